@@ -1,0 +1,46 @@
+# Compiler settings shared by every room.
+set(CMAKE_CXX_STANDARD 20)
+set(CMAKE_CXX_STANDARD_REQUIRED ON)
+set(CMAKE_CXX_EXTENSIONS OFF)
+set(CMAKE_POSITION_INDEPENDENT_CODE ON)
+if(NOT CMAKE_BUILD_TYPE)
+  set(CMAKE_BUILD_TYPE Release CACHE STRING "" FORCE)
+endif()
+
+# Release keeps -O2: kernels ask for -O3 themselves. MW_CHECK never compiles away.
+set(CMAKE_CXX_FLAGS_RELEASE "-O2")
+
+add_library(mw_flags INTERFACE)
+# -ffp-contract=off: a product and a sum are fused only where a kernel says so, so that the same
+# expression has the same bits in every room and at every place in a shard (docs/layout-invariance.md).
+target_compile_options(mw_flags INTERFACE -Wall -Wextra -ffp-contract=off)
+if(MESHWRIGHT_WERROR)
+  target_compile_options(mw_flags INTERFACE -Werror)
+endif()
+if(MESHWRIGHT_NATIVE)
+  target_compile_options(mw_flags INTERFACE -march=native)
+endif()
+if(MESHWRIGHT_SANITIZE STREQUAL "address")
+  target_compile_options(mw_flags INTERFACE -fsanitize=address,undefined -fno-omit-frame-pointer -g)
+  target_link_options(mw_flags INTERFACE -fsanitize=address,undefined)
+elseif(MESHWRIGHT_SANITIZE STREQUAL "thread")
+  target_compile_options(mw_flags INTERFACE -fsanitize=thread -g)
+  target_link_options(mw_flags INTERFACE -fsanitize=thread)
+elseif(MESHWRIGHT_SANITIZE)
+  message(FATAL_ERROR "MESHWRIGHT_SANITIZE=${MESHWRIGHT_SANITIZE}: must be address or thread")
+endif()
+
+find_program(CCACHE ccache)
+if(CCACHE)
+  set(CMAKE_CXX_COMPILER_LAUNCHER "${CCACHE}")
+  # A precompiled header is cached only with these two relaxations.
+  set(ENV{CCACHE_SLOPPINESS} pch_defines,time_macros)
+endif()
+find_program(MOLD mold)
+if(MOLD)
+  target_link_options(mw_flags INTERFACE -fuse-ld=mold)
+endif()
+
+find_package(Threads REQUIRED)
+find_package(fmt REQUIRED)
+find_package(doctest REQUIRED)

@@ -1,0 +1,26 @@
+# mw_room(NAME SOURCES a.cc … [DEPS room …] [LINK target …] [TESTS a_test.cc …])
+#
+# Makes the static library mw_NAME (link it as mw::NAME) and, with MESHWRIGHT_TESTS, one doctest
+# binary mw_NAME_test. DEPS are rooms; tests/rooms_test reads this call and holds every #include
+# of the room against it.
+function(mw_room name)
+  cmake_parse_arguments(ROOM "" "" "SOURCES;DEPS;LINK;TESTS" ${ARGN})
+  if(ROOM_UNPARSED_ARGUMENTS)
+    message(FATAL_ERROR "mw_room(${name}): unknown arguments ${ROOM_UNPARSED_ARGUMENTS}")
+  endif()
+  add_library(mw_${name} STATIC ${ROOM_SOURCES})
+  add_library(mw::${name} ALIAS mw_${name})
+  target_include_directories(mw_${name} PUBLIC "${PROJECT_SOURCE_DIR}/src")
+  target_link_libraries(mw_${name} PUBLIC mw_flags fmt::fmt)
+  foreach(dep IN LISTS ROOM_DEPS)
+    target_link_libraries(mw_${name} PUBLIC mw::${dep})
+  endforeach()
+  if(ROOM_LINK)
+    target_link_libraries(mw_${name} PRIVATE ${ROOM_LINK})
+  endif()
+  if(MESHWRIGHT_TESTS AND ROOM_TESTS)
+    add_executable(mw_${name}_test ${ROOM_TESTS} "${PROJECT_SOURCE_DIR}/tests/doctest_main.cc")
+    target_link_libraries(mw_${name}_test PRIVATE mw::${name} doctest::doctest)
+    add_test(NAME ${name} COMMAND mw_${name}_test)
+  endif()
+endfunction()
