@@ -32,9 +32,8 @@ endif()
 
 find_program(CCACHE ccache)
 if(CCACHE)
-  set(CMAKE_CXX_COMPILER_LAUNCHER "${CCACHE}")
   # A precompiled header is cached only with these two relaxations.
-  set(ENV{CCACHE_SLOPPINESS} pch_defines,time_macros)
+  set(CMAKE_CXX_COMPILER_LAUNCHER env CCACHE_SLOPPINESS=pch_defines,time_macros "${CCACHE}")
 endif()
 find_program(MOLD mold)
 if(MOLD)
