@@ -3,14 +3,19 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
+#include <string_view>
 #include <variant>
 #include <vector>
 
 #include "base/dtype.h"
 #include "base/ids.h"
+#include "ir/op_kind.h"
 
 namespace mw::ir {
+
+class Cursor;
 
 enum class Reduction : uint8_t { kSum, kMax, kMin };
 
@@ -179,5 +184,15 @@ using Attributes =
 
 // "{lhs=bsk, rhs=nk, out=bsn}"; empty for NoAttrs. Round-trips through parse_attributes.
 std::string to_string(const Attributes& attributes);
+// Reads what to_string wrote of the struct that `prototype` holds; fields that are not there keep its values.
+// Throws Error that says what was expected.
+Attributes parse_attributes(std::string_view text, Attributes prototype);
+Attributes read_attributes(Cursor& cursor, Attributes prototype);
+
+// "dot", "norm", "collective", …: the struct's name. parse_family gives its default values.
+std::string_view family(const Attributes& attributes);
+std::optional<Attributes> parse_family(std::string_view name);
+// The struct that ops of this kind usually have; only then the text form leaves out the family's name.
+Attributes usual_attributes(OpKind kind);
 
 }  // namespace mw::ir

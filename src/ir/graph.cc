@@ -1,0 +1,140 @@
+#include "ir/graph.h"
+
+#include <utility>
+
+#include <fmt/core.h>
+
+#include "base/error.h"
+
+namespace mw::ir {
+
+std::string Graph::label(ValueId id) const {
+  const bool named = id.valid() && id.index() < values.size() && !values[id.index()].name.empty();
+  return named ? values[id.index()].name : fmt::format("%{}", id.value);
+}
+
+ValueId Graph::add_value(TensorType type, std::string name) {
+  values.push_back(Value{std::move(type), std::move(name), OpId(), 0, {}});
+  return ValueId(static_cast<int64_t>(values.size()) - 1);
+}
+
+ValueId Graph::add_input(TensorType type, std::string name, StateId state) {
+  const ValueId value = add_value(std::move(type), std::move(name));
+  inputs.push_back({value, state});
+  return value;
+}
+
+OpId Graph::add_op(Op op, std::vector<TensorType> result_types) {
+  const OpId id(static_cast<int64_t>(ops.size()));
+  op.results.clear();
+  for (size_t i = 0; i < result_types.size(); ++i) {
+    const ValueId result = add_value(std::move(result_types[i]));
+    values.back().producer = id;
+    values.back().result = static_cast<int>(i);
+    op.results.push_back(result);
+  }
+  ops.push_back(std::move(op));
+  return id;
+}
+
+std::vector<std::vector<OpId>> Graph::users() const {
+  std::vector<std::vector<OpId>> users(values.size());
+  for (size_t i = 0; i < ops.size(); ++i) {
+    const OpId id(static_cast<int64_t>(i));
+    for (const ValueId operand : ops[i].operands) {
+      std::vector<OpId>& readers = users[operand.index()];
+      if (readers.empty() || readers.back() != id) readers.push_back(id);
+    }
+  }
+  return users;
+}
+
+StateId Module::add_state(State state) {
+  MW_CHECK(!find_state(state.name), "state '{}' exists already", state.name);
+  states.push_back(std::move(state));
+  return StateId(static_cast<int64_t>(states.size()) - 1);
+}
+
+std::optional<StateId> Module::find_state(const std::string& name) const {
+  for (size_t i = 0; i < states.size(); ++i) {
+    if (states[i].name == name) return StateId(static_cast<int64_t>(i));
+  }
+  return std::nullopt;
+}
+
+Graph* Module::find_graph(const std::string& name) {
+  return const_cast<Graph*>(std::as_const(*this).find_graph(name));
+}
+
+const Graph* Module::find_graph(const std::string& name) const {
+  for (const Graph& graph : graphs) {
+    if (graph.name == name) return &graph;
+  }
+  return nullptr;
+}
+
+std::vector<StateId> Module::parameters() const {
+  std::vector<StateId> parameters;
+  for (size_t i = 0; i < states.size(); ++i) {
+    if (states[i].kind == StateKind::kWeight) parameters.emplace_back(static_cast<int64_t>(i));
+  }
+  return parameters;
+}
+
+std::vector<ValueId> drop_dead(Graph& graph) {
+  std::vector<bool> live(graph.values.size(), false);
+  std::vector<bool> keep(graph.ops.size(), false);
+  const auto read = [&](ValueId value) {
+    live[value.index()] = true;
+    for (const Dim& dim : graph.type(value).dims) {
+      if (!dim.is_static()) live[dim.size_value.index()] = true;
+    }
+  };
+  for (const Input& input : graph.inputs) read(input.value);
+  for (const ValueId output : graph.outputs) read(output);
+  for (const StateUpdate& update : graph.updates) read(update.value);
+  for (size_t i = graph.ops.size(); i-- > 0;) {
+    const Op& op = graph.ops[i];
+    bool wanted = op.accumulates || op.results.empty();
+    for (const ValueId result : op.results) wanted = wanted || live[result.index()];
+    if (!wanted) continue;
+    keep[i] = true;
+    for (const ValueId operand : op.operands) read(operand);
+    for (const ValueId result : op.results) read(result);
+  }
+
+  std::vector<ValueId> new_values(graph.values.size());
+  std::vector<OpId> new_ops(graph.ops.size());
+  int64_t next_op = 0;
+  for (size_t i = 0; i < keep.size(); ++i) {
+    if (keep[i]) new_ops[i] = OpId(next_op++);
+  }
+  std::vector<Value> values;
+  for (size_t i = 0; i < live.size(); ++i) {
+    if (!live[i]) continue;
+    new_values[i] = ValueId(static_cast<int64_t>(values.size()));
+    values.push_back(std::move(graph.values[i]));
+  }
+  for (Value& value : values) {
+    if (value.producer.valid()) value.producer = new_ops[value.producer.index()];
+    for (Dim& dim : value.type.dims) {
+      if (!dim.is_static()) dim.size_value = new_values[dim.size_value.index()];
+    }
+  }
+  const auto renumber = [&](ValueId& value) { value = new_values[value.index()]; };
+  std::vector<Op> ops;
+  for (size_t i = 0; i < keep.size(); ++i) {
+    if (!keep[i]) continue;
+    for (ValueId& operand : graph.ops[i].operands) renumber(operand);
+    for (ValueId& result : graph.ops[i].results) renumber(result);
+    ops.push_back(std::move(graph.ops[i]));
+  }
+  graph.values = std::move(values);
+  graph.ops = std::move(ops);
+  for (Input& input : graph.inputs) renumber(input.value);
+  for (ValueId& output : graph.outputs) renumber(output);
+  for (StateUpdate& update : graph.updates) renumber(update.value);
+  return new_values;
+}
+
+}  // namespace mw::ir
