@@ -55,6 +55,9 @@ function(mw_torch_pch target)
   target_compile_options(${target} PRIVATE
     "$<$<CXX_COMPILER_ID:GNU>:-fpch-preprocess>")
   if(PCH_REUSE_FROM)
+    # A program is compiled as PIE by default, the library that made the header as PIC.
+    set_target_properties(${target} PROPERTIES POSITION_INDEPENDENT_CODE OFF)
+    target_compile_options(${target} PRIVATE -fPIC)
     target_precompile_headers(${target} REUSE_FROM ${PCH_REUSE_FROM})
   else()
     target_precompile_headers(${target} PRIVATE <ATen/ATen.h>)
