@@ -16,10 +16,14 @@ constexpr int kReadmeLines = 25;
 constexpr std::array kTorchFolders = {"ATen", "torch", "c10", "caffe2"};
 // Names in Hugging Face checkpoints of the GPT-2 and Llama families, without the dots between them.
 constexpr std::array<std::string_view, 24> kParameterNames = {
-    "wte",       "wpe",         "c_attn",          "c_proj",   "c_fc",         "ln_1",
-    "ln_2",      "ln_f",        "q_proj",          "k_proj",   "v_proj",       "o_proj",
-    "gate_proj", "up_proj",     "down_proj",       "lm_head",  "embed_tokens", "self_attn",
-    "q_attn",    "rotary_emb",  "input_layernorm", "q_norm",   "k_norm",       "post_attention_layernorm"};
+    "wte",       "wpe",          "c_attn",
+    "c_proj",    "c_fc",         "ln_1",
+    "ln_2",      "ln_f",         "q_proj",
+    "k_proj",    "v_proj",       "o_proj",
+    "gate_proj", "up_proj",      "down_proj",
+    "lm_head",   "embed_tokens", "self_attn",
+    "q_attn",    "rotary_emb",   "input_layernorm",
+    "q_norm",    "k_norm",       "post_attention_layernorm"};
 
 struct Include {
   int line;
@@ -70,7 +74,8 @@ std::vector<Include> includes_of(const std::string& text) {
   return includes;
 }
 
-// What is wrong with one include of `place`'s file, in the words after "file:line: "; empty if nothing.
+// What is wrong with one include of `place`'s file, in the words after "file:line: "; empty if
+// nothing.
 std::string include_fault(const Tree& tree, const Rooms& rooms, const Place& place,
                           const std::set<std::string>& allowed, const Include& include) {
   const std::string folder = include.path.substr(0, include.path.find('/'));
@@ -86,10 +91,11 @@ std::string include_fault(const Tree& tree, const Rooms& rooms, const Place& pla
     return fmt::format("includes \"{0}\"; there is no src/{0}", include.path);
   }
   if (folder == place.room || allowed.contains(folder)) return "";
-  return fmt::format("room {} includes \"{}\" of room {}; its DEPS reach {}; drop the include, or add {} "
-                     "to DEPS where the design has it",
-                     place.room, include.path, folder,
-                     allowed.empty() ? "no room" : fmt::format("{}", fmt::join(allowed, ", ")), folder);
+  return fmt::format(
+      "room {} includes \"{}\" of room {}; its DEPS reach {}; drop the include, or add {} "
+      "to DEPS where the design has it",
+      place.room, include.path, folder,
+      allowed.empty() ? "no room" : fmt::format("{}", fmt::join(allowed, ", ")), folder);
 }
 
 // The header that belongs to a source, if there is one: of "a/x.cc" and of "a/x_test.cc", "a/x.h".
@@ -104,16 +110,18 @@ void check_source(const Tree& tree, const Rooms& rooms, const std::string& path,
                   const std::string& text, Findings& findings) {
   const auto room = rooms.rooms.find(place.room);
   if (room != rooms.rooms.end() && !room->second.words.contains(place.file)) {
-    findings.push_back(fmt::format("{}: is not in src/{}/CMakeLists.txt, so nothing builds it; add it "
-                                   "to SOURCES or TESTS",
-                                   path, place.room));
+    findings.push_back(
+        fmt::format("{}: is not in src/{}/CMakeLists.txt, so nothing builds it; add it "
+                    "to SOURCES or TESTS",
+                    path, place.room));
   }
   const std::optional<std::string> header = own_header(tree, path);
   if (!header) return;
   const std::vector<Include> includes = includes_of(text);
   if (includes.empty() || includes.front().path != *header) {
-    findings.push_back(fmt::format("{}: the first include is {}; must be its own header \"{}\"", path,
-                                   includes.empty() ? "none" : includes.front().path, *header));
+    findings.push_back(fmt::format("{}: the first include is {}; must be its own header \"{}\"",
+                                   path, includes.empty() ? "none" : includes.front().path,
+                                   *header));
   }
 }
 
@@ -128,7 +136,8 @@ void check_readme(const Tree& tree, const std::string& room, Findings& findings)
   int lines = 0;
   for_each_line(readme->second, [&](int number, std::string_view) { lines = number; });
   if (lines == 0 || lines > kReadmeLines) {
-    findings.push_back(fmt::format("{}: has {} lines; must have 1 to {}", path, lines, kReadmeLines));
+    findings.push_back(
+        fmt::format("{}: has {} lines; must have 1 to {}", path, lines, kReadmeLines));
   }
 }
 
@@ -162,9 +171,10 @@ Findings check_deps(const Rooms& rooms) {
       } else if (at == order.end()) {
         findings.push_back(fmt::format("{} is no room of MW_ROOMS", where));
       } else if (at >= own) {
-        findings.push_back(fmt::format("{} does not stand before {} in MW_ROOMS, so it would make a "
-                                       "cycle; a room depends only on rooms before it",
-                                       where, name));
+        findings.push_back(
+            fmt::format("{} does not stand before {} in MW_ROOMS, so it would make a "
+                        "cycle; a room depends only on rooms before it",
+                        where, name));
       } else if (!rooms.rooms.contains(dep)) {
         findings.push_back(fmt::format("{}: there is no src/{}/CMakeLists.txt", where, dep));
       }
@@ -195,9 +205,10 @@ Findings check_torch(const Tree& tree) {
     if (!place || place->room == "runtime") continue;
     for (const Include& include : includes_of(text)) {
       const std::string folder = include.path.substr(0, include.path.find('/'));
-      if (std::find(kTorchFolders.begin(), kTorchFolders.end(), folder) == kTorchFolders.end()) continue;
-      findings.push_back(fmt::format("{}:{}: room {} includes <{}>; only runtime may see libtorch", path,
-                                     include.line, place->room, include.path));
+      if (std::find(kTorchFolders.begin(), kTorchFolders.end(), folder) == kTorchFolders.end())
+        continue;
+      findings.push_back(fmt::format("{}:{}: room {} includes <{}>; only runtime may see libtorch",
+                                     path, include.line, place->room, include.path));
     }
   }
   return findings;
@@ -234,10 +245,12 @@ Findings check_parameter_names(const Tree& tree) {
         size_t end = begin;
         while (end < line.size() && in_word(line[end])) ++end;
         const std::string_view word = line.substr(begin, end - begin);
-        if (std::find(kParameterNames.begin(), kParameterNames.end(), word) != kParameterNames.end()) {
-          findings.push_back(fmt::format("{}:{}: room {} names the parameter '{}'; only models and "
-                                         "checkpoint know a parameter's name",
-                                         path, number, place->room, word));
+        if (std::find(kParameterNames.begin(), kParameterNames.end(), word) !=
+            kParameterNames.end()) {
+          findings.push_back(
+              fmt::format("{}:{}: room {} names the parameter '{}'; only models and "
+                          "checkpoint know a parameter's name",
+                          path, number, place->room, word));
         }
         begin = end + 1;
       }

@@ -1,8 +1,9 @@
-// The law of the rooms: what each folder of src/ may include and must contain, checked on text alone.
+// The law of the rooms: what each folder of src/ may include and must contain, checked on text
+// alone.
 //
-// A room is src/<room>/ with one mw_room(<room> SOURCES … DEPS … TESTS …) in its CMakeLists.txt; the root
-// CMakeLists.txt orders the rooms in MW_ROOMS. Every check returns its findings, one message each, each
-// with file, what is and what must be; no finding means that the law is kept.
+// A room is src/<room>/ with one mw_room(<room> SOURCES … DEPS … TESTS …) in its CMakeLists.txt;
+// the root CMakeLists.txt orders the rooms in MW_ROOMS. Every check returns its findings, one
+// message each, each with file, what is and what must be; no finding means that the law is kept.
 #pragma once
 
 #include <filesystem>
@@ -39,12 +40,13 @@ std::set<std::string> reachable_rooms(const Rooms& rooms, const std::string& roo
 
 // DEPS name rooms of MW_ROOMS that stand before the room, each once. Hence there is no cycle.
 Findings check_deps(const Rooms& rooms);
-// A room includes itself and the rooms that its DEPS reach, as "<room>/<file>.h", and the file exists.
+// A room includes itself and the rooms that its DEPS reach, as "<room>/<file>.h", and the file
+// exists.
 Findings check_includes(const Tree& tree, const Rooms& rooms);
 // Only `runtime` includes <ATen/…>, <torch/…>, <c10/…>, <caffe2/…>.
 Findings check_torch(const Tree& tree);
-// Every header has #pragma once, a source includes its own header first (which proves that the header
-// stands alone), every source is built, every room has a README.md of at most 25 lines.
+// Every header has #pragma once, a source includes its own header first (which proves that the
+// header stands alone), every source is built, every room has a README.md of at most 25 lines.
 Findings check_files(const Tree& tree, const Rooms& rooms);
 // No room but `models` and `checkpoint` knows a Hugging Face parameter's name.
 Findings check_parameter_names(const Tree& tree);

@@ -9,7 +9,8 @@ namespace {
 // Two rooms that keep the law: base, and ir that depends on it.
 Tree lawful() {
   return {
-      {"CMakeLists.txt", "project(x)\n# set(MW_ROOMS old)\nset(MW_ROOMS base # first\n  ir runtime)\n"},
+      {"CMakeLists.txt",
+       "project(x)\n# set(MW_ROOMS old)\nset(MW_ROOMS base # first\n  ir runtime)\n"},
       {"src/base/CMakeLists.txt", "mw_room(base\n  SOURCES error.cc\n  TESTS error_test.cc)\n"},
       {"src/base/README.md", "# base\n"},
       {"src/base/error.h", "// Errors.\n#pragma once\n#include <string>\n"},
@@ -18,7 +19,8 @@ Tree lawful() {
       {"src/ir/CMakeLists.txt", "mw_room(ir SOURCES graph.cc DEPS base LINK x TESTS)\n"},
       {"src/ir/README.md", "# ir\n"},
       {"src/ir/graph.h", "#pragma once\n  #  include \"base/error.h\"\n"},
-      {"src/ir/graph.cc", "#include \"ir/graph.h\"\n#include <vector>\n#include \"base/error.h\"\n"},
+      {"src/ir/graph.cc",
+       "#include \"ir/graph.h\"\n#include <vector>\n#include \"base/error.h\"\n"},
   };
 }
 
@@ -32,9 +34,7 @@ Findings all_findings(const Tree& tree) {
   return findings;
 }
 
-TEST_CASE("a lawful tree has no finding") {
-  CHECK(all_findings(lawful()) == Findings{});
-}
+TEST_CASE("a lawful tree has no finding") { CHECK(all_findings(lawful()) == Findings{}); }
 
 TEST_CASE("DEPS are read from mw_room, and what they reach is followed") {
   Findings findings;
@@ -53,13 +53,16 @@ TEST_CASE("a forbidden include is found and named") {
   Tree tree = lawful();
   tree["src/base/error.cc"] += "#include \"ir/graph.h\"\n";
   CHECK(all_findings(tree) ==
-        Findings{"src/base/error.cc:2: room base includes \"ir/graph.h\" of room ir; its DEPS reach no "
-                 "room; drop the include, or add ir to DEPS where the design has it"});
+        Findings{
+            "src/base/error.cc:2: room base includes \"ir/graph.h\" of room ir; its DEPS reach no "
+            "room; drop the include, or add ir to DEPS where the design has it"});
 }
 
-TEST_CASE("an include of a room's file in angle brackets, without its room, or of no file is found") {
+TEST_CASE(
+    "an include of a room's file in angle brackets, without its room, or of no file is found") {
   Tree tree = lawful();
-  tree["src/ir/graph.cc"] += "#include <base/error.h>\n#include \"error.h\"\n#include \"base/none.h\"\n";
+  tree["src/ir/graph.cc"] +=
+      "#include <base/error.h>\n#include \"error.h\"\n#include \"base/none.h\"\n";
   CHECK(all_findings(tree) ==
         Findings{"src/ir/graph.cc:4: includes <base/error.h>; must be \"base/error.h\"",
                  "src/ir/graph.cc:5: includes \"error.h\"; must be \"<room>/<file>.h\"",
@@ -70,8 +73,9 @@ TEST_CASE("a cycle of DEPS is found, whatever its length") {
   Tree tree = lawful();
   tree["src/base/CMakeLists.txt"] = "mw_room(base SOURCES error.cc DEPS ir TESTS error_test.cc)";
   CHECK(all_findings(tree) ==
-        Findings{"src/base/CMakeLists.txt: DEPS ir does not stand before base in MW_ROOMS, so it would "
-                 "make a cycle; a room depends only on rooms before it"});
+        Findings{
+            "src/base/CMakeLists.txt: DEPS ir does not stand before base in MW_ROOMS, so it would "
+            "make a cycle; a room depends only on rooms before it"});
   tree = lawful();
   tree["src/ir/CMakeLists.txt"] = "mw_room(ir SOURCES graph.cc DEPS base base ir cluster runtime)";
   const Findings findings = all_findings(tree);
@@ -88,11 +92,10 @@ TEST_CASE("a room that is not in MW_ROOMS, or has no mw_room, is found") {
   tree["src/utils/README.md"] = "x";
   tree["src/loose.cc"] = "";
   tree["src/runtime/aten.h"] = "#pragma once\n";
-  CHECK(all_findings(tree) ==
-        Findings{"src/loose.cc: lies in no room; move it into src/<room>/",
-                 "src/runtime: has no CMakeLists.txt with mw_room(runtime …)",
-                 "src/utils: is not in MW_ROOMS of CMakeLists.txt",
-                 "src/utils/CMakeLists.txt: has no mw_room(utils …)"});
+  CHECK(all_findings(tree) == Findings{"src/loose.cc: lies in no room; move it into src/<room>/",
+                                       "src/runtime: has no CMakeLists.txt with mw_room(runtime …)",
+                                       "src/utils: is not in MW_ROOMS of CMakeLists.txt",
+                                       "src/utils/CMakeLists.txt: has no mw_room(utils …)"});
 }
 
 TEST_CASE("libtorch is seen by runtime alone") {
@@ -104,8 +107,10 @@ TEST_CASE("libtorch is seen by runtime alone") {
   tree["src/ir/graph.cc"] += "#include <torch/torch.h>\n";
   tree["src/base/error.h"] += "#include \"ATen/core/Tensor.h\"\n";
   CHECK(check_torch(tree) ==
-        Findings{"src/base/error.h:4: room base includes <ATen/core/Tensor.h>; only runtime may see libtorch",
-                 "src/ir/graph.cc:4: room ir includes <torch/torch.h>; only runtime may see libtorch"});
+        Findings{
+            "src/base/error.h:4: room base includes <ATen/core/Tensor.h>; only runtime may see "
+            "libtorch",
+            "src/ir/graph.cc:4: room ir includes <torch/torch.h>; only runtime may see libtorch"});
 }
 
 TEST_CASE("a header without #pragma once and a source that is not built are found") {
@@ -113,16 +118,18 @@ TEST_CASE("a header without #pragma once and a source that is not built are foun
   tree["src/base/error.h"] = "// #pragma once\n";
   tree["src/base/text.cc"] = "#include <string>\n";
   CHECK(all_findings(tree) ==
-        Findings{"src/base/error.h: has no #pragma once",
-                 "src/base/text.cc: is not in src/base/CMakeLists.txt, so nothing builds it; add it to "
-                 "SOURCES or TESTS"});
+        Findings{
+            "src/base/error.h: has no #pragma once",
+            "src/base/text.cc: is not in src/base/CMakeLists.txt, so nothing builds it; add it to "
+            "SOURCES or TESTS"});
 }
 
 TEST_CASE("a source that includes another header before its own is found") {
   Tree tree = lawful();
   tree["src/ir/graph.cc"] = "#include <vector>\n#include \"ir/graph.h\"\n";
   CHECK(all_findings(tree) ==
-        Findings{"src/ir/graph.cc: the first include is vector; must be its own header \"ir/graph.h\""});
+        Findings{
+            "src/ir/graph.cc: the first include is vector; must be its own header \"ir/graph.h\""});
 }
 
 TEST_CASE("a README that is missing or longer than 25 lines is found") {
@@ -137,10 +144,13 @@ TEST_CASE("a README that is missing or longer than 25 lines is found") {
 
 TEST_CASE("a parameter's name outside models and checkpoint is found") {
   Tree tree = lawful();
-  tree["src/ir/graph.cc"] += "auto a = find(\"transformer.wte.weight\");\nint wte_2, xwte;  // none\n";
-  CHECK(all_findings(tree) ==
-        Findings{"src/ir/graph.cc:4: room ir names the parameter 'wte'; only models and checkpoint know a "
-                 "parameter's name"});
+  tree["src/ir/graph.cc"] +=
+      "auto a = find(\"transformer.wte.weight\");\nint wte_2, xwte;  // none\n";
+  CHECK(
+      all_findings(tree) ==
+      Findings{
+          "src/ir/graph.cc:4: room ir names the parameter 'wte'; only models and checkpoint know a "
+          "parameter's name"});
   tree = lawful();
   tree["CMakeLists.txt"] = "set(MW_ROOMS base ir models)";
   tree["src/models/CMakeLists.txt"] = "mw_room(models SOURCES gpt2.cc DEPS ir)";

@@ -10,8 +10,8 @@
 namespace mw::rooms {
 namespace {
 
-// The words of a CMake file in order; a parenthesis is a word, a comment is none. Quotes are dropped:
-// the files read here quote paths only.
+// The words of a CMake file in order; a parenthesis is a word, a comment is none. Quotes are
+// dropped: the files read here quote paths only.
 std::vector<std::string> cmake_words(const std::string& text) {
   std::vector<std::string> words;
   std::string word;
@@ -37,7 +37,8 @@ std::vector<std::string> cmake_words(const std::string& text) {
   return words;
 }
 
-// The arguments of the first call `command(first …)`, after `first`; found tells whether there is one.
+// The arguments of the first call `command(first …)`, after `first`; found tells whether there is
+// one.
 std::vector<std::string> call_arguments(const std::vector<std::string>& words,
                                         const std::string& command, const std::string& first,
                                         bool& found) {
@@ -77,7 +78,8 @@ Tree read_tree(const std::filesystem::path& root) {
   Tree tree;
   const auto add = [&](const std::filesystem::path& path) {
     std::ifstream file(path, std::ios::binary);
-    tree[path.lexically_relative(root).generic_string()] = {std::istreambuf_iterator<char>(file), {}};
+    tree[path.lexically_relative(root).generic_string()] = {std::istreambuf_iterator<char>(file),
+                                                            {}};
   };
   add(root / "CMakeLists.txt");
   for (const auto& entry : std::filesystem::recursive_directory_iterator(root / "src")) {
