@@ -21,60 +21,115 @@ std::span<const std::string_view> names_of(Reduction) { return kReductions; }
 std::span<const std::string_view> names_of(CompareAttrs::Direction) { return kDirections; }
 std::span<const std::string_view> names_of(RandomAttrs::Distribution) { return kDistributions; }
 
-// The fields of every struct, once for printing and parsing: f(name, field), or f.optional(name, field) for one
+// The fields of every struct, once for printing and parsing: f(name, member), or f.optional(name, member) for one
 // that is not printed when it has its default value.
-template <typename F> void fields(NoAttrs&, F&) {}
-template <typename F> void fields(ConstantAttrs& a, F& f) { f("value", a.value); }
-template <typename F> void fields(ScaleAttrs& a, F& f) { f("factor", a.factor); }
-template <typename F> void fields(CompareAttrs& a, F& f) { f("direction", a.direction); }
-template <typename F> void fields(DimsAttrs& a, F& f) { f("dims", a.dims); }
-template <typename F> void fields(SliceAttrs& a, F& f) {
-  f("start", a.start), f("limit", a.limit), f.optional("stride", a.stride);
+template <typename F> void fields(const NoAttrs*, F&) {}
+template <typename F, typename A = ConstantAttrs>
+void fields(const ConstantAttrs*, F& f) {
+  f("value", &A::value);
 }
-template <typename F> void fields(PadAttrs& a, F& f) { f("low", a.low), f("high", a.high); }
-template <typename F> void fields(ConcatAttrs& a, F& f) { f("dim", a.dim); }
-template <typename F> void fields(ReduceAttrs& a, F& f) { f("op", a.op), f("dims", a.dims); }
-template <typename F> void fields(DotAttrs& a, F& f) { f("lhs", a.lhs), f("rhs", a.rhs), f("out", a.out); }
-template <typename F> void fields(ConvAttrs& a, F& f) {
-  f("stride", a.stride), f("padding", a.padding), f.optional("input_size", a.input_size);
+template <typename F, typename A = ScaleAttrs>
+void fields(const ScaleAttrs*, F& f) {
+  f("factor", &A::factor);
 }
-template <typename F> void fields(GeluAttrs& a, F& f) { f("tanh_approximation", a.tanh_approximation); }
-template <typename F> void fields(NormAttrs& a, F& f) { f("epsilon", a.epsilon); }
-template <typename F> void fields(RopeAttrs& a, F& f) { f("theta", a.theta), f("head_dim", a.head_dim); }
-template <typename F> void fields(ShardOffset& a, F& f) { f("axes", a.axes), f("global_size", a.global_size); }
-template <typename F> void fields(AttentionAttrs& a, F& f) {
-  f("scale", a.scale), f("causal", a.causal), f("packed", a.packed), f.optional("dropout", a.dropout);
-  f.optional("site", a.site), f.optional("heads", a.heads);
+template <typename F, typename A = CompareAttrs>
+void fields(const CompareAttrs*, F& f) {
+  f("direction", &A::direction);
 }
-template <typename F> void fields(EmbeddingAttrs& a, F& f) { f("vocab", a.vocab), f.optional("rows", a.rows); }
-template <typename F> void fields(CrossEntropyAttrs& a, F& f) {
-  f("vocab", a.vocab), f.optional("columns", a.columns);
+template <typename F, typename A = DimsAttrs>
+void fields(const DimsAttrs*, F& f) {
+  f("dims", &A::dims);
 }
-template <typename F> void fields(DropoutAttrs& a, F& f) {
-  f("rate", a.rate), f("site", a.site), f("features", a.features), f.optional("feature", a.feature);
+template <typename F, typename A = SliceAttrs>
+void fields(const SliceAttrs*, F& f) {
+  f("start", &A::start), f("limit", &A::limit), f.optional("stride", &A::stride);
 }
-template <typename F> void fields(RandomAttrs& a, F& f) {
-  f("distribution", a.distribution), f("mean", a.mean), f("scale", a.scale), f("site", a.site);
-  f("global_sizes", a.global_sizes), f.optional("offsets", a.offsets);
+template <typename F, typename A = PadAttrs>
+void fields(const PadAttrs*, F& f) {
+  f("low", &A::low), f("high", &A::high);
 }
-template <typename F> void fields(CollectiveAttrs& a, F& f) {
-  f("group", a.group), f("op", a.op), f.optional("dim", a.dim), f.optional("concat_dim", a.concat_dim);
-  f.optional("global_size", a.global_size);
+template <typename F, typename A = ConcatAttrs>
+void fields(const ConcatAttrs*, F& f) {
+  f("dim", &A::dim);
 }
-template <typename F> void fields(PadMaskAttrs& a, F& f) {
-  f("dim", a.dim), f("value", a.value), f("offset", a.offset);
+template <typename F, typename A = ReduceAttrs>
+void fields(const ReduceAttrs*, F& f) {
+  f("op", &A::op), f("dims", &A::dims);
 }
-template <typename F> void fields(ViewAttrs& a, F& f) { f("offset", a.offset); }
-template <typename F> void fields(AssembleAttrs& a, F& f) { f("offsets", a.offsets); }
-template <typename F> void fields(Segment& a, F& f) {
-  f("begin", a.begin), f("end", a.end), f("parameter", a.parameter), f.optional("decay", a.decay);
-  f.optional("counts", a.counts), f.optional("counted_at_origin_of", a.counted_at_origin_of);
+template <typename F, typename A = DotAttrs>
+void fields(const DotAttrs*, F& f) {
+  f("lhs", &A::lhs), f("rhs", &A::rhs), f("out", &A::out);
 }
-template <typename F> void fields(FlatAttrs& a, F& f) {
-  f("groups", a.groups), f("group_elements", a.group_elements), f.optional("shard_axes", a.shard_axes);
-  f("parameters", a.parameters), f.optional("beta1", a.beta1), f.optional("beta2", a.beta2);
-  f.optional("epsilon", a.epsilon), f.optional("weight_decay", a.weight_decay);
-  f.optional("max_norm", a.max_norm);
+template <typename F, typename A = ConvAttrs>
+void fields(const ConvAttrs*, F& f) {
+  f("stride", &A::stride), f("padding", &A::padding), f.optional("input_size", &A::input_size);
+}
+template <typename F, typename A = GeluAttrs>
+void fields(const GeluAttrs*, F& f) {
+  f("tanh_approximation", &A::tanh_approximation);
+}
+template <typename F, typename A = NormAttrs>
+void fields(const NormAttrs*, F& f) {
+  f("epsilon", &A::epsilon);
+}
+template <typename F, typename A = RopeAttrs>
+void fields(const RopeAttrs*, F& f) {
+  f("theta", &A::theta), f("head_dim", &A::head_dim);
+}
+template <typename F, typename A = ShardOffset>
+void fields(const ShardOffset*, F& f) {
+  f("axes", &A::axes), f("global_size", &A::global_size);
+}
+template <typename F, typename A = AttentionAttrs>
+void fields(const AttentionAttrs*, F& f) {
+  f("scale", &A::scale), f("causal", &A::causal), f("packed", &A::packed), f.optional("dropout", &A::dropout);
+  f.optional("site", &A::site), f.optional("heads", &A::heads);
+}
+template <typename F, typename A = EmbeddingAttrs>
+void fields(const EmbeddingAttrs*, F& f) {
+  f("vocab", &A::vocab), f.optional("rows", &A::rows);
+}
+template <typename F, typename A = CrossEntropyAttrs>
+void fields(const CrossEntropyAttrs*, F& f) {
+  f("vocab", &A::vocab), f.optional("columns", &A::columns);
+}
+template <typename F, typename A = DropoutAttrs>
+void fields(const DropoutAttrs*, F& f) {
+  f("rate", &A::rate), f("site", &A::site), f("features", &A::features), f.optional("feature", &A::feature);
+}
+template <typename F, typename A = RandomAttrs>
+void fields(const RandomAttrs*, F& f) {
+  f("distribution", &A::distribution), f("mean", &A::mean), f("scale", &A::scale), f("site", &A::site);
+  f("global_sizes", &A::global_sizes), f.optional("offsets", &A::offsets);
+}
+template <typename F, typename A = CollectiveAttrs>
+void fields(const CollectiveAttrs*, F& f) {
+  f("group", &A::group), f("op", &A::op), f.optional("dim", &A::dim), f.optional("concat_dim", &A::concat_dim);
+  f.optional("global_size", &A::global_size);
+}
+template <typename F, typename A = PadMaskAttrs>
+void fields(const PadMaskAttrs*, F& f) {
+  f("dim", &A::dim), f("value", &A::value), f("offset", &A::offset);
+}
+template <typename F, typename A = ViewAttrs>
+void fields(const ViewAttrs*, F& f) {
+  f("offset", &A::offset);
+}
+template <typename F, typename A = AssembleAttrs>
+void fields(const AssembleAttrs*, F& f) {
+  f("offsets", &A::offsets);
+}
+template <typename F, typename A = Segment>
+void fields(const Segment*, F& f) {
+  f("begin", &A::begin), f("end", &A::end), f("parameter", &A::parameter), f.optional("decay", &A::decay);
+  f.optional("counts", &A::counts), f.optional("counted_at_origin_of", &A::counted_at_origin_of);
+}
+template <typename F, typename A = FlatAttrs>
+void fields(const FlatAttrs*, F& f) {
+  f("groups", &A::groups), f("group_elements", &A::group_elements), f.optional("shard_axes", &A::shard_axes);
+  f("parameters", &A::parameters), f.optional("beta1", &A::beta1), f.optional("beta2", &A::beta2);
+  f.optional("epsilon", &A::epsilon), f.optional("weight_decay", &A::weight_decay);
+  f.optional("max_norm", &A::max_norm);
 }
 
 // In the order of the variant.
@@ -85,43 +140,31 @@ constexpr std::array<std::string_view, std::variant_size_v<Attributes>> kFamilie
 
 class Printer {
  public:
-  template <typename T>
-  void operator()(std::string_view name, const T& field) {
-    if (!first_) text += ", ";
-    first_ = false;
-    text += fmt::format("{}=", name);
-    print(field);
-  }
-  template <typename T>
-  void optional(std::string_view name, const T& field, const T& fallback) {
-    if (!(field == fallback)) (*this)(name, field);
-  }
   template <typename Struct>
-  void print_struct(Struct attrs) {
+  void print_struct(const Struct& attrs) {
     text += '{';
-    first_ = true;
-    Struct fallback;
-    Pairing<Struct> pairing{*this, reinterpret_cast<char*>(&attrs), reinterpret_cast<char*>(&fallback)};
-    fields(attrs, pairing);
+    FieldPrinter<Struct> printer{*this, attrs};
+    fields(&attrs, printer);
     text += '}';
-    first_ = false;
   }
 
   std::string text;
 
  private:
-  // Finds the default value of a field beside the field.
   template <typename Struct>
-  struct Pairing {
+  struct FieldPrinter {
     Printer& printer;
-    const char* base;
-    const char* fallback;
+    const Struct& attrs;
+    bool first = true;
     template <typename T>
-    void operator()(std::string_view name, T& field) { printer(name, field); }
+    void operator()(std::string_view name, T Struct::*member) {
+      printer.text += fmt::format("{}{}=", first ? "" : ", ", name);
+      first = false;
+      printer.print(attrs.*member);
+    }
     template <typename T>
-    void optional(std::string_view name, T& field) {
-      const auto offset = reinterpret_cast<const char*>(&field) - base;
-      printer.optional(name, std::as_const(field), *reinterpret_cast<const T*>(fallback + offset));
+    void optional(std::string_view name, T Struct::*member) {
+      if (!(attrs.*member == Struct().*member)) (*this)(name, member);
     }
   };
 
@@ -155,8 +198,6 @@ class Printer {
       print_struct(v);
     }
   }
-
-  bool first_ = true;
 };
 
 class Reader {
@@ -168,28 +209,31 @@ class Reader {
     cursor_.expect("{");
     if (cursor_.accept("}")) return;
     do {
+      const size_t start = cursor_.mark();
       const std::string key = cursor_.word();
       cursor_.expect("=");
-      Field field{*this, key};
-      fields(v, field);
-      if (!field.found) cursor_.fail(fmt::format("an attribute that exists instead of '{}'", key));
+      FieldReader<Struct> field{*this, v, key};
+      fields(&v, field);
+      if (!field.found) cursor_.fail_at(start, "an attribute of this op");
     } while (cursor_.accept(","));
     cursor_.expect("}");
   }
 
  private:
-  struct Field {
+  template <typename Struct>
+  struct FieldReader {
     Reader& reader;
+    Struct& attrs;
     const std::string& key;
     bool found = false;
     template <typename T>
-    void operator()(std::string_view name, T& field) {
+    void operator()(std::string_view name, T Struct::*member) {
       if (name != key) return;
       found = true;
-      reader.read(field);
+      reader.read(attrs.*member);
     }
     template <typename T>
-    void optional(std::string_view name, T& field) { (*this)(name, field); }
+    void optional(std::string_view name, T Struct::*member) { (*this)(name, member); }
   };
 
   void read(double& v) { v = cursor_.number(); }

@@ -79,22 +79,16 @@ std::string Cursor::name() {
 }
 
 int64_t Cursor::integer() {
-  const size_t start = at_;
+  const size_t start = mark();
   const auto number = parse_int64(in_word(peek()) ? word() : "");
-  if (!number) {
-    at_ = start;
-    fail("an integer");
-  }
+  if (!number) fail_at(start, "an integer");
   return *number;
 }
 
 double Cursor::number() {
-  const size_t start = at_;
+  const size_t start = mark();
   const auto number = parse_double(in_word(peek()) ? word() : "");
-  if (!number) {
-    at_ = start;
-    fail("a number");
-  }
+  if (!number) fail_at(start, "a number");
   return *number;
 }
 
@@ -104,11 +98,17 @@ int Cursor::line() const {
   return 1 + static_cast<int>(std::count(text_.begin(), text_.begin() + static_cast<long>(at_), '\n'));
 }
 
-void Cursor::fail(std::string_view expected) {
+size_t Cursor::mark() {
   skip_space();
-  const std::string_view rest = text_.substr(at_, text_.find('\n', at_) - at_);
-  throw_error("{}, line {}: expected {}, found {}", what_, line(), expected,
-              at_ == text_.size() ? "the end" : fmt::format("'{}'", rest.substr(0, 24)));
+  return at_;
+}
+
+void Cursor::fail_at(size_t mark, std::string_view expected, std::string_view hint) {
+  at_ = mark;
+  skip_space();
+  const std::string_view rest = text_.substr(at_, text_.find('\n', at_) - at_).substr(0, 24);
+  throw_error("{}, line {}: expected {}, found {}{}", what_, line(), expected,
+              at_ == text_.size() ? "the end" : fmt::format("'{}'", trim(rest)), hint);
 }
 
 std::string written_name(std::string_view name) {

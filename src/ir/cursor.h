@@ -27,8 +27,11 @@ class Cursor {
   double number();
   // Whether a number is next (a name never begins with a digit).
   bool number_next();
-  // Throws Error "graph text, line 3: expected …, found '…'".
-  [[noreturn]] void fail(std::string_view expected);
+  // Where the next token begins, for fail_at.
+  size_t mark();
+  // Throws Error "graph text, line 3: expected …, found '…'" and the hint.
+  [[noreturn]] void fail(std::string_view expected) { fail_at(at_, expected); }
+  [[noreturn]] void fail_at(size_t mark, std::string_view expected, std::string_view hint = "");
   // The line that is read now, from 1.
   int line() const;
 

@@ -128,9 +128,12 @@ class Module {
 // graph and the op. Shapes are checked by ops::verify_types.
 void verify(const Graph& graph, const Module* module = nullptr);
 
-// Text form; parse_graph(to_text(g)) prints the same text.
+// Text form, described in text.cc; parse_graph(to_text(g)) prints the same text, given the same module, and
+// parse_module(to_text(m)) too. Throw Error "graph text, line 3: expected …, found …".
 std::string to_text(const Graph& graph, const Module* module = nullptr);
 std::string to_text(const Module& module);
+Graph parse_graph(const std::string& text, const Module* module = nullptr);
+Module parse_module(const std::string& text);
 
 // Drops ops whose results nothing reads (outputs, updates and accumulating ops are kept), renumbering.
 // Returns old value id -> new value id (invalid: dropped).
