@@ -1,0 +1,226 @@
+#include <algorithm>
+#include <map>
+#include <tuple>
+
+#include <fmt/format.h>
+
+#include "base/error.h"
+#include "pipeline/schedule.h"
+
+namespace mw::pipeline {
+namespace {
+
+// One microbatch of one slice on one replica of a stage.
+struct Unit {
+  int32_t stage, replica, microbatch, slice;
+  friend auto operator<=>(const Unit&, const Unit&) = default;
+};
+
+struct Place {
+  int32_t rank = -1, index = -1;
+  bool valid() const { return rank >= 0; }
+};
+
+// Where the work of a unit is done.
+struct Work {
+  Place f, i, w;  // B sets i and w
+};
+
+class Checker {
+ public:
+  explicit Checker(const Schedule& schedule) : schedule_(schedule) {}
+
+  std::vector<std::string> run() {
+    if (schedule_.placement.ranks != static_cast<int32_t>(schedule_.ranks.size())) {
+      out_.add("the placement has {} ranks, the schedule {}", schedule_.placement.ranks, schedule_.ranks.size());
+    }
+    for (size_t r = 0; r < schedule_.ranks.size(); ++r) collect(static_cast<int32_t>(r));
+    check_complete();
+    if (out_.empty()) check_progress();
+    return out_.findings();
+  }
+
+ private:
+  const Action& action(Place place) const {
+    return schedule_.ranks[static_cast<size_t>(place.rank)][static_cast<size_t>(place.index)];
+  }
+
+  template <typename Function>
+  static void for_units(const Action& action, Function function) {
+    for (int32_t k = 0; k < action.count; ++k) {
+      function(Unit{action.stage.value, action.replica, action.first + k, action.slice});
+    }
+  }
+
+  void collect(int32_t rank) {
+    const std::vector<Action>& actions = schedule_.ranks[static_cast<size_t>(rank)];
+    for (int32_t a = 0; a < static_cast<int32_t>(actions.size()); ++a) {
+      const Place here{rank, a};
+      check_action(here);
+      for_units(action(here), [&](const Unit& unit) { collect_unit(unit, here); });
+    }
+  }
+
+  void check_action(Place here) {
+    const Action& a = action(here);
+    const Placement& placement = schedule_.placement;
+    const auto size = static_cast<int32_t>(schedule_.ranks[static_cast<size_t>(here.rank)].size());
+    if (!a.stage.valid() || a.stage.value >= placement.stages()) {
+      out_.add("rank {} action {} is {}, but the stages are 0 to {}", here.rank, here.index, to_string(a),
+               placement.stages() - 1);
+    } else if (a.replica == 0 && placement.rank_of_stage[a.stage.index()] != here.rank) {
+      out_.add("rank {} action {} is {}, but stage {} is on rank {}", here.rank, here.index, to_string(a),
+               a.stage.value, placement.rank_of_stage[a.stage.index()]);
+    }
+    if (a.first < 0 || a.count < 1 || a.first + a.count > schedule_.microbatches) {
+      out_.add("rank {} action {} is {}, but the microbatches are 0 to {}", here.rank, here.index, to_string(a),
+               schedule_.microbatches - 1);
+    }
+    if (a.paired_with < 0) return;
+    const bool mutual = a.paired_with < size && a.paired_with != here.index &&
+                        action({here.rank, a.paired_with}).paired_with == here.index;
+    if (!mutual) {
+      out_.add("rank {} action {} ({}) is paired with action {}, which is not paired with it", here.rank, here.index,
+               to_string(a), a.paired_with);
+    }
+  }
+
+  void set(Place& place, Place here) {
+    if (place.valid()) {
+      out_.add("rank {} action {} ({}) is there twice: rank {} action {} is {}", here.rank, here.index,
+               to_string(action(here)), place.rank, place.index, to_string(action(place)));
+    }
+    place = here;
+  }
+  void need_before(Place place, const char* what, Place here) {
+    if (place.valid() && place.rank == here.rank) return;
+    out_.add("rank {} action {} ({}) has no {} before it on this rank", here.rank, here.index,
+             to_string(action(here)), what);
+  }
+
+  void collect_unit(const Unit& unit, Place here) {
+    Work& work = work_[unit];
+    switch (action(here).kind) {
+      case ActionKind::kF:
+        set(work.f, here);
+        break;
+      case ActionKind::kI:
+        set(work.i, here);
+        need_before(work.f, "F", here);
+        break;
+      case ActionKind::kW:
+        set(work.w, here);
+        need_before(work.i, "I", here);
+        break;
+      case ActionKind::kB:
+        set(work.i, here);
+        work.w = here;
+        need_before(work.f, "F", here);
+        break;
+      default:
+        out_.add("rank {} action {} is {}; a schedule holds F, I, W and B, the lowering adds the rest", here.rank,
+                 here.index, to_string(action(here)));
+    }
+  }
+
+  // Every unit has F, I and W; every stage and replica has the same slices of every microbatch.
+  void check_complete() {
+    std::map<std::pair<int32_t, int32_t>, std::vector<int32_t>> slices;  // (stage, replica) -> units per microbatch
+    for (const auto& [unit, work] : work_) {
+      if (!work.f.valid()) out_.add("{} has no F", name(unit));
+      if (!work.i.valid() || !work.w.valid()) out_.add("{} has no {}", name(unit), work.i.valid() ? "W" : "B");
+      auto& counts = slices[{unit.stage, unit.replica}];
+      counts.resize(static_cast<size_t>(std::max(schedule_.microbatches, unit.microbatch + 1)));
+      ++counts[static_cast<size_t>(unit.microbatch)];
+    }
+    // Replicas share the microbatches out, so only all replicas of a stage together have each of them.
+    for (int32_t s = 0; s < schedule_.placement.stages(); ++s) {
+      for (int32_t k = 0; k < schedule_.microbatches; ++k) {
+        int32_t units = 0;
+        for (auto it = slices.lower_bound({s, 0}); it != slices.end() && it->first.first == s; ++it) {
+          units += it->second[static_cast<size_t>(k)];
+        }
+        if (units == 0) out_.add("stage {} has no work for microbatch {}", s, k);
+      }
+    }
+  }
+
+  static std::string name(const Unit& unit) {
+    Action a{.stage = StageId(unit.stage), .replica = unit.replica, .first = unit.microbatch, .slice = unit.slice};
+    return "stage " + std::to_string(unit.stage) + ": the work of " + to_string(a);
+  }
+
+  // The place of the action that `here` waits for and that has not run, if any.
+  Place missing(Place here, const std::vector<int32_t>& done) const {
+    const Action& a = action(here);
+    const int32_t last = schedule_.placement.stages() - 1;
+    Place result;
+    for_units(a, [&](Unit unit) {
+      Place need;
+      if (a.kind == ActionKind::kF && unit.stage > 0) {
+        --unit.stage;
+        if (const auto it = work_.find(unit); it != work_.end()) need = it->second.f;
+      } else if ((a.kind == ActionKind::kB || a.kind == ActionKind::kI) && unit.stage < last) {
+        ++unit.stage;
+        if (const auto it = work_.find(unit); it != work_.end()) need = it->second.i;
+      }
+      if (need.valid() && need.index >= done[static_cast<size_t>(need.rank)]) result = need;
+    });
+    return result;
+  }
+
+  // Runs the ranks until all are at their end or none can move. A rank that waits is woken by the rank it waits for.
+  void check_progress() {
+    const size_t ranks = schedule_.ranks.size();
+    std::vector<int32_t> done(ranks, 0);
+    std::vector<std::vector<int32_t>> waiters(ranks);
+    std::vector<int32_t> ready;
+    for (size_t r = 0; r < ranks; ++r) ready.push_back(static_cast<int32_t>(r));
+    while (!ready.empty()) {
+      const int32_t rank = ready.back();
+      ready.pop_back();
+      const auto r = static_cast<size_t>(rank);
+      while (done[r] < static_cast<int32_t>(schedule_.ranks[r].size())) {
+        const Place wait = missing({rank, done[r]}, done);
+        if (wait.valid()) {
+          waiters[static_cast<size_t>(wait.rank)].push_back(rank);
+          break;
+        }
+        ++done[r];
+        ready.insert(ready.end(), waiters[r].begin(), waiters[r].end());
+        waiters[r].clear();
+      }
+    }
+    for (size_t r = 0; r < ranks; ++r) {
+      if (done[r] == static_cast<int32_t>(schedule_.ranks[r].size())) continue;
+      const Place here{static_cast<int32_t>(r), done[r]};
+      const Place wait = missing(here, done);
+      out_.add("rank {} waits forever at action {} ({}) for {} of rank {}", r, done[r], to_string(action(here)),
+               to_string(action(wait)), wait.rank);
+    }
+  }
+
+  const Schedule& schedule_;
+  std::map<Unit, Work> work_;
+  Diagnostics out_;
+};
+
+}  // namespace
+
+std::vector<std::string> findings(const Schedule& schedule) { return Checker(schedule).run(); }
+
+std::vector<int32_t> peak_in_flight(const Schedule& schedule) {
+  std::vector<int32_t> peaks;
+  for (const std::vector<Action>& actions : schedule.ranks) {
+    int32_t live = 0, peak = 0;
+    for (const Action& action : actions) {
+      if (action.kind == ActionKind::kF) live += action.count;
+      peak = std::max(peak, live);
+      if (action.kind == ActionKind::kW || action.kind == ActionKind::kB) live -= action.count;
+    }
+    peaks.push_back(peak);
+  }
+  return peaks;
+}
+
+}  // namespace mw::pipeline
