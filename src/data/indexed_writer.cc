@@ -1,0 +1,111 @@
+#include <cstring>
+#include <limits>
+
+#include "base/error.h"
+#include "base/text.h"
+#include "data/indexed_dataset.h"
+#include "data/indexed_format.h"
+
+namespace mw::data {
+namespace {
+
+template <typename T>
+void append_raw(std::string& out, const T& value) {
+  char bytes[sizeof(T)];
+  std::memcpy(bytes, &value, sizeof(T));
+  out.append(bytes, sizeof(T));
+}
+
+void append_token(std::string& out, TokenType type, int32_t token) {
+  switch (type) {
+    case TokenType::kU8: return append_raw(out, static_cast<uint8_t>(token));
+    case TokenType::kI8: return append_raw(out, static_cast<int8_t>(token));
+    case TokenType::kI16: return append_raw(out, static_cast<int16_t>(token));
+    case TokenType::kU16: return append_raw(out, static_cast<uint16_t>(token));
+    case TokenType::kI32: return append_raw(out, token);
+    case TokenType::kI64: return append_raw(out, static_cast<int64_t>(token));
+  }
+}
+
+// One past the end of the document that starts at `start`.
+size_t document_end(std::string_view text, size_t start, DocumentSplit split) {
+  if (split == DocumentSplit::kNone) return text.size();
+  size_t end = text.find('\n', start);
+  if (split == DocumentSplit::kBlankLines) end = text.find("\n\n", start);
+  if (end == std::string_view::npos) return text.size();
+  if (split == DocumentSplit::kLines) return end + 1;
+  end = text.find_first_not_of('\n', end);
+  return end == std::string_view::npos ? text.size() : end;
+}
+
+}  // namespace
+
+IndexedWriter::IndexedWriter(FileSystem& fs, std::string prefix, TokenType type)
+    : fs_(fs), prefix_(std::move(prefix)), type_(type) {
+  fs_.make_directories(parent_path(prefix_));
+  // The index of an older data set would not fit the new tokens.
+  if (fs_.exists(prefix_ + ".idx")) fs_.remove(prefix_ + ".idx");
+  bin_ = fs_.create_file(prefix_ + ".bin");
+}
+
+void IndexedWriter::add_sequence(std::span<const int32_t> tokens) {
+  MW_CHECK(bin_, "{}: added after finish()", prefix_);
+  MW_CHECK(tokens.size() <= std::numeric_limits<int32_t>::max(), "{} tokens", tokens.size());
+  std::string bytes;
+  bytes.reserve(tokens.size() * static_cast<size_t>(token_size(type_)));
+  for (size_t i = 0; i < tokens.size(); ++i) {
+    if (tokens[i] < 0 || tokens[i] > max_token_of(type_)) {
+      throw_error("{}.bin: token {} of sequence {} is {}, must be from 0 to {} for {}", prefix_, i,
+                  lengths_.size(), tokens[i], max_token_of(type_), token_type_name(type_));
+    }
+    append_token(bytes, type_, tokens[i]);
+  }
+  bin_->write(bytes);
+  lengths_.push_back(static_cast<int32_t>(tokens.size()));
+}
+
+void IndexedWriter::end_document() { documents_.push_back(static_cast<int64_t>(lengths_.size())); }
+
+void IndexedWriter::finish() {
+  MW_CHECK(bin_, "{}: finished twice", prefix_);
+  if (documents_.back() != static_cast<int64_t>(lengths_.size())) end_document();
+  bin_->sync();
+  bin_->close();
+  bin_.reset();
+  std::string idx(kIdxMagic);
+  append_raw(idx, uint64_t{1});
+  append_raw(idx, static_cast<uint8_t>(type_));
+  append_raw(idx, static_cast<uint64_t>(lengths_.size()));
+  append_raw(idx, static_cast<uint64_t>(documents_.size()));
+  for (const int32_t length : lengths_) append_raw(idx, length);
+  int64_t pointer = 0;
+  for (const int32_t length : lengths_) {
+    append_raw(idx, pointer);
+    pointer += token_size(type_) * length;
+  }
+  for (const int64_t index : documents_) append_raw(idx, index);
+  fs_.write_file_atomically(prefix_ + ".idx", idx);
+}
+
+void write_indexed_text(FileSystem& fs, const std::string& text_path, const std::string& prefix,
+                        DocumentSplit split, std::optional<TokenType> type) {
+  const MappedFile file = fs.map_file(text_path);
+  const std::string_view text = file.text();
+  IndexedWriter writer(fs, prefix, type.value_or(token_type_for(256)));
+  std::vector<int32_t> tokens;
+  // A longer document becomes several sequences.
+  constexpr size_t kLongestSequence = size_t{1} << 20;
+  for (size_t start = 0; start < text.size();) {
+    const size_t end = document_end(text, start, split);
+    for (; start < end; start += tokens.size()) {
+      const std::string_view piece = text.substr(start, std::min(end - start, kLongestSequence));
+      tokens.clear();
+      for (const char c : piece) tokens.push_back(static_cast<unsigned char>(c));
+      writer.add_sequence(tokens);
+    }
+    writer.end_document();
+  }
+  writer.finish();
+}
+
+}  // namespace mw::data
