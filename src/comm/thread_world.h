@@ -1,0 +1,57 @@
+// The backend that needs no other process: every rank is a thread of this one, and a collective
+// reads and writes the other ranks' buffers directly.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/ids.h"
+#include "comm/communicator.h"
+
+namespace mw::comm {
+
+struct ThreadWorldOptions {
+  // Channel::publish returns only after the consumer has called receive. What runs under it runs
+  // under every backend. (Collectives wait for all members in any case.)
+  bool rendezvous = false;
+  // Producer and consumer have separate slots, as two processes have, and a slot that was released
+  // or freshly acquired is filled with 0xff (NaNs), so that a use after release shows.
+  bool copying = false;
+  // Sleeps a random time up to max_delay before every operation, to shake out orders; the same seed
+  // gives every rank the same sequence of delays.
+  std::optional<uint64_t> delay_seed = std::nullopt;
+  Seconds max_delay = Seconds(200e-6);
+};
+
+struct ThreadWorldState;
+
+class ThreadWorld {
+ public:
+  // REQUIRES: ranks >= 1.
+  explicit ThreadWorld(int ranks, ThreadWorldOptions options = {});
+  ~ThreadWorld();
+  ThreadWorld(const ThreadWorld&) = delete;
+  ThreadWorld& operator=(const ThreadWorld&) = delete;
+
+  int size() const;
+  // Valid as long as the world. A rank may use it from several threads, each with its own handles.
+  Endpoint& endpoint(RankId rank);
+
+  // From any thread: every blocking wait of every rank throws Aborted(reason) within milliseconds
+  // (a collective that all members have entered is finished first). The first reason stands; the
+  // world is of no use afterwards.
+  void abort(std::string reason);
+
+  // What all ranks are blocked on, by rank.
+  std::vector<Waiting> waiting() const;
+  // One line for each wait of at least `waited`, longest first; empty if there is none.
+  std::string stall_report(Seconds waited) const;
+
+ private:
+  std::unique_ptr<ThreadWorldState> state_;
+};
+
+}  // namespace mw::comm
