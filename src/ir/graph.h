@@ -104,7 +104,8 @@ struct State {
 };
 
 struct Layer {
-  std::string name;  // "embed", "h.0", …, "head"
+  std::string name;    // "embed", "h.0", …, "head"
+  bool block = true;   // counts when layers are dealt out to stages; others go with their neighbour
 };
 
 class Module {

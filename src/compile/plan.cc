@@ -1,0 +1,288 @@
+#include "compile/plan.h"
+
+#include <algorithm>
+#include <array>
+#include <set>
+
+#include "base/error.h"
+#include "base/json_reader.h"
+#include "base/text.h"
+#include "pipeline/schedule.h"
+
+namespace mw::compile {
+namespace {
+
+constexpr std::array<std::string_view, 3> kRecompute = {"none", "selective", "full"};
+constexpr std::array<std::string_view, 2> kGradReduce = {"step", "microbatch"};
+
+template <typename Enum, size_t N>
+Enum enum_of(const std::array<std::string_view, N>& names, std::string_view name) {
+  const auto it = std::find(names.begin(), names.end(), name);
+  return static_cast<Enum>(it == names.end() ? 0 : it - names.begin());
+}
+
+template <size_t N, typename Enum>
+std::string_view name_of(const std::array<std::string_view, N>& names, Enum value) {
+  return names[static_cast<size_t>(value)];
+}
+
+// What is wrong with a plan by itself.
+void check(const Plan& plan, JsonReader& reader) {
+  const std::vector<std::string> kinds = pipeline::schedule_kinds();
+  if (std::find(kinds.begin(), kinds.end(), plan.schedule) == kinds.end()) {
+    reader.fail("schedule", "unknown schedule '{}'{}; known are {}", plan.schedule, did_you_mean(plan.schedule, kinds),
+                join(kinds, ", "));
+    return;
+  }
+  std::vector<std::string> order = plan.order;
+  std::sort(order.begin(), order.end());
+  if (order != std::vector<std::string>{"dp", "pp", "tp"}) {
+    reader.fail("order", "must name pp, dp and tp once each, is {}", join(plan.order, "-"));
+  }
+  if (plan.sp && plan.tp == 1) {
+    reader.fail("sp", "sequence parallelism shards over the tensor-parallel ranks, and tp is 1; use tp=2 or leave sp out");
+  }
+  try {
+    pipeline::make_schedule({plan.schedule, static_cast<int32_t>(plan.pp), static_cast<int32_t>(plan.chunks),
+                             static_cast<int32_t>(plan.microbatches)});
+  } catch (const Error& error) {
+    for (const std::string& finding : error.findings()) reader.fail("schedule", "{}", finding);
+  }
+}
+
+Plan read_plan(JsonReader& reader, Diagnostics& diagnostics) {
+  Plan plan;
+  plan.dp = reader.integer_or("dp", 1, {.min = 1});
+  plan.tp = reader.integer_or("tp", 1, {.min = 1});
+  plan.pp = reader.integer_or("pp", 1, {.min = 1});
+  if (reader.has("order")) plan.order = reader.strings("order");
+  plan.sp = reader.boolean_or("sp", false);
+  plan.chunks = reader.integer_or("chunks", 1, {.min = 1});
+  plan.schedule = reader.string_or("schedule", plan.chunks > 1 ? "interleaved-1f1b" : "1f1b");
+  plan.microbatches = reader.integer_or("microbatches", 1, {.min = 1});
+  plan.zero = reader.integer_or("zero", 0, {.min = 0, .max = 3});
+  plan.recompute = enum_of<Recompute>(kRecompute, reader.choice_or("recompute", "none", kRecompute));
+  if (reader.has("grad_reduce")) {
+    plan.grad_reduce = enum_of<GradReduce>(kGradReduce, reader.choice("grad_reduce", kGradReduce));
+  }
+  if (reader.has("layers")) plan.layers = reader.integers("layers", {.min = 0});
+  reader.finish();
+  if (diagnostics.empty()) check(plan, reader);
+  return plan;
+}
+
+// "tp=2,sp,layers=3:2:3" as the JSON object that says the same.
+Json short_to_json(const std::string& text, const std::string& where, Diagnostics& diagnostics) {
+  Json json{JsonObject{}};
+  for (const std::string_view part : split(text, ',')) {
+    const std::string_view item = trim(part);
+    if (item.empty()) continue;
+    const size_t equals = item.find('=');
+    const std::string key(trim(item.substr(0, equals)));
+    if (json.find(key) != nullptr) {
+      diagnostics.add("{}: {}: is there twice", where, key);
+      continue;
+    }
+    if (equals == std::string_view::npos) {
+      json[key] = Json(true);
+      continue;
+    }
+    const std::string value(trim(item.substr(equals + 1)));
+    if (key == "layers" || key == "order") {
+      Json list{JsonArray{}};
+      for (const std::string_view element : split(value, key == "layers" ? ':' : '-')) {
+        if (const auto number = parse_int64(element)) {
+          list.push_back(Json(*number));
+        } else {
+          list.push_back(Json(std::string(element)));
+        }
+      }
+      json[key] = std::move(list);
+    } else if (const auto number = parse_int64(value)) {
+      json[key] = key == "sp" && (*number == 0 || *number == 1) ? Json(*number == 1) : Json(*number);
+    } else if (value == "true" || value == "false") {
+      json[key] = Json(value == "true");
+    } else {
+      json[key] = Json(value);
+    }
+  }
+  return json;
+}
+
+std::string divisors(int64_t n) {
+  std::vector<std::string> found;
+  for (int64_t d = 1; d <= n; ++d) {
+    if (n % d == 0) found.push_back(std::to_string(d));
+  }
+  if (found.size() == 1) return found[0];
+  const std::string last = found.back();
+  found.pop_back();
+  return join(found, ", ") + " or " + last;
+}
+
+}  // namespace
+
+GradReduce Plan::effective_grad_reduce() const {
+  return grad_reduce.value_or(zero >= 2 ? GradReduce::kMicrobatch : GradReduce::kStep);
+}
+
+Plan parse_plan(const std::string& text, const std::string& where) {
+  if (starts_with(trim(text), "{")) return plan_from_json(parse_json(text, where), where);
+  Diagnostics diagnostics;
+  const Json json = short_to_json(text, where, diagnostics);
+  JsonReader reader(json, where, &diagnostics);
+  const Plan plan = read_plan(reader, diagnostics);
+  diagnostics.throw_if_any();
+  return plan;
+}
+
+Plan plan_from_json(const Json& json, const std::string& where) {
+  Diagnostics diagnostics;
+  JsonReader reader(json, where, &diagnostics);
+  const Plan plan = read_plan(reader, diagnostics);
+  diagnostics.throw_if_any();
+  return plan;
+}
+
+Json to_json(const Plan& plan) {
+  Json json{JsonObject{}};
+  json["dp"] = plan.dp;
+  json["tp"] = plan.tp;
+  json["pp"] = plan.pp;
+  json["order"] = Json::list(plan.order);
+  json["sp"] = plan.sp;
+  json["schedule"] = plan.schedule;
+  json["chunks"] = plan.chunks;
+  json["microbatches"] = plan.microbatches;
+  json["zero"] = plan.zero;
+  json["recompute"] = name_of(kRecompute, plan.recompute);
+  json["grad_reduce"] = name_of(kGradReduce, plan.effective_grad_reduce());
+  if (!plan.layers.empty()) json["layers"] = Json::list(plan.layers);
+  return json;
+}
+
+std::string short_form(const Plan& plan) {
+  const Plan standard;
+  std::string text = fmt::format("dp={},tp={},pp={}", plan.dp, plan.tp, plan.pp);
+  if (plan.order != standard.order) text += ",order=" + join(plan.order, "-");
+  if (plan.pp * plan.chunks > 1 || plan.schedule != standard.schedule) text += ",schedule=" + plan.schedule;
+  if (plan.chunks > 1) text += fmt::format(",chunks={}", plan.chunks);
+  text += fmt::format(",microbatches={}", plan.microbatches);
+  if (plan.sp) text += ",sp";
+  if (plan.zero > 0) text += fmt::format(",zero={}", plan.zero);
+  if (plan.recompute != Recompute::kNone) text += fmt::format(",recompute={}", name_of(kRecompute, plan.recompute));
+  if (plan.grad_reduce) text += fmt::format(",grad_reduce={}", name_of(kGradReduce, *plan.grad_reduce));
+  if (!plan.layers.empty()) {
+    std::vector<std::string> counts;
+    for (const int64_t n : plan.layers) counts.push_back(std::to_string(n));
+    text += ",layers=" + join(counts, ":");
+  }
+  return text;
+}
+
+Plan base_plan(const Plan& plan) {
+  Plan base;
+  base.dp = plan.dp;
+  base.tp = plan.tp;
+  base.sp = plan.sp;
+  base.microbatches = plan.microbatches;
+  base.grad_reduce = plan.effective_grad_reduce();
+  return base;
+}
+
+const sharding::Strategy& ResolvedPlan::strategy(LayerId layer) const {
+  if (!layer.valid()) return outside;
+  const Stage& stage = stages[static_cast<size_t>(stage_of_layer[layer.index()])];
+  return stage.strategies[layer.index() - static_cast<size_t>(stage.first_layer)];
+}
+
+std::vector<std::string> plan_findings(const Plan& plan, int64_t blocks, const ModelShape& shape) {
+  std::vector<std::string> found;
+  for (const auto& [axis, size] : shape.must_divide) {
+    if (size % plan.tp == 0) continue;
+    const auto key = shape.key.find(axis);
+    found.push_back(fmt::format("{}: {}={} is not divisible by tp={}; use tp={}", shape.name,
+                                key == shape.key.end() ? axis : key->second, size, plan.tp, divisors(size)));
+  }
+  if (shape.global_batch % (plan.dp * plan.microbatches) != 0) {
+    found.push_back(fmt::format(
+        "plan: global_batch={} is not divisible by dp*microbatches={}*{}={}; every microbatch needs a whole number of "
+        "sequences",
+        shape.global_batch, plan.dp, plan.microbatches, plan.dp * plan.microbatches));
+  }
+  if (plan.layers.empty()) {
+    if (blocks < plan.stages()) {
+      found.push_back(fmt::format("plan: pp*chunks={}*{}={} stages for {} layers; use at most {} stages", plan.pp,
+                                  plan.chunks, plan.stages(), blocks, blocks));
+    }
+    return found;
+  }
+  int64_t sum = 0;
+  for (const int64_t n : plan.layers) sum += n;
+  if (static_cast<int64_t>(plan.layers.size()) != plan.stages()) {
+    found.push_back(fmt::format("plan: layers has {} entries, must have one a stage: pp*chunks={}*{}={}",
+                                plan.layers.size(), plan.pp, plan.chunks, plan.stages()));
+  }
+  if (sum != blocks) {
+    found.push_back(fmt::format("plan: layers add up to {}, must add up to the model's {} layers", sum, blocks));
+  }
+  return found;
+}
+
+ResolvedPlan resolve(const Plan& plan, const ir::Module& module, const ModelShape& shape) {
+  int64_t blocks = 0;
+  for (const ir::Layer& layer : module.layers) blocks += layer.block ? 1 : 0;
+  const std::vector<std::string> found = plan_findings(plan, blocks, shape);
+  if (!found.empty()) throw Error(found);
+
+  ResolvedPlan resolved;
+  resolved.plan = plan;
+  std::vector<cluster::Axis> axes, stage_axes;
+  for (const std::string& name : plan.order) {
+    const int64_t size = name == "dp" ? plan.dp : name == "tp" ? plan.tp : plan.pp;
+    axes.push_back({name, size});
+    if (name != "pp") stage_axes.push_back({name, size});
+  }
+  resolved.mesh = cluster::Mesh(axes);
+  sharding::Strategy strategy;
+  strategy.axes["batch"] = {"dp"};
+  for (const char* axis : {"heads", "kv_heads", "ffn", "vocab"}) strategy.axes[axis] = {"tp"};
+  if (plan.sp) strategy.axes["seq"] = {"tp"};
+  resolved.outside = strategy;
+
+  // Blocks by stage; a layer that is no block goes with the block before it, leading ones with the first.
+  std::vector<int64_t> counts = plan.layers;
+  if (counts.empty()) {
+    for (int64_t s = 0; s < plan.stages(); ++s) {
+      counts.push_back(blocks / plan.stages() + (s < blocks % plan.stages() ? 1 : 0));
+    }
+  }
+  int32_t stage = 0;
+  int64_t taken = 0;
+  for (const ir::Layer& layer : module.layers) {
+    if (layer.block) {
+      while (taken == counts[static_cast<size_t>(stage)]) {
+        ++stage;
+        taken = 0;
+      }
+      ++taken;
+    }
+    resolved.stage_of_layer.push_back(stage);
+  }
+  // Layers behind the last block belong to the last stage even if that stage has no block.
+  for (size_t i = module.layers.size(); i-- > 0 && !module.layers[i].block;) {
+    resolved.stage_of_layer[i] = static_cast<int32_t>(plan.stages() - 1);
+  }
+  for (int32_t s = 0; s < plan.stages(); ++s) {
+    Stage made;
+    made.mesh = cluster::Mesh(stage_axes);
+    const auto begin = std::find(resolved.stage_of_layer.begin(), resolved.stage_of_layer.end(), s);
+    made.layers = static_cast<int32_t>(std::count(resolved.stage_of_layer.begin(), resolved.stage_of_layer.end(), s));
+    made.first_layer = made.layers == 0 ? 0 : static_cast<int32_t>(begin - resolved.stage_of_layer.begin());
+    made.strategies.assign(static_cast<size_t>(made.layers), strategy);
+    resolved.stages.push_back(std::move(made));
+  }
+  return resolved;
+}
+
+}  // namespace mw::compile

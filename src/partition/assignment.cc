@@ -1,0 +1,191 @@
+#include "partition/assignment.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "base/error.h"
+
+namespace mw::partition {
+namespace {
+
+using ir::Axes;
+using ops::ShardingRule;
+using sharding::Sharding;
+
+// Computing is a tie-breaker among layouts that move the same bytes: bytes an operation counts for.
+constexpr double kBytesPerFlop = 1e-7;
+
+bool contains(const Axes& axes, const std::string& axis) {
+  return std::find(axes.begin(), axes.end(), axis) != axes.end();
+}
+
+Sharding from_factors(const ShardingRule::Dims& dims, const Assignment& assignment) {
+  Sharding sharding = sharding::replicated(static_cast<int>(dims.size()));
+  for (size_t d = 0; d < dims.size(); ++d) {
+    if (!dims[d].empty()) sharding.dims[d] = assignment.factors[static_cast<size_t>(dims[d][0])];
+  }
+  return sharding;
+}
+
+void add_axes(Axes& to, const Axes& from) {
+  for (const std::string& axis : from) {
+    if (!contains(to, axis)) to.push_back(axis);
+  }
+  std::sort(to.begin(), to.end());
+}
+
+bool is_linear_in(const ShardingRule& rule, int operand) {
+  return std::find(rule.linear.begin(), rule.linear.end(), operand) != rule.linear.end();
+}
+
+// A factor may be sharded if it leads every dimension that it stands in, and divides evenly where a dimension has more.
+bool can_shard(const ShardingRule& rule, size_t f, int64_t shards) {
+  const ops::Factor& factor = rule.factors[f];
+  if (!factor.shardable || factor.size < shards) return false;
+  const auto fits = [&](const std::vector<ShardingRule::Dims>& sides) {
+    for (const ShardingRule::Dims& dims : sides) {
+      for (const std::vector<int>& dim : dims) {
+        const auto at = std::find(dim.begin(), dim.end(), static_cast<int>(f));
+        if (at == dim.end()) continue;
+        if (at != dim.begin()) return false;
+        if (dim.size() > 1 && factor.size % shards != 0) return false;
+      }
+    }
+    return true;
+  };
+  return fits(rule.operands) && fits(rule.results);
+}
+
+class Chooser {
+ public:
+  explicit Chooser(const AssignmentProblem& problem) : p_(problem) {
+    for (const cluster::Axis& axis : p_.mesh.axes()) {
+      if (axis.size > 1) axes_.push_back(axis.name);
+    }
+    for (const std::string& axis : axes_) proposals_.push_back(proposals(axis));
+  }
+
+  Assignment choose() {
+    Assignment assignment;
+    assignment.factors.resize(p_.rule.factors.size());
+    enumerate(0, assignment);
+    MW_CHECK(best_cost_ < std::numeric_limits<double>::infinity(), "no sharding of the op is possible: {}",
+             p_.rule.to_string());
+    return best_;
+  }
+
+ private:
+  std::vector<int> proposals(const std::string& axis) const {
+    std::vector<int> found;
+    const auto propose = [&](const ShardingRule::Dims& dims, const Sharding& sharding) {
+      for (size_t d = 0; d < dims.size() && d < sharding.dims.size(); ++d) {
+        if (!contains(sharding.dims[d], axis) || dims[d].empty()) continue;
+        const int f = dims[d][0];
+        if (!can_shard(p_.rule, static_cast<size_t>(f), p_.mesh.axis_size(axis))) continue;
+        if (std::find(found.begin(), found.end(), f) == found.end()) found.push_back(f);
+      }
+    };
+    for (size_t i = 0; i < p_.operands.size(); ++i) {
+      for (const Sharding& s : p_.operands[i]) propose(p_.rule.operands[i], s);
+    }
+    for (size_t i = 0; i < p_.results.size(); ++i) {
+      if (p_.results[i]) propose(p_.rule.results[i], *p_.results[i]);
+    }
+    return found;
+  }
+
+  void enumerate(size_t axis, Assignment& assignment) {
+    if (axis == axes_.size()) {
+      consider(assignment);
+      return;
+    }
+    for (const int f : proposals_[axis]) {
+      Axes& axes = assignment.factors[static_cast<size_t>(f)];
+      axes.push_back(axes_[axis]);
+      if (can_shard(p_.rule, static_cast<size_t>(f), sharding::shards(axes, p_.mesh))) enumerate(axis + 1, assignment);
+      axes.pop_back();
+    }
+    enumerate(axis + 1, assignment);
+  }
+
+  // With and without letting pending sums pass.
+  void consider(Assignment& assignment) {
+    assignment.kept_partial.clear();
+    price(assignment);
+    Axes pending;
+    for (const int i : p_.rule.linear) {
+      for (const Sharding& s : p_.operands[static_cast<size_t>(i)]) {
+        if (s.is_partial() && s.reduction == ir::Reduction::kSum) add_axes(pending, s.partial);
+      }
+    }
+    if (pending.empty()) return;
+    for (const Axes& axes : assignment.factors) {
+      for (const std::string& axis : axes) {
+        if (contains(pending, axis)) return;
+      }
+    }
+    assignment.kept_partial = pending;
+    price(assignment);
+    assignment.kept_partial.clear();
+  }
+
+  void price(const Assignment& assignment) {
+    double cost = 0;
+    bool some_partial = false;
+    for (size_t i = 0; i < p_.operands.size(); ++i) {
+      const int operand = static_cast<int>(i);
+      Sharding needed = operand_sharding(p_.rule, operand, assignment);
+      double bytes = p_.operand_cost(operand, needed);
+      // Linear in each: one operand stays partial, the first that can; linear jointly: all of them must.
+      if (needed.is_partial() && p_.rule.linearity == ShardingRule::Linearity::kEach) {
+        if (some_partial || bytes < 0) {
+          bytes = p_.operand_cost(operand, needed.without_partial());
+        } else {
+          some_partial = true;
+        }
+      }
+      if (bytes < 0) return;
+      cost += bytes;
+    }
+    if (!assignment.kept_partial.empty() && p_.rule.linearity == ShardingRule::Linearity::kEach && !some_partial) return;
+    for (size_t i = 0; i < p_.results.size(); ++i) {
+      cost += p_.result_cost(static_cast<int>(i), result_sharding(p_.rule, static_cast<int>(i), assignment));
+    }
+    int64_t parts = 1;
+    for (const Axes& axes : assignment.factors) parts *= sharding::shards(axes, p_.mesh);
+    cost += kBytesPerFlop * p_.flops / static_cast<double>(parts);
+    if (cost < best_cost_) {
+      best_cost_ = cost;
+      best_ = assignment;
+    }
+  }
+
+  const AssignmentProblem& p_;
+  std::vector<std::string> axes_;
+  std::vector<std::vector<int>> proposals_;
+  double best_cost_ = std::numeric_limits<double>::infinity();
+  Assignment best_;
+};
+
+}  // namespace
+
+Sharding operand_sharding(const ShardingRule& rule, int operand, const Assignment& assignment) {
+  Sharding sharding = from_factors(rule.operands[static_cast<size_t>(operand)], assignment);
+  if (is_linear_in(rule, operand)) sharding.partial = assignment.kept_partial;
+  return sharding;
+}
+
+Sharding result_sharding(const ShardingRule& rule, int result, const Assignment& assignment) {
+  Sharding sharding = from_factors(rule.results[static_cast<size_t>(result)], assignment);
+  add_axes(sharding.partial, assignment.kept_partial);
+  for (size_t f = 0; f < rule.factors.size(); ++f) {
+    if (!rule.factors[f].contracted || assignment.factors[f].empty()) continue;
+    add_axes(sharding.partial, assignment.factors[f]);
+    sharding.reduction = rule.factors[f].reduction;
+  }
+  return sharding;
+}
+
+Assignment choose_assignment(const AssignmentProblem& problem) { return Chooser(problem).choose(); }
+
+}  // namespace mw::partition

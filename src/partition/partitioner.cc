@@ -1,0 +1,458 @@
+#include "partition/partitioner.h"
+
+#include <algorithm>
+#include <limits>
+#include <unordered_map>
+
+#include "base/error.h"
+#include "ops/op_def.h"
+#include "partition/assignment.h"
+#include "partition/reshard.h"
+
+namespace mw::partition {
+namespace {
+
+using ir::OpKind;
+using ir::Work;
+using sharding::Sharding;
+
+// A weight that moves would move in every microbatch: never cheaper than what it saves.
+constexpr double kWeightFactor = 1e6;
+
+// A global value in one layout.
+struct Version {
+  Sharding sharding;
+  ValueId local;
+  std::vector<bool> tail_zero;  // [dimension] the padded tail of the shard holds zeros
+};
+
+// Ops whose kernels leave the padded columns or rows out by themselves.
+bool handles_padding(OpKind kind) {
+  return kind == OpKind::kCrossEntropyMax || kind == OpKind::kCrossEntropySum || kind == OpKind::kEmbedding ||
+         kind == OpKind::kCrossEntropyGrad;
+}
+
+class Partitioner {
+ public:
+  explicit Partitioner(const PartitionRequest& request)
+      : r_(request), versions_(request.graph.values.size()), main_(request.graph.values.size()) {
+    result_.main_version.resize(request.graph.values.size());
+    result_.graph.name = request.graph.name;
+    find_partial_sinks();
+  }
+
+  Partitioned run() {
+    for (const ir::Input& input : r_.graph.inputs) {
+      if (!is_accumulator(input)) add_input(input);
+    }
+    for (size_t i = 0; i < r_.graph.ops.size(); ++i) partition_op(r_.graph.ops[i]);
+    for (const ValueId output : r_.graph.outputs) {
+      const Version whole = version_in(output, output_sharding(output), Work::kForward, LayerId());
+      result_.graph.outputs.push_back(whole.local);
+    }
+    for (const ir::StateUpdate& update : r_.graph.updates) {
+      result_.graph.updates.push_back({update.state, main_version(update.value).local});
+    }
+    for (size_t v = 0; v < versions_.size(); ++v) {
+      if (!versions_[v].empty()) result_.main_version[v] = versions_[v][main_[v]].local;
+    }
+    mark_weight_gradients(result_.graph);
+    return std::move(result_);
+  }
+
+ private:
+  const ir::TensorType& type(ValueId v) const { return r_.graph.type(v); }
+  const std::optional<Sharding>& given(ValueId v) const { return r_.given[v.index()]; }
+  const Version& main_version(ValueId v) const {
+    MW_CHECK(!versions_[v.index()].empty(), "{} is read before it is made", r_.graph.label(v));
+    return versions_[v.index()][main_[v.index()]];
+  }
+  bool is_accumulator(const ir::Input& input) const {
+    if (!input.state.valid()) return false;
+    const ir::StateKind kind = r_.module.state(input.state).kind;
+    return kind == ir::StateKind::kGradient || kind == ir::StateKind::kMetric;
+  }
+  bool is_weight(ValueId v) const { return weight_[v.index()]; }
+
+  Sharding output_sharding(ValueId v) const {
+    if (given(v)) return *given(v);
+    return main_version(v).sharding.without_partial();
+  }
+
+  // A value may stay partial if all that reads it is an accumulator, directly or through linear ops.
+  void find_partial_sinks() {
+    const ir::Graph& graph = r_.graph;
+    partial_sink_.assign(graph.values.size(), false);
+    weight_.assign(graph.values.size(), false);
+    for (const ir::Input& input : graph.inputs) {
+      if (input.state.valid() && !is_accumulator(input)) weight_[input.value.index()] = true;
+    }
+    std::vector<int> readers(graph.values.size(), 0), sinks(graph.values.size(), 0);
+    for (const ValueId output : graph.outputs) ++readers[output.index()];
+    for (size_t i = graph.ops.size(); i-- > 0;) {
+      const ir::Op& op = graph.ops[i];
+      bool sink = op.kind == OpKind::kAccumulate;
+      const bool passes = op.kind == OpKind::kAdd || op.kind == OpKind::kReshape || op.kind == OpKind::kTranspose ||
+                          op.kind == OpKind::kScale || op.kind == OpKind::kNeg;
+      for (const ValueId v : op.results) {
+        partial_sink_[v.index()] = readers[v.index()] > 0 && readers[v.index()] == sinks[v.index()];
+        if (passes && partial_sink_[v.index()]) sink = true;
+      }
+      for (const ValueId v : op.operands) {
+        ++readers[v.index()];
+        if (sink) ++sinks[v.index()];
+      }
+    }
+  }
+
+  ValueId add_local(ir::Op op, std::vector<ValueId> globals, const std::vector<ir::TensorType>& types,
+                    const std::vector<Sharding>& shardings) {
+    const OpId id = result_.graph.add_op(std::move(op), types);
+    for (size_t i = 0; i < types.size(); ++i) {
+      result_.shardings.push_back(shardings[i]);
+      result_.global_types.push_back(type(globals[i]));
+      result_.global_value.push_back(globals[i]);
+    }
+    return result_.graph.op(id).results.front();
+  }
+
+  void add_version(ValueId global, Version version, bool is_main) {
+    std::vector<Version>& versions = versions_[global.index()];
+    if (is_main) main_[global.index()] = versions.size();
+    versions.push_back(std::move(version));
+  }
+
+  // REQUIRES: called for a value without a version.
+  ValueId add_input(const ir::Input& input, std::optional<Sharding> sharding = {}) {
+    const Sharding layout = sharding ? *sharding
+                            : given(input.value)
+                                ? *given(input.value)
+                                : sharding::replicated(type(input.value).rank());
+    const ir::Value& value = r_.graph.value(input.value);
+    const ValueId local = result_.graph.add_input(sharding::local_type(value.type, layout, r_.mesh), value.name, input.state);
+    result_.graph.value(local).logical = value.logical;
+    result_.shardings.push_back(layout);
+    result_.global_types.push_back(value.type);
+    result_.global_value.push_back(input.value);
+    // States, and what the caller or another stage sends, have zeros in their tails.
+    add_version(input.value, {layout, local, std::vector<bool>(value.type.dims.size(), true)}, true);
+    return local;
+  }
+
+  const ReshardPlan& plan(const ir::TensorType& type, const Sharding& from, const Sharding& to) {
+    const std::string key = ir::to_string(type) + to_string(from) + to_string(to);
+    const auto it = plans_.find(key);
+    if (it != plans_.end()) return it->second;
+    return plans_.emplace(key, plan_reshard(type, from, to, r_.mesh)).first->second;
+  }
+
+  static bool reachable(const Sharding& from, const Sharding& to) {
+    if (to.is_partial() && to.reduction != from.reduction) return false;
+    return std::includes(from.partial.begin(), from.partial.end(), to.partial.begin(), to.partial.end());
+  }
+
+  // The version from which `to` is cheapest; null if none can become it.
+  const Version* cheapest(ValueId v, const Sharding& to, double& bytes) {
+    const Version* best = nullptr;
+    bytes = std::numeric_limits<double>::infinity();
+    for (const Version& version : versions_[v.index()]) {
+      if (!reachable(version.sharding, to)) continue;
+      const double cost = plan(type(v), version.sharding, to).bytes;
+      if (cost < bytes) {
+        bytes = cost;
+        best = &version;
+      }
+    }
+    return best;
+  }
+
+  Version version_in(ValueId v, const Sharding& to, Work work, LayerId layer) {
+    for (const Version& version : versions_[v.index()]) {
+      if (version.sharding == to) return version;
+    }
+    double bytes = 0;
+    const Version* from = cheapest(v, to, bytes);
+    MW_CHECK(from != nullptr, "{} cannot become {}", r_.graph.label(v), to_string(to));
+    const ReshardPlan steps = plan(type(v), from->sharding, to);
+    Version made = *from;
+    made.sharding = to;
+    made.local = emit_reshard(
+        steps, type(v), from->local, from->sharding, r_.mesh,
+        [&](ValueId local) { return result_.graph.type(local); },
+        [&](ir::Op op, ir::TensorType local_type, const Sharding& sharding) {
+          op.work = work == Work::kWeightGrad ? Work::kInputGrad : work;
+          op.layer = layer;
+          return add_local(std::move(op), {v}, {local_type}, {sharding});
+        });
+    for (const ReshardStep& step : steps.steps) {
+      if (step.kind == OpKind::kAllReduce) continue;
+      made.tail_zero[static_cast<size_t>(step.dim)] = true;
+      if (step.kind == OpKind::kAllToAll) made.tail_zero[static_cast<size_t>(step.concat_dim)] = true;
+    }
+    add_version(v, made, false);
+    return made;
+  }
+
+  // Overwrites the padded tail of a dimension with zeros.
+  Version masked(ValueId v, Version version, int dim, const ir::Op& reader, double value = 0) {
+    ir::Op op;
+    op.kind = OpKind::kPadMask;
+    ir::PadMaskAttrs attrs;
+    attrs.dim = dim;
+    attrs.value = value;
+    attrs.offset = {version.sharding.dims[static_cast<size_t>(dim)], type(v).dim(dim)};
+    op.attrs = attrs;
+    op.operands = {version.local};
+    op.work = reader.work == Work::kWeightGrad ? Work::kInputGrad : reader.work;
+    op.layer = reader.layer;
+    const ir::TensorType local = result_.graph.type(version.local);
+    version.local = add_local(std::move(op), {v}, {local}, {version.sharding});
+    version.tail_zero[static_cast<size_t>(dim)] = value == 0;
+    return version;
+  }
+
+  void partition_op(const ir::Op& op) {
+    if (op.kind == OpKind::kAccumulate) return partition_accumulate(op);
+    const ops::OpDef& def = ops::op_def(op.kind);
+    MW_CHECK(def.rule != nullptr, "{} in a global graph", ir::op_name(op.kind));
+    const ops::ShardingRule rule = ops::rule_of(r_.graph, op);
+    const Assignment assignment = choose(op, rule);
+    std::vector<Version> operands = materialize(op, rule, assignment);
+    emit(op, rule, assignment, operands);
+  }
+
+  Assignment choose(const ir::Op& op, const ops::ShardingRule& rule) {
+    AssignmentProblem problem{rule, r_.mesh, {}, {}, {}, {}, ops::cost_of(r_.graph, op).flops};
+    for (const ValueId v : op.operands) {
+      std::vector<Sharding> have;
+      main_version(v);
+      for (const Version& version : versions_[v.index()]) have.push_back(version.sharding);
+      problem.operands.push_back(std::move(have));
+    }
+    for (const ValueId v : op.results) problem.results.push_back(given(v));
+    problem.operand_cost = [&](int i, const Sharding& needed) {
+      const ValueId v = op.operands[static_cast<size_t>(i)];
+      double bytes = 0;
+      if (cheapest(v, needed, bytes) == nullptr) return -1.0;
+      return is_weight(v) ? bytes * kWeightFactor : bytes;
+    };
+    problem.result_cost = [&](int i, const Sharding& made) {
+      const ValueId v = op.results[static_cast<size_t>(i)];
+      Sharding wanted = given(v) ? *given(v) : made.without_partial();
+      if (partial_sink_[v.index()]) {
+        wanted.partial = made.partial;
+        wanted.reduction = made.reduction;
+        for (const ir::Axes& axes : wanted.dims) {
+          for (const std::string& axis : axes) std::erase(wanted.partial, axis);
+        }
+      }
+      return plan(type(v), made, wanted).bytes;
+    };
+    return choose_assignment(problem);
+  }
+
+  std::vector<Version> materialize(const ir::Op& op, const ops::ShardingRule& rule, const Assignment& assignment) {
+    std::vector<Version> operands;
+    bool some_partial = false;
+    for (size_t i = 0; i < op.operands.size(); ++i) {
+      Sharding needed = operand_sharding(rule, static_cast<int>(i), assignment);
+      double bytes = 0;
+      if (needed.is_partial() && rule.linearity == ops::ShardingRule::Linearity::kEach) {
+        if (some_partial || cheapest(op.operands[i], needed, bytes) == nullptr) {
+          needed = needed.without_partial();
+        } else {
+          some_partial = true;
+        }
+      }
+      operands.push_back(version_in(op.operands[i], needed, op.work, op.layer));
+    }
+    if (!handles_padding(op.kind)) mask_contracted(op, rule, assignment, operands);
+    return operands;
+  }
+
+  // A contracted factor with a padded tail must contribute nothing: the tail of an operand that the op is linear in has to
+  // hold zeros (of a maximum: the lowest number).
+  void mask_contracted(const ir::Op& op, const ops::ShardingRule& rule, const Assignment& assignment,
+                       std::vector<Version>& operands) {
+    for (size_t f = 0; f < rule.factors.size(); ++f) {
+      const ops::Factor& factor = rule.factors[f];
+      if (!factor.contracted || factor.size % sharding::shards(assignment.factors[f], r_.mesh) == 0) continue;
+      int at_operand = -1, at_dim = -1;
+      bool safe = false;
+      for (size_t i = 0; i < operands.size(); ++i) {
+        for (size_t d = 0; d < rule.operands[i].size(); ++d) {
+          const std::vector<int>& dim = rule.operands[i][d];
+          if (std::find(dim.begin(), dim.end(), static_cast<int>(f)) == dim.end()) continue;
+          const bool linear = std::find(rule.linear.begin(), rule.linear.end(), static_cast<int>(i)) != rule.linear.end();
+          if (at_operand < 0 || linear) at_operand = static_cast<int>(i), at_dim = static_cast<int>(d);
+          safe = safe || (linear && operands[i].tail_zero[d] && factor.reduction == ir::Reduction::kSum);
+        }
+      }
+      MW_CHECK(at_operand >= 0, "{}: contracted factor {} in no operand", ir::op_name(op.kind), factor.name);
+      if (safe) continue;
+      const double neutral = factor.reduction == ir::Reduction::kSum   ? 0
+                             : factor.reduction == ir::Reduction::kMax ? -std::numeric_limits<double>::max()
+                                                                       : std::numeric_limits<double>::max();
+      const size_t i = static_cast<size_t>(at_operand);
+      operands[i] = masked(op.operands[i], operands[i], at_dim, op, neutral);
+    }
+  }
+
+  std::vector<bool> tails(const ir::Op& op, const ops::ShardingRule& rule, size_t result,
+                          const std::vector<Version>& operands) const {
+    std::vector<bool> zero;
+    const bool each = rule.linearity == ops::ShardingRule::Linearity::kEach && !rule.linear.empty();
+    for (const std::vector<int>& dim : rule.results[result]) {
+      bool any = false, all = rule.zero_preserving, seen = false;
+      for (size_t i = 0; i < operands.size(); ++i) {
+        const bool linear = std::find(rule.linear.begin(), rule.linear.end(), static_cast<int>(i)) != rule.linear.end();
+        for (size_t d = 0; d < rule.operands[i].size(); ++d) {
+          if (dim.empty() || rule.operands[i][d] != dim) continue;
+          seen = true;
+          all = all && operands[i].tail_zero[d];
+          any = any || (each && linear && operands[i].tail_zero[d]);
+        }
+      }
+      // The gradient of a loss has zeros where it has no token or no column of the vocabulary.
+      zero.push_back(any || (all && seen) || op.kind == OpKind::kCrossEntropyGrad || op.kind == OpKind::kEmbeddingGrad);
+    }
+    return zero;
+  }
+
+  void emit(const ir::Op& op, const ops::ShardingRule& rule, const Assignment& assignment,
+            const std::vector<Version>& operands) {
+    ir::Op local = op;
+    local.operands.clear();
+    local.results.clear();
+    for (const Version& version : operands) local.operands.push_back(version.local);
+    std::vector<ir::TensorType> types;
+    std::vector<Sharding> shardings;
+    for (size_t i = 0; i < op.results.size(); ++i) {
+      Sharding made = result_sharding(rule, static_cast<int>(i), assignment);
+      types.push_back(sharding::local_type(type(op.results[i]), made, r_.mesh));
+      shardings.push_back(std::move(made));
+    }
+    localize(op, local, operands, shardings);
+    add_local(local, op.results, types, shardings);
+    const ir::Op& added = result_.graph.ops.back();
+    const std::vector<ValueId> locals = added.results;
+    for (size_t i = 0; i < op.results.size(); ++i) {
+      const ValueId v = op.results[i];
+      result_.graph.value(locals[i]).name = r_.graph.value(v).name;
+      result_.graph.value(locals[i]).logical = r_.graph.value(v).logical;
+      add_version(v, {shardings[i], locals[i], tails(op, rule, i, operands)}, true);
+      settle(v, op);
+    }
+  }
+
+  void localize(const ir::Op& op, ir::Op& local, const std::vector<Version>& operands,
+                const std::vector<Sharding>& results) const {
+    const ops::OpDef& def = ops::op_def(op.kind);
+    if (def.localize == nullptr) return;
+    ops::LocalLayout layout;
+    for (const Version& version : operands) layout.operands.push_back(version.sharding.dims);
+    for (const Sharding& sharding : results) layout.results.push_back(sharding.dims);
+    layout.global_operands = ops::operand_types(r_.graph, op);
+    layout.global_results = ops::result_types(r_.graph, op);
+    def.localize(local, layout);
+  }
+
+  // Brings a new value into its given sharding, if it has one.
+  void settle(ValueId v, const ir::Op& op) {
+    if (!given(v)) return;
+    Sharding wanted = *given(v);
+    const Version& made = main_version(v);
+    if (partial_sink_[v.index()]) {
+      wanted.partial = made.sharding.partial;
+      wanted.reduction = made.sharding.reduction;
+      for (const ir::Axes& axes : wanted.dims) {
+        for (const std::string& axis : axes) std::erase(wanted.partial, axis);
+      }
+      if (wanted.partial.empty()) wanted.reduction = ir::Reduction::kSum;
+    }
+    if (made.sharding == wanted) return;
+    version_in(v, wanted, op.work, op.layer);
+    main_[v.index()] = versions_[v.index()].size() - 1;
+  }
+
+  // acc += g. The accumulator takes the dimensions of its parameter's sharding and the gradient's pending sum.
+  void partition_accumulate(const ir::Op& op) {
+    const ValueId acc = op.operands[0], g = op.operands[1];
+    const auto input = std::find_if(r_.graph.inputs.begin(), r_.graph.inputs.end(),
+                                    [&](const ir::Input& i) { return i.value == acc; });
+    MW_CHECK(input != r_.graph.inputs.end(), "accumulator {} is no state", r_.graph.label(acc));
+    Sharding wanted = given(acc) ? given(acc)->without_partial() : sharding::replicated(type(acc).rank());
+    wanted.partial = main_version(g).sharding.partial;
+    wanted.reduction = main_version(g).sharding.reduction;
+    for (const ir::Axes& axes : wanted.dims) {
+      for (const std::string& axis : axes) std::erase(wanted.partial, axis);
+    }
+    if (wanted.partial.empty()) wanted.reduction = ir::Reduction::kSum;
+    Version gradient = version_in(g, wanted, op.work, op.layer);
+    for (size_t d = 0; d < wanted.dims.size(); ++d) {
+      if (!gradient.tail_zero[d] && sharding::is_padded(type(g), wanted, static_cast<int>(d), r_.mesh)) {
+        gradient = masked(g, gradient, static_cast<int>(d), op);
+      }
+    }
+    const ValueId local_acc = add_input(*input, wanted);
+    ir::Op local = op;
+    local.operands = {local_acc, gradient.local};
+    local.results.clear();
+    const ir::TensorType local_type = sharding::local_type(type(acc), wanted, r_.mesh);
+    add_local(std::move(local), op.results, {local_type}, {wanted});
+    add_version(op.results[0], {wanted, result_.graph.ops.back().results[0], gradient.tail_zero}, true);
+  }
+
+  const PartitionRequest& r_;
+  std::vector<std::vector<Version>> versions_;
+  std::vector<size_t> main_;
+  std::vector<bool> partial_sink_, weight_;
+  std::unordered_map<std::string, ReshardPlan> plans_;
+  Partitioned result_;
+};
+
+}  // namespace
+
+std::vector<std::optional<Sharding>> given_shardings(
+    const ir::Graph& graph, const ir::Module& module, const cluster::Mesh& mesh,
+    const std::function<const sharding::Strategy&(LayerId)>& strategy) {
+  std::vector<std::optional<Sharding>> given(graph.values.size());
+  for (size_t i = 0; i < graph.values.size(); ++i) {
+    const ir::Value& value = graph.values[i];
+    if (value.logical.empty() && value.type.rank() > 0) continue;
+    if (value.logical.empty() && value.producer.valid()) continue;
+    const LayerId layer = value.producer.valid() ? graph.op(value.producer).layer : LayerId();
+    given[i] = sharding::sharding_of(value.logical, strategy(layer), mesh);
+  }
+  for (const ir::Input& input : graph.inputs) {
+    if (!input.state.valid()) continue;
+    const ir::State& state = module.state(input.state);
+    ir::LogicalAxes logical = state.logical;
+    logical.resize(state.type.dims.size());
+    given[input.value.index()] = sharding::sharding_of(logical, strategy(state.layer), mesh);
+  }
+  return given;
+}
+
+Partitioned partition(const PartitionRequest& request) { return Partitioner(request).run(); }
+
+void mark_weight_gradients(ir::Graph& graph) {
+  std::vector<bool> read_by_other(graph.values.size(), false), read(graph.values.size(), false);
+  for (const ValueId output : graph.outputs) read_by_other[output.index()] = true;
+  for (const ir::StateUpdate& update : graph.updates) read[update.value.index()] = true;
+  for (size_t i = graph.ops.size(); i-- > 0;) {
+    ir::Op& op = graph.ops[i];
+    if (op.work == Work::kInputGrad || op.work == Work::kWeightGrad) {
+      bool weight = !op.recompute.valid();
+      for (const ValueId v : op.results) weight = weight && !read_by_other[v.index()];
+      const bool any = std::any_of(op.results.begin(), op.results.end(), [&](ValueId v) { return read[v.index()]; });
+      op.work = weight && any ? Work::kWeightGrad : Work::kInputGrad;
+    }
+    for (const ValueId v : op.operands) {
+      read[v.index()] = true;
+      if (op.work != Work::kWeightGrad) read_by_other[v.index()] = true;
+    }
+  }
+}
+
+}  // namespace mw::partition

@@ -1,0 +1,49 @@
+// The SPMD partitioner: rewrites a graph from global shapes to one device's, with explicit collectives.
+//
+// Op by op, in order: every mesh axis may lie on any factor of the op's sharding rule that an operand or the wanted result
+// proposes, or on none; of these assignments the one with the fewest bytes to move is taken (weights never move).
+// Contracting a sharded factor leaves the result partial; a partial value is reduced where an op is not linear in it, or at
+// once where its sharding is fixed by an annotation. A partial gradient that only goes into its accumulator stays partial.
+// Device groups stay symbolic: the cost does not depend on how many devices an axis has.
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <vector>
+
+#include "cluster/mesh.h"
+#include "ir/graph.h"
+#include "sharding/sharding.h"
+#include "sharding/strategy.h"
+
+namespace mw::partition {
+
+struct PartitionRequest {
+  const ir::Graph& graph;
+  const ir::Module& module;
+  const cluster::Mesh& mesh;  // of the stage, without pipeline axes
+  // Layout of logical axes for a layer's values (invalid id: values outside all layers).
+  std::function<const sharding::Strategy&(LayerId)> strategy;
+  // [value] given shardings: annotated values and inputs are held exactly so; empty: the partitioner chooses.
+  std::vector<std::optional<sharding::Sharding>> given;
+};
+
+struct Partitioned {
+  ir::Graph graph;                            // local
+  std::vector<sharding::Sharding> shardings;  // [local value]
+  std::vector<ir::TensorType> global_types;   // [local value]
+  std::vector<ValueId> global_value;          // [local value] the global value it is a version of
+  std::vector<ValueId> main_version;          // [global value] its version in its own sharding; invalid: dropped
+};
+
+// The sharding that annotations and states give to every value of a graph, before anything is partitioned.
+std::vector<std::optional<sharding::Sharding>> given_shardings(
+    const ir::Graph& graph, const ir::Module& module, const cluster::Mesh& mesh,
+    const std::function<const sharding::Strategy&(LayerId)>& strategy);
+
+Partitioned partition(const PartitionRequest& request);
+
+// Marks backward ops of a local graph as input or weight gradient anew: W iff every path from it ends in an accumulator.
+void mark_weight_gradients(ir::Graph& graph);
+
+}  // namespace mw::partition

@@ -1,0 +1,239 @@
+#include "partition/reshard.h"
+
+#include <algorithm>
+#include <map>
+#include <queue>
+
+#include "base/error.h"
+
+namespace mw::partition {
+namespace {
+
+using sharding::Sharding;
+using ir::Axes;
+using ir::OpKind;
+
+// A slice costs no transfer; this keeps the path with the fewest steps among equals.
+constexpr double kStepBytes = 1e-3;
+
+struct Move {
+  ReshardStep step;
+  double bytes = 0;
+};
+
+class Planner {
+ public:
+  Planner(const ir::TensorType& global, const Sharding& to, const cluster::Mesh& mesh)
+      : global_(global), to_(to), mesh_(mesh) {}
+
+  ReshardPlan plan(const Sharding& from) {
+    struct Node {
+      double bytes;
+      int64_t order;  // insertion order: makes ties deterministic
+      std::string key;
+      bool operator>(const Node& other) const {
+        return std::tie(bytes, order) > std::tie(other.bytes, other.order);
+      }
+    };
+    struct Reached {
+      Sharding sharding;
+      double bytes;
+      std::string previous;
+      ReshardStep step;
+      bool done = false;
+    };
+    std::map<std::string, Reached> reached;
+    std::priority_queue<Node, std::vector<Node>, std::greater<>> queue;
+    const std::string start = to_string(from), goal = to_string(to_);
+    int64_t order = 0;
+    reached[start] = {from, 0, "", {}, false};
+    queue.push({0, order++, start});
+    while (!queue.empty()) {
+      const Node node = queue.top();
+      queue.pop();
+      Reached& here = reached.at(node.key);
+      if (here.done) continue;
+      here.done = true;
+      if (node.key == goal) break;
+      const Sharding sharding = here.sharding;
+      for (Move& move : moves(sharding)) {
+        const double bytes = node.bytes + move.bytes + kStepBytes;
+        const std::string key = to_string(move.step.after);
+        const auto it = reached.find(key);
+        if (it != reached.end() && it->second.bytes <= bytes) continue;
+        reached[key] = {move.step.after, bytes, node.key, move.step, false};
+        queue.push({bytes, order++, key});
+      }
+    }
+    const auto found = reached.find(goal);
+    MW_CHECK(found != reached.end() && found->second.done, "no chain of collectives from {} to {} of {}", start, goal,
+             ir::to_string(global_));
+    ReshardPlan result;
+    for (std::string key = goal; key != start; key = reached.at(key).previous) {
+      result.steps.push_back(reached.at(key).step);
+    }
+    std::reverse(result.steps.begin(), result.steps.end());
+    result.bytes = found->second.bytes - kStepBytes * static_cast<double>(result.steps.size());
+    return result;
+  }
+
+ private:
+  double local_bytes(const Sharding& s) const {
+    return static_cast<double>(sharding::local_type(global_, s, mesh_).bytes().value);
+  }
+  double ring(const Axes& axes) const {
+    const double n = static_cast<double>(sharding::shards(axes, mesh_));
+    return (n - 1) / n;
+  }
+  bool divides(int dim, const Axes& axes) const {
+    return global_.dim(dim) % sharding::shards(axes, mesh_) == 0;
+  }
+  // Borders of shards agree between `more` and its prefix `fewer`.
+  bool compatible(int dim, const Axes& fewer, const Axes& more) const {
+    return fewer.empty() || divides(dim, more);
+  }
+  bool wanted_partial(const std::string& axis) const {
+    return std::find(to_.partial.begin(), to_.partial.end(), axis) != to_.partial.end();
+  }
+
+  std::vector<Move> moves(const Sharding& s) const {
+    std::vector<Move> result;
+    const int rank = static_cast<int>(s.dims.size());
+    Axes pending;
+    for (const std::string& axis : s.partial) {
+      if (!wanted_partial(axis)) pending.push_back(axis);
+    }
+    if (!pending.empty()) add_reductions(s, pending, result);
+    for (int dim = 0; dim < rank; ++dim) {
+      add_gathers(s, dim, result);
+      if (pending.empty()) add_slices(s, dim, result);
+      for (int other = 0; other < rank; ++other) {
+        if (other != dim) add_all_to_all(s, dim, other, result);
+      }
+    }
+    return result;
+  }
+
+  void add_reductions(const Sharding& s, const Axes& pending, std::vector<Move>& result) const {
+    Sharding after = s;
+    std::erase_if(after.partial, [&](const std::string& a) { return !wanted_partial(a); });
+    if (after.partial.empty()) after.reduction = ir::Reduction::kSum;
+    result.push_back({{OpKind::kAllReduce, pending, 0, 0, after}, 2 * ring(pending) * local_bytes(s)});
+    // Scatter one of the pending axes over a dimension that wants it next.
+    for (const std::string& axis : pending) {
+      for (int dim = 0; dim < static_cast<int>(s.dims.size()); ++dim) {
+        Sharding scattered = s;
+        std::erase(scattered.partial, axis);
+        if (scattered.partial.empty()) scattered.reduction = ir::Reduction::kSum;
+        Axes& axes = scattered.dims[static_cast<size_t>(dim)];
+        const Axes before = axes;
+        axes.push_back(axis);
+        if (!compatible(dim, before, axes)) continue;
+        result.push_back({{OpKind::kReduceScatter, {axis}, dim, 0, scattered}, ring({axis}) * local_bytes(s)});
+      }
+    }
+  }
+
+  void add_gathers(const Sharding& s, int dim, std::vector<Move>& result) const {
+    const Axes& axes = s.dims[static_cast<size_t>(dim)];
+    for (size_t keep = 0; keep < axes.size(); ++keep) {
+      const Axes kept(axes.begin(), axes.begin() + static_cast<int64_t>(keep));
+      const Axes gathered(axes.begin() + static_cast<int64_t>(keep), axes.end());
+      if (!compatible(dim, kept, axes)) continue;
+      Sharding after = s;
+      after.dims[static_cast<size_t>(dim)] = kept;
+      result.push_back({{OpKind::kAllGather, gathered, dim, 0, after}, ring(gathered) * local_bytes(after)});
+    }
+  }
+
+  void add_slices(const Sharding& s, int dim, std::vector<Move>& result) const {
+    const Axes& have = s.dims[static_cast<size_t>(dim)];
+    const Axes& want = to_.dims[static_cast<size_t>(dim)];
+    if (want.size() <= have.size() || !std::equal(have.begin(), have.end(), want.begin())) return;
+    Sharding after = s;
+    const Axes added(want.begin() + static_cast<int64_t>(have.size()), want.end());
+    for (const std::string& axis : added) {
+      if (std::find(s.partial.begin(), s.partial.end(), axis) != s.partial.end()) return;
+      for (const Axes& axes : s.dims) {
+        if (std::find(axes.begin(), axes.end(), axis) != axes.end()) return;
+      }
+    }
+    if (!compatible(dim, have, want)) return;
+    after.dims[static_cast<size_t>(dim)] = want;
+    result.push_back({{OpKind::kShardSlice, added, dim, 0, after}, 0});
+  }
+
+  void add_all_to_all(const Sharding& s, int from_dim, int to_dim, std::vector<Move>& result) const {
+    const Axes& axes = s.dims[static_cast<size_t>(from_dim)];
+    if (axes.empty()) return;
+    Sharding after = s;
+    const std::string axis = axes.back();
+    after.dims[static_cast<size_t>(from_dim)].pop_back();
+    Axes& target = after.dims[static_cast<size_t>(to_dim)];
+    const Axes before = target;
+    target.push_back(axis);
+    if (!compatible(from_dim, after.dims[static_cast<size_t>(from_dim)], axes)) return;
+    if (!compatible(to_dim, before, target)) return;
+    result.push_back({{OpKind::kAllToAll, {axis}, to_dim, from_dim, after}, ring({axis}) * local_bytes(s)});
+  }
+
+  const ir::TensorType& global_;
+  const Sharding& to_;
+  const cluster::Mesh& mesh_;
+};
+
+ir::TensorType with_dim(ir::TensorType type, int dim, int64_t size) {
+  type.dims[static_cast<size_t>(dim)].size = size;
+  return type;
+}
+
+}  // namespace
+
+ReshardPlan plan_reshard(const ir::TensorType& global, const Sharding& from, const Sharding& to,
+                         const cluster::Mesh& mesh) {
+  if (from == to) return {};
+  return Planner(global, to, mesh).plan(from);
+}
+
+ValueId emit_reshard(const ReshardPlan& plan, const ir::TensorType& global, ValueId local, const Sharding& from,
+                     const cluster::Mesh& mesh, const std::function<ir::TensorType(ValueId)>& type_of,
+                     const AppendOp& append) {
+  Sharding at = from;
+  const auto make = [&](OpKind kind, ir::Attributes attrs, ValueId operand) {
+    ir::Op op;
+    op.kind = kind;
+    op.attrs = std::move(attrs);
+    op.operands = {operand};
+    return op;
+  };
+  for (const ReshardStep& step : plan.steps) {
+    const ir::TensorType target = sharding::local_type(global, step.after, mesh);
+    const int64_t n = sharding::shards(step.axes, mesh);
+    ir::TensorType type = type_of(local);
+    ir::CollectiveAttrs attrs;
+    attrs.group = ir::AxisGroup{step.axes};
+    attrs.op = at.reduction;
+    attrs.dim = step.dim;
+    attrs.concat_dim = step.concat_dim;
+    attrs.global_size = global.dims.empty() ? 0 : global.dim(step.dim);
+    const bool splits = step.kind == OpKind::kReduceScatter || step.kind == OpKind::kAllToAll;
+    if (splits && type.dim(step.dim) != n * target.dim(step.dim)) {
+      ir::PadAttrs pad;
+      pad.low.assign(type.dims.size(), 0);
+      pad.high.assign(type.dims.size(), 0);
+      pad.high[static_cast<size_t>(step.dim)] = n * target.dim(step.dim) - type.dim(step.dim);
+      type = with_dim(type, step.dim, n * target.dim(step.dim));
+      local = append(make(OpKind::kPad, pad, local), type, at);
+    }
+    ir::TensorType result = target;
+    const int joined = step.kind == OpKind::kAllGather ? step.dim : step.concat_dim;
+    const bool joins = step.kind == OpKind::kAllGather || step.kind == OpKind::kAllToAll;
+    if (joins) result = with_dim(result, joined, n * type.dim(joined));
+    local = append(make(step.kind, attrs, local), result, step.after);
+    if (joins && !(result == target)) local = append(make(OpKind::kTrim, ir::NoAttrs{}, local), target, step.after);
+    at = step.after;
+  }
+  return local;
+}
+
+}  // namespace mw::partition

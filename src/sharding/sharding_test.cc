@@ -1,0 +1,58 @@
+#include "sharding/sharding.h"
+
+#include <doctest/doctest.h>
+
+#include "base/error.h"
+#include "sharding/strategy.h"
+
+namespace mw::sharding {
+namespace {
+
+const cluster::Mesh kMesh({{"pp", 2}, {"dp", 2}, {"tp", 4}, {"cp", 1}});
+
+TEST_CASE("the text form of a sharding round-trips") {
+  for (const std::string text : {"[]", "[{}]", "[{\"dp\"}, {}, {\"tp\"}]", "[{\"dp\", \"tp\"}, {}] partial{\"cp\"}",
+                                 "[{}] partial<max>{\"dp\", \"tp\"}"}) {
+    CHECK(to_string(parse_sharding(text)) == text);
+  }
+}
+
+TEST_CASE("a broken sharding text names the column and what was expected") {
+  CHECK_THROWS_WITH_AS(parse_sharding("[{\"dp\"} {}]"),
+                       "sharding '[{\"dp\"} {}]', column 9: expected ']'; a sharding looks like "
+                       "[{\"dp\"}, {}] partial{\"tp\"}",
+                       Error);
+  CHECK_THROWS_AS(parse_sharding("[{\"dp}]"), Error);
+  CHECK_THROWS_AS(parse_sharding("[] partial<mean>{\"dp\"}"), Error);
+  CHECK_THROWS_AS(parse_sharding("[] x"), Error);
+}
+
+TEST_CASE("a local shape is the ceiling of the global one") {
+  const ir::TensorType type = ir::make_type(DType::kF32, {10, 7, 3});
+  const Sharding sharding = parse_sharding("[{\"dp\"}, {\"tp\"}, {}]");
+  CHECK(local_type(type, sharding, kMesh) == ir::make_type(DType::kF32, {5, 2, 3}));
+  CHECK_FALSE(is_padded(type, sharding, 0, kMesh));
+  CHECK(is_padded(type, sharding, 1, kMesh));
+}
+
+TEST_CASE("normalizing drops axes of one device") {
+  CHECK(to_string(normalized(parse_sharding("[{\"cp\", \"tp\"}] partial{\"cp\"}"), kMesh)) == "[{\"tp\"}]");
+}
+
+TEST_CASE("findings name an axis used twice, an unknown axis and a wrong rank") {
+  const ir::TensorType type = ir::make_type(DType::kF32, {4});
+  CHECK(findings(parse_sharding("[{\"tp\"}]"), type, kMesh).empty());
+  CHECK(findings(parse_sharding("[{\"tp\"}] partial{\"tp\"}"), type, kMesh).front() ==
+        "sharding [{\"tp\"}] partial{\"tp\"} uses axis 'tp' twice");
+  CHECK(findings(parse_sharding("[{\"xp\"}]"), type, kMesh).size() == 1);
+  CHECK(findings(parse_sharding("[{}, {}]"), type, kMesh).size() == 1);
+}
+
+TEST_CASE("a strategy gives logical axes their mesh axes, each mesh axis once") {
+  const Strategy strategy{{{"batch", {"dp"}}, {"seq", {"tp"}}, {"heads", {"tp"}}}};
+  CHECK(to_string(sharding_of({"batch", "seq", "embed"}, strategy, kMesh)) == "[{\"dp\"}, {\"tp\"}, {}]");
+  CHECK(to_string(sharding_of({"batch", "seq", "heads", ""}, strategy, kMesh)) == "[{\"dp\"}, {\"tp\"}, {}, {}]");
+}
+
+}  // namespace
+}  // namespace mw::sharding

@@ -1,0 +1,22 @@
+#include "sharding/strategy.h"
+
+#include <set>
+
+namespace mw::sharding {
+
+Sharding sharding_of(const ir::LogicalAxes& logical, const Strategy& strategy, const cluster::Mesh& mesh) {
+  Sharding sharding;
+  std::set<std::string> taken;
+  for (const std::string& name : logical) {
+    Axes axes;
+    if (const auto it = strategy.axes.find(name); it != strategy.axes.end()) {
+      for (const std::string& axis : it->second) {
+        if (mesh.axis_size(axis) > 1 && taken.insert(axis).second) axes.push_back(axis);
+      }
+    }
+    sharding.dims.push_back(std::move(axes));
+  }
+  return sharding;
+}
+
+}  // namespace mw::sharding
