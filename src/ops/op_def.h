@@ -2,7 +2,6 @@
 // OpDefs and registers them in registry.cc; everything else in the project asks op_def(kind).
 #pragma once
 
-#include <functional>
 #include <span>
 #include <string>
 #include <vector>
@@ -23,6 +22,8 @@ struct Factor {
   ir::Reduction reduction = ir::Reduction::kSum;
   // False: the op needs all of it on every device (a softmax row, a convolution's image height).
   bool shardable = true;
+  // The kernel does not read it (cross_entropy_loss's logits): it may be sharded and leaves the results whole.
+  bool ignored = false;
 };
 
 // "b m k, k n -> b m n": for every dimension of every operand and result its factors, major first (a reshape that
@@ -38,8 +39,7 @@ struct ShardingRule {
   // not listed must not be partial: a forgotten all-reduce is a compile error.
   enum class Linearity : uint8_t { kEach, kJoint } linearity = Linearity::kEach;
   std::vector<int> linear;
-  // Contracted factors make only these results partial (empty: all results). The other results must not exist on
-  // a sharded contracted factor.
+  // A sharded contracted factor leaves every result partial.
   // For padded shards: whether zeros in the padded tail of an operand give zeros in the padded tail of the result
   // (true for dot, mul, scale, relu…; false for exp, bias_add, cross_entropy).
   bool zero_preserving = true;
@@ -49,10 +49,13 @@ struct ShardingRule {
 };
 
 // Builds a rule from its text; sizes are read from the types. A dimension "(b s)" has two factors; "." is a factor of
-// its own that cannot be sharded; a factor in brackets "[k]" cannot be sharded wherever it stands.
+// its own that cannot be sharded; a factor in brackets "[k]" cannot be sharded wherever it stands; "~k" is an ignored
+// factor. A tensor of rank 0 is written as nothing: "b s d, , b -> b s d". Contracted factors are sums until
+// set_reduction says otherwise. Factors that are not the first of a dimension become unshardable.
 // REQUIRES: the text fits the ranks of the types.
 ShardingRule make_rule(const std::string& text, std::span<const ir::TensorType> operands,
                        std::span<const ir::TensorType> results);
+void set_reduction(ShardingRule& rule, ir::Reduction reduction);  // of every contracted factor
 // All dimensions of equal position and size move together; operands of rank 0 or with size 1 dimensions broadcast.
 ShardingRule elementwise_rule(std::span<const ir::TensorType> operands, std::span<const ir::TensorType> results);
 
@@ -67,6 +70,7 @@ struct LocalLayout {
   // [operand or result][dimension] -> axes, major first.
   std::vector<std::vector<ir::Axes>> operands, results;
   std::vector<ir::TensorType> global_operands, global_results;
+  std::vector<ir::TensorType> local_operands, local_results;
 };
 
 struct OpDef {
@@ -74,6 +78,7 @@ struct OpDef {
   int min_operands = 0, max_operands = 0;  // max -1: any number
   // Result types from operand types; throws Error "op_name: …" on operands that do not fit. Ops whose result type is not
   // a function of operands and attributes (constant, broadcast, reshape, random, view, convert) get `declared` and check it.
+  // Operands come without the accumulator of an accumulating op; call ops::infer, which also checks operand counts.
   std::vector<ir::TensorType> (*infer)(const ir::Op& op, std::span<const ir::TensorType> operands,
                                        std::span<const ir::TensorType> declared) = nullptr;
   ShardingRule (*rule)(const ir::Op& op, std::span<const ir::TensorType> operands,
@@ -89,19 +94,34 @@ struct OpDef {
   std::vector<ValueId> (*expand)(Builder& builder, const ir::Op& op, std::span<const ValueId> operands) = nullptr;
   // Result 0 may be written over this operand's memory if it is not read later (same type); -1: none.
   int in_place_operand = -1;
+  // [result] -> the operand whose memory it is always written to (accumulate, zero, assemble, adamw), -1: none.
+  // Unlike in_place_operand this is part of the op's meaning.
+  std::vector<int> aliases = {};
   // The op can add to an accumulator inside its kernel (dot, weight gradients): `accumulates` may be set.
   bool can_accumulate = false;
 };
 
 const OpDef& op_def(ir::OpKind kind);
 
+// Checks the number of operands, infers, checks an accumulator (the last operand of an accumulating op: the type of
+// result 0) and, where `declared` is given, that the inferred types are the declared ones. Throws Error "op_name: …".
+std::vector<ir::TensorType> infer(const ir::Op& op, std::span<const ir::TensorType> operands,
+                                  std::span<const ir::TensorType> declared = {});
+
 // Checks that every op's result types are what its OpDef infers. Throws CheckFailure naming graph and op.
 void verify_types(const ir::Graph& graph);
 
 std::vector<ir::TensorType> operand_types(const ir::Graph& graph, const ir::Op& op);
 std::vector<ir::TensorType> result_types(const ir::Graph& graph, const ir::Op& op);
+// An accumulating op's rule has one more operand, the accumulator, with the factors of result 0; its pending sum must
+// be that of the result. REQUIRES: the kind has a rule.
 ShardingRule rule_of(const ir::Graph& graph, const ir::Op& op);
 OpCost cost_of(const ir::Graph& graph, const ir::Op& op);
+// Result i of the op always lies in the memory of this operand; -1: in its own. With `accumulates`, result 0 lies in
+// the last operand.
+int alias_operand(const ir::Op& op, int result);
+// Emits the op's expansion. REQUIRES: the kind has one and the op is not a shard (offsets without axes).
+std::vector<ValueId> expand(Builder& builder, const ir::Op& op, std::span<const ValueId> operands);
 
 // One op's gradient in the making.
 class GradientContext {
