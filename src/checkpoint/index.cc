@@ -112,7 +112,13 @@ TensorFiles TensorFiles::open(FileSystem& fs, const std::string& folder, std::st
     bool complete = true;
     for (const auto& [file, tensors] : index.tensors_of) {
       const size_t before = files.shards_.size();
-      if (!skip.contains(file)) files.open_shard(fs, join_path(folder, file), out);
+      const std::string path = join_path(folder, file);
+      if (!skip.contains(file) && !fs.exists(path)) {
+        out.add("{}: is missing; {} places tensors there, '{}' the first of {}", path, index_path, tensors[0],
+                tensors.size());
+      } else if (!skip.contains(file)) {
+        files.open_shard(fs, path, out);
+      }
       if (files.shards_.size() == before) {
         complete = false;
         continue;

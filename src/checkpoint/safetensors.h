@@ -49,6 +49,7 @@ class SafetensorsFile {
   // The tensor's elements in row-major order, little-endian. Not aligned for its dtype in general.
   // REQUIRES: find(name).
   std::span<const std::byte> bytes(std::string_view name) const;
+  std::span<const std::byte> file_bytes() const { return file_.bytes; }
   // The file up to the first tensor's bytes.
   std::span<const std::byte> header_bytes() const { return file_.bytes.first(data_at_); }
 

@@ -13,7 +13,7 @@
 #include <functional>
 #include <map>
 #include <memory>
-#include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <string_view>
@@ -108,8 +108,8 @@ std::vector<int64_t> list_steps(FileSystem& fs, const std::string& folder);
 
 class CheckpointReader {
  public:
-  // A checkpoint's own folder. Checks that every file and tensor is there with the right size, and throws
-  // Error with all that is not; reads no tensor.
+  // A checkpoint's own folder. Checks that every file and tensor is there with the right size, and the
+  // checksums of all but the shards; throws Error with all that is wrong. Reads no tensor.
   static CheckpointReader open(FileSystem& fs, const std::string& path);
   // The checkpoint of the highest step. Where it is damaged, the Error names the one before it.
   static CheckpointReader latest(FileSystem& fs, const std::string& folder);
@@ -141,8 +141,9 @@ class CheckpointReader {
   };
 
   void read_manifest();
-  // The files that are missing or have the wrong size.
+  // The files that are missing, have the wrong size, or are small and have the wrong checksum.
   std::set<std::string> check_files(Diagnostics& out) const;
+  bool check_hash(const std::string& name, const FileRecord& record, Diagnostics& out) const;
   void check_tensors(Diagnostics& out) const;
   void verify_shard(const SafetensorsFile& shard, Diagnostics& out) const;
 
