@@ -1,0 +1,127 @@
+// The small matrix products of attention: a tile of kTileRows x kTileColumns of C is held in registers
+// while A is broadcast and B is read in panels.
+//
+// Every element of C is one chain of fused multiply-adds in ascending order of the summed index, so
+// that its bits do not depend on how the work is cut into tiles and blocks.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+
+#include "kernels/vec.h"
+
+namespace mw::kernels {
+
+inline constexpr int64_t kTileRows = kLanes == 16 ? 12 : 6;
+inline constexpr int64_t kTileColumns = 2 * kLanes;
+// Queries and keys of one block: multiples of both tile sizes, as their products appear on both sides.
+inline constexpr int64_t kQueryBlock = 96;
+inline constexpr int64_t kKeyBlock = 96;
+static_assert(kQueryBlock % kTileRows == 0 && kKeyBlock % kTileRows == 0);
+static_assert(kQueryBlock % kTileColumns == 0 && kKeyBlock % kTileColumns == 0);
+
+constexpr int64_t round_up(int64_t n, int64_t multiple) {
+  return (n + multiple - 1) / multiple * multiple;
+}
+
+// What a tile's running sums start from.
+enum class Start { kZero, kOld, kOldScaled };
+
+// C[kTileRows, kTileColumns] (rows every c_stride) = start + A B over `depth`. A(i, k) is
+// a[i * a_stride + k], or a[k * a_stride + i] if kTransposed. B is a panel [depth][kTileColumns].
+// kOldScaled multiplies row i of the old C by factor[i].
+template <Start kStart, bool kTransposed>
+static void tile_product(int64_t depth, const float* a, int64_t a_stride, const float* b, float* c,
+                         int64_t c_stride, const float* factor = nullptr) {
+  vf acc[kTileRows][2];
+#pragma GCC unroll 12
+  for (int64_t i = 0; i < kTileRows; ++i) {
+    if constexpr (kStart == Start::kZero) {
+      acc[i][0] = acc[i][1] = vf{};
+    } else {
+      acc[i][0] = load(c + i * c_stride);
+      acc[i][1] = load(c + i * c_stride + kLanes);
+      if constexpr (kStart == Start::kOldScaled) {
+        acc[i][0] *= factor[i];
+        acc[i][1] *= factor[i];
+      }
+    }
+  }
+  for (int64_t k = 0; k < depth; ++k) {
+    const vf b0 = load(b + k * kTileColumns);
+    const vf b1 = load(b + k * kTileColumns + kLanes);
+#pragma GCC unroll 12
+    for (int64_t i = 0; i < kTileRows; ++i) {
+      const vf x = splat(kTransposed ? a[k * a_stride + i] : a[i * a_stride + k]);
+      acc[i][0] = fma(x, b0, acc[i][0]);
+      acc[i][1] = fma(x, b1, acc[i][1]);
+    }
+  }
+#pragma GCC unroll 12
+  for (int64_t i = 0; i < kTileRows; ++i) {
+    store(c + i * c_stride, acc[i][0]);
+    store(c + i * c_stride + kLanes, acc[i][1]);
+  }
+}
+
+// x[rows][D] (rows every x_stride) times factor, as a contiguous A operand of padded_rows rows; the
+// padding is 0.
+MW_INLINE void pack_rows(const float* x, int64_t x_stride, int64_t rows, int64_t padded_rows,
+                         int64_t D, float factor, float* a) {
+  for (int64_t r = 0; r < rows; ++r) {
+    for_each_vec(0, D, [&](auto span, int64_t i) {
+      span.store(a + r * D + i, span.load(x + r * x_stride + i) * factor);
+    });
+  }
+  std::fill(a + rows * D, a + padded_rows * D, 0.0f);
+}
+
+// The same as a B operand summed over rows: panels [ceil(D / kTileColumns)][padded_rows][kTileColumns].
+MW_INLINE void pack_panels(const float* x, int64_t x_stride, int64_t rows, int64_t padded_rows,
+                           int64_t D, float factor, float* b) {
+  for (int64_t column = 0; column < D; column += kTileColumns, b += padded_rows * kTileColumns) {
+    const int64_t width = std::min(kTileColumns, D - column);
+    std::fill(b, b + padded_rows * kTileColumns, 0.0f);
+    for (int64_t r = 0; r < rows; ++r) {
+      for_each_vec(0, width, [&](auto span, int64_t i) {
+        span.store(b + r * kTileColumns + i, span.load(x + r * x_stride + column + i) * factor);
+      });
+    }
+  }
+}
+
+// The transpose as a B operand summed over D: panels [ceil(rows / kTileColumns)][D][kTileColumns].
+MW_INLINE void pack_transposed_panels(const float* x, int64_t x_stride, int64_t rows, int64_t D,
+                                      float* b) {
+  for (int64_t first = 0; first < rows; first += kTileColumns, b += D * kTileColumns) {
+    const int64_t count = std::min(kTileColumns, rows - first);
+    if (count < kTileColumns) std::fill(b, b + D * kTileColumns, 0.0f);
+    for (int64_t j = 0; j < count; ++j) {
+      const float* row = x + (first + j) * x_stride;
+      for (int64_t d = 0; d < D; ++d) b[d * kTileColumns + j] = row[d];
+    }
+  }
+}
+
+// Hands out 64-byte aligned parts of a caller's scratch memory; without memory it only counts.
+class Scratch {
+ public:
+  explicit Scratch(void* memory) {
+    const auto address = reinterpret_cast<uintptr_t>(memory);
+    start_ = next_ = memory == nullptr ? 0 : (address + 63) / 64 * 64;
+  }
+  template <typename T>
+  T* take(int64_t count) {
+    const uintptr_t at = next_;
+    next_ += static_cast<uintptr_t>(round_up(count * static_cast<int64_t>(sizeof(T)), 64));
+    return reinterpret_cast<T*>(at);
+  }
+  // Bytes a caller must bring for what was taken.
+  size_t bytes() const { return next_ - start_ + 64; }
+
+ private:
+  uintptr_t start_;
+  uintptr_t next_;
+};
+
+}  // namespace mw::kernels
