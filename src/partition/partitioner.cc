@@ -56,7 +56,6 @@ class Partitioner {
     for (size_t v = 0; v < versions_.size(); ++v) {
       if (!versions_[v].empty()) result_.main_version[v] = versions_[v][main_[v]].local;
     }
-    mark_weight_gradients(result_.graph);
     return std::move(result_);
   }
 
@@ -435,24 +434,5 @@ std::vector<std::optional<Sharding>> given_shardings(
 }
 
 Partitioned partition(const PartitionRequest& request) { return Partitioner(request).run(); }
-
-void mark_weight_gradients(ir::Graph& graph) {
-  std::vector<bool> read_by_other(graph.values.size(), false), read(graph.values.size(), false);
-  for (const ValueId output : graph.outputs) read_by_other[output.index()] = true;
-  for (const ir::StateUpdate& update : graph.updates) read[update.value.index()] = true;
-  for (size_t i = graph.ops.size(); i-- > 0;) {
-    ir::Op& op = graph.ops[i];
-    if (op.work == Work::kInputGrad || op.work == Work::kWeightGrad) {
-      bool weight = !op.recompute.valid();
-      for (const ValueId v : op.results) weight = weight && !read_by_other[v.index()];
-      const bool any = std::any_of(op.results.begin(), op.results.end(), [&](ValueId v) { return read[v.index()]; });
-      op.work = weight && any ? Work::kWeightGrad : Work::kInputGrad;
-    }
-    for (const ValueId v : op.operands) {
-      read[v.index()] = true;
-      if (op.work != Work::kWeightGrad) read_by_other[v.index()] = true;
-    }
-  }
-}
 
 }  // namespace mw::partition

@@ -41,9 +41,8 @@ std::vector<std::optional<sharding::Sharding>> given_shardings(
     const ir::Graph& graph, const ir::Module& module, const cluster::Mesh& mesh,
     const std::function<const sharding::Strategy&(LayerId)>& strategy);
 
+// Ops that the partitioner adds have the layer of the op that needs them, and are input gradients in the backward pass; marking
+// (transform/autodiff.h) comes after.
 Partitioned partition(const PartitionRequest& request);
-
-// Marks backward ops of a local graph as input or weight gradient anew: W iff every path from it ends in an accumulator.
-void mark_weight_gradients(ir::Graph& graph);
 
 }  // namespace mw::partition

@@ -1,0 +1,144 @@
+#include "compile/channels.h"
+
+#include <algorithm>
+#include <set>
+
+#include "base/error.h"
+
+namespace mw::compile {
+namespace {
+
+using pipeline::Action;
+using pipeline::ActionKind;
+
+// Runs the schedule in units of time and counts what every channel holds.
+class SlotCounter {
+ public:
+  SlotCounter(const pipeline::Schedule& schedule, const std::vector<StageCode>& stages, const ChannelPlan& plan)
+      : schedule_(schedule), stages_(stages), plan_(plan), next_(schedule.ranks.size(), 0),
+        held_(plan.channels.size(), 0), most_(plan.channels.size(), 1) {
+    for (size_t s = 0; s < stages.size(); ++s) find_last_readers(s);
+  }
+
+  std::vector<int64_t> run() {
+    size_t left = 0;
+    for (const auto& actions : schedule_.ranks) left += actions.size();
+    while (left > 0) {
+      std::vector<std::pair<size_t, Action>> ready;
+      for (size_t r = 0; r < next_.size(); ++r) {
+        if (next_[r] == schedule_.ranks[r].size()) continue;
+        const Action& action = schedule_.ranks[r][next_[r]];
+        if (can_run(action)) ready.emplace_back(r, action);
+      }
+      MW_CHECK(!ready.empty(), "the order of schedule {} can never end", schedule_.name);
+      // Everything that runs in this unit holds its inputs and outputs during all of it.
+      for (const auto& [r, action] : ready) publish(action);
+      for (size_t c = 0; c < held_.size(); ++c) most_[c] = std::max(most_[c], held_[c]);
+      for (const auto& [r, action] : ready) release(action);
+      for (const auto& [r, action] : ready) ++next_[r];
+      left -= ready.size();
+    }
+    return most_;
+  }
+
+ private:
+  const StageCode& code(const Action& action) const { return stages_[static_cast<size_t>(action.stage.value)]; }
+
+  // The kind of action that reads a received value last.
+  void find_last_readers(size_t s) {
+    last_reader_.emplace_back();
+    for (const ActionKind kind : {ActionKind::kF, ActionKind::kI, ActionKind::kB, ActionKind::kW}) {
+      const auto it = stages_[s].fragments.find(kind);
+      if (it == stages_[s].fragments.end()) continue;
+      for (const PortSource& source : it->second.inputs) {
+        if (source.kind == PortSource::Kind::kReceive) last_reader_.back()[source.crossing] = kind;
+      }
+    }
+  }
+  ChannelKey received_key(const Action& action, size_t crossing) const {
+    const Crossing& from = code(action).receives[crossing];
+    return {from.whole, from.peer, action.stage};
+  }
+
+  bool can_run(const Action& action) const {
+    for (const PortSource& source : code(action).fragments.at(action.kind).inputs) {
+      if (source.kind != PortSource::Kind::kReceive) continue;
+      if (published_.count({received_key(action, source.crossing), action.first}) == 0) return false;
+    }
+    return true;
+  }
+  void publish(const Action& action) {
+    for (const PortSource& source : code(action).fragments.at(action.kind).outputs) {
+      if (source.kind != PortSource::Kind::kSend) continue;
+      const Crossing& to = code(action).sends[source.crossing];
+      const ChannelKey key{to.whole, action.stage, to.peer};
+      pending_.insert({key, action.first});
+      if (const int32_t c = plan_.find(key); c >= 0) ++held_[static_cast<size_t>(c)];
+    }
+  }
+  void release(const Action& action) {
+    for (const auto& [crossing, kind] : last_reader_[static_cast<size_t>(action.stage.value)]) {
+      if (kind != action.kind) continue;
+      if (const int32_t c = plan_.find(received_key(action, crossing)); c >= 0) --held_[static_cast<size_t>(c)];
+    }
+    // What was sent in this unit can be read from the next one on.
+    published_.insert(pending_.begin(), pending_.end());
+    pending_.clear();
+  }
+
+  const pipeline::Schedule& schedule_;
+  const std::vector<StageCode>& stages_;
+  const ChannelPlan& plan_;
+  std::vector<size_t> next_;
+  std::vector<int64_t> held_, most_;
+  std::vector<std::map<size_t, ActionKind>> last_reader_;  // [stage]
+  std::set<std::pair<ChannelKey, int32_t>> published_, pending_;
+};
+
+}  // namespace
+
+int32_t ChannelPlan::find(const ChannelKey& key) const {
+  const auto it = ids.find(key);
+  return it == ids.end() ? -1 : it->second;
+}
+
+int64_t ChannelPlan::sequence(int32_t channel, int32_t microbatch) const {
+  return sequences[static_cast<size_t>(channel)].at(microbatch);
+}
+
+ChannelPlan plan_channels(const pipeline::Schedule& schedule, const std::vector<StageCode>& stages) {
+  ChannelPlan plan;
+  const std::vector<int32_t>& rank_of = schedule.placement.rank_of_stage;
+  for (size_t s = 0; s < stages.size(); ++s) {
+    for (const auto& [kind, fragment] : stages[s].fragments) {
+      for (size_t i = 0; i < fragment.outputs.size(); ++i) {
+        const PortSource& source = fragment.outputs[i];
+        if (source.kind != PortSource::Kind::kSend) continue;
+        const Crossing& to = stages[s].sends[source.crossing];
+        const auto receiver = static_cast<size_t>(to.peer.value);
+        if (rank_of[s] == rank_of[receiver]) continue;
+        pipeline::Channel channel;
+        const pipeline::Port& port = fragment.fragment.outputs[i];
+        channel.name = fmt::format("{} {}->{}", port.name, s, receiver);
+        channel.from = rank_of[s];
+        channel.to = rank_of[receiver];
+        channel.type = fragment.fragment.graph.type(port.value);
+        plan.ids[{to.whole, StageId(static_cast<int64_t>(s)), to.peer}] = static_cast<int32_t>(plan.channels.size());
+        plan.channels.push_back(std::move(channel));
+        std::map<int32_t, int64_t> sequence;
+        for (const Action& action : schedule.ranks[static_cast<size_t>(rank_of[s])]) {
+          if (action.kind == kind && action.stage.value == static_cast<int32_t>(s)) {
+            sequence.emplace(action.first, static_cast<int64_t>(sequence.size()));
+          }
+        }
+        plan.sequences.push_back(std::move(sequence));
+      }
+    }
+  }
+  if (stages.empty()) return plan;
+  const std::vector<int64_t> slots = SlotCounter(schedule, stages, plan).run();
+  for (size_t c = 0; c < slots.size(); ++c) plan.channels[c].slots = static_cast<int32_t>(slots[c]);
+  return plan;
+}
+
+}  // namespace mw::compile

@@ -1,0 +1,302 @@
+#include "compile/compile.h"
+
+#include <algorithm>
+#include <map>
+#include <set>
+
+#include "base/error.h"
+#include "compile/cut.h"
+#include "compile/fragments.h"
+#include "compile/init_graph.h"
+#include "compile/lower.h"
+#include "compile/update_graph.h"
+#include "compile/zero.h"
+#include "partition/partitioner.h"
+#include "transform/fold_accumulate.h"
+#include "transform/recompute.h"
+#include "transform/autodiff.h"
+
+namespace mw::compile {
+namespace {
+
+using partition::Partitioned;
+using pipeline::ActionKind;
+using sharding::Sharding;
+
+// A stage partitioned, before ZeRO.
+struct LocalStage {
+  StageGraph cut;
+  LocalGraph local;
+  StagePorts ports;
+};
+
+using GivenShardings = std::vector<std::optional<Sharding>>;
+
+class Compiler {
+ public:
+  Compiler(const ResolvedPlan& plan, ir::Module module) {
+    result_.plan = plan;
+    result_.module = std::move(module);
+  }
+
+  // Partitions a whole graph stage by stage. Folds accumulations into the products that make them.
+  std::vector<LocalStage> stages_of(const ir::Graph& whole) {
+    const ResolvedPlan& plan = result_.plan;
+    const auto strategy = [&plan](LayerId layer) -> const sharding::Strategy& { return plan.strategy(layer); };
+    const cluster::Mesh& mesh = plan.stages.front().mesh;
+    std::vector<StageGraph> cuts = cut(whole, plan.stage_of_layer, static_cast<int32_t>(plan.stages.size()));
+    GivenShardings given = partition::given_shardings(whole, result_.module, mesh, strategy);
+    settle_boundaries(whole, cuts, given, strategy);
+    std::vector<LocalStage> stages;
+    for (StageGraph& stage : cuts) {
+      GivenShardings of_stage;
+      for (const ValueId v : stage.whole) of_stage.push_back(given[v.index()]);
+      const Partitioned partitioned = partition::partition(
+          {stage.graph, result_.module, plan.stages[stage.stage.index()].mesh, strategy, std::move(of_stage)});
+      LocalStage made;
+      for (const Crossing& crossing : stage.receives) {
+        made.ports.receives.push_back(partitioned.main_version[crossing.value.index()]);
+      }
+      for (const Crossing& crossing : stage.sends) {
+        made.ports.sends.push_back(partitioned.main_version[crossing.value.index()]);
+      }
+      made.ports.results = partitioned.graph.outputs;
+      made.local = {partitioned.graph, partitioned.shardings, partitioned.global_types};
+      transform::mark_work(made.local.graph);
+      transform::fold_accumulate(made.local.graph);
+      made.cut = std::move(stage);
+      stages.push_back(std::move(made));
+    }
+    return stages;
+  }
+
+  // Weights, accumulators and metrics of every rank, from the training stages.
+  void make_states(const std::vector<LocalStage>& stages, const std::vector<int32_t>& rank_of_stage, int64_t ranks) {
+    uses_.resize(static_cast<size_t>(ranks));
+    for (size_t s = 0; s < stages.size(); ++s) {
+      const auto rank = static_cast<size_t>(rank_of_stage[s]);
+      for (const ir::Input& input : stages[s].local.graph.inputs) {
+        if (!input.state.valid()) continue;
+        const LocalGraph::Made made = stages[s].local.like(input.value);
+        uses_[rank].emplace(input.state, StateUse{input.state, made.global, made.local, made.sharding});
+      }
+    }
+    for (size_t rank = 0; rank < uses_.size(); ++rank) {
+      std::vector<StateUse> list, metrics;
+      for (const auto& [state, use] : uses_[rank]) {
+        (result_.module.state(state).kind == ir::StateKind::kMetric ? metrics : list).push_back(use);
+      }
+      result_.groups.push_back(make_flat_groups(list, result_.plan.plan, result_.module));
+      metrics_.push_back(std::move(metrics));
+    }
+  }
+  void add_metric(size_t rank, const StateUse& use) { metrics_[rank].push_back(use); }
+  void make_tables() {
+    for (size_t rank = 0; rank < metrics_.size(); ++rank) {
+      result_.states.push_back(make_state_table(result_.groups[rank], metrics_[rank], result_.plan.plan, result_.module));
+    }
+  }
+
+  StageCode code_of(const LocalStage& stage, size_t rank, const std::vector<ActionKind>& kinds,
+                    std::vector<std::string> results = {}) const {
+    const ZeroResult zero = apply_zero(stage.local, result_.plan.plan, result_.groups[rank]);
+    StageCode code;
+    code.receives = stage.cut.receives;
+    code.sends = stage.cut.sends;
+    code.results = std::move(results);
+    const StagePorts ports = moved_ports(stage.ports, zero.moved);
+    std::vector<StageFragment> fragments =
+        split(zero.local, ports, result_.module, kinds, fmt::format("stage {}", stage.cut.stage.value));
+    for (size_t i = 0; i < kinds.size(); ++i) code.fragments.emplace(kinds[i], std::move(fragments[i]));
+    return code;
+  }
+
+  UpdateContext update_context(size_t rank, const OptimizerSpec& optimizer) const {
+    UpdateContext context{result_.plan, result_.module, result_.groups[rank], {}, {}, optimizer};
+    for (const StateUse& use : metrics_[rank]) {
+      if (result_.module.state(use.state).name == "loss") context.loss = use;
+    }
+    for (const FlatGroup& group : result_.groups[rank]) {
+      if (!group.shared) continue;
+      size_t holders = 0, first = rank;
+      for (size_t other = 0; other < result_.groups.size(); ++other) {
+        for (const FlatGroup& there : result_.groups[other]) {
+          if (!there.shared || there.members[0].parameter != group.members[0].parameter) continue;
+          ++holders;
+          first = std::min(first, other);
+        }
+      }
+      if (holders > 1) context.held_elsewhere.emplace_back(group.members[0].parameter, first == rank);
+    }
+    return context;
+  }
+
+  CompiledPlan& result() { return result_; }
+  const cluster::Mesh& stage_mesh() const { return result_.plan.stages.front().mesh; }
+
+ private:
+  // Values that cross between stages need one sharding on both sides. Where no annotation gives it, it is the one that the
+  // partitioner chooses in the whole graph.
+  void settle_boundaries(const ir::Graph& whole, const std::vector<StageGraph>& cuts, GivenShardings& given,
+                         const std::function<const sharding::Strategy&(LayerId)>& strategy) const {
+    std::set<ValueId> open;
+    for (const StageGraph& stage : cuts) {
+      for (const Crossing& crossing : stage.receives) {
+        if (!given[crossing.whole.index()]) open.insert(crossing.whole);
+      }
+    }
+    if (open.empty()) return;
+    const Partitioned all = partition::partition({whole, result_.module, stage_mesh(), strategy, given});
+    for (const ValueId v : open) {
+      given[v.index()] = all.shardings[all.main_version[v.index()].index()].without_partial();
+    }
+  }
+
+  static StagePorts moved_ports(const StagePorts& ports, const std::vector<ValueId>& moved) {
+    const auto move = [&](std::vector<ValueId> values) {
+      for (ValueId& v : values) v = moved[v.index()];
+      return values;
+    };
+    return {move(ports.receives), move(ports.sends), move(ports.results)};
+  }
+
+  CompiledPlan result_;
+  std::vector<std::map<StateId, StateUse>> uses_;  // [pipeline rank]
+  std::vector<std::vector<StateUse>> metrics_;
+};
+
+transform::RecomputeMode mode_of(Recompute recompute) {
+  switch (recompute) {
+    case Recompute::kNone: return transform::RecomputeMode::kNone;
+    case Recompute::kSelective: return transform::RecomputeMode::kSelective;
+    case Recompute::kFull: return transform::RecomputeMode::kFull;
+  }
+  MW_CHECK(false, "recompute {}", static_cast<int>(recompute));
+}
+
+// The kinds of compute actions in a schedule, in the order of the pass: {F, B}, {F, I, W} or {F}.
+std::vector<ActionKind> kinds_of(const pipeline::Schedule& schedule) {
+  std::vector<ActionKind> kinds;
+  for (const ActionKind kind : {ActionKind::kF, ActionKind::kI, ActionKind::kW, ActionKind::kB}) {
+    const bool there = std::any_of(schedule.ranks.begin(), schedule.ranks.end(), [&](const auto& actions) {
+      return std::any_of(actions.begin(), actions.end(), [&](const pipeline::Action& a) { return a.kind == kind; });
+    });
+    if (there) kinds.push_back(kind);
+  }
+  return kinds;
+}
+
+pipeline::Schedule forward_only(pipeline::Schedule schedule) {
+  for (auto& actions : schedule.ranks) {
+    std::erase_if(actions, [](const pipeline::Action& action) { return action.kind != ActionKind::kF; });
+  }
+  return schedule;
+}
+
+pipeline::Schedule schedule_of(const Plan& plan) {
+  return pipeline::make_schedule({plan.schedule, static_cast<int32_t>(plan.pp), static_cast<int32_t>(plan.chunks),
+                                  static_cast<int32_t>(plan.microbatches)});
+}
+
+// The forward graph with the loss added to the state "loss" and nothing else kept.
+ir::Graph loss_graph(const ir::Module& model, const ir::Module& trained) {
+  ir::Graph graph = *model.find_graph("microbatch");
+  for (const StateId weight : model.parameters()) {
+    MW_CHECK(model.state(weight).name == trained.state(weight).name, "evaluation has weight {} where training has {}",
+             model.state(weight).name, trained.state(weight).name);
+  }
+  const auto loss = std::find_if(graph.outputs.begin(), graph.outputs.end(),
+                                 [&](ValueId v) { return graph.value(v).name == "loss_sum"; });
+  MW_CHECK(loss != graph.outputs.end(), "the model has no output loss_sum");
+  const StateId state = *trained.find_state("loss");
+  const ValueId accumulator = graph.add_input(graph.type(*loss), "loss", state);
+  ir::Op op = make_op(ir::OpKind::kAccumulate, ir::NoAttrs{}, {accumulator, *loss}, ir::Work::kForward,
+                      graph.op(graph.value(*loss).producer).layer);
+  const OpId id = graph.add_op(std::move(op), {graph.type(*loss)});
+  graph.updates = {{state, graph.op(id).results[0]}};
+  graph.outputs.clear();
+  ir::drop_dead(graph);
+  return graph;
+}
+
+pipeline::Program lower_all(const std::string& name, Compiler& compiler, const pipeline::Schedule& schedule,
+                            const std::vector<StageCode>& codes, const std::vector<StateFragment>& last) {
+  const CompiledPlan& result = compiler.result();
+  return lower({name, result.plan.mesh, result.module, schedule, codes, result.states, last});
+}
+
+}  // namespace
+
+CompiledPlan compile(const CompileRequest& request) {
+  const ResolvedPlan resolved = resolve(request.plan, request.model, request.shape);
+  const Plan& plan = resolved.plan;
+  ir::Module module = request.model;
+  transform::differentiate(module);
+  transform::recompute(module, mode_of(plan.recompute));
+  ir::Graph whole = *module.find_graph("microbatch");
+  whole.outputs.clear();
+  ir::drop_dead(whole);
+
+  Compiler compiler(resolved, std::move(module));
+  const pipeline::Schedule schedule = schedule_of(plan);
+  const std::vector<int32_t>& rank_of = schedule.placement.rank_of_stage;
+  const std::vector<LocalStage> stages = compiler.stages_of(whole);
+  compiler.make_states(stages, rank_of, plan.pp);
+  compiler.make_tables();
+
+  const auto codes_of = [&](const std::vector<LocalStage>& all, const std::vector<ActionKind>& kinds) {
+    std::vector<StageCode> codes;
+    for (size_t s = 0; s < all.size(); ++s) {
+      codes.push_back(compiler.code_of(all[s], static_cast<size_t>(rank_of[s]), kinds));
+    }
+    return codes;
+  };
+  std::vector<StateFragment> updates, reports, inits;
+  for (size_t rank = 0; rank < static_cast<size_t>(plan.pp); ++rank) {
+    const UpdateContext context = compiler.update_context(rank, request.optimizer);
+    updates.push_back(build_update(context));
+    reports.push_back(build_report(context));
+    inits.push_back(build_init(context.groups, plan, compiler.result().module, compiler.stage_mesh()));
+  }
+  CompiledPlan& result = compiler.result();
+  result.train = lower_all("train", compiler, schedule, codes_of(stages, kinds_of(schedule)), updates);
+  result.init = lower_all("init", compiler, schedule, {}, inits);
+  if (request.eval_model != nullptr) {
+    const ir::Graph forward = loss_graph(*request.eval_model, result.module);
+    const std::vector<LocalStage> eval_stages = compiler.stages_of(forward);
+    result.eval = lower_all("eval", compiler, forward_only(schedule), codes_of(eval_stages, {ActionKind::kF}), reports);
+  }
+  return std::move(result);
+}
+
+CompiledPlan compile_forward(const ir::Module& model, const std::string& output) {
+  Plan plan;
+  ModelShape shape;
+  const ResolvedPlan resolved = resolve(plan, model, shape);
+  ir::Module module = model;
+  ir::Graph whole = *module.find_graph("microbatch");
+  std::erase_if(whole.outputs, [&](ValueId v) { return whole.value(v).name != output; });
+  MW_CHECK(whole.outputs.size() == 1, "the model has no output {}", output);
+  ir::drop_dead(whole);
+  ir::State state;
+  state.name = output;
+  state.type = whole.type(whole.outputs[0]);
+  state.kind = ir::StateKind::kMetric;
+  const StateId id = module.add_state(std::move(state));
+
+  Compiler compiler(resolved, std::move(module));
+  const pipeline::Schedule schedule = forward_only(schedule_of(plan));
+  const std::vector<LocalStage> stages = compiler.stages_of(whole);
+  compiler.make_states(stages, schedule.placement.rank_of_stage, 1);
+  const LocalGraph::Made made = stages[0].local.like(stages[0].ports.results[0]);
+  compiler.add_metric(0, {id, made.global, made.local, made.sharding});
+  compiler.make_tables();
+  const std::vector<StageCode> codes{compiler.code_of(stages[0], 0, {ActionKind::kF}, {output})};
+  CompiledPlan& result = compiler.result();
+  result.init = lower_all("init", compiler, schedule, {},
+                          {build_init(result.groups[0], plan, result.module, compiler.stage_mesh())});
+  result.train = lower_all("forward", compiler, schedule, codes, {StateFragment{}});
+  return std::move(result);
+}
+
+}  // namespace mw::compile

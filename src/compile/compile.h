@@ -1,0 +1,43 @@
+// The compiler: from a model and a plan to rank programs.
+//
+// differentiate -> recompute -> cut by layer at global shapes -> partition each stage on its mesh -> ZeRO -> fragments ->
+// schedule -> lower. Init, training and evaluation share the states.
+#pragma once
+
+#include <optional>
+#include <vector>
+
+#include "compile/flat_groups.h"
+#include "compile/optimizer.h"
+#include "compile/plan.h"
+#include "compile/state_table.h"
+#include "pipeline/program.h"
+
+namespace mw::compile {
+
+struct CompileRequest {
+  // Graph "microbatch" with the shapes of one microbatch of all data-parallel ranks together, outputs "loss_sum" and possibly others.
+  const ir::Module& model;
+  // The same without dropout, for evaluation; null: no evaluation program. Its weights are the model's, in the same order.
+  const ir::Module* eval_model = nullptr;
+  Plan plan;
+  ModelShape shape;
+  OptimizerSpec optimizer;
+};
+
+struct CompiledPlan {
+  ResolvedPlan plan;
+  ir::Module module;                           // differentiated, extended with flat states
+  std::vector<std::vector<FlatGroup>> groups;  // [pipeline rank]
+  std::vector<StateTable> states;              // [pipeline rank]
+  pipeline::Program init, train;
+  std::optional<pipeline::Program> eval;
+};
+
+// Throws Error with all that is wrong with the plan for this model.
+CompiledPlan compile(const CompileRequest& request);
+
+// A one-rank program that runs the model forward and leaves the output `result` in a state buffer of that name.
+CompiledPlan compile_forward(const ir::Module& model, const std::string& result);
+
+}  // namespace mw::compile

@@ -1,0 +1,103 @@
+#include "compile/flat_groups.h"
+
+#include <algorithm>
+#include <map>
+#include <tuple>
+
+#include "base/error.h"
+#include "ops/update_ops.h"
+
+namespace mw::compile {
+namespace {
+
+int64_t round_up(int64_t n, int64_t multiple) { return (n + multiple - 1) / multiple * multiple; }
+
+// What the members of a group have in common.
+struct Key {
+  LayerId layer;
+  sharding::Axes model_partial;
+  bool dp_partial = false;
+  StateId shared;  // valid: a group of this parameter alone
+  friend auto operator<=>(const Key&, const Key&) = default;
+};
+
+// The flat state of a group; ranks that share a parameter share the state's name and layout.
+StateId add_flat(ir::Module& module, const std::string& kind, const FlatGroup& group, const std::string& suffix,
+                 ir::StateKind state_kind) {
+  ir::State state;
+  state.name = fmt::format("{}/{}{}", kind, group.name, suffix);
+  state.type = ir::make_type(DType::kF32, {group.elements});
+  state.kind = state_kind;
+  if (const auto there = module.find_state(state.name)) {
+    MW_CHECK(module.state(*there).type == state.type, "two flat states {}", state.name);
+    return *there;
+  }
+  return module.add_state(std::move(state));
+}
+
+}  // namespace
+
+int64_t weight_shards(const Plan& plan) { return plan.zero >= 3 ? plan.dp : 1; }
+int64_t moment_shards(const Plan& plan) { return plan.zero >= 1 ? plan.dp : 1; }
+int64_t gradient_shards(const Plan& plan) {
+  return plan.zero >= 1 && plan.effective_grad_reduce() == GradReduce::kMicrobatch ? plan.dp : 1;
+}
+
+std::vector<FlatGroup> make_flat_groups(const std::vector<StateUse>& states, const Plan& plan, ir::Module& module) {
+  // Accumulators by parameter, in the order of their uses in the model.
+  std::map<StateId, std::vector<const StateUse*>> accumulators;
+  std::map<StateId, int> uses_in_model;
+  for (const ir::State& state : module.states) {
+    if (state.kind == ir::StateKind::kGradient && state.parameter.valid()) ++uses_in_model[state.parameter];
+  }
+  for (const StateUse& use : states) {
+    const ir::State& state = module.state(use.state);
+    if (state.kind == ir::StateKind::kGradient && state.parameter.valid()) accumulators[state.parameter].push_back(&use);
+  }
+  std::map<Key, FlatGroup> groups;
+  for (const StateUse& use : states) {
+    const ir::State& state = module.state(use.state);
+    if (state.kind != ir::StateKind::kWeight) continue;
+    std::vector<const StateUse*>& list = accumulators[use.state];
+    std::sort(list.begin(), list.end(), [&](const StateUse* a, const StateUse* b) {
+      return module.state(a->state).use < module.state(b->state).use;
+    });
+    Key key;
+    key.layer = state.layer;
+    if (!list.empty()) {
+      key.model_partial = list[0]->sharding.partial;
+      key.dp_partial = std::erase(key.model_partial, "dp") > 0;
+    }
+    if (uses_in_model[use.state] > 1) key.shared = use.state;
+    FlatGroup& group = groups[key];
+    group.model_partial = key.model_partial;
+    group.dp_partial = key.dp_partial;
+    group.shared = key.shared.valid();
+    if (group.members.empty()) {
+      group.name = group.shared ? state.name : key.layer.valid() ? module.layers[key.layer.index()].name : "model";
+      for (const std::string& axis : key.model_partial) group.name += "/" + axis;
+      group.uses.resize(std::max<size_t>(1, list.size()));
+    }
+    for (size_t u = 0; u < list.size(); ++u) {
+      MW_CHECK(list[u]->sharding.partial == list[0]->sharding.partial, "uses of {} pend over different axes", state.name);
+      group.uses[u].accumulators.push_back(list[u]->state);
+    }
+    group.members.push_back({use.state, use.global, use.local, use.sharding, group.elements});
+    group.elements += round_up(use.local.elements(), ops::kNormBlock);
+  }
+  std::vector<FlatGroup> result;
+  for (auto& [key, group] : groups) {
+    group.elements = round_up(group.elements, ops::kNormBlock * plan.dp);
+    group.weight = add_flat(module, "weight", group, "", ir::StateKind::kWeight);
+    for (size_t u = 0; u < group.uses.size(); ++u) {
+      const std::string use = group.uses.size() > 1 ? fmt::format("#{}", u) : "";
+      group.uses[u].state = add_flat(module, "grad", group, use, ir::StateKind::kGradient);
+    }
+    group.moment = add_flat(module, "m", group, "", ir::StateKind::kMoment);
+    group.variance = add_flat(module, "v", group, "", ir::StateKind::kMoment);
+    result.push_back(std::move(group));
+  }
+  return result;
+}
+
+}  // namespace mw::compile

@@ -1,0 +1,237 @@
+#include "compile/fragments.h"
+
+#include <algorithm>
+#include <map>
+#include <set>
+
+#include "base/error.h"
+#include "pipeline/memory_plan.h"
+
+namespace mw::compile {
+namespace {
+
+using ir::OpKind;
+using ir::Work;
+using pipeline::ActionKind;
+using pipeline::PortKind;
+
+bool belongs(const ir::Op& op, ActionKind kind) {
+  switch (kind) {
+    case ActionKind::kF: return op.work == Work::kForward;
+    case ActionKind::kI: return op.work == Work::kInputGrad;
+    case ActionKind::kW: return op.work == Work::kWeightGrad;
+    case ActionKind::kB: return op.work == Work::kInputGrad || op.work == Work::kWeightGrad;
+    default: MW_CHECK(false, "no fragment of kind {}", pipeline::to_string(kind));
+  }
+}
+
+// Costs nothing and shares its operand's memory: made anew where it is needed rather than saved.
+bool is_alias(const ir::Op& op) { return op.kind == OpKind::kReshape || op.kind == OpKind::kView; }
+
+class Splitter {
+ public:
+  Splitter(const LocalGraph& stage, const StagePorts& ports, const ir::Module& module,
+           const std::vector<ActionKind>& kinds, const std::string& name)
+      : stage_(stage), ports_(ports), module_(module), kinds_(kinds), name_(name), part_(stage.graph.ops.size()),
+        saved_(kinds.size()) {
+    for (size_t o = 0; o < stage.graph.ops.size(); ++o) {
+      const auto kind = std::find_if(kinds.begin(), kinds.end(),
+                                     [&](ActionKind k) { return belongs(stage.graph.ops[o], k); });
+      MW_CHECK(kind != kinds.end(), "{}: {} belongs to no fragment", name, ir::op_name(stage.graph.ops[o].kind));
+      part_[o] = static_cast<size_t>(kind - kinds.begin());
+    }
+    for (size_t p = 0; p < kinds.size(); ++p) find_saved(p);
+  }
+
+  std::vector<StageFragment> run() {
+    std::vector<StageFragment> fragments;
+    for (size_t p = 0; p < kinds_.size(); ++p) fragments.push_back(build(p));
+    return fragments;
+  }
+
+ private:
+  // What a part reads from parts before it, looking through aliases.
+  void find_saved(size_t p) {
+    for (size_t o = 0; o < stage_.graph.ops.size(); ++o) {
+      if (part_[o] != p) continue;
+      for (const ValueId v : stage_.graph.ops[o].operands) need_saved(p, v);
+    }
+    for (const ValueId v : outputs_of(p)) need_saved(p, v);
+  }
+  void need_saved(size_t p, ValueId v) {
+    const OpId producer = stage_.graph.value(v).producer;
+    if (!producer.valid() || part_[producer.index()] == p) return;
+    if (is_alias(stage_.graph.op(producer))) return need_saved(p, stage_.graph.op(producer).operands[0]);
+    MW_CHECK(part_[producer.index()] < p, "{}: {} is read before the part that makes it", name_, stage_.graph.label(v));
+    saved_[part_[producer.index()]].insert(v);
+  }
+  size_t part_of_value(ValueId v) const {
+    const OpId producer = stage_.graph.value(v).producer;
+    return producer.valid() ? part_[producer.index()] : 0;
+  }
+  // Sends and results made in this part.
+  std::vector<ValueId> outputs_of(size_t p) const {
+    std::vector<ValueId> found;
+    for (const ValueId v : ports_.sends) {
+      if (part_of_value(v) == p) found.push_back(v);
+    }
+    for (const ValueId v : ports_.results) {
+      if (part_of_value(v) == p) found.push_back(v);
+    }
+    return found;
+  }
+
+  StageFragment build(size_t p) {
+    StageFragment made;
+    made_ = &made;
+    local_ = LocalGraph();
+    moved_.assign(stage_.graph.values.size(), ValueId());
+    local_.graph.name = fmt::format("{} {}", pipeline::to_string(kinds_[p]), name_);
+    for (size_t o = 0; o < stage_.graph.ops.size(); ++o) {
+      if (part_[o] == p) copy(stage_.graph.ops[o]);
+    }
+    for (size_t c = 0; c < ports_.sends.size(); ++c) {
+      if (part_of_value(ports_.sends[c]) == p) send(p, c);
+    }
+    for (size_t c = 0; c < ports_.results.size(); ++c) {
+      if (part_of_value(ports_.results[c]) != p) continue;
+      PortSource source;
+      source.kind = PortSource::Kind::kResult;
+      source.crossing = c;
+      add_output(own_copy(p, ports_.results[c]), PortKind::kSaved, ports_.results[c], source);
+    }
+    for (const ValueId v : saved_[p]) {
+      PortSource source;
+      source.kind = PortSource::Kind::kSaved;
+      source.value = v;
+      add_output(moved_[v.index()], PortKind::kSaved, v, source);
+    }
+    for (const ir::StateUpdate& update : stage_.graph.updates) {
+      if (part_of_value(update.value) != p) continue;
+      local_.graph.updates.push_back({update.state, moved_[update.value.index()]});
+    }
+    finish(p);
+    return made;
+  }
+
+  void finish(size_t p) {
+    pipeline::Fragment& fragment = made_->fragment;
+    for (const ir::StateUpdate& update : local_.graph.updates) {
+      fragment.outputs.push_back({PortKind::kState, update.value, module_.state(update.state).name});
+    }
+    fragment.name = local_.graph.name;
+    fragment.kind = kinds_[p];
+    fragment.graph = std::move(local_.graph);
+    fragment.shardings = std::move(local_.shardings);
+    fragment.global_types = std::move(local_.global_types);
+    fragment.launches.resize(fragment.graph.ops.size());
+    pipeline::plan_fragment(fragment);
+  }
+
+  void add_output(ValueId value, PortKind kind, ValueId original, const PortSource& source) {
+    local_.graph.outputs.push_back(value);
+    made_->fragment.outputs.push_back({kind, value, label(original)});
+    made_->outputs.push_back(source);
+  }
+
+  std::string label(ValueId v) const { return stage_.graph.label(v); }
+
+  // A value that another stage gets in its own buffer: the value itself where nothing else keeps it.
+  void send(size_t p, size_t crossing) {
+    const ValueId v = ports_.sends[crossing];
+    PortSource source;
+    source.kind = PortSource::Kind::kSend;
+    source.crossing = crossing;
+    add_output(own_copy(p, v), PortKind::kBoundary, v, source);
+  }
+  ValueId own_copy(size_t p, ValueId v) {
+    const bool output_already =
+        std::count(local_.graph.outputs.begin(), local_.graph.outputs.end(), get(v)) > 0 || saved_[p].count(v) > 0;
+    const OpId producer = stage_.graph.value(v).producer;
+    const bool shares = !producer.valid() || is_alias(stage_.graph.op(producer)) ||
+                        stage_.graph.op(producer).kind == OpKind::kAccumulate;
+    if (!output_already && !shares) return get(v);
+    const ir::Op& op = stage_.graph.op(producer.valid() ? producer : OpId(0));
+    return local_.add_op1(make_op(OpKind::kCopy, ir::NoAttrs{}, {get(v)}, op.work, op.layer), stage_.like(v));
+  }
+
+  ValueId get(ValueId v) {
+    ValueId& here = moved_[v.index()];
+    if (here.valid()) return here;
+    const ir::Value& value = stage_.graph.value(v);
+    if (value.producer.valid() && is_alias(stage_.graph.op(value.producer))) {
+      copy(stage_.graph.op(value.producer));
+      return moved_[v.index()];
+    }
+    return here = add_input(v);
+  }
+
+  ValueId add_input(ValueId v) {
+    const ir::Value& value = stage_.graph.value(v);
+    PortSource source;
+    pipeline::Port port;
+    port.name = label(v);
+    StateId state;
+    const auto received = std::find(ports_.receives.begin(), ports_.receives.end(), v);
+    if (received != ports_.receives.end()) {
+      port.kind = PortKind::kBoundary;
+      source.kind = PortSource::Kind::kReceive;
+      source.crossing = static_cast<size_t>(received - ports_.receives.begin());
+    } else if (value.producer.valid()) {
+      port.kind = PortKind::kSaved;
+      source.kind = PortSource::Kind::kSaved;
+      source.value = v;
+    } else {
+      const auto input = std::find_if(stage_.graph.inputs.begin(), stage_.graph.inputs.end(),
+                                      [&](const ir::Input& i) { return i.value == v; });
+      MW_CHECK(input != stage_.graph.inputs.end(), "{} is no input", label(v));
+      state = input->state;
+      if (state.valid()) {
+        port.kind = PortKind::kState;
+        port.name = module_.state(state).name;
+        source.kind = PortSource::Kind::kState;
+        source.state = state;
+      }
+    }
+    const ValueId here = local_.add_input(stage_.like(v), value.name, state);
+    local_.graph.value(here).logical = value.logical;
+    port.value = here;
+    made_->fragment.inputs.push_back(port);
+    made_->inputs.push_back(source);
+    return here;
+  }
+
+  void copy(const ir::Op& op) {
+    if (moved_[op.results[0].index()].valid()) return;  // an alias that was needed before
+    ir::Op clone = op;
+    for (ValueId& v : clone.operands) v = get(v);
+    clone.results.clear();
+    std::vector<LocalGraph::Made> made;
+    for (const ValueId v : op.results) made.push_back(stage_.like(v));
+    const std::vector<ValueId> results = local_.add_op(std::move(clone), made);
+    for (size_t i = 0; i < results.size(); ++i) {
+      local_.graph.value(results[i]).name = stage_.graph.value(op.results[i]).name;
+      moved_[op.results[i].index()] = results[i];
+    }
+  }
+
+  const LocalGraph& stage_;
+  const StagePorts& ports_;
+  const ir::Module& module_;
+  const std::vector<ActionKind>& kinds_;
+  const std::string& name_;
+  std::vector<size_t> part_;            // [op] index into kinds
+  std::vector<std::set<ValueId>> saved_;  // [part] values that later parts read
+  StageFragment* made_ = nullptr;
+  LocalGraph local_;
+  std::vector<ValueId> moved_;
+};
+
+}  // namespace
+
+std::vector<StageFragment> split(const LocalGraph& stage, const StagePorts& ports, const ir::Module& module,
+                                 const std::vector<ActionKind>& kinds, const std::string& name) {
+  return Splitter(stage, ports, module, kinds, name).run();
+}
+
+}  // namespace mw::compile

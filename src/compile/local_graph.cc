@@ -1,0 +1,45 @@
+#include "compile/local_graph.h"
+
+#include "base/error.h"
+
+namespace mw::compile {
+
+ValueId LocalGraph::add_input(const Made& made, const std::string& name, StateId state) {
+  const ValueId v = graph.add_input(made.local, name, state);
+  shardings.push_back(made.sharding);
+  global_types.push_back(made.global);
+  return v;
+}
+
+std::vector<ValueId> LocalGraph::add_op(ir::Op op, const std::vector<Made>& results) {
+  std::vector<ir::TensorType> types;
+  for (const Made& made : results) types.push_back(made.local);
+  const OpId id = graph.add_op(std::move(op), types);
+  for (const Made& made : results) {
+    shardings.push_back(made.sharding);
+    global_types.push_back(made.global);
+  }
+  return graph.op(id).results;
+}
+
+ir::Op make_op(ir::OpKind kind, ir::Attributes attrs, std::vector<ValueId> operands, ir::Work work, LayerId layer) {
+  ir::Op op;
+  op.kind = kind;
+  op.attrs = std::move(attrs);
+  op.operands = std::move(operands);
+  op.work = work;
+  op.layer = layer;
+  return op;
+}
+
+LocalGraph::Made flat_type(int64_t elements, int64_t shards, const sharding::Axes& partial) {
+  LocalGraph::Made made;
+  made.global = ir::make_type(DType::kF32, {elements});
+  made.local = ir::make_type(DType::kF32, {elements / shards});
+  made.sharding = sharding::replicated(1);
+  if (shards > 1) made.sharding.dims[0] = {"dp"};
+  made.sharding.partial = partial;
+  return made;
+}
+
+}  // namespace mw::compile

@@ -1,0 +1,35 @@
+// LocalGraph: one device's graph with the layout of every value beside it; the fragments are cut from it.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "ir/graph.h"
+#include "sharding/sharding.h"
+
+namespace mw::compile {
+
+struct LocalGraph {
+  ir::Graph graph;
+  std::vector<sharding::Sharding> shardings;  // [value]
+  std::vector<ir::TensorType> global_types;   // [value]
+
+  // What a new value is.
+  struct Made {
+    ir::TensorType local, global;
+    sharding::Sharding sharding;
+  };
+  ValueId add_input(const Made& made, const std::string& name, StateId state = StateId());
+  std::vector<ValueId> add_op(ir::Op op, const std::vector<Made>& results);
+  ValueId add_op1(ir::Op op, const Made& result) { return add_op(std::move(op), {result}).front(); }
+  Made like(ValueId v) const { return {graph.type(v), global_types[v.index()], shardings[v.index()]}; }
+};
+
+// An op without results yet.
+ir::Op make_op(ir::OpKind kind, ir::Attributes attrs, std::vector<ValueId> operands, ir::Work work,
+               LayerId layer = LayerId());
+
+// A flat buffer of `elements` f32 in all, whole or as one shard over dp.
+LocalGraph::Made flat_type(int64_t elements, int64_t shards, const sharding::Axes& partial = {});
+
+}  // namespace mw::compile

@@ -1,0 +1,34 @@
+// Lowering: from stages, their fragments and a schedule to rank programs.
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "compile/cut.h"
+#include "compile/fragments.h"
+#include "compile/update_graph.h"
+#include "pipeline/program.h"
+
+namespace mw::compile {
+
+// A stage made ready: its crossings and one fragment a kind of action.
+struct StageCode {
+  std::vector<Crossing> receives, sends;
+  std::vector<std::string> results;  // state buffers that take the stage's results
+  std::map<pipeline::ActionKind, StageFragment> fragments;
+};
+
+struct LowerRequest {
+  std::string name;                               // of the program
+  const cluster::Mesh& mesh;
+  const ir::Module& module;                       // extended with flat states
+  const pipeline::Schedule& schedule;
+  const std::vector<StageCode>& stages;           // empty: only `last`
+  const std::vector<StateTable>& states;          // [pipeline rank]
+  const std::vector<StateFragment>& last;         // [pipeline rank] what runs after the schedule's actions
+};
+
+pipeline::Program lower(const LowerRequest& request);
+
+}  // namespace mw::compile

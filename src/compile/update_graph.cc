@@ -1,0 +1,333 @@
+#include "compile/update_graph.h"
+
+#include <algorithm>
+#include <map>
+
+#include "base/error.h"
+#include "ops/update_ops.h"
+#include "pipeline/memory_plan.h"
+
+namespace mw::compile {
+namespace {
+
+using ir::OpKind;
+using ir::Work;
+using pipeline::PortKind;
+
+LocalGraph::Made scalar_type(DType dtype) {
+  const ir::TensorType type = ir::make_type(dtype, {});
+  return {type, type, sharding::replicated(0)};
+}
+LocalGraph::Made vector_type(DType dtype, int64_t local, int64_t global, const sharding::Axes& axes = {}) {
+  LocalGraph::Made made{ir::make_type(dtype, {local}), ir::make_type(dtype, {global}), sharding::replicated(1)};
+  made.sharding.dims[0] = axes;
+  return made;
+}
+
+class UpdateBuilder {
+ public:
+  explicit UpdateBuilder(const UpdateContext& context) : c_(context), plan_(context.plan.plan) {
+    for (const cluster::Axis& axis : c_.plan.mesh.axes()) {
+      if (axis.name != "dp" && axis.size > 1) model_axes_.push_back(axis.name);
+    }
+  }
+
+  StateFragment update() {
+    sum_uses();
+    sum_over_model_axes();
+    sum_over_data_axis();
+    const ValueId scale = clip();
+    step(scale);
+    report_loss();
+    return finish("UPDATE", pipeline::ActionKind::kUpdate);
+  }
+
+  StateFragment report() {
+    report_loss();
+    return finish("REPORT", pipeline::ActionKind::kUpdate);
+  }
+
+ private:
+  ValueId op1(OpKind kind, ir::Attributes attrs, std::vector<ValueId> operands, const LocalGraph::Made& made) {
+    return local_.add_op1(make_op(kind, std::move(attrs), std::move(operands), Work::kUpdate), made);
+  }
+  std::vector<ValueId> ops(OpKind kind, ir::Attributes attrs, std::vector<ValueId> operands,
+                           const std::vector<LocalGraph::Made>& made) {
+    return local_.add_op(make_op(kind, std::move(attrs), std::move(operands), Work::kUpdate), made);
+  }
+
+  ValueId state_input(const LocalGraph::Made& made, const std::string& buffer, StateId state) {
+    const ValueId v = local_.add_input(made, buffer, state);
+    result_.inputs.push_back(buffer);
+    result_.fragment.inputs.push_back({PortKind::kState, v, buffer});
+    return v;
+  }
+  ValueId data_input(DType dtype, const std::string& name) {
+    ValueId& v = data_[name];
+    if (v.valid()) return v;
+    v = local_.add_input(scalar_type(dtype), name);
+    result_.inputs.push_back(name);
+    result_.fragment.inputs.push_back({PortKind::kData, v, name});
+    return v;
+  }
+  void output(ValueId v, const std::string& buffer) {
+    local_.graph.outputs.push_back(v);
+    result_.outputs.push_back(buffer);
+    result_.fragment.outputs.push_back({PortKind::kSaved, v, buffer});
+  }
+  const std::string& name_of(StateId state) const { return c_.module.state(state).name; }
+  sharding::Axes accumulated_partial(const FlatGroup& group) const {
+    if (plan_.effective_grad_reduce() == GradReduce::kMicrobatch) return {};
+    sharding::Axes axes = group.model_partial;
+    if (group.dp_partial) axes.push_back("dp");
+    std::sort(axes.begin(), axes.end());
+    return axes;
+  }
+
+  // Uses of a shared parameter, in model order: those of this rank, then those of the other holders.
+  void sum_uses() {
+    for (const FlatGroup& group : c_.groups) {
+      const LocalGraph::Made made = flat_type(group.elements, gradient_shards(plan_), accumulated_partial(group));
+      std::vector<ValueId> uses;
+      for (const GroupUse& use : group.uses) uses.push_back(state_input(made, name_of(use.state), use.state));
+      ValueId sum = uses[0];
+      for (size_t u = 1; u < uses.size(); ++u) {
+        sum = op1(OpKind::kAccumulate, ir::NoAttrs{}, {sum, uses[u]}, made);
+        cleared_.emplace_back(group.uses[u].state, uses[u]);
+      }
+      const bool elsewhere = std::any_of(c_.held_elsewhere.begin(), c_.held_elsewhere.end(), [&](const auto& held) {
+        return group.shared && held.first == group.members[0].parameter;
+      });
+      if (elsewhere) {
+        ir::CollectiveAttrs attrs;
+        attrs.group = ir::Holders{name_of(group.weight)};
+        sum = op1(OpKind::kAllReduce, attrs, {sum}, made);
+      }
+      gradients_.push_back(sum);
+    }
+  }
+
+  // One all-reduce for all groups that are pending over the same axes.
+  void sum_over_model_axes() {
+    if (plan_.effective_grad_reduce() == GradReduce::kMicrobatch) return;
+    std::map<sharding::Axes, std::vector<size_t>> by_axes;
+    for (size_t g = 0; g < c_.groups.size(); ++g) {
+      if (!c_.groups[g].model_partial.empty()) by_axes[c_.groups[g].model_partial].push_back(g);
+    }
+    for (const auto& [axes, groups] : by_axes) {
+      std::vector<ValueId> operands;
+      std::vector<LocalGraph::Made> made;
+      for (const size_t g : groups) {
+        operands.push_back(gradients_[g]);
+        made.push_back(flat_type(c_.groups[g].elements, 1, dp_pending(c_.groups[g])));
+      }
+      ir::CollectiveAttrs attrs;
+      attrs.group = ir::AxisGroup{axes};
+      const std::vector<ValueId> sums = ops(OpKind::kAllReduce, attrs, operands, made);
+      for (size_t i = 0; i < groups.size(); ++i) gradients_[groups[i]] = sums[i];
+    }
+  }
+  static sharding::Axes dp_pending(const FlatGroup& group) {
+    return group.dp_partial ? sharding::Axes{"dp"} : sharding::Axes{};
+  }
+
+  void sum_over_data_axis() {
+    whole_ = gradients_;
+    if (plan_.effective_grad_reduce() == GradReduce::kMicrobatch) return;
+    const int64_t shards = moment_shards(plan_);
+    std::vector<ValueId> operands;
+    std::vector<LocalGraph::Made> made;
+    std::vector<size_t> groups;
+    ir::CollectiveAttrs attrs;
+    attrs.group = ir::AxisGroup{{"dp"}};
+    for (size_t g = 0; g < c_.groups.size(); ++g) {
+      const FlatGroup& group = c_.groups[g];
+      if (group.dp_partial) {
+        operands.push_back(gradients_[g]);
+        made.push_back(flat_type(group.elements, shards));
+        groups.push_back(g);
+      } else if (shards > 1) {
+        gradients_[g] = op1(OpKind::kShardSlice, attrs, {gradients_[g]}, flat_type(group.elements, shards));
+      }
+    }
+    if (operands.empty()) return;
+    const std::vector<ValueId> sums =
+        ops(shards > 1 ? OpKind::kReduceScatter : OpKind::kAllReduce, attrs, operands, made);
+    for (size_t i = 0; i < groups.size(); ++i) {
+      gradients_[groups[i]] = sums[i];
+      if (shards == 1) whole_[groups[i]] = sums[i];
+    }
+  }
+
+  std::vector<ir::Segment> segments(const FlatGroup& group) const {
+    std::vector<ir::Segment> list;
+    const std::vector<StateId> order = c_.module.parameters();
+    for (const GroupMember& member : group.members) {
+      ir::Segment segment;
+      segment.begin = member.offset;
+      segment.end = member.offset + member.local.elements();
+      segment.parameter = static_cast<int32_t>(
+          std::find(order.begin(), order.end(), member.parameter) - order.begin());
+      segment.decay = c_.module.state(member.parameter).decay;
+      for (const auto& [state, first] : c_.held_elsewhere) {
+        if (state == member.parameter) segment.counts = first;
+      }
+      for (const std::string& axis : model_axes_) {
+        if (axis == "pp") continue;
+        const bool shards = std::any_of(member.sharding.dims.begin(), member.sharding.dims.end(), [&](const auto& axes) {
+          return std::find(axes.begin(), axes.end(), axis) != axes.end();
+        });
+        if (!shards) segment.counted_at_origin_of.push_back(axis);
+      }
+      list.push_back(std::move(segment));
+    }
+    return list;
+  }
+
+  ir::FlatAttrs flat_attrs() const {
+    ir::FlatAttrs attrs;
+    if (moment_shards(plan_) > 1) attrs.shard_axes = {"dp"};
+    attrs.parameters = static_cast<int32_t>(c_.module.parameters().size());
+    attrs.beta1 = c_.optimizer.beta1;
+    attrs.beta2 = c_.optimizer.beta2;
+    attrs.epsilon = c_.optimizer.epsilon;
+    attrs.weight_decay = c_.optimizer.weight_decay;
+    attrs.max_norm = c_.optimizer.max_norm;
+    return attrs;
+  }
+
+  // Global norm: fp64 sums of blocks, added in parameter order; every parameter's shard counts once.
+  ValueId clip() {
+    ir::FlatAttrs attrs = flat_attrs();
+    int64_t blocks = 0;
+    for (const FlatGroup& group : c_.groups) {
+      attrs.groups.push_back(segments(group));
+      attrs.group_elements.push_back(group.elements);
+      blocks += group.elements / ops::kNormBlock;
+    }
+    const int64_t shards = moment_shards(plan_);
+    ValueId sums = op1(OpKind::kNormBlocks, attrs, gradients_,
+                       vector_type(DType::kF64, blocks / shards, blocks, attrs.shard_axes));
+    if (shards > 1) {
+      ir::CollectiveAttrs gather;
+      gather.group = ir::AxisGroup{{"dp"}};
+      gather.global_size = blocks;
+      sums = op1(OpKind::kAllGather, gather, {sums}, vector_type(DType::kF64, blocks, blocks));
+    }
+    LocalGraph::Made by_parameter = vector_type(DType::kF64, attrs.parameters, attrs.parameters);
+    by_parameter.sharding.partial = model_axes_;
+    std::sort(by_parameter.sharding.partial.begin(), by_parameter.sharding.partial.end());
+    ValueId parameters = op1(OpKind::kNormParameters, attrs, {sums}, by_parameter);
+    if (!model_axes_.empty()) {
+      ir::CollectiveAttrs reduce;
+      reduce.group = ir::AxisGroup{model_axes_};
+      by_parameter.sharding.partial.clear();
+      parameters = op1(OpKind::kAllReduce, reduce, {parameters}, by_parameter);
+    }
+    const std::vector<ValueId> norm_and_scale =
+        ops(OpKind::kClip, attrs, {parameters}, {scalar_type(DType::kF32), scalar_type(DType::kF32)});
+    output(norm_and_scale[0], kGradNorm);
+    return norm_and_scale[1];
+  }
+
+  void step(ValueId scale) {
+    const int64_t shards = moment_shards(plan_);
+    const bool gather = shards > 1 && weight_shards(plan_) == 1;
+    std::vector<ValueId> own;
+    std::vector<LocalGraph::Made> whole;
+    for (size_t g = 0; g < c_.groups.size(); ++g) {
+      const FlatGroup& group = c_.groups[g];
+      const LocalGraph::Made made = flat_type(group.elements, shards);
+      const ValueId weight = state_input(made, name_of(group.weight) + (gather ? "#own" : ""), group.weight);
+      const ValueId m = state_input(made, name_of(group.moment), group.moment);
+      const ValueId v = state_input(made, name_of(group.variance), group.variance);
+      ir::FlatAttrs attrs = flat_attrs();
+      attrs.groups = {segments(group)};
+      attrs.group_elements = {group.elements};
+      const std::vector<ValueId> updated = ops(OpKind::kAdamW, attrs,
+                                               {weight, gradients_[g], m, v, scale, data_input(DType::kF32, "lr"),
+                                                data_input(DType::kI64, "step")},
+                                               {made, made, made});
+      local_.graph.updates.push_back({group.weight, updated[0]});
+      local_.graph.updates.push_back({group.moment, updated[1]});
+      local_.graph.updates.push_back({group.variance, updated[2]});
+      own.push_back(updated[0]);
+      whole.push_back(flat_type(group.elements, 1));
+      cleared_.emplace_back(group.uses[0].state, whole_[g]);
+    }
+    if (gather) {
+      ir::CollectiveAttrs attrs;
+      attrs.group = ir::AxisGroup{{"dp"}};
+      const std::vector<ValueId> gathered = ops(OpKind::kAllGather, attrs, own, whole);
+      for (size_t g = 0; g < c_.groups.size(); ++g) output(gathered[g], name_of(c_.groups[g].weight));
+    }
+    for (const auto& [state, value] : cleared_) {
+      const ValueId zeros = op1(OpKind::kZero, ir::NoAttrs{}, {value}, local_.like(value));
+      local_.graph.updates.push_back({state, zeros});
+    }
+  }
+
+  void report_loss() {
+    ValueId loss;
+    sharding::Axes axes;
+    if (plan_.pp > 1) axes.push_back("pp");
+    if (plan_.dp > 1) axes.push_back("dp");
+    LocalGraph::Made made = scalar_type(DType::kF32);
+    if (c_.loss) {
+      made.sharding = c_.loss->sharding;
+      loss = state_input(made, name_of(c_.loss->state), c_.loss->state);
+    } else {
+      loss = op1(OpKind::kConstant, ir::ConstantAttrs{0}, {}, made);
+    }
+    ValueId sum = loss;
+    if (!axes.empty()) {
+      // Only the last stage has a loss; the others add zeros.
+      LocalGraph::Made pending = made;
+      pending.sharding.partial = axes;
+      std::sort(pending.sharding.partial.begin(), pending.sharding.partial.end());
+      sum = op1(OpKind::kCopy, ir::NoAttrs{}, {loss}, pending);
+      ir::CollectiveAttrs attrs;
+      attrs.group = ir::AxisGroup{axes};
+      sum = op1(OpKind::kAllReduce, attrs, {sum}, scalar_type(DType::kF32));
+    }
+    const ValueId scale = data_input(DType::kF32, "loss_scale");
+    output(op1(OpKind::kMul, ir::NoAttrs{}, {sum, scale}, scalar_type(DType::kF32)), kLossValue);
+    if (c_.loss) {
+      const ValueId zero = op1(OpKind::kZero, ir::NoAttrs{}, {loss}, made);
+      local_.graph.updates.push_back({c_.loss->state, zero});
+    }
+  }
+
+  StateFragment finish(const std::string& name, pipeline::ActionKind kind) {
+    pipeline::Fragment& fragment = result_.fragment;
+    for (const ir::StateUpdate& update : local_.graph.updates) {
+      fragment.outputs.push_back({PortKind::kState, update.value, name_of(update.state)});
+    }
+    local_.graph.name = name;
+    fragment.name = name;
+    fragment.kind = kind;
+    fragment.graph = std::move(local_.graph);
+    fragment.shardings = std::move(local_.shardings);
+    fragment.global_types = std::move(local_.global_types);
+    fragment.launches.resize(fragment.graph.ops.size());
+    pipeline::plan_fragment(fragment);
+    return std::move(result_);
+  }
+
+  const UpdateContext& c_;
+  const Plan& plan_;
+  sharding::Axes model_axes_;  // of the mesh, all but dp
+  LocalGraph local_;
+  StateFragment result_;
+  std::map<std::string, ValueId> data_;
+  std::vector<ValueId> gradients_;  // [group] as far as summed
+  std::vector<ValueId> whole_;      // [group] the last value in the accumulator's own memory
+  std::vector<std::pair<StateId, ValueId>> cleared_;
+};
+
+}  // namespace
+
+StateFragment build_update(const UpdateContext& context) { return UpdateBuilder(context).update(); }
+StateFragment build_report(const UpdateContext& context) { return UpdateBuilder(context).report(); }
+
+}  // namespace mw::compile

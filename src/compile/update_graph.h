@@ -1,0 +1,37 @@
+// The step graph of one pipeline rank: sums gradients over uses and ranks, takes the global norm, clips, updates, gathers the
+// weights and clears the accumulators; and the loss. All on flat groups, so that the verifier and the simulator see it.
+#pragma once
+
+#include <optional>
+#include <vector>
+
+#include "compile/flat_groups.h"
+#include "compile/local_graph.h"
+#include "compile/optimizer.h"
+#include "compile/state_table.h"
+
+namespace mw::compile {
+
+struct UpdateContext {
+  const ResolvedPlan& plan;
+  const ir::Module& module;                    // extended with flat states
+  const std::vector<FlatGroup>& groups;        // of this rank
+  std::optional<StateUse> loss;                // the loss accumulator, if the rank has it
+  // Shared parameters whose uses lie on several ranks, and whether this rank is the first of them.
+  std::vector<std::pair<StateId, bool>> held_elsewhere;
+  OptimizerSpec optimizer;
+};
+
+// A fragment and, for every port, the state or data it stands for.
+struct StateFragment {
+  pipeline::Fragment fragment;
+  std::vector<std::string> inputs;   // buffer names (of the state table) or data names
+  std::vector<std::string> outputs;  // of fragment.graph.outputs
+};
+
+// "UPDATE": reduce, norm, clip, AdamW, gather, clear, report loss.
+StateFragment build_update(const UpdateContext& context);
+// The loss alone, for evaluation.
+StateFragment build_report(const UpdateContext& context);
+
+}  // namespace mw::compile
