@@ -29,9 +29,11 @@ struct Port {
   PortKind kind = PortKind::kData;
   ValueId value;      // in Fragment::graph
   std::string name;   // the global value's or state's name
+  bool consumed = false;  // input: nothing reads its buffer after this call, so the call may write over it
 };
 
-// When an op of a fragment starts: after the ops before it on its stream and after the events it waits for.
+// When an op of a fragment starts: after the ops before it on its stream and after the events it waits for. A call ends
+// when all its ops have ended.
 struct Launch {
   StreamId stream{0};            // 0 compute, 1.. one for each communication axis
   std::vector<EventId> waits;    // of the same fragment

@@ -1,0 +1,130 @@
+#include "pipeline/memory_plan.h"
+
+#include <algorithm>
+#include <map>
+
+#include <doctest/doctest.h>
+
+#include "base/error.h"
+#include "base/rng.h"
+
+using namespace mw;
+using namespace mw::pipeline;
+
+namespace {
+
+int64_t aligned(int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
+
+int64_t most_alive(const std::vector<Interval>& intervals) {
+  std::map<int64_t, int64_t> change;
+  for (const Interval& i : intervals) {
+    change[i.first] += aligned(i.bytes);
+    change[i.last + 1] -= aligned(i.bytes);
+  }
+  int64_t alive = 0, most = 0;
+  for (const auto& [time, bytes] : change) most = std::max(most, alive += bytes);
+  return most;
+}
+
+void check_sound(const std::vector<Interval>& intervals, const Packing& packing) {
+  REQUIRE(packing.offsets.size() == intervals.size());
+  int64_t sum = 0;
+  for (size_t i = 0; i < intervals.size(); ++i) {
+    sum += aligned(intervals[i].bytes);
+    CHECK(packing.offsets[i] >= 0);
+    CHECK(packing.offsets[i] % kAlignment == 0);
+    CHECK(packing.offsets[i] + intervals[i].bytes <= packing.total);
+    for (size_t j = 0; j < i; ++j) {
+      const bool in_time = intervals[i].first <= intervals[j].last && intervals[j].first <= intervals[i].last;
+      const bool in_memory = packing.offsets[i] < packing.offsets[j] + intervals[j].bytes &&
+                             packing.offsets[j] < packing.offsets[i] + intervals[i].bytes;
+      if (in_time && in_memory) FAIL_CHECK("intervals " << i << " and " << j << " overlap in time and memory");
+    }
+  }
+  CHECK(packing.total <= sum);
+  CHECK(packing.total >= most_alive(intervals));
+}
+
+struct Random {
+  uint64_t seed, drawn = 0;
+  int64_t below(int64_t n) { return static_cast<int64_t>(random_u32({.seed = seed}, drawn++) % static_cast<uint32_t>(n)); }
+};
+
+}  // namespace
+
+TEST_CASE("random intervals never share a byte at the same time, and the total is near the most that is alive") {
+  double worst = 1;
+  for (uint64_t seed = 0; seed < 200; ++seed) {
+    CAPTURE(seed);
+    Random random{.seed = seed};
+    std::vector<Interval> intervals(static_cast<size_t>(1 + random.below(120)));
+    for (Interval& i : intervals) {
+      i.first = random.below(60);
+      i.last = i.first + random.below(1 + random.below(30));
+      i.bytes = random.below(2) == 0 ? 4096 : random.below(20000);
+    }
+    const Packing packing = pack(intervals);
+    check_sound(intervals, packing);
+    worst = std::max(worst, static_cast<double>(packing.total) / static_cast<double>(std::max<int64_t>(1, most_alive(intervals))));
+    CHECK(pack(intervals).offsets == packing.offsets);
+  }
+  CHECK(worst < 1.25);
+}
+
+TEST_CASE("the buffers of a 1f1b step take exactly what is alive") {
+  // Rank 0 of 4 with 16 microbatches: F0 to F3, then B and F in turn; 30 values saved by each microbatch.
+  std::vector<Interval> intervals;
+  for (int64_t k = 0; k < 16; ++k) {
+    const int64_t f = k < 4 ? k : 2 * k - 3, b = k < 13 ? 4 + 2 * k : 16 + k;
+    for (int64_t i = 0; i < 30; ++i) intervals.push_back({f, b, 1000 * (1 + i % 7)});
+  }
+  const Packing packing = pack(intervals);
+  check_sound(intervals, packing);
+  CHECK(packing.total == most_alive(intervals));
+}
+
+TEST_CASE("a single interval starts at 0, none takes nothing, one that ends before it starts is a bug") {
+  CHECK(pack({}).total == 0);
+  CHECK(pack({{3, 5, 100}}).offsets == std::vector<int64_t>{0});
+  CHECK(pack({{3, 5, 100}}).total == 128);
+  CHECK_THROWS_AS(pack({{3, 2, 100}}), CheckFailure);
+}
+
+TEST_CASE("a rank's buffers live from their first to their last command, the workspace lies behind them") {
+  Program program;
+  Fragment& fragment = program.fragments.emplace_back();
+  fragment.workspace = Bytes(1000);
+  RankProgram& rank = program.ranks.emplace_back();
+  const auto buffer = [&](int64_t floats, Storage storage = {}) {
+    Buffer b;
+    b.type = ir::make_type(DType::kF32, {floats});
+    b.storage = storage;
+    rank.buffers.push_back(b);
+    return BufferId(static_cast<int64_t>(rank.buffers.size()) - 1);
+  };
+  Storage view;
+  view.kind = Storage::Kind::kView;
+  const BufferId a = buffer(100), b = buffer(100), c = buffer(100), unused = buffer(1 << 20);
+  view.parent = a;
+  const BufferId part = buffer(10, view);
+  const auto call = [&](std::vector<BufferId> buffers) {
+    Command command;
+    command.fragment = FragmentId(0);
+    command.buffers = std::move(buffers);
+    rank.commands.push_back(command);
+  };
+  call({a, b});
+  call({b, c});
+  call({c, part});  // a lives on through its view
+  plan_rank(program, rank);
+  const auto offset = [&](BufferId id) { return rank.buffers[id.index()].storage.offset; };
+  CHECK(rank.workspace_offset == 3 * 448);
+  CHECK(rank.arena.value == 3 * 448 + 1024);
+  CHECK(offset(a) != offset(b));
+  CHECK(offset(a) != offset(c));
+  CHECK(offset(unused) == 0);
+  rank.commands.pop_back();
+  plan_rank(program, rank);
+  CHECK(rank.workspace_offset == 2 * 448);
+  CHECK(offset(a) == offset(c));
+}
