@@ -7,39 +7,45 @@
 #include <string>
 #include <vector>
 
-#include "comm/communicator.h"
+#include "comm/thread_world.h"
 #include "execute/backend.h"
 #include "pipeline/program.h"
 #include "trace/trace.h"
 
 namespace mw::execute {
 
-// Fills a data input. REQUIRES: writes exactly bytes of `type`; depends on (name, microbatch, rank) alone.
+// Fills a data input. Called from the rank's thread. REQUIRES: writes exactly bytes of `type`; depends on (name,
+// microbatch, rank) alone.
 using Loader = std::function<void(const std::string& name, int32_t microbatch, RankId rank, const ir::TensorType& type,
                                   void* data)>;
 
 // What a run of one program on one rank measured; to be equal to pipeline::RankFigures.
 struct Measured {
-  Bytes bytes_sent;
-  int64_t instructions = 0;
+  Bytes bytes_sent;          // as its communicators and channels counted them
+  int64_t instructions = 0;  // fragment ops, collectives and aliases included
   uint64_t order_hash = 0;
-  Bytes arena_peak;
+  Bytes arena_peak;          // first byte of the step arena behind all that the run touched
 };
 
 struct ExecutorOptions {
   int threads_per_rank = 1;
-  double stall_seconds = 60;  // the watchdog reports a rank that makes no progress for so long
-  bool check_finite = false;  // after every op look for NaN and infinities; names op and rank of the first
+  double stall_seconds = 60;  // no rank makes progress for so long: the run is aborted with a report
+  bool check_finite = false;  // after every load and op look for NaN and infinities; names op and rank of the first
+  comm::ThreadWorldOptions world;
 };
 
 class Executor {
  public:
-  // All programs share the states of a compiled plan (their first `states` buffers).
+  // All programs share the mesh and the states of a compiled plan (their first `states` buffers). Memory, groups, rings and
+  // kernels are made here; run() makes none. The programs and the backend must outlive the executor.
+  // Throws Error where the backend has no kernel.
   Executor(std::vector<const pipeline::Program*> programs, Backend& backend, ExecutorOptions options);
   ~Executor();
 
-  // Runs one call of programs[which] on all ranks; returns when all are done. Throws the first rank's error with the rank,
-  // command, op, peer and microbatch. After a throw the executor cannot run again.
+  // Runs one call of programs[which] on all ranks; returns when all are done. Throws the first failing rank's error (as
+  // Error, CheckFailure or RunError) with the rank, command, op, peer and microbatch before its text; the other ranks end
+  // at their next instruction or wait. After a throw the executor cannot run again. With a trace, its spans are added to
+  // those of earlier runs of the same program, in seconds since the first traced run; without, no clock is read.
   void run(int which, const Loader& loader, trace::Trace* trace = nullptr);
   const std::vector<Measured>& measured() const;  // [rank], of the last run
 

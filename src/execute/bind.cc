@@ -1,0 +1,285 @@
+#include "execute/bind.h"
+
+#include <algorithm>
+#include <map>
+#include <set>
+
+#include "base/error.h"
+#include "base/rng.h"
+
+namespace mw::execute {
+namespace {
+
+using pipeline::Command;
+using pipeline::Fragment;
+using pipeline::PortKind;
+using pipeline::Storage;
+
+// An address, or an offset in a slot whose address a run finds out.
+struct Location {
+  char* data = nullptr;
+  int32_t slot = -1;
+  int64_t offset = 0;     // in the slot
+  int64_t arena_end = 0;  // first byte behind its buffer, in the step arena; 0: elsewhere
+
+  Location operator+(int64_t bytes) const {
+    Location moved = *this;
+    if (slot >= 0) moved.offset += bytes; else moved.data += bytes;
+    return moved;
+  }
+  bool same_place(const Location& other) const {
+    return data == other.data && slot == other.slot && offset == other.offset;
+  }
+};
+
+class Binder {
+ public:
+  Binder(BoundProgram& bound, const PreparedFragments& prepared, const BindContext& context)
+      : bound_(bound), rank_(*bound.rank_program), prepared_(prepared), context_(context) {}
+
+  void bind() {
+    number_slots();
+    for (const pipeline::Buffer& buffer : rank_.buffers) buffers_.push_back(locate(buffer));
+    std::map<Ring*, int64_t> messages;
+    for (size_t c = 0; c < rank_.commands.size(); ++c) {
+      command_ = static_cast<int32_t>(c);
+      const Command& command = rank_.commands[c];
+      switch (command.kind) {
+        case Command::Kind::kLoad: add_load(command); break;
+        case Command::Kind::kCall: add_call(command); break;
+        case Command::Kind::kAcquire: add_message(command, Instruction::Kind::kAcquire); break;
+        case Command::Kind::kPublish:
+        case Command::Kind::kReceive: {
+          const bool publish = command.kind == Command::Kind::kPublish;
+          Ring* ring = add_message(command, publish ? Instruction::Kind::kPublish : Instruction::Kind::kReceive);
+          messages[ring] = std::max(messages[ring], command.sequence + 1);
+          break;
+        }
+        case Command::Kind::kRelease: add_message(command, Instruction::Kind::kRelease); break;
+      }
+    }
+    for (const auto& [ring, count] : messages) bound_.rings.push_back({ring, count});
+  }
+
+ private:
+  void number_slots() {
+    int32_t slots = 0;
+    for (const pipeline::Channel& channel : bound_.program->channels) {
+      first_slot_.push_back(slots);
+      slots += channel.slots;
+    }
+    bound_.slots.assign(static_cast<size_t>(slots), nullptr);
+  }
+
+  Location locate(const pipeline::Buffer& buffer) const {
+    const Storage& storage = buffer.storage;
+    Location at;
+    switch (storage.kind) {
+      case Storage::Kind::kState:
+        at.data = context_.states + storage.offset;
+        return at;
+      case Storage::Kind::kArena:
+        at.data = context_.arena + storage.offset;
+        at.arena_end = storage.offset + buffer.bytes().value;
+        return at;
+      case Storage::Kind::kSlot:
+        at.slot = first_slot_[static_cast<size_t>(storage.channel)] + storage.slot;
+        at.offset = storage.offset;
+        return at;
+      case Storage::Kind::kView: {
+        MW_CHECK(storage.parent.valid() && storage.parent.index() < rank_.buffers.size(), "view '{}' of no buffer",
+                 buffer.name);
+        const int64_t index = context_.device.mesh->index(context_.device.rank, storage.shard_axes);
+        return locate(rank_.buffers[storage.parent.index()]) + (storage.offset + index * storage.shard_stride);
+      }
+    }
+    MW_CHECK(false, "storage of '{}'", buffer.name);
+  }
+
+  const Location& buffer(BufferId id) const {
+    MW_CHECK(id.valid() && id.index() < buffers_.size(), "command {}: no buffer {}", command_, id.value);
+    return buffers_[id.index()];
+  }
+
+  void add_pointer(Instruction& instruction, const Location& at) {
+    if (at.slot >= 0) {
+      bound_.patches.push_back(
+          {static_cast<uint32_t>(bound_.pointers.size()), static_cast<uint32_t>(at.slot), at.offset});
+      ++instruction.patches;
+    }
+    bound_.pointers.push_back(at.data);
+    instruction.arena_end = std::max(instruction.arena_end, at.arena_end);
+  }
+
+  Instruction start(Instruction::Kind kind) const {
+    Instruction instruction;
+    instruction.kind = kind;
+    instruction.command = command_;
+    instruction.first_pointer = static_cast<uint32_t>(bound_.pointers.size());
+    instruction.first_patch = static_cast<uint32_t>(bound_.patches.size());
+    return instruction;
+  }
+
+  void add_load(const Command& command) {
+    MW_CHECK(command.buffers.size() == 1, "command {}: a load has {} buffers", command_, command.buffers.size());
+    Instruction instruction = start(Instruction::Kind::kLoad);
+    add_pointer(instruction, buffer(command.buffers[0]));
+    instruction.results = 1;
+    bound_.instructions.push_back(instruction);
+  }
+
+  Ring* add_message(const Command& command, Instruction::Kind kind) {
+    MW_CHECK(command.channel >= 0 && static_cast<size_t>(command.channel) < context_.ring_of_channel.size(),
+             "command {}: no channel {}", command_, command.channel);
+    const auto channel = static_cast<size_t>(command.channel);
+    Instruction instruction = start(kind);
+    instruction.ring = context_.ring_of_channel[channel];
+    MW_CHECK(instruction.ring != nullptr, "command {}: channel {} is not of this rank", command_, command.channel);
+    const int64_t slot = command.sequence % bound_.program->channels[channel].slots;
+    instruction.slot = static_cast<uint32_t>(first_slot_[channel] + slot);
+    instruction.sequence = command.sequence;
+    bound_.instructions.push_back(instruction);
+    return instruction.ring;
+  }
+
+  // Places of all values of a fragment in this call.
+  std::vector<Location> place_values(const Fragment& fragment, const Command& command) const {
+    const ir::Graph& graph = fragment.graph;
+    std::vector<Location> ports(graph.values.size());
+    std::vector<bool> is_port(graph.values.size(), false);
+    size_t next = 0;
+    const auto take = [&]() -> const Location& {
+      MW_CHECK(next < command.buffers.size(), "command {} ({}) has {} buffers, too few", command_, fragment.name,
+               command.buffers.size());
+      return buffer(command.buffers[next++]);
+    };
+    for (const pipeline::Port& port : fragment.inputs) {
+      ports[port.value.index()] = take();
+      is_port[port.value.index()] = true;
+    }
+    std::vector<std::pair<ValueId, Location>> outputs;
+    for (const pipeline::Port& port : fragment.outputs) {
+      if (port.kind == PortKind::kState) continue;
+      outputs.emplace_back(port.value, take());
+      if (!is_port[port.value.index()] && !fragment.alias_of[port.value.index()].valid()) {
+        ports[port.value.index()] = outputs.back().second;
+        is_port[port.value.index()] = true;
+      }
+    }
+    MW_CHECK(next == command.buffers.size(), "command {} ({}) has {} buffers, must be {}", command_, fragment.name,
+             command.buffers.size(), next);
+
+    std::vector<Location> places(graph.values.size());
+    for (size_t v = 0; v < graph.values.size(); ++v) {
+      size_t root = v;
+      int64_t offset = 0;
+      if (fragment.alias_of[v].valid()) {
+        root = fragment.alias_of[v].index();
+        offset = fragment.alias_offset[v];
+      }
+      if (is_port[root]) {
+        places[v] = ports[root] + offset;
+      } else if (fragment.workspace_offset[root] != Fragment::kNotPlanned) {
+        const int64_t in_arena = rank_.workspace_offset + fragment.workspace_offset[root];
+        places[v].data = context_.arena + in_arena + offset;
+        places[v].arena_end = in_arena + graph.values[root].type.bytes().value;
+      } else {
+        MW_CHECK(false, "fragment '{}': value {} has no memory", fragment.name, graph.label(ValueId(v)));
+      }
+    }
+    for (const auto& [value, at] : outputs) {
+      MW_CHECK(places[value.index()].same_place(at), "command {} ({}): output {} does not lie in its buffer", command_,
+               fragment.name, graph.label(value));
+    }
+    return places;
+  }
+
+  void add_call(const Command& command) {
+    MW_CHECK(command.fragment.valid() && command.fragment.index() < bound_.program->fragments.size(),
+             "command {}: no fragment {}", command_, command.fragment.value);
+    const Fragment& fragment = bound_.program->fragments[command.fragment.index()];
+    const std::vector<Location> places = place_values(fragment, command);
+    for (size_t o = 0; o < fragment.graph.ops.size(); ++o) {
+      const ir::Op& op = fragment.graph.ops[o];
+      const PreparedFragments::Op& prepared = prepared_.op(command.fragment, static_cast<int32_t>(o));
+      Instruction instruction = start(prepared.kernel ? Instruction::Kind::kKernel : Instruction::Kind::kCollective);
+      instruction.op = static_cast<int32_t>(o);
+      instruction.kernel = prepared.kernel;
+      instruction.collective = prepared.collective;
+      instruction.operands = static_cast<uint32_t>(op.operands.size());
+      instruction.results = static_cast<uint32_t>(op.results.size());
+      for (const ValueId v : op.operands) add_pointer(instruction, places[v.index()]);
+      for (const ValueId v : op.results) add_pointer(instruction, places[v.index()]);
+      if (is_alias(op, prepared, fragment, places)) instruction.kind = Instruction::Kind::kAlias;
+      bound_.instructions.push_back(instruction);
+    }
+  }
+
+  // Whether the results already lie where the operands do and are the same bytes.
+  static bool is_alias(const ir::Op& op, const PreparedFragments::Op& prepared, const Fragment& fragment,
+                       const std::vector<Location>& places) {
+    const bool copies = op.kind == ir::OpKind::kReshape || op.kind == ir::OpKind::kCopy || op.kind == ir::OpKind::kView ||
+                        (prepared.collective && !prepared.collective->group());
+    if (!copies) return false;
+    for (size_t i = 0; i < op.results.size(); ++i) {
+      int64_t offset = 0;
+      if (op.kind == ir::OpKind::kView) {
+        offset = op.as<ir::ViewAttrs>().offset * dtype_size(fragment.graph.type(op.operands[i]).dtype);
+      }
+      if (!places[op.results[i].index()].same_place(places[op.operands[i].index()] + offset)) return false;
+    }
+    return true;
+  }
+
+  BoundProgram& bound_;
+  const pipeline::RankProgram& rank_;
+  const PreparedFragments& prepared_;
+  const BindContext& context_;
+  std::vector<int32_t> first_slot_;  // [channel]
+  std::vector<Location> buffers_;
+  int32_t command_ = 0;
+};
+
+}  // namespace
+
+std::vector<FragmentId> called_fragments(const pipeline::Program& program, const pipeline::RankProgram& rank) {
+  std::set<FragmentId> called;
+  for (const Command& command : rank.commands) {
+    if (command.kind != Command::Kind::kCall) continue;
+    MW_CHECK(command.fragment.valid() && command.fragment.index() < program.fragments.size(), "no fragment {}",
+             command.fragment.value);
+    called.insert(command.fragment);
+  }
+  return {called.begin(), called.end()};
+}
+
+PreparedFragments::PreparedFragments(BoundProgram& bound, Backend& backend, const DeviceContext& device,
+                                     const GroupOf& group_of)
+    : ops_(bound.program->fragments.size()) {
+  for (const FragmentId id : called_fragments(*bound.program, *bound.rank_program)) {
+    const Fragment& fragment = bound.program->fragments[id.index()];
+    for (const ir::Op& op : fragment.graph.ops) {
+      Op prepared;
+      Bytes scratch;
+      if (ir::is_collective(op.kind)) {
+        bound.collectives.push_back(
+            std::make_unique<CollectiveOp>(fragment.graph, op, group_of(op.as<ir::CollectiveAttrs>().group)));
+        prepared.collective = bound.collectives.back().get();
+        scratch = prepared.collective->scratch_bytes();
+      } else {
+        bound.kernels.push_back(backend.prepare(fragment.graph, op, device));
+        prepared.kernel = bound.kernels.back().get();
+        MW_CHECK(prepared.kernel != nullptr, "the backend prepared no kernel for {}", ir::op_name(op.kind));
+        scratch = prepared.kernel->scratch_bytes();
+      }
+      scratch_ = std::max(scratch_, scratch);
+      ops_[id.index()].push_back(prepared);
+    }
+  }
+}
+
+void bind(BoundProgram& bound, const PreparedFragments& prepared, const BindContext& context) {
+  Binder(bound, prepared, context).bind();
+}
+
+}  // namespace mw::execute

@@ -1,0 +1,251 @@
+#include "execute/executor.h"
+
+#include <algorithm>
+#include <mutex>
+#include <optional>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "base/text.h"
+#include "execute/mesh_groups.h"
+#include "execute/rank_context.h"
+#include "execute/rank_runner.h"
+#include "execute/team.h"
+#include "execute/watchdog.h"
+
+namespace mw::execute {
+namespace {
+
+// Why a run failed. Keeps what kind of error it was, with the place before its text.
+struct Failure {
+  enum class Kind { kError, kCheck, kRun, kAborted } kind = Kind::kRun;
+  std::vector<std::string> findings;  // kError: each with the place; otherwise one text
+
+  std::string text() const { return join(findings, "\n"); }
+  [[noreturn]] void raise() const {
+    switch (kind) {
+      case Kind::kError: throw Error(findings);
+      case Kind::kCheck: throw CheckFailure(text());
+      case Kind::kRun: case Kind::kAborted: break;
+    }
+    throw RunError(text());
+  }
+};
+
+// REQUIRES: called while an exception is handled.
+Failure current_failure(const std::string& place) {
+  Failure failure;
+  const auto add = [&](const std::string& text) { failure.findings.push_back(place + ": " + text); };
+  try {
+    throw;
+  } catch (const comm::Aborted& error) {
+    failure.kind = Failure::Kind::kAborted;
+    add(error.what());
+  } catch (const Error& error) {
+    failure.kind = Failure::Kind::kError;
+    for (const std::string& finding : error.findings()) add(finding);
+  } catch (const CheckFailure& error) {
+    failure.kind = Failure::Kind::kCheck;
+    add(error.what());
+  } catch (const std::exception& error) {
+    add(error.what());
+  } catch (...) {
+    add("threw something that is not a std::exception");
+  }
+  return failure;
+}
+
+}  // namespace
+
+struct Executor::Impl {
+  Impl(std::vector<const pipeline::Program*> programs_in, Backend& backend, ExecutorOptions options_in);
+
+  // Runs job(rank) on every rank's thread; a rank that throws aborts the others. `place` says where a rank is.
+  void on_all_ranks(const std::function<void(int)>& job, const std::function<std::string(int)>& place);
+  void fail(Failure failure);
+  std::string place_of_run(int rank) const;
+  void report_stall(Seconds stalled);
+  // Adds the spans of the run that has just ended.
+  void add_to(trace::Trace& trace) const;
+
+  const std::vector<const pipeline::Program*> programs;
+  const ExecutorOptions options;
+  const cluster::Mesh& mesh;
+  const int ranks;
+  comm::ThreadWorld world;
+  std::vector<std::unique_ptr<RankContext>> contexts;
+  std::vector<RankStatus> statuses;
+  std::vector<RankRunner> runners;
+  std::vector<Measured> measured;
+  std::atomic<bool> stop{false};
+  std::mutex failure_mutex;
+  std::optional<Failure> first_failure;  // the first in time that is no consequence of another
+  int64_t runs = 0;
+  int running = 0;  // the program of the run in progress
+  bool failed = false;
+  trace::NameTable names;
+  std::optional<Seconds> trace_origin;  // start of the first traced run
+  std::optional<Watchdog> watchdog;
+  Team team;
+};
+
+Executor::Impl::Impl(std::vector<const pipeline::Program*> programs_in, Backend& backend, ExecutorOptions options_in)
+    : programs(std::move(programs_in)),
+      options(std::move(options_in)),
+      mesh(programs.at(0)->mesh),
+      ranks(static_cast<int>(mesh.size())),
+      world(ranks, options.world),
+      contexts(static_cast<size_t>(ranks)),
+      statuses(static_cast<size_t>(ranks)),
+      measured(static_cast<size_t>(ranks)),
+      team(ranks) {
+  for (const pipeline::Program* program : programs) {
+    MW_CHECK(program->mesh == mesh, "program '{}' has mesh {}, the first one {}", program->name,
+             cluster::to_string(program->mesh), cluster::to_string(mesh));
+    MW_CHECK(static_cast<int64_t>(program->ranks.size()) == mesh.axis_size("pp"), "program '{}' has {} rank programs for {}",
+             program->name, program->ranks.size(), cluster::to_string(mesh));
+  }
+  on_all_ranks(
+      [&](int rank) {
+        const DeviceContext device{&mesh, RankId(rank), options.threads_per_rank};
+        contexts[static_cast<size_t>(rank)] =
+            std::make_unique<RankContext>(programs, backend, world.endpoint(RankId(rank)), device);
+      },
+      [&](int rank) { return rank_text(mesh, RankId(rank)) + ", preparing"; });
+  for (int rank = 0; rank < ranks; ++rank) {
+    runners.emplace_back(*contexts[static_cast<size_t>(rank)], statuses[static_cast<size_t>(rank)], stop);
+  }
+  watchdog.emplace(
+      Seconds(options.stall_seconds),
+      [this] {
+        std::vector<uint64_t> progress;
+        for (const RankStatus& status : statuses) progress.push_back(status.progress.load(std::memory_order_relaxed));
+        return progress;
+      },
+      [this](Seconds stalled) { report_stall(stalled); });
+}
+
+void Executor::Impl::on_all_ranks(const std::function<void(int)>& job, const std::function<std::string(int)>& place) {
+  team.run([&](int rank) {
+    try {
+      job(rank);
+    } catch (...) {
+      fail(current_failure(place(rank)));
+    }
+  });
+  if (!first_failure) return;
+  failed = true;
+  first_failure->raise();
+}
+
+void Executor::Impl::fail(Failure failure) {
+  {
+    std::lock_guard lock(failure_mutex);
+    const bool is_cause = failure.kind != Failure::Kind::kAborted;
+    const bool replaces = !first_failure || (is_cause && first_failure->kind == Failure::Kind::kAborted);
+    if (replaces) first_failure = failure;
+  }
+  stop.store(true);
+  world.abort(failure.text());
+}
+
+std::string Executor::Impl::place_of_run(int rank) const {
+  std::string place = fmt::format("{}, {} run {}", rank_text(mesh, RankId(rank)),
+                                  programs[static_cast<size_t>(running)]->name, runs);
+  const std::string where = runners[static_cast<size_t>(rank)].where(running);
+  return where.empty() ? place : place + ", " + where;
+}
+
+void Executor::Impl::report_stall(Seconds stalled) {
+  const std::vector<comm::Waiting> waiting = world.waiting();
+  Failure failure;
+  failure.findings.push_back(fmt::format("no rank has made progress for {:.3g} s:", stalled.value));
+  for (int rank = 0; rank < ranks; ++rank) {
+    std::string line = "  " + place_of_run(rank);
+    bool waits = false;
+    for (const comm::Waiting& wait : waiting) {
+      if (wait.rank != RankId(rank)) continue;
+      line += ": " + comm::describe(wait);
+      waits = true;
+    }
+    if (!waits) {
+      const bool ended = RankStatus::instruction(statuses[static_cast<size_t>(rank)].progress.load()) == 0;
+      line += ended ? ": has ended its program" : ": works, and waits for no other rank";
+    }
+    failure.findings.push_back(std::move(line));
+  }
+  fail(std::move(failure));
+}
+
+void Executor::Impl::add_to(trace::Trace& trace) const {
+  std::vector<const trace::Recorder*> recorders;
+  for (const RankRunner& runner : runners) recorders.push_back(&runner.recorder());
+  trace::Trace added = trace::merge(recorders, names, pipeline::program_hash(*programs[static_cast<size_t>(running)]),
+                                    "execute", trace_origin);
+  trace::name_stream(added, StreamId(0), "compute");
+  if (trace.spans.empty()) {
+    trace = std::move(added);
+  } else {
+    const std::vector<trace::Trace> both = {std::move(trace), std::move(added)};
+    trace = trace::merge(both);
+  }
+}
+
+Executor::Executor(std::vector<const pipeline::Program*> programs, Backend& backend, ExecutorOptions options)
+    : impl_(std::make_unique<Impl>(std::move(programs), backend, std::move(options))) {}
+
+Executor::~Executor() = default;
+
+void Executor::run(int which, const Loader& loader, trace::Trace* trace) {
+  Impl& impl = *impl_;
+  MW_CHECK(!impl.failed, "the executor's last run failed; it cannot run again");
+  MW_CHECK(which >= 0 && static_cast<size_t>(which) < impl.programs.size(), "no program {}", which);
+  impl.running = which;
+  const RunRequest request{which, impl.runs, &loader, impl.options.check_finite, trace != nullptr};
+  if (trace != nullptr) {
+    for (RankRunner& runner : impl.runners) runner.prepare_trace(which, impl.names);
+    if (!impl.trace_origin) impl.trace_origin = steady_clock().now();
+  }
+  impl.watchdog->start();
+  const auto job = [&](int rank) {
+    const auto r = static_cast<size_t>(rank);
+    impl.measured[r] = impl.runners[r].run(request);
+  };
+  struct Stop {
+    Watchdog& watchdog;
+    ~Stop() { watchdog.stop(); }
+  } stop{*impl.watchdog};
+  impl.on_all_ranks(job, [&](int rank) { return impl.place_of_run(rank); });
+  ++impl.runs;
+  if (trace != nullptr) impl.add_to(*trace);
+}
+
+const std::vector<Measured>& Executor::measured() const { return impl_->measured; }
+
+void* Executor::state_data(RankId rank, BufferId buffer) {
+  RankContext& context = *impl_->contexts.at(rank.index());
+  const pipeline::RankProgram& program = *context.program(0).rank_program;
+  MW_CHECK(buffer.valid() && static_cast<int32_t>(buffer.value) < program.states, "buffer {} is not a state", buffer.value);
+  // A state may be a view of another.
+  int64_t offset = 0;
+  BufferId at = buffer;
+  while (program.buffers[at.index()].storage.kind == pipeline::Storage::Kind::kView) {
+    const pipeline::Storage& view = program.buffers[at.index()].storage;
+    offset += view.offset + impl_->mesh.index(rank, view.shard_axes) * view.shard_stride;
+    at = view.parent;
+  }
+  const pipeline::Storage& storage = program.buffers[at.index()].storage;
+  MW_CHECK(storage.kind == pipeline::Storage::Kind::kState, "state '{}' does not lie in the state arena",
+           program.buffers[buffer.index()].name);
+  return context.states().data() + storage.offset + offset;
+}
+
+BufferId Executor::find_state(RankId rank, const std::string& name) const {
+  const pipeline::RankProgram& program = *impl_->contexts.at(rank.index())->program(0).rank_program;
+  for (int32_t b = 0; b < program.states; ++b) {
+    if (program.buffers[static_cast<size_t>(b)].name == name) return BufferId(b);
+  }
+  return BufferId();
+}
+
+}  // namespace mw::execute

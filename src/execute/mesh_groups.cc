@@ -1,0 +1,56 @@
+#include "execute/mesh_groups.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "comm/waiting.h"
+
+namespace mw::execute {
+namespace {
+
+const std::vector<std::string>& pipeline_axis() {
+  static const std::vector<std::string> axis = {"pp"};
+  return axis;
+}
+
+bool holds(const pipeline::RankProgram& rank, const std::string& state) {
+  return std::any_of(rank.buffers.begin(), rank.buffers.begin() + rank.states,
+                     [&](const pipeline::Buffer& buffer) { return buffer.name == state; });
+}
+
+}  // namespace
+
+int32_t pipeline_coordinate(const cluster::Mesh& mesh, RankId rank) {
+  return static_cast<int32_t>(mesh.index(rank, pipeline_axis()));
+}
+
+RankId at_pipeline_coordinate(const cluster::Mesh& mesh, RankId rank, int32_t coordinate) {
+  return mesh.members(rank, pipeline_axis())[static_cast<size_t>(coordinate)];
+}
+
+std::vector<RankId> members_of(const pipeline::Program& program, RankId rank, const ir::DeviceGroup& group) {
+  if (const auto* axes = std::get_if<ir::AxisGroup>(&group)) return program.mesh.members(rank, axes->axes);
+  const std::string& state = std::get<ir::Holders>(group).state;
+  std::vector<RankId> members;
+  for (size_t p = 0; p < program.ranks.size(); ++p) {
+    if (holds(program.ranks[p], state)) {
+      members.push_back(at_pipeline_coordinate(program.mesh, rank, static_cast<int32_t>(p)));
+    }
+  }
+  MW_CHECK(std::find(members.begin(), members.end(), rank) != members.end(),
+           "rank {} takes part in a collective of the holders of '{}', which it does not hold", rank.value, state);
+  return members;
+}
+
+std::string group_name(const std::vector<RankId>& members) { return comm::describe_ranks(members); }
+
+std::string rank_text(const cluster::Mesh& mesh, RankId rank) {
+  std::string text = fmt::format("rank {}", rank.value);
+  const std::vector<int64_t> coordinates = mesh.coordinates(rank);
+  for (size_t i = 0; i < coordinates.size(); ++i) {
+    text += fmt::format("{}{}={}", i == 0 ? " (" : ", ", mesh.axes()[i].name, coordinates[i]);
+  }
+  return coordinates.empty() ? text : text + ")";
+}
+
+}  // namespace mw::execute

@@ -1,0 +1,145 @@
+#include "execute/rank_runner.h"
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "base/rng.h"
+#include "execute/finite.h"
+#include "execute/tracing.h"
+
+namespace mw::execute {
+namespace {
+
+// So far, by the group or the ring that the instruction uses.
+Bytes bytes_sent_by(const Instruction& instruction) {
+  if (instruction.ring != nullptr) return instruction.ring->channel->bytes_sent();
+  if (instruction.collective == nullptr || instruction.collective->group() == nullptr) return Bytes(0);
+  return instruction.collective->group()->bytes_sent();
+}
+
+void record_step(trace::Recorder& recorder, Seconds start, Bytes bytes, int64_t run) {
+  trace::Span step;
+  step.category = trace::Category::kStep;
+  step.start = start;
+  step.duration = steady_clock().now() - start;
+  step.bytes = bytes;
+  step.command = static_cast<int32_t>(run);
+  recorder.record(step);
+}
+
+}  // namespace
+
+void RankRunner::prepare_trace(int which, trace::NameTable& names) {
+  const auto program = static_cast<size_t>(which);
+  if (spans_.size() <= program) spans_.resize(program + 1);
+  if (spans_[program].empty()) {
+    spans_[program] = span_templates(context_.program(which), names);
+    const auto capacity = static_cast<int64_t>(spans_[program].size()) + 1;  // and the step's own
+    if (!recorder_ || capacity > capacity_) {
+      recorder_ = std::make_unique<trace::Recorder>(context_.device().rank, capacity, 0);
+      capacity_ = capacity;
+    }
+  }
+  recorder_->clear();
+}
+
+void RankRunner::record(const BoundProgram& program, const Instruction& instruction, const RunRequest& request,
+                        uint32_t index, Seconds start, Bytes sent_before) {
+  if (instruction.kind == Instruction::Kind::kAlias) return;
+  const Seconds end = steady_clock().now();
+  recorder_->record(finish_span(spans_[static_cast<size_t>(request.which)][index], instruction, program, start, end,
+                                bytes_sent_by(instruction) - sent_before, request.run, context_.device().mesh->size()));
+}
+
+Measured RankRunner::run(const RunRequest& request) {
+  BoundProgram& program = context_.program(request.which);
+  status_.progress.store(0, std::memory_order_relaxed);
+  Measured measured;
+  const Bytes sent_before = context_.bytes_sent();
+  const Seconds run_start = request.traced ? steady_clock().now() : Seconds();
+  const auto count = static_cast<uint32_t>(program.instructions.size());
+  for (uint32_t i = 0; i < count; ++i) {
+    const Instruction& instruction = program.instructions[i];
+    status_.progress.store((++started_ << 32) | (i + 1), std::memory_order_relaxed);
+    if (stop_.load(std::memory_order_relaxed)) throw comm::Aborted("the run was stopped");
+    for (uint32_t p = instruction.first_patch; p < instruction.first_patch + instruction.patches; ++p) {
+      const Patch& patch = program.patches[p];
+      program.pointers[patch.pointer] = static_cast<char*>(program.slots[patch.slot]) + patch.offset;
+    }
+    if (request.traced) {
+      const Bytes sent = bytes_sent_by(instruction);
+      const Seconds start = steady_clock().now();
+      run_instruction(program, instruction, request);
+      record(program, instruction, request, i, start, sent);
+    } else {
+      run_instruction(program, instruction, request);
+    }
+    if (request.check_finite) check_results(program, instruction);
+    measured.arena_peak = std::max(measured.arena_peak, Bytes(instruction.arena_end));
+    if (instruction.op >= 0) {
+      ++measured.instructions;
+      measured.order_hash = mix_bits(measured.order_hash ^ instruction.token);
+    }
+  }
+  for (RingUse& use : program.rings) use.ring->next += use.messages;
+  measured.bytes_sent = context_.bytes_sent() - sent_before;
+  if (request.traced) record_step(*recorder_, run_start, measured.bytes_sent, request.run);
+  status_.progress.store(0, std::memory_order_relaxed);
+  return measured;
+}
+
+void RankRunner::run_instruction(BoundProgram& program, const Instruction& instruction, const RunRequest& request) {
+  void* const* const pointers = program.pointers.data() + instruction.first_pointer;
+  const std::span<void* const> operands(pointers, instruction.operands);
+  const std::span<void* const> results(pointers + instruction.operands, instruction.results);
+  Ring* const ring = instruction.ring;
+  switch (instruction.kind) {
+    case Instruction::Kind::kKernel: instruction.kernel->run(operands, results, context_.scratch()); break;
+    case Instruction::Kind::kCollective: instruction.collective->run(operands, results, context_.scratch()); break;
+    case Instruction::Kind::kAlias: break;
+    case Instruction::Kind::kLoad: {
+      const pipeline::Command& command = program.command(instruction);
+      const pipeline::Buffer& buffer = program.rank_program->buffers[command.buffers[0].index()];
+      (*request.loader)(command.name, command.microbatch, context_.device().rank, buffer.type, results[0]);
+      break;
+    }
+    case Instruction::Kind::kAcquire:
+      program.slots[instruction.slot] = ring->channel->acquire(ring->next + instruction.sequence);
+      break;
+    case Instruction::Kind::kPublish: ring->channel->publish(ring->next + instruction.sequence); break;
+    case Instruction::Kind::kReceive:
+      // A consumer only reads; kernels take operands without const because in-place ones are written.
+      program.slots[instruction.slot] = const_cast<void*>(ring->channel->receive(ring->next + instruction.sequence));
+      break;
+    case Instruction::Kind::kRelease: ring->channel->release(ring->next + instruction.sequence); break;
+  }
+}
+
+void RankRunner::check_results(const BoundProgram& program, const Instruction& instruction) const {
+  const auto check = [&](const ir::TensorType& type, const void* data, const std::string& label) {
+    const auto element = first_non_finite(type.dtype, type.elements(), data);
+    if (!element) return;
+    throw RunError(fmt::format("'{}' is {} at element {} of {}, the first number of this rank that is not finite", label,
+                               non_finite_name(type.dtype, data, *element), *element, ir::to_string(type)));
+  };
+  void* const* const results = program.pointers.data() + instruction.first_pointer + instruction.operands;
+  if (instruction.kind == Instruction::Kind::kLoad) {
+    const pipeline::Command& command = program.command(instruction);
+    check(program.rank_program->buffers[command.buffers[0].index()].type, results[0], command.name);
+  } else if (instruction.op >= 0) {
+    const ir::Op& op = program.op(instruction);
+    if (may_be_infinite(op)) return;
+    const ir::Graph& graph = program.fragment(instruction).graph;
+    for (size_t r = 0; r < op.results.size(); ++r) {
+      check(graph.type(op.results[r]), results[r], graph.label(op.results[r]));
+    }
+  }
+}
+
+std::string RankRunner::where(int which) const {
+  const uint32_t instruction = RankStatus::instruction(status_.progress.load(std::memory_order_relaxed));
+  if (instruction == 0) return "";
+  const BoundProgram& program = context_.program(which);
+  return program.describe(program.instructions[instruction - 1]);
+}
+
+}  // namespace mw::execute

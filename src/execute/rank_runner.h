@@ -1,0 +1,63 @@
+// The loop of one rank: runs a bound program's instructions in order.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+
+#include "execute/executor.h"
+#include "execute/rank_context.h"
+#include "trace/recorder.h"
+
+namespace mw::execute {
+
+// What a rank tells the watchdog. On a cache line of its own.
+struct alignas(64) RankStatus {
+  // Low half: the instruction that runs now, from 1; 0: none. High half counts what was started, so that every
+  // instruction is another value.
+  std::atomic<uint64_t> progress{0};
+
+  static uint32_t instruction(uint64_t progress) { return static_cast<uint32_t>(progress); }
+};
+
+// What a run is of, the same for all ranks.
+struct RunRequest {
+  int which = 0;
+  int64_t run = 0;  // runs of the executor before this one
+  const Loader* loader = nullptr;
+  bool check_finite = false;
+  bool traced = false;
+};
+
+class RankRunner {
+ public:
+  // When `stop` becomes true the run throws comm::Aborted at the next instruction.
+  RankRunner(RankContext& context, RankStatus& status, const std::atomic<bool>& stop)
+      : context_(context), status_(status), stop_(stop) {}
+
+  // Throws what a kernel, the loader or comm throws; where() then says at which instruction.
+  // REQUIRES: prepare_trace(request.which) was called if the run is traced.
+  Measured run(const RunRequest& request);
+  // Makes room for the spans of one run. From the thread that calls run's caller, no run in progress.
+  void prepare_trace(int which, trace::NameTable& names);
+  // What the last traced run recorded. REQUIRES: there was one.
+  const trace::Recorder& recorder() const { return *recorder_; }
+  // "command 17 call 'F stage 1' …" of the instruction of this program that runs or threw; empty before the first and
+  // after the last. From any thread.
+  std::string where(int which) const;
+
+ private:
+  void run_instruction(BoundProgram& program, const Instruction& instruction, const RunRequest& request);
+  void record(const BoundProgram& program, const Instruction& instruction, const RunRequest& request, uint32_t index,
+              Seconds start, Bytes sent_before);
+  void check_results(const BoundProgram& program, const Instruction& instruction) const;
+
+  RankContext& context_;
+  RankStatus& status_;
+  const std::atomic<bool>& stop_;
+  uint64_t started_ = 0;
+  std::vector<std::vector<trace::Span>> spans_;  // [program][instruction], empty until it is traced
+  std::unique_ptr<trace::Recorder> recorder_;
+  int64_t capacity_ = 0;  // of the recorder, in spans
+};
+
+}  // namespace mw::execute

@@ -1,0 +1,46 @@
+// Watchdog: a thread that looks whether the ranks of a run still make progress.
+#pragma once
+
+#include <condition_variable>
+#include <functional>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "base/ids.h"
+
+namespace mw::execute {
+
+class Watchdog {
+ public:
+  // One number a rank, another one after every instruction that it starts.
+  using Progress = std::function<std::vector<uint64_t>()>;
+  using OnStall = std::function<void(Seconds stalled)>;
+
+  // Calls on_stall once in a run, from its own thread, when no rank made progress for `stall`. A rank alone that waits is
+  // no stall: if its peers never come, they stop as well. Both functions are called only between start() and stop().
+  Watchdog(Seconds stall, Progress progress, OnStall on_stall);
+  ~Watchdog();
+  Watchdog(const Watchdog&) = delete;
+  Watchdog& operator=(const Watchdog&) = delete;
+
+  void start();
+  // Returns when no call of a function is in progress.
+  void stop();
+
+ private:
+  void work();
+  // Looks from time to time until the run ends. REQUIRES: the lock is held.
+  void watch(std::unique_lock<std::mutex>& lock);
+
+  const Seconds stall_;
+  const Progress progress_;
+  const OnStall on_stall_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool running_ = false;
+  bool closing_ = false;
+  std::thread thread_;
+};
+
+}  // namespace mw::execute
