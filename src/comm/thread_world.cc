@@ -87,13 +87,7 @@ void ThreadHandle::enter() {
 
 void ThreadHandle::append_waiting(std::vector<Waiting>& list) const {
   sleep_.look([&](WaitKind kind, int64_t sequence, std::chrono::steady_clock::time_point since) {
-    Waiting waiting{.rank = endpoint_.rank(),
-                    .kind = kind,
-                    .where = {},
-                    .operation = {},
-                    .sequence = sequence,
-                    .peers = {},
-                    .waited = {}};
+    Waiting waiting{.rank = endpoint_.rank(), .kind = kind, .sequence = sequence};
     waiting.waited =
         Seconds(std::chrono::duration<double>(std::chrono::steady_clock::now() - since).count());
     describe_wait(waiting);

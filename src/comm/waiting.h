@@ -18,13 +18,13 @@ enum class WaitKind : uint8_t {
 };
 
 struct Waiting {
-  RankId rank;
+  RankId rank = {};
   WaitKind kind = WaitKind::kCollective;
-  std::string where;          // "group 'dp'", "channel 3 (rank 0 to rank 1)"
-  std::string operation;      // "all_reduce sum f32 [1024]"; empty for a channel
-  int64_t sequence = 0;       // operation of the group, or message of the channel that it waits for
-  std::vector<RankId> peers;  // those that have not arrived yet
-  Seconds waited;
+  std::string where = {};      // "group 'dp'", "channel 3 (rank 0 to rank 1)"
+  std::string operation = {};  // "all_reduce sum f32 [1024]"; empty for a channel
+  int64_t sequence = 0;  // operation of the group, or message of the channel that it waits for
+  std::vector<RankId> peers = {};  // those that have not arrived yet
+  Seconds waited = {};
 };
 
 // "rank 2 waits 3.20 s in group 'dp' at operation 17 (all_reduce sum f32 [1024]) for ranks 1, 3"

@@ -1,0 +1,118 @@
+#include "trace/trace.h"
+
+#include <algorithm>
+#include <set>
+#include <tuple>
+#include <utility>
+
+#include "base/error.h"
+
+namespace mw::trace {
+namespace {
+
+// The earliest time of any record; zero without one.
+Seconds first_time(const Trace& trace) {
+  std::optional<Seconds> first;
+  const auto see = [&](Seconds time) { first = first ? std::min(*first, time) : time; };
+  for (const Span& span : trace.spans) see(span.start);
+  for (const MemorySample& sample : trace.memory) see(sample.time);
+  return first.value_or(Seconds(0));
+}
+
+void name_unnamed_streams(Trace& trace) {
+  std::set<std::pair<RankId, StreamId>> seen;
+  for (const Span& span : trace.spans) {
+    if (span.stream.valid()) seen.emplace(span.rank, span.stream);
+  }
+  for (auto [rank, stream] : seen) {
+    trace.streams.push_back({rank, stream, fmt::format("stream {}", stream.value)});
+  }
+}
+
+}  // namespace
+
+const std::string& Trace::name(const Span& span) const {
+  static const std::string none;
+  return span.name.valid() ? names.at(span.name.index()) : none;
+}
+
+std::vector<RankId> ranks(const Trace& trace) {
+  std::set<RankId> seen;
+  for (const Span& span : trace.spans) seen.insert(span.rank);
+  for (const MemorySample& sample : trace.memory) seen.insert(sample.rank);
+  return {seen.begin(), seen.end()};
+}
+
+void sort(Trace& trace) {
+  std::stable_sort(trace.spans.begin(), trace.spans.end(), [](const Span& a, const Span& b) {
+    return std::tie(a.rank, a.stream, a.start, b.duration) <
+           std::tie(b.rank, b.stream, b.start, a.duration);
+  });
+  std::stable_sort(trace.memory.begin(), trace.memory.end(),
+                   [](const MemorySample& a, const MemorySample& b) {
+                     return std::tie(a.rank, a.time) < std::tie(b.rank, b.time);
+                   });
+  std::stable_sort(trace.streams.begin(), trace.streams.end(),
+                   [](const StreamName& a, const StreamName& b) {
+                     return std::tie(a.rank, a.stream) < std::tie(b.rank, b.stream);
+                   });
+}
+
+Trace merge(std::span<const Recorder* const> recorders, const NameTable& names,
+            std::string program_hash, std::string producer, std::optional<Seconds> origin) {
+  Trace trace;
+  trace.program_hash = std::move(program_hash);
+  trace.producer = std::move(producer);
+  trace.names = names.names();
+  for (const Recorder* recorder : recorders) {
+    const auto spans = recorder->spans();
+    const auto memory = recorder->memory();
+    trace.spans.insert(trace.spans.end(), spans.begin(), spans.end());
+    trace.memory.insert(trace.memory.end(), memory.begin(), memory.end());
+    trace.dropped += recorder->dropped();
+  }
+  const Seconds zero = origin ? *origin : first_time(trace);
+  for (Span& span : trace.spans) span.start -= zero;
+  for (MemorySample& sample : trace.memory) sample.time -= zero;
+  name_unnamed_streams(trace);
+  sort(trace);
+  return trace;
+}
+
+void name_stream(Trace& trace, StreamId stream, std::string_view name) {
+  for (StreamName& entry : trace.streams) {
+    if (entry.stream == stream) entry.name = name;
+  }
+}
+
+Trace merge(std::span<const Trace> traces) {
+  MW_CHECK(!traces.empty(), "a merge of no traces");
+  Trace all;
+  all.program_hash = traces[0].program_hash;
+  all.producer = traces[0].producer;
+  NameTable names;
+  for (const Trace& trace : traces) {
+    if (trace.program_hash != all.program_hash || trace.producer != all.producer) {
+      throw_error(
+          "traces of different runs: one is of program {} by {}, another of program {} by {}; "
+          "merge the traces of one "
+          "run",
+          all.program_hash, all.producer, trace.program_hash, trace.producer);
+    }
+    std::vector<NameId> ids;
+    for (const std::string& name : trace.names) ids.push_back(names.intern(name));
+    for (Span span : trace.spans) {
+      if (span.name.valid()) span.name = ids.at(span.name.index());
+      all.spans.push_back(span);
+    }
+    all.memory.insert(all.memory.end(), trace.memory.begin(), trace.memory.end());
+    all.streams.insert(all.streams.end(), trace.streams.begin(), trace.streams.end());
+    all.dropped += trace.dropped;
+  }
+  all.names = names.names();
+  sort(all);
+  all.streams.erase(std::unique(all.streams.begin(), all.streams.end()), all.streams.end());
+  return all;
+}
+
+}  // namespace mw::trace
