@@ -44,8 +44,6 @@ ShardingRule rule_broadcast(const ir::Op& op, Types operands, Types results) {
   for (const int d : op.as<DimsAttrs>().dims) in += static_cast<char>('a' + d), in += ' ';
   ShardingRule rule = make_rule(in + " -> " + out, operands, results);
   rule.linear = {0};
-  // The new dimensions have the value in their padded tail too.
-  rule.zero_preserving = operands[0].rank() == results[0].rank();
   return rule;
 }
 

@@ -104,6 +104,7 @@ void gradient_slice(GradientContext& c) {
 void localize_slice(ir::Op& op, const LocalLayout& layout) {
   SliceAttrs attrs = op.as<SliceAttrs>();
   const SliceAttrs global = attrs;
+  MW_CHECK(layout.local_operands.size() == 1, "slice needs the local type of its operand");
   for (int d = 0; d < layout.global_operands[0].rank(); ++d) {
     if (slices_dim(global, layout.global_operands[0], d)) continue;
     attrs.limit[static_cast<size_t>(d)] = layout.local_operands[0].dim(d);

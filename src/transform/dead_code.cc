@@ -1,0 +1,7 @@
+#include "transform/dead_code.h"
+
+namespace mw::transform {
+
+std::vector<ValueId> drop_dead_code(ir::Graph& graph) { return ir::drop_dead(graph); }
+
+}  // namespace mw::transform

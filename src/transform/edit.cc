@@ -1,0 +1,32 @@
+#include "transform/edit.h"
+
+#include <utility>
+
+#include "base/error.h"
+
+namespace mw::transform {
+
+void set_ops(ir::Graph& graph, std::vector<ir::Op> ops) {
+  graph.ops = std::move(ops);
+  for (size_t i = 0; i < graph.ops.size(); ++i) {
+    const ir::Op& op = graph.ops[i];
+    for (size_t r = 0; r < op.results.size(); ++r) {
+      ir::Value& value = graph.value(op.results[r]);
+      value.producer = OpId(static_cast<int64_t>(i));
+      value.result = static_cast<int>(r);
+    }
+  }
+}
+
+void replace_reads(ir::Graph& graph, const std::vector<ValueId>& map) {
+  const auto replace = [&](ValueId& v) {
+    if (v.index() < map.size() && map[v.index()].valid()) v = map[v.index()];
+  };
+  for (ir::Op& op : graph.ops) {
+    for (ValueId& operand : op.operands) replace(operand);
+  }
+  for (ValueId& output : graph.outputs) replace(output);
+  for (ir::StateUpdate& update : graph.updates) replace(update.value);
+}
+
+}  // namespace mw::transform

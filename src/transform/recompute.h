@@ -1,0 +1,29 @@
+// Recomputation of activations in the backward pass, layer by layer.
+#pragma once
+
+#include <vector>
+
+#include "ir/graph.h"
+
+namespace mw::transform {
+
+enum class RecomputeMode : uint8_t {
+  kNone,
+  kSelective,  // attention alone: its result and lse are not kept [Korthikanti et al. 2022]
+  kFull,       // only what enters the layer is kept [Chen et al. 2016]
+};
+const char* to_string(RecomputeMode mode);
+
+struct RecomputeOptions {
+  std::vector<RecomputeMode> layers;  // by LayerId; a layer beyond the end is kNone
+};
+// The same mode for every layer of the module.
+RecomputeOptions recompute_all(const ir::Module& module, RecomputeMode mode);
+
+// Clones the layer's forward ops that its backward ops need, before the first of them, and lets those read the clones. A
+// clone has work kInputGrad and the region of its layer, RegionId(layer); its value is named "re.<name>". Random numbers
+// depend on counters alone, so a clone's result is its original's bit for bit. REQUIRES: the graph is differentiated.
+// Returns old value id -> new value id.
+std::vector<ValueId> recompute(ir::Graph& graph, const RecomputeOptions& options);
+
+}  // namespace mw::transform
