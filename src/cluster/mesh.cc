@@ -34,11 +34,13 @@ Mesh::Mesh(std::vector<Axis> axes) : axes_(std::move(axes)) {
     const Axis& axis = axes_[i];
     if (axis.name.empty()) diagnostics.add("mesh {}: axis {} has no name", text, i);
     if (axis.size < 1) {
-      diagnostics.add("mesh {}: axis '{}' has size {}; it must be at least 1", text, axis.name, axis.size);
+      diagnostics.add("mesh {}: axis '{}' has size {}; it must be at least 1", text, axis.name,
+                      axis.size);
       continue;
     }
     for (size_t j = 0; j < i; ++j) {
-      if (axes_[j].name == axis.name) diagnostics.add("mesh {}: axis '{}' is there twice", text, axis.name);
+      if (axes_[j].name == axis.name)
+        diagnostics.add("mesh {}: axis '{}' is there twice", text, axis.name);
     }
     // Rank ids have 31 bits.
     if (size_ > std::numeric_limits<int32_t>::max() / axis.size) {
@@ -101,7 +103,8 @@ std::vector<RankId> Mesh::members(RankId rank, const std::vector<std::string>& a
   for (const std::string& name : axes) {
     std::vector<RankId> next;
     for (const RankId member : members) {
-      for (int64_t i = 0; i < axis_size(name); ++i) next.emplace_back(member.value + i * stride(name));
+      for (int64_t i = 0; i < axis_size(name); ++i)
+        next.emplace_back(member.value + i * stride(name));
     }
     members = std::move(next);
   }
@@ -112,16 +115,19 @@ std::vector<int64_t> Mesh::coordinates(RankId rank) const {
   check_rank(rank);
   std::vector<int64_t> coordinates(axes_.size());
   int64_t rest = rank.value;
-  for (size_t i = axes_.size(); i-- > 0; rest /= axes_[i].size) coordinates[i] = rest % axes_[i].size;
+  for (size_t i = axes_.size(); i-- > 0; rest /= axes_[i].size)
+    coordinates[i] = rest % axes_[i].size;
   return coordinates;
 }
 
 RankId Mesh::rank_at(const std::vector<int64_t>& coordinates) const {
-  MW_CHECK(coordinates.size() == axes_.size(), "{} coordinates for mesh {}", coordinates.size(), to_string(*this));
+  MW_CHECK(coordinates.size() == axes_.size(), "{} coordinates for mesh {}", coordinates.size(),
+           to_string(*this));
   int64_t rank = 0;
   for (size_t i = 0; i < axes_.size(); ++i) {
-    MW_CHECK(coordinates[i] >= 0 && coordinates[i] < axes_[i].size, "coordinate {} along '{}' of mesh {}",
-             coordinates[i], axes_[i].name, to_string(*this));
+    MW_CHECK(coordinates[i] >= 0 && coordinates[i] < axes_[i].size,
+             "coordinate {} along '{}' of mesh {}", coordinates[i], axes_[i].name,
+             to_string(*this));
     rank = rank * axes_[i].size + coordinates[i];
   }
   return RankId(rank);
@@ -131,13 +137,17 @@ std::string to_string(const Mesh& mesh) { return axes_text(mesh.axes()); }
 
 Mesh parse_mesh(std::string_view text) {
   std::string_view inner = trim(text);
-  if (starts_with(inner, "{") && ends_with(inner, "}")) inner = trim(inner.substr(1, inner.size() - 2));
+  if (starts_with(inner, "{") && ends_with(inner, "}"))
+    inner = trim(inner.substr(1, inner.size() - 2));
   std::vector<Axis> axes;
   if (inner.empty()) return Mesh();
   for (const std::string_view part : split(inner, ',')) {
     const size_t colon = part.find(':');
-    const auto size = colon == std::string_view::npos ? std::nullopt : parse_int64(trim(part.substr(colon + 1)));
-    if (!size) throw_error("mesh '{}': '{}' must be name:size, as in {{pp:4, dp:2, tp:8}}", text, trim(part));
+    const auto size =
+        colon == std::string_view::npos ? std::nullopt : parse_int64(trim(part.substr(colon + 1)));
+    if (!size)
+      throw_error("mesh '{}': '{}' must be name:size, as in {{pp:4, dp:2, tp:8}}", text,
+                  trim(part));
     axes.push_back({std::string(trim(part.substr(0, colon))), *size});
   }
   return Mesh(std::move(axes));

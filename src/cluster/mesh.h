@@ -1,5 +1,5 @@
-// Mesh: a named grid of devices, e.g. {pp:4, dp:2, tp:8}. Ranks are numbered row-major: the last axis varies
-// fastest, so the ranks that differ only along it are neighbours.
+// Mesh: a named grid of devices, e.g. {pp:4, dp:2, tp:8}. Ranks are numbered row-major: the last
+// axis varies fastest, so the ranks that differ only along it are neighbours.
 #pragma once
 
 #include <cstdint>
@@ -30,8 +30,9 @@ class Mesh {
   // 1 if the mesh lacks the axis.
   int64_t axis_size(std::string_view name) const;
 
-  // In the functions below `axes` is a list of axis names, major first, that need not follow the mesh's order. An axis
-  // that the mesh lacks counts as one of size 1. REQUIRES: no name twice, the rank is of the mesh.
+  // In the functions below `axes` is a list of axis names, major first, that need not follow the
+  // mesh's order. An axis that the mesh lacks counts as one of size 1. REQUIRES: no name twice, the
+  // rank is of the mesh.
 
   // How many devices differ only along these axes.
   int64_t group_size(const std::vector<std::string>& axes) const;

@@ -25,8 +25,8 @@ std::string message_of(const std::string& text) {
 
 }  // namespace
 
-// The worked example of Megatron-LM's initialize_model_parallel: 16 GPUs, tensor 2, pipeline 4, so data 2. There ranks
-// run tensor fastest, then data, then pipeline.
+// The worked example of Megatron-LM's initialize_model_parallel: 16 GPUs, tensor 2, pipeline 4, so
+// data 2. There ranks run tensor fastest, then data, then pipeline.
 TEST_CASE("sixteen ranks fall into Megatron's groups") {
   const Mesh mesh({{"pp", 4}, {"dp", 2}, {"tp", 2}});
   CHECK(mesh.size() == 16);
@@ -42,7 +42,8 @@ TEST_CASE("sixteen ranks fall into Megatron's groups") {
                       {0, 1}, {2, 3}, {4, 5}, {6, 7}, {8, 9}, {10, 11}, {12, 13}, {14, 15}});
   CHECK(data == std::vector<std::vector<int>>{
                     {0, 2}, {1, 3}, {4, 6}, {5, 7}, {8, 10}, {9, 11}, {12, 14}, {13, 15}});
-  CHECK(pipeline == std::vector<std::vector<int>>{{0, 4, 8, 12}, {1, 5, 9, 13}, {2, 6, 10, 14}, {3, 7, 11, 15}});
+  CHECK(pipeline == std::vector<std::vector<int>>{
+                        {0, 4, 8, 12}, {1, 5, 9, 13}, {2, 6, 10, 14}, {3, 7, 11, 15}});
 }
 
 TEST_CASE("several axes make one group in the order that they are listed") {
@@ -59,7 +60,8 @@ TEST_CASE("several axes make one group in the order that they are listed") {
 
 TEST_CASE("every rank stands at its index among its members") {
   const Mesh mesh({{"a", 2}, {"b", 1}, {"c", 3}, {"d", 4}});
-  const std::vector<std::vector<std::string>> lists = {{"a"}, {"d", "a"}, {"c", "b"}, {"c", "a", "d"}, {"b"}};
+  const std::vector<std::vector<std::string>> lists = {
+      {"a"}, {"d", "a"}, {"c", "b"}, {"c", "a", "d"}, {"b"}};
   for (int64_t r = 0; r < mesh.size(); ++r) {
     const RankId rank(r);
     CHECK(mesh.rank_at(mesh.coordinates(rank)) == rank);
@@ -67,7 +69,8 @@ TEST_CASE("every rank stands at its index among its members") {
       const auto members = mesh.members(rank, axes);
       CHECK(static_cast<int64_t>(members.size()) == mesh.group_size(axes));
       CHECK(members[static_cast<size_t>(mesh.index(rank, axes))] == rank);
-      for (size_t i = 0; i < members.size(); ++i) CHECK(mesh.index(members[i], axes) == static_cast<int64_t>(i));
+      for (size_t i = 0; i < members.size(); ++i)
+        CHECK(mesh.index(members[i], axes) == static_cast<int64_t>(i));
     }
   }
   CHECK(mesh.coordinates(RankId(23)) == std::vector<int64_t>{1, 0, 2, 3});
@@ -97,8 +100,10 @@ TEST_CASE("a mesh that cannot be says why, all at once") {
         "mesh {dp:0, tp:2, tp:4}: axis 'dp' has size 0; it must be at least 1\n"
         "mesh {dp:0, tp:2, tp:4}: axis 'tp' is there twice");
   CHECK(message_of("{:2}") == "mesh {:2}: axis 0 has no name");
-  CHECK(message_of("{dp=2}") == "mesh '{dp=2}': 'dp=2' must be name:size, as in {pp:4, dp:2, tp:8}");
-  CHECK(message_of("{a:100000, b:100000}") == "mesh {a:100000, b:100000}: has more than 2^31 - 1 devices");
+  CHECK(message_of("{dp=2}") ==
+        "mesh '{dp=2}': 'dp=2' must be name:size, as in {pp:4, dp:2, tp:8}");
+  CHECK(message_of("{a:100000, b:100000}") ==
+        "mesh {a:100000, b:100000}: has more than 2^31 - 1 devices");
 }
 
 TEST_CASE("a rank outside the mesh or an axis listed twice is our own bug") {

@@ -21,9 +21,10 @@ std::span<const std::string_view> names_of(Reduction) { return kReductions; }
 std::span<const std::string_view> names_of(CompareAttrs::Direction) { return kDirections; }
 std::span<const std::string_view> names_of(RandomAttrs::Distribution) { return kDistributions; }
 
-// The fields of every struct, once for printing and parsing: f(name, member), or f.optional(name, member) for one
-// that is not printed when it has its default value.
-template <typename F> void fields(const NoAttrs*, F&) {}
+// The fields of every struct, once for printing and parsing: f(name, member), or f.optional(name,
+// member) for one that is not printed when it has its default value.
+template <typename F>
+void fields(const NoAttrs*, F&) {}
 template <typename F, typename A = ConstantAttrs>
 void fields(const ConstantAttrs*, F& f) {
   f("value", &A::value);
@@ -82,7 +83,8 @@ void fields(const ShardOffset*, F& f) {
 }
 template <typename F, typename A = AttentionAttrs>
 void fields(const AttentionAttrs*, F& f) {
-  f("scale", &A::scale), f("causal", &A::causal), f("packed", &A::packed), f.optional("dropout", &A::dropout);
+  f("scale", &A::scale), f("causal", &A::causal), f("packed", &A::packed),
+      f.optional("dropout", &A::dropout);
   f.optional("site", &A::site), f.optional("heads", &A::heads);
 }
 template <typename F, typename A = EmbeddingAttrs>
@@ -95,16 +97,19 @@ void fields(const CrossEntropyAttrs*, F& f) {
 }
 template <typename F, typename A = DropoutAttrs>
 void fields(const DropoutAttrs*, F& f) {
-  f("rate", &A::rate), f("site", &A::site), f("features", &A::features), f.optional("feature", &A::feature);
+  f("rate", &A::rate), f("site", &A::site), f("features", &A::features),
+      f.optional("feature", &A::feature);
 }
 template <typename F, typename A = RandomAttrs>
 void fields(const RandomAttrs*, F& f) {
-  f("distribution", &A::distribution), f("mean", &A::mean), f("scale", &A::scale), f("site", &A::site);
+  f("distribution", &A::distribution), f("mean", &A::mean), f("scale", &A::scale),
+      f("site", &A::site);
   f("global_sizes", &A::global_sizes), f.optional("offsets", &A::offsets);
 }
 template <typename F, typename A = CollectiveAttrs>
 void fields(const CollectiveAttrs*, F& f) {
-  f("group", &A::group), f("op", &A::op), f.optional("dim", &A::dim), f.optional("concat_dim", &A::concat_dim);
+  f("group", &A::group), f("op", &A::op), f.optional("dim", &A::dim),
+      f.optional("concat_dim", &A::concat_dim);
   f.optional("global_size", &A::global_size);
 }
 template <typename F, typename A = PadMaskAttrs>
@@ -121,12 +126,14 @@ void fields(const AssembleAttrs*, F& f) {
 }
 template <typename F, typename A = Segment>
 void fields(const Segment*, F& f) {
-  f("begin", &A::begin), f("end", &A::end), f("parameter", &A::parameter), f.optional("decay", &A::decay);
+  f("begin", &A::begin), f("end", &A::end), f("parameter", &A::parameter),
+      f.optional("decay", &A::decay);
   f.optional("counts", &A::counts), f.optional("counted_at_origin_of", &A::counted_at_origin_of);
 }
 template <typename F, typename A = FlatAttrs>
 void fields(const FlatAttrs*, F& f) {
-  f("groups", &A::groups), f("group_elements", &A::group_elements), f.optional("shard_axes", &A::shard_axes);
+  f("groups", &A::groups), f("group_elements", &A::group_elements),
+      f.optional("shard_axes", &A::shard_axes);
   f("parameters", &A::parameters), f.optional("beta1", &A::beta1), f.optional("beta2", &A::beta2);
   f.optional("epsilon", &A::epsilon), f.optional("weight_decay", &A::weight_decay);
   f.optional("max_norm", &A::max_norm);
@@ -134,9 +141,10 @@ void fields(const FlatAttrs*, F& f) {
 
 // In the order of the variant.
 constexpr std::array<std::string_view, std::variant_size_v<Attributes>> kFamilies = {
-    "none", "constant", "scale", "compare", "dims", "slice", "pad", "concat", "reduce", "dot", "conv", "gelu",
-    "norm", "rope", "attention", "embedding", "cross_entropy", "dropout", "random", "collective", "pad_mask",
-    "view", "assemble", "flat"};
+    "none",   "constant",   "scale",     "compare",   "dims",          "slice",
+    "pad",    "concat",     "reduce",    "dot",       "conv",          "gelu",
+    "norm",   "rope",       "attention", "embedding", "cross_entropy", "dropout",
+    "random", "collective", "pad_mask",  "view",      "assemble",      "flat"};
 
 class Printer {
  public:
@@ -233,7 +241,9 @@ class Reader {
       reader.read(attrs.*member);
     }
     template <typename T>
-    void optional(std::string_view name, T Struct::*member) { (*this)(name, member); }
+    void optional(std::string_view name, T Struct::*member) {
+      (*this)(name, member);
+    }
   };
 
   void read(double& v) { v = cursor_.number(); }
@@ -329,26 +339,42 @@ Attributes usual_attributes(OpKind kind) {
     case K::kConstant: return ConstantAttrs{};
     case K::kScale: return ScaleAttrs{};
     case K::kCompare: return CompareAttrs{};
-    case K::kBroadcast: case K::kTranspose: return DimsAttrs{};
+    case K::kBroadcast:
+    case K::kTranspose: return DimsAttrs{};
     case K::kSlice: return SliceAttrs{};
     case K::kPad: return PadAttrs{};
     case K::kConcat: return ConcatAttrs{};
     case K::kReduce: return ReduceAttrs{};
     case K::kDot: return DotAttrs{};
-    case K::kConv: case K::kConvInputGrad: case K::kConvWeightGrad: return ConvAttrs{};
+    case K::kConv:
+    case K::kConvInputGrad:
+    case K::kConvWeightGrad: return ConvAttrs{};
     case K::kRandom: return RandomAttrs{};
-    case K::kGelu: case K::kGeluGrad: case K::kBiasGelu: return GeluAttrs{};
-    case K::kLayerNorm: case K::kRmsNorm: return NormAttrs{};
+    case K::kGelu:
+    case K::kGeluGrad:
+    case K::kBiasGelu: return GeluAttrs{};
+    case K::kLayerNorm:
+    case K::kRmsNorm: return NormAttrs{};
     case K::kRopeTable: return RopeAttrs{};
-    case K::kAttention: case K::kAttentionGrad: return AttentionAttrs{};
-    case K::kEmbedding: case K::kEmbeddingGrad: return EmbeddingAttrs{};
-    case K::kCrossEntropyMax: case K::kCrossEntropySum: case K::kCrossEntropyLoss:
+    case K::kAttention:
+    case K::kAttentionGrad: return AttentionAttrs{};
+    case K::kEmbedding:
+    case K::kEmbeddingGrad: return EmbeddingAttrs{};
+    case K::kCrossEntropyMax:
+    case K::kCrossEntropySum:
+    case K::kCrossEntropyLoss:
     case K::kCrossEntropyGrad: return CrossEntropyAttrs{};
     case K::kDropout: return DropoutAttrs{};
     case K::kView: return ViewAttrs{};
     case K::kAssemble: return AssembleAttrs{};
-    case K::kNormBlocks: case K::kNormParameters: case K::kClip: case K::kAdamW: return FlatAttrs{};
-    case K::kAllReduce: case K::kAllGather: case K::kReduceScatter: case K::kAllToAll:
+    case K::kNormBlocks:
+    case K::kNormParameters:
+    case K::kClip:
+    case K::kAdamW: return FlatAttrs{};
+    case K::kAllReduce:
+    case K::kAllGather:
+    case K::kReduceScatter:
+    case K::kAllToAll:
     case K::kShardSlice: return CollectiveAttrs{};
     case K::kPadMask: return PadMaskAttrs{};
     default: return NoAttrs{};

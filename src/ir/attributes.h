@@ -1,5 +1,5 @@
-// Attributes of ops: one struct a family, held in a variant. A struct has only what shape inference, the
-// sharding rule, the cost and the kernel read.
+// Attributes of ops: one struct a family, held in a variant. A struct has only what shape
+// inference, the sharding rule, the cost and the kernel read.
 #pragma once
 
 #include <cstdint>
@@ -27,7 +27,8 @@ struct AxisGroup {
   Axes axes;
   friend bool operator==(const AxisGroup&, const AxisGroup&) = default;
 };
-// All devices that hold a copy of a state, derived from the placement (tied embeddings, pipeline replicas).
+// All devices that hold a copy of a state, derived from the placement (tied embeddings, pipeline
+// replicas).
 struct Holders {
   std::string state;
   friend bool operator==(const Holders&, const Holders&) = default;
@@ -49,7 +50,8 @@ struct CompareAttrs {
   enum class Direction : uint8_t { kEq, kNe, kLt, kLe, kGt, kGe } direction = Direction::kEq;
   friend bool operator==(const CompareAttrs&, const CompareAttrs&) = default;
 };
-struct DimsAttrs {  // transpose: permutation; broadcast: the result's dimension of each operand dimension
+struct DimsAttrs {  // transpose: permutation; broadcast: the result's dimension of each operand
+                    // dimension
   std::vector<int> dims;
   friend bool operator==(const DimsAttrs&, const DimsAttrs&) = default;
 };
@@ -70,15 +72,16 @@ struct ReduceAttrs {
   std::vector<int> dims;  // ascending; they disappear
   friend bool operator==(const ReduceAttrs&, const ReduceAttrs&) = default;
 };
-// A product in einsum form with one letter a dimension: lhs "bsk", rhs "nk", out "bsn". A letter that is in
-// lhs and rhs but not in out is contracted.
+// A product in einsum form with one letter a dimension: lhs "bsk", rhs "nk", out "bsn". A letter
+// that is in lhs and rhs but not in out is contracted.
 struct DotAttrs {
   std::string lhs, rhs, out;
   friend bool operator==(const DotAttrs&, const DotAttrs&) = default;
 };
 struct ConvAttrs {  // x_NCHW, w_OIHW; symmetric padding
   std::vector<int64_t> stride{1, 1}, padding{0, 0};
-  std::vector<int64_t> input_size;  // H, W of x, for the input gradient; kernel size for the weight gradient
+  std::vector<int64_t>
+      input_size;  // H, W of x, for the input gradient; kernel size for the weight gradient
   friend bool operator==(const ConvAttrs&, const ConvAttrs&) = default;
 };
 struct GeluAttrs {
@@ -94,9 +97,9 @@ struct RopeAttrs {
   int64_t head_dim = 0;
   friend bool operator==(const RopeAttrs&, const RopeAttrs&) = default;
 };
-// Where a shard's first index lies in the global dimension. The partitioner writes it for ops whose result
-// depends on global indices (embedding, cross_entropy, dropout, padding masks):
-// offset = index of this device along `axes` * local size.
+// Where a shard's first index lies in the global dimension. The partitioner writes it for ops whose
+// result depends on global indices (embedding, cross_entropy, dropout, padding masks): offset =
+// index of this device along `axes` * local size.
 struct ShardOffset {
   Axes axes;
   int64_t global_size = 0;  // 0: the dimension is whole
@@ -128,7 +131,8 @@ struct DropoutAttrs {
   ShardOffset feature;
   friend bool operator==(const DropoutAttrs&, const DropoutAttrs&) = default;
 };
-struct RandomAttrs {  // initial values by global index, so that they are the same under every layout
+struct RandomAttrs {  // initial values by global index, so that they are the same under every
+                      // layout
   enum class Distribution : uint8_t { kNormal, kUniform } distribution = Distribution::kNormal;
   double mean = 0, scale = 1;  // normal: standard deviation; uniform: [mean - scale, mean + scale)
   std::string site;
@@ -139,12 +143,14 @@ struct RandomAttrs {  // initial values by global index, so that they are the sa
 struct CollectiveAttrs {
   DeviceGroup group;
   Reduction op = Reduction::kSum;
-  int dim = 0;           // all_gather, reduce_scatter, shard_slice, all_to_all: the dimension that becomes sharded / whole
-  int concat_dim = 0;    // all_to_all: the dimension that becomes whole (dim becomes sharded)
+  int dim = 0;  // all_gather, reduce_scatter, shard_slice, all_to_all: the dimension that becomes
+                // sharded / whole
+  int concat_dim = 0;       // all_to_all: the dimension that becomes whole (dim becomes sharded)
   int64_t global_size = 0;  // size of `dim` without padding
   friend bool operator==(const CollectiveAttrs&, const CollectiveAttrs&) = default;
 };
-struct PadMaskAttrs {  // elements of `dim` whose global index is at least the global size become `value`
+struct PadMaskAttrs {  // elements of `dim` whose global index is at least the global size become
+                       // `value`
   int dim = 0;
   double value = 0;
   ShardOffset offset;
@@ -164,14 +170,16 @@ struct Segment {
   int32_t parameter = 0;       // index in the module's parameter order
   bool decay = true;
   bool counts = true;  // false: another device (tp replica, second holder) counts it for the norm
-  Axes counted_at_origin_of;  // the norm counts it only where the index along each of these axes is 0
+  Axes counted_at_origin_of;  // the norm counts it only where the index along each of these axes is
+                              // 0
   friend bool operator==(const Segment&, const Segment&) = default;
 };
-struct FlatAttrs {  // norm_blocks, norm_parameters, adamw: the layout of the flat group(s) they work on
+struct FlatAttrs {  // norm_blocks, norm_parameters, adamw: the layout of the flat group(s) they
+                    // work on
   std::vector<std::vector<Segment>> groups;
   std::vector<int64_t> group_elements;  // padded size of each group, all shards together
-  Axes shard_axes;                      // ZeRO: the flat view is split over these axes; empty: whole
-  int32_t parameters = 0;               // number of parameters of the module
+  Axes shard_axes;         // ZeRO: the flat view is split over these axes; empty: whole
+  int32_t parameters = 0;  // number of parameters of the module
   double beta1 = 0.9, beta2 = 0.999, epsilon = 1e-8, weight_decay = 0, max_norm = 0;
   friend bool operator==(const FlatAttrs&, const FlatAttrs&) = default;
 };
@@ -184,15 +192,16 @@ using Attributes =
 
 // "{lhs=bsk, rhs=nk, out=bsn}"; empty for NoAttrs. Round-trips through parse_attributes.
 std::string to_string(const Attributes& attributes);
-// Reads what to_string wrote of the struct that `prototype` holds; fields that are not there keep its values.
-// Throws Error that says what was expected.
+// Reads what to_string wrote of the struct that `prototype` holds; fields that are not there keep
+// its values. Throws Error that says what was expected.
 Attributes parse_attributes(std::string_view text, Attributes prototype);
 Attributes read_attributes(Cursor& cursor, Attributes prototype);
 
 // "dot", "norm", "collective", …: the struct's name. parse_family gives its default values.
 std::string_view family(const Attributes& attributes);
 std::optional<Attributes> parse_family(std::string_view name);
-// The struct that ops of this kind usually have; only then the text form leaves out the family's name.
+// The struct that ops of this kind usually have; only then the text form leaves out the family's
+// name.
 Attributes usual_attributes(OpKind kind);
 
 }  // namespace mw::ir

@@ -17,7 +17,8 @@ bool in_word(char c) {
 }  // namespace
 
 void Cursor::skip_space() {
-  while (at_ < text_.size() && (text_[at_] == ' ' || (text_[at_] >= '\t' && text_[at_] <= '\r'))) ++at_;
+  while (at_ < text_.size() && (text_[at_] == ' ' || (text_[at_] >= '\t' && text_[at_] <= '\r')))
+    ++at_;
 }
 
 bool Cursor::at_end() {
@@ -95,7 +96,8 @@ double Cursor::number() {
 bool Cursor::number_next() { return is_digit(peek()) || peek() == '-'; }
 
 int Cursor::line() const {
-  return 1 + static_cast<int>(std::count(text_.begin(), text_.begin() + static_cast<long>(at_), '\n'));
+  return 1 +
+         static_cast<int>(std::count(text_.begin(), text_.begin() + static_cast<long>(at_), '\n'));
 }
 
 size_t Cursor::mark() {

@@ -1,5 +1,5 @@
-// Reads the text forms of ir: words, quoted names, numbers and punctuation, whatever the white space.
-// Private to room ir.
+// Reads the text forms of ir: words, quoted names, numbers and punctuation, whatever the white
+// space. Private to room ir.
 #pragma once
 
 #include <cstdint>

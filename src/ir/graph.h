@@ -13,13 +13,13 @@
 
 namespace mw::ir {
 
-// What an op is for, after autodiff: forward, input gradient, weight gradient (torch.distributed.pipelining's
-// letters), or part of the update.
+// What an op is for, after autodiff: forward, input gradient, weight gradient
+// (torch.distributed.pipelining's letters), or part of the update.
 enum class Work : uint8_t { kForward, kInputGrad, kWeightGrad, kUpdate };
 
-// Names of what a model calls its dimensions ("batch", "seq", "embed", "heads", "ffn", "vocab", …), one a
-// dimension, "" where it has no name. A plan's strategy maps them to mesh axes; a value that has them is
-// held in exactly that sharding.
+// Names of what a model calls its dimensions ("batch", "seq", "embed", "heads", "ffn", "vocab", …),
+// one a dimension, "" where it has no name. A plan's strategy maps them to mesh axes; a value that
+// has them is held in exactly that sharding.
 using LogicalAxes = std::vector<std::string>;
 
 struct Value {
@@ -36,13 +36,16 @@ struct Op {
   std::vector<ValueId> operands;
   std::vector<ValueId> results;
   Work work = Work::kForward;
-  LayerId layer;        // invalid: cloned into every stage that uses it
-  RegionId recompute;   // valid: a recomputed op of this region
-  bool accumulates = false;  // the last operand is an accumulator that the result is added to in place
+  LayerId layer;       // invalid: cloned into every stage that uses it
+  RegionId recompute;  // valid: a recomputed op of this region
+  bool accumulates =
+      false;  // the last operand is an accumulator that the result is added to in place
   std::vector<GraphId> called;  // graphs that it calls (while, conditional, reduce)
 
   template <typename Attrs>
-  const Attrs& as() const { return std::get<Attrs>(attrs); }
+  const Attrs& as() const {
+    return std::get<Attrs>(attrs);
+  }
 };
 
 // An input that is a state, or that the caller supplies anew for every call.
@@ -50,7 +53,8 @@ struct Input {
   ValueId value;
   StateId state;  // invalid: data (tokens, positions, a scalar)
 };
-// The state takes the value at the end of the graph; in place, since the value is made by ops that alias it.
+// The state takes the value at the end of the graph; in place, since the value is made by ops that
+// alias it.
 struct StateUpdate {
   StateId state;
   ValueId value;
@@ -81,7 +85,15 @@ class Graph {
   std::vector<std::vector<OpId>> users() const;
 };
 
-enum class StateKind : uint8_t { kWeight, kGradient, kMoment, kMaster, kRng, kDataPosition };
+enum class StateKind : uint8_t {
+  kWeight,
+  kGradient,
+  kMoment,
+  kMaster,
+  kRng,
+  kDataPosition,
+  kMetric
+};
 
 // Initial value of a parameter; drawn by global index from the RNG site of the parameter's name.
 struct Init {
@@ -97,15 +109,15 @@ struct State {
   StateKind kind = StateKind::kWeight;
   LogicalAxes logical;
   Init init;
-  LayerId layer;           // the layer that owns it: of its first use
-  bool decay = true;       // weight decay applies
-  StateId parameter;       // gradient, moment: of which weight
-  LayerId use;             // gradient: contributions of the uses in this layer
+  LayerId layer;      // the layer that owns it: of its first use
+  bool decay = true;  // weight decay applies
+  StateId parameter;  // gradient, moment: of which weight
+  LayerId use;        // gradient: contributions of the uses in this layer
 };
 
 struct Layer {
-  std::string name;    // "embed", "h.0", …, "head"
-  bool block = true;   // counts when layers are dealt out to stages; others go with their neighbour
+  std::string name;   // "embed", "h.0", …, "head"
+  bool block = true;  // counts when layers are dealt out to stages; others go with their neighbour
 };
 
 class Module {
@@ -124,20 +136,20 @@ class Module {
   std::vector<StateId> parameters() const;  // the weights, in order
 };
 
-// Structure: ids in range, every operand defined before use, one producer a value, names unique, state types
-// equal their inputs', every update comes from a value of the state's type. Throws CheckFailure that names the
-// graph and the op. Shapes are checked by ops::verify_types.
+// Structure: ids in range, every operand defined before use, one producer a value, names unique,
+// state types equal their inputs', every update comes from a value of the state's type. Throws
+// CheckFailure that names the graph and the op. Shapes are checked by ops::verify_types.
 void verify(const Graph& graph, const Module* module = nullptr);
 
-// Text form, described in text.cc; parse_graph(to_text(g)) prints the same text, given the same module, and
-// parse_module(to_text(m)) too. Throw Error "graph text, line 3: expected …, found …".
+// Text form, described in text.cc; parse_graph(to_text(g)) prints the same text, given the same
+// module, and parse_module(to_text(m)) too. Throw Error "graph text, line 3: expected …, found …".
 std::string to_text(const Graph& graph, const Module* module = nullptr);
 std::string to_text(const Module& module);
 Graph parse_graph(const std::string& text, const Module* module = nullptr);
 Module parse_module(const std::string& text);
 
-// Drops ops whose results nothing reads (outputs, updates and accumulating ops are kept), renumbering.
-// Returns old value id -> new value id (invalid: dropped).
+// Drops ops whose results nothing reads (outputs, updates and accumulating ops are kept),
+// renumbering. Returns old value id -> new value id (invalid: dropped).
 std::vector<ValueId> drop_dead(Graph& graph);
 
 }  // namespace mw::ir

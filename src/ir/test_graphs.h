@@ -31,13 +31,15 @@ inline Attributes random_attributes(std::mt19937& rng) {
     case 13: return EmbeddingAttrs{50257, offset};
     case 14: return CrossEntropyAttrs{50257, offset};
     case 15: return DropoutAttrs{0.1, "a site with \"spaces\"", 64, offset};
-    case 16: return RandomAttrs{RandomAttrs::Distribution::kUniform, 0, real(), "w", {4, 8}, {offset, {}}};
+    case 16:
+      return RandomAttrs{RandomAttrs::Distribution::kUniform, 0, real(), "w", {4, 8}, {offset, {}}};
     case 17: return CollectiveAttrs{AxisGroup{{"tp"}}, Reduction::kMax, 1, 0, number(64)};
     case 18: return CollectiveAttrs{Holders{"wte.weight"}, Reduction::kSum, 0, 0, 0};
     case 19: return PadMaskAttrs{1, -INFINITY, offset};
     default: {
       FlatAttrs flat;
-      flat.groups = {{Segment{0, 10, 0, true, false, {"tp"}}, Segment{256, 300, 1, false, true, {}}}, {}};
+      flat.groups = {
+          {Segment{0, 10, 0, true, false, {"tp"}}, Segment{256, 300, 1, false, true, {}}}, {}};
       flat.group_elements = {512, 0};
       flat.shard_axes = {"dp"};
       flat.parameters = 2;
@@ -54,7 +56,8 @@ inline Graph random_graph(std::mt19937& rng, const Module& module) {
   graph.name = "random";
   graph.add_input(TensorType(DType::kI64, {}), "count");
   for (size_t i = 0; i < module.states.size(); ++i) {
-    graph.add_input(module.states[i].type, number(2) ? fmt::format("in{}", i) : "", StateId(static_cast<int64_t>(i)));
+    graph.add_input(module.states[i].type, number(2) ? fmt::format("in{}", i) : "",
+                    StateId(static_cast<int64_t>(i)));
   }
   const int64_t ops = 1 + number(12);
   for (int64_t i = 0; i < ops; ++i) {
@@ -66,8 +69,9 @@ inline Graph random_graph(std::mt19937& rng, const Module& module) {
     if (number(2)) op.layer = LayerId(number(module.layers.size()));
     if (number(4) == 0) op.recompute = RegionId(number(9));
     if (number(4) == 0) op.called = {GraphId(0)};
-    std::vector<TensorType> results(static_cast<size_t>(number(3)),
-                                    TensorType(static_cast<DType>(number(8)), {Dim(number(9)), Dim(3)}));
+    std::vector<TensorType> results(
+        static_cast<size_t>(number(3)),
+        TensorType(static_cast<DType>(number(8)), {Dim(number(9)), Dim(3)}));
     if (!results.empty() && number(3) == 0) results[0].dims[1].size_value = ValueId(0);
     if (results.size() == 1 && !op.operands.empty() && number(2)) {
       results[0] = graph.type(op.operands.back());
@@ -75,7 +79,8 @@ inline Graph random_graph(std::mt19937& rng, const Module& module) {
     }
     const OpId id = graph.add_op(op, results);
     for (const ValueId value : graph.op(id).results) {
-      if (number(2)) graph.value(value).name = fmt::format("{}v{}", number(5) ? "" : "7 odd ", value.value);
+      if (number(2))
+        graph.value(value).name = fmt::format("{}v{}", number(5) ? "" : "7 odd ", value.value);
       if (number(2)) {
         for (int d = 0; d < graph.type(value).rank(); ++d) {
           graph.value(value).logical.push_back(axes[static_cast<size_t>(number(axes.size()))]);

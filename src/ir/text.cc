@@ -3,14 +3,13 @@
 //   graph microbatch {
 //     in %tokens : i32[8,256] <batch, attn_seq>
 //     in %wte.weight : f32[256,320] <vocab, embed> state wte.weight
-//     %h, %5 = rms_norm{epsilon=1e-05}(%3, %w) : f32[8,256,320] <batch, seq, embed>, f32[8,256] @h.0 F
-//     out %loss_sum, %logits
-//     update wte.weight.grad = %12
+//     %h, %5 = rms_norm{epsilon=1e-05}(%3, %w) : f32[8,256,320] <batch, seq, embed>, f32[8,256]
+//     @h.0 F out %loss_sum, %logits update wte.weight.grad = %12
 //   }
 //
-// A value without a name is its number. Layers, states and called graphs are names where the module is known
-// and numbers where it is not. After the layer tag stand the work letter and, where they hold, "recompute N",
-// "accumulates" and "calls [a, b]".
+// A value without a name is its number. Layers, states and called graphs are names where the module
+// is known and numbers where it is not. After the layer tag stand the work letter and, where they
+// hold, "recompute N", "accumulates" and "calls [a, b]".
 #include <array>
 #include <map>
 #include <string>
@@ -27,8 +26,8 @@ namespace mw::ir {
 namespace {
 
 constexpr std::string_view kWorkLetters = "FIWU";
-constexpr std::array<std::string_view, 6> kStateKinds = {"weight", "gradient", "moment", "master", "rng",
-                                                         "data_position"};
+constexpr std::array<std::string_view, 6> kStateKinds = {"weight", "gradient", "moment",
+                                                         "master", "rng",      "data_position"};
 constexpr std::array<std::string_view, 4> kInits = {"zeros", "ones", "normal", "uniform"};
 
 std::string value_ref(const Graph& graph, ValueId id) {
@@ -71,13 +70,15 @@ class Writer {
   std::string run() const {
     std::string text = fmt::format("graph {} {{\n", written_name(graph_.name));
     for (const Input& input : graph_.inputs) {
-      text += fmt::format("  in {} : {}{}\n", value_ref(graph_, input.value), typed(graph_, input.value),
+      text += fmt::format("  in {} : {}{}\n", value_ref(graph_, input.value),
+                          typed(graph_, input.value),
                           input.state.valid() ? " state " + state(input.state) : "");
     }
     for (const Op& op : graph_.ops) text += "  " + op_line(op) + "\n";
     if (!graph_.outputs.empty()) text += fmt::format("  out {}\n", values(graph_.outputs));
     for (const StateUpdate& update : graph_.updates) {
-      text += fmt::format("  update {} = {}\n", state(update.state), value_ref(graph_, update.value));
+      text +=
+          fmt::format("  update {} = {}\n", state(update.state), value_ref(graph_, update.value));
     }
     return text + "}\n";
   }
@@ -94,7 +95,8 @@ class Writer {
   std::string op_line(const Op& op) const {
     std::string text = op.results.empty() ? "" : values(op.results) + " = ";
     text += op_name(op.kind);
-    if (op.attrs.index() != usual_attributes(op.kind).index()) text += fmt::format(":{}", family(op.attrs));
+    if (op.attrs.index() != usual_attributes(op.kind).index())
+      text += fmt::format(":{}", family(op.attrs));
     text += fmt::format("{}({})", to_string(op.attrs), values(op.operands));
     for (size_t i = 0; i < op.results.size(); ++i) {
       text += fmt::format("{}{}", i == 0 ? " : " : ", ", typed(graph_, op.results[i]));
@@ -105,7 +107,8 @@ class Writer {
     if (op.accumulates) text += " accumulates";
     if (!op.called.empty()) {
       std::vector<std::string> called;
-      for (const GraphId id : op.called) called.push_back(item_ref(id, module_ ? &module_->graphs : nullptr));
+      for (const GraphId id : op.called)
+        called.push_back(item_ref(id, module_ ? &module_->graphs : nullptr));
       text += fmt::format(" calls [{}]", join(called, ", "));
     }
     return text;
@@ -153,8 +156,8 @@ LogicalAxes read_logical(Cursor& cursor) {
   return logical;
 }
 
-// Values are known by what is written: "5" or "loss". Numbered values get their numbers; the named ones get those
-// that are left over, in order.
+// Values are known by what is written: "5" or "loss". Numbered values get their numbers; the named
+// ones get those that are left over, in order.
 class GraphReader {
  public:
   GraphReader(Cursor& cursor, const Module* module) : cursor_(cursor), module_(module) {}
@@ -176,7 +179,8 @@ class GraphReader {
       do graph_.outputs.push_back(use());
       while (cursor_.accept(","));
     } else if (cursor_.accept("update")) {
-      const StateId state = read_item<StateId>(cursor_, module_ ? &module_->states : nullptr, "state");
+      const StateId state =
+          read_item<StateId>(cursor_, module_ ? &module_->states : nullptr, "state");
       cursor_.expect("=");
       graph_.updates.push_back({state, use()});
     } else {
@@ -236,7 +240,8 @@ class GraphReader {
     graph_.value(id).logical = read_logical(cursor_);
     define(name, id);
     if (cursor_.accept("state")) {
-      graph_.inputs.back().state = read_item<StateId>(cursor_, module_ ? &module_->states : nullptr, "state");
+      graph_.inputs.back().state =
+          read_item<StateId>(cursor_, module_ ? &module_->states : nullptr, "state");
     }
   }
 
@@ -288,17 +293,20 @@ class GraphReader {
   }
 
   void tags(Op& op) {
-    if (cursor_.accept("@")) op.layer = read_item<LayerId>(cursor_, module_ ? &module_->layers : nullptr, "layer");
+    if (cursor_.accept("@"))
+      op.layer = read_item<LayerId>(cursor_, module_ ? &module_->layers : nullptr, "layer");
     const size_t start = cursor_.mark();
     const std::string letter = cursor_.word();
     const size_t work = kWorkLetters.find(letter);
-    if (letter.size() != 1 || work == std::string_view::npos) cursor_.fail_at(start, "F, I, W or U");
+    if (letter.size() != 1 || work == std::string_view::npos)
+      cursor_.fail_at(start, "F, I, W or U");
     op.work = static_cast<Work>(work);
     if (cursor_.accept("recompute")) op.recompute = RegionId(cursor_.integer());
     op.accumulates = cursor_.accept("accumulates");
     if (!cursor_.accept("calls")) return;
     cursor_.expect("[");
-    // Graphs may call graphs that come later, so a name is looked up only in a module that is whole.
+    // Graphs may call graphs that come later, so a name is looked up only in a module that is
+    // whole.
     do op.called.push_back(read_item<GraphId>(cursor_, called_graphs(), "graph"));
     while (cursor_.accept(","));
     cursor_.expect("]");
@@ -311,7 +319,8 @@ class GraphReader {
     for (const int64_t number : number_) {
       if (number < 0) continue;
       if (number >= static_cast<int64_t>(count)) {
-        throw_error("graph text: graph {}: %{} is too large, there are {} values", graph_.name, number, count);
+        throw_error("graph text: graph {}: %{} is too large, there are {} values", graph_.name,
+                    number, count);
       }
       taken[static_cast<size_t>(number)] = true;
     }
@@ -350,8 +359,9 @@ class GraphReader {
 };
 
 std::string state_line(const Module& module, const State& state) {
-  std::string text = fmt::format("state {} : {}{} {}", written_name(state.name), to_string(state.type),
-                                 logical_text(state.logical), kStateKinds[static_cast<size_t>(state.kind)]);
+  std::string text =
+      fmt::format("state {} : {}{} {}", written_name(state.name), to_string(state.type),
+                  logical_text(state.logical), kStateKinds[static_cast<size_t>(state.kind)]);
   if (state.parameter.valid()) text += " of " + item_ref(state.parameter, &module.states);
   if (!(state.init == Init{})) {
     text += fmt::format(" init {}", kInits[static_cast<size_t>(state.init.kind)]);
@@ -411,11 +421,14 @@ std::vector<Graph> graph_names(const std::string& text) {
 
 }  // namespace
 
-std::string to_text(const Graph& graph, const Module* module) { return Writer(graph, module).run(); }
+std::string to_text(const Graph& graph, const Module* module) {
+  return Writer(graph, module).run();
+}
 
 std::string to_text(const Module& module) {
   std::string text = fmt::format("module {} {{\n", written_name(module.name));
-  for (const Layer& layer : module.layers) text += fmt::format("  layer {}\n", written_name(layer.name));
+  for (const Layer& layer : module.layers)
+    text += fmt::format("  layer {}\n", written_name(layer.name));
   for (const State& state : module.states) text += "  " + state_line(module, state) + "\n";
   for (const Graph& graph : module.graphs) {
     const std::string graph_text = to_text(graph, &module);

@@ -28,7 +28,8 @@ TEST_CASE("the text of a random graph parses to a graph that prints the same tex
     std::mt19937 rng(seed);
     const Graph graph = random_graph(rng, module);
     verify(graph, &module);
-    for (const Module* context : {static_cast<const Module*>(nullptr), static_cast<const Module*>(&module)}) {
+    for (const Module* context :
+         {static_cast<const Module*>(nullptr), static_cast<const Module*>(&module)}) {
       const std::string text = to_text(graph, context);
       CAPTURE(text);
       const Graph again = parse_graph(text, context);
@@ -80,7 +81,8 @@ TEST_CASE("a graph reads like this") {
         "graph microbatch {\n"
         "  in %tokens : i32[2,8]\n"
         "  in %wte.weight : f32[16,4] state wte.weight\n"
-        "  %2 = embedding{vocab=16, rows={axes=[tp], global_size=16}}(%tokens, %wte.weight) : f32[2,8,4] "
+        "  %2 = embedding{vocab=16, rows={axes=[tp], global_size=16}}(%tokens, %wte.weight) : "
+        "f32[2,8,4] "
         "<batch, seq, _> @embed F\n"
         "  %3 = copy(%2) : f32[2,8,4] I recompute 1\n"
         "  out %3\n"
@@ -105,7 +107,8 @@ TEST_CASE("a mistake in graph text is named with its line and what was expected"
   CHECK(message_of(head + "  %y = relu(%z) : f32[2] F\n}") ==
         "graph text, line 3: expected a value that is defined before, found '%z) : f32[2] F'");
   CHECK(message_of(head + "  %x = relu(%x) : f32[2] F\n}") ==
-        "graph text, line 3: expected a value that is not defined before, found '%x = relu(%x) : f32[2] F'");
+        "graph text, line 3: expected a value that is not defined before, found '%x = relu(%x) : "
+        "f32[2] F'");
   CHECK(message_of(head + "  %y = relu(%x) : g32[2] F\n}") ==
         "graph text, line 3: expected a dtype, found 'g32[2] F'");
   CHECK(message_of(head + "  %y = relu(%x) : f32[2] X\n}") ==

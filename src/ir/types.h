@@ -11,9 +11,9 @@
 
 namespace mw::ir {
 
-// One dimension of a tensor. A static dimension has `size` elements. A bounded one has at most `size`, and
-// the i64 scalar `size_value` of the same graph holds how many there are: memory uses the bound, cost the
-// expectation.
+// One dimension of a tensor. A static dimension has `size` elements. A bounded one has at most
+// `size`, and the i64 scalar `size_value` of the same graph holds how many there are: memory uses
+// the bound, cost the expectation.
 struct Dim {
   int64_t size = 0;
   ValueId size_value;

@@ -82,7 +82,8 @@ TEST_CASE("types, logical axes and accumulators that do not fit are named") {
   CHECK(failure([](Graph& g) { g.values[1].type.dims[0].size = -1; }) ==
         "graph 'g': op 0 (relu -> %1): %1 has a negative dimension: f32[-1,4]");
   CHECK(failure([](Graph& g) { g.values[1].type.dims[0].size_value = ValueId(0); }) ==
-        "graph 'g': op 0 (relu -> %1): the bounded dimension of %1 has a size value of type f32[16,4], not i64[]");
+        "graph 'g': op 0 (relu -> %1): the bounded dimension of %1 has a size value of type "
+        "f32[16,4], not i64[]");
   CHECK(failure([](Graph& g) {
           g.ops[1].accumulates = true;
           g.values[2].type = make_type(DType::kF32, {3});
@@ -105,11 +106,15 @@ TEST_CASE("states that do not exist, differ in type or are bound twice are named
   CHECK(failure([](Graph& g) { g.updates[0].state = StateId(); }) ==
         "graph 'g': updates: the state id is invalid");
   CHECK(failure([](Graph& g) { g.values[2].type = make_type(DType::kF32, {4}); }) ==
-        "graph 'g': update of state 'wte.weight.grad': b has type f32[4], but the state has f32[16,4]");
-  CHECK(failure([](Graph& g) {
-          g.values[2].type = make_type(DType::kF32, {4});
-          g.updates[0].state = StateId(0);
-        }, false) == "graph 'g': update of state '#0': b has type f32[4], but the state's input has f32[16,4]");
+        "graph 'g': update of state 'wte.weight.grad': b has type f32[4], but the state has "
+        "f32[16,4]");
+  CHECK(failure(
+            [](Graph& g) {
+              g.values[2].type = make_type(DType::kF32, {4});
+              g.updates[0].state = StateId(0);
+            },
+            false) ==
+        "graph 'g': update of state '#0': b has type f32[4], but the state's input has f32[16,4]");
 }
 
 TEST_CASE("drop_dead drops what nothing reads and keeps outputs, updates and accumulating ops") {

@@ -1,0 +1,175 @@
+#include "models/config.h"
+
+#include <algorithm>
+#include <array>
+#include <optional>
+#include <vector>
+
+#include <fmt/core.h>
+
+#include "base/error.h"
+#include "base/json.h"
+#include "base/json_reader.h"
+#include "base/text.h"
+
+namespace mw::models {
+namespace {
+
+constexpr std::array<std::string_view, 2> kModelTypes = {"gpt2", "llama"};
+// transformers' names; several are one function.
+constexpr std::array<std::string_view, 7> kActivations = {
+    "gelu", "gelu_new", "gelu_pytorch_tanh", "gelu_fast", "relu", "silu", "swish"};
+constexpr std::array kActivationOf = {
+    Activation::kGelu, Activation::kGeluTanh, Activation::kGeluTanh, Activation::kGeluTanh,
+    Activation::kRelu, Activation::kSilu,     Activation::kSilu};
+
+Activation activation(JsonReader& reader, std::string_view key, std::string_view fallback) {
+  const std::string name = reader.choice_or(key, fallback, kActivations);
+  return kActivationOf[static_cast<size_t>(
+      std::find(kActivations.begin(), kActivations.end(), name) - kActivations.begin())];
+}
+
+double dropout(JsonReader& reader, std::string_view key, double fallback) {
+  const double rate = reader.number_or(key, fallback, {.min = 0, .max = 1});
+  if (rate == 1) reader.fail(key, "must be below 1, is 1.0; dropout 1 leaves nothing");
+  return rate;
+}
+
+// "1, 2, 4 or 8": the divisors of n up to `most` of them, the largest ones.
+std::string divisors(int64_t n, size_t most = 8) {
+  std::vector<std::string> found;
+  for (int64_t d = n; d >= 1 && found.size() < most; --d) {
+    if (n % d == 0) found.push_back(fmt::format("{}", d));
+  }
+  std::reverse(found.begin(), found.end());
+  if (found.size() == 1) return found[0];
+  const std::string last = found.back();
+  found.pop_back();
+  return fmt::format("{} or {}", join(found, ", "), last);
+}
+
+// A key with a value, "n_embd=64", that has to be divided by another.
+void must_divide(JsonReader& reader, std::string_view divisor_key, int64_t divisor,
+                 std::string_view key, int64_t value) {
+  if (divisor < 1 || value < 1 || value % divisor == 0) return;
+  reader.fail(divisor_key, "must divide {}={}, is {}; use {}", key, value, divisor,
+              divisors(value));
+}
+
+// Keys that nobody asked for are usual in these files (a tokenizer's, a trainer's); one that is
+// nearly a key that is missing is a slip.
+void report_slips(JsonReader& reader, const std::vector<std::string>& known) {
+  std::vector<std::string> missing;
+  for (const std::string& key : known) {
+    if (!reader.has(key)) missing.push_back(key);
+  }
+  for (const std::string& key : reader.keys()) {
+    if (std::find(known.begin(), known.end(), key) != known.end()) continue;
+    const std::string hint = did_you_mean(key, missing);
+    if (!hint.empty())
+      reader.fail(key, "is no key of a {} config{}", reader.string_or("model_type", ""), hint);
+  }
+}
+
+void read_gpt2(JsonReader& reader, ModelConfig& config) {
+  config.family = Family::kGpt2;
+  config.vocab_size = reader.integer("vocab_size", {.min = 1});
+  config.max_positions = reader.integer("n_positions", {.min = 1});
+  config.hidden_size = reader.integer("n_embd", {.min = 1});
+  config.layers = reader.integer("n_layer", {.min = 1});
+  config.heads = reader.integer("n_head", {.min = 1});
+  config.kv_heads = config.heads;
+  config.ffn_size = reader.integer_or("n_inner", 4 * config.hidden_size, {.min = 1});
+  config.activation = activation(reader, "activation_function", "gelu_new");
+  config.norm_epsilon = reader.number_or("layer_norm_epsilon", 1e-5, {.min = 0});
+  config.initializer_range = reader.number_or("initializer_range", 0.02, {.min = 0});
+  config.tie_word_embeddings = reader.boolean_or("tie_word_embeddings", true);
+  config.embedding_dropout = dropout(reader, "embd_pdrop", 0.1);
+  config.residual_dropout = dropout(reader, "resid_pdrop", 0.1);
+  config.attention_dropout = dropout(reader, "attn_pdrop", 0.1);
+  config.scale_attention = reader.boolean_or("scale_attn_weights", true);
+  config.scale_attention_by_layer = reader.boolean_or("scale_attn_by_inverse_layer_idx", false);
+  if (reader.boolean_or("add_cross_attention", false)) {
+    reader.fail("add_cross_attention", "must be false, is true; there is no encoder to attend to");
+  }
+  must_divide(reader, "n_head", config.heads, "n_embd", config.hidden_size);
+  config.head_dim = config.heads > 0 ? config.hidden_size / config.heads : 0;
+  report_slips(reader,
+               {"model_type", "vocab_size", "n_positions", "n_embd", "n_layer", "n_head", "n_inner",
+                "activation_function", "layer_norm_epsilon", "initializer_range",
+                "tie_word_embeddings", "embd_pdrop", "resid_pdrop", "attn_pdrop",
+                "scale_attn_weights", "scale_attn_by_inverse_layer_idx", "add_cross_attention"});
+}
+
+// Either rope_theta and rope_scaling (transformers 4) or rope_parameters (5).
+double rope_theta(JsonReader& reader) {
+  constexpr std::array<std::string_view, 1> kTypes = {"default"};
+  const JsonReader::NumberRange range{.min = 1};
+  double theta = reader.number_or("rope_theta", 10000, range);
+  if (reader.has("rope_parameters")) {
+    JsonReader parameters = reader.object("rope_parameters");
+    theta = parameters.number_or("rope_theta", theta, range);
+    parameters.choice_or("rope_type", "default", kTypes);
+  }
+  if (reader.has("rope_scaling")) {
+    JsonReader scaling = reader.object("rope_scaling");
+    scaling.choice_or(scaling.has("type") ? "type" : "rope_type", "default", kTypes);
+  }
+  return theta;
+}
+
+void read_llama(JsonReader& reader, ModelConfig& config) {
+  config.family = Family::kLlama;
+  config.vocab_size = reader.integer("vocab_size", {.min = 1});
+  config.max_positions = reader.integer("max_position_embeddings", {.min = 1});
+  config.hidden_size = reader.integer("hidden_size", {.min = 1});
+  config.layers = reader.integer("num_hidden_layers", {.min = 1});
+  config.heads = reader.integer("num_attention_heads", {.min = 1});
+  config.kv_heads = reader.integer_or("num_key_value_heads", config.heads, {.min = 1});
+  config.ffn_size = reader.integer("intermediate_size", {.min = 1});
+  config.activation = activation(reader, "hidden_act", "silu");
+  config.norm_epsilon = reader.number_or("rms_norm_eps", 1e-6, {.min = 0});
+  config.initializer_range = reader.number_or("initializer_range", 0.02, {.min = 0});
+  config.tie_word_embeddings = reader.boolean_or("tie_word_embeddings", false);
+  config.attention_dropout = dropout(reader, "attention_dropout", 0);
+  config.attention_bias = reader.boolean_or("attention_bias", false);
+  config.mlp_bias = reader.boolean_or("mlp_bias", false);
+  config.rope_theta = rope_theta(reader);
+  if (reader.has("head_dim")) {
+    config.head_dim = reader.integer("head_dim", {.min = 2});
+  } else {
+    must_divide(reader, "num_attention_heads", config.heads, "hidden_size", config.hidden_size);
+    config.head_dim = config.heads > 0 ? config.hidden_size / config.heads : 0;
+  }
+  if (config.head_dim % 2 != 0) {
+    reader.fail(reader.has("head_dim") ? "head_dim" : "num_attention_heads",
+                "must make an even head size for rotary embedding, makes {}", config.head_dim);
+  }
+  must_divide(reader, "num_key_value_heads", config.kv_heads, "num_attention_heads", config.heads);
+  report_slips(reader, {"model_type", "vocab_size", "max_position_embeddings", "hidden_size",
+                        "num_hidden_layers", "num_attention_heads", "num_key_value_heads",
+                        "intermediate_size", "hidden_act", "rms_norm_eps", "initializer_range",
+                        "tie_word_embeddings", "attention_dropout", "attention_bias", "mlp_bias",
+                        "rope_theta", "rope_parameters", "rope_scaling", "head_dim"});
+}
+
+}  // namespace
+
+ModelConfig parse_config(std::string_view text, const std::string& file) {
+  const Json json = parse_json(text, file);
+  Diagnostics diagnostics;
+  JsonReader reader(json, file, &diagnostics);
+  ModelConfig config;
+  config.source = file;
+  const std::string type = reader.choice("model_type", kModelTypes);
+  diagnostics.throw_if_any();
+  if (type == "gpt2") {
+    read_gpt2(reader, config);
+  } else {
+    read_llama(reader, config);
+  }
+  diagnostics.throw_if_any();
+  return config;
+}
+
+}  // namespace mw::models

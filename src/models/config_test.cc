@@ -1,0 +1,148 @@
+#include "models/config.h"
+
+#include <doctest/doctest.h>
+
+#include "base/error.h"
+
+using namespace mw;
+using namespace mw::models;
+
+namespace {
+
+std::string message_of(std::string_view json) {
+  try {
+    parse_config(json, "models/x.json");
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
+constexpr std::string_view kGpt2 =
+    R"({"model_type": "gpt2", "vocab_size": 256, "n_positions": 64, "n_embd": 64, "n_layer": 2, "n_head": 4})";
+constexpr std::string_view kLlama =
+    R"({"model_type": "llama", "vocab_size": 256, "max_position_embeddings": 64, "hidden_size": 64,
+        "intermediate_size": 160, "num_hidden_layers": 2, "num_attention_heads": 4})";
+
+// The config with one more entry.
+std::string with(std::string_view json, std::string_view entry) {
+  return std::string(json.substr(0, json.rfind('}'))) + ", " + std::string(entry) + "}";
+}
+
+}  // namespace
+
+TEST_CASE("keys that a GPT-2 config does not give have transformers' defaults") {
+  const ModelConfig config = parse_config(kGpt2, "models/x.json");
+  CHECK(config.family == Family::kGpt2);
+  CHECK(config.head_dim == 16);
+  CHECK(config.kv_heads == 4);
+  CHECK(config.ffn_size == 256);
+  CHECK(config.activation == Activation::kGeluTanh);
+  CHECK(config.norm_epsilon == 1e-5);
+  CHECK(config.tie_word_embeddings);
+  CHECK(config.embedding_dropout == 0.1);
+  CHECK(config.residual_dropout == 0.1);
+  CHECK(config.attention_dropout == 0.1);
+  CHECK(config.has_dropout());
+  CHECK(parse_config(with(kGpt2, R"("n_inner": null)"), "").ffn_size == 256);
+  CHECK(parse_config(with(kGpt2, R"("n_inner": 100)"), "").ffn_size == 100);
+  CHECK(parse_config(with(kGpt2, R"("activation_function": "gelu")"), "").activation ==
+        Activation::kGelu);
+}
+
+TEST_CASE("keys that a Llama config does not give have transformers' defaults") {
+  const ModelConfig config = parse_config(kLlama, "models/x.json");
+  CHECK(config.family == Family::kLlama);
+  CHECK(config.head_dim == 16);
+  CHECK(config.kv_heads == 4);
+  CHECK(config.activation == Activation::kSilu);
+  CHECK(config.norm_epsilon == 1e-6);
+  CHECK(config.rope_theta == 10000);
+  CHECK(!config.tie_word_embeddings);
+  CHECK(!config.has_dropout());
+  CHECK(!config.attention_bias);
+}
+
+TEST_CASE("rope_theta is read from where transformers 4 and 5 write it") {
+  CHECK(parse_config(with(kLlama, R"("rope_theta": 500000)"), "").rope_theta == 500000);
+  CHECK(parse_config(with(kLlama, R"("rope_theta": 500000.0, "rope_scaling": null)"), "")
+            .rope_theta == 500000);
+  CHECK(parse_config(
+            with(kLlama, R"("rope_parameters": {"rope_theta": 500000.0, "rope_type": "default"})"),
+            "")
+            .rope_theta == 500000);
+  CHECK(message_of(with(kLlama, R"("rope_parameters": {"rope_type": "llama3"})")) ==
+        R"(models/x.json: rope_parameters.rope_type: must be "default", is "llama3")");
+  CHECK(message_of(with(kLlama, R"("rope_scaling": {"type": "linear", "factor": 2.0})")) ==
+        R"(models/x.json: rope_scaling.type: must be "default", is "linear")");
+}
+
+TEST_CASE("keys that do not concern training are ignored") {
+  CHECK(message_of(
+            with(kGpt2, R"("architectures": ["GPT2LMHeadModel"], "use_cache": true, "n_ctx": 64,
+        "task_specific_params": {"text-generation": {"do_sample": true}}, "transformers_version": "5.0")")) ==
+        "no error");
+}
+
+TEST_CASE("an unsupported model type is answered with those that are supported") {
+  CHECK(message_of(R"({"model_type": "bert", "n_head": "x"})") ==
+        R"(models/x.json: model_type: must be "gpt2" or "llama", is "bert")");
+  CHECK(
+      message_of(R"({"model_type": "lama"})") ==
+      R"(models/x.json: model_type: must be "gpt2" or "llama", is "lama", did you mean 'llama'?)");
+  CHECK(message_of("{}") == R"(models/x.json: model_type: is missing; must be "gpt2" or "llama")");
+}
+
+TEST_CASE("missing keys are reported together") {
+  CHECK(message_of(R"({"model_type": "gpt2", "n_embd": 64})") ==
+        "models/x.json: vocab_size: is missing; must be an integer of at least 1\n"
+        "models/x.json: n_positions: is missing; must be an integer of at least 1\n"
+        "models/x.json: n_layer: is missing; must be an integer of at least 1\n"
+        "models/x.json: n_head: is missing; must be an integer of at least 1");
+  CHECK(
+      message_of(
+          R"({"model_type": "llama", "vocab_size": 256, "hidden_size": 64, "max_position_embeddings": 8})") ==
+      "models/x.json: num_hidden_layers: is missing; must be an integer of at least 1\n"
+      "models/x.json: num_attention_heads: is missing; must be an integer of at least 1\n"
+      "models/x.json: intermediate_size: is missing; must be an integer of at least 1");
+}
+
+TEST_CASE("everything wrong with a GPT-2 config is reported at once") {
+  CHECK(
+      message_of(
+          R"({"model_type": "gpt2", "vocab_size": 0, "n_positions": "64", "n_embd": 64, "n_layer": 2,
+        "n_head": 5, "activation_function": "gelu_nw", "resid_pdrop": 1.0, "attn_pdrop": -0.5,
+        "layer_norm_epsilon": "small", "tie_word_embedding": false, "add_cross_attention": true})") ==
+      R"(models/x.json: vocab_size: must be an integer of at least 1, is 0
+models/x.json: n_positions: must be an integer of at least 1, is "64"
+models/x.json: activation_function: must be "gelu", "gelu_new", "gelu_pytorch_tanh", "gelu_fast", "relu", "silu" or "swish", is "gelu_nw", did you mean 'gelu_new'?
+models/x.json: layer_norm_epsilon: must be a number of at least 0, is "small"
+models/x.json: resid_pdrop: must be below 1, is 1.0; dropout 1 leaves nothing
+models/x.json: attn_pdrop: must be a number from 0 to 1, is -0.5
+models/x.json: add_cross_attention: must be false, is true; there is no encoder to attend to
+models/x.json: n_head: must divide n_embd=64, is 5; use 1, 2, 4, 8, 16, 32 or 64
+models/x.json: tie_word_embedding: is no key of a gpt2 config, did you mean 'tie_word_embeddings'?)");
+}
+
+TEST_CASE("heads that do not fit a Llama config are reported with those that do") {
+  CHECK(
+      message_of(with(kLlama, R"("num_key_value_heads": 3)")) ==
+      "models/x.json: num_key_value_heads: must divide num_attention_heads=4, is 3; use 1, 2 or 4");
+  CHECK(message_of(with(kLlama, R"("head_dim": 7)")) ==
+        "models/x.json: head_dim: must make an even head size for rotary embedding, makes 7");
+  CHECK(message_of(with(kLlama, R"("head_dim": 24)")) == "no error");
+  CHECK(
+      message_of(
+          R"({"model_type": "llama", "vocab_size": 256, "max_position_embeddings": 64, "hidden_size": 63,
+        "intermediate_size": 160, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_head": 2})") ==
+      "models/x.json: num_attention_heads: must divide hidden_size=63, is 4; use 1, 3, 7, 9, 21 or "
+      "63\n"
+      "models/x.json: num_attention_heads: must make an even head size for rotary embedding, makes "
+      "15\n"
+      "models/x.json: num_key_value_head: is no key of a llama config, did you mean "
+      "'num_key_value_heads'?");
+}
+
+TEST_CASE("a file that is no JSON is reported with its name") {
+  CHECK(message_of("{\"model_type\": ").substr(0, 15) == "models/x.json:1");
+}

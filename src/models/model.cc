@@ -1,0 +1,85 @@
+#include "models/model.h"
+
+#include <fmt/core.h>
+
+#include "base/error.h"
+#include "models/transformer.h"
+
+namespace mw::models {
+
+TransformerInputs add_inputs(NetBuilder& net, const ModelConfig& config, BatchShape shape) {
+  const std::vector<int64_t> sizes = {shape.batch, shape.seq_len};
+  const ir::LogicalAxes axes = {"batch", "attn_seq"};
+  TransformerInputs inputs;
+  inputs.tokens_BS = net.input("tokens", DType::kI32, sizes, axes);
+  inputs.targets_BS = net.input("targets", DType::kI32, sizes, axes);
+  inputs.positions_BS = net.input("positions", DType::kI32, sizes, axes);
+  net.input("loss_scale", DType::kF32, {});
+  if (!config.has_dropout()) return inputs;
+  const ValueId sample_ids_B = net.input("sample_ids", DType::kI64, {shape.batch}, {"batch"});
+  const ValueId seed = net.input("seed", DType::kI64, {});
+  const ValueId step = net.input("step", DType::kI64, {});
+  inputs.random = ops::Builder::Random{seed, step, sample_ids_B, inputs.positions_BS};
+  return inputs;
+}
+
+ValueId residual_dropout(NetBuilder& net, const TransformerInputs& inputs, ValueId x_BSD,
+                         double rate, const std::string& site) {
+  if (rate == 0) return x_BSD;
+  return net.annotate(net.ops().dropout(x_BSD, rate, site, *inputs.random), site, kResidual);
+}
+
+ValueId activate(NetBuilder& net, Activation activation, ValueId x, std::optional<ValueId> bias) {
+  ops::Builder& ops = net.ops();
+  const bool gelu = activation == Activation::kGelu || activation == Activation::kGeluTanh;
+  const bool tanh = activation == Activation::kGeluTanh;
+  if (gelu) return bias ? ops.bias_gelu(x, *bias, tanh) : ops.gelu(x, tanh);
+  if (bias) x = ops.bias_add(x, *bias);
+  return activation == Activation::kRelu ? ops.relu(x) : ops.silu(x);
+}
+
+void write_loss(NetBuilder& net, const TransformerInputs& inputs, ValueId h_BSD, ValueId table_VD) {
+  const ValueId logits_BSV = net.annotate(net.ops().dot(h_BSD, table_VD, "bsd,vd->bsv"), "logits",
+                                          {"batch", "attn_seq", "vocab"});
+  const ValueId loss_BS = net.annotate(net.ops().cross_entropy(logits_BSV, inputs.targets_BS),
+                                       "loss", {"batch", "attn_seq"});
+  net.output_loss(loss_BS);
+  net.output(logits_BSV);
+}
+
+ir::Module build_model(const ModelConfig& config, BatchShape shape) {
+  Diagnostics diagnostics;
+  if (shape.batch < 1)
+    diagnostics.add("{}: the batch must have at least 1 sample, has {}", config.source,
+                    shape.batch);
+  if (shape.seq_len < 1 || shape.seq_len > config.max_positions) {
+    diagnostics.add(
+        "{}: the sequence length must be from 1 to the {} positions of the model, is {}",
+        config.source, config.max_positions, shape.seq_len);
+  }
+  diagnostics.throw_if_any();
+  return config.family == Family::kGpt2 ? build_gpt2(config, shape) : build_llama(config, shape);
+}
+
+int64_t parameter_count(const ir::Module& module) {
+  int64_t count = 0;
+  for (const StateId id : module.parameters()) count += module.state(id).type.elements();
+  return count;
+}
+
+ModelFlops model_flops_per_token(const ModelConfig& config, int64_t seq_len) {
+  const auto d = static_cast<double>(config.hidden_size);
+  const auto qd = static_cast<double>(config.heads * config.head_dim);
+  const auto kvd = static_cast<double>(config.kv_heads * config.head_dim);
+  const double ffn_matrices = config.family == Family::kLlama ? 3 : 2;
+  const double projections = 2 * (d * (qd + 2 * kvd) + qd * d);
+  const double ffn = 2 * ffn_matrices * d * static_cast<double>(config.ffn_size);
+  const double attention =
+      4 * static_cast<double>(seq_len) * qd;  // scores and their product with the values
+  const double head = 2 * d * static_cast<double>(config.vocab_size);
+  const double forward =
+      static_cast<double>(config.layers) * (projections + ffn + attention) + head;
+  return {Flops(forward), Flops(3 * forward)};
+}
+
+}  // namespace mw::models

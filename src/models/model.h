@@ -1,0 +1,44 @@
+// The transformers of the zoo: a config becomes a Module with the forward graph "microbatch".
+//
+// B batch, S sequence, D model, H heads, N kv heads, K head dim, F ffn, V vocab, P positions
+#pragma once
+
+#include <cstdint>
+
+#include "base/ids.h"
+#include "ir/graph.h"
+#include "models/config.h"
+
+namespace mw::models {
+
+struct BatchShape {
+  int64_t batch = 1;  // samples of one microbatch, all data-parallel ranks together
+  int64_t seq_len = 1;
+};
+
+// Layers "embed", "h.0" … "h.(n-1)", "head". Inputs of "microbatch": the parameters, tokens and
+// targets and positions i32 [B, S] (a target of -100 does not count), loss_scale f32, and only
+// where the config has dropout sample_ids i64 [B], seed i64, step i64. Outputs: loss_sum f32, the
+// sum of the tokens' losses, and logits f32 [B, S, V]. Nothing in this graph reads loss_scale: it
+// is the gradient of loss_sum that differentiation starts from. Parameters are named as in Hugging
+// Face's state_dict, with shapes that show their heads (see hf_mapping.h); tied embeddings are one
+// parameter that the layers "embed" and "head" both read. Logical axes: batch; seq (the sequence
+// between blocks: Megatron's sequence parallelism shards it over tp) and attn_seq (the sequence
+// inside attention and MLP: only context parallelism shards it); embed, heads, kv_heads, ffn,
+// vocab. Throws Error where the sequence is longer than the config's positions.
+ir::Module build_model(const ModelConfig& config, BatchShape shape);
+
+// Elements of all weights; tied embeddings count once.
+int64_t parameter_count(const ir::Module& module);
+
+struct ModelFlops {
+  Flops forward, training;
+};
+// FLOPs of the model's matrix products per token of a sequence of this length; multiply and add
+// count two, training is three times forward, recomputation does not count, and attention counts
+// the whole S x S square though it is causal [Narayanan et al. 2021, "Efficient large-scale
+// language model training on GPU clusters using Megatron-LM", appendix; Chowdhery et al. 2022,
+// "PaLM", appendix B: 6N + 12LHQT, there with N less the embedding tables].
+ModelFlops model_flops_per_token(const ModelConfig& config, int64_t seq_len);
+
+}  // namespace mw::models

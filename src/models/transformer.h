@@ -1,0 +1,39 @@
+// What GPT-2 and Llama share when they are written as a graph. Private to room models.
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "models/config.h"
+#include "models/model.h"
+#include "models/net_builder.h"
+
+namespace mw::models {
+
+// The logical axes of activations.
+inline const ir::LogicalAxes kResidual = {"batch", "seq", "embed"};
+inline const ir::LogicalAxes kFfn = {"batch", "attn_seq", "ffn"};
+inline const ir::LogicalAxes kHeads = {"batch", "attn_seq", "heads", ""};
+inline const ir::LogicalAxes kKvHeads = {"batch", "attn_seq", "kv_heads", ""};
+
+struct TransformerInputs {
+  ValueId tokens_BS, targets_BS, positions_BS;
+  std::optional<ops::Builder::Random> random;  // where the config has dropout
+};
+TransformerInputs add_inputs(NetBuilder& net, const ModelConfig& config, BatchShape shape);
+
+// dropout(x) or with rate 0 x.
+ValueId residual_dropout(NetBuilder& net, const TransformerInputs& inputs, ValueId x_BSD,
+                         double rate, const std::string& site);
+// The activation of x + bias, or of x.
+ValueId activate(NetBuilder& net, Activation activation, ValueId x,
+                 std::optional<ValueId> bias = {});
+
+// Loss and logits of the normed hidden state; table_VD is the tied or the separate output
+// embedding.
+void write_loss(NetBuilder& net, const TransformerInputs& inputs, ValueId h_BSD, ValueId table_VD);
+
+ir::Module build_gpt2(const ModelConfig& config, BatchShape shape);
+ir::Module build_llama(const ModelConfig& config, BatchShape shape);
+
+}  // namespace mw::models
