@@ -63,7 +63,7 @@ void load_head(Backward& f, const Heads<const float>& k, const Heads<const float
   const Attention& a = f.a;
   pack_transposed_panels(k.row(b, 0, h), k.row_stride, a.Sk, a.D, f.k_transposed);
   pack_transposed_panels(v.row(b, 0, h), v.row_stride, a.Sk, a.D, f.v_transposed);
-  pack_panels(k.row(b, 0, h), k.row_stride, a.Sk, f.keys, a.D, 1.0f, f.k);
+  pack_panels(k.row(b, 0, h), k.row_stride, a.Sk, a.Sk, f.keys, a.D, 1.0f, f.k);
   std::fill_n(f.dk, f.keys * f.Dn, 0.0f);
   std::fill_n(f.dv, f.keys * f.Dn, 0.0f);
 }
@@ -77,8 +77,10 @@ void load_queries(Backward& f, const Heads<const float>& q, const Heads<const fl
   const float* dout_rows = dout.row(b, query, h);
   pack_rows(q_rows, q.row_stride, rows, padded, a.D, a.scale, f.q);
   pack_rows(dout_rows, dout.row_stride, rows, padded, a.D, 1.0f, f.dout);
-  pack_panels(q_rows, q.row_stride, rows, kQueryBlock, a.D, a.scale, f.q_panels);
-  pack_panels(dout_rows, dout.row_stride, rows, kQueryBlock, a.D, 1.0f, f.dout_panels);
+  pack_panels(q_rows, q.row_stride, rows, padded, kQueryBlock, a.D, a.scale,
+              f.q_panels);
+  pack_panels(dout_rows, dout.row_stride, rows, padded, kQueryBlock, a.D, 1.0f,
+              f.dout_panels);
   std::fill_n(f.dq, padded * f.Dn, 0.0f);
   for (int64_t i = 0; i < padded; ++i) {
     f.lse[i] = i < rows && lse[i] != -kInfinity ? lse[i] : kInfinity;
@@ -94,10 +96,9 @@ void load_queries(Backward& f, const Heads<const float>& q, const Heads<const fl
   }
 }
 
-// Scores and dP of one query row to P and dS in place. `factors` is the row's dropout, or null.
-template <bool kPartial>
-void score_gradients(Backward& f, int64_t query, int64_t row, int64_t key, int64_t width,
-                     const float* factors) {
+// Scores and dP of one query row to P and dS in place; f.dropout holds the row's words if kDrops.
+template <bool kPartial, bool kDrops>
+void score_gradients(Backward& f, int64_t query, int64_t row, int64_t key, int64_t width) {
   float* p = f.p + row * kKeyBlock;
   float* ds = f.ds + row * kKeyBlock;
   const vf lse = splat(f.lse[row]);
@@ -106,10 +107,9 @@ void score_gradients(Backward& f, int64_t query, int64_t row, int64_t key, int64
     vf e = exp_probability(load(p + j) - lse);
     vf dp = load(ds + j);
     if constexpr (kPartial) e = select(f.mask.visible(query + row, key + j), e, vf{});
-    if (factors != nullptr) {
-      const vf factor = load(factors + j);
-      store(p + j, e * factor);
-      dp *= factor;
+    if constexpr (kDrops) {
+      store(p + j, f.dropout.apply(e, j));
+      dp = f.dropout.apply(dp, j);
     } else {
       store(p + j, e);
     }
@@ -119,7 +119,7 @@ void score_gradients(Backward& f, int64_t query, int64_t row, int64_t key, int64
 
 // S, dP, P, dS and dQ of one tile of queries against one block of keys; `query` is the query block's
 // first query. Returns how many leading keys of the block the tile sees; p and ds are 0 for the others.
-int64_t tile_step(Backward& f, int64_t b, int64_t h, int64_t query, int64_t tile, int64_t key) {
+int64_t tile_step(Backward& f, int64_t h, int64_t query, int64_t tile, int64_t key) {
   const Attention& a = f.a;
   const Cover cover = f.mask.cover(query + tile, key);
   int64_t depth = cover == Cover::kFull ? std::min(kKeyBlock, a.Sk - key) : 0;
@@ -137,11 +137,15 @@ int64_t tile_step(Backward& f, int64_t b, int64_t h, int64_t query, int64_t tile
   }
   const int64_t width = round_up(depth, kLanes);
   for (int64_t row = tile; row < tile + kTileRows; ++row) {
-    const bool drops = f.dropout.active() && query + row < a.Sq && depth > 0;
-    const float* factors =
-        drops ? f.dropout.factors(a, b, h, query + row, key, width) : nullptr;
-    (cover == Cover::kFull ? score_gradients<false> : score_gradients<true>)(f, query, row, key,
-                                                                             width, factors);
+    const bool partial = cover != Cover::kFull;
+    if (f.dropout.active() && query + row < a.Sq) {
+      f.dropout.draw(a, h, query + row, key, width);
+      (partial ? score_gradients<true, true> : score_gradients<false, true>)(f, query, row, key,
+                                                                             width);
+    } else {
+      (partial ? score_gradients<true, false> : score_gradients<false, false>)(f, query, row, key,
+                                                                               width);
+    }
     std::fill(f.p + row * kKeyBlock + width, f.p + (row + 1) * kKeyBlock, 0.0f);
     std::fill(f.ds + row * kKeyBlock + width, f.ds + (row + 1) * kKeyBlock, 0.0f);
   }
@@ -154,12 +158,12 @@ int64_t tile_step(Backward& f, int64_t b, int64_t h, int64_t query, int64_t tile
 }
 
 // One block of queries, `padded` rows with their padding, against one block of keys.
-void block_step(Backward& f, int64_t b, int64_t h, int64_t query, int64_t padded, int64_t key) {
+void block_step(Backward& f, int64_t h, int64_t query, int64_t padded, int64_t key) {
   int64_t depth[kTiles];
   int64_t deepest = 0;
   const int64_t tiles = padded / kTileRows;
   for (int64_t t = 0; t < tiles; ++t) {
-    depth[t] = tile_step(f, b, h, query, t * kTileRows, key);
+    depth[t] = tile_step(f, h, query, t * kTileRows, key);
     deepest = std::max(deepest, depth[t]);
   }
   for (int64_t j = 0; j < deepest; j += kTileRows) {
@@ -212,7 +216,10 @@ void attention_backward(const Attention& attention, const Heads<const float>& q,
   for (int64_t pair = begin; pair < end; ++pair) {
     const int64_t b = pair / a.Hkv;
     const int64_t h_kv = pair % a.Hkv;
-    if (pair == begin || h_kv == 0) f.mask.prepare(a, b);
+    if (pair == begin || h_kv == 0) {
+      f.mask.prepare(a, b);
+      f.dropout.prepare(a, b);
+    }
     load_head(f, k, v, b, h_kv);
     for (int64_t h = h_kv * group; h < (h_kv + 1) * group; ++h) {
       for (int64_t query = 0; query < a.Sq; query += kQueryBlock) {
@@ -220,7 +227,7 @@ void attention_backward(const Attention& attention, const Heads<const float>& q,
         const int64_t padded = round_up(rows, kTileRows);
         load_queries(f, q, out, dout, lse_BHS + (b * a.H + h) * a.Sq + query, b, h, query, rows);
         for (int64_t key = 0; key < a.Sk; key += kKeyBlock) {
-          block_step(f, b, h, query, padded, key);
+          block_step(f, h, query, padded, key);
         }
         write_rows(f.dq, f.Dn, rows, a.D, a.scale, dq.row(b, query, h), dq.row_stride);
       }

@@ -84,17 +84,17 @@ void probabilities(Forward& f, int64_t query, int64_t tile, int64_t key, int64_t
   }
 }
 
-void drop(Forward& f, int64_t b, int64_t h, int64_t query, int64_t key, int64_t width) {
+void drop(Forward& f, int64_t h, int64_t query, int64_t key, int64_t width) {
   const int64_t rows = std::min(kTileRows, f.a.Sq - query);
   for (int64_t i = 0; i < rows; ++i) {
-    const float* factors = f.dropout.factors(f.a, b, h, query + i, key, width);
+    f.dropout.draw(f.a, h, query + i, key, width);
     float* p = f.p + i * kKeyBlock;
-    for (int64_t j = 0; j < width; j += kLanes) store(p + j, load(p + j) * load(factors + j));
+    for (int64_t j = 0; j < width; j += kLanes) store(p + j, f.dropout.apply(load(p + j), j));
   }
 }
 
 // One tile of queries against one block of keys. `query` is the block's first query.
-void tile_step(Forward& f, int64_t b, int64_t h, int64_t query, int64_t tile, int64_t key) {
+void tile_step(Forward& f, int64_t h, int64_t query, int64_t tile, int64_t key) {
   const Cover cover = f.mask.cover(query + tile, key);
   if (cover == Cover::kNone) return;
   int64_t depth = std::min(kKeyBlock, f.a.Sk - key);
@@ -112,7 +112,7 @@ void tile_step(Forward& f, int64_t b, int64_t h, int64_t query, int64_t tile, in
   float factor[kTileRowsPadded];
   const int64_t width = round_up(depth, kLanes);
   probabilities(f, query, tile, key, width, cover == Cover::kPartial, factor);
-  if (f.dropout.active()) drop(f, b, h, query + tile, key, width);
+  if (f.dropout.active()) drop(f, h, query + tile, key, width);
   for (int64_t d = 0; d < f.Dn; d += kTileColumns) {
     tile_product<Start::kOldScaled, false>(depth, f.p, kKeyBlock,
                                            f.v + d * f.keys + key * kTileColumns,
@@ -162,9 +162,12 @@ void attention_forward(const Attention& attention, const Heads<const float>& q,
     const int64_t b = pair / a.H;
     const int64_t h = pair % a.H;
     if (pair == begin || h % group == 0) {
-      if (pair == begin || h == 0) f.mask.prepare(a, b);
+      if (pair == begin || h == 0) {
+        f.mask.prepare(a, b);
+        f.dropout.prepare(a, b);
+      }
       pack_transposed_panels(k.row(b, 0, h / group), k.row_stride, a.Sk, a.D, f.k_transposed);
-      pack_panels(v.row(b, 0, h / group), v.row_stride, a.Sk, f.keys, a.D, 1.0f, f.v);
+      pack_panels(v.row(b, 0, h / group), v.row_stride, a.Sk, a.Sk, f.keys, a.D, 1.0f, f.v);
     }
     for (int64_t query = 0; query < a.Sq; query += kQueryBlock) {
       const int64_t rows = std::min(kQueryBlock, a.Sq - query);
@@ -175,7 +178,7 @@ void attention_forward(const Attention& attention, const Heads<const float>& q,
       std::fill_n(f.sums, padded * kLanes, 0.0f);
       for (int64_t key = 0; key < a.Sk; key += kKeyBlock) {
         for (int64_t tile = 0; tile < padded; tile += kTileRows) {
-          tile_step(f, b, h, query, tile, key);
+          tile_step(f, h, query, tile, key);
         }
       }
       finish(f, b, h, query, rows, out, lse_BHS + pair * a.Sq + query);

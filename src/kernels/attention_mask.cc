@@ -86,31 +86,43 @@ int64_t AttentionMask::extent(int64_t query, int64_t key) const {
 }
 
 AttentionDropoutMask::AttentionDropoutMask(const Attention& attention, Scratch* scratch)
-    : active_(attention.dropout.rate > 0.0), rule_(keep_rule(attention.dropout.rate)) {
-  words_ = scratch->take<uint32_t>(kKeyBlock);
-  factors_ = scratch->take<float>(kKeyBlock);
+    : active_(attention.dropout.rate > 0.0) {
+  const KeepRule rule = keep_rule(attention.dropout.rate);
+  threshold_ = static_cast<int32_t>(rule.threshold ^ static_cast<uint32_t>(kSign));
+  scale_ = rule.scale;
+  words_ = scratch->take<int32_t>(kKeyBlock);
+  consecutive_ = scratch->take<bool>(round_up(attention.Sk, kKeyBlock) / kKeyBlock);
 }
 
-const float* AttentionDropoutMask::factors(const Attention& attention, int64_t b, int64_t h,
-                                           int64_t query, int64_t key, int64_t count) {
-  const AttentionDropout& dropout = attention.dropout;
-  const int64_t n = std::min(count, attention.Sk - key);
-  const int64_t head = dropout.sample_id_B[b] * dropout.H_total + dropout.head_offset + h;
-  const int64_t query_position = attention.position_q[b * attention.Sq + query];
-  const int32_t* key_position = attention.position_k + b * attention.Sk + key;
-  const auto row = static_cast<uint64_t>((head * dropout.S_total + query_position) * dropout.S_total);
-  bool consecutive = true;
-  for (int64_t j = 1; j < n; ++j) consecutive &= key_position[j] == key_position[0] + j;
-  if (consecutive) {
-    random_words(dropout.key, row + static_cast<uint64_t>(key_position[0]), n, words_);
-  } else {
-    for (int64_t j = 0; j < n; ++j) {
-      words_[j] = random_u32(dropout.key, row + static_cast<uint64_t>(key_position[j]));
+void AttentionDropoutMask::prepare(const Attention& attention, int64_t b) {
+  if (!active_) return;
+  sample_ = attention.dropout.sample_id_B[b];
+  query_position_ = attention.position_q + b * attention.Sq;
+  key_position_ = attention.position_k + b * attention.Sk;
+  for (int64_t key = 0; key < attention.Sk; key += kKeyBlock) {
+    const int64_t last = std::min(attention.Sk, key + kKeyBlock) - 1;
+    bool consecutive = true;
+    for (int64_t j = key; j < last; ++j) {
+      consecutive = consecutive && key_position_[j + 1] == key_position_[j] + 1;
     }
+    consecutive_[key / kKeyBlock] = consecutive;
   }
-  for (int64_t j = 0; j < n; ++j) factors_[j] = words_[j] >= rule_.threshold ? rule_.scale : 0.0f;
-  std::fill(factors_ + n, factors_ + count, 0.0f);
-  return factors_;
+}
+
+void AttentionDropoutMask::draw(const Attention& attention, int64_t h, int64_t query, int64_t key,
+                                int64_t count) {
+  const AttentionDropout& dropout = attention.dropout;
+  const int64_t head = sample_ * dropout.H_total + dropout.head_offset + h;
+  const int64_t row = (head * dropout.S_total + query_position_[query]) * dropout.S_total;
+  auto* words = reinterpret_cast<uint32_t*>(words_);
+  if (consecutive_[key / kKeyBlock]) {
+    random_words(dropout.key, static_cast<uint64_t>(row + key_position_[key]), count, words);
+    return;
+  }
+  std::fill_n(words, count, 0);
+  for (int64_t j = 0; j < std::min(count, attention.Sk - key); ++j) {
+    words[j] = random_u32(dropout.key, static_cast<uint64_t>(row + key_position_[key + j]));
+  }
 }
 
 }  // namespace mw::kernels

@@ -47,20 +47,33 @@ class AttentionMask {
   Range* block_segment_;
 };
 
-// What dropout multiplies the probabilities of one query by: 0 or the scale.
+// Dropout on the probabilities of one query at a time.
 class AttentionDropoutMask {
  public:
   AttentionDropoutMask(const Attention& attention, Scratch* scratch);
   bool active() const { return active_; }
-  // The factors of the keys [key, key + count) for query `query` of head h; valid until the next call.
-  const float* factors(const Attention& attention, int64_t b, int64_t h, int64_t query, int64_t key,
-                       int64_t count);
+  // Reads batch entry b.
+  void prepare(const Attention& attention, int64_t b);
+  // Draws for query `query` of head h and the keys [key, key + count) of a block.
+  void draw(const Attention& attention, int64_t h, int64_t query, int64_t key, int64_t count);
+  // x of the keys key + j .. key + j + kLanes - 1 of the last draw, scaled if kept, else 0.
+  MW_ALWAYS_INLINE vf apply(vf x, int64_t j) const {
+    // Unsigned comparison as a signed one: both sides less 2^31.
+    const vi dropped = (load_i(words_ + j) ^ kSign) < threshold_;
+    return select(dropped, vf{}, x * scale_);
+  }
 
  private:
+  static constexpr int32_t kSign = std::numeric_limits<int32_t>::min();
+
   bool active_;
-  KeepRule rule_;
-  uint32_t* words_;
-  float* factors_;
+  int32_t threshold_;  // the keep rule's, less 2^31
+  float scale_;
+  int64_t sample_ = 0;
+  const int32_t* query_position_ = nullptr;  // of this batch entry
+  const int32_t* key_position_ = nullptr;
+  int32_t* words_;      // [kKeyBlock], random words
+  bool* consecutive_;   // whether each block's positions are first, first + 1, …
 };
 
 }  // namespace mw::kernels

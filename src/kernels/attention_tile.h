@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <utility>
 
 #include "kernels/vec.h"
 
@@ -31,7 +32,7 @@ enum class Start { kZero, kOld, kOldScaled };
 // a[i * a_stride + k], or a[k * a_stride + i] if kTransposed. B is a panel [depth][kTileColumns].
 // kOldScaled multiplies row i of the old C by factor[i].
 template <Start kStart, bool kTransposed>
-static void tile_product(int64_t depth, const float* a, int64_t a_stride, const float* b, float* c,
+[[gnu::noinline]] static void tile_product(int64_t depth, const float* a, int64_t a_stride, const float* b, float* c,
                          int64_t c_stride, const float* factor = nullptr) {
   vf acc[kTileRows][2];
 #pragma GCC unroll 12
@@ -66,7 +67,7 @@ static void tile_product(int64_t depth, const float* a, int64_t a_stride, const 
 
 // x[rows][D] (rows every x_stride) times factor, as a contiguous A operand of padded_rows rows; the
 // padding is 0.
-MW_INLINE void pack_rows(const float* x, int64_t x_stride, int64_t rows, int64_t padded_rows,
+[[gnu::noinline]] inline void pack_rows(const float* x, int64_t x_stride, int64_t rows, int64_t padded_rows,
                          int64_t D, float factor, float* a) {
   for (int64_t r = 0; r < rows; ++r) {
     for_each_vec(0, D, [&](auto span, int64_t i) {
@@ -76,30 +77,71 @@ MW_INLINE void pack_rows(const float* x, int64_t x_stride, int64_t rows, int64_t
   std::fill(a + rows * D, a + padded_rows * D, 0.0f);
 }
 
-// The same as a B operand summed over rows: panels [ceil(D / kTileColumns)][padded_rows][kTileColumns].
-MW_INLINE void pack_panels(const float* x, int64_t x_stride, int64_t rows, int64_t padded_rows,
-                           int64_t D, float factor, float* b) {
-  for (int64_t column = 0; column < D; column += kTileColumns, b += padded_rows * kTileColumns) {
-    const int64_t width = std::min(kTileColumns, D - column);
-    std::fill(b, b + padded_rows * kTileColumns, 0.0f);
+// The same as a B operand summed over rows: panels [ceil(D / kTileColumns)][panel_rows][kTileColumns],
+// 0 in the padding of the columns and in the rows up to padded_rows.
+[[gnu::noinline]] inline void pack_panels(const float* x, int64_t x_stride, int64_t rows,
+                                          int64_t padded_rows, int64_t panel_rows, int64_t D,
+                                          float factor, float* b) {
+  for (int64_t column = 0; column < D; column += kTileColumns, b += panel_rows * kTileColumns) {
+    const int left = static_cast<int>(std::min(kTileColumns, D - column));
+    const int first = std::min(left, kLanes);
     for (int64_t r = 0; r < rows; ++r) {
-      for_each_vec(0, width, [&](auto span, int64_t i) {
-        span.store(b + r * kTileColumns + i, span.load(x + r * x_stride + column + i) * factor);
-      });
+      const float* source = x + r * x_stride + column;
+      float* target = b + r * kTileColumns;
+      if (left == kTileColumns) {
+        store(target, load(source) * factor);
+        store(target + kLanes, load(source + kLanes) * factor);
+      } else {
+        store(target, load_partial(source, first) * factor);
+        store(target + kLanes, load_partial(source + first, left - first) * factor);
+      }
     }
+    std::fill(b + rows * kTileColumns, b + padded_rows * kTileColumns, 0.0f);
   }
 }
 
-// The transpose as a B operand summed over D: panels [ceil(rows / kTileColumns)][D][kTileColumns].
-MW_INLINE void pack_transposed_panels(const float* x, int64_t x_stride, int64_t rows, int64_t D,
-                                      float* b) {
-  for (int64_t first = 0; first < rows; first += kTileColumns, b += D * kTileColumns) {
-    const int64_t count = std::min(kTileColumns, rows - first);
-    if (count < kTileColumns) std::fill(b, b + D * kTileColumns, 0.0f);
-    for (int64_t j = 0; j < count; ++j) {
-      const float* row = x + (first + j) * x_stride;
-      for (int64_t d = 0; d < D; ++d) b[d * kTileColumns + j] = row[d];
+namespace detail {
+
+// One step of a transpose: exchanges the lanes of a and b whose numbers differ in the bit kBit.
+template <int kBit, int... kLane>
+MW_INLINE void exchange(vf& a, vf& b, std::integer_sequence<int, kLane...>) {
+  const vf first = __builtin_shufflevector(a, b, (kLane & kBit ? kLanes + (kLane ^ kBit) : kLane)...);
+  b = __builtin_shufflevector(a, b, (kLane & kBit ? kLanes + kLane : kLane ^ kBit)...);
+  a = first;
+}
+
+// The transpose of kLanes x kLanes floats, one bit of the indices after the other.
+template <int kBit = 1>
+MW_INLINE void transpose(vf (&rows)[kLanes]) {
+#pragma GCC unroll 16
+  for (int i = 0; i < kLanes; ++i) {
+    if ((i & kBit) == 0) {
+      exchange<kBit>(rows[i], rows[i + kBit], std::make_integer_sequence<int, kLanes>());
     }
+  }
+  if constexpr (2 * kBit < kLanes) transpose<2 * kBit>(rows);
+}
+
+}  // namespace detail
+
+// The transpose as a B operand summed over D: panels [ceil(rows / kTileColumns)][D][kTileColumns], 0
+// beyond the rows.
+[[gnu::noinline]] inline void pack_transposed_panels(const float* x, int64_t x_stride, int64_t rows,
+                                                     int64_t D, float* b) {
+  for (int64_t first = 0; first < round_up(rows, kTileColumns); first += kLanes) {
+    float* panel = b + first / kTileColumns * kTileColumns * D + first % kTileColumns;
+    for_each_vec(0, D, [&](auto span, int64_t d) {
+      vf square[kLanes];
+#pragma GCC unroll 16
+      for (int64_t j = 0; j < kLanes; ++j) {
+        square[j] = first + j < rows ? span.load(x + (first + j) * x_stride + d) : vf{};
+      }
+      detail::transpose(square);
+#pragma GCC unroll 16
+      for (int64_t j = 0; j < kLanes; ++j) {
+        if (j < span.count()) store(panel + (d + j) * kTileColumns, square[j]);
+      }
+    });
   }
 }
 
