@@ -50,8 +50,8 @@ struct CompareAttrs {
   enum class Direction : uint8_t { kEq, kNe, kLt, kLe, kGt, kGe } direction = Direction::kEq;
   friend bool operator==(const CompareAttrs&, const CompareAttrs&) = default;
 };
-struct DimsAttrs {  // transpose: permutation; broadcast: the result's dimension of each operand
-                    // dimension
+// transpose: permutation; broadcast: the result's dimension of each operand dimension
+struct DimsAttrs {
   std::vector<int> dims;
   friend bool operator==(const DimsAttrs&, const DimsAttrs&) = default;
 };
@@ -80,8 +80,8 @@ struct DotAttrs {
 };
 struct ConvAttrs {  // x_NCHW, w_OIHW; symmetric padding
   std::vector<int64_t> stride{1, 1}, padding{0, 0};
-  std::vector<int64_t>
-      input_size;  // H, W of x, for the input gradient; kernel size for the weight gradient
+  // H, W of x, for the input gradient; kernel size for the weight gradient.
+  std::vector<int64_t> input_size;
   friend bool operator==(const ConvAttrs&, const ConvAttrs&) = default;
 };
 struct GeluAttrs {
@@ -131,8 +131,8 @@ struct DropoutAttrs {
   ShardOffset feature;
   friend bool operator==(const DropoutAttrs&, const DropoutAttrs&) = default;
 };
-struct RandomAttrs {  // initial values by global index, so that they are the same under every
-                      // layout
+// Initial values by global index, so that they are the same under every layout.
+struct RandomAttrs {
   enum class Distribution : uint8_t { kNormal, kUniform } distribution = Distribution::kNormal;
   double mean = 0, scale = 1;  // normal: standard deviation; uniform: [mean - scale, mean + scale)
   std::string site;
@@ -143,14 +143,14 @@ struct RandomAttrs {  // initial values by global index, so that they are the sa
 struct CollectiveAttrs {
   DeviceGroup group;
   Reduction op = Reduction::kSum;
-  int dim = 0;  // all_gather, reduce_scatter, shard_slice, all_to_all: the dimension that becomes
-                // sharded / whole
+  // all_gather, reduce_scatter, shard_slice, all_to_all: the dimension that becomes sharded / whole
+  int dim = 0;
   int concat_dim = 0;       // all_to_all: the dimension that becomes whole (dim becomes sharded)
   int64_t global_size = 0;  // size of `dim` without padding
   friend bool operator==(const CollectiveAttrs&, const CollectiveAttrs&) = default;
 };
-struct PadMaskAttrs {  // elements of `dim` whose global index is at least the global size become
-                       // `value`
+// Elements of `dim` whose global index is at least the global size become `value`.
+struct PadMaskAttrs {
   int dim = 0;
   double value = 0;
   ShardOffset offset;
@@ -170,12 +170,12 @@ struct Segment {
   int32_t parameter = 0;       // index in the module's parameter order
   bool decay = true;
   bool counts = true;  // false: another device (tp replica, second holder) counts it for the norm
-  Axes counted_at_origin_of;  // the norm counts it only where the index along each of these axes is
-                              // 0
+  // The norm counts it only where the index along each of these axes is 0.
+  Axes counted_at_origin_of;
   friend bool operator==(const Segment&, const Segment&) = default;
 };
-struct FlatAttrs {  // norm_blocks, norm_parameters, adamw: the layout of the flat group(s) they
-                    // work on
+// norm_blocks, norm_parameters, adamw: the layout of the flat group(s) they work on
+struct FlatAttrs {
   std::vector<std::vector<Segment>> groups;
   std::vector<int64_t> group_elements;  // padded size of each group, all shards together
   Axes shard_axes;         // ZeRO: the flat view is split over these axes; empty: whole

@@ -38,8 +38,8 @@ struct Op {
   Work work = Work::kForward;
   LayerId layer;       // invalid: cloned into every stage that uses it
   RegionId recompute;  // valid: a recomputed op of this region
-  bool accumulates =
-      false;  // the last operand is an accumulator that the result is added to in place
+  // The last operand is an accumulator that the result is added to in place.
+  bool accumulates = false;
   std::vector<GraphId> called;  // graphs that it calls (while, conditional, reduce)
 
   template <typename Attrs>
@@ -85,15 +85,9 @@ class Graph {
   std::vector<std::vector<OpId>> users() const;
 };
 
-enum class StateKind : uint8_t {
-  kWeight,
-  kGradient,
-  kMoment,
-  kMaster,
-  kRng,
-  kDataPosition,
-  kMetric
-};
+// clang-format off
+enum class StateKind : uint8_t { kWeight, kGradient, kMoment, kMaster, kRng, kDataPosition, kMetric };
+// clang-format on
 
 // Initial value of a parameter; drawn by global index from the RNG site of the parameter's name.
 struct Init {

@@ -103,7 +103,7 @@ inline Graph random_graph(std::mt19937& rng, const Module& module) {
 inline Module small_module() {
   Module module;
   module.name = "small";
-  module.layers = {{"embed"}, {"h.0"}};
+  module.layers = {{"embed", false}, {"h.0", true}};
   State weight;
   weight.name = "wte.weight";
   weight.type = make_type(DType::kF32, {16, 4});
@@ -120,6 +120,11 @@ inline Module small_module() {
   gradient.parameter = parameter;
   gradient.use = LayerId(1);
   module.add_state(gradient);
+  State loss;
+  loss.name = "loss";
+  loss.type = TensorType(DType::kF32, {});
+  loss.kind = StateKind::kMetric;
+  module.add_state(loss);
   Graph body;
   body.name = "loop body";
   body.outputs = {body.add_input(TensorType(DType::kF32, {}), "x")};

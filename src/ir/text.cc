@@ -14,6 +14,7 @@
 #include <map>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include <fmt/core.h>
 
@@ -26,8 +27,8 @@ namespace mw::ir {
 namespace {
 
 constexpr std::string_view kWorkLetters = "FIWU";
-constexpr std::array<std::string_view, 6> kStateKinds = {"weight", "gradient", "moment",
-                                                         "master", "rng",      "data_position"};
+constexpr std::array<std::string_view, 7> kStateKinds = {
+    "weight", "gradient", "moment", "master", "rng", "data_position", "metric"};
 constexpr std::array<std::string_view, 4> kInits = {"zeros", "ones", "normal", "uniform"};
 
 std::string value_ref(const Graph& graph, ValueId id) {
@@ -427,8 +428,9 @@ std::string to_text(const Graph& graph, const Module* module) {
 
 std::string to_text(const Module& module) {
   std::string text = fmt::format("module {} {{\n", written_name(module.name));
-  for (const Layer& layer : module.layers)
-    text += fmt::format("  layer {}\n", written_name(layer.name));
+  for (const Layer& layer : module.layers) {
+    text += fmt::format("  layer {}{}\n", written_name(layer.name), layer.block ? "" : " no_block");
+  }
   for (const State& state : module.states) text += "  " + state_line(module, state) + "\n";
   for (const Graph& graph : module.graphs) {
     const std::string graph_text = to_text(graph, &module);
@@ -450,7 +452,10 @@ Module parse_module(const std::string& text) {
   cursor.expect("module");
   module.name = cursor.name();
   cursor.expect("{");
-  while (cursor.accept("layer")) module.layers.push_back({cursor.name()});
+  while (cursor.accept("layer")) {
+    std::string name = cursor.name();
+    module.layers.push_back({std::move(name), !cursor.accept("no_block")});
+  }
   while (cursor.accept("state")) module.states.push_back(read_state(cursor, module));
   module.graphs = graph_names(text);
   for (Graph& graph : module.graphs) graph = GraphReader(cursor, &module).run();

@@ -54,6 +54,9 @@ TEST_CASE("the text of a module parses to a module that prints the same text") {
   CHECK(to_text(again) == text);
   CHECK(again.states[1].parameter == StateId(0));
   CHECK(again.states[1].use == LayerId(1));
+  CHECK(again.states[2].kind == StateKind::kMetric);
+  CHECK(!again.layers[0].block);
+  CHECK(again.layers[1].block);
   CHECK(again.states[0].init == Init{Init::Kind::kNormal, 0.02});
   for (const Graph& graph : again.graphs) verify(graph, &again);
 }

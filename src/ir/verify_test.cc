@@ -95,8 +95,8 @@ TEST_CASE("types, logical axes and accumulators that do not fit are named") {
 }
 
 TEST_CASE("states that do not exist, differ in type or are bound twice are named") {
-  CHECK(failure([](Graph& g) { g.inputs[0].state = StateId(2); }) ==
-        "graph 'g': input x: state id 2 is out of range, there are 2");
+  CHECK(failure([](Graph& g) { g.inputs[0].state = StateId(3); }) ==
+        "graph 'g': input x: state id 3 is out of range, there are 3");
   CHECK(failure([](Graph& g) { g.values[0].type = make_type(DType::kF32, {4}); }) ==
         "graph 'g': input x: type f32[4], but state 'wte.weight' has f32[16,4]");
   CHECK(failure([](Graph& g) { g.add_input(g.values[0].type, "again", StateId(0)); }) ==

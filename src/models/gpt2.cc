@@ -18,7 +18,7 @@ class Gpt2 {
  public:
   Gpt2(const ModelConfig& config, BatchShape shape)
       : config_(config),
-        net_("gpt2", layer_names(config)),
+        net_("gpt2", transformer_layers(config)),
         inputs_(add_inputs(net_, config, shape)) {}
 
   ir::Module build() {
@@ -38,13 +38,6 @@ class Gpt2 {
   }
 
  private:
-  static std::vector<std::string> layer_names(const ModelConfig& config) {
-    std::vector<std::string> names = {"embed"};
-    for (int64_t i = 0; i < config.layers; ++i) names.push_back(fmt::format("h.{}", i));
-    names.push_back("head");
-    return names;
-  }
-
   int64_t D() const { return config_.hidden_size; }
   int64_t H() const { return config_.heads; }
   int64_t K() const { return config_.head_dim; }

@@ -18,7 +18,7 @@ class Llama {
  public:
   Llama(const ModelConfig& config, BatchShape shape)
       : config_(config),
-        net_("llama", layer_names(config)),
+        net_("llama", transformer_layers(config)),
         inputs_(add_inputs(net_, config, shape)) {}
 
   ir::Module build() {
@@ -44,13 +44,6 @@ class Llama {
   }
 
  private:
-  static std::vector<std::string> layer_names(const ModelConfig& config) {
-    std::vector<std::string> names = {"embed"};
-    for (int64_t i = 0; i < config.layers; ++i) names.push_back(fmt::format("h.{}", i));
-    names.push_back("head");
-    return names;
-  }
-
   int64_t D() const { return config_.hidden_size; }
   int64_t F() const { return config_.ffn_size; }
   int64_t K() const { return config_.head_dim; }

@@ -7,6 +7,13 @@
 
 namespace mw::models {
 
+std::vector<ir::Layer> transformer_layers(const ModelConfig& config) {
+  std::vector<ir::Layer> layers = {{"embed", false}};
+  for (int64_t i = 0; i < config.layers; ++i) layers.push_back({fmt::format("h.{}", i), true});
+  layers.push_back({"head", false});
+  return layers;
+}
+
 TransformerInputs add_inputs(NetBuilder& net, const ModelConfig& config, BatchShape shape) {
   const std::vector<int64_t> sizes = {shape.batch, shape.seq_len};
   const ir::LogicalAxes axes = {"batch", "attn_seq"};

@@ -16,16 +16,16 @@ struct BatchShape {
   int64_t seq_len = 1;
 };
 
-// Layers "embed", "h.0" … "h.(n-1)", "head". Inputs of "microbatch": the parameters, tokens and
-// targets and positions i32 [B, S] (a target of -100 does not count), loss_scale f32, and only
-// where the config has dropout sample_ids i64 [B], seed i64, step i64. Outputs: loss_sum f32, the
-// sum of the tokens' losses, and logits f32 [B, S, V]. Nothing in this graph reads loss_scale: it
-// is the gradient of loss_sum that differentiation starts from. Parameters are named as in Hugging
-// Face's state_dict, with shapes that show their heads (see hf_mapping.h); tied embeddings are one
-// parameter that the layers "embed" and "head" both read. Logical axes: batch; seq (the sequence
-// between blocks: Megatron's sequence parallelism shards it over tp) and attn_seq (the sequence
-// inside attention and MLP: only context parallelism shards it); embed, heads, kv_heads, ffn,
-// vocab. Throws Error where the sequence is longer than the config's positions.
+// Layers "embed", the blocks "h.0" … "h.(n-1)", "head". Inputs of "microbatch": the parameters,
+// tokens and targets and positions i32 [B, S] (a target of -100 does not count), loss_scale f32,
+// and only where the config has dropout sample_ids i64 [B], seed i64, step i64. Outputs: loss_sum
+// f32, the sum of the tokens' losses, and logits f32 [B, S, V]. Nothing in this graph reads
+// loss_scale: it is the gradient of loss_sum that differentiation starts from. Parameters are named
+// as in Hugging Face's state_dict, with shapes that show their heads (see hf_mapping.h); tied
+// embeddings are one parameter that the layers "embed" and "head" both read. Logical axes: batch;
+// seq (the sequence between blocks: Megatron's sequence parallelism shards it over tp) and attn_seq
+// (the sequence inside attention and MLP: only context parallelism shards it); embed, heads,
+// kv_heads, ffn, vocab. Throws Error where the sequence is longer than the config's positions.
 ir::Module build_model(const ModelConfig& config, BatchShape shape);
 
 // Elements of all weights; tied embeddings count once.

@@ -152,6 +152,9 @@ TEST_CASE("layers run from embed to head and every op but the rope table has one
     CHECK(module.layers.front().name == "embed");
     CHECK(module.layers[1].name == "h.0");
     CHECK(module.layers.back().name == "head");
+    CHECK(!module.layers.front().block);
+    CHECK(module.layers[1].block);
+    CHECK(!module.layers.back().block);
     for (const ir::Op& op : module.graphs[0].ops)
       CHECK(op.layer.valid() == (op.kind != ir::OpKind::kRopeTable));
   }

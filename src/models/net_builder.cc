@@ -7,11 +7,10 @@
 
 namespace mw::models {
 
-NetBuilder::NetBuilder(const std::string& name, const std::vector<std::string>& layers)
-    : builder_(graph_) {
+NetBuilder::NetBuilder(const std::string& name, std::vector<ir::Layer> layers) : builder_(graph_) {
   module_.name = name;
+  module_.layers = std::move(layers);
   graph_.name = "microbatch";
-  for (const std::string& layer : layers) module_.layers.push_back({layer});
 }
 
 void NetBuilder::enter(const std::string& layer) {

@@ -13,7 +13,7 @@ namespace mw::models {
 
 class NetBuilder {
  public:
-  NetBuilder(const std::string& name, const std::vector<std::string>& layers);
+  NetBuilder(const std::string& name, std::vector<ir::Layer> layers);
   NetBuilder(const NetBuilder&) = delete;
   NetBuilder& operator=(const NetBuilder&) = delete;
 

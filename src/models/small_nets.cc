@@ -46,9 +46,9 @@ void write_loss(NetBuilder& net, Loss loss, ValueId y_BO, ValueId targets) {
 }  // namespace
 
 ir::Module build_mlp(const MlpSpec& spec) {
-  std::vector<std::string> layers = {"in"};
-  for (int64_t i = 0; i < spec.blocks; ++i) layers.push_back(fmt::format("block.{}", i));
-  layers.push_back("out");
+  std::vector<ir::Layer> layers = {{"in", true}};
+  for (int64_t i = 0; i < spec.blocks; ++i) layers.push_back({fmt::format("block.{}", i), true});
+  layers.push_back({"out", true});
   NetBuilder net("mlp", layers);
   ops::Builder& ops = net.ops();
   const ValueId x_BI = net.input("x", DType::kF32, {spec.batch, spec.inputs}, {"batch", ""});
@@ -83,7 +83,7 @@ ir::Module build_mlp(const MlpSpec& spec) {
 }
 
 ir::Module build_two_tower(const TwoTowerSpec& spec) {
-  NetBuilder net("two_tower", {"left", "right", "join"});
+  NetBuilder net("two_tower", {{"left", true}, {"right", true}, {"join", true}});
   ops::Builder& ops = net.ops();
   const std::vector<int64_t> sizes = {spec.batch, spec.inputs};
   const ValueId left_BI = net.input("left", DType::kF32, sizes, {"batch", ""});
@@ -114,9 +114,10 @@ ir::Module build_two_tower(const TwoTowerSpec& spec) {
 }
 
 ir::Module build_conv_net(const ConvNetSpec& spec) {
-  std::vector<std::string> layers;
-  for (int64_t i = 0; i < spec.convolutions; ++i) layers.push_back(fmt::format("conv.{}", i));
-  layers.push_back("head");
+  std::vector<ir::Layer> layers;
+  for (int64_t i = 0; i < spec.convolutions; ++i)
+    layers.push_back({fmt::format("conv.{}", i), true});
+  layers.push_back({"head", true});
   NetBuilder net("conv_net", layers);
   ops::Builder& ops = net.ops();
   ValueId x_BCHW = net.input("x", DType::kF32, {spec.batch, spec.channels, spec.size, spec.size},

@@ -3,6 +3,7 @@
 
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "models/config.h"
 #include "models/model.h"
@@ -15,6 +16,9 @@ inline const ir::LogicalAxes kResidual = {"batch", "seq", "embed"};
 inline const ir::LogicalAxes kFfn = {"batch", "attn_seq", "ffn"};
 inline const ir::LogicalAxes kHeads = {"batch", "attn_seq", "heads", ""};
 inline const ir::LogicalAxes kKvHeads = {"batch", "attn_seq", "kv_heads", ""};
+
+// "embed", the blocks "h.0", …, "head".
+std::vector<ir::Layer> transformer_layers(const ModelConfig& config);
 
 struct TransformerInputs {
   ValueId tokens_BS, targets_BS, positions_BS;
