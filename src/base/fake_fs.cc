@@ -141,13 +141,14 @@ void FakeFileSystem::append(int node, const std::string& path, std::span<const s
   }
   const size_t room = static_cast<size_t>(std::max<int64_t>(0, capacity_ - used(0)));
   nodes_[node].data += text.substr(0, room);
-  if (text.size() > room) throw RunError(fmt::format("{}: cannot write: No space left on device", path));
+  if (text.size() > room)
+    throw RunError(fmt::format("{}: cannot write: No space left on device", path));
 }
 
 void FakeFileSystem::flip_bit(const std::string& path, int64_t bit) {
   Node& node = nodes_[find_file(path)];
-  MW_CHECK(bit >= 0 && bit / 8 < static_cast<int64_t>(node.data.size()), "{}: bit {} of {} bytes", path,
-           bit, node.data.size());
+  MW_CHECK(bit >= 0 && bit / 8 < static_cast<int64_t>(node.data.size()), "{}: bit {} of {} bytes",
+           path, bit, node.data.size());
   node.data[static_cast<size_t>(bit / 8)] ^= static_cast<char>(1 << bit % 8);
   node.synced_data = node.data;
 }
@@ -172,7 +173,9 @@ void FakeFileSystem::restart(Loss loss, uint64_t seed) {
       switch (draw(3)) {
         case 0: node.data = node.synced_data; break;
         case 1: node.data.resize(survive); break;
-        case 2: std::fill(node.data.begin() + static_cast<int64_t>(survive), node.data.end(), '\0'); break;
+        case 2:
+          std::fill(node.data.begin() + static_cast<int64_t>(survive), node.data.end(), '\0');
+          break;
         default: break;
       }
     }
@@ -185,7 +188,9 @@ void FakeFileSystem::restart(Loss loss, uint64_t seed) {
   ++power_cycle_;
 }
 
-std::string FakeFileSystem::read_file(const std::string& path) { return nodes_[find_file(path)].data; }
+std::string FakeFileSystem::read_file(const std::string& path) {
+  return nodes_[find_file(path)].data;
+}
 
 MappedFile FakeFileSystem::map_file(const std::string& path) {
   const auto copy = std::make_shared<const std::string>(read_file(path));

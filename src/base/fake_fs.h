@@ -1,12 +1,12 @@
 // A disk in memory that fails on request: full, failing, or losing power at any point.
 //
-// The model of a crash is that of a journaling file system that promises no more than POSIX: of a file's
-// data only what was synced is safe; of a directory's changes (create, rename, remove) those before its
-// last sync are safe, of the later ones any prefix may survive, each directory by itself. A file that
-// was not synced may come back old, shortened or with zeros at its end.
+// The model of a crash is that of a journaling file system that promises no more than POSIX: of a
+// file's data only what was synced is safe; of a directory's changes (create, rename, remove) those
+// before its last sync are safe, of the later ones any prefix may survive, each directory by
+// itself. A file that was not synced may come back old, shortened or with zeros at its end.
 //
-// Every change (create, write, sync, rename, remove, make a directory) counts as one operation. Not safe
-// for two threads. Paths: "a/b", "/a/b" and "./a//b" are the same; ".." is not understood.
+// Every change (create, write, sync, rename, remove, make a directory) counts as one operation. Not
+// safe for two threads. Paths: "a/b", "/a/b" and "./a//b" are the same; ".." is not understood.
 #pragma once
 
 #include <cstdint>
@@ -20,8 +20,8 @@
 
 namespace mw {
 
-// The machine is off: thrown by every call from the crash to the restart. No Error and no RunError, so
-// that nobody handles it by mistake.
+// The machine is off: thrown by every call from the crash to the restart. No Error and no RunError,
+// so that nobody handles it by mistake.
 class SimulatedCrash : public std::logic_error {
  public:
   SimulatedCrash() : std::logic_error("simulated crash") {}
@@ -37,8 +37,8 @@ class FakeFileSystem : public FileSystem {
   void crash_at(int64_t n) { crash_at_ = n; }
   // Operation number `n` alone throws RunError "Input/output error" and does nothing.
   void fail_at(int64_t n) { fail_at_ = n; }
-  // All files together hold no more than that; the write that goes beyond throws RunError "No space left
-  // on device" after the part that fits.
+  // All files together hold no more than that; the write that goes beyond throws RunError "No space
+  // left on device" after the part that fits.
   void set_capacity(Bytes capacity) { capacity_ = capacity.value; }
   void flip_bit(const std::string& path, int64_t bit);
 
@@ -71,7 +71,7 @@ class FakeFileSystem : public FileSystem {
 
   struct Node {
     bool directory = false;
-    std::string data, synced_data;   // a file's
+    std::string data, synced_data;    // a file's
     Entries entries, synced_entries;  // a directory's
     std::vector<Change> changes;      // since synced_entries
   };

@@ -76,7 +76,8 @@ std::string FileSystem::missing_message(const std::string& path) {
     return fmt::format("{}: does not exist{}", path, hint);
   }
   std::string missing = parent;
-  while (parent_path(missing) != missing && !exists(parent_path(missing))) missing = parent_path(missing);
+  while (parent_path(missing) != missing && !exists(parent_path(missing)))
+    missing = parent_path(missing);
   return fmt::format("{}: does not exist: there is no folder '{}'", path, missing);
 }
 
@@ -101,11 +102,20 @@ class FileDescriptor {
 [[noreturn]] void throw_errno(const std::string& path, std::string_view action, int error) {
   const std::string message = fmt::format("{}: cannot {}: {}", path, action, std::strerror(error));
   switch (error) {
-    case EACCES: case EPERM: case EROFS: case EISDIR: case ENOTDIR: case EEXIST: case ENOTEMPTY:
-    case ENAMETOOLONG: case ELOOP: case EXDEV: case ENOENT: case EINVAL: case EBUSY:
-      throw Error(message);
-    default:
-      throw RunError(message);
+    case EACCES:
+    case EPERM:
+    case EROFS:
+    case EISDIR:
+    case ENOTDIR:
+    case EEXIST:
+    case ENOTEMPTY:
+    case ENAMETOOLONG:
+    case ELOOP:
+    case EXDEV:
+    case ENOENT:
+    case EINVAL:
+    case EBUSY: throw Error(message);
+    default: throw RunError(message);
   }
 }
 
@@ -159,9 +169,8 @@ class PosixFileSystem : public FileSystem {
     if (size == 0) return {};
     void* start = ::mmap(nullptr, size, PROT_READ, MAP_SHARED, fd.get(), 0);
     if (start == MAP_FAILED) throw_errno(path, "map", errno);
-    std::shared_ptr<const void> owner(start, [size](const void* p) {
-      ::munmap(const_cast<void*>(p), size);
-    });
+    std::shared_ptr<const void> owner(
+        start, [size](const void* p) { ::munmap(const_cast<void*>(p), size); });
     return {{static_cast<const std::byte*>(start), size}, std::move(owner)};
   }
 

@@ -1,7 +1,7 @@
 // Files behind an interface, so that tests own the disk (base/fake_fs.h).
 //
-// What the user can repair (no such file, a folder where a file must be, no permission) throws Error
-// with the path; what went wrong with the disk (full, I/O error) throws RunError.
+// What the user can repair (no such file, a folder where a file must be, no permission) throws
+// Error with the path; what went wrong with the disk (full, I/O error) throws RunError.
 #pragma once
 
 #include <cstddef>
@@ -25,12 +25,14 @@ class WritableFile {
   virtual void close() = 0;  // reports what the system reports only now
 };
 
-// A whole file in memory, mapped where the file system can. Whoever holds it must not let the file be
-// shortened meanwhile.
+// A whole file in memory, mapped where the file system can. Whoever holds it must not let the file
+// be shortened meanwhile.
 struct MappedFile {
   std::span<const std::byte> bytes;
   std::shared_ptr<const void> owner;  // keeps the bytes alive
-  std::string_view text() const { return {reinterpret_cast<const char*>(bytes.data()), bytes.size()}; }
+  std::string_view text() const {
+    return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+  }
 };
 
 enum class PathKind { kNone, kFile, kDirectory };
@@ -66,7 +68,8 @@ class FileSystem {
   bool is_directory(const std::string& path) { return kind(path) == PathKind::kDirectory; }
   // Create, write, close; no sync.
   void write_file(const std::string& path, std::string_view text);
-  // Write under path + ".tmp", sync, rename, sync the directory: after a crash the old text or the new.
+  // Write under path + ".tmp", sync, rename, sync the directory: after a crash the old text or the
+  // new.
   void write_file_atomically(const std::string& path, std::string_view text);
   void make_directories(const std::string& path);
   // A file or a directory with all in it, links unfollowed; nothing where there is none.

@@ -62,16 +62,19 @@ void check_file_system(FileSystem& fs, const std::string& root) {
 
   const auto error = [&](std::string text) { return root + text; };
   CHECK_THROWS_WITH_AS(fs.read_file(root + "/a/b/modle.json"),
-                       error("/a/b/modle.json: does not exist, did you mean 'model.json'?").c_str(), Error);
-  CHECK_THROWS_WITH_AS(fs.map_file(root + "/a/x/y/z"),
-                       error("/a/x/y/z: does not exist: there is no folder '" + root + "/a/x'").c_str(),
+                       error("/a/b/modle.json: does not exist, did you mean 'model.json'?").c_str(),
                        Error);
-  CHECK_THROWS_WITH_AS(fs.read_file(root + "/a"), error("/a: cannot read: Is a directory").c_str(), Error);
-  CHECK_THROWS_WITH_AS(fs.create_file(root + "/a"), error("/a: cannot write: Is a directory").c_str(),
+  CHECK_THROWS_WITH_AS(
+      fs.map_file(root + "/a/x/y/z"),
+      error("/a/x/y/z: does not exist: there is no folder '" + root + "/a/x'").c_str(), Error);
+  CHECK_THROWS_WITH_AS(fs.read_file(root + "/a"), error("/a: cannot read: Is a directory").c_str(),
                        Error);
-  CHECK_THROWS_WITH_AS(fs.list(root + "/nowhere"), error("/nowhere: does not exist").c_str(), Error);
-  CHECK_THROWS_WITH_AS(fs.remove(root + "/a"), error("/a: cannot remove: Directory not empty").c_str(),
+  CHECK_THROWS_WITH_AS(fs.create_file(root + "/a"),
+                       error("/a: cannot write: Is a directory").c_str(), Error);
+  CHECK_THROWS_WITH_AS(fs.list(root + "/nowhere"), error("/nowhere: does not exist").c_str(),
                        Error);
+  CHECK_THROWS_WITH_AS(fs.remove(root + "/a"),
+                       error("/a: cannot remove: Directory not empty").c_str(), Error);
   CHECK_THROWS_AS(fs.create_file(file + "/x"), Error);
   CHECK_THROWS_AS(fs.make_directory(file), Error);
   CHECK_THROWS_AS(fs.rename(root + "/x", root + "/y"), Error);
@@ -117,7 +120,8 @@ TEST_CASE("remove_all does not follow a link") {
   fs.make_directories(temporary.path() + "/kept");
   fs.write_file(temporary.path() + "/kept/file", "x");
   fs.make_directories(temporary.path() + "/gone");
-  REQUIRE(::symlink((temporary.path() + "/kept").c_str(), (temporary.path() + "/gone/link").c_str()) == 0);
+  REQUIRE(::symlink((temporary.path() + "/kept").c_str(),
+                    (temporary.path() + "/gone/link").c_str()) == 0);
   fs.remove_all(temporary.path() + "/gone");
   CHECK(fs.list(temporary.path()) == Names{"kept"});
   CHECK(fs.read_file(temporary.path() + "/kept/file") == "x");
@@ -128,7 +132,8 @@ TEST_CASE("a full disk is a RunError and keeps what fitted") {
   fs.set_capacity(Bytes(8));
   fs.write_file("a", "12345");
   CHECK(fs.free_space(".") == Bytes(3));
-  CHECK_THROWS_WITH_AS(fs.write_file("b", "67890"), "b: cannot write: No space left on device", RunError);
+  CHECK_THROWS_WITH_AS(fs.write_file("b", "67890"), "b: cannot write: No space left on device",
+                       RunError);
   CHECK(fs.read_file("b") == "678");
 }
 

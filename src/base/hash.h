@@ -1,4 +1,5 @@
-// Fast checksums (xxHash, not cryptographic). The values are part of file formats: they never change.
+// Fast checksums (xxHash, not cryptographic). The values are part of file formats: they never
+// change.
 #pragma once
 
 #include <cstddef>

@@ -135,7 +135,8 @@ std::string Json::describe() const {
   return dump();
 }
 
-// Writes one value; knows the path to where it is for the message about a number that is not finite.
+// Writes one value; knows the path to where it is for the message about a number that is not
+// finite.
 class JsonDumper {
  public:
   explicit JsonDumper(bool pretty) : pretty_(pretty) {}

@@ -1,8 +1,8 @@
 // A JSON value, its text form both ways, and a reader that reports everything wrong with an object.
 //
-// Integers and floats are different kinds: 1 is an integer, 1.0 is not; a number that is asked for as a
-// double may be either. Objects keep the order of their keys, so that a file written twice has the same
-// bytes. No other JSON type crosses a room's border.
+// Integers and floats are different kinds: 1 is an integer, 1.0 is not; a number that is asked for
+// as a double may be either. Objects keep the order of their keys, so that a file written twice has
+// the same bytes. No other JSON type crosses a room's border.
 #pragma once
 
 #include <concepts>
@@ -74,8 +74,8 @@ class Json {
   bool is_array() const { return std::holds_alternative<JsonArray>(value_); }
   bool is_object() const { return std::holds_alternative<JsonObject>(value_); }
 
-  // The value as that kind, or an Error "<where>: must be an integer, is "12"". `where` is the file and
-  // the key path, as in "models/x.json: n_head".
+  // The value as that kind, or an Error "<where>: must be an integer, is "12"". `where` is the file
+  // and the key path, as in "models/x.json: n_head".
   bool as_bool(std::string_view where) const;
   int64_t as_integer(std::string_view where) const;
   double as_number(std::string_view where) const;  // of an integer too
@@ -94,11 +94,11 @@ class Json {
   // What it is, in a few words for a message: `"12"`, `3`, `an array of 2`, `an object`.
   std::string describe() const;
 
-  // On one line, without a space. Floats are the shortest text with the same bits. A float that is not
-  // finite is an Error that names its key path, for JSON has no such number.
+  // On one line, without a space. Floats are the shortest text with the same bits. A float that is
+  // not finite is an Error that names its key path, for JSON has no such number.
   std::string dump() const;
-  // Two spaces an indent; arrays and objects without arrays or objects inside stay on one line where
-  // they fit 100 columns. Ends with '\n'.
+  // Two spaces an indent; arrays and objects without arrays or objects inside stay on one line
+  // where they fit 100 columns. Ends with '\n'.
   std::string dump_pretty() const;
 
   friend bool operator==(const Json& a, const Json& b);
@@ -113,10 +113,12 @@ class Json {
 };
 
 inline size_t JsonObject::size() const { return entries_.size(); }
-inline const JsonObject::Entry* JsonObject::end() const { return entries_.data() + entries_.size(); }
+inline const JsonObject::Entry* JsonObject::end() const {
+  return entries_.data() + entries_.size();
+}
 
-// Throws Error "file:line:column: …": strict RFC 8259 in UTF-8, and besides no key twice in an object
-// and at most 200 levels. An integer that does not fit int64_t becomes a float.
+// Throws Error "file:line:column: …": strict RFC 8259 in UTF-8, and besides no key twice in an
+// object and at most 200 levels. An integer that does not fit int64_t becomes a float.
 Json parse_json(std::string_view text, std::string_view file);
 
 }  // namespace mw

@@ -1,9 +1,10 @@
+#include "base/json.h"
+
 #include <algorithm>
 #include <charconv>
 #include <unordered_set>
 
 #include "base/error.h"
-#include "base/json.h"
 #include "base/text.h"
 
 namespace mw {
@@ -17,7 +18,9 @@ bool is_word(char c) { return is_digit(c) || (c >= 'a' && c <= 'z') || (c >= 'A'
 // The length of the UTF-8 sequence at the start of `text`, or 0 where it is malformed, overlong, a
 // surrogate or above U+10FFFF [RFC 3629].
 size_t utf8_length(std::string_view text) {
-  const auto byte = [&](size_t i) { return static_cast<unsigned char>(i < text.size() ? text[i] : 0); };
+  const auto byte = [&](size_t i) {
+    return static_cast<unsigned char>(i < text.size() ? text[i] : 0);
+  };
   const auto tail = [&](size_t i, int low = 0x80, int high = 0xBF) {
     return byte(i) >= low && byte(i) <= high;
   };
@@ -87,7 +90,8 @@ class Parser {
   }
 
   void skip_space() {
-    while (at_ < text_.size() && std::string_view(" \t\r\n").find(text_[at_]) != std::string::npos) {
+    while (at_ < text_.size() &&
+           std::string_view(" \t\r\n").find(text_[at_]) != std::string::npos) {
       ++at_;
     }
   }
@@ -131,9 +135,11 @@ class Parser {
     while (true) {
       skip_space();
       const size_t key_at = at_;
-      if (peek() != '"') fail(object.empty() ? "a key in double quotes or '}'" : "a key in double quotes");
+      if (peek() != '"')
+        fail(object.empty() ? "a key in double quotes or '}'" : "a key in double quotes");
       std::string key = string();
-      if (!keys.insert(key).second) fail_at(key_at, fmt::format("the key {} stands twice", quoted(key)));
+      if (!keys.insert(key).second)
+        fail_at(key_at, fmt::format("the key {} stands twice", quoted(key)));
       skip_space();
       if (!take(':')) fail(fmt::format("':' after the key {}", quoted(key)));
       object.append(std::move(key), value(depth + 1));
@@ -199,7 +205,8 @@ class Parser {
         ++at_;
         return out;
       }
-      if (static_cast<unsigned char>(c) < 0x20) fail_at(at_, "a control character in a string; escape it");
+      if (static_cast<unsigned char>(c) < 0x20)
+        fail_at(at_, "a control character in a string; escape it");
       if (c == '\\') {
         ++at_;
         escape(out);

@@ -179,7 +179,8 @@ std::string JsonReader::choice(std::string_view key, std::span<const std::string
   }
   const std::string& name = json->as_string(key);
   if (std::find(names.begin(), names.end(), name) != names.end()) return name;
-  report(key, fmt::format("must be {}, is {}{}", must_be, json->describe(), did_you_mean(name, names)));
+  report(key,
+         fmt::format("must be {}, is {}{}", must_be, json->describe(), did_you_mean(name, names)));
   return std::string(names[0]);
 }
 

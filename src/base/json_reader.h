@@ -1,5 +1,5 @@
-// Reads an object key by key and reports everything wrong with it: wrong kinds, missing keys, keys that
-// nobody asked for.
+// Reads an object key by key and reports everything wrong with it: wrong kinds, missing keys, keys
+// that nobody asked for.
 //
 //   const Json json = parse_json(text, file);
 //   Diagnostics diagnostics;
@@ -9,8 +9,9 @@
 //   reader.finish();
 //   diagnostics.throw_if_any();
 //
-// A finding reads "models/x.json: n_head: must be an integer, is "12""; with key lines (base/toml.h)
-// "clusters/x.toml:12: nodes[1].count: …". A value that has a finding is returned as 0, "" or empty.
+// A finding reads "models/x.json: n_head: must be an integer, is "12""; with key lines
+// (base/toml.h) "clusters/x.toml:12: nodes[1].count: …". A value that has a finding is returned as
+// 0, "" or empty.
 #pragma once
 
 #include <limits>
@@ -40,8 +41,8 @@ class JsonReader {
     double max = std::numeric_limits<double>::infinity();
   };
 
-  // Findings go to *out, or without it are thrown at once. REQUIRES: json, *out and *lines outlive the
-  // reader.
+  // Findings go to *out, or without it are thrown at once. REQUIRES: json, *out and *lines outlive
+  // the reader.
   JsonReader(const Json& json, std::string file, Diagnostics* out = nullptr,
              const KeyLines* lines = nullptr);
   // A temporary would be gone before the first key is read.
@@ -101,12 +102,14 @@ class JsonReader {
   // The value of a key that must be there, after a finding nullptr.
   const Json* require(std::string_view key, std::string_view must_be);
   const JsonArray* require_array(std::string_view key, std::string_view must_be);
-  std::optional<int64_t> integer_of(const Json& json, std::string_view key, IntegerRange range) const;
+  std::optional<int64_t> integer_of(const Json& json, std::string_view key,
+                                    IntegerRange range) const;
   std::optional<double> number_of(const Json& json, std::string_view key, NumberRange range) const;
   // The finding "must be …, is …".
   void wrong(std::string_view key, std::string_view must_be, const Json& json) const;
 
-  const JsonObject* object_ = nullptr;  // nullptr where it was no object: reads nothing, reports nothing
+  const JsonObject* object_ =
+      nullptr;  // nullptr where it was no object: reads nothing, reports nothing
   std::string file_;
   std::string path_;
   Diagnostics* out_;

@@ -78,7 +78,8 @@ TEST_CASE("all findings of one object are reported together") {
         "models/m.json: eps: must be a number of at least 0, is -1\n"
         "models/m.json: shape[1]: must be an integer of at least 1, is \"x\"\n"
         "models/m.json: shape[2]: must be an integer of at least 1, is 0\n"
-        "models/m.json: schedule: must be \"gpipe\", \"1f1b\" or \"interleaved-1f1b\", is \"1f1c\", did "
+        "models/m.json: schedule: must be \"gpipe\", \"1f1b\" or \"interleaved-1f1b\", is "
+        "\"1f1c\", did "
         "you mean '1f1b'?\n"
         "models/m.json: inner: must be an object, is 3\n"
         "models/m.json: stages[0].layers: is missing; must be an integer from 1 to 96\n"
@@ -92,7 +93,8 @@ TEST_CASE("without diagnostics the first finding is thrown") {
   JsonReader reader(json, "m.json");
   CHECK_THROWS_WITH_AS(reader.string("name"), "m.json: name: is missing; must be a string", Error);
   const Json array = parse_json("[]", "m.json");
-  CHECK_THROWS_WITH_AS(JsonReader(array, "m.json"), "m.json: must be an object, is an empty array", Error);
+  CHECK_THROWS_WITH_AS(JsonReader(array, "m.json"), "m.json: must be an object, is an empty array",
+                       Error);
 }
 
 TEST_CASE("TOML keeps the file's order and findings name the line") {

@@ -56,7 +56,8 @@ TEST_CASE("pretty text puts flat values on one line and wraps long ones") {
   json["layers"].push_back(JsonObject{{"tp", 2}, {"dp", 4}});
   json["none"] = JsonObject();
   CHECK(json.dump_pretty() ==
-        "{\n  \"name\": \"gpt2\",\n  \"shape\": [1, 2, 3],\n  \"layers\": [\n    {\"tp\": 2, \"dp\": 4}\n"
+        "{\n  \"name\": \"gpt2\",\n  \"shape\": [1, 2, 3],\n  \"layers\": [\n    {\"tp\": 2, "
+        "\"dp\": 4}\n"
         "  ],\n  \"none\": {}\n}\n");
   Json wide;
   for (int i = 0; i < 40; ++i) wide.push_back(1000 + i);
@@ -66,7 +67,8 @@ TEST_CASE("pretty text puts flat values on one line and wraps long ones") {
 
 TEST_CASE("a broken file is reported with line and column") {
   CHECK(parse_failure("") == "f.json:1:1: must be a JSON value, is the end of the file");
-  CHECK(parse_failure("{\n  \"a\": 1\n  \"b\": 2}") == "f.json:3:3: must be ',' or '}', is \"\\\"\"");
+  CHECK(parse_failure("{\n  \"a\": 1\n  \"b\": 2}") ==
+        "f.json:3:3: must be ',' or '}', is \"\\\"\"");
   CHECK(parse_failure("{\"a\": 1,}") == "f.json:1:9: must be a key in double quotes, is \"}\"");
   CHECK(parse_failure("{a: 1}") == "f.json:1:2: must be a key in double quotes or '}', is \"a\"");
   CHECK(parse_failure("{\"a\" 1}") == "f.json:1:6: must be ':' after the key \"a\", is \"1\"");
@@ -77,7 +79,8 @@ TEST_CASE("a broken file is reported with line and column") {
   CHECK(parse_failure("\"abc") == "f.json:1:1: the string has no end");
   CHECK(parse_failure("\"a\nb\"") == "f.json:1:3: a control character in a string; escape it");
   CHECK(parse_failure("\"\xff\"") == "f.json:1:2: not UTF-8");
-  CHECK(parse_failure(R"("\x")") == "f.json:1:3: must be one of \"\\/bfnrtu after a backslash, is \"x\"");
+  CHECK(parse_failure(R"("\x")") ==
+        "f.json:1:3: must be one of \"\\/bfnrtu after a backslash, is \"x\"");
   CHECK(parse_failure(R"("\u12")") == "f.json:1:4: must be four hex digits after \\u, is \"12\"");
   CHECK(parse_failure(R"("\ud800")") == "f.json:1:2: half a surrogate pair");
   CHECK(parse_failure("01") == "f.json:1:1: no JSON number: 01");
@@ -113,11 +116,14 @@ TEST_CASE("accessors name where, what is and what must be") {
   CHECK(failure([&] { json.find("n_head")->as_integer(where); }) ==
         "models/x.json: n_head: must be an integer, is \"12\"");
   CHECK(failure([&] { json.find("n_layer")->as_integer("f"); }) == "f: must be an integer, is 2.0");
-  CHECK(failure([&] { json.find("list")->as_number("f"); }) == "f: must be a number, is an array of 2");
+  CHECK(failure([&] { json.find("list")->as_number("f"); }) ==
+        "f: must be a number, is an array of 2");
   CHECK(failure([&] { json.find("o")->as_bool("f"); }) == "f: must be true or false, is an object");
-  CHECK(failure([&] { json.find("list")->as_object("f"); }) == "f: must be an object, is an array of 2");
+  CHECK(failure([&] { json.find("list")->as_object("f"); }) ==
+        "f: must be an object, is an array of 2");
   CHECK(failure([&] { json.find("n_layer")->as_string("f"); }) == "f: must be a string, is 2.0");
-  CHECK(failure([&] { json.at("n_heads", "f"); }) == "f: 'n_heads' is missing, did you mean 'n_head'?");
+  CHECK(failure([&] { json.at("n_heads", "f"); }) ==
+        "f: 'n_heads' is missing, did you mean 'n_head'?");
   CHECK(json.at("n_layer", "f").as_number("f") == 2.0);
   CHECK(json.find("list")->find("x") == nullptr);
 }
@@ -125,6 +131,7 @@ TEST_CASE("accessors name where, what is and what must be") {
 TEST_CASE("what is not finite cannot be written and is named") {
   Json json;
   json["a"].push_back(JsonObject{{"loss", std::nan("")}});
-  CHECK(failure([&] { json.dump(); }) == "a[0].loss: nan cannot be written as JSON; it must be finite");
+  CHECK(failure([&] { json.dump(); }) ==
+        "a[0].loss: nan cannot be written as JSON; it must be finite");
   CHECK_THROWS_AS(Json(std::numeric_limits<uint64_t>::max()), CheckFailure);
 }

@@ -16,7 +16,8 @@ NormalPair box_muller(uint32_t word0, uint32_t word1) {
   const double u1 = static_cast<double>(word1) * 0x1p-32;
   const double radius = std::sqrt(-2 * std::log(u0));
   const double angle = 2 * std::numbers::pi * u1;
-  return {static_cast<float>(radius * std::cos(angle)), static_cast<float>(radius * std::sin(angle))};
+  return {static_cast<float>(radius * std::cos(angle)),
+          static_cast<float>(radius * std::sin(angle))};
 }
 
 }  // namespace

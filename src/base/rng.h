@@ -1,8 +1,8 @@
-// Counter-based random numbers: a number is a function of (seed, step, site name, global index) and of
-// nothing else, so that it does not depend on the layout, on the order of work or on a restart.
+// Counter-based random numbers: a number is a function of (seed, step, site name, global index) and
+// of nothing else, so that it does not depend on the layout, on the order of work or on a restart.
 //
-// Philox4x32-10 [Salmon, Moraes, Dror, Shaw: "Parallel random numbers: as easy as 1, 2, 3", SC 2011].
-// The 64-bit Philox key is a hash of (seed, site); the 128-bit counter is (group, step).
+// Philox4x32-10 [Salmon, Moraes, Dror, Shaw: "Parallel random numbers: as easy as 1, 2, 3", SC
+// 2011]. The 64-bit Philox key is a hash of (seed, site); the 128-bit counter is (group, step).
 #pragma once
 
 #include <cstdint>
@@ -75,8 +75,8 @@ constexpr float random_uniform(const RngKey& key, uint64_t index) {
   return uniform_of(random_u32(key, index));
 }
 
-// Standard normal number `index` (Box-Muller in double, rounded once). Two neighbours share their two
-// words: the numbers 2k and 2k+1 come from the words 2k and 2k+1.
+// Standard normal number `index` (Box-Muller in double, rounded once). Two neighbours share their
+// two words: the numbers 2k and 2k+1 come from the words 2k and 2k+1.
 float random_normal(const RngKey& key, uint64_t index);
 // random_normal of first .. first+count-1, at half the cost.
 void fill_normal(const RngKey& key, uint64_t first, int64_t count, float* out);

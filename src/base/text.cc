@@ -120,7 +120,9 @@ std::string_view trim(std::string_view text) {
   return text;
 }
 
-bool starts_with(std::string_view text, std::string_view prefix) { return text.starts_with(prefix); }
+bool starts_with(std::string_view text, std::string_view prefix) {
+  return text.starts_with(prefix);
+}
 bool ends_with(std::string_view text, std::string_view suffix) { return text.ends_with(suffix); }
 
 std::string replace_all(std::string_view text, std::string_view from, std::string_view to) {

@@ -12,7 +12,8 @@ namespace mw {
 
 // "a,,b" at ',' is {"a", "", "b"}; "" is {""}. The views point into `text`.
 std::vector<std::string_view> split(std::string_view text, char separator);
-// The lines of `text` without their '\n' or "\r\n"; a last line without an end counts, an empty one does not.
+// The lines of `text` without their '\n' or "\r\n"; a last line without an end counts, an empty one
+// does not.
 std::vector<std::string_view> split_lines(std::string_view text);
 // The words of `text` between runs of white space; no word is empty.
 std::vector<std::string_view> split_words(std::string_view text);

@@ -95,4 +95,6 @@ TEST_CASE("floats keep every bit and read as floats") {
   }
 }
 
-TEST_CASE("quoted text is one line") { CHECK(quoted("a\"b\\c\n\x01") == "\"a\\\"b\\\\c\\n\\u0001\""); }
+TEST_CASE("quoted text is one line") {
+  CHECK(quoted("a\"b\\c\n\x01") == "\"a\\\"b\\\\c\\n\\u0001\"");
+}

@@ -11,8 +11,9 @@
 namespace mw {
 namespace {
 
-// Where a table begins: TOML++ keeps a table's keys sorted, the file's order is in their positions. A
-// table made by "[a.b]" alone has no position of its own, so it stands where its first child does.
+// Where a table begins: TOML++ keeps a table's keys sorted, the file's order is in their positions.
+// A table made by "[a.b]" alone has no position of its own, so it stands where its first child
+// does.
 toml::source_position position(const toml::node& node) {
   toml::source_position first = node.source().begin;
   const auto earlier = [&](const toml::node& child) {

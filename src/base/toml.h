@@ -10,8 +10,8 @@
 namespace mw {
 
 struct Toml {
-  Json root;        // an object; keys in the file's order; a date or time is a string
-  KeyLines lines;   // the line of every key path, for JsonReader
+  Json root;       // an object; keys in the file's order; a date or time is a string
+  KeyLines lines;  // the line of every key path, for JsonReader
 };
 
 // Throws Error "file:line:column: …".

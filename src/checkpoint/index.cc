@@ -12,7 +12,9 @@ std::string shard_name(std::string_view name, size_t shard, size_t num_shards) {
   return fmt::format("{}-{:05}-of-{:05}.safetensors", name, shard + 1, num_shards);
 }
 
-std::string index_name(std::string_view name) { return fmt::format("{}.safetensors.index.json", name); }
+std::string index_name(std::string_view name) {
+  return fmt::format("{}.safetensors.index.json", name);
+}
 
 ShardPlan plan_shards(std::span<const TensorSpec> tensors, Bytes max_shard_bytes) {
   ShardPlan plan;
@@ -46,7 +48,7 @@ namespace {
 
 struct Index {
   std::map<std::string, std::vector<std::string>> tensors_of;  // by shard file
-  std::optional<double> total_size;  // other writers give a float
+  std::optional<double> total_size;                            // other writers give a float
 };
 
 Index read_index(FileSystem& fs, const std::string& path) {
@@ -114,8 +116,8 @@ TensorFiles TensorFiles::open(FileSystem& fs, const std::string& folder, std::st
       const size_t before = files.shards_.size();
       const std::string path = join_path(folder, file);
       if (!skip.contains(file) && !fs.exists(path)) {
-        out.add("{}: is missing; {} places tensors there, '{}' the first of {}", path, index_path, tensors[0],
-                tensors.size());
+        out.add("{}: is missing; {} places tensors there, '{}' the first of {}", path, index_path,
+                tensors[0], tensors.size());
       } else if (!skip.contains(file)) {
         files.open_shard(fs, path, out);
       }
@@ -127,8 +129,8 @@ TensorFiles TensorFiles::open(FileSystem& fs, const std::string& folder, std::st
       for (const TensorSpec& tensor : files.shards_.back().tensors()) total += tensor.bytes();
     }
     if (complete && index.total_size && *index.total_size != static_cast<double>(total.value)) {
-      out.add("{}: metadata.total_size is {:.0f}, the shards hold {} bytes", index_path, *index.total_size,
-              total.value);
+      out.add("{}: metadata.total_size is {:.0f}, the shards hold {} bytes", index_path,
+              *index.total_size, total.value);
     }
   } catch (const Error& error) {
     out.absorb(error);

@@ -1,6 +1,6 @@
-// A set of named tensors spread over safetensors shards in one folder, as Hugging Face lays them out:
-// NAME-00001-of-00003.safetensors … and NAME.safetensors.index.json with {"metadata": {"total_size": …},
-// "weight_map": {tensor: shard}}; or NAME.safetensors alone.
+// A set of named tensors spread over safetensors shards in one folder, as Hugging Face lays them
+// out: NAME-00001-of-00003.safetensors … and NAME.safetensors.index.json with {"metadata":
+// {"total_size": …}, "weight_map": {tensor: shard}}; or NAME.safetensors alone.
 #pragma once
 
 #include <set>
@@ -20,8 +20,8 @@ std::string shard_name(std::string_view name, size_t shard, size_t num_shards);
 // "model.safetensors.index.json"
 std::string index_name(std::string_view name);
 
-// Which tensors go to which shard: in order, a new shard where the next tensor would make it larger than
-// max_shard_bytes (a larger tensor has a shard of its own).
+// Which tensors go to which shard: in order, a new shard where the next tensor would make it larger
+// than max_shard_bytes (a larger tensor has a shard of its own).
 struct ShardPlan {
   std::vector<std::vector<TensorSpec>> shards;
 };
@@ -32,9 +32,9 @@ std::string index_text(std::string_view name, const ShardPlan& plan);
 
 class TensorFiles {
  public:
-  // Opens every shard. What is wrong (a missing or broken shard, a tensor that index and shard do not
-  // agree about, a wrong total size) becomes findings, all of them. Files in `skip` are left alone
-  // together with their tensors: their findings are known already.
+  // Opens every shard. What is wrong (a missing or broken shard, a tensor that index and shard do
+  // not agree about, a wrong total size) becomes findings, all of them. Files in `skip` are left
+  // alone together with their tensors: their findings are known already.
   static TensorFiles open(FileSystem& fs, const std::string& folder, std::string_view name,
                           Diagnostics& out, const std::set<std::string>& skip = {});
 

@@ -23,7 +23,8 @@ std::optional<int64_t> parse_step_name(std::string_view name, std::string_view s
   name.remove_suffix(suffix.size());
   const auto step = parse_int64(name);
   // One name a step: "step-20" is not ours.
-  if (!step || *step < 0 || step_name(*step) != fmt::format("{}{}", kPrefix, name)) return std::nullopt;
+  if (!step || *step < 0 || step_name(*step) != fmt::format("{}{}", kPrefix, name))
+    return std::nullopt;
   return step;
 }
 
@@ -48,8 +49,8 @@ Json unseal_manifest(std::string_view text, const std::string& path) {
   manifest.erase(kChecksum);
   Json json(std::move(manifest));
   if (const std::string is = xxh3_128(json.dump()).hex(); is != checksum) {
-    throw_error("{}: the checksum of its content is {}, must be {}; the file was damaged or edited", path, is,
-                checksum);
+    throw_error("{}: the checksum of its content is {}, must be {}; the file was damaged or edited",
+                path, is, checksum);
   }
   return json;
 }

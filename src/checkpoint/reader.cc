@@ -1,10 +1,11 @@
+#include "checkpoint/store.h"
+
 #include <algorithm>
 
 #include "base/error.h"
 #include "base/json_reader.h"
 #include "base/text.h"
 #include "checkpoint/layout.h"
-#include "checkpoint/store.h"
 
 namespace mw::checkpoint {
 namespace {
@@ -32,7 +33,8 @@ std::vector<int64_t> list_steps(FileSystem& fs, const std::string& folder) {
   return steps;
 }
 
-CheckpointReader CheckpointReader::at_step(FileSystem& fs, const std::string& folder, int64_t step) {
+CheckpointReader CheckpointReader::at_step(FileSystem& fs, const std::string& folder,
+                                           int64_t step) {
   const std::string path = find_step(fs, folder, step);
   if (!path.empty()) return open(fs, path);
   std::vector<std::string> steps;
@@ -66,7 +68,8 @@ CheckpointReader CheckpointReader::open(FileSystem& fs, const std::string& path)
   reader.read_manifest();
   Diagnostics out;
   const std::set<std::string> bad = reader.check_files(out);
-  for (auto& [name, files] : reader.groups_) files = TensorFiles::open(fs, reader.path_, name, out, bad);
+  for (auto& [name, files] : reader.groups_)
+    files = TensorFiles::open(fs, reader.path_, name, out, bad);
   if (bad.empty()) reader.check_tensors(out);
   out.throw_if_any();
   return reader;
@@ -86,8 +89,8 @@ void CheckpointReader::read_manifest() {
   const Json unchecked = parse_json(text, path);
   const int64_t version = unchecked.at("version", path).as_integer(path + ": version");
   if (version != kManifestVersion) {
-    throw_error("{}: version is {}, must be {}; it was written by another version of meshwright", path, version,
-                kManifestVersion);
+    throw_error("{}: version is {}, must be {}; it was written by another version of meshwright",
+                path, version, kManifestVersion);
   }
   const Json manifest = unseal_manifest(text, path);
   JsonReader reader(manifest, path);
@@ -95,7 +98,8 @@ void CheckpointReader::read_manifest() {
   step_ = reader.integer("step", {.min = 0});
   const Json* run_state = reader.raw("run_state");
   run_state_ = run_state ? *run_state : Json();
-  for (const std::string& group : reader.strings("groups")) groups_.emplace_back(group, TensorFiles());
+  for (const std::string& group : reader.strings("groups"))
+    groups_.emplace_back(group, TensorFiles());
   JsonReader files = reader.object("files");
   for (const std::string& file : files.keys()) {
     JsonReader record = files.object(file);
@@ -107,7 +111,8 @@ void CheckpointReader::read_manifest() {
   }
 }
 
-bool CheckpointReader::check_hash(const std::string& name, const FileRecord& record, Diagnostics& out) const {
+bool CheckpointReader::check_hash(const std::string& name, const FileRecord& record,
+                                  Diagnostics& out) const {
   const std::string path = join_path(path_, name);
   const std::string is = xxh3_128(fs_->map_file(path).bytes).hex();
   if (is == record.hash) return true;
@@ -140,14 +145,16 @@ void CheckpointReader::check_tensors(Diagnostics& out) const {
   const std::string manifest = join_path(path_, kManifest);
   for (const auto& group : groups_) {
     for (const SafetensorsFile& shard : group.second.shards()) {
-      if (!files_.contains(base_name(shard.path()))) out.add("{}: {} is not listed", manifest, shard.path());
+      if (!files_.contains(base_name(shard.path())))
+        out.add("{}: {} is not listed", manifest, shard.path());
     }
   }
   for (const auto& [name, hash] : tensor_hashes_) {
     if (!found.contains(name)) out.add("{}: tensor '{}' is in no shard", manifest, name);
   }
   for (const std::string& name : found) {
-    if (!tensor_hashes_.contains(name)) out.add("{}: tensor '{}' of a shard is not listed", manifest, name);
+    if (!tensor_hashes_.contains(name))
+      out.add("{}: tensor '{}' of a shard is not listed", manifest, name);
   }
 }
 
@@ -206,8 +213,8 @@ void CheckpointReader::verify_shard(const SafetensorsFile& shard, Diagnostics& o
     const std::string& must_be = tensor_hashes_.find(tensor.name)->second;
     if (is == must_be) continue;
     located = true;
-    out.add("{}: tensor '{}': checksum is {}, must be {}; its bytes were changed", shard.path(), tensor.name, is,
-            must_be);
+    out.add("{}: tensor '{}': checksum is {}, must be {}; its bytes were changed", shard.path(),
+            tensor.name, is, must_be);
   }
   if (!located) out.add("{}: the header was changed", shard.path());
 }

@@ -117,17 +117,21 @@ class SafetensorsParser {
   Json parse_header() {
     const std::string_view text = result_.file_.text();
     if (text.size() < 8) {
-      throw_error("{}: has {} bytes, must have at least 8 (no safetensors file)", result_.path_, text.size());
+      throw_error("{}: has {} bytes, must have at least 8 (no safetensors file)", result_.path_,
+                  text.size());
     }
     uint64_t length;
     std::memcpy(&length, text.data(), sizeof(length));
     if (length > text.size() - 8) {
-      throw_error("{}: offset 0: header length is {}, must be at most {}, the rest of the file (truncated, or "
-                  "no safetensors file)",
-                  result_.path_, length, text.size() - 8);
+      throw_error(
+          "{}: offset 0: header length is {}, must be at most {}, the rest of the file (truncated, "
+          "or "
+          "no safetensors file)",
+          result_.path_, length, text.size() - 8);
     }
     if (length > kLongestHeader) {
-      throw_error("{}: offset 0: header length is {}, must be at most {}", result_.path_, length, kLongestHeader);
+      throw_error("{}: offset 0: header length is {}, must be at most {}", result_.path_, length,
+                  kLongestHeader);
     }
     result_.data_at_ = 8 + static_cast<size_t>(length);
     return parse_json(text.substr(8, length), result_.path_ + " header");
@@ -158,8 +162,9 @@ class SafetensorsParser {
     try {
       const std::string place = where(name);
       const std::string& dtype = json.at("dtype", place).as_string(place + ".dtype");
-      const auto known = std::find_if(kDTypes.begin(), kDTypes.end(),
-                                      [&](const NamedDType& candidate) { return candidate.name == dtype; });
+      const auto known =
+          std::find_if(kDTypes.begin(), kDTypes.end(),
+                       [&](const NamedDType& candidate) { return candidate.name == dtype; });
       if (known == kDTypes.end()) {
         throw_error("{}: dtype is {}, must be BOOL, U8, I32, I64, BF16, F16, F32 or F64", place,
                     quoted(dtype));
@@ -174,8 +179,8 @@ class SafetensorsParser {
       const auto bytes = checked_bytes(entry.spec.dtype, entry.spec.shape);
       if (!bytes || *bytes != entry.end - entry.begin) {
         throw_error("{}: data_offsets {} hold {} bytes, must hold {} for {} of shape {}", place,
-                    shape_text(offsets), entry.end - entry.begin, bytes ? std::to_string(*bytes) : "more",
-                    dtype, shape_text(entry.spec.shape));
+                    shape_text(offsets), entry.end - entry.begin,
+                    bytes ? std::to_string(*bytes) : "more", dtype, shape_text(entry.spec.shape));
       }
       entries_.push_back(std::move(entry));
     } catch (const Error& error) {
@@ -190,8 +195,11 @@ class SafetensorsParser {
     int64_t next = 0;
     for (const Entry& entry : entries_) {
       if (entry.begin != next) {
-        out_.add("{}: begins at byte {} of the data, must begin at {}, where the tensor before it ends ({})",
-                 where(entry.spec.name), entry.begin, next, entry.begin < next ? "they overlap" : "a hole");
+        out_.add(
+            "{}: begins at byte {} of the data, must begin at {}, where the tensor before it ends "
+            "({})",
+            where(entry.spec.name), entry.begin, next,
+            entry.begin < next ? "they overlap" : "a hole");
       }
       next = std::max(next, entry.end);
     }
@@ -258,8 +266,8 @@ void SafetensorsWriter::write(std::span<const std::byte> bytes) {
 }
 
 void SafetensorsWriter::append(std::span<const std::byte> bytes) {
-  MW_CHECK(written_.value + static_cast<int64_t>(bytes.size()) <= total_.value, "{}: {} bytes after {} of {}",
-           path_, bytes.size(), written_.value, total_.value);
+  MW_CHECK(written_.value + static_cast<int64_t>(bytes.size()) <= total_.value,
+           "{}: {} bytes after {} of {}", path_, bytes.size(), written_.value, total_.value);
   write(bytes);
 }
 

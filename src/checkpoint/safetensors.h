@@ -1,5 +1,6 @@
-// The safetensors file format [github.com/huggingface/safetensors]: a u64 little-endian header length, a
-// JSON header with dtype, shape and data_offsets of every tensor, then the tensors' bytes without a hole.
+// The safetensors file format [github.com/huggingface/safetensors]: a u64 little-endian header
+// length, a JSON header with dtype, shape and data_offsets of every tensor, then the tensors' bytes
+// without a hole.
 #pragma once
 
 #include <cstddef>
@@ -36,8 +37,9 @@ using Metadata = std::vector<std::pair<std::string, std::string>>;
 // A mapped file. Cheap to move; spans stay valid while any copy of it lives.
 class SafetensorsFile {
  public:
-  // Throws Error with everything that is wrong: the header's length and JSON, a dtype that we do not
-  // know, a shape that does not fit its bytes, tensors that overlap, leave a hole or reach past the end.
+  // Throws Error with everything that is wrong: the header's length and JSON, a dtype that we do
+  // not know, a shape that does not fit its bytes, tensors that overlap, leave a hole or reach past
+  // the end.
   static SafetensorsFile open(FileSystem& fs, const std::string& path);
 
   const std::string& path() const { return path_; }
@@ -64,11 +66,12 @@ class SafetensorsFile {
   Metadata metadata_;
 };
 
-// Writes a file whose tensors are known beforehand and whose bytes come in order, in pieces of any size.
+// Writes a file whose tensors are known beforehand and whose bytes come in order, in pieces of any
+// size.
 class SafetensorsWriter {
  public:
-  // The header is padded with spaces so that the tensors' bytes begin at a multiple of 8. REQUIRES: no
-  // name twice.
+  // The header is padded with spaces so that the tensors' bytes begin at a multiple of 8. REQUIRES:
+  // no name twice.
   SafetensorsWriter(FileSystem& fs, const std::string& path, std::span<const TensorSpec> tensors,
                     const Metadata& metadata);
   // The next bytes of the row of all tensors.
@@ -76,7 +79,7 @@ class SafetensorsWriter {
   // Syncs and closes. REQUIRES: every byte was appended.
   void finish();
 
-  Bytes size() const { return written_; }           // of the file so far
+  Bytes size() const { return written_; }            // of the file so far
   Hash128 hash() const { return hasher_.digest(); }  // of the file so far
 
  private:

@@ -36,7 +36,9 @@ std::string text_of(std::span<const std::byte> bytes) {
   return std::string(reinterpret_cast<const char*>(bytes.data()), bytes.size());
 }
 
-std::span<const std::byte> bytes_of(const std::string& text) { return std::as_bytes(std::span(text)); }
+std::span<const std::byte> bytes_of(const std::string& text) {
+  return std::as_bytes(std::span(text));
+}
 
 const std::vector<TensorSpec> kTensors = {{"wte.weight", DType::kF32, {2, 3}},
                                           {"mask", DType::kBool, {3}},
@@ -104,29 +106,31 @@ TEST_CASE("too many or too few bytes are our bug") {
 
 TEST_CASE("everything wrong with a header is reported") {
   CHECK(failure("abc") == "m: has 3 bytes, must have at least 8 (no safetensors file)");
-  CHECK(failure("PK\3\4aaaabbbb") ==
-        "m: offset 0: header length is 7016996763726990160, must be at most 4, the rest of the file "
-        "(truncated, or no safetensors file)");
+  CHECK(
+      failure("PK\3\4aaaabbbb") ==
+      "m: offset 0: header length is 7016996763726990160, must be at most 4, the rest of the file "
+      "(truncated, or no safetensors file)");
   CHECK(failure(file_of("{\"a\":}", "")) == "m header:1:6: must be a JSON value, is \"}\"");
   CHECK(failure(file_of("[]", "")) == "m: must be an object, is an empty array");
-  CHECK(failure(file_of(R"({"__metadata__":{"format":1},)"
-                        R"("a":{"dtype":"F8_E4M3","shape":[1],"data_offsets":[0,1]},)"
-                        R"("b":{"dtype":"F32","shape":[2],"data_offsets":[0,4]},)"
-                        R"("c":{"dtype":"F32","shape":[-1],"data_offsets":[0,4]},)"
-                        R"("d":{"dtype":"F32","shape":[1],"data_offsets":[4,0]},)"
-                        R"("e":{"dtype":"F32","shap":[1],"data_offsets":[0,4]},)"
-                        R"("f":{"dtype":"F32","shape":[4611686018427387904,4],"data_offsets":[0,0]},)"
-                        R"("g":3})",
-                        "")) ==
-        "m: tensor '__metadata__'.format: must be a string, is 1\n"
-        "m: tensor 'a': dtype is \"F8_E4M3\", must be BOOL, U8, I32, I64, BF16, F16, F32 or F64\n"
-        "m: tensor 'b': data_offsets [0, 4] hold 4 bytes, must hold 8 for F32 of shape [2]\n"
-        "m: tensor 'c'.shape: -1 must not be negative\n"
-        "m: tensor 'd': data_offsets are [4, 0], must be begin and end\n"
-        "m: tensor 'e': 'shape' is missing, did you mean 'shap'?\n"
-        "m: tensor 'f': data_offsets [0, 0] hold 0 bytes, must hold more for F32 of shape "
-        "[4611686018427387904, 4]\n"
-        "m: tensor 'g': must be an object, is 3");
+  CHECK(
+      failure(file_of(R"({"__metadata__":{"format":1},)"
+                      R"("a":{"dtype":"F8_E4M3","shape":[1],"data_offsets":[0,1]},)"
+                      R"("b":{"dtype":"F32","shape":[2],"data_offsets":[0,4]},)"
+                      R"("c":{"dtype":"F32","shape":[-1],"data_offsets":[0,4]},)"
+                      R"("d":{"dtype":"F32","shape":[1],"data_offsets":[4,0]},)"
+                      R"("e":{"dtype":"F32","shap":[1],"data_offsets":[0,4]},)"
+                      R"("f":{"dtype":"F32","shape":[4611686018427387904,4],"data_offsets":[0,0]},)"
+                      R"("g":3})",
+                      "")) ==
+      "m: tensor '__metadata__'.format: must be a string, is 1\n"
+      "m: tensor 'a': dtype is \"F8_E4M3\", must be BOOL, U8, I32, I64, BF16, F16, F32 or F64\n"
+      "m: tensor 'b': data_offsets [0, 4] hold 4 bytes, must hold 8 for F32 of shape [2]\n"
+      "m: tensor 'c'.shape: -1 must not be negative\n"
+      "m: tensor 'd': data_offsets are [4, 0], must be begin and end\n"
+      "m: tensor 'e': 'shape' is missing, did you mean 'shap'?\n"
+      "m: tensor 'f': data_offsets [0, 0] hold 0 bytes, must hold more for F32 of shape "
+      "[4611686018427387904, 4]\n"
+      "m: tensor 'g': must be an object, is 3");
 }
 
 TEST_CASE("tensors that overlap, leave a hole or reach past the end are reported") {
@@ -134,9 +138,11 @@ TEST_CASE("tensors that overlap, leave a hole or reach past the end are reported
                         R"("b":{"dtype":"U8","shape":[4],"data_offsets":[2,6]},)"
                         R"("c":{"dtype":"U8","shape":[1],"data_offsets":[8,9]}})",
                         "12345678")) ==
-        "m: tensor 'b': begins at byte 2 of the data, must begin at 4, where the tensor before it ends (they "
+        "m: tensor 'b': begins at byte 2 of the data, must begin at 4, where the tensor before it "
+        "ends (they "
         "overlap)\n"
-        "m: tensor 'c': begins at byte 8 of the data, must begin at 6, where the tensor before it ends (a "
+        "m: tensor 'c': begins at byte 8 of the data, must begin at 6, where the tensor before it "
+        "ends (a "
         "hole)\n"
         "m: has 8 bytes of data, must have 9 (truncated)");
   CHECK(failure(file_of("{}", "x")) == "m: has 1 bytes of data, must have 0");

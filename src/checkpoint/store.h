@@ -1,10 +1,10 @@
 // A run's checkpoints on disk: <folder>/step-000020/ holds, for every group of tensors ("model",
-// "optimizer"), safetensors shards and their index, and meshwright.json: step, free-form state of the run
-// (data position, RNG seed, plan…), size and XXH3 of every file, XXH3 of every tensor.
+// "optimizer"), safetensors shards and their index, and meshwright.json: step, free-form state of
+// the run (data position, RNG seed, plan…), size and XXH3 of every file, XXH3 of every tensor.
 //
-// A checkpoint is complete or absent. It is written as step-000020.tmp, every file and folder is synced,
-// and one rename makes it visible. Tensors are global: nothing here knows under which layout they were
-// computed or will be used.
+// A checkpoint is complete or absent. It is written as step-000020.tmp, every file and folder is
+// synced, and one rename makes it visible. Tensors are global: nothing here knows under which
+// layout they were computed or will be used.
 //
 // Limitation: one writer for a folder at a time.
 #pragma once
@@ -42,23 +42,23 @@ struct SaveOptions {
 
 class CheckpointWriter {
  public:
-  // Clears away what an interrupted save left. Throws RunError where the disk has not the room. REQUIRES:
-  // no tensor name twice, over all groups.
-  CheckpointWriter(FileSystem& fs, std::string folder, int64_t step, std::vector<TensorGroup> groups,
-                   SaveOptions options = {});
+  // Clears away what an interrupted save left. Throws RunError where the disk has not the room.
+  // REQUIRES: no tensor name twice, over all groups.
+  CheckpointWriter(FileSystem& fs, std::string folder, int64_t step,
+                   std::vector<TensorGroup> groups, SaveOptions options = {});
   // Without finish() (or where it threw) removes what it has written.
   ~CheckpointWriter();
   CheckpointWriter(const CheckpointWriter&) = delete;
   CheckpointWriter& operator=(const CheckpointWriter&) = delete;
 
-  // The next bytes of `tensor`: row-major, little-endian, in pieces of any size. REQUIRES: the tensors come
-  // in the order of the groups, each of them whole.
+  // The next bytes of `tensor`: row-major, little-endian, in pieces of any size. REQUIRES: the
+  // tensors come in the order of the groups, each of them whole.
   void append(std::string_view tensor, std::span<const std::byte> bytes);
   // A file of text beside the shards, such as the model's config.json. REQUIRES: a name of its own.
   void add_file(const std::string& name, std::string_view text);
-  // Makes the checkpoint visible and safe, replaces an older one of the same step, then removes those that
-  // are not kept. `run_state` comes back as CheckpointReader::run_state(). Returns its path. REQUIRES:
-  // every tensor was appended.
+  // Makes the checkpoint visible and safe, replaces an older one of the same step, then removes
+  // those that are not kept. `run_state` comes back as CheckpointReader::run_state(). Returns its
+  // path. REQUIRES: every tensor was appended.
   std::string finish(const Json& run_state);
 
  private:
@@ -88,8 +88,8 @@ class CheckpointWriter {
   std::vector<Shard> shards_;
   std::vector<std::pair<std::string, std::string>> index_texts_;  // file, text
   std::unique_ptr<SafetensorsWriter> writer_;
-  size_t shard_ = 0;   // of the next byte
-  size_t tensor_ = 0;  // in that shard
+  size_t shard_ = 0;    // of the next byte
+  size_t tensor_ = 0;   // in that shard
   int64_t filled_ = 0;  // bytes of that tensor
   Hasher128 hasher_;    // of that tensor
   std::vector<std::pair<std::string, Hash128>> tensor_hashes_;
@@ -108,8 +108,8 @@ std::vector<int64_t> list_steps(FileSystem& fs, const std::string& folder);
 
 class CheckpointReader {
  public:
-  // A checkpoint's own folder. Checks that every file and tensor is there with the right size, and the
-  // checksums of all but the shards; throws Error with all that is wrong. Reads no tensor.
+  // A checkpoint's own folder. Checks that every file and tensor is there with the right size, and
+  // the checksums of all but the shards; throws Error with all that is wrong. Reads no tensor.
   static CheckpointReader open(FileSystem& fs, const std::string& path);
   // The checkpoint of the highest step. Where it is damaged, the Error names the one before it.
   static CheckpointReader latest(FileSystem& fs, const std::string& folder);
@@ -125,13 +125,14 @@ class CheckpointReader {
 
   // nullptr where there is none.
   const TensorSpec* find(std::string_view tensor) const;
-  // The whole global tensor, mapped: a rank reads the spans that are its own. REQUIRES: find(tensor).
+  // The whole global tensor, mapped: a rank reads the spans that are its own. REQUIRES:
+  // find(tensor).
   std::span<const std::byte> bytes(std::string_view tensor) const;
 
   // Throws Error for every tensor that is missing here or has another dtype or shape.
   void require(std::span<const TensorSpec> tensors) const;
-  // Reads everything. Throws Error that names every file whose checksum is wrong, and in a shard the
-  // tensor.
+  // Reads everything. Throws Error that names every file whose checksum is wrong, and in a shard
+  // the tensor.
   void verify() const;
 
  private:

@@ -21,7 +21,9 @@ namespace {
 
 const std::vector<TensorGroup> kGroups = {
     {"model",
-     {{"wte.weight", DType::kF32, {6, 4}}, {"h.0.attn.bias", DType::kBool, {5}}, {"none", DType::kF32, {0}},
+     {{"wte.weight", DType::kF32, {6, 4}},
+      {"h.0.attn.bias", DType::kBool, {5}},
+      {"none", DType::kF32, {0}},
       {"ln_f.weight", DType::kF32, {4}}}},
     {"optimizer", {{"exp_avg.wte.weight", DType::kF32, {6, 4}}, {"step", DType::kI64, {}}}}};
 
@@ -35,9 +37,10 @@ Json state(int64_t step) { return JsonObject{{"next_sample", step * 32}, {"seed"
 
 void save(FileSystem& fs, int64_t step, int64_t keep = 0) {
   // Two shards for the model, two for the optimizer.
-  save_checkpoint(fs, "run", step, kGroups, state(step),
-                  [&](const TensorSpec& tensor, std::span<std::byte> out) { fill(step, tensor, out); },
-                  {Bytes(100), keep});
+  save_checkpoint(
+      fs, "run", step, kGroups, state(step),
+      [&](const TensorSpec& tensor, std::span<std::byte> out) { fill(step, tensor, out); },
+      {Bytes(100), keep});
 }
 
 void check_content(const CheckpointReader& reader) {
@@ -85,7 +88,8 @@ TEST_CASE("a checkpoint reads back") {
   CHECK(fs.list("run/step-000020") ==
         std::vector<std::string>{"meshwright.json", "model-00001-of-00002.safetensors",
                                  "model-00002-of-00002.safetensors", "model.safetensors.index.json",
-                                 "optimizer-00001-of-00002.safetensors", "optimizer-00002-of-00002.safetensors",
+                                 "optimizer-00001-of-00002.safetensors",
+                                 "optimizer-00002-of-00002.safetensors",
                                  "optimizer.safetensors.index.json"});
   const CheckpointReader reader = CheckpointReader::latest(fs, "run");
   CHECK(reader.step() == 20);
@@ -121,14 +125,16 @@ TEST_CASE("tensors may come in pieces, and the bytes are the same") {
         std::vector<std::byte> bytes(tensor.bytes().value);
         fill(3, tensor, bytes);
         for (size_t at = 0; at < bytes.size(); at += 7) {
-          writer.append(tensor.name, std::span(bytes).subspan(at, std::min<size_t>(7, bytes.size() - at)));
+          writer.append(tensor.name,
+                        std::span(bytes).subspan(at, std::min<size_t>(7, bytes.size() - at)));
         }
       }
     }
     CHECK(writer.finish(state(3)) == "run/step-000003");
   }
   for (const std::string& name : whole.list("run/step-000003")) {
-    CHECK(whole.read_file("run/step-000003/" + name) == pieces.read_file("run/step-000003/" + name));
+    CHECK(whole.read_file("run/step-000003/" + name) ==
+          pieces.read_file("run/step-000003/" + name));
   }
 }
 
@@ -201,11 +207,12 @@ TEST_CASE("missing shards, missing tensors and wrong sizes are reported together
   fs.remove(at + "model-00001-of-00002.safetensors");
   cut(fs, at + "model-00002-of-00002.safetensors", 250, 1);
   fs.remove(at + "optimizer.safetensors.index.json");
-  CHECK(open_failure(fs) ==
-        "run/step-000020/model-00001-of-00002.safetensors: is missing; must have 208 bytes\n"
-        "run/step-000020/model-00002-of-00002.safetensors: has 252 bytes, must have 253 (truncated)\n"
-        "run/step-000020/optimizer.safetensors.index.json: is missing; must have 178 bytes\n"
-        "run: the checkpoint before it is run/step-000010");
+  CHECK(
+      open_failure(fs) ==
+      "run/step-000020/model-00001-of-00002.safetensors: is missing; must have 208 bytes\n"
+      "run/step-000020/model-00002-of-00002.safetensors: has 252 bytes, must have 253 (truncated)\n"
+      "run/step-000020/optimizer.safetensors.index.json: is missing; must have 178 bytes\n"
+      "run: the checkpoint before it is run/step-000010");
   check_content(CheckpointReader::at_step(fs, "run", 10));
 }
 
@@ -216,16 +223,19 @@ TEST_CASE("an index and shards that disagree are reported") {
   SafetensorsWriter writer(fs, "m/model-00001-of-00002.safetensors", a, {});
   writer.append(std::vector<std::byte>(3));
   writer.finish();
-  fs.write_file("m/model.safetensors.index.json",
-                R"({"metadata": {"total_size": 9}, "weight_map": {"a": "model-00001-of-00002.safetensors",
+  fs.write_file(
+      "m/model.safetensors.index.json",
+      R"({"metadata": {"total_size": 9}, "weight_map": {"a": "model-00001-of-00002.safetensors",
                     "b": "model-00001-of-00002.safetensors", "c": "model-00002-of-00002.safetensors"}})");
   Diagnostics out;
   TensorFiles::open(fs, "m", "model", out);
   CHECK(failure([&] { out.throw_if_any(); }) ==
-        "m/model-00001-of-00002.safetensors: tensor 'b' is missing, which m/model.safetensors.index.json "
+        "m/model-00001-of-00002.safetensors: tensor 'b' is missing, which "
+        "m/model.safetensors.index.json "
         "places there\n"
         "m/model-00001-of-00002.safetensors: tensor 'x' is not in m/model.safetensors.index.json\n"
-        "m/model-00002-of-00002.safetensors: is missing; m/model.safetensors.index.json places tensors there, "
+        "m/model-00002-of-00002.safetensors: is missing; m/model.safetensors.index.json places "
+        "tensors there, "
         "'c' the first of 1");
 }
 
@@ -267,7 +277,8 @@ TEST_CASE("any flipped bit is found, and in a tensor's bytes the tensor is named
       const std::string message = failure([&] { CheckpointReader::latest(fs, "run").verify(); });
       // A bit of white space in a manifest may change nothing that is read; no other may pass.
       if (message == "no error") CHECK(name == "meshwright.json");
-      if (message != "no error") CHECK_MESSAGE(message.find(name) != std::string::npos, name, ": ", message);
+      if (message != "no error")
+        CHECK_MESSAGE(message.find(name) != std::string::npos, name, ": ", message);
       const size_t tensor = message.find("tensor '");
       if (tensor != std::string::npos && message.find("bytes were changed") != std::string::npos) {
         named.insert(message.substr(tensor + 8, message.find('\'', tensor + 8) - tensor - 8));
@@ -275,7 +286,8 @@ TEST_CASE("any flipped bit is found, and in a tensor's bytes the tensor is named
       fs.flip_bit(path, bit);
     }
   }
-  CHECK(named == std::set<std::string>{"wte.weight", "h.0.attn.bias", "ln_f.weight", "exp_avg.wte.weight", "step"});
+  CHECK(named == std::set<std::string>{"wte.weight", "h.0.attn.bias", "ln_f.weight",
+                                       "exp_avg.wte.weight", "step"});
   check_content(CheckpointReader::latest(fs, "run"));
 }
 
@@ -285,13 +297,15 @@ TEST_CASE("a manifest of another version or edited by hand is refused") {
   const std::string path = "run/step-000020/meshwright.json", good = fs.read_file(path);
   fs.write_file(path, replace_all(good, "\"version\": 1", "\"version\": 2"));
   CHECK(open_failure(fs) ==
-        "run/step-000020/meshwright.json: version is 2, must be 1; it was written by another version of "
+        "run/step-000020/meshwright.json: version is 2, must be 1; it was written by another "
+        "version of "
         "meshwright");
   fs.write_file(path, replace_all(good, "\"next_sample\": 640", "\"next_sample\": 641"));
   CHECK(open_failure(fs).find("; the file was damaged or edited") != std::string::npos);
 }
 
-TEST_CASE("after a crash at any operation of a save the last complete checkpoint loads and verifies") {
+TEST_CASE(
+    "after a crash at any operation of a save the last complete checkpoint loads and verifies") {
   int64_t crashes = 0, kept_old = 0, kept_new = 0;
   // The same step again is the case where a checkpoint is replaced.
   for (const int64_t next : {30, 20}) {

@@ -1,10 +1,11 @@
+#include "checkpoint/store.h"
+
 #include <algorithm>
 #include <set>
 
 #include "base/error.h"
 #include "base/text.h"
 #include "checkpoint/layout.h"
-#include "checkpoint/store.h"
 
 namespace mw::checkpoint {
 namespace {
@@ -25,7 +26,8 @@ void write_synced(FileSystem& fs, const std::string& path, std::string_view text
   file->close();
 }
 
-// What interrupted saves left in the folder. A replaced checkpoint whose successor never came is put back.
+// What interrupted saves left in the folder. A replaced checkpoint whose successor never came is
+// put back.
 void clear_leftovers(FileSystem& fs, const std::string& folder) {
   bool restored = false;
   for (const std::string& name : fs.list(folder)) {
@@ -63,7 +65,8 @@ CheckpointWriter::CheckpointWriter(FileSystem& fs, std::string folder, int64_t s
     index_texts_.emplace_back(index_name(group.name), index_text(group.name, plan));
     for (size_t i = 0; i < plan.shards.size(); ++i) {
       // transformers refuses a shard that does not say "pt".
-      shards_.push_back({shard_name(group.name, i, plan.shards.size()), {{"format", "pt"}},
+      shards_.push_back({shard_name(group.name, i, plan.shards.size()),
+                         {{"format", "pt"}},
                          std::move(plan.shards[i])});
     }
   }
@@ -106,7 +109,8 @@ void CheckpointWriter::skip_full() {
   while (shard_ < shards_.size()) {
     const Shard& shard = shards_[shard_];
     if (!writer_) {
-      writer_ = std::make_unique<SafetensorsWriter>(fs_, path_in(shard.file), shard.tensors, shard.metadata);
+      writer_ = std::make_unique<SafetensorsWriter>(fs_, path_in(shard.file), shard.tensors,
+                                                    shard.metadata);
     }
     for (; tensor_ < shard.tensors.size(); ++tensor_, filled_ = 0, hasher_ = Hasher128()) {
       if (filled_ < shard.tensors[tensor_].bytes().value) return;
@@ -130,7 +134,8 @@ void CheckpointWriter::append(std::string_view tensor, std::span<const std::byte
   const TensorSpec& expected = shards_[shard_].tensors[tensor_];
   MW_CHECK(tensor == expected.name, "'{}' comes where '{}' must come", tensor, expected.name);
   MW_CHECK(filled_ + static_cast<int64_t>(bytes.size()) <= expected.bytes().value,
-           "{} bytes after {} of {} of '{}'", bytes.size(), filled_, expected.bytes().value, tensor);
+           "{} bytes after {} of {} of '{}'", bytes.size(), filled_, expected.bytes().value,
+           tensor);
   writer_->append(bytes);
   hasher_.update(bytes);
   filled_ += static_cast<int64_t>(bytes.size());
@@ -139,13 +144,15 @@ void CheckpointWriter::append(std::string_view tensor, std::span<const std::byte
 
 void CheckpointWriter::add_file(const std::string& name, std::string_view text) {
   const auto same = [&](const auto& file) { return file.first == name; };
-  MW_CHECK(name != kManifest && std::none_of(files_.begin(), files_.end(), same), "file '{}' twice", name);
+  MW_CHECK(name != kManifest && std::none_of(files_.begin(), files_.end(), same), "file '{}' twice",
+           name);
   write_synced(fs_, path_in(name), text);
   files_.push_back({name, {Bytes(static_cast<int64_t>(text.size())), xxh3_128(text)}});
 }
 
 std::string CheckpointWriter::finish(const Json& run_state) {
-  MW_CHECK(shard_ == shards_.size(), "tensor '{}' is not complete", shards_[shard_].tensors[tensor_].name);
+  MW_CHECK(shard_ == shards_.size(), "tensor '{}' is not complete",
+           shards_[shard_].tensors[tensor_].name);
   MW_CHECK(!finished_, "{} is finished", final_);
   for (const auto& [name, text] : index_texts_) add_file(name, text);
   JsonObject files, tensors;

@@ -8,21 +8,23 @@
 namespace mw::data {
 namespace {
 
-void check_vocabulary(const TokenSource& source, int64_t offset, int64_t count, const int32_t* tokens,
-                      int64_t vocab_size) {
+void check_vocabulary(const TokenSource& source, int64_t offset, int64_t count,
+                      const int32_t* tokens, int64_t vocab_size) {
   if (source.max_token() < vocab_size) return;
   for (int64_t i = 0; i < count; ++i) {
     if (tokens[i] >= vocab_size) {
-      throw_error("{}: token {} is {}, must be below the model's vocabulary of {}; was the corpus made "
-                  "with another tokenizer?",
-                  source.name(), offset + i, tokens[i], vocab_size);
+      throw_error(
+          "{}: token {} is {}, must be below the model's vocabulary of {}; was the corpus made "
+          "with another tokenizer?",
+          source.name(), offset + i, tokens[i], vocab_size);
     }
   }
 }
 
 }  // namespace
 
-SampleSplit split_samples(const TokenSource& source, int64_t sequence_length, double valid_fraction) {
+SampleSplit split_samples(const TokenSource& source, int64_t sequence_length,
+                          double valid_fraction) {
   MW_CHECK(sequence_length > 0, "sequence_length {}", sequence_length);
   if (!(valid_fraction >= 0 && valid_fraction < 1)) {
     throw_error("valid_fraction={} must be at least 0 and below 1", valid_fraction);
@@ -33,12 +35,13 @@ SampleSplit split_samples(const TokenSource& source, int64_t sequence_length, do
   const int64_t total = (tokens - parts) / sequence_length;
   if (tokens < parts || total < parts) {
     const int64_t longest = tokens / parts - 1;
-    throw_error("{}: has {} tokens, must have at least {} for {} of sequence_length={} (a sample is one "
-                "token longer); {}",
-                source.name(), tokens, parts * (sequence_length + 1),
-                parts == 1 ? "one sample" : "one training and one held-out sample", sequence_length,
-                longest > 0 ? fmt::format("use a longer corpus or a sequence_length of at most {}", longest)
-                            : "use a longer corpus");
+    throw_error(
+        "{}: has {} tokens, must have at least {} for {} of sequence_length={} (a sample is one "
+        "token longer); {}",
+        source.name(), tokens, parts * (sequence_length + 1),
+        parts == 1 ? "one sample" : "one training and one held-out sample", sequence_length,
+        longest > 0 ? fmt::format("use a longer corpus or a sequence_length of at most {}", longest)
+                    : "use a longer corpus");
   }
   SampleSplit split;
   const int64_t wanted = std::llround(valid_fraction * static_cast<double>(total));
@@ -48,8 +51,8 @@ SampleSplit split_samples(const TokenSource& source, int64_t sequence_length, do
   return split;
 }
 
-void fill_batch(const SampleSet& samples, const SampleOrder& order, int64_t first_index, int64_t count,
-                int64_t vocab_size, const BatchBuffers& out) {
+void fill_batch(const SampleSet& samples, const SampleOrder& order, int64_t first_index,
+                int64_t count, int64_t vocab_size, const BatchBuffers& out) {
   MW_CHECK(order.num_samples() == samples.num_samples, "an order of {} for {} samples",
            order.num_samples(), samples.num_samples);
   const TokenSource& source = *samples.source;

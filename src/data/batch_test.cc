@@ -168,20 +168,22 @@ TEST_CASE("training and held-out samples share no token and waste less than a sa
 TEST_CASE("a corpus that is too short is an Error that says the lengths") {
   FakeFileSystem fs;
   const auto source = source_of(fs, 12);
-  CHECK_THROWS_WITH_AS(split_samples(*source, 128, 0),
-                       "corpus.txt: has 12 tokens, must have at least 129 for one sample of "
-                       "sequence_length=128 (a sample is one token longer); use a longer corpus or a "
-                       "sequence_length of at most 11",
-                       Error);
-  CHECK_THROWS_WITH_AS(split_samples(*source, 6, 0.1),
-                       "corpus.txt: has 12 tokens, must have at least 14 for one training and one held-out "
-                       "sample of sequence_length=6 (a sample is one token longer); use a longer corpus or "
-                       "a sequence_length of at most 5",
-                       Error);
+  CHECK_THROWS_WITH_AS(
+      split_samples(*source, 128, 0),
+      "corpus.txt: has 12 tokens, must have at least 129 for one sample of "
+      "sequence_length=128 (a sample is one token longer); use a longer corpus or a "
+      "sequence_length of at most 11",
+      Error);
+  CHECK_THROWS_WITH_AS(
+      split_samples(*source, 6, 0.1),
+      "corpus.txt: has 12 tokens, must have at least 14 for one training and one held-out "
+      "sample of sequence_length=6 (a sample is one token longer); use a longer corpus or "
+      "a sequence_length of at most 5",
+      Error);
   CHECK(split_samples(*source, 11, 0).train.num_samples == 1);
   CHECK(split_samples(*source, 5, 0.1).valid.num_samples == 1);
-  CHECK_THROWS_WITH_AS(split_samples(*source, 5, 1.0), "valid_fraction=1 must be at least 0 and below 1",
-                       Error);
+  CHECK_THROWS_WITH_AS(split_samples(*source, 5, 1.0),
+                       "valid_fraction=1 must be at least 0 and below 1", Error);
   const auto empty = source_of(fs, 0);
   CHECK_THROWS_WITH_AS(split_samples(*empty, 4, 0),
                        "corpus.txt: has 0 tokens, must have at least 5 for one sample of "
@@ -198,8 +200,9 @@ TEST_CASE("a token outside the vocabulary is an Error that names it") {
   const auto source = open_indexed(fs, "c");
   const SampleSet set = split_samples(*source, 5, 0).train;
   const SampleOrder order = SampleOrder::sequential(1);
-  CHECK_THROWS_WITH_AS(fill(set, order, 0, 1),
-                       "c.bin: token 2 is 300, must be below the model's vocabulary of 256; was the corpus "
-                       "made with another tokenizer?",
-                       Error);
+  CHECK_THROWS_WITH_AS(
+      fill(set, order, 0, 1),
+      "c.bin: token 2 is 300, must be below the model's vocabulary of 256; was the corpus "
+      "made with another tokenizer?",
+      Error);
 }

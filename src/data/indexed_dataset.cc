@@ -16,8 +16,10 @@ static_assert(std::endian::native == std::endian::little, "the format is little-
 
 int64_t token_size(TokenType type) {
   switch (type) {
-    case TokenType::kU8: case TokenType::kI8: return 1;
-    case TokenType::kI16: case TokenType::kU16: return 2;
+    case TokenType::kU8:
+    case TokenType::kI8: return 1;
+    case TokenType::kI16:
+    case TokenType::kU16: return 2;
     case TokenType::kI32: return 4;
     case TokenType::kI64: return 8;
   }
@@ -44,7 +46,8 @@ int64_t max_token_of(TokenType type) {
     case TokenType::kI8: return 127;
     case TokenType::kI16: return 32767;
     case TokenType::kU16: return 65535;
-    case TokenType::kI32: case TokenType::kI64: return std::numeric_limits<int32_t>::max();
+    case TokenType::kI32:
+    case TokenType::kI64: return std::numeric_limits<int32_t>::max();
   }
   MW_CHECK(false, "token type {}", static_cast<int>(type));
   return 0;
@@ -65,7 +68,8 @@ class Findings {
   }
   template <typename... Args>
   void add(fmt::format_string<Args...> format, Args&&... args) {
-    if (count_++ < kMost) out_.add("{}: {}", file_, fmt::format(format, std::forward<Args>(args)...));
+    if (count_++ < kMost)
+      out_.add("{}: {}", file_, fmt::format(format, std::forward<Args>(args)...));
   }
 
  private:
@@ -104,14 +108,15 @@ class IndexedDataset : public TokenSource {
   TokenType type() const { return header_.type; }
 
   int64_t document_end(int64_t document) const override {
-    MW_CHECK(document >= 0 && document < num_documents(), "document {} of {}", document, num_documents());
+    MW_CHECK(document >= 0 && document < num_documents(), "document {} of {}", document,
+             num_documents());
     const int64_t sequence = index(document + 1);
     return sequence == header_.sequences ? tokens_ : pointer(sequence) / token_size(header_.type);
   }
 
   void read(int64_t offset, int64_t count, int32_t* out) const override {
-    MW_CHECK(offset >= 0 && count >= 0 && offset <= tokens_ - count, "{}: [{}, +{}) of {}", bin_name_,
-             offset, count, tokens_);
+    MW_CHECK(offset >= 0 && count >= 0 && offset <= tokens_ - count, "{}: [{}, +{}) of {}",
+             bin_name_, offset, count, tokens_);
     switch (header_.type) {
       case TokenType::kU8: return read_as<uint8_t>(offset, count, out);
       case TokenType::kI8: return read_as<int8_t>(offset, count, out);
@@ -123,7 +128,8 @@ class IndexedDataset : public TokenSource {
   }
 
  private:
-  static void map(FileSystem& fs, const std::string& path, MappedFile& file, Diagnostics& diagnostics) {
+  static void map(FileSystem& fs, const std::string& path, MappedFile& file,
+                  Diagnostics& diagnostics) {
     try {
       file = fs.map_file(path);
     } catch (const Error& error) {
@@ -171,15 +177,18 @@ class IndexedDataset : public TokenSource {
       out.add("{}: offset 18: {} sequences take {} bytes each, the file has {} bytes (truncated?)",
               idx_name_, sequences, 12, size);
     } else if (indices > (room - 12 * sequences) / 8) {
-      out.add("{}: offset 26: {} sequences and {} document indices take {} bytes, the file has {} "
-              "(truncated?)",
-              idx_name_, sequences, indices, needed_text(sequences, indices), size);
+      out.add(
+          "{}: offset 26: {} sequences and {} document indices take {} bytes, the file has {} "
+          "(truncated?)",
+          idx_name_, sequences, indices, needed_text(sequences, indices), size);
     } else {
       const uint64_t rest = room - 12 * sequences - 8 * indices;
       if (rest != 0 && rest != sequences) {
-        out.add("{}: has {} bytes, must have {} for {} sequences and {} document indices, or {} with modes",
-                idx_name_, size, size - static_cast<int64_t>(rest), sequences, indices,
-                size - static_cast<int64_t>(rest) + static_cast<int64_t>(sequences));
+        out.add(
+            "{}: has {} bytes, must have {} for {} sequences and {} document indices, or {} with "
+            "modes",
+            idx_name_, size, size - static_cast<int64_t>(rest), sequences, indices,
+            size - static_cast<int64_t>(rest) + static_cast<int64_t>(sequences));
       }
     }
     if (out.findings().size() != before) return false;
@@ -189,7 +198,8 @@ class IndexedDataset : public TokenSource {
   }
 
   static std::string needed_text(uint64_t sequences, uint64_t indices) {
-    return format_si(34 + 12.0 * static_cast<double>(sequences) + 8.0 * static_cast<double>(indices));
+    return format_si(34 + 12.0 * static_cast<double>(sequences) +
+                     8.0 * static_cast<double>(indices));
   }
 
   void check_type(Diagnostics& out) {
@@ -202,9 +212,13 @@ class IndexedDataset : public TokenSource {
         return;
       }
     }
-    out.add("{}: offset 17: dtype code is {}{}, must be 1 (u8), 2 (i8), 3 (i16), 4 (i32), 5 (i64) or 8 "
-            "(u16)",
-            idx_name_, code, code == 6 ? " (f64)" : code == 7 ? " (f32)" : "");
+    out.add(
+        "{}: offset 17: dtype code is {}{}, must be 1 (u8), 2 (i8), 3 (i16), 4 (i32), 5 (i64) or 8 "
+        "(u16)",
+        idx_name_, code,
+        code == 6   ? " (f64)"
+        : code == 7 ? " (f32)"
+                    : "");
   }
 
   void check_sequences(Diagnostics& out) {
@@ -216,8 +230,8 @@ class IndexedDataset : public TokenSource {
       for (int64_t i = 0; i < header_.sequences; ++i) {
         if (length(i) >= 0) continue;
         lengths_right = false;
-        lengths.add("offset {}: length of sequence {} is {}, must not be negative", lengths_at() + 4 * i, i,
-                    length(i));
+        lengths.add("offset {}: length of sequence {} is {}, must not be negative",
+                    lengths_at() + 4 * i, i, length(i));
       }
     }
     if (!lengths_right) return;  // no pointer can be judged
@@ -225,8 +239,9 @@ class IndexedDataset : public TokenSource {
       Findings pointers(out, idx_name_);
       for (int64_t i = 0; i < header_.sequences; ++i) {
         if (pointer(i) != next) {
-          pointers.add("offset {}: pointer of sequence {} is {}, must be {} (sequences lie back to back)",
-                       pointers_at() + 8 * i, i, pointer(i), next);
+          pointers.add(
+              "offset {}: pointer of sequence {} is {}, must be {} (sequences lie back to back)",
+              pointers_at() + 8 * i, i, pointer(i), next);
         }
         next += item * length(i);
       }
@@ -234,8 +249,9 @@ class IndexedDataset : public TokenSource {
     tokens_ = next / item;
     const int64_t size = static_cast<int64_t>(bin_.bytes.size());
     if (size != next) {
-      out.add("{}: has {} bytes, must have {} for the {} tokens ({}) of {}{}", bin_name_, size, next, tokens_,
-              token_type_name(header_.type), idx_name_, size < next ? " (truncated)" : "");
+      out.add("{}: has {} bytes, must have {} for the {} tokens ({}) of {}{}", bin_name_, size,
+              next, tokens_, token_type_name(header_.type), idx_name_,
+              size < next ? " (truncated)" : "");
     }
   }
 
@@ -303,8 +319,12 @@ std::unique_ptr<TokenSource> open_indexed(FileSystem& fs, const std::string& pat
 
 IndexedInfo indexed_info(FileSystem& fs, const std::string& path) {
   const IndexedDataset dataset(fs, prefix_of(path));
-  IndexedInfo info{dataset.type(),       dataset.num_sequences(), dataset.num_documents(),
-                   dataset.num_tokens(), 0,                       scan_tokens(dataset)};
+  IndexedInfo info{dataset.type(),
+                   dataset.num_sequences(),
+                   dataset.num_documents(),
+                   dataset.num_tokens(),
+                   0,
+                   scan_tokens(dataset)};
   int64_t start = 0;
   for (int64_t i = 0; i < dataset.num_documents(); ++i) {
     const int64_t end = dataset.document_end(i);

@@ -1,4 +1,5 @@
-// Megatron-LM's indexed dataset: tokens in PREFIX.bin, where sequences and documents begin in PREFIX.idx.
+// Megatron-LM's indexed dataset: tokens in PREFIX.bin, where sequences and documents begin in
+// PREFIX.idx.
 //
 // PREFIX.idx, all little-endian [megatron/core/datasets/indexed_dataset.py]:
 //   0   9 bytes "MMIDIDX\0\0"        17  u8 dtype code        34  i32 lengths[S]
@@ -40,9 +41,9 @@ struct IndexedInfo {
   TokenRange range;
 };
 
-// Both files mapped. Throws Error with everything that is wrong with the two, each finding with file,
-// offset, what is and what must be. `path` is the prefix, or ends in .bin or .idx. Costs one pass over
-// the .idx.
+// Both files mapped. Throws Error with everything that is wrong with the two, each finding with
+// file, offset, what is and what must be. `path` is the prefix, or ends in .bin or .idx. Costs one
+// pass over the .idx.
 std::unique_ptr<TokenSource> open_indexed(FileSystem& fs, const std::string& path);
 
 // Reads all of both files.

@@ -89,16 +89,17 @@ TEST_CASE("the bytes are Megatron-LM's") {
   writer.end_document();
   writer.finish();
   CHECK(fs.read_file("c.bin") == std::string("\1\0\3\2", 4));
-  const std::string expected("MMIDIDX\0\0"
-                             "\1\0\0\0\0\0\0\0"
-                             "\x08"
-                             "\1\0\0\0\0\0\0\0"
-                             "\2\0\0\0\0\0\0\0"
-                             "\2\0\0\0"
-                             "\0\0\0\0\0\0\0\0"
-                             "\0\0\0\0\0\0\0\0"
-                             "\1\0\0\0\0\0\0\0",
-                             9 + 8 + 1 + 8 + 8 + 4 + 8 + 8 + 8);
+  const std::string expected(
+      "MMIDIDX\0\0"
+      "\1\0\0\0\0\0\0\0"
+      "\x08"
+      "\1\0\0\0\0\0\0\0"
+      "\2\0\0\0\0\0\0\0"
+      "\2\0\0\0"
+      "\0\0\0\0\0\0\0\0"
+      "\0\0\0\0\0\0\0\0"
+      "\1\0\0\0\0\0\0\0",
+      9 + 8 + 1 + 8 + 8 + 4 + 8 + 8 + 8);
   CHECK(fs.read_file("c.idx") == expected);
 }
 
@@ -129,7 +130,8 @@ TEST_CASE("a text becomes documents and stays the same text") {
   CHECK(documents(DocumentSplit::kNone) == Texts{text});
   CHECK(documents(DocumentSplit::kLines) ==
         Texts{"one\n", "two\n", "\n", "\n", "three\n", "four\n", "\n", "five"});
-  CHECK(documents(DocumentSplit::kBlankLines) == Texts{"one\ntwo\n\n\n", "three\nfour\n\n", "five"});
+  CHECK(documents(DocumentSplit::kBlankLines) ==
+        Texts{"one\ntwo\n\n\n", "three\nfour\n\n", "five"});
   fs.write_file("t.txt", "");
   write_indexed_text(fs, "t.txt", "t", DocumentSplit::kLines);
   CHECK(open_indexed(fs, "t")->num_tokens() == 0);
@@ -143,7 +145,8 @@ TEST_CASE("a text file is its bytes") {
   CHECK(all_tokens(*source) == std::vector<int32_t>{'a', 255, '\n'});
   CHECK(source->max_token() == 255);
   CHECK(source->num_documents() == 1);
-  CHECK_THROWS_WITH_AS(open_corpus(fs, "t.tx"), "t.tx: does not exist, did you mean 't.txt'?", Error);
+  CHECK_THROWS_WITH_AS(open_corpus(fs, "t.tx"), "t.tx: does not exist, did you mean 't.txt'?",
+                       Error);
 }
 
 TEST_CASE("both missing files are reported together") {
@@ -160,27 +163,33 @@ TEST_CASE("a foreign or damaged header is named with its offset") {
   const std::string idx = "d/corpus.idx", good = fs.read_file(idx);
   fs.write_file(idx, "TNTIDX\0\0 and more");
   CHECK(failure(fs) ==
-        "d/corpus.idx: offset 0: is \"TNTIDX\", must be \"MMIDIDX\\u0000\\u0000\" (no Megatron-LM index)");
+        "d/corpus.idx: offset 0: is \"TNTIDX\", must be \"MMIDIDX\\u0000\\u0000\" (no Megatron-LM "
+        "index)");
   fs.write_file(idx, "");
-  CHECK(failure(fs) == "d/corpus.idx: has 0 bytes, must have at least 34 (the header is truncated)");
+  CHECK(failure(fs) ==
+        "d/corpus.idx: has 0 bytes, must have at least 34 (the header is truncated)");
   fs.write_file(idx, good);
   poke<uint64_t>(fs, idx, 9, 2);
   poke<uint8_t>(fs, idx, 17, 6);
   poke<uint64_t>(fs, idx, 18, ~uint64_t{0});
   CHECK(failure(fs) ==
         "d/corpus.idx: offset 9: version is 2, must be 1\n"
-        "d/corpus.idx: offset 17: dtype code is 6 (f64), must be 1 (u8), 2 (i8), 3 (i16), 4 (i32), 5 (i64) "
+        "d/corpus.idx: offset 17: dtype code is 6 (f64), must be 1 (u8), 2 (i8), 3 (i16), 4 (i32), "
+        "5 (i64) "
         "or 8 (u16)\n"
-        "d/corpus.idx: offset 18: 18446744073709551615 sequences take 12 bytes each, the file has 106 bytes "
+        "d/corpus.idx: offset 18: 18446744073709551615 sequences take 12 bytes each, the file has "
+        "106 bytes "
         "(truncated?)");
   fs.write_file(idx, good);
   poke<uint64_t>(fs, idx, 26, 4);
   CHECK(failure(fs) ==
-        "d/corpus.idx: offset 26: 4 sequences and 4 document indices take 114 bytes, the file has 106 "
+        "d/corpus.idx: offset 26: 4 sequences and 4 document indices take 114 bytes, the file has "
+        "106 "
         "(truncated?)");
   fs.write_file(idx, good + "12345");
   CHECK(failure(fs) ==
-        "d/corpus.idx: has 111 bytes, must have 106 for 4 sequences and 3 document indices, or 110 with "
+        "d/corpus.idx: has 111 bytes, must have 106 for 4 sequences and 3 document indices, or 110 "
+        "with "
         "modes");
   fs.write_file(idx, good + "1234");
   CHECK(failure(fs) == "no error");
@@ -197,12 +206,14 @@ TEST_CASE("damaged lengths, pointers and documents are all reported") {
   poke<int64_t>(fs, idx, kIndicesAt, 3);
   poke<int64_t>(fs, idx, kIndicesAt + 16, 5);
   fs.write_file("d/corpus.bin", "abc");
-  CHECK(failure(fs) ==
-        "d/corpus.idx: offset 66: pointer of sequence 2 is 1000000, must be 6 (sequences lie back to back)\n"
-        "d/corpus.bin: has 3 bytes, must have 16 for the 8 tokens (u16) of d/corpus.idx (truncated)\n"
-        "d/corpus.idx: offset 82: document index 0 is 3, must be 0\n"
-        "d/corpus.idx: offset 90: document index 1 is 2, must not be below the one before, 3\n"
-        "d/corpus.idx: offset 98: the last document index is 5, must be the number of sequences, 4");
+  CHECK(
+      failure(fs) ==
+      "d/corpus.idx: offset 66: pointer of sequence 2 is 1000000, must be 6 (sequences lie back to "
+      "back)\n"
+      "d/corpus.bin: has 3 bytes, must have 16 for the 8 tokens (u16) of d/corpus.idx (truncated)\n"
+      "d/corpus.idx: offset 82: document index 0 is 3, must be 0\n"
+      "d/corpus.idx: offset 90: document index 1 is 2, must not be below the one before, 3\n"
+      "d/corpus.idx: offset 98: the last document index is 5, must be the number of sequences, 4");
 }
 
 TEST_CASE("many findings of one kind are counted, not listed") {
@@ -225,7 +236,8 @@ TEST_CASE("a token that is no token is an Error where it is read or written") {
   poke<int32_t>(fs, "d/corpus.bin", 8, -7);
   const auto source = open_indexed(fs, "d/corpus");
   CHECK_THROWS_WITH_AS(all_tokens(*source),
-                       "d/corpus.bin: offset 8: token 2 is -7, must be from 0 to 2147483647", Error);
+                       "d/corpus.bin: offset 8: token 2 is -7, must be from 0 to 2147483647",
+                       Error);
   IndexedWriter writer(fs, "c", TokenType::kU8);
   CHECK_THROWS_WITH_AS(writer.add_sequence(std::vector<int32_t>{1, 256}),
                        "c.bin: token 1 of sequence 0 is 256, must be from 0 to 255 for u8", Error);
@@ -258,7 +270,8 @@ TEST_CASE("no truncation and no flipped byte of an index crashes the reader") {
         return false;
       }
     };
-    for (size_t length = 0; length < good.size(); ++length) CHECK_FALSE(try_open(good.substr(0, length)));
+    for (size_t length = 0; length < good.size(); ++length)
+      CHECK_FALSE(try_open(good.substr(0, length)));
     for (size_t at = 0; at < good.size(); ++at) {
       for (int flip = 1; flip < 256; ++flip) {
         std::string bytes = good;

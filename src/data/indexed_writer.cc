@@ -1,9 +1,10 @@
+#include "data/indexed_dataset.h"
+
 #include <cstring>
 #include <limits>
 
 #include "base/error.h"
 #include "base/text.h"
-#include "data/indexed_dataset.h"
 #include "data/indexed_format.h"
 
 namespace mw::data {

@@ -34,14 +34,16 @@ uint64_t Permutation::encrypt(uint64_t block) const {
 
 int64_t Permutation::operator()(int64_t index) const {
   MW_CHECK(index >= 0 && static_cast<uint64_t>(index) < size_, "{} of {}", index, size_);
-  // A bijection of the larger domain returns to [0, size) on the cycle of every index that starts there.
+  // A bijection of the larger domain returns to [0, size) on the cycle of every index that starts
+  // there.
   uint64_t block = static_cast<uint64_t>(index);
   do block = encrypt(block);
   while (block >= size_);
   return static_cast<int64_t>(block);
 }
 
-SampleOrder::SampleOrder(uint64_t seed, int64_t num_samples) : seed_(seed), num_samples_(num_samples) {
+SampleOrder::SampleOrder(uint64_t seed, int64_t num_samples)
+    : seed_(seed), num_samples_(num_samples) {
   MW_CHECK(num_samples > 0, "an order of {} samples", num_samples);
 }
 

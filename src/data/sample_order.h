@@ -8,9 +8,9 @@
 
 namespace mw::data {
 
-// A pseudo-random bijection of [0, size), keyed by (seed, epoch): a Feistel network over the least even
-// number of bits that holds `size`, walked until it lands inside [Black, Rogaway: "Ciphers with
-// arbitrary finite domains", CT-RSA 2002]; fewer than four steps on average.
+// A pseudo-random bijection of [0, size), keyed by (seed, epoch): a Feistel network over the least
+// even number of bits that holds `size`, walked until it lands inside [Black, Rogaway: "Ciphers
+// with arbitrary finite domains", CT-RSA 2002]; fewer than four steps on average.
 class Permutation {
  public:
   // REQUIRES: size > 0.

@@ -19,8 +19,8 @@ class TextDataset : public TokenSource {
   int64_t max_token() const override { return 255; }
 
   void read(int64_t offset, int64_t count, int32_t* out) const override {
-    MW_CHECK(offset >= 0 && count >= 0 && offset <= num_tokens() - count, "{}: [{}, +{}) of {}", name_,
-             offset, count, num_tokens());
+    MW_CHECK(offset >= 0 && count >= 0 && offset <= num_tokens() - count, "{}: [{}, +{}) of {}",
+             name_, offset, count, num_tokens());
     const std::byte* bytes = file_.bytes.data() + offset;
     for (int64_t i = 0; i < count; ++i) out[i] = static_cast<int32_t>(bytes[i]);
   }
@@ -40,8 +40,8 @@ std::unique_ptr<TokenSource> open_text(FileSystem& fs, const std::string& path) 
 }
 
 std::unique_ptr<TokenSource> open_corpus(FileSystem& fs, const std::string& path) {
-  const bool indexed =
-      ends_with(path, ".bin") || ends_with(path, ".idx") || (!fs.exists(path) && fs.exists(path + ".idx"));
+  const bool indexed = ends_with(path, ".bin") || ends_with(path, ".idx") ||
+                       (!fs.exists(path) && fs.exists(path + ".idx"));
   if (indexed) return open_indexed(fs, path);
   return open_text(fs, path);
 }
@@ -50,7 +50,8 @@ TokenRange scan_tokens(const TokenSource& source) {
   TokenRange range;
   std::vector<int32_t> block(1 << 16);
   for (int64_t offset = 0; offset < source.num_tokens();) {
-    const int64_t count = std::min<int64_t>(static_cast<int64_t>(block.size()), source.num_tokens() - offset);
+    const int64_t count =
+        std::min<int64_t>(static_cast<int64_t>(block.size()), source.num_tokens() - offset);
     source.read(offset, count, block.data());
     const auto [min, max] = std::minmax_element(block.begin(), block.begin() + count);
     range = offset == 0 ? TokenRange{*min, *max}

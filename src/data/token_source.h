@@ -28,8 +28,8 @@ class TokenSource {
 // A plain text file: a token is a byte, the vocabulary 256, the file one document.
 std::unique_ptr<TokenSource> open_text(FileSystem& fs, const std::string& path);
 
-// `path` with an .idx beside its .bin (or either name, or their common prefix) as indexed dataset, any
-// other file as text.
+// `path` with an .idx beside its .bin (or either name, or their common prefix) as indexed dataset,
+// any other file as text.
 std::unique_ptr<TokenSource> open_corpus(FileSystem& fs, const std::string& path);
 
 struct TokenRange {
