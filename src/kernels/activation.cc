@@ -91,8 +91,8 @@ void bias_gelu(Gelu kind, const float* x_RN, const float* b_N, int64_t N, float*
 
 void bias_gelu_backward(Gelu kind, const float* dy_RN, const float* x_RN, const float* b_N,
                         int64_t N, float* dx_RN, int64_t begin, int64_t end) {
-  (kind == Gelu::kExact ? bias_gelu_backward_of<GeluExact> : bias_gelu_backward_of<GeluTanh>)(
-      dy_RN, x_RN, b_N, N, dx_RN, begin, end);
+  (kind == Gelu::kExact ? bias_gelu_backward_of<GeluExact>
+                        : bias_gelu_backward_of<GeluTanh>)(dy_RN, x_RN, b_N, N, dx_RN, begin, end);
 }
 
 void silu(const float* x, float* y, int64_t begin, int64_t end) {

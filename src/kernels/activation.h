@@ -1,5 +1,5 @@
-// Activations, forward and backward. Flat arrays take elements [begin, end); those with a bias or with
-// strides take rows [begin, end). A gradient may overwrite one of the inputs of its kernel.
+// Activations, forward and backward. Flat arrays take elements [begin, end); those with a bias or
+// with strides take rows [begin, end). A gradient may overwrite one of the inputs of its kernel.
 //
 // R rows, N columns, F ffn
 #pragma once
@@ -28,8 +28,8 @@ void bias_gelu_backward(Gelu kind, const float* dy_RN, const float* x_RN, const 
 void silu(const float* x, float* y, int64_t begin, int64_t end);
 void silu_backward(const float* dy, const float* x, float* dx, int64_t begin, int64_t end);
 
-// y = silu(gate) * up, rows [begin, end). A row of gate and up starts every in_stride elements, so that
-// both may be halves of one [R, 2F] array; y is contiguous.
+// y = silu(gate) * up, rows [begin, end). A row of gate and up starts every in_stride elements, so
+// that both may be halves of one [R, 2F] array; y is contiguous.
 void swiglu(const float* gate_RF, const float* up_RF, int64_t in_stride, int64_t F, float* y_RF,
             int64_t begin, int64_t end);
 // dgate and dup have rows every grad_stride elements.

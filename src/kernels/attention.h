@@ -15,8 +15,8 @@
 
 namespace mw::kernels {
 
-// [B, S, heads, D] in memory, strides in elements; the D elements of a head are contiguous. So q, k and
-// v may be parts of one fused array.
+// [B, S, heads, D] in memory, strides in elements; the D elements of a head are contiguous. So q, k
+// and v may be parts of one fused array.
 template <typename T>
 struct Heads {
   T* data = nullptr;
@@ -64,8 +64,8 @@ void attention_forward(const Attention& attention, const Heads<const float>& q,
                        const Heads<float>& out, float* lse_BHS, void* scratch, int64_t begin,
                        int64_t end);
 
-// Overwrites dq, dk and dv for the pairs b * Hkv + key-value head of [begin, end). A pair's query heads
-// are added to dk and dv in ascending order.
+// Overwrites dq, dk and dv for the pairs b * Hkv + key-value head of [begin, end). A pair's query
+// heads are added to dk and dv in ascending order.
 void attention_backward(const Attention& attention, const Heads<const float>& q,
                         const Heads<const float>& k, const Heads<const float>& v,
                         const Heads<const float>& out, const float* lse_BHS,

@@ -11,9 +11,9 @@ namespace {
 
 constexpr int64_t kTiles = kQueryBlock / kTileRows;
 
-// The five products of a block, S = q k^T, dP = dout v^T, dV += P^T dout, dK += dS^T q, dQ += dS k, with
-// P = exp(S - lse) and dS = P * (dP - delta), delta = sum(dout * out) [FlashAttention-2, Dao 2023,
-// algorithm 2]. q carries the scale, dQ gets it at the end.
+// The five products of a block, S = q k^T, dP = dout v^T, dV += P^T dout, dK += dS^T q, dQ += dS k,
+// with P = exp(S - lse) and dS = P * (dP - delta), delta = sum(dout * out) [FlashAttention-2, Dao
+// 2023, algorithm 2]. q carries the scale, dQ gets it at the end.
 struct Backward {
   Backward(const Attention& attention, Scratch* scratch)
       : a(attention),
@@ -77,10 +77,8 @@ void load_queries(Backward& f, const Heads<const float>& q, const Heads<const fl
   const float* dout_rows = dout.row(b, query, h);
   pack_rows(q_rows, q.row_stride, rows, padded, a.D, a.scale, f.q);
   pack_rows(dout_rows, dout.row_stride, rows, padded, a.D, 1.0f, f.dout);
-  pack_panels(q_rows, q.row_stride, rows, padded, kQueryBlock, a.D, a.scale,
-              f.q_panels);
-  pack_panels(dout_rows, dout.row_stride, rows, padded, kQueryBlock, a.D, 1.0f,
-              f.dout_panels);
+  pack_panels(q_rows, q.row_stride, rows, padded, kQueryBlock, a.D, a.scale, f.q_panels);
+  pack_panels(dout_rows, dout.row_stride, rows, padded, kQueryBlock, a.D, 1.0f, f.dout_panels);
   std::fill_n(f.dq, padded * f.Dn, 0.0f);
   for (int64_t i = 0; i < padded; ++i) {
     f.lse[i] = i < rows && lse[i] != -kInfinity ? lse[i] : kInfinity;
@@ -117,8 +115,9 @@ void score_gradients(Backward& f, int64_t query, int64_t row, int64_t key, int64
   }
 }
 
-// S, dP, P, dS and dQ of one tile of queries against one block of keys; `query` is the query block's
-// first query. Returns how many leading keys of the block the tile sees; p and ds are 0 for the others.
+// S, dP, P, dS and dQ of one tile of queries against one block of keys; `query` is the query
+// block's first query. Returns how many leading keys of the block the tile sees; p and ds are 0 for
+// the others.
 int64_t tile_step(Backward& f, int64_t h, int64_t query, int64_t tile, int64_t key) {
   const Attention& a = f.a;
   const Cover cover = f.mask.cover(query + tile, key);
@@ -132,8 +131,8 @@ int64_t tile_step(Backward& f, int64_t h, int64_t query, int64_t tile, int64_t k
     tile_product<Start::kZero, false>(a.D, f.q + tile * a.D, a.D, f.k_transposed + (key + j) * a.D,
                                       f.p + tile * kKeyBlock + j, kKeyBlock);
     tile_product<Start::kZero, false>(a.D, f.dout + tile * a.D, a.D,
-                                      f.v_transposed + (key + j) * a.D,
-                                      f.ds + tile * kKeyBlock + j, kKeyBlock);
+                                      f.v_transposed + (key + j) * a.D, f.ds + tile * kKeyBlock + j,
+                                      kKeyBlock);
   }
   const int64_t width = round_up(depth, kLanes);
   for (int64_t row = tile; row < tile + kTileRows; ++row) {
@@ -167,8 +166,8 @@ void block_step(Backward& f, int64_t h, int64_t query, int64_t padded, int64_t k
     deepest = std::max(deepest, depth[t]);
   }
   for (int64_t j = 0; j < deepest; j += kTileRows) {
-    // The queries from the first to the last tile that sees these keys; what lies between and sees none
-    // adds zeros.
+    // The queries from the first to the last tile that sees these keys; what lies between and sees
+    // none adds zeros.
     int64_t first = 0, last = tiles;
     while (depth[first] <= j) ++first;
     while (depth[last - 1] <= j) --last;

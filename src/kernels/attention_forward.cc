@@ -48,7 +48,8 @@ void mask_and_max(Forward& f, int64_t query, int64_t tile, int64_t key, int64_t 
     vf largest = splat(-kInfinity);
     if (partial) {
       for (int64_t j = 0; j < width; j += kLanes) {
-        const vf s = select(f.mask.visible(query + tile + i, key + j), load(p + j), splat(-kInfinity));
+        const vf s =
+            select(f.mask.visible(query + tile + i, key + j), load(p + j), splat(-kInfinity));
         store(p + j, s);
         largest = max_of(s, largest);
       }
@@ -59,8 +60,8 @@ void mask_and_max(Forward& f, int64_t query, int64_t tile, int64_t key, int64_t 
   }
 }
 
-// Scores to probabilities under the row's running maximum; factor[i] is what the row's earlier sums must
-// be multiplied by [online softmax, Milakov and Gimelshein 2018].
+// Scores to probabilities under the row's running maximum; factor[i] is what the row's earlier sums
+// must be multiplied by [online softmax, Milakov and Gimelshein 2018].
 void probabilities(Forward& f, int64_t query, int64_t tile, int64_t key, int64_t width,
                    bool partial, float* factor) {
   float new_top[kTileRowsPadded] = {};

@@ -19,8 +19,9 @@ void padded_copy(const int32_t* source, int32_t value, int64_t n, int32_t paddin
 
 }  // namespace
 
-AttentionMask::AttentionMask(const Attention& attention, Scratch* scratch)
-    : Sq_(attention.Sq), Sk_(attention.Sk) {
+AttentionMask::AttentionMask(const Attention& attention, Scratch* scratch) {
+  Sq_ = attention.Sq;
+  Sk_ = attention.Sk;
   const int64_t queries = round_up(Sq_, kQueryBlock);
   const int64_t keys = round_up(Sk_, kKeyBlock);
   query_position_ = scratch->take<int32_t>(queries);

@@ -20,8 +20,8 @@ class AttentionMask {
   // Reads batch entry b.
   void prepare(const Attention& attention, int64_t b);
 
-  // Of the queries [query, query + kTileRows) and the keys [key, key + kKeyBlock); both are multiples
-  // of their tile or block.
+  // Of the queries [query, query + kTileRows) and the keys [key, key + kKeyBlock); both are
+  // multiples of their tile or block.
   Cover cover(int64_t query, int64_t key) const;
   // 1 + the last of the block's keys that the query sees, relative to the block; 0 if it sees none.
   int64_t extent(int64_t query, int64_t key) const;
@@ -72,8 +72,8 @@ class AttentionDropoutMask {
   int64_t sample_ = 0;
   const int32_t* query_position_ = nullptr;  // of this batch entry
   const int32_t* key_position_ = nullptr;
-  int32_t* words_;      // [kKeyBlock], random words
-  bool* consecutive_;   // whether each block's positions are first, first + 1, …
+  int32_t* words_;     // [kKeyBlock], random words
+  bool* consecutive_;  // whether each block's positions are first, first + 1, …
 };
 
 }  // namespace mw::kernels

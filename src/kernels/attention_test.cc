@@ -11,8 +11,9 @@ using namespace testing;
 
 using Doubles = std::vector<double>;
 
-// An example with q, k and v in one fused array [B, S, (H + 2 Hkv) * D] and everything else contiguous.
-// Sq is Sk unless the example is built with fewer queries, which are then the last ones.
+// An example with q, k and v in one fused array [B, S, (H + 2 Hkv) * D] and everything else
+// contiguous. Sq is Sk unless the example is built with fewer queries, which are then the last
+// ones.
 struct Example {
   Example(int64_t B, int64_t Sq, int64_t Sk, int64_t H, int64_t Hkv, int64_t D) {
     a = {.B = B, .Sq = Sq, .Sk = Sk, .H = H, .Hkv = Hkv, .D = D};
@@ -30,9 +31,7 @@ struct Example {
   }
   Example(const Example&) = delete;
 
-  void use_dropout(double rate) {
-    a.dropout = {{1, 2, 3}, rate, sample.data(), 0, a.H, 1000};
-  }
+  void use_dropout(double rate) { a.dropout = {{1, 2, 3}, rate, sample.data(), 0, a.H, 1000}; }
   Heads<const float> part(int64_t first_head) const {
     const int64_t rows = std::max(a.Sq, a.Sk);
     return {fused.data() + first_head * a.D, rows * width, width, a.D};
@@ -101,9 +100,10 @@ struct Reference {
     const AttentionDropout& d = a.dropout;
     if (d.rate == 0) return 1;
     const int64_t head = d.sample_id_B[b] * d.H_total + d.head_offset + h;
-    const int64_t index = (head * d.S_total + a.position_q[b * a.Sq + i]) * d.S_total +
-                          a.position_k[b * a.Sk + j];
-    return random_u32(d.key, static_cast<uint64_t>(index)) >= d.rate * 0x1p32 ? 1 / (1 - d.rate) : 0;
+    const int64_t index =
+        (head * d.S_total + a.position_q[b * a.Sq + i]) * d.S_total + a.position_k[b * a.Sk + j];
+    return random_u32(d.key, static_cast<uint64_t>(index)) >= d.rate * 0x1p32 ? 1 / (1 - d.rate)
+                                                                              : 0;
   }
   static double dot(const float* x, const float* y, int64_t n) {
     return std::inner_product(x, x + n, y, 0.0, std::plus<>(),
@@ -270,7 +270,8 @@ TEST_CASE("a shard of the heads and samples has the bits of the whole, dropout i
   copy_heads(whole.k(), 1, 1, shard.k());
   copy_heads(whole.v(), 1, 1, shard.v());
   for (int64_t s = 0; s < S; ++s) {
-    std::copy_n(whole.dout.data() + ((2 * S + s) * 4 + 2) * D, 2 * D, shard.dout.data() + s * 2 * D);
+    std::copy_n(whole.dout.data() + ((2 * S + s) * 4 + 2) * D, 2 * D,
+                shard.dout.data() + s * 2 * D);
   }
   const auto shard_forwarded = shard.forward();
   const auto shard_gradients = shard.backward(shard_forwarded);

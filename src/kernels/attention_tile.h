@@ -1,5 +1,5 @@
-// The small matrix products of attention: a tile of kTileRows x kTileColumns of C is held in registers
-// while A is broadcast and B is read in panels.
+// The small matrix products of attention: a tile of kTileRows x kTileColumns of C is held in
+// registers while A is broadcast and B is read in panels.
 //
 // Every element of C is one chain of fused multiply-adds in ascending order of the summed index, so
 // that its bits do not depend on how the work is cut into tiles and blocks.
@@ -15,7 +15,8 @@ namespace mw::kernels {
 
 inline constexpr int64_t kTileRows = kLanes == 16 ? 12 : 6;
 inline constexpr int64_t kTileColumns = 2 * kLanes;
-// Queries and keys of one block: multiples of both tile sizes, as their products appear on both sides.
+// Queries and keys of one block: multiples of both tile sizes, as their products appear on both
+// sides.
 inline constexpr int64_t kQueryBlock = 96;
 inline constexpr int64_t kKeyBlock = 96;
 static_assert(kQueryBlock % kTileRows == 0 && kKeyBlock % kTileRows == 0);
@@ -32,8 +33,9 @@ enum class Start { kZero, kOld, kOldScaled };
 // a[i * a_stride + k], or a[k * a_stride + i] if kTransposed. B is a panel [depth][kTileColumns].
 // kOldScaled multiplies row i of the old C by factor[i].
 template <Start kStart, bool kTransposed>
-[[gnu::noinline]] static void tile_product(int64_t depth, const float* a, int64_t a_stride, const float* b, float* c,
-                         int64_t c_stride, const float* factor = nullptr) {
+[[gnu::noinline]] static void tile_product(int64_t depth, const float* a, int64_t a_stride,
+                                           const float* b, float* c, int64_t c_stride,
+                                           const float* factor = nullptr) {
   vf acc[kTileRows][2];
 #pragma GCC unroll 12
   for (int64_t i = 0; i < kTileRows; ++i) {
@@ -67,8 +69,8 @@ template <Start kStart, bool kTransposed>
 
 // x[rows][D] (rows every x_stride) times factor, as a contiguous A operand of padded_rows rows; the
 // padding is 0.
-[[gnu::noinline]] inline void pack_rows(const float* x, int64_t x_stride, int64_t rows, int64_t padded_rows,
-                         int64_t D, float factor, float* a) {
+[[gnu::noinline]] inline void pack_rows(const float* x, int64_t x_stride, int64_t rows,
+                                        int64_t padded_rows, int64_t D, float factor, float* a) {
   for (int64_t r = 0; r < rows; ++r) {
     for_each_vec(0, D, [&](auto span, int64_t i) {
       span.store(a + r * D + i, span.load(x + r * x_stride + i) * factor);
@@ -77,8 +79,9 @@ template <Start kStart, bool kTransposed>
   std::fill(a + rows * D, a + padded_rows * D, 0.0f);
 }
 
-// The same as a B operand summed over rows: panels [ceil(D / kTileColumns)][panel_rows][kTileColumns],
-// 0 in the padding of the columns and in the rows up to padded_rows.
+// The same as a B operand summed over rows: panels [ceil(D /
+// kTileColumns)][panel_rows][kTileColumns], 0 in the padding of the columns and in the rows up to
+// padded_rows.
 [[gnu::noinline]] inline void pack_panels(const float* x, int64_t x_stride, int64_t rows,
                                           int64_t padded_rows, int64_t panel_rows, int64_t D,
                                           float factor, float* b) {
@@ -105,7 +108,8 @@ namespace detail {
 // One step of a transpose: exchanges the lanes of a and b whose numbers differ in the bit kBit.
 template <int kBit, int... kLane>
 MW_INLINE void exchange(vf& a, vf& b, std::integer_sequence<int, kLane...>) {
-  const vf first = __builtin_shufflevector(a, b, (kLane & kBit ? kLanes + (kLane ^ kBit) : kLane)...);
+  const vf first =
+      __builtin_shufflevector(a, b, (kLane & kBit ? kLanes + (kLane ^ kBit) : kLane)...);
   b = __builtin_shufflevector(a, b, (kLane & kBit ? kLanes + kLane : kLane ^ kBit)...);
   a = first;
 }
@@ -124,8 +128,8 @@ MW_INLINE void transpose(vf (&rows)[kLanes]) {
 
 }  // namespace detail
 
-// The transpose as a B operand summed over D: panels [ceil(rows / kTileColumns)][D][kTileColumns], 0
-// beyond the rows.
+// The transpose as a B operand summed over D: panels [ceil(rows / kTileColumns)][D][kTileColumns],
+// 0 beyond the rows.
 [[gnu::noinline]] inline void pack_transposed_panels(const float* x, int64_t x_stride, int64_t rows,
                                                      int64_t D, float* b) {
   for (int64_t first = 0; first < round_up(rows, kTileColumns); first += kLanes) {

@@ -8,8 +8,9 @@
 namespace mw::kernels {
 
 // For every column c of [begin, end): the running sums sum_0[c], sum_1[c], … continue over the rows
-// 0 .. rows-1 in ascending order, where term(span, row, c, out) writes what is added to each. Without
-// `accumulate` they start at 0. A few rows are taken at a time, so that memory is read in streams.
+// 0 .. rows-1 in ascending order, where term(span, row, c, out) writes what is added to each.
+// Without `accumulate` they start at 0. A few rows are taken at a time, so that memory is read in
+// streams.
 template <int kSums, typename Term>
 MW_INLINE void column_sums(int64_t rows, bool accumulate, float* const (&sums)[kSums],
                            int64_t begin, int64_t end, Term&& term) {

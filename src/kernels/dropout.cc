@@ -24,7 +24,8 @@ void dropout(const DropoutSite& site, const float* x_BSD_local, const int64_t* s
       const float* x = x_D + first;
       float* y = y_D + first;
 #pragma GCC ivdep
-      for (int64_t i = 0; i < count; ++i) y[i] = words[i] >= rule.threshold ? x[i] * rule.scale : 0.0f;
+      for (int64_t i = 0; i < count; ++i)
+        y[i] = words[i] >= rule.threshold ? x[i] * rule.scale : 0.0f;
     }
   }
 }

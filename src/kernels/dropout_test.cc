@@ -39,8 +39,8 @@ TEST_CASE("dropout keeps 1 - rate of the elements and scales them") {
   for (int64_t i = 0; i < B * S; ++i) position.push_back(static_cast<int32_t>(i % S));
   const Floats x(B * S * D, 3.0f);
   const DropoutSite site{kKey, 0.1, S, D, 0};
-  const Floats y = split_independent(
-      B * S, {Floats(B * S * D)}, [&](int64_t begin, int64_t end, auto& out) {
+  const Floats y =
+      split_independent(B * S, {Floats(B * S * D)}, [&](int64_t begin, int64_t end, auto& out) {
         dropout(site, x.data(), sample.data(), position.data(), S, D, out[0].data(), begin, end);
       })[0];
   double kept = 0;
@@ -69,8 +69,8 @@ TEST_CASE("the dropout mask of a shard is the whole tensor's at that place") {
     const float* row = x.data() + (b * S + some[s]) * D + d_offset;
     std::copy(row, row + D_local, part.begin() + s * D_local);
   }
-  dropout({kKey, 0.3, S, D, d_offset}, part.data(), &sample[b], some.data(), 3, D_local, part.data(),
-          0, 3);
+  dropout({kKey, 0.3, S, D, d_offset}, part.data(), &sample[b], some.data(), 3, D_local,
+          part.data(), 0, 3);
   for (int64_t s = 0; s < 3; ++s) {
     for (int64_t d = 0; d < D_local; ++d) {
       CHECK(part[s * D_local + d] == whole[(b * S + some[s]) * D + d_offset + d]);

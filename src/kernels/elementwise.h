@@ -1,5 +1,5 @@
-// Plain elementwise kernels over the elements [begin, end) of flat arrays. The destination may be one
-// of the inputs; otherwise arrays do not overlap.
+// Plain elementwise kernels over the elements [begin, end) of flat arrays. The destination may be
+// one of the inputs; otherwise arrays do not overlap.
 #pragma once
 
 #include <cstdint>
@@ -45,7 +45,8 @@ void relu_backward(const float* dy, const float* x, float* dx, int64_t begin, in
 enum class Compare : uint8_t { kEq, kNe, kLt, kLe, kGt, kGe };
 // y = a op b, as 0 or 1
 void compare(Compare op, const float* a, const float* b, uint8_t* y, int64_t begin, int64_t end);
-void compare(Compare op, const int32_t* a, const int32_t* b, uint8_t* y, int64_t begin, int64_t end);
+void compare(Compare op, const int32_t* a, const int32_t* b, uint8_t* y, int64_t begin,
+             int64_t end);
 // y = mask ? a : b; any nonzero mask counts
 void select(const uint8_t* mask, const float* a, const float* b, float* y, int64_t begin,
             int64_t end);

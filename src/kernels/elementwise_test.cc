@@ -13,9 +13,10 @@ using Binary = void (*)(const float*, const float*, float*, int64_t, int64_t);
 constexpr int64_t kCount = 1003;
 
 void check_unary(Unary kernel, double (*exact)(double), const Floats& x, double tolerance) {
-  const Floats y = split_independent(kCount, {Floats(kCount)}, [&](int64_t begin, int64_t end, auto& out) {
-    kernel(x.data(), out[0].data(), begin, end);
-  })[0];
+  const Floats y =
+      split_independent(kCount, {Floats(kCount)}, [&](int64_t begin, int64_t end, auto& out) {
+        kernel(x.data(), out[0].data(), begin, end);
+      })[0];
   std::vector<double> want;
   for (const float v : x) want.push_back(exact(v));
   CHECK(worst_error(y, want, 1e-30) < tolerance);
@@ -25,9 +26,10 @@ void check_unary(Unary kernel, double (*exact)(double), const Floats& x, double 
 }
 
 void check_binary(Binary kernel, float (*exact)(float, float), const Floats& a, const Floats& b) {
-  const Floats y = split_independent(kCount, {Floats(kCount)}, [&](int64_t begin, int64_t end, auto& out) {
-    kernel(a.data(), b.data(), out[0].data(), begin, end);
-  })[0];
+  const Floats y =
+      split_independent(kCount, {Floats(kCount)}, [&](int64_t begin, int64_t end, auto& out) {
+        kernel(a.data(), b.data(), out[0].data(), begin, end);
+      })[0];
   for (size_t i = 0; i < a.size(); ++i) {
     const float want = exact(a[i], b[i]);
     CHECK((y[i] == want || (std::isnan(y[i]) && std::isnan(want))));

@@ -25,11 +25,11 @@ TEST_CASE("embedding gathers the words of its shard and zeros for the others") {
   const auto token = tokens<int64_t>();
   const auto token32 = tokens<int32_t>();
   const int64_t vocab_begin = 7;
-  const Floats y = split_independent(
-      kTokens, {Floats(kTokens * kWidth, 9.0f)}, [&](int64_t begin, int64_t end, auto& out) {
-        embedding(token.data(), table.data(), vocab_begin, kVocab, kWidth, out[0].data(), begin,
-                  end);
-      })[0];
+  const Floats y = split_independent(kTokens, {Floats(kTokens * kWidth, 9.0f)},
+                                     [&](int64_t begin, int64_t end, auto& out) {
+                                       embedding(token.data(), table.data(), vocab_begin, kVocab,
+                                                 kWidth, out[0].data(), begin, end);
+                                     })[0];
   for (int64_t t = 0; t < kTokens; ++t) {
     const int64_t row = token[t] - vocab_begin;
     for (int64_t d = 0; d < kWidth; ++d) {
@@ -69,7 +69,8 @@ TEST_CASE("embedding gradients add tokens in order, whatever part of the table a
   Floats twice(kVocab * kWidth);
   const TablePart all{0, kVocab, 0, kWidth};
   const auto token32 = tokens<int32_t>();
-  embedding_backward(token32.data(), dy.data(), half, vocab_begin, kWidth, false, twice.data(), all);
+  embedding_backward(token32.data(), dy.data(), half, vocab_begin, kWidth, false, twice.data(),
+                     all);
   embedding_backward(token32.data() + half, dy.data() + half * kWidth, kTokens - half, vocab_begin,
                      kWidth, true, twice.data(), all);
   CHECK(same_bits(twice, want));

@@ -104,14 +104,14 @@ void layer_norm_backward_weight(const float* dy_RD, const float* x_RD, const flo
   if (dbeta_D == nullptr) {
     float* const sums[1] = {dgamma_D};
     column_sums<1>(R, accumulate, sums, begin, end,
-                   [&](auto span, int64_t r, int64_t c, vf (&out)[1]) MW_LAMBDA_INLINE {
+                   [&](auto span, int64_t r, int64_t c, vf(&out)[1]) MW_LAMBDA_INLINE {
                      out[0] = dgamma_term(span, r, c, span.load(dy_RD + r * D + c));
                    });
     return;
   }
   float* const sums[2] = {dgamma_D, dbeta_D};
   column_sums<2>(R, accumulate, sums, begin, end,
-                 [&](auto span, int64_t r, int64_t c, vf (&out)[2]) MW_LAMBDA_INLINE {
+                 [&](auto span, int64_t r, int64_t c, vf(&out)[2]) MW_LAMBDA_INLINE {
                    out[1] = span.load(dy_RD + r * D + c);
                    out[0] = dgamma_term(span, r, c, out[1]);
                  });

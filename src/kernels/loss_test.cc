@@ -9,7 +9,7 @@ using namespace testing;
 
 struct Example {
   int64_t R = 12;
-  int64_t V = 103;      // columns, 3 of them padding
+  int64_t V = 103;  // columns, 3 of them padding
   int64_t words = 100;
   Floats logits = normal(12 * 103, 1, 4.0f);
   std::vector<int64_t> target;
@@ -43,7 +43,8 @@ TEST_CASE("the fused loss has the bits of its pieces and agrees with double prec
   std::vector<double> loss;
   for (int64_t r = 0; r < e.R; ++r) {
     double sum = 0;
-    for (int64_t i = 0; i < e.words; ++i) sum += std::exp(static_cast<double>(e.logits[r * e.V + i]));
+    for (int64_t i = 0; i < e.words; ++i)
+      sum += std::exp(static_cast<double>(e.logits[r * e.V + i]));
     loss.push_back(e.target[r] < 0 ? 0.0 : std::log(sum) - e.logits[r * e.V + e.target[r]]);
   }
   CHECK(worst_error(fused[0], loss, 0.1) < 1e-6);
@@ -103,15 +104,16 @@ TEST_CASE("the loss's gradient agrees with double precision, with one scale a ro
   Floats loss(e.R), lse(e.R);
   cross_entropy_forward(e.logits.data(), e.target.data(), shard, loss.data(), lse.data(), 0, e.R);
   const Floats dloss = normal(e.R, 2);
-  const auto got = split_independent(
-      e.R, {Floats(e.R * e.V)}, [&](int64_t begin, int64_t end, auto& out) {
+  const auto got =
+      split_independent(e.R, {Floats(e.R * e.V)}, [&](int64_t begin, int64_t end, auto& out) {
         cross_entropy_backward(e.logits.data(), e.target.data(), lse.data(), dloss.data(), 1, shard,
                                out[0].data(), begin, end);
       });
   std::vector<double> want(e.R * e.V);
   for (int64_t r = 0; r < e.R; ++r) {
     double sum = 0;
-    for (int64_t i = 0; i < e.words; ++i) sum += std::exp(static_cast<double>(e.logits[r * e.V + i]));
+    for (int64_t i = 0; i < e.words; ++i)
+      sum += std::exp(static_cast<double>(e.logits[r * e.V + i]));
     for (int64_t i = 0; i < e.words && e.target[r] >= 0; ++i) {
       const double p = std::exp(static_cast<double>(e.logits[r * e.V + i])) / sum;
       want[r * e.V + i] = (p - (i == e.target[r] ? 1 : 0)) * dloss[r];

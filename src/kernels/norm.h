@@ -1,17 +1,17 @@
 // Layer normalization [Ba, Kiros, Hinton 2016] and root mean square normalization [Zhang, Sennrich
 // 2019] over rows of D, forward and backward. Row statistics are summed in double (row_sum.h).
 //
-// R rows, D model. Row kernels take rows [begin, end); weight gradients take columns [begin, end) and
-// add their rows in ascending order to one running sum, so that with `accumulate` several calls over
-// consecutive rows give the same bits as one call over all of them.
+// R rows, D model. Row kernels take rows [begin, end); weight gradients take columns [begin, end)
+// and add their rows in ascending order to one running sum, so that with `accumulate` several calls
+// over consecutive rows give the same bits as one call over all of them.
 #pragma once
 
 #include <cstdint>
 
 namespace mw::kernels {
 
-// y = (x - mean) * rstd * gamma + beta with rstd = 1 / sqrt(variance + eps); saves mean and rstd for
-// the backward pass. beta may be null. y may be x.
+// y = (x - mean) * rstd * gamma + beta with rstd = 1 / sqrt(variance + eps); saves mean and rstd
+// for the backward pass. beta may be null. y may be x.
 void layer_norm(const float* x_RD, const float* gamma_D, const float* beta_D, float eps, int64_t D,
                 float* y_RD, float* mean_R, float* rstd_R, int64_t begin, int64_t end);
 

@@ -42,7 +42,10 @@ struct Reference {
 
 struct Inputs {
   Inputs(int64_t R, int64_t D)
-      : x(normal(R * D, 1)), residual(normal(R * D, 2)), gamma(normal(D, 3)), beta(normal(D, 4)),
+      : x(normal(R * D, 1)),
+        residual(normal(R * D, 2)),
+        gamma(normal(D, 3)),
+        beta(normal(D, 4)),
         dy(normal(R * D, 5)) {
     for (float& v : x) v += 3.0f;  // a mean that is larger than the deviation
   }
@@ -67,8 +70,8 @@ TEST_CASE("layer_norm and its gradients agree with double precision at every spl
         });
     CHECK(worst_error(rows[0], want.y, 1.0) < 2e-6);
     CHECK(worst_error(rows[3], want.dx, 1.0) < 2e-6);
-    const auto columns = split_independent(
-        D, {Floats(D), Floats(D)}, [&](int64_t begin, int64_t end, auto& out) {
+    const auto columns =
+        split_independent(D, {Floats(D), Floats(D)}, [&](int64_t begin, int64_t end, auto& out) {
           layer_norm_backward_weight(in.dy.data(), in.x.data(), rows[1].data(), rows[2].data(), R,
                                      D, false, out[0].data(), out[1].data(), begin, end);
         });
@@ -109,8 +112,8 @@ TEST_CASE("weight gradients of two halves of the rows accumulate to the bits of 
   layer_norm_backward_weight(in.dy.data(), in.x.data(), mean.data(), rstd.data(), half, D, false,
                              twice.data(), twice_beta.data(), 0, D);
   layer_norm_backward_weight(in.dy.data() + half * D, in.x.data() + half * D, mean.data() + half,
-                             rstd.data() + half, R - half, D, true, twice.data(),
-                             twice_beta.data(), 0, D);
+                             rstd.data() + half, R - half, D, true, twice.data(), twice_beta.data(),
+                             0, D);
   CHECK(same_bits(once, twice));
   CHECK(same_bits(once_beta, twice_beta));
   Floats alone(D);

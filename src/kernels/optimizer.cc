@@ -40,11 +40,10 @@ void block_square_sums(const float* x, int64_t n, double* sums, int64_t begin, i
   for (int64_t k = begin; k < end; ++k) {
     const float* block = x + k * kNormBlock;
     RowSum sum;
-    for_each_sum_vec(std::min(kNormBlock, n - k * kNormBlock),
-                     [&](auto span, int64_t i, int slot) {
-                       const vf value = span.load(block + i);
-                       sum.add_product(value, value, slot);
-                     });
+    for_each_sum_vec(std::min(kNormBlock, n - k * kNormBlock), [&](auto span, int64_t i, int slot) {
+      const vf value = span.load(block + i);
+      sum.add_product(value, value, slot);
+    });
     sums[k] = sum.total();
   }
 }

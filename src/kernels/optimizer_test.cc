@@ -32,7 +32,9 @@ TEST_CASE("adamw follows torch.optim.AdamW over several steps, at every split") 
   CHECK(worst_error(state[2], v, 1e-3) < 2e-6);
 }
 
-TEST_CASE("a gradient scale of one has the bits of no scale, and a small beta1 starts from the gradient") {
+TEST_CASE(
+    "a gradient scale of one has the bits of no scale, and a small beta1 starts from the "
+    "gradient") {
   const int64_t n = 37;
   const Floats g = normal(n, 1);
   for (const double beta1 : {0.9, 0.3}) {

@@ -9,9 +9,8 @@ void column_sum(const float* x_RN, int64_t row_stride, int64_t R, bool accumulat
                 int64_t begin, int64_t end) {
   float* const sums[1] = {y_N};
   column_sums<1>(R, accumulate, sums, begin, end,
-                 [&](auto span, int64_t r, int64_t c, vf (&out)[1]) MW_LAMBDA_INLINE {
-                   out[0] = span.load(x_RN + r * row_stride + c);
-                 });
+                 [&](auto span, int64_t r, int64_t c, vf(&out)[1])
+                     MW_LAMBDA_INLINE { out[0] = span.load(x_RN + r * row_stride + c); });
 }
 
 void row_sum(const float* x_RN, int64_t N, float* y_R, int64_t begin, int64_t end) {

@@ -30,8 +30,8 @@ TEST_CASE("row sums and maxima are those of the rows and know NaN") {
   for (const int64_t N : {1, 7, 16, 129}) {
     Floats x = normal(R * N, 3);
     x[2 * N + N / 2] = NAN;
-    const auto got = split_independent(
-        R, {Floats(R), Floats(R)}, [&](int64_t begin, int64_t end, auto& out) {
+    const auto got =
+        split_independent(R, {Floats(R), Floats(R)}, [&](int64_t begin, int64_t end, auto& out) {
           row_sum(x.data(), N, out[0].data(), begin, end);
           row_max(x.data(), N, out[1].data(), begin, end);
         });

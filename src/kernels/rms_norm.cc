@@ -80,7 +80,7 @@ void rms_norm_backward_weight(const float* dy_RD, const float* x_RD, const float
                               int64_t end) {
   float* const sums[1] = {dgamma_D};
   column_sums<1>(R, accumulate, sums, begin, end,
-                 [&](auto span, int64_t r, int64_t c, vf (&out)[1]) MW_LAMBDA_INLINE {
+                 [&](auto span, int64_t r, int64_t c, vf(&out)[1]) MW_LAMBDA_INLINE {
                    const int64_t at = r * D + c;
                    out[0] = span.load(dy_RD + at) * (span.load(x_RD + at) * rstd_R[r]);
                  });

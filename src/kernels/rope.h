@@ -1,5 +1,5 @@
-// Rotary position embedding [Su et al. 2021] in the convention of Hugging Face's Llama: element i of a
-// head's first half turns with element i + D/2.
+// Rotary position embedding [Su et al. 2021] in the convention of Hugging Face's Llama: element i
+// of a head's first half turns with element i + D/2.
 //
 // R rows (batch and sequence), H heads, D elements of a head; rows [begin, end).
 #pragma once
@@ -16,9 +16,9 @@ void rope_inverse_frequencies(double theta, int64_t D, float* inv_freq);
 void rope_table(const int32_t* position_R, const float* inv_freq, int64_t D, float* cos, float* sin,
                 int64_t begin, int64_t end);
 
-// For every head: y = (x1 cos - x2 sin, x2 cos + x1 sin). A row's heads are contiguous [H, D]; a row of
-// x and y starts every x_stride and y_stride elements, so that x may be a part of a fused qkv array.
-// y may be x.
+// For every head: y = (x1 cos - x2 sin, x2 cos + x1 sin). A row's heads are contiguous [H, D]; a
+// row of x and y starts every x_stride and y_stride elements, so that x may be a part of a fused
+// qkv array. y may be x.
 void rope(const float* x_RHD, int64_t x_stride, const float* cos, const float* sin, int64_t H,
           int64_t D, float* y_RHD, int64_t y_stride, int64_t begin, int64_t end);
 

@@ -62,7 +62,8 @@ TEST_CASE("rope turns the two halves of every head inside a fused array, and bac
       }
       const int64_t half = D / 2, d = at % D;
       const float c = table.cos[r * half + d % half], s = table.sin[r * half + d % half];
-      const float want = d < half ? x[here] * c - x[here + half] * s : x[here] * c + x[here - half] * s;
+      const float want =
+          d < half ? x[here] * c - x[here + half] * s : x[here] * c + x[here - half] * s;
       CHECK(y[here] == want);
     }
   }

@@ -1,6 +1,6 @@
 // Sums over a row in double precision with one association for every row length: element e is added
-// to lane e % 16 in ascending order, and the 16 lanes are added as a tree. The width of a vector and
-// the alignment of the row have no part in it.
+// to lane e % 16 in ascending order, and the 16 lanes are added as a tree. The width of a vector
+// and the alignment of the row have no part in it.
 #pragma once
 
 #include "kernels/vec.h"
@@ -18,8 +18,9 @@ MW_INLINE double sum_lanes(const vd* acc) {
   return t[0];
 }
 
-// Walks [0, n) in groups of kSumLanes elements: f(span, i, slot) sees elements i .. i + span.count();
-// slot is the group's vector, so that lane l of it belongs to sum lane slot * kLanes + l.
+// Walks [0, n) in groups of kSumLanes elements: f(span, i, slot) sees elements i .. i +
+// span.count(); slot is the group's vector, so that lane l of it belongs to sum lane slot * kLanes
+// + l.
 template <typename F>
 MW_INLINE void for_each_sum_vec(int64_t n, F&& f) {
   constexpr int kSlots = kSumLanes / kLanes;

@@ -44,8 +44,8 @@ void one_row(const T* source, int64_t source_stride, T* target, int64_t target_s
   for (int64_t i = 0; i < n; ++i) put(target[i * target_stride], source[i * source_stride]);
 }
 
-// Rows whose neighbours are adjacent in the source: in square tiles, so that a cache line of the source
-// serves several rows.
+// Rows whose neighbours are adjacent in the source: in square tiles, so that a cache line of the
+// source serves several rows.
 template <typename T, typename Store>
 void tiled_rows(const StridedCopy& copy, const T* source, T* target, int64_t rows, Store put) {
   constexpr int64_t kTile = 16;

@@ -1,5 +1,5 @@
-// One copy between two strided views of the same sizes: transposes, permutes, slices, pads (fill, then
-// copy into the middle) and broadcasts (a source stride of 0) of up to six dimensions.
+// One copy between two strided views of the same sizes: transposes, permutes, slices, pads (fill,
+// then copy into the middle) and broadcasts (a source stride of 0) of up to six dimensions.
 #pragma once
 
 #include <array>

@@ -12,7 +12,8 @@ TEST_CASE("a permute of four dimensions puts every element in its place, at ever
   const int64_t stride[4] = {19 * 3 * 37, 3 * 37, 37, 1};
   const int64_t n = 2 * 19 * 3 * 37;
   const Floats x = normal(n, 1);
-  for (const auto& order : {std::array<int, 4>{0, 2, 1, 3}, {3, 2, 1, 0}, {0, 3, 1, 2}, {2, 3, 0, 1}}) {
+  for (const auto& order :
+       {std::array<int, 4>{0, 2, 1, 3}, {3, 2, 1, 0}, {0, 3, 1, 2}, {2, 3, 0, 1}}) {
     StridedCopy copy;
     copy.rank = 4;
     int64_t target_stride = 1;
@@ -22,10 +23,10 @@ TEST_CASE("a permute of four dimensions puts every element in its place, at ever
       copy.target_stride[d] = target_stride;
       target_stride *= copy.size[d];
     }
-    const Floats y = split_independent(
-        strided_rows(copy), {Floats(n)}, [&](int64_t begin, int64_t end, auto& out) {
-          strided_copy(copy, x.data(), out[0].data(), begin, end);
-        })[0];
+    const Floats y = split_independent(strided_rows(copy), {Floats(n)},
+                                       [&](int64_t begin, int64_t end, auto& out) {
+                                         strided_copy(copy, x.data(), out[0].data(), begin, end);
+                                       })[0];
     int64_t i[4];
     int64_t at = 0;
     for (i[0] = 0; i[0] < copy.size[0]; ++i[0]) {
@@ -48,7 +49,7 @@ TEST_CASE("a slice, a pad, a broadcast and a sum into a slice are strided copies
   strided_copy({2, {2, 2}, {3, 1}, {2, 1}}, x.data() + 1, slice.data(), 0, 2);
   CHECK(slice == std::vector<int32_t>{1, 2, 4, 5});
   strided_copy({2, {2, 3}, {3, 1}, {5, 1}}, x.data(), pad.data() + 6, 0, 2);
-  CHECK(pad == std::vector<int32_t>{-1, -1, -1, -1, -1, -1, 0, 1, 2, -1,
+  CHECK(pad == std::vector<int32_t>{-1, -1, -1, -1, -1, -1, 0,  1,  2,  -1,
                                     -1, 3,  4,  5,  -1, -1, -1, -1, -1, -1});
   strided_copy({2, {2, 3}, {0, 1}, {3, 1}}, x.data() + 3, rows.data(), 0, 2);
   CHECK(rows == std::vector<int32_t>{3, 4, 5, 3, 4, 5});

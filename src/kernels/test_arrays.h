@@ -48,15 +48,15 @@ void in_pieces(int64_t n, uint64_t site, Work&& work) {
   int64_t begin = 0;
   for (uint64_t draw = 0; begin < n; ++draw) {
     const int64_t most = std::max<int64_t>(1, n / 3);
-    const int64_t end =
-        std::min<int64_t>(n, begin + random_u32({11, 0, site}, draw) % static_cast<uint64_t>(most + 1));
+    const int64_t end = std::min<int64_t>(
+        n, begin + random_u32({11, 0, site}, draw) % static_cast<uint64_t>(most + 1));
     work(begin, end);
     begin = end;
   }
 }
 
-// Runs work(begin, end, outputs) over [0, n) at once and in three random ways of cutting it into pieces;
-// every output must have the same bits each time. Returns the outputs.
+// Runs work(begin, end, outputs) over [0, n) at once and in three random ways of cutting it into
+// pieces; every output must have the same bits each time. Returns the outputs.
 template <typename Work>
 std::vector<Floats> split_independent(int64_t n, std::vector<Floats> outputs, Work&& work) {
   std::vector<Floats> whole = outputs;

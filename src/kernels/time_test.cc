@@ -49,7 +49,8 @@ void time_attention(int64_t B, int64_t S, int64_t H, int64_t D, double rate) {
   const Heads<float> out_heads = {out.data(), S * H * D, H * D, D};
   const Heads<const float> out_const = {out.data(), S * H * D, H * D, D};
   const Heads<const float> dout_heads = {dout.data(), S * H * D, H * D, D};
-  std::vector<char> scratch(std::max(attention_forward_scratch_bytes(a), attention_backward_scratch_bytes(a)));
+  std::vector<char> scratch(
+      std::max(attention_forward_scratch_bytes(a), attention_backward_scratch_bytes(a)));
   const double flops = 2.0 * static_cast<double>(B * H * D * S) * static_cast<double>(S + 1) / 2;
   report("attention forward (causal half)", fastest([&] {
            attention_forward(a, fused(qkv.data(), 0), fused(qkv.data(), 1), fused(qkv.data(), 2),

@@ -1,9 +1,9 @@
 // Vectors of floats through GCC's vector extensions, as wide as the processor has them.
 //
-// for_each_vec() walks a range in whole vectors and ends with one partial vector whose missing lanes
-// read as 0 and are not written. Body and tail run the same operations on every lane, so that an
-// element's bits do not depend on its place in the range. Sums over a row are in row_sum.h, exp and
-// its kin in vec_math.h.
+// for_each_vec() walks a range in whole vectors and ends with one partial vector whose missing
+// lanes read as 0 and are not written. Body and tail run the same operations on every lane, so that
+// an element's bits do not depend on its place in the range. Sums over a row are in row_sum.h, exp
+// and its kin in vec_math.h.
 #pragma once
 
 #include <cstdint>
@@ -203,7 +203,8 @@ MW_INLINE float max_lane(vf v) {
   float lanes[kLanes];
   store(lanes, v);
   for (int width = kLanes / 2; width > 0; width /= 2) {
-    for (int i = 0; i < width; ++i) lanes[i] = lanes[i] > lanes[i + width] ? lanes[i] : lanes[i + width];
+    for (int i = 0; i < width; ++i)
+      lanes[i] = lanes[i] > lanes[i + width] ? lanes[i] : lanes[i + width];
   }
   return lanes[0];
 }

@@ -35,7 +35,8 @@ MW_INLINE vf exp_of(vf x) {
   vi n;
   // The operands' order keeps NaN: min and max return the second one.
   const vf f = detail::exp_parts(max_of(splat(-104.0f), min_of(splat(89.0f), x)), 254.0f, &n);
-  const vi both = n & 0x1ff;  // n + 2 * 127, the exponents of two factors: neither over- nor underflows
+  const vi both =
+      n & 0x1ff;  // n + 2 * 127, the exponents of two factors: neither over- nor underflows
   const vi half = both >> 1;
   return f * float_of(half << 23) * float_of((both - half) << 23);
 }
@@ -123,8 +124,8 @@ MW_INLINE Sigmoid sigmoid_of(vf x) {
 
 namespace detail {
 
-// Sine and cosine in double, for |x| < 2^31: x less a multiple n of pi/2 in four parts, of which the
-// first three have 22 bits, so that n * part is exact; then fdlibm's kernels.
+// Sine and cosine in double, for |x| < 2^31: x less a multiple n of pi/2 in four parts, of which
+// the first three have 22 bits, so that n * part is exact; then fdlibm's kernels.
 MW_INLINE void sin_cos(vd x, vd* sine, vd* cosine) {
   const double round = 6755399441055744.0;  // 1.5 * 2^52
   const vd shifted = x * 0.63661977236758134308 + round;
