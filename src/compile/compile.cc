@@ -12,9 +12,10 @@
 #include "compile/update_graph.h"
 #include "compile/zero.h"
 #include "partition/partitioner.h"
-#include "transform/fold_accumulate.h"
-#include "transform/recompute.h"
 #include "transform/autodiff.h"
+#include "transform/fold_accumulate.h"
+#include "transform/pass.h"
+#include "transform/recompute.h"
 
 namespace mw::compile {
 namespace {
@@ -62,8 +63,15 @@ class Compiler {
       }
       made.ports.results = partitioned.graph.outputs;
       made.local = {partitioned.graph, partitioned.shardings, partitioned.global_types};
+      // What leaves the stage is an output for the passes: kept, and no part of a weight gradient.
+      std::vector<ValueId>& outputs = made.local.graph.outputs;
+      for (const ValueId v : made.ports.sends) {
+        if (std::find(outputs.begin(), outputs.end(), v) == outputs.end()) outputs.push_back(v);
+      }
       transform::mark_work(made.local.graph);
-      transform::fold_accumulate(made.local.graph);
+      const std::vector<ValueId> folded = transform::fold_accumulate(made.local.graph);
+      made.local.renumber(folded);
+      made.ports = moved_ports(made.ports, folded);
       made.cut = std::move(stage);
       stages.push_back(std::move(made));
     }
@@ -174,6 +182,18 @@ transform::RecomputeMode mode_of(Recompute recompute) {
   MW_CHECK(false, "recompute {}", static_cast<int>(recompute));
 }
 
+// Blocks are recomputed; what stands before and behind them (embedding, head) is kept.
+void differentiate(ir::Module& module, Recompute recompute) {
+  transform::PassOptions options;
+  options.recompute = transform::recompute_all(module, mode_of(recompute));
+  for (size_t i = 0; i < module.layers.size(); ++i) {
+    if (!module.layers[i].block) options.recompute.layers[i] = transform::RecomputeMode::kNone;
+  }
+  transform::RunOptions run;
+  run.verify = false;
+  transform::run_passes(module, transform::default_passes(), options, run);
+}
+
 // The kinds of compute actions in a schedule, in the order of the pass: {F, B}, {F, I, W} or {F}.
 std::vector<ActionKind> kinds_of(const pipeline::Schedule& schedule) {
   std::vector<ActionKind> kinds;
@@ -231,8 +251,7 @@ CompiledPlan compile(const CompileRequest& request) {
   const ResolvedPlan resolved = resolve(request.plan, request.model, request.shape);
   const Plan& plan = resolved.plan;
   ir::Module module = request.model;
-  transform::differentiate(module);
-  transform::recompute(module, mode_of(plan.recompute));
+  differentiate(module, plan.recompute);
   ir::Graph whole = *module.find_graph("microbatch");
   whole.outputs.clear();
   ir::drop_dead(whole);

@@ -88,7 +88,7 @@ std::vector<FlatGroup> make_flat_groups(const std::vector<StateUse>& states, con
   std::vector<FlatGroup> result;
   for (auto& [key, group] : groups) {
     group.elements = round_up(group.elements, ops::kNormBlock * plan.dp);
-    group.weight = add_flat(module, "weight", group, "", ir::StateKind::kWeight);
+    group.weight = add_flat(module, "weight", group, "", ir::StateKind::kMaster);
     for (size_t u = 0; u < group.uses.size(); ++u) {
       const std::string use = group.uses.size() > 1 ? fmt::format("#{}", u) : "";
       group.uses[u].state = add_flat(module, "grad", group, use, ir::StateKind::kGradient);

@@ -22,6 +22,18 @@ std::vector<ValueId> LocalGraph::add_op(ir::Op op, const std::vector<Made>& resu
   return graph.op(id).results;
 }
 
+void LocalGraph::renumber(const std::vector<ValueId>& moved) {
+  std::vector<sharding::Sharding> new_shardings(graph.values.size());
+  std::vector<ir::TensorType> new_types(graph.values.size());
+  for (size_t v = 0; v < moved.size(); ++v) {
+    if (!moved[v].valid()) continue;
+    new_shardings[moved[v].index()] = shardings[v];
+    new_types[moved[v].index()] = global_types[v];
+  }
+  shardings = std::move(new_shardings);
+  global_types = std::move(new_types);
+}
+
 ir::Op make_op(ir::OpKind kind, ir::Attributes attrs, std::vector<ValueId> operands, ir::Work work, LayerId layer) {
   ir::Op op;
   op.kind = kind;

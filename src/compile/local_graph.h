@@ -22,6 +22,8 @@ struct LocalGraph {
   ValueId add_input(const Made& made, const std::string& name, StateId state = StateId());
   std::vector<ValueId> add_op(ir::Op op, const std::vector<Made>& results);
   ValueId add_op1(ir::Op op, const Made& result) { return add_op(std::move(op), {result}).front(); }
+  // After a pass over `graph` that moved values: old id -> new id, invalid: dropped.
+  void renumber(const std::vector<ValueId>& moved);
   Made like(ValueId v) const { return {graph.type(v), global_types[v.index()], shardings[v.index()]}; }
 };
 

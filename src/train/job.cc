@@ -1,0 +1,171 @@
+#include "train/job.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numbers>
+
+#include "base/error.h"
+#include "base/json_reader.h"
+#include "base/text.h"
+#include "base/toml.h"
+
+namespace mw::train {
+namespace {
+
+std::string relative_to(const std::string& folder, const std::string& path) {
+  if (starts_with(path, "/") || folder.empty()) return path;
+  return join_path(folder, path);
+}
+
+std::string stem(const std::string& path) {
+  const std::string name = base_name(path);
+  const size_t dot = name.rfind('.');
+  return dot == std::string::npos ? name : name.substr(0, dot);
+}
+
+void read_model(FileSystem& fs, Job& job, Diagnostics& diagnostics) {
+  try {
+    job.model_json = fs.read_file(job.model_file);
+    job.model = models::parse_config(job.model_json, job.model_file);
+  } catch (const Error& error) {
+    diagnostics.absorb(error);
+  }
+}
+
+void read_training(JsonReader reader, Job& job) {
+  job.global_batch = reader.integer("global_batch", {.min = 1});
+  job.horizon = reader.integer("steps", {.min = 1});
+  job.lr = reader.number("lr", {.min = 0});
+  job.min_lr = reader.number_or("min_lr", job.lr / 10, {.min = 0});
+  job.warmup = reader.integer_or("warmup", job.warmup, {.min = 0});
+  job.optimizer.weight_decay = reader.number_or("weight_decay", job.optimizer.weight_decay, {.min = 0});
+  job.optimizer.beta1 = reader.number_or("beta1", job.optimizer.beta1, {.min = 0, .max = 0.9999999});
+  job.optimizer.beta2 = reader.number_or("beta2", job.optimizer.beta2, {.min = 0, .max = 0.9999999});
+  job.optimizer.epsilon = reader.number_or("epsilon", job.optimizer.epsilon, {.min = 0});
+  job.optimizer.max_norm = reader.number_or("clip", job.optimizer.max_norm, {.min = 0});
+  reader.finish();
+}
+
+}  // namespace
+
+Job read_job(FileSystem& fs, const std::string& path, const JobOverrides& overrides) {
+  const Toml toml = parse_toml(fs.read_file(path), path);
+  Diagnostics diagnostics;
+  JsonReader reader(toml.root, path, &diagnostics, &toml.lines);
+  Job job;
+  job.name = stem(path);
+  const std::string folder = parent_path(path);
+  job.model_file = relative_to(folder, reader.string("model"));
+  if (overrides.model) job.model_file = *overrides.model;
+  const std::string plan = reader.string_or("plan", "dp=1");
+  job.seed = overrides.seed.value_or(reader.integer_or("seed", 1));
+  JsonReader data = reader.object("data");
+  job.data_file = relative_to(folder, data.string("file"));
+  if (overrides.data) job.data_file = *overrides.data;
+  job.seq_len = data.integer("seq_len", {.min = 1});
+  job.valid_fraction = data.number_or("valid_fraction", job.valid_fraction, {.min = 0, .max = 0.9});
+  data.finish();
+  read_training(reader.object("train"), job);
+  if (reader.has("eval")) {
+    JsonReader eval = reader.object("eval");
+    job.eval_every = eval.integer_or("every", job.eval_every, {.min = 0});
+    job.eval_batches = eval.integer_or("batches", job.eval_batches, {.min = 1});
+    eval.finish();
+  }
+  if (reader.has("checkpoint")) {
+    JsonReader checkpoint = reader.object("checkpoint");
+    job.checkpoint_every = checkpoint.integer_or("every", job.checkpoint_every, {.min = 0});
+    job.keep = checkpoint.integer_or("keep", job.keep, {.min = 1});
+    checkpoint.finish();
+  }
+  reader.finish();
+  const bool file_is_sound = diagnostics.empty();
+  read_model(fs, job, diagnostics);
+  const bool model_is_sound = file_is_sound == diagnostics.empty();
+  try {
+    job.plan = compile::parse_plan(overrides.plan.value_or(plan), overrides.plan ? "--plan" : path + ": plan");
+    if (model_is_sound && file_is_sound) check_plan(job);
+  } catch (const Error& error) {
+    diagnostics.absorb(error);
+  }
+  if (model_is_sound && file_is_sound && job.seq_len > job.model.max_positions) {
+    diagnostics.add("{}: data.seq_len: is {}, but {} has {} positions; use at most {}", path, job.seq_len,
+                    job.model_file, job.model.max_positions, job.model.max_positions);
+  }
+  diagnostics.throw_if_any();
+  return job;
+}
+
+compile::ModelShape model_shape(const Job& job) {
+  compile::ModelShape shape;
+  shape.name = job.model_file;
+  const bool gpt2 = job.model.family == models::Family::kGpt2;
+  shape.must_divide["heads"] = job.model.heads;
+  shape.key["heads"] = gpt2 ? "n_head" : "num_attention_heads";
+  if (job.model.kv_heads != job.model.heads) {
+    shape.must_divide["kv_heads"] = job.model.kv_heads;
+    shape.key["kv_heads"] = "num_key_value_heads";
+  }
+  shape.global_batch = job.global_batch;
+  shape.seq_len = job.seq_len;
+  return shape;
+}
+
+void check_plan(const Job& job) {
+  const std::vector<std::string> findings = compile::plan_findings(job.plan, job.model.layers, model_shape(job));
+  if (!findings.empty()) throw Error(findings);
+}
+
+Json run_record(const Job& job) {
+  Json json{JsonObject{}};
+  json["name"] = job.name;
+  json["seed"] = job.seed;
+  json["data"] = job.data_file;
+  json["model_file"] = job.model_file;
+  json["seq_len"] = job.seq_len;
+  json["global_batch"] = job.global_batch;
+  return json;
+}
+
+Job read_run(FileSystem& fs, const std::string& run_dir, const Job& asked, const JobOverrides& overrides) {
+  Job job = asked;
+  const std::string record_path = join_path(run_dir, "job.json");
+  const std::string config_path = join_path(run_dir, "config.json");
+  const Json record = parse_json(fs.read_file(record_path), record_path);
+  Diagnostics diagnostics;
+  JsonReader reader(record, record_path, &diagnostics);
+  const int64_t seed = reader.integer("seed");
+  const int64_t seq_len = reader.integer("seq_len");
+  const int64_t global_batch = reader.integer("global_batch");
+  reader.ignore_all();
+  const std::string config = fs.read_file(config_path);
+  if (overrides.seed && *overrides.seed != seed) {
+    diagnostics.add("--seed: is {}, but the run {} has seed {}; leave --seed out to resume it", *overrides.seed, run_dir,
+                    seed);
+  }
+  if (overrides.model && asked.model_json != config) {
+    diagnostics.add("--model: {} is not the model of the run {}; leave --model out to resume it", *overrides.model,
+                    run_dir);
+  }
+  if (asked.seq_len != seq_len) {
+    diagnostics.add("data.seq_len: is {}, but the run {} has {}", asked.seq_len, run_dir, seq_len);
+  }
+  if (asked.global_batch != global_batch) {
+    diagnostics.add("train.global_batch: is {}, but the run {} has {}", asked.global_batch, run_dir, global_batch);
+  }
+  job.seed = seed;
+  job.model_file = config_path;
+  read_model(fs, job, diagnostics);
+  diagnostics.throw_if_any();
+  check_plan(job);
+  return job;
+}
+
+double learning_rate(const Job& job, int64_t step) {
+  if (step <= job.warmup) return job.lr * static_cast<double>(step) / static_cast<double>(job.warmup);
+  const double span = static_cast<double>(std::max<int64_t>(1, job.horizon - job.warmup));
+  const double done = std::min(1.0, static_cast<double>(step - job.warmup) / span);
+  return job.min_lr + 0.5 * (job.lr - job.min_lr) * (1 + std::cos(std::numbers::pi * done));
+}
+
+}  // namespace mw::train

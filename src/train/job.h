@@ -1,0 +1,57 @@
+// Job: what to train, on what, for how long; from a TOML file and the command line.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "base/fs.h"
+#include "base/json.h"
+#include "compile/optimizer.h"
+#include "compile/plan.h"
+#include "models/config.h"
+
+namespace mw::train {
+
+struct Job {
+  std::string name;          // of the file, without folder and ending
+  std::string model_file;    // where the config was read
+  std::string model_json;    // its text: the run folder keeps it
+  models::ModelConfig model;
+  std::string data_file;
+  double valid_fraction = 0.05;
+  int64_t seq_len = 256, global_batch = 16;
+  int64_t horizon = 1000;    // steps over which the learning rate falls; --steps only stops the run
+  double lr = 3e-4, min_lr = 3e-5;
+  int64_t warmup = 50;
+  compile::OptimizerSpec optimizer;
+  int64_t eval_every = 100, eval_batches = 8;  // 0: never
+  int64_t checkpoint_every = 100, keep = 2;
+  int64_t seed = 1;
+  compile::Plan plan;
+};
+
+// What the command line says over the file.
+struct JobOverrides {
+  std::optional<std::string> model, data, plan;
+  std::optional<int64_t> seed;
+};
+
+// Throws Error with everything that is wrong with the file, the model's config and the plan. Paths in the file are relative
+// to its folder.
+Job read_job(FileSystem& fs, const std::string& path, const JobOverrides& overrides);
+
+// The job of a run folder, to resume it: model and seed are the run's. Throws Error where an override conflicts.
+Job read_run(FileSystem& fs, const std::string& run_dir, const Job& asked, const JobOverrides& overrides);
+// What read_run needs, for the run folder.
+Json run_record(const Job& job);
+
+// Heads and batch, for the plan's checks.
+compile::ModelShape model_shape(const Job& job);
+// Everything that the plan has against the model and the batch; without building anything.
+void check_plan(const Job& job);
+
+// Linear warm-up, then cosine to min_lr at the horizon. Steps count from 1.
+double learning_rate(const Job& job, int64_t step);
+
+}  // namespace mw::train

@@ -1,0 +1,117 @@
+#include "train/run_checkpoint.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/error.h"
+#include "base/json_reader.h"
+#include "checkpoint/store.h"
+#include "models/hf_mapping.h"
+
+namespace mw::train {
+namespace {
+
+constexpr const char* kModelGroup = "model";
+constexpr const char* kOptimizerGroup = "optimizer";
+
+std::string moment_name(const std::string& tensor, Part part) {
+  return (part == Part::kMoment ? "exp_avg." : "exp_avg_sq.") + tensor;
+}
+
+std::vector<std::byte> hf_bytes(const models::TensorMapping& mapping, const ParameterIo& io, Part part) {
+  const std::vector<float> values = io.read(mapping.state, part);
+  std::vector<std::byte> bytes(values.size() * sizeof(float));
+  models::to_hf(mapping, std::as_bytes(std::span<const float>(values)), bytes);
+  return bytes;
+}
+
+void write_hf(const models::TensorMapping& mapping, ParameterIo& io, Part part, std::span<const std::byte> bytes) {
+  std::vector<float> values(bytes.size() / sizeof(float));
+  models::from_hf(mapping, bytes, std::as_writable_bytes(std::span<float>(values)));
+  io.write(mapping.state, part, values);
+}
+
+std::vector<checkpoint::TensorGroup> groups_of(const std::vector<models::TensorMapping>& mappings) {
+  checkpoint::TensorGroup model{kModelGroup, {}}, optimizer{kOptimizerGroup, {}};
+  for (const models::TensorMapping& m : mappings) {
+    model.tensors.push_back({m.hf_name, DType::kF32, m.hf_shape});
+    for (const Part part : {Part::kMoment, Part::kVariance}) {
+      optimizer.tensors.push_back({moment_name(m.hf_name, part), DType::kF32, m.hf_shape});
+    }
+  }
+  return {model, optimizer};
+}
+
+}  // namespace
+
+void save_run(FileSystem& fs, const std::string& run_dir, const Job& job, const compile::CompiledPlan& plan,
+              const ParameterIo& io, const RunState& state) {
+  const std::vector<models::TensorMapping> mappings = models::hf_mapping(job.model, plan.module);
+  checkpoint::SaveOptions options;
+  options.keep = job.keep;
+  checkpoint::CheckpointWriter writer(fs, join_path(run_dir, "checkpoint"), state.step, groups_of(mappings), options);
+  for (const models::TensorMapping& m : mappings) writer.append(m.hf_name, hf_bytes(m, io, Part::kWeight));
+  for (const models::TensorMapping& m : mappings) {
+    for (const Part part : {Part::kMoment, Part::kVariance}) {
+      writer.append(moment_name(m.hf_name, part), hf_bytes(m, io, part));
+    }
+  }
+  writer.add_file("config.json", job.model_json);
+  Json json{JsonObject{}};
+  json["step"] = state.step;
+  json["samples"] = state.samples;
+  json["seed"] = job.seed;
+  json["plan"] = compile::to_json(job.plan);
+  writer.finish(json);
+}
+
+RunState load_run(FileSystem& fs, const std::string& run_dir, const Job& job, const compile::CompiledPlan& plan,
+                  ParameterIo& io) {
+  const checkpoint::CheckpointReader reader = checkpoint::CheckpointReader::latest(fs, join_path(run_dir, "checkpoint"));
+  const std::vector<models::TensorMapping> mappings = models::hf_mapping(job.model, plan.module);
+  std::vector<checkpoint::TensorSpec> wanted;
+  for (const checkpoint::TensorGroup& group : groups_of(mappings)) {
+    wanted.insert(wanted.end(), group.tensors.begin(), group.tensors.end());
+  }
+  reader.require(wanted);
+  reader.verify();
+  for (const models::TensorMapping& m : mappings) {
+    write_hf(m, io, Part::kWeight, reader.bytes(m.hf_name));
+    for (const Part part : {Part::kMoment, Part::kVariance}) {
+      write_hf(m, io, part, reader.bytes(moment_name(m.hf_name, part)));
+    }
+  }
+  Diagnostics diagnostics;
+  JsonReader state(reader.run_state(), reader.path(), &diagnostics);
+  RunState result{state.integer("step"), state.integer("samples")};
+  state.ignore_all();
+  diagnostics.throw_if_any();
+  return result;
+}
+
+void load_weights(FileSystem& fs, const std::string& path, const Job& job, const compile::CompiledPlan& plan,
+                  ParameterIo& io) {
+  const checkpoint::SafetensorsFile file = checkpoint::SafetensorsFile::open(fs, path);
+  Diagnostics diagnostics;
+  std::vector<std::pair<models::TensorMapping, std::string>> found;
+  for (const models::TensorMapping& m : models::hf_mapping(job.model, plan.module)) {
+    std::vector<std::string> names{m.hf_name};
+    names.insert(names.end(), m.aliases.begin(), m.aliases.end());
+    const auto name = std::find_if(names.begin(), names.end(), [&](const std::string& n) { return file.find(n) != nullptr; });
+    if (name == names.end()) {
+      diagnostics.add("{}: has no tensor {}", path, m.hf_name);
+      continue;
+    }
+    const checkpoint::TensorSpec& tensor = *file.find(*name);
+    if (tensor.shape != m.hf_shape || tensor.dtype != DType::kF32) {
+      diagnostics.add("{}: {} is {} {}, must be f32 {}", path, *name, dtype_name(tensor.dtype),
+                      checkpoint::shape_text(tensor.shape), checkpoint::shape_text(m.hf_shape));
+      continue;
+    }
+    found.emplace_back(m, *name);
+  }
+  diagnostics.throw_if_any();
+  for (const auto& [mapping, name] : found) write_hf(mapping, io, Part::kWeight, file.bytes(name));
+}
+
+}  // namespace mw::train

@@ -1,0 +1,161 @@
+#include "train/trainer.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <thread>
+
+#include "base/error.h"
+#include "base/text.h"
+#include "models/model.h"
+
+namespace mw::train {
+namespace {
+
+enum Which { kInit = 0, kTrain = 1, kEval = 2 };
+
+void require_sound(const pipeline::Verification& proved, const std::string& program) {
+  MW_CHECK(proved.sound(), "the program '{}' is not sound:\n{}", program, join(proved.findings, "\n"));
+}
+
+execute::ExecutorOptions executor_options(int threads) {
+  execute::ExecutorOptions options;
+  options.threads_per_rank = threads;
+  return options;
+}
+
+int default_threads(int asked, int64_t ranks) {
+  if (asked > 0) return asked;
+  return std::max<int>(1, static_cast<int>(std::thread::hardware_concurrency() / static_cast<unsigned>(ranks)));
+}
+
+}  // namespace
+
+Prepared prepare(const Job& job) {
+  const models::BatchShape batch{job.global_batch / job.plan.microbatches, job.seq_len};
+  const ir::Module model = models::build_model(job.model, batch);
+  models::ModelConfig without_dropout = job.model;
+  without_dropout.embedding_dropout = without_dropout.residual_dropout = without_dropout.attention_dropout = 0;
+  const ir::Module eval_model = models::build_model(without_dropout, batch);
+  Prepared prepared;
+  prepared.plan = compile::compile({model, &eval_model, job.plan, model_shape(job), job.optimizer});
+  pipeline::VerifyOptions options;
+  options.module = &prepared.plan.module;
+  prepared.init = pipeline::verify(prepared.plan.init, options);
+  prepared.train = pipeline::verify(prepared.plan.train, options);
+  prepared.eval = pipeline::verify(*prepared.plan.eval, options);
+  require_sound(prepared.init, "init");
+  require_sound(prepared.train, "train");
+  require_sound(prepared.eval, "eval");
+  return prepared;
+}
+
+Trainer::Trainer(FileSystem& fs, const Job& job, int threads_per_rank)
+    : fs_(fs), job_(job), prepared_(prepare(job_)), batches_(fs, job_),
+      threads_(default_threads(threads_per_rank, job.plan.ranks())) {
+  const std::vector<const pipeline::Program*> programs{&prepared_.plan.init, &prepared_.plan.train,
+                                                       &*prepared_.plan.eval};
+  executor_ = std::make_unique<execute::Executor>(programs, backend_, executor_options(threads_));
+  io_ = std::make_unique<ParameterIo>(prepared_.plan, *executor_);
+}
+
+void Trainer::initialize() {
+  executor_->run(kInit, batches_.training(prepared_.plan.plan.mesh, 1));
+  check_measured(prepared_.init);
+}
+
+void Trainer::resume(const std::string& run_dir) {
+  state_ = load_run(fs_, run_dir, job_, prepared_.plan, *io_);
+}
+
+void Trainer::load(const std::string& safetensors_path) {
+  load_weights(fs_, safetensors_path, job_, prepared_.plan, *io_);
+}
+
+float Trainer::metric(const char* name) const {
+  const RankId rank(0);
+  return *static_cast<const float*>(executor_->state_data(rank, executor_->find_state(rank, name)));
+}
+
+StepResult Trainer::step(trace::Trace* trace) {
+  StepResult result;
+  result.step = state_.step + 1;
+  result.lr = learning_rate(job_, result.step);
+  const auto begin = std::chrono::steady_clock::now();
+  executor_->run(kTrain, batches_.training(prepared_.plan.plan.mesh, result.step), trace);
+  result.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  check_measured(prepared_.train);
+  result.loss = metric(compile::kLossValue);
+  result.grad_norm = metric(compile::kGradNorm);
+  if (!std::isfinite(result.loss) || !std::isfinite(result.grad_norm)) explain_non_finite(result.step);
+  state_.step = result.step;
+  state_.samples += job_.global_batch;
+  return result;
+}
+
+// The update leaves the weights alone when the norm is not finite, so the step can be run again, looking at every value.
+void Trainer::explain_non_finite(int64_t step) {
+  const std::vector<const pipeline::Program*> programs{&prepared_.plan.init, &prepared_.plan.train,
+                                                       &*prepared_.plan.eval};
+  execute::ExecutorOptions options = executor_options(threads_);
+  options.check_finite = true;
+  execute::Executor searching(programs, backend_, options);
+  ParameterIo there(prepared_.plan, searching);
+  for (const StateId parameter : prepared_.plan.module.parameters()) {
+    there.write(parameter, Part::kWeight, io_->read(parameter, Part::kWeight));
+  }
+  std::string origin = "no single op was found";
+  try {
+    searching.run(kTrain, batches_.training(prepared_.plan.plan.mesh, step));
+  } catch (const std::exception& error) {
+    origin = error.what();
+  }
+  throw RunError(fmt::format("step {}: the loss or the gradient norm is not finite; {}; the weights are those of step {}",
+                             step, origin, step - 1));
+}
+
+float Trainer::evaluate() {
+  const int64_t batches = std::min(job_.eval_batches, batches_.evaluation_batches());
+  MW_CHECK(batches > 0, "no held-out batches");
+  double sum = 0;
+  for (int64_t b = 0; b < batches; ++b) {
+    executor_->run(kEval, batches_.evaluation(prepared_.plan.plan.mesh, b));
+    check_measured(prepared_.eval);
+    sum += metric(compile::kLossValue);
+  }
+  return static_cast<float>(sum / static_cast<double>(batches));
+}
+
+void Trainer::save(const std::string& run_dir) { save_run(fs_, run_dir, job_, prepared_.plan, *io_, state_); }
+
+void Trainer::check_measured(const pipeline::Verification& proved) const {
+  const cluster::Mesh& mesh = prepared_.plan.plan.mesh;
+  for (int64_t r = 0; r < mesh.size(); ++r) {
+    const execute::Measured& ran = executor_->measured()[static_cast<size_t>(r)];
+    const pipeline::RankFigures& figures = proved.ranks[static_cast<size_t>(mesh.index(RankId(r), {"pp"}))];
+    MW_CHECK(ran.bytes_sent == figures.bytes_sent && ran.instructions == figures.instructions &&
+                 ran.order_hash == figures.order_hash && ran.arena_peak == figures.arena_peak,
+             "rank {} ran {} instructions, sent {} bytes and touched {} bytes; verified were {}, {} and {}", r,
+             ran.instructions, ran.bytes_sent.value, ran.arena_peak.value, figures.instructions,
+             figures.bytes_sent.value, figures.arena_peak.value);
+  }
+}
+
+int64_t Trainer::bytes_sent_per_step() const {
+  const cluster::Mesh& mesh = prepared_.plan.plan.mesh;
+  int64_t sum = 0;
+  for (int64_t r = 0; r < mesh.size(); ++r) {
+    sum += prepared_.train.ranks[static_cast<size_t>(mesh.index(RankId(r), {"pp"}))].bytes_sent.value;
+  }
+  return sum;
+}
+
+int64_t Trainer::peak_bytes_per_rank() const {
+  int64_t peak = 0;
+  for (const pipeline::RankFigures& figures : prepared_.train.ranks) {
+    peak = std::max(peak, figures.state_bytes.value + figures.arena_peak.value);
+  }
+  return peak;
+}
+
+}  // namespace mw::train

@@ -1,0 +1,76 @@
+// Trainer: a job under a plan, compiled, verified and ready to run, step by step.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "base/fs.h"
+#include "compile/compile.h"
+#include "execute/executor.h"
+#include "pipeline/verifier.h"
+#include "runtime/cpu_backend.h"
+#include "train/batches.h"
+#include "train/job.h"
+#include "train/parameter_io.h"
+#include "train/run_checkpoint.h"
+
+namespace mw::train {
+
+// What is compiled and proved before anything runs.
+struct Prepared {
+  compile::CompiledPlan plan;
+  pipeline::Verification train, eval, init;
+};
+// Compiles and verifies a job. Throws CheckFailure with the verifier's findings: a plan that parses must compile to sound
+// programs.
+Prepared prepare(const Job& job);
+
+struct StepResult {
+  int64_t step = 0;
+  float loss = 0, grad_norm = 0;
+  double lr = 0, seconds = 0;
+};
+
+class Trainer {
+ public:
+  // `threads_per_rank` 0: cores / ranks, at least 1.
+  Trainer(FileSystem& fs, const Job& job, int threads_per_rank = 0);
+
+  // One of the three before the first step.
+  void initialize();                              // draws the weights
+  void resume(const std::string& run_dir);        // goes on where the run's newest checkpoint is
+  void load(const std::string& safetensors_path); // weights from a file, no optimizer state
+
+  // Runs the next step. Throws RunError where the loss is not finite, naming the step and the first op and rank that made
+  // a non-finite value; the weights are then those before the step.
+  StepResult step(trace::Trace* trace = nullptr);
+  // Mean loss over the first eval_batches held-out batches.
+  float evaluate();
+  void save(const std::string& run_dir);
+
+  const Prepared& prepared() const { return prepared_; }
+  const RunState& state() const { return state_; }
+  ParameterIo& parameters() { return *io_; }
+  // Of one step, over all ranks.
+  int64_t bytes_sent_per_step() const;
+  // State and step arena of the rank that needs most.
+  int64_t peak_bytes_per_rank() const;
+
+ private:
+  float metric(const char* name) const;
+  void check_measured(const pipeline::Verification& proved) const;
+  void explain_non_finite(int64_t step);
+
+  FileSystem& fs_;
+  Job job_;
+  Prepared prepared_;
+  Batches batches_;
+  runtime::CpuBackend backend_;
+  int threads_;
+  std::unique_ptr<execute::Executor> executor_;
+  std::unique_ptr<ParameterIo> io_;
+  RunState state_;
+};
+
+}  // namespace mw::train
