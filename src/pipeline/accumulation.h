@@ -1,0 +1,42 @@
+// What a fragment does to accumulators: which bytes of which state it adds to, clears or replaces, and which gradients the
+// optimizer takes. Private to room pipeline.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "pipeline/program.h"
+
+namespace mw::pipeline {
+
+// Elements [begin, end) of a state: of the flat buffer of all shards together if it is split.
+struct ElementRange {
+  int64_t begin = 0, end = 0;
+};
+
+// What an input port that is an updated state goes through in one call.
+struct StateEffect {
+  enum class Kind : uint8_t { kNone, kAdded, kCleared, kReplaced } kind = Kind::kNone;
+  std::vector<ElementRange> added;  // kAdded, disjoint; empty: the value stays or is reduced
+};
+
+// One adamw op.
+struct Optimized {
+  int32_t op = 0;
+  std::vector<size_t> weights, gradients;  // input ports that it takes
+  std::vector<ElementRange> ranges;        // of the parameters in the group
+  std::vector<int32_t> parameters;
+  int32_t all_parameters = 0;
+  std::vector<std::string> summed_over_holders_of;
+};
+
+struct AccumulationInfo {
+  std::vector<StateEffect> effects;  // [input port]
+  std::vector<Optimized> optimized;
+  std::vector<std::string> findings;  // one contribution that is added twice
+};
+
+// REQUIRES: the fragment has no structure findings.
+AccumulationInfo make_accumulation_info(const Fragment& fragment);
+
+}  // namespace mw::pipeline

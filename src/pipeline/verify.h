@@ -1,0 +1,41 @@
+// The checks that a verification is made of, one a file. Private to room pipeline.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "base/error.h"
+#include "pipeline/accumulation.h"
+#include "pipeline/fragment_info.h"
+#include "pipeline/verifier.h"
+
+namespace mw::pipeline {
+
+// A program with what is known of its fragments.
+struct Checked {
+  const Program& program;
+  const VerifyOptions& options;
+  std::vector<FragmentInfo> info;                  // [fragment]
+  std::vector<AccumulationInfo> accumulation;      // [fragment]
+
+  const Fragment& fragment(const Command& command) const { return program.fragments[command.fragment.index()]; }
+  const FragmentInfo& info_of(const Command& command) const { return info[command.fragment.index()]; }
+  const RankProgram& rank(int32_t r) const { return program.ranks[static_cast<size_t>(r)]; }
+};
+
+// "pipeline rank 2, command 17 (call 'F stage 1', 1F7)"; of a message also the channel, its number and the peer.
+std::string place_text(const Program& program, int32_t rank, size_t command);
+
+// Ids, counts and sizes that all other checks rely on.
+void check_structure(const Program& program, Diagnostics& out);
+void check_fragments(const Program& program, Diagnostics& out);
+void check_flow(const Checked& checked, Diagnostics& out);
+void check_channels(const Checked& checked, Diagnostics& out);
+void check_deadlock(const Checked& checked, Diagnostics& out);
+void check_gradients(const Checked& checked, Diagnostics& out);
+void check_memory(const Checked& checked, Diagnostics& out);
+std::vector<RankFigures> make_figures(const Checked& checked);
+// States, step arena and the slots that the rank receives in.
+Bytes memory_of(const Program& program, const RankFigures& figures, int32_t rank);
+
+}  // namespace mw::pipeline

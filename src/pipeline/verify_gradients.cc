@@ -1,0 +1,245 @@
+// Accumulators: what an update takes must hold every microbatch exactly once, and start at zero in the next call.
+#include <map>
+#include <set>
+
+#include "pipeline/groups.h"
+#include "pipeline/verify.h"
+
+namespace mw::pipeline {
+namespace {
+
+// Elements [begin, end) of an accumulator and how many calls added each microbatch to them.
+struct Cell {
+  int64_t end = 0;
+  std::vector<int32_t> calls;  // [microbatch]
+  bool empty() const {
+    for (const int32_t n : calls) {
+      if (n != 0) return false;
+    }
+    return true;
+  }
+};
+
+// What an accumulator holds. Cells are keyed by their first element.
+class Ledger {
+ public:
+  Ledger() = default;
+  Ledger(int64_t elements, int32_t microbatches) {
+    if (elements > 0) cells_[0] = {elements, std::vector<int32_t>(static_cast<size_t>(microbatches), 0)};
+  }
+  template <typename Function>
+  void visit(int64_t begin, int64_t end, Function function) {
+    if (begin >= end) return;
+    split(begin);
+    split(end);
+    for (auto it = cells_.find(begin); it != cells_.end() && it->first < end; ++it) function(it->first, it->second);
+  }
+  const std::map<int64_t, Cell>& cells() const { return cells_; }
+
+ private:
+  void split(int64_t at) {
+    auto it = cells_.upper_bound(at);
+    if (it == cells_.begin()) return;
+    --it;
+    if (it->first == at || it->second.end <= at) return;
+    const Cell right = it->second;
+    it->second.end = at;
+    cells_[at] = right;
+  }
+  std::map<int64_t, Cell> cells_;
+};
+
+class GradientChecker {
+ public:
+  GradientChecker(const Checked& checked, Diagnostics& out) : checked_(checked), program_(checked.program), out_(out) {}
+
+  void run() {
+    for (size_t r = 0; r < program_.ranks.size(); ++r) run_rank(static_cast<int32_t>(r));
+    check_all_parameters();
+  }
+
+ private:
+  // An accumulator that a port is, or lies in.
+  struct Target {
+    BufferId root;
+    int64_t offset = 0;  // elements
+  };
+
+  const Buffer& buffer(BufferId id) const { return checked_.rank(rank_).buffers[id.index()]; }
+  bool is_accumulator(BufferId id) const {
+    return buffer(id).category == Category::kGradients || buffer(id).category == Category::kMetrics;
+  }
+  Target target(BufferId id) const {
+    Target at{id, 0};
+    const int64_t element = std::max<int64_t>(1, dtype_size(buffer(id).type.dtype));
+    while (buffer(at.root).storage.kind == Storage::Kind::kView) {
+      at.offset += buffer(at.root).storage.offset / element;
+      at.root = buffer(at.root).storage.parent;
+    }
+    return at;
+  }
+  Ledger& ledger(BufferId root) {
+    const auto [it, is_new] = ledgers_.try_emplace(root);
+    if (is_new) {
+      const ir::TensorType& type = buffer(root).global_type;
+      it->second = Ledger(type.rank() == 1 ? type.dim(0) : buffer(root).type.elements(), program_.microbatches);
+    }
+    return it->second;
+  }
+
+  template <typename... Args>
+  void add(fmt::format_string<Args...> format, Args&&... args) {
+    out_.add("{} {}", place_text(program_, rank_, command_), fmt::format(format, std::forward<Args>(args)...));
+  }
+
+  void run_rank(int32_t r) {
+    rank_ = r;
+    ledgers_.clear();
+    const RankProgram& rank = checked_.rank(r);
+    for (command_ = 0; command_ < rank.commands.size(); ++command_) {
+      const Command& command = rank.commands[command_];
+      if (command.kind == Command::Kind::kCall) call(command);
+    }
+    for (const auto& [root, held] : ledgers_) {
+      for (const auto& [begin, cell] : held.cells()) {
+        if (cell.empty()) continue;
+        out_.add("pipeline rank {}: '{}' still holds the sums of this call at its end (elements {} to {}); they would count "
+                 "again in the next one", r, buffer(root).name, begin, cell.end);
+        break;
+      }
+    }
+  }
+
+  void call(const Command& command) {
+    const FragmentInfo& info = checked_.info_of(command);
+    const AccumulationInfo& accumulation = checked_.accumulation[command.fragment.index()];
+    const ActionKind kind = command.action.kind;
+    const bool computes = kind == ActionKind::kF || kind == ActionKind::kI || kind == ActionKind::kW || kind == ActionKind::kB;
+    if (!computes) {
+      for (const Optimized& optimized : accumulation.optimized) check_optimized(command, optimized);
+      for (size_t p = 0; p < info.inputs; ++p) {
+        if (kind == ActionKind::kUpdate && info.uses[p].reads() && is_accumulator(command.buffers[p])) check_read(command.buffers[p]);
+      }
+    }
+    for (size_t p = 0; p < info.inputs; ++p) {
+      if (is_accumulator(command.buffers[p])) apply(command, accumulation.effects[p], command.buffers[p], computes);
+    }
+  }
+
+  void apply(const Command& command, const StateEffect& effect, BufferId id, bool computes) {
+    const Target at = target(id);
+    Ledger& held = ledger(at.root);
+    const int64_t elements = buffer(id).global_type.rank() == 1 ? buffer(id).global_type.dim(0) : buffer(id).type.elements();
+    switch (effect.kind) {
+      case StateEffect::Kind::kNone: return;
+      case StateEffect::Kind::kAdded:
+        if (!computes) {
+          if (!effect.added.empty()) add("adds to '{}' outside of the microbatches", buffer(id).name);
+          return;
+        }
+        for (const ElementRange& range : effect.added) {
+          held.visit(at.offset + range.begin, at.offset + range.end, [&](int64_t, Cell& cell) {
+            for (int32_t k = command.action.first; k < command.action.first + command.action.count; ++k) {
+              if (k >= 0 && k < program_.microbatches) ++cell.calls[static_cast<size_t>(k)];
+            }
+          });
+        }
+        return;
+      case StateEffect::Kind::kCleared:
+      case StateEffect::Kind::kReplaced: {
+        bool lost = false;
+        held.visit(at.offset, at.offset + elements, [&](int64_t, Cell& cell) {
+          lost = lost || !cell.empty();
+          std::fill(cell.calls.begin(), cell.calls.end(), 0);
+        });
+        if (lost && (computes || effect.kind == StateEffect::Kind::kReplaced)) {
+          add("{} '{}', which holds sums of microbatches", effect.kind == StateEffect::Kind::kCleared ? "clears" : "replaces",
+              buffer(id).name);
+        }
+      }
+    }
+  }
+
+  // Every cell holds every microbatch once. Reports the first that does not.
+  bool check_cells(BufferId id, int64_t begin, int64_t end, const std::string& who) {
+    const Target at = target(id);
+    bool complete = true;
+    ledger(at.root).visit(at.offset + begin, at.offset + end, [&](int64_t first, Cell& cell) {
+      for (size_t k = 0; complete && k < cell.calls.size(); ++k) {
+        if (cell.calls[k] == 1) continue;
+        add("{} '{}', whose elements {} to {} hold microbatch {} {} times", who, buffer(id).name, first, cell.end, k,
+            cell.calls[k]);
+        complete = false;
+      }
+    });
+    return complete;
+  }
+
+  void check_optimized(const Command& command, const Optimized& optimized) {
+    const std::string who = fmt::format("op {} (adamw) takes", optimized.op);
+    if (optimized.gradients.empty()) add("{} a gradient that comes from no accumulator", who);
+    for (const size_t p : optimized.gradients) {
+      const BufferId id = command.buffers[p];
+      if (!is_accumulator(id)) {
+        add("{} '{}' as a gradient", who, buffer(id).name);
+        continue;
+      }
+      for (const ElementRange& range : optimized.ranges) {
+        if (!check_cells(id, range.begin, range.end, who)) break;
+      }
+    }
+    for (const size_t p : optimized.weights) check_holders(command, optimized, target(command.buffers[p]).root);
+    for (const int32_t parameter : optimized.parameters) updated_.insert(parameter);
+    all_parameters_ = std::max(all_parameters_, optimized.all_parameters);
+  }
+
+  // A weight that several pipeline ranks hold takes the sum of all their gradients.
+  void check_holders(const Command& command, const Optimized& optimized, BufferId weight) {
+    const std::string& name = buffer(weight).name;
+    const std::vector<int32_t> ranks = group_ranks(program_, ir::Holders{name}, rank_);
+    const auto& sums = optimized.summed_over_holders_of;
+    const auto times = std::count(sums.begin(), sums.end(), name);
+    if (times == (ranks.size() > 1 ? 1 : 0) && static_cast<size_t>(times) == sums.size()) return;
+    add("op {} (adamw) updates '{}', which {} pipeline ranks hold, with a gradient that is summed over holders {} times",
+        optimized.op, name, ranks.size(), sums.size());
+    (void)command;
+  }
+
+  // A sum that is read at the end: a loss.
+  void check_read(BufferId id) {
+    const Target at = target(id);
+    if (!checked_gradients_.insert({rank_, command_, at.root}).second) return;
+    // The padding between parameters holds nothing.
+    for (const auto& [begin, cell] : std::map<int64_t, Cell>(ledger(at.root).cells())) {
+      if (buffer(at.root).category == Category::kGradients && cell.empty()) continue;
+      if (!check_cells(at.root, begin, cell.end, "reads")) return;
+    }
+  }
+
+  void check_all_parameters() {
+    for (int32_t p = 0; p < all_parameters_; ++p) {
+      if (updated_.contains(p)) continue;
+      const ir::Module* module = checked_.options.module;
+      const std::vector<StateId> parameters = module ? module->parameters() : std::vector<StateId>();
+      const auto index = static_cast<size_t>(p);
+      out_.add("parameter {}{} is updated on no pipeline rank", p,
+               index < parameters.size() ? " '" + module->state(parameters[index]).name + "'" : "");
+    }
+  }
+
+  const Checked& checked_;
+  const Program& program_;
+  Diagnostics& out_;
+  int32_t rank_ = 0;
+  size_t command_ = 0;
+  std::map<BufferId, Ledger> ledgers_;  // [root]
+  std::set<std::tuple<int32_t, size_t, BufferId>> checked_gradients_;
+  std::set<int32_t> updated_;
+  int32_t all_parameters_ = 0;
+};
+
+}  // namespace
+
+void check_gradients(const Checked& checked, Diagnostics& out) { GradientChecker(checked, out).run(); }
+
+}  // namespace mw::pipeline
