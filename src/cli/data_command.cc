@@ -1,0 +1,45 @@
+#include <map>
+
+#include <fmt/core.h>
+
+#include "base/error.h"
+#include "cli/command.h"
+#include "data/indexed_dataset.h"
+
+namespace mw::cli {
+namespace {
+
+void print_info(const std::string& prefix) {
+  const data::IndexedInfo info = data::indexed_info(posix_fs(), prefix);
+  fmt::print("{}: {} tokens of type {} in {} sequences and {} documents, the longest of {} tokens; tokens from {} to {}\n",
+             prefix, info.tokens, data::token_type_name(info.type), info.sequences, info.documents,
+             info.longest_document, info.range.min, info.range.max);
+}
+
+}  // namespace
+
+void add_data(CLI::App& app) {
+  CLI::App* command = app.add_subcommand("data", "Megatron-LM's .bin/.idx datasets");
+  command->require_subcommand(1);
+  struct Options {
+    std::string file, prefix, split = "none";
+  };
+  auto options = std::make_shared<Options>();
+  CLI::App* build = command->add_subcommand("build", "Write a text file's bytes as tokens");
+  build->add_option("file", options->file, "The text")->required();
+  build->add_option("-o,--output", options->prefix, "PREFIX of PREFIX.bin and PREFIX.idx")->required();
+  const std::map<std::string, data::DocumentSplit> splits = {{"none", data::DocumentSplit::kNone},
+                                                             {"lines", data::DocumentSplit::kLines},
+                                                             {"paragraphs", data::DocumentSplit::kBlankLines}};
+  build->add_option("--documents", options->split, "Where documents end: none, lines or paragraphs")
+      ->check(CLI::IsMember({"none", "lines", "paragraphs"}));
+  build->callback([options, splits] {
+    data::write_indexed_text(posix_fs(), options->file, options->prefix, splits.at(options->split));
+    print_info(options->prefix);
+  });
+  CLI::App* info = command->add_subcommand("info", "Check a dataset and say what is in it");
+  info->add_option("prefix", options->prefix, "PREFIX of PREFIX.bin and PREFIX.idx")->required();
+  info->callback([options] { print_info(options->prefix); });
+}
+
+}  // namespace mw::cli

@@ -1,0 +1,45 @@
+// meshwright: the one catch, the one place that chooses the exit code.
+
+#include <cstdio>
+#include <exception>
+
+#include <fmt/core.h>
+
+#include "base/error.h"
+#include "cli/command.h"
+
+namespace {
+
+enum ExitCode { kDone = 0, kRunFailed = 1, kWrongInput = 2 };
+
+int report(const char* prefix, const std::exception& error, int code) {
+  fmt::print(stderr, "{}{}\n", prefix, error.what());
+  return code;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  CLI::App app("meshwright compiles a training step for every rank of a cluster, proves it sound and runs it.",
+               "meshwright");
+  app.require_subcommand(1);
+  app.set_help_all_flag("--help-all", "Help of every subcommand");
+  mw::cli::add_train(app);
+  mw::cli::add_verify(app);
+  mw::cli::add_inspect(app);
+  mw::cli::add_generate(app);
+  mw::cli::add_data(app);
+  mw::cli::add_checkpoint(app);
+  try {
+    app.parse(argc, argv);
+    return kDone;
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? kDone : kWrongInput;
+  } catch (const mw::Error& error) {
+    return report("meshwright: ", error, kWrongInput);
+  } catch (const mw::RunError& error) {
+    return report("meshwright: ", error, kRunFailed);
+  } catch (const std::exception& error) {
+    return report("meshwright: internal error: ", error, kRunFailed);
+  }
+}

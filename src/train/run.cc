@@ -1,0 +1,168 @@
+#include "train/run.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/error.h"
+#include "base/text.h"
+#include "trace/chrome_trace.h"
+#include "train/trainer.h"
+
+namespace mw::train {
+namespace {
+
+void write_text(FileSystem& fs, const std::string& path, const std::string& text) {
+  const std::unique_ptr<WritableFile> file = fs.create_file(path);
+  file->write(std::as_bytes(std::span(text)));
+  file->sync();
+  file->close();
+}
+
+void make_directories(FileSystem& fs, const std::string& path) {
+  if (path.empty() || path == "/" || fs.kind(path) == PathKind::kDirectory) return;
+  make_directories(fs, parent_path(path));
+  fs.make_directory(path);
+}
+
+// A folder of our own: the one asked for, which must not hold another run, or the first free one.
+std::string choose_folder(FileSystem& fs, const Job& job, const RunOptions& options) {
+  const auto taken = [&](const std::string& path) {
+    return fs.kind(path) != PathKind::kNone && fs.kind(join_path(path, "metrics.jsonl")) != PathKind::kNone;
+  };
+  if (options.run_dir) {
+    if (taken(*options.run_dir)) {
+      throw_error("--run-dir: {} already holds a run; choose another folder, or resume it with --resume {} into a new one",
+                  *options.run_dir, *options.run_dir);
+    }
+    return *options.run_dir;
+  }
+  for (int n = 1;; ++n) {
+    const std::string path = fmt::format("runs/{}{}", job.name, n == 1 ? "" : fmt::format("-{}", n));
+    if (!taken(path)) return path;
+  }
+}
+
+double median(std::vector<double> values) {
+  if (values.empty()) return 0;
+  std::sort(values.begin(), values.end());
+  return values[values.size() / 2];
+}
+
+class Run {
+ public:
+  Run(FileSystem& fs, const Job& job, const RunOptions& options, const Progress& progress)
+      : fs_(fs), job_(job), options_(options), progress_(progress), folder_(choose_folder(fs, job, options)),
+        trainer_(fs, job, options.threads_per_rank) {
+    summary_.run_dir = folder_;
+    last_ = options.steps.value_or(job.horizon);
+  }
+
+  RunSummary go() {
+    start();
+    if (trainer_.state().step >= last_) {
+      throw_error("--steps: {} is not beyond step {}, where the run {} stands", last_, trainer_.state().step,
+                  options_.resume.value_or(folder_));
+    }
+    open_folder();
+    try {
+      while (trainer_.state().step < last_) one_step();
+    } catch (const RunError&) {
+      if (metrics_ != nullptr) metrics_->close();
+      throw;
+    }
+    if (saved_ != last_) save();
+    if (job_.eval_every > 0 && evaluated_ != last_) evaluate();
+    metrics_->close();
+    summary_.steps = last_;
+    summary_.tokens_per_s = median(rates_);
+    summary_.peak_bytes_per_rank = trainer_.peak_bytes_per_rank();
+    summary_.bytes_sent_per_step = trainer_.bytes_sent_per_step();
+    return summary_;
+  }
+
+ private:
+  void start() {
+    if (options_.resume) {
+      trainer_.resume(*options_.resume);
+      progress_(fmt::format("resumed {} at step {}", *options_.resume, trainer_.state().step));
+      return;
+    }
+    trainer_.initialize();
+    if (options_.init) trainer_.load(*options_.init);
+  }
+
+  void open_folder() {
+    make_directories(fs_, folder_);
+    write_text(fs_, join_path(folder_, "plan.json"), compile::to_json(job_.plan).dump_pretty());
+    write_text(fs_, join_path(folder_, "job.json"), run_record(job_).dump_pretty());
+    write_text(fs_, join_path(folder_, "config.json"), job_.model_json);
+    metrics_ = fs_.create_file(join_path(folder_, "metrics.jsonl"));
+  }
+
+  void one_step() {
+    const int64_t begun = trainer_.state().step;
+    trace::Trace trace;
+    const bool traced = begun == first_step() + 1 || (begun == first_step() && last_ == begun + 1);
+    const StepResult result = trainer_.step(traced ? &trace : nullptr);
+    if (traced) write_text(fs_, join_path(folder_, "trace.json"), trace::to_chrome_json(trace));
+    const double rate = static_cast<double>(job_.global_batch * job_.seq_len) / result.seconds;
+    if (result.step > first_step() + 1 || rates_.empty()) rates_.push_back(rate);
+    summary_.final_loss = result.loss;
+    Json line{JsonObject{}};
+    line["step"] = result.step;
+    line["loss"] = static_cast<double>(result.loss);
+    line["grad_norm"] = static_cast<double>(result.grad_norm);
+    line["lr"] = result.lr;
+    line["step_s"] = result.seconds;
+    line["tokens_per_s"] = rate;
+    if (job_.eval_every > 0 && result.step % job_.eval_every == 0) evaluate();
+    if (evaluated_ == result.step) line["held_out_loss"] = static_cast<double>(*summary_.held_out_loss);
+    const std::string text = line.dump() + "\n";
+    metrics_->write(std::as_bytes(std::span(text)));
+    report(result, rate);
+    if (job_.checkpoint_every > 0 && result.step % job_.checkpoint_every == 0) save();
+  }
+
+  int64_t first_step() {
+    if (first_ < 0) first_ = trainer_.state().step;
+    return first_;
+  }
+
+  void report(const StepResult& result, double rate) const {
+    const double left = static_cast<double>(last_ - result.step) *
+                        static_cast<double>(job_.global_batch * job_.seq_len) / median(rates_);
+    std::string line = fmt::format("step {:>6}/{}  loss {:.4f}  grad norm {:.3f}  lr {:.2e}  {:.0f} tokens/s  ETA {}",
+                                   result.step, last_, result.loss, result.grad_norm, result.lr, rate,
+                                   format_seconds(left));
+    if (evaluated_ == result.step) line += fmt::format("  held-out loss {:.4f}", *summary_.held_out_loss);
+    progress_(line);
+  }
+
+  void evaluate() {
+    summary_.held_out_loss = trainer_.evaluate();
+    evaluated_ = trainer_.state().step;
+  }
+  void save() {
+    trainer_.save(folder_);
+    saved_ = trainer_.state().step;
+  }
+
+  FileSystem& fs_;
+  const Job& job_;
+  const RunOptions& options_;
+  const Progress& progress_;
+  std::string folder_;
+  Trainer trainer_;
+  std::unique_ptr<WritableFile> metrics_;
+  RunSummary summary_;
+  std::vector<double> rates_;
+  int64_t last_ = 0, first_ = -1, saved_ = -1, evaluated_ = -1;
+};
+
+}  // namespace
+
+RunSummary run(FileSystem& fs, const Job& job, const RunOptions& options, const Progress& progress) {
+  return Run(fs, job, options, progress).go();
+}
+
+}  // namespace mw::train

@@ -1,0 +1,37 @@
+// A training run with its folder: metrics, evaluation, checkpoints, progress.
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <string>
+
+#include "base/fs.h"
+#include "train/job.h"
+
+namespace mw::train {
+
+struct RunOptions {
+  std::optional<std::string> run_dir;  // default: runs/<job>, or the first of runs/<job>-2 … that is free
+  std::optional<std::string> resume;   // a run folder
+  std::optional<std::string> init;     // safetensors with Hugging Face names
+  std::optional<int64_t> steps;        // the last step's number; default: the job's horizon
+  int threads_per_rank = 0;            // 0: cores / ranks, at least 1
+};
+
+struct RunSummary {
+  std::string run_dir;
+  int64_t steps = 0;  // the last step's number
+  float final_loss = 0;
+  std::optional<float> held_out_loss;
+  double tokens_per_s = 0;  // median over the run's steps
+  int64_t peak_bytes_per_rank = 0, bytes_sent_per_step = 0;
+};
+
+// Called with one line of progress at a time.
+using Progress = std::function<void(const std::string& line)>;
+
+// Writes plan.json, job.json, config.json, metrics.jsonl, trace.json (of the second step) and checkpoint/ into the run folder.
+// Nothing is written before the job has compiled and its programs are verified.
+RunSummary run(FileSystem& fs, const Job& job, const RunOptions& options, const Progress& progress);
+
+}  // namespace mw::train
