@@ -5,16 +5,38 @@
 namespace mw::kernels {
 namespace {
 
-constexpr float kSqrtHalf = 0.70710678118654752440f;
 constexpr float kInvSqrtTwoPi = 0.39894228040143267794f;
 constexpr float kTwoSqrtTwoOverPi = 1.59576912160573071176f;  // 2 * sqrt(2/pi)
 constexpr float kCubic = 0.044715f;
 
+// Phi(x) and the density exp(-x^2 / 2), from one exponential: Phi(-t) = exp(-t^2 / 2) s p(s) with
+// s = 1 / (1 + 0.35 t), t >= 0. p interpolates at the Chebyshev nodes of t in [0, 14], with a
+// relative error of 4e-8; farther out the exponential is 0.
+struct Normal {
+  vf cdf;
+  vf density;
+};
+MW_INLINE Normal normal_of(vf x) {
+  const vf density = exp_probability(x * x * -0.5f);
+  const vf s = 1.0f / fma(abs_of(x), 0.35f, splat(1.0f));
+  vf p = splat(-0.029679522f);
+  p = fma(p, s, 0.14654583f);
+  p = fma(p, s, -0.26096126f);
+  p = fma(p, s, 0.16505103f);
+  p = fma(p, s, -0.027046626f);
+  p = fma(p, s, 0.1071146f);
+  p = fma(p, s, 0.119444914f);
+  p = fma(p, s, 0.13991229f);
+  p = fma(p, s, 0.13961871f);
+  const vf tail = density * (s * p);
+  return {select(x > 0.0f, 1.0f - tail, tail), density};
+}
+
 struct GeluExact {
-  static MW_ALWAYS_INLINE vf value(vf x) { return x * 0.5f * (1.0f + erf_of(x * kSqrtHalf)); }
+  static MW_ALWAYS_INLINE vf value(vf x) { return x * normal_of(x).cdf; }
   static MW_ALWAYS_INLINE vf slope(vf x) {
-    const vf cdf = 0.5f * (1.0f + erf_of(x * kSqrtHalf));
-    return fma(x, exp_of(x * x * -0.5f) * kInvSqrtTwoPi, cdf);
+    const Normal normal = normal_of(x);
+    return fma(x, normal.density * kInvSqrtTwoPi, normal.cdf);
   }
 };
 

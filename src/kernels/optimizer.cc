@@ -28,7 +28,7 @@ void adamw(const AdamWStep& step, const float* grad_scale, const float* g, float
     const vf old_m = span.load(m + i);
     const vf new_m = from_old ? fma(grad - old_m, grad_weight, old_m)
                               : fma(grad - old_m, grad_weight - 1.0f, grad);
-    const vf new_v = span.load(v + i) * beta2 + square_weight * grad * grad;
+    const vf new_v = fma(square_weight * grad, grad, span.load(v + i) * beta2);
     const vf denominator = sqrt_of(new_v) / root_bc2 + eps;
     span.store(m + i, new_m);
     span.store(v + i, new_v);
