@@ -5,7 +5,7 @@
 #include <set>
 
 #include "base/error.h"
-#include "base/rng.h"
+#include "pipeline/figures.h"
 
 namespace mw::execute {
 namespace {
@@ -204,6 +204,7 @@ class Binder {
       const PreparedFragments::Op& prepared = prepared_.op(command.fragment, static_cast<int32_t>(o));
       Instruction instruction = start(prepared.kernel ? Instruction::Kind::kKernel : Instruction::Kind::kCollective);
       instruction.op = static_cast<int32_t>(o);
+      instruction.token = pipeline::OrderHash::token(command_, static_cast<int64_t>(o), op.kind);
       instruction.kernel = prepared.kernel;
       instruction.collective = prepared.collective;
       instruction.operands = static_cast<uint32_t>(op.operands.size());

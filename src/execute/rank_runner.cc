@@ -2,9 +2,9 @@
 
 #include "base/clock.h"
 #include "base/error.h"
-#include "base/rng.h"
 #include "execute/finite.h"
 #include "execute/tracing.h"
+#include "pipeline/figures.h"
 
 namespace mw::execute {
 namespace {
@@ -54,6 +54,7 @@ Measured RankRunner::run(const RunRequest& request) {
   BoundProgram& program = context_.program(request.which);
   status_.progress.store(0, std::memory_order_relaxed);
   Measured measured;
+  pipeline::OrderHash order;
   const Bytes sent_before = context_.bytes_sent();
   const Seconds run_start = request.traced ? steady_clock().now() : Seconds();
   const auto count = static_cast<uint32_t>(program.instructions.size());
@@ -77,11 +78,12 @@ Measured RankRunner::run(const RunRequest& request) {
     measured.arena_peak = std::max(measured.arena_peak, Bytes(instruction.arena_end));
     if (instruction.op >= 0) {
       ++measured.instructions;
-      measured.order_hash = mix_bits(measured.order_hash ^ instruction.token);
+      order.add(instruction.token);
     }
   }
   for (RingUse& use : program.rings) use.ring->next += use.messages;
   measured.bytes_sent = context_.bytes_sent() - sent_before;
+  measured.order_hash = order.value();
   if (request.traced) record_step(*recorder_, run_start, measured.bytes_sent, request.run);
   status_.progress.store(0, std::memory_order_relaxed);
   return measured;
