@@ -2,7 +2,7 @@
 
 #include <algorithm>
 #include <map>
-#include <optional>
+#include <string_view>
 
 #include <fmt/core.h>
 
@@ -15,6 +15,8 @@ namespace {
 
 using ir::OpKind;
 using ir::Work;
+
+constexpr std::string_view kGradPrefix = "grad/";
 
 // A part of a value's gradient: what one use of the value gives.
 struct Contribution {
@@ -140,7 +142,7 @@ class Differentiator {
   void add_accumulator(const ir::Input& parameter, LayerId layer, OpId first, bool several) {
     const ir::State weight = module_.state(parameter.state);
     ir::State state;
-    state.name = "grad/" + weight.name;
+    state.name = std::string(kGradPrefix) + weight.name;
     if (several) state.name += "@" + (layer.valid() ? module_.layers[layer.index()].name : std::string("none"));
     state.type = weight.type;
     state.kind = ir::StateKind::kGradient;
@@ -178,7 +180,7 @@ class Differentiator {
     std::vector<ValueId> result_grads;
     bool any = false;
     for (const ValueId result : op.results) {
-      result_grads.push_back(needed(result) ? gradient_of(result, op.layer) : ValueId());
+      result_grads.push_back(needed(result) ? gradient_of(result, op.layer, graph_.value(result).name) : ValueId());
       any = any || result_grads.back().valid();
     }
     if (!any) return;
@@ -202,8 +204,9 @@ class Differentiator {
     }
   }
 
-  // All uses of `v` lie behind its producer, of layer `home`, and have given their contributions.
-  ValueId gradient_of(ValueId v, LayerId home) {
+  // The sum of the contributions to v, named "d.<name>". All uses of `v` lie behind its producer, of layer `home`, and have
+  // given theirs.
+  ValueId gradient_of(ValueId v, LayerId home, std::string name) {
     std::vector<Contribution> parts = std::move(gradients_[v.index()]);
     if (parts.empty()) return ValueId();
     std::sort(parts.begin(), parts.end(), [](const Contribution& a, const Contribution& b) {
@@ -225,7 +228,7 @@ class Differentiator {
       total = total.valid() ? builder_.add(total, sum) : sum;
     }
     adopt_logical(total, v);
-    adopt_name(total, "d." + graph_.value(v).name, v);
+    adopt_name(total, name);
     return total;
   }
 
@@ -234,9 +237,9 @@ class Differentiator {
     ir::Value& value = graph_.value(gradient);
     if (value.producer.valid() && value.logical.empty()) value.logical = graph_.value(of).logical;
   }
-  void adopt_name(ValueId gradient, const std::string& name, ValueId of) {
+  void adopt_name(ValueId gradient, const std::string& name) {
     ir::Value& value = graph_.value(gradient);
-    if (value.producer.valid() && value.name.empty() && !graph_.value(of).name.empty()) value.name = name;
+    if (value.producer.valid() && value.name.empty() && !name.empty()) value.name = "d." + name;
   }
 
   // Accumulates the gradients of the parameters of which this op was the first use in its layer.
@@ -248,9 +251,9 @@ class Differentiator {
       std::vector<Contribution> mine;
       for (const Contribution& part : all) (part.layer == use.layer ? mine : rest).push_back(part);
       all = std::move(mine);
-      const ValueId gradient = gradient_of(use.parameter, use.layer);
-      gradients_[use.parameter.index()] = std::move(rest);
       const std::string& name = module_.state(use.state).name;
+      const ValueId gradient = gradient_of(use.parameter, use.layer, name.substr(kGradPrefix.size()));
+      gradients_[use.parameter.index()] = std::move(rest);
       if (!gradient.valid()) {
         throw_error("graph '{}': no gradient comes to '{}' though its parameter reaches the loss", graph_.name, name);
       }

@@ -18,7 +18,8 @@ struct AutodiffOptions {
 };
 
 // Turns forward into forward and backward. After it
-//  - a gradient has the logical axes of its value, and the name "d.<name>" where that has one;
+//  - a gradient has the logical axes of its value, and the name "d.<name>" where that has one (a weight's: "d.<parameter>" or
+//    "d.<parameter>@<layer>", as its accumulator); a gradient that is that of several values has the last one's;
 //  - a backward op has the layer of its forward op and the work mark_work() gives it;
 //  - every (parameter, layer that uses it) has a state of kind kGradient, "grad/<parameter>" or, where several layers use
 //    the parameter, "grad/<parameter>@<layer>", updated by kAccumulate;

@@ -1,0 +1,113 @@
+#include "transform/recompute.h"
+
+#include <doctest/doctest.h>
+
+#include "ops/op_def.h"
+#include "transform/autodiff.h"
+#include "transform/cse.h"
+#include "transform/test_models.h"
+
+namespace mw::transform {
+namespace {
+
+using ir::OpKind;
+using ir::Work;
+using test::microbatch;
+
+void check_same(const std::map<std::string, ops::Tensor>& a, const std::map<std::string, ops::Tensor>& b) {
+  REQUIRE(a.size() == b.size());
+  for (const auto& [name, tensor] : a) {
+    CAPTURE(name);
+    CHECK(tensor.values == b.at(name).values);  // bit for bit
+  }
+}
+
+ir::Module recomputed(const ir::Module& module, const RecomputeOptions& options) {
+  ir::Module copy = module;
+  recompute(microbatch(copy), options);
+  ir::verify(microbatch(copy), &copy);
+  ops::verify_types(microbatch(copy));
+  return copy;
+}
+
+TEST_CASE("recomputing changes no bit of the gradients, with dropout too") {
+  ir::Module module = test::gpt(0.2);
+  differentiate(module);
+  const std::vector<ops::Tensor> inputs = test::inputs_of(microbatch(module));
+  const auto expected = test::outcome(module, microbatch(module), inputs);
+  for (const RecomputeMode mode : {RecomputeMode::kSelective, RecomputeMode::kFull}) {
+    CAPTURE(to_string(mode));
+    ir::Module copy = recomputed(module, recompute_all(module, mode));
+    check_same(test::outcome(copy, microbatch(copy), inputs), expected);
+    merge_common(microbatch(copy));
+    ir::verify(microbatch(copy), &copy);
+    check_same(test::outcome(copy, microbatch(copy), inputs), expected);
+  }
+}
+
+TEST_CASE("selective recomputes attention alone, and nothing of the backward reads the forward's") {
+  ir::Module module = test::gpt(0);
+  differentiate(module);
+  const ir::Module copy = recomputed(module, recompute_all(module, RecomputeMode::kSelective));
+  const ir::Graph& graph = *copy.find_graph("microbatch");
+  int cloned = 0;
+  for (const ir::Op& op : graph.ops) {
+    if (op.recompute.valid()) {
+      CHECK(op.kind == OpKind::kAttention);
+      CHECK(op.work == Work::kInputGrad);
+      CHECK(op.recompute.value == op.layer.value);
+      ++cloned;
+    } else if (op.work != Work::kForward) {
+      for (const ValueId operand : op.operands) {
+        const OpId producer = graph.value(operand).producer;
+        if (producer.valid() && graph.op(producer).kind == OpKind::kAttention) CHECK(graph.op(producer).recompute.valid());
+      }
+    }
+  }
+  CHECK(cloned == 2);
+}
+
+TEST_CASE("after full recomputation a layer's backward reads only what enters the layer, and clones") {
+  ir::Module module = test::gpt(0.1);
+  differentiate(module);
+  const ir::Module copy = recomputed(module, recompute_all(module, RecomputeMode::kFull));
+  const ir::Graph& graph = *copy.find_graph("microbatch");
+  for (const ir::Op& op : graph.ops) {
+    if (op.work == Work::kForward) continue;
+    for (const ValueId operand : op.operands) {
+      const OpId producer = graph.value(operand).producer;
+      if (!producer.valid() || graph.op(producer).work != Work::kForward) continue;
+      CHECK(graph.op(producer).layer != op.layer);
+    }
+  }
+}
+
+TEST_CASE("the mode is the layer's own, and clones stand before the layer's first backward op") {
+  ir::Module module = test::mlp(2);
+  differentiate(module);
+  const ir::Module copy = recomputed(module, {{RecomputeMode::kNone, RecomputeMode::kFull}});
+  const ir::Graph& graph = *copy.find_graph("microbatch");
+  bool backward_begun = false;
+  int cloned = 0;
+  for (const ir::Op& op : graph.ops) {
+    if (op.recompute.valid()) {
+      CHECK(op.layer == LayerId(1));
+      CHECK_FALSE(backward_begun);
+      ++cloned;
+    } else if (op.layer == LayerId(1) && op.work != Work::kForward) {
+      backward_begun = true;
+    }
+  }
+  CHECK(cloned == 2);  // dot, bias_add; ReLU's gradient reads its operand
+}
+
+TEST_CASE("with mode none nothing changes") {
+  ir::Module module = test::mlp(1);
+  differentiate(module);
+  const std::string before = ir::to_text(microbatch(module));
+  recompute(microbatch(module), recompute_all(module, RecomputeMode::kNone));
+  CHECK(ir::to_text(microbatch(module)) == before);
+}
+
+}  // namespace
+}  // namespace mw::transform

@@ -1,0 +1,128 @@
+// CSE, dead code and folded accumulation.
+#include <doctest/doctest.h>
+
+#include "ops/builder.h"
+#include "ops/op_def.h"
+#include "transform/autodiff.h"
+#include "transform/cse.h"
+#include "transform/dead_code.h"
+#include "transform/fold_accumulate.h"
+#include "transform/test_models.h"
+
+namespace mw::transform {
+namespace {
+
+using ir::OpKind;
+using test::microbatch;
+
+struct TwoExps {
+  ir::Graph graph;
+  ValueId x, a, b;
+  TwoExps() {
+    ops::Builder builder(graph);
+    builder.layer = LayerId(0);
+    x = graph.add_input(ir::make_type(DType::kF32, {2}), "x");
+    a = builder.unary(OpKind::kExp, x);
+    b = builder.unary(OpKind::kExp, x);
+    graph.outputs = {builder.add(a, b)};
+  }
+};
+
+TEST_CASE("CSE merges equal ops and says where values went") {
+  TwoExps t;
+  const std::vector<ValueId> map = merge_common(t.graph);
+  CHECK(test::count_ops(t.graph, OpKind::kExp) == 1);
+  CHECK(map[t.a.index()] == map[t.b.index()]);
+  CHECK(map[t.x.index()] == t.graph.inputs[0].value);
+  ir::verify(t.graph);
+}
+
+TEST_CASE("CSE merges across neither layers nor recompute regions nor differing axes") {
+  for (int what = 0; what < 3; ++what) {
+    TwoExps t;
+    if (what == 0) t.graph.ops[1].layer = LayerId(1);
+    if (what == 1) t.graph.ops[1].recompute = RegionId(0);
+    if (what == 2) {
+      t.graph.value(t.a).logical = {"batch"};
+      t.graph.value(t.b).logical = {"seq"};
+    }
+    merge_common(t.graph);
+    CAPTURE(what);
+    CHECK(test::count_ops(t.graph, OpKind::kExp) == 2);
+  }
+}
+
+TEST_CASE("of merged ops the one that stays does the earliest work and has both names and axes") {
+  TwoExps t;
+  t.graph.ops[0].work = ir::Work::kWeightGrad;
+  t.graph.ops[1].work = ir::Work::kInputGrad;
+  t.graph.value(t.b).name = std::string("second");
+  t.graph.value(t.b).logical = {"batch"};
+  merge_common(t.graph);
+  CHECK(t.graph.ops[0].work == ir::Work::kInputGrad);
+  CHECK(t.graph.value(t.graph.ops[0].results[0]).name == "second");
+  CHECK(t.graph.value(t.graph.ops[0].results[0]).logical == ir::LogicalAxes{"batch"});
+}
+
+TEST_CASE("CSE leaves accumulations alone") {
+  ir::Graph graph;
+  ops::Builder b(graph);
+  const ValueId acc = graph.add_input(ir::make_type(DType::kF32, {2}), "acc"), x = graph.add_input(graph.type(acc), "x");
+  graph.outputs = {b.binary(OpKind::kAccumulate, acc, x), b.binary(OpKind::kAccumulate, acc, x)};
+  merge_common(graph);
+  CHECK(test::count_ops(graph, OpKind::kAccumulate) == 2);
+}
+
+TEST_CASE("dead code goes, with what only it needed") {
+  TwoExps t;
+  ops::Builder b(t.graph);
+  const ValueId dead = b.unary(OpKind::kNeg, b.unary(OpKind::kTanh, t.x));
+  const std::vector<ValueId> map = drop_dead_code(t.graph);
+  CHECK_FALSE(map[dead.index()].valid());
+  CHECK(t.graph.ops.size() == 3);
+}
+
+TEST_CASE("products take the accumulation in, other gradients keep it") {
+  ir::Module module = test::gpt(0);
+  differentiate(module);
+  ir::Graph& graph = microbatch(module);
+  const std::vector<ops::Tensor> inputs = test::inputs_of(graph);
+  const auto expected = test::outcome(module, graph, inputs);
+  const std::vector<std::vector<OpId>> users = graph.users();
+  fold_accumulate(graph);
+  ir::verify(graph, &module);
+  ops::verify_types(graph);
+  int folded = 0;
+  for (const ir::Op& op : graph.ops) {
+    if (op.accumulates) ++folded;
+    if (op.accumulates) CHECK((op.kind == OpKind::kDot || op.kind == OpKind::kEmbeddingGrad));
+    if (op.kind != OpKind::kAccumulate) continue;
+    const OpId maker = graph.value(op.operands[1]).producer;
+    CHECK_FALSE(ops::op_def(graph.op(maker).kind).can_accumulate);
+  }
+  CHECK(folded == 2 + 2 * 4 + 1);  // embeddings, four products a block, the head
+  const auto result = test::outcome(module, graph, inputs);
+  REQUIRE(result.size() == expected.size());
+  for (const auto& [name, tensor] : expected) {
+    CAPTURE(name);
+    for (size_t i = 0; i < tensor.values.size(); ++i) {
+      CHECK(result.at(name).values[i] == doctest::Approx(tensor.values[i]).epsilon(1e-14));
+    }
+  }
+}
+
+TEST_CASE("an accumulation stays where its gradient or its accumulator is read elsewhere") {
+  for (int what = 0; what < 2; ++what) {
+    ir::Graph graph;
+    ops::Builder b(graph);
+    const ValueId x = graph.add_input(ir::make_type(DType::kF32, {2, 2}), "x");
+    const ValueId acc = graph.add_input(graph.type(x), "acc");
+    const ValueId g = b.dot(x, x, "bn,bk->nk");
+    graph.outputs = {b.binary(OpKind::kAccumulate, acc, g), what == 0 ? g : acc};
+    fold_accumulate(graph);
+    CHECK(test::count_ops(graph, OpKind::kAccumulate) == 1);
+  }
+}
+
+}  // namespace
+}  // namespace mw::transform
