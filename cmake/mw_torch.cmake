@@ -42,8 +42,10 @@ function(mw_find_torch)
       IMPORTED_LOCATION "${dir}/lib/lib${name}.so" IMPORTED_SONAME "lib${name}.so")
   endforeach()
   add_library(mw_torch INTERFACE IMPORTED GLOBAL)
-  target_include_directories(mw_torch SYSTEM INTERFACE "${dir}/include"
-    "${dir}/include/torch/csrc/api/include")
+  # Behind the system's headers: the wheel has an fmt of its own, of another version than ours.
+  foreach(include "${dir}/include" "${dir}/include/torch/csrc/api/include")
+    target_compile_options(mw_torch INTERFACE "SHELL:-idirafter \"${include}\"")
+  endforeach()
   target_link_libraries(mw_torch INTERFACE mw_torch_cpu mw_c10)
   # A CUDA build's libtorch_cpu names CUDA libraries that only its own rpath finds.
   target_link_options(mw_torch INTERFACE "LINKER:--allow-shlib-undefined")
