@@ -16,10 +16,9 @@ struct AdamWStep {
 
 // AdamW [Loshchilov, Hutter 2019] in the order of torch.optim.AdamW, the coefficients computed in
 // double and rounded once: p *= 1 - lr * weight_decay; m += (1 - beta1) * (g - m);
-// v = beta2 * v + (1 - beta2) * g * g; p -= lr / bc1 * m / (sqrt(v) / sqrt(bc2) + eps). m and v have
-// torch's bits; p too but for torch's square root, whose last bit is not always right.
-// g is first multiplied by *grad_scale (the clipping factor) where that is not null; g is not
-// written.
+// v = beta2 * v + (1 - beta2) * g * g; p -= lr / bc1 * m / (sqrt(v) / sqrt(bc2) + eps). m and v
+// have torch's bits; p too but for torch's square root, whose last bit is not always right. g is
+// first multiplied by *grad_scale (the clipping factor) where that is not null; g is not written.
 void adamw(const AdamWStep& step, const float* grad_scale, const float* g, float* p, float* m,
            float* v, int64_t begin, int64_t end);
 

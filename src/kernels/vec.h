@@ -31,6 +31,7 @@ inline constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
 typedef float vf __attribute__((vector_size(4 * kLanes), may_alias));
 typedef int32_t vi __attribute__((vector_size(4 * kLanes), may_alias));
+typedef uint32_t vu __attribute__((vector_size(4 * kLanes), may_alias));
 typedef float vf_unaligned __attribute__((vector_size(4 * kLanes), aligned(4), may_alias));
 typedef int32_t vi_unaligned __attribute__((vector_size(4 * kLanes), aligned(4), may_alias));
 // Half as many lanes, and as many bytes: the doubles of one half of a vf.

@@ -52,9 +52,11 @@ MW_INLINE vf log_of(vf a) {
   const vi tiny = a < std::numeric_limits<float>::min();
   const vf x = select(tiny, a * 8388608.0f, a);
   const vf bias = select(tiny, splat(-23.0f), vf{});
-  const vi e = (bits_of(x) - 0x3f2aaaab) & static_cast<int32_t>(0xff800000u);
-  const vf m = float_of(bits_of(x) - e) - 1.0f;  // in [-1/3, 1/3]
-  const vf exponent = fma(__builtin_convertvector(e, vf), 1.19209290e-7f, bias);
+  const vu bits = reinterpret_cast<vu>(x);  // unsigned: of a negative x the difference wraps
+  const vu e = (bits - 0x3f2aaaabu) & 0xff800000u;
+  const vf m = reinterpret_cast<vf>(bits - e) - 1.0f;  // in [-1/3, 1/3]
+  const vf exponent =
+      fma(__builtin_convertvector(reinterpret_cast<vi>(e), vf), 1.19209290e-7f, bias);
   const vf s = m * m;
   vf r = splat(-0.130310059f);
   vf t = splat(0.140869141f);
