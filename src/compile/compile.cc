@@ -229,7 +229,7 @@ ir::Graph loss_graph(const ir::Module& model, const ir::Module& trained) {
                                  [&](ValueId v) { return graph.value(v).name == "loss_sum"; });
   MW_CHECK(loss != graph.outputs.end(), "the model has no output loss_sum");
   const StateId state = *trained.find_state("loss");
-  const ValueId accumulator = graph.add_input(graph.type(*loss), "loss", state);
+  const ValueId accumulator = graph.add_input(graph.type(*loss), "state/loss", state);
   ir::Op op = make_op(ir::OpKind::kAccumulate, ir::NoAttrs{}, {accumulator, *loss}, ir::Work::kForward,
                       graph.op(graph.value(*loss).producer).layer);
   const OpId id = graph.add_op(std::move(op), {graph.type(*loss)});
