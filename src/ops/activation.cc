@@ -11,7 +11,8 @@ namespace {
 using ir::GeluAttrs;
 using ir::OpKind;
 
-// tanh approximation: gelu(x) = x/2 (1 + tanh(kGeluScale (x + kGeluCubic x^3))) [Hendrycks, Gimpel 2016].
+// tanh approximation: gelu(x) = x/2 (1 + tanh(kGeluScale (x + kGeluCubic x^3))) [Hendrycks, Gimpel
+// 2016].
 const double kGeluScale = std::sqrt(2 / std::numbers::pi);
 constexpr double kGeluCubic = 0.044715;
 
@@ -21,7 +22,8 @@ void check_bias(const ir::Op& op, const ir::TensorType& x, const ir::TensorType&
   require_float(op, "x", x);
   const int rank = bias.rank();
   if (rank <= x.rank() && bias == dims_of(x, x.rank() - rank, x.rank())) return;
-  reject(op, "bias {} must have the trailing dimensions of x {}", ir::to_string(bias), ir::to_string(x));
+  reject(op, "bias {} must have the trailing dimensions of x {}", ir::to_string(bias),
+         ir::to_string(x));
 }
 
 TypeList infer_bias(const ir::Op& op, Types operands, Types) {
@@ -66,7 +68,8 @@ ShardingRule rule_with_bias(size_t bias, Types operands, Types results) {
   const std::string tail =
       factor_names(operands[bias].rank(), static_cast<char>('a' + rank - operands[bias].rank()));
   std::string text;
-  for (size_t i = 0; i < operands.size(); ++i) text += (i == 0 ? "" : ", ") + (i == bias ? tail : all);
+  for (size_t i = 0; i < operands.size(); ++i)
+    text += (i == 0 ? "" : ", ") + (i == bias ? tail : all);
   return make_rule(text + " -> " + all, operands, results);
 }
 
@@ -77,8 +80,8 @@ ShardingRule rule_bias(const ir::Op&, Types operands, Types results) {
 }
 
 ShardingRule rule_gelu_grad(const ir::Op&, Types operands, Types results) {
-  ShardingRule rule =
-      operands.size() == 3 ? rule_with_bias(2, operands, results) : elementwise_rule(operands, results);
+  ShardingRule rule = operands.size() == 3 ? rule_with_bias(2, operands, results)
+                                           : elementwise_rule(operands, results);
   rule.linear = {0};
   return rule;
 }
@@ -94,12 +97,13 @@ ValueId reduce_leading(Builder& b, ValueId dy, ValueId bias) {
 
 void gradient_bias_add(GradientContext& c) {
   c.set_operand_grad(0, c.result_grad(0));
-  if (c.needs(1)) c.set_operand_grad(1, reduce_leading(c.builder(), c.result_grad(0), c.operand(1)));
+  if (c.needs(1))
+    c.set_operand_grad(1, reduce_leading(c.builder(), c.result_grad(0), c.operand(1)));
 }
 
 void gradient_gelu(GradientContext& c) {
-  c.set_operand_grad(
-      0, c.builder().emit1(OpKind::kGeluGrad, c.op().as<GeluAttrs>(), {c.result_grad(0), c.operand(0)}));
+  c.set_operand_grad(0, c.builder().emit1(OpKind::kGeluGrad, c.op().as<GeluAttrs>(),
+                                          {c.result_grad(0), c.operand(0)}));
 }
 
 void gradient_bias_gelu(GradientContext& c) {
@@ -115,8 +119,8 @@ void gradient_silu(GradientContext& c) {
 }
 
 void gradient_swiglu(GradientContext& c) {
-  const std::vector<ValueId> grads =
-      c.builder().emit(OpKind::kSwigluGrad, ir::NoAttrs{}, {c.result_grad(0), c.operand(0), c.operand(1)});
+  const std::vector<ValueId> grads = c.builder().emit(
+      OpKind::kSwigluGrad, ir::NoAttrs{}, {c.result_grad(0), c.operand(0), c.operand(1)});
   c.set_operand_grad(0, grads[0]);
   c.set_operand_grad(1, grads[1]);
 }
@@ -125,7 +129,9 @@ void gradient_swiglu(GradientContext& c) {
 
 using Operands = std::span<const ValueId>;
 
-ValueId add_scalar(Builder& b, ValueId x, double value) { return b.add(x, b.constant(value, b.type(x))); }
+ValueId add_scalar(Builder& b, ValueId x, double value) {
+  return b.add(x, b.constant(value, b.type(x)));
+}
 
 ValueId add_bias(Builder& b, ValueId x, ValueId bias) {
   const ir::TensorType& type = b.type(x);
@@ -158,25 +164,30 @@ std::vector<ValueId> expand_bias_gelu(Builder& b, const ir::Op& op, Operands x) 
   return {expand_gelu_of(b, add_bias(b, x[0], x[1]), op.as<GeluAttrs>().tanh_approximation)};
 }
 
-// Exact: Phi(x) + x phi(x). Approximation: (1 + t)/2 + x/2 (1 - t^2) kGeluScale (1 + 3 kGeluCubic x^2).
+// Exact: Phi(x) + x phi(x). Approximation: (1 + t)/2 + x/2 (1 - t^2) kGeluScale (1 + 3 kGeluCubic
+// x^2).
 std::vector<ValueId> expand_gelu_grad(Builder& b, const ir::Op& op, Operands operands) {
   const ValueId x = operands.size() == 3 ? add_bias(b, operands[1], operands[2]) : operands[1];
   ValueId derivative;
   if (op.as<GeluAttrs>().tanh_approximation) {
     const ValueId t = gelu_tanh(b, x);
     const ValueId one_minus = add_scalar(b, b.unary(OpKind::kNeg, b.mul(t, t)), 1);
-    const ValueId inner = b.scale(add_scalar(b, b.scale(b.mul(x, x), 3 * kGeluCubic), 1), kGeluScale);
-    derivative = b.add(b.scale(add_scalar(b, t, 1), 0.5), b.mul(b.scale(x, 0.5), b.mul(one_minus, inner)));
+    const ValueId inner =
+        b.scale(add_scalar(b, b.scale(b.mul(x, x), 3 * kGeluCubic), 1), kGeluScale);
+    derivative =
+        b.add(b.scale(add_scalar(b, t, 1), 0.5), b.mul(b.scale(x, 0.5), b.mul(one_minus, inner)));
   } else {
     const ValueId t = b.unary(OpKind::kErf, b.scale(x, 1 / std::numbers::sqrt2));
-    const ValueId density =
-        b.scale(b.unary(OpKind::kExp, b.scale(b.mul(x, x), -0.5)), 1 / std::sqrt(2 * std::numbers::pi));
+    const ValueId density = b.scale(b.unary(OpKind::kExp, b.scale(b.mul(x, x), -0.5)),
+                                    1 / std::sqrt(2 * std::numbers::pi));
     derivative = b.add(b.scale(add_scalar(b, t, 1), 0.5), b.mul(x, density));
   }
   return {b.mul(operands[0], derivative)};
 }
 
-std::vector<ValueId> expand_bias_add(Builder& b, const ir::Op&, Operands x) { return {add_bias(b, x[0], x[1])}; }
+std::vector<ValueId> expand_bias_add(Builder& b, const ir::Op&, Operands x) {
+  return {add_bias(b, x[0], x[1])};
+}
 
 std::vector<ValueId> expand_relu_grad(Builder& b, const ir::Op&, Operands x) {
   const ValueId zero = b.constant(0, b.type(x[0]));
@@ -196,7 +207,9 @@ ValueId silu_derivative(Builder& b, ValueId x) {
   return b.mul(s, add_scalar(b, b.mul(x, one_minus), 1));
 }
 
-std::vector<ValueId> expand_silu(Builder& b, const ir::Op&, Operands x) { return {b.mul(x[0], sigmoid(b, x[0]))}; }
+std::vector<ValueId> expand_silu(Builder& b, const ir::Op&, Operands x) {
+  return {b.mul(x[0], sigmoid(b, x[0]))};
+}
 
 std::vector<ValueId> expand_silu_grad(Builder& b, const ir::Op&, Operands x) {
   return {b.mul(x[0], silu_derivative(b, x[1]))};
@@ -211,36 +224,94 @@ std::vector<ValueId> expand_swiglu_grad(Builder& b, const ir::Op&, Operands x) {
   return {b.mul(b.mul(dy, up), silu_derivative(b, gate)), b.mul(dy, b.mul(gate, sigmoid(b, gate)))};
 }
 
+void register_bias_and_gelu(Registry& registry) {
+  registry.add({.kind = OpKind::kBiasAdd,
+                .min_operands = 2,
+                .max_operands = 2,
+                .infer = infer_bias,
+                .rule = rule_bias,
+                .cost = cost_streaming<1>,
+                .gradient = gradient_bias_add,
+                .expand = expand_bias_add,
+                .in_place_operand = 0});
+  registry.add({.kind = OpKind::kReluGrad,
+                .min_operands = 2,
+                .max_operands = 2,
+                .infer = infer_unary_grad,
+                .rule = rule_elementwise_linear,
+                .cost = cost_streaming<1>,
+                .expand = expand_relu_grad,
+                .in_place_operand = 0});
+  registry.add({.kind = OpKind::kGelu,
+                .min_operands = 1,
+                .max_operands = 1,
+                .infer = infer_unary,
+                .rule = rule_elementwise,
+                .cost = cost_streaming<20>,
+                .gradient = gradient_gelu,
+                .expand = expand_gelu,
+                .in_place_operand = 0});
+  registry.add({.kind = OpKind::kGeluGrad,
+                .min_operands = 2,
+                .max_operands = 3,
+                .infer = infer_gelu_grad,
+                .rule = rule_gelu_grad,
+                .cost = cost_streaming<30>,
+                .expand = expand_gelu_grad,
+                .in_place_operand = 0});
+  registry.add({.kind = OpKind::kBiasGelu,
+                .min_operands = 2,
+                .max_operands = 2,
+                .infer = infer_bias,
+                .rule = rule_bias,
+                .cost = cost_streaming<21>,
+                .gradient = gradient_bias_gelu,
+                .expand = expand_bias_gelu,
+                .in_place_operand = 0});
+}
+
+void register_gated(Registry& registry) {
+  registry.add({.kind = OpKind::kSilu,
+                .min_operands = 1,
+                .max_operands = 1,
+                .infer = infer_unary,
+                .rule = rule_elementwise,
+                .cost = cost_streaming<14>,
+                .gradient = gradient_silu,
+                .expand = expand_silu,
+                .in_place_operand = 0});
+  registry.add({.kind = OpKind::kSiluGrad,
+                .min_operands = 2,
+                .max_operands = 2,
+                .infer = infer_unary_grad,
+                .rule = rule_elementwise_linear,
+                .cost = cost_streaming<18>,
+                .expand = expand_silu_grad,
+                .in_place_operand = 0});
+  registry.add({.kind = OpKind::kSwiglu,
+                .min_operands = 2,
+                .max_operands = 2,
+                .infer = infer_swiglu,
+                .rule = rule_elementwise,
+                .cost = cost_streaming<15>,
+                .gradient = gradient_swiglu,
+                .expand = expand_swiglu,
+                .in_place_operand = 0});
+  registry.add({.kind = OpKind::kSwigluGrad,
+                .min_operands = 3,
+                .max_operands = 3,
+                .infer = infer_swiglu_grad,
+                .rule = rule_elementwise_linear,
+                .cost = cost_streaming<22>,
+                .expand = expand_swiglu_grad,
+                .in_place_operand = 0});
+}
+
 }  // namespace
 
 void register_activation(Registry& registry) {
-  registry.add({.kind = OpKind::kBiasAdd, .min_operands = 2, .max_operands = 2, .infer = infer_bias,
-                .rule = rule_bias, .cost = cost_streaming<1>, .gradient = gradient_bias_add,
-                .expand = expand_bias_add, .in_place_operand = 0});
-  registry.add({.kind = OpKind::kReluGrad, .min_operands = 2, .max_operands = 2, .infer = infer_unary_grad,
-                .rule = rule_elementwise_linear, .cost = cost_streaming<1>, .expand = expand_relu_grad,
-                .in_place_operand = 0});
-  registry.add({.kind = OpKind::kGelu, .min_operands = 1, .max_operands = 1, .infer = infer_unary,
-                .rule = rule_elementwise, .cost = cost_streaming<20>, .gradient = gradient_gelu,
-                .expand = expand_gelu, .in_place_operand = 0});
-  registry.add({.kind = OpKind::kGeluGrad, .min_operands = 2, .max_operands = 3, .infer = infer_gelu_grad,
-                .rule = rule_gelu_grad, .cost = cost_streaming<30>, .expand = expand_gelu_grad,
-                .in_place_operand = 0});
-  registry.add({.kind = OpKind::kBiasGelu, .min_operands = 2, .max_operands = 2, .infer = infer_bias,
-                .rule = rule_bias, .cost = cost_streaming<21>, .gradient = gradient_bias_gelu,
-                .expand = expand_bias_gelu, .in_place_operand = 0});
-  registry.add({.kind = OpKind::kSilu, .min_operands = 1, .max_operands = 1, .infer = infer_unary,
-                .rule = rule_elementwise, .cost = cost_streaming<14>, .gradient = gradient_silu,
-                .expand = expand_silu, .in_place_operand = 0});
-  registry.add({.kind = OpKind::kSiluGrad, .min_operands = 2, .max_operands = 2, .infer = infer_unary_grad,
-                .rule = rule_elementwise_linear, .cost = cost_streaming<18>, .expand = expand_silu_grad,
-                .in_place_operand = 0});
-  registry.add({.kind = OpKind::kSwiglu, .min_operands = 2, .max_operands = 2, .infer = infer_swiglu,
-                .rule = rule_elementwise, .cost = cost_streaming<15>, .gradient = gradient_swiglu,
-                .expand = expand_swiglu, .in_place_operand = 0});
-  registry.add({.kind = OpKind::kSwigluGrad, .min_operands = 3, .max_operands = 3, .infer = infer_swiglu_grad,
-                .rule = rule_elementwise_linear, .cost = cost_streaming<22>, .expand = expand_swiglu_grad,
-                .in_place_operand = 0});
+  register_bias_and_gelu(registry);
+  register_gated(registry);
 }
 
 }  // namespace mw::ops

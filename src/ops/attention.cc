@@ -1,6 +1,7 @@
-// Scaled dot-product attention as one op, with the logarithm of the softmax's denominator for the backward pass
-// [Dao et al. 2022]. Causal: key position <= query position, by the values of positions.
-// B batch, S sequence, T key sequence, H query heads, K key/value heads, G = H / K, D head dim
+// Scaled dot-product attention as one op, with the logarithm of the softmax's denominator for the
+// backward pass [Dao et al. 2022]. Causal: key position <= query position, by the values of
+// positions. B batch, S sequence, T key sequence, H query heads, K key/value heads, G = H / K, D
+// head dim
 #include <limits>
 
 #include "ops/builder.h"
@@ -14,8 +15,9 @@ using ir::OpKind;
 using ir::Reduction;
 using Operands = std::span<const ValueId>;
 
-// Where the operands stand: the queries, keys and values (packed: one), then for the gradient out and lse, then
-// positions and, with dropout, seed, step and sample ids. The gradient has dout before all of them.
+// Where the operands stand: the queries, keys and values (packed: one), then for the gradient out
+// and lse, then positions and, with dropout, seed, step and sample ids. The gradient has dout
+// before all of them.
 struct Layout {
   bool packed, gradient;
   explicit Layout(const ir::Op& op)
@@ -39,28 +41,34 @@ Sizes check_operands(const ir::Op& op, Types operands) {
   const Layout at(op);
   if (operands.size() != at.count(attrs.dropout > 0)) {
     reject(op, "takes {} operands ({}, {} dropout), got {}", at.count(attrs.dropout > 0),
-           attrs.packed ? "packed" : "not packed", attrs.dropout > 0 ? "with" : "without", operands.size());
+           attrs.packed ? "packed" : "not packed", attrs.dropout > 0 ? "with" : "without",
+           operands.size());
   }
-  if (attrs.dropout < 0 || attrs.dropout >= 1) reject(op, "dropout {} must be in [0, 1)", attrs.dropout);
+  if (attrs.dropout < 0 || attrs.dropout >= 1)
+    reject(op, "dropout {} must be in [0, 1)", attrs.dropout);
   const ir::TensorType& q = operands[at.q()];
   Sizes n;
   require_float(op, attrs.packed ? "qkv" : "q", q);
   if (attrs.packed) {
     require_rank(op, "qkv", q, 5);
-    if (q.dim(2) != 3) reject(op, "qkv {} must be [batch, sequence, 3, heads, head_dim]", ir::to_string(q));
+    if (q.dim(2) != 3)
+      reject(op, "qkv {} must be [batch, sequence, 3, heads, head_dim]", ir::to_string(q));
     n = {q.dims[0], q.dims[1], q.dims[3], q.dims[3], q.dims[4]};
   } else {
     require_rank(op, "q", q, 4);
     const ir::TensorType& k = operands[at.k()];
     require_rank(op, "k", k, 4);
     n = {q.dims[0], q.dims[1], q.dims[2], k.dims[2], q.dims[3]};
-    require_type(op, "k", k, {q.dtype, {n.B, n.S, n.K, n.D}}, "like q " + ir::to_string(q) + " in all but the heads");
+    require_type(op, "k", k, {q.dtype, {n.B, n.S, n.K, n.D}},
+                 "like q " + ir::to_string(q) + " in all but the heads");
     require_same(op, "v", operands[at.v()], "k", k);
     if (n.K.size < 1 || n.H.size % n.K.size != 0) {
-      reject(op, "the heads of k {} must divide the heads of q {}", ir::to_string(k), ir::to_string(q));
+      reject(op, "the heads of k {} must divide the heads of q {}", ir::to_string(k),
+             ir::to_string(q));
     }
   }
-  require_type(op, "positions", operands[at.positions()], {DType::kI32, {n.B, n.S}}, "batch and sequence of q");
+  require_type(op, "positions", operands[at.positions()], {DType::kI32, {n.B, n.S}},
+               "batch and sequence of q");
   if (attrs.dropout > 0) {
     require_type(op, "seed", operands[at.seed()], {DType::kI64, {}}, "a scalar");
     require_type(op, "step", operands[at.seed() + 1], {DType::kI64, {}}, "a scalar");
@@ -81,31 +89,35 @@ TypeList infer_attention_grad(const ir::Op& op, Types operands, Types) {
   const ir::TensorType out{q.dtype, {n.B, n.S, n.H, n.D}};
   require_type(op, "dout", operands[0], out, "the attention's result");
   require_type(op, "out", operands[at.out()], out, "the attention's result");
-  require_type(op, "lse", operands[at.lse()], {DType::kF32, {n.B, n.H, n.S}}, "batch, heads and sequence of q");
+  require_type(op, "lse", operands[at.lse()], {DType::kF32, {n.B, n.H, n.S}},
+               "batch, heads and sequence of q");
   if (at.packed) return {q};
   return {q, operands[at.k()], operands[at.v()]};
 }
 
-// With as many key heads as query heads a head is one factor 'h', else a query head is (k g) and a key head k.
+// With as many key heads as query heads a head is one factor 'h', else a query head is (k g) and a
+// key head k.
 ShardingRule rule_attention(const ir::Op& op, Types operands, Types results) {
   const Layout at(op);
   const ir::TensorType& q = operands[at.q()];
   const bool grouped = !at.packed && q.dim(2) != operands[at.k()].dim(2);
   const std::string heads = grouped ? "(k g)" : "h", kv = grouped ? "k" : "h";
   const std::string out = "b [s] " + heads + " [d]", lse = "b " + heads + " [s]";
-  const std::string qkv = at.packed ? "b [s] . h [d]" : out + ", b [s] " + kv + " [d], b [s] " + kv + " [d]";
+  const std::string qkv =
+      at.packed ? "b [s] . h [d]" : out + ", b [s] " + kv + " [d], b [s] " + kv + " [d]";
   std::string text = (at.gradient ? out + ", " : "") + qkv;
   if (at.gradient) text += ", " + out + ", " + lse;
   text += ", b [s]";
   if (op.as<AttentionAttrs>().dropout > 0) text += ", , , b";
-  ShardingRule rule = make_rule(text + " -> " + (at.gradient ? qkv : out + ", " + lse), operands, results);
+  ShardingRule rule =
+      make_rule(text + " -> " + (at.gradient ? qkv : out + ", " + lse), operands, results);
   rule.zero_preserving = at.gradient;
   if (at.gradient) rule.linear = {0};
   return rule;
 }
 
-// Two products forward, five backward (scores again, dP, dV, dQ, dK). Under the causal mask only the pairs of a query
-// and a key not behind it count: S (S + 1) / 2 of S^2.
+// Two products forward, five backward (scores again, dP, dV, dQ, dK). Under the causal mask only
+// the pairs of a query and a key not behind it count: S (S + 1) / 2 of S^2.
 template <int kProducts>
 OpCost cost_attention(const ir::Op& op, Types operands, Types results) {
   const ir::TensorType& lse = kProducts == 2 ? results[1] : operands[Layout(op).lse()];
@@ -124,7 +136,8 @@ void gradient_attention(GradientContext& c) {
   for (size_t i = 0; i < at.positions(); ++i) operands.push_back(c.operand(static_cast<int>(i)));
   operands.push_back(c.result(0));
   operands.push_back(c.result(1));
-  for (size_t i = at.positions(); i < c.op().operands.size(); ++i) operands.push_back(c.operand(static_cast<int>(i)));
+  for (size_t i = at.positions(); i < c.op().operands.size(); ++i)
+    operands.push_back(c.operand(static_cast<int>(i)));
   const std::vector<ValueId> grads =
       c.builder().emit(OpKind::kAttentionGrad, c.op().as<AttentionAttrs>(), operands);
   for (size_t i = 0; i < grads.size(); ++i) c.set_operand_grad(static_cast<int>(i), grads[i]);
@@ -135,7 +148,8 @@ void localize_attention(ir::Op& op, const LocalLayout& layout) {
   AttentionAttrs& attrs = std::get<AttentionAttrs>(op.attrs);
   const size_t q = Layout(op).q(), dim = attrs.packed ? 3 : 2;
   const ir::Axes& axes = layout.operands[q][dim];
-  attrs.heads = axes.empty() ? ir::ShardOffset{} : ir::ShardOffset{axes, layout.global_operands[q].dims[dim].size};
+  attrs.heads = axes.empty() ? ir::ShardOffset{}
+                             : ir::ShardOffset{axes, layout.global_operands[q].dims[dim].size};
 }
 
 // --- expansions ---
@@ -147,7 +161,8 @@ struct Heads {
 
 ValueId part(Builder& b, ValueId qkv, int64_t i) {
   const ir::TensorType type = b.type(qkv);
-  const ValueId slice = b.slice(qkv, {0, 0, i, 0, 0}, {type.dim(0), type.dim(1), i + 1, type.dim(3), type.dim(4)});
+  const ValueId slice =
+      b.slice(qkv, {0, 0, i, 0, 0}, {type.dim(0), type.dim(1), i + 1, type.dim(3), type.dim(4)});
   return b.reshape(slice, {type.dim(0), type.dim(1), type.dim(3), type.dim(4)});
 }
 
@@ -163,7 +178,8 @@ Heads heads_of(Builder& b, const ir::Op& op, Operands x) {
   n.B = q.dim(0), n.S = q.dim(1), n.H = q.dim(2), n.D = q.dim(3), n.K = b.type(n.k_BTHD).dim(2);
   const auto repeat = [&](ValueId x_BTKD) {
     if (n.K == n.H) return x_BTKD;
-    return b.reshape(b.broadcast(x_BTKD, {n.B, n.S, n.K, n.H / n.K, n.D}, {0, 1, 2, 4}), {n.B, n.S, n.H, n.D});
+    return b.reshape(b.broadcast(x_BTKD, {n.B, n.S, n.K, n.H / n.K, n.D}, {0, 1, 2, 4}),
+                     {n.B, n.S, n.H, n.D});
   };
   n.k_BTHD = repeat(n.k_BTHD);
   n.v_BTHD = repeat(n.v_BTHD);
@@ -176,8 +192,9 @@ ValueId scores(Builder& b, const ir::Op& op, const Heads& n, ValueId positions_B
   const ValueId s = b.scale(b.dot(n.q_BSHD, n.k_BTHD, "bshd,bthd->bhst"), attrs.scale);
   if (!attrs.causal) return s;
   const std::vector<int64_t> sizes{n.B, n.H, n.S, n.S};
-  const ValueId mask = b.compare(ir::CompareAttrs::Direction::kLe, b.broadcast(positions_BS, sizes, {0, 3}),
-                                 b.broadcast(positions_BS, sizes, {0, 2}));
+  const ValueId mask =
+      b.compare(ir::CompareAttrs::Direction::kLe, b.broadcast(positions_BS, sizes, {0, 3}),
+                b.broadcast(positions_BS, sizes, {0, 2}));
   return b.select(mask, s, b.constant(-std::numeric_limits<double>::infinity(), b.type(s)));
 }
 
@@ -205,7 +222,8 @@ std::vector<ValueId> expand_attention_grad(Builder& b, const ir::Op& op, Operand
   const ValueId p = b.unary(OpKind::kExp, b.sub(s, b.broadcast(lse, sizes, {0, 1, 2})));
   const ValueId dp = b.dot(dout, n.v_BTHD, "bshd,bthd->bhst");
   const ValueId delta_BSH = b.reduce(b.mul(dout, out), Reduction::kSum, {3});
-  const ValueId ds = b.scale(b.mul(p, b.sub(dp, b.broadcast(delta_BSH, sizes, {0, 2, 1}))), attrs.scale);
+  const ValueId ds =
+      b.scale(b.mul(p, b.sub(dp, b.broadcast(delta_BSH, sizes, {0, 2, 1}))), attrs.scale);
   const ValueId dq = b.dot(ds, n.k_BTHD, "bhst,bthd->bshd");
   const ValueId dk = b.dot(ds, n.q_BSHD, "bhst,bshd->bthd");
   const ValueId dv = b.dot(p, dout, "bhst,bshd->bthd");
@@ -223,11 +241,22 @@ std::vector<ValueId> expand_attention_grad(Builder& b, const ir::Op& op, Operand
 }  // namespace
 
 void register_attention(Registry& registry) {
-  registry.add({.kind = OpKind::kAttention, .min_operands = 2, .max_operands = 7, .infer = infer_attention,
-                .rule = rule_attention, .cost = cost_attention<2>, .gradient = gradient_attention,
-                .localize = localize_attention, .expand = expand_attention});
-  registry.add({.kind = OpKind::kAttentionGrad, .min_operands = 5, .max_operands = 10, .infer = infer_attention_grad,
-                .rule = rule_attention, .cost = cost_attention<5>, .localize = localize_attention,
+  registry.add({.kind = OpKind::kAttention,
+                .min_operands = 2,
+                .max_operands = 7,
+                .infer = infer_attention,
+                .rule = rule_attention,
+                .cost = cost_attention<2>,
+                .gradient = gradient_attention,
+                .localize = localize_attention,
+                .expand = expand_attention});
+  registry.add({.kind = OpKind::kAttentionGrad,
+                .min_operands = 5,
+                .max_operands = 10,
+                .infer = infer_attention_grad,
+                .rule = rule_attention,
+                .cost = cost_attention<5>,
+                .localize = localize_attention,
                 .expand = expand_attention_grad});
 }
 

@@ -38,9 +38,13 @@ ValueId Builder::constant(double value, ir::TensorType type) {
 
 ValueId Builder::unary(OpKind kind, ValueId x) { return emit1(kind, ir::NoAttrs{}, {x}); }
 
-ValueId Builder::binary(OpKind kind, ValueId a, ValueId b) { return emit1(kind, ir::NoAttrs{}, {a, b}); }
+ValueId Builder::binary(OpKind kind, ValueId a, ValueId b) {
+  return emit1(kind, ir::NoAttrs{}, {a, b});
+}
 
-ValueId Builder::scale(ValueId x, double factor) { return emit1(OpKind::kScale, ir::ScaleAttrs{factor}, {x}); }
+ValueId Builder::scale(ValueId x, double factor) {
+  return emit1(OpKind::kScale, ir::ScaleAttrs{factor}, {x});
+}
 
 ValueId Builder::compare(ir::CompareAttrs::Direction direction, ValueId a, ValueId b) {
   return emit1(OpKind::kCompare, ir::CompareAttrs{direction}, {a, b});
@@ -57,7 +61,8 @@ ValueId Builder::convert(ValueId x, DType dtype) {
 }
 
 ValueId Builder::broadcast(ValueId x, const std::vector<int64_t>& sizes, std::vector<int> dims) {
-  return emit1(OpKind::kBroadcast, ir::DimsAttrs{std::move(dims)}, {x}, {ir::make_type(type(x).dtype, sizes)});
+  return emit1(OpKind::kBroadcast, ir::DimsAttrs{std::move(dims)}, {x},
+               {ir::make_type(type(x).dtype, sizes)});
 }
 
 ValueId Builder::reshape(ValueId x, const std::vector<int64_t>& sizes) {
@@ -70,7 +75,8 @@ ValueId Builder::transpose(ValueId x, std::vector<int> permutation) {
 
 ValueId Builder::slice(ValueId x, std::vector<int64_t> start, std::vector<int64_t> limit) {
   std::vector<int64_t> stride(start.size(), 1);
-  return emit1(OpKind::kSlice, ir::SliceAttrs{std::move(start), std::move(limit), std::move(stride)}, {x});
+  return emit1(OpKind::kSlice,
+               ir::SliceAttrs{std::move(start), std::move(limit), std::move(stride)}, {x});
 }
 
 ValueId Builder::pad(ValueId x, std::vector<int64_t> low, std::vector<int64_t> high) {
@@ -87,15 +93,18 @@ ValueId Builder::reduce(ValueId x, ir::Reduction op, std::vector<int> dims) {
 
 ValueId Builder::dot(ValueId lhs, ValueId rhs, const std::string& einsum) {
   const size_t comma = einsum.find(','), arrow = einsum.find("->");
-  MW_CHECK(comma != std::string::npos && arrow != std::string::npos && comma < arrow, "einsum \"{}\"", einsum);
+  MW_CHECK(comma != std::string::npos && arrow != std::string::npos && comma < arrow,
+           "einsum \"{}\"", einsum);
   return emit1(OpKind::kDot,
                ir::DotAttrs{einsum.substr(0, comma), einsum.substr(comma + 1, arrow - comma - 1),
                             einsum.substr(arrow + 2)},
                {lhs, rhs});
 }
 
-ValueId Builder::conv(ValueId x_NCHW, ValueId w_OIHW, std::vector<int64_t> stride, std::vector<int64_t> padding) {
-  return emit1(OpKind::kConv, ir::ConvAttrs{std::move(stride), std::move(padding), {}}, {x_NCHW, w_OIHW});
+ValueId Builder::conv(ValueId x_NCHW, ValueId w_OIHW, std::vector<int64_t> stride,
+                      std::vector<int64_t> padding) {
+  return emit1(OpKind::kConv, ir::ConvAttrs{std::move(stride), std::move(padding), {}},
+               {x_NCHW, w_OIHW});
 }
 
 // --- composites ---
@@ -125,7 +134,8 @@ ValueId Builder::rms_norm(ValueId x_BSD, ValueId gamma_D, double epsilon) {
 }
 
 Builder::RopeTable Builder::rope_table(ValueId positions_BS, double theta, int64_t head_dim) {
-  const std::vector<ValueId> table = emit(OpKind::kRopeTable, ir::RopeAttrs{theta, head_dim}, {positions_BS});
+  const std::vector<ValueId> table =
+      emit(OpKind::kRopeTable, ir::RopeAttrs{theta, head_dim}, {positions_BS});
   return {table[0], table[1]};
 }
 
@@ -136,17 +146,19 @@ ValueId Builder::rope(ValueId x_BSHD, RopeTable table) {
 namespace {
 
 // positions and, with dropout, what its random numbers depend on.
-std::vector<ValueId> with_random(std::vector<ValueId> operands, ValueId positions_BS, double dropout,
-                                 const std::optional<Builder::Random>& random) {
+std::vector<ValueId> with_random(std::vector<ValueId> operands, ValueId positions_BS,
+                                 double dropout, const std::optional<Builder::Random>& random) {
   operands.push_back(positions_BS);
   if (dropout > 0) {
-    MW_CHECK(random.has_value(), "attention with dropout {} needs seed, step and sample ids", dropout);
+    MW_CHECK(random.has_value(), "attention with dropout {} needs seed, step and sample ids",
+             dropout);
     operands.insert(operands.end(), {random->seed, random->step, random->sample_ids_B});
   }
   return operands;
 }
 
-ir::AttentionAttrs attention_attrs(double scale, bool causal, bool packed, double dropout, const std::string& site) {
+ir::AttentionAttrs attention_attrs(double scale, bool causal, bool packed, double dropout,
+                                   const std::string& site) {
   ir::AttentionAttrs attrs;
   attrs.scale = scale;
   attrs.causal = causal;
@@ -158,14 +170,16 @@ ir::AttentionAttrs attention_attrs(double scale, bool causal, bool packed, doubl
 
 }  // namespace
 
-ValueId Builder::attention_packed(ValueId qkv_BS3HD, ValueId positions_BS, double scale, bool causal, double dropout,
-                                  const std::string& site, std::optional<Random> random) {
+ValueId Builder::attention_packed(ValueId qkv_BS3HD, ValueId positions_BS, double scale,
+                                  bool causal, double dropout, const std::string& site,
+                                  std::optional<Random> random) {
   return emit1(OpKind::kAttention, attention_attrs(scale, causal, true, dropout, site),
                with_random({qkv_BS3HD}, positions_BS, dropout, random));
 }
 
-ValueId Builder::attention(ValueId q_BSHD, ValueId k_BSKD, ValueId v_BSKD, ValueId positions_BS, double scale,
-                           bool causal, double dropout, const std::string& site, std::optional<Random> random) {
+ValueId Builder::attention(ValueId q_BSHD, ValueId k_BSKD, ValueId v_BSKD, ValueId positions_BS,
+                           double scale, bool causal, double dropout, const std::string& site,
+                           std::optional<Random> random) {
   return emit1(OpKind::kAttention, attention_attrs(scale, causal, false, dropout, site),
                with_random({q_BSHD, k_BSKD, v_BSKD}, positions_BS, dropout, random));
 }
@@ -180,17 +194,20 @@ ValueId Builder::cross_entropy(ValueId logits_BSV, ValueId targets_BS) {
   ir::CrossEntropyAttrs attrs;
   attrs.vocab = type(logits_BSV).rank() > 0 ? type(logits_BSV).dims.back().size : 0;
   const ValueId max = emit1(OpKind::kCrossEntropyMax, attrs, {logits_BSV});
-  const std::vector<ValueId> sums = emit(OpKind::kCrossEntropySum, attrs, {logits_BSV, max, targets_BS});
+  const std::vector<ValueId> sums =
+      emit(OpKind::kCrossEntropySum, attrs, {logits_BSV, max, targets_BS});
   return emit1(OpKind::kCrossEntropyLoss, attrs, {max, sums[0], sums[1], targets_BS, logits_BSV});
 }
 
-ValueId Builder::dropout(ValueId x_BSD, double rate, const std::string& site, const Random& random) {
+ValueId Builder::dropout(ValueId x_BSD, double rate, const std::string& site,
+                         const Random& random) {
   ir::DropoutAttrs attrs;
   attrs.rate = rate;
   attrs.site = site;
   attrs.features = 1;
   for (int d = 2; d < type(x_BSD).rank(); ++d) attrs.features *= type(x_BSD).dim(d);
-  return emit1(OpKind::kDropout, attrs, {x_BSD, random.seed, random.step, random.sample_ids_B, random.positions_BS});
+  return emit1(OpKind::kDropout, attrs,
+               {x_BSD, random.seed, random.step, random.sample_ids_B, random.positions_BS});
 }
 
 }  // namespace mw::ops

@@ -1,5 +1,5 @@
-// Builder: appends ops to a graph, inferring result types. It carries the layer, the kind of work and the recompute
-// region that new ops get.
+// Builder: appends ops to a graph, inferring result types. It carries the layer, the kind of work
+// and the recompute region that new ops get.
 //
 // B batch, S sequence, D model, H heads, K head dim (or kv heads in k_BSKD), V vocab, F ffn
 #pragma once
@@ -54,7 +54,8 @@ class Builder {
   ValueId reduce(ValueId x, ir::Reduction op, std::vector<int> dims);
   // dot(x, w, "bsk,nk->bsn")
   ValueId dot(ValueId lhs, ValueId rhs, const std::string& einsum);
-  ValueId conv(ValueId x_NCHW, ValueId w_OIHW, std::vector<int64_t> stride, std::vector<int64_t> padding);
+  ValueId conv(ValueId x_NCHW, ValueId w_OIHW, std::vector<int64_t> stride,
+               std::vector<int64_t> padding);
 
   // Composites.
   ValueId bias_add(ValueId x, ValueId bias);  // bias has the trailing dimensions of x
@@ -66,18 +67,24 @@ class Builder {
   ValueId softmax(ValueId x);                // over the last dimension
   ValueId layer_norm(ValueId x_BSD, ValueId gamma_D, ValueId beta_D, double epsilon);
   ValueId rms_norm(ValueId x_BSD, ValueId gamma_D, double epsilon);
-  struct RopeTable { ValueId cos, sin; };    // each f32 [B, S, head_dim / 2]
+  struct RopeTable {
+    ValueId cos, sin;
+  };  // each f32 [B, S, head_dim / 2]
   RopeTable rope_table(ValueId positions_BS, double theta, int64_t head_dim);
   ValueId rope(ValueId x_BSHD, RopeTable table);
   // The sample ids are read only with dropout > 0, together with the i64 scalars seed and step.
-  struct Random { ValueId seed, step, sample_ids_B, positions_BS; };
+  struct Random {
+    ValueId seed, step, sample_ids_B, positions_BS;
+  };
   ValueId attention_packed(ValueId qkv_BS3HD, ValueId positions_BS, double scale, bool causal,
-                           double dropout = 0, const std::string& site = "", std::optional<Random> random = {});
-  ValueId attention(ValueId q_BSHD, ValueId k_BSKD, ValueId v_BSKD, ValueId positions_BS, double scale, bool causal,
-                    double dropout = 0, const std::string& site = "", std::optional<Random> random = {});
+                           double dropout = 0, const std::string& site = "",
+                           std::optional<Random> random = {});
+  ValueId attention(ValueId q_BSHD, ValueId k_BSKD, ValueId v_BSKD, ValueId positions_BS,
+                    double scale, bool causal, double dropout = 0, const std::string& site = "",
+                    std::optional<Random> random = {});
   ValueId embedding(ValueId tokens_BS, ValueId table_VD);
-  // Loss of every token [B, S]; a target of -100 gives 0. Written as four ops, so that a vocabulary-sharded logits_BSV
-  // needs only collectives of O(BS).
+  // Loss of every token [B, S]; a target of -100 gives 0. Written as four ops, so that a
+  // vocabulary-sharded logits_BSV needs only collectives of O(BS).
   ValueId cross_entropy(ValueId logits_BSV, ValueId targets_BS);
   ValueId dropout(ValueId x_BSD, double rate, const std::string& site, const Random& random);
 

@@ -1,8 +1,9 @@
-// Cross-entropy of logits as max, sum and loss, so that a sharded vocabulary takes two all-reduces of one number a token.
-// A target of -100 gives loss 0 and gradient 0. Columns from attrs.vocab on are padding.
+// Cross-entropy of logits as max, sum and loss, so that a sharded vocabulary takes two all-reduces
+// of one number a token. A target of -100 gives loss 0 and gradient 0. Columns from attrs.vocab on
+// are padding.
 //
-// The chain is differentiated as one: only cross_entropy_loss has a gradient, that of the logits (its fifth operand, which
-// its kernel does not read).
+// The chain is differentiated as one: only cross_entropy_loss has a gradient, that of the logits
+// (its fifth operand, which its kernel does not read).
 #include "ops/builder.h"
 #include "ops/family.h"
 #include "ops/one_hot.h"
@@ -30,9 +31,10 @@ void check_logits(const ir::Op& op, const ir::TensorType& logits) {
   }
 }
 
-void check_tokens(const ir::Op& op, const char* name, const ir::TensorType& type, const ir::TensorType& logits,
-                  DType dtype) {
-  require_type(op, name, type, tokens_of(logits, dtype), "the leading dimensions of logits " + ir::to_string(logits));
+void check_tokens(const ir::Op& op, const char* name, const ir::TensorType& type,
+                  const ir::TensorType& logits, DType dtype) {
+  require_type(op, name, type, tokens_of(logits, dtype),
+               "the leading dimensions of logits " + ir::to_string(logits));
 }
 
 TypeList infer_max(const ir::Op& op, Types operands, Types) {
@@ -73,7 +75,9 @@ ShardingRule rule_cross_entropy(const ir::Op& op, Types operands, Types results)
   std::string text;
   switch (op.kind) {
     case OpKind::kCrossEntropyMax: text = logits + " -> " + t; break;
-    case OpKind::kCrossEntropySum: text = logits + ", " + t + ", " + t + " -> " + t + ", " + t; break;
+    case OpKind::kCrossEntropySum:
+      text = logits + ", " + t + ", " + t + " -> " + t + ", " + t;
+      break;
     case OpKind::kCrossEntropyLoss:
       text = t + ", " + t + ", " + t + ", " + t + ", " + logits + " -> " + t + ", " + t;
       break;
@@ -81,22 +85,25 @@ ShardingRule rule_cross_entropy(const ir::Op& op, Types operands, Types results)
   }
   ShardingRule rule = make_rule(text, operands, results);
   if (op.kind == OpKind::kCrossEntropyMax) set_reduction(rule, Reduction::kMax);
-  rule.zero_preserving = op.kind == OpKind::kCrossEntropyMax || op.kind == OpKind::kCrossEntropyGrad;
+  rule.zero_preserving =
+      op.kind == OpKind::kCrossEntropyMax || op.kind == OpKind::kCrossEntropyGrad;
   if (op.kind == OpKind::kCrossEntropyGrad) rule.linear = {3};
   return rule;
 }
 
 void gradient_loss(GradientContext& c) {
   MW_CHECK(!c.result_grad(1).valid(), "lse has no gradient");
-  c.set_operand_grad(4, c.builder().emit1(OpKind::kCrossEntropyGrad, c.op().as<CrossEntropyAttrs>(),
-                                          {c.operand(4), c.result(1), c.operand(3), c.result_grad(0)}));
+  c.set_operand_grad(
+      4, c.builder().emit1(OpKind::kCrossEntropyGrad, c.op().as<CrossEntropyAttrs>(),
+                           {c.operand(4), c.result(1), c.operand(3), c.result_grad(0)}));
 }
 
 void localize_cross_entropy(ir::Op& op, const LocalLayout& layout) {
   const size_t logits = op.kind == OpKind::kCrossEntropyLoss ? 4 : 0;
   const ir::Axes& axes = layout.operands[logits].back();
   std::get<CrossEntropyAttrs>(op.attrs).columns =
-      axes.empty() ? ir::ShardOffset{} : ir::ShardOffset{axes, layout.global_operands[logits].dims.back().size};
+      axes.empty() ? ir::ShardOffset{}
+                   : ir::ShardOffset{axes, layout.global_operands[logits].dims.back().size};
 }
 
 // --- expansions ---
@@ -126,7 +133,8 @@ ValueId words(Builder& b, const ir::Op& op, ValueId logits) {
 }
 
 ValueId is_ignored(Builder& b, ValueId targets) {
-  return b.compare(ir::CompareAttrs::Direction::kEq, targets, b.constant(kIgnoredTarget, b.type(targets)));
+  return b.compare(ir::CompareAttrs::Direction::kEq, targets,
+                   b.constant(kIgnoredTarget, b.type(targets)));
 }
 
 std::vector<ValueId> expand_max(Builder& b, const ir::Op& op, Operands x) {
@@ -173,21 +181,42 @@ OpCost cost_logits(const ir::Op&, Types operands, Types results) {
 }  // namespace
 
 void register_cross_entropy(Registry& registry) {
-  registry.add({.kind = OpKind::kCrossEntropyMax, .min_operands = 1, .max_operands = 1, .infer = infer_max,
-                .rule = rule_cross_entropy, .cost = cost_logits<1>, .localize = localize_cross_entropy,
-                .expand = expand_max});
-  registry.add({.kind = OpKind::kCrossEntropySum, .min_operands = 3, .max_operands = 3, .infer = infer_sum,
-                .rule = rule_cross_entropy, .cost = cost_logits<12>, .localize = localize_cross_entropy,
-                .expand = expand_sum});
-  registry.add({.kind = OpKind::kCrossEntropyLoss, .min_operands = 5, .max_operands = 5, .infer = infer_loss,
+  registry.add({.kind = OpKind::kCrossEntropyMax,
+                .min_operands = 1,
+                .max_operands = 1,
+                .infer = infer_max,
                 .rule = rule_cross_entropy,
-                .cost = [](const ir::Op&, Types operands, Types results) {
-                  return streaming_cost(operands.first(4), results, 12);
-                },
-                .gradient = gradient_loss, .localize = localize_cross_entropy, .expand = expand_loss});
-  registry.add({.kind = OpKind::kCrossEntropyGrad, .min_operands = 4, .max_operands = 4, .infer = infer_grad,
-                .rule = rule_cross_entropy, .cost = cost_logits<13>, .localize = localize_cross_entropy,
-                .expand = expand_grad, .in_place_operand = 0});
+                .cost = cost_logits<1>,
+                .localize = localize_cross_entropy,
+                .expand = expand_max});
+  registry.add({.kind = OpKind::kCrossEntropySum,
+                .min_operands = 3,
+                .max_operands = 3,
+                .infer = infer_sum,
+                .rule = rule_cross_entropy,
+                .cost = cost_logits<12>,
+                .localize = localize_cross_entropy,
+                .expand = expand_sum});
+  registry.add(
+      {.kind = OpKind::kCrossEntropyLoss,
+       .min_operands = 5,
+       .max_operands = 5,
+       .infer = infer_loss,
+       .rule = rule_cross_entropy,
+       .cost = [](const ir::Op&, Types operands,
+                  Types results) { return streaming_cost(operands.first(4), results, 12); },
+       .gradient = gradient_loss,
+       .localize = localize_cross_entropy,
+       .expand = expand_loss});
+  registry.add({.kind = OpKind::kCrossEntropyGrad,
+                .min_operands = 4,
+                .max_operands = 4,
+                .infer = infer_grad,
+                .rule = rule_cross_entropy,
+                .cost = cost_logits<13>,
+                .localize = localize_cross_entropy,
+                .expand = expand_grad,
+                .in_place_operand = 0});
 }
 
 }  // namespace mw::ops

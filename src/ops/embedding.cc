@@ -32,7 +32,8 @@ TypeList infer_embedding_grad(const ir::Op& op, Types operands, Types declared) 
   require_min_rank(op, "dy", dy, 1);
   require_float(op, "dy", dy);
   if (dims_of(dy, 0, dy.rank() - 1).dims != tokens.dims) {
-    reject(op, "dy {} must have the dimensions of tokens {} and one more", ir::to_string(dy), ir::to_string(tokens));
+    reject(op, "dy {} must have the dimensions of tokens {} and one more", ir::to_string(dy),
+           ir::to_string(tokens));
   }
   ir::TensorType table{dy.dtype, {attrs.vocab, dy.dims.back()}};
   if (!attrs.rows.axes.empty()) {
@@ -53,21 +54,24 @@ ShardingRule rule_embedding(const ir::Op&, Types operands, Types results) {
 
 ShardingRule rule_embedding_grad(const ir::Op&, Types operands, Types results) {
   const std::string leading = factor_names(operands[0].rank());
-  ShardingRule rule = make_rule(leading + ", " + joined({leading, "e"}) + " -> v e", operands, results);
+  ShardingRule rule =
+      make_rule(leading + ", " + joined({leading, "e"}) + " -> v e", operands, results);
   rule.linear = {1};
   return rule;
 }
 
 void gradient_embedding(GradientContext& c) {
   EmbeddingAttrs attrs = c.op().as<EmbeddingAttrs>();
-  c.set_operand_grad(1, c.builder().emit1(OpKind::kEmbeddingGrad, attrs, {c.operand(0), c.result_grad(0)}));
+  c.set_operand_grad(
+      1, c.builder().emit1(OpKind::kEmbeddingGrad, attrs, {c.operand(0), c.result_grad(0)}));
 }
 
 void localize_embedding(ir::Op& op, const LocalLayout& layout) {
   const bool forward = op.kind == OpKind::kEmbedding;
   const ir::Axes& axes = forward ? layout.operands[1][0] : layout.results[0][0];
   const int64_t rows = (forward ? layout.global_operands[1] : layout.global_results[0]).dim(0);
-  std::get<EmbeddingAttrs>(op.attrs).rows = axes.empty() ? ir::ShardOffset{} : ir::ShardOffset{axes, rows};
+  std::get<EmbeddingAttrs>(op.attrs).rows =
+      axes.empty() ? ir::ShardOffset{} : ir::ShardOffset{axes, rows};
 }
 
 // As a product with the one-hot tokens.
@@ -78,13 +82,15 @@ std::string letters(int count, char first) {
 }
 
 std::vector<ValueId> expand_embedding(Builder& b, const ir::Op& op, Operands x) {
-  const ValueId hot = b.convert(one_hot(b, x[0], op.as<EmbeddingAttrs>().vocab), b.type(x[1]).dtype);
+  const ValueId hot =
+      b.convert(one_hot(b, x[0], op.as<EmbeddingAttrs>().vocab), b.type(x[1]).dtype);
   const std::string leading = letters(b.type(x[0]).rank(), 'a');
   return {b.dot(hot, x[1], leading + "v,ve->" + leading + "e")};
 }
 
 std::vector<ValueId> expand_embedding_grad(Builder& b, const ir::Op& op, Operands x) {
-  const ValueId hot = b.convert(one_hot(b, x[0], op.as<EmbeddingAttrs>().vocab), b.type(x[1]).dtype);
+  const ValueId hot =
+      b.convert(one_hot(b, x[0], op.as<EmbeddingAttrs>().vocab), b.type(x[1]).dtype);
   const std::string leading = letters(b.type(x[0]).rank(), 'A');
   return {b.dot(hot, x[1], leading + "v," + leading + "e->ve")};
 }
@@ -93,21 +99,36 @@ std::vector<ValueId> expand_embedding_grad(Builder& b, const ir::Op& op, Operand
 
 void register_embedding(Registry& registry) {
   // Only the rows that tokens name are read.
-  registry.add({.kind = OpKind::kEmbedding, .min_operands = 2, .max_operands = 2, .infer = infer_embedding,
+  registry.add({.kind = OpKind::kEmbedding,
+                .min_operands = 2,
+                .max_operands = 2,
+                .infer = infer_embedding,
                 .rule = rule_embedding,
-                .cost = [](const ir::Op&, Types operands, Types results) {
-                  return OpCost{.bytes = tensor_bytes(operands.first(1)) + 2 * tensor_bytes(results)};
-                },
-                .gradient = gradient_embedding, .localize = localize_embedding, .expand = expand_embedding});
-  registry.add({.kind = OpKind::kEmbeddingGrad, .min_operands = 2, .max_operands = 2, .infer = infer_embedding_grad,
+                .cost =
+                    [](const ir::Op&, Types operands, Types results) {
+                      return OpCost{.bytes = tensor_bytes(operands.first(1)) +
+                                             2 * tensor_bytes(results)};
+                    },
+                .gradient = gradient_embedding,
+                .localize = localize_embedding,
+                .expand = expand_embedding});
+  registry.add({.kind = OpKind::kEmbeddingGrad,
+                .min_operands = 2,
+                .max_operands = 2,
+                .infer = infer_embedding_grad,
                 .rule = rule_embedding_grad,
-                .cost = [](const ir::Op& op, Types operands, Types results) {
-                  // Rows are read and added to; without an accumulator the table is zeroed first.
-                  const double dy = tensor_bytes(operands.subspan(1));
-                  return OpCost{.flops = static_cast<double>(operands[1].elements()),
-                                .bytes = tensor_bytes(operands) + 2 * dy + (op.accumulates ? 0 : tensor_bytes(results))};
-                },
-                .localize = localize_embedding, .expand = expand_embedding_grad, .can_accumulate = true});
+                .cost =
+                    [](const ir::Op& op, Types operands, Types results) {
+                      // Rows are read and added to; without an accumulator the table is zeroed
+                      // first.
+                      const double dy = tensor_bytes(operands.subspan(1));
+                      return OpCost{.flops = static_cast<double>(operands[1].elements()),
+                                    .bytes = tensor_bytes(operands) + 2 * dy +
+                                             (op.accumulates ? 0 : tensor_bytes(results))};
+                    },
+                .localize = localize_embedding,
+                .expand = expand_embedding_grad,
+                .can_accumulate = true});
 }
 
 }  // namespace mw::ops

@@ -26,7 +26,8 @@ TEST_CASE("the number of operands is checked before anything else") {
   CHECK(error_of(K::kAdd, ir::NoAttrs{}, {"f32[2]"}) == "add: takes 2 operands, got 1");
   CHECK(error_of(K::kNeg, ir::NoAttrs{}, {}) == "neg: takes 1 operand, got 0");
   CHECK(error_of(K::kConcat, ir::ConcatAttrs{}, {}) == "concat: takes at least 1 operand, got 0");
-  CHECK(error_of(K::kGeluGrad, ir::GeluAttrs{}, {"f32[2]"}) == "gelu_grad: takes 2 to 3 operands, got 1");
+  CHECK(error_of(K::kGeluGrad, ir::GeluAttrs{}, {"f32[2]"}) ==
+        "gelu_grad: takes 2 to 3 operands, got 1");
 }
 
 TEST_CASE("a declared type that is not the inferred one is an error") {
@@ -39,8 +40,10 @@ TEST_CASE("a declared type that is not the inferred one is an error") {
 TEST_CASE("errors of elementwise primitives show both types") {
   CHECK(error_of(K::kAdd, ir::NoAttrs{}, {"f32[2,3]", "f32[2,4]"}) ==
         "add: rhs f32[2,4] must have the type of lhs f32[2,3]");
-  CHECK(error_of(K::kMul, ir::NoAttrs{}, {"f32[2]", "bf16[2]"}) == "mul: rhs bf16[2] must have the type of lhs f32[2]");
-  CHECK(error_of(K::kExp, ir::NoAttrs{}, {"i32[2]"}) == "exp: x i32[2] must be of a floating dtype");
+  CHECK(error_of(K::kMul, ir::NoAttrs{}, {"f32[2]", "bf16[2]"}) ==
+        "mul: rhs bf16[2] must have the type of lhs f32[2]");
+  CHECK(error_of(K::kExp, ir::NoAttrs{}, {"i32[2]"}) ==
+        "exp: x i32[2] must be of a floating dtype");
   CHECK(error_of(K::kCompare, ir::CompareAttrs{}, {"f32[2]", "i32[2]"}) ==
         "compare: rhs i32[2] must have the type of lhs f32[2]");
   CHECK(error_of(K::kSelect, ir::NoAttrs{}, {"bool[2]", "f32[2]", "f32[3]"}) ==
@@ -52,22 +55,26 @@ TEST_CASE("errors of elementwise primitives show both types") {
   CHECK(error_of(K::kConvert, ir::NoAttrs{}, {"f32[2]"}, {"bf16[3]"}) ==
         "convert: result bf16[3] must have the dimensions of x f32[2]");
   CHECK(error_of(K::kRandom, ir::RandomAttrs{}, {}, {"f32[2]"}) ==
-        "random: global_sizes (and offsets) must have one entry for each dimension of the result f32[2]");
+        "random: global_sizes (and offsets) must have one entry for each dimension of the result "
+        "f32[2]");
 }
 
 TEST_CASE("errors of shape ops show the shapes") {
   CHECK(error_of(K::kBroadcast, ir::DimsAttrs{{1}}, {"f32[2]"}, {"f32[2,3]"}) ==
-        "broadcast: x f32[2] does not fit result f32[2,3] with its dimensions at [1]; each must have the size that the "
+        "broadcast: x f32[2] does not fit result f32[2,3] with its dimensions at [1]; each must "
+        "have the size that the "
         "result has there");
   CHECK(error_of(K::kReshape, ir::NoAttrs{}, {"f32[2,3]"}, {"f32[4]"}) ==
-        "reshape: x f32[2,3] has 6 elements, the result f32[4] has 4; elements and dtype must be the same");
+        "reshape: x f32[2,3] has 6 elements, the result f32[4] has 4; elements and dtype must be "
+        "the same");
   CHECK(error_of(K::kTranspose, ir::DimsAttrs{{0, 0}}, {"f32[2,3]"}) ==
         "transpose: [0,0] is not a permutation of the dimensions of x f32[2,3]");
   CHECK(error_of(K::kSlice, ir::SliceAttrs{{0}, {4}, {1}}, {"f32[3]"}) ==
         "slice: [0) to [4) by [1] does not lie in x f32[3]");
   CHECK(error_of(K::kPad, ir::PadAttrs{{0}, {-1}}, {"f32[3]"}) ==
         "pad: low [0] and high [-1] must be one number >= 0 for each dimension of x f32[3]");
-  CHECK(error_of(K::kConcat, ir::ConcatAttrs{2}, {"f32[2,3]"}) == "concat: part f32[2,3] has no dimension 2");
+  CHECK(error_of(K::kConcat, ir::ConcatAttrs{2}, {"f32[2,3]"}) ==
+        "concat: part f32[2,3] has no dimension 2");
   CHECK(error_of(K::kConcat, ir::ConcatAttrs{1}, {"f32[2,3]", "f32[3,3]"}) ==
         "concat: part f32[3,3] must be like part f32[2,3] in all but dimension 1");
   CHECK(error_of(K::kReduce, ir::ReduceAttrs{ir::Reduction::kSum, {1, 0}}, {"f32[2,3]"}) ==
@@ -78,9 +85,11 @@ TEST_CASE("errors of products name the letters") {
   CHECK(error_of(K::kDot, ir::DotAttrs{"bsk", "nk", "bsn"}, {"f32[2,3,4]", "f32[5,6]"}) ==
         "dot: lhs f32[2,3,4] and rhs f32[5,6] do not fit \"bsk,nk->bsn\": 'k' is 4 and 6");
   CHECK(error_of(K::kDot, ir::DotAttrs{"bk", "nk", "bn"}, {"f32[2,3,4]", "f32[5,4]"}) ==
-        "dot: lhs f32[2,3,4] and rhs f32[5,4] do not fit \"bk,nk->bn\": lhs has another number of dimensions");
+        "dot: lhs f32[2,3,4] and rhs f32[5,4] do not fit \"bk,nk->bn\": lhs has another number of "
+        "dimensions");
   CHECK(error_of(K::kDot, ir::DotAttrs{"bk", "k", "b"}, {"f32[3,4]", "f32[5,4]"}) ==
-        "dot: lhs f32[3,4] and rhs f32[5,4] do not fit \"bk,k->b\": rhs has another number of dimensions");
+        "dot: lhs f32[3,4] and rhs f32[5,4] do not fit \"bk,k->b\": rhs has another number of "
+        "dimensions");
   CHECK(error_of(K::kDot, ir::DotAttrs{"bk", "nk", "bn"}, {"f32[2,4]", "bf16[5,4]"}) ==
         "dot: lhs f32[2,4] and rhs bf16[5,4] do not fit \"bk,nk->bn\": the dtypes differ");
   CHECK(error_of(K::kDot, ir::DotAttrs{"bk", "nj", "bn"}, {"f32[2,4]", "f32[5,4]"}) ==
@@ -88,9 +97,11 @@ TEST_CASE("errors of products name the letters") {
   CHECK(error_of(K::kDot, ir::DotAttrs{"bb", "nb", "bn"}, {"f32[2,2]", "f32[5,2]"}) ==
         "dot: \"bb,nb->bn\" has a letter twice in \"bb\"");
   const ir::ConvAttrs conv;
-  CHECK(error_of(K::kConv, conv, {"f32[2,3,4]", "f32[2,3,3,3]"}) == "conv: x f32[2,3,4] must have 4 dimensions, has 3");
+  CHECK(error_of(K::kConv, conv, {"f32[2,3,4]", "f32[2,3,3,3]"}) ==
+        "conv: x f32[2,3,4] must have 4 dimensions, has 3");
   CHECK(error_of(K::kConv, conv, {"f32[2,3,8,8]", "f32[2,4,3,3]"}) ==
-        "conv: x f32[2,3,8,8] and w f32[2,4,3,3] must have the same dtype and number of input channels (dimension 1)");
+        "conv: x f32[2,3,8,8] and w f32[2,4,3,3] must have the same dtype and number of input "
+        "channels (dimension 1)");
   CHECK(error_of(K::kConv, conv, {"f32[2,3,2,8]", "f32[2,3,3,3]"}) ==
         "conv: w f32[2,3,3,3] is larger than x f32[2,3,2,8] with padding 0");
   CHECK(error_of(K::kConv, ir::ConvAttrs{{1}, {0, 0}, {}}, {"f32[2,3,8,8]", "f32[2,3,3,3]"}) ==
@@ -99,11 +110,14 @@ TEST_CASE("errors of products name the letters") {
         "conv_input_grad: needs two strides >= 1, two paddings >= 0 and two input sizes");
   const ir::ConvAttrs sized{{1, 1}, {0, 0}, {9, 8}};
   CHECK(error_of(K::kConvInputGrad, sized, {"f32[2,2,6,6]", "f32[2,3,3,3]"}) ==
-        "conv_input_grad: x f32[2,3,9,8] and w f32[2,3,3,3] with stride 1 and padding 0 do not give y f32[2,2,6,6]");
+        "conv_input_grad: x f32[2,3,9,8] and w f32[2,3,3,3] with stride 1 and padding 0 do not "
+        "give y f32[2,2,6,6]");
   CHECK(error_of(K::kConvInputGrad, sized, {"f32[2,4,6,6]", "f32[2,3,3,3]"}) ==
-        "conv_input_grad: dy f32[2,4,6,6] and w f32[2,3,3,3] must have the same dtype and number of output channels");
+        "conv_input_grad: dy f32[2,4,6,6] and w f32[2,3,3,3] must have the same dtype and number "
+        "of output channels");
   CHECK(error_of(K::kConvWeightGrad, sized, {"f32[2,3,8,8]", "f32[1,2,6,6]"}) ==
-        "conv_weight_grad: x f32[2,3,8,8] and dy f32[1,2,6,6] must have the same dtype and batch size");
+        "conv_weight_grad: x f32[2,3,8,8] and dy f32[1,2,6,6] must have the same dtype and batch "
+        "size");
 }
 
 TEST_CASE("errors of row-wise composites show both shapes") {
@@ -113,12 +127,14 @@ TEST_CASE("errors of row-wise composites show both shapes") {
         "gelu_grad: x f32[3] must have the type of dy f32[2]");
   CHECK(error_of(K::kSwiglu, ir::NoAttrs{}, {"f32[2]", "f32[3]"}) ==
         "swiglu: up f32[3] must have the type of gate f32[2]");
-  CHECK(error_of(K::kSoftmax, ir::NoAttrs{}, {"f32[]"}) == "softmax: x f32[] must have at least 1 dimension");
+  CHECK(error_of(K::kSoftmax, ir::NoAttrs{}, {"f32[]"}) ==
+        "softmax: x f32[] must have at least 1 dimension");
   CHECK(error_of(K::kLayerNorm, ir::NormAttrs{}, {"f32[2,4]", "f32[3]", "f32[4]"}) ==
         "layer_norm: gamma f32[3] must be f32[4], the last dimension of x f32[2,4]");
   CHECK(error_of(K::kLayerNorm, ir::NormAttrs{}, {"f32[2,4]", "f32[4]", "f32[4,1]"}) ==
         "layer_norm: beta f32[4,1] must be f32[4], the last dimension of x f32[2,4]");
-  CHECK(error_of(K::kLayerNormInputGrad, ir::NoAttrs{}, {"f32[2,4]", "f32[2,4]", "f32[4]", "f32[4]", "f32[2]"}) ==
+  CHECK(error_of(K::kLayerNormInputGrad, ir::NoAttrs{},
+                 {"f32[2,4]", "f32[2,4]", "f32[4]", "f32[4]", "f32[2]"}) ==
         "layer_norm_input_grad: mean f32[4] must be f32[2], the leading dimensions of x f32[2,4]");
   CHECK(error_of(K::kRmsNormWeightGrad, ir::NoAttrs{}, {"f32[3,4]", "f32[2,4]", "f32[2]"}) ==
         "rms_norm_weight_grad: dy f32[3,4] must have the type of x f32[2,4]");
@@ -128,11 +144,14 @@ TEST_CASE("errors of attention and rope say what must fit what") {
   ir::AttentionAttrs attrs;
   CHECK(error_of(K::kAttention, attrs, {"f32[2,3,4,2]", "i32[2,3]"}) ==
         "attention: takes 4 operands (not packed, without dropout), got 2");
-  CHECK(error_of(K::kAttention, attrs, {"f32[2,3,4,2]", "f32[2,3,3,2]", "f32[2,3,3,2]", "i32[2,3]"}) ==
+  CHECK(error_of(K::kAttention, attrs,
+                 {"f32[2,3,4,2]", "f32[2,3,3,2]", "f32[2,3,3,2]", "i32[2,3]"}) ==
         "attention: the heads of k f32[2,3,3,2] must divide the heads of q f32[2,3,4,2]");
-  CHECK(error_of(K::kAttention, attrs, {"f32[2,3,4,2]", "f32[2,5,4,2]", "f32[2,5,4,2]", "i32[2,3]"}) ==
+  CHECK(error_of(K::kAttention, attrs,
+                 {"f32[2,3,4,2]", "f32[2,5,4,2]", "f32[2,5,4,2]", "i32[2,3]"}) ==
         "attention: k f32[2,5,4,2] must be f32[2,3,4,2], like q f32[2,3,4,2] in all but the heads");
-  CHECK(error_of(K::kAttention, attrs, {"f32[2,3,4,2]", "f32[2,3,4,2]", "f32[2,3,4,2]", "i32[2,4]"}) ==
+  CHECK(error_of(K::kAttention, attrs,
+                 {"f32[2,3,4,2]", "f32[2,3,4,2]", "f32[2,3,4,2]", "i32[2,4]"}) ==
         "attention: positions i32[2,4] must be i32[2,3], batch and sequence of q");
   attrs.packed = true;
   CHECK(error_of(K::kAttention, attrs, {"f32[2,3,2,4,2]", "i32[2,3]"}) ==
@@ -141,22 +160,27 @@ TEST_CASE("errors of attention and rope say what must fit what") {
                  {"f32[2,3,4,2]", "f32[2,3,3,4,2]", "f32[2,3,4,2]", "f32[2,3,4]", "i32[2,3]"}) ==
         "attention_grad: lse f32[2,3,4] must be f32[2,4,3], batch, heads and sequence of q");
   attrs.dropout = 1;
-  CHECK(error_of(K::kAttention, attrs, {"f32[2,3,3,4,2]", "i32[2,3]", "i64[]", "i64[]", "i64[2]"}) ==
-        "attention: dropout 1 must be in [0, 1)");
+  CHECK(
+      error_of(K::kAttention, attrs, {"f32[2,3,3,4,2]", "i32[2,3]", "i64[]", "i64[]", "i64[2]"}) ==
+      "attention: dropout 1 must be in [0, 1)");
   attrs.dropout = 0.5;
-  CHECK(error_of(K::kAttention, attrs, {"f32[2,3,3,4,2]", "i32[2,3]", "i64[]", "i64[]", "i64[3]"}) ==
-        "attention: sample_ids i64[3] must be i64[2], one a sample");
+  CHECK(
+      error_of(K::kAttention, attrs, {"f32[2,3,3,4,2]", "i32[2,3]", "i64[]", "i64[]", "i64[3]"}) ==
+      "attention: sample_ids i64[3] must be i64[2], one a sample");
   CHECK(error_of(K::kRopeTable, ir::RopeAttrs{10000, 3}, {"i32[2,3]"}) ==
         "rope_table: head_dim 3 must be even and positive");
   CHECK(error_of(K::kRope, ir::NoAttrs{}, {"f32[2,3,2,4]", "f32[2,3,4]", "f32[2,3,2]"}) ==
-        "rope: cos f32[2,3,4] must be f32[2,3,2], batch, sequence and half the head dimension of x f32[2,3,2,4]");
+        "rope: cos f32[2,3,4] must be f32[2,3,2], batch, sequence and half the head dimension of x "
+        "f32[2,3,2,4]");
 }
 
 TEST_CASE("errors of vocabulary ops and dropout name the attribute that does not fit") {
   ir::EmbeddingAttrs table;
   table.vocab = 8;
-  CHECK(error_of(K::kEmbedding, table, {"i32[2,3]", "f32[7,4]"}) == "embedding: table f32[7,4] must have vocab=8 rows");
-  CHECK(error_of(K::kEmbedding, table, {"i64[2,3]", "f32[8,4]"}) == "embedding: tokens i64[2,3] must be of dtype i32");
+  CHECK(error_of(K::kEmbedding, table, {"i32[2,3]", "f32[7,4]"}) ==
+        "embedding: table f32[7,4] must have vocab=8 rows");
+  CHECK(error_of(K::kEmbedding, table, {"i64[2,3]", "f32[8,4]"}) ==
+        "embedding: tokens i64[2,3] must be of dtype i32");
   CHECK(error_of(K::kEmbeddingGrad, table, {"i32[2,3]", "f32[2,4,4]"}) ==
         "embedding_grad: dy f32[2,4,4] must have the dimensions of tokens i32[2,3] and one more");
   ir::CrossEntropyAttrs vocab;
@@ -165,7 +189,8 @@ TEST_CASE("errors of vocabulary ops and dropout name the attribute that does not
         "cross_entropy_max: logits f32[2,7] must have vocab=8 columns at least");
   vocab.vocab = 7;
   CHECK(error_of(K::kCrossEntropySum, vocab, {"f32[2,7]", "f32[2]", "i32[3]"}) ==
-        "cross_entropy_sum: targets i32[3] must be i32[2], the leading dimensions of logits f32[2,7]");
+        "cross_entropy_sum: targets i32[3] must be i32[2], the leading dimensions of logits "
+        "f32[2,7]");
   ir::DropoutAttrs dropout;
   dropout.rate = 0.5;
   dropout.features = 4;
@@ -195,15 +220,20 @@ TEST_CASE("errors of state ops and collectives show what does not fit") {
         "norm_blocks: takes one gradient for each of 1 groups, got 2");
   CHECK(error_of(K::kNormParameters, flat, {"f64[3]"}) ==
         "norm_parameters: blocks f64[3] must be f64[2], the blocks of all groups and shards");
-  CHECK(error_of(K::kClip, flat, {"f64[3]"}) == "clip: squares f64[3] must be f64[2], one for each parameter");
-  CHECK(error_of(K::kAdamW, flat, {"f32[256]", "f32[512]", "f32[256]", "f32[256]", "f32[]", "f32[]", "i64[]"}) ==
+  CHECK(error_of(K::kClip, flat, {"f64[3]"}) ==
+        "clip: squares f64[3] must be f64[2], one for each parameter");
+  CHECK(error_of(K::kAdamW, flat,
+                 {"f32[256]", "f32[512]", "f32[256]", "f32[256]", "f32[]", "f32[]", "i64[]"}) ==
         "adamw: grad f32[512] must have the type of weight f32[256]");
   flat.groups = {};
-  CHECK(error_of(K::kAdamW, flat, {"f32[256]", "f32[256]", "f32[256]", "f32[256]", "f32[]", "f32[]", "i64[]"}) ==
+  CHECK(error_of(K::kAdamW, flat,
+                 {"f32[256]", "f32[256]", "f32[256]", "f32[256]", "f32[]", "f32[]", "i64[]"}) ==
         "adamw: works on one flat group, got 0");
   ir::CollectiveAttrs tp;
-  CHECK(error_of(K::kAllGather, tp, {"f32[2,4]"}, {"f32[4,5]"}) == "all_gather: x f32[2,4] does not become f32[4,5]");
-  CHECK(error_of(K::kAllToAll, tp, {"f32[2,4]"}, {"f32[4,2]"}) == "all_to_all: dim and concat_dim are both 0");
+  CHECK(error_of(K::kAllGather, tp, {"f32[2,4]"}, {"f32[4,5]"}) ==
+        "all_gather: x f32[2,4] does not become f32[4,5]");
+  CHECK(error_of(K::kAllToAll, tp, {"f32[2,4]"}, {"f32[4,2]"}) ==
+        "all_to_all: dim and concat_dim are both 0");
   CHECK(error_of(K::kTrim, ir::NoAttrs{}, {"f32[2,4]"}, {"f32[2,5]"}) ==
         "trim: x f32[2,4] is smaller than the result f32[2,5]");
 }
@@ -217,7 +247,8 @@ TEST_CASE("an accumulator must have the type of the result, and an op must be ab
     infer(op, test::parse_types({"f32[8,4]", "f32[8,5]", "f32[5,4]"}));
     CHECK(false);
   } catch (const Error& error) {
-    CHECK(std::string(error.what()) == "dot: accumulator f32[5,4] must have the type of the result f32[4,5]");
+    CHECK(std::string(error.what()) ==
+          "dot: accumulator f32[5,4] must have the type of the result f32[4,5]");
   }
   op.kind = K::kAdd;
   CHECK_THROWS_AS(infer(op, test::parse_types({"f32[8]", "f32[8]", "f32[8]"})), CheckFailure);
@@ -235,8 +266,9 @@ TEST_CASE("verify_types names the graph and the op") {
     verify_types(graph);
     CHECK(false);
   } catch (const CheckFailure& failure) {
-    CHECK(std::string(failure.what()).find(
-              "graph 'microbatch', op 0: add: result 0 is f32[2], declared as f32[3]") != std::string::npos);
+    CHECK(std::string(failure.what())
+              .find("graph 'microbatch', op 0: add: result 0 is f32[2], declared as f32[3]") !=
+          std::string::npos);
   }
 }
 

@@ -1,4 +1,5 @@
-// What the op families share: the table they register in, checks of inference, streaming costs. Private to room ops.
+// What the op families share: the table they register in, checks of inference, streaming costs.
+// Private to room ops.
 #pragma once
 
 #include <array>
@@ -53,19 +54,23 @@ void register_collectives(Registry& registry);
 // Throws Error "op_name: text".
 template <typename... Args>
 [[noreturn]] void reject(const ir::Op& op, fmt::format_string<Args...> format, Args&&... args) {
-  throw Error(fmt::format("{}: {}", ir::op_name(op.kind), fmt::format(format, std::forward<Args>(args)...)));
+  throw Error(fmt::format("{}: {}", ir::op_name(op.kind),
+                          fmt::format(format, std::forward<Args>(args)...)));
 }
 
 // "dot: rhs f32[3,4] must have the type of lhs f32[2,4]".
-void require_same(const ir::Op& op, std::string_view name, const ir::TensorType& type, std::string_view other_name,
-                  const ir::TensorType& other);
+void require_same(const ir::Op& op, std::string_view name, const ir::TensorType& type,
+                  std::string_view other_name, const ir::TensorType& other);
 void require_rank(const ir::Op& op, std::string_view name, const ir::TensorType& type, int rank);
-void require_min_rank(const ir::Op& op, std::string_view name, const ir::TensorType& type, int rank);
-void require_dtype(const ir::Op& op, std::string_view name, const ir::TensorType& type, DType dtype);
+void require_min_rank(const ir::Op& op, std::string_view name, const ir::TensorType& type,
+                      int rank);
+void require_dtype(const ir::Op& op, std::string_view name, const ir::TensorType& type,
+                   DType dtype);
 void require_float(const ir::Op& op, std::string_view name, const ir::TensorType& type);
-// "bias_add: bias f32[3] must be f32[4], the trailing dimensions of x f32[2,4]": `why` ends the sentence.
-void require_type(const ir::Op& op, std::string_view name, const ir::TensorType& type, const ir::TensorType& wanted,
-                  std::string_view why);
+// "bias_add: bias f32[3] must be f32[4], the trailing dimensions of x f32[2,4]": `why` ends the
+// sentence.
+void require_type(const ir::Op& op, std::string_view name, const ir::TensorType& type,
+                  const ir::TensorType& wanted, std::string_view why);
 // REQUIRES: there is one declared type for each of `count` results.
 void require_declared(const ir::Op& op, Types declared, size_t count);
 

@@ -1,4 +1,5 @@
-// Gradients against central finite differences, expansions against the interpreter's own loops; all in double.
+// Gradients against central finite differences, expansions against the interpreter's own loops; all
+// in double.
 #include <algorithm>
 #include <cmath>
 
@@ -14,22 +15,25 @@
 namespace mw::ops {
 namespace {
 
-using test::OpExample;
 using test::op_examples;
+using test::OpExample;
 
 bool close(double a, double b, double tolerance) {
   return std::abs(a - b) <= tolerance * std::max({1.0, std::abs(a), std::abs(b)});
 }
 
-// A graph of the op, of the gradient of sum(dy * y), y being its first result, and of dy as the last input.
+// A graph of the op, of the gradient of sum(dy * y), y being its first result, and of dy as the
+// last input.
 struct GradientGraph {
   ir::Graph graph;
   std::vector<ValueId> operands, results, gradients;
 
   explicit GradientGraph(const OpExample& example) {
     Builder builder(graph);
-    for (const std::string& text : example.operands) operands.push_back(graph.add_input(test::parse_type(text), ""));
-    results = builder.emit(example.kind, example.attrs, operands, test::parse_types(example.declared));
+    for (const std::string& text : example.operands)
+      operands.push_back(graph.add_input(test::parse_type(text), ""));
+    results =
+        builder.emit(example.kind, example.attrs, operands, test::parse_types(example.declared));
     const ValueId dy = graph.add_input(graph.type(results[0]), "dy");
     std::vector<ValueId> result_grads(results.size());
     result_grads[0] = dy;
@@ -46,7 +50,8 @@ double objective(const OpExample& example, const std::vector<Tensor>& operands, 
   const ir::Op op = test::op_of(example);
   std::vector<ir::TensorType> types;
   for (const Tensor& operand : operands) types.push_back(operand.type);
-  const std::vector<Tensor> y = interpret_op(op, operands, infer(op, types, test::parse_types(example.declared)));
+  const std::vector<Tensor> y =
+      interpret_op(op, operands, infer(op, types, test::parse_types(example.declared)));
   double sum = 0;
   for (size_t i = 0; i < y[0].values.size(); ++i) sum += y[0].values[i] * dy.values[i];
   return sum;
@@ -61,7 +66,8 @@ void check_gradient(const OpExample& example) {
   const ir::TensorType& y = g.graph.type(g.results[0]);
   inputs.push_back(zeros(y));
   const RngKey key{3, 0, 0};
-  for (size_t i = 0; i < inputs.back().values.size(); ++i) inputs.back().values[i] = random_normal(key, i);
+  for (size_t i = 0; i < inputs.back().values.size(); ++i)
+    inputs.back().values[i] = random_normal(key, i);
   const Tensor dy = inputs.back();
   const std::vector<Tensor> values = interpret(g.graph, inputs);
   const double h = 1e-5;
@@ -86,8 +92,10 @@ void check_gradient(const OpExample& example) {
 
 TEST_CASE("every op's gradient is that of finite differences") {
   for (const OpExample& example : op_examples()) {
-    const bool integers = !example.operands.empty() && !is_floating(test::parse_type(example.operands[0]).dtype);
-    if (op_def(example.kind).gradient == nullptr || example.kind == ir::OpKind::kCrossEntropyLoss) continue;
+    const bool integers =
+        !example.operands.empty() && !is_floating(test::parse_type(example.operands[0]).dtype);
+    if (op_def(example.kind).gradient == nullptr || example.kind == ir::OpKind::kCrossEntropyLoss)
+      continue;
     if (integers && example.kind == ir::OpKind::kConvert) continue;
     if (example.kind == ir::OpKind::kRope) {  // cos and sin are tables, not differentiated
       const GradientGraph g(example);
@@ -106,8 +114,9 @@ TEST_CASE("rope's gradient turns back: with a table of true angles it is the inv
   const Builder::RopeTable table = b.rope_table(positions, 10000, 4);
   const ValueId y = b.rope(x, table);
   const ValueId back = b.emit1(ir::OpKind::kRopeGrad, ir::NoAttrs{}, {y, table.cos, table.sin});
-  const std::vector<Tensor> values =
-      interpret(graph, std::vector<Tensor>{test::sample("f32[2,3,2,4]", 1), test::sample("i32[2,3] positions", 1)});
+  const std::vector<Tensor> values = interpret(
+      graph,
+      std::vector<Tensor>{test::sample("f32[2,3,2,4]", 1), test::sample("i32[2,3] positions", 1)});
   CHECK(values[table.cos.index()].values[0] == 1);
   CHECK(values[table.cos.index()].values[2] == std::cos(1.0));
   CHECK(values[table.sin.index()].values[3] == doctest::Approx(std::sin(0.01)));
@@ -119,7 +128,8 @@ TEST_CASE("rope's gradient turns back: with a table of true angles it is the inv
   CHECK(turned);
 }
 
-TEST_CASE("the gradient of cross-entropy is that of the whole chain, zero where the target is ignored") {
+TEST_CASE(
+    "the gradient of cross-entropy is that of the whole chain, zero where the target is ignored") {
   ir::Graph graph;
   Builder b(graph);
   const ValueId logits = graph.add_input(test::parse_type("f32[2,3,7]"), "logits");
@@ -166,12 +176,15 @@ TEST_CASE("every composite computes what its expansion computes") {
     ir::Graph graph;
     Builder builder(graph);
     std::vector<ValueId> operands;
-    for (const std::string& text : example.operands) operands.push_back(graph.add_input(test::parse_type(text), ""));
-    const std::vector<ValueId> whole = builder.emit(example.kind, example.attrs, operands, test::parse_types(example.declared));
+    for (const std::string& text : example.operands)
+      operands.push_back(graph.add_input(test::parse_type(text), ""));
+    const std::vector<ValueId> whole =
+        builder.emit(example.kind, example.attrs, operands, test::parse_types(example.declared));
     const ir::Op op = graph.ops[0];
     const std::vector<ValueId> parts = expand(builder, op, operands);
     verify_types(graph);
-    for (size_t i = 1; i < graph.ops.size(); ++i) CHECK((op_def(graph.ops[i].kind).expand == nullptr));
+    for (size_t i = 1; i < graph.ops.size(); ++i)
+      CHECK((op_def(graph.ops[i].kind).expand == nullptr));
     REQUIRE(parts.size() == whole.size());
     const std::vector<Tensor> values = interpret(graph, test::samples(example));
     for (size_t r = 0; r < parts.size(); ++r) {

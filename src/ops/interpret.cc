@@ -17,14 +17,16 @@ int64_t place(const ir::TensorType& type, const Index& index) {
 }
 
 std::vector<Tensor> interpret_op(const ir::Op& op, std::span<const Tensor> operands,
-                                 std::span<const ir::TensorType> results, const InterpretContext& context) {
+                                 std::span<const ir::TensorType> results,
+                                 const InterpretContext& context) {
   MW_CHECK(!ir::is_collective(op.kind), "{} is the caller's to interpret", ir::op_name(op.kind));
   std::vector<Tensor> out;
   for (const ir::TensorType& type : results) out.push_back(zeros(type));
-  const Call call{op, op.accumulates ? operands.first(operands.size() - 1) : operands, out, context};
-  const bool done = interpret_elementwise(call) || interpret_shapes(call) || interpret_products(call) ||
-                    interpret_rows(call) || interpret_attention(call) || interpret_lookup(call) ||
-                    interpret_state(call);
+  const Call call{op, op.accumulates ? operands.first(operands.size() - 1) : operands, out,
+                  context};
+  const bool done = interpret_elementwise(call) || interpret_shapes(call) ||
+                    interpret_products(call) || interpret_rows(call) || interpret_attention(call) ||
+                    interpret_lookup(call) || interpret_state(call);
   MW_CHECK(done, "{} has no interpretation", ir::op_name(op.kind));
   if (op.accumulates) {
     for (size_t i = 0; i < out[0].values.size(); ++i) out[0].values[i] += operands.back().values[i];
@@ -34,8 +36,8 @@ std::vector<Tensor> interpret_op(const ir::Op& op, std::span<const Tensor> opera
 
 std::vector<Tensor> interpret(const ir::Graph& graph, std::span<const Tensor> inputs,
                               const InterpretContext& context) {
-  MW_CHECK(inputs.size() == graph.inputs.size(), "graph '{}' has {} inputs, got {}", graph.name, graph.inputs.size(),
-           inputs.size());
+  MW_CHECK(inputs.size() == graph.inputs.size(), "graph '{}' has {} inputs, got {}", graph.name,
+           graph.inputs.size(), inputs.size());
   std::vector<Tensor> values(graph.values.size());
   for (size_t i = 0; i < inputs.size(); ++i) {
     const ValueId id = graph.inputs[i].value;
@@ -47,7 +49,8 @@ std::vector<Tensor> interpret(const ir::Graph& graph, std::span<const Tensor> in
     std::vector<Tensor> operands;
     for (const ValueId operand : op.operands) operands.push_back(values[operand.index()]);
     std::vector<Tensor> results = interpret_op(op, operands, result_types(graph, op), context);
-    for (size_t i = 0; i < results.size(); ++i) values[op.results[i].index()] = std::move(results[i]);
+    for (size_t i = 0; i < results.size(); ++i)
+      values[op.results[i].index()] = std::move(results[i]);
   }
   return values;
 }

@@ -15,7 +15,9 @@ using ir::OpKind;
 class AttentionCall {
  public:
   explicit AttentionCall(const Call& call)
-      : call_(call), attrs_(call.op.as<AttentionAttrs>()), gradient_(call.op.kind == OpKind::kAttentionGrad) {
+      : call_(call),
+        attrs_(call.op.as<AttentionAttrs>()),
+        gradient_(call.op.kind == OpKind::kAttentionGrad) {
     const ir::TensorType& q = call.in_type(first());
     B = q.dim(0), S = q.dim(1), H = q.dim(attrs_.packed ? 3 : 2), D = q.dims.back().size;
     K = attrs_.packed ? H : call.in_type(first() + 1).dim(2);
@@ -42,11 +44,16 @@ class AttentionCall {
   size_t out_at(int64_t b, int64_t s, int64_t h, int64_t d) const {
     return static_cast<size_t>(((b * S + s) * H + h) * D + d);
   }
-  size_t lse_at(int64_t b, int64_t h, int64_t s) const { return static_cast<size_t>((b * H + h) * S + s); }
+  size_t lse_at(int64_t b, int64_t h, int64_t s) const {
+    return static_cast<size_t>((b * H + h) * S + s);
+  }
 
-  double position(int64_t b, int64_t s) const { return call_.in(positions())[static_cast<size_t>(b * S + s)]; }
+  double position(int64_t b, int64_t s) const {
+    return call_.in(positions())[static_cast<size_t>(b * S + s)];
+  }
   double score(int64_t b, int64_t h, int64_t s, int64_t t) const {
-    if (attrs_.causal && position(b, t) > position(b, s)) return -std::numeric_limits<double>::infinity();
+    if (attrs_.causal && position(b, t) > position(b, s))
+      return -std::numeric_limits<double>::infinity();
     double sum = 0;
     for (int64_t d = 0; d < D; ++d) sum += qkv(0, b, s, h, d) * qkv(1, b, t, h, d);
     return sum * attrs_.scale;
@@ -57,9 +64,11 @@ class AttentionCall {
     const size_t seed = positions() + 1;
     const int64_t heads = attrs_.heads.axes.empty() ? H : attrs_.heads.global_size;
     const uint64_t index = attention_dropout_index(
-        static_cast<int64_t>(call_.in(seed + 2)[static_cast<size_t>(b)]), call_.offset(attrs_.heads, H) + h, heads,
-        static_cast<int64_t>(position(b, s)), static_cast<int64_t>(position(b, t)));
-    return dropout_factor(attrs_.dropout, attrs_.site, call_.in(seed)[0], call_.in(seed + 1)[0], index);
+        static_cast<int64_t>(call_.in(seed + 2)[static_cast<size_t>(b)]),
+        call_.offset(attrs_.heads, H) + h, heads, static_cast<int64_t>(position(b, s)),
+        static_cast<int64_t>(position(b, t)));
+    return dropout_factor(attrs_.dropout, attrs_.site, call_.in(seed)[0], call_.in(seed + 1)[0],
+                          index);
   }
   const AttentionAttrs& attrs() const { return attrs_; }
 
@@ -88,7 +97,8 @@ bool attention(const Call& call) {
     call.out(1)[a.lse_at(b, h, s)] = lse;
     for (int64_t t = 0; t < a.S; ++t) {
       const double p = std::exp(a.score(b, h, s, t) - lse) * a.kept(b, h, s, t);
-      for (int64_t d = 0; d < a.D; ++d) call.out()[a.out_at(b, s, h, d)] += p * a.qkv(2, b, t, h, d);
+      for (int64_t d = 0; d < a.D; ++d)
+        call.out()[a.out_at(b, s, h, d)] += p * a.qkv(2, b, t, h, d);
     }
   });
   return true;
@@ -96,13 +106,18 @@ bool attention(const Call& call) {
 
 bool attention_grad(const Call& call) {
   const AttentionCall a(call);
-  const std::vector<double>&dout = call.in(0), &out = call.in(a.behind_qkv()), &lse = call.in(a.behind_qkv() + 1);
-  const auto add = [&](AttentionCall::At place, double x) { call.out(place.tensor)[place.element] += x; };
+  const std::vector<double>&dout = call.in(0), &out = call.in(a.behind_qkv()),
+        &lse = call.in(a.behind_qkv() + 1);
+  const auto add = [&](AttentionCall::At place, double x) {
+    call.out(place.tensor)[place.element] += x;
+  };
   for_queries(a, [&](int64_t b, int64_t h, int64_t s) {
     double delta = 0;
-    for (int64_t d = 0; d < a.D; ++d) delta += dout[a.out_at(b, s, h, d)] * out[a.out_at(b, s, h, d)];
+    for (int64_t d = 0; d < a.D; ++d)
+      delta += dout[a.out_at(b, s, h, d)] * out[a.out_at(b, s, h, d)];
     for (int64_t t = 0; t < a.S; ++t) {
-      const double p = std::exp(a.score(b, h, s, t) - lse[a.lse_at(b, h, s)]), kept = a.kept(b, h, s, t);
+      const double p = std::exp(a.score(b, h, s, t) - lse[a.lse_at(b, h, s)]),
+                   kept = a.kept(b, h, s, t);
       double dp = 0;
       for (int64_t d = 0; d < a.D; ++d) dp += dout[a.out_at(b, s, h, d)] * a.qkv(2, b, t, h, d);
       const double ds = p * (kept * dp - delta) * a.attrs().scale;
@@ -122,8 +137,8 @@ bool rope_table(const Call& call) {
   for (size_t i = 0; i < call.out().size(); ++i) {
     const int64_t element = static_cast<int64_t>(i) % half;
     const double position = call.in(0)[i / static_cast<size_t>(half)];
-    const double angle =
-        position * std::pow(attrs.theta, -2.0 * static_cast<double>(element) / static_cast<double>(attrs.head_dim));
+    const double angle = position * std::pow(attrs.theta, -2.0 * static_cast<double>(element) /
+                                                              static_cast<double>(attrs.head_dim));
     call.out(0)[i] = std::cos(angle);
     call.out(1)[i] = std::sin(angle);
   }
@@ -136,8 +151,10 @@ bool rope(const Call& call, double sign) {
   for_each(x, [&](const Index& i, size_t at) {
     const bool low = i[3] < half;
     const size_t turn = static_cast<size_t>((i[0] * x.dim(1) + i[1]) * half + i[3] % half);
-    const double other = call.in(0)[low ? at + static_cast<size_t>(half) : at - static_cast<size_t>(half)];
-    call.out()[at] = call.in(0)[at] * call.in(1)[turn] + (low ? -1 : 1) * sign * other * call.in(2)[turn];
+    const double other =
+        call.in(0)[low ? at + static_cast<size_t>(half) : at - static_cast<size_t>(half)];
+    call.out()[at] =
+        call.in(0)[at] * call.in(1)[turn] + (low ? -1 : 1) * sign * other * call.in(2)[turn];
   });
   return true;
 }

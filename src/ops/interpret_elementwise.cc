@@ -100,8 +100,10 @@ bool activation(const Call& call) {
     case OpKind::kBiasAdd:
     case OpKind::kBiasGelu: return biased(call);
     case OpKind::kSilu: return map1(call, [](double x) { return x * sigmoid(x); });
-    case OpKind::kSiluGrad: return map2(call, [](double dy, double x) { return dy * silu_derivative(x); });
-    case OpKind::kSwiglu: return map2(call, [](double gate, double up) { return gate * sigmoid(gate) * up; });
+    case OpKind::kSiluGrad:
+      return map2(call, [](double dy, double x) { return dy * silu_derivative(x); });
+    case OpKind::kSwiglu:
+      return map2(call, [](double gate, double up) { return gate * sigmoid(gate) * up; });
     case OpKind::kSwigluGrad: return swiglu_grad(call);
     default: return false;
   }
@@ -116,7 +118,8 @@ double gelu(double x, bool tanh_approximation) {
 
 double gelu_derivative(double x, bool tanh_approximation) {
   if (!tanh_approximation) {
-    return (1 + std::erf(x / std::numbers::sqrt2)) / 2 + x * std::exp(-x * x / 2) / std::sqrt(2 * std::numbers::pi);
+    return (1 + std::erf(x / std::numbers::sqrt2)) / 2 +
+           x * std::exp(-x * x / 2) / std::sqrt(2 * std::numbers::pi);
   }
   const double c = std::sqrt(2 / std::numbers::pi), t = std::tanh(c * (x + 0.044715 * x * x * x));
   return (1 + t) / 2 + x / 2 * (1 - t * t) * c * (1 + 3 * 0.044715 * x * x);

@@ -53,6 +53,7 @@ void for_each(const ir::TensorType& type, Visit visit) {
 double gelu(double x, bool tanh_approximation);
 double gelu_derivative(double x, bool tanh_approximation);
 // 1 / (1 - rate), or 0 where dropout at this index drops.
-double dropout_factor(double rate, const std::string& site, double seed, double step, uint64_t index);
+double dropout_factor(double rate, const std::string& site, double seed, double step,
+                      uint64_t index);
 
 }  // namespace mw::ops

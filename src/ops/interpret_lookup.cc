@@ -11,12 +11,14 @@ using ir::OpKind;
 
 bool embedding(const Call& call) {
   const ir::TensorType& table = call.in_type(1);
-  const int64_t first = call.offset(call.op.as<ir::EmbeddingAttrs>().rows, table.dim(0)), D = table.dim(1);
+  const int64_t first = call.offset(call.op.as<ir::EmbeddingAttrs>().rows, table.dim(0)),
+                D = table.dim(1);
   for (size_t t = 0; t < call.in(0).size(); ++t) {
     const int64_t row = static_cast<int64_t>(call.in(0)[t]) - first;
     if (row < 0 || row >= table.dim(0)) continue;
     for (int64_t d = 0; d < D; ++d) {
-      call.out()[t * static_cast<size_t>(D) + static_cast<size_t>(d)] = call.in(1)[static_cast<size_t>(row * D + d)];
+      call.out()[t * static_cast<size_t>(D) + static_cast<size_t>(d)] =
+          call.in(1)[static_cast<size_t>(row * D + d)];
     }
   }
   return true;
@@ -24,12 +26,14 @@ bool embedding(const Call& call) {
 
 bool embedding_grad(const Call& call) {
   const ir::TensorType& table = call.out_type();
-  const int64_t first = call.offset(call.op.as<ir::EmbeddingAttrs>().rows, table.dim(0)), D = table.dim(1);
+  const int64_t first = call.offset(call.op.as<ir::EmbeddingAttrs>().rows, table.dim(0)),
+                D = table.dim(1);
   for (size_t t = 0; t < call.in(0).size(); ++t) {
     const int64_t row = static_cast<int64_t>(call.in(0)[t]) - first;
     if (row < 0 || row >= table.dim(0)) continue;
     for (int64_t d = 0; d < D; ++d) {
-      call.out()[static_cast<size_t>(row * D + d)] += call.in(1)[t * static_cast<size_t>(D) + static_cast<size_t>(d)];
+      call.out()[static_cast<size_t>(row * D + d)] +=
+          call.in(1)[t * static_cast<size_t>(D) + static_cast<size_t>(d)];
     }
   }
   return true;
@@ -47,8 +51,8 @@ bool dropout(const Call& call) {
     for (int64_t f = 0; f < features; ++f) {
       const size_t at = static_cast<size_t>(row * features + f);
       const uint64_t index = dropout_index(sample, position, first + f, attrs.features);
-      call.out()[at] =
-          call.in(0)[at] * dropout_factor(attrs.rate, attrs.site, call.in(1)[0], call.in(2)[0], index);
+      call.out()[at] = call.in(0)[at] *
+                       dropout_factor(attrs.rate, attrs.site, call.in(1)[0], call.in(2)[0], index);
     }
   }
   return true;
@@ -61,8 +65,10 @@ bool random(const Call& call) {
   for_each(call.out_type(), [&](const Index& index, size_t at) {
     uint64_t global = 0;
     for (size_t d = 0; d < index.size(); ++d) {
-      const int64_t first = attrs.offsets.empty() ? 0 : call.offset(attrs.offsets[d], call.out_type().dims[d].size);
-      global = global * static_cast<uint64_t>(attrs.global_sizes[d]) + static_cast<uint64_t>(first + index[d]);
+      const int64_t first =
+          attrs.offsets.empty() ? 0 : call.offset(attrs.offsets[d], call.out_type().dims[d].size);
+      global = global * static_cast<uint64_t>(attrs.global_sizes[d]) +
+               static_cast<uint64_t>(first + index[d]);
     }
     const bool normal = attrs.distribution == ir::RandomAttrs::Distribution::kNormal;
     const double x = normal ? random_normal(key, global) : 2.0 * random_uniform(key, global) - 1.0;
@@ -73,7 +79,8 @@ bool random(const Call& call) {
 
 }  // namespace
 
-double dropout_factor(double rate, const std::string& site, double seed, double step, uint64_t index) {
+double dropout_factor(double rate, const std::string& site, double seed, double step,
+                      uint64_t index) {
   const RngKey key{static_cast<uint64_t>(seed), static_cast<uint64_t>(step), rng_site(site)};
   const bool kept = static_cast<double>(random_u32(key, index)) >= std::ceil(rate * 0x1p32);
   return kept ? 1 / (1 - rate) : 0;

@@ -10,7 +10,7 @@ struct Letter {
   int64_t size = 0, lhs = 0, rhs = 0, out = 0;
 };
 
-void add_letters(const std::string& letters, const ir::TensorType& type, int64_t Letter::*stride,
+void add_letters(const std::string& letters, const ir::TensorType& type, int64_t Letter::* stride,
                  std::vector<std::pair<char, Letter>>& all) {
   int64_t step = 1;
   for (size_t i = letters.size(); i-- > 0;) {
@@ -47,10 +47,11 @@ bool dot(const Call& call) {
   return true;
 }
 
-// Calls visit(x place, w place, y place) for every product of the convolution. x_NCHW, w_OIHW, y_NOYX
+// Calls visit(x place, w place, y place) for every product of the convolution. x_NCHW, w_OIHW,
+// y_NOYX
 template <typename Visit>
-bool convolve(const ir::ConvAttrs& attrs, const ir::TensorType& x, const ir::TensorType& w, const ir::TensorType& y,
-              Visit visit) {
+bool convolve(const ir::ConvAttrs& attrs, const ir::TensorType& x, const ir::TensorType& w,
+              const ir::TensorType& y, Visit visit) {
   for_each(y, [&](const Index& noyx, size_t y_place) {
     for_each(w, [&](const Index& oihw, size_t w_place) {
       if (oihw[0] != noyx[1]) return;
@@ -71,13 +72,16 @@ bool interpret_products(const Call& call) {
   switch (call.op.kind) {
     case OpKind::kDot: return dot(call);
     case OpKind::kConv:
-      return convolve(call.op.as<ir::ConvAttrs>(), call.in_type(0), call.in_type(1), call.out_type(),
+      return convolve(call.op.as<ir::ConvAttrs>(), call.in_type(0), call.in_type(1),
+                      call.out_type(),
                       [&](size_t x, size_t w, size_t y) { call.out()[y] += (*a)[x] * (*b)[w]; });
     case OpKind::kConvInputGrad:
-      return convolve(call.op.as<ir::ConvAttrs>(), call.out_type(), call.in_type(1), call.in_type(0),
+      return convolve(call.op.as<ir::ConvAttrs>(), call.out_type(), call.in_type(1),
+                      call.in_type(0),
                       [&](size_t x, size_t w, size_t y) { call.out()[x] += (*a)[y] * (*b)[w]; });
     case OpKind::kConvWeightGrad:
-      return convolve(call.op.as<ir::ConvAttrs>(), call.in_type(0), call.out_type(), call.in_type(1),
+      return convolve(call.op.as<ir::ConvAttrs>(), call.in_type(0), call.out_type(),
+                      call.in_type(1),
                       [&](size_t x, size_t w, size_t y) { call.out()[w] += (*a)[x] * (*b)[y]; });
     default: return false;
   }

@@ -9,7 +9,8 @@ namespace {
 
 using ir::OpKind;
 
-// Calls visit(row, place of its first element) for every row of the type, that is its last dimension.
+// Calls visit(row, place of its first element) for every row of the type, that is its last
+// dimension.
 template <typename Visit>
 bool for_rows(const ir::TensorType& type, Visit visit) {
   const size_t n = static_cast<size_t>(type.dims.back().size);
@@ -48,10 +49,12 @@ bool norm(const Call& call, bool centered) {
     if (centered) {
       for (size_t i = 0; i < n; ++i) mean += call.in(0)[at + i] / static_cast<double>(n);
     }
-    for (size_t i = 0; i < n; ++i) variance += std::pow(call.in(0)[at + i] - mean, 2) / static_cast<double>(n);
+    for (size_t i = 0; i < n; ++i)
+      variance += std::pow(call.in(0)[at + i] - mean, 2) / static_cast<double>(n);
     const double rstd = 1 / std::sqrt(variance + epsilon);
     for (size_t i = 0; i < n; ++i) {
-      call.out()[at + i] = (call.in(0)[at + i] - mean) * rstd * call.in(1)[i] + (centered ? call.in(2)[i] : 0);
+      call.out()[at + i] =
+          (call.in(0)[at + i] - mean) * rstd * call.in(1)[i] + (centered ? call.in(2)[i] : 0);
     }
     if (centered) call.out(1)[r] = mean;
     call.out(centered ? 2 : 1)[r] = rstd;
@@ -71,7 +74,8 @@ bool norm_input_grad(const Call& call, bool centered) {
       if (centered) mean_g += g(i) / static_cast<double>(n);
       mean_gn += g(i) * normal(i) / static_cast<double>(n);
     }
-    for (size_t i = 0; i < n; ++i) call.out()[at + i] = rstd * (g(i) - mean_g - normal(i) * mean_gn);
+    for (size_t i = 0; i < n; ++i)
+      call.out()[at + i] = rstd * (g(i) - mean_g - normal(i) * mean_gn);
   });
 }
 
@@ -98,7 +102,9 @@ struct Words {
     first = call.offset(attrs.columns, local);
     count = std::clamp<int64_t>(attrs.vocab - first, 0, local);
   }
-  bool holds(double target) const { return target >= static_cast<double>(first) && target < static_cast<double>(first + count); }
+  bool holds(double target) const {
+    return target >= static_cast<double>(first) && target < static_cast<double>(first + count);
+  }
 };
 
 bool cross_entropy_max(const Call& call) {
@@ -118,7 +124,9 @@ bool cross_entropy_sum(const Call& call) {
       call.out(0)[r] += std::exp(call.in(0)[at + i] - call.in(1)[r]);
     }
     const double target = call.in(2)[r];
-    if (words.holds(target)) call.out(1)[r] = call.in(0)[at + static_cast<size_t>(target) - static_cast<size_t>(words.first)];
+    if (words.holds(target))
+      call.out(1)[r] =
+          call.in(0)[at + static_cast<size_t>(target) - static_cast<size_t>(words.first)];
   });
 }
 
@@ -137,7 +145,8 @@ bool cross_entropy_grad(const Call& call) {
     const double target = call.in(2)[r];
     if (target == kIgnoredTarget) return;
     for (size_t i = 0; i < static_cast<size_t>(words.count); ++i) {
-      const double hot = static_cast<double>(words.first) + static_cast<double>(i) == target ? 1 : 0;
+      const double hot =
+          static_cast<double>(words.first) + static_cast<double>(i) == target ? 1 : 0;
       call.out()[at + i] = (std::exp(call.in(0)[at + i] - call.in(1)[r]) - hot) * call.in(3)[r];
     }
   });

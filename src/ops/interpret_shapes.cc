@@ -74,13 +74,16 @@ bool reduce(const Call& call) {
   for_each(call.in_type(0), [&](const Index& index, size_t at) {
     Index to;
     for (size_t d = 0; d < index.size(); ++d) {
-      if (std::find(attrs.dims.begin(), attrs.dims.end(), static_cast<int>(d)) == attrs.dims.end()) {
+      if (std::find(attrs.dims.begin(), attrs.dims.end(), static_cast<int>(d)) ==
+          attrs.dims.end()) {
         to.push_back(index[d]);
       }
     }
     double& y = call.out()[static_cast<size_t>(place(call.out_type(), to))];
     const double x = call.in(0)[at];
-    y = attrs.op == ir::Reduction::kSum ? y + x : attrs.op == ir::Reduction::kMax ? std::max(y, x) : std::min(y, x);
+    y = attrs.op == ir::Reduction::kSum   ? y + x
+        : attrs.op == ir::Reduction::kMax ? std::max(y, x)
+                                          : std::min(y, x);
   });
   return true;
 }

@@ -35,8 +35,9 @@ const ir::Segment* segment_at(const std::vector<ir::Segment>& group, int64_t ele
 }
 
 bool counts_here(const Call& call, const ir::Segment& segment) {
-  return segment.counts && std::all_of(segment.counted_at_origin_of.begin(), segment.counted_at_origin_of.end(),
-                                       [&](const std::string& axis) { return call.context.index({axis}) == 0; });
+  return segment.counts &&
+         std::all_of(segment.counted_at_origin_of.begin(), segment.counted_at_origin_of.end(),
+                     [&](const std::string& axis) { return call.context.index({axis}) == 0; });
 }
 
 int64_t shard_index(const Call& call, const FlatAttrs& attrs) {
@@ -52,19 +53,22 @@ bool norm_blocks(const Call& call) {
     for (int64_t i = 0; i < local; ++i) {
       const ir::Segment* segment = segment_at(attrs.groups[g], first + i);
       if (segment == nullptr || !counts_here(call, *segment)) continue;
-      call.out()[block + static_cast<size_t>(i / kNormBlock)] += std::pow(call.in(g)[static_cast<size_t>(i)], 2);
+      call.out()[block + static_cast<size_t>(i / kNormBlock)] +=
+          std::pow(call.in(g)[static_cast<size_t>(i)], 2);
     }
     block += static_cast<size_t>(local / kNormBlock);
   }
   return true;
 }
 
-// The blocks come shard by shard, in each group by group; they are added parameter by parameter in the order of elements.
+// The blocks come shard by shard, in each group by group; they are added parameter by parameter in
+// the order of elements.
 bool norm_parameters(const Call& call) {
   const FlatAttrs& attrs = call.op.as<FlatAttrs>();
   const int64_t shards = attrs.shard_axes.empty() ? 1 : call.context.size(attrs.shard_axes);
   int64_t blocks_per_shard = 0;
-  for (const int64_t elements : attrs.group_elements) blocks_per_shard += elements / kNormBlock / shards;
+  for (const int64_t elements : attrs.group_elements)
+    blocks_per_shard += elements / kNormBlock / shards;
   int64_t group_start = 0;
   for (size_t g = 0; g < attrs.groups.size(); ++g) {
     const int64_t local = attrs.group_elements[g] / kNormBlock / shards;
@@ -90,20 +94,22 @@ bool clip(const Call& call) {
   return true;
 }
 
-// weight, grad, m, v, scale, lr, step -> weight, m, v [Loshchilov, Hutter 2019]; step counts from 1.
+// weight, grad, m, v, scale, lr, step -> weight, m, v [Loshchilov, Hutter 2019]; step counts
+// from 1.
 bool adamw(const Call& call) {
   const FlatAttrs& attrs = call.op.as<FlatAttrs>();
   const double scale = call.in(4)[0], lr = call.in(5)[0], step = call.in(6)[0];
   const int64_t first = shard_index(call, attrs) * call.in_type(0).dim(0);
-  const double correct_m = 1 - std::pow(attrs.beta1, step), correct_v = 1 - std::pow(attrs.beta2, step);
+  const double correct_m = 1 - std::pow(attrs.beta1, step),
+               correct_v = 1 - std::pow(attrs.beta2, step);
   for (size_t i = 0; i < call.out().size(); ++i) {
     const ir::Segment* segment = segment_at(attrs.groups[0], first + static_cast<int64_t>(i));
     const double g = call.in(1)[i] * scale;
     const double m = attrs.beta1 * call.in(2)[i] + (1 - attrs.beta1) * g;
     const double v = attrs.beta2 * call.in(3)[i] + (1 - attrs.beta2) * g * g;
     const double decay = segment != nullptr && segment->decay ? 1 - lr * attrs.weight_decay : 1;
-    call.out(0)[i] =
-        call.in(0)[i] * decay - lr / correct_m * m / (std::sqrt(v) / std::sqrt(correct_v) + attrs.epsilon);
+    call.out(0)[i] = call.in(0)[i] * decay -
+                     lr / correct_m * m / (std::sqrt(v) / std::sqrt(correct_v) + attrs.epsilon);
     call.out(1)[i] = m;
     call.out(2)[i] = v;
   }
@@ -132,7 +138,8 @@ bool pad_mask(const Call& call) {
   const size_t dim = static_cast<size_t>(attrs.dim);
   const int64_t first = call.offset(attrs.offset, call.out_type().dims[dim].size);
   for_each(call.out_type(), [&](const Index& index, size_t at) {
-    const bool padding = attrs.offset.global_size > 0 && first + index[dim] >= attrs.offset.global_size;
+    const bool padding =
+        attrs.offset.global_size > 0 && first + index[dim] >= attrs.offset.global_size;
     call.out()[at] = padding ? attrs.value : call.in(0)[at];
   });
   return true;

@@ -1,4 +1,5 @@
-// Ops on shards: attributes after localize, and that the shards' results put together are the whole's.
+// Ops on shards: attributes after localize, and that the shards' results put together are the
+// whole's.
 #include <doctest/doctest.h>
 
 #include "base/error.h"
@@ -36,7 +37,8 @@ Tensor part(const Tensor& whole, int dim, int64_t index) {
   return interpret_op(op, std::vector<Tensor>{whole}, types, device(index))[0];
 }
 
-// Which dimension of each operand and result is sharded over the devices, -1: none. A result of kSum or kMax is pending.
+// Which dimension of each operand and result is sharded over the devices, -1: none. A result of
+// kSum or kMax is pending.
 struct Split {
   std::vector<int> operands, results;
   enum class Pending { kNo, kSum, kMax } pending = Pending::kNo;
@@ -48,9 +50,11 @@ void check_shards(const test::OpExample& example, const Split& split) {
   const std::vector<Tensor> operands = test::samples(example);
   LocalLayout layout;
   layout.global_operands = test::parse_types(example.operands);
-  layout.global_results = infer(global, layout.global_operands, test::parse_types(example.declared));
+  layout.global_results =
+      infer(global, layout.global_operands, test::parse_types(example.declared));
   const auto place = [](const std::vector<ir::TensorType>& types, const std::vector<int>& dims,
-                        std::vector<std::vector<ir::Axes>>& axes, std::vector<ir::TensorType>& locals) {
+                        std::vector<std::vector<ir::Axes>>& axes,
+                        std::vector<ir::TensorType>& locals) {
     for (size_t i = 0; i < types.size(); ++i) {
       axes.emplace_back(types[i].dims.size());
       if (dims[i] >= 0) axes.back()[static_cast<size_t>(dims[i])] = {"tp"};
@@ -61,12 +65,14 @@ void check_shards(const test::OpExample& example, const Split& split) {
   place(layout.global_results, split.results, layout.results, layout.local_results);
   ir::Op local = global;
   if (op_def(local.kind).localize != nullptr) op_def(local.kind).localize(local, layout);
-  const std::vector<ir::TensorType> types = infer(local, layout.local_operands, layout.local_results);
+  const std::vector<ir::TensorType> types =
+      infer(local, layout.local_operands, layout.local_results);
   const std::vector<Tensor> whole = interpret_op(global, operands, layout.global_results);
   std::vector<std::vector<Tensor>> shards;
   for (int64_t d = 0; d < kDevices; ++d) {
     std::vector<Tensor> mine;
-    for (size_t i = 0; i < operands.size(); ++i) mine.push_back(part(operands[i], split.operands[i], d));
+    for (size_t i = 0; i < operands.size(); ++i)
+      mine.push_back(part(operands[i], split.operands[i], d));
     shards.push_back(interpret_op(local, mine, types, device(d)));
   }
   for (size_t r = 0; r < whole.size(); ++r) {
@@ -75,8 +81,10 @@ void check_shards(const test::OpExample& example, const Split& split) {
       const Tensor& other = shards[static_cast<size_t>(1 - d)][r];
       for (size_t i = 0; i < mine.values.size(); ++i) {
         if (split.pending == Split::Pending::kSum) mine.values[i] += other.values[i];
-        if (split.pending == Split::Pending::kMax) mine.values[i] = std::max(mine.values[i], other.values[i]);
-        CHECK(mine.values[i] == doctest::Approx(part(whole[r], split.results[r], d).values[i]).epsilon(1e-12));
+        if (split.pending == Split::Pending::kMax)
+          mine.values[i] = std::max(mine.values[i], other.values[i]);
+        CHECK(mine.values[i] ==
+              doctest::Approx(part(whole[r], split.results[r], d).values[i]).epsilon(1e-12));
       }
     }
   }
@@ -87,16 +95,21 @@ TEST_CASE("vocabulary shards of embedding and cross-entropy give the whole's res
   table.vocab = 8;
   check_shards({ir::OpKind::kEmbedding, table, {"i32[2,3] below 8", "f32[8,4]"}},
                {{-1, 0}, {-1}, Split::Pending::kSum});
-  check_shards({ir::OpKind::kEmbeddingGrad, table, {"i32[2,3] below 8", "f32[2,3,4]"}}, {{-1, -1}, {0}});
+  check_shards({ir::OpKind::kEmbeddingGrad, table, {"i32[2,3] below 8", "f32[2,3,4]"}},
+               {{-1, -1}, {0}});
   ir::CrossEntropyAttrs vocab;
   vocab.vocab = 7;  // one column is padding
-  check_shards({ir::OpKind::kCrossEntropyMax, vocab, {"f32[2,3,8]"}}, {{2}, {-1}, Split::Pending::kMax});
-  check_shards({ir::OpKind::kCrossEntropySum, vocab, {"f32[2,3,8]", "f32[2,3]", "i32[2,3] targets 7"}},
-               {{2, -1, -1}, {-1, -1}, Split::Pending::kSum});
-  check_shards({ir::OpKind::kCrossEntropyLoss, vocab,
+  check_shards({ir::OpKind::kCrossEntropyMax, vocab, {"f32[2,3,8]"}},
+               {{2}, {-1}, Split::Pending::kMax});
+  check_shards(
+      {ir::OpKind::kCrossEntropySum, vocab, {"f32[2,3,8]", "f32[2,3]", "i32[2,3] targets 7"}},
+      {{2, -1, -1}, {-1, -1}, Split::Pending::kSum});
+  check_shards({ir::OpKind::kCrossEntropyLoss,
+                vocab,
                 {"f32[2,3]", "f32[2,3] positive", "f32[2,3]", "i32[2,3] targets 7", "f32[2,3,8]"}},
                {{-1, -1, -1, -1, 2}, {-1, -1}});
-  check_shards({ir::OpKind::kCrossEntropyGrad, vocab,
+  check_shards({ir::OpKind::kCrossEntropyGrad,
+                vocab,
                 {"f32[2,3,8]", "f32[2,3] positive", "i32[2,3] targets 7", "f32[2,3]"}},
                {{2, -1, -1, -1}, {2}});
 }
@@ -106,8 +119,8 @@ TEST_CASE("random numbers of a shard are the whole's") {
   dropout.rate = 0.4;
   dropout.site = "h.0.mlp";
   dropout.features = 8;
-  const std::vector<std::string> flat{"f32[2,4,8]", "i64[] below 9", "i64[] below 9", "i64[2] below 99",
-                                      "i32[2,4] positions"};
+  const std::vector<std::string> flat{"f32[2,4,8]", "i64[] below 9", "i64[] below 9",
+                                      "i64[2] below 99", "i32[2,4] positions"};
   for (const Split& split : {Split{{2, -1, -1, -1, -1}, {2}}, Split{{1, -1, -1, -1, 1}, {1}},
                              Split{{0, -1, -1, 0, 0}, {0}}}) {
     check_shards({ir::OpKind::kDropout, dropout, flat}, split);
@@ -123,7 +136,8 @@ TEST_CASE("random numbers of a shard are the whole's") {
   ir::AttentionAttrs attention;
   attention.dropout = 0.3;
   attention.site = "h.0.attn";
-  const std::vector<std::string> tail{"i32[2,3] positions", "i64[] below 9", "i64[] below 9", "i64[2] below 99"};
+  const std::vector<std::string> tail{"i32[2,3] positions", "i64[] below 9", "i64[] below 9",
+                                      "i64[2] below 99"};
   std::vector<std::string> operands{"f32[2,3,4,2]", "f32[2,3,2,2]", "f32[2,3,2,2]"};
   operands.insert(operands.end(), tail.begin(), tail.end());
   check_shards({ir::OpKind::kAttention, attention, operands}, {{2, 2, 2, -1, -1, -1, -1}, {2, 1}});
@@ -131,22 +145,26 @@ TEST_CASE("random numbers of a shard are the whole's") {
   attention.packed = true;
   operands = {"f32[2,3,4,2]", "f32[2,3,3,4,2]", "f32[2,3,4,2]", "f32[2,4,3]"};
   operands.insert(operands.end(), tail.begin(), tail.end());
-  check_shards({ir::OpKind::kAttentionGrad, attention, operands}, {{2, 3, 2, 1, -1, -1, -1, -1}, {3}});
+  check_shards({ir::OpKind::kAttentionGrad, attention, operands},
+               {{2, 3, 2, 1, -1, -1, -1, -1}, {3}});
 }
 
 TEST_CASE("a slice of a shard keeps whole the dimensions that it keeps whole") {
-  check_shards({ir::OpKind::kSlice, ir::SliceAttrs{{0, 1}, {4, 3}, {1, 1}}, {"f32[4,5]"}}, {{0}, {0}});
+  check_shards({ir::OpKind::kSlice, ir::SliceAttrs{{0, 1}, {4, 3}, {1, 1}}, {"f32[4,5]"}},
+               {{0}, {0}});
   check_shards({ir::OpKind::kPad, ir::PadAttrs{{0, 1}, {0, 2}}, {"f32[4,5]"}}, {{0}, {0}});
 }
 
 TEST_CASE("norm and update of flat shards are those of the whole") {
   ir::FlatAttrs flat;
-  flat.groups = {{{0, 300, 0, true, true, {}}, {512, 700, 1, false, true, {}}}, {{0, 512, 2, true, true, {}}}};
+  flat.groups = {{{0, 300, 0, true, true, {}}, {512, 700, 1, false, true, {}}},
+                 {{0, 512, 2, true, true, {}}}};
   flat.group_elements = {1024, 512};
   flat.parameters = 3;
   flat.weight_decay = 0.1;
   const std::vector<Tensor> grads{test::sample("f32[1024]", 1), test::sample("f32[512]", 2)};
-  const auto run = [](ir::OpKind kind, const ir::FlatAttrs& attrs, const std::vector<Tensor>& operands, int64_t d) {
+  const auto run = [](ir::OpKind kind, const ir::FlatAttrs& attrs,
+                      const std::vector<Tensor>& operands, int64_t d) {
     ir::Op op;
     op.kind = kind;
     op.attrs = attrs;
@@ -157,21 +175,25 @@ TEST_CASE("norm and update of flat shards are those of the whole") {
   const Tensor blocks = run(ir::OpKind::kNormBlocks, flat, grads, 0)[0];
   const Tensor squares = run(ir::OpKind::kNormParameters, flat, {blocks}, 0)[0];
   double expected = 0;
-  for (int i = 0; i < 300; ++i) expected += grads[0].values[static_cast<size_t>(i)] * grads[0].values[static_cast<size_t>(i)];
+  for (int i = 0; i < 300; ++i)
+    expected += grads[0].values[static_cast<size_t>(i)] * grads[0].values[static_cast<size_t>(i)];
   CHECK(squares.values[0] == doctest::Approx(expected));
 
   ir::FlatAttrs sharded = flat;
   sharded.shard_axes = {"dp"};
   Tensor gathered = zeros(blocks.type);
   for (int64_t d = 0; d < kDevices; ++d) {
-    const Tensor mine = run(ir::OpKind::kNormBlocks, sharded, {part(grads[0], 0, d), part(grads[1], 0, d)}, d)[0];
-    std::copy(mine.values.begin(), mine.values.end(), gathered.values.begin() + d * mine.type.dim(0));
+    const Tensor mine =
+        run(ir::OpKind::kNormBlocks, sharded, {part(grads[0], 0, d), part(grads[1], 0, d)}, d)[0];
+    std::copy(mine.values.begin(), mine.values.end(),
+              gathered.values.begin() + d * mine.type.dim(0));
   }
   CHECK(run(ir::OpKind::kNormParameters, sharded, {gathered}, 0)[0].values == squares.values);
   flat.groups[0][1].counts = false;
   flat.groups[1][0].counted_at_origin_of = {"tp"};
-  CHECK(run(ir::OpKind::kNormParameters, flat, {run(ir::OpKind::kNormBlocks, flat, grads, 1)[0]}, 1)[0].values ==
-        std::vector<double>{squares.values[0], 0, 0});
+  CHECK(run(ir::OpKind::kNormParameters, flat, {run(ir::OpKind::kNormBlocks, flat, grads, 1)[0]},
+            1)[0]
+            .values == std::vector<double>{squares.values[0], 0, 0});
 
   const auto adamw = [&](const ir::FlatAttrs& attrs, int64_t d, bool shard) {
     ir::FlatAttrs one = attrs;
@@ -182,7 +204,8 @@ TEST_CASE("norm and update of flat shards are those of the whole") {
       const Tensor whole = test::sample(text, operands.size() + 5);
       operands.push_back(shard ? part(whole, 0, d) : whole);
     }
-    operands.insert(operands.end(), {Tensor{test::parse_type("f32[]"), {0.5}}, Tensor{test::parse_type("f32[]"), {1e-2}},
+    operands.insert(operands.end(), {Tensor{test::parse_type("f32[]"), {0.5}},
+                                     Tensor{test::parse_type("f32[]"), {1e-2}},
                                      Tensor{test::parse_type("i64[]"), {3}}});
     return run(ir::OpKind::kAdamW, one, operands, d);
   };

@@ -1,5 +1,5 @@
-// layer_norm and rms_norm over the last dimension, with one op for the input gradient and one for the weights'.
-// Statistics (mean, rstd) are f32 and have the leading dimensions.
+// layer_norm and rms_norm over the last dimension, with one op for the input gradient and one for
+// the weights'. Statistics (mean, rstd) are f32 and have the leading dimensions.
 #include "ops/builder.h"
 #include "ops/family.h"
 
@@ -16,15 +16,18 @@ ir::TensorType statistics_of(const ir::TensorType& x) {
 }
 
 // x has a last dimension; each of `weights` has it, each of `statistics` the others.
-void check_norm(const ir::Op& op, const ir::TensorType& x, std::span<const std::pair<const char*, ir::TensorType>> weights,
+void check_norm(const ir::Op& op, const ir::TensorType& x,
+                std::span<const std::pair<const char*, ir::TensorType>> weights,
                 std::span<const std::pair<const char*, ir::TensorType>> statistics) {
   require_min_rank(op, "x", x, 1);
   require_float(op, "x", x);
   for (const auto& [name, type] : weights) {
-    require_type(op, name, type, dims_of(x, x.rank() - 1, x.rank()), "the last dimension of x " + ir::to_string(x));
+    require_type(op, name, type, dims_of(x, x.rank() - 1, x.rank()),
+                 "the last dimension of x " + ir::to_string(x));
   }
   for (const auto& [name, type] : statistics) {
-    require_type(op, name, type, statistics_of(x), "the leading dimensions of x " + ir::to_string(x));
+    require_type(op, name, type, statistics_of(x),
+                 "the leading dimensions of x " + ir::to_string(x));
   }
 }
 using Named = std::vector<std::pair<const char*, ir::TensorType>>;
@@ -40,7 +43,8 @@ TypeList infer_rms_norm(const ir::Op& op, Types operands, Types) {
 }
 
 TypeList infer_layer_norm_input_grad(const ir::Op& op, Types operands, Types) {
-  check_norm(op, operands[1], Named{{"gamma", operands[2]}}, Named{{"mean", operands[3]}, {"rstd", operands[4]}});
+  check_norm(op, operands[1], Named{{"gamma", operands[2]}},
+             Named{{"mean", operands[3]}, {"rstd", operands[4]}});
   require_same(op, "dy", operands[0], "x", operands[1]);
   return {operands[0]};
 }
@@ -66,9 +70,10 @@ TypeList infer_rms_norm_weight_grad(const ir::Op& op, Types operands, Types) {
   return {dims_of(x, x.rank() - 1, x.rank())};
 }
 
-// Every tensor is recognised by its rank: the rows of `full` rank, a weight, a statistic. The last factor is 'z'.
-ShardingRule norm_rule(const std::string& operand_kinds, const std::string& result_kinds, bool whole_rows, int rank,
-                       Types operands, Types results) {
+// Every tensor is recognised by its rank: the rows of `full` rank, a weight, a statistic. The last
+// factor is 'z'.
+ShardingRule norm_rule(const std::string& operand_kinds, const std::string& result_kinds,
+                       bool whole_rows, int rank, Types operands, Types results) {
   const std::string leading = factor_names(rank - 1), last = whole_rows ? "[z]" : "z";
   const auto text_of = [&](const std::string& kinds) {
     std::string text;
@@ -103,7 +108,8 @@ ShardingRule rule_norm(const ir::Op& op, Types operands, Types results) {
     }
     default: {
       const bool layer = op.kind == OpKind::kLayerNormWeightGrad;
-      ShardingRule rule = norm_rule(layer ? "xxss" : "xxs", layer ? "ww" : "w", false, rank, operands, results);
+      ShardingRule rule =
+          norm_rule(layer ? "xxss" : "xxs", layer ? "ww" : "w", false, rank, operands, results);
       rule.linear = {0};
       return rule;
     }
@@ -112,13 +118,16 @@ ShardingRule rule_norm(const ir::Op& op, Types operands, Types results) {
 
 void gradient_layer_norm(GradientContext& c) {
   Builder& b = c.builder();
-  MW_CHECK(!c.result_grad(1).valid() && !c.result_grad(2).valid(), "mean and rstd have no gradient");
+  MW_CHECK(!c.result_grad(1).valid() && !c.result_grad(2).valid(),
+           "mean and rstd have no gradient");
   const ValueId dy = c.result_grad(0), x = c.operand(0), mean = c.result(1), rstd = c.result(2);
   if (c.needs(0)) {
-    c.set_operand_grad(0, b.emit1(OpKind::kLayerNormInputGrad, ir::NoAttrs{}, {dy, x, c.operand(1), mean, rstd}));
+    c.set_operand_grad(
+        0, b.emit1(OpKind::kLayerNormInputGrad, ir::NoAttrs{}, {dy, x, c.operand(1), mean, rstd}));
   }
   if (c.needs(1) || c.needs(2)) {
-    const std::vector<ValueId> grads = b.emit(OpKind::kLayerNormWeightGrad, ir::NoAttrs{}, {dy, x, mean, rstd});
+    const std::vector<ValueId> grads =
+        b.emit(OpKind::kLayerNormWeightGrad, ir::NoAttrs{}, {dy, x, mean, rstd});
     c.set_operand_grad(1, grads[0]);
     c.set_operand_grad(2, grads[1]);
   }
@@ -128,8 +137,11 @@ void gradient_rms_norm(GradientContext& c) {
   Builder& b = c.builder();
   MW_CHECK(!c.result_grad(1).valid(), "rstd has no gradient");
   const ValueId dy = c.result_grad(0), x = c.operand(0), rstd = c.result(1);
-  if (c.needs(0)) c.set_operand_grad(0, b.emit1(OpKind::kRmsNormInputGrad, ir::NoAttrs{}, {dy, x, c.operand(1), rstd}));
-  if (c.needs(1)) c.set_operand_grad(1, b.emit1(OpKind::kRmsNormWeightGrad, ir::NoAttrs{}, {dy, x, rstd}));
+  if (c.needs(0))
+    c.set_operand_grad(
+        0, b.emit1(OpKind::kRmsNormInputGrad, ir::NoAttrs{}, {dy, x, c.operand(1), rstd}));
+  if (c.needs(1))
+    c.set_operand_grad(1, b.emit1(OpKind::kRmsNormWeightGrad, ir::NoAttrs{}, {dy, x, rstd}));
 }
 
 // --- expansions ---
@@ -149,7 +161,8 @@ struct Rows {
   ValueId repeat(ValueId statistic) const { return b.broadcast(statistic, sizes, leading); }
   ValueId weight(ValueId w) const { return b.broadcast(w, sizes, {type.rank() - 1}); }
   ValueId mean(ValueId x) const {
-    return b.scale(b.reduce(x, Reduction::kSum, {type.rank() - 1}), 1.0 / static_cast<double>(sizes.back()));
+    return b.scale(b.reduce(x, Reduction::kSum, {type.rank() - 1}),
+                   1.0 / static_cast<double>(sizes.back()));
   }
   ValueId sum_rows(ValueId x) const { return b.reduce(x, Reduction::kSum, leading); }
 };
@@ -212,24 +225,53 @@ OpCost cost_weight_grad(const ir::Op&, Types operands, Types results) {
 }  // namespace
 
 void register_norm(Registry& registry) {
-  registry.add({.kind = OpKind::kLayerNorm, .min_operands = 3, .max_operands = 3, .infer = infer_layer_norm,
-                .rule = rule_norm, .cost = cost_streaming<8>, .gradient = gradient_layer_norm,
+  registry.add({.kind = OpKind::kLayerNorm,
+                .min_operands = 3,
+                .max_operands = 3,
+                .infer = infer_layer_norm,
+                .rule = rule_norm,
+                .cost = cost_streaming<8>,
+                .gradient = gradient_layer_norm,
                 .expand = expand_layer_norm});
-  registry.add({.kind = OpKind::kLayerNormInputGrad, .min_operands = 5, .max_operands = 5,
-                .infer = infer_layer_norm_input_grad, .rule = rule_norm, .cost = cost_streaming<11>,
-                .expand = expand_layer_norm_input_grad, .in_place_operand = 0});
-  registry.add({.kind = OpKind::kLayerNormWeightGrad, .min_operands = 4, .max_operands = 4,
-                .infer = infer_layer_norm_weight_grad, .rule = rule_norm, .cost = cost_weight_grad,
+  registry.add({.kind = OpKind::kLayerNormInputGrad,
+                .min_operands = 5,
+                .max_operands = 5,
+                .infer = infer_layer_norm_input_grad,
+                .rule = rule_norm,
+                .cost = cost_streaming<11>,
+                .expand = expand_layer_norm_input_grad,
+                .in_place_operand = 0});
+  registry.add({.kind = OpKind::kLayerNormWeightGrad,
+                .min_operands = 4,
+                .max_operands = 4,
+                .infer = infer_layer_norm_weight_grad,
+                .rule = rule_norm,
+                .cost = cost_weight_grad,
                 .expand = expand_layer_norm_weight_grad});
-  registry.add({.kind = OpKind::kRmsNorm, .min_operands = 2, .max_operands = 2, .infer = infer_rms_norm,
-                .rule = rule_norm, .cost = cost_streaming<5>, .gradient = gradient_rms_norm,
+  registry.add({.kind = OpKind::kRmsNorm,
+                .min_operands = 2,
+                .max_operands = 2,
+                .infer = infer_rms_norm,
+                .rule = rule_norm,
+                .cost = cost_streaming<5>,
+                .gradient = gradient_rms_norm,
                 .expand = expand_rms_norm});
-  registry.add({.kind = OpKind::kRmsNormInputGrad, .min_operands = 4, .max_operands = 4,
-                .infer = infer_rms_norm_input_grad, .rule = rule_norm, .cost = cost_streaming<8>,
-                .expand = expand_rms_norm_input_grad, .in_place_operand = 0});
-  registry.add({.kind = OpKind::kRmsNormWeightGrad, .min_operands = 3, .max_operands = 3,
-                .infer = infer_rms_norm_weight_grad, .rule = rule_norm, .cost = cost_weight_grad,
-                .expand = expand_rms_norm_weight_grad, .can_accumulate = true});
+  registry.add({.kind = OpKind::kRmsNormInputGrad,
+                .min_operands = 4,
+                .max_operands = 4,
+                .infer = infer_rms_norm_input_grad,
+                .rule = rule_norm,
+                .cost = cost_streaming<8>,
+                .expand = expand_rms_norm_input_grad,
+                .in_place_operand = 0});
+  registry.add({.kind = OpKind::kRmsNormWeightGrad,
+                .min_operands = 3,
+                .max_operands = 3,
+                .infer = infer_rms_norm_weight_grad,
+                .rule = rule_norm,
+                .cost = cost_weight_grad,
+                .expand = expand_rms_norm_weight_grad,
+                .can_accumulate = true});
 }
 
 }  // namespace mw::ops

@@ -1,5 +1,6 @@
-// What an op means: shape inference, sharding rule, cost, gradient, expansion. One file an op family defines its
-// OpDefs and registers them in registry.cc; everything else in the project asks op_def(kind).
+// What an op means: shape inference, sharding rule, cost, gradient, expansion. One file an op
+// family defines its OpDefs and registers them in registry.cc; everything else in the project asks
+// op_def(kind).
 #pragma once
 
 #include <span>
@@ -17,51 +18,57 @@ class GradientContext;
 struct Factor {
   char name = '?';
   int64_t size = 0;
-  // In no result: the op reduces over it, so sharding it leaves the result partial with this reduction.
+  // In no result: the op reduces over it, so sharding it leaves the result partial with this
+  // reduction.
   bool contracted = false;
   ir::Reduction reduction = ir::Reduction::kSum;
   // False: the op needs all of it on every device (a softmax row, a convolution's image height).
   bool shardable = true;
-  // The kernel does not read it (cross_entropy_loss's logits): it may be sharded and leaves the results whole.
+  // The kernel does not read it (cross_entropy_loss's logits): it may be sharded and leaves the
+  // results whole.
   bool ignored = false;
 };
 
-// "b m k, k n -> b m n": for every dimension of every operand and result its factors, major first (a reshape that
-// joins two dimensions has two factors in one dimension; only the first of them can be sharded).
+// "b m k, k n -> b m n": for every dimension of every operand and result its factors, major first
+// (a reshape that joins two dimensions has two factors in one dimension; only the first of them can
+// be sharded).
 struct ShardingRule {
   std::vector<Factor> factors;
   using Dims = std::vector<std::vector<int>>;  // [dimension] -> indices into factors
   std::vector<Dims> operands;
   std::vector<Dims> results;
 
-  // Through which operands a pending sum may pass. kEach: the op is linear in each of `linear` while the others
-  // are whole (dot). kJoint: linear in all of them together, so all must be partial alike (add). An operand that is
-  // not listed must not be partial: a forgotten all-reduce is a compile error.
+  // Through which operands a pending sum may pass. kEach: the op is linear in each of `linear`
+  // while the others are whole (dot). kJoint: linear in all of them together, so all must be
+  // partial alike (add). An operand that is not listed must not be partial: a forgotten all-reduce
+  // is a compile error.
   enum class Linearity : uint8_t { kEach, kJoint } linearity = Linearity::kEach;
   std::vector<int> linear;
   // A sharded contracted factor leaves every result partial.
-  // For padded shards: whether zeros in the padded tail of an operand give zeros in the padded tail of the result
-  // (true for dot, mul, scale, relu…; false for exp, bias_add, cross_entropy).
+  // For padded shards: whether zeros in the padded tail of an operand give zeros in the padded tail
+  // of the result (true for dot, mul, scale, relu…; false for exp, bias_add, cross_entropy).
   bool zero_preserving = true;
 
   // "b s k, n k -> b s n"; factor names in order of appearance.
   std::string to_string() const;
 };
 
-// Builds a rule from its text; sizes are read from the types. A dimension "(b s)" has two factors; "." is a factor of
-// its own that cannot be sharded; a factor in brackets "[k]" cannot be sharded wherever it stands; "~k" is an ignored
-// factor. A tensor of rank 0 is written as nothing: "b s d, , b -> b s d". Contracted factors are sums until
-// set_reduction says otherwise. Factors that are not the first of a dimension become unshardable.
-// REQUIRES: the text fits the ranks of the types.
+// Builds a rule from its text; sizes are read from the types. A dimension "(b s)" has two factors;
+// "." is a factor of its own that cannot be sharded; a factor in brackets "[k]" cannot be sharded
+// wherever it stands; "~k" is an ignored factor. A tensor of rank 0 is written as nothing: "b s d,
+// , b -> b s d". Contracted factors are sums until set_reduction says otherwise. Factors that are
+// not the first of a dimension become unshardable. REQUIRES: the text fits the ranks of the types.
 ShardingRule make_rule(const std::string& text, std::span<const ir::TensorType> operands,
                        std::span<const ir::TensorType> results);
 void set_reduction(ShardingRule& rule, ir::Reduction reduction);  // of every contracted factor
-// All dimensions of equal position and size move together; operands of rank 0 or with size 1 dimensions broadcast.
-ShardingRule elementwise_rule(std::span<const ir::TensorType> operands, std::span<const ir::TensorType> results);
+// All dimensions of equal position and size move together; operands of rank 0 or with size 1
+// dimensions broadcast.
+ShardingRule elementwise_rule(std::span<const ir::TensorType> operands,
+                              std::span<const ir::TensorType> results);
 
 struct OpCost {
-  double flops = 0;       // multiply and add count two
-  double bytes = 0;       // read and written, once each
+  double flops = 0;  // multiply and add count two
+  double bytes = 0;  // read and written, once each
   bool matrix_product = false;
 };
 
@@ -76,58 +83,72 @@ struct LocalLayout {
 struct OpDef {
   ir::OpKind kind;
   int min_operands = 0, max_operands = 0;  // max -1: any number
-  // Result types from operand types; throws Error "op_name: …" on operands that do not fit. Ops whose result type is not
-  // a function of operands and attributes (constant, broadcast, reshape, random, view, convert) get `declared` and check it.
-  // Operands come without the accumulator of an accumulating op; call ops::infer, which also checks operand counts.
+  // Result types from operand types; throws Error "op_name: …" on operands that do not fit. Ops
+  // whose result type is not a function of operands and attributes (constant, broadcast, reshape,
+  // random, view, convert) get `declared` and check it. Operands come without the accumulator of an
+  // accumulating op; call ops::infer, which also checks operand counts.
   std::vector<ir::TensorType> (*infer)(const ir::Op& op, std::span<const ir::TensorType> operands,
                                        std::span<const ir::TensorType> declared) = nullptr;
   ShardingRule (*rule)(const ir::Op& op, std::span<const ir::TensorType> operands,
                        std::span<const ir::TensorType> results) = nullptr;
   OpCost (*cost)(const ir::Op& op, std::span<const ir::TensorType> operands,
                  std::span<const ir::TensorType> results) = nullptr;
-  // Emits the gradient through context.builder(); null: not differentiable (integers, collectives, gradients).
-  // The gradient is a list of ops, none of which makes both an input and a weight gradient.
+  // Emits the gradient through context.builder(); null: not differentiable (integers, collectives,
+  // gradients). The gradient is a list of ops, none of which makes both an input and a weight
+  // gradient.
   void (*gradient)(GradientContext& context) = nullptr;
-  // Rewrites attributes for a shard (global offsets, local slice bounds); null: attributes hold as they are.
+  // Rewrites attributes for a shard (global offsets, local slice bounds); null: attributes hold as
+  // they are.
   void (*localize)(ir::Op& op, const LocalLayout& layout) = nullptr;
-  // Composites: the same function in primitives; the oracle of the kernel's tests. Returns the results.
-  std::vector<ValueId> (*expand)(Builder& builder, const ir::Op& op, std::span<const ValueId> operands) = nullptr;
-  // Result 0 may be written over this operand's memory if it is not read later (same type); -1: none.
+  // Composites: the same function in primitives; the oracle of the kernel's tests. Returns the
+  // results.
+  std::vector<ValueId> (*expand)(Builder& builder, const ir::Op& op,
+                                 std::span<const ValueId> operands) = nullptr;
+  // Result 0 may be written over this operand's memory if it is not read later (same type); -1:
+  // none.
   int in_place_operand = -1;
-  // [result] -> the operand whose memory it is always written to (accumulate, zero, assemble, adamw), -1: none.
-  // Unlike in_place_operand this is part of the op's meaning.
+  // [result] -> the operand whose memory it is always written to (accumulate, zero, assemble,
+  // adamw), -1: none. Unlike in_place_operand this is part of the op's meaning.
   std::vector<int> aliases = {};
-  // The op can add to an accumulator inside its kernel (dot, weight gradients): `accumulates` may be set.
+  // The op can add to an accumulator inside its kernel (dot, weight gradients): `accumulates` may
+  // be set.
   bool can_accumulate = false;
 };
 
 const OpDef& op_def(ir::OpKind kind);
 
-// Checks the number of operands, infers, checks an accumulator (the last operand of an accumulating op: the type of
-// result 0) and, where `declared` is given, that the inferred types are the declared ones. Throws Error "op_name: …".
+// Checks the number of operands, infers, checks an accumulator (the last operand of an accumulating
+// op: the type of result 0) and, where `declared` is given, that the inferred types are the
+// declared ones. Throws Error "op_name: …".
 std::vector<ir::TensorType> infer(const ir::Op& op, std::span<const ir::TensorType> operands,
                                   std::span<const ir::TensorType> declared = {});
 
-// Checks that every op's result types are what its OpDef infers. Throws CheckFailure naming graph and op.
+// Checks that every op's result types are what its OpDef infers. Throws CheckFailure naming graph
+// and op.
 void verify_types(const ir::Graph& graph);
 
 std::vector<ir::TensorType> operand_types(const ir::Graph& graph, const ir::Op& op);
 std::vector<ir::TensorType> result_types(const ir::Graph& graph, const ir::Op& op);
-// An accumulating op's rule has one more operand, the accumulator, with the factors of result 0; its pending sum must
-// be that of the result. REQUIRES: the kind has a rule.
+// An accumulating op's rule has one more operand, the accumulator, with the factors of result 0;
+// its pending sum must be that of the result. REQUIRES: the kind has a rule.
 ShardingRule rule_of(const ir::Graph& graph, const ir::Op& op);
 OpCost cost_of(const ir::Graph& graph, const ir::Op& op);
-// Result i of the op always lies in the memory of this operand; -1: in its own. With `accumulates`, result 0 lies in
-// the last operand.
+// Result i of the op always lies in the memory of this operand; -1: in its own. With `accumulates`,
+// result 0 lies in the last operand.
 int alias_operand(const ir::Op& op, int result);
-// Emits the op's expansion. REQUIRES: the kind has one and the op is not a shard (offsets without axes).
+// Emits the op's expansion. REQUIRES: the kind has one and the op is not a shard (offsets without
+// axes).
 std::vector<ValueId> expand(Builder& builder, const ir::Op& op, std::span<const ValueId> operands);
 
 // One op's gradient in the making.
 class GradientContext {
  public:
-  GradientContext(Builder& builder, ir::Op op, std::vector<ValueId> result_grads, std::vector<bool> needed)
-      : builder_(builder), op_(std::move(op)), result_grads_(std::move(result_grads)), needed_(std::move(needed)),
+  GradientContext(Builder& builder, ir::Op op, std::vector<ValueId> result_grads,
+                  std::vector<bool> needed)
+      : builder_(builder),
+        op_(std::move(op)),
+        result_grads_(std::move(result_grads)),
+        needed_(std::move(needed)),
         operand_grads_(op_.operands.size()) {}
 
   Builder& builder() { return builder_; }

@@ -13,19 +13,27 @@ using Examples = std::vector<OpExample>;
 void add_primitives(Examples& e) {
   const std::string x = "f32[2,3]", positive = "f32[2,3] positive";
   e.push_back({K::kConstant, ir::ConstantAttrs{2}, {}, {x}});
-  for (const K kind : {K::kAdd, K::kSub, K::kMul, K::kMax, K::kMin}) e.push_back({kind, ir::NoAttrs{}, {x, x}});
+  for (const K kind : {K::kAdd, K::kSub, K::kMul, K::kMax, K::kMin})
+    e.push_back({kind, ir::NoAttrs{}, {x, x}});
   e.push_back({K::kDiv, ir::NoAttrs{}, {x, positive}});
-  for (const K kind : {K::kNeg, K::kExp, K::kTanh, K::kErf, K::kRelu}) e.push_back({kind, ir::NoAttrs{}, {x}});
-  for (const K kind : {K::kLog, K::kSqrt, K::kRsqrt}) e.push_back({kind, ir::NoAttrs{}, {positive}});
+  for (const K kind : {K::kNeg, K::kExp, K::kTanh, K::kErf, K::kRelu})
+    e.push_back({kind, ir::NoAttrs{}, {x}});
+  for (const K kind : {K::kLog, K::kSqrt, K::kRsqrt})
+    e.push_back({kind, ir::NoAttrs{}, {positive}});
   e.push_back({K::kScale, ir::ScaleAttrs{-0.5}, {x}});
   e.push_back({K::kCompare, ir::CompareAttrs{ir::CompareAttrs::Direction::kLt}, {x, x}});
   e.push_back({K::kSelect, ir::NoAttrs{}, {"bool[2,3]", x, x}});
   e.push_back({K::kSelect, ir::NoAttrs{}, {"bool[]", x, x}});
   e.push_back({K::kConvert, ir::NoAttrs{}, {x}, {"bf16[2,3]"}});
   e.push_back({K::kConvert, ir::NoAttrs{}, {"i32[2] below 9"}, {"f32[2]"}});
-  e.push_back({K::kRandom, ir::RandomAttrs{ir::RandomAttrs::Distribution::kNormal, 0, 0.02, "w", {2, 3}, {}}, {}, {x}});
-  e.push_back({K::kRandom, ir::RandomAttrs{ir::RandomAttrs::Distribution::kUniform, 1, 2, "w", {2, 3}, {}},
-               {"i64[] below 9"}, {x}});
+  e.push_back({K::kRandom,
+               ir::RandomAttrs{ir::RandomAttrs::Distribution::kNormal, 0, 0.02, "w", {2, 3}, {}},
+               {},
+               {x}});
+  e.push_back({K::kRandom,
+               ir::RandomAttrs{ir::RandomAttrs::Distribution::kUniform, 1, 2, "w", {2, 3}, {}},
+               {"i64[] below 9"},
+               {x}});
 }
 
 void add_shape_ops(Examples& e) {
@@ -55,8 +63,11 @@ void add_products(Examples& e) {
   e.push_back({K::kDot, ir::DotAttrs{"k", "k", ""}, {"f32[4]", "f32[4]"}});
   e.push_back({K::kConv, ir::ConvAttrs{{1, 1}, {0, 0}, {}}, {"f32[2,3,5,4]", "f32[2,3,3,3]"}});
   e.push_back({K::kConv, ir::ConvAttrs{{2, 1}, {1, 2}, {}}, {"f32[1,2,6,4]", "f32[3,2,3,2]"}});
-  e.push_back({K::kConvInputGrad, ir::ConvAttrs{{1, 1}, {0, 0}, {5, 4}}, {"f32[2,2,3,2]", "f32[2,3,3,3]"}});
-  e.push_back({K::kConvWeightGrad, ir::ConvAttrs{{1, 1}, {0, 0}, {3, 3}}, {"f32[2,3,5,4]", "f32[2,2,3,2]"}});
+  e.push_back(
+      {K::kConvInputGrad, ir::ConvAttrs{{1, 1}, {0, 0}, {5, 4}}, {"f32[2,2,3,2]", "f32[2,3,3,3]"}});
+  e.push_back({K::kConvWeightGrad,
+               ir::ConvAttrs{{1, 1}, {0, 0}, {3, 3}},
+               {"f32[2,3,5,4]", "f32[2,2,3,2]"}});
 }
 
 void add_rowwise(Examples& e) {
@@ -96,7 +107,8 @@ ir::AttentionAttrs attention(bool packed, bool causal, double dropout) {
 
 void add_attention(Examples& e) {
   const std::string positions = "i32[2,3] positions", out = "f32[2,3,4,2]", lse = "f32[2,4,3]";
-  const std::string qkv = "f32[2,3,3,4,2]", kv = "f32[2,3,2,2]", scalar = "i64[] below 9", ids = "i64[2] below 9";
+  const std::string qkv = "f32[2,3,3,4,2]", kv = "f32[2,3,2,2]", scalar = "i64[] below 9",
+                    ids = "i64[2] below 9";
   e.push_back({K::kRopeTable, ir::RopeAttrs{10000, 4}, {positions}});
   e.push_back({K::kRope, ir::NoAttrs{}, {"f32[2,3,2,4]", "f32[2,3,2]", "f32[2,3,2]"}});
   e.push_back({K::kRopeGrad, ir::NoAttrs{}, {"f32[2,3,2,4]", "f32[2,3,2]", "f32[2,3,2]"}});
@@ -106,10 +118,14 @@ void add_attention(Examples& e) {
   }
   e.push_back({K::kAttention, attention(false, true, 0), {out, out, out, positions}});
   e.push_back({K::kAttention, attention(true, true, 0.3), {qkv, positions, scalar, scalar, ids}});
-  e.push_back({K::kAttention, attention(false, true, 0.3), {out, kv, kv, positions, scalar, scalar, ids}});
+  e.push_back(
+      {K::kAttention, attention(false, true, 0.3), {out, kv, kv, positions, scalar, scalar, ids}});
   e.push_back({K::kAttentionGrad, attention(true, true, 0), {out, qkv, out, lse, positions}});
-  e.push_back({K::kAttentionGrad, attention(false, true, 0), {out, out, kv, kv, out, lse, positions}});
-  e.push_back({K::kAttentionGrad, attention(true, true, 0.3), {out, qkv, out, lse, positions, scalar, scalar, ids}});
+  e.push_back(
+      {K::kAttentionGrad, attention(false, true, 0), {out, out, kv, kv, out, lse, positions}});
+  e.push_back({K::kAttentionGrad,
+               attention(true, true, 0.3),
+               {out, qkv, out, lse, positions, scalar, scalar, ids}});
 }
 
 void add_vocabulary(Examples& e) {
@@ -131,7 +147,8 @@ void add_vocabulary(Examples& e) {
   dropout.rate = 0.4;
   dropout.site = "h.0.mlp";
   dropout.features = 8;
-  const std::vector<std::string> random{"i64[] below 9", "i64[] below 9", "i64[2] below 9", "i32[2,3] positions"};
+  const std::vector<std::string> random{"i64[] below 9", "i64[] below 9", "i64[2] below 9",
+                                        "i32[2,3] positions"};
   for (const char* x : {"f32[2,3,8]", "f32[2,3,4,2]"}) {
     OpExample example{K::kDropout, dropout, {x}};
     example.operands.insert(example.operands.end(), random.begin(), random.end());
@@ -145,7 +162,8 @@ void add_state_and_update(Examples& e) {
   e.push_back({K::kView, ir::ViewAttrs{2}, {"f32[10]"}, {"f32[2,3]"}});
   e.push_back({K::kAssemble, ir::AssembleAttrs{{0, 6}}, {"f32[10]", "f32[2,3]", "f32[4]"}});
   ir::FlatAttrs flat;
-  flat.groups = {{{0, 300, 0, true, true, {}}, {512, 600, 1, false, true, {}}}, {{0, 256, 2, true, true, {}}}};
+  flat.groups = {{{0, 300, 0, true, true, {}}, {512, 600, 1, false, true, {}}},
+                 {{0, 256, 2, true, true, {}}}};
   flat.group_elements = {768, 256};
   flat.parameters = 3;
   flat.max_norm = 1;
@@ -156,8 +174,10 @@ void add_state_and_update(Examples& e) {
   one.groups.pop_back();
   one.group_elements.pop_back();
   one.weight_decay = 0.1;
-  e.push_back({K::kAdamW, one,
-               {"f32[768]", "f32[768]", "f32[768]", "f32[768] positive", "f32[]", "f32[] positive", "i64[] ones"}});
+  e.push_back({K::kAdamW,
+               one,
+               {"f32[768]", "f32[768]", "f32[768]", "f32[768] positive", "f32[]", "f32[] positive",
+                "i64[] ones"}});
 }
 
 void add_collectives(Examples& e) {
@@ -244,7 +264,8 @@ Tensor sample(const std::string& operand, uint64_t seed) {
 
 std::vector<Tensor> samples(const OpExample& example) {
   std::vector<Tensor> tensors;
-  for (const std::string& operand : example.operands) tensors.push_back(sample(operand, tensors.size() + 1));
+  for (const std::string& operand : example.operands)
+    tensors.push_back(sample(operand, tensors.size() + 1));
   return tensors;
 }
 

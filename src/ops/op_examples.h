@@ -11,8 +11,8 @@ namespace mw::ops::test {
 struct OpExample {
   ir::OpKind kind;
   ir::Attributes attrs = ir::NoAttrs{};
-  // "f32[2,3]", with a word for values that are not plain: "i32[2,4] positions", "i32[2,4] below 7", "i32[2,4] targets 7"
-  // (one is ignored), "f32[3] positive", "bool[3]" (mixed).
+  // "f32[2,3]", with a word for values that are not plain: "i32[2,4] positions", "i32[2,4] below
+  // 7", "i32[2,4] targets 7" (one is ignored), "f32[3] positive", "bool[3]" (mixed).
   std::vector<std::string> operands;
   std::vector<std::string> declared = {};
 };

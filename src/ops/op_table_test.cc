@@ -1,4 +1,5 @@
-// Every op kind: what it infers, its rule, its cost, against a golden table. MW_BLESS=1 rewrites it.
+// Every op kind: what it infers, its rule, its cost, against a golden table. MW_BLESS=1 rewrites
+// it.
 #include <cstdlib>
 #include <fstream>
 #include <set>
@@ -16,8 +17,8 @@
 namespace mw::ops {
 namespace {
 
-using test::OpExample;
 using test::op_examples;
+using test::OpExample;
 
 std::string types_text(const std::vector<ir::TensorType>& types) {
   std::vector<std::string> texts;
@@ -30,11 +31,15 @@ std::string rule_text(const ShardingRule& rule) {
   std::string reductions;
   for (const Factor& factor : rule.factors) {
     if (!factor.contracted || !factor.shardable) continue;
-    reductions += fmt::format(" {}:{}", factor.name, factor.reduction == ir::Reduction::kSum ? "sum" : factor.reduction == ir::Reduction::kMax ? "max" : "min");
+    reductions += fmt::format(" {}:{}", factor.name,
+                              factor.reduction == ir::Reduction::kSum   ? "sum"
+                              : factor.reduction == ir::Reduction::kMax ? "max"
+                                                                        : "min");
   }
   if (!reductions.empty()) text += "; contracts" + reductions;
   if (!rule.linear.empty()) {
-    text += fmt::format("; linear {} {{{}}}", rule.linearity == ShardingRule::Linearity::kEach ? "each" : "joint",
+    text += fmt::format("; linear {} {{{}}}",
+                        rule.linearity == ShardingRule::Linearity::kEach ? "each" : "joint",
                         fmt::join(rule.linear, ","));
   }
   if (!rule.zero_preserving) text += "; not zero preserving";
@@ -46,13 +51,16 @@ std::string table() {
   for (const OpExample& example : op_examples()) {
     const ir::Op op = test::op_of(example);
     const std::vector<ir::TensorType> operands = test::parse_types(example.operands);
-    const std::vector<ir::TensorType> results = infer(op, operands, test::parse_types(example.declared));
+    const std::vector<ir::TensorType> results =
+        infer(op, operands, test::parse_types(example.declared));
     const OpDef& def = op_def(op.kind);
     const OpCost cost = def.cost(op, operands, results);
-    text += fmt::format("{}{}: {} -> {}\n", ir::op_name(op.kind), ir::to_string(op.attrs), types_text(operands),
-                        types_text(results));
-    text += fmt::format("  rule {}\n", def.rule != nullptr ? rule_text(def.rule(op, operands, results)) : "none");
-    text += fmt::format("  cost {} flops{}, {} bytes\n", cost.flops, cost.matrix_product ? " (product)" : "", cost.bytes);
+    text += fmt::format("{}{}: {} -> {}\n", ir::op_name(op.kind), ir::to_string(op.attrs),
+                        types_text(operands), types_text(results));
+    text += fmt::format("  rule {}\n",
+                        def.rule != nullptr ? rule_text(def.rule(op, operands, results)) : "none");
+    text += fmt::format("  cost {} flops{}, {} bytes\n", cost.flops,
+                        cost.matrix_product ? " (product)" : "", cost.bytes);
     std::vector<std::string> has;
     if (def.gradient != nullptr) has.push_back("gradient");
     if (def.expand != nullptr) has.push_back("expansion");
@@ -94,15 +102,18 @@ TEST_CASE("a rule names every dimension of every operand and result with the dim
     if (def.rule == nullptr) continue;
     CAPTURE(ir::op_name(op.kind));
     const std::vector<ir::TensorType> operands = test::parse_types(example.operands);
-    const std::vector<ir::TensorType> results = infer(op, operands, test::parse_types(example.declared));
+    const std::vector<ir::TensorType> results =
+        infer(op, operands, test::parse_types(example.declared));
     const ShardingRule rule = def.rule(op, operands, results);
-    const auto check = [&](const std::vector<ShardingRule::Dims>& tensors, const std::vector<ir::TensorType>& types) {
+    const auto check = [&](const std::vector<ShardingRule::Dims>& tensors,
+                           const std::vector<ir::TensorType>& types) {
       REQUIRE(tensors.size() == types.size());
       for (size_t t = 0; t < types.size(); ++t) {
         REQUIRE(static_cast<int>(tensors[t].size()) == types[t].rank());
         for (size_t d = 0; d < tensors[t].size(); ++d) {
           int64_t size = 1;
-          for (const int index : tensors[t][d]) size *= rule.factors[static_cast<size_t>(index)].size;
+          for (const int index : tensors[t][d])
+            size *= rule.factors[static_cast<size_t>(index)].size;
           CHECK(size == types[t].dims[d].size);
         }
       }
@@ -119,7 +130,8 @@ TEST_CASE("in place and alias operands have the type of the result that lies in 
     const std::vector<ir::TensorType> operands = test::parse_types(example.operands);
     const std::vector<ir::TensorType> results =
         infer(test::op_of(example), operands, test::parse_types(example.declared));
-    if (def.in_place_operand >= 0) CHECK(operands[static_cast<size_t>(def.in_place_operand)] == results[0]);
+    if (def.in_place_operand >= 0)
+      CHECK(operands[static_cast<size_t>(def.in_place_operand)] == results[0]);
     for (size_t r = 0; r < def.aliases.size(); ++r) {
       if (example.kind == ir::OpKind::kView) continue;  // lies inside
       CHECK(operands[static_cast<size_t>(def.aliases[r])] == results[r]);
@@ -130,7 +142,8 @@ TEST_CASE("in place and alias operands have the type of the result that lies in 
 TEST_CASE("rules are read from and written as text") {
   const auto types = [](const std::vector<std::string>& texts) { return test::parse_types(texts); };
   const ShardingRule rule =
-      make_rule("b (k g) [d], b k . , -> b (k g) ~v", types({"f32[2,6,4]", "f32[2,3,5]", "f32[]"}), types({"f32[2,6,9]"}));
+      make_rule("b (k g) [d], b k . , -> b (k g) ~v", types({"f32[2,6,4]", "f32[2,3,5]", "f32[]"}),
+                types({"f32[2,6,9]"}));
   CHECK(rule.to_string() == "b (k g) [d], b k .,  -> b (k g) ~v");
   CHECK(rule.factors[1].size == 3);
   CHECK(rule.factors[2].size == 2);
@@ -145,7 +158,8 @@ TEST_CASE("rules are read from and written as text") {
 
 TEST_CASE("an accumulating op has a rule and a cost with its accumulator") {
   ir::Graph graph;
-  const ValueId dy = graph.add_input(test::parse_type("f32[8,4]"), "dy"), x = graph.add_input(test::parse_type("f32[8,5]"), "x");
+  const ValueId dy = graph.add_input(test::parse_type("f32[8,4]"), "dy"),
+                x = graph.add_input(test::parse_type("f32[8,5]"), "x");
   const ValueId acc = graph.add_input(test::parse_type("f32[4,5]"), "acc");
   ir::Op op;
   op.kind = ir::OpKind::kDot;

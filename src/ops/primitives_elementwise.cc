@@ -1,4 +1,5 @@
-// Elementwise primitives. At a tie, max and min give the gradient to the first operand; relu gives 0 at 0.
+// Elementwise primitives. At a tie, max and min give the gradient to the first operand; relu gives
+// 0 at 0.
 #include <numbers>
 
 #include "ops/builder.h"
@@ -37,7 +38,8 @@ TypeList infer_select(const ir::Op& op, Types operands, Types) {
 TypeList infer_convert(const ir::Op& op, Types operands, Types declared) {
   require_declared(op, declared, 1);
   if (operands[0].dims != declared[0].dims) {
-    reject(op, "result {} must have the dimensions of x {}", ir::to_string(declared[0]), ir::to_string(operands[0]));
+    reject(op, "result {} must have the dimensions of x {}", ir::to_string(declared[0]),
+           ir::to_string(operands[0]));
   }
   return {declared[0]};
 }
@@ -114,11 +116,17 @@ void gradient_extremum(GradientContext& c) {
   if (c.needs(1)) c.set_operand_grad(1, b.select(mask, zero, dy));
 }
 
-void gradient_neg(GradientContext& c) { c.set_operand_grad(0, c.builder().unary(OpKind::kNeg, c.result_grad(0))); }
+void gradient_neg(GradientContext& c) {
+  c.set_operand_grad(0, c.builder().unary(OpKind::kNeg, c.result_grad(0)));
+}
 
-void gradient_exp(GradientContext& c) { c.set_operand_grad(0, c.builder().mul(c.result_grad(0), c.result(0))); }
+void gradient_exp(GradientContext& c) {
+  c.set_operand_grad(0, c.builder().mul(c.result_grad(0), c.result(0)));
+}
 
-void gradient_log(GradientContext& c) { c.set_operand_grad(0, c.builder().div(c.result_grad(0), c.operand(0))); }
+void gradient_log(GradientContext& c) {
+  c.set_operand_grad(0, c.builder().div(c.result_grad(0), c.operand(0)));
+}
 
 void gradient_tanh(GradientContext& c) {  // dy - dy * y^2
   Builder& b = c.builder();
@@ -168,16 +176,28 @@ using Rule = decltype(OpDef::rule);
 using Gradient = decltype(OpDef::gradient);
 
 void add_binary(Registry& registry, OpKind kind, Rule rule, Gradient gradient) {
-  registry.add({.kind = kind, .min_operands = 2, .max_operands = 2, .infer = infer_binary, .rule = rule,
-                .cost = cost_streaming<1>, .gradient = gradient, .in_place_operand = 0});
+  registry.add({.kind = kind,
+                .min_operands = 2,
+                .max_operands = 2,
+                .infer = infer_binary,
+                .rule = rule,
+                .cost = cost_streaming<1>,
+                .gradient = gradient,
+                .in_place_operand = 0});
 }
 
 // flops: of a polynomial of single precision, about what a vector math library takes.
 template <int kFlops>
-void add_unary(Registry& registry, OpKind kind, Rule rule, Gradient gradient, bool any_dtype = false) {
-  registry.add({.kind = kind, .min_operands = 1, .max_operands = 1,
-                .infer = any_dtype ? infer_first : infer_float_unary, .rule = rule, .cost = cost_streaming<kFlops>,
-                .gradient = gradient, .in_place_operand = 0});
+void add_unary(Registry& registry, OpKind kind, Rule rule, Gradient gradient,
+               bool any_dtype = false) {
+  registry.add({.kind = kind,
+                .min_operands = 1,
+                .max_operands = 1,
+                .infer = any_dtype ? infer_first : infer_float_unary,
+                .rule = rule,
+                .cost = cost_streaming<kFlops>,
+                .gradient = gradient,
+                .in_place_operand = 0});
 }
 
 }  // namespace
@@ -199,12 +219,26 @@ void register_elementwise(Registry& registry) {
   add_unary<1>(registry, OpKind::kSqrt, rule_elementwise, gradient_sqrt);
   add_unary<2>(registry, OpKind::kRsqrt, rule_not_zero_preserving, gradient_rsqrt);
   add_unary<15>(registry, OpKind::kErf, rule_elementwise, gradient_erf);
-  registry.add({.kind = OpKind::kCompare, .min_operands = 2, .max_operands = 2, .infer = infer_compare,
-                .rule = rule_not_zero_preserving, .cost = cost_streaming<1>});
-  registry.add({.kind = OpKind::kSelect, .min_operands = 3, .max_operands = 3, .infer = infer_select,
-                .rule = rule_select, .cost = cost_streaming<1>, .gradient = gradient_select});
-  registry.add({.kind = OpKind::kConvert, .min_operands = 1, .max_operands = 1, .infer = infer_convert,
-                .rule = rule_convert, .cost = cost_streaming<1>, .gradient = gradient_convert});
+  registry.add({.kind = OpKind::kCompare,
+                .min_operands = 2,
+                .max_operands = 2,
+                .infer = infer_compare,
+                .rule = rule_not_zero_preserving,
+                .cost = cost_streaming<1>});
+  registry.add({.kind = OpKind::kSelect,
+                .min_operands = 3,
+                .max_operands = 3,
+                .infer = infer_select,
+                .rule = rule_select,
+                .cost = cost_streaming<1>,
+                .gradient = gradient_select});
+  registry.add({.kind = OpKind::kConvert,
+                .min_operands = 1,
+                .max_operands = 1,
+                .infer = infer_convert,
+                .rule = rule_convert,
+                .cost = cost_streaming<1>,
+                .gradient = gradient_convert});
 }
 
 }  // namespace mw::ops

@@ -11,10 +11,12 @@ using ir::RandomAttrs;
 TypeList infer_random(const ir::Op& op, Types operands, Types declared) {
   require_declared(op, declared, 1);
   require_float(op, "result", declared[0]);
-  if (!operands.empty()) require_type(op, "seed", operands[0], ir::make_type(DType::kI64, {}), "a scalar");
+  if (!operands.empty())
+    require_type(op, "seed", operands[0], ir::make_type(DType::kI64, {}), "a scalar");
   const RandomAttrs& attrs = op.as<RandomAttrs>();
   const size_t rank = declared[0].dims.size();
-  if (attrs.global_sizes.size() != rank || (!attrs.offsets.empty() && attrs.offsets.size() != rank)) {
+  if (attrs.global_sizes.size() != rank ||
+      (!attrs.offsets.empty() && attrs.offsets.size() != rank)) {
     reject(op, "global_sizes (and offsets) must have one entry for each dimension of the result {}",
            ir::to_string(declared[0]));
   }
@@ -41,18 +43,28 @@ void localize_random(ir::Op& op, const LocalLayout& layout) {
   for (int d = 0; d < global.rank(); ++d) {
     const ir::Axes& axes = layout.results[0][static_cast<size_t>(d)];
     attrs.global_sizes.push_back(global.dim(d));
-    attrs.offsets.push_back(axes.empty() ? ir::ShardOffset{} : ir::ShardOffset{axes, global.dim(d)});
+    attrs.offsets.push_back(axes.empty() ? ir::ShardOffset{}
+                                         : ir::ShardOffset{axes, global.dim(d)});
   }
 }
 
 }  // namespace
 
 void register_random(Registry& registry) {
-  registry.add({.kind = OpKind::kConstant, .min_operands = 0, .max_operands = 0, .infer = infer_declared,
-                .rule = rule_constant, .cost = cost_streaming<0>});
+  registry.add({.kind = OpKind::kConstant,
+                .min_operands = 0,
+                .max_operands = 0,
+                .infer = infer_declared,
+                .rule = rule_constant,
+                .cost = cost_streaming<0>});
   // Box-Muller over Philox: about 60 operations a number.
-  registry.add({.kind = OpKind::kRandom, .min_operands = 0, .max_operands = 1, .infer = infer_random,
-                .rule = rule_of_result, .cost = cost_streaming<60>, .localize = localize_random});
+  registry.add({.kind = OpKind::kRandom,
+                .min_operands = 0,
+                .max_operands = 1,
+                .infer = infer_random,
+                .rule = rule_of_result,
+                .cost = cost_streaming<60>,
+                .localize = localize_random});
 }
 
 }  // namespace mw::ops

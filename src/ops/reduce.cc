@@ -23,7 +23,8 @@ TypeList infer_reduce(const ir::Op& op, Types operands, Types) {
   int before = -1;
   for (const int d : attrs.dims) {
     if (d <= before || d >= x.rank()) {
-      reject(op, "dims [{}] must be ascending dimensions of x {}", fmt::join(attrs.dims, ","), ir::to_string(x));
+      reject(op, "dims [{}] must be ascending dimensions of x {}", fmt::join(attrs.dims, ","),
+             ir::to_string(x));
     }
     before = d;
   }
@@ -75,12 +76,16 @@ void gradient_reduce(GradientContext& c) {
 }  // namespace
 
 void register_reduce(Registry& registry) {
-  registry.add({.kind = OpKind::kReduce, .min_operands = 1, .max_operands = 1, .infer = infer_reduce,
+  registry.add({.kind = OpKind::kReduce,
+                .min_operands = 1,
+                .max_operands = 1,
+                .infer = infer_reduce,
                 .rule = rule_reduce,
-                .cost = [](const ir::Op&, Types operands, Types results) {
-                  return OpCost{.flops = static_cast<double>(operands[0].elements()),
-                                .bytes = tensor_bytes(operands) + tensor_bytes(results)};
-                },
+                .cost =
+                    [](const ir::Op&, Types operands, Types results) {
+                      return OpCost{.flops = static_cast<double>(operands[0].elements()),
+                                    .bytes = tensor_bytes(operands) + tensor_bytes(results)};
+                    },
                 .gradient = gradient_reduce});
 }
 

@@ -72,7 +72,8 @@ std::vector<ir::TensorType> infer(const ir::Op& op, std::span<const ir::TensorTy
     }
     for (size_t i = 0; i < results.size(); ++i) {
       if (results[i] == declared[i]) continue;
-      reject(op, "result {} is {}, declared as {}", i, ir::to_string(results[i]), ir::to_string(declared[i]));
+      reject(op, "result {} is {}, declared as {}", i, ir::to_string(results[i]),
+             ir::to_string(declared[i]));
     }
   }
   return results;

@@ -15,7 +15,8 @@ class RuleParser {
  public:
   explicit RuleParser(const std::string& text) : text_(text) { index_of_.fill(-1); }
 
-  ShardingRule parse(std::span<const ir::TensorType> operands, std::span<const ir::TensorType> results) {
+  ShardingRule parse(std::span<const ir::TensorType> operands,
+                     std::span<const ir::TensorType> results) {
     const size_t arrow = text_.find("->");
     MW_CHECK(arrow != std::string::npos, "rule '{}' has no ->", text_);
     const std::string_view text = text_;
@@ -37,7 +38,8 @@ class RuleParser {
       return tensors;
     }
     for (const std::string_view part : split(text, ',')) tensors.push_back(dims(part));
-    MW_CHECK(tensors.size() == count, "rule '{}' has {} tensors, the op {}", text_, tensors.size(), count);
+    MW_CHECK(tensors.size() == count, "rule '{}' has {} tensors, the op {}", text_, tensors.size(),
+             count);
     return tensors;
   }
 
@@ -79,22 +81,25 @@ class RuleParser {
 
   Factor& at(int index) { return rule_.factors[static_cast<size_t>(index)]; }
 
-  void read_sizes(const std::vector<ShardingRule::Dims>& tensors, std::span<const ir::TensorType> types) {
+  void read_sizes(const std::vector<ShardingRule::Dims>& tensors,
+                  std::span<const ir::TensorType> types) {
     for (size_t t = 0; t < tensors.size(); ++t) {
-      MW_CHECK(tensors[t].size() == types[t].dims.size(), "rule '{}' does not fit {}", text_, ir::to_string(types[t]));
+      MW_CHECK(tensors[t].size() == types[t].dims.size(), "rule '{}' does not fit {}", text_,
+               ir::to_string(types[t]));
       for (size_t d = 0; d < tensors[t].size(); ++d) {
         if (tensors[t][d].size() != 1) continue;
         Factor& factor = at(tensors[t][d][0]);
         const int64_t size = types[t].dims[d].size;
-        MW_CHECK(factor.size == 0 || factor.size == size, "rule '{}': factor {} is {} and {}", text_, factor.name,
-                 factor.size, size);
+        MW_CHECK(factor.size == 0 || factor.size == size, "rule '{}': factor {} is {} and {}",
+                 text_, factor.name, factor.size, size);
         factor.size = size;
       }
     }
   }
 
   // A dimension of several factors, one of them of unknown size.
-  void solve_joined(const std::vector<ShardingRule::Dims>& tensors, std::span<const ir::TensorType> types) {
+  void solve_joined(const std::vector<ShardingRule::Dims>& tensors,
+                    std::span<const ir::TensorType> types) {
     for (size_t t = 0; t < tensors.size(); ++t) {
       for (size_t d = 0; d < tensors[t].size(); ++d) {
         int64_t rest = types[t].dims[d].size;
@@ -103,7 +108,8 @@ class RuleParser {
           if (at(index).size > 0) {
             rest /= at(index).size;
           } else {
-            MW_CHECK(unknown == nullptr, "rule '{}': two factors of unknown size in one dimension", text_);
+            MW_CHECK(unknown == nullptr, "rule '{}': two factors of unknown size in one dimension",
+                     text_);
             unknown = &at(index);
           }
         }
@@ -179,7 +185,8 @@ void set_reduction(ShardingRule& rule, ir::Reduction reduction) {
   }
 }
 
-ShardingRule elementwise_rule(std::span<const ir::TensorType> operands, std::span<const ir::TensorType> results) {
+ShardingRule elementwise_rule(std::span<const ir::TensorType> operands,
+                              std::span<const ir::TensorType> results) {
   MW_CHECK(!results.empty(), "an elementwise op has a result");
   const ir::TensorType& shape = results[0];
   ShardingRule rule;
@@ -188,16 +195,18 @@ ShardingRule elementwise_rule(std::span<const ir::TensorType> operands, std::spa
   }
   const auto dims_of = [&](const ir::TensorType& type) {
     ShardingRule::Dims dims;
-    MW_CHECK(type.rank() == 0 || type.rank() == shape.rank(), "{} does not broadcast to {}", ir::to_string(type),
-             ir::to_string(shape));
+    MW_CHECK(type.rank() == 0 || type.rank() == shape.rank(), "{} does not broadcast to {}",
+             ir::to_string(type), ir::to_string(shape));
     for (int d = 0; d < type.rank(); ++d) {
       if (type.dim(d) == shape.dim(d)) {
         dims.push_back({d});
         continue;
       }
-      MW_CHECK(type.dim(d) == 1, "{} does not broadcast to {}", ir::to_string(type), ir::to_string(shape));
+      MW_CHECK(type.dim(d) == 1, "{} does not broadcast to {}", ir::to_string(type),
+               ir::to_string(shape));
       dims.push_back({static_cast<int>(rule.factors.size())});
-      rule.factors.push_back(Factor{.name = '.', .size = 1, .contracted = false, .shardable = false});
+      rule.factors.push_back(
+          Factor{.name = '.', .size = 1, .contracted = false, .shardable = false});
     }
     return dims;
   };

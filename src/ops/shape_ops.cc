@@ -32,7 +32,9 @@ TypeList infer_broadcast(const ir::Op& op, Types operands, Types declared) {
     fits = dims[i] >= 0 && dims[i] < y.rank() && x.dims[i] == y.dims[static_cast<size_t>(dims[i])];
   }
   if (!fits) {
-    reject(op, "x {} does not fit result {} with its dimensions at [{}]; each must have the size that the result has there",
+    reject(op,
+           "x {} does not fit result {} with its dimensions at [{}]; each must have the size that "
+           "the result has there",
            ir::to_string(x), ir::to_string(y), fmt::join(dims, ","));
   }
   return {y};
@@ -60,7 +62,8 @@ void gradient_broadcast(GradientContext& c) {
   if (kept != dims) {
     std::vector<int> permutation;
     for (const int d : dims) {
-      permutation.push_back(static_cast<int>(std::find(kept.begin(), kept.end(), d) - kept.begin()));
+      permutation.push_back(
+          static_cast<int>(std::find(kept.begin(), kept.end(), d) - kept.begin()));
     }
     dx = b.transpose(dx, permutation);
   }
@@ -73,17 +76,19 @@ TypeList infer_reshape(const ir::Op& op, Types operands, Types declared) {
   require_declared(op, declared, 1);
   if (operands[0].dtype != declared[0].dtype || operands[0].elements() != declared[0].elements()) {
     reject(op, "x {} has {} elements, the result {} has {}; elements and dtype must be the same",
-           ir::to_string(operands[0]), operands[0].elements(), ir::to_string(declared[0]), declared[0].elements());
+           ir::to_string(operands[0]), operands[0].elements(), ir::to_string(declared[0]),
+           declared[0].elements());
   }
   return {declared[0]};
 }
 
-// Factors of two shapes of one row-major order, from the major end: the smaller of the two remaining sizes is a factor
-// where it divides the larger. Where it does not, dimensions up to the next common border get factors of their own that
-// cannot be sharded.
+// Factors of two shapes of one row-major order, from the major end: the smaller of the two
+// remaining sizes is a factor where it divides the larger. Where it does not, dimensions up to the
+// next common border get factors of their own that cannot be sharded.
 class ReshapeRule {
  public:
-  ReshapeRule(const ir::TensorType& in, const ir::TensorType& out) : in_(in, rule_.operands), out_(out, rule_.results) {}
+  ReshapeRule(const ir::TensorType& in, const ir::TensorType& out)
+      : in_(in, rule_.operands), out_(out, rule_.results) {}
 
   ShardingRule make() {
     while (in_.next() && out_.next()) {
@@ -94,8 +99,9 @@ class ReshapeRule {
         continue;
       }
       const int index = static_cast<int>(rule_.factors.size());
-      rule_.factors.push_back(
-          Factor{.name = static_cast<char>('a' + index), .size = small, .shardable = in_.at_major() && out_.at_major()});
+      rule_.factors.push_back(Factor{.name = static_cast<char>('a' + index),
+                                     .size = small,
+                                     .shardable = in_.at_major() && out_.at_major()});
       in_.take(index, small);
       out_.take(index, small);
     }
@@ -107,7 +113,8 @@ class ReshapeRule {
 
  private:
   struct Side {
-    Side(const ir::TensorType& t, std::vector<ShardingRule::Dims>& tensors) : type(t), dims(tensors.emplace_back()) {
+    Side(const ir::TensorType& t, std::vector<ShardingRule::Dims>& tensors)
+        : type(t), dims(tensors.emplace_back()) {
       dims.resize(t.dims.size());
     }
     // Moves to a dimension with something left; false at the end.
@@ -183,7 +190,8 @@ TypeList infer_transpose(const ir::Op& op, Types operands, Types) {
            ir::to_string(operands[0]));
   }
   ir::TensorType y = operands[0];
-  for (size_t i = 0; i < permutation.size(); ++i) y.dims[i] = operands[0].dims[static_cast<size_t>(permutation[i])];
+  for (size_t i = 0; i < permutation.size(); ++i)
+    y.dims[i] = operands[0].dims[static_cast<size_t>(permutation[i])];
   return {y};
 }
 
@@ -198,19 +206,35 @@ ShardingRule rule_transpose(const ir::Op& op, Types operands, Types results) {
 void gradient_transpose(GradientContext& c) {
   const std::vector<int>& permutation = c.op().as<DimsAttrs>().dims;
   std::vector<int> inverse(permutation.size());
-  for (size_t i = 0; i < permutation.size(); ++i) inverse[static_cast<size_t>(permutation[i])] = static_cast<int>(i);
+  for (size_t i = 0; i < permutation.size(); ++i)
+    inverse[static_cast<size_t>(permutation[i])] = static_cast<int>(i);
   c.set_operand_grad(0, c.builder().transpose(c.result_grad(0), inverse));
 }
 
 }  // namespace
 
 void register_shape_ops(Registry& registry) {
-  registry.add({.kind = OpKind::kBroadcast, .min_operands = 1, .max_operands = 1, .infer = infer_broadcast,
-                .rule = rule_broadcast, .cost = cost_streaming<0>, .gradient = gradient_broadcast});
-  registry.add({.kind = OpKind::kReshape, .min_operands = 1, .max_operands = 1, .infer = infer_reshape,
-                .rule = rule_reshape, .cost = cost_streaming<0>, .gradient = gradient_reshape});
-  registry.add({.kind = OpKind::kTranspose, .min_operands = 1, .max_operands = 1, .infer = infer_transpose,
-                .rule = rule_transpose, .cost = cost_streaming<0>, .gradient = gradient_transpose});
+  registry.add({.kind = OpKind::kBroadcast,
+                .min_operands = 1,
+                .max_operands = 1,
+                .infer = infer_broadcast,
+                .rule = rule_broadcast,
+                .cost = cost_streaming<0>,
+                .gradient = gradient_broadcast});
+  registry.add({.kind = OpKind::kReshape,
+                .min_operands = 1,
+                .max_operands = 1,
+                .infer = infer_reshape,
+                .rule = rule_reshape,
+                .cost = cost_streaming<0>,
+                .gradient = gradient_reshape});
+  registry.add({.kind = OpKind::kTranspose,
+                .min_operands = 1,
+                .max_operands = 1,
+                .infer = infer_transpose,
+                .rule = rule_transpose,
+                .cost = cost_streaming<0>,
+                .gradient = gradient_transpose});
 }
 
 }  // namespace mw::ops

@@ -12,8 +12,8 @@ using ir::OpKind;
 using ir::PadAttrs;
 using ir::SliceAttrs;
 
-// "a [b] c": dimension names, in brackets where the op changes the dimension. In the result a changed dimension is
-// another factor: a capital letter.
+// "a [b] c": dimension names, in brackets where the op changes the dimension. In the result a
+// changed dimension is another factor: a capital letter.
 struct DimNames {
   std::string in, out;
 };
@@ -39,23 +39,25 @@ TypeList infer_slice(const ir::Op& op, Types operands, Types) {
   const SliceAttrs& attrs = op.as<SliceAttrs>();
   ir::TensorType y = operands[0];
   const size_t rank = y.dims.size();
-  bool fits = attrs.start.size() == rank && attrs.limit.size() == rank && attrs.stride.size() == rank;
+  bool fits =
+      attrs.start.size() == rank && attrs.limit.size() == rank && attrs.stride.size() == rank;
   for (size_t d = 0; fits && d < rank; ++d) {
-    fits = 0 <= attrs.start[d] && attrs.start[d] < attrs.limit[d] && attrs.limit[d] <= y.dims[d].size &&
-           attrs.stride[d] >= 1;
+    fits = 0 <= attrs.start[d] && attrs.start[d] < attrs.limit[d] &&
+           attrs.limit[d] <= y.dims[d].size && attrs.stride[d] >= 1;
     if (!slices_dim(attrs, operands[0], static_cast<int>(d)) && fits) continue;
     if (fits) y.dims[d] = (attrs.limit[d] - attrs.start[d] + attrs.stride[d] - 1) / attrs.stride[d];
   }
   if (!fits) {
-    reject(op, "[{}) to [{}) by [{}] does not lie in x {}", fmt::join(attrs.start, ","), fmt::join(attrs.limit, ","),
-           fmt::join(attrs.stride, ","), ir::to_string(operands[0]));
+    reject(op, "[{}) to [{}) by [{}] does not lie in x {}", fmt::join(attrs.start, ","),
+           fmt::join(attrs.limit, ","), fmt::join(attrs.stride, ","), ir::to_string(operands[0]));
   }
   return {y};
 }
 
 ShardingRule rule_slice(const ir::Op& op, Types operands, Types results) {
   const SliceAttrs& attrs = op.as<SliceAttrs>();
-  const DimNames names = dim_names(operands[0].rank(), [&](int d) { return slices_dim(attrs, operands[0], d); });
+  const DimNames names =
+      dim_names(operands[0].rank(), [&](int d) { return slices_dim(attrs, operands[0], d); });
   ShardingRule rule = make_rule(names.in + "->" + names.out, operands, results);
   rule.linear = {0};
   return rule;
@@ -81,7 +83,8 @@ void gradient_slice(GradientContext& c) {
   const ir::TensorType x = b.type(c.operand(0));
   ValueId dy = c.result_grad(0);
   for (int d = 0; d < x.rank(); ++d) {
-    if (attrs.stride[static_cast<size_t>(d)] > 1) dy = spread(b, dy, d, attrs.stride[static_cast<size_t>(d)]);
+    if (attrs.stride[static_cast<size_t>(d)] > 1)
+      dy = spread(b, dy, d, attrs.stride[static_cast<size_t>(d)]);
   }
   // The spread gradient may be longer than what is left of x behind start: its tail is zeros.
   const ir::TensorType spread_type = b.type(dy);
@@ -104,9 +107,10 @@ void gradient_slice(GradientContext& c) {
 void localize_slice(ir::Op& op, const LocalLayout& layout) {
   SliceAttrs attrs = op.as<SliceAttrs>();
   const SliceAttrs global = attrs;
-  MW_CHECK(layout.local_operands.size() == 1, "slice needs the local type of its operand");
   for (int d = 0; d < layout.global_operands[0].rank(); ++d) {
-    if (slices_dim(global, layout.global_operands[0], d)) continue;
+    if (layout.operands[0][static_cast<size_t>(d)].empty()) continue;
+    MW_CHECK(!slices_dim(global, layout.global_operands[0], d), "a sliced dimension is sharded");
+    MW_CHECK(layout.local_operands.size() == 1, "slice needs its operand's local type");
     attrs.limit[static_cast<size_t>(d)] = layout.local_operands[0].dim(d);
   }
   op.attrs = attrs;
@@ -123,8 +127,8 @@ TypeList infer_pad(const ir::Op& op, Types operands, Types) {
     if (attrs.low[d] + attrs.high[d] > 0) y.dims[d] = y.dims[d].size + attrs.low[d] + attrs.high[d];
   }
   if (!fits) {
-    reject(op, "low [{}] and high [{}] must be one number >= 0 for each dimension of x {}", fmt::join(attrs.low, ","),
-           fmt::join(attrs.high, ","), ir::to_string(operands[0]));
+    reject(op, "low [{}] and high [{}] must be one number >= 0 for each dimension of x {}",
+           fmt::join(attrs.low, ","), fmt::join(attrs.high, ","), ir::to_string(operands[0]));
   }
   return {y};
 }
@@ -156,7 +160,8 @@ TypeList infer_concat(const ir::Op& op, Types operands, Types) {
   int64_t size = 0;
   for (const ir::TensorType& part : operands) {
     ir::TensorType wanted = y;
-    if (part.rank() == y.rank()) wanted.dims[static_cast<size_t>(dim)] = part.dims[static_cast<size_t>(dim)];
+    if (part.rank() == y.rank())
+      wanted.dims[static_cast<size_t>(dim)] = part.dims[static_cast<size_t>(dim)];
     if (part != wanted) {
       reject(op, "part {} must be like part {} in all but dimension {}", ir::to_string(part),
              ir::to_string(operands[0]), dim);
@@ -201,13 +206,29 @@ void gradient_concat(GradientContext& c) {
 
 void register_slices(Registry& registry) {
   // A slice reads only what it keeps.
-  registry.add({.kind = OpKind::kSlice, .min_operands = 1, .max_operands = 1, .infer = infer_slice, .rule = rule_slice,
-                .cost = [](const ir::Op&, Types, Types results) { return OpCost{.bytes = 2 * tensor_bytes(results)}; },
-                .gradient = gradient_slice, .localize = localize_slice});
-  registry.add({.kind = OpKind::kPad, .min_operands = 1, .max_operands = 1, .infer = infer_pad, .rule = rule_pad,
-                .cost = cost_streaming<0>, .gradient = gradient_pad});
-  registry.add({.kind = OpKind::kConcat, .min_operands = 1, .max_operands = -1, .infer = infer_concat,
-                .rule = rule_concat, .cost = cost_streaming<0>, .gradient = gradient_concat});
+  registry.add({.kind = OpKind::kSlice,
+                .min_operands = 1,
+                .max_operands = 1,
+                .infer = infer_slice,
+                .rule = rule_slice,
+                .cost = [](const ir::Op&, Types,
+                           Types results) { return OpCost{.bytes = 2 * tensor_bytes(results)}; },
+                .gradient = gradient_slice,
+                .localize = localize_slice});
+  registry.add({.kind = OpKind::kPad,
+                .min_operands = 1,
+                .max_operands = 1,
+                .infer = infer_pad,
+                .rule = rule_pad,
+                .cost = cost_streaming<0>,
+                .gradient = gradient_pad});
+  registry.add({.kind = OpKind::kConcat,
+                .min_operands = 1,
+                .max_operands = -1,
+                .infer = infer_concat,
+                .rule = rule_concat,
+                .cost = cost_streaming<0>,
+                .gradient = gradient_concat});
 }
 
 }  // namespace mw::ops

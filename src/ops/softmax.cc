@@ -57,11 +57,22 @@ std::vector<ValueId> expand_softmax_grad(Builder& b, const ir::Op&, Operands x) 
 }  // namespace
 
 void register_softmax(Registry& registry) {
-  registry.add({.kind = OpKind::kSoftmax, .min_operands = 1, .max_operands = 1, .infer = infer_softmax,
-                .rule = rule_rows, .cost = cost_streaming<14>, .gradient = gradient_softmax,
-                .expand = expand_softmax, .in_place_operand = 0});
-  registry.add({.kind = OpKind::kSoftmaxGrad, .min_operands = 2, .max_operands = 2, .infer = infer_softmax_grad,
-                .rule = rule_rows, .cost = cost_streaming<4>, .expand = expand_softmax_grad,
+  registry.add({.kind = OpKind::kSoftmax,
+                .min_operands = 1,
+                .max_operands = 1,
+                .infer = infer_softmax,
+                .rule = rule_rows,
+                .cost = cost_streaming<14>,
+                .gradient = gradient_softmax,
+                .expand = expand_softmax,
+                .in_place_operand = 0});
+  registry.add({.kind = OpKind::kSoftmaxGrad,
+                .min_operands = 2,
+                .max_operands = 2,
+                .infer = infer_softmax_grad,
+                .rule = rule_rows,
+                .cost = cost_streaming<4>,
+                .expand = expand_softmax_grad,
                 .in_place_operand = 0});
 }
 

@@ -1,5 +1,6 @@
-// The optimizer's ops on flat groups: norm_blocks, norm_parameters, clip, adamw. A flat group holds parameters one after
-// the other, each from a multiple of the norm block on, split over attrs.shard_axes.
+// The optimizer's ops on flat groups: norm_blocks, norm_parameters, clip, adamw. A flat group holds
+// parameters one after the other, each from a multiple of the norm block on, split over
+// attrs.shard_axes.
 #include "ops/update_ops.h"
 
 #include "ops/builder.h"
@@ -19,20 +20,22 @@ int64_t total_blocks(const FlatAttrs& attrs) {
 
 void require_flat(const ir::Op& op, const char* name, const ir::TensorType& type) {
   if (type.dtype == DType::kF32 && type.rank() == 1 && type.dim(0) % kNormBlock == 0) return;
-  reject(op, "{} {} must be a flat f32 group of whole norm blocks ({} elements)", name, ir::to_string(type), kNormBlock);
+  reject(op, "{} {} must be a flat f32 group of whole norm blocks ({} elements)", name,
+         ir::to_string(type), kNormBlock);
 }
 
 TypeList infer_norm_blocks(const ir::Op& op, Types operands, Types) {
   const FlatAttrs& attrs = op.as<FlatAttrs>();
   if (attrs.groups.size() != operands.size() || attrs.group_elements.size() != operands.size()) {
-    reject(op, "takes one gradient for each of {} groups, got {}", attrs.groups.size(), operands.size());
+    reject(op, "takes one gradient for each of {} groups, got {}", attrs.groups.size(),
+           operands.size());
   }
   int64_t elements = 0;
   for (size_t i = 0; i < operands.size(); ++i) {
     require_flat(op, "grad", operands[i]);
     if (operands[i].dim(0) < 1 || attrs.group_elements[i] % operands[i].dim(0) != 0) {
-      reject(op, "grad {} must be an even share of its group of {} elements", ir::to_string(operands[i]),
-             attrs.group_elements[i]);
+      reject(op, "grad {} must be an even share of its group of {} elements",
+             ir::to_string(operands[i]), attrs.group_elements[i]);
     }
     elements += operands[i].dim(0);
   }
@@ -48,7 +51,8 @@ TypeList infer_norm_parameters(const ir::Op& op, Types operands, Types) {
 
 TypeList infer_clip(const ir::Op& op, Types operands, Types) {
   const FlatAttrs& attrs = op.as<FlatAttrs>();
-  require_type(op, "squares", operands[0], ir::make_type(DType::kF64, {attrs.parameters}), "one for each parameter");
+  require_type(op, "squares", operands[0], ir::make_type(DType::kF64, {attrs.parameters}),
+               "one for each parameter");
   const ir::TensorType scalar = ir::make_type(DType::kF32, {});
   return {scalar, scalar};
 }
@@ -82,14 +86,28 @@ OpCost cost_norm_parameters(const ir::Op&, Types operands, Types results) {
 }  // namespace
 
 void register_update_ops(Registry& registry) {
-  registry.add({.kind = OpKind::kNormBlocks, .min_operands = 1, .max_operands = -1, .infer = infer_norm_blocks,
+  registry.add({.kind = OpKind::kNormBlocks,
+                .min_operands = 1,
+                .max_operands = -1,
+                .infer = infer_norm_blocks,
                 .cost = cost_norm_blocks});
-  registry.add({.kind = OpKind::kNormParameters, .min_operands = 1, .max_operands = 1, .infer = infer_norm_parameters,
+  registry.add({.kind = OpKind::kNormParameters,
+                .min_operands = 1,
+                .max_operands = 1,
+                .infer = infer_norm_parameters,
                 .cost = cost_norm_parameters});
-  registry.add({.kind = OpKind::kClip, .min_operands = 1, .max_operands = 1, .infer = infer_clip,
+  registry.add({.kind = OpKind::kClip,
+                .min_operands = 1,
+                .max_operands = 1,
+                .infer = infer_clip,
                 .cost = cost_norm_parameters});
-  registry.add({.kind = OpKind::kAdamW, .min_operands = 7, .max_operands = 7, .infer = infer_adamw,
-                .cost = cost_streaming<14>, .in_place_operand = 0, .aliases = {0, 2, 3}});
+  registry.add({.kind = OpKind::kAdamW,
+                .min_operands = 7,
+                .max_operands = 7,
+                .infer = infer_adamw,
+                .cost = cost_streaming<14>,
+                .in_place_operand = 0,
+                .aliases = {0, 2, 3}});
 }
 
 }  // namespace mw::ops

@@ -5,7 +5,8 @@
 
 namespace mw::ops {
 
-// Elements. Parameters begin at a multiple of it in their flat group, and shard borders are multiples of it.
+// Elements. Parameters begin at a multiple of it in their flat group, and shard borders are
+// multiples of it.
 inline constexpr int64_t kNormBlock = 256;
 
 }  // namespace mw::ops

@@ -29,7 +29,11 @@ struct Contribution {
 class Differentiator {
  public:
   Differentiator(ir::Module& module, ir::Graph& graph, const AutodiffOptions& options)
-      : module_(module), graph_(graph), options_(options), builder_(graph), forward_ops_(graph.ops.size()) {}
+      : module_(module),
+        graph_(graph),
+        options_(options),
+        builder_(graph),
+        forward_ops_(graph.ops.size()) {}
 
   void run() {
     const ValueId loss = find_loss(), scale = find_scale(loss);
@@ -63,26 +67,28 @@ class Differentiator {
       if (graph_.value(output).name != options_.loss) continue;
       const ir::TensorType& type = graph_.type(output);
       if (type.rank() != 0 || !is_floating(type.dtype)) {
-        throw_error("graph '{}': the loss '{}' is {}; it must be a floating scalar", graph_.name, options_.loss,
-                    ir::to_string(type));
+        throw_error("graph '{}': the loss '{}' is {}; it must be a floating scalar", graph_.name,
+                    options_.loss, ir::to_string(type));
       }
       return output;
     }
-    throw_error("graph '{}' has no output '{}'; the loss to differentiate must be one of its outputs", graph_.name,
-                options_.loss);
+    throw_error(
+        "graph '{}' has no output '{}'; the loss to differentiate must be one of its outputs",
+        graph_.name, options_.loss);
   }
 
   ValueId find_scale(ValueId loss) const {
     for (const ir::Input& input : graph_.inputs) {
       if (graph_.value(input.value).name != options_.loss_scale) continue;
       if (graph_.type(input.value) != graph_.type(loss)) {
-        throw_error("graph '{}': the input '{}' is {}; it must have the type {} of the loss", graph_.name,
-                    options_.loss_scale, ir::to_string(graph_.type(input.value)), ir::to_string(graph_.type(loss)));
+        throw_error("graph '{}': the input '{}' is {}; it must have the type {} of the loss",
+                    graph_.name, options_.loss_scale, ir::to_string(graph_.type(input.value)),
+                    ir::to_string(graph_.type(loss)));
       }
       return input.value;
     }
-    throw_error("graph '{}' has no input '{}'; it is the gradient that the loss starts with", graph_.name,
-                options_.loss_scale);
+    throw_error("graph '{}' has no input '{}'; it is the gradient that the loss starts with",
+                graph_.name, options_.loss_scale);
   }
 
   bool is_parameter(const ir::Input& input) const {
@@ -95,7 +101,8 @@ class Differentiator {
     needed_.assign(graph_.values.size(), false);
     for (const ir::Input& input : graph_.inputs) needed_[input.value.index()] = is_parameter(input);
     for (const ir::Op& op : graph_.ops) {
-      const bool any = std::any_of(op.operands.begin(), op.operands.end(), [&](ValueId v) { return needed(v); });
+      const bool any =
+          std::any_of(op.operands.begin(), op.operands.end(), [&](ValueId v) { return needed(v); });
       for (const ValueId result : op.results) {
         needed_[result.index()] = any && is_floating(graph_.type(result).dtype);
       }
@@ -109,8 +116,8 @@ class Differentiator {
     reaching_[loss.index()] = true;
     for (size_t i = graph_.ops.size(); i-- > 0;) {
       const ir::Op& op = graph_.ops[i];
-      const bool any =
-          std::any_of(op.results.begin(), op.results.end(), [&](ValueId v) { return reaching_[v.index()]; });
+      const bool any = std::any_of(op.results.begin(), op.results.end(),
+                                   [&](ValueId v) { return reaching_[v.index()]; });
       if (!any) continue;
       for (const ValueId operand : op.operands) reaching_[operand.index()] = true;
     }
@@ -126,15 +133,18 @@ class Differentiator {
       std::map<LayerId, OpId> layers;
       for (const OpId user : users[input.value.index()]) {
         const ir::Op& op = graph_.op(user);
-        const bool reaches =
-            std::any_of(op.results.begin(), op.results.end(), [&](ValueId v) { return reaching_[v.index()]; });
+        const bool reaches = std::any_of(op.results.begin(), op.results.end(),
+                                         [&](ValueId v) { return reaching_[v.index()]; });
         if (reaches) layers.try_emplace(op.layer, user);
       }
       if (layers.empty()) {
-        diagnostics.add("graph '{}': parameter '{}' does not reach the loss '{}'; without a gradient it cannot be trained",
-                        graph_.name, module_.state(input.state).name, options_.loss);
+        diagnostics.add(
+            "graph '{}': parameter '{}' does not reach the loss '{}'; without a gradient it cannot "
+            "be trained",
+            graph_.name, module_.state(input.state).name, options_.loss);
       }
-      for (const auto& [layer, first] : layers) add_accumulator(input, layer, first, layers.size() > 1);
+      for (const auto& [layer, first] : layers)
+        add_accumulator(input, layer, first, layers.size() > 1);
     }
     diagnostics.throw_if_any();
   }
@@ -143,7 +153,9 @@ class Differentiator {
     const ir::State weight = module_.state(parameter.state);
     ir::State state;
     state.name = std::string(kGradPrefix) + weight.name;
-    if (several) state.name += "@" + (layer.valid() ? module_.layers[layer.index()].name : std::string("none"));
+    if (several)
+      state.name +=
+          "@" + (layer.valid() ? module_.layers[layer.index()].name : std::string("none"));
     state.type = weight.type;
     state.kind = ir::StateKind::kGradient;
     state.logical = weight.logical;
@@ -175,12 +187,13 @@ class Differentiator {
   }
 
   void differentiate_op(OpId id, const ir::Op& op) {
-    MW_CHECK(op.work == Work::kForward, "graph '{}' is differentiated already: op {} is no forward op", graph_.name,
-             id.value);
+    MW_CHECK(op.work == Work::kForward,
+             "graph '{}' is differentiated already: op {} is no forward op", graph_.name, id.value);
     std::vector<ValueId> result_grads;
     bool any = false;
     for (const ValueId result : op.results) {
-      result_grads.push_back(needed(result) ? gradient_of(result, op.layer, graph_.value(result).name) : ValueId());
+      result_grads.push_back(
+          needed(result) ? gradient_of(result, op.layer, graph_.value(result).name) : ValueId());
       any = any || result_grads.back().valid();
     }
     if (!any) return;
@@ -188,8 +201,9 @@ class Differentiator {
     for (const ValueId operand : op.operands) needs.push_back(needed(operand));
     const ops::OpDef& def = ops::op_def(op.kind);
     if (def.gradient == nullptr) {
-      throw_error("graph '{}': {} -> {} has no gradient, but the loss depends on a parameter through it", graph_.name,
-                  ir::op_name(op.kind), graph_.label(op.results[0]));
+      throw_error(
+          "graph '{}': {} -> {} has no gradient, but the loss depends on a parameter through it",
+          graph_.name, ir::op_name(op.kind), graph_.label(op.results[0]));
     }
     builder_.layer = op.layer;
     ops::GradientContext context(builder_, op, std::move(result_grads), needs);
@@ -197,15 +211,15 @@ class Differentiator {
     for (size_t i = 0; i < op.operands.size(); ++i) {
       const ValueId gradient = context.operand_grads()[i];
       if (!needs[i] || !gradient.valid()) continue;
-      MW_CHECK(graph_.type(gradient) == graph_.type(op.operands[i]), "{}: the gradient of operand {} is {}, not {}",
-               ir::op_name(op.kind), i, ir::to_string(graph_.type(gradient)),
-               ir::to_string(graph_.type(op.operands[i])));
+      MW_CHECK(graph_.type(gradient) == graph_.type(op.operands[i]),
+               "{}: the gradient of operand {} is {}, not {}", ir::op_name(op.kind), i,
+               ir::to_string(graph_.type(gradient)), ir::to_string(graph_.type(op.operands[i])));
       gradients_[op.operands[i].index()].push_back({id, static_cast<int>(i), op.layer, gradient});
     }
   }
 
-  // The sum of the contributions to v, named "d.<name>". All uses of `v` lie behind its producer, of layer `home`, and have
-  // given theirs.
+  // The sum of the contributions to v, named "d.<name>". All uses of `v` lie behind its producer,
+  // of layer `home`, and have given theirs.
   ValueId gradient_of(ValueId v, LayerId home, std::string name) {
     std::vector<Contribution> parts = std::move(gradients_[v.index()]);
     if (parts.empty()) return ValueId();
@@ -214,14 +228,16 @@ class Differentiator {
     });
     std::vector<LayerId> layers;  // in order of their first use
     for (const Contribution& part : parts) {
-      if (std::find(layers.begin(), layers.end(), part.layer) == layers.end()) layers.push_back(part.layer);
+      if (std::find(layers.begin(), layers.end(), part.layer) == layers.end())
+        layers.push_back(part.layer);
     }
     ValueId total;
     for (const LayerId layer : layers) {
       ValueId sum;
       builder_.layer = layer;
       for (const Contribution& part : parts) {
-        if (part.layer == layer) sum = sum.valid() ? builder_.add(sum, part.gradient) : part.gradient;
+        if (part.layer == layer)
+          sum = sum.valid() ? builder_.add(sum, part.gradient) : part.gradient;
       }
       adopt_logical(sum, v);
       builder_.layer = home;
@@ -252,13 +268,16 @@ class Differentiator {
       for (const Contribution& part : all) (part.layer == use.layer ? mine : rest).push_back(part);
       all = std::move(mine);
       const std::string& name = module_.state(use.state).name;
-      const ValueId gradient = gradient_of(use.parameter, use.layer, name.substr(kGradPrefix.size()));
+      const ValueId gradient =
+          gradient_of(use.parameter, use.layer, name.substr(kGradPrefix.size()));
       gradients_[use.parameter.index()] = std::move(rest);
       if (!gradient.valid()) {
-        throw_error("graph '{}': no gradient comes to '{}' though its parameter reaches the loss", graph_.name, name);
+        throw_error("graph '{}': no gradient comes to '{}' though its parameter reaches the loss",
+                    graph_.name, name);
       }
       builder_.layer = use.layer;
-      const ValueId sum = builder_.emit1(OpKind::kAccumulate, ir::NoAttrs{}, {use.accumulator, gradient});
+      const ValueId sum =
+          builder_.emit1(OpKind::kAccumulate, ir::NoAttrs{}, {use.accumulator, gradient});
       graph_.value(sum).logical = graph_.value(use.parameter).logical;
       graph_.updates.push_back({use.state, sum});
     }
@@ -278,7 +297,8 @@ class Differentiator {
 
 void differentiate(ir::Module& module, const AutodiffOptions& options) {
   ir::Graph* graph = module.find_graph(options.graph);
-  if (graph == nullptr) throw_error("module '{}' has no graph '{}' to differentiate", module.name, options.graph);
+  if (graph == nullptr)
+    throw_error("module '{}' has no graph '{}' to differentiate", module.name, options.graph);
   Differentiator(module, *graph, options).run();
 }
 
@@ -299,10 +319,12 @@ void mark_work(ir::Graph& graph) {
     if (op.work == Work::kForward || op.recompute.valid()) continue;
     bool weight = false, input = false;
     for (const ValueId result : op.results) {
-      if (users[result.index()].empty() && !updated[result.index()] && !output[result.index()]) continue;
+      if (users[result.index()].empty() && !updated[result.index()] && !output[result.index()])
+        continue;
       (ends_in_updates(result, op.layer) ? weight : input) = true;
     }
-    MW_CHECK(!(weight && input), "graph '{}': op {} ({} -> {}) makes an input gradient and a weight gradient",
+    MW_CHECK(!(weight && input),
+             "graph '{}': op {} ({} -> {}) makes an input gradient and a weight gradient",
              graph.name, i, ir::op_name(op.kind), graph.label(op.results[0]));
     op.work = weight ? Work::kWeightGrad : Work::kInputGrad;
   }

@@ -59,7 +59,8 @@ void check_gradients(const ir::Module& forward) {
         if (module.state(acc).parameter != state) continue;
         gradient += result.at(module.state(acc).name).values[e] - inputs[a].values[e];
       }
-      CHECK(std::abs(scale * (above - below) / (2 * h) - gradient) < 1e-7 * std::max(1.0, std::abs(gradient)));
+      CHECK(std::abs(scale * (above - below) / (2 * h) - gradient) <
+            1e-7 * std::max(1.0, std::abs(gradient)));
     }
   }
 }
@@ -87,11 +88,14 @@ TEST_CASE("an MLP's backward has one product for dX and one for dW a layer, mark
   CHECK(producer_of(graph, "d.block.0.b")->kind == OpKind::kReduce);
 }
 
-TEST_CASE("a backward op is in the layer of its forward op, and no input gradient depends on a weight gradient") {
+TEST_CASE(
+    "a backward op is in the layer of its forward op, and no input gradient depends on a weight "
+    "gradient") {
   for (const ir::Module& forward : {test::mlp(3), test::gpt(0.1)}) {
     const ir::Module module = differentiated(forward);
     const ir::Graph& graph = *module.find_graph("microbatch");
-    CHECK(producer_of(graph, module.layers.size() == 5 ? "d.block.1.b" : "d.h.0.up.b")->layer == LayerId(2 - (module.layers.size() == 4)));
+    CHECK(producer_of(graph, module.layers.size() == 5 ? "d.block.1.b" : "d.h.0.up.b")->layer ==
+          LayerId(2 - (module.layers.size() == 4)));
     for (const ir::Op& op : graph.ops) {
       CHECK(op.layer.valid());
       for (const ValueId operand : op.operands) {
@@ -113,7 +117,8 @@ TEST_CASE("a backward op is in the layer of its forward op, and no input gradien
 TEST_CASE("a gradient has the name and the logical axes of its value") {
   const ir::Module module = differentiated(test::gpt(0));
   const ir::Graph& graph = *module.find_graph("microbatch");
-  for (const char* name : {"d.embed.out", "d.h.0.attn.out", "d.h.0.out", "d.h.1.attn.out", "d.h.1.out"}) {
+  for (const char* name :
+       {"d.embed.out", "d.h.0.attn.out", "d.h.0.out", "d.h.1.attn.out", "d.h.1.out"}) {
     const ir::Op* op = producer_of(graph, name);
     CAPTURE(name);
     REQUIRE(op != nullptr);
@@ -186,13 +191,16 @@ std::string error_of(ir::Module module, const AutodiffOptions& options = {}) {
 }
 
 TEST_CASE("what cannot be differentiated is an error that names it") {
-  CHECK(error_of(test::mlp(1), {.graph = "step"}) == "module 'test' has no graph 'step' to differentiate");
+  CHECK(error_of(test::mlp(1), {.graph = "step"}) ==
+        "module 'test' has no graph 'step' to differentiate");
   CHECK(error_of(test::mlp(1), {.loss = "nll"}) ==
-        "graph 'microbatch' has no output 'nll'; the loss to differentiate must be one of its outputs");
+        "graph 'microbatch' has no output 'nll'; the loss to differentiate must be one of its "
+        "outputs");
   CHECK(error_of(test::mlp(1), {.loss_scale = "scale"}) ==
         "graph 'microbatch' has no input 'scale'; it is the gradient that the loss starts with");
   CHECK(error_of(test::mlp(1), {.loss_scale = "target"}) ==
-        "graph 'microbatch': the input 'target' is f32[3,2]; it must have the type f32[] of the loss");
+        "graph 'microbatch': the input 'target' is f32[3,2]; it must have the type f32[] of the "
+        "loss");
 
   ir::Module unused = test::mlp(1);
   for (const char* name : {"one", "two"}) {
@@ -202,8 +210,10 @@ TEST_CASE("what cannot be differentiated is an error that names it") {
     microbatch(unused).add_input(state.type, state.name, unused.add_state(state));
   }
   CHECK(error_of(unused) ==
-        "graph 'microbatch': parameter 'one' does not reach the loss 'loss_sum'; without a gradient it cannot be trained\n"
-        "graph 'microbatch': parameter 'two' does not reach the loss 'loss_sum'; without a gradient it cannot be trained");
+        "graph 'microbatch': parameter 'one' does not reach the loss 'loss_sum'; without a "
+        "gradient it cannot be trained\n"
+        "graph 'microbatch': parameter 'two' does not reach the loss 'loss_sum'; without a "
+        "gradient it cannot be trained");
 
   ir::Module no_gradient = test::mlp(1);
   ir::Graph& graph = microbatch(no_gradient);
@@ -213,14 +223,18 @@ TEST_CASE("what cannot be differentiated is an error that names it") {
   const ValueId loss = b.binary(OpKind::kSiluGrad, old, old);
   graph.outputs = {b.annotate(loss, "loss_sum", {})};
   CHECK(error_of(no_gradient) ==
-        "graph 'microbatch': silu_grad -> loss_sum has no gradient, but the loss depends on a parameter through it");
+        "graph 'microbatch': silu_grad -> loss_sum has no gradient, but the loss depends on a "
+        "parameter through it");
 
   ir::Module vector = test::mlp(1);
   microbatch(vector).value(microbatch(vector).outputs[0]).name.clear();
-  const ValueId y = microbatch(vector).op(microbatch(vector).value(microbatch(vector).outputs[0]).producer).operands[0];
+  const ValueId y = microbatch(vector)
+                        .op(microbatch(vector).value(microbatch(vector).outputs[0]).producer)
+                        .operands[0];
   microbatch(vector).value(y).name = "loss_sum";
   microbatch(vector).outputs = {y};
-  CHECK(error_of(vector) == "graph 'microbatch': the loss 'loss_sum' is f32[3,2]; it must be a floating scalar");
+  CHECK(error_of(vector) ==
+        "graph 'microbatch': the loss 'loss_sum' is f32[3,2]; it must be a floating scalar");
 
   ir::Module twice = differentiated(test::mlp(1));
   CHECK_THROWS_AS(differentiate(twice), CheckFailure);

@@ -14,12 +14,14 @@ namespace mw::transform {
 namespace {
 
 bool can_merge(const ir::Op& op) {
-  return !op.accumulates && op.called.empty() && !ir::is_collective(op.kind) && ops::op_def(op.kind).aliases.empty();
+  return !op.accumulates && op.called.empty() && !ir::is_collective(op.kind) &&
+         ops::op_def(op.kind).aliases.empty();
 }
 
 // All that makes two ops the same but the attributes, which are compared.
 std::string key_of(const ir::Graph& graph, const ir::Op& op) {
-  std::string key = fmt::format("{} {} {}:", static_cast<int>(op.kind), op.layer.value, op.recompute.value);
+  std::string key =
+      fmt::format("{} {} {}:", static_cast<int>(op.kind), op.layer.value, op.recompute.value);
   for (const ValueId operand : op.operands) key += fmt::format(" {}", operand.value);
   for (const ValueId result : op.results) key += " " + ir::to_string(graph.type(result));
   return key;
@@ -27,7 +29,8 @@ std::string key_of(const ir::Graph& graph, const ir::Op& op) {
 
 bool same_axes(const ir::Graph& graph, const ir::Op& a, const ir::Op& b) {
   for (size_t i = 0; i < a.results.size(); ++i) {
-    const ir::LogicalAxes &x = graph.value(a.results[i]).logical, &y = graph.value(b.results[i]).logical;
+    const ir::LogicalAxes &x = graph.value(a.results[i]).logical,
+                          &y = graph.value(b.results[i]).logical;
     if (!x.empty() && !y.empty() && x != y) return false;
   }
   return true;
@@ -67,7 +70,8 @@ std::vector<ValueId> merge_common(ir::Graph& graph) {
       continue;
     }
     adopt(graph, ops[*same], op);
-    for (size_t i = 0; i < op.results.size(); ++i) replaced[op.results[i].index()] = ops[*same].results[i];
+    for (size_t i = 0; i < op.results.size(); ++i)
+      replaced[op.results[i].index()] = ops[*same].results[i];
   }
   set_ops(graph, std::move(ops));
   replace_reads(graph, replaced);

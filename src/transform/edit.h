@@ -7,11 +7,12 @@
 
 namespace mw::transform {
 
-// Replaces the ops; every result value gets its producer anew. Results of ops that went stay behind as values until
-// ir::drop_dead. REQUIRES: `ops` is in topological order.
+// Replaces the ops; every result value gets its producer anew. Results of ops that went stay behind
+// as values until ir::drop_dead. REQUIRES: `ops` is in topological order.
 void set_ops(ir::Graph& graph, std::vector<ir::Op> ops);
 
-// Every read of `value` (operands, outputs, updates) becomes one of map[value], where that is valid.
+// Every read of `value` (operands, outputs, updates) becomes one of map[value], where that is
+// valid.
 void replace_reads(ir::Graph& graph, const std::vector<ValueId>& map);
 
 }  // namespace mw::transform

@@ -27,8 +27,8 @@ bool can_fold(const ir::Graph& graph, const ir::Op& sum, const std::vector<int>&
   const OpId maker = graph.value(g).producer, before = graph.value(accumulator).producer;
   if (!maker.valid() || reads[g.index()] != 1 || reads[accumulator.index()] != 1) return false;
   const ir::Op& op = graph.op(maker);
-  return ops::op_def(op.kind).can_accumulate && !op.accumulates && op.results.size() == 1 && op.work == sum.work &&
-         op.layer == sum.layer && (!before.valid() || before < maker);
+  return ops::op_def(op.kind).can_accumulate && !op.accumulates && op.results.size() == 1 &&
+         op.work == sum.work && op.layer == sum.layer && (!before.valid() || before < maker);
 }
 
 }  // namespace

@@ -14,23 +14,32 @@ namespace {
 
 ir::Graph& graph_of(ir::Module& module, const PassOptions& options) {
   ir::Graph* graph = module.find_graph(options.autodiff.graph);
-  if (graph == nullptr) throw_error("module '{}' has no graph '{}'", module.name, options.autodiff.graph);
+  if (graph == nullptr)
+    throw_error("module '{}' has no graph '{}'", module.name, options.autodiff.graph);
   return *graph;
 }
 
 const std::array<Pass, 5> kPasses = {{
     {"autodiff", "adds the backward pass and the gradient accumulators",
-     [](ir::Module& module, const PassOptions& options) { differentiate(module, options.autodiff); }},
+     [](ir::Module& module, const PassOptions& options) {
+       differentiate(module, options.autodiff);
+     }},
     {"cse", "merges ops that compute the same",
-     [](ir::Module& module, const PassOptions& options) { merge_common(graph_of(module, options)); }},
+     [](ir::Module& module, const PassOptions& options) {
+       merge_common(graph_of(module, options));
+     }},
     {"recompute", "recomputes activations in the backward pass instead of keeping them",
      [](ir::Module& module, const PassOptions& options) {
        recompute(graph_of(module, options), options.recompute);
      }},
     {"dead_code", "drops ops whose results nothing reads",
-     [](ir::Module& module, const PassOptions& options) { drop_dead_code(graph_of(module, options)); }},
+     [](ir::Module& module, const PassOptions& options) {
+       drop_dead_code(graph_of(module, options));
+     }},
     {"fold_accumulate", "lets products add to the gradient accumulators themselves",
-     [](ir::Module& module, const PassOptions& options) { fold_accumulate(graph_of(module, options)); }},
+     [](ir::Module& module, const PassOptions& options) {
+       fold_accumulate(graph_of(module, options));
+     }},
 }};
 
 }  // namespace
@@ -43,13 +52,14 @@ const Pass& find_pass(std::string_view name) {
     if (pass.name == name) return pass;
     names.push_back(pass.name);
   }
-  throw_error("unknown pass '{}'{}; there are {}", name, did_you_mean(name, names), join(names, ", "));
+  throw_error("unknown pass '{}'{}; there are {}", name, did_you_mean(name, names),
+              join(names, ", "));
 }
 
 std::vector<std::string> default_passes() { return {"autodiff", "cse", "recompute", "dead_code"}; }
 
-std::vector<PassRun> run_passes(ir::Module& module, const std::vector<std::string>& names, const PassOptions& options,
-                                const RunOptions& run) {
+std::vector<PassRun> run_passes(ir::Module& module, const std::vector<std::string>& names,
+                                const PassOptions& options, const RunOptions& run) {
   Diagnostics diagnostics;
   const auto check_name = [&](const std::string& name) {
     try {

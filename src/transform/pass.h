@@ -1,4 +1,5 @@
-// Passes by name: each can be listed, timed, dumped and switched off, and the graph is verified after it.
+// Passes by name: each can be listed, timed, dumped and switched off, and the graph is verified
+// after it.
 #pragma once
 
 #include <functional>
@@ -31,8 +32,9 @@ struct Pass {
 std::span<const Pass> passes();
 // Throws Error with the near miss for an unknown name.
 const Pass& find_pass(std::string_view name);
-// From a model's forward graph to what is partitioned: autodiff, cse, recompute, dead_code. fold_accumulate is for
-// partitioned graphs, since a reduction may come between a gradient and its sum.
+// From a model's forward graph to what is partitioned: autodiff, cse, recompute, dead_code.
+// fold_accumulate is for partitioned graphs, since a reduction may come between a gradient and its
+// sum.
 std::vector<std::string> default_passes();
 
 struct PassRun {
@@ -50,7 +52,7 @@ struct RunOptions {
 };
 
 // Runs the passes in order. Throws Error for unknown names, also disabled ones, all together.
-std::vector<PassRun> run_passes(ir::Module& module, const std::vector<std::string>& names, const PassOptions& options,
-                                const RunOptions& run = {});
+std::vector<PassRun> run_passes(ir::Module& module, const std::vector<std::string>& names,
+                                const PassOptions& options, const RunOptions& run = {});
 
 }  // namespace mw::transform

@@ -13,7 +13,8 @@ using test::microbatch;
 TEST_CASE("passes are listed by name") {
   std::vector<std::string> names;
   for (const Pass& pass : passes()) names.emplace_back(pass.name);
-  CHECK(names == std::vector<std::string>{"autodiff", "cse", "recompute", "dead_code", "fold_accumulate"});
+  CHECK(names ==
+        std::vector<std::string>{"autodiff", "cse", "recompute", "dead_code", "fold_accumulate"});
   for (const std::string& name : default_passes()) CHECK(find_pass(name).name == name);
 }
 
@@ -26,8 +27,9 @@ TEST_CASE("unknown passes are an error with the near miss, all together") {
     CHECK(false);
   } catch (const Error& error) {
     const std::string list = "; there are autodiff, cse, recompute, dead_code, fold_accumulate";
-    CHECK(error.findings() == std::vector<std::string>{"unknown pass 'autodif', did you mean 'autodiff'?" + list,
-                                                       "unknown pass 'recomputee', did you mean 'recompute'?" + list});
+    CHECK(error.findings() ==
+          std::vector<std::string>{"unknown pass 'autodif', did you mean 'autodiff'?" + list,
+                                   "unknown pass 'recomputee', did you mean 'recompute'?" + list});
   }
 }
 

@@ -16,16 +16,20 @@ using ir::Work;
 // The recomputed ops of one layer.
 struct Region {
   LayerId layer;
-  size_t first_backward = 0;        // op before which the clones go
-  std::vector<bool> cloned;         // [op]
-  std::vector<ValueId> clone_of;    // [value] invalid: not cloned
+  size_t first_backward = 0;      // op before which the clones go
+  std::vector<bool> cloned;       // [op]
+  std::vector<ValueId> clone_of;  // [value] invalid: not cloned
 };
 
-bool is_backward(const ir::Op& op) { return op.work == Work::kInputGrad || op.work == Work::kWeightGrad; }
+bool is_backward(const ir::Op& op) {
+  return op.work == Work::kInputGrad || op.work == Work::kWeightGrad;
+}
 
 // An op that writes an operand's memory does not give the same result twice.
 bool can_clone(const ir::Op& op, LayerId layer, RecomputeMode mode) {
-  if (op.layer != layer || op.work != Work::kForward || op.accumulates || ir::is_collective(op.kind)) return false;
+  if (op.layer != layer || op.work != Work::kForward || op.accumulates ||
+      ir::is_collective(op.kind))
+    return false;
   if (!ops::op_def(op.kind).aliases.empty()) return false;
   return mode == RecomputeMode::kFull || op.kind == OpKind::kAttention;
 }
@@ -42,7 +46,8 @@ Region find_region(const ir::Graph& graph, LayerId layer, RecomputeMode mode) {
       for (const ValueId operand : op.operands) wanted[operand.index()] = true;
       continue;
     }
-    const bool any = std::any_of(op.results.begin(), op.results.end(), [&](ValueId v) { return wanted[v.index()]; });
+    const bool any = std::any_of(op.results.begin(), op.results.end(),
+                                 [&](ValueId v) { return wanted[v.index()]; });
     if (!any || !can_clone(op, layer, mode)) continue;
     region.cloned[i] = true;
     for (const ValueId operand : op.operands) wanted[operand.index()] = true;
@@ -59,7 +64,8 @@ ir::Op clone(ir::Graph& graph, const ir::Op& op, Region& region) {
   }
   for (ValueId& result : copy.results) {
     const ir::Value original = graph.value(result);
-    const ValueId value = graph.add_value(original.type, original.name.empty() ? "" : "re." + original.name);
+    const ValueId value =
+        graph.add_value(original.type, original.name.empty() ? "" : "re." + original.name);
     graph.value(value).logical = original.logical;
     region.clone_of[result.index()] = value;
     result = value;

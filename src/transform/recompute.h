@@ -20,10 +20,11 @@ struct RecomputeOptions {
 // The same mode for every layer of the module.
 RecomputeOptions recompute_all(const ir::Module& module, RecomputeMode mode);
 
-// Clones the layer's forward ops that its backward ops need, before the first of them, and lets those read the clones. A
-// clone has work kInputGrad and the region of its layer, RegionId(layer); its value is named "re.<name>". Random numbers
-// depend on counters alone, so a clone's result is its original's bit for bit. REQUIRES: the graph is differentiated.
-// Returns old value id -> new value id.
+// Clones the layer's forward ops that its backward ops need, before the first of them, and lets
+// those read the clones. A clone has work kInputGrad and the region of its layer, RegionId(layer);
+// its value is named "re.<name>". Random numbers depend on counters alone, so a clone's result is
+// its original's bit for bit. REQUIRES: the graph is differentiated. Returns old value id -> new
+// value id.
 std::vector<ValueId> recompute(ir::Graph& graph, const RecomputeOptions& options);
 
 }  // namespace mw::transform

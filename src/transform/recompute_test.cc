@@ -14,7 +14,8 @@ using ir::OpKind;
 using ir::Work;
 using test::microbatch;
 
-void check_same(const std::map<std::string, ops::Tensor>& a, const std::map<std::string, ops::Tensor>& b) {
+void check_same(const std::map<std::string, ops::Tensor>& a,
+                const std::map<std::string, ops::Tensor>& b) {
   REQUIRE(a.size() == b.size());
   for (const auto& [name, tensor] : a) {
     CAPTURE(name);
@@ -60,14 +61,16 @@ TEST_CASE("selective recomputes attention alone, and nothing of the backward rea
     } else if (op.work != Work::kForward) {
       for (const ValueId operand : op.operands) {
         const OpId producer = graph.value(operand).producer;
-        if (producer.valid() && graph.op(producer).kind == OpKind::kAttention) CHECK(graph.op(producer).recompute.valid());
+        if (producer.valid() && graph.op(producer).kind == OpKind::kAttention)
+          CHECK(graph.op(producer).recompute.valid());
       }
     }
   }
   CHECK(cloned == 2);
 }
 
-TEST_CASE("after full recomputation a layer's backward reads only what enters the layer, and clones") {
+TEST_CASE(
+    "after full recomputation a layer's backward reads only what enters the layer, and clones") {
   ir::Module module = test::gpt(0.1);
   differentiate(module);
   const ir::Module copy = recomputed(module, recompute_all(module, RecomputeMode::kFull));

@@ -67,7 +67,8 @@ TEST_CASE("of merged ops the one that stays does the earliest work and has both 
 TEST_CASE("CSE leaves accumulations alone") {
   ir::Graph graph;
   ops::Builder b(graph);
-  const ValueId acc = graph.add_input(ir::make_type(DType::kF32, {2}), "acc"), x = graph.add_input(graph.type(acc), "x");
+  const ValueId acc = graph.add_input(ir::make_type(DType::kF32, {2}), "acc"),
+                x = graph.add_input(graph.type(acc), "x");
   graph.outputs = {b.binary(OpKind::kAccumulate, acc, x), b.binary(OpKind::kAccumulate, acc, x)};
   merge_common(graph);
   CHECK(test::count_ops(graph, OpKind::kAccumulate) == 2);

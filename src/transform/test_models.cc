@@ -27,12 +27,14 @@ class ModelWriter {
     state.name = name;
     state.type = ir::make_type(DType::kF32, sizes);
     state.layer = builder_.layer;
-    return graph_.add_input(ir::make_type(DType::kF32, sizes), name, module_.add_state(std::move(state)));
+    return graph_.add_input(ir::make_type(DType::kF32, sizes), name,
+                            module_.add_state(std::move(state)));
   }
   ir::Module finish(ValueId loss) {
     std::vector<int> dims;
     for (int d = 0; d < graph_.type(loss).rank(); ++d) dims.push_back(d);
-    graph_.outputs.push_back(builder_.annotate(builder_.reduce(loss, ir::Reduction::kSum, dims), "loss_sum", {}));
+    graph_.outputs.push_back(
+        builder_.annotate(builder_.reduce(loss, ir::Reduction::kSum, dims), "loss_sum", {}));
     module_.graphs.push_back(std::move(graph_));
     ir::verify(module_.graphs[0], &module_);
     return std::move(module_);
@@ -47,9 +49,11 @@ class ModelWriter {
 ValueId attention_block(ModelWriter& m, ValueId h_BSD, const std::string& name, double dropout,
                         const Builder::Random& random) {
   Builder& b = m.b();
-  const ValueId n_BSD = b.layer_norm(h_BSD, m.weight(name + ".ln.g", {6}), m.weight(name + ".ln.b", {6}), 1e-5);
-  const ValueId qkv = b.bias_add(b.dot(n_BSD, m.weight(name + ".qkv.w", {3, 2, 3, 6}), "bsd,thed->bsthe"),
-                                 m.weight(name + ".qkv.b", {3, 2, 3}));
+  const ValueId n_BSD =
+      b.layer_norm(h_BSD, m.weight(name + ".ln.g", {6}), m.weight(name + ".ln.b", {6}), 1e-5);
+  const ValueId qkv =
+      b.bias_add(b.dot(n_BSD, m.weight(name + ".qkv.w", {3, 2, 3, 6}), "bsd,thed->bsthe"),
+                 m.weight(name + ".qkv.b", {3, 2, 3}));
   const ValueId a_BSHD =
       b.attention_packed(qkv, random.positions_BS, 0.577, true, dropout, name + ".attn", random);
   ValueId y_BSD = b.bias_add(b.dot(a_BSHD, m.weight(name + ".proj.w", {6, 2, 3}), "bshe,dhe->bsd"),
@@ -74,17 +78,19 @@ ir::Module mlp(int blocks) {
   layers.push_back("out");
   ModelWriter m(layers);
   Builder& b = m.b();
-  const ValueId x_BI = m.input("x", DType::kF32, {3, 4}), target_BO = m.input("target", DType::kF32, {3, 2});
+  const ValueId x_BI = m.input("x", DType::kF32, {3, 4}),
+                target_BO = m.input("target", DType::kF32, {3, 2});
   m.input("loss_scale", DType::kF32, {});
   m.enter(0);
-  const ValueId first = b.annotate(b.dot(x_BI, m.weight("in.w", {5, 4}), "bi,di->bd"), "in.out", {"batch", "embed"});
+  const ValueId first =
+      b.annotate(b.dot(x_BI, m.weight("in.w", {5, 4}), "bi,di->bd"), "in.out", {"batch", "embed"});
   ValueId h = first;
   for (int i = 0; i < blocks; ++i) {
     m.enter(i + 1);
     const std::string name = fmt::format("block.{}", i);
     const ValueId w = m.weight(name + ".w", {5, 5});
-    h = b.annotate(b.relu(b.bias_add(b.dot(h, w, "bd,ed->be"), m.weight(name + ".b", {5}))), name + ".out",
-                   {"batch", "embed"});
+    h = b.annotate(b.relu(b.bias_add(b.dot(h, w, "bd,ed->be"), m.weight(name + ".b", {5}))),
+                   name + ".out", {"batch", "embed"});
   }
   m.enter(blocks + 1);
   const ValueId y = b.dot(b.add(h, first), m.weight("out.w", {2, 5}), "bd,od->bo");
@@ -95,7 +101,8 @@ ir::Module mlp(int blocks) {
 ir::Module gpt(double dropout) {
   ModelWriter m({"embed", "h.0", "h.1", "head"});
   Builder& b = m.b();
-  const ValueId tokens_BS = m.input("tokens", DType::kI32, {2, 3}), targets_BS = m.input("targets", DType::kI32, {2, 3});
+  const ValueId tokens_BS = m.input("tokens", DType::kI32, {2, 3}),
+                targets_BS = m.input("targets", DType::kI32, {2, 3});
   Builder::Random random;
   random.positions_BS = m.input("positions", DType::kI32, {2, 3});
   m.input("loss_scale", DType::kF32, {});
@@ -104,7 +111,8 @@ ir::Module gpt(double dropout) {
   random.step = m.input("step", DType::kI64, {});
   m.enter(0);
   const ValueId table_VD = m.weight("wte", {7, 6});
-  ValueId h = b.add(b.embedding(tokens_BS, table_VD), b.embedding(random.positions_BS, m.weight("wpe", {3, 6})));
+  ValueId h = b.add(b.embedding(tokens_BS, table_VD),
+                    b.embedding(random.positions_BS, m.weight("wpe", {3, 6})));
   if (dropout > 0) h = b.dropout(h, dropout, "embed.drop", random);
   h = b.annotate(h, "embed.out", {"batch", "seq", "embed"});
   for (int i = 0; i < 2; ++i) {
@@ -125,11 +133,11 @@ std::vector<ops::Tensor> inputs_of(const ir::Graph& graph) {
     const RngKey key{1, 0, rng_site(name)};
     for (size_t i = 0; i < tensor.values.size(); ++i) {
       const uint32_t word = random_u32(key, i);
-      tensor.values[i] = name == "positions"                  ? static_cast<double>(i % 3)
-                         : name == "loss_scale"               ? 0.5
-                         : name == "targets" && i == 2        ? -100
-                         : is_floating(tensor.type.dtype)     ? 0.5 * random_normal(key, i)
-                                                              : static_cast<double>(word % 7);
+      tensor.values[i] = name == "positions"              ? static_cast<double>(i % 3)
+                         : name == "loss_scale"           ? 0.5
+                         : name == "targets" && i == 2    ? -100
+                         : is_floating(tensor.type.dtype) ? 0.5 * random_normal(key, i)
+                                                          : static_cast<double>(word % 7);
     }
     inputs.push_back(std::move(tensor));
   }

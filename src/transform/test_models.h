@@ -9,14 +9,16 @@
 
 namespace mw::transform::test {
 
-// Layers "in", "block.0", …, "out": linear and ReLU with a bias, a skip connection from "in" to "out", mean squares.
+// Layers "in", "block.0", …, "out": linear and ReLU with a bias, a skip connection from "in" to
+// "out", mean squares.
 ir::Module mlp(int blocks);
 
-// One-layer GPT-2 of layers "embed", "h.0", "h.1", "head" with a tied embedding, LayerNorm, packed causal attention, dropout,
-// fused bias and GELU, and cross-entropy.
+// One-layer GPT-2 of layers "embed", "h.0", "h.1", "head" with a tied embedding, LayerNorm, packed
+// causal attention, dropout, fused bias and GELU, and cross-entropy.
 ir::Module gpt(double dropout);
 
-// Values for the graph's inputs: weights, data and accumulators by name, the same for the same names in every graph.
+// Values for the graph's inputs: weights, data and accumulators by name, the same for the same
+// names in every graph.
 std::vector<ops::Tensor> inputs_of(const ir::Graph& graph);
 // By state name what the graph's updates are, and by value name its outputs.
 std::map<std::string, ops::Tensor> outcome(const ir::Module& module, const ir::Graph& graph,
