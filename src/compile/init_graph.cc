@@ -74,6 +74,8 @@ class InitBuilder {
         layout.results = {member.sharding.dims};
         layout.global_operands = {ir::make_type(DType::kI64, {})};
         layout.global_results = {member.global};
+        layout.local_operands = layout.global_operands;
+        layout.local_results = {member.local};
         def.localize(op, layout);
       }
     }

@@ -133,8 +133,8 @@ class Partitioner {
     result_.shardings.push_back(layout);
     result_.global_types.push_back(value.type);
     result_.global_value.push_back(input.value);
-    // States, and what the caller or another stage sends, have zeros in their tails.
-    add_version(input.value, {layout, local, std::vector<bool>(value.type.dims.size(), true)}, true);
+    // States have zeros in their tails; what another stage sends has what its ops left there.
+    add_version(input.value, {layout, local, std::vector<bool>(value.type.dims.size(), input.state.valid())}, true);
     return local;
   }
 
@@ -312,8 +312,10 @@ class Partitioner {
           any = any || (each && linear && operands[i].tail_zero[d]);
         }
       }
-      // The gradient of a loss has zeros where it has no token or no column of the vocabulary.
-      zero.push_back(any || (all && seen) || op.kind == OpKind::kCrossEntropyGrad || op.kind == OpKind::kEmbeddingGrad);
+      // The gradients of logits and of a table have zeros where there is no word of the vocabulary.
+      const bool word = (op.kind == OpKind::kCrossEntropyGrad && zero.size() + 1 == rule.results[result].size()) ||
+                        (op.kind == OpKind::kEmbeddingGrad && zero.empty());
+      zero.push_back(any || (all && seen) || word);
     }
     return zero;
   }
@@ -351,6 +353,10 @@ class Partitioner {
     ops::LocalLayout layout;
     for (const Version& version : operands) layout.operands.push_back(version.sharding.dims);
     for (const Sharding& sharding : results) layout.results.push_back(sharding.dims);
+    for (const Version& version : operands) layout.local_operands.push_back(result_.graph.type(version.local));
+    for (size_t i = 0; i < results.size(); ++i) {
+      layout.local_results.push_back(sharding::local_type(type(op.results[i]), results[i], r_.mesh));
+    }
     layout.global_operands = ops::operand_types(r_.graph, op);
     layout.global_results = ops::result_types(r_.graph, op);
     def.localize(local, layout);

@@ -52,10 +52,9 @@ class Tracker {
 
  private:
   Origin& origin(ValueId v) { return origins_[v.index()]; }
-  // Of all shards of a split flat buffer.
+  // Of all dp shards of a split flat buffer; a parameter that is sharded over other axes counts as what this rank has of it.
   int64_t elements(ValueId v) const {
-    const ir::TensorType& global = fragment_.global_types[v.index()];
-    return global.rank() == 1 ? global.dim(0) : graph_.type(v).elements();
+    return flat_elements(graph_.type(v), fragment_.global_types[v.index()], fragment_.shardings[v.index()]);
   }
 
   void add_op(int32_t o) {
