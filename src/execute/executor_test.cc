@@ -9,7 +9,7 @@
 #include <set>
 #include <thread>
 
-#include "execute/allocation_count.h"
+#include "execute/test_allocations.h"
 #include "execute/test_support.h"
 
 namespace mw::execute {

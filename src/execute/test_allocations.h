@@ -1,4 +1,4 @@
-// For tests: counts calls of operator new. Link allocation_count.cc into the test.
+// For tests: counts calls of operator new. Link test_allocations.cc into the test.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-#include "execute/allocation_count.h"
+#include "execute/test_allocations.h"
 
 #include <atomic>
 #include <cstdlib>
