@@ -215,7 +215,7 @@ ValueId emit_reshard(const ReshardPlan& plan, const ir::TensorType& global, Valu
     attrs.op = at.reduction;
     attrs.dim = step.dim;
     attrs.concat_dim = step.concat_dim;
-    attrs.global_size = global.dims.empty() ? 0 : global.dim(step.dim);
+    if (step.kind != OpKind::kAllReduce) attrs.global_size = global.dim(step.dim);
     const bool splits = step.kind == OpKind::kReduceScatter || step.kind == OpKind::kAllToAll;
     if (splits && type.dim(step.dim) != n * target.dim(step.dim)) {
       ir::PadAttrs pad;

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "base/error.h"
 #include "base/text.h"
 #include "partition/test_ranks.h"
 
@@ -46,9 +47,7 @@ std::string chain(const ir::TensorType& global, const std::string& from, const s
 }
 
 struct Row {
-  const char* from;
-  const char* to;
-  const char* steps;
+  std::string from, to, steps;
 };
 
 TEST_CASE("a reshard is the cheapest chain of collectives") {
@@ -63,9 +62,9 @@ TEST_CASE("a reshard is the cheapest chain of collectives") {
       {R"([{"dp", "tp"}, {}])", R"([{}, {}])", "all_gather{dp,tp} dim 0: 448 B"},
       {R"([{"tp"}, {}])", R"([{}, {"tp"}])", "all_to_all{tp} dim 1 from 0: 96 B"},
       {R"([{"dp"}, {"tp"}])", R"([{"dp", "tp"}, {}])", "all_to_all{tp} dim 0 from 1: 48 B"},
-      // An axis that is not the last of its dimension has to be gathered from there.
+      // An axis that is not the last of its dimension gets free only after those behind it.
       {R"([{"dp", "tp"}, {}])", R"([{"tp", "dp"}, {}])",
-       "all_to_all{tp} dim 1 from 0; all_to_all{dp} dim 1 from 0; all_to_all{dp} dim 1 from 0"},
+       "all_to_all{tp} dim 1 from 0; all_gather{dp} dim 0; all_to_all{tp} dim 0 from 1; shard_slice{dp} dim 0: 208 B"},
       // Pending sums: Megatron's g and, with sequence parallelism, its reduce-scatter.
       {R"([{}, {}] partial{"tp"})", R"([{}, {}])", "all_reduce{tp}: 768 B"},
       {R"([{}, {}] partial{"tp"})", R"([{}, {"tp"}])", "reduce_scatter{tp} dim 1: 384 B"},
@@ -73,15 +72,13 @@ TEST_CASE("a reshard is the cheapest chain of collectives") {
       {R"([{}, {}] partial{"dp", "tp"})", R"([{}, {}])", "all_reduce{dp,tp}: 896 B"},
       {R"([{}, {}] partial{"dp", "tp"})", R"([{}, {}] partial{"dp"})", "all_reduce{tp}: 768 B"},
       {R"([{}, {}] partial{"dp", "tp"})", R"([{"tp"}, {}] partial{"dp"})", "reduce_scatter{tp} dim 0: 384 B"},
-      {R"([{"tp"}, {}] partial{"dp"})", R"([{}, {}])", "all_reduce{dp}; all_gather{tp} dim 0: 512 B"},
+      {R"([{"tp"}, {}] partial{"dp"})", R"([{}, {}])", "reduce_scatter{dp} dim 0; all_gather{tp,dp} dim 0: 512 B"},
       {R"([{}, {}] partial<max>{"tp"})", R"([{}, {}])", "all_reduce{tp}: 768 B"},
   };
   for (const Row& row : rows) {
     CAPTURE(row.from);
     CAPTURE(row.to);
-    const std::string got = chain(type, row.from, row.to);
-    if (std::string(row.steps).find(" B") == std::string::npos) continue;
-    CHECK(got == row.steps);
+    CHECK(chain(type, row.from, row.to) == row.steps);
   }
 }
 

@@ -1,0 +1,216 @@
+#include "partition/partitioner.h"
+
+#include <doctest/doctest.h>
+
+#include <cmath>
+#include <cstdlib>
+#include <fstream>
+#include <sstream>
+
+#include "base/error.h"
+#include "base/text.h"
+#include "ops/builder.h"
+#include "ops/op_def.h"
+#include "partition/test_nets.h"
+#include "partition/test_ranks.h"
+
+namespace mw::partition {
+namespace {
+
+using test::NetSizes;
+using test::PerRank;
+using test::Tensor;
+
+Partitioned partitioned(const ir::Graph& graph, const ir::Module& module, const cluster::Mesh& mesh,
+                        const sharding::Strategy& strategy) {
+  const auto of = [&](LayerId) -> const sharding::Strategy& { return strategy; };
+  Partitioned result = partition({graph, module, mesh, of, given_shardings(graph, module, mesh, of)});
+  ir::verify(result.graph, nullptr);
+  ops::verify_types(result.graph);
+  return result;
+}
+
+Partitioned partitioned(const ir::Module& module, const cluster::Mesh& mesh, bool sp) {
+  return partitioned(*module.find_graph("microbatch"), module, mesh, test::strategy(sp));
+}
+
+// Communication of one layer's ops.
+std::vector<std::string> communication_in(const Partitioned& result, int64_t layer) {
+  ir::Graph only = result.graph;
+  std::erase_if(only.ops, [&](const ir::Op& op) { return op.layer != LayerId(layer); });
+  return test::communication(only);
+}
+
+using Texts = std::vector<std::string>;
+
+TEST_CASE("a Megatron block has one all-reduce behind each row-parallel product") {
+  const ir::Module module = test::gpt_net({});
+  const Partitioned result = partitioned(module, cluster::Mesh({{"dp", 2}, {"tp", 2}}), false);
+  CHECK(communication_in(result, 1) == Texts{"all_reduce{tp}", "all_reduce{tp}"});
+  // The embedding's rows and the three numbers a token of the loss; the loss itself over its samples.
+  CHECK(communication_in(result, 0) == Texts{"all_reduce{tp}"});
+  CHECK(communication_in(result, 3) == Texts{"all_reduce{tp}", "all_reduce{tp}", "all_reduce{tp}"});
+}
+
+TEST_CASE("sequence parallelism makes it a gather before and a scatter behind each region") {
+  const ir::Module module = test::gpt_net({});
+  const Partitioned result = partitioned(module, cluster::Mesh({{"dp", 2}, {"tp", 2}}), true);
+  CHECK(communication_in(result, 1) == Texts{"all_gather{tp} dim 1", "reduce_scatter{tp} dim 1", "all_gather{tp} dim 1",
+                                             "reduce_scatter{tp} dim 1"});
+}
+
+TEST_CASE("data parallelism alone communicates nothing in the forward pass but the loss") {
+  const ir::Module module = test::gpt_net({});
+  const Partitioned result = partitioned(module, cluster::Mesh({{"dp", 4}}), false);
+  CHECK(test::communication(result.graph) == Texts{"all_reduce{dp}"});
+}
+
+TEST_CASE("a partitioned Megatron block reads as in the golden file") {
+  const ir::Module module = test::gpt_net({.blocks = 1});
+  std::string actual;
+  for (const bool sp : {false, true}) {
+    Partitioned result = partitioned(module, cluster::Mesh({{"dp", 2}, {"tp", 2}}), sp);
+    result.graph.name = sp ? "sequence parallel" : "tensor parallel";
+    actual += ir::to_text(result.graph) + "\n";
+  }
+  const std::string path = MW_SOURCE_DIR "/src/partition/megatron_block.golden";
+  if (std::getenv("MW_BLESS") != nullptr) std::ofstream(path) << actual;
+  std::ifstream file(path);
+  std::stringstream expected;
+  expected << file.rdbuf();
+  CHECK(actual == expected.str());
+}
+
+TEST_CASE("a gradient that only goes into its accumulator stays pending over data-parallel ranks") {
+  ir::Module module;
+  module.layers = {{"l", true}};
+  ir::Graph graph;
+  ops::Builder b(graph);
+  b.layer = LayerId(0);
+  ir::State state;
+  state.name = "grad/w";
+  state.type = ir::make_type(DType::kF32, {4, 6});
+  state.kind = ir::StateKind::kGradient;
+  state.logical = {"ffn", ""};
+  const StateId grad = module.add_state(state);
+  const ValueId x = graph.add_input(ir::make_type(DType::kF32, {8, 6}), "x");
+  graph.value(x).logical = {"batch", ""};
+  const ValueId dy = graph.add_input(ir::make_type(DType::kF32, {8, 4}), "dy");
+  graph.value(dy).logical = {"batch", "ffn"};
+  const ValueId acc = graph.add_input(state.type, "acc", grad);
+  b.work = ir::Work::kWeightGrad;
+  const ValueId dw = b.annotate(b.dot(dy, x, "bf,bd->fd"), "d.w", {"ffn", ""});
+  graph.updates = {{grad, b.emit1(ir::OpKind::kAccumulate, ir::NoAttrs{}, {acc, dw})}};
+  const Partitioned result =
+      partitioned(graph, module, cluster::Mesh({{"dp", 2}, {"tp", 2}}), test::strategy(false));
+  CHECK(test::communication(result.graph).empty());
+  const ValueId sum = result.graph.updates.at(0).value;
+  CHECK(to_string(result.shardings[sum.index()]) == R"([{"tp"}, {}] partial{"dp"})");
+}
+
+TEST_CASE("an op that is not linear in a pending sum gets it reduced") {
+  ir::Module module;
+  ir::Graph graph;
+  ops::Builder b(graph);
+  const ValueId x = graph.add_input(ir::make_type(DType::kF32, {4, 8}), "x");
+  graph.value(x).logical = {"batch", "ffn"};
+  const ValueId w = graph.add_input(ir::make_type(DType::kF32, {6, 8}), "w");
+  graph.value(w).logical = {"", "ffn"};
+  const ValueId y = b.dot(x, w, "bf,df->bd");
+  // A scale lets the sum pass, exp does not.
+  const ValueId z = b.unary(ir::OpKind::kExp, b.scale(y, 2));
+  graph.outputs = {z};
+  const Partitioned result = partitioned(graph, module, cluster::Mesh({{"tp", 2}}), test::strategy(false));
+  CHECK(test::communication(result.graph).size() == 1);
+  CHECK(!result.shardings[result.graph.outputs[0].index()].is_partial());
+}
+
+// --- partitioned graphs on interpreted ranks ---
+
+std::vector<Tensor> inputs_of(const ir::Graph& graph, const NetSizes& n) {
+  std::vector<Tensor> inputs;
+  for (const ir::Input& input : graph.inputs) {
+    const std::string& name = graph.value(input.value).name;
+    Tensor tensor = test::random_tensor(graph.type(input.value), name);
+    for (size_t i = 0; i < tensor.values.size(); ++i) {
+      double& x = tensor.values[i];
+      if (name == "tokens" || name == "targets") x = std::floor((x + 1) / 2 * static_cast<double>(n.V));
+      if (name == "positions") x = static_cast<double>(static_cast<int64_t>(i) % n.S);
+      if (name == "loss_scale") x = 0.25;
+    }
+    if (name == "targets") tensor.values[0] = -100;
+    inputs.push_back(std::move(tensor));
+  }
+  return inputs;
+}
+
+// Empty, or the first output that differs from the global graph's.
+std::string difference(const ir::Module& module, const NetSizes& sizes, const cluster::Mesh& mesh, bool sp) {
+  const ir::Graph& graph = *module.find_graph("microbatch");
+  const Partitioned result = partitioned(module, mesh, sp);
+  const std::vector<Tensor> inputs = inputs_of(graph, sizes);
+  std::vector<PerRank> local(result.graph.inputs.size());
+  for (size_t i = 0; i < local.size(); ++i) {
+    const ir::Input& input = result.graph.inputs[i];
+    const ValueId global = result.global_value[input.value.index()];
+    size_t at = 0;
+    while (graph.inputs[at].value != global) ++at;
+    // Only states have zeros in their tails.
+    const bool is_float = graph.type(global).dtype == DType::kF32;
+    local[i] = test::shard(inputs[at], result.shardings[input.value.index()], mesh,
+                           input.state.valid() || !is_float ? 0 : 1e3);
+  }
+  const std::vector<Tensor> whole = ops::interpret(graph, inputs);
+  const std::vector<PerRank> values = test::run_ranks(result.graph, local, mesh);
+  for (size_t v = 0; v < graph.values.size(); ++v) {
+    const ValueId version = result.main_version[v];
+    if (!version.valid()) continue;
+    std::string problem;
+    const auto got = test::unshard(values[version.index()], whole[v].type, result.shardings[version.index()], mesh, problem);
+    const std::string label = graph.label(ValueId(static_cast<int64_t>(v)));
+    if (!got) return label + ": " + problem;
+    for (size_t i = 0; i < whole[v].values.size(); ++i) {
+      const double want = whole[v].values[i];
+      if (!(std::abs(got->values[i] - want) <= 1e-9 * (1 + std::abs(want)))) {
+        return fmt::format("{}[{}] is {}, must be {}", label, i, got->values[i], want);
+      }
+    }
+  }
+  return "";
+}
+
+const std::vector<cluster::Mesh>& meshes() {
+  static const std::vector<cluster::Mesh> list{
+      cluster::Mesh({{"tp", 2}}),          cluster::Mesh({{"tp", 4}}),           cluster::Mesh({{"dp", 2}, {"tp", 2}}),
+      cluster::Mesh({{"tp", 2}, {"dp", 2}}), cluster::Mesh({{"dp", 2}, {"tp", 4}}), cluster::Mesh({{"dp", 4}})};
+  return list;
+}
+
+TEST_CASE("a partitioned GPT computes what the global graph computes, every value of it") {
+  // The last: batch, sequence, ffn and vocabulary that no axis divides.
+  for (const NetSizes& sizes : {NetSizes{}, NetSizes{.S = 6, .F = 10, .V = 18}, NetSizes{.B = 3, .S = 5, .F = 11, .V = 13}}) {
+    const ir::Module module = test::gpt_net(sizes);
+    for (const cluster::Mesh& mesh : meshes()) {
+      for (const bool sp : {false, true}) {
+        CAPTURE(cluster::to_string(mesh));
+        CAPTURE(sp);
+        CAPTURE(sizes.S);
+        CHECK(difference(module, sizes, mesh, sp) == "");
+      }
+    }
+  }
+}
+
+TEST_CASE("a partitioned MLP computes what the global graph computes, every value of it") {
+  for (const NetSizes& sizes : {NetSizes{}, NetSizes{.B = 8, .S = 7, .D = 9, .F = 13}, NetSizes{.B = 3, .D = 5, .F = 5}}) {
+    const ir::Module module = test::mlp_net(sizes);
+    for (const cluster::Mesh& mesh : meshes()) {
+      CAPTURE(cluster::to_string(mesh));
+      CAPTURE(sizes.F);
+      CHECK(difference(module, sizes, mesh, false) == "");
+    }
+  }
+}
+
+}  // namespace
+}  // namespace mw::partition
