@@ -1,0 +1,181 @@
+"""Plans against their base plans, bit for bit: losses, gradient norms, weights and moments after four steps.
+
+The default run takes a seeded sample; MESHWRIGHT_TEST_ALL=1 takes all. MESHWRIGHT_TEST_SEED draws others.
+"""
+
+import functools
+import json
+import pathlib
+import random
+import sys
+
+import pytest
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "peers"))
+
+import meshwright  # noqa: E402
+import plans  # noqa: E402
+
+if meshwright.missing():
+    pytest.skip(meshwright.missing(), allow_module_level=True)
+
+STEPS = 4
+GLOBAL_BATCH = 16
+LAYERS = 4
+TEXT_BYTES = 64 * 400
+DROPOUT = {"embd_pdrop": 0.1, "resid_pdrop": 0.1, "attn_pdrop": 0.1}
+# file, changes, sequence length, tensor-parallel sizes that the heads allow. The third has dropout, and a vocabulary, an
+# ffn and a sequence that no tp divides.
+MODELS = {
+    "gpt-micro": ("gpt-micro.json", {}, 64, [1, 2, 4]),
+    "llama-micro": ("llama-micro.json", {}, 64, [1, 2]),
+    "gpt-dropout": ("gpt-micro.json", {**DROPOUT, "vocab_size": 257, "n_inner": 150}, 61, [1, 2, 4]),
+}
+
+CHOSEN = [
+    ("gpt-micro", "dp=2,tp=2,pp=2,schedule=interleaved-1f1b,chunks=2,microbatches=4,sp,zero=1"),
+    ("gpt-micro", "pp=4,microbatches=4"),
+    ("gpt-micro", "pp=4,schedule=gpipe,microbatches=8"),
+    ("gpt-micro", "pp=3,layers=1:2:1,microbatches=2"),
+    ("gpt-micro", "pp=2,layers=0:4,microbatches=2"),
+    ("gpt-micro", "schedule=interleaved-1f1b,chunks=4,microbatches=2"),
+    ("gpt-micro", "dp=16,zero=3"),
+    ("gpt-micro", "dp=2,tp=2,pp=4,microbatches=4,sp,zero=1,recompute=selective"),
+    ("gpt-micro", "dp=4,zero=2,microbatches=2,grad_reduce=step"),
+    ("llama-micro", "dp=2,tp=2,pp=4,microbatches=8,sp,zero=2,recompute=full"),
+    ("llama-micro", "dp=4,pp=2,schedule=interleaved-1f1b,chunks=2,microbatches=4,zero=3"),
+    ("llama-micro", "dp=4,zero=1,grad_reduce=microbatch,microbatches=2"),
+    ("llama-micro", "tp=2,microbatches=2,recompute=selective"),
+    ("gpt-dropout", "tp=4,pp=4,sp,microbatches=4,recompute=full"),
+    ("gpt-dropout", "dp=4,tp=2,pp=2,schedule=interleaved-1f1b,chunks=2,microbatches=2,sp,zero=3,recompute=selective"),
+    ("gpt-dropout", "dp=8,pp=2,zero=1,microbatches=2,order=dp-pp-tp"),
+]
+RANDOM = 36
+SAMPLED = 14
+
+
+def every_case() -> list[tuple[str, str]]:
+    rng = random.Random(meshwright.SEED)
+    cases = list(CHOSEN)
+    while len(cases) < len(CHOSEN) + RANDOM:
+        model = list(MODELS)[len(cases) % len(MODELS)]
+        plan = plans.random_plan(rng, layers=LAYERS, global_batch=GLOBAL_BATCH, tp=MODELS[model][3])
+        if (case := (model, plans.short_form(plan))) not in cases:
+            cases.append(case)
+    return cases
+
+
+def cases() -> list[tuple[str, str]]:
+    """The first is in every sample: it is the demo's plan."""
+    everything = every_case()
+    if meshwright.EVERYTHING:
+        return everything
+    return [everything[0], *random.Random(meshwright.SEED).sample(everything[1:], SAMPLED - 1)]
+
+
+def base_cases() -> list[tuple[str, str]]:
+    """The distinct base plans of the cases that have more than one rank."""
+    found = {(model, plans.short_form(plans.base(plans.parse(plan)))): None for model, plan in cases()}
+    return [(model, plan) for model, plan in found if plans.ranks(plans.parse(plan)) > 1]
+
+
+RESUMED = [
+    # model, plan of the first two steps, plan of the others
+    ("gpt-micro", "dp=2,tp=2,pp=2,microbatches=2,sp,zero=1", "dp=2,tp=2,microbatches=2,sp,recompute=full"),
+    ("gpt-dropout", "pp=2,schedule=interleaved-1f1b,chunks=2,microbatches=4", "pp=3,layers=2:1:1,microbatches=4"),
+    ("llama-micro", "dp=2,zero=3,microbatches=2", "dp=2,pp=4,zero=2,microbatches=2,schedule=gpipe"),
+    ("gpt-dropout", "dp=4,tp=2,sp,zero=2", "pp=4,schedule=1f1b,microbatches=8"),
+    ("llama-micro", "pp=4,schedule=1f1b,microbatches=8", "dp=4,tp=2,sp,zero=3,microbatches=2"),
+]
+
+
+class Runs:
+    """Runs by model and plan, each once."""
+
+    def __init__(self, folder: pathlib.Path) -> None:
+        self.folder = folder
+        self.text = folder / "text.txt"
+        self.text.write_bytes(meshwright.TEXT.read_bytes()[:TEXT_BYTES])
+        self.count = 0
+        self.get = functools.cache(self.run)
+        self.job = functools.cache(self.write_job)
+
+    def write_job(self, model: str) -> pathlib.Path:
+        file, changes, seq_len, _ = MODELS[model]
+        config = {**json.loads((meshwright.ROOT / "models" / file).read_text(encoding="utf-8")), **changes}
+        (self.folder / f"{model}.json").write_text(json.dumps(config), encoding="utf-8")
+        return meshwright.write_job(self.folder / f"{model}.toml", model=self.folder / f"{model}.json", data=self.text,
+                                    seq_len=seq_len, global_batch=GLOBAL_BATCH)
+
+    def run(self, model: str, plan: str, *options, steps: int = STEPS) -> meshwright.Run:
+        self.count += 1
+        return meshwright.train(self.folder / f"run-{self.count}", self.job(model), plan, *options, steps=steps)
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    if not meshwright.TEXT.exists():
+        pytest.skip(f"{meshwright.TEXT} is missing; scripts/setup writes it")
+    return Runs(tmp_path_factory.mktemp("layouts"))
+
+
+def differences(run: meshwright.Run, base: meshwright.Run) -> list[str]:
+    """Where two runs are not the same bits, over the steps that `run` has."""
+    wanted = {line["step"]: line for line in base.metrics}
+    lines = []
+    for line in run.metrics:
+        for key in ("loss", "grad_norm", "lr"):
+            if line[key] != wanted[line["step"]][key]:
+                lines.append(f"step {line['step']}: {key} is {line[key]!r}, the base plan's is {wanted[line['step']][key]!r}")
+    for group in ("model", "optimizer"):
+        found, there = run.tensors(group), base.tensors(group)
+        assert found.keys() == there.keys()
+        lines += [f"{name}: other bits" for name in there if found[name] != there[name]]
+    return lines
+
+
+def explain(lines: list[str], *involved: meshwright.Run) -> str:
+    more = f"\n… {len(lines) - 8} more" if len(lines) > 8 else ""
+    return "\n".join([f"seed {meshwright.SEED}", *(run.command for run in involved), *lines[:8]]) + more
+
+
+@pytest.mark.parametrize("model, plan", cases())
+def test_a_plan_equals_its_base_plan_bit_for_bit(runs, model, plan):
+    run = runs.get(model, plan)
+    base = runs.get(model, plans.short_form(plans.base(plans.parse(plan))))
+    found = differences(run, base)
+    assert len(run.metrics) == STEPS
+    assert not found, explain(found, run, base)
+
+
+@pytest.mark.parametrize("model, plan", base_cases())
+def test_a_base_plan_follows_one_rank(runs, model, plan):
+    run, one = runs.get(model, plan), runs.get(model, "dp=1")
+    for key in ("loss", "grad_norm"):
+        assert run.series(key) == pytest.approx(one.series(key), rel=1e-5), explain([], run, one)
+
+
+@pytest.mark.parametrize("model, first, then", RESUMED)
+def test_a_resumed_run_goes_on_as_the_unbroken_one(runs, model, first, then):
+    half = runs.run(model, first, steps=STEPS // 2)
+    rest = runs.run(model, then, "--resume", half.folder)
+    assert [line["step"] for line in rest.metrics] == list(range(STEPS // 2 + 1, STEPS + 1))
+    base_of_first, base_of_rest = plans.base(plans.parse(first)), plans.base(plans.parse(then))
+    unbroken = runs.get(model, plans.short_form(base_of_first))
+    if base_of_first == base_of_rest:
+        found = differences(rest, unbroken)
+        assert not found, explain(found, half, rest, unbroken)
+    for key in ("loss", "grad_norm"):
+        assert rest.series(key) == pytest.approx(unbroken.series(key)[STEPS // 2:], rel=1e-5), explain(
+            [], half, rest, unbroken)
+
+
+def test_random_plans_are_valid(runs):
+    """Every one that --plan refuses or that cannot be proved is a mistake here or there."""
+    rng = random.Random(meshwright.SEED + 1)
+    for _ in range(100 if meshwright.EVERYTHING else 10):
+        model = rng.choice(list(MODELS))
+        plan = plans.short_form(plans.random_plan(rng, layers=LAYERS, global_batch=GLOBAL_BATCH, tp=MODELS[model][3]))
+        arguments = ["verify", runs.job(model), "--plan", plan]
+        done = meshwright.execute(arguments)
+        assert done.returncode == 0, f"seed {meshwright.SEED}\n{meshwright.command_line(arguments)}\n{done.stderr}"
