@@ -2,9 +2,9 @@
 
 #include <algorithm>
 #include <map>
-#include <set>
 
 #include "base/error.h"
+#include "execute/mesh_groups.h"
 #include "pipeline/figures.h"
 
 namespace mw::execute {
@@ -24,7 +24,10 @@ struct Location {
 
   Location operator+(int64_t bytes) const {
     Location moved = *this;
-    if (slot >= 0) moved.offset += bytes; else moved.data += bytes;
+    if (slot >= 0)
+      moved.offset += bytes;
+    else
+      moved.data += bytes;
     return moved;
   }
   bool same_place(const Location& other) const {
@@ -51,7 +54,8 @@ class Binder {
         case Command::Kind::kPublish:
         case Command::Kind::kReceive: {
           const bool publish = command.kind == Command::Kind::kPublish;
-          Ring* ring = add_message(command, publish ? Instruction::Kind::kPublish : Instruction::Kind::kReceive);
+          Ring* ring = add_message(
+              command, publish ? Instruction::Kind::kPublish : Instruction::Kind::kReceive);
           messages[ring] = std::max(messages[ring], command.sequence + 1);
           break;
         }
@@ -75,9 +79,7 @@ class Binder {
     const Storage& storage = buffer.storage;
     Location at;
     switch (storage.kind) {
-      case Storage::Kind::kState:
-        at.data = context_.states + storage.offset;
-        return at;
+      case Storage::Kind::kState: at.data = context_.states + storage.offset; return at;
       case Storage::Kind::kArena:
         at.data = context_.arena + storage.offset;
         at.arena_end = storage.offset + buffer.bytes().value;
@@ -87,24 +89,26 @@ class Binder {
         at.offset = storage.offset;
         return at;
       case Storage::Kind::kView: {
-        MW_CHECK(storage.parent.valid() && storage.parent.index() < rank_.buffers.size(), "view '{}' of no buffer",
-                 buffer.name);
+        MW_CHECK(storage.parent.valid() && storage.parent.index() < rank_.buffers.size(),
+                 "view '{}' of no buffer", buffer.name);
         const int64_t index = context_.device.mesh->index(context_.device.rank, storage.shard_axes);
-        return locate(rank_.buffers[storage.parent.index()]) + (storage.offset + index * storage.shard_stride);
+        return locate(rank_.buffers[storage.parent.index()]) +
+               (storage.offset + index * storage.shard_stride);
       }
     }
     MW_CHECK(false, "storage of '{}'", buffer.name);
   }
 
   const Location& buffer(BufferId id) const {
-    MW_CHECK(id.valid() && id.index() < buffers_.size(), "command {}: no buffer {}", command_, id.value);
+    MW_CHECK(id.valid() && id.index() < buffers_.size(), "command {}: no buffer {}", command_,
+             id.value);
     return buffers_[id.index()];
   }
 
   void add_pointer(Instruction& instruction, const Location& at) {
     if (at.slot >= 0) {
-      bound_.patches.push_back(
-          {static_cast<uint32_t>(bound_.pointers.size()), static_cast<uint32_t>(at.slot), at.offset});
+      bound_.patches.push_back({static_cast<uint32_t>(bound_.pointers.size()),
+                                static_cast<uint32_t>(at.slot), at.offset});
       ++instruction.patches;
     }
     bound_.pointers.push_back(at.data);
@@ -121,7 +125,8 @@ class Binder {
   }
 
   void add_load(const Command& command) {
-    MW_CHECK(command.buffers.size() == 1, "command {}: a load has {} buffers", command_, command.buffers.size());
+    MW_CHECK(command.buffers.size() == 1, "command {}: a load has {} buffers", command_,
+             command.buffers.size());
     Instruction instruction = start(Instruction::Kind::kLoad);
     add_pointer(instruction, buffer(command.buffers[0]));
     instruction.results = 1;
@@ -129,12 +134,14 @@ class Binder {
   }
 
   Ring* add_message(const Command& command, Instruction::Kind kind) {
-    MW_CHECK(command.channel >= 0 && static_cast<size_t>(command.channel) < context_.ring_of_channel.size(),
+    MW_CHECK(command.channel >= 0 &&
+                 static_cast<size_t>(command.channel) < context_.ring_of_channel.size(),
              "command {}: no channel {}", command_, command.channel);
     const auto channel = static_cast<size_t>(command.channel);
     Instruction instruction = start(kind);
     instruction.ring = context_.ring_of_channel[channel];
-    MW_CHECK(instruction.ring != nullptr, "command {}: channel {} is not of this rank", command_, command.channel);
+    MW_CHECK(instruction.ring != nullptr, "command {}: channel {} is not of this rank", command_,
+             command.channel);
     const int64_t slot = command.sequence % bound_.program->channels[channel].slots;
     instruction.slot = static_cast<uint32_t>(first_slot_[channel] + slot);
     instruction.sequence = command.sequence;
@@ -149,8 +156,8 @@ class Binder {
     std::vector<bool> is_port(graph.values.size(), false);
     size_t next = 0;
     const auto take = [&]() -> const Location& {
-      MW_CHECK(next < command.buffers.size(), "command {} ({}) has {} buffers, too few", command_, fragment.name,
-               command.buffers.size());
+      MW_CHECK(next < command.buffers.size(), "command {} ({}) has {} buffers, too few", command_,
+               fragment.name, command.buffers.size());
       return buffer(command.buffers[next++]);
     };
     for (const pipeline::Port& port : fragment.inputs) {
@@ -166,8 +173,8 @@ class Binder {
         is_port[port.value.index()] = true;
       }
     }
-    MW_CHECK(next == command.buffers.size(), "command {} ({}) has {} buffers, must be {}", command_, fragment.name,
-             command.buffers.size(), next);
+    MW_CHECK(next == command.buffers.size(), "command {} ({}) has {} buffers, must be {}", command_,
+             fragment.name, command.buffers.size(), next);
 
     std::vector<Location> places(graph.values.size());
     for (size_t v = 0; v < graph.values.size(); ++v) {
@@ -184,25 +191,30 @@ class Binder {
         places[v].data = context_.arena + in_arena + offset;
         places[v].arena_end = in_arena + graph.values[root].type.bytes().value;
       } else {
-        MW_CHECK(false, "fragment '{}': value {} has no memory", fragment.name, graph.label(ValueId(v)));
+        MW_CHECK(false, "fragment '{}': value {} has no memory", fragment.name,
+                 graph.label(ValueId(v)));
       }
     }
     for (const auto& [value, at] : outputs) {
-      MW_CHECK(places[value.index()].same_place(at), "command {} ({}): output {} does not lie in its buffer", command_,
-               fragment.name, graph.label(value));
+      MW_CHECK(places[value.index()].same_place(at),
+               "command {} ({}): output {} does not lie in its buffer", command_, fragment.name,
+               graph.label(value));
     }
     return places;
   }
 
   void add_call(const Command& command) {
-    MW_CHECK(command.fragment.valid() && command.fragment.index() < bound_.program->fragments.size(),
-             "command {}: no fragment {}", command_, command.fragment.value);
+    MW_CHECK(
+        command.fragment.valid() && command.fragment.index() < bound_.program->fragments.size(),
+        "command {}: no fragment {}", command_, command.fragment.value);
     const Fragment& fragment = bound_.program->fragments[command.fragment.index()];
     const std::vector<Location> places = place_values(fragment, command);
     for (size_t o = 0; o < fragment.graph.ops.size(); ++o) {
       const ir::Op& op = fragment.graph.ops[o];
-      const PreparedFragments::Op& prepared = prepared_.op(command.fragment, static_cast<int32_t>(o));
-      Instruction instruction = start(prepared.kernel ? Instruction::Kind::kKernel : Instruction::Kind::kCollective);
+      const PreparedFragments::Op& prepared =
+          prepared_.op(command.fragment, static_cast<int32_t>(o));
+      Instruction instruction =
+          start(prepared.kernel ? Instruction::Kind::kKernel : Instruction::Kind::kCollective);
       instruction.op = static_cast<int32_t>(o);
       instruction.token = pipeline::OrderHash::token(command_, static_cast<int64_t>(o), op.kind);
       instruction.kernel = prepared.kernel;
@@ -217,17 +229,20 @@ class Binder {
   }
 
   // Whether the results already lie where the operands do and are the same bytes.
-  static bool is_alias(const ir::Op& op, const PreparedFragments::Op& prepared, const Fragment& fragment,
-                       const std::vector<Location>& places) {
-    const bool copies = op.kind == ir::OpKind::kReshape || op.kind == ir::OpKind::kCopy || op.kind == ir::OpKind::kView ||
+  static bool is_alias(const ir::Op& op, const PreparedFragments::Op& prepared,
+                       const Fragment& fragment, const std::vector<Location>& places) {
+    const bool copies = op.kind == ir::OpKind::kReshape || op.kind == ir::OpKind::kCopy ||
+                        op.kind == ir::OpKind::kView ||
                         (prepared.collective && !prepared.collective->group());
     if (!copies) return false;
     for (size_t i = 0; i < op.results.size(); ++i) {
       int64_t offset = 0;
       if (op.kind == ir::OpKind::kView) {
-        offset = op.as<ir::ViewAttrs>().offset * dtype_size(fragment.graph.type(op.operands[i]).dtype);
+        offset =
+            op.as<ir::ViewAttrs>().offset * dtype_size(fragment.graph.type(op.operands[i]).dtype);
       }
-      if (!places[op.results[i].index()].same_place(places[op.operands[i].index()] + offset)) return false;
+      if (!places[op.results[i].index()].same_place(places[op.operands[i].index()] + offset))
+        return false;
     }
     return true;
   }
@@ -241,21 +256,25 @@ class Binder {
   int32_t command_ = 0;
 };
 
-}  // namespace
-
-std::vector<FragmentId> called_fragments(const pipeline::Program& program, const pipeline::RankProgram& rank) {
-  std::set<FragmentId> called;
-  for (const Command& command : rank.commands) {
-    if (command.kind != Command::Kind::kCall) continue;
-    MW_CHECK(command.fragment.valid() && command.fragment.index() < program.fragments.size(), "no fragment {}",
-             command.fragment.value);
-    called.insert(command.fragment);
+// The backend's kernel; its errors get the op's place.
+std::unique_ptr<Kernel> prepare_at(Backend& backend, const Fragment& fragment, const ir::Op& op,
+                                   const DeviceContext& device) {
+  try {
+    return backend.prepare(fragment.graph, op, device);
+  } catch (const Error& error) {
+    std::vector<std::string> findings;
+    for (const std::string& finding : error.findings()) {
+      findings.push_back(fmt::format("fragment '{}', op {}: {}", fragment.name,
+                                     &op - fragment.graph.ops.data(), finding));
+    }
+    throw Error(std::move(findings));
   }
-  return {called.begin(), called.end()};
 }
 
-PreparedFragments::PreparedFragments(BoundProgram& bound, Backend& backend, const DeviceContext& device,
-                                     const GroupOf& group_of)
+}  // namespace
+
+PreparedFragments::PreparedFragments(BoundProgram& bound, Backend& backend,
+                                     const DeviceContext& device, const GroupOf& group_of)
     : ops_(bound.program->fragments.size()) {
   for (const FragmentId id : called_fragments(*bound.program, *bound.rank_program)) {
     const Fragment& fragment = bound.program->fragments[id.index()];
@@ -263,14 +282,15 @@ PreparedFragments::PreparedFragments(BoundProgram& bound, Backend& backend, cons
       Op prepared;
       Bytes scratch;
       if (ir::is_collective(op.kind)) {
-        bound.collectives.push_back(
-            std::make_unique<CollectiveOp>(fragment.graph, op, group_of(op.as<ir::CollectiveAttrs>().group)));
+        bound.collectives.push_back(std::make_unique<CollectiveOp>(
+            fragment.graph, op, group_of(op.as<ir::CollectiveAttrs>().group)));
         prepared.collective = bound.collectives.back().get();
         scratch = prepared.collective->scratch_bytes();
       } else {
-        bound.kernels.push_back(backend.prepare(fragment.graph, op, device));
+        bound.kernels.push_back(prepare_at(backend, fragment, op, device));
         prepared.kernel = bound.kernels.back().get();
-        MW_CHECK(prepared.kernel != nullptr, "the backend prepared no kernel for {}", ir::op_name(op.kind));
+        MW_CHECK(prepared.kernel != nullptr, "the backend prepared no kernel for {}",
+                 ir::op_name(op.kind));
         scratch = prepared.kernel->scratch_bytes();
       }
       scratch_ = std::max(scratch_, scratch);

@@ -19,13 +19,16 @@ struct BindContext {
 class PreparedFragments {
  public:
   struct Op {
-    Kernel* kernel = nullptr;          // null: a collective
+    Kernel* kernel = nullptr;  // null: a collective
     CollectiveOp* collective = nullptr;
   };
-  using GroupOf = std::function<comm::Communicator*(const ir::DeviceGroup&)>;  // null for a group of one
+  using GroupOf =
+      std::function<comm::Communicator*(const ir::DeviceGroup&)>;  // null for a group of one
 
-  // Stores what it prepares in `bound`. Throws the backend's Error with the fragment and the op's place.
-  PreparedFragments(BoundProgram& bound, Backend& backend, const DeviceContext& device, const GroupOf& group_of);
+  // Stores what it prepares in `bound`. Throws the backend's Error with the fragment and the op's
+  // place.
+  PreparedFragments(BoundProgram& bound, Backend& backend, const DeviceContext& device,
+                    const GroupOf& group_of);
 
   const Op& op(FragmentId fragment, int32_t op) const {
     return ops_[fragment.index()][static_cast<size_t>(op)];
@@ -37,9 +40,6 @@ class PreparedFragments {
   std::vector<std::vector<Op>> ops_;  // [fragment]; empty: the rank does not call it
   Bytes scratch_;
 };
-
-// The fragments that the rank's commands call, ascending.
-std::vector<FragmentId> called_fragments(const pipeline::Program& program, const pipeline::RankProgram& rank);
 
 // Fills bound.instructions, pointers, patches, slots and rings.
 void bind(BoundProgram& bound, const PreparedFragments& prepared, const BindContext& context);

@@ -17,8 +17,10 @@ std::string microbatches(const Command& command) {
   const pipeline::Action& action = command.action;
   if (!action.stage.valid()) return "";
   switch (action.kind) {
-    case pipeline::ActionKind::kF: case pipeline::ActionKind::kI:
-    case pipeline::ActionKind::kW: case pipeline::ActionKind::kB: break;
+    case pipeline::ActionKind::kF:
+    case pipeline::ActionKind::kI:
+    case pipeline::ActionKind::kW:
+    case pipeline::ActionKind::kB: break;
     default: return "";
   }
   if (action.count == 1) return fmt::format(", microbatch {}", action.first);
@@ -39,8 +41,11 @@ std::string BoundProgram::describe(const Instruction& i) const {
   }
   text += fmt::format(" ({}){}", pipeline::to_string(of.action), microbatches(of));
   if (i.ring != nullptr) {
-    const bool is_producer = of.kind == Command::Kind::kAcquire || of.kind == Command::Kind::kPublish;
-    text += fmt::format(", peer rank {}", (is_producer ? i.ring->channel->consumer() : i.ring->channel->producer()).value);
+    const bool is_producer =
+        of.kind == Command::Kind::kAcquire || of.kind == Command::Kind::kPublish;
+    text += fmt::format(
+        ", peer rank {}",
+        (is_producer ? i.ring->channel->consumer() : i.ring->channel->producer()).value);
   }
   if (i.op >= 0) {
     const ir::Op& run = op(i);

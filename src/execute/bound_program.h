@@ -1,5 +1,6 @@
-// BoundProgram: a rank's program with everything resolved: a flat list of instructions whose kernels, addresses, groups
-// and channels are known. Running it looks nothing up and allocates nothing.
+// BoundProgram: a rank's program with everything resolved: a flat list of instructions whose
+// kernels, addresses, groups and channels are known. Running it looks nothing up and allocates
+// nothing.
 #pragma once
 
 #include <memory>
@@ -13,8 +14,8 @@
 
 namespace mw::execute {
 
-// This rank's side of one ring of slots. Programs with equal rings share them; `next` is the sequence of the ring at
-// which the next run begins.
+// This rank's side of one ring of slots. Programs with equal rings share them; `next` is the
+// sequence of the ring at which the next run begins.
 struct Ring {
   std::unique_ptr<comm::Channel> channel;
   int64_t next = 0;
@@ -22,25 +23,32 @@ struct Ring {
 
 struct Instruction {
   enum class Kind : uint8_t {
-    kKernel, kCollective,
+    kKernel,
+    kCollective,
     kAlias,  // an op whose results lie where its operands do
-    kLoad, kAcquire, kPublish, kReceive, kRelease
+    kLoad,
+    kAcquire,
+    kPublish,
+    kReceive,
+    kRelease
   } kind = Kind::kAlias;
   int32_t command = 0;
   int32_t op = -1;  // of the command's fragment
   Kernel* kernel = nullptr;
   CollectiveOp* collective = nullptr;
-  // In BoundProgram::pointers: operands, then results. A load has its destination as its one result.
+  // In BoundProgram::pointers: operands, then results. A load has its destination as its one
+  // result.
   uint32_t first_pointer = 0, operands = 0, results = 0;
   uint32_t first_patch = 0, patches = 0;  // in BoundProgram::patches
   Ring* ring = nullptr;
-  uint32_t slot = 0;        // in BoundProgram::slots
-  int64_t sequence = 0;     // within a run
-  int64_t arena_end = 0;    // first byte of the step arena behind all that it touches
-  uint64_t token = 0;       // what the order hash takes in
+  uint32_t slot = 0;      // in BoundProgram::slots
+  int64_t sequence = 0;   // within a run
+  int64_t arena_end = 0;  // first byte of the step arena behind all that it touches
+  uint64_t token = 0;     // what the order hash takes in
 };
 
-// Addresses in slots are known when a slot is acquired or received: pointers[pointer] = slots[slot] + offset.
+// Addresses in slots are known when a slot is acquired or received: pointers[pointer] = slots[slot]
+// + offset.
 struct Patch {
   uint32_t pointer = 0, slot = 0;
   int64_t offset = 0;
@@ -70,8 +78,11 @@ struct BoundProgram {
   const pipeline::Fragment& fragment(const Instruction& i) const {
     return program->fragments[command(i).fragment.index()];
   }
-  const ir::Op& op(const Instruction& i) const { return fragment(i).graph.ops[static_cast<size_t>(i.op)]; }
-  // "command 17 call 'F stage 1' (1F7), microbatch 7, op 4 all_reduce 'h.0/sum'": what an error says of the place.
+  const ir::Op& op(const Instruction& i) const {
+    return fragment(i).graph.ops[static_cast<size_t>(i.op)];
+  }
+  // "command 17 call 'F stage 1' (1F7), microbatch 7, op 4 all_reduce 'h.0/sum'": what an error
+  // says of the place.
   std::string describe(const Instruction& i) const;
 };
 

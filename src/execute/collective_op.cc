@@ -9,7 +9,9 @@ namespace {
 
 constexpr int64_t kStagingAlignment = 64;
 
-int64_t aligned(int64_t bytes) { return (bytes + kStagingAlignment - 1) / kStagingAlignment * kStagingAlignment; }
+int64_t aligned(int64_t bytes) {
+  return (bytes + kStagingAlignment - 1) / kStagingAlignment * kStagingAlignment;
+}
 
 char* at(void* base, int64_t offset) { return static_cast<char*>(base) + offset; }
 const char* at(const void* base, int64_t offset) { return static_cast<const char*>(base) + offset; }
@@ -27,7 +29,8 @@ comm::ReduceOp reduce_op(ir::Reduction op) {
 
 CollectiveOp::Split CollectiveOp::split_of(const ir::TensorType& whole, int dim, int64_t parts) {
   MW_CHECK(dim >= 0 && dim < whole.rank(), "dimension {} of {}", dim, ir::to_string(whole));
-  MW_CHECK(whole.dim(dim) % parts == 0, "dimension {} of {} does not divide by {} members", dim, ir::to_string(whole), parts);
+  MW_CHECK(whole.dim(dim) % parts == 0, "dimension {} of {} does not divide by {} members", dim,
+           ir::to_string(whole), parts);
   Split split;
   for (int i = 0; i < dim; ++i) split.outer *= whole.dim(i);
   split.chunk = whole.dim(dim) / parts * dtype_size(whole.dtype);
@@ -38,8 +41,9 @@ CollectiveOp::Split CollectiveOp::split_of(const ir::TensorType& whole, int dim,
 CollectiveOp::CollectiveOp(const ir::Graph& graph, const ir::Op& op, comm::Communicator* group)
     : kind_(op.kind), group_(group), members_(group ? group->size() : 1) {
   MW_CHECK(ir::is_collective(op.kind), "{} is not a collective", ir::op_name(op.kind));
-  MW_CHECK(op.operands.size() == op.results.size() && !op.operands.empty(), "{} has {} operands and {} results",
-           ir::op_name(op.kind), op.operands.size(), op.results.size());
+  MW_CHECK(op.operands.size() == op.results.size() && !op.operands.empty(),
+           "{} has {} operands and {} results", ir::op_name(op.kind), op.operands.size(),
+           op.results.size());
   const auto& attrs = op.as<ir::CollectiveAttrs>();
   dtype_ = graph.type(op.operands[0]).dtype;
   reduce_ = reduce_op(attrs.op);
@@ -51,7 +55,8 @@ CollectiveOp::CollectiveOp(const ir::Graph& graph, const ir::Op& op, comm::Commu
   for (size_t i = 0; i < op.operands.size(); ++i) {
     const ir::TensorType& in = graph.type(op.operands[i]);
     const ir::TensorType& out = graph.type(op.results[i]);
-    MW_CHECK(in.dtype == dtype_ && out.dtype == dtype_, "{}: operand {} has another dtype", ir::op_name(op.kind), i);
+    MW_CHECK(in.dtype == dtype_ && out.dtype == dtype_, "{}: operand {} has another dtype",
+             ir::op_name(op.kind), i);
     Tensor t;
     t.operand_bytes = in.bytes().value;
     t.result_bytes = out.bytes().value;
@@ -59,8 +64,9 @@ CollectiveOp::CollectiveOp(const ir::Graph& graph, const ir::Op& op, comm::Commu
     t.result_count = out.elements();
     const int64_t grown = kind_ == ir::OpKind::kAllGather ? members_ : 1;
     const int64_t shrunk = kind_ == ir::OpKind::kReduceScatter ? members_ : 1;
-    MW_CHECK(t.operand_bytes * grown == t.result_bytes * shrunk, "{} from {} to {} in a group of {}",
-             ir::op_name(op.kind), ir::to_string(in), ir::to_string(out), members_);
+    MW_CHECK(t.operand_bytes * grown == t.result_bytes * shrunk,
+             "{} from {} to {} in a group of {}", ir::op_name(op.kind), ir::to_string(in),
+             ir::to_string(out), members_);
     if (members_ > 1) {
       if (kind_ == ir::OpKind::kAllGather) {
         t.split = split_of(out, attrs.dim, members_);
@@ -92,7 +98,8 @@ void CollectiveOp::run_alone(std::span<void* const> operands, std::span<void* co
 void CollectiveOp::pack(const Split& split, const void* tensor, void* parts) const {
   for (int64_t part = 0; part < members_; ++part) {
     for (int64_t o = 0; o < split.outer; ++o) {
-      std::memcpy(at(parts, (part * split.outer + o) * split.chunk), at(tensor, (o * members_ + part) * split.chunk),
+      std::memcpy(at(parts, (part * split.outer + o) * split.chunk),
+                  at(tensor, (o * members_ + part) * split.chunk),
                   static_cast<size_t>(split.chunk));
     }
   }
@@ -101,13 +108,15 @@ void CollectiveOp::pack(const Split& split, const void* tensor, void* parts) con
 void CollectiveOp::unpack(const Split& split, const void* parts, void* tensor) const {
   for (int64_t part = 0; part < members_; ++part) {
     for (int64_t o = 0; o < split.outer; ++o) {
-      std::memcpy(at(tensor, (o * members_ + part) * split.chunk), at(parts, (part * split.outer + o) * split.chunk),
+      std::memcpy(at(tensor, (o * members_ + part) * split.chunk),
+                  at(parts, (part * split.outer + o) * split.chunk),
                   static_cast<size_t>(split.chunk));
     }
   }
 }
 
-void CollectiveOp::run(std::span<void* const> operands, std::span<void* const> results, void* scratch) {
+void CollectiveOp::run(std::span<void* const> operands, std::span<void* const> results,
+                       void* scratch) {
   if (members_ == 1) return run_alone(operands, results);
   for (size_t i = 0; i < tensors_.size(); ++i) {
     const Tensor& t = tensors_[i];
@@ -129,7 +138,8 @@ void CollectiveOp::run(std::span<void* const> operands, std::span<void* const> r
   for (size_t i = 0; i < tensors_.size(); ++i) {
     const Tensor& t = tensors_[i];
     if (t.out_offset >= 0) {
-      unpack(kind_ == ir::OpKind::kAllToAll ? t.concat : t.split, at(scratch, t.out_offset), results[i]);
+      unpack(kind_ == ir::OpKind::kAllToAll ? t.concat : t.split, at(scratch, t.out_offset),
+             results[i]);
     }
   }
 }

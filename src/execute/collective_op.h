@@ -1,5 +1,6 @@
-// CollectiveOp: a collective of a fragment made ready for one rank: the part that lies between an op on tensors, which
-// gathers or scatters any dimension, and comm's operations on contiguous buffers.
+// CollectiveOp: a collective of a fragment made ready for one rank: the part that lies between an
+// op on tensors, which gathers or scatters any dimension, and comm's operations on contiguous
+// buffers.
 #pragma once
 
 #include <span>
@@ -12,16 +13,17 @@ namespace mw::execute {
 
 class CollectiveOp {
  public:
-  // `group` is not owned; null: a group of one, where every collective is a copy (or nothing, in place).
-  // REQUIRES: ir::is_collective(op.kind); all operands have one dtype; sizes divide by the group's size.
+  // `group` is not owned; null: a group of one, where every collective is a copy (or nothing, in
+  // place). REQUIRES: ir::is_collective(op.kind); all operands have one dtype; sizes divide by the
+  // group's size.
   CollectiveOp(const ir::Graph& graph, const ir::Op& op, comm::Communicator* group);
 
   // Staging for tensors whose parts are not contiguous; run() needs that much, aligned to 64.
   Bytes scratch_bytes() const { return Bytes(scratch_bytes_); }
   const comm::Communicator* group() const { return group_; }
-  // Collective over the group. Allocates nothing. A result may have its operand's address (all_reduce), or the operand
-  // may be the own part of the result (all_gather) or the result the own part of the operand (reduce_scatter), each with
-  // contiguous parts.
+  // Collective over the group. Allocates nothing. A result may have its operand's address
+  // (all_reduce), or the operand may be the own part of the result (all_gather) or the result the
+  // own part of the operand (reduce_scatter), each with contiguous parts.
   void run(std::span<void* const> operands, std::span<void* const> results, void* scratch);
 
  private:
@@ -35,8 +37,8 @@ class CollectiveOp {
   struct Tensor {
     int64_t operand_bytes = 0, result_bytes = 0;
     int64_t operand_count = 0, result_count = 0;  // elements
-    Split split;   // of the whole side's dimension: the result of a gather, the operand of a scatter
-    Split concat;  // all_to_all: of the result
+    Split split;  // of the whole side's dimension: the result of a gather, the operand of a scatter
+    Split concat;                             // all_to_all: of the result
     int64_t in_offset = -1, out_offset = -1;  // staging, -1: the tensor's own memory
   };
   static Split split_of(const ir::TensorType& whole, int dim, int64_t parts);

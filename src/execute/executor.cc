@@ -26,7 +26,8 @@ struct Failure {
     switch (kind) {
       case Kind::kError: throw Error(findings);
       case Kind::kCheck: throw CheckFailure(text());
-      case Kind::kRun: case Kind::kAborted: break;
+      case Kind::kRun:
+      case Kind::kAborted: break;
     }
     throw RunError(text());
   }
@@ -35,7 +36,9 @@ struct Failure {
 // REQUIRES: called while an exception is handled.
 Failure current_failure(const std::string& place) {
   Failure failure;
-  const auto add = [&](const std::string& text) { failure.findings.push_back(place + ": " + text); };
+  const auto add = [&](const std::string& text) {
+    failure.findings.push_back(place + ": " + text);
+  };
   try {
     throw;
   } catch (const comm::Aborted& error) {
@@ -58,10 +61,13 @@ Failure current_failure(const std::string& place) {
 }  // namespace
 
 struct Executor::Impl {
-  Impl(std::vector<const pipeline::Program*> programs_in, Backend& backend, ExecutorOptions options_in);
+  Impl(std::vector<const pipeline::Program*> programs_in, Backend& backend,
+       ExecutorOptions options_in);
 
-  // Runs job(rank) on every rank's thread; a rank that throws aborts the others. `place` says where a rank is.
-  void on_all_ranks(const std::function<void(int)>& job, const std::function<std::string(int)>& place);
+  // Runs job(rank) on every rank's thread; a rank that throws aborts the others. `place` says where
+  // a rank is.
+  void on_all_ranks(const std::function<void(int)>& job,
+                    const std::function<std::string(int)>& place);
   void fail(Failure failure);
   std::string place_of_run(int rank) const;
   void report_stall(Seconds stalled);
@@ -89,7 +95,8 @@ struct Executor::Impl {
   Team team;
 };
 
-Executor::Impl::Impl(std::vector<const pipeline::Program*> programs_in, Backend& backend, ExecutorOptions options_in)
+Executor::Impl::Impl(std::vector<const pipeline::Program*> programs_in, Backend& backend,
+                     ExecutorOptions options_in)
     : programs(std::move(programs_in)),
       options(std::move(options_in)),
       mesh(programs.at(0)->mesh),
@@ -102,9 +109,11 @@ Executor::Impl::Impl(std::vector<const pipeline::Program*> programs_in, Backend&
   for (const pipeline::Program* program : programs) {
     MW_CHECK(program->mesh == mesh, "program '{}' has mesh {}, the first one {}", program->name,
              cluster::to_string(program->mesh), cluster::to_string(mesh));
-    MW_CHECK(static_cast<int64_t>(program->ranks.size()) == mesh.axis_size("pp"), "program '{}' has {} rank programs for {}",
-             program->name, program->ranks.size(), cluster::to_string(mesh));
+    MW_CHECK(static_cast<int64_t>(program->ranks.size()) == mesh.axis_size("pp"),
+             "program '{}' has {} rank programs for {}", program->name, program->ranks.size(),
+             cluster::to_string(mesh));
   }
+  check_groups(programs);
   on_all_ranks(
       [&](int rank) {
         const DeviceContext device{&mesh, RankId(rank), options.threads_per_rank};
@@ -113,19 +122,22 @@ Executor::Impl::Impl(std::vector<const pipeline::Program*> programs_in, Backend&
       },
       [&](int rank) { return rank_text(mesh, RankId(rank)) + ", preparing"; });
   for (int rank = 0; rank < ranks; ++rank) {
-    runners.emplace_back(*contexts[static_cast<size_t>(rank)], statuses[static_cast<size_t>(rank)], stop);
+    runners.emplace_back(*contexts[static_cast<size_t>(rank)], statuses[static_cast<size_t>(rank)],
+                         stop);
   }
   watchdog.emplace(
       Seconds(options.stall_seconds),
       [this] {
         std::vector<uint64_t> progress;
-        for (const RankStatus& status : statuses) progress.push_back(status.progress.load(std::memory_order_relaxed));
+        for (const RankStatus& status : statuses)
+          progress.push_back(status.progress.load(std::memory_order_relaxed));
         return progress;
       },
       [this](Seconds stalled) { report_stall(stalled); });
 }
 
-void Executor::Impl::on_all_ranks(const std::function<void(int)>& job, const std::function<std::string(int)>& place) {
+void Executor::Impl::on_all_ranks(const std::function<void(int)>& job,
+                                  const std::function<std::string(int)>& place) {
   team.run([&](int rank) {
     try {
       job(rank);
@@ -142,7 +154,8 @@ void Executor::Impl::fail(Failure failure) {
   {
     std::lock_guard lock(failure_mutex);
     const bool is_cause = failure.kind != Failure::Kind::kAborted;
-    const bool replaces = !first_failure || (is_cause && first_failure->kind == Failure::Kind::kAborted);
+    const bool replaces =
+        !first_failure || (is_cause && first_failure->kind == Failure::Kind::kAborted);
     if (replaces) first_failure = failure;
   }
   stop.store(true);
@@ -169,7 +182,8 @@ void Executor::Impl::report_stall(Seconds stalled) {
       waits = true;
     }
     if (!waits) {
-      const bool ended = RankStatus::instruction(statuses[static_cast<size_t>(rank)].progress.load()) == 0;
+      const bool ended =
+          RankStatus::instruction(statuses[static_cast<size_t>(rank)].progress.load()) == 0;
       line += ended ? ": has ended its program" : ": works, and waits for no other rank";
     }
     failure.findings.push_back(std::move(line));
@@ -180,7 +194,8 @@ void Executor::Impl::report_stall(Seconds stalled) {
 void Executor::Impl::add_to(trace::Trace& trace) const {
   std::vector<const trace::Recorder*> recorders;
   for (const RankRunner& runner : runners) recorders.push_back(&runner.recorder());
-  trace::Trace added = trace::merge(recorders, names, pipeline::program_hash(*programs[static_cast<size_t>(running)]),
+  trace::Trace added = trace::merge(recorders, names,
+                                    pipeline::program_hash(*programs[static_cast<size_t>(running)]),
                                     "execute", trace_origin);
   trace::name_stream(added, StreamId(0), "compute");
   if (trace.spans.empty()) {
@@ -191,7 +206,8 @@ void Executor::Impl::add_to(trace::Trace& trace) const {
   }
 }
 
-Executor::Executor(std::vector<const pipeline::Program*> programs, Backend& backend, ExecutorOptions options)
+Executor::Executor(std::vector<const pipeline::Program*> programs, Backend& backend,
+                   ExecutorOptions options)
     : impl_(std::make_unique<Impl>(std::move(programs), backend, std::move(options))) {}
 
 Executor::~Executor() = default;
@@ -206,16 +222,14 @@ void Executor::run(int which, const Loader& loader, trace::Trace* trace) {
     for (RankRunner& runner : impl.runners) runner.prepare_trace(which, impl.names);
     if (!impl.trace_origin) impl.trace_origin = steady_clock().now();
   }
-  impl.watchdog->start();
   const auto job = [&](int rank) {
     const auto r = static_cast<size_t>(rank);
     impl.measured[r] = impl.runners[r].run(request);
   };
-  struct Stop {
-    Watchdog& watchdog;
-    ~Stop() { watchdog.stop(); }
-  } stop{*impl.watchdog};
-  impl.on_all_ranks(job, [&](int rank) { return impl.place_of_run(rank); });
+  {
+    const Watch watch(*impl.watchdog);
+    impl.on_all_ranks(job, [&](int rank) { return impl.place_of_run(rank); });
+  }
   ++impl.runs;
   if (trace != nullptr) impl.add_to(*trace);
 }
@@ -225,7 +239,8 @@ const std::vector<Measured>& Executor::measured() const { return impl_->measured
 void* Executor::state_data(RankId rank, BufferId buffer) {
   RankContext& context = *impl_->contexts.at(rank.index());
   const pipeline::RankProgram& program = *context.program(0).rank_program;
-  MW_CHECK(buffer.valid() && static_cast<int32_t>(buffer.value) < program.states, "buffer {} is not a state", buffer.value);
+  MW_CHECK(buffer.valid() && static_cast<int32_t>(buffer.value) < program.states,
+           "buffer {} is not a state", buffer.value);
   // A state may be a view of another.
   int64_t offset = 0;
   BufferId at = buffer;
@@ -235,8 +250,8 @@ void* Executor::state_data(RankId rank, BufferId buffer) {
     at = view.parent;
   }
   const pipeline::Storage& storage = program.buffers[at.index()].storage;
-  MW_CHECK(storage.kind == pipeline::Storage::Kind::kState, "state '{}' does not lie in the state arena",
-           program.buffers[buffer.index()].name);
+  MW_CHECK(storage.kind == pipeline::Storage::Kind::kState,
+           "state '{}' does not lie in the state arena", program.buffers[buffer.index()].name);
   return context.states().data() + storage.offset + offset;
 }
 

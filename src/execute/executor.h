@@ -1,5 +1,6 @@
-// Executor: runs rank programs on ranks that are threads, over a Backend and a Communicator. It knows no schedule, no
-// model and no parallelism: it binds buffers to addresses once and then runs commands in order.
+// Executor: runs rank programs on ranks that are threads, over a Backend and a Communicator. It
+// knows no schedule, no model and no parallelism: it binds buffers to addresses once and then runs
+// commands in order.
 #pragma once
 
 #include <functional>
@@ -14,44 +15,50 @@
 
 namespace mw::execute {
 
-// Fills a data input. Called from the rank's thread. REQUIRES: writes exactly bytes of `type`; depends on (name,
-// microbatch, rank) alone.
-using Loader = std::function<void(const std::string& name, int32_t microbatch, RankId rank, const ir::TensorType& type,
-                                  void* data)>;
+// Fills a data input. Called from the rank's thread. REQUIRES: writes exactly bytes of `type`;
+// depends on (name, microbatch, rank) alone.
+using Loader = std::function<void(const std::string& name, int32_t microbatch, RankId rank,
+                                  const ir::TensorType& type, void* data)>;
 
 // What a run of one program on one rank measured; to be equal to pipeline::RankFigures.
 struct Measured {
   Bytes bytes_sent;          // as its communicators and channels counted them
   int64_t instructions = 0;  // fragment ops, collectives and aliases included
   uint64_t order_hash = 0;
-  Bytes arena_peak;          // first byte of the step arena behind all that the run touched
+  Bytes arena_peak;  // first byte of the step arena behind all that the run touched
+  Bytes scratch;     // beside both arenas: what kernels and the staging of collectives may use
 };
 
 struct ExecutorOptions {
   int threads_per_rank = 1;
-  double stall_seconds = 60;  // no rank makes progress for so long: the run is aborted with a report
-  bool check_finite = false;  // after every load and op look for NaN and infinities; names op and rank of the first
+  double stall_seconds =
+      60;  // no rank makes progress for so long: the run is aborted with a report
+  bool check_finite =
+      false;  // after every load and op look for NaN and infinities; names op and rank of the first
   comm::ThreadWorldOptions world;
 };
 
 class Executor {
  public:
-  // All programs share the mesh and the states of a compiled plan (their first `states` buffers). Memory, groups, rings and
-  // kernels are made here; run() makes none. The programs and the backend must outlive the executor.
-  // Throws Error where the backend has no kernel.
-  Executor(std::vector<const pipeline::Program*> programs, Backend& backend, ExecutorOptions options);
+  // All programs share the mesh and the states of a compiled plan (their first `states` buffers).
+  // Memory, groups, rings and kernels are made here; run() makes none. The programs and the backend
+  // must outlive the executor. Throws Error where the backend has no kernel.
+  Executor(std::vector<const pipeline::Program*> programs, Backend& backend,
+           ExecutorOptions options);
   ~Executor();
 
-  // Runs one call of programs[which] on all ranks; returns when all are done. Throws the first failing rank's error (as
-  // Error, CheckFailure or RunError) with the rank, command, op, peer and microbatch before its text; the other ranks end
-  // at their next instruction or wait. After a throw the executor cannot run again. With a trace, its spans are added to
-  // those of earlier runs of the same program, in seconds since the first traced run; without, no clock is read.
+  // Runs one call of programs[which] on all ranks; returns when all are done. Throws the first
+  // failing rank's error (as Error, CheckFailure or RunError) with the rank, command, op, peer and
+  // microbatch before its text; the other ranks end at their next instruction or wait. After a
+  // throw the executor cannot run again. With a trace, its spans are added to those of earlier runs
+  // of the same program, in seconds since the first traced run; without, no clock is read.
   void run(int which, const Loader& loader, trace::Trace* trace = nullptr);
   const std::vector<Measured>& measured() const;  // [rank], of the last run
 
   // A state's bytes on one rank, for checkpoints, metrics and tests. REQUIRES: no run in progress.
   void* state_data(RankId rank, BufferId buffer);
-  // Index of the state buffer by name on the rank's pipeline coordinate; invalid if it is not there.
+  // Index of the state buffer by name on the rank's pipeline coordinate; invalid if it is not
+  // there.
   BufferId find_state(RankId rank, const std::string& name) const;
 
  private:

@@ -50,11 +50,12 @@ std::string error_of(const std::function<void()>& call) {
 }
 
 float* state(Executor& executor, int rank, const std::string& name) {
-  return static_cast<float*>(executor.state_data(RankId(rank), executor.find_state(RankId(rank), name)));
+  return static_cast<float*>(
+      executor.state_data(RankId(rank), executor.find_state(RankId(rank), name)));
 }
 
-// Two pipeline ranks, three microbatches of 4 numbers. Rank 0 doubles what it loads twice (a workspace value between) and
-// sends it; rank 1 adds what it receives to the state "sum", in place.
+// Two pipeline ranks, three microbatches of 4 numbers. Rank 0 doubles what it loads twice (a
+// workspace value between) and sends it; rank 1 adds what it receives to the state "sum", in place.
 Program two_stages(int slots = 2) {
   Program program;
   program.name = "train";
@@ -92,13 +93,16 @@ Program two_stages(int slots = 2) {
   return program;
 }
 
-const Loader load_ramp = [](const std::string&, int32_t microbatch, RankId, const ir::TensorType& type, void* data) {
+const Loader load_ramp = [](const std::string&, int32_t microbatch, RankId,
+                            const ir::TensorType& type, void* data) {
   for (int64_t i = 0; i < type.elements(); ++i) {
     static_cast<float*>(data)[i] = static_cast<float>(100 * microbatch + i);
   }
 };
 
-TEST_CASE("two stages exchange microbatches through slots, run after run, under every semantics of channels") {
+TEST_CASE(
+    "two stages exchange microbatches through slots, run after run, under every semantics of "
+    "channels") {
   const Program program = two_stages();
   for (const bool rendezvous : {false, true}) {
     FakeBackend backend;
@@ -108,7 +112,8 @@ TEST_CASE("two stages exchange microbatches through slots, run after run, under 
     Executor executor({&program}, backend, options);
     for (int run = 1; run <= 4; ++run) {  // 3 messages in 2 slots: every other run begins at slot 1
       executor.run(0, load_ramp);
-      for (int i = 0; i < 4; ++i) CHECK(state(executor, 1, "sum")[i] == static_cast<float>(run * 4 * (300 + 3 * i)));
+      for (int i = 0; i < 4; ++i)
+        CHECK(state(executor, 1, "sum")[i] == static_cast<float>(run * 4 * (300 + 3 * i)));
     }
     CHECK(backend.prepared == 3);  // once an op of a fragment, not a call
   }
@@ -182,7 +187,8 @@ TEST_CASE("programs share states and rings") {
 // Every rank runs one fragment on state "x" -> state "y".
 struct OneFragment {
   Program program;
-  OneFragment(Mesh mesh, FragmentBuilder& fragment, const ir::TensorType& x, const ir::TensorType& y) {
+  OneFragment(Mesh mesh, FragmentBuilder& fragment, const ir::TensorType& x,
+              const ir::TensorType& y) {
     program.name = "train";
     program.mesh = std::move(mesh);
     program.fragments = {fragment.build()};
@@ -206,10 +212,15 @@ TEST_CASE("collectives over mesh axes gather, scatter and exchange any dimension
     std::vector<int64_t> in, out;
     std::function<float(int, int64_t, int64_t)> expected;  // rank, row, column
   };
-  const auto x = [](int64_t rank, int64_t row, int64_t column) { return static_cast<float>(rank * 100 + row * 10 + column); };
+  const auto x = [](int64_t rank, int64_t row, int64_t column) {
+    return static_cast<float>(rank * 100 + row * 10 + column);
+  };
   const AxisGroup tp{{"tp"}}, dp{{"dp"}}, both{{"dp", "tp"}};
   CollectiveAttrs dim0{tp, ir::Reduction::kSum, 0, 0, 0}, dim1{tp, ir::Reduction::kSum, 1, 0, 0};
-  const auto with = [](CollectiveAttrs attrs, ir::DeviceGroup group) { attrs.group = std::move(group); return attrs; };
+  const auto with = [](CollectiveAttrs attrs, ir::DeviceGroup group) {
+    attrs.group = std::move(group);
+    return attrs;
+  };
   CollectiveAttrs rows_to_columns = dim1, columns_to_rows = dim0, same = dim1;
   rows_to_columns.concat_dim = 0;
   columns_to_rows.concat_dim = 1;
@@ -218,26 +229,83 @@ TEST_CASE("collectives over mesh axes gather, scatter and exchange any dimension
   largest.op = ir::Reduction::kMax;
   // Ranks 2d + t: tp peers of r are r - r % 2 and that + 1, dp peers r % 2 and that + 2.
   const std::vector<Case> cases = {
-      {OpKind::kAllReduce, dim0, {2, 4}, {2, 4}, [&](int r, int64_t i, int64_t j) { return x(r & ~1, i, j) + x(r | 1, i, j); }},
-      {OpKind::kAllReduce, largest, {2, 4}, {2, 4}, [&](int r, int64_t i, int64_t j) { return x(r | 1, i, j); }},
-      {OpKind::kAllReduce, with(dim0, dp), {2, 4}, {2, 4}, [&](int r, int64_t i, int64_t j) { return x(r & 1, i, j) + x(r | 2, i, j); }},
-      {OpKind::kAllReduce, with(dim0, both), {2, 4}, {2, 4}, [&](int, int64_t i, int64_t j) { return 600 + 4 * x(0, i, j); }},
-      {OpKind::kAllReduce, with(dim0, AxisGroup{{"cp"}}), {2, 4}, {2, 4}, [&](int r, int64_t i, int64_t j) { return x(r, i, j); }},
-      {OpKind::kAllGather, dim0, {2, 4}, {4, 4}, [&](int r, int64_t i, int64_t j) { return x((r & ~1) + i / 2, i % 2, j); }},
-      {OpKind::kAllGather, dim1, {2, 4}, {2, 8}, [&](int r, int64_t i, int64_t j) { return x((r & ~1) + j / 4, i, j % 4); }},
-      {OpKind::kAllGather, with(dim1, AxisGroup{{"tp", "dp"}}), {2, 4}, {2, 16},
-       [&](int, int64_t i, int64_t j) { const int64_t k = j / 4; return x(k / 2 + 2 * (k % 2), i, j % 4); }},
-      {OpKind::kReduceScatter, dim0, {2, 4}, {1, 4}, [&](int r, int64_t, int64_t j) { return x(r & ~1, r & 1, j) + x(r | 1, r & 1, j); }},
-      {OpKind::kReduceScatter, dim1, {2, 4}, {2, 2}, [&](int r, int64_t i, int64_t j) { return x(r & ~1, i, (r & 1) * 2 + j) + x(r | 1, i, (r & 1) * 2 + j); }},
-      {OpKind::kAllToAll, rows_to_columns, {2, 4}, {4, 2}, [&](int r, int64_t i, int64_t j) { return x((r & ~1) + i / 2, i % 2, (r & 1) * 2 + j); }},
-      {OpKind::kAllToAll, columns_to_rows, {2, 4}, {1, 8}, [&](int r, int64_t, int64_t j) { return x((r & ~1) + j / 4, r & 1, j % 4); }},
-      {OpKind::kAllToAll, same, {2, 4}, {2, 4}, [&](int r, int64_t i, int64_t j) { return x((r & ~1) + j / 2, i, (r & 1) * 2 + j % 2); }},
+      {OpKind::kAllReduce,
+       dim0,
+       {2, 4},
+       {2, 4},
+       [&](int r, int64_t i, int64_t j) { return x(r & ~1, i, j) + x(r | 1, i, j); }},
+      {OpKind::kAllReduce,
+       largest,
+       {2, 4},
+       {2, 4},
+       [&](int r, int64_t i, int64_t j) { return x(r | 1, i, j); }},
+      {OpKind::kAllReduce,
+       with(dim0, dp),
+       {2, 4},
+       {2, 4},
+       [&](int r, int64_t i, int64_t j) { return x(r & 1, i, j) + x(r | 2, i, j); }},
+      {OpKind::kAllReduce,
+       with(dim0, both),
+       {2, 4},
+       {2, 4},
+       [&](int, int64_t i, int64_t j) { return 600 + 4 * x(0, i, j); }},
+      {OpKind::kAllReduce,
+       with(dim0, AxisGroup{{"cp"}}),
+       {2, 4},
+       {2, 4},
+       [&](int r, int64_t i, int64_t j) { return x(r, i, j); }},
+      {OpKind::kAllGather,
+       dim0,
+       {2, 4},
+       {4, 4},
+       [&](int r, int64_t i, int64_t j) { return x((r & ~1) + i / 2, i % 2, j); }},
+      {OpKind::kAllGather,
+       dim1,
+       {2, 4},
+       {2, 8},
+       [&](int r, int64_t i, int64_t j) { return x((r & ~1) + j / 4, i, j % 4); }},
+      {OpKind::kAllGather,
+       with(dim1, AxisGroup{{"tp", "dp"}}),
+       {2, 4},
+       {2, 16},
+       [&](int, int64_t i, int64_t j) {
+         const int64_t k = j / 4;
+         return x(k / 2 + 2 * (k % 2), i, j % 4);
+       }},
+      {OpKind::kReduceScatter,
+       dim0,
+       {2, 4},
+       {1, 4},
+       [&](int r, int64_t, int64_t j) { return x(r & ~1, r & 1, j) + x(r | 1, r & 1, j); }},
+      {OpKind::kReduceScatter,
+       dim1,
+       {2, 4},
+       {2, 2},
+       [&](int r, int64_t i, int64_t j) {
+         return x(r & ~1, i, (r & 1) * 2 + j) + x(r | 1, i, (r & 1) * 2 + j);
+       }},
+      {OpKind::kAllToAll,
+       rows_to_columns,
+       {2, 4},
+       {4, 2},
+       [&](int r, int64_t i, int64_t j) { return x((r & ~1) + i / 2, i % 2, (r & 1) * 2 + j); }},
+      {OpKind::kAllToAll,
+       columns_to_rows,
+       {2, 4},
+       {1, 8},
+       [&](int r, int64_t, int64_t j) { return x((r & ~1) + j / 4, r & 1, j % 4); }},
+      {OpKind::kAllToAll,
+       same,
+       {2, 4},
+       {2, 4},
+       [&](int r, int64_t i, int64_t j) { return x((r & ~1) + j / 2, i, (r & 1) * 2 + j % 2); }},
   };
   for (const Case& c : cases) {
     CAPTURE(ir::op_name(c.kind));
     CAPTURE(to_string(ir::Attributes(c.attrs)));
     FragmentBuilder fragment("F");
-    fragment.output(fragment.collective(c.kind, c.attrs, fragment.input("x", f32(c.in)), f32(c.out)), "y");
+    fragment.output(
+        fragment.collective(c.kind, c.attrs, fragment.input("x", f32(c.in)), f32(c.out)), "y");
     const OneFragment one(Mesh({{"dp", 2}, {"tp", 2}}), fragment, f32(c.in), f32(c.out));
     FakeBackend backend;
     Executor executor({&one.program}, backend, {});
@@ -253,12 +321,14 @@ TEST_CASE("collectives over mesh axes gather, scatter and exchange any dimension
   }
 }
 
-TEST_CASE("a list of tensors is reduced in one operation, in place where results lie over operands") {
+TEST_CASE(
+    "a list of tensors is reduced in one operation, in place where results lie over operands") {
   FragmentBuilder fragment("F");
   const ValueId x = fragment.input("x", f32({2}), PortKind::kState);
   const ValueId y = fragment.input("y", f32({3}), PortKind::kState);
-  const auto sums = fragment.op(OpKind::kAllReduce, CollectiveAttrs{AxisGroup{{"dp"}}, ir::Reduction::kSum, 0, 0, 0}, {x, y},
-                                {f32({2}), f32({3})});
+  const auto sums = fragment.op(OpKind::kAllReduce,
+                                CollectiveAttrs{AxisGroup{{"dp"}}, ir::Reduction::kSum, 0, 0, 0},
+                                {x, y}, {f32({2}), f32({3})});
   fragment.alias(sums[0], x);
   fragment.alias(sums[1], y);
   fragment.output(sums[0], "x", PortKind::kState);
@@ -278,13 +348,15 @@ TEST_CASE("a list of tensors is reduced in one operation, in place where results
   }
 }
 
-TEST_CASE("the holders of a state reduce it across pipeline ranks with the same other coordinates") {
+TEST_CASE(
+    "the holders of a state reduce it across pipeline ranks with the same other coordinates") {
   Program program;
   program.name = "train";
   program.mesh = Mesh({{"pp", 3}, {"dp", 2}});
   FragmentBuilder fragment("REDUCE_GRAD");
   const ValueId x = fragment.input("wte.grad", f32({2}), PortKind::kState);
-  const ValueId sum = fragment.collective(OpKind::kAllReduce, {Holders{"wte.grad"}, ir::Reduction::kSum, 0, 0, 0}, x, f32({2}));
+  const ValueId sum = fragment.collective(
+      OpKind::kAllReduce, {Holders{"wte.grad"}, ir::Reduction::kSum, 0, 0, 0}, x, f32({2}));
   fragment.alias(sum, x);
   fragment.output(sum, "wte.grad", PortKind::kState);
   program.fragments = {fragment.build()};
@@ -354,10 +426,11 @@ TEST_CASE("a kernel that throws ends all ranks within a second and the error nam
   });
   Executor executor({&program}, backend, {});
   const auto start = std::chrono::steady_clock::now();
-  CHECK_THROWS_WITH_AS(executor.run(0, load_ramp),
-                       "rank 3 (pp=1, dp=1), train run 0, command 4 call 'F stage 1' (1F1), microbatch 1, "
-                       "op 0 accumulate '%2': out of luck",
-                       RunError);
+  CHECK_THROWS_WITH_AS(
+      executor.run(0, load_ramp),
+      "rank 3 (pp=1, dp=1), train run 0, command 4 call 'F stage 1' (1F1), microbatch 1, "
+      "op 0 accumulate '%2': out of luck",
+      RunError);
   CHECK(std::chrono::steady_clock::now() - start < std::chrono::seconds(1));
   CHECK_THROWS_AS(executor.run(0, load_ramp), CheckFailure);
 }
@@ -367,9 +440,11 @@ TEST_CASE("an error of the input keeps its findings, each with its place") {
   FakeBackend backend;
   Executor executor({&program}, backend, {});
   try {
-    executor.run(0, [](const std::string&, int32_t microbatch, RankId, const ir::TensorType&, void*) {
-      if (microbatch == 2) throw Error(std::vector<std::string>{"data.bin: too short", "data.idx: missing"});
-    });
+    executor.run(
+        0, [](const std::string&, int32_t microbatch, RankId, const ir::TensorType&, void*) {
+          if (microbatch == 2)
+            throw Error(std::vector<std::string>{"data.bin: too short", "data.idx: missing"});
+        });
     FAIL("no error");
   } catch (const Error& error) {
     REQUIRE(error.findings().size() == 2);
@@ -380,11 +455,15 @@ TEST_CASE("an error of the input keeps its findings, each with its place") {
 
 TEST_CASE("an op without a kernel is an error of the construction") {
   FragmentBuilder fragment("F");
-  fragment.output(fragment.op(OpKind::kErf, ir::NoAttrs{}, {fragment.input("x", f32({1}))}, {f32({1})})[0], "y");
+  fragment.output(
+      fragment.op(OpKind::kErf, ir::NoAttrs{}, {fragment.input("x", f32({1}))}, {f32({1})})[0],
+      "y");
   const OneFragment one(Mesh({{"dp", 2}}), fragment, f32({1}), f32({1}));
   FakeBackend backend;
   const std::string error = error_of([&] { Executor({&one.program}, backend, {}); });
-  CHECK(contains(error, {"rank ", "(dp=", "preparing: op erf: the fake backend has no kernel for it"}));
+  CHECK(contains(error,
+                 {"rank ", "(dp=",
+                  "preparing: fragment 'F', op 0: op erf: the fake backend has no kernel for it"}));
 }
 
 TEST_CASE("the watchdog names rank, instruction, peer and microbatch of a stall") {
@@ -397,15 +476,18 @@ TEST_CASE("the watchdog names rank, instruction, peer and microbatch of a stall"
   options.stall_seconds = 0.2;
   Executor executor({&program}, backend, options);
   const std::string error = error_of([&] { executor.run(0, load_ramp); });
-  CHECK(contains(error, {"no rank has made progress for 0.2", "rank 0 (pp=0), train run 0, command 5 ",
-                         "message 1 of channel 'y 0->1' (0F1), microbatch 1, peer rank 1", "waits", "channel 0",
-                         "rank 1 (pp=1), train run 0: has ended its program"}));
+  CHECK(contains(error,
+                 {"no rank has made progress for 0.2", "rank 0 (pp=0), train run 0, command 5 ",
+                  "message 1 of channel 'y 0->1' (0F1), microbatch 1, peer rank 1", "waits",
+                  "channel 0", "rank 1 (pp=1), train run 0: has ended its program"}));
 }
 
 TEST_CASE("a rank that waits while others work is no stall") {
   const Program program = two_stages();
   FakeBackend backend;
-  backend.on(OpKind::kScale, [](const FakeBackend::Call&) { std::this_thread::sleep_for(std::chrono::milliseconds(60)); });
+  backend.on(OpKind::kScale, [](const FakeBackend::Call&) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(60));
+  });
   ExecutorOptions options;
   options.stall_seconds = 0.15;  // all six take longer, no one does
   Executor executor({&program}, backend, options);
@@ -419,7 +501,9 @@ TEST_CASE("members that run different collectives are told so") {
   for (const int64_t n : {2, 3}) {
     FragmentBuilder fragment("F");
     const ValueId x = fragment.input("g", f32({n}));
-    fragment.output(fragment.collective(OpKind::kAllReduce, {Holders{"g"}, ir::Reduction::kSum, 0, 0, 0}, x, f32({n})), "y");
+    fragment.output(fragment.collective(OpKind::kAllReduce,
+                                        {Holders{"g"}, ir::Reduction::kSum, 0, 0, 0}, x, f32({n})),
+                    "y");
     program.fragments.push_back(fragment.build());
   }
   program.ranks.resize(2);
@@ -431,7 +515,28 @@ TEST_CASE("members that run different collectives are told so") {
   FakeBackend backend;
   Executor executor({&program}, backend, {});
   const std::string error = error_of([&] { executor.run(0, no_loads); });
-  CHECK(contains(error, {"command 0 call 'F'", "op 0 all_reduce '%1', peer rank", "all_reduce sum f32 [2]"}));
+  CHECK(contains(
+      error, {"command 0 call 'F'", "op 0 all_reduce '%1', peer rank", "all_reduce sum f32 [2]"}));
+}
+
+TEST_CASE("a group that a member never calls is a failed check, not a hang") {
+  Program program;
+  program.name = "train";
+  program.mesh = Mesh({{"pp", 2}});
+  FragmentBuilder fragment("F");
+  const ValueId x = fragment.input("x", f32({2}));
+  fragment.output(
+      fragment.collective(OpKind::kAllReduce, {AxisGroup{{"pp"}}, ir::Reduction::kSum, 0, 0, 0}, x,
+                          f32({2})),
+      "y");
+  program.fragments = {fragment.build()};
+  program.ranks.resize(2);
+  RankBuilder r(program.ranks[0]);
+  const BufferId in = r.state("x", f32({2}));
+  r.call(0, {in, r.state("y", f32({2}))});
+  FakeBackend backend;
+  const std::string error = error_of([&] { Executor({&program}, backend, {}); });
+  CHECK(contains(error, {"of the group ranks 0, 1 only rank 0 run collectives in it"}));
 }
 
 TEST_CASE("check_finite names the first op whose result is not finite") {
@@ -444,10 +549,12 @@ TEST_CASE("check_finite names the first op whose result is not finite") {
     if (call.in(0)[0] == 100) call.out()[2] = std::numeric_limits<float>::infinity();
   });
   Executor executor({&program}, backend, options);
-  CHECK_THROWS_WITH_AS(executor.run(0, load_ramp),
-                       "rank 0 (pp=0), train run 0, command 6 call 'F stage 0' (0F1), microbatch 1, op 0 scale '%1': "
-                       "'%1' is inf at element 2 of f32[4], the first number of this rank that is not finite",
-                       RunError);
+  CHECK_THROWS_WITH_AS(
+      executor.run(0, load_ramp),
+      "rank 0 (pp=0), train run 0, command 6 call 'F stage 0' (0F1), microbatch 1, op 0 scale "
+      "'%1': "
+      "'%1' is inf at element 2 of f32[4], the first number of this rank that is not finite",
+      RunError);
 }
 
 TEST_CASE("a traced run has a span for every instruction and an arrow for every message") {

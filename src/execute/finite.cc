@@ -34,7 +34,10 @@ Layout layout(DType dtype) {
     case DType::kF16: return {2, 0x7c00};
     case DType::kF32: return {4, 0x7f800000};
     case DType::kF64: return {8, 0x7ff0000000000000};
-    case DType::kBool: case DType::kU8: case DType::kI32: case DType::kI64: return {};
+    case DType::kBool:
+    case DType::kU8:
+    case DType::kI32:
+    case DType::kI64: return {};
   }
   return {};
 }
@@ -54,7 +57,8 @@ std::optional<int64_t> first_non_finite(DType dtype, int64_t elements, const voi
 const char* non_finite_name(DType dtype, const void* data, int64_t element) {
   const Layout of = layout(dtype);
   uint64_t word = 0;
-  std::memcpy(&word, static_cast<const char*>(data) + element * of.bytes, static_cast<size_t>(of.bytes));
+  std::memcpy(&word, static_cast<const char*>(data) + element * of.bytes,
+              static_cast<size_t>(of.bytes));
   const uint64_t sign = uint64_t{1} << (of.bytes * 8 - 1);
   if ((word & ~sign) != of.exponent) return "nan";
   return (word & sign) != 0 ? "-inf" : "inf";

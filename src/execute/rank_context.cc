@@ -1,7 +1,6 @@
 #include "execute/rank_context.h"
 
 #include <algorithm>
-#include <set>
 
 #include "base/error.h"
 #include "execute/mesh_groups.h"
@@ -18,7 +17,7 @@ RankContext::RankContext(const std::vector<const pipeline::Program*>& programs, 
     bound->rank_program = &program->ranks[static_cast<size_t>(coordinate_)];
     bound_.push_back(std::move(bound));
   }
-  open_groups(endpoint);
+  open_groups(endpoint, programs);
   int64_t state_bytes = 0, arena_bytes = 0, scratch_bytes = 0;
   std::vector<PreparedFragments> prepared;
   for (const auto& bound : bound_) {
@@ -45,20 +44,13 @@ Memory RankContext::allocate(Backend& backend, int64_t bytes) const {
   return {backend.allocate(Bytes(bytes), device_), bytes};
 }
 
-void RankContext::open_groups(comm::Endpoint& endpoint) {
-  std::set<Members> wanted;
-  for (const auto& bound : bound_) {
-    for (const FragmentId id : called_fragments(*bound->program, *bound->rank_program)) {
-      for (const ir::Op& op : bound->program->fragments[id.index()].graph.ops) {
-        if (!ir::is_collective(op.kind)) continue;
-        Members members = members_of(*bound->program, device_.rank, op.as<ir::CollectiveAttrs>().group);
-        if (members.size() > 1) wanted.insert(std::move(members));
-      }
-    }
+void RankContext::open_groups(comm::Endpoint& endpoint,
+                              const std::vector<const pipeline::Program*>& programs) {
+  // Opening a group waits for its members. Every rank opens its groups in the one order of all
+  // groups, so that the first group that is not open yet always has all its members waiting for it.
+  for (const Members& members : groups_of(programs, device_.rank)) {
+    groups_[members] = endpoint.group(members, group_name(members));
   }
-  // Opening a group waits for its members. Every rank opens its groups in the one order of all groups, so that the first
-  // group that is not open yet always has all its members waiting for it.
-  for (const Members& members : wanted) groups_[members] = endpoint.group(members, group_name(members));
 }
 
 void RankContext::open_rings(comm::Endpoint& endpoint, const pipeline::Program& program) {
@@ -71,13 +63,15 @@ void RankContext::open_rings(comm::Endpoint& endpoint, const pipeline::Program& 
       rings.push_back(nullptr);
       continue;
     }
-    MW_CHECK(channel.from != channel.to, "channel '{}' has one pipeline rank at both ends", channel.name);
+    MW_CHECK(channel.from != channel.to, "channel '{}' has one pipeline rank at both ends",
+             channel.name);
     std::unique_ptr<Ring>& ring = rings_[{channel.from, channel.to, bytes, channel.slots, nth}];
     if (!ring) {
       // Both ends number the rings between them in the programs' order.
       const int32_t id = channel_ids_[{channel.from, channel.to}]++;
       const bool is_producer = channel.from == coordinate_;
-      const RankId peer = at_pipeline_coordinate(program.mesh, device_.rank, is_producer ? channel.to : channel.from);
+      const RankId peer = at_pipeline_coordinate(program.mesh, device_.rank,
+                                                 is_producer ? channel.to : channel.from);
       ring = std::make_unique<Ring>();
       ring->channel = endpoint.channel(peer, id, Bytes(bytes), channel.slots, is_producer);
     }

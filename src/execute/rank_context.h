@@ -1,5 +1,5 @@
-// RankContext: what one rank owns for the life of an executor: memory, communicators, rings and its bound programs.
-// Built and used by the rank's own thread.
+// RankContext: what one rank owns for the life of an executor: memory, communicators, rings and its
+// bound programs. Built and used by the rank's own thread.
 #pragma once
 
 #include <map>
@@ -23,9 +23,10 @@ struct Memory {
 
 class RankContext {
  public:
-  // Opens groups and rings, prepares kernels, allocates, binds. Collective over all ranks: blocks until the others build theirs.
-  RankContext(const std::vector<const pipeline::Program*>& programs, Backend& backend, comm::Endpoint& endpoint,
-              const DeviceContext& device);
+  // Opens groups and rings, prepares kernels, allocates, binds. Collective over all ranks: blocks
+  // until the others build theirs.
+  RankContext(const std::vector<const pipeline::Program*>& programs, Backend& backend,
+              comm::Endpoint& endpoint, const DeviceContext& device);
 
   const DeviceContext& device() const { return device_; }
   BoundProgram& program(int which) { return *bound_[static_cast<size_t>(which)]; }
@@ -37,11 +38,11 @@ class RankContext {
 
  private:
   using Members = std::vector<RankId>;
-  // Programs share rings that have the same ends and sizes and are the same one of those within their program:
-  // pipeline ranks from and to, bytes and slots, index among equals.
+  // Programs share rings that have the same ends and sizes and are the same one of those within
+  // their program: pipeline ranks from and to, bytes and slots, index among equals.
   using RingKey = std::tuple<int32_t, int32_t, int64_t, int32_t, int32_t>;
 
-  void open_groups(comm::Endpoint& endpoint);
+  void open_groups(comm::Endpoint& endpoint, const std::vector<const pipeline::Program*>& programs);
   void open_rings(comm::Endpoint& endpoint, const pipeline::Program& program);
   Memory allocate(Backend& backend, int64_t bytes) const;
 
@@ -50,8 +51,9 @@ class RankContext {
   Memory states_, arena_, scratch_;
   std::map<Members, std::unique_ptr<comm::Communicator>> groups_;
   std::map<RingKey, std::unique_ptr<Ring>> rings_;
-  std::map<std::pair<int32_t, int32_t>, int32_t> channel_ids_;  // pipeline ranks from, to -> rings opened
-  std::vector<std::vector<Ring*>> ring_of_channel_;             // [program][channel], null: of other ranks
+  std::map<std::pair<int32_t, int32_t>, int32_t>
+      channel_ids_;                                  // pipeline ranks from, to -> rings opened
+  std::vector<std::vector<Ring*>> ring_of_channel_;  // [program][channel], null: of other ranks
   std::vector<std::unique_ptr<BoundProgram>> bound_;
 };
 

@@ -12,7 +12,8 @@ namespace {
 // So far, by the group or the ring that the instruction uses.
 Bytes bytes_sent_by(const Instruction& instruction) {
   if (instruction.ring != nullptr) return instruction.ring->channel->bytes_sent();
-  if (instruction.collective == nullptr || instruction.collective->group() == nullptr) return Bytes(0);
+  if (instruction.collective == nullptr || instruction.collective->group() == nullptr)
+    return Bytes(0);
   return instruction.collective->group()->bytes_sent();
 }
 
@@ -42,12 +43,14 @@ void RankRunner::prepare_trace(int which, trace::NameTable& names) {
   recorder_->clear();
 }
 
-void RankRunner::record(const BoundProgram& program, const Instruction& instruction, const RunRequest& request,
-                        uint32_t index, Seconds start, Bytes sent_before) {
+void RankRunner::record(const BoundProgram& program, const Instruction& instruction,
+                        const RunRequest& request, uint32_t index, Seconds start,
+                        Bytes sent_before) {
   if (instruction.kind == Instruction::Kind::kAlias) return;
   const Seconds end = steady_clock().now();
-  recorder_->record(finish_span(spans_[static_cast<size_t>(request.which)][index], instruction, program, start, end,
-                                bytes_sent_by(instruction) - sent_before, request.run, context_.device().mesh->size()));
+  recorder_->record(finish_span(spans_[static_cast<size_t>(request.which)][index], instruction,
+                                program, start, end, bytes_sent_by(instruction) - sent_before,
+                                request.run, context_.device().mesh->size()));
 }
 
 Measured RankRunner::run(const RunRequest& request) {
@@ -62,9 +65,11 @@ Measured RankRunner::run(const RunRequest& request) {
     const Instruction& instruction = program.instructions[i];
     status_.progress.store((++started_ << 32) | (i + 1), std::memory_order_relaxed);
     if (stop_.load(std::memory_order_relaxed)) throw comm::Aborted("the run was stopped");
-    for (uint32_t p = instruction.first_patch; p < instruction.first_patch + instruction.patches; ++p) {
+    for (uint32_t p = instruction.first_patch; p < instruction.first_patch + instruction.patches;
+         ++p) {
       const Patch& patch = program.patches[p];
-      program.pointers[patch.pointer] = static_cast<char*>(program.slots[patch.slot]) + patch.offset;
+      program.pointers[patch.pointer] =
+          static_cast<char*>(program.slots[patch.slot]) + patch.offset;
     }
     if (request.traced) {
       const Bytes sent = bytes_sent_by(instruction);
@@ -84,35 +89,48 @@ Measured RankRunner::run(const RunRequest& request) {
   for (RingUse& use : program.rings) use.ring->next += use.messages;
   measured.bytes_sent = context_.bytes_sent() - sent_before;
   measured.order_hash = order.value();
+  measured.scratch = context_.scratch_bytes();
   if (request.traced) record_step(*recorder_, run_start, measured.bytes_sent, request.run);
   status_.progress.store(0, std::memory_order_relaxed);
   return measured;
 }
 
-void RankRunner::run_instruction(BoundProgram& program, const Instruction& instruction, const RunRequest& request) {
+void RankRunner::run_instruction(BoundProgram& program, const Instruction& instruction,
+                                 const RunRequest& request) {
   void* const* const pointers = program.pointers.data() + instruction.first_pointer;
   const std::span<void* const> operands(pointers, instruction.operands);
   const std::span<void* const> results(pointers + instruction.operands, instruction.results);
   Ring* const ring = instruction.ring;
   switch (instruction.kind) {
-    case Instruction::Kind::kKernel: instruction.kernel->run(operands, results, context_.scratch()); break;
-    case Instruction::Kind::kCollective: instruction.collective->run(operands, results, context_.scratch()); break;
+    case Instruction::Kind::kKernel:
+      instruction.kernel->run(operands, results, context_.scratch());
+      break;
+    case Instruction::Kind::kCollective:
+      instruction.collective->run(operands, results, context_.scratch());
+      break;
     case Instruction::Kind::kAlias: break;
     case Instruction::Kind::kLoad: {
       const pipeline::Command& command = program.command(instruction);
       const pipeline::Buffer& buffer = program.rank_program->buffers[command.buffers[0].index()];
-      (*request.loader)(command.name, command.microbatch, context_.device().rank, buffer.type, results[0]);
+      (*request.loader)(command.name, command.microbatch, context_.device().rank, buffer.type,
+                        results[0]);
       break;
     }
     case Instruction::Kind::kAcquire:
       program.slots[instruction.slot] = ring->channel->acquire(ring->next + instruction.sequence);
       break;
-    case Instruction::Kind::kPublish: ring->channel->publish(ring->next + instruction.sequence); break;
-    case Instruction::Kind::kReceive:
-      // A consumer only reads; kernels take operands without const because in-place ones are written.
-      program.slots[instruction.slot] = const_cast<void*>(ring->channel->receive(ring->next + instruction.sequence));
+    case Instruction::Kind::kPublish:
+      ring->channel->publish(ring->next + instruction.sequence);
       break;
-    case Instruction::Kind::kRelease: ring->channel->release(ring->next + instruction.sequence); break;
+    case Instruction::Kind::kReceive:
+      // A consumer only reads; kernels take operands without const because in-place ones are
+      // written.
+      program.slots[instruction.slot] =
+          const_cast<void*>(ring->channel->receive(ring->next + instruction.sequence));
+      break;
+    case Instruction::Kind::kRelease:
+      ring->channel->release(ring->next + instruction.sequence);
+      break;
   }
 }
 
@@ -120,10 +138,12 @@ void RankRunner::check_results(const BoundProgram& program, const Instruction& i
   const auto check = [&](const ir::TensorType& type, const void* data, const std::string& label) {
     const auto element = first_non_finite(type.dtype, type.elements(), data);
     if (!element) return;
-    throw RunError(fmt::format("'{}' is {} at element {} of {}, the first number of this rank that is not finite", label,
-                               non_finite_name(type.dtype, data, *element), *element, ir::to_string(type)));
+    throw RunError(fmt::format(
+        "'{}' is {} at element {} of {}, the first number of this rank that is not finite", label,
+        non_finite_name(type.dtype, data, *element), *element, ir::to_string(type)));
   };
-  void* const* const results = program.pointers.data() + instruction.first_pointer + instruction.operands;
+  void* const* const results =
+      program.pointers.data() + instruction.first_pointer + instruction.operands;
   if (instruction.kind == Instruction::Kind::kLoad) {
     const pipeline::Command& command = program.command(instruction);
     check(program.rank_program->buffers[command.buffers[0].index()].type, results[0], command.name);
@@ -138,7 +158,8 @@ void RankRunner::check_results(const BoundProgram& program, const Instruction& i
 }
 
 std::string RankRunner::where(int which) const {
-  const uint32_t instruction = RankStatus::instruction(status_.progress.load(std::memory_order_relaxed));
+  const uint32_t instruction =
+      RankStatus::instruction(status_.progress.load(std::memory_order_relaxed));
   if (instruction == 0) return "";
   const BoundProgram& program = context_.program(which);
   return program.describe(program.instructions[instruction - 1]);

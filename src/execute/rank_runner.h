@@ -12,8 +12,8 @@ namespace mw::execute {
 
 // What a rank tells the watchdog. On a cache line of its own.
 struct alignas(64) RankStatus {
-  // Low half: the instruction that runs now, from 1; 0: none. High half counts what was started, so that every
-  // instruction is another value.
+  // Low half: the instruction that runs now, from 1; 0: none. High half counts what was started, so
+  // that every instruction is another value.
   std::atomic<uint64_t> progress{0};
 
   static uint32_t instruction(uint64_t progress) { return static_cast<uint32_t>(progress); }
@@ -37,18 +37,20 @@ class RankRunner {
   // Throws what a kernel, the loader or comm throws; where() then says at which instruction.
   // REQUIRES: prepare_trace(request.which) was called if the run is traced.
   Measured run(const RunRequest& request);
-  // Makes room for the spans of one run. From the thread that calls run's caller, no run in progress.
+  // Makes room for the spans of one run. From the thread that calls run's caller, no run in
+  // progress.
   void prepare_trace(int which, trace::NameTable& names);
   // What the last traced run recorded. REQUIRES: there was one.
   const trace::Recorder& recorder() const { return *recorder_; }
-  // "command 17 call 'F stage 1' …" of the instruction of this program that runs or threw; empty before the first and
-  // after the last. From any thread.
+  // "command 17 call 'F stage 1' …" of the instruction of this program that runs or threw; empty
+  // before the first and after the last. From any thread.
   std::string where(int which) const;
 
  private:
-  void run_instruction(BoundProgram& program, const Instruction& instruction, const RunRequest& request);
-  void record(const BoundProgram& program, const Instruction& instruction, const RunRequest& request, uint32_t index,
-              Seconds start, Bytes sent_before);
+  void run_instruction(BoundProgram& program, const Instruction& instruction,
+                       const RunRequest& request);
+  void record(const BoundProgram& program, const Instruction& instruction,
+              const RunRequest& request, uint32_t index, Seconds start, Bytes sent_before);
   void check_results(const BoundProgram& program, const Instruction& instruction) const;
 
   RankContext& context_;

@@ -18,7 +18,8 @@ class Team {
   Team& operator=(const Team&) = delete;
 
   int size() const { return static_cast<int>(threads_.size()); }
-  // Calls job(member) once on every thread and returns when all have returned. REQUIRES: job does not throw; one caller.
+  // Calls job(member) once on every thread and returns when all have returned. REQUIRES: job does
+  // not throw; one caller.
   void run(const std::function<void(int)>& job);
 
  private:

@@ -44,7 +44,8 @@ class FakeBackend : public Backend {
 
   void on(ir::OpKind kind, Function function) { table_[kind] = std::move(function); }
 
-  std::unique_ptr<Kernel> prepare(const ir::Graph& graph, const ir::Op& op, const DeviceContext& device) override {
+  std::unique_ptr<Kernel> prepare(const ir::Graph& graph, const ir::Op& op,
+                                  const DeviceContext& device) override {
     class FakeKernel : public Kernel {
      public:
       FakeKernel(const ir::Graph& graph, const ir::Op& op, RankId rank, const Function& function)
@@ -62,7 +63,8 @@ class FakeBackend : public Backend {
     std::lock_guard lock(mutex_);
     ++prepared;
     const auto found = table_.find(op.kind);
-    if (found == table_.end()) throw_error("op {}: the fake backend has no kernel for it", ir::op_name(op.kind));
+    if (found == table_.end())
+      throw_error("op {}: the fake backend has no kernel for it", ir::op_name(op.kind));
     return std::make_unique<FakeKernel>(graph, op, device.rank, found->second);
   }
   std::shared_ptr<void> allocate(Bytes bytes, const DeviceContext&) override {
@@ -82,14 +84,17 @@ class FakeBackend : public Backend {
   std::map<ir::OpKind, Function> table_;
 };
 
-inline ir::TensorType f32(const std::vector<int64_t>& sizes) { return ir::make_type(DType::kF32, sizes); }
+inline ir::TensorType f32(const std::vector<int64_t>& sizes) {
+  return ir::make_type(DType::kF32, sizes);
+}
 
 // Builds a fragment op by op. Every value that is no port gets workspace of its own.
 class FragmentBuilder {
  public:
   explicit FragmentBuilder(std::string name) { fragment_.name = std::move(name); }
 
-  ValueId input(const std::string& name, ir::TensorType type, pipeline::PortKind kind = pipeline::PortKind::kBoundary) {
+  ValueId input(const std::string& name, ir::TensorType type,
+                pipeline::PortKind kind = pipeline::PortKind::kBoundary) {
     const ValueId v = fragment_.graph.add_input(std::move(type), name);
     fragment_.inputs.push_back({kind, v, name});
     return v;
@@ -111,7 +116,8 @@ class FragmentBuilder {
   }
   // The result lies where `root` lies, `offset` bytes on.
   void alias(ValueId v, ValueId root, int64_t offset = 0) { aliases_[v] = {root, offset}; }
-  void output(ValueId v, const std::string& name, pipeline::PortKind kind = pipeline::PortKind::kBoundary) {
+  void output(ValueId v, const std::string& name,
+              pipeline::PortKind kind = pipeline::PortKind::kBoundary) {
     if (kind == pipeline::PortKind::kState) {
       fragment_.graph.updates.push_back({StateId(0), v});
     } else {
@@ -168,8 +174,8 @@ class RankBuilder {
     rank_.buffers.back().storage.slot = slot;
     return id;
   }
-  BufferId view(const std::string& name, ir::TensorType type, BufferId parent, int64_t offset, ir::Axes axes,
-                int64_t stride) {
+  BufferId view(const std::string& name, ir::TensorType type, BufferId parent, int64_t offset,
+                ir::Axes axes, int64_t stride) {
     const BufferId id = add(name, std::move(type), pipeline::Storage::Kind::kView, offset);
     rank_.buffers.back().storage.parent = parent;
     rank_.buffers.back().storage.shard_axes = std::move(axes);
@@ -199,8 +205,11 @@ class RankBuilder {
   int32_t stage = 0;
 
  private:
-  static Bytes padded(const ir::TensorType& type) { return Bytes((type.bytes().value + 63) / 64 * 64); }
-  BufferId add(const std::string& name, ir::TensorType type, pipeline::Storage::Kind kind, int64_t offset) {
+  static Bytes padded(const ir::TensorType& type) {
+    return Bytes((type.bytes().value + 63) / 64 * 64);
+  }
+  BufferId add(const std::string& name, ir::TensorType type, pipeline::Storage::Kind kind,
+               int64_t offset) {
     pipeline::Buffer buffer;
     buffer.name = name;
     buffer.type = buffer.global_type = std::move(type);

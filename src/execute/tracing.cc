@@ -7,7 +7,8 @@ namespace {
 
 using trace::Category;
 
-trace::Span span_template(const BoundProgram& program, const Instruction& instruction, trace::NameTable& names) {
+trace::Span span_template(const BoundProgram& program, const Instruction& instruction,
+                          trace::NameTable& names) {
   const pipeline::Command& command = program.command(instruction);
   trace::Span span;
   span.command = instruction.command;
@@ -23,7 +24,8 @@ trace::Span span_template(const BoundProgram& program, const Instruction& instru
     case Instruction::Kind::kAlias: {
       const pipeline::Fragment& fragment = program.fragment(instruction);
       const ir::Op& op = program.op(instruction);
-      span.category = instruction.kind == Instruction::Kind::kCollective ? Category::kComm : Category::kCompute;
+      span.category =
+          instruction.kind == Instruction::Kind::kCollective ? Category::kComm : Category::kCompute;
       span.name = names.intern(ir::op_name(op.kind));
       span.stream = fragment.launches[static_cast<size_t>(instruction.op)].stream;
       if (instruction.kind == Instruction::Kind::kKernel && ops::op_def(op.kind).cost != nullptr) {
@@ -47,10 +49,12 @@ trace::Span span_template(const BoundProgram& program, const Instruction& instru
 }
 
 // Unlike for every message of a trace. The channel's sequences are below 2^24 in a run.
-int64_t message_number(const Instruction& instruction, const BoundProgram& program, int64_t run, int64_t ranks) {
+int64_t message_number(const Instruction& instruction, const BoundProgram& program, int64_t run,
+                       int64_t ranks) {
   const int64_t producer = instruction.ring->channel->producer().value;
   const auto channels = static_cast<int64_t>(program.program->channels.size());
-  return (((run * channels) + program.command(instruction).channel) * ranks + producer) * (int64_t{1} << 24) +
+  return (((run * channels) + program.command(instruction).channel) * ranks + producer) *
+             (int64_t{1} << 24) +
          instruction.sequence;
 }
 
@@ -65,13 +69,16 @@ std::vector<trace::Span> span_templates(const BoundProgram& program, trace::Name
   return spans;
 }
 
-trace::Span finish_span(trace::Span span, const Instruction& instruction, const BoundProgram& program, Seconds start,
-                        Seconds end, Bytes bytes, int64_t run, int64_t ranks) {
+trace::Span finish_span(trace::Span span, const Instruction& instruction,
+                        const BoundProgram& program, Seconds start, Seconds end, Bytes bytes,
+                        int64_t run, int64_t ranks) {
   span.start = start;
   span.duration = end - start;
   span.bytes = bytes;
-  if (instruction.kind == Instruction::Kind::kPublish) span.flow_out = message_number(instruction, program, run, ranks);
-  if (instruction.kind == Instruction::Kind::kReceive) span.flow_in = message_number(instruction, program, run, ranks);
+  if (instruction.kind == Instruction::Kind::kPublish)
+    span.flow_out = message_number(instruction, program, run, ranks);
+  if (instruction.kind == Instruction::Kind::kReceive)
+    span.flow_in = message_number(instruction, program, run, ranks);
   return span;
 }
 

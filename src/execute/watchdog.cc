@@ -8,7 +8,10 @@
 namespace mw::execute {
 
 Watchdog::Watchdog(Seconds stall, Progress progress, OnStall on_stall)
-    : stall_(stall), progress_(std::move(progress)), on_stall_(std::move(on_stall)), thread_([this] { work(); }) {}
+    : stall_(stall),
+      progress_(std::move(progress)),
+      on_stall_(std::move(on_stall)),
+      thread_([this] { work(); }) {}
 
 Watchdog::~Watchdog() {
   {

@@ -17,8 +17,9 @@ class Watchdog {
   using Progress = std::function<std::vector<uint64_t>()>;
   using OnStall = std::function<void(Seconds stalled)>;
 
-  // Calls on_stall once in a run, from its own thread, when no rank made progress for `stall`. A rank alone that waits is
-  // no stall: if its peers never come, they stop as well. Both functions are called only between start() and stop().
+  // Calls on_stall once in a run, from its own thread, when no rank made progress for `stall`. A
+  // rank alone that waits is no stall: if its peers never come, they stop as well. Both functions
+  // are called only between start() and stop().
   Watchdog(Seconds stall, Progress progress, OnStall on_stall);
   ~Watchdog();
   Watchdog(const Watchdog&) = delete;
@@ -41,6 +42,18 @@ class Watchdog {
   bool running_ = false;
   bool closing_ = false;
   std::thread thread_;
+};
+
+// Watches from its construction to its destruction.
+class Watch {
+ public:
+  explicit Watch(Watchdog& watchdog) : watchdog_(watchdog) { watchdog_.start(); }
+  ~Watch() { watchdog_.stop(); }
+  Watch(const Watch&) = delete;
+  Watch& operator=(const Watch&) = delete;
+
+ private:
+  Watchdog& watchdog_;
 };
 
 }  // namespace mw::execute
