@@ -113,11 +113,13 @@ void AttentionDropoutMask::prepare(const Attention& attention, int64_t b) {
 void AttentionDropoutMask::draw(const Attention& attention, int64_t h, int64_t query, int64_t key,
                                 int64_t count) {
   const AttentionDropout& dropout = attention.dropout;
-  const int64_t head = sample_ * dropout.H_total + dropout.head_offset + h;
-  const int64_t row = (head * dropout.S_total + query_position_[query]) * dropout.S_total;
+  // Modulo 2^64: a long run numbers more elements than 63 bits hold.
+  const auto head = static_cast<uint64_t>(sample_ * dropout.H_total + dropout.head_offset + h);
+  const auto S_total = static_cast<uint64_t>(dropout.S_total);
+  const uint64_t row = (head * S_total + static_cast<uint64_t>(query_position_[query])) * S_total;
   auto* words = reinterpret_cast<uint32_t*>(words_);
   if (consecutive_[key / kKeyBlock]) {
-    random_words(dropout.key, static_cast<uint64_t>(row + key_position_[key]), count, words);
+    random_words(dropout.key, row + static_cast<uint64_t>(key_position_[key]), count, words);
     return;
   }
   std::fill_n(words, count, 0);
