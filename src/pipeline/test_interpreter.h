@@ -1,5 +1,6 @@
 // For this room's tests: runs the programs of test_pipeline.h on real numbers. All devices take turns in a random order; what
-// nobody wrote, a released slot, and a workspace before a call hold NaNs. Two programs have the same effect if all
+// nobody wrote, a released slot, and a workspace before a call hold NaNs. So do the streams of a call, as far as their events
+// allow. Two programs have the same effect if all
 // devices end with the same bytes in their states.
 #pragma once
 
@@ -55,8 +56,10 @@ class Interpreter {
     const RankProgram* program = nullptr;
     int32_t pipeline = 0;
     std::vector<char> states, arena;
-    size_t command = 0, op = 0;
-    bool waits = false;  // has arrived at the collective `op`
+    size_t command = 0;
+    std::vector<bool> ended, arrived_at;    // [op] of the command's call
+    size_t ops_left = 0;
+    bool in_call = false;
     std::map<std::string, size_t> arrived;  // group -> operations
   };
   struct Ring {
@@ -121,7 +124,6 @@ class Interpreter {
       }
     }
     ++device.command;
-    device.op = 0;
     return true;
   }
 
@@ -182,21 +184,53 @@ class Interpreter {
     return device.arena.data() + device.program->workspace_offset + fragment.workspace_offset[root.index()] + offset;
   }
 
-  // False: waits in a collective.
+  // False: waits in a collective. Otherwise runs one op; the call is done when none is left.
   bool call(Device& device, const Command& command) {
     const Fragment& fragment = program_.fragments[command.fragment.index()];
-    if (device.op == 0 && !device.waits) {
+    const size_t ops = fragment.graph.ops.size();
+    if (!device.in_call) {
       std::memset(device.arena.data() + device.program->workspace_offset, kPoison, static_cast<size_t>(fragment.workspace.value));
+      device.ended.assign(ops, false);
+      device.arrived_at.assign(ops, false);
+      device.ops_left = ops;
+      device.in_call = true;
     }
-    for (; device.op < fragment.graph.ops.size(); ++device.op) {
-      const ir::Op& op = fragment.graph.ops[device.op];
-      if (ir::is_collective(op.kind)) {
-        if (!collective(device, command, fragment, op)) return false;
-      } else {
-        run_op(device, command, fragment, op);
+    while (device.ops_left > 0) {
+      const std::vector<size_t> ready = ready_ops(device, fragment);
+      MW_CHECK(!ready.empty(), "no stream can go on");
+      // Any of them, but one that waits for other devices only if all do.
+      const size_t start = random_u32({.seed = seed_ + 1}, turn_++) % ready.size();
+      bool moved = false;
+      for (size_t i = 0; i < ready.size() && !moved; ++i) {
+        const size_t o = ready[(start + i) % ready.size()];
+        const ir::Op& op = fragment.graph.ops[o];
+        if (!ir::is_collective(op.kind)) run_op(device, command, fragment, op);
+        else if (!collective(device, command, fragment, o)) continue;
+        device.ended[o] = moved = true;
+        --device.ops_left;
       }
+      if (!moved) return false;
     }
+    device.in_call = false;
     return true;
+  }
+
+  // The next op of every stream whose events are recorded.
+  std::vector<size_t> ready_ops(const Device& device, const Fragment& fragment) const {
+    std::vector<size_t> ready;
+    std::vector<StreamId> seen;
+    for (size_t o = 0; o < fragment.launches.size(); ++o) {
+      const Launch& launch = fragment.launches[o];
+      if (device.ended[o] || std::find(seen.begin(), seen.end(), launch.stream) != seen.end()) continue;
+      seen.push_back(launch.stream);
+      bool free = true;
+      for (size_t before = 0; before < fragment.launches.size(); ++before) {
+        const bool waited_for = std::find(launch.waits.begin(), launch.waits.end(), fragment.launches[before].records) != launch.waits.end();
+        if (waited_for && !device.ended[before]) free = false;
+      }
+      if (free) ready.push_back(o);
+    }
+    return ready;
   }
 
   using Bytes_ = std::vector<char>;
@@ -205,14 +239,15 @@ class Interpreter {
     return Bytes_(from, from + fragment.graph.type(v).bytes().value);
   }
 
-  bool collective(Device& device, const Command& command, const Fragment& fragment, const ir::Op& op) {
+  bool collective(Device& device, const Command& command, const Fragment& fragment, size_t o) {
+    const ir::Op& op = fragment.graph.ops[o];
     const auto& attrs = op.as<ir::CollectiveAttrs>();
     const auto& axes = std::get<ir::AxisGroup>(attrs.group).axes;
     const std::vector<RankId> members = program_.mesh.members(device.id, axes);
     std::string group;
     for (const RankId r : members) group += std::to_string(r.value) + " ";
     Operation& operation = operations_[{group, device.arrived[group]}];
-    if (!device.waits) {
+    if (!device.arrived_at[o]) {
       std::string signature = std::string(ir::op_name(op.kind)) + std::to_string(attrs.dim);
       for (const ValueId v : op.operands) {
         operation.operands[device.id.value].push_back(bytes_of(device, command, fragment, v));
@@ -220,10 +255,9 @@ class Interpreter {
       }
       if (operation.signature.empty()) operation.signature = signature;
       MW_CHECK(operation.signature == signature, "{} meets {}", signature, operation.signature);
-      device.waits = true;
+      device.arrived_at[o] = true;
     }
     if (operation.operands.size() < members.size()) return false;
-    device.waits = false;
     ++device.arrived[group];
     const auto me = static_cast<size_t>(program_.mesh.index(device.id, axes));
     for (size_t i = 0; i < op.operands.size(); ++i) {
@@ -293,10 +327,13 @@ class Interpreter {
       }
       case ir::OpKind::kDot: return dot(graph, op, in, y(0));
       case ir::OpKind::kNormBlocks: {
-        auto* blocks = reinterpret_cast<double*>(y(0));
-        for (int64_t b = 0; b < n; ++b) {
-          blocks[b] = 0;
-          for (int64_t e = b * ops::kNormBlock; e < (b + 1) * ops::kNormBlock; ++e) blocks[b] += double(x(0)[e]) * x(0)[e];
+        auto* block = reinterpret_cast<double*>(y(0));
+        for (size_t g = 0; g < op.operands.size(); ++g) {
+          for (int64_t e = 0; e < graph.type(op.operands[g]).elements(); ++e) {
+            if (e % ops::kNormBlock == 0) *block = 0;
+            *block += double(x(g)[e]) * x(g)[e];
+            if ((e + 1) % ops::kNormBlock == 0) ++block;
+          }
         }
         return;
       }
@@ -304,8 +341,12 @@ class Interpreter {
         const auto* blocks = reinterpret_cast<const double*>(in[0].data());
         auto* sums = reinterpret_cast<double*>(y(0));
         for (int64_t i = 0; i < n; ++i) sums[i] = 0;
-        for (const ir::Segment& segment : op.as<ir::FlatAttrs>().groups[0]) {
-          for (int64_t b = segment.begin / ops::kNormBlock; b * ops::kNormBlock < segment.end; ++b) sums[segment.parameter] += blocks[b];
+        const ir::FlatAttrs& attrs = op.as<ir::FlatAttrs>();
+        for (size_t g = 0; g < attrs.groups.size(); ++g) {
+          for (const ir::Segment& segment : attrs.groups[g]) {
+            for (int64_t b = segment.begin / ops::kNormBlock; b * ops::kNormBlock < segment.end; ++b) sums[segment.parameter] += blocks[b];
+          }
+          blocks += attrs.group_elements[g] / ops::kNormBlock;
         }
         return;
       }

@@ -22,7 +22,32 @@ struct PipelineSpec {
   std::string schedule = "1f1b";
   bool zero = false;   // optimizer states and updates split over dp
   int32_t slots = 0;   // of every channel; 0: as many as microbatches
+  bool streams = false;  // collectives on a stream of their own
 };
+
+// Collectives on stream 1, all else on stream 0. An op waits for what it reads, and where it writes over memory for all
+// collectives before it.
+inline void assign_streams(Fragment& fragment) {
+  const ir::Graph& graph = fragment.graph;
+  const auto stream = [&](size_t o) { return ir::is_collective(graph.ops[o].kind) ? 1 : 0; };
+  const auto wait = [&](size_t o, size_t before) {
+    const EventId event(static_cast<int64_t>(before));
+    fragment.launches[before].records = event;
+    auto& waits = fragment.launches[o].waits;
+    if (std::find(waits.begin(), waits.end(), event) == waits.end()) waits.push_back(event);
+  };
+  for (size_t o = 0; o < graph.ops.size(); ++o) {
+    fragment.launches[o].stream = StreamId(stream(o));
+    for (const ValueId v : graph.ops[o].operands) {
+      const OpId producer = graph.value(v).producer;
+      if (producer.valid() && stream(producer.index()) != stream(o)) wait(o, producer.index());
+    }
+    const bool overwrites = graph.ops[o].kind == ir::OpKind::kZero || graph.ops[o].kind == ir::OpKind::kAdamW;
+    for (size_t before = 0; overwrites && before < o; ++before) {
+      if (stream(before) == 1) wait(o, before);
+    }
+  }
+}
 
 class PipelineMaker {
  public:
@@ -40,9 +65,9 @@ class PipelineMaker {
     for (int32_t s = 0; s < stages_; ++s) {
       forward_.push_back(add(forward(s)));
       backward_.push_back(add(backward(s)));
-      update_.push_back(add(update(s)));
       if (s + 1 < stages_ && spec_.ranks > 1) add_channels(s);
     }
+    for (int32_t r = 0; r < spec_.ranks; ++r) update_.push_back(add(update(r)));
     for (int32_t r = 0; r < spec_.ranks; ++r) program_.ranks.push_back(lower(schedule, r));
     for (RankProgram& rank : program_.ranks) plan_rank(program_, rank);
     return program_;
@@ -63,7 +88,7 @@ class PipelineMaker {
   // A fragment in the making.
   class Maker {
    public:
-    Maker(std::string name, ActionKind kind, const cluster::Mesh& mesh) : mesh_(mesh) {
+    Maker(std::string name, ActionKind kind, const PipelineMaker& of) : mesh_(of.program_.mesh), streams_(of.spec_.streams) {
       fragment.name = fragment.graph.name = std::move(name);
       fragment.kind = kind;
     }
@@ -110,6 +135,7 @@ class PipelineMaker {
       fragment.outputs = outputs_;
       fragment.outputs.insert(fragment.outputs.end(), updates_.begin(), updates_.end());
       fragment.launches.resize(fragment.graph.ops.size());
+      if (streams_) assign_streams(fragment);
       plan_fragment(fragment);
       return fragment;
     }
@@ -123,6 +149,7 @@ class PipelineMaker {
       return v;
     }
     const cluster::Mesh& mesh_;
+    bool streams_;
     std::vector<std::string> states_;
     std::vector<Port> outputs_, updates_;
   };
@@ -156,7 +183,7 @@ class PipelineMaker {
   Typed product() const { return f32({batch(), kD}, R"([{"dp"}, {}] partial{"tp"})"); }
 
   Fragment forward(int32_t s) {
-    Maker m(named("F stage ", s), ActionKind::kF, program_.mesh);
+    Maker m(named("F stage ", s), ActionKind::kF, *this);
     const ValueId x = m.input(entry_kind(s), entry(s), x_BD());
     const ValueId w1 = m.input(PortKind::kState, named("w1.", s), w1_DF());
     const ValueId w2 = m.input(PortKind::kState, named("w2.", s), w2_FD());
@@ -177,7 +204,7 @@ class PipelineMaker {
   }
 
   Fragment backward(int32_t s) {
-    Maker m(named("B stage ", s), ActionKind::kB, program_.mesh);
+    Maker m(named("B stage ", s), ActionKind::kB, *this);
     const ValueId x = m.input(entry_kind(s), entry(s), x_BD());
     const ValueId h = m.input(PortKind::kSaved, named("h", s), h_BF());
     ValueId dy;
@@ -199,60 +226,80 @@ class PipelineMaker {
     return m.finish();
   }
 
-  ir::FlatAttrs flat_attrs(int32_t s) const {
+  ir::FlatAttrs flat_attrs(const std::vector<int32_t>& stages) const {
     ir::FlatAttrs attrs;
-    ir::Segment first, second;
-    first.end = part();
-    first.parameter = 2 * s;
-    second.begin = elements() / 2;
-    second.end = second.begin + part();
-    second.parameter = 2 * s + 1;
-    attrs.groups = {{first, second}};
-    attrs.group_elements = {elements()};
+    for (const int32_t s : stages) {
+      ir::Segment first, second;
+      first.end = part();
+      first.parameter = 2 * s;
+      second.begin = elements() / 2;
+      second.end = second.begin + part();
+      second.parameter = 2 * s + 1;
+      attrs.groups.push_back({first, second});
+      attrs.group_elements.push_back(elements());
+    }
     if (spec_.zero) attrs.shard_axes = {"dp"};
     attrs.parameters = 2 * stages_;
     attrs.max_norm = 1;
     return attrs;
   }
 
-  Fragment update(int32_t s) {
-    Maker m(named("UPDATE stage ", s), ActionKind::kUpdate, program_.mesh);
-    const std::string grad = named("grad/", s), weight = named("weight/", s) + (spec_.zero ? "#own" : "");
-    const ValueId g = m.input(PortKind::kState, grad, flat(std::string("[{}]") + kPendingDp));
-    ValueId sum = g;
-    if (spec_.zero) sum = m.collective(ir::OpKind::kReduceScatter, {"dp"}, g, flat(own()));
-    else if (spec_.dp > 1) sum = m.collective(ir::OpKind::kAllReduce, {"dp"}, g, flat());
-    const int64_t blocks = elements() / kBlock;
-    ValueId squares = m.op(ir::OpKind::kNormBlocks, flat_attrs(s), {sum}, typed(DType::kF64, {blocks}, own()));
+  // The sum of a rank's norms over all ranks scales all gradients.
+  ValueId clip(Maker& m, const std::vector<int32_t>& stages, const std::vector<ValueId>& sums) const {
+    const auto groups = static_cast<int64_t>(stages.size());
+    const int64_t blocks = groups * elements() / kBlock;
+    ValueId squares = m.op(ir::OpKind::kNormBlocks, flat_attrs(stages), sums, typed(DType::kF64, {blocks}, own()));
     if (spec_.zero) squares = m.collective(ir::OpKind::kAllGather, {"dp"}, squares, typed(DType::kF64, {blocks}, "[{}]"));
-    ValueId parameters = m.op(ir::OpKind::kNormParameters, flat_attrs(s), {squares},
+    ValueId parameters = m.op(ir::OpKind::kNormParameters, flat_attrs(stages), {squares},
                               typed(DType::kF64, {2 * stages_}, R"([{}] partial{"pp", "tp"})"));
     if (spec_.ranks * spec_.tp > 1) {
       parameters = m.collective(ir::OpKind::kAllReduce, {"pp", "tp"}, parameters, typed(DType::kF64, {2 * stages_}, "[{}]"));
     }
     const Typed scalar = f32({}, "[]");
-    const std::vector<ValueId> clip = m.ops(ir::OpKind::kClip, flat_attrs(s), {parameters}, {scalar, scalar});
-    m.output(PortKind::kSaved, "grad_norm", clip[0]);
-    const ValueId w = m.input(PortKind::kState, weight, flat(own()));
-    const ValueId m1 = m.input(PortKind::kState, named("m/", s), flat(own()));
-    const ValueId v1 = m.input(PortKind::kState, named("v/", s), flat(own()));
+    const std::vector<ValueId> made = m.ops(ir::OpKind::kClip, flat_attrs(stages), {parameters}, {scalar, scalar});
+    m.output(PortKind::kSaved, "grad_norm", made[0]);
+    return made[1];
+  }
+
+  Fragment update(int32_t r) {
+    Maker m(named("UPDATE rank ", r), ActionKind::kUpdate, *this);
+    std::vector<int32_t> stages;
+    for (int32_t s = r; s < stages_; s += spec_.ranks) stages.push_back(s);
+    const Typed pending = flat(std::string("[{}]") + kPendingDp), scalar = f32({}, "[]");
+    std::vector<ValueId> gradients, sums;
+    for (const int32_t s : stages) {
+      gradients.push_back(m.input(PortKind::kState, named("grad/", s), pending));
+      ValueId sum = gradients.back();
+      if (spec_.zero) sum = m.collective(ir::OpKind::kReduceScatter, {"dp"}, sum, flat(own()));
+      else if (spec_.dp > 1) sum = m.collective(ir::OpKind::kAllReduce, {"dp"}, sum, flat());
+      sums.push_back(sum);
+    }
+    const ValueId scale = clip(m, stages, sums);
     const ValueId lr = m.input(PortKind::kData, "lr", scalar);
     const ValueId step = m.input(PortKind::kData, "step", typed(DType::kI64, {}, "[]"));
-    const std::vector<ValueId> made = m.ops(ir::OpKind::kAdamW, flat_attrs(s), {w, sum, m1, v1, clip[1], lr, step},
-                                            {flat(own()), flat(own()), flat(own())});
-    m.update(weight, made[0]);
-    m.update(named("m/", s), made[1]);
-    m.update(named("v/", s), made[2]);
-    if (spec_.zero) {
-      m.output(PortKind::kSaved, named("weight/", s), m.collective(ir::OpKind::kAllGather, {"dp"}, made[0], flat()));
+    for (size_t i = 0; i < stages.size(); ++i) {
+      const int32_t s = stages[i];
+      const std::string weight = named("weight/", s) + (spec_.zero ? "#own" : "");
+      const ValueId w = m.input(PortKind::kState, weight, flat(own()));
+      const ValueId m1 = m.input(PortKind::kState, named("m/", s), flat(own()));
+      const ValueId v1 = m.input(PortKind::kState, named("v/", s), flat(own()));
+      const std::vector<ValueId> made = m.ops(ir::OpKind::kAdamW, flat_attrs({s}), {w, sums[i], m1, v1, scale, lr, step},
+                                              {flat(own()), flat(own()), flat(own())});
+      m.update(weight, made[0]);
+      m.update(named("m/", s), made[1]);
+      m.update(named("v/", s), made[2]);
+      if (spec_.zero) {
+        m.output(PortKind::kSaved, named("weight/", s), m.collective(ir::OpKind::kAllGather, {"dp"}, made[0], flat()));
+      }
+      m.update(named("grad/", s), m.op(ir::OpKind::kZero, {}, {spec_.zero ? gradients[i] : sums[i]}, spec_.zero ? pending : flat()));
     }
-    m.update(grad, m.op(ir::OpKind::kZero, {}, {spec_.zero ? g : sum}, flat(spec_.zero ? std::string("[{}]") + kPendingDp : "[{}]")));
-    if (is_last(s)) {
-      const ValueId loss = m.input(PortKind::kState, "loss", f32({}, R"([] partial{"dp"})"));
-      ValueId total = m.op(ir::OpKind::kCopy, {}, {loss}, f32({}, R"([] partial{"dp"})"));
+    if (is_last(stages.back())) {
+      const Typed partial = f32({}, R"([] partial{"dp"})");
+      const ValueId loss = m.input(PortKind::kState, "loss", partial);
+      ValueId total = m.op(ir::OpKind::kCopy, {}, {loss}, partial);
       if (spec_.dp > 1) total = m.collective(ir::OpKind::kAllReduce, {"dp"}, total, scalar);
       m.output(PortKind::kSaved, "loss_value", m.op(ir::OpKind::kScale, ir::ScaleAttrs{0.5}, {total}, scalar));
-      m.update("loss", m.op(ir::OpKind::kZero, {}, {loss}, f32({}, R"([] partial{"dp"})")));
+      m.update("loss", m.op(ir::OpKind::kZero, {}, {loss}, partial));
     }
     return m.finish();
   }
@@ -414,10 +461,8 @@ class PipelineMaker {
       if (receives && !is_forward) message(rank, Command::Kind::kRelease, action, in);
       if (!is_forward && s > 0) message(rank, Command::Kind::kRelease, action, entry(s));
     }
-    for (int32_t s = r; s < stages_; s += spec_.ranks) {
-      Action action{.kind = ActionKind::kUpdate, .stage = StageId(), .count = spec_.microbatches};
-      call(rank, action, update_[static_cast<size_t>(s)]);
-    }
+    const Action action{.kind = ActionKind::kUpdate, .stage = StageId(), .count = spec_.microbatches};
+    call(rank, action, update_[static_cast<size_t>(r)]);
     return std::move(rank.program);
   }
 

@@ -296,8 +296,10 @@ class FlowChecker {
     if (!(have == want) && !(only_written && have.dims == want.dims)) {
       add("gives '{}' as {} to port '{}' as {}", b.name, to_string(have), port.name, to_string(want));
     }
-    if (is_input) check_source(command, port, id);
-    else if (id.index() < static_cast<size_t>(checked_.rank(rank_).states)) current_[id.index()] = normalized_[id.index()];
+    if (is_input) return check_source(command, port, id);
+    if (id.index() >= static_cast<size_t>(checked_.rank(rank_).states)) return;
+    if (!may_be_same(b.name, port.name)) add("writes port '{}' into state '{}'", port.name, b.name);
+    current_[id.index()] = normalized_[id.index()];
   }
 
   void check_source(const Command& command, const Port& port, BufferId id) {

@@ -1,7 +1,10 @@
 // Accumulators: what an update takes must hold every microbatch exactly once, and start at zero in the next call.
+#include <algorithm>
 #include <map>
 #include <set>
+#include <tuple>
 
+#include "pipeline/accumulation.h"
 #include "pipeline/groups.h"
 #include "pipeline/verify.h"
 
@@ -81,8 +84,8 @@ class GradientChecker {
   Ledger& ledger(BufferId root) {
     const auto [it, is_new] = ledgers_.try_emplace(root);
     if (is_new) {
-      const ir::TensorType& type = buffer(root).global_type;
-      it->second = Ledger(type.rank() == 1 ? type.dim(0) : buffer(root).type.elements(), program_.microbatches);
+      it->second = Ledger(flat_elements(buffer(root).type, buffer(root).global_type, buffer(root).sharding),
+                          program_.microbatches);
     }
     return it->second;
   }
@@ -117,8 +120,13 @@ class GradientChecker {
     const bool computes = kind == ActionKind::kF || kind == ActionKind::kI || kind == ActionKind::kW || kind == ActionKind::kB;
     if (!computes) {
       for (const Optimized& optimized : accumulation.optimized) check_optimized(command, optimized);
+      std::vector<bool> taken(info.inputs, false);
+      for (const Optimized& optimized : accumulation.optimized) {
+        for (const size_t p : optimized.gradients) taken[p] = true;
+      }
       for (size_t p = 0; p < info.inputs; ++p) {
-        if (kind == ActionKind::kUpdate && info.uses[p].reads() && is_accumulator(command.buffers[p])) check_read(command.buffers[p]);
+        const bool reads = info.uses[p].reads() && !taken[p] && is_accumulator(command.buffers[p]);
+        if (kind == ActionKind::kUpdate && reads) check_read(command.buffers[p]);
       }
     }
     for (size_t p = 0; p < info.inputs; ++p) {
@@ -129,7 +137,7 @@ class GradientChecker {
   void apply(const Command& command, const StateEffect& effect, BufferId id, bool computes) {
     const Target at = target(id);
     Ledger& held = ledger(at.root);
-    const int64_t elements = buffer(id).global_type.rank() == 1 ? buffer(id).global_type.dim(0) : buffer(id).type.elements();
+    const int64_t elements = flat_elements(buffer(id).type, buffer(id).global_type, buffer(id).sharding);
     switch (effect.kind) {
       case StateEffect::Kind::kNone: return;
       case StateEffect::Kind::kAdded:
@@ -188,13 +196,32 @@ class GradientChecker {
         if (!check_cells(id, range.begin, range.end, who)) break;
       }
     }
-    for (const size_t p : optimized.weights) check_holders(command, optimized, target(command.buffers[p]).root);
+    for (const size_t p : optimized.gradients) check_views(optimized, target(command.buffers[p]).root);
+    for (const size_t p : optimized.weights) {
+      check_views(optimized, target(command.buffers[p]).root);
+      check_holders(optimized, target(command.buffers[p]).root);
+    }
     for (const int32_t parameter : optimized.parameters) updated_.insert(parameter);
     all_parameters_ = std::max(all_parameters_, optimized.all_parameters);
   }
 
+  // What the fragments see as one parameter or its gradient is what the optimizer takes for one parameter.
+  void check_views(const Optimized& optimized, BufferId root) {
+    const RankProgram& rank = checked_.rank(rank_);
+    for (int32_t b = 0; b < rank.states; ++b) {
+      const Buffer& view = rank.buffers[static_cast<size_t>(b)];
+      if (view.storage.kind != Storage::Kind::kView || view.storage.parent != root || !view.storage.shard_axes.empty()) continue;
+      const int64_t begin = view.storage.offset / dtype_size(view.type.dtype), end = begin + view.type.elements();
+      const bool known = std::any_of(optimized.ranges.begin(), optimized.ranges.end(),
+                                     [&](const ElementRange& range) { return range.begin == begin && range.end == end; });
+      if (known) continue;
+      add("op {} (adamw) knows no parameter in the elements {} to {} of '{}', which are '{}'", optimized.op, begin, end,
+          buffer(root).name, view.name);
+    }
+  }
+
   // A weight that several pipeline ranks hold takes the sum of all their gradients.
-  void check_holders(const Command& command, const Optimized& optimized, BufferId weight) {
+  void check_holders(const Optimized& optimized, BufferId weight) {
     const std::string& name = buffer(weight).name;
     const std::vector<int32_t> ranks = group_ranks(program_, ir::Holders{name}, rank_);
     const auto& sums = optimized.summed_over_holders_of;
@@ -202,7 +229,6 @@ class GradientChecker {
     if (times == (ranks.size() > 1 ? 1 : 0) && static_cast<size_t>(times) == sums.size()) return;
     add("op {} (adamw) updates '{}', which {} pipeline ranks hold, with a gradient that is summed over holders {} times",
         optimized.op, name, ranks.size(), sums.size());
-    (void)command;
   }
 
   // A sum that is read at the end: a loss.
