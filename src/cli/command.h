@@ -5,7 +5,14 @@
 #include <CLI/Config.hpp>
 #include <CLI/Formatter.hpp>
 
+#include <string>
+#include <vector>
+
 namespace mw::cli {
+
+// Checks of an option's value, with messages that say what would be right.
+CLI::Validator at_least(int64_t least);
+CLI::Validator one_of(std::vector<std::string> names);
 
 void add_train(CLI::App& app);
 void add_verify(CLI::App& app);

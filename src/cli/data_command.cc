@@ -32,7 +32,7 @@ void add_data(CLI::App& app) {
                                                              {"lines", data::DocumentSplit::kLines},
                                                              {"paragraphs", data::DocumentSplit::kBlankLines}};
   build->add_option("--documents", options->split, "Where documents end: none, lines or paragraphs")
-      ->check(CLI::IsMember({"none", "lines", "paragraphs"}));
+      ->check(one_of({"none", "lines", "paragraphs"}));
   build->callback([options, splits] {
     data::write_indexed_text(posix_fs(), options->file, options->prefix, splits.at(options->split));
     print_info(options->prefix);

@@ -82,9 +82,9 @@ void add_inspect(CLI::App& app) {
   auto options = std::make_shared<InspectOptions>();
   command->add_option("what", options->what, "graph, fragments, program or memory")
       ->required()
-      ->check(CLI::IsMember({"graph", "fragments", "program", "memory"}));
+      ->check(one_of({"graph", "fragments", "program", "memory"}));
   auto job = add_job_options(*command);
-  command->add_option("--rank", options->rank, "Only this rank's program or memory")->check(CLI::NonNegativeNumber);
+  command->add_option("--rank", options->rank, "Only this rank's program or memory")->check(at_least(0));
   command->callback([job, options] { inspect(*job, *options); });
 }
 

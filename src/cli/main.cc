@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "cli/command.h"
+#include "cli/explain.h"
 
 namespace {
 
@@ -33,8 +34,11 @@ int main(int argc, char** argv) {
   try {
     app.parse(argc, argv);
     return kDone;
+  } catch (const CLI::Success& help) {
+    return app.exit(help);
   } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? kDone : kWrongInput;
+    fmt::print(stderr, "meshwright: {}\n", mw::cli::explain(app, error, argc > 1 ? argv[1] : ""));
+    return kWrongInput;
   } catch (const mw::Error& error) {
     return report("meshwright: ", error, kWrongInput);
   } catch (const mw::RunError& error) {

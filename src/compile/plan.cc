@@ -27,7 +27,7 @@ std::string_view name_of(const std::array<std::string_view, N>& names, Enum valu
 }
 
 // What is wrong with a plan by itself.
-void check(const Plan& plan, JsonReader& reader) {
+void check(const Plan& plan, JsonReader& reader, const std::string& where, Diagnostics& diagnostics) {
   const std::vector<std::string> kinds = pipeline::schedule_kinds();
   if (std::find(kinds.begin(), kinds.end(), plan.schedule) == kinds.end()) {
     reader.fail("schedule", "unknown schedule '{}'{}; known are {}", plan.schedule, did_you_mean(plan.schedule, kinds),
@@ -46,15 +46,17 @@ void check(const Plan& plan, JsonReader& reader) {
     pipeline::make_schedule({plan.schedule, static_cast<int32_t>(plan.pp), static_cast<int32_t>(plan.chunks),
                              static_cast<int32_t>(plan.microbatches)});
   } catch (const Error& error) {
-    for (const std::string& finding : error.findings()) reader.fail("schedule", "{}", finding);
+    for (const std::string& finding : error.findings()) diagnostics.add("{}: {}", where, finding);
   }
 }
 
-Plan read_plan(JsonReader& reader, Diagnostics& diagnostics) {
+Plan read_plan(const Json& json, const std::string& where, Diagnostics& diagnostics) {
+  JsonReader reader(json, where, &diagnostics);
   Plan plan;
   plan.dp = reader.integer_or("dp", 1, {.min = 1});
   plan.tp = reader.integer_or("tp", 1, {.min = 1});
   plan.pp = reader.integer_or("pp", 1, {.min = 1});
+  for (const char* optional : {"order", "grad_reduce", "layers"}) reader.ignore(optional);
   if (reader.has("order")) plan.order = reader.strings("order");
   plan.sp = reader.boolean_or("sp", false);
   plan.chunks = reader.integer_or("chunks", 1, {.min = 1});
@@ -67,7 +69,7 @@ Plan read_plan(JsonReader& reader, Diagnostics& diagnostics) {
   }
   if (reader.has("layers")) plan.layers = reader.integers("layers", {.min = 0});
   reader.finish();
-  if (diagnostics.empty()) check(plan, reader);
+  if (diagnostics.empty()) check(plan, reader, where, diagnostics);
   return plan;
 }
 
@@ -130,16 +132,14 @@ Plan parse_plan(const std::string& text, const std::string& where) {
   if (starts_with(trim(text), "{")) return plan_from_json(parse_json(text, where), where);
   Diagnostics diagnostics;
   const Json json = short_to_json(text, where, diagnostics);
-  JsonReader reader(json, where, &diagnostics);
-  const Plan plan = read_plan(reader, diagnostics);
+  const Plan plan = read_plan(json, where, diagnostics);
   diagnostics.throw_if_any();
   return plan;
 }
 
 Plan plan_from_json(const Json& json, const std::string& where) {
   Diagnostics diagnostics;
-  JsonReader reader(json, where, &diagnostics);
-  const Plan plan = read_plan(reader, diagnostics);
+  const Plan plan = read_plan(json, where, diagnostics);
   diagnostics.throw_if_any();
   return plan;
 }

@@ -83,7 +83,8 @@ bool norm_parameters(const Call& call) {
   return true;
 }
 
-// As torch.nn.utils.clip_grad_norm_.
+// As torch.nn.utils.clip_grad_norm_; a norm that is not finite gives the scale NaN, and with that
+// adamw leaves weights and moments as they are.
 bool clip(const Call& call) {
   const double max_norm = call.op.as<FlatAttrs>().max_norm;
   double squares = 0;
@@ -91,6 +92,7 @@ bool clip(const Call& call) {
   const double norm = std::sqrt(squares);
   call.out(0)[0] = norm;
   call.out(1)[0] = max_norm > 0 && norm > max_norm ? max_norm / (norm + 1e-6) : 1;
+  if (!std::isfinite(norm)) call.out(1)[0] = std::nan("");
   return true;
 }
 
@@ -103,6 +105,10 @@ bool adamw(const Call& call) {
   const double correct_m = 1 - std::pow(attrs.beta1, step),
                correct_v = 1 - std::pow(attrs.beta2, step);
   for (size_t i = 0; i < call.out().size(); ++i) {
+    if (!std::isfinite(scale)) {
+      for (size_t k = 0; k < 3; ++k) call.out(k)[i] = call.in(k == 0 ? 0 : k + 1)[i];
+      continue;
+    }
     const ir::Segment* segment = segment_at(attrs.groups[0], first + static_cast<int64_t>(i));
     const double g = call.in(1)[i] * scale;
     const double m = attrs.beta1 * call.in(2)[i] + (1 - attrs.beta1) * g;

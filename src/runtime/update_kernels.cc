@@ -1,4 +1,5 @@
-// The optimizer's ops on flat groups: norm blocks, their sums by parameter, the clipping factor, AdamW.
+// The optimizer's ops on flat groups: norm blocks, their sums by parameter, the clipping factor,
+// AdamW.
 #include <algorithm>
 #include <cmath>
 
@@ -33,7 +34,8 @@ struct Run {
 };
 
 Run local_run(const ir::Segment& segment, int64_t first, int64_t elements) {
-  return {std::clamp<int64_t>(segment.begin - first, 0, elements), std::clamp<int64_t>(segment.end - first, 0, elements)};
+  return {std::clamp<int64_t>(segment.begin - first, 0, elements),
+          std::clamp<int64_t>(segment.end - first, 0, elements)};
 }
 
 Prepared prepare_norm_blocks(const OpContext& c) {
@@ -49,7 +51,8 @@ Prepared prepare_norm_blocks(const OpContext& c) {
     const int64_t elements = c.operand(g).elements();
     const int64_t first = c.index(attrs.shard_axes) * elements;
     for (const ir::Segment& segment : attrs.groups[g]) {
-      MW_CHECK(segment.begin % kBlock == 0, "parameter {} begins at element {}, inside of a norm block", segment.parameter,
+      MW_CHECK(segment.begin % kBlock == 0,
+               "parameter {} begins at element {}, inside of a norm block", segment.parameter,
                segment.begin);
       const Run run = local_run(segment, first, elements);
       if (run.begin < run.end && counts_here(c, segment)) counted.push_back({g, first_block, run});
@@ -62,14 +65,16 @@ Prepared prepare_norm_blocks(const OpContext& c) {
       const float* grad = a.in(part.operand) + part.run.begin;
       double* sums = a.out<double>() + part.first_block + part.run.begin / kBlock;
       const int64_t n = part.run.end - part.run.begin;
-      parallel_for(threads, (n + kBlock - 1) / kBlock, kGrain / kBlock, [&](int64_t begin, int64_t end) {
-        kernels::block_square_sums(grad, n, sums, begin, end);
-      });
+      parallel_for(threads, (n + kBlock - 1) / kBlock, kGrain / kBlock,
+                   [&](int64_t begin, int64_t end) {
+                     kernels::block_square_sums(grad, n, sums, begin, end);
+                   });
     }
   });
 }
 
-// Blocks come as all_gather makes them: for every shard its blocks of all groups, one group after the other.
+// Blocks come as all_gather makes them: for every shard its blocks of all groups, one group after
+// the other.
 Prepared prepare_norm_parameters(const OpContext& c) {
   const auto& attrs = c.op.as<ir::FlatAttrs>();
   const int64_t n = shards(c);
@@ -105,15 +110,18 @@ Prepared prepare_norm_parameters(const OpContext& c) {
   });
 }
 
-// As torch.nn.utils.clip_grad_norm_.
+// As torch.nn.utils.clip_grad_norm_; a norm that is not finite gives the scale NaN, and with that
+// adamw leaves weights and moments as they are.
 Prepared prepare_clip(const OpContext& c) {
   constexpr double kEpsilon = 1e-6;
-  return make_kernel([count = c.operand(0).elements(), max_norm = c.op.as<ir::FlatAttrs>().max_norm](const Args& a) {
+  return make_kernel([count = c.operand(0).elements(),
+                      max_norm = c.op.as<ir::FlatAttrs>().max_norm](const Args& a) {
     double squares = 0;
     for (int64_t p = 0; p < count; ++p) squares += a.in<double>(0)[p];
     const double norm = std::sqrt(squares);
     *a.out(0) = static_cast<float>(norm);
-    *a.out(1) = max_norm > 0 && norm > max_norm ? static_cast<float>(max_norm / (norm + kEpsilon)) : 1.0f;
+    const double scale = max_norm > 0 && norm > max_norm ? max_norm / (norm + kEpsilon) : 1.0;
+    *a.out(1) = std::isfinite(norm) ? static_cast<float>(scale) : std::nanf("");
   });
 }
 
@@ -134,22 +142,25 @@ Prepared prepare_adamw(const OpContext& c) {
   step.beta1 = attrs.beta1;
   step.beta2 = attrs.beta2;
   step.eps = attrs.epsilon;
-  return make_kernel([parts, step, bytes = c.operand(0).bytes().value, threads = c.threads()](const Args& a) {
-    // weight, grad, m, v, scale, lr, step -> weight, m, v
-    bring(a.out(0), a.in(0), bytes);
-    bring(a.out(1), a.in(2), bytes);
-    bring(a.out(2), a.in(3), bytes);
-    for (const Part& part : parts) {
-      kernels::AdamWStep call = step;
-      call.lr = *a.in(5);
-      call.step = *a.in<int64_t>(6);
-      call.weight_decay = part.weight_decay;
-      const int64_t from = part.run.begin;
-      parallel_for(threads, part.run.end - from, kGrain, [&](int64_t begin, int64_t end) {
-        kernels::adamw(call, a.in(4), a.in(1) + from, a.out(0) + from, a.out(1) + from, a.out(2) + from, begin, end);
+  return make_kernel(
+      [parts, step, bytes = c.operand(0).bytes().value, threads = c.threads()](const Args& a) {
+        // weight, grad, m, v, scale, lr, step -> weight, m, v
+        bring(a.out(0), a.in(0), bytes);
+        bring(a.out(1), a.in(2), bytes);
+        bring(a.out(2), a.in(3), bytes);
+        if (!std::isfinite(*a.in(4))) return;
+        for (const Part& part : parts) {
+          kernels::AdamWStep call = step;
+          call.lr = *a.in(5);
+          call.step = *a.in<int64_t>(6);
+          call.weight_decay = part.weight_decay;
+          const int64_t from = part.run.begin;
+          parallel_for(threads, part.run.end - from, kGrain, [&](int64_t begin, int64_t end) {
+            kernels::adamw(call, a.in(4), a.in(1) + from, a.out(0) + from, a.out(1) + from,
+                           a.out(2) + from, begin, end);
+          });
+        }
       });
-    }
-  });
 }
 
 }  // namespace

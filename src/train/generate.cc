@@ -44,6 +44,7 @@ class Generator {
     ParameterIo io(plan_, executor_);
     const checkpoint::CheckpointReader reader =
         checkpoint::CheckpointReader::latest(fs, join_path(run_dir, "checkpoint"));
+    reader.verify();
     for (const models::TensorMapping& m : models::hf_mapping(config_, plan_.module)) {
       const checkpoint::TensorSpec wanted{m.hf_name, DType::kF32, m.hf_shape};
       reader.require(std::span(&wanted, 1));

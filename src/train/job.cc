@@ -8,6 +8,8 @@
 #include "base/json_reader.h"
 #include "base/text.h"
 #include "base/toml.h"
+#include "data/batch.h"
+#include "data/token_source.h"
 
 namespace mw::train {
 namespace {
@@ -32,6 +34,22 @@ void read_model(FileSystem& fs, Job& job, Diagnostics& diagnostics) {
   }
 }
 
+// The plan of the command line, its file, or the job's own.
+compile::Plan read_plan(FileSystem& fs, const std::optional<std::string>& asked, const std::string& own,
+                        const std::string& path) {
+  if (!asked) return compile::parse_plan(own, path + ": plan");
+  if (ends_with(*asked, ".json")) return compile::parse_plan(fs.read_file(*asked), *asked);
+  return compile::parse_plan(*asked);
+}
+
+void check_corpus(FileSystem& fs, const Job& job, Diagnostics& diagnostics) {
+  try {
+    data::split_samples(*data::open_corpus(fs, job.data_file), job.seq_len, job.valid_fraction);
+  } catch (const Error& error) {
+    diagnostics.absorb(error);
+  }
+}
+
 void read_training(JsonReader reader, Job& job) {
   job.global_batch = reader.integer("global_batch", {.min = 1});
   job.horizon = reader.integer("steps", {.min = 1});
@@ -48,7 +66,7 @@ void read_training(JsonReader reader, Job& job) {
 
 }  // namespace
 
-Job read_job(FileSystem& fs, const std::string& path, const JobOverrides& overrides) {
+Job read_job(FileSystem& fs, const std::string& path, const JobOverrides& overrides, Corpus corpus) {
   const Toml toml = parse_toml(fs.read_file(path), path);
   Diagnostics diagnostics;
   JsonReader reader(toml.root, path, &diagnostics, &toml.lines);
@@ -66,6 +84,7 @@ Job read_job(FileSystem& fs, const std::string& path, const JobOverrides& overri
   job.valid_fraction = data.number_or("valid_fraction", job.valid_fraction, {.min = 0, .max = 0.9});
   data.finish();
   read_training(reader.object("train"), job);
+  for (const char* optional : {"eval", "checkpoint"}) reader.ignore(optional);
   if (reader.has("eval")) {
     JsonReader eval = reader.object("eval");
     job.eval_every = eval.integer_or("every", job.eval_every, {.min = 0});
@@ -83,7 +102,7 @@ Job read_job(FileSystem& fs, const std::string& path, const JobOverrides& overri
   read_model(fs, job, diagnostics);
   const bool model_is_sound = file_is_sound == diagnostics.empty();
   try {
-    job.plan = compile::parse_plan(overrides.plan.value_or(plan), overrides.plan ? "--plan" : path + ": plan");
+    job.plan = read_plan(fs, overrides.plan, plan, path);
     if (model_is_sound && file_is_sound) check_plan(job);
   } catch (const Error& error) {
     diagnostics.absorb(error);
@@ -92,6 +111,7 @@ Job read_job(FileSystem& fs, const std::string& path, const JobOverrides& overri
     diagnostics.add("{}: data.seq_len: is {}, but {} has {} positions; use at most {}", path, job.seq_len,
                     job.model_file, job.model.max_positions, job.model.max_positions);
   }
+  if (corpus == Corpus::kChecked && file_is_sound) check_corpus(fs, job, diagnostics);
   diagnostics.throw_if_any();
   return job;
 }
@@ -148,10 +168,12 @@ Job read_run(FileSystem& fs, const std::string& run_dir, const Job& asked, const
                     run_dir);
   }
   if (asked.seq_len != seq_len) {
-    diagnostics.add("data.seq_len: is {}, but the run {} has {}", asked.seq_len, run_dir, seq_len);
+    diagnostics.add("data.seq_len: is {}, but the run {} has {}; resume it with a job of {}", asked.seq_len, run_dir, seq_len,
+                    seq_len);
   }
   if (asked.global_batch != global_batch) {
-    diagnostics.add("train.global_batch: is {}, but the run {} has {}", asked.global_batch, run_dir, global_batch);
+    diagnostics.add("train.global_batch: is {}, but the run {} has {}; resume it with a job of {}", asked.global_batch, run_dir,
+                    global_batch, global_batch);
   }
   job.seed = seed;
   job.model_file = config_path;

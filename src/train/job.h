@@ -37,9 +37,12 @@ struct JobOverrides {
   std::optional<int64_t> seed;
 };
 
-// Throws Error with everything that is wrong with the file, the model's config and the plan. Paths in the file are relative
-// to its folder.
-Job read_job(FileSystem& fs, const std::string& path, const JobOverrides& overrides);
+// Whether reading a job opens its data too: what only compiles does not need it.
+enum class Corpus : uint8_t { kIgnored, kChecked };
+
+// Throws Error with everything that is wrong with the file, the model's config, the plan and the data. Paths in the file are
+// relative to its folder.
+Job read_job(FileSystem& fs, const std::string& path, const JobOverrides& overrides, Corpus corpus = Corpus::kIgnored);
 
 // The job of a run folder, to resume it: model and seed are the run's. Throws Error where an override conflicts.
 Job read_run(FileSystem& fs, const std::string& run_dir, const Job& asked, const JobOverrides& overrides);
