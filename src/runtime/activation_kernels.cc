@@ -21,18 +21,20 @@ Prepared prepare_bias_add(const OpContext& c) {
   const int64_t N = c.operand(1).elements(), R = N == 0 ? 0 : c.result().elements() / N;
   return make_kernel([N, R, threads = c.threads()](const Args& a) {
     parallel_for(threads, R, row_grain(N), [&](int64_t begin, int64_t end) {
-      for (int64_t r = begin; r < end; ++r) kernels::add(a.in(0) + r * N, a.in(1), a.out() + r * N, 0, N);
+      for (int64_t r = begin; r < end; ++r)
+        kernels::add(a.in(0) + r * N, a.in(1), a.out() + r * N, 0, N);
     });
   });
 }
 
 Prepared prepare_gelu(const OpContext& c) {
   if (!c.is_f32()) return nullptr;
-  return make_kernel([kind = gelu_kind(c), n = c.result().elements(), threads = c.threads()](const Args& a) {
-    parallel_for(threads, n, kGrain / 4, [&](int64_t begin, int64_t end) {
-      kernels::gelu(kind, a.in(0), a.out(), begin, end);
-    });
-  });
+  return make_kernel(
+      [kind = gelu_kind(c), n = c.result().elements(), threads = c.threads()](const Args& a) {
+        parallel_for(threads, n, kGrain / 4, [&](int64_t begin, int64_t end) {
+          kernels::gelu(kind, a.in(0), a.out(), begin, end);
+        });
+      });
 }
 
 Prepared prepare_gelu_grad(const OpContext& c) {
@@ -74,8 +76,9 @@ Prepared prepare_silu(const OpContext& c) {
 Prepared prepare_silu_grad(const OpContext& c) {
   if (!c.is_f32()) return nullptr;
   return make_kernel([n = c.result().elements(), threads = c.threads()](const Args& a) {
-    parallel_for(threads, n, kGrain / 4,
-                 [&](int64_t begin, int64_t end) { kernels::silu_backward(a.in(0), a.in(1), a.out(), begin, end); });
+    parallel_for(threads, n, kGrain / 4, [&](int64_t begin, int64_t end) {
+      kernels::silu_backward(a.in(0), a.in(1), a.out(), begin, end);
+    });
   });
 }
 
@@ -103,8 +106,9 @@ Prepared prepare_softmax(const OpContext& c) {
   if (!c.is_f32()) return nullptr;
   const int64_t N = last(c.result()), R = leading(c.result());
   return make_kernel([N, R, threads = c.threads()](const Args& a) {
-    parallel_for(threads, R, row_grain(4 * N),
-                 [&](int64_t begin, int64_t end) { kernels::softmax(a.in(0), N, a.out(), begin, end); });
+    parallel_for(threads, R, row_grain(4 * N), [&](int64_t begin, int64_t end) {
+      kernels::softmax(a.in(0), N, a.out(), begin, end);
+    });
   });
 }
 

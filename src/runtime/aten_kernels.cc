@@ -1,6 +1,7 @@
-// Ops through ATen: convolutions, and what the project's kernels do not cover (other dtypes, maxima, products whose letters
-// do not fold). The one file of the room that includes ATen, beside the tests. Tensors are made around the caller's memory
-// for every call; some functions allocate inside of ATen.
+// Ops through ATen: convolutions, and what the project's kernels do not cover (other dtypes,
+// maxima, products whose letters do not fold). The one file of the room that includes ATen, beside
+// the tests. Tensors are made around the caller's memory for every call; some functions allocate
+// inside of ATen.
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 #include <ATen/Version.h>
@@ -36,7 +37,9 @@ struct Shape {
   at::ScalarType dtype = at::kFloat;
   int64_t bytes = 0;
 
-  at::Tensor at(void* data) const { return at::from_blob(data, sizes, at::TensorOptions().dtype(dtype)); }
+  at::Tensor at(void* data) const {
+    return at::from_blob(data, sizes, at::TensorOptions().dtype(dtype));
+  }
 };
 
 Shape shape_of(const ir::TensorType& type) {
@@ -90,9 +93,12 @@ Prepared reduce(const OpContext& c) {
   const std::vector<int64_t> dims(attrs.dims.begin(), attrs.dims.end());
   if (dims.empty()) return make_aten(c, [](Tensors& x, Tensors& y) { y[0].copy_(x[0]); });
   switch (attrs.op) {
-    case ir::Reduction::kSum: return make_aten(c, [dims](Tensors& x, Tensors& y) { at::sum_out(y[0], x[0], dims); });
-    case ir::Reduction::kMax: return make_aten(c, [dims](Tensors& x, Tensors& y) { at::amax_out(y[0], x[0], dims); });
-    case ir::Reduction::kMin: return make_aten(c, [dims](Tensors& x, Tensors& y) { at::amin_out(y[0], x[0], dims); });
+    case ir::Reduction::kSum:
+      return make_aten(c, [dims](Tensors& x, Tensors& y) { at::sum_out(y[0], x[0], dims); });
+    case ir::Reduction::kMax:
+      return make_aten(c, [dims](Tensors& x, Tensors& y) { at::amax_out(y[0], x[0], dims); });
+    case ir::Reduction::kMin:
+      return make_aten(c, [dims](Tensors& x, Tensors& y) { at::amin_out(y[0], x[0], dims); });
   }
   return nullptr;
 }
@@ -135,27 +141,59 @@ Prepared conv(const OpContext& c) {
       return make_conv(c, [=, sizes = shape_of(c.result())](Tensors& x) {
         // dy, w; of the input only the sizes are read.
         const at::Tensor input = at::empty({1}, x[0].options()).expand(sizes.sizes);
-        return std::get<0>(at::convolution_backward(x[0], input, x[1], at::OptionalIntArrayRef(), attrs.stride,
-                                                    attrs.padding, ones, false, zeros, 1, {true, false, false}));
+        return std::get<0>(at::convolution_backward(x[0], input, x[1], at::OptionalIntArrayRef(),
+                                                    attrs.stride, attrs.padding, ones, false, zeros,
+                                                    1, {true, false, false}));
       });
     default:
       return make_conv(c, [=, sizes = shape_of(c.result())](Tensors& x) {
         // x, dy; of the weight only the sizes are read.
         const at::Tensor weight = at::empty({1}, x[0].options()).expand(sizes.sizes);
-        return std::get<1>(at::convolution_backward(x[1], x[0], weight, at::OptionalIntArrayRef(), attrs.stride,
-                                                    attrs.padding, ones, false, zeros, 1, {false, true, false}));
+        return std::get<1>(at::convolution_backward(x[1], x[0], weight, at::OptionalIntArrayRef(),
+                                                    attrs.stride, attrs.padding, ones, false, zeros,
+                                                    1, {false, true, false}));
       });
   }
 }
 
-// Moves of elements in types that the strided copies lack.
+// Moves of elements in types that the strided copies lack: those that depend on the device's place.
+Prepared move_shard(const OpContext& c) {
+  switch (c.op.kind) {
+    case OpKind::kShardSlice: {
+      const auto& attrs = c.op.as<ir::CollectiveAttrs>();
+      const int64_t local = c.result().dim(attrs.dim), whole = c.operand(0).dim(attrs.dim);
+      const int64_t start =
+          std::min(c.index(std::get<ir::AxisGroup>(attrs.group).axes) * local, whole);
+      const int64_t kept = std::min(local, whole - start);
+      return make_aten(c, [dim = attrs.dim, start, kept](Tensors& x, Tensors& y) {
+        y[0].zero_().narrow(dim, 0, kept).copy_(x[0].narrow(dim, start, kept));
+      });
+    }
+    case OpKind::kPadMask: {
+      const auto& attrs = c.op.as<ir::PadMaskAttrs>();
+      const int64_t local = c.result().dim(attrs.dim);
+      const int64_t kept =
+          std::clamp<int64_t>(attrs.offset.global_size - c.offset(attrs.offset, local), 0, local);
+      return make_aten(c,
+                       [dim = attrs.dim, kept, local, value = attrs.value](Tensors& x, Tensors& y) {
+                         if (y[0].data_ptr() != x[0].data_ptr()) y[0].copy_(x[0]);
+                         y[0].narrow(dim, kept, local - kept).fill_(value);
+                       });
+    }
+    default: return nullptr;
+  }
+}
+
+// The others.
 Prepared move(const OpContext& c) {
   switch (c.op.kind) {
     case OpKind::kBroadcast: {
       std::vector<int64_t> sizes(c.result().dims.size(), 1);
       const std::vector<int>& dims = c.op.as<ir::DimsAttrs>().dims;
-      for (size_t d = 0; d < dims.size(); ++d) sizes[static_cast<size_t>(dims[d])] = c.operand(0).dims[d].size;
-      return make_aten(c, [sizes](Tensors& x, Tensors& y) { y[0].copy_(x[0].reshape(sizes).expand_as(y[0])); });
+      for (size_t d = 0; d < dims.size(); ++d)
+        sizes[static_cast<size_t>(dims[d])] = c.operand(0).dims[d].size;
+      return make_aten(
+          c, [sizes](Tensors& x, Tensors& y) { y[0].copy_(x[0].reshape(sizes).expand_as(y[0])); });
     }
     case OpKind::kTranspose: {
       const std::vector<int>& dims = c.op.as<ir::DimsAttrs>().dims;
@@ -180,32 +218,16 @@ Prepared move(const OpContext& c) {
         view.copy_(x[0]);
       });
     case OpKind::kConcat:
-      return make_aten(c, [dim = c.op.as<ir::ConcatAttrs>().dim](Tensors& x, Tensors& y) { at::cat_out(y[0], x, dim); });
+      return make_aten(c, [dim = c.op.as<ir::ConcatAttrs>().dim](Tensors& x, Tensors& y) {
+        at::cat_out(y[0], x, dim);
+      });
     case OpKind::kTrim:
       return make_aten(c, [](Tensors& x, Tensors& y) {
         at::Tensor view = x[0];
         for (int64_t d = 0; d < y[0].dim(); ++d) view = view.narrow(d, 0, y[0].size(d));
         y[0].copy_(view);
       });
-    case OpKind::kShardSlice: {
-      const auto& attrs = c.op.as<ir::CollectiveAttrs>();
-      const int64_t local = c.result().dim(attrs.dim), whole = c.operand(0).dim(attrs.dim);
-      const int64_t start = std::min(c.index(std::get<ir::AxisGroup>(attrs.group).axes) * local, whole);
-      const int64_t kept = std::min(local, whole - start);
-      return make_aten(c, [dim = attrs.dim, start, kept](Tensors& x, Tensors& y) {
-        y[0].zero_().narrow(dim, 0, kept).copy_(x[0].narrow(dim, start, kept));
-      });
-    }
-    case OpKind::kPadMask: {
-      const auto& attrs = c.op.as<ir::PadMaskAttrs>();
-      const int64_t local = c.result().dim(attrs.dim);
-      const int64_t kept = std::clamp<int64_t>(attrs.offset.global_size - c.offset(attrs.offset, local), 0, local);
-      return make_aten(c, [dim = attrs.dim, kept, local, value = attrs.value](Tensors& x, Tensors& y) {
-        if (y[0].data_ptr() != x[0].data_ptr()) y[0].copy_(x[0]);
-        y[0].narrow(dim, kept, local - kept).fill_(value);
-      });
-    }
-    default: return nullptr;
+    default: return move_shard(c);
   }
 }
 
@@ -214,8 +236,10 @@ Prepared move(const OpContext& c) {
 Prepared prepare_aten(const OpContext& c) {
   switch (c.op.kind) {
     case OpKind::kAdd:
-    case OpKind::kAccumulate: return make_aten(c, [](Tensors& x, Tensors& y) { at::add_out(y[0], x[0], x[1]); });
-    case OpKind::kSub: return make_aten(c, [](Tensors& x, Tensors& y) { at::sub_out(y[0], x[0], x[1]); });
+    case OpKind::kAccumulate:
+      return make_aten(c, [](Tensors& x, Tensors& y) { at::add_out(y[0], x[0], x[1]); });
+    case OpKind::kSub:
+      return make_aten(c, [](Tensors& x, Tensors& y) { at::sub_out(y[0], x[0], x[1]); });
     case OpKind::kMul: return binary<at::mul_out>(c);
     case OpKind::kDiv:
       if (is_floating(c.result().dtype)) return binary<at::div_out>(c);
@@ -229,19 +253,24 @@ Prepared prepare_aten(const OpContext& c) {
     case OpKind::kSqrt: return unary<at::sqrt_out>(c);
     case OpKind::kRsqrt: return unary<at::rsqrt_out>(c);
     case OpKind::kErf: return unary<at::erf_out>(c);
-    case OpKind::kRelu: return make_aten(c, [](Tensors& x, Tensors& y) { at::clamp_min_out(y[0], x[0], 0); });
+    case OpKind::kRelu:
+      return make_aten(c, [](Tensors& x, Tensors& y) { at::clamp_min_out(y[0], x[0], 0); });
     case OpKind::kReluGrad:
       return make_aten(c, [](Tensors& x, Tensors& y) { at::mul_out(y[0], x[0], x[1].gt(0)); });
     case OpKind::kScale:
       return make_aten(c, [factor = c.op.as<ir::ScaleAttrs>().factor](Tensors& x, Tensors& y) {
         at::mul_out(y[0], x[0], at::scalar_tensor(factor, x[0].options()));
       });
-    case OpKind::kBiasAdd: return make_aten(c, [](Tensors& x, Tensors& y) { at::add_out(y[0], x[0], x[1]); });
+    case OpKind::kBiasAdd:
+      return make_aten(c, [](Tensors& x, Tensors& y) { at::add_out(y[0], x[0], x[1]); });
     case OpKind::kCompare: return compare(c);
-    case OpKind::kSelect: return make_aten(c, [](Tensors& x, Tensors& y) { at::where_out(y[0], x[0], x[1], x[2]); });
+    case OpKind::kSelect:
+      return make_aten(c, [](Tensors& x, Tensors& y) { at::where_out(y[0], x[0], x[1], x[2]); });
     case OpKind::kConvert: return make_aten(c, [](Tensors& x, Tensors& y) { y[0].copy_(x[0]); });
     case OpKind::kConstant:
-      return make_aten(c, [value = c.op.as<ir::ConstantAttrs>().value](Tensors&, Tensors& y) { y[0].fill_(value); });
+      return make_aten(c, [value = c.op.as<ir::ConstantAttrs>().value](Tensors&, Tensors& y) {
+        y[0].fill_(value);
+      });
     case OpKind::kReduce: return reduce(c);
     case OpKind::kDot: return dot(c);
     case OpKind::kConv:
@@ -254,7 +283,8 @@ Prepared prepare_aten(const OpContext& c) {
 void set_thread_count(int threads) { at::set_num_threads(threads); }
 
 std::string library_versions() {
-  return fmt::format("libtorch {}, {}, {}", TORCH_VERSION, at::get_mkl_version(), at::get_cpu_capability());
+  return fmt::format("libtorch {}, {}, {}", TORCH_VERSION, at::get_mkl_version(),
+                     at::get_cpu_capability());
 }
 
 }  // namespace mw::runtime

@@ -32,7 +32,8 @@ struct HeadsLayout {
 struct AttentionOp {
   kernels::Attention attention;
   HeadsLayout q, k, v, out;
-  size_t q_operand = 0, k_operand = 0, v_operand = 0, out_operand = 0, lse_operand = 0, positions = 0;
+  size_t q_operand = 0, k_operand = 0, v_operand = 0, out_operand = 0, lse_operand = 0,
+         positions = 0;
 
   explicit AttentionOp(const OpContext& c) {
     const auto& attrs = c.op.as<ir::AttentionAttrs>();
@@ -45,7 +46,8 @@ struct AttentionOp {
     positions = gradient ? lse_operand + 1 : v_operand + 1;
     const ir::TensorType& q_type = c.operand(q_operand);
     const int64_t S = q_type.dim(1), D = last(q_type);
-    const int64_t H = q_type.dim(q_type.rank() - 2), K = attrs.packed ? H : c.operand(k_operand).dim(2);
+    const int64_t H = q_type.dim(q_type.rank() - 2),
+                  K = attrs.packed ? H : c.operand(k_operand).dim(2);
     const int parts = attrs.packed ? 3 : 1;
     q = {S, H, D, parts, 0};
     k = {S, K, D, parts, attrs.packed ? 1 : 0};
@@ -81,7 +83,8 @@ struct AttentionOp {
 Prepared prepare_attention(const OpContext& c) {
   if (!c.is_f32()) return nullptr;
   const AttentionOp op(c);
-  const int64_t scratch = aligned(static_cast<int64_t>(kernels::attention_forward_scratch_bytes(op.attention)));
+  const int64_t scratch =
+      aligned(static_cast<int64_t>(kernels::attention_forward_scratch_bytes(op.attention)));
   return make_kernel(
       [op, scratch, threads = c.threads()](const Args& a) {
         const kernels::Attention call = op.bound(a);
@@ -97,17 +100,19 @@ Prepared prepare_attention(const OpContext& c) {
 Prepared prepare_attention_grad(const OpContext& c) {
   if (!c.is_f32()) return nullptr;
   const AttentionOp op(c);
-  const int64_t scratch = aligned(static_cast<int64_t>(kernels::attention_backward_scratch_bytes(op.attention)));
+  const int64_t scratch =
+      aligned(static_cast<int64_t>(kernels::attention_backward_scratch_bytes(op.attention)));
   const size_t k_result = op.k_operand - op.q_operand, v_result = op.v_operand - op.q_operand;
   return make_kernel(
       [op, scratch, k_result, v_result, threads = c.threads()](const Args& a) {
         const kernels::Attention call = op.bound(a);
         parallel_for(threads, call.B * call.Hkv, 1, [&](int thread, int64_t begin, int64_t end) {
-          kernels::attention_backward(call, op.q.of(a.in(op.q_operand)), op.k.of(a.in(op.k_operand)),
-                                      op.v.of(a.in(op.v_operand)), op.out.of(a.in(op.out_operand)), a.in(op.lse_operand),
-                                      op.out.of(a.in(0)), op.q.of(a.out(0)), op.k.of(a.out(k_result)),
-                                      op.v.of(a.out(v_result)), static_cast<char*>(a.scratch) + thread * scratch, begin,
-                                      end);
+          kernels::attention_backward(call, op.q.of(a.in(op.q_operand)),
+                                      op.k.of(a.in(op.k_operand)), op.v.of(a.in(op.v_operand)),
+                                      op.out.of(a.in(op.out_operand)), a.in(op.lse_operand),
+                                      op.out.of(a.in(0)), op.q.of(a.out(0)),
+                                      op.k.of(a.out(k_result)), op.v.of(a.out(v_result)),
+                                      static_cast<char*>(a.scratch) + thread * scratch, begin, end);
         });
       },
       scratch * c.threads());
@@ -118,7 +123,8 @@ Prepared prepare_rope_table(const OpContext& c) {
   const auto& attrs = c.op.as<ir::RopeAttrs>();
   std::vector<float> frequencies(static_cast<size_t>(attrs.head_dim / 2));
   kernels::rope_inverse_frequencies(attrs.theta, attrs.head_dim, frequencies.data());
-  return make_kernel([frequencies, D = attrs.head_dim, R = c.operand(0).elements(), threads = c.threads()](const Args& a) {
+  return make_kernel([frequencies, D = attrs.head_dim, R = c.operand(0).elements(),
+                      threads = c.threads()](const Args& a) {
     parallel_for(threads, R, row_grain(4 * D), [&](int64_t begin, int64_t end) {
       kernels::rope_table(a.in<int32_t>(0), frequencies.data(), D, a.out(0), a.out(1), begin, end);
     });

@@ -11,8 +11,9 @@
 namespace mw::runtime {
 
 CpuBackend::CpuBackend() {
-  // MKL's Conditional Numerical Reproducibility, read at its first call. On processors that are not Intel's only AUTO and
-  // COMPATIBLE are accepted (AVX2 falls back to AUTO); STRICT makes the bits of a product independent of the threads.
+  // MKL's Conditional Numerical Reproducibility, read at its first call. On processors that are not
+  // Intel's only AUTO and COMPATIBLE are accepted (AVX2 falls back to AUTO); STRICT makes the bits
+  // of a product independent of the threads.
   constexpr int kKeepUsers = 0;
   setenv("MKL_CBWR", "AUTO,STRICT", kKeepUsers);
 }
@@ -27,14 +28,17 @@ std::shared_ptr<void> CpuBackend::allocate(Bytes bytes, const execute::DeviceCon
   const auto size = static_cast<size_t>(bytes.value);
   void* data = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (data == MAP_FAILED) {
-    throw RunError(fmt::format("cannot allocate {} bytes for a rank; use more ranks, more pipeline stages or recompute",
-                               bytes.value));
+    throw RunError(fmt::format(
+        "cannot allocate {} bytes for a rank; use more ranks, more pipeline stages or recompute",
+        bytes.value));
   }
   // A wish only: without huge pages all works the same.
   madvise(data, size, MADV_HUGEPAGE);
   return {data, [size](void* memory) { munmap(memory, size); }};
 }
 
-void CpuBackend::enter_rank(const execute::DeviceContext& device) { set_thread_count(device.threads); }
+void CpuBackend::enter_rank(const execute::DeviceContext& device) {
+  set_thread_count(device.threads);
+}
 
 }  // namespace mw::runtime

@@ -1,4 +1,5 @@
-// CpuBackend: runs ops on the processor with the project's kernels, libtorch's BLAS and, for the rest, ATen.
+// CpuBackend: runs ops on the processor with the project's kernels, libtorch's BLAS and, for the
+// rest, ATen.
 #pragma once
 
 #include <memory>
@@ -10,8 +11,9 @@ namespace mw::runtime {
 
 class CpuBackend : public execute::Backend {
  public:
-  // Asks MKL for bits that depend neither on the number of threads nor on the alignment, unless the user's MKL_CBWR says
-  // otherwise. REQUIRES: nothing in the process has used MKL before, no other thread reads the environment meanwhile.
+  // Asks MKL for bits that depend neither on the number of threads nor on the alignment, unless the
+  // user's MKL_CBWR says otherwise. REQUIRES: nothing in the process has used MKL before, no other
+  // thread reads the environment meanwhile.
   CpuBackend();
 
   std::unique_ptr<execute::Kernel> prepare(const ir::Graph& graph, const ir::Op& op,

@@ -10,7 +10,8 @@
 namespace mw::runtime {
 namespace {
 
-// Letters that fold into one index: its size and its strides in the three tensors, 0 where it does not occur.
+// Letters that fold into one index: its size and its strides in the three tensors, 0 where it does
+// not occur.
 struct Index {
   int64_t size = 1;
   int64_t a = 0, b = 0, c = 0;
@@ -18,8 +19,14 @@ struct Index {
 
 class Planner {
  public:
-  Planner(const ir::DotAttrs& spec, const ir::TensorType& lhs, const ir::TensorType& rhs, const ir::TensorType& out)
-      : spec_(spec), a_(strides_of(lhs)), b_(strides_of(rhs)), c_(strides_of(out)), lhs_(lhs), rhs_(rhs) {}
+  Planner(const ir::DotAttrs& spec, const ir::TensorType& lhs, const ir::TensorType& rhs,
+          const ir::TensorType& out)
+      : spec_(spec),
+        a_(strides_of(lhs)),
+        b_(strides_of(rhs)),
+        c_(strides_of(out)),
+        lhs_(lhs),
+        rhs_(rhs) {}
 
   std::optional<DotPlan> plan() {
     if (!sort_letters()) return std::nullopt;
@@ -27,7 +34,8 @@ class Planner {
   }
 
  private:
-  static int64_t stride(const std::string& letters, const std::vector<int64_t>& strides, char letter) {
+  static int64_t stride(const std::string& letters, const std::vector<int64_t>& strides,
+                        char letter) {
     const size_t at = letters.find(letter);
     return at == std::string::npos ? 0 : strides[at];
   }
@@ -62,8 +70,8 @@ class Planner {
   static void add(std::vector<Index>& group, const Index& index) {
     if (!group.empty()) {
       Index& outer = group.back();
-      const bool folds =
-          outer.a == index.size * index.a && outer.b == index.size * index.b && outer.c == index.size * index.c;
+      const bool folds = outer.a == index.size * index.a && outer.b == index.size * index.b &&
+                         outer.c == index.size * index.c;
       if (folds) {
         outer = {outer.size * index.size, index.a, index.b, index.c};
         return;
@@ -75,12 +83,15 @@ class Planner {
   // The choice of one index a group that makes the largest product; the other indices become loops.
   std::optional<DotPlan> best() const {
     std::optional<DotPlan> chosen;
-    const auto choices = [](const std::vector<Index>& group) { return std::max<size_t>(group.size(), 1); };
+    const auto choices = [](const std::vector<Index>& group) {
+      return std::max<size_t>(group.size(), 1);
+    };
     for (size_t m = 0; m < choices(m_); ++m) {
       for (size_t n = 0; n < choices(n_); ++n) {
         for (size_t k = 0; k < choices(k_); ++k) {
           auto plan = product(m, n, k);
-          if (plan && (!chosen || plan->m * plan->n * plan->k > chosen->m * chosen->n * chosen->k)) chosen = plan;
+          if (plan && (!chosen || plan->m * plan->n * plan->k > chosen->m * chosen->n * chosen->k))
+            chosen = plan;
         }
       }
     }
@@ -88,10 +99,13 @@ class Planner {
   }
 
   std::optional<DotPlan> product(size_t mi, size_t ni, size_t ki) const {
-    const auto at = [](const std::vector<Index>& group, size_t i) { return group.empty() ? Index() : group[i]; };
+    const auto at = [](const std::vector<Index>& group, size_t i) {
+      return group.empty() ? Index() : group[i];
+    };
     Index m = at(m_, mi), n = at(n_, ni), k = at(k_, ki);
     DotPlan plan;
-    // The result's rows must be contiguous in one of its two indices; in m means that the roles change.
+    // The result's rows must be contiguous in one of its two indices; in m means that the roles
+    // change.
     if (n.size > 1 && n.c != 1) {
       if (m.size > 1 && m.c != 1) return std::nullopt;
       plan.swapped = true;
@@ -109,13 +123,14 @@ class Planner {
     if (!side(n, n.b, k, k.b, plan.b_transposed, plan.ldb)) return std::nullopt;
     add_loops(plan, mi, ni, ki);
     const int64_t most = std::numeric_limits<int32_t>::max();
-    if (std::max({plan.m, plan.n, plan.k, plan.lda, plan.ldb, plan.ldc}) > most) return std::nullopt;
+    if (std::max({plan.m, plan.n, plan.k, plan.lda, plan.ldb, plan.ldc}) > most)
+      return std::nullopt;
     return plan;
   }
 
   // A matrix [row, column]: stored so if the column has unit stride, transposed if the row has.
-  static bool side(const Index& column, int64_t column_stride, const Index& row, int64_t row_stride, bool& transposed,
-                   int64_t& ld) {
+  static bool side(const Index& column, int64_t column_stride, const Index& row, int64_t row_stride,
+                   bool& transposed, int64_t& ld) {
     if (column.size == 1 || column_stride == 1) {
       ld = row.size > 1 ? row_stride : column.size;
       transposed = false;
@@ -135,9 +150,12 @@ class Planner {
                                         : DotPlan::Loop{i.size, i.a, i.b, i.c, contracted});
     };
     for (const Index& i : batch_) add(i, false);
-    for (size_t i = 0; i < m_.size(); ++i) if (i != mi) add(m_[i], false);
-    for (size_t i = 0; i < n_.size(); ++i) if (i != ni) add(n_[i], false);
-    for (size_t i = 0; i < k_.size(); ++i) if (i != ki) add(k_[i], true);
+    for (size_t i = 0; i < m_.size(); ++i)
+      if (i != mi) add(m_[i], false);
+    for (size_t i = 0; i < n_.size(); ++i)
+      if (i != ni) add(n_[i], false);
+    for (size_t i = 0; i < k_.size(); ++i)
+      if (i != ki) add(k_[i], true);
   }
 
   const ir::DotAttrs& spec_;
@@ -149,8 +167,8 @@ class Planner {
 
 }  // namespace
 
-std::optional<DotPlan> plan_dot(const ir::DotAttrs& spec, const ir::TensorType& lhs, const ir::TensorType& rhs,
-                                const ir::TensorType& out) {
+std::optional<DotPlan> plan_dot(const ir::DotAttrs& spec, const ir::TensorType& lhs,
+                                const ir::TensorType& rhs, const ir::TensorType& out) {
   return Planner(spec, lhs, rhs, out).plan();
 }
 

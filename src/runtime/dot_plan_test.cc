@@ -35,7 +35,8 @@ TEST_CASE("the products of a transformer and their gradients are one BLAS call e
 }
 
 TEST_CASE("letters that do not fold become loops around the largest product") {
-  const auto plan = plan_dot({"bshd", "bthd", "bhst"}, f32({2, 9, 3, 4}), f32({2, 8, 3, 4}), f32({2, 3, 9, 8}));
+  const auto plan =
+      plan_dot({"bshd", "bthd", "bhst"}, f32({2, 9, 3, 4}), f32({2, 8, 3, 4}), f32({2, 3, 9, 8}));
   REQUIRE(plan);
   CHECK(plan->products() == 6);
   CHECK(plan->m == 9);
@@ -45,7 +46,8 @@ TEST_CASE("letters that do not fold become loops around the largest product") {
   CHECK(plan->b_transposed);
 }
 
-TEST_CASE("a letter twice in an operand, or of one operand alone and summed, is no matrix product") {
+TEST_CASE(
+    "a letter twice in an operand, or of one operand alone and summed, is no matrix product") {
   CHECK_FALSE(plan_dot({"aa", "ab", "b"}, f32({3, 3}), f32({3, 2}), f32({2})));
   CHECK_FALSE(plan_dot({"ab", "b", ""}, f32({3, 2}), f32({2}), f32({})));
 }

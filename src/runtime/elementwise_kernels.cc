@@ -17,7 +17,8 @@ template <Unary kFunction>
 Prepared prepare_unary(const OpContext& c) {
   if (!c.all_are(DType::kF32)) return nullptr;
   return make_kernel([n = c.result().elements(), threads = c.threads()](const Args& a) {
-    parallel_for(threads, n, kGrain, [&](int64_t begin, int64_t end) { kFunction(a.in(0), a.out(), begin, end); });
+    parallel_for(threads, n, kGrain,
+                 [&](int64_t begin, int64_t end) { kFunction(a.in(0), a.out(), begin, end); });
   });
 }
 
@@ -25,8 +26,9 @@ template <Binary kFunction>
 Prepared prepare_binary(const OpContext& c) {
   if (!c.all_are(DType::kF32)) return nullptr;
   return make_kernel([n = c.result().elements(), threads = c.threads()](const Args& a) {
-    parallel_for(threads, n, kGrain,
-                 [&](int64_t begin, int64_t end) { kFunction(a.in(0), a.in(1), a.out(), begin, end); });
+    parallel_for(threads, n, kGrain, [&](int64_t begin, int64_t end) {
+      kFunction(a.in(0), a.in(1), a.out(), begin, end);
+    });
   });
 }
 
@@ -34,8 +36,9 @@ Prepared prepare_scale(const OpContext& c) {
   if (!c.all_are(DType::kF32)) return nullptr;
   const auto factor = static_cast<float>(c.op.as<ir::ScaleAttrs>().factor);
   return make_kernel([factor, n = c.result().elements(), threads = c.threads()](const Args& a) {
-    parallel_for(threads, n, kGrain,
-                 [&](int64_t begin, int64_t end) { kernels::scale(a.in(0), factor, a.out(), begin, end); });
+    parallel_for(threads, n, kGrain, [&](int64_t begin, int64_t end) {
+      kernels::scale(a.in(0), factor, a.out(), begin, end);
+    });
   });
 }
 
@@ -54,8 +57,8 @@ kernels::Compare direction(ir::CompareAttrs::Direction direction) {
 
 template <typename T>
 Prepared compare_of(const OpContext& c) {
-  return make_kernel([op = direction(c.op.as<ir::CompareAttrs>().direction), n = c.result().elements(),
-                      threads = c.threads()](const Args& a) {
+  return make_kernel([op = direction(c.op.as<ir::CompareAttrs>().direction),
+                      n = c.result().elements(), threads = c.threads()](const Args& a) {
     parallel_for(threads, n, kGrain, [&](int64_t begin, int64_t end) {
       kernels::compare(op, a.in<T>(0), a.in<T>(1), a.out<uint8_t>(), begin, end);
     });
@@ -71,7 +74,8 @@ Prepared prepare_compare(const OpContext& c) {
 }
 
 Prepared prepare_select(const OpContext& c) {
-  if (c.result().dtype != DType::kF32 || c.operand(0).elements() != c.result().elements()) return nullptr;
+  if (c.result().dtype != DType::kF32 || c.operand(0).elements() != c.result().elements())
+    return nullptr;
   return make_kernel([n = c.result().elements(), threads = c.threads()](const Args& a) {
     parallel_for(threads, n, kGrain, [&](int64_t begin, int64_t end) {
       kernels::select(a.in<uint8_t>(0), a.in(1), a.in(2), a.out(), begin, end);
@@ -91,7 +95,8 @@ Prepared convert_of(const OpContext& c) {
 Prepared prepare_convert(const OpContext& c) {
   const DType from = c.operand(0).dtype, to = c.result().dtype;
   if (from == to) {
-    return make_kernel([bytes = c.result().bytes().value](const Args& a) { bring(a.out(), a.in(0), bytes); });
+    return make_kernel(
+        [bytes = c.result().bytes().value](const Args& a) { bring(a.out(), a.in(0), bytes); });
   }
   if (from == DType::kF32 && to == DType::kF64) return convert_of<float, double>(c);
   if (from == DType::kF64 && to == DType::kF32) return convert_of<double, float>(c);
@@ -104,7 +109,8 @@ Prepared prepare_constant(const OpContext& c) {
   if (c.result().dtype != DType::kF32) return nullptr;
   const auto value = static_cast<float>(c.op.as<ir::ConstantAttrs>().value);
   return make_kernel([value, n = c.result().elements(), threads = c.threads()](const Args& a) {
-    parallel_for(threads, n, kGrain, [&](int64_t begin, int64_t end) { kernels::fill(value, a.out(), begin, end); });
+    parallel_for(threads, n, kGrain,
+                 [&](int64_t begin, int64_t end) { kernels::fill(value, a.out(), begin, end); });
   });
 }
 

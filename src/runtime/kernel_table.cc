@@ -30,8 +30,9 @@ Prepared prepare_op(const OpContext& context) {
   if (Prepared kernel = prepare_aten(context)) return kernel;
   std::vector<std::string> types;
   for (const ValueId v : context.op.operands) types.push_back(ir::to_string(context.graph.type(v)));
-  throw_error("op {} on {}: the CPU backend has no kernel for these types; it computes composites in f32",
-              ir::op_name(context.op.kind), join(types, ", "));
+  throw_error(
+      "op {} on {}: the CPU backend has no kernel for these types; it computes composites in f32",
+      ir::op_name(context.op.kind), join(types, ", "));
 }
 
 }  // namespace mw::runtime

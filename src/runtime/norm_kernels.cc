@@ -17,7 +17,8 @@ Prepared prepare_layer_norm(const OpContext& c) {
   const int64_t D = last(c.operand(0)), R = leading(c.operand(0));
   return make_kernel([eps = epsilon(c), D, R, threads = c.threads()](const Args& a) {
     parallel_for(threads, R, row_grain(2 * D), [&](int64_t begin, int64_t end) {
-      kernels::layer_norm(a.in(0), a.in(1), a.in(2), eps, D, a.out(0), a.out(1), a.out(2), begin, end);
+      kernels::layer_norm(a.in(0), a.in(1), a.in(2), eps, D, a.out(0), a.out(1), a.out(2), begin,
+                          end);
     });
   });
 }
@@ -28,7 +29,8 @@ Prepared prepare_layer_norm_input_grad(const OpContext& c) {
   return make_kernel([D, R, threads = c.threads()](const Args& a) {
     // dy, x, gamma, mean, rstd
     parallel_for(threads, R, row_grain(2 * D), [&](int64_t begin, int64_t end) {
-      kernels::layer_norm_backward_input(a.in(0), a.in(1), a.in(3), a.in(4), a.in(2), nullptr, D, a.out(), begin, end);
+      kernels::layer_norm_backward_input(a.in(0), a.in(1), a.in(3), a.in(4), a.in(2), nullptr, D,
+                                         a.out(), begin, end);
     });
   });
 }
@@ -39,7 +41,8 @@ Prepared prepare_layer_norm_weight_grad(const OpContext& c) {
   return make_kernel([D, R, threads = c.threads()](const Args& a) {
     // dy, x, mean, rstd; columns are split
     parallel_for(threads, D, row_grain(2 * R), [&](int64_t begin, int64_t end) {
-      kernels::layer_norm_backward_weight(a.in(0), a.in(1), a.in(2), a.in(3), R, D, false, a.out(0), a.out(1), begin, end);
+      kernels::layer_norm_backward_weight(a.in(0), a.in(1), a.in(2), a.in(3), R, D, false, a.out(0),
+                                          a.out(1), begin, end);
     });
   });
 }
@@ -60,7 +63,8 @@ Prepared prepare_rms_norm_input_grad(const OpContext& c) {
   return make_kernel([D, R, threads = c.threads()](const Args& a) {
     // dy, x, gamma, rstd
     parallel_for(threads, R, row_grain(2 * D), [&](int64_t begin, int64_t end) {
-      kernels::rms_norm_backward_input(a.in(0), a.in(1), a.in(3), a.in(2), nullptr, D, a.out(), begin, end);
+      kernels::rms_norm_backward_input(a.in(0), a.in(1), a.in(3), a.in(2), nullptr, D, a.out(),
+                                       begin, end);
     });
   });
 }
@@ -73,7 +77,8 @@ Prepared prepare_rms_norm_weight_grad(const OpContext& c) {
     // dy, x, rstd [, accumulator]
     if (accumulate) bring(a.out(), a.operands[3], bytes);
     parallel_for(threads, D, row_grain(2 * R), [&](int64_t begin, int64_t end) {
-      kernels::rms_norm_backward_weight(a.in(0), a.in(1), a.in(2), R, D, accumulate, a.out(), begin, end);
+      kernels::rms_norm_backward_weight(a.in(0), a.in(1), a.in(2), R, D, accumulate, a.out(), begin,
+                                        end);
     });
   });
 }

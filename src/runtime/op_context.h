@@ -1,8 +1,8 @@
 // What a prepare function sees of an op, and how it makes a kernel of a lambda.
 #pragma once
 
-#include <memory>
 #include <cstring>
+#include <memory>
 #include <span>
 #include <utility>
 
@@ -21,9 +21,13 @@ struct OpContext {
   const ir::TensorType& result(size_t i = 0) const { return graph.type(op.results[i]); }
   int threads() const { return device.threads; }
   // Index of this device along the axes.
-  int64_t index(const ir::Axes& axes) const { return axes.empty() ? 0 : device.mesh->index(device.rank, axes); }
+  int64_t index(const ir::Axes& axes) const {
+    return axes.empty() ? 0 : device.mesh->index(device.rank, axes);
+  }
   // Global index of the first of `local` indices.
-  int64_t offset(const ir::ShardOffset& shard, int64_t local) const { return index(shard.axes) * local; }
+  int64_t offset(const ir::ShardOffset& shard, int64_t local) const {
+    return index(shard.axes) * local;
+  }
   // Whether every floating-point operand and result is f32.
   bool is_f32() const {
     for (const ValueId v : op.operands) {
@@ -52,9 +56,13 @@ struct Args {
   void* scratch = nullptr;
 
   template <typename T = float>
-  const T* in(size_t i) const { return static_cast<const T*>(operands[i]); }
+  const T* in(size_t i) const {
+    return static_cast<const T*>(operands[i]);
+  }
   template <typename T = float>
-  T* out(size_t i = 0) const { return static_cast<T*>(results[i]); }
+  T* out(size_t i = 0) const {
+    return static_cast<T*>(results[i]);
+  }
 };
 
 using Prepared = std::unique_ptr<execute::Kernel>;
@@ -65,7 +73,8 @@ Prepared make_kernel(F f, int64_t scratch_bytes = 0) {
   class LambdaKernel final : public execute::Kernel {
    public:
     LambdaKernel(F f, int64_t scratch_bytes) : f_(std::move(f)), scratch_bytes_(scratch_bytes) {}
-    void run(std::span<void* const> operands, std::span<void* const> results, void* scratch) override {
+    void run(std::span<void* const> operands, std::span<void* const> results,
+             void* scratch) override {
       f_(Args{operands, results, scratch});
     }
     Bytes scratch_bytes() const override { return Bytes(scratch_bytes_); }
@@ -77,8 +86,9 @@ Prepared make_kernel(F f, int64_t scratch_bytes = 0) {
   return std::make_unique<LambdaKernel>(std::move(f), scratch_bytes);
 }
 
-// The accumulator of an accumulating op is its last operand and the memory of result 0; should a plan have put the result
-// elsewhere, its bytes are brought there. The same for ops whose meaning is to change an operand.
+// The accumulator of an accumulating op is its last operand and the memory of result 0; should a
+// plan have put the result elsewhere, its bytes are brought there. The same for ops whose meaning
+// is to change an operand.
 inline void bring(void* result, const void* operand, int64_t bytes) {
   if (result != operand) std::memcpy(result, operand, static_cast<size_t>(bytes));
 }
@@ -89,6 +99,8 @@ inline int64_t leading(const ir::TensorType& type, int tail = 1) {
   for (int d = 0; d < type.rank() - tail; ++d) n *= type.dim(d);
   return n;
 }
-inline int64_t last(const ir::TensorType& type) { return type.rank() == 0 ? 1 : type.dim(type.rank() - 1); }
+inline int64_t last(const ir::TensorType& type) {
+  return type.rank() == 0 ? 1 : type.dim(type.rank() - 1);
+}
 
 }  // namespace mw::runtime

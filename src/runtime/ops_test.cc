@@ -35,16 +35,19 @@ double distance(const at::Tensor& a, const at::Tensor& b, double tolerance) {
   return std::isnan(worst) ? 1e30 : worst;
 }
 
-// What the interpreter leaves out: rounding to bf16, truncation of an integer quotient, zeros where a shard of random numbers
-// is padded.
+// What the interpreter leaves out: rounding to bf16, truncation of an integer quotient, zeros where
+// a shard of random numbers is padded.
 bool is_approximate(const OpCase& c) {
   if (c.kind == ir::OpKind::kRandom && at::equal(c.expected({})[0][1], at::zeros({4}))) return true;
   if (c.kind == ir::OpKind::kDiv && !c.operands[0].is_floating_point()) return true;
-  return std::any_of(c.operands.begin(), c.operands.end(), [](const at::Tensor& x) { return x.element_size() == 2; }) ||
+  return std::any_of(c.operands.begin(), c.operands.end(),
+                     [](const at::Tensor& x) { return x.element_size() == 2; }) ||
          (!c.declared.empty() && c.declared[0].dtype == DType::kBF16);
 }
 
-TEST_CASE("every op gives what ATen and the reference interpreter give, the same bits in place and on any number of threads") {
+TEST_CASE(
+    "every op gives what ATen and the reference interpreter give, the same bits in place and on "
+    "any number of threads") {
   for (const OpCase& c : all_cases()) {
     std::string types;
     for (const at::Tensor& x : c.operands) types += ir::to_string(type_of(x)) + " ";
@@ -82,7 +85,8 @@ TEST_CASE("an op without a kernel for its types says so") {
            .operands = {random_tensor({3}).to(at::kDouble)},
            .expected = {}};
   CHECK_THROWS_WITH_AS(run_case(c, 1, false),
-                       "op gelu on f64[3]: the CPU backend has no kernel for these types; it computes composites in f32",
+                       "op gelu on f64[3]: the CPU backend has no kernel for these types; it "
+                       "computes composites in f32",
                        Error);
 }
 

@@ -21,10 +21,13 @@ using pipeline::Program;
 constexpr int64_t kDp = 1, kTp = 2;  // axes of the mesh, in order after pp
 
 float number(const std::string& site, int64_t index) {
-  return 0.4f * (random_uniform({.seed = 3, .step = 0, .site = rng_site(site)}, static_cast<uint64_t>(index)) - 0.5f);
+  return 0.4f * (random_uniform({.seed = 3, .step = 0, .site = rng_site(site)},
+                                static_cast<uint64_t>(index)) -
+                 0.5f);
 }
 
-// A run of steps: the weights w1 and w2 of every stage as whole matrices, the loss and the norm of each step.
+// A run of steps: the weights w1 and w2 of every stage as whole matrices, the loss and the norm of
+// each step.
 struct Outcome {
   std::vector<std::vector<float>> weights;  // [2 * stage + (0: w1_DF, 1: w2_FD)]
   std::vector<float> losses, norms;
@@ -37,9 +40,12 @@ struct Run {
   std::unique_ptr<Executor> executor;
 
   explicit Run(PipelineSpec s) : program(PipelineMaker(s).make()), spec(s) {
-    executor = std::make_unique<Executor>(std::vector<const Program*>{&program}, backend, execute::ExecutorOptions());
+    executor = std::make_unique<Executor>(std::vector<const Program*>{&program}, backend,
+                                          execute::ExecutorOptions());
     for (int r = 0; r < program.mesh.size(); ++r) {
-      each_weight(r, [&](int64_t which, int64_t index, float& value) { value = number("w" + std::to_string(which), index); });
+      each_weight(r, [&](int64_t which, int64_t index, float& value) {
+        value = number("w" + std::to_string(which), index);
+      });
     }
   }
 
@@ -67,7 +73,8 @@ struct Run {
   }
 
   void step(int64_t n) {
-    executor->run(0, [&](const std::string& name, int32_t microbatch, RankId rank, const ir::TensorType& type, void* data) {
+    executor->run(0, [&](const std::string& name, int32_t microbatch, RankId rank,
+                         const ir::TensorType& type, void* data) {
       if (name == "step") {
         std::memcpy(data, &n, sizeof n);
       } else if (name == "lr") {
@@ -75,7 +82,8 @@ struct Run {
       } else {
         const int64_t dp = program.mesh.coordinates(rank)[kDp];
         for (int64_t i = 0; i < type.elements(); ++i) {
-          static_cast<float*>(data)[i] = 5 * number("x" + std::to_string(microbatch), dp * type.elements() + i);
+          static_cast<float*>(data)[i] =
+              5 * number("x" + std::to_string(microbatch), dp * type.elements() + i);
         }
       }
     });
@@ -89,7 +97,8 @@ struct Run {
       outcome.losses.push_back(*state(last, "loss_value"));
       outcome.norms.push_back(*state(last, "grad_norm"));
     }
-    outcome.weights.assign(static_cast<size_t>(2 * spec.ranks * spec.chunks), std::vector<float>(PipelineMaker::kD * PipelineMaker::kF));
+    outcome.weights.assign(static_cast<size_t>(2 * spec.ranks * spec.chunks),
+                           std::vector<float>(PipelineMaker::kD * PipelineMaker::kF));
     for (int r = 0; r < program.mesh.size(); ++r) {
       each_weight(r, [&](int64_t which, int64_t index, float& value) {
         outcome.weights[static_cast<size_t>(which)][static_cast<size_t>(index)] = value;
@@ -130,11 +139,12 @@ TEST_CASE("tensor parallelism changes rounding alone") {
 }
 
 TEST_CASE("what a run measures is what the verifier predicts") {
-  for (const PipelineSpec& spec : std::vector<PipelineSpec>{{.ranks = 1},
-                                                            {.ranks = 3, .microbatches = 5},
-                                                            {.ranks = 2, .dp = 2, .tp = 2},
-                                                            {.ranks = 2, .dp = 2, .zero = true},
-                                                            {.ranks = 2, .chunks = 2, .schedule = "interleaved-1f1b"}}) {
+  for (const PipelineSpec& spec :
+       std::vector<PipelineSpec>{{.ranks = 1},
+                                 {.ranks = 3, .microbatches = 5},
+                                 {.ranks = 2, .dp = 2, .tp = 2},
+                                 {.ranks = 2, .dp = 2, .zero = true},
+                                 {.ranks = 2, .chunks = 2, .schedule = "interleaved-1f1b"}}) {
     Run run(spec);
     const pipeline::Verification verified = pipeline::verify(run.program);
     for (const std::string& finding : verified.findings) MESSAGE(finding);

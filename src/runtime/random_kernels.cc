@@ -25,15 +25,17 @@ Prepared prepare_dropout(const OpContext& c) {
   site.S_total = ops::kPositions;
   site.D_total = attrs.features;
   site.d_offset = c.offset(attrs.feature, D);
-  return make_kernel([site, S = x.dim(1), D, R = x.dim(0) * x.dim(1), threads = c.threads()](const Args& a) {
-    // x, seed, step, sample_ids, positions
-    kernels::DropoutSite call = site;
-    call.key.seed = static_cast<uint64_t>(*a.in<int64_t>(1));
-    call.key.step = static_cast<uint64_t>(*a.in<int64_t>(2));
-    parallel_for(threads, R, row_grain(4 * D), [&](int64_t begin, int64_t end) {
-      kernels::dropout(call, a.in(0), a.in<int64_t>(3), a.in<int32_t>(4), S, D, a.out(), begin, end);
-    });
-  });
+  return make_kernel(
+      [site, S = x.dim(1), D, R = x.dim(0) * x.dim(1), threads = c.threads()](const Args& a) {
+        // x, seed, step, sample_ids, positions
+        kernels::DropoutSite call = site;
+        call.key.seed = static_cast<uint64_t>(*a.in<int64_t>(1));
+        call.key.step = static_cast<uint64_t>(*a.in<int64_t>(2));
+        parallel_for(threads, R, row_grain(4 * D), [&](int64_t begin, int64_t end) {
+          kernels::dropout(call, a.in(0), a.in<int64_t>(3), a.in<int32_t>(4), S, D, a.out(), begin,
+                           end);
+        });
+      });
 }
 
 // Initial values of a shard: every run of the last dimension is a run of global indices.

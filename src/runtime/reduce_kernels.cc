@@ -1,5 +1,5 @@
-// Sums over any dimensions, one run of neighbouring dimensions after the other, the last run first. Maxima and minima are
-// ATen's: their order does not matter.
+// Sums over any dimensions, one run of neighbouring dimensions after the other, the last run first.
+// Maxima and minima are ATen's: their order does not matter.
 #include <algorithm>
 
 #include "kernels/elementwise.h"
@@ -20,7 +20,9 @@ std::vector<Stage> stages_of(const ir::TensorType& type, const std::vector<int>&
   int64_t inner = 1;  // of what is left behind the run
   int d = type.rank() - 1;
   while (d >= 0) {
-    const auto reduced = [&](int i) { return std::find(dims.begin(), dims.end(), i) != dims.end(); };
+    const auto reduced = [&](int i) {
+      return std::find(dims.begin(), dims.end(), i) != dims.end();
+    };
     if (!reduced(d)) {
       inner *= type.dim(d--);
       continue;
@@ -38,19 +40,25 @@ Prepared prepare_sum(const OpContext& c) {
   const auto& attrs = c.op.as<ir::ReduceAttrs>();
   if (attrs.op != ir::Reduction::kSum || !c.all_are(DType::kF32)) return nullptr;
   const std::vector<Stage> stages = stages_of(c.operand(0), attrs.dims);
-  if (stages.empty()) return make_kernel([bytes = c.result().bytes().value](const Args& a) { bring(a.out(), a.in(0), bytes); });
+  if (stages.empty())
+    return make_kernel(
+        [bytes = c.result().bytes().value](const Args& a) { bring(a.out(), a.in(0), bytes); });
   // All but the last stage write to scratch, in turn to its two halves.
   int64_t half = 0;
-  for (size_t s = 0; s + 1 < stages.size(); ++s) half = std::max(half, stages[s].outer * stages[s].inner);
+  for (size_t s = 0; s + 1 < stages.size(); ++s)
+    half = std::max(half, stages[s].outer * stages[s].inner);
   return make_kernel(
       [stages, half, threads = c.threads()](const Args& a) {
         const float* from = a.in(0);
         for (size_t s = 0; s < stages.size(); ++s) {
-          float* to = s + 1 == stages.size() ? a.out() : static_cast<float*>(a.scratch) + (s % 2 == 0 ? 0 : half);
+          float* to = s + 1 == stages.size()
+                          ? a.out()
+                          : static_cast<float*>(a.scratch) + (s % 2 == 0 ? 0 : half);
           const Stage& stage = stages[s];
-          parallel_for(threads, stage.outer * stage.inner, row_grain(stage.reduce), [&](int64_t begin, int64_t end) {
-            kernels::reduce_sum(from, stage.reduce, stage.inner, to, begin, end);
-          });
+          parallel_for(threads, stage.outer * stage.inner, row_grain(stage.reduce),
+                       [&](int64_t begin, int64_t end) {
+                         kernels::reduce_sum(from, stage.reduce, stage.inner, to, begin, end);
+                       });
           from = to;
         }
       },

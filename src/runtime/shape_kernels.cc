@@ -1,4 +1,5 @@
-// Ops that move elements: broadcast, transpose, slices and their kin, views, and what the partitioner adds.
+// Ops that move elements: broadcast, transpose, slices and their kin, views, and what the
+// partitioner adds.
 #include <algorithm>
 #include <cstring>
 
@@ -18,15 +19,16 @@ std::vector<int64_t> sizes_of(const ir::TensorType& type) {
 }
 
 // Copies one view of the operand to one view of the result, each at an offset in elements.
-Prepared prepare_move(const OpContext& c, const std::vector<int64_t>& sizes, const std::vector<int64_t>& source,
-                      int64_t source_offset, const std::vector<int64_t>& target, int64_t target_offset,
+Prepared prepare_move(const OpContext& c, const std::vector<int64_t>& sizes,
+                      const std::vector<int64_t>& source, int64_t source_offset,
+                      const std::vector<int64_t>& target, int64_t target_offset,
                       bool zero_first = false) {
   const auto plan = StridedPlan::make(c.result().dtype, sizes, source, target);
   if (!plan) return nullptr;
   const int64_t element = dtype_size(c.result().dtype);
   const int64_t zeroed = zero_first ? c.result().bytes().value : 0;
-  return make_kernel([plan = *plan, from = source_offset * element, to = target_offset * element, zeroed,
-                      threads = c.threads()](const Args& a) {
+  return make_kernel([plan = *plan, from = source_offset * element, to = target_offset * element,
+                      zeroed, threads = c.threads()](const Args& a) {
     if (zeroed > 0) std::memset(a.out<char>(), 0, static_cast<size_t>(zeroed));
     plan.run(a.in<char>(0) + from, a.out<char>() + to, threads);
   });
@@ -69,7 +71,8 @@ Prepared prepare_pad(const OpContext& c) {
 }
 
 Prepared prepare_trim(const OpContext& c) {
-  return prepare_move(c, sizes_of(c.result()), strides_of(c.operand(0)), 0, strides_of(c.result()), 0);
+  return prepare_move(c, sizes_of(c.result()), strides_of(c.operand(0)), 0, strides_of(c.result()),
+                      0);
 }
 
 // The device's part of dimension `dim`; zeros behind the operand's end.
@@ -83,7 +86,8 @@ Prepared prepare_shard_slice(const OpContext& c) {
   std::vector<int64_t> sizes = sizes_of(c.result());
   sizes[dim] = std::min(local, c.operand(0).dim(attrs.dim) - start);
   const std::vector<int64_t> source = strides_of(c.operand(0));
-  return prepare_move(c, sizes, source, start * source[dim], strides_of(c.result()), 0, sizes[dim] < local);
+  return prepare_move(c, sizes, source, start * source[dim], strides_of(c.result()), 0,
+                      sizes[dim] < local);
 }
 
 Prepared prepare_concat(const OpContext& c) {
@@ -132,7 +136,8 @@ Prepared prepare_assemble(const OpContext& c) {
   std::vector<Part> parts;
   const int64_t element = dtype_size(c.result().dtype);
   for (size_t i = 1; i < c.op.operands.size(); ++i) {
-    parts.push_back({c.op.as<ir::AssembleAttrs>().offsets[i - 1] * element, c.operand(i).bytes().value});
+    parts.push_back(
+        {c.op.as<ir::AssembleAttrs>().offsets[i - 1] * element, c.operand(i).bytes().value});
   }
   return make_kernel([parts, bytes = c.result().bytes().value](const Args& a) {
     bring(a.out(), a.in(0), bytes);
@@ -153,24 +158,28 @@ Prepared pad_mask_of(const OpContext& c, int dim, int64_t kept) {
   return make_kernel([value, outer, row = type.dim(dim) * inner, from = kept * inner,
                       bytes = type.bytes().value](const Args& a) {
     bring(a.out(), a.in(0), bytes);
-    for (int64_t o = 0; o < outer; ++o) std::fill(a.out<T>() + o * row + from, a.out<T>() + (o + 1) * row, value);
+    for (int64_t o = 0; o < outer; ++o)
+      std::fill(a.out<T>() + o * row + from, a.out<T>() + (o + 1) * row, value);
   });
 }
 
 Prepared prepare_pad_mask(const OpContext& c) {
   const auto& attrs = c.op.as<ir::PadMaskAttrs>();
   const int64_t local = c.result().dim(attrs.dim);
-  const int64_t kept = attrs.offset.global_size == 0
-                           ? local
-                           : std::clamp<int64_t>(attrs.offset.global_size - c.offset(attrs.offset, local), 0, local);
+  const int64_t kept =
+      attrs.offset.global_size == 0
+          ? local
+          : std::clamp<int64_t>(attrs.offset.global_size - c.offset(attrs.offset, local), 0, local);
   if (kept == local) return prepare_copy(c);
   switch (c.result().dtype) {
     case DType::kF32: return pad_mask_of<float>(c, attrs.dim, kept);
     case DType::kF64: return pad_mask_of<double>(c, attrs.dim, kept);
     case DType::kI32: return pad_mask_of<int32_t>(c, attrs.dim, kept);
     case DType::kI64: return pad_mask_of<int64_t>(c, attrs.dim, kept);
-    case DType::kBool: case DType::kU8: return pad_mask_of<uint8_t>(c, attrs.dim, kept);
-    case DType::kBF16: case DType::kF16:
+    case DType::kBool:
+    case DType::kU8: return pad_mask_of<uint8_t>(c, attrs.dim, kept);
+    case DType::kBF16:
+    case DType::kF16:
       if (attrs.value == 0) return pad_mask_of<uint16_t>(c, attrs.dim, kept);
       return nullptr;
   }

@@ -52,8 +52,9 @@ void StridedPlan::run(const void* source, void* target, int threads) const {
   const auto copy = [&]<typename T>(T) {
     const auto* from = static_cast<const T*>(source);
     auto* to = static_cast<T*>(target);
-    parallel_for(threads, rows_, row_grain(row_elements_),
-                 [&](int64_t begin, int64_t end) { kernels::strided_copy(copy_, from, to, begin, end); });
+    parallel_for(threads, rows_, row_grain(row_elements_), [&](int64_t begin, int64_t end) {
+      kernels::strided_copy(copy_, from, to, begin, end);
+    });
   };
   switch (element_bytes_) {
     case 1: copy(uint8_t{}); break;

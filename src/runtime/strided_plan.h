@@ -1,4 +1,5 @@
-// StridedPlan: a copy between two strided views, reduced to as few dimensions as it has and ready to be split over threads.
+// StridedPlan: a copy between two strided views, reduced to as few dimensions as it has and ready
+// to be split over threads.
 #pragma once
 
 #include <optional>
@@ -15,7 +16,8 @@ std::vector<int64_t> strides_of(const ir::TensorType& type);
 
 class StridedPlan {
  public:
-  // Null where kernels::strided_copy has no version: elements of 2 bytes, more than 6 dimensions that do not fold.
+  // Null where kernels::strided_copy has no version: elements of 2 bytes, more than 6 dimensions
+  // that do not fold.
   static std::optional<StridedPlan> make(DType dtype, const std::vector<int64_t>& sizes,
                                          const std::vector<int64_t>& source_strides,
                                          const std::vector<int64_t>& target_strides);

@@ -15,14 +15,16 @@ namespace mw::runtime {
 at::Tensor random_tensor(const std::vector<int64_t>& sizes, uint64_t seed) {
   at::Tensor x = at::empty(sizes, at::kFloat);
   auto* data = x.data_ptr<float>();
-  for (int64_t i = 0; i < x.numel(); ++i) data[i] = 2 * random_uniform({.seed = seed}, static_cast<uint64_t>(i)) - 1;
+  for (int64_t i = 0; i < x.numel(); ++i)
+    data[i] = 2 * random_uniform({.seed = seed}, static_cast<uint64_t>(i)) - 1;
   return x;
 }
 
 at::Tensor random_ints(const std::vector<int64_t>& sizes, int64_t below, at::ScalarType dtype) {
   at::Tensor x = at::empty(sizes, at::kLong);
   auto* data = x.data_ptr<int64_t>();
-  for (int64_t i = 0; i < x.numel(); ++i) data[i] = random_u32({.seed = 7}, static_cast<uint64_t>(i)) % below;
+  for (int64_t i = 0; i < x.numel(); ++i)
+    data[i] = random_u32({.seed = 7}, static_cast<uint64_t>(i)) % below;
   return x.to(dtype);
 }
 
@@ -42,9 +44,11 @@ ir::TensorType type_of(const at::Tensor& tensor) {
   return ir::make_type(dtype, tensor.sizes().vec());
 }
 
-Tensors gradients(const std::function<at::Tensor(const Tensors&)>& f, const Tensors& inputs, const at::Tensor& dy) {
+Tensors gradients(const std::function<at::Tensor(const Tensors&)>& f, const Tensors& inputs,
+                  const at::Tensor& dy) {
   Tensors leaves;
-  for (const at::Tensor& input : inputs) leaves.push_back(input.detach().clone().set_requires_grad(true));
+  for (const at::Tensor& input : inputs)
+    leaves.push_back(input.detach().clone().set_requires_grad(true));
   f(leaves).backward(dy);
   Tensors grads;
   for (const at::Tensor& leaf : leaves) grads.push_back(leaf.grad());
@@ -91,7 +95,8 @@ Tensors interpret_case(const OpCase& c) {
       ops::interpret_op(graph.op(id), operands, ops::result_types(graph, graph.op(id)), context);
   Tensors tensors;
   for (ops::Tensor& result : results) {
-    tensors.push_back(at::from_blob(result.values.data(), sizes_of(result.type), at::kDouble).clone());
+    tensors.push_back(
+        at::from_blob(result.values.data(), sizes_of(result.type), at::kDouble).clone());
   }
   return tensors;
 }
@@ -113,26 +118,30 @@ Tensors run_case(const OpCase& c, int threads, bool in_place) {
     const ir::TensorType& type = graph.type(graph.op(id).results[r]);
     int over = ops::alias_operand(graph.op(id), static_cast<int>(r));
     if (in_place && over < 0 && r == 0) over = ops::op_def(c.kind).in_place_operand;
-    if (c.kind == ir::OpKind::kView) over = -1;  // lies inside the operand, which is no kernel's affair
+    if (c.kind == ir::OpKind::kView)
+      over = -1;  // lies inside the operand, which is no kernel's affair
     if (over >= 0 && (in_place || over > 0)) {
       results.push_back(operands[static_cast<size_t>(over)]);
     } else {
       const std::vector<std::pair<DType, at::ScalarType>> dtypes = {
           {DType::kBool, at::kBool}, {DType::kI32, at::kInt},       {DType::kI64, at::kLong},
           {DType::kF32, at::kFloat}, {DType::kBF16, at::kBFloat16}, {DType::kF64, at::kDouble}};
-      const auto dtype = std::find_if(dtypes.begin(), dtypes.end(), [&](const auto& d) { return d.first == type.dtype; });
+      const auto dtype = std::find_if(dtypes.begin(), dtypes.end(),
+                                      [&](const auto& d) { return d.first == type.dtype; });
       results.push_back(at::empty(sizes_of(type), dtype->second));
       std::memset(results.back().data_ptr(), 0xff, static_cast<size_t>(type.bytes().value));
     }
     out.push_back(results.back().data_ptr());
   }
-  std::vector<char> scratch(static_cast<size_t>(kernel->scratch_bytes().value) + 64, static_cast<char>(0xff));
+  std::vector<char> scratch(static_cast<size_t>(kernel->scratch_bytes().value) + 64,
+                            static_cast<char>(0xff));
   auto address = reinterpret_cast<uintptr_t>(scratch.data());
   address = (address + 63) / 64 * 64;
   execute::start_counting_allocations();
   kernel->run(in, out, reinterpret_cast<void*>(address));
   const int64_t allocations = execute::stop_counting_allocations();
-  MW_CHECK(c.by_aten || threads > 1 || allocations == 0, "{} called new {} times", ir::op_name(c.kind), allocations);
+  MW_CHECK(c.by_aten || threads > 1 || allocations == 0, "{} called new {} times",
+           ir::op_name(c.kind), allocations);
   return results;
 }
 

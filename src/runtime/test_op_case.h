@@ -25,7 +25,7 @@ struct OpCase {
   bool accumulates = false;
   cluster::Mesh mesh = {};
   int rank = 0;
-  bool by_aten = false;  // ATen runs it: it may allocate
+  bool by_aten = false;         // ATen runs it: it may allocate
   bool one_thread_bits = true;  // the same bits whatever the number of threads
 };
 
@@ -36,17 +36,20 @@ std::vector<OpCase> update_cases();
 
 // Uniform in [-1, 1), the same in every run.
 at::Tensor random_tensor(const std::vector<int64_t>& sizes, uint64_t seed = 1);
-at::Tensor random_ints(const std::vector<int64_t>& sizes, int64_t below, at::ScalarType dtype = at::kInt);
+at::Tensor random_ints(const std::vector<int64_t>& sizes, int64_t below,
+                       at::ScalarType dtype = at::kInt);
 at::Tensor scalar(int64_t value);
 ir::TensorType type_of(const at::Tensor& tensor);
 
 // Gradients of f(inputs) with respect to the inputs for the gradient dy of its result.
-Tensors gradients(const std::function<at::Tensor(const Tensors&)>& f, const Tensors& inputs, const at::Tensor& dy);
+Tensors gradients(const std::function<at::Tensor(const Tensors&)>& f, const Tensors& inputs,
+                  const at::Tensor& dy);
 
 // What the reference interpreter of room ops says, in f64.
 Tensors interpret_case(const OpCase& c);
 
-// Runs the op on copies of the operands. `in_place`: result 0 lies over the operand that the op allows.
+// Runs the op on copies of the operands. `in_place`: result 0 lies over the operand that the op
+// allows.
 Tensors run_case(const OpCase& c, int threads, bool in_place);
 
 }  // namespace mw::runtime

@@ -18,28 +18,40 @@ void add_embedding(std::vector<OpCase>& cases) {
       const cluster::Mesh mesh({{"tp", 2}});
       ir::EmbeddingAttrs attrs{V, {}};
       if (sharded) attrs.rows = {{"tp"}, V};
-      const at::Tensor tokens = random_ints({3, 9}, V), table = random_tensor({rows, D}), dy = random_tensor({3, 9, D}, 2);
+      const at::Tensor tokens = random_ints({3, 9}, V), table = random_tensor({rows, D}),
+                       dy = random_tensor({3, 9, D}, 2);
       const at::Tensor own = tokens.ge(first).logical_and(tokens.lt(first + rows)).unsqueeze(-1);
       const at::Tensor local = (tokens - first).clamp(0, rows - 1);
-      cases.push_back({.kind = OpKind::kEmbedding, .attrs = attrs, .operands = {tokens, table},
-                       .expected = [=](const Tensors& x) { return Tensors{at::embedding(x[1], local) * own}; },
-                       .mesh = mesh, .rank = sharded ? 1 : 0});
+      cases.push_back(
+          {.kind = OpKind::kEmbedding,
+           .attrs = attrs,
+           .operands = {tokens, table},
+           .expected = [=](const Tensors& x) { return Tensors{at::embedding(x[1], local) * own}; },
+           .mesh = mesh,
+           .rank = sharded ? 1 : 0});
       for (const bool accumulates : {false, true}) {
         Tensors operands = {tokens, dy};
         if (accumulates) operands.push_back(random_tensor({rows, D}, 3));
-        cases.push_back({.kind = OpKind::kEmbeddingGrad, .attrs = attrs, .operands = operands,
-                         .expected = [=](const Tensors& x) {
-                           at::Tensor g = at::zeros({rows, D});
-                           return Tensors{g.index_add(0, local.flatten().to(at::kLong), (x[1] * own).reshape({-1, D}))};
-                         },
-                         .declared = {ir::make_type(DType::kF32, {rows, D})}, .accumulates = accumulates, .mesh = mesh,
+        cases.push_back({.kind = OpKind::kEmbeddingGrad,
+                         .attrs = attrs,
+                         .operands = operands,
+                         .expected =
+                             [=](const Tensors& x) {
+                               at::Tensor g = at::zeros({rows, D});
+                               return Tensors{g.index_add(0, local.flatten().to(at::kLong),
+                                                          (x[1] * own).reshape({-1, D}))};
+                             },
+                         .declared = {ir::make_type(DType::kF32, {rows, D})},
+                         .accumulates = accumulates,
+                         .mesh = mesh,
                          .rank = sharded ? 1 : 0});
       }
     }
   }
 }
 
-// A shard of the vocabulary: columns [begin, begin + V), of which those from `vocab` on are padding.
+// A shard of the vocabulary: columns [begin, begin + V), of which those from `vocab` on are
+// padding.
 void add_cross_entropy(std::vector<OpCase>& cases, int64_t vocab, int64_t V, int shards, int rank) {
   const int64_t begin = rank * V, valid = std::min(V, vocab - begin);
   const cluster::Mesh mesh({{"tp", shards}});
@@ -56,19 +68,27 @@ void add_cross_entropy(std::vector<OpCase>& cases, int64_t vocab, int64_t V, int
   const at::Tensor sum = (words - largest.unsqueeze(-1)).exp().sum({2});
   const at::Tensor lse = largest + sum.log(), dloss = random_tensor({2, 7}, 5);
   const auto add = [&](OpKind kind, Tensors operands, Tensors expected) {
-    cases.push_back({.kind = kind, .attrs = attrs, .operands = std::move(operands),
-                     .expected = [expected](const Tensors&) { return expected; }, .mesh = mesh, .rank = rank});
+    cases.push_back({.kind = kind,
+                     .attrs = attrs,
+                     .operands = std::move(operands),
+                     .expected = [expected](const Tensors&) { return expected; },
+                     .mesh = mesh,
+                     .rank = rank});
   };
   add(OpKind::kCrossEntropyMax, {logits}, {words.amax({2})});
   add(OpKind::kCrossEntropySum, {logits, largest, targets}, {sum, picked});
-  add(OpKind::kCrossEntropyLoss, {largest, sum, picked, targets, logits}, {(lse - picked) * ignored.logical_not(), lse});
+  add(OpKind::kCrossEntropyLoss, {largest, sum, picked, targets, logits},
+      {(lse - picked) * ignored.logical_not(), lse});
   const at::Tensor hot = at::zeros({2, 7, V}).scatter(2, column, own.to(at::kFloat).unsqueeze(-1));
-  at::Tensor dlogits = ((logits - lse.unsqueeze(-1)).exp() - hot) * (dloss * ignored.logical_not()).unsqueeze(-1);
+  at::Tensor dlogits =
+      ((logits - lse.unsqueeze(-1)).exp() - hot) * (dloss * ignored.logical_not()).unsqueeze(-1);
   dlogits.narrow(2, valid, V - valid).zero_();
   add(OpKind::kCrossEntropyGrad, {logits, lse, targets, dloss}, {dlogits});
   if (shards == 1) {  // The chain is ATen's loss.
-    const at::Tensor loss = at::cross_entropy_loss(words.reshape({-1, vocab}), targets.flatten().to(at::kLong), {}, 0, -100);
-    add(OpKind::kCrossEntropyLoss, {largest, sum, picked, targets, logits}, {loss.view({2, 7}), lse});
+    const at::Tensor loss = at::cross_entropy_loss(words.reshape({-1, vocab}),
+                                                   targets.flatten().to(at::kLong), {}, 0, -100);
+    add(OpKind::kCrossEntropyLoss, {largest, sum, picked, targets, logits},
+        {loss.view({2, 7}), lse});
   }
 }
 
@@ -80,23 +100,31 @@ void add_dropout(std::vector<OpCase>& cases) {
       const int64_t D = 21, total = D * (rank + 1);
       ir::DropoutAttrs attrs{rate, "h.1.mlp", total, {}};
       if (rank == 1) attrs.feature = {{"tp"}, total};
-      const at::Tensor samples = at::arange(40, 42, at::kLong), positions = random_ints({2, 5}, 1000);
-      cases.push_back({.kind = OpKind::kDropout, .attrs = attrs,
-                       .operands = {random_tensor({2, 5, D}), scalar(3), scalar(4), samples, positions},
-                       .expected = [=](const Tensors& x) {
-                         at::Tensor y = x[0].clone();
-                         const RngKey key{.seed = 3, .step = 4, .site = rng_site("h.1.mlp")};
-                         const auto threshold = static_cast<uint32_t>(std::ceil(rate * 0x1p32));
-                         for (int64_t b = 0; b < 2; ++b) {
-                           for (int64_t s = 0; s < 5; ++s) {
-                             for (int64_t d = 0; d < D; ++d) {
-                               const uint64_t index = ops::dropout_index(40 + b, positions[b][s].item<int>(), rank * D + d, total);
-                               y[b][s][d] = random_u32(key, index) >= threshold ? x[0][b][s][d] / (1 - rate) : at::zeros({});
-                             }
-                           }
-                         }
-                         return Tensors{y};
-                       }, .mesh = mesh, .rank = rank});
+      const at::Tensor samples = at::arange(40, 42, at::kLong),
+                       positions = random_ints({2, 5}, 1000);
+      cases.push_back(
+          {.kind = OpKind::kDropout,
+           .attrs = attrs,
+           .operands = {random_tensor({2, 5, D}), scalar(3), scalar(4), samples, positions},
+           .expected =
+               [=](const Tensors& x) {
+                 at::Tensor y = x[0].clone();
+                 const RngKey key{.seed = 3, .step = 4, .site = rng_site("h.1.mlp")};
+                 const auto threshold = static_cast<uint32_t>(std::ceil(rate * 0x1p32));
+                 for (int64_t b = 0; b < 2; ++b) {
+                   for (int64_t s = 0; s < 5; ++s) {
+                     for (int64_t d = 0; d < D; ++d) {
+                       const uint64_t index = ops::dropout_index(
+                           40 + b, positions[b][s].item<int>(), rank * D + d, total);
+                       y[b][s][d] = random_u32(key, index) >= threshold ? x[0][b][s][d] / (1 - rate)
+                                                                        : at::zeros({});
+                     }
+                   }
+                 }
+                 return Tensors{y};
+               },
+           .mesh = mesh,
+           .rank = rank});
     }
   }
 }

@@ -16,9 +16,10 @@ constexpr int64_t kBlock = ops::kNormBlock;
 //   group 1: 2 blocks: parameter 3 in [0, 300), counted where tp is 0 alone
 ir::FlatAttrs flat_attrs() {
   ir::FlatAttrs attrs;
-  attrs.groups = {{{.begin = 0, .end = 600, .parameter = 2, .counted_at_origin_of = {}},
-                   {.begin = 768, .end = 1000, .parameter = 0, .decay = false, .counted_at_origin_of = {}}},
-                  {{.begin = 0, .end = 300, .parameter = 3, .counted_at_origin_of = {"tp"}}}};
+  attrs.groups = {
+      {{.begin = 0, .end = 600, .parameter = 2, .counted_at_origin_of = {}},
+       {.begin = 768, .end = 1000, .parameter = 0, .decay = false, .counted_at_origin_of = {}}},
+      {{.begin = 0, .end = 300, .parameter = 3, .counted_at_origin_of = {"tp"}}}};
   attrs.group_elements = {4 * kBlock, 2 * kBlock};
   attrs.shard_axes = {"dp"};
   attrs.parameters = 4;
@@ -39,31 +40,52 @@ at::Tensor flat_group(const std::vector<ir::Segment>& segments, int64_t elements
 
 void add_norm(std::vector<OpCase>& cases) {
   const ir::FlatAttrs attrs = flat_attrs();
-  const at::Tensor g0 = flat_group(attrs.groups[0], 4 * kBlock, 1), g1 = flat_group(attrs.groups[1], 2 * kBlock, 2);
-  const auto sums = [](const at::Tensor& g) { return g.to(at::kDouble).square().view({-1, kBlock}).sum(1); };
+  const at::Tensor g0 = flat_group(attrs.groups[0], 4 * kBlock, 1),
+                   g1 = flat_group(attrs.groups[1], 2 * kBlock, 2);
+  const auto sums = [](const at::Tensor& g) {
+    return g.to(at::kDouble).square().view({-1, kBlock}).sum(1);
+  };
   for (int rank = 0; rank < 4; ++rank) {
     const int dp = rank / 2, tp = rank % 2;
-    cases.push_back({.kind = OpKind::kNormBlocks, .attrs = attrs,
-                     .operands = {g0.chunk(2)[static_cast<size_t>(dp)], g1.chunk(2)[static_cast<size_t>(dp)]},
-                     .expected = [=](const Tensors& g) { return Tensors{at::cat({sums(g[0]), sums(g[1]) * (tp == 0)})}; },
-                     .tolerance = 1e-12, .mesh = mesh(), .rank = rank});
+    cases.push_back(
+        {.kind = OpKind::kNormBlocks,
+         .attrs = attrs,
+         .operands = {g0.chunk(2)[static_cast<size_t>(dp)], g1.chunk(2)[static_cast<size_t>(dp)]},
+         .expected =
+             [=](const Tensors& g) {
+               return Tensors{at::cat({sums(g[0]), sums(g[1]) * (tp == 0)})};
+             },
+         .tolerance = 1e-12,
+         .mesh = mesh(),
+         .rank = rank});
   }
   // As gathered: blocks 0, 1 of group 0 and 0 of group 1, then the second shard's.
   const at::Tensor blocks = random_tensor({6}, 3).to(at::kDouble).abs();
-  cases.push_back({.kind = OpKind::kNormParameters, .attrs = attrs, .operands = {blocks},
-                   .expected = [](const Tensors& x) {
-                     const at::Tensor& b = x[0];
-                     return Tensors{at::stack({b[4], at::zeros({}, at::kDouble), b[0] + b[1] + b[3], b[2] + b[5]})};
-                   }, .tolerance = 1e-14, .mesh = mesh()});
+  cases.push_back({.kind = OpKind::kNormParameters,
+                   .attrs = attrs,
+                   .operands = {blocks},
+                   .expected =
+                       [](const Tensors& x) {
+                         const at::Tensor& b = x[0];
+                         return Tensors{at::stack(
+                             {b[4], at::zeros({}, at::kDouble), b[0] + b[1] + b[3], b[2] + b[5]})};
+                       },
+                   .tolerance = 1e-14,
+                   .mesh = mesh()});
   for (const double max_norm : {0.0, 0.7, 100.0}) {
     ir::FlatAttrs clip = attrs;
     clip.max_norm = max_norm;
-    cases.push_back({.kind = OpKind::kClip, .attrs = clip, .operands = {blocks.slice(0, 0, 4)},
-                     .expected = [max_norm](const Tensors& x) {
-                       const double norm = std::sqrt(x[0].sum().item<double>());
-                       const double scale = max_norm > 0 && norm > max_norm ? max_norm / (norm + 1e-6) : 1;
-                       return Tensors{at::scalar_tensor(norm), at::scalar_tensor(scale)};
-                     }, .tolerance = 1e-6});
+    cases.push_back({.kind = OpKind::kClip,
+                     .attrs = clip,
+                     .operands = {blocks.slice(0, 0, 4)},
+                     .expected =
+                         [max_norm](const Tensors& x) {
+                           const double norm = std::sqrt(x[0].sum().item<double>());
+                           const double scale =
+                               max_norm > 0 && norm > max_norm ? max_norm / (norm + 1e-6) : 1;
+                           return Tensors{at::scalar_tensor(norm), at::scalar_tensor(scale)};
+                         },
+                     .tolerance = 1e-6});
   }
 }
 
@@ -73,21 +95,32 @@ void add_adamw(std::vector<OpCase>& cases) {
   attrs.group_elements.pop_back();
   for (const int dp : {0, 1}) {
     for (const int64_t step : {1, 17}) {
-      const auto shard = [&](uint64_t seed) { return flat_group(attrs.groups[0], 4 * kBlock, seed).chunk(2)[static_cast<size_t>(dp)]; };
+      const auto shard = [&](uint64_t seed) {
+        return flat_group(attrs.groups[0], 4 * kBlock, seed).chunk(2)[static_cast<size_t>(dp)];
+      };
       at::Tensor decay = at::zeros({4 * kBlock}, at::kDouble);
       decay.slice(0, 0, 600).fill_(attrs.weight_decay);
       decay = decay.chunk(2)[static_cast<size_t>(dp)];
       const at::Tensor scale = at::scalar_tensor(0.5f), lr = at::scalar_tensor(0.01f);
-      cases.push_back({.kind = OpKind::kAdamW, .attrs = attrs,
-                       .operands = {shard(1), shard(2), 0.1 * shard(3), 0.01 * shard(4).square(), scale, lr, scalar(step)},
-                       .expected = [=](const Tensors& x) {
-                         const auto d = [&](size_t i) { return x[i].to(at::kDouble); };
-                         const double rate = 0.01f, n = static_cast<double>(step);
-                         const at::Tensor g = d(1) * 0.5, m = 0.9 * d(2) + 0.1 * g, v = 0.999 * d(3) + 0.001 * g * g;
-                         const at::Tensor denominator = (v / (1 - std::pow(0.999, n))).sqrt() + 1e-8;
-                         const at::Tensor w = d(0) * (1 - rate * decay) - rate * m / (1 - std::pow(0.9, n)) / denominator;
-                         return Tensors{w.to(at::kFloat), m.to(at::kFloat), v.to(at::kFloat)};
-                       }, .tolerance = 2e-6, .mesh = mesh(), .rank = 2 * dp});
+      cases.push_back({.kind = OpKind::kAdamW,
+                       .attrs = attrs,
+                       .operands = {shard(1), shard(2), 0.1 * shard(3), 0.01 * shard(4).square(),
+                                    scale, lr, scalar(step)},
+                       .expected =
+                           [=](const Tensors& x) {
+                             const auto d = [&](size_t i) { return x[i].to(at::kDouble); };
+                             const double rate = 0.01f, n = static_cast<double>(step);
+                             const at::Tensor g = d(1) * 0.5, m = 0.9 * d(2) + 0.1 * g,
+                                              v = 0.999 * d(3) + 0.001 * g * g;
+                             const at::Tensor denominator =
+                                 (v / (1 - std::pow(0.999, n))).sqrt() + 1e-8;
+                             const at::Tensor w = d(0) * (1 - rate * decay) -
+                                                  rate * m / (1 - std::pow(0.9, n)) / denominator;
+                             return Tensors{w.to(at::kFloat), m.to(at::kFloat), v.to(at::kFloat)};
+                           },
+                       .tolerance = 2e-6,
+                       .mesh = mesh(),
+                       .rank = 2 * dp});
     }
   }
 }
@@ -96,17 +129,22 @@ void add_adamw(std::vector<OpCase>& cases) {
 
 std::vector<OpCase> update_cases() {
   std::vector<OpCase> cases;
-  cases.push_back({.kind = OpKind::kView, .attrs = ir::ViewAttrs{5}, .operands = {random_tensor({30})},
-                   .expected = [](const Tensors& x) { return Tensors{x[0].slice(0, 5, 17).view({3, 4})}; },
-                   .declared = {ir::make_type(DType::kF32, {3, 4})}});
-  cases.push_back({.kind = OpKind::kAssemble, .attrs = ir::AssembleAttrs{{2, 20}},
-                   .operands = {random_tensor({30}), random_tensor({3, 4}, 2), random_tensor({7}, 3)},
-                   .expected = [](const Tensors& x) {
-                     at::Tensor y = x[0].clone();
-                     y.slice(0, 2, 14).copy_(x[1].flatten());
-                     y.slice(0, 20, 27).copy_(x[2]);
-                     return Tensors{y};
-                   }});
+  cases.push_back(
+      {.kind = OpKind::kView,
+       .attrs = ir::ViewAttrs{5},
+       .operands = {random_tensor({30})},
+       .expected = [](const Tensors& x) { return Tensors{x[0].slice(0, 5, 17).view({3, 4})}; },
+       .declared = {ir::make_type(DType::kF32, {3, 4})}});
+  cases.push_back(
+      {.kind = OpKind::kAssemble,
+       .attrs = ir::AssembleAttrs{{2, 20}},
+       .operands = {random_tensor({30}), random_tensor({3, 4}, 2), random_tensor({7}, 3)},
+       .expected = [](const Tensors& x) {
+         at::Tensor y = x[0].clone();
+         y.slice(0, 2, 14).copy_(x[1].flatten());
+         y.slice(0, 20, 27).copy_(x[2]);
+         return Tensors{y};
+       }});
   add_norm(cases);
   add_adamw(cases);
   return cases;

@@ -1,5 +1,5 @@
-// Ops on tokens: embedding and cross-entropy, with their gradients, on f32. A shard of the vocabulary begins at the device's
-// index times its size.
+// Ops on tokens: embedding and cross-entropy, with their gradients, on f32. A shard of the
+// vocabulary begins at the device's index times its size.
 //
 // T tokens, V local words, D model
 #include <algorithm>
@@ -29,14 +29,18 @@ Prepared prepare_embedding_grad(const OpContext& c) {
   if (!c.is_f32()) return nullptr;
   const int64_t T = c.operand(0).elements(), V = c.result().dim(0), D = c.result().dim(1);
   const int64_t begin_word = c.offset(c.op.as<ir::EmbeddingAttrs>().rows, V);
-  return make_kernel([T, V, D, begin_word, accumulate = c.op.accumulates, bytes = c.result().bytes().value,
-                      threads = c.threads()](const Args& a) {
+  return make_kernel([T, V, D, begin_word, accumulate = c.op.accumulates,
+                      bytes = c.result().bytes().value, threads = c.threads()](const Args& a) {
     if (accumulate) bring(a.out(), a.in(2), bytes);
-    // Each thread owns columns: every element adds its tokens in ascending order, whatever the threads.
-    parallel_for(threads, D, std::max<int64_t>(16, row_grain(V + T)), [&](int64_t begin, int64_t end) {
-      const kernels::TablePart part{.row_begin = 0, .row_end = V, .column_begin = begin, .column_end = end};
-      kernels::embedding_backward(a.in<int32_t>(0), a.in(1), T, begin_word, D, accumulate, a.out(), part);
-    });
+    // Each thread owns columns: every element adds its tokens in ascending order, whatever the
+    // threads.
+    parallel_for(threads, D, std::max<int64_t>(16, row_grain(V + T)),
+                 [&](int64_t begin, int64_t end) {
+                   const kernels::TablePart part{
+                       .row_begin = 0, .row_end = V, .column_begin = begin, .column_end = end};
+                   kernels::embedding_backward(a.in<int32_t>(0), a.in(1), T, begin_word, D,
+                                               accumulate, a.out(), part);
+                 });
   });
 }
 
@@ -59,7 +63,8 @@ int64_t target_bytes(int64_t T) { return T * static_cast<int64_t>(sizeof(int64_t
 
 Prepared prepare_cross_entropy_max(const OpContext& c) {
   if (!c.is_f32()) return nullptr;
-  return make_kernel([shard = vocab_shard(c, c.operand(0)), T = c.result().elements(), threads = c.threads()](const Args& a) {
+  return make_kernel([shard = vocab_shard(c, c.operand(0)), T = c.result().elements(),
+                      threads = c.threads()](const Args& a) {
     parallel_for(threads, T, row_grain(shard.V), [&](int64_t begin, int64_t end) {
       kernels::cross_entropy_max(a.in(0), shard, a.out(), begin, end);
     });
@@ -73,7 +78,8 @@ Prepared prepare_cross_entropy_sum(const OpContext& c) {
       [shard = vocab_shard(c, c.operand(0)), T, threads = c.threads()](const Args& a) {
         const int64_t* targets = widened(a, 2, T);
         parallel_for(threads, T, row_grain(4 * shard.V), [&](int64_t begin, int64_t end) {
-          kernels::cross_entropy_sum(a.in(0), targets, a.in(1), shard, a.out(0), a.out(1), begin, end);
+          kernels::cross_entropy_sum(a.in(0), targets, a.in(1), shard, a.out(0), a.out(1), begin,
+                                     end);
         });
       },
       target_bytes(T));
@@ -87,7 +93,8 @@ Prepared prepare_cross_entropy_loss(const OpContext& c) {
         // max, sum, target_logit, targets [, logits, which are not read]
         const int64_t* targets = widened(a, 3, T);
         parallel_for(threads, T, kGrain, [&](int64_t begin, int64_t end) {
-          kernels::cross_entropy_loss(targets, a.in(0), a.in(1), a.in(2), a.out(0), a.out(1), begin, end);
+          kernels::cross_entropy_loss(targets, a.in(0), a.in(1), a.in(2), a.out(0), a.out(1), begin,
+                                      end);
         });
       },
       target_bytes(T));
@@ -101,7 +108,8 @@ Prepared prepare_cross_entropy_grad(const OpContext& c) {
         // logits, lse, targets, dloss
         const int64_t* targets = widened(a, 2, T);
         parallel_for(threads, T, row_grain(4 * shard.V), [&](int64_t begin, int64_t end) {
-          kernels::cross_entropy_backward(a.in(0), targets, a.in(1), a.in(3), 1, shard, a.out(), begin, end);
+          kernels::cross_entropy_backward(a.in(0), targets, a.in(1), a.in(3), 1, shard, a.out(),
+                                          begin, end);
         });
       },
       target_bytes(T));
