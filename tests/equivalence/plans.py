@@ -38,9 +38,10 @@ def composition(rng: random.Random, total: int, parts: int) -> list[int]:
 
 
 def random_plan(rng: random.Random, *, layers: int, global_batch: int, tp: list[int]) -> dict:
-    """REQUIRES: `tp` are the values that divide the heads; global_batch is a multiple of 16."""
+    """REQUIRES: `tp` are values that divide the heads, at least four layers."""
+    dp = [n for n in range(1, 9) if global_batch % n == 0]
     while True:
-        plan = {"dp": rng.choice([1, 2, 4, 8]), "tp": rng.choice(tp), "pp": rng.choice([1, 2, 3, 4])}
+        plan = {"dp": rng.choice(dp), "tp": rng.choice(tp), "pp": rng.choice([1, 2, 3, 4])}
         if 1 < ranks(plan) <= LARGEST:
             break
     plan["schedule"] = rng.choice(["gpipe", "1f1b", "interleaved-1f1b"])
@@ -49,7 +50,7 @@ def random_plan(rng: random.Random, *, layers: int, global_batch: int, tp: list[
         plan["chunks"] = rng.randint(1, layers // plan["pp"])
     whole = [m for m in range(1, 9) if global_batch % (plan["dp"] * m) == 0]
     fitting = [m for m in whole if not interleaved or m % plan["pp"] == 0]
-    if not fitting:  # three ranks, and a batch of 16
+    if not fitting:  # such as three ranks and a batch of 16
         plan["schedule"] = "1f1b"
         plan.pop("chunks")
         fitting = whole

@@ -3,6 +3,7 @@
 The default run takes a seeded sample; MESHWRIGHT_TEST_ALL=1 takes all. MESHWRIGHT_TEST_SEED draws others.
 """
 
+import dataclasses
 import functools
 import json
 import pathlib
@@ -20,16 +21,29 @@ if meshwright.missing():
     pytest.skip(meshwright.missing(), allow_module_level=True)
 
 STEPS = 4
-GLOBAL_BATCH = 16
-LAYERS = 4
 TEXT_BYTES = 64 * 400
 DROPOUT = {"embd_pdrop": 0.1, "resid_pdrop": 0.1, "attn_pdrop": 0.1}
-# file, changes, sequence length, tensor-parallel sizes that the heads allow. The third has dropout, and a vocabulary, an
-# ffn and a sequence that no tp divides.
+
+
+@dataclasses.dataclass
+class Model:
+    file: str
+    tp: list[int]  # of the random plans; all divide the heads
+    seq_len: int = 64
+    global_batch: int = 16
+    changes: dict = dataclasses.field(default_factory=dict)
+
+
+# The last two have a vocabulary, an ffn and a sequence that no tp divides; "gpt-dropout" has dropout, "llama-thirds" is for
+# three ranks an axis.
 MODELS = {
-    "gpt-micro": ("gpt-micro.json", {}, 64, [1, 2, 4]),
-    "llama-micro": ("llama-micro.json", {}, 64, [1, 2]),
-    "gpt-dropout": ("gpt-micro.json", {**DROPOUT, "vocab_size": 257, "n_inner": 150}, 61, [1, 2, 4]),
+    "gpt-micro": Model("gpt-micro.json", [1, 2, 4]),
+    "llama-micro": Model("llama-micro.json", [1, 2]),
+    "gpt-dropout": Model("gpt-micro.json", [1, 2, 4], seq_len=61,
+                         changes={**DROPOUT, "vocab_size": 257, "n_inner": 150}),
+    "llama-thirds": Model("llama-micro.json", [1, 3], seq_len=37, global_batch=12,
+                          changes={"vocab_size": 259, "hidden_size": 72, "intermediate_size": 100,
+                                   "num_attention_heads": 6, "num_key_value_heads": 3, "num_hidden_layers": 5}),
 }
 
 CHOSEN = [
@@ -49,8 +63,10 @@ CHOSEN = [
     ("gpt-dropout", "tp=4,pp=4,sp,microbatches=4,recompute=full"),
     ("gpt-dropout", "dp=4,tp=2,pp=2,schedule=interleaved-1f1b,chunks=2,microbatches=2,sp,zero=3,recompute=selective"),
     ("gpt-dropout", "dp=8,pp=2,zero=1,microbatches=2,order=dp-pp-tp"),
+    ("llama-thirds", "dp=3,tp=3,sp,zero=2,microbatches=2,recompute=selective"),
+    ("llama-thirds", "tp=3,pp=5,sp,microbatches=4,schedule=gpipe"),
 ]
-RANDOM = 36
+RANDOM = 40
 SAMPLED = 14
 
 
@@ -59,10 +75,15 @@ def every_case() -> list[tuple[str, str]]:
     cases = list(CHOSEN)
     while len(cases) < len(CHOSEN) + RANDOM:
         model = list(MODELS)[len(cases) % len(MODELS)]
-        plan = plans.random_plan(rng, layers=LAYERS, global_batch=GLOBAL_BATCH, tp=MODELS[model][3])
-        if (case := (model, plans.short_form(plan))) not in cases:
+        if (case := (model, random_plan(rng, model))) not in cases:
             cases.append(case)
     return cases
+
+
+def random_plan(rng: random.Random, model: str) -> str:
+    shape = MODELS[model]
+    layers = shape.changes.get("num_hidden_layers", 4)
+    return plans.short_form(plans.random_plan(rng, layers=layers, global_batch=shape.global_batch, tp=shape.tp))
 
 
 def cases() -> list[tuple[str, str]]:
@@ -101,11 +122,12 @@ class Runs:
         self.job = functools.cache(self.write_job)
 
     def write_job(self, model: str) -> pathlib.Path:
-        file, changes, seq_len, _ = MODELS[model]
-        config = {**json.loads((meshwright.ROOT / "models" / file).read_text(encoding="utf-8")), **changes}
+        shape = MODELS[model]
+        config = json.loads((meshwright.ROOT / "models" / shape.file).read_text(encoding="utf-8"))
+        config.update(shape.changes)
         (self.folder / f"{model}.json").write_text(json.dumps(config), encoding="utf-8")
         return meshwright.write_job(self.folder / f"{model}.toml", model=self.folder / f"{model}.json", data=self.text,
-                                    seq_len=seq_len, global_batch=GLOBAL_BATCH)
+                                    seq_len=shape.seq_len, global_batch=shape.global_batch)
 
     def run(self, model: str, plan: str, *options, steps: int = STEPS) -> meshwright.Run:
         self.count += 1
@@ -155,6 +177,17 @@ def test_a_base_plan_follows_one_rank(runs, model, plan):
         assert run.series(key) == pytest.approx(one.series(key), rel=1e-5), explain([], run, one)
 
 
+@pytest.mark.parametrize("model, plan", [
+    ("gpt-micro", "dp=2,tp=2,sp,microbatches=2"),
+    ("llama-micro", "dp=4,grad_reduce=microbatch,microbatches=2"),
+    ("llama-thirds", "tp=3"),
+] if meshwright.EVERYTHING else [("gpt-micro", "dp=2,tp=2,sp,microbatches=2")])
+def test_a_base_plan_follows_one_rank_for_fifty_steps(runs, model, plan):
+    run, one = runs.run(model, plan, steps=50), runs.run(model, "dp=1", steps=50)
+    assert one.metrics[-1]["loss"] < one.metrics[0]["loss"] - 0.3
+    assert run.series("loss") == pytest.approx(one.series("loss"), rel=1e-5), explain([], run, one)
+
+
 @pytest.mark.parametrize("model, first, then", RESUMED)
 def test_a_resumed_run_goes_on_as_the_unbroken_one(runs, model, first, then):
     half = runs.run(model, first, steps=STEPS // 2)
@@ -175,7 +208,6 @@ def test_random_plans_are_valid(runs):
     rng = random.Random(meshwright.SEED + 1)
     for _ in range(100 if meshwright.EVERYTHING else 10):
         model = rng.choice(list(MODELS))
-        plan = plans.short_form(plans.random_plan(rng, layers=LAYERS, global_batch=GLOBAL_BATCH, tp=MODELS[model][3]))
-        arguments = ["verify", runs.job(model), "--plan", plan]
+        arguments = ["verify", runs.job(model), "--plan", random_plan(rng, model)]
         done = meshwright.execute(arguments)
         assert done.returncode == 0, f"seed {meshwright.SEED}\n{meshwright.command_line(arguments)}\n{done.stderr}"
