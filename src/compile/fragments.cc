@@ -25,8 +25,22 @@ bool belongs(const ir::Op& op, ActionKind kind) {
   }
 }
 
-// Costs nothing and shares its operand's memory: made anew where it is needed rather than saved.
+// Costs nothing and shares its operand's memory.
 bool is_alias(const ir::Op& op) { return op.kind == OpKind::kReshape || op.kind == OpKind::kView; }
+
+// Made anew by a later part that reads it, rather than saved: an alias, or an elementwise op or norm whose operands the
+// backward pass saves anyway. Same kernel, same operands, same bits; costs one pass over memory.
+bool is_remade(const ir::Op& op) {
+  switch (op.kind) {
+    case OpKind::kBiasGelu:
+    case OpKind::kGelu:
+    case OpKind::kSilu:
+    case OpKind::kSwiglu:
+    case OpKind::kLayerNorm:
+    case OpKind::kRmsNorm: return true;
+    default: return is_alias(op);
+  }
+}
 
 class Splitter {
  public:
@@ -61,9 +75,19 @@ class Splitter {
   void need_saved(size_t p, ValueId v) {
     const OpId producer = stage_.graph.value(v).producer;
     if (!producer.valid() || part_[producer.index()] == p) return;
-    if (is_alias(stage_.graph.op(producer))) return need_saved(p, stage_.graph.op(producer).operands[0]);
+    const ir::Op& op = stage_.graph.op(producer);
+    if (remade(v)) {
+      for (const ValueId operand : op.operands) need_saved(p, operand);
+      return;
+    }
     MW_CHECK(part_[producer.index()] < p, "{}: {} is read before the part that makes it", name_, stage_.graph.label(v));
     saved_[part_[producer.index()]].insert(v);
+    last_reader_[v] = std::max(last_reader_[v], p);
+  }
+  // Only the main result of a norm: its mean and rstd are small, and saved.
+  bool remade(ValueId v) const {
+    const ir::Value& value = stage_.graph.value(v);
+    return value.producer.valid() && value.result == 0 && is_remade(stage_.graph.op(value.producer));
   }
   size_t part_of_value(ValueId v) const {
     const OpId producer = stage_.graph.value(v).producer;
@@ -84,6 +108,7 @@ class Splitter {
   StageFragment build(size_t p) {
     StageFragment made;
     made_ = &made;
+    build_ = p;
     local_ = LocalGraph();
     moved_.assign(stage_.graph.values.size(), ValueId());
     local_.graph.name = fmt::format("{} {}", pipeline::to_string(kinds_[p]), name_);
@@ -158,12 +183,23 @@ class Splitter {
   ValueId get(ValueId v) {
     ValueId& here = moved_[v.index()];
     if (here.valid()) return here;
-    const ir::Value& value = stage_.graph.value(v);
-    if (value.producer.valid() && is_alias(stage_.graph.op(value.producer))) {
-      copy(stage_.graph.op(value.producer));
-      return moved_[v.index()];
+    if (!remade(v)) return here = add_input(v);
+    remake(v);
+    return moved_[v.index()];
+  }
+
+  // A clone of the op for this part. Its other results stay its own: what this part reads of them is saved.
+  void remake(ValueId v) {
+    const ir::Op& op = stage_.graph.op(stage_.graph.value(v).producer);
+    ir::Op clone = op;
+    for (ValueId& operand : clone.operands) operand = get(operand);
+    clone.results.clear();
+    if (!is_alias(op) && kinds_[build_] != ActionKind::kF) {
+      clone.work = kinds_[build_] == ActionKind::kW ? Work::kWeightGrad : Work::kInputGrad;
     }
-    return here = add_input(v);
+    std::vector<LocalGraph::Made> made;
+    for (const ValueId result : op.results) made.push_back(stage_.like(result));
+    moved_[v.index()] = local_.add_op(std::move(clone), made).front();
   }
 
   ValueId add_input(ValueId v) {
@@ -179,6 +215,7 @@ class Splitter {
       source.crossing = static_cast<size_t>(received - ports_.receives.begin());
     } else if (value.producer.valid()) {
       port.kind = PortKind::kSaved;
+      port.consumed = last_reader_.at(v) == build_;
       source.kind = PortSource::Kind::kSaved;
       source.value = v;
     } else {
@@ -202,7 +239,6 @@ class Splitter {
   }
 
   void copy(const ir::Op& op) {
-    if (moved_[op.results[0].index()].valid()) return;  // an alias that was needed before
     ir::Op clone = op;
     for (ValueId& v : clone.operands) v = get(v);
     clone.results.clear();
@@ -222,7 +258,9 @@ class Splitter {
   const std::string& name_;
   std::vector<size_t> part_;            // [op] index into kinds
   std::vector<std::set<ValueId>> saved_;  // [part] values that later parts read
+  std::map<ValueId, size_t> last_reader_;  // part
   StageFragment* made_ = nullptr;
+  size_t build_ = 0;  // index of the part in the making
   LocalGraph local_;
   std::vector<ValueId> moved_;
 };
