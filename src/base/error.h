@@ -1,7 +1,7 @@
 // What a user can repair is an Error; what only a bug of ours can cause is an MW_CHECK.
 //
-// The library never prints, exits or aborts. An Error may carry several findings, so that all that is
-// wrong with one configuration is reported together.
+// The library never prints, exits or aborts. An Error may carry several findings, so that all that
+// is wrong with one configuration is reported together.
 #pragma once
 
 #include <stdexcept>

@@ -1,4 +1,5 @@
-// Dense ids and units as types: an id of one thing is no id of another, and unlike units do not add.
+// Dense ids and units as types: an id of one thing is no id of another, and unlike units do not
+// add.
 #pragma once
 
 #include <compare>
@@ -17,14 +18,14 @@ struct Id {
   friend constexpr auto operator<=>(Id, Id) = default;
 };
 
-using ValueId = Id<struct ValueTag>;        // a value of one Graph
-using OpId = Id<struct OpTag>;              // an op of one Graph
-using GraphId = Id<struct GraphTag>;        // a graph of one Module
-using StateId = Id<struct StateTag>;        // a state of one Module
-using LayerId = Id<struct LayerTag>;        // a model layer, in model order; stages are cut between
-using RegionId = Id<struct RegionTag>;      // a recompute region
-using StageId = Id<struct StageTag>;        // a pipeline stage, in model order
-using RankId = Id<struct RankTag>;          // a device of the mesh
+using ValueId = Id<struct ValueTag>;    // a value of one Graph
+using OpId = Id<struct OpTag>;          // an op of one Graph
+using GraphId = Id<struct GraphTag>;    // a graph of one Module
+using StateId = Id<struct StateTag>;    // a state of one Module
+using LayerId = Id<struct LayerTag>;    // a model layer, in model order; stages are cut between
+using RegionId = Id<struct RegionTag>;  // a recompute region
+using StageId = Id<struct StageTag>;    // a pipeline stage, in model order
+using RankId = Id<struct RankTag>;      // a device of the mesh
 using MicrobatchId = Id<struct MicrobatchTag>;
 using FragmentId = Id<struct FragmentTag>;  // an entry of Program::fragments
 using BufferId = Id<struct BufferTag>;      // a buffer of one rank's program
@@ -38,11 +39,21 @@ struct Quantity {
   constexpr Quantity() = default;
   constexpr explicit Quantity(Number v) : value(v) {}
   friend constexpr auto operator<=>(Quantity, Quantity) = default;
-  friend constexpr Quantity operator+(Quantity a, Quantity b) { return Quantity(a.value + b.value); }
-  friend constexpr Quantity operator-(Quantity a, Quantity b) { return Quantity(a.value - b.value); }
+  friend constexpr Quantity operator+(Quantity a, Quantity b) {
+    return Quantity(a.value + b.value);
+  }
+  friend constexpr Quantity operator-(Quantity a, Quantity b) {
+    return Quantity(a.value - b.value);
+  }
   friend constexpr Quantity operator*(Quantity a, Number k) { return Quantity(a.value * k); }
-  Quantity& operator+=(Quantity b) { value += b.value; return *this; }
-  Quantity& operator-=(Quantity b) { value -= b.value; return *this; }
+  Quantity& operator+=(Quantity b) {
+    value += b.value;
+    return *this;
+  }
+  Quantity& operator-=(Quantity b) {
+    value -= b.value;
+    return *this;
+  }
 };
 
 using Bytes = Quantity<struct BytesTag, int64_t>;

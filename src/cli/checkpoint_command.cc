@@ -20,12 +20,13 @@ void add_checkpoint(CLI::App& app) {
     fmt::print("{}: step {}\n{}", reader.path(), reader.step(), reader.run_state().dump_pretty());
     for (const std::string& group : reader.groups()) {
       for (const checkpoint::TensorSpec& tensor : reader.tensors(group)) {
-        fmt::print("{:<10} {:<4} {:<18} {}\n", group, dtype_name(tensor.dtype), checkpoint::shape_text(tensor.shape),
-                   tensor.name);
+        fmt::print("{:<10} {:<4} {:<18} {}\n", group, dtype_name(tensor.dtype),
+                   checkpoint::shape_text(tensor.shape), tensor.name);
       }
     }
   });
-  CLI::App* verify = command->add_subcommand("verify", "Read the newest checkpoint whole and check every checksum");
+  CLI::App* verify = command->add_subcommand(
+      "verify", "Read the newest checkpoint whole and check every checksum");
   verify->add_option("run", *run, "The run folder")->required();
   verify->callback([latest] {
     const checkpoint::CheckpointReader reader = latest();

@@ -11,9 +11,11 @@ namespace {
 
 void print_info(const std::string& prefix) {
   const data::IndexedInfo info = data::indexed_info(posix_fs(), prefix);
-  fmt::print("{}: {} tokens of type {} in {} sequences and {} documents, the longest of {} tokens; tokens from {} to {}\n",
-             prefix, info.tokens, data::token_type_name(info.type), info.sequences, info.documents,
-             info.longest_document, info.range.min, info.range.max);
+  fmt::print(
+      "{}: {} tokens of type {} in {} sequences and {} documents, the longest of {} tokens; tokens "
+      "from {} to {}\n",
+      prefix, info.tokens, data::token_type_name(info.type), info.sequences, info.documents,
+      info.longest_document, info.range.min, info.range.max);
 }
 
 }  // namespace
@@ -27,10 +29,12 @@ void add_data(CLI::App& app) {
   auto options = std::make_shared<Options>();
   CLI::App* build = command->add_subcommand("build", "Write a text file's bytes as tokens");
   build->add_option("file", options->file, "The text")->required();
-  build->add_option("-o,--output", options->prefix, "PREFIX of PREFIX.bin and PREFIX.idx")->required();
-  const std::map<std::string, data::DocumentSplit> splits = {{"none", data::DocumentSplit::kNone},
-                                                             {"lines", data::DocumentSplit::kLines},
-                                                             {"paragraphs", data::DocumentSplit::kBlankLines}};
+  build->add_option("-o,--output", options->prefix, "PREFIX of PREFIX.bin and PREFIX.idx")
+      ->required();
+  const std::map<std::string, data::DocumentSplit> splits = {
+      {"none", data::DocumentSplit::kNone},
+      {"lines", data::DocumentSplit::kLines},
+      {"paragraphs", data::DocumentSplit::kBlankLines}};
   build->add_option("--documents", options->split, "Where documents end: none, lines or paragraphs")
       ->check(one_of({"none", "lines", "paragraphs"}));
   build->callback([options, splits] {

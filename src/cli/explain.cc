@@ -37,10 +37,12 @@ std::string unknown_words(const CLI::App& command) {
   for (const std::string& word : command.remaining(true)) {
     if (!starts_with(word, "-")) continue;
     const std::string name = word.substr(0, word.find('='));
-    findings.push_back(fmt::format("{}: unknown option{}", name, did_you_mean(name, option_names(command))));
+    findings.push_back(
+        fmt::format("{}: unknown option{}", name, did_you_mean(name, option_names(command))));
   }
   if (findings.empty()) {
-    for (const std::string& word : command.remaining(true)) findings.push_back(fmt::format("'{}' is one argument too many", word));
+    for (const std::string& word : command.remaining(true))
+      findings.push_back(fmt::format("'{}' is one argument too many", word));
   }
   return join(findings, "\n");
 }
@@ -62,7 +64,8 @@ CLI::Validator one_of(std::vector<std::string> names) {
   return CLI::Validator(
       [names](std::string& text) {
         if (std::find(names.begin(), names.end(), text) != names.end()) return std::string();
-        return fmt::format("must be one of {}, is '{}'{}", join(names, ", "), text, did_you_mean(text, names));
+        return fmt::format("must be one of {}, is '{}'{}", join(names, ", "), text,
+                           did_you_mean(text, names));
       },
       "");
 }
@@ -75,13 +78,15 @@ std::string explain(const CLI::App& app, const CLI::ParseError& error, const std
   if (!subcommands.empty() && command.get_subcommands().empty()) {
     const std::vector<std::string> words = command.remaining(true);
     const std::string word = !words.empty() ? words.front() : &command == &app ? first : "";
-    text = word.empty() ? fmt::format("a subcommand is missing; it must be one of {}", join(subcommands, ", "))
-                        : fmt::format("'{}' is no subcommand{}; known are {}", word, did_you_mean(word, subcommands),
-                                      join(subcommands, ", "));
+    text = word.empty() ? fmt::format("a subcommand is missing; it must be one of {}",
+                                      join(subcommands, ", "))
+                        : fmt::format("'{}' is no subcommand{}; known are {}", word,
+                                      did_you_mean(word, subcommands), join(subcommands, ", "));
   }
-  const std::string path = &command == &app ? "" : command.get_parent() == &app
-                                                       ? command.get_name() + " "
-                                                       : command.get_parent()->get_name() + " " + command.get_name() + " ";
+  const std::string path = &command == &app ? ""
+                           : command.get_parent() == &app
+                               ? command.get_name() + " "
+                               : command.get_parent()->get_name() + " " + command.get_name() + " ";
   return fmt::format("{}\n(meshwright {}--help explains all)", text, path);
 }
 

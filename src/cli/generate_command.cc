@@ -7,7 +7,8 @@
 namespace mw::cli {
 
 void add_generate(CLI::App& app) {
-  CLI::App* command = app.add_subcommand("generate", "Continue a prompt with the newest checkpoint of a run");
+  CLI::App* command =
+      app.add_subcommand("generate", "Continue a prompt with the newest checkpoint of a run");
   struct Options {
     std::string run, prompt;
     train::GenerateOptions generate;
@@ -15,12 +16,16 @@ void add_generate(CLI::App& app) {
   auto options = std::make_shared<Options>();
   command->add_option("run", options->run, "The run folder")->required();
   command->add_option("--prompt", options->prompt, "Text to continue")->required();
-  command->add_option("--tokens", options->generate.tokens, "How many tokens to add")->check(at_least(1));
-  command->add_option("--temperature", options->generate.temperature, "0: always the likeliest token")
+  command->add_option("--tokens", options->generate.tokens, "How many tokens to add")
+      ->check(at_least(1));
+  command
+      ->add_option("--temperature", options->generate.temperature, "0: always the likeliest token")
       ->check(at_least(0));
   command->add_option("--seed", options->generate.seed, "Seed of the draws");
-  command->callback(
-      [options] { fmt::print("{}\n", train::generate(posix_fs(), options->run, options->prompt, options->generate)); });
+  command->callback([options] {
+    fmt::print("{}\n",
+               train::generate(posix_fs(), options->run, options->prompt, options->generate));
+  });
 }
 
 }  // namespace mw::cli

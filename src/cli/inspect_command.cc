@@ -14,32 +14,34 @@ struct InspectOptions {
 };
 
 void print_fragment(const pipeline::Fragment& fragment) {
-  fmt::print("fragment '{}', workspace {}\n{}", fragment.name, format_bytes(fragment.workspace.value),
-             ir::to_text(fragment.graph));
+  fmt::print("fragment '{}', workspace {}\n{}", fragment.name,
+             format_bytes(fragment.workspace.value), ir::to_text(fragment.graph));
   for (size_t v = 0; v < fragment.graph.values.size(); ++v) {
     const ValueId value(static_cast<int64_t>(v));
-    fmt::print("  {} : {} of {}\n", fragment.graph.label(value), sharding::to_string(fragment.shardings[v]),
-               ir::to_string(fragment.global_types[v]));
+    fmt::print("  {} : {} of {}\n", fragment.graph.label(value),
+               sharding::to_string(fragment.shardings[v]), ir::to_string(fragment.global_types[v]));
   }
 }
 
 void print_memory(const pipeline::RankProgram& rank) {
-  fmt::print("states {}, step arena {}\n", format_bytes(rank.state_arena.value), format_bytes(rank.arena.value));
+  fmt::print("states {}, step arena {}\n", format_bytes(rank.state_arena.value),
+             format_bytes(rank.arena.value));
   for (const pipeline::Buffer& buffer : rank.buffers) {
     const char* where = buffer.storage.kind == pipeline::Storage::Kind::kState   ? "state"
                         : buffer.storage.kind == pipeline::Storage::Kind::kArena ? "arena"
                         : buffer.storage.kind == pipeline::Storage::Kind::kSlot  ? "slot"
                                                                                  : "view";
-    fmt::print("  {:<5} {:>10} +{:<10} {:<12} {} {}\n", where, buffer.storage.offset, buffer.bytes().value,
-               pipeline::to_string(buffer.category), buffer.name, sharding::to_string(buffer.sharding));
+    fmt::print("  {:<5} {:>10} +{:<10} {:<12} {} {}\n", where, buffer.storage.offset,
+               buffer.bytes().value, pipeline::to_string(buffer.category), buffer.name,
+               sharding::to_string(buffer.sharding));
   }
 }
 
 void inspect(const JobOptions& job_options, const InspectOptions& options) {
   const train::Job job = train::read_job(posix_fs(), job_options.job, job_options.overrides);
   if (options.rank >= job.plan.ranks()) {
-    throw_error("--rank: is {}, but the plan has {} ranks; use 0 to {}", options.rank, job.plan.ranks(),
-                job.plan.ranks() - 1);
+    throw_error("--rank: is {}, but the plan has {} ranks; use 0 to {}", options.rank,
+                job.plan.ranks(), job.plan.ranks() - 1);
   }
   const train::Prepared prepared = train::prepare(job);
   const compile::CompiledPlan& plan = prepared.plan;
@@ -68,8 +70,11 @@ void inspect(const JobOptions& job_options, const InspectOptions& options) {
       const pipeline::Command& command = rank.commands[c];
       std::string operands;
       for (const BufferId id : command.buffers) operands += " " + rank.buffers[id.index()].name;
-      fmt::print("{:>5} {:<8} {:<8} {}{}\n", c, pipeline::to_string(command.kind), pipeline::to_string(command.action),
-                 command.fragment.valid() ? plan.train.fragments[command.fragment.index()].name + ":" : command.name,
+      fmt::print("{:>5} {:<8} {:<8} {}{}\n", c, pipeline::to_string(command.kind),
+                 pipeline::to_string(command.action),
+                 command.fragment.valid()
+                     ? plan.train.fragments[command.fragment.index()].name + ":"
+                     : command.name,
                  operands);
     }
   }
@@ -84,7 +89,8 @@ void add_inspect(CLI::App& app) {
       ->required()
       ->check(one_of({"graph", "fragments", "program", "memory"}));
   auto job = add_job_options(*command);
-  command->add_option("--rank", options->rank, "Only this rank's program or memory")->check(at_least(0));
+  command->add_option("--rank", options->rank, "Only this rank's program or memory")
+      ->check(at_least(0));
   command->callback([job, options] { inspect(*job, *options); });
 }
 

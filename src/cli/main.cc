@@ -21,8 +21,10 @@ int report(const char* prefix, const std::exception& error, int code) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  CLI::App app("meshwright compiles a training step for every rank of a cluster, proves it sound and runs it.",
-               "meshwright");
+  CLI::App app(
+      "meshwright compiles a training step for every rank of a cluster, proves it sound and runs "
+      "it.",
+      "meshwright");
   app.require_subcommand(1);
   app.set_help_all_flag("--help-all", "Help of every subcommand");
   mw::cli::add_train(app);

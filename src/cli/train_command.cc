@@ -17,8 +17,10 @@ struct TrainOptions {
 
 void train_job(const JobOptions& job_options, const TrainOptions& options) {
   FileSystem& fs = posix_fs();
-  train::Job job = train::read_job(fs, job_options.job, job_options.overrides, train::Corpus::kChecked);
-  if (options.run.resume) job = train::read_run(fs, *options.run.resume, job, job_options.overrides);
+  train::Job job =
+      train::read_job(fs, job_options.job, job_options.overrides, train::Corpus::kChecked);
+  if (options.run.resume)
+    job = train::read_run(fs, *options.run.resume, job, job_options.overrides);
   const train::RunSummary summary = train::run(fs, job, options.run, [&](const std::string& line) {
     if (options.quiet) return;
     fmt::print(options.json ? stderr : stdout, "{}\n", line);
@@ -42,18 +44,26 @@ void train_job(const JobOptions& job_options, const TrainOptions& options) {
 }  // namespace
 
 void add_train(CLI::App& app) {
-  CLI::App* command = app.add_subcommand("train", "Train a job under a plan, on ranks that are threads of this process");
+  CLI::App* command = app.add_subcommand(
+      "train", "Train a job under a plan, on ranks that are threads of this process");
   auto job = add_job_options(*command);
   auto options = std::make_shared<TrainOptions>();
-  command->add_option("--steps", options->run.steps, "Number of the last step (default: the job's horizon)")
+  command
+      ->add_option("--steps", options->run.steps,
+                   "Number of the last step (default: the job's horizon)")
       ->check(at_least(1));
-  command->add_option("--run-dir", options->run.run_dir, "Folder for metrics, trace and checkpoints (default: runs/<job>)");
-  command->add_option("--resume", options->run.resume, "Go on with a run, under this or any other plan");
-  command->add_option("--init", options->run.init, "Start from the weights of a safetensors file (Hugging Face names)");
-  command->add_option("--threads-per-rank", options->run.threads_per_rank,
-                      "Threads of every rank (default: cores / ranks, at least 1)")
+  command->add_option("--run-dir", options->run.run_dir,
+                      "Folder for metrics, trace and checkpoints (default: runs/<job>)");
+  command->add_option("--resume", options->run.resume,
+                      "Go on with a run, under this or any other plan");
+  command->add_option("--init", options->run.init,
+                      "Start from the weights of a safetensors file (Hugging Face names)");
+  command
+      ->add_option("--threads-per-rank", options->run.threads_per_rank,
+                   "Threads of every rank (default: cores / ranks, at least 1)")
       ->check(at_least(0));
-  command->add_flag("--json", options->json, "The last line of standard output is one object with the results");
+  command->add_flag("--json", options->json,
+                    "The last line of standard output is one object with the results");
   command->add_flag("--quiet", options->quiet, "No progress lines");
   command->callback([job, options] { train_job(*job, *options); });
 }

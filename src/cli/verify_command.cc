@@ -14,15 +14,17 @@ void print_verification(const compile::CompiledPlan& plan, const pipeline::Verif
              plan.train.fragments.size(), plan.train.channels.size());
   for (size_t r = 0; r < proved.ranks.size(); ++r) {
     const pipeline::RankFigures& figures = proved.ranks[r];
-    fmt::print("pipeline rank {}: states {}, step arena {}; {} instructions and {} sent a step\n", r,
-               format_bytes(figures.state_bytes.value), format_bytes(figures.arena_peak.value), figures.instructions,
-               format_bytes(figures.bytes_sent.value));
+    fmt::print("pipeline rank {}: states {}, step arena {}; {} instructions and {} sent a step\n",
+               r, format_bytes(figures.state_bytes.value), format_bytes(figures.arena_peak.value),
+               figures.instructions, format_bytes(figures.bytes_sent.value));
     for (const auto& [category, bytes] : figures.peak_by_category) {
       fmt::print("  {:<14} {:>12}\n", pipeline::to_string(category), format_bytes(bytes.value));
     }
     for (const auto& [group, bytes] : figures.bytes_by_group) {
       fmt::print("  sent over {:<4} {:>12} in {} operations\n", group, format_bytes(bytes.value),
-                 figures.collectives_by_group.contains(group) ? figures.collectives_by_group.at(group) : 0);
+                 figures.collectives_by_group.contains(group)
+                     ? figures.collectives_by_group.at(group)
+                     : 0);
     }
   }
 }
@@ -30,8 +32,8 @@ void print_verification(const compile::CompiledPlan& plan, const pipeline::Verif
 }  // namespace
 
 void add_verify(CLI::App& app) {
-  CLI::App* command =
-      app.add_subcommand("verify", "Compile a job under a plan, prove its programs, print memory; run nothing");
+  CLI::App* command = app.add_subcommand(
+      "verify", "Compile a job under a plan, prove its programs, print memory; run nothing");
   auto job = add_job_options(*command);
   command->callback([job] {
     const train::Job read = train::read_job(posix_fs(), job->job, job->overrides);

@@ -14,9 +14,14 @@ using pipeline::ActionKind;
 // Runs the schedule in units of time and counts what every channel holds.
 class SlotCounter {
  public:
-  SlotCounter(const pipeline::Schedule& schedule, const std::vector<StageCode>& stages, const ChannelPlan& plan)
-      : schedule_(schedule), stages_(stages), plan_(plan), next_(schedule.ranks.size(), 0),
-        held_(plan.channels.size(), 0), most_(plan.channels.size(), 1) {
+  SlotCounter(const pipeline::Schedule& schedule, const std::vector<StageCode>& stages,
+              const ChannelPlan& plan)
+      : schedule_(schedule),
+        stages_(stages),
+        plan_(plan),
+        next_(schedule.ranks.size(), 0),
+        held_(plan.channels.size(), 0),
+        most_(plan.channels.size(), 1) {
     for (size_t s = 0; s < stages.size(); ++s) find_last_readers(s);
   }
 
@@ -42,7 +47,9 @@ class SlotCounter {
   }
 
  private:
-  const StageCode& code(const Action& action) const { return stages_[static_cast<size_t>(action.stage.value)]; }
+  const StageCode& code(const Action& action) const {
+    return stages_[static_cast<size_t>(action.stage.value)];
+  }
 
   // The kind of action that reads a received value last.
   void find_last_readers(size_t s) {
@@ -63,7 +70,8 @@ class SlotCounter {
   bool can_run(const Action& action) const {
     for (const PortSource& source : code(action).fragments.at(action.kind).inputs) {
       if (source.kind != PortSource::Kind::kReceive) continue;
-      if (published_.count({received_key(action, source.crossing), action.first}) == 0) return false;
+      if (published_.count({received_key(action, source.crossing), action.first}) == 0)
+        return false;
     }
     return true;
   }
@@ -79,7 +87,8 @@ class SlotCounter {
   void release(const Action& action) {
     for (const auto& [crossing, kind] : last_reader_[static_cast<size_t>(action.stage.value)]) {
       if (kind != action.kind) continue;
-      if (const int32_t c = plan_.find(received_key(action, crossing)); c >= 0) --held_[static_cast<size_t>(c)];
+      if (const int32_t c = plan_.find(received_key(action, crossing)); c >= 0)
+        --held_[static_cast<size_t>(c)];
     }
     // What was sent in this unit can be read from the next one on.
     published_.insert(pending_.begin(), pending_.end());
@@ -106,7 +115,8 @@ int64_t ChannelPlan::sequence(int32_t channel, int32_t microbatch) const {
   return sequences[static_cast<size_t>(channel)].at(microbatch);
 }
 
-ChannelPlan plan_channels(const pipeline::Schedule& schedule, const std::vector<StageCode>& stages) {
+ChannelPlan plan_channels(const pipeline::Schedule& schedule,
+                          const std::vector<StageCode>& stages) {
   ChannelPlan plan;
   const std::vector<int32_t>& rank_of = schedule.placement.rank_of_stage;
   for (size_t s = 0; s < stages.size(); ++s) {
@@ -123,7 +133,8 @@ ChannelPlan plan_channels(const pipeline::Schedule& schedule, const std::vector<
         channel.from = rank_of[s];
         channel.to = rank_of[receiver];
         channel.type = fragment.fragment.graph.type(port.value);
-        plan.ids[{to.whole, StageId(static_cast<int64_t>(s)), to.peer}] = static_cast<int32_t>(plan.channels.size());
+        plan.ids[{to.whole, StageId(static_cast<int64_t>(s)), to.peer}] =
+            static_cast<int32_t>(plan.channels.size());
         plan.channels.push_back(std::move(channel));
         std::map<int32_t, int64_t> sequence;
         for (const Action& action : schedule.ranks[static_cast<size_t>(rank_of[s])]) {

@@ -1,4 +1,5 @@
-// The channels of a program: one for every value that goes from a stage on one pipeline rank to a stage on another.
+// The channels of a program: one for every value that goes from a stage on one pipeline rank to a
+// stage on another.
 #pragma once
 
 #include <compare>
@@ -19,14 +20,15 @@ struct ChannelKey {
 struct ChannelPlan {
   std::vector<pipeline::Channel> channels;
   std::map<ChannelKey, int32_t> ids;
-  std::vector<std::map<int32_t, int64_t>> sequences;  // [channel] microbatch -> place in the producer's order
+  std::vector<std::map<int32_t, int64_t>>
+      sequences;  // [channel] microbatch -> place in the producer's order
 
   int32_t find(const ChannelKey& key) const;  // -1: both stages are on one rank
   int64_t sequence(int32_t channel, int32_t microbatch) const;
 };
 
-// Slots: as many as hold a value at one time when every action takes one unit of time and no producer has to wait for a
-// slot, so that slots never slow the schedule down.
+// Slots: as many as hold a value at one time when every action takes one unit of time and no
+// producer has to wait for a slot, so that slots never slow the schedule down.
 ChannelPlan plan_channels(const pipeline::Schedule& schedule, const std::vector<StageCode>& stages);
 
 }  // namespace mw::compile

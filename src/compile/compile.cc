@@ -43,17 +43,21 @@ class Compiler {
   // Partitions a whole graph stage by stage. Folds accumulations into the products that make them.
   std::vector<LocalStage> stages_of(const ir::Graph& whole) {
     const ResolvedPlan& plan = result_.plan;
-    const auto strategy = [&plan](LayerId layer) -> const sharding::Strategy& { return plan.strategy(layer); };
+    const auto strategy = [&plan](LayerId layer) -> const sharding::Strategy& {
+      return plan.strategy(layer);
+    };
     const cluster::Mesh& mesh = plan.stages.front().mesh;
-    std::vector<StageGraph> cuts = cut(whole, plan.stage_of_layer, static_cast<int32_t>(plan.stages.size()));
+    std::vector<StageGraph> cuts =
+        cut(whole, plan.stage_of_layer, static_cast<int32_t>(plan.stages.size()));
     GivenShardings given = partition::given_shardings(whole, result_.module, mesh, strategy);
     settle_boundaries(whole, cuts, given, strategy);
     std::vector<LocalStage> stages;
     for (StageGraph& stage : cuts) {
       GivenShardings of_stage;
       for (const ValueId v : stage.whole) of_stage.push_back(given[v.index()]);
-      const Partitioned partitioned = partition::partition(
-          {stage.graph, result_.module, plan.stages[stage.stage.index()].mesh, strategy, std::move(of_stage)});
+      const Partitioned partitioned =
+          partition::partition({stage.graph, result_.module, plan.stages[stage.stage.index()].mesh,
+                                strategy, std::move(of_stage)});
       LocalStage made;
       for (const Crossing& crossing : stage.receives) {
         made.ports.receives.push_back(partitioned.main_version[crossing.value.index()]);
@@ -79,20 +83,23 @@ class Compiler {
   }
 
   // Weights, accumulators and metrics of every rank, from the training stages.
-  void make_states(const std::vector<LocalStage>& stages, const std::vector<int32_t>& rank_of_stage, int64_t ranks) {
+  void make_states(const std::vector<LocalStage>& stages, const std::vector<int32_t>& rank_of_stage,
+                   int64_t ranks) {
     uses_.resize(static_cast<size_t>(ranks));
     for (size_t s = 0; s < stages.size(); ++s) {
       const auto rank = static_cast<size_t>(rank_of_stage[s]);
       for (const ir::Input& input : stages[s].local.graph.inputs) {
         if (!input.state.valid()) continue;
         const LocalGraph::Made made = stages[s].local.like(input.value);
-        uses_[rank].emplace(input.state, StateUse{input.state, made.global, made.local, made.sharding});
+        uses_[rank].emplace(input.state,
+                            StateUse{input.state, made.global, made.local, made.sharding});
       }
     }
     for (size_t rank = 0; rank < uses_.size(); ++rank) {
       std::vector<StateUse> list, metrics;
       for (const auto& [state, use] : uses_[rank]) {
-        (result_.module.state(state).kind == ir::StateKind::kMetric ? metrics : list).push_back(use);
+        (result_.module.state(state).kind == ir::StateKind::kMetric ? metrics : list)
+            .push_back(use);
       }
       result_.groups.push_back(make_flat_groups(list, result_.plan.plan, result_.module));
       metrics_.push_back(std::move(metrics));
@@ -101,7 +108,8 @@ class Compiler {
   void add_metric(size_t rank, const StateUse& use) { metrics_[rank].push_back(use); }
   void make_tables() {
     for (size_t rank = 0; rank < metrics_.size(); ++rank) {
-      result_.states.push_back(make_state_table(result_.groups[rank], metrics_[rank], result_.plan.plan, result_.module));
+      result_.states.push_back(make_state_table(result_.groups[rank], metrics_[rank],
+                                                result_.plan.plan, result_.module));
     }
   }
 
@@ -113,9 +121,10 @@ class Compiler {
     code.sends = stage.cut.sends;
     code.results = std::move(results);
     const StagePorts ports = moved_ports(stage.ports, zero.moved);
-    std::vector<StageFragment> fragments =
-        split(zero.local, ports, result_.module, kinds, fmt::format("stage {}", stage.cut.stage.value));
-    for (size_t i = 0; i < kinds.size(); ++i) code.fragments.emplace(kinds[i], std::move(fragments[i]));
+    std::vector<StageFragment> fragments = split(zero.local, ports, result_.module, kinds,
+                                                 fmt::format("stage {}", stage.cut.stage.value));
+    for (size_t i = 0; i < kinds.size(); ++i)
+      code.fragments.emplace(kinds[i], std::move(fragments[i]));
     return code;
   }
 
@@ -134,7 +143,8 @@ class Compiler {
           first = std::min(first, other);
         }
       }
-      if (holders > 1) context.held_elsewhere.emplace_back(group.members[0].parameter, first == rank);
+      if (holders > 1)
+        context.held_elsewhere.emplace_back(group.members[0].parameter, first == rank);
     }
     return context;
   }
@@ -143,9 +153,10 @@ class Compiler {
   const cluster::Mesh& stage_mesh() const { return result_.plan.stages.front().mesh; }
 
  private:
-  // Values that cross between stages need one sharding on both sides. Where no annotation gives it, it is the one that the
-  // partitioner chooses in the whole graph.
-  void settle_boundaries(const ir::Graph& whole, const std::vector<StageGraph>& cuts, GivenShardings& given,
+  // Values that cross between stages need one sharding on both sides. Where no annotation gives it,
+  // it is the one that the partitioner chooses in the whole graph.
+  void settle_boundaries(const ir::Graph& whole, const std::vector<StageGraph>& cuts,
+                         GivenShardings& given,
                          const std::function<const sharding::Strategy&(LayerId)>& strategy) const {
     std::set<ValueId> open;
     for (const StageGraph& stage : cuts) {
@@ -154,7 +165,8 @@ class Compiler {
       }
     }
     if (open.empty()) return;
-    const Partitioned all = partition::partition({whole, result_.module, stage_mesh(), strategy, given});
+    const Partitioned all =
+        partition::partition({whole, result_.module, stage_mesh(), strategy, given});
     for (const ValueId v : open) {
       given[v.index()] = all.shardings[all.main_version[v.index()].index()].without_partial();
     }
@@ -198,9 +210,11 @@ void differentiate(ir::Module& module, Recompute recompute) {
 std::vector<ActionKind> kinds_of(const pipeline::Schedule& schedule) {
   std::vector<ActionKind> kinds;
   for (const ActionKind kind : {ActionKind::kF, ActionKind::kI, ActionKind::kW, ActionKind::kB}) {
-    const bool there = std::any_of(schedule.ranks.begin(), schedule.ranks.end(), [&](const auto& actions) {
-      return std::any_of(actions.begin(), actions.end(), [&](const pipeline::Action& a) { return a.kind == kind; });
-    });
+    const bool there =
+        std::any_of(schedule.ranks.begin(), schedule.ranks.end(), [&](const auto& actions) {
+          return std::any_of(actions.begin(), actions.end(),
+                             [&](const pipeline::Action& a) { return a.kind == kind; });
+        });
     if (there) kinds.push_back(kind);
   }
   return kinds;
@@ -208,13 +222,15 @@ std::vector<ActionKind> kinds_of(const pipeline::Schedule& schedule) {
 
 pipeline::Schedule forward_only(pipeline::Schedule schedule) {
   for (auto& actions : schedule.ranks) {
-    std::erase_if(actions, [](const pipeline::Action& action) { return action.kind != ActionKind::kF; });
+    std::erase_if(actions,
+                  [](const pipeline::Action& action) { return action.kind != ActionKind::kF; });
   }
   return schedule;
 }
 
 pipeline::Schedule schedule_of(const Plan& plan) {
-  return pipeline::make_schedule({plan.schedule, static_cast<int32_t>(plan.pp), static_cast<int32_t>(plan.chunks),
+  return pipeline::make_schedule({plan.schedule, static_cast<int32_t>(plan.pp),
+                                  static_cast<int32_t>(plan.chunks),
                                   static_cast<int32_t>(plan.microbatches)});
 }
 
@@ -222,16 +238,17 @@ pipeline::Schedule schedule_of(const Plan& plan) {
 ir::Graph loss_graph(const ir::Module& model, const ir::Module& trained) {
   ir::Graph graph = *model.find_graph("microbatch");
   for (const StateId weight : model.parameters()) {
-    MW_CHECK(model.state(weight).name == trained.state(weight).name, "evaluation has weight {} where training has {}",
-             model.state(weight).name, trained.state(weight).name);
+    MW_CHECK(model.state(weight).name == trained.state(weight).name,
+             "evaluation has weight {} where training has {}", model.state(weight).name,
+             trained.state(weight).name);
   }
   const auto loss = std::find_if(graph.outputs.begin(), graph.outputs.end(),
                                  [&](ValueId v) { return graph.value(v).name == "loss_sum"; });
   MW_CHECK(loss != graph.outputs.end(), "the model has no output loss_sum");
   const StateId state = *trained.find_state("loss");
   const ValueId accumulator = graph.add_input(graph.type(*loss), "state/loss", state);
-  ir::Op op = make_op(ir::OpKind::kAccumulate, ir::NoAttrs{}, {accumulator, *loss}, ir::Work::kForward,
-                      graph.op(graph.value(*loss).producer).layer);
+  ir::Op op = make_op(ir::OpKind::kAccumulate, ir::NoAttrs{}, {accumulator, *loss},
+                      ir::Work::kForward, graph.op(graph.value(*loss).producer).layer);
   const OpId id = graph.add_op(std::move(op), {graph.type(*loss)});
   graph.updates = {{state, graph.op(id).results[0]}};
   graph.outputs.clear();
@@ -239,8 +256,9 @@ ir::Graph loss_graph(const ir::Module& model, const ir::Module& trained) {
   return graph;
 }
 
-pipeline::Program lower_all(const std::string& name, Compiler& compiler, const pipeline::Schedule& schedule,
-                            const std::vector<StageCode>& codes, const std::vector<StateFragment>& last) {
+pipeline::Program lower_all(const std::string& name, Compiler& compiler,
+                            const pipeline::Schedule& schedule, const std::vector<StageCode>& codes,
+                            const std::vector<StateFragment>& last) {
   const CompiledPlan& result = compiler.result();
   return lower({name, result.plan.mesh, result.module, schedule, codes, result.states, last});
 }
@@ -263,7 +281,8 @@ CompiledPlan compile(const CompileRequest& request) {
   compiler.make_states(stages, rank_of, plan.pp);
   compiler.make_tables();
 
-  const auto codes_of = [&](const std::vector<LocalStage>& all, const std::vector<ActionKind>& kinds) {
+  const auto codes_of = [&](const std::vector<LocalStage>& all,
+                            const std::vector<ActionKind>& kinds) {
     std::vector<StageCode> codes;
     for (size_t s = 0; s < all.size(); ++s) {
       codes.push_back(compiler.code_of(all[s], static_cast<size_t>(rank_of[s]), kinds));
@@ -275,15 +294,18 @@ CompiledPlan compile(const CompileRequest& request) {
     const UpdateContext context = compiler.update_context(rank, request.optimizer);
     updates.push_back(build_update(context));
     reports.push_back(build_report(context));
-    inits.push_back(build_init(context.groups, plan, compiler.result().module, compiler.stage_mesh()));
+    inits.push_back(
+        build_init(context.groups, plan, compiler.result().module, compiler.stage_mesh()));
   }
   CompiledPlan& result = compiler.result();
-  result.train = lower_all("train", compiler, schedule, codes_of(stages, kinds_of(schedule)), updates);
+  result.train =
+      lower_all("train", compiler, schedule, codes_of(stages, kinds_of(schedule)), updates);
   result.init = lower_all("init", compiler, schedule, {}, inits);
   if (request.eval_model != nullptr) {
     const ir::Graph forward = loss_graph(*request.eval_model, result.module);
     const std::vector<LocalStage> eval_stages = compiler.stages_of(forward);
-    result.eval = lower_all("eval", compiler, forward_only(schedule), codes_of(eval_stages, {ActionKind::kF}), reports);
+    result.eval = lower_all("eval", compiler, forward_only(schedule),
+                            codes_of(eval_stages, {ActionKind::kF}), reports);
   }
   return std::move(result);
 }
@@ -312,8 +334,9 @@ CompiledPlan compile_forward(const ir::Module& model, const std::string& output)
   compiler.make_tables();
   const std::vector<StageCode> codes{compiler.code_of(stages[0], 0, {ActionKind::kF}, {output})};
   CompiledPlan& result = compiler.result();
-  result.init = lower_all("init", compiler, schedule, {},
-                          {build_init(result.groups[0], plan, result.module, compiler.stage_mesh())});
+  result.init =
+      lower_all("init", compiler, schedule, {},
+                {build_init(result.groups[0], plan, result.module, compiler.stage_mesh())});
   result.train = lower_all("forward", compiler, schedule, codes, {StateFragment{}});
   return std::move(result);
 }

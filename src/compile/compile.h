@@ -1,7 +1,7 @@
 // The compiler: from a model and a plan to rank programs.
 //
-// differentiate -> recompute -> cut by layer at global shapes -> partition each stage on its mesh -> ZeRO -> fragments ->
-// schedule -> lower. Init, training and evaluation share the states.
+// differentiate -> recompute -> cut by layer at global shapes -> partition each stage on its mesh
+// -> ZeRO -> fragments -> schedule -> lower. Init, training and evaluation share the states.
 #pragma once
 
 #include <optional>
@@ -16,9 +16,11 @@
 namespace mw::compile {
 
 struct CompileRequest {
-  // Graph "microbatch" with the shapes of one microbatch of all data-parallel ranks together, outputs "loss_sum" and possibly others.
+  // Graph "microbatch" with the shapes of one microbatch of all data-parallel ranks together,
+  // outputs "loss_sum" and possibly others.
   const ir::Module& model;
-  // The same without dropout, for evaluation; null: no evaluation program. Its weights are the model's, in the same order.
+  // The same without dropout, for evaluation; null: no evaluation program. Its weights are the
+  // model's, in the same order.
   const ir::Module* eval_model = nullptr;
   Plan plan;
   ModelShape shape;
@@ -37,7 +39,8 @@ struct CompiledPlan {
 // Throws Error with all that is wrong with the plan for this model.
 CompiledPlan compile(const CompileRequest& request);
 
-// A one-rank program that runs the model forward and leaves the output `result` in a state buffer of that name.
+// A one-rank program that runs the model forward and leaves the output `result` in a state buffer
+// of that name.
 CompiledPlan compile_forward(const ir::Module& model, const std::string& result);
 
 }  // namespace mw::compile

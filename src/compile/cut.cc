@@ -65,12 +65,14 @@ class Cutter {
         place(producer, s);
         return local_[s][v.index()];
       }
-      MW_CHECK(static_cast<size_t>(at) != s, "{} is used in stage {} before it is made", whole_.label(v), s);
+      MW_CHECK(static_cast<size_t>(at) != s, "{} is used in stage {} before it is made",
+               whole_.label(v), s);
       here = stage.graph.add_input(value.type, value.name);
       const bool backward = producer.work != ir::Work::kForward;
       const ValueId sent = get(static_cast<size_t>(at), v);
       stage.receives.push_back({here, v, StageId(at), backward});
-      stages_[static_cast<size_t>(at)].sends.push_back({sent, v, StageId(static_cast<int64_t>(s)), backward});
+      stages_[static_cast<size_t>(at)].sends.push_back(
+          {sent, v, StageId(static_cast<int64_t>(s)), backward});
     }
     stage.graph.value(here).logical = value.logical;
     stage.whole.resize(stage.graph.values.size());
@@ -104,7 +106,8 @@ class Cutter {
 
 }  // namespace
 
-std::vector<StageGraph> cut(const ir::Graph& whole, const std::vector<int32_t>& stage_of_layer, int32_t stages) {
+std::vector<StageGraph> cut(const ir::Graph& whole, const std::vector<int32_t>& stage_of_layer,
+                            int32_t stages) {
   return Cutter(whole, stage_of_layer, stages).run();
 }
 

@@ -22,8 +22,8 @@ struct Key {
 };
 
 // The flat state of a group; ranks that share a parameter share the state's name and layout.
-StateId add_flat(ir::Module& module, const std::string& kind, const FlatGroup& group, const std::string& suffix,
-                 ir::StateKind state_kind) {
+StateId add_flat(ir::Module& module, const std::string& kind, const FlatGroup& group,
+                 const std::string& suffix, ir::StateKind state_kind) {
   ir::State state;
   state.name = fmt::format("{}/{}{}", kind, group.name, suffix);
   state.type = ir::make_type(DType::kF32, {group.elements});
@@ -43,16 +43,19 @@ int64_t gradient_shards(const Plan& plan) {
   return plan.zero >= 1 && plan.effective_grad_reduce() == GradReduce::kMicrobatch ? plan.dp : 1;
 }
 
-std::vector<FlatGroup> make_flat_groups(const std::vector<StateUse>& states, const Plan& plan, ir::Module& module) {
+std::vector<FlatGroup> make_flat_groups(const std::vector<StateUse>& states, const Plan& plan,
+                                        ir::Module& module) {
   // Accumulators by parameter, in the order of their uses in the model.
   std::map<StateId, std::vector<const StateUse*>> accumulators;
   std::map<StateId, int> uses_in_model;
   for (const ir::State& state : module.states) {
-    if (state.kind == ir::StateKind::kGradient && state.parameter.valid()) ++uses_in_model[state.parameter];
+    if (state.kind == ir::StateKind::kGradient && state.parameter.valid())
+      ++uses_in_model[state.parameter];
   }
   for (const StateUse& use : states) {
     const ir::State& state = module.state(use.state);
-    if (state.kind == ir::StateKind::kGradient && state.parameter.valid()) accumulators[state.parameter].push_back(&use);
+    if (state.kind == ir::StateKind::kGradient && state.parameter.valid())
+      accumulators[state.parameter].push_back(&use);
   }
   std::map<Key, FlatGroup> groups;
   for (const StateUse& use : states) {
@@ -74,12 +77,15 @@ std::vector<FlatGroup> make_flat_groups(const std::vector<StateUse>& states, con
     group.dp_partial = key.dp_partial;
     group.shared = key.shared.valid();
     if (group.members.empty()) {
-      group.name = group.shared ? state.name : key.layer.valid() ? module.layers[key.layer.index()].name : "model";
+      group.name = group.shared        ? state.name
+                   : key.layer.valid() ? module.layers[key.layer.index()].name
+                                       : "model";
       for (const std::string& axis : key.model_partial) group.name += "/" + axis;
       group.uses.resize(std::max<size_t>(1, list.size()));
     }
     for (size_t u = 0; u < list.size(); ++u) {
-      MW_CHECK(list[u]->sharding.partial == list[0]->sharding.partial, "uses of {} pend over different axes", state.name);
+      MW_CHECK(list[u]->sharding.partial == list[0]->sharding.partial,
+               "uses of {} pend over different axes", state.name);
       group.uses[u].accumulators.push_back(list[u]->state);
     }
     group.members.push_back({use.state, use.global, use.local, use.sharding, group.elements});

@@ -1,6 +1,7 @@
-// Flat groups: the parameters that one pipeline rank holds, laid side by side in 1-D buffers of their tp-local
-// elements, each padded to the norm's block and each group to block * dp. Gradients and moments have the same layout. ZeRO
-// shards these 1-D views over dp; the optimizer, the norm and the data-parallel reduction work on whole groups.
+// Flat groups: the parameters that one pipeline rank holds, laid side by side in 1-D buffers of
+// their tp-local elements, each padded to the norm's block and each group to block * dp. Gradients
+// and moments have the same layout. ZeRO shards these 1-D views over dp; the optimizer, the norm
+// and the data-parallel reduction work on whole groups.
 #pragma once
 
 #include <optional>
@@ -27,27 +28,29 @@ struct GroupMember {
   int64_t offset = 0;  // elements in the group
 };
 
-// One accumulator buffer of a group. A parameter that several layers use has a group of its own and one accumulator
-// a use, in model order; all other groups have one, which holds the accumulators of all members.
+// One accumulator buffer of a group. A parameter that several layers use has a group of its own and
+// one accumulator a use, in model order; all other groups have one, which holds the accumulators of
+// all members.
 struct GroupUse {
   std::vector<StateId> accumulators;  // [member]; the use of another rank is not in the list
   StateId state;                      // flat gradient, of the extended module
 };
 
 struct FlatGroup {
-  std::string name;                  // "h.0", "h.0/tp" (gradients pending over tp), or a shared parameter's name
+  std::string name;  // "h.0", "h.0/tp" (gradients pending over tp), or a shared parameter's name
   std::vector<GroupMember> members;
-  int64_t elements = 0;              // padded; all dp shards together
-  sharding::Axes model_partial;      // axes other than dp over which the gradients are pending
-  bool dp_partial = false;           // the gradients are pending over dp
-  bool shared = false;               // its parameter is used in several layers
+  int64_t elements = 0;          // padded; all dp shards together
+  sharding::Axes model_partial;  // axes other than dp over which the gradients are pending
+  bool dp_partial = false;       // the gradients are pending over dp
+  bool shared = false;           // its parameter is used in several layers
   std::vector<GroupUse> uses;
   StateId weight, moment, variance;  // flat states of the extended module
 };
 
-// Groups of a pipeline rank. `states` has every weight and accumulator of its stages once. Appends the flat states to
-// `module`, named "weight/<group>", "grad/…", "m/…", "v/…".
-std::vector<FlatGroup> make_flat_groups(const std::vector<StateUse>& states, const Plan& plan, ir::Module& module);
+// Groups of a pipeline rank. `states` has every weight and accumulator of its stages once. Appends
+// the flat states to `module`, named "weight/<group>", "grad/…", "m/…", "v/…".
+std::vector<FlatGroup> make_flat_groups(const std::vector<StateUse>& states, const Plan& plan,
+                                        ir::Module& module);
 
 // How many shards a flat state of this kind is split into over dp.
 int64_t weight_shards(const Plan& plan);

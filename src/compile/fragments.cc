@@ -28,8 +28,9 @@ bool belongs(const ir::Op& op, ActionKind kind) {
 // Costs nothing and shares its operand's memory.
 bool is_alias(const ir::Op& op) { return op.kind == OpKind::kReshape || op.kind == OpKind::kView; }
 
-// Made anew by a later part that reads it, rather than saved: an alias, or an elementwise op or norm whose operands the
-// backward pass saves anyway. Same kernel, same operands, same bits; costs one pass over memory.
+// Made anew by a later part that reads it, rather than saved: an alias, or an elementwise op or
+// norm whose operands the backward pass saves anyway. Same kernel, same operands, same bits; costs
+// one pass over memory.
 bool is_remade(const ir::Op& op) {
   switch (op.kind) {
     case OpKind::kBiasGelu:
@@ -46,12 +47,18 @@ class Splitter {
  public:
   Splitter(const LocalGraph& stage, const StagePorts& ports, const ir::Module& module,
            const std::vector<ActionKind>& kinds, const std::string& name)
-      : stage_(stage), ports_(ports), module_(module), kinds_(kinds), name_(name), part_(stage.graph.ops.size()),
+      : stage_(stage),
+        ports_(ports),
+        module_(module),
+        kinds_(kinds),
+        name_(name),
+        part_(stage.graph.ops.size()),
         saved_(kinds.size()) {
     for (size_t o = 0; o < stage.graph.ops.size(); ++o) {
       const auto kind = std::find_if(kinds.begin(), kinds.end(),
                                      [&](ActionKind k) { return belongs(stage.graph.ops[o], k); });
-      MW_CHECK(kind != kinds.end(), "{}: {} belongs to no fragment", name, ir::op_name(stage.graph.ops[o].kind));
+      MW_CHECK(kind != kinds.end(), "{}: {} belongs to no fragment", name,
+               ir::op_name(stage.graph.ops[o].kind));
       part_[o] = static_cast<size_t>(kind - kinds.begin());
     }
     for (size_t p = 0; p < kinds.size(); ++p) find_saved(p);
@@ -80,14 +87,16 @@ class Splitter {
       for (const ValueId operand : op.operands) need_saved(p, operand);
       return;
     }
-    MW_CHECK(part_[producer.index()] < p, "{}: {} is read before the part that makes it", name_, stage_.graph.label(v));
+    MW_CHECK(part_[producer.index()] < p, "{}: {} is read before the part that makes it", name_,
+             stage_.graph.label(v));
     saved_[part_[producer.index()]].insert(v);
     last_reader_[v] = std::max(last_reader_[v], p);
   }
   // Only the main result of a norm: its mean and rstd are small, and saved.
   bool remade(ValueId v) const {
     const ir::Value& value = stage_.graph.value(v);
-    return value.producer.valid() && value.result == 0 && is_remade(stage_.graph.op(value.producer));
+    return value.producer.valid() && value.result == 0 &&
+           is_remade(stage_.graph.op(value.producer));
   }
   size_t part_of_value(ValueId v) const {
     const OpId producer = stage_.graph.value(v).producer;
@@ -142,7 +151,8 @@ class Splitter {
   void finish(size_t p) {
     pipeline::Fragment& fragment = made_->fragment;
     for (const ir::StateUpdate& update : local_.graph.updates) {
-      fragment.outputs.push_back({PortKind::kState, update.value, module_.state(update.state).name});
+      fragment.outputs.push_back(
+          {PortKind::kState, update.value, module_.state(update.state).name});
     }
     fragment.name = local_.graph.name;
     fragment.kind = kinds_[p];
@@ -161,7 +171,8 @@ class Splitter {
 
   std::string label(ValueId v) const { return stage_.graph.label(v); }
 
-  // A value that another stage gets in its own buffer: the value itself where nothing else keeps it.
+  // A value that another stage gets in its own buffer: the value itself where nothing else keeps
+  // it.
   void send(size_t p, size_t crossing) {
     const ValueId v = ports_.sends[crossing];
     PortSource source;
@@ -171,13 +182,15 @@ class Splitter {
   }
   ValueId own_copy(size_t p, ValueId v) {
     const bool output_already =
-        std::count(local_.graph.outputs.begin(), local_.graph.outputs.end(), get(v)) > 0 || saved_[p].count(v) > 0;
+        std::count(local_.graph.outputs.begin(), local_.graph.outputs.end(), get(v)) > 0 ||
+        saved_[p].count(v) > 0;
     const OpId producer = stage_.graph.value(v).producer;
     const bool shares = !producer.valid() || is_alias(stage_.graph.op(producer)) ||
                         stage_.graph.op(producer).kind == OpKind::kAccumulate;
     if (!output_already && !shares) return get(v);
     const ir::Op& op = stage_.graph.op(producer.valid() ? producer : OpId(0));
-    return local_.add_op1(make_op(OpKind::kCopy, ir::NoAttrs{}, {get(v)}, op.work, op.layer), stage_.like(v));
+    return local_.add_op1(make_op(OpKind::kCopy, ir::NoAttrs{}, {get(v)}, op.work, op.layer),
+                          stage_.like(v));
   }
 
   ValueId get(ValueId v) {
@@ -188,7 +201,8 @@ class Splitter {
     return moved_[v.index()];
   }
 
-  // A clone of the op for this part. Its other results stay its own: what this part reads of them is saved.
+  // A clone of the op for this part. Its other results stay its own: what this part reads of them
+  // is saved.
   void remake(ValueId v) {
     const ir::Op& op = stage_.graph.op(stage_.graph.value(v).producer);
     ir::Op clone = op;
@@ -256,8 +270,8 @@ class Splitter {
   const ir::Module& module_;
   const std::vector<ActionKind>& kinds_;
   const std::string& name_;
-  std::vector<size_t> part_;            // [op] index into kinds
-  std::vector<std::set<ValueId>> saved_;  // [part] values that later parts read
+  std::vector<size_t> part_;               // [op] index into kinds
+  std::vector<std::set<ValueId>> saved_;   // [part] values that later parts read
   std::map<ValueId, size_t> last_reader_;  // part
   StageFragment* made_ = nullptr;
   size_t build_ = 0;  // index of the part in the making
@@ -267,8 +281,9 @@ class Splitter {
 
 }  // namespace
 
-std::vector<StageFragment> split(const LocalGraph& stage, const StagePorts& ports, const ir::Module& module,
-                                 const std::vector<ActionKind>& kinds, const std::string& name) {
+std::vector<StageFragment> split(const LocalGraph& stage, const StagePorts& ports,
+                                 const ir::Module& module, const std::vector<ActionKind>& kinds,
+                                 const std::string& name) {
   return Splitter(stage, ports, module, kinds, name).run();
 }
 

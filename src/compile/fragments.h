@@ -1,4 +1,5 @@
-// Splitting a stage's local graph into fragments: forward, and backward as one (B) or as input and weight gradient (I, W).
+// Splitting a stage's local graph into fragments: forward, and backward as one (B) or as input and
+// weight gradient (I, W).
 #pragma once
 
 #include <vector>
@@ -12,12 +13,12 @@ namespace mw::compile {
 // What a port stands for, so that the lowering can give it a buffer.
 struct PortSource {
   enum class Kind : uint8_t {
-    kState,     // of `state`
-    kData,      // the data input of the port's name
-    kReceive,   // receives[crossing]
-    kSend,      // sends[crossing]
-    kSaved,     // `value` of the stage's local graph
-    kResult,    // results[crossing] of the stage
+    kState,    // of `state`
+    kData,     // the data input of the port's name
+    kReceive,  // receives[crossing]
+    kSend,     // sends[crossing]
+    kSaved,    // `value` of the stage's local graph
+    kResult,   // results[crossing] of the stage
   } kind = Kind::kData;
   StateId state;
   size_t crossing = 0;
@@ -37,8 +38,11 @@ struct StagePorts {
   std::vector<ValueId> results;
 };
 
-// Fragments of the kinds asked for, in order, e.g. {F, B}, {F, I, W} or {F}. Their memory is planned.
-std::vector<StageFragment> split(const LocalGraph& stage, const StagePorts& ports, const ir::Module& module,
-                                 const std::vector<pipeline::ActionKind>& kinds, const std::string& name);
+// Fragments of the kinds asked for, in order, e.g. {F, B}, {F, I, W} or {F}. Their memory is
+// planned.
+std::vector<StageFragment> split(const LocalGraph& stage, const StagePorts& ports,
+                                 const ir::Module& module,
+                                 const std::vector<pipeline::ActionKind>& kinds,
+                                 const std::string& name);
 
 }  // namespace mw::compile

@@ -43,8 +43,10 @@ class InitBuilder {
   }
 
  private:
-  ValueId op1(OpKind kind, ir::Attributes attrs, std::vector<ValueId> operands, const LocalGraph::Made& made) {
-    return local_.add_op1(make_op(kind, std::move(attrs), std::move(operands), ir::Work::kUpdate), made);
+  ValueId op1(OpKind kind, ir::Attributes attrs, std::vector<ValueId> operands,
+              const LocalGraph::Made& made) {
+    return local_.add_op1(make_op(kind, std::move(attrs), std::move(operands), ir::Work::kUpdate),
+                          made);
   }
   void output(ValueId v, const std::string& buffer) {
     local_.graph.outputs.push_back(v);
@@ -61,8 +63,9 @@ class InitBuilder {
       op = make_op(OpKind::kConstant, ir::ConstantAttrs{value}, {}, ir::Work::kUpdate);
     } else {
       ir::RandomAttrs attrs;
-      attrs.distribution = state.init.kind == ir::Init::Kind::kNormal ? ir::RandomAttrs::Distribution::kNormal
-                                                                      : ir::RandomAttrs::Distribution::kUniform;
+      attrs.distribution = state.init.kind == ir::Init::Kind::kNormal
+                               ? ir::RandomAttrs::Distribution::kNormal
+                               : ir::RandomAttrs::Distribution::kUniform;
       attrs.scale = state.init.scale;
       attrs.site = "init/" + state.name;
       for (const ir::Dim& dim : member.global.dims) attrs.global_sizes.push_back(dim.size);
@@ -116,7 +119,8 @@ class InitBuilder {
       end = next;
     }
     MW_CHECK(end == group.elements, "group {} ends at {} of {}", group.name, end, group.elements);
-    const ValueId whole = op1(OpKind::kConcat, ir::ConcatAttrs{0}, slots, flat_type(group.elements, 1));
+    const ValueId whole =
+        op1(OpKind::kConcat, ir::ConcatAttrs{0}, slots, flat_type(group.elements, 1));
     ir::CollectiveAttrs attrs;
     attrs.group = ir::AxisGroup{{"dp"}};
     attrs.global_size = group.elements;
@@ -134,8 +138,8 @@ class InitBuilder {
 
 }  // namespace
 
-StateFragment build_init(const std::vector<FlatGroup>& groups, const Plan& plan, const ir::Module& module,
-                         const cluster::Mesh& stage_mesh) {
+StateFragment build_init(const std::vector<FlatGroup>& groups, const Plan& plan,
+                         const ir::Module& module, const cluster::Mesh& stage_mesh) {
   InitBuilder builder(plan, module, stage_mesh);
   for (const FlatGroup& group : groups) builder.add_group(group);
   return builder.finish();

@@ -34,7 +34,8 @@ void LocalGraph::renumber(const std::vector<ValueId>& moved) {
   global_types = std::move(new_types);
 }
 
-ir::Op make_op(ir::OpKind kind, ir::Attributes attrs, std::vector<ValueId> operands, ir::Work work, LayerId layer) {
+ir::Op make_op(ir::OpKind kind, ir::Attributes attrs, std::vector<ValueId> operands, ir::Work work,
+               LayerId layer) {
   ir::Op op;
   op.kind = kind;
   op.attrs = std::move(attrs);

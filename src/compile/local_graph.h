@@ -1,4 +1,5 @@
-// LocalGraph: one device's graph with the layout of every value beside it; the fragments are cut from it.
+// LocalGraph: one device's graph with the layout of every value beside it; the fragments are cut
+// from it.
 #pragma once
 
 #include <string>
@@ -24,7 +25,9 @@ struct LocalGraph {
   ValueId add_op1(ir::Op op, const Made& result) { return add_op(std::move(op), {result}).front(); }
   // After a pass over `graph` that moved values: old id -> new id, invalid: dropped.
   void renumber(const std::vector<ValueId>& moved);
-  Made like(ValueId v) const { return {graph.type(v), global_types[v.index()], shardings[v.index()]}; }
+  Made like(ValueId v) const {
+    return {graph.type(v), global_types[v.index()], shardings[v.index()]};
+  }
 };
 
 // An op without results yet.

@@ -63,8 +63,8 @@ class RankLowering {
     for (Command& publish : publishes) program_.commands.push_back(std::move(publish));
   }
 
-  BufferId add_buffer(const std::string& name, const pipeline::Fragment& fragment, ValueId v, Category category,
-                      int32_t microbatch) {
+  BufferId add_buffer(const std::string& name, const pipeline::Fragment& fragment, ValueId v,
+                      Category category, int32_t microbatch) {
     Buffer buffer;
     buffer.name = microbatch < 0 ? name : fmt::format("{}#{}", name, microbatch);
     buffer.type = fragment.graph.type(v);
@@ -75,24 +75,29 @@ class RankLowering {
     return BufferId(static_cast<int64_t>(program_.buffers.size()) - 1);
   }
 
-  BufferId input(const Action& action, const StageCode& code, const StageFragment& fragment, size_t i) {
+  BufferId input(const Action& action, const StageCode& code, const StageFragment& fragment,
+                 size_t i) {
     const PortSource& source = fragment.inputs[i];
     const pipeline::Port& port = fragment.fragment.inputs[i];
     switch (source.kind) {
       case PortSource::Kind::kState: return states().at(r_.module.state(source.state).name);
       case PortSource::Kind::kData: return load(action, fragment.fragment, port);
-      case PortSource::Kind::kReceive: return receive(action, code, fragment.fragment, port, source.crossing);
+      case PortSource::Kind::kReceive:
+        return receive(action, code, fragment.fragment, port, source.crossing);
       case PortSource::Kind::kSaved: {
         const auto it = saved_.find({action.stage, source.value, action.first});
-        MW_CHECK(it != saved_.end(), "{} of {} reads {} before it is saved", to_string(action), r_.name, port.name);
+        MW_CHECK(it != saved_.end(), "{} of {} reads {} before it is saved", to_string(action),
+                 r_.name, port.name);
         return it->second;
       }
       default: MW_CHECK(false, "{} is no input", port.name);
     }
   }
 
-  // Scalars are the same for a whole step; what has a batch dimension is loaded for every microbatch and stage.
-  BufferId load(const Action& action, const pipeline::Fragment& fragment, const pipeline::Port& port) {
+  // Scalars are the same for a whole step; what has a batch dimension is loaded for every
+  // microbatch and stage.
+  BufferId load(const Action& action, const pipeline::Fragment& fragment,
+                const pipeline::Port& port) {
     const bool once = fragment.graph.type(port.value).rank() == 0;
     const int32_t microbatch = once ? -1 : action.first;
     const int32_t stage = once ? -1 : action.stage.value;
@@ -127,17 +132,19 @@ class RankLowering {
     return id;
   }
 
-  BufferId slot_buffer(const std::string& name, const pipeline::Fragment& fragment, ValueId v, int32_t channel,
-                       int64_t sequence, int32_t microbatch) {
+  BufferId slot_buffer(const std::string& name, const pipeline::Fragment& fragment, ValueId v,
+                       int32_t channel, int64_t sequence, int32_t microbatch) {
     const BufferId id = add_buffer(name, fragment, v, Category::kBoundary, microbatch);
     Storage& storage = program_.buffers[id.index()].storage;
     storage.kind = Storage::Kind::kSlot;
     storage.channel = channel;
-    storage.slot = static_cast<int32_t>(sequence % channels_.channels[static_cast<size_t>(channel)].slots);
+    storage.slot =
+        static_cast<int32_t>(sequence % channels_.channels[static_cast<size_t>(channel)].slots);
     return id;
   }
 
-  Command message(Command::Kind kind, const Action& action, int32_t channel, int64_t sequence, BufferId buffer) const {
+  Command message(Command::Kind kind, const Action& action, int32_t channel, int64_t sequence,
+                  BufferId buffer) const {
     Command command;
     command.kind = kind;
     command.action = action;
@@ -147,18 +154,20 @@ class RankLowering {
     command.buffers = {buffer};
     return command;
   }
-  void add_message(Command::Kind kind, const Action& action, int32_t channel, int64_t sequence, BufferId buffer) {
+  void add_message(Command::Kind kind, const Action& action, int32_t channel, int64_t sequence,
+                   BufferId buffer) {
     program_.commands.push_back(message(kind, action, channel, sequence, buffer));
   }
 
-  BufferId output(const Action& action, const StageCode& code, const StageFragment& fragment, size_t i,
-                  std::vector<Command>& publishes) {
+  BufferId output(const Action& action, const StageCode& code, const StageFragment& fragment,
+                  size_t i, std::vector<Command>& publishes) {
     const PortSource& source = fragment.outputs[i];
     const pipeline::Port& port = fragment.fragment.outputs[i];
     const pipeline::Fragment& f = fragment.fragment;
     switch (source.kind) {
       case PortSource::Kind::kSaved: {
-        const BufferId id = add_buffer(port.name, f, port.value, Category::kActivations, action.first);
+        const BufferId id =
+            add_buffer(port.name, f, port.value, Category::kActivations, action.first);
         saved_[{action.stage, source.value, action.first}] = id;
         return id;
       }
@@ -168,7 +177,8 @@ class RankLowering {
         const ChannelKey key{to.whole, action.stage, to.peer};
         const int32_t channel = channels_.find(key);
         if (channel < 0) {
-          const BufferId id = add_buffer(port.name, f, port.value, Category::kBoundary, action.first);
+          const BufferId id =
+              add_buffer(port.name, f, port.value, Category::kBoundary, action.first);
           local_[{key, action.first}] = id;
           return id;
         }
@@ -198,7 +208,8 @@ class RankLowering {
     program_.commands.push_back(std::move(call));
   }
 
-  // A received slot goes back right behind the last command that reads it, before anything else is sent.
+  // A received slot goes back right behind the last command that reads it, before anything else is
+  // sent.
   void insert_releases() {
     std::map<BufferId, size_t> last_use;
     for (size_t c = 0; c < program_.commands.size(); ++c) {
@@ -247,7 +258,8 @@ pipeline::Program lower(const LowerRequest& request) {
   };
   for (const StageCode& stage : request.stages) {
     fragments.emplace_back();
-    for (const auto& [kind, fragment] : stage.fragments) fragments.back()[kind] = add(fragment.fragment);
+    for (const auto& [kind, fragment] : stage.fragments)
+      fragments.back()[kind] = add(fragment.fragment);
   }
   for (size_t rank = 0; rank < request.states.size(); ++rank) {
     const FragmentId last = add(request.last[rank].fragment);

@@ -20,13 +20,13 @@ struct StageCode {
 };
 
 struct LowerRequest {
-  std::string name;                               // of the program
+  std::string name;  // of the program
   const cluster::Mesh& mesh;
-  const ir::Module& module;                       // extended with flat states
+  const ir::Module& module;  // extended with flat states
   const pipeline::Schedule& schedule;
-  const std::vector<StageCode>& stages;           // empty: only `last`
-  const std::vector<StateTable>& states;          // [pipeline rank]
-  const std::vector<StateFragment>& last;         // [pipeline rank] what runs after the schedule's actions
+  const std::vector<StageCode>& stages;    // empty: only `last`
+  const std::vector<StateTable>& states;   // [pipeline rank]
+  const std::vector<StateFragment>& last;  // [pipeline rank] what runs after the schedule's actions
 };
 
 pipeline::Program lower(const LowerRequest& request);

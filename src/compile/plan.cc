@@ -27,11 +27,12 @@ std::string_view name_of(const std::array<std::string_view, N>& names, Enum valu
 }
 
 // What is wrong with a plan by itself.
-void check(const Plan& plan, JsonReader& reader, const std::string& where, Diagnostics& diagnostics) {
+void check(const Plan& plan, JsonReader& reader, const std::string& where,
+           Diagnostics& diagnostics) {
   const std::vector<std::string> kinds = pipeline::schedule_kinds();
   if (std::find(kinds.begin(), kinds.end(), plan.schedule) == kinds.end()) {
-    reader.fail("schedule", "unknown schedule '{}'{}; known are {}", plan.schedule, did_you_mean(plan.schedule, kinds),
-                join(kinds, ", "));
+    reader.fail("schedule", "unknown schedule '{}'{}; known are {}", plan.schedule,
+                did_you_mean(plan.schedule, kinds), join(kinds, ", "));
     return;
   }
   std::vector<std::string> order = plan.order;
@@ -40,10 +41,13 @@ void check(const Plan& plan, JsonReader& reader, const std::string& where, Diagn
     reader.fail("order", "must name pp, dp and tp once each, is {}", join(plan.order, "-"));
   }
   if (plan.sp && plan.tp == 1) {
-    reader.fail("sp", "sequence parallelism shards over the tensor-parallel ranks, and tp is 1; use tp=2 or leave sp out");
+    reader.fail("sp",
+                "sequence parallelism shards over the tensor-parallel ranks, and tp is 1; use tp=2 "
+                "or leave sp out");
   }
   try {
-    pipeline::make_schedule({plan.schedule, static_cast<int32_t>(plan.pp), static_cast<int32_t>(plan.chunks),
+    pipeline::make_schedule({plan.schedule, static_cast<int32_t>(plan.pp),
+                             static_cast<int32_t>(plan.chunks),
                              static_cast<int32_t>(plan.microbatches)});
   } catch (const Error& error) {
     for (const std::string& finding : error.findings()) diagnostics.add("{}: {}", where, finding);
@@ -63,7 +67,8 @@ Plan read_plan(const Json& json, const std::string& where, Diagnostics& diagnost
   plan.schedule = reader.string_or("schedule", plan.chunks > 1 ? "interleaved-1f1b" : "1f1b");
   plan.microbatches = reader.integer_or("microbatches", 1, {.min = 1});
   plan.zero = reader.integer_or("zero", 0, {.min = 0, .max = 3});
-  plan.recompute = enum_of<Recompute>(kRecompute, reader.choice_or("recompute", "none", kRecompute));
+  plan.recompute =
+      enum_of<Recompute>(kRecompute, reader.choice_or("recompute", "none", kRecompute));
   if (reader.has("grad_reduce")) {
     plan.grad_reduce = enum_of<GradReduce>(kGradReduce, reader.choice("grad_reduce", kGradReduce));
   }
@@ -101,7 +106,8 @@ Json short_to_json(const std::string& text, const std::string& where, Diagnostic
       }
       json[key] = std::move(list);
     } else if (const auto number = parse_int64(value)) {
-      json[key] = key == "sp" && (*number == 0 || *number == 1) ? Json(*number == 1) : Json(*number);
+      json[key] =
+          key == "sp" && (*number == 0 || *number == 1) ? Json(*number == 1) : Json(*number);
     } else if (value == "true" || value == "false") {
       json[key] = Json(value == "true");
     } else {
@@ -165,13 +171,16 @@ std::string short_form(const Plan& plan) {
   const Plan standard;
   std::string text = fmt::format("dp={},tp={},pp={}", plan.dp, plan.tp, plan.pp);
   if (plan.order != standard.order) text += ",order=" + join(plan.order, "-");
-  if (plan.pp * plan.chunks > 1 || plan.schedule != standard.schedule) text += ",schedule=" + plan.schedule;
+  if (plan.pp * plan.chunks > 1 || plan.schedule != standard.schedule)
+    text += ",schedule=" + plan.schedule;
   if (plan.chunks > 1) text += fmt::format(",chunks={}", plan.chunks);
   text += fmt::format(",microbatches={}", plan.microbatches);
   if (plan.sp) text += ",sp";
   if (plan.zero > 0) text += fmt::format(",zero={}", plan.zero);
-  if (plan.recompute != Recompute::kNone) text += fmt::format(",recompute={}", name_of(kRecompute, plan.recompute));
-  if (plan.grad_reduce) text += fmt::format(",grad_reduce={}", name_of(kGradReduce, *plan.grad_reduce));
+  if (plan.recompute != Recompute::kNone)
+    text += fmt::format(",recompute={}", name_of(kRecompute, plan.recompute));
+  if (plan.grad_reduce)
+    text += fmt::format(",grad_reduce={}", name_of(kGradReduce, *plan.grad_reduce));
   if (!plan.layers.empty()) {
     std::vector<std::string> counts;
     for (const int64_t n : plan.layers) counts.push_back(std::to_string(n));
@@ -202,29 +211,34 @@ std::vector<std::string> plan_findings(const Plan& plan, int64_t blocks, const M
     if (size % plan.tp == 0) continue;
     const auto key = shape.key.find(axis);
     found.push_back(fmt::format("{}: {}={} is not divisible by tp={}; use tp={}", shape.name,
-                                key == shape.key.end() ? axis : key->second, size, plan.tp, divisors(size)));
+                                key == shape.key.end() ? axis : key->second, size, plan.tp,
+                                divisors(size)));
   }
   if (shape.global_batch % (plan.dp * plan.microbatches) != 0) {
-    found.push_back(fmt::format(
-        "plan: global_batch={} is not divisible by dp*microbatches={}*{}={}; every microbatch needs a whole number of "
-        "sequences",
-        shape.global_batch, plan.dp, plan.microbatches, plan.dp * plan.microbatches));
+    found.push_back(
+        fmt::format("plan: global_batch={} is not divisible by dp*microbatches={}*{}={}; every "
+                    "microbatch needs a whole number of "
+                    "sequences",
+                    shape.global_batch, plan.dp, plan.microbatches, plan.dp * plan.microbatches));
   }
   if (plan.layers.empty()) {
     if (blocks < plan.stages()) {
-      found.push_back(fmt::format("plan: pp*chunks={}*{}={} stages for {} layers; use at most {} stages", plan.pp,
-                                  plan.chunks, plan.stages(), blocks, blocks));
+      found.push_back(
+          fmt::format("plan: pp*chunks={}*{}={} stages for {} layers; use at most {} stages",
+                      plan.pp, plan.chunks, plan.stages(), blocks, blocks));
     }
     return found;
   }
   int64_t sum = 0;
   for (const int64_t n : plan.layers) sum += n;
   if (static_cast<int64_t>(plan.layers.size()) != plan.stages()) {
-    found.push_back(fmt::format("plan: layers has {} entries, must have one a stage: pp*chunks={}*{}={}",
-                                plan.layers.size(), plan.pp, plan.chunks, plan.stages()));
+    found.push_back(
+        fmt::format("plan: layers has {} entries, must have one a stage: pp*chunks={}*{}={}",
+                    plan.layers.size(), plan.pp, plan.chunks, plan.stages()));
   }
   if (sum != blocks) {
-    found.push_back(fmt::format("plan: layers add up to {}, must add up to the model's {} layers", sum, blocks));
+    found.push_back(fmt::format("plan: layers add up to {}, must add up to the model's {} layers",
+                                sum, blocks));
   }
   return found;
 }
@@ -250,7 +264,8 @@ ResolvedPlan resolve(const Plan& plan, const ir::Module& module, const ModelShap
   if (plan.sp) strategy.axes["seq"] = {"tp"};
   resolved.outside = strategy;
 
-  // Blocks by stage; a layer that is no block goes with the block before it, leading ones with the first.
+  // Blocks by stage; a layer that is no block goes with the block before it, leading ones with the
+  // first.
   std::vector<int64_t> counts = plan.layers;
   if (counts.empty()) {
     for (int64_t s = 0; s < plan.stages(); ++s) {
@@ -277,8 +292,10 @@ ResolvedPlan resolve(const Plan& plan, const ir::Module& module, const ModelShap
     Stage made;
     made.mesh = cluster::Mesh(stage_axes);
     const auto begin = std::find(resolved.stage_of_layer.begin(), resolved.stage_of_layer.end(), s);
-    made.layers = static_cast<int32_t>(std::count(resolved.stage_of_layer.begin(), resolved.stage_of_layer.end(), s));
-    made.first_layer = made.layers == 0 ? 0 : static_cast<int32_t>(begin - resolved.stage_of_layer.begin());
+    made.layers = static_cast<int32_t>(
+        std::count(resolved.stage_of_layer.begin(), resolved.stage_of_layer.end(), s));
+    made.first_layer =
+        made.layers == 0 ? 0 : static_cast<int32_t>(begin - resolved.stage_of_layer.begin());
     made.strategies.assign(static_cast<size_t>(made.layers), strategy);
     resolved.stages.push_back(std::move(made));
   }

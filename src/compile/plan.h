@@ -1,5 +1,6 @@
-// Plan: both decisions about a training step, as a value: how tensors are laid out on the mesh, and which stage runs
-// which layers in what order. It has a JSON form and a short form ("dp=2,tp=2,pp=2,schedule=interleaved-1f1b,chunks=2").
+// Plan: both decisions about a training step, as a value: how tensors are laid out on the mesh, and
+// which stage runs which layers in what order. It has a JSON form and a short form
+// ("dp=2,tp=2,pp=2,schedule=interleaved-1f1b,chunks=2").
 #pragma once
 
 #include <cstdint>
@@ -21,15 +22,17 @@ enum class GradReduce : uint8_t { kStep, kMicrobatch };
 
 struct Plan {
   int64_t dp = 1, tp = 1, pp = 1;
-  std::vector<std::string> order = {"pp", "dp", "tp"};  // mesh axes, the last varies fastest over ranks
-  bool sp = false;                // sequence parallel: activations between tensor-parallel regions are sharded over tp
+  std::vector<std::string> order = {"pp", "dp",
+                                    "tp"};  // mesh axes, the last varies fastest over ranks
+  bool sp =
+      false;  // sequence parallel: activations between tensor-parallel regions are sharded over tp
   std::string schedule = "1f1b";
-  int64_t chunks = 1;             // stages a pipeline rank
-  int64_t microbatches = 1;       // per data-parallel replica
-  int64_t zero = 0;               // ZeRO stage 0-3
+  int64_t chunks = 1;        // stages a pipeline rank
+  int64_t microbatches = 1;  // per data-parallel replica
+  int64_t zero = 0;          // ZeRO stage 0-3
   Recompute recompute = Recompute::kNone;
   std::optional<GradReduce> grad_reduce;  // default: step for ZeRO 0 and 1, microbatch for 2 and 3
-  std::vector<int64_t> layers;    // blocks of each stage; empty: dealt out evenly
+  std::vector<int64_t> layers;            // blocks of each stage; empty: dealt out evenly
 
   int64_t ranks() const { return dp * tp * pp; }
   int64_t stages() const { return pp * chunks; }
@@ -37,15 +40,16 @@ struct Plan {
   friend bool operator==(const Plan&, const Plan&) = default;
 };
 
-// From the short form, or from JSON text if it starts with '{'. `where` names the source in messages. Throws Error with
-// all findings: unknown keys (did you mean), values that are no numbers, combinations that cannot be.
+// From the short form, or from JSON text if it starts with '{'. `where` names the source in
+// messages. Throws Error with all findings: unknown keys (did you mean), values that are no
+// numbers, combinations that cannot be.
 Plan parse_plan(const std::string& text, const std::string& where = "--plan");
 Plan plan_from_json(const Json& json, const std::string& where);
 Json to_json(const Plan& plan);
 std::string short_form(const Plan& plan);
 
-// The plan whose losses this plan's must equal bit for bit: same dp, tp, sp, microbatch size and grad_reduce, but one
-// stage, no ZeRO, no recompute.
+// The plan whose losses this plan's must equal bit for bit: same dp, tp, sp, microbatch size and
+// grad_reduce, but one stage, no ZeRO, no recompute.
 Plan base_plan(const Plan& plan);
 
 // A stage of a resolved plan.
@@ -58,7 +62,7 @@ struct Stage {
 // A plan against a model: every stage with its layers, mesh and strategies.
 struct ResolvedPlan {
   Plan plan;
-  cluster::Mesh mesh;          // all ranks
+  cluster::Mesh mesh;  // all ranks
   std::vector<Stage> stages;
   std::vector<int32_t> stage_of_layer;
   sharding::Strategy outside;  // values outside all layers
@@ -67,14 +71,15 @@ struct ResolvedPlan {
 
 // Sizes of logical axes that must divide: heads, kv_heads.
 struct ModelShape {
-  std::string name;                           // for messages: "models/gpt-tiny.json"
+  std::string name;                            // for messages: "models/gpt-tiny.json"
   std::map<std::string, int64_t> must_divide;  // logical axis -> size, e.g. heads 12
   std::map<std::string, std::string> key;      // logical axis -> the config's key, e.g. "n_head"
   int64_t global_batch = 1, seq_len = 1;
 };
 
-// Throws Error with all findings: heads that tp does not divide (with the values that do), fewer blocks than stages, a
-// batch that dp * microbatches does not divide, a layer list of the wrong length or sum.
+// Throws Error with all findings: heads that tp does not divide (with the values that do), fewer
+// blocks than stages, a batch that dp * microbatches does not divide, a layer list of the wrong
+// length or sum.
 ResolvedPlan resolve(const Plan& plan, const ir::Module& module, const ModelShape& shape);
 // The findings alone, from counts, before a module is built.
 std::vector<std::string> plan_findings(const Plan& plan, int64_t blocks, const ModelShape& shape);

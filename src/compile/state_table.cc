@@ -26,10 +26,12 @@ class TableMaker {
     if (weight_shards(plan_) == 1 && moment_shards(plan_) > 1) add_own_part(group, weight);
     for (const GroupUse& use : group.uses) {
       const sharding::Axes partial = pending(group);
-      const BufferId gradient = add_flat(group, use.state, gradient_shards(plan_), Category::kGradients, partial);
+      const BufferId gradient =
+          add_flat(group, use.state, gradient_shards(plan_), Category::kGradients, partial);
       if (gradient_shards(plan_) > 1) continue;
       for (size_t m = 0; m < use.accumulators.size(); ++m) {
-        add_view(group.members[m], module_.state(use.accumulators[m]).name, gradient, Category::kGradients, partial);
+        add_view(group.members[m], module_.state(use.accumulators[m]).name, gradient,
+                 Category::kGradients, partial);
       }
     }
     add_flat(group, group.moment, moment_shards(plan_), Category::kOptimizer);
@@ -85,8 +87,8 @@ class TableMaker {
     return place(std::move(buffer));
   }
 
-  void add_view(const GroupMember& member, const std::string& name, BufferId parent, Category category,
-                const sharding::Axes& partial) {
+  void add_view(const GroupMember& member, const std::string& name, BufferId parent,
+                Category category, const sharding::Axes& partial) {
     Buffer buffer;
     buffer.name = name;
     buffer.type = member.local;
@@ -126,7 +128,8 @@ BufferId StateTable::at(const std::string& name) const {
   return it->second;
 }
 
-StateTable make_state_table(const std::vector<FlatGroup>& groups, const std::vector<StateUse>& metrics, const Plan& plan,
+StateTable make_state_table(const std::vector<FlatGroup>& groups,
+                            const std::vector<StateUse>& metrics, const Plan& plan,
                             const ir::Module& module) {
   TableMaker maker(plan, module);
   for (const FlatGroup& group : groups) maker.add_group(group);

@@ -1,5 +1,5 @@
-// The state buffers of one pipeline rank: flat groups, the parameters as views inside them, and metrics. The first buffers of
-// every program of a compiled plan.
+// The state buffers of one pipeline rank: flat groups, the parameters as views inside them, and
+// metrics. The first buffers of every program of a compiled plan.
 #pragma once
 
 #include <map>
@@ -19,9 +19,11 @@ struct StateTable {
   BufferId at(const std::string& name) const;
 };
 
-// Names: a flat state's name; a weight's or accumulator's name for its view (where the flat buffer is whole); the
-// name of a flat weight with "#own" for this rank's dp part of a whole weight buffer; metrics by name.
-StateTable make_state_table(const std::vector<FlatGroup>& groups, const std::vector<StateUse>& metrics, const Plan& plan,
+// Names: a flat state's name; a weight's or accumulator's name for its view (where the flat buffer
+// is whole); the name of a flat weight with "#own" for this rank's dp part of a whole weight
+// buffer; metrics by name.
+StateTable make_state_table(const std::vector<FlatGroup>& groups,
+                            const std::vector<StateUse>& metrics, const Plan& plan,
                             const ir::Module& module);
 
 // Metrics that every rank has: what the last call of a program reported.

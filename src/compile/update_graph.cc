@@ -18,8 +18,10 @@ LocalGraph::Made scalar_type(DType dtype) {
   const ir::TensorType type = ir::make_type(dtype, {});
   return {type, type, sharding::replicated(0)};
 }
-LocalGraph::Made vector_type(DType dtype, int64_t local, int64_t global, const sharding::Axes& axes = {}) {
-  LocalGraph::Made made{ir::make_type(dtype, {local}), ir::make_type(dtype, {global}), sharding::replicated(1)};
+LocalGraph::Made vector_type(DType dtype, int64_t local, int64_t global,
+                             const sharding::Axes& axes = {}) {
+  LocalGraph::Made made{ir::make_type(dtype, {local}), ir::make_type(dtype, {global}),
+                        sharding::replicated(1)};
   made.sharding.dims[0] = axes;
   return made;
 }
@@ -48,8 +50,10 @@ class UpdateBuilder {
   }
 
  private:
-  ValueId op1(OpKind kind, ir::Attributes attrs, std::vector<ValueId> operands, const LocalGraph::Made& made) {
-    return local_.add_op1(make_op(kind, std::move(attrs), std::move(operands), Work::kUpdate), made);
+  ValueId op1(OpKind kind, ir::Attributes attrs, std::vector<ValueId> operands,
+              const LocalGraph::Made& made) {
+    return local_.add_op1(make_op(kind, std::move(attrs), std::move(operands), Work::kUpdate),
+                          made);
   }
   std::vector<ValueId> ops(OpKind kind, ir::Attributes attrs, std::vector<ValueId> operands,
                            const std::vector<LocalGraph::Made>& made) {
@@ -84,20 +88,24 @@ class UpdateBuilder {
     return axes;
   }
 
-  // Uses of a shared parameter, in model order: those of this rank, then those of the other holders.
+  // Uses of a shared parameter, in model order: those of this rank, then those of the other
+  // holders.
   void sum_uses() {
     for (const FlatGroup& group : c_.groups) {
-      const LocalGraph::Made made = flat_type(group.elements, gradient_shards(plan_), accumulated_partial(group));
+      const LocalGraph::Made made =
+          flat_type(group.elements, gradient_shards(plan_), accumulated_partial(group));
       std::vector<ValueId> uses;
-      for (const GroupUse& use : group.uses) uses.push_back(state_input(made, name_of(use.state), use.state));
+      for (const GroupUse& use : group.uses)
+        uses.push_back(state_input(made, name_of(use.state), use.state));
       ValueId sum = uses[0];
       for (size_t u = 1; u < uses.size(); ++u) {
         sum = op1(OpKind::kAccumulate, ir::NoAttrs{}, {sum, uses[u]}, made);
         cleared_.emplace_back(group.uses[u].state, uses[u]);
       }
-      const bool elsewhere = std::any_of(c_.held_elsewhere.begin(), c_.held_elsewhere.end(), [&](const auto& held) {
-        return group.shared && held.first == group.members[0].parameter;
-      });
+      const bool elsewhere =
+          std::any_of(c_.held_elsewhere.begin(), c_.held_elsewhere.end(), [&](const auto& held) {
+            return group.shared && held.first == group.members[0].parameter;
+          });
       if (elsewhere) {
         ir::CollectiveAttrs attrs;
         attrs.group = ir::Holders{name_of(group.weight)};
@@ -147,7 +155,8 @@ class UpdateBuilder {
         made.push_back(flat_type(group.elements, shards));
         groups.push_back(g);
       } else if (shards > 1) {
-        gradients_[g] = op1(OpKind::kShardSlice, attrs, {gradients_[g]}, flat_type(group.elements, shards));
+        gradients_[g] =
+            op1(OpKind::kShardSlice, attrs, {gradients_[g]}, flat_type(group.elements, shards));
       }
     }
     if (operands.empty()) return;
@@ -174,9 +183,10 @@ class UpdateBuilder {
       }
       for (const std::string& axis : model_axes_) {
         if (axis == "pp") continue;
-        const bool shards = std::any_of(member.sharding.dims.begin(), member.sharding.dims.end(), [&](const auto& axes) {
-          return std::find(axes.begin(), axes.end(), axis) != axes.end();
-        });
+        const bool shards = std::any_of(
+            member.sharding.dims.begin(), member.sharding.dims.end(), [&](const auto& axes) {
+              return std::find(axes.begin(), axes.end(), axis) != axes.end();
+            });
         if (!shards) segment.counted_at_origin_of.push_back(axis);
       }
       list.push_back(std::move(segment));
@@ -196,9 +206,32 @@ class UpdateBuilder {
     return attrs;
   }
 
-  // Global norm: fp64 sums of blocks, added in parameter order; every parameter's shard counts once.
+  // Global norm: fp64 sums of blocks, added in parameter order; every parameter's shard counts
+  // once.
   ValueId clip() {
     ir::FlatAttrs attrs = flat_attrs();
+    LocalGraph::Made by_parameter = vector_type(DType::kF64, attrs.parameters, attrs.parameters);
+    LocalGraph::Made pending = by_parameter;
+    pending.sharding.partial = model_axes_;
+    std::sort(pending.sharding.partial.begin(), pending.sharding.partial.end());
+    ValueId parameters =
+        c_.groups.empty() ? no_norms(by_parameter, pending) : own_norms(attrs, pending);
+    if (!model_axes_.empty()) {
+      ir::CollectiveAttrs reduce;
+      reduce.group = ir::AxisGroup{model_axes_};
+      parameters = op1(OpKind::kAllReduce, reduce, {parameters}, by_parameter);
+    }
+    const std::vector<ValueId> norm_and_scale = ops(
+        OpKind::kClip, attrs, {parameters}, {scalar_type(DType::kF32), scalar_type(DType::kF32)});
+    output(norm_and_scale[0], kGradNorm);
+    return norm_and_scale[1];
+  }
+  // A rank whose stages have no parameters adds zeros.
+  ValueId no_norms(const LocalGraph::Made& whole, const LocalGraph::Made& pending) {
+    const ValueId zeros = op1(OpKind::kConstant, ir::ConstantAttrs{0}, {}, whole);
+    return op1(OpKind::kCopy, ir::NoAttrs{}, {zeros}, pending);
+  }
+  ValueId own_norms(ir::FlatAttrs& attrs, const LocalGraph::Made& pending) {
     int64_t blocks = 0;
     for (const FlatGroup& group : c_.groups) {
       attrs.groups.push_back(segments(group));
@@ -214,40 +247,29 @@ class UpdateBuilder {
       gather.global_size = blocks;
       sums = op1(OpKind::kAllGather, gather, {sums}, vector_type(DType::kF64, blocks, blocks));
     }
-    LocalGraph::Made by_parameter = vector_type(DType::kF64, attrs.parameters, attrs.parameters);
-    by_parameter.sharding.partial = model_axes_;
-    std::sort(by_parameter.sharding.partial.begin(), by_parameter.sharding.partial.end());
-    ValueId parameters = op1(OpKind::kNormParameters, attrs, {sums}, by_parameter);
-    if (!model_axes_.empty()) {
-      ir::CollectiveAttrs reduce;
-      reduce.group = ir::AxisGroup{model_axes_};
-      by_parameter.sharding.partial.clear();
-      parameters = op1(OpKind::kAllReduce, reduce, {parameters}, by_parameter);
-    }
-    const std::vector<ValueId> norm_and_scale =
-        ops(OpKind::kClip, attrs, {parameters}, {scalar_type(DType::kF32), scalar_type(DType::kF32)});
-    output(norm_and_scale[0], kGradNorm);
-    return norm_and_scale[1];
+    return op1(OpKind::kNormParameters, attrs, {sums}, pending);
   }
 
   void step(ValueId scale) {
     const int64_t shards = moment_shards(plan_);
-    const bool gather = shards > 1 && weight_shards(plan_) == 1;
+    const bool gather = shards > 1 && weight_shards(plan_) == 1 && !c_.groups.empty();
     std::vector<ValueId> own;
     std::vector<LocalGraph::Made> whole;
     for (size_t g = 0; g < c_.groups.size(); ++g) {
       const FlatGroup& group = c_.groups[g];
       const LocalGraph::Made made = flat_type(group.elements, shards);
-      const ValueId weight = state_input(made, name_of(group.weight) + (gather ? "#own" : ""), group.weight);
+      const ValueId weight =
+          state_input(made, name_of(group.weight) + (gather ? "#own" : ""), group.weight);
       const ValueId m = state_input(made, name_of(group.moment), group.moment);
       const ValueId v = state_input(made, name_of(group.variance), group.variance);
       ir::FlatAttrs attrs = flat_attrs();
       attrs.groups = {segments(group)};
       attrs.group_elements = {group.elements};
-      const std::vector<ValueId> updated = ops(OpKind::kAdamW, attrs,
-                                               {weight, gradients_[g], m, v, scale, data_input(DType::kF32, "lr"),
-                                                data_input(DType::kI64, "step")},
-                                               {made, made, made});
+      const std::vector<ValueId> updated =
+          ops(OpKind::kAdamW, attrs,
+              {weight, gradients_[g], m, v, scale, data_input(DType::kF32, "lr"),
+               data_input(DType::kI64, "step")},
+              {made, made, made});
       local_.graph.updates.push_back({group.weight, updated[0]});
       local_.graph.updates.push_back({group.moment, updated[1]});
       local_.graph.updates.push_back({group.variance, updated[2]});
@@ -259,7 +281,8 @@ class UpdateBuilder {
       ir::CollectiveAttrs attrs;
       attrs.group = ir::AxisGroup{{"dp"}};
       const std::vector<ValueId> gathered = ops(OpKind::kAllGather, attrs, own, whole);
-      for (size_t g = 0; g < c_.groups.size(); ++g) output(gathered[g], name_of(c_.groups[g].weight));
+      for (size_t g = 0; g < c_.groups.size(); ++g)
+        output(gathered[g], name_of(c_.groups[g].weight));
     }
     for (const auto& [state, value] : cleared_) {
       const ValueId zeros = op1(OpKind::kZero, ir::NoAttrs{}, {value}, local_.like(value));

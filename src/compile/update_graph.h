@@ -1,5 +1,6 @@
-// The step graph of one pipeline rank: sums gradients over uses and ranks, takes the global norm, clips, updates, gathers the
-// weights and clears the accumulators; and the loss. All on flat groups, so that the verifier and the simulator see it.
+// The step graph of one pipeline rank: sums gradients over uses and ranks, takes the global norm,
+// clips, updates, gathers the weights and clears the accumulators; and the loss. All on flat
+// groups, so that the verifier and the simulator see it.
 #pragma once
 
 #include <optional>
@@ -14,9 +15,9 @@ namespace mw::compile {
 
 struct UpdateContext {
   const ResolvedPlan& plan;
-  const ir::Module& module;                    // extended with flat states
-  const std::vector<FlatGroup>& groups;        // of this rank
-  std::optional<StateUse> loss;                // the loss accumulator, if the rank has it
+  const ir::Module& module;              // extended with flat states
+  const std::vector<FlatGroup>& groups;  // of this rank
+  std::optional<StateUse> loss;          // the loss accumulator, if the rank has it
   // Shared parameters whose uses lie on several ranks, and whether this rank is the first of them.
   std::vector<std::pair<StateId, bool>> held_elsewhere;
   OptimizerSpec optimizer;

@@ -21,7 +21,8 @@ class Rewriter {
   Rewriter(const LocalGraph& from, const Plan& plan, const std::vector<FlatGroup>& groups)
       : from_(from), plan_(plan), groups_(groups), moved_(from.graph.values.size()) {
     for (size_t g = 0; g < groups.size(); ++g) {
-      for (size_t m = 0; m < groups[g].members.size(); ++m) weights_[groups[g].members[m].parameter] = {g, 0, m};
+      for (size_t m = 0; m < groups[g].members.size(); ++m)
+        weights_[groups[g].members[m].parameter] = {g, 0, m};
       for (size_t u = 0; u < groups[g].uses.size(); ++u) {
         for (size_t m = 0; m < groups[g].uses[u].accumulators.size(); ++m) {
           gradients_[groups[g].uses[u].accumulators[m]] = {g, u, m};
@@ -40,15 +41,16 @@ class Rewriter {
       if (weight) gathered_[input.value] = weights_.at(input.state);
       if (gradient) accumulators_[input.value] = gradients_.at(input.state);
       if (!weight && !gradient) {
-        moved_[input.value.index()] =
-            to_.add_input(from_.like(input.value), from_.graph.value(input.value).name, input.state);
+        moved_[input.value.index()] = to_.add_input(
+            from_.like(input.value), from_.graph.value(input.value).name, input.state);
       }
     }
     count_accumulations();
     for (const ir::Op& op : from_.graph.ops) copy(op);
     for (const ValueId output : from_.graph.outputs) to_.graph.outputs.push_back(moved(output));
     for (const ir::StateUpdate& update : from_.graph.updates) {
-      if (reduce && gradients_.count(update.state) > 0) continue;  // reduced() updates the flat state
+      if (reduce && gradients_.count(update.state) > 0)
+        continue;  // reduced() updates the flat state
       to_.graph.updates.push_back({update.state, moved(update.value)});
     }
     return {std::move(to_), std::move(moved_)};
@@ -60,7 +62,8 @@ class Rewriter {
     return moved_[v.index()];
   }
 
-  // How many accumulations every (group, use) still waits for, so that it is reduced right behind the last.
+  // How many accumulations every (group, use) still waits for, so that it is reduced right behind
+  // the last.
   void count_accumulations() {
     for (const ir::Op& op : from_.graph.ops) {
       for (const ValueId v : op.operands) {
@@ -99,7 +102,8 @@ class Rewriter {
     }
   }
 
-  // One gather a group for the forward pass and one for the backward pass; one view a parameter and pass.
+  // One gather a group for the forward pass and one for the backward pass; one view a parameter and
+  // pass.
   ValueId gathered_weight(const Place& place, const ir::Op& reader) {
     const FlatGroup& group = groups_[place.group];
     const bool backward = reader.work != Work::kForward;
@@ -108,22 +112,26 @@ class Rewriter {
     if (!flat.valid()) {
       ValueId& shard = shard_inputs_[place.group];
       if (!shard.valid()) {
-        shard = to_.add_input(flat_type(group.elements, plan_.dp), "weight/" + group.name, group.weight);
+        shard = to_.add_input(flat_type(group.elements, plan_.dp), "weight/" + group.name,
+                              group.weight);
       }
       ir::CollectiveAttrs attrs;
       attrs.group = ir::AxisGroup{{"dp"}};
       attrs.global_size = group.elements;
-      flat = to_.add_op1(make_op(OpKind::kAllGather, attrs, {shard}, work, reader.layer), flat_type(group.elements, 1));
+      flat = to_.add_op1(make_op(OpKind::kAllGather, attrs, {shard}, work, reader.layer),
+                         flat_type(group.elements, 1));
     }
     ValueId& view = weight_views_[{place.group, place.member, backward}];
     if (!view.valid()) view = add_view(flat, group.members[place.member], {}, work, reader.layer);
     return view;
   }
 
-  ValueId add_view(ValueId flat, const GroupMember& member, const sharding::Axes& partial, Work work, LayerId layer) {
+  ValueId add_view(ValueId flat, const GroupMember& member, const sharding::Axes& partial,
+                   Work work, LayerId layer) {
     LocalGraph::Made made{member.local, member.global, member.sharding};
     made.sharding.partial = partial;
-    return to_.add_op1(make_op(OpKind::kView, ir::ViewAttrs{member.offset}, {flat}, work, layer), made);
+    return to_.add_op1(make_op(OpKind::kView, ir::ViewAttrs{member.offset}, {flat}, work, layer),
+                       made);
   }
 
   // The member's place in the zeroed temporary buffer of its group.
@@ -132,13 +140,15 @@ class Rewriter {
     const sharding::Axes& partial = from_.shardings[accumulator.index()].partial;
     ValueId& flat = temporaries_[{place.group, place.use}];
     if (!flat.valid()) {
-      flat = to_.add_op1(make_op(OpKind::kConstant, ir::ConstantAttrs{0}, {}, Work::kWeightGrad, writer.layer),
-                         flat_type(group.elements, 1, partial));
+      flat = to_.add_op1(
+          make_op(OpKind::kConstant, ir::ConstantAttrs{0}, {}, Work::kWeightGrad, writer.layer),
+          flat_type(group.elements, 1, partial));
     }
     return add_view(flat, group.members[place.member], partial, Work::kWeightGrad, writer.layer);
   }
 
-  // All of a group's gradients of this microbatch are there: reduce them and add them to the accumulator.
+  // All of a group's gradients of this microbatch are there: reduce them and add them to the
+  // accumulator.
   void reduced(const Place& place, LayerId layer) {
     const FlatGroup& group = groups_[place.group];
     const std::pair<size_t, size_t> key{place.group, place.use};
@@ -158,23 +168,27 @@ class Rewriter {
       ir::CollectiveAttrs attrs;
       attrs.group = ir::AxisGroup{group.model_partial};
       partial = group.dp_partial ? sharding::Axes{"dp"} : sharding::Axes{};
-      sum = to_.add_op1(make_op(OpKind::kAllReduce, attrs, {sum}, work, layer), flat_type(group.elements, 1, partial));
+      sum = to_.add_op1(make_op(OpKind::kAllReduce, attrs, {sum}, work, layer),
+                        flat_type(group.elements, 1, partial));
     }
     const int64_t shards = gradient_shards(plan_);
     ir::CollectiveAttrs attrs;
     attrs.group = ir::AxisGroup{{"dp"}};
     attrs.global_size = group.elements;
     if (group.dp_partial) {
-      sum = to_.add_op1(make_op(shards > 1 ? OpKind::kReduceScatter : OpKind::kAllReduce, attrs, {sum}, work, layer),
+      sum = to_.add_op1(make_op(shards > 1 ? OpKind::kReduceScatter : OpKind::kAllReduce, attrs,
+                                {sum}, work, layer),
                         flat_type(group.elements, shards));
     } else if (shards > 1) {
-      sum = to_.add_op1(make_op(OpKind::kShardSlice, attrs, {sum}, work, layer), flat_type(group.elements, shards));
+      sum = to_.add_op1(make_op(OpKind::kShardSlice, attrs, {sum}, work, layer),
+                        flat_type(group.elements, shards));
     }
     const StateId state = group.uses[place.use].state;
-    const ValueId accumulator =
-        to_.add_input(flat_type(group.elements, shards), fmt::format("grad/{}#{}", group.name, place.use), state);
-    const ValueId added = to_.add_op1(make_op(OpKind::kAccumulate, ir::NoAttrs{}, {accumulator, sum}, work, layer),
-                                      flat_type(group.elements, shards));
+    const ValueId accumulator = to_.add_input(
+        flat_type(group.elements, shards), fmt::format("grad/{}#{}", group.name, place.use), state);
+    const ValueId added =
+        to_.add_op1(make_op(OpKind::kAccumulate, ir::NoAttrs{}, {accumulator, sum}, work, layer),
+                    flat_type(group.elements, shards));
     to_.graph.updates.push_back({state, added});
   }
 
@@ -195,7 +209,8 @@ class Rewriter {
 
 }  // namespace
 
-ZeroResult apply_zero(const LocalGraph& stage, const Plan& plan, const std::vector<FlatGroup>& groups) {
+ZeroResult apply_zero(const LocalGraph& stage, const Plan& plan,
+                      const std::vector<FlatGroup>& groups) {
   return Rewriter(stage, plan, groups).run();
 }
 

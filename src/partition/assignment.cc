@@ -38,7 +38,8 @@ bool is_linear_in(const ShardingRule& rule, int operand) {
   return std::find(rule.linear.begin(), rule.linear.end(), operand) != rule.linear.end();
 }
 
-// A factor may be sharded if it leads every dimension that it stands in, and divides evenly where a dimension has more.
+// A factor may be sharded if it leads every dimension that it stands in, and divides evenly where a
+// dimension has more.
 bool can_shard(const ShardingRule& rule, size_t f, int64_t shards) {
   const ops::Factor& factor = rule.factors[f];
   if (!factor.shardable || factor.size < shards) return false;
@@ -69,8 +70,8 @@ class Chooser {
     Assignment assignment;
     assignment.factors.resize(p_.rule.factors.size());
     enumerate(0, assignment);
-    MW_CHECK(best_cost_ < std::numeric_limits<double>::infinity(), "no sharding of the op is possible: {}",
-             p_.rule.to_string());
+    MW_CHECK(best_cost_ < std::numeric_limits<double>::infinity(),
+             "no sharding of the op is possible: {}", p_.rule.to_string());
     return best_;
   }
 
@@ -102,7 +103,8 @@ class Chooser {
     for (const int f : proposals_[axis]) {
       Axes& axes = assignment.factors[static_cast<size_t>(f)];
       axes.push_back(axes_[axis]);
-      if (can_shard(p_.rule, static_cast<size_t>(f), sharding::shards(axes, p_.mesh))) enumerate(axis + 1, assignment);
+      if (can_shard(p_.rule, static_cast<size_t>(f), sharding::shards(axes, p_.mesh)))
+        enumerate(axis + 1, assignment);
       axes.pop_back();
     }
     enumerate(axis + 1, assignment);
@@ -136,7 +138,8 @@ class Chooser {
       const int operand = static_cast<int>(i);
       Sharding needed = operand_sharding(p_.rule, operand, assignment);
       double bytes = p_.operand_cost(operand, needed);
-      // Linear in each: one operand stays partial, the first that can; linear jointly: all of them must.
+      // Linear in each: one operand stays partial, the first that can; linear jointly: all of them
+      // must.
       if (needed.is_partial() && p_.rule.linearity == ShardingRule::Linearity::kEach) {
         if (some_partial || bytes < 0) {
           bytes = p_.operand_cost(operand, needed.without_partial());
@@ -147,9 +150,12 @@ class Chooser {
       if (bytes < 0) return;
       cost += bytes;
     }
-    if (!assignment.kept_partial.empty() && p_.rule.linearity == ShardingRule::Linearity::kEach && !some_partial) return;
+    if (!assignment.kept_partial.empty() && p_.rule.linearity == ShardingRule::Linearity::kEach &&
+        !some_partial)
+      return;
     for (size_t i = 0; i < p_.results.size(); ++i) {
-      cost += p_.result_cost(static_cast<int>(i), result_sharding(p_.rule, static_cast<int>(i), assignment));
+      cost += p_.result_cost(static_cast<int>(i),
+                             result_sharding(p_.rule, static_cast<int>(i), assignment));
     }
     int64_t parts = 1;
     for (const Axes& axes : assignment.factors) parts *= sharding::shards(axes, p_.mesh);

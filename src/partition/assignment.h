@@ -18,10 +18,12 @@ struct Assignment {
   ir::Axes kept_partial;
 };
 
-// The sharding of operand i / result i under an assignment. Results get the partial axes of contracted factors and of
-// kept partial operands.
-sharding::Sharding operand_sharding(const ops::ShardingRule& rule, int operand, const Assignment& assignment);
-sharding::Sharding result_sharding(const ops::ShardingRule& rule, int result, const Assignment& assignment);
+// The sharding of operand i / result i under an assignment. Results get the partial axes of
+// contracted factors and of kept partial operands.
+sharding::Sharding operand_sharding(const ops::ShardingRule& rule, int operand,
+                                    const Assignment& assignment);
+sharding::Sharding result_sharding(const ops::ShardingRule& rule, int result,
+                                   const Assignment& assignment);
 
 struct AssignmentProblem {
   const ops::ShardingRule& rule;

@@ -28,8 +28,8 @@ struct Version {
 
 // Ops whose kernels leave the padded columns or rows out by themselves.
 bool handles_padding(OpKind kind) {
-  return kind == OpKind::kCrossEntropyMax || kind == OpKind::kCrossEntropySum || kind == OpKind::kEmbedding ||
-         kind == OpKind::kCrossEntropyGrad;
+  return kind == OpKind::kCrossEntropyMax || kind == OpKind::kCrossEntropySum ||
+         kind == OpKind::kEmbedding || kind == OpKind::kCrossEntropyGrad;
 }
 
 class Partitioner {
@@ -78,7 +78,8 @@ class Partitioner {
     return main_version(v).sharding.without_partial();
   }
 
-  // A value may stay partial if all that reads it is an accumulator, directly or through linear ops.
+  // A value may stay partial if all that reads it is an accumulator, directly or through linear
+  // ops.
   void find_partial_sinks() {
     const ir::Graph& graph = r_.graph;
     partial_sink_.assign(graph.values.size(), false);
@@ -91,8 +92,9 @@ class Partitioner {
     for (size_t i = graph.ops.size(); i-- > 0;) {
       const ir::Op& op = graph.ops[i];
       bool sink = op.kind == OpKind::kAccumulate;
-      const bool passes = op.kind == OpKind::kAdd || op.kind == OpKind::kReshape || op.kind == OpKind::kTranspose ||
-                          op.kind == OpKind::kScale || op.kind == OpKind::kNeg;
+      const bool passes = op.kind == OpKind::kAdd || op.kind == OpKind::kReshape ||
+                          op.kind == OpKind::kTranspose || op.kind == OpKind::kScale ||
+                          op.kind == OpKind::kNeg;
       for (const ValueId v : op.results) {
         partial_sink_[v.index()] = readers[v.index()] > 0 && readers[v.index()] == sinks[v.index()];
         if (passes && partial_sink_[v.index()]) sink = true;
@@ -104,7 +106,8 @@ class Partitioner {
     }
   }
 
-  ValueId add_local(ir::Op op, std::vector<ValueId> globals, const std::vector<ir::TensorType>& types,
+  ValueId add_local(ir::Op op, std::vector<ValueId> globals,
+                    const std::vector<ir::TensorType>& types,
                     const std::vector<Sharding>& shardings) {
     const OpId id = result_.graph.add_op(std::move(op), types);
     for (size_t i = 0; i < types.size(); ++i) {
@@ -123,18 +126,20 @@ class Partitioner {
 
   // REQUIRES: called for a value without a version.
   ValueId add_input(const ir::Input& input, std::optional<Sharding> sharding = {}) {
-    const Sharding layout = sharding ? *sharding
-                            : given(input.value)
-                                ? *given(input.value)
-                                : sharding::replicated(type(input.value).rank());
+    const Sharding layout = sharding             ? *sharding
+                            : given(input.value) ? *given(input.value)
+                                                 : sharding::replicated(type(input.value).rank());
     const ir::Value& value = r_.graph.value(input.value);
-    const ValueId local = result_.graph.add_input(sharding::local_type(value.type, layout, r_.mesh), value.name, input.state);
+    const ValueId local = result_.graph.add_input(sharding::local_type(value.type, layout, r_.mesh),
+                                                  value.name, input.state);
     result_.graph.value(local).logical = value.logical;
     result_.shardings.push_back(layout);
     result_.global_types.push_back(value.type);
     result_.global_value.push_back(input.value);
     // States have zeros in their tails; what another stage sends has what its ops left there.
-    add_version(input.value, {layout, local, std::vector<bool>(value.type.dims.size(), input.state.valid())}, true);
+    add_version(input.value,
+                {layout, local, std::vector<bool>(value.type.dims.size(), input.state.valid())},
+                true);
     return local;
   }
 
@@ -147,7 +152,8 @@ class Partitioner {
 
   static bool reachable(const Sharding& from, const Sharding& to) {
     if (to.is_partial() && to.reduction != from.reduction) return false;
-    return std::includes(from.partial.begin(), from.partial.end(), to.partial.begin(), to.partial.end());
+    return std::includes(from.partial.begin(), from.partial.end(), to.partial.begin(),
+                         to.partial.end());
   }
 
   // The version from which `to` is cheapest; null if none can become it.
@@ -186,7 +192,8 @@ class Partitioner {
     for (const ReshardStep& step : steps.steps) {
       if (step.kind == OpKind::kAllReduce) continue;
       made.tail_zero[static_cast<size_t>(step.dim)] = true;
-      if (step.kind == OpKind::kAllToAll) made.tail_zero[static_cast<size_t>(step.concat_dim)] = true;
+      if (step.kind == OpKind::kAllToAll)
+        made.tail_zero[static_cast<size_t>(step.concat_dim)] = true;
     }
     add_version(v, made, false);
     return made;
@@ -250,7 +257,8 @@ class Partitioner {
     return choose_assignment(problem);
   }
 
-  std::vector<Version> materialize(const ir::Op& op, const ops::ShardingRule& rule, const Assignment& assignment) {
+  std::vector<Version> materialize(const ir::Op& op, const ops::ShardingRule& rule,
+                                   const Assignment& assignment) {
     std::vector<Version> operands;
     bool some_partial = false;
     for (size_t i = 0; i < op.operands.size(); ++i) {
@@ -269,29 +277,35 @@ class Partitioner {
     return operands;
   }
 
-  // A contracted factor with a padded tail must contribute nothing: the tail of an operand that the op is linear in has to
-  // hold zeros (of a maximum: the lowest number).
-  void mask_contracted(const ir::Op& op, const ops::ShardingRule& rule, const Assignment& assignment,
-                       std::vector<Version>& operands) {
+  // A contracted factor with a padded tail must contribute nothing: the tail of an operand that the
+  // op is linear in has to hold zeros (of a maximum: the lowest number).
+  void mask_contracted(const ir::Op& op, const ops::ShardingRule& rule,
+                       const Assignment& assignment, std::vector<Version>& operands) {
     for (size_t f = 0; f < rule.factors.size(); ++f) {
       const ops::Factor& factor = rule.factors[f];
-      if (!factor.contracted || factor.size % sharding::shards(assignment.factors[f], r_.mesh) == 0) continue;
+      if (!factor.contracted || factor.size % sharding::shards(assignment.factors[f], r_.mesh) == 0)
+        continue;
       int at_operand = -1, at_dim = -1;
       bool safe = false;
       for (size_t i = 0; i < operands.size(); ++i) {
         for (size_t d = 0; d < rule.operands[i].size(); ++d) {
           const std::vector<int>& dim = rule.operands[i][d];
           if (std::find(dim.begin(), dim.end(), static_cast<int>(f)) == dim.end()) continue;
-          const bool linear = std::find(rule.linear.begin(), rule.linear.end(), static_cast<int>(i)) != rule.linear.end();
-          if (at_operand < 0 || linear) at_operand = static_cast<int>(i), at_dim = static_cast<int>(d);
-          safe = safe || (linear && operands[i].tail_zero[d] && factor.reduction == ir::Reduction::kSum);
+          const bool linear = std::find(rule.linear.begin(), rule.linear.end(),
+                                        static_cast<int>(i)) != rule.linear.end();
+          if (at_operand < 0 || linear)
+            at_operand = static_cast<int>(i), at_dim = static_cast<int>(d);
+          safe = safe ||
+                 (linear && operands[i].tail_zero[d] && factor.reduction == ir::Reduction::kSum);
         }
       }
-      MW_CHECK(at_operand >= 0, "{}: contracted factor {} in no operand", ir::op_name(op.kind), factor.name);
+      MW_CHECK(at_operand >= 0, "{}: contracted factor {} in no operand", ir::op_name(op.kind),
+               factor.name);
       if (safe) continue;
-      const double neutral = factor.reduction == ir::Reduction::kSum   ? 0
-                             : factor.reduction == ir::Reduction::kMax ? -std::numeric_limits<double>::max()
-                                                                       : std::numeric_limits<double>::max();
+      const double neutral = factor.reduction == ir::Reduction::kSum ? 0
+                             : factor.reduction == ir::Reduction::kMax
+                                 ? -std::numeric_limits<double>::max()
+                                 : std::numeric_limits<double>::max();
       const size_t i = static_cast<size_t>(at_operand);
       operands[i] = masked(op.operands[i], operands[i], at_dim, op, neutral);
     }
@@ -304,7 +318,8 @@ class Partitioner {
     for (const std::vector<int>& dim : rule.results[result]) {
       bool any = false, all = rule.zero_preserving, seen = false;
       for (size_t i = 0; i < operands.size(); ++i) {
-        const bool linear = std::find(rule.linear.begin(), rule.linear.end(), static_cast<int>(i)) != rule.linear.end();
+        const bool linear = std::find(rule.linear.begin(), rule.linear.end(),
+                                      static_cast<int>(i)) != rule.linear.end();
         for (size_t d = 0; d < rule.operands[i].size(); ++d) {
           if (dim.empty() || rule.operands[i][d] != dim) continue;
           seen = true;
@@ -313,7 +328,8 @@ class Partitioner {
         }
       }
       // The gradients of logits and of a table have zeros where there is no word of the vocabulary.
-      const bool word = (op.kind == OpKind::kCrossEntropyGrad && zero.size() + 1 == rule.results[result].size()) ||
+      const bool word = (op.kind == OpKind::kCrossEntropyGrad &&
+                         zero.size() + 1 == rule.results[result].size()) ||
                         (op.kind == OpKind::kEmbeddingGrad && zero.empty());
       zero.push_back(any || (all && seen) || word);
     }
@@ -353,9 +369,11 @@ class Partitioner {
     ops::LocalLayout layout;
     for (const Version& version : operands) layout.operands.push_back(version.sharding.dims);
     for (const Sharding& sharding : results) layout.results.push_back(sharding.dims);
-    for (const Version& version : operands) layout.local_operands.push_back(result_.graph.type(version.local));
+    for (const Version& version : operands)
+      layout.local_operands.push_back(result_.graph.type(version.local));
     for (size_t i = 0; i < results.size(); ++i) {
-      layout.local_results.push_back(sharding::local_type(type(op.results[i]), results[i], r_.mesh));
+      layout.local_results.push_back(
+          sharding::local_type(type(op.results[i]), results[i], r_.mesh));
     }
     layout.global_operands = ops::operand_types(r_.graph, op);
     layout.global_results = ops::result_types(r_.graph, op);
@@ -380,13 +398,15 @@ class Partitioner {
     main_[v.index()] = versions_[v.index()].size() - 1;
   }
 
-  // acc += g. The accumulator takes the dimensions of its parameter's sharding and the gradient's pending sum.
+  // acc += g. The accumulator takes the dimensions of its parameter's sharding and the gradient's
+  // pending sum.
   void partition_accumulate(const ir::Op& op) {
     const ValueId acc = op.operands[0], g = op.operands[1];
     const auto input = std::find_if(r_.graph.inputs.begin(), r_.graph.inputs.end(),
                                     [&](const ir::Input& i) { return i.value == acc; });
     MW_CHECK(input != r_.graph.inputs.end(), "accumulator {} is no state", r_.graph.label(acc));
-    Sharding wanted = given(acc) ? given(acc)->without_partial() : sharding::replicated(type(acc).rank());
+    Sharding wanted =
+        given(acc) ? given(acc)->without_partial() : sharding::replicated(type(acc).rank());
     wanted.partial = main_version(g).sharding.partial;
     wanted.reduction = main_version(g).sharding.reduction;
     for (const ir::Axes& axes : wanted.dims) {
@@ -395,7 +415,8 @@ class Partitioner {
     if (wanted.partial.empty()) wanted.reduction = ir::Reduction::kSum;
     Version gradient = version_in(g, wanted, op.work, op.layer);
     for (size_t d = 0; d < wanted.dims.size(); ++d) {
-      if (!gradient.tail_zero[d] && sharding::is_padded(type(g), wanted, static_cast<int>(d), r_.mesh)) {
+      if (!gradient.tail_zero[d] &&
+          sharding::is_padded(type(g), wanted, static_cast<int>(d), r_.mesh)) {
         gradient = masked(g, gradient, static_cast<int>(d), op);
       }
     }
@@ -405,7 +426,8 @@ class Partitioner {
     local.results.clear();
     const ir::TensorType local_type = sharding::local_type(type(acc), wanted, r_.mesh);
     add_local(std::move(local), op.results, {local_type}, {wanted});
-    add_version(op.results[0], {wanted, result_.graph.ops.back().results[0], gradient.tail_zero}, true);
+    add_version(op.results[0], {wanted, result_.graph.ops.back().results[0], gradient.tail_zero},
+                true);
   }
 
   const PartitionRequest& r_;

@@ -1,10 +1,12 @@
-// The SPMD partitioner: rewrites a graph from global shapes to one device's, with explicit collectives.
+// The SPMD partitioner: rewrites a graph from global shapes to one device's, with explicit
+// collectives.
 //
-// Op by op, in order: every mesh axis may lie on any factor of the op's sharding rule that an operand or the wanted result
-// proposes, or on none; of these assignments the one with the fewest bytes to move is taken (weights never move).
-// Contracting a sharded factor leaves the result partial; a partial value is reduced where an op is not linear in it, or at
-// once where its sharding is fixed by an annotation. A partial gradient that only goes into its accumulator stays partial.
-// Device groups stay symbolic: the cost does not depend on how many devices an axis has.
+// Op by op, in order: every mesh axis may lie on any factor of the op's sharding rule that an
+// operand or the wanted result proposes, or on none; of these assignments the one with the fewest
+// bytes to move is taken (weights never move). Contracting a sharded factor leaves the result
+// partial; a partial value is reduced where an op is not linear in it, or at once where its
+// sharding is fixed by an annotation. A partial gradient that only goes into its accumulator stays
+// partial. Device groups stay symbolic: the cost does not depend on how many devices an axis has.
 #pragma once
 
 #include <functional>
@@ -24,7 +26,8 @@ struct PartitionRequest {
   const cluster::Mesh& mesh;  // of the stage, without pipeline axes
   // Layout of logical axes for a layer's values (invalid id: values outside all layers).
   std::function<const sharding::Strategy&(LayerId)> strategy;
-  // [value] given shardings: annotated values and inputs are held exactly so; empty: the partitioner chooses.
+  // [value] given shardings: annotated values and inputs are held exactly so; empty: the
+  // partitioner chooses.
   std::vector<std::optional<sharding::Sharding>> given;
 };
 
@@ -33,16 +36,18 @@ struct Partitioned {
   std::vector<sharding::Sharding> shardings;  // [local value]
   std::vector<ir::TensorType> global_types;   // [local value]
   std::vector<ValueId> global_value;          // [local value] the global value it is a version of
-  std::vector<ValueId> main_version;          // [global value] its version in its own sharding; invalid: dropped
+  std::vector<ValueId>
+      main_version;  // [global value] its version in its own sharding; invalid: dropped
 };
 
-// The sharding that annotations and states give to every value of a graph, before anything is partitioned.
+// The sharding that annotations and states give to every value of a graph, before anything is
+// partitioned.
 std::vector<std::optional<sharding::Sharding>> given_shardings(
     const ir::Graph& graph, const ir::Module& module, const cluster::Mesh& mesh,
     const std::function<const sharding::Strategy&(LayerId)>& strategy);
 
-// Ops that the partitioner adds have the layer of the op that needs them, and are input gradients in the backward pass; marking
-// (transform/autodiff.h) comes after.
+// Ops that the partitioner adds have the layer of the op that needs them, and are input gradients
+// in the backward pass; marking (transform/autodiff.h) comes after.
 Partitioned partition(const PartitionRequest& request);
 
 }  // namespace mw::partition

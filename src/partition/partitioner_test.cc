@@ -24,7 +24,8 @@ using test::Tensor;
 Partitioned partitioned(const ir::Graph& graph, const ir::Module& module, const cluster::Mesh& mesh,
                         const sharding::Strategy& strategy) {
   const auto of = [&](LayerId) -> const sharding::Strategy& { return strategy; };
-  Partitioned result = partition({graph, module, mesh, of, given_shardings(graph, module, mesh, of)});
+  Partitioned result =
+      partition({graph, module, mesh, of, given_shardings(graph, module, mesh, of)});
   ir::verify(result.graph, nullptr);
   ops::verify_types(result.graph);
   return result;
@@ -47,7 +48,8 @@ TEST_CASE("a Megatron block has one all-reduce behind each row-parallel product"
   const ir::Module module = test::gpt_net({});
   const Partitioned result = partitioned(module, cluster::Mesh({{"dp", 2}, {"tp", 2}}), false);
   CHECK(communication_in(result, 1) == Texts{"all_reduce{tp}", "all_reduce{tp}"});
-  // The embedding's rows and the three numbers a token of the loss; the loss itself over its samples.
+  // The embedding's rows and the three numbers a token of the loss; the loss itself over its
+  // samples.
   CHECK(communication_in(result, 0) == Texts{"all_reduce{tp}"});
   CHECK(communication_in(result, 3) == Texts{"all_reduce{tp}", "all_reduce{tp}", "all_reduce{tp}"});
 }
@@ -55,8 +57,8 @@ TEST_CASE("a Megatron block has one all-reduce behind each row-parallel product"
 TEST_CASE("sequence parallelism makes it a gather before and a scatter behind each region") {
   const ir::Module module = test::gpt_net({});
   const Partitioned result = partitioned(module, cluster::Mesh({{"dp", 2}, {"tp", 2}}), true);
-  CHECK(communication_in(result, 1) == Texts{"all_gather{tp} dim 1", "reduce_scatter{tp} dim 1", "all_gather{tp} dim 1",
-                                             "reduce_scatter{tp} dim 1"});
+  CHECK(communication_in(result, 1) == Texts{"all_gather{tp} dim 1", "reduce_scatter{tp} dim 1",
+                                             "all_gather{tp} dim 1", "reduce_scatter{tp} dim 1"});
 }
 
 TEST_CASE("data parallelism alone communicates nothing in the forward pass but the loss") {
@@ -120,7 +122,8 @@ TEST_CASE("an op that is not linear in a pending sum gets it reduced") {
   // A scale lets the sum pass, exp does not.
   const ValueId z = b.unary(ir::OpKind::kExp, b.scale(y, 2));
   graph.outputs = {z};
-  const Partitioned result = partitioned(graph, module, cluster::Mesh({{"tp", 2}}), test::strategy(false));
+  const Partitioned result =
+      partitioned(graph, module, cluster::Mesh({{"tp", 2}}), test::strategy(false));
   CHECK(test::communication(result.graph).size() == 1);
   CHECK(!result.shardings[result.graph.outputs[0].index()].is_partial());
 }
@@ -134,7 +137,8 @@ std::vector<Tensor> inputs_of(const ir::Graph& graph, const NetSizes& n) {
     Tensor tensor = test::random_tensor(graph.type(input.value), name);
     for (size_t i = 0; i < tensor.values.size(); ++i) {
       double& x = tensor.values[i];
-      if (name == "tokens" || name == "targets") x = std::floor((x + 1) / 2 * static_cast<double>(n.V));
+      if (name == "tokens" || name == "targets")
+        x = std::floor((x + 1) / 2 * static_cast<double>(n.V));
       if (name == "positions") x = static_cast<double>(static_cast<int64_t>(i) % n.S);
       if (name == "loss_scale") x = 0.25;
     }
@@ -145,7 +149,8 @@ std::vector<Tensor> inputs_of(const ir::Graph& graph, const NetSizes& n) {
 }
 
 // Empty, or the first output that differs from the global graph's.
-std::string difference(const ir::Module& module, const NetSizes& sizes, const cluster::Mesh& mesh, bool sp) {
+std::string difference(const ir::Module& module, const NetSizes& sizes, const cluster::Mesh& mesh,
+                       bool sp) {
   const ir::Graph& graph = *module.find_graph("microbatch");
   const Partitioned result = partitioned(module, mesh, sp);
   const std::vector<Tensor> inputs = inputs_of(graph, sizes);
@@ -166,7 +171,8 @@ std::string difference(const ir::Module& module, const NetSizes& sizes, const cl
     const ValueId version = result.main_version[v];
     if (!version.valid()) continue;
     std::string problem;
-    const auto got = test::unshard(values[version.index()], whole[v].type, result.shardings[version.index()], mesh, problem);
+    const auto got = test::unshard(values[version.index()], whole[v].type,
+                                   result.shardings[version.index()], mesh, problem);
     const std::string label = graph.label(ValueId(static_cast<int64_t>(v)));
     if (!got) return label + ": " + problem;
     for (size_t i = 0; i < whole[v].values.size(); ++i) {
@@ -180,15 +186,19 @@ std::string difference(const ir::Module& module, const NetSizes& sizes, const cl
 }
 
 const std::vector<cluster::Mesh>& meshes() {
-  static const std::vector<cluster::Mesh> list{
-      cluster::Mesh({{"tp", 2}}),          cluster::Mesh({{"tp", 4}}),           cluster::Mesh({{"dp", 2}, {"tp", 2}}),
-      cluster::Mesh({{"tp", 2}, {"dp", 2}}), cluster::Mesh({{"dp", 2}, {"tp", 4}}), cluster::Mesh({{"dp", 4}})};
+  static const std::vector<cluster::Mesh> list{cluster::Mesh({{"tp", 2}}),
+                                               cluster::Mesh({{"tp", 4}}),
+                                               cluster::Mesh({{"dp", 2}, {"tp", 2}}),
+                                               cluster::Mesh({{"tp", 2}, {"dp", 2}}),
+                                               cluster::Mesh({{"dp", 2}, {"tp", 4}}),
+                                               cluster::Mesh({{"dp", 4}})};
   return list;
 }
 
 TEST_CASE("a partitioned GPT computes what the global graph computes, every value of it") {
   // The last: batch, sequence, ffn and vocabulary that no axis divides.
-  for (const NetSizes& sizes : {NetSizes{}, NetSizes{.S = 6, .F = 10, .V = 18}, NetSizes{.B = 3, .S = 5, .F = 11, .V = 13}}) {
+  for (const NetSizes& sizes : {NetSizes{}, NetSizes{.S = 6, .F = 10, .V = 18},
+                                NetSizes{.B = 3, .S = 5, .F = 11, .V = 13}}) {
     const ir::Module module = test::gpt_net(sizes);
     for (const cluster::Mesh& mesh : meshes()) {
       for (const bool sp : {false, true}) {
@@ -202,7 +212,8 @@ TEST_CASE("a partitioned GPT computes what the global graph computes, every valu
 }
 
 TEST_CASE("a partitioned MLP computes what the global graph computes, every value of it") {
-  for (const NetSizes& sizes : {NetSizes{}, NetSizes{.B = 8, .S = 7, .D = 9, .F = 13}, NetSizes{.B = 3, .D = 5, .F = 5}}) {
+  for (const NetSizes& sizes :
+       {NetSizes{}, NetSizes{.B = 8, .S = 7, .D = 9, .F = 13}, NetSizes{.B = 3, .D = 5, .F = 5}}) {
     const ir::Module module = test::mlp_net(sizes);
     for (const cluster::Mesh& mesh : meshes()) {
       CAPTURE(cluster::to_string(mesh));

@@ -9,9 +9,9 @@
 namespace mw::partition {
 namespace {
 
-using sharding::Sharding;
 using ir::Axes;
 using ir::OpKind;
+using sharding::Sharding;
 
 // A slice costs no transfer; this keeps the path with the fewest steps among equals.
 constexpr double kStepBytes = 1e-3;
@@ -66,8 +66,8 @@ class Planner {
       }
     }
     const auto found = reached.find(goal);
-    MW_CHECK(found != reached.end() && found->second.done, "no chain of collectives from {} to {} of {}", start, goal,
-             ir::to_string(global_));
+    MW_CHECK(found != reached.end() && found->second.done,
+             "no chain of collectives from {} to {} of {}", start, goal, ir::to_string(global_));
     ReshardPlan result;
     for (std::string key = goal; key != start; key = reached.at(key).previous) {
       result.steps.push_back(reached.at(key).step);
@@ -118,7 +118,8 @@ class Planner {
     Sharding after = s;
     std::erase_if(after.partial, [&](const std::string& a) { return !wanted_partial(a); });
     if (after.partial.empty()) after.reduction = ir::Reduction::kSum;
-    result.push_back({{OpKind::kAllReduce, pending, 0, 0, after}, 2 * ring(pending) * local_bytes(s)});
+    result.push_back(
+        {{OpKind::kAllReduce, pending, 0, 0, after}, 2 * ring(pending) * local_bytes(s)});
     // Scatter one of the pending axes over a dimension that wants it next.
     for (const std::string& axis : pending) {
       for (int dim = 0; dim < static_cast<int>(s.dims.size()); ++dim) {
@@ -129,7 +130,8 @@ class Planner {
         const Axes before = axes;
         axes.push_back(axis);
         if (!compatible(dim, before, axes)) continue;
-        result.push_back({{OpKind::kReduceScatter, {axis}, dim, 0, scattered}, ring({axis}) * local_bytes(s)});
+        result.push_back(
+            {{OpKind::kReduceScatter, {axis}, dim, 0, scattered}, ring({axis}) * local_bytes(s)});
       }
     }
   }
@@ -142,7 +144,8 @@ class Planner {
       if (!compatible(dim, kept, axes)) continue;
       Sharding after = s;
       after.dims[static_cast<size_t>(dim)] = kept;
-      result.push_back({{OpKind::kAllGather, gathered, dim, 0, after}, ring(gathered) * local_bytes(after)});
+      result.push_back(
+          {{OpKind::kAllGather, gathered, dim, 0, after}, ring(gathered) * local_bytes(after)});
     }
   }
 
@@ -163,7 +166,8 @@ class Planner {
     result.push_back({{OpKind::kShardSlice, added, dim, 0, after}, 0});
   }
 
-  void add_all_to_all(const Sharding& s, int from_dim, int to_dim, std::vector<Move>& result) const {
+  void add_all_to_all(const Sharding& s, int from_dim, int to_dim,
+                      std::vector<Move>& result) const {
     const Axes& axes = s.dims[static_cast<size_t>(from_dim)];
     if (axes.empty()) return;
     Sharding after = s;
@@ -174,7 +178,8 @@ class Planner {
     target.push_back(axis);
     if (!compatible(from_dim, after.dims[static_cast<size_t>(from_dim)], axes)) return;
     if (!compatible(to_dim, before, target)) return;
-    result.push_back({{OpKind::kAllToAll, {axis}, to_dim, from_dim, after}, ring({axis}) * local_bytes(s)});
+    result.push_back(
+        {{OpKind::kAllToAll, {axis}, to_dim, from_dim, after}, ring({axis}) * local_bytes(s)});
   }
 
   const ir::TensorType& global_;
@@ -195,8 +200,9 @@ ReshardPlan plan_reshard(const ir::TensorType& global, const Sharding& from, con
   return Planner(global, to, mesh).plan(from);
 }
 
-ValueId emit_reshard(const ReshardPlan& plan, const ir::TensorType& global, ValueId local, const Sharding& from,
-                     const cluster::Mesh& mesh, const std::function<ir::TensorType(ValueId)>& type_of,
+ValueId emit_reshard(const ReshardPlan& plan, const ir::TensorType& global, ValueId local,
+                     const Sharding& from, const cluster::Mesh& mesh,
+                     const std::function<ir::TensorType(ValueId)>& type_of,
                      const AppendOp& append) {
   Sharding at = from;
   const auto make = [&](OpKind kind, ir::Attributes attrs, ValueId operand) {
@@ -230,7 +236,8 @@ ValueId emit_reshard(const ReshardPlan& plan, const ir::TensorType& global, Valu
     const bool joins = step.kind == OpKind::kAllGather || step.kind == OpKind::kAllToAll;
     if (joins) result = with_dim(result, joined, n * type.dim(joined));
     local = append(make(step.kind, attrs, local), result, step.after);
-    if (joins && !(result == target)) local = append(make(OpKind::kTrim, ir::NoAttrs{}, local), target, step.after);
+    if (joins && !(result == target))
+      local = append(make(OpKind::kTrim, ir::NoAttrs{}, local), target, step.after);
     at = step.after;
   }
   return local;

@@ -25,7 +25,8 @@ struct Emitted {
   ValueId result;
 };
 
-Emitted emit(const ReshardPlan& plan, const ir::TensorType& global, const Sharding& from, const cluster::Mesh& mesh) {
+Emitted emit(const ReshardPlan& plan, const ir::TensorType& global, const Sharding& from,
+             const cluster::Mesh& mesh) {
   Emitted emitted;
   ir::Graph& graph = emitted.graph;
   const ValueId x = graph.add_input(sharding::local_type(global, from, mesh), "x");
@@ -64,15 +65,18 @@ TEST_CASE("a reshard is the cheapest chain of collectives") {
       {R"([{"dp"}, {"tp"}])", R"([{"dp", "tp"}, {}])", "all_to_all{tp} dim 0 from 1: 48 B"},
       // An axis that is not the last of its dimension gets free only after those behind it.
       {R"([{"dp", "tp"}, {}])", R"([{"tp", "dp"}, {}])",
-       "all_to_all{tp} dim 1 from 0; all_gather{dp} dim 0; all_to_all{tp} dim 0 from 1; shard_slice{dp} dim 0: 208 B"},
+       "all_to_all{tp} dim 1 from 0; all_gather{dp} dim 0; all_to_all{tp} dim 0 from 1; "
+       "shard_slice{dp} dim 0: 208 B"},
       // Pending sums: Megatron's g and, with sequence parallelism, its reduce-scatter.
       {R"([{}, {}] partial{"tp"})", R"([{}, {}])", "all_reduce{tp}: 768 B"},
       {R"([{}, {}] partial{"tp"})", R"([{}, {"tp"}])", "reduce_scatter{tp} dim 1: 384 B"},
       {R"([{"dp"}, {}] partial{"tp"})", R"([{"dp"}, {"tp"}])", "reduce_scatter{tp} dim 1: 192 B"},
       {R"([{}, {}] partial{"dp", "tp"})", R"([{}, {}])", "all_reduce{dp,tp}: 896 B"},
       {R"([{}, {}] partial{"dp", "tp"})", R"([{}, {}] partial{"dp"})", "all_reduce{tp}: 768 B"},
-      {R"([{}, {}] partial{"dp", "tp"})", R"([{"tp"}, {}] partial{"dp"})", "reduce_scatter{tp} dim 0: 384 B"},
-      {R"([{"tp"}, {}] partial{"dp"})", R"([{}, {}])", "reduce_scatter{dp} dim 0; all_gather{tp,dp} dim 0: 512 B"},
+      {R"([{}, {}] partial{"dp", "tp"})", R"([{"tp"}, {}] partial{"dp"})",
+       "reduce_scatter{tp} dim 0: 384 B"},
+      {R"([{"tp"}, {}] partial{"dp"})", R"([{}, {}])",
+       "reduce_scatter{dp} dim 0; all_gather{tp,dp} dim 0: 512 B"},
       {R"([{}, {}] partial<max>{"tp"})", R"([{}, {}])", "all_reduce{tp}: 768 B"},
   };
   for (const Row& row : rows) {
@@ -89,7 +93,8 @@ TEST_CASE("a dimension that its axes do not divide changes as a whole") {
   // From two shards of 4 rows to 8 of 1 there is no way but over the whole.
   CHECK(chain(type, R"([{"dp"}, {}])", R"([{"dp", "tp"}, {}])") ==
         "all_gather{dp} dim 0; shard_slice{dp,tp} dim 0: 84 B");
-  CHECK(chain(type, R"([{}, {}] partial{"tp"})", R"([{"tp"}, {}])") == "reduce_scatter{tp} dim 0: 126 B");
+  CHECK(chain(type, R"([{}, {}] partial{"tp"})", R"([{"tp"}, {}])") ==
+        "reduce_scatter{tp} dim 0: 126 B");
 }
 
 // --- random reshards on interpreted ranks ---
@@ -97,23 +102,29 @@ TEST_CASE("a dimension that its axes do not divide changes as a whole") {
 class Random {
  public:
   explicit Random(uint64_t seed) : seed_(seed) {}
-  int64_t below(int64_t n) { return static_cast<int64_t>(random_uniform(RngKey{seed_, 0, 1}, next_++) * static_cast<double>(n)); }
+  int64_t below(int64_t n) {
+    return static_cast<int64_t>(random_uniform(RngKey{seed_, 0, 1}, next_++) *
+                                static_cast<double>(n));
+  }
 
  private:
   uint64_t seed_, next_ = 0;
 };
 
 // Every axis goes to a dimension, to the pending ones, or nowhere.
-Sharding random_sharding(Random& random, const ir::TensorType& type, const cluster::Mesh& mesh, const ir::Axes& pending) {
+Sharding random_sharding(Random& random, const ir::TensorType& type, const cluster::Mesh& mesh,
+                         const ir::Axes& pending) {
   Sharding sharding = sharding::replicated(type.rank());
   std::vector<std::string> axes;
   for (const cluster::Axis& axis : mesh.axes()) axes.push_back(axis.name);
-  for (size_t i = axes.size(); i > 1; --i) std::swap(axes[i - 1], axes[static_cast<size_t>(random.below(static_cast<int64_t>(i)))]);
+  for (size_t i = axes.size(); i > 1; --i)
+    std::swap(axes[i - 1], axes[static_cast<size_t>(random.below(static_cast<int64_t>(i)))]);
   for (const std::string& axis : axes) {
     const int64_t to = random.below(type.rank() + 2);
     if (to < type.rank()) {
       sharding.dims[static_cast<size_t>(to)].push_back(axis);
-    } else if (to == type.rank() && std::find(pending.begin(), pending.end(), axis) != pending.end()) {
+    } else if (to == type.rank() &&
+               std::find(pending.begin(), pending.end(), axis) != pending.end()) {
       sharding.partial.push_back(axis);
     }
   }
@@ -121,12 +132,14 @@ Sharding random_sharding(Random& random, const ir::TensorType& type, const clust
   return sharding;
 }
 
-std::string outcome(const ir::TensorType& type, const Sharding& from, const Sharding& to, const cluster::Mesh& mesh) {
+std::string outcome(const ir::TensorType& type, const Sharding& from, const Sharding& to,
+                    const cluster::Mesh& mesh) {
   const Emitted emitted = emit(plan_reshard(type, from, to, mesh), type, from, mesh);
   ir::verify(emitted.graph);
   const Tensor whole = test::random_tensor(type, "reshard");
   // Tails hold garbage: no chain may let it into an element.
-  const std::vector<PerRank> values = test::run_ranks(emitted.graph, {test::shard(whole, from, mesh, 1e6)}, mesh);
+  const std::vector<PerRank> values =
+      test::run_ranks(emitted.graph, {test::shard(whole, from, mesh, 1e6)}, mesh);
   std::string problem;
   const auto got = test::unshard(values[emitted.result.index()], type, to, mesh, problem);
   if (!got) return problem;
@@ -139,8 +152,9 @@ std::string outcome(const ir::TensorType& type, const Sharding& from, const Shar
 }
 
 TEST_CASE("every reshard of random shardings keeps the value") {
-  const cluster::Mesh meshes[] = {cluster::Mesh({{"dp", 2}, {"tp", 4}}), cluster::Mesh({{"tp", 3}, {"dp", 2}}),
-                                  cluster::Mesh({{"dp", 2}, {"tp", 2}, {"cp", 2}}), cluster::Mesh({{"tp", 4}})};
+  const cluster::Mesh meshes[] = {
+      cluster::Mesh({{"dp", 2}, {"tp", 4}}), cluster::Mesh({{"tp", 3}, {"dp", 2}}),
+      cluster::Mesh({{"dp", 2}, {"tp", 2}, {"cp", 2}}), cluster::Mesh({{"tp", 4}})};
   const int64_t sizes[] = {1, 2, 3, 4, 5, 6, 7, 8, 12, 16};
   for (uint64_t seed = 0; seed < 3000; ++seed) {
     Random random(seed);
@@ -156,8 +170,8 @@ TEST_CASE("every reshard of random shardings keeps the value") {
     if (to.is_partial()) to.reduction = from.reduction;
     const std::string problem = outcome(type, from, to, mesh);
     CAPTURE(seed);
-    CHECK_MESSAGE(problem.empty(), ir::to_string(type), " on ", cluster::to_string(mesh), " from ", to_string(from), " to ",
-                  to_string(to), ": ", problem);
+    CHECK_MESSAGE(problem.empty(), ir::to_string(type), " on ", cluster::to_string(mesh), " from ",
+                  to_string(from), " to ", to_string(to), ": ", problem);
   }
 }
 
@@ -165,7 +179,8 @@ TEST_CASE("resharding costs no more than gathering everything") {
   for (uint64_t seed = 0; seed < 500; ++seed) {
     Random random(seed);
     const ir::TensorType type = ir::make_type(DType::kF32, {16, 8, 24});
-    const Sharding from = random_sharding(random, type, kMesh, {}), to = random_sharding(random, type, kMesh, {});
+    const Sharding from = random_sharding(random, type, kMesh, {}),
+                   to = random_sharding(random, type, kMesh, {});
     const double whole = plan_reshard(type, from, sharding::replicated(3), kMesh).bytes;
     CAPTURE(seed);
     CHECK(plan_reshard(type, from, to, kMesh).bytes <= whole);

@@ -20,12 +20,14 @@ class Writer {
   }
   ops::Builder& b() { return builder_; }
   void enter(int64_t layer) { builder_.layer = LayerId(layer); }
-  ValueId input(const std::string& name, DType dtype, const std::vector<int64_t>& sizes, ir::LogicalAxes logical) {
+  ValueId input(const std::string& name, DType dtype, const std::vector<int64_t>& sizes,
+                ir::LogicalAxes logical) {
     const ValueId v = graph_.add_input(ir::make_type(dtype, sizes), name);
     graph_.value(v).logical = std::move(logical);
     return v;
   }
-  ValueId weight(const std::string& name, const std::vector<int64_t>& sizes, ir::LogicalAxes logical) {
+  ValueId weight(const std::string& name, const std::vector<int64_t>& sizes,
+                 ir::LogicalAxes logical) {
     ir::State state;
     state.name = name;
     state.type = ir::make_type(DType::kF32, sizes);
@@ -39,7 +41,8 @@ class Writer {
   ir::Module finish(ValueId loss) {
     std::vector<int> dims;
     for (int d = 0; d < graph_.type(loss).rank(); ++d) dims.push_back(d);
-    graph_.outputs.push_back(builder_.annotate(builder_.reduce(loss, ir::Reduction::kSum, dims), "loss_sum", {}));
+    graph_.outputs.push_back(
+        builder_.annotate(builder_.reduce(loss, ir::Reduction::kSum, dims), "loss_sum", {}));
     module_.graphs.push_back(std::move(graph_));
     ir::verify(module_.graphs[0], &module_);
     return std::move(module_);
@@ -63,15 +66,18 @@ class Gpt {
     w_.enter(0);
     const ValueId table_VD = w_.weight("words", {n_.V, n_.D}, {"vocab", "embed"});
     const ValueId places_SD = w_.weight("places", {n_.S, n_.D}, {"", "embed"});
-    const ValueId word_BSD = b_.annotate(b_.embedding(tokens_BS, table_VD), "embed.word", kResidual);
-    const ValueId place_BSD = b_.annotate(b_.embedding(positions_BS_, places_SD), "embed.place", kResidual);
+    const ValueId word_BSD =
+        b_.annotate(b_.embedding(tokens_BS, table_VD), "embed.word", kResidual);
+    const ValueId place_BSD =
+        b_.annotate(b_.embedding(positions_BS_, places_SD), "embed.place", kResidual);
     ValueId h_BSD = b_.annotate(b_.add(word_BSD, place_BSD), "embed.sum", kResidual);
     for (int64_t i = 0; i < n_.blocks; ++i) h_BSD = block(i, h_BSD);
     w_.enter(n_.blocks + 1);
     const ValueId x_BSD = norm("final", h_BSD);
-    const ValueId logits_BSV =
-        b_.annotate(b_.dot(x_BSD, table_VD, "bsd,vd->bsv"), "logits", {"batch", "attn_seq", "vocab"});
-    return w_.finish(b_.annotate(b_.cross_entropy(logits_BSV, targets_BS), "losses", {"batch", "attn_seq"}));
+    const ValueId logits_BSV = b_.annotate(b_.dot(x_BSD, table_VD, "bsd,vd->bsv"), "logits",
+                                           {"batch", "attn_seq", "vocab"});
+    return w_.finish(
+        b_.annotate(b_.cross_entropy(logits_BSV, targets_BS), "losses", {"batch", "attn_seq"}));
   }
 
  private:
@@ -94,14 +100,18 @@ class Gpt {
   }
   ValueId attention(const std::string& name, ValueId h_BSD) {
     const ValueId x_BSD = norm(name + ".attn", h_BSD);
-    const ValueId w_3HKD = w_.weight(name + ".qkv", {3, n_.H, n_.K, n_.D}, {"", "heads", "", "embed"});
+    const ValueId w_3HKD =
+        w_.weight(name + ".qkv", {3, n_.H, n_.K, n_.D}, {"", "heads", "", "embed"});
     const ValueId b_3HK = w_.weight(name + ".qkv.bias", {3, n_.H, n_.K}, {"", "heads", ""});
-    const ValueId qkv_BS3HK = b_.annotate(b_.bias_add(b_.dot(x_BSD, w_3HKD, "bsd,thkd->bsthk"), b_3HK),
-                                          name + ".qkv.out", {"batch", "attn_seq", "", "heads", ""});
+    const ValueId qkv_BS3HK =
+        b_.annotate(b_.bias_add(b_.dot(x_BSD, w_3HKD, "bsd,thkd->bsthk"), b_3HK), name + ".qkv.out",
+                    {"batch", "attn_seq", "", "heads", ""});
     const ValueId a_BSHK =
-        b_.annotate(b_.attention_packed(qkv_BS3HK, positions_BS_, 1 / std::sqrt(static_cast<double>(n_.K)), true),
+        b_.annotate(b_.attention_packed(qkv_BS3HK, positions_BS_,
+                                        1 / std::sqrt(static_cast<double>(n_.K)), true),
                     name + ".attn.out", {"batch", "attn_seq", "heads", ""});
-    const ValueId w_DHK = w_.weight(name + ".attn.proj", {n_.D, n_.H, n_.K}, {"embed", "heads", ""});
+    const ValueId w_DHK =
+        w_.weight(name + ".attn.proj", {n_.D, n_.H, n_.K}, {"embed", "heads", ""});
     const ValueId y_BSD =
         b_.annotate(b_.dot(a_BSHK, w_DHK, "bshk,dhk->bsd"), name + ".attn.proj.out", kResidual);
     return b_.bias_add(y_BSD, w_.weight(name + ".attn.proj.bias", {n_.D}, {"embed"}));
@@ -112,9 +122,11 @@ class Gpt {
     const ValueId b_F = w_.weight(name + ".up.bias", {n_.F}, {"ffn"});
     const ValueId up_BSF = b_.annotate(b_.dot(x_BSD, w_FD, "bsd,fd->bsf"), name + ".up.out",
                                        {"batch", "attn_seq", "ffn"});
-    const ValueId u_BSF = b_.annotate(b_.bias_gelu(up_BSF, b_F, true), name + ".hidden", {"batch", "attn_seq", "ffn"});
+    const ValueId u_BSF = b_.annotate(b_.bias_gelu(up_BSF, b_F, true), name + ".hidden",
+                                      {"batch", "attn_seq", "ffn"});
     const ValueId w_DF = w_.weight(name + ".down", {n_.D, n_.F}, {"embed", "ffn"});
-    const ValueId y_BSD = b_.annotate(b_.dot(u_BSF, w_DF, "bsf,df->bsd"), name + ".down.out", kResidual);
+    const ValueId y_BSD =
+        b_.annotate(b_.dot(u_BSF, w_DF, "bsf,df->bsd"), name + ".down.out", kResidual);
     return b_.bias_add(y_BSD, w_.weight(name + ".down.bias", {n_.D}, {"embed"}));
   }
 
@@ -145,8 +157,8 @@ ir::Module mlp_net(const NetSizes& n) {
     w.enter(i + 1);
     const ValueId w_FD = w.weight(name + ".up", {n.F, n.D}, {"ffn", "embed"});
     const ValueId b_F = w.weight(name + ".up.bias", {n.F}, {"ffn"});
-    const ValueId u_BF = b.annotate(b.relu(b.bias_add(b.dot(h_BD, w_FD, "bd,fd->bf"), b_F)), name + ".hidden",
-                                    {"batch", "ffn"});
+    const ValueId u_BF = b.annotate(b.relu(b.bias_add(b.dot(h_BD, w_FD, "bd,fd->bf"), b_F)),
+                                    name + ".hidden", {"batch", "ffn"});
     const ValueId w_DF = w.weight(name + ".down", {n.D, n.F}, {"embed", "ffn"});
     h_BD = b.annotate(b.dot(u_BF, w_DF, "bf,df->bd"), name + ".out", {"batch", "embed"});
   }

@@ -42,8 +42,9 @@ double reduced(ir::Reduction op, double a, double b) {
 }
 
 // The global index of a shard's element; false: it is padding.
-bool global_index(const Index& local, const ir::TensorType& local_type, const ir::TensorType& global,
-                  const sharding::Sharding& sharding, const cluster::Mesh& mesh, RankId rank, Index& index) {
+bool global_index(const Index& local, const ir::TensorType& local_type,
+                  const ir::TensorType& global, const sharding::Sharding& sharding,
+                  const cluster::Mesh& mesh, RankId rank, Index& index) {
   index.resize(local.size());
   for (size_t d = 0; d < local.size(); ++d) {
     index[d] = mesh.index(rank, sharding.dims[d]) * local_type.dims[d].size + local[d];
@@ -53,7 +54,8 @@ bool global_index(const Index& local, const ir::TensorType& local_type, const ir
 }
 
 // One rank's part of a value that is pending over `members` ranks.
-double part(const sharding::Sharding& sharding, double value, int64_t member, int64_t members, uint64_t at) {
+double part(const sharding::Sharding& sharding, double value, int64_t member, int64_t members,
+            uint64_t at) {
   const auto noise = [&](int64_t m) {
     return random_uniform(RngKey{7, static_cast<uint64_t>(m), rng_site("part")}, at);
   };
@@ -82,7 +84,8 @@ Tensor collective(const ir::Op& op, const PerRank& x, const ir::TensorType& type
     if (op.kind == OpKind::kAllReduce || op.kind == OpKind::kReduceScatter) {
       if (op.kind == OpKind::kReduceScatter) from[dim] += own * type.dims[dim].size;
       to = of(0).values[place(source, from)];
-      for (size_t m = 1; m < members.size(); ++m) to = reduced(attrs.op, to, of(m).values[place(source, from)]);
+      for (size_t m = 1; m < members.size(); ++m)
+        to = reduced(attrs.op, to, of(m).values[place(source, from)]);
       return;
     }
     const size_t joined = op.kind == OpKind::kAllGather ? dim : concat;
@@ -104,7 +107,8 @@ Tensor random_tensor(const ir::TensorType& type, const std::string& site, uint64
   return tensor;
 }
 
-PerRank shard(const Tensor& global, const sharding::Sharding& sharding, const cluster::Mesh& mesh, double tail) {
+PerRank shard(const Tensor& global, const sharding::Sharding& sharding, const cluster::Mesh& mesh,
+              double tail) {
   PerRank shards;
   const ir::TensorType type = sharding::local_type(global.type, sharding, mesh);
   for (int64_t r = 0; r < mesh.size(); ++r) {
@@ -125,16 +129,17 @@ PerRank shard(const Tensor& global, const sharding::Sharding& sharding, const cl
   return shards;
 }
 
-std::optional<Tensor> unshard(const PerRank& shards, const ir::TensorType& global, const sharding::Sharding& sharding,
-                              const cluster::Mesh& mesh, std::string& problem) {
+std::optional<Tensor> unshard(const PerRank& shards, const ir::TensorType& global,
+                              const sharding::Sharding& sharding, const cluster::Mesh& mesh,
+                              std::string& problem) {
   const ir::TensorType type = sharding::local_type(global, sharding, mesh);
   Tensor whole = ops::zeros(global);
   std::vector<bool> known(whole.values.size(), false);
   for (int64_t r = 0; r < mesh.size(); ++r) {
     const RankId rank(r);
     if (shards[rank.index()].type != type) {
-      problem = fmt::format("rank {} holds {}, must hold {}", r, ir::to_string(shards[rank.index()].type),
-                            ir::to_string(type));
+      problem = fmt::format("rank {} holds {}, must hold {}", r,
+                            ir::to_string(shards[rank.index()].type), ir::to_string(type));
       return std::nullopt;
     }
     const std::vector<RankId> members = mesh.members(rank, sharding.partial);
@@ -147,18 +152,21 @@ std::optional<Tensor> unshard(const PerRank& shards, const ir::TensorType& globa
       }
       const size_t g = place(global, index);
       if (known[g] && std::abs(whole.values[g] - value) > 1e-9 * (1 + std::abs(value))) {
-        problem = fmt::format("rank {} holds {} as element {}, another rank {}", r, value, g, whole.values[g]);
+        problem = fmt::format("rank {} holds {} as element {}, another rank {}", r, value, g,
+                              whole.values[g]);
       }
       whole.values[g] = value;
       known[g] = true;
     });
   }
-  if (std::find(known.begin(), known.end(), false) != known.end()) problem = "an element is on no rank";
+  if (std::find(known.begin(), known.end(), false) != known.end())
+    problem = "an element is on no rank";
   if (!problem.empty()) return std::nullopt;
   return whole;
 }
 
-std::vector<PerRank> run_ranks(const ir::Graph& graph, const std::vector<PerRank>& inputs, const cluster::Mesh& mesh) {
+std::vector<PerRank> run_ranks(const ir::Graph& graph, const std::vector<PerRank>& inputs,
+                               const cluster::Mesh& mesh) {
   std::vector<PerRank> values(graph.values.size());
   for (size_t i = 0; i < inputs.size(); ++i) values[graph.inputs[i].value.index()] = inputs[i];
   for (const ir::Op& op : graph.ops) {
@@ -178,7 +186,8 @@ std::vector<PerRank> run_ranks(const ir::Graph& graph, const std::vector<PerRank
         context.size = [&](const ir::Axes& axes) { return mesh.group_size(axes); };
         results = ops::interpret_op(op, operands, types, context);
       }
-      for (size_t i = 0; i < results.size(); ++i) values[op.results[i].index()].push_back(std::move(results[i]));
+      for (size_t i = 0; i < results.size(); ++i)
+        values[op.results[i].index()].push_back(std::move(results[i]));
     }
   }
   return values;

@@ -55,8 +55,10 @@ class Parser {
 
  private:
   [[noreturn]] void fail(const std::string& expected) const {
-    throw_error("sharding '{}', column {}: expected {}; a sharding looks like [{{\"dp\"}}, {{}}] partial{{\"tp\"}}",
-                text_, at_ + 1, expected);
+    throw_error(
+        "sharding '{}', column {}: expected {}; a sharding looks like [{{\"dp\"}}, {{}}] "
+        "partial{{\"tp\"}}",
+        text_, at_ + 1, expected);
   }
   void skip_space() {
     while (at_ < text_.size() && text_[at_] == ' ') ++at_;
@@ -106,7 +108,8 @@ int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 }  // namespace
 
 bool Sharding::is_replicated() const {
-  return partial.empty() && std::all_of(dims.begin(), dims.end(), [](const Axes& a) { return a.empty(); });
+  return partial.empty() &&
+         std::all_of(dims.begin(), dims.end(), [](const Axes& a) { return a.empty(); });
 }
 
 Sharding Sharding::without_partial() const {
@@ -130,7 +133,8 @@ std::string to_string(const Sharding& sharding) {
   text += "]";
   if (sharding.is_partial()) {
     text += " partial";
-    if (sharding.reduction != ir::Reduction::kSum) text += fmt::format("<{}>", reduction_name(sharding.reduction));
+    if (sharding.reduction != ir::Reduction::kSum)
+      text += fmt::format("<{}>", reduction_name(sharding.reduction));
     text += axes_text(sharding.partial);
   }
   return text;
@@ -154,18 +158,20 @@ Sharding normalized(const Sharding& sharding, const cluster::Mesh& mesh) {
   return result;
 }
 
-std::vector<std::string> findings(const Sharding& sharding, const ir::TensorType& type, const cluster::Mesh& mesh) {
+std::vector<std::string> findings(const Sharding& sharding, const ir::TensorType& type,
+                                  const cluster::Mesh& mesh) {
   std::vector<std::string> found;
   if (static_cast<int>(sharding.dims.size()) != type.rank()) {
-    found.push_back(fmt::format("sharding {} has {} dimensions, the value {} has {}", to_string(sharding),
-                                sharding.dims.size(), ir::to_string(type), type.rank()));
+    found.push_back(fmt::format("sharding {} has {} dimensions, the value {} has {}",
+                                to_string(sharding), sharding.dims.size(), ir::to_string(type),
+                                type.rank()));
   }
   std::set<std::string> seen;
   const auto check = [&](const Axes& axes) {
     for (const std::string& axis : axes) {
       if (!mesh.has(axis)) {
-        found.push_back(fmt::format("sharding {} names axis '{}', the mesh {} has no such axis", to_string(sharding),
-                                    axis, cluster::to_string(mesh)));
+        found.push_back(fmt::format("sharding {} names axis '{}', the mesh {} has no such axis",
+                                    to_string(sharding), axis, cluster::to_string(mesh)));
       }
       if (!seen.insert(axis).second) {
         found.push_back(fmt::format("sharding {} uses axis '{}' twice", to_string(sharding), axis));
@@ -183,8 +189,10 @@ int64_t shards(const Axes& axes, const cluster::Mesh& mesh) {
   return n;
 }
 
-ir::TensorType local_type(const ir::TensorType& global, const Sharding& sharding, const cluster::Mesh& mesh) {
-  MW_CHECK(global.dims.size() == sharding.dims.size(), "{} with {}", ir::to_string(global), to_string(sharding));
+ir::TensorType local_type(const ir::TensorType& global, const Sharding& sharding,
+                          const cluster::Mesh& mesh) {
+  MW_CHECK(global.dims.size() == sharding.dims.size(), "{} with {}", ir::to_string(global),
+           to_string(sharding));
   ir::TensorType local = global;
   for (size_t i = 0; i < local.dims.size(); ++i) {
     local.dims[i].size = ceil_div(global.dims[i].size, shards(sharding.dims[i], mesh));
@@ -192,7 +200,8 @@ ir::TensorType local_type(const ir::TensorType& global, const Sharding& sharding
   return local;
 }
 
-bool is_padded(const ir::TensorType& global, const Sharding& sharding, int dim, const cluster::Mesh& mesh) {
+bool is_padded(const ir::TensorType& global, const Sharding& sharding, int dim,
+               const cluster::Mesh& mesh) {
   return global.dim(dim) % shards(sharding.dims[static_cast<size_t>(dim)], mesh) != 0;
 }
 

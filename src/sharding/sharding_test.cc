@@ -11,8 +11,9 @@ namespace {
 const cluster::Mesh kMesh({{"pp", 2}, {"dp", 2}, {"tp", 4}, {"cp", 1}});
 
 TEST_CASE("the text form of a sharding round-trips") {
-  for (const std::string text : {"[]", "[{}]", "[{\"dp\"}, {}, {\"tp\"}]", "[{\"dp\", \"tp\"}, {}] partial{\"cp\"}",
-                                 "[{}] partial<max>{\"dp\", \"tp\"}"}) {
+  for (const std::string text :
+       {"[]", "[{}]", "[{\"dp\"}, {}, {\"tp\"}]", "[{\"dp\", \"tp\"}, {}] partial{\"cp\"}",
+        "[{}] partial<max>{\"dp\", \"tp\"}"}) {
     CHECK(to_string(parse_sharding(text)) == text);
   }
 }
@@ -36,7 +37,8 @@ TEST_CASE("a local shape is the ceiling of the global one") {
 }
 
 TEST_CASE("normalizing drops axes of one device") {
-  CHECK(to_string(normalized(parse_sharding("[{\"cp\", \"tp\"}] partial{\"cp\"}"), kMesh)) == "[{\"tp\"}]");
+  CHECK(to_string(normalized(parse_sharding("[{\"cp\", \"tp\"}] partial{\"cp\"}"), kMesh)) ==
+        "[{\"tp\"}]");
 }
 
 TEST_CASE("findings name an axis used twice, an unknown axis and a wrong rank") {
@@ -50,8 +52,10 @@ TEST_CASE("findings name an axis used twice, an unknown axis and a wrong rank") 
 
 TEST_CASE("a strategy gives logical axes their mesh axes, each mesh axis once") {
   const Strategy strategy{{{"batch", {"dp"}}, {"seq", {"tp"}}, {"heads", {"tp"}}}};
-  CHECK(to_string(sharding_of({"batch", "seq", "embed"}, strategy, kMesh)) == "[{\"dp\"}, {\"tp\"}, {}]");
-  CHECK(to_string(sharding_of({"batch", "seq", "heads", ""}, strategy, kMesh)) == "[{\"dp\"}, {\"tp\"}, {}, {}]");
+  CHECK(to_string(sharding_of({"batch", "seq", "embed"}, strategy, kMesh)) ==
+        "[{\"dp\"}, {\"tp\"}, {}]");
+  CHECK(to_string(sharding_of({"batch", "seq", "heads", ""}, strategy, kMesh)) ==
+        "[{\"dp\"}, {\"tp\"}, {}, {}]");
 }
 
 }  // namespace

@@ -4,7 +4,8 @@
 
 namespace mw::sharding {
 
-Sharding sharding_of(const ir::LogicalAxes& logical, const Strategy& strategy, const cluster::Mesh& mesh) {
+Sharding sharding_of(const ir::LogicalAxes& logical, const Strategy& strategy,
+                     const cluster::Mesh& mesh) {
   Sharding sharding;
   std::set<std::string> taken;
   for (const std::string& name : logical) {

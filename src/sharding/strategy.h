@@ -1,5 +1,5 @@
-// Strategy: which mesh axes each logical axis lies on. Tensor parallelism is heads, kv_heads, ffn and vocab on tp;
-// Megatron's sequence parallelism is seq on tp; data parallelism is batch on dp.
+// Strategy: which mesh axes each logical axis lies on. Tensor parallelism is heads, kv_heads, ffn
+// and vocab on tp; Megatron's sequence parallelism is seq on tp; data parallelism is batch on dp.
 #pragma once
 
 #include <map>
@@ -14,8 +14,9 @@ struct Strategy {
   friend bool operator==(const Strategy&, const Strategy&) = default;
 };
 
-// The sharding that a strategy gives a value with these logical axes; a mesh axis that an earlier dimension took is not
-// used again.
-Sharding sharding_of(const ir::LogicalAxes& logical, const Strategy& strategy, const cluster::Mesh& mesh);
+// The sharding that a strategy gives a value with these logical axes; a mesh axis that an earlier
+// dimension took is not used again.
+Sharding sharding_of(const ir::LogicalAxes& logical, const Strategy& strategy,
+                     const cluster::Mesh& mesh);
 
 }  // namespace mw::sharding

@@ -11,25 +11,32 @@ namespace {
 
 template <typename T>
 void put_scalar(const ir::TensorType& type, void* data, T value) {
-  MW_CHECK(type.rank() == 0 && dtype_size(type.dtype) == sizeof(T), "scalar input of type {}", ir::to_string(type));
+  MW_CHECK(type.rank() == 0 && dtype_size(type.dtype) == sizeof(T), "scalar input of type {}",
+           ir::to_string(type));
   std::memcpy(data, &value, sizeof(T));
 }
 
 }  // namespace
 
-Batches::Batches(FileSystem& fs, const Job& job) : job_(job), source_(data::open_corpus(fs, job.data_file)) {
+Batches::Batches(FileSystem& fs, const Job& job)
+    : job_(job), source_(data::open_corpus(fs, job.data_file)) {
   split_ = data::split_samples(*source_, job.seq_len, job.valid_fraction);
-  if (split_.valid.num_samples > 0 && split_.valid.num_samples < job.global_batch && job.eval_every > 0) {
-    throw_error("{}: {} held-out samples of {} tokens are fewer than global_batch={}; use a longer text, a larger "
-                "data.valid_fraction or eval.every=0",
-                job.data_file, split_.valid.num_samples, job.seq_len, job.global_batch);
+  if (split_.valid.num_samples > 0 && split_.valid.num_samples < job.global_batch &&
+      job.eval_every > 0) {
+    throw_error(
+        "{}: {} held-out samples of {} tokens are fewer than global_batch={}; use a longer text, a "
+        "larger "
+        "data.valid_fraction or eval.every=0",
+        job.data_file, split_.valid.num_samples, job.seq_len, job.global_batch);
   }
   // Known from the format; a wider one is scanned.
   if (source_->max_token() >= job.model.vocab_size) {
     const data::TokenRange range = data::scan_tokens(*source_);
     if (range.max >= job.model.vocab_size) {
-      throw_error("{}: holds token {}, but {} has vocab_size={}; use a model with a vocabulary of at least {}",
-                  job.data_file, range.max, job.model_file, job.model.vocab_size, range.max + 1);
+      throw_error(
+          "{}: holds token {}, but {} has vocab_size={}; use a model with a vocabulary of at least "
+          "{}",
+          job.data_file, range.max, job.model_file, job.model.vocab_size, range.max + 1);
     }
   }
 }
@@ -46,21 +53,26 @@ execute::Loader Batches::evaluation(const cluster::Mesh& mesh, int64_t batch) co
   return loader(mesh, split_.valid, order, batch * job_.global_batch, 0);
 }
 
-execute::Loader Batches::loader(const cluster::Mesh& mesh, const data::SampleSet& set, const data::SampleOrder& order,
-                                int64_t first_sample, int64_t step) const {
-  return [this, &mesh, &set, order, first_sample, step](const std::string& name, int32_t microbatch, RankId rank,
-                                                       const ir::TensorType& type, void* out) {
+execute::Loader Batches::loader(const cluster::Mesh& mesh, const data::SampleSet& set,
+                                const data::SampleOrder& order, int64_t first_sample,
+                                int64_t step) const {
+  return [this, &mesh, &set, order, first_sample, step](const std::string& name, int32_t microbatch,
+                                                        RankId rank, const ir::TensorType& type,
+                                                        void* out) {
     if (name == "seed") return put_scalar<int64_t>(type, out, job_.seed);
     if (name == "step") return put_scalar<int64_t>(type, out, step);
-    if (name == "lr") return put_scalar<float>(type, out, static_cast<float>(learning_rate(job_, step)));
+    if (name == "lr")
+      return put_scalar<float>(type, out, static_cast<float>(learning_rate(job_, step)));
     if (name == "loss_scale") {
-      return put_scalar<float>(type, out, 1.0F / static_cast<float>(job_.global_batch * job_.seq_len));
+      return put_scalar<float>(type, out,
+                               1.0F / static_cast<float>(job_.global_batch * job_.seq_len));
     }
     const int64_t rows_B = type.dim(0), ranks = mesh.axis_size("dp");
     const int64_t first = first_sample + (microbatch * ranks + mesh.index(rank, {"dp"})) * rows_B;
     if (name == "positions") {
       auto* positions_BS = static_cast<int32_t*>(out);
-      for (int64_t i = 0; i < type.elements(); ++i) positions_BS[i] = static_cast<int32_t>(i % type.dim(1));
+      for (int64_t i = 0; i < type.elements(); ++i)
+        positions_BS[i] = static_cast<int32_t>(i % type.dim(1));
       return;
     }
     if (name == "sample_ids") {

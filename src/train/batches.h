@@ -1,4 +1,5 @@
-// Which samples every rank reads: a function of the step, the microbatch and the rank's place on the data axis.
+// Which samples every rank reads: a function of the step, the microbatch and the rank's place on
+// the data axis.
 #pragma once
 
 #include <cstdint>
@@ -18,8 +19,9 @@ class Batches {
   // Throws Error where the data is missing, too short, or has tokens beyond the model's vocabulary.
   Batches(FileSystem& fs, const Job& job);
 
-  // Fills tokens, targets, positions, sample_ids [B, S] and the scalars of a step. Microbatch k of m holds the samples
-  // [k/m, (k+1)/m) of the global batch, and data-parallel rank d of n the part [d/n, (d+1)/n) of those.
+  // Fills tokens, targets, positions, sample_ids [B, S] and the scalars of a step. Microbatch k of
+  // m holds the samples [k/m, (k+1)/m) of the global batch, and data-parallel rank d of n the part
+  // [d/n, (d+1)/n) of those.
   execute::Loader training(const cluster::Mesh& mesh, int64_t step) const;
   execute::Loader evaluation(const cluster::Mesh& mesh, int64_t batch) const;
   // How many whole batches the held-out part has.
@@ -27,8 +29,8 @@ class Batches {
   int64_t training_samples() const { return split_.train.num_samples; }
 
  private:
-  execute::Loader loader(const cluster::Mesh& mesh, const data::SampleSet& set, const data::SampleOrder& order,
-                         int64_t first_sample, int64_t step) const;
+  execute::Loader loader(const cluster::Mesh& mesh, const data::SampleSet& set,
+                         const data::SampleOrder& order, int64_t first_sample, int64_t step) const;
 
   const Job& job_;
   std::unique_ptr<data::TokenSource> source_;

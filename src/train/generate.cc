@@ -38,8 +38,10 @@ int32_t sample(std::span<const float> logits_V, const GenerateOptions& options, 
 class Generator {
  public:
   Generator(FileSystem& fs, const std::string& run_dir)
-      : config_(read_config(fs, run_dir)), window_(config_.max_positions),
-        model_(models::build_model(config_, {1, window_})), plan_(compile::compile_forward(model_, "logits")),
+      : config_(read_config(fs, run_dir)),
+        window_(config_.max_positions),
+        model_(models::build_model(config_, {1, window_})),
+        plan_(compile::compile_forward(model_, "logits")),
         executor_({&plan_.init, &plan_.train}, backend_, {}) {
     ParameterIo io(plan_, executor_);
     const checkpoint::CheckpointReader reader =
@@ -59,18 +61,21 @@ class Generator {
   // Logits of the last token; the model sees at most its window of them.
   std::span<const float> logits(const std::vector<int32_t>& tokens) {
     const int64_t count = std::min<int64_t>(static_cast<int64_t>(tokens.size()), window_);
-    const auto load = [&](const std::string& name, int32_t, RankId, const ir::TensorType& type, void* out) {
+    const auto load = [&](const std::string& name, int32_t, RankId, const ir::TensorType& type,
+                          void* out) {
       std::memset(out, 0, static_cast<size_t>(type.bytes().value));
       if (type.dtype != DType::kI32) return;
       auto* values_S = static_cast<int32_t*>(out);
       for (int64_t s = 0; s < window_; ++s) {
         if (name == "positions") values_S[s] = static_cast<int32_t>(s);
-        if (name == "tokens" && s < count) values_S[s] = tokens[tokens.size() - static_cast<size_t>(count - s)];
+        if (name == "tokens" && s < count)
+          values_S[s] = tokens[tokens.size() - static_cast<size_t>(count - s)];
       }
     };
     executor_.run(1, load);
     const RankId rank(0);
-    const auto* all_SV = static_cast<const float*>(executor_.state_data(rank, executor_.find_state(rank, "logits")));
+    const auto* all_SV =
+        static_cast<const float*>(executor_.state_data(rank, executor_.find_state(rank, "logits")));
     return {all_SV + (count - 1) * config_.vocab_size, static_cast<size_t>(config_.vocab_size)};
   }
 
@@ -97,8 +102,10 @@ std::string generate(FileSystem& fs, const std::string& run_dir, const std::stri
   if (prompt.empty()) throw_error("--prompt: is empty; give at least one character");
   Generator generator(fs, run_dir);
   if (generator.config().vocab_size < 256) {
-    throw_error("{}: vocab_size={} has no room for bytes, which prompts are made of; it must be at least 256",
-                generator.config().source, generator.config().vocab_size);
+    throw_error(
+        "{}: vocab_size={} has no room for bytes, which prompts are made of; it must be at least "
+        "256",
+        generator.config().source, generator.config().vocab_size);
   }
   std::vector<int32_t> tokens;
   for (const char c : prompt) tokens.push_back(static_cast<unsigned char>(c));

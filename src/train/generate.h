@@ -15,8 +15,8 @@ struct GenerateOptions {
   int64_t seed = 1;
 };
 
-// Continues the prompt, whose bytes are tokens. Reads the newest checkpoint of the run folder. Throws Error for a model whose
-// vocabulary has no bytes, or an empty prompt.
+// Continues the prompt, whose bytes are tokens. Reads the newest checkpoint of the run folder.
+// Throws Error for a model whose vocabulary has no bytes, or an empty prompt.
 std::string generate(FileSystem& fs, const std::string& run_dir, const std::string& prompt,
                      const GenerateOptions& options);
 

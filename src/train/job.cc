@@ -35,8 +35,8 @@ void read_model(FileSystem& fs, Job& job, Diagnostics& diagnostics) {
 }
 
 // The plan of the command line, its file, or the job's own.
-compile::Plan read_plan(FileSystem& fs, const std::optional<std::string>& asked, const std::string& own,
-                        const std::string& path) {
+compile::Plan read_plan(FileSystem& fs, const std::optional<std::string>& asked,
+                        const std::string& own, const std::string& path) {
   if (!asked) return compile::parse_plan(own, path + ": plan");
   if (ends_with(*asked, ".json")) return compile::parse_plan(fs.read_file(*asked), *asked);
   return compile::parse_plan(*asked);
@@ -56,9 +56,12 @@ void read_training(JsonReader reader, Job& job) {
   job.lr = reader.number("lr", {.min = 0});
   job.min_lr = reader.number_or("min_lr", job.lr / 10, {.min = 0});
   job.warmup = reader.integer_or("warmup", job.warmup, {.min = 0});
-  job.optimizer.weight_decay = reader.number_or("weight_decay", job.optimizer.weight_decay, {.min = 0});
-  job.optimizer.beta1 = reader.number_or("beta1", job.optimizer.beta1, {.min = 0, .max = 0.9999999});
-  job.optimizer.beta2 = reader.number_or("beta2", job.optimizer.beta2, {.min = 0, .max = 0.9999999});
+  job.optimizer.weight_decay =
+      reader.number_or("weight_decay", job.optimizer.weight_decay, {.min = 0});
+  job.optimizer.beta1 =
+      reader.number_or("beta1", job.optimizer.beta1, {.min = 0, .max = 0.9999999});
+  job.optimizer.beta2 =
+      reader.number_or("beta2", job.optimizer.beta2, {.min = 0, .max = 0.9999999});
   job.optimizer.epsilon = reader.number_or("epsilon", job.optimizer.epsilon, {.min = 0});
   job.optimizer.max_norm = reader.number_or("clip", job.optimizer.max_norm, {.min = 0});
   reader.finish();
@@ -66,7 +69,8 @@ void read_training(JsonReader reader, Job& job) {
 
 }  // namespace
 
-Job read_job(FileSystem& fs, const std::string& path, const JobOverrides& overrides, Corpus corpus) {
+Job read_job(FileSystem& fs, const std::string& path, const JobOverrides& overrides,
+             Corpus corpus) {
   const Toml toml = parse_toml(fs.read_file(path), path);
   Diagnostics diagnostics;
   JsonReader reader(toml.root, path, &diagnostics, &toml.lines);
@@ -108,8 +112,8 @@ Job read_job(FileSystem& fs, const std::string& path, const JobOverrides& overri
     diagnostics.absorb(error);
   }
   if (model_is_sound && file_is_sound && job.seq_len > job.model.max_positions) {
-    diagnostics.add("{}: data.seq_len: is {}, but {} has {} positions; use at most {}", path, job.seq_len,
-                    job.model_file, job.model.max_positions, job.model.max_positions);
+    diagnostics.add("{}: data.seq_len: is {}, but {} has {} positions; use at most {}", path,
+                    job.seq_len, job.model_file, job.model.max_positions, job.model.max_positions);
   }
   if (corpus == Corpus::kChecked && file_is_sound) check_corpus(fs, job, diagnostics);
   diagnostics.throw_if_any();
@@ -132,7 +136,8 @@ compile::ModelShape model_shape(const Job& job) {
 }
 
 void check_plan(const Job& job) {
-  const std::vector<std::string> findings = compile::plan_findings(job.plan, job.model.layers, model_shape(job));
+  const std::vector<std::string> findings =
+      compile::plan_findings(job.plan, job.model.layers, model_shape(job));
   if (!findings.empty()) throw Error(findings);
 }
 
@@ -147,7 +152,8 @@ Json run_record(const Job& job) {
   return json;
 }
 
-Job read_run(FileSystem& fs, const std::string& run_dir, const Job& asked, const JobOverrides& overrides) {
+Job read_run(FileSystem& fs, const std::string& run_dir, const Job& asked,
+             const JobOverrides& overrides) {
   Job job = asked;
   const std::string record_path = join_path(run_dir, "job.json");
   const std::string config_path = join_path(run_dir, "config.json");
@@ -160,20 +166,20 @@ Job read_run(FileSystem& fs, const std::string& run_dir, const Job& asked, const
   reader.ignore_all();
   const std::string config = fs.read_file(config_path);
   if (overrides.seed && *overrides.seed != seed) {
-    diagnostics.add("--seed: is {}, but the run {} has seed {}; leave --seed out to resume it", *overrides.seed, run_dir,
-                    seed);
+    diagnostics.add("--seed: is {}, but the run {} has seed {}; leave --seed out to resume it",
+                    *overrides.seed, run_dir, seed);
   }
   if (overrides.model && asked.model_json != config) {
-    diagnostics.add("--model: {} is not the model of the run {}; leave --model out to resume it", *overrides.model,
-                    run_dir);
+    diagnostics.add("--model: {} is not the model of the run {}; leave --model out to resume it",
+                    *overrides.model, run_dir);
   }
   if (asked.seq_len != seq_len) {
-    diagnostics.add("data.seq_len: is {}, but the run {} has {}; resume it with a job of {}", asked.seq_len, run_dir, seq_len,
-                    seq_len);
+    diagnostics.add("data.seq_len: is {}, but the run {} has {}; resume it with a job of {}",
+                    asked.seq_len, run_dir, seq_len, seq_len);
   }
   if (asked.global_batch != global_batch) {
-    diagnostics.add("train.global_batch: is {}, but the run {} has {}; resume it with a job of {}", asked.global_batch, run_dir,
-                    global_batch, global_batch);
+    diagnostics.add("train.global_batch: is {}, but the run {} has {}; resume it with a job of {}",
+                    asked.global_batch, run_dir, global_batch, global_batch);
   }
   job.seed = seed;
   job.model_file = config_path;
@@ -184,7 +190,8 @@ Job read_run(FileSystem& fs, const std::string& run_dir, const Job& asked, const
 }
 
 double learning_rate(const Job& job, int64_t step) {
-  if (step <= job.warmup) return job.lr * static_cast<double>(step) / static_cast<double>(job.warmup);
+  if (step <= job.warmup)
+    return job.lr * static_cast<double>(step) / static_cast<double>(job.warmup);
   const double span = static_cast<double>(std::max<int64_t>(1, job.horizon - job.warmup));
   const double done = std::min(1.0, static_cast<double>(step - job.warmup) / span);
   return job.min_lr + 0.5 * (job.lr - job.min_lr) * (1 + std::cos(std::numbers::pi * done));

@@ -14,14 +14,14 @@
 namespace mw::train {
 
 struct Job {
-  std::string name;          // of the file, without folder and ending
-  std::string model_file;    // where the config was read
-  std::string model_json;    // its text: the run folder keeps it
+  std::string name;        // of the file, without folder and ending
+  std::string model_file;  // where the config was read
+  std::string model_json;  // its text: the run folder keeps it
   models::ModelConfig model;
   std::string data_file;
   double valid_fraction = 0.05;
   int64_t seq_len = 256, global_batch = 16;
-  int64_t horizon = 1000;    // steps over which the learning rate falls; --steps only stops the run
+  int64_t horizon = 1000;  // steps over which the learning rate falls; --steps only stops the run
   double lr = 3e-4, min_lr = 3e-5;
   int64_t warmup = 50;
   compile::OptimizerSpec optimizer;
@@ -40,12 +40,15 @@ struct JobOverrides {
 // Whether reading a job opens its data too: what only compiles does not need it.
 enum class Corpus : uint8_t { kIgnored, kChecked };
 
-// Throws Error with everything that is wrong with the file, the model's config, the plan and the data. Paths in the file are
-// relative to its folder.
-Job read_job(FileSystem& fs, const std::string& path, const JobOverrides& overrides, Corpus corpus = Corpus::kIgnored);
+// Throws Error with everything that is wrong with the file, the model's config, the plan and the
+// data. Paths in the file are relative to its folder.
+Job read_job(FileSystem& fs, const std::string& path, const JobOverrides& overrides,
+             Corpus corpus = Corpus::kIgnored);
 
-// The job of a run folder, to resume it: model and seed are the run's. Throws Error where an override conflicts.
-Job read_run(FileSystem& fs, const std::string& run_dir, const Job& asked, const JobOverrides& overrides);
+// The job of a run folder, to resume it: model and seed are the run's. Throws Error where an
+// override conflicts.
+Job read_run(FileSystem& fs, const std::string& run_dir, const Job& asked,
+             const JobOverrides& overrides);
 // What read_run needs, for the run folder.
 Json run_record(const Job& job);
 

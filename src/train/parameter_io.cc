@@ -24,7 +24,8 @@ std::vector<ParameterIo::Home> ParameterIo::homes(StateId parameter) const {
   for (size_t rank = 0; rank < plan_.groups.size(); ++rank) {
     for (const compile::FlatGroup& group : plan_.groups[rank]) {
       for (const compile::GroupMember& member : group.members) {
-        if (member.parameter == parameter) found.push_back({static_cast<int32_t>(rank), &group, &member});
+        if (member.parameter == parameter)
+          found.push_back({static_cast<int32_t>(rank), &group, &member});
       }
     }
   }
@@ -66,7 +67,8 @@ void ParameterIo::for_runs(const compile::GroupMember& member, RankId rank, Visi
   }
 }
 
-float* ParameterIo::flat_element(const Home& home, Part part, RankId rank, int64_t element, int64_t& run) const {
+float* ParameterIo::flat_element(const Home& home, Part part, RankId rank, int64_t element,
+                                 int64_t& run) const {
   const int64_t shards = part == Part::kWeight ? compile::weight_shards(plan_.plan.plan)
                                                : compile::moment_shards(plan_.plan.plan);
   const int64_t shard_elements = home.group->elements / shards;
@@ -76,7 +78,8 @@ float* ParameterIo::flat_element(const Home& home, Part part, RankId rank, int64
     owner = plan_.plan.mesh.members(rank, {"dp"})[static_cast<size_t>(at / shard_elements)];
   }
   run = std::min(run, shard_elements - at % shard_elements);
-  const BufferId buffer = executor_.find_state(owner, plan_.module.state(state_of(*home.group, part)).name);
+  const BufferId buffer =
+      executor_.find_state(owner, plan_.module.state(state_of(*home.group, part)).name);
   return static_cast<float*>(executor_.state_data(owner, buffer)) + at % shard_elements;
 }
 
@@ -87,7 +90,8 @@ std::vector<float> ParameterIo::read(StateId parameter, Part part) const {
   std::vector<float> values(static_cast<size_t>(home.member->global.elements()));
   for (int64_t r = 0; r < plan_.plan.mesh.size(); ++r) {
     const RankId rank(r);
-    if (rank_of(home.pipeline_rank, rank) != rank || plan_.plan.mesh.index(rank, {"dp"}) != 0) continue;
+    if (rank_of(home.pipeline_rank, rank) != rank || plan_.plan.mesh.index(rank, {"dp"}) != 0)
+      continue;
     for_runs(*home.member, rank, [&](int64_t from, int64_t to, int64_t length) {
       for (int64_t done = 0; done < length;) {
         int64_t run = length - done;
@@ -102,8 +106,8 @@ std::vector<float> ParameterIo::read(StateId parameter, Part part) const {
 
 void ParameterIo::write(StateId parameter, Part part, std::span<const float> values) {
   for (const Home& home : homes(parameter)) {
-    MW_CHECK(static_cast<int64_t>(values.size()) == home.member->global.elements(), "{} values for {}", values.size(),
-             ir::to_string(home.member->global));
+    MW_CHECK(static_cast<int64_t>(values.size()) == home.member->global.elements(),
+             "{} values for {}", values.size(), ir::to_string(home.member->global));
     for (int64_t r = 0; r < plan_.plan.mesh.size(); ++r) {
       const RankId rank(r);
       if (rank_of(home.pipeline_rank, rank) != rank) continue;

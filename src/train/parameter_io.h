@@ -1,4 +1,5 @@
-// Reads and writes whole parameters, and their optimizer state, through the shards that the ranks hold.
+// Reads and writes whole parameters, and their optimizer state, through the shards that the ranks
+// hold.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +17,8 @@ enum class Part : uint8_t { kWeight, kMoment, kVariance };
 class ParameterIo {
  public:
   // Both must outlive this. REQUIRES: no run in progress during any call.
-  ParameterIo(const compile::CompiledPlan& plan, execute::Executor& executor) : plan_(plan), executor_(executor) {}
+  ParameterIo(const compile::CompiledPlan& plan, execute::Executor& executor)
+      : plan_(plan), executor_(executor) {}
 
   // All elements of the global tensor, row-major.
   std::vector<float> read(StateId parameter, Part part) const;
@@ -30,12 +32,14 @@ class ParameterIo {
     const compile::GroupMember* member = nullptr;
   };
   std::vector<Home> homes(StateId parameter) const;
-  // Calls visit(global element, local element, run) for the runs of contiguous elements of a device's shard.
+  // Calls visit(global element, local element, run) for the runs of contiguous elements of a
+  // device's shard.
   template <typename Visit>
   void for_runs(const compile::GroupMember& member, RankId rank, Visit visit) const;
-  // Copies between the member's local elements and its place in the flat state of this rank (or, of a state sharded over
-  // dp, of the rank's group).
-  float* flat_element(const Home& home, Part part, RankId rank, int64_t element, int64_t& run) const;
+  // Copies between the member's local elements and its place in the flat state of this rank (or, of
+  // a state sharded over dp, of the rank's group).
+  float* flat_element(const Home& home, Part part, RankId rank, int64_t element,
+                      int64_t& run) const;
   RankId rank_of(int32_t pipeline_rank, RankId like) const;
 
   const compile::CompiledPlan& plan_;

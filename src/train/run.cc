@@ -27,17 +27,21 @@ void make_directories(FileSystem& fs, const std::string& path) {
 // A folder of our own: the one asked for, which must not hold another run, or the first free one.
 std::string choose_folder(FileSystem& fs, const Job& job, const RunOptions& options) {
   const auto taken = [&](const std::string& path) {
-    return fs.kind(path) != PathKind::kNone && fs.kind(join_path(path, "metrics.jsonl")) != PathKind::kNone;
+    return fs.kind(path) != PathKind::kNone &&
+           fs.kind(join_path(path, "metrics.jsonl")) != PathKind::kNone;
   };
   if (options.run_dir) {
     if (taken(*options.run_dir)) {
-      throw_error("--run-dir: {} already holds a run; choose another folder, or resume it with --resume {} into a new one",
-                  *options.run_dir, *options.run_dir);
+      throw_error(
+          "--run-dir: {} already holds a run; choose another folder, or resume it with --resume {} "
+          "into a new one",
+          *options.run_dir, *options.run_dir);
     }
     return *options.run_dir;
   }
   for (int n = 1;; ++n) {
-    const std::string path = fmt::format("runs/{}{}", job.name, n == 1 ? "" : fmt::format("-{}", n));
+    const std::string path =
+        fmt::format("runs/{}{}", job.name, n == 1 ? "" : fmt::format("-{}", n));
     if (!taken(path)) return path;
   }
 }
@@ -51,7 +55,11 @@ double median(std::vector<double> values) {
 class Run {
  public:
   Run(FileSystem& fs, const Job& job, const RunOptions& options, const Progress& progress)
-      : fs_(fs), job_(job), options_(options), progress_(progress), folder_(choose_folder(fs, job, options)),
+      : fs_(fs),
+        job_(job),
+        options_(options),
+        progress_(progress),
+        folder_(choose_folder(fs, job, options)),
         trainer_(fs, job, options.threads_per_rank) {
     summary_.run_dir = folder_;
     last_ = options.steps.value_or(job.horizon);
@@ -60,8 +68,8 @@ class Run {
   RunSummary go() {
     start();
     if (trainer_.state().step >= last_) {
-      throw_error("--steps: {} is not beyond step {}, where the run {} stands", last_, trainer_.state().step,
-                  options_.resume.value_or(folder_));
+      throw_error("--steps: {} is not beyond step {}, where the run {} stands", last_,
+                  trainer_.state().step, options_.resume.value_or(folder_));
     }
     open_folder();
     try {
@@ -116,7 +124,8 @@ class Run {
     line["step_s"] = result.seconds;
     line["tokens_per_s"] = rate;
     if (job_.eval_every > 0 && result.step % job_.eval_every == 0) evaluate();
-    if (evaluated_ == result.step) line["held_out_loss"] = static_cast<double>(*summary_.held_out_loss);
+    if (evaluated_ == result.step)
+      line["held_out_loss"] = static_cast<double>(*summary_.held_out_loss);
     const std::string text = line.dump() + "\n";
     metrics_->write(std::as_bytes(std::span(text)));
     report(result, rate);
@@ -131,10 +140,11 @@ class Run {
   void report(const StepResult& result, double rate) const {
     const double left = static_cast<double>(last_ - result.step) *
                         static_cast<double>(job_.global_batch * job_.seq_len) / median(rates_);
-    std::string line = fmt::format("step {:>6}/{}  loss {:.4f}  grad norm {:.3f}  lr {:.2e}  {:.0f} tokens/s  ETA {}",
-                                   result.step, last_, result.loss, result.grad_norm, result.lr, rate,
-                                   format_seconds(left));
-    if (evaluated_ == result.step) line += fmt::format("  held-out loss {:.4f}", *summary_.held_out_loss);
+    std::string line = fmt::format(
+        "step {:>6}/{}  loss {:.4f}  grad norm {:.3f}  lr {:.2e}  {:.0f} tokens/s  ETA {}",
+        result.step, last_, result.loss, result.grad_norm, result.lr, rate, format_seconds(left));
+    if (evaluated_ == result.step)
+      line += fmt::format("  held-out loss {:.4f}", *summary_.held_out_loss);
     progress_(line);
   }
 
@@ -161,7 +171,8 @@ class Run {
 
 }  // namespace
 
-RunSummary run(FileSystem& fs, const Job& job, const RunOptions& options, const Progress& progress) {
+RunSummary run(FileSystem& fs, const Job& job, const RunOptions& options,
+               const Progress& progress) {
   return Run(fs, job, options, progress).go();
 }
 

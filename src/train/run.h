@@ -11,11 +11,12 @@
 namespace mw::train {
 
 struct RunOptions {
-  std::optional<std::string> run_dir;  // default: runs/<job>, or the first of runs/<job>-2 … that is free
-  std::optional<std::string> resume;   // a run folder
-  std::optional<std::string> init;     // safetensors with Hugging Face names
-  std::optional<int64_t> steps;        // the last step's number; default: the job's horizon
-  int threads_per_rank = 0;            // 0: cores / ranks, at least 1
+  std::optional<std::string>
+      run_dir;  // default: runs/<job>, or the first of runs/<job>-2 … that is free
+  std::optional<std::string> resume;  // a run folder
+  std::optional<std::string> init;    // safetensors with Hugging Face names
+  std::optional<int64_t> steps;       // the last step's number; default: the job's horizon
+  int threads_per_rank = 0;           // 0: cores / ranks, at least 1
 };
 
 struct RunSummary {
@@ -30,8 +31,9 @@ struct RunSummary {
 // Called with one line of progress at a time.
 using Progress = std::function<void(const std::string& line)>;
 
-// Writes plan.json, job.json, config.json, metrics.jsonl, trace.json (of the second step) and checkpoint/ into the run folder.
-// Nothing is written before the job has compiled and its programs are verified.
+// Writes plan.json, job.json, config.json, metrics.jsonl, trace.json (of the second step) and
+// checkpoint/ into the run folder. Nothing is written before the job has compiled and its programs
+// are verified.
 RunSummary run(FileSystem& fs, const Job& job, const RunOptions& options, const Progress& progress);
 
 }  // namespace mw::train

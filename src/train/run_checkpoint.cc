@@ -18,14 +18,16 @@ std::string moment_name(const std::string& tensor, Part part) {
   return (part == Part::kMoment ? "exp_avg." : "exp_avg_sq.") + tensor;
 }
 
-std::vector<std::byte> hf_bytes(const models::TensorMapping& mapping, const ParameterIo& io, Part part) {
+std::vector<std::byte> hf_bytes(const models::TensorMapping& mapping, const ParameterIo& io,
+                                Part part) {
   const std::vector<float> values = io.read(mapping.state, part);
   std::vector<std::byte> bytes(values.size() * sizeof(float));
   models::to_hf(mapping, std::as_bytes(std::span<const float>(values)), bytes);
   return bytes;
 }
 
-void write_hf(const models::TensorMapping& mapping, ParameterIo& io, Part part, std::span<const std::byte> bytes) {
+void write_hf(const models::TensorMapping& mapping, ParameterIo& io, Part part,
+              std::span<const std::byte> bytes) {
   std::vector<float> values(bytes.size() / sizeof(float));
   models::from_hf(mapping, bytes, std::as_writable_bytes(std::span<float>(values)));
   io.write(mapping.state, part, values);
@@ -44,13 +46,15 @@ std::vector<checkpoint::TensorGroup> groups_of(const std::vector<models::TensorM
 
 }  // namespace
 
-void save_run(FileSystem& fs, const std::string& run_dir, const Job& job, const compile::CompiledPlan& plan,
-              const ParameterIo& io, const RunState& state) {
+void save_run(FileSystem& fs, const std::string& run_dir, const Job& job,
+              const compile::CompiledPlan& plan, const ParameterIo& io, const RunState& state) {
   const std::vector<models::TensorMapping> mappings = models::hf_mapping(job.model, plan.module);
   checkpoint::SaveOptions options;
   options.keep = job.keep;
-  checkpoint::CheckpointWriter writer(fs, join_path(run_dir, "checkpoint"), state.step, groups_of(mappings), options);
-  for (const models::TensorMapping& m : mappings) writer.append(m.hf_name, hf_bytes(m, io, Part::kWeight));
+  checkpoint::CheckpointWriter writer(fs, join_path(run_dir, "checkpoint"), state.step,
+                                      groups_of(mappings), options);
+  for (const models::TensorMapping& m : mappings)
+    writer.append(m.hf_name, hf_bytes(m, io, Part::kWeight));
   for (const models::TensorMapping& m : mappings) {
     for (const Part part : {Part::kMoment, Part::kVariance}) {
       writer.append(moment_name(m.hf_name, part), hf_bytes(m, io, part));
@@ -65,9 +69,10 @@ void save_run(FileSystem& fs, const std::string& run_dir, const Job& job, const 
   writer.finish(json);
 }
 
-RunState load_run(FileSystem& fs, const std::string& run_dir, const Job& job, const compile::CompiledPlan& plan,
-                  ParameterIo& io) {
-  const checkpoint::CheckpointReader reader = checkpoint::CheckpointReader::latest(fs, join_path(run_dir, "checkpoint"));
+RunState load_run(FileSystem& fs, const std::string& run_dir, const Job& job,
+                  const compile::CompiledPlan& plan, ParameterIo& io) {
+  const checkpoint::CheckpointReader reader =
+      checkpoint::CheckpointReader::latest(fs, join_path(run_dir, "checkpoint"));
   const std::vector<models::TensorMapping> mappings = models::hf_mapping(job.model, plan.module);
   std::vector<checkpoint::TensorSpec> wanted;
   for (const checkpoint::TensorGroup& group : groups_of(mappings)) {
@@ -89,15 +94,16 @@ RunState load_run(FileSystem& fs, const std::string& run_dir, const Job& job, co
   return result;
 }
 
-void load_weights(FileSystem& fs, const std::string& path, const Job& job, const compile::CompiledPlan& plan,
-                  ParameterIo& io) {
+void load_weights(FileSystem& fs, const std::string& path, const Job& job,
+                  const compile::CompiledPlan& plan, ParameterIo& io) {
   const checkpoint::SafetensorsFile file = checkpoint::SafetensorsFile::open(fs, path);
   Diagnostics diagnostics;
   std::vector<std::pair<models::TensorMapping, std::string>> found;
   for (const models::TensorMapping& m : models::hf_mapping(job.model, plan.module)) {
     std::vector<std::string> names{m.hf_name};
     names.insert(names.end(), m.aliases.begin(), m.aliases.end());
-    const auto name = std::find_if(names.begin(), names.end(), [&](const std::string& n) { return file.find(n) != nullptr; });
+    const auto name = std::find_if(names.begin(), names.end(),
+                                   [&](const std::string& n) { return file.find(n) != nullptr; });
     if (name == names.end()) {
       diagnostics.add("{}: has no tensor {}", path, m.hf_name);
       continue;

@@ -1,4 +1,5 @@
-// A run's checkpoints: weights under their Hugging Face names, optimizer state beside them, and what it takes to go on.
+// A run's checkpoints: weights under their Hugging Face names, optimizer state beside them, and
+// what it takes to go on.
 #pragma once
 
 #include <string>
@@ -15,16 +16,17 @@ struct RunState {
 };
 
 // Writes <run_dir>/checkpoint/step-NNNNNN, complete or not at all, and keeps the last job.keep.
-void save_run(FileSystem& fs, const std::string& run_dir, const Job& job, const compile::CompiledPlan& plan,
-              const ParameterIo& io, const RunState& state);
+void save_run(FileSystem& fs, const std::string& run_dir, const Job& job,
+              const compile::CompiledPlan& plan, const ParameterIo& io, const RunState& state);
 
-// Reads the newest checkpoint of a run under any plan. Throws Error that names every damaged or missing file.
-RunState load_run(FileSystem& fs, const std::string& run_dir, const Job& job, const compile::CompiledPlan& plan,
-                  ParameterIo& io);
+// Reads the newest checkpoint of a run under any plan. Throws Error that names every damaged or
+// missing file.
+RunState load_run(FileSystem& fs, const std::string& run_dir, const Job& job,
+                  const compile::CompiledPlan& plan, ParameterIo& io);
 
-// Reads weights alone from a safetensors file with Hugging Face names. Throws Error with every tensor that is missing or has
-// another shape.
-void load_weights(FileSystem& fs, const std::string& path, const Job& job, const compile::CompiledPlan& plan,
-                  ParameterIo& io);
+// Reads weights alone from a safetensors file with Hugging Face names. Throws Error with every
+// tensor that is missing or has another shape.
+void load_weights(FileSystem& fs, const std::string& path, const Job& job,
+                  const compile::CompiledPlan& plan, ParameterIo& io);
 
 }  // namespace mw::train

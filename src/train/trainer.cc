@@ -15,7 +15,8 @@ namespace {
 enum Which { kInit = 0, kTrain = 1, kEval = 2 };
 
 void require_sound(const pipeline::Verification& proved, const std::string& program) {
-  MW_CHECK(proved.sound(), "the program '{}' is not sound:\n{}", program, join(proved.findings, "\n"));
+  MW_CHECK(proved.sound(), "the program '{}' is not sound:\n{}", program,
+           join(proved.findings, "\n"));
 }
 
 execute::ExecutorOptions executor_options(int threads) {
@@ -26,7 +27,8 @@ execute::ExecutorOptions executor_options(int threads) {
 
 int default_threads(int asked, int64_t ranks) {
   if (asked > 0) return asked;
-  return std::max<int>(1, static_cast<int>(std::thread::hardware_concurrency() / static_cast<unsigned>(ranks)));
+  return std::max<int>(
+      1, static_cast<int>(std::thread::hardware_concurrency() / static_cast<unsigned>(ranks)));
 }
 
 }  // namespace
@@ -35,7 +37,8 @@ Prepared prepare(const Job& job) {
   const models::BatchShape batch{job.global_batch / job.plan.microbatches, job.seq_len};
   const ir::Module model = models::build_model(job.model, batch);
   models::ModelConfig without_dropout = job.model;
-  without_dropout.embedding_dropout = without_dropout.residual_dropout = without_dropout.attention_dropout = 0;
+  without_dropout.embedding_dropout = without_dropout.residual_dropout =
+      without_dropout.attention_dropout = 0;
   const ir::Module eval_model = models::build_model(without_dropout, batch);
   Prepared prepared;
   prepared.plan = compile::compile({model, &eval_model, job.plan, model_shape(job), job.optimizer});
@@ -51,7 +54,10 @@ Prepared prepare(const Job& job) {
 }
 
 Trainer::Trainer(FileSystem& fs, const Job& job, int threads_per_rank)
-    : fs_(fs), job_(job), prepared_(prepare(job_)), batches_(fs, job_),
+    : fs_(fs),
+      job_(job),
+      prepared_(prepare(job_)),
+      batches_(fs, job_),
       threads_(default_threads(threads_per_rank, job.plan.ranks())) {
   const std::vector<const pipeline::Program*> programs{&prepared_.plan.init, &prepared_.plan.train,
                                                        &*prepared_.plan.eval};
@@ -87,13 +93,15 @@ StepResult Trainer::step(trace::Trace* trace) {
   check_measured(prepared_.train);
   result.loss = metric(compile::kLossValue);
   result.grad_norm = metric(compile::kGradNorm);
-  if (!std::isfinite(result.loss) || !std::isfinite(result.grad_norm)) explain_non_finite(result.step);
+  if (!std::isfinite(result.loss) || !std::isfinite(result.grad_norm))
+    explain_non_finite(result.step);
   state_.step = result.step;
   state_.samples += job_.global_batch;
   return result;
 }
 
-// The update leaves the weights alone when the norm is not finite, so the step can be run again, looking at every value.
+// The update leaves the weights alone when the norm is not finite, so the step can be run again,
+// looking at every value.
 void Trainer::explain_non_finite(int64_t step) {
   const std::vector<const pipeline::Program*> programs{&prepared_.plan.init, &prepared_.plan.train,
                                                        &*prepared_.plan.eval};
@@ -110,8 +118,9 @@ void Trainer::explain_non_finite(int64_t step) {
   } catch (const std::exception& error) {
     origin = error.what();
   }
-  throw RunError(fmt::format("step {}: the loss or the gradient norm is not finite; {}; the weights are those of step {}",
-                             step, origin, step - 1));
+  throw RunError(fmt::format(
+      "step {}: the loss or the gradient norm is not finite; {}; the weights are those of step {}",
+      step, origin, step - 1));
 }
 
 float Trainer::evaluate() {
@@ -126,17 +135,21 @@ float Trainer::evaluate() {
   return static_cast<float>(sum / static_cast<double>(batches));
 }
 
-void Trainer::save(const std::string& run_dir) { save_run(fs_, run_dir, job_, prepared_.plan, *io_, state_); }
+void Trainer::save(const std::string& run_dir) {
+  save_run(fs_, run_dir, job_, prepared_.plan, *io_, state_);
+}
 
 void Trainer::check_measured(const pipeline::Verification& proved) const {
   const cluster::Mesh& mesh = prepared_.plan.plan.mesh;
   for (int64_t r = 0; r < mesh.size(); ++r) {
     const execute::Measured& ran = executor_->measured()[static_cast<size_t>(r)];
-    const pipeline::RankFigures& figures = proved.ranks[static_cast<size_t>(mesh.index(RankId(r), {"pp"}))];
+    const pipeline::RankFigures& figures =
+        proved.ranks[static_cast<size_t>(mesh.index(RankId(r), {"pp"}))];
     MW_CHECK(ran.bytes_sent == figures.bytes_sent && ran.instructions == figures.instructions &&
                  ran.order_hash == figures.order_hash && ran.arena_peak == figures.arena_peak,
-             "rank {} ran {} instructions, sent {} bytes and touched {} bytes; verified were {}, {} and {}", r,
-             ran.instructions, ran.bytes_sent.value, ran.arena_peak.value, figures.instructions,
+             "rank {} ran {} instructions, sent {} bytes and touched {} bytes; verified were {}, "
+             "{} and {}",
+             r, ran.instructions, ran.bytes_sent.value, ran.arena_peak.value, figures.instructions,
              figures.bytes_sent.value, figures.arena_peak.value);
   }
 }
@@ -145,7 +158,8 @@ int64_t Trainer::bytes_sent_per_step() const {
   const cluster::Mesh& mesh = prepared_.plan.plan.mesh;
   int64_t sum = 0;
   for (int64_t r = 0; r < mesh.size(); ++r) {
-    sum += prepared_.train.ranks[static_cast<size_t>(mesh.index(RankId(r), {"pp"}))].bytes_sent.value;
+    sum +=
+        prepared_.train.ranks[static_cast<size_t>(mesh.index(RankId(r), {"pp"}))].bytes_sent.value;
   }
   return sum;
 }

@@ -22,8 +22,8 @@ struct Prepared {
   compile::CompiledPlan plan;
   pipeline::Verification train, eval, init;
 };
-// Compiles and verifies a job. Throws CheckFailure with the verifier's findings: a plan that parses must compile to sound
-// programs.
+// Compiles and verifies a job. Throws CheckFailure with the verifier's findings: a plan that parses
+// must compile to sound programs.
 Prepared prepare(const Job& job);
 
 struct StepResult {
@@ -38,12 +38,12 @@ class Trainer {
   Trainer(FileSystem& fs, const Job& job, int threads_per_rank = 0);
 
   // One of the three before the first step.
-  void initialize();                              // draws the weights
-  void resume(const std::string& run_dir);        // goes on where the run's newest checkpoint is
-  void load(const std::string& safetensors_path); // weights from a file, no optimizer state
+  void initialize();                               // draws the weights
+  void resume(const std::string& run_dir);         // goes on where the run's newest checkpoint is
+  void load(const std::string& safetensors_path);  // weights from a file, no optimizer state
 
-  // Runs the next step. Throws RunError where the loss is not finite, naming the step and the first op and rank that made
-  // a non-finite value; the weights are then those before the step.
+  // Runs the next step. Throws RunError where the loss is not finite, naming the step and the first
+  // op and rank that made a non-finite value; the weights are then those before the step.
   StepResult step(trace::Trace* trace = nullptr);
   // Mean loss over the first eval_batches held-out batches.
   float evaluate();

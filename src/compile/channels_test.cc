@@ -1,0 +1,92 @@
+#include "compile/channels.h"
+
+#include <doctest/doctest.h>
+
+#include <fmt/core.h>
+
+#include "compile/compile.h"
+#include "partition/test_nets.h"
+#include "pipeline/verifier.h"
+
+namespace mw::compile {
+namespace {
+
+CompiledPlan compiled(const ir::Module& model, const std::string& plan) {
+  ModelShape shape;
+  shape.global_batch = 64;
+  return compile({model, nullptr, parse_plan(plan), shape, {}});
+}
+
+const pipeline::Channel& channel(const pipeline::Program& program, const std::string& name) {
+  for (const pipeline::Channel& c : program.channels) {
+    if (c.name == name) return c;
+  }
+  FAIL("no channel ", name);
+  return program.channels.front();
+}
+
+TEST_CASE("every crossing has a channel of its own with its ranks and its local type") {
+  const ir::Module model = partition::test::gpt_net({.blocks = 4});
+  const CompiledPlan plan = compiled(model, "dp=2,tp=2,sp,pp=4,microbatches=8");
+  CHECK(plan.train.channels.size() == 6);
+  for (int32_t s = 0; s < 3; ++s) {
+    const pipeline::Channel& forward =
+        channel(plan.train, fmt::format("h.{}.out {}->{}", s, s, s + 1));
+    CHECK(forward.from == s);
+    CHECK(forward.to == s + 1);
+    CHECK(ir::to_string(forward.type) == "f32[2,4,8]");  // batch over dp, sequence over tp
+  }
+}
+
+TEST_CASE(
+    "1F1B's rings hold two values, gpipe's forward rings too, a skip as many as are under way") {
+  const ir::Module model = partition::test::mlp_net({.B = 4, .blocks = 2});
+  const CompiledPlan one = compiled(model, "pp=4,microbatches=8");
+  CHECK(channel(one.train, "in.out 0->1").slots >= 1);
+  // Stage 3 reads in.out three stages later: the values of the stages between are under way.
+  CHECK(channel(one.train, "in.out 0->3").slots > channel(one.train, "block.1.out 2->3").slots);
+  for (const std::string text : {"pp=4,microbatches=8", "pp=4,microbatches=8,schedule=gpipe",
+                                 "pp=2,chunks=2,microbatches=8", "pp=2,microbatches=1"}) {
+    CAPTURE(text);
+    const CompiledPlan plan = compiled(model, text);
+    for (const pipeline::Channel& c : plan.train.channels) {
+      CHECK(c.slots >= 1);
+      CHECK(c.slots <= plan.train.microbatches);
+      CHECK(c.from != c.to);
+    }
+    pipeline::VerifyOptions options;
+    options.module = &plan.module;
+    CHECK(pipeline::verify(plan.train, options).findings == std::vector<std::string>{});
+  }
+}
+
+TEST_CASE("slots do not follow the number of microbatches under 1F1B") {
+  const ir::Module model = partition::test::gpt_net({.blocks = 4});
+  const CompiledPlan few = compiled(model, "pp=4,microbatches=8"),
+                     many = compiled(model, "pp=4,microbatches=32");
+  for (const pipeline::Channel& c : few.train.channels)
+    CHECK(channel(many.train, c.name).slots == c.slots);
+}
+
+TEST_CASE("stages on one rank hand values over without a channel") {
+  const ir::Module model = partition::test::mlp_net({.blocks = 2});
+  // Stages 0 and 2 are on rank 0, 1 and 3 on rank 1: in.out goes 0->1 and 0->3.
+  const CompiledPlan plan = compiled(model, "pp=2,chunks=2,microbatches=2");
+  for (const pipeline::Channel& c : plan.train.channels) CHECK(c.from != c.to);
+  const CompiledPlan gathered = compiled(model, "pp=1,chunks=4,microbatches=2");
+  CHECK(gathered.train.channels.empty());
+}
+
+TEST_CASE("init has no channels, evaluation only the forward ones") {
+  const ir::Module model = partition::test::gpt_net({.blocks = 4});
+  ModelShape shape;
+  shape.global_batch = 4;
+  const CompiledPlan plan = compile({model, &model, parse_plan("pp=2,microbatches=4"), shape, {}});
+  CHECK(plan.init.channels.empty());
+  REQUIRE(plan.eval.has_value());
+  CHECK(plan.eval->channels.size() == 1);
+  CHECK(plan.train.channels.size() == 2);
+}
+
+}  // namespace
+}  // namespace mw::compile

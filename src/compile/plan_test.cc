@@ -1,0 +1,164 @@
+#include "compile/plan.h"
+
+#include <doctest/doctest.h>
+
+#include "base/error.h"
+#include "partition/test_nets.h"
+
+namespace mw::compile {
+namespace {
+
+std::string message_of(const std::string& plan) {
+  try {
+    parse_plan(plan);
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
+TEST_CASE("a plan reads the same from its short form and from JSON, and prints as it was read") {
+  for (const std::string text :
+       {"dp=1,tp=1,pp=1,microbatches=1", "dp=2,tp=2,pp=2,schedule=1f1b,microbatches=4,sp,zero=1",
+        "dp=2,tp=2,pp=2,schedule=interleaved-1f1b,chunks=2,microbatches=8,sp,zero=1,recompute="
+        "selective",
+        "dp=4,tp=1,pp=1,microbatches=2,zero=3,grad_reduce=step",
+        "dp=1,tp=1,pp=3,schedule=gpipe,microbatches=5,layers=3:2:3",
+        "dp=2,tp=2,pp=2,order=dp-pp-tp,schedule=1f1b,microbatches=1,recompute=full,grad_reduce="
+        "microbatch"}) {
+    const Plan plan = parse_plan(text);
+    CHECK(short_form(plan) == text);
+    CHECK(parse_plan(short_form(plan)) == plan);
+    // JSON says grad_reduce even where the plan leaves it to ZeRO.
+    Plan said = plan;
+    said.grad_reduce = plan.effective_grad_reduce();
+    CHECK(plan_from_json(to_json(plan), "plan.json") == said);
+    CHECK(parse_plan(to_json(plan).dump(), "plan.json") == said);
+  }
+}
+
+TEST_CASE("what a plan leaves out has its usual value") {
+  CHECK(parse_plan("") == Plan());
+  CHECK(parse_plan(" dp = 2 , sp , tp=2 ") == parse_plan("dp=2,tp=2,sp=true"));
+  CHECK(parse_plan("tp=2,sp=1") == parse_plan("tp=2,sp"));
+  CHECK(parse_plan("tp=2,sp=0") == parse_plan("tp=2"));
+  CHECK(parse_plan("pp=2,chunks=2,microbatches=2").schedule == "interleaved-1f1b");
+  CHECK(parse_plan("pp=2").schedule == "1f1b");
+  CHECK(parse_plan("zero=1").effective_grad_reduce() == GradReduce::kStep);
+  CHECK(parse_plan("zero=2").effective_grad_reduce() == GradReduce::kMicrobatch);
+  CHECK(parse_plan("zero=2,grad_reduce=step").effective_grad_reduce() == GradReduce::kStep);
+}
+
+TEST_CASE("everything wrong with a plan is said at once") {
+  CHECK(message_of("dp=0,tp=x,zero=4") ==
+        "--plan: dp: must be an integer of at least 1, is 0\n"
+        "--plan: tp: must be an integer of at least 1, is \"x\"\n"
+        "--plan: zero: must be an integer from 0 to 3, is 4");
+  CHECK(message_of("dp=2,dp=4") == "--plan: dp: is there twice");
+}
+
+TEST_CASE("a key, schedule or choice that is nearly right gets the right one") {
+  CHECK(message_of("microbatch=4") ==
+        "--plan: microbatch: unknown key, did you mean 'microbatches'?");
+  CHECK(message_of("pp=2,schedule=1f1") ==
+        "--plan: schedule: unknown schedule '1f1', did you mean '1f1b'?; known are gpipe, 1f1b, "
+        "interleaved-1f1b");
+  CHECK(
+      message_of("recompute=ful") ==
+      R"(--plan: recompute: must be "none", "selective" or "full", is "ful", did you mean 'full'?)");
+  CHECK(message_of("grad_reduce=steps") ==
+        R"(--plan: grad_reduce: must be "step" or "microbatch", is "steps", did you mean 'step'?)");
+  CHECK(message_of(R"({"dp": 2, "tpp": 2})") == "--plan: tpp: unknown key, did you mean 'tp'?");
+}
+
+TEST_CASE("combinations that cannot be are said with what could") {
+  CHECK(message_of("sp") ==
+        "--plan: sp: sequence parallelism shards over the tensor-parallel ranks, and tp is 1; use "
+        "tp=2 or leave sp out");
+  CHECK(message_of("order=dp-tp") == "--plan: order: must name pp, dp and tp once each, is dp-tp");
+  CHECK(message_of("pp=4,chunks=2,microbatches=6") ==
+        "--plan: schedule interleaved-1f1b: microbatches=6 is not a multiple of ranks=4; use "
+        "microbatches=4 "
+        "or 8");
+  CHECK(message_of("pp=2,schedule=gpipe,chunks=2") ==
+        "--plan: schedule gpipe: chunks=2 must be 1: a rank hosts one stage; use interleaved-1f1b "
+        "for more");
+}
+
+TEST_CASE("the base plan keeps what changes bits and drops the rest") {
+  const Plan plan =
+      parse_plan("dp=2,tp=2,pp=2,chunks=2,microbatches=4,sp,zero=3,recompute=full,layers=1:1:1:1");
+  CHECK(base_plan(plan) == parse_plan("dp=2,tp=2,microbatches=4,sp,grad_reduce=microbatch"));
+  CHECK(base_plan(base_plan(plan)) == base_plan(plan));
+  CHECK(base_plan(parse_plan("zero=1")).grad_reduce == GradReduce::kStep);
+}
+
+// --- against a model ---
+
+ModelShape shape() {
+  ModelShape shape;
+  shape.name = "models/x.json";
+  shape.must_divide = {{"heads", 12}, {"kv_heads", 4}};
+  shape.key = {{"heads", "n_head"}};
+  shape.global_batch = 8;
+  return shape;
+}
+
+TEST_CASE("a plan that does not fit the model says what would") {
+  CHECK(plan_findings(parse_plan("dp=2,tp=2,pp=2,microbatches=4"), 4, shape()).empty());
+  CHECK(plan_findings(parse_plan("tp=8"), 4, shape()) ==
+        std::vector<std::string>{
+            "models/x.json: n_head=12 is not divisible by tp=8; use tp=1, 2, 3, 4, 6 or 12",
+            "models/x.json: kv_heads=4 is not divisible by tp=8; use tp=1, 2 or 4"});
+  CHECK(plan_findings(parse_plan("dp=2,microbatches=3"), 4, shape()) ==
+        std::vector<std::string>{"plan: global_batch=8 is not divisible by dp*microbatches=2*3=6; "
+                                 "every microbatch needs a "
+                                 "whole number of sequences"});
+  CHECK(
+      plan_findings(parse_plan("pp=4,chunks=2,microbatches=4"), 6, shape()) ==
+      std::vector<std::string>{"plan: pp*chunks=4*2=8 stages for 6 layers; use at most 6 stages"});
+  CHECK(
+      plan_findings(parse_plan("pp=2,layers=1:2:2"), 4, shape()) ==
+      std::vector<std::string>{"plan: layers has 3 entries, must have one a stage: pp*chunks=2*1=2",
+                               "plan: layers add up to 5, must add up to the model's 4 layers"});
+}
+
+ModelShape batch_of(int64_t samples) {
+  ModelShape shape;
+  shape.global_batch = samples;
+  return shape;
+}
+
+std::vector<int32_t> stages_of(const std::string& plan, int64_t blocks) {
+  const ir::Module module = partition::test::gpt_net({.blocks = blocks});
+  return resolve(parse_plan(plan), module, batch_of(8)).stage_of_layer;
+}
+
+using Stages = std::vector<int32_t>;
+
+TEST_CASE("blocks are dealt out evenly, the first stages get the rest") {
+  // embed, blocks, head: what is no block goes with its neighbour.
+  CHECK(stages_of("", 4) == Stages{0, 0, 0, 0, 0, 0});
+  CHECK(stages_of("pp=2", 4) == Stages{0, 0, 0, 1, 1, 1});
+  CHECK(stages_of("pp=2", 5) == Stages{0, 0, 0, 0, 1, 1, 1});
+  CHECK(stages_of("pp=4", 4) == Stages{0, 0, 1, 2, 3, 3});
+  CHECK(stages_of("pp=2,chunks=2,microbatches=2", 6) == Stages{0, 0, 0, 1, 1, 2, 3, 3});
+}
+
+TEST_CASE("a layer list deals blocks out as it says, stages without a block included") {
+  CHECK(stages_of("pp=3,layers=1:3:1", 5) == Stages{0, 0, 1, 1, 1, 2, 2});
+  CHECK(stages_of("pp=3,layers=0:2:2", 4) == Stages{0, 1, 1, 2, 2, 2});
+  CHECK(stages_of("pp=3,layers=2:2:0", 4) == Stages{0, 0, 0, 1, 1, 2});
+  CHECK(stages_of("pp=3,layers=2:0:2", 4) == Stages{0, 0, 0, 2, 2, 2});
+  const ir::Module module = partition::test::gpt_net({.blocks = 4});
+  const ResolvedPlan resolved =
+      resolve(parse_plan("dp=2,pp=3,tp=2,layers=2:0:2"), module, batch_of(2));
+  CHECK(cluster::to_string(resolved.mesh) == "{pp:3, dp:2, tp:2}");
+  CHECK(cluster::to_string(resolved.stages[1].mesh) == "{dp:2, tp:2}");
+  CHECK(resolved.stages[1].layers == 0);
+  CHECK(resolved.stages[2].first_layer == 3);
+  CHECK(resolved.stages[2].layers == 3);
+}
+
+}  // namespace
+}  // namespace mw::compile
