@@ -354,24 +354,24 @@ TEST_CASE(
   program.name = "train";
   program.mesh = Mesh({{"pp", 3}, {"dp", 2}});
   FragmentBuilder fragment("REDUCE_GRAD");
-  const ValueId x = fragment.input("wte.grad", f32({2}), PortKind::kState);
+  const ValueId x = fragment.input("tbl.grad", f32({2}), PortKind::kState);
   const ValueId sum = fragment.collective(
-      OpKind::kAllReduce, {Holders{"wte.grad"}, ir::Reduction::kSum, 0, 0, 0}, x, f32({2}));
+      OpKind::kAllReduce, {Holders{"tbl.grad"}, ir::Reduction::kSum, 0, 0, 0}, x, f32({2}));
   fragment.alias(sum, x);
-  fragment.output(sum, "wte.grad", PortKind::kState);
+  fragment.output(sum, "tbl.grad", PortKind::kState);
   program.fragments = {fragment.build()};
   program.ranks.resize(3);
   for (const int p : {0, 2}) {
     RankBuilder r(program.ranks[static_cast<size_t>(p)]);
-    r.call(0, {r.state("wte.grad", f32({2}))});
+    r.call(0, {r.state("tbl.grad", f32({2}))});
   }
   FakeBackend backend;
   Executor executor({&program}, backend, {});
-  for (const int r : {0, 1, 4, 5}) state(executor, r, "wte.grad")[0] = static_cast<float>(1 << r);
+  for (const int r : {0, 1, 4, 5}) state(executor, r, "tbl.grad")[0] = static_cast<float>(1 << r);
   executor.run(0, no_loads);
-  for (const int r : {0, 4}) CHECK(state(executor, r, "wte.grad")[0] == 17);
-  for (const int r : {1, 5}) CHECK(state(executor, r, "wte.grad")[0] == 34);
-  CHECK(!executor.find_state(RankId(2), "wte.grad").valid());
+  for (const int r : {0, 4}) CHECK(state(executor, r, "tbl.grad")[0] == 17);
+  for (const int r : {1, 5}) CHECK(state(executor, r, "tbl.grad")[0] == 34);
+  CHECK(!executor.find_state(RankId(2), "tbl.grad").valid());
 }
 
 TEST_CASE("a view is a device's own part of a flat state") {

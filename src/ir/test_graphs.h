@@ -34,7 +34,7 @@ inline Attributes random_attributes(std::mt19937& rng) {
     case 16:
       return RandomAttrs{RandomAttrs::Distribution::kUniform, 0, real(), "w", {4, 8}, {offset, {}}};
     case 17: return CollectiveAttrs{AxisGroup{{"tp"}}, Reduction::kMax, 1, 0, number(64)};
-    case 18: return CollectiveAttrs{Holders{"wte.weight"}, Reduction::kSum, 0, 0, 0};
+    case 18: return CollectiveAttrs{Holders{"tbl.weight"}, Reduction::kSum, 0, 0, 0};
     case 19: return PadMaskAttrs{1, -INFINITY, offset};
     default: {
       FlatAttrs flat;
@@ -105,14 +105,14 @@ inline Module small_module() {
   module.name = "small";
   module.layers = {{"embed", false}, {"h.0", true}};
   State weight;
-  weight.name = "wte.weight";
+  weight.name = "tbl.weight";
   weight.type = make_type(DType::kF32, {16, 4});
   weight.logical = {"vocab", ""};
   weight.init = {Init::Kind::kNormal, 0.02};
   weight.layer = LayerId(0);
   const StateId parameter = module.add_state(weight);
   State gradient;
-  gradient.name = "wte.weight.grad";
+  gradient.name = "tbl.weight.grad";
   gradient.type = weight.type;
   gradient.kind = StateKind::kGradient;
   gradient.layer = LayerId(0);

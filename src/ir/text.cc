@@ -2,9 +2,9 @@
 //
 //   graph microbatch {
 //     in %tokens : i32[8,256] <batch, attn_seq>
-//     in %wte.weight : f32[256,320] <vocab, embed> state wte.weight
+//     in %tbl.weight : f32[256,320] <vocab, embed> state tbl.weight
 //     %h, %5 = rms_norm{epsilon=1e-05}(%3, %w) : f32[8,256,320] <batch, seq, embed>, f32[8,256]
-//     @h.0 F out %loss_sum, %logits update wte.weight.grad = %12
+//     @h.0 F out %loss_sum, %logits update tbl.weight.grad = %12
 //   }
 //
 // A value without a name is its number. Layers, states and called graphs are names where the module

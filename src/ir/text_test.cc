@@ -66,7 +66,7 @@ TEST_CASE("a graph reads like this") {
   Graph graph;
   graph.name = "microbatch";
   const ValueId tokens = graph.add_input(make_type(DType::kI32, {2, 8}), "tokens");
-  const ValueId table = graph.add_input(module.states[0].type, "wte.weight", StateId(0));
+  const ValueId table = graph.add_input(module.states[0].type, "tbl.weight", StateId(0));
   Op op;
   op.kind = OpKind::kEmbedding;
   op.attrs = EmbeddingAttrs{16, {{"tp"}, 16}};
@@ -83,8 +83,8 @@ TEST_CASE("a graph reads like this") {
   CHECK(to_text(graph, &module) ==
         "graph microbatch {\n"
         "  in %tokens : i32[2,8]\n"
-        "  in %wte.weight : f32[16,4] state wte.weight\n"
-        "  %2 = embedding{vocab=16, rows={axes=[tp], global_size=16}}(%tokens, %wte.weight) : "
+        "  in %tbl.weight : f32[16,4] state tbl.weight\n"
+        "  %2 = embedding{vocab=16, rows={axes=[tp], global_size=16}}(%tokens, %tbl.weight) : "
         "f32[2,8,4] "
         "<batch, seq, _> @embed F\n"
         "  %3 = copy(%2) : f32[2,8,4] I recompute 1\n"

@@ -13,7 +13,7 @@ using namespace mw::ir;
 
 namespace {
 
-// in %x; %a = relu(x); %b = add(a, x) named "b"; out b; update of wte.weight.grad.
+// in %x; %a = relu(x); %b = add(a, x) named "b"; out b; update of tbl.weight.grad.
 Graph chain(const Module& module) {
   Graph graph;
   graph.name = "g";
@@ -98,15 +98,15 @@ TEST_CASE("states that do not exist, differ in type or are bound twice are named
   CHECK(failure([](Graph& g) { g.inputs[0].state = StateId(3); }) ==
         "graph 'g': input x: state id 3 is out of range, there are 3");
   CHECK(failure([](Graph& g) { g.values[0].type = make_type(DType::kF32, {4}); }) ==
-        "graph 'g': input x: type f32[4], but state 'wte.weight' has f32[16,4]");
+        "graph 'g': input x: type f32[4], but state 'tbl.weight' has f32[16,4]");
   CHECK(failure([](Graph& g) { g.add_input(g.values[0].type, "again", StateId(0)); }) ==
-        "graph 'g': input again: state 'wte.weight' is an input twice");
+        "graph 'g': input again: state 'tbl.weight' is an input twice");
   CHECK(failure([](Graph& g) { g.updates.push_back(g.updates[0]); }) ==
-        "graph 'g': update of state 'wte.weight.grad': updated twice");
+        "graph 'g': update of state 'tbl.weight.grad': updated twice");
   CHECK(failure([](Graph& g) { g.updates[0].state = StateId(); }) ==
         "graph 'g': updates: the state id is invalid");
   CHECK(failure([](Graph& g) { g.values[2].type = make_type(DType::kF32, {4}); }) ==
-        "graph 'g': update of state 'wte.weight.grad': b has type f32[4], but the state has "
+        "graph 'g': update of state 'tbl.weight.grad': b has type f32[4], but the state has "
         "f32[16,4]");
   CHECK(failure(
             [](Graph& g) {

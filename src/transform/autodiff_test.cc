@@ -128,17 +128,17 @@ TEST_CASE("a gradient has the name and the logical axes of its value") {
 
 TEST_CASE("a weight that two layers use has an accumulator in each") {
   const ir::Module module = differentiated(test::gpt(0));
-  CHECK_FALSE(module.find_state("grad/wte").has_value());
-  const ir::State& embed = module.state(*module.find_state("grad/wte@embed"));
-  const ir::State& head = module.state(*module.find_state("grad/wte@head"));
-  CHECK(embed.parameter == *module.find_state("wte"));
-  CHECK(head.parameter == *module.find_state("wte"));
+  CHECK_FALSE(module.find_state("grad/tbl").has_value());
+  const ir::State& embed = module.state(*module.find_state("grad/tbl@embed"));
+  const ir::State& head = module.state(*module.find_state("grad/tbl@head"));
+  CHECK(embed.parameter == *module.find_state("tbl"));
+  CHECK(head.parameter == *module.find_state("tbl"));
   CHECK(embed.use == LayerId(0));
   CHECK(head.use == LayerId(3));
   CHECK(head.layer == LayerId(3));
   CHECK(head.kind == ir::StateKind::kGradient);
-  CHECK(head.type == module.state(*module.find_state("wte")).type);
-  const ir::State& one = module.state(*module.find_state("grad/wpe"));
+  CHECK(head.type == module.state(*module.find_state("tbl")).type);
+  const ir::State& one = module.state(*module.find_state("grad/ptb"));
   CHECK(one.use == LayerId(0));
   CHECK(module.state(*module.find_state("loss")).kind == ir::StateKind::kMetric);
   CHECK(module.state(*module.find_state("loss")).layer == LayerId(3));

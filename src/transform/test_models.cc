@@ -110,9 +110,9 @@ ir::Module gpt(double dropout) {
   random.seed = m.input("seed", DType::kI64, {});
   random.step = m.input("step", DType::kI64, {});
   m.enter(0);
-  const ValueId table_VD = m.weight("wte", {7, 6});
+  const ValueId table_VD = m.weight("tbl", {7, 6});
   ValueId h = b.add(b.embedding(tokens_BS, table_VD),
-                    b.embedding(random.positions_BS, m.weight("wpe", {3, 6})));
+                    b.embedding(random.positions_BS, m.weight("ptb", {3, 6})));
   if (dropout > 0) h = b.dropout(h, dropout, "embed.drop", random);
   h = b.annotate(h, "embed.out", {"batch", "seq", "embed"});
   for (int i = 0; i < 2; ++i) {
