@@ -303,12 +303,21 @@ class UpdateBuilder {
       loss = op1(OpKind::kConstant, ir::ConstantAttrs{0}, {}, made);
     }
     ValueId sum = loss;
+    sharding::Axes own = made.sharding.partial;  // the stage's own: of a loss by sequence shards
+    std::erase(own, "dp");
+    if (!own.empty()) {
+      ir::CollectiveAttrs attrs;
+      attrs.group = ir::AxisGroup{own};
+      made.sharding.partial = {};
+      if (plan_.dp > 1) made.sharding.partial = {"dp"};
+      sum = op1(OpKind::kAllReduce, attrs, {sum}, made);
+    }
     if (!axes.empty()) {
       // Only the last stage has a loss; the others add zeros.
       LocalGraph::Made pending = made;
       pending.sharding.partial = axes;
       std::sort(pending.sharding.partial.begin(), pending.sharding.partial.end());
-      sum = op1(OpKind::kCopy, ir::NoAttrs{}, {loss}, pending);
+      sum = op1(OpKind::kCopy, ir::NoAttrs{}, {sum}, pending);
       ir::CollectiveAttrs attrs;
       attrs.group = ir::AxisGroup{axes};
       sum = op1(OpKind::kAllReduce, attrs, {sum}, scalar_type(DType::kF32));
@@ -316,7 +325,7 @@ class UpdateBuilder {
     const ValueId scale = data_input(DType::kF32, "loss_scale");
     output(op1(OpKind::kMul, ir::NoAttrs{}, {sum, scale}, scalar_type(DType::kF32)), kLossValue);
     if (c_.loss) {
-      const ValueId zero = op1(OpKind::kZero, ir::NoAttrs{}, {loss}, made);
+      const ValueId zero = op1(OpKind::kZero, ir::NoAttrs{}, {loss}, local_.like(loss));
       local_.graph.updates.push_back({c_.loss->state, zero});
     }
   }
