@@ -1,0 +1,400 @@
+"""Every error that a user can cause: its literal text, exit code 2, and no run folder. Then what may happen to a run: a loss
+that is not finite, kill -9 during saves, a full disk.
+
+In the texts {d} is the test's folder. MESHWRIGHT_TEST_ALL=1 kills more runs.
+"""
+
+import json
+import os
+import pathlib
+import random
+import shutil
+import subprocess
+import sys
+import time
+
+import pytest
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "peers"))
+
+import meshwright  # noqa: E402
+
+numpy = pytest.importorskip("numpy")
+safetensors = pytest.importorskip("safetensors.numpy")
+
+if meshwright.missing():
+    pytest.skip(meshwright.missing(), allow_module_level=True)
+
+ROOT = meshwright.ROOT
+VERSE = b"In the beginning God created the heaven and the earth. And the earth was without form, and void.\n"
+KILLS = 25 if meshwright.EVERYTHING else 5
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    """A folder with a job, its model, a text, a data set, and a run of 4 steps with checkpoints 2 and 4."""
+    d = tmp_path_factory.mktemp("errors")
+    (d / "text.txt").write_bytes(VERSE * 700)
+    shutil.copy(ROOT / "models/gpt-micro.json", d / "model.json")
+    shutil.copy(ROOT / "models/llama-micro.json", d / "llama.json")
+    write_jobs(d)
+    write_models(d)
+    write_data(d)
+    meshwright.train(d / "run", d / "job.toml", "pp=2,microbatches=2", steps=4)
+    write_runs(d)
+    write_weights(d)
+    return d
+
+
+def write_jobs(d):
+    job = dict(model="model.json", data="text.txt", seq_len=64, global_batch=16, valid_fraction=0.2,
+               eval_every=50, checkpoint_every=2)
+    meshwright.write_job(d / "job.toml", **job)
+    text = (d / "job.toml").read_text()
+    meshwright.write_job(d / "long.toml", **{**job, "seq_len": 65})
+    meshwright.write_job(d / "batch8.toml", **{**job, "global_batch": 8})
+    (d / "keys.toml").write_text(text.replace("warmup", "warm_up").replace("lr = 0.0003\n", 'lr = "fast"\n')
+                                 .replace("[eval]", "[evel]").replace("seq_len = 64\n", ""))
+    (d / "syntax.toml").write_text('model = "model.json\n[data]\n')
+    (d / "twice.toml").write_text("seed = 1\nseed = 2\n")
+    (d / "plan.toml").write_text('plan = "tq=2"\n' + text)
+
+
+def write_models(d):
+    model = json.loads((d / "model.json").read_text())
+    (d / "vocab100.json").write_text(json.dumps({**model, "vocab_size": 100}))
+    (d / "broken.json").write_text(json.dumps({**model, "vocab_size": "many", "n_head": 5}))
+    (d / "foreign.json").write_text(json.dumps({"model_type": "mamba"}))
+    (d / "syntax.json").write_text('{"model_type": "gpt2",}')
+    llama = json.loads((d / "llama.json").read_text())
+    (d / "grouped.json").write_text(json.dumps({**llama, "num_attention_heads": 4, "num_key_value_heads": 2}))
+    (d / "plan.json").write_text('{"dp": 2, "tq": 2}')
+
+
+def write_data(d):
+    meshwright.write_indexed(d / "set", list(VERSE * 60))
+    index, tokens = (d / "set.idx").read_bytes(), (d / "set.bin").read_bytes()
+    for name, idx, bin_ in [("cut", index[:-3], tokens), ("header", index[:20], tokens), ("empty", b"", tokens),
+                            ("foreign", b"PK\x03\x04, not an index, but long enough to be one", tokens),
+                            ("short", index, tokens[:1000]), ("nobin", index, None), ("noidx", None, tokens)]:
+        if idx is not None:
+            (d / f"{name}.idx").write_bytes(idx)
+        if bin_ is not None:
+            (d / f"{name}.bin").write_bytes(bin_)
+    meshwright.write_indexed(d / "wide", [1, 2, 70000] * 2000)
+    (d / "tiny.txt").write_bytes(b"In the beginning")
+    (d / "nothing.txt").write_bytes(b"")
+    (d / "few.txt").write_bytes(VERSE * 20)
+
+
+def newest(run):
+    return run / "checkpoint/step-000004"
+
+
+def write_runs(d):
+    """Copies of the run, each damaged in one way."""
+    for name in ("flipped", "missing", "cut-shard", "manifest", "shape", "none"):
+        shutil.copytree(d / "run", d / name)
+    flip(newest(d / "flipped") / "model-00001-of-00001.safetensors", -5)
+    (newest(d / "missing") / "optimizer-00001-of-00001.safetensors").unlink()
+    shard = newest(d / "cut-shard") / "model-00001-of-00001.safetensors"
+    shard.write_bytes(shard.read_bytes()[:1000])
+    flip(newest(d / "manifest") / "meshwright.json", 20)
+    config = json.loads((d / "shape/config.json").read_text())
+    (d / "shape/config.json").write_text(json.dumps({**config, "vocab_size": 300}))
+    shutil.rmtree(d / "none/checkpoint")
+
+
+def flip(path, at):
+    data = bytearray(path.read_bytes())
+    data[at] ^= 4
+    path.write_bytes(data)
+
+
+def write_weights(d):
+    weights = safetensors.load_file(newest(d / "run") / "model-00001-of-00001.safetensors")
+    up = "transformer.h.0.mlp.c_fc.weight"
+    safetensors.save_file({**weights, "transformer.wpe.weight": numpy.zeros((10, 64), numpy.float32)}
+                          | {up: weights[up].astype(numpy.float16)}, d / "shapes.safetensors")
+    safetensors.save_file({k: v for k, v in weights.items() if ".h.3.ln_" not in k}, d / "less.safetensors")
+    weights[up][3, 5] = numpy.nan
+    safetensors.save_file(weights, d / "nan.safetensors")
+
+
+JOB = "train {d}/job.toml "
+HELP = "\n(meshwright train --help explains all)"
+
+# id: command line, text
+CASES = {
+    # plans
+    "heads": (JOB + "--plan tp=3", "{d}/model.json: n_head=4 is not divisible by tp=3; use tp=1, 2 or 4"),
+    "kv heads": (JOB + "--model {d}/grouped.json --plan tp=4",
+                 "{d}/grouped.json: num_key_value_heads=2 is not divisible by tp=4; use tp=1 or 2"),
+    "stages": (JOB + "--plan pp=8,microbatches=8", "plan: pp*chunks=8*1=8 stages for 4 layers; use at most 4 stages"),
+    "chunks": (JOB + "--plan pp=2,chunks=4,microbatches=2",
+               "plan: pp*chunks=2*4=8 stages for 4 layers; use at most 4 stages"),
+    "schedule": (JOB + "--plan pp=2,schedule=1f2b", "--plan: schedule: unknown schedule '1f2b', did you mean '1f1b'?; "
+                 "known are gpipe, 1f1b, interleaved-1f1b"),
+    "chunks of 1f1b": (JOB + "--plan pp=2,chunks=2,schedule=1f1b,microbatches=2",
+                       "--plan: schedule 1f1b: chunks=2 must be 1: a rank hosts one stage; use interleaved-1f1b for more"),
+    "interleaved": (JOB + "--plan pp=2,chunks=2,microbatches=1",
+                    "--plan: schedule interleaved-1f1b: microbatches=1 is not a multiple of ranks=2; use microbatches=2"),
+    "plan key": (JOB + "--plan microbatch=4", "--plan: microbatch: unknown key, did you mean 'microbatches'?"),
+    "optional plan key": (JOB + "--plan layer=2:2,pp=2,microbatches=2",
+                          "--plan: layer: unknown key, did you mean 'layers'?"),
+    "plan key twice": (JOB + "--plan tp=2,tp=4", "--plan: tp: is there twice"),
+    "plan values": (JOB + "--plan dp=0,zero=7,recompute=some,tp=two",
+                    "--plan: dp: must be an integer of at least 1, is 0\n"
+                    '--plan: tp: must be an integer of at least 1, is "two"\n'
+                    "--plan: zero: must be an integer from 0 to 3, is 7\n"
+                    '--plan: recompute: must be "none", "selective" or "full", is "some"'),
+    "order": (JOB + "--plan order=dp-tp", "--plan: order: must name pp, dp and tp once each, is dp-tp"),
+    "sp": (JOB + "--plan sp", "--plan: sp: sequence parallelism shards over the tensor-parallel ranks, and tp is 1; "
+           "use tp=2 or leave sp out"),
+    "batch": (JOB + "--plan dp=3,microbatches=4", "plan: global_batch=16 is not divisible by dp*microbatches=3*4=12; "
+              "every microbatch needs a whole number of sequences"),
+    "layers' sum": (JOB + "--plan pp=2,layers=1:2,microbatches=2",
+                    "plan: layers add up to 3, must add up to the model's 4 layers"),
+    "layers' count": (JOB + "--plan pp=2,layers=4,microbatches=2",
+                      "plan: layers has 1 entries, must have one a stage: pp*chunks=2*1=2"),
+    "plan's JSON": (JOB + '--plan {{"tp":2,"pipe":3}}', "--plan: pipe: unknown key"),
+    "plan's syntax": (JOB + '--plan {{"tp":2', "--plan:1:8: must be ',' or '}}', is the end of the file"),
+    "plan's file": (JOB + "--plan {d}/plan.json", "{d}/plan.json: tq: unknown key, did you mean 'tp'?"),
+    "no plan file": (JOB + "--plan {d}/plam.json", "{d}/plam.json: does not exist, did you mean 'plan.json'?"),
+    "plan in the job": ("train {d}/plan.toml", "{d}/plan.toml: plan: tq: unknown key, did you mean 'tp'?"),
+    # jobs and models
+    "no job": ("train {d}/jib.toml", "{d}/jib.toml: does not exist, did you mean 'job.toml'?"),
+    "job's syntax": ("train {d}/syntax.toml", "{d}/syntax.toml:1:20: Error while parsing string: unescaped control "
+                     "characters other than TAB (U+0009) are explicitly prohibited"),
+    "job's keys": ("train {d}/keys.toml",
+                   "{d}/keys.toml:3: data.seq_len: is missing; must be an integer of at least 1\n"
+                   '{d}/keys.toml:9: train.lr: must be a number of at least 0, is "fast"\n'
+                   "{d}/keys.toml:11: train.warm_up: unknown key, did you mean 'warmup'?\n"
+                   "{d}/keys.toml:12: evel: unknown key, did you mean 'eval'?"),
+    "positions": ("train {d}/long.toml", "{d}/long.toml: data.seq_len: is 65, but {d}/model.json has 64 positions; "
+                  "use at most 64"),
+    "no model": (JOB + "--model {d}/modell.json", "{d}/modell.json: does not exist, did you mean 'model.json'?"),
+    "model's keys": (JOB + "--model {d}/broken.json",
+                     '{d}/broken.json: vocab_size: must be an integer of at least 1, is "many"\n'
+                     "{d}/broken.json: n_head: must divide n_embd=64, is 5; use 1, 2, 4, 8, 16, 32 or 64"),
+    # data
+    "no data": (JOB + "--data {d}/test.txt", "{d}/test.txt: does not exist, did you mean 'text.txt'?"),
+    "cut index": (JOB + "--data {d}/cut", "{d}/cut.idx: offset 26: 1 sequences and 2 document indices take 62 bytes, "
+                  "the file has 59 (truncated?)"),
+    "cut header": (JOB + "--data {d}/header", "{d}/header.idx: has 20 bytes, must have at least 34 (the header is truncated)"),
+    "empty index": (JOB + "--data {d}/empty", "{d}/empty.idx: has 0 bytes, must have at least 34 (the header is truncated)"),
+    "foreign index": (JOB + "--data {d}/foreign", '{d}/foreign.idx: offset 0: is "PK\\u0003\\u0004, not", must be '
+                      '"MMIDIDX\\u0000\\u0000" (no Megatron-LM index)'),
+    "cut tokens": (JOB + "--data {d}/short", "{d}/short.bin: has 1000 bytes, must have 23280 for the 5820 tokens (i32) "
+                   "of {d}/short.idx (truncated)"),
+    "no tokens": (JOB + "--data {d}/nobin", "{d}/nobin.bin: does not exist, did you mean 'nobin.idx'?"),
+    "no index": (JOB + "--data {d}/noidx.bin", "{d}/noidx.idx: does not exist, did you mean 'noidx.bin'?"),
+    "short text": (JOB + "--data {d}/tiny.txt", "{d}/tiny.txt: has 16 tokens, must have at least 130 for one training and "
+                   "one held-out sample of sequence_length=64 (a sample is one token longer); use a longer corpus or a "
+                   "sequence_length of at most 7"),
+    "empty text": (JOB + "--data {d}/nothing.txt", "{d}/nothing.txt: has 0 tokens, must have at least 130 for one training "
+                   "and one held-out sample of sequence_length=64 (a sample is one token longer); use a longer corpus"),
+    "few samples": (JOB + "--data {d}/few.txt", "{d}/few.txt: 6 held-out samples of 64 tokens are fewer than "
+                    "global_batch=16; use a longer text, a larger data.valid_fraction or eval.every=0"),
+    "vocabulary": (JOB + "--model {d}/vocab100.json", "{d}/text.txt: holds token 118, but {d}/vocab100.json has "
+                   "vocab_size=100; use a model with a vocabulary of at least 119"),
+    "wide vocabulary": (JOB + "--data {d}/wide", "{d}/wide: holds token 70000, but {d}/model.json has vocab_size=256; "
+                        "use a model with a vocabulary of at least 70001"),
+    # several at once
+    "all at once": (JOB + "--data {d}/test.txt --plan tp=3,pp=8,microbatches=5",
+                    "{d}/model.json: n_head=4 is not divisible by tp=3; use tp=1, 2 or 4\n"
+                    "plan: global_batch=16 is not divisible by dp*microbatches=1*5=5; every microbatch needs a whole number "
+                    "of sequences\n"
+                    "plan: pp*chunks=8*1=8 stages for 4 layers; use at most 4 stages\n"
+                    "{d}/test.txt: does not exist, did you mean 'text.txt'?"),
+    "files at once": (JOB + "--model {d}/modell.json --data {d}/test.txt --plan tq=2",
+                      "{d}/modell.json: does not exist, did you mean 'model.json'?\n"
+                      "--plan: tq: unknown key, did you mean 'tp'?\n"
+                      "{d}/test.txt: does not exist, did you mean 'text.txt'?"),
+    # weights
+    "no weights": (JOB + "--init {d}/les.safetensors", "{d}/les.safetensors: does not exist, did you mean 'less.safetensors'?"),
+    "weights' shapes": (JOB + "--init {d}/shapes.safetensors",
+                        "{d}/shapes.safetensors: transformer.wpe.weight is f32 [10, 64], must be f32 [64, 64]\n"
+                        "{d}/shapes.safetensors: transformer.h.0.mlp.c_fc.weight is f16 [64, 256], must be f32 [64, 256]"),
+    "weights missing": (JOB + "--init {d}/less.safetensors",
+                        "{d}/less.safetensors: has no tensor transformer.h.3.ln_1.weight\n"
+                        "{d}/less.safetensors: has no tensor transformer.h.3.ln_1.bias\n"
+                        "{d}/less.safetensors: has no tensor transformer.h.3.ln_2.weight\n"
+                        "{d}/less.safetensors: has no tensor transformer.h.3.ln_2.bias"),
+    "foreign weights": (JOB + "--init {d}/text.txt", "{d}/text.txt: offset 0: header length is 7090123783487385161, must be "
+                        "at most 67892, the rest of the file (truncated, or no safetensors file)"),
+    # runs
+    "run folder taken": (JOB + "--run-dir {d}/run", "--run-dir: {d}/run already holds a run; choose another folder, or "
+                         "resume it with --resume {d}/run into a new one"),
+    "resumed in place": (JOB + "--resume {d}/run --run-dir {d}/run", "--run-dir: {d}/run already holds a run; choose another "
+                         "folder, or resume it with --resume {d}/run into a new one"),
+    "resume nothing": (JOB + "--resume {d}/rum", "{d}/rum/job.json: does not exist: there is no folder '{d}/rum'"),
+    "resume seed and model": (JOB + "--resume {d}/run --seed 7 --model {d}/llama.json",
+                              "--seed: is 7, but the run {d}/run has seed 1; leave --seed out to resume it\n"
+                              "--model: {d}/llama.json is not the model of the run {d}/run; leave --model out to resume it"),
+    "resume batch": ("train {d}/batch8.toml --resume {d}/run", "train.global_batch: is 8, but the run {d}/run has 16; "
+                     "resume it with a job of 16"),
+    "resume no further": (JOB + "--resume {d}/run --steps 4", "--steps: 4 is not beyond step 4, where the run {d}/run stands"),
+    "no checkpoint": (JOB + "--resume {d}/none", "{d}/none/checkpoint: has no checkpoint (a folder such as step-000020)"),
+    "flipped bit": (JOB + "--resume {d}/flipped", "{d}/flipped/checkpoint/step-000004/model-00001-of-00001.safetensors: "
+                    "tensor 'transformer.ln_f.bias': checksum is {any}, must be {any}; its bytes were changed"),
+    "missing shard": (JOB + "--resume {d}/missing", "{d}/missing/checkpoint/step-000004/optimizer-00001-of-00001.safetensors: "
+                      "is missing; must have 1775232 bytes\n{any}step-000002{any}"),
+    "cut shard": (JOB + "--resume {d}/cut-shard", "{d}/cut-shard/checkpoint/step-000004/model-00001-of-00001.safetensors: "
+                  "{any}1000{any}887088{any}"),
+    "changed manifest": (JOB + "--resume {d}/manifest", "{d}/manifest/checkpoint/step-000004/meshwright.json: {any}"),
+    "another shape": (JOB + "--resume {d}/shape", "{d}/shape/checkpoint/step-000004: {any}transformer.wte.weight{any}"
+                      "[256, 64]{any}[300, 64]{any}"),
+    # command lines
+    "option": (JOB + "--stepz 4", "--stepz: unknown option, did you mean '--steps'?" + HELP),
+    "steps": (JOB + "--steps 0", "--steps: must be at least 1, is 0" + HELP),
+    "threads": (JOB + "--threads-per-rank -1", "--threads-per-rank: must be at least 0, is -1" + HELP),
+    "too many": (JOB + "again", "'again' is one argument too many" + HELP),
+    "too few": ("train", "job is required" + HELP),
+    "subcommand": ("trian {d}/job.toml", "'trian' is no subcommand, did you mean 'train'?; known are train, verify, inspect, "
+                   "generate, data, checkpoint\n(meshwright --help explains all)"),
+    "no subcommand": ("", "a subcommand is missing; it must be one of train, verify, inspect, generate, data, checkpoint\n"
+                      "(meshwright --help explains all)"),
+    "data subcommand": ("data ifno", "'ifno' is no subcommand, did you mean 'info'?; known are build, info\n"
+                        "(meshwright data --help explains all)"),
+    "inspect what": ("inspect grph {d}/job.toml", "what: must be one of graph, fragments, program, memory, is 'grph', "
+                     "did you mean 'graph'?\n(meshwright inspect --help explains all)"),
+    "inspect rank": ("inspect program {d}/job.toml --plan dp=2 --rank 2",
+                     "--rank: is 2, but the plan has 2 ranks; use 0 to 1"),
+    "verify heads": ("verify {d}/job.toml --plan tp=3", "{d}/model.json: n_head=4 is not divisible by tp=3; use tp=1, 2 or 4"),
+    "generate nothing": ("generate {d}/rum --prompt x", "{d}/rum/config.json: does not exist: there is no folder '{d}/rum'"),
+    "generate flipped": ("generate {d}/flipped --prompt x", "{d}/flipped/checkpoint/step-000004/model-00001-of-00001"
+                         ".safetensors: tensor 'transformer.ln_f.bias': checksum is {any}, must be {any}; its bytes were "
+                         "changed"),
+    "data info": ("data info {d}/sat", "{d}/sat.idx: does not exist, did you mean 'set.idx'?\n"
+                  "{d}/sat.bin: does not exist, did you mean 'set.bin'?"),
+    "data build": ("data build {d}/test.txt -o {d}/out", "{d}/test.txt: does not exist, did you mean 'text.txt'?"),
+    "checkpoint verify": ("checkpoint verify {d}/flipped", "{d}/flipped/checkpoint/step-000004/model-00001-of-00001"
+                          ".safetensors: tensor 'transformer.ln_f.bias': checksum is {any}, must be {any}; its bytes were "
+                          "changed"),
+}
+
+
+def matches(text, pattern):
+    """Whether the pattern's parts between {any} are there, from the beginning to the end."""
+    parts = pattern.split("{any}")
+    if not text.startswith(parts[0]) or not text.endswith(parts[-1]):
+        return False
+    for part in parts:
+        at = text.find(part)
+        if at < 0:
+            return False
+        text = text[at + len(part):]
+    return True
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_error(place, name):
+    line, pattern = CASES[name]
+    before = sorted(place.rglob("*"))
+    arguments = [part.format(d=place) for part in line.split()]
+    if arguments and arguments[0] == "train" and len(arguments) > 1:
+        options = ([] if "--run-dir" in line else ["--run-dir", place / "out"]) + ([] if "--step" in line else ["--steps", 9])
+        arguments += options
+    done = meshwright.execute(arguments)
+    text = "meshwright: " + pattern.format(d=place, any="{any}") + "\n"
+    assert matches(done.stderr, text), f"{done.stderr}\nmust be\n{text}"
+    assert done.returncode == 2
+    assert sorted(place.rglob("*")) == before
+
+
+def test_the_empty_prompt(place):
+    done = meshwright.execute(["generate", place / "run", "--prompt", ""])
+    assert (done.returncode, done.stderr) == (2, "meshwright: --prompt: is empty; give at least one character\n")
+
+
+def verified_step(run):
+    """The step of the run's newest checkpoint, after `checkpoint verify`."""
+    done = meshwright.execute(["checkpoint", "verify", run])
+    assert done.returncode == 0, done.stderr
+    return int(done.stdout.split("step-")[1].split(":")[0])
+
+
+def test_a_weight_that_is_nan_stops_the_run_and_names_step_op_and_rank(place, tmp_path):
+    done = meshwright.execute(["train", place / "job.toml", "--init", place / "nan.safetensors", "--plan",
+                               "dp=2,tp=2,pp=2,microbatches=2", "--steps", 2, "--run-dir", tmp_path / "out", "--quiet"])
+    assert done.returncode == 1
+    assert done.stderr == (
+        "meshwright: step 1: the loss or the gradient norm is not finite; rank 0 (pp=0, dp=0, tp=0), train run 0, command 3 "
+        "call 'F stage 0' (0F0), microbatch 0, op 13 dot 'h.0.mlp.up': 'h.0.mlp.up' is nan at element 5 of f32[4,64,128], the "
+        "first number of this rank that is not finite; the weights are those of step 0\n")
+
+
+@pytest.mark.parametrize("plan", ["dp=1,microbatches=2", "dp=2,tp=2,pp=2,microbatches=2,sp,zero=1"])
+def test_a_run_that_diverges_keeps_its_last_good_checkpoint(place, tmp_path, plan):
+    job = meshwright.write_job(tmp_path / "hot.toml", model=place / "model.json", data=place / "text.txt", seq_len=64,
+                               global_batch=16, checkpoint_every=1, lr=1e30, warmup=0)
+    run = tmp_path / "out"
+    done = meshwright.execute(["train", job, "--plan", plan, "--steps", 9, "--run-dir", run, "--quiet"])
+    assert done.returncode == 1
+    steps = [json.loads(line)["step"] for line in (run / "metrics.jsonl").read_text().splitlines()]
+    bad = steps[-1] + 1
+    assert done.stderr.startswith(f"meshwright: step {bad}: the loss or the gradient norm is not finite; rank ")
+    assert ", the first number of this rank that is not finite; " in done.stderr
+    assert done.stderr.endswith(f"; the weights are those of step {bad - 1}\n")
+    assert verified_step(run) == bad - 1
+    weights = safetensors.load_file(max((run / "checkpoint").glob("step-*")) / "model-00001-of-00001.safetensors")
+    assert all(numpy.isfinite(values).all() for values in weights.values())
+
+
+def test_a_run_killed_at_any_moment_leaves_its_last_checkpoint_whole(place, tmp_path):
+    """A run that saves every step is killed again and again, and resumed from what is there."""
+    job = meshwright.write_job(tmp_path / "job.toml", model=place / "model.json", data=place / "text.txt", seq_len=64,
+                               global_batch=16, checkpoint_every=1)
+    draw = random.Random(meshwright.SEED)
+    resume, reached = [], 0
+    for kill in range(KILLS):
+        run = tmp_path / f"run-{kill}"
+        process = subprocess.Popen(
+            [meshwright.BINARY, "train", job, "--plan", "pp=2,microbatches=2", "--steps", "100000", "--run-dir", run,
+             *resume, "--quiet"], cwd=ROOT, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+        wait_for_checkpoint(run, process)
+        time.sleep(draw.uniform(0, 0.3))
+        process.kill()
+        process.wait()
+        step = verified_step(run)
+        assert step > reached
+        recorded = [line for line in (run / "metrics.jsonl").read_text().splitlines()]
+        assert json.loads(recorded[step - reached - 1])["step"] == step
+        resume, reached = ["--resume", run], step
+    last = meshwright.execute(["train", job, *map(str, resume), "--plan", "tp=2,microbatches=2", "--steps", reached + 1,
+                               "--run-dir", tmp_path / "last", "--quiet"])
+    assert last.returncode == 0, last.stderr
+
+
+def wait_for_checkpoint(run, process):
+    end = time.monotonic() + 60
+    while not list((run / "checkpoint").glob("step-??????")):
+        assert process.poll() is None and time.monotonic() < end, f"{run}: no checkpoint"
+        time.sleep(0.005)
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """A file system of 6 MiB; one checkpoint of the model takes 2.6."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    if os.geteuid() != 0:
+        pytest.skip("mounting a small tmpfs needs root")
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=6m", "tmpfs", disk], capture_output=True, text=True)
+    if mounted.returncode != 0:
+        pytest.skip(f"a small tmpfs cannot be mounted here: {mounted.stderr.strip()}")
+    yield disk
+    subprocess.run(["umount", disk], check=True)
+
+
+def test_a_full_disk_stops_the_run_and_keeps_the_checkpoint_before(place, small_disk):
+    job = meshwright.write_job(small_disk / "job.toml", model=place / "model.json", data=place / "text.txt", seq_len=64,
+                               global_batch=16, checkpoint_every=1)
+    run = small_disk / "run"
+    done = meshwright.execute(["train", job, "--plan", "dp=1,microbatches=2", "--steps", 9, "--run-dir", run, "--quiet"])
+    assert done.returncode == 1, done.stderr
+    assert done.stderr.startswith(f"meshwright: {run}/checkpoint"), done.stderr
+    assert "space" in done.stderr or "free" in done.stderr, done.stderr
+    assert verified_step(run) == len(list((run / "checkpoint").glob("step-??????")))
+    assert not list((run / "checkpoint").glob("*.tmp"))
