@@ -53,7 +53,9 @@ void WaitPoint::pause() {
 
 void WaitPoint::wake() {
   // The lock lets no sleeper be between its last look at the condition and its sleep.
-  { std::lock_guard lock(mutex_); }
+  {
+    std::lock_guard lock(mutex_);
+  }
   changed_.notify_all();
 }
 

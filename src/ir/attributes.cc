@@ -165,13 +165,13 @@ class Printer {
     const Struct& attrs;
     bool first = true;
     template <typename T>
-    void operator()(std::string_view name, T Struct::*member) {
+    void operator()(std::string_view name, T Struct::* member) {
       printer.text += fmt::format("{}{}=", first ? "" : ", ", name);
       first = false;
       printer.print(attrs.*member);
     }
     template <typename T>
-    void optional(std::string_view name, T Struct::*member) {
+    void optional(std::string_view name, T Struct::* member) {
       if (!(attrs.*member == Struct().*member)) (*this)(name, member);
     }
   };
@@ -235,13 +235,13 @@ class Reader {
     const std::string& key;
     bool found = false;
     template <typename T>
-    void operator()(std::string_view name, T Struct::*member) {
+    void operator()(std::string_view name, T Struct::* member) {
       if (name != key) return;
       found = true;
       reader.read(attrs.*member);
     }
     template <typename T>
-    void optional(std::string_view name, T Struct::*member) {
+    void optional(std::string_view name, T Struct::* member) {
       (*this)(name, member);
     }
   };

@@ -66,7 +66,9 @@ TEST_CASE(
   CHECK(recorder.spans()[0].start == Seconds(2));
   CHECK(recorder.spans()[0].duration == Seconds(3));
   CHECK(recorder.spans()[0].bytes == Bytes(7));
-  { ScopedSpan nothing(nullptr, clock, {}); }
+  {
+    ScopedSpan nothing(nullptr, clock, {});
+  }
   CHECK(recorder.spans().size() == 1);
 }
 

@@ -121,7 +121,8 @@ ir::Module gpt(double dropout) {
     h = mlp_block(m, attention_block(m, h, name, dropout, random), name);
   }
   m.enter(3);
-  const ValueId n = b.layer_norm(h, m.weight("last_norm.g", {6}), m.weight("last_norm.b", {6}), 1e-5);
+  const ValueId n =
+      b.layer_norm(h, m.weight("last_norm.g", {6}), m.weight("last_norm.b", {6}), 1e-5);
   return m.finish(b.cross_entropy(b.dot(n, table_VD, "bsd,vd->bsv"), targets_BS));
 }
 
