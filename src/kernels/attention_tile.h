@@ -9,6 +9,8 @@
 #include <cstddef>
 #include <utility>
 
+#include "kernels/scratch.h"
+#include "kernels/transpose.h"
 #include "kernels/vec.h"
 
 namespace mw::kernels {
@@ -21,10 +23,6 @@ inline constexpr int64_t kQueryBlock = 96;
 inline constexpr int64_t kKeyBlock = 96;
 static_assert(kQueryBlock % kTileRows == 0 && kKeyBlock % kTileRows == 0);
 static_assert(kQueryBlock % kTileColumns == 0 && kKeyBlock % kTileColumns == 0);
-
-constexpr int64_t round_up(int64_t n, int64_t multiple) {
-  return (n + multiple - 1) / multiple * multiple;
-}
 
 // What a tile's running sums start from.
 enum class Start { kZero, kOld, kOldScaled };
@@ -103,31 +101,6 @@ template <Start kStart, bool kTransposed>
   }
 }
 
-namespace detail {
-
-// One step of a transpose: exchanges the lanes of a and b whose numbers differ in the bit kBit.
-template <int kBit, int... kLane>
-MW_INLINE void exchange(vf& a, vf& b, std::integer_sequence<int, kLane...>) {
-  const vf first =
-      __builtin_shufflevector(a, b, (kLane & kBit ? kLanes + (kLane ^ kBit) : kLane)...);
-  b = __builtin_shufflevector(a, b, (kLane & kBit ? kLanes + kLane : kLane ^ kBit)...);
-  a = first;
-}
-
-// The transpose of kLanes x kLanes floats, one bit of the indices after the other.
-template <int kBit = 1>
-MW_INLINE void transpose(vf (&rows)[kLanes]) {
-#pragma GCC unroll 16
-  for (int i = 0; i < kLanes; ++i) {
-    if ((i & kBit) == 0) {
-      exchange<kBit>(rows[i], rows[i + kBit], std::make_integer_sequence<int, kLanes>());
-    }
-  }
-  if constexpr (2 * kBit < kLanes) transpose<2 * kBit>(rows);
-}
-
-}  // namespace detail
-
 // The transpose as a B operand summed over D: panels [ceil(rows / kTileColumns)][D][kTileColumns],
 // 0 beyond the rows.
 [[gnu::noinline]] inline void pack_transposed_panels(const float* x, int64_t x_stride, int64_t rows,
@@ -148,26 +121,5 @@ MW_INLINE void transpose(vf (&rows)[kLanes]) {
     });
   }
 }
-
-// Hands out 64-byte aligned parts of a caller's scratch memory; without memory it only counts.
-class Scratch {
- public:
-  explicit Scratch(void* memory) {
-    const auto address = reinterpret_cast<uintptr_t>(memory);
-    start_ = next_ = memory == nullptr ? 0 : (address + 63) / 64 * 64;
-  }
-  template <typename T>
-  T* take(int64_t count) {
-    const uintptr_t at = next_;
-    next_ += static_cast<uintptr_t>(round_up(count * static_cast<int64_t>(sizeof(T)), 64));
-    return reinterpret_cast<T*>(at);
-  }
-  // Bytes a caller must bring for what was taken.
-  size_t bytes() const { return next_ - start_ + 64; }
-
- private:
-  uintptr_t start_;
-  uintptr_t next_;
-};
 
 }  // namespace mw::kernels

@@ -1,0 +1,88 @@
+// The innermost product of gemm(): a tile of C in registers, A broadcast, B in panels.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <utility>
+
+#include "kernels/vec.h"
+
+namespace mw::kernels {
+
+// 12 (AVX, SSE) or 28 (AVX-512) running sums; the other registers hold a row of B and an element of
+// A.
+inline constexpr int64_t kGemmRows = kLanes == 16 ? 14 : 6;
+inline constexpr int64_t kGemmColumns = 2 * kLanes;
+
+// One tile: C(i, j) = chain from C(i, j), or from +0, over `depth` products.
+struct GemmTile {
+  int64_t depth;
+  const float* a;  // A(i, k): a[k * a_stride + i], or a[i * a_stride + k] for a kernel of rows
+  int64_t a_stride;
+  const float* b;  // B(k, j): b[k * kGemmColumns + j]
+  float* c;
+  int64_t c_stride;
+  int columns;  // of C, at most kGemmColumns; nothing beyond them is read or written
+  bool from_zero;
+  const float* next_c;  // the tile of C that comes next, to be fetched early
+};
+
+using GemmTileKernel = void (*)(const GemmTile&);
+
+// kRows rows of C. kPacked: A's elements of one k are neighbours.
+template <int kRows, bool kPacked>
+[[gnu::noinline]] static void gemm_tile(const GemmTile& t) {
+  vf acc[kRows][2];
+  const int64_t c_stride = t.c_stride, a_stride = t.a_stride;
+  const bool whole = t.columns == kGemmColumns;
+  const int left = t.columns < kLanes ? t.columns : kLanes, right = t.columns - left;
+#pragma GCC unroll 16
+  for (int i = 0; i < kRows; ++i) {
+    float* c = t.c + i * c_stride;
+    if (t.from_zero) {
+      acc[i][0] = acc[i][1] = vf{};
+    } else if (whole) {
+      acc[i][0] = load(c);
+      acc[i][1] = load(c + kLanes);
+    } else {
+      acc[i][0] = load_partial(c, left);
+      acc[i][1] = right > 0 ? load_partial(c + kLanes, right) : vf{};
+    }
+    // Not into level 1: with a stride of a power of two both tiles' rows would fight for few sets.
+    __builtin_prefetch(t.next_c + i * c_stride, 0, 2);
+  }
+  const float* a = t.a;
+  const float* b = t.b;
+#pragma GCC unroll 4
+  for (int64_t k = 0; k < t.depth; ++k) {
+    const vf b0 = load(b), b1 = load(b + kLanes);
+#pragma GCC unroll 16
+    for (int i = 0; i < kRows; ++i) {
+      const vf x = splat(kPacked ? a[i] : a[i * a_stride]);
+      acc[i][0] = fma(x, b0, acc[i][0]);
+      acc[i][1] = fma(x, b1, acc[i][1]);
+    }
+    a += kPacked ? a_stride : 1;
+    b += kGemmColumns;
+  }
+#pragma GCC unroll 16
+  for (int i = 0; i < kRows; ++i) {
+    float* c = t.c + i * c_stride;
+    if (whole) {
+      store(c, acc[i][0]);
+      store(c + kLanes, acc[i][1]);
+    } else {
+      store_partial(c, acc[i][0], left);
+      if (right > 0) store_partial(c + kLanes, acc[i][1], right);
+    }
+  }
+}
+
+// Kernels of 1 to kGemmRows rows, by rows - 1.
+template <bool kPacked>
+inline constexpr std::array<GemmTileKernel, kGemmRows> kGemmTiles =
+    []<int... kRow>(std::integer_sequence<int, kRow...>) {
+      return std::array<GemmTileKernel, kGemmRows>{gemm_tile<kRow + 1, kPacked>...};
+    }(std::make_integer_sequence<int, kGemmRows>());
+
+}  // namespace mw::kernels
