@@ -52,9 +52,11 @@ class Tracker {
 
  private:
   Origin& origin(ValueId v) { return origins_[v.index()]; }
-  // Of all dp shards of a split flat buffer; a parameter that is sharded over other axes counts as what this rank has of it.
+  // Of all dp shards of a split flat buffer; a parameter that is sharded over other axes counts as
+  // what this rank has of it.
   int64_t elements(ValueId v) const {
-    return flat_elements(graph_.type(v), fragment_.global_types[v.index()], fragment_.shardings[v.index()]);
+    return flat_elements(graph_.type(v), fragment_.global_types[v.index()],
+                         fragment_.shardings[v.index()]);
   }
 
   void add_op(int32_t o) {
@@ -94,7 +96,8 @@ class Tracker {
   }
 
   void carry(const ir::Op& op) {
-    for (size_t i = 0; i < op.operands.size() && i < op.results.size(); ++i) origin(op.results[i]) = origin(op.operands[i]);
+    for (size_t i = 0; i < op.operands.size() && i < op.results.size(); ++i)
+      origin(op.results[i]) = origin(op.operands[i]);
   }
   void all_reduce(const ir::Op& op) {
     carry(op);
@@ -125,8 +128,8 @@ class Tracker {
 
   void report(int32_t o, const std::string& what) {
     const ir::Op& op = graph_.ops[static_cast<size_t>(o)];
-    result_.findings.push_back(
-        fmt::format("op {} ({} -> {}) {}", o, ir::op_name(op.kind), graph_.label(op.results[0]), what));
+    result_.findings.push_back(fmt::format("op {} ({} -> {}) {}", o, ir::op_name(op.kind),
+                                           graph_.label(op.results[0]), what));
   }
 
   // What op `o` adds, apart from where it adds it.
@@ -141,14 +144,17 @@ class Tracker {
     for (const Added& before : sum.added) {
       if (before.end <= added.begin || added.end <= before.begin) continue;
       const ir::Op& other = graph_.ops[static_cast<size_t>(before.by)];
-      if (other.kind != op.kind || !(other.attrs == op.attrs) || summands(before.by) != summands(added.by)) continue;
+      if (other.kind != op.kind || !(other.attrs == op.attrs) ||
+          summands(before.by) != summands(added.by))
+        continue;
       report(added.by, fmt::format("adds the same contribution as op {} once more", before.by));
     }
     sum.added.push_back(added);
     sum.zero = false;
   }
 
-  static std::vector<Added> cut(const std::vector<Added>& all, int64_t begin, int64_t end, int64_t move) {
+  static std::vector<Added> cut(const std::vector<Added>& all, int64_t begin, int64_t end,
+                                int64_t move) {
     std::vector<Added> part;
     for (Added added : all) {
       added.begin = std::max(added.begin, begin) + move;
@@ -181,7 +187,9 @@ class Tracker {
     std::sort(parts.begin(), parts.end(), [](const Part& a, const Part& b) { return a.at < b.at; });
     std::vector<Added> added;
     int64_t end = 0;
-    const auto append = [&](const std::vector<Added>& more) { added.insert(added.end(), more.begin(), more.end()); };
+    const auto append = [&](const std::vector<Added>& more) {
+      added.insert(added.end(), more.begin(), more.end());
+    };
     for (const Part& part : parts) {
       const Origin& of_part = origin(part.value);
       append(cut(all.added, end, part.at, 0));
@@ -189,7 +197,8 @@ class Tracker {
       // A part that is not grown from the flat buffer replaces what was there.
       for (const Base& base : all.bases) {
         const Base wanted{base.port, base.offset + part.at};
-        if (std::find(of_part.bases.begin(), of_part.bases.end(), wanted) == of_part.bases.end()) all.plain = true;
+        if (std::find(of_part.bases.begin(), of_part.bases.end(), wanted) == of_part.bases.end())
+          all.plain = true;
       }
       all.zero = all.zero && of_part.zero;
       end = part.end;
@@ -223,7 +232,8 @@ class Tracker {
       StateEffect& effect = result_.effects[i];
       if (made.zero) {
         effect.kind = StateEffect::Kind::kCleared;
-      } else if (made.plain || std::find(made.bases.begin(), made.bases.end(), Base{i, 0}) == made.bases.end()) {
+      } else if (made.plain ||
+                 std::find(made.bases.begin(), made.bases.end(), Base{i, 0}) == made.bases.end()) {
         effect.kind = StateEffect::Kind::kReplaced;
       } else {
         effect.kind = StateEffect::Kind::kAdded;
@@ -233,7 +243,8 @@ class Tracker {
   }
 
   static std::vector<ElementRange> merged(std::vector<Added> added) {
-    std::sort(added.begin(), added.end(), [](const Added& a, const Added& b) { return a.begin < b.begin; });
+    std::sort(added.begin(), added.end(),
+              [](const Added& a, const Added& b) { return a.begin < b.begin; });
     std::vector<ElementRange> ranges;
     for (const Added& a : added) {
       if (!ranges.empty() && a.begin <= ranges.back().end) {
@@ -253,6 +264,8 @@ class Tracker {
 
 }  // namespace
 
-AccumulationInfo make_accumulation_info(const Fragment& fragment) { return Tracker(fragment).run(); }
+AccumulationInfo make_accumulation_info(const Fragment& fragment) {
+  return Tracker(fragment).run();
+}
 
 }  // namespace mw::pipeline

@@ -1,5 +1,5 @@
-// What a fragment does to accumulators: which bytes of which state it adds to, clears or replaces, and which gradients the
-// optimizer takes. Private to room pipeline.
+// What a fragment does to accumulators: which bytes of which state it adds to, clears or replaces,
+// and which gradients the optimizer takes. Private to room pipeline.
 #pragma once
 
 #include <string>
@@ -9,13 +9,14 @@
 
 namespace mw::pipeline {
 
-// Elements of an accumulator in its flat group: all dp shards of a split flat buffer together, else what the rank has.
+// Elements of an accumulator in its flat group: all dp shards of a split flat buffer together, else
+// what the rank has.
 inline int64_t flat_elements(const ir::TensorType& local, const ir::TensorType& global,
                              const sharding::Sharding& sharding) {
-  const bool split = global.rank() == 1 && sharding.dims.size() == 1 && sharding.dims[0] == sharding::Axes{"dp"};
+  const bool split =
+      global.rank() == 1 && sharding.dims.size() == 1 && sharding.dims[0] == sharding::Axes{"dp"};
   return split ? global.dim(0) : local.elements();
 }
-
 
 // Elements [begin, end) of a state: of the flat buffer of all shards together if it is split.
 struct ElementRange {

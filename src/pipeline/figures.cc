@@ -14,7 +14,11 @@ namespace {
 class FigureMaker {
  public:
   FigureMaker(const Checked& checked, int32_t r)
-      : checked_(checked), program_(checked.program), rank_(checked.rank(r)), r_(r), traffic_(program_.fragments.size()) {}
+      : checked_(checked),
+        program_(checked.program),
+        rank_(checked.rank(r)),
+        r_(r),
+        traffic_(program_.fragments.size()) {}
 
   RankFigures make() {
     OrderHash hash;
@@ -24,7 +28,8 @@ class FigureMaker {
       if (command.kind == Command::Kind::kLoad) reach(command.buffers[0]);
       if (command.kind != Command::Kind::kCall) continue;
       const auto& ops = checked_.fragment(command).graph.ops;
-      for (size_t o = 0; o < ops.size(); ++o) hash.add(static_cast<int64_t>(c), static_cast<int64_t>(o), ops[o].kind);
+      for (size_t o = 0; o < ops.size(); ++o)
+        hash.add(static_cast<int64_t>(c), static_cast<int64_t>(o), ops[o].kind);
       figures_.instructions += static_cast<int64_t>(ops.size());
       call(command);
     }
@@ -53,7 +58,9 @@ class FigureMaker {
       traffic.emplace();
       for (const CollectiveInfo& collective : info.collectives) {
         const int64_t n = std::max<int64_t>(1, group_size(program_, *collective.group));
-        if (n > 1) traffic->push_back({group_label(*collective.group), collective_volume(collective.kind, collective.whole, n)});
+        if (n > 1)
+          traffic->push_back({group_label(*collective.group),
+                              collective_volume(collective.kind, collective.whole, n)});
       }
     }
     for (const Traffic& t : *traffic) {
@@ -68,19 +75,22 @@ class FigureMaker {
   }
 
   BufferId root(BufferId id) const {
-    while (rank_.buffers[id.index()].storage.kind == Storage::Kind::kView) id = rank_.buffers[id.index()].storage.parent;
+    while (rank_.buffers[id.index()].storage.kind == Storage::Kind::kView)
+      id = rank_.buffers[id.index()].storage.parent;
     return id;
   }
   void reach(BufferId id) {
     const Buffer& buffer = rank_.buffers[root(id).index()];
-    if (buffer.storage.kind == Storage::Kind::kArena) reach(buffer.storage.offset + buffer.bytes().value);
+    if (buffer.storage.kind == Storage::Kind::kArena)
+      reach(buffer.storage.offset + buffer.bytes().value);
   }
   void reach(int64_t end) { figures_.arena_peak = std::max(figures_.arena_peak, Bytes(end)); }
 
   // The command at which most bytes of the step arena are alive, the first of equals.
   void find_peak() {
     const size_t commands = rank_.commands.size();
-    std::vector<int64_t> first(rank_.buffers.size(), -1), last(rank_.buffers.size(), -1), change(commands + 1, 0);
+    std::vector<int64_t> first(rank_.buffers.size(), -1), last(rank_.buffers.size(), -1),
+        change(commands + 1, 0);
     for (size_t c = 0; c < commands; ++c) {
       for (const BufferId id : rank_.commands[c].buffers) {
         const size_t b = root(id).index();
@@ -108,11 +118,14 @@ class FigureMaker {
     if (workspace > 0) by_category[Category::kWorkspace] += Bytes(workspace);
     for (size_t b = 0; b < rank_.buffers.size(); ++b) {
       const Buffer& buffer = rank_.buffers[b];
-      const bool alive_then = first[b] >= 0 && first[b] <= static_cast<int64_t>(at) && static_cast<int64_t>(at) <= last[b];
-      if (buffer.storage.kind == Storage::Kind::kState || alive_then) by_category[buffer.category] += buffer.bytes();
+      const bool alive_then = first[b] >= 0 && first[b] <= static_cast<int64_t>(at) &&
+                              static_cast<int64_t>(at) <= last[b];
+      if (buffer.storage.kind == Storage::Kind::kState || alive_then)
+        by_category[buffer.category] += buffer.bytes();
     }
     for (const Channel& channel : program_.channels) {
-      if (channel.to == r_) by_category[Category::kBoundary] += channel.type.bytes() * channel.slots;
+      if (channel.to == r_)
+        by_category[Category::kBoundary] += channel.type.bytes() * channel.slots;
     }
   }
   int64_t workspace_of(const Command& command) const {
@@ -131,7 +144,8 @@ class FigureMaker {
 
 std::vector<RankFigures> make_figures(const Checked& checked) {
   std::vector<RankFigures> figures;
-  for (size_t r = 0; r < checked.program.ranks.size(); ++r) figures.push_back(FigureMaker(checked, static_cast<int32_t>(r)).make());
+  for (size_t r = 0; r < checked.program.ranks.size(); ++r)
+    figures.push_back(FigureMaker(checked, static_cast<int32_t>(r)).make());
   return figures;
 }
 

@@ -29,15 +29,18 @@ struct Segment {
 class Memory {
  public:
   explicit Memory(int64_t bytes) {
-    if (bytes > 0) segments_[0] = {.end = bytes, .owner = {}, .from = 0, .writer = -1, .readers = {}};
+    if (bytes > 0)
+      segments_[0] = {.end = bytes, .owner = {}, .from = 0, .writer = -1, .readers = {}};
   }
-  // Calls function(begin, segment) for the segments that make up [begin, end), which are split to fit.
+  // Calls function(begin, segment) for the segments that make up [begin, end), which are split to
+  // fit.
   template <typename Function>
   void visit(int64_t begin, int64_t end, Function function) {
     if (begin >= end) return;
     split(begin);
     split(end);
-    for (auto it = segments_.find(begin); it != segments_.end() && it->first < end; ++it) function(it->first, it->second);
+    for (auto it = segments_.find(begin); it != segments_.end() && it->first < end; ++it)
+      function(it->first, it->second);
   }
   // One segment over [begin, end).
   void replace(int64_t begin, int64_t end, Segment segment) {
@@ -67,8 +70,13 @@ class Memory {
 class Checker {
  public:
   Checker(const Fragment& fragment, const FragmentInfo& info)
-      : fragment_(fragment), info_(info), graph_(fragment.graph), order_(fragment), contents_(graph_.values.size()) {
-    for (const Port& port : info.ports) memories_.emplace_back(graph_.type(port.value).bytes().value);
+      : fragment_(fragment),
+        info_(info),
+        graph_(fragment.graph),
+        order_(fragment),
+        contents_(graph_.values.size()) {
+    for (const Port& port : info.ports)
+      memories_.emplace_back(graph_.type(port.value).bytes().value);
     memories_.emplace_back(fragment.workspace.value);
     for (size_t p = 0; p < info.inputs; ++p) {
       const ValueId v = info.ports[p].value;
@@ -109,13 +117,16 @@ class Checker {
     op_ = o;
     const ir::Op& op = graph_.ops[static_cast<size_t>(o)];
     const Sharing sharing = op.results.empty() ? Sharing{} : sharing_of(graph_, op, 0);
-    const bool is_view = sharing.kind == Sharing::Kind::kView && lies_at(op.results[0], op.operands[0], sharing.offset);
+    const bool is_view = sharing.kind == Sharing::Kind::kView &&
+                         lies_at(op.results[0], op.operands[0], sharing.offset);
     for (size_t i = 0; i < op.operands.size(); ++i) {
-      const bool reads = sharing.kind == Sharing::Kind::kView ? !is_view : reads_bytes(op, static_cast<int>(i));
+      const bool reads =
+          sharing.kind == Sharing::Kind::kView ? !is_view : reads_bytes(op, static_cast<int>(i));
       if (reads) read(op.operands[i]);
     }
     if (is_view) {
-      contents_[op.results[0].index()] = slice(op.operands[0], sharing.offset, bytes(op.results[0]));
+      contents_[op.results[0].index()] =
+          slice(op.operands[0], sharing.offset, bytes(op.results[0]));
       return;
     }
     if (sharing.kind == Sharing::Kind::kAssembly) return assemble(op);
@@ -142,25 +153,27 @@ class Checker {
     return part;
   }
 
-  // The op reads all bytes of `v`: they must hold what the graph says, and their writer must have ended.
+  // The op reads all bytes of `v`: they must hold what the graph says, and their writer must have
+  // ended.
   void read(ValueId v) {
     const int64_t base = place(v).offset;
     bool reported = false;
     for (const Content& content : contents_[v.index()]) {
-      memory(v).visit(base + content.begin, base + content.end, [&](int64_t begin, Segment& segment) {
-        const int64_t from = content.from + begin - base - content.begin;
-        if (!reported && (segment.owner != content.owner || segment.from != from)) {
-          out_.add("{} reads {}, but its byte {} holds {}", here(), graph_.label(v), begin - base,
-                   owner_name(segment.owner));
-          reported = true;
-        }
-        if (!reported && segment.writer >= 0 && !has_ended(segment.writer)) {
-          out_.add("{} reads {}, which op {} may still write: it waits for no event behind it", here(), graph_.label(v),
-                   segment.writer);
-          reported = true;
-        }
-        add_reader(segment.readers);
-      });
+      memory(v).visit(
+          base + content.begin, base + content.end, [&](int64_t begin, Segment& segment) {
+            const int64_t from = content.from + begin - base - content.begin;
+            if (!reported && (segment.owner != content.owner || segment.from != from)) {
+              out_.add("{} reads {}, but its byte {} holds {}", here(), graph_.label(v),
+                       begin - base, owner_name(segment.owner));
+              reported = true;
+            }
+            if (!reported && segment.writer >= 0 && !has_ended(segment.writer)) {
+              out_.add("{} reads {}, which op {} may still write: it waits for no event behind it",
+                       here(), graph_.label(v), segment.writer);
+              reported = true;
+            }
+            add_reader(segment.readers);
+          });
     }
   }
 
@@ -186,8 +199,8 @@ class Checker {
       const ValueId part = op.operands[i + 1];
       const int64_t at = offsets[i] * element;
       if (!lies_at(part, flat, at)) {
-        out_.add("{} takes {} at byte {} of {}, but it lies elsewhere", here(), graph_.label(part), at,
-                 graph_.label(flat));
+        out_.add("{} takes {} at byte {} of {}, but it lies elsewhere", here(), graph_.label(part),
+                 at, graph_.label(flat));
       }
       parts.emplace_back(at, part);
     }
@@ -216,7 +229,8 @@ class Checker {
   }
   void write_segment(ValueId v, int32_t writer) {
     const int64_t base = place(v).offset;
-    memory(v).replace(base, base + bytes(v), {.end = 0, .owner = v, .from = 0, .writer = writer, .readers = {}});
+    memory(v).replace(base, base + bytes(v),
+                      {.end = 0, .owner = v, .from = 0, .writer = writer, .readers = {}});
   }
 
   void write(const ir::Op& op, int i) {
@@ -224,7 +238,8 @@ class Checker {
     const Sharing sharing = sharing_of(graph_, op, i);
     if (sharing.kind == Sharing::Kind::kOverwrite) {
       const ValueId x = op.operands[static_cast<size_t>(sharing.operand)];
-      if (!lies_at(v, x, 0)) out_.add("{} does not write {} over {}", here(), graph_.label(v), graph_.label(x));
+      if (!lies_at(v, x, 0))
+        out_.add("{} does not write {} over {}", here(), graph_.label(v), graph_.label(x));
     }
     check_own_operands(op, i);
     check_input(v);
@@ -234,13 +249,15 @@ class Checker {
       if (reported) return;
       for (const int32_t reader : segment.readers) {
         if (reader == op_ || has_ended(reader) || reported) continue;
-        out_.add("{} writes {} over {}, which op {} may still read: it waits for no event behind it", here(),
-                 graph_.label(v), owner_name(segment.owner), reader);
+        out_.add(
+            "{} writes {} over {}, which op {} may still read: it waits for no event behind it",
+            here(), graph_.label(v), owner_name(segment.owner), reader);
         reported = true;
       }
-      if (reported || segment.writer < 0 || segment.writer == op_ || has_ended(segment.writer)) return;
-      out_.add("{} writes {} over {}, which op {} may still write", here(), graph_.label(v), owner_name(segment.owner),
-               segment.writer);
+      if (reported || segment.writer < 0 || segment.writer == op_ || has_ended(segment.writer))
+        return;
+      out_.add("{} writes {} over {}, which op {} may still write", here(), graph_.label(v),
+               owner_name(segment.owner), segment.writer);
       reported = true;
     });
     own_and_write(v);
@@ -257,9 +274,11 @@ class Checker {
       const ValueId operand = op.operands[x];
       if (!reads_bytes(op, static_cast<int>(x))) continue;
       if (!overlap(place(v), bytes(v), place(operand), bytes(operand))) continue;
-      if (lies_at(v, operand, 0) && bytes(v) == bytes(operand) && may_overwrite(op, i, static_cast<int>(x))) continue;
-      out_.add("{} writes {} over its operand {}, which it cannot do in place", here(), graph_.label(v),
-               graph_.label(operand));
+      if (lies_at(v, operand, 0) && bytes(v) == bytes(operand) &&
+          may_overwrite(op, i, static_cast<int>(x)))
+        continue;
+      out_.add("{} writes {} over its operand {}, which it cannot do in place", here(),
+               graph_.label(v), graph_.label(operand));
     }
     for (int j = 0; j < i; ++j) {
       const ValueId other = op.results[static_cast<size_t>(j)];
@@ -312,7 +331,8 @@ class Checker {
 
 }  // namespace
 
-std::vector<std::string> fragment_memory_findings(const Fragment& fragment, const FragmentInfo& info) {
+std::vector<std::string> fragment_memory_findings(const Fragment& fragment,
+                                                  const FragmentInfo& info) {
   return Checker(fragment, info).run();
 }
 

@@ -12,15 +12,18 @@ namespace {
 
 void check_ports(const Fragment& fragment, Diagnostics& out) {
   const ir::Graph& graph = fragment.graph;
-  const auto label = [&](ValueId v) { return v.valid() && v.index() < graph.values.size() ? graph.label(v) : "?"; };
+  const auto label = [&](ValueId v) {
+    return v.valid() && v.index() < graph.values.size() ? graph.label(v) : "?";
+  };
   if (fragment.inputs.size() != graph.inputs.size()) {
-    out.add("has {} input ports, the graph has {} inputs", fragment.inputs.size(), graph.inputs.size());
+    out.add("has {} input ports, the graph has {} inputs", fragment.inputs.size(),
+            graph.inputs.size());
   } else {
     for (size_t i = 0; i < fragment.inputs.size(); ++i) {
       const Port& port = fragment.inputs[i];
       if (port.value != graph.inputs[i].value) {
-        out.add("input port {} ({}) is {}, the graph's input is {}", i, port.name, label(port.value),
-                label(graph.inputs[i].value));
+        out.add("input port {} ({}) is {}, the graph's input is {}", i, port.name,
+                label(port.value), label(graph.inputs[i].value));
       }
       if ((port.kind == PortKind::kState) != graph.inputs[i].state.valid()) {
         out.add("input port {} ({}) is {}a state, the graph says otherwise", i, port.name,
@@ -31,16 +34,19 @@ void check_ports(const Fragment& fragment, Diagnostics& out) {
   std::vector<ValueId> wanted = graph.outputs;
   for (const ir::StateUpdate& update : graph.updates) wanted.push_back(update.value);
   if (fragment.outputs.size() != wanted.size()) {
-    out.add("has {} output ports, the graph has {} outputs and updates", fragment.outputs.size(), wanted.size());
+    out.add("has {} output ports, the graph has {} outputs and updates", fragment.outputs.size(),
+            wanted.size());
     return;
   }
   for (size_t i = 0; i < wanted.size(); ++i) {
     const Port& port = fragment.outputs[i];
     if (port.value != wanted[i]) {
-      out.add("output port {} ({}) is {}, the graph's is {}", i, port.name, label(port.value), label(wanted[i]));
+      out.add("output port {} ({}) is {}, the graph's is {}", i, port.name, label(port.value),
+              label(wanted[i]));
     }
     if ((port.kind == PortKind::kState) != (i >= graph.outputs.size())) {
-      out.add("output port {} ({}): the outputs come first, then the states that are updated", i, port.name);
+      out.add("output port {} ({}): the outputs come first, then the states that are updated", i,
+              port.name);
     }
   }
 }
@@ -76,10 +82,11 @@ void check_plan(const Fragment& fragment, Diagnostics& out) {
         out.add("{} lies at byte {} of {}, beyond its {} bytes", label, fragment.alias_offset[v],
                 fragment.graph.label(root), fragment.graph.type(root).bytes().value);
       }
-    } else if (!has_buffer[v] && (fragment.workspace_offset[v] < 0 ||
-                                  fragment.workspace_offset[v] + bytes > fragment.workspace.value)) {
-      out.add("{} lies at byte {} of the workspace of {} bytes", label, fragment.workspace_offset[v],
-              fragment.workspace.value);
+    } else if (!has_buffer[v] &&
+               (fragment.workspace_offset[v] < 0 ||
+                fragment.workspace_offset[v] + bytes > fragment.workspace.value)) {
+      out.add("{} lies at byte {} of the workspace of {} bytes", label,
+              fragment.workspace_offset[v], fragment.workspace.value);
     }
   }
 }
@@ -125,7 +132,8 @@ class InfoMaker {
     for (size_t i = 0; i < graph_.inputs.size(); ++i) {
       if (!graph_.inputs[i].state.valid()) continue;
       for (size_t u = 0; u < graph_.updates.size(); ++u) {
-        if (graph_.updates[u].state == graph_.inputs[i].state) info_.update_of[i] = static_cast<int32_t>(u);
+        if (graph_.updates[u].state == graph_.inputs[i].state)
+          info_.update_of[i] = static_cast<int32_t>(u);
       }
     }
   }
@@ -134,7 +142,8 @@ class InfoMaker {
     const size_t values = graph_.values.size();
     std::vector<int32_t> port_of(values, -1);
     // An output that is an input as well keeps the input's buffer; the memory check tells.
-    for (size_t p = info_.ports.size(); p-- > 0;) port_of[info_.ports[p].value.index()] = static_cast<int32_t>(p);
+    for (size_t p = info_.ports.size(); p-- > 0;)
+      port_of[info_.ports[p].value.index()] = static_cast<int32_t>(p);
     info_.places.resize(values);
     for (size_t v = 0; v < values; ++v) {
       const ValueId alias = fragment_.alias_of[v];
@@ -182,7 +191,8 @@ class InfoMaker {
     if (op.results.empty()) return false;
     const Sharing sharing = sharing_of(graph_, op, 0);
     if (sharing.kind != Sharing::Kind::kView) return false;
-    const ValuePlace &from = info_.places[op.operands[0].index()], &to = info_.places[op.results[0].index()];
+    const ValuePlace &from = info_.places[op.operands[0].index()],
+                     &to = info_.places[op.results[0].index()];
     return from.port != to.port || from.offset + sharing.offset != to.offset;
   }
   bool writes(const ir::Op& op, size_t result) const {
@@ -197,8 +207,13 @@ class InfoMaker {
 
   void add_collective(int32_t o, const ir::Op& op) {
     const ir::CollectiveAttrs& attrs = op.as<ir::CollectiveAttrs>();
-    CollectiveInfo info{.op = o, .kind = op.kind, .group = &attrs.group, .signature = std::string(op_name(op.kind)), .whole = {}};
-    if (attrs.op != ir::Reduction::kSum) info.signature += attrs.op == ir::Reduction::kMax ? " max" : " min";
+    CollectiveInfo info{.op = o,
+                        .kind = op.kind,
+                        .group = &attrs.group,
+                        .signature = std::string(op_name(op.kind)),
+                        .whole = {}};
+    if (attrs.op != ir::Reduction::kSum)
+      info.signature += attrs.op == ir::Reduction::kMax ? " max" : " min";
     const bool of_results = op.kind == ir::OpKind::kAllGather;
     for (const ValueId v : of_results ? op.results : op.operands) {
       const ir::TensorType& type = graph_.type(v);

@@ -1,4 +1,5 @@
-// What the checks of a program need to know of its fragments, found out once for each of them. Private to room pipeline.
+// What the checks of a program need to know of its fragments, found out once for each of them.
+// Private to room pipeline.
 #pragma once
 
 #include <string>
@@ -41,16 +42,18 @@ struct ValuePlace {
 };
 
 struct FragmentInfo {
-  std::vector<Port> ports;          // what Command::buffers has: the inputs, then the outputs that are not states
-  size_t inputs = 0;                // the first of them are inputs
-  std::vector<PortUse> uses;        // [port]
-  std::vector<int32_t> update_of;   // [port] index into graph.updates, -1: none
-  std::vector<ValuePlace> places;   // [value]
+  std::vector<Port>
+      ports;          // what Command::buffers has: the inputs, then the outputs that are not states
+  size_t inputs = 0;  // the first of them are inputs
+  std::vector<PortUse> uses;       // [port]
+  std::vector<int32_t> update_of;  // [port] index into graph.updates, -1: none
+  std::vector<ValuePlace> places;  // [value]
   std::vector<CollectiveInfo> collectives;
-  int64_t workspace_end = 0;        // first byte behind all workspace that ops touch
+  int64_t workspace_end = 0;  // first byte behind all workspace that ops touch
 };
 
-// What is wrong with the ports, the plan's arrays or the ids: nothing else may be asked of such a fragment.
+// What is wrong with the ports, the plan's arrays or the ids: nothing else may be asked of such a
+// fragment.
 std::vector<std::string> fragment_structure_findings(const Fragment& fragment);
 // REQUIRES: no structure findings.
 FragmentInfo make_fragment_info(const Fragment& fragment);

@@ -27,15 +27,19 @@ std::string axes_text(const Axes& axes) {
 
 // Ops whose kernels leave padded rows and columns out by themselves.
 bool handles_padding(OpKind kind) {
-  return kind == OpKind::kCrossEntropyMax || kind == OpKind::kCrossEntropySum || kind == OpKind::kCrossEntropyGrad ||
-         kind == OpKind::kEmbedding;
+  return kind == OpKind::kCrossEntropyMax || kind == OpKind::kCrossEntropySum ||
+         kind == OpKind::kCrossEntropyGrad || kind == OpKind::kEmbedding;
 }
 
 class Checker {
  public:
   Checker(const Fragment& fragment, const cluster::Mesh& mesh)
-      : fragment_(fragment), graph_(fragment.graph), mesh_(mesh), zero_(graph_.values.size(), false) {
-    for (const Sharding& s : fragment.shardings) shardings_.push_back(sharding::normalized(s, mesh));
+      : fragment_(fragment),
+        graph_(fragment.graph),
+        mesh_(mesh),
+        zero_(graph_.values.size(), false) {
+    for (const Sharding& s : fragment.shardings)
+      shardings_.push_back(sharding::normalized(s, mesh));
     for (const ir::Value& value : graph_.values) tails_.emplace_back(value.type.dims.size(), true);
   }
 
@@ -68,8 +72,8 @@ class Checker {
     const OpId producer = graph.value(v).producer;
     if (!producer.valid()) return false;
     const OpKind kind = graph.op(producer).kind;
-    return kind == OpKind::kPad || kind == OpKind::kAllGather || kind == OpKind::kAllToAll || kind == OpKind::kAllReduce ||
-           kind == OpKind::kPadMask;
+    return kind == OpKind::kPad || kind == OpKind::kAllGather || kind == OpKind::kAllToAll ||
+           kind == OpKind::kAllReduce || kind == OpKind::kPadMask;
   }
 
   void check_value(ValueId v) {
@@ -81,22 +85,24 @@ class Checker {
     bool fits = local.dtype == whole.dtype && local.dims.size() == whole.dims.size() &&
                 sharding.dims.size() == whole.dims.size();
     if (!fits) {
-      out_.add("{}: local {} is no shard of {} as {}", graph_.label(v), ir::to_string(local), ir::to_string(whole),
-               to_string(sharding));
+      out_.add("{}: local {} is no shard of {} as {}", graph_.label(v), ir::to_string(local),
+               ir::to_string(whole), to_string(sharding));
       return;
     }
     for (size_t d = 0; d < local.dims.size(); ++d) {
       const int64_t shards = sharding::shards(sharding.dims[d], mesh_);
       const int64_t size = (whole.dims[d].size + shards - 1) / shards;
-      fits = fits && (local.dims[d].size == size || (local.dims[d].size > size && may_be_padded(graph_, v)));
+      fits = fits && (local.dims[d].size == size ||
+                      (local.dims[d].size > size && may_be_padded(graph_, v)));
     }
     if (!fits) {
-      out_.add("{}: local {} is no shard of {} as {}", graph_.label(v), ir::to_string(local), ir::to_string(whole),
-               to_string(sharding));
+      out_.add("{}: local {} is no shard of {} as {}", graph_.label(v), ir::to_string(local),
+               ir::to_string(whole), to_string(sharding));
     }
     for (const Axes& axes : sharding.dims) {
       if (std::find(axes.begin(), axes.end(), "pp") != axes.end()) {
-        out_.add("{}: sharding {} splits a dimension over the pipeline axis", graph_.label(v), to_string(sharding));
+        out_.add("{}: sharding {} splits a dimension over the pipeline axis", graph_.label(v),
+                 to_string(sharding));
       }
     }
   }
@@ -128,8 +134,8 @@ class Checker {
     check_offsets();
   }
 
-  // The states' programs lay a device's part of a parameter into its flat group, whose elements are the device's own: there
-  // the axes of the parameter's dimensions end.
+  // The states' programs lay a device's part of a parameter into its flat group, whose elements are
+  // the device's own: there the axes of the parameter's dimensions end.
   bool is_flattening() const {
     if (op().kind != OpKind::kReshape || fragment_.kind != ActionKind::kUpdate) return false;
     const ValueId x = op().operands[0], y = op().results[0];
@@ -151,7 +157,8 @@ class Checker {
     for (const std::string& finding : step_findings(op(), values, mesh_)) add("{}", finding);
     // The moves give zeros in new tails; what masks with another value says so.
     for (const ValueId v : op().results) {
-      if (op().kind == OpKind::kAllReduce || op().kind == OpKind::kCopy || op().kind == OpKind::kPadMask) {
+      if (op().kind == OpKind::kAllReduce || op().kind == OpKind::kCopy ||
+          op().kind == OpKind::kPadMask) {
         tails_[v.index()] = tails_[op().operands[0].index()];
       }
       if (op().kind != OpKind::kPadMask) continue;
@@ -171,7 +178,8 @@ class Checker {
       ir::SliceAttrs attrs = copy.as<ir::SliceAttrs>();
       const ir::TensorType& local = graph_.type(op().operands[0]);
       for (size_t d = 0; d < attrs.limit.size(); ++d) {
-        const bool whole = attrs.start[d] == 0 && attrs.stride[d] == 1 && attrs.limit[d] == local.dims[d].size;
+        const bool whole =
+            attrs.start[d] == 0 && attrs.stride[d] == 1 && attrs.limit[d] == local.dims[d].size;
         if (whole) attrs.limit[d] = global.type(copy.operands[0]).dims[d].size;
       }
       copy.attrs = attrs;
@@ -188,7 +196,8 @@ class Checker {
         for (size_t i = 0; i < dims[d].size(); ++i) {
           check_factor(rule, dims[d][i], i == 0 ? axes : Axes{}, v, static_cast<int>(d));
         }
-        if (dims[d].empty() && !axes.empty()) add("splits {} over {}, which it does not know", graph_.label(v), axes_text(axes));
+        if (dims[d].empty() && !axes.empty())
+          add("splits {} over {}, which it does not know", graph_.label(v), axes_text(axes));
       }
     };
     for (size_t i = 0; i < rule.operands.size(); ++i) check(rule.operands[i], op().operands[i]);
@@ -201,21 +210,26 @@ class Checker {
     const ops::Factor& factor = rule.factors[static_cast<size_t>(index)];
     if (factor.ignored) return;
     if (!factor.shardable && !axes.empty()) {
-      add("needs dimension {} of {} whole, but it is split over {}", dim, graph_.label(v), axes_text(axes));
+      add("needs dimension {} of {} whole, but it is split over {}", dim, graph_.label(v),
+          axes_text(axes));
     }
     std::optional<Axes>& known = factor_axes_[static_cast<size_t>(index)];
     if (!known) known = axes;
     if (*known != axes) {
-      add("has dimension {} of {} over {}, but factor {} of its rule \"{}\" is over {} elsewhere", dim, graph_.label(v),
-          axes_text(axes), factor.name, rule.to_string(), axes_text(*known));
+      add("has dimension {} of {} over {}, but factor {} of its rule \"{}\" is over {} elsewhere",
+          dim, graph_.label(v), axes_text(axes), factor.name, rule.to_string(), axes_text(*known));
     }
   }
   void check_distinct(const ShardingRule& rule, size_t f, size_t g) {
-    if (!factor_axes_[f] || !factor_axes_[g] || factor_axes_[f]->empty() || factor_axes_[g]->empty()) return;
+    if (!factor_axes_[f] || !factor_axes_[g] || factor_axes_[f]->empty() ||
+        factor_axes_[g]->empty())
+      return;
     for (const std::string& axis : *factor_axes_[f]) {
-      if (std::find(factor_axes_[g]->begin(), factor_axes_[g]->end(), axis) == factor_axes_[g]->end()) continue;
-      add("has axis {} on factors {} and {} of its rule \"{}\"", axis, rule.factors[g].name, rule.factors[f].name,
-          rule.to_string());
+      if (std::find(factor_axes_[g]->begin(), factor_axes_[g]->end(), axis) ==
+          factor_axes_[g]->end())
+        continue;
+      add("has axis {} on factors {} and {} of its rule \"{}\"", axis, rule.factors[g].name,
+          rule.factors[f].name, rule.to_string());
     }
   }
 
@@ -223,35 +237,41 @@ class Checker {
     Sharding pending;
     const auto join = [&](const Axes& axes, ir::Reduction reduction) {
       if (axes.empty()) return;
-      if (!pending.partial.empty() && pending.reduction != reduction) add("mixes pending reductions of two kinds");
+      if (!pending.partial.empty() && pending.reduction != reduction)
+        add("mixes pending reductions of two kinds");
       pending.partial.insert(pending.partial.end(), axes.begin(), axes.end());
       pending.reduction = reduction;
     };
     for (size_t f = 0; f < rule.factors.size(); ++f) {
-      if (rule.factors[f].contracted && factor_axes_[f]) join(*factor_axes_[f], rule.factors[f].reduction);
+      if (rule.factors[f].contracted && factor_axes_[f])
+        join(*factor_axes_[f], rule.factors[f].reduction);
     }
     const size_t own = op().operands.size() - (op().accumulates ? 1 : 0);
     const Sharding* passed = nullptr;  // the pending operand
     for (size_t i = 0; i < own; ++i) check_pending_operand(rule, i, own, passed);
     if (passed != nullptr) join(passed->partial, passed->reduction);
     std::sort(pending.partial.begin(), pending.partial.end());
-    if (std::adjacent_find(pending.partial.begin(), pending.partial.end()) != pending.partial.end()) {
+    if (std::adjacent_find(pending.partial.begin(), pending.partial.end()) !=
+        pending.partial.end()) {
       add("sums over an axis on which an operand is pending already");
     }
     if (op().accumulates) check_result_pending(op().operands.back(), pending);
     for (const ValueId v : op().results) check_result_pending(v, pending);
   }
 
-  void check_pending_operand(const ShardingRule& rule, size_t i, size_t own, const Sharding*& passed) {
+  void check_pending_operand(const ShardingRule& rule, size_t i, size_t own,
+                             const Sharding*& passed) {
     const Sharding& sharding = of(op().operands[i]);
-    const bool joint = rule.linearity == ShardingRule::Linearity::kJoint && contains(rule.linear, i);
+    const bool joint =
+        rule.linearity == ShardingRule::Linearity::kJoint && contains(rule.linear, i);
     if (joint) {
       for (size_t j = 0; j < own; ++j) {
         if (!contains(rule.linear, j) || j == i) continue;
         const Sharding& other = of(op().operands[j]);
         if (j > i && (other.partial != sharding.partial || other.reduction != sharding.reduction)) {
-          add("joins {} as {} and {} as {}: one is pending, the other not", graph_.label(op().operands[i]),
-              to_string(sharding), graph_.label(op().operands[j]), to_string(other));
+          add("joins {} as {} and {} as {}: one is pending, the other not",
+              graph_.label(op().operands[i]), to_string(sharding), graph_.label(op().operands[j]),
+              to_string(other));
         }
       }
     }
@@ -260,7 +280,8 @@ class Checker {
       add("reads {}, which is pending as {}, but is not linear in it: a reduction is missing",
           graph_.label(op().operands[i]), to_string(sharding));
     } else if (sharding.reduction != ir::Reduction::kSum) {
-      add("reads {}, which is pending as {}: only sums pass", graph_.label(op().operands[i]), to_string(sharding));
+      add("reads {}, which is pending as {}: only sums pass", graph_.label(op().operands[i]),
+          to_string(sharding));
     } else if (passed != nullptr && !joint) {
       add("reads two pending operands");
     }
@@ -269,10 +290,12 @@ class Checker {
 
   void check_result_pending(ValueId v, const Sharding& pending) {
     const Sharding& have = of(v);
-    const bool same = have.partial == pending.partial && (have.partial.empty() || have.reduction == pending.reduction);
+    const bool same = have.partial == pending.partial &&
+                      (have.partial.empty() || have.reduction == pending.reduction);
     // Zeros are the same sum whether they are pending or not.
     if (same || zero_[v.index()]) return;
-    add("makes {} pending over {}, but it is held as {}", graph_.label(v), axes_text(pending.partial), to_string(have));
+    add("makes {} pending over {}, but it is held as {}", graph_.label(v),
+        axes_text(pending.partial), to_string(have));
   }
 
   void zero_results() {
@@ -281,15 +304,16 @@ class Checker {
     for (const ValueId v : op().results) zero_[v.index()] = zero;
   }
 
-  // A factor that is summed over and padded needs zeros in the tail of an operand in which the op is linear; the other
-  // reductions need the tail masked.
+  // A factor that is summed over and padded needs zeros in the tail of an operand in which the op
+  // is linear; the other reductions need the tail masked.
   void check_tails(const ShardingRule& rule) {
     for (size_t f = 0; f < rule.factors.size(); ++f) {
       const ops::Factor& factor = rule.factors[f];
       if (!factor.contracted || !factor_axes_[f] || handles_padding(op().kind)) continue;
       if (factor.size % sharding::shards(*factor_axes_[f], mesh_) == 0) continue;
       if (!has_safe_tail(rule, f)) {
-        add("reduces over factor {} of its rule \"{}\", whose last shard is padded, and no operand has that tail masked",
+        add("reduces over factor {} of its rule \"{}\", whose last shard is padded, and no operand "
+            "has that tail masked",
             factor.name, rule.to_string());
       }
     }
@@ -305,7 +329,8 @@ class Checker {
       for (size_t d = 0; d < rule.operands[i].size(); ++d) {
         if (!contains(rule.operands[i][d], f)) continue;
         const ValueId v = op().operands[i];
-        const bool is_masked = std::find(masked_.begin(), masked_.end(), Masked{v, static_cast<int>(d)}) != masked_.end();
+        const bool is_masked = std::find(masked_.begin(), masked_.end(),
+                                         Masked{v, static_cast<int>(d)}) != masked_.end();
         const bool zeros = contains(rule.linear, i) && tails_[v.index()][d];
         if (is_masked || (zeros && rule.factors[f].reduction == ir::Reduction::kSum)) return true;
       }
@@ -333,7 +358,8 @@ class Checker {
     if (def.localize == nullptr || op().kind == OpKind::kSlice) return;
     for (const bool normal : {false, true}) {
       ops::LocalLayout layout;
-      const auto fill = [&](const std::vector<ValueId>& values, auto& axes, auto& globals, auto& locals) {
+      const auto fill = [&](const std::vector<ValueId>& values, auto& axes, auto& globals,
+                            auto& locals) {
         for (const ValueId v : values) {
           axes.push_back(normal ? of(v).dims : fragment_.shardings[v.index()].dims);
           globals.push_back(global(v));
@@ -358,9 +384,10 @@ class Checker {
   const Fragment& fragment_;
   const ir::Graph& graph_;
   const cluster::Mesh& mesh_;
-  std::vector<Sharding> shardings_;         // normalized
-  std::vector<bool> zero_;                  // [value] known to be zeros
-  std::vector<std::vector<bool>> tails_;    // [value][dimension] the padded tail is known to hold zeros
+  std::vector<Sharding> shardings_;  // normalized
+  std::vector<bool> zero_;           // [value] known to be zeros
+  std::vector<std::vector<bool>>
+      tails_;  // [value][dimension] the padded tail is known to hold zeros
   std::vector<Masked> masked_;
   std::vector<std::optional<Axes>> factor_axes_;
   const ir::Op* op_ = nullptr;
@@ -369,7 +396,8 @@ class Checker {
 
 }  // namespace
 
-std::vector<std::string> fragment_sharding_findings(const Fragment& fragment, const cluster::Mesh& mesh) {
+std::vector<std::string> fragment_sharding_findings(const Fragment& fragment,
+                                                    const cluster::Mesh& mesh) {
   return Checker(fragment, mesh).run();
 }
 

@@ -1,4 +1,5 @@
-// The kinds of schedules. One file a kind defines a ScheduleKind; schedule.cc lists them. Private to room pipeline.
+// The kinds of schedules. One file a kind defines a ScheduleKind; schedule.cc lists them. Private
+// to room pipeline.
 #pragma once
 
 #include "base/error.h"

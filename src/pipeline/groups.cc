@@ -20,11 +20,13 @@ std::string group_label(const ir::DeviceGroup& group) {
 }
 
 int64_t group_size(const Program& program, const ir::DeviceGroup& group) {
-  if (const auto* axes = std::get_if<ir::AxisGroup>(&group)) return program.mesh.group_size(axes->axes);
+  if (const auto* axes = std::get_if<ir::AxisGroup>(&group))
+    return program.mesh.group_size(axes->axes);
   return static_cast<int64_t>(group_ranks(program, group, 0).size());
 }
 
-std::vector<int32_t> group_ranks(const Program& program, const ir::DeviceGroup& group, int32_t rank) {
+std::vector<int32_t> group_ranks(const Program& program, const ir::DeviceGroup& group,
+                                 int32_t rank) {
   const auto ranks = static_cast<int32_t>(program.ranks.size());
   std::vector<int32_t> members;
   if (const auto* axes = std::get_if<ir::AxisGroup>(&group)) {
@@ -34,7 +36,8 @@ std::vector<int32_t> group_ranks(const Program& program, const ir::DeviceGroup& 
     return members;
   }
   for (int32_t r = 0; r < ranks; ++r) {
-    if (holds(program.ranks[static_cast<size_t>(r)], std::get<ir::Holders>(group).state)) members.push_back(r);
+    if (holds(program.ranks[static_cast<size_t>(r)], std::get<ir::Holders>(group).state))
+      members.push_back(r);
   }
   return members;
 }

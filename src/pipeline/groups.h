@@ -8,11 +8,12 @@
 
 namespace mw::pipeline {
 
-// "dp", "dp,tp", "holders wte": what figures are kept by.
+// "dp", "dp,tp", "holders tbl": what figures are kept by.
 std::string group_label(const ir::DeviceGroup& group);
 // Devices in the group that one device of the pipeline rank belongs to.
 int64_t group_size(const Program& program, const ir::DeviceGroup& group);
 // The pipeline ranks that its members lie on, ascending; one if it stays within a pipeline rank.
-std::vector<int32_t> group_ranks(const Program& program, const ir::DeviceGroup& group, int32_t rank);
+std::vector<int32_t> group_ranks(const Program& program, const ir::DeviceGroup& group,
+                                 int32_t rank);
 
 }  // namespace mw::pipeline

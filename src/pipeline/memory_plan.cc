@@ -11,10 +11,12 @@ namespace {
 
 int64_t aligned(int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
 
-bool overlap(const Interval& a, const Interval& b) { return a.first <= b.last && b.first <= a.last; }
+bool overlap(const Interval& a, const Interval& b) {
+  return a.first <= b.last && b.first <= a.last;
+}
 
-// Places the intervals in the given order, each into the tightest gap between those already placed that live at the
-// same time.
+// Places the intervals in the given order, each into the tightest gap between those already placed
+// that live at the same time.
 Packing place(const std::vector<Interval>& intervals, const std::vector<size_t>& order) {
   Packing packing{.offsets = std::vector<int64_t>(intervals.size(), 0), .total = 0};
   std::vector<size_t> placed;  // by offset
@@ -29,8 +31,9 @@ Packing place(const std::vector<Interval>& intervals, const std::vector<size_t>&
     }
     packing.offsets[i] = at < 0 ? end : at;
     packing.total = std::max(packing.total, packing.offsets[i] + bytes);
-    const auto behind = std::upper_bound(placed.begin(), placed.end(), packing.offsets[i],
-                                         [&](int64_t offset, size_t j) { return offset < packing.offsets[j]; });
+    const auto behind =
+        std::upper_bound(placed.begin(), placed.end(), packing.offsets[i],
+                         [&](int64_t offset, size_t j) { return offset < packing.offsets[j]; });
     placed.insert(behind, i);
   }
   return packing;
@@ -70,22 +73,25 @@ Packing pack_aligned(const std::vector<Interval>& intervals) {
     if (other.total < best.total) best = std::move(other);
   };
   if (best.total > bound) keep(by([&](size_t a, size_t b) { return length(a) > length(b); }));
-  if (best.total > bound) keep(by([&](size_t a, size_t b) { return intervals[a].first < intervals[b].first; }));
+  if (best.total > bound)
+    keep(by([&](size_t a, size_t b) { return intervals[a].first < intervals[b].first; }));
   return best;
 }
 
 }  // namespace
 
 Packing pack(const std::vector<Interval>& intervals) {
-  // Intervals of the same life lie side by side, so a step's buffers, which mostly live from F to B of a microbatch, are few.
+  // Intervals of the same life lie side by side, so a step's buffers, which mostly live from F to B
+  // of a microbatch, are few.
   std::map<std::pair<int64_t, int64_t>, size_t> life_of;
   std::vector<Interval> lives;
   std::vector<size_t> life(intervals.size());
   std::vector<int64_t> inside(intervals.size());
   for (size_t i = 0; i < intervals.size(); ++i) {
     const Interval& interval = intervals[i];
-    MW_CHECK(interval.first <= interval.last && interval.bytes >= 0, "interval {} is [{}, {}] with {} bytes", i,
-             interval.first, interval.last, interval.bytes);
+    MW_CHECK(interval.first <= interval.last && interval.bytes >= 0,
+             "interval {} is [{}, {}] with {} bytes", i, interval.first, interval.last,
+             interval.bytes);
     const auto [it, is_new] = life_of.try_emplace({interval.first, interval.last}, lives.size());
     if (is_new) lives.push_back({interval.first, interval.last, 0});
     life[i] = it->second;
@@ -94,7 +100,8 @@ Packing pack(const std::vector<Interval>& intervals) {
   }
   const Packing of_lives = pack_aligned(lives);
   Packing packing{.offsets = {}, .total = of_lives.total};
-  for (size_t i = 0; i < intervals.size(); ++i) packing.offsets.push_back(of_lives.offsets[life[i]] + inside[i]);
+  for (size_t i = 0; i < intervals.size(); ++i)
+    packing.offsets.push_back(of_lives.offsets[life[i]] + inside[i]);
   if (intervals.size() > kTryAllOrders || of_lives.total == most_alive(lives)) return packing;
 
   std::vector<Interval> single = intervals;
@@ -133,7 +140,8 @@ void plan_rank(Program& program, RankProgram& rank) {
     buffers.push_back(b);
   }
   const Packing packing = pack(intervals);
-  for (size_t i = 0; i < buffers.size(); ++i) rank.buffers[buffers[i]].storage.offset = packing.offsets[i];
+  for (size_t i = 0; i < buffers.size(); ++i)
+    rank.buffers[buffers[i]].storage.offset = packing.offsets[i];
   rank.workspace_offset = packing.total;
   rank.arena = Bytes(packing.total + aligned(workspace));
 }

@@ -1,4 +1,5 @@
-// Static memory plan: byte offsets for the values inside a fragment and for the step buffers of a rank.
+// Static memory plan: byte offsets for the values inside a fragment and for the step buffers of a
+// rank.
 #pragma once
 
 #include <vector>
@@ -18,24 +19,29 @@ struct Packing {
   std::vector<int64_t> offsets;
   int64_t total = 0;
 };
-// Offsets such that intervals that overlap in time do not overlap in memory; largest first, best fit, deterministic.
-// Intervals of the same life are placed side by side; other orders are tried where that is not the lower bound.
+// Offsets such that intervals that overlap in time do not overlap in memory; largest first, best
+// fit, deterministic. Intervals of the same life are placed side by side; other orders are tried
+// where that is not the lower bound.
 Packing pack(const std::vector<Interval>& intervals);
 
-// Fills alias_of, alias_offset, workspace_offset and workspace of a fragment whose graph, ports and launches are complete.
+// Fills alias_of, alias_offset, workspace_offset and workspace of a fragment whose graph, ports and
+// launches are complete.
 //
-// A view or reshape shares its operand's memory; results that an op writes over an operand (accumulate, zero, assemble,
-// adamw, accumulating ops) share that operand's. A part of an assemble and a value that a state takes is made right in the
-// flat buffer or the state, if nothing reads the old bytes there afterwards. Result 0 goes over the in-place operand
-// (ops::OpDef; all_reduce: each result over its operand) if that operand is workspace memory, a consumed port or a state that
-// this fragment updates, of the same size and not read later. Everything else has workspace memory from its producer to
-// its last use, on all streams. An output never shares an input's memory, unless it is a state.
-// CheckFailure where an op must write over what it may not, or a state's value cannot be made in place.
+// A view or reshape shares its operand's memory; results that an op writes over an operand
+// (accumulate, zero, assemble, adamw, accumulating ops) share that operand's. A part of an assemble
+// and a value that a state takes is made right in the flat buffer or the state, if nothing reads
+// the old bytes there afterwards. Result 0 goes over the in-place operand (ops::OpDef; all_reduce:
+// each result over its operand) if that operand is workspace memory, a consumed port or a state
+// that this fragment updates, of the same size and not read later. Everything else has workspace
+// memory from its producer to its last use, on all streams. An output never shares an input's
+// memory, unless it is a state. CheckFailure where an op must write over what it may not, or a
+// state's value cannot be made in place.
 void plan_fragment(Fragment& fragment);
 
-// Gives every kArena buffer of the rank an offset from its first to its last command, puts the workspace behind them and
-// fills arena and workspace_offset. Slots and views follow from their channel and parent. Buffers that no command names
-// take no memory. REQUIRES: the fragments are planned.
+// Gives every kArena buffer of the rank an offset from its first to its last command, puts the
+// workspace behind them and fills arena and workspace_offset. Slots and views follow from their
+// channel and parent. Buffers that no command names take no memory. REQUIRES: the fragments are
+// planned.
 void plan_rank(Program& program, RankProgram& rank);
 
 }  // namespace mw::pipeline

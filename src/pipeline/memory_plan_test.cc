@@ -35,10 +35,12 @@ void check_sound(const std::vector<Interval>& intervals, const Packing& packing)
     CHECK(packing.offsets[i] % kAlignment == 0);
     CHECK(packing.offsets[i] + intervals[i].bytes <= packing.total);
     for (size_t j = 0; j < i; ++j) {
-      const bool in_time = intervals[i].first <= intervals[j].last && intervals[j].first <= intervals[i].last;
+      const bool in_time =
+          intervals[i].first <= intervals[j].last && intervals[j].first <= intervals[i].last;
       const bool in_memory = packing.offsets[i] < packing.offsets[j] + intervals[j].bytes &&
                              packing.offsets[j] < packing.offsets[i] + intervals[i].bytes;
-      if (in_time && in_memory) FAIL_CHECK("intervals " << i << " and " << j << " overlap in time and memory");
+      if (in_time && in_memory)
+        FAIL_CHECK("intervals " << i << " and " << j << " overlap in time and memory");
     }
   }
   CHECK(packing.total <= sum);
@@ -47,12 +49,16 @@ void check_sound(const std::vector<Interval>& intervals, const Packing& packing)
 
 struct Random {
   uint64_t seed, drawn = 0;
-  int64_t below(int64_t n) { return static_cast<int64_t>(random_u32({.seed = seed}, drawn++) % static_cast<uint32_t>(n)); }
+  int64_t below(int64_t n) {
+    return static_cast<int64_t>(random_u32({.seed = seed}, drawn++) % static_cast<uint32_t>(n));
+  }
 };
 
 }  // namespace
 
-TEST_CASE("random intervals never share a byte at the same time, and the total is near the most that is alive") {
+TEST_CASE(
+    "random intervals never share a byte at the same time, and the total is near the most that is "
+    "alive") {
   double worst = 1;
   for (uint64_t seed = 0; seed < 200; ++seed) {
     CAPTURE(seed);
@@ -65,14 +71,16 @@ TEST_CASE("random intervals never share a byte at the same time, and the total i
     }
     const Packing packing = pack(intervals);
     check_sound(intervals, packing);
-    worst = std::max(worst, static_cast<double>(packing.total) / static_cast<double>(std::max<int64_t>(1, most_alive(intervals))));
+    worst = std::max(worst, static_cast<double>(packing.total) /
+                                static_cast<double>(std::max<int64_t>(1, most_alive(intervals))));
     CHECK(pack(intervals).offsets == packing.offsets);
   }
   CHECK(worst < 1.25);
 }
 
 TEST_CASE("the buffers of a 1f1b step take exactly what is alive") {
-  // Rank 0 of 4 with 16 microbatches: F0 to F3, then B and F in turn; 30 values saved by each microbatch.
+  // Rank 0 of 4 with 16 microbatches: F0 to F3, then B and F in turn; 30 values saved by each
+  // microbatch.
   std::vector<Interval> intervals;
   for (int64_t k = 0; k < 16; ++k) {
     const int64_t f = k < 4 ? k : 2 * k - 3, b = k < 13 ? 4 + 2 * k : 16 + k;
@@ -83,14 +91,17 @@ TEST_CASE("the buffers of a 1f1b step take exactly what is alive") {
   CHECK(packing.total == most_alive(intervals));
 }
 
-TEST_CASE("a single interval starts at 0, none takes nothing, one that ends before it starts is a bug") {
+TEST_CASE(
+    "a single interval starts at 0, none takes nothing, one that ends before it starts is a bug") {
   CHECK(pack({}).total == 0);
   CHECK(pack({{3, 5, 100}}).offsets == std::vector<int64_t>{0});
   CHECK(pack({{3, 5, 100}}).total == 128);
   CHECK_THROWS_AS(pack({{3, 2, 100}}), CheckFailure);
 }
 
-TEST_CASE("a rank's buffers live from their first to their last command, the workspace lies behind them") {
+TEST_CASE(
+    "a rank's buffers live from their first to their last command, the workspace lies behind "
+    "them") {
   Program program;
   Fragment& fragment = program.fragments.emplace_back();
   fragment.workspace = Bytes(1000);

@@ -1,6 +1,6 @@
-// Random single edits of sound programs. The verifier must reject each, unless the edited program provably does the same:
-// all devices end with the same bytes in their states, in several orders of their turns, with NaNs wherever nothing may be
-// read (test_interpreter.h).
+// Random single edits of sound programs. The verifier must reject each, unless the edited program
+// provably does the same: all devices end with the same bytes in their states, in several orders of
+// their turns, with NaNs wherever nothing may be read (test_interpreter.h).
 #include <functional>
 #include <optional>
 
@@ -29,11 +29,14 @@ struct Edit {
 
 using Editor = std::function<std::optional<Edit>(Program&, Random&)>;
 
-size_t any_rank(const Program& program, Random& random) { return random.below(program.ranks.size()); }
+size_t any_rank(const Program& program, Random& random) {
+  return random.below(program.ranks.size());
+}
 
 std::optional<Edit> on_command(const Program& program, size_t r, size_t c, const char* what) {
   const Command& command = program.ranks[r].commands[c];
-  return Edit{fmt::format("{}: rank {}, command {} ({}, {})", what, r, c, to_string(command.kind), to_string(command.action)),
+  return Edit{fmt::format("{}: rank {}, command {} ({}, {})", what, r, c, to_string(command.kind),
+                          to_string(command.action)),
               static_cast<int32_t>(r)};
 }
 
@@ -88,12 +91,16 @@ std::optional<Edit> other_buffer(Program& program, Random& random) {
   std::vector<BufferId> alike;
   for (size_t b = 0; b < rank.buffers.size(); ++b) {
     const BufferId other(static_cast<int64_t>(b));
-    if (other != id && rank.buffers[b].type == rank.buffers[id.index()].type) alike.push_back(other);
+    if (other != id && rank.buffers[b].type == rank.buffers[id.index()].type)
+      alike.push_back(other);
   }
   if (alike.empty()) return std::nullopt;
   const BufferId before = id;
   id = alike[random.below(alike.size())];
-  return on_command(program, r, c, fmt::format("give '{}' for '{}'", rank.buffers[id.index()].name, rank.buffers[before.index()].name).c_str());
+  return on_command(program, r, c,
+                    fmt::format("give '{}' for '{}'", rank.buffers[id.index()].name,
+                                rank.buffers[before.index()].name)
+                        .c_str());
 }
 
 std::optional<Edit> other_sequence(Program& program, Random& random) {
@@ -110,8 +117,9 @@ std::optional<Edit> other_channel(Program& program, Random& random) {
   const size_t c = random.below(program.ranks[r].commands.size());
   Command& command = program.ranks[r].commands[c];
   if (command.channel < 0) return std::nullopt;
-  command.channel = static_cast<int32_t>((static_cast<size_t>(command.channel) + 1 + random.below(program.channels.size() - 1)) %
-                                         program.channels.size());
+  command.channel = static_cast<int32_t>(
+      (static_cast<size_t>(command.channel) + 1 + random.below(program.channels.size() - 1)) %
+      program.channels.size());
   return on_command(program, r, c, "other channel");
 }
 
@@ -135,8 +143,9 @@ std::optional<Edit> other_fragment(Program& program, Random& random) {
   Command& command = program.ranks[r].commands[c];
   if (command.kind != Command::Kind::kCall) return std::nullopt;
   const auto edit = on_command(program, r, c, "other fragment");
-  command.fragment = FragmentId(static_cast<int64_t>((command.fragment.index() + 1 + random.below(program.fragments.size() - 1)) %
-                                                     program.fragments.size()));
+  command.fragment = FragmentId(static_cast<int64_t>(
+      (command.fragment.index() + 1 + random.below(program.fragments.size() - 1)) %
+      program.fragments.size()));
   return edit;
 }
 
@@ -145,7 +154,8 @@ std::optional<Edit> move_buffer(Program& program, Random& random) {
   RankProgram& rank = program.ranks[r];
   const size_t b = random.below(rank.buffers.size());
   Storage& storage = rank.buffers[b].storage;
-  Edit edit{fmt::format("move buffer {} '{}' of rank {}", b, rank.buffers[b].name, r), static_cast<int32_t>(r)};
+  Edit edit{fmt::format("move buffer {} '{}' of rank {}", b, rank.buffers[b].name, r),
+            static_cast<int32_t>(r)};
   switch (storage.kind) {
     case Storage::Kind::kSlot: {
       const int32_t slots = program.channels[static_cast<size_t>(storage.channel)].slots;
@@ -154,14 +164,17 @@ std::optional<Edit> move_buffer(Program& program, Random& random) {
       break;
     }
     case Storage::Kind::kView:
-      if (storage.shard_stride != 0 && random.below(2) == 0) storage.shard_stride /= 2;
-      else storage.offset += storage.offset > 0 && random.below(2) == 0 ? -kAlignment : kAlignment;
+      if (storage.shard_stride != 0 && random.below(2) == 0)
+        storage.shard_stride /= 2;
+      else
+        storage.offset += storage.offset > 0 && random.below(2) == 0 ? -kAlignment : kAlignment;
       break;
     default: {
       // Onto another buffer of the same arena.
       std::vector<int64_t> offsets;
       for (const Buffer& other : rank.buffers) {
-        if (other.storage.kind == storage.kind && other.storage.offset != storage.offset) offsets.push_back(other.storage.offset);
+        if (other.storage.kind == storage.kind && other.storage.offset != storage.offset)
+          offsets.push_back(other.storage.offset);
       }
       if (offsets.empty()) return std::nullopt;
       storage.offset = offsets[random.below(offsets.size())];
@@ -175,11 +188,15 @@ std::optional<Edit> other_sharding(Program& program, Random& random) {
   RankProgram& rank = program.ranks[r];
   const size_t b = random.below(rank.buffers.size());
   sharding::Sharding& sharding = rank.buffers[b].sharding;
-  if (!sharding.partial.empty()) sharding.partial.clear();
-  else sharding.partial = {random.below(2) == 0 ? "dp" : "tp"};
+  if (!sharding.partial.empty())
+    sharding.partial.clear();
+  else
+    sharding.partial = {random.below(2) == 0 ? "dp" : "tp"};
   const int64_t shards = program.mesh.group_size({"dp", "tp"});
   if (shards == 1) return std::nullopt;
-  return Edit{fmt::format("other pending axes of buffer {} '{}' of rank {}", b, rank.buffers[b].name, r), static_cast<int32_t>(r)};
+  return Edit{
+      fmt::format("other pending axes of buffer {} '{}' of rank {}", b, rank.buffers[b].name, r),
+      static_cast<int32_t>(r)};
 }
 
 std::optional<Edit> fewer_slots(Program& program, Random& random) {
@@ -192,7 +209,8 @@ std::optional<Edit> fewer_slots(Program& program, Random& random) {
 std::optional<Edit> move_value(Program& program, Random& random) {
   Fragment& fragment = program.fragments[random.below(program.fragments.size())];
   const size_t v = random.below(fragment.graph.values.size());
-  Edit edit{fmt::format("move value {} of '{}'", fragment.graph.label(ValueId(static_cast<int64_t>(v))), fragment.name)};
+  Edit edit{fmt::format("move value {} of '{}'",
+                        fragment.graph.label(ValueId(static_cast<int64_t>(v))), fragment.name)};
   if (fragment.alias_of[v].valid()) {
     fragment.alias_offset[v] += fragment.alias_offset[v] >= 64 && random.below(2) == 0 ? -64 : 64;
     return edit;
@@ -211,22 +229,25 @@ std::optional<Edit> alias_value(Program& program, Random& random) {
   Fragment& fragment = program.fragments[random.below(program.fragments.size())];
   const ValueId v(static_cast<int64_t>(random.below(fragment.graph.values.size())));
   const ValueId to(static_cast<int64_t>(random.below(fragment.graph.values.size())));
-  if (v == to || fragment.alias_of[to.index()].valid() || fragment.alias_of[v.index()] == to) return std::nullopt;
+  if (v == to || fragment.alias_of[to.index()].valid() || fragment.alias_of[v.index()] == to)
+    return std::nullopt;
   if (fragment.graph.type(v).bytes() > fragment.graph.type(to).bytes()) return std::nullopt;
   fragment.alias_of[v.index()] = to;
   fragment.alias_offset[v.index()] = 0;
-  return Edit{fmt::format("lay {} over {} in '{}'", fragment.graph.label(v), fragment.graph.label(to), fragment.name)};
+  return Edit{fmt::format("lay {} over {} in '{}'", fragment.graph.label(v),
+                          fragment.graph.label(to), fragment.name)};
 }
 
-// Forgets a reduction or a gather: whoever reads its result reads its operand instead. (Another op left out, or fed otherwise,
-// makes another model, of which the verifier knows nothing.)
+// Forgets a reduction or a gather: whoever reads its result reads its operand instead. (Another op
+// left out, or fed otherwise, makes another model, of which the verifier knows nothing.)
 std::optional<Edit> skip_collective(Program& program, Random& random) {
   Fragment& fragment = program.fragments[random.below(program.fragments.size())];
   ir::Graph& graph = fragment.graph;
   const size_t o = random.below(graph.ops.size());
   const ir::Op op = graph.ops[o];
   if (!ir::is_collective(op.kind)) return std::nullopt;
-  for (ir::Op& reader : graph.ops) std::replace(reader.operands.begin(), reader.operands.end(), op.results[0], op.operands[0]);
+  for (ir::Op& reader : graph.ops)
+    std::replace(reader.operands.begin(), reader.operands.end(), op.results[0], op.operands[0]);
   std::replace(graph.outputs.begin(), graph.outputs.end(), op.results[0], op.operands[0]);
   for (Port& port : fragment.outputs) {
     if (port.value == op.results[0] && port.kind != PortKind::kState) port.value = op.operands[0];
@@ -245,13 +266,14 @@ std::optional<Edit> other_accumulator(Program& program, Random& random) {
   std::vector<ValueId> alike;
   for (size_t v = 0; v < op.results[0].index(); ++v) {
     const ValueId other(static_cast<int64_t>(v));
-    if (other != operand && graph.type(other).elements() == graph.type(operand).elements()) alike.push_back(other);
+    if (other != operand && graph.type(other).elements() == graph.type(operand).elements())
+      alike.push_back(other);
   }
   if (alike.empty()) return std::nullopt;
   const ValueId before = operand;
   operand = alike[random.below(alike.size())];
-  return Edit{fmt::format("op {} ({}) of '{}' adds to {}, not {}", o, ir::op_name(op.kind), fragment.name,
-                          graph.label(operand), graph.label(before))};
+  return Edit{fmt::format("op {} ({}) of '{}' adds to {}, not {}", o, ir::op_name(op.kind),
+                          fragment.name, graph.label(operand), graph.label(before))};
 }
 
 // The same contribution once more.
@@ -292,20 +314,25 @@ std::optional<Edit> other_group(Program& program, Random& random) {
   }
   if (collectives.empty()) return std::nullopt;
   const size_t o = collectives[random.below(collectives.size())];
-  static const std::vector<ir::Axes> kAxes = {{"dp"}, {"tp"}, {"dp", "tp"}, {"pp"}, {"pp", "tp"}, {"tp", "pp"}, {}};
+  static const std::vector<ir::Axes> kAxes = {
+      {"dp"}, {"tp"}, {"dp", "tp"}, {"pp"}, {"pp", "tp"}, {"tp", "pp"}, {}};
   auto& attrs = std::get<ir::CollectiveAttrs>(fragment.graph.ops[o].attrs);
   attrs.group = ir::AxisGroup{kAxes[random.below(kAxes.size())]};
-  return Edit{fmt::format("other group of op {} ({}) of '{}'", o, ir::op_name(fragment.graph.ops[o].kind), fragment.name)};
+  return Edit{fmt::format("other group of op {} ({}) of '{}'", o,
+                          ir::op_name(fragment.graph.ops[o].kind), fragment.name)};
 }
 
 std::optional<Edit> other_value_sharding(Program& program, Random& random) {
   Fragment& fragment = program.fragments[random.below(program.fragments.size())];
   const size_t v = random.below(fragment.shardings.size());
   sharding::Sharding& sharding = fragment.shardings[v];
-  if (!sharding.partial.empty()) sharding.partial.clear();
-  else sharding.partial = {random.below(2) == 0 ? "dp" : "tp"};
+  if (!sharding.partial.empty())
+    sharding.partial.clear();
+  else
+    sharding.partial = {random.below(2) == 0 ? "dp" : "tp"};
   if (program.mesh.group_size({"dp", "tp"}) == 1) return std::nullopt;
-  return Edit{fmt::format("other pending axes of {} of '{}'", fragment.graph.label(ValueId(static_cast<int64_t>(v))), fragment.name)};
+  return Edit{fmt::format("other pending axes of {} of '{}'",
+                          fragment.graph.label(ValueId(static_cast<int64_t>(v))), fragment.name)};
 }
 
 std::optional<Edit> forget_event(Program& program, Random& random) {
@@ -313,15 +340,18 @@ std::optional<Edit> forget_event(Program& program, Random& random) {
   const size_t o = random.below(fragment.launches.size());
   Launch& launch = fragment.launches[o];
   if (launch.waits.empty()) return std::nullopt;
-  launch.waits.erase(launch.waits.begin() + static_cast<int64_t>(random.below(launch.waits.size())));
-  return Edit{fmt::format("op {} ({}) of '{}' forgets an event", o, ir::op_name(fragment.graph.ops[o].kind), fragment.name)};
+  launch.waits.erase(launch.waits.begin() +
+                     static_cast<int64_t>(random.below(launch.waits.size())));
+  return Edit{fmt::format("op {} ({}) of '{}' forgets an event", o,
+                          ir::op_name(fragment.graph.ops[o].kind), fragment.name)};
 }
 
 std::optional<Edit> other_stream(Program& program, Random& random) {
   Fragment& fragment = program.fragments[random.below(program.fragments.size())];
   const size_t o = random.below(fragment.launches.size());
   fragment.launches[o].stream = StreamId(fragment.launches[o].stream == StreamId(0) ? 2 : 0);
-  return Edit{fmt::format("op {} ({}) of '{}' on another stream", o, ir::op_name(fragment.graph.ops[o].kind), fragment.name)};
+  return Edit{fmt::format("op {} ({}) of '{}' on another stream", o,
+                          ir::op_name(fragment.graph.ops[o].kind), fragment.name)};
 }
 
 struct NamedEditor {
@@ -329,14 +359,27 @@ struct NamedEditor {
   Editor edit;
 };
 const std::vector<NamedEditor>& editors() {
-  static const std::vector<NamedEditor> list = {
-      {"drop_command", drop_command},       {"double_command", double_command}, {"swap_commands", swap_commands},
-      {"move_command", move_command},       {"other_buffer", other_buffer},     {"other_sequence", other_sequence},
-      {"other_channel", other_channel},     {"other_microbatch", other_microbatch}, {"other_fragment", other_fragment},
-      {"move_buffer", move_buffer},         {"other_sharding", other_sharding}, {"fewer_slots", fewer_slots},
-      {"move_value", move_value},           {"alias_value", alias_value},       {"skip_collective", skip_collective},
-      {"other_accumulator", other_accumulator}, {"double_accumulation", double_accumulation}, {"other_group", other_group},       {"other_value_sharding", other_value_sharding},
-      {"forget_event", forget_event},       {"other_stream", other_stream}};
+  static const std::vector<NamedEditor> list = {{"drop_command", drop_command},
+                                                {"double_command", double_command},
+                                                {"swap_commands", swap_commands},
+                                                {"move_command", move_command},
+                                                {"other_buffer", other_buffer},
+                                                {"other_sequence", other_sequence},
+                                                {"other_channel", other_channel},
+                                                {"other_microbatch", other_microbatch},
+                                                {"other_fragment", other_fragment},
+                                                {"move_buffer", move_buffer},
+                                                {"other_sharding", other_sharding},
+                                                {"fewer_slots", fewer_slots},
+                                                {"move_value", move_value},
+                                                {"alias_value", alias_value},
+                                                {"skip_collective", skip_collective},
+                                                {"other_accumulator", other_accumulator},
+                                                {"double_accumulation", double_accumulation},
+                                                {"other_group", other_group},
+                                                {"other_value_sharding", other_value_sharding},
+                                                {"forget_event", forget_event},
+                                                {"other_stream", other_stream}};
   return list;
 }
 
@@ -355,7 +398,8 @@ std::string difference(const Program& edited, const std::vector<std::vector<char
 bool names_rank(const std::vector<std::string>& findings, int32_t rank) {
   return std::any_of(findings.begin(), findings.end(), [&](const std::string& finding) {
     const std::string name = fmt::format("ank {}", rank);
-    return finding.find(name) != std::string::npos || finding.find(fmt::format("to {}:", rank)) != std::string::npos;
+    return finding.find(name) != std::string::npos ||
+           finding.find(fmt::format("to {}:", rank)) != std::string::npos;
   });
 }
 
@@ -366,7 +410,13 @@ TEST_CASE("a random edit of a sound program is rejected, or changes nothing") {
       {.ranks = 1, .microbatches = 2, .dp = 2, .tp = 1},
       {.ranks = 2, .microbatches = 3, .dp = 2, .tp = 2, .slots = 2},
       {.ranks = 3, .microbatches = 4, .dp = 2, .tp = 1, .schedule = "gpipe", .zero = true},
-      {.ranks = 2, .chunks = 2, .microbatches = 2, .dp = 1, .tp = 2, .schedule = "interleaved-1f1b", .streams = true},
+      {.ranks = 2,
+       .chunks = 2,
+       .microbatches = 2,
+       .dp = 1,
+       .tp = 2,
+       .schedule = "interleaved-1f1b",
+       .streams = true},
       {.ranks = 2, .microbatches = 2, .dp = 2, .tp = 2, .zero = true, .streams = true}};
   const int rounds = 25;
   int rejected = 0, harmless = 0;
@@ -385,30 +435,38 @@ TEST_CASE("a random edit of a sound program is rejected, or changes nothing") {
         if (!verification.sound()) {
           ++rejected;
           if (edit->rank >= 0 && !names_rank(verification.findings, edit->rank)) {
-            FAIL_CHECK("seed " << seed << ", " << edit->text << ": no finding names the rank:\n" << verification.findings.front());
+            FAIL_CHECK("seed " << seed << ", " << edit->text << ": no finding names the rank:\n"
+                               << verification.findings.front());
           }
           continue;
         }
         ++harmless;
         const std::string why = difference(edited, wanted);
-        if (!why.empty()) FAIL_CHECK("seed " << seed << ", " << std::string(editors()[e].name) << ", " << edit->text << ": accepted, but " << why);
+        if (!why.empty())
+          FAIL_CHECK("seed " << seed << ", " << std::string(editors()[e].name) << ", " << edit->text
+                             << ": accepted, but " << why);
       }
     }
   }
-  // An edit is often none: an axis of one device, a slot that is not needed, two loads in another order.
+  // An edit is often none: an axis of one device, a slot that is not needed, two loads in another
+  // order.
   CHECK(rejected > 4 * harmless);
 }
 
 TEST_CASE("every edit is seen in the text and the hash of a program") {
-  const Program sound = make_pipeline({.ranks = 2, .microbatches = 3, .dp = 2, .tp = 2, .slots = 2, .streams = true});
+  const Program sound =
+      make_pipeline({.ranks = 2, .microbatches = 3, .dp = 2, .tp = 2, .slots = 2, .streams = true});
   const std::string hash = program_hash(sound);
-  CHECK(program_hash(make_pipeline({.ranks = 2, .microbatches = 3, .dp = 2, .tp = 2, .slots = 2, .streams = true})) == hash);
+  CHECK(program_hash(make_pipeline(
+            {.ranks = 2, .microbatches = 3, .dp = 2, .tp = 2, .slots = 2, .streams = true})) ==
+        hash);
   for (size_t e = 0; e < editors().size(); ++e) {
     for (uint64_t round = 0; round < 6; ++round) {
       Random random{.seed = e * 1000 + round};
       Program edited = sound;
       const std::optional<Edit> edit = editors()[e].edit(edited, random);
-      const bool swaps_equal = std::string(editors()[e].name) == "fewer_slots" || std::string(editors()[e].name) == "other_group";
+      const bool swaps_equal = std::string(editors()[e].name) == "fewer_slots" ||
+                               std::string(editors()[e].name) == "other_group";
       if (!edit || swaps_equal) continue;
       CAPTURE(edit->text);
       CHECK(program_hash(edited) != hash);

@@ -38,10 +38,10 @@ class FragmentPlanner {
     Place link;                    // valid: the memory is part of another root's
     std::vector<ValueId> members;  // values in this memory, the value itself included
     bool is_input = false;
-    bool writable = true;          // not an input, or a state that is updated here, or a consumed port
+    bool writable = true;  // not an input, or a state that is updated here, or a consumed port
     bool consumed = false;
-    bool is_output = false;        // the value of an output port
-    bool kept = false;             // the value of an output or an update: alive until the end
+    bool is_output = false;  // the value of an output port
+    bool kept = false;       // the value of an output or an update: alive until the end
   };
 
   Root& root(ValueId v) { return roots_[v.index()]; }
@@ -50,10 +50,12 @@ class FragmentPlanner {
   static int32_t number(OpId id) { return id.value; }
 
   void find_ports() {
-    for (size_t v = 0; v < roots_.size(); ++v) roots_[v].members = {ValueId(static_cast<int64_t>(v))};
+    for (size_t v = 0; v < roots_.size(); ++v)
+      roots_[v].members = {ValueId(static_cast<int64_t>(v))};
     for (const ir::StateUpdate& update : graph_.updates) root(update.value).kept = true;
     for (const ValueId output : graph_.outputs) {
-      MW_CHECK(!root(output).is_output, "fragment '{}': {} is an output twice", fragment_.name, graph_.label(output));
+      MW_CHECK(!root(output).is_output, "fragment '{}': {} is an output twice", fragment_.name,
+               graph_.label(output));
       root(output).is_output = root(output).kept = true;
     }
     for (const ir::Input& input : graph_.inputs) {
@@ -88,12 +90,14 @@ class FragmentPlanner {
     if (from != to.root) root(from).members.clear();
   }
 
-  // Every op but `o` that uses a value in this memory has ended before `o` starts, and nobody wants it afterwards.
+  // Every op but `o` that uses a value in this memory has ended before `o` starts, and nobody wants
+  // it afterwards.
   bool free_at(ValueId memory, int32_t o) {
     for (const ValueId member : root(memory).members) {
       if (root(member).kept) return false;
       for (const OpId user : users_[member.index()]) {
-        if (number(user) != o && !(number(user) < o && order_.before(number(user), o))) return false;
+        if (number(user) != o && !(number(user) < o && order_.before(number(user), o)))
+          return false;
       }
     }
     return true;
@@ -119,9 +123,11 @@ class FragmentPlanner {
     Place at = resolve(x);
     at.offset += sharing.offset;
     if (root(v).is_output) {
-      // An output lies in its own buffer; its operand can only be made there too if they are the same bytes.
+      // An output lies in its own buffer; its operand can only be made there too if they are the
+      // same bytes.
       const Root& memory = root(at.root);
-      const bool moves = !memory.is_input && at.offset == 0 && bytes(at.root) == bytes(v) && !holds_output(at.root);
+      const bool moves = !memory.is_input && at.offset == 0 && bytes(at.root) == bytes(v) &&
+                         !holds_output(at.root);
       if (!moves) return;
     }
     link(v, at);
@@ -129,7 +135,8 @@ class FragmentPlanner {
 
   bool holds_output(ValueId memory) {
     const std::vector<ValueId>& members = root(memory).members;
-    return std::any_of(members.begin(), members.end(), [&](ValueId v) { return root(v).is_output; });
+    return std::any_of(members.begin(), members.end(),
+                       [&](ValueId v) { return root(v).is_output; });
   }
 
   void place_over(int32_t o, ValueId v, const Sharing& sharing) {
@@ -138,15 +145,17 @@ class FragmentPlanner {
     const Place at = resolve(x);
     const Root& memory = root(at.root);
     MW_CHECK(!memory.is_input || memory.writable,
-             "fragment '{}': op {} ({}) writes over {}, which is an input that is no updated state and not consumed",
+             "fragment '{}': op {} ({}) writes over {}, which is an input that is no updated state "
+             "and not consumed",
              fragment_.name, o, ir::op_name(here.kind), graph_.label(at.root));
-    MW_CHECK(!memory.is_input || !root(v).is_output, "fragment '{}': output {} lies in the memory of input {}",
-             fragment_.name, graph_.label(v), graph_.label(at.root));
+    MW_CHECK(!memory.is_input || !root(v).is_output,
+             "fragment '{}': output {} lies in the memory of input {}", fragment_.name,
+             graph_.label(v), graph_.label(at.root));
     link(v, at);
   }
 
-  // Result `i` over the operand that the op allows, if it is free; otherwise the result keeps memory of its own. Over a
-  // state only what the state takes may lie: place_update sees to that.
+  // Result `i` over the operand that the op allows, if it is free; otherwise the result keeps
+  // memory of its own. Over a state only what the state takes may lie: place_update sees to that.
   void place_in_place(int32_t o, int i) {
     const ir::Op& here = op(o);
     const ValueId v = here.results[static_cast<size_t>(i)];
@@ -155,9 +164,11 @@ class FragmentPlanner {
       const Place at = resolve(here.operands[x]);
       const Root& memory = root(at.root);
       if (memory.is_input && (!memory.consumed || root(v).is_output)) continue;
-      if (at.offset != 0 || bytes(at.root) != bytes(v) || bytes(here.operands[x]) != bytes(v)) continue;
-      const auto uses = std::count_if(here.operands.begin(), here.operands.end(),
-                                      [&](ValueId operand) { return resolve(operand).root == at.root; });
+      if (at.offset != 0 || bytes(at.root) != bytes(v) || bytes(here.operands[x]) != bytes(v))
+        continue;
+      const auto uses =
+          std::count_if(here.operands.begin(), here.operands.end(),
+                        [&](ValueId operand) { return resolve(operand).root == at.root; });
       if (uses != 1 || !free_at(at.root, o)) continue;
       link(v, at);
       return;
@@ -174,8 +185,9 @@ class FragmentPlanner {
     return first;
   }
 
-  // Whether the memory of root `from` may be the bytes at `to`: nothing reads what lay there before at or after the first
-  // write, but the writing op itself where it may work in place, and op `except`.
+  // Whether the memory of root `from` may be the bytes at `to`: nothing reads what lay there before
+  // at or after the first write, but the writing op itself where it may work in place, and op
+  // `except`.
   bool may_place(ValueId from, Place to, int32_t except) {
     const int32_t start = first_write(from);
     const int64_t end = to.offset + bytes(from);
@@ -201,7 +213,8 @@ class FragmentPlanner {
       if (u != start || !same_place) return false;
       for (size_t i = 0; i < user.results.size(); ++i) {
         const bool made_here = resolve(user.results[i]).root == from;
-        if (made_here && !may_overwrite(user, static_cast<int>(i), static_cast<int>(x))) return false;
+        if (made_here && !may_overwrite(user, static_cast<int>(i), static_cast<int>(x)))
+          return false;
       }
     }
     return true;
@@ -216,14 +229,18 @@ class FragmentPlanner {
       const Place flat = resolve(here.operands[0]), at = resolve(part);
       const int64_t wanted = flat.offset + offsets[i] * element;
       if (at.root == flat.root) {
-        MW_CHECK(at.offset == wanted, "fragment '{}': op {} assembles {} at byte {}, but it lies at byte {}",
+        MW_CHECK(at.offset == wanted,
+                 "fragment '{}': op {} assembles {} at byte {}, but it lies at byte {}",
                  fragment_.name, o, graph_.label(part), wanted, at.offset);
         continue;
       }
       const Place to{flat.root, wanted - at.offset};
-      const bool possible = !root(at.root).is_input && !holds_output(at.root) && may_place(at.root, to, o);
-      MW_CHECK(possible, "fragment '{}': op {} assembles {}, which is not a view of {} and cannot be made in it",
-               fragment_.name, o, graph_.label(part), graph_.label(here.operands[0]));
+      const bool possible =
+          !root(at.root).is_input && !holds_output(at.root) && may_place(at.root, to, o);
+      MW_CHECK(
+          possible,
+          "fragment '{}': op {} assembles {}, which is not a view of {} and cannot be made in it",
+          fragment_.name, o, graph_.label(part), graph_.label(here.operands[0]));
       link(at.root, to);
     }
   }
@@ -231,25 +248,27 @@ class FragmentPlanner {
   void place_update(const ir::StateUpdate& update) {
     const auto input = std::find_if(graph_.inputs.begin(), graph_.inputs.end(),
                                     [&](const ir::Input& i) { return i.state == update.state; });
-    MW_CHECK(input != graph_.inputs.end(), "fragment '{}': {} updates a state that is no input", fragment_.name,
-             graph_.label(update.value));
+    MW_CHECK(input != graph_.inputs.end(), "fragment '{}': {} updates a state that is no input",
+             fragment_.name, graph_.label(update.value));
     const Place at = resolve(update.value);
     if (at.root == input->value && at.offset == 0) return;
     const bool possible = at.root != input->value && at.offset == 0 && !root(at.root).is_input &&
                           !holds_output(at.root) && may_place(at.root, {input->value, 0}, -1);
-    MW_CHECK(possible, "fragment '{}': {} cannot be made in the state {} that it updates", fragment_.name,
-             graph_.label(update.value), graph_.label(input->value));
+    MW_CHECK(possible, "fragment '{}': {} cannot be made in the state {} that it updates",
+             fragment_.name, graph_.label(update.value), graph_.label(input->value));
     link(at.root, {input->value, 0});
   }
 
   // The memory of an output is its port's buffer.
   void place_output(ValueId output) {
     const Place at = resolve(output);
-    MW_CHECK(!root(at.root).is_input, "fragment '{}': output {} lies in the memory of input {}; a copy must be between",
+    MW_CHECK(!root(at.root).is_input,
+             "fragment '{}': output {} lies in the memory of input {}; a copy must be between",
              fragment_.name, graph_.label(output), graph_.label(at.root));
     if (at.root == output) return;
     MW_CHECK(at.offset == 0 && bytes(at.root) == bytes(output) && !root(at.root).is_output,
-             "fragment '{}': output {} is part of {}", fragment_.name, graph_.label(output), graph_.label(at.root));
+             "fragment '{}': output {} is part of {}", fragment_.name, graph_.label(output),
+             graph_.label(at.root));
     root(output).link = Place();
     root(output).members.clear();
     link(at.root, {output, 0});
@@ -274,7 +293,8 @@ class FragmentPlanner {
       }
     }
     const Packing packing = pack(lives);
-    for (size_t i = 0; i < owners.size(); ++i) fragment_.workspace_offset[owners[i].index()] = packing.offsets[i];
+    for (size_t i = 0; i < owners.size(); ++i)
+      fragment_.workspace_offset[owners[i].index()] = packing.offsets[i];
     fragment_.workspace = Bytes(packing.total);
   }
 

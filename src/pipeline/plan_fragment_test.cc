@@ -63,17 +63,19 @@ TEST_CASE("values have workspace from producer to last use and share it afterwar
   CHECK(m.workspace(x) == Fragment::kNotPlanned);
   CHECK(m.workspace(h) == Fragment::kNotPlanned);
   CHECK_FALSE(m.alias(h).valid());
-  for (size_t i = 1; i + 1 < chain.size(); ++i) CHECK(m.workspace(chain[i]) != m.workspace(chain[i - 1]));
+  for (size_t i = 1; i + 1 < chain.size(); ++i)
+    CHECK(m.workspace(chain[i]) != m.workspace(chain[i - 1]));
 }
 
-TEST_CASE("a result goes over its operand only if that is workspace memory that nothing reads later") {
+TEST_CASE(
+    "a result goes over its operand only if that is workspace memory that nothing reads later") {
   Maker m;
   const ValueId x = m.input("x", f32({64}));
-  const ValueId a = m.b.relu(x);         // x is a port
-  const ValueId b = m.b.relu(a);         // a is read below
-  const ValueId c = m.b.relu(b);         // over b
-  const ValueId d = m.b.add(a, c);       // over a
-  const ValueId e = m.b.add(d, d);       // d twice: own memory
+  const ValueId a = m.b.relu(x);    // x is a port
+  const ValueId b = m.b.relu(a);    // a is read below
+  const ValueId c = m.b.relu(b);    // over b
+  const ValueId d = m.b.add(a, c);  // over a
+  const ValueId e = m.b.add(d, d);  // d twice: own memory
   m.output(e);
   m.plan();
   CHECK_FALSE(m.alias(a).valid());
@@ -126,8 +128,10 @@ TEST_CASE("gradients accumulate in the views of their flat state") {
   op.accumulates = true;
   const ValueId sum = m.fragment.graph.op(m.fragment.graph.add_op(op, {f32({8, 16})})).results[0];
   const ValueId bias = m.view(flat, 192, f32({16}));
-  const ValueId bias_sum = m.b.emit1(OpKind::kAccumulate, {}, {bias, m.b.reduce(dy, ir::Reduction::kSum, {0})});
-  const ValueId after = m.b.emit1(OpKind::kAssemble, ir::AssembleAttrs{{64, 192}}, {flat, sum, bias_sum});
+  const ValueId bias_sum =
+      m.b.emit1(OpKind::kAccumulate, {}, {bias, m.b.reduce(dy, ir::Reduction::kSum, {0})});
+  const ValueId after =
+      m.b.emit1(OpKind::kAssemble, ir::AssembleAttrs{{64, 192}}, {flat, sum, bias_sum});
   m.update(0, after);
   m.plan();
   CHECK(m.alias(gw) == flat);

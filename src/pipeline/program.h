@@ -1,8 +1,9 @@
-// Program: what every rank does in one call (init, one training step, one evaluation step), in two levels:
-// a table of fragments (local graphs with explicit collectives, shared by every microbatch and every identical chunk) and,
-// per pipeline rank, a list of commands that call fragments on buffers and move boundary values. All ranks that share a
-// pipeline coordinate run the same RankProgram; groups, peers and shard offsets are resolved from the mesh
-// coordinates. Immutable once made; verify, simulate and execute take it by const reference.
+// Program: what every rank does in one call (init, one training step, one evaluation step), in two
+// levels: a table of fragments (local graphs with explicit collectives, shared by every microbatch
+// and every identical chunk) and, per pipeline rank, a list of commands that call fragments on
+// buffers and move boundary values. All ranks that share a pipeline coordinate run the same
+// RankProgram; groups, peers and shard offsets are resolved from the mesh coordinates. Immutable
+// once made; verify, simulate and execute take it by const reference.
 #pragma once
 
 #include <cstdint>
@@ -27,17 +28,18 @@ enum class PortKind : uint8_t {
 
 struct Port {
   PortKind kind = PortKind::kData;
-  ValueId value;      // in Fragment::graph
-  std::string name;   // the global value's or state's name
-  bool consumed = false;  // input: nothing reads its buffer after this call, so the call may write over it
+  ValueId value;     // in Fragment::graph
+  std::string name;  // the global value's or state's name
+  bool consumed =
+      false;  // input: nothing reads its buffer after this call, so the call may write over it
 };
 
-// When an op of a fragment starts: after the ops before it on its stream and after the events it waits for. A call ends
-// when all its ops have ended.
+// When an op of a fragment starts: after the ops before it on its stream and after the events it
+// waits for. A call ends when all its ops have ended.
 struct Launch {
-  StreamId stream{0};            // 0 compute, 1.. one for each communication axis
-  std::vector<EventId> waits;    // of the same fragment
-  EventId records;               // invalid: none
+  StreamId stream{0};          // 0 compute, 1.. one for each communication axis
+  std::vector<EventId> waits;  // of the same fragment
+  EventId records;             // invalid: none
 };
 
 struct Fragment {
@@ -45,23 +47,32 @@ struct Fragment {
   ActionKind kind = ActionKind::kF;
   int32_t samples = 1;  // microbatches a call
   int32_t slice = -1;
-  ir::Graph graph;                             // local shapes
-  std::vector<sharding::Sharding> shardings;   // [value] on the stage's mesh
-  std::vector<ir::TensorType> global_types;    // [value]
-  std::vector<Port> inputs;                    // graph.inputs, in order
-  std::vector<Port> outputs;                   // graph.outputs, in order; then graph.updates (kState)
-  std::vector<Launch> launches;                // [op]
-  // Static plan of the values inside: byte offset in the rank's workspace; kNotPlanned: a port's buffer or an alias.
+  ir::Graph graph;                            // local shapes
+  std::vector<sharding::Sharding> shardings;  // [value] on the stage's mesh
+  std::vector<ir::TensorType> global_types;   // [value]
+  std::vector<Port> inputs;                   // graph.inputs, in order
+  std::vector<Port> outputs;     // graph.outputs, in order; then graph.updates (kState)
+  std::vector<Launch> launches;  // [op]
+  // Static plan of the values inside: byte offset in the rank's workspace; kNotPlanned: a port's
+  // buffer or an alias.
   static constexpr int64_t kNotPlanned = -1;
-  std::vector<int64_t> workspace_offset;       // [value]
-  // The value whose memory this value shares (in-place results, views), invalid: its own. Transitive roots.
-  std::vector<ValueId> alias_of;               // [value]
-  std::vector<int64_t> alias_offset;           // [value] bytes into the root
+  std::vector<int64_t> workspace_offset;  // [value]
+  // The value whose memory this value shares (in-place results, views), invalid: its own.
+  // Transitive roots.
+  std::vector<ValueId> alias_of;      // [value]
+  std::vector<int64_t> alias_offset;  // [value] bytes into the root
   Bytes workspace;
 };
 
 enum class Category : uint8_t {
-  kWeights, kGradients, kOptimizer, kMetrics, kActivations, kBoundary, kData, kWorkspace
+  kWeights,
+  kGradients,
+  kOptimizer,
+  kMetrics,
+  kActivations,
+  kBoundary,
+  kData,
+  kWorkspace
 };
 std::string to_string(Category category);
 
@@ -73,18 +84,19 @@ struct Storage {
     kSlot,   // slot `slot` of `channel`'s ring
     kView,   // inside another buffer
   } kind = Kind::kArena;
-  int64_t offset = 0;       // bytes
+  int64_t offset = 0;  // bytes
   int32_t channel = -1;
   int32_t slot = 0;
-  BufferId parent;          // kView
-  // kView: offset += (index of the device along shard_axes) * shard_stride. ZeRO: a rank's own part of a flat group.
+  BufferId parent;  // kView
+  // kView: offset += (index of the device along shard_axes) * shard_stride. ZeRO: a rank's own part
+  // of a flat group.
   sharding::Axes shard_axes;
   int64_t shard_stride = 0;
 };
 
 struct Buffer {
-  std::string name;            // global value's or state's name, with the microbatch: "h.3/out#5"
-  ir::TensorType type;         // local
+  std::string name;     // global value's or state's name, with the microbatch: "h.3/out#5"
+  ir::TensorType type;  // local
   ir::TensorType global_type;
   sharding::Sharding sharding;
   Category category = Category::kActivations;
@@ -92,28 +104,29 @@ struct Buffer {
   Bytes bytes() const { return type.bytes(); }
 };
 
-// A ring of slots owned by a pair of pipeline ranks, one value from one stage to another; every mesh coordinate of the
-// stage has its own ring. Sequence k uses slot k mod slots.
+// A ring of slots owned by a pair of pipeline ranks, one value from one stage to another; every
+// mesh coordinate of the stage has its own ring. Sequence k uses slot k mod slots.
 struct Channel {
-  std::string name;            // "h.3/out 0->1"
-  int32_t from = 0, to = 0;    // pipeline ranks
-  ir::TensorType type;         // local
+  std::string name;          // "h.3/out 0->1"
+  int32_t from = 0, to = 0;  // pipeline ranks
+  ir::TensorType type;       // local
   int32_t slots = 1;
 };
 
 struct Command {
   enum class Kind : uint8_t {
-    kLoad,     // the caller fills `buffers[0]` with data input `name` of `microbatch` (-1: once a step)
+    kLoad,     // the caller fills `buffers[0]` with data input `name` of `microbatch` (-1: once a
+               // step)
     kCall,     // run `fragment` on `buffers`: its inputs, then its outputs that are not state
     kAcquire,  // producer: wait until the slot of `sequence` is free
     kPublish,  // producer: the slot of `sequence` is written; the transfer starts
     kReceive,  // consumer: wait until the slot of `sequence` is there; it is read in place
     kRelease,  // consumer: the slot of `sequence` goes back
   } kind = Kind::kCall;
-  Action action;            // which schedule action this is part of
-  FragmentId fragment;      // kCall
+  Action action;        // which schedule action this is part of
+  FragmentId fragment;  // kCall
   std::vector<BufferId> buffers;
-  std::string name;         // kLoad
+  std::string name;  // kLoad
   int32_t microbatch = -1;
   int32_t channel = -1;
   int64_t sequence = 0;
@@ -121,21 +134,22 @@ struct Command {
 std::string to_string(Command::Kind kind);
 
 struct RankProgram {
-  std::vector<Buffer> buffers;  // the first `states` are the same in every program of a compiled plan
+  std::vector<Buffer>
+      buffers;  // the first `states` are the same in every program of a compiled plan
   int32_t states = 0;
   std::vector<Command> commands;
   Bytes state_arena;
-  Bytes arena;           // step buffers and, from workspace_offset on, the workspace of fragment calls
+  Bytes arena;  // step buffers and, from workspace_offset on, the workspace of fragment calls
   int64_t workspace_offset = 0;
 };
 
 struct Program {
-  std::string name;                 // "init", "train", "eval"
-  cluster::Mesh mesh;               // all ranks; the axis "pp" (if any) selects the RankProgram
+  std::string name;    // "init", "train", "eval"
+  cluster::Mesh mesh;  // all ranks; the axis "pp" (if any) selects the RankProgram
   int32_t microbatches = 1;
   std::vector<Fragment> fragments;
   std::vector<Channel> channels;
-  std::vector<RankProgram> ranks;   // [pipeline coordinate]
+  std::vector<RankProgram> ranks;  // [pipeline coordinate]
 };
 
 // Every field; two programs with the same text do the same.

@@ -51,13 +51,13 @@ class Writer {
   explicit Writer(const Program& program) : program_(program) {}
 
   std::string write() {
-    line("program {} on {}, {} microbatches", quoted(program_.name), cluster::to_string(program_.mesh),
-         program_.microbatches);
+    line("program {} on {}, {} microbatches", quoted(program_.name),
+         cluster::to_string(program_.mesh), program_.microbatches);
     for (size_t f = 0; f < program_.fragments.size(); ++f) fragment(f);
     for (size_t c = 0; c < program_.channels.size(); ++c) {
       const Channel& channel = program_.channels[c];
-      line("channel {} {} from {} to {}: {} x {}", c, quoted(channel.name), channel.from, channel.to, channel.slots,
-           ir::to_string(channel.type));
+      line("channel {} {} from {} to {}: {} x {}", c, quoted(channel.name), channel.from,
+           channel.to, channel.slots, ir::to_string(channel.type));
     }
     for (size_t r = 0; r < program_.ranks.size(); ++r) rank(r);
     return std::move(text_);
@@ -72,8 +72,8 @@ class Writer {
 
   void fragment(size_t f) {
     const Fragment& fragment = program_.fragments[f];
-    line("fragment {} {}: {}, {} samples, slice {}, workspace {}", f, quoted(fragment.name), to_string(fragment.kind),
-         fragment.samples, fragment.slice, fragment.workspace.value);
+    line("fragment {} {}: {}, {} samples, slice {}, workspace {}", f, quoted(fragment.name),
+         to_string(fragment.kind), fragment.samples, fragment.slice, fragment.workspace.value);
     for (const Port& port : fragment.inputs) port_line("in", fragment, port);
     for (const Port& port : fragment.outputs) port_line("out", fragment, port);
     text_ += ir::to_text(fragment.graph);
@@ -81,14 +81,16 @@ class Writer {
     for (size_t o = 0; o < fragment.launches.size(); ++o) launch_line(o, fragment.launches[o]);
   }
   void port_line(std::string_view direction, const Fragment& fragment, const Port& port) {
-    line("  {} {} {} = {}{}", direction, port_name(port.kind), quoted(port.name), fragment.graph.label(port.value),
-         port.consumed ? ", consumed" : "");
+    line("  {} {} {} = {}{}", direction, port_name(port.kind), quoted(port.name),
+         fragment.graph.label(port.value), port.consumed ? ", consumed" : "");
   }
   void value_line(const Fragment& fragment, size_t v) {
     std::string place = "in a port";
     if (v < fragment.alias_of.size() && fragment.alias_of[v].valid()) {
-      place = fmt::format("in {} at {}", fragment.graph.label(fragment.alias_of[v]), fragment.alias_offset[v]);
-    } else if (v < fragment.workspace_offset.size() && fragment.workspace_offset[v] != Fragment::kNotPlanned) {
+      place = fmt::format("in {} at {}", fragment.graph.label(fragment.alias_of[v]),
+                          fragment.alias_offset[v]);
+    } else if (v < fragment.workspace_offset.size() &&
+               fragment.workspace_offset[v] != Fragment::kNotPlanned) {
       place = fmt::format("in the workspace at {}", fragment.workspace_offset[v]);
     }
     line("  value {}: {} as {}, {}", fragment.graph.label(ValueId(static_cast<int64_t>(v))),
@@ -99,22 +101,24 @@ class Writer {
     if (launch.stream == StreamId(0) && launch.waits.empty() && !launch.records.valid()) return;
     std::string waits;
     for (const EventId event : launch.waits) waits += fmt::format(" {}", event.value);
-    line("  op {} on stream {}{}{}", o, launch.stream.value, waits.empty() ? "" : ", waits for" + waits,
+    line("  op {} on stream {}{}{}", o, launch.stream.value,
+         waits.empty() ? "" : ", waits for" + waits,
          launch.records.valid() ? fmt::format(", records {}", launch.records.value) : "");
   }
 
   void rank(size_t r) {
     const RankProgram& rank = program_.ranks[r];
-    line("rank {}: {} states in {}, arena {}, workspace at {}", r, rank.states, rank.state_arena.value, rank.arena.value,
-         rank.workspace_offset);
+    line("rank {}: {} states in {}, arena {}, workspace at {}", r, rank.states,
+         rank.state_arena.value, rank.arena.value, rank.workspace_offset);
     for (size_t b = 0; b < rank.buffers.size(); ++b) {
       const Buffer& buffer = rank.buffers[b];
-      line("  buffer {} {} {}: {}, of {} as {}, {}", b, to_string(buffer.category), quoted(buffer.name),
-           ir::to_string(buffer.type), ir::to_string(buffer.global_type), to_string(buffer.sharding),
-           storage_text(buffer.storage));
+      line("  buffer {} {} {}: {}, of {} as {}, {}", b, to_string(buffer.category),
+           quoted(buffer.name), ir::to_string(buffer.type), ir::to_string(buffer.global_type),
+           to_string(buffer.sharding), storage_text(buffer.storage));
     }
     for (size_t c = 0; c < rank.commands.size(); ++c) {
-      line("  command {} {}: {}", c, to_string(rank.commands[c].action), command_text(rank.commands[c]));
+      line("  command {} {}: {}", c, to_string(rank.commands[c].action),
+           command_text(rank.commands[c]));
     }
   }
   static std::string storage_text(const Storage& storage) {
@@ -122,11 +126,13 @@ class Writer {
       case Storage::Kind::kState: return fmt::format("state at {}", storage.offset);
       case Storage::Kind::kArena: return fmt::format("arena at {}", storage.offset);
       case Storage::Kind::kSlot:
-        return fmt::format("slot {} of channel {} at {}", storage.slot, storage.channel, storage.offset);
+        return fmt::format("slot {} of channel {} at {}", storage.slot, storage.channel,
+                           storage.offset);
       case Storage::Kind::kView: {
         std::string text = fmt::format("in buffer {} at {}", storage.parent.value, storage.offset);
         if (!storage.shard_axes.empty()) {
-          text += fmt::format(" + {} x index over {{{}}}", storage.shard_stride, join(storage.shard_axes, ", "));
+          text += fmt::format(" + {} x index over {{{}}}", storage.shard_stride,
+                              join(storage.shard_axes, ", "));
         }
         return text;
       }
@@ -140,7 +146,8 @@ class Writer {
       case Command::Kind::kCall: text += fmt::format(" fragment {}", command.fragment.value); break;
       default: text += fmt::format(" message {} of channel {}", command.sequence, command.channel);
     }
-    text += fmt::format(", microbatch {}, pair {}, buffers", command.microbatch, command.action.paired_with);
+    text += fmt::format(", microbatch {}, pair {}, buffers", command.microbatch,
+                        command.action.paired_with);
     for (const BufferId id : command.buffers) text += fmt::format(" {}", id.value);
     return text;
   }

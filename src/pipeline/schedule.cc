@@ -26,21 +26,23 @@ static const ScheduleKind* find_kind(const std::string& name) {
   return nullptr;
 }
 
-static void check_request(const ScheduleRequest& request, const ScheduleKind* kind, Diagnostics& out) {
+static void check_request(const ScheduleRequest& request, const ScheduleKind* kind,
+                          Diagnostics& out) {
   const auto at_least_one = [&](const char* what, int32_t value) {
     if (value < 1) out.add("schedule {}: {}={} must be at least 1", request.kind, what, value);
   };
   if (kind == nullptr) {
     const std::vector<std::string> names = schedule_kinds();
-    out.add("schedule '{}' is unknown{}; it must be one of {}", request.kind, did_you_mean(request.kind, names),
-            join(names, ", "));
+    out.add("schedule '{}' is unknown{}; it must be one of {}", request.kind,
+            did_you_mean(request.kind, names), join(names, ", "));
   }
   at_least_one("ranks", request.ranks);
   at_least_one("chunks", request.chunks);
   at_least_one("microbatches", request.microbatches);
   if (kind != nullptr && !kind->takes_chunks && request.chunks > 1) {
-    out.add("schedule {}: chunks={} must be 1: a rank hosts one stage; use interleaved-1f1b for more", request.kind,
-            request.chunks);
+    out.add(
+        "schedule {}: chunks={} must be 1: a rank hosts one stage; use interleaved-1f1b for more",
+        request.kind, request.chunks);
   }
   const bool in_range = request.ranks >= 1 && request.chunks >= 1 && request.microbatches >= 1;
   if (kind != nullptr && kind->check != nullptr && in_range) kind->check(request, out);
@@ -62,7 +64,8 @@ Schedule make_schedule(const ScheduleRequest& request) {
   check_request(request, kind, diagnostics);
   diagnostics.throw_if_any();
 
-  Schedule schedule{.name = request.kind, .placement = {}, .microbatches = request.microbatches, .ranks = {}};
+  Schedule schedule{
+      .name = request.kind, .placement = {}, .microbatches = request.microbatches, .ranks = {}};
   schedule.placement.ranks = request.ranks;
   for (int32_t s = 0; s < request.ranks * request.chunks; ++s) {
     schedule.placement.rank_of_stage.push_back(s % request.ranks);
@@ -91,7 +94,8 @@ std::string to_string(ActionKind kind) {
 }
 
 static bool is_compute(ActionKind kind) {
-  return kind == ActionKind::kF || kind == ActionKind::kI || kind == ActionKind::kW || kind == ActionKind::kB;
+  return kind == ActionKind::kF || kind == ActionKind::kI || kind == ActionKind::kW ||
+         kind == ActionKind::kB;
 }
 
 std::string to_string(const Action& action) {

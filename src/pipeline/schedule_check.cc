@@ -32,7 +32,8 @@ class Checker {
 
   std::vector<std::string> run() {
     if (schedule_.placement.ranks != static_cast<int32_t>(schedule_.ranks.size())) {
-      out_.add("the placement has {} ranks, the schedule {}", schedule_.placement.ranks, schedule_.ranks.size());
+      out_.add("the placement has {} ranks, the schedule {}", schedule_.placement.ranks,
+               schedule_.ranks.size());
     }
     for (size_t r = 0; r < schedule_.ranks.size(); ++r) collect(static_cast<int32_t>(r));
     check_complete();
@@ -66,29 +67,30 @@ class Checker {
     const Placement& placement = schedule_.placement;
     const auto size = static_cast<int32_t>(schedule_.ranks[static_cast<size_t>(here.rank)].size());
     if (!a.stage.valid() || a.stage.value >= placement.stages()) {
-      out_.add("rank {} action {} is {}, but the stages are 0 to {}", here.rank, here.index, to_string(a),
-               placement.stages() - 1);
+      out_.add("rank {} action {} is {}, but the stages are 0 to {}", here.rank, here.index,
+               to_string(a), placement.stages() - 1);
     } else if (a.replica == 0 && placement.rank_of_stage[a.stage.index()] != here.rank) {
-      out_.add("rank {} action {} is {}, but stage {} is on rank {}", here.rank, here.index, to_string(a),
-               a.stage.value, placement.rank_of_stage[a.stage.index()]);
+      out_.add("rank {} action {} is {}, but stage {} is on rank {}", here.rank, here.index,
+               to_string(a), a.stage.value, placement.rank_of_stage[a.stage.index()]);
     }
     if (a.first < 0 || a.count < 1 || a.first + a.count > schedule_.microbatches) {
-      out_.add("rank {} action {} is {}, but the microbatches are 0 to {}", here.rank, here.index, to_string(a),
-               schedule_.microbatches - 1);
+      out_.add("rank {} action {} is {}, but the microbatches are 0 to {}", here.rank, here.index,
+               to_string(a), schedule_.microbatches - 1);
     }
     if (a.paired_with < 0) return;
     const bool mutual = a.paired_with < size && a.paired_with != here.index &&
                         action({here.rank, a.paired_with}).paired_with == here.index;
     if (!mutual) {
-      out_.add("rank {} action {} ({}) is paired with action {}, which is not paired with it", here.rank, here.index,
-               to_string(a), a.paired_with);
+      out_.add("rank {} action {} ({}) is paired with action {}, which is not paired with it",
+               here.rank, here.index, to_string(a), a.paired_with);
     }
   }
 
   void set(Place& place, Place here) {
     if (place.valid()) {
-      out_.add("rank {} action {} ({}) is there twice: rank {} action {} is {}", here.rank, here.index,
-               to_string(action(here)), place.rank, place.index, to_string(action(place)));
+      out_.add("rank {} action {} ({}) is there twice: rank {} action {} is {}", here.rank,
+               here.index, to_string(action(here)), place.rank, place.index,
+               to_string(action(place)));
     }
     place = here;
   }
@@ -101,9 +103,7 @@ class Checker {
   void collect_unit(const Unit& unit, Place here) {
     Work& work = work_[unit];
     switch (action(here).kind) {
-      case ActionKind::kF:
-        set(work.f, here);
-        break;
+      case ActionKind::kF: set(work.f, here); break;
       case ActionKind::kI:
         set(work.i, here);
         need_before(work.f, "F", here);
@@ -118,26 +118,31 @@ class Checker {
         need_before(work.f, "F", here);
         break;
       default:
-        out_.add("rank {} action {} is {}; a schedule holds F, I, W and B, the lowering adds the rest", here.rank,
-                 here.index, to_string(action(here)));
+        out_.add(
+            "rank {} action {} is {}; a schedule holds F, I, W and B, the lowering adds the rest",
+            here.rank, here.index, to_string(action(here)));
     }
   }
 
   // Every unit has F, I and W; every stage and replica has the same slices of every microbatch.
   void check_complete() {
-    std::map<std::pair<int32_t, int32_t>, std::vector<int32_t>> slices;  // (stage, replica) -> units per microbatch
+    std::map<std::pair<int32_t, int32_t>, std::vector<int32_t>>
+        slices;  // (stage, replica) -> units per microbatch
     for (const auto& [unit, work] : work_) {
       if (!work.f.valid()) out_.add("{} has no F", name(unit));
-      if (!work.i.valid() || !work.w.valid()) out_.add("{} has no {}", name(unit), work.i.valid() ? "W" : "B");
+      if (!work.i.valid() || !work.w.valid())
+        out_.add("{} has no {}", name(unit), work.i.valid() ? "W" : "B");
       auto& counts = slices[{unit.stage, unit.replica}];
       counts.resize(static_cast<size_t>(std::max(schedule_.microbatches, unit.microbatch + 1)));
       ++counts[static_cast<size_t>(unit.microbatch)];
     }
-    // Replicas share the microbatches out, so only all replicas of a stage together have each of them.
+    // Replicas share the microbatches out, so only all replicas of a stage together have each of
+    // them.
     for (int32_t s = 0; s < schedule_.placement.stages(); ++s) {
       for (int32_t k = 0; k < schedule_.microbatches; ++k) {
         int32_t units = 0;
-        for (auto it = slices.lower_bound({s, 0}); it != slices.end() && it->first.first == s; ++it) {
+        for (auto it = slices.lower_bound({s, 0}); it != slices.end() && it->first.first == s;
+             ++it) {
           units += it->second[static_cast<size_t>(k)];
         }
         if (units == 0) out_.add("stage {} has no work for microbatch {}", s, k);
@@ -146,7 +151,10 @@ class Checker {
   }
 
   static std::string name(const Unit& unit) {
-    Action a{.stage = StageId(unit.stage), .replica = unit.replica, .first = unit.microbatch, .slice = unit.slice};
+    Action a{.stage = StageId(unit.stage),
+             .replica = unit.replica,
+             .first = unit.microbatch,
+             .slice = unit.slice};
     return "stage " + std::to_string(unit.stage) + ": the work of " + to_string(a);
   }
 
@@ -169,7 +177,8 @@ class Checker {
     return result;
   }
 
-  // Runs the ranks until all are at their end or none can move. A rank that waits is woken by the rank it waits for.
+  // Runs the ranks until all are at their end or none can move. A rank that waits is woken by the
+  // rank it waits for.
   void check_progress() {
     const size_t ranks = schedule_.ranks.size();
     std::vector<int32_t> done(ranks, 0);
@@ -195,8 +204,8 @@ class Checker {
       if (done[r] == static_cast<int32_t>(schedule_.ranks[r].size())) continue;
       const Place here{static_cast<int32_t>(r), done[r]};
       const Place wait = missing(here, done);
-      out_.add("rank {} waits forever at action {} ({}) for {} of rank {}", r, done[r], to_string(action(here)),
-               to_string(action(wait)), wait.rank);
+      out_.add("rank {} waits forever at action {} ({}) for {} of rank {}", r, done[r],
+               to_string(action(here)), to_string(action(wait)), wait.rank);
     }
   }
 

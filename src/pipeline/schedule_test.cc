@@ -10,7 +10,8 @@
 using namespace mw;
 using namespace mw::pipeline;
 
-// What torch.distributed.pipelining 2.13 generates for 4 ranks and 8 microbatches (1F1B with its last row repaired).
+// What torch.distributed.pipelining 2.13 generates for 4 ranks and 8 microbatches (1F1B with its
+// last row repaired).
 static const char* const kTorchGPipe =
     "0F0,0F1,0F2,0F3,0F4,0F5,0F6,0F7,0B0,0B1,0B2,0B3,0B4,0B5,0B6,0B7\r\n"
     "1F0,1F1,1F2,1F3,1F4,1F5,1F6,1F7,1B0,1B1,1B2,1B3,1B4,1B5,1B6,1B7\r\n"
@@ -22,13 +23,17 @@ static const char* const kTorch1F1B =
     "2F0,2F1,2B0,2F2,2B1,2F3,2B2,2F4,2B3,2F5,2B4,2F6,2B5,2F7,2B6,2B7\r\n"
     "3F0,3B0,3F1,3B1,3F2,3B2,3F3,3B3,3F4,3B4,3F5,3B5,3F6,3B6,3F7,3B7\r\n";
 static const char* const kTorchInterleaved =
-    "0F0,0F1,0F2,0F3,4F0,4F1,4F2,4F3,0F4,0F5,,,,,0F6,4B0,0F7,4B1,4F4,4B2,4F5,4B3,4F6,0B0,4F7,0B1,,0B2,,0B3,,4B4,,"
+    "0F0,0F1,0F2,0F3,4F0,4F1,4F2,4F3,0F4,0F5,,,,,0F6,4B0,0F7,4B1,4F4,4B2,4F5,4B3,4F6,0B0,4F7,0B1,,"
+    "0B2,,0B3,,4B4,,"
     "4B5,,4B6,,4B7,,0B4,,0B5,,0B6,,0B7\r\n"
-    ",1F0,1F1,1F2,1F3,5F0,5F1,5F2,5F3,,,,1F4,5B0,1F5,5B1,1F6,5B2,1F7,5B3,5F4,1B0,5F5,1B1,5F6,1B2,5F7,1B3,,5B4,,5B5"
+    ",1F0,1F1,1F2,1F3,5F0,5F1,5F2,5F3,,,,1F4,5B0,1F5,5B1,1F6,5B2,1F7,5B3,5F4,1B0,5F5,1B1,5F6,1B2,"
+    "5F7,1B3,,5B4,,5B5"
     ",,5B6,,5B7,,1B4,,1B5,,1B6,,1B7\r\n"
-    ",,2F0,2F1,2F2,2F3,6F0,6F1,,,6F2,6B0,6F3,6B1,2F4,6B2,2F5,6B3,2F6,2B0,2F7,2B1,6F4,2B2,6F5,2B3,6F6,6B4,6F7,6B5,,"
+    ",,2F0,2F1,2F2,2F3,6F0,6F1,,,6F2,6B0,6F3,6B1,2F4,6B2,2F5,6B3,2F6,2B0,2F7,2B1,6F4,2B2,6F5,2B3,"
+    "6F6,6B4,6F7,6B5,,"
     "6B6,,6B7,,2B4,,2B5,,2B6,,2B7\r\n"
-    ",,,3F0,3F1,3F2,3F3,,7F0,7B0,7F1,7B1,7F2,7B2,7F3,7B3,3F4,3B0,3F5,3B1,3F6,3B2,3F7,3B3,7F4,7B4,7F5,7B5,7F6,7B6,"
+    ",,,3F0,3F1,3F2,3F3,,7F0,7B0,7F1,7B1,7F2,7B2,7F3,7B3,3F4,3B0,3F5,3B1,3F6,3B2,3F7,3B3,7F4,7B4,"
+    "7F5,7B5,7F6,7B6,"
     "7F7,7B7,,3B4,,3B5,,3B6,,3B7\r\n";
 // Rank 3 as torch 2.13's Schedule1F1B itself numbers it: forwards 1 to m.
 static const char* const kTorch1F1BRaw =
@@ -100,7 +105,8 @@ TEST_CASE("interleaved-1f1b keeps (v - 1) p + 2 (p - 1 - rank) + 1 chunks alive"
   for (int32_t p = 2; p <= 6; ++p) {
     for (int32_t v = 1; v <= 4; ++v) {
       for (int32_t m = p; m <= 4 * p; m += p) {
-        const std::vector<int32_t> peak = peak_in_flight(make_schedule({"interleaved-1f1b", p, v, m}));
+        const std::vector<int32_t> peak =
+            peak_in_flight(make_schedule({"interleaved-1f1b", p, v, m}));
         for (int32_t r = 0; r < p; ++r) {
           CHECK(peak[static_cast<size_t>(r)] == std::min(m * v, (v - 1) * p + 2 * (p - 1 - r) + 1));
         }
@@ -111,37 +117,48 @@ TEST_CASE("interleaved-1f1b keeps (v - 1) p + 2 (p - 1 - rank) + 1 chunks alive"
 
 TEST_CASE("on one rank a schedule is gradient accumulation") {
   CHECK(to_csv(make_schedule({"1f1b", 1, 1, 3})) == "0F0,0B0,0F1,0B1,0F2,0B2\n");
-  CHECK(to_csv(make_schedule({"interleaved-1f1b", 1, 2, 2})) == "0F0,1F0,1B0,0B0,0F1,1F1,1B1,0B1\n");
+  CHECK(to_csv(make_schedule({"interleaved-1f1b", 1, 2, 2})) ==
+        "0F0,1F0,1B0,0B0,0F1,1F1,1B1,0B1\n");
   CHECK(to_csv(make_schedule({"gpipe", 1, 1, 3})) == "0F0,0F1,0F2,0B0,0B1,0B2\n");
 }
 
 TEST_CASE("a request that cannot be met says why") {
-  const auto error = [](const ScheduleRequest& request) { return thrown_by([&] { make_schedule(request); }); };
+  const auto error = [](const ScheduleRequest& request) {
+    return thrown_by([&] { make_schedule(request); });
+  };
   CHECK(error({"1f2b", 4, 1, 8}) ==
-        "schedule '1f2b' is unknown, did you mean '1f1b'?; it must be one of gpipe, 1f1b, interleaved-1f1b");
+        "schedule '1f2b' is unknown, did you mean '1f1b'?; it must be one of gpipe, 1f1b, "
+        "interleaved-1f1b");
   CHECK(error({"1f1b", 4, 2, 0}) ==
         "schedule 1f1b: microbatches=0 must be at least 1\n"
         "schedule 1f1b: chunks=2 must be 1: a rank hosts one stage; use interleaved-1f1b for more");
   CHECK(error({"interleaved-1f1b", 4, 2, 10}) ==
-        "schedule interleaved-1f1b: microbatches=10 is not a multiple of ranks=4; use microbatches=8 or 12");
-  CHECK(error({"interleaved-1f1b", 4, 2, 3}) ==
-        "schedule interleaved-1f1b: microbatches=3 is not a multiple of ranks=4; use microbatches=4");
+        "schedule interleaved-1f1b: microbatches=10 is not a multiple of ranks=4; use "
+        "microbatches=8 or 12");
+  CHECK(
+      error({"interleaved-1f1b", 4, 2, 3}) ==
+      "schedule interleaved-1f1b: microbatches=3 is not a multiple of ranks=4; use microbatches=4");
 }
 
 TEST_CASE("CSV cells that are no actions are reported together") {
   CHECK(thrown_by([] { parse_csv("0F0,0X1\n1F0, 1SEND_F0 ,1B-1\n", "s.csv"); }) ==
-        "s.csv:1: cell 2 is '0X1'; it must be empty, stage, one of F I W B and microbatch as in 3F7, or "
+        "s.csv:1: cell 2 is '0X1'; it must be empty, stage, one of F I W B and microbatch as in "
+        "3F7, or "
         "(3F7;4B0)OVERLAP_F_B\n"
-        "s.csv:2: cell 2 is '1SEND_F0'; it must be empty, stage, one of F I W B and microbatch as in 3F7, or "
+        "s.csv:2: cell 2 is '1SEND_F0'; it must be empty, stage, one of F I W B and microbatch as "
+        "in 3F7, or "
         "(3F7;4B0)OVERLAP_F_B\n"
-        "s.csv:2: cell 3 is '1B-1'; it must be empty, stage, one of F I W B and microbatch as in 3F7, or "
+        "s.csv:2: cell 3 is '1B-1'; it must be empty, stage, one of F I W B and microbatch as in "
+        "3F7, or "
         "(3F7;4B0)OVERLAP_F_B");
-  CHECK(thrown_by([] { parse_csv("", "s.csv"); }) == "s.csv: is empty; it must have one line a rank");
+  CHECK(thrown_by([] { parse_csv("", "s.csv"); }) ==
+        "s.csv: is empty; it must have one line a rank");
 }
 
 TEST_CASE("the order that torch 2.13 gives the last rank of 1F1B is refused") {
   const std::string text = thrown_by([] { parse_csv(kTorch1F1BRaw, "raw.csv"); });
-  CHECK(text.find("raw.csv: rank 1 action 1 (1B0) has no F before it on this rank") != std::string::npos);
+  CHECK(text.find("raw.csv: rank 1 action 1 (1B0) has no F before it on this rank") !=
+        std::string::npos);
   CHECK(text.find("raw.csv: stage 1: the work of 1F2 has no B") != std::string::npos);
 }
 
@@ -163,15 +180,17 @@ TEST_CASE("ranks that wait for each other are found") {
 TEST_CASE("work that is missing, doubled or on another rank is found") {
   Schedule schedule = make_schedule({"1f1b", 2, 1, 2});
   schedule.ranks[0][2] = schedule.ranks[0][0];  // 0F0 0F1 0F0 0B1
-  CHECK(findings(schedule) == std::vector<std::string>{"rank 0 action 2 (0F0) is there twice: rank 0 action 0 is 0F0",
-                                                       "stage 0: the work of 0F0 has no B"});
+  CHECK(findings(schedule) ==
+        std::vector<std::string>{"rank 0 action 2 (0F0) is there twice: rank 0 action 0 is 0F0",
+                                 "stage 0: the work of 0F0 has no B"});
   schedule = make_schedule({"1f1b", 2, 1, 2});
   std::swap(schedule.ranks[0], schedule.ranks[1]);
   CHECK(findings(schedule).front() == "rank 0 action 0 is 1F0, but stage 1 is on rank 1");
   schedule = make_schedule({"1f1b", 2, 1, 2});
   schedule.ranks[1][0].paired_with = 1;
   CHECK(findings(schedule) ==
-        std::vector<std::string>{"rank 1 action 0 (1F0) is paired with action 1, which is not paired with it"});
+        std::vector<std::string>{
+            "rank 1 action 0 (1F0) is paired with action 1, which is not paired with it"});
 }
 
 TEST_CASE("actions print in torch's letters, and what torch lacks is marked") {
@@ -183,6 +202,7 @@ TEST_CASE("actions print in torch's letters, and what torch lacks is marked") {
   Schedule schedule = make_schedule({"1f1b", 1, 1, 1});
   schedule.ranks[0][0] = superset;
   CHECK(thrown_by([&] { to_csv(schedule); }) ==
-        "schedule: 1F4-5/3^1 on rank 0 has no form in torch's CSV, which holds F, I, W and B of one whole microbatch of "
+        "schedule: 1F4-5/3^1 on rank 0 has no form in torch's CSV, which holds F, I, W and B of "
+        "one whole microbatch of "
         "one replica");
 }

@@ -11,7 +11,9 @@ using ir::Axes;
 using ir::OpKind;
 using sharding::Sharding;
 
-bool has(const Axes& axes, const std::string& axis) { return std::find(axes.begin(), axes.end(), axis) != axes.end(); }
+bool has(const Axes& axes, const std::string& axis) {
+  return std::find(axes.begin(), axes.end(), axis) != axes.end();
+}
 
 std::string axes_text(const Axes& axes) {
   std::string text = "{";
@@ -54,7 +56,8 @@ class StepChecker {
     if (want.partial.empty()) want.reduction = ir::Reduction::kSum;
     std::sort(want.partial.begin(), want.partial.end());
     if (result(i) == want) return;
-    out_.add("must make result {} as {}, but it is held as {}", i, to_string(want), to_string(result(i)));
+    out_.add("must make result {} as {}, but it is held as {}", i, to_string(want),
+             to_string(result(i)));
   }
 
   // The axes of the group that have more than one device.
@@ -74,22 +77,26 @@ class StepChecker {
     const Axes axes = group_axes();
     if (const auto* group = std::get_if<ir::AxisGroup>(&attrs.group)) {
       for (const std::string& axis : group->axes) {
-        if (!mesh_.has(axis)) out_.add("works over axis '{}', which the mesh {} lacks", axis, to_string(mesh_));
+        if (!mesh_.has(axis))
+          out_.add("works over axis '{}', which the mesh {} lacks", axis, to_string(mesh_));
       }
     }
     const int rank = values_.global_operands.empty() ? 0 : values_.global_operands[0]->rank();
     const bool needs_dim = op_.kind != OpKind::kAllReduce;
-    if (needs_dim && (attrs.dim < 0 || attrs.dim >= rank ||
-                      (op_.kind == OpKind::kAllToAll && (attrs.concat_dim < 0 || attrs.concat_dim >= rank)))) {
+    if (needs_dim &&
+        (attrs.dim < 0 || attrs.dim >= rank ||
+         (op_.kind == OpKind::kAllToAll && (attrs.concat_dim < 0 || attrs.concat_dim >= rank)))) {
       out_.add("works on dimension {} of a value of {} dimensions", attrs.dim, rank);
       return;
     }
-    for (size_t i = 0; i < values_.operands.size() && i < values_.results.size(); ++i) pair(i, attrs, axes);
+    for (size_t i = 0; i < values_.operands.size() && i < values_.results.size(); ++i)
+      pair(i, attrs, axes);
   }
 
   void pair(size_t i, const ir::CollectiveAttrs& attrs, const Axes& axes) {
     if (std::holds_alternative<ir::Holders>(attrs.group)) {
-      if (op_.kind != OpKind::kAllReduce) out_.add("works on the holders of a state, which only sum it");
+      if (op_.kind != OpKind::kAllReduce)
+        out_.add("works on the holders of a state, which only sum it");
       return expect(i, operand(i));
     }
     Sharding want = operand(i);
@@ -107,7 +114,8 @@ class StepChecker {
         break;
       default:  // shard_slice
         for (const std::string& axis : axes) {
-          if (has(want.partial, axis)) out_.add("cuts over {}, over which its operand is pending", axis);
+          if (has(want.partial, axis))
+            out_.add("cuts over {}, over which its operand is pending", axis);
         }
         want.dims[dim].insert(want.dims[dim].end(), axes.begin(), axes.end());
     }
@@ -117,16 +125,19 @@ class StepChecker {
   void reduce(Sharding& want, const ir::CollectiveAttrs& attrs, const Axes& axes) {
     for (const std::string& axis : axes) {
       if (!has(want.partial, axis)) {
-        out_.add("reduces over {}, over which {} is not pending: it would be counted twice", axis, to_string(want));
+        out_.add("reduces over {}, over which {} is not pending: it would be counted twice", axis,
+                 to_string(want));
       }
       std::erase(want.partial, axis);
     }
-    if (!axes.empty() && attrs.op != want.reduction) out_.add("reduces {} with another reduction", to_string(want));
+    if (!axes.empty() && attrs.op != want.reduction)
+      out_.add("reduces {} with another reduction", to_string(want));
   }
   void gather(Sharding& want, size_t dim, const Axes& axes) {
     Axes& have = want.dims[dim];
     if (axes.size() > have.size() || !std::equal(axes.rbegin(), axes.rend(), have.rbegin())) {
-      out_.add("joins dimension {} over {}, but it is split over {}", dim, axes_text(axes), axes_text(have));
+      out_.add("joins dimension {} over {}, but it is split over {}", dim, axes_text(axes),
+               axes_text(have));
       return;
     }
     have.resize(have.size() - axes.size());
@@ -141,14 +152,16 @@ class StepChecker {
     }
     const auto dim = static_cast<size_t>(attrs.dim);
     if (dim >= operand(0).dims.size()) return;
-    if (axes != operand(0).dims[dim] || attrs.offset.global_size != values_.global_operands[0]->dims[dim].size) {
-      out_.add("masks dimension {} as {} elements over {}, but it has {} over {}", dim, attrs.offset.global_size,
-               axes_text(axes), values_.global_operands[0]->dims[dim].size, axes_text(operand(0).dims[dim]));
+    if (axes != operand(0).dims[dim] ||
+        attrs.offset.global_size != values_.global_operands[0]->dims[dim].size) {
+      out_.add("masks dimension {} as {} elements over {}, but it has {} over {}", dim,
+               attrs.offset.global_size, axes_text(axes),
+               values_.global_operands[0]->dims[dim].size, axes_text(operand(0).dims[dim]));
     }
   }
 
-  // A copy may say that a value is a term of a sum over pipeline ranks, since what they hold is not compared; or of any sum
-  // if it is zero.
+  // A copy may say that a value is a term of a sum over pipeline ranks, since what they hold is not
+  // compared; or of any sum if it is zero.
   void copy() {
     Sharding want = operand(0);
     if (values_.operand_zero[0]) {
@@ -163,10 +176,12 @@ class StepChecker {
 
   void same_pending(const char* what, const Sharding& a, const Sharding& b) {
     if (a.partial == b.partial && (a.partial.empty() || a.reduction == b.reduction)) return;
-    out_.add("has the flat buffer as {} and {} as {}: they must be pending alike", to_string(a), what, to_string(b));
+    out_.add("has the flat buffer as {} and {} as {}: they must be pending alike", to_string(a),
+             what, to_string(b));
   }
   void view() {
-    if (!operand(0).dims[0].empty()) out_.add("looks into a flat buffer that is split as {}", to_string(operand(0)));
+    if (!operand(0).dims[0].empty())
+      out_.add("looks into a flat buffer that is split as {}", to_string(operand(0)));
     same_pending("the view", operand(0), result(0));
   }
   void assemble() {
@@ -199,11 +214,12 @@ class StepChecker {
   }
 
   void norm_blocks() {
-    for (size_t i = 0; i < values_.operands.size(); ++i) must_be("a gradient", operand(i), shard_axes());
+    for (size_t i = 0; i < values_.operands.size(); ++i)
+      must_be("a gradient", operand(i), shard_axes());
     must_be("its result", result(0), shard_axes());
   }
-  // Every parameter is counted once: over the axes on which only the origin counts it, and over the pipeline ranks, which
-  // know their own parameters only, the result is a term of a sum.
+  // Every parameter is counted once: over the axes on which only the origin counts it, and over the
+  // pipeline ranks, which know their own parameters only, the result is a term of a sum.
   void norm_parameters() {
     must_be_whole("the blocks", operand(0));
     Axes wanted;
@@ -217,8 +233,8 @@ class StepChecker {
     }
     for (const std::string& axis : wanted) {
       if (!has(result(0).partial, axis)) {
-        out_.add("makes sums of parameters that must be pending over {}, but they are held as {}", axis,
-                 to_string(result(0)));
+        out_.add("makes sums of parameters that must be pending over {}, but they are held as {}",
+                 axis, to_string(result(0)));
       }
     }
   }
@@ -227,12 +243,16 @@ class StepChecker {
     for (size_t i = 0; i < values_.results.size(); ++i) must_be_whole("its result", result(i));
   }
   void adamw() {
-    static constexpr const char* kNames[] = {"the weights", "the gradient", "the first moment", "the second moment"};
+    static constexpr const char* kNames[] = {"the weights", "the gradient", "the first moment",
+                                             "the second moment"};
     for (size_t i = 0; i < values_.operands.size(); ++i) {
-      if (i < 4) must_be(kNames[i], operand(i), shard_axes());
-      else must_be_whole("a scalar", operand(i));
+      if (i < 4)
+        must_be(kNames[i], operand(i), shard_axes());
+      else
+        must_be_whole("a scalar", operand(i));
     }
-    for (size_t i = 0; i < values_.results.size(); ++i) must_be("its result", result(i), shard_axes());
+    for (size_t i = 0; i < values_.results.size(); ++i)
+      must_be("its result", result(i), shard_axes());
   }
 
   const ir::Op& op_;
@@ -263,7 +283,8 @@ bool is_sharding_step(OpKind kind) {
   }
 }
 
-std::vector<std::string> step_findings(const ir::Op& op, const StepValues& values, const cluster::Mesh& mesh) {
+std::vector<std::string> step_findings(const ir::Op& op, const StepValues& values,
+                                       const cluster::Mesh& mesh) {
   return StepChecker(op, values, mesh).run();
 }
 

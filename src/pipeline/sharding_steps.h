@@ -1,5 +1,5 @@
-// How the ops without a sharding rule change a sharding: collectives, local moves, views into flat groups, the norm and
-// the optimizer. Private to room pipeline.
+// How the ops without a sharding rule change a sharding: collectives, local moves, views into flat
+// groups, the norm and the optimizer. Private to room pipeline.
 #pragma once
 
 #include <string>
@@ -19,7 +19,9 @@ struct StepValues {
 };
 
 bool is_sharding_step(ir::OpKind kind);
-// Each begins with a verb: "must not …". REQUIRES: is_sharding_step(op.kind); ranks of shardings and types agree.
-std::vector<std::string> step_findings(const ir::Op& op, const StepValues& values, const cluster::Mesh& mesh);
+// Each begins with a verb: "must not …". REQUIRES: is_sharding_step(op.kind); ranks of shardings
+// and types agree.
+std::vector<std::string> step_findings(const ir::Op& op, const StepValues& values,
+                                       const cluster::Mesh& mesh);
 
 }  // namespace mw::pipeline

@@ -8,7 +8,8 @@ namespace mw::pipeline {
 struct Sharing {
   enum class Kind : uint8_t {
     kNone,
-    kView,       // the operand's bytes from `offset` on, unchanged (or a copy of them, if it lies elsewhere)
+    kView,       // the operand's bytes from `offset` on, unchanged (or a copy of them, if it lies
+                 // elsewhere)
     kAssembly,   // the operand's memory, in which the parts already lie
     kOverwrite,  // the operand's memory, overwritten
   } kind = Kind::kNone;
@@ -20,7 +21,8 @@ struct Sharing {
 Sharing sharing_of(const ir::Graph& graph, const ir::Op& op, int result);
 // Whether the op may write this result exactly over this operand's memory.
 bool may_overwrite(const ir::Op& op, int result, int operand);
-// Whether the op reads the bytes of this operand: not if it only writes over them or hands a view on.
+// Whether the op reads the bytes of this operand: not if it only writes over them or hands a view
+// on.
 bool reads_bytes(const ir::Op& op, int operand);
 
 }  // namespace mw::pipeline

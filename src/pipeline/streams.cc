@@ -42,7 +42,8 @@ int32_t StreamOrder::settled(int32_t a) const {
   if (in_order()) return last;
   for (const std::vector<int32_t>& ops : ops_of_) {
     // Clocks only grow along a stream, so the ops that do not know of `a` are a prefix.
-    const auto known = std::partition_point(ops.begin(), ops.end(), [&](int32_t op) { return !before(a, op); });
+    const auto known =
+        std::partition_point(ops.begin(), ops.end(), [&](int32_t op) { return !before(a, op); });
     if (known != ops.begin()) last = std::max(last, *(known - 1));
   }
   return last;
@@ -59,17 +60,19 @@ std::vector<std::string> launch_findings(const Fragment& fragment) {
   for (size_t o = 0; o < ops; ++o) {
     const Launch& launch = fragment.launches[o];
     if (!launch.stream.valid() || launch.stream.value >= kMaxStreams) {
-      found.push_back(fmt::format("op {} is on stream {}, the streams are 0 to {}", o, launch.stream.value,
-                                  kMaxStreams - 1));
+      found.push_back(fmt::format("op {} is on stream {}, the streams are 0 to {}", o,
+                                  launch.stream.value, kMaxStreams - 1));
     }
     for (const EventId event : launch.waits) {
       if (event.valid() && event.index() < recorded.size() && recorded[event.index()]) continue;
-      found.push_back(fmt::format("op {} waits for event {}, which no op before it records", o, event.value));
+      found.push_back(
+          fmt::format("op {} waits for event {}, which no op before it records", o, event.value));
     }
     if (!launch.records.valid()) continue;
     const size_t event = launch.records.index();
     if (event >= recorded.size()) recorded.resize(event + 1, false);
-    if (recorded[event]) found.push_back(fmt::format("op {} records event {} a second time", o, event));
+    if (recorded[event])
+      found.push_back(fmt::format("op {} records event {} a second time", o, event));
     recorded[event] = true;
   }
   return found;

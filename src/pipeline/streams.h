@@ -1,5 +1,6 @@
-// Which ops of a fragment are known to have ended when another one starts: ops of one stream run in order, an op that
-// waits for an event starts after the op that recorded it. Private to room pipeline.
+// Which ops of a fragment are known to have ended when another one starts: ops of one stream run in
+// order, an op that waits for an event starts after the op that recorded it. Private to room
+// pipeline.
 #pragma once
 
 #include <string>
@@ -25,15 +26,18 @@ class StreamOrder {
 
  private:
   // clock(b)[s]: the last op of stream s that has ended when b starts, -1: none.
-  const int32_t* clock(int32_t op) const { return clocks_.data() + static_cast<size_t>(op) * streams_; }
+  const int32_t* clock(int32_t op) const {
+    return clocks_.data() + static_cast<size_t>(op) * streams_;
+  }
 
   size_t streams_ = 1;
-  std::vector<int32_t> stream_;                // [op]
-  std::vector<std::vector<int32_t>> ops_of_;   // [stream]
-  std::vector<int32_t> clocks_;                // [op][stream]
+  std::vector<int32_t> stream_;               // [op]
+  std::vector<std::vector<int32_t>> ops_of_;  // [stream]
+  std::vector<int32_t> clocks_;               // [op][stream]
 };
 
-// Launches that are missing, streams out of range, events that are recorded twice or waited for before they are recorded.
+// Launches that are missing, streams out of range, events that are recorded twice or waited for
+// before they are recorded.
 std::vector<std::string> launch_findings(const Fragment& fragment);
 
 }  // namespace mw::pipeline

@@ -1,7 +1,7 @@
-// For this room's tests: runs the programs of test_pipeline.h on real numbers. All devices take turns in a random order; what
-// nobody wrote, a released slot, and a workspace before a call hold NaNs. So do the streams of a call, as far as their events
-// allow. Two programs have the same effect if all
-// devices end with the same bytes in their states.
+// For this room's tests: runs the programs of test_pipeline.h on real numbers. All devices take
+// turns in a random order; what nobody wrote, a released slot, and a workspace before a call hold
+// NaNs. So do the streams of a call, as far as their events allow. Two programs have the same
+// effect if all devices end with the same bytes in their states.
 #pragma once
 
 #include <cmath>
@@ -25,12 +25,17 @@ class Interpreter {
     for (const Channel& channel : program.channels) {
       rings_.emplace_back();
       for (int64_t i = 0; i < program.mesh.size(); ++i) {
-        rings_.back().push_back({std::vector<char>(static_cast<size_t>(channel.slots * channel.type.bytes().value), kPoison), {}, {}});
+        rings_.back().push_back(
+            {std::vector<char>(static_cast<size_t>(channel.slots * channel.type.bytes().value),
+                               kPoison),
+             {},
+             {}});
       }
     }
   }
 
-  // The states of all devices at the end. Throws CheckFailure if the devices wait for each other or do what cannot be done.
+  // The states of all devices at the end. Throws CheckFailure if the devices wait for each other or
+  // do what cannot be done.
   std::vector<std::vector<char>> run() {
     size_t left = devices_.size();
     int64_t idle = 0;
@@ -41,7 +46,8 @@ class Interpreter {
       const bool moved = step(device);
       idle = moved ? 0 : idle + 1;
       if (done(device)) --left;
-      MW_CHECK(idle < 400 * static_cast<int64_t>(devices_.size()), "the devices wait for each other");
+      MW_CHECK(idle < 400 * static_cast<int64_t>(devices_.size()),
+               "the devices wait for each other");
     }
     std::vector<std::vector<char>> states;
     for (Device& device : devices_) states.push_back(std::move(device.states));
@@ -57,7 +63,7 @@ class Interpreter {
     int32_t pipeline = 0;
     std::vector<char> states, arena;
     size_t command = 0;
-    std::vector<bool> ended, arrived_at;    // [op] of the command's call
+    std::vector<bool> ended, arrived_at;  // [op] of the command's call
     size_t ops_left = 0;
     bool in_call = false;
     std::map<std::string, size_t> arrived;  // group -> operations
@@ -88,7 +94,9 @@ class Interpreter {
       const bool split = !buffer.sharding.dims.empty() && !buffer.sharding.dims[0].empty();
       const int64_t elements = buffer.type.elements();
       const int64_t base = split ? program_.mesh.index(id, buffer.sharding.dims[0]) * elements : 0;
-      const RngKey key{.seed = 1, .step = static_cast<uint64_t>(program_.mesh.index(id, {"tp"})), .site = rng_site(buffer.name)};
+      const RngKey key{.seed = 1,
+                       .step = static_cast<uint64_t>(program_.mesh.index(id, {"tp"})),
+                       .site = rng_site(buffer.name)};
       for (int64_t e = 0; e < elements; ++e) {
         const float value = 0.5F * random_uniform(key, static_cast<uint64_t>(base + e));
         std::memcpy(device.states.data() + buffer.storage.offset + e * 4, &value, 4);
@@ -97,7 +105,9 @@ class Interpreter {
     return device;
   }
 
-  static bool done(const Device& device) { return device.command == device.program->commands.size(); }
+  static bool done(const Device& device) {
+    return device.command == device.program->commands.size();
+  }
 
   bool step(Device& device) {
     const Command& command = device.program->commands[device.command];
@@ -120,7 +130,8 @@ class Interpreter {
         Ring& r = ring(device, channel);
         r.released[command.sequence] = true;
         const int64_t bytes = program_.channels[channel].type.bytes().value;
-        std::memset(r.slots.data() + command.sequence % program_.channels[channel].slots * bytes, kPoison, static_cast<size_t>(bytes));
+        std::memset(r.slots.data() + command.sequence % program_.channels[channel].slots * bytes,
+                    kPoison, static_cast<size_t>(bytes));
       }
     }
     ++device.command;
@@ -140,7 +151,8 @@ class Interpreter {
       case Storage::Kind::kArena: return device.arena.data() + storage.offset;
       case Storage::Kind::kSlot: {
         const auto channel = static_cast<size_t>(storage.channel);
-        return ring(device, channel).slots.data() + storage.slot * program_.channels[channel].type.bytes().value;
+        return ring(device, channel).slots.data() +
+               storage.slot * program_.channels[channel].type.bytes().value;
       }
       case Storage::Kind::kView:
         return data(device, storage.parent) + storage.offset +
@@ -152,7 +164,9 @@ class Interpreter {
   void load(Device& device, const Command& command) {
     const ir::TensorType& type = device.program->buffers[command.buffers[0].index()].type;
     char* to = data(device, command.buffers[0]);
-    const RngKey key{.seed = 2, .step = static_cast<uint64_t>(command.microbatch + 1), .site = rng_site(command.name)};
+    const RngKey key{.seed = 2,
+                     .step = static_cast<uint64_t>(command.microbatch + 1),
+                     .site = rng_site(command.name)};
     const auto replica = static_cast<uint64_t>(program_.mesh.index(device.id, {"dp"}));
     for (int64_t e = 0; e < type.elements(); ++e) {
       if (type.dtype == DType::kI64) {
@@ -160,7 +174,9 @@ class Interpreter {
         std::memcpy(to + e * 8, &one, 8);
       } else {
         const bool scalar = type.rank() == 0;
-        const float value = random_uniform(key, scalar ? 0 : replica * 4096 + static_cast<uint64_t>(e)) - (scalar ? 0.F : 0.25F);
+        const float value =
+            random_uniform(key, scalar ? 0 : replica * 4096 + static_cast<uint64_t>(e)) -
+            (scalar ? 0.F : 0.25F);
         std::memcpy(to + e * 4, &value, 4);
       }
     }
@@ -181,7 +197,8 @@ class Interpreter {
       if (p.value == root) return data(device, command.buffers[port]) + offset;
       ++port;
     }
-    return device.arena.data() + device.program->workspace_offset + fragment.workspace_offset[root.index()] + offset;
+    return device.arena.data() + device.program->workspace_offset +
+           fragment.workspace_offset[root.index()] + offset;
   }
 
   // False: waits in a collective. Otherwise runs one op; the call is done when none is left.
@@ -189,7 +206,8 @@ class Interpreter {
     const Fragment& fragment = program_.fragments[command.fragment.index()];
     const size_t ops = fragment.graph.ops.size();
     if (!device.in_call) {
-      std::memset(device.arena.data() + device.program->workspace_offset, kPoison, static_cast<size_t>(fragment.workspace.value));
+      std::memset(device.arena.data() + device.program->workspace_offset, kPoison,
+                  static_cast<size_t>(fragment.workspace.value));
       device.ended.assign(ops, false);
       device.arrived_at.assign(ops, false);
       device.ops_left = ops;
@@ -204,8 +222,10 @@ class Interpreter {
       for (size_t i = 0; i < ready.size() && !moved; ++i) {
         const size_t o = ready[(start + i) % ready.size()];
         const ir::Op& op = fragment.graph.ops[o];
-        if (!ir::is_collective(op.kind)) run_op(device, command, fragment, op);
-        else if (!collective(device, command, fragment, o)) continue;
+        if (!ir::is_collective(op.kind))
+          run_op(device, command, fragment, op);
+        else if (!collective(device, command, fragment, o))
+          continue;
         device.ended[o] = moved = true;
         --device.ops_left;
       }
@@ -221,11 +241,13 @@ class Interpreter {
     std::vector<StreamId> seen;
     for (size_t o = 0; o < fragment.launches.size(); ++o) {
       const Launch& launch = fragment.launches[o];
-      if (device.ended[o] || std::find(seen.begin(), seen.end(), launch.stream) != seen.end()) continue;
+      if (device.ended[o] || std::find(seen.begin(), seen.end(), launch.stream) != seen.end())
+        continue;
       seen.push_back(launch.stream);
       bool free = true;
       for (size_t before = 0; before < fragment.launches.size(); ++before) {
-        const bool waited_for = std::find(launch.waits.begin(), launch.waits.end(), fragment.launches[before].records) != launch.waits.end();
+        const bool waited_for = std::find(launch.waits.begin(), launch.waits.end(),
+                                          fragment.launches[before].records) != launch.waits.end();
         if (waited_for && !device.ended[before]) free = false;
       }
       if (free) ready.push_back(o);
@@ -265,13 +287,15 @@ class Interpreter {
       for (const RankId r : members) parts.push_back(&operation.operands[r.value][i]);
       const Bytes_ result = combine(op.kind, parts, me, fragment.graph.type(op.operands[i]).dtype);
       const auto wanted = static_cast<size_t>(fragment.graph.type(op.results[i]).bytes().value);
-      MW_CHECK(result.size() == wanted, "a collective makes {} bytes, not {}", result.size(), wanted);
+      MW_CHECK(result.size() == wanted, "a collective makes {} bytes, not {}", result.size(),
+               wanted);
       std::memcpy(value(device, command, op.results[i]), result.data(), wanted);
     }
     return true;
   }
 
-  static Bytes_ combine(ir::OpKind kind, const std::vector<const Bytes_*>& parts, size_t me, DType dtype) {
+  static Bytes_ combine(ir::OpKind kind, const std::vector<const Bytes_*>& parts, size_t me,
+                        DType dtype) {
     Bytes_ result;
     if (kind == ir::OpKind::kAllGather) {
       for (const Bytes_* part : parts) result.insert(result.end(), part->begin(), part->end());
@@ -289,27 +313,34 @@ class Interpreter {
         }
       }
     };
-    if (dtype == DType::kF64) sum(double());
-    else sum(float());
+    if (dtype == DType::kF64)
+      sum(double());
+    else
+      sum(float());
     if (kind != ir::OpKind::kReduceScatter) return result;
     const size_t size = result.size() / parts.size();
-    return Bytes_(result.begin() + static_cast<int64_t>(me * size), result.begin() + static_cast<int64_t>((me + 1) * size));
+    return Bytes_(result.begin() + static_cast<int64_t>(me * size),
+                  result.begin() + static_cast<int64_t>((me + 1) * size));
   }
 
   void run_op(Device& device, const Command& command, const Fragment& fragment, const ir::Op& op) {
     const ir::Graph& graph = fragment.graph;
-    // Operands are read before results are written: what works in place here must be allowed to, which others check.
+    // Operands are read before results are written: what works in place here must be allowed to,
+    // which others check.
     std::vector<Bytes_> in;
     for (const ValueId v : op.operands) in.push_back(bytes_of(device, command, fragment, v));
     const auto x = [&](size_t i) { return reinterpret_cast<const float*>(in[i].data()); };
-    const auto y = [&](size_t i) { return reinterpret_cast<float*>(value(device, command, op.results[i])); };
+    const auto y = [&](size_t i) {
+      return reinterpret_cast<float*>(value(device, command, op.results[i]));
+    };
     const int64_t n = op.results.empty() ? 0 : graph.type(op.results[0]).elements();
     const auto map = [&](auto function) {
       for (int64_t i = 0; i < n; ++i) y(0)[i] = function(i);
     };
     switch (op.kind) {
       case ir::OpKind::kRelu: return map([&](int64_t i) { return std::max(0.F, x(0)[i]); });
-      case ir::OpKind::kReluGrad: return map([&](int64_t i) { return x(1)[i] > 0 ? x(0)[i] : 0.F; });
+      case ir::OpKind::kReluGrad:
+        return map([&](int64_t i) { return x(1)[i] > 0 ? x(0)[i] : 0.F; });
       case ir::OpKind::kMul: return map([&](int64_t i) { return x(0)[i] * x(1)[i]; });
       case ir::OpKind::kAdd:
       case ir::OpKind::kAccumulate: return map([&](int64_t i) { return x(0)[i] + x(1)[i]; });
@@ -344,7 +375,9 @@ class Interpreter {
         const ir::FlatAttrs& attrs = op.as<ir::FlatAttrs>();
         for (size_t g = 0; g < attrs.groups.size(); ++g) {
           for (const ir::Segment& segment : attrs.groups[g]) {
-            for (int64_t b = segment.begin / ops::kNormBlock; b * ops::kNormBlock < segment.end; ++b) sums[segment.parameter] += blocks[b];
+            for (int64_t b = segment.begin / ops::kNormBlock; b * ops::kNormBlock < segment.end;
+                 ++b)
+              sums[segment.parameter] += blocks[b];
           }
           blocks += attrs.group_elements[g] / ops::kNormBlock;
         }
@@ -360,7 +393,8 @@ class Interpreter {
       }
       case ir::OpKind::kAdamW:
         for (int64_t i = 0; i < n; ++i) {
-          const float g = x(1)[i] * x(4)[0], m = 0.9F * x(2)[i] + 0.1F * g, v = 0.9F * x(3)[i] + 0.1F * g * g;
+          const float g = x(1)[i] * x(4)[0], m = 0.9F * x(2)[i] + 0.1F * g,
+                      v = 0.9F * x(3)[i] + 0.1F * g * g;
           y(0)[i] = x(0)[i] - x(5)[0] * m / (1 + std::sqrt(v));
           y(1)[i] = m;
           y(2)[i] = v;
@@ -370,7 +404,8 @@ class Interpreter {
     }
   }
 
-  static void dot(const ir::Graph& graph, const ir::Op& op, const std::vector<Bytes_>& in, float* y) {
+  static void dot(const ir::Graph& graph, const ir::Op& op, const std::vector<Bytes_>& in,
+                  float* y) {
     const auto& attrs = op.as<ir::DotAttrs>();
     std::string letters;
     std::map<char, int64_t> size;

@@ -1,5 +1,6 @@
-// For this room's tests: small training programs lowered by hand. A stage is two products with a relu between them; the
-// model is a chain of stages with the loss sum(y * y). Batch on dp, the hidden dimension on tp, stages on pp.
+// For this room's tests: small training programs lowered by hand. A stage is two products with a
+// relu between them; the model is a chain of stages with the loss sum(y * y). Batch on dp, the
+// hidden dimension on tp, stages on pp.
 //
 // B batch, D model, F hidden
 #pragma once
@@ -20,13 +21,13 @@ struct PipelineSpec {
   int32_t ranks = 2, chunks = 1, microbatches = 4;
   int64_t dp = 1, tp = 1;
   std::string schedule = "1f1b";
-  bool zero = false;   // optimizer states and updates split over dp
-  int32_t slots = 0;   // of every channel; 0: as many as microbatches
+  bool zero = false;     // optimizer states and updates split over dp
+  int32_t slots = 0;     // of every channel; 0: as many as microbatches
   bool streams = false;  // collectives on a stream of their own
 };
 
-// Collectives on stream 1, all else on stream 0. An op waits for what it reads, and where it writes over memory for all
-// collectives before it.
+// Collectives on stream 1, all else on stream 0. An op waits for what it reads, and where it writes
+// over memory for all collectives before it.
 inline void assign_streams(Fragment& fragment) {
   const ir::Graph& graph = fragment.graph;
   const auto stream = [&](size_t o) { return ir::is_collective(graph.ops[o].kind) ? 1 : 0; };
@@ -42,7 +43,8 @@ inline void assign_streams(Fragment& fragment) {
       const OpId producer = graph.value(v).producer;
       if (producer.valid() && stream(producer.index()) != stream(o)) wait(o, producer.index());
     }
-    const bool overwrites = graph.ops[o].kind == ir::OpKind::kZero || graph.ops[o].kind == ir::OpKind::kAdamW;
+    const bool overwrites =
+        graph.ops[o].kind == ir::OpKind::kZero || graph.ops[o].kind == ir::OpKind::kAdamW;
     for (size_t before = 0; overwrites && before < o; ++before) {
       if (stream(before) == 1) wait(o, before);
     }
@@ -61,7 +63,8 @@ class PipelineMaker {
   }
 
   Program make() {
-    const Schedule schedule = make_schedule({spec_.schedule, spec_.ranks, spec_.chunks, spec_.microbatches});
+    const Schedule schedule =
+        make_schedule({spec_.schedule, spec_.ranks, spec_.chunks, spec_.microbatches});
     for (int32_t s = 0; s < stages_; ++s) {
       forward_.push_back(add(forward(s)));
       backward_.push_back(add(backward(s)));
@@ -88,12 +91,14 @@ class PipelineMaker {
   // A fragment in the making.
   class Maker {
    public:
-    Maker(std::string name, ActionKind kind, const PipelineMaker& of) : mesh_(of.program_.mesh), streams_(of.spec_.streams) {
+    Maker(std::string name, ActionKind kind, const PipelineMaker& of)
+        : mesh_(of.program_.mesh), streams_(of.spec_.streams) {
       fragment.name = fragment.graph.name = std::move(name);
       fragment.kind = kind;
     }
     ValueId input(PortKind kind, const std::string& name, const Typed& type) {
-      const StateId state = kind == PortKind::kState ? StateId(static_cast<int64_t>(states_.size())) : StateId();
+      const StateId state =
+          kind == PortKind::kState ? StateId(static_cast<int64_t>(states_.size())) : StateId();
       if (state.valid()) states_.push_back(name);
       const ValueId v = fragment.graph.add_input(local(type), name, state);
       fragment.inputs.push_back({kind, v, name});
@@ -113,8 +118,8 @@ class PipelineMaker {
       for (size_t i = 0; i < types.size(); ++i) keep(results[i], types[i]);
       return results;
     }
-    ValueId op(ir::OpKind kind, ir::Attributes attrs, std::vector<ValueId> operands, const Typed& type,
-               bool accumulates = false) {
+    ValueId op(ir::OpKind kind, ir::Attributes attrs, std::vector<ValueId> operands,
+               const Typed& type, bool accumulates = false) {
       return ops(kind, std::move(attrs), std::move(operands), {type}, accumulates)[0];
     }
     ValueId collective(ir::OpKind kind, const ir::Axes& axes, ValueId x, const Typed& type) {
@@ -142,7 +147,9 @@ class PipelineMaker {
     Fragment fragment;
 
    private:
-    ir::TensorType local(const Typed& type) const { return sharding::local_type(type.global, type.sharding, mesh_); }
+    ir::TensorType local(const Typed& type) const {
+      return sharding::local_type(type.global, type.sharding, mesh_);
+    }
     ValueId keep(ValueId v, const Typed& type) {
       fragment.global_types.push_back(type.global);
       fragment.shardings.push_back(type.sharding);
@@ -167,10 +174,14 @@ class PipelineMaker {
 
   Typed x_BD() const { return f32({batch(), kD}, R"([{"dp"}, {}])"); }
   Typed h_BF() const { return f32({batch(), kF}, R"([{"dp"}, {"tp"}])"); }
-  Typed w1_DF(const std::string& partial = "") const { return f32({kD, kF}, R"([{}, {"tp"}])" + partial); }
-  Typed w2_FD(const std::string& partial = "") const { return f32({kF, kD}, R"([{"tp"}, {}])" + partial); }
+  Typed w1_DF(const std::string& partial = "") const {
+    return f32({kD, kF}, R"([{}, {"tp"}])" + partial);
+  }
+  Typed w2_FD(const std::string& partial = "") const {
+    return f32({kF, kD}, R"([{"tp"}, {}])" + partial);
+  }
   static constexpr const char* kPendingDp = R"( partial{"dp"})";
-  int64_t part() const { return kD * kF / spec_.tp; }   // elements of w1 and of w2 on a device
+  int64_t part() const { return kD * kF / spec_.tp; }  // elements of w1 and of w2 on a device
   int64_t elements() const { return 2 * kBlock * ((part() + kBlock - 1) / kBlock); }
   int64_t shards() const { return spec_.zero ? spec_.dp : 1; }
   Typed flat(const std::string& sharding = "[{}]") const { return f32({elements()}, sharding); }
@@ -187,8 +198,11 @@ class PipelineMaker {
     const ValueId x = m.input(entry_kind(s), entry(s), x_BD());
     const ValueId w1 = m.input(PortKind::kState, named("w1.", s), w1_DF());
     const ValueId w2 = m.input(PortKind::kState, named("w2.", s), w2_FD());
-    const ValueId h = m.op(ir::OpKind::kRelu, {}, {m.op(ir::OpKind::kDot, ir::DotAttrs{"bd", "df", "bf"}, {x, w1}, h_BF())}, h_BF());
-    const ValueId y = summed(m, m.op(ir::OpKind::kDot, ir::DotAttrs{"bf", "fd", "bd"}, {h, w2}, product()));
+    const ValueId h =
+        m.op(ir::OpKind::kRelu, {},
+             {m.op(ir::OpKind::kDot, ir::DotAttrs{"bd", "df", "bf"}, {x, w1}, h_BF())}, h_BF());
+    const ValueId y =
+        summed(m, m.op(ir::OpKind::kDot, ir::DotAttrs{"bf", "fd", "bd"}, {h, w2}, product()));
     m.output(PortKind::kSaved, named("h", s), h);
     if (!is_last(s)) {
       m.output(PortKind::kBoundary, named("y", s), y);
@@ -197,9 +211,10 @@ class PipelineMaker {
     m.output(PortKind::kSaved, named("y", s), y);
     const ValueId loss = m.input(PortKind::kState, "loss", f32({}, R"([] partial{"dp"})"));
     const ValueId square = m.op(ir::OpKind::kMul, {}, {y, y}, x_BD());
-    const ValueId sum = m.op(ir::OpKind::kReduce, ir::ReduceAttrs{ir::Reduction::kSum, {0, 1}}, {square},
-                             f32({}, R"([] partial{"dp"})"));
-    m.update("loss", m.op(ir::OpKind::kAccumulate, {}, {loss, sum}, f32({}, R"([] partial{"dp"})")));
+    const ValueId sum = m.op(ir::OpKind::kReduce, ir::ReduceAttrs{ir::Reduction::kSum, {0, 1}},
+                             {square}, f32({}, R"([] partial{"dp"})"));
+    m.update("loss",
+             m.op(ir::OpKind::kAccumulate, {}, {loss, sum}, f32({}, R"([] partial{"dp"})")));
     return m.finish();
   }
 
@@ -218,10 +233,16 @@ class PipelineMaker {
     const ValueId w2 = m.input(PortKind::kState, named("w2.", s), w2_FD());
     const ValueId g1 = m.input(PortKind::kState, named("g1.", s), w1_DF(kPendingDp));
     const ValueId g2 = m.input(PortKind::kState, named("g2.", s), w2_FD(kPendingDp));
-    const ValueId dh = m.op(ir::OpKind::kReluGrad, {}, {m.op(ir::OpKind::kDot, ir::DotAttrs{"bd", "fd", "bf"}, {dy, w2}, h_BF()), h}, h_BF());
-    const ValueId dx = s == 0 ? ValueId() : summed(m, m.op(ir::OpKind::kDot, ir::DotAttrs{"bf", "df", "bd"}, {dh, w1}, product()));
-    m.update(named("g2.", s), m.op(ir::OpKind::kDot, ir::DotAttrs{"bf", "bd", "fd"}, {h, dy, g2}, w2_FD(kPendingDp), true));
-    m.update(named("g1.", s), m.op(ir::OpKind::kDot, ir::DotAttrs{"bd", "bf", "df"}, {x, dh, g1}, w1_DF(kPendingDp), true));
+    const ValueId dh =
+        m.op(ir::OpKind::kReluGrad, {},
+             {m.op(ir::OpKind::kDot, ir::DotAttrs{"bd", "fd", "bf"}, {dy, w2}, h_BF()), h}, h_BF());
+    const ValueId dx = s == 0 ? ValueId()
+                              : summed(m, m.op(ir::OpKind::kDot, ir::DotAttrs{"bf", "df", "bd"},
+                                               {dh, w1}, product()));
+    m.update(named("g2.", s), m.op(ir::OpKind::kDot, ir::DotAttrs{"bf", "bd", "fd"}, {h, dy, g2},
+                                   w2_FD(kPendingDp), true));
+    m.update(named("g1.", s), m.op(ir::OpKind::kDot, ir::DotAttrs{"bd", "bf", "df"}, {x, dh, g1},
+                                   w1_DF(kPendingDp), true));
     if (s > 0) m.output(PortKind::kBoundary, named("dy", s - 1), dx);
     return m.finish();
   }
@@ -245,18 +266,24 @@ class PipelineMaker {
   }
 
   // The sum of a rank's norms over all ranks scales all gradients.
-  ValueId clip(Maker& m, const std::vector<int32_t>& stages, const std::vector<ValueId>& sums) const {
+  ValueId clip(Maker& m, const std::vector<int32_t>& stages,
+               const std::vector<ValueId>& sums) const {
     const auto groups = static_cast<int64_t>(stages.size());
     const int64_t blocks = groups * elements() / kBlock;
-    ValueId squares = m.op(ir::OpKind::kNormBlocks, flat_attrs(stages), sums, typed(DType::kF64, {blocks}, own()));
-    if (spec_.zero) squares = m.collective(ir::OpKind::kAllGather, {"dp"}, squares, typed(DType::kF64, {blocks}, "[{}]"));
+    ValueId squares = m.op(ir::OpKind::kNormBlocks, flat_attrs(stages), sums,
+                           typed(DType::kF64, {blocks}, own()));
+    if (spec_.zero)
+      squares = m.collective(ir::OpKind::kAllGather, {"dp"}, squares,
+                             typed(DType::kF64, {blocks}, "[{}]"));
     ValueId parameters = m.op(ir::OpKind::kNormParameters, flat_attrs(stages), {squares},
                               typed(DType::kF64, {2 * stages_}, R"([{}] partial{"pp", "tp"})"));
     if (spec_.ranks * spec_.tp > 1) {
-      parameters = m.collective(ir::OpKind::kAllReduce, {"pp", "tp"}, parameters, typed(DType::kF64, {2 * stages_}, "[{}]"));
+      parameters = m.collective(ir::OpKind::kAllReduce, {"pp", "tp"}, parameters,
+                                typed(DType::kF64, {2 * stages_}, "[{}]"));
     }
     const Typed scalar = f32({}, "[]");
-    const std::vector<ValueId> made = m.ops(ir::OpKind::kClip, flat_attrs(stages), {parameters}, {scalar, scalar});
+    const std::vector<ValueId> made =
+        m.ops(ir::OpKind::kClip, flat_attrs(stages), {parameters}, {scalar, scalar});
     m.output(PortKind::kSaved, "grad_norm", made[0]);
     return made[1];
   }
@@ -270,8 +297,10 @@ class PipelineMaker {
     for (const int32_t s : stages) {
       gradients.push_back(m.input(PortKind::kState, named("grad/", s), pending));
       ValueId sum = gradients.back();
-      if (spec_.zero) sum = m.collective(ir::OpKind::kReduceScatter, {"dp"}, sum, flat(own()));
-      else if (spec_.dp > 1) sum = m.collective(ir::OpKind::kAllReduce, {"dp"}, sum, flat());
+      if (spec_.zero)
+        sum = m.collective(ir::OpKind::kReduceScatter, {"dp"}, sum, flat(own()));
+      else if (spec_.dp > 1)
+        sum = m.collective(ir::OpKind::kAllReduce, {"dp"}, sum, flat());
       sums.push_back(sum);
     }
     const ValueId scale = clip(m, stages, sums);
@@ -283,22 +312,26 @@ class PipelineMaker {
       const ValueId w = m.input(PortKind::kState, weight, flat(own()));
       const ValueId m1 = m.input(PortKind::kState, named("m/", s), flat(own()));
       const ValueId v1 = m.input(PortKind::kState, named("v/", s), flat(own()));
-      const std::vector<ValueId> made = m.ops(ir::OpKind::kAdamW, flat_attrs({s}), {w, sums[i], m1, v1, scale, lr, step},
-                                              {flat(own()), flat(own()), flat(own())});
+      const std::vector<ValueId> made =
+          m.ops(ir::OpKind::kAdamW, flat_attrs({s}), {w, sums[i], m1, v1, scale, lr, step},
+                {flat(own()), flat(own()), flat(own())});
       m.update(weight, made[0]);
       m.update(named("m/", s), made[1]);
       m.update(named("v/", s), made[2]);
       if (spec_.zero) {
-        m.output(PortKind::kSaved, named("weight/", s), m.collective(ir::OpKind::kAllGather, {"dp"}, made[0], flat()));
+        m.output(PortKind::kSaved, named("weight/", s),
+                 m.collective(ir::OpKind::kAllGather, {"dp"}, made[0], flat()));
       }
-      m.update(named("grad/", s), m.op(ir::OpKind::kZero, {}, {spec_.zero ? gradients[i] : sums[i]}, spec_.zero ? pending : flat()));
+      m.update(named("grad/", s), m.op(ir::OpKind::kZero, {}, {spec_.zero ? gradients[i] : sums[i]},
+                                       spec_.zero ? pending : flat()));
     }
     if (is_last(stages.back())) {
       const Typed partial = f32({}, R"([] partial{"dp"})");
       const ValueId loss = m.input(PortKind::kState, "loss", partial);
       ValueId total = m.op(ir::OpKind::kCopy, {}, {loss}, partial);
       if (spec_.dp > 1) total = m.collective(ir::OpKind::kAllReduce, {"dp"}, total, scalar);
-      m.output(PortKind::kSaved, "loss_value", m.op(ir::OpKind::kScale, ir::ScaleAttrs{0.5}, {total}, scalar));
+      m.output(PortKind::kSaved, "loss_value",
+               m.op(ir::OpKind::kScale, ir::ScaleAttrs{0.5}, {total}, scalar));
       m.update("loss", m.op(ir::OpKind::kZero, {}, {loss}, partial));
     }
     return m.finish();
@@ -325,7 +358,8 @@ class PipelineMaker {
     std::map<std::string, BufferId> by_name;
   };
 
-  BufferId buffer(Rank& rank, const std::string& name, const Typed& type, Category category, Storage storage = {}) const {
+  BufferId buffer(Rank& rank, const std::string& name, const Typed& type, Category category,
+                  Storage storage = {}) const {
     BufferId& id = rank.by_name[name];
     if (id.valid()) return id;
     id = BufferId(static_cast<int64_t>(rank.program.buffers.size()));
@@ -348,7 +382,8 @@ class PipelineMaker {
     rank.program.state_arena += Bytes((bytes + kAlignment - 1) / kAlignment * kAlignment);
     return id;
   }
-  void view(Rank& rank, const std::string& name, const Typed& type, BufferId parent, int64_t offset) const {
+  void view(Rank& rank, const std::string& name, const Typed& type, BufferId parent,
+            int64_t offset) const {
     Storage storage;
     storage.kind = Storage::Kind::kView;
     storage.parent = parent;
@@ -366,7 +401,8 @@ class PipelineMaker {
       part.storage.shard_axes = {"dp"};
       part.storage.shard_stride = part.bytes().value;
     }
-    const BufferId grad = state(rank, named("grad/", s), flat(std::string("[{}]") + kPendingDp), Category::kGradients);
+    const BufferId grad = state(rank, named("grad/", s), flat(std::string("[{}]") + kPendingDp),
+                                Category::kGradients);
     view(rank, named("g1.", s), w1_DF(kPendingDp), grad, 0);
     view(rank, named("g2.", s), w2_FD(kPendingDp), grad, elements() / 2);
     state(rank, named("m/", s), flat(own()), Category::kOptimizer);
@@ -391,7 +427,8 @@ class PipelineMaker {
     }
     return -1;
   }
-  void message(Rank& rank, Command::Kind kind, const Action& action, const std::string& name) const {
+  void message(Rank& rank, Command::Kind kind, const Action& action,
+               const std::string& name) const {
     const int32_t c = channel(name);
     if (c < 0) return;  // both stages are on this rank
     Command command_ = command(kind, action, {boundary(rank, name, action.first)});
@@ -406,9 +443,11 @@ class PipelineMaker {
       storage.kind = Storage::Kind::kSlot;
       storage.slot = microbatch % program_.channels[static_cast<size_t>(storage.channel)].slots;
     }
-    return buffer(rank, name + "#" + std::to_string(microbatch), x_BD(), Category::kBoundary, storage);
+    return buffer(rank, name + "#" + std::to_string(microbatch), x_BD(), Category::kBoundary,
+                  storage);
   }
-  BufferId load(Rank& rank, const Action& action, const std::string& name, const Typed& type, int32_t microbatch) const {
+  BufferId load(Rank& rank, const Action& action, const std::string& name, const Typed& type,
+                int32_t microbatch) const {
     const std::string full = microbatch < 0 ? name : name + "#" + std::to_string(microbatch);
     const bool is_new = rank.by_name.count(full) == 0;
     const BufferId id = buffer(rank, full, type, Category::kData);
@@ -422,23 +461,29 @@ class PipelineMaker {
   }
 
   // The buffer that a port of a call gets.
-  BufferId argument(Rank& rank, const Action& action, const Fragment& fragment, const Port& port) const {
+  BufferId argument(Rank& rank, const Action& action, const Fragment& fragment,
+                    const Port& port) const {
     const size_t v = port.value.index();
     const Typed type{fragment.global_types[v], fragment.shardings[v]};
     if (const auto it = rank.by_name.find(port.name); it != rank.by_name.end()) return it->second;
     switch (port.kind) {
-      case PortKind::kData: return load(rank, action, port.name, type, port.name == "x" ? action.first : -1);
+      case PortKind::kData:
+        return load(rank, action, port.name, type, port.name == "x" ? action.first : -1);
       case PortKind::kBoundary: return boundary(rank, port.name, action.first);
-      default: return buffer(rank, port.name + "#" + std::to_string(action.first), type, Category::kActivations);
+      default:
+        return buffer(rank, port.name + "#" + std::to_string(action.first), type,
+                      Category::kActivations);
     }
   }
   void call(Rank& rank, const Action& action, FragmentId id) const {
     const Fragment& fragment = program_.fragments[id.index()];
     Command c = command(Command::Kind::kCall, action, {});
     c.fragment = id;
-    for (const Port& port : fragment.inputs) c.buffers.push_back(argument(rank, action, fragment, port));
+    for (const Port& port : fragment.inputs)
+      c.buffers.push_back(argument(rank, action, fragment, port));
     for (const Port& port : fragment.outputs) {
-      if (port.kind != PortKind::kState) c.buffers.push_back(argument(rank, action, fragment, port));
+      if (port.kind != PortKind::kState)
+        c.buffers.push_back(argument(rank, action, fragment, port));
     }
     rank.program.commands.push_back(std::move(c));
   }
@@ -453,15 +498,18 @@ class PipelineMaker {
       const bool is_forward = action.kind == ActionKind::kF;
       const std::string in = is_forward ? entry(s) : named("dy", s);
       const std::string out = is_forward ? named("y", s) : named("dy", s - 1);
-      const bool receives = is_forward ? s > 0 : !is_last(s), sends = is_forward ? !is_last(s) : s > 0;
+      const bool receives = is_forward ? s > 0 : !is_last(s),
+                 sends = is_forward ? !is_last(s) : s > 0;
       if (receives) message(rank, Command::Kind::kReceive, action, in);
       if (sends) message(rank, Command::Kind::kAcquire, action, out);
-      call(rank, action, is_forward ? forward_[static_cast<size_t>(s)] : backward_[static_cast<size_t>(s)]);
+      call(rank, action,
+           is_forward ? forward_[static_cast<size_t>(s)] : backward_[static_cast<size_t>(s)]);
       if (sends) message(rank, Command::Kind::kPublish, action, out);
       if (receives && !is_forward) message(rank, Command::Kind::kRelease, action, in);
       if (!is_forward && s > 0) message(rank, Command::Kind::kRelease, action, entry(s));
     }
-    const Action action{.kind = ActionKind::kUpdate, .stage = StageId(), .count = spec_.microbatches};
+    const Action action{
+        .kind = ActionKind::kUpdate, .stage = StageId(), .count = spec_.microbatches};
     call(rank, action, update_[static_cast<size_t>(r)]);
     return std::move(rank.program);
   }

@@ -11,26 +11,32 @@ std::string place_text(const Program& program, int32_t rank, size_t c) {
   std::string what = to_string(command.kind);
   switch (command.kind) {
     case Command::Kind::kCall:
-      what += fmt::format(" '{}', {}", program.fragments[command.fragment.index()].name, to_string(command.action));
+      what += fmt::format(" '{}', {}", program.fragments[command.fragment.index()].name,
+                          to_string(command.action));
       break;
     case Command::Kind::kLoad: what += fmt::format(" '{}'", command.name); break;
     default: {
       const Channel& channel = program.channels[static_cast<size_t>(command.channel)];
-      const bool sends = command.kind == Command::Kind::kAcquire || command.kind == Command::Kind::kPublish;
-      what += fmt::format(" message {} of channel '{}', {}, peer pipeline rank {}", command.sequence, channel.name,
-                          to_string(command.action), sends ? channel.to : channel.from);
+      const bool sends =
+          command.kind == Command::Kind::kAcquire || command.kind == Command::Kind::kPublish;
+      what +=
+          fmt::format(" message {} of channel '{}', {}, peer pipeline rank {}", command.sequence,
+                      channel.name, to_string(command.action), sends ? channel.to : channel.from);
     }
   }
   return fmt::format("pipeline rank {}, command {} ({})", rank, c, what);
 }
 
-static void check_limit(const Checked& checked, const std::vector<RankFigures>& ranks, Diagnostics& out) {
+static void check_limit(const Checked& checked, const std::vector<RankFigures>& ranks,
+                        Diagnostics& out) {
   for (size_t r = 0; r < ranks.size(); ++r) {
     const Bytes needs = memory_of(checked.program, ranks[r], static_cast<int32_t>(r));
     if (needs <= checked.options.memory_limit) continue;
-    out.add("pipeline rank {} needs {} ({} of states, {} of step arena, the rest slots), the limit is {}", r,
-            format_bytes(needs.value), format_bytes(ranks[r].state_bytes.value), format_bytes(ranks[r].arena_peak.value),
-            format_bytes(checked.options.memory_limit.value));
+    out.add(
+        "pipeline rank {} needs {} ({} of states, {} of step arena, the rest slots), the limit is "
+        "{}",
+        r, format_bytes(needs.value), format_bytes(ranks[r].state_bytes.value),
+        format_bytes(ranks[r].arena_peak.value), format_bytes(checked.options.memory_limit.value));
   }
 }
 

@@ -1,5 +1,5 @@
-// The verifier: proves a program sound before anything runs it, under the weakest semantics: a publish needs
-// a free slot, a collective needs all members, streams run in order.
+// The verifier: proves a program sound before anything runs it, under the weakest semantics: a
+// publish needs a free slot, a collective needs all members, streams run in order.
 #pragma once
 
 #include <map>
@@ -13,35 +13,38 @@ namespace mw::pipeline {
 
 // What the executor must measure, exactly.
 struct RankFigures {
-  Bytes bytes_sent;              // a call of the program, collectives by ring volume plus published slots
-  int64_t instructions = 0;      // fragment ops run, in order, collectives included
-  uint64_t order_hash = 0;       // of (op kind, fragment, command) in order
-  Bytes state_bytes;             // state arena
-  Bytes arena_peak;              // highest byte of the step arena that is ever live
-  std::map<Category, Bytes> peak_by_category;  // at the instant of the peak, step arena and states
-  std::map<std::string, Bytes> bytes_by_group;   // "tp", "dp", "pp", "holders …"
+  Bytes bytes_sent;  // a call of the program, collectives by ring volume plus published slots
+  int64_t instructions = 0;                     // fragment ops run, in order, collectives included
+  uint64_t order_hash = 0;                      // of (op kind, fragment, command) in order
+  Bytes state_bytes;                            // state arena
+  Bytes arena_peak;                             // highest byte of the step arena that is ever live
+  std::map<Category, Bytes> peak_by_category;   // at the instant of the peak, step arena and states
+  std::map<std::string, Bytes> bytes_by_group;  // "tp", "dp", "pp", "holders …"
   std::map<std::string, int64_t> collectives_by_group;
 };
 
 struct Verification {
-  std::vector<std::string> findings;  // empty: sound. Each names rank, command, peer and microbatch.
-  std::vector<RankFigures> ranks;     // [pipeline coordinate]
+  std::vector<std::string>
+      findings;                    // empty: sound. Each names rank, command, peer and microbatch.
+  std::vector<RankFigures> ranks;  // [pipeline coordinate]
   bool sound() const { return findings.empty(); }
 };
 
 struct VerifyOptions {
-  Bytes memory_limit{0};  // per rank, 0: none
+  Bytes memory_limit{0};               // per rank, 0: none
   const ir::Module* module = nullptr;  // gradients' parameters and uses
 };
 
 // Checks, in this order:
-//  fragments: structure; types; every op's result sharding and partial follow from its operands by the op's sharding rule
+//  fragments: structure; types; every op's result sharding and partial follow from its operands by
+//  the op's sharding rule
 //    (a forgotten all-reduce is found here), collectives change them as they say;
 //  data flow: no read before write, no use of a slot after release, one writer, types of arguments;
 //  channels: every receive has its publish, same type, in the same order, slots suffice;
 //  deadlock: runs all pipeline ranks' commands abstractly until all end or none can move;
-//  gradients: at the update every accumulator holds every microbatch exactly once and its partial axes are reduced once;
-//  memory: two buffers share bytes only if one's last use precedes the other's definition; peak within the limit.
+//  gradients: at the update every accumulator holds every microbatch exactly once and its partial
+//  axes are reduced once; memory: two buffers share bytes only if one's last use precedes the
+//  other's definition; peak within the limit.
 Verification verify(const Program& program, const VerifyOptions& options = {});
 
 }  // namespace mw::pipeline

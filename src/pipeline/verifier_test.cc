@@ -5,6 +5,7 @@
 #include "base/text.h"
 #include "pipeline/test_interpreter.h"
 #include "pipeline/test_pipeline.h"
+#include "pipeline/volume.h"
 
 using namespace mw;
 using namespace mw::pipeline;
@@ -21,9 +22,22 @@ static std::vector<PipelineSpec> specs() {
         if (zero && dp == 1) continue;
         list.push_back({.ranks = 1, .microbatches = 3, .dp = dp, .tp = tp, .zero = zero});
         list.push_back({.ranks = 3, .microbatches = 5, .dp = dp, .tp = tp, .zero = zero});
-        list.push_back({.ranks = 2, .microbatches = 4, .dp = dp, .tp = tp, .schedule = "gpipe", .zero = zero});
-        list.push_back({.ranks = 2, .chunks = 2, .microbatches = 4, .dp = dp, .tp = tp, .schedule = "interleaved-1f1b", .zero = zero});
-        list.push_back({.ranks = 2, .microbatches = 3, .dp = dp, .tp = tp, .zero = zero, .slots = 2, .streams = true});
+        list.push_back(
+            {.ranks = 2, .microbatches = 4, .dp = dp, .tp = tp, .schedule = "gpipe", .zero = zero});
+        list.push_back({.ranks = 2,
+                        .chunks = 2,
+                        .microbatches = 4,
+                        .dp = dp,
+                        .tp = tp,
+                        .schedule = "interleaved-1f1b",
+                        .zero = zero});
+        list.push_back({.ranks = 2,
+                        .microbatches = 3,
+                        .dp = dp,
+                        .tp = tp,
+                        .zero = zero,
+                        .slots = 2,
+                        .streams = true});
       }
     }
   }
@@ -47,7 +61,10 @@ TEST_CASE("a sound program ends with the same states whatever the order in which
     CHECK(states == Interpreter(program, 2).run());
     // Stages of one rank accumulate in the order that the pipeline does.
     for (size_t d = 0; d < states.size(); ++d) {
-      for (const Buffer& buffer : program.ranks[static_cast<size_t>(program.mesh.index(RankId(static_cast<int64_t>(d)), {"pp"}))].buffers) {
+      for (const Buffer& buffer : program
+                                      .ranks[static_cast<size_t>(program.mesh.index(
+                                          RankId(static_cast<int64_t>(d)), {"pp"}))]
+                                      .buffers) {
         if (buffer.name != "grad_norm") continue;
         float norm;
         std::memcpy(&norm, states[d].data() + buffer.storage.offset, 4);
@@ -87,7 +104,8 @@ void skip(Fragment& f, ir::OpKind kind) {
   for (const ir::Op& op : f.graph.ops) {
     if (op.kind != kind) continue;
     const ValueId from = op.results[0], to = op.operands[0];
-    for (ir::Op& reader : f.graph.ops) std::replace(reader.operands.begin(), reader.operands.end(), from, to);
+    for (ir::Op& reader : f.graph.ops)
+      std::replace(reader.operands.begin(), reader.operands.end(), from, to);
     return;
   }
 }
@@ -103,8 +121,10 @@ bool finds(const Program& program, const std::string& text, const VerifyOptions&
 TEST_CASE("a forgotten all-reduce is found where the pending sum is read") {
   Program program = make_pipeline(kSpec);
   skip(fragment(program, "UPDATE rank 0"), ir::OpKind::kAllReduce);
-  CHECK(finds(program, "fragment 'UPDATE rank 0': op 1 (norm_blocks -> %2) needs a gradient as [{}], but it is [{}] "
-                       "partial{\"dp\"}: a reduction is missing"));
+  CHECK(finds(
+      program,
+      "fragment 'UPDATE rank 0': op 1 (norm_blocks -> %2) needs a gradient as [{}], but it is [{}] "
+      "partial{\"dp\"}: a reduction is missing"));
   program = make_pipeline(kSpec);
   skip(fragment(program, "F stage 1"), ir::OpKind::kAllReduce);
   CHECK(finds(program, "fragment 'F stage 1': op 4 (mul -> %8) reads two pending operands"));
@@ -113,25 +133,33 @@ TEST_CASE("a forgotten all-reduce is found where the pending sum is read") {
 TEST_CASE("a sum over an axis that is not pending is found") {
   Program program = make_pipeline(kSpec);
   for (ir::Op& op : fragment(program, "F stage 0").graph.ops) {
-    if (op.kind == ir::OpKind::kAllReduce) std::get<ir::CollectiveAttrs>(op.attrs).group = ir::AxisGroup{{"dp"}};
+    if (op.kind == ir::OpKind::kAllReduce)
+      std::get<ir::CollectiveAttrs>(op.attrs).group = ir::AxisGroup{{"dp"}};
   }
-  CHECK(finds(program, "reduces over dp, over which [{\"dp\"}, {}] partial{\"tp\"} is not pending: it would be counted twice"));
+  CHECK(finds(program,
+              "reduces over dp, over which [{\"dp\"}, {}] partial{\"tp\"} is not pending: it would "
+              "be counted twice"));
 }
 
 TEST_CASE("too few slots are a deadlock that names both ranks") {
   CHECK(all_findings(make_pipeline({.ranks = 2, .microbatches = 3, .slots = 1})) == "");
   // Under gpipe rank 1 keeps all that it received for its backwards.
-  const Program program = make_pipeline({.ranks = 2, .microbatches = 3, .schedule = "gpipe", .slots = 1});
-  CHECK(finds(program, "pipeline rank 0, command 4 (acquire message 1 of channel 'y0', 0F1, peer pipeline rank 1) waits forever "
-                       "for message 0 to be released (1 slots); pipeline rank 1 is at command 2\n"
-                       "pipeline rank 1, command 2 (receive message 1 of channel 'y0', 1F1, peer pipeline rank 0) waits forever "
-                       "for the message; pipeline rank 0 is at command 4"));
+  const Program program =
+      make_pipeline({.ranks = 2, .microbatches = 3, .schedule = "gpipe", .slots = 1});
+  CHECK(finds(program,
+              "pipeline rank 0, command 4 (acquire message 1 of channel 'y0', 0F1, peer pipeline "
+              "rank 1) waits forever "
+              "for message 0 to be released (1 slots); pipeline rank 1 is at command 2\n"
+              "pipeline rank 1, command 2 (receive message 1 of channel 'y0', 1F1, peer pipeline "
+              "rank 0) waits forever "
+              "for the message; pipeline rank 0 is at command 4"));
 }
 
 TEST_CASE("a value of another microbatch is found") {
   Program program = make_pipeline(kSpec);
   Command& command = program.ranks[0].commands[find_command(program, 0, "call 0B1")];
-  std::replace(command.buffers.begin(), command.buffers.end(), buffer(program, 0, "h0#1"), buffer(program, 0, "h0#2"));
+  std::replace(command.buffers.begin(), command.buffers.end(), buffer(program, 0, "h0#1"),
+               buffer(program, 0, "h0#2"));
   CHECK(finds(program, "(call 'B stage 0', 0B1) "));
 }
 
@@ -141,20 +169,25 @@ TEST_CASE("a microbatch that is missing or twice in a gradient is found at the u
   const size_t b1 = find_command(program, 0, "call 0B1");
   commands.insert(commands.begin() + static_cast<int64_t>(b1), Command(commands[b1]));
   CHECK(all_findings(program) ==
-        "pipeline rank 0, command 12 (call 'UPDATE rank 0', UPDATE) op 3 (adamw) takes 'grad/0', whose elements 0 to 128 hold "
+        "pipeline rank 0, command 12 (call 'UPDATE rank 0', UPDATE) op 3 (adamw) takes 'grad/0', "
+        "whose elements 0 to 128 hold "
         "microbatch 1 2 times");
-  commands.erase(commands.begin() + static_cast<int64_t>(b1), commands.begin() + static_cast<int64_t>(b1) + 2);
+  commands.erase(commands.begin() + static_cast<int64_t>(b1),
+                 commands.begin() + static_cast<int64_t>(b1) + 2);
   CHECK(all_findings(program) ==
-        "pipeline rank 0, command 10 (call 'UPDATE rank 0', UPDATE) op 3 (adamw) takes 'grad/0', whose elements 0 to 128 hold "
+        "pipeline rank 0, command 10 (call 'UPDATE rank 0', UPDATE) op 3 (adamw) takes 'grad/0', "
+        "whose elements 0 to 128 hold "
         "microbatch 1 0 times");
 }
 
 TEST_CASE("buffers that share bytes while both are alive are found") {
   Program program = make_pipeline({.ranks = 1, .microbatches = 2, .schedule = "gpipe"});
   auto& buffers = program.ranks[0].buffers;
-  buffers[buffer(program, 0, "h0#1").index()].storage.offset = buffers[buffer(program, 0, "h0#0").index()].storage.offset;
+  buffers[buffer(program, 0, "h0#1").index()].storage.offset =
+      buffers[buffer(program, 0, "h0#0").index()].storage.offset;
   CHECK(all_findings(program) ==
-        "pipeline rank 0, command 4 (call 'B stage 0', 0B0) reads 'h0#0' for port 'h0', but its bytes hold 'h0#1'");
+        "pipeline rank 0, command 4 (call 'B stage 0', 0B0) reads 'h0#0' for port 'h0', but its "
+        "bytes hold 'h0#1'");
 }
 
 TEST_CASE("a weight that was updated in parts must be gathered before it is read") {
@@ -170,9 +203,12 @@ TEST_CASE("a weight that was updated in parts must be gathered before it is read
   program.ranks[0].buffers.push_back(elsewhere);
   auto& arguments = commands[commands.size() - 2].buffers;
   const BufferId weight = buffer(program, 0, "weight/0");
-  std::replace(arguments.begin(), arguments.end(), weight, BufferId(static_cast<int64_t>(program.ranks[0].buffers.size()) - 1));
-  CHECK(finds(program, "reads 'w1.0' for port 'w1.0', but its bytes hold 'weight/0#own', which is one device's part of it: a "
-                       "gather is missing"));
+  std::replace(arguments.begin(), arguments.end(), weight,
+               BufferId(static_cast<int64_t>(program.ranks[0].buffers.size()) - 1));
+  CHECK(finds(program,
+              "reads 'w1.0' for port 'w1.0', but its bytes hold 'weight/0#own', which is one "
+              "device's part of it: a "
+              "gather is missing"));
 }
 
 TEST_CASE("the figures of a pipeline are those of the closed forms") {
@@ -183,7 +219,8 @@ TEST_CASE("the figures of a pipeline are those of the closed forms") {
   const int64_t boundary = PipelineMaker::kB * PipelineMaker::kD * 4;  // bytes of y on a device
   for (const RankFigures& rank : verification.ranks) {
     CHECK(rank.bytes_by_group.at("pp").value == 5 * boundary);
-    // Rank 0 sums y forward, rank 1 y forward and dx backward, over two devices each: 2 (n - 1) / n of the bytes.
+    // Rank 0 sums y forward, rank 1 y forward and dx backward, over two devices each: 2 (n - 1) / n
+    // of the bytes.
     const bool is_first = &rank == &verification.ranks[0];
     CHECK(rank.bytes_by_group.at("tp").value == (is_first ? 5 : 10) * boundary);
     CHECK(rank.collectives_by_group.at("tp") == (is_first ? 5 : 10));
@@ -204,6 +241,17 @@ TEST_CASE("the figures of a pipeline are those of the closed forms") {
   CHECK(activations(3).value == 2 * PipelineMaker::kB * PipelineMaker::kF / 2 * 4);
 }
 
+TEST_CASE("a collective's volume is the ring's, rounded up once for the whole list") {
+  using ir::OpKind;
+  CHECK(collective_volume(OpKind::kAllReduce, Bytes(1000), 4).value == 1500);
+  CHECK(collective_volume(OpKind::kAllReduce, Bytes(10), 3).value == 14);
+  CHECK(collective_volume(OpKind::kAllGather, Bytes(10), 3).value == 7);
+  CHECK(collective_volume(OpKind::kReduceScatter, Bytes(int64_t{1} << 60), 8).value ==
+        (int64_t{1} << 60) / 8 * 7);
+  CHECK(collective_volume(OpKind::kAllToAll, Bytes(12), 1).value == 0);
+  CHECK_THROWS_AS(collective_volume(OpKind::kDot, Bytes(12), 2), CheckFailure);
+}
+
 TEST_CASE("a program above the memory limit says what takes the memory") {
   const Program program = make_pipeline({.ranks = 1, .microbatches = 2});
   CHECK(finds(program, "pipeline rank 0 needs ", {.memory_limit = Bytes(1000)}));
@@ -220,12 +268,15 @@ TEST_CASE("structure that nothing else can be asked of is reported alone") {
 }
 
 TEST_CASE("a program prints what it does") {
-  const std::string text = to_text(make_pipeline({.ranks = 2, .microbatches = 2, .dp = 2, .zero = true}));
-  for (const char* line : {"program \"train\" on {pp:2, dp:2, tp:1}, 2 microbatches\n", "  in boundary \"y0\" = y0\n",
-                           "channel 0 \"y0\" from 0 to 1: 2 x f32[4,8]\n",
-                           "  buffer 3 weights \"weight/0#own\": f32[256], of f32[512] as [{\"dp\"}], in buffer 0 at 0 + 1024 x "
-                           "index over {dp}\n",
-                           "  command 3 0F0: publish message 0 of channel 0, microbatch 0, pair -1, buffers"}) {
+  const std::string text =
+      to_text(make_pipeline({.ranks = 2, .microbatches = 2, .dp = 2, .zero = true}));
+  for (const char* line :
+       {"program \"train\" on {pp:2, dp:2, tp:1}, 2 microbatches\n", "  in boundary \"y0\" = y0\n",
+        "channel 0 \"y0\" from 0 to 1: 2 x f32[4,8]\n",
+        "  buffer 3 weights \"weight/0#own\": f32[256], of f32[512] as [{\"dp\"}], in buffer 0 at "
+        "0 + 1024 x "
+        "index over {dp}\n",
+        "  command 3 0F0: publish message 0 of channel 0, microbatch 0, pair -1, buffers"}) {
     CAPTURE(line);
     CHECK(text.find(line) != std::string::npos);
   }

@@ -15,15 +15,20 @@ namespace mw::pipeline {
 struct Checked {
   const Program& program;
   const VerifyOptions& options;
-  std::vector<FragmentInfo> info;                  // [fragment]
-  std::vector<AccumulationInfo> accumulation;      // [fragment]
+  std::vector<FragmentInfo> info;              // [fragment]
+  std::vector<AccumulationInfo> accumulation;  // [fragment]
 
-  const Fragment& fragment(const Command& command) const { return program.fragments[command.fragment.index()]; }
-  const FragmentInfo& info_of(const Command& command) const { return info[command.fragment.index()]; }
+  const Fragment& fragment(const Command& command) const {
+    return program.fragments[command.fragment.index()];
+  }
+  const FragmentInfo& info_of(const Command& command) const {
+    return info[command.fragment.index()];
+  }
   const RankProgram& rank(int32_t r) const { return program.ranks[static_cast<size_t>(r)]; }
 };
 
-// "pipeline rank 2, command 17 (call 'F stage 1', 1F7)"; of a message also the channel, its number and the peer.
+// "pipeline rank 2, command 17 (call 'F stage 1', 1F7)"; of a message also the channel, its number
+// and the peer.
 std::string place_text(const Program& program, int32_t rank, size_t command);
 
 // Ids, counts and sizes that all other checks rely on.

@@ -1,5 +1,5 @@
-// Both ends of every channel, each by itself and against the other: the same messages, each once and in order, of the
-// channel's type.
+// Both ends of every channel, each by itself and against the other: the same messages, each once
+// and in order, of the channel's type.
 #include <set>
 
 #include "pipeline/verify.h"
@@ -30,19 +30,23 @@ class ChannelChecker {
       if (buffer.storage.kind != Storage::Kind::kSlot) continue;
       const Channel& channel = program_.channels[static_cast<size_t>(buffer.storage.channel)];
       if (buffer.type == channel.type && buffer.storage.offset == 0) continue;
-      out_.add("pipeline rank {}, buffer '{}' is {} at byte {} of a slot of channel '{}', which holds {}", r, buffer.name,
-               ir::to_string(buffer.type), buffer.storage.offset, channel.name, ir::to_string(channel.type));
+      out_.add(
+          "pipeline rank {}, buffer '{}' is {} at byte {} of a slot of channel '{}', which holds "
+          "{}",
+          r, buffer.name, ir::to_string(buffer.type), buffer.storage.offset, channel.name,
+          ir::to_string(channel.type));
     }
     for (size_t c = 0; c < rank.commands.size(); ++c) {
       const Command& command = rank.commands[c];
       if (command.kind == Command::Kind::kLoad || command.kind == Command::Kind::kCall) continue;
       Side& side = sides_[static_cast<size_t>(command.channel)];
       const Channel& channel = program_.channels[static_cast<size_t>(command.channel)];
-      const bool sends = command.kind == Command::Kind::kAcquire || command.kind == Command::Kind::kPublish;
+      const bool sends =
+          command.kind == Command::Kind::kAcquire || command.kind == Command::Kind::kPublish;
       const int32_t wanted = sends ? channel.from : channel.to;
       if (wanted != r) {
-        out_.add("{} is on the wrong side: only pipeline rank {} {}", place_text(program_, r, c), wanted,
-                 sends ? "sends" : "receives");
+        out_.add("{} is on the wrong side: only pipeline rank {} {}", place_text(program_, r, c),
+                 wanted, sends ? "sends" : "receives");
         continue;
       }
       switch (command.kind) {
@@ -57,7 +61,8 @@ class ChannelChecker {
   void in_order(std::vector<int64_t>& messages, int32_t r, size_t c) {
     const int64_t sequence = program_.ranks[static_cast<size_t>(r)].commands[c].sequence;
     const int64_t wanted = messages.empty() ? 0 : messages.back() + 1;
-    if (sequence != wanted) out_.add("{} comes where message {} must come", place_text(program_, r, c), wanted);
+    if (sequence != wanted)
+      out_.add("{} comes where message {} must come", place_text(program_, r, c), wanted);
     messages.push_back(sequence);
   }
 
@@ -65,17 +70,20 @@ class ChannelChecker {
     const Channel& channel = program_.channels[c];
     const Side& side = sides_[c];
     const auto add = [&](const std::string& what) {
-      out_.add("channel '{}' from pipeline rank {} to {}: {}", channel.name, channel.from, channel.to, what);
+      out_.add("channel '{}' from pipeline rank {} to {}: {}", channel.name, channel.from,
+               channel.to, what);
     };
     if (side.acquired != side.published) {
-      add(fmt::format("{} slots are acquired, but {} messages published", side.acquired.size(), side.published.size()));
+      add(fmt::format("{} slots are acquired, but {} messages published", side.acquired.size(),
+                      side.published.size()));
     }
     if (side.published != side.received) {
-      add(fmt::format("{} messages are published, but {} received", side.published.size(), side.received.size()));
+      add(fmt::format("{} messages are published, but {} received", side.published.size(),
+                      side.received.size()));
     }
     if (std::multiset<int64_t>(side.received.begin(), side.received.end()) != side.released) {
-      add(fmt::format("{} messages are received, but {} released, each must be once", side.received.size(),
-                      side.released.size()));
+      add(fmt::format("{} messages are received, but {} released, each must be once",
+                      side.received.size(), side.released.size()));
     }
   }
 
@@ -86,6 +94,8 @@ class ChannelChecker {
 
 }  // namespace
 
-void check_channels(const Checked& checked, Diagnostics& out) { ChannelChecker(checked, out).run(); }
+void check_channels(const Checked& checked, Diagnostics& out) {
+  ChannelChecker(checked, out).run();
+}
 
 }  // namespace mw::pipeline

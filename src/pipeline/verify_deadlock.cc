@@ -1,6 +1,7 @@
-// Runs all pipeline ranks abstractly, each as far as it can: acquire waits for a free slot, receive for its message, a
-// collective that crosses pipeline ranks for all its members with the same operation. What happens then is the same for
-// every speed of the ranks, since a step that can be done stays possible until it is done.
+// Runs all pipeline ranks abstractly, each as far as it can: acquire waits for a free slot, receive
+// for its message, a collective that crosses pipeline ranks for all its members with the same
+// operation. What happens then is the same for every speed of the ranks, since a step that can be
+// done stays possible until it is done.
 #include <algorithm>
 #include <map>
 #include <set>
@@ -12,7 +13,8 @@
 namespace mw::pipeline {
 namespace {
 
-// A collective whose members lie on several pipeline ranks; members call it in the order of arrival.
+// A collective whose members lie on several pipeline ranks; members call it in the order of
+// arrival.
 struct CrossGroup {
   std::string label;
   std::vector<int32_t> members;
@@ -28,8 +30,12 @@ struct RankState {
 class Simulation {
  public:
   Simulation(const Checked& checked, Diagnostics& out)
-      : checked_(checked), program_(checked.program), out_(out), ranks_(program_.ranks.size()),
-        published_(program_.channels.size()), released_(program_.channels.size()) {
+      : checked_(checked),
+        program_(checked.program),
+        out_(out),
+        ranks_(program_.ranks.size()),
+        published_(program_.channels.size()),
+        released_(program_.channels.size()) {
     for (const FragmentInfo& info : checked.info) {
       crossing_.emplace_back();
       for (const CollectiveInfo& collective : info.collectives) {
@@ -132,13 +138,14 @@ class Simulation {
     return it->second;
   }
 
-  void compare(const CrossGroup& group, const std::vector<std::string>& mine, int32_t r, const CollectiveInfo& collective) {
+  void compare(const CrossGroup& group, const std::vector<std::string>& mine, int32_t r,
+               const CollectiveInfo& collective) {
     const size_t k = mine.size() - 1;
     for (size_t m = 0; m < group.members.size(); ++m) {
       if (group.arrived[m].size() <= k || group.arrived[m][k] == mine[k]) continue;
       out_.add("{}, op {}: operation {} of group {} is {} here, but {} on pipeline rank {}",
-               place_text(program_, r, state(r).command), collective.op, k, group.label, mine[k], group.arrived[m][k],
-               group.members[m]);
+               place_text(program_, r, state(r).command), collective.op, k, group.label, mine[k],
+               group.arrived[m][k], group.members[m]);
       return;
     }
   }
@@ -154,12 +161,14 @@ class Simulation {
   std::string waits_for(int32_t r) const {
     const Command& here = command(r);
     const auto at = [&](int32_t peer) {
-      return done(peer) ? fmt::format("pipeline rank {} has ended", peer)
-                        : fmt::format("pipeline rank {} is at command {}", peer, state(peer).command);
+      return done(peer)
+                 ? fmt::format("pipeline rank {} has ended", peer)
+                 : fmt::format("pipeline rank {} is at command {}", peer, state(peer).command);
     };
     if (here.kind == Command::Kind::kCall) {
       const CollectiveInfo& collective = *crossing_[here.fragment.index()][state(r).collective];
-      std::string text = fmt::format("the others of group {} at op {}", group_label(*collective.group), collective.op);
+      std::string text = fmt::format("the others of group {} at op {}",
+                                     group_label(*collective.group), collective.op);
       for (const int32_t peer : group_ranks(program_, *collective.group, r)) {
         if (peer != r) text += "; " + at(peer);
       }
@@ -167,8 +176,8 @@ class Simulation {
     }
     const Channel& channel = program_.channels[static_cast<size_t>(here.channel)];
     if (here.kind == Command::Kind::kAcquire) {
-      return fmt::format("message {} to be released ({} slots); {}", here.sequence - channel.slots, channel.slots,
-                         at(channel.to));
+      return fmt::format("message {} to be released ({} slots); {}", here.sequence - channel.slots,
+                         channel.slots, at(channel.to));
     }
     return "the message; " + at(channel.from);
   }
@@ -177,7 +186,7 @@ class Simulation {
   const Program& program_;
   Diagnostics& out_;
   std::vector<RankState> ranks_;
-  std::vector<std::set<int64_t>> published_, released_;   // [channel]
+  std::vector<std::set<int64_t>> published_, released_;       // [channel]
   std::vector<std::vector<const CollectiveInfo*>> crossing_;  // [fragment]
   std::map<std::string, CrossGroup> groups_;
   bool arrived_now_ = false;

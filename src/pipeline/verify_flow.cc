@@ -1,5 +1,5 @@
-// Data flow of a rank: arguments fit their ports, every value is written once before it is read, and a port gets what it
-// names: of the same microbatch and slice, from the port of the same name.
+// Data flow of a rank: arguments fit their ports, every value is written once before it is read,
+// and a port gets what it names: of the same microbatch and slice, from the port of the same name.
 #include <algorithm>
 #include <map>
 #include <optional>
@@ -15,11 +15,14 @@ struct Unit {
   int32_t first = 0, count = 1, slice = -1, replica = 0;
   friend bool operator==(const Unit&, const Unit&) = default;
 };
-Unit unit_of(const Action& action) { return {action.first, action.count, action.slice, action.replica}; }
+Unit unit_of(const Action& action) {
+  return {action.first, action.count, action.slice, action.replica};
+}
 
 std::string to_string(const Unit& unit) {
   std::string text = unit.count == 1 ? fmt::format("microbatch {}", unit.first)
-                                     : fmt::format("microbatches {} to {}", unit.first, unit.first + unit.count - 1);
+                                     : fmt::format("microbatches {} to {}", unit.first,
+                                                   unit.first + unit.count - 1);
   if (unit.slice >= 0) text += fmt::format(", slice {}", unit.slice);
   if (unit.replica != 0) text += fmt::format(", replica {}", unit.replica);
   return text;
@@ -30,10 +33,11 @@ struct Written {
   const std::string* name = nullptr;  // of the port, or of the data
   Unit unit;
   StageId stage;
-  bool once = false;                  // data of the whole step
+  bool once = false;  // data of the whole step
 };
 
-// Ports are named after values of the whole model; a value without a name is "%12" in its own graph only.
+// Ports are named after values of the whole model; a value without a name is "%12" in its own graph
+// only.
 bool may_be_same(const std::string& a, const std::string& b) {
   return a == b || a.empty() || b.empty() || a[0] == '%' || b[0] == '%';
 }
@@ -56,13 +60,15 @@ struct PendingRead {
 
 class FlowChecker {
  public:
-  FlowChecker(const Checked& checked, Diagnostics& out) : checked_(checked), program_(checked.program), out_(out) {}
+  FlowChecker(const Checked& checked, Diagnostics& out)
+      : checked_(checked), program_(checked.program), out_(out) {}
 
   void run() {
     for (size_t f = 0; f < program_.fragments.size(); ++f) {
       wanted_.emplace_back();
       for (const Port& port : checked_.info[f].ports) {
-        wanted_[f].push_back(sharding::normalized(program_.fragments[f].shardings[port.value.index()], program_.mesh));
+        wanted_[f].push_back(sharding::normalized(
+            program_.fragments[f].shardings[port.value.index()], program_.mesh));
       }
     }
     for (size_t r = 0; r < program_.ranks.size(); ++r) run_rank(static_cast<int32_t>(r));
@@ -88,18 +94,21 @@ class FlowChecker {
     written_.assign(rank.buffers.size(), std::nullopt);
     bound_.assign(rank.buffers.size(), -1);
     slots_.clear();
-    for (command_ = 0; command_ < rank.commands.size(); ++command_) run_command(rank.commands[command_]);
+    for (command_ = 0; command_ < rank.commands.size(); ++command_)
+      run_command(rank.commands[command_]);
     for (size_t b = 0; b < static_cast<size_t>(rank.states); ++b) {
       if (current_[b] == normalized_[b]) continue;
-      out_.add("pipeline rank {}: state '{}' is {} at the end, but {} at the start of the next call", r,
-               rank.buffers[b].name, to_string(current_[b]), to_string(normalized_[b]));
+      out_.add(
+          "pipeline rank {}: state '{}' is {} at the end, but {} at the start of the next call", r,
+          rank.buffers[b].name, to_string(current_[b]), to_string(normalized_[b]));
     }
   }
 
   const Buffer& buffer(BufferId id) const { return checked_.rank(rank_).buffers[id.index()]; }
   template <typename... Args>
   void add(fmt::format_string<Args...> format, Args&&... args) {
-    out_.add("{} {}", place_text(program_, rank_, command_), fmt::format(format, std::forward<Args>(args)...));
+    out_.add("{} {}", place_text(program_, rank_, command_),
+             fmt::format(format, std::forward<Args>(args)...));
   }
 
   // The buffer whose storage a view lies in.
@@ -112,17 +121,18 @@ class FlowChecker {
     const auto add_buffer = [&](const std::string& what) {
       out_.add("pipeline rank {}, buffer {} '{}' {}", rank_, id, b.name, what);
     };
-    const ir::TensorType local = b.sharding.dims.size() == b.global_type.dims.size()
-                                     ? sharding::local_type(b.global_type, b.sharding, program_.mesh)
-                                     : ir::TensorType();
+    const ir::TensorType local =
+        b.sharding.dims.size() == b.global_type.dims.size()
+            ? sharding::local_type(b.global_type, b.sharding, program_.mesh)
+            : ir::TensorType();
     const auto sizes = [](const ir::TensorType& type) {
       std::vector<int64_t> list;
       for (const ir::Dim& dim : type.dims) list.push_back(dim.size);
       return list;
     };
     if (local.dtype != b.type.dtype || sizes(local) != sizes(b.type)) {
-      add_buffer(fmt::format("of {} is no shard of {} as {}", ir::to_string(b.type), ir::to_string(b.global_type),
-                             to_string(b.sharding)));
+      add_buffer(fmt::format("of {} is no shard of {} as {}", ir::to_string(b.type),
+                             ir::to_string(b.global_type), to_string(b.sharding)));
     }
     if (b.storage.kind != Storage::Kind::kView || b.storage.shard_axes.empty()) return;
     // The own part of a buffer: its shards lie side by side and fill the parent.
@@ -130,16 +140,18 @@ class FlowChecker {
     const int64_t shards = sharding::shards(b.storage.shard_axes, program_.mesh);
     if (b.storage.shard_stride != b.bytes().value || b.storage.offset != 0 ||
         shards * b.storage.shard_stride != parent.bytes().value) {
-      add_buffer(fmt::format("has {} parts of {} bytes, {} apart, that do not fill the {} bytes of '{}'", shards,
-                             b.bytes().value, b.storage.shard_stride, parent.bytes().value, parent.name));
+      add_buffer(fmt::format(
+          "has {} parts of {} bytes, {} apart, that do not fill the {} bytes of '{}'", shards,
+          b.bytes().value, b.storage.shard_stride, parent.bytes().value, parent.name));
     }
     sharding::Sharding split = parent.sharding.without_partial();
     if (!split.dims.empty()) {
-      split.dims[0].insert(split.dims[0].end(), b.storage.shard_axes.begin(), b.storage.shard_axes.end());
+      split.dims[0].insert(split.dims[0].end(), b.storage.shard_axes.begin(),
+                           b.storage.shard_axes.end());
     }
     if (!(sharding::normalized(split, program_.mesh).dims == normalized_.back().dims)) {
-      add_buffer(fmt::format("is a part of '{}', must be held as {}, but is as {}", parent.name, to_string(split),
-                             to_string(b.sharding)));
+      add_buffer(fmt::format("is a part of '{}', must be held as {}, but is as {}", parent.name,
+                             to_string(split), to_string(b.sharding)));
     }
   }
 
@@ -157,7 +169,8 @@ class FlowChecker {
   void load(const Command& command) {
     const BufferId id = command.buffers[0];
     const Storage::Kind kind = buffer(id).storage.kind;
-    if (kind != Storage::Kind::kArena) add("fills '{}', which is not in the step arena", buffer(id).name);
+    if (kind != Storage::Kind::kArena)
+      add("fills '{}', which is not in the step arena", buffer(id).name);
     if (command.microbatch >= program_.microbatches) {
       add("loads microbatch {}, there are {}", command.microbatch, program_.microbatches);
     }
@@ -179,7 +192,8 @@ class FlowChecker {
       case Storage::Kind::kSlot: {
         SlotState* slot = slot_of(at, "writes");
         if (slot == nullptr) return;
-        if (slot->kind != SlotState::Kind::kAcquired) return add("writes '{}', a slot that it only received", buffer(id).name);
+        if (slot->kind != SlotState::Kind::kAcquired)
+          return add("writes '{}', a slot that it only received", buffer(id).name);
         if (slot->written.valid()) add("writes '{}' a second time", buffer(id).name);
         slot->written = id;
         break;
@@ -191,19 +205,21 @@ class FlowChecker {
 
   using SlotKey = std::pair<int32_t, int32_t>;  // channel, slot
 
-  // The slot of a buffer, if this rank has it now and for the message that the buffer was bound to first.
+  // The slot of a buffer, if this rank has it now and for the message that the buffer was bound to
+  // first.
   SlotState* slot_of(BufferId id, const char* what) {
     const Storage& storage = buffer(id).storage;
     SlotState& slot = slots_[{storage.channel, storage.slot}];
     if (slot.kind == SlotState::Kind::kFree) {
-      add("{} '{}' in slot {} of channel '{}', which it does not have", what, buffer(id).name, storage.slot,
-          program_.channels[static_cast<size_t>(storage.channel)].name);
+      add("{} '{}' in slot {} of channel '{}', which it does not have", what, buffer(id).name,
+          storage.slot, program_.channels[static_cast<size_t>(storage.channel)].name);
       return nullptr;
     }
     int64_t& bound = bound_[id.index()];
     if (bound < 0) bound = slot.sequence;
     if (bound != slot.sequence) {
-      add("{} '{}', which is of message {}, but its slot has message {} now", what, buffer(id).name, bound, slot.sequence);
+      add("{} '{}', which is of message {}, but its slot has message {} now", what, buffer(id).name,
+          bound, slot.sequence);
       return nullptr;
     }
     return &slot;
@@ -222,7 +238,8 @@ class FlowChecker {
     if (!fits) add("names '{}', which does not lie in its slot", buffer(command.buffers[0]).name);
     int64_t& bound = bound_[command.buffers[0].index()];
     if (bound < 0) bound = command.sequence;
-    if (bound != command.sequence) add("names '{}', which is of message {}", buffer(command.buffers[0]).name, bound);
+    if (bound != command.sequence)
+      add("names '{}', which is of message {}", buffer(command.buffers[0]).name, bound);
   }
 
   void take(const Command& command, SlotState::Kind kind) {
@@ -230,7 +247,8 @@ class FlowChecker {
     SlotState& slot = slot_of(command);
     if (slot.kind != SlotState::Kind::kFree) {
       add("gets slot {}, which it still has for message {}",
-          command.sequence % program_.channels[static_cast<size_t>(command.channel)].slots, slot.sequence);
+          command.sequence % program_.channels[static_cast<size_t>(command.channel)].slots,
+          slot.sequence);
     }
     slot = {kind, command.sequence, {}};
   }
@@ -249,8 +267,8 @@ class FlowChecker {
         if (!command.buffers.empty() && command.buffers[0] != slot.written) {
           add("sends '{}', but '{}' was written", buffer(command.buffers[0]).name, b.name);
         }
-        messages_[{command.channel, command.sequence}] = {written_[slot.written.index()],
-                                                          normalized_[slot.written.index()], b.global_type};
+        messages_[{command.channel, command.sequence}] = {
+            written_[slot.written.index()], normalized_[slot.written.index()], b.global_type};
       }
     }
     slot.kind = SlotState::Kind::kFree;
@@ -275,18 +293,20 @@ class FlowChecker {
     }
   }
 
-  void check_argument(const Command& command, const Fragment& fragment, const FragmentInfo& info, size_t p) {
+  void check_argument(const Command& command, const Fragment& fragment, const FragmentInfo& info,
+                      size_t p) {
     const Port& port = info.ports[p];
     const BufferId id = command.buffers[p];
     const Buffer& b = buffer(id);
     const size_t v = port.value.index();
     const ir::TensorType& type = fragment.graph.type(port.value);
     if (!(b.type == type)) {
-      add("gives '{}' of {} to port '{}' of {}", b.name, ir::to_string(b.type), port.name, ir::to_string(type));
+      add("gives '{}' of {} to port '{}' of {}", b.name, ir::to_string(b.type), port.name,
+          ir::to_string(type));
     }
     if (!(b.global_type == fragment.global_types[v])) {
-      add("gives '{}', a shard of {}, to port '{}', a shard of {}", b.name, ir::to_string(b.global_type), port.name,
-          ir::to_string(fragment.global_types[v]));
+      add("gives '{}', a shard of {}, to port '{}', a shard of {}", b.name,
+          ir::to_string(b.global_type), port.name, ir::to_string(fragment.global_types[v]));
     }
     const bool is_input = p < info.inputs;
     const sharding::Sharding& have = is_input ? current_[id.index()] : normalized_[id.index()];
@@ -294,7 +314,8 @@ class FlowChecker {
     const bool only_written = is_input && !info.uses[p].reads() && info.uses[p].writes();
     const sharding::Sharding& want = wanted_[command.fragment.index()][p];
     if (!(have == want) && !(only_written && have.dims == want.dims)) {
-      add("gives '{}' as {} to port '{}' as {}", b.name, to_string(have), port.name, to_string(want));
+      add("gives '{}' as {} to port '{}' as {}", b.name, to_string(have), port.name,
+          to_string(want));
     }
     if (is_input) return check_source(command, port, id);
     if (id.index() >= static_cast<size_t>(checked_.rank(rank_).states)) return;
@@ -307,7 +328,8 @@ class FlowChecker {
     const BufferId at = root(id);
     const bool is_state = buffer(at).storage.kind == Storage::Kind::kState;
     if ((port.kind == PortKind::kState) != is_state) {
-      return add("gives '{}', which is {}a state, to port '{}'", b.name, is_state ? "" : "not ", port.name);
+      return add("gives '{}', which is {}a state, to port '{}'", b.name, is_state ? "" : "not ",
+                 port.name);
     }
     if (is_state) {
       if (b.name != port.name) add("gives state '{}' to port '{}'", b.name, port.name);
@@ -317,35 +339,43 @@ class FlowChecker {
       SlotState* slot = slot_of(at, "reads");
       if (slot == nullptr) return;
       if (slot->kind == SlotState::Kind::kReceived) {
-        reads_.push_back({rank_, command_, &port, {buffer(at).storage.channel, slot->sequence}, id});
+        reads_.push_back(
+            {rank_, command_, &port, {buffer(at).storage.channel, slot->sequence}, id});
         return;
       }
     }
-    if (!written_[id.index()]) return add("reads '{}' for port '{}' before it is written", b.name, port.name);
+    if (!written_[id.index()])
+      return add("reads '{}' for port '{}' before it is written", b.name, port.name);
     check_written(command, port, b.name, *written_[id.index()]);
   }
 
-  void check_written(const Command& command, const Port& port, const std::string& name, const Written& written) {
+  void check_written(const Command& command, const Port& port, const std::string& name,
+                     const Written& written) {
     const Unit unit = unit_of(command.action);
     if (port.kind == PortKind::kData) {
       if (*written.name != port.name) add("gives data '{}' to port '{}'", *written.name, port.name);
       if (!written.once && (written.unit.first != unit.first || unit.count != 1)) {
-        add("gives data '{}' of microbatch {} to work on {}", *written.name, written.unit.first, to_string(unit));
+        add("gives data '{}' of microbatch {} to work on {}", *written.name, written.unit.first,
+            to_string(unit));
       }
       return;
     }
     const bool same_name = port.kind == PortKind::kBoundary ? may_be_same(*written.name, port.name)
                                                             : *written.name == port.name;
-    if (!same_name) add("gives '{}', written as '{}', to port '{}'", name, *written.name, port.name);
+    if (!same_name)
+      add("gives '{}', written as '{}', to port '{}'", name, *written.name, port.name);
     if (port.kind == PortKind::kCarried) {
-      const bool neighbour = written.unit.first == unit.first && written.unit.count == unit.count &&
-                             (written.unit.slice + 1 == unit.slice || written.unit.slice == unit.slice + 1);
-      if (!neighbour) add("carries '{}' of {} to {}", name, to_string(written.unit), to_string(unit));
+      const bool neighbour =
+          written.unit.first == unit.first && written.unit.count == unit.count &&
+          (written.unit.slice + 1 == unit.slice || written.unit.slice == unit.slice + 1);
+      if (!neighbour)
+        add("carries '{}' of {} to {}", name, to_string(written.unit), to_string(unit));
     } else if (!(written.unit == unit)) {
       add("gives '{}' of {} to work on {}", name, to_string(written.unit), to_string(unit));
     }
     if (port.kind == PortKind::kSaved && written.stage != command.action.stage) {
-      add("gives '{}' of stage {} to work of stage {}", name, written.stage.value, command.action.stage.value);
+      add("gives '{}' of stage {} to work of stage {}", name, written.stage.value,
+          command.action.stage.value);
     }
   }
 
@@ -359,25 +389,29 @@ class FlowChecker {
     check_written(checked_.rank(rank_).commands[command_], *read.port, b.name, *message.written);
     const sharding::Sharding here = sharding::normalized(b.sharding, program_.mesh);
     if (!(message.sharding == here) || !(message.global_type == b.global_type)) {
-      add("reads '{}' as {} of {}, but it was sent as {} of {}", b.name, to_string(here), ir::to_string(b.global_type),
-          to_string(message.sharding), ir::to_string(message.global_type));
+      add("reads '{}' as {} of {}, but it was sent as {} of {}", b.name, to_string(here),
+          ir::to_string(b.global_type), to_string(message.sharding),
+          ir::to_string(message.global_type));
     }
     // One channel always feeds the same port of a fragment.
     const FragmentId fragment = checked_.rank(rank_).commands[command_].fragment;
     const auto [port, is_new] = channel_of_.try_emplace({fragment, read.port}, read.message.first);
     if (is_new || port->second == read.message.first) return;
-    add("gives port '{}' a message of channel '{}', but before one of channel '{}'", read.port->name,
-        program_.channels[static_cast<size_t>(read.message.first)].name,
+    add("gives port '{}' a message of channel '{}', but before one of channel '{}'",
+        read.port->name, program_.channels[static_cast<size_t>(read.message.first)].name,
         program_.channels[static_cast<size_t>(port->second)].name);
   }
 
   // A state in place: from now on it is what the update's value is.
-  void update(const Command& command, const Fragment& fragment, const FragmentInfo& info, size_t p) {
+  void update(const Command& command, const Fragment& fragment, const FragmentInfo& info,
+              size_t p) {
     const auto id = command.buffers[p];
     const ir::StateUpdate& update = fragment.graph.updates[static_cast<size_t>(info.update_of[p])];
     const auto& effect = checked_.accumulation[command.fragment.index()].effects[p];
-    sharding::Sharding made = sharding::normalized(fragment.shardings[update.value.index()], program_.mesh);
-    const bool cleared = effect.kind == StateEffect::Kind::kCleared && made.dims == normalized_[id.index()].dims;
+    sharding::Sharding made =
+        sharding::normalized(fragment.shardings[update.value.index()], program_.mesh);
+    const bool cleared =
+        effect.kind == StateEffect::Kind::kCleared && made.dims == normalized_[id.index()].dims;
     current_[id.index()] = cleared ? normalized_[id.index()] : std::move(made);
   }
 
@@ -389,7 +423,7 @@ class FlowChecker {
   std::vector<std::vector<sharding::Sharding>> wanted_;   // [fragment][port]
   std::vector<sharding::Sharding> normalized_, current_;  // [buffer]
   std::vector<std::optional<Written>> written_;           // [buffer]
-  std::vector<int64_t> bound_;                            // [buffer] the message a slot's buffer is of, -1: not known yet
+  std::vector<int64_t> bound_;  // [buffer] the message a slot's buffer is of, -1: not known yet
   std::map<SlotKey, SlotState> slots_;
   std::map<MessageKey, Message> messages_;
   std::vector<PendingRead> reads_;

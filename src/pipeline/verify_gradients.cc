@@ -1,4 +1,5 @@
-// Accumulators: what an update takes must hold every microbatch exactly once, and start at zero in the next call.
+// Accumulators: what an update takes must hold every microbatch exactly once, and start at zero in
+// the next call.
 #include <algorithm>
 #include <map>
 #include <set>
@@ -28,14 +29,16 @@ class Ledger {
  public:
   Ledger() = default;
   Ledger(int64_t elements, int32_t microbatches) {
-    if (elements > 0) cells_[0] = {elements, std::vector<int32_t>(static_cast<size_t>(microbatches), 0)};
+    if (elements > 0)
+      cells_[0] = {elements, std::vector<int32_t>(static_cast<size_t>(microbatches), 0)};
   }
   template <typename Function>
   void visit(int64_t begin, int64_t end, Function function) {
     if (begin >= end) return;
     split(begin);
     split(end);
-    for (auto it = cells_.find(begin); it != cells_.end() && it->first < end; ++it) function(it->first, it->second);
+    for (auto it = cells_.find(begin); it != cells_.end() && it->first < end; ++it)
+      function(it->first, it->second);
   }
   const std::map<int64_t, Cell>& cells() const { return cells_; }
 
@@ -54,7 +57,8 @@ class Ledger {
 
 class GradientChecker {
  public:
-  GradientChecker(const Checked& checked, Diagnostics& out) : checked_(checked), program_(checked.program), out_(out) {}
+  GradientChecker(const Checked& checked, Diagnostics& out)
+      : checked_(checked), program_(checked.program), out_(out) {}
 
   void run() {
     for (size_t r = 0; r < program_.ranks.size(); ++r) run_rank(static_cast<int32_t>(r));
@@ -84,15 +88,17 @@ class GradientChecker {
   Ledger& ledger(BufferId root) {
     const auto [it, is_new] = ledgers_.try_emplace(root);
     if (is_new) {
-      it->second = Ledger(flat_elements(buffer(root).type, buffer(root).global_type, buffer(root).sharding),
-                          program_.microbatches);
+      it->second =
+          Ledger(flat_elements(buffer(root).type, buffer(root).global_type, buffer(root).sharding),
+                 program_.microbatches);
     }
     return it->second;
   }
 
   template <typename... Args>
   void add(fmt::format_string<Args...> format, Args&&... args) {
-    out_.add("{} {}", place_text(program_, rank_, command_), fmt::format(format, std::forward<Args>(args)...));
+    out_.add("{} {}", place_text(program_, rank_, command_),
+             fmt::format(format, std::forward<Args>(args)...));
   }
 
   void run_rank(int32_t r) {
@@ -106,8 +112,11 @@ class GradientChecker {
     for (const auto& [root, held] : ledgers_) {
       for (const auto& [begin, cell] : held.cells()) {
         if (cell.empty()) continue;
-        out_.add("pipeline rank {}: '{}' still holds the sums of this call at its end (elements {} to {}); they would count "
-                 "again in the next one", r, buffer(root).name, begin, cell.end);
+        out_.add(
+            "pipeline rank {}: '{}' still holds the sums of this call at its end (elements {} to "
+            "{}); they would count "
+            "again in the next one",
+            r, buffer(root).name, begin, cell.end);
         break;
       }
     }
@@ -117,7 +126,8 @@ class GradientChecker {
     const FragmentInfo& info = checked_.info_of(command);
     const AccumulationInfo& accumulation = checked_.accumulation[command.fragment.index()];
     const ActionKind kind = command.action.kind;
-    const bool computes = kind == ActionKind::kF || kind == ActionKind::kI || kind == ActionKind::kW || kind == ActionKind::kB;
+    const bool computes = kind == ActionKind::kF || kind == ActionKind::kI ||
+                          kind == ActionKind::kW || kind == ActionKind::kB;
     if (!computes) {
       for (const Optimized& optimized : accumulation.optimized) check_optimized(command, optimized);
       std::vector<bool> taken(info.inputs, false);
@@ -130,24 +140,28 @@ class GradientChecker {
       }
     }
     for (size_t p = 0; p < info.inputs; ++p) {
-      if (is_accumulator(command.buffers[p])) apply(command, accumulation.effects[p], command.buffers[p], computes);
+      if (is_accumulator(command.buffers[p]))
+        apply(command, accumulation.effects[p], command.buffers[p], computes);
     }
   }
 
   void apply(const Command& command, const StateEffect& effect, BufferId id, bool computes) {
     const Target at = target(id);
     Ledger& held = ledger(at.root);
-    const int64_t elements = flat_elements(buffer(id).type, buffer(id).global_type, buffer(id).sharding);
+    const int64_t elements =
+        flat_elements(buffer(id).type, buffer(id).global_type, buffer(id).sharding);
     switch (effect.kind) {
       case StateEffect::Kind::kNone: return;
       case StateEffect::Kind::kAdded:
         if (!computes) {
-          if (!effect.added.empty()) add("adds to '{}' outside of the microbatches", buffer(id).name);
+          if (!effect.added.empty())
+            add("adds to '{}' outside of the microbatches", buffer(id).name);
           return;
         }
         for (const ElementRange& range : effect.added) {
           held.visit(at.offset + range.begin, at.offset + range.end, [&](int64_t, Cell& cell) {
-            for (int32_t k = command.action.first; k < command.action.first + command.action.count; ++k) {
+            for (int32_t k = command.action.first; k < command.action.first + command.action.count;
+                 ++k) {
               if (k >= 0 && k < program_.microbatches) ++cell.calls[static_cast<size_t>(k)];
             }
           });
@@ -161,8 +175,8 @@ class GradientChecker {
           std::fill(cell.calls.begin(), cell.calls.end(), 0);
         });
         if (lost && (computes || effect.kind == StateEffect::Kind::kReplaced)) {
-          add("{} '{}', which holds sums of microbatches", effect.kind == StateEffect::Kind::kCleared ? "clears" : "replaces",
-              buffer(id).name);
+          add("{} '{}', which holds sums of microbatches",
+              effect.kind == StateEffect::Kind::kCleared ? "clears" : "replaces", buffer(id).name);
         }
       }
     }
@@ -175,8 +189,8 @@ class GradientChecker {
     ledger(at.root).visit(at.offset + begin, at.offset + end, [&](int64_t first, Cell& cell) {
       for (size_t k = 0; complete && k < cell.calls.size(); ++k) {
         if (cell.calls[k] == 1) continue;
-        add("{} '{}', whose elements {} to {} hold microbatch {} {} times", who, buffer(id).name, first, cell.end, k,
-            cell.calls[k]);
+        add("{} '{}', whose elements {} to {} hold microbatch {} {} times", who, buffer(id).name,
+            first, cell.end, k, cell.calls[k]);
         complete = false;
       }
     });
@@ -196,7 +210,8 @@ class GradientChecker {
         if (!check_cells(id, range.begin, range.end, who)) break;
       }
     }
-    for (const size_t p : optimized.gradients) check_views(optimized, target(command.buffers[p]).root);
+    for (const size_t p : optimized.gradients)
+      check_views(optimized, target(command.buffers[p]).root);
     for (const size_t p : optimized.weights) {
       check_views(optimized, target(command.buffers[p]).root);
       check_holders(optimized, target(command.buffers[p]).root);
@@ -205,18 +220,23 @@ class GradientChecker {
     all_parameters_ = std::max(all_parameters_, optimized.all_parameters);
   }
 
-  // What the fragments see as one parameter or its gradient is what the optimizer takes for one parameter.
+  // What the fragments see as one parameter or its gradient is what the optimizer takes for one
+  // parameter.
   void check_views(const Optimized& optimized, BufferId root) {
     const RankProgram& rank = checked_.rank(rank_);
     for (int32_t b = 0; b < rank.states; ++b) {
       const Buffer& view = rank.buffers[static_cast<size_t>(b)];
-      if (view.storage.kind != Storage::Kind::kView || view.storage.parent != root || !view.storage.shard_axes.empty()) continue;
-      const int64_t begin = view.storage.offset / dtype_size(view.type.dtype), end = begin + view.type.elements();
-      const bool known = std::any_of(optimized.ranges.begin(), optimized.ranges.end(),
-                                     [&](const ElementRange& range) { return range.begin == begin && range.end == end; });
+      if (view.storage.kind != Storage::Kind::kView || view.storage.parent != root ||
+          !view.storage.shard_axes.empty())
+        continue;
+      const int64_t begin = view.storage.offset / dtype_size(view.type.dtype),
+                    end = begin + view.type.elements();
+      const bool known = std::any_of(
+          optimized.ranges.begin(), optimized.ranges.end(),
+          [&](const ElementRange& range) { return range.begin == begin && range.end == end; });
       if (known) continue;
-      add("op {} (adamw) knows no parameter in the elements {} to {} of '{}', which are '{}'", optimized.op, begin, end,
-          buffer(root).name, view.name);
+      add("op {} (adamw) knows no parameter in the elements {} to {} of '{}', which are '{}'",
+          optimized.op, begin, end, buffer(root).name, view.name);
     }
   }
 
@@ -227,7 +247,8 @@ class GradientChecker {
     const auto& sums = optimized.summed_over_holders_of;
     const auto times = std::count(sums.begin(), sums.end(), name);
     if (times == (ranks.size() > 1 ? 1 : 0) && static_cast<size_t>(times) == sums.size()) return;
-    add("op {} (adamw) updates '{}', which {} pipeline ranks hold, with a gradient that is summed over holders {} times",
+    add("op {} (adamw) updates '{}', which {} pipeline ranks hold, with a gradient that is summed "
+        "over holders {} times",
         optimized.op, name, ranks.size(), sums.size());
   }
 
@@ -246,7 +267,8 @@ class GradientChecker {
     for (int32_t p = 0; p < all_parameters_; ++p) {
       if (updated_.contains(p)) continue;
       const ir::Module* module = checked_.options.module;
-      const std::vector<StateId> parameters = module ? module->parameters() : std::vector<StateId>();
+      const std::vector<StateId> parameters =
+          module ? module->parameters() : std::vector<StateId>();
       const auto index = static_cast<size_t>(p);
       out_.add("parameter {}{} is updated on no pipeline rank", p,
                index < parameters.size() ? " '" + module->state(parameters[index]).name + "'" : "");
@@ -266,6 +288,8 @@ class GradientChecker {
 
 }  // namespace
 
-void check_gradients(const Checked& checked, Diagnostics& out) { GradientChecker(checked, out).run(); }
+void check_gradients(const Checked& checked, Diagnostics& out) {
+  GradientChecker(checked, out).run();
+}
 
 }  // namespace mw::pipeline

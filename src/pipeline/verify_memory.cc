@@ -1,5 +1,6 @@
-// The arenas of a rank, byte by byte: what a call reads must be what was written there last under that name, or as part of
-// it; ports of a call do not overwrite each other; everything lies inside its arena and the workspace behind the buffers.
+// The arenas of a rank, byte by byte: what a call reads must be what was written there last under
+// that name, or as part of it; ports of a call do not overwrite each other; everything lies inside
+// its arena and the workspace behind the buffers.
 #include <algorithm>
 
 #include "pipeline/memory_plan.h"
@@ -35,18 +36,22 @@ class MemoryChecker {
     BufferId root;
     Storage::Kind space = Storage::Kind::kArena;  // of the root
     int64_t begin = 0, end = 0;
-    bool whole = true;            // no link to the root is a shard: writing it writes the same bytes on all devices
-    size_t first = 0, last = 0;   // pieces [first, last) of its space
+    bool whole =
+        true;  // no link to the root is a shard: writing it writes the same bytes on all devices
+    size_t first = 0, last = 0;  // pieces [first, last) of its space
     bool in_arenas() const { return space != Storage::Kind::kSlot; }
   };
 
   const Buffer& buffer(BufferId id) const { return rank_.buffers[id.index()]; }
   const Place& place(BufferId id) const { return places_[id.index()]; }
-  std::vector<int32_t>& owners(const Place& p) { return p.space == Storage::Kind::kState ? states_ : arena_; }
+  std::vector<int32_t>& owners(const Place& p) {
+    return p.space == Storage::Kind::kState ? states_ : arena_;
+  }
 
   template <typename... Args>
   void add(fmt::format_string<Args...> format, Args&&... args) {
-    out_.add("{} {}", place_text(program_, r_, command_), fmt::format(format, std::forward<Args>(args)...));
+    out_.add("{} {}", place_text(program_, r_, command_),
+             fmt::format(format, std::forward<Args>(args)...));
   }
   void add_buffer(size_t b, const std::string& what) {
     out_.add("pipeline rank {}, buffer {} '{}' {}", r_, b, rank_.buffers[b].name, what);
@@ -56,14 +61,16 @@ class MemoryChecker {
     for (size_t b = 0; b < rank_.buffers.size(); ++b) {
       const Storage& storage = rank_.buffers[b].storage;
       const int64_t bytes = rank_.buffers[b].bytes().value;
-      Place p{BufferId(static_cast<int64_t>(b)), storage.kind, storage.offset, storage.offset + bytes};
+      Place p{BufferId(static_cast<int64_t>(b)), storage.kind, storage.offset,
+              storage.offset + bytes};
       if (storage.kind == Storage::Kind::kView) {
         const Place& parent = place(storage.parent);
         const int64_t shards = sharding::shards(storage.shard_axes, program_.mesh);
         const int64_t behind = storage.offset + (shards - 1) * storage.shard_stride + bytes;
         if (behind > buffer(storage.parent).bytes().value || storage.shard_stride < 0) {
-          add_buffer(b, fmt::format("ends at byte {} of '{}', which has {}", behind, buffer(storage.parent).name,
-                                    buffer(storage.parent).bytes().value));
+          add_buffer(
+              b, fmt::format("ends at byte {} of '{}', which has {}", behind,
+                             buffer(storage.parent).name, buffer(storage.parent).bytes().value));
         }
         p = parent;
         p.begin += storage.offset;
@@ -80,30 +87,38 @@ class MemoryChecker {
     int64_t workspace = 0;
     for (const Command& command : rank_.commands) {
       for (const BufferId id : command.buffers) used[place(id).root.index()] = true;
-      if (command.kind == Command::Kind::kCall) workspace = std::max(workspace, checked_.fragment(command).workspace.value);
+      if (command.kind == Command::Kind::kCall)
+        workspace = std::max(workspace, checked_.fragment(command).workspace.value);
     }
     for (size_t b = 0; b < rank_.buffers.size(); ++b) {
       const Storage::Kind kind = rank_.buffers[b].storage.kind;
       const Place& p = places_[b];
       if (kind == Storage::Kind::kState) {
         states.push_back(b);
-        if (p.end > rank_.state_arena.value) add_buffer(b, fmt::format("ends at byte {} of {} of the states", p.end, rank_.state_arena.value));
+        if (p.end > rank_.state_arena.value)
+          add_buffer(b, fmt::format("ends at byte {} of {} of the states", p.end,
+                                    rank_.state_arena.value));
       }
       if (kind == Storage::Kind::kArena && used[b] && p.end > rank_.workspace_offset) {
-        add_buffer(b, fmt::format("ends at byte {}, the workspace begins at {}", p.end, rank_.workspace_offset));
+        add_buffer(b, fmt::format("ends at byte {}, the workspace begins at {}", p.end,
+                                  rank_.workspace_offset));
       }
       const bool is_root = kind == Storage::Kind::kState || kind == Storage::Kind::kArena;
-      if (is_root && p.begin % kAlignment != 0) add_buffer(b, fmt::format("begins at byte {}, not a multiple of {}", p.begin, kAlignment));
+      if (is_root && p.begin % kAlignment != 0)
+        add_buffer(b, fmt::format("begins at byte {}, not a multiple of {}", p.begin, kAlignment));
     }
     if (rank_.workspace_offset < 0 || rank_.workspace_offset % kAlignment != 0 ||
         rank_.workspace_offset + workspace > rank_.arena.value) {
-      out_.add("pipeline rank {}: the workspace of {} bytes at byte {} does not lie in the arena of {}", r_, workspace,
-               rank_.workspace_offset, rank_.arena.value);
+      out_.add(
+          "pipeline rank {}: the workspace of {} bytes at byte {} does not lie in the arena of {}",
+          r_, workspace, rank_.workspace_offset, rank_.arena.value);
     }
-    std::sort(states.begin(), states.end(), [&](size_t a, size_t b) { return places_[a].begin < places_[b].begin; });
+    std::sort(states.begin(), states.end(),
+              [&](size_t a, size_t b) { return places_[a].begin < places_[b].begin; });
     for (size_t i = 1; i < states.size(); ++i) {
       if (places_[states[i]].begin < places_[states[i - 1]].end) {
-        add_buffer(states[i], fmt::format("overlaps state '{}'", rank_.buffers[states[i - 1]].name));
+        add_buffer(states[i],
+                   fmt::format("overlaps state '{}'", rank_.buffers[states[i - 1]].name));
       }
     }
   }
@@ -128,15 +143,18 @@ class MemoryChecker {
     for (Place& p : places_) {
       if (!p.in_arenas() || p.begin == p.end) continue;
       const std::vector<int64_t>& list = cuts(p);
-      p.first = static_cast<size_t>(std::lower_bound(list.begin(), list.end(), p.begin) - list.begin());
-      p.last = static_cast<size_t>(std::lower_bound(list.begin(), list.end(), p.end) - list.begin());
+      p.first =
+          static_cast<size_t>(std::lower_bound(list.begin(), list.end(), p.begin) - list.begin());
+      p.last =
+          static_cast<size_t>(std::lower_bound(list.begin(), list.end(), p.end) - list.begin());
     }
   }
 
   void write(BufferId id, int32_t owner) {
     const Place& p = place(id);
     if (!p.in_arenas()) return;
-    std::fill(owners(p).begin() + static_cast<int64_t>(p.first), owners(p).begin() + static_cast<int64_t>(p.last), owner);
+    std::fill(owners(p).begin() + static_cast<int64_t>(p.first),
+              owners(p).begin() + static_cast<int64_t>(p.last), owner);
   }
   void write(BufferId id) { write(id, id.value); }
 
@@ -160,7 +178,8 @@ class MemoryChecker {
     const std::vector<int32_t>& owner = owners(p);
     for (size_t i = p.first; i < p.last; ++i) {
       if (is_content_of(owner[i], id)) continue;
-      add("reads '{}' for port '{}', but {}", buffer(id).name, port.name, what_is_there(owner[i], id));
+      add("reads '{}' for port '{}', but {}", buffer(id).name, port.name,
+          what_is_there(owner[i], id));
       return;
     }
   }
@@ -214,20 +233,22 @@ class MemoryChecker {
     }
   }
 
-  // Port `a` is written: all that is done with `b` must come before, or begin with writing it afterwards. A gather reads the
-  // own part of what it writes, a scatter writes the own part of what it reads.
+  // Port `a` is written: all that is done with `b` must come before, or begin with writing it
+  // afterwards. A gather reads the own part of what it writes, a scatter writes the own part of
+  // what it reads.
   void check_pair(const Command& command, const FragmentInfo& info, size_t a, size_t b) {
     const PortUse &wa = info.uses[a], &ub = info.uses[b];
     if (!wa.writes()) return;
     if (ub.last() < wa.first_write) return;
     if (ub.last() == wa.first_write && in_place(command, wa.first_write)) return;
-    const bool written_after = ub.first_write > wa.last_write ||
-                               (ub.first_write == wa.last_write && in_place(command, wa.last_write));
+    const bool written_after = ub.first_write > wa.last_write || (ub.first_write == wa.last_write &&
+                                                                  in_place(command, wa.last_write));
     if (ub.writes() && written_after && (!ub.reads() || ub.first_read > ub.first_write)) return;
     // A gather into `b` reads `a` where it was written before.
     if (ub.writes() && written_after && ub.first_read == ub.first_write) return;
-    add("writes '{}' for port '{}' over '{}', which port '{}' still uses", buffer(command.buffers[a]).name,
-        info.ports[a].name, buffer(command.buffers[b]).name, info.ports[b].name);
+    add("writes '{}' for port '{}' over '{}', which port '{}' still uses",
+        buffer(command.buffers[a]).name, info.ports[a].name, buffer(command.buffers[b]).name,
+        info.ports[b].name);
   }
   bool in_place(const Command& command, int32_t op) const {
     const ir::OpKind kind = checked_.fragment(command).graph.ops[static_cast<size_t>(op)].kind;
@@ -248,7 +269,8 @@ class MemoryChecker {
 }  // namespace
 
 void check_memory(const Checked& checked, Diagnostics& out) {
-  for (size_t r = 0; r < checked.program.ranks.size(); ++r) MemoryChecker(checked, static_cast<int32_t>(r), out).run();
+  for (size_t r = 0; r < checked.program.ranks.size(); ++r)
+    MemoryChecker(checked, static_cast<int32_t>(r), out).run();
 }
 
 }  // namespace mw::pipeline

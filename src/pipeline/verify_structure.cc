@@ -15,7 +15,8 @@ class StructureChecker {
       out_.add("the program has {} pipeline ranks, the mesh {} has {}", program_.ranks.size(),
                cluster::to_string(program_.mesh), wanted);
     }
-    if (program_.microbatches < 1) out_.add("the program has {} microbatches", program_.microbatches);
+    if (program_.microbatches < 1)
+      out_.add("the program has {} microbatches", program_.microbatches);
     for (const Fragment& fragment : program_.fragments) {
       for (const std::string& finding : fragment_structure_findings(fragment)) {
         out_.add("fragment '{}' {}", fragment.name, finding);
@@ -31,7 +32,8 @@ class StructureChecker {
     const auto ranks = static_cast<int32_t>(program_.ranks.size());
     const auto is_rank = [&](int32_t r) { return r >= 0 && r < ranks; };
     if (!is_rank(channel.from) || !is_rank(channel.to) || channel.from == channel.to) {
-      out_.add("channel {} '{}' leads from pipeline rank {} to {}, of {}", c, channel.name, channel.from, channel.to, ranks);
+      out_.add("channel {} '{}' leads from pipeline rank {} to {}, of {}", c, channel.name,
+               channel.from, channel.to, ranks);
     }
     if (channel.slots < 1) out_.add("channel {} '{}' has {} slots", c, channel.name, channel.slots);
   }
@@ -39,7 +41,8 @@ class StructureChecker {
   void check_rank(size_t r) {
     const RankProgram& rank = program_.ranks[r];
     if (rank.states < 0 || static_cast<size_t>(rank.states) > rank.buffers.size()) {
-      out_.add("pipeline rank {} has {} states among {} buffers", r, rank.states, rank.buffers.size());
+      out_.add("pipeline rank {} has {} states among {} buffers", r, rank.states,
+               rank.buffers.size());
       return;
     }
     for (size_t b = 0; b < rank.buffers.size(); ++b) check_buffer(r, b);
@@ -60,17 +63,21 @@ class StructureChecker {
         break;
       case Storage::Kind::kArena: break;
       case Storage::Kind::kSlot: {
-        const bool known = storage.channel >= 0 && static_cast<size_t>(storage.channel) < program_.channels.size();
+        const bool known =
+            storage.channel >= 0 && static_cast<size_t>(storage.channel) < program_.channels.size();
         if (!known) {
-          add(fmt::format("lies in channel {}, there are {}", storage.channel, program_.channels.size()));
+          add(fmt::format("lies in channel {}, there are {}", storage.channel,
+                          program_.channels.size()));
           break;
         }
         const Channel& channel = program_.channels[static_cast<size_t>(storage.channel)];
         if (storage.slot < 0 || storage.slot >= channel.slots) {
-          add(fmt::format("lies in slot {} of channel '{}', which has {}", storage.slot, channel.name, channel.slots));
+          add(fmt::format("lies in slot {} of channel '{}', which has {}", storage.slot,
+                          channel.name, channel.slots));
         }
         if (channel.from != static_cast<int32_t>(r) && channel.to != static_cast<int32_t>(r)) {
-          add(fmt::format("lies in channel '{}' between pipeline ranks {} and {}", channel.name, channel.from, channel.to));
+          add(fmt::format("lies in channel '{}' between pipeline ranks {} and {}", channel.name,
+                          channel.from, channel.to));
         }
         break;
       }
@@ -86,33 +93,40 @@ class StructureChecker {
     const RankProgram& rank = program_.ranks[r];
     const Command& command = rank.commands[c];
     const auto add = [&](const std::string& what) {
-      out_.add("pipeline rank {}, command {} ({}, {}) {}", r, c, to_string(command.kind), to_string(command.action), what);
+      out_.add("pipeline rank {}, command {} ({}, {}) {}", r, c, to_string(command.kind),
+               to_string(command.action), what);
     };
     for (const BufferId id : command.buffers) {
-      if (!id.valid() || id.index() >= rank.buffers.size()) add(fmt::format("names buffer {} of {}", id.value, rank.buffers.size()));
+      if (!id.valid() || id.index() >= rank.buffers.size())
+        add(fmt::format("names buffer {} of {}", id.value, rank.buffers.size()));
     }
     switch (command.kind) {
       case Command::Kind::kLoad:
-        if (command.buffers.size() != 1) add(fmt::format("has {} buffers, a load has one", command.buffers.size()));
+        if (command.buffers.size() != 1)
+          add(fmt::format("has {} buffers, a load has one", command.buffers.size()));
         break;
       case Command::Kind::kCall: {
         if (!command.fragment.valid() || command.fragment.index() >= program_.fragments.size()) {
-          add(fmt::format("calls fragment {} of {}", command.fragment.value, program_.fragments.size()));
+          add(fmt::format("calls fragment {} of {}", command.fragment.value,
+                          program_.fragments.size()));
           break;
         }
         const Fragment& fragment = program_.fragments[command.fragment.index()];
         const size_t wanted = fragment.inputs.size() + fragment.graph.outputs.size();
         if (command.buffers.size() != wanted) {
-          add(fmt::format("has {} buffers, fragment '{}' has {} ports", command.buffers.size(), fragment.name, wanted));
+          add(fmt::format("has {} buffers, fragment '{}' has {} ports", command.buffers.size(),
+                          fragment.name, wanted));
         }
         break;
       }
       default:
-        if (command.channel < 0 || static_cast<size_t>(command.channel) >= program_.channels.size()) {
+        if (command.channel < 0 ||
+            static_cast<size_t>(command.channel) >= program_.channels.size()) {
           add(fmt::format("names channel {} of {}", command.channel, program_.channels.size()));
         }
         if (command.sequence < 0) add(fmt::format("has message number {}", command.sequence));
-        if (command.buffers.size() > 1) add(fmt::format("has {} buffers, a message has one", command.buffers.size()));
+        if (command.buffers.size() > 1)
+          add(fmt::format("has {} buffers, a message has one", command.buffers.size()));
     }
   }
 
@@ -122,6 +136,8 @@ class StructureChecker {
 
 }  // namespace
 
-void check_structure(const Program& program, Diagnostics& out) { StructureChecker(program, out).run(); }
+void check_structure(const Program& program, Diagnostics& out) {
+  StructureChecker(program, out).run();
+}
 
 }  // namespace mw::pipeline
