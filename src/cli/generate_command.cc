@@ -16,12 +16,12 @@ void add_generate(CLI::App& app) {
   auto options = std::make_shared<Options>();
   command->add_option("run", options->run, "The run folder")->required();
   command->add_option("--prompt", options->prompt, "Text to continue")->required();
-  command->add_option("--tokens", options->generate.tokens, "How many tokens to add")
+  command->add_option("--tokens", options->generate.tokens, "How many tokens to add (default: 100)")
       ->check(at_least(1));
   command
-      ->add_option("--temperature", options->generate.temperature, "0: always the likeliest token")
+      ->add_option("--temperature", options->generate.temperature, "0: always the likeliest token (default: 0.8)")
       ->check(at_least(0));
-  command->add_option("--seed", options->generate.seed, "Seed of the draws");
+  command->add_option("--seed", options->generate.seed, "Seed of the draws (default: 1)");
   command->callback([options] {
     fmt::print("{}\n",
                train::generate(posix_fs(), options->run, options->prompt, options->generate));
