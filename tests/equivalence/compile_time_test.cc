@@ -1,4 +1,5 @@
-// How long a large plan takes to compile and verify, and that its size does not follow the number of ranks.
+// How long a large plan takes to compile and verify, and that its size does not follow the number
+// of ranks.
 #include <doctest/doctest.h>
 
 #include <algorithm>
@@ -55,19 +56,23 @@ Outcome compile_plan(const std::string& text) {
   outcome.verify_s = processor_seconds() - lowered;
   for (const std::string& finding : proved.findings) FAIL_CHECK(finding);
   outcome.fragments = compiled.train.fragments.size();
-  for (const pipeline::Fragment& fragment : compiled.train.fragments) outcome.ops += fragment.graph.ops.size();
-  for (const pipeline::RankProgram& rank : compiled.train.ranks) outcome.commands += rank.commands.size();
+  for (const pipeline::Fragment& fragment : compiled.train.fragments)
+    outcome.ops += fragment.graph.ops.size();
+  for (const pipeline::RankProgram& rank : compiled.train.ranks)
+    outcome.commands += rank.commands.size();
   return outcome;
 }
 
 TEST_CASE("a 24-layer plan for 64 ranks compiles and verifies in less than a second") {
   Outcome best;
   for (int round = 0; round < 3; ++round) {
-    const Outcome outcome = compile_plan("pp=4,chunks=2,dp=4,tp=4,sp,microbatches=8,zero=1,recompute=selective");
+    const Outcome outcome =
+        compile_plan("pp=4,chunks=2,dp=4,tp=4,sp,microbatches=8,zero=1,recompute=selective");
     if (round == 0 || outcome.seconds() < best.seconds()) best = outcome;
   }
-  MESSAGE("graph ", best.build_s, " s, compile ", best.compile_s, " s, verify ", best.verify_s, " s of processor time; ",
-          best.fragments, " fragments, ", best.ops, " ops, ", best.commands, " commands");
+  MESSAGE("graph ", best.build_s, " s, compile ", best.compile_s, " s, verify ", best.verify_s,
+          " s of processor time; ", best.fragments, " fragments, ", best.ops, " ops, ",
+          best.commands, " commands");
   // Time is reported, not gated: the machine may be slow or the build sanitized.
   WARN(best.seconds() < 1);
 }

@@ -1,5 +1,6 @@
-// Nets that are no transformers train under many plans through compile -> verify -> execute: a plan against its base plan
-// bit for bit, base plans against one rank within rounding, and what ran is what was verified.
+// Nets that are no transformers train under many plans through compile -> verify -> execute: a plan
+// against its base plan bit for bit, base plans against one rank within rounding, and what ran is
+// what was verified.
 #include <doctest/doctest.h>
 
 #include <cmath>
@@ -12,6 +13,7 @@
 #include "base/text.h"
 #include "compile/compile.h"
 #include "execute/executor.h"
+#include "models/net_builder.h"
 #include "models/small_nets.h"
 #include "pipeline/verifier.h"
 #include "runtime/cpu_backend.h"
@@ -38,8 +40,8 @@ struct Trained {
 
 // Made-up data: a number is a function of input, sample and element alone.
 execute::Loader loader(const Net& net, const cluster::Mesh& mesh, int64_t step) {
-  return [&net, &mesh, step](const std::string& name, int32_t microbatch, RankId rank, const ir::TensorType& type,
-                             void* out) {
+  return [&net, &mesh, step](const std::string& name, int32_t microbatch, RankId rank,
+                             const ir::TensorType& type, void* out) {
     const auto scalar = [&](auto value) {
       MW_CHECK(type.rank() == 0, "{} is {}", name, ir::to_string(type));
       std::memcpy(out, &value, sizeof value);
@@ -50,9 +52,11 @@ execute::Loader loader(const Net& net, const cluster::Mesh& mesh, int64_t step) 
     if (name == "loss_scale") return scalar(1.0F / static_cast<float>(kBatch));
     const int64_t rows = type.dim(0), row_elements = type.elements() / rows;
     // The same samples in every step, so that the loss falls; others for evaluation.
-    const int64_t first = (step > kSteps ? kBatch : 0) + (microbatch * mesh.axis_size("dp") + mesh.index(rank, {"dp"})) * rows;
+    const int64_t first = (step > kSteps ? kBatch : 0) +
+                          (microbatch * mesh.axis_size("dp") + mesh.index(rank, {"dp"})) * rows;
     for (int64_t i = 0; i < type.elements(); ++i) {
-      const auto at = static_cast<uint64_t>((first + i / row_elements) * row_elements + i % row_elements);
+      const auto at =
+          static_cast<uint64_t>((first + i / row_elements) * row_elements + i % row_elements);
       const double x = random_uniform(RngKey{3, 0, rng_site(name)}, at);
       if (type.dtype == DType::kI32) {
         static_cast<int32_t*>(out)[i] = static_cast<int32_t>(x * static_cast<double>(net.classes));
@@ -63,10 +67,12 @@ execute::Loader loader(const Net& net, const cluster::Mesh& mesh, int64_t step) 
   };
 }
 
-void check_measured(const execute::Executor& executor, const pipeline::Verification& proved, const cluster::Mesh& mesh) {
+void check_measured(const execute::Executor& executor, const pipeline::Verification& proved,
+                    const cluster::Mesh& mesh) {
   for (int64_t r = 0; r < mesh.size(); ++r) {
     const execute::Measured& ran = executor.measured()[static_cast<size_t>(r)];
-    const pipeline::RankFigures& figures = proved.ranks[static_cast<size_t>(mesh.index(RankId(r), {"pp"}))];
+    const pipeline::RankFigures& figures =
+        proved.ranks[static_cast<size_t>(mesh.index(RankId(r), {"pp"}))];
     CHECK(ran.bytes_sent.value == figures.bytes_sent.value);
     CHECK(ran.instructions == figures.instructions);
     CHECK(ran.order_hash == figures.order_hash);
@@ -88,7 +94,8 @@ Trained train(const Net& net, const compile::Plan& plan) {
   shape.name = net.name;
   shape.global_batch = kBatch;
   const compile::CompiledPlan compiled = compile::compile({model, &model, plan, shape, {}});
-  const std::vector<const pipeline::Program*> programs{&compiled.init, &compiled.train, &*compiled.eval};
+  const std::vector<const pipeline::Program*> programs{&compiled.init, &compiled.train,
+                                                       &*compiled.eval};
   std::vector<pipeline::Verification> proofs;
   for (const pipeline::Program* program : programs) proofs.push_back(proved(*program, compiled));
 
@@ -102,7 +109,8 @@ Trained train(const Net& net, const compile::Plan& plan) {
     check_measured(executor, proofs[static_cast<size_t>(which)], mesh);
   };
   const auto metric = [&](int64_t rank, const char* name) {
-    return *static_cast<const float*>(executor.state_data(RankId(rank), executor.find_state(RankId(rank), name)));
+    return *static_cast<const float*>(
+        executor.state_data(RankId(rank), executor.find_state(RankId(rank), name)));
   };
   Trained trained;
   run(0, 1);
@@ -131,14 +139,18 @@ Trained train(const Net& net, const compile::Plan& plan) {
 std::string bit_difference(const Trained& got, const Trained& want) {
   for (int step = 0; step < kSteps; ++step) {
     const auto i = static_cast<size_t>(step);
-    if (got.losses[i] != want.losses[i]) return fmt::format("step {}: loss {} is not {}", step + 1, got.losses[i], want.losses[i]);
-    if (got.norms[i] != want.norms[i]) return fmt::format("step {}: norm {} is not {}", step + 1, got.norms[i], want.norms[i]);
+    if (got.losses[i] != want.losses[i])
+      return fmt::format("step {}: loss {} is not {}", step + 1, got.losses[i], want.losses[i]);
+    if (got.norms[i] != want.norms[i])
+      return fmt::format("step {}: norm {} is not {}", step + 1, got.norms[i], want.norms[i]);
   }
-  if (got.held_out != want.held_out) return fmt::format("held-out loss {} is not {}", got.held_out, want.held_out);
+  if (got.held_out != want.held_out)
+    return fmt::format("held-out loss {} is not {}", got.held_out, want.held_out);
   for (const auto& [name, values] : want.states) {
     const std::vector<float>& mine = got.states.at(name);
     for (size_t i = 0; i < values.size(); ++i) {
-      if (mine[i] != values[i]) return fmt::format("{}[{}] is {}, not {}", name, i, mine[i], values[i]);
+      if (mine[i] != values[i])
+        return fmt::format("{}[{}] is {}, not {}", name, i, mine[i], values[i]);
     }
   }
   return "";
@@ -171,11 +183,13 @@ void check_plans(const Net& net, const std::vector<std::string>& plans) {
 }
 
 Net mlp(models::Loss loss, int64_t ffn) {
-  return {loss == models::Loss::kRegression ? "mlp" : "mlp classifier",
-          [loss, ffn](int64_t batch) {
-            return models::build_mlp({.batch = batch, .inputs = 10, .hidden = 24, .ffn = ffn, .outputs = 6, .loss = loss});
-          },
-          6};
+  return {
+      loss == models::Loss::kRegression ? "mlp" : "mlp classifier",
+      [loss, ffn](int64_t batch) {
+        return models::build_mlp(
+            {.batch = batch, .inputs = 10, .hidden = 24, .ffn = ffn, .outputs = 6, .loss = loss});
+      },
+      6};
 }
 
 TEST_CASE("an MLP with a skip over two stages trains alike under all plans") {
@@ -205,9 +219,10 @@ TEST_CASE("an MLP with a skip over two stages trains alike under all plans") {
 }
 
 TEST_CASE("two towers that share a weight train alike under all plans") {
-  const Net net{"two towers", [](int64_t batch) {
-                  return models::build_two_tower({.batch = batch, .inputs = 12, .hidden = 30, .outputs = 5});
-                }};
+  const Net net{
+      "two towers", [](int64_t batch) {
+        return models::build_two_tower({.batch = batch, .inputs = 12, .hidden = 30, .outputs = 5});
+      }};
   check_plans(net, {
                        "microbatches=4,recompute=full",
                        "pp=2,microbatches=4",
@@ -228,8 +243,10 @@ TEST_CASE("two towers that share a weight train alike under all plans") {
 }
 
 TEST_CASE("a convolutional net trains alike under all plans") {
-  const Net net{"conv net", [](int64_t batch) {
-                  return models::build_conv_net({.batch = batch, .size = 10, .width = 4, .convolutions = 3, .outputs = 7});
+  const Net net{"conv net",
+                [](int64_t batch) {
+                  return models::build_conv_net(
+                      {.batch = batch, .size = 10, .width = 4, .convolutions = 3, .outputs = 7});
                 },
                 7};
   check_plans(net, {
@@ -246,6 +263,52 @@ TEST_CASE("a convolutional net trains alike under all plans") {
                        "dp=2,pp=4,microbatches=2,zero=1,order=dp-pp-tp",
                        "tp=2,pp=2,microbatches=2",
                    });
+}
+
+// Layers "tower.0" … "tower.2" in a chain, each with the same weight, and "out".
+ir::Module build_three_uses(int64_t batch) {
+  models::NetBuilder net("three uses",
+                         {{"tower.0", true}, {"tower.1", true}, {"tower.2", true}, {"out", true}});
+  ops::Builder& ops = net.ops();
+  const ir::LogicalAxes hidden{"batch", ""};
+  ValueId h_BD = net.input("x", DType::kF32, {batch, 12}, hidden);
+  net.input("loss_scale", DType::kF32, {});
+  net.enter("tower.0");
+  const ir::Init init{ir::Init::Kind::kNormal, 0.4};
+  const ValueId w_DD =
+      net.parameter("shared.weight", {12, 12}, {"", ""}, init, models::NetBuilder::Decay::kYes);
+  for (int i = 0; i < 3; ++i) {
+    net.enter(fmt::format("tower.{}", i));
+    h_BD = net.annotate(ops.relu(ops.dot(h_BD, w_DD, "bd,ed->be")), fmt::format("tower.{}.out", i),
+                        hidden);
+  }
+  net.enter("out");
+  const ValueId w_OD =
+      net.parameter("out.weight", {4, 12}, {"", ""}, init, models::NetBuilder::Decay::kYes);
+  const ValueId y_BO = net.annotate(ops.dot(h_BD, w_OD, "bd,od->bo"), "out.y", hidden);
+  net.output_loss(net.annotate(ops.mul(y_BO, y_BO), "loss", hidden));
+  return net.finish();
+}
+
+// Uses are summed on each rank and then over ranks. Where that is not the model's order, three sums
+// and more round differently.
+TEST_CASE(
+    "a weight of three layers keeps its bits where the ranks hold its uses in the model's order") {
+  const Net net{"three uses", build_three_uses};
+  check_plans(net, {"pp=2,layers=2:2,microbatches=2", "pp=2,layers=3:1,microbatches=2",
+                    "pp=4,microbatches=4", "dp=2,pp=3,layers=2:1:1,microbatches=2,zero=1",
+                    "dp=2,pp=4,microbatches=2,zero=3"});
+  const Trained base = train(net, compile::parse_plan("microbatches=2"));
+  for (const std::string text :
+       {"pp=2,layers=1:3,microbatches=2", "pp=2,chunks=2,microbatches=2"}) {
+    CAPTURE(text);
+    const Trained other = train(net, compile::parse_plan(text));
+    for (size_t i = 0; i < base.losses.size(); ++i) {
+      CHECK(other.losses[i] == doctest::Approx(base.losses[i]).epsilon(1e-5));
+      CHECK(other.norms[i] == doctest::Approx(base.norms[i]).epsilon(1e-5));
+    }
+    MESSAGE(text, ": ", bit_difference(other, base));
+  }
 }
 
 }  // namespace
