@@ -250,5 +250,4 @@ def test_the_picture_is_of_the_compiled_programs():
 def test_links_of_the_documentation_lead_somewhere():
     for page in [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")]:
         for target in re.findall(r"\]\(([^)#:]+)\)", page.read_text(encoding="utf-8")):
-            target = target if pathlib.Path(target).suffix or (page.parent / target).exists() else target + ".md"
             assert (page.parent / target).exists(), f"{page}: {target}"

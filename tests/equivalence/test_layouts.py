@@ -1,4 +1,5 @@
-"""Plans against their base plans, bit for bit: losses, gradient norms, weights and moments after four steps.
+"""Plans against their base plans, bit for bit: losses in training and on held-out text, gradient norms, and the weights
+and moments after four steps.
 
 The default run takes a seeded sample; MESHWRIGHT_TEST_ALL=1 takes all. MESHWRIGHT_TEST_SEED draws others.
 """
@@ -52,6 +53,7 @@ CHOSEN = [
     ("gpt-micro", "pp=4,schedule=gpipe,microbatches=8"),
     ("gpt-micro", "pp=3,layers=1:2:1,microbatches=2"),
     ("gpt-micro", "pp=2,layers=0:4,microbatches=2"),
+    ("gpt-micro", "pp=3,layers=2:0:2,microbatches=2,zero=1"),
     ("gpt-micro", "schedule=interleaved-1f1b,chunks=4,microbatches=2"),
     ("gpt-micro", "dp=16,zero=3"),
     ("gpt-micro", "dp=2,tp=2,pp=4,microbatches=4,sp,zero=1,recompute=selective"),
@@ -127,7 +129,8 @@ class Runs:
         config.update(shape.changes)
         (self.folder / f"{model}.json").write_text(json.dumps(config), encoding="utf-8")
         return meshwright.write_job(self.folder / f"{model}.toml", model=self.folder / f"{model}.json", data=self.text,
-                                    seq_len=shape.seq_len, global_batch=shape.global_batch)
+                                    seq_len=shape.seq_len, global_batch=shape.global_batch, valid_fraction=0.1,
+                                    eval_every=STEPS // 2, eval_batches=2)
 
     def run(self, model: str, plan: str, *options, steps: int = STEPS) -> meshwright.Run:
         self.count += 1
@@ -146,9 +149,9 @@ def differences(run: meshwright.Run, base: meshwright.Run) -> list[str]:
     wanted = {line["step"]: line for line in base.metrics}
     lines = []
     for line in run.metrics:
-        for key in ("loss", "grad_norm", "lr"):
-            if line[key] != wanted[line["step"]][key]:
-                lines.append(f"step {line['step']}: {key} is {line[key]!r}, the base plan's is {wanted[line['step']][key]!r}")
+        there = wanted[line["step"]]
+        lines += [f"step {line['step']}: {key} is {line.get(key)!r}, the base plan's is {there.get(key)!r}"
+                  for key in ("loss", "grad_norm", "lr", "held_out_loss") if line.get(key) != there.get(key)]
     for group in ("model", "optimizer"):
         found, there = run.tensors(group), base.tensors(group)
         assert found.keys() == there.keys()
@@ -166,7 +169,7 @@ def test_a_plan_equals_its_base_plan_bit_for_bit(runs, model, plan):
     run = runs.get(model, plan)
     base = runs.get(model, plans.short_form(plans.base(plans.parse(plan))))
     found = differences(run, base)
-    assert len(run.metrics) == STEPS
+    assert len(run.metrics) == STEPS and "held_out_loss" in run.metrics[-1]
     assert not found, explain(found, run, base)
 
 
@@ -175,6 +178,7 @@ def test_a_base_plan_follows_one_rank(runs, model, plan):
     run, one = runs.get(model, plan), runs.get(model, "dp=1")
     for key in ("loss", "grad_norm"):
         assert run.series(key) == pytest.approx(one.series(key), rel=1e-5), explain([], run, one)
+    assert run.summary["held_out_loss"] == pytest.approx(one.summary["held_out_loss"], rel=1e-5), explain([], run, one)
 
 
 @pytest.mark.parametrize("model, plan", [

@@ -84,11 +84,11 @@ def volume(counts: collections.Counter) -> int:
 
 @pytest.fixture
 def sent(tmp_path):
-    def run(model: str, plan: str, **changes) -> Sent:
+    def run(model: str, plan: str, tokens: int = 256, **changes) -> Sent:
         config = {**json.loads((meshwright.ROOT / "models" / f"{model}.json").read_text(encoding="utf-8")), **changes}
         (tmp_path / "config.json").write_text(json.dumps(config), encoding="utf-8")
-        data = meshwright.write_indexed(tmp_path / "corpus", [i * 7 % 256 for i in range(GLOBAL_BATCH * s + 1)])
-        job = meshwright.write_job(tmp_path / "job.toml", model=tmp_path / "config.json", data=data, seq_len=s,
+        corpus = meshwright.write_indexed(tmp_path / "corpus", [i * 7 % tokens for i in range(GLOBAL_BATCH * s + 1)])
+        job = meshwright.write_job(tmp_path / "job.toml", model=tmp_path / "config.json", data=corpus, seq_len=s,
                                    global_batch=GLOBAL_BATCH)
         count = len(list(tmp_path.glob("run-*")))
         return Sent(meshwright.train(tmp_path / f"run-{count}", job, plan))
@@ -203,3 +203,9 @@ def test_a_tied_embedding_is_reduced_once_between_its_two_stages(sent, plan, t):
     once = [1] * t + [0] * (stages - 2) * t + [1] * t
     assert [counts[tied] for counts in with_tie.step] == once
     assert [counts[tied] for counts in without.step] == [0] * len(once)
+
+
+def test_a_vocabulary_smaller_than_tp_leaves_the_loss_pending_and_sums_it_once(sent):
+    """Three rows on four ranks: the head is cheapest by sequence, and every rank has a part of the loss."""
+    found = sent("gpt-micro", "tp=4,sp,microbatches=2", vocab_size=3, tokens=3)
+    assert [counts["all_reduce", all_reduce(FLOAT, 4)] for counts in found.step] == [1] * 4
