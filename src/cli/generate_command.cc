@@ -19,7 +19,8 @@ void add_generate(CLI::App& app) {
   command->add_option("--tokens", options->generate.tokens, "How many tokens to add (default: 100)")
       ->check(at_least(1));
   command
-      ->add_option("--temperature", options->generate.temperature, "0: always the likeliest token (default: 0.8)")
+      ->add_option("--temperature", options->generate.temperature,
+                   "0: always the likeliest token (default: 0.8)")
       ->check(at_least(0));
   command->add_option("--seed", options->generate.seed, "Seed of the draws (default: 1)");
   command->callback([options] {
