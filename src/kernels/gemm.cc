@@ -12,9 +12,8 @@
 namespace mw::kernels {
 namespace {
 
-// A panel of B (kDepth x kGemmColumns) fills half of a level 1 cache of 32 KiB, a block of A
-// (kRowBlock x kDepth) less than half of a level 2 cache of 512 KiB.
-constexpr int64_t kDepth = 256;
+// A panel of B (kGemmChunk x kGemmColumns) fills half of a level 1 cache of 32 KiB, a block of A
+// (kRowBlock x kGemmChunk) less than half of a level 2 cache of 512 KiB.
 constexpr int64_t kRowBlock = 192 / kGemmRows * kGemmRows;
 constexpr int64_t kColumnBlock = 2048;
 // With fewer panels of B than this, packing A costs more than reading it in place.
@@ -28,7 +27,7 @@ struct Buffers {
 };
 
 Buffers take_buffers(Scratch& scratch, int64_t M, int64_t N, int64_t K) {
-  const int64_t depth = std::min(K, kDepth);
+  const int64_t depth = std::min(K, kGemmChunk);
   Buffers buffers;
   buffers.b = scratch.take<float>(round_up(std::min(N, kColumnBlock), kGemmColumns) * depth);
   buffers.a =
@@ -49,7 +48,7 @@ struct Block {
   const float* b;             // packed panels
   float* c;
   int64_t c_stride;
-  bool from_zero;
+  bool adds;
 };
 
 void run_tiles(const Block& block) {
@@ -60,8 +59,7 @@ void run_tiles(const Block& block) {
                    .c = nullptr,
                    .c_stride = block.c_stride,
                    .columns = 0,
-                   .from_zero = block.from_zero,
-                   .next_c = nullptr};
+                   .adds = block.adds};
   const auto& kernels = block.a_packed ? kGemmTiles<true> : kGemmTiles<false>;
   for (int64_t j = 0; j < block.columns; j += kGemmColumns) {
     tile.columns = static_cast<int>(std::min(kGemmColumns, block.columns - j));
@@ -69,8 +67,6 @@ void run_tiles(const Block& block) {
     for (int64_t i = 0; i < block.rows; i += kGemmRows) {
       const int64_t rows = std::min(kGemmRows, block.rows - i);
       tile.c = block.c + i * block.c_stride + j;
-      const bool last = i + rows >= block.rows;
-      tile.next_c = !last ? tile.c + kGemmRows * block.c_stride : block.c + j + tile.columns;
       kernels[static_cast<size_t>(rows - 1)](tile);
       tile.a += block.a_panel;
     }
@@ -131,8 +127,8 @@ void gemm(const Gemm& g, const GemmPart& part, void* scratch_memory) {
   for (int64_t j = part.column_begin; j < part.column_end; j += kColumnBlock) {
     const int64_t columns = std::min(kColumnBlock, part.column_end - j);
     const bool packs = g.a.transposed || tiles(columns, kGemmColumns) >= kPanelsWorthPacking;
-    for (int64_t k = 0; k < g.K; k += kDepth) {
-      const int64_t depth = std::min(kDepth, g.K - k);
+    for (int64_t k = 0; k < g.K; k += kGemmChunk) {
+      const int64_t depth = std::min(kGemmChunk, g.K - k);
       pack_block<kGemmColumns>(at(g.b, k, j), g.b.stride, g.b.transposed, columns, depth,
                                buffers.b);
       for (int64_t i = part.row_begin; i < part.row_end; i += kRowBlock) {
@@ -149,7 +145,7 @@ void gemm(const Gemm& g, const GemmPart& part, void* scratch_memory) {
                    .b = buffers.b,
                    .c = g.c + i * g.c_stride + j,
                    .c_stride = g.c_stride,
-                   .from_zero = k == 0 && !g.accumulates});
+                   .adds = k > 0 || g.accumulates});
       }
     }
   }

@@ -14,7 +14,7 @@ namespace mw::kernels {
 inline constexpr int64_t kGemmRows = kLanes == 16 ? 14 : 6;
 inline constexpr int64_t kGemmColumns = 2 * kLanes;
 
-// One tile: C(i, j) = chain from C(i, j), or from +0, over `depth` products.
+// One tile: C(i, j) = chain over `depth` products from +0, or C(i, j) + that chain.
 struct GemmTile {
   int64_t depth;
   const float* a;  // A(i, k): a[k * a_stride + i], or a[i * a_stride + k] for a kernel of rows
@@ -23,8 +23,7 @@ struct GemmTile {
   float* c;
   int64_t c_stride;
   int columns;  // of C, at most kGemmColumns; nothing beyond them is read or written
-  bool from_zero;
-  const float* next_c;  // the tile of C that comes next, to be fetched early
+  bool adds;    // to the old C, rather than replacing it
 };
 
 using GemmTileKernel = void (*)(const GemmTile&);
@@ -38,18 +37,8 @@ template <int kRows, bool kPacked>
   const int left = t.columns < kLanes ? t.columns : kLanes, right = t.columns - left;
 #pragma GCC unroll 16
   for (int i = 0; i < kRows; ++i) {
-    float* c = t.c + i * c_stride;
-    if (t.from_zero) {
-      acc[i][0] = acc[i][1] = vf{};
-    } else if (whole) {
-      acc[i][0] = load(c);
-      acc[i][1] = load(c + kLanes);
-    } else {
-      acc[i][0] = load_partial(c, left);
-      acc[i][1] = right > 0 ? load_partial(c + kLanes, right) : vf{};
-    }
-    // Not into level 1: with a stride of a power of two both tiles' rows would fight for few sets.
-    __builtin_prefetch(t.next_c + i * c_stride, 0, 2);
+    acc[i][0] = acc[i][1] = vf{};
+    __builtin_prefetch(t.c + i * c_stride, 1);
   }
   const float* a = t.a;
   const float* b = t.b;
@@ -69,11 +58,14 @@ template <int kRows, bool kPacked>
   for (int i = 0; i < kRows; ++i) {
     float* c = t.c + i * c_stride;
     if (whole) {
-      store(c, acc[i][0]);
-      store(c + kLanes, acc[i][1]);
+      store(c, t.adds ? load(c) + acc[i][0] : acc[i][0]);
+      store(c + kLanes, t.adds ? load(c + kLanes) + acc[i][1] : acc[i][1]);
     } else {
-      store_partial(c, acc[i][0], left);
-      if (right > 0) store_partial(c + kLanes, acc[i][1], right);
+      store_partial(c, t.adds ? load_partial(c, left) + acc[i][0] : acc[i][0], left);
+      if (right > 0) {
+        float* second = c + kLanes;
+        store_partial(second, t.adds ? load_partial(second, right) + acc[i][1] : acc[i][1], right);
+      }
     }
   }
 }
