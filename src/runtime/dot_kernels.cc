@@ -1,47 +1,101 @@
-// Matrix products through the BLAS that libtorch exports.
+// Matrix products: the loops of a DotPlan around the project's gemm().
+#include "kernels/gemm.h"
+
+#include <algorithm>
+
+#include "kernels/scratch.h"
 #include "runtime/dot_plan.h"
 #include "runtime/kernel_table.h"
-
-// BLAS in Fortran's convention: column-major, everything by address.
-extern "C" void sgemm_(const char* transa, const char* transb, const int* m, const int* n,
-                       const int* k, const float* alpha, const float* a, const int* lda,
-                       const float* b, const int* ldb, const float* beta, float* c, const int* ldc);
+#include "runtime/parallel.h"
 
 namespace mw::runtime {
 namespace {
 
-// c_mn = a b + beta c in row-major order, which is c' = b' a' in column-major.
-void product(const DotPlan& plan, const float* a, const float* b, float* c, float beta) {
-  const char a_mark = plan.a_transposed ? 'T' : 'N', b_mark = plan.b_transposed ? 'T' : 'N';
-  const auto m = static_cast<int>(plan.m), n = static_cast<int>(plan.n),
-             k = static_cast<int>(plan.k);
-  const auto lda = static_cast<int>(plan.lda), ldb = static_cast<int>(plan.ldb),
-             ldc = static_cast<int>(plan.ldc);
-  const float one = 1;
-  sgemm_(&b_mark, &a_mark, &n, &m, &k, &one, b, &ldb, a, &lda, &beta, c, &ldc);
-}
+// Multiply-adds that are worth a thread of their own.
+constexpr int64_t kProductGrain = int64_t{1} << 18;
 
-void run_loops(const DotPlan& plan, size_t loop, const float* a, const float* b, float* c,
-               float beta) {
-  if (loop == plan.loops.size()) return product(plan, a, b, c, beta);
-  const DotPlan::Loop& l = plan.loops[loop];
-  for (int64_t i = 0; i < l.size; ++i) {
-    run_loops(plan, loop + 1, a + i * l.a, b + i * l.b, c + i * l.c,
-              l.contracted && i > 0 ? 1 : beta);
+// A plan split into work items: one part of C of one turn of the loops that are not summed over.
+// The summed ones run inside of an item, in their order, so that an element is one thread's sum.
+class DotWork {
+ public:
+  DotWork(const DotPlan& plan, bool accumulates, int threads)
+      : plan_(plan), accumulates_(accumulates) {
+    for (const DotPlan::Loop& loop : plan.loops) {
+      (loop.contracted ? summed_ : free_).push_back(loop);
+      if (!loop.contracted) turns_ *= loop.size;
+    }
+    const int64_t products = plan.m * plan.n * plan.k;
+    const int64_t parts =
+        turns_ >= threads ? 1 : std::clamp<int64_t>(products / kProductGrain, 1, threads);
+    grid_ = kernels::gemm_grid(plan.m, plan.n, parts);
+    grain_ = std::max<int64_t>(1, kProductGrain / std::max<int64_t>(1, products / grid_.parts()));
+    scratch_bytes_ = kernels::round_up(
+        static_cast<int64_t>(kernels::gemm_scratch_bytes(plan.m, plan.n, plan.k)), 64);
   }
-}
+
+  int64_t items() const { return turns_ * grid_.parts(); }
+  int64_t grain() const { return grain_; }
+  int64_t scratch_bytes() const { return scratch_bytes_; }  // of one thread
+
+  void run(int64_t item, const float* a, const float* b, float* c, void* scratch) const {
+    int64_t turn = item / grid_.parts();
+    for (size_t l = free_.size(); l-- > 0;) {
+      const DotPlan::Loop& loop = free_[l];
+      const int64_t i = turn % loop.size;
+      turn /= loop.size;
+      a += i * loop.a;
+      b += i * loop.b;
+      c += i * loop.c;
+    }
+    sum(0, grid_.part(item % grid_.parts()), a, b, c, accumulates_, scratch);
+  }
+
+ private:
+  void sum(size_t loop, const kernels::GemmPart& part, const float* a, const float* b, float* c,
+           bool accumulates, void* scratch) const {
+    if (loop == summed_.size()) {
+      const kernels::Gemm gemm = {.M = plan_.m,
+                                  .N = plan_.n,
+                                  .K = plan_.k,
+                                  .a = {a, plan_.lda, plan_.a_transposed},
+                                  .b = {b, plan_.ldb, plan_.b_transposed},
+                                  .c = c,
+                                  .c_stride = plan_.ldc,
+                                  .accumulates = accumulates};
+      return kernels::gemm(gemm, part, scratch);
+    }
+    const DotPlan::Loop& l = summed_[loop];
+    for (int64_t i = 0; i < l.size; ++i)
+      sum(loop + 1, part, a + i * l.a, b + i * l.b, c, accumulates || i > 0, scratch);
+  }
+
+  DotPlan plan_;
+  bool accumulates_;
+  std::vector<DotPlan::Loop> free_, summed_;
+  int64_t turns_ = 1, grain_ = 1, scratch_bytes_ = 0;
+  kernels::GemmGrid grid_;
+};
 
 Prepared prepare_dot(const OpContext& c) {
   if (!c.all_are(DType::kF32)) return nullptr;
   const auto plan = plan_dot(c.op.as<ir::DotAttrs>(), c.operand(0), c.operand(1), c.result());
   if (!plan) return nullptr;
-  return make_kernel([plan = *plan, accumulates = c.op.accumulates,
-                      bytes = c.result().bytes().value](const Args& a) {
-    if (accumulates) bring(a.out(), a.in(2), bytes);
-    const float* lhs = a.in(plan.swapped ? 1 : 0);
-    const float* rhs = a.in(plan.swapped ? 0 : 1);
-    run_loops(plan, 0, lhs, rhs, a.out(), accumulates ? 1 : 0);
-  });
+  const bool accumulates = c.op.accumulates;
+  const DotWork work(*plan, accumulates, c.threads());
+  return make_kernel(
+      [work, accumulates, swapped = plan->swapped, threads = c.threads(),
+       bytes = c.result().bytes().value](const Args& args) {
+        if (accumulates) bring(args.out(), args.in(2), bytes);
+        const float* a = args.in(swapped ? 1 : 0);
+        const float* b = args.in(swapped ? 0 : 1);
+        parallel_for(
+            threads, work.items(), work.grain(), [&](int thread, int64_t begin, int64_t end) {
+              void* scratch = static_cast<char*>(args.scratch) + thread * work.scratch_bytes();
+              for (int64_t item = begin; item < end; ++item)
+                work.run(item, a, b, args.out(), scratch);
+            });
+      },
+      work.scratch_bytes() * c.threads());
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
 // DotPlan: a product in einsum form as loops around one matrix product, so that every spec whose
-// letters fold is BLAS's.
+// letters fold is gemm()'s.
 #pragma once
 
 #include <optional>
@@ -31,7 +31,7 @@ struct DotPlan {
 };
 
 // Null where no letters give a matrix product: a letter twice in one operand, a letter of one
-// operand alone that is summed over, an empty dimension, no unit stride, sizes beyond BLAS's 32
+// operand alone that is summed over, an empty dimension, no unit stride, sizes beyond 32
 // bits.
 std::optional<DotPlan> plan_dot(const ir::DotAttrs& spec, const ir::TensorType& lhs,
                                 const ir::TensorType& rhs, const ir::TensorType& out);

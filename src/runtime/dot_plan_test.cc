@@ -7,7 +7,7 @@ namespace {
 
 ir::TensorType f32(const std::vector<int64_t>& sizes) { return ir::make_type(DType::kF32, sizes); }
 
-TEST_CASE("the products of a transformer and their gradients are one BLAS call each") {
+TEST_CASE("the products of a transformer and their gradients are one gemm call each") {
   struct Case {
     ir::DotAttrs spec;
     std::vector<int64_t> lhs, rhs, out;
