@@ -1,0 +1,50 @@
+#include "cluster/group_shape.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+
+namespace mw::cluster {
+
+size_t GroupShape::level() const {
+  size_t level = 0;
+  for (size_t i = 0; i < ways.size(); ++i) {
+    if (ways[i] > 1) level = i;
+  }
+  return level;
+}
+
+GroupShape group_shape(const Cluster& cluster, const std::vector<RankId>& members) {
+  MW_CHECK(!members.empty(), "a group without members");
+  GroupShape shape;
+  shape.size = static_cast<int64_t>(members.size());
+  // Units of the level inside that hold members; a device is a unit of its own.
+  std::vector<int64_t> units;
+  for (const RankId rank : members) units.push_back(rank.value);
+  std::sort(units.begin(), units.end());
+  int64_t inner = 1;
+  for (const Link& link : cluster.links) {
+    const int64_t devices = link.devices;
+    std::vector<int64_t> outer;
+    int64_t fullest = 0, run = 0;
+    for (const int64_t unit : units) {
+      const int64_t block = devices == 0 ? 0 : unit * inner / devices;
+      if (outer.empty() || outer.back() != block) {
+        outer.push_back(block);
+        run = 0;
+      }
+      fullest = std::max(fullest, ++run);
+    }
+    shape.ways.push_back(fullest);
+    units = std::move(outer);
+    inner = devices;
+  }
+  return shape;
+}
+
+GroupShape group_shape(const Cluster& cluster, const Mesh& mesh, RankId rank,
+                       const std::vector<std::string>& axes) {
+  return group_shape(cluster, mesh.members(rank, axes));
+}
+
+}  // namespace mw::cluster

@@ -1,0 +1,171 @@
+#include "cluster/hardware.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <numeric>
+
+#include "base/json_reader.h"
+#include "base/text.h"
+#include "base/toml.h"
+
+namespace mw::cluster {
+namespace {
+
+constexpr std::array<std::string_view, 5> kKinds = {"memory", "nvlink", "pcie", "network", "torus"};
+constexpr std::array<std::string_view, 6> kFormats = {"f32", "tf32", "bf16", "f16", "fp8", "fp4"};
+constexpr double kGiga = 1e9, kTera = 1e12, kMicro = 1e-6;
+constexpr double kTiny = 1e-9;  // a positive number
+
+void read_peaks(JsonReader peaks, Device& device) {
+  for (const std::string_view format : kFormats) {
+    if (!peaks.has(format)) {
+      peaks.ignore(format);
+      continue;
+    }
+    const double tera = peaks.number(format, {.min = kTiny});
+    device.peaks.emplace_back(format, FlopsPerSecond(tera * kTera));
+  }
+  peaks.finish();
+  if (device.peaks.empty()) {
+    peaks.fail("", "must have the dense peak of a format: {}", join(kFormats, ", "));
+  }
+}
+
+void read_attained(JsonReader attained, Device& device) {
+  Attained& a = device.attained;
+  a.matrix_fraction = attained.number("matrix_fraction", {.min = kTiny, .max = 1});
+  a.memory_fraction = attained.number("memory_fraction", {.min = kTiny, .max = 1});
+  a.launch = Seconds(attained.number("launch_us", {.min = 0}) * kMicro);
+  a.host_op = Seconds(attained.number("host_op_us", {.min = 0}) * kMicro);
+  attained.string_or("source", "");
+  attained.finish();
+}
+
+void read_device(JsonReader device, Cluster& cluster) {
+  Device& d = cluster.device;
+  d.name = device.string("name");
+  d.memory = Bytes(std::llround(device.number("memory_GB", {.min = kTiny}) * kGiga));
+  d.memory_bandwidth = BytesPerSecond(device.number("memory_GBps", {.min = kTiny}) * kGiga);
+  d.multiprocessors = device.integer("multiprocessors", {.min = 1});
+  d.source = device.string_or("source", cluster.source);
+  read_peaks(device.object("peak_TFLOPs"), d);
+  read_attained(device.object("attained"), d);
+  device.finish();
+}
+
+void read_link(JsonReader& link, Cluster& cluster) {
+  Link made;
+  made.name = link.string("name");
+  const std::string kind = link.choice("kind", kKinds);
+  made.kind = static_cast<LinkKind>(std::find(kKinds.begin(), kKinds.end(), kind) - kKinds.begin());
+  made.devices = link.integer_or("devices", 0, {.min = 1});
+  made.bandwidth = BytesPerSecond(link.number("link_GBps", {.min = kTiny}) * kGiga);
+  made.latency = Seconds(link.number("latency_us", {.min = 0}) * kMicro);
+  made.bus_bandwidth = made.bandwidth;
+  if (link.has("bus_GBps"))
+    made.bus_bandwidth = BytesPerSecond(link.number("bus_GBps", {.min = kTiny}) * kGiga);
+  link.ignore("bus_GBps");
+  made.switch_bus_bandwidth =
+      BytesPerSecond(link.number_or("switch_bus_GBps", 0, {.min = 0}) * kGiga);
+  if (made.kind == LinkKind::kTorus) {
+    made.torus = link.integers("torus", {.min = 1});
+    int64_t size = 1;
+    for (const int64_t n : made.torus) size *= n;
+    if (made.devices != 0 && size != made.devices) {
+      link.fail("torus", "has {} devices, must have the level's {}", size, made.devices);
+    }
+    made.devices = size;
+  }
+  made.source = link.string_or("source", cluster.source);
+  link.finish();
+  cluster.links.push_back(std::move(made));
+}
+
+void check_levels(JsonReader& reader, Cluster& cluster) {
+  int64_t inner = 1;
+  for (size_t i = 0; i < cluster.links.size(); ++i) {
+    const Link& link = cluster.links[i];
+    const bool last = i + 1 == cluster.links.size();
+    if (link.devices == 0 && !last) {
+      reader.fail("link", "'{}' joins all devices, so it must be the last", link.name);
+    } else if (link.devices != 0 && link.devices % inner != 0) {
+      reader.fail("link", "'{}' joins {} devices, must be a multiple of the level inside, {}",
+                  link.name, link.devices, inner);
+    }
+    if (link.devices != 0) inner = link.devices;
+  }
+  if (cluster.links.empty()) {
+    reader.fail("link", "must be there at least once");
+    return;
+  }
+  const int64_t joined = cluster.links.back().devices;
+  if (joined == 0) return;
+  if (cluster.devices == 0) cluster.devices = joined;
+  if (cluster.devices > joined) {
+    reader.fail("devices", "is {}, but the outermost link, '{}', joins {}", cluster.devices,
+                cluster.links.back().name, joined);
+  }
+}
+
+std::vector<std::string> names_in(FileSystem& fs, const std::vector<std::string>& folders) {
+  std::vector<std::string> names;
+  for (const std::string& folder : folders) {
+    if (!fs.is_directory(folder)) continue;
+    for (const std::string& file : fs.list(folder)) {
+      if (ends_with(file, ".toml")) names.push_back(file.substr(0, file.size() - 5));
+    }
+  }
+  std::sort(names.begin(), names.end());
+  names.erase(std::unique(names.begin(), names.end()), names.end());
+  return names;
+}
+
+}  // namespace
+
+std::string_view link_kind_name(LinkKind kind) { return kKinds[static_cast<size_t>(kind)]; }
+
+FlopsPerSecond Device::peak(std::string_view format) const {
+  for (const auto& [name, peak] : peaks) {
+    if (name == format) return peak;
+  }
+  return FlopsPerSecond(0);
+}
+
+size_t Cluster::level_between(int64_t a, int64_t b) const {
+  for (size_t i = 0; i + 1 < links.size(); ++i) {
+    if (a / links[i].devices == b / links[i].devices) return i;
+  }
+  return links.size() - 1;
+}
+
+Cluster parse_cluster(std::string_view text, const std::string& file) {
+  const Toml toml = parse_toml(text, file);
+  Diagnostics diagnostics;
+  JsonReader reader(toml.root, file, &diagnostics, &toml.lines);
+  Cluster cluster;
+  cluster.file = file;
+  cluster.name = reader.string("name");
+  cluster.source = reader.string("source");
+  cluster.devices = reader.integer_or("devices", 0, {.min = 1});
+  read_device(reader.object("device"), cluster);
+  for (JsonReader& link : reader.objects("link")) read_link(link, cluster);
+  if (diagnostics.empty()) check_levels(reader, cluster);
+  reader.finish();
+  diagnostics.throw_if_any();
+  return cluster;
+}
+
+Cluster load_cluster(FileSystem& fs, const std::string& name,
+                     const std::vector<std::string>& folders) {
+  if (ends_with(name, ".toml")) return parse_cluster(fs.read_file(name), name);
+  for (const std::string& folder : folders) {
+    const std::string path = join_path(folder, name + ".toml");
+    if (fs.exists(path)) return parse_cluster(fs.read_file(path), path);
+  }
+  const std::vector<std::string> names = names_in(fs, folders);
+  throw_error("--cluster: there is no cluster '{}'{}; known are {}; or give a file, x.toml", name,
+              did_you_mean(name, names), names.empty() ? "none" : join(names, ", "));
+}
+
+}  // namespace mw::cluster

@@ -1,0 +1,102 @@
+// Cluster: one kind of device, and the links that join devices, by level from the inside out. Read
+// from a TOML file in clusters/, whose keys carry their units and whose sections name a source.
+//
+//   name = "DGX A100 80 GB"
+//   source = "…"                      # also of every section that names none
+//   [device]
+//   name, memory_GB, memory_GBps, multiprocessors
+//   [device.peak_TFLOPs]              # dense; f32, tf32, bf16, f16, fp8, fp4
+//   [device.attained]                 # what software makes of it; see Attained
+//   matrix_fraction, memory_fraction, launch_us, host_op_us
+//   [[link]]                          # innermost first
+//   name, kind, devices, link_GBps, latency_us
+//   and where they apply bus_GBps, switch_bus_GBps, torus
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "base/fs.h"
+#include "base/ids.h"
+
+namespace mw::cluster {
+
+using BytesPerSecond = Quantity<struct BytesPerSecondTag, double>;
+using FlopsPerSecond = Quantity<struct FlopsPerSecondTag, double>;
+
+constexpr Seconds operator/(Bytes bytes, BytesPerSecond rate) {
+  return Seconds(static_cast<double>(bytes.value) / rate.value);
+}
+constexpr Seconds operator/(Flops flops, FlopsPerSecond rate) {
+  return Seconds(flops.value / rate.value);
+}
+
+enum class LinkKind : uint8_t {
+  kMemory,   // devices that share one memory (threads of a process)
+  kNvlink,   // or a like fabric inside a node
+  kPcie,     // through the host's bridges
+  kNetwork,  // a network card for each device, behind switches
+  kTorus     // point-to-point links in a grid that closes on itself
+};
+std::string_view link_kind_name(LinkKind kind);  // "memory", "nvlink", …
+
+// Ranks [k * devices, (k + 1) * devices) are joined by one unit of this level.
+struct Link {
+  std::string name;
+  LinkKind kind = LinkKind::kNetwork;
+  int64_t devices = 0;       // 0: all of the cluster
+  BytesPerSecond bandwidth;  // one direction: of a device's port; torus: of one of its links
+  Seconds latency;           // of a message from device to device
+  // What a ring of collectives reaches of it, as nccl-tests counts busbw; `bandwidth` if not given.
+  BytesPerSecond bus_bandwidth;
+  // all_reduce where the switch adds (NVLS, SHARP); 0: it cannot.
+  BytesPerSecond switch_bus_bandwidth;
+  std::vector<int64_t> torus;  // devices along each dimension
+  std::string source;
+};
+
+// What a software stack makes of a device.
+struct Attained {
+  double matrix_fraction = 1;  // of the dense peak, by the largest matrix products
+  double memory_fraction = 1;  // of the memory bandwidth, by streaming kernels
+  Seconds launch;              // from the end of a kernel to the start of the next
+  Seconds host_op;             // the host's work to issue one op
+};
+
+struct Device {
+  std::string name;
+  std::vector<std::pair<std::string, FlopsPerSecond>> peaks;  // dense, by format
+  Bytes memory;
+  BytesPerSecond memory_bandwidth;
+  int64_t multiprocessors = 1;  // parts that take a tile of a product each
+  Attained attained;
+  std::string source;
+
+  // 0 if the device has no such format.
+  FlopsPerSecond peak(std::string_view format) const;
+};
+
+struct Cluster {
+  std::string file;  // for messages
+  std::string name, source;
+  int64_t devices = 0;  // how many there are; 0: as many as one likes
+  Device device;
+  std::vector<Link> links;  // innermost first; the last one joins all
+
+  // Index of the innermost level that joins both ranks.
+  size_t level_between(int64_t a, int64_t b) const;
+};
+
+// Throws Error with everything that is wrong with the text.
+Cluster parse_cluster(std::string_view toml, const std::string& file);
+
+// `name` is a file ("x/y.toml"), or a cluster's name: NAME.toml in the first of the folders that
+// has it. Throws Error, with the near miss and the names that there are.
+Cluster load_cluster(FileSystem& fs, const std::string& name,
+                     const std::vector<std::string>& folders);
+
+}  // namespace mw::cluster

@@ -1,0 +1,130 @@
+#include <doctest/doctest.h>
+
+#include "base/error.h"
+#include "base/fake_fs.h"
+#include "base/text.h"
+#include "cluster/group_shape.h"
+#include "cluster/hardware.h"
+
+using namespace mw;
+using namespace mw::cluster;
+
+namespace {
+
+constexpr const char* kText = R"(name = "Box"
+source = "a data sheet"
+[device]
+name = "Chip"
+memory_GB = 80
+memory_GBps = 2000
+multiprocessors = 108
+peak_TFLOPs = { f32 = 20, bf16 = 300 }
+[device.attained]
+matrix_fraction = 0.9
+memory_fraction = 0.8
+launch_us = 2
+host_op_us = 10
+[[link]]
+name = "inside"
+kind = "nvlink"
+devices = 8
+link_GBps = 300
+bus_GBps = 235
+latency_us = 6
+[[link]]
+name = "net"
+kind = "network"
+link_GBps = 25
+latency_us = 10
+)";
+
+std::string message_of(const std::string& text) {
+  try {
+    parse_cluster(text, "box.toml");
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
+std::vector<int64_t> ways(const Mesh& mesh, const std::vector<std::string>& axes) {
+  return group_shape(parse_cluster(kText, "box.toml"), mesh, RankId(0), axes).ways;
+}
+
+}  // namespace
+
+TEST_CASE("a cluster file's units are taken from its keys") {
+  const Cluster box = parse_cluster(kText, "box.toml");
+  CHECK(box.device.peak("bf16").value == 300e12);
+  CHECK(box.device.peak("fp8").value == 0);
+  CHECK(box.device.memory.value == 80'000'000'000);
+  CHECK(box.device.memory_bandwidth.value == 2000e9);
+  CHECK(box.device.attained.host_op.value == doctest::Approx(10e-6));
+  CHECK(box.device.source == "a data sheet");
+  REQUIRE(box.links.size() == 2);
+  CHECK(box.links[0].bus_bandwidth.value == 235e9);
+  CHECK(box.links[1].bus_bandwidth.value == 25e9);
+  CHECK(box.links[1].devices == 0);
+  CHECK((Bytes(50'000'000'000) / box.links[1].bandwidth).value == 2);
+}
+
+TEST_CASE("two ranks are joined by the innermost level that holds both") {
+  const Cluster box = parse_cluster(kText, "box.toml");
+  CHECK(box.level_between(0, 7) == 0);
+  CHECK(box.level_between(7, 8) == 1);
+  CHECK(box.level_between(16, 23) == 0);
+}
+
+TEST_CASE("a group crosses the levels that its ranks' order says") {
+  const Mesh mesh({{"pp", 4}, {"dp", 4}, {"tp", 8}});
+  CHECK(ways(mesh, {"tp"}) == std::vector<int64_t>{8, 1});
+  CHECK(ways(mesh, {"dp"}) == std::vector<int64_t>{1, 4});
+  CHECK(ways(mesh, {"pp"}) == std::vector<int64_t>{1, 4});
+  CHECK(ways(mesh, {"dp", "tp"}) == std::vector<int64_t>{8, 4});
+  const Mesh small({{"pp", 2}, {"dp", 4}, {"tp", 2}});
+  CHECK(ways(small, {"dp"}) == std::vector<int64_t>{4, 1});
+  CHECK(ways(small, {"pp"}) == std::vector<int64_t>{1, 2});
+  const Mesh inner({{"tp", 2}, {"pp", 2}, {"dp", 16}});
+  CHECK(ways(inner, {"dp"}) == std::vector<int64_t>{8, 2});
+  const GroupShape pair = group_shape(parse_cluster(kText, "box.toml"), {RankId(7), RankId(8)});
+  CHECK(pair.ways == std::vector<int64_t>{1, 2});
+  CHECK(pair.level() == 1);
+}
+
+TEST_CASE("everything wrong with a cluster file is said at once") {
+  std::string text = replace_all(kText, "memory_GB = 80", "memory_GB = \"80\"");
+  text = replace_all(text, "kind = \"network\"", "kind = \"netwrok\"");
+  text = replace_all(text, "latency_us = 10", "latency = 10");
+  const std::string message = message_of(text);
+  CHECK(message ==
+        "box.toml:5: device.memory_GB: must be a number of at least 1e-09, is \"80\"\n"
+        "box.toml:23: link[1].kind: must be \"memory\", \"nvlink\", \"pcie\", \"network\" or "
+        "\"torus\", is \"netwrok\", did you mean 'network'?\n"
+        "box.toml:21: link[1].latency_us: is missing; must be a number of at least 0\n"
+        "box.toml:25: link[1].latency: unknown key");
+}
+
+TEST_CASE("link levels must nest and join all") {
+  CHECK(message_of(replace_all(kText, "devices = 8\n", "")) ==
+        "box.toml:14: link: 'inside' joins all devices, so it must be the last");
+  const std::string text =
+      replace_all(kText, "kind = \"network\"", "kind = \"torus\"\ntorus = [3, 4]");
+  CHECK(message_of(text) ==
+        "box.toml:14: link: 'net' joins 12 devices, must be a multiple of the level inside, 8");
+}
+
+TEST_CASE("a cluster is found by name, and a near miss is named") {
+  FakeFileSystem fs;
+  fs.make_directory("clusters");
+  fs.write_file("clusters/box.toml", kText);
+  CHECK(load_cluster(fs, "box", {"none", "clusters"}).name == "Box");
+  CHECK(load_cluster(fs, "clusters/box.toml", {}).name == "Box");
+  try {
+    load_cluster(fs, "bok", {"clusters"});
+    FAIL("no error");
+  } catch (const Error& error) {
+    CHECK(std::string(error.what()) ==
+          "--cluster: there is no cluster 'bok', did you mean 'box'?; known are box; or give a "
+          "file, x.toml");
+  }
+}
