@@ -5,6 +5,32 @@
 #include "base/error.h"
 
 namespace mw::cluster {
+namespace {
+
+void add_torus(const Link& link, int64_t inner, const std::vector<RankId>& members,
+               GroupShape& shape) {
+  int64_t stride = inner;
+  bool closed = true;
+  for (size_t d = link.torus.size(); d-- > 0;) {
+    std::vector<bool> there(static_cast<size_t>(link.torus[d]), false);
+    int64_t least = link.torus[d], most = 0, filled = 0;
+    for (const RankId rank : members) {
+      const int64_t at = rank.value / stride % link.torus[d];
+      least = std::min(least, at);
+      most = std::max(most, at);
+      if (!there[static_cast<size_t>(at)]) ++filled;
+      there[static_cast<size_t>(at)] = true;
+    }
+    stride *= link.torus[d];
+    if (filled <= 1) continue;
+    ++shape.torus_dims;
+    closed = closed && filled == link.torus[d];
+    shape.torus_hops += filled == link.torus[d] ? link.torus[d] / 2 : most - least;
+  }
+  shape.torus_closed = closed && shape.torus_dims > 0;
+}
+
+}  // namespace
 
 size_t GroupShape::level() const {
   size_t level = 0;
@@ -36,6 +62,7 @@ GroupShape group_shape(const Cluster& cluster, const std::vector<RankId>& member
       fullest = std::max(fullest, ++run);
     }
     shape.ways.push_back(fullest);
+    if (link.kind == LinkKind::kTorus) add_torus(link, inner, members, shape);
     units = std::move(outer);
     inner = devices;
   }

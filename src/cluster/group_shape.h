@@ -17,6 +17,11 @@ namespace mw::cluster {
 struct GroupShape {
   int64_t size = 1;
   std::vector<int64_t> ways;  // [level]
+  // Where a level is a torus, whose last dimension varies fastest over devices: in how many
+  // dimensions the members differ, whether they fill each of these (so that the way around is
+  // closed), and the farthest hops between two of them.
+  int64_t torus_dims = 0, torus_hops = 0;
+  bool torus_closed = false;
 
   // The outermost level that the group crosses. REQUIRES: size > 1.
   size_t level() const;

@@ -91,6 +91,24 @@ TEST_CASE("a group crosses the levels that its ranks' order says") {
   CHECK(pair.level() == 1);
 }
 
+TEST_CASE("on a torus a group knows its dimensions and whether they close") {
+  std::string text = replace_all(kText, "kind = \"network\"", "kind = \"torus\"\ntorus = [4, 8]");
+  text = replace_all(text, "devices = 8\n", "devices = 1\n");
+  const Cluster pod = parse_cluster(text, "pod.toml");
+  CHECK(pod.devices == 32);
+  const Mesh mesh({{"dp", 4}, {"tp", 8}});
+  const GroupShape row = group_shape(pod, mesh, RankId(0), {"tp"});
+  CHECK(row.torus_dims == 1);
+  CHECK(row.torus_closed);
+  CHECK(row.torus_hops == 4);
+  const GroupShape all = group_shape(pod, mesh, RankId(0), {"dp", "tp"});
+  CHECK(all.torus_dims == 2);
+  CHECK(all.torus_hops == 4 + 2);
+  const GroupShape half = group_shape(pod, {RankId(0), RankId(1), RankId(2), RankId(3)});
+  CHECK_FALSE(half.torus_closed);
+  CHECK(half.torus_hops == 3);
+}
+
 TEST_CASE("everything wrong with a cluster file is said at once") {
   std::string text = replace_all(kText, "memory_GB = 80", "memory_GB = \"80\"");
   text = replace_all(text, "kind = \"network\"", "kind = \"netwrok\"");

@@ -1,0 +1,238 @@
+#include "cost/collective.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+
+#include "base/error.h"
+
+namespace mw::cost {
+namespace {
+
+using cluster::Cluster;
+using cluster::GroupShape;
+using cluster::Link;
+using cluster::LinkKind;
+using ir::OpKind;
+
+constexpr double kMicro = 1e-6;
+constexpr std::array<Protocol, 3> kProtocols = {Protocol::kLL, Protocol::kLL128, Protocol::kSimple};
+
+// Microseconds by protocol: LL, LL128, Simple [NVIDIA/nccl 2.9, src/graph/tuning.cc]. Range: the
+// sizes that NCCL tunes for, 64 B to some GiB; collective_test.cc holds them against measured ones.
+using Latencies = std::array<double, 3>;
+constexpr Latencies kRingBase = {3.6, 10.0, 8.4}, kTreeBase = {4.4, 4.4, 0};
+constexpr Latencies kRingNvlink = {.47, 1.9, 3.4}, kTreeNvlink = {.52, 1.25, 28};
+constexpr Latencies kRingPcie = {1.0, 2.5, 5.7}, kTreePcie = {1.0, 1.9, 28};
+constexpr Latencies kRingNetwork = {2.7, 4.0, 9.6}, kTreeNetwork = {5.0, 8.5, 28};
+constexpr double kNvlsLatency = 23;  // [NCCL 2.18, src/graph/tuning.cc]
+// Share of the bus bandwidth that a protocol leaves [NCCL 2.9]: LL sends a flag with every 4 bytes
+// and is not pipelined as deeply, LL128 a flag with every 120 bytes.
+constexpr Latencies kRingShare = {0.25, 0.92, 1.0};
+constexpr Latencies kTreeShare = {1 / 3.8, 0.92, 0.92};
+// Trees reach less of the inside bus than rings: 110 of 235 GB/s on two nodes, 80 on more [NCCL
+// 2.9, Ampere].
+constexpr double kTreeBusTwoNodes = 110.0 / 235, kTreeBusMoreNodes = 80.0 / 235;
+
+double hop_latency(const Link& link, Protocol protocol, bool tree) {
+  const auto p = static_cast<size_t>(protocol);
+  switch (link.kind) {
+    case LinkKind::kNvlink: return (tree ? kTreeNvlink : kRingNvlink)[p] * kMicro;
+    case LinkKind::kPcie: return (tree ? kTreePcie : kRingPcie)[p] * kMicro;
+    case LinkKind::kNetwork: return (tree ? kTreeNetwork : kRingNetwork)[p] * kMicro;
+    case LinkKind::kMemory:
+    case LinkKind::kTorus: return link.latency.value;
+  }
+  return link.latency.value;
+}
+
+// NCCL's constants do not hold for threads in one process.
+bool is_nccl(const Cluster& cluster) { return cluster.links[0].kind != LinkKind::kMemory; }
+
+class Model {
+ public:
+  Model(const Cluster& cluster, OpKind kind, Bytes bytes, const GroupShape& group)
+      : cluster_(cluster),
+        group_(group),
+        kind_(kind),
+        bytes_(static_cast<double>(bytes.value)),
+        n_(static_cast<double>(group.size)),
+        passes_(kind == OpKind::kAllReduce ? 2 : 1) {}
+
+  CollectiveTime fastest() {
+    best_.level = group_.level();
+    const Link& outer = cluster_.links[best_.level];
+    if (kind_ == OpKind::kAllToAll) {
+      direct();
+    } else if (outer.kind == LinkKind::kTorus) {
+      torus(outer);
+    } else {
+      for (const Protocol protocol : kProtocols) {
+        ring(protocol);
+        if (kind_ == OpKind::kAllReduce && is_nccl(cluster_)) tree(protocol);
+      }
+      if (best_.level > 0 && group_.ways[0] > 1) hierarchical();
+      if (kind_ == OpKind::kAllReduce && best_.level == 0 && outer.switch_bus_bandwidth.value > 0)
+        in_switch(outer);
+    }
+    return best_;
+  }
+
+ private:
+  void consider(Algorithm algorithm, Protocol protocol, double latency, double transfer) {
+    const double time = latency + transfer;
+    if (best_.algorithm != Algorithm::kNone && time >= best_.time.value) return;
+    best_.algorithm = algorithm;
+    best_.protocol = protocol;
+    best_.time = Seconds(time);
+    best_.latency = Seconds(latency);
+  }
+
+  // Members inside one unit of the level inside `level`.
+  double inside(size_t level) const {
+    double members = 1;
+    for (size_t l = 0; l < level; ++l) members *= static_cast<double>(group_.ways[l]);
+    return members;
+  }
+
+  // Of a ring through all members: in every unit as many rings cross the border as members have
+  // ports there.
+  double ring_bus() const {
+    double bus = 0;
+    for (size_t l = 0; l < group_.ways.size(); ++l) {
+      if (group_.ways[l] <= 1) continue;
+      const double here = inside(l) * cluster_.links[l].bus_bandwidth.value;
+      bus = bus == 0 ? here : std::min(bus, here);
+    }
+    return bus;
+  }
+
+  // Ring: passes (n-1) steps, of them passes k hops across a level that joins k units;
+  // passes (n-1)/n * bytes / bus bandwidth + latency of the hops [Thakur 2005; NCCL 2.9].
+  void ring(Protocol protocol) {
+    if (!is_nccl(cluster_) && protocol != Protocol::kSimple) return;
+    double left = passes_ * (n_ - 1), latency = 0, units = 1;
+    for (size_t l = group_.ways.size(); l-- > 0;) {
+      if (group_.ways[l] <= 1) continue;
+      units *= static_cast<double>(group_.ways[l]);
+      const bool innermost = inside(l) == 1;
+      const double hops = innermost ? left : std::min(left, passes_ * units);
+      left -= hops;
+      latency += hops * hop_latency(cluster_.links[l], protocol, false);
+    }
+    if (is_nccl(cluster_)) latency += kRingBase[static_cast<size_t>(protocol)] * kMicro;
+    const double bus = ring_bus() * kRingShare[static_cast<size_t>(protocol)];
+    consider(Algorithm::kRing, protocol, latency, passes_ * (n_ - 1) / n_ * bytes_ / bus);
+  }
+
+  // Tree: 2 ((g - 1) hops inside + log2(nodes) hops outside); 2 bytes / bandwidth [NCCL 2.9].
+  void tree(Protocol protocol) {
+    const auto p = static_cast<size_t>(protocol);
+    double hops = 0, nodes = 1;
+    for (size_t l = 0; l < group_.ways.size(); ++l) {
+      if (group_.ways[l] <= 1) continue;
+      const double ways = static_cast<double>(group_.ways[l]);
+      const bool chain = cluster_.links[l].kind != LinkKind::kNetwork;
+      if (!chain) nodes *= ways;
+      hops += (chain ? ways - 1 : std::log2(ways)) * hop_latency(cluster_.links[l], protocol, true);
+    }
+    const double cap = cluster_.links[0].bus_bandwidth.value * (nodes <= 1   ? 1
+                                                                : nodes <= 2 ? kTreeBusTwoNodes
+                                                                             : kTreeBusMoreNodes);
+    const double bus = std::min(ring_bus(), cap) * kTreeShare[p];
+    consider(Algorithm::kTree, protocol, kTreeBase[p] * kMicro + 2 * hops, 2 * bytes_ / bus);
+  }
+
+  // Every level passes on what its inside has reduced: passes (w-1)/w * bytes/inside / bus of the
+  // level; the phases of different levels overlap, so the slowest one counts; latencies add
+  // [stas00/ml-engineering network/README.md, within 10 % of measured B200].
+  void hierarchical() {
+    double latency = 0, slowest = 0;
+    for (size_t l = 0; l < group_.ways.size(); ++l) {
+      if (group_.ways[l] <= 1) continue;
+      const double ways = static_cast<double>(group_.ways[l]);
+      const Link& link = cluster_.links[l];
+      const double base = is_nccl(cluster_) ? kRingBase[2] * kMicro : 0;
+      latency += passes_ * (base + (ways - 1) * hop_latency(link, Protocol::kSimple, false));
+      slowest = std::max(
+          slowest, passes_ * (ways - 1) / ways * bytes_ / inside(l) / link.bus_bandwidth.value);
+    }
+    consider(Algorithm::kHierarchical, Protocol::kSimple, latency, slowest);
+  }
+
+  void in_switch(const Link& link) {
+    consider(Algorithm::kSwitch, Protocol::kSimple, kNvlsLatency * kMicro,
+             2 * (n_ - 1) / n_ * bytes_ / link.switch_bus_bandwidth.value);
+  }
+
+  // Every dimension's links carry a part of the tensor in both directions, the dimensions taking
+  // turns: passes (n-1)/n * bytes / (2 dims link bandwidth); on a line, whose ends are not joined,
+  // half of that; latency: half the way around every dimension, each pass [Jouppi 2023, section 2].
+  void torus(const Link& link) {
+    const double dims = static_cast<double>(std::max<int64_t>(1, group_.torus_dims));
+    const double links = group_.torus_closed ? 2 * dims : dims;
+    const double hops = static_cast<double>(group_.torus_hops);
+    consider(Algorithm::kTorus, Protocol::kSimple, passes_ * hops * link.latency.value,
+             passes_ * (n_ - 1) / n_ * bytes_ / (links * link.bandwidth.value));
+  }
+
+  // Each member sends bytes/n to every other. What leaves a unit goes through the device's own port
+  // of the level outside; the levels work at the same time. Range: pairwise exchange of large
+  // parts.
+  void direct() {
+    double latency = 0, slowest = 0;
+    for (size_t l = 0; l < group_.ways.size(); ++l) {
+      if (group_.ways[l] <= 1) continue;
+      const Link& link = cluster_.links[l];
+      const double share = inside(l) * static_cast<double>(group_.ways[l] - 1) / n_;
+      latency = std::max(latency, link.latency.value);
+      slowest = std::max(slowest, share * bytes_ / link.bus_bandwidth.value);
+    }
+    consider(Algorithm::kDirect, Protocol::kSimple, latency, slowest);
+  }
+
+  const Cluster& cluster_;
+  const GroupShape& group_;
+  OpKind kind_;
+  double bytes_, n_, passes_;
+  CollectiveTime best_;
+};
+
+}  // namespace
+
+std::string_view algorithm_name(Algorithm algorithm) {
+  switch (algorithm) {
+    case Algorithm::kNone: return "none";
+    case Algorithm::kRing: return "ring";
+    case Algorithm::kTree: return "tree";
+    case Algorithm::kHierarchical: return "hierarchical";
+    case Algorithm::kSwitch: return "switch";
+    case Algorithm::kTorus: return "torus";
+    case Algorithm::kDirect: return "direct";
+  }
+  return "?";
+}
+
+std::string_view protocol_name(Protocol protocol) {
+  switch (protocol) {
+    case Protocol::kLL: return "LL";
+    case Protocol::kLL128: return "LL128";
+    case Protocol::kSimple: return "Simple";
+  }
+  return "?";
+}
+
+CollectiveTime collective_time(const Cluster& cluster, OpKind kind, Bytes bytes,
+                               const GroupShape& group) {
+  MW_CHECK(ir::is_collective(kind) && bytes.value >= 0, "{} of {} bytes", ir::op_name(kind),
+           bytes.value);
+  if (group.size <= 1) return {};
+  return Model(cluster, kind, bytes, group).fastest();
+}
+
+Seconds message_time(const Cluster& cluster, Bytes bytes, size_t level) {
+  const Link& link = cluster.links[level];
+  return link.latency + bytes / link.bus_bandwidth;
+}
+
+}  // namespace mw::cost

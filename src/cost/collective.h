@@ -1,0 +1,47 @@
+// Time of a collective and of a message, by algorithm and protocol, chosen by size and group as
+// NCCL chooses: whatever its own cost model says is fastest.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+
+#include "cluster/group_shape.h"
+#include "ir/op_kind.h"
+
+namespace mw::cost {
+
+enum class Algorithm : uint8_t {
+  kNone,          // one device
+  kRing,          // every member sends to the next
+  kTree,          // two complementary binary trees over nodes, chains inside [Sanders 2009]
+  kHierarchical,  // reduce-scatter inside, the rest outside, all-gather inside
+  kSwitch,        // the switch adds (NVLS)
+  kTorus,         // a ring in both directions of every dimension
+  kDirect         // all to all: every member to every other
+};
+std::string_view algorithm_name(Algorithm algorithm);  // "ring", "tree", …
+
+// NCCL's: LL and LL128 send data and flag together: low latency, part of the bandwidth.
+enum class Protocol : uint8_t { kLL, kLL128, kSimple };
+std::string_view protocol_name(Protocol protocol);  // "LL", "LL128", "Simple"
+
+struct CollectiveTime {
+  Seconds time;
+  Seconds latency;  // the part of it that does not grow with the bytes
+  Algorithm algorithm = Algorithm::kNone;
+  Protocol protocol = Protocol::kSimple;
+  size_t level = 0;  // the outermost link level that the group crosses
+};
+
+// `bytes` is the whole tensor's: of the operand for all_reduce and reduce_scatter, of the result
+// for all_gather, of one device's operand for all_to_all. Groups along the same axes all
+// communicate at once, so a device has its own card's bandwidth and no other's.
+// REQUIRES: is_collective(kind), bytes >= 0.
+CollectiveTime collective_time(const cluster::Cluster& cluster, ir::OpKind kind, Bytes bytes,
+                               const cluster::GroupShape& group);
+
+// A message between two devices whose innermost common level is `level`; latency + bytes /
+// bandwidth.
+Seconds message_time(const cluster::Cluster& cluster, Bytes bytes, size_t level);
+
+}  // namespace mw::cost

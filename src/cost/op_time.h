@@ -1,0 +1,44 @@
+// Time of one op on one device, without its collectives: the larger of FLOPs over what the shape
+// lets the device reach and bytes over memory bandwidth, plus the gap between kernels; and the
+// host's work to issue it.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+
+#include "cluster/hardware.h"
+#include "ir/graph.h"
+
+namespace mw::cost {
+
+// batch products of [m, k] by [k, n].
+struct ProductShape {
+  int64_t batch = 1, m = 1, n = 1, k = 1;
+  friend bool operator==(const ProductShape&, const ProductShape&) = default;
+};
+// REQUIRES: the op is a dot.
+ProductShape product_shape(const ir::Graph& graph, const ir::Op& op);
+
+// Share of the dense peak that a product of this shape reaches: the best over tile shapes of
+// (elements / tile area covered) * (tiles / slots of the waves they take) * k / (k + 64) * tile's
+// own efficiency * matrix_fraction. Tile and wave quantization: NVIDIA, "Matrix multiplication
+// background user's guide"; the other factors: see op_time.cc. Range: dense products, k >= 16.
+double product_efficiency(const cluster::Device& device, const ProductShape& shape);
+
+struct OpTime {
+  Seconds device;  // launch gap included
+  Seconds host;
+  Flops flops;
+  bool matrix_product = false;
+};
+
+// FLOPs and bytes are the op's own (ops::cost_of) at its local shapes. `tf32`: f32 products run on
+// tensor cores in that format. REQUIRES: not a collective.
+OpTime op_time(const cluster::Device& device, const ir::Graph& graph, const ir::Op& op,
+               bool tf32 = false);
+
+// The device's peak for products of this element type; f16's where it has no bf16; the largest peak
+// where it lists neither.
+cluster::FlopsPerSecond matrix_peak(const cluster::Device& device, DType dtype, bool tf32 = false);
+
+}  // namespace mw::cost

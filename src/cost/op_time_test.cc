@@ -1,0 +1,107 @@
+#include <doctest/doctest.h>
+
+#include "cost/op_time.h"
+#include "ops/builder.h"
+
+using namespace mw;
+using namespace mw::cost;
+
+namespace {
+
+// 100 multiprocessors, 100 TFLOP/s in bf16, 1 TB/s, no overheads.
+cluster::Device device() {
+  cluster::Device d;
+  d.peaks = {{"f32", cluster::FlopsPerSecond(10e12)},
+             {"tf32", cluster::FlopsPerSecond(50e12)},
+             {"bf16", cluster::FlopsPerSecond(100e12)}};
+  d.memory_bandwidth = cluster::BytesPerSecond(1e12);
+  d.multiprocessors = 100;
+  return d;
+}
+
+struct Made {
+  ir::Graph graph;
+  ir::Op op;
+};
+Made make(ir::OpKind kind, ir::Attributes attrs, std::vector<ir::TensorType> operands,
+          ir::TensorType result) {
+  Made made;
+  ir::Op op;
+  op.kind = kind;
+  op.attrs = std::move(attrs);
+  for (size_t i = 0; i < operands.size(); ++i)
+    op.operands.push_back(made.graph.add_input(operands[i], "x" + std::to_string(i)));
+  const OpId id = made.graph.add_op(std::move(op), {std::move(result)});
+  made.op = made.graph.op(id);
+  return made;
+}
+
+Made product(DType dtype, int64_t m, int64_t k, int64_t n) {
+  return make(ir::OpKind::kDot, ir::DotAttrs{"mk", "kn", "mn"},
+              {ir::make_type(dtype, {m, k}), ir::make_type(dtype, {k, n})},
+              ir::make_type(dtype, {m, n}));
+}
+
+}  // namespace
+
+TEST_CASE("a product's shape follows from its letters") {
+  const Made made =
+      make(ir::OpKind::kDot, ir::DotAttrs{"bshd", "nhd", "bsn"},
+           {ir::make_type(DType::kF32, {2, 3, 4, 5}), ir::make_type(DType::kF32, {7, 4, 5})},
+           ir::make_type(DType::kF32, {2, 3, 7}));
+  CHECK(product_shape(made.graph, made.op) == ProductShape{.batch = 1, .m = 6, .n = 7, .k = 20});
+  const Made batched =
+      make(ir::OpKind::kDot, ir::DotAttrs{"bmk", "bkn", "bmn"},
+           {ir::make_type(DType::kF32, {2, 3, 4}), ir::make_type(DType::kF32, {2, 4, 5})},
+           ir::make_type(DType::kF32, {2, 3, 5}));
+  CHECK(product_shape(batched.graph, batched.op) ==
+        ProductShape{.batch = 2, .m = 3, .n = 5, .k = 4});
+}
+
+TEST_CASE("tiles and waves that are not full cost as much as full ones") {
+  struct Case {
+    ProductShape shape;
+    double efficiency;
+  };
+  const double k = 8192.0 / (8192 + 64);
+  const std::vector<Case> cases = {
+      {{1, 2560, 1280, 8192}, k},              // 100 tiles of 256 x 128: one full wave
+      {{1, 2560, 2560, 8192}, k},              // two full waves
+      {{1, 2560, 640, 8192}, 0.97 * k},        // 50 large tiles, but 100 of 128 x 128
+      {{4, 640, 1280, 8192}, k},               // 4 x 25 tiles of 128 x 256
+      {{1, 2560, 1280, 64}, 0.5},              // short k
+      {{1, 256, 128, 8192}, 0.08 * 0.70 * k},  // eight tiles of 64 x 64 on 100 multiprocessors
+      {{1, 100, 60, 8192}, 6000 / 4096. / 100 * 0.7 * k},  // two tiles with edges
+  };
+  for (const Case& c : cases) {
+    CHECK(product_efficiency(device(), c.shape) == doctest::Approx(c.efficiency));
+  }
+}
+
+TEST_CASE("an op takes the larger of arithmetic and memory, and the gap before it") {
+  cluster::Device d = device();
+  d.attained.launch = Seconds(2e-6);
+  d.attained.host_op = Seconds(7e-6);
+  // 2 * 2560 * 8192 * 1280 FLOPs at full rate.
+  const Made large = product(DType::kBF16, 2560, 8192, 1280);
+  const OpTime t = op_time(d, large.graph, large.op);
+  CHECK(t.flops.value == 2.0 * 2560 * 8192 * 1280);
+  CHECK(t.device.value == doctest::Approx(2e-6 + t.flops.value / (100e12 * 8192.0 / (8192 + 64))));
+  CHECK(t.host.value == 7e-6);
+  CHECK(t.matrix_product);
+  // A vector times a matrix is bound by memory: 2 bytes an element.
+  const Made thin = product(DType::kBF16, 1, 10000, 10000);
+  CHECK(op_time(d, thin.graph, thin.op).device.value ==
+        doctest::Approx(2e-6 + 2.0 * (1e8 + 2e4) / 1e12));
+  const ir::TensorType x = ir::make_type(DType::kF32, {1000, 1000});
+  const Made add = make(ir::OpKind::kAdd, ir::NoAttrs{}, {x, x}, x);
+  CHECK(op_time(d, add.graph, add.op).device.value == doctest::Approx(2e-6 + 12e6 / 1e12));
+}
+
+TEST_CASE("products run at the peak of their format") {
+  const cluster::Device d = device();
+  CHECK(matrix_peak(d, DType::kBF16).value == 100e12);
+  CHECK(matrix_peak(d, DType::kF16).value == 100e12);
+  CHECK(matrix_peak(d, DType::kF32).value == 10e12);
+  CHECK(matrix_peak(d, DType::kF32, true).value == 50e12);
+}
