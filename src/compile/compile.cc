@@ -129,22 +129,17 @@ class Compiler {
   }
 
   UpdateContext update_context(size_t rank, const OptimizerSpec& optimizer) const {
-    UpdateContext context{result_.plan, result_.module, result_.groups[rank], {}, {}, optimizer};
+    UpdateContext context{result_.plan, result_.module, result_.groups[rank], {}, 0, {}, optimizer};
     for (const StateUse& use : metrics_[rank]) {
       if (result_.module.state(use.state).name == "loss") context.loss = use;
     }
+    context.rank = static_cast<int32_t>(rank);
     for (const FlatGroup& group : result_.groups[rank]) {
       if (!group.shared) continue;
-      size_t holders = 0, first = rank;
-      for (size_t other = 0; other < result_.groups.size(); ++other) {
-        for (const FlatGroup& there : result_.groups[other]) {
-          if (!there.shared || there.members[0].parameter != group.members[0].parameter) continue;
-          ++holders;
-          first = std::min(first, other);
-        }
-      }
-      if (holders > 1)
-        context.held_elsewhere.emplace_back(group.members[0].parameter, first == rank);
+      HeldParameter held = holders_of(group.members[0].parameter);
+      const std::set<int32_t> ranks(held.rank_of_use.begin(), held.rank_of_use.end());
+      held.first = *ranks.begin() == context.rank;
+      if (ranks.size() > 1) context.held_elsewhere.push_back(std::move(held));
     }
     return context;
   }
@@ -153,6 +148,24 @@ class Compiler {
   const cluster::Mesh& stage_mesh() const { return result_.plan.stages.front().mesh; }
 
  private:
+  HeldParameter holders_of(StateId parameter) const {
+    std::map<LayerId, int32_t> uses;  // in model order
+    for (size_t rank = 0; rank < result_.groups.size(); ++rank) {
+      for (const FlatGroup& group : result_.groups[rank]) {
+        if (!group.shared || group.members[0].parameter != parameter) continue;
+        for (const GroupUse& use : group.uses) {
+          MW_CHECK(!use.accumulators.empty(), "pipeline rank {} holds {} and does not use it", rank,
+                   group.name);
+          uses[result_.module.state(use.accumulators[0]).use] = static_cast<int32_t>(rank);
+        }
+      }
+    }
+    HeldParameter held;
+    held.parameter = parameter;
+    for (const auto& [layer, rank] : uses) held.rank_of_use.push_back(rank);
+    return held;
+  }
+
   // Values that cross between stages need one sharding on both sides. Where no annotation gives it,
   // it is the one that the partitioner chooses in the whole graph.
   void settle_boundaries(const ir::Graph& whole, const std::vector<StageGraph>& cuts,

@@ -4,6 +4,7 @@
 #include <map>
 
 #include "base/error.h"
+#include "compile/shared_sum.h"
 #include "ops/update_ops.h"
 #include "pipeline/memory_plan.h"
 
@@ -88,8 +89,14 @@ class UpdateBuilder {
     return axes;
   }
 
-  // Uses of a shared parameter, in model order: those of this rank, then those of the other
-  // holders.
+  const HeldParameter* held(const FlatGroup& group) const {
+    for (const HeldParameter& held : c_.held_elsewhere) {
+      if (group.shared && held.parameter == group.members[0].parameter) return &held;
+    }
+    return nullptr;
+  }
+
+  // The uses of a parameter, in model order.
   void sum_uses() {
     for (const FlatGroup& group : c_.groups) {
       const LocalGraph::Made made =
@@ -97,22 +104,54 @@ class UpdateBuilder {
       std::vector<ValueId> uses;
       for (const GroupUse& use : group.uses)
         uses.push_back(state_input(made, name_of(use.state), use.state));
+      const HeldParameter* elsewhere = held(group);
+      if (elsewhere != nullptr) {
+        gradients_.push_back(sum_over_holders(group, *elsewhere, made, std::move(uses)));
+        continue;
+      }
       ValueId sum = uses[0];
       for (size_t u = 1; u < uses.size(); ++u) {
         sum = op1(OpKind::kAccumulate, ir::NoAttrs{}, {sum, uses[u]}, made);
         cleared_.emplace_back(group.uses[u].state, uses[u]);
       }
-      const bool elsewhere =
-          std::any_of(c_.held_elsewhere.begin(), c_.held_elsewhere.end(), [&](const auto& held) {
-            return group.shared && held.first == group.members[0].parameter;
-          });
-      if (elsewhere) {
-        ir::CollectiveAttrs attrs;
-        attrs.group = ir::Holders{name_of(group.weight)};
-        sum = op1(OpKind::kAllReduce, attrs, {sum}, made);
-      }
       gradients_.push_back(sum);
+      home_.push_back(0);
     }
+  }
+
+  // Round by round (shared_sum.h). What a rank adds lies in the memory of the use that it began
+  // with, and so does the sum; a rank that adds nothing makes zeros. `uses` are this rank's.
+  ValueId sum_over_holders(const FlatGroup& group, const HeldParameter& held,
+                           const LocalGraph::Made& made, std::vector<ValueId> uses) {
+    ir::CollectiveAttrs attrs;
+    attrs.group = ir::Holders{name_of(group.weight)};
+    ValueId sum;
+    int home = kNowhere;
+    size_t next = 0;  // of this rank's uses
+    for (const SumRound& round : sum_rounds(held.rank_of_use)) {
+      const auto part = std::find_if(round.parts.begin(), round.parts.end(),
+                                     [&](const SumRound::Part& p) { return p.rank == c_.rank; });
+      if (part == round.parts.end()) {
+        sum = op1(OpKind::kConstant, ir::ConstantAttrs{0}, {}, made);
+        home = kNowhere;
+      } else {
+        size_t adds = part->uses.size();
+        if (!part->carries) {
+          home = static_cast<int>(next);
+          sum = uses[next++];
+          --adds;
+        }
+        for (; adds > 0; --adds)
+          sum = op1(OpKind::kAccumulate, ir::NoAttrs{}, {sum, uses[next++]}, made);
+      }
+      sum = op1(OpKind::kAllReduce, attrs, {sum}, made);
+      if (home != kNowhere) uses[static_cast<size_t>(home)] = sum;
+    }
+    for (size_t u = 0; u < next; ++u) {
+      if (static_cast<int>(u) != home) cleared_.emplace_back(group.uses[u].state, uses[u]);
+    }
+    home_.push_back(home);
+    return sum;
   }
 
   // One all-reduce for all groups that are pending over the same axes.
@@ -178,8 +217,8 @@ class UpdateBuilder {
       segment.parameter = static_cast<int32_t>(
           std::find(order.begin(), order.end(), member.parameter) - order.begin());
       segment.decay = c_.module.state(member.parameter).decay;
-      for (const auto& [state, first] : c_.held_elsewhere) {
-        if (state == member.parameter) segment.counts = first;
+      for (const HeldParameter& held : c_.held_elsewhere) {
+        if (held.parameter == member.parameter) segment.counts = held.first;
       }
       for (const std::string& axis : model_axes_) {
         if (axis == "pp") continue;
@@ -275,7 +314,8 @@ class UpdateBuilder {
       local_.graph.updates.push_back({group.variance, updated[2]});
       own.push_back(updated[0]);
       whole.push_back(flat_type(group.elements, 1));
-      cleared_.emplace_back(group.uses[0].state, whole_[g]);
+      if (home_[g] != kNowhere)
+        cleared_.emplace_back(group.uses[static_cast<size_t>(home_[g])].state, whole_[g]);
     }
     if (gather) {
       ir::CollectiveAttrs attrs;
@@ -352,7 +392,9 @@ class UpdateBuilder {
   LocalGraph local_;
   StateFragment result_;
   std::map<std::string, ValueId> data_;
+  static constexpr int kNowhere = -1;
   std::vector<ValueId> gradients_;  // [group] as far as summed
+  std::vector<int> home_;           // [group] the use in whose memory the sum lies, or kNowhere
   std::vector<ValueId> whole_;      // [group] the last value in the accumulator's own memory
   std::vector<std::pair<StateId, ValueId>> cleared_;
 };

@@ -13,13 +13,20 @@
 
 namespace mw::compile {
 
+// A parameter whose uses lie on several pipeline ranks.
+struct HeldParameter {
+  StateId parameter;
+  bool first = false;  // this rank is the first of the holders: it counts for the norm
+  std::vector<int32_t> rank_of_use;  // in model order
+};
+
 struct UpdateContext {
   const ResolvedPlan& plan;
   const ir::Module& module;              // extended with flat states
   const std::vector<FlatGroup>& groups;  // of this rank
   std::optional<StateUse> loss;          // the loss accumulator, if the rank has it
-  // Shared parameters whose uses lie on several ranks, and whether this rank is the first of them.
-  std::vector<std::pair<StateId, bool>> held_elsewhere;
+  int32_t rank = 0;                      // pipeline coordinate
+  std::vector<HeldParameter> held_elsewhere;
   OptimizerSpec optimizer;
 };
 

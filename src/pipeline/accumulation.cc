@@ -28,7 +28,7 @@ struct Origin {
   bool zero = false;
   std::vector<Base> bases;
   std::vector<Added> added;
-  std::vector<std::string> holders;
+  std::vector<size_t> sums;  // over holders
 };
 
 class Tracker {
@@ -75,7 +75,7 @@ class Tracker {
       case OpKind::kAccumulate: accumulate(o, op); break;
       case OpKind::kView: view(op); break;
       case OpKind::kAssemble: assemble(op); break;
-      case OpKind::kAllReduce: all_reduce(op); break;
+      case OpKind::kAllReduce: all_reduce(o, op); break;
       case OpKind::kReduceScatter:
       case OpKind::kAllGather:
       case OpKind::kShardSlice:
@@ -99,11 +99,19 @@ class Tracker {
     for (size_t i = 0; i < op.operands.size() && i < op.results.size(); ++i)
       origin(op.results[i]) = origin(op.operands[i]);
   }
-  void all_reduce(const ir::Op& op) {
-    carry(op);
+  void all_reduce(int32_t o, const ir::Op& op) {
     const auto* holders = std::get_if<ir::Holders>(&op.as<ir::CollectiveAttrs>().group);
-    if (holders == nullptr) return;
-    for (const ValueId v : op.results) origin(v).holders.push_back(holders->state);
+    if (holders == nullptr) return carry(op);
+    for (size_t i = 0; i < op.operands.size(); ++i) {
+      const Origin& mine = origin(op.operands[i]);
+      HolderSum sum{o, holders->state, {}, mine.sums, mine.plain};
+      for (const Base& base : mine.bases) sum.ports.push_back(base.port);
+      Origin made;
+      made.plain = false;
+      made.sums = {result_.holder_sums.size()};
+      result_.holder_sums.push_back(std::move(sum));
+      origin(op.results[i]) = std::move(made);
+    }
   }
 
   void accumulate(int32_t o, const ir::Op& op) {
@@ -119,7 +127,7 @@ class Tracker {
         sum.bases.push_back(base);
       }
       for (const Added& added : g.added) add(sum, added);
-      sum.holders.insert(sum.holders.end(), g.holders.begin(), g.holders.end());
+      sum.sums.insert(sum.sums.end(), g.sums.begin(), g.sums.end());
       sum.zero = sum.zero && g.zero;
       sum.plain = false;
     }
@@ -221,7 +229,7 @@ class Tracker {
       }
     }
     optimized.all_parameters = attrs.parameters;
-    optimized.summed_over_holders_of = origin(op.operands[1]).holders;
+    optimized.sums = origin(op.operands[1]).sums;
     result_.optimized.push_back(std::move(optimized));
   }
 

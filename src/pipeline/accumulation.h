@@ -29,20 +29,30 @@ struct StateEffect {
   std::vector<ElementRange> added;  // kAdded, disjoint; empty: the value stays or is reduced
 };
 
+// One sum over the holders of a state, and what this rank adds to it.
+struct HolderSum {
+  int32_t op = 0;
+  std::string state;
+  std::vector<size_t> ports;  // inputs
+  std::vector<size_t> sums;   // of AccumulationInfo::holder_sums, earlier ones
+  bool other = false;         // also what comes from no state and is not zero
+};
+
 // One adamw op.
 struct Optimized {
   int32_t op = 0;
-  std::vector<size_t> weights, gradients;  // input ports that it takes
-  std::vector<ElementRange> ranges;        // of the parameters in the group
+  std::vector<size_t> weights, gradients;  // input ports that it takes directly
+  std::vector<size_t> sums;          // of AccumulationInfo::holder_sums, that it takes directly
+  std::vector<ElementRange> ranges;  // of the parameters in the group
   std::vector<int32_t> parameters;
   int32_t all_parameters = 0;
-  std::vector<std::string> summed_over_holders_of;
 };
 
 struct AccumulationInfo {
   std::vector<StateEffect> effects;  // [input port]
   std::vector<Optimized> optimized;
-  std::vector<std::string> findings;  // one contribution that is added twice
+  std::vector<HolderSum> holder_sums;  // in order
+  std::vector<std::string> findings;   // one contribution that is added twice
 };
 
 // REQUIRES: the fragment has no structure findings.

@@ -7,6 +7,7 @@
 
 #include "pipeline/accumulation.h"
 #include "pipeline/groups.h"
+#include "pipeline/holder_sums.h"
 #include "pipeline/verify.h"
 
 namespace mw::pipeline {
@@ -58,10 +59,11 @@ class Ledger {
 class GradientChecker {
  public:
   GradientChecker(const Checked& checked, Diagnostics& out)
-      : checked_(checked), program_(checked.program), out_(out) {}
+      : checked_(checked), program_(checked.program), out_(out), holder_sums_(checked) {}
 
   void run() {
     for (size_t r = 0; r < program_.ranks.size(); ++r) run_rank(static_cast<int32_t>(r));
+    check_holders_agree();
     check_all_parameters();
   }
 
@@ -104,6 +106,8 @@ class GradientChecker {
   void run_rank(int32_t r) {
     rank_ = r;
     ledgers_.clear();
+    taken_.clear();
+    cleared_.clear();
     const RankProgram& rank = checked_.rank(r);
     for (command_ = 0; command_ < rank.commands.size(); ++command_) {
       const Command& command = rank.commands[command_];
@@ -120,6 +124,11 @@ class GradientChecker {
         break;
       }
     }
+    for (const auto& [root, at] : cleared_) {
+      if (taken_.contains(root)) continue;
+      command_ = at;
+      add("clears the gradient '{}', which no optimizer took", buffer(root).name);
+    }
   }
 
   void call(const Command& command) {
@@ -133,6 +142,9 @@ class GradientChecker {
       std::vector<bool> taken(info.inputs, false);
       for (const Optimized& optimized : accumulation.optimized) {
         for (const size_t p : optimized.gradients) taken[p] = true;
+      }
+      for (const HolderSum& sum : accumulation.holder_sums) {
+        for (const size_t p : sum.ports) taken[p] = true;
       }
       for (size_t p = 0; p < info.inputs; ++p) {
         const bool reads = info.uses[p].reads() && !taken[p] && is_accumulator(command.buffers[p]);
@@ -177,6 +189,8 @@ class GradientChecker {
         if (lost && (computes || effect.kind == StateEffect::Kind::kReplaced)) {
           add("{} '{}', which holds sums of microbatches",
               effect.kind == StateEffect::Kind::kCleared ? "clears" : "replaces", buffer(id).name);
+        } else if (lost && buffer(id).category == Category::kGradients) {
+          cleared_.try_emplace(at.root, command_);
         }
       }
     }
@@ -199,9 +213,16 @@ class GradientChecker {
 
   void check_optimized(const Command& command, const Optimized& optimized) {
     const std::string who = fmt::format("op {} (adamw) takes", optimized.op);
-    if (optimized.gradients.empty()) add("{} a gradient that comes from no accumulator", who);
-    for (const size_t p : optimized.gradients) {
-      const BufferId id = command.buffers[p];
+    HolderSums::Contributions all = holder_sums_.resolve(rank_, command_, optimized.sums);
+    for (const size_t p : optimized.gradients) ++all[{rank_, command.buffers[p]}];
+    if (all.empty()) add("{} a gradient that comes from no accumulator", who);
+    for (const auto& [key, times] : all) {
+      const auto& [r, id] = key;
+      if (times != 1) {
+        add("{} '{}' of pipeline rank {} {} times", who, checked_.rank(r).buffers[id.index()].name,
+            r, times);
+      }
+      if (r != rank_) continue;
       if (!is_accumulator(id)) {
         add("{} '{}' as a gradient", who, buffer(id).name);
         continue;
@@ -209,12 +230,12 @@ class GradientChecker {
       for (const ElementRange& range : optimized.ranges) {
         if (!check_cells(id, range.begin, range.end, who)) break;
       }
+      check_views(optimized, target(id).root);
+      taken_.insert(target(id).root);
     }
-    for (const size_t p : optimized.gradients)
-      check_views(optimized, target(command.buffers[p]).root);
     for (const size_t p : optimized.weights) {
       check_views(optimized, target(command.buffers[p]).root);
-      check_holders(optimized, target(command.buffers[p]).root);
+      check_holders(command, optimized, target(command.buffers[p]).root, all);
     }
     for (const int32_t parameter : optimized.parameters) updated_.insert(parameter);
     all_parameters_ = std::max(all_parameters_, optimized.all_parameters);
@@ -240,16 +261,37 @@ class GradientChecker {
     }
   }
 
-  // A weight that several pipeline ranks hold takes the sum of all their gradients.
-  void check_holders(const Optimized& optimized, BufferId weight) {
+  // A weight that several pipeline ranks hold takes the sum of all their gradients, the same sum on
+  // all of them.
+  void check_holders(const Command& command, const Optimized& optimized, BufferId weight,
+                     const HolderSums::Contributions& all) {
     const std::string& name = buffer(weight).name;
     const std::vector<int32_t> ranks = group_ranks(program_, ir::Holders{name}, rank_);
-    const auto& sums = optimized.summed_over_holders_of;
-    const auto times = std::count(sums.begin(), sums.end(), name);
-    if (times == (ranks.size() > 1 ? 1 : 0) && static_cast<size_t>(times) == sums.size()) return;
-    add("op {} (adamw) updates '{}', which {} pipeline ranks hold, with a gradient that is summed "
-        "over holders {} times",
-        optimized.op, name, ranks.size(), sums.size());
+    const auto& sums = checked_.accumulation[command.fragment.index()].holder_sums;
+    const bool of_weight = std::all_of(optimized.sums.begin(), optimized.sums.end(), [&](size_t s) {
+      return sums[s].state == name && !sums[s].other;
+    });
+    const size_t wanted = ranks.size() > 1 ? 1 : 0;
+    const bool direct = wanted == 1 && !optimized.gradients.empty();
+    if (optimized.sums.size() != wanted || !of_weight || direct) {
+      add("op {} (adamw) updates '{}', which {} pipeline ranks hold, with a gradient that is "
+          "summed "
+          "over holders {} times",
+          optimized.op, name, ranks.size(), optimized.sums.size());
+    }
+    if (wanted == 1) held_[name].push_back({rank_, command_, all});
+  }
+
+  void check_holders_agree() {
+    for (const auto& [name, takers] : held_) {
+      for (const Taker& taker : takers) {
+        if (taker.all == takers.front().all) continue;
+        rank_ = taker.rank;
+        command_ = taker.command;
+        add("updates '{}' with the sum of other gradients than pipeline rank {} does", name,
+            takers.front().rank);
+      }
+    }
   }
 
   // A sum that is read at the end: a loss.
@@ -275,12 +317,23 @@ class GradientChecker {
     }
   }
 
+  // Who updates a weight of several pipeline ranks, and with what.
+  struct Taker {
+    int32_t rank;
+    size_t command;
+    HolderSums::Contributions all;
+  };
+
   const Checked& checked_;
   const Program& program_;
   Diagnostics& out_;
+  HolderSums holder_sums_;
   int32_t rank_ = 0;
   size_t command_ = 0;
   std::map<BufferId, Ledger> ledgers_;  // [root]
+  std::set<BufferId> taken_;            // gradients, roots
+  std::map<BufferId, size_t> cleared_;  // gradients, roots; the command
+  std::map<std::string, std::vector<Taker>> held_;
   std::set<std::tuple<int32_t, size_t, BufferId>> checked_gradients_;
   std::set<int32_t> updated_;
   int32_t all_parameters_ = 0;

@@ -265,10 +265,12 @@ TEST_CASE("a convolutional net trains alike under all plans") {
                    });
 }
 
-// Layers "tower.0" … "tower.2" in a chain, each with the same weight, and "out".
-ir::Module build_three_uses(int64_t batch) {
-  models::NetBuilder net("three uses",
-                         {{"tower.0", true}, {"tower.1", true}, {"tower.2", true}, {"out", true}});
+// Layers "tower.0", "tower.1" … in a chain, each with the same weight, and "out".
+ir::Module build_shared(int uses, int64_t batch) {
+  std::vector<ir::Layer> layers;
+  for (int i = 0; i < uses; ++i) layers.push_back({fmt::format("tower.{}", i), true});
+  layers.push_back({"out", true});
+  models::NetBuilder net("shared weight", layers);
   ops::Builder& ops = net.ops();
   const ir::LogicalAxes hidden{"batch", ""};
   ValueId h_BD = net.input("x", DType::kF32, {batch, 12}, hidden);
@@ -277,7 +279,7 @@ ir::Module build_three_uses(int64_t batch) {
   const ir::Init init{ir::Init::Kind::kNormal, 0.4};
   const ValueId w_DD =
       net.parameter("shared.weight", {12, 12}, {"", ""}, init, models::NetBuilder::Decay::kYes);
-  for (int i = 0; i < 3; ++i) {
+  for (int i = 0; i < uses; ++i) {
     net.enter(fmt::format("tower.{}", i));
     h_BD = net.annotate(ops.relu(ops.dot(h_BD, w_DD, "bd,ed->be")), fmt::format("tower.{}.out", i),
                         hidden);
@@ -290,25 +292,31 @@ ir::Module build_three_uses(int64_t batch) {
   return net.finish();
 }
 
-// Uses are summed on each rank and then over ranks. Where that is not the model's order, three sums
-// and more round differently.
-TEST_CASE(
-    "a weight of three layers keeps its bits where the ranks hold its uses in the model's order") {
-  const Net net{"three uses", build_three_uses};
-  check_plans(net, {"pp=2,layers=2:2,microbatches=2", "pp=2,layers=3:1,microbatches=2",
-                    "pp=4,microbatches=4", "dp=2,pp=3,layers=2:1:1,microbatches=2,zero=1",
-                    "dp=2,pp=4,microbatches=2,zero=3"});
-  const Trained base = train(net, compile::parse_plan("microbatches=2"));
-  for (const std::string text :
-       {"pp=2,layers=1:3,microbatches=2", "pp=2,chunks=2,microbatches=2"}) {
-    CAPTURE(text);
-    const Trained other = train(net, compile::parse_plan(text));
-    for (size_t i = 0; i < base.losses.size(); ++i) {
-      CHECK(other.losses[i] == doctest::Approx(base.losses[i]).epsilon(1e-5));
-      CHECK(other.norms[i] == doctest::Approx(base.norms[i]).epsilon(1e-5));
+Net shared(int uses) {
+  return {fmt::format("{} uses", uses),
+          [uses](int64_t batch) { return build_shared(uses, batch); }};
+}
+
+TEST_CASE("a weight of three layers keeps its bits wherever its uses lie") {
+  check_plans(shared(3), {"pp=2,layers=2:2,microbatches=2", "pp=2,layers=3:1,microbatches=2",
+                          "pp=2,layers=1:3,microbatches=2", "pp=2,chunks=2,microbatches=2",
+                          "pp=4,microbatches=4", "dp=2,pp=3,layers=2:1:1,microbatches=2,zero=1",
+                          "dp=2,pp=4,microbatches=2,zero=3"});
+}
+
+TEST_CASE("a weight of four layers keeps its bits over two and four ranks with every ZeRO stage") {
+  std::vector<std::string> plans{"pp=4,chunks=1,microbatches=4,layers=1:1:2:1",
+                                 "pp=2,chunks=2,microbatches=4,layers=1:1:2:1",
+                                 "pp=2,chunks=2,microbatches=4,layers=2:1:1:1,recompute=full"};
+  for (const char* zero : {"0", "1", "2", "3"}) {
+    for (const char* shape : {"pp=2,layers=2:3", "pp=2,layers=3:2", "pp=4,layers=1:1:1:2",
+                              "pp=2,chunks=2,layers=1:1:1:2"}) {
+      plans.push_back(fmt::format("dp=2,{},microbatches=2,zero={}", shape, zero));
     }
-    MESSAGE(text, ": ", bit_difference(other, base));
   }
+  plans.push_back("dp=2,pp=2,layers=2:3,microbatches=2,zero=3,grad_reduce=step");
+  plans.push_back("dp=2,pp=2,chunks=2,layers=1:1:1:2,microbatches=2,grad_reduce=microbatch");
+  check_plans(shared(4), plans);
 }
 
 }  // namespace
