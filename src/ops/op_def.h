@@ -30,8 +30,8 @@ struct Factor {
 };
 
 // "b m k, k n -> b m n": for every dimension of every operand and result its factors, major first
-// (a reshape that joins two dimensions has two factors in one dimension; only the first of them can
-// be sharded).
+// (a reshape that joins two dimensions has two factors in one dimension; a factor that is not the
+// first can be sharded only where those before it are split down to single elements).
 struct ShardingRule {
   std::vector<Factor> factors;
   using Dims = std::vector<std::vector<int>>;  // [dimension] -> indices into factors
@@ -56,8 +56,8 @@ struct ShardingRule {
 // Builds a rule from its text; sizes are read from the types. A dimension "(b s)" has two factors;
 // "." is a factor of its own that cannot be sharded; a factor in brackets "[k]" cannot be sharded
 // wherever it stands; "~k" is an ignored factor. A tensor of rank 0 is written as nothing: "b s d,
-// , b -> b s d". Contracted factors are sums until set_reduction says otherwise. Factors that are
-// not the first of a dimension become unshardable. REQUIRES: the text fits the ranks of the types.
+// , b -> b s d". Contracted factors are sums until set_reduction says otherwise. REQUIRES: the text
+// fits the ranks of the types.
 ShardingRule make_rule(const std::string& text, std::span<const ir::TensorType> operands,
                        std::span<const ir::TensorType> results);
 void set_reduction(ShardingRule& rule, ir::Reduction reduction);  // of every contracted factor

@@ -148,7 +148,7 @@ TEST_CASE("rules are read from and written as text") {
   CHECK(rule.factors[1].size == 3);
   CHECK(rule.factors[2].size == 2);
   CHECK(rule.factors[1].shardable);
-  CHECK_FALSE(rule.factors[2].shardable);
+  CHECK(rule.factors[2].shardable);
   CHECK_FALSE(rule.factors[3].shardable);
   CHECK(rule.factors[3].contracted);
   CHECK(rule.factors[5].ignored);

@@ -26,7 +26,7 @@ class RuleParser {
     read_sizes(rule_.results, results);
     solve_joined(rule_.operands, operands);
     solve_joined(rule_.results, results);
-    mark_minor_and_contracted();
+    mark_contracted();
     return std::move(rule_);
   }
 
@@ -118,16 +118,11 @@ class RuleParser {
     }
   }
 
-  void mark_minor_and_contracted() {
+  void mark_contracted() {
     for (Factor& factor : rule_.factors) factor.contracted = !factor.ignored;
-    for (const auto* tensors : {&rule_.operands, &rule_.results}) {
-      for (const ShardingRule::Dims& dims : *tensors) {
-        for (const std::vector<int>& dim : dims) {
-          for (size_t i = 0; i < dim.size(); ++i) {
-            if (i > 0) at(dim[i]).shardable = false;
-            if (tensors == &rule_.results) at(dim[i]).contracted = false;
-          }
-        }
+    for (const ShardingRule::Dims& dims : rule_.results) {
+      for (const std::vector<int>& dim : dims) {
+        for (const int index : dim) at(index).contracted = false;
       }
     }
   }
@@ -143,11 +138,9 @@ std::string dims_text(const ShardingRule& rule, const ShardingRule::Dims& dims) 
     std::vector<std::string> names;
     for (const int index : dim) {
       const Factor& factor = rule.factors[static_cast<size_t>(index)];
-      // That minor factors cannot be sharded goes without saying.
-      const bool minor = index != dim.front();
       if (factor.ignored) {
         names.push_back(fmt::format("~{}", factor.name));
-      } else if (factor.name == '.' || factor.shardable || minor) {
+      } else if (factor.name == '.' || factor.shardable) {
         names.emplace_back(1, factor.name);
       } else {
         names.push_back(fmt::format("[{}]", factor.name));

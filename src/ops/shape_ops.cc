@@ -99,9 +99,7 @@ class ReshapeRule {
         continue;
       }
       const int index = static_cast<int>(rule_.factors.size());
-      rule_.factors.push_back(Factor{.name = static_cast<char>('a' + index),
-                                     .size = small,
-                                     .shardable = in_.at_major() && out_.at_major()});
+      rule_.factors.push_back(Factor{.name = static_cast<char>('a' + index), .size = small});
       in_.take(index, small);
       out_.take(index, small);
     }
@@ -140,7 +138,6 @@ class ReshapeRule {
       rest /= size;
       if (rest == 1) advance();
     }
-    bool at_major() const { return pending; }
     void advance() { ++dim, rest = 1, fresh = dim < type.rank(), pending = false; }
 
     const ir::TensorType& type;

@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "base/error.h"
+#include "sharding/factors.h"
 
 namespace mw::partition {
 namespace {
@@ -19,14 +20,6 @@ bool contains(const Axes& axes, const std::string& axis) {
   return std::find(axes.begin(), axes.end(), axis) != axes.end();
 }
 
-Sharding from_factors(const ShardingRule::Dims& dims, const Assignment& assignment) {
-  Sharding sharding = sharding::replicated(static_cast<int>(dims.size()));
-  for (size_t d = 0; d < dims.size(); ++d) {
-    if (!dims[d].empty()) sharding.dims[d] = assignment.factors[static_cast<size_t>(dims[d][0])];
-  }
-  return sharding;
-}
-
 void add_axes(Axes& to, const Axes& from) {
   for (const std::string& axis : from) {
     if (!contains(to, axis)) to.push_back(axis);
@@ -36,25 +29,6 @@ void add_axes(Axes& to, const Axes& from) {
 
 bool is_linear_in(const ShardingRule& rule, int operand) {
   return std::find(rule.linear.begin(), rule.linear.end(), operand) != rule.linear.end();
-}
-
-// A factor may be sharded if it leads every dimension that it stands in, and divides evenly where a
-// dimension has more.
-bool can_shard(const ShardingRule& rule, size_t f, int64_t shards) {
-  const ops::Factor& factor = rule.factors[f];
-  if (!factor.shardable || factor.size < shards) return false;
-  const auto fits = [&](const std::vector<ShardingRule::Dims>& sides) {
-    for (const ShardingRule::Dims& dims : sides) {
-      for (const std::vector<int>& dim : dims) {
-        const auto at = std::find(dim.begin(), dim.end(), static_cast<int>(f));
-        if (at == dim.end()) continue;
-        if (at != dim.begin()) return false;
-        if (dim.size() > 1 && factor.size % shards != 0) return false;
-      }
-    }
-    return true;
-  };
-  return fits(rule.operands) && fits(rule.results);
 }
 
 class Chooser {
@@ -79,11 +53,13 @@ class Chooser {
   std::vector<int> proposals(const std::string& axis) const {
     std::vector<int> found;
     const auto propose = [&](const ShardingRule::Dims& dims, const Sharding& sharding) {
-      for (size_t d = 0; d < dims.size() && d < sharding.dims.size(); ++d) {
-        if (!contains(sharding.dims[d], axis) || dims[d].empty()) continue;
-        const int f = dims[d][0];
-        if (!can_shard(p_.rule, static_cast<size_t>(f), p_.mesh.axis_size(axis))) continue;
-        if (std::find(found.begin(), found.end(), f) == found.end()) found.push_back(f);
+      const sharding::FactorAxes axes = sharding::factors_of(p_.rule, dims, sharding, p_.mesh);
+      for (size_t f = 0; f < axes.size(); ++f) {
+        if (!contains(axes[f], axis) || !p_.rule.factors[f].shardable ||
+            p_.rule.factors[f].size < p_.mesh.axis_size(axis))
+          continue;
+        const int factor = static_cast<int>(f);
+        if (std::find(found.begin(), found.end(), factor) == found.end()) found.push_back(factor);
       }
     };
     for (size_t i = 0; i < p_.operands.size(); ++i) {
@@ -92,19 +68,19 @@ class Chooser {
     for (size_t i = 0; i < p_.results.size(); ++i) {
       if (p_.results[i]) propose(p_.rule.results[i], *p_.results[i]);
     }
+    for (size_t i = 0; i < p_.advice.size(); ++i) propose(p_.rule.results[i], p_.advice[i]);
     return found;
   }
 
   void enumerate(size_t axis, Assignment& assignment) {
     if (axis == axes_.size()) {
-      consider(assignment);
+      if (sharding::can_shard(p_.rule, assignment.factors, p_.mesh)) consider(assignment);
       return;
     }
     for (const int f : proposals_[axis]) {
       Axes& axes = assignment.factors[static_cast<size_t>(f)];
       axes.push_back(axes_[axis]);
-      if (can_shard(p_.rule, static_cast<size_t>(f), sharding::shards(axes, p_.mesh)))
-        enumerate(axis + 1, assignment);
+      enumerate(axis + 1, assignment);
       axes.pop_back();
     }
     enumerate(axis + 1, assignment);
@@ -176,16 +152,20 @@ class Chooser {
 }  // namespace
 
 Sharding operand_sharding(const ShardingRule& rule, int operand, const Assignment& assignment) {
-  Sharding sharding = from_factors(rule.operands[static_cast<size_t>(operand)], assignment);
+  Sharding sharding = sharding::sharding_of_factors(rule.operands[static_cast<size_t>(operand)],
+                                                    assignment.factors);
   if (is_linear_in(rule, operand)) sharding.partial = assignment.kept_partial;
   return sharding;
 }
 
 Sharding result_sharding(const ShardingRule& rule, int result, const Assignment& assignment) {
-  Sharding sharding = from_factors(rule.results[static_cast<size_t>(result)], assignment);
+  Sharding sharding =
+      sharding::sharding_of_factors(rule.results[static_cast<size_t>(result)], assignment.factors);
   add_axes(sharding.partial, assignment.kept_partial);
   for (size_t f = 0; f < rule.factors.size(); ++f) {
-    if (!rule.factors[f].contracted || assignment.factors[f].empty()) continue;
+    if (assignment.factors[f].empty() ||
+        !sharding::reduced_in(rule, f, static_cast<size_t>(result)))
+      continue;
     add_axes(sharding.partial, assignment.factors[f]);
     sharding.reduction = rule.factors[f].reduction;
   }

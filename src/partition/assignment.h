@@ -18,8 +18,8 @@ struct Assignment {
   ir::Axes kept_partial;
 };
 
-// The sharding of operand i / result i under an assignment. Results get the partial axes of
-// contracted factors and of kept partial operands.
+// The sharding of operand i / result i under an assignment. Results get the partial axes of the
+// factors that are reduced in them and of kept partial operands.
 sharding::Sharding operand_sharding(const ops::ShardingRule& rule, int operand,
                                     const Assignment& assignment);
 sharding::Sharding result_sharding(const ops::ShardingRule& rule, int result,
@@ -32,6 +32,8 @@ struct AssignmentProblem {
   std::vector<std::vector<sharding::Sharding>> operands;
   // Wanted results, where given.
   std::vector<std::optional<sharding::Sharding>> results;
+  // Propagated shardings of the results: they propose factors.
+  std::vector<sharding::Sharding> advice;
   // Bytes to bring operand i into a sharding; negative: impossible.
   std::function<double(int operand, const sharding::Sharding&)> operand_cost;
   // Bytes to bring result i from a sharding into the wanted one (or to whole, if none is wanted).

@@ -8,6 +8,7 @@
 #include "ops/op_def.h"
 #include "partition/assignment.h"
 #include "partition/reshard.h"
+#include "sharding/pending.h"
 
 namespace mw::partition {
 namespace {
@@ -38,7 +39,8 @@ class Partitioner {
       : r_(request), versions_(request.graph.values.size()), main_(request.graph.values.size()) {
     result_.main_version.resize(request.graph.values.size());
     result_.graph.name = request.graph.name;
-    find_partial_sinks();
+    find_weights();
+    propagate();
   }
 
   Partitioned run() {
@@ -56,6 +58,7 @@ class Partitioner {
     for (size_t v = 0; v < versions_.size(); ++v) {
       if (!versions_[v].empty()) result_.main_version[v] = versions_[v][main_[v]].local;
     }
+    take_origins();
     return std::move(result_);
   }
 
@@ -78,32 +81,38 @@ class Partitioner {
     return main_version(v).sharding.without_partial();
   }
 
-  // A value may stay partial if all that reads it is an accumulator, directly or through linear
-  // ops.
-  void find_partial_sinks() {
-    const ir::Graph& graph = r_.graph;
-    partial_sink_.assign(graph.values.size(), false);
-    weight_.assign(graph.values.size(), false);
-    for (const ir::Input& input : graph.inputs) {
+  void find_weights() {
+    weight_.assign(r_.graph.values.size(), false);
+    for (const ir::Input& input : r_.graph.inputs) {
       if (input.state.valid() && !is_accumulator(input)) weight_[input.value.index()] = true;
     }
-    std::vector<int> readers(graph.values.size(), 0), sinks(graph.values.size(), 0);
-    for (const ValueId output : graph.outputs) ++readers[output.index()];
-    for (size_t i = graph.ops.size(); i-- > 0;) {
-      const ir::Op& op = graph.ops[i];
-      bool sink = op.kind == OpKind::kAccumulate;
-      const bool passes = op.kind == OpKind::kAdd || op.kind == OpKind::kReshape ||
-                          op.kind == OpKind::kTranspose || op.kind == OpKind::kScale ||
-                          op.kind == OpKind::kNeg;
-      for (const ValueId v : op.results) {
-        partial_sink_[v.index()] = readers[v.index()] > 0 && readers[v.index()] == sinks[v.index()];
-        if (passes && partial_sink_[v.index()]) sink = true;
-      }
-      for (const ValueId v : op.operands) {
-        ++readers[v.index()];
-        if (sink) ++sinks[v.index()];
-      }
+  }
+
+  // Inputs that nobody annotated are whole: who supplies them does not know better.
+  void propagate() {
+    sharding::PropagationRequest request{r_.graph, r_.module, r_.mesh, r_.given};
+    for (const ir::Input& input : r_.graph.inputs) {
+      std::optional<Sharding>& of_input = request.given[input.value.index()];
+      if (!of_input) of_input = sharding::replicated(type(input.value).rank());
     }
+    advice_ = sharding::propagate(request);
+    may_pend_ = sharding::accumulated_only(r_.graph);
+    const std::vector<bool> carried = sharding::carried(r_.graph, r_.given, may_pend_);
+    for (size_t v = 0; v < carried.size(); ++v) may_pend_[v] = may_pend_[v] || carried[v];
+  }
+
+  // Where an op was laid out unlike the propagation's advice, its results say so.
+  void take_origins() {
+    result_.origins = std::move(advice_.origins);
+    for (size_t v = 0; v < versions_.size(); ++v) {
+      const Sharding& advised = advice_.shardings[v];
+      if (given(ValueId(static_cast<int64_t>(v))) || versions_[v].empty() ||
+          versions_[v][main_[v]].sharding.dims == advised.dims)
+        continue;
+      result_.origins[v].kind = sharding::Origin::Kind::kCheaper;
+      result_.origins[v].propagated = advised;
+    }
+    result_.decisions = std::move(advice_.decisions);
   }
 
   ValueId add_local(ir::Op op, std::vector<ValueId> globals,
@@ -228,14 +237,17 @@ class Partitioner {
   }
 
   Assignment choose(const ir::Op& op, const ops::ShardingRule& rule) {
-    AssignmentProblem problem{rule, r_.mesh, {}, {}, {}, {}, ops::cost_of(r_.graph, op).flops};
+    AssignmentProblem problem{rule, r_.mesh, {}, {}, {}, {}, {}, ops::cost_of(r_.graph, op).flops};
     for (const ValueId v : op.operands) {
       std::vector<Sharding> have;
       main_version(v);
       for (const Version& version : versions_[v.index()]) have.push_back(version.sharding);
       problem.operands.push_back(std::move(have));
     }
-    for (const ValueId v : op.results) problem.results.push_back(given(v));
+    for (const ValueId v : op.results) {
+      problem.results.push_back(given(v));
+      problem.advice.push_back(advice_.shardings[v.index()]);
+    }
     problem.operand_cost = [&](int i, const Sharding& needed) {
       const ValueId v = op.operands[static_cast<size_t>(i)];
       double bytes = 0;
@@ -245,14 +257,18 @@ class Partitioner {
     problem.result_cost = [&](int i, const Sharding& made) {
       const ValueId v = op.results[static_cast<size_t>(i)];
       Sharding wanted = given(v) ? *given(v) : made.without_partial();
-      if (partial_sink_[v.index()]) {
+      if (may_pend_[v.index()]) {
         wanted.partial = made.partial;
         wanted.reduction = made.reduction;
         for (const ir::Axes& axes : wanted.dims) {
           for (const std::string& axis : axes) std::erase(wanted.partial, axis);
         }
       }
-      return plan(type(v), made, wanted).bytes;
+      const double bytes = plan(type(v), made, wanted).bytes;
+      if (given(v) || may_pend_[v.index()]) return bytes;
+      // Whoever reads the value will want it as propagated, if that is cheaper than as it is made.
+      return std::min(bytes,
+                      plan(type(v), made, advice_.shardings[v.index()].without_partial()).bytes);
     };
     return choose_assignment(problem);
   }
@@ -385,7 +401,7 @@ class Partitioner {
     if (!given(v)) return;
     Sharding wanted = *given(v);
     const Version& made = main_version(v);
-    if (partial_sink_[v.index()]) {
+    if (may_pend_[v.index()]) {
       wanted.partial = made.sharding.partial;
       wanted.reduction = made.sharding.reduction;
       for (const ir::Axes& axes : wanted.dims) {
@@ -433,7 +449,8 @@ class Partitioner {
   const PartitionRequest& r_;
   std::vector<std::vector<Version>> versions_;
   std::vector<size_t> main_;
-  std::vector<bool> partial_sink_, weight_;
+  std::vector<bool> may_pend_, weight_;
+  sharding::Propagation advice_;
   std::unordered_map<std::string, ReshardPlan> plans_;
   Partitioned result_;
 };

@@ -1,9 +1,11 @@
 // The SPMD partitioner: rewrites a graph from global shapes to one device's, with explicit
 // collectives.
 //
-// Op by op, in order: every mesh axis may lie on any factor of the op's sharding rule that an
-// operand or the wanted result proposes, or on none; of these assignments the one with the fewest
-// bytes to move is taken (weights never move). Contracting a sharded factor leaves the result
+// First the given shardings are propagated (sharding/propagation.h). Then op by op, in order: every
+// mesh axis may lie on any factor of the op's sharding rule that an operand or a result's given or
+// propagated sharding proposes, or on none; of these assignments the one with the fewest bytes to
+// move is taken (weights never move). Given shardings are held exactly; a propagated one is advice,
+// and an origin says where it was not taken. Contracting a sharded factor leaves the result
 // partial; a partial value is reduced where an op is not linear in it, or at once where its
 // sharding is fixed by an annotation. A partial gradient that only goes into its accumulator stays
 // partial. Device groups stay symbolic: the cost does not depend on how many devices an axis has.
@@ -15,6 +17,7 @@
 
 #include "cluster/mesh.h"
 #include "ir/graph.h"
+#include "sharding/propagation.h"
 #include "sharding/sharding.h"
 #include "sharding/strategy.h"
 
@@ -38,6 +41,8 @@ struct Partitioned {
   std::vector<ValueId> global_value;          // [local value] the global value it is a version of
   std::vector<ValueId>
       main_version;  // [global value] its version in its own sharding; invalid: dropped
+  std::vector<sharding::Origin> origins;      // [global value] why it lies so
+  std::vector<sharding::Decision> decisions;  // where two factors claimed one axis
 };
 
 // The sharding that annotations and states give to every value of a graph, before anything is

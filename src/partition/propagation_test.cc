@@ -1,0 +1,123 @@
+// Propagation on a whole GPT: what a handful of annotations gives to all other values.
+#include "sharding/propagation.h"
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <fstream>
+#include <set>
+#include <sstream>
+
+#include "base/text.h"
+#include "partition/partitioner.h"
+#include "partition/test_nets.h"
+#include "partition/test_ranks.h"
+
+namespace mw::partition {
+namespace {
+
+using sharding::Sharding;
+using Given = std::vector<std::optional<Sharding>>;
+
+const cluster::Mesh kMesh({{"dp", 2}, {"tp", 2}});
+
+struct Annotated {
+  ir::Module module;
+  Given all;
+  const ir::Graph& graph() const { return *module.find_graph("microbatch"); }
+};
+
+Annotated gpt(bool sp, const test::NetSizes& sizes = {}) {
+  Annotated net{test::gpt_net(sizes), {}};
+  const sharding::Strategy strategy = test::strategy(sp);
+  const auto of = [&](LayerId) -> const sharding::Strategy& { return strategy; };
+  net.all = given_shardings(net.graph(), net.module, kMesh, of);
+  return net;
+}
+
+// Inputs, weight matrices and these activations; biases and norms too only with `vectors`.
+Given handful(const Annotated& net, const std::set<std::string>& activations) {
+  Given given(net.all.size());
+  for (const ir::Input& input : net.graph().inputs) {
+    const size_t v = input.value.index();
+    if (!input.state.valid() || net.graph().values[v].type.rank() > 1) given[v] = net.all[v];
+  }
+  for (size_t v = 0; v < given.size(); ++v) {
+    if (activations.count(net.graph().values[v].name) > 0) given[v] = net.all[v];
+  }
+  return given;
+}
+
+size_t annotations(const Annotated& net, const Given& given) {
+  size_t count = 0;
+  for (size_t v = 0; v < given.size(); ++v)
+    count += given[v] && net.graph().values[v].producer.valid() ? 1 : 0;
+  return count;
+}
+
+// Values whose dimensions lie otherwise than their annotation says.
+std::vector<std::string> unlike_megatron(const Annotated& net, const Given& given) {
+  const sharding::Propagation found = sharding::propagate({net.graph(), net.module, kMesh, given});
+  std::vector<std::string> unlike;
+  for (size_t v = 0; v < given.size(); ++v) {
+    if (!net.all[v] || found.shardings[v].dims == net.all[v]->dims) continue;
+    unlike.push_back(net.graph().label(ValueId(static_cast<int64_t>(v))) + " is " +
+                     to_string(found.shardings[v]) + ", Megatron has " + to_string(*net.all[v]));
+  }
+  return unlike;
+}
+
+TEST_CASE("inputs and weight matrices give every value of a GPT Megatron's tensor parallelism") {
+  const Annotated net = gpt(false);
+  const Given given = handful(net, {});
+  CHECK(annotations(net, given) == 0);
+  CHECK(unlike_megatron(net, given) == std::vector<std::string>{});
+}
+
+TEST_CASE("one annotated activation more makes it sequence parallel") {
+  const Annotated net = gpt(true);
+  const Given given = handful(net, {"embed.sum"});
+  CHECK(annotations(net, given) == 1);
+  CHECK(unlike_megatron(net, given) == std::vector<std::string>{});
+}
+
+TEST_CASE("a GPT partitioned from a handful of annotations communicates as a fully annotated one") {
+  for (const bool sp : {false, true}) {
+    const Annotated net = gpt(sp);
+    const sharding::Strategy strategy = test::strategy(sp);
+    const auto of = [&](LayerId) -> const sharding::Strategy& { return strategy; };
+    Given few = handful(net, {"embed.sum"});
+    for (const ir::Input& input : net.graph().inputs)
+      few[input.value.index()] = net.all[input.value.index()];
+    const Partitioned all = partition({net.graph(), net.module, kMesh, of, net.all});
+    const Partitioned some = partition({net.graph(), net.module, kMesh, of, few});
+    CAPTURE(sp);
+    // In another order: what nobody annotated is reduced where it is read, not where it is made.
+    std::vector<std::string> few_moves = test::communication(some.graph),
+                             all_moves = test::communication(all.graph);
+    std::sort(few_moves.begin(), few_moves.end());
+    std::sort(all_moves.begin(), all_moves.end());
+    CHECK(join(few_moves, "\n") == join(all_moves, "\n"));
+  }
+}
+
+TEST_CASE("shardings and origins of a block read as in the golden file") {
+  std::string actual;
+  for (const bool sp : {false, true}) {
+    const Annotated net = gpt(sp, {.blocks = 1});
+    const Given given = sp ? handful(net, {"embed.sum"}) : handful(net, {});
+    actual += sp ? "--- sequence parallel\n" : "--- tensor parallel\n";
+    actual += to_text(sharding::propagate({net.graph(), net.module, kMesh, given}), net.graph(),
+                      net.module);
+  }
+  const std::string path = MW_SOURCE_DIR "/src/partition/propagation.golden";
+  if (std::getenv("MW_BLESS") != nullptr) std::ofstream(path) << actual;
+  std::ifstream file(path);
+  std::stringstream expected;
+  expected << file.rdbuf();
+  CHECK(actual == expected.str());
+}
+
+}  // namespace
+}  // namespace mw::partition

@@ -1,0 +1,63 @@
+#include "sharding/factors.h"
+
+#include <doctest/doctest.h>
+
+namespace mw::sharding {
+namespace {
+
+const cluster::Mesh kMesh({{"dp", 2}, {"tp_kv", 2}, {"tp_rep", 2}, {"tp", 4}});
+
+// Queries of 8 heads in 2 groups of 4, keys of 2 heads.
+ops::ShardingRule grouped() {
+  const std::vector<ir::TensorType> operands{ir::make_type(DType::kF32, {4, 8, 16}),
+                                             ir::make_type(DType::kF32, {4, 2, 16})};
+  return ops::make_rule("b (k g) [d], b k [d] -> b (k g) [d]", operands, {operands.data(), 1});
+}
+
+std::string text(const FactorAxes& axes) {
+  Sharding sharding;
+  sharding.dims = axes;
+  return to_string(sharding);
+}
+
+TEST_CASE("the axes of a joined dimension belong to its factors, major first") {
+  const ops::ShardingRule rule = grouped();
+  const auto of = [&](const std::string& sharding) {
+    return text(factors_of(rule, rule.operands[0], parse_sharding(sharding), kMesh));
+  };
+  CHECK(of(R"([{"dp"}, {"tp_kv"}, {}])") == R"([{"dp"}, {"tp_kv"}, {}, {}])");
+  CHECK(of(R"([{"dp"}, {"tp_kv", "tp_rep"}, {}])") == R"([{"dp"}, {"tp_kv"}, {"tp_rep"}, {}])");
+  // Four shards of two key heads follow no border.
+  CHECK(of(R"([{}, {"tp"}, {}])") == "[{}, {}, {}, {}]");
+}
+
+TEST_CASE("a sharding that follows the factors comes back from them") {
+  const ops::ShardingRule rule = grouped();
+  for (const std::string sharding : {R"([{"dp"}, {}, {}])", R"([{}, {"tp_kv", "tp_rep"}, {}])"}) {
+    const Sharding given = parse_sharding(sharding);
+    CHECK(sharding_of_factors(rule.operands[0], factors_of(rule, rule.operands[0], given, kMesh)) ==
+          given);
+  }
+}
+
+TEST_CASE("a factor may be split only where those before it are split to single elements") {
+  const ops::ShardingRule rule = grouped();
+  CHECK(can_shard(rule, {{"dp"}, {"tp_kv"}, {"tp_rep"}, {}}, kMesh));
+  CHECK(can_shard(rule, {{}, {"tp_kv"}, {"tp"}, {}}, kMesh));
+  CHECK_FALSE(can_shard(rule, {{}, {}, {"tp_rep"}, {}}, kMesh));
+  CHECK_FALSE(can_shard(rule, {{}, {"tp"}, {}, {}}, kMesh));      // more shards than elements
+  CHECK_FALSE(can_shard(rule, {{}, {}, {}, {"tp_rep"}}, kMesh));  // needed whole
+}
+
+TEST_CASE("a factor that one result lacks is reduced in that one") {
+  const std::vector<ir::TensorType> types{ir::make_type(DType::kF32, {4, 8, 16}),
+                                          ir::make_type(DType::kF32, {4, 2, 16})};
+  const ops::ShardingRule rule =
+      ops::make_rule("b (k g) [d], b k [d] -> b (k g) [d], b k [d]", types, types);
+  CHECK_FALSE(reduced_in(rule, 2, 0));
+  CHECK(reduced_in(rule, 2, 1));
+  CHECK_FALSE(reduced_in(rule, 1, 1));
+}
+
+}  // namespace
+}  // namespace mw::sharding

@@ -1,0 +1,315 @@
+#include "sharding/propagation.h"
+
+#include <algorithm>
+#include <set>
+#include <tuple>
+
+#include "base/error.h"
+#include "base/text.h"
+#include "sharding/pending.h"
+
+namespace mw::sharding {
+namespace {
+
+using ops::ShardingRule;
+
+bool contains(const Axes& axes, const std::string& axis) {
+  return std::find(axes.begin(), axes.end(), axis) != axes.end();
+}
+
+bool uses(const Sharding& sharding, const std::string& axis) {
+  return std::any_of(sharding.dims.begin(), sharding.dims.end(),
+                     [&](const Axes& axes) { return contains(axes, axis); });
+}
+
+void add_axes(Axes& to, const Axes& from) {
+  for (const std::string& axis : from) {
+    if (!contains(to, axis)) to.push_back(axis);
+  }
+  std::sort(to.begin(), to.end());
+}
+
+class Propagator {
+ public:
+  explicit Propagator(const PropagationRequest& request)
+      : r_(request), users_(request.graph.users()) {
+    MW_CHECK(r_.given.size() == r_.graph.values.size(), "{} given shardings for {} values",
+             r_.given.size(), r_.graph.values.size());
+    seed();
+    for (const ir::Op& op : r_.graph.ops) {
+      const bool has_rule = ops::op_def(op.kind).rule != nullptr;
+      rules_.push_back(has_rule ? ops::rule_of(r_.graph, op) : ShardingRule{});
+    }
+  }
+
+  Propagation run() {
+    const auto& strategies = propagation_strategies();
+    std::vector<std::set<size_t>> waiting(strategies.size());
+    for (size_t i = 0; i < rules_.size(); ++i) {
+      if (rules_[i].factors.empty()) continue;
+      for (auto& of_strategy : waiting) of_strategy.insert(i);
+    }
+    waiting_ = &waiting;
+    for (size_t s = 0; s < strategies.size();) {
+      if (waiting[s].empty()) {
+        ++s;
+        continue;
+      }
+      const size_t op = *waiting[s].begin();
+      waiting[s].erase(waiting[s].begin());
+      // What this op says anew concerns the strategies before this one first.
+      if (visit(op, *strategies[s])) s = 0;
+    }
+    leave_pending();
+    result_.decisions = std::move(decisions_);
+    return std::move(result_);
+  }
+
+ private:
+  void seed() {
+    result_.origins.resize(r_.graph.values.size());
+    authority_.assign(r_.graph.values.size(), Authority::kPropagated);
+    for (size_t v = 0; v < r_.graph.values.size(); ++v) {
+      const int rank = r_.graph.values[v].type.rank();
+      result_.shardings.push_back(r_.given[v] ? *r_.given[v] : replicated(rank));
+      if (!r_.given[v]) continue;
+      result_.origins[v].kind = Origin::Kind::kAnnotation;
+      authority_[v] = Authority::kAnnotation;
+    }
+    for (const ir::Input& input : r_.graph.inputs) {
+      if (!input.state.valid() || !r_.given[input.value.index()]) continue;
+      result_.origins[input.value.index()].kind = Origin::Kind::kState;
+      authority_[input.value.index()] = Authority::kState;
+    }
+  }
+
+  // Operands, then results.
+  ValueId tensor(const ir::Op& op, size_t t) const {
+    return t < op.operands.size() ? op.operands[t] : op.results[t - op.operands.size()];
+  }
+
+  OpView view_of(size_t index) const {
+    const ir::Op& op = r_.graph.ops[index];
+    const ShardingRule& rule = rules_[index];
+    OpView view{op, rule, r_.mesh, {}};
+    for (size_t t = 0; t < rule.operands.size() + rule.results.size(); ++t) {
+      const ValueId v = tensor(op, t);
+      TensorView seen;
+      seen.dims =
+          t < rule.operands.size() ? &rule.operands[t] : &rule.results[t - rule.operands.size()];
+      const Sharding& sharding = result_.shardings[v.index()];
+      seen.axes = factors_of(rule, *seen.dims, sharding, r_.mesh);
+      // What the op needs whole is gathered in front of it: it claims nothing.
+      for (size_t f = 0; f < seen.axes.size(); ++f) {
+        if (!rule.factors[f].shardable) seen.axes[f].clear();
+      }
+      seen.authority = authority_[v.index()];
+      seen.bytes =
+          static_cast<double>(local_type(r_.graph.type(v), sharding, r_.mesh).bytes().value);
+      view.tensors.push_back(std::move(seen));
+    }
+    return view;
+  }
+
+  // Whether a tensor has changed.
+  bool visit(size_t index, const PropagationStrategy& strategy) {
+    ++result_.visits;
+    const OpView view = view_of(index);
+    const Proposals proposals = strategy.propose(view);
+    bool changed = false;
+    for (const Proposal& proposal : proposals.list) {
+      for (size_t t = 0; t < view.tensors.size(); ++t)
+        changed = apply(index, view, proposal, t, strategy) || changed;
+    }
+    for (const Conflict& conflict : proposals.conflicts) decide(index, conflict);
+    return changed;
+  }
+
+  bool apply(size_t index, const OpView& view, const Proposal& proposal, size_t t,
+             const PropagationStrategy& strategy) {
+    const ValueId v = tensor(view.op, t);
+    const ShardingRule::Dims& dims = *view.tensors[t].dims;
+    if (r_.given[v.index()] || !has_factor(dims, proposal.factor)) return false;
+    Sharding& sharding = result_.shardings[v.index()];
+    FactorAxes axes = factors_of(view.rule, dims, sharding, r_.mesh);
+    if (sharding_of_factors(dims, axes).dims != sharding.dims) return false;
+    Axes& own = axes[proposal.factor];
+    if (own.size() >= proposal.axes.size() ||
+        !std::equal(own.begin(), own.end(), proposal.axes.begin()))
+      return false;
+    bool changed = false;
+    while (own.size() < proposal.axes.size()) {
+      const std::string axis = proposal.axes[own.size()];
+      if (uses(sharding, axis)) break;
+      own.push_back(axis);
+      if (!can_shard(view.rule, dims, axes, r_.mesh)) break;
+      sharding.dims = sharding_of_factors(dims, axes).dims;
+      Origin& origin = result_.origins[v.index()];
+      origin.kind = Origin::Kind::kPropagated;
+      origin.steps.push_back(
+          {axis, OpId(static_cast<int64_t>(index)), tensor(view.op, proposal.from), strategy.name});
+      changed = true;
+    }
+    if (changed) wake(v);
+    return changed;
+  }
+
+  void wake(ValueId v) {
+    const auto add = [&](OpId id) {
+      if (rules_[id.index()].factors.empty()) return;
+      for (auto& of_strategy : *waiting_) of_strategy.insert(id.index());
+    };
+    if (r_.graph.value(v).producer.valid()) add(r_.graph.value(v).producer);
+    for (const OpId user : users_[v.index()]) add(user);
+  }
+
+  void decide(size_t index, const Conflict& conflict) {
+    const ir::Op& op = r_.graph.ops[index];
+    const ShardingRule& rule = rules_[index];
+    const Decision made{OpId(static_cast<int64_t>(index)), conflict.axis,
+                        rule.factors[conflict.kept].name,  rule.factors[conflict.lost].name,
+                        tensor(op, conflict.kept_by),      tensor(op, conflict.lost_by)};
+    const auto same = [&](const Decision& d) {
+      return d.op == made.op && d.axis == made.axis && d.lost == made.lost;
+    };
+    const auto there = std::find_if(decisions_.begin(), decisions_.end(), same);
+    if (there == decisions_.end()) {
+      decisions_.push_back(made);
+    } else {
+      *there = made;
+    }
+  }
+
+  // Forward: what each op's layout leaves pending.
+  void leave_pending() {
+    const std::vector<bool> accumulated = accumulated_only(r_.graph),
+                            carries = carried(r_.graph, r_.given, accumulated);
+    for (size_t i = 0; i < r_.graph.ops.size(); ++i) {
+      const ir::Op& op = r_.graph.ops[i];
+      if (rules_[i].factors.empty()) continue;
+      const OpView view = view_of(i);
+      FactorAxes layout(rules_[i].factors.size());
+      for (const Proposal& proposal : kResolve.propose(view).list)
+        layout[proposal.factor] = proposal.axes;
+      const Axes passed = passed_through(op, rules_[i], layout);
+      for (size_t r = 0; r < op.results.size(); ++r) {
+        const size_t v = op.results[r].index();
+        if (r_.given[v] && !accumulated[v] && !carries[v]) continue;
+        Sharding& sharding = result_.shardings[v];
+        sharding.partial = passed;
+        for (size_t f = 0; f < layout.size(); ++f) {
+          if (layout[f].empty() || !reduced_in(rules_[i], f, r)) continue;
+          add_axes(sharding.partial, layout[f]);
+          sharding.reduction = rules_[i].factors[f].reduction;
+        }
+        std::erase_if(sharding.partial, [&](const std::string& a) { return uses(sharding, a); });
+      }
+    }
+    std::sort(decisions_.begin(), decisions_.end(), [](const Decision& a, const Decision& b) {
+      return std::tuple(a.op.value, a.axis, a.lost) < std::tuple(b.op.value, b.axis, b.lost);
+    });
+  }
+
+  // The axes over which pending sums of operands pass through the op.
+  Axes passed_through(const ir::Op& op, const ShardingRule& rule, const FactorAxes& layout) const {
+    const Sharding* first = nullptr;
+    for (const int i : rule.linear) {
+      const Sharding& sharding = result_.shardings[op.operands[static_cast<size_t>(i)].index()];
+      const bool sum = sharding.is_partial() && sharding.reduction == ir::Reduction::kSum;
+      if (rule.linearity == ShardingRule::Linearity::kJoint) {
+        if (!sum || (first != nullptr && first->partial != sharding.partial)) return {};
+        first = &sharding;
+      } else if (sum && first == nullptr) {
+        first = &sharding;
+      }
+    }
+    if (first == nullptr) return {};
+    for (const Axes& axes : layout) {
+      for (const std::string& axis : axes) {
+        if (contains(first->partial, axis)) return {};
+      }
+    }
+    return first->partial;
+  }
+
+  const PropagationRequest& r_;
+  std::vector<std::vector<OpId>> users_;
+  std::vector<ShardingRule> rules_;  // [op] without factors: none
+  std::vector<Authority> authority_;
+  std::vector<std::set<size_t>>* waiting_ = nullptr;  // [strategy] ops to visit
+  std::vector<Decision> decisions_;
+  Propagation result_;
+};
+
+std::string op_text(const ir::Graph& graph, OpId id) {
+  const ir::Op& op = graph.op(id);
+  return op.results.empty()
+             ? std::string(ir::op_name(op.kind))
+             : fmt::format("{} {}", ir::op_name(op.kind), graph.label(op.results[0]));
+}
+
+// Axes that came the same way together.
+std::string steps_text(const Origin& origin, const ir::Graph& graph) {
+  std::vector<std::string> texts;
+  for (size_t i = 0; i < origin.steps.size();) {
+    const Origin::Step& step = origin.steps[i];
+    std::vector<std::string> axes;
+    for (; i < origin.steps.size(); ++i) {
+      const Origin::Step& next = origin.steps[i];
+      if (next.op != step.op || next.from != step.from || next.strategy != step.strategy) break;
+      axes.push_back(next.axis);
+    }
+    texts.push_back(fmt::format("{} from {} through {} by {}", join(axes, ", "),
+                                graph.label(step.from), op_text(graph, step.op), step.strategy));
+  }
+  return join(texts, "; ");
+}
+
+}  // namespace
+
+const std::vector<const PropagationStrategy*>& propagation_strategies() {
+  static const std::vector<const PropagationStrategy*> strategies{&kPassThrough, &kFactors,
+                                                                  &kResolve};
+  return strategies;
+}
+
+Propagation propagate(const PropagationRequest& request) { return Propagator(request).run(); }
+
+std::string to_string(const Origin& origin, const ir::Graph& graph, ValueId value,
+                      const ir::Module& module) {
+  const std::string steps = steps_text(origin, graph);
+  switch (origin.kind) {
+    case Origin::Kind::kWhole: return "nothing splits it";
+    case Origin::Kind::kAnnotation: return "annotation";
+    case Origin::Kind::kState:
+      for (const ir::Input& input : graph.inputs) {
+        if (input.value == value && input.state.valid())
+          return "state " + module.state(input.state).name;
+      }
+      return "state";
+    case Origin::Kind::kPropagated: return steps;
+    case Origin::Kind::kCheaper:
+      return fmt::format("moves fewer bytes than {}{}{}", to_string(*origin.propagated),
+                         steps.empty() ? "" : ": ", steps);
+  }
+  MW_CHECK(false, "origin {}", static_cast<int>(origin.kind));
+}
+
+std::string to_text(const Propagation& propagation, const ir::Graph& graph,
+                    const ir::Module& module) {
+  std::string text;
+  for (size_t v = 0; v < graph.values.size(); ++v) {
+    const ValueId value(static_cast<int64_t>(v));
+    text += fmt::format("{} : {} <- {}\n", graph.label(value), to_string(propagation.shardings[v]),
+                        to_string(propagation.origins[v], graph, value, module));
+  }
+  for (const Decision& decision : propagation.decisions) {
+    const std::string kept = fmt::format("{} of {}", decision.kept, graph.label(decision.kept_by));
+    const std::string lost = fmt::format("{} of {}", decision.lost, graph.label(decision.lost_by));
+    text += fmt::format("decided at {}: axis {} splits {}, not {}\n", op_text(graph, decision.op),
+                        decision.axis, kept, lost);
+  }
+  return text;
+}
+
+}  // namespace mw::sharding
