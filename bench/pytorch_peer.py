@@ -1,6 +1,7 @@
 """One peer of bench/train_vs_pytorch: trains the model with PyTorch and prints {"step_s": …, "peak_bytes": …}.
 
 Usage: pytorch_peer.py eager|compile|ddp|dtensor|pipe-1f1b|pipe-interleaved CONFIG THREADS RANKS STEPS
+       pytorch_peer.py probe THREADS      answers every line of its input with the seconds of a fixed matrix product
 """
 
 import json
@@ -206,7 +207,20 @@ def worker(rank, peer, config, threads, steps, port, results):
     dist.destroy_process_group()
 
 
+def probe(threads):
+    """How fast the machine is at this moment: 40 products of 1024 x 1024 matrices, on all threads that a case uses."""
+    torch.set_num_threads(threads)
+    a, b, c = torch.rand(1024, 1024), torch.rand(1024, 1024), torch.empty(1024, 1024)
+    for _ in sys.stdin:
+        begin = time.perf_counter()
+        for _ in range(40):
+            torch.mm(a, b, out=c)
+        print(time.perf_counter() - begin, flush=True)
+
+
 def main():
+    if sys.argv[1] == "probe":
+        return probe(int(sys.argv[2]))
     peer, config_file, threads, ranks, steps = sys.argv[1:6]
     threads, ranks, steps = int(threads), int(ranks), int(steps)
     with open(config_file) as file:

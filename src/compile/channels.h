@@ -27,8 +27,9 @@ struct ChannelPlan {
   int64_t sequence(int32_t channel, int32_t microbatch) const;
 };
 
-// Slots: as many as hold a value at one time when every action takes one unit of time and no
-// producer has to wait for a slot, so that slots never slow the schedule down.
+// Slots: as many as hold a value at one time when no producer has to wait for a slot and a backward
+// takes as long as a forward, twice or three times as long (the most of the three), so that slots
+// do not slow the schedule down.
 ChannelPlan plan_channels(const pipeline::Schedule& schedule, const std::vector<StageCode>& stages);
 
 }  // namespace mw::compile

@@ -1,16 +1,12 @@
 // Ops through ATen: convolutions, and what the project's kernels do not cover (other dtypes,
-// maxima, products whose letters do not fold). The one file of the room that includes ATen, beside
-// the tests. Tensors are made around the caller's memory for every call; some functions allocate
+// maxima, products whose letters do not fold). The one file of libmeshwright_aten.so
+// (runtime/aten_module.h), and the one that includes ATen, beside the tests. Tensors are made around the caller's memory for every call; some functions allocate
 // inside of ATen.
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
-#include <ATen/Version.h>
 #include <ATen/core/grad_mode.h>
-#include <torch/version.h>
 
-#include "runtime/aten_settings.h"
-#include "runtime/cpu_backend.h"
-#include "runtime/kernel_table.h"
+#include "runtime/aten_module.h"
 
 namespace mw::runtime {
 namespace {
@@ -50,14 +46,23 @@ Shape shape_of(const ir::TensorType& type) {
   return shape;
 }
 
+// ATen keeps the number of threads of its parallel regions per calling thread, that is per rank.
+void use_threads(int threads) {
+  thread_local int used = 0;
+  if (used == threads) return;
+  at::set_num_threads(threads);
+  used = threads;
+}
+
 // A kernel that calls f(operands, results) with tensors; f writes into the results.
 template <typename F>
 Prepared make_aten(const OpContext& c, F f) {
   std::vector<Shape> in, out;
   for (const ValueId v : c.op.operands) in.push_back(shape_of(c.graph.type(v)));
   for (const ValueId v : c.op.results) out.push_back(shape_of(c.graph.type(v)));
-  return make_kernel([f = std::move(f), in, out](const Args& a) {
+  return make_kernel([f = std::move(f), in, out, threads = c.threads()](const Args& a) {
     const at::NoGradGuard no_grad;
+    use_threads(threads);
     Tensors operands, results;
     for (size_t i = 0; i < in.size(); ++i) operands.push_back(in[i].at(a.operands[i]));
     for (size_t i = 0; i < out.size(); ++i) results.push_back(out[i].at(a.results[i]));
@@ -231,9 +236,7 @@ Prepared move(const OpContext& c) {
   }
 }
 
-}  // namespace
-
-Prepared prepare_aten(const OpContext& c) {
+Prepared prepare(const OpContext& c) {
   switch (c.op.kind) {
     case OpKind::kAdd:
     case OpKind::kAccumulate:
@@ -280,11 +283,9 @@ Prepared prepare_aten(const OpContext& c) {
   }
 }
 
-void set_thread_count(int threads) { at::set_num_threads(threads); }
+}  // namespace
 
-std::string library_versions() {
-  return fmt::format("libtorch {}, {}, {}", TORCH_VERSION, at::get_mkl_version(),
-                     at::get_cpu_capability());
-}
+extern "C" [[gnu::visibility("default")]] execute::Kernel* mw_prepare_aten(const OpContext& context);
+execute::Kernel* mw_prepare_aten(const OpContext& context) { return prepare(context).release(); }
 
 }  // namespace mw::runtime

@@ -2,21 +2,10 @@
 
 #include <sys/mman.h>
 
-#include <cstdlib>
-
 #include "base/error.h"
-#include "runtime/aten_settings.h"
 #include "runtime/kernel_table.h"
 
 namespace mw::runtime {
-
-CpuBackend::CpuBackend() {
-  // MKL's Conditional Numerical Reproducibility, read at its first call. On processors that are not
-  // Intel's only AUTO and COMPATIBLE are accepted (AVX2 falls back to AUTO); STRICT makes the bits
-  // of a product independent of the threads.
-  constexpr int kKeepUsers = 0;
-  setenv("MKL_CBWR", "AUTO,STRICT", kKeepUsers);
-}
 
 std::unique_ptr<execute::Kernel> CpuBackend::prepare(const ir::Graph& graph, const ir::Op& op,
                                                      const execute::DeviceContext& device) {
@@ -37,8 +26,6 @@ std::shared_ptr<void> CpuBackend::allocate(Bytes bytes, const execute::DeviceCon
   return {data, [size](void* memory) { munmap(memory, size); }};
 }
 
-void CpuBackend::enter_rank(const execute::DeviceContext& device) {
-  set_thread_count(device.threads);
-}
+void CpuBackend::enter_rank(const execute::DeviceContext&) {}
 
 }  // namespace mw::runtime

@@ -1,6 +1,7 @@
 #include "runtime/kernel_table.h"
 
 #include "base/text.h"
+#include "runtime/aten_module.h"
 
 namespace mw::runtime {
 namespace {

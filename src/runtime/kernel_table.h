@@ -24,10 +24,6 @@ void register_tokens(KernelTable& table);
 void register_random(KernelTable& table);
 void register_updates(KernelTable& table);
 
-// ops that ATen runs: convolutions, and whatever the functions above have no kernel for. Null: not
-// by ATen either.
-Prepared prepare_aten(const OpContext& context);
-
 // Throws Error naming the op and its operand types if nothing runs it.
 Prepared prepare_op(const OpContext& context);
 
