@@ -1,7 +1,7 @@
 // Ops through ATen: convolutions, and what the project's kernels do not cover (other dtypes,
 // maxima, products whose letters do not fold). The one file of libmeshwright_aten.so
-// (runtime/aten_module.h), and the one that includes ATen, beside the tests. Tensors are made around the caller's memory for every call; some functions allocate
-// inside of ATen.
+// (runtime/aten_module.h), and the one that includes ATen, beside the tests. Tensors are made
+// around the caller's memory for every call; some functions allocate inside of ATen.
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 #include <ATen/core/grad_mode.h>
@@ -285,7 +285,8 @@ Prepared prepare(const OpContext& c) {
 
 }  // namespace
 
-extern "C" [[gnu::visibility("default")]] execute::Kernel* mw_prepare_aten(const OpContext& context);
+extern "C" [[gnu::visibility("default")]] execute::Kernel* mw_prepare_aten(
+    const OpContext& context);
 execute::Kernel* mw_prepare_aten(const OpContext& context) { return prepare(context).release(); }
 
 }  // namespace mw::runtime

@@ -28,7 +28,8 @@ PrepareAten load_module() {
   void* symbol = module != nullptr ? dlsym(module, kPrepareAtenSymbol) : nullptr;
   if (symbol == nullptr) {
     throw_error(
-        "an op of this model needs libtorch, which cannot be loaded: {}; keep libmeshwright_aten.so "
+        "an op of this model needs libtorch, which cannot be loaded: {}; keep "
+        "libmeshwright_aten.so "
         "beside the binary, and the torch wheel where it was when meshwright was built",
         dlerror());
   }

@@ -13,6 +13,8 @@ namespace {
 
 // Multiply-adds that are worth a thread of their own.
 constexpr int64_t kProductGrain = int64_t{1} << 18;
+// Every part packs its operands for itself: fewer parts than other loops have.
+constexpr int64_t kPartsPerThread = 2;
 
 // A plan split into work items: one part of C of one turn of the loops that are not summed over.
 // The summed ones run inside of an item, in their order, so that an element is one thread's sum.
@@ -25,8 +27,9 @@ class DotWork {
       if (!loop.contracted) turns_ *= loop.size;
     }
     const int64_t products = plan.m * plan.n * plan.k;
+    const int64_t wanted = threads == 1 ? 1 : threads * kPartsPerThread;
     const int64_t parts =
-        turns_ >= threads ? 1 : std::clamp<int64_t>(products / kProductGrain, 1, threads);
+        turns_ >= wanted ? 1 : std::clamp<int64_t>(products / kProductGrain, 1, wanted);
     grid_ = kernels::gemm_grid(plan.m, plan.n, parts);
     grain_ = std::max<int64_t>(1, kProductGrain / std::max<int64_t>(1, products / grid_.parts()));
     scratch_bytes_ = kernels::round_up(

@@ -1,24 +1,46 @@
-// The one file of the room that is compiled with OpenMP: libtorch's threads, so that a process has
-// one pool a rank.
 #include "runtime/parallel.h"
 
-#include <omp.h>
+#include "runtime/thread_team.h"
 
 namespace mw::runtime::detail {
+namespace {
 
-void fork(int threads, int64_t n, void (*body)(void*, int, int64_t, int64_t), void* context) {
-  constexpr int64_t kStep = 16;
-#pragma omp parallel num_threads(threads)
-  {
-    // OpenMP may give fewer threads than asked for.
-    const int64_t team = omp_get_num_threads(), thread = omp_get_thread_num();
-    const int64_t steps = (n + kStep - 1) / kStep;
-    const bool fine = steps < 4 * team;  // few indices, each of them large
-    const int64_t begin = fine ? n * thread / team : steps * thread / team * kStep;
-    const int64_t end =
-        fine ? n * (thread + 1) / team : std::min(n, steps * (thread + 1) / team * kStep);
-    body(context, static_cast<int>(thread), begin, end);
+// The calling rank's threads; more are made when a loop asks for them.
+ThreadTeam& team_of(int threads) {
+  thread_local std::unique_ptr<ThreadTeam> team;
+  if (team == nullptr || team->threads() < threads) {
+    team.reset();
+    team = std::make_unique<ThreadTeam>(threads);
   }
+  return *team;
+}
+
+struct Loop {
+  int64_t n, pieces;
+  void (*body)(void* context, int thread, int64_t begin, int64_t end);
+  void* context;
+
+  int64_t border(int64_t piece) const {
+    constexpr int64_t kStep = 16;
+    const int64_t steps = (n + kStep - 1) / kStep;
+    // Few indices are large ones, that share no line.
+    if (steps < 4 * pieces) return n * piece / pieces;
+    return std::min(n, steps * piece / pieces * kStep);
+  }
+};
+
+}  // namespace
+
+void fork(int threads, int64_t n, int64_t pieces,
+          void (*body)(void* context, int thread, int64_t begin, int64_t end), void* context) {
+  Loop loop{n, pieces, body, context};
+  team_of(threads).run(
+      pieces,
+      [](void* context, int thread, int64_t piece) {
+        const Loop& loop = *static_cast<Loop*>(context);
+        loop.body(loop.context, thread, loop.border(piece), loop.border(piece + 1));
+      },
+      &loop);
 }
 
 }  // namespace mw::runtime::detail

@@ -9,16 +9,19 @@
 namespace mw::runtime {
 
 namespace detail {
-// Calls body(context, thread, begin, end) for `threads` even ranges of [0, n) on as many threads;
-// the caller is one. REQUIRES: 1 < threads; body does not throw.
-void fork(int threads, int64_t n,
+// Calls body(context, thread, begin, end) for `pieces` even ranges of [0, n), on `threads` threads
+// of which the caller is one. REQUIRES: body does not throw.
+void fork(int threads, int64_t n, int64_t pieces,
           void (*body)(void* context, int thread, int64_t begin, int64_t end), void* context);
 }  // namespace detail
 
+// Ranges that a loop is cut into for every thread: what one thread is late with, another does.
+inline constexpr int64_t kPiecesPerThread = 4;
+
 // Calls body(begin, end), or body(thread, begin, end) with thread < threads, for ranges that cover
-// [0, n) once. A range has at least `grain` indices, so that small loops stay on the calling
-// thread. Ranges begin at multiples of 16, so that no two threads write into one cache line of
-// floats. Allocates nothing once the threads are there.
+// [0, n) once; a thread may get several of them. A range has about `grain` indices or more, so that
+// small loops stay on the calling thread. Ranges begin at multiples of 16, so that no two threads
+// write into one cache line of floats. Allocates nothing once the threads are there.
 template <typename Body>
 void parallel_for(int threads, int64_t n, int64_t grain, Body&& body) {
   const auto call = [&body](int thread, int64_t begin, int64_t end) {
@@ -29,10 +32,11 @@ void parallel_for(int threads, int64_t n, int64_t grain, Body&& body) {
       body(begin, end);
     }
   };
-  const auto used = static_cast<int>(std::min<int64_t>(threads, n / std::max<int64_t>(grain, 1)));
-  if (used <= 1) return call(0, 0, n);
+  const int64_t pieces =
+      std::min<int64_t>(threads * kPiecesPerThread, n / std::max<int64_t>(grain, 1));
+  if (threads <= 1 || pieces <= 1) return call(0, 0, n);
   detail::fork(
-      used, n,
+      threads, n, pieces,
       [](void* context, int thread, int64_t begin, int64_t end) {
         (*static_cast<decltype(&call)>(context))(thread, begin, end);
       },

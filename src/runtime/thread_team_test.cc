@@ -1,0 +1,64 @@
+#include "runtime/thread_team.h"
+
+#include <doctest/doctest.h>
+
+#include <vector>
+
+#include "runtime/parallel.h"
+
+namespace mw::runtime {
+namespace {
+
+TEST_CASE("every piece of every job is run once, by any number of threads") {
+  for (const int threads : {1, 2, 3, 8}) {
+    ThreadTeam team(threads);
+    CHECK(team.threads() == threads);
+    for (int64_t pieces = 0; pieces < 400; ++pieces) {
+      std::vector<int> runs(static_cast<size_t>(pieces) + 1, 0);
+      std::vector<int> by(static_cast<size_t>(threads), 0);
+      struct Job {
+        std::vector<int>&runs, &by;
+      } job{runs, by};
+      team.run(
+          pieces,
+          [](void* context, int thread, int64_t i) {
+            ++static_cast<Job*>(context)->runs[static_cast<size_t>(i)];
+            ++static_cast<Job*>(context)->by[static_cast<size_t>(thread)];
+          },
+          &job);
+      int64_t once = 0, all = 0;
+      for (const int n : runs) once += n == 1;
+      for (const int n : by) all += n;
+      REQUIRE(once == pieces);
+      REQUIRE(all == pieces);
+    }
+  }
+}
+
+TEST_CASE("parallel_for covers a range once, in ranges of at least a grain that begin at lines") {
+  for (const int threads : {1, 2, 5}) {
+    for (const int64_t n : {0, 1, 15, 16, 17, 100, 4096, 100003}) {
+      for (const int64_t grain : {1, 16, 1000}) {
+        CAPTURE(threads);
+        CAPTURE(n);
+        CAPTURE(grain);
+        std::vector<int> seen(static_cast<size_t>(n), 0);
+        std::atomic<int> small{0}, badly_placed{0};
+        parallel_for(threads, n, grain, [&](int thread, int64_t begin, int64_t end) {
+          CHECK((thread >= 0 && thread < threads));
+          if (end - begin < std::min(n, grain) / 2) ++small;
+          if (n >= 1024 && begin % 16 != 0) ++badly_placed;
+          for (int64_t i = begin; i < end; ++i) ++seen[static_cast<size_t>(i)];
+        });
+        int64_t once = 0;
+        for (const int s : seen) once += s == 1;
+        CHECK(once == n);
+        if (n >= 1024 && grain >= 1000) CHECK(small == 0);
+        CHECK(badly_placed == 0);
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace mw::runtime
