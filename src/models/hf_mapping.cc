@@ -9,6 +9,11 @@
 #include "base/text.h"
 
 namespace mw::models {
+
+bool is_identity(const TensorMapping& mapping) {
+  return std::is_sorted(mapping.permutation.begin(), mapping.permutation.end());
+}
+
 namespace {
 
 // How the tensors whose names end like this are stored: the permutation (empty: none) and how many
@@ -90,10 +95,6 @@ void for_each_element(const TensorMapping& mapping, const Visit& visit) {
       at[d] = 0;
     }
   }
-}
-
-bool is_identity(const TensorMapping& mapping) {
-  return std::is_sorted(mapping.permutation.begin(), mapping.permutation.end());
 }
 
 template <size_t kSize, typename Order>

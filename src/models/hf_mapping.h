@@ -31,6 +31,9 @@ struct TensorMapping {
 // One entry for each weight, in the module's order. REQUIRES: module is build_model(config, …).
 std::vector<TensorMapping> hf_mapping(const ModelConfig& config, const ir::Module& module);
 
+// Whether file and state hold the elements in the same order.
+bool is_identity(const TensorMapping& mapping);
+
 // Copies all elements from the file's order into the state's, and back; elements of 1, 2, 4 or 8
 // bytes. REQUIRES: both spans hold the tensor exactly.
 void from_hf(const TensorMapping& mapping, std::span<const std::byte> hf,

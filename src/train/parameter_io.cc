@@ -83,25 +83,36 @@ float* ParameterIo::flat_element(const Home& home, Part part, RankId rank, int64
   return static_cast<float*>(executor_.state_data(owner, buffer)) + at % shard_elements;
 }
 
-std::vector<float> ParameterIo::read(StateId parameter, Part part) const {
+int64_t ParameterIo::elements(StateId parameter) const {
   const std::vector<Home> all = homes(parameter);
   MW_CHECK(!all.empty(), "no rank holds {}", plan_.module.state(parameter).name);
-  const Home& home = all.front();
-  std::vector<float> values(static_cast<size_t>(home.member->global.elements()));
+  return all.front().member->global.elements();
+}
+
+std::vector<float> ParameterIo::read(StateId parameter, Part part) const {
+  std::vector<float> values(static_cast<size_t>(elements(parameter)));
+  read(parameter, part, 0, values);
+  return values;
+}
+
+void ParameterIo::read(StateId parameter, Part part, int64_t begin, std::span<float> values) const {
+  const Home home = homes(parameter).front();
+  const int64_t end = begin + static_cast<int64_t>(values.size());
   for (int64_t r = 0; r < plan_.plan.mesh.size(); ++r) {
     const RankId rank(r);
     if (rank_of(home.pipeline_rank, rank) != rank || plan_.plan.mesh.index(rank, {"dp"}) != 0)
       continue;
     for_runs(*home.member, rank, [&](int64_t from, int64_t to, int64_t length) {
-      for (int64_t done = 0; done < length;) {
-        int64_t run = length - done;
+      const int64_t last = std::min(length, end - from);
+      for (int64_t done = std::max<int64_t>(0, begin - from); done < last;) {
+        int64_t run = last - done;
         const float* data = flat_element(home, part, rank, to + done, run);
-        std::memcpy(values.data() + from + done, data, static_cast<size_t>(run) * sizeof(float));
+        std::memcpy(values.data() + (from + done - begin), data,
+                    static_cast<size_t>(run) * sizeof(float));
         done += run;
       }
     });
   }
-  return values;
 }
 
 void ParameterIo::write(StateId parameter, Part part, std::span<const float> values) {

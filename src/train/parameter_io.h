@@ -20,8 +20,11 @@ class ParameterIo {
   ParameterIo(const compile::CompiledPlan& plan, execute::Executor& executor)
       : plan_(plan), executor_(executor) {}
 
-  // All elements of the global tensor, row-major.
+  int64_t elements(StateId parameter) const;  // of the global tensor
+  // All of its elements, row-major.
   std::vector<float> read(StateId parameter, Part part) const;
+  // Elements [begin, begin + values.size()) of it.
+  void read(StateId parameter, Part part, int64_t begin, std::span<float> values) const;
   // Writes the shards of every rank that holds the parameter.
   void write(StateId parameter, Part part, std::span<const float> values);
 

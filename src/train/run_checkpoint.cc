@@ -18,12 +18,27 @@ std::string moment_name(const std::string& tensor, Part part) {
   return (part == Part::kMoment ? "exp_avg." : "exp_avg_sq.") + tensor;
 }
 
-std::vector<std::byte> hf_bytes(const models::TensorMapping& mapping, const ParameterIo& io,
-                                Part part) {
-  const std::vector<float> values = io.read(mapping.state, part);
-  std::vector<std::byte> bytes(values.size() * sizeof(float));
-  models::to_hf(mapping, std::as_bytes(std::span<const float>(values)), bytes);
-  return bytes;
+// Appends a tensor piece by piece, or whole if its elements must be put in another order: a large
+// embedding has no copy in memory.
+void append_hf(const models::TensorMapping& mapping, const ParameterIo& io, Part part,
+               const std::string& name, checkpoint::CheckpointWriter& writer) {
+  constexpr int64_t kPiece = int64_t{1} << 20;
+  const int64_t elements = io.elements(mapping.state);
+  const bool same_order = models::is_identity(mapping);
+  std::vector<float> values(
+      static_cast<size_t>(same_order ? std::min(kPiece, elements) : elements));
+  for (int64_t begin = 0; begin < elements; begin += static_cast<int64_t>(values.size())) {
+    values.resize(static_cast<size_t>(std::min<int64_t>(std::ssize(values), elements - begin)));
+    io.read(mapping.state, part, begin, values);
+    const auto bytes = std::as_bytes(std::span<const float>(values));
+    if (same_order) {
+      writer.append(name, bytes);
+    } else {
+      std::vector<std::byte> reordered(bytes.size());
+      models::to_hf(mapping, bytes, reordered);
+      writer.append(name, reordered);
+    }
+  }
 }
 
 void write_hf(const models::TensorMapping& mapping, ParameterIo& io, Part part,
@@ -54,10 +69,10 @@ void save_run(FileSystem& fs, const std::string& run_dir, const Job& job,
   checkpoint::CheckpointWriter writer(fs, join_path(run_dir, "checkpoint"), state.step,
                                       groups_of(mappings), options);
   for (const models::TensorMapping& m : mappings)
-    writer.append(m.hf_name, hf_bytes(m, io, Part::kWeight));
+    append_hf(m, io, Part::kWeight, m.hf_name, writer);
   for (const models::TensorMapping& m : mappings) {
     for (const Part part : {Part::kMoment, Part::kVariance}) {
-      writer.append(moment_name(m.hf_name, part), hf_bytes(m, io, part));
+      append_hf(m, io, part, moment_name(m.hf_name, part), writer);
     }
   }
   writer.add_file("config.json", job.model_json);
