@@ -106,9 +106,10 @@ class Communicator {
 //   producer   acquire(s)  waits until the slot is free, that is until message s - slots() was
 //   released; the bytes
 //                          are undefined
-//              publish(s)  hands the bytes over; under the weakest semantics it returns only after
-//              the consumer
-//                          has called receive(s). The pointer is dead from then on.
+//              publish(s)  hands the bytes over and does not wait for the consumer; under the
+//              weakest
+//                          semantics they move only in receive(s). The pointer is dead from then
+//                          on.
 //   consumer   receive(s)  waits for publish(s) and returns the bytes, to be read in place
 //              release(s)  returns the slot; the pointer is dead from then on
 //

@@ -1,5 +1,5 @@
 // The channels of the threads backend: a ring of slots in memory that both sides see, or with the
-// copying option one ring a side and a copy at publish.
+// copying option one ring a side and a copy at publish, or under rendezvous at receive.
 #include <cstring>
 #include <new>
 #include <utility>
@@ -70,17 +70,14 @@ class ThreadChannel final : public Channel, private ThreadHandle {
     check_order("publish", true, sequence, published_);
     MW_CHECK(sequence < acquired_, "{}: publish({}) before acquire", where(), sequence);
     enter();
-    if (ring_->consumer_memory) {
-      std::memcpy(ring_->consumer_slot(sequence), ring_->producer_slot(sequence), bytes());
-      // What the producer still does with its pointer is seen by nobody, as after a send.
-      std::memset(ring_->producer_slot(sequence), kPoison, bytes());
-    }
+    const Sends sends = endpoint_.world().options.sends;
+    if (sends == Sends::kBuffered) transfer(sequence);
     RingState::Slot& gates = ring_->gates(sequence);
     gates.published.store(sequence);
     ring_->point.notify();
     ++published_;
     count_publish();
-    if (!endpoint_.world().options.rendezvous) return;
+    if (sends != Sends::kBlocking) return;
     wait_or_throw(ring_->point, WaitKind::kPublish, sequence,
                   [&] { return gates.received.load() >= sequence; });
   }
@@ -93,6 +90,7 @@ class ThreadChannel final : public Channel, private ThreadHandle {
     ring_->point.notify();
     wait_or_throw(ring_->point, WaitKind::kReceive, sequence,
                   [&] { return gates.published.load() >= sequence; });
+    if (endpoint_.world().options.sends != Sends::kBuffered) transfer(sequence);
     ++received_;
     return ring_->consumer_slot(sequence);
   }
@@ -111,6 +109,14 @@ class ThreadChannel final : public Channel, private ThreadHandle {
   }
 
  private:
+  // With copying: from the producer's slot to the consumer's. What the producer still does with its
+  // pointer is seen by nobody, as after a send.
+  void transfer(int64_t sequence) {
+    if (!ring_->consumer_memory) return;
+    std::memcpy(ring_->consumer_slot(sequence), ring_->producer_slot(sequence), bytes());
+    std::memset(ring_->producer_slot(sequence), kPoison, bytes());
+  }
+
   void check_order(const char* call, bool by_producer, int64_t sequence, int64_t next) const {
     MW_CHECK(by_producer == is_producer_, "{}: {}({}) by the {}", where(), call, sequence,
              is_producer_ ? "producer" : "consumer");

@@ -186,7 +186,7 @@ TEST_CASE(
   for (uint64_t seed = 0; seed < 12; ++seed) {
     CAPTURE(seed);
     const int n = std::vector<int>{1, 2, 3, 4, 5, 8}[seed % 6];
-    ThreadWorldOptions options{.rendezvous = seed % 2 == 0};
+    ThreadWorldOptions options{.sends = static_cast<Sends>(seed % 3)};
     if (seed % 3 == 0) options.delay_seed = seed;
     ThreadWorld world(n, options);
     CHECK_NOTHROW(run_ranks(world, [&](Endpoint& endpoint) {

@@ -13,10 +13,21 @@
 
 namespace mw::comm {
 
+// When a published message moves. (Collectives wait for all members in any case.)
+enum class Sends : uint8_t {
+  kBuffered,  // at publish
+  // In the consumer's receive, when both sides are there; publish starts it and returns, the
+  // producer's slot stays in use until then: MPI_Issend, grouped NCCL sends. The weakest semantics
+  // that a backend of Channel may have.
+  kRendezvous,
+  // As kRendezvous, and publish returns only after the consumer has called receive: MPI_Ssend.
+  // Weaker than the contract of Channel: GPipe's order runs under it, 1F1B's does not, because
+  // there neighbours send to each other at once.
+  kBlocking,
+};
+
 struct ThreadWorldOptions {
-  // Channel::publish returns only after the consumer has called receive. What runs under it runs
-  // under every backend. (Collectives wait for all members in any case.)
-  bool rendezvous = false;
+  Sends sends = Sends::kBuffered;
   // Producer and consumer have separate slots, as two processes have, and a slot that was released
   // or freshly acquired is filled with 0xff (NaNs), so that a use after release shows.
   bool copying = false;

@@ -30,10 +30,10 @@ std::unique_ptr<Channel> consumer_of(Endpoint& endpoint, int slots = 2) {
 }
 
 TEST_CASE("messages arrive in order, in place and whole, in every mode of the world") {
-  for (int mode = 0; mode < 8; ++mode) {
+  for (int mode = 0; mode < 12; ++mode) {
     CAPTURE(mode);
-    ThreadWorldOptions options{.rendezvous = (mode & 1) != 0, .copying = (mode & 2) != 0};
-    if (mode & 4) options.delay_seed = mode;
+    ThreadWorldOptions options{.sends = static_cast<Sends>(mode % 3), .copying = mode % 2 != 0};
+    if (mode >= 6) options.delay_seed = mode;
     ThreadWorld world(2, options);
     int64_t sent = 0;
     CHECK_NOTHROW(run_ranks(world, [&](Endpoint& endpoint) {
@@ -207,7 +207,7 @@ TEST_CASE("each kind of wait is visible while it lasts and ends with an abort") 
   };
   CHECK(stall_of({}, send_three, nothing) ==
         "rank 0 waits 0.00 s on channel 3 (rank 0 to rank 1) for rank 1 to release message 0");
-  CHECK(stall_of({.rendezvous = true}, send_three, nothing) ==
+  CHECK(stall_of({.sends = Sends::kBlocking}, send_three, nothing) ==
         "rank 0 waits 0.00 s on channel 3 (rank 0 to rank 1) for rank 1 to receive message 0");
   CHECK(stall_of(
             {}, [](Endpoint& e) { e.channel(RankId(1), 7, kMessage, 1, false)->receive(0); },
@@ -215,7 +215,9 @@ TEST_CASE("each kind of wait is visible while it lasts and ends with an abort") 
         "rank 0 waits 0.00 s on channel 7 (rank 1 to rank 0) for rank 1 to publish message 0");
 }
 
-TEST_CASE("two ranks that both send first pass with buffered sends and stall under rendezvous") {
+TEST_CASE(
+    "two ranks that both send first pass under rendezvous and stall where publish waits for "
+    "receive") {
   const auto exchange = [](Endpoint& e) {
     const RankId peer(1 - e.rank().value);
     const auto to = e.channel(peer, 0, kMessage, 1, true),
@@ -225,10 +227,12 @@ TEST_CASE("two ranks that both send first pass with buffered sends and stall und
     from->receive(0);
     from->release(0);
   };
-  ThreadWorld buffered(2);
-  CHECK_NOTHROW(run_ranks(buffered, exchange));
+  for (const Sends sends : {Sends::kBuffered, Sends::kRendezvous}) {
+    ThreadWorld passes(2, {.sends = sends, .copying = true});
+    CHECK_NOTHROW(run_ranks(passes, exchange));
+  }
 
-  ThreadWorld world(2, {.rendezvous = true});
+  ThreadWorld world(2, {.sends = Sends::kBlocking});
   std::string report;
   std::thread watchdog([&] {
     while (world.waiting().size() < 2) std::this_thread::sleep_for(1ms);

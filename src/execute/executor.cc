@@ -188,6 +188,7 @@ void Executor::Impl::report_stall(Seconds stalled) {
     }
     failure.findings.push_back(std::move(line));
   }
+  if (options.on_stall) options.on_stall(failure.text());
   fail(std::move(failure));
 }
 

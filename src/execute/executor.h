@@ -33,6 +33,9 @@ struct ExecutorOptions {
   int threads_per_rank = 1;
   double stall_seconds =
       60;  // no rank makes progress for so long: the run is aborted with a report
+  // Called with that report, from the watchdog's thread, before the ranks are stopped: a kernel
+  // that never returns cannot be stopped, and then run() does not return either.
+  std::function<void(const std::string& report)> on_stall;
   bool check_finite =
       false;  // after every load and op look for NaN and infinities; names op and rank of the first
   comm::ThreadWorldOptions world;

@@ -104,11 +104,12 @@ TEST_CASE(
     "two stages exchange microbatches through slots, run after run, under every semantics of "
     "channels") {
   const Program program = two_stages();
-  for (const bool rendezvous : {false, true}) {
+  using comm::Sends;
+  for (const Sends sends : {Sends::kBuffered, Sends::kRendezvous, Sends::kBlocking}) {
     FakeBackend backend;
     ExecutorOptions options;
-    options.world.rendezvous = rendezvous;
-    options.world.copying = rendezvous;
+    options.world.sends = sends;
+    options.world.copying = sends != Sends::kBuffered;
     Executor executor({&program}, backend, options);
     for (int run = 1; run <= 4; ++run) {  // 3 messages in 2 slots: every other run begins at slot 1
       executor.run(0, load_ramp);
@@ -576,6 +577,7 @@ TEST_CASE("a traced run has a span for every instruction and an arrow for every 
     if (span.flow_out >= 0) out.insert(span.flow_out);
     if (span.flow_in >= 0) in.insert(span.flow_in);
     if (span.category == trace::Category::kStep) sent += span.bytes;
+    CHECK(!trace.name(span).empty());
     if (trace.name(span) == "scale") CHECK(span.category == trace::Category::kCompute);
   }
   CHECK(out == in);

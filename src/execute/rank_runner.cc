@@ -17,8 +17,10 @@ Bytes bytes_sent_by(const Instruction& instruction) {
   return instruction.collective->group()->bytes_sent();
 }
 
-void record_step(trace::Recorder& recorder, Seconds start, Bytes bytes, int64_t run) {
+void record_step(trace::Recorder& recorder, trace::NameId name, Seconds start, Bytes bytes,
+                 int64_t run) {
   trace::Span step;
+  step.name = name;
   step.category = trace::Category::kStep;
   step.start = start;
   step.duration = steady_clock().now() - start;
@@ -40,6 +42,7 @@ void RankRunner::prepare_trace(int which, trace::NameTable& names) {
       capacity_ = capacity;
     }
   }
+  step_name_ = names.intern("step");
   recorder_->clear();
 }
 
@@ -90,7 +93,8 @@ Measured RankRunner::run(const RunRequest& request) {
   measured.bytes_sent = context_.bytes_sent() - sent_before;
   measured.order_hash = order.value();
   measured.scratch = context_.scratch_bytes();
-  if (request.traced) record_step(*recorder_, run_start, measured.bytes_sent, request.run);
+  if (request.traced)
+    record_step(*recorder_, step_name_, run_start, measured.bytes_sent, request.run);
   status_.progress.store(0, std::memory_order_relaxed);
   return measured;
 }

@@ -58,6 +58,7 @@ class RankRunner {
   const std::atomic<bool>& stop_;
   uint64_t started_ = 0;
   std::vector<std::vector<trace::Span>> spans_;  // [program][instruction], empty until it is traced
+  trace::NameId step_name_;
   std::unique_ptr<trace::Recorder> recorder_;
   int64_t capacity_ = 0;  // of the recorder, in spans
 };

@@ -1,0 +1,46 @@
+// A GPT small enough for the interpreter, trained under a plan: tied embeddings, dropout, four
+// blocks.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "compile/compile.h"
+#include "execute/executor.h"
+#include "interpreter_backend.h"
+
+namespace mw {
+
+struct Trained {
+  std::vector<float> losses, norms;  // one a step
+  // [rank] all states' bytes, in the order of the rank's buffers.
+  std::vector<std::vector<std::byte>> states;
+};
+
+// Compiled and proved; programs 0 (init) and 1 (train) on threads.
+class SmallTraining {
+ public:
+  // Throws Error where the compiler refuses the plan.
+  explicit SmallTraining(const std::string& plan, const execute::ExecutorOptions& options = {},
+                         InterpreterBackend::Hook hook = nullptr);
+
+  void initialize();
+  void step();  // the next one
+  // Of all steps so far.
+  Trained result();
+
+ private:
+  const compile::Plan plan_;
+  compile::CompiledPlan compiled_;
+  InterpreterBackend backend_;
+  std::unique_ptr<execute::Executor> executor_;
+  Trained trained_;
+  int64_t step_ = 0;
+};
+
+Trained train(const std::string& plan, const execute::ExecutorOptions& options = {});
+
+inline constexpr int64_t kSmallBatch = 8;  // sequences a step
+
+}  // namespace mw
