@@ -1,0 +1,211 @@
+#include "predict/predict.h"
+
+#include <algorithm>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "base/text.h"
+#include "compile/compile.h"
+#include "cost/op_time.h"
+#include "models/model.h"
+#include "predict/precision.h"
+
+namespace mw::predict {
+namespace {
+
+compile::ModelShape shape_of(const Request& request) {
+  compile::ModelShape shape;
+  const models::ModelConfig& model = request.model;
+  const bool gpt2 = model.family == models::Family::kGpt2;
+  shape.name = model.source;
+  shape.must_divide["heads"] = model.heads;
+  shape.key["heads"] = gpt2 ? "n_head" : "num_attention_heads";
+  if (model.kv_heads != model.heads) {
+    shape.must_divide["kv_heads"] = model.kv_heads;
+    shape.key["kv_heads"] = "num_key_value_heads";
+  }
+  shape.global_batch = request.global_batch;
+  shape.seq_len = request.seq_len;
+  return shape;
+}
+
+void check(const Request& request) {
+  Diagnostics diagnostics;
+  const cluster::Cluster& cluster = request.cluster;
+  if (cluster.devices > 0 && request.plan.ranks() > cluster.devices) {
+    diagnostics.add("{}: has {} devices, the plan needs dp*tp*pp={}*{}*{}={}", cluster.file,
+                    cluster.devices, request.plan.dp, request.plan.tp, request.plan.pp,
+                    request.plan.ranks());
+  }
+  for (const std::string& finding :
+       compile::plan_findings(request.plan, request.model.layers, shape_of(request)))
+    diagnostics.add("{}", finding);
+  diagnostics.throw_if_any();
+}
+
+pipeline::Program program_of(const Request& request, Prediction& prediction) {
+  const models::BatchShape batch{request.global_batch / request.plan.microbatches, request.seq_len};
+  const ir::Module model = models::build_model(request.model, batch);
+  prediction.parameters = models::parameter_count(model);
+  compile::CompiledPlan compiled =
+      compile::compile({model, nullptr, request.plan, shape_of(request), {}});
+  return in_precision(std::move(compiled.train), request.precision);
+}
+
+void fill_rates(const Request& request, Prediction& p) {
+  const double tokens = static_cast<double>(request.global_batch * request.seq_len);
+  const double devices = static_cast<double>(p.devices), step = p.step.value;
+  const double model_flops =
+      models::model_flops_per_token(request.model, request.seq_len).training.value * tokens;
+  double hardware_flops = 0;
+  for (const simulate::RankResult& rank : p.result.ranks) hardware_flops += rank.matrix_flops.value;
+  hardware_flops *= devices / static_cast<double>(p.result.ranks.size());
+  p.peak = cost::matrix_peak(request.cluster.device, request.precision, request.options.tf32);
+  p.peak_format = request.options.tf32 && request.precision == DType::kF32
+                      ? "tf32"
+                      : std::string(dtype_name(request.precision));
+  p.tokens_per_s = tokens / step;
+  p.tflops_per_device = model_flops / step / devices / 1e12;
+  p.mfu = model_flops / step / devices / p.peak.value;
+  p.hfu = hardware_flops / step / devices / p.peak.value;
+}
+
+void fill_memory(const pipeline::Program& program, Prediction& p) {
+  for (size_t r = 0; r < program.ranks.size(); ++r) {
+    StageMemory memory;
+    for (const pipeline::Command& command : program.ranks[r].commands) {
+      const StageId stage = command.action.stage;
+      if (stage.valid() &&
+          std::find(memory.stages.begin(), memory.stages.end(), stage.value) == memory.stages.end())
+        memory.stages.push_back(stage.value);
+    }
+    std::sort(memory.stages.begin(), memory.stages.end());
+    memory.peak = p.result.ranks[r].reserved;
+    memory.alive = p.result.ranks[r].peak.bytes;
+    p.memory.push_back(std::move(memory));
+  }
+}
+
+void suggest(const Request& request, Prediction& p) {
+  const compile::Plan& plan = request.plan;
+  const auto exposed = [&](const std::string& label) {
+    const auto it = p.exposed_comm.find(label);
+    return it == p.exposed_comm.end() ? 0 : it->second.value / p.step.value;
+  };
+  if (p.bubble > 0.1 && plan.pp > 1) {
+    p.suggestions.push_back(fmt::format(
+        "{:.0f} % of the step is bubble: more microbatches (now {}), or {}", 100 * p.bubble,
+        plan.microbatches, plan.chunks > 1 ? "fewer stages" : "chunks=2 or more"));
+  }
+  if (exposed("tp") > 0.1) {
+    p.suggestions.push_back(fmt::format(
+        "{:.0f} % of the step is communication along tp that nothing hides: a smaller tp (now "
+        "{}){}",
+        100 * exposed("tp"), plan.tp, plan.sp || plan.tp == 1 ? "" : ", or --overlap collectives"));
+  }
+  if (exposed("dp") > 0.05 && !request.options.overlap.grad_reduce) {
+    p.suggestions.push_back(
+        fmt::format("{:.0f} % of the step is communication along dp that nothing hides: --overlap "
+                    "grad_reduce,param_gather",
+                    100 * exposed("dp")));
+  }
+  double gaps = 0;
+  for (const simulate::RankResult& rank : p.result.ranks) gaps += rank.gaps.value;
+  gaps /= static_cast<double>(p.result.ranks.size()) * p.step.value;
+  if (gaps > 0.1) {
+    p.suggestions.push_back(fmt::format(
+        "{:.0f} % of the step the device waits for the host: larger microbatches", 100 * gaps));
+  }
+}
+
+}  // namespace
+
+std::vector<int32_t> Prediction::too_full() const {
+  std::vector<int32_t> ranks;
+  for (size_t r = 0; r < memory.size(); ++r) {
+    if (memory[r].peak > memory_limit) ranks.push_back(static_cast<int32_t>(r));
+  }
+  return ranks;
+}
+
+Prediction predict(const Request& request) {
+  check(request);
+  Prediction p;
+  p.devices = request.plan.ranks();
+  p.memory_limit = request.cluster.device.memory;
+  const Seconds begin = steady_clock().now();
+  const pipeline::Program program = program_of(request, p);
+  const Seconds compiled = steady_clock().now();
+  p.compile_time = compiled - begin;
+  p.result = simulate::simulate(program, request.cluster, request.options);
+  p.simulate_time = steady_clock().now() - compiled;
+  p.step = p.result.step;
+  p.bubble = p.result.bubble();
+  const double ranks = static_cast<double>(p.result.ranks.size());
+  for (const simulate::RankResult& rank : p.result.ranks) {
+    for (const auto& [label, time] : rank.exposed_comm)
+      p.exposed_comm[label] += Seconds(time.value / ranks);
+  }
+  fill_rates(request, p);
+  fill_memory(program, p);
+  p.path = simulate::explain(p.result, program);
+  suggest(request, p);
+  return p;
+}
+
+std::string memory_findings(const Request& request, const Prediction& prediction) {
+  const std::vector<int32_t> full = prediction.too_full();
+  if (full.empty()) return "";
+  const auto worst =
+      static_cast<size_t>(*std::max_element(full.begin(), full.end(), [&](int32_t a, int32_t b) {
+        return prediction.memory[static_cast<size_t>(a)].peak <
+               prediction.memory[static_cast<size_t>(b)].peak;
+      }));
+  const simulate::MemoryPeak& peak = prediction.result.ranks[worst].peak;
+  std::vector<std::string> parts;
+  for (const auto& [category, bytes] : peak.by_category)
+    parts.push_back(fmt::format("{} {}", pipeline::to_string(category), format_bytes(bytes.value)));
+  std::string text =
+      fmt::format("memory: pipeline rank {} needs {}, {} has {}; fullest {} into the step: {}",
+                  worst, format_bytes(prediction.memory[worst].peak.value),
+                  request.cluster.device.name, format_bytes(prediction.memory_limit.value),
+                  format_seconds(peak.time.value), join(parts, ", "));
+  if (full.size() > 1) text += fmt::format("; {} more are too full", full.size() - 1);
+
+  std::vector<std::pair<std::string, compile::Plan>> changes;
+  const auto add = [&](const std::string& name, auto change) {
+    compile::Plan plan = changes.empty() ? request.plan : changes.back().second;
+    const compile::Plan before = plan;
+    change(plan);
+    if (plan == before) return;
+    changes.emplace_back(changes.empty() ? name : changes.back().first + "," + name, plan);
+  };
+  if (request.plan.tp > 1) add("sp", [](compile::Plan& plan) { plan.sp = true; });
+  if (request.plan.dp > 1)
+    add("zero=1", [](compile::Plan& plan) { plan.zero = std::max<int64_t>(1, plan.zero); });
+  if (request.plan.recompute == compile::Recompute::kNone)
+    add("recompute=selective",
+        [](compile::Plan& plan) { plan.recompute = compile::Recompute::kSelective; });
+  if (!changes.empty() || request.plan.recompute != compile::Recompute::kFull) {
+    compile::Plan plan = changes.empty() ? request.plan : changes.back().second;
+    if (plan.recompute != compile::Recompute::kFull) {
+      plan.recompute = compile::Recompute::kFull;
+      std::string name = changes.empty() ? "" : changes.back().first + ",";
+      const size_t selective = name.find("recompute=selective,");
+      if (selective != std::string::npos) name.resize(selective);
+      changes.emplace_back(name + "recompute=full", plan);
+    }
+  }
+  for (const auto& [name, plan] : changes) {
+    Request other = request;
+    other.plan = plan;
+    other.options.trace = false;
+    if (!predict(other).too_full().empty()) continue;
+    return text + "; the nearest change that fits: " + name;
+  }
+  return text +
+         "; no recomputation, sharding of the optimizer or sequence parallelism makes it "
+         "fit: more stages (pp) or tensor parallelism (tp)";
+}
+
+}  // namespace mw::predict

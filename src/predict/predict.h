@@ -1,0 +1,70 @@
+// From a model, a cluster and a plan to numbers: compiles the plan and simulates one training step
+// of it.
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "base/json.h"
+#include "cluster/hardware.h"
+#include "compile/plan.h"
+#include "models/config.h"
+#include "simulate/simulate.h"
+
+namespace mw::predict {
+
+struct Request {
+  models::ModelConfig model;
+  cluster::Cluster cluster;
+  compile::Plan plan;
+  int64_t global_batch = 1;  // sequences of a step
+  int64_t seq_len = 1;
+  DType precision = DType::kBF16;  // of weights and activations; f32, bf16 or f16
+  simulate::Options options;
+};
+
+struct StageMemory {
+  std::vector<int32_t> stages;  // that the pipeline rank hosts
+  Bytes peak;                   // reserved: states, slots, step arena
+  Bytes alive;                  // at the fullest instant
+};
+
+struct Prediction {
+  Seconds step;
+  double tokens_per_s = 0;
+  double tflops_per_device = 0;  // of the model: the numerator of MFU
+  double mfu = 0, hfu = 0;
+  cluster::FlopsPerSecond peak;  // dense, that both are told against
+  std::string peak_format;       // "bf16"
+  double bubble = 0;
+  std::map<std::string, Seconds> exposed_comm;  // by group, mean over pipeline ranks
+  std::vector<StageMemory> memory;              // [pipeline rank]
+  Bytes memory_limit;                           // of a device
+  int64_t parameters = 0;
+  int64_t devices = 0;
+  Seconds compile_time, simulate_time;  // that this prediction took
+  simulate::Result result;
+  std::vector<std::string> path;         // the critical path in words
+  std::vector<std::string> suggestions;  // what to change
+
+  // Pipeline ranks whose reserved memory is beyond the device's.
+  std::vector<int32_t> too_full() const;
+};
+
+// Throws Error with all findings: a plan that does not fit the model or the batch, a cluster with
+// too few devices.
+Prediction predict(const Request& request);
+
+// For people: step, throughput, utilization with the peak's name, bubble, communication, memory by
+// stage, the critical path, what to change.
+std::string to_text(const Request& request, const Prediction& prediction);
+// step_s, tokens_per_s, tflops_per_gpu, mfu, hfu, bubble, exposed_comm_s, peak_bytes (a list by
+// pipeline rank), and more.
+Json to_json(const Request& request, const Prediction& prediction);
+
+// What is too full, when, what holds it, and the nearest change of the plan that fits ("" if all
+// fits). Compiles the changes that it tries.
+std::string memory_findings(const Request& request, const Prediction& prediction);
+
+}  // namespace mw::predict

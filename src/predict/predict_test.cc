@@ -1,0 +1,159 @@
+#include <doctest/doctest.h>
+
+#include "base/error.h"
+#include "compile/compile.h"
+#include "models/model.h"
+#include "pipeline/verifier.h"
+#include "predict/precision.h"
+#include "predict/predict.h"
+
+using namespace mw;
+using namespace mw::predict;
+
+namespace {
+
+Request small() {
+  Request request;
+  request.model = models::parse_config(
+      R"({"model_type": "gpt2", "vocab_size": 256, "n_positions": 64, "n_embd": 64, "n_layer": 4,
+          "n_head": 4, "embd_pdrop": 0.0, "resid_pdrop": 0.0, "attn_pdrop": 0.0})",
+      "small.json");
+  cluster::Cluster& c = request.cluster;
+  c.name = "box";
+  c.file = "box.toml";
+  c.devices = 16;
+  c.device.name = "chip";
+  c.device.memory = Bytes(1'000'000'000);
+  c.device.peaks = {{"f32", cluster::FlopsPerSecond(10e12)},
+                    {"bf16", cluster::FlopsPerSecond(100e12)}};
+  c.device.memory_bandwidth = cluster::BytesPerSecond(1e12);
+  c.device.multiprocessors = 10;
+  c.device.attained.launch = Seconds(1e-6);
+  c.links.resize(1);
+  c.links[0].kind = cluster::LinkKind::kNvlink;
+  c.links[0].bandwidth = c.links[0].bus_bandwidth = cluster::BytesPerSecond(100e9);
+  c.links[0].latency = Seconds(1e-6);
+  request.global_batch = 16;
+  request.seq_len = 64;
+  return request;
+}
+
+pipeline::Program train_of(const Request& request) {
+  const ir::Module model = models::build_model(
+      request.model, {request.global_batch / request.plan.microbatches, request.seq_len});
+  compile::ModelShape shape;
+  shape.global_batch = request.global_batch;
+  shape.seq_len = request.seq_len;
+  return compile::compile({model, nullptr, request.plan, shape, {}}).train;
+}
+
+const std::vector<const char*> kPlans = {
+    "microbatches=2",
+    "dp=2,tp=2,pp=2,microbatches=4,sp,zero=1",
+    "tp=4,microbatches=2",
+    "dp=4,zero=1,microbatches=2",
+    "pp=4,microbatches=4",
+    "pp=2,schedule=interleaved-1f1b,chunks=2,microbatches=4,recompute=full",
+    "dp=2,pp=2,microbatches=2,recompute=selective"};
+
+}  // namespace
+
+TEST_CASE("a simulated step sends, runs and holds what the verifier proves of the program") {
+  for (const char* plan : kPlans) {
+    CAPTURE(std::string(plan));
+    Request request = small();
+    request.plan = compile::parse_plan(plan);
+    const pipeline::Program program = train_of(request);
+    const pipeline::Verification proved = pipeline::verify(program);
+    REQUIRE(proved.sound());
+    const simulate::Result result = simulate::simulate(program, request.cluster);
+    for (size_t r = 0; r < program.ranks.size(); ++r) {
+      CHECK(result.ranks[r].bytes_sent == proved.ranks[r].bytes_sent);
+      CHECK(result.ranks[r].instructions == proved.ranks[r].instructions);
+      CHECK(result.ranks[r].order_hash == proved.ranks[r].order_hash);
+      CHECK(result.ranks[r].bytes_by_group == proved.ranks[r].bytes_by_group);
+      CHECK(result.ranks[r].peak.by_category == proved.ranks[r].peak_by_category);
+    }
+  }
+}
+
+TEST_CASE("in bf16 weights and activations halve, and a parameter takes 18 bytes") {
+  for (const char* plan : kPlans) {
+    CAPTURE(std::string(plan));
+    Request request = small();
+    request.plan = compile::parse_plan(plan);
+    const pipeline::Program whole = train_of(request);
+    const pipeline::Program half = in_precision(whole, DType::kBF16);
+    const simulate::Result a = simulate::simulate(whole, request.cluster);
+    const simulate::Result b = simulate::simulate(half, request.cluster);
+    for (size_t r = 0; r < whole.ranks.size(); ++r) {
+      using pipeline::Category;
+      const auto &x = a.ranks[r].peak.by_category, &y = b.ranks[r].peak.by_category;
+      CHECK(y.at(Category::kWeights).value * 2 == x.at(Category::kWeights).value);
+      CHECK(y.at(Category::kGradients) == x.at(Category::kGradients));
+      CHECK(y.at(Category::kOptimizer).value * 2 == x.at(Category::kOptimizer).value * 3);
+      CHECK(b.ranks[r].instructions == a.ranks[r].instructions);
+      CHECK(b.ranks[r].bytes_sent < a.ranks[r].bytes_sent + Bytes(1));
+      CHECK(b.ranks[r].reserved < a.ranks[r].reserved * 2);
+    }
+    if (request.plan.ranks() == 1) {
+      // The tied embedding's second accumulator.
+      constexpr int64_t kSecondUse = 256 * 64 * 4;
+      const auto& y = b.ranks[0].peak.by_category;
+      const int64_t state =
+          (y.at(pipeline::Category::kWeights) + y.at(pipeline::Category::kGradients) +
+           y.at(pipeline::Category::kOptimizer))
+              .value;
+      CHECK(state == y.at(pipeline::Category::kWeights).value / 2 * 18 + kSecondUse);
+    }
+  }
+  CHECK(pipeline::to_text(in_precision(train_of(small()), DType::kF32)) ==
+        pipeline::to_text(train_of(small())));
+}
+
+TEST_CASE("MFU is the model's FLOPs over step, devices and the dense peak that is named") {
+  Request request = small();
+  request.plan = compile::parse_plan("dp=2,tp=2,pp=2,microbatches=4");
+  const Prediction p = mw::predict::predict(request);
+  const double flops = models::model_flops_per_token(request.model, 64).training.value * 16 * 64;
+  CHECK(p.mfu == doctest::Approx(flops / p.step.value / 8 / 100e12));
+  CHECK(p.peak_format == "bf16");
+  CHECK(p.tokens_per_s == doctest::Approx(16 * 64 / p.step.value));
+  CHECK(p.devices == 8);
+  CHECK(p.memory.size() == 2);
+  request.plan.recompute = compile::Recompute::kFull;
+  const Prediction full = mw::predict::predict(request);
+  // Recomputation is hardware's work alone.
+  CHECK(full.hfu * full.step.value > 1.2 * p.hfu * p.step.value);
+  CHECK(full.mfu * full.step.value == doctest::Approx(p.mfu * p.step.value));
+}
+
+TEST_CASE("what does not fit is said with what holds it") {
+  Request request = small();
+  request.plan = compile::parse_plan("microbatches=2");
+  request.cluster.device.memory = Bytes(1000);
+  const Prediction p = mw::predict::predict(request);
+  CHECK(p.too_full() == std::vector<int32_t>{0});
+  const std::string text = memory_findings(request, p);
+  CHECK(text.find("memory: pipeline rank 0 needs ") == 0);
+  CHECK(text.find("chip has 1000 B; fullest ") != std::string::npos);
+  CHECK(text.find("more stages (pp) or tensor parallelism (tp)") != std::string::npos);
+  // Just what full recomputation needs.
+  Request other = request;
+  other.plan.recompute = compile::Recompute::kFull;
+  request.cluster.device.memory = mw::predict::predict(other).memory[0].peak;
+  CHECK(memory_findings(request, mw::predict::predict(request)).find("recompute=") !=
+        std::string::npos);
+}
+
+TEST_CASE("a cluster that is too small and a batch that does not divide are said together") {
+  Request request = small();
+  request.plan = compile::parse_plan("dp=8,pp=4,microbatches=4");
+  try {
+    mw::predict::predict(request);
+    FAIL("no error");
+  } catch (const Error& error) {
+    CHECK(error.findings().size() == 2);
+    CHECK(error.findings()[0] == "box.toml: has 16 devices, the plan needs dp*tp*pp=8*1*4=32");
+  }
+}

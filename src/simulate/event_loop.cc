@@ -1,0 +1,432 @@
+#include "simulate/event_loop.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+
+namespace mw::simulate {
+namespace {
+
+using pipeline::Command;
+
+std::vector<double> bandwidths(const cluster::Cluster& cluster) {
+  std::vector<double> all;
+  for (const cluster::Link& link : cluster.links) all.push_back(link.bus_bandwidth.value);
+  return all;
+}
+std::vector<double> latencies(const cluster::Cluster& cluster) {
+  std::vector<double> all;
+  for (const cluster::Link& link : cluster.links) all.push_back(link.latency.value);
+  return all;
+}
+
+}  // namespace
+
+EventLoop::EventLoop(const LoopInput& input)
+    : in_(input),
+      links_(input.flat.ranks.size(), bandwidths(input.cluster), latencies(input.cluster), queue_),
+      states_(input.flat.ranks.size()),
+      sums_(input.flat.ranks.size()),
+      logs_(input.flat.ranks.size()),
+      sent_(input.flat.messages.size(), MessageRecord{0, 0, kNever, kNever}),
+      freed_(input.flat.messages.size(), kNever),
+      freed_by_(input.flat.messages.size(), -1),
+      cross_(input.cross_groups.size()) {
+  for (size_t r = 0; r < states_.size(); ++r) {
+    RankSums& sums = sums_[r];
+    sums.comm.assign(in_.labels, 0);
+    sums.exposed.assign(in_.labels, 0);
+    sums.sent.assign(in_.labels, 0);
+    sums.collectives.assign(in_.labels, 0);
+    RankState& state = states_[r];
+    for (size_t c = 0; c < kCategories; ++c) {
+      state.alive_by_category[c] = in_.flat.ranks[r].fixed[c];
+      state.alive += in_.flat.ranks[r].fixed[c];
+      if (logs_calls() && state.alive_by_category[c] > 0) {
+        logs_[r].memory.push_back(
+            {0, static_cast<pipeline::Category>(c), state.alive_by_category[c]});
+      }
+    }
+    if (in_.options.overlap.grad_reduce)
+      state.state_ready.assign(in_.program.ranks[r].buffers.size(), 0);
+    if (in_.options.overlap.param_gather) prepare_gathers(static_cast<int32_t>(r));
+  }
+}
+
+void EventLoop::run() {
+  for (size_t r = 0; r < states_.size(); ++r) ready_.push_back(static_cast<int32_t>(r));
+  while (true) {
+    while (!ready_.empty()) {
+      const int32_t r = ready_.back();
+      ready_.pop_back();
+      go(r);
+    }
+    if (queue_.empty()) break;
+    const Event event = queue_.pop();
+    const FlatChannel& channel = in_.flat.channels[static_cast<size_t>(
+        in_.flat.messages[static_cast<size_t>(event.message)].channel)];
+    if (event.version < 0) {
+      ++events_;
+      links_.start(event.time, event.message, channel.from, channel.to, channel.level,
+                   static_cast<double>(channel.sent));
+      continue;
+    }
+    double arrival = 0;
+    if (!links_.finish(event, arrival)) continue;
+    ++events_;
+    sent_[static_cast<size_t>(event.message)].arrival = arrival;
+    for (const int32_t r : {channel.to, channel.from}) {
+      const RankState& state = states_[static_cast<size_t>(r)];
+      if (state.blocked && state.message == event.message) wake(r);
+    }
+  }
+  for (size_t r = 0; r < states_.size(); ++r) {
+    MW_CHECK(states_[r].next == in_.flat.ranks[r].commands.size(),
+             "pipeline rank {} never gets beyond command {} of '{}'", r, states_[r].next,
+             in_.program.name);
+    sums_[r].end = states_[r].now;
+  }
+}
+
+double EventLoop::end() const {
+  double end = 0;
+  for (const RankSums& sums : sums_) end = std::max(end, sums.end);
+  return end;
+}
+
+void EventLoop::go(int32_t r) {
+  RankState& state = states_[static_cast<size_t>(r)];
+  state.blocked = false;
+  while (state.next < in_.flat.ranks[static_cast<size_t>(r)].commands.size()) {
+    if (!step(r)) {
+      state.blocked = true;
+      return;
+    }
+    ++events_;
+    ++state.next;
+  }
+}
+
+bool EventLoop::step(int32_t r) {
+  const RankState& state = states_[static_cast<size_t>(r)];
+  const size_t c = state.next;
+  const FlatCommand& command = in_.flat.ranks[static_cast<size_t>(r)].commands[c];
+  change_memory(r, c, true);
+  switch (command.kind) {
+    case Command::Kind::kLoad: break;
+    case Command::Kind::kCall:
+      if (!call(r, command)) return false;
+      break;
+    case Command::Kind::kAcquire:
+      if (!acquire(r, command.index)) return false;
+      break;
+    case Command::Kind::kPublish:
+      if (!publish(r, command.index)) return false;
+      break;
+    case Command::Kind::kReceive:
+      if (!receive(r, command.index)) return false;
+      break;
+    case Command::Kind::kRelease: release(r, command.index); break;
+  }
+  if (command.kind != Command::Kind::kCall) see_peak(r, 0);
+  change_memory(r, c, false);
+  return true;
+}
+
+bool EventLoop::acquire(int32_t r, int32_t message) {
+  const int32_t before = in_.flat.messages[static_cast<size_t>(message)].slot_before;
+  if (before < 0) return true;
+  const double freed = freed_[static_cast<size_t>(before)];
+  states_[static_cast<size_t>(r)].message = message;
+  if (freed == kNever) return false;
+  const int32_t channel = in_.flat.messages[static_cast<size_t>(message)].channel;
+  wait(r, WaitReason::kSlot, freed, in_.flat.channels[static_cast<size_t>(channel)].to,
+       freed_by_[static_cast<size_t>(before)], freed);
+  return true;
+}
+
+bool EventLoop::publish(int32_t r, int32_t message) {
+  RankState& state = states_[static_cast<size_t>(r)];
+  MessageRecord& record = sent_[static_cast<size_t>(message)];
+  if (record.begin == kNever) {
+    record.message = message;
+    record.command = static_cast<int32_t>(state.next);
+    record.begin = state.now;
+    const FlatChannel& channel =
+        in_.flat
+            .channels[static_cast<size_t>(in_.flat.messages[static_cast<size_t>(message)].channel)];
+    sums_[static_cast<size_t>(r)].messages_sent += channel.sent;
+    queue_.push(state.now, message, -1);
+  }
+  if (in_.options.overlap.messages) return true;
+  state.message = message;
+  if (record.arrival == kNever) return false;
+  wait(r, WaitReason::kSend, record.arrival, r, record.command, record.begin);
+  return true;
+}
+
+bool EventLoop::receive(int32_t r, int32_t message) {
+  RankState& state = states_[static_cast<size_t>(r)];
+  const MessageRecord& record = sent_[static_cast<size_t>(message)];
+  state.message = message;
+  if (record.arrival == kNever) return false;
+  const FlatChannel& channel =
+      in_.flat
+          .channels[static_cast<size_t>(in_.flat.messages[static_cast<size_t>(message)].channel)];
+  wait(r, WaitReason::kReceive, record.arrival, channel.from, record.command, record.begin);
+  if (channel.gather > 0) {
+    const auto label = static_cast<size_t>(in_.gather_label);
+    state.now += channel.gather;
+    sums_[static_cast<size_t>(r)].exposed[label] += channel.gather;
+    sums_[static_cast<size_t>(r)].comm[label] += channel.gather;
+  }
+  return true;
+}
+
+void EventLoop::release(int32_t r, int32_t message) {
+  const RankState& state = states_[static_cast<size_t>(r)];
+  freed_[static_cast<size_t>(message)] = state.now;
+  freed_by_[static_cast<size_t>(message)] = static_cast<int32_t>(state.next);
+  const int32_t channel = in_.flat.messages[static_cast<size_t>(message)].channel;
+  const int32_t producer = in_.flat.channels[static_cast<size_t>(channel)].from;
+  const RankState& other = states_[static_cast<size_t>(producer)];
+  if (other.blocked && other.message >= 0 &&
+      in_.flat.messages[static_cast<size_t>(other.message)].slot_before == message &&
+      in_.flat.ranks[static_cast<size_t>(producer)].commands[other.next].kind ==
+          Command::Kind::kAcquire) {
+    wake(producer);
+  }
+}
+
+void EventLoop::wait(int32_t r, WaitReason reason, double until, int32_t peer, int32_t peer_command,
+                     double peer_time) {
+  RankState& state = states_[static_cast<size_t>(r)];
+  if (until <= state.now) return;
+  sums_[static_cast<size_t>(r)].waits[static_cast<size_t>(reason)] += until - state.now;
+  logs_[static_cast<size_t>(r)].waits.push_back({static_cast<int32_t>(state.next), reason,
+                                                 Seconds(state.now), Seconds(until), peer,
+                                                 peer_command, Seconds(peer_time)});
+  state.now = until;
+}
+
+bool EventLoop::call(int32_t r, const FlatCommand& command) {
+  const TimedFragment& fragment = in_.fragments[static_cast<size_t>(command.index)];
+  const bool early = in_.options.overlap.grad_reduce &&
+                     in_.program.fragments[static_cast<size_t>(command.index)].kind ==
+                         pipeline::ActionKind::kUpdate;
+  if (fragment.cost.crosses || early) {
+    if (!walk_call(r, command, fragment)) return false;
+  } else {
+    call_timed(r, command, fragment);
+  }
+  count_call(r, states_[static_cast<size_t>(r)].next, fragment.cost);
+  return true;
+}
+
+void EventLoop::call_timed(int32_t r, const FlatCommand& command, const TimedFragment& fragment) {
+  RankState& state = states_[static_cast<size_t>(r)];
+  RankSums& sums = sums_[static_cast<size_t>(r)];
+  if (state.now < state.gather_end) wait_for_gathers(r, command, fragment);
+  see_peak(r, fragment.cost.workspace_end);
+  const double begin = state.now;
+  state.now += fragment.time.duration;
+  sums.compute += fragment.time.compute;
+  sums.gaps += fragment.time.gaps;
+  for (size_t l = 0; l < fragment.time.comm.size(); ++l) {
+    sums.comm[l] += fragment.time.comm[l];
+    sums.exposed[l] += fragment.time.exposed[l];
+  }
+  if (logs_calls()) {
+    logs_[static_cast<size_t>(r)].calls.push_back(
+        {static_cast<int32_t>(state.next), begin, state.now, -1});
+  }
+  if (state.state_ready.empty()) return;
+  const FlatRank& rank = in_.flat.ranks[static_cast<size_t>(r)];
+  for (size_t u = 0; u < fragment.cost.state_uses.size(); ++u) {
+    const int32_t write = fragment.cost.state_uses[u].last_write;
+    if (write < 0) continue;
+    const int32_t buffer = rank.bindings[static_cast<size_t>(command.bindings) + u];
+    state.state_ready[static_cast<size_t>(buffer)] =
+        begin + fragment.spans[static_cast<size_t>(write)].end;
+  }
+}
+
+bool EventLoop::walk_call(int32_t r, const FlatCommand& command, const TimedFragment& fragment) {
+  RankState& state = states_[static_cast<size_t>(r)];
+  if (!state.walking) begin_walk(r, command, fragment);
+  double at = 0;
+  if (advance(fragment.cost, state.walk, in_.options.overlap.slowdown,
+              state.port_ready.empty() ? nullptr : &state.port_ready, at)) {
+    meet(r, fragment, at);
+    return false;
+  }
+  end_walk(r, fragment);
+  return true;
+}
+
+void EventLoop::begin_walk(int32_t r, const FlatCommand& command, const TimedFragment& fragment) {
+  RankState& state = states_[static_cast<size_t>(r)];
+  see_peak(r, fragment.cost.workspace_end);
+  state.walking = true;
+  state.call_begin = state.now;
+  state.call_waits = 0;
+  state.message = -1;
+  state.walk.begin(fragment.cost, state.now);
+  state.port_ready.clear();
+  if (state.state_ready.empty()) return;
+  // Collectives may have begun when their gradients were complete.
+  std::fill(state.walk.streams.begin() + 1, state.walk.streams.end(), 0.0);
+  const FlatRank& rank = in_.flat.ranks[static_cast<size_t>(r)];
+  state.port_ready.assign(in_.program.fragments[static_cast<size_t>(command.index)].inputs.size(),
+                          0);
+  for (size_t u = 0; u < fragment.cost.state_uses.size(); ++u) {
+    const int32_t buffer = rank.bindings[static_cast<size_t>(command.bindings) + u];
+    state.port_ready[static_cast<size_t>(fragment.cost.state_uses[u].port)] =
+        state.state_ready[static_cast<size_t>(buffer)];
+  }
+}
+
+void EventLoop::meet(int32_t r, const TimedFragment& fragment, double at) {
+  const RankState& state = states_[static_cast<size_t>(r)];
+  const OpCost& op = fragment.cost.ops[state.walk.next];
+  CrossState& cross = cross_[static_cast<size_t>(op.cross)];
+  cross.members.emplace_back(r, at);
+  if (cross.arrived == 0 || at >= cross.start) {
+    cross.start = at;
+    cross.last_rank = r;
+    cross.last_command = static_cast<int32_t>(state.next);
+  }
+  ++cross.arrived;
+  if (cross.arrived < in_.cross_groups[static_cast<size_t>(op.cross)].ranks.size()) return;
+  for (const auto& [member, came] : cross.members) {
+    RankState& other = states_[static_cast<size_t>(member)];
+    const double waited = std::max(0.0, cross.start - std::max(came, other.call_begin));
+    if (waited > 0) {
+      sums_[static_cast<size_t>(member)].waits[static_cast<size_t>(WaitReason::kCollective)] +=
+          waited;
+      other.call_waits += waited;
+      logs_[static_cast<size_t>(member)].waits.push_back(
+          {static_cast<int32_t>(other.next), WaitReason::kCollective, Seconds(cross.start - waited),
+           Seconds(cross.start), cross.last_rank, cross.last_command, Seconds(cross.start)});
+    }
+    const FlatCommand& command = in_.flat.ranks[static_cast<size_t>(member)].commands[other.next];
+    finish_cross(in_.fragments[static_cast<size_t>(command.index)].cost, other.walk, cross.start,
+                 cross.start + op.device);
+    wake(member);
+  }
+  // go() marks this rank as blocked behind this call; run() takes it from the ready ranks.
+  cross = CrossState{};
+}
+
+void EventLoop::end_walk(int32_t r, const TimedFragment& fragment) {
+  RankState& state = states_[static_cast<size_t>(r)];
+  RankSums& sums = sums_[static_cast<size_t>(r)];
+  double end = std::max(state.call_begin, state.walk.end);
+  double before = 0;  // communication beside the calls before this one
+  for (size_t o = 0; o < fragment.cost.ops.size(); ++o) {
+    if (fragment.cost.ops[o].label < 0 || fragment.cost.ops[o].alias) continue;
+    const OpSpan& span = state.walk.spans[o];
+    before += std::max(0.0, std::min(span.end, state.call_begin) - span.start);
+  }
+  end += before * (in_.options.overlap.slowdown - 1);
+  const FragmentTime time = divide(fragment.cost, state.walk, state.call_begin, end, in_.labels);
+  sums.compute += time.compute;
+  sums.gaps += std::max(0.0, time.gaps - state.call_waits);
+  for (size_t l = 0; l < in_.labels; ++l) {
+    sums.comm[l] += time.comm[l];
+    sums.exposed[l] += time.exposed[l];
+  }
+  state.now = end;
+  state.walking = false;
+  if (!logs_calls()) return;
+  RankLog& log = logs_[static_cast<size_t>(r)];
+  log.calls.push_back({static_cast<int32_t>(state.next), state.call_begin, end,
+                       static_cast<int32_t>(log.walks.size())});
+  log.walks.push_back(state.walk.spans);
+}
+
+// The update's last all-gathers of the step before, one after the other from the step's start.
+void EventLoop::prepare_gathers(int32_t r) {
+  RankState& state = states_[static_cast<size_t>(r)];
+  RankSums& sums = sums_[static_cast<size_t>(r)];
+  const FlatRank& rank = in_.flat.ranks[static_cast<size_t>(r)];
+  state.gather_ready.assign(in_.program.ranks[static_cast<size_t>(r)].buffers.size(), 0);
+  for (const FlatCommand& command : rank.commands) {
+    if (command.kind != Command::Kind::kCall) continue;
+    const pipeline::Fragment& fragment = in_.program.fragments[static_cast<size_t>(command.index)];
+    if (fragment.kind != pipeline::ActionKind::kUpdate) continue;
+    const FragmentCost& cost = in_.fragments[static_cast<size_t>(command.index)].cost;
+    for (const int32_t o : cost.gathers) {
+      const OpCost& op = cost.ops[static_cast<size_t>(o)];
+      state.gather_end += op.device;
+      sums.comm[static_cast<size_t>(op.label)] += op.device;
+      for (size_t u = 0; u < cost.state_uses.size(); ++u) {
+        if (cost.state_uses[u].last_write != o) continue;
+        const int32_t buffer = rank.bindings[static_cast<size_t>(command.bindings) + u];
+        state.gather_ready[static_cast<size_t>(buffer)] = state.gather_end;
+      }
+    }
+  }
+}
+
+void EventLoop::wait_for_gathers(int32_t r, const FlatCommand& command,
+                                 const TimedFragment& fragment) {
+  RankState& state = states_[static_cast<size_t>(r)];
+  const FlatRank& rank = in_.flat.ranks[static_cast<size_t>(r)];
+  double begin = state.now;
+  for (size_t u = 0; u < fragment.cost.state_uses.size(); ++u) {
+    const int32_t read = fragment.cost.state_uses[u].first_read;
+    if (read < 0) continue;
+    const int32_t buffer = rank.bindings[static_cast<size_t>(command.bindings) + u];
+    begin = std::max(begin, state.gather_ready[static_cast<size_t>(buffer)] -
+                                fragment.spans[static_cast<size_t>(read)].start);
+  }
+  wait(r, WaitReason::kGather, begin, r, static_cast<int32_t>(state.next), 0);
+  const double beside = std::max(0.0, std::min(fragment.time.duration, state.gather_end - begin));
+  state.now += beside * (in_.options.overlap.slowdown - 1);
+  sums_[static_cast<size_t>(r)].gaps += beside * (in_.options.overlap.slowdown - 1);
+}
+
+void EventLoop::count_call(int32_t r, size_t command, const FragmentCost& cost) {
+  RankSums& sums = sums_[static_cast<size_t>(r)];
+  sums.flops += cost.flops;
+  sums.matrix_flops += cost.matrix_flops;
+  if (!in_.options.figures) return;
+  sums.instructions += static_cast<int64_t>(cost.ops.size());
+  for (size_t o = 0; o < cost.kinds.size(); ++o)
+    sums.order.add(static_cast<int64_t>(command), static_cast<int64_t>(o), cost.kinds[o]);
+  for (size_t l = 0; l < cost.sent.size(); ++l) {
+    sums.sent[l] += cost.sent[l];
+    sums.collectives[l] += cost.collectives[l];
+  }
+}
+
+void EventLoop::change_memory(int32_t r, size_t command, bool born) {
+  RankState& state = states_[static_cast<size_t>(r)];
+  const FlatRank& rank = in_.flat.ranks[static_cast<size_t>(r)];
+  const std::vector<MemoryChange>& changes = born ? rank.born : rank.died;
+  size_t& next = born ? state.born : state.died;
+  for (; next < changes.size() && changes[next].command == static_cast<int32_t>(command); ++next) {
+    const MemoryChange& change = changes[next];
+    const int64_t bytes = born ? change.bytes : -change.bytes;
+    int64_t& here = state.alive_by_category[static_cast<size_t>(change.category)];
+    here += bytes;
+    state.alive += bytes;
+    if (logs_calls())
+      logs_[static_cast<size_t>(r)].memory.push_back({state.now, change.category, here});
+  }
+}
+
+void EventLoop::see_peak(int32_t r, int64_t workspace) {
+  const RankState& state = states_[static_cast<size_t>(r)];
+  RankSums& sums = sums_[static_cast<size_t>(r)];
+  if (state.alive + workspace <= sums.peak) return;
+  sums.peak = state.alive + workspace;
+  std::copy(std::begin(state.alive_by_category), std::end(state.alive_by_category),
+            std::begin(sums.peak_categories));
+  sums.peak_categories[static_cast<size_t>(pipeline::Category::kWorkspace)] += workspace;
+  sums.peak_time = state.now;
+  sums.peak_command = static_cast<int32_t>(state.next);
+}
+
+}  // namespace mw::simulate

@@ -1,0 +1,148 @@
+// The clock of all pipeline ranks: runs their commands, messages and rendezvous in order of time.
+// Private to room simulate.
+#pragma once
+
+#include <limits>
+#include <vector>
+
+#include "pipeline/figures.h"
+#include "simulate/flat_program.h"
+#include "simulate/fragment_time.h"
+#include "simulate/links.h"
+#include "simulate/simulate.h"
+
+namespace mw::simulate {
+
+// A fragment's ops walked once from time 0, where no other rank is involved.
+struct TimedFragment {
+  FragmentCost cost;
+  FragmentTime time;
+  std::vector<OpSpan> spans;  // [op]
+};
+
+// A call as it was run; the trace is made of these.
+struct CallRecord {
+  int32_t command = 0;
+  double begin = 0, end = 0;
+  int32_t walk = -1;  // index into RankLog::walks of a call that was walked anew
+};
+struct MessageRecord {
+  int32_t message = 0;
+  int32_t command = 0;            // that published
+  double begin = 0, arrival = 0;  // kNever before they are known
+};
+struct MemoryRecord {
+  double time = 0;
+  pipeline::Category category = pipeline::Category::kActivations;
+  int64_t bytes = 0;
+};
+struct RankLog {
+  std::vector<CallRecord> calls;
+  std::vector<std::vector<OpSpan>> walks;
+  std::vector<Wait> waits;
+  std::vector<MemoryRecord> memory;
+};
+
+// What a rank's run added up to.
+struct RankSums {
+  double compute = 0, gaps = 0, end = 0, flops = 0, matrix_flops = 0;
+  std::vector<double> comm, exposed;  // [label]
+  double waits[kWaitReasons] = {};
+  int64_t instructions = 0;
+  pipeline::OrderHash order;
+  std::vector<int64_t> sent, collectives;  // [label]
+  int64_t messages_sent = 0;               // bytes
+  int64_t peak = 0, peak_categories[kCategories] = {};
+  double peak_time = 0;
+  int32_t peak_command = -1;
+};
+
+struct LoopInput {
+  const pipeline::Program& program;
+  const FlatProgram& flat;
+  const std::vector<TimedFragment>& fragments;
+  const std::vector<CrossGroup>& cross_groups;
+  const cluster::Cluster& cluster;
+  const Options& options;
+  size_t labels;
+  int32_t gather_label;  // of the channels' scatter/gather, -1: none
+};
+
+class EventLoop {
+ public:
+  explicit EventLoop(const LoopInput& input);
+  // CheckFailure where ranks wait for each other for ever.
+  void run();
+
+  const std::vector<RankSums>& sums() const { return sums_; }
+  std::vector<RankLog>& logs() { return logs_; }
+  const std::vector<MessageRecord>& messages() const { return sent_; }
+  int64_t events() const { return events_; }
+  double end() const;
+
+ private:
+  static constexpr double kNever = std::numeric_limits<double>::infinity();
+
+  struct RankState {
+    size_t next = 0;  // command
+    double now = 0;
+    bool blocked = false;
+    int32_t message = -1;  // that it waits for: its arrival or its slot
+    bool walking = false;  // inside a call that meets other ranks
+    double call_begin = 0, call_waits = 0;
+    Walk walk;
+    std::vector<double> port_ready;  // of the call that is walked: [input port]
+    size_t born = 0, died = 0;       // into FlatRank
+    int64_t alive = 0;               // bytes
+    int64_t alive_by_category[kCategories] = {};
+    std::vector<double> state_ready;   // [buffer] when its last write ends
+    std::vector<double> gather_ready;  // [buffer] when its all-gather ends
+    double gather_end = 0;
+  };
+  struct CrossState {
+    size_t arrived = 0;
+    double start = 0;
+    int32_t last_rank = -1, last_command = -1;
+    std::vector<std::pair<int32_t, double>> members;  // rank, when it came
+  };
+
+  void go(int32_t r);
+  bool step(int32_t r);  // whether the rank can go on
+  bool acquire(int32_t r, int32_t message);
+  bool publish(int32_t r, int32_t message);
+  bool receive(int32_t r, int32_t message);
+  void release(int32_t r, int32_t message);
+  bool call(int32_t r, const FlatCommand& command);
+  void call_timed(int32_t r, const FlatCommand& command, const TimedFragment& fragment);
+  bool walk_call(int32_t r, const FlatCommand& command, const TimedFragment& fragment);
+  void begin_walk(int32_t r, const FlatCommand& command, const TimedFragment& fragment);
+  void end_walk(int32_t r, const TimedFragment& fragment);
+  void meet(int32_t r, const TimedFragment& fragment, double at);
+  void wait_for_gathers(int32_t r, const FlatCommand& command, const TimedFragment& fragment);
+  void prepare_gathers(int32_t r);
+  void wait(int32_t r, WaitReason reason, double until, int32_t peer, int32_t peer_command,
+            double peer_time);
+  void count_call(int32_t r, size_t command, const FragmentCost& cost);
+  void change_memory(int32_t r, size_t command, bool born);
+  void see_peak(int32_t r, int64_t workspace);
+  void wake(int32_t r) {
+    states_[static_cast<size_t>(r)].blocked = false;
+    ready_.push_back(r);
+  }
+  bool logs_calls() const { return in_.options.trace; }
+
+  const LoopInput in_;
+  EventQueue queue_;
+  Links links_;
+  std::vector<RankState> states_;
+  std::vector<RankSums> sums_;
+  std::vector<RankLog> logs_;
+  std::vector<MessageRecord> sent_;  // [message] arrival kNever: not there
+  std::vector<double> freed_;        // [message] kNever: its slot is in use
+  std::vector<int32_t> freed_by_;    // [message] command of the consumer
+  std::vector<CrossState> cross_;
+  std::vector<int32_t> ready_;
+  int64_t events_ = 0;
+};
+
+}  // namespace mw::simulate

@@ -1,0 +1,341 @@
+#include "simulate/fragment_time.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "base/text.h"
+#include "cost/collective.h"
+#include "cost/op_time.h"
+#include "ops/op_def.h"
+#include "pipeline/volume.h"
+
+namespace mw::simulate {
+namespace {
+
+using ir::OpKind;
+using pipeline::Fragment;
+
+ValueId root_of(const Fragment& fragment, ValueId v) {
+  const ValueId root = fragment.alias_of[v.index()];
+  return root.valid() ? root : v;
+}
+
+// A view, a reshape or a copy whose result already lies where its operand does; an assembly of
+// parts that lie in it.
+bool is_alias(const Fragment& fragment, const ir::Op& op) {
+  const bool may = op.kind == OpKind::kReshape || op.kind == OpKind::kCopy ||
+                   op.kind == OpKind::kView || op.kind == OpKind::kAssemble;
+  if (!may) return false;
+  for (const ValueId operand : op.operands) {
+    if (root_of(fragment, operand) != root_of(fragment, op.results[0])) return false;
+  }
+  return true;
+}
+
+// Ops count causal attention's pairs; utilization is told with the whole square [Narayanan 2021].
+double square_flops(const ir::Graph& graph, const ir::Op& op, double flops) {
+  if (op.kind != OpKind::kAttention && op.kind != OpKind::kAttentionGrad) return flops;
+  const auto& attrs = op.as<ir::AttentionAttrs>();
+  if (!attrs.causal) return flops;
+  const double S = static_cast<double>(graph.type(op.operands[0]).dim(1));
+  return flops * 2 * S / (S + 1);
+}
+
+std::string label_of(const ir::DeviceGroup& group) {
+  if (const auto* holders = std::get_if<ir::Holders>(&group)) return "holders " + holders->state;
+  return join(std::get<ir::AxisGroup>(group).axes, ",");
+}
+
+bool holds(const pipeline::RankProgram& rank, const std::string& state) {
+  return std::any_of(rank.buffers.begin(), rank.buffers.begin() + rank.states,
+                     [&](const pipeline::Buffer& buffer) { return buffer.name == state; });
+}
+
+}  // namespace
+
+int32_t Labels::id(const std::string& label) {
+  const auto it = std::find(names_.begin(), names_.end(), label);
+  if (it == names_.end()) {
+    names_.push_back(label);
+    return static_cast<int32_t>(names_.size()) - 1;
+  }
+  return static_cast<int32_t>(it - names_.begin());
+}
+
+void Walk::begin(const FragmentCost& cost, double at) {
+  next = 0;
+  host = end = at;
+  streams.assign(static_cast<size_t>(cost.streams), at);
+  spans.assign(cost.ops.size(), OpSpan{});
+}
+
+bool advance(const FragmentCost& cost, Walk& walk, double slowdown,
+             const std::vector<double>* state_ready, double& meet) {
+  for (; walk.next < cost.ops.size(); ++walk.next) {
+    const OpCost& op = cost.ops[walk.next];
+    double start = op.alias ? 0 : walk.streams[static_cast<size_t>(op.stream)];
+    for (uint32_t d = op.first_dep; d < op.first_dep + op.deps; ++d)
+      start = std::max(start, walk.spans[static_cast<size_t>(cost.deps[d])].end);
+    if (state_ready != nullptr) {
+      for (uint32_t s = op.first_state; s < op.first_state + op.states; ++s)
+        start = std::max(start, (*state_ready)[static_cast<size_t>(cost.state_reads[s])]);
+    }
+    OpSpan& span = walk.spans[walk.next];
+    if (op.alias) {
+      span = {start, start};
+      continue;
+    }
+    walk.host += op.host;
+    // A collective that starts before the call was issued by the host long ago.
+    if (op.stream == 0 || state_ready == nullptr) start = std::max(start, walk.host);
+    if (op.cross >= 0) {
+      meet = start;
+      return true;
+    }
+    double takes = op.device;
+    if (slowdown != 1 && op.label < 0) {
+      for (size_t s = 1; s < walk.streams.size(); ++s) {
+        if (walk.streams[s] > start) {
+          takes *= slowdown;
+          break;
+        }
+      }
+    }
+    span = {start, start + takes};
+    walk.streams[static_cast<size_t>(op.stream)] = span.end;
+    walk.end = std::max(walk.end, span.end);
+  }
+  return false;
+}
+
+void finish_cross(const FragmentCost& cost, Walk& walk, double start, double end) {
+  const OpCost& op = cost.ops[walk.next];
+  walk.spans[walk.next] = {start, end};
+  walk.streams[static_cast<size_t>(op.stream)] = end;
+  walk.end = std::max(walk.end, end);
+  ++walk.next;
+}
+
+FragmentTime divide(const FragmentCost& cost, const Walk& walk, double begin, double end,
+                    size_t labels) {
+  FragmentTime time;
+  time.duration = end - begin;
+  time.comm.assign(labels, 0);
+  time.exposed.assign(labels, 0);
+  std::vector<OpSpan> compute;
+  std::vector<std::pair<OpSpan, int32_t>> comm;
+  for (size_t o = 0; o < cost.ops.size(); ++o) {
+    if (cost.ops[o].alias) continue;
+    const OpSpan span{std::max(begin, walk.spans[o].start), std::min(end, walk.spans[o].end)};
+    if (cost.ops[o].label >= 0)
+      time.comm[static_cast<size_t>(cost.ops[o].label)] += walk.spans[o].end - walk.spans[o].start;
+    if (span.end <= span.start) continue;
+    if (cost.ops[o].label < 0) {
+      compute.push_back(span);
+      time.compute += span.end - span.start;
+    } else {
+      comm.emplace_back(span, cost.ops[o].label);
+    }
+  }
+  // Computation runs on one stream, so its spans do not overlap and are in order.
+  std::sort(comm.begin(), comm.end(),
+            [](const auto& a, const auto& b) { return a.first.start < b.first.start; });
+  double covered = begin;  // communication counts once where several run
+  size_t first = 0;
+  for (const auto& [span, label] : comm) {
+    const double from = std::max(span.start, covered);
+    if (span.end <= from) continue;
+    double open = span.end - from;
+    while (first < compute.size() && compute[first].end <= from) ++first;
+    for (size_t c = first; c < compute.size() && compute[c].start < span.end; ++c)
+      open -= std::max(0.0, std::min(span.end, compute[c].end) - std::max(from, compute[c].start));
+    time.exposed[static_cast<size_t>(label)] += std::max(0.0, open);
+    covered = span.end;
+  }
+  time.gaps = time.duration - time.compute;
+  for (const double exposed : time.exposed) time.gaps -= exposed;
+  time.gaps = std::max(0.0, time.gaps);
+  return time;
+}
+
+FragmentCoster::FragmentCoster(const pipeline::Program& program, const cluster::Cluster& cluster,
+                               const Options& options, Labels& labels)
+    : program_(program), cluster_(cluster), options_(options), labels_(labels) {}
+
+RankId FragmentCoster::representative(int32_t pipeline_rank) const {
+  std::vector<int64_t> coordinates;
+  for (const cluster::Axis& axis : program_.mesh.axes())
+    coordinates.push_back(axis.name == "pp" ? pipeline_rank : 0);
+  return coordinates.empty() ? RankId(0) : program_.mesh.rank_at(coordinates);
+}
+
+FragmentCoster::Group FragmentCoster::group_of(const ir::DeviceGroup& group, int32_t rank) const {
+  Group made;
+  if (const auto* axes = std::get_if<ir::AxisGroup>(&group)) {
+    const std::vector<RankId> members = program_.mesh.members(representative(rank), axes->axes);
+    made.size = static_cast<int64_t>(members.size());
+    made.shape = cluster::group_shape(cluster_, members);
+    const bool crosses = std::find(axes->axes.begin(), axes->axes.end(), "pp") != axes->axes.end();
+    if (!crosses) {
+      made.ranks = {rank};
+    } else {
+      for (size_t r = 0; r < program_.ranks.size(); ++r)
+        made.ranks.push_back(static_cast<int32_t>(r));
+    }
+    return made;
+  }
+  const std::string& state = std::get<ir::Holders>(group).state;
+  std::vector<RankId> members;
+  for (size_t r = 0; r < program_.ranks.size(); ++r) {
+    if (!holds(program_.ranks[r], state)) continue;
+    made.ranks.push_back(static_cast<int32_t>(r));
+    members.push_back(representative(static_cast<int32_t>(r)));
+  }
+  MW_CHECK(!members.empty(), "nobody holds {}", state);
+  made.size = static_cast<int64_t>(members.size());
+  made.shape = cluster::group_shape(cluster_, members);
+  return made;
+}
+
+void FragmentCoster::add_collective(const Fragment& fragment, const ir::Op& op, int32_t rank,
+                                    FragmentCost& cost, OpCost& made) {
+  const auto& attrs = op.as<ir::CollectiveAttrs>();
+  const Group group = group_of(attrs.group, rank);
+  if (group.size <= 1) {
+    made.alias = true;
+    return;
+  }
+  Bytes whole;
+  for (const ValueId v : op.kind == OpKind::kAllGather ? op.results : op.operands)
+    whole += fragment.graph.type(v).bytes();
+  const std::string label = label_of(attrs.group);
+  made.label = labels_.id(label);
+  const auto l = static_cast<size_t>(made.label);
+  cost.sent.resize(std::max(cost.sent.size(), l + 1), 0);
+  cost.collectives.resize(cost.sent.size(), 0);
+  cost.sent[l] += pipeline::collective_volume(op.kind, whole, group.size).value;
+  ++cost.collectives[l];
+  made.device = cost::collective_time(cluster_, op.kind, whole, group.shape).time.value;
+  made.host = options_.host ? cluster_.device.attained.host_op.value : 0;
+  if (group.ranks.size() <= 1) return;
+  cost.crosses = true;
+  const auto it = std::find(cross_names_.begin(), cross_names_.end(), label);
+  made.cross = static_cast<int32_t>(it - cross_names_.begin());
+  if (it == cross_names_.end()) {
+    cross_names_.push_back(label);
+    cross_groups_.push_back({group.ranks});
+  }
+}
+
+void FragmentCoster::add_launch_deps(const Fragment& fragment, FragmentCost& cost) const {
+  std::vector<int32_t> recorder;  // [event]
+  for (size_t o = 0; o < cost.ops.size(); ++o) {
+    const pipeline::Launch& launch = fragment.launches[o];
+    OpCost& op = cost.ops[o];
+    op.stream = launch.stream.value;
+    cost.streams = std::max(cost.streams, op.stream + 1);
+    op.first_dep = static_cast<uint32_t>(cost.deps.size());
+    for (const EventId event : launch.waits) cost.deps.push_back(recorder[event.index()]);
+    op.deps = static_cast<uint32_t>(cost.deps.size()) - op.first_dep;
+    if (!launch.records.valid()) continue;
+    recorder.resize(std::max(recorder.size(), launch.records.index() + 1), -1);
+    recorder[launch.records.index()] = static_cast<int32_t>(o);
+  }
+}
+
+// By data alone: collectives of each label on a stream of their own, everything else on stream 0.
+void FragmentCoster::add_data_deps(const Fragment& fragment, FragmentCost& cost) const {
+  const ir::Graph& graph = fragment.graph;
+  std::vector<int32_t> port_of(graph.values.size(), -1);
+  for (size_t i = 0; i < fragment.inputs.size(); ++i) {
+    if (fragment.inputs[i].kind == pipeline::PortKind::kState)
+      port_of[fragment.inputs[i].value.index()] = static_cast<int32_t>(i);
+  }
+  for (size_t o = 0; o < cost.ops.size(); ++o) {
+    OpCost& op = cost.ops[o];
+    op.stream = op.label + 1;
+    cost.streams = std::max(cost.streams, op.stream + 1);
+    op.first_dep = static_cast<uint32_t>(cost.deps.size());
+    op.first_state = static_cast<uint32_t>(cost.state_reads.size());
+    for (const ValueId v : graph.ops[o].operands) {
+      const OpId producer = graph.value(v).producer;
+      if (producer.valid()) cost.deps.push_back(producer.value);
+      if (port_of[v.index()] >= 0) cost.state_reads.push_back(port_of[v.index()]);
+    }
+    op.deps = static_cast<uint32_t>(cost.deps.size()) - op.first_dep;
+    op.states = static_cast<uint32_t>(cost.state_reads.size()) - op.first_state;
+  }
+}
+
+void FragmentCoster::find_state_uses(const Fragment& fragment, FragmentCost& cost) const {
+  const ir::Graph& graph = fragment.graph;
+  std::vector<int32_t> use_of(graph.values.size(), -1);  // by root value
+  for (size_t i = 0; i < fragment.inputs.size(); ++i) {
+    if (fragment.inputs[i].kind != pipeline::PortKind::kState) continue;
+    use_of[fragment.inputs[i].value.index()] = static_cast<int32_t>(cost.state_uses.size());
+    cost.state_uses.push_back({static_cast<int32_t>(i), -1, -1});
+  }
+  for (size_t o = 0; o < graph.ops.size(); ++o) {
+    if (cost.ops[o].alias) continue;
+    for (const ValueId v : graph.ops[o].operands) {
+      const int32_t use = use_of[root_of(fragment, v).index()];
+      if (use < 0) continue;
+      int32_t& first = cost.state_uses[static_cast<size_t>(use)].first_read;
+      if (first < 0) first = static_cast<int32_t>(o);
+    }
+    for (const ValueId v : graph.ops[o].results) {
+      const int32_t use = use_of[root_of(fragment, v).index()];
+      if (use >= 0) cost.state_uses[static_cast<size_t>(use)].last_write = static_cast<int32_t>(o);
+    }
+  }
+  // All-gathers whose result no op reads but through views.
+  const auto users = graph.users();
+  for (size_t o = 0; o < graph.ops.size(); ++o) {
+    if (graph.ops[o].kind != OpKind::kAllGather || cost.ops[o].label < 0) continue;
+    const bool last =
+        std::all_of(graph.ops[o].results.begin(), graph.ops[o].results.end(), [&](ValueId v) {
+          const auto& readers = users[v.index()];
+          return std::all_of(readers.begin(), readers.end(),
+                             [&](OpId id) { return cost.ops[id.index()].alias; });
+        });
+    if (last) cost.gathers.push_back(static_cast<int32_t>(o));
+  }
+}
+
+FragmentCost FragmentCoster::cost(const Fragment& fragment, int32_t rank) {
+  FragmentCost cost;
+  const ir::Graph& graph = fragment.graph;
+  for (const ir::Op& op : graph.ops) {
+    OpCost made;
+    cost.kinds.push_back(op.kind);
+    if (ir::is_collective(op.kind)) {
+      add_collective(fragment, op, rank, cost, made);
+    } else if (is_alias(fragment, op)) {
+      made.alias = true;
+    } else {
+      const cost::OpTime time = cost::op_time(cluster_.device, graph, op, options_.tf32);
+      made.device = time.device.value;
+      made.host = options_.host ? time.host.value : 0;
+      cost.flops += time.flops.value;
+      if (time.matrix_product) cost.matrix_flops += square_flops(graph, op, time.flops.value);
+    }
+    cost.ops.push_back(made);
+    for (const ValueId v : op.results) {
+      if (root_of(fragment, v) != v || fragment.workspace_offset[v.index()] < 0) continue;
+      cost.workspace_end = std::max(
+          cost.workspace_end, fragment.workspace_offset[v.index()] + graph.type(v).bytes().value);
+    }
+  }
+  // The update's dependencies are its data's where its reductions start early.
+  const bool update = fragment.kind == pipeline::ActionKind::kUpdate;
+  if (options_.overlap.collectives ||
+      (update && (options_.overlap.grad_reduce || options_.overlap.param_gather))) {
+    add_data_deps(fragment, cost);
+  } else {
+    add_launch_deps(fragment, cost);
+  }
+  find_state_uses(fragment, cost);
+  return cost;
+}
+
+}  // namespace mw::simulate

@@ -1,0 +1,119 @@
+// The ops of a fragment with their costs and dependencies, and the clock that walks them. Private
+// to room simulate.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "cluster/group_shape.h"
+#include "cluster/hardware.h"
+#include "pipeline/program.h"
+#include "simulate/simulate.h"
+
+namespace mw::simulate {
+
+// Labels of device groups ("tp", "dp", "holders tbl", "pp") as small numbers.
+class Labels {
+ public:
+  int32_t id(const std::string& label);
+  const std::vector<std::string>& names() const { return names_; }
+
+ private:
+  std::vector<std::string> names_;
+};
+
+// Pipeline ranks that meet in a collective.
+struct CrossGroup {
+  std::vector<int32_t> ranks;
+};
+
+struct OpCost {
+  double device = 0, host = 0;  // seconds
+  int32_t stream = 0;
+  int32_t label = -1;                // of a collective that sends something
+  int32_t cross = -1;                // of a collective over several pipeline ranks: its CrossGroup
+  bool alias = false;                // nothing runs
+  uint32_t first_dep = 0, deps = 0;  // into FragmentCost::deps: ops that must have ended
+  uint32_t first_state = 0, states = 0;  // into FragmentCost::state_reads: input ports it reads
+};
+
+// A fragment as the clock needs it.
+struct FragmentCost {
+  std::vector<OpCost> ops;
+  std::vector<int32_t> deps, state_reads;
+  std::vector<ir::OpKind> kinds;  // [op]
+  int32_t streams = 1;
+  bool crosses = false;
+  double flops = 0, matrix_flops = 0;
+  std::vector<int64_t> sent, collectives;  // [label], of one call
+  int64_t workspace_end = 0;
+  // Input ports of states, with the last op that writes and the first that reads their memory.
+  struct StateUse {
+    int32_t port = 0, first_read = -1, last_write = -1;
+  };
+  std::vector<StateUse> state_uses;
+  std::vector<int32_t> gathers;  // all-gathers that nothing but states takes
+};
+
+struct OpSpan {
+  double start = 0, end = 0;
+};
+
+// Where a walk through a fragment's ops is.
+struct Walk {
+  size_t next = 0;
+  double host = 0;              // when the host issues the next op
+  std::vector<double> streams;  // when each is free
+  std::vector<OpSpan> spans;    // [op]
+  double end = 0;               // of all ops so far
+
+  void begin(const FragmentCost& cost, double at);
+};
+
+// Runs ops until the end (false) or until the next one is a collective over several pipeline ranks
+// (true): then `meet` is when this rank comes to it, and finish_cross(…, end) lets it go on.
+// `state_ready` (may be null): [input port] when a state that it reads is complete.
+bool advance(const FragmentCost& cost, Walk& walk, double slowdown,
+             const std::vector<double>* state_ready, double& meet);
+void finish_cross(const FragmentCost& cost, Walk& walk, double start, double end);
+
+// How a call's time divides.
+struct FragmentTime {
+  double duration = 0, compute = 0, gaps = 0;
+  std::vector<double> comm, exposed;  // [label]
+};
+FragmentTime divide(const FragmentCost& cost, const Walk& walk, double begin, double end,
+                    size_t labels);
+
+// Costs of fragments on a cluster, seen from one device of the pipeline rank that calls them.
+class FragmentCoster {
+ public:
+  FragmentCoster(const pipeline::Program& program, const cluster::Cluster& cluster,
+                 const Options& options, Labels& labels);
+  FragmentCost cost(const pipeline::Fragment& fragment, int32_t rank);
+  const std::vector<CrossGroup>& cross_groups() const { return cross_groups_; }
+  RankId representative(int32_t pipeline_rank) const;
+
+ private:
+  struct Group {
+    int64_t size = 1;  // as figures count it
+    cluster::GroupShape shape;
+    std::vector<int32_t> ranks;  // pipeline ranks
+  };
+  Group group_of(const ir::DeviceGroup& group, int32_t rank) const;
+  void add_collective(const pipeline::Fragment& fragment, const ir::Op& op, int32_t rank,
+                      FragmentCost& cost, OpCost& made);
+  void add_launch_deps(const pipeline::Fragment& fragment, FragmentCost& cost) const;
+  void add_data_deps(const pipeline::Fragment& fragment, FragmentCost& cost) const;
+  void find_state_uses(const pipeline::Fragment& fragment, FragmentCost& cost) const;
+
+  const pipeline::Program& program_;
+  const cluster::Cluster& cluster_;
+  const Options& options_;
+  Labels& labels_;
+  std::vector<CrossGroup> cross_groups_;
+  std::vector<std::string> cross_names_;
+};
+
+}  // namespace mw::simulate

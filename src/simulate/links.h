@@ -1,0 +1,67 @@
+// Messages on their way: transfers that leave or reach a device at the same time share its port.
+// Private to room simulate.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+namespace mw::simulate {
+
+// Something that happens at a time; `number` makes the order of equal times that of their making.
+struct Event {
+  double time = 0;
+  uint64_t number = 0;
+  int32_t message = 0;
+  int32_t version = -1;  // -1: the message is published; else: it ends, if this is its last word
+};
+
+class EventQueue {
+ public:
+  bool empty() const { return heap_.empty(); }
+  void push(double time, int32_t message, int32_t version);
+  Event pop();
+
+ private:
+  static bool later(const Event& a, const Event& b) {
+    return a.time != b.time ? a.time > b.time : a.number > b.number;
+  }
+  std::vector<Event> heap_;
+  uint64_t made_ = 0;
+};
+
+// Every device has a port out and a port in at every link level; a port's bandwidth is divided
+// evenly among its transfers, and a transfer goes at the slower of its two ports' shares.
+class Links {
+ public:
+  Links(size_t ranks, std::vector<double> bandwidth, std::vector<double> latency,
+        EventQueue& queue);
+
+  void start(double now, int32_t message, int32_t from, int32_t to, size_t level, double bytes);
+  // Whether the event ends its transfer; others are outdated. Then `arrival` is when the value is
+  // there: the transfer's end and the link's latency.
+  bool finish(const Event& event, double& arrival);
+
+ private:
+  struct Transfer {
+    int32_t message = 0, version = -1;
+    size_t out = 0, in = 0;  // ports
+    size_t level = 0;
+    double left = 0, rate = 0, since = 0;  // bytes, bytes a second, seconds
+  };
+  size_t port(int32_t rank, size_t level) const {
+    return static_cast<size_t>(rank) * levels_ + level;
+  }
+  void settle(Transfer& transfer, double now);
+  void settle_ports(size_t out, size_t in, double now);
+
+  size_t levels_;
+  std::vector<double> bandwidth_, latency_;  // [level]
+  EventQueue& queue_;
+  std::vector<Transfer> transfers_;  // those under way, and free places
+  std::vector<int32_t> free_;
+  std::vector<int32_t> transfer_of_;            // [message] -1: not under way
+  std::vector<std::vector<int32_t>> out_, in_;  // [port] transfers
+};
+
+}  // namespace mw::simulate

@@ -1,0 +1,261 @@
+#include "simulate/simulate.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+
+#include "base/error.h"
+#include "cost/collective.h"
+#include "simulate/critical_path.h"
+#include "simulate/event_loop.h"
+#include "simulate/timeline.h"
+
+namespace mw::simulate {
+namespace {
+
+using pipeline::Category;
+using pipeline::Program;
+
+class Simulation {
+ public:
+  Simulation(const Program& program, const cluster::Cluster& cluster, const Options& options)
+      : program_(program),
+        cluster_(cluster),
+        options_(options),
+        coster_(program, cluster, options, labels_) {
+    if (cluster.devices > 0 && program.mesh.size() > cluster.devices) {
+      throw_error("{}: has {} devices, the plan has {} ranks", cluster.file, cluster.devices,
+                  program.mesh.size());
+    }
+  }
+
+  Result run() {
+    const bool bindings = options_.overlap.grad_reduce || options_.overlap.param_gather;
+    flat_ = flatten(program_, bindings);
+    for (size_t r = 0; r < program_.ranks.size(); ++r)
+      devices_.push_back(coster_.representative(static_cast<int32_t>(r)));
+    place_channels();
+    time_fragments();
+    const LoopInput input{program_,
+                          flat_,
+                          fragments_,
+                          coster_.cross_groups(),
+                          cluster_,
+                          options_,
+                          labels_.names().size(),
+                          gather_label_};
+    EventLoop loop(input);
+    loop.run();
+    return collect(input, loop);
+  }
+
+ private:
+  // Link level of each channel, and what scatter/gather makes of it.
+  void place_channels() {
+    const int64_t tp = program_.mesh.axis_size("tp");
+    const std::vector<bool> whole = whole_on_tp();
+    for (size_t c = 0; c < flat_.channels.size(); ++c) {
+      FlatChannel& channel = flat_.channels[c];
+      channel.level = cluster_.level_between(devices_[static_cast<size_t>(channel.from)].value,
+                                             devices_[static_cast<size_t>(channel.to)].value);
+      if (!options_.scatter_gather || tp == 1 || !whole[c]) continue;
+      gather_label_ = labels_.id("tp");
+      channel.sent = (channel.bytes + tp - 1) / tp;
+      const cluster::GroupShape group = cluster::group_shape(
+          cluster_, program_.mesh, devices_[static_cast<size_t>(channel.to)], {"tp"});
+      channel.gather =
+          cost::collective_time(cluster_, ir::OpKind::kAllGather, Bytes(channel.bytes), group)
+              .time.value;
+    }
+  }
+  // [channel] whether every tp rank holds all of the value.
+  std::vector<bool> whole_on_tp() const {
+    std::vector<bool> whole(program_.channels.size(), false);
+    if (!options_.scatter_gather) return whole;
+    for (const pipeline::RankProgram& rank : program_.ranks) {
+      for (const pipeline::Buffer& buffer : rank.buffers) {
+        if (buffer.storage.kind != pipeline::Storage::Kind::kSlot) continue;
+        const auto& dims = buffer.sharding.dims;
+        whole[static_cast<size_t>(buffer.storage.channel)] =
+            std::none_of(dims.begin(), dims.end(), [](const sharding::Axes& axes) {
+              return std::find(axes.begin(), axes.end(), "tp") != axes.end();
+            });
+      }
+    }
+    return whole;
+  }
+
+  // Each fragment from the first pipeline rank that calls it.
+  void time_fragments() {
+    fragments_.resize(program_.fragments.size());
+    std::vector<int32_t> caller(program_.fragments.size(), -1);
+    for (size_t r = 0; r < flat_.ranks.size(); ++r) {
+      for (const FlatCommand& command : flat_.ranks[r].commands) {
+        if (command.kind != pipeline::Command::Kind::kCall) continue;
+        int32_t& first = caller[static_cast<size_t>(command.index)];
+        if (first < 0) first = static_cast<int32_t>(r);
+      }
+    }
+    for (size_t f = 0; f < fragments_.size(); ++f) {
+      if (caller[f] < 0) continue;
+      FragmentCost& cost = fragments_[f].cost;
+      cost = coster_.cost(program_.fragments[f], caller[f]);
+      if (options_.overlap.param_gather &&
+          program_.fragments[f].kind == pipeline::ActionKind::kUpdate) {
+        for (const int32_t o : cost.gathers) cost.ops[static_cast<size_t>(o)].alias = true;
+      }
+    }
+    for (TimedFragment& fragment : fragments_) {
+      if (fragment.cost.ops.empty() || fragment.cost.crosses) continue;
+      Walk walk;
+      walk.begin(fragment.cost, 0);
+      double meet = 0;
+      MW_CHECK(!advance(fragment.cost, walk, options_.overlap.slowdown, nullptr, meet),
+               "a fragment of its own meets others at {}", meet);
+      fragment.time = divide(fragment.cost, walk, 0, walk.end, labels_.names().size());
+      fragment.spans = std::move(walk.spans);
+    }
+  }
+
+  Result collect(const LoopInput& input, EventLoop& loop) {
+    Result result;
+    result.step = Seconds(loop.end());
+    result.events = loop.events();
+    std::vector<double> ends;
+    std::vector<int32_t> commands;
+    for (size_t r = 0; r < program_.ranks.size(); ++r) {
+      result.ranks.push_back(rank_result(r, loop));
+      ends.push_back(loop.sums()[r].end);
+      commands.push_back(static_cast<int32_t>(program_.ranks[r].commands.size()));
+    }
+    if (options_.trace) {
+      result.trace = make_trace(input, loop, labels_, devices_);
+      if (options_.program_hash) result.trace.program_hash = pipeline::program_hash(program_);
+    }
+    for (RankLog& log : loop.logs()) result.waits.push_back(std::move(log.waits));
+    result.critical_path = critical_path(result.waits, ends, commands);
+    return result;
+  }
+
+  RankResult rank_result(size_t r, const EventLoop& loop) const {
+    const RankSums& sums = loop.sums()[r];
+    RankResult made;
+    made.rank = devices_[r];
+    made.compute = Seconds(sums.compute);
+    made.gaps = Seconds(sums.gaps);
+    made.idle = Seconds(loop.end() - sums.end);
+    for (size_t w = 0; w < kWaitReasons; ++w) made.waits[w] = Seconds(sums.waits[w]);
+    made.flops = Flops(sums.flops);
+    made.matrix_flops = Flops(sums.matrix_flops);
+    made.instructions = sums.instructions;
+    made.order_hash = sums.order.value();
+    for (size_t l = 0; l < labels_.names().size(); ++l) {
+      const std::string& label = labels_.names()[l];
+      if (sums.comm[l] > 0) made.comm[label] = Seconds(sums.comm[l]);
+      if (sums.exposed[l] > 0) made.exposed_comm[label] = Seconds(sums.exposed[l]);
+      if (sums.collectives[l] > 0) {
+        made.bytes_by_group[label] += Bytes(sums.sent[l]);
+        made.collectives_by_group[label] += sums.collectives[l];
+      }
+      made.bytes_sent += Bytes(sums.sent[l]);
+    }
+    made.bytes_sent += Bytes(sums.messages_sent);
+    if (sums.messages_sent > 0) made.bytes_by_group["pp"] += Bytes(sums.messages_sent);
+    made.reserved = Bytes(flat_.ranks[r].reserved);
+    made.peak = peak(r, sums);
+    return made;
+  }
+
+  MemoryPeak peak(size_t r, const RankSums& sums) const {
+    MemoryPeak peak;
+    peak.bytes = Bytes(sums.peak);
+    peak.time = Seconds(sums.peak_time);
+    peak.command = sums.peak_command;
+    for (size_t c = 0; c < kCategories; ++c) {
+      if (sums.peak_categories[c] > 0)
+        peak.by_category[static_cast<Category>(c)] = Bytes(sums.peak_categories[c]);
+    }
+    peak.largest = largest(program_.ranks[r], sums.peak_command);
+    return peak;
+  }
+
+  static std::vector<LiveTensor> largest(const pipeline::RankProgram& rank, int32_t command) {
+    std::vector<int32_t> first(rank.buffers.size(), -1), last(rank.buffers.size(), -1);
+    for (size_t c = 0; c < rank.commands.size(); ++c) {
+      for (const BufferId id : rank.commands[c].buffers) {
+        const size_t b = root_buffer(rank, id).index();
+        if (first[b] < 0) first[b] = static_cast<int32_t>(c);
+        last[b] = static_cast<int32_t>(c);
+      }
+    }
+    std::vector<size_t> alive;
+    for (size_t b = 0; b < rank.buffers.size(); ++b) {
+      const auto kind = rank.buffers[b].storage.kind;
+      const bool state = kind == pipeline::Storage::Kind::kState;
+      const bool arena = kind == pipeline::Storage::Kind::kArena && first[b] >= 0 &&
+                         first[b] <= command && command <= last[b];
+      if (state || arena) alive.push_back(b);
+    }
+    const size_t count = std::min(kLargest, alive.size());
+    std::partial_sort(alive.begin(), alive.begin() + static_cast<std::ptrdiff_t>(count),
+                      alive.end(), [&](size_t a, size_t b) {
+                        const int64_t x = rank.buffers[a].bytes().value;
+                        const int64_t y = rank.buffers[b].bytes().value;
+                        return x != y ? x > y : a < b;
+                      });
+    std::vector<LiveTensor> tensors;
+    for (size_t i = 0; i < count; ++i) {
+      const pipeline::Buffer& buffer = rank.buffers[alive[i]];
+      tensors.push_back({buffer.name, buffer.category, buffer.bytes()});
+    }
+    return tensors;
+  }
+
+  const Program& program_;
+  const cluster::Cluster& cluster_;
+  const Options& options_;
+  Labels labels_;
+  FragmentCoster coster_;
+  FlatProgram flat_;
+  std::vector<TimedFragment> fragments_;
+  std::vector<RankId> devices_;  // [pipeline rank] that stands for it
+  int32_t gather_label_ = -1;
+};
+
+}  // namespace
+
+std::string_view wait_reason_name(WaitReason reason) {
+  switch (reason) {
+    case WaitReason::kReceive: return "receive";
+    case WaitReason::kSlot: return "slot";
+    case WaitReason::kCollective: return "collective";
+    case WaitReason::kSend: return "send";
+    case WaitReason::kGather: return "gather";
+  }
+  return "?";
+}
+
+Seconds RankResult::total_wait() const {
+  Seconds sum;
+  for (const Seconds wait : waits) sum += wait;
+  return sum;
+}
+
+Seconds RankResult::total_exposed_comm() const {
+  Seconds sum;
+  for (const auto& [label, time] : exposed_comm) sum += time;
+  return sum;
+}
+
+double Result::bubble() const {
+  if (ranks.empty() || step.value <= 0) return 0;
+  double sum = 0;
+  for (const RankResult& rank : ranks) sum += (rank.total_wait() + rank.idle).value;
+  return sum / static_cast<double>(ranks.size()) / step.value;
+}
+
+Result simulate(const Program& program, const cluster::Cluster& cluster, const Options& options) {
+  return Simulation(program, cluster, options).run();
+}
+
+}  // namespace mw::simulate

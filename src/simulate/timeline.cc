@@ -1,0 +1,199 @@
+#include "simulate/timeline.h"
+
+#include <algorithm>
+#include <map>
+
+#include "ops/op_def.h"
+
+namespace mw::simulate {
+namespace {
+
+using trace::Category;
+using trace::MemoryCategory;
+using trace::NameId;
+using trace::Span;
+
+constexpr int32_t kMessageStream = 1, kFirstCommStream = 2;
+
+MemoryCategory memory_category(pipeline::Category category) {
+  switch (category) {
+    case pipeline::Category::kWeights: return MemoryCategory::kWeight;
+    case pipeline::Category::kGradients: return MemoryCategory::kGradient;
+    case pipeline::Category::kOptimizer: return MemoryCategory::kOptimizer;
+    case pipeline::Category::kActivations: return MemoryCategory::kSaved;
+    case pipeline::Category::kBoundary: return MemoryCategory::kBoundary;
+    case pipeline::Category::kWorkspace: return MemoryCategory::kWorkspace;
+    case pipeline::Category::kMetrics:
+    case pipeline::Category::kData: return MemoryCategory::kOther;
+  }
+  return MemoryCategory::kOther;
+}
+
+class TraceMaker {
+ public:
+  TraceMaker(const LoopInput& input, EventLoop& loop, const Labels& labels,
+             const std::vector<RankId>& devices)
+      : in_(input), loop_(loop), labels_(labels), devices_(devices) {}
+
+  trace::Trace make() {
+    trace_.producer = "simulate";
+    for (const pipeline::Fragment& fragment : in_.program.fragments)
+      fragment_names_.push_back(names_.intern(fragment.name));
+    reserve();
+    for (size_t r = 0; r < devices_.size(); ++r) add_rank(r);
+    for (size_t m = 0; m < loop_.messages().size(); ++m) add_message(m);
+    trace_.names = names_.names();
+    trace::sort(trace_);
+    return std::move(trace_);
+  }
+
+ private:
+  void reserve() {
+    size_t spans = devices_.size() + 2 * loop_.messages().size(), samples = 0;
+    for (const RankLog& log : loop_.logs()) {
+      spans += log.calls.size() + log.waits.size();
+      samples += log.memory.size();
+    }
+    trace_.spans.reserve(spans);
+    trace_.memory.reserve(samples);
+  }
+
+  Span span(size_t r, Category category, NameId name, double begin, double end, int32_t c) const {
+    Span span;
+    span.rank = devices_[r];
+    span.stream = StreamId(0);
+    span.category = category;
+    span.name = name;
+    span.start = Seconds(begin);
+    span.duration = Seconds(end) - Seconds(begin);
+    span.command = c;
+    if (c < 0) return span;
+    const pipeline::Command& command = in_.program.ranks[r].commands[static_cast<size_t>(c)];
+    span.stage = command.action.stage;
+    if (command.action.stage.valid()) span.microbatch = MicrobatchId(command.action.first);
+    return span;
+  }
+
+  void add_rank(size_t r) {
+    RankLog& log = loop_.logs()[r];
+    Span step = span(r, Category::kStep, NameId(), 0, loop_.end(), -1);
+    step.stream = StreamId();
+    step.command = 0;
+    trace_.spans.push_back(step);
+    for (const CallRecord& call : log.calls) add_call(r, call);
+    for (const Wait& wait : log.waits) {
+      const NameId name = names_.intern(wait_reason_name(wait.reason));
+      trace_.spans.push_back(
+          span(r, Category::kWait, name, wait.begin.value, wait.end.value, wait.command));
+    }
+    add_memory(r);
+    name_streams(r);
+  }
+
+  void add_call(size_t r, const CallRecord& call) {
+    const pipeline::Command& command =
+        in_.program.ranks[r].commands[static_cast<size_t>(call.command)];
+    const TimedFragment& fragment = in_.fragments[command.fragment.index()];
+    if (!in_.options.op_spans) {
+      Span made = span(r, Category::kCompute, fragment_names_[command.fragment.index()], call.begin,
+                       call.end, call.command);
+      made.flops = Flops(fragment.cost.flops);
+      trace_.spans.push_back(made);
+      return;
+    }
+    const ir::Graph& graph = in_.program.fragments[command.fragment.index()].graph;
+    const std::vector<OpSpan>& spans =
+        call.walk < 0 ? fragment.spans : loop_.logs()[r].walks[static_cast<size_t>(call.walk)];
+    const double origin = call.walk < 0 ? call.begin : 0;
+    for (size_t o = 0; o < graph.ops.size(); ++o) {
+      const OpCost& op = fragment.cost.ops[o];
+      if (op.alias) continue;
+      Span made = span(r, op.label < 0 ? Category::kCompute : Category::kComm,
+                       names_.intern(ir::op_name(graph.ops[o].kind)), origin + spans[o].start,
+                       origin + spans[o].end, call.command);
+      if (op.label >= 0) made.stream = StreamId(kFirstCommStream + op.label);
+      if (op.label < 0 && ops::op_def(graph.ops[o].kind).cost != nullptr)
+        made.flops = Flops(ops::cost_of(graph, graph.ops[o]).flops);
+      trace_.spans.push_back(made);
+    }
+  }
+
+  // The memory curve of the buffers, and workspace during calls.
+  void add_memory(size_t r) {
+    const RankLog& log = loop_.logs()[r];
+    int64_t metrics = 0, data = 0;  // both are "other" in a trace
+    for (const MemoryRecord& record : log.memory) {
+      int64_t bytes = record.bytes;
+      if (record.category == pipeline::Category::kMetrics) {
+        metrics = bytes;
+        bytes += data;
+      } else if (record.category == pipeline::Category::kData) {
+        data = bytes;
+        bytes += metrics;
+      }
+      trace_.memory.push_back(
+          {devices_[r], Seconds(record.time), memory_category(record.category), Bytes(bytes)});
+    }
+    for (const CallRecord& call : log.calls) {
+      const pipeline::Command& command =
+          in_.program.ranks[r].commands[static_cast<size_t>(call.command)];
+      const int64_t bytes = in_.fragments[command.fragment.index()].cost.workspace_end;
+      if (bytes == 0) continue;
+      trace_.memory.push_back(
+          {devices_[r], Seconds(call.begin), MemoryCategory::kWorkspace, Bytes(bytes)});
+      trace_.memory.push_back(
+          {devices_[r], Seconds(call.end), MemoryCategory::kWorkspace, Bytes(0)});
+    }
+  }
+
+  void name_streams(size_t r) {
+    trace_.streams.push_back({devices_[r], StreamId(0), "compute"});
+    trace_.streams.push_back({devices_[r], StreamId(kMessageStream), "pp messages"});
+    if (!in_.options.op_spans) return;
+    for (size_t l = 0; l < labels_.names().size(); ++l) {
+      trace_.streams.push_back(
+          {devices_[r], StreamId(kFirstCommStream + static_cast<int64_t>(l)), labels_.names()[l]});
+    }
+  }
+
+  void add_message(size_t m) {
+    const MessageRecord& record = loop_.messages()[m];
+    const auto c = static_cast<size_t>(in_.flat.messages[m].channel);
+    const FlatChannel& channel = in_.flat.channels[c];
+    const pipeline::Channel& named = in_.program.channels[c];
+    Span out =
+        span(static_cast<size_t>(channel.from), Category::kComm,
+             names_.intern("send " + named.name), record.begin, record.arrival, record.command);
+    out.stream = StreamId(kMessageStream);
+    out.bytes = Bytes(channel.sent);
+    out.flow_out = static_cast<int64_t>(m);
+    trace_.spans.push_back(out);
+    Span in = out;
+    in.rank = devices_[static_cast<size_t>(channel.to)];
+    in.name = names_.intern("receive " + named.name);
+    in.start = Seconds(record.arrival);
+    in.duration = Seconds(0);
+    in.bytes = Bytes(0);
+    in.command = -1;
+    in.flow_out = -1;
+    in.flow_in = static_cast<int64_t>(m);
+    trace_.spans.push_back(in);
+  }
+
+  const LoopInput& in_;
+  EventLoop& loop_;
+  const Labels& labels_;
+  const std::vector<RankId>& devices_;
+  trace::NameTable names_;
+  std::vector<NameId> fragment_names_;
+  trace::Trace trace_;
+};
+
+}  // namespace
+
+trace::Trace make_trace(const LoopInput& input, EventLoop& loop, const Labels& labels,
+                        const std::vector<RankId>& devices) {
+  return TraceMaker(input, loop, labels, devices).make();
+}
+
+}  // namespace mw::simulate
