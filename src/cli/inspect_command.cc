@@ -3,6 +3,7 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "cli/job_options.h"
+#include "partition/partitioner.h"
 #include "train/trainer.h"
 
 namespace mw::cli {
@@ -12,6 +13,24 @@ struct InspectOptions {
   std::string what;
   int64_t rank = -1;
 };
+
+// The global graph, and how each value of it lies and why. The stages are laid out one by one, but
+// what crosses between them as here.
+void print_graph(const compile::CompiledPlan& plan) {
+  ir::Graph graph = *plan.module.find_graph("microbatch");
+  fmt::print("{}", ir::to_text(graph, &plan.module));
+  graph.outputs.clear();
+  ir::drop_dead(graph);
+  const cluster::Mesh& mesh = plan.plan.stages.front().mesh;
+  const auto strategy = [&](LayerId layer) -> const sharding::Strategy& {
+    return plan.plan.strategy(layer);
+  };
+  const partition::Partitioned laid_out =
+      partition::partition({graph, plan.module, mesh, strategy,
+                            partition::given_shardings(graph, plan.module, mesh, strategy)});
+  fmt::print("\nshardings on {} and their origins\n{}", cluster::to_string(mesh),
+             partition::layout_text(laid_out, graph, plan.module));
+}
 
 void print_fragment(const pipeline::Fragment& fragment) {
   fmt::print("fragment '{}', workspace {}\n{}", fragment.name,
@@ -46,7 +65,7 @@ void inspect(const JobOptions& job_options, const InspectOptions& options) {
   const train::Prepared prepared = train::prepare(job);
   const compile::CompiledPlan& plan = prepared.plan;
   if (options.what == "graph") {
-    fmt::print("{}", ir::to_text(*plan.module.find_graph("microbatch"), &plan.module));
+    print_graph(plan);
     return;
   }
   if (options.what == "fragments") {

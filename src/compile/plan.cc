@@ -117,15 +117,41 @@ Json short_to_json(const std::string& text, const std::string& where, Diagnostic
   return json;
 }
 
-std::string divisors(int64_t n) {
-  std::vector<std::string> found;
+std::vector<int64_t> divisors(int64_t n) {
+  std::vector<int64_t> found;
   for (int64_t d = 1; d <= n; ++d) {
-    if (n % d == 0) found.push_back(std::to_string(d));
+    if (n % d == 0) found.push_back(d);
   }
-  if (found.size() == 1) return found[0];
-  const std::string last = found.back();
-  found.pop_back();
-  return join(found, ", ") + " or " + last;
+  return found;
+}
+
+// "1, 2 or 4".
+std::string alternatives(const std::vector<int64_t>& values) {
+  std::vector<std::string> texts;
+  for (const int64_t n : values) texts.push_back(std::to_string(n));
+  if (texts.size() == 1) return texts[0];
+  const std::string last = texts.back();
+  texts.pop_back();
+  return join(texts, ", ") + " or " + last;
+}
+
+// Key and value heads, which fewer than tp ranks may share: each is then held by several.
+constexpr const char* kKvHeads = "kv_heads";
+
+std::vector<int64_t> fitting_tp(const ModelShape& shape, int64_t kv_heads) {
+  const auto heads = shape.must_divide.find("heads");
+  std::vector<int64_t> found =
+      divisors(heads == shape.must_divide.end() ? kv_heads : heads->second);
+  std::erase_if(found, [&](int64_t tp) { return kv_heads % tp != 0 && tp % kv_heads != 0; });
+  return found;
+}
+
+// The axis tp, as its two factors where there are fewer key and value heads than tensor-parallel
+// ranks: the heads lie on tp_kv and are replicated over tp_rep.
+std::vector<cluster::Axis> tensor_axes(const Plan& plan, const ModelShape& shape) {
+  const auto kv_heads = shape.must_divide.find(kKvHeads);
+  if (kv_heads == shape.must_divide.end() || kv_heads->second >= plan.tp) return {{"tp", plan.tp}};
+  return {{"tp_kv", kv_heads->second}, {"tp_rep", plan.tp / kv_heads->second}};
 }
 
 }  // namespace
@@ -210,9 +236,15 @@ std::vector<std::string> plan_findings(const Plan& plan, int64_t blocks, const M
   for (const auto& [axis, size] : shape.must_divide) {
     if (size % plan.tp == 0) continue;
     const auto key = shape.key.find(axis);
-    found.push_back(fmt::format("{}: {}={} is not divisible by tp={}; use tp={}", shape.name,
-                                key == shape.key.end() ? axis : key->second, size, plan.tp,
-                                divisors(size)));
+    const std::string name = key == shape.key.end() ? axis : key->second;
+    if (axis != kKvHeads) {
+      found.push_back(fmt::format("{}: {}={} is not divisible by tp={}; use tp={}", shape.name,
+                                  name, size, plan.tp, alternatives(divisors(size))));
+    } else if (plan.tp % size != 0) {
+      found.push_back(fmt::format("{}: {}={} and tp={} do not divide one another; use tp={}",
+                                  shape.name, name, size, plan.tp,
+                                  alternatives(fitting_tp(shape, size))));
+    }
   }
   if (shape.global_batch % (plan.dp * plan.microbatches) != 0) {
     found.push_back(
@@ -252,16 +284,24 @@ ResolvedPlan resolve(const Plan& plan, const ir::Module& module, const ModelShap
   ResolvedPlan resolved;
   resolved.plan = plan;
   std::vector<cluster::Axis> axes, stage_axes;
+  const std::vector<cluster::Axis> tensor = tensor_axes(plan, shape);
   for (const std::string& name : plan.order) {
-    const int64_t size = name == "dp" ? plan.dp : name == "tp" ? plan.tp : plan.pp;
-    axes.push_back({name, size});
-    if (name != "pp") stage_axes.push_back({name, size});
+    if (name == "tp") {
+      axes.insert(axes.end(), tensor.begin(), tensor.end());
+      stage_axes.insert(stage_axes.end(), tensor.begin(), tensor.end());
+      continue;
+    }
+    axes.push_back({name, name == "dp" ? plan.dp : plan.pp});
+    if (name != "pp") stage_axes.push_back(axes.back());
   }
   resolved.mesh = cluster::Mesh(axes);
   sharding::Strategy strategy;
   strategy.axes["batch"] = {"dp"};
-  for (const char* axis : {"heads", "kv_heads", "ffn", "vocab"}) strategy.axes[axis] = {"tp"};
-  if (plan.sp) strategy.axes["seq"] = {"tp"};
+  sharding::Axes over_tensor;
+  for (const cluster::Axis& axis : tensor) over_tensor.push_back(axis.name);
+  for (const char* axis : {"heads", "ffn", "vocab"}) strategy.axes[axis] = over_tensor;
+  strategy.axes[kKvHeads] = {over_tensor.front()};
+  if (plan.sp) strategy.axes["seq"] = over_tensor;
   resolved.outside = strategy;
 
   // Blocks by stage; a layer that is no block goes with the block before it, leading ones with the

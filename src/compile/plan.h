@@ -69,7 +69,9 @@ struct ResolvedPlan {
   const sharding::Strategy& strategy(LayerId layer) const;
 };
 
-// Sizes of logical axes that must divide: heads, kv_heads.
+// Sizes of logical axes that tp must divide: heads, kv_heads. Of kv_heads there may also be fewer,
+// if their number divides tp: the mesh then has axes tp_kv and tp_rep in place of tp, and the heads
+// lie on tp_kv and are replicated over tp_rep.
 struct ModelShape {
   std::string name;                            // for messages: "models/gpt-tiny.json"
   std::map<std::string, int64_t> must_divide;  // logical axis -> size, e.g. heads 12
@@ -77,9 +79,9 @@ struct ModelShape {
   int64_t global_batch = 1, seq_len = 1;
 };
 
-// Throws Error with all findings: heads that tp does not divide (with the values that do), fewer
-// blocks than stages, a batch that dp * microbatches does not divide, a layer list of the wrong
-// length or sum.
+// Throws Error with all findings: heads that tp does not divide (with the values that do), kv_heads
+// that neither divide tp nor are divided by it, fewer blocks than stages, a batch that dp *
+// microbatches does not divide, a layer list of the wrong length or sum.
 ResolvedPlan resolve(const Plan& plan, const ir::Module& module, const ModelShape& shape);
 // The findings alone, from counts, before a module is built.
 std::vector<std::string> plan_findings(const Plan& plan, int64_t blocks, const ModelShape& shape);

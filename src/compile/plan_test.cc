@@ -108,8 +108,11 @@ TEST_CASE("a plan that does not fit the model says what would") {
   CHECK(plan_findings(parse_plan("dp=2,tp=2,pp=2,microbatches=4"), 4, shape()).empty());
   CHECK(plan_findings(parse_plan("tp=8"), 4, shape()) ==
         std::vector<std::string>{
-            "models/x.json: n_head=12 is not divisible by tp=8; use tp=1, 2, 3, 4, 6 or 12",
-            "models/x.json: kv_heads=4 is not divisible by tp=8; use tp=1, 2 or 4"});
+            "models/x.json: n_head=12 is not divisible by tp=8; use tp=1, 2, 3, 4, 6 or 12"});
+  CHECK(plan_findings(parse_plan("tp=6"), 4, shape()) ==
+        std::vector<std::string>{
+            "models/x.json: kv_heads=4 and tp=6 do not divide one another; use tp=1, 2, 4 or 12"});
+  CHECK(plan_findings(parse_plan("tp=12"), 4, shape()).empty());
   CHECK(plan_findings(parse_plan("dp=2,microbatches=3"), 4, shape()) ==
         std::vector<std::string>{"plan: global_batch=8 is not divisible by dp*microbatches=2*3=6; "
                                  "every microbatch needs a "

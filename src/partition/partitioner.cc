@@ -17,8 +17,9 @@ using ir::OpKind;
 using ir::Work;
 using sharding::Sharding;
 
-// A weight that moves would move in every microbatch: never cheaper than what it saves.
-constexpr double kWeightFactor = 1e6;
+// A weight that moves would move in every microbatch, and a carried sum that is taken early is
+// taken twice: never cheaper than what it saves.
+constexpr double kNeverFactor = 1e6;
 
 // A global value in one layout.
 struct Version {
@@ -97,8 +98,12 @@ class Partitioner {
     }
     advice_ = sharding::propagate(request);
     may_pend_ = sharding::accumulated_only(r_.graph);
-    const std::vector<bool> carried = sharding::carried(r_.graph, r_.given, may_pend_);
-    for (size_t v = 0; v < carried.size(); ++v) may_pend_[v] = may_pend_[v] || carried[v];
+    carried_ = sharding::carried(r_.graph, r_.given, may_pend_);
+    for (size_t v = 0; v < carried_.size(); ++v) may_pend_[v] = may_pend_[v] || carried_[v];
+  }
+
+  bool stops_carried(ValueId v, const Sharding& needed) const {
+    return carried_[v.index()] && main_version(v).sharding.partial != needed.partial;
   }
 
   // Where an op was laid out unlike the propagation's advice, its results say so.
@@ -252,7 +257,7 @@ class Partitioner {
       const ValueId v = op.operands[static_cast<size_t>(i)];
       double bytes = 0;
       if (cheapest(v, needed, bytes) == nullptr) return -1.0;
-      return is_weight(v) ? bytes * kWeightFactor : bytes;
+      return is_weight(v) || stops_carried(v, needed) ? bytes * kNeverFactor : bytes;
     };
     problem.result_cost = [&](int i, const Sharding& made) {
       const ValueId v = op.results[static_cast<size_t>(i)];
@@ -449,7 +454,7 @@ class Partitioner {
   const PartitionRequest& r_;
   std::vector<std::vector<Version>> versions_;
   std::vector<size_t> main_;
-  std::vector<bool> may_pend_, weight_;
+  std::vector<bool> may_pend_, carried_, weight_;
   sharding::Propagation advice_;
   std::unordered_map<std::string, ReshardPlan> plans_;
   Partitioned result_;
@@ -479,5 +484,18 @@ std::vector<std::optional<Sharding>> given_shardings(
 }
 
 Partitioned partition(const PartitionRequest& request) { return Partitioner(request).run(); }
+
+std::string layout_text(const Partitioned& partitioned, const ir::Graph& global,
+                        const ir::Module& module) {
+  sharding::Propagation layout;
+  for (size_t v = 0; v < global.values.size(); ++v) {
+    const ValueId main = partitioned.main_version[v];
+    layout.shardings.push_back(main.valid() ? partitioned.shardings[main.index()]
+                                            : sharding::replicated(global.values[v].type.rank()));
+  }
+  layout.origins = partitioned.origins;
+  layout.decisions = partitioned.decisions;
+  return to_text(layout, global, module);
+}
 
 }  // namespace mw::partition

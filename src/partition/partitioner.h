@@ -55,4 +55,9 @@ std::vector<std::optional<sharding::Sharding>> given_shardings(
 // in the backward pass; marking (transform/autodiff.h) comes after.
 Partitioned partition(const PartitionRequest& request);
 
+// Every value of the global graph with its sharding and the origin of it, one a line, then what was
+// decided where two factors claimed one axis.
+std::string layout_text(const Partitioned& partitioned, const ir::Graph& global,
+                        const ir::Module& module);
+
 }  // namespace mw::partition

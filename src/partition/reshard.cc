@@ -120,20 +120,35 @@ class Planner {
     if (after.partial.empty()) after.reduction = ir::Reduction::kSum;
     result.push_back(
         {{OpKind::kAllReduce, pending, 0, 0, after}, 2 * ring(pending) * local_bytes(s)});
-    // Scatter one of the pending axes over a dimension that wants it next.
+    // Scatter one of the pending axes over a dimension, or as many as the dimension wants next.
     for (const std::string& axis : pending) {
-      for (int dim = 0; dim < static_cast<int>(s.dims.size()); ++dim) {
-        Sharding scattered = s;
-        std::erase(scattered.partial, axis);
-        if (scattered.partial.empty()) scattered.reduction = ir::Reduction::kSum;
-        Axes& axes = scattered.dims[static_cast<size_t>(dim)];
-        const Axes before = axes;
-        axes.push_back(axis);
-        if (!compatible(dim, before, axes)) continue;
-        result.push_back(
-            {{OpKind::kReduceScatter, {axis}, dim, 0, scattered}, ring({axis}) * local_bytes(s)});
+      for (int dim = 0; dim < static_cast<int>(s.dims.size()); ++dim)
+        add_scatter(s, {axis}, dim, result);
+    }
+    for (int dim = 0; dim < static_cast<int>(s.dims.size()); ++dim) {
+      const Axes& have = s.dims[static_cast<size_t>(dim)];
+      const Axes& want = to_.dims[static_cast<size_t>(dim)];
+      if (want.size() <= have.size() || !std::equal(have.begin(), have.end(), want.begin()))
+        continue;
+      Axes run;
+      for (size_t i = have.size(); i < want.size(); ++i) {
+        if (std::find(pending.begin(), pending.end(), want[i]) == pending.end()) break;
+        run.push_back(want[i]);
+        if (run.size() > 1) add_scatter(s, run, dim, result);
       }
     }
+  }
+
+  void add_scatter(const Sharding& s, const Axes& axes, int dim, std::vector<Move>& result) const {
+    Sharding scattered = s;
+    for (const std::string& axis : axes) std::erase(scattered.partial, axis);
+    if (scattered.partial.empty()) scattered.reduction = ir::Reduction::kSum;
+    Axes& of_dim = scattered.dims[static_cast<size_t>(dim)];
+    const Axes before = of_dim;
+    of_dim.insert(of_dim.end(), axes.begin(), axes.end());
+    if (!compatible(dim, before, of_dim)) return;
+    result.push_back(
+        {{OpKind::kReduceScatter, axes, dim, 0, scattered}, ring(axes) * local_bytes(s)});
   }
 
   void add_gathers(const Sharding& s, int dim, std::vector<Move>& result) const {

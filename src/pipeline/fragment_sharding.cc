@@ -6,6 +6,7 @@
 #include "base/error.h"
 #include "ops/op_def.h"
 #include "pipeline/sharding_steps.h"
+#include "sharding/factors.h"
 
 namespace mw::pipeline {
 namespace {
@@ -191,13 +192,19 @@ class Checker {
   void check_factors(const ShardingRule& rule) {
     factor_axes_.assign(rule.factors.size(), std::nullopt);
     const auto check = [&](const ShardingRule::Dims& dims, ValueId v) {
+      const sharding::FactorAxes axes = sharding::factors_of(rule, dims, of(v), mesh_);
+      const Sharding followed = sharding::sharding_of_factors(dims, axes);
       for (size_t d = 0; d < dims.size(); ++d) {
-        const Axes& axes = of(v).dims[d];
-        for (size_t i = 0; i < dims[d].size(); ++i) {
-          check_factor(rule, dims[d][i], i == 0 ? axes : Axes{}, v, static_cast<int>(d));
+        for (const int f : dims[d])
+          check_factor(rule, f, axes[static_cast<size_t>(f)], v, static_cast<int>(d));
+        if (dims[d].empty() && !of(v).dims[d].empty()) {
+          add("splits {} over {}, which it does not know", graph_.label(v),
+              axes_text(of(v).dims[d]));
+        } else if (followed.dims[d] != of(v).dims[d]) {
+          add("splits dimension {} of {} over {}, which does not follow the factors of its rule "
+              "\"{}\"",
+              d, graph_.label(v), axes_text(of(v).dims[d]), rule.to_string());
         }
-        if (dims[d].empty() && !axes.empty())
-          add("splits {} over {}, which it does not know", graph_.label(v), axes_text(axes));
       }
     };
     for (size_t i = 0; i < rule.operands.size(); ++i) check(rule.operands[i], op().operands[i]);
@@ -233,7 +240,20 @@ class Checker {
     }
   }
 
+  // The pending reduction of each result: over the axes of the factors that are reduced in it, and
+  // of the pending operand that passes.
   void check_pending(const ShardingRule& rule) {
+    const size_t own = op().operands.size() - (op().accumulates ? 1 : 0);
+    const Sharding* passed = nullptr;  // the pending operand
+    for (size_t i = 0; i < own; ++i) check_pending_operand(rule, i, own, passed);
+    for (size_t r = 0; r < op().results.size(); ++r) {
+      const Sharding pending = pending_result(rule, r, passed);
+      if (r == 0 && op().accumulates) check_result_pending(op().operands.back(), pending);
+      check_result_pending(op().results[r], pending);
+    }
+  }
+
+  Sharding pending_result(const ShardingRule& rule, size_t result, const Sharding* passed) {
     Sharding pending;
     const auto join = [&](const Axes& axes, ir::Reduction reduction) {
       if (axes.empty()) return;
@@ -243,20 +263,16 @@ class Checker {
       pending.reduction = reduction;
     };
     for (size_t f = 0; f < rule.factors.size(); ++f) {
-      if (rule.factors[f].contracted && factor_axes_[f])
+      if (factor_axes_[f] && sharding::reduced_in(rule, f, result))
         join(*factor_axes_[f], rule.factors[f].reduction);
     }
-    const size_t own = op().operands.size() - (op().accumulates ? 1 : 0);
-    const Sharding* passed = nullptr;  // the pending operand
-    for (size_t i = 0; i < own; ++i) check_pending_operand(rule, i, own, passed);
     if (passed != nullptr) join(passed->partial, passed->reduction);
     std::sort(pending.partial.begin(), pending.partial.end());
     if (std::adjacent_find(pending.partial.begin(), pending.partial.end()) !=
         pending.partial.end()) {
       add("sums over an axis on which an operand is pending already");
     }
-    if (op().accumulates) check_result_pending(op().operands.back(), pending);
-    for (const ValueId v : op().results) check_result_pending(v, pending);
+    return pending;
   }
 
   void check_pending_operand(const ShardingRule& rule, size_t i, size_t own,

@@ -36,13 +36,13 @@ class Model:
 
 
 # The last two have a vocabulary, an ffn and a sequence that no tp divides; "gpt-dropout" has dropout, "llama-thirds" is for
-# three ranks an axis.
+# three ranks an axis. The largest tp of a llama is twice its key heads: two ranks hold each of them.
 MODELS = {
     "gpt-micro": Model("gpt-micro.json", [1, 2, 4]),
-    "llama-micro": Model("llama-micro.json", [1, 2]),
+    "llama-micro": Model("llama-micro.json", [1, 2, 4]),
     "gpt-dropout": Model("gpt-micro.json", [1, 2, 4], seq_len=61,
                          changes={**DROPOUT, "vocab_size": 257, "n_inner": 150}),
-    "llama-thirds": Model("llama-micro.json", [1, 3], seq_len=37, global_batch=12,
+    "llama-thirds": Model("llama-micro.json", [1, 3, 6], seq_len=37, global_batch=12,
                           changes={"vocab_size": 259, "hidden_size": 72, "intermediate_size": 100,
                                    "num_attention_heads": 6, "num_key_value_heads": 3, "num_hidden_layers": 5}),
 }
@@ -62,11 +62,14 @@ CHOSEN = [
     ("llama-micro", "dp=4,pp=2,schedule=interleaved-1f1b,chunks=2,microbatches=4,zero=3"),
     ("llama-micro", "dp=4,zero=1,grad_reduce=microbatch,microbatches=2"),
     ("llama-micro", "tp=2,microbatches=2,recompute=selective"),
+    ("llama-micro", "dp=2,tp=4,pp=2,microbatches=4,sp,zero=1"),
+    ("llama-micro", "dp=2,tp=4,microbatches=2,zero=3,recompute=full,order=tp-dp-pp"),
     ("gpt-dropout", "tp=4,pp=4,sp,microbatches=4,recompute=full"),
     ("gpt-dropout", "dp=4,tp=2,pp=2,schedule=interleaved-1f1b,chunks=2,microbatches=2,sp,zero=3,recompute=selective"),
     ("gpt-dropout", "dp=8,pp=2,zero=1,microbatches=2,order=dp-pp-tp"),
     ("llama-thirds", "dp=3,tp=3,sp,zero=2,microbatches=2,recompute=selective"),
     ("llama-thirds", "tp=3,pp=5,sp,microbatches=4,schedule=gpipe"),
+    ("llama-thirds", "dp=2,tp=6,sp,microbatches=2,zero=2"),
 ]
 RANDOM = 40
 SAMPLED = 14
@@ -109,6 +112,7 @@ RESUMED = [
     ("llama-micro", "dp=2,zero=3,microbatches=2", "dp=2,pp=4,zero=2,microbatches=2,schedule=gpipe"),
     ("gpt-dropout", "dp=4,tp=2,sp,zero=2", "pp=4,schedule=1f1b,microbatches=8"),
     ("llama-micro", "pp=4,schedule=1f1b,microbatches=8", "dp=4,tp=2,sp,zero=3,microbatches=2"),
+    ("llama-micro", "dp=2,tp=4,sp,zero=1,microbatches=2", "dp=2,pp=2,zero=3,microbatches=4"),
 ]
 
 

@@ -130,6 +130,28 @@ def test_sequence_parallel_sends_the_same_as_gathers_and_scatters(sent, model, l
                                                ("all_reduce", all_reduce(len(found.tensors) * DOUBLE, t))])] * t
 
 
+@pytest.mark.parametrize("sp", [False, True])
+def test_fewer_key_heads_than_tensor_parallel_ranks_cost_one_sum_of_their_gradients_a_step(sent, sp):
+    """Two key heads on four ranks: nothing more is sent in a microbatch; wk and wv are summed over the two ranks that hold
+    each of their shards."""
+    t, L, m, held = 4, 4, 2, 2
+    b = GLOBAL_BATCH // m
+    found = sent("llama-micro", f"tp={t},microbatches={m}{',sp' if sp else ''}", vocab_size=LARGE)
+    bs = all_reduce(b * s * FLOAT, t)
+    if sp:
+        bsh = gather(b * s * h * FLOAT, t)
+        moves = {("all_gather", bsh): m * (4 * L + 2), ("reduce_scatter", bsh): m * (4 * L + 2)}
+    else:
+        moves = {("all_reduce", all_reduce(b * s * h * FLOAT, t)): m * (4 * L + 2)}
+    assert found.microbatch == [{**moves, ("all_reduce", bs): m * 3}] * t
+    keys = found.padded("k_proj.weight", "v_proj.weight") * held // t
+    step = collections.Counter([("all_reduce", all_reduce(keys, held)),
+                                ("all_reduce", all_reduce(len(found.tensors) * DOUBLE, t))])
+    if sp:
+        step["all_reduce", all_reduce(found.padded("norm.weight"), t)] += 1
+    assert found.step == [step] * t
+
+
 def test_a_small_table_is_scattered_rather_than_its_gradient_gathered(sent):
     """The cheaper of Vh and bsh for the embedding's gradient under sequence parallelism."""
     b, V = GLOBAL_BATCH // 2, 256

@@ -64,9 +64,10 @@ EVERY_MODEL = [
     "tp=2,sp,pp=2,microbatches=2,recompute=full",
     "dp=2,tp=2,pp=4,microbatches=4,sp,zero=1,recompute=selective",
 ]
-FOUR_HEADS_OF_KEYS = ["tp=4", "tp=4,sp,microbatches=2", "tp=4,sp,pp=2,schedule=interleaved-1f1b,chunks=2,microbatches=2"]
+# Of the llama with two key heads, two ranks hold each.
+FOUR_RANKS = ["tp=4", "tp=4,sp,microbatches=2", "tp=4,sp,pp=2,schedule=interleaved-1f1b,chunks=2,microbatches=2"]
 CASES = [(model, plan) for model in ("gpt2", "llama") for plan in EVERY_MODEL]
-CASES += [("gpt2", plan) for plan in FOUR_HEADS_OF_KEYS]
+CASES += [(model, plan) for model in ("gpt2", "llama") for plan in FOUR_RANKS]
 FEW = ["dp=1", "tp=4,sp", "dp=2,tp=2,pp=2,microbatches=2,sp,zero=1"]
 CASES += [(model, plan) for model in ("gpt2-untied", "llama-tied")
           for plan in (FEW + EVERY_MODEL if meshwright.EVERYTHING else FEW)]
