@@ -129,8 +129,9 @@ HELP = "\n(meshwright train --help explains all)"
 CASES = {
     # plans
     "heads": (JOB + "--plan tp=3", "{d}/model.json: n_head=4 is not divisible by tp=3; use tp=1, 2 or 4"),
-    "kv heads": (JOB + "--model {d}/grouped.json --plan tp=4",
-                 "{d}/grouped.json: num_key_value_heads=2 is not divisible by tp=4; use tp=1 or 2"),
+    "kv heads": (JOB + "--model {d}/grouped.json --plan tp=3",
+                 "{d}/grouped.json: num_attention_heads=4 is not divisible by tp=3; use tp=1, 2 or 4\n"
+                 "{d}/grouped.json: num_key_value_heads=2 and tp=3 do not divide one another; use tp=1, 2 or 4"),
     "stages": (JOB + "--plan pp=8,microbatches=8", "plan: pp*chunks=8*1=8 stages for 4 layers; use at most 4 stages"),
     "chunks": (JOB + "--plan pp=2,chunks=4,microbatches=2",
                "plan: pp*chunks=2*4=8 stages for 4 layers; use at most 4 stages"),
