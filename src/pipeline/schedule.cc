@@ -1,23 +1,33 @@
 #include "pipeline/schedule.h"
 
+#include <algorithm>
 #include <array>
 
 #include <fmt/format.h>
 
 #include "base/error.h"
 #include "base/text.h"
-#include "pipeline/generators.h"
+#include "pipeline/schedules/generators.h"
 
 namespace mw::pipeline {
 
 // A new kind of schedule is one file and one line here.
-static constexpr std::array kKinds = {&kGPipe, &kOneFOneB, &kInterleaved};
+static constexpr std::array kKinds = {
+    &kGPipe,           &kOneFOneB,       &kInterleaved, &kLoopedBfs,   &kChimera,
+    &kChimeraDoubling, &kChimeraHalving, &kZbH1,        &kZbH2,        &kZbV,
+    &kZbAuto,          &kInterleavedZb,  &kVHalf,       &kVMin,        &kHanayo,
+    &kDualPipe,        &kDualPipeV,      &kSeqOneFOneB, &kPipeDream2Bw};
 
-std::vector<std::string> schedule_kinds() {
+static std::vector<std::string> names_of(bool all) {
   std::vector<std::string> names;
-  for (const ScheduleKind* kind : kKinds) names.emplace_back(kind->name);
+  for (const ScheduleKind* kind : kKinds) {
+    if (all || kind->compiled) names.emplace_back(kind->name);
+  }
   return names;
 }
+
+std::vector<std::string> schedule_kinds() { return names_of(false); }
+std::vector<std::string> all_schedule_kinds() { return names_of(true); }
 
 static const ScheduleKind* find_kind(const std::string& name) {
   for (const ScheduleKind* kind : kKinds) {
@@ -26,30 +36,123 @@ static const ScheduleKind* find_kind(const std::string& name) {
   return nullptr;
 }
 
-static void check_request(const ScheduleRequest& request, const ScheduleKind* kind,
-                          Diagnostics& out) {
-  const auto at_least_one = [&](const char* what, int32_t value) {
-    if (value < 1) out.add("schedule {}: {}={} must be at least 1", request.kind, what, value);
-  };
-  if (kind == nullptr) {
-    const std::vector<std::string> names = schedule_kinds();
-    out.add("schedule '{}' is unknown{}; it must be one of {}", request.kind,
-            did_you_mean(request.kind, names), join(names, ", "));
-  }
-  at_least_one("ranks", request.ranks);
-  at_least_one("chunks", request.chunks);
-  at_least_one("microbatches", request.microbatches);
-  if (kind != nullptr && !kind->takes_chunks && request.chunks > 1) {
+std::string schedule_summary(const std::string& kind) {
+  const ScheduleKind* found = find_kind(kind);
+  MW_CHECK(found != nullptr, "kind {}", kind);
+  return found->summary;
+}
+
+// What was not asked for gets the kind's usual value.
+static ScheduleRequest filled_in(ScheduleRequest request, const ScheduleKind& kind) {
+  if (request.chunks == 0) request.chunks = kind.chunks.usual;
+  if (request.group == 0) request.group = request.ranks;
+  if (request.slices == 0) request.slices = 2;
+  if (request.pairs == 0) request.pairs = 1;
+  if (request.memory_limit == 0) request.memory_limit = request.ranks;
+  return request;
+}
+
+static void check_chunks(const ScheduleRequest& request, const ScheduleKind& kind,
+                         Diagnostics& out) {
+  const ChunkRange& range = kind.chunks;
+  const bool fits = request.chunks >= range.least &&
+                    (range.most == 0 || request.chunks <= range.most) &&
+                    (request.chunks - range.least) % range.step == 0;
+  if (fits) return;
+  if (range.most == 1) {
     out.add(
         "schedule {}: chunks={} must be 1: a rank hosts one stage; use interleaved-1f1b for more",
         request.kind, request.chunks);
+  } else if (range.most == range.least) {
+    out.add("schedule {}: chunks={} must be {}", request.kind, request.chunks, range.least);
+  } else {
+    out.add("schedule {}: chunks={} must be a multiple of {}", request.kind, request.chunks,
+            range.step);
   }
-  const bool in_range = request.ranks >= 1 && request.chunks >= 1 && request.microbatches >= 1;
-  if (kind != nullptr && kind->check != nullptr && in_range) kind->check(request, out);
 }
 
-// All stages on one rank: one microbatch after the other, its backward in reverse.
-static std::vector<Action> accumulation_order(const ScheduleRequest& request) {
+static void check_options(const ScheduleRequest& asked, const ScheduleKind& kind,
+                          Diagnostics& out) {
+  const auto only = [&](const char* option, bool given, bool has, auto in_kind) {
+    if (!given || has) return;
+    std::vector<std::string> kinds;
+    for (const ScheduleKind* other : kKinds) {
+      if (in_kind(other->options)) kinds.emplace_back(other->name);
+    }
+    out.add("schedule {}: has no {}, an option of {}", kind.name, option, join(kinds, ", "));
+  };
+  only("group", asked.group != 0, kind.options.group, [](const KindOptions& o) { return o.group; });
+  only("slices", asked.slices != 0, kind.options.slices,
+       [](const KindOptions& o) { return o.slices; });
+  only("pairs", asked.pairs != 0, kind.options.pairs, [](const KindOptions& o) { return o.pairs; });
+  only("memory limit", asked.memory_limit != 0, kind.options.memory_limit,
+       [](const KindOptions& o) { return o.memory_limit; });
+  only("exact order", asked.exact, kind.options.memory_limit,
+       [](const KindOptions& o) { return o.memory_limit; });
+}
+
+static void check_request(const ScheduleRequest& asked, const ScheduleKind* kind,
+                          Diagnostics& out) {
+  const auto at_least = [&](const char* what, int32_t value, int32_t least) {
+    if (value < least) out.add("schedule {}: {}={} must be at least 1", asked.kind, what, value);
+    return value >= least;
+  };
+  if (kind == nullptr) {
+    const std::vector<std::string> names = all_schedule_kinds();
+    out.add("schedule '{}' is unknown{}; it must be one of {}", asked.kind,
+            did_you_mean(asked.kind, names), join(names, ", "));
+  }
+  bool in_range = at_least("ranks", asked.ranks, 1);
+  in_range &= at_least("chunks", asked.chunks, 0);
+  in_range &= at_least("microbatches", asked.microbatches, 1);
+  in_range &= at_least("group", asked.group, 0);
+  in_range &= at_least("slices", asked.slices, 0);
+  in_range &= at_least("pairs", asked.pairs, 0);
+  if (kind == nullptr) return;
+  if (!(asked.memory_limit >= 0)) {
+    out.add("schedule {}: the memory limit of {} must be above 0", asked.kind, asked.memory_limit);
+    in_range = false;
+  }
+  check_options(asked, *kind, out);
+  if (!in_range) return;
+  const ScheduleRequest request = filled_in(asked, *kind);
+  check_chunks(request, *kind, out);
+  if (kind->check != nullptr) kind->check(request, out);
+}
+
+Schedule make_schedule(const ScheduleRequest& request) {
+  const ScheduleKind* kind = find_kind(request.kind);
+  Diagnostics diagnostics;
+  check_request(request, kind, diagnostics);
+  diagnostics.throw_if_any();
+  return kind->make(filled_in(request, *kind));
+}
+
+Placement looped_placement(int32_t ranks, int32_t chunks) {
+  Placement placement{.ranks = ranks, .rank_of_stage = {}};
+  for (int32_t s = 0; s < ranks * chunks; ++s) placement.rank_of_stage.push_back(s % ranks);
+  return placement;
+}
+
+Placement folded_placement(int32_t ranks, int32_t chunks) {
+  Placement placement{.ranks = ranks, .rank_of_stage = {}};
+  for (int32_t s = 0; s < ranks * chunks; ++s) {
+    const int32_t along = s % ranks;
+    placement.rank_of_stage.push_back(s / ranks % 2 == 0 ? along : ranks - 1 - along);
+  }
+  return placement;
+}
+
+Schedule empty_schedule(const ScheduleRequest& request, Placement placement) {
+  Schedule schedule;
+  schedule.name = request.kind;
+  schedule.placement = std::move(placement);
+  schedule.microbatches = request.microbatches;
+  schedule.ranks.resize(static_cast<size_t>(request.ranks));
+  return schedule;
+}
+
+std::vector<Action> accumulation_order(const ScheduleRequest& request) {
   std::vector<Action> actions;
   for (int32_t k = 0; k < request.microbatches; ++k) {
     for (int32_t c = 0; c < request.chunks; ++c) actions.push_back(forward_action(c, k));
@@ -58,23 +161,50 @@ static std::vector<Action> accumulation_order(const ScheduleRequest& request) {
   return actions;
 }
 
-Schedule make_schedule(const ScheduleRequest& request) {
-  const ScheduleKind* kind = find_kind(request.kind);
-  Diagnostics diagnostics;
-  check_request(request, kind, diagnostics);
-  diagnostics.throw_if_any();
+int32_t Placement::rank_of(int32_t stage, int32_t replica) const {
+  const auto s = static_cast<size_t>(stage);
+  return replica == 0 ? rank_of_stage[s] : rank_of_replica[static_cast<size_t>(replica - 1)][s];
+}
 
-  Schedule schedule{
-      .name = request.kind, .placement = {}, .microbatches = request.microbatches, .ranks = {}};
-  schedule.placement.ranks = request.ranks;
-  for (int32_t s = 0; s < request.ranks * request.chunks; ++s) {
-    schedule.placement.rank_of_stage.push_back(s % request.ranks);
+bool Placement::looped() const {
+  for (int32_t s = 0; s < stages(); ++s) {
+    if (rank_of_stage[static_cast<size_t>(s)] != s % ranks) return false;
   }
-  for (int32_t r = 0; r < request.ranks; ++r) {
-    const bool accumulates = request.ranks == 1 && kind != &kGPipe;
-    schedule.ranks.push_back(accumulates ? accumulation_order(request) : kind->order(request, r));
+  return rank_of_replica.empty();
+}
+
+ScheduleNeeds needs(const Schedule& schedule) {
+  ScheduleNeeds result;
+  result.replicas = schedule.placement.replicas() > 1;
+  result.folded = !result.replicas && !schedule.placement.looped();
+  result.slices = schedule.slices > 1;
+  result.no_flush = schedule.weight_versions > 1;
+  for (const std::vector<Action>& actions : schedule.ranks) {
+    std::vector<int32_t> last(static_cast<size_t>(schedule.placement.stages()), -1);
+    for (const Action& action : actions) {
+      result.split_backward |= action.kind == ActionKind::kI || action.kind == ActionKind::kW;
+      result.joined |= action.count > 1;
+      result.pairs |= action.paired_with >= 0;
+      const bool sums = action.kind == ActionKind::kB || action.kind == ActionKind::kW;
+      if (!sums) continue;
+      result.reversed |= action.first < last[action.stage.index()];
+      last[action.stage.index()] = action.first;
+    }
   }
-  return schedule;
+  return result;
+}
+
+std::vector<std::string> describe(const ScheduleNeeds& needs) {
+  std::vector<std::string> words;
+  if (needs.split_backward) words.emplace_back("input and weight gradients apart");
+  if (needs.folded) words.emplace_back("a folded placement");
+  if (needs.replicas) words.emplace_back("stages on several ranks");
+  if (needs.slices) words.emplace_back("slices of sequences");
+  if (needs.joined) words.emplace_back("several microbatches in one action");
+  if (needs.pairs) words.emplace_back("a forward beside a backward");
+  if (needs.reversed) words.emplace_back("backwards in another order than the microbatches'");
+  if (needs.no_flush) words.emplace_back("weights of an older step");
+  return words;
 }
 
 std::string to_string(ActionKind kind) {

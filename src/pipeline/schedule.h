@@ -35,11 +35,19 @@ struct Action {
   friend bool operator==(const Action&, const Action&) = default;
 };
 
-// Which pipeline rank hosts which stage. Looped: stage s on rank s mod ranks.
+// Which pipeline rank hosts which stage. Looped: stage s on rank s mod ranks. Folded ("V", waves):
+// every other round of stages runs back, so stages p - 1 and p are neighbours on one rank. Chimera
+// and DualPipe host every stage more than once: replicas, each on a rank of its own.
 struct Placement {
   int32_t ranks = 1;
-  std::vector<int32_t> rank_of_stage;  // [stage], replica 0
+  std::vector<int32_t> rank_of_stage;                      // [stage], replica 0
+  std::vector<std::vector<int32_t>> rank_of_replica = {};  // [replica - 1][stage]
+
   int32_t stages() const { return static_cast<int32_t>(rank_of_stage.size()); }
+  int32_t replicas() const { return static_cast<int32_t>(rank_of_replica.size()) + 1; }
+  // REQUIRES: the stage and the replica are there.
+  int32_t rank_of(int32_t stage, int32_t replica) const;
+  bool looped() const;
   friend bool operator==(const Placement&, const Placement&) = default;
 };
 
@@ -47,41 +55,88 @@ struct Schedule {
   std::string name;
   Placement placement;
   int32_t microbatches = 1;
+  int32_t slices = 1;  // sequence slices of a microbatch; 1: whole sequences
+  int32_t parts = 1;   // microbatches here for one that was asked for (backward halving: 2)
+  int32_t weight_versions =
+      1;  // that a rank keeps of its weights; 2 without a flush (PipeDream-2BW)
   std::vector<std::vector<Action>> ranks;  // compute actions only; the lowering adds the rest
 };
 
-// What a generator is asked for.
-struct ScheduleRequest {
-  std::string kind = "1f1b";  // "gpipe", "1f1b", "interleaved-1f1b"
-  int32_t ranks = 1;
-  int32_t chunks = 1;  // stages a rank
-  int32_t microbatches = 1;
+// Costs of one microbatch on one stage, and what one stage keeps of it. A list has one value for
+// all stages, or one a stage.
+struct ScheduleCosts {
+  std::vector<double> f = {1}, b = {1}, w = {1};  // forward, input gradient, weight gradient
+  double comm = 0;                                // from one rank to another; the sender is free
+  double pair = -1;       // F and B that overlap take this long; negative: f + b + w
+  double mb = 1, mw = 1;  // memory from F to the end of I, and from there to the end of W
+
+  double f_of(StageId stage) const { return of(f, stage); }
+  double b_of(StageId stage) const { return of(b, stage); }
+  double w_of(StageId stage) const { return of(w, stage); }
+
+ private:
+  static double of(const std::vector<double>& list, StageId stage) {
+    return list.size() == 1 ? list.front() : list[stage.index()];
+  }
 };
 
-// Throws Error with all findings: unknown kind (did you mean), chunks with a kind that has none,
-// microbatches that an interleaved schedule cannot take (with the nearest that it can). With one
-// rank every kind is gradient accumulation: microbatch after microbatch, but for gpipe, which keeps
-// all.
+// What a generator is asked for. 0: what is usual for the kind.
+struct ScheduleRequest {
+  std::string kind = "1f1b";
+  int32_t ranks = 1;
+  int32_t chunks = 0;  // stages a rank
+  int32_t microbatches = 1;
+  int32_t group = 0;         // interleaved kinds: microbatches a round; usual: ranks
+  int32_t slices = 0;        // seq-1f1b: slices of a sequence; usual: 2
+  int32_t pairs = 0;         // chimera kinds: pairs of a down and an up pipeline; usual: 1
+  double memory_limit = 0;   // zb-auto: in units of costs.mb; usual: ranks
+  bool exact = false;        // zb-auto: the integer program in place of the heuristic
+  ScheduleCosts costs = {};  // what zb-auto minimises; the other kinds' order does not depend on it
+};
+
+// Throws Error with all findings: unknown kind (did you mean), chunks that the kind does not have,
+// microbatches that it cannot take (with the nearest that it can), options of other kinds. With one
+// rank 1f1b and interleaved-1f1b are gradient accumulation: microbatch after microbatch.
 Schedule make_schedule(const ScheduleRequest& request);
+// The kinds that the compiler lowers and the executor runs.
 std::vector<std::string> schedule_kinds();
+// All kinds that make_schedule knows, and what each is, in one line.
+std::vector<std::string> all_schedule_kinds();
+std::string schedule_summary(const std::string& kind);
+
+// What a schedule asks of whoever runs it, beyond F and B of whole microbatches on a looped
+// placement.
+struct ScheduleNeeds {
+  bool split_backward = false;  // I and W apart
+  bool folded = false;          // a placement that is not looped
+  bool replicas = false;        // stages on several ranks, whose gradients are summed
+  bool slices = false;          // parts of sequences, with keys and values kept for the later ones
+  bool joined = false;          // one action of several microbatches
+  bool pairs = false;     // F and B of one rank at the same time; one after the other is right too
+  bool reversed = false;  // backwards of a stage not in the order of the microbatches
+  bool no_flush = false;  // weights of an older step
+};
+ScheduleNeeds needs(const Schedule& schedule);
+// The needs in words, for a message: {"I and W apart", …}; empty: none.
+std::vector<std::string> describe(const ScheduleNeeds& needs);
 
 // Why the schedule cannot run: work that is missing, there twice or on a rank that does not host
-// the stage; a backward before its forward, a pairing that is not mutual; ranks that wait for each
-// other. Empty: it can. F of a stage needs F of the stage before, B or I needs that of the stage
-// behind, of the same microbatch and slice.
+// the stage; a backward before its forward, slices out of order, a pairing that is not of two
+// neighbours; ranks that wait for each other. Empty: it can. F of a stage needs F of the stage
+// before, B or I needs that of the stage behind, of the same microbatch and slice.
 std::vector<std::string> findings(const Schedule& schedule);
 // [rank] the most units of work (stage, microbatch, slice) at any time whose F has begun and whose
 // W or B has not ended.
 std::vector<int32_t> peak_in_flight(const Schedule& schedule);
 
-// torch.distributed.pipelining's compute_only grammar, one line a rank: "0F0,0F1,1F0,1B0,…", an
-// overlapped pair as
-// "(1F3;2B0)OVERLAP_F_B". Throws Error for what that grammar cannot hold: replicas, slices, several
-// microbatches.
+// torch.distributed.pipelining's compute_only format, one line a rank: "0F0,0F1,1F0,1B0,…", an
+// overlapped pair as "(1F3;2B0)OVERLAP_F_B". What torch lacks has tags: see to_string(Action).
 std::string to_csv(const Schedule& schedule);
-// Empty cells are idle time and vanish. The placement follows from the rows, the schedule is named
-// after the file. Throws Error with everything that is wrong with the text, or with all findings of
-// the schedule.
+// Compute alone or with communication (schedule_comms.h), whose messages are then checked and left
+// out. Empty cells are idle time and vanish. The placement follows from the rows, the schedule is
+// named after the file; without replica tags the microbatches that take the same way through the
+// ranks are one replica. Throws Error with everything that is wrong with the text, or with all
+// findings of the schedule.
 Schedule parse_csv(const std::string& text, const std::string& file);
 // "F", "REDUCE_GRAD", …
 std::string to_string(ActionKind kind);

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <cstdlib>
 #include <map>
 #include <tuple>
 
@@ -69,10 +70,16 @@ class Checker {
     if (!a.stage.valid() || a.stage.value >= placement.stages()) {
       out_.add("rank {} action {} is {}, but the stages are 0 to {}", here.rank, here.index,
                to_string(a), placement.stages() - 1);
-    } else if (a.replica == 0 && placement.rank_of_stage[a.stage.index()] != here.rank) {
-      out_.add("rank {} action {} is {}, but stage {} is on rank {}", here.rank, here.index,
-               to_string(a), a.stage.value, placement.rank_of_stage[a.stage.index()]);
+    } else if (a.replica < 0 || a.replica >= placement.replicas()) {
+      out_.add("rank {} action {} is {}, but the replicas are 0 to {}", here.rank, here.index,
+               to_string(a), placement.replicas() - 1);
+    } else if (const int32_t rank = placement.rank_of(a.stage.value, a.replica);
+               rank != here.rank) {
+      out_.add("rank {} action {} is {}, but {}stage {} is on rank {}", here.rank, here.index,
+               to_string(a), a.replica == 0 ? "" : fmt::format("replica {} of ", a.replica),
+               a.stage.value, rank);
     }
+    check_slice(here);
     if (a.first < 0 || a.count < 1 || a.first + a.count > schedule_.microbatches) {
       out_.add("rank {} action {} is {}, but the microbatches are 0 to {}", here.rank, here.index,
                to_string(a), schedule_.microbatches - 1);
@@ -83,7 +90,53 @@ class Checker {
     if (!mutual) {
       out_.add("rank {} action {} ({}) is paired with action {}, which is not paired with it",
                here.rank, here.index, to_string(a), a.paired_with);
+    } else if (std::abs(a.paired_with - here.index) != 1) {
+      out_.add("rank {} action {} ({}) is paired with action {}, which is not its neighbour",
+               here.rank, here.index, to_string(a), a.paired_with);
+    } else if (a.paired_with > here.index) {
+      check_pair(here, {here.rank, a.paired_with});
     }
+  }
+
+  // A pair is a forward and a backward of different units, or they could not run at one time.
+  void check_pair(Place first, Place second) {
+    const Action &a = action(first), &b = action(second);
+    const bool one_forward = (a.kind == ActionKind::kF) != (b.kind == ActionKind::kF);
+    if (one_forward && (a.stage != b.stage || a.first != b.first)) return;
+    out_.add(
+        "rank {} action {} ({}) cannot overlap with {}; a pair is a forward and a backward of "
+        "different work",
+        first.rank, first.index, to_string(a), to_string(b));
+  }
+
+  void check_slice(Place here) {
+    const Action& a = action(here);
+    const bool fits =
+        schedule_.slices == 1 ? a.slice == -1 : a.slice >= 0 && a.slice < schedule_.slices;
+    if (fits) return;
+    out_.add(
+        "rank {} action {} is {}, but the slices are {}", here.rank, here.index, to_string(a),
+        schedule_.slices == 1 ? "whole sequences" : fmt::format("0 to {}", schedule_.slices - 1));
+  }
+
+  // Slices go forward in order and backward in reverse, for a later slice reads the keys and values
+  // of the earlier ones, and adds to their gradients.
+  void check_slice_order(const Unit& unit, Place here) {
+    const bool forward = action(here).kind == ActionKind::kF;
+    const bool backward =
+        action(here).kind == ActionKind::kI || action(here).kind == ActionKind::kB;
+    Unit before = unit;
+    if (forward && unit.slice > 0) {
+      --before.slice;
+    } else if (backward && unit.slice >= 0 && unit.slice + 1 < schedule_.slices) {
+      ++before.slice;
+    } else {
+      return;
+    }
+    const auto it = work_.find(before);
+    if (it != work_.end() && (forward ? it->second.f : it->second.i).valid()) return;
+    out_.add("rank {} action {} ({}) comes before slice {} of its microbatch", here.rank,
+             here.index, to_string(action(here)), before.slice);
   }
 
   void set(Place& place, Place here) {
@@ -101,6 +154,7 @@ class Checker {
   }
 
   void collect_unit(const Unit& unit, Place here) {
+    check_slice_order(unit, here);
     Work& work = work_[unit];
     switch (action(here).kind) {
       case ActionKind::kF: set(work.f, here); break;
@@ -136,17 +190,31 @@ class Checker {
       counts.resize(static_cast<size_t>(std::max(schedule_.microbatches, unit.microbatch + 1)));
       ++counts[static_cast<size_t>(unit.microbatch)];
     }
-    // Replicas share the microbatches out, so only all replicas of a stage together have each of
-    // them.
+    // Replicas share the microbatches out: each is on one of them, with all its slices.
     for (int32_t s = 0; s < schedule_.placement.stages(); ++s) {
-      for (int32_t k = 0; k < schedule_.microbatches; ++k) {
-        int32_t units = 0;
-        for (auto it = slices.lower_bound({s, 0}); it != slices.end() && it->first.first == s;
-             ++it) {
-          units += it->second[static_cast<size_t>(k)];
-        }
-        if (units == 0) out_.add("stage {} has no work for microbatch {}", s, k);
+      for (int32_t k = 0; k < schedule_.microbatches; ++k) check_shared_out(s, k, slices);
+    }
+  }
+
+  void check_shared_out(int32_t stage, int32_t microbatch,
+                        const std::map<std::pair<int32_t, int32_t>, std::vector<int32_t>>& slices) {
+    int32_t units = 0, replica = -1;
+    for (auto it = slices.lower_bound({stage, 0}); it != slices.end() && it->first.first == stage;
+         ++it) {
+      const int32_t here = it->second[static_cast<size_t>(microbatch)];
+      if (here == 0) continue;
+      if (replica >= 0) {
+        out_.add("stage {} has microbatch {} on replica {} and on replica {}", stage, microbatch,
+                 replica, it->first.second);
       }
+      replica = it->first.second;
+      units += here;
+    }
+    if (units == 0) {
+      out_.add("stage {} has no work for microbatch {}", stage, microbatch);
+    } else if (units < schedule_.slices) {
+      out_.add("stage {} has {} of the {} slices of microbatch {}", stage, units, schedule_.slices,
+               microbatch);
     }
   }
 

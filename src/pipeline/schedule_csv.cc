@@ -1,145 +1,280 @@
-// torch.distributed.pipelining's CSV (torch 2.13, schedules.py):
-//   cell   := "" | single | "(" single ";" single ")OVERLAP_F_B"
-//   single := stage ("F" | "I" | "W" | "B") microbatch
+// torch.distributed.pipelining's CSV (torch 2.13, schedules.py), with tags for what it lacks:
+//   cell    := "" | single | "(" single ";" single ")OVERLAP_F_B"
+//   single  := stage compute samples [slice] [replica]
+//            | stage message microbatch [slice] [replica] | stage weights [replica]
+//   compute := "F" | "I" | "W" | "B"
+//   message := "SEND_F" | "RECV_F" | "SEND_B" | "RECV_B"
+//   weights := "UNSHARD" | "RESHARD" | "REDUCE_GRAD"
+//   samples := microbatch | microbatch "-" microbatch      slice := "/" number
+//   replica := "^" number
 #include <algorithm>
+#include <array>
+#include <map>
 #include <optional>
 
 #include <fmt/format.h>
 
 #include "base/error.h"
 #include "base/text.h"
-#include "pipeline/schedule.h"
+#include "pipeline/schedule_comms.h"
 
 namespace mw::pipeline {
 
 static constexpr std::string_view kOverlap = ")OVERLAP_F_B";
 
-static std::string compute_cell(const Action& action, int32_t rank) {
-  const bool compute = action.kind == ActionKind::kF || action.kind == ActionKind::kI ||
-                       action.kind == ActionKind::kW || action.kind == ActionKind::kB;
-  if (!compute || action.replica != 0 || action.count != 1 || action.slice >= 0) {
-    throw_error(
-        "schedule: {} on rank {} has no form in torch's CSV, which holds F, I, W and B of one "
-        "whole microbatch "
-        "of one replica",
-        to_string(action), rank);
-  }
-  return to_string(action);
-}
-
 std::string to_csv(const Schedule& schedule) {
-  std::string text;
+  Steps steps(schedule.ranks.size());
   for (size_t r = 0; r < schedule.ranks.size(); ++r) {
-    const std::vector<Action>& actions = schedule.ranks[r];
-    const auto cell = [&](const Action& action) {
-      return compute_cell(action, static_cast<int32_t>(r));
-    };
-    std::vector<std::string> cells;
-    for (size_t i = 0; i < actions.size(); ++i) {
-      const int32_t pair = actions[i].paired_with;
-      if (pair < 0) {
-        cells.push_back(cell(actions[i]));
-      } else if (pair == static_cast<int32_t>(i) + 1) {
-        cells.push_back(fmt::format("({};{}{}", cell(actions[i]), cell(actions[i + 1]), kOverlap));
-      } else if (pair + 1 != static_cast<int32_t>(i)) {
-        throw_error(
-            "schedule: {} on rank {} is paired with action {}, not with its neighbour; torch's CSV "
-            "cannot hold "
-            "that",
-            to_string(actions[i]), r, pair);
-      }
+    for (size_t a = 0; a < schedule.ranks[r].size(); ++a) {
+      steps[r].push_back({.kind = StepKind::kCompute,
+                          .action = schedule.ranks[r][a],
+                          .index = static_cast<int32_t>(a)});
     }
-    text += join(cells, ",") + "\n";
   }
-  return text;
+  return to_csv(schedule, steps);
 }
 
-// "3F7"; nullopt where the text is nothing like it.
-static std::optional<Action> parse_single(std::string_view text) {
-  const size_t letter = text.find_first_not_of("0123456789");
-  if (letter == 0 || letter == std::string_view::npos || letter + 1 >= text.size())
-    return std::nullopt;
-  Action action;
-  switch (text[letter]) {
-    case 'F': action.kind = ActionKind::kF; break;
-    case 'I': action.kind = ActionKind::kI; break;
-    case 'W': action.kind = ActionKind::kW; break;
-    case 'B': action.kind = ActionKind::kB; break;
-    default: return std::nullopt;
-  }
-  const std::optional<int64_t> stage = parse_int64(text.substr(0, letter));
-  const std::optional<int64_t> microbatch = parse_int64(text.substr(letter + 1));
-  constexpr int64_t kMost = 1 << 20;
-  if (!stage || !microbatch || *stage >= kMost || *microbatch < 0 || *microbatch >= kMost)
-    return std::nullopt;
-  action.stage = StageId(*stage);
-  action.first = static_cast<int32_t>(*microbatch);
-  return action;
+namespace {
+
+struct Word {
+  std::string_view text;
+  StepKind step;
+  ActionKind action;
+};
+// The longer of two words with the same beginning comes first.
+constexpr std::array kWords = {
+    Word{"SEND_F", StepKind::kSendF, ActionKind::kF},
+    Word{"RECV_F", StepKind::kRecvF, ActionKind::kF},
+    Word{"SEND_B", StepKind::kSendB, ActionKind::kB},
+    Word{"RECV_B", StepKind::kRecvB, ActionKind::kB},
+    Word{"UNSHARD", StepKind::kUnshard, ActionKind::kF},
+    Word{"RESHARD", StepKind::kReshard, ActionKind::kF},
+    Word{"REDUCE_GRAD", StepKind::kReduceGrad, ActionKind::kF},
+    Word{"F", StepKind::kCompute, ActionKind::kF},
+    Word{"I", StepKind::kCompute, ActionKind::kI},
+    Word{"W", StepKind::kCompute, ActionKind::kW},
+    Word{"B", StepKind::kCompute, ActionKind::kB},
+};
+
+bool is_of_stage(StepKind kind) {
+  return kind == StepKind::kUnshard || kind == StepKind::kReshard || kind == StepKind::kReduceGrad;
 }
 
-// Appends the actions of a cell; false where it is not of the grammar.
-static bool parse_cell(std::string_view cell, std::vector<Action>& actions) {
+// Reads one cell's text from left to right.
+class CellReader {
+ public:
+  explicit CellReader(std::string_view text) : left_(text) {}
+
+  std::optional<Step> single() {
+    Step step;
+    const std::optional<int32_t> stage = number();
+    if (!stage) return std::nullopt;
+    step.action.stage = StageId(*stage);
+    const auto word = std::find_if(kWords.begin(), kWords.end(),
+                                   [&](const Word& w) { return starts_with(left_, w.text); });
+    if (word == kWords.end()) return std::nullopt;
+    left_.remove_prefix(word->text.size());
+    step.kind = word->step;
+    step.action.kind = word->action;
+    if (!is_of_stage(step.kind) && !samples(step)) return std::nullopt;
+    if (take('^') && !read(step.action.replica)) return std::nullopt;
+    return left_.empty() ? std::optional(step) : std::nullopt;
+  }
+
+ private:
+  bool samples(Step& step) {
+    if (!read(step.action.first)) return false;
+    if (step.kind == StepKind::kCompute && take('-')) {
+      int32_t last = 0;
+      if (!read(last) || last <= step.action.first) return false;
+      step.action.count = last - step.action.first + 1;
+    }
+    return !take('/') || read(step.action.slice);
+  }
+  bool take(char c) {
+    if (left_.empty() || left_.front() != c) return false;
+    left_.remove_prefix(1);
+    return true;
+  }
+  bool read(int32_t& value) {
+    const std::optional<int32_t> parsed = number();
+    if (parsed) value = *parsed;
+    return parsed.has_value();
+  }
+  std::optional<int32_t> number() {
+    constexpr int64_t kMost = 1 << 20;
+    const size_t digits = std::min(left_.find_first_not_of("0123456789"), left_.size());
+    const std::optional<int64_t> value = parse_int64(left_.substr(0, digits));
+    if (!value || *value >= kMost) return std::nullopt;
+    left_.remove_prefix(digits);
+    return static_cast<int32_t>(*value);
+  }
+
+  std::string_view left_;
+};
+
+void add_compute(Step step, std::vector<Action>& actions, std::vector<Step>& steps) {
+  step.index = static_cast<int32_t>(actions.size());
+  actions.push_back(step.action);
+  steps.push_back(step);
+}
+
+// Appends what a cell holds; false where it is not of the grammar.
+bool parse_cell(std::string_view cell, std::vector<Action>& actions, std::vector<Step>& steps) {
   if (cell.empty()) return true;
   if (!starts_with(cell, "(") || !ends_with(cell, kOverlap)) {
-    const std::optional<Action> action = parse_single(cell);
-    if (action) actions.push_back(*action);
-    return action.has_value();
+    const std::optional<Step> step = CellReader(cell).single();
+    if (!step) return false;
+    if (step->kind == StepKind::kCompute) {
+      add_compute(*step, actions, steps);
+    } else {
+      steps.push_back(*step);
+    }
+    return true;
   }
   const std::vector<std::string_view> parts =
       split(cell.substr(1, cell.size() - 1 - kOverlap.size()), ';');
   if (parts.size() != 2) return false;
-  std::optional<Action> first = parse_single(trim(parts[0])), second = parse_single(trim(parts[1]));
-  if (!first || !second) return false;
   const auto at = static_cast<int32_t>(actions.size());
-  first->paired_with = at + 1;
-  second->paired_with = at;
-  actions.push_back(*first);
-  actions.push_back(*second);
+  for (int32_t p = 0; p < 2; ++p) {
+    std::optional<Step> step = CellReader(trim(parts[static_cast<size_t>(p)])).single();
+    if (!step || step->kind != StepKind::kCompute) return false;
+    step->action.paired_with = at + 1 - p;
+    add_compute(*step, actions, steps);
+  }
   return true;
 }
 
-// Stages and microbatches as the rows have them; a stage that no row has, or two have, is for
-// findings() to tell.
-static void infer_placement(Schedule& schedule) {
-  Placement& placement = schedule.placement;
-  placement.ranks = static_cast<int32_t>(schedule.ranks.size());
-  schedule.microbatches = 0;
-  for (size_t r = 0; r < schedule.ranks.size(); ++r) {
-    for (const Action& action : schedule.ranks[r]) {
-      schedule.microbatches = std::max(schedule.microbatches, action.first + 1);
-      if (action.stage.value >= placement.stages())
-        placement.rank_of_stage.resize(action.stage.index() + 1, -1);
-      int32_t& rank = placement.rank_of_stage[action.stage.index()];
-      if (rank < 0) rank = static_cast<int32_t>(r);
+// torch has no tag for replicas: where no cell has one and a stage is on several ranks, the
+// microbatches that take the same way through the ranks are one replica, in the order of their
+// numbers. Ways that are not whole are left to findings().
+void tag_replicas(ParsedSchedule& parsed) {
+  std::map<int32_t, std::map<int32_t, int32_t>> way_of;  // microbatch -> stage -> rank
+  std::map<int32_t, int32_t> host;
+  bool several = false, tagged = false;
+  for (size_t r = 0; r < parsed.schedule.ranks.size(); ++r) {
+    const auto rank = static_cast<int32_t>(r);
+    for (const Action& a : parsed.schedule.ranks[r]) {
+      tagged |= a.replica != 0;
+      several |= host.emplace(a.stage.value, rank).first->second != rank;
+      for (int32_t k = 0; k < a.count; ++k) {
+        const auto [it, isnew] = way_of[a.first + k].emplace(a.stage.value, rank);
+        if (!isnew && it->second != rank) return;
+      }
+    }
+  }
+  if (!several || tagged) return;
+  std::vector<std::map<int32_t, int32_t>> ways;
+  std::map<int32_t, int32_t> replica_of;
+  for (const auto& [microbatch, way] : way_of) {
+    if (way.size() != host.size()) return;
+    auto it = std::find(ways.begin(), ways.end(), way);
+    if (it == ways.end()) it = ways.insert(ways.end(), way);
+    replica_of[microbatch] = static_cast<int32_t>(it - ways.begin());
+  }
+  // Replicas are whole pipelines: no two have a stage on the same rank.
+  for (size_t i = 0; i < ways.size(); ++i) {
+    for (size_t j = 0; j < i; ++j) {
+      for (const auto& [stage, rank] : ways[i]) {
+        if (ways[j].at(stage) == rank) return;
+      }
+    }
+  }
+  const auto tag = [&](Action& a) {
+    a.replica = replica_of.contains(a.first) ? replica_of[a.first] : 0;
+  };
+  for (auto& actions : parsed.schedule.ranks) std::for_each(actions.begin(), actions.end(), tag);
+  for (size_t r = 0; r < parsed.steps.size(); ++r) {
+    for (Step& step : parsed.steps[r]) {
+      if (!is_of_stage(step.kind)) {
+        tag(step.action);
+        continue;
+      }
+      const auto way = std::find_if(ways.begin(), ways.end(), [&](const auto& w) {
+        const auto it = w.find(step.action.stage.value);
+        return it != w.end() && it->second == static_cast<int32_t>(r);
+      });
+      if (way != ways.end()) step.action.replica = static_cast<int32_t>(way - ways.begin());
     }
   }
 }
 
-Schedule parse_csv(const std::string& text, const std::string& file) {
-  Schedule schedule;
-  schedule.name = file;
+// Stages, replicas, slices and microbatches as the rows have them; a stage that no row has, or two
+// have, is for findings() to tell.
+void infer_placement(Schedule& schedule) {
+  Placement& placement = schedule.placement;
+  placement.ranks = static_cast<int32_t>(schedule.ranks.size());
+  schedule.microbatches = 0;
+  std::map<std::pair<int32_t, int32_t>, int32_t> rank_of;  // (replica, stage)
+  int32_t stages = 0, replicas = 1;
+  for (size_t r = 0; r < schedule.ranks.size(); ++r) {
+    for (const Action& action : schedule.ranks[r]) {
+      schedule.microbatches = std::max(schedule.microbatches, action.first + action.count);
+      schedule.slices = std::max(schedule.slices, action.slice + 1);
+      stages = std::max(stages, action.stage.value + 1);
+      replicas = std::max(replicas, action.replica + 1);
+      rank_of.emplace(std::pair(action.replica, action.stage.value), static_cast<int32_t>(r));
+    }
+  }
+  replicas = std::min(replicas, std::max(placement.ranks, 1));
+  for (int32_t j = 0; j < replicas; ++j) {
+    std::vector<int32_t> row(static_cast<size_t>(stages), -1);
+    for (int32_t s = 0; s < stages; ++s) {
+      if (const auto it = rank_of.find({j, s}); it != rank_of.end())
+        row[static_cast<size_t>(s)] = it->second;
+    }
+    if (j == 0) {
+      placement.rank_of_stage = std::move(row);
+    } else {
+      placement.rank_of_replica.push_back(std::move(row));
+    }
+  }
+}
+
+}  // namespace
+
+ParsedSchedule parse_schedule(const std::string& text, const std::string& file) {
+  ParsedSchedule parsed;
+  parsed.schedule.name = file;
   Diagnostics diagnostics;
   const std::vector<std::string_view> lines = split_lines(text);
   for (size_t l = 0; l < lines.size(); ++l) {
-    std::vector<Action>& actions = schedule.ranks.emplace_back();
+    std::vector<Action>& actions = parsed.schedule.ranks.emplace_back();
+    std::vector<Step>& steps = parsed.steps.emplace_back();
     const std::vector<std::string_view> cells = split(lines[l], ',');
     for (size_t c = 0; c < cells.size(); ++c) {
       const std::string_view cell = trim(cells[c]);
-      if (parse_cell(cell, actions)) continue;
+      if (parse_cell(cell, actions, steps)) continue;
       diagnostics.add(
           "{}:{}: cell {} is '{}'; it must be empty, stage, one of F I W B and microbatch as in "
-          "3F7, or "
-          "(3F7;4B0)OVERLAP_F_B",
+          "3F7, (3F7;4B0)OVERLAP_F_B, or one of SEND_F RECV_F SEND_B RECV_B as in 3SEND_F7, or of "
+          "UNSHARD RESHARD REDUCE_GRAD as in 3UNSHARD",
           file, l + 1, c + 1, cell);
     }
   }
   if (lines.empty()) diagnostics.add("{}: is empty; it must have one line a rank", file);
   diagnostics.throw_if_any();
 
-  infer_placement(schedule);
-  for (const std::string& finding : findings(schedule)) diagnostics.add("{}: {}", file, finding);
+  const bool compute_only =
+      std::all_of(parsed.steps.begin(), parsed.steps.end(), [](const std::vector<Step>& steps) {
+        return std::all_of(steps.begin(), steps.end(),
+                           [](const Step& s) { return s.kind == StepKind::kCompute; });
+      });
+  if (compute_only) parsed.steps.clear();
+  tag_replicas(parsed);
+  infer_placement(parsed.schedule);
+  for (const std::string& finding : findings(parsed.schedule))
+    diagnostics.add("{}: {}", file, finding);
+  if (diagnostics.empty() && !compute_only) {
+    for (const std::string& finding : findings(parsed.schedule, parsed.steps))
+      diagnostics.add("{}: {}", file, finding);
+  }
   diagnostics.throw_if_any();
-  return schedule;
+  return parsed;
+}
+
+Schedule parse_csv(const std::string& text, const std::string& file) {
+  return parse_schedule(text, file).schedule;
 }
 
 }  // namespace mw::pipeline

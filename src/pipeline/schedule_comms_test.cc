@@ -1,0 +1,106 @@
+#include "pipeline/schedule_comms.h"
+
+#include <fstream>
+#include <sstream>
+
+#include <doctest/doctest.h>
+
+#include "base/error.h"
+#include "base/text.h"
+
+using namespace mw;
+using namespace mw::pipeline;
+
+static std::string golden(const std::string& name) {
+  std::ifstream file(MW_SOURCE_DIR "/tests/golden/schedules/" + name);
+  REQUIRE_MESSAGE(file.good(), name);
+  std::stringstream text;
+  text << file.rdbuf();
+  return text.str();
+}
+
+static std::string thrown_by(const auto& function) {
+  try {
+    function();
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "";
+}
+
+static const char* const kWithComms[] = {
+    "GPipe",         "1F1B",     "Interleaved1F1B", "LoopedBFS", "InterleavedZeroBubble",
+    "ZBVZeroBubble", "DualPipeV"};
+
+TEST_CASE("torch's lowered schedules are read, are sound and survive the round trip") {
+  for (const std::string name : kWithComms) {
+    CAPTURE(name);
+    const std::string text = golden(name + "_pp4_m8_comms.csv");
+    const ParsedSchedule parsed = parse_schedule(text, name);
+    const std::string written = to_csv(parsed.schedule, parsed.steps);
+    CHECK(split_lines(written) == split_lines(text));
+    CHECK(parse_csv(golden(name + "_pp4_m8.csv"), name).ranks == parsed.schedule.ranks);
+  }
+}
+
+TEST_CASE("our lowering puts messages, gathers and reductions where torch puts them") {
+  for (const std::string name : kWithComms) {
+    CAPTURE(name);
+    const Schedule schedule = parse_csv(golden(name + "_pp4_m8.csv"), name);
+    const std::string written = to_csv(schedule, with_communication(schedule));
+    CHECK(split_lines(written) == split_lines(golden(name + "_pp4_m8_comms.csv")));
+  }
+}
+
+TEST_CASE("every kind has a sound lowering") {
+  for (const std::string& kind : all_schedule_kinds()) {
+    CAPTURE(kind);
+    const Schedule schedule = make_schedule({.kind = kind, .ranks = 4, .microbatches = 8});
+    const Steps steps = with_communication(schedule);
+    const std::vector<std::string> wrong = findings(schedule, steps);
+    CHECK_MESSAGE(wrong.empty(), (wrong.empty() ? "" : wrong.front()));
+    const ParsedSchedule read = parse_schedule(to_csv(schedule, steps), "s.csv");
+    CHECK(read.steps == steps);
+  }
+}
+
+TEST_CASE("a broken file with messages is refused with rank, step and reason") {
+  const auto error = [](const char* text) { return thrown_by([&] { parse_csv(text, "s.csv"); }); };
+  CHECK(error("0F0,0SEND_F0,0RECV_B0,0B0\n1RECV_F0,1F0,1B0,1SEND_B0\n") == "");
+  CHECK(error("0F0,0SEND_F0,0RECV_B0,0B0\n1F0,1RECV_F0,1B0,1SEND_B0\n") ==
+        "s.csv: rank 1 step 0 (1F0) has not received what it needs before it");
+  CHECK(error("0SEND_F0,0F0,0RECV_B0,0B0\n1RECV_F0,1F0,1B0,1SEND_B0\n") ==
+        "s.csv: rank 0 step 0 (0SEND_F0) comes before the work that makes it");
+  CHECK(error("0F0,0RECV_B0,0B0\n1RECV_F0,1F0,1B0,1SEND_B0\n") ==
+        "s.csv: rank 1 step 0 (1RECV_F0) is sent nowhere");
+  CHECK(error("0F0,0SEND_F0,0RECV_B0,0B0,0F1,0SEND_F1,0RECV_B1,0B1\n"
+              "1RECV_F1,1RECV_F0,1F0,1B0,1SEND_B0,1F1,1B1,1SEND_B1\n") ==
+        "s.csv: rank 1 step 0 (1RECV_F1) is received where rank 0 sends 0SEND_F0");
+  CHECK(error("0F0,0RECV_B0,0SEND_F0,0B0\n1RECV_F0,1F0,1B0,1SEND_B0\n") ==
+        "s.csv: rank 0 step 1 (0RECV_B0) waits forever for 1SEND_B0 of rank 1\n"
+        "s.csv: rank 1 step 0 (1RECV_F0) waits forever for 0SEND_F0 of rank 0");
+}
+
+TEST_CASE("tags carry what torch lacks: replicas, slices, joined microbatches") {
+  const auto round_trip = [](const ScheduleRequest& request) {
+    const Schedule schedule = make_schedule(request);
+    const Schedule read = parse_csv(to_csv(schedule), "s.csv");
+    CHECK(read.placement == schedule.placement);
+    CHECK(read.ranks == schedule.ranks);
+    CHECK(read.slices == schedule.slices);
+  };
+  round_trip({.kind = "chimera", .ranks = 4, .microbatches = 8});
+  round_trip({.kind = "chimera", .ranks = 8, .microbatches = 16, .pairs = 4});
+  round_trip({.kind = "chimera-doubling", .ranks = 4, .microbatches = 8});
+  round_trip({.kind = "dualpipe", .ranks = 4, .microbatches = 8});
+  round_trip({.kind = "seq-1f1b", .ranks = 4, .microbatches = 8, .slices = 3});
+}
+
+TEST_CASE("slices out of order and microbatches on two replicas are found") {
+  const auto error = [](const char* text) { return thrown_by([&] { parse_csv(text, "s.csv"); }); };
+  CHECK(error("0F0/0,0F0/1,0B0/0,0B0/1\n") ==
+        "s.csv: rank 0 action 2 (0B0/0) comes before slice 1 of its microbatch");
+  CHECK(error("0F0,1F0^1,1B0^1,0B0\n1F0,0F0^1,1B0,0B0^1\n") ==
+        "s.csv: stage 0 has microbatch 0 on replica 0 and on replica 1\n"
+        "s.csv: stage 1 has microbatch 0 on replica 0 and on replica 1");
+}

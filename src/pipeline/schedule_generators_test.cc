@@ -1,0 +1,395 @@
+// Every kind against published orders and numbers. Golden orders: tests/golden/schedules (what
+// torch.distributed.pipelining 2.13 generates, DeepSeek's DualPipe, Chimera's paper); tables: Zero
+// Bubble (2401.10241), Controllable Memory (2405.15362), Chimera (2107.06925).
+#include <algorithm>
+#include <cmath>
+#include <fstream>
+#include <sstream>
+
+#include <doctest/doctest.h>
+
+#include "base/error.h"
+#include "pipeline/schedule_timeline.h"
+
+using namespace mw;
+using namespace mw::pipeline;
+
+static std::string golden(const std::string& name) {
+  const std::string path = std::string(MW_SOURCE_DIR "/tests/golden/schedules/") + name;
+  std::ifstream file(path);
+  REQUIRE_MESSAGE(file.good(), path);
+  std::stringstream text;
+  text << file.rdbuf();
+  return text.str();
+}
+
+static double round_to(double value, int digits) {
+  const double scale = std::pow(10, digits);
+  return std::round(value * scale) / scale;
+}
+
+static double highest(const std::vector<double>& values) {
+  return *std::max_element(values.begin(), values.end());
+}
+
+TEST_CASE("generated orders are the golden ones, action by action") {
+  struct Case {
+    const char* file;
+    ScheduleRequest request;
+  };
+  const auto request = [](const char* kind, int32_t ranks, int32_t microbatches) {
+    return ScheduleRequest{.kind = kind, .ranks = ranks, .microbatches = microbatches};
+  };
+  ScheduleRequest two_pairs = request("chimera", 8, 8);
+  two_pairs.pairs = 2;
+  const Case cases[] = {
+      {"GPipe_pp4_m8.csv", request("gpipe", 4, 8)},
+      {"1F1B_pp4_m8.csv", request("1f1b", 4, 8)},
+      {"Interleaved1F1B_pp4_m8.csv", request("interleaved-1f1b", 4, 8)},
+      {"LoopedBFS_pp4_m8.csv", request("looped-bfs", 4, 8)},
+      {"InterleavedZeroBubble_pp4_m8.csv", request("interleaved-zb", 4, 8)},
+      {"ZBVZeroBubble_pp4_m8.csv", request("zb-v", 4, 8)},
+      {"DualPipeV_pp4_m8.csv", request("dualpipe-v", 4, 8)},
+      {"ZBH1_pp4_m8.csv", request("zb-h1", 4, 8)},
+      {"ZBH2_pp4_m8.csv", request("zb-h2", 4, 8)},
+      {"VMin_pp4_m8.csv", request("v-min", 4, 8)},
+      {"Chimera_f1_pp4_m8.csv", request("chimera", 4, 8)},
+      {"Chimera_f2_pp8_m8.csv", two_pairs},
+      {"DualPipe_pp4_m8.csv", request("dualpipe", 4, 8)},
+      {"DualPipe_pp8_m20.csv", request("dualpipe", 8, 20)},
+  };
+  for (const Case& c : cases) {
+    CAPTURE(std::string(c.file));
+    const Schedule made = make_schedule(c.request), read = parse_csv(golden(c.file), c.file);
+    CHECK(made.placement == read.placement);
+    CHECK(made.ranks == read.ranks);
+    CHECK(made.microbatches == read.microbatches);
+  }
+}
+
+// Makespan; flush bubble; span bubble; peak activations at f = b = w = 1.
+struct Row {
+  const char* kind;
+  int32_t ranks, microbatches;
+  double makespan, bubble, span_bubble, peak;
+};
+
+TEST_CASE("makespans, bubbles and peaks at unit costs are those of the reference's tables") {
+  const Row rows[] = {
+      {"gpipe", 4, 4, 21, .429, .429, 4},
+      {"gpipe", 4, 32, 105, .086, .086, 32},
+      {"gpipe", 8, 16, 69, .304, .304, 16},
+      {"1f1b", 4, 4, 21, .429, .429, 4},
+      {"1f1b", 4, 8, 33, .273, .273, 4},
+      {"1f1b", 8, 64, 213, .099, .099, 8},
+      {"interleaved-1f1b", 4, 4, 33, .273, .273, 4},
+      {"interleaved-1f1b", 4, 8, 57, .158, .158, 5.5},
+      {"interleaved-1f1b", 4, 32, 201, .045, .045, 5.5},
+      {"interleaved-1f1b", 8, 8, 69, .304, .304, 8},
+      {"interleaved-1f1b", 8, 64, 405, .052, .052, 11.5},
+      {"looped-bfs", 4, 8, 57, .158, .158, 8},
+      {"looped-bfs", 8, 64, 405, .052, .052, 64},
+      {"interleaved-zb", 4, 4, 27, .111, .111, 4},
+      {"interleaved-zb", 4, 8, 51, .059, .059, 4},
+      {"interleaved-zb", 8, 64, 391, .018, .018, 8},
+      {"zb-v", 4, 4, 30, .200, .200, 4},
+      {"zb-v", 4, 8, 51, .059, 0, 4},
+      {"zb-v", 4, 16, 99, .030, 0, 4},
+      {"zb-v", 8, 8, 62, .226, .226, 8},
+      {"zb-v", 8, 64, 391, .018, 0, 8},
+      {"dualpipe-v", 4, 8, 54, .111, .111, 4.5},
+      {"dualpipe-v", 4, 32, 198, .030, .030, 4.5},
+      {"dualpipe-v", 8, 16, 110, .127, .127, 8.5},
+      {"dualpipe-v", 8, 64, 398, .035, .035, 8.5},
+      {"chimera", 4, 4, 16, .250, .250, 4},
+      {"chimera", 4, 8, 30, .200, .200, 4},
+      {"chimera", 4, 32, 114, .158, .158, 4},
+      {"chimera", 8, 8, 36, .333, .333, 8},
+      {"chimera", 8, 64, 246, .220, .220, 8},
+      {"zb-h1", 4, 4, 15, .200, .200, 4},
+      {"zb-h1", 4, 8, 27, .111, .111, 4},
+      {"zb-h1", 8, 64, 199, .035, .035, 8},
+      {"zb-h2", 4, 4, 16, .250, .200, 4},
+      {"zb-h2", 4, 8, 27, .111, 0, 7},
+      {"zb-h2", 8, 8, 34, .294, .226, 8},
+      {"zb-h2", 8, 64, 199, .035, 0, 15},
+      {"dualpipe", 4, 8, 26, .077, .077, 5},
+      {"dualpipe", 4, 32, 98, .020, .020, 5},
+      {"dualpipe", 8, 16, 54, .111, .111, 9},
+      {"dualpipe", 8, 20, 66, 6. / 66, 6. / 66, 9},
+      {"dualpipe", 8, 64, 198, .030, .030, 9},
+      {"v-min", 4, 4, 35, .314, -1, 2},
+      {"v-min", 4, 8, 59, .186, -1, 2},
+      {"v-min", 4, 32, 203, .054, -1, 2},
+      {"v-min", 8, 8, 75, .360, -1, 4},
+      {"v-min", 8, 64, 411, .066, -1, 4},
+      {"v-half", 4, 8, 53, .094, -1, 3},
+      {"v-half", 4, 16, 101, .050, -1, 3},
+      {"v-half", 4, 32, 197, .025, -1, 3},
+      {"v-half", 8, 16, 113, .150, -1, 5},
+      {"v-half", 8, 32, 209, .081, -1, 5},
+      {"v-half", 16, 32, 233, .176, -1, 9},
+  };
+  for (const Row& row : rows) {
+    CAPTURE(row.kind);
+    CAPTURE(row.ranks);
+    CAPTURE(row.microbatches);
+    const Timeline times = timeline(
+        make_schedule({.kind = row.kind, .ranks = row.ranks, .microbatches = row.microbatches}),
+        {});
+    CHECK(times.makespan == row.makespan);
+    CHECK(std::abs(times.bubble - row.bubble) <= 5e-4);
+    if (row.span_bubble >= 0) CHECK(std::abs(times.span_bubble - row.span_bubble) <= 5e-4);
+    CHECK(highest(times.peak_activations) == row.peak);
+  }
+}
+
+TEST_CASE("the closed forms hold for all sizes") {
+  const auto run = [](ScheduleRequest request, const ScheduleCosts& costs = {}) {
+    return timeline(make_schedule(request), costs);
+  };
+  for (int32_t p = 2; p <= 10; ++p) {
+    for (int32_t m = p; m <= 4 * p; m += p) {
+      CAPTURE(p);
+      CAPTURE(m);
+      const double pd = p, md = m;
+      CHECK(run({.kind = "1f1b", .ranks = p, .microbatches = m}).bubble ==
+            doctest::Approx((pd - 1) / (md + pd - 1)));
+      CHECK(run({.kind = "gpipe", .ranks = p, .microbatches = m}).bubble ==
+            doctest::Approx((pd - 1) / (md + pd - 1)));
+      for (int32_t v = 1; v <= 3; ++v) {
+        CHECK(
+            run({.kind = "interleaved-1f1b", .ranks = p, .chunks = v, .microbatches = m}).bubble ==
+            doctest::Approx((pd - 1) / (v * md + pd - 1)));
+      }
+      const ScheduleCosts uneven{.f = {1}, .b = {1.25}, .w = {.5}};
+      // 1F1B leaves (p - 1)(f + b + w) idle, ZB-H1 (p - 1)(f + b - w).
+      CHECK(run({.kind = "1f1b", .ranks = p, .microbatches = m}, uneven).makespan ==
+            doctest::Approx((md + pd - 1) * 2.75));
+      CHECK(run({.kind = "zb-h1", .ranks = p, .microbatches = m}, uneven).makespan ==
+            doctest::Approx(md * 2.75 + (pd - 1) * 1.75));
+      for (int32_t s = 1; s <= 4; ++s) {
+        const Timeline slices =
+            run({.kind = "seq-1f1b", .ranks = p, .microbatches = m, .slices = s});
+        CHECK(slices.makespan == doctest::Approx(3 * md + (pd - 1) * 3 / s));
+        CHECK(highest(slices.peak_activations) == doctest::Approx((s + pd - 1) / s));
+      }
+      const Timeline stale = run({.kind = "pipedream-2bw", .ranks = p, .microbatches = m}, uneven);
+      CHECK(stale.bubble == doctest::Approx(0));
+      CHECK(stale.weight_copies == 2);
+      CHECK(highest(stale.peak_activations) == p);
+      if (p % 2 == 0) {
+        const ScheduleCosts equal{.f = {1}, .b = {.5}, .w = {.5}};
+        const Timeline chimera = run({.kind = "chimera", .ranks = p, .microbatches = m}, equal);
+        CHECK(chimera.bubble == doctest::Approx((pd - 2) / (2 * md + pd - 2)));
+        CHECK(chimera.weight_copies == 2);
+      }
+      if (p % 2 == 0 && p >= 4) {
+        CHECK(run({.kind = "v-half", .ranks = p, .microbatches = m}).makespan == 6 * m + 3 * p - 7);
+      }
+    }
+  }
+}
+
+TEST_CASE("chimera with B = 2 F at N = D takes 5 D - 4, with f pairs Table 3's bubble") {
+  for (const int32_t d : {4, 8, 16}) {
+    CHECK(
+        timeline(make_schedule({.kind = "chimera", .ranks = d, .microbatches = d}), {}).makespan ==
+        5 * d - 4);
+  }
+  const Schedule two =
+      make_schedule({.kind = "chimera", .ranks = 8, .microbatches = 8, .pairs = 2});
+  CHECK(timeline(two, {}).makespan == 28);
+  const Timeline equal = timeline(two, {.f = {1}, .b = {.5}, .w = {.5}});
+  CHECK(equal.makespan == 18);
+  CHECK(equal.weight_copies == 4);
+}
+
+TEST_CASE("forward doubling and backward halving leave (D - 2) / (3 N / 2 + D - 2) idle") {
+  for (int32_t d = 2; d <= 12; d += 2) {
+    for (int32_t units = 1; units <= 3; ++units) {
+      CAPTURE(d);
+      CAPTURE(units);
+      const int32_t n = 2 * d * units;
+      const Timeline doubling =
+          timeline(make_schedule({.kind = "chimera-doubling", .ranks = d, .microbatches = n}), {});
+      CHECK(doubling.makespan == 3 * n + 2 * (d - 2));
+      CHECK(highest(doubling.peak_activations) == 2 * d);
+      const Timeline halving = timeline(
+          make_schedule({.kind = "chimera-halving", .ranks = d, .microbatches = n / 2}), {});
+      CHECK(halving.makespan == 3 * n / 2 + d - 2);
+      CHECK(highest(halving.peak_activations) == d);
+    }
+  }
+}
+
+// Zero Bubble, tables 5 and 6.
+TEST_CASE("bubble rates of the zero-bubble paper hold to four decimals") {
+  std::istringstream lines(golden("zero_bubble.csv"));
+  std::string line;
+  std::getline(lines, line);
+  int rows = 0;
+  while (std::getline(lines, line)) {
+    std::vector<std::string> cell;
+    std::istringstream cells(line);
+    for (std::string text; std::getline(cells, text, ',');) cell.push_back(text);
+    const auto number = [&](size_t column) { return std::stod(cell[column]); };
+    CAPTURE(line);
+    const auto p = static_cast<int32_t>(number(1)), m = static_cast<int32_t>(number(2));
+    const double hidden = number(14), heads = number(15), seq = number(16);
+    const ScheduleCosts costs{.f = {number(3)},
+                              .b = {number(4)},
+                              .w = {number(5)},
+                              .comm = number(6),
+                              .mb = 34 * hidden + 5 * heads * seq,
+                              .mw = 32 * hidden};
+    const auto rate = [&](const char* kind, double limit) {
+      const ScheduleRequest request{
+          .kind = kind, .ranks = p, .microbatches = m, .memory_limit = limit, .costs = costs};
+      const Timeline times = timeline(make_schedule(request), costs);
+      if (limit > 0) CHECK(highest(times.peak_activations) <= limit + 1e-6);
+      return round_to(times.span_bubble, 4);
+    };
+    CHECK(rate("1f1b", 0) == doctest::Approx(number(7)).epsilon(1e-9));
+    CHECK(rate("zb-h1", 0) == doctest::Approx(number(9)).epsilon(1e-9));
+    CHECK(rate("zb-h2", 0) == doctest::Approx(number(10)).epsilon(1e-9));
+    CHECK(rate("zb-auto", p) == doctest::Approx(number(11)).epsilon(1e-9));
+    CHECK(rate("zb-auto", 2 * p) == doctest::Approx(number(12)).epsilon(1e-9));
+    ++rows;
+  }
+  CHECK(rows == 6);
+}
+
+TEST_CASE("zb-auto's memory is below its limit, and more memory makes no longer steps") {
+  for (const int32_t m : {3, 8, 20}) {
+    double last = 1e9;
+    for (double limit = 1; limit <= 9; limit += 0.5) {
+      CAPTURE(m);
+      CAPTURE(limit);
+      const ScheduleCosts costs{.f = {1}, .b = {1.1}, .w = {.8}, .comm = .05, .mb = 1, .mw = .4};
+      const Timeline times = timeline(make_schedule({.kind = "zb-auto",
+                                                     .ranks = 4,
+                                                     .microbatches = m,
+                                                     .memory_limit = limit,
+                                                     .costs = costs}),
+                                      costs);
+      CHECK(highest(times.peak_activations) <= limit + 1e-6);
+      CHECK(times.span_bubble <= last + .02);
+      last = times.span_bubble;
+    }
+  }
+}
+
+TEST_CASE("every kind's schedules can run, for all sizes that it takes") {
+  for (const std::string& kind : all_schedule_kinds()) {
+    int made = 0;
+    for (int32_t p = 1; p <= 7; ++p) {
+      for (int32_t m = 1; m <= 17; ++m) {
+        CAPTURE(kind);
+        CAPTURE(p);
+        CAPTURE(m);
+        Schedule schedule;
+        try {
+          schedule = make_schedule({.kind = kind, .ranks = p, .microbatches = m});
+        } catch (const Error&) {
+          continue;
+        }
+        ++made;
+        const std::vector<std::string> wrong = findings(schedule);
+        CHECK_MESSAGE(wrong.empty(), (wrong.empty() ? "" : wrong.front()));
+        const Schedule read = parse_csv(to_csv(schedule), "s.csv");
+        CHECK(read.ranks == schedule.ranks);
+        if (schedule.placement.replicas() == 1) CHECK(read.placement == schedule.placement);
+      }
+    }
+    CHECK_MESSAGE(made >= 15, kind);
+  }
+}
+
+TEST_CASE("hanayo's bubble is no larger than its paper's ratio at N = P") {
+  for (const int32_t p : {4, 8}) {
+    for (const int32_t waves : {1, 2, 4}) {
+      const Timeline times = timeline(
+          make_schedule({.kind = "hanayo", .ranks = p, .chunks = 2 * waves, .microbatches = p}),
+          {});
+      CHECK(times.bubble <= (2. * p - 2) / (3. * p * waves + p - 1) + .002);
+      CHECK(highest(times.peak_activations) <= p);
+    }
+  }
+}
+
+TEST_CASE("any round of an interleaved schedule from p microbatches on") {
+  for (const char* kind : {"interleaved-1f1b", "interleaved-zb"}) {
+    for (const int32_t group : {4, 5, 6, 8, 12}) {
+      CAPTURE(kind);
+      CAPTURE(group);
+      const Schedule schedule = make_schedule(
+          {.kind = kind, .ranks = 4, .chunks = 3, .microbatches = 2 * group + 4, .group = group});
+      CHECK(findings(schedule).empty());
+    }
+  }
+}
+
+TEST_CASE("the exact order of a small case is no longer than the heuristic's") {
+  ScheduleRequest request{.kind = "zb-auto", .ranks = 3, .microbatches = 4, .memory_limit = 3};
+  request.costs = {.f = {1}, .b = {1.2}, .w = {.7}, .comm = .1};
+  const auto span = [&] {
+    const Timeline times = timeline(make_schedule(request), request.costs);
+    CHECK(highest(times.peak_activations) <= 3 + 1e-6);
+    return 1 / (1 - times.span_bubble);
+  };
+  const double heuristic = span();
+  request.exact = true;
+  try {
+    CHECK(span() <= heuristic + 1e-9);
+  } catch (const Error& error) {  // a build without a solver
+    CHECK(std::string(error.what()).find("no integer-program solver") != std::string::npos);
+  }
+}
+
+TEST_CASE("what a kind cannot take says what it can") {
+  const auto error = [](const ScheduleRequest& request) {
+    try {
+      make_schedule(request);
+    } catch (const Error& e) {
+      return std::string(e.what());
+    }
+    return std::string();
+  };
+  CHECK(error({.kind = "chimera", .ranks = 5, .microbatches = 4}) ==
+        "schedule chimera: ranks=5 must be even; use 4 or 6");
+  CHECK(error({.kind = "chimera", .ranks = 12, .microbatches = 4, .pairs = 4}) ==
+        "schedule chimera: pairs=4 must divide half of ranks=12; use 1, 2, 3, 6");
+  CHECK(error({.kind = "dualpipe", .ranks = 3, .microbatches = 5}) ==
+        "schedule dualpipe: ranks=3 must be even; use 2 or 4\n"
+        "schedule dualpipe: microbatches=5 must be even and at least 2 x ranks=6; use 6");
+  CHECK(error({.kind = "dualpipe-v", .ranks = 4, .microbatches = 7}) ==
+        "schedule dualpipe-v: microbatches=7 must be at least 2 x ranks=8");
+  CHECK(error({.kind = "zb-v", .ranks = 4, .chunks = 3, .microbatches = 8}) ==
+        "schedule zb-v: chunks=3 must be 2");
+  CHECK(error({.kind = "hanayo", .ranks = 4, .chunks = 3, .microbatches = 8}) ==
+        "schedule hanayo: chunks=3 must be a multiple of 2");
+  CHECK(error({.kind = "1f1b", .ranks = 4, .microbatches = 8, .pairs = 2, .memory_limit = 3}) ==
+        "schedule 1f1b: has no pairs, an option of chimera, chimera-doubling, chimera-halving\n"
+        "schedule 1f1b: has no memory limit, an option of zb-auto");
+  CHECK(error({.kind = "zb-auto", .ranks = 4, .microbatches = 8, .memory_limit = .5}) ==
+        "schedule zb-auto: the memory limit of 0.5 microbatches does not hold one; use at least 1");
+  CHECK(error({.kind = "interleaved-1f1b", .ranks = 4, .microbatches = 14, .group = 6}) ==
+        "schedule interleaved-1f1b: group=6 leaves 2 of microbatches=14 to the last round, which "
+        "must have at least ranks=4 of them");
+}
+
+TEST_CASE("a schedule says what it needs of whoever runs it") {
+  const auto words = [](const char* kind, int32_t m = 8) {
+    return describe(needs(make_schedule({.kind = kind, .ranks = 4, .microbatches = m})));
+  };
+  using Words = std::vector<std::string>;
+  CHECK(words("1f1b").empty());
+  CHECK(words("interleaved-1f1b").empty());
+  CHECK(words("zb-h1") == Words{"input and weight gradients apart"});
+  CHECK(words("zb-v") == Words{"input and weight gradients apart", "a folded placement"});
+  CHECK(words("looped-bfs") == Words{"backwards in another order than the microbatches'"});
+  CHECK(words("chimera") == Words{"stages on several ranks"});
+  CHECK(words("pipedream-2bw") == Words{"weights of an older step"});
+  CHECK(words("hanayo") == Words{"a folded placement"});
+}

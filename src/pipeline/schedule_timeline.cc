@@ -1,0 +1,246 @@
+#include "pipeline/schedule_timeline.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include <fmt/format.h>
+
+#include "base/error.h"
+
+namespace mw::pipeline {
+namespace {
+
+bool is_backward(ActionKind kind) { return kind == ActionKind::kI || kind == ActionKind::kB; }
+
+// What one action is of one whole microbatch.
+double portion(const Schedule& schedule, const Action& action) {
+  const double of_one = 1.0 / schedule.parts / (action.slice < 0 ? 1 : schedule.slices);
+  return of_one * action.count;
+}
+
+double cost_of(const Schedule& schedule, const ScheduleCosts& costs, const Action& action) {
+  double cost = 0;
+  switch (action.kind) {
+    case ActionKind::kF: cost = costs.f_of(action.stage); break;
+    case ActionKind::kI: cost = costs.b_of(action.stage); break;
+    case ActionKind::kW: cost = costs.w_of(action.stage); break;
+    case ActionKind::kB: cost = costs.b_of(action.stage) + costs.w_of(action.stage); break;
+    default: break;
+  }
+  return cost * portion(schedule, action);
+}
+
+class Runner {
+ public:
+  Runner(const Schedule& schedule, const ScheduleCosts& costs)
+      : schedule_(schedule),
+        costs_(costs),
+        stages_(schedule.placement.stages()),
+        ended_(static_cast<size_t>(2 * stages_) * static_cast<size_t>(schedule.microbatches) *
+                   static_cast<size_t>(schedule.slices),
+               kNotYet),
+        at_(schedule.ranks.size(), 0),
+        free_(schedule.ranks.size(), 0) {}
+
+  std::vector<std::vector<ActionTime>> run() {
+    std::vector<std::vector<ActionTime>> times(schedule_.ranks.size());
+    for (size_t r = 0; r < times.size(); ++r) times[r].resize(schedule_.ranks[r].size());
+    for (bool moved = true; moved;) {
+      moved = false;
+      for (size_t r = 0; r < times.size(); ++r) {
+        while (at_[r] < times[r].size() && step(r, times[r])) moved = true;
+      }
+    }
+    for (size_t r = 0; r < times.size(); ++r) {
+      MW_CHECK(at_[r] == times[r].size(), "rank {} waits at action {} of {}", r, at_[r],
+               schedule_.name);
+    }
+    return times;
+  }
+
+ private:
+  static constexpr double kNotYet = -1;
+
+  double& ended(bool backward, int32_t stage, int32_t microbatch, int32_t slice) {
+    const auto unit = (static_cast<size_t>(2 * stage + (backward ? 1 : 0)) *
+                           static_cast<size_t>(schedule_.microbatches) +
+                       static_cast<size_t>(microbatch)) *
+                          static_cast<size_t>(schedule_.slices) +
+                      static_cast<size_t>(std::max(slice, 0));
+    return ended_[unit];
+  }
+
+  // When everything that the action needs is on its rank; kNotYet: something has not run.
+  double ready(const Action& action, size_t rank) {
+    const bool backward = is_backward(action.kind);
+    const int32_t from = action.kind == ActionKind::kF ? action.stage.value - 1
+                         : backward                    ? action.stage.value + 1
+                                                       : -1;
+    double when = 0;
+    if (from < 0 || from >= stages_) return when;
+    const bool same =
+        schedule_.placement.rank_of(from, action.replica) == static_cast<int32_t>(rank);
+    for (int32_t k = 0; k < action.count; ++k) {
+      const double end = ended(backward, from, action.first + k, action.slice);
+      if (end == kNotYet) return kNotYet;
+      when = std::max(when, end + (same ? 0 : costs_.comm));
+    }
+    return when;
+  }
+
+  void finish(const Action& action, double end) {
+    if (action.kind == ActionKind::kW) return;
+    for (int32_t k = 0; k < action.count; ++k)
+      ended(action.kind != ActionKind::kF, action.stage.value, action.first + k, action.slice) =
+          end;
+  }
+
+  // Runs the rank's next action, or pair; false where it has to wait.
+  bool step(size_t rank, std::vector<ActionTime>& times) {
+    const std::vector<Action>& actions = schedule_.ranks[rank];
+    const size_t first = at_[rank];
+    const bool pair = actions[first].paired_with == static_cast<int32_t>(first) + 1;
+    const size_t last = pair ? first + 1 : first;
+    double start = free_[rank], cost = 0;
+    for (size_t a = first; a <= last; ++a) {
+      const double when = ready(actions[a], rank);
+      if (when == kNotYet) return false;
+      start = std::max(start, when);
+      cost += cost_of(schedule_, costs_, actions[a]);
+    }
+    if (pair && costs_.pair >= 0) cost = costs_.pair * portion(schedule_, actions[first]);
+    for (size_t a = first; a <= last; ++a) {
+      times[a] = {start, start + cost};
+      finish(actions[a], start + cost);
+    }
+    free_[rank] = start + cost;
+    at_[rank] = last + 1;
+    return true;
+  }
+
+  const Schedule& schedule_;
+  const ScheduleCosts& costs_;
+  int32_t stages_;
+  std::vector<double> ended_;  // [stage][F, B][microbatch][slice]
+  std::vector<size_t> at_;
+  std::vector<double> free_;
+};
+
+double peak_of(const Schedule& schedule, const std::vector<Action>& actions,
+               const ScheduleCosts& costs) {
+  double alive = 0, peak = 0;
+  const auto change = [&](const Action& action) {
+    const double part = portion(schedule, action);
+    switch (action.kind) {
+      case ActionKind::kF: alive += part * costs.mb; break;
+      case ActionKind::kI: alive += part * (costs.mw - costs.mb); break;
+      case ActionKind::kW: alive -= part * costs.mw; break;
+      case ActionKind::kB: alive -= part * costs.mb; break;
+      default: break;
+    }
+    peak = std::max(peak, alive);
+  };
+  for (size_t a = 0; a < actions.size(); ++a) {
+    const bool forward_second = actions[a].paired_with == static_cast<int32_t>(a) + 1 &&
+                                actions[a + 1].kind == ActionKind::kF;
+    if (!forward_second) {
+      change(actions[a]);
+      continue;
+    }
+    change(actions[a + 1]);
+    change(actions[a++]);
+  }
+  const double share = schedule.placement.stages() / schedule.placement.ranks;
+  return peak / share / costs.mb;
+}
+
+// 1F1B without a flush: the last backwards of a step run in turn with the first forwards of the
+// next.
+Schedule endless(const Schedule& schedule, int32_t steps) {
+  Schedule result = schedule;
+  result.microbatches = steps * schedule.microbatches;
+  for (std::vector<Action>& actions : result.ranks) {
+    std::vector<Action> forwards, backwards;
+    size_t warmup = 0;
+    while (warmup < actions.size() && actions[warmup].kind == ActionKind::kF) ++warmup;
+    for (int32_t s = 0; s < steps; ++s) {
+      for (Action action : actions) {
+        action.first += s * schedule.microbatches;
+        (action.kind == ActionKind::kF ? forwards : backwards).push_back(action);
+      }
+    }
+    actions.assign(forwards.begin(), forwards.begin() + static_cast<int64_t>(warmup));
+    for (size_t k = 0; k < backwards.size(); ++k) {
+      actions.push_back(backwards[k]);
+      if (warmup + k < forwards.size()) actions.push_back(forwards[warmup + k]);
+    }
+  }
+  return result;
+}
+
+// The time from one step to the next, when the pipeline is full.
+double period(const Schedule& schedule, const ScheduleCosts& costs) {
+  const auto end_of = [&](int32_t steps) {
+    const Schedule many = endless(schedule, steps);
+    double end = 0;
+    for (const auto& times : Runner(many, costs).run()) end = std::max(end, times.back().end);
+    return end;
+  };
+  // The pipeline is full once as many microbatches have passed as it has stages.
+  const int32_t filling = 1 + schedule.placement.stages() / schedule.microbatches;
+  return end_of(filling + 1) - end_of(filling);
+}
+
+}  // namespace
+
+Timeline timeline(const Schedule& schedule, const ScheduleCosts& costs) {
+  Timeline result;
+  result.times = Runner(schedule, costs).run();
+  double work = 0, longest = 0;
+  for (size_t r = 0; r < schedule.ranks.size(); ++r) {
+    for (size_t a = 0; a < schedule.ranks[r].size(); ++a) {
+      const Action& action = schedule.ranks[r][a];
+      const bool second = action.paired_with == static_cast<int32_t>(a) - 1 && a > 0;
+      const bool paired = action.paired_with >= 0 && costs.pair >= 0;
+      if (!paired) work += cost_of(schedule, costs, action);
+      if (paired && !second) work += costs.pair * portion(schedule, action);
+    }
+    if (schedule.ranks[r].empty()) continue;
+    const double end = result.times[r].back().end;
+    result.makespan = std::max(result.makespan, end);
+    longest = std::max(longest, end - result.times[r].front().start);
+    result.peak_activations.push_back(peak_of(schedule, schedule.ranks[r], costs));
+  }
+  if (schedule.weight_versions > 1) result.makespan = longest = period(schedule, costs);
+  const double mean = work / static_cast<double>(schedule.ranks.size());
+  result.bubble = result.makespan > 0 ? 1 - mean / result.makespan : 0;
+  result.span_bubble = longest > 0 ? 1 - mean / longest : 0;
+  result.weight_copies = schedule.placement.replicas() * schedule.weight_versions;
+  return result;
+}
+
+std::vector<std::string> findings(const ScheduleCosts& costs, int32_t stages) {
+  Diagnostics out;
+  const auto check_list = [&](const char* name, const std::vector<double>& list) {
+    if (list.size() != 1 && list.size() != static_cast<size_t>(stages)) {
+      out.add("costs: {} has {} values; it must have one, or one for each of the {} stages", name,
+              list.size(), stages);
+    }
+    for (const double value : list) {
+      if (!(value >= 0) || !std::isfinite(value))
+        out.add("costs: {}={} must be a number of at least 0", name, value);
+    }
+  };
+  check_list("f", costs.f);
+  check_list("b", costs.b);
+  check_list("w", costs.w);
+  if (!(costs.comm >= 0) || !std::isfinite(costs.comm))
+    out.add("costs: comm={} must be a number of at least 0", costs.comm);
+  if (!(costs.mb > 0) || !std::isfinite(costs.mb))
+    out.add("memory: mb={} must be a number above 0", costs.mb);
+  if (!(costs.mw >= 0) || !std::isfinite(costs.mw))
+    out.add("memory: mw={} must be a number of at least 0", costs.mw);
+  return out.findings();
+}
+
+}  // namespace mw::pipeline

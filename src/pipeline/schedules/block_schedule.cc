@@ -1,0 +1,299 @@
+#include "pipeline/schedules/block_schedule.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <deque>
+#include <map>
+#include <utility>
+
+#include "pipeline/schedule_timeline.h"
+
+namespace mw::pipeline {
+namespace {
+
+using Row = std::vector<Action>;
+using Slots = std::map<int32_t, Action>;  // what a rank does in which slot
+
+bool second_chunk(const Action& action, int32_t ranks) { return action.stage.value >= ranks; }
+
+// [rank] the slots in which the actions run at unit costs.
+std::vector<Slots> slots_of(const Schedule& schedule) {
+  const Timeline times = timeline(schedule, {});
+  std::vector<Slots> slots(schedule.ranks.size());
+  for (size_t r = 0; r < schedule.ranks.size(); ++r) {
+    for (size_t a = 0; a < schedule.ranks[r].size(); ++a) {
+      slots[r][static_cast<int32_t>(std::lround(times.times[r][a].start))] = schedule.ranks[r][a];
+    }
+  }
+  return slots;
+}
+
+Row row_of(const Slots& slots) {
+  Row row;
+  for (const auto& [slot, action] : slots) row.push_back(action);
+  return row;
+}
+
+int32_t delta(const Action& action) {
+  return action.kind == ActionKind::kF ? 1 : action.kind == ActionKind::kW ? -1 : 0;
+}
+
+int32_t peak_of(const Schedule& schedule) {
+  const std::vector<int32_t> peaks = peak_in_flight(schedule);
+  return *std::max_element(peaks.begin(), peaks.end());
+}
+
+// Lays out anew what a rank does before its first I of chunk 0: as many forwards of chunk 0 as the
+// peak allows beside those of chunk 1, then the two chunks' forwards in turn, then I and W of chunk
+// 1 with a forward after each.
+Row pack_warmup(const Row& row, int32_t ranks, int32_t rank, int32_t microbatches, int32_t peak) {
+  const auto head_end = std::find_if(row.begin(), row.end(), [&](const Action& a) {
+    return a.kind == ActionKind::kI && !second_chunk(a, ranks);
+  });
+  std::array<std::deque<Action>, 4> queues;  // F of chunk 0, F of chunk 1, I of chunk 1, W of it
+  for (auto it = row.begin(); it != head_end; ++it) {
+    const size_t queue = it->kind == ActionKind::kF   ? (second_chunk(*it, ranks) ? 1 : 0)
+                         : it->kind == ActionKind::kI ? 2
+                                                      : 3;
+    queues[queue].push_back(*it);
+  }
+  Row packed;
+  const auto take = [&](size_t queue) {
+    if (queues[queue].empty()) return false;
+    packed.push_back(queues[queue].front());
+    queues[queue].pop_front();
+    return true;
+  };
+  int32_t most1 = std::min({rank + 1, peak / 2, microbatches});
+  int32_t most0 = std::min(peak - most1, microbatches);
+  for (int32_t i = 0; i < 2 * (ranks - 1 - rank); ++i) most0 -= most0 > 0 && take(0) ? 1 : 0;
+  for (int32_t i = 0; i < rank + 1; ++i) {
+    most0 -= most0 > 0 && take(0) ? 1 : 0;
+    most1 -= most1 > 0 && take(1) ? 1 : 0;
+  }
+  while (std::any_of(queues.begin(), queues.end(), [](const auto& q) { return !q.empty(); })) {
+    take(2);
+    take(3);
+    if (!take(1)) take(0);
+  }
+  packed.insert(packed.end(), head_end, row.end());
+  return packed;
+}
+
+// Takes the last actions of a kind and chunk out of `slots`, at most `count`; they come back last
+// first.
+std::vector<Action> take_last(Slots& slots, ActionKind kind, bool second, int32_t ranks,
+                              int32_t count) {
+  std::vector<Action> taken;
+  for (auto it = slots.end(); it != slots.begin() && static_cast<int32_t>(taken.size()) < count;) {
+    --it;
+    if (it->second.kind != kind || second_chunk(it->second, ranks) != second) continue;
+    taken.push_back(it->second);
+    it = slots.erase(it);
+  }
+  return taken;
+}
+
+// The last W of both chunks, until there are as many as the I that move and as the peak holds.
+void take_last_w(Slots& slots, int32_t ranks, int32_t first_moves, int32_t second_moves,
+                 int32_t peak, std::vector<Action>& taken) {
+  int32_t first = 0, second = 0;
+  for (auto it = slots.end(); it != slots.begin();) {
+    if (first >= first_moves && second >= second_moves && first + second >= peak) return;
+    --it;
+    if (it->second.kind != ActionKind::kW) continue;
+    ++(second_chunk(it->second, ranks) ? second : first);
+    taken.push_back(it->second);
+    it = slots.erase(it);
+  }
+}
+
+// Puts each W into the first idle slot behind all W that stayed and behind its own I.
+void put_w(Slots& slots, int32_t ranks, std::vector<Action> weights) {
+  int32_t from = 0;
+  for (const auto& [slot, action] : slots) {
+    if (action.kind == ActionKind::kW) from = slot + 1;
+  }
+  const auto before = [&](const Action& a, const Action& b) {
+    return std::pair(second_chunk(a, ranks), a.first) < std::pair(second_chunk(b, ranks), b.first);
+  };
+  std::sort(weights.begin(), weights.end(), before);
+  const auto is_ready = [&](const Action& w, int32_t slot) {
+    return std::any_of(slots.begin(), slots.lower_bound(slot), [&](const auto& entry) {
+      return entry.second.kind == ActionKind::kI && entry.second.stage == w.stage &&
+             entry.second.first == w.first;
+    });
+  };
+  for (int32_t slot = from; !weights.empty(); ++slot) {
+    if (slots.contains(slot)) continue;
+    const auto ready = std::find_if(weights.begin(), weights.end(),
+                                    [&](const Action& w) { return is_ready(w, slot); });
+    if (ready == weights.end()) continue;
+    slots[slot] = *ready;
+    weights.erase(ready);
+  }
+}
+
+// The last input gradients follow each other in a chain up and down the ranks that starts right
+// after rank 0's last forward of chunk 1, microbatches two slots apart; the W wait for the idle
+// slots.
+void tighten_cooldown(Schedule& schedule, int32_t peak) {
+  const int32_t p = schedule.placement.ranks, m = schedule.microbatches;
+  std::vector<Slots> ranks = slots_of(schedule);
+  int32_t last_forward = 0;
+  for (const auto& [slot, action] : ranks[0]) {
+    if (action.kind == ActionKind::kF && second_chunk(action, p)) last_forward = slot;
+  }
+  const int32_t moves0 = std::min((peak + 1) / 2, m), most1 = std::min(peak - moves0, m);
+  for (int32_t r = 0; r < p; ++r) {
+    Slots& slots = ranks[static_cast<size_t>(r)];
+    const int32_t moves1 = std::min(most1, r + 1);
+    const std::vector<Action> i0 = take_last(slots, ActionKind::kI, false, p, moves0);
+    const std::vector<Action> i1 = take_last(slots, ActionKind::kI, true, p, moves1);
+    std::vector<Action> weights;
+    take_last_w(slots, p, moves0, moves1, peak, weights);
+    const auto put = [&](const std::vector<Action>& actions, int32_t last) {
+      for (size_t k = 0; k < actions.size(); ++k) {
+        const bool idle = slots.emplace(last - 2 * static_cast<int32_t>(k), actions[k]).second;
+        MW_CHECK(idle, "rank {}: slot {} is taken", r, last - 2 * static_cast<int32_t>(k));
+      }
+    };
+    put(i0, last_forward + 2 * p - r);
+    put(i1, last_forward + 1 + r);
+    put_w(slots, p, std::move(weights));
+    schedule.ranks[static_cast<size_t>(r)] = row_of(slots);
+  }
+}
+
+// Moves work into idle slots before it, slot after slot, where what it needs has ended and the peak
+// is kept.
+class IdleFiller {
+ public:
+  IdleFiller(const Schedule& schedule, int32_t peak)
+      : p_(schedule.placement.ranks),
+        m_(schedule.microbatches),
+        peak_(peak),
+        ranks_(slots_of(schedule)),
+        ended_(static_cast<size_t>(2 * p_ * m_), {-1, -1}),
+        alive_(ranks_.size(), 0) {}
+
+  std::vector<Row> run() {
+    int32_t end = 0;
+    for (const Slots& slots : ranks_) end = std::max(end, slots.rbegin()->first + 1);
+    for (int32_t slot = 0; slot < end; ++slot) {
+      for (size_t r = 0; r < ranks_.size(); ++r) {
+        if (!ranks_[r].contains(slot)) fill(r, slot);
+        if (const auto it = ranks_[r].find(slot); it != ranks_[r].end()) note(r, slot, it->second);
+      }
+    }
+    std::vector<Row> rows;
+    for (const Slots& slots : ranks_) rows.push_back(row_of(slots));
+    return rows;
+  }
+
+ private:
+  // [F, I] of a stage and microbatch: the slot in which it ran; -1: not yet.
+  std::array<int32_t, 2>& ended(int32_t stage, int32_t microbatch) {
+    return ended_[static_cast<size_t>(stage * m_ + microbatch)];
+  }
+  bool ready(const Action& a, int32_t slot) {
+    const int32_t s = a.stage.value;
+    int32_t when = -2;  // needs nothing
+    if (a.kind == ActionKind::kF && s > 0) when = ended(s - 1, a.first)[0];
+    if (a.kind == ActionKind::kI)
+      when = s + 1 < 2 * p_ ? ended(s + 1, a.first)[1] : ended(s, a.first)[0];
+    if (a.kind == ActionKind::kW) when = ended(s, a.first)[1];
+    return when == -2 || (when >= 0 && when < slot);
+  }
+  void note(size_t rank, int32_t slot, const Action& a) {
+    if (a.kind == ActionKind::kF) ended(a.stage.value, a.first)[0] = slot;
+    if (a.kind == ActionKind::kI) ended(a.stage.value, a.first)[1] = slot;
+    alive_[rank] += delta(a);
+  }
+  // The first later action, one of each kind and chunk, that may run here.
+  void fill(size_t rank, int32_t slot) {
+    Slots& slots = ranks_[rank];
+    std::array<bool, 6> seen{};
+    int32_t alive = alive_[rank], highest = alive;
+    for (auto it = slots.upper_bound(slot); it != slots.end(); ++it) {
+      const Action action = it->second;
+      const int32_t before = highest;
+      alive += delta(action);
+      highest = std::max(highest, alive);
+      const size_t kind = action.kind == ActionKind::kF ? 0 : action.kind == ActionKind::kI ? 2 : 4;
+      bool& known = seen[kind + (second_chunk(action, p_) ? 1 : 0)];
+      if (known && std::all_of(seen.begin(), seen.end(), [](bool s) { return s; })) return;
+      if (known) continue;
+      known = true;
+      if (action.kind == ActionKind::kF && before >= peak_) continue;
+      if (!ready(action, slot)) continue;
+      slots.erase(it);
+      slots[slot] = action;
+      return;
+    }
+  }
+
+  int32_t p_, m_, peak_;
+  std::vector<Slots> ranks_;
+  std::vector<std::array<int32_t, 2>> ended_;
+  std::vector<int32_t> alive_;
+};
+
+// The slots of W of chunk 0 and of chunk 1: where the block repeats, each free slot takes the W of
+// the I that has waited longest.
+std::pair<int32_t, int32_t> weight_slots(const BlockSlots& block, const std::array<bool, 6>& used) {
+  std::array<int32_t, 2> slots{-1, -1};
+  std::deque<std::pair<size_t, int32_t>> waiting;  // chunk, when its I ran
+  for (int32_t slot = 0; slot < 18; ++slot) {
+    if (slot % 6 == block.i0 % 6) waiting.emplace_back(0, slot);
+    if (slot % 6 == block.i1 % 6) waiting.emplace_back(1, slot);
+    if (used[static_cast<size_t>(slot % 6)] || waiting.empty()) continue;
+    const auto [chunk, since] = waiting.front();
+    waiting.pop_front();
+    slots[chunk] = (chunk == 0 ? block.i0 : block.i1) + slot - since;
+  }
+  return {slots[0], slots[1]};
+}
+
+}  // namespace
+
+Schedule repeat_block(const ScheduleRequest& request, const std::vector<BlockSlots>& slots) {
+  const int32_t p = request.ranks;
+  Schedule schedule = empty_schedule(request, folded_placement(p, 2));
+  for (int32_t r = 0; r < p; ++r) {
+    const BlockSlots& block = slots[static_cast<size_t>(r)];
+    std::array<bool, 6> used{};
+    for (const int32_t slot : {block.f0, block.f1, block.i1, block.i0}) {
+      MW_CHECK(!used[static_cast<size_t>(slot % 6)], "rank {} of {}: slot {} twice", r, p, slot);
+      used[static_cast<size_t>(slot % 6)] = true;
+    }
+    const auto [w0, w1] = weight_slots(block, used);
+    Slots cells;
+    const int32_t first = r, second = 2 * p - 1 - r;
+    for (int32_t k = 0; k < request.microbatches; ++k) {
+      const int32_t at = 6 * k;
+      cells[at + block.f0] = action_of(ActionKind::kF, first, k);
+      cells[at + block.f1] = action_of(ActionKind::kF, second, k);
+      cells[at + block.i1] = action_of(ActionKind::kI, second, k);
+      cells[at + block.i0] = action_of(ActionKind::kI, first, k);
+      cells[at + w1] = action_of(ActionKind::kW, second, k);
+      cells[at + w0] = action_of(ActionKind::kW, first, k);
+    }
+    schedule.ranks[static_cast<size_t>(r)] = row_of(cells);
+  }
+  return schedule;
+}
+
+void reorder_ends(Schedule& schedule) {
+  const int32_t p = schedule.placement.ranks, peak = peak_of(schedule);
+  for (int32_t r = 0; r < p; ++r) {
+    Row& row = schedule.ranks[static_cast<size_t>(r)];
+    row = pack_warmup(row, p, r, schedule.microbatches, peak);
+  }
+  schedule.ranks = IdleFiller(schedule, peak).run();
+  tighten_cooldown(schedule, peak);
+  schedule.ranks = IdleFiller(schedule, peak).run();
+}
+
+}  // namespace mw::pipeline

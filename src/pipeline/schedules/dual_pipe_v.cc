@@ -1,0 +1,33 @@
+// DualPipeV ["cut in half" DualPipe]: one half of DualPipe's ranks, each with two chunks on a
+// folded placement, so that no weight is there twice. The order is that of DualPipe with 2 p ranks.
+#include <algorithm>
+
+#include "pipeline/schedules/dual_pipe.h"
+
+namespace mw::pipeline {
+
+static void check(const ScheduleRequest& request, Diagnostics& out) {
+  if (request.microbatches >= 2 * request.ranks) return;
+  out.add("schedule dualpipe-v: microbatches={} must be at least 2 x ranks={}",
+          request.microbatches, 2 * request.ranks);
+}
+
+static Schedule make(const ScheduleRequest& request) {
+  const int32_t p = request.ranks;
+  Schedule schedule = empty_schedule(request, folded_placement(p, 2));
+  for (int32_t r = 0; r < p; ++r) {
+    schedule.ranks[static_cast<size_t>(r)] =
+        dual_pipe_order(p, r, request.microbatches, {r, 0, 0}, {2 * p - 1 - r, 0, 0});
+  }
+  return schedule;
+}
+
+const ScheduleKind kDualPipeV = {.name = "dualpipe-v",
+                                 .summary = "dualpipe folded onto half of the ranks, no replicas",
+                                 .chunks = kTwoChunks,
+                                 .options = {},
+                                 .compiled = false,
+                                 .check = check,
+                                 .make = make};
+
+}  // namespace mw::pipeline

@@ -1,0 +1,119 @@
+#include "pipeline/schedules/list_schedule.h"
+
+#include <algorithm>
+#include <limits>
+#include <optional>
+
+namespace mw::pipeline {
+namespace {
+
+constexpr int32_t kNever = std::numeric_limits<int32_t>::max();
+
+// The work of one kind of one stage and replica, in order.
+struct Queue {
+  std::vector<Action> actions;
+  size_t next = 0;
+};
+
+class ListScheduler {
+ public:
+  ListScheduler(Schedule& schedule, const std::vector<std::vector<Action>>& forwards,
+                const ListRules& rules)
+      : schedule_(schedule),
+        rules_(rules),
+        stages_(schedule.placement.stages()),
+        ended_(static_cast<size_t>(2 * stages_ * schedule.microbatches), kNever),
+        free_(schedule.ranks.size(), 0),
+        alive_(schedule.ranks.size(), 0),
+        queues_(schedule.ranks.size()) {
+    for (size_t j = 0; j < forwards.size(); ++j) {
+      for (int32_t s = 0; s < stages_; ++s) add_queues(s, static_cast<int32_t>(j), forwards[j]);
+    }
+  }
+
+  int32_t run() {
+    for (int32_t now = 0; left_ > 0;) {
+      // What a rank begins now is not ready for the others before it has ended.
+      for (size_t r = 0; r < queues_.size(); ++r) {
+        if (free_[r] <= now) begin_best(r, now);
+      }
+      int32_t later = kNever;
+      for (const int32_t free : free_) {
+        if (free > now) later = std::min(later, free);
+      }
+      MW_CHECK(left_ == 0 || later != kNever, "schedule {} stands still with {} actions left",
+               schedule_.name, left_);
+      now = later;
+    }
+    return *std::max_element(free_.begin(), free_.end());
+  }
+
+ private:
+  void add_queues(int32_t stage, int32_t replica, const std::vector<Action>& forwards) {
+    Queue f, b;
+    for (Action action : forwards) {
+      action.stage = StageId(stage);
+      action.replica = replica;
+      f.actions.push_back(action);
+      for (int32_t k = 0; k < action.count; ++k)
+        b.actions.push_back(action_of(ActionKind::kB, stage, action.first + k, replica));
+    }
+    left_ += f.actions.size() + b.actions.size();
+    auto& queues = queues_[static_cast<size_t>(schedule_.placement.rank_of(stage, replica))];
+    queues.push_back(std::move(f));
+    queues.push_back(std::move(b));
+  }
+
+  int32_t& ended(bool backward, int32_t stage, int32_t microbatch) {
+    return ended_[static_cast<size_t>((2 * stage + (backward ? 1 : 0)) * schedule_.microbatches +
+                                      microbatch)];
+  }
+
+  bool ready(const Action& action, size_t rank, int32_t now) {
+    const int32_t s = action.stage.value;
+    if (action.kind == ActionKind::kF) {
+      if (alive_[rank] + action.count > rules_.most_alive[action.stage.index()]) return false;
+      return s == 0 || ended(false, s - 1, action.first) <= now;
+    }
+    return ended(false, s, action.first) <= now &&
+           (s + 1 == stages_ || ended(true, s + 1, action.first) <= now);
+  }
+
+  void begin_best(size_t rank, int32_t now) {
+    Queue* best = nullptr;
+    for (Queue& queue : queues_[rank]) {
+      if (queue.next == queue.actions.size() || !ready(queue.actions[queue.next], rank, now))
+        continue;
+      if (best == nullptr || rules_.rank_of_action(queue.actions[queue.next]) <
+                                 rules_.rank_of_action(best->actions[best->next])) {
+        best = &queue;
+      }
+    }
+    if (best == nullptr) return;
+    const Action& action = best->actions[best->next++];
+    const bool backward = action.kind == ActionKind::kB;
+    free_[rank] = now + (backward ? rules_.b : rules_.f) * action.count;
+    alive_[rank] += backward ? -action.count : action.count;
+    for (int32_t k = 0; k < action.count; ++k)
+      ended(backward, action.stage.value, action.first + k) = free_[rank];
+    schedule_.ranks[rank].push_back(action);
+    --left_;
+  }
+
+  Schedule& schedule_;
+  const ListRules& rules_;
+  int32_t stages_;
+  std::vector<int32_t> ended_;  // [stage][F, B][microbatch]
+  std::vector<int32_t> free_, alive_;
+  std::vector<std::vector<Queue>> queues_;  // [rank]
+  size_t left_ = 0;
+};
+
+}  // namespace
+
+int32_t list_schedule(Schedule& schedule, const std::vector<std::vector<Action>>& forwards,
+                      const ListRules& rules) {
+  return ListScheduler(schedule, forwards, rules).run();
+}
+
+}  // namespace mw::pipeline

@@ -1,0 +1,26 @@
+// List scheduling in integer time: whenever a rank is free it takes, of the work that is ready,
+// what comes first under a rule. Private to room pipeline.
+#pragma once
+
+#include <functional>
+#include <tuple>
+
+#include "pipeline/schedules/generators.h"
+
+namespace mw::pipeline {
+
+struct ListRules {
+  int32_t f = 1, b = 2;  // time of one microbatch
+  // [stage] a forward begins only if at most so many microbatches are alive on its rank with it.
+  std::vector<int32_t> most_alive;
+  // Smaller goes first.
+  std::function<std::tuple<int32_t, int32_t, int32_t, int32_t>(const Action&)> rank_of_action;
+};
+
+// Fills in the order of `schedule`, whose placement is given: `forwards[replica]` are the forwards
+// of a replica (first, count), in order, the same on every stage; backwards are of single
+// microbatches. Returns the makespan. REQUIRES: most_alive lets every microbatch through.
+int32_t list_schedule(Schedule& schedule, const std::vector<std::vector<Action>>& forwards,
+                      const ListRules& rules);
+
+}  // namespace mw::pipeline

@@ -1,0 +1,26 @@
+// PipeDream-2BW [Narayanan 2021]: the order of 1F1B without a flush. A step's first forwards run
+// beside the last backwards of the step before, on the weights of the step before that one; so
+// every rank keeps two versions of its weights, and its updates lag by a step. For simulation only.
+#include "pipeline/schedules/one_f_one_b.h"
+
+namespace mw::pipeline {
+
+static Schedule make(const ScheduleRequest& request) {
+  Schedule schedule = empty_schedule(request, looped_placement(request.ranks, 1));
+  schedule.weight_versions = 2;
+  for (int32_t r = 0; r < request.ranks; ++r) {
+    schedule.ranks[static_cast<size_t>(r)] =
+        one_f_one_b_order(request.ranks, request.microbatches, r);
+  }
+  return schedule;
+}
+
+const ScheduleKind kPipeDream2Bw = {.name = "pipedream-2bw",
+                                    .summary = "1f1b without a flush, on stale weights",
+                                    .chunks = kOneChunk,
+                                    .options = {},
+                                    .compiled = false,
+                                    .check = nullptr,
+                                    .make = make};
+
+}  // namespace mw::pipeline

@@ -1,0 +1,30 @@
+// V-Half [Qi 2024, 2405.15362, table 9]: a building block on two folded chunks whose forwards and
+// backwards move by two slots a rank one way and by one the other: about half of 1F1B's memory
+// (p / 2 + 1 microbatches for even p), no bubble in the steady state whatever f, b and w are. Ends
+// are reordered under the same peak; at f = b = w the makespan is 6 m + 3 p - 7 for even p >= 4 and
+// m >= p.
+#include "pipeline/schedules/block_schedule.h"
+
+namespace mw::pipeline {
+
+static Schedule make(const ScheduleRequest& request) {
+  const int32_t p = request.ranks, g = p % 2 == 0 ? 3 : 0;
+  std::vector<BlockSlots> slots;
+  for (int32_t r = 0; r < p; ++r) {
+    slots.push_back(
+        {.f0 = 2 * r, .f1 = 3 * p - 2 - r, .i1 = 3 * p + g - 1 + 2 * r, .i0 = 6 * p + g - 2 - r});
+  }
+  Schedule schedule = repeat_block(request, slots);
+  if (p > 1) reorder_ends(schedule);
+  return schedule;
+}
+
+const ScheduleKind kVHalf = {.name = "v-half",
+                             .summary = "a folded building block with half of 1f1b's memory",
+                             .chunks = kTwoChunks,
+                             .options = {},
+                             .compiled = false,
+                             .check = nullptr,
+                             .make = make};
+
+}  // namespace mw::pipeline

@@ -1,0 +1,264 @@
+// The zero-bubble heuristic [Qi 2024, 2401.10241, section 3.1]: an order of F, I and W for given
+// costs under a memory limit, from one stage's share of 1F1B (ZB-1p: p microbatches) over ZB-2p
+// (2 p, close to no bubble without a flush) to any more.
+//
+// Forwards fill the wait for the first I as far as the memory goes. Then, microbatch by microbatch,
+// the stages take one F each, where they may, and one I each; a W goes where it fits into the wait
+// for either, where it would make the largest bubble of all stages no larger, and where memory must
+// be freed. Three choices are open; all eight ways are tried and the one with the shortest span is
+// kept. With `exact` the order is that of an integer program (zb_exact.h).
+#include <algorithm>
+#include <array>
+#include <optional>
+
+#include <fmt/format.h>
+
+#include "pipeline/schedule_timeline.h"
+#include "pipeline/schedules/zb_exact.h"
+
+namespace mw::pipeline {
+namespace {
+
+struct Choices {
+  bool late_first_backward;  // an early F may delay the first I
+  bool hold_forwards_back;   // a stage two F ahead of the next may leave one out
+  bool early_weights;        // W go also where the stage's bubble is far below the largest
+};
+
+// Costs are compared with this much of a microbatch's memory to spare: a limit of p microbatches
+// must hold p of them whatever their rounding.
+constexpr double kMemorySlack = 1e-6;
+
+enum Kind : size_t { kForward, kInput, kWeight };
+
+// One stage's state while the order is being made.
+struct Stage {
+  std::array<int32_t, 3> done{};
+  std::array<double, 3> cost{};
+  double clock = 0, memory = 0, bubble = 0, first_start = 0;
+  std::vector<double> forward_end, input_end;  // [microbatch]
+  std::vector<Action> order;
+
+  bool has_weight() const { return done[kWeight] < done[kInput]; }
+};
+
+class Heuristic {
+ public:
+  Heuristic(const ScheduleRequest& request, Choices choices)
+      : m_(request.microbatches),
+        costs_(request.costs),
+        limit_((request.memory_limit + kMemorySlack) * request.costs.mb),
+        choices_(choices),
+        stages_(static_cast<size_t>(request.ranks)) {
+    for (size_t s = 0; s < stages_.size(); ++s) {
+      const StageId id(static_cast<int64_t>(s));
+      stages_[s].cost = {costs_.f_of(id), costs_.b_of(id), costs_.w_of(id)};
+    }
+  }
+
+  // False: the choices do not get along with the limit.
+  bool run() {
+    begin();
+    for (int32_t k = 1; k < m_; ++k) {
+      if (!forwards() || !inputs(k)) return false;
+    }
+    for (size_t s = 0; s < stages_.size(); ++s) {
+      while (stages_[s].done[kWeight] < m_) put(s, kWeight);
+    }
+    return true;
+  }
+
+  double span() const {
+    double longest = 0;
+    for (const Stage& stage : stages_) longest = std::max(longest, stage.clock - stage.first_start);
+    return longest;
+  }
+  std::vector<Stage> take() { return std::move(stages_); }
+
+ private:
+  double delta(Kind kind) const {
+    return kind == kForward ? costs_.mb : kind == kInput ? costs_.mw - costs_.mb : -costs_.mw;
+  }
+
+  // When what the stage's next F or I needs is there.
+  double arrival(size_t s, Kind kind) const {
+    const auto k = static_cast<size_t>(stages_[s].done[kind]);
+    if (kind == kForward && s > 0) return stages_[s - 1].forward_end[k] + costs_.comm;
+    if (kind == kInput && s + 1 < stages_.size()) return stages_[s + 1].input_end[k] + costs_.comm;
+    return 0;
+  }
+
+  void put(size_t s, Kind kind) {
+    constexpr std::array kActions = {ActionKind::kF, ActionKind::kI, ActionKind::kW};
+    Stage& stage = stages_[s];
+    const double start = std::max(stage.clock, arrival(s, kind));
+    if (stage.done[kForward] > 0) {
+      stage.bubble += start - stage.clock;
+    } else {
+      stage.first_start = start;
+    }
+    stage.clock = start + stage.cost[kind];
+    stage.memory += delta(kind);
+    stage.order.push_back(action_of(kActions[kind], static_cast<int32_t>(s), stage.done[kind]++));
+    if (kind == kForward) stage.forward_end.push_back(stage.clock);
+    if (kind == kInput) stage.input_end.push_back(stage.clock);
+  }
+
+  double largest_bubble() const {
+    double largest = 0;
+    for (const Stage& stage : stages_) largest = std::max(largest, stage.bubble);
+    return largest;
+  }
+
+  // How many more forwards stage s takes before its first I, whose output is awaited at `ready`.
+  int32_t early_forwards(size_t s, double ready) const {
+    const Stage& stage = stages_[s];
+    double memory = stage.memory, clock = stage.clock;
+    int32_t count = 0;
+    while (stage.done[kForward] + count < m_ && memory + costs_.mb <= limit_) {
+      const double until = choices_.late_first_backward ? clock + stage.cost[kForward] : clock;
+      if (choices_.late_first_backward ? until > ready : until >= ready) break;
+      memory += costs_.mb;
+      clock += stage.cost[kForward];
+      ++count;
+    }
+    return count;
+  }
+
+  // The first microbatch on all stages, with the forwards that go before its I.
+  void begin() {
+    const size_t p = stages_.size();
+    for (size_t s = 0; s < p; ++s) put(s, kForward);
+    std::vector<int32_t> early(p, 0);
+    double input_end = stages_[p - 1].clock + stages_[p - 1].cost[kInput];
+    for (size_t s = p - 1; s-- > 0;) {
+      const double ready = input_end + costs_.comm;
+      early[s] = early_forwards(s, ready);
+      const double clock = stages_[s].clock + early[s] * stages_[s].cost[kForward];
+      input_end = std::max(clock, ready) + stages_[s].cost[kInput];
+    }
+    // A later stage is at least one forward behind.
+    for (size_t s = 1; s < p; ++s) {
+      while (early[s] > 0 && early[s] >= early[s - 1] && 1 + early[s] < m_) --early[s];
+    }
+    for (size_t s = 0; s < p; ++s) {
+      for (int32_t i = 0; i < early[s]; ++i) put(s, kForward);
+    }
+    for (size_t s = p; s-- > 0;) put(s, kInput);
+  }
+
+  // Whether stage s leaves its F out of this round, so that its I is not kept waiting.
+  bool leaves_out(size_t s) const {
+    if (!choices_.hold_forwards_back || s + 1 == stages_.size()) return false;
+    const Stage &stage = stages_[s], &next = stages_[s + 1];
+    if (stage.done[kForward] < next.done[kForward] + 2) return false;
+    const double input_ready = next.clock + next.cost[kForward] + next.cost[kInput] + costs_.comm;
+    if (stage.clock >= input_ready) return true;
+    double memory = stage.memory + costs_.mb, weights = 0;
+    for (int32_t w = stage.done[kWeight]; memory > limit_ && w < stage.done[kInput]; ++w) {
+      memory -= costs_.mw;
+      weights += stage.cost[kWeight];
+    }
+    if (stage.clock + stage.cost[kForward] + weights <= input_ready) return false;
+    return input_ready - stage.clock <= largest_bubble() - stage.bubble;
+  }
+
+  bool forwards() {
+    const size_t p = stages_.size();
+    std::vector<bool> takes(p, false);
+    for (size_t s = 0; s < p; ++s) takes[s] = stages_[s].done[kForward] < m_ && !leaves_out(s);
+    for (size_t s = p - 1; s-- > 0;) takes[s] = takes[s] && takes[s + 1];
+    for (size_t s = 0; s < p; ++s) {
+      if (!takes[s]) continue;
+      if (!make_room(s, kForward)) return false;
+      if (s > 0) fill_wait(s, kForward);
+      put(s, kForward);
+    }
+    return true;
+  }
+
+  bool inputs(int32_t microbatch) {
+    for (size_t s = stages_.size(); s-- > 0;) {
+      MW_CHECK(stages_[s].done[kInput] == microbatch, "stage {} has {} I, not {}", s,
+               stages_[s].done[kInput], microbatch);
+      if (stages_[s].done[kForward] <= microbatch) return false;
+      if (!make_room(s, kInput)) return false;
+      if (s + 1 < stages_.size()) fill_wait(s, kInput);
+      if (s == 0 && stages_[s].done[kForward] == m_) {
+        while (stages_[s].has_weight()) put(s, kWeight);
+      }
+      put(s, kInput);
+    }
+    return true;
+  }
+
+  bool make_room(size_t s, Kind kind) {
+    while (stages_[s].memory + delta(kind) > limit_) {
+      if (!stages_[s].has_weight()) return false;
+      put(s, kWeight);
+    }
+    return true;
+  }
+
+  // W while the stage waits for its next F or I; one more where that does not make the largest
+  // bubble larger or is asked for.
+  void fill_wait(size_t s, Kind kind) {
+    const double ready = arrival(s, kind);
+    Stage& stage = stages_[s];
+    while (stage.has_weight() && stage.clock + stage.cost[kWeight] <= ready) put(s, kWeight);
+    if (!stage.has_weight() || stage.clock >= ready) return;
+    const bool harmless = ready - stage.clock <= largest_bubble() - stage.bubble;
+    if (!harmless || choices_.early_weights) put(s, kWeight);
+  }
+
+  int32_t m_;
+  const ScheduleCosts& costs_;
+  double limit_;
+  Choices choices_;
+  std::vector<Stage> stages_;
+};
+
+void check(const ScheduleRequest& request, Diagnostics& out) {
+  for (const std::string& finding : findings(request.costs, request.ranks)) out.add("{}", finding);
+  if (!(request.costs.mb > 0)) return;
+  const double least = std::max(1.0, request.costs.mw / request.costs.mb);
+  if (request.memory_limit + kMemorySlack < least) {
+    out.add(
+        "schedule zb-auto: the memory limit of {} microbatches does not hold one; use at least {}",
+        request.memory_limit, least);
+  }
+  if (request.exact) check_exact(request, out);
+}
+
+Schedule make(const ScheduleRequest& request) {
+  std::vector<Stage> best;
+  double shortest = 0;
+  for (int32_t way = 7; way >= 0; --way) {
+    Heuristic heuristic(request, {(way & 4) != 0, (way & 2) != 0, (way & 1) != 0});
+    if (!heuristic.run()) continue;
+    if (!best.empty() && heuristic.span() >= shortest) continue;
+    shortest = heuristic.span();
+    best = heuristic.take();
+  }
+  if (best.empty()) {
+    throw_error(
+        "schedule zb-auto: no order was found for {} ranks, {} microbatches and a memory limit of "
+        "{}; use a limit of at least {}",
+        request.ranks, request.microbatches, request.memory_limit, request.memory_limit + 1);
+  }
+  Schedule schedule = empty_schedule(request, looped_placement(request.ranks, 1));
+  for (size_t s = 0; s < best.size(); ++s) schedule.ranks[s] = std::move(best[s].order);
+  return request.exact ? exact_order(request, schedule) : schedule;
+}
+
+}  // namespace
+
+const ScheduleKind kZbAuto = {.name = "zb-auto",
+                              .summary = "zero bubble for given costs under a memory limit",
+                              .chunks = kOneChunk,
+                              .options = {.memory_limit = true},
+                              .compiled = false,
+                              .check = check,
+                              .make = make};
+
+}  // namespace mw::pipeline

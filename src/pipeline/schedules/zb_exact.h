@@ -1,0 +1,18 @@
+// The order of F, I and W with the shortest span, as an integer program [Qi 2024, 2401.10241,
+// appendix G]. Private to room pipeline.
+#pragma once
+
+#include "pipeline/schedules/generators.h"
+
+namespace mw::pipeline {
+
+// Programs of more than this many order variables are refused: they would not end.
+inline constexpr int32_t kMostOrderVariables = 600;
+
+void check_exact(const ScheduleRequest& request, Diagnostics& out);
+
+// `start` is an order that fits the memory limit; its times are where the search begins.
+// REQUIRES: check_exact found nothing.
+Schedule exact_order(const ScheduleRequest& request, const Schedule& start);
+
+}  // namespace mw::pipeline

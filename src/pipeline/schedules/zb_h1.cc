@@ -1,0 +1,24 @@
+// ZB-H1 [Qi 2024, 2401.10241]: 1F1B with B split; on rank r of p the W run r microbatches behind
+// their I, so the I chain is not held up. Bubble (p - 1)(f + b - w), memory that of 1F1B.
+#include "pipeline/schedules/handcrafted_zb.h"
+
+namespace mw::pipeline {
+
+static Schedule make(const ScheduleRequest& request) {
+  Schedule schedule = empty_schedule(request, looped_placement(request.ranks, 1));
+  for (int32_t r = 0; r < request.ranks; ++r) {
+    schedule.ranks[static_cast<size_t>(r)] =
+        handcrafted_zb_order(request.microbatches, r, request.ranks - r, r);
+  }
+  return schedule;
+}
+
+const ScheduleKind kZbH1 = {.name = "zb-h1",
+                            .summary = "zero bubble by hand, with the memory of 1f1b",
+                            .chunks = kOneChunk,
+                            .options = {},
+                            .compiled = false,
+                            .check = nullptr,
+                            .make = make};
+
+}  // namespace mw::pipeline

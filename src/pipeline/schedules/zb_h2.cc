@@ -1,0 +1,25 @@
+// ZB-H2 [Qi 2024, 2401.10241]: ZB-H1 with as many more forwards first as fill the wait for the
+// first backward: 2 (p - r) - 1 on rank r of p, and W that run 2 r microbatches behind. Without a
+// flush there is no bubble at f = b = w; memory is that of 2 p - 1 microbatches.
+#include "pipeline/schedules/handcrafted_zb.h"
+
+namespace mw::pipeline {
+
+static Schedule make(const ScheduleRequest& request) {
+  Schedule schedule = empty_schedule(request, looped_placement(request.ranks, 1));
+  for (int32_t r = 0; r < request.ranks; ++r) {
+    schedule.ranks[static_cast<size_t>(r)] =
+        handcrafted_zb_order(request.microbatches, r, 2 * (request.ranks - r) - 1, 2 * r);
+  }
+  return schedule;
+}
+
+const ScheduleKind kZbH2 = {.name = "zb-h2",
+                            .summary = "zero bubble by hand, with twice the memory of 1f1b",
+                            .chunks = kOneChunk,
+                            .options = {},
+                            .compiled = false,
+                            .check = nullptr,
+                            .make = make};
+
+}  // namespace mw::pipeline

@@ -1,0 +1,33 @@
+// Drawings of schedules: one row a rank, one box an action, numbered by microbatch.
+#pragma once
+
+#include <span>
+#include <string>
+
+#include "pipeline/schedule_timeline.h"
+
+namespace mw::report {
+
+struct ScheduleDrawing {
+  std::string title;
+  pipeline::Schedule schedule;
+  pipeline::Timeline times;
+};
+
+struct TextStyle {
+  int32_t columns = 160;  // of the terminal
+  bool color = false;     // 256-colour escapes; without, F, I, W and B are letters
+  double end = 0;         // the time at the right edge; 0: the drawing's own last end
+};
+
+// "rank 0 |0 1 2 3 …|": every row as wide as the others; idle time is dots. A box is numbered where
+// it is wide enough. Ends with '\n'.
+std::string draw_text(const ScheduleDrawing& drawing, const TextStyle& style);
+
+// All drawings at one time scale, one above the other, in the order given.
+std::string draw_svg(std::span<const ScheduleDrawing> drawings);
+
+// "makespan 33, bubble 0.2727 (without a flush 0.2727), weight copies 1, peak activations 4 3 2 1"
+std::string figures_line(const pipeline::Timeline& times);
+
+}  // namespace mw::report

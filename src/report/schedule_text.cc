@@ -1,0 +1,133 @@
+#include <algorithm>
+#include <cmath>
+
+#include <fmt/format.h>
+
+#include "base/text.h"
+#include "report/schedule_drawing.h"
+
+namespace mw::report {
+
+using pipeline::Action;
+using pipeline::ActionKind;
+
+namespace {
+
+constexpr int32_t kWidestUnit = 6;  // columns of the shortest action at most
+
+// The 256-colour background of an action: forwards blue, input gradients orange, weight gradients
+// green, whole backwards brown; later chunks are darker.
+int32_t color_of(const Action& action, const pipeline::Placement& placement) {
+  const bool dark = action.replica > 0 || action.stage.value / placement.ranks % 2 == 1;
+  switch (action.kind) {
+    case ActionKind::kF: return dark ? 68 : 117;
+    case ActionKind::kI: return dark ? 172 : 222;
+    case ActionKind::kW: return dark ? 71 : 157;
+    case ActionKind::kB: return dark ? 137 : 216;
+    default: return 250;
+  }
+}
+
+double last_end(const pipeline::Timeline& times) {
+  double end = 0;
+  for (const auto& rank : times.times) {
+    if (!rank.empty()) end = std::max(end, rank.back().end);
+  }
+  return end;
+}
+
+double shortest(const pipeline::Timeline& times) {
+  double least = 0;
+  for (const auto& rank : times.times) {
+    for (const pipeline::ActionTime& time : rank) {
+      const double length = time.end - time.start;
+      if (length > 0 && (least == 0 || length < least)) least = length;
+    }
+  }
+  return least;
+}
+
+std::string label_of(const Action& action, bool color, int32_t width) {
+  const std::string number = std::to_string(action.first);
+  const std::string full = color ? number : pipeline::to_string(action.kind) + number;
+  const auto fits = [&](const std::string& text) {
+    return static_cast<int32_t>(text.size()) <= width;
+  };
+  if (fits(full)) return full;
+  return color ? "" : pipeline::to_string(action.kind).substr(0, static_cast<size_t>(width));
+}
+
+class TextRow {
+ public:
+  TextRow(int32_t columns, bool color) : columns_(columns), color_(color) {}
+
+  void add(const Action& action, int32_t from, int32_t to, int32_t color) {
+    idle(from);
+    const int32_t width = to - at_;
+    if (width <= 0) return;
+    const std::string label = label_of(action, color_, width);
+    if (color_) {
+      text_ += fmt::format("\x1b[38;5;16;48;5;{}m{:^{}}\x1b[0m", color, label, width);
+    } else {
+      text_ += fmt::format("{:-<{}}", label, width);
+    }
+    at_ = to;
+  }
+  std::string finish() {
+    idle(columns_);
+    return text_;
+  }
+
+ private:
+  void idle(int32_t to) {
+    if (to <= at_) return;
+    text_ += std::string(static_cast<size_t>(to - at_), color_ ? ' ' : '.');
+    at_ = to;
+  }
+
+  int32_t columns_;
+  bool color_;
+  int32_t at_ = 0;
+  std::string text_;
+};
+
+}  // namespace
+
+std::string draw_text(const ScheduleDrawing& drawing, const TextStyle& style) {
+  const double end = style.end > 0 ? style.end : last_end(drawing.times);
+  const size_t ranks = drawing.schedule.ranks.size();
+  const auto digits = static_cast<int32_t>(std::to_string(ranks - 1).size());
+  const int32_t room = std::max(10, style.columns - digits - 8);
+  const double unit = shortest(drawing.times);
+  const double scale = end > 0 ? std::min(room / end, unit > 0 ? kWidestUnit / unit : 1) : 1;
+  const auto column = [&](double time) { return static_cast<int32_t>(std::lround(time * scale)); };
+  std::string text;
+  for (size_t r = 0; r < ranks; ++r) {
+    TextRow row(column(end), style.color);
+    for (size_t a = 0; a < drawing.schedule.ranks[r].size(); ++a) {
+      const Action& action = drawing.schedule.ranks[r][a];
+      pipeline::ActionTime time = drawing.times.times[r][a];
+      // The two of a pair share their time: one half of the box each.
+      const auto here = static_cast<int32_t>(a);
+      const double middle = (time.start + time.end) / 2;
+      if (action.paired_with == here + 1) time.end = middle;
+      if (action.paired_with >= 0 && action.paired_with == here - 1) time.start = middle;
+      row.add(action, column(time.start), column(time.end),
+              color_of(action, drawing.schedule.placement));
+    }
+    text += fmt::format("rank {:>{}} |{}|\n", r, digits, row.finish());
+  }
+  return text;
+}
+
+std::string figures_line(const pipeline::Timeline& times) {
+  std::vector<std::string> peaks;
+  for (const double peak : times.peak_activations) peaks.push_back(fmt::format("{:.6g}", peak));
+  return fmt::format(
+      "makespan {:.6g}, bubble {:.4f} (without a flush {:.4f}), weight copies {}, peak activations "
+      "{}",
+      times.makespan, std::abs(times.bubble), std::abs(times.span_bubble), times.weight_copies,
+      join(peaks, " "));
+}
+
+}  // namespace mw::report

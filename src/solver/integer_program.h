@@ -1,0 +1,70 @@
+// IntegerProgram: minimise costs over variables with bounds, some of them integers, under linear
+// rows. A value; HiGHS solves it, where it is there (highs.cc or its twin no_highs.cc).
+#pragma once
+
+#include <limits>
+#include <string>
+#include <utility>
+#include <vector>
+
+namespace mw::solver {
+
+inline constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+class IntegerProgram {
+ public:
+  struct Variable {
+    double cost = 0, lower = 0, upper = kInfinity;
+    bool integer = false;
+  };
+  struct Term {
+    int32_t variable;
+    double factor;
+  };
+  // lower <= sum of the terms <= upper.
+  struct Row {
+    double lower, upper;
+    std::vector<Term> terms;
+  };
+
+  // Returns the variable's number.
+  int32_t add_variable(Variable variable);
+  int32_t add_binary(double cost = 0) { return add_variable({cost, 0, 1, true}); }
+  // REQUIRES: every variable of the terms is there, none twice.
+  void add_row(double lower, double upper, std::vector<Term> terms);
+
+  const std::vector<Variable>& variables() const { return variables_; }
+  const std::vector<Row>& rows() const { return rows_; }
+
+ private:
+  std::vector<Variable> variables_;
+  std::vector<Row> rows_;
+};
+
+struct SolveOptions {
+  double time_limit_s = 60;
+  double relative_gap = 1e-6;
+  int32_t threads = 1;        // one: the same answer every time
+  std::vector<double> start;  // a value a variable, where the search begins; empty: none
+};
+
+struct Solution {
+  enum class Status {
+    kOptimal,     // within the gap
+    kFeasible,    // the time was over; `bound` says how far from optimal this may be
+    kInfeasible,  // no values satisfy the rows
+    kUnbounded,
+    kNothing  // the time was over before any values were found
+  };
+  Status status = Status::kNothing;
+  std::vector<double> values;  // of the best found; empty where there is none
+  double objective = 0;
+  double bound = 0;  // no values are better than this
+};
+
+// Throws Error where the build has no solver. Deterministic unless the time limit ends the search.
+Solution solve(const IntegerProgram& program, const SolveOptions& options = {});
+// "HiGHS 1.15.1", or "" where there is none.
+std::string solver_name();
+
+}  // namespace mw::solver

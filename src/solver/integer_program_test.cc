@@ -1,0 +1,71 @@
+#include "solver/integer_program.h"
+
+#include <cmath>
+
+#include <doctest/doctest.h>
+
+#include "base/error.h"
+
+using namespace mw::solver;
+
+// Where the build has no solver there is nothing to test but that it says so.
+static bool absent() {
+  if (!solver_name().empty()) return false;
+  CHECK_THROWS_AS(solve({}), mw::Error);
+  return true;
+}
+
+TEST_CASE("a knapsack of six things is packed best") {
+  if (absent()) return;
+  const double value[] = {10, 13, 7, 8, 2, 11}, weight[] = {5, 6, 3, 4, 1, 5};
+  IntegerProgram program;
+  std::vector<IntegerProgram::Term> row;
+  for (int i = 0; i < 6; ++i) row.push_back({program.add_binary(-value[i]), weight[i]});
+  program.add_row(-kInfinity, 12, row);
+  const Solution solution = solve(program);
+  CHECK(solution.status == Solution::Status::kOptimal);
+  double best = 0;  // by trying all
+  for (int set = 0; set < 64; ++set) {
+    double v = 0, w = 0;
+    for (int i = 0; i < 6; ++i) {
+      if (set >> i & 1) v += value[i], w += weight[i];
+    }
+    if (w <= 12) best = std::max(best, v);
+  }
+  CHECK(solution.objective == doctest::Approx(-best));
+}
+
+TEST_CASE("continuous variables, equations and bounds on both sides") {
+  if (absent()) return;
+  IntegerProgram program;  // minimise x + 2 y, x + y = 4, x <= 3, 1 <= y
+  const int32_t x = program.add_variable({1, 0, 3, false});
+  const int32_t y = program.add_variable({2, 1, kInfinity, false});
+  program.add_row(4, 4, {{x, 1}, {y, 1}});
+  const Solution solution = solve(program);
+  CHECK(solution.status == Solution::Status::kOptimal);
+  CHECK(solution.values[0] == doctest::Approx(3));
+  CHECK(solution.values[1] == doctest::Approx(1));
+  CHECK(solution.objective == doctest::Approx(5));
+}
+
+TEST_CASE("what cannot be satisfied is said to be so") {
+  if (absent()) return;
+  IntegerProgram program;
+  const int32_t x = program.add_binary(), y = program.add_binary();
+  program.add_row(3, kInfinity, {{x, 1}, {y, 1}});
+  const Solution solution = solve(program);
+  CHECK(solution.status == Solution::Status::kInfeasible);
+  CHECK(solution.values.empty());
+}
+
+TEST_CASE("a start is taken and the same program gives the same answer") {
+  if (absent()) return;
+  IntegerProgram program;
+  std::vector<IntegerProgram::Term> row;
+  for (int i = 0; i < 12; ++i) row.push_back({program.add_binary(1.0 + i % 5), 3.0 + i % 4});
+  program.add_row(20, kInfinity, row);
+  const Solution plain = solve(program);
+  const Solution started = solve(program, {.start = std::vector<double>(12, 1)});
+  CHECK(plain.objective == doctest::Approx(started.objective));
+  CHECK(solve(program).values == plain.values);
+}
