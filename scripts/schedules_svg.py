@@ -13,8 +13,10 @@ import sys
 JOB = "examples/gpt-tiny.toml"
 RANKS, MICROBATCHES = 4, 8
 PLANS = [("GPipe", "gpipe", 1), ("1F1B", "1f1b", 1), ("interleaved 1F1B, 2 chunks", "interleaved-1f1b", 2)]
-UNIT, ROW, LEFT, GAP = 11, 20, 56, 34
-FORWARD, BACKWARD = ("#9ecae9", "#4c9ed9"), ("#f9c78b", "#ee9336")  # first chunk, second chunk
+UNIT, ROW, LEFT, GAP, MARGIN = 11, 20, 52, 18, 10
+FORWARD, BACKWARD = ("#9ecae9", "#3f8fcf"), ("#f9c78b", "#e5832a")  # first chunk, second chunk
+LEGEND = [("forward", FORWARD[0]), ("forward, second chunk", FORWARD[1]), ("backward", BACKWARD[0]),
+          ("backward, second chunk", BACKWARD[1]), ("idle", "#eee")]
 
 
 def actions(binary: str, schedule: str, chunks: int) -> list[list[tuple[str, int, int]]]:
@@ -69,11 +71,12 @@ def panel(name: str, ranks, chunks: int, top: int) -> tuple[list[str], int]:
     span = max(end for _, end in done.values())
     idle = 1 - MICROBATCHES * 6 / span
     share = alive(ranks) / chunks
-    lines = [f'<text x="0" y="{top + 12}" class="name">{name}: {span} units, {idle:.0%} idle, '
+    lines = [f'<text x="0" y="{top + 12}"><tspan class="name">{name}</tspan> {span} units, {idle:.0%} idle; '
              f"rank 0 keeps the activations of {share:g} microbatches</text>"]
     for rank in range(RANKS):
         y = top + 20 + rank * ROW
-        lines.append(f'<text x="0" y="{y + 14}">rank {rank}</text>')
+        lines.append(f'<text x="0" y="{y + 13}">rank {rank}</text>')
+        lines.append(f'<rect x="{LEFT}" y="{y}" width="{span * UNIT}" height="{ROW - 2}" fill="{LEGEND[-1][1]}"/>')
         for kind, stage, microbatch in ranks[rank]:
             begin, end = done[kind, stage, microbatch]
             color = (FORWARD if kind == "F" else BACKWARD)[stage // RANKS]
@@ -81,6 +84,15 @@ def panel(name: str, ranks, chunks: int, top: int) -> tuple[list[str], int]:
             lines.append(f'<rect x="{x}" y="{y}" width="{width}" height="{ROW - 2}" fill="{color}" stroke="#fff"/>')
             lines.append(f'<text x="{x + width / 2:g}" y="{y + 13}" text-anchor="middle" class="n">{microbatch}</text>')
     return lines, span
+
+
+def legend(top: int) -> list[str]:
+    lines, x = [], LEFT
+    for name, color in LEGEND:
+        lines.append(f'<rect x="{x}" y="{top + 1}" width="14" height="12" fill="{color}"/>')
+        lines.append(f'<text x="{x + 19}" y="{top + 11}" class="n">{name}</text>')
+        x += 38 + 6 * len(name)
+    return lines
 
 
 def main() -> int:
@@ -92,11 +104,14 @@ def main() -> int:
         made, span = panel(name, actions(sys.argv[1], schedule, chunks), chunks, top)
         lines += made
         spans.append(span)
-        top += 20 + RANKS * ROW + GAP - 14
-    width, height = LEFT + max(spans) * UNIT + 2, top
-    print(f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}">')
-    print("<style>text{font:12px sans-serif;fill:#333}.name{font-weight:bold}.n{font-size:10px;fill:#222}</style>")
-    print(f'<rect width="{width}" height="{height}" fill="#fff"/>')
+        top += 20 + RANKS * ROW + GAP
+    lines += legend(top)
+    top += 14
+    width, height = LEFT + max(spans) * UNIT + 2 * MARGIN, top + 2 * MARGIN
+    print(f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="{-MARGIN} {-MARGIN} {width} {height}" width="{width}" '
+          f'height="{height}">')
+    print("<style>text{font:12px sans-serif;fill:#444}.name{font-weight:bold;fill:#111}.n{font-size:10px;fill:#222}</style>")
+    print(f'<rect x="{-MARGIN}" y="{-MARGIN}" width="{width}" height="{height}" fill="#fff"/>')
     print("\n".join(lines))
     print("</svg>")
     return 0

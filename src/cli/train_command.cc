@@ -21,7 +21,9 @@ void train_job(const JobOptions& job_options, const TrainOptions& options) {
       train::read_job(fs, job_options.job, job_options.overrides, train::Corpus::kChecked);
   if (options.run.resume)
     job = train::read_run(fs, *options.run.resume, job, job_options.overrides);
-  const train::RunSummary summary = train::run(fs, job, options.run, [&](const std::string& line) {
+  train::RunOptions run = options.run;
+  run.on_stall = [](const std::string& report) { fmt::print(stderr, "meshwright: {}\n", report); };
+  const train::RunSummary summary = train::run(fs, job, run, [&](const std::string& line) {
     if (options.quiet) return;
     fmt::print(options.json ? stderr : stdout, "{}\n", line);
     std::fflush(options.json ? stderr : stdout);

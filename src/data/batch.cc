@@ -27,7 +27,7 @@ SampleSplit split_samples(const TokenSource& source, int64_t sequence_length,
                           double valid_fraction) {
   MW_CHECK(sequence_length > 0, "sequence_length {}", sequence_length);
   if (!(valid_fraction >= 0 && valid_fraction < 1)) {
-    throw_error("valid_fraction={} must be at least 0 and below 1", valid_fraction);
+    throw_error("data.valid_fraction={} must be at least 0 and below 1", valid_fraction);
   }
   const int64_t tokens = source.num_tokens();
   const int64_t parts = valid_fraction > 0 ? 2 : 1;
@@ -36,12 +36,12 @@ SampleSplit split_samples(const TokenSource& source, int64_t sequence_length,
   if (tokens < parts || total < parts) {
     const int64_t longest = tokens / parts - 1;
     throw_error(
-        "{}: has {} tokens, must have at least {} for {} of sequence_length={} (a sample is one "
-        "token longer); {}",
+        "{}: has {} tokens, must have at least {} for {} of data.seq_len={} (a sample is one token "
+        "longer); {}",
         source.name(), tokens, parts * (sequence_length + 1),
         parts == 1 ? "one sample" : "one training and one held-out sample", sequence_length,
-        longest > 0 ? fmt::format("use a longer corpus or a sequence_length of at most {}", longest)
-                    : "use a longer corpus");
+        longest > 0 ? fmt::format("use a longer text or data.seq_len={} or less", longest)
+                    : "use a longer text");
   }
   SampleSplit split;
   const int64_t wanted = std::llround(valid_fraction * static_cast<double>(total));

@@ -171,23 +171,23 @@ TEST_CASE("a corpus that is too short is an Error that says the lengths") {
   CHECK_THROWS_WITH_AS(
       split_samples(*source, 128, 0),
       "corpus.txt: has 12 tokens, must have at least 129 for one sample of "
-      "sequence_length=128 (a sample is one token longer); use a longer corpus or a "
-      "sequence_length of at most 11",
+      "data.seq_len=128 (a sample is one token longer); use a longer text or data.seq_len=11 or "
+      "less",
       Error);
   CHECK_THROWS_WITH_AS(
       split_samples(*source, 6, 0.1),
       "corpus.txt: has 12 tokens, must have at least 14 for one training and one held-out "
-      "sample of sequence_length=6 (a sample is one token longer); use a longer corpus or "
-      "a sequence_length of at most 5",
+      "sample of data.seq_len=6 (a sample is one token longer); use a longer text or "
+      "data.seq_len=5 or less",
       Error);
   CHECK(split_samples(*source, 11, 0).train.num_samples == 1);
   CHECK(split_samples(*source, 5, 0.1).valid.num_samples == 1);
   CHECK_THROWS_WITH_AS(split_samples(*source, 5, 1.0),
-                       "valid_fraction=1 must be at least 0 and below 1", Error);
+                       "data.valid_fraction=1 must be at least 0 and below 1", Error);
   const auto empty = source_of(fs, 0);
   CHECK_THROWS_WITH_AS(split_samples(*empty, 4, 0),
                        "corpus.txt: has 0 tokens, must have at least 5 for one sample of "
-                       "sequence_length=4 (a sample is one token longer); use a longer corpus",
+                       "data.seq_len=4 (a sample is one token longer); use a longer text",
                        Error);
 }
 

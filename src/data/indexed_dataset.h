@@ -75,7 +75,8 @@ enum class DocumentSplit {
 };
 
 // The bytes of a text file as tokens; the tokens in order are the text whatever the split. Empty
-// documents are not written. Without a type, token_type_for(256).
+// documents are not written. Without a type, token_type_for(256). Throws Error, before anything is
+// written, for an empty text, a prefix without a name, and files that would lie over the text.
 void write_indexed_text(FileSystem& fs, const std::string& text_path, const std::string& prefix,
                         DocumentSplit split, std::optional<TokenType> type = std::nullopt);
 

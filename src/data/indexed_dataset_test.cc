@@ -132,10 +132,37 @@ TEST_CASE("a text becomes documents and stays the same text") {
         Texts{"one\n", "two\n", "\n", "\n", "three\n", "four\n", "\n", "five"});
   CHECK(documents(DocumentSplit::kBlankLines) ==
         Texts{"one\ntwo\n\n\n", "three\nfour\n\n", "five"});
-  fs.write_file("t.txt", "");
+}
+
+TEST_CASE("lines that end in CR LF are lines, and blank ones part documents") {
+  FakeFileSystem fs;
+  fs.write_file("t.txt", "a\r\nb\r\n\r\nc\r\n");
+  write_indexed_text(fs, "t.txt", "t", DocumentSplit::kBlankLines);
+  CHECK(open_indexed(fs, "t")->num_documents() == 2);
   write_indexed_text(fs, "t.txt", "t", DocumentSplit::kLines);
-  CHECK(open_indexed(fs, "t")->num_tokens() == 0);
-  CHECK(open_indexed(fs, "t")->num_documents() == 0);
+  CHECK(open_indexed(fs, "t")->num_documents() == 4);
+  CHECK(open_indexed(fs, "t")->num_tokens() == 11);
+}
+
+TEST_CASE("nothing is written for an empty text, without a name, or over the text") {
+  FakeFileSystem fs;
+  fs.write_file("t.txt", "");
+  fs.write_file("u.bin", "text");
+  const auto error_of = [&](const std::string& text, const std::string& prefix) {
+    try {
+      write_indexed_text(fs, text, prefix, DocumentSplit::kNone);
+    } catch (const Error& error) {
+      return std::string(error.what());
+    }
+    return std::string("no error");
+  };
+  CHECK(error_of("t.txt", "t") == "t.txt: is empty; give a text of at least one byte");
+  CHECK(error_of("u.bin", "d/") ==
+        "--output: must be a prefix such as data/kjv, for data/kjv.bin and data/kjv.idx, is 'd/'");
+  CHECK(error_of("u.bin", "u") ==
+        "--output: u would write over the text u.bin; choose another prefix");
+  CHECK_FALSE(fs.exists("t.bin"));
+  CHECK(fs.read_file("u.bin") == "text");
 }
 
 TEST_CASE("a text file is its bytes") {

@@ -32,10 +32,11 @@ void append_token(std::string& out, TokenType type, int32_t token) {
 size_t document_end(std::string_view text, size_t start, DocumentSplit split) {
   if (split == DocumentSplit::kNone) return text.size();
   size_t end = text.find('\n', start);
-  if (split == DocumentSplit::kBlankLines) end = text.find("\n\n", start);
+  if (split == DocumentSplit::kBlankLines)
+    end = std::min(text.find("\n\n", start), text.find("\n\r\n", start));
   if (end == std::string_view::npos) return text.size();
   if (split == DocumentSplit::kLines) return end + 1;
-  end = text.find_first_not_of('\n', end);
+  end = text.find_first_not_of("\r\n", end);
   return end == std::string_view::npos ? text.size() : end;
 }
 
@@ -92,6 +93,18 @@ void write_indexed_text(FileSystem& fs, const std::string& text_path, const std:
                         DocumentSplit split, std::optional<TokenType> type) {
   const MappedFile file = fs.map_file(text_path);
   const std::string_view text = file.text();
+  Diagnostics diagnostics;
+  if (text.empty()) diagnostics.add("{}: is empty; give a text of at least one byte", text_path);
+  if (prefix.empty() || ends_with(prefix, "/")) {
+    diagnostics.add(
+        "--output: must be a prefix such as data/kjv, for data/kjv.bin and data/kjv.idx, is '{}'",
+        prefix);
+  }
+  if (text_path == prefix + ".bin" || text_path == prefix + ".idx") {
+    diagnostics.add("--output: {} would write over the text {}; choose another prefix", prefix,
+                    text_path);
+  }
+  diagnostics.throw_if_any();
   IndexedWriter writer(fs, prefix, type.value_or(token_type_for(256)));
   std::vector<int32_t> tokens;
   // A longer document becomes several sequences.

@@ -25,7 +25,20 @@ std::string stem(const std::string& path) {
   return dot == std::string::npos ? name : name.substr(0, dot);
 }
 
+// A path that stands in the job, relative to its folder; what the command line says is taken as it
+// is.
+// "" after a finding.
+std::string read_path(JsonReader& reader, const char* key, const std::string& folder,
+                      const std::optional<std::string>& override_path) {
+  const bool is_string = reader.has(key) && reader.raw(key)->is_string();
+  const std::string path = reader.string(key);
+  if (is_string && path.empty()) reader.fail(key, "must be the path of a file, is \"\"");
+  if (override_path) return *override_path;
+  return path.empty() ? "" : relative_to(folder, path);
+}
+
 void read_model(FileSystem& fs, Job& job, Diagnostics& diagnostics) {
+  if (job.model_file.empty()) return;  // a finding already
   try {
     job.model_json = fs.read_file(job.model_file);
     job.model = models::parse_config(job.model_json, job.model_file);
@@ -77,13 +90,11 @@ Job read_job(FileSystem& fs, const std::string& path, const JobOverrides& overri
   Job job;
   job.name = stem(path);
   const std::string folder = parent_path(path);
-  job.model_file = relative_to(folder, reader.string("model"));
-  if (overrides.model) job.model_file = *overrides.model;
+  job.model_file = read_path(reader, "model", folder, overrides.model);
   const std::string plan = reader.string_or("plan", "dp=1");
   job.seed = overrides.seed.value_or(reader.integer_or("seed", 1));
   JsonReader data = reader.object("data");
-  job.data_file = relative_to(folder, data.string("file"));
-  if (overrides.data) job.data_file = *overrides.data;
+  job.data_file = read_path(data, "file", folder, overrides.data);
   job.seq_len = data.integer("seq_len", {.min = 1});
   job.valid_fraction = data.number_or("valid_fraction", job.valid_fraction, {.min = 0, .max = 0.9});
   data.finish();

@@ -60,7 +60,7 @@ class Run {
         options_(options),
         progress_(progress),
         folder_(choose_folder(fs, job, options)),
-        trainer_(fs, job, options.threads_per_rank) {
+        trainer_(fs, job, options.threads_per_rank, options.on_stall) {
     summary_.run_dir = folder_;
     last_ = options.steps.value_or(job.horizon);
   }

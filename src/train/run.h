@@ -17,6 +17,8 @@ struct RunOptions {
   std::optional<std::string> init;    // safetensors with Hugging Face names
   std::optional<int64_t> steps;       // the last step's number; default: the job's horizon
   int threads_per_rank = 0;           // 0: cores / ranks, at least 1
+  // Called where no rank makes progress any more, with who waits for whom; then the run is stopped.
+  std::function<void(const std::string& report)> on_stall;
 };
 
 struct RunSummary {

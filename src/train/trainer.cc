@@ -19,16 +19,18 @@ void require_sound(const pipeline::Verification& proved, const std::string& prog
            join(proved.findings, "\n"));
 }
 
-execute::ExecutorOptions executor_options(int threads) {
-  execute::ExecutorOptions options;
-  options.threads_per_rank = threads;
-  return options;
-}
-
 int default_threads(int asked, int64_t ranks) {
   if (asked > 0) return asked;
   return std::max<int>(
       1, static_cast<int>(std::thread::hardware_concurrency() / static_cast<unsigned>(ranks)));
+}
+
+execute::ExecutorOptions executor_options(int threads, int64_t ranks,
+                                          std::function<void(const std::string& report)> on_stall) {
+  execute::ExecutorOptions options;
+  options.threads_per_rank = default_threads(threads, ranks);
+  options.on_stall = std::move(on_stall);
+  return options;
 }
 
 }  // namespace
@@ -53,15 +55,26 @@ Prepared prepare(const Job& job) {
   return prepared;
 }
 
-Trainer::Trainer(FileSystem& fs, const Job& job, int threads_per_rank)
+Bytes peak_bytes(const pipeline::Program& program, const pipeline::Verification& proved,
+                 int64_t pipeline_rank) {
+  const pipeline::RankFigures& figures = proved.ranks[static_cast<size_t>(pipeline_rank)];
+  Bytes bytes = figures.state_bytes + figures.arena_peak;
+  for (const pipeline::Channel& channel : program.channels) {
+    if (channel.to == pipeline_rank) bytes += channel.type.bytes() * channel.slots;
+  }
+  return bytes;
+}
+
+Trainer::Trainer(FileSystem& fs, const Job& job, int threads_per_rank,
+                 std::function<void(const std::string& report)> on_stall)
     : fs_(fs),
       job_(job),
       prepared_(prepare(job_)),
       batches_(fs, job_),
-      threads_(default_threads(threads_per_rank, job.plan.ranks())) {
+      options_(executor_options(threads_per_rank, job.plan.ranks(), std::move(on_stall))) {
   const std::vector<const pipeline::Program*> programs{&prepared_.plan.init, &prepared_.plan.train,
                                                        &*prepared_.plan.eval};
-  executor_ = std::make_unique<execute::Executor>(programs, backend_, executor_options(threads_));
+  executor_ = std::make_unique<execute::Executor>(programs, backend_, options_);
   io_ = std::make_unique<ParameterIo>(prepared_.plan, *executor_);
 }
 
@@ -105,7 +118,7 @@ StepResult Trainer::step(trace::Trace* trace) {
 void Trainer::explain_non_finite(int64_t step) {
   const std::vector<const pipeline::Program*> programs{&prepared_.plan.init, &prepared_.plan.train,
                                                        &*prepared_.plan.eval};
-  execute::ExecutorOptions options = executor_options(threads_);
+  execute::ExecutorOptions options = options_;
   options.check_finite = true;
   execute::Executor searching(programs, backend_, options);
   ParameterIo there(prepared_.plan, searching);
@@ -165,11 +178,12 @@ int64_t Trainer::bytes_sent_per_step() const {
 }
 
 int64_t Trainer::peak_bytes_per_rank() const {
-  int64_t peak = 0;
-  for (const pipeline::RankFigures& figures : prepared_.train.ranks) {
-    peak = std::max(peak, figures.state_bytes.value + figures.arena_peak.value);
+  Bytes peak;
+  for (size_t r = 0; r < prepared_.train.ranks.size(); ++r) {
+    peak =
+        std::max(peak, peak_bytes(prepared_.plan.train, prepared_.train, static_cast<int64_t>(r)));
   }
-  return peak;
+  return peak.value;
 }
 
 }  // namespace mw::train

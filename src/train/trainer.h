@@ -32,10 +32,16 @@ struct StepResult {
   double lr = 0, seconds = 0;
 };
 
+// Memory of the devices of one pipeline rank: states, step arena, and the slots of the channels
+// that it receives from. What kernels and collectives use beside them for a moment is not in it.
+Bytes peak_bytes(const pipeline::Program& program, const pipeline::Verification& proved,
+                 int64_t pipeline_rank);
+
 class Trainer {
  public:
-  // `threads_per_rank` 0: cores / ranks, at least 1.
-  Trainer(FileSystem& fs, const Job& job, int threads_per_rank = 0);
+  // `threads_per_rank` 0: cores / ranks, at least 1. `on_stall` as in ExecutorOptions.
+  Trainer(FileSystem& fs, const Job& job, int threads_per_rank = 0,
+          std::function<void(const std::string& report)> on_stall = nullptr);
 
   // One of the three before the first step.
   void initialize();                               // draws the weights
@@ -54,7 +60,7 @@ class Trainer {
   ParameterIo& parameters() { return *io_; }
   // Of one step, over all ranks.
   int64_t bytes_sent_per_step() const;
-  // State and step arena of the rank that needs most.
+  // peak_bytes() of the rank that needs most.
   int64_t peak_bytes_per_rank() const;
 
  private:
@@ -67,7 +73,7 @@ class Trainer {
   Prepared prepared_;
   Batches batches_;
   runtime::CpuBackend backend_;
-  int threads_;
+  const execute::ExecutorOptions options_;
   std::unique_ptr<execute::Executor> executor_;
   std::unique_ptr<ParameterIo> io_;
   RunState state_;

@@ -3,6 +3,7 @@
 Runs are those of examples/gpt-micro.toml unless MESHWRIGHT_TEST_ALL=1: then examples/gpt-tiny.toml where a text names it.
 """
 
+import importlib.util
 import json
 import os
 import pathlib
@@ -110,9 +111,24 @@ def test_verify_prints_memory_by_rank_and_category_and_runs_nothing(tmp_path):
     assert out.startswith(f"plan {PLAN}: 8 ranks on {{pp:2, dp:2, tp:2}}\n")
     assert re.search(r"^program [0-9a-f]{32} \(\d+ fragments, \d+ channels\): sound$", out, re.MULTILINE)
     for rank in (0, 1):
-        assert f"pipeline rank {rank}: states " in out
+        assert re.search(rf"^pipeline rank {rank}: \S+ \S+: states \S+ \S+, step arena \S+ \S+, slots ", out, re.MULTILINE)
     for category in ("weights", "gradients", "optimizer", "activations", "boundary", "workspace"):
         assert len(re.findall(rf"^  {category} +\S+ \S+$", out, re.MULTILINE)) == 2
+
+
+def test_verify_as_json_has_the_exact_figures_of_every_rank(tmp_path):
+    result = json.loads(run(f"verify {JOB} --plan {PLAN} --json"))
+    assert result["plan"] == PLAN
+    assert [rank["rank"] for rank in result["ranks"]] == list(range(8))
+    for rank in result["ranks"]:
+        assert sum(rank["peak_bytes_by_category"].values()) <= rank["peak_bytes"]
+        assert rank["peak_bytes"] == rank["state_bytes"] + rank["step_arena_bytes"] + rank["slot_bytes"]
+        assert sum(rank["bytes_sent_by_group"].values()) == rank["bytes_sent"] > 0
+        assert rank["instructions"] > sum(rank["collectives_by_group"].values()) > 0
+        assert rank["pipeline_rank"] == rank["rank"] // 4
+    trained = json.loads(run(f"train {JOB} --plan {PLAN} --steps 1 --run-dir {tmp_path}/R --json").splitlines()[-1])
+    assert trained["bytes_sent_per_step"] == sum(rank["bytes_sent"] for rank in result["ranks"])
+    assert trained["peak_bytes_per_rank"] == max(rank["peak_bytes"] for rank in result["ranks"])
 
 
 @pytest.mark.parametrize("what, first", [("graph", "graph microbatch {"), ("fragments", "fragment 'F stage 1'"),
@@ -153,7 +169,7 @@ def test_checkpoint_info_and_verify(trained):
 
 OPTIONS = {
     "train": "job --plan --model --data --seed --steps --run-dir --resume --init --threads-per-rank --json --quiet",
-    "verify": "job --plan --model --data --seed",
+    "verify": "job --plan --model --data --seed --json",
     "inspect": "what job --plan --model --data --seed --rank",
     "generate": "run --prompt --tokens --temperature --seed",
     "data": "build info",
@@ -215,6 +231,13 @@ def demo(*options) -> str:
     return done.stdout.decode(errors="replace")
 
 
+def demo_table():
+    spec = importlib.util.spec_from_file_location("demo_table", ROOT / "scripts/demo_table.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
 def table(text: str) -> dict[str, list[float]]:
     """The demo's rows: name, the two numbers."""
     rows = re.findall(r"^(loss, step \d+|held-out loss|peak memory a rank|sent a step, all ranks) +([\d.,]+)(?: MiB)? +([\d.,]+)",
@@ -233,12 +256,30 @@ def test_the_demo_trains_8_ranks_beside_one():
         assert (ROOT / f"build/demo/ranks-{ranks}/checkpoint").is_dir()
 
 
-@pytest.mark.skipif(not meshwright.EVERYTHING, reason="4 steps of gpt-tiny on one rank and on 8: MESHWRIGHT_TEST_ALL=1")
-def test_the_readmes_table_is_what_the_demo_prints():
-    shown, printed = table(fenced("demo")[0]), table(demo("--steps", "4"))
-    assert shown.keys() == printed.keys()
-    for name, numbers in shown.items():
-        assert numbers == pytest.approx(printed[name], rel=1e-3 if "peak" in name or "sent" in name else 2e-5), name
+def test_the_readmes_table_is_a_table_of_the_demo():
+    """Its rows are those that a demo of as many steps prints, in their order; 8 ranks and one rank agree in it."""
+    text = fenced("demo")[0]
+    shown = table(text)
+    last = max(int(name.removeprefix("loss, step ")) for name in shown if name.startswith("loss, step "))
+    assert list(shown) == [*(f"loss, step {step}" for step in demo_table().shown_steps(last)), "held-out loss",
+                           "peak memory a rank", "sent a step, all ranks"]
+    assert text.splitlines()[0].split() == ["ranks-8", "ranks-1", "relative", "difference"]
+    for name, (ranks8, ranks1) in shown.items():
+        if "loss" in name:
+            assert ranks8 == pytest.approx(ranks1, rel=1e-5), name
+            difference = re.search(rf"^{name} +\S+ +\S+ +(\S+)$", text, re.MULTILINE).group(1)
+            assert difference == "equal" or float(difference) < 1e-5
+    assert shown["held-out loss"][0] < shown["loss, step 1"][0]
+    assert shown["peak memory a rank"][0] < shown["peak memory a rank"][1]
+    assert shown["sent a step, all ranks"][1] == 0
+
+
+@pytest.mark.skipif(not meshwright.EVERYTHING, reason="2 steps of gpt-tiny on one rank and on 8: MESHWRIGHT_TEST_ALL=1")
+def test_the_readmes_numbers_are_what_the_demo_prints():
+    """Times and later losses would take the whole demo; the first loss, memory and bytes do not depend on its length."""
+    shown, printed = table(fenced("demo")[0]), table(demo("--steps", "2"))
+    for name in ("loss, step 1", "peak memory a rank", "sent a step, all ranks"):
+        assert shown[name] == pytest.approx(printed[name], rel=2e-5 if "loss" in name else 2e-3), name
 
 
 def test_the_picture_is_of_the_compiled_programs():

@@ -27,7 +27,7 @@ if meshwright.missing():
 
 ROOT = meshwright.ROOT
 VERSE = b"In the beginning God created the heaven and the earth. And the earth was without form, and void.\n"
-KILLS = 25 if meshwright.EVERYTHING else 5
+KILLS = 60 if meshwright.EVERYTHING else 6
 
 
 @pytest.fixture(scope="module")
@@ -58,6 +58,7 @@ def write_jobs(d):
     (d / "syntax.toml").write_text('model = "model.json\n[data]\n')
     (d / "twice.toml").write_text("seed = 1\nseed = 2\n")
     (d / "plan.toml").write_text('plan = "tq=2"\n' + text)
+    (d / "paths.toml").write_text(text.replace('model = "model.json"\n', "").replace('file = "text.txt"', 'file = ""'))
 
 
 def write_models(d):
@@ -175,6 +176,8 @@ CASES = {
                    "{d}/keys.toml:12: evel: unknown key, did you mean 'eval'?"),
     "positions": ("train {d}/long.toml", "{d}/long.toml: data.seq_len: is 65, but {d}/model.json has 64 positions; "
                   "use at most 64"),
+    "no paths": ("train {d}/paths.toml", "{d}/paths.toml: model: is missing; must be a string\n"
+                 '{d}/paths.toml:3: data.file: must be the path of a file, is ""'),
     "no model": (JOB + "--model {d}/modell.json", "{d}/modell.json: does not exist, did you mean 'model.json'?"),
     "model's keys": (JOB + "--model {d}/broken.json",
                      '{d}/broken.json: vocab_size: must be an integer of at least 1, is "many"\n'
@@ -192,10 +195,10 @@ CASES = {
     "no tokens": (JOB + "--data {d}/nobin", "{d}/nobin.bin: does not exist, did you mean 'nobin.idx'?"),
     "no index": (JOB + "--data {d}/noidx.bin", "{d}/noidx.idx: does not exist, did you mean '{any}'?"),
     "short text": (JOB + "--data {d}/tiny.txt", "{d}/tiny.txt: has 16 tokens, must have at least 130 for one training and "
-                   "one held-out sample of sequence_length=64 (a sample is one token longer); use a longer corpus or a "
-                   "sequence_length of at most 7"),
+                   "one held-out sample of data.seq_len=64 (a sample is one token longer); use a longer text or "
+                   "data.seq_len=7 or less"),
     "empty text": (JOB + "--data {d}/nothing.txt", "{d}/nothing.txt: has 0 tokens, must have at least 130 for one training "
-                   "and one held-out sample of sequence_length=64 (a sample is one token longer); use a longer corpus"),
+                   "and one held-out sample of data.seq_len=64 (a sample is one token longer); use a longer text"),
     "few samples": (JOB + "--data {d}/few.txt", "{d}/few.txt: 6 held-out samples of 64 tokens are fewer than "
                     "global_batch=16; use a longer text, a larger data.valid_fraction or eval.every=0"),
     "vocabulary": (JOB + "--model {d}/vocab100.json", "{d}/text.txt: holds token 119, but {d}/vocab100.json has "
@@ -276,6 +279,11 @@ CASES = {
     "data info": ("data info {d}/sat", "{d}/sat.idx: does not exist, did you mean 'set.idx'?\n"
                   "{d}/sat.bin: does not exist, did you mean 'set.bin'?"),
     "data build": ("data build {d}/test.txt -o {d}/out", "{d}/test.txt: does not exist, did you mean 'text.txt'?"),
+    "data build of nothing": ("data build {d}/nothing.txt -o {d}/out",
+                              "{d}/nothing.txt: is empty; give a text of at least one byte"),
+    "data build over its text": ("data build {d}/set.bin -o {d}/set",
+                                 "--output: {d}/set would write over the text {d}/set.bin; choose another prefix"),
+    "data build of a folder": ("data build {d} -o {d}/out", "{d}: cannot read: Is a directory"),
     "checkpoint verify": ("checkpoint verify {d}/flipped", "{d}/flipped/checkpoint/step-000004/model-00001-of-00001"
                           ".safetensors: tensor 'transformer.ln_f.bias': checksum is {any}, must be {any}; its bytes were "
                           "changed"),
@@ -352,35 +360,43 @@ def test_a_run_that_diverges_keeps_its_last_good_checkpoint(place, tmp_path, pla
 
 
 def test_a_run_killed_at_any_moment_leaves_its_last_checkpoint_whole(place, tmp_path):
-    """A run that saves every step is killed again and again, and resumed from what is there."""
+    """A run that saves every step is killed again and again, and resumed from what is there. Two of three kills wait until
+    a save is under way."""
     job = meshwright.write_job(tmp_path / "job.toml", model=place / "model.json", data=place / "text.txt", seq_len=64,
                                global_batch=16, checkpoint_every=1)
     draw = random.Random(meshwright.SEED)
-    resume, reached = [], 0
+    resume, reached, torn = [], 0, 0
     for kill in range(KILLS):
         run = tmp_path / f"run-{kill}"
         process = subprocess.Popen(
             [meshwright.BINARY, "train", job, "--plan", "pp=2,microbatches=2", "--steps", "100000", "--run-dir", run,
              *resume, "--quiet"], cwd=ROOT, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
-        wait_for_checkpoint(run, process)
-        time.sleep(draw.uniform(0, 0.3))
+        wait_for(run, process, "step-??????")
+        if kill % 3 == 0:
+            time.sleep(draw.uniform(0, 0.3))
+        else:
+            wait_for(run, process, "*.tmp")
+            time.sleep(draw.choice([0, draw.uniform(0, 0.01)]))
         process.kill()
         process.wait()
+        torn += bool(list((run / "checkpoint").glob("*.tmp")))
         step = verified_step(run)
         assert step > reached
         recorded = [line for line in (run / "metrics.jsonl").read_text().splitlines()]
         assert json.loads(recorded[step - reached - 1])["step"] == step
         resume, reached = ["--resume", run], step
+    assert torn > 0, "no kill met a save"
     last = meshwright.execute(["train", job, *map(str, resume), "--plan", "tp=2,microbatches=2", "--steps", reached + 1,
                                "--run-dir", tmp_path / "last", "--quiet"])
     assert last.returncode == 0, last.stderr
 
 
-def wait_for_checkpoint(run, process):
+def wait_for(run, process, pattern):
+    """Until the run's checkpoint folder has such a name."""
     end = time.monotonic() + 60
-    while not list((run / "checkpoint").glob("step-??????")):
-        assert process.poll() is None and time.monotonic() < end, f"{run}: no checkpoint"
-        time.sleep(0.005)
+    while not list((run / "checkpoint").glob(pattern)):
+        assert process.poll() is None and time.monotonic() < end, f"{run}: no {pattern}"
+        time.sleep(0.001)
 
 
 @pytest.fixture
