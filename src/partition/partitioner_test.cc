@@ -223,5 +223,47 @@ TEST_CASE("a partitioned MLP computes what the global graph computes, every valu
   }
 }
 
+// A module of one graph for difference().
+ir::Module module_of(ir::Graph graph) {
+  ir::Module module;
+  graph.name = "microbatch";
+  module.graphs.push_back(std::move(graph));
+  return module;
+}
+
+TEST_CASE("what another stage sends may have garbage in its padded tail") {
+  ir::Graph graph;
+  ops::Builder b(graph);
+  const ValueId x_BSD = graph.add_input(ir::make_type(DType::kF32, {2, 5, 3}), "x");
+  const ValueId dy_BSD = graph.add_input(ir::make_type(DType::kF32, {2, 5, 4}), "dy");
+  for (const ValueId v : {x_BSD, dy_BSD}) graph.value(v).logical = {"batch", "seq", "embed"};
+  const ValueId dw = b.dot(dy_BSD, x_BSD, "bsn,bsk->nk");
+  graph.outputs = {b.unary(ir::OpKind::kTanh, dw)};
+  CHECK(difference(module_of(graph), {}, cluster::Mesh({{"tp", 4}}), true) == "");
+}
+
+TEST_CASE("the gradient of logits has zeros behind the vocabulary, not behind the sequence") {
+  ir::Graph graph;
+  ops::Builder b(graph);
+  const NetSizes n{.B = 2, .S = 5, .D = 3, .V = 7};
+  const ValueId x_BSD = graph.add_input(ir::make_type(DType::kF32, {n.B, n.S, n.D}), "x");
+  graph.value(x_BSD).logical = {"batch", "seq", "embed"};
+  const ValueId w_VD = graph.add_input(ir::make_type(DType::kF32, {n.V, n.D}), "w");
+  const ValueId targets_BS = graph.add_input(ir::make_type(DType::kI32, {n.B, n.S}), "targets");
+  const ValueId dloss_BS = graph.add_input(ir::make_type(DType::kF32, {n.B, n.S}), "dloss");
+  graph.value(dloss_BS).logical = {"batch", "seq"};
+  const ValueId logits_BSV =
+      b.annotate(b.dot(x_BSD, w_VD, "bsd,vd->bsv"), "logits", {"batch", "seq", "vocab"});
+  const ValueId loss_BS = b.cross_entropy(logits_BSV, targets_BS);
+  const ir::Op loss = graph.op(graph.value(loss_BS).producer);
+  const ValueId dlogits_BSV =
+      b.annotate(b.emit1(ir::OpKind::kCrossEntropyGrad, loss.attrs,
+                         {logits_BSV, loss.results[1], targets_BS, dloss_BS}),
+                 "dlogits", {"batch", "seq", "vocab"});
+  graph.outputs = {b.dot(dlogits_BSV, x_BSD, "bsv,bsd->vd")};
+  CHECK(difference(module_of(graph), n, cluster::Mesh({{"tp", 4}}), true) == "");
+  CHECK(difference(module_of(graph), n, cluster::Mesh({{"tp", 2}}), true) == "");
+}
+
 }  // namespace
 }  // namespace mw::partition
