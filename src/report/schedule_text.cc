@@ -15,10 +15,15 @@ namespace {
 
 constexpr int32_t kWidestUnit = 6;  // columns of the shortest action at most
 
+// Later chunks have a darker colour, or a small letter.
+bool is_later(const Action& action, const pipeline::Placement& placement) {
+  return action.replica > 0 || action.stage.value / placement.ranks % 2 == 1;
+}
+
 // The 256-colour background of an action: forwards blue, input gradients orange, weight gradients
 // green, whole backwards brown; later chunks are darker.
 int32_t color_of(const Action& action, const pipeline::Placement& placement) {
-  const bool dark = action.replica > 0 || action.stage.value / placement.ranks % 2 == 1;
+  const bool dark = is_later(action, placement);
   switch (action.kind) {
     case ActionKind::kF: return dark ? 68 : 117;
     case ActionKind::kI: return dark ? 172 : 222;
@@ -47,27 +52,30 @@ double shortest(const pipeline::Timeline& times) {
   return least;
 }
 
-std::string label_of(const Action& action, bool color, int32_t width) {
+std::string label_of(const Action& action, bool color, bool later, int32_t width) {
   const std::string number = std::to_string(action.first);
-  const std::string full = color ? number : pipeline::to_string(action.kind) + number;
+  const std::string kind = pipeline::to_string(action.kind);
+  const std::string letter = color ? "" : later ? to_lower(kind) : kind;
+  const std::string full = letter + number;
   const auto fits = [&](const std::string& text) {
     return static_cast<int32_t>(text.size()) <= width;
   };
   if (fits(full)) return full;
-  return color ? "" : pipeline::to_string(action.kind).substr(0, static_cast<size_t>(width));
+  return letter.substr(0, static_cast<size_t>(width));
 }
 
 class TextRow {
  public:
   TextRow(int32_t columns, bool color) : columns_(columns), color_(color) {}
 
-  void add(const Action& action, int32_t from, int32_t to, int32_t color) {
+  void add(const Action& action, int32_t from, int32_t to, const pipeline::Placement& placement) {
     idle(from);
     const int32_t width = to - at_;
     if (width <= 0) return;
-    const std::string label = label_of(action, color_, width);
+    const std::string label = label_of(action, color_, is_later(action, placement), width);
     if (color_) {
-      text_ += fmt::format("\x1b[38;5;16;48;5;{}m{:^{}}\x1b[0m", color, label, width);
+      text_ += fmt::format("\x1b[38;5;16;48;5;{}m{:^{}}\x1b[0m", color_of(action, placement), label,
+                           width);
     } else {
       text_ += fmt::format("{:-<{}}", label, width);
     }
@@ -99,7 +107,9 @@ std::string draw_text(const ScheduleDrawing& drawing, const TextStyle& style) {
   const auto digits = static_cast<int32_t>(std::to_string(ranks - 1).size());
   const int32_t room = std::max(10, style.columns - digits - 8);
   const double unit = shortest(drawing.times);
-  const double scale = end > 0 ? std::min(room / end, unit > 0 ? kWidestUnit / unit : 1) : 1;
+  double scale = end > 0 ? std::min(room / end, unit > 0 ? kWidestUnit / unit : 1) : 1;
+  // Whole columns a unit look regular where there is room for them.
+  if (scale * unit >= 1) scale = std::floor(scale * unit) / unit;
   const auto column = [&](double time) { return static_cast<int32_t>(std::lround(time * scale)); };
   std::string text;
   for (size_t r = 0; r < ranks; ++r) {
@@ -112,8 +122,7 @@ std::string draw_text(const ScheduleDrawing& drawing, const TextStyle& style) {
       const double middle = (time.start + time.end) / 2;
       if (action.paired_with == here + 1) time.end = middle;
       if (action.paired_with >= 0 && action.paired_with == here - 1) time.start = middle;
-      row.add(action, column(time.start), column(time.end),
-              color_of(action, drawing.schedule.placement));
+      row.add(action, column(time.start), column(time.end), drawing.schedule.placement);
     }
     text += fmt::format("rank {:>{}} |{}|\n", r, digits, row.finish());
   }

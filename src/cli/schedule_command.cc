@@ -1,0 +1,303 @@
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+#include <memory>
+#include <optional>
+
+#include <fmt/core.h>
+
+#include "base/error.h"
+#include "base/fs.h"
+#include "base/json.h"
+#include "base/text.h"
+#include "cli/command.h"
+#include "pipeline/schedule_comms.h"
+#include "report/schedule_drawing.h"
+
+namespace mw::cli {
+namespace {
+
+using pipeline::ScheduleCosts;
+using pipeline::ScheduleRequest;
+
+constexpr int64_t kMost = 1 << 20;  // stages x microbatches
+
+struct ScheduleOptions {
+  std::string kind, from, csv, svg, costs, memory;
+  std::vector<std::string> compare;
+  ScheduleRequest request;
+  std::optional<int64_t> stages, microbatches;
+  std::optional<double> memory_limit;
+  bool json = false, comms = false;
+};
+
+std::vector<double> parse_numbers(std::string_view text, const char* option, Diagnostics& out) {
+  std::vector<double> numbers;
+  for (const std::string_view part : split(text, ':')) {
+    const std::optional<double> number = parse_double(part);
+    if (!number || !std::isfinite(*number)) {
+      out.add("{}: '{}' is no number; it must be as in 1.5, or 1:1:2:1 with one for each stage",
+              option, part);
+    }
+    numbers.push_back(number.value_or(1));
+  }
+  return numbers;
+}
+
+// "f=1,b=1:2,comm=0": every value goes to `set(key, values)`, which is false for an unknown key.
+template <typename Set>
+void parse_pairs(const std::string& text, const char* option, const std::vector<std::string>& keys,
+                 Set set, Diagnostics& out) {
+  if (text.empty()) return;
+  for (const std::string_view part : split(text, ',')) {
+    const size_t equals = part.find('=');
+    const std::string key(trim(part.substr(0, equals)));
+    if (equals == std::string_view::npos ||
+        std::find(keys.begin(), keys.end(), key) == keys.end()) {
+      out.add("{}: '{}' is not of the form key=number; keys are {}{}", option, part,
+              join(keys, ", "), did_you_mean(key, keys));
+      continue;
+    }
+    set(key, parse_numbers(trim(part.substr(equals + 1)), option, out));
+  }
+}
+
+ScheduleCosts parse_costs(const ScheduleOptions& options, Diagnostics& out) {
+  ScheduleCosts costs;
+  const auto single = [&](const char* option, const std::string& key,
+                          const std::vector<double>& values) {
+    if (values.size() != 1) out.add("{}: {} is one number, not one a stage", option, key);
+    return values.front();
+  };
+  parse_pairs(
+      options.costs, "--costs", {"f", "b", "w", "comm", "pair"},
+      [&](const std::string& key, const std::vector<double>& values) {
+        if (key == "f") costs.f = values;
+        if (key == "b") costs.b = values;
+        if (key == "w") costs.w = values;
+        if (key == "comm") costs.comm = single("--costs", key, values);
+        if (key == "pair") costs.pair = single("--costs", key, values);
+      },
+      out);
+  parse_pairs(
+      options.memory, "--memory", {"mb", "mw"},
+      [&](const std::string& key, const std::vector<double>& values) {
+        (key == "mb" ? costs.mb : costs.mw) = single("--memory", key, values);
+      },
+      out);
+  if (options.memory.find("mw") == std::string::npos) costs.mw = costs.mb;
+  return costs;
+}
+
+// With --compare costs are those of a rank's whole share: a chunk has its part of them.
+ScheduleCosts per_chunk(ScheduleCosts costs, const pipeline::Placement& placement) {
+  const double chunks = placement.stages() / placement.ranks;
+  for (std::vector<double>* list : {&costs.f, &costs.b, &costs.w}) {
+    for (double& value : *list) value /= chunks;
+  }
+  if (costs.pair >= 0) costs.pair /= chunks;
+  return costs;
+}
+
+report::ScheduleDrawing drawing_of(pipeline::Schedule schedule, ScheduleCosts costs, bool share) {
+  if (share) costs = per_chunk(costs, schedule.placement);
+  Diagnostics out;
+  for (const std::string& finding : pipeline::findings(costs, schedule.placement.stages()))
+    out.add("{}", finding);
+  out.throw_if_any();
+  pipeline::Timeline times = pipeline::timeline(schedule, costs);
+  std::string title = schedule.name;
+  return {std::move(title), std::move(schedule), std::move(times)};
+}
+
+Json json_of(const report::ScheduleDrawing& drawing) {
+  const pipeline::Timeline& times = drawing.times;
+  Json json;
+  json["schedule"] = drawing.title;
+  json["stages"] = drawing.schedule.placement.ranks;
+  json["chunks"] = drawing.schedule.placement.stages() / drawing.schedule.placement.ranks;
+  json["microbatches"] = drawing.schedule.microbatches / drawing.schedule.parts;
+  json["makespan"] = times.makespan;
+  json["bubble"] = times.bubble;
+  json["span_bubble"] = times.span_bubble;
+  json["peak_activations"] = Json::list(times.peak_activations);
+  json["weight_copies"] = times.weight_copies;
+  json["needs"] = Json::list(pipeline::describe(pipeline::needs(drawing.schedule)));
+  return json;
+}
+
+report::TextStyle terminal_style() {
+  report::TextStyle style;
+  style.color = isatty(STDOUT_FILENO) != 0 && std::getenv("NO_COLOR") == nullptr;
+  winsize size{};
+  if (isatty(STDOUT_FILENO) != 0 && ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0)
+    style.columns = size.ws_col;
+  return style;
+}
+
+void print_text(const std::vector<report::ScheduleDrawing>& drawings) {
+  report::TextStyle style = terminal_style();
+  if (drawings.size() > 1) {
+    for (const report::ScheduleDrawing& drawing : drawings) {
+      for (const auto& rank : drawing.times.times)
+        style.end = std::max(style.end, rank.empty() ? 0 : rank.back().end);
+    }
+  }
+  for (const report::ScheduleDrawing& drawing : drawings) {
+    fmt::print("{}: {} ranks, {} microbatches\n{}{}\n", drawing.title,
+               drawing.schedule.placement.ranks,
+               drawing.schedule.microbatches / drawing.schedule.parts,
+               report::draw_text(drawing, style), report::figures_line(drawing.times));
+  }
+}
+
+void check_options(const ScheduleOptions& options, Diagnostics& out) {
+  if (options.from.empty()) {
+    if (options.kind.empty())
+      out.add("a schedule is missing; name a kind ({}), or a file with --from",
+              join(pipeline::all_schedule_kinds(), ", "));
+    if (!options.stages) out.add("--stages: is missing; it is the number of pipeline ranks");
+    if (!options.microbatches) out.add("--microbatches: is missing");
+    const auto check_range = [&](const char* option, std::optional<int64_t> value) {
+      if (value && (*value < 1 || *value > kMost))
+        out.add("{}: is {}, must be from 1 to {}", option, *value, kMost);
+    };
+    check_range("--stages", options.stages);
+    check_range("--microbatches", options.microbatches);
+    if (out.empty() && *options.stages * *options.microbatches > kMost)
+      out.add("--stages, --microbatches: {} x {} is more than the {} that are drawn",
+              *options.stages, *options.microbatches, kMost);
+    return;
+  }
+  if (!options.kind.empty())
+    out.add("--from: the schedule comes from a file, and '{}' names another; leave one out",
+            options.kind);
+  if (options.stages || options.microbatches || options.request.chunks != 0)
+    out.add("--from: stages, microbatches and chunks are those of the file; leave the options out");
+}
+
+std::vector<pipeline::Schedule> schedules_of(const ScheduleOptions& options,
+                                             const ScheduleCosts& costs, Diagnostics& out) {
+  std::vector<pipeline::Schedule> schedules;
+  const auto attempt = [&](auto make) {
+    try {
+      schedules.push_back(make());
+    } catch (const Error& error) {
+      out.absorb(error);
+    }
+  };
+  ScheduleRequest request = options.request;
+  request.costs = costs;
+  request.ranks = static_cast<int32_t>(options.stages.value_or(1));
+  request.microbatches = static_cast<int32_t>(options.microbatches.value_or(1));
+  if (options.memory_limit) request.memory_limit = *options.memory_limit;
+  if (options.from.empty()) {
+    request.kind = options.kind;
+    attempt([&] { return pipeline::make_schedule(request); });
+  } else {
+    attempt([&] { return pipeline::parse_csv(posix_fs().read_file(options.from), options.from); });
+    if (schedules.empty()) return schedules;
+    request.ranks = schedules.front().placement.ranks;
+    request.microbatches = schedules.front().microbatches;
+  }
+  // Options that only some kinds have are for the first.
+  const ScheduleRequest plain{
+      .ranks = request.ranks, .microbatches = request.microbatches, .costs = request.costs};
+  for (const std::string& kind : options.compare) {
+    ScheduleRequest other = plain;
+    other.kind = kind;
+    attempt([&] { return pipeline::make_schedule(other); });
+  }
+  return schedules;
+}
+
+void show(const ScheduleOptions& options) {
+  Diagnostics out;
+  const ScheduleCosts costs = parse_costs(options, out);
+  if (options.memory_limit && !(*options.memory_limit > 0))
+    out.add("--memory-limit: is {}, must be above 0", *options.memory_limit);
+  check_options(options, out);
+  out.throw_if_any();
+  const std::vector<pipeline::Schedule> schedules = schedules_of(options, costs, out);
+  out.throw_if_any();
+
+  std::vector<report::ScheduleDrawing> drawings;
+  for (const pipeline::Schedule& schedule : schedules)
+    drawings.push_back(drawing_of(schedule, costs, !options.compare.empty()));
+  if (!options.csv.empty()) {
+    const pipeline::Schedule& first = schedules.front();
+    posix_fs().write_file(
+        options.csv, options.comms ? pipeline::to_csv(first, pipeline::with_communication(first))
+                                   : pipeline::to_csv(first));
+  }
+  if (!options.svg.empty()) posix_fs().write_file(options.svg, report::draw_svg(drawings));
+  if (!options.json) {
+    print_text(drawings);
+  } else if (drawings.size() == 1) {
+    fmt::print("{}", json_of(drawings.front()).dump_pretty());
+  } else {
+    Json list;
+    for (const report::ScheduleDrawing& drawing : drawings) list.push_back(json_of(drawing));
+    fmt::print("{}", list.dump_pretty());
+  }
+}
+
+std::string kinds_help() {
+  std::string text = "Kinds:\n";
+  for (const std::string& kind : pipeline::all_schedule_kinds())
+    text += fmt::format("  {:<18} {}\n", kind, pipeline::schedule_summary(kind));
+  return text;
+}
+
+}  // namespace
+
+void add_schedule(CLI::App& app) {
+  CLI::App* command = app.add_subcommand(
+      "schedule", "Draw a pipeline schedule with its makespan, bubble and memory; run nothing");
+  auto options = std::make_shared<ScheduleOptions>();
+  ScheduleRequest& request = options->request;
+  command->add_option("kind", options->kind, "One of the kinds below");
+  command->add_option("--stages", options->stages, "Pipeline ranks");
+  command->add_option("--microbatches", options->microbatches, "Microbatches of a step");
+  command->add_option("--chunks", request.chunks, "Stages a rank, for kinds that have several")
+      ->check(at_least(1));
+  command
+      ->add_option("--group", request.group,
+                   "interleaved kinds: microbatches a round (usually as many as ranks)")
+      ->check(at_least(1));
+  command->add_option("--slices", request.slices, "seq-1f1b: slices of a sequence (usually 2)")
+      ->check(at_least(1));
+  command
+      ->add_option("--pairs", request.pairs,
+                   "chimera kinds: pairs of pipelines, a divisor of half of the ranks (usually 1)")
+      ->check(at_least(1));
+  command->add_option(
+      "--costs", options->costs,
+      "Time of a microbatch on a stage: f=1,b=1,w=1,comm=0; f, b and w may have a "
+      "value for each stage, f=1:1:2:1; pair=2.5 is F beside B. With --compare they "
+      "are those of a rank's whole share");
+  command->add_option("--memory", options->memory,
+                      "What a microbatch holds: mb=1 from F to the end of I, mw=1 to the end of W");
+  command->add_option(
+      "--memory-limit", options->memory_limit,
+      "zb-auto: the most a rank may hold, in units of mb (usually as many as ranks)");
+  command->add_flag("--exact", request.exact,
+                    "zb-auto: the order of an integer program, for small cases");
+  command->add_flag("--json", options->json, "Print one object in place of the drawing");
+  command->add_option("--csv", options->csv,
+                      "Write the order in torch.distributed.pipelining's format");
+  command->add_flag("--comms", options->comms,
+                    "--csv: with messages, gathers and reductions (compute_comms)");
+  command->add_option("--from", options->from, "Read the order from such a file and check it");
+  command->add_option("--svg", options->svg, "Write the drawing as SVG");
+  command
+      ->add_option("--compare", options->compare, "Other kinds, at the same time scale: zb-h1,zb-v")
+      ->delimiter(',');
+  command->footer(kinds_help());
+  command->callback([options] { show(*options); });
+}
+
+}  // namespace mw::cli

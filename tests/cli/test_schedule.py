@@ -1,0 +1,102 @@
+"""meshwright schedule: figures, drawings, files and errors of the command."""
+
+import json
+import pathlib
+import sys
+import xml.etree.ElementTree
+
+import pytest
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "peers"))
+
+import meshwright  # noqa: E402
+
+if meshwright.missing():
+    pytest.skip(meshwright.missing(), allow_module_level=True)
+
+GOLDEN = meshwright.ROOT / "tests" / "golden" / "schedules"
+KINDS = ("gpipe 1f1b interleaved-1f1b looped-bfs chimera chimera-doubling chimera-halving zb-h1 zb-h2 zb-v zb-auto "
+         "interleaved-zb v-half v-min hanayo dualpipe dualpipe-v seq-1f1b pipedream-2bw").split()
+
+
+def schedule(*arguments, expect: int = 0) -> str:
+    """Standard output, or standard error where the command fails."""
+    done = meshwright.execute(["schedule", *arguments])
+    assert done.returncode == expect, f"{arguments}\nexit code {done.returncode}\n{done.stdout}{done.stderr}"
+    return done.stderr if expect else done.stdout
+
+
+def figures(kind, stages, microbatches, *more):
+    return json.loads(schedule(kind, "--stages", stages, "--microbatches", microbatches, "--json", *more))
+
+
+@pytest.mark.parametrize("kind, stages, microbatches, makespan, bubble, span_bubble, peak, copies", [
+    ("1f1b", 4, 8, 33, 9 / 33, 9 / 33, 4, 1),
+    ("zb-h2", 4, 8, 27, 3 / 27, 0, 7, 1),
+    ("zb-v", 8, 16, 103, 7 / 103, 0, 8, 1),
+    ("interleaved-1f1b", 8, 16, 117, 21 / 117, 21 / 117, 11.5, 1),
+    ("chimera", 4, 16, 58, 10 / 58, 10 / 58, 4, 2),
+    ("dualpipe", 8, 20, 66, 6 / 66, 6 / 66, 9, 2),
+    ("v-half", 4, 8, 53, 5 / 53, 5 / 53, 3, 1),
+    ("v-min", 4, 8, 59, 11 / 59, None, 2, 1),
+])
+def test_figures_are_those_of_the_papers(kind, stages, microbatches, makespan, bubble, span_bubble, peak, copies):
+    got = figures(kind, stages, microbatches)
+    assert got["makespan"] == makespan
+    assert got["bubble"] == pytest.approx(bubble)
+    if span_bubble is not None:
+        assert got["span_bubble"] == pytest.approx(span_bubble, abs=1e-12)
+    assert len(got["peak_activations"]) == stages and max(got["peak_activations"]) == peak
+    assert got["weight_copies"] == copies
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_is_drawn_written_and_read_again(kind, tmp_path):
+    text = schedule(kind, "--stages", 4, "--microbatches", 8, "--csv", tmp_path / "s.csv", "--svg", tmp_path / "s.svg")
+    rows = [line for line in text.splitlines() if line.startswith("rank ")]
+    assert len(rows) == 4 and len({len(row) for row in rows}) == 1
+    assert "\x1b" not in text, "no colour when not on a terminal"
+    xml.etree.ElementTree.parse(tmp_path / "s.svg")
+    made, read = figures(kind, 4, 8), json.loads(schedule("--from", tmp_path / "s.csv", "--json"))
+    if kind not in ("chimera-halving", "pipedream-2bw"):  # parts and stale weights are no part of the format
+        assert read["makespan"] == pytest.approx(made["makespan"])
+        assert read["peak_activations"] == pytest.approx(made["peak_activations"])
+
+
+@pytest.mark.parametrize("name", ["1F1B", "ZBVZeroBubble", "DualPipeV"])
+def test_csv_with_messages_is_torchs(name, tmp_path):
+    kind = {"1F1B": "1f1b", "ZBVZeroBubble": "zb-v", "DualPipeV": "dualpipe-v"}[name]
+    schedule(kind, "--stages", 4, "--microbatches", 8, "--csv", tmp_path / "s.csv", "--comms")
+    assert (tmp_path / "s.csv").read_text().split() == (GOLDEN / f"{name}_pp4_m8_comms.csv").read_text().split()
+    schedule("--from", GOLDEN / f"{name}_pp4_m8_comms.csv")
+
+
+def test_zero_bubble_rates_of_the_heuristic():
+    h, a, s = 2304, 24, 1024
+    costs = "f=18.522,b=18.086,w=9.337,comm=0.601"
+    memory = f"mb={34 * h + 5 * a * s},mw={32 * h}"
+    for limit, rate in ((8, 0.1585), (16, 0.0433)):
+        got = figures("zb-auto", 8, 24, "--costs", costs, "--memory", memory, "--memory-limit", limit)
+        assert round(got["span_bubble"], 4) == rate
+        assert max(got["peak_activations"]) <= limit + 1e-6
+
+
+def test_compare_has_one_time_scale():
+    got = figures("1f1b", 4, 8, "--compare", "zb-v,interleaved-1f1b")
+    assert [one["schedule"] for one in got] == ["1f1b", "zb-v", "interleaved-1f1b"]
+    assert [one["makespan"] for one in got] == [33, 25.5, 28.5]
+
+
+def test_errors_come_together_with_exit_code_2(tmp_path):
+    text = schedule("chimera", "--stages", 5, "--microbatches", 8, "--memory-limit", 2, "--compare", "dualpipe",
+                    expect=2)
+    assert "schedule chimera: has no memory limit, an option of zb-auto" in text
+    assert "schedule chimera: ranks=5 must be even; use 4 or 6" in text
+    assert "schedule dualpipe: ranks=5 must be even; use 4 or 6" in text
+    assert "did you mean 'zb-h1'" in schedule("zb-h3", "--stages", 2, "--microbatches", 2, expect=2)
+    assert "--stages: is missing" in schedule("1f1b", expect=2)
+    (tmp_path / "bad.csv").write_text("0F0,0B0\n1F0,1X0\n")
+    assert "bad.csv:2: cell 2 is '1X0'" in schedule("--from", tmp_path / "bad.csv", expect=2)
+    (tmp_path / "late.csv").write_text("0F0,0B0,0F1,0B1\n1F1,1B1,1F0,1B0\n")
+    assert "rank 1 waits forever at action 0 (1F1) for 0F1 of rank 0" in schedule(
+        "--from", tmp_path / "late.csv", expect=2)
