@@ -10,6 +10,7 @@
 #include <sstream>
 
 #include "base/text.h"
+#include "ops/builder.h"
 #include "partition/partitioner.h"
 #include "partition/test_nets.h"
 #include "partition/test_ranks.h"
@@ -17,6 +18,7 @@
 namespace mw::partition {
 namespace {
 
+using ir::OpKind;
 using sharding::Sharding;
 using Given = std::vector<std::optional<Sharding>>;
 
@@ -100,6 +102,32 @@ TEST_CASE("a GPT partitioned from a handful of annotations communicates as a ful
     std::sort(all_moves.begin(), all_moves.end());
     CHECK(join(few_moves, "\n") == join(all_moves, "\n"));
   }
+}
+
+TEST_CASE("where another layout moves fewer bytes than the propagated one, the origin says so") {
+  ir::Module module;
+  ir::Graph graph;
+  ops::Builder b(graph);
+  const auto input = [&](const std::string& name, int64_t rows) {
+    return graph.add_input(ir::make_type(DType::kF32, {rows, 8}), name);
+  };
+  // The small one is annotated where it is read, the large one before it is worked on.
+  const ValueId small = input("small", 4);
+  const ValueId large = b.unary(OpKind::kExp, input("large", 64));
+  const ValueId product = b.dot(small, large, "ad,bd->ab");
+  graph.value(product).name = "product";
+  graph.outputs = {b.unary(OpKind::kExp, product)};
+  const sharding::Strategy strategy;
+  const auto of = [&](LayerId) -> const sharding::Strategy& { return strategy; };
+  Given given(graph.values.size());
+  given[small.index()] = given[graph.inputs[1].value.index()] =
+      sharding::parse_sharding(R"([{"tp"}, {}])");
+  const Partitioned found = partition({graph, module, kMesh, of, given});
+  CHECK(to_string(found.origins[product.index()], graph, product, module) ==
+        R"(moves fewer bytes than [{"tp"}, {}]: tp from small through dot product by resolve)");
+  CHECK(to_string(found.shardings[found.main_version[product.index()].index()]) ==
+        R"([{}, {"tp"}])");
+  CHECK(test::communication(found.graph) == std::vector<std::string>{"all_gather{tp} dim 0"});
 }
 
 TEST_CASE("shardings and origins of a block read as in the golden file") {
