@@ -119,11 +119,12 @@ void put_w(Slots& slots, int32_t ranks, std::vector<Action> weights) {
     return std::pair(second_chunk(a, ranks), a.first) < std::pair(second_chunk(b, ranks), b.first);
   };
   std::sort(weights.begin(), weights.end(), before);
+  std::map<std::pair<int32_t, int32_t>, int32_t> input_slot;  // (stage, microbatch)
+  for (const auto& [slot, action] : slots) {
+    if (action.kind == ActionKind::kI) input_slot[{action.stage.value, action.first}] = slot;
+  }
   const auto is_ready = [&](const Action& w, int32_t slot) {
-    return std::any_of(slots.begin(), slots.lower_bound(slot), [&](const auto& entry) {
-      return entry.second.kind == ActionKind::kI && entry.second.stage == w.stage &&
-             entry.second.first == w.first;
-    });
+    return input_slot.at({w.stage.value, w.first}) < slot;
   };
   for (int32_t slot = from; !weights.empty(); ++slot) {
     if (slots.contains(slot)) continue;
