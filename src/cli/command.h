@@ -17,6 +17,7 @@ CLI::Validator one_of(std::vector<std::string> names);
 void add_train(CLI::App& app);
 void add_verify(CLI::App& app);
 void add_inspect(CLI::App& app);
+void add_simulate(CLI::App& app);
 void add_schedule(CLI::App& app);
 void add_generate(CLI::App& app);
 void add_data(CLI::App& app);

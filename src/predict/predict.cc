@@ -61,9 +61,10 @@ void fill_rates(const Request& request, Prediction& p) {
   for (const simulate::RankResult& rank : p.result.ranks) hardware_flops += rank.matrix_flops.value;
   hardware_flops *= devices / static_cast<double>(p.result.ranks.size());
   p.peak = cost::matrix_peak(request.cluster.device, request.precision, request.options.tf32);
-  p.peak_format = request.options.tf32 && request.precision == DType::kF32
-                      ? "tf32"
-                      : std::string(dtype_name(request.precision));
+  for (const auto& [format, peak] : request.cluster.device.peaks) {
+    if (peak == p.peak && p.peak_format.empty()) p.peak_format = format;
+    if (peak == p.peak && format == dtype_name(request.precision)) p.peak_format = format;
+  }
   p.tokens_per_s = tokens / step;
   p.tflops_per_device = model_flops / step / devices / 1e12;
   p.mfu = model_flops / step / devices / p.peak.value;

@@ -117,13 +117,19 @@ Json to_json(const Request& request, const Prediction& p) {
   Json exposed{JsonObject{}};
   for (const auto& [label, time] : p.exposed_comm) exposed[label] = time.value;
   json["exposed_comm_s"] = std::move(exposed);
-  Json peaks{JsonArray{}}, alive{JsonArray{}};
+  Json peaks{JsonArray{}}, alive{JsonArray{}}, instructions{JsonArray{}}, sent{JsonArray{}};
+  for (const simulate::RankResult& rank : p.result.ranks) {
+    instructions.push_back(rank.instructions);
+    sent.push_back(rank.bytes_sent.value);
+  }
   for (const StageMemory& memory : p.memory) {
     peaks.push_back(memory.peak.value);
     alive.push_back(memory.alive.value);
   }
   json["peak_bytes"] = std::move(peaks);
   json["alive_bytes"] = std::move(alive);
+  json["instructions"] = std::move(instructions);
+  json["bytes_sent"] = std::move(sent);
   json["memory_limit_bytes"] = p.memory_limit.value;
   json["fits"] = p.too_full().empty();
   json["critical_path"] = Json::list(p.path);
