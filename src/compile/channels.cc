@@ -177,11 +177,10 @@ ChannelPlan plan_channels(const pipeline::Schedule& schedule,
         // I and B send the same value.
         if (!plan.ids.emplace(key, static_cast<int32_t>(plan.channels.size())).second) continue;
         pipeline::Channel channel;
-        const pipeline::Port& port = fragment.fragment.outputs[i];
-        channel.name = fmt::format("{} {}->{}", port.name, s, receiver);
+        channel.name = fmt::format("{} {}->{}", fragment.output_name(i), s, receiver);
         channel.from = rank_of[s];
         channel.to = rank_of[receiver];
-        channel.type = fragment.fragment.graph.type(port.value);
+        channel.type = fragment.fragment->graph.type(fragment.fragment->outputs[i].value);
         plan.channels.push_back(std::move(channel));
         plan.sequences.push_back(sequence_of(schedule, stages[s], s, source.crossing));
       }

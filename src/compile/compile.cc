@@ -9,6 +9,8 @@
 #include "compile/fragments.h"
 #include "compile/init_graph.h"
 #include "compile/lower.h"
+#include "compile/passes.h"
+#include "compile/twin.h"
 #include "compile/update_graph.h"
 #include "compile/zero.h"
 #include "partition/partitioner.h"
@@ -27,15 +29,18 @@ using sharding::Sharding;
 // A stage partitioned, before ZeRO.
 struct LocalStage {
   StageGraph cut;
-  LocalGraph local;
+  LocalGraph local;  // none if it is a twin
   StagePorts ports;
+  size_t first = 0;          // the stage that it is a twin of
+  std::optional<Twin> twin;  // empty: of none
 };
 
 using GivenShardings = std::vector<std::optional<Sharding>>;
 
 class Compiler {
  public:
-  Compiler(const ResolvedPlan& plan, ir::Module module) {
+  Compiler(const ResolvedPlan& plan, ir::Module module, PassSet passes)
+      : passes_(std::move(passes)) {
     result_.plan = plan;
     result_.module = std::move(module);
   }
@@ -52,13 +57,31 @@ class Compiler {
     GivenShardings given = partition::given_shardings(whole, result_.module, mesh, strategy);
     settle_boundaries(whole, cuts, given, strategy);
     std::vector<LocalStage> stages;
+    std::vector<GivenShardings> given_of;  // [stage]
+    std::multimap<uint64_t, size_t> partitioned_stages;
     for (StageGraph& stage : cuts) {
       GivenShardings of_stage;
       for (const ValueId v : stage.whole) of_stage.push_back(given[v.index()]);
+      given_of.push_back(of_stage);
+      LocalStage made;
+      const uint64_t hash = structure_hash(stage);
+      const auto [begin, end] = partitioned_stages.equal_range(hash);
+      for (auto it = begin; shares() && it != end && !made.twin; ++it) {
+        made.first = it->second;
+        if (same_plan(stages[made.first].cut, stage) && given_of[made.first] == of_stage)
+          made.twin = find_twin(stages[made.first].cut, stage, result_.module);
+      }
+      if (made.twin) {
+        made.ports = stages[made.first].ports;
+        made.cut = std::move(stage);
+        stages.push_back(std::move(made));
+        continue;
+      }
+      partitioned_stages.emplace(hash, stages.size());
+      made.first = stages.size();
       const Partitioned partitioned =
           partition::partition({stage.graph, result_.module, plan.stages[stage.stage.index()].mesh,
                                 strategy, std::move(of_stage)});
-      LocalStage made;
       for (const Crossing& crossing : stage.receives) {
         made.ports.receives.push_back(partitioned.main_version[crossing.value.index()]);
       }
@@ -73,9 +96,11 @@ class Compiler {
         if (std::find(outputs.begin(), outputs.end(), v) == outputs.end()) outputs.push_back(v);
       }
       transform::mark_work(made.local.graph);
-      const std::vector<ValueId> folded = transform::fold_accumulate(made.local.graph);
-      made.local.renumber(folded);
-      made.ports = moved_ports(made.ports, folded);
+      if (passes_.runs(kFoldAccumulate)) {
+        const std::vector<ValueId> folded = transform::fold_accumulate(made.local.graph);
+        made.local.renumber(folded);
+        made.ports = moved_ports(made.ports, folded);
+      }
       made.cut = std::move(stage);
       stages.push_back(std::move(made));
     }
@@ -88,11 +113,12 @@ class Compiler {
     uses_.resize(static_cast<size_t>(ranks));
     for (size_t s = 0; s < stages.size(); ++s) {
       const auto rank = static_cast<size_t>(rank_of_stage[s]);
-      for (const ir::Input& input : stages[s].local.graph.inputs) {
+      const LocalGraph& local = stages[stages[s].first].local;
+      for (const ir::Input& input : local.graph.inputs) {
         if (!input.state.valid()) continue;
-        const LocalGraph::Made made = stages[s].local.like(input.value);
-        uses_[rank].emplace(input.state,
-                            StateUse{input.state, made.global, made.local, made.sharding});
+        const LocalGraph::Made made = local.like(input.value);
+        const StateId state = stages[s].twin ? stages[s].twin->states.at(input.state) : input.state;
+        uses_[rank].emplace(state, StateUse{state, made.global, made.local, made.sharding});
       }
     }
     for (size_t rank = 0; rank < uses_.size(); ++rank) {
@@ -113,7 +139,49 @@ class Compiler {
     }
   }
 
-  StageCode code_of(const LocalStage& stage, size_t rank, const std::vector<ActionKind>& kinds,
+  // The stages ready for lowering; fragments of twins that work alike are one.
+  std::vector<StageCode> codes_of(std::vector<LocalStage>& stages,
+                                  const std::vector<int32_t>& rank_of,
+                                  const std::vector<std::set<ActionKind>>& kinds) const {
+    std::vector<StageCode> codes;
+    std::vector<const Twin*> twins;
+    for (size_t s = 0; s < stages.size(); ++s) {
+      LocalStage& stage = stages[s];
+      const size_t first = stage.first;
+      const auto groups = [&](size_t of) -> const std::vector<FlatGroup>& {
+        return result_.groups[static_cast<size_t>(rank_of[of])];
+      };
+      if (stage.twin && kinds[s] == kinds[first] &&
+          match_groups(groups(first), groups(s), result_.module, *stage.twin)) {
+        codes.push_back(twin_code(codes[first], stage));
+        twins.push_back(&*stage.twin);
+        continue;
+      }
+      if (stage.twin) stage.local = twin_graph(stages[first].local, *stage.twin);
+      codes.push_back(code_of(stage, static_cast<size_t>(rank_of[s]), kinds[s]));
+      twins.push_back(nullptr);
+    }
+    std::vector<std::map<ActionKind, StageFragment>*> fragments;
+    for (StageCode& code : codes) fragments.push_back(&code.fragments);
+    share_names(fragments, twins);
+    return codes;
+  }
+
+  static std::string stage_name(const LocalStage& stage) {
+    return fmt::format("stage {}", stage.cut.stage.value);
+  }
+
+  StageCode twin_code(const StageCode& first, const LocalStage& stage) const {
+    StageCode code;
+    code.receives = stage.cut.receives;
+    code.sends = stage.cut.sends;
+    for (const auto& [kind, fragment] : first.fragments)
+      code.fragments.emplace(
+          kind, twin_fragment(fragment, *stage.twin, result_.module, stage_name(stage)));
+    return code;
+  }
+
+  StageCode code_of(const LocalStage& stage, size_t rank, const std::set<ActionKind>& kinds,
                     std::vector<std::string> results = {}) const {
     const ZeroResult zero = apply_zero(stage.local, result_.plan.plan, result_.groups[rank]);
     StageCode code;
@@ -121,15 +189,24 @@ class Compiler {
     code.sends = stage.cut.sends;
     code.results = std::move(results);
     const StagePorts ports = moved_ports(stage.ports, zero.moved);
-    std::vector<StageFragment> fragments = split(zero.local, ports, result_.module, kinds,
-                                                 fmt::format("stage {}", stage.cut.stage.value));
-    for (size_t i = 0; i < kinds.size(); ++i)
-      code.fragments.emplace(kinds[i], std::move(fragments[i]));
+    const std::string name = stage_name(stage);
+    const SplitOptions options{result_.plan.mesh, passes_.runs(kRemake), passes_.runs(kOverlap)};
+    for (const std::vector<ActionKind>& parts : partings(kinds)) {
+      std::vector<StageFragment> fragments =
+          split(zero.local, ports, result_.module, parts, name, options);
+      for (size_t i = 0; i < parts.size(); ++i) {
+        const auto [there, is_new] = code.fragments.try_emplace(parts[i], std::move(fragments[i]));
+        // The forward pass is the same however the backward pass is parted.
+        MW_CHECK(is_new || same_outputs(there->second, fragments[i]),
+                 "{} saves other values for B than for I and W", name);
+      }
+    }
     return code;
   }
 
   UpdateContext update_context(size_t rank, const OptimizerSpec& optimizer) const {
-    UpdateContext context{result_.plan, result_.module, result_.groups[rank], {}, 0, {}, optimizer};
+    UpdateContext context{result_.plan, result_.module, result_.groups[rank], {}, 0, {},
+                          optimizer,    passes_};
     for (const StateUse& use : metrics_[rank]) {
       if (result_.module.state(use.state).name == "loss") context.loss = use;
     }
@@ -148,6 +225,30 @@ class Compiler {
   const cluster::Mesh& stage_mesh() const { return result_.plan.stages.front().mesh; }
 
  private:
+  bool shares() const { return passes_.runs(kShareStages); }
+  // The same mesh and strategies, layer by layer.
+  bool same_plan(const StageGraph& a, const StageGraph& b) const {
+    const Stage &x = result_.plan.stages[a.stage.index()],
+                &y = result_.plan.stages[b.stage.index()];
+    return x.mesh == y.mesh && x.strategies == y.strategies;
+  }
+
+  // {F, B}, {F, I, W}, both, or {F}.
+  static std::vector<std::vector<ActionKind>> partings(const std::set<ActionKind>& kinds) {
+    std::vector<std::vector<ActionKind>> found;
+    if (kinds.contains(ActionKind::kB)) found.push_back({ActionKind::kF, ActionKind::kB});
+    if (kinds.contains(ActionKind::kI))
+      found.push_back({ActionKind::kF, ActionKind::kI, ActionKind::kW});
+    if (found.empty()) found.push_back({ActionKind::kF});
+    return found;
+  }
+  static bool same_outputs(const StageFragment& a, const StageFragment& b) {
+    return std::equal(a.outputs.begin(), a.outputs.end(), b.outputs.begin(), b.outputs.end(),
+                      [](const PortSource& x, const PortSource& y) {
+                        return x.kind == y.kind && x.crossing == y.crossing && x.value == y.value;
+                      });
+  }
+
   HeldParameter holders_of(StateId parameter) const {
     std::map<LayerId, int32_t> uses;  // in model order
     for (size_t rank = 0; rank < result_.groups.size(); ++rank) {
@@ -193,6 +294,7 @@ class Compiler {
     return {move(ports.receives), move(ports.sends), move(ports.results)};
   }
 
+  PassSet passes_;
   CompiledPlan result_;
   std::vector<std::map<StateId, StateUse>> uses_;  // [pipeline rank]
   std::vector<std::vector<StateUse>> metrics_;
@@ -208,7 +310,7 @@ transform::RecomputeMode mode_of(Recompute recompute) {
 }
 
 // Blocks are recomputed; what stands before and behind them (embedding, head) is kept.
-void differentiate(ir::Module& module, Recompute recompute) {
+void differentiate(ir::Module& module, Recompute recompute, const PassSet& passes) {
   transform::PassOptions options;
   options.recompute = transform::recompute_all(module, mode_of(recompute));
   for (size_t i = 0; i < module.layers.size(); ++i) {
@@ -216,21 +318,48 @@ void differentiate(ir::Module& module, Recompute recompute) {
   }
   transform::RunOptions run;
   run.verify = false;
+  for (const std::string& name : transform::default_passes()) {
+    if (!passes.runs(name)) run.disabled.insert(name);
+  }
   transform::run_passes(module, transform::default_passes(), options, run);
 }
 
-// The kinds of compute actions in a schedule, in the order of the pass: {F, B}, {F, I, W} or {F}.
-std::vector<ActionKind> kinds_of(const pipeline::Schedule& schedule) {
-  std::vector<ActionKind> kinds;
-  for (const ActionKind kind : {ActionKind::kF, ActionKind::kI, ActionKind::kW, ActionKind::kB}) {
-    const bool there =
-        std::any_of(schedule.ranks.begin(), schedule.ranks.end(), [&](const auto& actions) {
-          return std::any_of(actions.begin(), actions.end(),
-                             [&](const pipeline::Action& a) { return a.kind == kind; });
-        });
-    if (there) kinds.push_back(kind);
+// [stage] the kinds of its compute actions.
+std::vector<std::set<ActionKind>> kinds_of(const pipeline::Schedule& schedule) {
+  std::vector<std::set<ActionKind>> kinds(static_cast<size_t>(schedule.placement.stages()));
+  for (const auto& actions : schedule.ranks) {
+    for (const pipeline::Action& action : actions) kinds[action.stage.index()].insert(action.kind);
   }
   return kinds;
+}
+
+// What a schedule may not have: all findings together.
+void check_schedule(const pipeline::Schedule& schedule, const Plan& plan) {
+  Diagnostics diagnostics;
+  for (const std::string& finding : pipeline::findings(schedule))
+    diagnostics.add("schedule {}: {}", schedule.name, finding);
+  const auto& placement = schedule.placement;
+  if (placement.stages() != plan.stages() || placement.ranks != plan.pp) {
+    diagnostics.add("schedule {}: has {} stages on {} pipeline ranks, the plan {} on {}",
+                    schedule.name, placement.stages(), placement.ranks, plan.stages(), plan.pp);
+  }
+  if (schedule.microbatches != plan.microbatches) {
+    diagnostics.add("schedule {}: has {} microbatches, the plan {}", schedule.name,
+                    schedule.microbatches, plan.microbatches);
+  }
+  for (const auto& actions : schedule.ranks) {
+    const auto odd = std::find_if(actions.begin(), actions.end(), [](const pipeline::Action& a) {
+      return a.replica != 0 || a.slice >= 0 || a.count != 1;
+    });
+    if (odd == actions.end()) continue;
+    diagnostics.add(
+        "schedule {}: {} is work of a replica, of a slice of a sequence or of several "
+        "microbatches; "
+        "only whole microbatches on one copy of every stage can be compiled",
+        schedule.name, to_string(*odd));
+    break;
+  }
+  diagnostics.throw_if_any();
 }
 
 pipeline::Schedule forward_only(pipeline::Schedule schedule) {
@@ -281,27 +410,22 @@ pipeline::Program lower_all(const std::string& name, Compiler& compiler,
 CompiledPlan compile(const CompileRequest& request) {
   const ResolvedPlan resolved = resolve(request.plan, request.model, request.shape);
   const Plan& plan = resolved.plan;
+  const PassSet passes(request.without);
   ir::Module module = request.model;
-  differentiate(module, plan.recompute);
+  differentiate(module, plan.recompute, passes);
   ir::Graph whole = *module.find_graph("microbatch");
   whole.outputs.clear();
   ir::drop_dead(whole);
 
-  Compiler compiler(resolved, std::move(module));
-  const pipeline::Schedule schedule = schedule_of(plan);
+  Compiler compiler(resolved, std::move(module), passes);
+  const pipeline::Schedule schedule =
+      request.schedule != nullptr ? *request.schedule : schedule_of(plan);
+  check_schedule(schedule, plan);
   const std::vector<int32_t>& rank_of = schedule.placement.rank_of_stage;
-  const std::vector<LocalStage> stages = compiler.stages_of(whole);
+  std::vector<LocalStage> stages = compiler.stages_of(whole);
   compiler.make_states(stages, rank_of, plan.pp);
   compiler.make_tables();
 
-  const auto codes_of = [&](const std::vector<LocalStage>& all,
-                            const std::vector<ActionKind>& kinds) {
-    std::vector<StageCode> codes;
-    for (size_t s = 0; s < all.size(); ++s) {
-      codes.push_back(compiler.code_of(all[s], static_cast<size_t>(rank_of[s]), kinds));
-    }
-    return codes;
-  };
   std::vector<StateFragment> updates, reports, inits;
   for (size_t rank = 0; rank < static_cast<size_t>(plan.pp); ++rank) {
     const UpdateContext context = compiler.update_context(rank, request.optimizer);
@@ -311,14 +435,15 @@ CompiledPlan compile(const CompileRequest& request) {
         build_init(context.groups, plan, compiler.result().module, compiler.stage_mesh()));
   }
   CompiledPlan& result = compiler.result();
-  result.train =
-      lower_all("train", compiler, schedule, codes_of(stages, kinds_of(schedule)), updates);
+  result.train = lower_all("train", compiler, schedule,
+                           compiler.codes_of(stages, rank_of, kinds_of(schedule)), updates);
   result.init = lower_all("init", compiler, schedule, {}, inits);
   if (request.eval_model != nullptr) {
     const ir::Graph forward = loss_graph(*request.eval_model, result.module);
-    const std::vector<LocalStage> eval_stages = compiler.stages_of(forward);
-    result.eval = lower_all("eval", compiler, forward_only(schedule),
-                            codes_of(eval_stages, {ActionKind::kF}), reports);
+    std::vector<LocalStage> eval_stages = compiler.stages_of(forward);
+    const pipeline::Schedule forwards = forward_only(schedule);
+    result.eval = lower_all("eval", compiler, forwards,
+                            compiler.codes_of(eval_stages, rank_of, kinds_of(forwards)), reports);
   }
   return std::move(result);
 }
@@ -338,7 +463,7 @@ CompiledPlan compile_forward(const ir::Module& model, const std::string& output)
   state.kind = ir::StateKind::kMetric;
   const StateId id = module.add_state(std::move(state));
 
-  Compiler compiler(resolved, std::move(module));
+  Compiler compiler(resolved, std::move(module), PassSet());
   const pipeline::Schedule schedule = forward_only(schedule_of(plan));
   const std::vector<LocalStage> stages = compiler.stages_of(whole);
   compiler.make_states(stages, schedule.placement.rank_of_stage, 1);

@@ -5,6 +5,8 @@
 #pragma once
 
 #include <optional>
+#include <set>
+#include <string>
 #include <vector>
 
 #include "compile/flat_groups.h"
@@ -25,6 +27,10 @@ struct CompileRequest {
   Plan plan;
   ModelShape shape;
   OptimizerSpec optimizer;
+  // In place of the one that the plan names: over the plan's stages, pipeline ranks and
+  // microbatches. A stage's backward may be B, or I and W, in each microbatch anew.
+  const pipeline::Schedule* schedule = nullptr;
+  std::set<std::string> without = {};  // passes that are switched off (passes.h)
 };
 
 struct CompiledPlan {
@@ -36,7 +42,7 @@ struct CompiledPlan {
   std::optional<pipeline::Program> eval;
 };
 
-// Throws Error with all that is wrong with the plan for this model.
+// Throws Error with all that is wrong with the plan for this model, or with the schedule.
 CompiledPlan compile(const CompileRequest& request);
 
 // A one-rank program that runs the model forward and leaves the output `result` in a state buffer

@@ -3,9 +3,11 @@
 #include <algorithm>
 #include <map>
 #include <set>
+#include <utility>
 
 #include "base/error.h"
 #include "pipeline/memory_plan.h"
+#include "pipeline/overlap.h"
 
 namespace mw::compile {
 namespace {
@@ -46,12 +48,14 @@ bool is_remade(const ir::Op& op) {
 class Splitter {
  public:
   Splitter(const LocalGraph& stage, const StagePorts& ports, const ir::Module& module,
-           const std::vector<ActionKind>& kinds, const std::string& name)
+           const std::vector<ActionKind>& kinds, const std::string& name,
+           const SplitOptions& options)
       : stage_(stage),
         ports_(ports),
         module_(module),
         kinds_(kinds),
         name_(name),
+        options_(options),
         part_(stage.graph.ops.size()),
         saved_(kinds.size()) {
     for (size_t o = 0; o < stage.graph.ops.size(); ++o) {
@@ -95,8 +99,9 @@ class Splitter {
   // Only the main result of a norm: its mean and rstd are small, and saved.
   bool remade(ValueId v) const {
     const ir::Value& value = stage_.graph.value(v);
-    return value.producer.valid() && value.result == 0 &&
-           is_remade(stage_.graph.op(value.producer));
+    if (!value.producer.valid() || value.result != 0) return false;
+    const ir::Op& op = stage_.graph.op(value.producer);
+    return options_.remake ? is_remade(op) : is_alias(op);
   }
   size_t part_of_value(ValueId v) const {
     const OpId producer = stage_.graph.value(v).producer;
@@ -149,7 +154,9 @@ class Splitter {
   }
 
   void finish(size_t p) {
-    pipeline::Fragment& fragment = made_->fragment;
+    pipeline::Fragment& fragment = fragment_;
+    for (const pipeline::Port& port : fragment.inputs) made_->names.push_back(port.name);
+    for (const pipeline::Port& port : fragment.outputs) made_->names.push_back(port.name);
     for (const ir::StateUpdate& update : local_.graph.updates) {
       fragment.outputs.push_back(
           {PortKind::kState, update.value, module_.state(update.state).name});
@@ -160,12 +167,14 @@ class Splitter {
     fragment.shardings = std::move(local_.shardings);
     fragment.global_types = std::move(local_.global_types);
     fragment.launches.resize(fragment.graph.ops.size());
+    if (options_.overlap) pipeline::order_for_overlap(fragment, options_.mesh);
     pipeline::plan_fragment(fragment);
+    made_->fragment = std::make_shared<const pipeline::Fragment>(std::exchange(fragment_, {}));
   }
 
   void add_output(ValueId value, PortKind kind, ValueId original, const PortSource& source) {
     local_.graph.outputs.push_back(value);
-    made_->fragment.outputs.push_back({kind, value, label(original)});
+    fragment_.outputs.push_back({kind, value, label(original)});
     made_->outputs.push_back(source);
   }
 
@@ -247,7 +256,7 @@ class Splitter {
     const ValueId here = local_.add_input(stage_.like(v), value.name, state);
     local_.graph.value(here).logical = value.logical;
     port.value = here;
-    made_->fragment.inputs.push_back(port);
+    fragment_.inputs.push_back(port);
     made_->inputs.push_back(source);
     return here;
   }
@@ -270,11 +279,13 @@ class Splitter {
   const ir::Module& module_;
   const std::vector<ActionKind>& kinds_;
   const std::string& name_;
+  const SplitOptions& options_;
   std::vector<size_t> part_;               // [op] index into kinds
   std::vector<std::set<ValueId>> saved_;   // [part] values that later parts read
   std::map<ValueId, size_t> last_reader_;  // part
   StageFragment* made_ = nullptr;
-  size_t build_ = 0;  // index of the part in the making
+  pipeline::Fragment fragment_;  // in the making
+  size_t build_ = 0;             // index of the part in the making
   LocalGraph local_;
   std::vector<ValueId> moved_;
 };
@@ -283,8 +294,8 @@ class Splitter {
 
 std::vector<StageFragment> split(const LocalGraph& stage, const StagePorts& ports,
                                  const ir::Module& module, const std::vector<ActionKind>& kinds,
-                                 const std::string& name) {
-  return Splitter(stage, ports, module, kinds, name).run();
+                                 const std::string& name, const SplitOptions& options) {
+  return Splitter(stage, ports, module, kinds, name, options).run();
 }
 
 }  // namespace mw::compile

@@ -2,6 +2,8 @@
 // weight gradient (I, W).
 #pragma once
 
+#include <memory>
+#include <string>
 #include <vector>
 
 #include "compile/cut.h"
@@ -26,9 +28,12 @@ struct PortSource {
 };
 
 struct StageFragment {
-  pipeline::Fragment fragment;
-  std::vector<PortSource> inputs;   // of fragment.inputs
-  std::vector<PortSource> outputs;  // of fragment.graph.outputs
+  std::shared_ptr<const pipeline::Fragment> fragment;  // of all stages that are alike
+  std::vector<PortSource> inputs;                      // of fragment->inputs
+  std::vector<PortSource> outputs;                     // of fragment->graph.outputs
+  std::vector<std::string> names;                      // of the inputs, then the outputs
+
+  const std::string& output_name(size_t i) const { return names[inputs.size() + i]; }
 };
 
 // The stage as the splitter needs it: values are of the local graph.
@@ -38,11 +43,17 @@ struct StagePorts {
   std::vector<ValueId> results;
 };
 
+struct SplitOptions {
+  const cluster::Mesh& mesh;  // of all ranks
+  bool remake = true;         // norms and activations in the backward pass instead of saved
+  bool overlap = true;        // pipeline/overlap.h
+};
+
 // Fragments of the kinds asked for, in order, e.g. {F, B}, {F, I, W} or {F}. Their memory is
 // planned.
 std::vector<StageFragment> split(const LocalGraph& stage, const StagePorts& ports,
                                  const ir::Module& module,
                                  const std::vector<pipeline::ActionKind>& kinds,
-                                 const std::string& name);
+                                 const std::string& name, const SplitOptions& options);
 
 }  // namespace mw::compile

@@ -20,10 +20,17 @@ using pipeline::Command;
 using pipeline::PortKind;
 using pipeline::Storage;
 
+// What a stage calls for a kind of action: Command::fragment and names.
+struct Callee {
+  FragmentId fragment;
+  int32_t names = -1;
+};
+using Callees = std::vector<std::map<ActionKind, Callee>>;  // [stage]
+
 class RankLowering {
  public:
   RankLowering(const LowerRequest& request, const ChannelPlan& channels, int32_t rank,
-               const std::vector<std::map<ActionKind, FragmentId>>& fragments)
+               const Callees& fragments)
       : r_(request), channels_(channels), rank_(rank), fragments_(fragments) {
     const StateTable& states = request.states[static_cast<size_t>(rank)];
     program_.buffers = states.buffers;
@@ -51,7 +58,8 @@ class RankLowering {
     call.kind = Command::Kind::kCall;
     call.action = action;
     call.microbatch = action.first;
-    call.fragment = fragments_[stage].at(action.kind);
+    call.fragment = fragments_[stage].at(action.kind).fragment;
+    call.names = fragments_[stage].at(action.kind).names;
     for (size_t i = 0; i < fragment.inputs.size(); ++i) {
       call.buffers.push_back(input(action, code, fragment, i));
     }
@@ -78,12 +86,13 @@ class RankLowering {
   BufferId input(const Action& action, const StageCode& code, const StageFragment& fragment,
                  size_t i) {
     const PortSource& source = fragment.inputs[i];
-    const pipeline::Port& port = fragment.fragment.inputs[i];
+    const pipeline::Fragment& f = *fragment.fragment;
+    pipeline::Port port = f.inputs[i];
+    port.name = fragment.names[i];
     switch (source.kind) {
       case PortSource::Kind::kState: return states().at(r_.module.state(source.state).name);
-      case PortSource::Kind::kData: return load(action, fragment.fragment, port);
-      case PortSource::Kind::kReceive:
-        return receive(action, code, fragment.fragment, port, source.crossing);
+      case PortSource::Kind::kData: return load(action, f, port);
+      case PortSource::Kind::kReceive: return receive(action, code, f, port, source.crossing);
       case PortSource::Kind::kSaved: {
         const auto it = saved_.find({action.stage, source.value, action.first});
         MW_CHECK(it != saved_.end(), "{} of {} reads {} before it is saved", to_string(action),
@@ -162,8 +171,9 @@ class RankLowering {
   BufferId output(const Action& action, const StageCode& code, const StageFragment& fragment,
                   size_t i, std::vector<Command>& publishes) {
     const PortSource& source = fragment.outputs[i];
-    const pipeline::Port& port = fragment.fragment.outputs[i];
-    const pipeline::Fragment& f = fragment.fragment;
+    const pipeline::Fragment& f = *fragment.fragment;
+    pipeline::Port port = f.outputs[i];
+    port.name = fragment.output_name(i);
     switch (source.kind) {
       case PortSource::Kind::kSaved: {
         const BufferId id =
@@ -235,12 +245,37 @@ class RankLowering {
   const LowerRequest& r_;
   const ChannelPlan& channels_;
   int32_t rank_;
-  const std::vector<std::map<ActionKind, FragmentId>>& fragments_;
+  const Callees& fragments_;
   pipeline::RankProgram program_;
   std::map<std::tuple<StageId, ValueId, int32_t>, BufferId> saved_;
   std::map<std::tuple<std::string, int32_t, int32_t>, BufferId> loaded_;
   std::map<std::pair<ChannelKey, int32_t>, BufferId> received_, local_;
 };
+
+// The fragments of all stages, those that are alike once.
+Callees add_fragments(const std::vector<StageCode>& stages, pipeline::Program& program) {
+  std::map<const pipeline::Fragment*, int> callers;
+  for (const StageCode& stage : stages) {
+    for (const auto& [kind, fragment] : stage.fragments) ++callers[fragment.fragment.get()];
+  }
+  std::map<const pipeline::Fragment*, FragmentId> added;
+  Callees callees;
+  for (const StageCode& stage : stages) {
+    callees.emplace_back();
+    for (const auto& [kind, fragment] : stage.fragments) {
+      const pipeline::Fragment* here = fragment.fragment.get();
+      const auto [it, is_new] =
+          added.try_emplace(here, static_cast<int64_t>(program.fragments.size()));
+      if (is_new) program.fragments.push_back(*here);
+      Callee& callee = callees.back()[kind];
+      callee.fragment = it->second;
+      if (callers.at(here) == 1) continue;
+      callee.names = static_cast<int32_t>(program.names.size());
+      program.names.push_back(fragment.names);
+    }
+  }
+  return callees;
+}
 
 }  // namespace
 
@@ -251,16 +286,11 @@ pipeline::Program lower(const LowerRequest& request) {
   program.microbatches = request.schedule.microbatches;
   const ChannelPlan channels = plan_channels(request.schedule, request.stages);
   program.channels = channels.channels;
-  std::vector<std::map<ActionKind, FragmentId>> fragments;
+  const Callees fragments = add_fragments(request.stages, program);
   const auto add = [&](const pipeline::Fragment& fragment) {
     program.fragments.push_back(fragment);
     return FragmentId(static_cast<int64_t>(program.fragments.size()) - 1);
   };
-  for (const StageCode& stage : request.stages) {
-    fragments.emplace_back();
-    for (const auto& [kind, fragment] : stage.fragments)
-      fragments.back()[kind] = add(fragment.fragment);
-  }
   for (size_t rank = 0; rank < request.states.size(); ++rank) {
     const FragmentId last = add(request.last[rank].fragment);
     RankLowering lowering(request, channels, static_cast<int32_t>(rank), fragments);

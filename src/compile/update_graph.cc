@@ -7,6 +7,7 @@
 #include "compile/shared_sum.h"
 #include "ops/update_ops.h"
 #include "pipeline/memory_plan.h"
+#include "pipeline/overlap.h"
 
 namespace mw::compile {
 namespace {
@@ -59,6 +60,17 @@ class UpdateBuilder {
   std::vector<ValueId> ops(OpKind kind, ir::Attributes attrs, std::vector<ValueId> operands,
                            const std::vector<LocalGraph::Made>& made) {
     return local_.add_op(make_op(kind, std::move(attrs), std::move(operands), Work::kUpdate), made);
+  }
+
+  // A collective on a list: one for all, or one each where bucketing is off.
+  std::vector<ValueId> collective(OpKind kind, const ir::CollectiveAttrs& attrs,
+                                  const std::vector<ValueId>& operands,
+                                  const std::vector<LocalGraph::Made>& made) {
+    if (c_.passes.runs(kBucket)) return ops(kind, attrs, operands, made);
+    std::vector<ValueId> results;
+    for (size_t i = 0; i < operands.size(); ++i)
+      results.push_back(op1(kind, attrs, {operands[i]}, made[i]));
+    return results;
   }
 
   ValueId state_input(const LocalGraph::Made& made, const std::string& buffer, StateId state) {
@@ -170,7 +182,7 @@ class UpdateBuilder {
       }
       ir::CollectiveAttrs attrs;
       attrs.group = ir::AxisGroup{axes};
-      const std::vector<ValueId> sums = ops(OpKind::kAllReduce, attrs, operands, made);
+      const std::vector<ValueId> sums = collective(OpKind::kAllReduce, attrs, operands, made);
       for (size_t i = 0; i < groups.size(); ++i) gradients_[groups[i]] = sums[i];
     }
   }
@@ -200,7 +212,7 @@ class UpdateBuilder {
     }
     if (operands.empty()) return;
     const std::vector<ValueId> sums =
-        ops(shards > 1 ? OpKind::kReduceScatter : OpKind::kAllReduce, attrs, operands, made);
+        collective(shards > 1 ? OpKind::kReduceScatter : OpKind::kAllReduce, attrs, operands, made);
     for (size_t i = 0; i < groups.size(); ++i) {
       gradients_[groups[i]] = sums[i];
       if (shards == 1) whole_[groups[i]] = sums[i];
@@ -320,7 +332,7 @@ class UpdateBuilder {
     if (gather) {
       ir::CollectiveAttrs attrs;
       attrs.group = ir::AxisGroup{{"dp"}};
-      const std::vector<ValueId> gathered = ops(OpKind::kAllGather, attrs, own, whole);
+      const std::vector<ValueId> gathered = collective(OpKind::kAllGather, attrs, own, whole);
       for (size_t g = 0; g < c_.groups.size(); ++g)
         output(gathered[g], name_of(c_.groups[g].weight));
     }
@@ -382,6 +394,7 @@ class UpdateBuilder {
     fragment.shardings = std::move(local_.shardings);
     fragment.global_types = std::move(local_.global_types);
     fragment.launches.resize(fragment.graph.ops.size());
+    if (c_.passes.runs(kOverlap)) pipeline::order_for_overlap(fragment, c_.plan.mesh);
     pipeline::plan_fragment(fragment);
     return std::move(result_);
   }

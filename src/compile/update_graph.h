@@ -9,6 +9,7 @@
 #include "compile/flat_groups.h"
 #include "compile/local_graph.h"
 #include "compile/optimizer.h"
+#include "compile/passes.h"
 #include "compile/state_table.h"
 
 namespace mw::compile {
@@ -28,6 +29,7 @@ struct UpdateContext {
   int32_t rank = 0;                      // pipeline coordinate
   std::vector<HeldParameter> held_elsewhere;
   OptimizerSpec optimizer;
+  PassSet passes;
 };
 
 // A fragment and, for every port, the state or data it stands for.

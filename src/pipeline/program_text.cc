@@ -54,6 +54,11 @@ class Writer {
     line("program {} on {}, {} microbatches", quoted(program_.name),
          cluster::to_string(program_.mesh), program_.microbatches);
     for (size_t f = 0; f < program_.fragments.size(); ++f) fragment(f);
+    for (size_t n = 0; n < program_.names.size(); ++n) {
+      std::string ports;
+      for (const std::string& name : program_.names[n]) ports += " " + quoted(name);
+      line("names {}:{}", n, ports);
+    }
     for (size_t c = 0; c < program_.channels.size(); ++c) {
       const Channel& channel = program_.channels[c];
       line("channel {} {} from {} to {}: {} x {}", c, quoted(channel.name), channel.from,
@@ -143,7 +148,10 @@ class Writer {
     std::string text = to_string(command.kind);
     switch (command.kind) {
       case Command::Kind::kLoad: text += " " + quoted(command.name); break;
-      case Command::Kind::kCall: text += fmt::format(" fragment {}", command.fragment.value); break;
+      case Command::Kind::kCall:
+        text += fmt::format(" fragment {}", command.fragment.value);
+        if (command.names >= 0) text += fmt::format(" with names {}", command.names);
+        break;
       default: text += fmt::format(" message {} of channel {}", command.sequence, command.channel);
     }
     text += fmt::format(", microbatch {}, pair {}, buffers", command.microbatch,

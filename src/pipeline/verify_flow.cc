@@ -283,19 +283,31 @@ class FlowChecker {
         command.action.first + command.action.count > program_.microbatches) {
       add("works on microbatches that do not exist, there are {}", program_.microbatches);
     }
-    for (size_t p = 0; p < info.ports.size(); ++p) check_argument(command, fragment, info, p);
+    const std::vector<Port>& ports = ports_of(command);
+    for (size_t p = 0; p < ports.size(); ++p) check_argument(command, fragment, info, ports[p], p);
     for (size_t p = 0; p < info.inputs; ++p) {
       if (info.update_of[p] >= 0) update(command, fragment, info, p);
     }
-    for (size_t p = info.inputs; p < info.ports.size(); ++p) {
-      const Port& port = info.ports[p];
-      write(command.buffers[p], {&port.name, unit_of(command.action), command.action.stage, false});
+    for (size_t p = info.inputs; p < ports.size(); ++p) {
+      write(command.buffers[p],
+            {&ports[p].name, unit_of(command.action), command.action.stage, false});
     }
   }
 
+  // The ports as they are called in this call. Stays where it is.
+  const std::vector<Port>& ports_of(const Command& command) {
+    const std::vector<Port>& ports = checked_.info_of(command).ports;
+    if (command.names < 0) return ports;
+    const auto [it, is_new] = named_.try_emplace({command.fragment, command.names}, ports);
+    if (is_new) {
+      for (size_t p = 0; p < ports.size(); ++p)
+        it->second[p].name = program_.names[static_cast<size_t>(command.names)][p];
+    }
+    return it->second;
+  }
+
   void check_argument(const Command& command, const Fragment& fragment, const FragmentInfo& info,
-                      size_t p) {
-    const Port& port = info.ports[p];
+                      const Port& port, size_t p) {
     const BufferId id = command.buffers[p];
     const Buffer& b = buffer(id);
     const size_t v = port.value.index();
@@ -393,7 +405,7 @@ class FlowChecker {
           ir::to_string(b.global_type), to_string(message.sharding),
           ir::to_string(message.global_type));
     }
-    // One channel always feeds the same port of a fragment.
+    // One channel always feeds the same port of a fragment in a stage.
     const FragmentId fragment = checked_.rank(rank_).commands[command_].fragment;
     const auto [port, is_new] = channel_of_.try_emplace({fragment, read.port}, read.message.first);
     if (is_new || port->second == read.message.first) return;
@@ -428,6 +440,7 @@ class FlowChecker {
   std::map<MessageKey, Message> messages_;
   std::vector<PendingRead> reads_;
   std::map<std::pair<FragmentId, const Port*>, int32_t> channel_of_;
+  std::map<std::pair<FragmentId, int32_t>, std::vector<Port>> named_;
 };
 
 }  // namespace

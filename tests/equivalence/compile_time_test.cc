@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <ctime>
+#include <set>
 
 #include "compile/compile.h"
 #include "models/model.h"
@@ -34,11 +35,11 @@ struct Outcome {
   double seconds() const { return build_s + compile_s + verify_s; }
 };
 
-Outcome compile_plan(const std::string& text) {
+Outcome compile_plan(const std::string& text, std::set<std::string> without = {}) {
   const compile::Plan plan = compile::parse_plan(text);
   Outcome outcome;
   const double start = processor_seconds();
-  const int64_t global_batch = 64;
+  const int64_t global_batch = 512;
   const ir::Module model = models::build_model(gpt(24), {global_batch / plan.microbatches, 1024});
   compile::ModelShape shape;
   shape.name = "gpt";
@@ -46,7 +47,8 @@ Outcome compile_plan(const std::string& text) {
   shape.global_batch = global_batch;
   shape.seq_len = 1024;
   const double built = processor_seconds();
-  const compile::CompiledPlan compiled = compile::compile({model, nullptr, plan, shape, {}});
+  const compile::CompiledPlan compiled =
+      compile::compile({model, nullptr, plan, shape, {}, nullptr, std::move(without)});
   const double lowered = processor_seconds();
   pipeline::VerifyOptions options;
   options.module = &compiled.module;
@@ -75,14 +77,25 @@ TEST_CASE("a 24-layer plan for 64 ranks compiles and verifies in less than a sec
           best.commands, " commands");
   // Time is reported, not gated: the machine may be slow or the build sanitized.
   WARN(best.seconds() < 1);
+  // Stages 1 to 6 are one: F and B of the first, the middle and the last, and an update a rank.
+  CHECK(best.fragments == 3 * 2 + 4);
 }
 
 TEST_CASE("a plan for 4096 ranks has the program of one for 64") {
   const Outcome few = compile_plan("pp=4,chunks=2,dp=4,tp=4,sp,microbatches=8");
-  const Outcome many = compile_plan("pp=4,chunks=2,dp=8,tp=16,sp,microbatches=8");
+  const Outcome many = compile_plan("pp=4,chunks=2,dp=64,tp=16,sp,microbatches=8");
   CHECK(many.fragments == few.fragments);
   CHECK(many.commands == few.commands);
   CHECK(many.ops == few.ops);
+}
+
+TEST_CASE("twelve stages of two layers have the fragments of three") {
+  const Outcome deep = compile_plan("pp=12,microbatches=4,dp=2");
+  CHECK(deep.fragments == 3 * 2 + 12);
+  MESSAGE("12 stages: compile ", deep.compile_s, " s, verify ", deep.verify_s, " s");
+  const Outcome apart = compile_plan("pp=12,microbatches=4,dp=2", {"share_stages"});
+  CHECK(apart.fragments == 12 * 2 + 12);
+  MESSAGE("each apart: compile ", apart.compile_s, " s, verify ", apart.verify_s, " s");
 }
 
 }  // namespace

@@ -1,0 +1,187 @@
+#include "pipeline/overlap.h"
+
+#include <algorithm>
+
+#include "pipeline/sharing.h"
+
+namespace mw::pipeline {
+namespace {
+
+// 0: no collective, or one of a single device.
+int32_t stream_of(const ir::Op& op, const cluster::Mesh& mesh) {
+  if (!ir::is_collective(op.kind)) return 0;
+  const auto several = static_cast<int32_t>(mesh.axes().size()) + 1;
+  const auto* group = std::get_if<ir::AxisGroup>(&op.as<ir::CollectiveAttrs>().group);
+  if (group == nullptr) return several;
+  if (mesh.group_size(group->axes) == 1) return 0;
+  if (group->axes.size() > 1) return several;
+  for (size_t i = 0; i < mesh.axes().size(); ++i) {
+    if (mesh.axes()[i].name == group->axes[0]) return static_cast<int32_t>(i) + 1;
+  }
+  return several;
+}
+
+// The order of the ops.
+class Orderer {
+ public:
+  Orderer(const ir::Graph& graph, const cluster::Mesh& mesh)
+      : graph_(graph), mesh_(mesh), held_(graph.values.size(), Held::kNo) {}
+
+  std::vector<size_t> order() {
+    for (size_t o = 0; o < graph_.ops.size(); ++o) place(o);
+    release(gradients_);
+    release(sums_);
+    return std::move(order_);
+  }
+
+ private:
+  // Whether a value's op is held back.
+  enum class Held : uint8_t {
+    kNo,
+    kGradient,  // in gradients_
+    kReduced,   // no, but a collective has reduced it from weight gradients
+    kSum,       // in sums_
+  };
+
+  void place(size_t o) {
+    const ir::Op& op = graph_.ops[o];
+    const bool communicates = stream_of(op, mesh_) != 0;
+    const bool of_weights = op.work == ir::Work::kWeightGrad;
+    const auto reads = [&](Held held) {
+      return std::any_of(op.operands.begin(), op.operands.end(),
+                         [&](ValueId v) { return held_[v.index()] == held; });
+    };
+    if (of_weights && !communicates) {
+      const bool sum = reads(Held::kReduced) || reads(Held::kSum);
+      if (sum && reads(Held::kGradient)) release(gradients_);
+      hold(o, sum);
+      return;
+    }
+    if (!gradients_.empty() && graph_.ops[gradients_.front()].layer != op.layer)
+      release(gradients_);
+    if (reads(Held::kGradient)) release(gradients_);
+    if (reads(Held::kSum) || (communicates && of_weights)) release(sums_);
+    order_.push_back(o);
+    if (!communicates) return;
+    for (const ValueId v : op.results) held_[v.index()] = of_weights ? Held::kReduced : Held::kNo;
+    release(gradients_);
+  }
+
+  void hold(size_t o, bool sum) {
+    (sum ? sums_ : gradients_).push_back(o);
+    for (const ValueId v : graph_.ops[o].results)
+      held_[v.index()] = sum ? Held::kSum : Held::kGradient;
+  }
+  void release(std::vector<size_t>& list) {
+    for (const size_t o : list) {
+      order_.push_back(o);
+      for (const ValueId v : graph_.ops[o].results) held_[v.index()] = Held::kNo;
+    }
+    list.clear();
+  }
+
+  const ir::Graph& graph_;
+  const cluster::Mesh& mesh_;
+  std::vector<Held> held_;  // [value]
+  std::vector<size_t> gradients_, sums_, order_;
+};
+
+void reorder(ir::Graph& graph, const std::vector<size_t>& order) {
+  std::vector<ir::Op> ops;
+  for (const size_t o : order) ops.push_back(std::move(graph.ops[o]));
+  graph.ops = std::move(ops);
+  for (size_t o = 0; o < graph.ops.size(); ++o) {
+    for (const ValueId v : graph.ops[o].results)
+      graph.value(v).producer = OpId(static_cast<int64_t>(o));
+  }
+}
+
+// Streams, and the fewest events that make every op start after what it needs.
+class Launcher {
+ public:
+  Launcher(Fragment& fragment, const cluster::Mesh& mesh)
+      : fragment_(fragment),
+        graph_(fragment.graph),
+        mesh_(mesh),
+        streams_(mesh.axes().size() + 2),
+        known_(streams_, Clock(streams_, -1)),
+        root_(graph_.values.size()),
+        readers_(graph_.values.size()) {}
+
+  void run() {
+    fragment_.launches.assign(graph_.ops.size(), Launch());
+    for (size_t o = 0; o < graph_.ops.size(); ++o) launch(static_cast<int32_t>(o));
+  }
+
+ private:
+  // [stream] its last op that is known to have ended, -1: none.
+  using Clock = std::vector<int32_t>;
+
+  ValueId root(ValueId v) const { return root_[v.index()].valid() ? root_[v.index()] : v; }
+
+  void launch(int32_t o) {
+    const ir::Op& op = graph_.ops[static_cast<size_t>(o)];
+    const int32_t stream = stream_of(op, mesh_);
+    fragment_.launches[static_cast<size_t>(o)].stream = StreamId(stream);
+    std::vector<int32_t> needed;
+    for (const ValueId v : op.operands) {
+      if (graph_.value(v).producer.valid()) needed.push_back(graph_.value(v).producer.value);
+    }
+    if (stream != 0) needed.push_back(last_computed_);
+    for (size_t i = 0; i < op.results.size(); ++i) {
+      const Sharing sharing = sharing_of(graph_, op, static_cast<int>(i));
+      if (sharing.kind == Sharing::Kind::kNone) continue;
+      const ValueId memory = root(op.operands[static_cast<size_t>(std::max(0, sharing.operand))]);
+      root_[op.results[i].index()] = memory;
+      if (sharing.kind == Sharing::Kind::kView) continue;
+      // Written over: collectives that read it must have ended.
+      const std::vector<int32_t>& readers = readers_[memory.index()];
+      needed.insert(needed.end(), readers.begin(), readers.end());
+    }
+    std::sort(needed.rbegin(), needed.rend());
+    for (const int32_t before : needed) wait(o, stream, before);
+    Clock& clock = known_[static_cast<size_t>(stream)];
+    ended_.push_back(clock);
+    clock[static_cast<size_t>(stream)] = o;
+    if (stream == 0) {
+      last_computed_ = o;
+    } else {
+      for (const ValueId v : op.operands) readers_[root(v).index()].push_back(o);
+    }
+  }
+
+  void wait(int32_t o, int32_t stream, int32_t before) {
+    if (before < 0) return;
+    Clock& clock = known_[static_cast<size_t>(stream)];
+    Launch& other = fragment_.launches[static_cast<size_t>(before)];
+    if (clock[other.stream.index()] >= before) return;
+    if (!other.records.valid()) other.records = EventId(events_++);
+    fragment_.launches[static_cast<size_t>(o)].waits.push_back(other.records);
+    const Clock& then = ended_[static_cast<size_t>(before)];
+    for (size_t s = 0; s < streams_; ++s) clock[s] = std::max(clock[s], then[s]);
+    clock[other.stream.index()] = std::max(clock[other.stream.index()], before);
+  }
+
+  Fragment& fragment_;
+  const ir::Graph& graph_;
+  const cluster::Mesh& mesh_;
+  size_t streams_;
+  std::vector<Clock> known_;  // [stream] by its next op
+  std::vector<Clock> ended_;  // [op] when it starts
+  int32_t last_computed_ = -1;
+  int64_t events_ = 0;
+  std::vector<ValueId> root_;                  // [value] in whose memory it lies, invalid: its own
+  std::vector<std::vector<int32_t>> readers_;  // [root] collectives
+};
+
+}  // namespace
+
+void order_for_overlap(Fragment& fragment, const cluster::Mesh& mesh) {
+  const bool communicates = std::any_of(fragment.graph.ops.begin(), fragment.graph.ops.end(),
+                                        [&](const ir::Op& op) { return stream_of(op, mesh) != 0; });
+  if (!communicates) return;
+  reorder(fragment.graph, Orderer(fragment.graph, mesh).order());
+  Launcher(fragment, mesh).run();
+}
+
+}  // namespace mw::pipeline
