@@ -77,11 +77,13 @@ int64_t ThreadTeam::claim(uint64_t& seen) {
 
 void ThreadTeam::help(int thread) {
   uint64_t seen = 0;
-  while (!stops_) {
+  while (true) {
     for (int64_t i = claim(seen); i >= 0; i = claim(seen)) {
       piece_(context_, thread, i);
       if (left_.fetch_sub(1, std::memory_order_acq_rel) == 1) left_.notify_one();
     }
+    // The last state is stored after stops_: who has seen it sees that too.
+    if (stops_) return;
     wait_while(state_, seen);
   }
 }

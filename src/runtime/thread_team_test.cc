@@ -35,6 +35,13 @@ TEST_CASE("every piece of every job is run once, by any number of threads") {
   }
 }
 
+TEST_CASE("a team ends at once, in whatever state its helpers are") {
+  for (int i = 0; i < 2000; ++i) {
+    ThreadTeam team(3);
+    if (i % 2 == 0) team.run(i % 5, [](void*, int, int64_t) {}, nullptr);
+  }
+}
+
 TEST_CASE("parallel_for covers a range once, in ranges of at least a grain that begin at lines") {
   for (const int threads : {1, 2, 5}) {
     for (const int64_t n : {0, 1, 15, 16, 17, 100, 4096, 100003}) {
