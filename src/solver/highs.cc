@@ -1,4 +1,7 @@
-// The solver through HiGHS's C interface; its C++ interface has another ABI than ours.
+// The solver through HiGHS's C interface; its C++ interface has another ABI than ours. The library
+// is loaded when the first program is solved, with names of its own: it carries and exports another
+// C++ standard library, which must not serve the rest of the process.
+#include <dlfcn.h>
 #include <interfaces/highs_c_api.h>
 
 #include <memory>
@@ -11,8 +14,64 @@
 namespace mw::solver {
 namespace {
 
+struct Api {
+  decltype(&Highs_create) create;
+  decltype(&Highs_destroy) destroy;
+  decltype(&Highs_getDoubleInfoValue) getDoubleInfoValue;
+  decltype(&Highs_getIntInfoValue) getIntInfoValue;
+  decltype(&Highs_getModelStatus) getModelStatus;
+  decltype(&Highs_getObjectiveValue) getObjectiveValue;
+  decltype(&Highs_getSolution) getSolution;
+  decltype(&Highs_passMip) passMip;
+  decltype(&Highs_run) run;
+  decltype(&Highs_setBoolOptionValue) setBoolOptionValue;
+  decltype(&Highs_setDoubleOptionValue) setDoubleOptionValue;
+  decltype(&Highs_setIntOptionValue) setIntOptionValue;
+  decltype(&Highs_setSolution) setSolution;
+  decltype(&Highs_version) version;
+};
+
+template <typename Function>
+void load(void* module, const char* name, Function& function) {
+  function = reinterpret_cast<Function>(module == nullptr ? nullptr : dlsym(module, name));
+  if (function != nullptr) return;
+  throw_error(
+      "an integer program needs HiGHS, which cannot be loaded: {}; run scripts/setup, then build "
+      "again",
+      dlerror());
+}
+
+Api load_api() {
+  int mode = RTLD_NOW | RTLD_LOCAL;
+#if defined(RTLD_DEEPBIND) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+  mode |= RTLD_DEEPBIND;
+#endif
+  void* module = dlopen(MESHWRIGHT_HIGHS_LIBRARY, mode);
+  Api api;
+  load(module, "Highs_create", api.create);
+  load(module, "Highs_destroy", api.destroy);
+  load(module, "Highs_getDoubleInfoValue", api.getDoubleInfoValue);
+  load(module, "Highs_getIntInfoValue", api.getIntInfoValue);
+  load(module, "Highs_getModelStatus", api.getModelStatus);
+  load(module, "Highs_getObjectiveValue", api.getObjectiveValue);
+  load(module, "Highs_getSolution", api.getSolution);
+  load(module, "Highs_passMip", api.passMip);
+  load(module, "Highs_run", api.run);
+  load(module, "Highs_setBoolOptionValue", api.setBoolOptionValue);
+  load(module, "Highs_setDoubleOptionValue", api.setDoubleOptionValue);
+  load(module, "Highs_setIntOptionValue", api.setIntOptionValue);
+  load(module, "Highs_setSolution", api.setSolution);
+  load(module, "Highs_version", api.version);
+  return api;
+}
+
+const Api& api() {
+  static const Api loaded = load_api();
+  return loaded;
+}
+
 struct Destroy {
-  void operator()(void* highs) const { Highs_destroy(highs); }
+  void operator()(void* highs) const { api().destroy(highs); }
 };
 using Highs = std::unique_ptr<void, Destroy>;
 
@@ -43,7 +102,7 @@ void pass(void* highs, const IntegerProgram& program) {
       values.push_back(term.factor);
     }
   }
-  check(Highs_passMip(
+  check(api().passMip(
             highs, static_cast<HighsInt>(cost.size()), static_cast<HighsInt>(row_lower.size()),
             static_cast<HighsInt>(columns.size()), kHighsMatrixFormatRowwise,
             kHighsObjSenseMinimize, 0, cost.data(), lower.data(), upper.data(), row_lower.data(),
@@ -63,38 +122,38 @@ Solution::Status status_of(HighsInt status, bool has_values) {
 }  // namespace
 
 Solution solve(const IntegerProgram& program, const SolveOptions& options) {
-  const Highs owner(Highs_create());
+  const Highs owner(api().create());
   void* highs = owner.get();
-  Highs_setBoolOptionValue(highs, "output_flag", 0);
-  Highs_setDoubleOptionValue(highs, "time_limit", options.time_limit_s);
-  Highs_setDoubleOptionValue(highs, "mip_rel_gap", options.relative_gap);
-  Highs_setIntOptionValue(highs, "threads", options.threads);
-  Highs_setIntOptionValue(highs, "random_seed", 0);
+  api().setBoolOptionValue(highs, "output_flag", 0);
+  api().setDoubleOptionValue(highs, "time_limit", options.time_limit_s);
+  api().setDoubleOptionValue(highs, "mip_rel_gap", options.relative_gap);
+  api().setIntOptionValue(highs, "threads", options.threads);
+  api().setIntOptionValue(highs, "random_seed", 0);
   pass(highs, program);
   if (!options.start.empty()) {
     MW_CHECK(options.start.size() == program.variables().size(), "start of {} for {} variables",
              options.start.size(), program.variables().size());
-    check(Highs_setSolution(highs, options.start.data(), nullptr, nullptr, nullptr),
+    check(api().setSolution(highs, options.start.data(), nullptr, nullptr, nullptr),
           "taking the start");
   }
-  check(Highs_run(highs), "solving");
+  check(api().run(highs), "solving");
 
   Solution solution;
   HighsInt primal = 0;
-  Highs_getIntInfoValue(highs, "primal_solution_status", &primal);
+  api().getIntInfoValue(highs, "primal_solution_status", &primal);
   const bool has_values = primal == kHighsSolutionStatusFeasible;
-  solution.status = status_of(Highs_getModelStatus(highs), has_values);
+  solution.status = status_of(api().getModelStatus(highs), has_values);
   if (has_values) {
     solution.values.resize(program.variables().size());
     std::vector<double> row_values(program.rows().size());
-    check(Highs_getSolution(highs, solution.values.data(), nullptr, row_values.data(), nullptr),
+    check(api().getSolution(highs, solution.values.data(), nullptr, row_values.data(), nullptr),
           "reading the solution");
-    solution.objective = Highs_getObjectiveValue(highs);
+    solution.objective = api().getObjectiveValue(highs);
   }
-  Highs_getDoubleInfoValue(highs, "mip_dual_bound", &solution.bound);
+  api().getDoubleInfoValue(highs, "mip_dual_bound", &solution.bound);
   return solution;
 }
 
-std::string solver_name() { return fmt::format("HiGHS {}", Highs_version()); }
+std::string solver_name() { return fmt::format("HiGHS {}", api().version()); }
 
 }  // namespace mw::solver

@@ -131,7 +131,7 @@ def test_verify_as_json_has_the_exact_figures_of_every_rank(tmp_path):
     assert trained["peak_bytes_per_rank"] == max(rank["peak_bytes"] for rank in result["ranks"])
 
 
-@pytest.mark.parametrize("what, first", [("graph", "graph microbatch {"), ("fragments", "fragment 'F stage 1'"),
+@pytest.mark.parametrize("what, first", [("graph", "graph microbatch {"), ("fragments", "fragment 'F stages 1, 2'"),
                                          ("program", "pipeline rank 1"), ("memory", "pipeline rank 1\nstates ")])
 def test_inspect(what, first):
     rank = " --rank 7" if what in ("program", "memory") else ""
