@@ -31,8 +31,15 @@ void check(const Plan& plan, JsonReader& reader, const std::string& where,
            Diagnostics& diagnostics) {
   const std::vector<std::string> kinds = pipeline::schedule_kinds();
   if (std::find(kinds.begin(), kinds.end(), plan.schedule) == kinds.end()) {
-    reader.fail("schedule", "unknown schedule '{}'{}; known are {}", plan.schedule,
-                did_you_mean(plan.schedule, kinds), join(kinds, ", "));
+    const std::vector<std::string> all = pipeline::all_schedule_kinds();
+    if (std::find(all.begin(), all.end(), plan.schedule) != all.end()) {
+      reader.fail("schedule",
+                  "'{}' can be drawn (meshwright schedule {}), but not run yet; what runs is {}",
+                  plan.schedule, plan.schedule, join(kinds, ", "));
+    } else {
+      reader.fail("schedule", "unknown schedule '{}'{}; known are {}", plan.schedule,
+                  did_you_mean(plan.schedule, kinds), join(kinds, ", "));
+    }
     return;
   }
   std::vector<std::string> order = plan.order;

@@ -137,7 +137,11 @@ CASES = {
     "chunks": (JOB + "--plan pp=2,chunks=4,microbatches=2",
                "plan: pp*chunks=2*4=8 stages for 4 layers; use at most 4 stages"),
     "schedule": (JOB + "--plan pp=2,schedule=1f2b", "--plan: schedule: unknown schedule '1f2b', did you mean '1f1b'?; "
-                 "known are gpipe, 1f1b, interleaved-1f1b"),
+                 "known are gpipe, 1f1b, interleaved-1f1b, looped-bfs, zb-h1, zb-h2, zb-v, zb-auto, interleaved-zb, "
+                 "v-half, v-min, hanayo"),
+    "drawn schedule": (JOB + "--plan pp=2,schedule=chimera", "--plan: schedule: 'chimera' can be drawn (meshwright schedule "
+                       "chimera), but not run yet; what runs is gpipe, 1f1b, interleaved-1f1b, looped-bfs, zb-h1, zb-h2, "
+                       "zb-v, zb-auto, interleaved-zb, v-half, v-min, hanayo"),
     "chunks of 1f1b": (JOB + "--plan pp=2,chunks=2,schedule=1f1b,microbatches=2",
                        "--plan: schedule 1f1b: chunks=2 must be 1: a rank hosts one stage; use interleaved-1f1b for more"),
     "interleaved": (JOB + "--plan pp=2,chunks=2,microbatches=1",

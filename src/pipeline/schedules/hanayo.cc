@@ -40,7 +40,7 @@ const ScheduleKind kHanayo = {.name = "hanayo",
                               .summary = "waves down and up the ranks",
                               .chunks = {.usual = 2, .least = 2, .most = 0, .step = 2},
                               .options = {},
-                              .compiled = false,
+                              .compiled = true,
                               .check = nullptr,
                               .make = make};
 

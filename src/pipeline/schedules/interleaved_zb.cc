@@ -39,7 +39,7 @@ const ScheduleKind kInterleavedZb = {.name = "interleaved-zb",
                                      .summary = "interleaved 1f1b with B split into I and W",
                                      .chunks = kAnyChunks,
                                      .options = {.group = true},
-                                     .compiled = false,
+                                     .compiled = true,
                                      .check = check_rounds,
                                      .make = make};
 

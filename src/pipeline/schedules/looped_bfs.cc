@@ -25,7 +25,7 @@ const ScheduleKind kLoopedBfs = {.name = "looped-bfs",
                                  .summary = "chunk after chunk, each with all microbatches",
                                  .chunks = kAnyChunks,
                                  .options = {},
-                                 .compiled = false,
+                                 .compiled = true,
                                  .check = nullptr,
                                  .make = make};
 

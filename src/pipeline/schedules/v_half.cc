@@ -23,7 +23,7 @@ const ScheduleKind kVHalf = {.name = "v-half",
                              .summary = "a folded building block with half of 1f1b's memory",
                              .chunks = kTwoChunks,
                              .options = {},
-                             .compiled = false,
+                             .compiled = true,
                              .check = nullptr,
                              .make = make};
 

@@ -18,7 +18,7 @@ const ScheduleKind kVMin = {.name = "v-min",
                             .summary = "a folded building block with a third of 1f1b's memory",
                             .chunks = kTwoChunks,
                             .options = {},
-                            .compiled = false,
+                            .compiled = true,
                             .check = nullptr,
                             .make = make};
 

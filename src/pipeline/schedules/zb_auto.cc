@@ -257,7 +257,7 @@ const ScheduleKind kZbAuto = {.name = "zb-auto",
                               .summary = "zero bubble for given costs under a memory limit",
                               .chunks = kOneChunk,
                               .options = {.memory_limit = true},
-                              .compiled = false,
+                              .compiled = true,
                               .check = check,
                               .make = make};
 

@@ -17,7 +17,7 @@ const ScheduleKind kZbH1 = {.name = "zb-h1",
                             .summary = "zero bubble by hand, with the memory of 1f1b",
                             .chunks = kOneChunk,
                             .options = {},
-                            .compiled = false,
+                            .compiled = true,
                             .check = nullptr,
                             .make = make};
 

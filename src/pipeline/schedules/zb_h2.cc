@@ -18,7 +18,7 @@ const ScheduleKind kZbH2 = {.name = "zb-h2",
                             .summary = "zero bubble by hand, with twice the memory of 1f1b",
                             .chunks = kOneChunk,
                             .options = {},
-                            .compiled = false,
+                            .compiled = true,
                             .check = nullptr,
                             .make = make};
 

@@ -69,7 +69,7 @@ const ScheduleKind kZbV = {.name = "zb-v",
                            .summary = "zero bubble on a folded placement, with the memory of 1f1b",
                            .chunks = kTwoChunks,
                            .options = {},
-                           .compiled = false,
+                           .compiled = true,
                            .check = nullptr,
                            .make = make};
 
