@@ -76,8 +76,8 @@ Bytes collective_bytes(const Collective& op);
 // tensor's:
 //   all_reduce                                          2(n-1)/n * bytes
 //   reduce_scatter, all_gather, all_to_all, broadcast    (n-1)/n * bytes
-//   permute     bytes, for a rank that is the source of a pair with another destination (others
-//   send nothing) barrier     0
+//   permute     bytes, for a rank that is the source of a pair, be it to itself (others send
+//   nothing) barrier     0
 // (n-1)/n is the ring's share [Thakur 2005]; broadcast is the mean over the ranks of the pipelined
 // ring, of which only the last rank forwards nothing. A quotient that is not whole is rounded up,
 // once for the whole operation: ceil(2(n-1) * bytes / n). The numbers depend on neither the rank

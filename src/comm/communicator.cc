@@ -1,5 +1,6 @@
 #include "comm/communicator.h"
 
+#include <algorithm>
 #include <utility>
 
 namespace mw::comm {
@@ -8,10 +9,8 @@ namespace {
 // Whether this rank sends in the operation; only permute leaves ranks out.
 bool sends(const Collective& op, int rank) {
   if (op.kind != CollectiveKind::kPermute) return true;
-  for (auto [source, destination] : op.pairs) {
-    if (source == rank) return destination != rank;
-  }
-  return false;
+  return std::any_of(op.pairs.begin(), op.pairs.end(),
+                     [&](const PermutePair& pair) { return pair.first == rank; });
 }
 
 }  // namespace

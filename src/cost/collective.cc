@@ -227,6 +227,14 @@ CollectiveTime collective_time(const Cluster& cluster, OpKind kind, Bytes bytes,
   MW_CHECK(ir::is_collective(kind) && bytes.value >= 0, "{} of {} bytes", ir::op_name(kind),
            bytes.value);
   if (group.size <= 1) return {};
+  if (kind == OpKind::kPermute) {
+    CollectiveTime one;
+    one.level = group.level();
+    one.algorithm = Algorithm::kDirect;
+    one.time = message_time(cluster, bytes, one.level);
+    one.latency = message_time(cluster, Bytes(0), one.level);
+    return one;
+  }
   return Model(cluster, kind, bytes, group).fastest();
 }
 

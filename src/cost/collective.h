@@ -34,7 +34,8 @@ struct CollectiveTime {
 };
 
 // `bytes` is the whole tensor's: of the operand for all_reduce and reduce_scatter, of the result
-// for all_gather, of one device's operand for all_to_all. Groups along the same axes all
+// for all_gather, of one device's operand for all_to_all and permute, which is one message across
+// the outermost level. Groups along the same axes all
 // communicate at once, so a device has its own card's bandwidth and no other's.
 // REQUIRES: is_collective(kind), bytes >= 0.
 CollectiveTime collective_time(const cluster::Cluster& cluster, ir::OpKind kind, Bytes bytes,

@@ -6,6 +6,7 @@
 #include "base/error.h"
 #include "execute/mesh_groups.h"
 #include "pipeline/figures.h"
+#include "sharding/permutation.h"
 
 namespace mw::execute {
 namespace {
@@ -282,8 +283,13 @@ PreparedFragments::PreparedFragments(BoundProgram& bound, Backend& backend,
       Op prepared;
       Bytes scratch;
       if (ir::is_collective(op.kind)) {
+        const ir::CollectiveAttrs& attrs = op.as<ir::CollectiveAttrs>();
+        std::vector<comm::PermutePair> pairs;
+        if (op.kind == ir::OpKind::kPermute)
+          pairs = sharding::shard_moves(
+              attrs.from, attrs.to, std::get<ir::AxisGroup>(attrs.group).axes, bound.program->mesh);
         bound.collectives.push_back(std::make_unique<CollectiveOp>(
-            fragment.graph, op, group_of(op.as<ir::CollectiveAttrs>().group)));
+            fragment.graph, op, group_of(attrs.group), std::move(pairs)));
         prepared.collective = bound.collectives.back().get();
         scratch = prepared.collective->scratch_bytes();
       } else {

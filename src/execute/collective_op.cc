@@ -38,8 +38,9 @@ CollectiveOp::Split CollectiveOp::split_of(const ir::TensorType& whole, int dim,
   return split;
 }
 
-CollectiveOp::CollectiveOp(const ir::Graph& graph, const ir::Op& op, comm::Communicator* group)
-    : kind_(op.kind), group_(group), members_(group ? group->size() : 1) {
+CollectiveOp::CollectiveOp(const ir::Graph& graph, const ir::Op& op, comm::Communicator* group,
+                           std::vector<comm::PermutePair> pairs)
+    : kind_(op.kind), group_(group), members_(group ? group->size() : 1), pairs_(std::move(pairs)) {
   MW_CHECK(ir::is_collective(op.kind), "{} is not a collective", ir::op_name(op.kind));
   MW_CHECK(op.operands.size() == op.results.size() && !op.operands.empty(),
            "{} has {} operands and {} results", ir::op_name(op.kind), op.operands.size(),
@@ -133,6 +134,7 @@ void CollectiveOp::run(std::span<void* const> operands, std::span<void* const> r
       break;
     case ir::OpKind::kAllGather: group_->all_gather(in_, out_, dtype_); break;
     case ir::OpKind::kReduceScatter: group_->reduce_scatter(in_, out_, dtype_, reduce_); break;
+    case ir::OpKind::kPermute: group_->permute(in_, out_, dtype_, pairs_); break;
     default: group_->all_to_all(in_, out_, dtype_); break;
   }
   for (size_t i = 0; i < tensors_.size(); ++i) {

@@ -13,10 +13,11 @@ namespace mw::execute {
 
 class CollectiveOp {
  public:
-  // `group` is not owned; null: a group of one, where every collective is a copy (or nothing, in
-  // place). REQUIRES: ir::is_collective(op.kind); all operands have one dtype; sizes divide by the
-  // group's size.
-  CollectiveOp(const ir::Graph& graph, const ir::Op& op, comm::Communicator* group);
+  // `pairs` are a permute's (sharding/permutation.h). `group` is not owned; null: a group of one,
+  // where every collective is a copy (or nothing, in place). REQUIRES: ir::is_collective(op.kind);
+  // all operands have one dtype; sizes divide by the group's size.
+  CollectiveOp(const ir::Graph& graph, const ir::Op& op, comm::Communicator* group,
+               std::vector<comm::PermutePair> pairs = {});
 
   // Staging for tensors whose parts are not contiguous; run() needs that much, aligned to 64.
   Bytes scratch_bytes() const { return Bytes(scratch_bytes_); }
@@ -52,6 +53,7 @@ class CollectiveOp {
   int64_t members_ = 1;
   DType dtype_ = DType::kF32;
   comm::ReduceOp reduce_ = comm::ReduceOp::kSum;
+  std::vector<comm::PermutePair> pairs_;
   std::vector<Tensor> tensors_;
   std::vector<comm::Buffer> in_, out_;
   int64_t scratch_bytes_ = 0;

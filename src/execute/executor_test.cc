@@ -226,6 +226,9 @@ TEST_CASE("collectives over mesh axes gather, scatter and exchange any dimension
   rows_to_columns.concat_dim = 0;
   columns_to_rows.concat_dim = 1;
   same.concat_dim = 1;
+  CollectiveAttrs moved = with(dim0, both);
+  moved.from = {"dp"};
+  moved.to = {"tp"};
   CollectiveAttrs largest = dim0;
   largest.op = ir::Reduction::kMax;
   // Ranks 2d + t: tp peers of r are r - r % 2 and that + 1, dp peers r % 2 and that + 2.
@@ -300,6 +303,12 @@ TEST_CASE("collectives over mesh axes gather, scatter and exchange any dimension
        {2, 4},
        {2, 4},
        [&](int r, int64_t i, int64_t j) { return x((r & ~1) + j / 2, i, (r & 1) * 2 + j % 2); }},
+      // From over dp to over tp: rank 2d + t has shard d and gets shard t.
+      {OpKind::kPermute,
+       moved,
+       {2, 4},
+       {2, 4},
+       [&](int r, int64_t i, int64_t j) { return x(2 * (r & 1) + r / 2, i, j); }},
   };
   for (const Case& c : cases) {
     CAPTURE(ir::op_name(c.kind));

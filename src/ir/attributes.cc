@@ -111,6 +111,7 @@ void fields(const CollectiveAttrs*, F& f) {
   f("group", &A::group), f("op", &A::op), f.optional("dim", &A::dim),
       f.optional("concat_dim", &A::concat_dim);
   f.optional("global_size", &A::global_size);
+  f.optional("from", &A::from), f.optional("to", &A::to);
 }
 template <typename F, typename A = PadMaskAttrs>
 void fields(const PadMaskAttrs*, F& f) {
@@ -375,6 +376,7 @@ Attributes usual_attributes(OpKind kind) {
     case K::kAllGather:
     case K::kReduceScatter:
     case K::kAllToAll:
+    case K::kPermute:
     case K::kShardSlice: return CollectiveAttrs{};
     case K::kPadMask: return PadMaskAttrs{};
     default: return NoAttrs{};

@@ -147,6 +147,9 @@ struct CollectiveAttrs {
   int dim = 0;
   int concat_dim = 0;       // all_to_all: the dimension that becomes whole (dim becomes sharded)
   int64_t global_size = 0;  // size of `dim` without padding
+  // permute: the axes that `dim` is split over before and behind, as many shards; whole shards move
+  // between the devices of the group, which has the axes of both.
+  Axes from = {}, to = {};
   friend bool operator==(const CollectiveAttrs&, const CollectiveAttrs&) = default;
 };
 // Elements of `dim` whose global index is at least the global size become `value`.

@@ -19,8 +19,8 @@ constexpr std::array kNames = {
     "embedding_grad", "cross_entropy_max", "cross_entropy_sum", "cross_entropy_loss",
     "cross_entropy_grad", "dropout",
     "accumulate", "view", "assemble", "norm_blocks", "norm_parameters", "clip", "adamw", "zero",
-    "all_reduce", "all_gather", "reduce_scatter", "all_to_all", "shard_slice", "pad_mask", "trim",
-    "copy"};
+    "all_reduce", "all_gather", "reduce_scatter", "all_to_all", "permute", "shard_slice", "pad_mask",
+    "trim", "copy"};
 // clang-format on
 static_assert(kNames.size() == kOpKinds);
 
@@ -37,7 +37,7 @@ std::optional<OpKind> parse_op(std::string_view name) {
 
 bool is_collective(OpKind kind) {
   return kind == OpKind::kAllReduce || kind == OpKind::kAllGather ||
-         kind == OpKind::kReduceScatter || kind == OpKind::kAllToAll;
+         kind == OpKind::kReduceScatter || kind == OpKind::kAllToAll || kind == OpKind::kPermute;
 }
 
 }  // namespace mw::ir

@@ -24,7 +24,7 @@ enum class OpKind : uint8_t {
   kAccumulate, kView, kAssemble, kNormBlocks, kNormParameters, kClip, kAdamW, kZero,
   // Collectives and the local ops that go with them; only the partitioner and the lowering make
   // them.
-  kAllReduce, kAllGather, kReduceScatter, kAllToAll, kShardSlice, kPadMask, kTrim, kCopy,
+  kAllReduce, kAllGather, kReduceScatter, kAllToAll, kPermute, kShardSlice, kPadMask, kTrim, kCopy,
 };
 // clang-format on
 inline constexpr int kOpKinds = static_cast<int>(OpKind::kCopy) + 1;
@@ -32,7 +32,7 @@ inline constexpr int kOpKinds = static_cast<int>(OpKind::kCopy) + 1;
 // "dot", "layer_norm_input_grad", …
 std::string_view op_name(OpKind kind);
 std::optional<OpKind> parse_op(std::string_view name);
-// All of a group take part: all_reduce, all_gather, reduce_scatter, all_to_all.
+// All of a group take part: all_reduce, all_gather, reduce_scatter, all_to_all, permute.
 bool is_collective(OpKind kind);
 
 }  // namespace mw::ir

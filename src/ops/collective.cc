@@ -29,6 +29,15 @@ TypeList infer_same(const ir::Op&, Types operands, Types) {
   return {operands.begin(), operands.end()};
 }
 
+// Shards move as they are.
+TypeList infer_permute(const ir::Op& op, Types operands, Types) {
+  const CollectiveAttrs& attrs = op.as<CollectiveAttrs>();
+  require_min_rank(op, "x", operands[0], attrs.dim + 1);
+  if (attrs.from.empty() || attrs.to.empty())
+    reject(op, "needs the axes that dim {} is split over before and behind", attrs.dim);
+  return {operands[0]};
+}
+
 TypeList infer_dim(const ir::Op& op, Types operands, Types declared) {
   const int dim = op.as<CollectiveAttrs>().dim;
   for (const ir::TensorType& x : operands) require_min_rank(op, "x", x, dim + 1);
@@ -90,6 +99,11 @@ void register_collectives(Registry& registry) {
                 .min_operands = 1,
                 .max_operands = 1,
                 .infer = infer_two_dims,
+                .cost = cost_moved});
+  registry.add({.kind = OpKind::kPermute,
+                .min_operands = 1,
+                .max_operands = 1,
+                .infer = infer_permute,
                 .cost = cost_moved});
   registry.add({.kind = OpKind::kShardSlice,
                 .min_operands = 1,

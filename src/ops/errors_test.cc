@@ -234,6 +234,8 @@ TEST_CASE("errors of state ops and collectives show what does not fit") {
         "all_gather: x f32[2,4] does not become f32[4,5]");
   CHECK(error_of(K::kAllToAll, tp, {"f32[2,4]"}, {"f32[4,2]"}) ==
         "all_to_all: dim and concat_dim are both 0");
+  CHECK(error_of(K::kPermute, tp, {"f32[2,4]"}) ==
+        "permute: needs the axes that dim 0 is split over before and behind");
   CHECK(error_of(K::kTrim, ir::NoAttrs{}, {"f32[2,4]"}, {"f32[2,5]"}) ==
         "trim: x f32[2,4] is smaller than the result f32[2,5]");
 }

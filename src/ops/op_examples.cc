@@ -191,6 +191,11 @@ void add_collectives(Examples& e) {
   e.push_back({K::kShardSlice, tp, {"f32[2,8]"}, {"f32[2,4]"}});
   tp.concat_dim = 0;
   e.push_back({K::kAllToAll, tp, {"f32[2,8]"}, {"f32[4,4]"}});
+  ir::CollectiveAttrs moved;
+  moved.group = ir::AxisGroup{{"dp", "tp"}};
+  moved.from = {"dp"};
+  moved.to = {"tp"};
+  e.push_back({K::kPermute, moved, {"f32[2,4]"}});
   e.push_back({K::kPadMask, ir::PadMaskAttrs{1, 0, {{"tp"}, 7}}, {"f32[2,4]"}});
   e.push_back({K::kTrim, ir::NoAttrs{}, {"f32[2,4]"}, {"f32[2,3]"}});
   e.push_back({K::kCopy, ir::NoAttrs{}, {"f32[2,4]"}});

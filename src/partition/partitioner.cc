@@ -204,7 +204,7 @@ class Partitioner {
           return add_local(std::move(op), {v}, {local_type}, {sharding});
         });
     for (const ReshardStep& step : steps.steps) {
-      if (step.kind == OpKind::kAllReduce) continue;
+      if (step.kind == OpKind::kAllReduce || step.kind == OpKind::kPermute) continue;
       made.tail_zero[static_cast<size_t>(step.dim)] = true;
       if (step.kind == OpKind::kAllToAll)
         made.tail_zero[static_cast<size_t>(step.concat_dim)] = true;

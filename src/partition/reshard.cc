@@ -5,6 +5,7 @@
 #include <queue>
 
 #include "base/error.h"
+#include "sharding/permutation.h"
 
 namespace mw::partition {
 namespace {
@@ -107,6 +108,7 @@ class Planner {
     for (int dim = 0; dim < rank; ++dim) {
       add_gathers(s, dim, result);
       if (pending.empty()) add_slices(s, dim, result);
+      add_permute(s, dim, result);
       for (int other = 0; other < rank; ++other) {
         if (other != dim) add_all_to_all(s, dim, other, result);
       }
@@ -181,6 +183,32 @@ class Planner {
     result.push_back({{OpKind::kShardSlice, added, dim, 0, after}, 0});
   }
 
+  // Straight to the wanted axes, or to as many of them as there are shards: the next steps are
+  // those of the other dimensions, then a gather or a slice.
+  void add_permute(const Sharding& s, int dim, std::vector<Move>& result) const {
+    const Axes& have = s.dims[static_cast<size_t>(dim)];
+    Axes want;
+    for (const std::string& axis : to_.dims[static_cast<size_t>(dim)]) {
+      if (sharding::shards(want, mesh_) >= sharding::shards(have, mesh_)) break;
+      want.push_back(axis);
+    }
+    if (have.empty() || want == have ||
+        sharding::shards(want, mesh_) != sharding::shards(have, mesh_))
+      return;
+    Sharding after = s;
+    after.dims[static_cast<size_t>(dim)] = want;
+    for (const std::string& axis : want) {
+      if (std::find(s.partial.begin(), s.partial.end(), axis) != s.partial.end()) return;
+      for (size_t other = 0; other < s.dims.size(); ++other) {
+        if (static_cast<int>(other) == dim) continue;
+        if (std::find(s.dims[other].begin(), s.dims[other].end(), axis) != s.dims[other].end())
+          return;
+      }
+    }
+    result.push_back({{OpKind::kPermute, sharding::permutation_axes(have, want), dim, 0, after},
+                      local_bytes(s)});
+  }
+
   void add_all_to_all(const Sharding& s, int from_dim, int to_dim,
                       std::vector<Move>& result) const {
     const Axes& axes = s.dims[static_cast<size_t>(from_dim)];
@@ -237,6 +265,10 @@ ValueId emit_reshard(const ReshardPlan& plan, const ir::TensorType& global, Valu
     attrs.dim = step.dim;
     attrs.concat_dim = step.concat_dim;
     if (step.kind != OpKind::kAllReduce) attrs.global_size = global.dim(step.dim);
+    if (step.kind == OpKind::kPermute) {
+      attrs.from = at.dims[static_cast<size_t>(step.dim)];
+      attrs.to = step.after.dims[static_cast<size_t>(step.dim)];
+    }
     const bool splits = step.kind == OpKind::kReduceScatter || step.kind == OpKind::kAllToAll;
     if (splits && type.dim(step.dim) != n * target.dim(step.dim)) {
       ir::PadAttrs pad;

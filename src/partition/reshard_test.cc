@@ -63,10 +63,9 @@ TEST_CASE("a reshard is the cheapest chain of collectives") {
       {R"([{"dp", "tp"}, {}])", R"([{}, {}])", "all_gather{dp,tp} dim 0: 448 B"},
       {R"([{"tp"}, {}])", R"([{}, {"tp"}])", "all_to_all{tp} dim 1 from 0: 96 B"},
       {R"([{"dp"}, {"tp"}])", R"([{"dp", "tp"}, {}])", "all_to_all{tp} dim 0 from 1: 48 B"},
-      // An axis that is not the last of its dimension gets free only after those behind it.
+      // Whole shards move where there are as many before and behind.
       {R"([{"dp", "tp"}, {}])", R"([{"tp", "dp"}, {}])",
-       "all_to_all{tp} dim 1 from 0; all_gather{dp} dim 0; all_to_all{tp} dim 0 from 1; "
-       "shard_slice{dp} dim 0: 208 B"},
+       "permute{dp,tp} dim 0 from {dp,tp} to {tp,dp}: 64 B"},
       // Pending sums: Megatron's g and, with sequence parallelism, its reduce-scatter.
       {R"([{}, {}] partial{"tp"})", R"([{}, {}])", "all_reduce{tp}: 768 B"},
       {R"([{}, {}] partial{"tp"})", R"([{}, {"tp"}])", "reduce_scatter{tp} dim 1: 384 B"},
@@ -84,6 +83,22 @@ TEST_CASE("a reshard is the cheapest chain of collectives") {
     CAPTURE(row.to);
     CHECK(chain(type, row.from, row.to) == row.steps);
   }
+}
+
+TEST_CASE("whole shards move to other axes of as many devices, a shard a device") {
+  const cluster::Mesh mesh({{"a", 2}, {"b", 2}, {"c", 4}});
+  const auto steps = [&](const std::string& from, const std::string& to) {
+    const ir::TensorType type = ir::make_type(DType::kF32, {8, 16});  // 512 B
+    const ReshardPlan plan = plan_reshard(type, parse_sharding(from), parse_sharding(to), mesh);
+    const Emitted emitted = emit(plan, type, parse_sharding(from), mesh);
+    return fmt::format("{}: {} B", join(test::communication(emitted.graph), "; "),
+                       std::llround(plan.bytes));
+  };
+  CHECK(steps(R"([{"a"}, {}])", R"([{"b"}, {}])") == "permute{a,b} dim 0 from {a} to {b}: 256 B");
+  CHECK(steps(R"([{"a", "b"}, {}])", R"([{"c"}, {}])") ==
+        "permute{a,b,c} dim 0 from {a,b} to {c}: 128 B");
+  CHECK(steps(R"([{"a"}, {}] partial{"c"})", R"([{"b"}, {}] partial{"c"})") ==
+        "permute{a,b} dim 0 from {a} to {b}: 256 B");
 }
 
 TEST_CASE("a dimension that its axes do not divide changes as a whole") {

@@ -6,6 +6,7 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "ops/op_def.h"
+#include "sharding/permutation.h"
 
 namespace mw::partition::test {
 namespace {
@@ -68,6 +69,16 @@ double part(const sharding::Sharding& sharding, double value, int64_t member, in
   return sharding.reduction == ir::Reduction::kMax ? value - noise(member) : value + noise(member);
 }
 
+// The member that has before what `member` has behind: its shard over `from` is the other's over
+// `to`, and of several the one that permutation.h matches.
+size_t source_of(const ir::CollectiveAttrs& attrs, const ir::Axes& axes, const cluster::Mesh& mesh,
+                 int64_t member) {
+  for (const auto& [source, to] : sharding::shard_moves(attrs.from, attrs.to, axes, mesh)) {
+    if (to == member) return static_cast<size_t>(source);
+  }
+  MW_CHECK(false, "nobody sends to member {}", member);
+}
+
 Tensor collective(const ir::Op& op, const PerRank& x, const ir::TensorType& type,
                   const cluster::Mesh& mesh, RankId rank) {
   const auto& attrs = op.as<ir::CollectiveAttrs>();
@@ -86,6 +97,10 @@ Tensor collective(const ir::Op& op, const PerRank& x, const ir::TensorType& type
       to = of(0).values[place(source, from)];
       for (size_t m = 1; m < members.size(); ++m)
         to = reduced(attrs.op, to, of(m).values[place(source, from)]);
+      return;
+    }
+    if (op.kind == OpKind::kPermute) {
+      to = of(source_of(attrs, axes, mesh, own)).values[at];
       return;
     }
     const size_t joined = op.kind == OpKind::kAllGather ? dim : concat;
@@ -202,6 +217,8 @@ std::vector<std::string> communication(const ir::Graph& graph) {
     std::string text = fmt::format("{}{{{}}}", ir::op_name(op.kind), join(axes, ","));
     if (op.kind != OpKind::kAllReduce) text += fmt::format(" dim {}", attrs.dim);
     if (op.kind == OpKind::kAllToAll) text += fmt::format(" from {}", attrs.concat_dim);
+    if (op.kind == OpKind::kPermute)
+      text += fmt::format(" from {{{}}} to {{{}}}", join(attrs.from, ","), join(attrs.to, ","));
     found.push_back(std::move(text));
   }
   return found;

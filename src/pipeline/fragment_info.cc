@@ -214,6 +214,10 @@ class InfoMaker {
                         .whole = {}};
     if (attrs.op != ir::Reduction::kSum)
       info.signature += attrs.op == ir::Reduction::kMax ? " max" : " min";
+    for (const ir::Axes* axes : {&attrs.from, &attrs.to}) {
+      for (const std::string& axis : *axes) info.signature += " " + axis;
+      if (!axes->empty() && axes == &attrs.from) info.signature += " to";
+    }
     const bool of_results = op.kind == ir::OpKind::kAllGather;
     for (const ValueId v : of_results ? op.results : op.operands) {
       const ir::TensorType& type = graph_.type(v);

@@ -162,8 +162,8 @@ class Checker {
     for (const std::string& finding : step_findings(op(), values, mesh_)) add("{}", finding);
     // The moves give zeros in new tails; what masks with another value says so.
     for (const ValueId v : op().results) {
-      if (op().kind == OpKind::kAllReduce || op().kind == OpKind::kCopy ||
-          op().kind == OpKind::kPadMask) {
+      if (op().kind == OpKind::kAllReduce || op().kind == OpKind::kPermute ||
+          op().kind == OpKind::kCopy || op().kind == OpKind::kPadMask) {
         tails_[v.index()] = tails_[op().operands[0].index()];
       }
       if (op().kind != OpKind::kPadMask) continue;

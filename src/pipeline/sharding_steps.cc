@@ -32,6 +32,7 @@ class StepChecker {
       case OpKind::kReduceScatter:
       case OpKind::kAllGather:
       case OpKind::kAllToAll:
+      case OpKind::kPermute:
       case OpKind::kShardSlice: pairs(); break;
       case OpKind::kPadMask: pad_mask(); break;
       case OpKind::kTrim: expect(0, operand(0)); break;
@@ -112,6 +113,7 @@ class StepChecker {
         gather(want, static_cast<size_t>(attrs.concat_dim), axes);
         want.dims[dim].insert(want.dims[dim].end(), axes.begin(), axes.end());
         break;
+      case OpKind::kPermute: permute(want, attrs, axes); break;
       default:  // shard_slice
         for (const std::string& axis : axes) {
           if (has(want.partial, axis))
@@ -141,6 +143,30 @@ class StepChecker {
       return;
     }
     have.resize(have.size() - axes.size());
+  }
+
+  // Whole shards move: as many of them behind, over axes that nothing else of the value uses.
+  void permute(Sharding& want, const ir::CollectiveAttrs& attrs, const Axes& axes) {
+    Axes& have = want.dims[static_cast<size_t>(attrs.dim)];
+    if (attrs.from != have) {
+      out_.add("moves shards of dimension {} split over {}, but it is split over {}", attrs.dim,
+               axes_text(attrs.from), axes_text(have));
+    }
+    if (sharding::shards(attrs.from, mesh_) != sharding::shards(attrs.to, mesh_)) {
+      out_.add("moves {} shards over {} to {} over {}", sharding::shards(attrs.from, mesh_),
+               axes_text(attrs.from), sharding::shards(attrs.to, mesh_), axes_text(attrs.to));
+    }
+    have = attrs.to;
+    for (const Axes* list : {&attrs.from, &attrs.to}) {
+      for (const std::string& axis : *list) {
+        if (!has(axes, axis))
+          out_.add("moves shards over {}, which its group {} lacks", axis, axes_text(axes));
+      }
+    }
+    for (const std::string& axis : axes) {
+      if (has(want.partial, axis))
+        out_.add("moves shards over {}, over which its operand is pending", axis);
+    }
   }
 
   void pad_mask() {
@@ -269,6 +295,7 @@ bool is_sharding_step(OpKind kind) {
     case OpKind::kReduceScatter:
     case OpKind::kAllGather:
     case OpKind::kAllToAll:
+    case OpKind::kPermute:
     case OpKind::kShardSlice:
     case OpKind::kPadMask:
     case OpKind::kTrim:

@@ -15,7 +15,8 @@ TEST_CASE("the verifier's volume of a collective is what a communicator counts a
       {ir::OpKind::kAllReduce, comm::CollectiveKind::kAllReduce},
       {ir::OpKind::kReduceScatter, comm::CollectiveKind::kReduceScatter},
       {ir::OpKind::kAllGather, comm::CollectiveKind::kAllGather},
-      {ir::OpKind::kAllToAll, comm::CollectiveKind::kAllToAll}};
+      {ir::OpKind::kAllToAll, comm::CollectiveKind::kAllToAll},
+      {ir::OpKind::kPermute, comm::CollectiveKind::kPermute}};
   int collectives = 0;
   for (int kind = 0; kind < ir::kOpKinds; ++kind)
     collectives += ir::is_collective(static_cast<ir::OpKind>(kind)) ? 1 : 0;
