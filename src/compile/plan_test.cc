@@ -64,10 +64,11 @@ TEST_CASE("a key, schedule or choice that is nearly right gets the right one") {
         "--plan: schedule: unknown schedule '1f1', did you mean '1f1b'?; known are gpipe, 1f1b, "
         "interleaved-1f1b, looped-bfs, zb-h1, zb-h2, zb-v, zb-auto, interleaved-zb, v-half, v-min, "
         "hanayo");
-  CHECK(message_of("pp=2,schedule=dualpipe") ==
-        "--plan: schedule: 'dualpipe' can be drawn (meshwright schedule dualpipe), but not run yet; "
-        "what runs is gpipe, 1f1b, interleaved-1f1b, looped-bfs, zb-h1, zb-h2, zb-v, zb-auto, "
-        "interleaved-zb, v-half, v-min, hanayo");
+  CHECK(
+      message_of("pp=2,schedule=dualpipe") ==
+      "--plan: schedule: 'dualpipe' can be drawn (meshwright schedule dualpipe), but not run yet; "
+      "what runs is gpipe, 1f1b, interleaved-1f1b, looped-bfs, zb-h1, zb-h2, zb-v, zb-auto, "
+      "interleaved-zb, v-half, v-min, hanayo");
   CHECK(
       message_of("recompute=ful") ==
       R"(--plan: recompute: must be "none", "selective" or "full", is "ful", did you mean 'full'?)");
