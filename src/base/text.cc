@@ -37,7 +37,14 @@ std::string nearest(std::string_view word, std::span<const Candidate> candidates
       best_candidate = candidate;
     }
   }
-  if (best > allowed) return "";
+  if (best > allowed) {
+    // An abbreviation.
+    const auto longer = std::find_if(candidates.begin(), candidates.end(), [&](const auto& c) {
+      return lower.size() >= 3 && starts_with(to_lower(c), lower);
+    });
+    if (longer == candidates.end()) return "";
+    best_candidate = *longer;
+  }
   return fmt::format(", did you mean '{}'?", best_candidate);
 }
 

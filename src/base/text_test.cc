@@ -56,6 +56,7 @@ TEST_CASE("a near miss is named, a far one is not") {
   CHECK(did_you_mean("n_heads", keys) == ", did you mean 'n_head'?");
   CHECK(did_you_mean("N_LAYER", keys) == ", did you mean 'n_layer'?");
   CHECK(did_you_mean("pt", keys) == ", did you mean 'tp'?");
+  CHECK(did_you_mean("n_h", keys) == ", did you mean 'n_head'?");
   CHECK(did_you_mean("x", keys) == "");
   CHECK(did_you_mean("dropout", keys) == "");
   CHECK(did_you_mean("", keys) == "");

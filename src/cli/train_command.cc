@@ -63,7 +63,7 @@ void add_train(CLI::App& app) {
   command
       ->add_option("--threads-per-rank", options->run.threads_per_rank,
                    "Threads of every rank (default: cores / ranks, at least 1)")
-      ->check(at_least(0));
+      ->check(at_least(1));
   command->add_flag("--json", options->json,
                     "The last line of standard output is one object with the results");
   command->add_flag("--quiet", options->quiet, "No progress lines");

@@ -26,32 +26,8 @@ std::string_view name_of(const std::array<std::string_view, N>& names, Enum valu
   return names[static_cast<size_t>(value)];
 }
 
-// What is wrong with a plan by itself.
-void check(const Plan& plan, JsonReader& reader, const std::string& where,
-           Diagnostics& diagnostics) {
-  const std::vector<std::string> kinds = pipeline::schedule_kinds();
-  if (std::find(kinds.begin(), kinds.end(), plan.schedule) == kinds.end()) {
-    const std::vector<std::string> all = pipeline::all_schedule_kinds();
-    if (std::find(all.begin(), all.end(), plan.schedule) != all.end()) {
-      reader.fail("schedule",
-                  "'{}' can be drawn (meshwright schedule {}), but not run yet; what runs is {}",
-                  plan.schedule, plan.schedule, join(kinds, ", "));
-    } else {
-      reader.fail("schedule", "unknown schedule '{}'{}; known are {}", plan.schedule,
-                  did_you_mean(plan.schedule, kinds), join(kinds, ", "));
-    }
-    return;
-  }
-  std::vector<std::string> order = plan.order;
-  std::sort(order.begin(), order.end());
-  if (order != std::vector<std::string>{"dp", "pp", "tp"}) {
-    reader.fail("order", "must name pp, dp and tp once each, is {}", join(plan.order, "-"));
-  }
-  if (plan.sp && plan.tp == 1) {
-    reader.fail("sp",
-                "sequence parallelism shards over the tensor-parallel ranks, and tp is 1; use tp=2 "
-                "or leave sp out");
-  }
+// What a schedule says of the plan's sizes.
+void check_schedule(const Plan& plan, const std::string& where, Diagnostics& diagnostics) {
   try {
     pipeline::make_schedule({plan.schedule, static_cast<int32_t>(plan.pp),
                              static_cast<int32_t>(plan.chunks),
@@ -61,32 +37,90 @@ void check(const Plan& plan, JsonReader& reader, const std::string& where,
   }
 }
 
-Plan read_plan(const Json& json, const std::string& where, Diagnostics& diagnostics) {
+// What is wrong with a plan by itself. A combination is judged only where all its keys are sound.
+void check(const PlanReading& reading, JsonReader& reader, const std::string& where,
+           Diagnostics& diagnostics) {
+  const Plan& plan = reading.plan;
+  const std::vector<std::string> kinds = pipeline::schedule_kinds();
+  const bool known = std::find(kinds.begin(), kinds.end(), plan.schedule) != kinds.end();
+  if (!known && reading.sound({"schedule"})) {
+    const std::vector<std::string> all = pipeline::all_schedule_kinds();
+    if (std::find(all.begin(), all.end(), plan.schedule) != all.end()) {
+      reader.fail("schedule",
+                  "'{}' can be drawn (meshwright schedule {}), but not run yet; what runs is {}",
+                  plan.schedule, plan.schedule, join(kinds, ", "));
+    } else {
+      reader.fail("schedule", "unknown schedule '{}'{}; known are {}", plan.schedule,
+                  did_you_mean(plan.schedule, kinds), join(kinds, ", "));
+    }
+  }
+  std::vector<std::string> order = plan.order;
+  std::sort(order.begin(), order.end());
+  if (order != std::vector<std::string>{"dp", "pp", "tp"} && reading.sound({"order"})) {
+    reader.fail("order", "must name pp, dp and tp once each, is {}", join(plan.order, "-"));
+  }
+  if (plan.sp && plan.tp == 1 && reading.sound({"sp", "tp"})) {
+    reader.fail("sp",
+                "sequence parallelism shards over the tensor-parallel ranks, and tp is 1; use tp=2 "
+                "or leave sp out");
+  }
+  if (known && reading.sound({"schedule", "pp", "chunks", "microbatches"})) {
+    check_schedule(plan, where, diagnostics);
+  }
+}
+
+PlanReading read_plan(const Json& json, const std::string& where, Diagnostics& diagnostics) {
   JsonReader reader(json, where, &diagnostics);
-  Plan plan;
-  plan.dp = reader.integer_or("dp", 1, {.min = 1});
-  plan.tp = reader.integer_or("tp", 1, {.min = 1});
-  plan.pp = reader.integer_or("pp", 1, {.min = 1});
+  PlanReading reading;
+  Plan& plan = reading.plan;
+  const auto read = [&](const char* key, const auto& take) {
+    const size_t before = diagnostics.findings().size();
+    take(key);
+    if (diagnostics.findings().size() > before) reading.unsound.insert(key);
+  };
+  const auto read_count = [&](const char* name, int64_t& into) {
+    read(name, [&](const char* key) { into = reader.integer_or(key, 1, {.min = 1}); });
+    if (!reading.sound({name})) into = 1;
+  };
+  read_count("dp", plan.dp);
+  read_count("tp", plan.tp);
+  read_count("pp", plan.pp);
   for (const char* optional : {"order", "grad_reduce", "layers"}) reader.ignore(optional);
-  if (reader.has("order")) plan.order = reader.strings("order");
-  plan.sp = reader.boolean_or("sp", false);
-  plan.chunks = reader.integer_or("chunks", 1, {.min = 1});
-  plan.schedule = reader.string_or("schedule", plan.chunks > 1 ? "interleaved-1f1b" : "1f1b");
-  plan.microbatches = reader.integer_or("microbatches", 1, {.min = 1});
+  if (reader.has("order")) {
+    read("order", [&](const char* key) { plan.order = reader.strings(key); });
+  }
+  read("sp", [&](const char* key) { plan.sp = reader.boolean_or(key, false); });
+  read_count("chunks", plan.chunks);
+  read("schedule", [&](const char* key) {
+    plan.schedule = reader.string_or(key, plan.chunks > 1 ? "interleaved-1f1b" : "1f1b");
+  });
+  read_count("microbatches", plan.microbatches);
   plan.zero = reader.integer_or("zero", 0, {.min = 0, .max = 3});
   plan.recompute =
       enum_of<Recompute>(kRecompute, reader.choice_or("recompute", "none", kRecompute));
   if (reader.has("grad_reduce")) {
     plan.grad_reduce = enum_of<GradReduce>(kGradReduce, reader.choice("grad_reduce", kGradReduce));
   }
-  if (reader.has("layers")) plan.layers = reader.integers("layers", {.min = 0});
+  if (reader.has("layers")) {
+    read("layers", [&](const char* key) { plan.layers = reader.integers(key, {.min = 0}); });
+  }
+  const size_t before = diagnostics.findings().size();
   reader.finish();
-  if (diagnostics.empty()) check(plan, reader, where, diagnostics);
-  return plan;
+  if (diagnostics.findings().size() > before) {
+    // An unknown key may have been meant for any that is not there.
+    for (const char* key :
+         {"dp", "tp", "pp", "order", "sp", "chunks", "schedule", "microbatches", "layers"}) {
+      if (!reader.has(key)) reading.unsound.insert(key);
+    }
+  }
+  check(reading, reader, where, diagnostics);
+  return reading;
 }
 
 // "tp=2,sp,layers=3:2:3" as the JSON object that says the same.
-Json short_to_json(const std::string& text, const std::string& where, Diagnostics& diagnostics) {
+// Keys that stand there twice are added to *doubled.
+Json short_to_json(const std::string& text, const std::string& where, Diagnostics& diagnostics,
+                   std::set<std::string>* doubled) {
   Json json{JsonObject{}};
   for (const std::string_view part : split(text, ',')) {
     const std::string_view item = trim(part);
@@ -95,6 +129,7 @@ Json short_to_json(const std::string& text, const std::string& where, Diagnostic
     const std::string key(trim(item.substr(0, equals)));
     if (json.find(key) != nullptr) {
       diagnostics.add("{}: {}: is there twice", where, key);
+      doubled->insert(key);
       continue;
     }
     if (equals == std::string_view::npos) {
@@ -167,18 +202,35 @@ GradReduce Plan::effective_grad_reduce() const {
   return grad_reduce.value_or(zero >= 2 ? GradReduce::kMicrobatch : GradReduce::kStep);
 }
 
-Plan parse_plan(const std::string& text, const std::string& where) {
-  if (starts_with(trim(text), "{")) return plan_from_json(parse_json(text, where), where);
+bool PlanReading::sound(std::initializer_list<const char*> keys) const {
+  return std::none_of(keys.begin(), keys.end(),
+                      [&](const char* key) { return unsound.count(key) > 0; });
+}
+
+PlanReading read_plan(const std::string& text, const std::string& where) {
   Diagnostics diagnostics;
-  const Json json = short_to_json(text, where, diagnostics);
-  const Plan plan = read_plan(json, where, diagnostics);
-  diagnostics.throw_if_any();
-  return plan;
+  PlanReading reading;
+  if (starts_with(trim(text), "{")) {
+    reading = read_plan(parse_json(text, where), where, diagnostics);
+  } else {
+    std::set<std::string> doubled;
+    const Json json = short_to_json(text, where, diagnostics, &doubled);
+    reading = read_plan(json, where, diagnostics);
+    reading.unsound.merge(doubled);
+  }
+  reading.findings = diagnostics.findings();
+  return reading;
+}
+
+Plan parse_plan(const std::string& text, const std::string& where) {
+  const PlanReading reading = read_plan(text, where);
+  if (!reading.findings.empty()) throw Error(reading.findings);
+  return reading.plan;
 }
 
 Plan plan_from_json(const Json& json, const std::string& where) {
   Diagnostics diagnostics;
-  const Plan plan = read_plan(json, where, diagnostics);
+  const Plan plan = read_plan(json, where, diagnostics).plan;
   diagnostics.throw_if_any();
   return plan;
 }
@@ -238,10 +290,12 @@ const sharding::Strategy& ResolvedPlan::strategy(LayerId layer) const {
   return stage.strategies[layer.index() - static_cast<size_t>(stage.first_layer)];
 }
 
-std::vector<std::string> plan_findings(const Plan& plan, int64_t blocks, const ModelShape& shape) {
+std::vector<std::string> plan_findings(const PlanReading& reading, int64_t blocks,
+                                       const ModelShape& shape) {
+  const Plan& plan = reading.plan;
   std::vector<std::string> found;
   for (const auto& [axis, size] : shape.must_divide) {
-    if (size % plan.tp == 0) continue;
+    if (size % plan.tp == 0 || !reading.sound({"tp"})) continue;
     const auto key = shape.key.find(axis);
     const std::string name = key == shape.key.end() ? axis : key->second;
     if (axis != kKvHeads) {
@@ -253,13 +307,15 @@ std::vector<std::string> plan_findings(const Plan& plan, int64_t blocks, const M
                                   alternatives(fitting_tp(shape, size))));
     }
   }
-  if (shape.global_batch % (plan.dp * plan.microbatches) != 0) {
+  if (reading.sound({"dp", "microbatches"}) &&
+      shape.global_batch % (plan.dp * plan.microbatches) != 0) {
     found.push_back(
         fmt::format("plan: global_batch={} is not divisible by dp*microbatches={}*{}={}; every "
                     "microbatch needs a whole number of "
                     "sequences",
                     shape.global_batch, plan.dp, plan.microbatches, plan.dp * plan.microbatches));
   }
+  if (!reading.sound({"pp", "chunks", "layers"})) return found;
   if (plan.layers.empty()) {
     if (blocks < plan.stages()) {
       found.push_back(
@@ -280,6 +336,10 @@ std::vector<std::string> plan_findings(const Plan& plan, int64_t blocks, const M
                                 sum, blocks));
   }
   return found;
+}
+
+std::vector<std::string> plan_findings(const Plan& plan, int64_t blocks, const ModelShape& shape) {
+  return plan_findings(PlanReading{plan, {}, {}}, blocks, shape);
 }
 
 ResolvedPlan resolve(const Plan& plan, const ir::Module& module, const ModelShape& shape) {

@@ -4,8 +4,10 @@
 #pragma once
 
 #include <cstdint>
+#include <initializer_list>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -39,6 +41,17 @@ struct Plan {
   GradReduce effective_grad_reduce() const;
   friend bool operator==(const Plan&, const Plan&) = default;
 };
+
+// A plan as far as its text is right: what is wrong with it, and the keys that have no sound value
+// (they stand at their defaults), so that a model's findings can be said together with the text's.
+struct PlanReading {
+  Plan plan;
+  std::set<std::string> unsound;
+  std::vector<std::string> findings;
+  bool sound(std::initializer_list<const char*> keys) const;
+};
+// As parse_plan, with the findings in the result. Throws Error where the text is no JSON.
+PlanReading read_plan(const std::string& text, const std::string& where = "--plan");
 
 // From the short form, or from JSON text if it starts with '{'. `where` names the source in
 // messages. Throws Error with all findings: unknown keys (did you mean), values that are no
@@ -83,7 +96,10 @@ struct ModelShape {
 // that neither divide tp nor are divided by it, fewer blocks than stages, a batch that dp *
 // microbatches does not divide, a layer list of the wrong length or sum.
 ResolvedPlan resolve(const Plan& plan, const ir::Module& module, const ModelShape& shape);
-// The findings alone, from counts, before a module is built.
+// The findings alone, from counts, before a module is built; what depends on an unsound key is left
+// out.
+std::vector<std::string> plan_findings(const PlanReading& reading, int64_t blocks,
+                                       const ModelShape& shape);
 std::vector<std::string> plan_findings(const Plan& plan, int64_t blocks, const ModelShape& shape);
 
 }  // namespace mw::compile

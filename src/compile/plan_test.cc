@@ -17,6 +17,15 @@ std::string message_of(const std::string& plan) {
   return "no error";
 }
 
+ModelShape shape() {
+  ModelShape shape;
+  shape.name = "models/x.json";
+  shape.must_divide = {{"heads", 12}, {"kv_heads", 4}};
+  shape.key = {{"heads", "n_head"}};
+  shape.global_batch = 8;
+  return shape;
+}
+
 TEST_CASE("a plan reads the same from its short form and from JSON, and prints as it was read") {
   for (const std::string text :
        {"dp=1,tp=1,pp=1,microbatches=1", "dp=2,tp=2,pp=2,schedule=1f1b,microbatches=4,sp,zero=1",
@@ -55,6 +64,25 @@ TEST_CASE("everything wrong with a plan is said at once") {
         "--plan: tp: must be an integer of at least 1, is \"x\"\n"
         "--plan: zero: must be an integer from 0 to 3, is 4");
   CHECK(message_of("dp=2,dp=4") == "--plan: dp: is there twice");
+  CHECK(message_of("zero=4,pp=4,chunks=2,microbatches=6,sp") ==
+        "--plan: zero: must be an integer from 0 to 3, is 4\n"
+        "--plan: sp: sequence parallelism shards over the tensor-parallel ranks, and tp is 1; use "
+        "tp=2 or leave sp out\n"
+        "--plan: schedule interleaved-1f1b: microbatches=6 is not a multiple of ranks=4; use "
+        "microbatches=4 or 8");
+  // tpp may have been meant for tp, so nothing is said of sp.
+  CHECK(message_of("sp,tpp=2") == "--plan: tpp: unknown key, did you mean 'tp'?");
+}
+
+TEST_CASE("what a model says of a plan is judged by the plan's sound keys") {
+  const PlanReading reading = read_plan("zero=4,tp=8,pp=x,microbatches=3,layers=1:2");
+  CHECK(reading.findings.size() == 2);
+  CHECK(
+      plan_findings(reading, 4, shape()) ==
+      std::vector<std::string>{
+          "models/x.json: n_head=12 is not divisible by tp=8; use tp=1, 2, 3, 4, 6 or 12",
+          "plan: global_batch=8 is not divisible by dp*microbatches=1*3=3; every microbatch needs "
+          "a whole number of sequences"});
 }
 
 TEST_CASE("a key, schedule or choice that is nearly right gets the right one") {
@@ -100,15 +128,6 @@ TEST_CASE("the base plan keeps what changes bits and drops the rest") {
 }
 
 // --- against a model ---
-
-ModelShape shape() {
-  ModelShape shape;
-  shape.name = "models/x.json";
-  shape.must_divide = {{"heads", 12}, {"kv_heads", 4}};
-  shape.key = {{"heads", "n_head"}};
-  shape.global_batch = 8;
-  return shape;
-}
 
 TEST_CASE("a plan that does not fit the model says what would") {
   CHECK(plan_findings(parse_plan("dp=2,tp=2,pp=2,microbatches=4"), 4, shape()).empty());

@@ -48,11 +48,11 @@ void read_model(FileSystem& fs, Job& job, Diagnostics& diagnostics) {
 }
 
 // The plan of the command line, its file, or the job's own.
-compile::Plan read_plan(FileSystem& fs, const std::optional<std::string>& asked,
-                        const std::string& own, const std::string& path) {
-  if (!asked) return compile::parse_plan(own, path + ": plan");
-  if (ends_with(*asked, ".json")) return compile::parse_plan(fs.read_file(*asked), *asked);
-  return compile::parse_plan(*asked);
+compile::PlanReading read_plan(FileSystem& fs, const std::optional<std::string>& asked,
+                               const std::string& own, const std::string& path) {
+  if (!asked) return compile::read_plan(own, path + ": plan");
+  if (ends_with(*asked, ".json")) return compile::read_plan(fs.read_file(*asked), *asked);
+  return compile::read_plan(*asked);
 }
 
 void check_corpus(FileSystem& fs, const Job& job, Diagnostics& diagnostics) {
@@ -117,8 +117,15 @@ Job read_job(FileSystem& fs, const std::string& path, const JobOverrides& overri
   read_model(fs, job, diagnostics);
   const bool model_is_sound = file_is_sound == diagnostics.empty();
   try {
-    job.plan = read_plan(fs, overrides.plan, plan, path);
-    if (model_is_sound && file_is_sound) check_plan(job);
+    const compile::PlanReading reading = read_plan(fs, overrides.plan, plan, path);
+    job.plan = reading.plan;
+    for (const std::string& finding : reading.findings) diagnostics.add("{}", finding);
+    if (model_is_sound && file_is_sound) {
+      for (const std::string& finding :
+           compile::plan_findings(reading, job.model.layers, model_shape(job))) {
+        diagnostics.add("{}", finding);
+      }
+    }
   } catch (const Error& error) {
     diagnostics.absorb(error);
   }

@@ -155,6 +155,11 @@ CASES = {
                     '--plan: tp: must be an integer of at least 1, is "two"\n'
                     "--plan: zero: must be an integer from 0 to 3, is 7\n"
                     '--plan: recompute: must be "none", "selective" or "full", is "some"'),
+    "plan and model": (JOB + "--plan zero=7,micro=3,schedule=1f2b,tp=64",
+                       "--plan: zero: must be an integer from 0 to 3, is 7\n"
+                       "--plan: micro: unknown key, did you mean 'microbatches'?\n"
+                       "--plan: schedule: unknown schedule '1f2b', did you mean '1f1b'?; known are {any}\n"
+                       "{any}n_head={any} is not divisible by tp=64; {any}"),
     "order": (JOB + "--plan order=dp-tp", "--plan: order: must name pp, dp and tp once each, is dp-tp"),
     "sp": (JOB + "--plan sp", "--plan: sp: sequence parallelism shards over the tensor-parallel ranks, and tp is 1; "
            "use tp=2 or leave sp out"),
@@ -262,7 +267,7 @@ CASES = {
     # command lines
     "option": (JOB + "--stepz 4", "--stepz: unknown option, did you mean '--steps'?" + HELP),
     "steps": (JOB + "--steps 0", "--steps: must be at least 1, is 0" + HELP),
-    "threads": (JOB + "--threads-per-rank -1", "--threads-per-rank: must be at least 0, is -1" + HELP),
+    "threads": (JOB + "--threads-per-rank -1", "--threads-per-rank: must be at least 1, is -1" + HELP),
     "too many": (JOB + "again", "'again' is one argument too many" + HELP),
     "too few": ("train", "job is required" + HELP),
     "subcommand": ("trian {d}/job.toml", "'trian' is no subcommand, did you mean 'train'?; known are train, verify, inspect, "
