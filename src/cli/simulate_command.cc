@@ -119,7 +119,7 @@ predict::Request read_request(FileSystem& fs, const SimulateOptions& options) {
   request.options.tf32 = options.tf32;
   request.options.trace = !options.trace.empty();
   request.options.op_spans = options.ops;
-  request.options.program_hash = false;
+  request.options.program_hash = request.options.order_hash = false;
   read_overlap(options, request, diagnostics);
   if (options.gpus > 0 && options.gpus != request.plan.ranks()) {
     diagnostics.add("--gpus: is {}, but the plan has dp*tp*pp={}*{}*{}={} ranks; use dp={}",

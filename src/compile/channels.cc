@@ -1,7 +1,7 @@
 #include "compile/channels.h"
 
 #include <algorithm>
-#include <set>
+#include <array>
 
 #include "base/error.h"
 
@@ -11,141 +11,157 @@ namespace {
 using pipeline::Action;
 using pipeline::ActionKind;
 
+constexpr size_t kWorkKinds = 4;  // F, I, W, B: the first of ActionKind
+
+// What an action of one kind does to the crossings of its stage, by their numbers.
+struct CrossingUse {
+  std::vector<int32_t> reads, sends;
+  // Those that it reads last where the microbatch's backward is B, and where it is I and W.
+  std::vector<int32_t> last_whole, last_split;
+};
+
 // Runs the schedule in units of time and counts what every channel holds.
 class SlotCounter {
  public:
   SlotCounter(const pipeline::Schedule& schedule, const std::vector<StageCode>& stages,
               const ChannelPlan& plan)
       : schedule_(schedule),
-        stages_(stages),
-        plan_(plan),
-        next_(schedule.ranks.size(), 0),
-        held_(plan.channels.size(), 0),
+        microbatches_(static_cast<size_t>(schedule.microbatches)),
+        split_(stages.size() * microbatches_, false),
         most_(plan.channels.size(), 1) {
-    for (size_t s = 0; s < stages.size(); ++s) find_last_readers(s);
+    for (size_t s = 0; s < stages.size(); ++s) find_uses(s, stages[s], plan);
     for (const auto& actions : schedule.ranks) {
       for (const Action& action : actions) {
-        if (action.kind == ActionKind::kI) split_.insert({action.stage, action.first});
+        if (action.kind == ActionKind::kI) split_[unit(action)] = true;
       }
     }
   }
 
-  // [channel] the most values that it holds at a time, where a backward takes `backward` times as
-  // long as a forward.
-  std::vector<int64_t> run(int32_t backward) {
+  // [channel] the most values that it holds at a time in any run so far, where a backward takes
+  // `backward` times as long as a forward.
+  const std::vector<int64_t>& run(int32_t backward) {
+    held_.assign(most_.size(), 0);
+    published_.assign(numbers_.size() * microbatches_, false);
+    std::vector<size_t> next(schedule_.ranks.size(), 0);
     size_t left = 0;
     for (const auto& actions : schedule_.ranks) left += actions.size();
-    std::vector<int32_t> busy(next_.size(), 0);  // units of time that a rank's action still takes
+    std::vector<int32_t> busy(next.size(), 0);  // units of time that a rank's action still takes
     while (left > 0) {
       bool any = false;
       // Everything that runs in a unit of time holds its inputs and outputs during all of it.
-      for (size_t r = 0; r < next_.size(); ++r) {
-        if (busy[r] > 0 || next_[r] == schedule_.ranks[r].size()) continue;
-        const Action& action = schedule_.ranks[r][next_[r]];
+      for (size_t r = 0; r < next.size(); ++r) {
+        if (busy[r] > 0 || next[r] == schedule_.ranks[r].size()) continue;
+        const Action& action = schedule_.ranks[r][next[r]];
         if (!can_run(action)) continue;
         busy[r] = action.kind == ActionKind::kB ? backward : 1;
-        publish(action);
+        hold(action);
       }
       for (size_t c = 0; c < held_.size(); ++c) most_[c] = std::max(most_[c], held_[c]);
-      for (size_t r = 0; r < next_.size(); ++r) {
+      for (size_t r = 0; r < next.size(); ++r) {
         if (busy[r] == 0) continue;
         any = true;
         if (--busy[r] > 0) continue;
-        finish(schedule_.ranks[r][next_[r]++]);
+        finish(schedule_.ranks[r][next[r]++]);
         --left;
       }
       MW_CHECK(any, "the order of schedule {} can never end", schedule_.name);
       // What was sent in this unit can be read from the next one on.
-      published_.insert(pending_.begin(), pending_.end());
+      for (const size_t message : pending_) published_[message] = true;
       pending_.clear();
     }
     return most_;
   }
 
  private:
-  const StageCode& code(const Action& action) const {
-    return stages_[static_cast<size_t>(action.stage.value)];
+  int32_t number(const ChannelKey& key, const ChannelPlan& plan) {
+    const auto [it, is_new] = numbers_.try_emplace(key, static_cast<int32_t>(numbers_.size()));
+    if (is_new) channel_.push_back(plan.find(key));
+    return it->second;
   }
 
-  // The kind of action that reads a received value last, where the backward is B and where it is
-  // I and W.
-  void find_last_readers(size_t s) {
-    last_reader_.emplace_back();
+  void find_uses(size_t s, const StageCode& stage, const ChannelPlan& plan) {
+    const StageId id(static_cast<int64_t>(s));
+    auto& uses = uses_.emplace_back();
+    // The kind of action that reads a received value last, where the backward is B and where it is
+    // I and W.
+    std::map<int32_t, ActionKind> whole, split;
     for (const ActionKind kind : {ActionKind::kF, ActionKind::kI, ActionKind::kB, ActionKind::kW}) {
-      const auto it = stages_[s].fragments.find(kind);
-      if (it == stages_[s].fragments.end()) continue;
+      const auto it = stage.fragments.find(kind);
+      if (it == stage.fragments.end()) continue;
+      CrossingUse& use = uses[static_cast<size_t>(kind)];
       for (const PortSource& source : it->second.inputs) {
         if (source.kind != PortSource::Kind::kReceive) continue;
-        LastReader& last = last_reader_.back()[source.crossing];
-        if (kind != ActionKind::kB) last.split = kind;
-        if (kind == ActionKind::kF || kind == ActionKind::kB) last.whole = kind;
+        const Crossing& from = stage.receives[source.crossing];
+        const int32_t n = number({from.whole, from.peer, id}, plan);
+        use.reads.push_back(n);
+        if (kind != ActionKind::kB) split[n] = kind;
+        if (kind == ActionKind::kF || kind == ActionKind::kB) whole[n] = kind;
+      }
+      for (const PortSource& source : it->second.outputs) {
+        if (source.kind != PortSource::Kind::kSend) continue;
+        const Crossing& to = stage.sends[source.crossing];
+        use.sends.push_back(number({to.whole, id, to.peer}, plan));
       }
     }
+    for (const auto& [n, kind] : whole) uses[static_cast<size_t>(kind)].last_whole.push_back(n);
+    for (const auto& [n, kind] : split) uses[static_cast<size_t>(kind)].last_split.push_back(n);
   }
-  ChannelKey received_key(const Action& action, size_t crossing) const {
-    const Crossing& from = code(action).receives[crossing];
-    return {from.whole, from.peer, action.stage};
+
+  const CrossingUse& use(const Action& action) const {
+    return uses_[action.stage.index()][static_cast<size_t>(action.kind)];
+  }
+  size_t unit(const Action& action) const {
+    return action.stage.index() * microbatches_ + static_cast<size_t>(action.first);
+  }
+  size_t message(int32_t number, const Action& action) const {
+    return static_cast<size_t>(number) * microbatches_ + static_cast<size_t>(action.first);
   }
 
   bool can_run(const Action& action) const {
-    for (const PortSource& source : code(action).fragments.at(action.kind).inputs) {
-      if (source.kind != PortSource::Kind::kReceive) continue;
-      if (published_.count({received_key(action, source.crossing), action.first}) == 0)
-        return false;
-    }
-    return true;
+    const std::vector<int32_t>& reads = use(action).reads;
+    return std::all_of(reads.begin(), reads.end(),
+                       [&](int32_t n) { return published_[message(n, action)]; });
   }
-  void publish(const Action& action) {
-    for (const PortSource& source : code(action).fragments.at(action.kind).outputs) {
-      if (source.kind != PortSource::Kind::kSend) continue;
-      const Crossing& to = code(action).sends[source.crossing];
-      const ChannelKey key{to.whole, action.stage, to.peer};
-      if (const int32_t c = plan_.find(key); c >= 0) ++held_[static_cast<size_t>(c)];
-    }
+  void change(int32_t number, int64_t by) {
+    const int32_t c = channel_[static_cast<size_t>(number)];
+    if (c >= 0) held_[static_cast<size_t>(c)] += by;
+  }
+  void hold(const Action& action) {
+    for (const int32_t n : use(action).sends) change(n, 1);
   }
   void finish(const Action& action) {
-    for (const PortSource& source : code(action).fragments.at(action.kind).outputs) {
-      if (source.kind != PortSource::Kind::kSend) continue;
-      const Crossing& to = code(action).sends[source.crossing];
-      pending_.insert({{to.whole, action.stage, to.peer}, action.first});
-    }
-    const bool split = split_.contains({action.stage, action.first});
-    for (const auto& [crossing, last] : last_reader_[static_cast<size_t>(action.stage.value)]) {
-      if ((split ? last.split : last.whole) != action.kind) continue;
-      if (const int32_t c = plan_.find(received_key(action, crossing)); c >= 0)
-        --held_[static_cast<size_t>(c)];
-    }
+    for (const int32_t n : use(action).sends) pending_.push_back(message(n, action));
+    const CrossingUse& here = use(action);
+    for (const int32_t n : split_[unit(action)] ? here.last_split : here.last_whole) change(n, -1);
   }
 
   const pipeline::Schedule& schedule_;
-  const std::vector<StageCode>& stages_;
-  const ChannelPlan& plan_;
-  std::vector<size_t> next_;
+  size_t microbatches_;
+  std::vector<bool> split_;                                // [stage, microbatch] has I and W
+  std::vector<std::array<CrossingUse, kWorkKinds>> uses_;  // [stage][kind]
+  std::map<ChannelKey, int32_t> numbers_;
+  std::vector<int32_t> channel_;  // [number] -1: both stages are on one rank
   std::vector<int64_t> held_, most_;
-  struct LastReader {
-    ActionKind whole = ActionKind::kF, split = ActionKind::kF;
-  };
-  std::vector<std::map<size_t, LastReader>> last_reader_;  // [stage]
-  std::set<std::pair<StageId, int32_t>> split_;            // microbatches with I and W
-  std::set<std::pair<ChannelKey, int32_t>> published_, pending_;
+  std::vector<bool> published_;  // [number, microbatch]
+  std::vector<size_t> pending_;
 };
 
-// Microbatch -> place in the order in which the stage sends a crossing.
-std::map<int32_t, int64_t> sequence_of(const pipeline::Schedule& schedule, const StageCode& stage,
-                                       size_t s, size_t crossing) {
-  const auto sends = [&](ActionKind kind) {
-    const auto it = stage.fragments.find(kind);
-    if (it == stage.fragments.end()) return false;
-    const std::vector<PortSource>& outputs = it->second.outputs;
-    return std::any_of(outputs.begin(), outputs.end(), [&](const PortSource& source) {
-      return source.kind == PortSource::Kind::kSend && source.crossing == crossing;
-    });
-  };
-  std::map<int32_t, int64_t> sequence;
+// [microbatch] place in the order in which the stage sends a crossing; -1: it does not.
+std::vector<int32_t> sequence_of(const pipeline::Schedule& schedule, const StageCode& stage,
+                                 size_t s, size_t crossing) {
+  std::array<bool, kWorkKinds> sends{};
+  for (const auto& [kind, fragment] : stage.fragments) {
+    sends[static_cast<size_t>(kind)] = std::any_of(
+        fragment.outputs.begin(), fragment.outputs.end(), [&](const PortSource& source) {
+          return source.kind == PortSource::Kind::kSend && source.crossing == crossing;
+        });
+  }
+  std::vector<int32_t> sequence(static_cast<size_t>(schedule.microbatches), -1);
+  int32_t sent = 0;
   for (const Action& action :
        schedule.ranks[static_cast<size_t>(schedule.placement.rank_of_stage[s])]) {
-    if (action.stage.value == static_cast<int32_t>(s) && sends(action.kind))
-      sequence.emplace(action.first, static_cast<int64_t>(sequence.size()));
+    if (action.stage.index() == s && sends[static_cast<size_t>(action.kind)])
+      sequence[static_cast<size_t>(action.first)] = sent++;
   }
   return sequence;
 }
@@ -158,7 +174,10 @@ int32_t ChannelPlan::find(const ChannelKey& key) const {
 }
 
 int64_t ChannelPlan::sequence(int32_t channel, int32_t microbatch) const {
-  return sequences[static_cast<size_t>(channel)].at(microbatch);
+  const int32_t place = sequences[static_cast<size_t>(channel)][static_cast<size_t>(microbatch)];
+  MW_CHECK(place >= 0, "channel {} does not carry microbatch {}",
+           channels[static_cast<size_t>(channel)].name, microbatch);
+  return place;
 }
 
 ChannelPlan plan_channels(const pipeline::Schedule& schedule,
@@ -188,11 +207,11 @@ ChannelPlan plan_channels(const pipeline::Schedule& schedule,
   }
   if (stages.empty()) return plan;
   // A backward takes as long as a forward, twice as long, or three times with full recompute.
+  SlotCounter counter(schedule, stages, plan);
   for (const int32_t backward : {1, 2, 3}) {
-    const std::vector<int64_t> slots = SlotCounter(schedule, stages, plan).run(backward);
-    for (size_t c = 0; c < slots.size(); ++c) {
-      plan.channels[c].slots = std::max(plan.channels[c].slots, static_cast<int32_t>(slots[c]));
-    }
+    const std::vector<int64_t>& slots = counter.run(backward);
+    for (size_t c = 0; c < slots.size(); ++c)
+      plan.channels[c].slots = static_cast<int32_t>(slots[c]);
   }
   return plan;
 }

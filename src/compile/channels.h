@@ -20,8 +20,8 @@ struct ChannelKey {
 struct ChannelPlan {
   std::vector<pipeline::Channel> channels;
   std::map<ChannelKey, int32_t> ids;
-  std::vector<std::map<int32_t, int64_t>>
-      sequences;  // [channel] microbatch -> place in the producer's order
+  // [channel][microbatch] place in the producer's order, -1: not sent
+  std::vector<std::vector<int32_t>> sequences;
 
   int32_t find(const ChannelKey& key) const;  // -1: both stages are on one rank
   int64_t sequence(int32_t channel, int32_t microbatch) const;

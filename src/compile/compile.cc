@@ -431,13 +431,14 @@ CompiledPlan compile(const CompileRequest& request) {
     const UpdateContext context = compiler.update_context(rank, request.optimizer);
     updates.push_back(build_update(context));
     reports.push_back(build_report(context));
+    if (!request.init) continue;
     inits.push_back(
         build_init(context.groups, plan, compiler.result().module, compiler.stage_mesh()));
   }
   CompiledPlan& result = compiler.result();
   result.train = lower_all("train", compiler, schedule,
                            compiler.codes_of(stages, rank_of, kinds_of(schedule)), updates);
-  result.init = lower_all("init", compiler, schedule, {}, inits);
+  if (request.init) result.init = lower_all("init", compiler, schedule, {}, inits);
   if (request.eval_model != nullptr) {
     const ir::Graph forward = loss_graph(*request.eval_model, result.module);
     std::vector<LocalStage> eval_stages = compiler.stages_of(forward);

@@ -31,6 +31,7 @@ struct CompileRequest {
   // microbatches. A stage's backward may be B, or I and W, in each microbatch anew.
   const pipeline::Schedule* schedule = nullptr;
   std::set<std::string> without = {};  // passes that are switched off (passes.h)
+  bool init = true;  // false: no initialisation program, for who only looks at a step
 };
 
 struct CompiledPlan {

@@ -2,8 +2,8 @@
 
 #include <algorithm>
 #include <map>
-#include <set>
-#include <tuple>
+#include <string>
+#include <utility>
 
 #include "base/error.h"
 #include "compile/channels.h"
@@ -27,6 +27,24 @@ struct Callee {
 };
 using Callees = std::vector<std::map<ActionKind, Callee>>;  // [stage]
 
+// A port of a stage's fragment as this rank's calls see it, the same for all microbatches.
+struct PortPlan {
+  PortSource::Kind kind = PortSource::Kind::kData;
+  BufferId state;        // kState, kResult
+  int32_t channel = -1;  // kReceive, kSend; -1: both stages are on this rank
+  size_t table = 0;      // of the others: the buffer of every microbatch
+  bool once = false;     // kData: the same for a whole step
+  const std::string* name = nullptr;
+  pipeline::Shared<ir::TensorType> type, global_type;
+  pipeline::Shared<sharding::Sharding> sharding;
+};
+
+struct CallPlan {
+  Callee callee;
+  std::vector<PortPlan> inputs, outputs;
+  size_t made = 0, messages = 0;  // inputs that it may be the first to need; commands of outputs
+};
+
 class RankLowering {
  public:
   RankLowering(const LowerRequest& request, const ChannelPlan& channels, int32_t rank,
@@ -40,6 +58,8 @@ class RankLowering {
 
   pipeline::RankProgram run(FragmentId last) {
     if (!r_.stages.empty()) {
+      calls_.resize(r_.stages.size());
+      reserve();
       for (const Action& action : r_.schedule.ranks[static_cast<size_t>(rank_)]) add_action(action);
     }
     add_last(r_.last[static_cast<size_t>(rank_)], last);
@@ -50,156 +70,205 @@ class RankLowering {
  private:
   const StateTable& states() const { return r_.states[static_cast<size_t>(rank_)]; }
 
-  void add_action(const Action& action) {
-    const auto stage = static_cast<size_t>(action.stage.value);
-    const StageCode& code = r_.stages[stage];
-    const StageFragment& fragment = code.fragments.at(action.kind);
-    Command call;
-    call.kind = Command::Kind::kCall;
-    call.action = action;
-    call.microbatch = action.first;
-    call.fragment = fragments_[stage].at(action.kind).fragment;
-    call.names = fragments_[stage].at(action.kind).names;
-    for (size_t i = 0; i < fragment.inputs.size(); ++i) {
-      call.buffers.push_back(input(action, code, fragment, i));
+  const CallPlan& call_plan(const Action& action) {
+    const auto [it, is_new] = calls_[action.stage.index()].try_emplace(action.kind);
+    CallPlan& plan = it->second;
+    if (!is_new) return plan;
+    const StageFragment& fragment = r_.stages[action.stage.index()].fragments.at(action.kind);
+    plan.callee = fragments_[action.stage.index()].at(action.kind);
+    for (size_t i = 0; i < fragment.inputs.size(); ++i)
+      plan.inputs.push_back(input_plan(action.stage, fragment, i));
+    for (const PortPlan& port : plan.inputs) {
+      const bool received = port.kind == PortSource::Kind::kReceive && port.channel >= 0;
+      if (received || (port.kind == PortSource::Kind::kData && !port.once)) ++plan.made;
     }
-    std::vector<Command> publishes;
-    for (size_t i = 0; i < fragment.outputs.size(); ++i) {
-      call.buffers.push_back(output(action, code, fragment, i, publishes));
+    for (size_t i = 0; i < fragment.outputs.size(); ++i)
+      plan.outputs.push_back(output_plan(action.stage, fragment, i));
+    for (const PortPlan& port : plan.outputs) {
+      if (port.kind == PortSource::Kind::kSend && port.channel >= 0) plan.messages += 2;
     }
-    program_.commands.push_back(std::move(call));
-    for (Command& publish : publishes) program_.commands.push_back(std::move(publish));
+    return plan;
   }
 
-  BufferId add_buffer(const std::string& name, const pipeline::Fragment& fragment, ValueId v,
-                      Category category, int32_t microbatch) {
-    Buffer buffer;
-    buffer.name = microbatch < 0 ? name : fmt::format("{}#{}", name, microbatch);
-    buffer.type = fragment.graph.type(v);
-    buffer.global_type = fragment.global_types[v.index()];
-    buffer.sharding = fragment.shardings[v.index()];
-    buffer.category = category;
-    program_.buffers.push_back(std::move(buffer));
-    return BufferId(static_cast<int64_t>(program_.buffers.size()) - 1);
+  // Room for what the schedule's actions make.
+  void reserve() {
+    size_t buffers = program_.buffers.size(), commands = 1;
+    for (const Action& action : r_.schedule.ranks[static_cast<size_t>(rank_)]) {
+      const CallPlan& plan = call_plan(action);
+      buffers += plan.outputs.size() + plan.made;
+      commands += 1 + plan.messages + plan.made;
+    }
+    program_.buffers.reserve(buffers);
+    program_.commands.reserve(commands);
   }
 
-  BufferId input(const Action& action, const StageCode& code, const StageFragment& fragment,
-                 size_t i) {
+  static PortPlan port_plan(const PortSource& source, const std::string& name,
+                            const pipeline::Fragment& fragment, ValueId v) {
+    PortPlan plan;
+    plan.kind = source.kind;
+    plan.name = &name;
+    plan.type = fragment.graph.type(v);
+    plan.global_type = fragment.global_types[v.index()];
+    plan.sharding = fragment.shardings[v.index()];
+    return plan;
+  }
+
+  PortPlan input_plan(StageId stage, const StageFragment& fragment, size_t i) {
     const PortSource& source = fragment.inputs[i];
-    const pipeline::Fragment& f = *fragment.fragment;
-    pipeline::Port port = f.inputs[i];
-    port.name = fragment.names[i];
+    PortPlan plan = port_plan(source, fragment.names[i], *fragment.fragment,
+                              fragment.fragment->inputs[i].value);
     switch (source.kind) {
-      case PortSource::Kind::kState: return states().at(r_.module.state(source.state).name);
-      case PortSource::Kind::kData: return load(action, f, port);
-      case PortSource::Kind::kReceive: return receive(action, code, f, port, source.crossing);
-      case PortSource::Kind::kSaved: {
-        const auto it = saved_.find({action.stage, source.value, action.first});
-        MW_CHECK(it != saved_.end(), "{} of {} reads {} before it is saved", to_string(action),
-                 r_.name, port.name);
-        return it->second;
+      case PortSource::Kind::kState:
+        plan.state = states().at(r_.module.state(source.state).name);
+        break;
+      case PortSource::Kind::kData: place_data(plan, stage); break;
+      case PortSource::Kind::kReceive: {
+        const Crossing& from = r_.stages[stage.index()].receives[source.crossing];
+        const ChannelKey key{from.whole, from.peer, stage};
+        plan.channel = channels_.find(key);
+        plan.table = table(crossings_, key);
+        break;
       }
-      default: MW_CHECK(false, "{} is no input", port.name);
+      case PortSource::Kind::kSaved:
+        plan.table = table(saved_, std::pair(stage, source.value));
+        break;
+      default: MW_CHECK(false, "{} is no input", *plan.name);
     }
+    return plan;
+  }
+
+  PortPlan output_plan(StageId stage, const StageFragment& fragment, size_t i) {
+    const PortSource& source = fragment.outputs[i];
+    PortPlan plan = port_plan(source, fragment.output_name(i), *fragment.fragment,
+                              fragment.fragment->outputs[i].value);
+    const StageCode& code = r_.stages[stage.index()];
+    switch (source.kind) {
+      case PortSource::Kind::kSaved:
+        plan.table = table(saved_, std::pair(stage, source.value));
+        break;
+      case PortSource::Kind::kResult:
+        plan.state = states().at(code.results[source.crossing]);
+        break;
+      case PortSource::Kind::kSend: {
+        const Crossing& to = code.sends[source.crossing];
+        const ChannelKey key{to.whole, stage, to.peer};
+        plan.channel = channels_.find(key);
+        plan.table = table(crossings_, key);
+        break;
+      }
+      default: MW_CHECK(false, "{} is no output", *plan.name);
+    }
+    return plan;
   }
 
   // Scalars are the same for a whole step; what has a batch dimension is loaded for every
   // microbatch and stage.
-  BufferId load(const Action& action, const pipeline::Fragment& fragment,
-                const pipeline::Port& port) {
-    const bool once = fragment.graph.type(port.value).rank() == 0;
-    const int32_t microbatch = once ? -1 : action.first;
-    const int32_t stage = once ? -1 : action.stage.value;
-    BufferId& id = loaded_[{port.name, stage, microbatch}];
+  void place_data(PortPlan& plan, StageId stage) {
+    plan.once = plan.type->rank() == 0;
+    plan.table = table(loaded_, std::pair(*plan.name, plan.once ? StageId() : stage));
+  }
+
+  // Number of the table of `key`: a buffer for every microbatch, invalid before it is made.
+  template <typename Key>
+  size_t table(std::map<Key, size_t>& ids, const Key& key) {
+    const auto [it, is_new] = ids.try_emplace(key, tables_.size());
+    if (is_new) tables_.emplace_back(static_cast<size_t>(r_.schedule.microbatches));
+    return it->second;
+  }
+
+  void add_action(const Action& action) {
+    const CallPlan& plan = call_plan(action);
+    Command call;
+    call.kind = Command::Kind::kCall;
+    call.action = action;
+    call.microbatch = action.first;
+    call.fragment = plan.callee.fragment;
+    call.names = plan.callee.names;
+    call.buffers.reserve(plan.inputs.size() + plan.outputs.size());
+    for (const PortPlan& port : plan.inputs) call.buffers.push_back(input(action, port));
+    const size_t outputs = call.buffers.size();
+    for (const PortPlan& port : plan.outputs) call.buffers.push_back(output(action, port));
+    const std::vector<BufferId> made(call.buffers.begin() + static_cast<std::ptrdiff_t>(outputs),
+                                     call.buffers.end());
+    program_.commands.push_back(std::move(call));
+    for (size_t i = 0; i < plan.outputs.size(); ++i) {
+      const PortPlan& port = plan.outputs[i];
+      if (port.kind == PortSource::Kind::kSend && port.channel >= 0)
+        add_message(Command::Kind::kPublish, action, port.channel, made[i]);
+    }
+  }
+
+  BufferId add_buffer(const PortPlan& port, Category category, int32_t microbatch) {
+    Buffer& buffer = program_.buffers.emplace_back();
+    buffer.name = *port.name;
+    if (microbatch >= 0) buffer.name.append("#").append(std::to_string(microbatch));
+    buffer.type = port.type;
+    buffer.global_type = port.global_type;
+    buffer.sharding = port.sharding;
+    buffer.category = category;
+    return BufferId(static_cast<int64_t>(program_.buffers.size()) - 1);
+  }
+
+  BufferId input(const Action& action, const PortPlan& port) {
+    if (port.kind == PortSource::Kind::kState) return port.state;
+    if (port.kind == PortSource::Kind::kData) return load(action, port);
+    BufferId& id = tables_[port.table][static_cast<size_t>(action.first)];
     if (id.valid()) return id;
-    id = add_buffer(port.name, fragment, port.value, Category::kData, microbatch);
+    MW_CHECK(port.kind == PortSource::Kind::kReceive && port.channel >= 0,
+             "{} of {} reads {} before it is made", to_string(action), r_.name, *port.name);
+    id = slot_buffer(port, action.first);
+    add_message(Command::Kind::kReceive, action, port.channel, id);
+    return id;
+  }
+
+  BufferId load(const Action& action, const PortPlan& port) {
+    const int32_t microbatch = port.once ? -1 : action.first;
+    BufferId& id = tables_[port.table][port.once ? 0 : static_cast<size_t>(action.first)];
+    if (id.valid()) return id;
+    id = add_buffer(port, Category::kData, microbatch);
     Command command;
     command.kind = Command::Kind::kLoad;
     command.action = action;
     command.buffers = {id};
-    command.name = port.name;
+    command.name = *port.name;
     command.microbatch = microbatch;
     program_.commands.push_back(std::move(command));
     return id;
   }
 
-  BufferId receive(const Action& action, const StageCode& code, const pipeline::Fragment& fragment,
-                   const pipeline::Port& port, size_t crossing) {
-    const Crossing& from = code.receives[crossing];
-    const ChannelKey key{from.whole, from.peer, action.stage};
-    const int32_t channel = channels_.find(key);
-    if (channel < 0) {  // both stages are on this rank
-      const auto it = local_.find({key, action.first});
-      MW_CHECK(it != local_.end(), "{} reads {} before it is made", to_string(action), port.name);
-      return it->second;
-    }
-    BufferId& id = received_[{key, action.first}];
-    if (id.valid()) return id;
-    const int64_t sequence = channels_.sequence(channel, action.first);
-    id = slot_buffer(port.name, fragment, port.value, channel, sequence, action.first);
-    add_message(Command::Kind::kReceive, action, channel, sequence, id);
-    return id;
-  }
-
-  BufferId slot_buffer(const std::string& name, const pipeline::Fragment& fragment, ValueId v,
-                       int32_t channel, int64_t sequence, int32_t microbatch) {
-    const BufferId id = add_buffer(name, fragment, v, Category::kBoundary, microbatch);
+  BufferId slot_buffer(const PortPlan& port, int32_t microbatch) {
+    const BufferId id = add_buffer(port, Category::kBoundary, microbatch);
     Storage& storage = program_.buffers[id.index()].storage;
     storage.kind = Storage::Kind::kSlot;
-    storage.channel = channel;
+    storage.channel = port.channel;
     storage.slot =
-        static_cast<int32_t>(sequence % channels_.channels[static_cast<size_t>(channel)].slots);
+        static_cast<int32_t>(channels_.sequence(port.channel, microbatch) %
+                             channels_.channels[static_cast<size_t>(port.channel)].slots);
     return id;
   }
 
-  Command message(Command::Kind kind, const Action& action, int32_t channel, int64_t sequence,
-                  BufferId buffer) const {
-    Command command;
+  void add_message(Command::Kind kind, const Action& action, int32_t channel, BufferId buffer) {
+    Command& command = program_.commands.emplace_back();
     command.kind = kind;
     command.action = action;
     command.microbatch = action.first;
     command.channel = channel;
-    command.sequence = sequence;
+    command.sequence = channels_.sequence(channel, action.first);
     command.buffers = {buffer};
-    return command;
-  }
-  void add_message(Command::Kind kind, const Action& action, int32_t channel, int64_t sequence,
-                   BufferId buffer) {
-    program_.commands.push_back(message(kind, action, channel, sequence, buffer));
   }
 
-  BufferId output(const Action& action, const StageCode& code, const StageFragment& fragment,
-                  size_t i, std::vector<Command>& publishes) {
-    const PortSource& source = fragment.outputs[i];
-    const pipeline::Fragment& f = *fragment.fragment;
-    pipeline::Port port = f.outputs[i];
-    port.name = fragment.output_name(i);
-    switch (source.kind) {
-      case PortSource::Kind::kSaved: {
-        const BufferId id =
-            add_buffer(port.name, f, port.value, Category::kActivations, action.first);
-        saved_[{action.stage, source.value, action.first}] = id;
-        return id;
-      }
-      case PortSource::Kind::kResult: return states().at(code.results[source.crossing]);
-      case PortSource::Kind::kSend: {
-        const Crossing& to = code.sends[source.crossing];
-        const ChannelKey key{to.whole, action.stage, to.peer};
-        const int32_t channel = channels_.find(key);
-        if (channel < 0) {
-          const BufferId id =
-              add_buffer(port.name, f, port.value, Category::kBoundary, action.first);
-          local_[{key, action.first}] = id;
-          return id;
-        }
-        const int64_t sequence = channels_.sequence(channel, action.first);
-        const BufferId id = slot_buffer(port.name, f, port.value, channel, sequence, action.first);
-        add_message(Command::Kind::kAcquire, action, channel, sequence, id);
-        publishes.push_back(message(Command::Kind::kPublish, action, channel, sequence, id));
-        return id;
-      }
-      default: MW_CHECK(false, "{} is no output", port.name);
+  BufferId output(const Action& action, const PortPlan& port) {
+    if (port.kind == PortSource::Kind::kResult) return port.state;
+    BufferId& id = tables_[port.table][static_cast<size_t>(action.first)];
+    if (port.kind == PortSource::Kind::kSaved) {
+      id = add_buffer(port, Category::kActivations, action.first);
+    } else if (port.channel < 0) {
+      id = add_buffer(port, Category::kBoundary, action.first);
+    } else {
+      id = slot_buffer(port, action.first);
+      add_message(Command::Kind::kAcquire, action, port.channel, id);
     }
+    return id;
   }
 
   void add_last(const StateFragment& last, FragmentId id) {
@@ -211,8 +280,13 @@ class RankLowering {
     call.fragment = id;
     for (size_t i = 0; i < last.inputs.size(); ++i) {
       const pipeline::Port& port = last.fragment.inputs[i];
-      call.buffers.push_back(port.kind == PortKind::kData ? load(call.action, last.fragment, port)
-                                                          : states().at(last.inputs[i]));
+      if (port.kind == PortKind::kData) {
+        PortPlan plan = port_plan({}, port.name, last.fragment, port.value);
+        place_data(plan, StageId());
+        call.buffers.push_back(load(call.action, plan));
+      } else {
+        call.buffers.push_back(states().at(last.inputs[i]));
+      }
     }
     for (const std::string& name : last.outputs) call.buffers.push_back(states().at(name));
     program_.commands.push_back(std::move(call));
@@ -221,23 +295,30 @@ class RankLowering {
   // A received slot goes back right behind the last command that reads it, before anything else is
   // sent.
   void insert_releases() {
-    std::map<BufferId, size_t> last_use;
-    for (size_t c = 0; c < program_.commands.size(); ++c) {
-      for (const BufferId id : program_.commands[c].buffers) last_use[id] = c;
+    std::vector<Command>& before = program_.commands;
+    std::vector<size_t> last_use(program_.buffers.size(), 0);
+    for (size_t c = 0; c < before.size(); ++c) {
+      for (const BufferId id : before[c].buffers) last_use[id.index()] = c;
     }
-    std::map<size_t, std::vector<Command>> behind;
-    for (const Command& command : program_.commands) {
-      if (command.kind != Command::Kind::kReceive) continue;
-      Command release = command;
-      release.kind = Command::Kind::kRelease;
-      const size_t at = last_use.at(command.buffers[0]);
-      release.action = program_.commands[at].action;
-      behind[at].push_back(std::move(release));
+    std::vector<std::pair<size_t, size_t>> released;  // the last use, the receive
+    for (size_t c = 0; c < before.size(); ++c) {
+      if (before[c].kind == Command::Kind::kReceive)
+        released.emplace_back(last_use[before[c].buffers[0].index()], c);
+    }
+    std::sort(released.begin(), released.end());
+    std::vector<Command> releases;
+    for (const auto& [at, receive] : released) {
+      releases.push_back(before[receive]);
+      releases.back().kind = Command::Kind::kRelease;
+      releases.back().action = before[at].action;
     }
     std::vector<Command> commands;
-    for (size_t c = 0; c < program_.commands.size(); ++c) {
-      commands.push_back(std::move(program_.commands[c]));
-      for (Command& release : behind[c]) commands.push_back(std::move(release));
+    commands.reserve(before.size() + releases.size());
+    size_t next = 0;
+    for (size_t c = 0; c < before.size(); ++c) {
+      commands.push_back(std::move(before[c]));
+      for (; next < released.size() && released[next].first == c; ++next)
+        commands.push_back(std::move(releases[next]));
     }
     program_.commands = std::move(commands);
   }
@@ -247,9 +328,11 @@ class RankLowering {
   int32_t rank_;
   const Callees& fragments_;
   pipeline::RankProgram program_;
-  std::map<std::tuple<StageId, ValueId, int32_t>, BufferId> saved_;
-  std::map<std::tuple<std::string, int32_t, int32_t>, BufferId> loaded_;
-  std::map<std::pair<ChannelKey, int32_t>, BufferId> received_, local_;
+  std::vector<std::map<ActionKind, CallPlan>> calls_;  // [stage]
+  std::vector<std::vector<BufferId>> tables_;          // [table][microbatch]
+  std::map<std::pair<StageId, ValueId>, size_t> saved_;
+  std::map<std::pair<std::string, StageId>, size_t> loaded_;
+  std::map<ChannelKey, size_t> crossings_;  // received, or made on this rank
 };
 
 // The fragments of all stages, those that are alike once.

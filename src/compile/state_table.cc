@@ -80,9 +80,10 @@ class TableMaker {
     buffer.name = module_.state(state).name;
     buffer.global_type = ir::make_type(DType::kF32, {group.elements});
     buffer.type = ir::make_type(DType::kF32, {group.elements / shards});
-    buffer.sharding = sharding::replicated(1);
-    if (shards > 1) buffer.sharding.dims[0] = {"dp"};
-    buffer.sharding.partial = partial;
+    sharding::Sharding sharding = sharding::replicated(1);
+    if (shards > 1) sharding.dims[0] = {"dp"};
+    sharding.partial = partial;
+    buffer.sharding = std::move(sharding);
     buffer.category = category;
     return place(std::move(buffer));
   }
@@ -94,7 +95,7 @@ class TableMaker {
     buffer.type = member.local;
     buffer.global_type = member.global;
     buffer.sharding = member.sharding;
-    buffer.sharding.partial = partial;
+    buffer.sharding.edit().partial = partial;
     buffer.category = category;
     buffer.storage.kind = Storage::Kind::kView;
     buffer.storage.parent = parent;
@@ -106,7 +107,7 @@ class TableMaker {
     Buffer buffer = table_.buffers[weight.index()];
     buffer.name += "#own";
     buffer.type = ir::make_type(DType::kF32, {group.elements / plan_.dp});
-    buffer.sharding.dims[0] = {"dp"};
+    buffer.sharding.edit().dims[0] = {"dp"};
     buffer.storage = Storage();
     buffer.storage.kind = Storage::Kind::kView;
     buffer.storage.parent = weight;

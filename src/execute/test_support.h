@@ -212,7 +212,8 @@ class RankBuilder {
                int64_t offset) {
     pipeline::Buffer buffer;
     buffer.name = name;
-    buffer.type = buffer.global_type = std::move(type);
+    buffer.type = type;
+    buffer.global_type = std::move(type);
     buffer.storage.kind = kind;
     buffer.storage.offset = offset;
     rank_.buffers.push_back(std::move(buffer));

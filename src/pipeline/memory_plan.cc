@@ -1,8 +1,11 @@
 #include "pipeline/memory_plan.h"
 
 #include <algorithm>
-#include <map>
+#include <functional>
 #include <numeric>
+#include <tuple>
+#include <unordered_map>
+#include <utility>
 
 #include "base/error.h"
 
@@ -41,21 +44,72 @@ Packing place(const std::vector<Interval>& intervals, const std::vector<size_t>&
 
 // The most bytes alive at one time: no packing is smaller.
 int64_t most_alive(const std::vector<Interval>& intervals) {
-  std::map<int64_t, int64_t> change;
+  std::vector<std::pair<int64_t, int64_t>> changes;  // time, bytes; what ends comes first
+  changes.reserve(2 * intervals.size());
   for (const Interval& i : intervals) {
-    change[i.first] += i.bytes;
-    change[i.last + 1] -= i.bytes;
+    changes.emplace_back(i.first, i.bytes);
+    changes.emplace_back(i.last + 1, -i.bytes);
   }
+  std::sort(changes.begin(), changes.end());
   int64_t alive = 0, most = 0;
-  for (const auto& [time, bytes] : change) most = std::max(most, alive += bytes);
+  for (const auto& [time, bytes] : changes) most = std::max(most, alive += bytes);
   return most;
 }
 
-// Beyond this many intervals only the first order is tried: placing is quadratic.
-constexpr size_t kTryAllOrders = 2000;
+// Intervals of one size in columns: each takes the lowest column that is free when it begins. The
+// least total if all sizes are fullest at one time, as a schedule's steady state makes them.
+Packing columns(const std::vector<Interval>& intervals) {
+  Packing packing{.offsets = std::vector<int64_t>(intervals.size(), 0), .total = 0};
+  std::vector<size_t> order(intervals.size());
+  std::iota(order.begin(), order.end(), 0);
+  std::sort(order.begin(), order.end(), [&](size_t a, size_t b) {
+    const Interval &x = intervals[a], &y = intervals[b];
+    return std::tuple(-x.bytes, x.first, a) < std::tuple(-y.bytes, y.first, b);
+  });
+  for (size_t begin = 0; begin < order.size();) {
+    const int64_t bytes = intervals[order[begin]].bytes;
+    std::vector<std::pair<int64_t, int64_t>> busy;  // last, column: the first to end on top
+    std::vector<int64_t> free;                      // columns, the lowest on top
+    int64_t made = 0;
+    size_t end = begin;
+    for (; end < order.size() && intervals[order[end]].bytes == bytes; ++end) {
+      const Interval& interval = intervals[order[end]];
+      while (!busy.empty() && busy.front().first < interval.first) {
+        std::pop_heap(busy.begin(), busy.end(), std::greater<>());
+        free.push_back(busy.back().second);
+        std::push_heap(free.begin(), free.end(), std::greater<>());
+        busy.pop_back();
+      }
+      int64_t column = made;
+      if (free.empty()) {
+        ++made;
+      } else {
+        std::pop_heap(free.begin(), free.end(), std::greater<>());
+        column = free.back();
+        free.pop_back();
+      }
+      packing.offsets[order[end]] = packing.total + column * bytes;
+      busy.emplace_back(interval.last, column);
+      std::push_heap(busy.begin(), busy.end(), std::greater<>());
+    }
+    packing.total += made * bytes;
+    begin = end;
+  }
+  return packing;
+}
+
+// Placing is quadratic. From the first number on columns are tried before it, beyond the second
+// only one order.
+constexpr size_t kTryColumns = 200, kTryAllOrders = 2000;
+// Columns are taken where they are less than this part above the least total.
+constexpr int64_t kGoodEnough = 500;
 
 Packing pack_aligned(const std::vector<Interval>& intervals) {
   const int64_t bound = most_alive(intervals);
+  if (intervals.size() >= kTryColumns) {
+    Packing packing = columns(intervals);
+    if (packing.total - bound <= bound / kGoodEnough) return packing;
+  }
   std::vector<size_t> order(intervals.size());
   std::iota(order.begin(), order.end(), 0);
   const auto length = [&](size_t i) { return intervals[i].last - intervals[i].first; };
@@ -83,16 +137,20 @@ Packing pack_aligned(const std::vector<Interval>& intervals) {
 Packing pack(const std::vector<Interval>& intervals) {
   // Intervals of the same life lie side by side, so a step's buffers, which mostly live from F to B
   // of a microbatch, are few.
-  std::map<std::pair<int64_t, int64_t>, size_t> life_of;
+  std::unordered_map<uint64_t, size_t> life_of;
+  life_of.reserve(intervals.size());
   std::vector<Interval> lives;
   std::vector<size_t> life(intervals.size());
   std::vector<int64_t> inside(intervals.size());
   for (size_t i = 0; i < intervals.size(); ++i) {
     const Interval& interval = intervals[i];
-    MW_CHECK(interval.first <= interval.last && interval.bytes >= 0,
+    MW_CHECK(0 <= interval.first && interval.first <= interval.last &&
+                 interval.last < int64_t{1} << 32 && interval.bytes >= 0,
              "interval {} is [{}, {}] with {} bytes", i, interval.first, interval.last,
              interval.bytes);
-    const auto [it, is_new] = life_of.try_emplace({interval.first, interval.last}, lives.size());
+    const uint64_t key =
+        static_cast<uint64_t>(interval.first) << 32 | static_cast<uint64_t>(interval.last);
+    const auto [it, is_new] = life_of.try_emplace(key, lives.size());
     if (is_new) lives.push_back({interval.first, interval.last, 0});
     life[i] = it->second;
     inside[i] = lives[life[i]].bytes;
@@ -113,17 +171,20 @@ Packing pack(const std::vector<Interval>& intervals) {
 void plan_rank(Program& program, RankProgram& rank) {
   constexpr int64_t kNever = -1;
   std::vector<Interval> life(rank.buffers.size(), Interval{kNever, kNever, 0});
+  std::vector<BufferId> root(rank.buffers.size());
+  for (size_t b = 0; b < root.size(); ++b) {
+    root[b] = BufferId(static_cast<int64_t>(b));
+    while (rank.buffers[root[b].index()].storage.kind == Storage::Kind::kView)
+      root[b] = rank.buffers[root[b].index()].storage.parent;
+  }
   int64_t workspace = 0;
   for (size_t c = 0; c < rank.commands.size(); ++c) {
     const Command& command = rank.commands[c];
     if (command.kind == Command::Kind::kCall) {
       workspace = std::max(workspace, program.fragments[command.fragment.index()].workspace.value);
     }
-    for (BufferId id : command.buffers) {
-      while (rank.buffers[id.index()].storage.kind == Storage::Kind::kView) {
-        id = rank.buffers[id.index()].storage.parent;
-      }
-      Interval& interval = life[id.index()];
+    for (const BufferId id : command.buffers) {
+      Interval& interval = life[root[id.index()].index()];
       if (interval.first == kNever) interval.first = static_cast<int64_t>(c);
       interval.last = static_cast<int64_t>(c);
     }

@@ -13,6 +13,7 @@
 #include "cluster/mesh.h"
 #include "ir/graph.h"
 #include "pipeline/schedule.h"
+#include "pipeline/shared.h"
 #include "sharding/sharding.h"
 
 namespace mw::pipeline {
@@ -95,13 +96,13 @@ struct Storage {
 };
 
 struct Buffer {
-  std::string name;     // global value's or state's name, with the microbatch: "h.3/out#5"
-  ir::TensorType type;  // local
-  ir::TensorType global_type;
-  sharding::Sharding sharding;
+  std::string name;             // global value's or state's name, with the microbatch: "h.3/out#5"
+  Shared<ir::TensorType> type;  // local
+  Shared<ir::TensorType> global_type;
+  Shared<sharding::Sharding> sharding;
   Category category = Category::kActivations;
   Storage storage;
-  Bytes bytes() const { return type.bytes(); }
+  Bytes bytes() const { return type->bytes(); }
 };
 
 // A ring of slots owned by a pair of pipeline ranks, one value from one stage to another; every

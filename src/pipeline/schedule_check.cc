@@ -27,9 +27,72 @@ struct Work {
   Place f, i, w;  // B sets i and w
 };
 
+// The work of every unit: those that a schedule may have in a table, others by themselves.
+class WorkTable {
+ public:
+  explicit WorkTable(const Schedule& schedule)
+      : replicas_(schedule.placement.replicas()),
+        stages_(schedule.placement.stages()),
+        microbatches_(std::max(0, schedule.microbatches)),
+        slices_(std::max(1, schedule.slices)),
+        least_slice_(schedule.slices == 1 ? -1 : 0),
+        table_(static_cast<size_t>(stages_) * static_cast<size_t>(replicas_) *
+               static_cast<size_t>(microbatches_) * static_cast<size_t>(slices_)) {}
+
+  Work& at(const Unit& unit) {
+    return in_table(unit) ? table_[index(unit)] : others_.try_emplace(unit).first->second;
+  }
+  // Null: nothing of the unit is there.
+  const Work* find(const Unit& unit) const {
+    if (!in_table(unit)) {
+      const auto it = others_.find(unit);
+      return it == others_.end() ? nullptr : &it->second;
+    }
+    const Work& work = table_[index(unit)];
+    return is_there(work) ? &work : nullptr;
+  }
+  template <typename Function>
+  void for_each(Function function) const {
+    for (size_t i = 0; i < table_.size(); ++i) {
+      if (is_there(table_[i])) function(unit(i), table_[i]);
+    }
+    for (const auto& [unit, work] : others_) function(unit, work);
+  }
+
+ private:
+  static bool is_there(const Work& work) {
+    return work.f.valid() || work.i.valid() || work.w.valid();
+  }
+  bool in_table(const Unit& u) const {
+    const int32_t slice = u.slice - least_slice_;
+    return 0 <= u.stage && u.stage < stages_ && 0 <= u.replica && u.replica < replicas_ &&
+           0 <= u.microbatch && u.microbatch < microbatches_ && 0 <= slice && slice < slices_;
+  }
+  size_t index(const Unit& u) const {
+    const auto outer = static_cast<size_t>((u.stage * replicas_ + u.replica) * microbatches_);
+    return (outer + static_cast<size_t>(u.microbatch)) * static_cast<size_t>(slices_) +
+           static_cast<size_t>(u.slice - least_slice_);
+  }
+  Unit unit(size_t index) const {
+    auto i = static_cast<int32_t>(index);
+    Unit u{};
+    u.slice = i % slices_ + least_slice_;
+    i /= slices_;
+    u.microbatch = i % microbatches_;
+    i /= microbatches_;
+    u.replica = i % replicas_;
+    u.stage = i / replicas_;
+    return u;
+  }
+
+  int32_t replicas_, stages_, microbatches_, slices_, least_slice_;
+  std::vector<Work> table_;
+  std::map<Unit, Work> others_;
+};
+
 class Checker {
  public:
-  explicit Checker(const Schedule& schedule) : schedule_(schedule) {}
+  explicit Checker(const Schedule& schedule) : schedule_(schedule), work_(schedule) {}
 
   std::vector<std::string> run() {
     if (schedule_.placement.ranks != static_cast<int32_t>(schedule_.ranks.size())) {
@@ -133,8 +196,8 @@ class Checker {
     } else {
       return;
     }
-    const auto it = work_.find(before);
-    if (it != work_.end() && (forward ? it->second.f : it->second.i).valid()) return;
+    const Work* work = work_.find(before);
+    if (work != nullptr && (forward ? work->f : work->i).valid()) return;
     out_.add("rank {} action {} ({}) comes before slice {} of its microbatch", here.rank,
              here.index, to_string(action(here)), before.slice);
   }
@@ -155,7 +218,7 @@ class Checker {
 
   void collect_unit(const Unit& unit, Place here) {
     check_slice_order(unit, here);
-    Work& work = work_[unit];
+    Work& work = work_.at(unit);
     switch (action(here).kind) {
       case ActionKind::kF: set(work.f, here); break;
       case ActionKind::kI:
@@ -182,14 +245,14 @@ class Checker {
   void check_complete() {
     std::map<std::pair<int32_t, int32_t>, std::vector<int32_t>>
         slices;  // (stage, replica) -> units per microbatch
-    for (const auto& [unit, work] : work_) {
+    work_.for_each([&](const Unit& unit, const Work& work) {
       if (!work.f.valid()) out_.add("{} has no F", name(unit));
       if (!work.i.valid() || !work.w.valid())
         out_.add("{} has no {}", name(unit), work.i.valid() ? "W" : "B");
       auto& counts = slices[{unit.stage, unit.replica}];
       counts.resize(static_cast<size_t>(std::max(schedule_.microbatches, unit.microbatch + 1)));
       ++counts[static_cast<size_t>(unit.microbatch)];
-    }
+    });
     // Replicas share the microbatches out: each is on one of them, with all its slices.
     for (int32_t s = 0; s < schedule_.placement.stages(); ++s) {
       for (int32_t k = 0; k < schedule_.microbatches; ++k) check_shared_out(s, k, slices);
@@ -235,10 +298,10 @@ class Checker {
       Place need;
       if (a.kind == ActionKind::kF && unit.stage > 0) {
         --unit.stage;
-        if (const auto it = work_.find(unit); it != work_.end()) need = it->second.f;
+        if (const Work* work = work_.find(unit)) need = work->f;
       } else if ((a.kind == ActionKind::kB || a.kind == ActionKind::kI) && unit.stage < last) {
         ++unit.stage;
-        if (const auto it = work_.find(unit); it != work_.end()) need = it->second.i;
+        if (const Work* work = work_.find(unit)) need = work->i;
       }
       if (need.valid() && need.index >= done[static_cast<size_t>(need.rank)]) result = need;
     });
@@ -278,7 +341,7 @@ class Checker {
   }
 
   const Schedule& schedule_;
-  std::map<Unit, Work> work_;
+  WorkTable work_;
   Diagnostics out_;
 };
 

@@ -199,7 +199,7 @@ inline std::optional<Edit> other_sharding(Program& program, Random& random) {
   const size_t r = any_rank(program, random);
   RankProgram& rank = program.ranks[r];
   const size_t b = random.below(rank.buffers.size());
-  sharding::Sharding& sharding = rank.buffers[b].sharding;
+  sharding::Sharding& sharding = rank.buffers[b].sharding.edit();
   if (!sharding.partial.empty())
     sharding.partial.clear();
   else

@@ -91,9 +91,9 @@ class Interpreter {
         continue;
       }
       // Replicas over dp start alike, whatever shard of the state they hold.
-      const bool split = !buffer.sharding.dims.empty() && !buffer.sharding.dims[0].empty();
-      const int64_t elements = buffer.type.elements();
-      const int64_t base = split ? program_.mesh.index(id, buffer.sharding.dims[0]) * elements : 0;
+      const bool split = !buffer.sharding->dims.empty() && !buffer.sharding->dims[0].empty();
+      const int64_t elements = buffer.type->elements();
+      const int64_t base = split ? program_.mesh.index(id, buffer.sharding->dims[0]) * elements : 0;
       const RngKey key{.seed = 1,
                        .step = static_cast<uint64_t>(program_.mesh.index(id, {"tp"})),
                        .site = rng_site(buffer.name)};

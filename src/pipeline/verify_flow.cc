@@ -122,7 +122,7 @@ class FlowChecker {
       out_.add("pipeline rank {}, buffer {} '{}' {}", rank_, id, b.name, what);
     };
     const ir::TensorType local =
-        b.sharding.dims.size() == b.global_type.dims.size()
+        b.sharding->dims.size() == b.global_type->dims.size()
             ? sharding::local_type(b.global_type, b.sharding, program_.mesh)
             : ir::TensorType();
     const auto sizes = [](const ir::TensorType& type) {
@@ -130,7 +130,7 @@ class FlowChecker {
       for (const ir::Dim& dim : type.dims) list.push_back(dim.size);
       return list;
     };
-    if (local.dtype != b.type.dtype || sizes(local) != sizes(b.type)) {
+    if (local.dtype != b.type->dtype || sizes(local) != sizes(b.type)) {
       add_buffer(fmt::format("of {} is no shard of {} as {}", ir::to_string(b.type),
                              ir::to_string(b.global_type), to_string(b.sharding)));
     }
@@ -144,7 +144,7 @@ class FlowChecker {
           "has {} parts of {} bytes, {} apart, that do not fill the {} bytes of '{}'", shards,
           b.bytes().value, b.storage.shard_stride, parent.bytes().value, parent.name));
     }
-    sharding::Sharding split = parent.sharding.without_partial();
+    sharding::Sharding split = parent.sharding->without_partial();
     if (!split.dims.empty()) {
       split.dims[0].insert(split.dims[0].end(), b.storage.shard_axes.begin(),
                            b.storage.shard_axes.end());

@@ -80,7 +80,7 @@ class GradientChecker {
   }
   Target target(BufferId id) const {
     Target at{id, 0};
-    const int64_t element = std::max<int64_t>(1, dtype_size(buffer(id).type.dtype));
+    const int64_t element = std::max<int64_t>(1, dtype_size(buffer(id).type->dtype));
     while (buffer(at.root).storage.kind == Storage::Kind::kView) {
       at.offset += buffer(at.root).storage.offset / element;
       at.root = buffer(at.root).storage.parent;
@@ -250,8 +250,8 @@ class GradientChecker {
       if (view.storage.kind != Storage::Kind::kView || view.storage.parent != root ||
           !view.storage.shard_axes.empty())
         continue;
-      const int64_t begin = view.storage.offset / dtype_size(view.type.dtype),
-                    end = begin + view.type.elements();
+      const int64_t begin = view.storage.offset / dtype_size(view.type->dtype),
+                    end = begin + view.type->elements();
       const bool known = std::any_of(
           optimized.ranges.begin(), optimized.ranges.end(),
           [&](const ElementRange& range) { return range.begin == begin && range.end == end; });

@@ -35,6 +35,7 @@ class Converter {
   Program run() {
     find_categories();
     for (size_t f = 0; f < program_.fragments.size(); ++f) convert(f);
+    find_port_types();
     for (RankProgram& rank : program_.ranks) {
       convert_buffers(rank);
       place_states(rank);
@@ -90,27 +91,49 @@ class Converter {
     pipeline::plan_fragment(fragment);
   }
 
-  // A buffer has the type of the port that it is given to.
+  // What a buffer has that is given to a port.
+  struct PortType {
+    pipeline::Shared<ir::TensorType> type, global_type;
+  };
+  void find_port_types() {
+    port_types_.resize(program_.fragments.size());
+    for (size_t f = 0; f < program_.fragments.size(); ++f) {
+      const Fragment& fragment = program_.fragments[f];
+      const auto add = [&](ValueId v) {
+        PortType& port = port_types_[f].emplace_back();
+        port.type = fragment.graph.type(v);
+        port.global_type = fragment.global_types[v.index()];
+      };
+      for (const pipeline::Port& port : fragment.inputs) add(port.value);
+      for (const ValueId v : fragment.graph.outputs) add(v);
+    }
+  }
+
+  // A buffer has the type of the port that it is first given to, which writes it.
   void convert_buffers(RankProgram& rank) {
+    std::vector<bool> seen(rank.buffers.size(), false);
     for (const Command& command : rank.commands) {
       if (command.kind != Command::Kind::kCall) continue;
-      const Fragment& fragment = program_.fragments[command.fragment.index()];
-      const size_t inputs = fragment.inputs.size();
+      const std::vector<PortType>& ports = port_types_[command.fragment.index()];
       for (size_t p = 0; p < command.buffers.size(); ++p) {
-        const ValueId v =
-            p < inputs ? fragment.inputs[p].value : fragment.graph.outputs[p - inputs];
-        Buffer& buffer = rank.buffers[command.buffers[p].index()];
-        const DType dtype = fragment.graph.type(v).dtype;
-        if (buffer.type.dtype == dtype) continue;
-        MW_CHECK(buffer.type.dtype == DType::kF32, "{} has two types", buffer.name);
-        buffer.type.dtype = buffer.global_type.dtype = dtype;
+        const size_t b = command.buffers[p].index();
+        if (seen[b]) continue;
+        seen[b] = true;
+        Buffer& buffer = rank.buffers[b];
+        if (buffer.type->dtype == ports[p].type->dtype) continue;
+        MW_CHECK(buffer.type->dtype == DType::kF32, "{} has two types", buffer.name);
+        buffer.type = ports[p].type;
+        buffer.global_type = ports[p].global_type;
         if (buffer.storage.kind == Storage::Kind::kSlot)
-          program_.channels[static_cast<size_t>(buffer.storage.channel)].type.dtype = dtype;
+          program_.channels[static_cast<size_t>(buffer.storage.channel)].type.dtype =
+              buffer.type->dtype;
       }
     }
-    for (Buffer& buffer : rank.buffers) {
-      if (buffer.category == Category::kWeights)
-        buffer.type.dtype = buffer.global_type.dtype = dtype_;
+    for (size_t b = 0; b < rank.buffers.size(); ++b) {
+      Buffer& buffer = rank.buffers[b];
+      if (buffer.category != Category::kWeights || buffer.type->dtype == dtype_) continue;
+      buffer.type.edit().dtype = dtype_;
+      buffer.global_type.edit().dtype = dtype_;
     }
   }
 
@@ -130,7 +153,8 @@ class Converter {
     if (optimizer > 0) {
       Buffer master;
       master.name = "master weights";
-      master.type = master.global_type = ir::make_type(DType::kF32, {optimizer / 2 / 4});
+      master.type = ir::make_type(DType::kF32, {optimizer / 2 / 4});
+      master.global_type = master.type;
       master.sharding = sharding::replicated(1);
       master.category = Category::kOptimizer;
       master.storage.kind = Storage::Kind::kState;
@@ -147,6 +171,7 @@ class Converter {
   Program program_;
   DType dtype_;
   std::vector<std::vector<Category>> categories_;
+  std::vector<std::vector<PortType>> port_types_;  // [fragment] inputs, then outputs
 };
 
 }  // namespace

@@ -13,22 +13,6 @@
 namespace mw::predict {
 namespace {
 
-compile::ModelShape shape_of(const Request& request) {
-  compile::ModelShape shape;
-  const models::ModelConfig& model = request.model;
-  const bool gpt2 = model.family == models::Family::kGpt2;
-  shape.name = model.source;
-  shape.must_divide["heads"] = model.heads;
-  shape.key["heads"] = gpt2 ? "n_head" : "num_attention_heads";
-  if (model.kv_heads != model.heads) {
-    shape.must_divide["kv_heads"] = model.kv_heads;
-    shape.key["kv_heads"] = "num_key_value_heads";
-  }
-  shape.global_batch = request.global_batch;
-  shape.seq_len = request.seq_len;
-  return shape;
-}
-
 void check(const Request& request) {
   Diagnostics diagnostics;
   const cluster::Cluster& cluster = request.cluster;
@@ -38,7 +22,7 @@ void check(const Request& request) {
                     request.plan.ranks());
   }
   for (const std::string& finding :
-       compile::plan_findings(request.plan, request.model.layers, shape_of(request)))
+       compile::plan_findings(request.plan, request.model.layers, model_shape(request)))
     diagnostics.add("{}", finding);
   diagnostics.throw_if_any();
 }
@@ -47,8 +31,11 @@ pipeline::Program program_of(const Request& request, Prediction& prediction) {
   const models::BatchShape batch{request.global_batch / request.plan.microbatches, request.seq_len};
   const ir::Module model = models::build_model(request.model, batch);
   prediction.parameters = models::parameter_count(model);
-  compile::CompiledPlan compiled =
-      compile::compile({model, nullptr, request.plan, shape_of(request), {}});
+  compile::CompiledPlan compiled = compile::compile({.model = model,
+                                                     .plan = request.plan,
+                                                     .shape = model_shape(request),
+                                                     .optimizer = {},
+                                                     .init = false});
   return in_precision(std::move(compiled.train), request.precision);
 }
 
@@ -120,6 +107,22 @@ void suggest(const Request& request, Prediction& p) {
 }
 
 }  // namespace
+
+compile::ModelShape model_shape(const Request& request) {
+  compile::ModelShape shape;
+  const models::ModelConfig& model = request.model;
+  const bool gpt2 = model.family == models::Family::kGpt2;
+  shape.name = model.source;
+  shape.must_divide["heads"] = model.heads;
+  shape.key["heads"] = gpt2 ? "n_head" : "num_attention_heads";
+  if (model.kv_heads != model.heads) {
+    shape.must_divide["kv_heads"] = model.kv_heads;
+    shape.key["kv_heads"] = "num_key_value_heads";
+  }
+  shape.global_batch = request.global_batch;
+  shape.seq_len = request.seq_len;
+  return shape;
+}
 
 std::vector<int32_t> Prediction::too_full() const {
   std::vector<int32_t> ranks;

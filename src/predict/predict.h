@@ -52,6 +52,9 @@ struct Prediction {
   std::vector<int32_t> too_full() const;
 };
 
+// What a plan is held against.
+compile::ModelShape model_shape(const Request& request);
+
 // Throws Error with all findings: a plan that does not fit the model or the batch, a cluster with
 // too few devices.
 Prediction predict(const Request& request);

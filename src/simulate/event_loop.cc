@@ -393,8 +393,10 @@ void EventLoop::count_call(int32_t r, size_t command, const FragmentCost& cost) 
   sums.matrix_flops += cost.matrix_flops;
   if (!in_.options.figures) return;
   sums.instructions += static_cast<int64_t>(cost.ops.size());
-  for (size_t o = 0; o < cost.kinds.size(); ++o)
-    sums.order.add(static_cast<int64_t>(command), static_cast<int64_t>(o), cost.kinds[o]);
+  if (in_.options.order_hash) {
+    for (size_t o = 0; o < cost.kinds.size(); ++o)
+      sums.order.add(static_cast<int64_t>(command), static_cast<int64_t>(o), cost.kinds[o]);
+  }
   for (size_t l = 0; l < cost.sent.size(); ++l) {
     sums.sent[l] += cost.sent[l];
     sums.collectives[l] += cost.collectives[l];

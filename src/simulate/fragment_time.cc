@@ -159,14 +159,21 @@ FragmentTime divide(const FragmentCost& cost, const Walk& walk, double begin, do
 }
 
 FragmentCoster::FragmentCoster(const pipeline::Program& program, const cluster::Cluster& cluster,
-                               const Options& options, Labels& labels)
-    : program_(program), cluster_(cluster), options_(options), labels_(labels) {}
+                               const Options& options, Labels& labels,
+                               std::vector<int32_t> coordinates)
+    : program_(program),
+      cluster_(cluster),
+      options_(options),
+      labels_(labels),
+      coordinates_(std::move(coordinates)) {}
 
 RankId FragmentCoster::representative(int32_t pipeline_rank) const {
-  std::vector<int64_t> coordinates;
+  const int32_t stands =
+      coordinates_.empty() ? pipeline_rank : coordinates_[static_cast<size_t>(pipeline_rank)];
+  std::vector<int64_t> at;
   for (const cluster::Axis& axis : program_.mesh.axes())
-    coordinates.push_back(axis.name == "pp" ? pipeline_rank : 0);
-  return coordinates.empty() ? RankId(0) : program_.mesh.rank_at(coordinates);
+    at.push_back(axis.name == "pp" ? stands : 0);
+  return at.empty() ? RankId(0) : program_.mesh.rank_at(at);
 }
 
 FragmentCoster::Group FragmentCoster::group_of(const ir::DeviceGroup& group, int32_t rank) const {
@@ -189,7 +196,8 @@ FragmentCoster::Group FragmentCoster::group_of(const ir::DeviceGroup& group, int
   for (size_t r = 0; r < program_.ranks.size(); ++r) {
     if (!holds(program_.ranks[r], state)) continue;
     made.ranks.push_back(static_cast<int32_t>(r));
-    members.push_back(representative(static_cast<int32_t>(r)));
+    const RankId member = representative(static_cast<int32_t>(r));
+    if (members.empty() || members.back() != member) members.push_back(member);
   }
   MW_CHECK(!members.empty(), "nobody holds {}", state);
   made.size = static_cast<int64_t>(members.size());

@@ -87,10 +87,11 @@ FragmentTime divide(const FragmentCost& cost, const Walk& walk, double begin, do
                     size_t labels);
 
 // Costs of fragments on a cluster, seen from one device of the pipeline rank that calls them.
+// `coordinates`: [rank of the program] its place on the mesh's axis "pp"; empty: its number.
 class FragmentCoster {
  public:
   FragmentCoster(const pipeline::Program& program, const cluster::Cluster& cluster,
-                 const Options& options, Labels& labels);
+                 const Options& options, Labels& labels, std::vector<int32_t> coordinates = {});
   FragmentCost cost(const pipeline::Fragment& fragment, int32_t rank);
   const std::vector<CrossGroup>& cross_groups() const { return cross_groups_; }
   RankId representative(int32_t pipeline_rank) const;
@@ -112,6 +113,7 @@ class FragmentCoster {
   const cluster::Cluster& cluster_;
   const Options& options_;
   Labels& labels_;
+  std::vector<int32_t> coordinates_;
   std::vector<CrossGroup> cross_groups_;
   std::vector<std::string> cross_names_;
 };

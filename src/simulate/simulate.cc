@@ -75,7 +75,7 @@ class Simulation {
     for (const pipeline::RankProgram& rank : program_.ranks) {
       for (const pipeline::Buffer& buffer : rank.buffers) {
         if (buffer.storage.kind != pipeline::Storage::Kind::kSlot) continue;
-        const auto& dims = buffer.sharding.dims;
+        const auto& dims = buffer.sharding->dims;
         whole[static_cast<size_t>(buffer.storage.channel)] =
             std::none_of(dims.begin(), dims.end(), [](const sharding::Axes& axes) {
               return std::find(axes.begin(), axes.end(), "tp") != axes.end();

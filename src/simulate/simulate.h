@@ -41,7 +41,8 @@ struct Options {
   bool scatter_gather = false;
   bool tf32 = false;         // f32 products on tensor cores
   bool host = true;          // the host's work to issue ops
-  bool figures = true;       // bytes, instructions and order, to be equal to the verifier's
+  bool figures = true;       // bytes and instructions, to be equal to the verifier's
+  bool order_hash = true;    // with figures: the order of instructions too
   bool trace = false;        // spans of calls, waits and messages, memory samples
   bool op_spans = false;     // with trace: spans of ops in place of calls, as a real run records
   bool program_hash = true;  // with trace: name the program's hash

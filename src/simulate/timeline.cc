@@ -39,6 +39,12 @@ class TraceMaker {
     trace_.producer = "simulate";
     for (const pipeline::Fragment& fragment : in_.program.fragments)
       fragment_names_.push_back(names_.intern(fragment.name));
+    for (int w = 0; w < kWaitReasons; ++w)
+      wait_names_.push_back(names_.intern(wait_reason_name(static_cast<WaitReason>(w))));
+    for (const pipeline::Channel& channel : in_.program.channels) {
+      send_names_.push_back(names_.intern("send " + channel.name));
+      receive_names_.push_back(names_.intern("receive " + channel.name));
+    }
     reserve();
     for (size_t r = 0; r < devices_.size(); ++r) add_rank(r);
     for (size_t m = 0; m < loop_.messages().size(); ++m) add_message(m);
@@ -80,12 +86,19 @@ class TraceMaker {
     step.stream = StreamId();
     step.command = 0;
     trace_.spans.push_back(step);
-    for (const CallRecord& call : log.calls) add_call(r, call);
-    for (const Wait& wait : log.waits) {
-      const NameId name = names_.intern(wait_reason_name(wait.reason));
-      trace_.spans.push_back(
-          span(r, Category::kWait, name, wait.begin.value, wait.end.value, wait.command));
+    auto wait = log.waits.begin();  // calls and waits in the order of time
+    const auto add_waits = [&](double until) {
+      for (; wait != log.waits.end() && wait->begin.value <= until; ++wait) {
+        trace_.spans.push_back(span(r, Category::kWait,
+                                    wait_names_[static_cast<size_t>(wait->reason)],
+                                    wait->begin.value, wait->end.value, wait->command));
+      }
+    };
+    for (const CallRecord& call : log.calls) {
+      add_waits(call.begin);
+      add_call(r, call);
     }
+    add_waits(loop_.end());
     add_memory(r);
     name_streams(r);
   }
@@ -160,17 +173,15 @@ class TraceMaker {
     const MessageRecord& record = loop_.messages()[m];
     const auto c = static_cast<size_t>(in_.flat.messages[m].channel);
     const FlatChannel& channel = in_.flat.channels[c];
-    const pipeline::Channel& named = in_.program.channels[c];
-    Span out =
-        span(static_cast<size_t>(channel.from), Category::kComm,
-             names_.intern("send " + named.name), record.begin, record.arrival, record.command);
+    Span out = span(static_cast<size_t>(channel.from), Category::kComm, send_names_[c],
+                    record.begin, record.arrival, record.command);
     out.stream = StreamId(kMessageStream);
     out.bytes = Bytes(channel.sent);
     out.flow_out = static_cast<int64_t>(m);
     trace_.spans.push_back(out);
     Span in = out;
     in.rank = devices_[static_cast<size_t>(channel.to)];
-    in.name = names_.intern("receive " + named.name);
+    in.name = receive_names_[c];
     in.start = Seconds(record.arrival);
     in.duration = Seconds(0);
     in.bytes = Bytes(0);
@@ -185,7 +196,7 @@ class TraceMaker {
   const Labels& labels_;
   const std::vector<RankId>& devices_;
   trace::NameTable names_;
-  std::vector<NameId> fragment_names_;
+  std::vector<NameId> fragment_names_, wait_names_, send_names_, receive_names_;
   trace::Trace trace_;
 };
 

@@ -1,6 +1,7 @@
 #include "trace/trace.h"
 
 #include <algorithm>
+#include <map>
 #include <set>
 #include <tuple>
 #include <utility>
@@ -29,6 +30,29 @@ void name_unnamed_streams(Trace& trace) {
   }
 }
 
+// Sorts by `key_of` and within one key by `before`; equal elements keep their order. Elements of
+// one key mostly come in order already.
+template <typename T, typename Key, typename Before>
+void sort_by_key(std::vector<T>& items, Key key_of, Before before) {
+  using KeyType = decltype(key_of(items.front()));
+  std::map<KeyType, std::vector<uint32_t>> buckets;
+  std::vector<uint32_t>* bucket = nullptr;
+  for (size_t i = 0; i < items.size(); ++i) {
+    const KeyType key = key_of(items[i]);
+    if (bucket == nullptr || key != key_of(items[i - 1])) bucket = &buckets[key];
+    bucket->push_back(static_cast<uint32_t>(i));
+  }
+  std::vector<T> sorted;
+  sorted.reserve(items.size());
+  for (auto& [key, indices] : buckets) {
+    const auto less = [&](uint32_t a, uint32_t b) { return before(items[a], items[b]); };
+    if (!std::is_sorted(indices.begin(), indices.end(), less))
+      std::stable_sort(indices.begin(), indices.end(), less);
+    for (const uint32_t i : indices) sorted.push_back(std::move(items[i]));
+  }
+  items = std::move(sorted);
+}
+
 }  // namespace
 
 const std::string& Trace::name(const Span& span) const {
@@ -44,14 +68,14 @@ std::vector<RankId> ranks(const Trace& trace) {
 }
 
 void sort(Trace& trace) {
-  std::stable_sort(trace.spans.begin(), trace.spans.end(), [](const Span& a, const Span& b) {
-    return std::tie(a.rank, a.stream, a.start, b.duration) <
-           std::tie(b.rank, b.stream, b.start, a.duration);
-  });
-  std::stable_sort(trace.memory.begin(), trace.memory.end(),
-                   [](const MemorySample& a, const MemorySample& b) {
-                     return std::tie(a.rank, a.time) < std::tie(b.rank, b.time);
-                   });
+  sort_by_key(
+      trace.spans, [](const Span& span) { return std::pair(span.rank, span.stream); },
+      [](const Span& a, const Span& b) {
+        return std::tie(a.start, b.duration) < std::tie(b.start, a.duration);
+      });
+  sort_by_key(
+      trace.memory, [](const MemorySample& sample) { return sample.rank; },
+      [](const MemorySample& a, const MemorySample& b) { return a.time < b.time; });
   std::stable_sort(trace.streams.begin(), trace.streams.end(),
                    [](const StreamName& a, const StreamName& b) {
                      return std::tie(a.rank, a.stream) < std::tie(b.rank, b.stream);

@@ -1,6 +1,7 @@
 #include "transform/recompute.h"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "base/error.h"
@@ -13,12 +14,18 @@ namespace {
 using ir::OpKind;
 using ir::Work;
 
-// The recomputed ops of one layer.
+// The recomputed ops of one layer, in order.
 struct Region {
   LayerId layer;
-  size_t first_backward = 0;      // op before which the clones go
-  std::vector<bool> cloned;       // [op]
-  std::vector<ValueId> clone_of;  // [value] invalid: not cloned
+  size_t first_backward = 0;  // op before which the clones go
+  std::vector<size_t> ops;    // that are cloned
+  std::vector<ir::Op> clones;
+};
+
+// What a value is in the backward pass of the layer that made it.
+struct Clone {
+  LayerId layer;
+  ValueId value;
 };
 
 bool is_backward(const ir::Op& op) {
@@ -34,62 +41,78 @@ bool can_clone(const ir::Op& op, LayerId layer, RecomputeMode mode) {
   return mode == RecomputeMode::kFull || op.kind == OpKind::kAttention;
 }
 
-// Marks what backward ops of the layer read, and what that is made of.
-Region find_region(const ir::Graph& graph, LayerId layer, RecomputeMode mode) {
-  Region region{layer, graph.ops.size(), std::vector<bool>(graph.ops.size(), false), {}};
-  std::vector<bool> wanted(graph.values.size(), false);
-  for (size_t i = graph.ops.size(); i-- > 0;) {
-    const ir::Op& op = graph.ops[i];
-    if (op.layer != layer) continue;
-    if (is_backward(op) && !op.recompute.valid()) {
-      region.first_backward = i;
-      for (const ValueId operand : op.operands) wanted[operand.index()] = true;
-      continue;
-    }
-    const bool any = std::any_of(op.results.begin(), op.results.end(),
-                                 [&](ValueId v) { return wanted[v.index()]; });
-    if (!any || !can_clone(op, layer, mode)) continue;
-    region.cloned[i] = true;
-    for (const ValueId operand : op.operands) wanted[operand.index()] = true;
+// [layer] its ops, in order.
+std::vector<std::vector<size_t>> ops_by_layer(const ir::Graph& graph, size_t layers) {
+  std::vector<std::vector<size_t>> found(layers);
+  for (size_t i = 0; i < graph.ops.size(); ++i) {
+    const LayerId layer = graph.ops[i].layer;
+    if (layer.valid() && layer.index() < layers) found[layer.index()].push_back(i);
   }
+  return found;
+}
+
+// Finds what backward ops of the layer read, and what that is made of. `wanted`: [value] the last
+// layer whose backward ops read it.
+Region find_region(const ir::Graph& graph, LayerId layer, const std::vector<size_t>& ops,
+                   RecomputeMode mode, std::vector<LayerId>& wanted) {
+  Region region{layer, graph.ops.size(), {}, {}};
+  for (auto i = ops.rbegin(); i != ops.rend(); ++i) {
+    const ir::Op& op = graph.ops[*i];
+    const bool backward = is_backward(op) && !op.recompute.valid();
+    if (backward) {
+      region.first_backward = *i;
+    } else {
+      const bool any = std::any_of(op.results.begin(), op.results.end(),
+                                   [&](ValueId v) { return wanted[v.index()] == layer; });
+      if (!any || !can_clone(op, layer, mode)) continue;
+      region.ops.push_back(*i);
+    }
+    for (const ValueId operand : op.operands) wanted[operand.index()] = layer;
+  }
+  std::reverse(region.ops.begin(), region.ops.end());
   return region;
 }
 
-ir::Op clone(ir::Graph& graph, const ir::Op& op, Region& region) {
+void read_clones(ir::Op& op, LayerId layer, const std::vector<Clone>& clone_of) {
+  for (ValueId& operand : op.operands) {
+    if (operand.index() >= clone_of.size()) continue;
+    const Clone& clone = clone_of[operand.index()];
+    if (clone.value.valid() && clone.layer == layer) operand = clone.value;
+  }
+}
+
+ir::Op clone(ir::Graph& graph, const ir::Op& op, LayerId layer, std::vector<Clone>& clone_of) {
   ir::Op copy = op;
   copy.work = Work::kInputGrad;
-  copy.recompute = RegionId(region.layer.value);
-  for (ValueId& operand : copy.operands) {
-    if (region.clone_of[operand.index()].valid()) operand = region.clone_of[operand.index()];
-  }
+  copy.recompute = RegionId(layer.value);
+  read_clones(copy, layer, clone_of);
   for (ValueId& result : copy.results) {
     const ir::Value original = graph.value(result);
     const ValueId value =
         graph.add_value(original.type, original.name.empty() ? "" : "re." + original.name);
     graph.value(value).logical = original.logical;
-    region.clone_of[result.index()] = value;
+    clone_of[result.index()] = {layer, value};
     result = value;
   }
   return copy;
 }
 
-void recompute_layer(ir::Graph& graph, LayerId layer, RecomputeMode mode) {
-  Region region = find_region(graph, layer, mode);
-  if (std::find(region.cloned.begin(), region.cloned.end(), true) == region.cloned.end()) return;
-  region.clone_of.resize(graph.values.size());
+// The graph with every region's clones before its first backward op, whose layer reads them.
+void insert(ir::Graph& graph, std::vector<Region>& regions, const std::vector<Clone>& clone_of) {
+  std::vector<Region*> at(graph.ops.size() + 1, nullptr);
+  size_t clones = 0;
+  for (Region& region : regions) {
+    at[region.first_backward] = &region;
+    clones += region.clones.size();
+  }
   std::vector<ir::Op> ops;
+  ops.reserve(graph.ops.size() + clones);
   for (size_t i = 0; i < graph.ops.size(); ++i) {
-    if (i == region.first_backward) {
-      for (size_t f = 0; f < i; ++f) {
-        if (region.cloned[f]) ops.push_back(clone(graph, graph.ops[f], region));
-      }
-    }
-    ops.push_back(graph.ops[i]);
+    if (at[i] != nullptr)
+      std::move(at[i]->clones.begin(), at[i]->clones.end(), std::back_inserter(ops));
+    ops.push_back(std::move(graph.ops[i]));
     ir::Op& op = ops.back();
-    if (op.layer != layer || !is_backward(op)) continue;
-    for (ValueId& operand : op.operands) {
-      if (region.clone_of[operand.index()].valid()) operand = region.clone_of[operand.index()];
-    }
+    if (is_backward(op) && !op.recompute.valid()) read_clones(op, op.layer, clone_of);
   }
   set_ops(graph, std::move(ops));
 }
@@ -111,10 +134,20 @@ RecomputeOptions recompute_all(const ir::Module& module, RecomputeMode mode) {
 
 std::vector<ValueId> recompute(ir::Graph& graph, const RecomputeOptions& options) {
   const size_t values = graph.values.size();
-  for (size_t layer = 0; layer < options.layers.size(); ++layer) {
-    if (options.layers[layer] == RecomputeMode::kNone) continue;
-    recompute_layer(graph, LayerId(static_cast<int64_t>(layer)), options.layers[layer]);
+  const std::vector<std::vector<size_t>> ops = ops_by_layer(graph, options.layers.size());
+  std::vector<LayerId> wanted(values);
+  std::vector<Clone> clone_of(values);
+  std::vector<Region> regions;
+  for (size_t l = 0; l < options.layers.size(); ++l) {
+    const LayerId layer(static_cast<int64_t>(l));
+    if (options.layers[l] == RecomputeMode::kNone) continue;
+    Region region = find_region(graph, layer, ops[l], options.layers[l], wanted);
+    if (region.ops.empty()) continue;
+    for (const size_t op : region.ops)
+      region.clones.push_back(clone(graph, graph.ops[op], layer, clone_of));
+    regions.push_back(std::move(region));
   }
+  insert(graph, regions, clone_of);
   std::vector<ValueId> map = ir::drop_dead(graph);
   map.resize(values);
   return map;

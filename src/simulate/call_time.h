@@ -1,0 +1,25 @@
+// What a call of each fragment takes, without running the program: what coarse estimates are made
+// of. The same costs and dependencies as in the simulation.
+#pragma once
+
+#include <vector>
+
+#include "cluster/hardware.h"
+#include "pipeline/program.h"
+#include "simulate/simulate.h"
+
+namespace mw::simulate {
+
+struct CallTime {
+  Seconds whole;
+  Seconds before;  // until the first collective over several pipeline ranks; without one, all of it
+};
+
+// [fragment] its time on the first pipeline rank that calls it, where nobody is waited for; zero
+// for one that nobody calls. `coordinates`: [rank of the program] its place on the mesh's axis
+// "pp", which may have another size than the program has ranks; empty: its number.
+std::vector<CallTime> call_times(const pipeline::Program& program, const cluster::Cluster& cluster,
+                                 const Options& options,
+                                 const std::vector<int32_t>& coordinates = {});
+
+}  // namespace mw::simulate
