@@ -15,8 +15,7 @@ constexpr std::array<PassInfo, 8> kPasses = {{
     {"recompute", "recomputes activations as the plan says instead of keeping them"},
     {"dead_code", "drops ops whose results nothing reads"},
     {kShareStages, "partitions and plans stages that are equal but for names once"},
-    // Products add chunk by chunk to what is there; a sum of its own would round otherwise.
-    {kFoldAccumulate, "lets products add to the gradient accumulators themselves", false},
+    {kFoldAccumulate, "lets products add to the gradient accumulators themselves"},
     {kRemake, "makes norms and activations anew in the backward pass instead of saving them"},
     {kOverlap, "puts collectives on streams of their own and weight gradients beside them"},
     {kBucket, "joins the gradients and weights of all groups into one collective each"},

@@ -11,9 +11,6 @@ namespace mw::compile {
 
 struct PassInfo {
   std::string_view name, description;
-  // Whether losses and weights have the same bits without it. If not, a plan still has those of its
-  // base plan, both without it.
-  bool keeps_bits = true;
 };
 // In the order in which they run. Those of room transform that may be left out, and the compiler's
 // own.

@@ -22,23 +22,42 @@ void gather(const Token* token_T, const float* table_VD, int64_t vocab_begin, in
 }
 
 template <typename Token>
-void scatter_add(const Token* token_T, const float* dy_TD, int64_t T, int64_t vocab_begin,
-                 int64_t D, bool accumulate, float* dtable_VD, const TablePart& part) {
-  if (!accumulate) {
-    for (int64_t row = part.row_begin; row < part.row_end; ++row) {
-      float* w = dtable_VD + row * D;
-      std::fill(w + part.column_begin, w + std::max(part.column_begin, part.column_end), 0.0f);
-    }
-  }
+int64_t sort(const Token* token_T, int64_t T, int64_t vocab_begin, int64_t V, TokenPlace* places) {
+  int64_t count = 0;
   for (int64_t t = 0; t < T; ++t) {
     const int64_t row = static_cast<int64_t>(token_T[t]) - vocab_begin;
-    if (row < part.row_begin || row >= part.row_end) continue;
-    const float* dy = dy_TD + t * D;
-    float* w = dtable_VD + row * D;
-    for_each_vec(part.column_begin, part.column_end, [&](auto span, int64_t i) {
-      span.store(w + i, span.load(w + i) + span.load(dy + i));
-    });
+    if (row < 0 || row >= V) continue;
+    places[count++] = static_cast<TokenPlace>(row) << 32 | static_cast<TokenPlace>(t);
   }
+  std::sort(places, places + count);
+  return count;
+}
+
+int64_t row_of(TokenPlace place) { return static_cast<int64_t>(place >> 32); }
+int64_t token_of(TokenPlace place) { return static_cast<int64_t>(place & 0xffffffff); }
+
+// Sums dy's rows at the places into w, whole cache lines at a time.
+void sum_rows(const TokenPlace* begin, const TokenPlace* end, const float* dy_TD, int64_t D,
+              bool accumulate, float* w, int64_t column_begin, int64_t column_end) {
+  constexpr int kVectors = 4;
+  int64_t c = column_begin;
+  for (; c + kVectors * kLanes <= column_end; c += kVectors * kLanes) {
+    vf sum[kVectors] = {};
+    for (const TokenPlace* place = begin; place != end; ++place) {
+      const float* dy = dy_TD + token_of(*place) * D + c;
+      for (int v = 0; v < kVectors; ++v) sum[v] += load(dy + v * kLanes);
+    }
+    for (int v = 0; v < kVectors; ++v) {
+      float* at = w + c + v * kLanes;
+      store(at, accumulate ? load(at) + sum[v] : sum[v]);
+    }
+  }
+  for_each_vec(c, column_end, [&](auto span, int64_t i) {
+    vf sum{};
+    for (const TokenPlace* place = begin; place != end; ++place)
+      sum += span.load(dy_TD + token_of(*place) * D + i);
+    span.store(w + i, accumulate ? span.load(w + i) + sum : sum);
+  });
 }
 
 }  // namespace
@@ -52,13 +71,32 @@ void embedding(const int64_t* token_T, const float* table_VD, int64_t vocab_begi
   gather(token_T, table_VD, vocab_begin, V, D, y_TD, begin, end);
 }
 
-void embedding_backward(const int32_t* token_T, const float* dy_TD, int64_t T, int64_t vocab_begin,
-                        int64_t D, bool accumulate, float* dtable_VD, const TablePart& part) {
-  scatter_add(token_T, dy_TD, T, vocab_begin, D, accumulate, dtable_VD, part);
+int64_t sort_tokens(const int32_t* token_T, int64_t T, int64_t vocab_begin, int64_t V,
+                    TokenPlace* places) {
+  return sort(token_T, T, vocab_begin, V, places);
 }
-void embedding_backward(const int64_t* token_T, const float* dy_TD, int64_t T, int64_t vocab_begin,
-                        int64_t D, bool accumulate, float* dtable_VD, const TablePart& part) {
-  scatter_add(token_T, dy_TD, T, vocab_begin, D, accumulate, dtable_VD, part);
+int64_t sort_tokens(const int64_t* token_T, int64_t T, int64_t vocab_begin, int64_t V,
+                    TokenPlace* places) {
+  return sort(token_T, T, vocab_begin, V, places);
+}
+
+void embedding_backward(const TokenPlace* places, int64_t count, const float* dy_TD, int64_t D,
+                        bool accumulate, float* dtable_VD, const TablePart& part) {
+  if (part.column_begin >= part.column_end) return;
+  if (!accumulate) {
+    for (int64_t row = part.row_begin; row < part.row_end; ++row)
+      std::fill(dtable_VD + row * D + part.column_begin, dtable_VD + row * D + part.column_end,
+                0.0f);
+  }
+  const TokenPlace* const end = places + count;
+  for (const TokenPlace *first = places, *last; first != end; first = last) {
+    const int64_t row = row_of(*first);
+    last = first + 1;
+    while (last != end && row_of(*last) == row) ++last;
+    if (row < part.row_begin || row >= part.row_end) continue;
+    sum_rows(first, last, dy_TD, D, accumulate, dtable_VD + row * D, part.column_begin,
+             part.column_end);
+  }
 }
 
 }  // namespace mw::kernels

@@ -9,7 +9,7 @@ using namespace testing;
 
 constexpr int64_t kTokens = 40;
 constexpr int64_t kVocab = 11;
-constexpr int64_t kWidth = 21;
+constexpr int64_t kWidth = 101;
 
 template <typename Token>
 std::vector<Token> tokens() {
@@ -52,28 +52,29 @@ TEST_CASE("embedding gradients add tokens in order, whatever part of the table a
     if (row < 0 || row >= kVocab) continue;
     for (int64_t d = 0; d < kWidth; ++d) want[row * kWidth + d] += dy[t * kWidth + d];
   }
-  const auto by_columns = split_independent(
-      kWidth, {Floats(kVocab * kWidth, 5.0f)}, [&](int64_t begin, int64_t end, auto& out) {
-        embedding_backward(token.data(), dy.data(), kTokens, vocab_begin, kWidth, false,
-                           out[0].data(), {0, kVocab, begin, end});
-      });
-  const auto by_rows = split_independent(
-      kVocab, {Floats(kVocab * kWidth, 5.0f)}, [&](int64_t begin, int64_t end, auto& out) {
-        embedding_backward(token.data(), dy.data(), kTokens, vocab_begin, kWidth, false,
-                           out[0].data(), {begin, end, 0, kWidth});
-      });
-  CHECK(same_bits(by_columns[0], want));
-  CHECK(same_bits(by_rows[0], want));
-
-  const int64_t half = 17;
-  Floats twice(kVocab * kWidth);
-  const TablePart all{0, kVocab, 0, kWidth};
+  std::vector<TokenPlace> places(kTokens), places32(kTokens);
+  const int64_t count = sort_tokens(token.data(), kTokens, vocab_begin, kVocab, places.data());
   const auto token32 = tokens<int32_t>();
-  embedding_backward(token32.data(), dy.data(), half, vocab_begin, kWidth, false, twice.data(),
-                     all);
-  embedding_backward(token32.data() + half, dy.data() + half * kWidth, kTokens - half, vocab_begin,
-                     kWidth, true, twice.data(), all);
-  CHECK(same_bits(twice, want));
+  CHECK(sort_tokens(token32.data(), kTokens, vocab_begin, kVocab, places32.data()) == count);
+  CHECK(places == places32);
+  const Floats old = normal(kVocab * kWidth, 3);
+  for (const bool accumulate : {false, true}) {
+    if (accumulate) {
+      for (size_t i = 0; i < want.size(); ++i) want[i] = old[i] + want[i];
+    }
+    const auto by_columns =
+        split_independent(kWidth, {old}, [&](int64_t begin, int64_t end, auto& out) {
+          embedding_backward(places.data(), count, dy.data(), kWidth, accumulate, out[0].data(),
+                             {0, kVocab, begin, end});
+        });
+    const auto by_rows =
+        split_independent(kVocab, {old}, [&](int64_t begin, int64_t end, auto& out) {
+          embedding_backward(places.data(), count, dy.data(), kWidth, accumulate, out[0].data(),
+                             {begin, end, 0, kWidth});
+        });
+    CHECK(same_bits(by_columns[0], want));
+    CHECK(same_bits(by_rows[0], want));
+  }
 }
 
 }  // namespace mw::kernels

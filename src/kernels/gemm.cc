@@ -16,22 +16,38 @@ namespace {
 // (kRowBlock x kGemmChunk) less than half of a level 2 cache of 512 KiB.
 constexpr int64_t kRowBlock = 192 / kGemmRows * kGemmRows;
 constexpr int64_t kColumnBlock = 2048;
+// Elements of C whose sums over several chunks wait in scratch to be added to C.
+constexpr int64_t kWaitingSums = int64_t{1} << 20;
 // With fewer panels of B than this, packing A costs more than reading it in place.
 constexpr int64_t kPanelsWorthPacking = 8;
 
 int64_t tiles(int64_t n, int64_t size) { return (n + size - 1) / size; }
 
+// How a part of C is cut: for each block of columns and rows all chunks of K, one after another.
+struct Cut {
+  int64_t columns, rows;
+  bool waits;  // the sums of all chunks but the last are kept beside C
+};
+
+Cut cut_of(int64_t M, int64_t N, int64_t K, bool accumulates) {
+  Cut cut = {std::min(N, kColumnBlock), M, accumulates && K > kGemmChunk};
+  if (cut.waits) cut.rows = std::min(M, round_up(kWaitingSums / cut.columns, kRowBlock));
+  return cut;
+}
+
 struct Buffers {
   float* a;
   float* b;
+  float* waiting;
 };
 
-Buffers take_buffers(Scratch& scratch, int64_t M, int64_t N, int64_t K) {
+Buffers take_buffers(Scratch& scratch, const Cut& cut, int64_t K) {
   const int64_t depth = std::min(K, kGemmChunk);
   Buffers buffers;
-  buffers.b = scratch.take<float>(round_up(std::min(N, kColumnBlock), kGemmColumns) * depth);
-  buffers.a =
-      scratch.take<float>(round_up(std::min(M, kRowBlock), kGemmRows) * depth + kGemmPackSlack);
+  buffers.b = scratch.take<float>(round_up(cut.columns, kGemmColumns) * depth);
+  buffers.a = scratch.take<float>(round_up(std::min(cut.rows, kRowBlock), kGemmRows) * depth +
+                                  kGemmPackSlack);
+  buffers.waiting = scratch.take<float>(cut.waits ? cut.rows * cut.columns : 0);
   return buffers;
 }
 
@@ -48,6 +64,8 @@ struct Block {
   const float* b;             // packed panels
   float* c;
   int64_t c_stride;
+  const float* partial;  // see GemmTile
+  int64_t partial_stride;
   bool adds;
 };
 
@@ -58,6 +76,8 @@ void run_tiles(const Block& block) {
                    .b = block.b,
                    .c = nullptr,
                    .c_stride = block.c_stride,
+                   .partial = nullptr,
+                   .partial_stride = block.partial_stride,
                    .columns = 0,
                    .adds = block.adds};
   const auto& kernels = block.a_packed ? kGemmTiles<true> : kGemmTiles<false>;
@@ -67,6 +87,7 @@ void run_tiles(const Block& block) {
     for (int64_t i = 0; i < block.rows; i += kGemmRows) {
       const int64_t rows = std::min(kGemmRows, block.rows - i);
       tile.c = block.c + i * block.c_stride + j;
+      if (block.partial != nullptr) tile.partial = block.partial + i * block.partial_stride + j;
       kernels[static_cast<size_t>(rows - 1)](tile);
       tile.a += block.a_panel;
     }
@@ -78,6 +99,39 @@ void clear(const Gemm& g, const GemmPart& part) {
   for (int64_t i = part.row_begin; i < part.row_end; ++i) {
     float* row = g.c + i * g.c_stride;
     std::fill(row + part.column_begin, row + part.column_end, 0.0f);
+  }
+}
+
+// Adds the chunk of K that begins at k to the sums of a block of C.
+void add_chunk(const Gemm& g, const Cut& cut, const GemmPart& part, int64_t k,
+               const Buffers& buffers) {
+  const int64_t columns = part.column_end - part.column_begin;
+  const int64_t depth = std::min(kGemmChunk, g.K - k);
+  const bool last = k + depth == g.K;
+  const bool packs = g.a.transposed || tiles(columns, kGemmColumns) >= kPanelsWorthPacking;
+  pack_block<kGemmColumns>(at(g.b, k, part.column_begin), g.b.stride, g.b.transposed, columns,
+                           depth, buffers.b);
+  for (int64_t i = part.row_begin; i < part.row_end; i += kRowBlock) {
+    const int64_t rows = std::min(kRowBlock, part.row_end - i);
+    const float* a = at(g.a, i, k);
+    if (packs) pack_block<kGemmRows>(a, g.a.stride, !g.a.transposed, rows, depth, buffers.a);
+    float* c = g.c + i * g.c_stride + part.column_begin;
+    float* waiting = buffers.waiting + (i - part.row_begin) * cut.columns;
+    float* sums = cut.waits ? waiting : c;
+    const int64_t sums_stride = cut.waits ? cut.columns : g.c_stride;
+    run_tiles({.rows = rows,
+               .columns = columns,
+               .depth = depth,
+               .a = packs ? buffers.a : a,
+               .a_panel = kGemmRows * (packs ? depth : g.a.stride),
+               .a_stride = packs ? kGemmRows : g.a.stride,
+               .a_packed = packs,
+               .b = buffers.b,
+               .c = last ? c : sums,
+               .c_stride = last ? g.c_stride : sums_stride,
+               .partial = k > 0 ? sums : nullptr,
+               .partial_stride = sums_stride,
+               .adds = last && g.accumulates});
   }
 }
 
@@ -109,9 +163,9 @@ GemmGrid gemm_grid(int64_t M, int64_t N, int64_t parts) {
   return best;
 }
 
-size_t gemm_scratch_bytes(int64_t M, int64_t N, int64_t K) {
+size_t gemm_scratch_bytes(int64_t M, int64_t N, int64_t K, bool accumulates) {
   Scratch scratch(nullptr);
-  take_buffers(scratch, M, N, K);
+  take_buffers(scratch, cut_of(M, N, K, accumulates), K);
   return scratch.bytes();
 }
 
@@ -123,30 +177,13 @@ void gemm(const Gemm& g, const GemmPart& part, void* scratch_memory) {
     return;
   }
   Scratch scratch(scratch_memory);
-  const Buffers buffers = take_buffers(scratch, M, N, g.K);
-  for (int64_t j = part.column_begin; j < part.column_end; j += kColumnBlock) {
-    const int64_t columns = std::min(kColumnBlock, part.column_end - j);
-    const bool packs = g.a.transposed || tiles(columns, kGemmColumns) >= kPanelsWorthPacking;
-    for (int64_t k = 0; k < g.K; k += kGemmChunk) {
-      const int64_t depth = std::min(kGemmChunk, g.K - k);
-      pack_block<kGemmColumns>(at(g.b, k, j), g.b.stride, g.b.transposed, columns, depth,
-                               buffers.b);
-      for (int64_t i = part.row_begin; i < part.row_end; i += kRowBlock) {
-        const int64_t rows = std::min(kRowBlock, part.row_end - i);
-        const float* a = at(g.a, i, k);
-        if (packs) pack_block<kGemmRows>(a, g.a.stride, !g.a.transposed, rows, depth, buffers.a);
-        run_tiles({.rows = rows,
-                   .columns = columns,
-                   .depth = depth,
-                   .a = packs ? buffers.a : a,
-                   .a_panel = kGemmRows * (packs ? depth : g.a.stride),
-                   .a_stride = packs ? kGemmRows : g.a.stride,
-                   .a_packed = packs,
-                   .b = buffers.b,
-                   .c = g.c + i * g.c_stride + j,
-                   .c_stride = g.c_stride,
-                   .adds = k > 0 || g.accumulates});
-      }
+  const Cut cut = cut_of(M, N, g.K, g.accumulates);
+  const Buffers buffers = take_buffers(scratch, cut, g.K);
+  for (int64_t j = part.column_begin; j < part.column_end; j += cut.columns) {
+    for (int64_t i = part.row_begin; i < part.row_end; i += cut.rows) {
+      const GemmPart block = {i, std::min(i + cut.rows, part.row_end), j,
+                              std::min(j + cut.columns, part.column_end)};
+      for (int64_t k = 0; k < g.K; k += kGemmChunk) add_chunk(g, cut, block, k, buffers);
     }
   }
 }

@@ -1,17 +1,17 @@
 // The f32 matrix product of linear layers: C (+)= op(A) op(B), row-major, with leading dimensions.
 //
 // Every element of C is the same sum for every K, in chunks of kGemmChunk products:
-//   c = accumulates ? C(i, j) : nothing
 //   for each chunk, ascending:
 //     s = +0; for k in the chunk, ascending: s = fma(A(i, k), B(k, j), s)
-//     c = c + s (c = s in the first chunk if C does not accumulate)
+//     sum = sum + s (sum = s in the first chunk)
+//   C(i, j) = accumulates ? C(i, j) + sum : sum
 // (a product and a sum where the processor has no fused one). Its bits depend on its row of A, its
 // column of B and its old value alone: not on M, N, its place, the leading dimensions, the
 // transpositions, the split over threads, the blocking or the vectors' width. Two consequences:
-// swapping the operands' roles changes no bit, and accumulating calls over consecutive parts of K
-// that begin at multiples of kGemmChunk have the bits of one call over all of K. The chunks keep
-// the rounding error of a long sum near that of sqrt(kGemmChunk) products; one unbroken chain has
-// three times as much at K=2048 and nine times at K=32768.
+// swapping the operands' roles changes no bit, and a product that accumulates has the bits of one
+// that does not and an addition. The chunks keep the rounding error of a long sum near that of
+// sqrt(kGemmChunk) products; one unbroken chain has three times as much at K=2048 and nine times at
+// K=32768.
 #pragma once
 
 #include <cstddef>
@@ -58,7 +58,7 @@ GemmGrid gemm_grid(int64_t M, int64_t N, int64_t parts);
 
 // Bytes of scratch for one call of gemm() on a part of at most M x N elements; no more than a few
 // MiB.
-size_t gemm_scratch_bytes(int64_t M, int64_t N, int64_t K);
+size_t gemm_scratch_bytes(int64_t M, int64_t N, int64_t K, bool accumulates);
 
 // Computes the part of C and touches nothing else of it. Calls on disjoint parts may run at once,
 // each with a scratch of its own.

@@ -14,7 +14,8 @@ namespace mw::kernels {
 inline constexpr int64_t kGemmRows = kLanes == 16 ? 14 : 6;
 inline constexpr int64_t kGemmColumns = 2 * kLanes;
 
-// One tile: C(i, j) = chain over `depth` products from +0, or C(i, j) + that chain.
+// One tile: the chain over `depth` products from +0, after `partial` is added to it where there is
+// one, replaces C(i, j) or is added to it.
 struct GemmTile {
   int64_t depth;
   const float* a;  // A(i, k): a[k * a_stride + i], or a[i * a_stride + k] for a kernel of rows
@@ -22,6 +23,8 @@ struct GemmTile {
   const float* b;  // B(k, j): b[k * kGemmColumns + j]
   float* c;
   int64_t c_stride;
+  const float* partial;  // null, or like C, and it may be C
+  int64_t partial_stride;
   int columns;  // of C, at most kGemmColumns; nothing beyond them is read or written
   bool adds;    // to the old C, rather than replacing it
 };
@@ -57,15 +60,21 @@ template <int kRows, bool kPacked>
 #pragma GCC unroll 16
   for (int i = 0; i < kRows; ++i) {
     float* c = t.c + i * c_stride;
+    const float* partial = t.partial == nullptr ? nullptr : t.partial + i * t.partial_stride;
     if (whole) {
-      store(c, t.adds ? load(c) + acc[i][0] : acc[i][0]);
-      store(c + kLanes, t.adds ? load(c + kLanes) + acc[i][1] : acc[i][1]);
+      const auto put = [&](int at, vf sum) MW_LAMBDA_INLINE {
+        if (partial != nullptr) sum = load(partial + at) + sum;
+        store(c + at, t.adds ? load(c + at) + sum : sum);
+      };
+      put(0, acc[i][0]);
+      put(kLanes, acc[i][1]);
     } else {
-      store_partial(c, t.adds ? load_partial(c, left) + acc[i][0] : acc[i][0], left);
-      if (right > 0) {
-        float* second = c + kLanes;
-        store_partial(second, t.adds ? load_partial(second, right) + acc[i][1] : acc[i][1], right);
-      }
+      const auto put = [&](int at, vf sum, int count) MW_LAMBDA_INLINE {
+        if (partial != nullptr) sum = load_partial(partial + at, count) + sum;
+        store_partial(c + at, t.adds ? load_partial(c + at, count) + sum : sum, count);
+      };
+      put(0, acc[i][0], left);
+      if (right > 0) put(kLanes, acc[i][1], right);
     }
   }
 }

@@ -2,8 +2,7 @@
 // 2019] over rows of D, forward and backward. Row statistics are summed in double (row_sum.h).
 //
 // R rows, D model. Row kernels take rows [begin, end); weight gradients take columns [begin, end)
-// and add their rows in ascending order to one running sum, so that with `accumulate` several calls
-// over consecutive rows give the same bits as one call over all of them.
+// and add their rows in ascending order to one running sum (column_sum.h).
 #pragma once
 
 #include <cstdint>

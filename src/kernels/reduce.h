@@ -9,7 +9,7 @@
 namespace mw::kernels {
 
 // y[c] (+)= sum over rows of x[r, c], for the columns [begin, end): one running sum in ascending
-// row order, which with `accumulate` continues from y. A row of x starts every row_stride elements.
+// row order. A row of x starts every row_stride elements.
 void column_sum(const float* x_RN, int64_t row_stride, int64_t R, bool accumulate, float* y_N,
                 int64_t begin, int64_t end);
 

@@ -110,8 +110,8 @@ struct OpDef {
   // [result] -> the operand whose memory it is always written to (accumulate, zero, assemble,
   // adamw), -1: none. Unlike in_place_operand this is part of the op's meaning.
   std::vector<int> aliases = {};
-  // The op can add to an accumulator inside its kernel (dot, weight gradients): `accumulates` may
-  // be set.
+  // The op can add to an accumulator inside its kernel (dot, weight gradients), with the bits of an
+  // accumulate after it: `accumulates` may be set.
   bool can_accumulate = false;
 };
 

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "kernels/elementwise.h"
 #include "kernels/scratch.h"
 #include "runtime/dot_plan.h"
 #include "runtime/kernel_table.h"
@@ -17,7 +18,8 @@ constexpr int64_t kProductGrain = int64_t{1} << 18;
 constexpr int64_t kPartsPerThread = 2;
 
 // A plan split into work items: one part of C of one turn of the loops that are not summed over.
-// The summed ones run inside of an item, in their order, so that an element is one thread's sum.
+// The summed ones run inside of an item, in their order, so that an element is one thread's sum;
+// its parts wait in scratch where C accumulates, and are added to it as a whole.
 class DotWork {
  public:
   DotWork(const DotPlan& plan, bool accumulates, int threads)
@@ -32,8 +34,13 @@ class DotWork {
         turns_ >= wanted ? 1 : std::clamp<int64_t>(products / kProductGrain, 1, wanted);
     grid_ = kernels::gemm_grid(plan.m, plan.n, parts);
     grain_ = std::max<int64_t>(1, kProductGrain / std::max<int64_t>(1, products / grid_.parts()));
+    waits_ = accumulates && !summed_.empty();
+    const bool adds = accumulates || !summed_.empty();
     scratch_bytes_ = kernels::round_up(
-        static_cast<int64_t>(kernels::gemm_scratch_bytes(plan.m, plan.n, plan.k)), 64);
+        static_cast<int64_t>(kernels::gemm_scratch_bytes(plan.m, plan.n, plan.k, adds)), 64);
+    if (waits_)
+      scratch_bytes_ +=
+          kernels::round_up(plan.m * plan.n * static_cast<int64_t>(sizeof(float)), 64);
   }
 
   int64_t items() const { return turns_ * grid_.parts(); }
@@ -50,11 +57,23 @@ class DotWork {
       b += i * loop.b;
       c += i * loop.c;
     }
-    sum(0, grid_.part(item % grid_.parts()), a, b, c, accumulates_, scratch);
+    const kernels::GemmPart part = grid_.part(item % grid_.parts());
+    if (!waits_) return sum(0, part, a, b, {c, plan_.ldc}, accumulates_, scratch);
+    auto* sums = static_cast<float*>(scratch);
+    void* rest = sums + kernels::round_up(plan_.m * plan_.n, 16);
+    sum(0, part, a, b, {sums, plan_.n}, false, rest);
+    for (int64_t row = part.row_begin; row < part.row_end; ++row)
+      kernels::accumulate(sums + row * plan_.n, c + row * plan_.ldc, part.column_begin,
+                          part.column_end);
   }
 
  private:
-  void sum(size_t loop, const kernels::GemmPart& part, const float* a, const float* b, float* c,
+  struct Target {
+    float* data;
+    int64_t stride;
+  };
+
+  void sum(size_t loop, const kernels::GemmPart& part, const float* a, const float* b, Target c,
            bool accumulates, void* scratch) const {
     if (loop == summed_.size()) {
       const kernels::Gemm gemm = {.M = plan_.m,
@@ -62,8 +81,8 @@ class DotWork {
                                   .K = plan_.k,
                                   .a = {a, plan_.lda, plan_.a_transposed},
                                   .b = {b, plan_.ldb, plan_.b_transposed},
-                                  .c = c,
-                                  .c_stride = plan_.ldc,
+                                  .c = c.data,
+                                  .c_stride = c.stride,
                                   .accumulates = accumulates};
       return kernels::gemm(gemm, part, scratch);
     }
@@ -73,7 +92,7 @@ class DotWork {
   }
 
   DotPlan plan_;
-  bool accumulates_;
+  bool accumulates_, waits_ = false;
   std::vector<DotPlan::Loop> free_, summed_;
   int64_t turns_ = 1, grain_ = 1, scratch_bytes_ = 0;
   kernels::GemmGrid grid_;

@@ -20,7 +20,7 @@ struct DotPlan {
   struct Loop {
     int64_t size = 1;
     int64_t a = 0, b = 0, c = 0;  // strides in elements
-    bool contracted = false;      // later turns add to c
+    bool contracted = false;      // c is the sum of its turns
   };
   std::vector<Loop> loops;  // outermost first
   int64_t products() const {

@@ -69,6 +69,22 @@ TEST_CASE(
   }
 }
 
+TEST_CASE("what accumulates has the bits of the op and a sum") {
+  int seen = 0;
+  for (OpCase c : all_cases()) {
+    if (!c.accumulates) continue;
+    CAPTURE(ir::op_name(c.kind));
+    CAPTURE(ir::to_string(c.attrs));
+    ++seen;
+    const Tensors sum = run_case(c, 1, true);
+    const at::Tensor accumulator = c.operands.back();
+    c.accumulates = false;
+    c.operands.pop_back();
+    CHECK(same_bits(sum[0], accumulator + run_case(c, 1, true)[0]));
+  }
+  CHECK(seen > 20);
+}
+
 TEST_CASE("every op that is no collective has a case") {
   std::set<ir::OpKind> seen;
   for (const OpCase& c : all_cases()) seen.insert(c.kind);

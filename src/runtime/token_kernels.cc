@@ -29,19 +29,22 @@ Prepared prepare_embedding_grad(const OpContext& c) {
   if (!c.is_f32()) return nullptr;
   const int64_t T = c.operand(0).elements(), V = c.result().dim(0), D = c.result().dim(1);
   const int64_t begin_word = c.offset(c.op.as<ir::EmbeddingAttrs>().rows, V);
-  return make_kernel([T, V, D, begin_word, accumulate = c.op.accumulates,
-                      bytes = c.result().bytes().value, threads = c.threads()](const Args& a) {
-    if (accumulate) bring(a.out(), a.in(2), bytes);
-    // Each thread owns columns: every element adds its tokens in ascending order, whatever the
-    // threads.
-    parallel_for(threads, D, std::max<int64_t>(16, row_grain(V + T)),
-                 [&](int64_t begin, int64_t end) {
-                   const kernels::TablePart part{
-                       .row_begin = 0, .row_end = V, .column_begin = begin, .column_end = end};
-                   kernels::embedding_backward(a.in<int32_t>(0), a.in(1), T, begin_word, D,
-                                               accumulate, a.out(), part);
-                 });
-  });
+  return make_kernel(
+      [T, V, D, begin_word, accumulate = c.op.accumulates, bytes = c.result().bytes().value,
+       threads = c.threads()](const Args& a) {
+        if (accumulate) bring(a.out(), a.in(2), bytes);
+        auto* places = static_cast<kernels::TokenPlace*>(a.scratch);
+        const int64_t count = kernels::sort_tokens(a.in<int32_t>(0), T, begin_word, V, places);
+        // Each thread owns columns: every element adds its tokens in ascending order, whatever the
+        // threads.
+        parallel_for(
+            threads, D, std::max<int64_t>(16, row_grain(V + T)), [&](int64_t begin, int64_t end) {
+              const kernels::TablePart part{
+                  .row_begin = 0, .row_end = V, .column_begin = begin, .column_end = end};
+              kernels::embedding_backward(places, count, a.in(1), D, accumulate, a.out(), part);
+            });
+      },
+      T * static_cast<int64_t>(sizeof(kernels::TokenPlace)));
 }
 
 kernels::VocabShard vocab_shard(const OpContext& c, const ir::TensorType& logits) {

@@ -1,5 +1,5 @@
-// dW always accumulates inside the product: an element's sum over microbatches is then one chain of
-// additions.
+// dW is added to its accumulator inside the product: no gradient of a weight's size lies beside its
+// accumulator. The bits stay those of the product and a sum after it (ops/op_def.h).
 #pragma once
 
 #include <vector>

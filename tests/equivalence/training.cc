@@ -81,10 +81,10 @@ pipeline::Verification proved(const pipeline::Program& program, const compile::C
 
 }  // namespace
 
-Net small_gpt(double dropout) {
+Net small_gpt(double dropout, int64_t sequence) {
   Net net;
   net.name = dropout > 0 ? "gpt with dropout" : "gpt";
-  net.build = [dropout](int64_t batch) {
+  net.build = [dropout, sequence](int64_t batch) {
     models::ModelConfig config;
     config.source = "small gpt";
     config.layers = 4;
@@ -93,10 +93,10 @@ Net small_gpt(double dropout) {
     config.head_dim = 8;
     config.ffn_size = 64;
     config.vocab_size = 50;
-    config.max_positions = 16;
+    config.max_positions = sequence;
     config.tie_word_embeddings = true;
     config.embedding_dropout = config.residual_dropout = config.attention_dropout = dropout;
-    return models::build_model(config, {batch, 16});
+    return models::build_model(config, {batch, sequence});
   };
   net.classes = 50;
   net.must_divide = {{"heads", 4}};

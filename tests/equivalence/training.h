@@ -23,7 +23,7 @@ struct Net {
 };
 
 // A GPT-2 of four small blocks with tied embeddings.
-Net small_gpt(double dropout = 0);
+Net small_gpt(double dropout = 0, int64_t sequence = 16);
 
 // Linear layers in a chain, so many with one weight, and one with its own.
 Net shared_weight_net(int uses);
