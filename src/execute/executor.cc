@@ -68,8 +68,13 @@ struct Executor::Impl {
   // a rank is.
   void on_all_ranks(const std::function<void(int)>& job,
                     const std::function<std::string(int)>& place);
+  // How a rank's job ends. end_rank() throws comm::Aborted if the ranks were stopped before: all
+  // ranks of a run get past it, or the run fails.
+  void end_rank();
   void fail(Failure failure);
   std::string place_of_run(int rank) const;
+  // The ranks' progress for the watchdog.
+  std::vector<uint64_t> progress() const;
   void report_stall(Seconds stalled);
   // Adds the spans of the run that has just ended.
   void add_to(trace::Trace& trace) const;
@@ -84,8 +89,9 @@ struct Executor::Impl {
   std::vector<RankRunner> runners;
   std::vector<Measured> measured;
   std::atomic<bool> stop{false};
-  std::mutex failure_mutex;
+  std::mutex failure_mutex;              // also of `unfinished`, and of setting `stop`
   std::optional<Failure> first_failure;  // the first in time that is no consequence of another
+  int unfinished = 0;                    // ranks whose job has not ended
   int64_t runs = 0;
   int running = 0;  // the program of the run in progress
   bool failed = false;
@@ -126,24 +132,22 @@ Executor::Impl::Impl(std::vector<const pipeline::Program*> programs_in, Backend&
                          stop);
   }
   watchdog.emplace(
-      Seconds(options.stall_seconds),
-      [this] {
-        std::vector<uint64_t> progress;
-        for (const RankStatus& status : statuses)
-          progress.push_back(status.progress.load(std::memory_order_relaxed));
-        return progress;
-      },
+      Seconds(options.stall_seconds), [this] { return progress(); },
       [this](Seconds stalled) { report_stall(stalled); });
 }
 
 void Executor::Impl::on_all_ranks(const std::function<void(int)>& job,
                                   const std::function<std::string(int)>& place) {
+  for (RankStatus& status : statuses) status.progress.store(0);
+  unfinished = ranks;
   team.run([&](int rank) {
     try {
       job(rank);
+      end_rank();
     } catch (...) {
       fail(current_failure(place(rank)));
     }
+    statuses[static_cast<size_t>(rank)].progress.store(RankStatus::kEnded);
   });
   if (!first_failure) return;
   failed = true;
@@ -157,8 +161,9 @@ void Executor::Impl::fail(Failure failure) {
     const bool replaces =
         !first_failure || (is_cause && first_failure->kind == Failure::Kind::kAborted);
     if (replaces) first_failure = failure;
+    stop.store(true);
+    --unfinished;
   }
-  stop.store(true);
   world.abort(failure.text());
 }
 
@@ -167,6 +172,23 @@ std::string Executor::Impl::place_of_run(int rank) const {
                                   programs[static_cast<size_t>(running)]->name, runs);
   const std::string where = runners[static_cast<size_t>(rank)].where(running);
   return where.empty() ? place : place + ", " + where;
+}
+
+std::vector<uint64_t> Executor::Impl::progress() const {
+  std::vector<uint64_t> list;
+  bool any_runs = false;
+  for (const RankStatus& status : statuses) {
+    list.push_back(status.progress.load(std::memory_order_relaxed));
+    any_runs = any_runs || RankStatus::runs(list.back());
+  }
+  if (!any_runs) list.clear();
+  return list;
+}
+
+void Executor::Impl::end_rank() {
+  std::lock_guard lock(failure_mutex);
+  if (stop.load()) throw comm::Aborted("the run was stopped");
+  --unfinished;
 }
 
 void Executor::Impl::report_stall(Seconds stalled) {
@@ -182,14 +204,23 @@ void Executor::Impl::report_stall(Seconds stalled) {
       waits = true;
     }
     if (!waits) {
-      const bool ended =
-          RankStatus::instruction(statuses[static_cast<size_t>(rank)].progress.load()) == 0;
-      line += ended ? ": has ended its program" : ": works, and waits for no other rank";
+      switch (RankStatus::instruction(statuses[static_cast<size_t>(rank)].progress.load())) {
+        case 0: line += ": has not begun its program"; break;
+        case RankStatus::kEnded: line += ": has ended its program"; break;
+        default: line += ": works, and waits for no other rank";
+      }
     }
     failure.findings.push_back(std::move(line));
   }
+  {
+    // The last rank may have ended since the watchdog looked.
+    std::lock_guard lock(failure_mutex);
+    if (unfinished == 0) return;
+    if (!first_failure) first_failure = failure;
+    stop.store(true);
+  }
   if (options.on_stall) options.on_stall(failure.text());
-  fail(std::move(failure));
+  world.abort(failure.text());
 }
 
 void Executor::Impl::add_to(trace::Trace& trace) const {

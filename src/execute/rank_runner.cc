@@ -58,7 +58,6 @@ void RankRunner::record(const BoundProgram& program, const Instruction& instruct
 
 Measured RankRunner::run(const RunRequest& request) {
   BoundProgram& program = context_.program(request.which);
-  status_.progress.store(0, std::memory_order_relaxed);
   Measured measured;
   pipeline::OrderHash order;
   const Bytes sent_before = context_.bytes_sent();
@@ -95,7 +94,7 @@ Measured RankRunner::run(const RunRequest& request) {
   measured.scratch = context_.scratch_bytes();
   if (request.traced)
     record_step(*recorder_, step_name_, run_start, measured.bytes_sent, request.run);
-  status_.progress.store(0, std::memory_order_relaxed);
+  status_.progress.store(RankStatus::kEnded, std::memory_order_relaxed);
   return measured;
 }
 
@@ -156,17 +155,16 @@ void RankRunner::check_results(const BoundProgram& program, const Instruction& i
     if (may_be_infinite(op)) return;
     const ir::Graph& graph = program.fragment(instruction).graph;
     for (size_t r = 0; r < op.results.size(); ++r) {
-      check(graph.type(op.results[r]), results[r], graph.label(op.results[r]));
+      check(graph.type(op.results[r]), results[r], program.label(instruction, op.results[r]));
     }
   }
 }
 
 std::string RankRunner::where(int which) const {
-  const uint32_t instruction =
-      RankStatus::instruction(status_.progress.load(std::memory_order_relaxed));
-  if (instruction == 0) return "";
+  const uint64_t progress = status_.progress.load(std::memory_order_relaxed);
+  if (!RankStatus::runs(progress)) return "";
   const BoundProgram& program = context_.program(which);
-  return program.describe(program.instructions[instruction - 1]);
+  return program.describe(program.instructions[RankStatus::instruction(progress) - 1]);
 }
 
 }  // namespace mw::execute

@@ -12,11 +12,15 @@ namespace mw::execute {
 
 // What a rank tells the watchdog. On a cache line of its own.
 struct alignas(64) RankStatus {
-  // Low half: the instruction that runs now, from 1; 0: none. High half counts what was started, so
-  // that every instruction is another value.
+  // Low half: the instruction that runs now, from 1; 0: the run has not begun, kEnded: it has
+  // ended. High half counts what was started, so that every instruction is another value.
   std::atomic<uint64_t> progress{0};
 
+  static constexpr uint32_t kEnded = ~uint32_t{0};
   static uint32_t instruction(uint64_t progress) { return static_cast<uint32_t>(progress); }
+  static bool runs(uint64_t progress) {
+    return instruction(progress) != 0 && instruction(progress) != kEnded;
+  }
 };
 
 // What a run is of, the same for all ranks.
@@ -35,7 +39,8 @@ class RankRunner {
       : context_(context), status_(status), stop_(stop) {}
 
   // Throws what a kernel, the loader or comm throws; where() then says at which instruction.
-  // REQUIRES: prepare_trace(request.which) was called if the run is traced.
+  // REQUIRES: the status is that of a run that has not begun; prepare_trace(request.which) was
+  // called if the run is traced.
   Measured run(const RunRequest& request);
   // Makes room for the spans of one run. From the thread that calls run's caller, no run in
   // progress.

@@ -54,7 +54,7 @@ void Watchdog::watch(std::unique_lock<std::mutex>& lock) {
     if (!running_) return;
     const Seconds now = steady_clock().now();
     std::vector<uint64_t> current = progress_();
-    if (current != last) {
+    if (current != last || current.empty()) {
       last = std::move(current);
       since = now;
     } else if (now - since >= stall_) {

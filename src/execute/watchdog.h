@@ -13,13 +13,15 @@ namespace mw::execute {
 
 class Watchdog {
  public:
-  // One number a rank, another one after every instruction that it starts.
+  // One number a rank, another one after every instruction that it starts; empty while no rank is
+  // in its program.
   using Progress = std::function<std::vector<uint64_t>()>;
   using OnStall = std::function<void(Seconds stalled)>;
 
   // Calls on_stall once in a run, from its own thread, when no rank made progress for `stall`. A
-  // rank alone that waits is no stall: if its peers never come, they stop as well. Both functions
-  // are called only between start() and stop().
+  // rank alone that waits is no stall: if its peers never come, they stop as well. Nor is it one
+  // that no rank is in its program: threads that have not begun yet, or that the caller has not
+  // seen the end of. Both functions are called only between start() and stop().
   Watchdog(Seconds stall, Progress progress, OnStall on_stall);
   ~Watchdog();
   Watchdog(const Watchdog&) = delete;

@@ -1,0 +1,259 @@
+#include "execute/executor.h"
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+
+#include "execute/test_programs.h"
+#include "execute/test_support.h"
+
+namespace mw::execute {
+namespace {
+
+using cluster::Mesh;
+using ir::AxisGroup;
+using ir::CollectiveAttrs;
+using ir::Holders;
+using ir::OpKind;
+using pipeline::PortKind;
+using pipeline::Program;
+
+// A collective over mesh axes on x_AB, whose elements are x() of the rank.
+struct Case {
+  OpKind kind;
+  CollectiveAttrs attrs;
+  std::vector<int64_t> in, out;
+  std::function<float(int, int64_t, int64_t)> expected;  // rank, row, column
+};
+
+float x(int64_t rank, int64_t row, int64_t column) {
+  return static_cast<float>(rank * 100 + row * 10 + column);
+}
+
+const AxisGroup tp{{"tp"}}, dp{{"dp"}}, both{{"dp", "tp"}};
+const CollectiveAttrs dim0{tp, ir::Reduction::kSum, 0, 0, 0},
+    dim1{tp, ir::Reduction::kSum, 1, 0, 0};
+
+CollectiveAttrs with(CollectiveAttrs attrs, ir::DeviceGroup group) {
+  attrs.group = std::move(group);
+  return attrs;
+}
+
+// On ranks 2d + t: the tp peers of r are r - r % 2 and that + 1, its dp peers r % 2 and that + 2.
+void check(const std::vector<Case>& cases) {
+  for (const Case& c : cases) {
+    CAPTURE(ir::op_name(c.kind));
+    CAPTURE(to_string(ir::Attributes(c.attrs)));
+    FragmentBuilder fragment("F");
+    fragment.output(
+        fragment.collective(c.kind, c.attrs, fragment.input("x", f32(c.in)), f32(c.out)), "y");
+    const OneFragment one(Mesh({{"dp", 2}, {"tp", 2}}), fragment, f32(c.in), f32(c.out));
+    FakeBackend backend;
+    Executor executor({&one.program}, backend, {});
+    for (int r = 0; r < 4; ++r) {
+      for (int64_t i = 0; i < 8; ++i) state(executor, r, "x")[i] = x(r, i / 4, i % 4);
+    }
+    executor.run(0, no_loads);
+    for (int r = 0; r < 4; ++r) {
+      for (int64_t i = 0; i < c.out[0] * c.out[1]; ++i) {
+        CHECK(state(executor, r, "y")[i] == c.expected(r, i / c.out[1], i % c.out[1]));
+      }
+    }
+  }
+}
+
+TEST_CASE("collectives over mesh axes reduce and scatter any dimension") {
+  CollectiveAttrs largest = dim0;
+  largest.op = ir::Reduction::kMax;
+  check({
+      {OpKind::kAllReduce,
+       dim0,
+       {2, 4},
+       {2, 4},
+       [](int r, int64_t i, int64_t j) { return x(r & ~1, i, j) + x(r | 1, i, j); }},
+      {OpKind::kAllReduce,
+       largest,
+       {2, 4},
+       {2, 4},
+       [](int r, int64_t i, int64_t j) { return x(r | 1, i, j); }},
+      {OpKind::kAllReduce,
+       with(dim0, dp),
+       {2, 4},
+       {2, 4},
+       [](int r, int64_t i, int64_t j) { return x(r & 1, i, j) + x(r | 2, i, j); }},
+      {OpKind::kAllReduce,
+       with(dim0, both),
+       {2, 4},
+       {2, 4},
+       [](int, int64_t i, int64_t j) { return 600 + 4 * x(0, i, j); }},
+      {OpKind::kAllReduce,
+       with(dim0, AxisGroup{{"cp"}}),
+       {2, 4},
+       {2, 4},
+       [](int r, int64_t i, int64_t j) { return x(r, i, j); }},
+      {OpKind::kReduceScatter,
+       dim0,
+       {2, 4},
+       {1, 4},
+       [](int r, int64_t, int64_t j) { return x(r & ~1, r & 1, j) + x(r | 1, r & 1, j); }},
+      {OpKind::kReduceScatter,
+       dim1,
+       {2, 4},
+       {2, 2},
+       [](int r, int64_t i, int64_t j) {
+         return x(r & ~1, i, (r & 1) * 2 + j) + x(r | 1, i, (r & 1) * 2 + j);
+       }},
+  });
+}
+
+TEST_CASE("collectives over mesh axes gather and exchange any dimension") {
+  CollectiveAttrs rows_to_columns = dim1, columns_to_rows = dim0, same = dim1;
+  rows_to_columns.concat_dim = 0;
+  columns_to_rows.concat_dim = 1;
+  same.concat_dim = 1;
+  CollectiveAttrs moved = with(dim0, both);
+  moved.from = {"dp"};
+  moved.to = {"tp"};
+  check({
+      {OpKind::kAllGather,
+       dim0,
+       {2, 4},
+       {4, 4},
+       [](int r, int64_t i, int64_t j) { return x((r & ~1) + i / 2, i % 2, j); }},
+      {OpKind::kAllGather,
+       dim1,
+       {2, 4},
+       {2, 8},
+       [](int r, int64_t i, int64_t j) { return x((r & ~1) + j / 4, i, j % 4); }},
+      {OpKind::kAllGather,
+       with(dim1, AxisGroup{{"tp", "dp"}}),
+       {2, 4},
+       {2, 16},
+       [](int, int64_t i, int64_t j) {
+         const int64_t k = j / 4;
+         return x(k / 2 + 2 * (k % 2), i, j % 4);
+       }},
+      {OpKind::kAllToAll,
+       rows_to_columns,
+       {2, 4},
+       {4, 2},
+       [](int r, int64_t i, int64_t j) { return x((r & ~1) + i / 2, i % 2, (r & 1) * 2 + j); }},
+      {OpKind::kAllToAll,
+       columns_to_rows,
+       {2, 4},
+       {1, 8},
+       [](int r, int64_t, int64_t j) { return x((r & ~1) + j / 4, r & 1, j % 4); }},
+      {OpKind::kAllToAll,
+       same,
+       {2, 4},
+       {2, 4},
+       [](int r, int64_t i, int64_t j) { return x((r & ~1) + j / 2, i, (r & 1) * 2 + j % 2); }},
+      // From over dp to over tp: rank 2d + t has shard d and gets shard t.
+      {OpKind::kPermute,
+       moved,
+       {2, 4},
+       {2, 4},
+       [](int r, int64_t i, int64_t j) { return x(2 * (r & 1) + r / 2, i, j); }},
+  });
+}
+
+TEST_CASE(
+    "a list of tensors is reduced in one operation, in place where results lie over operands") {
+  FragmentBuilder fragment("F");
+  const ValueId x = fragment.input("x", f32({2}), PortKind::kState);
+  const ValueId y = fragment.input("y", f32({3}), PortKind::kState);
+  const auto sums = fragment.op(OpKind::kAllReduce,
+                                CollectiveAttrs{AxisGroup{{"dp"}}, ir::Reduction::kSum, 0, 0, 0},
+                                {x, y}, {f32({2}), f32({3})});
+  fragment.alias(sums[0], x);
+  fragment.alias(sums[1], y);
+  fragment.output(sums[0], "x", PortKind::kState);
+  fragment.output(sums[1], "y", PortKind::kState);
+  const OneFragment one(Mesh({{"dp", 4}}), fragment, f32({2}), f32({3}));
+  FakeBackend backend;
+  Executor executor({&one.program}, backend, {});
+  for (int r = 0; r < 4; ++r) {
+    std::fill_n(state(executor, r, "x"), 2, static_cast<float>(r));
+    std::fill_n(state(executor, r, "y"), 3, static_cast<float>(10 * r));
+  }
+  executor.run(0, no_loads);
+  for (int r = 0; r < 4; ++r) {
+    CHECK(state(executor, r, "x")[1] == 6);
+    CHECK(state(executor, r, "y")[2] == 60);
+    CHECK(executor.measured()[0].bytes_sent == Bytes(30));  // 2 * 3/4 of 20 bytes
+  }
+}
+
+TEST_CASE(
+    "the holders of a state reduce it across pipeline ranks with the same other coordinates") {
+  Program program;
+  program.name = "train";
+  program.mesh = Mesh({{"pp", 3}, {"dp", 2}});
+  FragmentBuilder fragment("REDUCE_GRAD");
+  const ValueId x = fragment.input("tbl.grad", f32({2}), PortKind::kState);
+  const ValueId sum = fragment.collective(
+      OpKind::kAllReduce, {Holders{"tbl.grad"}, ir::Reduction::kSum, 0, 0, 0}, x, f32({2}));
+  fragment.alias(sum, x);
+  fragment.output(sum, "tbl.grad", PortKind::kState);
+  program.fragments = {fragment.build()};
+  program.ranks.resize(3);
+  for (const int p : {0, 2}) {
+    RankBuilder r(program.ranks[static_cast<size_t>(p)]);
+    r.call(0, {r.state("tbl.grad", f32({2}))});
+  }
+  FakeBackend backend;
+  Executor executor({&program}, backend, {});
+  for (const int r : {0, 1, 4, 5}) state(executor, r, "tbl.grad")[0] = static_cast<float>(1 << r);
+  executor.run(0, no_loads);
+  for (const int r : {0, 4}) CHECK(state(executor, r, "tbl.grad")[0] == 17);
+  for (const int r : {1, 5}) CHECK(state(executor, r, "tbl.grad")[0] == 34);
+  CHECK(!executor.find_state(RankId(2), "tbl.grad").valid());
+}
+
+TEST_CASE("members that run different collectives are told so") {
+  Program program;
+  program.name = "train";
+  program.mesh = Mesh({{"pp", 2}});
+  for (const int64_t n : {2, 3}) {
+    FragmentBuilder fragment("F");
+    const ValueId x = fragment.input("g", f32({n}));
+    fragment.output(fragment.collective(OpKind::kAllReduce,
+                                        {Holders{"g"}, ir::Reduction::kSum, 0, 0, 0}, x, f32({n})),
+                    "y");
+    program.fragments.push_back(fragment.build());
+  }
+  program.ranks.resize(2);
+  for (int p = 0; p < 2; ++p) {
+    RankBuilder r(program.ranks[static_cast<size_t>(p)]);
+    const BufferId g = r.state("g", f32({p + 2}));
+    r.call(p, {g, r.state("y", f32({p + 2}))});
+  }
+  FakeBackend backend;
+  Executor executor({&program}, backend, {});
+  const std::string error = error_of([&] { executor.run(0, no_loads); });
+  CHECK(contains(
+      error, {"command 0 call 'F'", "op 0 all_reduce '%1', peer rank", "all_reduce sum f32 [2]"}));
+}
+
+TEST_CASE("a group that a member never calls is a failed check, not a hang") {
+  Program program;
+  program.name = "train";
+  program.mesh = Mesh({{"pp", 2}});
+  FragmentBuilder fragment("F");
+  const ValueId x = fragment.input("x", f32({2}));
+  fragment.output(
+      fragment.collective(OpKind::kAllReduce, {AxisGroup{{"pp"}}, ir::Reduction::kSum, 0, 0, 0}, x,
+                          f32({2})),
+      "y");
+  program.fragments = {fragment.build()};
+  program.ranks.resize(2);
+  RankBuilder r(program.ranks[0]);
+  const BufferId in = r.state("x", f32({2}));
+  r.call(0, {in, r.state("y", f32({2}))});
+  FakeBackend backend;
+  const std::string error = error_of([&] { Executor({&program}, backend, {}); });
+  CHECK(contains(error, {"of the group ranks 0, 1 only rank 0 run collectives in it"}));
+}
+
+}  // namespace
+}  // namespace mw::execute
