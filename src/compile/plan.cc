@@ -12,6 +12,12 @@
 namespace mw::compile {
 namespace {
 
+// Bounds of a plan, so that no product of its numbers overflows and no schedule fills the memory.
+constexpr int64_t kMostRanks = int64_t{1} << 20;
+constexpr int64_t kMostChunks = 1024;
+constexpr int64_t kMostMicrobatches = int64_t{1} << 20;
+constexpr int64_t kMostUnits = int64_t{1} << 22;  // pp * chunks * microbatches
+
 constexpr std::array<std::string_view, 3> kRecompute = {"none", "selective", "full"};
 constexpr std::array<std::string_view, 2> kGradReduce = {"step", "microbatch"};
 
@@ -38,7 +44,7 @@ void check_schedule(const Plan& plan, const std::string& where, Diagnostics& dia
 }
 
 // What is wrong with a plan by itself. A combination is judged only where all its keys are sound.
-void check(const PlanReading& reading, JsonReader& reader, const std::string& where,
+void check(PlanReading& reading, JsonReader& reader, const std::string& where,
            Diagnostics& diagnostics) {
   const Plan& plan = reading.plan;
   const std::vector<std::string> kinds = pipeline::schedule_kinds();
@@ -64,6 +70,17 @@ void check(const PlanReading& reading, JsonReader& reader, const std::string& wh
                 "sequence parallelism shards over the tensor-parallel ranks, and tp is 1; use tp=2 "
                 "or leave sp out");
   }
+  // No product of three of the numbers overflows: each is bounded.
+  if (plan.ranks() > kMostRanks) {
+    diagnostics.add("{}: dp*tp*pp={}*{}*{} is more than {} ranks; use fewer", where, plan.dp,
+                    plan.tp, plan.pp, kMostRanks);
+    reading.unsound.insert({"dp", "tp", "pp"});
+  }
+  if (plan.stages() * plan.microbatches > kMostUnits) {
+    diagnostics.add("{}: pp*chunks*microbatches={}*{}*{} is more than {} units of work; use fewer",
+                    where, plan.pp, plan.chunks, plan.microbatches, kMostUnits);
+    reading.unsound.insert({"pp", "chunks", "microbatches"});
+  }
   if (known && reading.sound({"schedule", "pp", "chunks", "microbatches"})) {
     check_schedule(plan, where, diagnostics);
   }
@@ -78,23 +95,26 @@ PlanReading read_plan(const Json& json, const std::string& where, Diagnostics& d
     take(key);
     if (diagnostics.findings().size() > before) reading.unsound.insert(key);
   };
-  const auto read_count = [&](const char* name, int64_t& into) {
-    read(name, [&](const char* key) { into = reader.integer_or(key, 1, {.min = 1}); });
+  const auto read_count = [&](const char* name, int64_t& into, int64_t most) {
+    read(name, [&](const char* key) {
+      into = reader.integer_or(key, 1, {.min = 1});
+      if (into > most) reader.fail(key, "must be at most {}, is {}", most, into);
+    });
     if (!reading.sound({name})) into = 1;
   };
-  read_count("dp", plan.dp);
-  read_count("tp", plan.tp);
-  read_count("pp", plan.pp);
+  read_count("dp", plan.dp, kMostRanks);
+  read_count("tp", plan.tp, kMostRanks);
+  read_count("pp", plan.pp, kMostRanks);
   for (const char* optional : {"order", "grad_reduce", "layers"}) reader.ignore(optional);
   if (reader.has("order")) {
     read("order", [&](const char* key) { plan.order = reader.strings(key); });
   }
   read("sp", [&](const char* key) { plan.sp = reader.boolean_or(key, false); });
-  read_count("chunks", plan.chunks);
+  read_count("chunks", plan.chunks, kMostChunks);
   read("schedule", [&](const char* key) {
     plan.schedule = reader.string_or(key, plan.chunks > 1 ? "interleaved-1f1b" : "1f1b");
   });
-  read_count("microbatches", plan.microbatches);
+  read_count("microbatches", plan.microbatches, kMostMicrobatches);
   plan.zero = reader.integer_or("zero", 0, {.min = 0, .max = 3});
   plan.recompute =
       enum_of<Recompute>(kRecompute, reader.choice_or("recompute", "none", kRecompute));
@@ -102,7 +122,9 @@ PlanReading read_plan(const Json& json, const std::string& where, Diagnostics& d
     plan.grad_reduce = enum_of<GradReduce>(kGradReduce, reader.choice("grad_reduce", kGradReduce));
   }
   if (reader.has("layers")) {
-    read("layers", [&](const char* key) { plan.layers = reader.integers(key, {.min = 0}); });
+    read("layers", [&](const char* key) {
+      plan.layers = reader.integers(key, {.min = 0, .max = kMostUnits});
+    });
   }
   const size_t before = diagnostics.findings().size();
   reader.finish();

@@ -119,6 +119,20 @@ TEST_CASE("combinations that cannot be are said with what could") {
         "for more");
 }
 
+TEST_CASE("sizes that no cluster has, and whose products overflow, are said to be too large") {
+  CHECK(message_of("pp=9223372036854775807") ==
+        "--plan: pp: must be at most 1048576, is 9223372036854775807");
+  CHECK(message_of("dp=4294967296,tp=4294967296") ==
+        "--plan: dp: must be at most 1048576, is 4294967296\n"
+        "--plan: tp: must be at most 1048576, is 4294967296");
+  CHECK(message_of("dp=1048576,tp=1048576,pp=1048576") ==
+        "--plan: dp*tp*pp=1048576*1048576*1048576 is more than 1048576 ranks; use fewer");
+  CHECK(message_of("pp=1024,chunks=1024,microbatches=1048576") ==
+        "--plan: pp*chunks*microbatches=1024*1024*1048576 is more than 4194304 units of work; use "
+        "fewer");
+  CHECK(message_of("layers=9223372036854775807:1").starts_with("--plan: layers"));
+}
+
 TEST_CASE("the base plan keeps what changes bits and drops the rest") {
   const Plan plan =
       parse_plan("dp=2,tp=2,pp=2,chunks=2,microbatches=4,sp,zero=3,recompute=full,layers=1:1:1:1");

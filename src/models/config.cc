@@ -29,6 +29,25 @@ Activation activation(JsonReader& reader, std::string_view key, std::string_view
       std::find(kActivations.begin(), kActivations.end(), name) - kActivations.begin())];
 }
 
+// Bounds far beyond any model, so that no product of sizes overflows.
+constexpr int64_t kMostLayers = int64_t{1} << 14;
+constexpr int64_t kMostHeads = int64_t{1} << 14;
+constexpr int64_t kMostWidth = int64_t{1} << 20;
+constexpr int64_t kMostWords = int64_t{1} << 26;
+constexpr int64_t kMostPositions = int64_t{1} << 26;
+
+int64_t bounded(JsonReader& reader, std::string_view key, int64_t size, int64_t most) {
+  if (size <= most) return size;
+  reader.fail(key, "must be at most {}, is {}", most, size);
+  return 1;
+}
+int64_t read_size(JsonReader& reader, std::string_view key, int64_t most) {
+  return bounded(reader, key, reader.integer(key, {.min = 1}), most);
+}
+int64_t read_size_or(JsonReader& reader, std::string_view key, int64_t fallback, int64_t most) {
+  return bounded(reader, key, reader.integer_or(key, fallback, {.min = 1}), most);
+}
+
 double dropout(JsonReader& reader, std::string_view key, double fallback) {
   const double rate = reader.number_or(key, fallback, {.min = 0, .max = 1});
   if (rate == 1) reader.fail(key, "must be below 1, is 1.0; dropout 1 leaves nothing");
@@ -73,13 +92,13 @@ void report_slips(JsonReader& reader, const std::vector<std::string>& known) {
 
 void read_gpt2(JsonReader& reader, ModelConfig& config) {
   config.family = Family::kGpt2;
-  config.vocab_size = reader.integer("vocab_size", {.min = 1});
-  config.max_positions = reader.integer("n_positions", {.min = 1});
-  config.hidden_size = reader.integer("n_embd", {.min = 1});
-  config.layers = reader.integer("n_layer", {.min = 1});
-  config.heads = reader.integer("n_head", {.min = 1});
+  config.vocab_size = read_size(reader, "vocab_size", kMostWords);
+  config.max_positions = read_size(reader, "n_positions", kMostPositions);
+  config.hidden_size = read_size(reader, "n_embd", kMostWidth);
+  config.layers = read_size(reader, "n_layer", kMostLayers);
+  config.heads = read_size(reader, "n_head", kMostHeads);
   config.kv_heads = config.heads;
-  config.ffn_size = reader.integer_or("n_inner", 4 * config.hidden_size, {.min = 1});
+  config.ffn_size = read_size_or(reader, "n_inner", 4 * config.hidden_size, 4 * kMostWidth);
   config.activation = activation(reader, "activation_function", "gelu_new");
   config.norm_epsilon = reader.number_or("layer_norm_epsilon", 1e-5, {.min = 0});
   config.initializer_range = reader.number_or("initializer_range", 0.02, {.min = 0});
@@ -120,13 +139,13 @@ double rope_theta(JsonReader& reader) {
 
 void read_llama(JsonReader& reader, ModelConfig& config) {
   config.family = Family::kLlama;
-  config.vocab_size = reader.integer("vocab_size", {.min = 1});
-  config.max_positions = reader.integer("max_position_embeddings", {.min = 1});
-  config.hidden_size = reader.integer("hidden_size", {.min = 1});
-  config.layers = reader.integer("num_hidden_layers", {.min = 1});
-  config.heads = reader.integer("num_attention_heads", {.min = 1});
-  config.kv_heads = reader.integer_or("num_key_value_heads", config.heads, {.min = 1});
-  config.ffn_size = reader.integer("intermediate_size", {.min = 1});
+  config.vocab_size = read_size(reader, "vocab_size", kMostWords);
+  config.max_positions = read_size(reader, "max_position_embeddings", kMostPositions);
+  config.hidden_size = read_size(reader, "hidden_size", kMostWidth);
+  config.layers = read_size(reader, "num_hidden_layers", kMostLayers);
+  config.heads = read_size(reader, "num_attention_heads", kMostHeads);
+  config.kv_heads = read_size_or(reader, "num_key_value_heads", config.heads, kMostHeads);
+  config.ffn_size = read_size(reader, "intermediate_size", 4 * kMostWidth);
   config.activation = activation(reader, "hidden_act", "silu");
   config.norm_epsilon = reader.number_or("rms_norm_eps", 1e-6, {.min = 0});
   config.initializer_range = reader.number_or("initializer_range", 0.02, {.min = 0});
@@ -136,7 +155,8 @@ void read_llama(JsonReader& reader, ModelConfig& config) {
   config.mlp_bias = reader.boolean_or("mlp_bias", false);
   config.rope_theta = rope_theta(reader);
   if (reader.has("head_dim")) {
-    config.head_dim = reader.integer("head_dim", {.min = 2});
+    config.head_dim =
+        bounded(reader, "head_dim", reader.integer("head_dim", {.min = 2}), kMostHeads);
   } else {
     must_divide(reader, "num_attention_heads", config.heads, "hidden_size", config.hidden_size);
     config.head_dim = config.heads > 0 ? config.hidden_size / config.heads : 0;

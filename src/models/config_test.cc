@@ -107,6 +107,17 @@ TEST_CASE("missing keys are reported together") {
       "models/x.json: intermediate_size: is missing; must be an integer of at least 1");
 }
 
+TEST_CASE("sizes whose products would overflow are said to be too large") {
+  CHECK(
+      message_of(
+          R"({"model_type": "gpt2", "vocab_size": 4294967296, "n_positions": 64, "n_embd": 4294967296,
+        "n_layer": 9223372036854775807, "n_head": 4294967296})") ==
+      R"(models/x.json: vocab_size: must be at most 67108864, is 4294967296
+models/x.json: n_embd: must be at most 1048576, is 4294967296
+models/x.json: n_layer: must be at most 16384, is 9223372036854775807
+models/x.json: n_head: must be at most 16384, is 4294967296)");
+}
+
 TEST_CASE("everything wrong with a GPT-2 config is reported at once") {
   CHECK(
       message_of(

@@ -14,6 +14,15 @@
 namespace mw::train {
 namespace {
 
+// Bounds of a job, so that no count of tokens, samples or steps overflows.
+constexpr int64_t kMostTokens = int64_t{1} << 30;  // of a global batch
+constexpr int64_t kMostSteps = int64_t{1} << 40;
+
+int64_t bounded(JsonReader& reader, std::string_view key, int64_t value, int64_t most) {
+  if (value > most) reader.fail(key, "must be at most {}, is {}", most, value);
+  return std::min(value, most);
+}
+
 std::string relative_to(const std::string& folder, const std::string& path) {
   if (starts_with(path, "/") || folder.empty()) return path;
   return join_path(folder, path);
@@ -64,11 +73,13 @@ void check_corpus(FileSystem& fs, const Job& job, Diagnostics& diagnostics) {
 }
 
 void read_training(JsonReader reader, Job& job) {
-  job.global_batch = reader.integer("global_batch", {.min = 1});
-  job.horizon = reader.integer("steps", {.min = 1});
+  job.global_batch =
+      bounded(reader, "global_batch", reader.integer("global_batch", {.min = 1}), kMostTokens);
+  job.horizon = bounded(reader, "steps", reader.integer("steps", {.min = 1}), kMostSteps);
   job.lr = reader.number("lr", {.min = 0});
   job.min_lr = reader.number_or("min_lr", job.lr / 10, {.min = 0});
-  job.warmup = reader.integer_or("warmup", job.warmup, {.min = 0});
+  job.warmup =
+      bounded(reader, "warmup", reader.integer_or("warmup", job.warmup, {.min = 0}), kMostSteps);
   job.optimizer.weight_decay =
       reader.number_or("weight_decay", job.optimizer.weight_decay, {.min = 0});
   job.optimizer.beta1 =
@@ -95,7 +106,7 @@ Job read_job(FileSystem& fs, const std::string& path, const JobOverrides& overri
   job.seed = overrides.seed.value_or(reader.integer_or("seed", 1));
   JsonReader data = reader.object("data");
   job.data_file = read_path(data, "file", folder, overrides.data);
-  job.seq_len = data.integer("seq_len", {.min = 1});
+  job.seq_len = bounded(data, "seq_len", data.integer("seq_len", {.min = 1}), kMostTokens);
   job.valid_fraction = data.number_or("valid_fraction", job.valid_fraction, {.min = 0, .max = 0.9});
   data.finish();
   read_training(reader.object("train"), job);
@@ -113,6 +124,11 @@ Job read_job(FileSystem& fs, const std::string& path, const JobOverrides& overri
     checkpoint.finish();
   }
   reader.finish();
+  if (diagnostics.empty() && job.global_batch * job.seq_len > kMostTokens) {
+    diagnostics.add(
+        "{}: train.global_batch*data.seq_len={}*{} is more than {} tokens a step; use fewer", path,
+        job.global_batch, job.seq_len, kMostTokens);
+  }
   const bool file_is_sound = diagnostics.empty();
   read_model(fs, job, diagnostics);
   const bool model_is_sound = file_is_sound == diagnostics.empty();

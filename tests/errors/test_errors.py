@@ -160,6 +160,13 @@ CASES = {
                        "--plan: micro: unknown key, did you mean 'microbatches'?\n"
                        "--plan: schedule: unknown schedule '1f2b', did you mean '1f1b'?; known are {any}\n"
                        "{any}n_head={any} is not divisible by tp=64; {any}"),
+    "more ranks than there are": (JOB + "--plan pp=9223372036854775807",
+                                  "--plan: pp: must be at most 1048576, is 9223372036854775807"),
+    "an overflowing product of axes": (JOB + "--plan dp=1048576,tp=1048576",
+                                       "--plan: dp*tp*pp=1048576*1048576*1 is more than 1048576 ranks; use fewer"),
+    "an overflowing batch": (JOB + "--plan dp=1048576,microbatches=1048576",
+                             "plan: global_batch=16 is not divisible by dp*microbatches=1048576*1048576=1099511627776; "
+                             "every microbatch needs a whole number of sequences"),
     "order": (JOB + "--plan order=dp-tp", "--plan: order: must name pp, dp and tp once each, is dp-tp"),
     "sp": (JOB + "--plan sp", "--plan: sp: sequence parallelism shards over the tensor-parallel ranks, and tp is 1; "
            "use tp=2 or leave sp out"),
