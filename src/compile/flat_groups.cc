@@ -35,6 +35,18 @@ StateId add_flat(ir::Module& module, const std::string& kind, const FlatGroup& g
   return module.add_state(std::move(state));
 }
 
+// The group's flat states, and its size padded so that each shard has whole norm blocks.
+void add_states(FlatGroup& group, const Plan& plan, ir::Module& module) {
+  group.elements = round_up(group.elements, ops::kNormBlock * plan.dp);
+  group.weight = add_flat(module, "weight", group, "", ir::StateKind::kMaster);
+  for (size_t u = 0; u < group.uses.size(); ++u) {
+    const std::string use = group.uses.size() > 1 ? fmt::format("#{}", u) : "";
+    group.uses[u].state = add_flat(module, "grad", group, use, ir::StateKind::kGradient);
+  }
+  group.moment = add_flat(module, "m", group, "", ir::StateKind::kMoment);
+  group.variance = add_flat(module, "v", group, "", ir::StateKind::kMoment);
+}
+
 }  // namespace
 
 int64_t weight_shards(const Plan& plan) { return plan.zero >= 3 ? plan.dp : 1; }
@@ -93,14 +105,7 @@ std::vector<FlatGroup> make_flat_groups(const std::vector<StateUse>& states, con
   }
   std::vector<FlatGroup> result;
   for (auto& [key, group] : groups) {
-    group.elements = round_up(group.elements, ops::kNormBlock * plan.dp);
-    group.weight = add_flat(module, "weight", group, "", ir::StateKind::kMaster);
-    for (size_t u = 0; u < group.uses.size(); ++u) {
-      const std::string use = group.uses.size() > 1 ? fmt::format("#{}", u) : "";
-      group.uses[u].state = add_flat(module, "grad", group, use, ir::StateKind::kGradient);
-    }
-    group.moment = add_flat(module, "m", group, "", ir::StateKind::kMoment);
-    group.variance = add_flat(module, "v", group, "", ir::StateKind::kMoment);
+    add_states(group, plan, module);
     result.push_back(std::move(group));
   }
   return result;

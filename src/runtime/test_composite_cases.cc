@@ -11,6 +11,35 @@ namespace {
 using ir::OpKind;
 using Function = std::function<at::Tensor(const Tensors&)>;
 
+void add_gelu(std::vector<OpCase>& cases, const at::Tensor& x, const at::Tensor& dy,
+              const at::Tensor& bias) {
+  for (const bool tanh : {false, true}) {
+    const Function gelu = [tanh](const Tensors& x) {
+      return at::gelu(x[0], tanh ? "tanh" : "none");
+    };
+    const Function bias_gelu = [gelu](const Tensors& x) { return gelu({x[0] + x[1]}); };
+    const ir::GeluAttrs attrs{tanh};
+    cases.push_back(
+        {.kind = OpKind::kGelu, .attrs = attrs, .operands = {x}, .expected = [=](const Tensors& x) {
+           return Tensors{gelu(x)};
+         }});
+    cases.push_back({.kind = OpKind::kGeluGrad,
+                     .attrs = attrs,
+                     .operands = {dy, x},
+                     .expected = [=](const Tensors& g) { return gradients(gelu, {g[1]}, g[0]); }});
+    cases.push_back({.kind = OpKind::kBiasGelu,
+                     .attrs = attrs,
+                     .operands = {x, bias},
+                     .expected = [=](const Tensors& x) { return Tensors{bias_gelu(x)}; }});
+    cases.push_back({.kind = OpKind::kGeluGrad,
+                     .attrs = attrs,
+                     .operands = {dy, x, bias},
+                     .expected = [=](const Tensors& g) {
+                       return Tensors{gradients(bias_gelu, {g[1], g[2]}, g[0])[0]};
+                     }});
+  }
+}
+
 void add_activations(std::vector<OpCase>& cases) {
   for (const std::vector<int64_t>& shape :
        std::vector<std::vector<int64_t>>{{3, 7}, {2, 5, 33}, {129, 515}}) {
@@ -21,32 +50,7 @@ void add_activations(std::vector<OpCase>& cases) {
                      .attrs = ir::NoAttrs{},
                      .operands = {x, bias},
                      .expected = [](const Tensors& x) { return Tensors{x[0] + x[1]}; }});
-    for (const bool tanh : {false, true}) {
-      const Function gelu = [tanh](const Tensors& x) {
-        return at::gelu(x[0], tanh ? "tanh" : "none");
-      };
-      const Function bias_gelu = [gelu](const Tensors& x) { return gelu({x[0] + x[1]}); };
-      const ir::GeluAttrs attrs{tanh};
-      cases.push_back({.kind = OpKind::kGelu,
-                       .attrs = attrs,
-                       .operands = {x},
-                       .expected = [=](const Tensors& x) { return Tensors{gelu(x)}; }});
-      cases.push_back(
-          {.kind = OpKind::kGeluGrad,
-           .attrs = attrs,
-           .operands = {dy, x},
-           .expected = [=](const Tensors& g) { return gradients(gelu, {g[1]}, g[0]); }});
-      cases.push_back({.kind = OpKind::kBiasGelu,
-                       .attrs = attrs,
-                       .operands = {x, bias},
-                       .expected = [=](const Tensors& x) { return Tensors{bias_gelu(x)}; }});
-      cases.push_back({.kind = OpKind::kGeluGrad,
-                       .attrs = attrs,
-                       .operands = {dy, x, bias},
-                       .expected = [=](const Tensors& g) {
-                         return Tensors{gradients(bias_gelu, {g[1], g[2]}, g[0])[0]};
-                       }});
-    }
+    add_gelu(cases, x, dy, bias);
     const Function silu = [](const Tensors& x) { return at::silu(x[0]); };
     const Function swiglu = [](const Tensors& x) { return at::silu(x[0]) * x[1]; };
     const Function softmax = [](const Tensors& x) { return at::softmax(x[0], -1); };

@@ -12,7 +12,7 @@ using ir::OpKind;
 // Sizes around the vectors' and the threads' borders.
 const std::vector<std::vector<int64_t>> kShapes = {{}, {1}, {7}, {3, 5, 7}, {16, 16}, {37, 1031}};
 
-void add_elementwise(std::vector<OpCase>& cases) {
+void add_unary(std::vector<OpCase>& cases) {
   struct Unary {
     OpKind kind;
     at::Tensor (*f)(const at::Tensor&);
@@ -25,6 +25,20 @@ void add_elementwise(std::vector<OpCase>& cases) {
                                     {OpKind::kRsqrt, [](const at::Tensor& x) { return x.rsqrt(); }},
                                     {OpKind::kErf, [](const at::Tensor& x) { return x.erf(); }},
                                     {OpKind::kRelu, [](const at::Tensor& x) { return x.relu(); }}};
+  for (const auto& shape : kShapes) {
+    for (const Unary& u : unary) {
+      const bool positive =
+          u.kind == OpKind::kLog || u.kind == OpKind::kSqrt || u.kind == OpKind::kRsqrt;
+      const at::Tensor x = positive ? random_tensor(shape).abs() + 1e-3 : 3 * random_tensor(shape);
+      cases.push_back({.kind = u.kind,
+                       .attrs = ir::NoAttrs{},
+                       .operands = {x},
+                       .expected = [f = u.f](const Tensors& x) { return Tensors{f(x[0])}; }});
+    }
+  }
+}
+
+void add_binary(std::vector<OpCase>& cases) {
   struct Binary {
     OpKind kind;
     at::Tensor (*f)(const at::Tensor&, const at::Tensor&);
@@ -39,21 +53,17 @@ void add_elementwise(std::vector<OpCase>& cases) {
       {OpKind::kMin, [](const at::Tensor& a, const at::Tensor& b) { return at::minimum(a, b); }},
       {OpKind::kReluGrad, [](const at::Tensor& dy, const at::Tensor& x) { return dy * (x > 0); }}};
   for (const auto& shape : kShapes) {
-    for (const Unary& u : unary) {
-      const bool positive =
-          u.kind == OpKind::kLog || u.kind == OpKind::kSqrt || u.kind == OpKind::kRsqrt;
-      const at::Tensor x = positive ? random_tensor(shape).abs() + 1e-3 : 3 * random_tensor(shape);
-      cases.push_back({.kind = u.kind,
-                       .attrs = ir::NoAttrs{},
-                       .operands = {x},
-                       .expected = [f = u.f](const Tensors& x) { return Tensors{f(x[0])}; }});
-    }
     for (const Binary& b : binary) {
       cases.push_back({.kind = b.kind,
                        .attrs = ir::NoAttrs{},
                        .operands = {random_tensor(shape), random_tensor(shape, 2)},
                        .expected = [f = b.f](const Tensors& x) { return Tensors{f(x[0], x[1])}; }});
     }
+  }
+}
+
+void add_other_elementwise(std::vector<OpCase>& cases) {
+  for (const auto& shape : kShapes) {
     cases.push_back({.kind = OpKind::kScale,
                      .attrs = ir::ScaleAttrs{0.3},
                      .operands = {random_tensor(shape)},
@@ -76,7 +86,10 @@ void add_elementwise(std::vector<OpCase>& cases) {
            .declared = {ir::make_type(DType::kF32, shape)}});
     }
   }
-  // Numbers that are no f32: ATen's.
+}
+
+// Numbers that are no f32: ATen's.
+void add_other_numbers(std::vector<OpCase>& cases) {
   for (const auto dtype : {at::kLong, at::kDouble, at::kInt}) {
     cases.push_back({.kind = OpKind::kAdd,
                      .attrs = ir::NoAttrs{},
@@ -146,115 +159,131 @@ void add_comparisons(std::vector<OpCase>& cases) {
   }
 }
 
+// Operands and results of one dtype.
+struct OfType {
+  at::ScalarType dtype;
+  bool by_aten() const { return dtype == at::kBFloat16; }
+  at::Tensor operator()(const std::vector<int64_t>& sizes) const {
+    return random_ints(sizes, 100).to(dtype);
+  }
+  std::vector<ir::TensorType> declared(const std::vector<int64_t>& sizes) const {
+    return {ir::make_type(type_of((*this)({1})).dtype, sizes)};
+  }
+};
+
+void add_layouts(std::vector<OpCase>& cases, const OfType& x) {
+  cases.push_back({.kind = OpKind::kBroadcast,
+                   .attrs = ir::DimsAttrs{{1}},
+                   .operands = {x({5})},
+                   .expected =
+                       [](const Tensors& x) {
+                         return Tensors{x[0].view({1, 5, 1}).expand({3, 5, 4}).contiguous()};
+                       },
+                   .declared = x.declared({3, 5, 4}),
+                   .by_aten = x.by_aten()});
+  cases.push_back(
+      {.kind = OpKind::kBroadcast,
+       .attrs = ir::DimsAttrs{},
+       .operands = {x({})},
+       .expected = [](const Tensors& x) { return Tensors{x[0].expand({33}).contiguous()}; },
+       .declared = x.declared({33}),
+       .by_aten = x.by_aten()});
+  cases.push_back({.kind = OpKind::kReshape,
+                   .attrs = ir::NoAttrs{},
+                   .operands = {x({6, 10})},
+                   .expected = [](const Tensors& x) { return Tensors{x[0].view({4, 15})}; },
+                   .declared = x.declared({4, 15})});
+  cases.push_back({.kind = OpKind::kCopy,
+                   .attrs = ir::NoAttrs{},
+                   .operands = {x({6, 10})},
+                   .expected = [](const Tensors& x) { return Tensors{x[0]}; },
+                   .declared = x.declared({6, 10})});
+  for (const std::vector<int>& order :
+       std::vector<std::vector<int>>{{1, 0, 2, 3}, {3, 1, 0, 2}, {0, 1, 2, 3}, {0, 3, 1, 2}}) {
+    const std::vector<int64_t> wide(order.begin(), order.end());
+    cases.push_back(
+        {.kind = OpKind::kTranspose,
+         .attrs = ir::DimsAttrs{order},
+         .operands = {x({3, 5, 7, 2})},
+         .expected = [wide](const Tensors& x) { return Tensors{x[0].permute(wide).contiguous()}; },
+         .by_aten = x.by_aten()});
+  }
+}
+
+void add_parts(std::vector<OpCase>& cases, const OfType& x) {
+  cases.push_back({.kind = OpKind::kSlice,
+                   .attrs = ir::SliceAttrs{{1, 0, 2}, {4, 5, 9}, {1, 1, 3}},
+                   .operands = {x({5, 5, 11})},
+                   .expected =
+                       [](const Tensors& x) {
+                         return Tensors{x[0].slice(0, 1, 4).slice(2, 2, 9, 3).contiguous()};
+                       },
+                   .by_aten = x.by_aten()});
+  cases.push_back(
+      {.kind = OpKind::kPad,
+       .attrs = ir::PadAttrs{{1, 0}, {2, 3}},
+       .operands = {x({4, 6})},
+       .expected =
+           [](const Tensors& x) { return Tensors{at::constant_pad_nd(x[0], {0, 3, 1, 2}, 0)}; },
+       .by_aten = x.by_aten()});
+  cases.push_back({.kind = OpKind::kConcat,
+                   .attrs = ir::ConcatAttrs{1},
+                   .operands = {x({3, 2, 4}), x({3, 1, 4}), x({3, 5, 4})},
+                   .expected = [](const Tensors& x) { return Tensors{at::cat(x, 1)}; },
+                   .by_aten = x.by_aten()});
+  cases.push_back({.kind = OpKind::kTrim,
+                   .attrs = ir::NoAttrs{},
+                   .operands = {x({4, 6})},
+                   .expected =
+                       [](const Tensors& x) {
+                         return Tensors{x[0].slice(0, 0, 3).slice(1, 0, 5).contiguous()};
+                       },
+                   .declared = x.declared({3, 5}),
+                   .by_aten = x.by_aten()});
+}
+
+// 7 rows over 4 devices: shards of 2, the last with one row of padding.
+void add_shards(std::vector<OpCase>& cases, const OfType& x) {
+  for (int rank = 0; rank < 4; ++rank) {
+    const cluster::Mesh mesh({{"dp", 4}});
+    ir::CollectiveAttrs slice;
+    slice.group = ir::AxisGroup{{"dp"}};
+    slice.global_size = 7;
+    cases.push_back({.kind = OpKind::kShardSlice,
+                     .attrs = slice,
+                     .operands = {x({7, 3})},
+                     .expected =
+                         [rank](const Tensors& x) {
+                           return Tensors{at::constant_pad_nd(x[0], {0, 0, 0, 1}, 0)
+                                              .slice(0, 2 * rank, 2 * rank + 2)
+                                              .contiguous()};
+                         },
+                     .declared = x.declared({2, 3}),
+                     .mesh = mesh,
+                     .rank = rank,
+                     .by_aten = x.by_aten()});
+    const ir::PadMaskAttrs mask{
+        .dim = 1, .value = x.by_aten() || x.dtype == at::kBool ? 0.0 : 9.0, .offset = {{"dp"}, 7}};
+    cases.push_back({.kind = OpKind::kPadMask,
+                     .attrs = mask,
+                     .operands = {x({3, 2, 2})},
+                     .expected =
+                         [rank, value = mask.value](const Tensors& x) {
+                           at::Tensor y = x[0].clone();
+                           if (rank == 3) y.select(1, 1).fill_(value);
+                           return Tensors{y};
+                         },
+                     .mesh = mesh,
+                     .rank = rank});
+  }
+}
+
 void add_shapes(std::vector<OpCase>& cases) {
   for (const auto dtype : {at::kFloat, at::kDouble, at::kInt, at::kBool, at::kBFloat16}) {
-    const bool by_aten = dtype == at::kBFloat16;
-    const auto x = [&](const std::vector<int64_t>& sizes) {
-      return random_ints(sizes, 100).to(dtype);
-    };
-    const DType type = type_of(x({1})).dtype;
-    const auto declared = [&](std::vector<int64_t> sizes) {
-      return std::vector<ir::TensorType>{ir::make_type(type, sizes)};
-    };
-    cases.push_back({.kind = OpKind::kBroadcast,
-                     .attrs = ir::DimsAttrs{{1}},
-                     .operands = {x({5})},
-                     .expected =
-                         [](const Tensors& x) {
-                           return Tensors{x[0].view({1, 5, 1}).expand({3, 5, 4}).contiguous()};
-                         },
-                     .declared = declared({3, 5, 4}),
-                     .by_aten = by_aten});
-    cases.push_back(
-        {.kind = OpKind::kBroadcast,
-         .attrs = ir::DimsAttrs{},
-         .operands = {x({})},
-         .expected = [](const Tensors& x) { return Tensors{x[0].expand({33}).contiguous()}; },
-         .declared = declared({33}),
-         .by_aten = by_aten});
-    cases.push_back({.kind = OpKind::kReshape,
-                     .attrs = ir::NoAttrs{},
-                     .operands = {x({6, 10})},
-                     .expected = [](const Tensors& x) { return Tensors{x[0].view({4, 15})}; },
-                     .declared = declared({4, 15})});
-    cases.push_back({.kind = OpKind::kCopy,
-                     .attrs = ir::NoAttrs{},
-                     .operands = {x({6, 10})},
-                     .expected = [](const Tensors& x) { return Tensors{x[0]}; },
-                     .declared = declared({6, 10})});
-    for (const std::vector<int>& order :
-         std::vector<std::vector<int>>{{1, 0, 2, 3}, {3, 1, 0, 2}, {0, 1, 2, 3}, {0, 3, 1, 2}}) {
-      const std::vector<int64_t> wide(order.begin(), order.end());
-      cases.push_back(
-          {.kind = OpKind::kTranspose,
-           .attrs = ir::DimsAttrs{order},
-           .operands = {x({3, 5, 7, 2})},
-           .expected =
-               [wide](const Tensors& x) { return Tensors{x[0].permute(wide).contiguous()}; },
-           .by_aten = by_aten});
-    }
-    cases.push_back({.kind = OpKind::kSlice,
-                     .attrs = ir::SliceAttrs{{1, 0, 2}, {4, 5, 9}, {1, 1, 3}},
-                     .operands = {x({5, 5, 11})},
-                     .expected =
-                         [](const Tensors& x) {
-                           return Tensors{x[0].slice(0, 1, 4).slice(2, 2, 9, 3).contiguous()};
-                         },
-                     .by_aten = by_aten});
-    cases.push_back(
-        {.kind = OpKind::kPad,
-         .attrs = ir::PadAttrs{{1, 0}, {2, 3}},
-         .operands = {x({4, 6})},
-         .expected =
-             [](const Tensors& x) { return Tensors{at::constant_pad_nd(x[0], {0, 3, 1, 2}, 0)}; },
-         .by_aten = by_aten});
-    cases.push_back({.kind = OpKind::kConcat,
-                     .attrs = ir::ConcatAttrs{1},
-                     .operands = {x({3, 2, 4}), x({3, 1, 4}), x({3, 5, 4})},
-                     .expected = [](const Tensors& x) { return Tensors{at::cat(x, 1)}; },
-                     .by_aten = by_aten});
-    cases.push_back({.kind = OpKind::kTrim,
-                     .attrs = ir::NoAttrs{},
-                     .operands = {x({4, 6})},
-                     .expected =
-                         [](const Tensors& x) {
-                           return Tensors{x[0].slice(0, 0, 3).slice(1, 0, 5).contiguous()};
-                         },
-                     .declared = declared({3, 5}),
-                     .by_aten = by_aten});
-    // 7 rows over 4 devices: shards of 2, the last with one row of padding.
-    for (int rank = 0; rank < 4; ++rank) {
-      const cluster::Mesh mesh({{"dp", 4}});
-      ir::CollectiveAttrs slice;
-      slice.group = ir::AxisGroup{{"dp"}};
-      slice.global_size = 7;
-      cases.push_back({.kind = OpKind::kShardSlice,
-                       .attrs = slice,
-                       .operands = {x({7, 3})},
-                       .expected =
-                           [rank](const Tensors& x) {
-                             return Tensors{at::constant_pad_nd(x[0], {0, 0, 0, 1}, 0)
-                                                .slice(0, 2 * rank, 2 * rank + 2)
-                                                .contiguous()};
-                           },
-                       .declared = declared({2, 3}),
-                       .mesh = mesh,
-                       .rank = rank,
-                       .by_aten = by_aten});
-      const ir::PadMaskAttrs mask{
-          .dim = 1, .value = by_aten || dtype == at::kBool ? 0.0 : 9.0, .offset = {{"dp"}, 7}};
-      cases.push_back({.kind = OpKind::kPadMask,
-                       .attrs = mask,
-                       .operands = {x({3, 2, 2})},
-                       .expected =
-                           [rank, value = mask.value](const Tensors& x) {
-                             at::Tensor y = x[0].clone();
-                             if (rank == 3) y.select(1, 1).fill_(value);
-                             return Tensors{y};
-                           },
-                       .mesh = mesh,
-                       .rank = rank});
-    }
+    const OfType x{dtype};
+    add_layouts(cases, x);
+    add_parts(cases, x);
+    add_shards(cases, x);
   }
 }
 
@@ -433,7 +462,10 @@ void add_random(std::vector<OpCase>& cases) {
 
 std::vector<OpCase> primitive_cases() {
   std::vector<OpCase> cases;
-  add_elementwise(cases);
+  add_unary(cases);
+  add_binary(cases);
+  add_other_elementwise(cases);
+  add_other_numbers(cases);
   add_comparisons(cases);
   add_shapes(cases);
   add_reductions(cases);
