@@ -32,6 +32,7 @@ struct StageFragment {
   std::vector<PortSource> inputs;                      // of fragment->inputs
   std::vector<PortSource> outputs;                     // of fragment->graph.outputs
   std::vector<std::string> names;                      // of the inputs, then the outputs
+  std::vector<std::string> value_names;  // [value] of a fragment that several stages share
 
   const std::string& output_name(size_t i) const { return names[inputs.size() + i]; }
 };

@@ -355,6 +355,8 @@ Callees add_fragments(const std::vector<StageCode>& stages, pipeline::Program& p
       if (callers.at(here) == 1) continue;
       callee.names = static_cast<int32_t>(program.names.size());
       program.names.push_back(fragment.names);
+      program.names.back().insert(program.names.back().end(), fragment.value_names.begin(),
+                                  fragment.value_names.end());
     }
   }
   return callees;

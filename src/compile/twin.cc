@@ -261,6 +261,18 @@ LocalGraph twin_graph(const LocalGraph& first, const Twin& twin) {
 
 namespace {
 
+// Values of the graph as the twin calls them; null: as they are.
+std::vector<std::string> value_names(const ir::Graph& graph, const Twin* twin) {
+  std::vector<std::string> names;
+  for (const ir::Value& value : graph.values) {
+    names.push_back(value.name);
+    if (twin == nullptr) continue;
+    const auto it = twin->names.find(value.name);
+    if (it != twin->names.end()) names.back() = it->second;
+  }
+  return names;
+}
+
 // Values of the graph as all callers may call them; a name stays unique.
 void neutral_values(ir::Graph& graph, const std::vector<const Twin*>& twins) {
   std::set<std::string> taken;
@@ -292,6 +304,7 @@ void share_names(const std::vector<std::map<pipeline::ActionKind, StageFragment>
       std::vector<const Twin*> others;
       std::string numbers;
       for (const size_t caller : it->second) {
+        stages[caller]->at(kind).value_names = value_names(shared->graph, twins[caller]);
         if (twins[caller] != nullptr) others.push_back(twins[caller]);
         numbers += fmt::format("{}{}", numbers.empty() ? "" : ", ", caller);
       }

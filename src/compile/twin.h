@@ -43,8 +43,9 @@ StageFragment twin_fragment(const StageFragment& first, const Twin& twin, const 
 // A partitioned graph of `first` as the twin's.
 LocalGraph twin_graph(const LocalGraph& first, const Twin& twin);
 
-// Takes the names that differ out of fragments that several of `stages` share: port and value
-// "h.*.out", fragment "F stages 1, 2". [stage] the twin, null: it is none.
+// Takes the names that differ out of fragments that several of `stages` share, and gives them to
+// each stage: port and value "h.*.out", fragment "F stages 1, 2". [stage] the twin, null: it is
+// none.
 void share_names(const std::vector<std::map<pipeline::ActionKind, StageFragment>*>& stages,
                  const std::vector<const Twin*>& twins);
 

@@ -29,6 +29,17 @@ std::string microbatches(const Command& command) {
 
 }  // namespace
 
+std::string BoundProgram::label(const Instruction& i, ValueId value) const {
+  const pipeline::Fragment& called = fragment(i);
+  const int32_t names = command(i).names;
+  if (names >= 0) {
+    const size_t ports = called.inputs.size() + called.graph.outputs.size();
+    const std::string& name = program->names[static_cast<size_t>(names)][ports + value.index()];
+    if (!name.empty()) return name;
+  }
+  return called.graph.label(value);
+}
+
 std::string BoundProgram::describe(const Instruction& i) const {
   const Command& of = command(i);
   std::string text = fmt::format("command {} {}", i.command, pipeline::to_string(of.kind));
@@ -50,7 +61,7 @@ std::string BoundProgram::describe(const Instruction& i) const {
   if (i.op >= 0) {
     const ir::Op& run = op(i);
     text += fmt::format(", op {} {}", i.op, ir::op_name(run.kind));
-    if (!run.results.empty()) text += fmt::format(" '{}'", fragment(i).graph.label(run.results[0]));
+    if (!run.results.empty()) text += fmt::format(" '{}'", label(i, run.results[0]));
     if (i.collective != nullptr && i.collective->group() != nullptr) {
       std::vector<RankId> peers = i.collective->group()->members();
       std::erase(peers, peers[static_cast<size_t>(i.collective->group()->rank())]);

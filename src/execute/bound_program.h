@@ -81,6 +81,9 @@ struct BoundProgram {
   const ir::Op& op(const Instruction& i) const {
     return fragment(i).graph.ops[static_cast<size_t>(i.op)];
   }
+  // What a value of the called fragment is called there, with the stage's names. REQUIRES: i is of
+  // a call.
+  std::string label(const Instruction& i, ValueId value) const;
   // "command 17 call 'F stage 1' (1F7), microbatch 7, op 4 all_reduce 'h.0/sum'": what an error
   // says of the place.
   std::string describe(const Instruction& i) const;

@@ -127,7 +127,7 @@ struct Command {
   Action action;        // which schedule action this is part of
   FragmentId fragment;  // kCall
   int32_t names =
-      -1;  // kCall: Program::names, what the ports are called here; -1: as in the fragment
+      -1;  // kCall: Program::names, what ports and values are called here; -1: as in the fragment
   std::vector<BufferId> buffers;
   std::string name;  // kLoad
   int32_t microbatch = -1;
@@ -151,8 +151,8 @@ struct Program {
   cluster::Mesh mesh;  // all ranks; the axis "pp" (if any) selects the RankProgram
   int32_t microbatches = 1;
   std::vector<Fragment> fragments;
-  // A fragment that several stages call has ports without a stage's names: here they are, one list
-  // a (stage, fragment), in the order of Command::buffers.
+  // A fragment that several stages call has no stage's names: here they are, one list a (stage,
+  // fragment), of the ports in the order of Command::buffers, then of all values of its graph.
   std::vector<std::vector<std::string>> names;
   std::vector<Channel> channels;
   std::vector<RankProgram> ranks;  // [pipeline coordinate]

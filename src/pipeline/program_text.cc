@@ -55,9 +55,10 @@ class Writer {
          cluster::to_string(program_.mesh), program_.microbatches);
     for (size_t f = 0; f < program_.fragments.size(); ++f) fragment(f);
     for (size_t n = 0; n < program_.names.size(); ++n) {
-      std::string ports;
-      for (const std::string& name : program_.names[n]) ports += " " + quoted(name);
-      line("names {}:{}", n, ports);
+      std::string names;
+      for (const std::string& name : program_.names[n])
+        names += " " + (name.empty() ? "-" : quoted(name));
+      line("names {}:{}", n, names);
     }
     for (size_t c = 0; c < program_.channels.size(); ++c) {
       const Channel& channel = program_.channels[c];

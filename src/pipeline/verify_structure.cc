@@ -117,13 +117,14 @@ class StructureChecker {
           add(fmt::format("has {} buffers, fragment '{}' has {} ports", command.buffers.size(),
                           fragment.name, wanted));
         }
+        const size_t names = wanted + fragment.graph.values.size();
         if (command.names >= static_cast<int32_t>(program_.names.size())) {
           add(fmt::format("has names {}, there are {}", command.names, program_.names.size()));
         } else if (command.names >= 0 &&
-                   program_.names[static_cast<size_t>(command.names)].size() != wanted) {
-          add(fmt::format("has {} names, fragment '{}' has {} ports",
+                   program_.names[static_cast<size_t>(command.names)].size() != names) {
+          add(fmt::format("has {} names, fragment '{}' has {} ports and {} values",
                           program_.names[static_cast<size_t>(command.names)].size(), fragment.name,
-                          wanted));
+                          wanted, fragment.graph.values.size()));
         }
         break;
       }
