@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "base/text.h"
 #include "comm/waiting.h"
 
 namespace mw::execute {
@@ -27,17 +28,32 @@ std::string microbatches(const Command& command) {
   return fmt::format(", microbatches {} to {}", action.first, action.first + action.count - 1);
 }
 
+std::string result_text(const BoundProgram& bound, const Instruction& i) {
+  const ir::Op& run = bound.op(i);
+  if (run.results.empty()) return "";
+  const ValueId result = run.results[0];
+  std::string text = fmt::format(" '{}'", bound.label(i, result));
+  if (!bound.name(i, result).empty()) return text;
+  std::vector<std::string> operands;
+  for (const ValueId v : run.operands) {
+    if (!bound.name(i, v).empty()) operands.push_back(fmt::format("'{}'", bound.name(i, v)));
+  }
+  return operands.empty() ? text : fmt::format("{} of {}", text, join(operands, ", "));
+}
+
 }  // namespace
 
-std::string BoundProgram::label(const Instruction& i, ValueId value) const {
+const std::string& BoundProgram::name(const Instruction& i, ValueId value) const {
   const pipeline::Fragment& called = fragment(i);
   const int32_t names = command(i).names;
-  if (names >= 0) {
-    const size_t ports = called.inputs.size() + called.graph.outputs.size();
-    const std::string& name = program->names[static_cast<size_t>(names)][ports + value.index()];
-    if (!name.empty()) return name;
-  }
-  return called.graph.label(value);
+  if (names < 0) return called.graph.value(value).name;
+  const size_t ports = called.inputs.size() + called.graph.outputs.size();
+  return program->names[static_cast<size_t>(names)][ports + value.index()];
+}
+
+std::string BoundProgram::label(const Instruction& i, ValueId value) const {
+  const std::string& own = name(i, value);
+  return own.empty() ? fmt::format("%{}", value.value) : own;
 }
 
 std::string BoundProgram::describe(const Instruction& i) const {
@@ -61,7 +77,7 @@ std::string BoundProgram::describe(const Instruction& i) const {
   if (i.op >= 0) {
     const ir::Op& run = op(i);
     text += fmt::format(", op {} {}", i.op, ir::op_name(run.kind));
-    if (!run.results.empty()) text += fmt::format(" '{}'", label(i, run.results[0]));
+    text += result_text(*this, i);
     if (i.collective != nullptr && i.collective->group() != nullptr) {
       std::vector<RankId> peers = i.collective->group()->members();
       std::erase(peers, peers[static_cast<size_t>(i.collective->group()->rank())]);

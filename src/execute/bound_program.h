@@ -81,11 +81,12 @@ struct BoundProgram {
   const ir::Op& op(const Instruction& i) const {
     return fragment(i).graph.ops[static_cast<size_t>(i.op)];
   }
-  // What a value of the called fragment is called there, with the stage's names. REQUIRES: i is of
-  // a call.
+  // What the calling stage calls a value of the fragment: its name or, as label, "%12" if it has
+  // none. REQUIRES: i is of a call.
+  const std::string& name(const Instruction& i, ValueId value) const;
   std::string label(const Instruction& i, ValueId value) const;
   // "command 17 call 'F stage 1' (1F7), microbatch 7, op 4 all_reduce 'h.0/sum'": what an error
-  // says of the place.
+  // says of the place. A result without a name is "'%12' of 'h.0.in', 'h.0.weight'".
   std::string describe(const Instruction& i) const;
 };
 

@@ -231,8 +231,8 @@ TEST_CASE("members that run different collectives are told so") {
   FakeBackend backend;
   Executor executor({&program}, backend, {});
   const std::string error = error_of([&] { executor.run(0, no_loads); });
-  CHECK(contains(
-      error, {"command 0 call 'F'", "op 0 all_reduce '%1', peer rank", "all_reduce sum f32 [2]"}));
+  CHECK(contains(error, {"command 0 call 'F'", "op 0 all_reduce '%1' of 'g', peer rank",
+                         "all_reduce sum f32 [2]"}));
 }
 
 TEST_CASE("a group that a member never calls is a failed check, not a hang") {

@@ -31,7 +31,7 @@ TEST_CASE("a kernel that throws ends all ranks within a second and the error nam
   CHECK_THROWS_WITH_AS(
       executor.run(0, load_ramp),
       "rank 3 (pp=1, dp=1), train run 0, command 4 call 'F stage 1' (1F1), microbatch 1, "
-      "op 0 accumulate '%2': out of luck",
+      "op 0 accumulate '%2' of 'sum', 'y': out of luck",
       RunError);
   CHECK(std::chrono::steady_clock::now() - start < std::chrono::seconds(1));
   CHECK_THROWS_AS(executor.run(0, load_ramp), CheckFailure);
@@ -133,7 +133,7 @@ TEST_CASE("check_finite names the first op whose result is not finite") {
   CHECK_THROWS_WITH_AS(
       executor.run(0, load_ramp),
       "rank 0 (pp=0), train run 0, command 6 call 'F stage 0' (0F1), microbatch 1, op 0 scale "
-      "'%1': "
+      "'%1' of 'x': "
       "'%1' is inf at element 2 of f32[4], the first number of this rank that is not finite",
       RunError);
 }

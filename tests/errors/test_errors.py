@@ -358,6 +358,24 @@ def test_a_weight_that_is_nan_stops_the_run_and_names_step_op_and_rank(place, tm
         "first number of this rank that is not finite; the weights are those of step 0\n")
 
 
+@pytest.mark.parametrize("layer", [1, 2])
+@pytest.mark.parametrize("weight, op", [("mlp.c_fc", "dot 'h.{0}.mlp.up'"),
+                                        ("attn.c_attn", "dot '%{any}' of 'h.{0}.ln_1', 'transformer.h.{0}.attn.c_attn.weight'")])
+def test_a_nan_in_a_fragment_of_two_stages_is_named_as_in_its_own_stage(place, tmp_path, layer, weight, op):
+    """Layers 1 and 2 are stages of one fragment, on ranks 1 and 0."""
+    weights = safetensors.load_file(newest(place / "run") / "model-00001-of-00001.safetensors")
+    weights[f"transformer.h.{layer}.{weight}.weight"][3, 5] = numpy.nan
+    safetensors.save_file(weights, tmp_path / "nan.safetensors")
+    done = meshwright.execute(["train", place / "job.toml", "--init", tmp_path / "nan.safetensors", "--plan",
+                               "pp=2,chunks=2,microbatches=2", "--steps", 1, "--run-dir", tmp_path / "out", "--quiet"])
+    rank = layer % 2
+    begin = (f"meshwright: step 1: the loss or the gradient norm is not finite; rank {rank} (pp={rank}, dp=0, tp=0), train run 0, "
+             "command ")
+    assert done.returncode == 1 and done.stderr.startswith(begin), done.stderr
+    place_text = f"call 'F stages 1, 2' ({layer}F0), microbatch 0, op {{any}} {op.format(layer, any='{any}')}: "
+    assert matches(done.stderr[len(begin):].split(" ", 1)[1], place_text + "{any}\n"), done.stderr
+
+
 @pytest.mark.parametrize("plan", ["dp=1,microbatches=2", "dp=2,tp=2,pp=2,microbatches=2,sp,zero=1"])
 def test_a_run_that_diverges_keeps_its_last_good_checkpoint(place, tmp_path, plan):
     job = meshwright.write_job(tmp_path / "hot.toml", model=place / "model.json", data=place / "text.txt", seq_len=64,
