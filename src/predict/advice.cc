@@ -160,15 +160,18 @@ std::vector<std::string> sentences(const AdviceReport& report) {
                                 format_seconds(advice.step.value), 100 * advice.gain,
                                 format_bytes(advice.peak.value)));
   }
+  if (report.advice.empty() && report.trials != Trials::kNone) {
+    lines.push_back(fmt::format("none of {} changes that were tried saves {:.1f} % or more",
+                                report.tried, 100 * kLeastGain));
+  }
   std::vector<std::string> parts;
   for (const Bound& bound : report.bounds) {
     if (bound.gain >= kLeastGain)
       parts.push_back(fmt::format("{} {:.1f} %", bound.figure, 100 * bound.gain));
   }
-  if (!parts.empty()) lines.push_back("the cluster twice as good would save: " + join(parts, ", "));
+  if (!parts.empty()) lines.push_back("twice as good a cluster would save: " + join(parts, ", "));
   if (report.trials == Trials::kOptions)
-    lines.emplace_back(
-        "(changes of options alone; --advice plans tries neighbours of the plan too)");
+    lines.emplace_back("these are options; --advice plans tries neighbours of the plan too");
   return lines;
 }
 

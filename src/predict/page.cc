@@ -38,13 +38,12 @@ std::vector<report::Figure> figures_of(const Prediction& p) {
   for (const StageMemory& memory : p.memory) fullest = std::max(fullest, memory.peak);
   double exposed = 0;
   for (const auto& [label, time] : p.exposed_comm) exposed += time.value;
-  const std::string dense =
-      fmt::format("of {:.0f} TFLOP/s dense {}", p.peak.value / 1e12, p.peak_format);
+  const std::string dense = fmt::format("{:.1f} of {:.0f} TFLOP/s dense {}", p.tflops_per_device,
+                                        p.peak.value / 1e12, p.peak_format);
   return {{"step", format_seconds(p.step.value), ""},
           {"tokens/s", format_si(p.tokens_per_s), ""},
           {"MFU", fmt::format("{:.1f} %", 100 * p.mfu), dense},
-          {"HFU", fmt::format("{:.1f} %", 100 * p.hfu),
-           fmt::format("{:.1f} TFLOP/s a device counted for MFU", p.tflops_per_device)},
+          {"HFU", fmt::format("{:.1f} %", 100 * p.hfu), "recomputation counted"},
           {"bubble", fmt::format("{:.1f} %", 100 * p.bubble), "waits and idle, mean of the ranks"},
           {"exposed comm.", format_seconds(exposed), "that nothing hides, mean of the ranks"},
           {"memory", format_bytes(fullest.value),

@@ -55,13 +55,17 @@ void add_path(const Result& result, const Program& program, std::vector<std::str
                                 format_seconds(result.step.value)));
     return;
   }
-  lines.push_back(fmt::format(
+  std::string line = fmt::format(
       "of the step's {}, work takes {} on {} of {} pipeline ranks and {} messages between them "
-      "take {}; {} does most, {} ({:.0f} %)",
+      "take {}",
       format_seconds(result.step.value), format_seconds(all), passed, work.size(), hops,
-      format_seconds(messages), rank_name(program, most),
-      format_seconds(work[static_cast<size_t>(most)]),
-      percent(work[static_cast<size_t>(most)], result.step.value)));
+      format_seconds(messages));
+  const double share = percent(work[static_cast<size_t>(most)], result.step.value);
+  if (share >= 10) {
+    line += fmt::format("; {} does most, {} ({:.0f} %)", rank_name(program, most),
+                        format_seconds(work[static_cast<size_t>(most)]), share);
+  }
+  lines.push_back(std::move(line));
 }
 
 // Filling ends with a rank's first backward call, draining begins behind its last forward one.

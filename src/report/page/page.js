@@ -186,7 +186,7 @@ function words() {
   $("words").replaceChildren(make("h2", {}, "Critical path"), chooser() || "",
     run.words.length ? list(run.words) : make("p", {class: "empty"}, "Nothing waits for anything."),
     make("h2", {}, "What to change"),
-    run.changes.length ? list(run.changes) : make("p", {class: "empty"}, "No change that was tried makes the step shorter."));
+    run.changes.length ? list(run.changes) : make("p", {class: "empty"}, "No change was tried; --advice options or plans simulates some."));
 }
 
 function sections() {

@@ -65,6 +65,18 @@ function ticks(begin, end, count) {
   return times.map((t) => ({time: t, text: `${(t / unit[0]).toFixed(digits)} ${unit[1]}`}));
 }
 
+const KINDS = ["other", "F", "I", "W", "B", "UPDATE"];
+let painted = null;
+// Waits, messages, collectives, then each kind for even and for odd chunks.
+function palette() {
+  const theme = document.documentElement.dataset.theme;
+  if (painted?.theme !== theme) {
+    const kinds = KINDS.flatMap((kind) => [colour(kind), mixed(colour(kind), [20, 24, 34], 0.3)]);
+    painted = {theme, colours: [colour("wait"), colour("message"), colour("comm"), ...kinds]};
+  }
+  return painted.colours;
+}
+
 const LEFT = 58, TOP = 22;  // of the bars, in CSS pixels
 
 function drawAxis(context, view, width, bottom) {
@@ -107,13 +119,20 @@ class Timeline {
       ? {top, height: main} : {top: top + main + thin * Math.min(l - 1, 2), height: thin});
   }
 
+  // Which colour of the palette each bar has.
+  paints(lane) {
+    const ranks = this.run.ranks.length, paint = new Uint8Array(lane.n);
+    const kinds = this.run.kinds.map((kind) => Math.max(0, KINDS.indexOf(kind)));
+    for (let i = 0; i < lane.n; ++i) {
+      const odd = lane.stage[i] < 0 ? 0 : Math.floor(lane.stage[i] / ranks) % 2;
+      paint[i] = lane.category[i] === WAIT ? 0 : lane.category[i] === COMM ? (lane.stream === 1 ? 1 : 2)
+        : 3 + 2 * kinds[lane.name[i]] + odd;
+    }
+    return paint;
+  }
   fill(lane, i) {
-    if (lane.category[i] === WAIT) return colour("wait");
-    if (lane.category[i] === COMM) return colour(lane.stream === 1 ? "message" : "comm");
-    const kind = this.run.kinds[lane.name[i]];
-    const plain = colour(/^(F|I|W|B|UPDATE)$/.test(kind) ? kind : "other");
-    const chunk = lane.stage[i] < 0 ? 0 : Math.floor(lane.stage[i] / this.run.ranks.length);
-    return chunk % 2 ? mixed(plain, [20, 24, 34], 0.3) : plain;
+    lane.paint ||= this.paints(lane);
+    return palette()[lane.paint[i]];
   }
 
   draw() {
@@ -146,35 +165,32 @@ class Timeline {
     this.outline(context, this.chosen, "focus");
   }
 
-  // One line of pixels: each the mean of what is there, so that nothing is too small to be seen.
+  // One line of pixels: each the mean of what is there, so that nothing is too small to be seen. Waits
+  // lie on the call that they are part of.
   strip(lane, pixels, ratio, empty) {
-    const {begin, end} = this.view, scale = pixels / (end - begin);
-    const sum = new Float32Array(4 * pixels);
-    const add = (x0, x1, c, over) => {
-      x0 = Math.max(0, x0);
-      x1 = Math.min(pixels, x1);
-      for (let p = Math.floor(x0); p < x1; ++p) {
-        const share = Math.min(p + 1, x1) - Math.max(p, x0), at = 4 * p;
-        if (over) for (let k = 0; k < 4; ++k) sum[at + k] *= 1 - share;
-        sum[at] += share * c[0];
-        sum[at + 1] += share * c[1];
-        sum[at + 2] += share * c[2];
-        sum[at + 3] += share;
-      }
-    };
+    const {begin, end} = this.view, scale = pixels / (end - begin), colours = palette();
+    const sum = this.sum?.length === 4 * pixels ? this.sum.fill(0) : (this.sum = new Float32Array(4 * pixels));
+    const paint = lane.paint ||= this.paints(lane);
     let i = Math.max(0, lastAt(lane.start, begin));
     while (i > 0 && lane.end[i - 1] > begin) --i;
     for (; i < lane.n && lane.start[i] < end; ++i) {
-      const x0 = (lane.start[i] - begin) * scale, x1 = (lane.end[i] - begin) * scale, wide = x1 - x0;
+      const c = colours[paint[i]], r = c[0], g = c[1], b = c[2], over = paint[i] === 0;
+      const left = (lane.start[i] - begin) * scale, wide = (lane.end[i] - lane.start[i]) * scale;
       const inset = wide > 3 * ratio ? Math.min(ratio, wide * 0.15) : 0;
-      add(x0, x1 - inset, this.fill(lane, i), lane.category[i] === WAIT);
+      const x0 = left > 0 ? left : 0, x1 = Math.min(pixels, left + wide - inset);
+      for (let p = Math.floor(x0); p < x1; ++p) {
+        const share = (p + 1 < x1 ? p + 1 : x1) - (p > x0 ? p : x0), at = 4 * p, keep = over ? 1 - share : 1;
+        sum[at] = sum[at] * keep + share * r;
+        sum[at + 1] = sum[at + 1] * keep + share * g;
+        sum[at + 2] = sum[at + 2] * keep + share * b;
+        sum[at + 3] = sum[at + 3] * keep + share;
+      }
     }
     const line = new Uint32Array(pixels);
     for (let p = 0; p < pixels; ++p) {
-      const at = 4 * p, cover = sum[at + 3], most = Math.max(1, cover), rest = Math.max(0, 1 - cover);
-      const r = sum[at] / most + rest * empty[0], g = sum[at + 1] / most + rest * empty[1];
-      const b = sum[at + 2] / most + rest * empty[2];
-      line[p] = 0xff000000 | (b + 0.5) << 16 | (g + 0.5) << 8 | (r + 0.5);
+      const at = 4 * p, cover = sum[at + 3], part = cover > 1 ? 1 / cover : 1, rest = cover < 1 ? 1 - cover : 0;
+      line[p] = 0xff000000 | (sum[at + 2] * part + rest * empty[2] + 0.5) << 16 |
+        (sum[at + 1] * part + rest * empty[1] + 0.5) << 8 | (sum[at] * part + rest * empty[0] + 0.5);
     }
     return line;
   }
