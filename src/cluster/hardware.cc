@@ -8,6 +8,7 @@
 #include "base/json_reader.h"
 #include "base/text.h"
 #include "base/toml.h"
+#include "cluster/profile.h"
 
 namespace mw::cluster {
 namespace {
@@ -147,6 +148,7 @@ Cluster parse_cluster(std::string_view text, const std::string& file) {
   cluster.file = file;
   cluster.name = reader.string("name");
   cluster.source = reader.string("source");
+  cluster.profile = reader.string_or("profile", "");
   cluster.devices = reader.integer_or("devices", 0, {.min = 1});
   read_device(reader.object("device"), cluster);
   for (JsonReader& link : reader.objects("link")) read_link(link, cluster);
@@ -158,10 +160,19 @@ Cluster parse_cluster(std::string_view text, const std::string& file) {
 
 Cluster load_cluster(FileSystem& fs, const std::string& name,
                      const std::vector<std::string>& folders) {
-  if (ends_with(name, ".toml")) return parse_cluster(fs.read_file(name), name);
+  const auto load = [&fs](const std::string& path) {
+    Cluster cluster = parse_cluster(fs.read_file(path), path);
+    if (cluster.profile.empty()) return cluster;
+    const size_t slash = path.rfind('/');
+    const std::string beside = slash == std::string::npos ? "." : path.substr(0, slash);
+    const std::string file = join_path(beside, "profiles/" + cluster.profile + ".toml");
+    apply(parse_profile(fs.read_file(file), file), cluster);
+    return cluster;
+  };
+  if (ends_with(name, ".toml")) return load(name);
   for (const std::string& folder : folders) {
     const std::string path = join_path(folder, name + ".toml");
-    if (fs.exists(path)) return parse_cluster(fs.read_file(path), path);
+    if (fs.exists(path)) return load(path);
   }
   const std::vector<std::string> names = names_in(fs, folders);
   throw_error("--cluster: there is no cluster '{}'{}; known are {}; or give a file, x.toml", name,

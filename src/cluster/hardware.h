@@ -2,12 +2,14 @@
 // from a TOML file in clusters/, whose keys carry their units and whose sections name a source.
 //
 //   name = "DGX A100 80 GB"
+//   profile = "a100-megatron"         # optional: what load_cluster applies
 //   source = "…"                      # also of every section that names none
 //   [device]
 //   name, memory_GB, memory_GBps, multiprocessors
 //   [device.peak_TFLOPs]              # dense; f32, tf32, bf16, f16, fp8, fp4
 //   [device.attained]                 # what software makes of it; see Attained
 //   matrix_fraction, memory_fraction, launch_us, host_op_us
+//   (a profile replaces these and says more: profile.h)
 //   [[link]]                          # innermost first
 //   name, kind, devices, link_GBps, latency_us
 //   and where they apply bus_GBps, switch_bus_GBps, torus
@@ -65,6 +67,17 @@ struct Attained {
   double memory_fraction = 1;  // of the memory bandwidth, by streaming kernels
   Seconds launch;              // from the end of a kernel to the start of the next
   Seconds host_op;             // the host's work to issue one op
+  // Files of clusters/ leave the rest as it is; profiles say it.
+  Seconds host_collective;           // the host's work to issue a collective, beside host_op
+  Seconds collective_latency;        // of a collective, beside what its algorithm says
+  Seconds step_overhead;             // the host's work once a step
+  double product_half_k = 64;        // a product whose k is this long reaches half
+  double attention_fraction = 0.75;  // fused attention's share of the largest products' rate
+  bool fused_attention = true;       // else the scores go through memory, and none is left out
+  double logits_fraction = 1;        // of what their shape says, by products with the vocabulary
+  double loss_traffic = 1;           // of the loss's kernels: bytes over the fewest possible
+  double update_traffic = 1;         // of the optimizer's kernels
+  double gradient_bytes = 4;         // an element in which gradients are reduced
 };
 
 struct Device {
@@ -80,12 +93,27 @@ struct Device {
   FlopsPerSecond peak(std::string_view format) const;
 };
 
+// How a software stack runs on the device, and how well it was predicted; from a profile.
+struct Stack {
+  std::string name;                  // "megatron"; empty: no profile
+  std::vector<std::string> overlap;  // as `simulate --overlap` takes them
+  bool scatter_gather = false;
+  double error = 0;  // of predictions: the standard deviation of log(predicted / measured)
+  struct Range {
+    std::string name;  // "hidden"
+    double least = 0, most = 0;
+  };
+  std::vector<Range> measured;  // what the runs behind it cover
+};
+
 struct Cluster {
   std::string file;  // for messages
   std::string name, source;
   int64_t devices = 0;  // how many there are; 0: as many as one likes
   Device device;
   std::vector<Link> links;  // innermost first; the last one joins all
+  std::string profile;      // a file of profiles/ beside it, without .toml; empty: none
+  Stack stack;
 
   // Index of the innermost level that joins both ranks.
   size_t level_between(int64_t a, int64_t b) const;
@@ -95,7 +123,7 @@ struct Cluster {
 Cluster parse_cluster(std::string_view toml, const std::string& file);
 
 // `name` is a file ("x/y.toml"), or a cluster's name: NAME.toml in the first of the folders that
-// has it. Throws Error, with the near miss and the names that there are.
+// has it. Its profile is applied. Throws Error, with the near miss and the names that there are.
 Cluster load_cluster(FileSystem& fs, const std::string& name,
                      const std::vector<std::string>& folders);
 

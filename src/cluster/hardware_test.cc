@@ -119,7 +119,7 @@ TEST_CASE("everything wrong with a cluster file is said at once") {
         "box.toml:23: link[1].kind: must be \"memory\", \"nvlink\", \"pcie\", \"network\" or "
         "\"torus\", is \"netwrok\", did you mean 'network'?\n"
         "box.toml:21: link[1].latency_us: is missing; must be a number of at least 0\n"
-        "box.toml:25: link[1].latency: unknown key");
+        "box.toml:25: link[1].latency: unknown key, did you mean 'latency_us'?");
 }
 
 TEST_CASE("link levels must nest and join all") {

@@ -71,7 +71,7 @@ class Model {
         ring(protocol);
         if (kind_ == OpKind::kAllReduce && is_nccl(cluster_)) tree(protocol);
       }
-      if (best_.level > 0 && group_.ways[0] > 1) hierarchical();
+      if (best_.level > 0 && group_.ways[0] > 1 && !is_nccl(cluster_)) hierarchical();
       if (kind_ == OpKind::kAllReduce && best_.level == 0 && outer.switch_bus_bandwidth.value > 0)
         in_switch(outer);
     }

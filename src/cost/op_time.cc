@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 
 #include "base/error.h"
 #include "ops/op_def.h"
@@ -24,21 +25,57 @@ constexpr std::array<Tile, 6> kTiles = {{{256, 128, 1.0},
                                          {128, 64, 0.85},
                                          {64, 128, 0.85},
                                          {64, 64, 0.70}}};
-// Filling and draining a tile's pipeline costs as much as this many elements of k. An estimate.
-constexpr double kHalfK = 64;
-// Fused attention's share of what the largest products reach [Dao 2023, FlashAttention-2, A100,
-// head dimension 128, causal: 0.73 and 0.63 of peak at long sequences; our 0.87 of peak times
-// these]. Range: sequences of 1k and longer; shorter ones reach less.
-constexpr double kAttentionForward = 0.75, kAttentionBackward = 0.65;
+// Backward reaches this share of what forward does [Dao 2023, FlashAttention-2, A100, head
+// dimension 128, causal: 0.73 and 0.63 of peak at long sequences]. Range: sequences of 1k and
+// longer.
+constexpr double kAttentionBackward = 0.65 / 0.75;
+// Unfused attention with dropout moves its half-precision scores this often [Korthikanti 2022,
+// section 4.1 counts what is kept: 2 bytes of softmax and of its dropout, 1 of the mask]. Forward:
+// product out 2, softmax in and out 4, dropout in, out and mask 5, product in 2. Backward:
+// dropout's output in 2, two products' gradients out and in 6, dropout 5, softmax 6.
+constexpr double kScoreBytesForward = 13, kScoreBytesBackward = 19;
+// The unfused softmax kernels take at most as many keys [Megatron-LM,
+// megatron/fused_kernels/scaled_upper_triang_masked_softmax.h]; longer sequences have fused ones.
+constexpr int64_t kUnfusedKeys = 4096;
+// Kernels of unfused attention, as PyTorch issues them: products, scale and softmax, dropout, and
+// the transpositions around them.
+constexpr double kUnfusedOpsForward = 6, kUnfusedOpsBackward = 10;
 
 int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-double efficiency_of(const cluster::Device& device, const ir::Graph& graph, const ir::Op& op) {
-  if (op.kind == OpKind::kDot) return product_efficiency(device, product_shape(graph, op));
-  const double fraction = device.attained.matrix_fraction;
-  if (op.kind == OpKind::kAttention) return fraction * kAttentionForward;
-  if (op.kind == OpKind::kAttentionGrad) return fraction * kAttentionBackward;
-  return fraction;
+bool is_loss(OpKind kind) {
+  return kind == OpKind::kCrossEntropyMax || kind == OpKind::kCrossEntropySum ||
+         kind == OpKind::kCrossEntropyLoss || kind == OpKind::kCrossEntropyGrad;
+}
+
+// The statistics that attention keeps of every row, B x H x S, tell its shape.
+ProductShape attention_shape(const ir::Graph& graph, const ir::Op& op, double flops) {
+  const bool backward = op.kind == OpKind::kAttentionGrad;
+  const ir::TensorType& out = graph.type(backward ? op.operands[0] : op.results[0]);
+  ProductShape shape;
+  shape.m = shape.n = out.dim(1);
+  shape.k = out.dim(3);
+  const double keys = op.as<ir::AttentionAttrs>().causal ? (static_cast<double>(shape.n) + 1) / 2
+                                                         : static_cast<double>(shape.n);
+  const double one = 2.0 * (backward ? 5 : 2) * static_cast<double>(shape.m * shape.k) * keys;
+  shape.batch = std::max<int64_t>(1, std::llround(flops / one));
+  return shape;
+}
+
+// Every score and its gradient in memory, the whole square of them.
+double unfused_attention(const cluster::Device& device, const OpWork& work, double peak) {
+  const ProductShape scores = work.shape;
+  ProductShape values = scores;
+  std::swap(values.n, values.k);
+  const double square = static_cast<double>(scores.batch) * static_cast<double>(scores.m) *
+                        static_cast<double>(scores.n);
+  const double product = 2 * square * static_cast<double>(scores.k);
+  const double along = product / (peak * product_efficiency(device, scores)),
+               across = product / (peak * product_efficiency(device, values));
+  const double arithmetic = work.backward ? along + 3 * across : along + across;
+  const double bytes = square * (work.backward ? kScoreBytesBackward : kScoreBytesForward);
+  return arithmetic +
+         (bytes + work.bytes) / (device.memory_bandwidth.value * device.attained.memory_fraction);
 }
 
 }  // namespace
@@ -79,7 +116,7 @@ double product_efficiency(const cluster::Device& device, const ProductShape& sha
     best = std::max(best, covered / static_cast<double>(slots) * tile.efficiency);
   }
   const double k = static_cast<double>(shape.k);
-  return best * k / (k + kHalfK) * device.attained.matrix_fraction;
+  return best * k / (k + device.attained.product_half_k) * device.attained.matrix_fraction;
 }
 
 cluster::FlopsPerSecond matrix_peak(const cluster::Device& device, DType dtype, bool tf32) {
@@ -94,25 +131,69 @@ cluster::FlopsPerSecond matrix_peak(const cluster::Device& device, DType dtype, 
   return peak;
 }
 
-OpTime op_time(const cluster::Device& device, const ir::Graph& graph, const ir::Op& op, bool tf32) {
+OpWork work_of(const ir::Graph& graph, const ir::Op& op, bool update) {
   MW_CHECK(!ir::is_collective(op.kind), "{} is a collective", ir::op_name(op.kind));
-  OpTime time;
-  time.host = device.attained.host_op;
-  time.device = device.attained.launch;
-  if (ops::op_def(op.kind).cost == nullptr) return time;
+  OpWork work;
+  if (ops::op_def(op.kind).cost == nullptr) return work;
   const ops::OpCost cost = ops::cost_of(graph, op);
-  time.flops = Flops(cost.flops);
-  time.matrix_product = cost.matrix_product;
-  double rate = device.peak("f32").value;
-  if (cost.matrix_product) {
-    const DType dtype = graph.type(op.operands[0]).dtype;
-    rate = matrix_peak(device, dtype, tf32).value * efficiency_of(device, graph, op);
+  work.kind = OpWork::Kind::kStream;
+  work.flops = cost.flops;
+  work.bytes = cost.bytes;
+  work.matrix_product = cost.matrix_product;
+  if (!op.operands.empty()) work.dtype = graph.type(op.operands[0]).dtype;
+  if (op.kind == OpKind::kDot) {
+    work.shape = product_shape(graph, op);
+    work.kind = OpWork::Kind::kProduct;
+  } else if (op.kind == OpKind::kAttention || op.kind == OpKind::kAttentionGrad) {
+    work.kind = OpWork::Kind::kAttention;
+    work.backward = op.kind == OpKind::kAttentionGrad;
+    work.shape = attention_shape(graph, op, cost.flops);
+  } else if (is_loss(op.kind)) {
+    work.kind = OpWork::Kind::kLoss;
+  } else if (update) {
+    work.kind = OpWork::Kind::kUpdate;
   }
-  const double arithmetic = rate > 0 ? cost.flops / rate : 0;
-  const double memory =
-      cost.bytes / (device.memory_bandwidth.value * device.attained.memory_fraction);
+  return work;
+}
+
+OpTime op_time(const cluster::Device& device, const OpWork& work, bool tf32) {
+  const cluster::Attained& attained = device.attained;
+  OpTime time;
+  time.host = attained.host_op;
+  time.device = attained.launch;
+  time.flops = Flops(work.flops);
+  time.matrix_product = work.matrix_product;
+  if (work.kind == OpWork::Kind::kNothing) return time;
+  double bytes = work.bytes;
+  double rate = device.peak("f32").value;
+  if (work.matrix_product) {
+    const double peak = matrix_peak(device, work.dtype, tf32).value;
+    rate = peak * attained.matrix_fraction;
+    const bool logits = work.kind == OpWork::Kind::kLogits;
+    if (logits || work.kind == OpWork::Kind::kProduct)
+      rate =
+          peak * product_efficiency(device, work.shape) * (logits ? attained.logits_fraction : 1);
+    if (work.kind == OpWork::Kind::kAttention && !attained.fused_attention &&
+        work.shape.n <= kUnfusedKeys) {
+      const double kernels = work.backward ? kUnfusedOpsBackward : kUnfusedOpsForward;
+      time.host = Seconds(kernels * attained.host_op.value);
+      time.device =
+          Seconds(kernels * attained.launch.value + unfused_attention(device, work, peak));
+      return time;
+    }
+    if (work.kind == OpWork::Kind::kAttention)
+      rate *= attained.attention_fraction * (work.backward ? kAttentionBackward : 1);
+  }
+  if (work.kind == OpWork::Kind::kLoss) bytes *= attained.loss_traffic;
+  if (work.kind == OpWork::Kind::kUpdate) bytes *= attained.update_traffic;
+  const double arithmetic = rate > 0 ? work.flops / rate : 0;
+  const double memory = bytes / (device.memory_bandwidth.value * attained.memory_fraction);
   time.device += Seconds(std::max(arithmetic, memory));
   return time;
+}
+
+OpTime op_time(const cluster::Device& device, const ir::Graph& graph, const ir::Op& op, bool tf32) {
+  return op_time(device, work_of(graph, op), tf32);
 }
 
 }  // namespace mw::cost

@@ -20,9 +20,11 @@ struct ProductShape {
 ProductShape product_shape(const ir::Graph& graph, const ir::Op& op);
 
 // Share of the dense peak that a product of this shape reaches: the best over tile shapes of
-// (elements / tile area covered) * (tiles / slots of the waves they take) * k / (k + 64) * tile's
-// own efficiency * matrix_fraction. Tile and wave quantization: NVIDIA, "Matrix multiplication
-// background user's guide"; the other factors: see op_time.cc. Range: dense products, k >= 16.
+// (elements / tile area covered) * (tiles / slots of the waves they take) * k / (k +
+// product_half_k)
+// * tile's own efficiency * matrix_fraction. Tile and wave quantization: NVIDIA, "Matrix
+// multiplication background user's guide"; the other factors: see op_time.cc. Range: dense
+// products, k >= 16.
 double product_efficiency(const cluster::Device& device, const ProductShape& shape);
 
 struct OpTime {
@@ -32,8 +34,29 @@ struct OpTime {
   bool matrix_product = false;
 };
 
-// FLOPs and bytes are the op's own (ops::cost_of) at its local shapes. `tf32`: f32 products run on
-// tensor cores in that format. REQUIRES: not a collective.
+// All of an op that its time depends on, but for the device.
+struct OpWork {
+  enum class Kind : uint8_t {
+    kNothing,  // a kernel without arithmetic or traffic to speak of
+    kStream,   // reads and writes
+    kProduct,  // `shape`
+    kLogits,  // a product that makes logits or takes their gradient: `shape`; work_of says kProduct
+    kAttention,  // shape: heads of all samples x [queries, keys], k = the head's size
+    kLoss,       // reads and writes logits
+    kUpdate      // reads and writes the optimizer's state
+  };
+  Kind kind = Kind::kNothing;
+  bool backward = false;        // of attention
+  bool matrix_product = false;  // runs on the matrix units
+  DType dtype = DType::kF32;    // of operand 0
+  double flops = 0, bytes = 0;  // the op's own (ops::cost_of)
+  ProductShape shape;
+};
+// At local shapes. `update`: the op belongs to the optimizer's step. REQUIRES: not a collective.
+OpWork work_of(const ir::Graph& graph, const ir::Op& op, bool update = false);
+
+// `tf32`: f32 products run on tensor cores in that format.
+OpTime op_time(const cluster::Device& device, const OpWork& work, bool tf32 = false);
 OpTime op_time(const cluster::Device& device, const ir::Graph& graph, const ir::Op& op,
                bool tf32 = false);
 

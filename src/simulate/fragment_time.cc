@@ -1,6 +1,7 @@
 #include "simulate/fragment_time.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "base/error.h"
 #include "base/text.h"
@@ -44,6 +45,22 @@ double square_flops(const ir::Graph& graph, const ir::Op& op, double flops) {
 std::string label_of(const ir::DeviceGroup& group) {
   if (const auto* holders = std::get_if<ir::Holders>(&group)) return "holders " + holders->state;
   return join(std::get<ir::AxisGroup>(group).axes, ",");
+}
+
+// [value] what the loss reads and its gradient, as often as a graph has a loss.
+std::vector<bool> logits_of(const ir::Graph& graph) {
+  std::vector<bool> logits(graph.values.size(), false);
+  for (const ir::Op& op : graph.ops) {
+    if (op.kind == OpKind::kCrossEntropyMax || op.kind == OpKind::kCrossEntropySum)
+      logits[op.operands[0].index()] = true;
+    if (op.kind == OpKind::kCrossEntropyGrad) logits[op.results[0].index()] = true;
+  }
+  return logits;
+}
+bool touches(const ir::Op& op, const std::vector<bool>& values) {
+  const auto has = [&](ValueId v) { return values[v.index()]; };
+  return std::any_of(op.operands.begin(), op.operands.end(), has) ||
+         std::any_of(op.results.begin(), op.results.end(), has);
 }
 
 bool holds(const pipeline::RankProgram& rank, const std::string& state) {
@@ -223,8 +240,10 @@ void FragmentCoster::add_collective(const Fragment& fragment, const ir::Op& op, 
   cost.collectives.resize(cost.sent.size(), 0);
   cost.sent[l] += pipeline::collective_volume(op.kind, whole, group.size).value;
   ++cost.collectives[l];
-  made.device = cost::collective_time(cluster_, op.kind, whole, group.shape).time.value;
-  made.host = options_.host ? cluster_.device.attained.host_op.value : 0;
+  const bool reduces = op.kind == OpKind::kAllReduce || op.kind == OpKind::kReduceScatter;
+  FragmentCost::Collective collective{static_cast<int32_t>(cost.ops.size()), op.kind, whole,
+                                      cost.update && reduces, group.shape};
+  cost.collectives_of.push_back(std::move(collective));
   if (group.ranks.size() <= 1) return;
   cost.crosses = true;
   const auto it = std::find(cross_names_.begin(), cross_names_.end(), label);
@@ -310,9 +329,40 @@ void FragmentCoster::find_state_uses(const Fragment& fragment, FragmentCost& cos
   }
 }
 
+void set_times(FragmentCost& cost, const cluster::Cluster& cluster, const Options& options) {
+  const cluster::Attained& attained = cluster.device.attained;
+  const double op_host = options.host && !cost.update ? attained.host_op.value : 0;
+  for (size_t o = 0; o < cost.ops.size(); ++o) {
+    OpCost& op = cost.ops[o];
+    if (op.alias || op.label >= 0) continue;
+    const cost::OpTime time = cost::op_time(cluster.device, cost.works[o], options.tf32);
+    op.device = time.device.value;
+    op.host = op_host > 0 ? time.host.value : 0;
+  }
+  for (const FragmentCost::Collective& collective : cost.collectives_of) {
+    Bytes bytes = collective.bytes;
+    if (collective.gradient)
+      bytes = Bytes(std::llround(static_cast<double>(bytes.value) * attained.gradient_bytes / 4));
+    OpCost& op = cost.ops[static_cast<size_t>(collective.op)];
+    op.device = (cost::collective_time(cluster, collective.kind, bytes, collective.shape).time +
+                 attained.collective_latency)
+                    .value;
+    op.host = op_host > 0 ? op_host + attained.host_collective.value : 0;
+  }
+  if (!cost.update || !options.host) return;
+  for (OpCost& op : cost.ops) {
+    if (op.alias) continue;
+    op.host += attained.step_overhead.value;
+    break;
+  }
+}
+
 FragmentCost FragmentCoster::cost(const Fragment& fragment, int32_t rank) {
   FragmentCost cost;
+  cost.update = fragment.kind == pipeline::ActionKind::kUpdate;
   const ir::Graph& graph = fragment.graph;
+  cost.works.resize(graph.ops.size());
+  const std::vector<bool> logits = logits_of(graph);
   for (const ir::Op& op : graph.ops) {
     OpCost made;
     cost.kinds.push_back(op.kind);
@@ -321,11 +371,11 @@ FragmentCost FragmentCoster::cost(const Fragment& fragment, int32_t rank) {
     } else if (is_alias(fragment, op)) {
       made.alias = true;
     } else {
-      const cost::OpTime time = cost::op_time(cluster_.device, graph, op, options_.tf32);
-      made.device = time.device.value;
-      made.host = options_.host ? time.host.value : 0;
-      cost.flops += time.flops.value;
-      if (time.matrix_product) cost.matrix_flops += square_flops(graph, op, time.flops.value);
+      cost::OpWork work = cost::work_of(graph, op, cost.update);
+      if (op.kind == OpKind::kDot && touches(op, logits)) work.kind = cost::OpWork::Kind::kLogits;
+      cost.flops += work.flops;
+      if (work.matrix_product) cost.matrix_flops += square_flops(graph, op, work.flops);
+      cost.works[cost.ops.size()] = work;
     }
     cost.ops.push_back(made);
     for (const ValueId v : op.results) {
@@ -335,14 +385,14 @@ FragmentCost FragmentCoster::cost(const Fragment& fragment, int32_t rank) {
     }
   }
   // The update's dependencies are its data's where its reductions start early.
-  const bool update = fragment.kind == pipeline::ActionKind::kUpdate;
   if (options_.overlap.collectives ||
-      (update && (options_.overlap.grad_reduce || options_.overlap.param_gather))) {
+      (cost.update && (options_.overlap.grad_reduce || options_.overlap.param_gather))) {
     add_data_deps(fragment, cost);
   } else {
     add_launch_deps(fragment, cost);
   }
   find_state_uses(fragment, cost);
+  set_times(cost, cluster_, options_);
   return cost;
 }
 

@@ -8,6 +8,7 @@
 
 #include "cluster/group_shape.h"
 #include "cluster/hardware.h"
+#include "cost/op_time.h"
 #include "pipeline/program.h"
 #include "simulate/simulate.h"
 
@@ -54,7 +55,22 @@ struct FragmentCost {
   };
   std::vector<StateUse> state_uses;
   std::vector<int32_t> gathers;  // all-gathers that nothing but states takes
+  // What the times are made of: by op, and by collective.
+  std::vector<cost::OpWork> works;
+  struct Collective {
+    int32_t op = 0;
+    ir::OpKind kind = ir::OpKind::kAllReduce;
+    Bytes bytes;            // on the links
+    bool gradient = false;  // reduced in the stack's format
+    cluster::GroupShape shape;
+  };
+  std::vector<Collective> collectives_of;
+  bool update = false;
 };
+
+// Sets the ops' times. What the update issues runs over many tensors at a time, so its ops cost the
+// host nothing beside the step's own work, which is the first op's.
+void set_times(FragmentCost& cost, const cluster::Cluster& cluster, const Options& options);
 
 struct OpSpan {
   double start = 0, end = 0;

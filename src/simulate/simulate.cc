@@ -5,9 +5,11 @@
 #include <cmath>
 
 #include "base/error.h"
+#include "base/text.h"
 #include "cost/collective.h"
 #include "simulate/critical_path.h"
 #include "simulate/event_loop.h"
+#include "simulate/prepared.h"
 #include "simulate/timeline.h"
 
 namespace mw::simulate {
@@ -30,39 +32,73 @@ class Simulation {
   }
 
   Result run() {
-    const bool bindings = options_.overlap.grad_reduce || options_.overlap.param_gather;
-    flat_ = flatten(program_, bindings);
-    for (size_t r = 0; r < program_.ranks.size(); ++r)
-      devices_.push_back(coster_.representative(static_cast<int32_t>(r)));
-    place_channels();
-    time_fragments();
-    const LoopInput input{program_,
-                          flat_,
-                          fragments_,
-                          coster_.cross_groups(),
-                          cluster_,
-                          options_,
-                          labels_.names().size(),
-                          gather_label_};
+    prepare();
+    const LoopInput input = loop_input();
     EventLoop loop(input);
     loop.run();
     return collect(input, loop);
   }
 
+  // Everything but the clock.
+  void prepare() {
+    const bool bindings = options_.overlap.grad_reduce || options_.overlap.param_gather;
+    flat_ = flatten(program_, bindings);
+    for (size_t r = 0; r < program_.ranks.size(); ++r)
+      devices_.push_back(coster_.representative(static_cast<int32_t>(r)));
+    place_channels();
+    cost_fragments();
+    walk_fragments();
+  }
+  // The step alone, with the cluster's speeds as they are now. REQUIRES: prepare().
+  Seconds step_again() {
+    place_channels();
+    for (TimedFragment& fragment : fragments_) {
+      if (!fragment.cost.ops.empty()) set_times(fragment.cost, cluster_, options_);
+    }
+    walk_fragments();
+    EventLoop loop(loop_input());
+    loop.run();
+    return Seconds(loop.end());
+  }
+
  private:
+  LoopInput loop_input() const {
+    return {program_,
+            flat_,
+            fragments_,
+            coster_.cross_groups(),
+            cluster_,
+            options_,
+            labels_.names().size(),
+            gather_label_};
+  }
+
+  // Tensor parallelism: "tp", or with fewer key heads than ranks "tp_kv" and "tp_rep".
+  static bool is_tensor_axis(const std::string& axis) {
+    return axis == "tp" || axis == "tp_kv" || axis == "tp_rep";
+  }
+  std::vector<std::string> tensor_axes() const {
+    std::vector<std::string> axes;
+    for (const cluster::Axis& axis : program_.mesh.axes()) {
+      if (is_tensor_axis(axis.name)) axes.push_back(axis.name);
+    }
+    return axes;
+  }
   // Link level of each channel, and what scatter/gather makes of it.
   void place_channels() {
-    const int64_t tp = program_.mesh.axis_size("tp");
+    const std::vector<std::string> axes = tensor_axes();
+    int64_t tp = 1;
+    for (const std::string& axis : axes) tp *= program_.mesh.axis_size(axis);
     const std::vector<bool> whole = whole_on_tp();
     for (size_t c = 0; c < flat_.channels.size(); ++c) {
       FlatChannel& channel = flat_.channels[c];
       channel.level = cluster_.level_between(devices_[static_cast<size_t>(channel.from)].value,
                                              devices_[static_cast<size_t>(channel.to)].value);
       if (!options_.scatter_gather || tp == 1 || !whole[c]) continue;
-      gather_label_ = labels_.id("tp");
+      gather_label_ = labels_.id(join(axes, ","));
       channel.sent = (channel.bytes + tp - 1) / tp;
       const cluster::GroupShape group = cluster::group_shape(
-          cluster_, program_.mesh, devices_[static_cast<size_t>(channel.to)], {"tp"});
+          cluster_, program_.mesh, devices_[static_cast<size_t>(channel.to)], axes);
       channel.gather =
           cost::collective_time(cluster_, ir::OpKind::kAllGather, Bytes(channel.bytes), group)
               .time.value;
@@ -78,7 +114,7 @@ class Simulation {
         const auto& dims = buffer.sharding->dims;
         whole[static_cast<size_t>(buffer.storage.channel)] =
             std::none_of(dims.begin(), dims.end(), [](const sharding::Axes& axes) {
-              return std::find(axes.begin(), axes.end(), "tp") != axes.end();
+              return std::any_of(axes.begin(), axes.end(), is_tensor_axis);
             });
       }
     }
@@ -86,7 +122,7 @@ class Simulation {
   }
 
   // Each fragment from the first pipeline rank that calls it.
-  void time_fragments() {
+  void cost_fragments() {
     fragments_.resize(program_.fragments.size());
     std::vector<int32_t> caller(program_.fragments.size(), -1);
     for (size_t r = 0; r < flat_.ranks.size(); ++r) {
@@ -105,6 +141,8 @@ class Simulation {
         for (const int32_t o : cost.gathers) cost.ops[static_cast<size_t>(o)].alias = true;
       }
     }
+  }
+  void walk_fragments() {
     for (TimedFragment& fragment : fragments_) {
       if (fragment.cost.ops.empty() || fragment.cost.crosses) continue;
       Walk walk;
@@ -175,47 +213,11 @@ class Simulation {
       if (sums.peak_categories[c] > 0)
         peak.by_category[static_cast<Category>(c)] = Bytes(sums.peak_categories[c]);
     }
-    if (peak.command >= 0)
-      peak.at = command_name(program_, static_cast<int32_t>(r), sums.peak_command);
-    peak.largest = largest(r, sums.peak_command);
+    peak.largest = largest(program_.ranks[r], sums.peak_command);
     return peak;
   }
 
-  // What is alive at a command of the rank besides buffers: slots of the channels it receives by,
-  // and what a call works in.
-  std::vector<LiveTensor> slots_and_workspace(size_t r, int32_t command) const {
-    std::vector<LiveTensor> found;
-    for (const pipeline::Channel& channel : program_.channels) {
-      if (channel.to != static_cast<int32_t>(r)) continue;
-      found.push_back({fmt::format("{} slots of {}", channel.slots, channel.name),
-                       Category::kBoundary, Bytes(channel.type.bytes().value * channel.slots)});
-    }
-    if (command < 0) return found;
-    const pipeline::Command& call = program_.ranks[r].commands[static_cast<size_t>(command)];
-    if (call.kind != pipeline::Command::Kind::kCall) return found;
-    const pipeline::Fragment& fragment = program_.fragments[call.fragment.index()];
-    const ir::Value* widest = nullptr;  // inside the call
-    for (size_t v = 0; v < fragment.graph.values.size(); ++v) {
-      const ir::Value& value = fragment.graph.values[v];
-      if (fragment.workspace_offset[v] >= 0 &&
-          (widest == nullptr || value.type.bytes() > widest->type.bytes()))
-        widest = &value;
-    }
-    if (widest == nullptr) return found;
-    const std::string name =
-        !widest->name.empty() ? widest->name
-        : widest->producer.valid()
-            ? std::string(ir::op_name(fragment.graph.op(widest->producer).kind))
-            : "an input";
-    found.push_back({fmt::format("temporaries of {}, largest {}",
-                                 command_name(program_, static_cast<int32_t>(r), command), name),
-                     Category::kWorkspace,
-                     Bytes(fragments_[call.fragment.index()].cost.workspace_end)});
-    return found;
-  }
-
-  std::vector<LiveTensor> largest(size_t r, int32_t command) const {
-    const pipeline::RankProgram& rank = program_.ranks[r];
+  static std::vector<LiveTensor> largest(const pipeline::RankProgram& rank, int32_t command) {
     std::vector<int32_t> first(rank.buffers.size(), -1), last(rank.buffers.size(), -1);
     for (size_t c = 0; c < rank.commands.size(); ++c) {
       for (const BufferId id : rank.commands[c].buffers) {
@@ -239,14 +241,11 @@ class Simulation {
                         const int64_t y = rank.buffers[b].bytes().value;
                         return x != y ? x > y : a < b;
                       });
-    std::vector<LiveTensor> tensors = slots_and_workspace(r, command);
+    std::vector<LiveTensor> tensors;
     for (size_t i = 0; i < count; ++i) {
       const pipeline::Buffer& buffer = rank.buffers[alive[i]];
       tensors.push_back({buffer.name, buffer.category, buffer.bytes()});
     }
-    std::stable_sort(tensors.begin(), tensors.end(),
-                     [](const LiveTensor& a, const LiveTensor& b) { return a.bytes > b.bytes; });
-    if (tensors.size() > kLargest) tensors.resize(kLargest);
     return tensors;
   }
 
@@ -262,6 +261,31 @@ class Simulation {
 };
 
 }  // namespace
+
+bool set_overlap(Overlap& overlap, std::string_view word) {
+  if (word == "messages" || word == "no-messages") {
+    overlap.messages = word == "messages";
+  } else if (word == "collectives") {
+    overlap.collectives = true;
+  } else if (word == "grad_reduce") {
+    overlap.grad_reduce = true;
+  } else if (word == "param_gather") {
+    overlap.param_gather = true;
+  } else {
+    return word == "none";
+  }
+  return true;
+}
+
+Options options_of(const cluster::Stack& stack) {
+  Options options;
+  options.scatter_gather = stack.scatter_gather;
+  for (const std::string& word : stack.overlap) {
+    if (!set_overlap(options.overlap, word))
+      throw_error("profile of {}: overlap: unknown word '{}'", stack.name, word);
+  }
+  return options;
+}
 
 std::string_view wait_reason_name(WaitReason reason) {
   switch (reason) {
@@ -295,6 +319,46 @@ double Result::bubble() const {
 
 Result simulate(const Program& program, const cluster::Cluster& cluster, const Options& options) {
   return Simulation(program, cluster, options).run();
+}
+
+struct Prepared::Parts {
+  Parts(Program given, const cluster::Cluster& on, const Options& how)
+      : program(std::move(given)),
+        cluster(on),
+        options(how),
+        simulation(program, cluster, options) {
+    simulation.prepare();
+    for (pipeline::Fragment& fragment : program.fragments) {  // the clock reads none of these
+      const auto kind = fragment.kind;
+      const std::vector<pipeline::Port> inputs = std::move(fragment.inputs);
+      fragment = {};
+      fragment.kind = kind;
+      fragment.inputs = inputs;
+    }
+    for (pipeline::RankProgram& rank : program.ranks) {
+      rank.commands.clear();
+      rank.commands.shrink_to_fit();
+    }
+  }
+
+  Program program;
+  cluster::Cluster cluster;
+  Options options;
+  Simulation simulation;
+};
+
+Prepared::Prepared(Program program, const cluster::Cluster& cluster, Options options) {
+  options.trace = false;
+  options.figures = false;
+  parts_ = std::make_unique<Parts>(std::move(program), cluster, options);
+}
+Prepared::~Prepared() = default;
+Prepared::Prepared(Prepared&&) noexcept = default;
+Prepared& Prepared::operator=(Prepared&&) noexcept = default;
+
+Seconds Prepared::step(const cluster::Cluster& cluster) {
+  parts_->cluster = cluster;
+  return parts_->simulation.step_again();
 }
 
 }  // namespace mw::simulate

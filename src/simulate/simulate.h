@@ -34,6 +34,10 @@ struct Overlap {
   double slowdown = 1;
 };
 
+// Switches what a word says: "messages", "no-messages", "collectives", "grad_reduce",
+// "param_gather"; "none" changes nothing. False for any other word.
+bool set_overlap(Overlap& overlap, std::string_view word);
+
 struct Options {
   Overlap overlap;
   // PTD-P: a boundary value that is whole on all tp ranks is sent in tp parts and gathered by the
@@ -47,6 +51,9 @@ struct Options {
   bool op_spans = false;     // with trace: spans of ops in place of calls, as a real run records
   bool program_hash = true;  // with trace: name the program's hash
 };
+
+// As a software stack runs: its overlap and scatter/gather. Throws Error for a word that is none.
+Options options_of(const cluster::Stack& stack);
 
 enum class WaitReason : uint8_t { kReceive, kSlot, kCollective, kSend, kGather };
 inline constexpr int kWaitReasons = 5;
@@ -72,10 +79,8 @@ struct MemoryPeak {
   Bytes bytes;  // alive: states, slots, step buffers, workspace
   Seconds time;
   int32_t command = -1;
-  std::string at;  // what runs then: "B of stage 1, microbatch 3"
   std::map<pipeline::Category, Bytes> by_category;
-  // Alive then, largest first, at most kLargest: tensors, a channel's slots, a call's temporaries.
-  std::vector<LiveTensor> largest;
+  std::vector<LiveTensor> largest;  // tensors alive then, largest first, at most kLargest
 };
 inline constexpr size_t kLargest = 8;
 
@@ -132,12 +137,6 @@ struct Result {
 // program cannot end (pipeline::verify finds that).
 Result simulate(const pipeline::Program& program, const cluster::Cluster& cluster,
                 const Options& options = {});
-
-// The trace's word for a program's category of memory.
-trace::MemoryCategory trace_category(pipeline::Category category);
-
-// "B of stage 3, microbatch 7", "UPDATE".
-std::string command_name(const pipeline::Program& program, int32_t rank, int32_t command);
 
 // The critical path in sentences: what it is made of, and the longest waits.
 std::vector<std::string> explain(const Result& result, const pipeline::Program& program);

@@ -1,0 +1,27 @@
+#include "calibrate/validate.h"
+
+namespace mw::calibrate {
+
+std::vector<Ablation> ablations() {
+  const auto attained = [](auto change) {
+    return [change](predict::Request& request) { change(request.cluster.device.attained); };
+  };
+  const auto links = [](auto change) {
+    return [change](predict::Request& request) {
+      for (cluster::Link& link : request.cluster.links) change(link);
+    };
+  };
+  return {
+      {"the host's work to issue ops",
+       [](predict::Request& request) { request.options.host = false; }},
+      {"the gap between kernels", attained([](auto& a) { a.launch = Seconds(0); })},
+      {"the best product's share of the peak", attained([](auto& a) { a.matrix_fraction = 1; })},
+      {"streaming kernels' share of the bandwidth",
+       attained([](auto& a) { a.memory_fraction = 1; })},
+      {"collectives' share of the links",
+       links([](cluster::Link& link) { link.bus_bandwidth = link.bandwidth; })},
+      {"latency of the links", links([](cluster::Link& link) { link.latency = Seconds(0); })},
+  };
+}
+
+}  // namespace mw::calibrate

@@ -1,0 +1,85 @@
+// Constants of a profile from measured runs: least squares on the logarithm of the step's time.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "calibrate/run_request.h"
+
+namespace mw::calibrate {
+
+// A measured time of a collective (from a table of kernels), beside the runs.
+struct CollectiveRow {
+  int64_t nodes = 1, ranks = 1;
+  Bytes bytes;
+  double time_us = 0;
+};
+// A CSV file with the columns device, collective, nodes, ranks, bytes, time_us; the rows of
+// all_reduce on the device. Throws Error with all findings.
+std::vector<CollectiveRow> parse_collectives(std::string_view csv, const std::string& file,
+                                             const std::string& device);
+
+struct FitOptions {
+  // Of cluster::constant_infos(); at most kMostConstants.
+  std::vector<std::string> constants;
+  int iterations = 12;
+  int threads = 1;
+  // Of one source at most this many runs are fitted on, evenly spaced; 0: all.
+  int runs_per_source = 120;
+};
+inline constexpr size_t kMostConstants = 12;
+
+struct Fitted {
+  std::string name;
+  double start = 0, value = 0;
+  double low = 0, high = 0;  // 95 % interval
+};
+struct Residual {
+  const Run* run = nullptr;
+  double error = 0;  // predicted / measured - 1
+};
+struct Fit {
+  std::vector<Fitted> constants;
+  std::vector<Residual> residuals;
+  double deviation = 0;  // standard deviation of log(predicted / measured), every source alike
+};
+
+// A profile's fit. Runs that cannot be simulated are left out. Deterministic.
+class Fitter {
+ public:
+  // Compiles the runs: the long part. The profile gives what is not fitted, and where the fit
+  // starts. REQUIRES: the runs are of the profile's device and software and outlive the fitter.
+  Fitter(const std::vector<const Run*>& runs, const std::vector<CollectiveRow>& collectives,
+         const Machines& machines, const cluster::Profile& profile, FitOptions options);
+  ~Fitter();
+
+  // Minimises the sum over runs of weight * log(predicted / measured)^2, weight one over the number
+  // of the source's runs that are used, by damped Gauss-Newton steps in the constants' logarithms
+  // with numeric derivatives [Levenberg 1944, Marquardt 1963]. A constant that the runs do not
+  // determine stays where it starts: its logarithm has a prior of standard deviation 1 there.
+  // `used`: [run] whether it counts; empty: all. Intervals from the covariance at the end.
+  Fit fit(const std::vector<bool>& used = {}) const;
+  const std::vector<const Run*>& runs() const;
+
+ private:
+  struct Parts;
+  std::unique_ptr<Parts> parts_;
+};
+
+// Error on runs that a fit has not seen, by what was left out.
+struct HeldOut {
+  std::string name;  // a source, or "every fifth run"
+  int runs = 0;
+  double mean = 0, worst = 0;
+};
+// Leaves out every fifth run of each source, then each source in turn.
+std::vector<HeldOut> held_out(const Fitter& fitter);
+
+// The profile with the fit's constants, its error, and the range that the runs cover.
+cluster::Profile fitted_profile(cluster::Profile profile, const Fit& fit);
+
+std::string to_text(const Fit& fit, const std::vector<HeldOut>& held_out, bool rows = true);
+
+}  // namespace mw::calibrate

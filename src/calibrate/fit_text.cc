@@ -1,0 +1,119 @@
+// A fit as a profile and for people; tables of measured collectives.
+#include <algorithm>
+#include <cmath>
+
+#include "base/error.h"
+#include "base/text.h"
+#include "calibrate/fit.h"
+
+namespace mw::calibrate {
+
+std::vector<CollectiveRow> parse_collectives(std::string_view csv, const std::string& file,
+                                             const std::string& device) {
+  Diagnostics diagnostics;
+  std::vector<CollectiveRow> rows;
+  std::vector<std::string> names;
+  int line = 0;
+  for (const std::string_view text : split_lines(csv)) {
+    ++line;
+    std::vector<std::string> cells = csv_cells(text);
+    if (line == 1) {
+      names = cells;
+      for (const std::string_view column :
+           {"device", "collective", "nodes", "ranks", "bytes", "time_us"}) {
+        if (std::find(names.begin(), names.end(), column) == names.end())
+          diagnostics.add("{}:1: there is no column '{}'{}", file, column,
+                          did_you_mean(column, names));
+      }
+      diagnostics.throw_if_any();
+      continue;
+    }
+    if (cells.size() != names.size()) {
+      if (!trim(text).empty())
+        diagnostics.add("{}:{}: has {} cells, must have the header's {}", file, line, cells.size(),
+                        names.size());
+      continue;
+    }
+    const auto cell = [&](std::string_view name) -> const std::string& {
+      return cells[static_cast<size_t>(std::find(names.begin(), names.end(), name) -
+                                       names.begin())];
+    };
+    const auto number = [&](std::string_view name) {
+      const std::optional<double> value = parse_double(cell(name));
+      if (!value || *value <= 0)
+        diagnostics.add("{}:{}: {}: must be a positive number, is \"{}\"", file, line, name,
+                        cell(name));
+      return value.value_or(1);
+    };
+    // "A100-SXM" is any A100 with that connector.
+    if (!starts_with(device, cell("device")) || cell("collective") != "all_reduce") continue;
+    CollectiveRow row;
+    row.nodes = std::llround(number("nodes"));
+    row.ranks = std::llround(number("ranks"));
+    row.bytes = Bytes(std::llround(number("bytes")));
+    row.time_us = number("time_us");
+    rows.push_back(row);
+  }
+  diagnostics.throw_if_any();
+  return rows;
+}
+
+cluster::Profile fitted_profile(cluster::Profile profile, const Fit& fit) {
+  for (const Fitted& fitted : fit.constants) {
+    const auto it = std::find_if(profile.constants.begin(), profile.constants.end(),
+                                 [&](const auto& c) { return c.name == fitted.name; });
+    cluster::Constant& constant =
+        it == profile.constants.end() ? profile.constants.emplace_back() : *it;
+    constant = {fitted.name, fitted.value, fitted.low, fitted.high, "fit"};
+  }
+  profile.stack.error = fit.deviation;
+  profile.stack.measured.clear();
+  const auto cover = [&](const std::string& name, auto value) {
+    cluster::Stack::Range range{name, 1e300, 0};
+    for (const Residual& residual : fit.residuals) {
+      const double v = static_cast<double>(value(*residual.run));
+      range.least = std::min(range.least, v);
+      range.most = std::max(range.most, v);
+    }
+    if (!fit.residuals.empty()) profile.stack.measured.push_back(range);
+  };
+  cover("hidden", [](const Run& run) { return run.hidden; });
+  cover("sequence", [](const Run& run) { return run.seq; });
+  cover("microbatch", [](const Run& run) { return run.micro_batch; });
+  cover("devices", [](const Run& run) { return run.gpus; });
+  cover("tp", [](const Run& run) { return run.tp; });
+  cover("pp", [](const Run& run) { return run.pp; });
+  cover("dp", [](const Run& run) { return run.dp; });
+  return profile;
+}
+
+std::string to_text(const Fit& fit, const std::vector<HeldOut>& held_out, bool rows) {
+  std::string text =
+      fmt::format("{:<24} {:>10} {:>10}   {}\n", "constant", "start", "fitted", "95 % interval");
+  for (const Fitted& c : fit.constants)
+    text += fmt::format("{:<24} {:>10.4g} {:>10.4g}   {:.4g} to {:.4g}\n", c.name, c.start, c.value,
+                        c.low, c.high);
+  if (rows) text += "\nresiduals:\n";
+  double mean = 0, worst = 0;
+  for (const Residual& residual : fit.residuals) {
+    mean += std::abs(residual.error);
+    if (std::abs(residual.error) > std::abs(worst)) worst = residual.error;
+    const Run& run = *residual.run;
+    if (rows)
+      text += fmt::format("  {:<18} tp={} pp={} dp={} mb={} batch {:<5} {:>+6.1f} %\n", run.model,
+                          run.tp, run.pp, run.dp, run.micro_batch, run.global_batch,
+                          100 * residual.error);
+  }
+  const double n = std::max<double>(1, static_cast<double>(fit.residuals.size()));
+  text += fmt::format(
+      "\n{} runs: mean error {:.1f} %, worst {:+.1f} %; standard deviation of the logarithm, every "
+      "source alike, {:.3f}\n",
+      fit.residuals.size(), 100 * mean / n, 100 * worst, fit.deviation);
+  if (!held_out.empty()) text += "\nleft out of the fit, then predicted:\n";
+  for (const HeldOut& out : held_out)
+    text += fmt::format("  {:<72.72} {:>4} runs: mean {:>5.1f} %, worst {:>+6.1f} %\n", out.name,
+                        out.runs, 100 * out.mean, 100 * out.worst);
+  return text;
+}
+
+}  // namespace mw::calibrate

@@ -1,0 +1,155 @@
+#include "calibrate/run_request.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "base/text.h"
+#include "cost/op_time.h"
+#include "models/model.h"
+
+namespace mw::calibrate {
+namespace {
+
+const cluster::Cluster* cluster_of(const Run& run, const Machines& machines) {
+  for (const cluster::Cluster& cluster : machines.clusters) {
+    if (cluster.device.name == run.gpu) return &cluster;
+  }
+  return nullptr;
+}
+
+// Fewer key heads than heads, or three matrices in the MLP: a Llama. A GPT whose queries share keys
+// is a Llama with as many weights.
+models::ModelConfig model_of(const Run& run) {
+  models::ModelConfig model;
+  const bool llama = starts_with(run.model, "Llama");
+  model.source = run.model;
+  model.family =
+      llama || run.kv_heads != run.heads ? models::Family::kLlama : models::Family::kGpt2;
+  model.vocab_size = run.vocab;
+  model.max_positions = run.seq;
+  model.hidden_size = run.hidden;
+  model.layers = run.layers;
+  model.heads = run.heads;
+  model.kv_heads = run.kv_heads;
+  model.head_dim = run.hidden / run.heads;
+  model.ffn_size = run.ffn;
+  if (model.family == models::Family::kLlama) {
+    model.activation = models::Activation::kSilu;
+    model.tie_word_embeddings = false;
+    if (!llama) model.ffn_size = run.ffn * 2 / 3 / 64 * 64;
+  }
+  return model;
+}
+
+// Where a row has another network than its device usually has.
+void set_network(cluster::Cluster& cluster, double nic_GBps) {
+  for (cluster::Link& link : cluster.links) {
+    if (link.kind != cluster::LinkKind::kNetwork) continue;
+    const double factor = nic_GBps * 1e9 / link.bandwidth.value;
+    link.bandwidth = cluster::BytesPerSecond(link.bandwidth.value * factor);
+    link.bus_bandwidth = cluster::BytesPerSecond(link.bus_bandwidth.value * factor);
+  }
+}
+
+}  // namespace
+
+Machines read_machines(FileSystem& fs, const std::string& folder) {
+  Machines machines;
+  for (const std::string& file : fs.list(folder)) {
+    if (!ends_with(file, ".toml")) continue;
+    const std::string path = join_path(folder, file);
+    machines.clusters.push_back(cluster::parse_cluster(fs.read_file(path), path));
+  }
+  machines.profiles = cluster::read_profiles(fs, join_path(folder, "profiles"));
+  return machines;
+}
+
+std::string reason(const Run& run, const Machines& machines) {
+  if (!run.moe.empty()) return "mixture of experts is not in the graph";
+  if (run.cp > 1) return "context parallelism is not in the graph";
+  if (starts_with(run.precision, "fp8")) return "fp8 products are not in the cost model";
+  const cluster::Cluster* cluster = cluster_of(run, machines);
+  if (cluster == nullptr) return fmt::format("no file of clusters/ has the device {}", run.gpu);
+  if (run.tp * run.pp * run.dp * run.cp != run.gpus)
+    return fmt::format("tp*pp*dp={}*{}*{} is not the {} devices", run.tp, run.pp, run.dp, run.gpus);
+  if (run.hidden % run.heads != 0)
+    return fmt::format("{} heads do not divide hidden {}", run.heads, run.hidden);
+  const int64_t micro_batch = std::max<int64_t>(1, run.micro_batch);
+  if (run.global_batch % (run.dp * micro_batch) != 0)
+    return fmt::format("a batch of {} is no multiple of dp {} x microbatch {}", run.global_batch,
+                       run.dp, micro_batch);
+  return "";
+}
+
+predict::Request request_of(const Run& run, const Machines& machines, int64_t micro_batch,
+                            compile::Recompute recompute) {
+  predict::Request request;
+  request.model = model_of(run);
+  request.cluster = *cluster_of(run, machines);
+  for (const cluster::Profile& profile : machines.profiles) {
+    if (profile.device == run.gpu && profile.software == run.software)
+      cluster::apply(profile, request.cluster);
+  }
+  request.options = simulate::options_of(request.cluster.stack);
+  if (run.overlap == "async-tp") request.options.overlap.collectives = true;
+  if (run.nic_GBps > 0) set_network(request.cluster, run.nic_GBps);
+  compile::Plan& plan = request.plan;
+  plan.dp = run.dp;
+  plan.tp = run.tp;
+  plan.pp = run.pp;
+  plan.sp = run.sp && run.tp > 1;
+  plan.zero = run.zero;
+  plan.chunks = run.pp > 1 ? run.vpp : 1;
+  plan.schedule = plan.chunks > 1 ? "interleaved-1f1b" : "1f1b";
+  plan.recompute = recompute;
+  plan.microbatches = run.global_batch / (run.dp * micro_batch);
+  request.global_batch = run.global_batch;
+  request.seq_len = run.seq;
+  request.precision = run.precision == "fp16" ? DType::kF16 : DType::kBF16;
+  return request;
+}
+
+std::vector<int64_t> micro_batches(const Run& run) {
+  if (run.micro_batch > 0) return {run.micro_batch};
+  std::vector<int64_t> sizes;
+  for (const int64_t size : {1, 2, 4, 8}) {
+    if (run.global_batch % (run.dp * size) == 0) sizes.push_back(size);
+  }
+  return sizes;
+}
+
+std::vector<compile::Recompute> recomputes(const Run& run) {
+  if (run.recompute == "none") return {compile::Recompute::kNone};
+  if (run.recompute == "selective") return {compile::Recompute::kSelective};
+  if (run.recompute == "full") return {compile::Recompute::kFull};
+  return {compile::Recompute::kNone, compile::Recompute::kSelective, compile::Recompute::kFull};
+}
+
+Flops model_flops(const models::ModelConfig& model, int64_t seq, int64_t global_batch) {
+  return Flops(models::model_flops_per_token(model, seq).training.value *
+               static_cast<double>(seq * global_batch));
+}
+
+Flops full_recompute_flops(const models::ModelConfig& model, int64_t seq, int64_t global_batch) {
+  const double head = 2.0 * static_cast<double>(model.hidden_size * model.vocab_size);
+  const double forward = models::model_flops_per_token(model, seq).forward.value;
+  return Flops((4 * forward - head) * static_cast<double>(seq * global_batch));
+}
+
+double published_step(const Run& run, const predict::Request& request) {
+  const double devices = static_cast<double>(run.gpus);
+  const auto flops = [&](bool hardware) {
+    const auto of = hardware && run.recompute == "full" ? full_recompute_flops : model_flops;
+    return of(request.model, run.seq, run.global_batch).value;
+  };
+  if (run.metric == "iteration_time") return run.value;
+  if (run.metric == "tokens_per_s_per_gpu")
+    return static_cast<double>(run.global_batch * run.seq) / devices / run.value;
+  if (run.metric == "mfu") {
+    const double peak = cost::matrix_peak(request.cluster.device, request.precision).value;
+    return flops(false) / devices / (run.value / 100 * peak);
+  }
+  return flops(run.metric == "hw_tflops_per_gpu") / devices / (run.value * 1e12);
+}
+
+}  // namespace mw::calibrate

@@ -1,0 +1,47 @@
+// A published run as something to predict: model, cluster and plan of a row, and its step time.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "calibrate/runs.h"
+#include "cluster/profile.h"
+#include "predict/predict.h"
+
+namespace mw::calibrate {
+
+// All cluster files of a folder and the profiles beside them, to find a row's device and software
+// by their names.
+struct Machines {
+  std::vector<cluster::Cluster> clusters;
+  std::vector<cluster::Profile> profiles;
+};
+Machines read_machines(FileSystem& fs, const std::string& folder);
+
+// Why the row cannot be simulated, "" if it can: what graph, rules or costs do not have, a device
+// that no cluster file has, numbers that do not go together.
+std::string reason(const Run& run, const Machines& machines);
+
+// With the profile of the row's device and software, where there is one. REQUIRES: no reason. The
+// row's microbatch and recompute must be stated, or given.
+predict::Request request_of(const Run& run, const Machines& machines, int64_t micro_batch,
+                            compile::Recompute recompute);
+
+// What a row may be, where it does not say: microbatches of 1, 2, 4 and 8 sequences, no, selective
+// or full recomputation, in the order in which a step is the faster at equal microbatches.
+std::vector<int64_t> micro_batches(const Run& run);
+std::vector<compile::Recompute> recomputes(const Run& run);
+
+// Seconds of a step, from whatever the source published:
+// tokens/s: global batch * sequence / tokens/s;
+// model TFLOP/s and MFU: 72 B s l h^2 (1 + s/6h + V/12lh) for a GPT, three times the forward
+// products in general [Korthikanti 2022, appendix A];
+// hardware TFLOP/s: with full recomputation 96 B s l h^2 (1 + s/6h + V/16lh) [Narayanan 2021, eq.
+// 3].
+double published_step(const Run& run, const predict::Request& request);
+Flops model_flops(const models::ModelConfig& model, int64_t seq, int64_t global_batch);
+// With the forward pass of the blocks once more.
+Flops full_recompute_flops(const models::ModelConfig& model, int64_t seq, int64_t global_batch);
+
+}  // namespace mw::calibrate

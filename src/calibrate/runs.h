@@ -1,0 +1,42 @@
+// Published training runs, one a row of a CSV file: everything that it takes to simulate them, and
+// what was measured.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "base/fs.h"
+
+namespace mw::calibrate {
+
+// Counts are 0 and texts empty where the source does not say.
+struct Run {
+  std::vector<std::pair<std::string, std::string>> columns;  // the row as it stands
+  int line = 0;                                              // of the file
+
+  std::string source, model, moe, gpu, recompute, precision, metric, schedule, overlap, software,
+      use;
+  int64_t layers = 0, hidden = 0, heads = 0, kv_heads = 0, ffn = 0, seq = 0, vocab = 0;
+  int64_t gpus = 0, tp = 1, cp = 1, pp = 1, vpp = 1, ep = 1, dp = 1, zero = 0;
+  int64_t micro_batch = 0, global_batch = 0;
+  bool sp = false;
+  double value = 0, nic_GBps = 0, memory_GiB = 0;
+
+  bool fits() const { return use == "fit"; }  // a profile may be fitted on it
+};
+
+// Throws Error with all findings: columns that are missing, cells that are no numbers, by line.
+std::vector<Run> parse_runs(std::string_view csv, const std::string& file);
+std::vector<Run> read_runs(FileSystem& fs, const std::string& file);
+
+// The cells of one line of RFC 4180; a quoted cell may hold commas and doubled quotes, no line
+// ends.
+std::vector<std::string> csv_cells(std::string_view line);
+
+// Up to the first ',', ';' or bracket: what rows of one table have in common.
+std::string source_name(const std::string& source);
+
+}  // namespace mw::calibrate

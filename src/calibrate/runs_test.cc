@@ -1,0 +1,54 @@
+#include "calibrate/runs.h"
+
+#include <doctest/doctest.h>
+
+#include "base/error.h"
+
+using namespace mw;
+using namespace mw::calibrate;
+
+namespace {
+
+const std::string kHeader =
+    "source,model,params_b,layers,hidden,heads,kv_heads,ffn,seq,vocab,moe,gpu,gpus,tp,sp,cp,pp,vpp,"
+    "ep,dp,zero,micro_batch,global_batch,recompute,precision,metric,value,unit,nic_GBps,schedule,"
+    "overlap,software,memory_GiB,notes,use\n";
+const std::string kRow =
+    "\"A paper; tables 1, 2\",GPT,1,2,64,4,4,256,128,512,,chip,4,2,1,1,2,1,1,1,0,,8,full,fp16,"
+    "iteration_time,1.5,s,,1f1b,,megatron,,\"says \"\"so\"\"\",fit\n";
+
+}  // namespace
+
+TEST_CASE("a row keeps its cells; what is not said is 0") {
+  const std::vector<Run> runs = parse_runs(kHeader + kRow, "runs.csv");
+  REQUIRE(runs.size() == 1);
+  const Run& run = runs[0];
+  CHECK(run.source == "A paper; tables 1, 2");
+  CHECK(source_name(run.source) == "A paper");
+  CHECK(run.line == 2);
+  CHECK(run.tp == 2);
+  CHECK(run.sp);
+  CHECK(run.micro_batch == 0);
+  CHECK(run.memory_GiB == 0);
+  CHECK(run.value == 1.5);
+  CHECK(run.fits());
+  CHECK(run.columns[33].second == "says \"so\"");
+}
+
+TEST_CASE("all findings of a file are told together, by line and column") {
+  std::string bad = kRow;
+  bad.replace(bad.find(",full,"), 6, ",half,");
+  bad.replace(bad.find(",2,64,"), 6, ",x,64,");
+  CHECK_THROWS_WITH_AS(parse_runs(kHeader + kRow + bad + "a,b\n", "runs.csv"),
+                       "runs.csv:3: recompute: must be one of none, selective, full, unknown, is "
+                       "\"half\"\nruns.csv:3: layers: must be an integer of at least 1, is \"x\"\n"
+                       "runs.csv:4: has 2 cells, must have the header's 35",
+                       Error);
+}
+
+TEST_CASE("a column that is missing is named, with the near miss") {
+  std::string header = kHeader;
+  header.replace(header.find("hidden"), 6, "hiden");
+  CHECK_THROWS_WITH_AS(parse_runs(header + kRow, "runs.csv"),
+                       "runs.csv:1: there is no column 'hidden', did you mean 'hiden'?", Error);
+}

@@ -1,0 +1,121 @@
+// Comparisons for people and as JSON.
+#include <cmath>
+
+#include "base/error.h"
+#include "base/text.h"
+#include "calibrate/validate.h"
+
+namespace mw::calibrate {
+namespace {
+
+std::string signed_percent(double error) { return fmt::format("{:+.1f} %", 100 * error); }
+
+std::string layout(const Run& run) {
+  std::string text = fmt::format("tp={} pp={} dp={}", run.tp, run.pp, run.dp);
+  if (run.vpp > 1) text += fmt::format(" v={}", run.vpp);
+  if (run.zero > 0) text += fmt::format(" zero={}", run.zero);
+  if (run.micro_batch > 0) text += fmt::format(" mb={}", run.micro_batch);
+  return text + (run.sp ? " sp " : " ") + run.recompute;
+}
+
+std::string table(const std::vector<Summary>& summaries) {
+  std::string text = fmt::format("{:<72} {:>5} {:>8} {:>8} {:>9} {:>6}\n", "source", "rows", "mean",
+                                 "bias", "worst", "rank");
+  for (const Summary& s : summaries) {
+    text += fmt::format("{:<72.72} {:>5} {:>6.1f} % {:>8} {:>9} {:>6}\n", s.name, s.rows,
+                        100 * s.mean, signed_percent(s.bias), signed_percent(s.worst),
+                        s.rows > 2 ? fmt::format("{:.3f}", s.rank_correlation) : "");
+  }
+  return text;
+}
+
+void add_memory(const std::vector<Comparison>& comparisons, std::string& text) {
+  bool first = true;
+  for (const Comparison& c : comparisons) {
+    if (!c.reason.empty() || c.run.memory_GiB <= 0) continue;
+    if (first) text += "\nmemory of the fullest device, GiB:\n";
+    first = false;
+    text += fmt::format("  {:<20} {:<36} published {:6.1f} predicted {:6.1f} {:>8}\n", c.run.model,
+                        layout(c.run), c.run.memory_GiB, c.predicted_GiB,
+                        signed_percent(c.predicted_GiB / c.run.memory_GiB - 1));
+  }
+}
+
+// A number where the cell is one; null where it is empty.
+Json cell(const std::string& text) {
+  if (text.empty()) return {};
+  if (const std::optional<int64_t> integer = parse_int64(text)) return *integer;
+  if (const std::optional<double> number = parse_double(text)) return *number;
+  return text;
+}
+
+}  // namespace
+
+std::string to_text(const std::vector<Comparison>& comparisons, bool rows) {
+  std::string text;
+  std::vector<const Comparison*> fit, check, assumed;
+  int open = 0;
+  for (const Comparison& c : comparisons) {
+    if (!c.reason.empty()) {
+      ++open;
+    } else if (!c.assumed.empty()) {
+      assumed.push_back(&c);
+    } else {
+      (c.run.fits() ? fit : check).push_back(&c);
+    }
+  }
+  if (rows) {
+    std::string source;
+    for (const Comparison& c : comparisons) {
+      if (source_name(c.run.source) != source) {
+        source = source_name(c.run.source);
+        text += fmt::format("{}\n", source);
+      }
+      const std::string head =
+          fmt::format("  {:<16.16} {:<38} {:>5} x {:<18.18} {:<5}", c.run.model, layout(c.run),
+                      c.run.gpus, c.run.gpu, c.run.use);
+      if (!c.reason.empty()) {
+        text += fmt::format("{} not simulated: {}\n", head, c.reason);
+        continue;
+      }
+      text += fmt::format("{} published {:>9} predicted {:>9} {:>8}{}{}\n", head,
+                          format_seconds(c.published), format_seconds(c.predicted),
+                          signed_percent(c.error), c.assumed.empty() ? "" : "  with " + c.assumed,
+                          c.fits ? "" : "  beyond the device's memory");
+    }
+    text += "\n";
+  }
+  std::vector<Summary> all = summaries(comparisons);
+  all.push_back(summary("rows that profiles are fitted on", fit));
+  all.push_back(summary("rows that are only compared", check));
+  if (!assumed.empty())
+    all.push_back(summary("rows that do not say recompute or microbatch", assumed));
+  text += table(all);
+  if (open > 0) text += fmt::format("{} rows are not simulated\n", open);
+  add_memory(comparisons, text);
+  return text;
+}
+
+Json to_json(const std::vector<Comparison>& comparisons) {
+  JsonArray list;
+  for (const Comparison& c : comparisons) {
+    JsonObject row;
+    for (const auto& [column, text] : c.run.columns) row[column] = cell(text);
+    if (c.reason.empty()) {
+      row["predicted"] = c.predicted;
+      row["published"] = c.published;
+      row["error"] = c.error;
+      row["predicted_memory_GiB"] = c.predicted_GiB;
+      row["assumed"] = c.assumed.empty() ? Json() : Json(c.assumed);
+    } else {
+      row["predicted"] = nullptr;
+      row["published"] = nullptr;
+      row["error"] = nullptr;
+      row["reason"] = c.reason;
+    }
+    list.push_back(Json(std::move(row)));
+  }
+  return Json(std::move(list));
+}
+
+}  // namespace mw::calibrate

@@ -1,0 +1,54 @@
+// Predicted against published: every row of a file of runs, simulated.
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/json.h"
+#include "calibrate/run_request.h"
+
+namespace mw::calibrate {
+
+struct Comparison {
+  Run run;
+  std::string reason;                   // why it was not simulated; then nothing below holds
+  double predicted = 0, published = 0;  // seconds of a step
+  double error = 0;                     // predicted / published - 1
+  std::string assumed;                  // what the row does not say: the fastest that fits
+  double predicted_GiB = 0;             // the fullest device's
+  bool fits = true;                     // in the device's memory
+};
+
+// A change of what is predicted, to see what a mechanism is worth.
+using Change = std::function<void(predict::Request&)>;
+
+// In the order of the runs, on `threads` threads. `change` may be empty.
+std::vector<Comparison> validate(const std::vector<Run>& runs, const Machines& machines,
+                                 int threads, const Change& change = {});
+
+// Errors of the rows of one source, of one use ("fit", "check"), of one kind of row.
+struct Summary {
+  std::string name;
+  int rows = 0;
+  double mean = 0;              // of |error|
+  double bias = 0;              // of error
+  double worst = 0;             // the error that is largest in size
+  double rank_correlation = 0;  // Spearman, predicted against published; 0 for one row
+};
+// By source; rows that assume something apart, as "… (assumed)".
+std::vector<Summary> summaries(const std::vector<Comparison>& comparisons);
+Summary summary(const std::string& name, const std::vector<const Comparison*>& comparisons);
+
+struct Ablation {
+  std::string name;
+  Change change;
+};
+std::vector<Ablation> ablations();
+
+std::string to_text(const std::vector<Comparison>& comparisons, bool rows = true);
+// A list: the row's columns, predicted, published, error (null with a reason).
+Json to_json(const std::vector<Comparison>& comparisons);
+
+}  // namespace mw::calibrate

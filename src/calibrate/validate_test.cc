@@ -1,0 +1,110 @@
+#include "calibrate/validate.h"
+
+#include <doctest/doctest.h>
+
+#include "base/error.h"
+
+using namespace mw;
+using namespace mw::calibrate;
+
+namespace {
+
+Run gpt(int64_t layers, int64_t hidden, int64_t heads, int64_t seq, int64_t vocab, int64_t batch) {
+  Run run;
+  run.model = "GPT";
+  run.layers = layers;
+  run.hidden = hidden;
+  run.heads = run.kv_heads = heads;
+  run.ffn = 4 * hidden;
+  run.seq = seq;
+  run.vocab = vocab;
+  run.global_batch = batch;
+  run.gpu = "A100";
+  run.precision = "fp16";
+  run.recompute = "full";
+  run.metric = "iteration_time";
+  run.value = 1;
+  run.gpus = run.dp = 1;
+  run.micro_batch = 1;
+  return run;
+}
+
+Machines a100() {
+  cluster::Cluster c;
+  c.device.name = "A100";
+  c.device.peaks = {{"f16", cluster::FlopsPerSecond(312e12)}};
+  c.device.memory = Bytes(80'000'000'000);
+  c.device.memory_bandwidth = cluster::BytesPerSecond(2e12);
+  c.links.resize(1);
+  c.links[0].bandwidth = c.links[0].bus_bandwidth = cluster::BytesPerSecond(100e9);
+  return {{c}, {}};
+}
+
+}  // namespace
+
+TEST_CASE("FLOPs of a step are the papers': PTD-P equation 3, SP paper appendix A") {
+  struct Row {
+    int64_t layers, hidden, heads, seq, vocab, batch;
+  };
+  for (const Row& row :
+       {Row{96, 12288, 96, 2048, 51200, 1536}, Row{24, 2048, 16, 4096, 131072, 192}}) {
+    const Run run = gpt(row.layers, row.hidden, row.heads, row.seq, row.vocab, row.batch);
+    const predict::Request request = request_of(run, a100(), 1, compile::Recompute::kFull);
+    const double B = static_cast<double>(row.batch), s = static_cast<double>(row.seq),
+                 l = static_cast<double>(row.layers), h = static_cast<double>(row.hidden),
+                 V = static_cast<double>(row.vocab);
+    CHECK(model_flops(request.model, row.seq, row.batch).value ==
+          doctest::Approx(72 * B * s * l * h * h * (1 + s / (6 * h) + V / (12 * l * h))));
+    CHECK(full_recompute_flops(request.model, row.seq, row.batch).value ==
+          doctest::Approx(96 * B * s * l * h * h * (1 + s / (6 * h) + V / (16 * l * h))));
+  }
+}
+
+TEST_CASE("published rates become seconds of a step") {
+  Run run = gpt(48, 8192, 64, 2048, 51200, 1536);
+  run.gpus = run.dp = 512;
+  const predict::Request request = request_of(run, a100(), 1, compile::Recompute::kFull);
+  run.metric = "hw_tflops_per_gpu";  // PTD-P table 1, 39.1B: 14.45 s
+  run.value = 138;
+  CHECK(published_step(run, request) == doctest::Approx(14.45).epsilon(0.001));
+  run.metric = "tokens_per_s_per_gpu";
+  run.value = 1000;
+  CHECK(published_step(run, request) == doctest::Approx(1536.0 * 2048 / 512 / 1000));
+}
+
+TEST_CASE("a row that cannot be simulated says why") {
+  Run run = gpt(2, 64, 4, 64, 128, 4);
+  CHECK(reason(run, a100()) == "");
+  run.moe = "E8k2";
+  CHECK(reason(run, a100()) == "mixture of experts is not in the graph");
+  run.moe.clear();
+  run.gpu = "B300";
+  CHECK(reason(run, a100()) == "no file of clusters/ has the device B300");
+  run.gpu = "A100";
+  run.tp = 3;
+  CHECK(reason(run, a100()) == "tp*pp*dp=3*1*1 is not the 1 devices");
+}
+
+TEST_CASE("what a row does not say is the fastest that fits, and is said") {
+  Run run = gpt(2, 64, 4, 64, 128, 4);
+  run.recompute = "unknown";
+  run.micro_batch = 0;
+  const std::vector<Comparison> made = validate({run}, a100(), 1);
+  REQUIRE(made.size() == 1);
+  CHECK(made[0].reason == "");
+  CHECK(made[0].assumed == "microbatch 4, recompute none");
+  CHECK(made[0].error == made[0].predicted - 1);
+}
+
+TEST_CASE("a summary has mean, bias, worst and rank correlation") {
+  Comparison a, b, c;
+  a.predicted = 1.1, a.published = 1, a.error = 0.1;
+  b.predicted = 1.6, b.published = 2, b.error = -0.2;
+  c.predicted = 3, c.published = 3, c.error = 0;
+  const Summary s = summary("x", {&a, &b, &c});
+  CHECK(s.rows == 3);
+  CHECK(s.mean == doctest::Approx(0.1));
+  CHECK(s.bias == doctest::Approx(-0.1 / 3));
+  CHECK(s.worst == -0.2);
+  CHECK(s.rank_correlation == doctest::Approx(1));
+}

@@ -1,0 +1,15 @@
+// Where the data files that come with the program lie.
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace mw::cli {
+
+// Folders for files of this kind ("clusters", "models", "data/published"): here, or beside the program
+// or above it; they need not be there.
+std::vector<std::string> data_folders(const std::string& kind);
+// The first of them that is there. Throws Error where none is.
+std::string data_folder(const std::string& kind);
+
+}  // namespace mw::cli

@@ -1,0 +1,187 @@
+#include "cluster/profile.h"
+
+#include <algorithm>
+#include <array>
+
+#include "base/error.h"
+#include "base/json_reader.h"
+#include "base/text.h"
+#include "base/toml.h"
+
+namespace mw::cluster {
+namespace {
+
+constexpr double kMicro = 1e-6;
+
+constexpr std::array<ConstantInfo, 14> kConstants = {{
+    {"matrix_fraction", 0.05, 1, "of the dense peak, by the largest matrix products"},
+    {"product_half_k", 1, 4096, "elements: a product whose k is this long reaches half"},
+    {"attention_fraction", 0.05, 1, "fused attention's share of the largest products' rate"},
+    {"memory_fraction", 0.05, 1, "of the memory bandwidth, by kernels that read and write"},
+    {"logits_fraction", 0.1, 1, "of what their shape says, by products with the vocabulary"},
+    {"loss_traffic", 0.2, 50, "bytes of the loss's kernels over the fewest possible"},
+    {"update_traffic", 0.05, 20, "bytes of the optimizer's kernels over the fewest possible"},
+    {"launch_us", 0.1, 100, "from the end of a kernel to the start of the next"},
+    {"host_op_us", 0.1, 1000, "the host's work to issue one op"},
+    {"host_collective_us", 0.1, 5000, "the host's work to issue a collective, beside host_op_us"},
+    {"collective_latency_us", 0.1, 5000, "of a collective, beside what its algorithm says"},
+    {"step_overhead_us", 1, 1e6, "the host's work once a step"},
+    {"node_bus_fraction", 0.05, 1, "of a link inside a node, by collectives"},
+    {"network_bus_fraction", 0.05, 1, "of a network card, by collectives"},
+}};
+
+const Link* first_link(const Cluster& cluster, bool network) {
+  for (const Link& link : cluster.links) {
+    if ((link.kind == LinkKind::kNetwork) == network) return &link;
+  }
+  return nullptr;
+}
+
+// The value of an attained constant, and a second's share of its unit.
+double* attained(Attained& a, std::string_view name) {
+  if (name == "matrix_fraction") return &a.matrix_fraction;
+  if (name == "product_half_k") return &a.product_half_k;
+  if (name == "attention_fraction") return &a.attention_fraction;
+  if (name == "memory_fraction") return &a.memory_fraction;
+  if (name == "logits_fraction") return &a.logits_fraction;
+  if (name == "loss_traffic") return &a.loss_traffic;
+  if (name == "update_traffic") return &a.update_traffic;
+  return nullptr;
+}
+Seconds* attained_time(Attained& a, std::string_view name) {
+  if (name == "launch_us") return &a.launch;
+  if (name == "host_op_us") return &a.host_op;
+  if (name == "host_collective_us") return &a.host_collective;
+  if (name == "collective_latency_us") return &a.collective_latency;
+  if (name == "step_overhead_us") return &a.step_overhead;
+  return nullptr;
+}
+
+void read_constants(JsonReader reader, Profile& profile) {
+  for (const std::string& name : reader.keys()) {
+    const auto info = std::find_if(kConstants.begin(), kConstants.end(),
+                                   [&](const ConstantInfo& known) { return known.name == name; });
+    if (info == kConstants.end()) continue;
+    JsonReader entry = reader.object(name);
+    Constant constant;
+    constant.name = name;
+    constant.value = entry.number("value", {.min = info->least, .max = info->most});
+    constant.low = entry.number_or("low", 0, {.min = 0});
+    constant.high = entry.number_or("high", 0, {.min = 0});
+    constant.source = entry.string("source");
+    entry.finish();
+    profile.constants.push_back(std::move(constant));
+  }
+  for (const ConstantInfo& info : kConstants) reader.ignore(info.name);
+  reader.finish();
+}
+
+void read_measured(JsonReader reader, Profile& profile) {
+  for (const std::string& name : reader.keys()) {
+    const std::vector<double> ends = reader.numbers(name);
+    if (ends.size() == 2 && ends[0] <= ends[1]) {
+      profile.stack.measured.push_back({name, ends[0], ends[1]});
+    } else {
+      reader.fail(name, "must be [least, most]");
+    }
+  }
+  reader.finish();
+}
+
+}  // namespace
+
+std::span<const ConstantInfo> constant_infos() { return kConstants; }
+
+double constant(const Cluster& cluster, std::string_view name) {
+  Attained a = cluster.device.attained;
+  if (const double* value = attained(a, name)) return *value;
+  if (const Seconds* time = attained_time(a, name)) return time->value / kMicro;
+  const Link* link = first_link(cluster, name == "network_bus_fraction");
+  return link == nullptr ? 1 : link->bus_bandwidth.value / link->bandwidth.value;
+}
+
+void set_constant(Cluster& cluster, std::string_view name, double value) {
+  Attained& a = cluster.device.attained;
+  if (double* ratio = attained(a, name)) {
+    *ratio = value;
+  } else if (Seconds* time = attained_time(a, name)) {
+    *time = Seconds(value * kMicro);
+  } else {
+    MW_CHECK(name == "node_bus_fraction" || name == "network_bus_fraction", "constant {}", name);
+    for (Link& link : cluster.links) {
+      if ((link.kind == LinkKind::kNetwork) == (name == "network_bus_fraction"))
+        link.bus_bandwidth = BytesPerSecond(link.bandwidth.value * value);
+    }
+  }
+}
+
+Profile parse_profile(std::string_view text, const std::string& file) {
+  const Toml toml = parse_toml(text, file);
+  Diagnostics diagnostics;
+  JsonReader reader(toml.root, file, &diagnostics, &toml.lines);
+  Profile profile;
+  profile.file = file;
+  profile.name = reader.string("name");
+  profile.device = reader.string("device");
+  profile.software = profile.stack.name = reader.string("software");
+  profile.source = reader.string("source");
+  if (reader.has("overlap")) profile.stack.overlap = reader.strings("overlap");
+  reader.ignore("overlap");
+  profile.stack.scatter_gather = reader.boolean_or("scatter_gather", false);
+  profile.fused_attention = reader.boolean_or("fused_attention", true);
+  profile.gradient_bytes = reader.integer_or("gradient_bytes", 4, {.min = 1, .max = 8});
+  profile.stack.error = reader.number_or("error", 0, {.min = 0});
+  if (reader.has("constants")) read_constants(reader.object("constants"), profile);
+  reader.ignore("constants");
+  if (reader.has("measured")) read_measured(reader.object("measured"), profile);
+  reader.ignore("measured");
+  reader.finish();
+  diagnostics.throw_if_any();
+  return profile;
+}
+
+std::string to_toml(const Profile& profile) {
+  std::vector<std::string> overlap;
+  for (const std::string& word : profile.stack.overlap) overlap.push_back(quoted(word));
+  std::string text = fmt::format(
+      "name = {}\ndevice = {}\nsoftware = {}\nsource = {}\noverlap = [{}]\nscatter_gather = {}\n"
+      "fused_attention = {}\ngradient_bytes = {}\n",
+      quoted(profile.name), quoted(profile.device), quoted(profile.software),
+      quoted(profile.source), join(overlap, ", "), profile.stack.scatter_gather,
+      profile.fused_attention, profile.gradient_bytes);
+  if (profile.stack.error > 0) text += fmt::format("error = {:.4g}\n", profile.stack.error);
+  text += "\n[constants]\n";
+  for (const Constant& c : profile.constants) {
+    text += fmt::format("{} = {{ value = {:.5g}, ", c.name, c.value);
+    if (c.fitted()) text += fmt::format("low = {:.4g}, high = {:.4g}, ", c.low, c.high);
+    text += fmt::format("source = {} }}\n", quoted(c.source));
+  }
+  if (!profile.stack.measured.empty()) text += "\n[measured]\n";
+  for (const Stack::Range& range : profile.stack.measured)
+    text += fmt::format("{} = [{:.12g}, {:.12g}]\n", range.name, range.least, range.most);
+  return text;
+}
+
+std::vector<Profile> read_profiles(FileSystem& fs, const std::string& folder) {
+  std::vector<Profile> profiles;
+  if (!fs.is_directory(folder)) return profiles;
+  for (const std::string& file : fs.list(folder)) {
+    if (!ends_with(file, ".toml")) continue;
+    const std::string path = join_path(folder, file);
+    profiles.push_back(parse_profile(fs.read_file(path), path));
+  }
+  return profiles;
+}
+
+void apply(const Profile& profile, Cluster& cluster) {
+  if (profile.device != cluster.device.name) {
+    throw_error("{}: is of {}, but {} has {}", profile.file, profile.device, cluster.file,
+                cluster.device.name);
+  }
+  cluster.device.attained.fused_attention = profile.fused_attention;
+  cluster.device.attained.gradient_bytes = static_cast<double>(profile.gradient_bytes);
+  for (const Constant& c : profile.constants) set_constant(cluster, c.name, c.value);
+  cluster.stack = profile.stack;
+}
+
+}  // namespace mw::cluster

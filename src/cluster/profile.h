@@ -1,0 +1,66 @@
+// Profile: what a software stack makes of a kind of device: constants with a unit and a source, or
+// fitted ones with their interval. It replaces what a cluster file says of the device and its
+// links. Read from a TOML file in clusters/profiles/; written by `meshwright calibrate`.
+//
+//   name = "Megatron-LM on A100 80 GB"
+//   device = "A100-SXM-80GB"          # a cluster's device.name
+//   software = "megatron"
+//   source = "…"
+//   overlap = ["grad_reduce"]         # as `simulate --overlap` takes them
+//   scatter_gather, fused_attention, gradient_bytes
+//   error = 0.06                      # standard deviation of log(predicted / measured)
+//   [constants]
+//   host_op_us = { value = 30.1, low = 29.0, high = 31.2, source = "fit" }
+//   [measured]                        # what the runs behind it cover
+//   hidden = [1024, 8192]
+#pragma once
+
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "cluster/hardware.h"
+
+namespace mw::cluster {
+
+// A constant that a profile may give. All are positive.
+struct ConstantInfo {
+  std::string_view name;  // with its unit, as in host_op_us; without one it is a ratio
+  double least, most;     // beyond which it means nothing
+  std::string_view what;
+};
+std::span<const ConstantInfo> constant_infos();
+
+// REQUIRES: a name of constant_infos(). The bus fractions are those of the first link that is no
+// network, and of the first that is; setting changes all such links.
+double constant(const Cluster& cluster, std::string_view name);
+void set_constant(Cluster& cluster, std::string_view name, double value);
+
+struct Constant {
+  std::string name;
+  double value = 0;
+  double low = 0, high = 0;  // of a fit: 95 % interval; else both 0
+  std::string source;
+  bool fitted() const { return high > 0; }
+};
+
+struct Profile {
+  std::string file;  // for messages
+  std::string name, device, software, source;
+  bool fused_attention = true;
+  int64_t gradient_bytes = 4;  // an element in which gradients are reduced
+  std::vector<Constant> constants;
+  Stack stack;
+};
+
+// Throws Error with everything that is wrong with the text.
+Profile parse_profile(std::string_view toml, const std::string& file);
+std::string to_toml(const Profile& profile);
+// All *.toml of a folder; none if it is not there.
+std::vector<Profile> read_profiles(FileSystem& fs, const std::string& folder);
+
+// Throws Error where the profile is of another device.
+void apply(const Profile& profile, Cluster& cluster);
+
+}  // namespace mw::cluster

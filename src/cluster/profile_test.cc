@@ -1,0 +1,85 @@
+#include "cluster/profile.h"
+
+#include <doctest/doctest.h>
+
+#include "base/error.h"
+
+using namespace mw;
+using namespace mw::cluster;
+
+namespace {
+
+const std::string kText = R"(name = "a stack on a chip"
+device = "chip"
+software = "stack"
+source = "by hand"
+overlap = ["grad_reduce"]
+scatter_gather = true
+fused_attention = false
+gradient_bytes = 2
+error = 0.05
+
+[constants]
+host_op_us = { value = 20, low = 19, high = 21, source = "fit" }
+network_bus_fraction = { value = 0.5, source = "a paper" }
+
+[measured]
+hidden = [1024, 8192]
+)";
+
+Cluster chips() {
+  Cluster c;
+  c.file = "chips.toml";
+  c.device.name = "chip";
+  c.links.resize(2);
+  c.links[0].kind = LinkKind::kNvlink;
+  c.links[1].kind = LinkKind::kNetwork;
+  for (Link& link : c.links) link.bandwidth = link.bus_bandwidth = BytesPerSecond(100e9);
+  return c;
+}
+
+}  // namespace
+
+TEST_CASE("a profile replaces what a cluster file says of device and links") {
+  Cluster c = chips();
+  apply(parse_profile(kText, "p.toml"), c);
+  CHECK(c.device.attained.host_op.value == doctest::Approx(20e-6));
+  CHECK(!c.device.attained.fused_attention);
+  CHECK(c.device.attained.gradient_bytes == 2);
+  CHECK(c.links[0].bus_bandwidth.value == 100e9);
+  CHECK(c.links[1].bus_bandwidth.value == 50e9);
+  CHECK(c.stack.name == "stack");
+  CHECK(c.stack.overlap == std::vector<std::string>{"grad_reduce"});
+  CHECK(c.stack.scatter_gather);
+  REQUIRE(c.stack.measured.size() == 1);
+  CHECK(c.stack.measured[0].most == 8192);
+}
+
+TEST_CASE("a profile that is written and read again is the same text") {
+  const Profile profile = parse_profile(kText, "p.toml");
+  CHECK(to_toml(parse_profile(to_toml(profile), "p.toml")) == to_toml(profile));
+}
+
+TEST_CASE("every constant can be set and read") {
+  for (const ConstantInfo& info : constant_infos()) {
+    Cluster c = chips();
+    const double value = (info.least + std::min(info.most, 1.0)) / 2;
+    set_constant(c, info.name, value);
+    CHECK(constant(c, info.name) == doctest::Approx(value));
+  }
+}
+
+TEST_CASE("findings about a profile are told together; another device's is refused") {
+  CHECK_THROWS_WITH_AS(
+      parse_profile(
+          "name = \"x\"\ndevice = \"chip\"\nsoftware = \"s\"\nsource = \"y\"\n"
+          "[constants]\nhost_op = { value = 1, source = \"a\" }\n[measured]\nseq = [2, 1]\n",
+          "p.toml"),
+      "p.toml:6: constants.host_op: unknown key, did you mean 'host_op_us'?\n"
+      "p.toml:8: measured.seq: must be [least, most]",
+      Error);
+  Cluster c = chips();
+  c.device.name = "another";
+  CHECK_THROWS_WITH_AS(apply(parse_profile(kText, "p.toml"), c),
+                       "p.toml: is of chip, but chips.toml has another", Error);
+}

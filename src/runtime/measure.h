@@ -1,0 +1,57 @@
+// What this machine's kernels, memory and threads take, for a cluster file of it.
+#pragma once
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "cluster/hardware.h"
+#include "ir/graph.h"
+
+namespace mw::runtime {
+
+// An op of a graph, run alone.
+struct OpTiming {
+  ir::OpKind kind = ir::OpKind::kCopy;
+  double flops = 0, bytes = 0;  // ops::cost_of
+  int64_t k = 0;                // of a product
+  bool matrix_product = false;
+  double seconds = 0;  // median over the passes
+};
+// Runs the graph's ops one after the other, in their order, with every value in memory of its own,
+// on one thread; collectives are left out.
+std::vector<OpTiming> time_ops(const ir::Graph& graph, int passes);
+
+// 2 m n k FLOPs of square and flat f32 products over shapes.
+std::vector<OpTiming> time_products();
+
+// Bytes a second that one thread reads and writes in a copy far larger than the caches.
+double copy_bandwidth();
+
+struct LinkTiming {
+  double latency = 0;    // seconds of a message or of a step of a ring
+  double bandwidth = 0;  // bytes a second
+};
+// A value that goes through a channel from thread to thread and back.
+LinkTiming time_messages();
+// All-reduces of several sizes between `ranks` threads: latency of a step of the ring, and the bus
+// bandwidth as nccl-tests counts it.
+LinkTiming time_collectives(int ranks);
+
+struct MachineProfile {
+  double peak_flops = 0;       // of the best product
+  double half_k = 1;           // a product whose k is this long reaches half
+  double launch = 0;           // seconds of the shortest op
+  double memory_bandwidth = 0;  // of the copy
+  std::vector<std::pair<std::string, double>> kernel_rates;  // by op: FLOP/s of products, else bytes/s
+  LinkTiming messages, collectives;
+  int64_t cores = 1, memory_bytes = 0;
+};
+// From the timings: least squares for 1/rate of products in 1/k; totals of bytes or FLOPs over
+// totals of time for every other op.
+MachineProfile machine_profile(const std::vector<OpTiming>& products,
+                               const std::vector<OpTiming>& ops);
+// A cluster file, with where and how it was measured.
+std::string to_toml(const MachineProfile& profile, const std::string& source);
+
+}  // namespace mw::runtime
