@@ -6,13 +6,14 @@
 
 #include "execute/test_programs.h"
 #include "execute/test_support.h"
+#include "trace/memory_curve.h"
 
 namespace mw::execute {
 namespace {
 
 using pipeline::Program;
 
-TEST_CASE("a traced run has a span for every instruction and an arrow for every message") {
+TEST_CASE("a traced run has a span for every instruction and call and an arrow for every message") {
   const Program program = two_stages();
   FakeBackend backend;
   Executor executor({&program}, backend, {});
@@ -23,7 +24,7 @@ TEST_CASE("a traced run has a span for every instruction and an arrow for every 
   CHECK(trace.dropped == 0);
   CHECK(trace.producer == "execute");
   CHECK(trace.program_hash == pipeline::program_hash(program));
-  CHECK(trace.spans.size() == 2 * (3 * 5 + 3 * 3 + 2));
+  CHECK(trace.spans.size() == 2 * (3 * (5 + 1) + 3 * (3 + 1) + 2));
   std::multiset<int64_t> out, in;
   Bytes sent;
   for (const trace::Span& span : trace.spans) {
@@ -37,6 +38,37 @@ TEST_CASE("a traced run has a span for every instruction and an arrow for every 
   CHECK(out == in);
   CHECK(std::set<int64_t>(out.begin(), out.end()).size() == 6);
   CHECK(sent == Bytes(2 * 48));
+}
+
+TEST_CASE("a call's span encloses its ops, and the memory curve is the buffers' lives") {
+  const Program program = two_stages();
+  FakeBackend backend;
+  Executor executor({&program}, backend, {});
+  trace::Trace trace;
+  executor.run(0, load_ramp, &trace);
+  int calls = 0;
+  for (const trace::Span& call : trace.spans) {
+    if (call.category != trace::Category::kCall) continue;
+    ++calls;
+    CHECK(trace.name(call) == fmt::format("F stage {}", call.rank.value));
+    for (const trace::Span& op : trace.spans) {
+      if (op.rank != call.rank || op.command != call.command) continue;
+      if (op.category != trace::Category::kCompute) continue;
+      CHECK(op.start >= call.start);
+      CHECK(op.end() <= call.end());
+    }
+  }
+  CHECK(calls == 6);
+  const std::vector<trace::MemoryPeak> peaks = trace::memory_peaks(trace);
+  REQUIRE(peaks.size() == 2);
+  // Rank 0 has x and the workspace's one value, rank 1 the sum and two slots.
+  CHECK(peaks[0].point.total == Bytes(16 + 16));
+  CHECK(peaks[1].point.total == Bytes(16 + 2 * 16));
+  for (const trace::MemoryPeak& peak : peaks) {
+    const std::vector<trace::MemoryPoint> curve = trace::memory_curve(trace, peak.rank);
+    CHECK(curve.back().by_category[static_cast<size_t>(trace::MemoryCategory::kWorkspace)] ==
+          Bytes(0));
+  }
 }
 
 }  // namespace

@@ -17,43 +17,19 @@ Bytes bytes_sent_by(const Instruction& instruction) {
   return instruction.collective->group()->bytes_sent();
 }
 
-void record_step(trace::Recorder& recorder, trace::NameId name, Seconds start, Bytes bytes,
-                 int64_t run) {
-  trace::Span step;
-  step.name = name;
-  step.category = trace::Category::kStep;
-  step.start = start;
-  step.duration = steady_clock().now() - start;
-  step.bytes = bytes;
-  step.command = static_cast<int32_t>(run);
-  recorder.record(step);
-}
-
 }  // namespace
 
 void RankRunner::prepare_trace(int which, trace::NameTable& names) {
   const auto program = static_cast<size_t>(which);
-  if (spans_.size() <= program) spans_.resize(program + 1);
-  if (spans_[program].empty()) {
-    spans_[program] = span_templates(context_.program(which), names);
-    const auto capacity = static_cast<int64_t>(spans_[program].size()) + 1;  // and the step's own
-    if (!recorder_ || capacity > capacity_) {
-      recorder_ = std::make_unique<trace::Recorder>(context_.device().rank, capacity, 0);
-      capacity_ = capacity;
-    }
+  if (traces_.size() <= program) traces_.resize(program + 1);
+  if (!traces_[program]) {
+    traces_[program] = std::make_unique<ProgramTrace>(context_.program(which), names);
+    most_spans_ = std::max(most_spans_, traces_[program]->spans());
+    most_samples_ = std::max(most_samples_, traces_[program]->samples());
+    recorder_ =
+        std::make_unique<trace::Recorder>(context_.device().rank, most_spans_, most_samples_);
   }
-  step_name_ = names.intern("step");
   recorder_->clear();
-}
-
-void RankRunner::record(const BoundProgram& program, const Instruction& instruction,
-                        const RunRequest& request, uint32_t index, Seconds start,
-                        Bytes sent_before) {
-  if (instruction.kind == Instruction::Kind::kAlias) return;
-  const Seconds end = steady_clock().now();
-  recorder_->record(finish_span(spans_[static_cast<size_t>(request.which)][index], instruction,
-                                program, start, end, bytes_sent_by(instruction) - sent_before,
-                                request.run, context_.device().mesh->size()));
 }
 
 Measured RankRunner::run(const RunRequest& request) {
@@ -61,7 +37,10 @@ Measured RankRunner::run(const RunRequest& request) {
   Measured measured;
   pipeline::OrderHash order;
   const Bytes sent_before = context_.bytes_sent();
-  const Seconds run_start = request.traced ? steady_clock().now() : Seconds();
+  ProgramTrace* const trace =
+      request.traced ? traces_[static_cast<size_t>(request.which)].get() : nullptr;
+  if (trace != nullptr)
+    trace->begin(*recorder_, steady_clock().now(), request.run, context_.device().mesh->size());
   const auto count = static_cast<uint32_t>(program.instructions.size());
   for (uint32_t i = 0; i < count; ++i) {
     const Instruction& instruction = program.instructions[i];
@@ -73,11 +52,12 @@ Measured RankRunner::run(const RunRequest& request) {
       program.pointers[patch.pointer] =
           static_cast<char*>(program.slots[patch.slot]) + patch.offset;
     }
-    if (request.traced) {
+    if (trace != nullptr) {
       const Bytes sent = bytes_sent_by(instruction);
       const Seconds start = steady_clock().now();
+      trace->before(i, start);
       run_instruction(program, instruction, request);
-      record(program, instruction, request, i, start, sent);
+      trace->after(i, start, steady_clock().now(), bytes_sent_by(instruction) - sent);
     } else {
       run_instruction(program, instruction, request);
     }
@@ -92,8 +72,7 @@ Measured RankRunner::run(const RunRequest& request) {
   measured.bytes_sent = context_.bytes_sent() - sent_before;
   measured.order_hash = order.value();
   measured.scratch = context_.scratch_bytes();
-  if (request.traced)
-    record_step(*recorder_, step_name_, run_start, measured.bytes_sent, request.run);
+  if (trace != nullptr) trace->end(steady_clock().now(), measured.bytes_sent);
   status_.progress.store(RankStatus::kEnded, std::memory_order_relaxed);
   return measured;
 }

@@ -6,6 +6,7 @@
 
 #include "execute/executor.h"
 #include "execute/rank_context.h"
+#include "execute/tracing.h"
 #include "trace/recorder.h"
 
 namespace mw::execute {
@@ -54,18 +55,15 @@ class RankRunner {
  private:
   void run_instruction(BoundProgram& program, const Instruction& instruction,
                        const RunRequest& request);
-  void record(const BoundProgram& program, const Instruction& instruction,
-              const RunRequest& request, uint32_t index, Seconds start, Bytes sent_before);
   void check_results(const BoundProgram& program, const Instruction& instruction) const;
 
   RankContext& context_;
   RankStatus& status_;
   const std::atomic<bool>& stop_;
   uint64_t started_ = 0;
-  std::vector<std::vector<trace::Span>> spans_;  // [program][instruction], empty until it is traced
-  trace::NameId step_name_;
+  std::vector<std::unique_ptr<ProgramTrace>> traces_;  // [program], null until it is traced
   std::unique_ptr<trace::Recorder> recorder_;
-  int64_t capacity_ = 0;  // of the recorder, in spans
+  int64_t most_spans_ = 0, most_samples_ = 0;  // of the recorder
 };
 
 }  // namespace mw::execute

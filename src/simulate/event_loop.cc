@@ -39,9 +39,9 @@ EventLoop::EventLoop(const LoopInput& input)
     sums.sent.assign(in_.labels, 0);
     sums.collectives.assign(in_.labels, 0);
     RankState& state = states_[r];
-    for (size_t c = 0; c < kCategories; ++c) {
-      state.alive_by_category[c] = in_.flat.ranks[r].fixed[c];
-      state.alive += in_.flat.ranks[r].fixed[c];
+    for (size_t c = 0; c < pipeline::kCategories; ++c) {
+      state.alive_by_category[c] = in_.flat.ranks[r].memory.fixed[c];
+      state.alive += in_.flat.ranks[r].memory.fixed[c];
       if (logs_calls() && state.alive_by_category[c] > 0) {
         logs_[r].memory.push_back(
             {0, static_cast<pipeline::Category>(c), state.alive_by_category[c]});
@@ -406,10 +406,10 @@ void EventLoop::count_call(int32_t r, size_t command, const FragmentCost& cost) 
 void EventLoop::change_memory(int32_t r, size_t command, bool born) {
   RankState& state = states_[static_cast<size_t>(r)];
   const FlatRank& rank = in_.flat.ranks[static_cast<size_t>(r)];
-  const std::vector<MemoryChange>& changes = born ? rank.born : rank.died;
+  const std::vector<pipeline::LiveBytes>& changes = born ? rank.memory.born : rank.memory.died;
   size_t& next = born ? state.born : state.died;
   for (; next < changes.size() && changes[next].command == static_cast<int32_t>(command); ++next) {
-    const MemoryChange& change = changes[next];
+    const pipeline::LiveBytes& change = changes[next];
     const int64_t bytes = born ? change.bytes : -change.bytes;
     int64_t& here = state.alive_by_category[static_cast<size_t>(change.category)];
     here += bytes;

@@ -52,7 +52,7 @@ struct RankSums {
   pipeline::OrderHash order;
   std::vector<int64_t> sent, collectives;  // [label]
   int64_t messages_sent = 0;               // bytes
-  int64_t peak = 0, peak_categories[kCategories] = {};
+  int64_t peak = 0, peak_categories[pipeline::kCategories] = {};
   double peak_time = 0;
   int32_t peak_command = -1;
 };
@@ -94,7 +94,7 @@ class EventLoop {
     std::vector<double> port_ready;  // of the call that is walked: [input port]
     size_t born = 0, died = 0;       // into FlatRank
     int64_t alive = 0;               // bytes
-    int64_t alive_by_category[kCategories] = {};
+    int64_t alive_by_category[pipeline::kCategories] = {};
     std::vector<double> state_ready;   // [buffer] when its last write ends
     std::vector<double> gather_ready;  // [buffer] when its all-gather ends
     double gather_end = 0;

@@ -10,7 +10,6 @@ namespace {
 using pipeline::Command;
 using pipeline::Program;
 using pipeline::RankProgram;
-using pipeline::Storage;
 
 class Flattener {
  public:
@@ -62,7 +61,12 @@ class Flattener {
       }
       to.commands.push_back(made);
     }
-    add_memory(r, to);
+    to.memory = pipeline::buffer_lives(program_, r);
+    to.reserved = from.state_arena.value + from.arena.value;
+    for (const pipeline::Channel& channel : program_.channels) {
+      if (channel.to == static_cast<int32_t>(r))
+        to.reserved += channel.type.bytes().value * channel.slots;
+    }
     return to;
   }
 
@@ -71,60 +75,9 @@ class Flattener {
     const pipeline::Fragment& fragment = program_.fragments[command.fragment.index()];
     for (size_t i = 0; i < fragment.inputs.size(); ++i) {
       if (fragment.inputs[i].kind == pipeline::PortKind::kState)
-        to.bindings.push_back(root_buffer(from, command.buffers[i]).value);
+        to.bindings.push_back(pipeline::root_buffer(from, command.buffers[i]).value);
     }
     return first;
-  }
-
-  void add_memory(size_t r, FlatRank& to) const {
-    const RankProgram& from = program_.ranks[r];
-    const size_t buffers = from.buffers.size();
-    std::vector<int32_t> first(buffers, -1), last(buffers, -1), root(buffers);
-    for (size_t b = 0; b < buffers; ++b)
-      root[b] = root_buffer(from, BufferId(static_cast<int64_t>(b))).value;
-    for (size_t c = 0; c < from.commands.size(); ++c) {
-      for (const BufferId id : from.commands[c].buffers) {
-        const auto b = static_cast<size_t>(root[id.index()]);
-        if (first[b] < 0) first[b] = static_cast<int32_t>(c);
-        last[b] = static_cast<int32_t>(c);
-      }
-    }
-    for (size_t b = 0; b < buffers; ++b) {
-      const pipeline::Buffer& buffer = from.buffers[b];
-      const int64_t bytes = buffer.bytes().value;
-      if (buffer.storage.kind == Storage::Kind::kState) {
-        to.fixed[static_cast<size_t>(buffer.category)] += bytes;
-      } else if (buffer.storage.kind == Storage::Kind::kArena && first[b] >= 0) {
-        to.born.push_back({first[b], buffer.category, bytes});
-        to.died.push_back({last[b], buffer.category, bytes});
-      }
-    }
-    int64_t slots = 0;
-    for (const pipeline::Channel& channel : program_.channels) {
-      if (channel.to == static_cast<int32_t>(r))
-        slots += channel.type.bytes().value * channel.slots;
-    }
-    to.fixed[static_cast<size_t>(pipeline::Category::kBoundary)] += slots;
-    to.reserved = from.state_arena.value + from.arena.value + slots;
-    merge(to.born);
-    merge(to.died);
-  }
-
-  // One change a command and category.
-  static void merge(std::vector<MemoryChange>& changes) {
-    std::sort(changes.begin(), changes.end(), [](const MemoryChange& a, const MemoryChange& b) {
-      return a.command != b.command ? a.command < b.command : a.category < b.category;
-    });
-    size_t kept = 0;
-    for (size_t i = 0; i < changes.size(); ++i) {
-      if (kept > 0 && changes[kept - 1].command == changes[i].command &&
-          changes[kept - 1].category == changes[i].category) {
-        changes[kept - 1].bytes += changes[i].bytes;
-      } else {
-        changes[kept++] = changes[i];
-      }
-    }
-    changes.resize(kept);
   }
 
   const Program& program_;
@@ -134,12 +87,6 @@ class Flattener {
 };
 
 }  // namespace
-
-BufferId root_buffer(const RankProgram& rank, BufferId id) {
-  while (rank.buffers[id.index()].storage.kind == Storage::Kind::kView)
-    id = rank.buffers[id.index()].storage.parent;
-  return id;
-}
 
 FlatProgram flatten(const Program& program, bool bindings) {
   return Flattener(program, bindings).make();

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "pipeline/buffer_lives.h"
 #include "pipeline/program.h"
 
 namespace mw::simulate {
@@ -29,18 +30,10 @@ struct FlatChannel {
   size_t level = 0;   // of the link between the two
 };
 
-// Bytes of a category that come alive before, or die behind, a command.
-struct MemoryChange {
-  int32_t command = 0;
-  pipeline::Category category = pipeline::Category::kActivations;
-  int64_t bytes = 0;
-};
-
 struct FlatRank {
   std::vector<FlatCommand> commands;
-  std::vector<MemoryChange> born, died;  // by command
-  std::vector<int32_t> bindings;         // root buffers of state ports
-  int64_t fixed[8] = {};                 // by category: states and slots
+  std::vector<int32_t> bindings;  // root buffers of state ports
+  pipeline::BufferLives memory;
   int64_t reserved = 0;
 };
 
@@ -50,12 +43,7 @@ struct FlatProgram {
   std::vector<Message> messages;
 };
 
-inline constexpr size_t kCategories = 8;
-
 // With `bindings`, calls know the buffers of their fragment's state ports (inputs of kind state).
 FlatProgram flatten(const pipeline::Program& program, bool bindings);
-
-// The storage that a buffer is part of.
-BufferId root_buffer(const pipeline::RankProgram& rank, BufferId id);
 
 }  // namespace mw::simulate

@@ -209,7 +209,7 @@ class Simulation {
     peak.bytes = Bytes(sums.peak);
     peak.time = Seconds(sums.peak_time);
     peak.command = sums.peak_command;
-    for (size_t c = 0; c < kCategories; ++c) {
+    for (size_t c = 0; c < pipeline::kCategories; ++c) {
       if (sums.peak_categories[c] > 0)
         peak.by_category[static_cast<Category>(c)] = Bytes(sums.peak_categories[c]);
     }
@@ -221,7 +221,7 @@ class Simulation {
     std::vector<int32_t> first(rank.buffers.size(), -1), last(rank.buffers.size(), -1);
     for (size_t c = 0; c < rank.commands.size(); ++c) {
       for (const BufferId id : rank.commands[c].buffers) {
-        const size_t b = root_buffer(rank, id).index();
+        const size_t b = pipeline::root_buffer(rank, id).index();
         if (first[b] < 0) first[b] = static_cast<int32_t>(c);
         last[b] = static_cast<int32_t>(c);
       }

@@ -11,6 +11,11 @@ namespace {
 constexpr Category kPriority[] = {Category::kCompute, Category::kComm, Category::kCopy,
                                   Category::kIo, Category::kWait};
 
+// What other spans of the rank lie in: no time of its own.
+bool encloses(Category category) {
+  return category == Category::kStep || category == Category::kCall;
+}
+
 size_t index(Category category) { return static_cast<size_t>(category); }
 
 bool starts_in(const Span& span, Window window) {
@@ -115,7 +120,7 @@ std::vector<RankBreakdown> breakdown(const Trace& trace, Window window) {
 std::vector<NameTotal> totals_by_name(const Trace& trace, Window window) {
   std::map<std::pair<std::string, Category>, NameTotal> totals;
   for (const Span& span : trace.spans) {
-    if (span.category == Category::kStep || !starts_in(span, window)) continue;
+    if (encloses(span.category) || !starts_in(span, window)) continue;
     NameTotal& total = totals[{trace.name(span), span.category}];
     total.name = trace.name(span);
     total.category = span.category;

@@ -35,9 +35,9 @@ struct RankBreakdown {
   std::array<Seconds, kCategories> active;
   // Each moment belongs to the first category that is active then, in the order compute, comm,
   // copy, io, wait. So exposed[kComm] is communication that no computation hides, and all of them
-  // (kStep is zero) and idle add up to the window.
+  // (kStep and kCall are zero) and idle add up to the window.
   std::array<Seconds, kCategories> exposed;
-  Seconds idle;      // no span but steps
+  Seconds idle;      // no span but steps and calls
   Bytes comm_bytes;  // of comm spans that start in the window
   Flops flops;       // of spans that start in the window
 

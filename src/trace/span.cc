@@ -10,6 +10,7 @@ std::string_view category_name(Category category) {
     case Category::kWait: return "wait";
     case Category::kStep: return "step";
     case Category::kIo: return "io";
+    case Category::kCall: return "call";
   }
   return "?";
 }

@@ -16,9 +16,10 @@ enum class Category : uint8_t {
   kCopy,  // within a device or between it and its host
   kWait,  // blocked on another rank or stream
   kStep,  // one training step; encloses the rank's other spans, `command` is the step's number
-  kIo     // files: data, checkpoints
+  kIo,    // files: data, checkpoints
+  kCall   // a fragment's call; encloses its ops where these are spans of their own
 };
-inline constexpr int kCategories = 6;
+inline constexpr int kCategories = 7;
 
 enum class MemoryCategory : uint8_t {
   kWeight,

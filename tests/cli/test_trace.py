@@ -56,7 +56,7 @@ def test_every_event_has_the_fields_of_its_phase(trace):
         assert isinstance(event["pid"], int) and event["pid"] > 0 and event["name"]
         if event["ph"] == "X":
             assert event["dur"] >= 0 and set(event["args"]) <= ARGS, event
-            assert event["cat"] in ("compute", "comm", "copy", "wait", "step", "io")
+            assert event["cat"] in ("compute", "comm", "copy", "wait", "step", "io", "call")
 
 
 def test_ranks_and_streams_have_names_and_an_order(trace):
@@ -114,3 +114,37 @@ def test_the_steps_and_the_bytes_are_those_of_the_run(trace):
         assert len(own) > 100
         assert {e["cat"] for e in own} >= {"compute", "comm", "wait", "io"}
         assert all(ns(step) <= ns(e) and ns(e) + ns(e, "dur") <= ns(step) + ns(step, "dur") for e in own)
+
+
+def test_every_call_of_a_fragment_has_a_span_around_its_ops(trace):
+    spans = [e for e in trace["traceEvents"] if e["ph"] == "X"]
+    ops = collections.defaultdict(list)
+    for event in spans:
+        if event["cat"] in ("compute", "comm"):
+            ops[event["pid"], event["args"]["command"]].append(event)
+    calls = [e for e in spans if e["cat"] == "call"]
+    # Forward and backward of 2 chunks and 4 microbatches, and the update, on 8 ranks.
+    assert len(calls) == 8 * (2 * 2 * 4 + 1)
+    assert {e["name"].split()[0] for e in calls} == {"F", "B", "UPDATE"}
+    for call in calls:
+        own = ops.pop((call["pid"], call["args"]["command"]))
+        assert min(ns(e) for e in own) >= ns(call)
+        assert max(ns(e) + ns(e, "dur") for e in own) <= ns(call) + ns(call, "dur")
+    assert not ops
+
+
+def test_the_memory_curve_is_that_of_the_verified_program(trace):
+    done = meshwright.execute(["verify", meshwright.ROOT / "examples/gpt-micro.toml", "--plan", PLAN, "--json"])
+    ranks = {rank["rank"]: rank for rank in json.loads(done.stdout)["ranks"]}
+    for rank in range(8):
+        points = [e for e in trace["traceEvents"] if e["ph"] == "C" and e["pid"] == rank + 1 and e["name"] == "memory"]
+        totals = [sum(e["args"].values()) for e in points]
+        assert [ns(e) for e in points] == sorted(ns(e) for e in points)
+        assert set(points[0]["args"]) == {"weight", "gradient", "optimizer", "saved", "boundary", "workspace", "other"}
+        # Activations and workspace come and go, the states stay.
+        assert points[0]["args"]["saved"] == points[-1]["args"]["saved"] == points[-1]["args"]["workspace"] == 0
+        assert max(e["args"]["saved"] for e in points) > 0 and max(e["args"]["workspace"] for e in points) > 0
+        verified = ranks[rank]["peak_bytes_by_category"]
+        assert {e["args"]["weight"] for e in points} == {verified["weights"]}
+        assert {e["args"]["boundary"] for e in points} == {verified["boundary"]}
+        assert max(totals) <= ranks[rank]["peak_bytes"]
