@@ -26,7 +26,7 @@ using pipeline::ScheduleRequest;
 constexpr int64_t kMost = 1 << 20;  // stages x microbatches
 
 struct ScheduleOptions {
-  std::string kind, from, csv, svg, costs, memory;
+  std::string kind, from, csv, svg, costs, memory, sync = "end";
   std::vector<std::string> compare;
   ScheduleRequest request;
   std::optional<int64_t> stages, microbatches;
@@ -73,13 +73,14 @@ ScheduleCosts parse_costs(const ScheduleOptions& options, Diagnostics& out) {
     return values.front();
   };
   parse_pairs(
-      options.costs, "--costs", {"f", "b", "w", "comm", "pair"},
+      options.costs, "--costs", {"f", "b", "w", "comm", "pair", "sync"},
       [&](const std::string& key, const std::vector<double>& values) {
         if (key == "f") costs.f = values;
         if (key == "b") costs.b = values;
         if (key == "w") costs.w = values;
         if (key == "comm") costs.comm = single("--costs", key, values);
         if (key == "pair") costs.pair = single("--costs", key, values);
+        if (key == "sync") costs.sync = single("--costs", key, values);
       },
       out);
   parse_pairs(
@@ -99,6 +100,7 @@ ScheduleCosts per_chunk(ScheduleCosts costs, const pipeline::Placement& placemen
     for (double& value : *list) value /= chunks;
   }
   if (costs.pair >= 0) costs.pair /= chunks;
+  costs.sync /= chunks;
   return costs;
 }
 
@@ -123,6 +125,8 @@ Json json_of(const report::ScheduleDrawing& drawing) {
   json["makespan"] = times.makespan;
   json["bubble"] = times.bubble;
   json["span_bubble"] = times.span_bubble;
+  json["period"] = times.period;
+  json["period_bubble"] = times.period_bubble;
   json["peak_activations"] = Json::list(times.peak_activations);
   json["weight_copies"] = times.weight_copies;
   json["needs"] = Json::list(pipeline::describe(pipeline::needs(drawing.schedule)));
@@ -191,6 +195,9 @@ std::vector<pipeline::Schedule> schedules_of(const ScheduleOptions& options,
   };
   ScheduleRequest request = options.request;
   request.costs = costs;
+  request.sync = options.sync == "eager"       ? pipeline::GradientSync::kEager
+                 : options.sync == "eager-opt" ? pipeline::GradientSync::kEagerOpt
+                                               : pipeline::GradientSync::kEnd;
   request.ranks = static_cast<int32_t>(options.stages.value_or(1));
   request.microbatches = static_cast<int32_t>(options.microbatches.value_or(1));
   if (options.memory_limit) request.memory_limit = *options.memory_limit;
@@ -200,12 +207,16 @@ std::vector<pipeline::Schedule> schedules_of(const ScheduleOptions& options,
   } else {
     attempt([&] { return pipeline::parse_csv(posix_fs().read_file(options.from), options.from); });
     if (schedules.empty()) return schedules;
+    schedules.front().post_validation = request.post_validation;
+    schedules.front().sync = request.sync;
     request.ranks = schedules.front().placement.ranks;
     request.microbatches = schedules.front().microbatches;
   }
   // Options that only some kinds have are for the first.
-  const ScheduleRequest plain{
-      .ranks = request.ranks, .microbatches = request.microbatches, .costs = request.costs};
+  const ScheduleRequest plain{.ranks = request.ranks,
+                              .microbatches = request.microbatches,
+                              .costs = request.costs,
+                              .post_validation = request.post_validation};
   for (const std::string& kind : options.compare) {
     ScheduleRequest other = plain;
     other.kind = kind;
@@ -277,13 +288,22 @@ void add_schedule(CLI::App& app) {
   command->add_option(
       "--costs", options->costs,
       "Time of a microbatch on a stage: f=1,b=1,w=1,comm=0; f, b and w may have a "
-      "value for each stage, f=1:1:2:1; pair=2.5 is F beside B. With --compare they "
-      "are those of a rank's whole share");
+      "value for each stage, f=1:1:2:1; pair=2.5 is F beside B, sync the sum of a stage's "
+      "gradients over its replicas. With --compare they are those of a rank's whole share");
   command->add_option("--memory", options->memory,
                       "What a microbatch holds: mb=1 from F to the end of I, mw=1 to the end of W");
   command->add_option(
       "--memory-limit", options->memory_limit,
       "zb-auto: the most a rank may hold, in units of mb (usually as many as ranks)");
+  command
+      ->add_option("--sync", options->sync,
+                   "Kinds with replicas: when they add up their gradients: end (usual), eager "
+                   "(behind a stage's last backward), eager-opt (so where the rank then waits)")
+      ->check(CLI::IsMember({"end", "eager", "eager-opt"}));
+  command->add_flag(
+      "--post-validation", request.post_validation,
+      "No rank waits for the norm of all stages before its optimizer step: prints how "
+      "often a step ends when they follow each other");
   command->add_flag("--exact", request.exact,
                     "zb-auto: the order of an integer program, for small cases");
   command->add_flag("--json", options->json, "Print one object in place of the drawing");

@@ -196,7 +196,8 @@ ChannelPlan plan_channels(const pipeline::Schedule& schedule,
         // I and B send the same value.
         if (!plan.ids.emplace(key, static_cast<int32_t>(plan.channels.size())).second) continue;
         pipeline::Channel channel;
-        channel.name = fmt::format("{} {}->{}", fragment.output_name(i), s, receiver);
+        channel.name = fmt::format("{} {}->{}", fragment.output_name(i), stages[s].name,
+                                   stages[receiver].name);
         channel.from = rank_of[s];
         channel.to = rank_of[receiver];
         channel.type = fragment.fragment->graph.type(fragment.fragment->outputs[i].value);

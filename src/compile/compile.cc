@@ -10,6 +10,7 @@
 #include "compile/init_graph.h"
 #include "compile/lower.h"
 #include "compile/passes.h"
+#include "compile/replicas.h"
 #include "compile/twin.h"
 #include "compile/update_graph.h"
 #include "compile/zero.h"
@@ -18,6 +19,7 @@
 #include "transform/fold_accumulate.h"
 #include "transform/pass.h"
 #include "transform/recompute.h"
+#include "transform/slices.h"
 
 namespace mw::compile {
 namespace {
@@ -54,6 +56,7 @@ class Compiler {
     const cluster::Mesh& mesh = plan.stages.front().mesh;
     std::vector<StageGraph> cuts =
         cut(whole, plan.stage_of_layer, static_cast<int32_t>(plan.stages.size()));
+    mark_carried(cuts);
     GivenShardings given = partition::given_shardings(whole, result_.module, mesh, strategy);
     settle_boundaries(whole, cuts, given, strategy);
     std::vector<LocalStage> stages;
@@ -88,6 +91,10 @@ class Compiler {
       for (const Crossing& crossing : stage.sends) {
         made.ports.sends.push_back(partitioned.main_version[crossing.value.index()]);
       }
+      for (const Crossing& crossing : stage.receives)
+        made.ports.carried_in.push_back(crossing.carried);
+      for (const Crossing& crossing : stage.sends)
+        made.ports.carried_out.push_back(crossing.carried);
       made.ports.results = partitioned.graph.outputs;
       made.local = {partitioned.graph, partitioned.shardings, partitioned.global_types};
       // What leaves the stage is an output for the passes: kept, and no part of a weight gradient.
@@ -105,6 +112,28 @@ class Compiler {
       stages.push_back(std::move(made));
     }
     return stages;
+  }
+
+  // Every stage `replicas` times: replica j of stage s is stage j * stages + s, a twin that differs
+  // in nothing (replicas.h).
+  void replicate(std::vector<LocalStage>& stages, int32_t replicas) const {
+    const size_t count = stages.size();
+    for (int32_t j = 1; j < replicas; ++j) {
+      for (size_t s = 0; s < count; ++s) {
+        LocalStage copy;
+        copy.cut = stages[s].cut;
+        for (std::vector<Crossing>* crossings : {&copy.cut.receives, &copy.cut.sends}) {
+          for (Crossing& crossing : *crossings)
+            crossing.peer = StageId(crossing.peer.value + j * static_cast<int64_t>(count));
+        }
+        copy.ports = stages[s].ports;
+        copy.first = stages[s].first;
+        copy.twin = stages[s].twin;
+        if (!copy.twin) copy.twin = find_twin(stages[s].cut, stages[s].cut, result_.module);
+        MW_CHECK(copy.twin.has_value(), "stage {} is not like itself", s);
+        stages.push_back(std::move(copy));
+      }
+    }
   }
 
   // Weights, accumulators and metrics of every rank, from the training stages.
@@ -161,6 +190,8 @@ class Compiler {
       codes.push_back(code_of(stage, static_cast<size_t>(rank_of[s]), kinds[s]));
       twins.push_back(nullptr);
     }
+    for (size_t s = 0; s < codes.size(); ++s)
+      codes[s].name = unfolded_name(static_cast<int32_t>(s), stage_count(), slices());
     std::vector<std::map<ActionKind, StageFragment>*> fragments;
     for (StageCode& code : codes) fragments.push_back(&code.fragments);
     share_names(fragments, twins);
@@ -212,20 +243,30 @@ class Compiler {
     }
     context.rank = static_cast<int32_t>(rank);
     for (const FlatGroup& group : result_.groups[rank]) {
-      if (!group.shared) continue;
-      HeldParameter held = holders_of(group.members[0].parameter);
-      const std::set<int32_t> ranks(held.rank_of_use.begin(), held.rank_of_use.end());
-      held.first = *ranks.begin() == context.rank;
-      if (ranks.size() > 1) context.held_elsewhere.push_back(std::move(held));
+      HeldGroup held = holders_of(group);
+      if (held.ranks.size() > 1) context.held_elsewhere.push_back(std::move(held));
     }
     return context;
   }
 
   CompiledPlan& result() { return result_; }
   const cluster::Mesh& stage_mesh() const { return result_.plan.stages.front().mesh; }
+  // Without replicas and slices.
+  int32_t stage_count() const { return static_cast<int32_t>(result_.plan.plan.stages()); }
+  int32_t slices() const { return static_cast<int32_t>(result_.plan.plan.sequence_slices()); }
 
  private:
   bool shares() const { return passes_.runs(kShareStages); }
+  // What goes from one slice of a stage to another: it stays on the rank.
+  void mark_carried(std::vector<StageGraph>& cuts) const {
+    const int32_t stages = stage_count();
+    for (StageGraph& stage : cuts) {
+      for (std::vector<Crossing>* crossings : {&stage.receives, &stage.sends}) {
+        for (Crossing& crossing : *crossings)
+          crossing.carried = crossing.peer.value % stages == stage.stage.value % stages;
+      }
+    }
+  }
   // The same mesh and strategies, layer by layer.
   bool same_plan(const StageGraph& a, const StageGraph& b) const {
     const Stage &x = result_.plan.stages[a.stage.index()],
@@ -249,21 +290,27 @@ class Compiler {
                       });
   }
 
-  HeldParameter holders_of(StateId parameter) const {
-    std::map<LayerId, int32_t> uses;  // in model order
+  HeldGroup holders_of(const FlatGroup& of) const {
+    HeldGroup held;
+    held.weight = of.weight;
+    std::map<LayerId, std::vector<int32_t>> uses;  // in model order, the ranks of each
     for (size_t rank = 0; rank < result_.groups.size(); ++rank) {
       for (const FlatGroup& group : result_.groups[rank]) {
-        if (!group.shared || group.members[0].parameter != parameter) continue;
+        if (group.weight != of.weight) continue;
+        held.ranks.push_back(static_cast<int32_t>(rank));
+        if (!group.shared) continue;
         for (const GroupUse& use : group.uses) {
           MW_CHECK(!use.accumulators.empty(), "pipeline rank {} holds {} and does not use it", rank,
                    group.name);
-          uses[result_.module.state(use.accumulators[0]).use] = static_cast<int32_t>(rank);
+          uses[result_.module.state(use.accumulators[0]).use].push_back(static_cast<int32_t>(rank));
         }
       }
     }
-    HeldParameter held;
-    held.parameter = parameter;
-    for (const auto& [layer, rank] : uses) held.rank_of_use.push_back(rank);
+    held.replicated = !of.shared && held.ranks.size() > 1;
+    for (const auto& [layer, ranks] : uses) {
+      held.rank_of_use.push_back(ranks.front());
+      held.replicated = held.replicated || ranks.size() > 1;
+    }
     return held;
   }
 
@@ -291,7 +338,8 @@ class Compiler {
       for (ValueId& v : values) v = moved[v.index()];
       return values;
     };
-    return {move(ports.receives), move(ports.sends), move(ports.results)};
+    return {move(ports.receives), move(ports.sends), move(ports.results), ports.carried_in,
+            ports.carried_out};
   }
 
   PassSet passes_;
@@ -333,6 +381,24 @@ std::vector<std::set<ActionKind>> kinds_of(const pipeline::Schedule& schedule) {
   return kinds;
 }
 
+// A replica without a microbatch would hold weights for nothing, and gradients that nothing adds
+// to.
+void check_replicas(const pipeline::Schedule& schedule, Diagnostics& out) {
+  const int32_t replicas = schedule.placement.replicas();
+  std::vector<bool> works(static_cast<size_t>(replicas), false);
+  for (const auto& actions : schedule.ranks) {
+    for (const pipeline::Action& action : actions)
+      works[static_cast<size_t>(action.replica)] = true;
+  }
+  for (int32_t j = 0; j < replicas; ++j) {
+    if (works[static_cast<size_t>(j)]) continue;
+    out.add(
+        "schedule {}: replica {} of the stages has none of the {} microbatches; it takes at least "
+        "{}, one a replica",
+        schedule.name, j, schedule.microbatches, replicas);
+  }
+}
+
 // What a schedule may not have: all findings together.
 void check_schedule(const pipeline::Schedule& schedule, const Plan& plan) {
   Diagnostics diagnostics;
@@ -343,22 +409,15 @@ void check_schedule(const pipeline::Schedule& schedule, const Plan& plan) {
     diagnostics.add("schedule {}: has {} stages on {} pipeline ranks, the plan {} on {}",
                     schedule.name, placement.stages(), placement.ranks, plan.stages(), plan.pp);
   }
-  if (schedule.microbatches != plan.microbatches) {
+  if (schedule.microbatches != plan.units()) {
     diagnostics.add("schedule {}: has {} microbatches, the plan {}", schedule.name,
-                    schedule.microbatches, plan.microbatches);
+                    schedule.microbatches, plan.units());
   }
-  for (const auto& actions : schedule.ranks) {
-    const auto odd = std::find_if(actions.begin(), actions.end(), [](const pipeline::Action& a) {
-      return a.replica != 0 || a.slice >= 0 || a.count != 1;
-    });
-    if (odd == actions.end()) continue;
-    diagnostics.add(
-        "schedule {}: {} is work of a replica, of a slice of a sequence or of several "
-        "microbatches; "
-        "only whole microbatches on one copy of every stage can be compiled",
-        schedule.name, to_string(*odd));
-    break;
+  if (schedule.slices != plan.sequence_slices()) {
+    diagnostics.add("schedule {}: has {} slices of a sequence, the plan {}", schedule.name,
+                    schedule.slices, plan.sequence_slices());
   }
+  check_replicas(schedule, diagnostics);
   diagnostics.throw_if_any();
 }
 
@@ -371,9 +430,23 @@ pipeline::Schedule forward_only(pipeline::Schedule schedule) {
 }
 
 pipeline::Schedule schedule_of(const Plan& plan) {
-  return pipeline::make_schedule({plan.schedule, static_cast<int32_t>(plan.pp),
-                                  static_cast<int32_t>(plan.chunks),
-                                  static_cast<int32_t>(plan.microbatches)});
+  return pipeline::make_schedule(schedule_request(plan));
+}
+
+// Every slice of a stage is a stage of its own, whose layers come behind those of the slice before.
+ResolvedPlan with_slices(ResolvedPlan plan) {
+  const size_t stages = plan.stages.size(), layers = plan.stage_of_layer.size();
+  for (int64_t i = 1; i < plan.plan.sequence_slices(); ++i) {
+    for (size_t s = 0; s < stages; ++s) {
+      Stage stage = plan.stages[s];
+      stage.first_layer += static_cast<int32_t>(i * static_cast<int64_t>(layers));
+      plan.stages.push_back(std::move(stage));
+    }
+    for (size_t l = 0; l < layers; ++l)
+      plan.stage_of_layer.push_back(plan.stage_of_layer[l] +
+                                    static_cast<int32_t>(i * static_cast<int64_t>(stages)));
+  }
+  return plan;
 }
 
 // The forward graph with the loss added to the state "loss" and nothing else kept.
@@ -402,27 +475,39 @@ pipeline::Program lower_all(const std::string& name, Compiler& compiler,
                             const pipeline::Schedule& schedule, const std::vector<StageCode>& codes,
                             const std::vector<StateFragment>& last) {
   const CompiledPlan& result = compiler.result();
-  return lower({name, result.plan.mesh, result.module, schedule, codes, result.states, last});
+  pipeline::Program program =
+      lower({name, result.plan.mesh, result.module, schedule, codes, result.states, last});
+  fold(program, compiler.stage_count(), compiler.slices());
+  return program;
 }
 
 }  // namespace
 
 CompiledPlan compile(const CompileRequest& request) {
-  const ResolvedPlan resolved = resolve(request.plan, request.model, request.shape);
+  const ResolvedPlan resolved = with_slices(resolve(request.plan, request.model, request.shape));
   const Plan& plan = resolved.plan;
   const PassSet passes(request.without);
+  const auto slices = static_cast<int32_t>(plan.sequence_slices());
   ir::Module module = request.model;
+  if (slices > 1) transform::unroll_slices(module, "microbatch", slices);
   differentiate(module, plan.recompute, passes);
+  if (slices > 1) {
+    transform::merge_slices(module, "microbatch", slices);
+    transform::spread_loss(*module.find_graph("microbatch"), *module.find_state("loss"));
+  }
   ir::Graph whole = *module.find_graph("microbatch");
   whole.outputs.clear();
   ir::drop_dead(whole);
 
   Compiler compiler(resolved, std::move(module), passes);
-  const pipeline::Schedule schedule =
+  const pipeline::Schedule given =
       request.schedule != nullptr ? *request.schedule : schedule_of(plan);
-  check_schedule(schedule, plan);
+  check_schedule(given, plan);
+  const int32_t replicas = given.placement.replicas();
+  const pipeline::Schedule schedule = unfold(given);
   const std::vector<int32_t>& rank_of = schedule.placement.rank_of_stage;
   std::vector<LocalStage> stages = compiler.stages_of(whole);
+  compiler.replicate(stages, replicas);
   compiler.make_states(stages, rank_of, plan.pp);
   compiler.make_tables();
 
@@ -440,8 +525,15 @@ CompiledPlan compile(const CompileRequest& request) {
                            compiler.codes_of(stages, rank_of, kinds_of(schedule)), updates);
   if (request.init) result.init = lower_all("init", compiler, schedule, {}, inits);
   if (request.eval_model != nullptr) {
-    const ir::Graph forward = loss_graph(*request.eval_model, result.module);
+    ir::Module eval_model = *request.eval_model;
+    if (slices > 1) transform::unroll_slices(eval_model, "microbatch", slices);
+    ir::Graph forward = loss_graph(eval_model, result.module);
+    if (slices > 1) {
+      transform::spread_loss(forward, *result.module.find_state("loss"));
+      ir::drop_dead(forward);
+    }
     std::vector<LocalStage> eval_stages = compiler.stages_of(forward);
+    compiler.replicate(eval_stages, replicas);
     const pipeline::Schedule forwards = forward_only(schedule);
     result.eval = lower_all("eval", compiler, forwards,
                             compiler.codes_of(eval_stages, rank_of, kinds_of(forwards)), reports);

@@ -14,6 +14,7 @@ struct Crossing {
   ValueId whole;          // of the whole graph: the same on both sides
   StageId peer;           // where it goes, or comes from
   bool backward = false;  // made by the backward pass
+  bool carried = false;   // to or from another slice of the same stage
 };
 
 struct StageGraph {

@@ -30,15 +30,16 @@ bool belongs(const ir::Op& op, ActionKind kind) {
 // Costs nothing and shares its operand's memory.
 bool is_alias(const ir::Op& op) { return op.kind == OpKind::kReshape || op.kind == OpKind::kView; }
 
-// Made anew by a later part that reads it, rather than saved: an alias, or an elementwise op or
-// norm whose operands the backward pass saves anyway. Same kernel, same operands, same bits; costs
-// one pass over memory.
+// Made anew by a later part that reads it, rather than saved: an alias, or an elementwise op, a
+// norm or a concatenation (of the keys of several slices) whose operands the backward pass saves
+// anyway. Same kernel, same operands, same bits; costs one pass over memory.
 bool is_remade(const ir::Op& op) {
   switch (op.kind) {
     case OpKind::kBiasGelu:
     case OpKind::kGelu:
     case OpKind::kSilu:
     case OpKind::kSwiglu:
+    case OpKind::kConcat:
     case OpKind::kLayerNorm:
     case OpKind::kRmsNorm: return true;
     default: return is_alias(op);
@@ -187,7 +188,10 @@ class Splitter {
     PortSource source;
     source.kind = PortSource::Kind::kSend;
     source.crossing = crossing;
-    add_output(own_copy(p, v), PortKind::kBoundary, v, source);
+    add_output(own_copy(p, v), crossing_kind(ports_.carried_out, crossing), v, source);
+  }
+  static PortKind crossing_kind(const std::vector<bool>& carried, size_t crossing) {
+    return !carried.empty() && carried[crossing] ? PortKind::kCarried : PortKind::kBoundary;
   }
   ValueId own_copy(size_t p, ValueId v) {
     const bool output_already =
@@ -233,9 +237,9 @@ class Splitter {
     StateId state;
     const auto received = std::find(ports_.receives.begin(), ports_.receives.end(), v);
     if (received != ports_.receives.end()) {
-      port.kind = PortKind::kBoundary;
       source.kind = PortSource::Kind::kReceive;
       source.crossing = static_cast<size_t>(received - ports_.receives.begin());
+      port.kind = crossing_kind(ports_.carried_in, source.crossing);
     } else if (value.producer.valid()) {
       port.kind = PortKind::kSaved;
       port.consumed = last_reader_.at(v) == build_;

@@ -42,6 +42,7 @@ struct StagePorts {
   std::vector<ValueId> receives;  // [crossing] inputs
   std::vector<ValueId> sends;     // [crossing]
   std::vector<ValueId> results;
+  std::vector<bool> carried_in, carried_out;  // [crossing] Crossing::carried; empty: none is
 };
 
 struct SplitOptions {

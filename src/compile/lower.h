@@ -14,6 +14,7 @@ namespace mw::compile {
 
 // A stage made ready: its crossings and one fragment a kind of action.
 struct StageCode {
+  std::string name;  // "3", of a replica "3^1"
   std::vector<Crossing> receives, sends;
   std::vector<std::string> results;  // state buffers that take the stage's results
   std::map<pipeline::ActionKind, StageFragment> fragments;

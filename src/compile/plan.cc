@@ -4,10 +4,12 @@
 #include <array>
 #include <set>
 
+#include <fmt/ranges.h>
+
 #include "base/error.h"
 #include "base/json_reader.h"
 #include "base/text.h"
-#include "pipeline/schedule.h"
+#include "pipeline/schedule_timeline.h"
 
 namespace mw::compile {
 namespace {
@@ -35,9 +37,12 @@ std::string_view name_of(const std::array<std::string_view, N>& names, Enum valu
 // What a schedule says of the plan's sizes.
 void check_schedule(const Plan& plan, const std::string& where, Diagnostics& diagnostics) {
   try {
-    pipeline::make_schedule({plan.schedule, static_cast<int32_t>(plan.pp),
-                             static_cast<int32_t>(plan.chunks),
-                             static_cast<int32_t>(plan.microbatches)});
+    const pipeline::ScheduleRequest request = schedule_request(plan);
+    Diagnostics of_costs;
+    for (const std::string& finding : pipeline::findings(request.costs, request.ranks))
+      of_costs.add("{}", finding);
+    of_costs.throw_if_any();
+    pipeline::make_schedule(request);
   } catch (const Error& error) {
     for (const std::string& finding : error.findings()) diagnostics.add("{}: {}", where, finding);
   }
@@ -53,7 +58,8 @@ void check(PlanReading& reading, JsonReader& reader, const std::string& where,
     const std::vector<std::string> all = pipeline::all_schedule_kinds();
     if (std::find(all.begin(), all.end(), plan.schedule) != all.end()) {
       reader.fail("schedule",
-                  "'{}' can be drawn (meshwright schedule {}), but not run yet; what runs is {}",
+                  "'{}' can be drawn (meshwright schedule {}), but not run: a step of it would use "
+                  "older weights; what runs is {}",
                   plan.schedule, plan.schedule, join(kinds, ", "));
     } else {
       reader.fail("schedule", "unknown schedule '{}'{}; known are {}", plan.schedule,
@@ -81,7 +87,19 @@ void check(PlanReading& reading, JsonReader& reader, const std::string& where,
                     where, plan.pp, plan.chunks, plan.microbatches, kMostUnits);
     reading.unsound.insert({"pp", "chunks", "microbatches"});
   }
-  if (known && reading.sound({"schedule", "pp", "chunks", "microbatches"})) {
+  if (plan.post_validation && plan.pp == 1 && reading.sound({"post_validation", "pp"})) {
+    reader.fail("post_validation",
+                "one pipeline rank knows the norm of all stages before its step; use pp=2 or more, "
+                "or leave post_validation out");
+  }
+  if (!plan.costs.empty() && plan.schedule != "zb-auto" && reading.sound({"schedule"})) {
+    reader.fail("costs", "are what zb-auto minimises, and the schedule is {}", plan.schedule);
+  } else if (!plan.costs.empty() && plan.costs.size() != 3 && plan.costs.size() != 4) {
+    reader.fail("costs", "has {} numbers, must have three or four: f, b, w and comm",
+                plan.costs.size());
+  }
+  if (known && reading.sound({"schedule", "pp", "chunks", "microbatches", "group", "pairs",
+                              "slices", "memory_limit", "costs"})) {
     check_schedule(plan, where, diagnostics);
   }
 }
@@ -105,15 +123,17 @@ PlanReading read_plan(const Json& json, const std::string& where, Diagnostics& d
   read_count("dp", plan.dp, kMostRanks);
   read_count("tp", plan.tp, kMostRanks);
   read_count("pp", plan.pp, kMostRanks);
-  for (const char* optional : {"order", "grad_reduce", "layers"}) reader.ignore(optional);
+  for (const char* optional : {"order", "grad_reduce", "layers", "costs"}) reader.ignore(optional);
   if (reader.has("order")) {
     read("order", [&](const char* key) { plan.order = reader.strings(key); });
   }
   read("sp", [&](const char* key) { plan.sp = reader.boolean_or(key, false); });
+  const bool has_chunks = reader.has("chunks");
   read_count("chunks", plan.chunks, kMostChunks);
   read("schedule", [&](const char* key) {
     plan.schedule = reader.string_or(key, plan.chunks > 1 ? "interleaved-1f1b" : "1f1b");
   });
+  if (!has_chunks) plan.chunks = pipeline::least_chunks(plan.schedule);
   read_count("microbatches", plan.microbatches, kMostMicrobatches);
   plan.zero = reader.integer_or("zero", 0, {.min = 0, .max = 3});
   plan.recompute =
@@ -126,6 +146,21 @@ PlanReading read_plan(const Json& json, const std::string& where, Diagnostics& d
       plan.layers = reader.integers(key, {.min = 0, .max = kMostUnits});
     });
   }
+  const auto read_option = [&](const char* name, int64_t& into) {
+    read(name, [&](const char* key) {
+      into = reader.integer_or(key, 0, {.min = 1, .max = kMostMicrobatches});
+    });
+  };
+  read_option("group", plan.group);
+  read_option("pairs", plan.pairs);
+  read_option("slices", plan.slices);
+  read("memory_limit",
+       [&](const char* key) { plan.memory_limit = reader.number_or(key, 0, {.min = 0}); });
+  if (reader.has("costs")) {
+    read("costs", [&](const char* key) { plan.costs = reader.numbers(key); });
+  }
+  read("post_validation",
+       [&](const char* key) { plan.post_validation = reader.boolean_or(key, false); });
   const size_t before = diagnostics.findings().size();
   reader.finish();
   if (diagnostics.findings().size() > before) {
@@ -159,19 +194,24 @@ Json short_to_json(const std::string& text, const std::string& where, Diagnostic
       continue;
     }
     const std::string value(trim(item.substr(equals + 1)));
-    if (key == "layers" || key == "order") {
+    if (key == "layers" || key == "order" || key == "costs") {
       Json list{JsonArray{}};
-      for (const std::string_view element : split(value, key == "layers" ? ':' : '-')) {
+      for (const std::string_view element : split(value, key == "order" ? '-' : ':')) {
         if (const auto number = parse_int64(element)) {
           list.push_back(Json(*number));
+        } else if (const auto real = parse_double(element); real && key == "costs") {
+          list.push_back(Json(*real));
         } else {
           list.push_back(Json(std::string(element)));
         }
       }
       json[key] = std::move(list);
     } else if (const auto number = parse_int64(value)) {
-      json[key] =
-          key == "sp" && (*number == 0 || *number == 1) ? Json(*number == 1) : Json(*number);
+      json[key] = (key == "sp" || key == "post_validation") && (*number == 0 || *number == 1)
+                      ? Json(*number == 1)
+                      : Json(*number);
+    } else if (const auto real = parse_double(value); real && key == "memory_limit") {
+      json[key] = Json(*real);
     } else if (value == "true" || value == "false") {
       json[key] = Json(value == "true");
     } else {
@@ -219,6 +259,13 @@ std::vector<cluster::Axis> tensor_axes(const Plan& plan, const ModelShape& shape
 }
 
 }  // namespace
+
+int64_t Plan::units() const { return microbatches * pipeline::parts_of(schedule); }
+
+int64_t Plan::sequence_slices() const {
+  if (!pipeline::has_slices(schedule)) return 1;
+  return slices > 0 ? slices : pipeline::kUsualSlices;
+}
 
 GradReduce Plan::effective_grad_reduce() const {
   return grad_reduce.value_or(zero >= 2 ? GradReduce::kMicrobatch : GradReduce::kStep);
@@ -271,6 +318,12 @@ Json to_json(const Plan& plan) {
   json["recompute"] = name_of(kRecompute, plan.recompute);
   json["grad_reduce"] = name_of(kGradReduce, plan.effective_grad_reduce());
   if (!plan.layers.empty()) json["layers"] = Json::list(plan.layers);
+  if (plan.group > 0) json["group"] = plan.group;
+  if (plan.pairs > 0) json["pairs"] = plan.pairs;
+  if (plan.slices > 0) json["slices"] = plan.slices;
+  if (plan.post_validation) json["post_validation"] = true;
+  if (plan.memory_limit > 0) json["memory_limit"] = plan.memory_limit;
+  if (!plan.costs.empty()) json["costs"] = Json::list(plan.costs);
   return json;
 }
 
@@ -293,7 +346,30 @@ std::string short_form(const Plan& plan) {
     for (const int64_t n : plan.layers) counts.push_back(std::to_string(n));
     text += ",layers=" + join(counts, ":");
   }
+  if (plan.group > 0) text += fmt::format(",group={}", plan.group);
+  if (plan.pairs > 0) text += fmt::format(",pairs={}", plan.pairs);
+  if (plan.slices > 0) text += fmt::format(",slices={}", plan.slices);
+  if (plan.memory_limit > 0) text += fmt::format(",memory_limit={}", plan.memory_limit);
+  if (!plan.costs.empty()) text += fmt::format(",costs={}", fmt::join(plan.costs, ":"));
+  if (plan.post_validation) text += ",post_validation";
   return text;
+}
+
+pipeline::ScheduleRequest schedule_request(const Plan& plan) {
+  pipeline::ScheduleRequest request{plan.schedule, static_cast<int32_t>(plan.pp),
+                                    static_cast<int32_t>(plan.chunks),
+                                    static_cast<int32_t>(plan.microbatches)};
+  request.group = static_cast<int32_t>(plan.group);
+  request.pairs = static_cast<int32_t>(plan.pairs);
+  request.slices = static_cast<int32_t>(plan.slices);
+  request.memory_limit = plan.memory_limit;
+  request.post_validation = plan.post_validation;
+  if (plan.costs.size() < 3) return request;
+  request.costs.f = {plan.costs[0]};
+  request.costs.b = {plan.costs[1]};
+  request.costs.w = {plan.costs[2]};
+  if (plan.costs.size() > 3) request.costs.comm = plan.costs[3];
+  return request;
 }
 
 Plan base_plan(const Plan& plan) {
@@ -301,7 +377,7 @@ Plan base_plan(const Plan& plan) {
   base.dp = plan.dp;
   base.tp = plan.tp;
   base.sp = plan.sp;
-  base.microbatches = plan.microbatches;
+  base.microbatches = plan.units();
   base.grad_reduce = plan.effective_grad_reduce();
   return base;
 }
@@ -329,13 +405,20 @@ std::vector<std::string> plan_findings(const PlanReading& reading, int64_t block
                                   alternatives(fitting_tp(shape, size))));
     }
   }
-  if (reading.sound({"dp", "microbatches"}) &&
-      shape.global_batch % (plan.dp * plan.microbatches) != 0) {
+  if (reading.sound({"dp", "microbatches"}) && shape.global_batch % (plan.dp * plan.units()) != 0) {
+    const int64_t parts = plan.units() / plan.microbatches;
+    const std::string factor = parts == 1 ? "" : fmt::format("*{}", parts);
     found.push_back(
-        fmt::format("plan: global_batch={} is not divisible by dp*microbatches={}*{}={}; every "
-                    "microbatch needs a whole number of "
+        fmt::format("plan: global_batch={} is not divisible by dp*microbatches{}={}*{}{}={}; every "
+                    "{}microbatch needs a whole number of "
                     "sequences",
-                    shape.global_batch, plan.dp, plan.microbatches, plan.dp * plan.microbatches));
+                    shape.global_batch, factor, plan.dp, plan.microbatches, factor,
+                    plan.dp * plan.units(), parts == 1 ? "" : "part of a "));
+  }
+  if (reading.sound({"slices"}) && shape.seq_len % plan.sequence_slices() != 0) {
+    found.push_back(fmt::format("plan: seq_len={} is not divisible by slices={}; use slices={}",
+                                shape.seq_len, plan.sequence_slices(),
+                                alternatives(divisors(shape.seq_len))));
   }
   if (!reading.sound({"pp", "chunks", "layers"})) return found;
   if (plan.layers.empty()) {

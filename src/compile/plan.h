@@ -14,6 +14,7 @@
 #include "base/json.h"
 #include "cluster/mesh.h"
 #include "ir/graph.h"
+#include "pipeline/schedule.h"
 #include "sharding/strategy.h"
 
 namespace mw::compile {
@@ -35,9 +36,22 @@ struct Plan {
   Recompute recompute = Recompute::kNone;
   std::optional<GradReduce> grad_reduce;  // default: step for ZeRO 0 and 1, microbatch for 2 and 3
   std::vector<int64_t> layers;            // blocks of each stage; empty: dealt out evenly
+  // Options of some schedules; 0 or empty: what is usual for the kind.
+  int64_t group = 0;          // interleaved kinds: microbatches a round
+  int64_t pairs = 0;          // chimera kinds: pairs of pipelines
+  int64_t slices = 0;         // seq-1f1b: of a sequence
+  double memory_limit = 0;    // zb-auto: in microbatches of a stage
+  std::vector<double> costs;  // zb-auto: f, b, w and comm of a microbatch on a stage
+  // The optimizer takes its step before the norm of all stages is known, and again where that
+  // clips.
+  bool post_validation = false;
 
   int64_t ranks() const { return dp * tp * pp; }
   int64_t stages() const { return pp * chunks; }
+  // Microbatches of the program: twice as many with backward halving, whose forwards run two.
+  int64_t units() const;
+  // Parts that a sequence is cut into; 1: whole sequences.
+  int64_t sequence_slices() const;
   GradReduce effective_grad_reduce() const;
   friend bool operator==(const Plan&, const Plan&) = default;
 };
@@ -60,6 +74,9 @@ Plan parse_plan(const std::string& text, const std::string& where = "--plan");
 Plan plan_from_json(const Json& json, const std::string& where);
 Json to_json(const Plan& plan);
 std::string short_form(const Plan& plan);
+
+// What the plan asks of its schedule.
+pipeline::ScheduleRequest schedule_request(const Plan& plan);
 
 // The plan whose losses this plan's must equal bit for bit: same dp, tp, sp, microbatch size and
 // grad_reduce, but one stage, no ZeRO, no recompute.

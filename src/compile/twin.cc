@@ -41,10 +41,10 @@ class Matcher {
 
  private:
   static bool same_crossings(const std::vector<Crossing>& a, const std::vector<Crossing>& b) {
-    return std::equal(a.begin(), a.end(), b.begin(), b.end(),
-                      [](const Crossing& x, const Crossing& y) {
-                        return x.value == y.value && x.backward == y.backward;
-                      });
+    return std::equal(
+        a.begin(), a.end(), b.begin(), b.end(), [](const Crossing& x, const Crossing& y) {
+          return x.value == y.value && x.backward == y.backward && x.carried == y.carried;
+        });
   }
 
   bool same_values() {

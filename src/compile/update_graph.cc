@@ -40,8 +40,8 @@ class UpdateBuilder {
     sum_uses();
     sum_over_model_axes();
     sum_over_data_axis();
-    const ValueId scale = clip();
-    step(scale);
+    norms();
+    step();
     report_loss();
     return finish("UPDATE", pipeline::ActionKind::kUpdate);
   }
@@ -101,14 +101,14 @@ class UpdateBuilder {
     return axes;
   }
 
-  const HeldParameter* held(const FlatGroup& group) const {
-    for (const HeldParameter& held : c_.held_elsewhere) {
-      if (group.shared && held.parameter == group.members[0].parameter) return &held;
+  const HeldGroup* held(const FlatGroup& group) const {
+    for (const HeldGroup& held : c_.held_elsewhere) {
+      if (held.weight == group.weight) return &held;
     }
     return nullptr;
   }
 
-  // The uses of a parameter, in model order.
+  // The uses of a parameter, in model order; then the replicas, by ascending rank.
   void sum_uses() {
     for (const FlatGroup& group : c_.groups) {
       const LocalGraph::Made made =
@@ -116,8 +116,8 @@ class UpdateBuilder {
       std::vector<ValueId> uses;
       for (const GroupUse& use : group.uses)
         uses.push_back(state_input(made, name_of(use.state), use.state));
-      const HeldParameter* elsewhere = held(group);
-      if (elsewhere != nullptr) {
+      const HeldGroup* elsewhere = held(group);
+      if (elsewhere != nullptr && !elsewhere->replicated) {
         gradients_.push_back(sum_over_holders(group, *elsewhere, made, std::move(uses)));
         continue;
       }
@@ -126,6 +126,11 @@ class UpdateBuilder {
         sum = op1(OpKind::kAccumulate, ir::NoAttrs{}, {sum, uses[u]}, made);
         cleared_.emplace_back(group.uses[u].state, uses[u]);
       }
+      if (elsewhere != nullptr) {
+        ir::CollectiveAttrs attrs;
+        attrs.group = ir::Holders{name_of(group.weight)};
+        sum = op1(OpKind::kAllReduce, attrs, {sum}, made);
+      }
       gradients_.push_back(sum);
       home_.push_back(0);
     }
@@ -133,7 +138,7 @@ class UpdateBuilder {
 
   // Round by round (shared_sum.h). What a rank adds lies in the memory of the use that it began
   // with, and so does the sum; a rank that adds nothing makes zeros. `uses` are this rank's.
-  ValueId sum_over_holders(const FlatGroup& group, const HeldParameter& held,
+  ValueId sum_over_holders(const FlatGroup& group, const HeldGroup& held,
                            const LocalGraph::Made& made, std::vector<ValueId> uses) {
     ir::CollectiveAttrs attrs;
     attrs.group = ir::Holders{name_of(group.weight)};
@@ -221,6 +226,7 @@ class UpdateBuilder {
 
   std::vector<ir::Segment> segments(const FlatGroup& group) const {
     std::vector<ir::Segment> list;
+    const HeldGroup* elsewhere = held(group);
     const std::vector<StateId> order = c_.module.parameters();
     for (const GroupMember& member : group.members) {
       ir::Segment segment;
@@ -229,9 +235,7 @@ class UpdateBuilder {
       segment.parameter = static_cast<int32_t>(
           std::find(order.begin(), order.end(), member.parameter) - order.begin());
       segment.decay = c_.module.state(member.parameter).decay;
-      for (const HeldParameter& held : c_.held_elsewhere) {
-        if (held.parameter == member.parameter) segment.counts = held.first;
-      }
+      segment.counts = elsewhere == nullptr || elsewhere->ranks.front() == c_.rank;
       for (const std::string& axis : model_axes_) {
         if (axis == "pp") continue;
         const bool shards = std::any_of(
@@ -257,9 +261,10 @@ class UpdateBuilder {
     return attrs;
   }
 
-  // Global norm: fp64 sums of blocks, added in parameter order; every parameter's shard counts
-  // once.
-  ValueId clip() {
+  // The sums that make the global norm: fp64 sums of blocks, added in parameter order; every
+  // parameter's shard counts once. With post-validation there is a scale of this pipeline rank's
+  // norm alone before.
+  void norms() {
     ir::FlatAttrs attrs = flat_attrs();
     LocalGraph::Made by_parameter = vector_type(DType::kF64, attrs.parameters, attrs.parameters);
     LocalGraph::Made pending = by_parameter;
@@ -267,15 +272,29 @@ class UpdateBuilder {
     std::sort(pending.sharding.partial.begin(), pending.sharding.partial.end());
     ValueId parameters =
         c_.groups.empty() ? no_norms(by_parameter, pending) : own_norms(attrs, pending);
-    if (!model_axes_.empty()) {
-      ir::CollectiveAttrs reduce;
-      reduce.group = ir::AxisGroup{model_axes_};
-      parameters = op1(OpKind::kAllReduce, reduce, {parameters}, by_parameter);
+    sharding::Axes axes = model_axes_;
+    if (plan_.post_validation) {
+      std::erase(axes, "pp");
+      pending.sharding.partial = {"pp"};
+      if (!axes.empty()) parameters = sum_norms(parameters, axes, pending);
+      early_scale_ = ops(OpKind::kClip, attrs, {parameters},
+                         {scalar_type(DType::kF32), scalar_type(DType::kF32)})[1];
+      axes = {"pp"};
     }
-    const std::vector<ValueId> norm_and_scale = ops(
-        OpKind::kClip, attrs, {parameters}, {scalar_type(DType::kF32), scalar_type(DType::kF32)});
+    if (!axes.empty()) parameters = sum_norms(parameters, axes, by_parameter);
+    norms_ = parameters;
+  }
+  void find_scale() {
+    const std::vector<ValueId> norm_and_scale =
+        ops(OpKind::kClip, flat_attrs(), {norms_},
+            {scalar_type(DType::kF32), scalar_type(DType::kF32)});
     output(norm_and_scale[0], kGradNorm);
-    return norm_and_scale[1];
+    scale_ = norm_and_scale[1];
+  }
+  ValueId sum_norms(ValueId parameters, const sharding::Axes& axes, const LocalGraph::Made& made) {
+    ir::CollectiveAttrs reduce;
+    reduce.group = ir::AxisGroup{axes};
+    return op1(OpKind::kAllReduce, reduce, {parameters}, made);
   }
   // A rank whose stages have no parameters adds zeros.
   ValueId no_norms(const LocalGraph::Made& whole, const LocalGraph::Made& pending) {
@@ -301,26 +320,34 @@ class UpdateBuilder {
     return op1(OpKind::kNormParameters, attrs, {sums}, pending);
   }
 
-  void step(ValueId scale) {
+  // What the optimizer takes of one group, and what it makes.
+  struct GroupStep {
+    ir::FlatAttrs attrs;
+    LocalGraph::Made made;
+    std::vector<ValueId> before;   // weight, first and second moment
+    std::vector<ValueId> updated;  // the same
+  };
+
+  void step() {
     const int64_t shards = moment_shards(plan_);
     const bool gather = shards > 1 && weight_shards(plan_) == 1 && !c_.groups.empty();
+    std::vector<GroupStep> steps;
+    for (const FlatGroup& group : c_.groups) {
+      GroupStep step{flat_attrs(), flat_type(group.elements, shards), {}, {}};
+      step.attrs.groups = {segments(group)};
+      step.attrs.group_elements = {group.elements};
+      step.before = {
+          state_input(step.made, name_of(group.weight) + (gather ? "#own" : ""), group.weight),
+          state_input(step.made, name_of(group.moment), group.moment),
+          state_input(step.made, name_of(group.variance), group.variance)};
+      steps.push_back(std::move(step));
+    }
+    make_steps(steps);
     std::vector<ValueId> own;
     std::vector<LocalGraph::Made> whole;
     for (size_t g = 0; g < c_.groups.size(); ++g) {
       const FlatGroup& group = c_.groups[g];
-      const LocalGraph::Made made = flat_type(group.elements, shards);
-      const ValueId weight =
-          state_input(made, name_of(group.weight) + (gather ? "#own" : ""), group.weight);
-      const ValueId m = state_input(made, name_of(group.moment), group.moment);
-      const ValueId v = state_input(made, name_of(group.variance), group.variance);
-      ir::FlatAttrs attrs = flat_attrs();
-      attrs.groups = {segments(group)};
-      attrs.group_elements = {group.elements};
-      const std::vector<ValueId> updated =
-          ops(OpKind::kAdamW, attrs,
-              {weight, gradients_[g], m, v, scale, data_input(DType::kF32, "lr"),
-               data_input(DType::kI64, "step")},
-              {made, made, made});
+      const std::vector<ValueId>& updated = steps[g].updated;
       local_.graph.updates.push_back({group.weight, updated[0]});
       local_.graph.updates.push_back({group.moment, updated[1]});
       local_.graph.updates.push_back({group.variance, updated[2]});
@@ -340,6 +367,39 @@ class UpdateBuilder {
       const ValueId zeros = op1(OpKind::kZero, ir::NoAttrs{}, {value}, local_.like(value));
       local_.graph.updates.push_back({state, zeros});
     }
+  }
+
+  // With post-validation all groups take the step with the scale that is known on this rank, while
+  // the sum of all ranks' norms is under way, and once more from copies where that gives another.
+  void make_steps(std::vector<GroupStep>& steps) {
+    std::vector<std::vector<ValueId>> copies(steps.size());
+    for (size_t g = 0; g < steps.size() && plan_.post_validation; ++g) {
+      for (const ValueId v : steps[g].before)
+        copies[g].push_back(op1(OpKind::kCopy, ir::NoAttrs{}, {v}, steps[g].made));
+      steps[g].updated = adamw(g, steps[g], steps[g].before, early_scale_, {});
+    }
+    find_scale();
+    for (size_t g = 0; g < steps.size(); ++g) {
+      if (!plan_.post_validation) {
+        steps[g].updated = adamw(g, steps[g], steps[g].before, scale_, {});
+        continue;
+      }
+      std::vector<ValueId> amended{early_scale_};
+      amended.insert(amended.end(), copies[g].begin(), copies[g].end());
+      steps[g].updated = adamw(g, steps[g], steps[g].updated, scale_, amended);
+    }
+  }
+  std::vector<ValueId> adamw(size_t group, const GroupStep& step, const std::vector<ValueId>& state,
+                             ValueId scale, const std::vector<ValueId>& amended) {
+    std::vector<ValueId> operands{state[0],
+                                  gradients_[group],
+                                  state[1],
+                                  state[2],
+                                  scale,
+                                  data_input(DType::kF32, "lr"),
+                                  data_input(DType::kI64, "step")};
+    operands.insert(operands.end(), amended.begin(), amended.end());
+    return ops(OpKind::kAdamW, step.attrs, operands, {step.made, step.made, step.made});
   }
 
   void report_loss() {
@@ -405,6 +465,9 @@ class UpdateBuilder {
   LocalGraph local_;
   StateFragment result_;
   std::map<std::string, ValueId> data_;
+  ValueId norms_;        // fp64 sums of squares by parameter, of all ranks
+  ValueId scale_;        // the clipping factor
+  ValueId early_scale_;  // post-validation: of this rank's norm alone
   static constexpr int kNowhere = -1;
   std::vector<ValueId> gradients_;  // [group] as far as summed
   std::vector<int> home_;           // [group] the use in whose memory the sum lies, or kNowhere

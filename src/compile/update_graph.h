@@ -14,11 +14,13 @@
 
 namespace mw::compile {
 
-// A parameter whose uses lie on several pipeline ranks.
-struct HeldParameter {
-  StateId parameter;
-  bool first = false;  // this rank is the first of the holders: it counts for the norm
-  std::vector<int32_t> rank_of_use;  // in model order
+// A flat group that several pipeline ranks hold: its parameter's uses lie on several, or its stage
+// has replicas.
+struct HeldGroup {
+  StateId weight;                    // FlatGroup::weight
+  std::vector<int32_t> ranks;        // ascending; the first counts for the norm
+  bool replicated = false;           // several ranks add to one use
+  std::vector<int32_t> rank_of_use;  // in model order, where not replicated
 };
 
 struct UpdateContext {
@@ -27,7 +29,7 @@ struct UpdateContext {
   const std::vector<FlatGroup>& groups;  // of this rank
   std::optional<StateUse> loss;          // the loss accumulator, if the rank has it
   int32_t rank = 0;                      // pipeline coordinate
-  std::vector<HeldParameter> held_elsewhere;
+  std::vector<HeldGroup> held_elsewhere;
   OptimizerSpec optimizer;
   PassSet passes;
 };

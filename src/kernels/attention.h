@@ -45,7 +45,8 @@ struct Attention {
   float scale = 1.0f;  // of the scores, usually 1 / sqrt(D)
   bool causal = true;  // a query sees the keys with position_k <= position_q
   // Positions are needed for causal masks and for dropout. REQUIRES: below 2^31 - 1.
-  const int32_t* position_q = nullptr;  // [B, Sq]
+  const int32_t* position_q = nullptr;  // [B, Sq], a sample's from b * position_q_stride on
+  int64_t position_q_stride = 0;        // 0: Sq
   const int32_t* position_k = nullptr;  // [B, Sk]
   // Where given, both: a query sees the keys of its own segment.
   const int32_t* segment_q = nullptr;  // [B, Sq]

@@ -17,6 +17,10 @@ void padded_copy(const int32_t* source, int32_t value, int64_t n, int32_t paddin
   std::fill(target + n, target + padded, padding);
 }
 
+int64_t query_stride(const Attention& attention) {
+  return attention.position_q_stride == 0 ? attention.Sq : attention.position_q_stride;
+}
+
 }  // namespace
 
 AttentionMask::AttentionMask(const Attention& attention, Scratch* scratch) {
@@ -46,8 +50,8 @@ void AttentionMask::prepare(const Attention& attention, int64_t b) {
   const bool causal = attention.causal;
   const int64_t queries = round_up(Sq_, kQueryBlock);
   const int64_t keys = round_up(Sk_, kKeyBlock);
-  padded_copy(causal ? entry(attention.position_q, Sq_) : nullptr, 0, Sq_, kLowest, queries,
-              query_position_);
+  padded_copy(causal ? entry(attention.position_q, query_stride(attention)) : nullptr, 0, Sq_,
+              kLowest, queries, query_position_);
   padded_copy(causal ? entry(attention.position_k, Sk_) : nullptr, 0, Sk_, kHighest, keys,
               key_position_);
   padded_copy(entry(attention.segment_q, Sq_), 0, Sq_, 0, queries, query_segment_);
@@ -98,7 +102,7 @@ AttentionDropoutMask::AttentionDropoutMask(const Attention& attention, Scratch* 
 void AttentionDropoutMask::prepare(const Attention& attention, int64_t b) {
   if (!active_) return;
   sample_ = attention.dropout.sample_id_B[b];
-  query_position_ = attention.position_q + b * attention.Sq;
+  query_position_ = attention.position_q + b * query_stride(attention);
   key_position_ = attention.position_k + b * attention.Sk;
   for (int64_t key = 0; key < attention.Sk; key += kKeyBlock) {
     const int64_t last = std::min(attention.Sk, key + kKeyBlock) - 1;

@@ -15,7 +15,7 @@ std::vector<ir::Layer> transformer_layers(const ModelConfig& config) {
 }
 
 TransformerInputs add_inputs(NetBuilder& net, const ModelConfig& config, BatchShape shape) {
-  const std::vector<int64_t> sizes = {shape.batch, shape.seq_len};
+  const std::vector<int64_t> sizes = {shape.batch, shape.seq_len / shape.slices};
   const ir::LogicalAxes axes = {"batch", "attn_seq"};
   TransformerInputs inputs;
   inputs.tokens_BS = net.input("tokens", DType::kI32, sizes, axes);

@@ -14,6 +14,7 @@ namespace mw::models {
 struct BatchShape {
   int64_t batch = 1;  // samples of one microbatch, all data-parallel ranks together
   int64_t seq_len = 1;
+  int64_t slices = 1;  // of a sequence; the graph is that of one (transform/slices.h)
 };
 
 // Layers "embed", the blocks "h.0" … "h.(n-1)", "head". Inputs of "microbatch": the parameters,

@@ -1,7 +1,8 @@
 // Scaled dot-product attention as one op, with the logarithm of the softmax's denominator for the
 // backward pass [Dao et al. 2022]. Causal: key position <= query position, by the values of
-// positions. B batch, S sequence, T key sequence, H query heads, K key/value heads, G = H / K, D
-// head dim
+// positions, of which there is one a key; the queries are the last S of the T keys (T > S: those
+// before are of earlier slices of the sequence). B batch, S sequence, T key sequence, H query
+// heads, K key/value heads, G = H / K, D head dim
 #include <limits>
 
 #include "ops/builder.h"
@@ -33,7 +34,7 @@ struct Layout {
 };
 
 struct Sizes {
-  ir::Dim B, S, H, K, D;
+  ir::Dim B, S, T, H, K, D;
 };
 
 Sizes check_operands(const ir::Op& op, Types operands) {
@@ -53,22 +54,23 @@ Sizes check_operands(const ir::Op& op, Types operands) {
     require_rank(op, "qkv", q, 5);
     if (q.dim(2) != 3)
       reject(op, "qkv {} must be [batch, sequence, 3, heads, head_dim]", ir::to_string(q));
-    n = {q.dims[0], q.dims[1], q.dims[3], q.dims[3], q.dims[4]};
+    n = {q.dims[0], q.dims[1], q.dims[1], q.dims[3], q.dims[3], q.dims[4]};
   } else {
     require_rank(op, "q", q, 4);
     const ir::TensorType& k = operands[at.k()];
     require_rank(op, "k", k, 4);
-    n = {q.dims[0], q.dims[1], q.dims[2], k.dims[2], q.dims[3]};
-    require_type(op, "k", k, {q.dtype, {n.B, n.S, n.K, n.D}},
-                 "like q " + ir::to_string(q) + " in all but the heads");
+    n = {q.dims[0], q.dims[1], k.dims[1], q.dims[2], k.dims[2], q.dims[3]};
+    if (n.T.size < n.S.size) n.T = n.S;
+    require_type(op, "k", k, {q.dtype, {n.B, n.T, n.K, n.D}},
+                 "like q " + ir::to_string(q) + " in all but the heads and a longer sequence");
     require_same(op, "v", operands[at.v()], "k", k);
     if (n.K.size < 1 || n.H.size % n.K.size != 0) {
       reject(op, "the heads of k {} must divide the heads of q {}", ir::to_string(k),
              ir::to_string(q));
     }
   }
-  require_type(op, "positions", operands[at.positions()], {DType::kI32, {n.B, n.S}},
-               "batch and sequence of q");
+  require_type(op, "positions", operands[at.positions()], {DType::kI32, {n.B, n.T}},
+               "batch and sequence of the keys");
   if (attrs.dropout > 0) {
     require_type(op, "seed", operands[at.seed()], {DType::kI64, {}}, "a scalar");
     require_type(op, "step", operands[at.seed() + 1], {DType::kI64, {}}, "a scalar");
@@ -101,13 +103,16 @@ ShardingRule rule_attention(const ir::Op& op, Types operands, Types results) {
   const Layout at(op);
   const ir::TensorType& q = operands[at.q()];
   const bool grouped = !at.packed && q.dim(2) != operands[at.k()].dim(2);
+  const bool longer = !at.packed && q.dim(1) != operands[at.k()].dim(1);
   const std::string heads = grouped ? "(k g)" : "h", kv = grouped ? "k" : "h";
+  const std::string t = longer ? "[t]" : "[s]";
   const std::string out = "b [s] " + heads + " [d]", lse = "b " + heads + " [s]";
-  const std::string qkv =
-      at.packed ? "b [s] . h [d]" : out + ", b [s] " + kv + " [d], b [s] " + kv + " [d]";
+  const std::string qkv = at.packed
+                              ? "b [s] . h [d]"
+                              : out + ", b " + t + " " + kv + " [d], b " + t + " " + kv + " [d]";
   std::string text = (at.gradient ? out + ", " : "") + qkv;
   if (at.gradient) text += ", " + out + ", " + lse;
-  text += ", b [s]";
+  text += ", b " + t;
   if (op.as<AttentionAttrs>().dropout > 0) text += ", , , b";
   ShardingRule rule =
       make_rule(text + " -> " + (at.gradient ? qkv : out + ", " + lse), operands, results);
@@ -117,13 +122,16 @@ ShardingRule rule_attention(const ir::Op& op, Types operands, Types results) {
 }
 
 // Two products forward, five backward (scores again, dP, dV, dQ, dK). Under the causal mask only
-// the pairs of a query and a key not behind it count: S (S + 1) / 2 of S^2.
+// the pairs of a query and a key not behind it count: S (S + 1) / 2 of S^2, and S (T - S) more with
+// keys of earlier slices.
 template <int kProducts>
 OpCost cost_attention(const ir::Op& op, Types operands, Types results) {
   const ir::TensorType& lse = kProducts == 2 ? results[1] : operands[Layout(op).lse()];
   const ir::TensorType& out = kProducts == 2 ? results[0] : operands[0];
+  const Layout at(op);
   const double S = static_cast<double>(lse.dim(2)), D = static_cast<double>(out.dim(3));
-  const double keys = op.as<AttentionAttrs>().causal ? (S + 1) / 2 : S;
+  const double T = at.packed ? S : static_cast<double>(operands[at.k()].dim(1));
+  const double keys = op.as<AttentionAttrs>().causal ? T - (S - 1) / 2 : T;
   return {.flops = 2.0 * kProducts * static_cast<double>(lse.elements()) * keys * D,
           .bytes = tensor_bytes(operands) + tensor_bytes(results),
           .matrix_product = true};
@@ -156,7 +164,7 @@ void localize_attention(ir::Op& op, const LocalLayout& layout) {
 
 struct Heads {
   ValueId q_BSHD, k_BTHD, v_BTHD;
-  int64_t B, S, H, K, D;
+  int64_t B, S, T, H, K, D;
 };
 
 ValueId part(Builder& b, ValueId qkv, int64_t i) {
@@ -170,16 +178,17 @@ Heads heads_of(Builder& b, const ir::Op& op, Operands x) {
   const Layout at(op);
   Heads n{};
   if (at.packed) {
-    n = {part(b, x[at.q()], 0), part(b, x[at.q()], 1), part(b, x[at.q()], 2), 0, 0, 0, 0, 0};
+    n = {part(b, x[at.q()], 0), part(b, x[at.q()], 1), part(b, x[at.q()], 2), 0, 0, 0, 0, 0, 0};
   } else {
-    n = {x[at.q()], x[at.k()], x[at.v()], 0, 0, 0, 0, 0};
+    n = {x[at.q()], x[at.k()], x[at.v()], 0, 0, 0, 0, 0, 0};
   }
   const ir::TensorType q = b.type(n.q_BSHD);
-  n.B = q.dim(0), n.S = q.dim(1), n.H = q.dim(2), n.D = q.dim(3), n.K = b.type(n.k_BTHD).dim(2);
+  n.B = q.dim(0), n.S = q.dim(1), n.H = q.dim(2), n.D = q.dim(3);
+  n.T = b.type(n.k_BTHD).dim(1), n.K = b.type(n.k_BTHD).dim(2);
   const auto repeat = [&](ValueId x_BTKD) {
     if (n.K == n.H) return x_BTKD;
-    return b.reshape(b.broadcast(x_BTKD, {n.B, n.S, n.K, n.H / n.K, n.D}, {0, 1, 2, 4}),
-                     {n.B, n.S, n.H, n.D});
+    return b.reshape(b.broadcast(x_BTKD, {n.B, n.T, n.K, n.H / n.K, n.D}, {0, 1, 2, 4}),
+                     {n.B, n.T, n.H, n.D});
   };
   n.k_BTHD = repeat(n.k_BTHD);
   n.v_BTHD = repeat(n.v_BTHD);
@@ -187,13 +196,15 @@ Heads heads_of(Builder& b, const ir::Op& op, Operands x) {
 }
 
 // q k^T scale [B, H, S, T], minus infinity where the mask forbids.
-ValueId scores(Builder& b, const ir::Op& op, const Heads& n, ValueId positions_BS) {
+ValueId scores(Builder& b, const ir::Op& op, const Heads& n, ValueId positions_BT) {
   const AttentionAttrs& attrs = op.as<AttentionAttrs>();
   const ValueId s = b.scale(b.dot(n.q_BSHD, n.k_BTHD, "bshd,bthd->bhst"), attrs.scale);
   if (!attrs.causal) return s;
-  const std::vector<int64_t> sizes{n.B, n.H, n.S, n.S};
+  const std::vector<int64_t> sizes{n.B, n.H, n.S, n.T};
+  const ValueId positions_BS =
+      n.T == n.S ? positions_BT : b.slice(positions_BT, {0, n.T - n.S}, {n.B, n.T});
   const ValueId mask =
-      b.compare(ir::CompareAttrs::Direction::kLe, b.broadcast(positions_BS, sizes, {0, 3}),
+      b.compare(ir::CompareAttrs::Direction::kLe, b.broadcast(positions_BT, sizes, {0, 3}),
                 b.broadcast(positions_BS, sizes, {0, 2}));
   return b.select(mask, s, b.constant(-std::numeric_limits<double>::infinity(), b.type(s)));
 }
@@ -202,7 +213,7 @@ std::vector<ValueId> expand_attention(Builder& b, const ir::Op& op, Operands x) 
   MW_CHECK(op.as<AttentionAttrs>().dropout == 0, "attention with dropout has no expansion");
   const Heads n = heads_of(b, op, x);
   const ValueId s = scores(b, op, n, x[Layout(op).positions()]);
-  const std::vector<int64_t> sizes{n.B, n.H, n.S, n.S};
+  const std::vector<int64_t> sizes{n.B, n.H, n.S, n.T};
   const ValueId max = b.reduce(s, Reduction::kMax, {3});
   const ValueId e = b.unary(OpKind::kExp, b.sub(s, b.broadcast(max, sizes, {0, 1, 2})));
   const ValueId sum = b.reduce(e, Reduction::kSum, {3});
@@ -217,7 +228,7 @@ std::vector<ValueId> expand_attention_grad(Builder& b, const ir::Op& op, Operand
   const Layout at(op);
   const Heads n = heads_of(b, op, x);
   const ValueId dout = x[0], out = x[at.out()], lse = x[at.lse()];
-  const std::vector<int64_t> sizes{n.B, n.H, n.S, n.S};
+  const std::vector<int64_t> sizes{n.B, n.H, n.S, n.T};
   const ValueId s = scores(b, op, n, x[at.positions()]);
   const ValueId p = b.unary(OpKind::kExp, b.sub(s, b.broadcast(lse, sizes, {0, 1, 2})));
   const ValueId dp = b.dot(dout, n.v_BTHD, "bshd,bthd->bhst");
@@ -233,7 +244,7 @@ std::vector<ValueId> expand_attention_grad(Builder& b, const ir::Op& op, Operand
   }
   const auto sum_group = [&](ValueId dx) {
     if (n.K == n.H) return dx;
-    return b.reduce(b.reshape(dx, {n.B, n.S, n.K, n.H / n.K, n.D}), Reduction::kSum, {3});
+    return b.reduce(b.reshape(dx, {n.B, n.T, n.K, n.H / n.K, n.D}), Reduction::kSum, {3});
   };
   return {dq, sum_group(dk), sum_group(dv)};
 }

@@ -1,4 +1,4 @@
-// B batch, S sequence, H query heads, K key/value heads, D head dim
+// B batch, S sequence, T key sequence, H query heads, K key/value heads, D head dim
 #include <cmath>
 #include <limits>
 
@@ -21,8 +21,9 @@ class AttentionCall {
     const ir::TensorType& q = call.in_type(first());
     B = q.dim(0), S = q.dim(1), H = q.dim(attrs_.packed ? 3 : 2), D = q.dims.back().size;
     K = attrs_.packed ? H : call.in_type(first() + 1).dim(2);
+    T = attrs_.packed ? S : call.in_type(first() + 1).dim(1);
   }
-  int64_t B, S, H, K, D;
+  int64_t B, S, T, H, K, D;
 
   size_t first() const { return gradient_ ? 1 : 0; }
   size_t behind_qkv() const { return first() + (attrs_.packed ? 1 : 3); }
@@ -35,7 +36,8 @@ class AttentionCall {
   At at(int which, int64_t b, int64_t s, int64_t h, int64_t d) const {
     if (attrs_.packed) return {0, static_cast<size_t>((((b * S + s) * 3 + which) * H + h) * D + d)};
     const int64_t heads = which == 0 ? H : K, head = which == 0 ? h : h / (H / K);
-    return {static_cast<size_t>(which), static_cast<size_t>(((b * S + s) * heads + head) * D + d)};
+    const int64_t row = b * (which == 0 ? S : T) + s;
+    return {static_cast<size_t>(which), static_cast<size_t>((row * heads + head) * D + d)};
   }
   double qkv(int which, int64_t b, int64_t s, int64_t h, int64_t d) const {
     const At place = at(which, b, s, h, d);
@@ -48,11 +50,12 @@ class AttentionCall {
     return static_cast<size_t>((b * H + h) * S + s);
   }
 
-  double position(int64_t b, int64_t s) const {
-    return call_.in(positions())[static_cast<size_t>(b * S + s)];
+  double key_position(int64_t b, int64_t t) const {
+    return call_.in(positions())[static_cast<size_t>(b * T + t)];
   }
+  double query_position(int64_t b, int64_t s) const { return key_position(b, T - S + s); }
   double score(int64_t b, int64_t h, int64_t s, int64_t t) const {
-    if (attrs_.causal && position(b, t) > position(b, s))
+    if (attrs_.causal && key_position(b, t) > query_position(b, s))
       return -std::numeric_limits<double>::infinity();
     double sum = 0;
     for (int64_t d = 0; d < D; ++d) sum += qkv(0, b, s, h, d) * qkv(1, b, t, h, d);
@@ -65,8 +68,8 @@ class AttentionCall {
     const int64_t heads = attrs_.heads.axes.empty() ? H : attrs_.heads.global_size;
     const uint64_t index = attention_dropout_index(
         static_cast<int64_t>(call_.in(seed + 2)[static_cast<size_t>(b)]),
-        call_.offset(attrs_.heads, H) + h, heads, static_cast<int64_t>(position(b, s)),
-        static_cast<int64_t>(position(b, t)));
+        call_.offset(attrs_.heads, H) + h, heads, static_cast<int64_t>(query_position(b, s)),
+        static_cast<int64_t>(key_position(b, t)));
     return dropout_factor(attrs_.dropout, attrs_.site, call_.in(seed)[0], call_.in(seed + 1)[0],
                           index);
   }
@@ -91,11 +94,11 @@ bool attention(const Call& call) {
   const AttentionCall a(call);
   for_queries(a, [&](int64_t b, int64_t h, int64_t s) {
     double max = -std::numeric_limits<double>::infinity(), sum = 0;
-    for (int64_t t = 0; t < a.S; ++t) max = std::max(max, a.score(b, h, s, t));
-    for (int64_t t = 0; t < a.S; ++t) sum += std::exp(a.score(b, h, s, t) - max);
+    for (int64_t t = 0; t < a.T; ++t) max = std::max(max, a.score(b, h, s, t));
+    for (int64_t t = 0; t < a.T; ++t) sum += std::exp(a.score(b, h, s, t) - max);
     const double lse = max + std::log(sum);
     call.out(1)[a.lse_at(b, h, s)] = lse;
-    for (int64_t t = 0; t < a.S; ++t) {
+    for (int64_t t = 0; t < a.T; ++t) {
       const double p = std::exp(a.score(b, h, s, t) - lse) * a.kept(b, h, s, t);
       for (int64_t d = 0; d < a.D; ++d)
         call.out()[a.out_at(b, s, h, d)] += p * a.qkv(2, b, t, h, d);
@@ -115,7 +118,7 @@ bool attention_grad(const Call& call) {
     double delta = 0;
     for (int64_t d = 0; d < a.D; ++d)
       delta += dout[a.out_at(b, s, h, d)] * out[a.out_at(b, s, h, d)];
-    for (int64_t t = 0; t < a.S; ++t) {
+    for (int64_t t = 0; t < a.T; ++t) {
       const double p = std::exp(a.score(b, h, s, t) - lse[a.lse_at(b, h, s)]),
                    kept = a.kept(b, h, s, t);
       double dp = 0;

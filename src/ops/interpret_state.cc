@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <array>
 #include <cmath>
 
 #include "base/error.h"
@@ -97,24 +98,29 @@ bool clip(const Call& call) {
 }
 
 // weight, grad, m, v, scale, lr, step -> weight, m, v [Loshchilov, Hutter 2019]; step counts
-// from 1.
+// from 1. With the scale that a step used and what there was before it: amended (update_ops.h).
 bool adamw(const Call& call) {
   const FlatAttrs& attrs = call.op.as<FlatAttrs>();
   const double scale = call.in(4)[0], lr = call.in(5)[0], step = call.in(6)[0];
   const int64_t first = shard_index(call, attrs) * call.in_type(0).dim(0);
   const double correct_m = 1 - std::pow(attrs.beta1, step),
                correct_v = 1 - std::pow(attrs.beta2, step);
+  const bool amends = call.op.operands.size() == kAmendOperands;
+  const bool stays = amends && (scale == call.in(7)[0] ||
+                                (!std::isfinite(scale) && !std::isfinite(call.in(7)[0])));
+  const std::array<size_t, 3> before =
+      amends && !stays ? std::array<size_t, 3>{8, 9, 10} : std::array<size_t, 3>{0, 2, 3};
   for (size_t i = 0; i < call.out().size(); ++i) {
-    if (!std::isfinite(scale)) {
-      for (size_t k = 0; k < 3; ++k) call.out(k)[i] = call.in(k == 0 ? 0 : k + 1)[i];
+    if (!std::isfinite(scale) || stays) {
+      for (size_t k = 0; k < 3; ++k) call.out(k)[i] = call.in(before[k])[i];
       continue;
     }
     const ir::Segment* segment = segment_at(attrs.groups[0], first + static_cast<int64_t>(i));
     const double g = call.in(1)[i] * scale;
-    const double m = attrs.beta1 * call.in(2)[i] + (1 - attrs.beta1) * g;
-    const double v = attrs.beta2 * call.in(3)[i] + (1 - attrs.beta2) * g * g;
+    const double m = attrs.beta1 * call.in(before[1])[i] + (1 - attrs.beta1) * g;
+    const double v = attrs.beta2 * call.in(before[2])[i] + (1 - attrs.beta2) * g * g;
     const double decay = segment != nullptr && segment->decay ? 1 - lr * attrs.weight_decay : 1;
-    call.out(0)[i] = call.in(0)[i] * decay -
+    call.out(0)[i] = call.in(before[0])[i] * decay -
                      lr / correct_m * m / (std::sqrt(v) / std::sqrt(correct_v) + attrs.epsilon);
     call.out(1)[i] = m;
     call.out(2)[i] = v;

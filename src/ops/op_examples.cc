@@ -120,6 +120,12 @@ void add_attention(Examples& e) {
   e.push_back({K::kAttention, attention(true, true, 0.3), {qkv, positions, scalar, scalar, ids}});
   e.push_back(
       {K::kAttention, attention(false, true, 0.3), {out, kv, kv, positions, scalar, scalar, ids}});
+  // The queries are the last three of five.
+  const std::string longer = "f32[2,5,2,2]", longer_positions = "i32[2,5] positions";
+  e.push_back({K::kAttention, attention(false, true, 0), {out, longer, longer, longer_positions}});
+  e.push_back({K::kAttentionGrad,
+               attention(false, true, 0),
+               {out, out, longer, longer, out, lse, longer_positions}});
   e.push_back({K::kAttentionGrad, attention(true, true, 0), {out, qkv, out, lse, positions}});
   e.push_back(
       {K::kAttentionGrad, attention(false, true, 0), {out, out, kv, kv, out, lse, positions}});
@@ -178,6 +184,10 @@ void add_state_and_update(Examples& e) {
                one,
                {"f32[768]", "f32[768]", "f32[768]", "f32[768] positive", "f32[]", "f32[] positive",
                 "i64[] ones"}});
+  e.push_back({K::kAdamW,
+               one,
+               {"f32[768]", "f32[768]", "f32[768]", "f32[768] positive", "f32[]", "f32[] positive",
+                "i64[] ones", "f32[]", "f32[768]", "f32[768]", "f32[768] positive"}});
 }
 
 void add_collectives(Examples& e) {

@@ -69,6 +69,15 @@ TypeList infer_adamw(const ir::Op& op, Types operands, Types) {
   require_type(op, "scale", operands[4], {DType::kF32, {}}, "a scalar");
   require_type(op, "lr", operands[5], {DType::kF32, {}}, "a scalar");
   require_type(op, "step", operands[6], {DType::kI64, {}}, "a scalar");
+  if (operands.size() == kAdamWOperands) return {operands[0], operands[2], operands[3]};
+  if (operands.size() != kAmendOperands) {
+    reject(op, "takes {} operands, or {} where it amends a step, got {}", kAdamWOperands,
+           kAmendOperands, operands.size());
+  }
+  require_type(op, "used scale", operands[7], {DType::kF32, {}}, "a scalar");
+  require_same(op, "weight before", operands[8], "weight", operands[0]);
+  require_same(op, "m before", operands[9], "weight", operands[0]);
+  require_same(op, "v before", operands[10], "weight", operands[0]);
   return {operands[0], operands[2], operands[3]};
 }
 
@@ -81,6 +90,12 @@ OpCost cost_norm_blocks(const ir::Op&, Types operands, Types results) {
 OpCost cost_norm_parameters(const ir::Op&, Types operands, Types results) {
   return {.flops = static_cast<double>(operands[0].elements()),
           .bytes = tensor_bytes(operands) + tensor_bytes(results)};
+}
+
+// An amendment is for steps that are wrong, and those are few: it reads two scalars.
+OpCost cost_adamw(const ir::Op& op, Types operands, Types results) {
+  if (operands.size() > kAdamWOperands) return {.flops = 0, .bytes = 2 * sizeof(float)};
+  return cost_streaming<14>(op, operands, results);
 }
 
 }  // namespace
@@ -102,10 +117,10 @@ void register_update_ops(Registry& registry) {
                 .infer = infer_clip,
                 .cost = cost_norm_parameters});
   registry.add({.kind = OpKind::kAdamW,
-                .min_operands = 7,
-                .max_operands = 7,
+                .min_operands = kAdamWOperands,
+                .max_operands = kAmendOperands,
                 .infer = infer_adamw,
-                .cost = cost_streaming<14>,
+                .cost = cost_adamw,
                 .in_place_operand = 0,
                 .aliases = {0, 2, 3}});
 }

@@ -1,4 +1,4 @@
-// The norm's block, which flat groups are padded to.
+// The norm's block, which flat groups are padded to, and adamw's operands.
 #pragma once
 
 #include <cstdint>
@@ -8,5 +8,11 @@ namespace mw::ops {
 // Elements. Parameters begin at a multiple of it in their flat group, and shard borders are
 // multiples of it.
 inline constexpr int64_t kNormBlock = 256;
+
+// adamw takes weight, grad, m, v, scale, lr and step. With four operands more it amends the step
+// that another adamw made with the scale `used`: where that is `scale`, bit for bit, weight, m and
+// v stay as they are; else it makes the step again from copies of what they were before.
+inline constexpr int kAdamWOperands = 7;
+inline constexpr int kAmendOperands = 11;
 
 }  // namespace mw::ops

@@ -4,6 +4,7 @@
 #include <optional>
 
 #include "base/error.h"
+#include "ops/update_ops.h"
 
 namespace mw::pipeline {
 namespace {
@@ -231,6 +232,35 @@ class Tracker {
     optimized.all_parameters = attrs.parameters;
     optimized.sums = origin(op.operands[1]).sums;
     result_.optimized.push_back(std::move(optimized));
+    if (!is_final(op) && !is_amended(op)) {
+      report(o, "makes a step with a norm that lacks other pipeline ranks, and nothing amends it");
+    }
+  }
+
+  // The scale of an adamw comes from the norm of all pipeline ranks.
+  bool is_final(const ir::Op& adamw) const {
+    const OpId by = graph_.value(adamw.operands[4]).producer;
+    if (!by.valid() || graph_.op(by).kind != OpKind::kClip) return true;
+    return fragment_.shardings[graph_.op(by).operands[0].index()].partial.empty();
+  }
+
+  // Another adamw takes all that this one made, and copies of what there was before, with the same
+  // gradient.
+  bool is_amended(const ir::Op& adamw) const {
+    const std::vector<ValueId>& made = adamw.results;
+    const auto is_copy = [&](ValueId copy, ValueId of) {
+      const OpId by = graph_.value(copy).producer;
+      return by.valid() && graph_.op(by).kind == OpKind::kCopy && graph_.op(by).operands[0] == of;
+    };
+    return std::any_of(graph_.ops.begin(), graph_.ops.end(), [&](const ir::Op& op) {
+      const std::vector<ValueId>& in = op.operands;
+      return op.kind == OpKind::kAdamW && in.size() == ops::kAmendOperands && is_final(op) &&
+             op.attrs == adamw.attrs && in[0] == made[0] && in[1] == adamw.operands[1] &&
+             in[2] == made[1] && in[3] == made[2] && in[5] == adamw.operands[5] &&
+             in[6] == adamw.operands[6] && in[7] == adamw.operands[4] &&
+             is_copy(in[8], adamw.operands[0]) && is_copy(in[9], adamw.operands[2]) &&
+             is_copy(in[10], adamw.operands[3]);
+    });
   }
 
   void add_effect(const ir::StateUpdate& update) {

@@ -22,7 +22,7 @@ namespace mw::pipeline {
 enum class PortKind : uint8_t {
   kBoundary,  // from or to another stage
   kSaved,     // F -> I -> W of one unit
-  kCarried,   // unit to next unit of one chunk (sequence slices)
+  kCarried,   // unit to another of the same stage and microbatch (sequence slices)
   kState,     // outlives a microbatch; outputs of this kind are updated in place
   kData,      // the caller fills it: tokens, positions, learning rate
 };

@@ -42,11 +42,26 @@ std::string schedule_summary(const std::string& kind) {
   return found->summary;
 }
 
+int32_t least_chunks(const std::string& kind) {
+  const ScheduleKind* found = find_kind(kind);
+  return found == nullptr ? 1 : found->chunks.least;
+}
+
+int32_t parts_of(const std::string& kind) {
+  const ScheduleKind* found = find_kind(kind);
+  return found == nullptr ? 1 : found->parts;
+}
+
+bool has_slices(const std::string& kind) {
+  const ScheduleKind* found = find_kind(kind);
+  return found != nullptr && found->options.slices;
+}
+
 // What was not asked for gets the kind's usual value.
 static ScheduleRequest filled_in(ScheduleRequest request, const ScheduleKind& kind) {
   if (request.chunks == 0) request.chunks = kind.chunks.usual;
   if (request.group == 0) request.group = request.ranks;
-  if (request.slices == 0) request.slices = 2;
+  if (request.slices == 0) request.slices = kUsualSlices;
   if (request.pairs == 0) request.pairs = 1;
   if (request.memory_limit == 0) request.memory_limit = request.ranks;
   return request;
@@ -87,6 +102,8 @@ static void check_options(const ScheduleRequest& asked, const ScheduleKind& kind
   only("pairs", asked.pairs != 0, kind.options.pairs, [](const KindOptions& o) { return o.pairs; });
   only("memory limit", asked.memory_limit != 0, kind.options.memory_limit,
        [](const KindOptions& o) { return o.memory_limit; });
+  only("gradient synchronisation to choose", asked.sync != GradientSync::kEnd, kind.options.sync,
+       [](const KindOptions& o) { return o.sync; });
   only("exact order", asked.exact, kind.options.memory_limit,
        [](const KindOptions& o) { return o.memory_limit; });
 }
@@ -125,7 +142,15 @@ Schedule make_schedule(const ScheduleRequest& request) {
   Diagnostics diagnostics;
   check_request(request, kind, diagnostics);
   diagnostics.throw_if_any();
-  return kind->make(filled_in(request, *kind));
+  Schedule schedule = kind->make(filled_in(request, *kind));
+  schedule.post_validation = request.post_validation;
+  schedule.sync = request.sync;
+  if (schedule.post_validation && schedule.weight_versions > 1) {
+    throw_error(
+        "schedule {}: has no post-validation, for its updates wait for nothing; leave it out",
+        request.kind);
+  }
+  return schedule;
 }
 
 Placement looped_placement(int32_t ranks, int32_t chunks) {

@@ -51,6 +51,11 @@ struct Placement {
   friend bool operator==(const Placement&, const Placement&) = default;
 };
 
+// When the replicas of a stage add up their gradients (Chimera's options): behind all work of a
+// rank; behind the last backward of the stage on the rank, beside the work that is left; or so
+// where the rank then waits, and behind all work where it does not.
+enum class GradientSync : uint8_t { kEnd, kEager, kEagerOpt };
+
 struct Schedule {
   std::string name;
   Placement placement;
@@ -59,6 +64,11 @@ struct Schedule {
   int32_t parts = 1;   // microbatches here for one that was asked for (backward halving: 2)
   int32_t weight_versions =
       1;  // that a rank keeps of its weights; 2 without a flush (PipeDream-2BW)
+  // The optimizer takes its step without waiting for the norm of all stages, and once more from a
+  // copy where that says so [Qi 2024, 2401.10241, section 4]: a rank begins its next step when it
+  // has ended this one.
+  bool post_validation = false;
+  GradientSync sync = GradientSync::kEnd;
   std::vector<std::vector<Action>> ranks;  // compute actions only; the lowering adds the rest
 };
 
@@ -69,6 +79,7 @@ struct ScheduleCosts {
   double comm = 0;                                // from one rank to another; the sender is free
   double pair = -1;       // F and B that overlap take this long; negative: f + b + w
   double mb = 1, mw = 1;  // memory from F to the end of I, and from there to the end of W
+  double sync = 0;        // of the sum of one stage's gradients over its replicas
 
   double f_of(StageId stage) const { return of(f, stage); }
   double b_of(StageId stage) const { return of(b, stage); }
@@ -92,6 +103,8 @@ struct ScheduleRequest {
   double memory_limit = 0;   // zb-auto: in units of costs.mb; usual: ranks
   bool exact = false;        // zb-auto: the integer program in place of the heuristic
   ScheduleCosts costs = {};  // what zb-auto minimises; the other kinds' order does not depend on it
+  bool post_validation = false;
+  GradientSync sync = GradientSync::kEnd;  // kinds with replicas
 };
 
 // Throws Error with all findings: unknown kind (did you mean), chunks that the kind does not have,
@@ -103,6 +116,12 @@ std::vector<std::string> schedule_kinds();
 // All kinds that make_schedule knows, and what each is, in one line.
 std::vector<std::string> all_schedule_kinds();
 std::string schedule_summary(const std::string& kind);
+// The fewest stages a rank, and Schedule::parts; 1 where the kind is unknown.
+int32_t least_chunks(const std::string& kind);
+int32_t parts_of(const std::string& kind);
+// Whether its work is of slices of sequences, and how many where that is not said.
+bool has_slices(const std::string& kind);
+inline constexpr int32_t kUsualSlices = 2;
 
 // What a schedule asks of whoever runs it, beyond F and B of whole microbatches on a looped
 // placement.

@@ -178,17 +178,101 @@ Schedule endless(const Schedule& schedule, int32_t steps) {
   return result;
 }
 
-// The time from one step to the next, when the pipeline is full.
-double period(const Schedule& schedule, const ScheduleCosts& costs) {
-  const auto end_of = [&](int32_t steps) {
-    const Schedule many = endless(schedule, steps);
+// Step after step, each rank for itself.
+Schedule repeated(const Schedule& schedule, int32_t steps) {
+  Schedule result = schedule;
+  result.microbatches = steps * schedule.microbatches;
+  for (std::vector<Action>& actions : result.ranks) {
+    const std::vector<Action> once = actions;
+    for (int32_t s = 1; s < steps; ++s) {
+      for (Action action : once) {
+        action.first += s * schedule.microbatches;
+        if (action.paired_with >= 0) action.paired_with += s * static_cast<int32_t>(once.size());
+        actions.push_back(action);
+      }
+    }
+  }
+  return result;
+}
+
+// The time from one step to the next, when the pipeline is full; `steps(n)` has n of them.
+template <typename Steps>
+double period(const Schedule& schedule, const ScheduleCosts& costs, Steps steps) {
+  const auto end_of = [&](int32_t count) {
+    const Schedule many = steps(schedule, count);
     double end = 0;
-    for (const auto& times : Runner(many, costs).run()) end = std::max(end, times.back().end);
+    for (const auto& times : Runner(many, costs).run()) {
+      if (!times.empty()) end = std::max(end, times.back().end);
+    }
     return end;
   };
   // The pipeline is full once as many microbatches have passed as it has stages.
   const int32_t filling = 1 + schedule.placement.stages() / schedule.microbatches;
   return end_of(filling + 1) - end_of(filling);
+}
+
+bool is_last(ActionKind kind) { return kind == ActionKind::kB || kind == ActionKind::kW; }
+
+// When every rank may begin to add up the gradients of a stage and replica, by Schedule::sync.
+class Launches {
+ public:
+  Launches(const Schedule& schedule, const Timeline& times) : schedule_(schedule), times_(times) {}
+
+  double of(int32_t stage, int32_t replica) const {
+    const auto r = static_cast<size_t>(schedule_.placement.rank_of(stage, replica));
+    const std::vector<Action>& actions = schedule_.ranks[r];
+    if (actions.empty()) return 0;
+    const double end = times_.times[r].back().end;
+    if (schedule_.sync == GradientSync::kEnd) return end;
+    size_t last = actions.size();
+    for (size_t a = 0; a < actions.size(); ++a) {
+      const Action& action = actions[a];
+      if (is_last(action.kind) && action.stage.value == stage && action.replica == replica)
+        last = a;
+    }
+    if (last == actions.size()) return 0;  // no work, nothing to wait for
+    if (schedule_.sync == GradientSync::kEagerOpt && !waits_after(r, last)) return end;
+    return times_.times[r][last].end;
+  }
+
+ private:
+  bool waits_after(size_t rank, size_t action) const {
+    const std::vector<ActionTime>& times = times_.times[rank];
+    for (size_t a = action + 1; a < times.size(); ++a) {
+      if (times[a].start > times[a - 1].end) return true;
+    }
+    return false;
+  }
+
+  const Schedule& schedule_;
+  const Timeline& times_;
+};
+
+// A sum begins when every rank with a replica has come to it and has no other one under way.
+std::vector<std::vector<SyncTime>> sync_times(const Schedule& schedule, const Timeline& times,
+                                              double cost) {
+  const Placement& placement = schedule.placement;
+  const Launches launches(schedule, times);
+  std::vector<std::pair<double, int32_t>> order;  // when the last rank has come to it, stage
+  for (int32_t s = 0; s < placement.stages(); ++s) {
+    double launch = 0;
+    for (int32_t j = 0; j < placement.replicas(); ++j) launch = std::max(launch, launches.of(s, j));
+    order.emplace_back(launch, s);
+  }
+  std::sort(order.begin(), order.end());
+  std::vector<std::vector<SyncTime>> syncs(schedule.ranks.size());
+  std::vector<double> free(schedule.ranks.size(), 0);
+  for (const auto& [launch, stage] : order) {
+    double start = launch;
+    for (int32_t j = 0; j < placement.replicas(); ++j)
+      start = std::max(start, free[static_cast<size_t>(placement.rank_of(stage, j))]);
+    for (int32_t j = 0; j < placement.replicas(); ++j) {
+      const auto r = static_cast<size_t>(placement.rank_of(stage, j));
+      syncs[r].push_back({StageId(stage), j, start, start + cost});
+      free[r] = start + cost;
+    }
+  }
+  return syncs;
 }
 
 }  // namespace
@@ -211,9 +295,24 @@ Timeline timeline(const Schedule& schedule, const ScheduleCosts& costs) {
     longest = std::max(longest, end - result.times[r].front().start);
     result.peak_activations.push_back(peak_of(schedule, schedule.ranks[r], costs));
   }
-  if (schedule.weight_versions > 1) result.makespan = longest = period(schedule, costs);
+  if (costs.sync > 0 && schedule.placement.replicas() > 1) {
+    result.syncs = sync_times(schedule, result, costs.sync);
+    for (size_t r = 0; r < result.syncs.size(); ++r) {
+      if (result.syncs[r].empty() || result.times[r].empty()) continue;
+      const double end = result.syncs[r].back().end;
+      result.makespan = std::max(result.makespan, end);
+      longest = std::max(longest, end - result.times[r].front().start);
+    }
+  }
+  if (schedule.weight_versions > 1) result.makespan = longest = period(schedule, costs, endless);
+  result.period = result.makespan;
   const double mean = work / static_cast<double>(schedule.ranks.size());
+  if (schedule.post_validation) {
+    const double flowing = period(schedule, costs, repeated);
+    result.period = result.syncs.empty() ? flowing : std::max(flowing, longest);
+  }
   result.bubble = result.makespan > 0 ? 1 - mean / result.makespan : 0;
+  result.period_bubble = result.period > 0 ? 1 - mean / result.period : 0;
   result.span_bubble = longest > 0 ? 1 - mean / longest : 0;
   result.weight_copies = schedule.placement.replicas() * schedule.weight_versions;
   return result;
@@ -234,6 +333,8 @@ std::vector<std::string> findings(const ScheduleCosts& costs, int32_t stages) {
   check_list("f", costs.f);
   check_list("b", costs.b);
   check_list("w", costs.w);
+  if (!(costs.sync >= 0) || !std::isfinite(costs.sync))
+    out.add("costs: sync={} must be a number of at least 0", costs.sync);
   if (!(costs.comm >= 0) || !std::isfinite(costs.comm))
     out.add("costs: comm={} must be a number of at least 0", costs.comm);
   if (!(costs.mb > 0) || !std::isfinite(costs.mb))

@@ -13,13 +13,26 @@ struct ActionTime {
   double start = 0, end = 0;
 };
 
+// The sum of a stage's gradients over its replicas, on one rank.
+struct SyncTime {
+  StageId stage;
+  int32_t replica = 0;
+  double start = 0, end = 0;
+};
+
 struct Timeline {
   std::vector<std::vector<ActionTime>> times;  // [rank][action]
-  double makespan = 0;  // from 0 to the last end; without a flush: a step's period
-  double bubble = 0;    // 1 - mean work of a rank / makespan
+  std::vector<std::vector<SyncTime>> syncs;    // [rank]; none where costs.sync is 0
+  double makespan =
+      0;  // from 0 to the last end, sums of replicas included; without a flush: a step's period
+  double bubble = 0;  // 1 - mean work of a rank / makespan
   // 1 - mean work of a rank / the longest rank's time from its first start to its last end: what is
   // idle where no flush joins two steps (the bubble rate of the zero-bubble papers).
   double span_bubble = 0;
+  // From the begin of a step to that of the next, when the pipeline is full: the makespan, for all
+  // ranks wait for one another between two steps; with post-validation each begins the next one
+  // when it has ended its own. And 1 - mean work of a rank / period.
+  double period = 0, period_bubble = 0;
   // [rank] in units of costs.mb, so in microbatches of the rank's full share (all its chunks).
   std::vector<double> peak_activations;
   int32_t weight_copies = 1;  // of every weight, on all ranks together

@@ -372,20 +372,21 @@ class FlowChecker {
       }
       return;
     }
-    const bool same_name = port.kind == PortKind::kBoundary ? may_be_same(*written.name, port.name)
-                                                            : *written.name == port.name;
+    const bool crosses = port.kind == PortKind::kBoundary || port.kind == PortKind::kCarried;
+    const bool same_name =
+        crosses ? may_be_same(*written.name, port.name) : *written.name == port.name;
     if (!same_name)
       add("gives '{}', written as '{}', to port '{}'", name, *written.name, port.name);
     if (port.kind == PortKind::kCarried) {
-      const bool neighbour =
-          written.unit.first == unit.first && written.unit.count == unit.count &&
-          (written.unit.slice + 1 == unit.slice || written.unit.slice == unit.slice + 1);
-      if (!neighbour)
+      Unit other = written.unit;
+      other.slice = unit.slice;
+      if (!(other == unit) || written.unit.slice == unit.slice)
         add("carries '{}' of {} to {}", name, to_string(written.unit), to_string(unit));
     } else if (!(written.unit == unit)) {
       add("gives '{}' of {} to work on {}", name, to_string(written.unit), to_string(unit));
     }
-    if (port.kind == PortKind::kSaved && written.stage != command.action.stage) {
+    const bool in_stage = port.kind == PortKind::kSaved || port.kind == PortKind::kCarried;
+    if (in_stage && written.stage != command.action.stage) {
       add("gives '{}' of stage {} to work of stage {}", name, written.stage.value,
           command.action.stage.value);
     }

@@ -16,7 +16,8 @@ namespace {
 // Elements [begin, end) of an accumulator and how many calls added each microbatch to them.
 struct Cell {
   int64_t end = 0;
-  std::vector<int32_t> calls;  // [microbatch]
+  StageId stage;               // whose work added to them last
+  std::vector<int32_t> calls;  // [microbatch][slice]
   bool empty() const {
     for (const int32_t n : calls) {
       if (n != 0) return false;
@@ -29,9 +30,8 @@ struct Cell {
 class Ledger {
  public:
   Ledger() = default;
-  Ledger(int64_t elements, int32_t microbatches) {
-    if (elements > 0)
-      cells_[0] = {elements, std::vector<int32_t>(static_cast<size_t>(microbatches), 0)};
+  Ledger(int64_t elements, size_t units) {
+    if (elements > 0) cells_[0] = {elements, {}, std::vector<int32_t>(units, 0)};
   }
   template <typename Function>
   void visit(int64_t begin, int64_t end, Function function) {
@@ -59,15 +59,31 @@ class Ledger {
 class GradientChecker {
  public:
   GradientChecker(const Checked& checked, Diagnostics& out)
-      : checked_(checked), program_(checked.program), out_(out), holder_sums_(checked) {}
+      : checked_(checked), program_(checked.program), out_(out), holder_sums_(checked) {
+    for (const RankProgram& rank : program_.ranks) {
+      for (const Command& command : rank.commands)
+        slices_ = std::max(slices_, command.action.slice + 1);
+    }
+  }
 
   void run() {
     for (size_t r = 0; r < program_.ranks.size(); ++r) run_rank(static_cast<int32_t>(r));
     check_holders_agree();
+    for (const auto& [name, takers] : held_) check_held(name, takers);
+    for (const auto& [name, readers] : metrics_) check_metric(name, readers);
     check_all_parameters();
   }
 
  private:
+  // Who updates a weight of several pipeline ranks, with what, and what its own part of that holds.
+  struct Taker {
+    int32_t rank;
+    size_t command;
+    HolderSums::Contributions all;
+    Optimized optimized;
+    std::map<BufferId, Ledger> own;
+  };
+
   // An accumulator that a port is, or lies in.
   struct Target {
     BufferId root;
@@ -92,7 +108,7 @@ class GradientChecker {
     if (is_new) {
       it->second =
           Ledger(flat_elements(buffer(root).type, buffer(root).global_type, buffer(root).sharding),
-                 program_.microbatches);
+                 static_cast<size_t>(program_.microbatches * slices_));
     }
     return it->second;
   }
@@ -148,7 +164,7 @@ class GradientChecker {
       }
       for (size_t p = 0; p < info.inputs; ++p) {
         const bool reads = info.uses[p].reads() && !taken[p] && is_accumulator(command.buffers[p]);
-        if (kind == ActionKind::kUpdate && reads) check_read(command.buffers[p]);
+        if (kind == ActionKind::kUpdate && reads) check_read(command, p);
       }
     }
     for (size_t p = 0; p < info.inputs; ++p) {
@@ -172,9 +188,12 @@ class GradientChecker {
         }
         for (const ElementRange& range : effect.added) {
           held.visit(at.offset + range.begin, at.offset + range.end, [&](int64_t, Cell& cell) {
+            cell.stage = command.action.stage;
             for (int32_t k = command.action.first; k < command.action.first + command.action.count;
                  ++k) {
-              if (k >= 0 && k < program_.microbatches) ++cell.calls[static_cast<size_t>(k)];
+              if (k < 0 || k >= program_.microbatches) continue;
+              const int32_t slice = std::clamp(command.action.slice, 0, slices_ - 1);
+              ++cell.calls[static_cast<size_t>(k * slices_ + slice)];
             }
           });
         }
@@ -196,6 +215,13 @@ class GradientChecker {
     }
   }
 
+  // "3", of a slice "3/1".
+  std::string unit_name(size_t unit) const {
+    const auto slices = static_cast<size_t>(slices_);
+    return slices == 1 ? fmt::format("{}", unit)
+                       : fmt::format("{}/{}", unit / slices, unit % slices);
+  }
+
   // Every cell holds every microbatch once. Reports the first that does not.
   bool check_cells(BufferId id, int64_t begin, int64_t end, const std::string& who) {
     const Target at = target(id);
@@ -204,7 +230,7 @@ class GradientChecker {
       for (size_t k = 0; complete && k < cell.calls.size(); ++k) {
         if (cell.calls[k] == 1) continue;
         add("{} '{}', whose elements {} to {} hold microbatch {} {} times", who, buffer(id).name,
-            first, cell.end, k, cell.calls[k]);
+            first, cell.end, unit_name(k), cell.calls[k]);
         complete = false;
       }
     });
@@ -227,8 +253,9 @@ class GradientChecker {
         add("{} '{}' as a gradient", who, buffer(id).name);
         continue;
       }
+      // What is summed over holders is complete only there.
       for (const ElementRange& range : optimized.ranges) {
-        if (!check_cells(id, range.begin, range.end, who)) break;
+        if (!optimized.sums.empty() || !check_cells(id, range.begin, range.end, who)) break;
       }
       check_views(optimized, target(id).root);
       taken_.insert(target(id).root);
@@ -279,7 +306,91 @@ class GradientChecker {
           "over holders {} times",
           optimized.op, name, ranks.size(), optimized.sums.size());
     }
-    if (wanted == 1) held_[name].push_back({rank_, command_, all});
+    if (wanted == 1) held_[name].push_back({rank_, command_, all, optimized, own_cells(all)});
+  }
+
+  std::map<BufferId, Ledger> own_cells(const HolderSums::Contributions& all) {
+    std::map<BufferId, Ledger> cells;
+    for (const auto& [key, times] : all) {
+      if (key.first == rank_ && is_accumulator(key.second))
+        cells[key.second] = ledger(target(key.second).root);
+    }
+    return cells;
+  }
+
+  // One use of a parameter: of its stage on every rank that hosts a replica of it, the accumulator
+  // that comes in this place among those that the stage adds to.
+  struct Use {
+    StageId stage;
+    size_t place = 0;
+    friend auto operator<=>(const Use&, const Use&) = default;
+  };
+  struct UseCells {
+    std::string accumulators;  // "'grad/h.0' of pipeline rank 1"
+    Ledger cells;
+  };
+
+  // Of what the holders add together, every use of every parameter has every microbatch once.
+  void check_held(const std::string& weight, const std::vector<Taker>& takers) {
+    rank_ = takers.front().rank;
+    command_ = takers.front().command;
+    for (const ElementRange& range : takers.front().optimized.ranges) {
+      std::map<Use, UseCells> uses;
+      for (const auto& [key, times] : takers.front().all) {
+        if (!add_cells(key, takers, range, uses)) {
+          return add(
+              "adds '{}' to the gradient of '{}' on pipeline rank {}, which does not update "
+              "it",
+              checked_.rank(key.first).buffers[key.second.index()].name, weight, key.first);
+        }
+      }
+      for (auto& [use, cells] : uses) {
+        if (!check_use(takers.front().optimized.op, range, cells)) return;
+      }
+    }
+  }
+
+  bool add_cells(const std::pair<int32_t, BufferId>& key, const std::vector<Taker>& takers,
+                 const ElementRange& range, std::map<Use, UseCells>& uses) {
+    const auto taker = std::find_if(takers.begin(), takers.end(),
+                                    [&](const Taker& t) { return t.rank == key.first; });
+    if (taker == takers.end()) return false;
+    const auto own = taker->own.find(key.second);
+    if (own == taker->own.end()) return true;  // no accumulator: said where it is taken
+    Ledger cells = own->second;
+    Use use;
+    cells.visit(range.begin, range.end, [&](int64_t, Cell& cell) {
+      if (cell.stage.valid()) use.stage = cell.stage;
+    });
+    const std::string of_rank = fmt::format(" of pipeline rank {}", key.first);
+    while (uses.contains(use) && uses.at(use).accumulators.ends_with(of_rank)) ++use.place;
+    UseCells& sum = uses[use];
+    sum.accumulators +=
+        fmt::format("{}'{}'{}", sum.accumulators.empty() ? "" : " and ",
+                    checked_.rank(key.first).buffers[key.second.index()].name, of_rank);
+    if (sum.cells.cells().empty()) {
+      sum.cells = std::move(cells);
+      return true;
+    }
+    cells.visit(range.begin, range.end, [&](int64_t begin, Cell& from) {
+      sum.cells.visit(begin, from.end, [&](int64_t, Cell& to) {
+        for (size_t k = 0; k < to.calls.size(); ++k) to.calls[k] += from.calls[k];
+      });
+    });
+    return true;
+  }
+
+  bool check_use(int32_t op, const ElementRange& range, UseCells& use) {
+    bool complete = true;
+    use.cells.visit(range.begin, range.end, [&](int64_t first, Cell& cell) {
+      for (size_t k = 0; complete && k < cell.calls.size(); ++k) {
+        if (cell.calls[k] == 1) continue;
+        add("op {} (adamw) takes {}, whose elements {} to {} hold microbatch {} {} times", op,
+            use.accumulators, first, cell.end, unit_name(k), cell.calls[k]);
+        complete = false;
+      }
+    });
+    return complete;
   }
 
   void check_holders_agree() {
@@ -294,14 +405,73 @@ class GradientChecker {
     }
   }
 
-  // A sum that is read at the end: a loss.
-  void check_read(BufferId id) {
+  // A sum that is read at the end: a gradient, or a loss, to which several ranks may add.
+  void check_read(const Command& command, size_t port) {
+    const BufferId id = command.buffers[port];
     const Target at = target(id);
     if (!checked_gradients_.insert({rank_, command_, at.root}).second) return;
+    if (buffer(at.root).category == Category::kMetrics) {
+      const Fragment& fragment = checked_.fragment(command);
+      const bool summed = summed_over_ranks(fragment.graph, fragment.inputs[port].value);
+      metrics_[buffer(at.root).name].push_back({rank_, command_, summed, ledger(at.root)});
+      return;
+    }
     // The padding between parameters holds nothing.
     for (const auto& [begin, cell] : std::map<int64_t, Cell>(ledger(at.root).cells())) {
-      if (buffer(at.root).category == Category::kGradients && cell.empty()) continue;
+      if (cell.empty()) continue;
       if (!check_cells(at.root, begin, cell.end, "reads")) return;
+    }
+  }
+
+  // Whatever is made of the value and leaves the fragment has been summed over the pipeline ranks.
+  static bool summed_over_ranks(const ir::Graph& graph, ValueId v) {
+    if (std::find(graph.outputs.begin(), graph.outputs.end(), v) != graph.outputs.end())
+      return false;
+    return std::all_of(graph.ops.begin(), graph.ops.end(), [&](const ir::Op& op) {
+      if (std::find(op.operands.begin(), op.operands.end(), v) == op.operands.end()) return true;
+      if (op.kind == ir::OpKind::kZero) return true;
+      if (op.kind == ir::OpKind::kAllReduce) {
+        const auto* group = std::get_if<ir::AxisGroup>(&op.as<ir::CollectiveAttrs>().group);
+        if (group != nullptr &&
+            std::find(group->axes.begin(), group->axes.end(), "pp") != group->axes.end())
+          return true;
+      }
+      return std::all_of(op.results.begin(), op.results.end(),
+                         [&](ValueId result) { return summed_over_ranks(graph, result); });
+    });
+  }
+
+  // All ranks that have the metric hold every microbatch once, together.
+  struct Reader {
+    int32_t rank;
+    size_t command;
+    bool summed;  // over the pipeline ranks
+    Ledger cells;
+  };
+  void check_metric(const std::string& name, const std::vector<Reader>& readers) {
+    rank_ = readers.front().rank;
+    command_ = readers.front().command;
+    for (const Reader& reader : readers) {
+      if (readers.size() == 1 || reader.summed) continue;
+      rank_ = reader.rank;
+      command_ = reader.command;
+      return add("reads '{}', to which {} pipeline ranks add, without the sum over them", name,
+                 readers.size());
+    }
+    Ledger sum = readers.front().cells;
+    for (size_t i = 1; i < readers.size(); ++i) {
+      for (const auto& [begin, from] : readers[i].cells.cells()) {
+        sum.visit(begin, from.end, [&](int64_t, Cell& to) {
+          for (size_t k = 0; k < to.calls.size(); ++k) to.calls[k] += from.calls[k];
+        });
+      }
+    }
+    for (const auto& [begin, cell] : sum.cells()) {
+      for (size_t k = 0; k < cell.calls.size(); ++k) {
+        if (cell.calls[k] == 1) continue;
+        return add("reads '{}', whose elements {} to {} hold microbatch {} {} times", name, begin,
+                   cell.end, unit_name(k), cell.calls[k]);
+      }
     }
   }
 
@@ -317,23 +487,18 @@ class GradientChecker {
     }
   }
 
-  // Who updates a weight of several pipeline ranks, and with what.
-  struct Taker {
-    int32_t rank;
-    size_t command;
-    HolderSums::Contributions all;
-  };
-
   const Checked& checked_;
   const Program& program_;
   Diagnostics& out_;
   HolderSums holder_sums_;
+  int32_t slices_ = 1;  // of a sequence
   int32_t rank_ = 0;
   size_t command_ = 0;
-  std::map<BufferId, Ledger> ledgers_;  // [root]
-  std::set<BufferId> taken_;            // gradients, roots
-  std::map<BufferId, size_t> cleared_;  // gradients, roots; the command
-  std::map<std::string, std::vector<Taker>> held_;
+  std::map<BufferId, Ledger> ledgers_;                  // [root]
+  std::set<BufferId> taken_;                            // gradients, roots
+  std::map<BufferId, size_t> cleared_;                  // gradients, roots; the command
+  std::map<std::string, std::vector<Taker>> held_;      // [weight]
+  std::map<std::string, std::vector<Reader>> metrics_;  // [name]
   std::set<std::tuple<int32_t, size_t, BufferId>> checked_gradients_;
   std::set<int32_t> updated_;
   int32_t all_parameters_ = 0;

@@ -28,7 +28,8 @@ void check(const Request& request) {
 }
 
 pipeline::Program program_of(const Request& request, Prediction& prediction) {
-  const models::BatchShape batch{request.global_batch / request.plan.microbatches, request.seq_len};
+  const models::BatchShape batch{request.global_batch / request.plan.units(), request.seq_len,
+                                 request.plan.sequence_slices()};
   const ir::Module model = models::build_model(request.model, batch);
   prediction.parameters = models::parameter_count(model);
   compile::CompiledPlan compiled = compile::compile({.model = model,
@@ -81,7 +82,7 @@ void compare_range(const Request& request, Prediction& p) {
   const std::map<std::string, int64_t> values = {
       {"hidden", request.model.hidden_size},
       {"sequence", request.seq_len},
-      {"microbatch", request.global_batch / plan.microbatches / plan.dp},
+      {"microbatch", request.global_batch / plan.units() / plan.dp},
       {"devices", plan.ranks()},
       {"tp", plan.tp},
       {"pp", plan.pp},

@@ -40,7 +40,7 @@ Request small() {
 
 pipeline::Program train_of(const Request& request) {
   const ir::Module model = models::build_model(
-      request.model, {request.global_batch / request.plan.microbatches, request.seq_len});
+      request.model, {request.global_batch / request.plan.units(), request.seq_len});
   compile::ModelShape shape;
   shape.global_batch = request.global_batch;
   shape.seq_len = request.seq_len;

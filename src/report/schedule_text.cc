@@ -132,11 +132,16 @@ std::string draw_text(const ScheduleDrawing& drawing, const TextStyle& style) {
 std::string figures_line(const pipeline::Timeline& times) {
   std::vector<std::string> peaks;
   for (const double peak : times.peak_activations) peaks.push_back(fmt::format("{:.6g}", peak));
-  return fmt::format(
+  std::string text = fmt::format(
       "makespan {:.6g}, bubble {:.4f} (without a flush {:.4f}), weight copies {}, peak activations "
       "{}",
       times.makespan, std::abs(times.bubble), std::abs(times.span_bubble), times.weight_copies,
       join(peaks, " "));
+  if (times.period < times.makespan) {
+    text += fmt::format(", a step every {:.6g} (bubble {:.4f})", times.period,
+                        std::abs(times.period_bubble));
+  }
+  return text;
 }
 
 }  // namespace mw::report

@@ -1,6 +1,6 @@
 // Attention and rotary embedding, forward and backward, on f32.
 //
-// B batch, S sequence, H query heads, K key-value heads, D elements of a head
+// B batch, S sequence, T key sequence, H query heads, K key-value heads, D elements of a head
 #include "kernels/attention.h"
 
 #include "kernels/rope.h"
@@ -48,13 +48,16 @@ struct AttentionOp {
     const int64_t S = q_type.dim(1), D = last(q_type);
     const int64_t H = q_type.dim(q_type.rank() - 2),
                   K = attrs.packed ? H : c.operand(k_operand).dim(2);
+    const int64_t T = attrs.packed ? S : c.operand(k_operand).dim(1);
     const int parts = attrs.packed ? 3 : 1;
     q = {S, H, D, parts, 0};
-    k = {S, K, D, parts, attrs.packed ? 1 : 0};
-    v = {S, K, D, parts, attrs.packed ? 2 : 0};
+    k = {T, K, D, parts, attrs.packed ? 1 : 0};
+    v = {T, K, D, parts, attrs.packed ? 2 : 0};
     out = {S, H, D, 1, 0};
     attention.B = q_type.dim(0);
-    attention.Sq = attention.Sk = S;
+    attention.Sq = S;
+    attention.Sk = T;
+    attention.position_q_stride = T;
     attention.H = H;
     attention.Hkv = K;
     attention.D = D;
@@ -70,7 +73,8 @@ struct AttentionOp {
   // The same with the addresses of a call.
   kernels::Attention bound(const Args& a) const {
     kernels::Attention call = attention;
-    call.position_q = call.position_k = a.in<int32_t>(positions);
+    call.position_k = a.in<int32_t>(positions);
+    call.position_q = call.position_k + call.Sk - call.Sq;
     if (call.dropout.rate > 0) {
       call.dropout.key.seed = static_cast<uint64_t>(*a.in<int64_t>(positions + 1));
       call.dropout.key.step = static_cast<uint64_t>(*a.in<int64_t>(positions + 2));

@@ -2,6 +2,7 @@
 // AdamW.
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 
 #include "kernels/optimizer.h"
 #include "ops/update_ops.h"
@@ -142,25 +143,26 @@ Prepared prepare_adamw(const OpContext& c) {
   step.beta1 = attrs.beta1;
   step.beta2 = attrs.beta2;
   step.eps = attrs.epsilon;
-  return make_kernel(
-      [parts, step, bytes = c.operand(0).bytes().value, threads = c.threads()](const Args& a) {
-        // weight, grad, m, v, scale, lr, step -> weight, m, v
-        bring(a.out(0), a.in(0), bytes);
-        bring(a.out(1), a.in(2), bytes);
-        bring(a.out(2), a.in(3), bytes);
-        if (!std::isfinite(*a.in(4))) return;
-        for (const Part& part : parts) {
-          kernels::AdamWStep call = step;
-          call.lr = *a.in(5);
-          call.step = *a.in<int64_t>(6);
-          call.weight_decay = part.weight_decay;
-          const int64_t from = part.run.begin;
-          parallel_for(threads, part.run.end - from, kGrain, [&](int64_t begin, int64_t end) {
-            kernels::adamw(call, a.in(4), a.in(1) + from, a.out(0) + from, a.out(1) + from,
-                           a.out(2) + from, begin, end);
-          });
-        }
+  return make_kernel([parts, step, bytes = c.operand(0).bytes().value, threads = c.threads(),
+                      amends = c.op.operands.size() == ops::kAmendOperands](const Args& a) {
+    // weight, grad, m, v, scale, lr, step -> weight, m, v; update_ops.h says the others.
+    const bool again = amends && std::memcmp(a.in(4), a.in(7), sizeof(float)) != 0;
+    bring(a.out(0), a.in(again ? 8 : 0), bytes);
+    bring(a.out(1), a.in(again ? 9 : 2), bytes);
+    bring(a.out(2), a.in(again ? 10 : 3), bytes);
+    if (!std::isfinite(*a.in(4)) || (amends && !again)) return;
+    for (const Part& part : parts) {
+      kernels::AdamWStep call = step;
+      call.lr = *a.in(5);
+      call.step = *a.in<int64_t>(6);
+      call.weight_decay = part.weight_decay;
+      const int64_t from = part.run.begin;
+      parallel_for(threads, part.run.end - from, kGrain, [&](int64_t begin, int64_t end) {
+        kernels::adamw(call, a.in(4), a.in(1) + from, a.out(0) + from, a.out(1) + from,
+                       a.out(2) + from, begin, end);
       });
+    }
+  });
 }
 
 }  // namespace

@@ -36,7 +36,8 @@ execute::ExecutorOptions executor_options(int threads, int64_t ranks,
 }  // namespace
 
 Prepared prepare(const Job& job) {
-  const models::BatchShape batch{job.global_batch / job.plan.microbatches, job.seq_len};
+  const models::BatchShape batch{job.global_batch / job.plan.units(), job.seq_len,
+                                 job.plan.sequence_slices()};
   const ir::Module model = models::build_model(job.model, batch);
   models::ModelConfig without_dropout = job.model;
   without_dropout.embedding_dropout = without_dropout.residual_dropout =

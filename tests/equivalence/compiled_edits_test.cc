@@ -36,7 +36,7 @@ struct Tally {
 void check_edits(const Case& c, size_t number, int rounds, Tally& tally) {
   CAPTURE(c.plan);
   const compile::Plan plan = compile::parse_plan(c.plan);
-  const ir::Module model = c.net.build(equivalence::kBatch / plan.microbatches);
+  const ir::Module model = c.net.build(equivalence::kBatch / plan.units());
   const compile::CompiledPlan compiled = equivalence::compiled(c.net, model, plan);
   pipeline::VerifyOptions options;
   options.module = &compiled.module;

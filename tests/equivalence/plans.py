@@ -3,7 +3,7 @@
 import random
 
 FIELDS = ("dp", "tp", "pp", "order", "schedule", "chunks", "microbatches", "sp", "zero", "recompute", "grad_reduce",
-          "layers")
+          "layers", "group", "pairs", "slices", "memory_limit", "costs", "post_validation")
 LARGEST = 16  # ranks
 
 
@@ -27,6 +27,8 @@ def ranks(plan: dict) -> int:
 def base(plan: dict) -> dict:
     """One stage, no ZeRO, no recompute; the same dp, tp, sp, microbatches and reduction of gradients."""
     kept = {key: plan[key] for key in ("dp", "tp", "sp", "microbatches") if key in plan}
+    if plan.get("schedule") == "chimera-halving":  # whose microbatches are halves
+        kept["microbatches"] = 2 * plan.get("microbatches", 1)
     kept["grad_reduce"] = plan.get("grad_reduce", "microbatch" if plan.get("zero", 0) >= 2 else "step")
     return kept
 

@@ -165,7 +165,7 @@ std::vector<std::vector<char>> states_after(const Net& net, const compile::Compi
 }
 
 Trained train(const Net& net, const compile::Plan& plan, const Variant& variant) {
-  const ir::Module model = net.build(kBatch / plan.microbatches);
+  const ir::Module model = net.build(kBatch / plan.units());
   const compile::CompiledPlan compiled = equivalence::compiled(net, model, plan, variant);
   const std::vector<const pipeline::Program*> programs{&compiled.init, &compiled.train,
                                                        &*compiled.eval};

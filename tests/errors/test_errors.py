@@ -137,11 +137,23 @@ CASES = {
     "chunks": (JOB + "--plan pp=2,chunks=4,microbatches=2",
                "plan: pp*chunks=2*4=8 stages for 4 layers; use at most 4 stages"),
     "schedule": (JOB + "--plan pp=2,schedule=1f2b", "--plan: schedule: unknown schedule '1f2b', did you mean '1f1b'?; "
-                 "known are gpipe, 1f1b, interleaved-1f1b, looped-bfs, zb-h1, zb-h2, zb-v, zb-auto, interleaved-zb, "
-                 "v-half, v-min, hanayo"),
-    "drawn schedule": (JOB + "--plan pp=2,schedule=chimera", "--plan: schedule: 'chimera' can be drawn (meshwright schedule "
-                       "chimera), but not run yet; what runs is gpipe, 1f1b, interleaved-1f1b, looped-bfs, zb-h1, zb-h2, "
-                       "zb-v, zb-auto, interleaved-zb, v-half, v-min, hanayo"),
+                 "known are gpipe, 1f1b, interleaved-1f1b, looped-bfs, chimera, chimera-doubling, chimera-halving, "
+                 "zb-h1, zb-h2, zb-v, zb-auto, interleaved-zb, v-half, v-min, hanayo, dualpipe, dualpipe-v, seq-1f1b"),
+    "drawn schedule": (JOB + "--plan pp=2,schedule=pipedream-2bw", "--plan: schedule: 'pipedream-2bw' can be drawn "
+                       "(meshwright schedule pipedream-2bw), but not run: a step of it would use older weights; what runs "
+                       "is gpipe, 1f1b, interleaved-1f1b, looped-bfs, chimera, chimera-doubling, chimera-halving, zb-h1, "
+                       "zb-h2, zb-v, zb-auto, interleaved-zb, v-half, v-min, hanayo, dualpipe, dualpipe-v, seq-1f1b"),
+    "no replica without work": (JOB + "--plan pp=2,schedule=chimera,microbatches=1",
+                                "schedule chimera: replica 1 of the stages has none of the 1 microbatches; it takes at "
+                                "least 2, one a replica"),
+    "halved microbatches": (JOB + "--plan pp=2,schedule=chimera-halving,microbatches=16",
+                            "plan: global_batch=16 is not divisible by dp*microbatches*2=1*16*2=32; every part of a "
+                            "microbatch needs a whole number of sequences"),
+    "slices": (JOB + "--plan pp=2,schedule=seq-1f1b,slices=3",
+               "plan: seq_len=64 is not divisible by slices=3; use slices=1, 2, 4, 8, 16, 32 or 64"),
+    "post-validation": (JOB + "--plan dp=2,post_validation", "--plan: post_validation: one pipeline rank knows the norm of "
+                        "all stages before its step; use pp=2 or more, or leave post_validation out"),
+    "costs": (JOB + "--plan pp=2,costs=1:1:1", "--plan: costs: are what zb-auto minimises, and the schedule is 1f1b"),
     "chunks of 1f1b": (JOB + "--plan pp=2,chunks=2,schedule=1f1b,microbatches=2",
                        "--plan: schedule 1f1b: chunks=2 must be 1: a rank hosts one stage; use interleaved-1f1b for more"),
     "interleaved": (JOB + "--plan pp=2,chunks=2,microbatches=1",

@@ -24,7 +24,7 @@ models::ModelConfig config() {
 compile::CompiledPlan compile_small(const compile::Plan& plan) {
   const models::ModelConfig model = config();
   const ir::Module module =
-      models::build_model(model, {kSmallBatch / plan.microbatches, kSequence});
+      models::build_model(model, {kSmallBatch / plan.units(), kSequence, plan.sequence_slices()});
   compile::ModelShape shape;
   shape.name = model.source;
   shape.must_divide["heads"] = model.heads;

@@ -13,7 +13,23 @@ namespace mw::pipeline {
 namespace {
 
 using Row = std::vector<Action>;
-using Slots = std::map<int32_t, Action>;  // what a rank does in which slot
+
+// What a rank does in which slot.
+class Slots {
+ public:
+  int32_t end() const { return static_cast<int32_t>(cells_.size()); }  // behind the last slot
+  bool contains(int32_t slot) const { return slot < end() && at(slot).stage.valid(); }
+  // REQUIRES: the slot is not behind the end; an idle one has no stage.
+  const Action& at(int32_t slot) const { return cells_[static_cast<size_t>(slot)]; }
+  void put(int32_t slot, const Action& action) {
+    if (slot >= end()) cells_.resize(static_cast<size_t>(slot) + 1);
+    cells_[static_cast<size_t>(slot)] = action;
+  }
+  Action take(int32_t slot) { return std::exchange(cells_[static_cast<size_t>(slot)], Action()); }
+
+ private:
+  std::vector<Action> cells_;
+};
 
 bool second_chunk(const Action& action, int32_t ranks) { return action.stage.value >= ranks; }
 
@@ -23,7 +39,8 @@ std::vector<Slots> slots_of(const Schedule& schedule) {
   std::vector<Slots> slots(schedule.ranks.size());
   for (size_t r = 0; r < schedule.ranks.size(); ++r) {
     for (size_t a = 0; a < schedule.ranks[r].size(); ++a) {
-      slots[r][static_cast<int32_t>(std::lround(times.times[r][a].start))] = schedule.ranks[r][a];
+      slots[r].put(static_cast<int32_t>(std::lround(times.times[r][a].start)),
+                   schedule.ranks[r][a]);
     }
   }
   return slots;
@@ -31,7 +48,9 @@ std::vector<Slots> slots_of(const Schedule& schedule) {
 
 Row row_of(const Slots& slots) {
   Row row;
-  for (const auto& [slot, action] : slots) row.push_back(action);
+  for (int32_t slot = 0; slot < slots.end(); ++slot) {
+    if (slots.contains(slot)) row.push_back(slots.at(slot));
+  }
   return row;
 }
 
@@ -86,11 +105,11 @@ Row pack_warmup(const Row& row, int32_t ranks, int32_t rank, int32_t microbatche
 std::vector<Action> take_last(Slots& slots, ActionKind kind, bool second, int32_t ranks,
                               int32_t count) {
   std::vector<Action> taken;
-  for (auto it = slots.end(); it != slots.begin() && static_cast<int32_t>(taken.size()) < count;) {
-    --it;
-    if (it->second.kind != kind || second_chunk(it->second, ranks) != second) continue;
-    taken.push_back(it->second);
-    it = slots.erase(it);
+  for (int32_t slot = slots.end(); slot-- > 0 && static_cast<int32_t>(taken.size()) < count;) {
+    if (!slots.contains(slot) || slots.at(slot).kind != kind ||
+        second_chunk(slots.at(slot), ranks) != second)
+      continue;
+    taken.push_back(slots.take(slot));
   }
   return taken;
 }
@@ -99,29 +118,30 @@ std::vector<Action> take_last(Slots& slots, ActionKind kind, bool second, int32_
 void take_last_w(Slots& slots, int32_t ranks, int32_t first_moves, int32_t second_moves,
                  int32_t peak, std::vector<Action>& taken) {
   int32_t first = 0, second = 0;
-  for (auto it = slots.end(); it != slots.begin();) {
+  for (int32_t slot = slots.end(); slot-- > 0;) {
     if (first >= first_moves && second >= second_moves && first + second >= peak) return;
-    --it;
-    if (it->second.kind != ActionKind::kW) continue;
-    ++(second_chunk(it->second, ranks) ? second : first);
-    taken.push_back(it->second);
-    it = slots.erase(it);
+    if (!slots.contains(slot) || slots.at(slot).kind != ActionKind::kW) continue;
+    ++(second_chunk(slots.at(slot), ranks) ? second : first);
+    taken.push_back(slots.take(slot));
   }
 }
 
 // Puts each W into the first idle slot behind all W that stayed and behind its own I.
 void put_w(Slots& slots, int32_t ranks, std::vector<Action> weights) {
-  int32_t from = 0;
-  for (const auto& [slot, action] : slots) {
-    if (action.kind == ActionKind::kW) from = slot + 1;
-  }
   const auto before = [&](const Action& a, const Action& b) {
     return std::pair(second_chunk(a, ranks), a.first) < std::pair(second_chunk(b, ranks), b.first);
   };
   std::sort(weights.begin(), weights.end(), before);
+  int32_t from = 0;
   std::map<std::pair<int32_t, int32_t>, int32_t> input_slot;  // (stage, microbatch)
-  for (const auto& [slot, action] : slots) {
-    if (action.kind == ActionKind::kI) input_slot[{action.stage.value, action.first}] = slot;
+  for (const Action& w : weights) input_slot[{w.stage.value, w.first}] = slots.end();
+  for (int32_t slot = 0; slot < slots.end(); ++slot) {
+    if (!slots.contains(slot)) continue;
+    const Action& action = slots.at(slot);
+    if (action.kind == ActionKind::kW) from = slot + 1;
+    if (action.kind != ActionKind::kI) continue;
+    const auto it = input_slot.find({action.stage.value, action.first});
+    if (it != input_slot.end()) it->second = slot;
   }
   const auto is_ready = [&](const Action& w, int32_t slot) {
     return input_slot.at({w.stage.value, w.first}) < slot;
@@ -131,7 +151,7 @@ void put_w(Slots& slots, int32_t ranks, std::vector<Action> weights) {
     const auto ready = std::find_if(weights.begin(), weights.end(),
                                     [&](const Action& w) { return is_ready(w, slot); });
     if (ready == weights.end()) continue;
-    slots[slot] = *ready;
+    slots.put(slot, *ready);
     weights.erase(ready);
   }
 }
@@ -143,8 +163,10 @@ void tighten_cooldown(Schedule& schedule, int32_t peak) {
   const int32_t p = schedule.placement.ranks, m = schedule.microbatches;
   std::vector<Slots> ranks = slots_of(schedule);
   int32_t last_forward = 0;
-  for (const auto& [slot, action] : ranks[0]) {
-    if (action.kind == ActionKind::kF && second_chunk(action, p)) last_forward = slot;
+  for (int32_t slot = 0; slot < ranks[0].end(); ++slot) {
+    const Action& action = ranks[0].at(slot);
+    if (ranks[0].contains(slot) && action.kind == ActionKind::kF && second_chunk(action, p))
+      last_forward = slot;
   }
   const int32_t moves0 = std::min((peak + 1) / 2, m), most1 = std::min(peak - moves0, m);
   for (int32_t r = 0; r < p; ++r) {
@@ -156,8 +178,9 @@ void tighten_cooldown(Schedule& schedule, int32_t peak) {
     take_last_w(slots, p, moves0, moves1, peak, weights);
     const auto put = [&](const std::vector<Action>& actions, int32_t last) {
       for (size_t k = 0; k < actions.size(); ++k) {
-        const bool idle = slots.emplace(last - 2 * static_cast<int32_t>(k), actions[k]).second;
-        MW_CHECK(idle, "rank {}: slot {} is taken", r, last - 2 * static_cast<int32_t>(k));
+        const int32_t slot = last - 2 * static_cast<int32_t>(k);
+        MW_CHECK(!slots.contains(slot), "rank {}: slot {} is taken", r, slot);
+        slots.put(slot, actions[k]);
       }
     };
     put(i0, last_forward + 2 * p - r);
@@ -177,15 +200,22 @@ class IdleFiller {
         peak_(peak),
         ranks_(slots_of(schedule)),
         ended_(static_cast<size_t>(2 * p_ * m_), {-1, -1}),
-        alive_(ranks_.size(), 0) {}
+        alive_(ranks_.size(), 0),
+        waiting_(ranks_.size()) {
+    for (size_t r = 0; r < ranks_.size(); ++r) {
+      for (int32_t slot = 0; slot < ranks_[r].end(); ++slot) {
+        if (ranks_[r].contains(slot)) waiting_[r][queue_of(ranks_[r].at(slot))].push_back(slot);
+      }
+    }
+  }
 
   std::vector<Row> run() {
     int32_t end = 0;
-    for (const Slots& slots : ranks_) end = std::max(end, slots.rbegin()->first + 1);
+    for (const Slots& slots : ranks_) end = std::max(end, slots.end());
     for (int32_t slot = 0; slot < end; ++slot) {
       for (size_t r = 0; r < ranks_.size(); ++r) {
         if (!ranks_[r].contains(slot)) fill(r, slot);
-        if (const auto it = ranks_[r].find(slot); it != ranks_[r].end()) note(r, slot, it->second);
+        if (ranks_[r].contains(slot)) note(r, slot, ranks_[r].at(slot));
       }
     }
     std::vector<Row> rows;
@@ -211,26 +241,33 @@ class IdleFiller {
     if (a.kind == ActionKind::kF) ended(a.stage.value, a.first)[0] = slot;
     if (a.kind == ActionKind::kI) ended(a.stage.value, a.first)[1] = slot;
     alive_[rank] += delta(a);
+    waiting_[rank][queue_of(a)].pop_front();
+  }
+  size_t queue_of(const Action& a) const {
+    const size_t kind = a.kind == ActionKind::kF ? 0 : a.kind == ActionKind::kI ? 2 : 4;
+    return kind + (second_chunk(a, p_) ? 1 : 0);
   }
   // The first later action, one of each kind and chunk, that may run here.
   void fill(size_t rank, int32_t slot) {
     Slots& slots = ranks_[rank];
-    std::array<bool, 6> seen{};
-    int32_t alive = alive_[rank], highest = alive;
-    for (auto it = slots.upper_bound(slot); it != slots.end(); ++it) {
-      const Action action = it->second;
-      const int32_t before = highest;
-      alive += delta(action);
-      highest = std::max(highest, alive);
-      const size_t kind = action.kind == ActionKind::kF ? 0 : action.kind == ActionKind::kI ? 2 : 4;
-      bool& known = seen[kind + (second_chunk(action, p_) ? 1 : 0)];
-      if (known && std::all_of(seen.begin(), seen.end(), [](bool s) { return s; })) return;
-      if (known) continue;
-      known = true;
-      if (action.kind == ActionKind::kF && before >= peak_) continue;
+    std::vector<int32_t> heads;
+    for (const std::deque<int32_t>& queue : waiting_[rank]) {
+      if (!queue.empty()) heads.push_back(queue.front());
+    }
+    std::sort(heads.begin(), heads.end());
+    int32_t alive = alive_[rank], highest = alive, at = slot + 1;
+    for (const int32_t head : heads) {
+      const Action action = slots.at(head);
+      if (action.kind == ActionKind::kF) {
+        for (; at < head; ++at) {
+          if (!slots.contains(at)) continue;
+          alive += delta(slots.at(at));
+          highest = std::max(highest, alive);
+        }
+        if (highest >= peak_) continue;
+      }
       if (!ready(action, slot)) continue;
-      slots.erase(it);
-      slots[slot] = action;
+      slots.put(slot, slots.take(head));
       return;
     }
   }
@@ -239,6 +276,8 @@ class IdleFiller {
   std::vector<Slots> ranks_;
   std::vector<std::array<int32_t, 2>> ended_;
   std::vector<int32_t> alive_;
+  // [rank][kind and chunk] the slots of what has not run
+  std::vector<std::array<std::deque<int32_t>, 6>> waiting_;
 };
 
 // The slots of W of chunk 0 and of chunk 1: where the block repeats, each free slot takes the W of
@@ -274,12 +313,12 @@ Schedule repeat_block(const ScheduleRequest& request, const std::vector<BlockSlo
     const int32_t first = r, second = 2 * p - 1 - r;
     for (int32_t k = 0; k < request.microbatches; ++k) {
       const int32_t at = 6 * k;
-      cells[at + block.f0] = action_of(ActionKind::kF, first, k);
-      cells[at + block.f1] = action_of(ActionKind::kF, second, k);
-      cells[at + block.i1] = action_of(ActionKind::kI, second, k);
-      cells[at + block.i0] = action_of(ActionKind::kI, first, k);
-      cells[at + w1] = action_of(ActionKind::kW, second, k);
-      cells[at + w0] = action_of(ActionKind::kW, first, k);
+      cells.put(at + block.f0, action_of(ActionKind::kF, first, k));
+      cells.put(at + block.f1, action_of(ActionKind::kF, second, k));
+      cells.put(at + block.i1, action_of(ActionKind::kI, second, k));
+      cells.put(at + block.i0, action_of(ActionKind::kI, first, k));
+      cells.put(at + w1, action_of(ActionKind::kW, second, k));
+      cells.put(at + w0, action_of(ActionKind::kW, first, k));
     }
     schedule.ranks[static_cast<size_t>(r)] = row_of(cells);
   }

@@ -50,8 +50,8 @@ Schedule make(const ScheduleRequest& request) {
 const ScheduleKind kChimera = {.name = "chimera",
                                .summary = "pipelines down and up the ranks, two weight replicas",
                                .chunks = kOneChunk,
-                               .options = {.pairs = true},
-                               .compiled = false,
+                               .options = {.pairs = true, .sync = true},
+                               .compiled = true,
                                .check = check_chimera,
                                .make = make};
 

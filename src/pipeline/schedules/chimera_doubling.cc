@@ -48,8 +48,8 @@ static Schedule make(const ScheduleRequest& request) {
 const ScheduleKind kChimeraDoubling = {.name = "chimera-doubling",
                                        .summary = "chimera, a forward carries two microbatches",
                                        .chunks = kOneChunk,
-                                       .options = {.pairs = true},
-                                       .compiled = false,
+                                       .options = {.pairs = true, .sync = true},
+                                       .compiled = true,
                                        .check = check_chimera,
                                        .make = make};
 

@@ -6,17 +6,18 @@
 namespace mw::pipeline {
 
 static Schedule make(const ScheduleRequest& request) {
-  Schedule schedule = chimera_doubled(request, 2 * request.microbatches);
-  schedule.parts = 2;
+  Schedule schedule = chimera_doubled(request, kChimeraHalving.parts * request.microbatches);
+  schedule.parts = kChimeraHalving.parts;
   return schedule;
 }
 
 const ScheduleKind kChimeraHalving = {.name = "chimera-halving",
                                       .summary = "chimera, a backward is of half a microbatch",
                                       .chunks = kOneChunk,
-                                      .options = {.pairs = true},
-                                      .compiled = false,
+                                      .options = {.pairs = true, .sync = true},
+                                      .compiled = true,
                                       .check = check_chimera,
-                                      .make = make};
+                                      .make = make,
+                                      .parts = 2};
 
 }  // namespace mw::pipeline

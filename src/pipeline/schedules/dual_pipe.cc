@@ -38,8 +38,8 @@ static Schedule make(const ScheduleRequest& request) {
 const ScheduleKind kDualPipe = {.name = "dualpipe",
                                 .summary = "two pipelines towards each other, F and B overlapped",
                                 .chunks = kOneChunk,
-                                .options = {},
-                                .compiled = false,
+                                .options = {.sync = true},
+                                .compiled = true,
                                 .check = check,
                                 .make = make};
 

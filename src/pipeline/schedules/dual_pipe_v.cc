@@ -26,7 +26,7 @@ const ScheduleKind kDualPipeV = {.name = "dualpipe-v",
                                  .summary = "dualpipe folded onto half of the ranks, no replicas",
                                  .chunks = kTwoChunks,
                                  .options = {},
-                                 .compiled = false,
+                                 .compiled = true,
                                  .check = check,
                                  .make = make};
 

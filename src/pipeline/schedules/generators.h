@@ -20,7 +20,7 @@ inline constexpr ChunkRange kTwoChunks = {.usual = 2, .least = 2, .most = 2};
 
 // Options of a request that only some kinds have.
 struct KindOptions {
-  bool group = false, slices = false, pairs = false, memory_limit = false;
+  bool group = false, slices = false, pairs = false, memory_limit = false, sync = false;
 };
 
 struct ScheduleKind {
@@ -34,6 +34,7 @@ struct ScheduleKind {
   void (*check)(const ScheduleRequest& request, Diagnostics& out);
   // REQUIRES: the request has no finding.
   Schedule (*make)(const ScheduleRequest& request);
+  int32_t parts = 1;  // Schedule::parts
 };
 
 extern const ScheduleKind kGPipe, kOneFOneB, kInterleaved, kLoopedBfs, kChimera, kChimeraDoubling,

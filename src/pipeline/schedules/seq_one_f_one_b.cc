@@ -39,7 +39,7 @@ const ScheduleKind kSeqOneFOneB = {.name = "seq-1f1b",
                                    .summary = "1f1b over slices of the sequences",
                                    .chunks = kOneChunk,
                                    .options = {.slices = true},
-                                   .compiled = false,
+                                   .compiled = true,
                                    .check = nullptr,
                                    .make = make};
 
