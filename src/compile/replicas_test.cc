@@ -1,0 +1,139 @@
+#include "compile/replicas.h"
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+
+#include <fmt/core.h>
+
+#include "base/error.h"
+#include "base/text.h"
+#include "compile/compile.h"
+#include "partition/test_nets.h"
+#include "pipeline/verifier.h"
+
+namespace mw::compile {
+namespace {
+
+using pipeline::ActionKind;
+using pipeline::Command;
+
+CompiledPlan compiled(const std::string& plan) {
+  const ir::Module model = partition::test::gpt_net({.blocks = 4});
+  ModelShape shape;
+  shape.global_batch = 64;
+  return compile({model, &model, parse_plan(plan), shape, {}});
+}
+
+std::string findings(const CompiledPlan& plan) {
+  pipeline::VerifyOptions options;
+  options.module = &plan.module;
+  return join(pipeline::verify(plan.train, options).findings, "\n");
+}
+
+bool contains(const std::string& text, const std::string& part) {
+  return text.find(part) != std::string::npos;
+}
+
+TEST_CASE("a replica unfolds to stages of its own, a joined forward to one a microbatch") {
+  const pipeline::Schedule schedule =
+      pipeline::make_schedule({.kind = "chimera-doubling", .ranks = 2, .microbatches = 4});
+  const pipeline::Schedule unfolded = unfold(schedule);
+  CHECK(unfolded.placement.rank_of_stage == std::vector<int32_t>{0, 1, 1, 0});
+  CHECK(unfolded.placement.replicas() == 1);
+  CHECK(pipeline::findings(unfolded).size() == 4 * 2);  // each lacks the work of the other
+  for (size_t r = 0; r < 2; ++r) {
+    size_t forwards = 0;
+    for (const pipeline::Action& action : unfolded.ranks[r]) {
+      CHECK(action.count == 1);
+      CHECK(action.replica == 0);
+      forwards += action.kind == ActionKind::kF ? 1 : 0;
+    }
+    CHECK(forwards == 4);
+  }
+  CHECK(unfolded_name(3, 2, 1) == "1^1");
+  CHECK(unfolded_name(5, 2, 4) == "1/2");
+}
+
+TEST_CASE("a stage with two replicas is held, trained and summed on both ranks") {
+  const CompiledPlan plan = compiled("pp=4,schedule=chimera,microbatches=4");
+  CHECK(findings(plan) == "");
+  for (size_t r = 0; r < 4; ++r) {
+    std::vector<std::string> here, there;
+    for (const FlatGroup& group : plan.groups[r]) here.push_back(group.name);
+    for (const FlatGroup& group : plan.groups[3 - r]) there.push_back(group.name);
+    CHECK(here == there);
+    CHECK(here.size() > plan.groups.size() / 2);
+  }
+  // The two replicas call the same fragments.
+  CHECK(std::count_if(plan.train.fragments.begin(), plan.train.fragments.end(),
+                      [](const auto& f) { return f.kind == ActionKind::kF; }) <= 4);
+  bool seen = false;
+  for (const Command& command : plan.train.ranks[0].commands) {
+    seen = seen || (command.kind == Command::Kind::kCall && command.action.replica == 1 &&
+                    command.action.stage == StageId(3));
+  }
+  CHECK(seen);
+}
+
+TEST_CASE("a sum over replicas that is forgotten is refused by the weight's name") {
+  CompiledPlan plan = compiled("pp=2,schedule=chimera,microbatches=4");
+  REQUIRE(findings(plan) == "");
+  for (pipeline::Fragment& fragment : plan.train.fragments) {
+    for (ir::Op& op : fragment.graph.ops) {
+      if (op.kind != ir::OpKind::kAllReduce ||
+          !std::holds_alternative<ir::Holders>(op.as<ir::CollectiveAttrs>().group))
+        continue;
+      op.kind = ir::OpKind::kCopy;
+      op.attrs = ir::NoAttrs{};
+      const std::string found = findings(plan);
+      CAPTURE(found);
+      CHECK(contains(found, "updates 'weight/"));
+      CHECK(contains(found,
+                     "which 2 pipeline ranks hold, with a gradient that is summed over "
+                     "holders 0 times"));
+      return;
+    }
+  }
+  FAIL("nothing is summed over holders");
+}
+
+TEST_CASE("a microbatch that a replica adds twice is found where the replicas are summed") {
+  CompiledPlan plan = compiled("pp=2,schedule=dualpipe,microbatches=4");
+  std::vector<Command>& commands = plan.train.ranks[1].commands;
+  const auto last = std::find_if(commands.rbegin(), commands.rend(), [](const Command& command) {
+    return command.kind == Command::Kind::kCall && command.action.kind == ActionKind::kW;
+  });
+  REQUIRE(last != commands.rend());
+  const Command again = *last;
+  commands.insert(last.base(), again);
+  const std::string found = findings(plan);
+  CAPTURE(found);
+  CHECK(contains(found, "of pipeline rank 0 and 'grad/"));
+  CHECK(contains(found, fmt::format("hold microbatch {} 2 times", again.action.first)));
+}
+
+TEST_CASE("a replica without a microbatch is an error") {
+  CHECK_THROWS_WITH(compiled("pp=2,schedule=chimera,microbatches=1"),
+                    "schedule chimera: replica 1 of the stages has none of the 1 microbatches; it "
+                    "takes at least 2, one a replica");
+}
+
+TEST_CASE("a step with the norm of one rank alone must be amended") {
+  CompiledPlan plan = compiled("pp=2,microbatches=2,post_validation");
+  CHECK(findings(plan) == "");
+  size_t amended = 0;
+  for (pipeline::Fragment& fragment : plan.train.fragments) {
+    for (ir::Op& op : fragment.graph.ops) {
+      if (op.kind != ir::OpKind::kAdamW || op.operands.size() < 11) continue;
+      if (++amended == 1) std::swap(op.operands[9], op.operands[10]);
+    }
+  }
+  CHECK(amended > 0);
+  CHECK(contains(findings(plan),
+                 "makes a step with a norm that lacks other pipeline ranks, and "
+                 "nothing amends it"));
+}
+
+}  // namespace
+}  // namespace mw::compile
