@@ -180,24 +180,26 @@ struct AttentionCase {
   double dropout = 0;
   cluster::Mesh mesh = {};
   int rank = 0;
+  int64_t before = 0;  // keys in front of the first query
+  int64_t T() const { return S + before; }
 };
 
 constexpr double kScale = 0.21;
 
-// 1 / (1 - rate) where the probability survives, else 0: [B, H, S, S].
+// 1 / (1 - rate) where the probability survives, else 0: [B, H, S, T].
 at::Tensor dropout_mask(const AttentionCase& t, const ir::AttentionAttrs& attrs,
                         const at::Tensor& positions) {
-  at::Tensor mask = at::zeros({t.B, t.H, t.S, t.S});
+  at::Tensor mask = at::zeros({t.B, t.H, t.S, t.T()});
   const RngKey key{.seed = 5, .step = 9, .site = rng_site(attrs.site)};
   const auto threshold = static_cast<uint32_t>(std::ceil(t.dropout * 0x1p32));
   const int64_t heads = attrs.heads.axes.empty() ? t.H : attrs.heads.global_size;
   for (int64_t b = 0; b < t.B; ++b) {
     for (int64_t h = 0; h < t.H; ++h) {
       for (int64_t q = 0; q < t.S; ++q) {
-        for (int64_t k = 0; k < t.S; ++k) {
-          const uint64_t index = ops::attention_dropout_index(100 + b, t.rank * t.H + h, heads,
-                                                              positions[b][q].item<int>(),
-                                                              positions[b][k].item<int>());
+        for (int64_t k = 0; k < t.T(); ++k) {
+          const uint64_t index = ops::attention_dropout_index(
+              100 + b, t.rank * t.H + h, heads, positions[b][t.before + q].item<int>(),
+              positions[b][k].item<int>());
           if (random_u32(key, index) >= threshold) mask[b][h][q][k] = 1 / (1 - t.dropout);
         }
       }
@@ -206,13 +208,13 @@ at::Tensor dropout_mask(const AttentionCase& t, const ir::AttentionAttrs& attrs,
   return mask;
 }
 
-// q_BSHD, k_BSKD, v_BSKD -> scores [B, H, S, S], masked.
+// q_BSHD, k_BTKD, v_BTKD -> scores [B, H, S, T], masked.
 at::Tensor scores(const AttentionCase& t, const Tensors& qkv, const at::Tensor& positions) {
   const at::Tensor k = qkv[1].repeat_interleave(t.H / t.K, 2);
   at::Tensor s = at::einsum("bqhd,bkhd->bhqk", {qkv[0], k}) * kScale;
   if (!t.causal) return s;
-  const at::Tensor hidden =
-      positions.unsqueeze(1).unsqueeze(2) > positions.unsqueeze(1).unsqueeze(3);
+  const at::Tensor hidden = positions.unsqueeze(1).unsqueeze(2) >
+                            positions.narrow(1, t.before, t.S).unsqueeze(1).unsqueeze(3);
   return s.masked_fill(hidden, -INFINITY);
 }
 
@@ -226,16 +228,17 @@ void add_attention_case(std::vector<OpCase>& cases, const AttentionCase& t, bool
   if (t.mesh.size() > 1) attrs.heads = {{"tp"}, t.H * t.mesh.size()};
   // Positions in any order: the mask is by value.
   const at::Tensor positions =
-      at::cat({at::arange(t.S, at::kInt).unsqueeze(0).expand({1, t.S}),
-               at::arange(t.S, at::kInt).flip(0).unsqueeze(0).expand({t.B - 1, t.S})});
+      at::cat({at::arange(t.T(), at::kInt).unsqueeze(0).expand({1, t.T()}),
+               at::arange(t.T(), at::kInt).flip(0).unsqueeze(0).expand({t.B - 1, t.T()})});
   const at::Tensor mask = t.dropout > 0 ? dropout_mask(t, attrs, positions) : at::Tensor();
   const Function out = [=](const Tensors& qkv) {
     at::Tensor p = at::softmax(scores(t, qkv, positions), -1);
     if (mask.defined()) p = p * mask;
     return at::einsum("bhqk,bkhd->bqhd", {p, qkv[2].repeat_interleave(t.H / t.K, 2)});
   };
-  const Tensors qkv = {random_tensor({t.B, t.S, t.H, t.D}), random_tensor({t.B, t.S, t.K, t.D}, 2),
-                       random_tensor({t.B, t.S, t.K, t.D}, 3)};
+  const Tensors qkv = {random_tensor({t.B, t.S, t.H, t.D}),
+                       random_tensor({t.B, t.T(), t.K, t.D}, 2),
+                       random_tensor({t.B, t.T(), t.K, t.D}, 3)};
   const at::Tensor dy = random_tensor({t.B, t.S, t.H, t.D}, 4);
   const at::Tensor y = out(qkv), lse = at::logsumexp(scores(t, qkv, positions), {-1});
   const Tensors inputs = packed ? Tensors{at::stack(qkv, 2)} : qkv;
@@ -281,6 +284,8 @@ void add_attention(std::vector<OpCase>& cases) {
   }
   add_attention_case(cases, {2, 19, 6, 2, 8, true}, false);
   add_attention_case(cases, {1, 8, 4, 1, 4, true, 0.25}, false);
+  add_attention_case(cases, {2, 9, 4, 2, 8, true, 0, {}, 0, 13}, false);
+  add_attention_case(cases, {2, 5, 2, 2, 4, true, 0.3, {}, 0, 10}, false);
 }
 
 }  // namespace
