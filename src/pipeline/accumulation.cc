@@ -34,8 +34,8 @@ struct Origin {
 
 class Tracker {
  public:
-  explicit Tracker(const Fragment& fragment)
-      : fragment_(fragment), graph_(fragment.graph), origins_(graph_.values.size()) {
+  Tracker(const Fragment& fragment, const cluster::Mesh& mesh)
+      : fragment_(fragment), graph_(fragment.graph), mesh_(mesh), origins_(graph_.values.size()) {
     for (size_t i = 0; i < graph_.inputs.size(); ++i) {
       if (!graph_.inputs[i].state.valid()) continue;
       Origin& origin = origins_[graph_.inputs[i].value.index()];
@@ -241,7 +241,8 @@ class Tracker {
   bool is_final(const ir::Op& adamw) const {
     const OpId by = graph_.value(adamw.operands[4]).producer;
     if (!by.valid() || graph_.op(by).kind != OpKind::kClip) return true;
-    return fragment_.shardings[graph_.op(by).operands[0].index()].partial.empty();
+    const ValueId sums = graph_.op(by).operands[0];
+    return sharding::normalized(fragment_.shardings[sums.index()], mesh_).partial.empty();
   }
 
   // Another adamw takes all that this one made, and copies of what there was before, with the same
@@ -296,14 +297,15 @@ class Tracker {
 
   const Fragment& fragment_;
   const ir::Graph& graph_;
+  const cluster::Mesh& mesh_;
   std::vector<Origin> origins_;
   AccumulationInfo result_;
 };
 
 }  // namespace
 
-AccumulationInfo make_accumulation_info(const Fragment& fragment) {
-  return Tracker(fragment).run();
+AccumulationInfo make_accumulation_info(const Fragment& fragment, const cluster::Mesh& mesh) {
+  return Tracker(fragment, mesh).run();
 }
 
 }  // namespace mw::pipeline

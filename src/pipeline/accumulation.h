@@ -56,6 +56,6 @@ struct AccumulationInfo {
 };
 
 // REQUIRES: the fragment has no structure findings.
-AccumulationInfo make_accumulation_info(const Fragment& fragment);
+AccumulationInfo make_accumulation_info(const Fragment& fragment, const cluster::Mesh& mesh);
 
 }  // namespace mw::pipeline

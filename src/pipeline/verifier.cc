@@ -49,7 +49,7 @@ Verification verify(const Program& program, const VerifyOptions& options) {
     Checked checked{program, options, {}, {}};
     for (const Fragment& fragment : program.fragments) {
       checked.info.push_back(make_fragment_info(fragment));
-      checked.accumulation.push_back(make_accumulation_info(fragment));
+      checked.accumulation.push_back(make_accumulation_info(fragment, program.mesh));
     }
     check_flow(checked, out);
     check_channels(checked, out);

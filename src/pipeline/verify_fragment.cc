@@ -12,7 +12,7 @@ void check_fragments(const Program& program, Diagnostics& out) {
     };
     add(fragment_sharding_findings(fragment, program.mesh));
     add(fragment_memory_findings(fragment, make_fragment_info(fragment)));
-    add(make_accumulation_info(fragment).findings);
+    add(make_accumulation_info(fragment, program.mesh).findings);
   }
 }
 
