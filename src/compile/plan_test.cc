@@ -33,6 +33,9 @@ TEST_CASE("a plan reads the same from its short form and from JSON, and prints a
         "selective",
         "dp=4,tp=1,pp=1,microbatches=2,zero=3,grad_reduce=step",
         "dp=1,tp=1,pp=3,schedule=gpipe,microbatches=5,layers=3:2:3",
+        "dp=1,tp=1,pp=4,schedule=chimera,microbatches=8,pairs=2",
+        "dp=1,tp=1,pp=4,schedule=seq-1f1b,microbatches=8,slices=4,post_validation",
+        "dp=1,tp=1,pp=4,schedule=zb-auto,microbatches=8,memory_limit=6.5,costs=1:1.2:0.8:0.1",
         "dp=2,tp=2,pp=2,order=dp-pp-tp,schedule=1f1b,microbatches=1,recompute=full,grad_reduce="
         "microbatch"}) {
     const Plan plan = parse_plan(text);
@@ -53,6 +56,10 @@ TEST_CASE("what a plan leaves out has its usual value") {
   CHECK(parse_plan("tp=2,sp=0") == parse_plan("tp=2"));
   CHECK(parse_plan("pp=2,chunks=2,microbatches=2").schedule == "interleaved-1f1b");
   CHECK(parse_plan("pp=2").schedule == "1f1b");
+  for (const std::string kind : {"zb-v", "v-half", "v-min", "hanayo", "dualpipe-v"})
+    CHECK(parse_plan("pp=2,microbatches=4,schedule=" + kind).chunks == 2);
+  CHECK(parse_plan("pp=2,microbatches=3,schedule=chimera-halving").units() == 6);
+  CHECK(parse_plan("pp=2,schedule=seq-1f1b").sequence_slices() == 2);
   CHECK(parse_plan("zero=1").effective_grad_reduce() == GradReduce::kStep);
   CHECK(parse_plan("zero=2").effective_grad_reduce() == GradReduce::kMicrobatch);
   CHECK(parse_plan("zero=2,grad_reduce=step").effective_grad_reduce() == GradReduce::kStep);
@@ -90,13 +97,13 @@ TEST_CASE("a key, schedule or choice that is nearly right gets the right one") {
         "--plan: microbatch: unknown key, did you mean 'microbatches'?");
   CHECK(message_of("pp=2,schedule=1f1") ==
         "--plan: schedule: unknown schedule '1f1', did you mean '1f1b'?; known are gpipe, 1f1b, "
-        "interleaved-1f1b, looped-bfs, zb-h1, zb-h2, zb-v, zb-auto, interleaved-zb, v-half, v-min, "
-        "hanayo");
-  CHECK(
-      message_of("pp=2,schedule=dualpipe") ==
-      "--plan: schedule: 'dualpipe' can be drawn (meshwright schedule dualpipe), but not run yet; "
-      "what runs is gpipe, 1f1b, interleaved-1f1b, looped-bfs, zb-h1, zb-h2, zb-v, zb-auto, "
-      "interleaved-zb, v-half, v-min, hanayo");
+        "interleaved-1f1b, looped-bfs, chimera, chimera-doubling, chimera-halving, zb-h1, zb-h2, "
+        "zb-v, zb-auto, interleaved-zb, v-half, v-min, hanayo, dualpipe, dualpipe-v, seq-1f1b");
+  CHECK(message_of("pp=2,schedule=pipedream-2bw") ==
+        "--plan: schedule: 'pipedream-2bw' can be drawn (meshwright schedule pipedream-2bw), but "
+        "not run: a step of it would use older weights; what runs is gpipe, 1f1b, "
+        "interleaved-1f1b, looped-bfs, chimera, chimera-doubling, chimera-halving, zb-h1, zb-h2, "
+        "zb-v, zb-auto, interleaved-zb, v-half, v-min, hanayo, dualpipe, dualpipe-v, seq-1f1b");
   CHECK(
       message_of("recompute=ful") ==
       R"(--plan: recompute: must be "none", "selective" or "full", is "ful", did you mean 'full'?)");
