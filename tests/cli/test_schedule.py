@@ -3,6 +3,7 @@
 import json
 import pathlib
 import sys
+import time
 import xml.etree.ElementTree
 
 import pytest
@@ -79,6 +80,41 @@ def test_zero_bubble_rates_of_the_heuristic():
         got = figures("zb-auto", 8, 24, "--costs", costs, "--memory", memory, "--memory-limit", limit)
         assert round(got["span_bubble"], 4) == rate
         assert max(got["peak_activations"]) <= limit + 1e-6
+
+
+@pytest.mark.parametrize("kind, stages, microbatches, work", [
+    ("zb-h2", 4, 8, 24), ("zb-h2", 8, 16, 48), ("zb-v", 4, 8, 48), ("zb-v", 8, 16, 96),
+])
+def test_with_post_validation_steps_follow_each_other_without_a_bubble(kind, stages, microbatches, work):
+    synchronous = figures(kind, stages, microbatches)
+    assert synchronous["period"] == synchronous["makespan"] > work
+    got = figures(kind, stages, microbatches, "--post-validation")
+    assert got["makespan"] == synchronous["makespan"]
+    assert got["period"] == pytest.approx(work)
+    assert got["period_bubble"] == pytest.approx(0, abs=1e-12) == synchronous["span_bubble"]
+    assert f"a step every {work} (bubble 0.0000)" in schedule(
+        kind, "--stages", stages, "--microbatches", microbatches, "--post-validation")
+    assert "pipedream-2bw: has no post-validation" in schedule(
+        "pipedream-2bw", "--stages", 2, "--microbatches", 2, "--post-validation", expect=2)
+
+
+def test_replicas_that_are_summed_early_are_hidden_in_the_bubbles():
+    def makespan(*more):
+        return figures("chimera", 8, 8, "--costs", "sync=2", *more)["makespan"]
+
+    alone = figures("chimera", 8, 8)["makespan"]
+    assert alone + 2 <= makespan() <= alone + 4, "two stages a rank, one sum after the other"
+    assert alone + 2 <= makespan("--sync", "eager") <= makespan("--sync", "eager-opt") < makespan()
+    assert "schedule 1f1b: has no gradient synchronisation to choose, an option of chimera" in schedule(
+        "1f1b", "--stages", 2, "--microbatches", 2, "--sync", "eager", expect=2)
+
+
+def test_a_large_v_half_is_drawn_in_no_time():
+    """64 ranks and 512 microbatches: 196,608 actions."""
+    begin = time.perf_counter()
+    got = figures("v-half", 64, 512)
+    assert got["makespan"] == 6 * 512 + 3 * 64 - 7
+    assert time.perf_counter() - begin < 5, "2.7 s of it was the generator's once; the bound is for slow machines"
 
 
 def test_compare_has_one_time_scale():
