@@ -27,19 +27,6 @@ void check(const Request& request) {
   diagnostics.throw_if_any();
 }
 
-pipeline::Program program_of(const Request& request, Prediction& prediction) {
-  const models::BatchShape batch{request.global_batch / request.plan.units(), request.seq_len,
-                                 request.plan.sequence_slices()};
-  const ir::Module model = models::build_model(request.model, batch);
-  prediction.parameters = models::parameter_count(model);
-  compile::CompiledPlan compiled = compile::compile({.model = model,
-                                                     .plan = request.plan,
-                                                     .shape = model_shape(request),
-                                                     .optimizer = {},
-                                                     .init = false});
-  return in_precision(std::move(compiled.train), request.precision);
-}
-
 void fill_rates(const Request& request, Prediction& p) {
   const double tokens = static_cast<double>(request.global_batch * request.seq_len);
   const double devices = static_cast<double>(p.devices), step = p.step.value;
@@ -97,42 +84,6 @@ void compare_range(const Request& request, Prediction& p) {
   }
 }
 
-void suggest(const Request& request, Prediction& p) {
-  const compile::Plan& plan = request.plan;
-  // Of all groups along axes that begin so: tp is tp_kv and tp_rep where there are fewer key heads.
-  const auto exposed = [&](const std::string& axis) {
-    double sum = 0;
-    for (const auto& [label, time] : p.exposed_comm) {
-      if (starts_with(label, axis)) sum += time.value;
-    }
-    return sum / p.step.value;
-  };
-  if (p.bubble > 0.1 && plan.pp > 1) {
-    p.suggestions.push_back(fmt::format(
-        "{:.0f} % of the step is bubble: more microbatches (now {}), or {}", 100 * p.bubble,
-        plan.microbatches, plan.chunks > 1 ? "fewer stages" : "chunks=2 or more"));
-  }
-  if (exposed("tp") > 0.1) {
-    p.suggestions.push_back(fmt::format(
-        "{:.0f} % of the step is communication along tp that nothing hides: a smaller tp (now "
-        "{}){}",
-        100 * exposed("tp"), plan.tp, plan.sp || plan.tp == 1 ? "" : ", or --overlap collectives"));
-  }
-  if (exposed("dp") > 0.05 && !request.options.overlap.grad_reduce) {
-    p.suggestions.push_back(
-        fmt::format("{:.0f} % of the step is communication along dp that nothing hides: --overlap "
-                    "grad_reduce,param_gather",
-                    100 * exposed("dp")));
-  }
-  double gaps = 0;
-  for (const simulate::RankResult& rank : p.result.ranks) gaps += rank.gaps.value;
-  gaps /= static_cast<double>(p.result.ranks.size()) * p.step.value;
-  if (gaps > 0.1) {
-    p.suggestions.push_back(fmt::format(
-        "{:.0f} % of the step the device waits for the host: larger microbatches", 100 * gaps));
-  }
-}
-
 }  // namespace
 
 compile::ModelShape model_shape(const Request& request) {
@@ -151,11 +102,7 @@ compile::ModelShape model_shape(const Request& request) {
   return shape;
 }
 
-pipeline::Program program_of(const Request& request) {
-  check(request);
-  Prediction unused;
-  return program_of(request, unused);
-}
+pipeline::Program program_of(const Request& request) { return compile_step(request).program; }
 
 std::vector<int32_t> Prediction::too_full() const {
   std::vector<int32_t> ranks;
@@ -165,17 +112,34 @@ std::vector<int32_t> Prediction::too_full() const {
   return ranks;
 }
 
-Prediction predict(const Request& request) {
+Step compile_step(const Request& request) {
+  check(request);
+  Step step;
+  const Seconds begin = steady_clock().now();
+  const models::BatchShape batch{request.global_batch / request.plan.units(), request.seq_len,
+                                 request.plan.sequence_slices()};
+  const ir::Module model = models::build_model(request.model, batch);
+  step.parameters = models::parameter_count(model);
+  compile::CompiledPlan compiled = compile::compile({.model = model,
+                                                     .plan = request.plan,
+                                                     .shape = model_shape(request),
+                                                     .optimizer = {},
+                                                     .init = false});
+  step.program = in_precision(std::move(compiled.train), request.precision);
+  step.compile_time = steady_clock().now() - begin;
+  return step;
+}
+
+Prediction predict(const Request& request, const Step& step) {
   check(request);
   Prediction p;
   p.devices = request.plan.ranks();
   p.memory_limit = request.cluster.device.memory;
+  p.parameters = step.parameters;
+  p.compile_time = step.compile_time;
   const Seconds begin = steady_clock().now();
-  const pipeline::Program program = program_of(request, p);
-  const Seconds compiled = steady_clock().now();
-  p.compile_time = compiled - begin;
-  p.result = simulate::simulate(program, request.cluster, request.options);
-  p.simulate_time = steady_clock().now() - compiled;
+  p.result = simulate::simulate(step.program, request.cluster, request.options);
+  p.simulate_time = steady_clock().now() - begin;
   p.step = p.result.step;
   p.bubble = p.result.bubble();
   const double ranks = static_cast<double>(p.result.ranks.size());
@@ -184,12 +148,13 @@ Prediction predict(const Request& request) {
       p.exposed_comm[label] += Seconds(time.value / ranks);
   }
   fill_rates(request, p);
-  fill_memory(program, p);
-  p.path = simulate::explain(p.result, program);
-  suggest(request, p);
+  fill_memory(step.program, p);
+  p.path = simulate::explain(p.result, step.program);
   compare_range(request, p);
   return p;
 }
+
+Prediction predict(const Request& request) { return predict(request, compile_step(request)); }
 
 std::string memory_findings(const Request& request, const Prediction& prediction) {
   const std::vector<int32_t> full = prediction.too_full();

@@ -10,6 +10,7 @@
 #include "cluster/hardware.h"
 #include "compile/plan.h"
 #include "models/config.h"
+#include "predict/goodput.h"
 #include "simulate/simulate.h"
 
 namespace mw::predict {
@@ -46,7 +47,7 @@ struct Prediction {
   Seconds compile_time, simulate_time;  // that this prediction took
   simulate::Result result;
   std::vector<std::string> path;         // the critical path in words
-  std::vector<std::string> suggestions;  // what to change
+  std::vector<std::string> suggestions;  // what to change; sentences() of an AdviceReport
   // The profile's: how far predictions of its runs were off, a standard deviation; 0: no profile.
   double error = 0;
   std::vector<std::string> outside;  // what lies outside the runs behind the profile
@@ -58,11 +59,20 @@ struct Prediction {
 // What a plan is held against.
 compile::ModelShape model_shape(const Request& request);
 
-// The program of a training step in the request's precision. Throws as predict does.
-pipeline::Program program_of(const Request& request);
-
+// A training step's program. It does not depend on the cluster or on how it is simulated.
+struct Step {
+  pipeline::Program program;
+  int64_t parameters = 0;
+  Seconds compile_time;
+};
 // Throws Error with all findings: a plan that does not fit the model or the batch, a cluster with
 // too few devices.
+Step compile_step(const Request& request);
+// Its program alone.
+pipeline::Program program_of(const Request& request);
+// REQUIRES: the step is of the request's model, plan, batch, sequence and precision.
+Prediction predict(const Request& request, const Step& step);
+// Both of them.
 Prediction predict(const Request& request);
 
 // For people: step, throughput, utilization with the peak's name, bubble, communication, memory by
@@ -71,6 +81,10 @@ std::string to_text(const Request& request, const Prediction& prediction);
 // step_s, tokens_per_s, tflops_per_gpu, mfu, hfu, bubble, exposed_comm_s, peak_bytes (a list by
 // pipeline rank), and more.
 Json to_json(const Request& request, const Prediction& prediction);
+
+// What failures cost, for people and as JSON.
+std::string to_text(const Failures& failures, const Goodput& goodput, const Prediction& prediction);
+Json to_json(const Failures& failures, const Goodput& goodput);
 
 // What is too full, when, what holds it, and the nearest change of the plan that fits ("" if all
 // fits). Compiles the changes that it tries.

@@ -2,8 +2,10 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <cmath>
 
 #include "base/text.h"
+#include "predict/page.h"
 #include "predict/predict.h"
 
 namespace mw::predict {
@@ -26,22 +28,44 @@ double mean(const simulate::Result& result, F value) {
 }
 
 std::string time_text(const Prediction& p) {
-  const double step = p.step.value;
-  std::string text;
-  const auto line = [&](const std::string& name, double seconds) {
-    if (seconds > 0)
-      text += fmt::format("  {:<24} {:>10} {:5.1f} %\n", name, format_seconds(seconds),
-                          percent(seconds, step));
-  };
-  line("computation", mean(p.result, [](const auto& r) { return r.compute.value; }));
-  for (const auto& [label, time] : p.exposed_comm) line("exposed " + label, time.value);
-  line("host and stream gaps", mean(p.result, [](const auto& r) { return r.gaps.value; }));
-  for (size_t w = 0; w < simulate::kWaitReasons; ++w) {
-    line(fmt::format("wait: {}", simulate::wait_reason_name(static_cast<simulate::WaitReason>(w))),
-         mean(p.result, [w](const auto& r) { return r.waits[w].value; }));
+  std::vector<report::Share> sums;  // over ranks
+  for (const simulate::RankResult& rank : p.result.ranks) {
+    for (const report::Share& share : shares_of(rank)) {
+      const auto it = std::find_if(sums.begin(), sums.end(), [&](const report::Share& other) {
+        return other.name == share.name;
+      });
+      if (it == sums.end()) {
+        sums.push_back(share);
+      } else {
+        it->time += share.time;
+      }
+    }
   }
-  line("idle at the end", mean(p.result, [](const auto& r) { return r.idle.value; }));
+  std::string text;
+  for (const report::Share& share : sums) {
+    const double mean = share.time.value / static_cast<double>(p.result.ranks.size());
+    text += fmt::format("  {:<24} {:>10} {:5.1f} %\n", share.name, format_seconds(mean),
+                        percent(mean, p.step.value));
+  }
   return text;
+}
+
+// What the rank that is fullest holds then.
+std::string largest_text(const Prediction& p) {
+  size_t most = 0;
+  for (size_t r = 0; r < p.memory.size(); ++r) {
+    if (p.memory[r].peak > p.memory[most].peak) most = r;
+  }
+  const simulate::MemoryPeak& peak = p.result.ranks[most].peak;
+  std::string text =
+      fmt::format("  rank {} is fullest {} into the step, in {}; largest then: ", most,
+                  format_seconds(peak.time.value), peak.at);
+  std::vector<std::string> parts;
+  for (size_t i = 0; i < std::min<size_t>(4, peak.largest.size()); ++i) {
+    parts.push_back(
+        fmt::format("{} {}", peak.largest[i].name, format_bytes(peak.largest[i].bytes.value)));
+  }
+  return text + join(parts, ", ") + "\n";
 }
 
 // Consecutive ranks with the same memory on one line.
@@ -69,6 +93,26 @@ std::string memory_text(const Prediction& p) {
   return text;
 }
 
+Json peak_json(const simulate::MemoryPeak& peak) {
+  Json json{JsonObject{}};
+  json["time_s"] = peak.time.value;
+  json["at"] = peak.at;
+  Json by{JsonObject{}};
+  for (const auto& [category, bytes] : peak.by_category)
+    by[pipeline::to_string(category)] = bytes.value;
+  json["bytes_by_category"] = std::move(by);
+  Json largest{JsonArray{}};
+  for (const simulate::LiveTensor& tensor : peak.largest) {
+    Json entry{JsonObject{}};
+    entry["name"] = tensor.name;
+    entry["category"] = pipeline::to_string(tensor.category);
+    entry["bytes"] = tensor.bytes.value;
+    largest.push_back(std::move(entry));
+  }
+  json["largest"] = std::move(largest);
+  return json;
+}
+
 }  // namespace
 
 std::string to_text(const Request& request, const Prediction& p) {
@@ -91,10 +135,10 @@ std::string to_text(const Request& request, const Prediction& p) {
   text += "where the time goes, mean over pipeline ranks:\n" + time_text(p);
   text += fmt::format("memory of {} a device, largest first category as alive at the peak:\n",
                       format_bytes(p.memory_limit.value)) +
-          memory_text(p);
+          memory_text(p) + largest_text(p);
   text += "critical path:\n";
   for (const std::string& line : p.path) text += "  " + line + "\n";
-  if (!p.suggestions.empty()) text += "to change:\n";
+  if (!p.suggestions.empty()) text += "to change, simulated:\n";
   for (const std::string& line : p.suggestions) text += "  " + line + "\n";
   text += fmt::format("compiled in {}, simulated in {} ({} events)\n",
                       format_seconds(p.compile_time.value), format_seconds(p.simulate_time.value),
@@ -137,6 +181,9 @@ Json to_json(const Request& request, const Prediction& p) {
   }
   json["peak_bytes"] = std::move(peaks);
   json["alive_bytes"] = std::move(alive);
+  Json fullest{JsonArray{}};
+  for (const simulate::RankResult& rank : p.result.ranks) fullest.push_back(peak_json(rank.peak));
+  json["fullest"] = std::move(fullest);
   json["instructions"] = std::move(instructions);
   json["bytes_sent"] = std::move(sent);
   json["memory_limit_bytes"] = p.memory_limit.value;
@@ -146,6 +193,43 @@ Json to_json(const Request& request, const Prediction& p) {
   json["events"] = p.result.events;
   json["compile_s"] = p.compile_time.value;
   json["simulate_s"] = p.simulate_time.value;
+  return json;
+}
+
+std::string to_text(const Failures& failures, const Goodput& g, const Prediction& p) {
+  const auto steps = std::max(1.0, std::round(g.interval.value / p.step.value));
+  const std::string best =
+      failures.interval ? fmt::format("; the best interval is {}: {:.2f} %",
+                                      format_seconds(g.best_interval.value), 100 * g.best_goodput)
+                        : " (the best one)";
+  return fmt::format(
+      "with failures: a device every {} h, so one of {} every {}; a checkpoint takes {}, a restart "
+      "{}\n"
+      "  goodput {:.2f} % with a checkpoint every {}, {:.0f} steps{}: {} tokens/s\n"
+      "  lost: {:.2f} % checkpoints, {:.2f} % work done again, {:.2f} % restarts; first-order best "
+      "interval {} [Young 1974], {} [Daly 2006]\n",
+      std::round(failures.device_mtbf.value / 3600), p.devices, format_seconds(g.job_mtbf.value),
+      format_seconds(failures.checkpoint.value), format_seconds(failures.restart.value),
+      100 * g.goodput, format_seconds(g.interval.value), steps, best,
+      format_si(p.tokens_per_s * g.goodput), 100 * g.checkpoints, 100 * g.lost_work,
+      100 * g.restarts, format_seconds(g.young.value), format_seconds(g.daly.value));
+}
+
+Json to_json(const Failures& failures, const Goodput& g) {
+  Json json{JsonObject{}};
+  json["device_mtbf_h"] = failures.device_mtbf.value / 3600;
+  json["job_mtbf_h"] = g.job_mtbf.value / 3600;
+  json["checkpoint_s"] = failures.checkpoint.value;
+  json["restart_s"] = failures.restart.value;
+  json["interval_s"] = g.interval.value;
+  json["goodput"] = g.goodput;
+  json["checkpoints"] = g.checkpoints;
+  json["lost_work"] = g.lost_work;
+  json["restarts"] = g.restarts;
+  json["best_interval_s"] = g.best_interval.value;
+  json["best_goodput"] = g.best_goodput;
+  json["young_s"] = g.young.value;
+  json["daly_s"] = g.daly.value;
   return json;
 }
 

@@ -2,10 +2,6 @@
 
 #include <algorithm>
 
-#include <fmt/core.h>
-
-#include "base/text.h"
-
 namespace mw::simulate {
 namespace {
 
@@ -19,65 +15,6 @@ const Wait* last_wait(const std::vector<Wait>& waits, int32_t command, double ti
     if (it->end.value <= time) return &*it;
   }
   return nullptr;
-}
-
-std::string rank_text(const pipeline::Program& program, int32_t rank) {
-  return program.ranks.size() == 1 ? "the rank" : fmt::format("pipeline rank {}", rank);
-}
-
-// "B stage 3 of microbatch 7", "UPDATE".
-std::string command_text(const pipeline::Program& program, int32_t rank, int32_t command) {
-  const pipeline::Command& c =
-      program.ranks[static_cast<size_t>(rank)].commands[static_cast<size_t>(command)];
-  const std::string kind = pipeline::to_string(c.action.kind);
-  if (!c.action.stage.valid()) return kind;
-  return fmt::format("{} of stage {}, microbatch {}", kind, c.action.stage.value, c.action.first);
-}
-
-std::string wait_text(const pipeline::Program& program, int32_t rank, const Wait& wait) {
-  const std::string took = format_seconds((wait.end - wait.begin).value);
-  const std::string what = command_text(program, rank, wait.command);
-  switch (wait.reason) {
-    case WaitReason::kReceive:
-      return fmt::format("{} waits {} for the input of {} from rank {}", rank_text(program, rank),
-                         took, what, wait.peer);
-    case WaitReason::kSlot:
-      return fmt::format("{} waits {} before {}, until rank {} gives a slot back",
-                         rank_text(program, rank), took, what, wait.peer);
-    case WaitReason::kCollective:
-      return fmt::format("{} waits {} in {} for rank {}, the last in a collective",
-                         rank_text(program, rank), took, what, wait.peer);
-    case WaitReason::kSend:
-      return fmt::format("{} waits {} until its result of {} has arrived", rank_text(program, rank),
-                         took, what);
-    case WaitReason::kGather:
-      return fmt::format("{} waits {} for its weights before {}", rank_text(program, rank), took,
-                         what);
-  }
-  return "";
-}
-
-void add_path(const Result& result, const pipeline::Program& program,
-              std::vector<std::string>& lines) {
-  std::vector<double> work(program.ranks.size(), 0);
-  double messages = 0;
-  int64_t hops = 0;
-  for (const PathPart& part : result.critical_path) {
-    const double took = (part.end - part.begin).value;
-    if (part.message) {
-      messages += took;
-      ++hops;
-    } else {
-      work[static_cast<size_t>(part.rank)] += took;
-    }
-  }
-  const auto most = static_cast<int32_t>(std::max_element(work.begin(), work.end()) - work.begin());
-  double all = 0;
-  for (const double w : work) all += w;
-  lines.push_back(fmt::format(
-      "of the critical path's {}, ranks work {} and messages take {} ({} hops); {} does most, {}",
-      format_seconds(result.step.value), format_seconds(all), format_seconds(messages), hops,
-      rank_text(program, most), format_seconds(work[static_cast<size_t>(most)])));
 }
 
 }  // namespace
@@ -109,30 +46,6 @@ std::vector<PathPart> critical_path(const std::vector<std::vector<Wait>>& waits,
   }
   std::reverse(path.begin(), path.end());
   return path;
-}
-
-std::vector<std::string> explain(const Result& result, const pipeline::Program& program) {
-  std::vector<std::string> lines;
-  add_path(result, program, lines);
-  struct Found {
-    int32_t rank;
-    const Wait* wait;
-  };
-  constexpr size_t kTold = 3;
-  std::vector<Found> longest;
-  for (size_t r = 0; r < result.waits.size(); ++r) {
-    for (const Wait& wait : result.waits[r]) longest.push_back({static_cast<int32_t>(r), &wait});
-  }
-  const size_t told = std::min(kTold, longest.size());
-  std::partial_sort(longest.begin(), longest.begin() + static_cast<std::ptrdiff_t>(told),
-                    longest.end(), [](const Found& a, const Found& b) {
-                      const double ta = (a.wait->end - a.wait->begin).value;
-                      const double tb = (b.wait->end - b.wait->begin).value;
-                      return ta != tb ? ta > tb : a.rank < b.rank;
-                    });
-  for (size_t i = 0; i < told; ++i)
-    lines.push_back(wait_text(program, longest[i].rank, *longest[i].wait));
-  return lines;
 }
 
 }  // namespace mw::simulate

@@ -213,11 +213,47 @@ class Simulation {
       if (sums.peak_categories[c] > 0)
         peak.by_category[static_cast<Category>(c)] = Bytes(sums.peak_categories[c]);
     }
-    peak.largest = largest(program_.ranks[r], sums.peak_command);
+    if (peak.command >= 0)
+      peak.at = command_name(program_, static_cast<int32_t>(r), sums.peak_command);
+    peak.largest = largest(r, sums.peak_command);
     return peak;
   }
 
-  static std::vector<LiveTensor> largest(const pipeline::RankProgram& rank, int32_t command) {
+  // What is alive at a command of the rank besides buffers: slots of the channels it receives by,
+  // and what a call works in.
+  std::vector<LiveTensor> slots_and_workspace(size_t r, int32_t command) const {
+    std::vector<LiveTensor> found;
+    for (const pipeline::Channel& channel : program_.channels) {
+      if (channel.to != static_cast<int32_t>(r)) continue;
+      found.push_back({fmt::format("{} slots of {}", channel.slots, channel.name),
+                       Category::kBoundary, Bytes(channel.type.bytes().value * channel.slots)});
+    }
+    if (command < 0) return found;
+    const pipeline::Command& call = program_.ranks[r].commands[static_cast<size_t>(command)];
+    if (call.kind != pipeline::Command::Kind::kCall) return found;
+    const pipeline::Fragment& fragment = program_.fragments[call.fragment.index()];
+    const ir::Value* widest = nullptr;  // inside the call
+    for (size_t v = 0; v < fragment.graph.values.size(); ++v) {
+      const ir::Value& value = fragment.graph.values[v];
+      if (fragment.workspace_offset[v] >= 0 &&
+          (widest == nullptr || value.type.bytes() > widest->type.bytes()))
+        widest = &value;
+    }
+    if (widest == nullptr) return found;
+    const std::string name =
+        !widest->name.empty() ? widest->name
+        : widest->producer.valid()
+            ? std::string(ir::op_name(fragment.graph.op(widest->producer).kind))
+            : "an input";
+    found.push_back({fmt::format("temporaries of {}, largest {}",
+                                 command_name(program_, static_cast<int32_t>(r), command), name),
+                     Category::kWorkspace,
+                     Bytes(fragments_[call.fragment.index()].cost.workspace_end)});
+    return found;
+  }
+
+  std::vector<LiveTensor> largest(size_t r, int32_t command) const {
+    const pipeline::RankProgram& rank = program_.ranks[r];
     std::vector<int32_t> first(rank.buffers.size(), -1), last(rank.buffers.size(), -1);
     for (size_t c = 0; c < rank.commands.size(); ++c) {
       for (const BufferId id : rank.commands[c].buffers) {
@@ -241,11 +277,14 @@ class Simulation {
                         const int64_t y = rank.buffers[b].bytes().value;
                         return x != y ? x > y : a < b;
                       });
-    std::vector<LiveTensor> tensors;
+    std::vector<LiveTensor> tensors = slots_and_workspace(r, command);
     for (size_t i = 0; i < count; ++i) {
       const pipeline::Buffer& buffer = rank.buffers[alive[i]];
       tensors.push_back({buffer.name, buffer.category, buffer.bytes()});
     }
+    std::stable_sort(tensors.begin(), tensors.end(),
+                     [](const LiveTensor& a, const LiveTensor& b) { return a.bytes > b.bytes; });
+    if (tensors.size() > kLargest) tensors.resize(kLargest);
     return tensors;
   }
 

@@ -79,8 +79,10 @@ struct MemoryPeak {
   Bytes bytes;  // alive: states, slots, step buffers, workspace
   Seconds time;
   int32_t command = -1;
+  std::string at;  // what runs then: "B of stage 1, microbatch 3"
   std::map<pipeline::Category, Bytes> by_category;
-  std::vector<LiveTensor> largest;  // tensors alive then, largest first, at most kLargest
+  // Alive then, largest first, at most kLargest: tensors, a channel's slots, a call's temporaries.
+  std::vector<LiveTensor> largest;
 };
 inline constexpr size_t kLargest = 8;
 
@@ -137,6 +139,12 @@ struct Result {
 // program cannot end (pipeline::verify finds that).
 Result simulate(const pipeline::Program& program, const cluster::Cluster& cluster,
                 const Options& options = {});
+
+// The trace's word for a program's category of memory.
+trace::MemoryCategory trace_category(pipeline::Category category);
+
+// "B of stage 3, microbatch 7", "UPDATE".
+std::string command_name(const pipeline::Program& program, int32_t rank, int32_t command);
 
 // The critical path in sentences: what it is made of, and the longest waits.
 std::vector<std::string> explain(const Result& result, const pipeline::Program& program);

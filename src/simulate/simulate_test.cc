@@ -1,3 +1,5 @@
+#include <algorithm>
+
 #include <doctest/doctest.h>
 
 #include "base/error.h"
@@ -149,18 +151,57 @@ TEST_CASE("a message there and back is as by hand") {
   CHECK(result.critical_path[2].end.value == 6.5);
   CHECK(result.critical_path[4].end.value == 11);
   const std::vector<std::string> words = explain(result, unit.program);
-  REQUIRE(words.size() == 3);
+  REQUIRE(words.size() == 4);
   CHECK(words[0] ==
-        "of the critical path's 11.0 s, ranks work 6.00 s and messages take 5.00 s (2 hops); "
-        "pipeline rank 0 does most, 3.00 s");
+        "of the step's 11.0 s, work takes 6.00 s on 2 of 2 pipeline ranks and 2 messages between "
+        "them take 5.00 s; stage 0 does most, 3.00 s (27 %)");
   CHECK(words[1] ==
-        "pipeline rank 0 waits 8.00 s for the input of B of stage 0, microbatch 0 from rank 1");
+        "bubble: 52.3 % of the step fills the pipeline (up to a rank's first backward), 20.5 % "
+        "drains it (behind its last forward), 0.0 % lies between");
+  CHECK(words[2] ==
+        "stage 0 waits 8.00 s before B of stage 0, microbatch 0, for stage 1 to send its input");
+  CHECK(words[3] ==
+        "stage 1 waits 3.50 s before F of stage 1, microbatch 0, for stage 0 to send its input");
 
   Options options;
   options.overlap.messages = false;  // the sender waits 2.5 s more, which nothing needs here
   const Result held = simulate(unit.program, unit_cluster(0.5, 2), options);
   CHECK(held.step.value == 11);
   CHECK(held.ranks[0].waits[static_cast<size_t>(WaitReason::kSend)].value == 2.5);
+}
+
+TEST_CASE("the fullest instant has its categories, its tensors and its place in the memory curve") {
+  for (const PipelineSpec& spec : specs()) {
+    CAPTURE(spec.schedule);
+    Options options;
+    options.trace = true;
+    const Result result = simulate(pipeline::make_pipeline(spec), box(), options);
+    const std::vector<trace::MemoryPeak> drawn = trace::memory_peaks(result.trace);
+    REQUIRE(drawn.size() == result.ranks.size());
+    for (size_t r = 0; r < drawn.size(); ++r) {
+      const MemoryPeak& peak = result.ranks[r].peak;
+      CHECK(drawn[r].point.total == peak.bytes);
+      CHECK(drawn[r].point.time == peak.time);
+      Bytes sum;
+      for (const auto& [category, bytes] : peak.by_category) sum += bytes;
+      CHECK(sum == peak.bytes);
+      REQUIRE(!peak.largest.empty());
+      CHECK(std::is_sorted(peak.largest.rbegin(), peak.largest.rend(),
+                           [](const auto& a, const auto& b) { return a.bytes < b.bytes; }));
+      CHECK(!peak.at.empty());
+    }
+  }
+}
+
+TEST_CASE("a rank that computes more than the others is named, and waits are summed by peer") {
+  UnitProgram unit({.kind = "1f1b", .ranks = 3, .microbatches = 6}, 1, 2);
+  unit.program.fragments[0] = chain("F", pipeline::ActionKind::kF, 1);
+  const Result result = simulate(unit.program, unit_cluster());
+  const std::vector<std::string> words = explain(result, unit.program);
+  REQUIRE(words.size() > 3);
+  CHECK(words[2].find("stage 0 waits ") == 0);
+  CHECK(words[2].find(" for stage 1 to send its input (") != std::string::npos);
+  CHECK(words[2].find(" times; the longest is ") != std::string::npos);
 }
 
 TEST_CASE("transfers that leave a device at the same time share its link") {

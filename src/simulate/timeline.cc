@@ -2,6 +2,9 @@
 
 #include <algorithm>
 #include <map>
+#include <numeric>
+
+#include <fmt/format.h>
 
 #include "ops/op_def.h"
 
@@ -15,18 +18,16 @@ using trace::Span;
 
 constexpr int32_t kMessageStream = 1, kFirstCommStream = 2;
 
-MemoryCategory memory_category(pipeline::Category category) {
-  switch (category) {
-    case pipeline::Category::kWeights: return MemoryCategory::kWeight;
-    case pipeline::Category::kGradients: return MemoryCategory::kGradient;
-    case pipeline::Category::kOptimizer: return MemoryCategory::kOptimizer;
-    case pipeline::Category::kActivations: return MemoryCategory::kSaved;
-    case pipeline::Category::kBoundary: return MemoryCategory::kBoundary;
-    case pipeline::Category::kWorkspace: return MemoryCategory::kWorkspace;
-    case pipeline::Category::kMetrics:
-    case pipeline::Category::kData: return MemoryCategory::kOther;
+std::string wait_name(const Wait& wait) {
+  switch (wait.reason) {
+    case WaitReason::kReceive: return fmt::format("waits for a value from rank {}", wait.peer);
+    case WaitReason::kSlot: return fmt::format("waits for a slot from rank {}", wait.peer);
+    case WaitReason::kCollective:
+      return fmt::format("waits for rank {} in a collective", wait.peer);
+    case WaitReason::kSend: return "waits until its value has arrived";
+    case WaitReason::kGather: return "waits for its weights";
   }
-  return MemoryCategory::kOther;
+  return "waits";
 }
 
 class TraceMaker {
@@ -39,8 +40,7 @@ class TraceMaker {
     trace_.producer = "simulate";
     for (const pipeline::Fragment& fragment : in_.program.fragments)
       fragment_names_.push_back(names_.intern(fragment.name));
-    for (int w = 0; w < kWaitReasons; ++w)
-      wait_names_.push_back(names_.intern(wait_reason_name(static_cast<WaitReason>(w))));
+    wait_names_.resize(kWaitReasons * (devices_.size() + 1));
     for (const pipeline::Channel& channel : in_.program.channels) {
       send_names_.push_back(names_.intern("send " + channel.name));
       receive_names_.push_back(names_.intern("receive " + channel.name));
@@ -89,9 +89,8 @@ class TraceMaker {
     auto wait = log.waits.begin();  // calls and waits in the order of time
     const auto add_waits = [&](double until) {
       for (; wait != log.waits.end() && wait->begin.value <= until; ++wait) {
-        trace_.spans.push_back(span(r, Category::kWait,
-                                    wait_names_[static_cast<size_t>(wait->reason)],
-                                    wait->begin.value, wait->end.value, wait->command));
+        trace_.spans.push_back(span(r, Category::kWait, name_of(*wait), wait->begin.value,
+                                    wait->end.value, wait->command));
       }
     };
     for (const CallRecord& call : log.calls) {
@@ -111,6 +110,8 @@ class TraceMaker {
       Span made = span(r, Category::kCompute, fragment_names_[command.fragment.index()], call.begin,
                        call.end, call.command);
       made.flops = Flops(fragment.cost.flops);
+      made.bytes =
+          Bytes(std::accumulate(fragment.cost.sent.begin(), fragment.cost.sent.end(), int64_t{0}));
       trace_.spans.push_back(made);
       return;
     }
@@ -131,6 +132,14 @@ class TraceMaker {
     }
   }
 
+  // By reason and peer, made when it is first asked for.
+  NameId name_of(const Wait& wait) {
+    NameId& name = wait_names_[static_cast<size_t>(wait.reason) * (devices_.size() + 1) +
+                               static_cast<size_t>(wait.peer + 1)];
+    if (!name.valid()) name = names_.intern(wait_name(wait));
+    return name;
+  }
+
   // The memory curve of the buffers, and workspace during calls.
   void add_memory(size_t r) {
     const RankLog& log = loop_.logs()[r];
@@ -145,7 +154,7 @@ class TraceMaker {
         bytes += metrics;
       }
       trace_.memory.push_back(
-          {devices_[r], Seconds(record.time), memory_category(record.category), Bytes(bytes)});
+          {devices_[r], Seconds(record.time), trace_category(record.category), Bytes(bytes)});
     }
     for (const CallRecord& call : log.calls) {
       const pipeline::Command& command =
@@ -201,6 +210,20 @@ class TraceMaker {
 };
 
 }  // namespace
+
+MemoryCategory trace_category(pipeline::Category category) {
+  switch (category) {
+    case pipeline::Category::kWeights: return MemoryCategory::kWeight;
+    case pipeline::Category::kGradients: return MemoryCategory::kGradient;
+    case pipeline::Category::kOptimizer: return MemoryCategory::kOptimizer;
+    case pipeline::Category::kActivations: return MemoryCategory::kSaved;
+    case pipeline::Category::kBoundary: return MemoryCategory::kBoundary;
+    case pipeline::Category::kWorkspace: return MemoryCategory::kWorkspace;
+    case pipeline::Category::kMetrics:
+    case pipeline::Category::kData: return MemoryCategory::kOther;
+  }
+  return MemoryCategory::kOther;
+}
 
 trace::Trace make_trace(const LoopInput& input, EventLoop& loop, const Labels& labels,
                         const std::vector<RankId>& devices) {

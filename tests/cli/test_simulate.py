@@ -48,7 +48,65 @@ def test_every_cluster_file_is_read(cluster):
 def test_text_names_the_peak_and_the_longest_wait():
     text = simulated(f"{JOB} --cluster selene --plan {PLAN} --precision f32")
     assert "of 19.5 TFLOP/s dense f32" in text
-    assert re.search(r"pipeline rank \d waits \S+ \S+ for the input of [FB] of stage \d, microbatch \d from rank \d", text)
+    assert re.search(r"stage \d waits \S+ \S+ for stage \d to send its input \(\d+ times; the longest is \S+ \S+ before "
+                     r"[FB] of stage \d, microbatch \d\)", text)
+    assert re.search(r"bubble: \S+ % of the step fills the pipeline .*, \S+ % drains it .*, \S+ % lies between", text)
+    assert re.search(r"rank \d is fullest \S+ \S+ into the step, in \w.*; largest then: ", text)
+
+
+def test_the_fullest_instant_has_its_categories_and_tensors():
+    result = json.loads(simulated(f"{JOB} --cluster selene --plan {PLAN} --json"))
+    for fullest, alive in zip(result["fullest"], result["alive_bytes"], strict=True):
+        assert sum(fullest["bytes_by_category"].values()) == alive
+        assert {"weights", "gradients", "optimizer", "activations", "boundary"} <= set(fullest["bytes_by_category"])
+        assert 0 < fullest["time_s"] < result["step_s"]
+        sizes = [tensor["bytes"] for tensor in fullest["largest"]]
+        assert sizes == sorted(sizes, reverse=True) and len(sizes) == 8
+
+
+def test_advice_is_what_the_changed_run_takes():
+    base = "--model gpt-bench --seq-len 256 --global-batch 64 --cluster v100-p3 --precision f32 --json"
+    plan = "dp=16,pp=2,microbatches=4"
+    result = json.loads(simulated(f"{base} --plan {plan} --advice plans --overlap no-messages"))
+    changes = result["advice"]["changes"]
+    assert result["advice"]["tried"] >= len(changes) >= 2
+    assert [c["step_s"] for c in changes] == sorted(c["step_s"] for c in changes)
+    for change in changes:
+        assert change["gain"] == pytest.approx(1 - change["step_s"] / result["step_s"])
+    option = next(c for c in changes if c["change"] == "--overlap messages")
+    again = json.loads(simulated(f"{base} --plan {plan} {option['change']}"))
+    assert again["step_s"] == option["step_s"]
+    fewer = next(c for c in changes if c["change"] == "microbatches=2")
+    again = json.loads(simulated(f"{base} --plan {plan.replace('=4', '=2')} --overlap no-messages"))
+    assert again["step_s"] == fewer["step_s"]
+    assert result["advice"]["twice_as_good"][0]["gain"] > 0
+    assert json.loads(simulated(f"{base} --plan {plan} --advice none"))["suggestions"] == []
+
+
+def test_goodput_of_llama_3():
+    text = simulated("--model llama3-405b --cluster dgx-h100 --global-batch 16 --seq-len 1024 --ignore-memory "
+                     "--plan tp=8,pp=2,microbatches=16 --goodput --json --advice none")
+    goodput = json.loads(text)["goodput"]
+    assert goodput["device_mtbf_h"] == pytest.approx(54 * 24 * 16384 / 419)
+    assert goodput["job_mtbf_h"] == pytest.approx(54 * 24 * 16384 / 419 / 16)
+    assert goodput["checkpoint_s"] == pytest.approx(405.85e9 * 12 / 2e12, rel=1e-3)
+    assert goodput["goodput"] == goodput["best_goodput"] > 0.99
+    assert sum(goodput[key] for key in ("goodput", "checkpoints", "lost_work", "restarts")) == pytest.approx(1)
+
+
+def test_goodput_with_figures_of_ones_own():
+    common = f"{JOB} --cluster selene --plan {PLAN} --mtbf 1000 --checkpoint-time 30 --restart-time 300"
+    text = simulated(f"{common} --checkpoint-interval 3600")
+    assert "a device every 1000 h, so one of 8 every 5.2 days; a checkpoint takes 30.0 s, a restart 5 min 00 s" in text
+    assert re.search(r"goodput 98\.\d\d % with a checkpoint every 1 h 00 min, \d+ steps; the best interval is 1 h 26 min: 98", text)
+    assert "(the best one)" in simulated(common)
+
+
+def test_plans_are_compared_in_a_table():
+    text = simulated(f"{JOB} --cluster selene --plan {PLAN} --compare dp=2,pp=2,microbatches=4 --compare tp=4,microbatches=4")
+    table = text[text.index("compared"):].splitlines()
+    assert len(table) == 4 and table[2].split()[0] == "dp=2,tp=1,pp=2,schedule=1f1b,microbatches=4"
+    assert re.search(r"[+-]\d+\.\d %", table[2])
 
 
 def test_the_bytes_are_those_that_verify_proves():
@@ -89,6 +147,15 @@ def test_trace_opens_as_chrome_events(tmp_path):
      "collectives, grad_reduce, param_gather, none\n"
      "--gpus: is 8, but the plan has dp*tp*pp=2*1*2=4 ranks; use dp=4"),
     (f"{JOB} --cluster selene --plan pp=2,microbatches=4 --trace nowhere/t.json", "nowhere/t.json: "),
+    (f"{JOB} --cluster selene --plan pp=2,microbatches=4 --mtbf -3 --checkpoint-time 0 --restart-time soon "
+     "--checkpoint-interval never --compare pp=2,chunk=2",
+     "--compare: chunk: unknown key, did you mean 'chunks'?"),
+    (f"{JOB} --cluster selene --plan pp=2,microbatches=4 --mtbf -3 --checkpoint-time 0 --restart-time soon "
+     "--checkpoint-interval never",
+     "--mtbf: must be above 0 hours, is '-3'\n--checkpoint-time: must be above 0 seconds, is '0'\n"
+     "--restart-time: must be at least 0 seconds, is 'soon'\n"
+     "--checkpoint-interval: must be above 0 seconds or auto, is 'never'"),
+    (f"{JOB} --cluster selene --plan pp=2,microbatches=4 --advice plan", "must be one of auto, none, options, plans"),
     ("--model gpt3-175b --cluster selene --global-batch 8 --plan tp=8,microbatches=8 --seq-len 128",
      "memory: pipeline rank 0 needs "),
 ])
@@ -103,4 +170,5 @@ def test_help_explains_every_option():
     known = set(re.findall(r"--[a-z0-9-]+", " ".join(line[:28] for line in lines))) - {"--help", "--help-all"}
     assert known == {"--model", "--cluster", "--plan", "--gpus", "--global-batch", "--seq-len", "--precision",
                      "--overlap", "--slowdown", "--scatter-gather", "--tf32", "--trace", "--ops", "--ignore-memory",
-                     "--json"}
+                     "--report", "--compare", "--advice", "--goodput", "--mtbf", "--checkpoint-interval",
+                     "--checkpoint-time", "--restart-time", "--json"}

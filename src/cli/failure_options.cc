@@ -1,0 +1,63 @@
+#include "cli/failure_options.h"
+
+#include <cmath>
+
+#include "base/text.h"
+
+namespace mw::cli {
+namespace {
+
+// `text` in the option's unit; `fallback` where it is empty.
+double number_of(const std::string& option, const std::string& text, double least, bool equal,
+                 const std::string& also, double fallback, Diagnostics& diagnostics) {
+  if (text.empty()) return fallback;
+  const auto number = parse_double(text);
+  if (number && std::isfinite(*number) && (equal ? *number >= least : *number > least))
+    return *number;
+  diagnostics.add("{}: must be {} {}{}, is '{}'", option, equal ? "at least" : "above", least, also,
+                  text);
+  return fallback;
+}
+
+}  // namespace
+
+bool FailureOptions::wanted() const {
+  return goodput || !mtbf.empty() || !interval.empty() || !checkpoint.empty() || !restart.empty();
+}
+
+void add_failure_options(CLI::App& command, FailureOptions& options) {
+  command.add_flag("--goodput", options.goodput,
+                   "Share of time that is training that lasts, when devices fail; the figures of "
+                   "Llama 3's run where the next four are not given");
+  command.add_option("--mtbf", options.mtbf,
+                     "Hours between failures of one device that stop the job (50676)");
+  command.add_option("--checkpoint-interval", options.interval,
+                     "Seconds of training between checkpoints, or auto: the best (auto)");
+  command.add_option("--checkpoint-time", options.checkpoint,
+                     "Seconds that training stands still for a checkpoint (12 bytes a parameter "
+                     "over 2 TB/s)");
+  command.add_option("--restart-time", options.restart,
+                     "Seconds from a failure until training goes on (600)");
+}
+
+std::optional<predict::Failures> read_failures(const FailureOptions& options, int64_t parameters,
+                                               Diagnostics& diagnostics) {
+  if (!options.wanted()) return std::nullopt;
+  predict::Failures failures;
+  failures.device_mtbf =
+      Seconds(3600 * number_of("--mtbf", options.mtbf, 0, false, " hours",
+                               predict::kLlama3DeviceMtbf.value / 3600, diagnostics));
+  const double state = static_cast<double>(parameters) * predict::kCheckpointBytesAParameter;
+  failures.checkpoint =
+      Seconds(number_of("--checkpoint-time", options.checkpoint, 0, false, " seconds",
+                        state / predict::kLlama3StorageBytesPerSecond, diagnostics));
+  failures.restart = Seconds(number_of("--restart-time", options.restart, 0, true, " seconds",
+                                       predict::kDalyRestart.value, diagnostics));
+  if (!options.interval.empty() && options.interval != "auto") {
+    failures.interval = Seconds(number_of("--checkpoint-interval", options.interval, 0, false,
+                                          " seconds or auto", 1, diagnostics));
+  }
+  return failures;
+}
+
+}  // namespace mw::cli

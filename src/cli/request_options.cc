@@ -1,0 +1,151 @@
+#include "cli/request_options.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "base/text.h"
+#include "cli/data_folders.h"
+#include "train/job.h"
+
+namespace mw::cli {
+namespace {
+
+void read_overlap(const RequestOptions& options, predict::Request& request,
+                  Diagnostics& diagnostics) {
+  simulate::Overlap& overlap = request.options.overlap;
+  static const std::vector<std::string> kKnown = {"messages",    "no-messages",  "collectives",
+                                                  "grad_reduce", "param_gather", "none"};
+  for (const std::string& what : options.overlap) {
+    if (!simulate::set_overlap(overlap, what)) {
+      diagnostics.add("--overlap: unknown word '{}'{}; known are {}", what,
+                      did_you_mean(what, kKnown), join(kKnown, ", "));
+    }
+  }
+  overlap.slowdown = options.slowdown;
+}
+
+}  // namespace
+
+std::string model_file(FileSystem& fs, const std::string& name) {
+  if (ends_with(name, ".json")) return name;
+  std::vector<std::string> known;
+  for (const std::string& folder : data_folders("models")) {
+    const std::string path = join_path(folder, name + ".json");
+    if (fs.exists(path)) return path;
+    if (!fs.is_directory(folder)) continue;
+    for (const std::string& file : fs.list(folder)) {
+      if (ends_with(file, ".json")) known.push_back(file.substr(0, file.size() - 5));
+    }
+  }
+  std::sort(known.begin(), known.end());
+  known.erase(std::unique(known.begin(), known.end()), known.end());
+  throw_error("--model: there is no model '{}'{}; known are {}; or give a file, x.json", name,
+              did_you_mean(name, known), join(known, ", "));
+}
+
+compile::Plan read_plan(FileSystem& fs, const std::string& text, const std::string& where) {
+  if (ends_with(text, ".json")) return compile::parse_plan(fs.read_file(text), text);
+  return compile::parse_plan(text, where);
+}
+
+namespace {
+
+void read_job(FileSystem& fs, const RequestOptions& options, predict::Request& request) {
+  train::JobOverrides overrides;
+  if (!options.plan.empty()) overrides.plan = options.plan;
+  if (!options.model.empty()) overrides.model = model_file(fs, options.model);
+  const train::Job job = train::read_job(fs, options.what, overrides);
+  request.model = job.model;
+  request.plan = job.plan;
+  request.global_batch = job.global_batch;
+  request.seq_len = job.seq_len;
+}
+
+void read_parts(FileSystem& fs, const RequestOptions& options, predict::Request& request,
+                Diagnostics& diagnostics) {
+  const std::string& plan = options.what.empty() ? options.plan : options.what;
+  if (!options.what.empty() && !options.plan.empty())
+    diagnostics.add("--plan: there are two plans, {} and {}; give one", options.what, options.plan);
+  if (plan.empty()) {
+    diagnostics.add("--plan: is missing; give a plan such as tp=8,pp=8,dp=16");
+  } else {
+    attempt(diagnostics, [&] {
+      request.plan = read_plan(fs, plan, options.what.empty() ? "--plan" : options.what);
+    });
+  }
+  if (options.model.empty()) {
+    diagnostics.add("--model: is missing; give a name or a config.json");
+  } else {
+    attempt(diagnostics, [&] {
+      const std::string file = model_file(fs, options.model);
+      request.model = models::parse_config(fs.read_file(file), file);
+      request.seq_len = request.model.max_positions;
+    });
+  }
+  if (options.global_batch == 0)
+    diagnostics.add("--global-batch: is missing; give the sequences of a step");
+}
+
+}  // namespace
+
+predict::Request read_request(FileSystem& fs, const RequestOptions& options,
+                              Diagnostics& diagnostics) {
+  predict::Request request;
+  if (ends_with(options.what, ".toml")) {
+    attempt(diagnostics, [&] { read_job(fs, options, request); });
+  } else {
+    read_parts(fs, options, request, diagnostics);
+  }
+  if (options.global_batch > 0) request.global_batch = options.global_batch;
+  if (options.seq_len > 0) request.seq_len = options.seq_len;
+  if (options.cluster.empty()) {
+    diagnostics.add("--cluster: is missing; give a cluster of clusters/ such as selene, or x.toml");
+  } else {
+    attempt(diagnostics, [&] {
+      request.cluster = cluster::load_cluster(fs, options.cluster, data_folders("clusters"));
+    });
+  }
+  request.precision = *parse_dtype(options.precision);
+  request.options.scatter_gather = options.scatter_gather;
+  request.options.tf32 = options.tf32;
+  request.options.program_hash = request.options.order_hash = false;
+  const bool known_plan = diagnostics.empty();
+  read_overlap(options, request, diagnostics);
+  if (options.gpus > 0 && known_plan && options.gpus != request.plan.ranks()) {
+    diagnostics.add("--gpus: is {}, but the plan has dp*tp*pp={}*{}*{}={} ranks; use dp={}",
+                    options.gpus, request.plan.dp, request.plan.tp, request.plan.pp,
+                    request.plan.ranks(),
+                    std::max<int64_t>(1, options.gpus / (request.plan.tp * request.plan.pp)));
+  }
+  return request;
+}
+
+void add_request_options(CLI::App& command, RequestOptions& options) {
+  command.add_option("what", options.what,
+                     "A job (x.toml), a plan file (x.json) or a plan; without it --plan");
+  command.add_option("--model", options.model,
+                     "A model of models/ by name, such as gpt3-175b, or a config.json");
+  command.add_option("--cluster", options.cluster,
+                     "A cluster of clusters/ by name, such as selene, or a TOML file");
+  command.add_option("--plan", options.plan, "The plan: tp=8,pp=8,dp=16,microbatches=96,…");
+  command.add_option("--gpus", options.gpus, "Devices; must be dp*tp*pp")->check(at_least(1));
+  command.add_option("--global-batch", options.global_batch, "Sequences of a step")
+      ->check(at_least(1));
+  command.add_option("--seq-len", options.seq_len, "Tokens of a sequence; the model's most")
+      ->check(at_least(1));
+  command.add_option("--precision", options.precision, "Of weights and activations")
+      ->check(one_of({"bf16", "f16", "f32"}));
+  command
+      .add_option("--overlap", options.overlap,
+                  "What goes on beside computation: messages (on unless no-messages), "
+                  "collectives, grad_reduce, param_gather")
+      ->delimiter(',');
+  command
+      .add_option("--slowdown", options.slowdown,
+                  "How much longer computation takes beside communication: 1.126")
+      ->check(at_least(1));
+  command.add_flag("--scatter-gather", options.scatter_gather, "Send boundary values in tp parts");
+  command.add_flag("--tf32", options.tf32, "f32 products on tensor cores");
+}
+
+}  // namespace mw::cli

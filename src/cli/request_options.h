@@ -1,0 +1,48 @@
+// The options that name a model, a cluster and a plan, and the request that they make: shared by
+// the subcommands that predict.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "base/error.h"
+#include "base/fs.h"
+#include "cli/command.h"
+#include "predict/predict.h"
+
+namespace mw::cli {
+
+struct RequestOptions {
+  std::string what;  // a job (x.toml), a plan file (x.json) or a plan (tp=8,pp=8), or empty
+  std::string model, cluster, plan, precision = "bf16";
+  std::vector<std::string> overlap;
+  int64_t gpus = 0, global_batch = 0, seq_len = 0;
+  double slowdown = 1;
+  bool scatter_gather = false, tf32 = false;
+};
+
+// `options` must live as long as the command.
+void add_request_options(CLI::App& command, RequestOptions& options);
+
+// A job gives model, plan, batch and sequence; a plan file the plan; options replace them. What is
+// wrong is added to `diagnostics`; the request is good where nothing was.
+predict::Request read_request(FileSystem& fs, const RequestOptions& options,
+                              Diagnostics& diagnostics);
+
+// "x.json" is read, everything else is a plan's short form. `where` names it in messages.
+compile::Plan read_plan(FileSystem& fs, const std::string& text, const std::string& where);
+
+// Runs it, and takes the Error that it throws as findings.
+template <typename F>
+void attempt(Diagnostics& diagnostics, F&& f) {
+  try {
+    f();
+  } catch (const Error& error) {
+    diagnostics.absorb(error);
+  }
+}
+
+// The file of a model that is named, or the file itself.
+std::string model_file(FileSystem& fs, const std::string& name);
+
+}  // namespace mw::cli

@@ -1,0 +1,60 @@
+#include <memory>
+
+#include <fmt/core.h>
+
+#include "base/error.h"
+#include "cli/request_options.h"
+#include "predict/what_if.h"
+
+namespace mw::cli {
+namespace {
+
+struct WhatIfOptions {
+  RequestOptions request;
+  std::vector<std::string> vary;
+  bool json = false;
+};
+
+void run_what_if(const WhatIfOptions& options) {
+  Diagnostics diagnostics;
+  std::vector<predict::Variation> variations;
+  for (const std::string& text : options.vary) {
+    try {
+      variations.push_back(predict::parse_variation(text));
+    } catch (const Error& error) {
+      diagnostics.absorb(error);
+    }
+  }
+  if (options.vary.empty())
+    diagnostics.add("--vary: is missing; give KEY=VALUE,VALUE… such as link_bandwidth=0.5,1,2");
+  const predict::Request request = read_request(posix_fs(), options.request, diagnostics);
+  diagnostics.throw_if_any();
+  const std::vector<predict::WhatIf> rows = predict::what_if(request, variations);
+  const predict::Prediction base = predict::predict(request);
+  if (options.json) {
+    fmt::print("{}", predict::to_json(base, variations, rows).dump_pretty());
+  } else {
+    fmt::print("{}", predict::to_text(base, variations, rows));
+  }
+}
+
+}  // namespace
+
+void add_what_if(CLI::App& app) {
+  CLI::App* command = app.add_subcommand(
+      "what-if", "Say how long a step takes with other links, devices, sizes and plans: a table");
+  auto options = std::make_shared<WhatIfOptions>();
+  add_request_options(*command, options->request);
+  command
+      ->add_option("--vary", options->vary,
+                   "KEY=VALUE,VALUE…, several make every combination. Factors of the cluster: "
+                   "link_bandwidth, link_latency (or of one level: link_bandwidth.nvlink), "
+                   "matrix_peak, memory_bandwidth, memory_size, host_time; keys of the plan; "
+                   "global_batch, seq_len")
+      ->take_all()
+      ->allow_extra_args(false);
+  command->add_flag("--json", options->json, "One JSON object");
+  command->callback([options] { run_what_if(*options); });
+}
+
+}  // namespace mw::cli

@@ -1,0 +1,201 @@
+#include "predict/advice.h"
+
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#include "base/error.h"
+#include "base/text.h"
+#include "predict/what_if.h"
+
+namespace mw::predict {
+namespace {
+
+Bytes fullest(const Prediction& p) {
+  Bytes most;
+  for (const StageMemory& memory : p.memory) most = std::max(most, memory.peak);
+  return most;
+}
+
+// Options that the request does not have, one at a time.
+std::vector<std::pair<std::string, simulate::Options>> option_changes(const Request& request) {
+  std::vector<std::pair<std::string, simulate::Options>> changes;
+  const compile::Plan& plan = request.plan;
+  const simulate::Overlap& now = request.options.overlap;
+  const auto add = [&](const char* name, auto change) {
+    simulate::Options options = request.options;
+    change(options);
+    changes.emplace_back(name, options);
+  };
+  if (!now.messages && plan.pp > 1)
+    add("--overlap messages", [](simulate::Options& o) { o.overlap.messages = true; });
+  if (!now.collectives && plan.tp * plan.dp > 1)
+    add("--overlap collectives", [](simulate::Options& o) { o.overlap.collectives = true; });
+  if (!(now.grad_reduce && now.param_gather) && plan.dp > 1) {
+    add("--overlap grad_reduce,param_gather",
+        [](simulate::Options& o) { o.overlap.grad_reduce = o.overlap.param_gather = true; });
+  }
+  if (!request.options.scatter_gather && plan.tp > 1 && plan.pp > 1 && !plan.sp)
+    add("--scatter-gather", [](simulate::Options& o) { o.scatter_gather = true; });
+  return changes;
+}
+
+// Neighbours of the plan with as many devices: one or two keys, as what-if would set them.
+std::vector<Settings> plan_changes(const Request& request) {
+  const compile::Plan& p = request.plan;
+  std::vector<Settings> changes;
+  const auto text = [](int64_t n) { return std::to_string(n); };
+  const int64_t sequences = request.global_batch / p.dp;  // of a replica
+  if (sequences % (2 * p.microbatches) == 0)
+    changes.push_back({{"microbatches", text(2 * p.microbatches)}});
+  if (p.microbatches % 2 == 0) changes.push_back({{"microbatches", text(p.microbatches / 2)}});
+  const bool looped = p.schedule == "1f1b" || p.schedule == "interleaved-1f1b";
+  if (p.pp > 1 && looped) {
+    changes.push_back({{"chunks", text(2 * p.chunks)}});
+    if (p.chunks > 1) changes.push_back({{"chunks", text(p.chunks / 2)}});
+    if (p.chunks == 1) changes.push_back({{"schedule", "zb-h1"}});
+  }
+  if (p.tp > 1 && !p.sp) changes.push_back({{"sp", "true"}});
+  if (p.dp > 1 && p.zero == 0) changes.push_back({{"zero", "1"}});
+  if (p.recompute == compile::Recompute::kFull) changes.push_back({{"recompute", "selective"}});
+  if (p.recompute != compile::Recompute::kNone) changes.push_back({{"recompute", "none"}});
+  const auto shift = [&](const char* from, int64_t less, const char* to, int64_t more) {
+    if (less % 2 == 0) changes.push_back({{from, text(less / 2)}, {to, text(2 * more)}});
+  };
+  if (p.layers.empty()) {
+    shift("tp", p.tp, "pp", p.pp);
+    shift("pp", p.pp, "tp", p.tp);
+    shift("tp", p.tp, "dp", p.dp);
+    shift("pp", p.pp, "dp", p.dp);
+    shift("dp", p.dp, "pp", p.pp);
+  }
+  return changes;
+}
+
+std::string settings_text(const Settings& settings) {
+  std::vector<std::string> parts;
+  for (const auto& [key, value] : settings)
+    parts.push_back(value == "true" ? key : key + "=" + value);
+  return join(parts, ",");
+}
+
+// Figures of the cluster, doubled (times: halved).
+std::vector<std::pair<std::string, Settings>> figure_changes(const cluster::Cluster& cluster) {
+  std::vector<std::pair<std::string, Settings>> changes = {
+      {"matrix peak", {{"matrix_peak", "2"}}},
+      {"memory bandwidth", {{"memory_bandwidth", "2"}}},
+      {"host and launch time", {{"host_time", "0.5"}}}};
+  for (const cluster::Link& link : cluster.links)
+    changes.push_back({link.name + " bandwidth", {{"link_bandwidth." + link.name, "2"}}});
+  if (!cluster.links.empty()) changes.push_back({"link latency", {{"link_latency", "0.5"}}});
+  return changes;
+}
+
+class Advisor {
+ public:
+  Advisor(const Request& request, const Prediction& base) : base_(base), quick_(request) {
+    quick_.options.trace = false;
+    quick_.options.figures = false;
+  }
+
+  void try_options(const Step& step) {
+    for (const auto& [name, options] : option_changes(quick_)) {
+      Request other = quick_;
+      other.options = options;
+      add(name, predict(other, step));
+    }
+    for (const auto& [name, settings] : figure_changes(quick_.cluster)) {
+      const Prediction other = predict(changed(quick_, settings), step);
+      report_.bounds.push_back({name, gain(other)});
+    }
+  }
+
+  void try_plans() {
+    for (const Settings& settings : plan_changes(quick_)) {
+      try {
+        add(settings_text(settings), predict(changed(quick_, settings)));
+      } catch (const Error&) {
+        ++report_.tried;  // such a plan cannot be
+      }
+    }
+  }
+
+  AdviceReport report() {
+    std::stable_sort(report_.advice.begin(), report_.advice.end(),
+                     [](const Advice& a, const Advice& b) { return a.step < b.step; });
+    std::stable_sort(report_.bounds.begin(), report_.bounds.end(),
+                     [](const Bound& a, const Bound& b) { return a.gain > b.gain; });
+    return std::move(report_);
+  }
+
+ private:
+  double gain(const Prediction& other) const { return 1 - other.step.value / base_.step.value; }
+  void add(const std::string& name, const Prediction& other) {
+    ++report_.tried;
+    if (gain(other) < kLeastGain || !other.too_full().empty()) return;
+    report_.advice.push_back({name, other.step, gain(other), fullest(other)});
+  }
+
+  const Prediction& base_;
+  Request quick_;
+  AdviceReport report_;
+};
+
+}  // namespace
+
+AdviceReport advise(const Request& request, const Prediction& prediction, const Step& step,
+                    Trials trials) {
+  Advisor advisor(request, prediction);
+  if (trials != Trials::kNone) advisor.try_options(step);
+  if (trials == Trials::kPlans) advisor.try_plans();
+  AdviceReport report = advisor.report();
+  report.trials = trials;
+  return report;
+}
+
+std::vector<std::string> sentences(const AdviceReport& report) {
+  std::vector<std::string> lines;
+  for (const Advice& advice : report.advice) {
+    lines.push_back(fmt::format("{}: {}, {:.1f} % less ({} on the fullest rank)", advice.change,
+                                format_seconds(advice.step.value), 100 * advice.gain,
+                                format_bytes(advice.peak.value)));
+  }
+  if (report.advice.empty() && report.trials != Trials::kNone) {
+    lines.push_back(fmt::format("none of {} changes that were tried saves {:.1f} % or more",
+                                report.tried, 100 * kLeastGain));
+  }
+  std::vector<std::string> parts;
+  for (const Bound& bound : report.bounds) {
+    if (bound.gain >= kLeastGain)
+      parts.push_back(fmt::format("{} {:.1f} %", bound.figure, 100 * bound.gain));
+  }
+  if (!parts.empty()) lines.push_back("twice as good a cluster would save: " + join(parts, ", "));
+  if (report.trials == Trials::kOptions)
+    lines.emplace_back("these are options; --advice plans tries neighbours of the plan too");
+  return lines;
+}
+
+Json to_json(const AdviceReport& report) {
+  Json json{JsonObject{}};
+  Json advice{JsonArray{}}, bounds{JsonArray{}};
+  for (const Advice& one : report.advice) {
+    Json entry{JsonObject{}};
+    entry["change"] = one.change;
+    entry["step_s"] = one.step.value;
+    entry["gain"] = one.gain;
+    entry["peak_bytes"] = one.peak.value;
+    advice.push_back(std::move(entry));
+  }
+  for (const Bound& bound : report.bounds) {
+    Json entry{JsonObject{}};
+    entry["figure"] = bound.figure;
+    entry["gain"] = bound.gain;
+    bounds.push_back(std::move(entry));
+  }
+  json["tried"] = report.tried;
+  json["changes"] = std::move(advice);
+  json["twice_as_good"] = std::move(bounds);
+  return json;
+}
+
+}  // namespace mw::predict

@@ -1,0 +1,56 @@
+#include "predict/goodput.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/error.h"
+
+namespace mw::predict {
+namespace {
+
+// The x in (0, 1) with (1 - x) e^x = e^-c: the best interval over M, for a checkpoint of c M.
+// Newton from Young's sqrt(2 c); the left side falls and is concave in (0, 1), so it converges.
+double best_share(double c) {
+  double x = std::min(0.999, std::sqrt(2 * c));
+  for (int i = 0; i < 100; ++i) {
+    // In logarithms, so that a small c keeps its digits.
+    const double value = std::log1p(-x) + x + c;
+    const double next = x + value * (1 - x) / x;
+    const double kept = std::clamp(next, x / 2, (1 + x) / 2);
+    if (std::abs(kept - x) <= 1e-15 * x) return kept;
+    x = kept;
+  }
+  return x;
+}
+
+// Seconds that `tau` of work take, over M, restarts apart.
+double attempts(double tau, double c) { return std::expm1(tau + c); }
+
+}  // namespace
+
+Goodput goodput(const Failures& failures, int64_t devices, Seconds step) {
+  MW_CHECK(failures.device_mtbf.value > 0 && failures.checkpoint.value > 0 &&
+               failures.restart.value >= 0 && devices > 0 && step.value > 0,
+           "mtbf {}, checkpoint {}, restart {}, devices {}, step {}", failures.device_mtbf.value,
+           failures.checkpoint.value, failures.restart.value, devices, step.value);
+  Goodput result;
+  const double m = failures.device_mtbf.value / static_cast<double>(devices);
+  const double c = failures.checkpoint.value / m, r = failures.restart.value / m;
+  result.job_mtbf = Seconds(m);
+  result.young = Seconds(std::sqrt(2 * c) * m);
+  result.daly =
+      Seconds(c < 2 ? m * (std::sqrt(2 * c) * (1 + std::sqrt(c / 2) / 3 + c / 18) - c) : m);
+  result.best_interval = Seconds(std::max(step.value, best_share(c) * m));
+  result.interval = failures.interval.value_or(result.best_interval);
+  const double tau = result.interval.value / m;
+  const double all = std::exp(r) * attempts(tau, c);
+  result.goodput = tau / all;
+  result.checkpoints = c / all;
+  result.lost_work = (attempts(tau, c) - tau - c) / all;
+  result.restarts = attempts(tau, c) * std::expm1(r) / all;
+  const double best = result.best_interval.value / m;
+  result.best_goodput = best / (std::exp(r) * attempts(best, c));
+  return result;
+}
+
+}  // namespace mw::predict

@@ -1,0 +1,22 @@
+// Predictions as the page that people look at.
+#pragma once
+
+#include <vector>
+
+#include "predict/predict.h"
+#include "report/page.h"
+
+namespace mw::predict {
+
+// Where a rank's step goes: computation, exposed communication by group, gaps, waits by reason,
+// idle time; those that take no time are left out. They add up to the step.
+std::vector<report::Share> shares_of(const simulate::RankResult& rank);
+
+// Several plans of one model on one cluster. REQUIRES: at least one, simulated with a trace.
+report::Page page_of(const std::vector<const Request*>& requests,
+                     const std::vector<const Prediction*>& predictions);
+
+// One more figure of the run.
+void add_goodput(const Goodput& goodput, report::PageRun& run);
+
+}  // namespace mw::predict

@@ -1,0 +1,212 @@
+#include "predict/what_if.h"
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <memory>
+
+#include <fmt/format.h>
+
+#include "base/error.h"
+#include "base/text.h"
+#include "pipeline/schedule.h"
+
+namespace mw::predict {
+namespace {
+
+const std::vector<std::string> kFactors = {"link_bandwidth",   "link_latency", "matrix_peak",
+                                           "memory_bandwidth", "memory_size",  "host_time"};
+const std::vector<std::string> kPlanKeys = {"dp",   "tp",        "pp",          "order",
+                                            "sp",   "schedule",  "chunks",      "microbatches",
+                                            "zero", "recompute", "grad_reduce", "layers"};
+const std::vector<std::string> kSizes = {"global_batch", "seq_len"};
+
+bool is_in(const std::vector<std::string>& names, const std::string& name) {
+  return std::find(names.begin(), names.end(), name) != names.end();
+}
+
+// All keys for this cluster.
+std::vector<std::string> known_keys(const cluster::Cluster& cluster) {
+  std::vector<std::string> all = kFactors;
+  for (const cluster::Link& link : cluster.links) {
+    all.push_back("link_bandwidth." + link.name);
+    all.push_back("link_latency." + link.name);
+  }
+  all.insert(all.end(), kPlanKeys.begin(), kPlanKeys.end());
+  all.insert(all.end(), kSizes.begin(), kSizes.end());
+  return all;
+}
+
+double factor_of(const std::string& key, const std::string& value) {
+  const auto number = parse_double(value);
+  if (!number || !std::isfinite(*number) || *number <= 0)
+    throw_error("--vary {}: must be a factor above 0 such as 0.5, is '{}'", key, value);
+  return *number;
+}
+
+void scale_links(cluster::Cluster& cluster, const std::string& figure, const std::string& level,
+                 double factor) {
+  for (cluster::Link& link : cluster.links) {
+    if (!level.empty() && link.name != level) continue;
+    if (figure == "link_latency") {
+      link.latency = link.latency * factor;
+      continue;
+    }
+    link.bandwidth = link.bandwidth * factor;
+    link.bus_bandwidth = link.bus_bandwidth * factor;
+    link.switch_bus_bandwidth = link.switch_bus_bandwidth * factor;
+  }
+}
+
+void scale(cluster::Cluster& cluster, const std::string& key, double factor) {
+  const size_t dot = key.find('.');
+  const std::string figure = key.substr(0, dot);
+  cluster::Device& device = cluster.device;
+  if (figure == "link_bandwidth" || figure == "link_latency") {
+    scale_links(cluster, figure, dot == std::string::npos ? "" : key.substr(dot + 1), factor);
+  } else if (figure == "matrix_peak") {
+    for (auto& [format, peak] : device.peaks) peak = peak * factor;
+  } else if (figure == "memory_bandwidth") {
+    device.memory_bandwidth = device.memory_bandwidth * factor;
+  } else if (figure == "memory_size") {
+    device.memory = Bytes(static_cast<int64_t>(static_cast<double>(device.memory.value) * factor));
+  } else {
+    device.attained.launch = device.attained.launch * factor;
+    device.attained.host_op = device.attained.host_op * factor;
+  }
+}
+
+// The plan with keys of its short form set. Chunks and schedule follow each other where only one of
+// the two is given, as in a plan that is written anew.
+compile::Plan with_keys(const compile::Plan& plan, const Settings& settings) {
+  std::map<std::string, std::string> given;
+  for (const auto& [key, value] : settings) {
+    if (is_in(kPlanKeys, key)) given[key] = value;
+  }
+  if (given.empty()) return plan;
+  std::vector<std::string> parts;
+  const std::string form = compile::short_form(plan);
+  for (const std::string_view part : split(form, ',')) {
+    const std::string name(part.substr(0, part.find('=')));
+    const bool looped = plan.schedule == "1f1b" || plan.schedule == "interleaved-1f1b";
+    const bool follows = (name == "schedule" && given.count("chunks") > 0 && looped) ||
+                         (name == "chunks" && given.count("schedule") > 0 && looped);
+    if (given.count(name) == 0 && !follows) parts.emplace_back(part);
+  }
+  for (const auto& [key, value] : given) parts.push_back(key + "=" + value);
+  return compile::parse_plan(join(parts, ","), "--vary");
+}
+
+// A value of a key of the plan that no plan could have.
+void check_plan_value(const std::string& key, const std::string& value) {
+  static const std::vector<std::string> kCounts = {"dp", "tp", "pp", "chunks", "microbatches"};
+  const std::vector<std::string> kinds = pipeline::schedule_kinds();
+  if (is_in(kCounts, key)) {
+    const auto number = parse_int64(value);
+    if (!number || *number < 1)
+      throw_error("--vary {}: must be a whole number from 1 on, is '{}'", key, value);
+  } else if (key == "schedule") {
+    if (!is_in(kinds, value)) compile::parse_plan("schedule=" + value, "--vary");
+  } else if (key != "layers" && key != "order") {
+    compile::parse_plan(fmt::format("tp=2,pp=2,microbatches=2,{}={}", key, value), "--vary");
+  }
+}
+
+std::string step_key(const Request& request) {
+  return fmt::format("{} {} {} {}", compile::to_json(request.plan).dump(), request.global_batch,
+                     request.seq_len, static_cast<int>(request.precision));
+}
+
+// One value of one key, by itself.
+void check_value(const Request& request, const std::string& key, const std::string& value) {
+  if (is_in(kPlanKeys, key)) {
+    check_plan_value(key, value);
+  } else {
+    changed(request, {{key, value}});
+  }
+}
+
+void check_values(const Request& request, const std::vector<Variation>& variations) {
+  Diagnostics diagnostics;
+  std::vector<std::string> seen;
+  const std::vector<std::string> keys = known_keys(request.cluster);
+  for (const Variation& variation : variations) {
+    if (is_in(seen, variation.key)) diagnostics.add("--vary {}: is there twice", variation.key);
+    seen.push_back(variation.key);
+    if (!is_in(keys, variation.key)) {
+      diagnostics.add("--vary: unknown key '{}'{}; known are {}", variation.key,
+                      did_you_mean(variation.key, keys), join(keys, ", "));
+      continue;
+    }
+    for (const std::string& value : variation.values) {
+      try {
+        check_value(request, variation.key, value);
+      } catch (const Error& error) {
+        diagnostics.absorb(error);
+      }
+    }
+  }
+  diagnostics.throw_if_any();
+}
+
+}  // namespace
+
+Variation parse_variation(const std::string& text) {
+  const size_t equals = text.find('=');
+  Variation made{std::string(trim(text.substr(0, equals))), {}};
+  if (equals == std::string::npos || made.key.empty())
+    throw_error("--vary: must be KEY=VALUE,VALUE… such as link_bandwidth=0.5,1,2, is '{}'", text);
+  for (const std::string_view value : split(std::string_view(text).substr(equals + 1), ',')) {
+    if (trim(value).empty()) throw_error("--vary {}: a value is missing in '{}'", made.key, text);
+    made.values.emplace_back(trim(value));
+  }
+  return made;
+}
+
+Request changed(Request request, const Settings& settings) {
+  for (const auto& [key, value] : settings) {
+    if (is_in(kPlanKeys, key)) continue;
+    if (is_in(kSizes, key)) {
+      const auto number = parse_int64(value);
+      if (!number || *number < 1)
+        throw_error("--vary {}: must be a whole number from 1 on, is '{}'", key, value);
+      (key == "global_batch" ? request.global_batch : request.seq_len) = *number;
+    } else {
+      scale(request.cluster, key, factor_of(key, value));
+    }
+  }
+  request.plan = with_keys(request.plan, settings);
+  return request;
+}
+
+std::vector<WhatIf> what_if(const Request& request, const std::vector<Variation>& variations) {
+  check_values(request, variations);
+  size_t count = 1;
+  for (const Variation& variation : variations) count *= variation.values.size();
+  std::vector<WhatIf> rows(count);
+  std::map<std::string, std::unique_ptr<Step>> steps;
+  for (size_t i = 0; i < count; ++i) {
+    WhatIf& row = rows[i];
+    size_t left = i, block = count;
+    for (const Variation& variation : variations) {
+      block /= variation.values.size();
+      row.values.push_back(variation.values[left / block]);
+      left %= block;
+    }
+    row.request = request;
+    Settings settings;
+    for (size_t v = 0; v < variations.size(); ++v)
+      settings.emplace_back(variations[v].key, row.values[v]);
+    try {
+      row.request = changed(request, settings);
+      std::unique_ptr<Step>& step = steps[step_key(row.request)];
+      if (step == nullptr) step = std::make_unique<Step>(compile_step(row.request));
+      row.prediction = predict(row.request, *step);
+    } catch (const Error& error) {
+      row.reason = join(error.findings(), "; ");
+    }
+  }
+  return rows;
+}
+
+}  // namespace mw::predict

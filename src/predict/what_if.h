@@ -1,0 +1,56 @@
+// The same step under changed figures of the cluster and changed keys of the plan.
+//
+// Figures of the cluster are multiplied: link_bandwidth and link_latency (of all levels, or of one:
+// link_bandwidth.nvlink), matrix_peak, memory_bandwidth, memory_size, host_time. Keys of the plan
+// (dp, microbatches, schedule…), global_batch and seq_len are set.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "predict/predict.h"
+
+namespace mw::predict {
+
+struct Variation {
+  std::string key;
+  std::vector<std::string> values;
+};
+
+// "microbatches=8,16,32". Throws Error: no key, no values.
+Variation parse_variation(const std::string& text);
+
+using Settings = std::vector<std::pair<std::string, std::string>>;  // key, value
+
+// The request with these settings. Throws Error: a factor that is no positive number, a plan that
+// cannot be. REQUIRES: the keys are known.
+Request changed(Request request, const Settings& settings);
+
+struct WhatIf {
+  std::vector<std::string> values;       // one a variation, in order
+  Request request;                       // with these values
+  std::optional<Prediction> prediction;  // none where the step cannot be
+  std::string reason;                    // why not
+};
+
+// Every combination, the last variation's values varying fastest. Values of one variation are
+// checked before anything is compiled: Error with all findings. A combination that does not fit the
+// model, the batch or the cluster is a row with its reason. Steps that differ in the cluster alone
+// are compiled once.
+std::vector<WhatIf> what_if(const Request& request, const std::vector<Variation>& variations);
+
+// The same table for several plans, the first one being the base.
+std::string comparison_text(const std::vector<const Request*>& requests,
+                            const std::vector<const Prediction*>& predictions);
+
+// A table: a row a combination, with step, change against the first request, tokens/s, MFU, bubble,
+// exposed communication, memory.
+std::string to_text(const Prediction& base, const std::vector<Variation>& variations,
+                    const std::vector<WhatIf>& rows);
+// {"base": {…}, "rows": [{"values": {key: value}, "step_s", "speedup", …} or {"values", "reason"}]}
+Json to_json(const Prediction& base, const std::vector<Variation>& variations,
+             const std::vector<WhatIf>& rows);
+
+}  // namespace mw::predict

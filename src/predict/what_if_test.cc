@@ -1,0 +1,121 @@
+#include "predict/what_if.h"
+
+#include <doctest/doctest.h>
+
+#include "base/error.h"
+
+using namespace mw;
+using namespace mw::predict;
+
+namespace {
+
+Request small(const char* plan) {
+  Request request;
+  request.model = models::parse_config(
+      R"({"model_type": "gpt2", "vocab_size": 256, "n_positions": 64, "n_embd": 64, "n_layer": 4,
+          "n_head": 4, "embd_pdrop": 0.0, "resid_pdrop": 0.0, "attn_pdrop": 0.0})",
+      "small.json");
+  cluster::Cluster& c = request.cluster;
+  c.name = "box";
+  c.file = "box.toml";
+  c.devices = 16;
+  c.device.name = "chip";
+  c.device.memory = Bytes(1'000'000'000);
+  c.device.peaks = {{"f32", cluster::FlopsPerSecond(1e11)},
+                    {"bf16", cluster::FlopsPerSecond(1e11)}};
+  c.device.memory_bandwidth = cluster::BytesPerSecond(1e12);
+  c.device.multiprocessors = 10;
+  c.device.attained.launch = Seconds(1e-7);
+  c.links.resize(2);
+  c.links[0].name = "inner";
+  c.links[0].kind = cluster::LinkKind::kNvlink;
+  c.links[0].devices = 2;
+  c.links[0].bandwidth = c.links[0].bus_bandwidth = cluster::BytesPerSecond(1e9);
+  c.links[0].latency = Seconds(1e-6);
+  c.links[1] = c.links[0];
+  c.links[1].name = "outer";
+  c.links[1].kind = cluster::LinkKind::kNetwork;
+  c.links[1].devices = 0;
+  request.global_batch = 16;
+  request.seq_len = 64;
+  request.plan = compile::parse_plan(plan);
+  return request;
+}
+
+std::vector<WhatIf> rows_of(const Request& request, const std::vector<const char*>& vary) {
+  std::vector<Variation> variations;
+  for (const char* text : vary) variations.push_back(parse_variation(text));
+  return what_if(request, variations);
+}
+
+std::string message_of(const Request& request, const std::vector<const char*>& vary) {
+  try {
+    rows_of(request, vary);
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "";
+}
+
+}  // namespace
+
+TEST_CASE("several variations make the product, the last one varying fastest") {
+  const Request request = small("dp=2,tp=2,pp=2,microbatches=4");
+  const std::vector<WhatIf> rows = rows_of(request, {"link_bandwidth=0.5,1,2", "microbatches=2,4"});
+  REQUIRE(rows.size() == 6);
+  CHECK(rows[0].values == std::vector<std::string>{"0.5", "2"});
+  CHECK(rows[3].values == std::vector<std::string>{"1", "4"});
+  const double base = predict::predict(request).step.value;
+  CHECK(rows[3].prediction->step.value == base);
+  CHECK(rows[1].prediction->step.value > base);
+  CHECK(rows[5].prediction->step.value < base);
+  CHECK(rows[0].request.plan.microbatches == 2);
+}
+
+TEST_CASE("a figure changes what it is about") {
+  const Request request = small("dp=2,tp=2,pp=2,microbatches=4");
+  const double base = predict::predict(request).step.value;
+  for (const char* faster :
+       {"matrix_peak=2", "memory_bandwidth=2", "host_time=0.5", "link_latency=0.5",
+        "link_bandwidth.inner=2", "link_bandwidth.outer=2"})
+    CHECK_MESSAGE(rows_of(request, {faster})[0].prediction->step.value < base, faster);
+  const WhatIf small_memory = rows_of(request, {"memory_size=0.0001"})[0];
+  CHECK(small_memory.prediction->step.value == base);
+  CHECK(!small_memory.prediction->too_full().empty());
+  const WhatIf batch = rows_of(request, {"global_batch=32"})[0];
+  CHECK(batch.prediction->step.value > base);
+}
+
+TEST_CASE("a combination that cannot be is a row with its reason") {
+  const Request request = small("dp=2,pp=2,microbatches=4");
+  const std::vector<WhatIf> rows = rows_of(request, {"microbatches=4,3", "dp=2,64"});
+  CHECK(rows[0].prediction.has_value());
+  CHECK(rows[1].reason.find("box.toml: has 16 devices, the plan needs dp*tp*pp=64*1*2=128; plan: "
+                            "global_batch=16 is not divisible by dp*microbatches=64*4=256") == 0);
+  CHECK(rows[2].reason.find("global_batch=16 is not divisible by dp*microbatches=2*3=6") !=
+        std::string::npos);
+}
+
+TEST_CASE("chunks bring their schedule along") {
+  const Request request = small("pp=2,microbatches=4");
+  const std::vector<WhatIf> rows = rows_of(request, {"chunks=1,2"});
+  REQUIRE(rows[1].prediction.has_value());
+  CHECK(rows[1].request.plan.schedule == "interleaved-1f1b");
+  CHECK(rows[0].request.plan == request.plan);
+}
+
+TEST_CASE("wrong keys and values are told together") {
+  const std::string text =
+      message_of(small("dp=2"), {"link_bandwith=2", "matrix_peak=-1,nan", "microbatches=0",
+                                 "zero=5", "seq_len=1.5", "dp=2", "dp=4", "schedule=1f1bb"});
+  CHECK(text.find("--vary: unknown key 'link_bandwith', did you mean 'link_bandwidth'?; known are "
+                  "link_bandwidth, link_latency, matrix_peak") == 0);
+  for (const char* part : {"--vary matrix_peak: must be a factor above 0 such as 0.5, is '-1'",
+                           "--vary matrix_peak: must be a factor above 0 such as 0.5, is 'nan'",
+                           "--vary microbatches: must be a whole number from 1 on, is '0'",
+                           "zero: must be", "--vary seq_len: must be a whole number from 1 on",
+                           "--vary dp: is there twice", "unknown schedule '1f1bb', did you mean"})
+    CHECK_MESSAGE(text.find(part) != std::string::npos, part, " in ", text);
+  for (const char* wrong : {"link_bandwidth", "=2", "dp=2,,4"})
+    CHECK_THROWS_AS(parse_variation(wrong), Error);
+}

@@ -1,0 +1,146 @@
+// A table of what-if for people and as JSON.
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#include "base/text.h"
+#include "predict/what_if.h"
+
+namespace mw::predict {
+namespace {
+
+double exposed(const Prediction& p) {
+  double sum = 0;
+  for (const auto& [label, time] : p.exposed_comm) sum += time.value;
+  return sum;
+}
+
+Bytes fullest(const Prediction& p) {
+  Bytes most;
+  for (const StageMemory& memory : p.memory) most = std::max(most, memory.peak);
+  return most;
+}
+
+using Row = std::vector<std::string>;
+
+Row figures(const Prediction& base, const Prediction& p, bool is_base) {
+  const double change = 100 * (p.step.value / base.step.value - 1);
+  return {format_seconds(p.step.value),
+          is_base ? "" : fmt::format("{:+.1f} %", change),
+          format_si(p.tokens_per_s),
+          fmt::format("{:.1f} %", 100 * p.mfu),
+          fmt::format("{:.1f} %", 100 * p.bubble),
+          format_seconds(exposed(p)),
+          format_bytes(fullest(p).value),
+          p.too_full().empty() ? "" : "does not fit"};
+}
+
+// Columns to the right, but for the last one and the first `left`.
+std::string lay_out(const std::vector<Row>& rows, size_t left) {
+  std::vector<size_t> widths;
+  for (const Row& row : rows) {
+    widths.resize(std::max(widths.size(), row.size()), 0);
+    for (size_t c = 0; c < row.size(); ++c) widths[c] = std::max(widths[c], row[c].size());
+  }
+  std::string text;
+  for (const Row& row : rows) {
+    std::string line;
+    for (size_t c = 0; c < row.size(); ++c) {
+      const bool last = c + 1 == widths.size();
+      line += last       ? row[c]
+              : c < left ? fmt::format("{:<{}}", row[c], widths[c])
+                         : fmt::format("{:>{}}", row[c], widths[c]);
+      line += "  ";
+    }
+    line.erase(line.find_last_not_of(' ') + 1);
+    text += line + "\n";
+  }
+  return text;
+}
+
+Json figures_json(const Prediction& base, const Prediction& p) {
+  Json json{JsonObject{}};
+  json["devices"] = p.devices;
+  json["step_s"] = p.step.value;
+  json["speedup"] = base.step.value / p.step.value;
+  json["tokens_per_s"] = p.tokens_per_s;
+  json["tflops_per_gpu"] = p.tflops_per_device;
+  json["mfu"] = p.mfu;
+  json["hfu"] = p.hfu;
+  json["bubble"] = p.bubble;
+  json["exposed_comm_s"] = exposed(p);
+  json["peak_bytes"] = fullest(p).value;
+  json["memory_limit_bytes"] = p.memory_limit.value;
+  json["fits"] = p.too_full().empty();
+  return json;
+}
+
+const char* const kHeads[] = {"step",   "change",  "tokens/s", "MFU",
+                              "bubble", "exposed", "memory",   ""};
+
+}  // namespace
+
+std::string comparison_text(const std::vector<const Request*>& requests,
+                            const std::vector<const Prediction*>& predictions) {
+  std::vector<Row> table(1);
+  table[0].emplace_back("compared");
+  for (const char* head : kHeads) table[0].emplace_back(head);
+  for (size_t i = 0; i < requests.size(); ++i) {
+    table.push_back({compile::short_form(requests[i]->plan)});
+    for (std::string& cell : figures(*predictions.front(), *predictions[i], i == 0))
+      table.back().push_back(std::move(cell));
+  }
+  return lay_out(table, 1);
+}
+
+std::string to_text(const Prediction& base, const std::vector<Variation>& variations,
+                    const std::vector<WhatIf>& rows) {
+  std::vector<Row> table(1);
+  for (const Variation& variation : variations) table[0].push_back(variation.key);
+  for (const char* head : kHeads) table[0].emplace_back(head);
+  Row first(variations.size());
+  first[0] = "as it is";
+  for (std::string& cell : figures(base, base, true)) first.push_back(std::move(cell));
+  table.push_back(std::move(first));
+  for (const WhatIf& what : rows) {
+    Row row = what.values;
+    if (what.prediction) {
+      for (std::string& cell : figures(base, *what.prediction, false))
+        row.push_back(std::move(cell));
+    } else {
+      row.resize(table[0].size() - 1);
+      row[variations.size()] = "-";
+      row.push_back(what.reason);
+    }
+    table.push_back(std::move(row));
+  }
+  return lay_out(table, 0);
+}
+
+Json to_json(const Prediction& base, const std::vector<Variation>& variations,
+             const std::vector<WhatIf>& rows) {
+  Json json{JsonObject{}};
+  json["base"] = figures_json(base, base);
+  Json list{JsonArray{}};
+  for (const WhatIf& what : rows) {
+    Json row{JsonObject{}};
+    Json values{JsonObject{}};
+    for (size_t v = 0; v < variations.size(); ++v) {
+      const auto number = parse_double(what.values[v]);
+      values[variations[v].key] = number ? Json(*number) : Json(what.values[v]);
+    }
+    row["values"] = std::move(values);
+    row["plan"] = compile::short_form(what.request.plan);
+    if (what.prediction) {
+      const Json numbers = figures_json(base, *what.prediction);
+      for (const auto& [key, value] : numbers.as_object("what-if")) row[key] = value;
+    } else {
+      row["reason"] = what.reason;
+    }
+    list.push_back(std::move(row));
+  }
+  json["rows"] = std::move(list);
+  return json;
+}
+
+}  // namespace mw::predict

@@ -1,0 +1,155 @@
+// What the page is made of: texts and figures as JSON, bars and memory curves packed (page_data.cc
+// says how). Times are nanoseconds, sizes bytes.
+
+const MEMORY = ["weight", "gradient", "optimizer", "saved", "boundary", "workspace", "data"];
+const MEMORY_WORDS = {
+  weight: "weights", gradient: "gradients", optimizer: "optimizer", saved: "activations",
+  boundary: "communication buffers", workspace: "temporaries", data: "data and metrics", other: "data and metrics",
+};
+const COMPUTE = 0, COMM = 1, WAIT = 3;  // categories of spans
+
+class Reader {
+  constructor(base64) {
+    const text = atob(base64);
+    this.bytes = new Uint8Array(text.length);
+    for (let i = 0; i < text.length; ++i) this.bytes[i] = text.charCodeAt(i);
+    this.at = 0;
+  }
+  // Seven bits a byte, the lowest first. Beyond 32 bits, so with products in place of shifts.
+  number() {
+    let value = 0, scale = 1, byte;
+    do {
+      byte = this.bytes[this.at++];
+      value += (byte & 127) * scale;
+      scale *= 128;
+    } while (byte & 128);
+    return value;
+  }
+  signed() {
+    const n = this.number();
+    return n % 2 ? -(n + 1) / 2 : n / 2;
+  }
+}
+
+// One stream of one rank: arrays by bar, in order of start.
+function readLane(reader, names) {
+  const stream = reader.number(), label = names[reader.number()], n = reader.number();
+  const lane = {
+    stream, label, n, start: new Float64Array(n), end: new Float64Array(n), name: new Uint32Array(n),
+    category: new Uint8Array(n), microbatch: new Int32Array(n), stage: new Int32Array(n),
+    bytes: new Float64Array(n), flops: new Float64Array(n),
+  };
+  const last = new Map();  // bar before this one by name
+  let before = 0;
+  for (let i = 0; i < n; ++i) {
+    const head = reader.number(), name = Math.floor(head / 8), same = head % 8;
+    const previous = last.get(name);
+    lane.name[i] = name;
+    lane.start[i] = before + reader.signed();
+    before = lane.end[i] = lane.start[i] + reader.number();
+    lane.category[i] = same & 1 ? lane.category[previous] : reader.number();
+    lane.stage[i] = same & 1 ? lane.stage[previous] : reader.number() - 1;
+    lane.bytes[i] = same & 2 ? lane.bytes[previous] : reader.number();
+    lane.flops[i] = same & 2 ? lane.flops[previous] : reader.number() * 1e6;
+    lane.microbatch[i] = same & 4 ? lane.microbatch[previous] + 1 : reader.number() - 1;
+    last.set(name, i);
+  }
+  return lane;
+}
+
+// A rank's memory: what it holds from each time to the next, by category.
+function readMemory(reader) {
+  const n = reader.number(), time = new Float64Array(n), total = new Float64Array(n);
+  const by = MEMORY.map(() => new Float64Array(n));
+  let at = 0;
+  for (let i = 0; i < n; ++i) {
+    time[i] = at += reader.number();
+    for (let c = 0; c < by.length; ++c) {
+      by[c][i] = (i ? by[c][i - 1] : 0) + reader.signed();
+      total[i] += by[c][i];
+    }
+  }
+  return {n, time, by, total};
+}
+
+function readPage() {
+  const page = JSON.parse(document.getElementById("figures").textContent);
+  const reader = new Reader(document.getElementById("packed").textContent.trim());
+  for (const run of page.runs) {
+    run.kinds = run.names.map((name) => name.split(" ")[0]);
+    run.ranks.forEach((rank) => {
+      rank.lanes = [];
+      for (let left = reader.number(); left > 0; --left) rank.lanes.push(readLane(reader, run.names));
+      rank.memory = readMemory(reader);
+    });
+  }
+  return page;
+}
+
+// The last index whose start is at most `time`; -1: none.
+function lastAt(starts, time) {
+  let low = 0, high = starts.length;
+  while (low < high) {
+    const middle = (low + high) >> 1;
+    if (starts[middle] <= time) low = middle + 1;
+    else high = middle;
+  }
+  return low - 1;
+}
+
+// A number with three digits, as the command line prints it.
+function three(x) {
+  return x >= 100 ? x.toFixed(0) : x >= 10 ? x.toFixed(1) : x.toFixed(2);
+}
+function timeText(ns) {
+  const sign = ns < 0 ? "−" : "", x = Math.abs(ns);
+  if (x < 999.5) return `${sign}${x.toFixed(0)} ns`;
+  if (x < 999.5e3) return `${sign}${three(x / 1e3)} µs`;
+  if (x < 999.5e6) return `${sign}${three(x / 1e6)} ms`;
+  return `${sign}${three(x / 1e9)} s`;
+}
+// An instant, to seven digits: of two bars beside each other they differ.
+function instantText(ns) {
+  const [unit, name] = ns >= 1e9 ? [1e9, "s"] : ns >= 1e6 ? [1e6, "ms"] : [1e3, "µs"];
+  return ns === 0 ? "0" : `${Number((ns / unit).toPrecision(7))} ${name}`;
+}
+// The command line's own words, with the page's sign for micro.
+const micro = (text) => text.replace(/(\d) us\b/g, "$1 µs");
+function bytesText(bytes) {
+  const units = ["B", "KiB", "MiB", "GiB", "TiB"];
+  let u = 0, x = bytes;
+  while (x >= 999.5 && u + 1 < units.length) { x /= 1024; ++u; }
+  return u ? `${three(x)} ${units[u]}` : `${x} B`;
+}
+function siText(x, unit) {
+  const units = ["", "k", "M", "G", "T", "P", "E"];
+  let u = 0;
+  while (x >= 999.5 && u + 1 < units.length) { x /= 1000; ++u; }
+  return `${u ? three(x) : x.toFixed(0)} ${units[u]}${unit}`;
+}
+function percentText(part, whole) {
+  return whole > 0 ? `${(100 * part / whole).toFixed(1)} %` : "–";
+}
+
+// "B of stage 3, microbatch 7".
+function barTitle(run, lane, i) {
+  const name = run.names[lane.name[i]], kind = run.kinds[lane.name[i]];
+  const action = /^(F|I|W|B|UPDATE)$/.test(kind);
+  let text = action && lane.stage[i] >= 0 ? `${kind} of stage ${lane.stage[i]}` : name;
+  if (lane.category[i] === COMPUTE || lane.category[i] === COMM)
+    if (lane.microbatch[i] >= 0 && kind !== "UPDATE") text += `, microbatch ${lane.microbatch[i]}`;
+  return text;
+}
+// What is to be said of a bar: [what, value] each.
+function barFacts(run, lane, i) {
+  const facts = [["takes", timeText(lane.end[i] - lane.start[i])],
+                 ["from", `${instantText(lane.start[i])} to ${instantText(lane.end[i])}`]];
+  if (lane.category[i] === WAIT && lane.stage[i] >= 0)
+    facts.push(["before", `stage ${lane.stage[i]}, microbatch ${lane.microbatch[i]}`]);
+  if (lane.bytes[i] > 0) facts.push([lane.category[i] === COMPUTE ? "sends" : "bytes", bytesText(lane.bytes[i])]);
+  if (lane.flops[i] > 0) {
+    const rate = lane.flops[i] / (lane.end[i] - lane.start[i]) * 1e9;
+    facts.push(["FLOPs", `${siText(lane.flops[i], "FLOP")}, ${siText(rate, "FLOP/s")}`]);
+  }
+  return facts;
+}

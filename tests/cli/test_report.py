@@ -1,0 +1,229 @@
+"""`meshwright simulate --report`: the page in a browser shows what the trace holds."""
+
+import json
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "peers"))
+import browser  # noqa: E402
+import meshwright  # noqa: E402
+
+if meshwright.missing():
+    pytest.skip(meshwright.missing(), allow_module_level=True)
+
+ROOT, BINARY = meshwright.ROOT, str(meshwright.BINARY)
+JOB = ["examples/gpt-micro.toml", "--cluster", "selene", "--precision", "f32"]
+PLAN = "dp=2,tp=2,pp=2,schedule=interleaved-1f1b,chunks=2,microbatches=4,sp,zero=1"
+OTHER = "dp=2,pp=4,microbatches=4"
+COMPUTE, COMM, WAIT = 0, 1, 3
+in_browser = pytest.mark.skipif(browser.program() is None, reason="no Chromium here; scripts/setup --test installs it")
+
+
+def simulate(*arguments):
+    return subprocess.run([BINARY, "simulate", *map(str, arguments)], cwd=ROOT, capture_output=True, text=True)
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("report")
+    done = simulate(*JOB, "--plan", PLAN, "--compare", OTHER, "--report", folder / "r.html", "--trace", folder / "t.json",
+                    "--json")
+    assert done.returncode == 0, done.stderr
+    return folder, json.loads(done.stdout), json.loads((folder / "t.json").read_text())["traceEvents"]
+
+
+@pytest.fixture(scope="module")
+def page(made, tmp_path_factory):
+    with browser.Browser(tmp_path_factory.mktemp("profile")) as opened:
+        opened.dark(False)
+        opened.open(made[0] / "r.html")
+        yield opened
+        assert opened.troubles() == []
+
+
+def test_the_page_is_one_file_that_asks_for_no_other(made):
+    text = (made[0] / "r.html").read_text()
+    assert text.startswith("<!doctype html>") and text.endswith("</html>\n")
+    assert "http" not in text.replace("http-equiv", "")
+    assert 50_000 < len(text) < 400_000
+
+
+@in_browser
+def test_the_bars_are_the_traces(made, page):
+    _, result, events = made
+    ranks = sorted({e["pid"] for e in events if e["ph"] == "X"})
+    assert len(ranks) == len(result["peak_bytes"]) == page.run("meshwright.page.runs[0].ranks.length")
+    for row, pid in enumerate(ranks):
+        wanted = sorted((round(e["ts"] * 1000), round((e["ts"] + e["dur"]) * 1000), e["name"], e["args"].get("microbatch", -1),
+                         e["args"].get("bytes", 0)) for e in events
+                        if e["ph"] == "X" and e["pid"] == pid and e["cat"] != "step" and "flow_in" not in e["args"])
+        drawn = sorted((b["start"], b["end"], b["name"], b["microbatch"], b["bytes"])
+                       for b in page.run(f"meshwright.bars(0, {row})"))
+        assert len(drawn) > 20
+        assert drawn == wanted
+
+
+@in_browser
+def test_a_bar_lies_where_its_times_say_in_its_colour(page):
+    page.run("meshwright.view.fit()")
+    page.frame()
+    for run in (0, 1):
+        # The middle pixel of every bar that is wide enough is of its kind's colour.
+        wrong = page.run(f"""(() => {{
+          const timeline = meshwright.timelines[{run}], context = timeline.canvas.getContext('2d'), wrong = [];
+          let seen = 0;
+          timeline.run.ranks.forEach((rank, r) => rank.lanes.forEach((lane, l) => {{
+            for (let i = 0; i < lane.n; ++i) {{
+              const box = timeline.box({{rank: r, lane: l, index: i}});
+              const share = (box.left - 58) / (timeline.width - 58), time = lane.start[i] / meshwright.view.length;
+              if (Math.abs(share - time) > 1e-9) wrong.push(['place', r, l, i, share, time]);
+              if (box.right - box.left < 6 || lane.category[i] === 3 || l > 0) continue;
+              const inner = [...Array(lane.n).keys()].some((k) => k !== i && lane.start[k] < lane.end[i] && lane.end[k] > lane.start[i]);
+              if (inner) continue;
+              const pixel = context.getImageData(Math.round(box.left + 3), Math.round(box.top + 2), 1, 1).data;
+              const colour = timeline.fill(lane, i);
+              ++seen;
+              if (Math.max(...colour.map((c, k) => Math.abs(c - pixel[k]))) > 12) wrong.push([r, l, i, [...pixel], colour]);
+            }}
+          }}));
+          return seen < 8 ? ['too few bars', seen] : wrong;
+        }})()""")
+        assert wrong == []
+
+
+@in_browser
+def test_the_pointer_tells_what_lies_under_it(page):
+    page.run("meshwright.view.fit(); scrollTo(0, 0)")
+    page.frame()
+    bars = page.run("meshwright.bars(0, 1)")
+    first_lane = [b for b in bars if b["stream"] == 0]
+    index = next(i for i, b in enumerate(first_lane) if b["title"].startswith("F of stage") and b["microbatch"] == 2)
+    box = page.run(f"meshwright.box(0, 1, 0, {index})")
+    page.mouse("mouseMoved", (box["left"] + box["right"]) / 2, (box["top"] + box["bottom"]) / 2)
+    page.frame()
+    text = page.run("document.getElementById('tip').innerText")
+    assert first_lane[index]["title"] in text and "microbatch 2" in text and "takes" in text and "FLOP" in text
+    wait = next(i for i, b in enumerate(first_lane) if b["category"] == WAIT)
+    box = page.run(f"meshwright.box(0, 1, 0, {wait})")
+    page.mouse("mouseMoved", (box["left"] + box["right"]) / 2, (box["top"] + box["bottom"]) / 2)
+    page.frame()
+    assert "waits for a value from rank 0" in page.run("document.getElementById('tip').innerText")
+    message = next(i for i, b in enumerate([b for b in bars if b["stream"] == 1]) if b["bytes"] > 0)
+    box = page.run(f"meshwright.box(0, 1, 1, {message})")
+    page.mouse("mouseMoved", (box["left"] + box["right"]) / 2, (box["top"] + box["bottom"]) / 2)
+    page.frame()
+    text = page.run("document.getElementById('tip').innerText")
+    assert "send" in text and "bytes" in text and "KiB" in text
+    page.mouse("mouseMoved", 5, 5)
+
+
+@in_browser
+def test_wheel_drag_buttons_and_keys_move_the_view(page):
+    page.run("meshwright.view.fit(); scrollTo(0, 0)")
+    page.frame()
+    canvas = page.run("(({left, top, width, height}) => ({left, top, width, height}))"
+                      "(document.getElementById('timeline-0').getBoundingClientRect())")
+    x, y = canvas["left"] + canvas["width"] / 2, canvas["top"] + canvas["height"] / 2
+    span = "meshwright.view.end - meshwright.view.begin"
+    whole = page.run(span)
+    under = page.run(f"meshwright.timelines[0].time({canvas['width'] / 2})")
+    page.mouse("mouseWheel", x, y, deltaX=0, deltaY=-320, modifiers=2)
+    page.frame()
+    assert page.run(span) == pytest.approx(whole / 2.718281828, rel=1e-6)
+    assert page.run(f"meshwright.timelines[0].time({canvas['width'] / 2})") == pytest.approx(under, rel=1e-6)
+    before = page.run("meshwright.view.begin")
+    page.mouse("mousePressed", x, y, button="left", clickCount=1)
+    page.mouse("mouseMoved", x - 100, y, button="left", buttons=1)
+    page.mouse("mouseReleased", x - 100, y, button="left", clickCount=1)
+    page.frame()
+    assert page.run("meshwright.view.begin") == pytest.approx(before + 100 / (canvas["width"] - 58) * page.run(span), rel=1e-6)
+    page.key("Home")
+    assert page.run(span) == whole
+    page.key("+")
+    assert page.run(span) == pytest.approx(whole / 1.6)
+    page.key("Home")
+    page.key("ArrowDown")
+    page.key("ArrowRight")
+    page.frame()
+    said = page.run("document.querySelector('.said').innerText")
+    chosen = page.run("(({rank, lane, index}) => [rank, lane, index])(meshwright.timelines[0].chosen)")
+    assert chosen[:2] == [1, 0] and said.startswith(page.run(f"meshwright.bars(0, 1)[{chosen[2]}].title"))
+    page.key("Enter")
+    assert page.run(span) < whole / 4
+    page.key("Home")
+
+
+@in_browser
+def test_the_memory_curve_has_the_peak_that_the_numbers_name(made, page):
+    for run in (0, 1):
+        for rank in page.run(f"meshwright.page.runs[{run}].ranks.map((rank) => ({{peak: rank.peak, most: Math.max(...rank.memory.total), "
+                             "at: rank.memory.time[rank.memory.total.indexOf(Math.max(...rank.memory.total))], largest: rank.largest}))"):
+            assert rank["most"] == rank["peak"]["bytes"] > 0
+            assert rank["at"] == rank["peak"]["time"]
+            assert rank["largest"][0]["bytes"] > 0 and rank["peak"]["at"].startswith("in ")
+    alive = made[1]["alive_bytes"]
+    assert page.run("meshwright.page.runs[0].ranks.map((rank) => rank.peak.bytes)") == alive
+
+
+@in_browser
+def test_it_is_readable_in_light_and_dark(page, tmp_path):
+    page.run("meshwright.view.fit(); scrollTo(0, 0)")
+    seen = []
+    for dark in (False, True):
+        page.dark(dark)
+        page.frame()
+        background, ink = page.run("(() => { const s = getComputedStyle(document.documentElement); return [s.backgroundColor, s.color]; })()")
+        seen.append((background, ink))
+        assert page.picture(tmp_path / f"{'dark' if dark else 'light'}.png").stat().st_size > 30_000
+    assert seen[0] != seen[1]
+    page.dark(False)
+
+
+@in_browser
+def test_all_plans_are_compared(made, page):
+    text = page.run("document.getElementById('comparison').innerText")
+    assert page.run("meshwright.page.runs[0].plan") in text and page.run("meshwright.page.runs[1].plan") in text
+    result = made[1]
+    assert len(result["compared"]) == 1 and result["compared"][0]["step_s"] > 0
+    change = abs(100 * (result["compared"][0]["step_s"] / result["step_s"] - 1))
+    assert f"{change:.1f} %" in text
+    page.run("[...document.querySelectorAll('#memory button')].find((b) => b.innerText === 'Plan B').click()")
+    assert page.run("meshwright.page.runs[1].ranks.length") == 4
+    assert "Rank" in page.run("document.querySelector('#memory h3').innerText")
+
+
+@in_browser
+def test_a_page_of_64_ranks_and_512_microbatches_is_small_and_whole(tmp_path):
+    done = simulate("--model", "gpt-1t", "--cluster", "selene", "--global-batch", 512, "--plan",
+                    "tp=8,pp=64,microbatches=512,recompute=full", "--ignore-memory", "--advice", "none", "--goodput",
+                    "--report", tmp_path / "r.html", "--json")
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout)
+    assert (tmp_path / "r.html").stat().st_size < 5_000_000
+    with browser.Browser(tmp_path / "profile") as page:
+        page.open(tmp_path / "r.html")
+        counts = page.run("""meshwright.page.runs[0].ranks.map((rank) => {
+          const lane = rank.lanes[0], of = (kind) => [...Array(lane.n).keys()].filter((i) =>
+            lane.category[i] === 0 && meshwright.page.runs[0].kinds[lane.name[i]] === kind).length;
+          return [of('F'), of('B'), of('UPDATE'), rank.memory.n];
+        })""")
+        assert [count[:3] for count in counts] == [[512, 512, 1]] * 64
+        assert all(100 < count[3] <= 1024 for count in counts)
+        assert page.run("meshwright.page.runs[0].ranks.map((rank) => Math.max(...rank.memory.total))") == result["alive_bytes"]
+        figures = {f["name"]: f["value"] for f in page.run("meshwright.page.runs[0].figures")}
+        assert figures["goodput"] == f"{100 * result['goodput']['goodput']:.2f} %" and figures["devices"] == "512"
+        page.run("meshwright.view.zoom(300)")
+        page.frame()
+        assert page.troubles() == []
+
+
+def test_a_report_that_cannot_be_written_is_refused_before_the_work(tmp_path):
+    done = simulate(*JOB, "--plan", PLAN, "--report", tmp_path / "no" / "r.html", "--trace", tmp_path / "not" / "t.json")
+    assert done.returncode == 2
+    assert f"{tmp_path}/no/r.html" in done.stderr and f"{tmp_path}/not/t.json" in done.stderr
+    done = simulate(*JOB, "--plan", PLAN, "--compare", "pp=3", "--compare", "dpp=2")
+    assert done.returncode == 2
+    assert "--compare: dpp: unknown key, did you mean 'dp'?" in done.stderr

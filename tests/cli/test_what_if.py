@@ -1,0 +1,77 @@
+"""`meshwright what-if`: a table over figures of the cluster and keys of the plan."""
+
+import json
+import pathlib
+import re
+import subprocess
+import sys
+
+import pytest
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "peers"))
+import meshwright  # noqa: E402
+
+if meshwright.missing():
+    pytest.skip(meshwright.missing(), allow_module_level=True)
+
+BASE = "examples/gpt-micro.toml --cluster selene --precision f32 --plan dp=2,tp=2,pp=2,microbatches=4"
+
+
+def call(command, arguments):
+    return subprocess.run([str(meshwright.BINARY), command, *arguments.split()], cwd=meshwright.ROOT, capture_output=True,
+                          text=True)
+
+
+def rows_of(arguments):
+    done = call("what-if", f"{arguments} --json")
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def test_a_row_is_what_simulate_says_of_the_changed_plan():
+    result = rows_of(f"{BASE} --vary link_bandwidth=0.5,1,2 --vary microbatches=2,4")
+    assert [row["values"] for row in result["rows"]] == [
+        {"link_bandwidth": b, "microbatches": m} for b in (0.5, 1, 2) for m in (2, 4)]
+    simulated = json.loads(call("simulate", f"{BASE} --json --advice none").stdout)
+    assert result["rows"][3]["step_s"] == result["base"]["step_s"] == simulated["step_s"]
+    other = json.loads(call("simulate", f"{BASE.replace('microbatches=4', 'microbatches=2')} --json --advice none").stdout)
+    assert result["rows"][2]["step_s"] == other["step_s"]
+    steps = [row["step_s"] for row in result["rows"]]
+    assert steps[0] > steps[2] > steps[4]
+    assert result["rows"][5]["speedup"] == pytest.approx(simulated["step_s"] / steps[5])
+
+
+def test_the_table_has_a_line_a_combination_and_reasons():
+    done = call("what-if", f"{BASE} --vary microbatches=3,8 --vary memory_size=1,0.00001")
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert lines[0].split() == ["microbatches", "memory_size", "step", "change", "tokens/s", "MFU", "bubble", "exposed", "memory"]
+    assert len(lines) == 6 and "as it is" in lines[1]
+    assert "global_batch=16 is not divisible by dp*microbatches=2*3=6" in lines[2]
+    assert re.search(r"8 +1 .*[+-]\d+\.\d %", lines[4])
+    assert lines[5].endswith("does not fit")
+
+
+@pytest.mark.parametrize("arguments, messages", [
+    (BASE, ["--vary: is missing; give KEY=VALUE,VALUE… such as link_bandwidth=0.5,1,2"]),
+    (f"{BASE} --vary link_bandwith=2 --vary matrix_peak=-1 --vary microbatches=0 --vary zero=9",
+     ["--vary: unknown key 'link_bandwith', did you mean 'link_bandwidth'?",
+      "--vary matrix_peak: must be a factor above 0 such as 0.5, is '-1'",
+      "--vary microbatches: must be a whole number from 1 on, is '0'", "zero: must be"]),
+    (f"{BASE.replace('selene', 'selena')} --vary dp --vary =2",
+     ["--vary: must be KEY=VALUE,VALUE… such as link_bandwidth=0.5,1,2, is 'dp'", "is '=2'",
+      "there is no cluster 'selena', did you mean 'selene'?"]),
+    (f"{BASE} --vary link_bandwidth.nvlnk=2", ["unknown key 'link_bandwidth.nvlnk', did you mean 'link_bandwidth.nvlink'?"]),
+])
+def test_errors_are_told_together(arguments, messages):
+    done = call("what-if", arguments)
+    assert done.returncode == 2
+    for message in messages:
+        assert message in done.stderr
+
+
+def test_help_explains_every_option():
+    lines = call("what-if", "--help").stdout.splitlines()
+    known = set(re.findall(r"--[a-z0-9-]+", " ".join(line[:28] for line in lines))) - {"--help", "--help-all"}
+    assert known == {"--model", "--cluster", "--plan", "--gpus", "--global-batch", "--seq-len", "--precision", "--overlap",
+                     "--slowdown", "--scatter-gather", "--tf32", "--vary", "--json"}
