@@ -16,9 +16,23 @@ namespace {
 
 const std::vector<std::string> kFactors = {"link_bandwidth",   "link_latency", "matrix_peak",
                                            "memory_bandwidth", "memory_size",  "host_time"};
-const std::vector<std::string> kPlanKeys = {"dp",   "tp",        "pp",          "order",
-                                            "sp",   "schedule",  "chunks",      "microbatches",
-                                            "zero", "recompute", "grad_reduce", "layers"};
+const std::vector<std::string> kPlanKeys = {"dp",
+                                            "tp",
+                                            "pp",
+                                            "order",
+                                            "sp",
+                                            "schedule",
+                                            "chunks",
+                                            "microbatches",
+                                            "zero",
+                                            "recompute",
+                                            "grad_reduce",
+                                            "layers",
+                                            "group",
+                                            "pairs",
+                                            "slices",
+                                            "memory_limit",
+                                            "post_validation"};
 const std::vector<std::string> kSizes = {"global_batch", "seq_len"};
 
 bool is_in(const std::vector<std::string>& names, const std::string& name) {
@@ -99,7 +113,8 @@ compile::Plan with_keys(const compile::Plan& plan, const Settings& settings) {
 
 // A value of a key of the plan that no plan could have.
 void check_plan_value(const std::string& key, const std::string& value) {
-  static const std::vector<std::string> kCounts = {"dp", "tp", "pp", "chunks", "microbatches"};
+  static const std::vector<std::string> kCounts = {"dp",           "tp",    "pp",    "chunks",
+                                                   "microbatches", "group", "pairs", "slices"};
   const std::vector<std::string> kinds = pipeline::schedule_kinds();
   if (is_in(kCounts, key)) {
     const auto number = parse_int64(value);
@@ -107,7 +122,8 @@ void check_plan_value(const std::string& key, const std::string& value) {
       throw_error("--vary {}: must be a whole number from 1 on, is '{}'", key, value);
   } else if (key == "schedule") {
     if (!is_in(kinds, value)) compile::parse_plan("schedule=" + value, "--vary");
-  } else if (key != "layers" && key != "order") {
+  } else if (key != "layers" && key != "order" && key != "memory_limit" &&
+             key != "post_validation") {
     compile::parse_plan(fmt::format("tp=2,pp=2,microbatches=2,{}={}", key, value), "--vary");
   }
 }
