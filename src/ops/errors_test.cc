@@ -152,7 +152,7 @@ TEST_CASE("errors of attention and rope say what must fit what") {
         "attention: k f32[2,5,4,2] must be f32[2,3,4,2], like q f32[2,3,4,2] in all but the heads");
   CHECK(error_of(K::kAttention, attrs,
                  {"f32[2,3,4,2]", "f32[2,3,4,2]", "f32[2,3,4,2]", "i32[2,4]"}) ==
-        "attention: positions i32[2,4] must be i32[2,3], batch and sequence of q");
+        "attention: positions i32[2,4] must be i32[2,3], batch and sequence of the keys");
   attrs.packed = true;
   CHECK(error_of(K::kAttention, attrs, {"f32[2,3,2,4,2]", "i32[2,3]"}) ==
         "attention: qkv f32[2,3,2,4,2] must be [batch, sequence, 3, heads, head_dim]");
