@@ -148,8 +148,10 @@ TEST_CASE("errors of attention and rope say what must fit what") {
                  {"f32[2,3,4,2]", "f32[2,3,3,2]", "f32[2,3,3,2]", "i32[2,3]"}) ==
         "attention: the heads of k f32[2,3,3,2] must divide the heads of q f32[2,3,4,2]");
   CHECK(error_of(K::kAttention, attrs,
-                 {"f32[2,3,4,2]", "f32[2,5,4,2]", "f32[2,5,4,2]", "i32[2,3]"}) ==
-        "attention: k f32[2,5,4,2] must be f32[2,3,4,2], like q f32[2,3,4,2] in all but the heads");
+                 {"f32[2,3,4,2]", "f32[2,2,4,2]", "f32[2,2,4,2]", "i32[2,3]"}) ==
+        "attention: k f32[2,2,4,2] must be f32[2,3,4,2], like q f32[2,3,4,2] in all but the heads "
+        "and "
+        "a longer sequence");
   CHECK(error_of(K::kAttention, attrs,
                  {"f32[2,3,4,2]", "f32[2,3,4,2]", "f32[2,3,4,2]", "i32[2,4]"}) ==
         "attention: positions i32[2,4] must be i32[2,3], batch and sequence of the keys");
