@@ -158,6 +158,7 @@ TEST_CASE("a schedule that does not fit the plan is refused with all that is wro
   const compile::Plan plan = compile::parse_plan("pp=2,microbatches=4");
   Schedule schedule = of_plan(compile::parse_plan("pp=4,microbatches=2"));
   schedule.ranks[0][0].slice = 1;
+  schedule.slices = 2;
   const Net gpt = equivalence::small_gpt();
   try {
     equivalence::train(gpt, plan, {&schedule});
@@ -166,7 +167,7 @@ TEST_CASE("a schedule that does not fit the plan is refused with all that is wro
     const std::string text = error.what();
     CHECK(text.find("has 4 stages on 4 pipeline ranks, the plan 2 on 2") != std::string::npos);
     CHECK(text.find("has 2 microbatches, the plan 4") != std::string::npos);
-    CHECK(text.find("only whole microbatches on one copy of every stage") != std::string::npos);
+    CHECK(text.find("has 2 slices of a sequence, the plan 1") != std::string::npos);
   }
 }
 
