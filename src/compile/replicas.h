@@ -14,8 +14,8 @@ namespace mw::compile {
 // (j * slices + i) * stages + s, and an action of several microbatches is one action a microbatch.
 pipeline::Schedule unfold(const pipeline::Schedule& schedule);
 
-// "3", of a replica "3^1", of a slice "3/1": what stage `unfolded` of an unfolded schedule is called.
-// `stages`, `slices`: of the schedule itself.
+// "3", of a replica "3^1", of a slice "3/1": what stage `unfolded` of an unfolded schedule is
+// called. `stages`, `slices`: of the schedule itself.
 std::string unfolded_name(int32_t unfolded, int32_t stages, int32_t slices);
 
 // Gives the commands of a program of an unfolded schedule the stages and replicas of the schedule
