@@ -22,6 +22,7 @@ void add_what_if(CLI::App& app);
 void add_schedule(CLI::App& app);
 void add_validate(CLI::App& app);
 void add_calibrate(CLI::App& app);
+void add_profile(CLI::App& app);
 void add_generate(CLI::App& app);
 void add_data(CLI::App& app);
 void add_checkpoint(CLI::App& app);

@@ -35,6 +35,7 @@ int main(int argc, char** argv) {
   mw::cli::add_schedule(app);
   mw::cli::add_validate(app);
   mw::cli::add_calibrate(app);
+  mw::cli::add_profile(app);
   mw::cli::add_generate(app);
   mw::cli::add_data(app);
   mw::cli::add_checkpoint(app);

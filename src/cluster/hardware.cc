@@ -39,6 +39,9 @@ void read_attained(JsonReader attained, Device& device) {
   a.memory_fraction = attained.number("memory_fraction", {.min = kTiny, .max = 1});
   a.launch = Seconds(attained.number("launch_us", {.min = 0}) * kMicro);
   a.host_op = Seconds(attained.number("host_op_us", {.min = 0}) * kMicro);
+  a.product_half_k = attained.number_or("product_half_k", a.product_half_k, {.min = 0});
+  a.collective_latency =
+      Seconds(attained.number_or("collective_latency_us", 0, {.min = 0}) * kMicro);
   attained.string_or("source", "");
   attained.finish();
 }
@@ -51,6 +54,13 @@ void read_device(JsonReader device, Cluster& cluster) {
   d.multiprocessors = device.integer("multiprocessors", {.min = 1});
   d.source = device.string_or("source", cluster.source);
   read_peaks(device.object("peak_TFLOPs"), d);
+  if (device.has("kernel_G_per_s")) {
+    JsonReader rates = device.object("kernel_G_per_s");
+    for (const std::string& op : rates.keys())
+      d.kernel_rates.emplace_back(op, rates.number(op, {.min = kTiny}) * kGiga);
+    rates.finish();
+  }
+  device.ignore("kernel_G_per_s");
   read_attained(device.object("attained"), d);
   device.finish();
 }
@@ -150,6 +160,7 @@ Cluster parse_cluster(std::string_view text, const std::string& file) {
   cluster.source = reader.string("source");
   cluster.profile = reader.string_or("profile", "");
   cluster.devices = reader.integer_or("devices", 0, {.min = 1});
+  cluster.cores = reader.integer_or("cores", 0, {.min = 1});
   read_device(reader.object("device"), cluster);
   for (JsonReader& link : reader.objects("link")) read_link(link, cluster);
   if (diagnostics.empty()) check_levels(reader, cluster);

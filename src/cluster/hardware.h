@@ -3,10 +3,12 @@
 //
 //   name = "DGX A100 80 GB"
 //   profile = "a100-megatron"         # optional: what load_cluster applies
+//   cores = 2                         # optional: that devices which are threads share
 //   source = "…"                      # also of every section that names none
 //   [device]
 //   name, memory_GB, memory_GBps, multiprocessors
 //   [device.peak_TFLOPs]              # dense; f32, tf32, bf16, f16, fp8, fp4
+//   [device.kernel_G_per_s]           # optional, by op: FLOPs of products, bytes of all else
 //   [device.attained]                 # what software makes of it; see Attained
 //   matrix_fraction, memory_fraction, launch_us, host_op_us
 //   (a profile replaces these and says more: profile.h)
@@ -74,6 +76,7 @@ struct Attained {
   double product_half_k = 64;        // a product whose k is this long reaches half
   double attention_fraction = 0.75;  // fused attention's share of the largest products' rate
   bool fused_attention = true;       // else the scores go through memory, and none is left out
+  double score_traffic = 1;          // of unfused attention's kernels: bytes over those counted
   double logits_fraction = 1;        // of what their shape says, by products with the vocabulary
   double loss_traffic = 1;           // of the loss's kernels: bytes over the fewest possible
   double update_traffic = 1;         // of the optimizer's kernels
@@ -88,6 +91,9 @@ struct Device {
   int64_t multiprocessors = 1;  // parts that take a tile of a product each
   Attained attained;
   std::string source;
+  // Measured rates by op, where they are: FLOP/s of matrix products, bytes/s of all else. They
+  // replace what the peaks and fractions say of the op.
+  std::vector<std::pair<std::string, double>> kernel_rates;
 
   // 0 if the device has no such format.
   FlopsPerSecond peak(std::string_view format) const;
@@ -110,6 +116,7 @@ struct Cluster {
   std::string file;  // for messages
   std::string name, source;
   int64_t devices = 0;  // how many there are; 0: as many as one likes
+  int64_t cores = 0;    // that devices which are threads share; 0: each has its own
   Device device;
   std::vector<Link> links;  // innermost first; the last one joins all
   std::string profile;      // a file of profiles/ beside it, without .toml; empty: none

@@ -73,9 +73,18 @@ double unfused_attention(const cluster::Device& device, const OpWork& work, doub
   const double along = product / (peak * product_efficiency(device, scores)),
                across = product / (peak * product_efficiency(device, values));
   const double arithmetic = work.backward ? along + 3 * across : along + across;
-  const double bytes = square * (work.backward ? kScoreBytesBackward : kScoreBytesForward);
+  const double bytes = square * (work.backward ? kScoreBytesBackward : kScoreBytesForward) *
+                       device.attained.score_traffic;
   return arithmetic +
          (bytes + work.bytes) / (device.memory_bandwidth.value * device.attained.memory_fraction);
+}
+
+double kernel_rate(const cluster::Device& device, OpKind kind) {
+  if (device.kernel_rates.empty()) return 0;
+  for (const auto& [name, rate] : device.kernel_rates) {
+    if (name == ir::op_name(kind)) return rate;
+  }
+  return 0;
 }
 
 }  // namespace
@@ -134,6 +143,7 @@ cluster::FlopsPerSecond matrix_peak(const cluster::Device& device, DType dtype, 
 OpWork work_of(const ir::Graph& graph, const ir::Op& op, bool update) {
   MW_CHECK(!ir::is_collective(op.kind), "{} is a collective", ir::op_name(op.kind));
   OpWork work;
+  work.op = op.kind;
   if (ops::op_def(op.kind).cost == nullptr) return work;
   const ops::OpCost cost = ops::cost_of(graph, op);
   work.kind = OpWork::Kind::kStream;
@@ -164,6 +174,13 @@ OpTime op_time(const cluster::Device& device, const OpWork& work, bool tf32) {
   time.flops = Flops(work.flops);
   time.matrix_product = work.matrix_product;
   if (work.kind == OpWork::Kind::kNothing) return time;
+  if (const double measured = kernel_rate(device, work.op); measured > 0) {
+    double amount = work.matrix_product ? work.flops : work.bytes;
+    const double k = static_cast<double>(work.shape.k);
+    if (work.op == OpKind::kDot) amount *= (k + attained.product_half_k) / k;
+    time.device += Seconds(amount / measured);
+    return time;
+  }
   double bytes = work.bytes;
   double rate = device.peak("f32").value;
   if (work.matrix_product) {

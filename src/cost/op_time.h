@@ -46,6 +46,7 @@ struct OpWork {
     kUpdate      // reads and writes the optimizer's state
   };
   Kind kind = Kind::kNothing;
+  ir::OpKind op = ir::OpKind::kCopy;
   bool backward = false;        // of attention
   bool matrix_product = false;  // runs on the matrix units
   DType dtype = DType::kF32;    // of operand 0

@@ -24,6 +24,7 @@ bool is_statistic(const ir::Graph& graph, const ir::Value& value) {
     case ir::OpKind::kCrossEntropyMax:
     case ir::OpKind::kCrossEntropySum:
     case ir::OpKind::kCrossEntropyLoss: return true;
+    case ir::OpKind::kSwigluGrad: return false;  // its second result is a gradient like the first
     default: return value.result > 0 && value.type.rank() < 4;
   }
 }

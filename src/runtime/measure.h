@@ -5,8 +5,8 @@
 #include <utility>
 #include <vector>
 
-#include "cluster/hardware.h"
-#include "ir/graph.h"
+#include "cluster/mesh.h"
+#include "pipeline/program.h"
 
 namespace mw::runtime {
 
@@ -18,9 +18,10 @@ struct OpTiming {
   bool matrix_product = false;
   double seconds = 0;  // median over the passes
 };
-// Runs the graph's ops one after the other, in their order, with every value in memory of its own,
-// on one thread; collectives are left out.
-std::vector<OpTiming> time_ops(const ir::Graph& graph, int passes);
+// Runs the fragment's ops one after the other, in their order, on one thread and on zeros; every
+// value has memory of its own, or its alias's. Collectives and aliases are left out.
+std::vector<OpTiming> time_ops(const pipeline::Fragment& fragment, const cluster::Mesh& mesh,
+                               int passes);
 
 // 2 m n k FLOPs of square and flat f32 products over shapes.
 std::vector<OpTiming> time_products();
@@ -39,12 +40,14 @@ LinkTiming time_messages();
 LinkTiming time_collectives(int ranks);
 
 struct MachineProfile {
-  double peak_flops = 0;       // of the best product
-  double half_k = 1;           // a product whose k is this long reaches half
-  double launch = 0;           // seconds of the shortest op
+  double peak_flops = 0;        // of the best product
+  double half_k = 1;            // a product whose k is this long reaches half
+  double launch = 0;            // seconds of the shortest op
   double memory_bandwidth = 0;  // of the copy
-  std::vector<std::pair<std::string, double>> kernel_rates;  // by op: FLOP/s of products, else bytes/s
+  std::vector<std::pair<std::string, double>>
+      kernel_rates;  // by op: FLOP/s of products, else bytes/s
   LinkTiming messages, collectives;
+  double collective_latency = 0;  // of a collective, beside the messages' in every hop of its ring
   int64_t cores = 1, memory_bytes = 0;
 };
 // From the timings: least squares for 1/rate of products in 1/k; totals of bytes or FLOPs over

@@ -166,6 +166,7 @@ class Simulation {
       ends.push_back(loop.sums()[r].end);
       commands.push_back(static_cast<int32_t>(program_.ranks[r].commands.size()));
     }
+    share_cores(result);
     if (options_.trace) {
       result.trace = make_trace(input, loop, labels_, devices_);
       if (options_.program_hash) result.trace.program_hash = pipeline::program_hash(program_);
@@ -173,6 +174,16 @@ class Simulation {
     for (RankLog& log : loop.logs()) result.waits.push_back(std::move(log.waits));
     result.critical_path = critical_path(result.waits, ends, commands);
     return result;
+  }
+
+  // Devices that are threads share the cores: the step is no shorter than all their work on them.
+  void share_cores(Result& result) const {
+    if (cluster_.cores == 0) return;
+    double busy = 0;
+    for (const RankResult& rank : result.ranks)
+      busy += (rank.compute + rank.gaps + rank.total_exposed_comm()).value;
+    busy *= static_cast<double>(program_.mesh.size()) / static_cast<double>(result.ranks.size());
+    result.step = Seconds(std::max(result.step.value, busy / static_cast<double>(cluster_.cores)));
   }
 
   RankResult rank_result(size_t r, const EventLoop& loop) const {

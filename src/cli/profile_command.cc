@@ -1,0 +1,74 @@
+#include <memory>
+
+#include <fmt/core.h>
+
+#include "base/error.h"
+#include "base/fs.h"
+#include "cli/command.h"
+#include "cli/data_folders.h"
+#include "predict/predict.h"
+#include "runtime/measure.h"
+
+namespace mw::cli {
+namespace {
+
+struct ProfileOptions {
+  std::string model, output;
+  int64_t seq_len = 0, batch = 8;
+};
+
+// The ops of one step of the model on one rank, as `train` would run them.
+std::vector<runtime::OpTiming> time_step(const predict::Request& request) {
+  const pipeline::Program program = predict::program_of(request);
+  std::vector<runtime::OpTiming> timings;
+  for (const pipeline::Fragment& fragment : program.fragments) {
+    for (const runtime::OpTiming& t : runtime::time_ops(fragment, program.mesh, 5))
+      timings.push_back(t);
+  }
+  return timings;
+}
+
+void run_profile(const ProfileOptions& options) {
+  FileSystem& fs = posix_fs();
+  predict::Request request;
+  const std::string file =
+      options.model.empty() ? join_path(data_folder("models"), "gpt-tiny.json") : options.model;
+  request.model = models::parse_config(fs.read_file(file), file);
+  request.seq_len = options.seq_len > 0 ? options.seq_len : request.model.max_positions;
+  request.global_batch = options.batch;
+  request.precision = DType::kF32;
+  request.cluster.file = "this machine";
+  std::unique_ptr<WritableFile> output;  // before the work, so that a wrong path is said at once
+  if (!options.output.empty()) output = fs.create_file(options.output);
+  const runtime::MachineProfile profile =
+      runtime::machine_profile(runtime::time_products(), time_step(request));
+  const std::string text = runtime::to_toml(
+      profile, fmt::format("measured by `meshwright profile`: products over shapes, the ops of a "
+                           "step of {} with {} sequences of {}, a copy, messages and all-reduces "
+                           "between threads",
+                           file.substr(file.rfind('/') + 1), options.batch, request.seq_len));
+  if (output == nullptr) {
+    fmt::print("{}", text);
+    return;
+  }
+  output->write(text);
+  output->close();
+}
+
+}  // namespace
+
+void add_profile(CLI::App& app) {
+  CLI::App* command =
+      app.add_subcommand("profile", "Measure this machine and write it as a cluster file");
+  auto options = std::make_shared<ProfileOptions>();
+  command->add_option("-o,--output", options->output,
+                      "The cluster file, such as clusters/this-machine.toml; printed if not given");
+  command->add_option("--model", options->model,
+                      "A config.json whose ops are measured; models/gpt-tiny.json if not given");
+  command->add_option("--seq-len", options->seq_len, "Tokens of a sequence; the model's most")
+      ->check(at_least(1));
+  command->add_option("--batch", options->batch, "Sequences of a step")->check(at_least(1));
+  command->callback([options] { run_profile(*options); });
+}
+
+}  // namespace mw::cli

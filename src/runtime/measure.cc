@@ -1,0 +1,284 @@
+#include "runtime/measure.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <map>
+#include <thread>
+
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "comm/run_ranks.h"
+#include "ops/op_def.h"
+#include "runtime/cpu_backend.h"
+
+namespace mw::runtime {
+namespace {
+
+using pipeline::Fragment;
+
+constexpr int kPasses = 5;
+
+double median(std::vector<double> values) {
+  std::nth_element(values.begin(), values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2),
+                   values.end());
+  return values[values.size() / 2];
+}
+
+double seconds_since(Seconds begin) { return (steady_clock().now() - begin).value; }
+
+// Memory for every value of a fragment.
+class Values {
+ public:
+  explicit Values(const Fragment& fragment) : fragment_(fragment) {
+    const ir::Graph& graph = fragment.graph;
+    CpuBackend backend;
+    for (size_t v = 0; v < graph.values.size(); ++v) {
+      if (fragment.alias_of[v].valid()) continue;
+      const int64_t bytes = std::max<int64_t>(64, graph.values[v].type.bytes().value);
+      memory_[v] = backend.allocate(Bytes(bytes), {});
+      std::memset(memory_[v].get(), 0, static_cast<size_t>(bytes));
+    }
+  }
+  void* at(ValueId v) const {
+    const ValueId root = fragment_.alias_of[v.index()];
+    if (!root.valid()) return memory_.at(v.index()).get();
+    return static_cast<char*>(memory_.at(root.index()).get()) + fragment_.alias_offset[v.index()];
+  }
+  bool is_alias(const ir::Op& op) const {
+    const bool may = op.kind == ir::OpKind::kReshape || op.kind == ir::OpKind::kCopy ||
+                     op.kind == ir::OpKind::kView || op.kind == ir::OpKind::kAssemble;
+    return may && fragment_.alias_of[op.results[0].index()].valid();
+  }
+
+ private:
+  const Fragment& fragment_;
+  std::map<size_t, std::shared_ptr<void>> memory_;
+};
+
+struct Prepared {
+  std::unique_ptr<execute::Kernel> kernel;
+  std::vector<void*> operands, results;
+  OpTiming timing;
+  std::vector<double> seconds;
+};
+
+Fragment product(int64_t m, int64_t k, int64_t n) {
+  Fragment fragment;
+  ir::Graph& graph = fragment.graph;
+  const ValueId a = graph.add_input(ir::make_type(DType::kF32, {m, k}), "a");
+  const ValueId b = graph.add_input(ir::make_type(DType::kF32, {n, k}), "b");
+  ir::Op op;
+  op.kind = ir::OpKind::kDot;
+  op.attrs = ir::DotAttrs{"mk", "nk", "mn"};
+  op.operands = {a, b};
+  graph.add_op(std::move(op), {ir::make_type(DType::kF32, {m, n})});
+  fragment.alias_of.resize(graph.values.size());
+  fragment.alias_offset.resize(graph.values.size(), 0);
+  return fragment;
+}
+
+// time = latency + amount / rate, by least squares on relative errors.
+LinkTiming line(const std::vector<std::pair<double, double>>& points) {
+  double s = 0, sx = 0, sxx = 0, sy = 0, sxy = 0;
+  for (const auto& [x, y] : points) {
+    const double w = 1 / (y * y);
+    s += w, sx += w * x, sxx += w * x * x, sy += w * y, sxy += w * x * y;
+  }
+  const double slope = (s * sxy - sx * sy) / (s * sxx - sx * sx);
+  const double start = (sy - slope * sx) / s;
+  return {std::max(1e-8, start), 1 / std::max(1e-15, slope)};
+}
+
+}  // namespace
+
+std::vector<OpTiming> time_ops(const Fragment& fragment, const cluster::Mesh& mesh, int passes) {
+  const ir::Graph& graph = fragment.graph;
+  const Values values(fragment);
+  const execute::DeviceContext device{&mesh, RankId(0), 1};
+  CpuBackend backend;
+  std::vector<Prepared> ops;
+  int64_t scratch_bytes = 64;
+  for (const ir::Op& op : graph.ops) {
+    if (ir::is_collective(op.kind) || values.is_alias(op)) continue;
+    Prepared made;
+    made.kernel = backend.prepare(graph, op, device);
+    for (const ValueId v : op.operands) made.operands.push_back(values.at(v));
+    for (size_t r = 0; r < op.results.size(); ++r) {
+      const int of = ops::alias_operand(op, static_cast<int>(r));
+      made.results.push_back(of >= 0 ? made.operands[static_cast<size_t>(of)]
+                                     : values.at(op.results[r]));
+    }
+    scratch_bytes = std::max(scratch_bytes, made.kernel->scratch_bytes().value);
+    made.timing.kind = op.kind;
+    if (ops::op_def(op.kind).cost != nullptr) {
+      const ops::OpCost cost = ops::cost_of(graph, op);
+      made.timing.flops = cost.flops;
+      made.timing.bytes = cost.bytes;
+      made.timing.matrix_product = cost.matrix_product;
+      const auto elements = static_cast<double>(graph.type(op.results[0]).elements());
+      if (op.kind == ir::OpKind::kDot) made.timing.k = std::llround(cost.flops / 2 / elements);
+    }
+    ops.push_back(std::move(made));
+  }
+  const std::shared_ptr<void> scratch = backend.allocate(Bytes(scratch_bytes), device);
+  for (int pass = 0; pass <= passes; ++pass) {
+    for (Prepared& op : ops) {
+      const Seconds begin = steady_clock().now();
+      op.kernel->run(op.operands, op.results, scratch.get());
+      if (pass > 0) op.seconds.push_back(seconds_since(begin));  // the first touches its memory
+    }
+  }
+  std::vector<OpTiming> timings;
+  for (Prepared& op : ops) {
+    op.timing.seconds = median(op.seconds);
+    timings.push_back(op.timing);
+  }
+  return timings;
+}
+
+std::vector<OpTiming> time_products() {
+  const cluster::Mesh mesh;
+  std::vector<OpTiming> timings;
+  for (const auto& [m, n] : {std::pair<int64_t, int64_t>{256, 256}, {512, 512}, {1024, 256}}) {
+    for (const int64_t k : {16, 32, 64, 128, 256, 512, 1024}) {
+      OpTiming timing = time_ops(product(m, k, n), mesh, 9).front();
+      timings.push_back(timing);
+    }
+  }
+  return timings;
+}
+
+double copy_bandwidth() {
+  constexpr size_t kBytes = size_t{256} << 20;
+  CpuBackend backend;
+  const auto from = backend.allocate(Bytes(kBytes), {}), to = backend.allocate(Bytes(kBytes), {});
+  std::memset(from.get(), 1, kBytes);
+  std::memset(to.get(), 2, kBytes);
+  std::vector<double> seconds;
+  for (int pass = 0; pass < kPasses; ++pass) {
+    const Seconds begin = steady_clock().now();
+    std::memcpy(to.get(), from.get(), kBytes);
+    seconds.push_back(seconds_since(begin));
+  }
+  return 2.0 * kBytes / median(seconds);
+}
+
+LinkTiming time_messages() {
+  std::vector<std::pair<double, double>> points;
+  for (const int64_t bytes : {int64_t{64}, int64_t{4096}, int64_t{65536}, int64_t{1} << 20}) {
+    constexpr int kTurns = 200;
+    double seconds = 0;
+    comm::ThreadWorld world(2);
+    comm::run_ranks(world, [&](comm::Endpoint& rank) {
+      const bool first = rank.rank().value == 0;
+      const RankId peer(first ? 1 : 0);
+      const auto there = rank.channel(peer, 0, Bytes(bytes), 1, first);
+      const auto back = rank.channel(peer, 1, Bytes(bytes), 1, !first);
+      std::vector<char> own(static_cast<size_t>(bytes), 1);
+      comm::Channel& out = first ? *there : *back;
+      comm::Channel& in = first ? *back : *there;
+      const Seconds begin = steady_clock().now();
+      for (int turn = 0; turn < kTurns; ++turn) {
+        for (int half = 0; half < 2; ++half) {
+          if ((half == 0) == first) {
+            std::memcpy(out.acquire(turn), own.data(), own.size());
+            out.publish(turn);
+          } else {
+            std::memcpy(own.data(), in.receive(turn), own.size());
+            in.release(turn);
+          }
+        }
+      }
+      if (first) seconds = seconds_since(begin) / (2 * kTurns);
+    });
+    points.emplace_back(static_cast<double>(bytes), seconds);
+  }
+  return line(points);
+}
+
+LinkTiming time_collectives(int ranks) {
+  std::vector<std::pair<double, double>> points;
+  const double n = ranks, hops = 2 * (n - 1);
+  for (const int64_t count : {int64_t{256}, int64_t{16384}, int64_t{262144}, int64_t{1} << 20}) {
+    constexpr int kTurns = 40;
+    double seconds = 0;
+    comm::ThreadWorld world(ranks);
+    comm::run_ranks(world, [&](comm::Endpoint& rank) {
+      std::vector<RankId> members;
+      for (int r = 0; r < ranks; ++r) members.emplace_back(r);
+      const auto group = rank.group(members, "all");
+      std::vector<float> data(static_cast<size_t>(count), 1.0F);
+      const comm::Buffer buffer{data.data(), count};
+      group->all_reduce({&buffer, 1}, DType::kF32, comm::ReduceOp::kMax);
+      const Seconds begin = steady_clock().now();
+      for (int turn = 0; turn < kTurns; ++turn)
+        group->all_reduce({&buffer, 1}, DType::kF32, comm::ReduceOp::kSum);
+      if (rank.rank().value == 0) seconds = seconds_since(begin) / kTurns;
+    });
+    points.emplace_back(hops / n * 4 * static_cast<double>(count), seconds);
+  }
+  LinkTiming timing = line(points);
+  timing.latency /= hops;
+  return timing;
+}
+
+MachineProfile machine_profile(const std::vector<OpTiming>& products,
+                               const std::vector<OpTiming>& ops) {
+  MachineProfile profile;
+  // seconds / FLOPs = (1 + half_k / k) / peak.
+  std::vector<std::pair<double, double>> points;
+  for (const OpTiming& t : products)
+    points.emplace_back(1 / static_cast<double>(t.k), t.seconds / t.flops);
+  const LinkTiming fit = line(points);
+  profile.peak_flops = 1 / fit.latency;
+  profile.half_k = std::max(0.0, 1 / (fit.bandwidth * fit.latency));
+  profile.launch = 1e-6;
+  for (const OpTiming& t : ops) profile.launch = std::min(profile.launch, t.seconds);
+  std::map<ir::OpKind, std::pair<double, double>> totals;  // amount, seconds
+  for (const OpTiming& t : ops) {
+    auto& [amount, seconds] = totals[t.kind];
+    const double k = static_cast<double>(std::max<int64_t>(1, t.k));
+    const double of = t.matrix_product ? t.flops : t.bytes;
+    amount += t.kind == ir::OpKind::kDot ? of * (k + profile.half_k) / k : of;
+    seconds += std::max(1e-9, t.seconds - profile.launch);
+  }
+  for (const auto& [kind, total] : totals) {
+    if (total.first > 0)
+      profile.kernel_rates.emplace_back(ir::op_name(kind), total.first / total.second);
+  }
+  profile.memory_bandwidth = copy_bandwidth();
+  profile.messages = time_messages();
+  profile.cores = std::max<int64_t>(1, std::thread::hardware_concurrency());
+  profile.collectives = time_collectives(static_cast<int>(std::max<int64_t>(2, profile.cores)));
+  const double hops = 2 * static_cast<double>(std::max<int64_t>(2, profile.cores) - 1);
+  profile.collective_latency =
+      std::max(0.0, hops * (profile.collectives.latency - profile.messages.latency));
+  profile.memory_bytes = static_cast<int64_t>(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGE_SIZE);
+  return profile;
+}
+
+std::string to_toml(const MachineProfile& p, const std::string& source) {
+  std::string text = fmt::format(
+      "# Ranks that are threads of one process: what `train` runs on. Written by `meshwright "
+      "profile`.\n"
+      "name = \"this machine\"\nsource = \"{}\"\ncores = {}\n\n"
+      "[device]\nname = \"CPU core\"\nmemory_GB = {:.4g}  # of the machine; ranks share it\n"
+      "memory_GBps = {:.4g}\nmultiprocessors = 1\npeak_TFLOPs = {{ f32 = {:.4g} }}\n\n"
+      "[device.attained]\nmatrix_fraction = 1\nmemory_fraction = 1\nlaunch_us = {:.4g}\n"
+      "host_op_us = 0\nproduct_half_k = {:.4g}\ncollective_latency_us = "
+      "{:.4g}\n\n[device.kernel_G_per_s]\n",
+      source, p.cores, static_cast<double>(p.memory_bytes) / 1e9, p.memory_bandwidth / 1e9,
+      p.peak_flops / 1e12, p.launch * 1e6, p.half_k, p.collective_latency * 1e6);
+  for (const auto& [op, rate] : p.kernel_rates)
+    text += fmt::format("{} = {:.4g}\n", op, rate / 1e9);
+  text += fmt::format(
+      "\n[[link]]\nname = \"memory\"\nkind = \"memory\"\nlink_GBps = {:.4g}\nbus_GBps = {:.4g}\n"
+      "latency_us = {:.4g}\n",
+      p.messages.bandwidth / 1e9, p.collectives.bandwidth / 1e9, p.messages.latency * 1e6);
+  return text;
+}
+
+}  // namespace mw::runtime
