@@ -20,6 +20,7 @@ namespace {
 using pipeline::Fragment;
 
 constexpr int kPasses = 5;
+constexpr double kLeast = 1e-18;  // a positive number: seconds of a FLOP or a byte are small
 
 double median(std::vector<double> values) {
   std::nth_element(values.begin(), values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2),
@@ -89,7 +90,7 @@ LinkTiming line(const std::vector<std::pair<double, double>>& points) {
   }
   const double slope = (s * sxy - sx * sy) / (s * sxx - sx * sx);
   const double start = (sy - slope * sx) / s;
-  return {std::max(1e-8, start), 1 / std::max(1e-15, slope)};
+  return {std::max(kLeast, start), 1 / std::max(kLeast, slope)};
 }
 
 }  // namespace

@@ -1,0 +1,71 @@
+"""`meshwright validate` and `calibrate`: their output and their errors."""
+
+import json
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "peers"))
+import meshwright  # noqa: E402
+
+if meshwright.missing():
+    pytest.skip(meshwright.missing(), allow_module_level=True)
+
+ROOT, BINARY = meshwright.ROOT, str(meshwright.BINARY)
+RUNS = (ROOT / "data" / "published" / "runs.csv").read_text().splitlines()
+
+
+def call(*arguments):
+    return subprocess.run([BINARY, *map(str, arguments)], cwd=ROOT, capture_output=True, text=True)
+
+
+@pytest.fixture
+def few(tmp_path):
+    """The SP paper's runs of 22B and 175B, and one mixture of experts."""
+    path = tmp_path / "few.csv"
+    rows = [r for r in RUNS if "2205.05198 Table 5" in r and ("GPT-22B" in r or "GPT-175B" in r)]
+    path.write_text("\n".join([RUNS[0], *rows, next(r for r in RUNS if "Qwen3-30B" in r)]) + "\n")
+    return path
+
+
+def test_json_has_the_rows_columns_and_the_error(few):
+    done = call("validate", "--runs", few, "--json")
+    assert done.returncode == 0, done.stderr
+    rows = json.loads(done.stdout)
+    assert len(rows) == 5
+    for row in rows[:4]:
+        assert row["published"] == row["value"]
+        assert row["error"] == pytest.approx(row["predicted"] / row["published"] - 1)
+        assert abs(row["error"]) < 0.06
+    assert rows[4]["error"] is None
+    assert rows[4]["reason"] == "mixture of experts is not in the graph"
+
+
+def test_the_order_of_full_and_selective_recomputation_is_the_papers(few):
+    rows = json.loads(call("validate", "--runs", few, "--json").stdout)
+    assert rows[0]["predicted"] > rows[1]["predicted"]
+    assert rows[2]["predicted"] > rows[3]["predicted"]
+
+
+def test_a_profile_is_fitted_and_written(few, tmp_path):
+    out = tmp_path / "p.toml"
+    done = call(
+        *("calibrate", few, "--profile", "clusters/profiles/a100-80gb-megatron.toml", "--no-held-out"),
+        *("--constants", "matrix_fraction", "--iterations", 2, "-o", out),
+    )
+    assert done.returncode == 0, done.stderr
+    assert "4 runs: mean error" in done.stdout
+    assert 'source = "fit"' in out.read_text()
+
+
+def test_errors_name_the_file_and_what_would_be_right(tmp_path):
+    bad = tmp_path / "bad.csv"
+    bad.write_text(RUNS[0].replace("hidden", "hiden") + "\n")
+    done = call("validate", "--runs", bad)
+    assert done.returncode == 2
+    assert "there is no column 'hidden', did you mean 'hiden'?" in done.stderr
+    done = call("calibrate", bad, "--profile", "clusters/profiles/a100-80gb-megatron.toml", "--constants", "host_op")
+    assert done.returncode == 2
+    assert "--constants: unknown constant 'host_op', did you mean 'host_op_us'?" in done.stderr
