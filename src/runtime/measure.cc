@@ -20,6 +20,7 @@ namespace {
 using pipeline::Fragment;
 
 constexpr int kPasses = 5;
+constexpr double kSmall = 65536;  // bytes
 constexpr double kLeast = 1e-18;  // a positive number: seconds of a FLOP or a byte are small
 
 double median(std::vector<double> values) {
@@ -240,6 +241,7 @@ MachineProfile machine_profile(const std::vector<OpTiming>& products,
   for (const OpTiming& t : ops) profile.launch = std::min(profile.launch, t.seconds);
   std::map<ir::OpKind, std::pair<double, double>> totals;  // amount, seconds
   for (const OpTiming& t : ops) {
+    if (t.bytes < kSmall) continue;  // its time says nothing of a rate
     auto& [amount, seconds] = totals[t.kind];
     const double k = static_cast<double>(std::max<int64_t>(1, t.k));
     const double of = t.matrix_product ? t.flops : t.bytes;

@@ -14,6 +14,7 @@ OpTiming product(double peak, double half_k, int64_t k) {
   t.kind = ir::OpKind::kDot;
   t.matrix_product = true;
   t.k = k;
+  t.bytes = 1e6;
   t.flops = 2e6 * static_cast<double>(k);
   t.seconds = t.flops / peak * (1 + half_k / static_cast<double>(k));
   return t;
