@@ -22,12 +22,37 @@ Communicator::Communicator(std::string name, int rank, std::vector<RankId> membe
 }
 
 void Communicator::run(const Collective& op) {
+  MW_CHECK(!started_, "group '{}': an operation before the started one is finished", name_);
   check_collective(op, size(), name_);
   do_run(op);
+  count(op);
+  operations_.fetch_add(1, std::memory_order_relaxed);
+}
+
+void Communicator::count(const Collective& op) {
   if (sends(op, rank_)) {
     bytes_sent_.fetch_add(collective_bytes_sent(op.kind, collective_bytes(op), size()).value,
                           std::memory_order_relaxed);
   }
+}
+
+void Communicator::start_all_reduce(std::span<const Buffer> buffers, DType dtype, ReduceOp reduce) {
+  MW_CHECK(!started_, "group '{}': an operation before the started one is finished", name_);
+  const Collective op{.kind = CollectiveKind::kAllReduce,
+                      .dtype = dtype,
+                      .op = reduce,
+                      .in = buffers,
+                      .out = buffers};
+  check_collective(op, size(), name_);
+  do_start(op);
+  started_ = true;
+  count(op);
+}
+
+void Communicator::finish() {
+  MW_CHECK(started_, "group '{}': nothing was started", name_);
+  do_finish();
+  started_ = false;
   operations_.fetch_add(1, std::memory_order_relaxed);
 }
 

@@ -59,6 +59,11 @@ class Communicator {
 
   // Reduces each buffer over the members, in place.
   void all_reduce(std::span<const Buffer> buffers, DType dtype, ReduceOp op);
+  // The same in two calls, on all members: start does not wait for those that come later, and other
+  // work may be done before finish. REQUIRES: the group's next call is finish(); nobody touches the
+  // buffers before, and should finish never come, they outlive the other members' calls.
+  void start_all_reduce(std::span<const Buffer> buffers, DType dtype, ReduceOp op);
+  void finish();
   // Splits each `in` in size() equal contiguous parts and reduces part rank() of all members into
   // `out`.
   void reduce_scatter(std::span<const Buffer> in, std::span<const Buffer> out, DType dtype,
@@ -90,6 +95,9 @@ class Communicator {
 
   // Runs an operation that has passed check_collective.
   virtual void do_run(const Collective& op) = 0;
+  // An all-reduce in two parts; a backend without one runs it at once.
+  virtual void do_start(const Collective& op) { do_run(op); }
+  virtual void do_finish() {}
 
  private:
   std::string name_;
@@ -97,6 +105,9 @@ class Communicator {
   std::vector<RankId> members_;
   std::atomic<int64_t> bytes_sent_ = 0;
   std::atomic<int64_t> operations_ = 0;
+  bool started_ = false;
+
+  void count(const Collective& op);
 };
 
 // One side's handle of one direction of a pipeline boundary: a ring of slots() buffers of

@@ -1,6 +1,6 @@
 // The groups of the threads backend. An operation is: post what I am about to do, wait until all
 // members have, compare, do my share of the work directly on everyone's buffers, wait until all are
-// done.
+// done. In a started one nobody waits: the last member to post compares and does all the work.
 #include <algorithm>
 #include <cstring>
 #include <utility>
@@ -10,7 +10,8 @@
 
 namespace mw::comm {
 
-void Posted::assign(const Collective& c) {
+void Posted::assign(const Collective& c, bool is_split) {
+  split = is_split;
   kind = c.kind;
   dtype = c.dtype;
   op = c.op;
@@ -22,8 +23,8 @@ void Posted::assign(const Collective& c) {
 
 bool Posted::matches(const Posted& other) const {
   const auto same_count = [](const Buffer& a, const Buffer& b) { return a.count == b.count; };
-  return kind == other.kind && dtype == other.dtype && op == other.op && root == other.root &&
-         pairs == other.pairs &&
+  return kind == other.kind && split == other.split && dtype == other.dtype && op == other.op &&
+         root == other.root && pairs == other.pairs &&
          std::equal(in.begin(), in.end(), other.in.begin(), other.in.end(), same_count);
 }
 
@@ -95,7 +96,7 @@ class ThreadCommunicator final : public Communicator, private ThreadHandle {
   void do_run(const Collective& op) override {
     enter();
     group_->check();
-    group_->table[rank()].posted[operation_ % 2].assign(op);
+    group_->table[rank()].posted[operation_ % 2].assign(op, false);
     meet();
     compare();
     if (op.kind != CollectiveKind::kBarrier) {
@@ -105,6 +106,33 @@ class ThreadCommunicator final : public Communicator, private ThreadHandle {
       arrive();
       wait(group_->point, WaitKind::kCollective, operation_, [&] { return all_here(); }, false);
     }
+    ++operation_;
+  }
+
+  void do_start(const Collective& op) override {
+    enter();
+    group_->check();
+    GroupState::Member& own = group_->table[rank()];
+    own.posted[operation_ % 2].assign(op, true);
+    target_ += size();
+    own.arrived.fetch_add(2);  // nobody waits for it a second time
+    if (group_->arrivals.fetch_add(1) + 1 < target_) return;
+    compare();
+    all_reduce_part(0, elements(posted(rank()).in));
+    group_->arrivals.fetch_add(size());
+    group_->point.notify();
+  }
+
+  void do_finish() override {
+    const int64_t met = target_;
+    target_ += size();
+    const auto done = [&] { return all_here() || group_->failed.load(); };
+    if (!wait(group_->point, WaitKind::kCollective, operation_, done)) {
+      take_back(met);
+      // All have met: the last one is at work on this rank's buffers.
+      wait(group_->point, WaitKind::kCollective, operation_, done, false);
+    }
+    group_->check();
     ++operation_;
   }
 
@@ -121,11 +149,15 @@ class ThreadCommunicator final : public Communicator, private ThreadHandle {
   void meet() {
     arrive();
     if (wait(group_->point, WaitKind::kCollective, operation_, [&] { return all_here(); })) return;
-    // Aborted. Take the arrival back, so that no latecomer counts on buffers that are about to die;
-    // where the last member came in this very moment, the operation runs as if there had been no
-    // abort.
+    take_back(target_);
+  }
+
+  // Aborted. Takes the arrival back and throws, so that no latecomer counts on buffers that are
+  // about to die; where the last member came in this very moment, the operation runs as if there
+  // had been no abort.
+  void take_back(int64_t target) {
     int64_t count = group_->arrivals.load();
-    while (count < target_) {
+    while (count < target) {
       if (group_->arrivals.compare_exchange_weak(count, count - 1)) endpoint_.world().abort.check();
     }
   }
@@ -161,14 +193,25 @@ class ThreadCommunicator final : public Communicator, private ThreadHandle {
   void all_reduce_share() {
     const Posted& own = posted(rank());
     if (size() == 1) return;
-    int64_t total = 0;
-    for (const Buffer& buffer : own.in) total += buffer.count;
+    const int64_t total = elements(own.in);
     // Borders at multiples of 64 elements: no two ranks write to one cache line of an aligned
     // buffer.
     const auto border = [&](int64_t r) {
       return r == size() ? total : std::min(total, (total / 64 + 1) * r / size() * 64);
     };
-    const int64_t begin = border(rank()), end = border(rank() + 1);
+    all_reduce_part(border(rank()), border(rank() + 1));
+  }
+
+  static int64_t elements(const std::vector<Buffer>& buffers) {
+    int64_t total = 0;
+    for (const Buffer& buffer : buffers) total += buffer.count;
+    return total;
+  }
+
+  // Elements [begin, end) of all members' buffers, counted through the list.
+  void all_reduce_part(int64_t begin, int64_t end) {
+    const Posted& own = posted(rank());
+    if (size() == 1) return;
     int64_t start = 0;  // of the buffer, counted through the list
     for (size_t i = 0; i < own.in.size(); start += own.in[i].count, ++i) {
       const int64_t from = std::max(begin - start, int64_t{0});

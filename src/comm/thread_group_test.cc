@@ -2,11 +2,13 @@
 // members put in.
 #include <doctest/doctest.h>
 
+#include <atomic>
 #include <chrono>
 #include <cmath>
 #include <cstring>
 #include <numeric>
 #include <stdexcept>
+#include <thread>
 #include <vector>
 
 #include "base/rng.h"
@@ -117,13 +119,18 @@ struct Case {
     }
     if (kind == CollectiveKind::kAllReduce || kind == CollectiveKind::kBroadcast) out = in;
     const Bytes before = group.bytes_sent();
-    group.run({.kind = kind,
-               .dtype = dtype,
-               .op = op,
-               .root = root,
-               .pairs = pairs,
-               .in = in,
-               .out = out});
+    if (kind == CollectiveKind::kAllReduce && in_place) {
+      group.start_all_reduce(in, dtype, op);
+      group.finish();
+    } else {
+      group.run({.kind = kind,
+                 .dtype = dtype,
+                 .op = op,
+                 .root = root,
+                 .pairs = pairs,
+                 .in = in,
+                 .out = out});
+    }
     for (size_t b = 0; b < parts.size(); ++b) {
       for (int64_t i = 0; i < out[b].count; ++i) {
         const T want = expected(me, b, i), got = static_cast<const T*>(out[b].data)[i];
@@ -215,6 +222,47 @@ TEST_CASE("a permute counts bytes for its sources only, for those too that keep 
     sent[endpoint.rank().index()] = group->bytes_sent().value;
   });
   CHECK(sent == std::vector<int64_t>{16, 0, 16});
+}
+
+TEST_CASE("a started all-reduce waits for nobody, and goes on while its member works") {
+  ThreadWorld world(3);
+  std::atomic<int> started = 0;
+  std::atomic<bool> seen = false;
+  run_ranks(world, [&](Endpoint& endpoint) {
+    const auto group = endpoint.group(all_ranks(3), "tp");
+    const int rank = static_cast<int>(endpoint.rank().value);
+    for (int round = 0; round < 200; ++round) {
+      float x[3] = {static_cast<float>(rank), 1, static_cast<float>(round)};
+      const Buffer buffers[] = {{x, 2}, {x + 2, 1}};
+      // One after another, in another order each round.
+      while (started < 3 * round + (rank + round) % 3) std::this_thread::yield();
+      group->start_all_reduce(buffers, DType::kF32, ReduceOp::kSum);
+      ++started;
+      group->finish();
+      if (x[0] != 3 || x[1] != 3 || x[2] != 3.0f * round) throw std::runtime_error("sum");
+      if (group->operations() != round + 1) throw std::runtime_error("operations");
+    }
+    seen = true;
+  });
+  CHECK(seen);
+}
+
+TEST_CASE("who waits for a started all-reduce is ended when another rank fails") {
+  ThreadWorld world(2);
+  std::string text;
+  try {
+    run_ranks(world, [&](Endpoint& endpoint) {
+      const auto group = endpoint.group(all_ranks(2), "tp");
+      float x = 1;
+      const Buffer buffers[] = {{&x, 1}};
+      if (endpoint.rank() == RankId(1)) throw RunError("out of luck");
+      group->start_all_reduce(buffers, DType::kF32, ReduceOp::kSum);
+      group->finish();
+    });
+  } catch (const std::exception& error) {
+    text = error.what();
+  }
+  CHECK(text.find("out of luck") != std::string::npos);
 }
 
 TEST_CASE("groups come and go, and one name may serve disjoint groups") {

@@ -27,12 +27,13 @@ struct Posted {
   DType dtype = DType::kF32;
   ReduceOp op = ReduceOp::kSum;
   int root = 0;
+  bool split = false;  // started, to be finished later
   std::vector<PermutePair> pairs;
   std::vector<Buffer> in;
   std::vector<Buffer> out;
 
   // Keeps the vectors' memory: no allocation once the largest operation was seen.
-  void assign(const Collective& op);
+  void assign(const Collective& op, bool is_split);
   Collective view() const { return {kind, dtype, op, root, pairs, in, out}; }
   // Same operation, whatever the addresses.
   bool matches(const Posted& other) const;

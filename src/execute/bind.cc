@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <optional>
 
 #include "base/error.h"
 #include "execute/mesh_groups.h"
@@ -211,6 +212,7 @@ class Binder {
     const Fragment& fragment = bound_.program->fragments[command.fragment.index()];
     const std::vector<Location> places = place_values(fragment, command);
     for (size_t o = 0; o < fragment.graph.ops.size(); ++o) {
+      finish_started(fragment, o);
       const ir::Op& op = fragment.graph.ops[o];
       const PreparedFragments::Op& prepared =
           prepared_.op(command.fragment, static_cast<int32_t>(o));
@@ -225,8 +227,41 @@ class Binder {
       for (const ValueId v : op.operands) add_pointer(instruction, places[v.index()]);
       for (const ValueId v : op.results) add_pointer(instruction, places[v.index()]);
       if (is_alias(op, prepared, fragment, places)) instruction.kind = Instruction::Kind::kAlias;
+      if (starts(instruction, fragment, o)) {
+        instruction.kind = Instruction::Kind::kStart;
+        started_ = instruction;
+      }
       bound_.instructions.push_back(instruction);
     }
+    finish_started(fragment, fragment.graph.ops.size());
+  }
+
+  // Whether the op is a collective that another op's work may hide: one that can be started, and is
+  // waited for by its event.
+  static bool starts(const Instruction& instruction, const Fragment& fragment, size_t op) {
+    return instruction.kind == Instruction::Kind::kCollective &&
+           instruction.collective->can_start() && fragment.launches[op].records.valid() &&
+           !ends_before(fragment, op, op + 1);
+  }
+
+  // Whether a started op must be finished before another one starts, or before the call ends: the
+  // other one waits for its event, follows it on its stream, or is a collective that may use its
+  // group.
+  static bool ends_before(const Fragment& fragment, size_t started, size_t other) {
+    if (other == fragment.graph.ops.size()) return true;
+    const pipeline::Launch &launch = fragment.launches[started], &next = fragment.launches[other];
+    return ir::is_collective(fragment.graph.ops[other].kind) || next.stream == launch.stream ||
+           std::find(next.waits.begin(), next.waits.end(), launch.records) != next.waits.end();
+  }
+
+  // Finishes the started op, if there is one, that must be before `next`.
+  void finish_started(const Fragment& fragment, size_t next) {
+    if (!started_ || !ends_before(fragment, static_cast<size_t>(started_->op), next)) return;
+    Instruction finish = start(Instruction::Kind::kFinish);
+    finish.op = started_->op;
+    finish.collective = started_->collective;
+    bound_.instructions.push_back(finish);
+    started_.reset();
   }
 
   // Whether the results already lie where the operands do and are the same bytes.
@@ -255,6 +290,7 @@ class Binder {
   std::vector<int32_t> first_slot_;  // [channel]
   std::vector<Location> buffers_;
   int32_t command_ = 0;
+  std::optional<Instruction> started_;  // of the call that is bound now, not finished yet
 };
 
 // The backend's kernel; its errors get the op's place.

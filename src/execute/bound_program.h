@@ -25,7 +25,9 @@ struct Instruction {
   enum class Kind : uint8_t {
     kKernel,
     kCollective,
-    kAlias,  // an op whose results lie where its operands do
+    kStart,   // a collective's, which goes on beside the following instructions
+    kFinish,  // of the started one of `op`; no instruction of the program's own
+    kAlias,   // an op whose results lie where its operands do
     kLoad,
     kAcquire,
     kPublish,
@@ -45,6 +47,9 @@ struct Instruction {
   int64_t sequence = 0;   // within a run
   int64_t arena_end = 0;  // first byte of the step arena behind all that it touches
   uint64_t token = 0;     // what the order hash takes in
+
+  // Whether it is one of those that the verifier counts.
+  bool is_op() const { return op >= 0 && kind != Kind::kFinish; }
 };
 
 // Addresses in slots are known when a slot is acquired or received: pointers[pointer] = slots[slot]

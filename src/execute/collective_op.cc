@@ -1,5 +1,6 @@
 #include "execute/collective_op.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include "base/error.h"
@@ -8,6 +9,15 @@ namespace mw::execute {
 namespace {
 
 constexpr int64_t kStagingAlignment = 64;
+// Of a started all-reduce one member does the work of all.
+constexpr int64_t kMostToStart = 4;
+
+// Whether all members run the same program, and so start the same operations.
+bool runs_alike(const ir::DeviceGroup& group) {
+  const auto* axes = std::get_if<ir::AxisGroup>(&group);
+  return axes != nullptr &&
+         std::find(axes->axes.begin(), axes->axes.end(), "pp") == axes->axes.end();
+}
 
 int64_t aligned(int64_t bytes) {
   return (bytes + kStagingAlignment - 1) / kStagingAlignment * kStagingAlignment;
@@ -48,6 +58,8 @@ CollectiveOp::CollectiveOp(const ir::Graph& graph, const ir::Op& op, comm::Commu
   const auto& attrs = op.as<ir::CollectiveAttrs>();
   dtype_ = graph.type(op.operands[0]).dtype;
   reduce_ = reduce_op(attrs.op);
+  can_start_ = kind_ == ir::OpKind::kAllReduce && members_ > 1 && members_ <= kMostToStart &&
+               runs_alike(attrs.group);
   const auto stage = [this](int64_t bytes) {
     const int64_t offset = scratch_bytes_;
     scratch_bytes_ += aligned(bytes);
@@ -114,6 +126,19 @@ void CollectiveOp::unpack(const Split& split, const void* parts, void* tensor) c
                   static_cast<size_t>(split.chunk));
     }
   }
+}
+
+void CollectiveOp::start(std::span<void* const> operands, std::span<void* const> results) {
+  run_alone(operands, results);
+  for (size_t i = 0; i < tensors_.size(); ++i) out_[i] = {results[i], tensors_[i].result_count};
+  group_->start_all_reduce(out_, dtype_, reduce_);
+  started_ = true;
+}
+
+void CollectiveOp::finish() {
+  if (!started_) return;
+  group_->finish();
+  started_ = false;
 }
 
 void CollectiveOp::run(std::span<void* const> operands, std::span<void* const> results,

@@ -25,6 +25,13 @@ class CollectiveOp {
   // Collective over the group. Allocates nothing. A result may have its operand's address
   // (all_reduce), or the operand may be the own part of the result (all_gather) or the result the
   // own part of the operand (reduce_scatter), each with contiguous parts.
+  // Whether the operation can be started and finished later: an all-reduce along mesh axes whose
+  // members run the same fragment, few enough that one may do the work of all.
+  bool can_start() const { return can_start_; }
+  // run() in two calls, with other instructions between. REQUIRES: can_start(). finish() does
+  // nothing where nothing was started.
+  void start(std::span<void* const> operands, std::span<void* const> results);
+  void finish();
   void run(std::span<void* const> operands, std::span<void* const> results, void* scratch);
 
  private:
@@ -57,6 +64,7 @@ class CollectiveOp {
   std::vector<Tensor> tensors_;
   std::vector<comm::Buffer> in_, out_;
   int64_t scratch_bytes_ = 0;
+  bool can_start_ = false, started_ = false;
 };
 
 }  // namespace mw::execute

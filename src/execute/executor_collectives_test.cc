@@ -3,6 +3,8 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <atomic>
+#include <thread>
 
 #include "execute/test_programs.h"
 #include "execute/test_support.h"
@@ -181,6 +183,47 @@ TEST_CASE(
     CHECK(state(executor, r, "x")[1] == 6);
     CHECK(state(executor, r, "y")[2] == 60);
     CHECK(executor.measured()[0].bytes_sent == Bytes(30));  // 2 * 3/4 of 20 bytes
+  }
+}
+
+TEST_CASE("an all-reduce goes on beside the ops between its start and who waits for it") {
+  FragmentBuilder fragment("B");
+  const ValueId in = fragment.input("x", f32({4}));
+  const ValueId sum =
+      fragment.collective(OpKind::kAllReduce, dim0, fragment.scale(in, 2), f32({4}));
+  const ValueId beside = fragment.op(OpKind::kCopy, ir::NoAttrs{}, {in}, {f32({4})})[0];
+  fragment.output(fragment.op(OpKind::kAdd, ir::NoAttrs{}, {sum, beside}, {f32({4})})[0], "y");
+  OneFragment one(Mesh({{"tp", 2}}), fragment, f32({4}), f32({4}));
+  std::vector<pipeline::Launch>& launches = one.program.fragments[0].launches;
+  launches[1] = {StreamId(1), {}, EventId(0)};
+  launches[3].waits = {EventId(0)};
+  // Rank 1 comes to the all-reduce after rank 0 is past the op behind it.
+  FakeBackend backend;
+  std::atomic<bool> is_past = false;
+  backend.on(OpKind::kScale, [&](const FakeBackend::Call& call) {
+    while (call.rank == RankId(1) && !is_past) std::this_thread::yield();
+    for (int64_t i = 0; i < 4; ++i) call.out()[i] = 2 * call.in(0)[i];
+  });
+  backend.on(OpKind::kCopy, [&](const FakeBackend::Call& call) {
+    std::copy_n(call.in(0), 4, call.out());
+    if (call.rank == RankId(0)) is_past = true;
+  });
+  ExecutorOptions options;
+  options.stall_seconds = 20;
+  for (const bool check_finite : {false, true}) {
+    options.check_finite = check_finite;
+    is_past = check_finite;  // every result is looked at before the next op
+    Executor executor({&one.program}, backend, options);
+    for (int run = 0; run < 3; ++run) {
+      for (int r = 0; r < 2; ++r) std::fill_n(state(executor, r, "x"), 4, 1.0f + 10 * r);
+      executor.run(0, no_loads);
+      for (int r = 0; r < 2; ++r) {
+        CHECK(state(executor, r, "y")[3] == 2 + 22 + 1 + 10 * r);
+        CHECK(executor.measured()[0].instructions == 4);
+        CHECK(executor.measured()[0].bytes_sent == Bytes(16));
+      }
+      is_past = check_finite;
+    }
   }
 }
 

@@ -63,7 +63,7 @@ Measured RankRunner::run(const RunRequest& request) {
     }
     if (request.check_finite) check_results(program, instruction);
     measured.arena_peak = std::max(measured.arena_peak, Bytes(instruction.arena_end));
-    if (instruction.op >= 0) {
+    if (instruction.is_op()) {
       ++measured.instructions;
       order.add(instruction.token);
     }
@@ -90,6 +90,11 @@ void RankRunner::run_instruction(BoundProgram& program, const Instruction& instr
     case Instruction::Kind::kCollective:
       instruction.collective->run(operands, results, context_.scratch());
       break;
+    case Instruction::Kind::kStart:
+      instruction.collective->start(operands, results);
+      if (request.check_finite) instruction.collective->finish();  // its results are looked at next
+      break;
+    case Instruction::Kind::kFinish: instruction.collective->finish(); break;
     case Instruction::Kind::kAlias: break;
     case Instruction::Kind::kLoad: {
       const pipeline::Command& command = program.command(instruction);
@@ -129,7 +134,7 @@ void RankRunner::check_results(const BoundProgram& program, const Instruction& i
   if (instruction.kind == Instruction::Kind::kLoad) {
     const pipeline::Command& command = program.command(instruction);
     check(program.rank_program->buffers[command.buffers[0].index()].type, results[0], command.name);
-  } else if (instruction.op >= 0) {
+  } else if (instruction.is_op()) {
     const ir::Op& op = program.op(instruction);
     if (may_be_infinite(op)) return;
     const ir::Graph& graph = program.fragment(instruction).graph;

@@ -35,6 +35,15 @@ trace::Span span_of(const pipeline::Command& command, size_t index) {
   return span;
 }
 
+Category category_of(Instruction::Kind op) {
+  switch (op) {
+    case Instruction::Kind::kCollective:
+    case Instruction::Kind::kStart: return Category::kComm;
+    case Instruction::Kind::kFinish: return Category::kWait;
+    default: return Category::kCompute;
+  }
+}
+
 trace::Span span_template(const BoundProgram& program, const Instruction& instruction,
                           trace::NameTable& names) {
   const pipeline::Command& command = program.command(instruction);
@@ -42,11 +51,12 @@ trace::Span span_template(const BoundProgram& program, const Instruction& instru
   switch (instruction.kind) {
     case Instruction::Kind::kKernel:
     case Instruction::Kind::kCollective:
+    case Instruction::Kind::kStart:
+    case Instruction::Kind::kFinish:
     case Instruction::Kind::kAlias: {
       const pipeline::Fragment& fragment = program.fragment(instruction);
       const ir::Op& op = program.op(instruction);
-      span.category =
-          instruction.kind == Instruction::Kind::kCollective ? Category::kComm : Category::kCompute;
+      span.category = category_of(instruction.kind);
       span.name = names.intern(ir::op_name(op.kind));
       span.stream = fragment.launches[static_cast<size_t>(instruction.op)].stream;
       if (instruction.kind == Instruction::Kind::kKernel && ops::op_def(op.kind).cost != nullptr) {
