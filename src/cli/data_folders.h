@@ -6,8 +6,8 @@
 
 namespace mw::cli {
 
-// Folders for files of this kind ("clusters", "models", "data/published"): here, or beside the program
-// or above it; they need not be there.
+// Folders for files of this kind ("clusters", "models", "data/published"): here, or beside the
+// program or above it; they need not be there.
 std::vector<std::string> data_folders(const std::string& kind);
 // The first of them that is there. Throws Error where none is.
 std::string data_folder(const std::string& kind);
