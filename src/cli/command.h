@@ -19,6 +19,7 @@ void add_verify(CLI::App& app);
 void add_inspect(CLI::App& app);
 void add_simulate(CLI::App& app);
 void add_what_if(CLI::App& app);
+void add_plan(CLI::App& app);
 void add_schedule(CLI::App& app);
 void add_validate(CLI::App& app);
 void add_calibrate(CLI::App& app);

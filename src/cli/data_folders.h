@@ -4,6 +4,8 @@
 #include <string>
 #include <vector>
 
+#include "base/fs.h"
+
 namespace mw::cli {
 
 // Folders for files of this kind ("clusters", "models", "data/published"): here, or beside the
@@ -11,5 +13,7 @@ namespace mw::cli {
 std::vector<std::string> data_folders(const std::string& kind);
 // The first of them that is there. Throws Error where none is.
 std::string data_folder(const std::string& kind);
+// The file of a model that is named, or the file itself. Throws Error with the near miss.
+std::string model_file(FileSystem& fs, const std::string& name);
 
 }  // namespace mw::cli

@@ -23,7 +23,7 @@ inline std::shared_ptr<JobOptions> add_job_options(CLI::App& command) {
       "--plan", options->overrides.plan,
       "The plan: dp=2,tp=2,pp=2,schedule=interleaved-1f1b,chunks=2,microbatches=8,sp,zero=1,"
       "recompute=selective,grad_reduce=step,layers=3:5; or its JSON; or a file such as "
-      "R/plan.json");
+      "R/plan.json; train also takes auto, the fastest for this machine");
   command.add_option("--model", options->overrides.model,
                      "A Hugging Face config.json in place of the job's");
   command.add_option("--data", options->overrides.data,

@@ -32,6 +32,7 @@ int main(int argc, char** argv) {
   mw::cli::add_inspect(app);
   mw::cli::add_simulate(app);
   mw::cli::add_what_if(app);
+  mw::cli::add_plan(app);
   mw::cli::add_schedule(app);
   mw::cli::add_validate(app);
   mw::cli::add_calibrate(app);

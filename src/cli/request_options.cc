@@ -26,23 +26,6 @@ void read_overlap(const RequestOptions& options, predict::Request& request,
 
 }  // namespace
 
-std::string model_file(FileSystem& fs, const std::string& name) {
-  if (ends_with(name, ".json")) return name;
-  std::vector<std::string> known;
-  for (const std::string& folder : data_folders("models")) {
-    const std::string path = join_path(folder, name + ".json");
-    if (fs.exists(path)) return path;
-    if (!fs.is_directory(folder)) continue;
-    for (const std::string& file : fs.list(folder)) {
-      if (ends_with(file, ".json")) known.push_back(file.substr(0, file.size() - 5));
-    }
-  }
-  std::sort(known.begin(), known.end());
-  known.erase(std::unique(known.begin(), known.end()), known.end());
-  throw_error("--model: there is no model '{}'{}; known are {}; or give a file, x.json", name,
-              did_you_mean(name, known), join(known, ", "));
-}
-
 compile::Plan read_plan(FileSystem& fs, const std::string& text, const std::string& where) {
   if (ends_with(text, ".json")) return compile::parse_plan(fs.read_file(text), text);
   return compile::parse_plan(text, where);

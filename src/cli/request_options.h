@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "base/fs.h"
 #include "cli/command.h"
+#include "cli/data_folders.h"
 #include "predict/predict.h"
 
 namespace mw::cli {
@@ -41,8 +42,5 @@ void attempt(Diagnostics& diagnostics, F&& f) {
     diagnostics.absorb(error);
   }
 }
-
-// The file of a model that is named, or the file itself.
-std::string model_file(FileSystem& fs, const std::string& name);
 
 }  // namespace mw::cli

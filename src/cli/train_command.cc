@@ -1,10 +1,14 @@
+#include <algorithm>
 #include <cstdio>
 #include <memory>
+#include <thread>
 
 #include <fmt/core.h>
 
 #include "base/json.h"
+#include "cli/data_folders.h"
 #include "cli/job_options.h"
+#include "planner/planner.h"
 #include "train/run.h"
 
 namespace mw::cli {
@@ -15,12 +19,33 @@ struct TrainOptions {
   bool json = false, quiet = false;
 };
 
+// The fastest plan for as many ranks as this machine has cores, by its profile.
+compile::Plan plan_for_this_machine(FileSystem& fs, const train::Job& job) {
+  planner::Request request;
+  predict::Request& base = request.base;
+  base.model = job.model;
+  base.cluster = cluster::load_cluster(fs, "this-machine", data_folders("clusters"));
+  base.global_batch = job.global_batch;
+  base.seq_len = job.seq_len;
+  base.precision = DType::kF32;
+  base.options.program_hash = base.options.order_hash = false;
+  request.gpus = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+  while (request.gpus > 1 && !planner::is_possible(request)) --request.gpus;
+  return planner::search(request).plans.front().plan;
+}
+
 void train_job(const JobOptions& job_options, const TrainOptions& options) {
   FileSystem& fs = posix_fs();
-  train::Job job =
-      train::read_job(fs, job_options.job, job_options.overrides, train::Corpus::kChecked);
-  if (options.run.resume)
-    job = train::read_run(fs, *options.run.resume, job, job_options.overrides);
+  train::JobOverrides overrides = job_options.overrides;
+  const bool automatic = overrides.plan == "auto";
+  if (automatic) overrides.plan = "dp=1";
+  train::Job job = train::read_job(fs, job_options.job, overrides, train::Corpus::kChecked);
+  if (options.run.resume) job = train::read_run(fs, *options.run.resume, job, overrides);
+  if (automatic) {
+    job.plan = plan_for_this_machine(fs, job);
+    if (!options.quiet)
+      fmt::print(options.json ? stderr : stdout, "plan {}\n", short_form(job.plan));
+  }
   train::RunOptions run = options.run;
   run.on_stall = [](const std::string& report) { fmt::print(stderr, "meshwright: {}\n", report); };
   const train::RunSummary summary = train::run(fs, job, run, [&](const std::string& line) {

@@ -1,0 +1,111 @@
+#include <memory>
+
+#include <fmt/core.h>
+
+#include "base/error.h"
+#include "cli/command.h"
+#include "cli/data_folders.h"
+#include "planner/planner.h"
+
+namespace mw::cli {
+namespace {
+
+template <typename F>
+void attempt(Diagnostics& diagnostics, F&& f) {
+  try {
+    f();
+  } catch (const Error& error) {
+    diagnostics.absorb(error);
+  }
+}
+
+struct PlanOptions {
+  std::string model, cluster, precision = "bf16", planner = "exhaustive", output;
+  int64_t gpus = 0, global_batch = 0, seq_len = 0, top = 5;
+  bool json = false, tf32 = false, scatter_gather = false;
+};
+
+planner::Request read_request(FileSystem& fs, const PlanOptions& options) {
+  planner::Request request;
+  predict::Request& base = request.base;
+  Diagnostics diagnostics;
+  if (options.model.empty()) {
+    diagnostics.add("--model: is missing; give a name or a config.json");
+  } else {
+    attempt(diagnostics, [&] {
+      const std::string file = model_file(fs, options.model);
+      base.model = models::parse_config(fs.read_file(file), file);
+      base.seq_len = options.seq_len > 0 ? options.seq_len : base.model.max_positions;
+    });
+  }
+  if (options.cluster.empty()) {
+    diagnostics.add("--cluster: is missing; give a cluster of clusters/ such as selene, or x.toml");
+  } else {
+    attempt(diagnostics, [&] {
+      base.cluster = cluster::load_cluster(fs, options.cluster, data_folders("clusters"));
+    });
+  }
+  if (options.gpus == 0) diagnostics.add("--gpus: is missing; give the number of devices");
+  if (options.global_batch == 0)
+    diagnostics.add("--global-batch: is missing; give the sequences of a step");
+  diagnostics.throw_if_any();
+  base.global_batch = options.global_batch;
+  base.precision = *parse_dtype(options.precision);
+  base.options.tf32 = options.tf32;
+  base.options.scatter_gather = options.scatter_gather;
+  base.options.program_hash = base.options.order_hash = false;
+  request.gpus = options.gpus;
+  request.method =
+      options.planner == "ptdp" ? planner::Method::kPtdP : planner::Method::kExhaustive;
+  return request;
+}
+
+void run_plan(const PlanOptions& options) {
+  FileSystem& fs = posix_fs();
+  const planner::Request request = read_request(fs, options);
+  std::unique_ptr<WritableFile> output;  // before the work, so that a wrong path is said at once
+  if (!options.output.empty()) output = fs.create_file(options.output);
+  const planner::Found found = planner::search(request);
+  if (output) {
+    output->write(compile::to_json(found.plans.front().plan).dump_pretty());
+    output->close();
+  }
+  if (options.json) {
+    fmt::print("{}", planner::to_json(request, found, options.top).dump_pretty());
+  } else {
+    fmt::print("{}", planner::to_text(request, found, options.top));
+  }
+}
+
+}  // namespace
+
+void add_plan(CLI::App& app) {
+  CLI::App* command =
+      app.add_subcommand("plan", "Find the fastest plan of a model on a cluster that fits");
+  auto options = std::make_shared<PlanOptions>();
+  command->add_option("--model", options->model,
+                      "A model of models/ by name, such as gpt3-175b, or a config.json");
+  command->add_option("--cluster", options->cluster,
+                      "A cluster of clusters/ by name, such as selene, or a TOML file");
+  command->add_option("--gpus", options->gpus, "Devices")->check(at_least(1));
+  command->add_option("--global-batch", options->global_batch, "Sequences of a step")
+      ->check(at_least(1));
+  command->add_option("--seq-len", options->seq_len, "Tokens of a sequence; the model's most")
+      ->check(at_least(1));
+  command->add_option("--precision", options->precision, "Of weights and activations")
+      ->check(one_of({"bf16", "f16", "f32"}));
+  command
+      ->add_option("--planner", options->planner,
+                   "exhaustive: every uniform plan; ptdp: the rules of the PTD-P paper")
+      ->check(one_of({"exhaustive", "ptdp"}));
+  command->add_option("--top", options->top, "Plans that are listed")->check(at_least(1));
+  command->add_option("-o,--output", options->output,
+                      "Write the best plan as JSON, for simulate, verify and train");
+  command->add_flag("--scatter-gather", options->scatter_gather,
+                    "Send boundary values in tp parts");
+  command->add_flag("--tf32", options->tf32, "f32 products on tensor cores");
+  command->add_flag("--json", options->json, "One JSON object");
+  command->callback([options] { run_plan(*options); });
+}
+
+}  // namespace mw::cli

@@ -1,0 +1,193 @@
+// Every uniform plan. Coarse estimates bound each layout from below, the most promising first, so
+// that most schedules are never looked at; the result is as if all had been.
+#include <algorithm>
+#include <map>
+#include <set>
+#include <tuple>
+
+#include "planner/search.h"
+#include "planner/simulated.h"
+#include "planner/space.h"
+
+namespace mw::planner {
+namespace {
+
+using compile::Plan;
+
+struct Estimated {
+  Plan plan;
+  Seconds step;
+  Bytes peak;
+};
+// The front is told up to so many times the best step, by so many plans.
+constexpr double kFrontReach = 1.5;
+constexpr size_t kFrontSimulated = 8;
+// A group whose work alone takes so many times the slowest of the best is not tried with larger
+// microbatches.
+constexpr double kTooSlow = 1.15;
+
+bool faster(const Estimated& a, const Estimated& b) {
+  return a.step != b.step ? a.step < b.step : a.peak < b.peak;
+}
+
+class Search {
+ public:
+  Search(const Request& request, predict::Coarse& coarse)
+      : request_(request),
+        coarse_(coarse),
+        limit_(static_cast<double>(request.base.cluster.device.memory.value) * kMemorySlack) {}
+
+  Found run() {
+    std::map<int64_t, std::map<Group, std::vector<Plan>>> by_size = plans_by_size();
+    for (auto& [microbatch, groups] : by_size) look_at_size(groups);
+    std::sort(best_.begin(), best_.end(), faster);
+    simulate();
+    return std::move(found_);
+  }
+
+ private:
+  using Group = std::tuple<int64_t, bool, compile::Recompute>;  // tp, sp
+
+  const std::vector<Pipelining>& pipelinings(int64_t pp) {
+    const auto [it, is_new] = pipelinings_.try_emplace(pp);
+    if (is_new) it->second = planner::pipelinings(request_.base, pp);
+    return it->second;
+  }
+
+  // [sequences of a microbatch][group] layouts.
+  std::map<int64_t, std::map<Group, std::vector<Plan>>> plans_by_size() {
+    std::map<int64_t, std::map<Group, std::vector<Plan>>> by_size;
+    for (const Layout& layout : planner::layouts(request_.base, request_.gpus)) {
+      for (const Plan& plan : layout_plans(request_.base, layout)) {
+        found_.candidates += static_cast<int64_t>(pipelinings(plan.pp).size());
+        const int64_t microbatch = request_.base.global_batch / plan.dp / plan.microbatches;
+        by_size[microbatch][{plan.tp, plan.sp, plan.recompute}].push_back(plan);
+      }
+    }
+    return by_size;
+  }
+
+  // All layouts with microbatches of one size, the most promising first. A group is given up when
+  // its microbatch fits with no ZeRO stage and mesh, or is so slow that a larger one, which does
+  // the same work in larger products, will not make it up.
+  void look_at_size(const std::map<Group, std::vector<Plan>>& groups) {
+    std::vector<Plan> plans, divided;  // ZeRO 0 and 1; 2 and 3
+    for (const auto& [group, of_group] : groups) {
+      if (given_up_.contains(group)) continue;
+      for (const Plan& plan : of_group) (plan.zero <= 1 ? plans : divided).push_back(plan);
+    }
+    std::map<Group, Seconds> fastest;
+    look_at_plans(plans, fastest);
+    std::erase_if(divided, [&](const Plan& plan) { return !needs_dividing(plan); });
+    look_at_plans(divided, fastest);
+    for (const auto& [group, of_group] : groups) {
+      const auto it = fastest.find(group);
+      const bool full = it == fastest.end();
+      if (full ||
+          (best_.size() >= wanted() && it->second.value > kTooSlow * best_.front().step.value))
+        given_up_.insert(group);
+    }
+  }
+
+  // ZeRO 2 and 3 do the same work with more communication: they are for what ZeRO 1 does not make
+  // fit, and for a single microbatch, beside which their communication hides.
+  bool needs_dividing(Plan plan) {
+    if (plan.microbatches == 1) return true;
+    plan.zero = 1;
+    return static_cast<double>(coarse_.memory(plan).peak.value) * kMemorySlack > limit_;
+  }
+
+  void look_at_plans(const std::vector<Plan>& plans, std::map<Group, Seconds>& fastest) {
+    coarse_.prepare(plans, thread_count(request_));
+    std::vector<Estimated> layouts;
+    for (const Plan& plan : plans) {
+      const predict::Estimate least = coarse_.least(plan);
+      if (static_cast<double>(least.peak.value) > limit_) continue;
+      const auto [it, is_new] = fastest.try_emplace({plan.tp, plan.sp, plan.recompute}, least.step);
+      it->second = std::min(it->second, least.step);
+      layouts.push_back({plan, least.step, least.peak});
+    }
+    std::stable_sort(layouts.begin(), layouts.end(), faster);
+    for (const Estimated& layout : layouts) look_at(layout);
+  }
+
+  void look_at(const Estimated& layout) {
+    if (best_.size() < wanted() || layout.step < best_.front().step) {
+      for (const Pipelining& pipelining : pipelinings(layout.plan.pp)) look_at(layout, pipelining);
+      return;
+    }
+    // Too slow for the best; the front takes it under the usual schedule, if it needs less memory.
+    if (layout.step.value > kFrontReach * fastest_.value) return;
+    const bool dominated = std::any_of(front_.begin(), front_.end(), [&](const Estimated& other) {
+      return other.step <= layout.step && other.peak <= layout.peak;
+    });
+    if (!dominated) look_at(layout, {"1f1b", 1});
+  }
+
+  size_t wanted() const { return static_cast<size_t>(request_.simulated); }
+
+  void look_at(const Estimated& layout, const Pipelining& pipelining) {
+    Estimated here = layout;
+    here.plan.schedule = pipelining.schedule;
+    here.plan.chunks = pipelining.chunks;
+    if (!coarse_.has_order(here.plan)) return;
+    here.peak = coarse_.memory(here.plan).peak;
+    if (static_cast<double>(here.peak.value) > limit_) return;
+    here.step = coarse_.step(here.plan);
+    if (fastest_.value == 0 || here.step < fastest_) fastest_ = here.step;
+    keep_on_front(here);
+    // The slowest of the best is on top.
+    if (best_.size() >= wanted()) {
+      if (!faster(here, best_.front())) return;
+      std::pop_heap(best_.begin(), best_.end(), faster);
+      best_.pop_back();
+    }
+    best_.push_back(std::move(here));
+    std::push_heap(best_.begin(), best_.end(), faster);
+  }
+
+  void keep_on_front(const Estimated& here) {
+    const bool dominated = std::any_of(front_.begin(), front_.end(), [&](const Estimated& other) {
+      return other.step <= here.step && other.peak <= here.peak;
+    });
+    if (dominated) return;
+    std::erase_if(front_, [&](const Estimated& other) {
+      return here.step <= other.step && here.peak <= other.peak;
+    });
+    front_.push_back(here);
+  }
+
+  // The fastest, and as many of the front as tell it from end to end.
+  void simulate() {
+    std::vector<Plan> plans;
+    for (const Estimated& estimated : best_) plans.push_back(estimated.plan);
+    std::erase_if(front_, [&](const Estimated& estimated) {
+      return estimated.step.value > kFrontReach * fastest_.value;
+    });
+    std::sort(front_.begin(), front_.end(), faster);
+    const size_t count = std::min(kFrontSimulated, front_.size());
+    for (size_t i = 0; i < count; ++i) {
+      const Plan& plan = front_[count == 1 ? 0 : i * (front_.size() - 1) / (count - 1)].plan;
+      if (std::find(plans.begin(), plans.end(), plan) == plans.end()) plans.push_back(plan);
+    }
+    add_fitting(simulate_plans(request_, plans), found_);
+  }
+
+  const Request& request_;
+  predict::Coarse& coarse_;
+  double limit_;
+  std::map<int64_t, std::vector<Pipelining>> pipelinings_;  // [pp]
+  std::set<Group> given_up_;
+  Seconds fastest_;              // of all looked at
+  std::vector<Estimated> best_;  // a heap
+  std::vector<Estimated> front_;
+  Found found_;
+};
+
+}  // namespace
+
+Found exhaustive(const Request& request, predict::Coarse& coarse) {
+  return Search(request, coarse).run();
+}
+
+}  // namespace mw::planner

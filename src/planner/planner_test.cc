@@ -1,0 +1,147 @@
+#include "planner/planner.h"
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "pipeline/schedule.h"
+#include "planner/space.h"
+
+using namespace mw;
+using namespace mw::planner;
+
+namespace {
+
+Request small(int64_t gpus, double gigabytes = 1) {
+  Request request;
+  predict::Request& base = request.base;
+  base.model = models::parse_config(
+      R"({"model_type": "gpt2", "vocab_size": 256, "n_positions": 64, "n_embd": 64, "n_layer": 4,
+          "n_head": 4, "embd_pdrop": 0.0, "resid_pdrop": 0.0, "attn_pdrop": 0.0})",
+      "small.json");
+  cluster::Cluster& c = base.cluster;
+  c.name = "box";
+  c.file = "box.toml";
+  c.devices = 16;
+  c.device.name = "chip";
+  c.device.memory = Bytes(static_cast<int64_t>(gigabytes * 1e9));
+  c.device.peaks = {{"f32", cluster::FlopsPerSecond(10e12)},
+                    {"bf16", cluster::FlopsPerSecond(100e12)}};
+  c.device.memory_bandwidth = cluster::BytesPerSecond(1e12);
+  c.device.multiprocessors = 10;
+  c.device.attained.launch = Seconds(1e-6);
+  c.links.resize(1);
+  c.links[0].name = "nvlink";
+  c.links[0].kind = cluster::LinkKind::kNvlink;
+  c.links[0].bandwidth = c.links[0].bus_bandwidth = cluster::BytesPerSecond(100e9);
+  c.links[0].latency = Seconds(1e-6);
+  base.global_batch = 8;
+  base.seq_len = 64;
+  request.gpus = gpus;
+  request.threads = 2;
+  return request;
+}
+
+// Every plan of the space under the event simulation.
+Seconds fastest_of_all(const Request& request) {
+  Seconds best;
+  for (const Layout& layout : layouts(request.base, request.gpus)) {
+    for (compile::Plan plan : layout_plans(request.base, layout)) {
+      for (const Pipelining& pipelining : pipelinings(request.base, layout.pp)) {
+        plan.schedule = pipelining.schedule;
+        plan.chunks = pipelining.chunks;
+        predict::Request one = request.base;
+        one.plan = plan;
+        try {
+          const predict::Prediction prediction = predict::predict(one);
+          if (!prediction.too_full().empty()) continue;
+          if (best.value == 0 || prediction.step < best) best = prediction.step;
+        } catch (const Error&) {  // a schedule that does not take these microbatches or chunks
+        }
+      }
+    }
+  }
+  return best;
+}
+
+std::string message_of(const Request& request) {
+  try {
+    search(request);
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "";
+}
+
+}  // namespace
+
+TEST_CASE("the exhaustive planner finds what simulating every plan finds") {
+  for (const int64_t gpus : {1, 2, 4}) {
+    CAPTURE(gpus);
+    const Request request = small(gpus);
+    const Found found = search(request);
+    REQUIRE(!found.plans.empty());
+    CHECK(found.plans.front().step == fastest_of_all(request));
+  }
+}
+
+TEST_CASE("plans are sorted, fit, and the front falls in memory") {
+  const Request request = small(8);
+  const Found found = search(request);
+  CHECK(found.candidates > 500);
+  for (size_t i = 0; i < found.plans.size(); ++i) {
+    const Candidate& here = found.plans[i];
+    CHECK(here.fullest() <= found.memory_limit);
+    CHECK(here.plan.ranks() == 8);
+    if (i > 0) CHECK(found.plans[i - 1].step <= here.step);
+    double sum = 0;
+    for (const auto& [name, seconds] : here.seconds) sum += seconds;
+    CHECK(sum == doctest::Approx(here.step.value).epsilon(1e-3));
+  }
+  for (size_t i = 1; i < found.front.size(); ++i) {
+    CHECK(found.plans[found.front[i]].fullest() < found.plans[found.front[i - 1]].fullest());
+  }
+  CHECK(found.front.front() == 0);
+}
+
+TEST_CASE("the same request gives the same plans, whatever the threads") {
+  Request request = small(4);
+  const Found two = search(request);
+  request.threads = 1;
+  const Found one = search(request);
+  REQUIRE(one.plans.size() == two.plans.size());
+  for (size_t i = 0; i < one.plans.size(); ++i) CHECK(one.plans[i].plan == two.plans[i].plan);
+}
+
+TEST_CASE("the rules of PTD-P name themselves") {
+  Request request = small(4);
+  request.method = Method::kPtdP;
+  const Found found = search(request);
+  REQUIRE(!found.plans.empty());
+  REQUIRE(found.choices.size() >= 5);
+  CHECK(found.choices[0].what == "tp=1");
+  CHECK(found.choices[2].rule ==
+        "takeaway 2: 1 is the least tp*pp that fits; data parallelism for the other devices");
+  request.method = Method::kExhaustive;
+  CHECK(search(request).plans.front().step <= found.plans.front().step);
+}
+
+TEST_CASE("everything that is wrong with a request is said at once") {
+  Request request = small(17);
+  request.base.seq_len = 128;
+  CHECK(message_of(request) ==
+        "--gpus: is 17, but box.toml has 16 devices; use at most 16\n"
+        "--seq-len: is 128, but small.json has 64 positions; use at most 64\n"
+        "--gpus: no plan has 17 ranks: tp must divide the 4 heads, pp the 4 layers and dp the "
+        "global batch of 8; use 16 or 32 devices, or another batch");
+}
+
+TEST_CASE("a model that does not fit is told the least number of devices that would do") {
+  const Request request = small(1, 0.0018);
+  const std::string message = message_of(request);
+  CAPTURE(message);
+  CHECK(message.find("small.json: does not fit on 1 devices of box: the fullest rank needs at "
+                     "least ") == 0);
+  CHECK(message.find("; the least that would do is 4 devices, with ") != std::string::npos);
+}

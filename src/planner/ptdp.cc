@@ -1,0 +1,149 @@
+// PTD-P's takeaways as rules [Narayanan et al. 2021, arXiv 2104.04473, sections 3 and 5]: tensor
+// parallelism inside a node, pipeline parallelism beyond it, as little model parallelism as fits,
+// data parallelism with the rest; the microbatch that its pipeline makes fastest; interleaving.
+#include <algorithm>
+#include <optional>
+
+#include <fmt/format.h>
+
+#include "planner/search.h"
+#include "planner/simulated.h"
+#include "planner/space.h"
+
+namespace mw::planner {
+namespace {
+
+using compile::Plan;
+using compile::Recompute;
+
+class Rules {
+ public:
+  Rules(const Request& request, predict::Coarse& coarse)
+      : request_(request),
+        base_(request.base),
+        coarse_(coarse),
+        limit_(static_cast<double>(base_.cluster.device.memory.value)) {}
+
+  Found run() {
+    std::vector<Layout> all = layouts(base_, request_.gpus);
+    const int64_t node = node_devices();
+    // As little model parallelism as fits; inside it tensor parallelism up to the node.
+    std::stable_sort(all.begin(), all.end(), [&](const Layout& a, const Layout& b) {
+      if (a.tp * a.pp != b.tp * b.pp) return a.tp * a.pp < b.tp * b.pp;
+      return a.tp > b.tp;
+    });
+    Found found;
+    for (const Layout& layout : all) {
+      if (layout.tp > node || layout.tp < std::min(node, layout.tp * layout.pp)) continue;
+      found.candidates += 1;
+      std::optional<Plan> plan = fitting(layout, found);
+      if (!plan) continue;
+      explain(*plan, node, found);
+      const std::vector<Plan> plans = with_chunks(*plan, found);
+      add_fitting(simulate_plans(request_, plans), found);
+      if (!found.plans.empty()) {
+        explain_schedule(found.plans.front().plan, found);
+        return found;
+      }
+      found.choices.clear();
+    }
+    return found;
+  }
+
+ private:
+  int64_t node_devices() const {
+    int64_t devices = 1;
+    for (const cluster::Link& link : base_.cluster.links) {
+      if (link.devices > 0) devices = std::max(devices, link.devices);
+    }
+    return devices;
+  }
+
+  double peak(const Plan& plan) { return static_cast<double>(coarse_.memory(plan).peak.value); }
+
+  // The fastest microbatch under 1F1B, without recomputation if that fits.
+  std::optional<Plan> fitting(const Layout& layout, Found& found) {
+    Plan plan;
+    plan.tp = layout.tp;
+    plan.pp = layout.pp;
+    plan.dp = layout.dp;
+    for (const Recompute recompute : {Recompute::kNone, Recompute::kFull}) {
+      plan.recompute = recompute;
+      std::optional<Plan> best;
+      Seconds step;
+      std::vector<int64_t> microbatches = divisors(base_.global_batch / plan.dp);
+      std::reverse(microbatches.begin(), microbatches.end());  // the smallest microbatch first
+      for (const int64_t m : microbatches) {
+        plan.microbatches = m;
+        found.candidates += 1;
+        if (peak(plan) > limit_) break;
+        const Seconds here = coarse_.step(plan);
+        if (best && here >= step) continue;
+        best = plan;
+        step = here;
+      }
+      if (best) return best;
+    }
+    return std::nullopt;
+  }
+
+  std::vector<Plan> with_chunks(const Plan& plan, Found& found) {
+    std::vector<Plan> plans{plan};
+    if (plan.pp == 1) return plans;
+    for (const int64_t chunks : divisors(base_.model.layers / plan.pp)) {
+      if (chunks == 1) continue;
+      Plan interleaved = plan;
+      interleaved.schedule = "interleaved-1f1b";
+      interleaved.chunks = chunks;
+      found.candidates += 1;
+      if (coarse_.has_order(interleaved) && peak(interleaved) <= limit_ * kMemorySlack)
+        plans.push_back(interleaved);
+    }
+    return plans;
+  }
+
+  void explain(const Plan& plan, int64_t node, Found& found) const {
+    const auto add = [&](std::string what, std::string rule) {
+      found.choices.push_back({std::move(what), std::move(rule)});
+    };
+    add(fmt::format("tp={}", plan.tp),
+        fmt::format("takeaway 1: tensor parallelism up to the {} devices of a node, no further",
+                    node));
+    add(fmt::format("pp={}", plan.pp),
+        plan.pp == 1 ? "takeaway 1: no pipeline, the model fits inside a node"
+                     : "takeaway 1: pipeline parallelism for what does not fit inside a node");
+    add(fmt::format("dp={}", plan.dp),
+        fmt::format("takeaway 2: {} is the least tp*pp that fits; data parallelism for the other "
+                    "devices",
+                    plan.tp * plan.pp));
+    add(fmt::format("microbatches={}", plan.microbatches),
+        fmt::format("takeaway 3: a microbatch of {} is the fastest that fits, given its effect on "
+                    "products, bubble and memory",
+                    base_.global_batch / plan.dp / plan.microbatches));
+    add(plan.recompute == Recompute::kFull ? "recompute=full" : "recompute=none",
+        plan.recompute == Recompute::kFull
+            ? "section 3.5: activations do not fit otherwise"
+            : "section 3.5: activations fit, so that nothing is computed twice");
+  }
+
+  static void explain_schedule(const Plan& plan, Found& found) {
+    if (plan.pp == 1) return;
+    found.choices.push_back(
+        {fmt::format("schedule={},chunks={}", plan.schedule, plan.chunks),
+         plan.chunks > 1
+             ? "section 2.2: the interleaved schedule divides the bubble by the chunks; the fastest"
+             : "section 2.2: more chunks cost more in messages than they save in bubble, or do not "
+               "fit"});
+  }
+
+  const Request& request_;
+  const predict::Request& base_;
+  predict::Coarse& coarse_;
+  double limit_;
+};
+
+}  // namespace
+
+Found ptdp(const Request& request, predict::Coarse& coarse) { return Rules(request, coarse).run(); }
+
+}  // namespace mw::planner

@@ -1,0 +1,100 @@
+#include "planner/search.h"
+
+#include <algorithm>
+#include <limits>
+#include <optional>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "base/text.h"
+#include "planner/space.h"
+
+namespace mw::planner {
+namespace {
+
+using compile::Plan;
+
+struct Least {
+  Bytes peak;
+  Plan plan;
+};
+
+// The plan that needs the least memory on so many devices: everything divided, recomputed and taken
+// in the smallest microbatches. Empty: no layout.
+std::optional<Least> least_memory(const predict::Request& base, int64_t devices,
+                                  predict::Coarse& coarse) {
+  std::optional<Least> least;
+  for (const Layout& layout : layouts(base, devices)) {
+    Plan plan;
+    plan.tp = layout.tp;
+    plan.pp = layout.pp;
+    plan.dp = layout.dp;
+    plan.sp = layout.tp > 1 && base.seq_len % layout.tp == 0;
+    plan.zero = layout.dp > 1 ? 3 : 0;
+    plan.recompute = compile::Recompute::kFull;
+    plan.microbatches = base.global_batch / layout.dp;
+    const Bytes peak = coarse.memory(plan).peak;
+    if (!least || peak < least->peak) least = Least{peak, plan};
+  }
+  return least;
+}
+
+}  // namespace
+
+Needs least_devices(const Request& request, predict::Coarse& coarse) {
+  const predict::Request& base = request.base;
+  const Bytes limit = base.cluster.device.memory;
+  Needs needs;
+  if (const auto least = least_memory(base, request.gpus, coarse)) needs.least = least->peak;
+  // Whole nodes beyond one; the most that is looked at is sixty-four times what was asked for.
+  int64_t node = 1;
+  for (const cluster::Link& link : base.cluster.links) {
+    if (link.devices > 0 && link.devices <= request.gpus) node = std::max(node, link.devices);
+  }
+  const auto fits = [&](int64_t devices) {
+    const auto least = least_memory(base, devices, coarse);
+    if (!least || least->peak > limit) return false;
+    needs.devices = devices;
+    needs.plan = least->plan;
+    return true;
+  };
+  int64_t high = request.gpus;
+  while (!fits(high)) {
+    high *= 2;
+    if (high > 64 * request.gpus) return needs;
+  }
+  // The first whole number of nodes that fits; counts that no layout has do not.
+  for (int64_t devices = high / 2 / node * node + node; devices < high; devices += node) {
+    if (fits(devices)) break;
+  }
+  return needs;
+}
+
+bool is_possible(const Request& request) { return findings(request).empty(); }
+
+Found search(const Request& request) {
+  const std::vector<std::string> wrong = findings(request);
+  if (!wrong.empty()) throw Error(wrong);
+  const Seconds begin = steady_clock().now();
+  predict::Coarse coarse(request.base);
+  Found found =
+      request.method == Method::kPtdP ? ptdp(request, coarse) : exhaustive(request, coarse);
+  found.memory_limit = request.base.cluster.device.memory;
+  if (found.plans.empty()) {
+    const Needs needs = least_devices(request, coarse);
+    const std::string what = fmt::format(
+        "{}: does not fit on {} devices of {}: the fullest rank needs at least {}, {} has {}",
+        request.base.model.source, request.gpus, request.base.cluster.name,
+        format_bytes(needs.least.value), request.base.cluster.device.name,
+        format_bytes(found.memory_limit.value));
+    if (needs.devices == 0)
+      throw_error("{}; nor on sixty-four times as many with this batch of {}", what,
+                  request.base.global_batch);
+    throw_error("{}; the least that would do is {} devices, with {}", what, needs.devices,
+                short_form(needs.plan));
+  }
+  found.search = steady_clock().now() - begin;
+  return found;
+}
+
+}  // namespace mw::planner

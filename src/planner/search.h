@@ -1,0 +1,24 @@
+// The planners. Private to room planner.
+#pragma once
+
+#include "planner/planner.h"
+#include "predict/coarse.h"
+
+namespace mw::planner {
+
+// Both leave `plans` empty if nothing fits. REQUIRES: findings(request) is empty.
+Found exhaustive(const Request& request, predict::Coarse& coarse);
+Found ptdp(const Request& request, predict::Coarse& coarse);
+
+// Coarse memory may be so much above a device's before a plan is given up unsimulated.
+inline constexpr double kMemorySlack = 1.03;
+
+// What fills the devices at the least, and how many would do.
+struct Needs {
+  Bytes least;          // of the fullest rank, under the plan that needs least
+  int64_t devices = 0;  // the least number of devices on which some plan fits; 0: none was found
+  compile::Plan plan;   // one that fits there
+};
+Needs least_devices(const Request& request, predict::Coarse& coarse);
+
+}  // namespace mw::planner

@@ -1,0 +1,68 @@
+#include "planner/simulated.h"
+
+#include <algorithm>
+#include <thread>
+
+#include "predict/in_parallel.h"
+
+namespace mw::planner {
+namespace {
+
+Candidate candidate_of(const compile::Plan& plan, const predict::Prediction& prediction) {
+  Candidate made;
+  made.plan = plan;
+  made.step = prediction.step;
+  made.tokens_per_s = prediction.tokens_per_s;
+  made.mfu = prediction.mfu;
+  for (const predict::StageMemory& memory : prediction.memory) made.peak.push_back(memory.peak);
+  const auto ranks = static_cast<double>(prediction.result.ranks.size());
+  for (const simulate::RankResult& rank : prediction.result.ranks) {
+    made.seconds["computation"] += rank.compute.value / ranks;
+    made.seconds["host gaps"] += rank.gaps.value / ranks;
+    made.seconds["bubble"] += (rank.total_wait() + rank.idle).value / ranks;
+    for (const auto& [label, time] : rank.exposed_comm)
+      made.seconds["exposed " + label] += time.value / ranks;
+  }
+  return made;
+}
+
+}  // namespace
+
+Bytes Candidate::fullest() const { return *std::max_element(peak.begin(), peak.end()); }
+
+int thread_count(const Request& request) {
+  return request.threads > 0 ? request.threads
+                             : std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+}
+
+Simulated simulate_plans(const Request& request, const std::vector<compile::Plan>& plans) {
+  Simulated simulated;
+  simulated.candidates.resize(plans.size());
+  std::vector<char> fits(plans.size(), 0);
+  predict::in_parallel(plans.size(), thread_count(request), [&](size_t i) {
+    predict::Request one = request.base;
+    one.plan = plans[i];
+    one.options.trace = one.options.order_hash = false;
+    const predict::Prediction prediction = predict::predict(one);
+    simulated.candidates[i] = candidate_of(plans[i], prediction);
+    fits[i] = prediction.too_full().empty() ? 1 : 0;
+  });
+  simulated.fits.assign(fits.begin(), fits.end());
+  return simulated;
+}
+
+void add_fitting(Simulated simulated, Found& found) {
+  found.simulated += static_cast<int64_t>(simulated.candidates.size());
+  for (size_t i = 0; i < simulated.candidates.size(); ++i) {
+    if (simulated.fits[i]) found.plans.push_back(std::move(simulated.candidates[i]));
+  }
+  std::stable_sort(found.plans.begin(), found.plans.end(),
+                   [](const Candidate& a, const Candidate& b) { return a.step < b.step; });
+  found.front.clear();
+  for (size_t i = 0; i < found.plans.size(); ++i) {
+    if (found.front.empty() || found.plans[i].fullest() < found.plans[found.front.back()].fullest())
+      found.front.push_back(i);
+  }
+}
+
+}  // namespace mw::planner

@@ -1,0 +1,22 @@
+// Plans under the event simulation. Private to room planner.
+#pragma once
+
+#include <vector>
+
+#include "planner/planner.h"
+
+namespace mw::planner {
+
+// One entry a plan, in order; `fits` says which need no more memory than a device has.
+struct Simulated {
+  std::vector<Candidate> candidates;
+  std::vector<bool> fits;
+};
+Simulated simulate_plans(const Request& request, const std::vector<compile::Plan>& plans);
+
+// Adds those that fit to `found`, sorts by step and finds the front.
+void add_fitting(Simulated simulated, Found& found);
+
+int thread_count(const Request& request);
+
+}  // namespace mw::planner

@@ -1,0 +1,134 @@
+#include "planner/space.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "base/text.h"
+#include "pipeline/schedule.h"
+
+namespace mw::planner {
+namespace {
+
+using compile::Plan;
+using compile::Recompute;
+
+bool takes_tp(const models::ModelConfig& model, int64_t tp) {
+  if (model.heads % tp != 0) return false;
+  return model.kv_heads % tp == 0 || tp % model.kv_heads == 0;
+}
+
+// The largest unit inside the cluster, such as a node; 1: there is none.
+const cluster::Link* node(const cluster::Cluster& cluster) {
+  const cluster::Link* found = nullptr;
+  for (const cluster::Link& link : cluster.links) {
+    if (link.devices > 1 && link.devices != cluster.devices) found = &link;
+  }
+  return found;
+}
+
+// "6 or 8": the nearest numbers of devices below and above that some layout has.
+std::string nearest_devices(const predict::Request& base, int64_t devices) {
+  std::vector<std::string> near;
+  for (int64_t n = devices - 1; n >= 1; --n) {
+    if (layouts(base, n).empty()) continue;
+    near.push_back(std::to_string(n));
+    break;
+  }
+  for (int64_t n = devices + 1; n <= 2 * devices; ++n) {
+    if (layouts(base, n).empty()) continue;
+    near.push_back(std::to_string(n));
+    break;
+  }
+  return join(near, " or ");
+}
+
+}  // namespace
+
+std::vector<int64_t> divisors(int64_t n) {
+  std::vector<int64_t> small, large;
+  for (int64_t d = 1; d * d <= n; ++d) {
+    if (n % d != 0) continue;
+    small.push_back(d);
+    if (d * d != n) large.push_back(n / d);
+  }
+  small.insert(small.end(), large.rbegin(), large.rend());
+  return small;
+}
+
+std::vector<Layout> layouts(const predict::Request& base, int64_t devices) {
+  std::vector<Layout> found;
+  for (const int64_t tp : divisors(devices)) {
+    if (!takes_tp(base.model, tp)) continue;
+    for (const int64_t pp : divisors(devices / tp)) {
+      const int64_t dp = devices / tp / pp;
+      if (base.model.layers % pp == 0 && base.global_batch % dp == 0) found.push_back({tp, pp, dp});
+    }
+  }
+  return found;
+}
+
+std::vector<Plan> layout_plans(const predict::Request& base, const Layout& layout) {
+  std::vector<Plan> plans;
+  Plan plan;
+  plan.tp = layout.tp;
+  plan.pp = layout.pp;
+  plan.dp = layout.dp;
+  for (const bool sp : {false, true}) {
+    if (sp && (layout.tp == 1 || base.seq_len % layout.tp != 0)) continue;
+    plan.sp = sp;
+    for (plan.zero = 0; plan.zero <= (layout.dp > 1 ? 3 : 0); ++plan.zero) {
+      for (const Recompute recompute :
+           {Recompute::kNone, Recompute::kSelective, Recompute::kFull}) {
+        plan.recompute = recompute;
+        for (const int64_t microbatches : divisors(base.global_batch / layout.dp)) {
+          plan.microbatches = microbatches;
+          plans.push_back(plan);
+        }
+      }
+    }
+  }
+  return plans;
+}
+
+std::vector<Pipelining> pipelinings(const predict::Request& base, int64_t pp) {
+  if (pp == 1) return {{"1f1b", 1}};
+  std::vector<Pipelining> found;
+  for (const std::string& kind : pipeline::schedule_kinds()) {
+    for (const int64_t chunks : divisors(base.model.layers / pp)) {
+      // With one chunk these are 1f1b and gpipe.
+      if (chunks == 1 && (kind == "interleaved-1f1b" || kind == "looped-bfs")) continue;
+      found.push_back({kind, chunks});
+    }
+  }
+  return found;
+}
+
+std::vector<std::string> findings(const Request& request) {
+  Diagnostics out;
+  const predict::Request& base = request.base;
+  const cluster::Cluster& cluster = base.cluster;
+  if (cluster.devices > 0 && request.gpus > cluster.devices) {
+    out.add("--gpus: is {}, but {} has {} devices; use at most {}", request.gpus, cluster.file,
+            cluster.devices, cluster.devices);
+  }
+  const cluster::Link* unit = node(cluster);
+  if (unit != nullptr && request.gpus > unit->devices && request.gpus % unit->devices != 0) {
+    out.add("--gpus: is {}, not a multiple of the {} devices that {} joins; use {} or {}",
+            request.gpus, unit->devices, unit->name, request.gpus / unit->devices * unit->devices,
+            (request.gpus / unit->devices + 1) * unit->devices);
+  }
+  if (base.seq_len > base.model.max_positions) {
+    out.add("--seq-len: is {}, but {} has {} positions; use at most {}", base.seq_len,
+            base.model.source, base.model.max_positions, base.model.max_positions);
+  }
+  if (layouts(base, request.gpus).empty()) {
+    out.add(
+        "--gpus: no plan has {} ranks: tp must divide the {} heads, pp the {} layers and dp the "
+        "global batch of {}; use {} devices, or another batch",
+        request.gpus, base.model.heads, base.model.layers, base.global_batch,
+        nearest_devices(base, request.gpus));
+  }
+  return out.findings();
+}
+
+}  // namespace mw::planner

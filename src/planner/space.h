@@ -1,0 +1,34 @@
+// The plans that a search looks at. Private to room planner.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "planner/planner.h"
+
+namespace mw::planner {
+
+struct Layout {
+  int64_t tp = 1, pp = 1, dp = 1;
+};
+
+// tp divides the heads, pp the blocks, dp the batch, and their product is `devices`.
+std::vector<Layout> layouts(const predict::Request& base, int64_t devices);
+
+// Everything of a layout but its schedule and chunks: sp, ZeRO where dp > 1, recompute, microbatch
+// sizes. Gradient accumulation (1f1b) stands for the schedule.
+std::vector<compile::Plan> layout_plans(const predict::Request& base, const Layout& layout);
+
+// Schedule and chunks that split the blocks evenly; kinds that differ in nothing are there once.
+struct Pipelining {
+  std::string schedule;
+  int64_t chunks = 1;
+};
+std::vector<Pipelining> pipelinings(const predict::Request& base, int64_t pp);
+
+// What is wrong with the request before any search.
+std::vector<std::string> findings(const Request& request);
+
+std::vector<int64_t> divisors(int64_t n);
+
+}  // namespace mw::planner

@@ -1,0 +1,113 @@
+// What a search found, for people and as JSON.
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#include "base/text.h"
+#include "planner/planner.h"
+
+namespace mw::planner {
+namespace {
+
+std::string row(const Candidate& candidate, const Candidate& best, Bytes limit) {
+  return fmt::format(
+      "  {:>10} {:>7.1f} % {:>10} {:>4.0f} %  {}{}\n", format_seconds(candidate.step.value),
+      100 * candidate.mfu, format_bytes(candidate.fullest().value),
+      100 * static_cast<double>(candidate.fullest().value) / static_cast<double>(limit.value),
+      short_form(candidate.plan),
+      &candidate == &best ? "" : "\n" + std::string(41, ' ') + loss(best, candidate));
+}
+
+Json plan_json(const Candidate& best, const Candidate& candidate) {
+  Json json{JsonObject{}};
+  json["plan"] = compile::to_json(candidate.plan);
+  json["short"] = short_form(candidate.plan);
+  json["step_s"] = candidate.step.value;
+  json["tokens_per_s"] = candidate.tokens_per_s;
+  json["mfu"] = candidate.mfu;
+  json["peak_bytes"] = candidate.fullest().value;
+  json["loses"] = loss(best, candidate);
+  return json;
+}
+
+}  // namespace
+
+std::string loss(const Candidate& best, const Candidate& other) {
+  const double lost = other.step.value - best.step.value;
+  std::vector<std::pair<double, std::string>> parts;
+  for (const auto& [name, seconds] : other.seconds) {
+    const auto there = best.seconds.find(name);
+    parts.emplace_back(seconds - (there == best.seconds.end() ? 0 : there->second), name);
+  }
+  std::sort(parts.begin(), parts.end(), std::greater<>());
+  std::vector<std::string> why;
+  for (const auto& [seconds, name] : parts) {
+    if (why.size() == 2 || seconds <= 0.1 * lost || seconds <= 0) break;
+    why.push_back(fmt::format("{} +{}", name, format_seconds(seconds)));
+  }
+  std::string text = fmt::format("+{:.1f} % (+{})", 100 * lost / best.step.value,
+                                 format_seconds(std::max(0.0, lost)));
+  if (lost <= 0) text = "equal";
+  if (!why.empty() && lost > 0) text += ": " + join(why, ", ");
+  return text;
+}
+
+std::string to_text(const Request& request, const Found& found, int64_t top) {
+  const Candidate& best = found.plans.front();
+  std::string text = fmt::format(
+      "{} on {} of {}, global batch {}\nbest plan     {}\nstep          {}   {:.0f} tokens/s   "
+      "MFU {:.1f} %\nmemory        {} of {} on the fullest rank\nsearched      {} plans, {} "
+      "simulated, {}\n",
+      request.base.model.source, request.gpus, request.base.cluster.name, request.base.global_batch,
+      short_form(best.plan), format_seconds(best.step.value), best.tokens_per_s, 100 * best.mfu,
+      format_bytes(best.fullest().value), format_bytes(found.memory_limit.value), found.candidates,
+      found.simulated, format_seconds(found.search.value));
+  for (const Choice& choice : found.choices)
+    text += fmt::format("{:<24} {}\n", choice.what, choice.rule);
+  const auto count = std::min(found.plans.size(), static_cast<size_t>(std::max<int64_t>(1, top)));
+  if (count > 1) text += "\nthe fastest, and what the others lose:\n";
+  for (size_t i = 0; i < count && count > 1; ++i)
+    text += row(found.plans[i], best, found.memory_limit);
+  if (found.front.size() > 1) text += "\nless memory for more time:\n";
+  for (const size_t i : found.front) {
+    if (found.front.size() > 1) text += row(found.plans[i], best, found.memory_limit);
+  }
+  return text;
+}
+
+Json to_json(const Request& request, const Found& found, int64_t top) {
+  const Candidate& best = found.plans.front();
+  Json json{JsonObject{}};
+  json["model"] = request.base.model.source;
+  json["cluster"] = request.base.cluster.name;
+  json["gpus"] = request.gpus;
+  json["planner"] = request.method == Method::kPtdP ? "ptdp" : "exhaustive";
+  json["plan"] = compile::to_json(best.plan);
+  json["short"] = short_form(best.plan);
+  json["step_s"] = best.step.value;
+  json["tokens_per_s"] = best.tokens_per_s;
+  json["mfu"] = best.mfu;
+  Json peaks{JsonArray{}};
+  for (const Bytes bytes : best.peak) peaks.push_back(bytes.value);
+  json["peak_bytes"] = std::move(peaks);
+  json["memory_limit_bytes"] = found.memory_limit.value;
+  json["search_s"] = found.search.value;
+  json["candidates"] = found.candidates;
+  json["simulated"] = found.simulated;
+  Json alternatives{JsonArray{}}, front{JsonArray{}}, choices{JsonArray{}};
+  for (size_t i = 1; i < found.plans.size() && static_cast<int64_t>(i) < top; ++i)
+    alternatives.push_back(plan_json(best, found.plans[i]));
+  for (const size_t i : found.front) front.push_back(plan_json(best, found.plans[i]));
+  for (const Choice& choice : found.choices) {
+    Json one{JsonObject{}};
+    one["what"] = choice.what;
+    one["rule"] = choice.rule;
+    choices.push_back(std::move(one));
+  }
+  json["alternatives"] = std::move(alternatives);
+  json["front"] = std::move(front);
+  json["choices"] = std::move(choices);
+  return json;
+}
+
+}  // namespace mw::planner

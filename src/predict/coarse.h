@@ -1,0 +1,106 @@
+// Coarse estimates: a plan's step time and fullest rank in microseconds, from facts of one stage
+// (probe.h) and the schedule's order of actions. For searches; what is reported comes from
+// `predict`.
+//
+// What differs from the simulation: messages do not share links, slots never run out, stages
+// between the first and the last are alike, and long schedules are continued from shorter ones.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "predict/order.h"
+#include "predict/predict.h"
+#include "predict/probe.h"
+
+namespace mw::predict {
+
+struct Estimate {
+  Seconds step;
+  Bytes peak;            // of the fullest pipeline rank: states, slots, activations, workspace
+  int32_t fullest = -1;  // that rank
+};
+
+class Coarse {
+ public:
+  // Model, cluster, batch, precision and options; its plan is not read.
+  explicit Coarse(Request request);
+  ~Coarse();
+
+  // Whether the schedule can be had: it is one that the compiler lowers, without replicas and
+  // slices, and takes the plan's chunks and microbatches.
+  bool has_order(const compile::Plan& plan);
+  // REQUIRES: has_order(plan), compile::plan_findings(plan) is empty.
+  Estimate estimate(const compile::Plan& plan);
+  // The parts of it.
+  Estimate memory(const compile::Plan& plan);
+  Seconds step(const compile::Plan& plan);
+  // Bounds from below, whatever the schedule and the chunks: all work without a bubble and without
+  // ZeRO's collectives; states, and one microbatch. REQUIRES: pp divides the blocks.
+  Estimate least(const compile::Plan& plan);
+
+  // Compiles what bounds of these plans will ask for, on so many threads.
+  void prepare(const std::vector<compile::Plan>& plans, int threads);
+  int64_t compiled() const { return static_cast<int64_t>(programs_.size()); }
+
+ private:
+  // What tells programs of a few layers apart.
+  struct ProgramKey {
+    int64_t tp = 1, microbatch = 1, zero = 0;
+    compile::Recompute recompute = compile::Recompute::kNone;
+    compile::GradReduce grad_reduce = compile::GradReduce::kStep;
+    bool sp = false, data_parallel = false, pipelined = false, folded = false;
+    friend auto operator<=>(const ProgramKey&, const ProgramKey&) = default;
+  };
+  struct Orders {
+    Order *shorter = nullptr, *longer = nullptr;  // longer alone: it is the whole schedule
+    int32_t short_microbatches = 0, long_microbatches = 0;
+    bool whole() const { return shorter == nullptr; }
+  };
+  using OrderKey = std::tuple<std::string, int64_t, int64_t, int64_t>;
+  struct Known {
+    bool compiled = false, continued = true;
+  };
+  // A stage's facts under a plan, and the plan's orders; of the plan that was asked about last.
+  struct Setting {
+    compile::Plan plan;
+    StageFacts work, state;
+    Boundary boundary;
+    Orders orders;
+  };
+
+  // Of the programs that show a plan's work, and its states and update.
+  ProgramKey work_key(const compile::Plan& plan) const;
+  static ProgramKey state_key(const compile::Plan& plan, bool folded);
+  Request request_of(const ProgramKey& key) const;
+  const Probe& probe(const ProgramKey& key, int64_t dp, int64_t pp);
+  const Probe& work_facts(const compile::Plan& plan);
+  const Known& known(const std::string& kind);
+  Order* order(const compile::Plan& plan, int64_t microbatches);
+  Orders orders(const compile::Plan& plan);
+  const Setting& setting(const compile::Plan& plan);
+
+  void fill_costs(const Setting& setting);
+  double message_seconds(const Setting& setting, int32_t from, int32_t to) const;
+  void run(Order& order, const Setting& setting, std::vector<double>& ends);
+  double update_seconds(const std::vector<double>& ends) const;
+  void fill_states(const Setting& setting);
+
+  Request base_;
+  std::map<ProgramKey, std::unique_ptr<ProbePrograms>> programs_;
+  std::map<std::tuple<ProgramKey, int64_t, int64_t>, std::unique_ptr<Probe>> probes_;
+  std::map<std::string, Known> known_;
+  std::map<OrderKey, std::unique_ptr<Order>> order_;
+  std::optional<Setting> setting_;
+  // Of the setting: [stage] blocks; [rank] its stages together, as the update sees them.
+  std::vector<int64_t> blocks_;
+  std::vector<Facts> states_;
+  std::vector<double> costs_, hop_costs_, short_ends_, ends_;
+};
+
+}  // namespace mw::predict

@@ -1,0 +1,163 @@
+#include "predict/coarse.h"
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstdlib>
+#include <numeric>
+
+#include "base/error.h"
+#include "base/fs.h"
+#include "base/rng.h"
+#include "base/text.h"
+
+using namespace mw;
+using namespace mw::predict;
+
+namespace {
+
+Request request_for(const std::string& model, const std::string& cluster, int64_t batch) {
+  FileSystem& fs = posix_fs();
+  const std::string root = MW_SOURCE_DIR;
+  const std::string file = root + "/models/" + model + ".json";
+  Request request;
+  request.model = models::parse_config(fs.read_file(file), file);
+  request.seq_len = std::min<int64_t>(2048, request.model.max_positions);
+  request.cluster = cluster::load_cluster(fs, cluster, {root + "/clusters"});
+  request.global_batch = batch;
+  request.options.order_hash = request.options.program_hash = false;
+  return request;
+}
+
+struct Random {
+  uint64_t state;
+  int64_t below(int64_t n) {
+    state = mix_bits(state + 0x9e3779b97f4a7c15ULL);
+    return static_cast<int64_t>(state % static_cast<uint64_t>(n));
+  }
+  template <typename T>
+  T one_of(const std::vector<T>& list) {
+    return list[static_cast<size_t>(below(static_cast<int64_t>(list.size())))];
+  }
+};
+
+// A plan that fits model and batch, with whole stages.
+compile::Plan random_plan(const Request& base, Random& random, Coarse& coarse) {
+  while (true) {
+    compile::Plan plan;
+    plan.tp = random.one_of<int64_t>({1, 2, 4, 8});
+    plan.pp = random.one_of<int64_t>({1, 2, 3, 4, 6, 8, 12});
+    plan.dp = random.one_of<int64_t>({1, 2, 4, 8, 16});
+    plan.sp = plan.tp > 1 && random.below(2) == 0;
+    plan.schedule = random.one_of(pipeline::schedule_kinds());
+    plan.chunks = plan.pp == 1 ? 1 : random.one_of<int64_t>({1, 1, 2, 3, 4});
+    plan.zero = plan.dp == 1 ? 0 : random.below(4);
+    plan.recompute = random.one_of<compile::Recompute>(
+        {compile::Recompute::kNone, compile::Recompute::kSelective, compile::Recompute::kFull});
+    if (base.model.layers % plan.stages() != 0) continue;
+    const int64_t share = base.global_batch / plan.dp;
+    plan.microbatches = random.one_of<int64_t>({1, 2, 4, 8, 12, 16, 24, 32, 48, 64});
+    if (base.global_batch % plan.dp != 0 || share % plan.microbatches != 0) continue;
+    if (share / plan.microbatches > 8) continue;
+    Request request = base;
+    request.plan = plan;
+    if (!compile::plan_findings(plan, base.model.layers, model_shape(request)).empty()) continue;
+    if (coarse.has_order(plan)) return plan;
+  }
+}
+
+std::vector<double> ranking(const std::vector<double>& values) {
+  std::vector<size_t> order(values.size());
+  std::iota(order.begin(), order.end(), 0);
+  std::sort(order.begin(), order.end(), [&](size_t a, size_t b) { return values[a] < values[b]; });
+  std::vector<double> rank(values.size());
+  for (size_t i = 0; i < order.size(); ++i) rank[order[i]] = static_cast<double>(i);
+  return rank;
+}
+
+double correlation(const std::vector<double>& a, const std::vector<double>& b) {
+  const double n = static_cast<double>(a.size());
+  const double mean_a = std::accumulate(a.begin(), a.end(), 0.0) / n;
+  const double mean_b = std::accumulate(b.begin(), b.end(), 0.0) / n;
+  double ab = 0, aa = 0, bb = 0;
+  for (size_t i = 0; i < a.size(); ++i) {
+    ab += (a[i] - mean_a) * (b[i] - mean_b);
+    aa += (a[i] - mean_a) * (a[i] - mean_a);
+    bb += (b[i] - mean_b) * (b[i] - mean_b);
+  }
+  return ab / std::sqrt(aa * bb);
+}
+
+}  // namespace
+
+TEST_CASE("coarse estimates of random plans are close to the simulation and in its order") {
+  const bool all = std::getenv("MESHWRIGHT_TEST_ALL") != nullptr;
+  const int64_t plans = all ? 500 : 24;
+  const char* verbose = std::getenv("MESHWRIGHT_TEST_VERBOSE");
+  const Request base = request_for("gpt-7.5b", "selene", 512);
+  Request small = base;
+  small.model.layers = 24;
+  Coarse coarse(small);
+  Random random{7};
+  std::vector<double> estimated, simulated;
+  double worst = 0, sum = 0, worst_memory = 0;
+  for (int64_t i = 0; i < plans; ++i) {
+    Request request = small;
+    request.plan = random_plan(small, random, coarse);
+    const Estimate estimate = coarse.estimate(request.plan);
+    const Prediction prediction = predict::predict(request);
+    estimated.push_back(estimate.step.value);
+    simulated.push_back(prediction.step.value);
+    Bytes peak;
+    for (const StageMemory& memory : prediction.memory) peak = std::max(peak, memory.peak);
+    const double error = estimate.step.value / prediction.step.value - 1;
+    const double memory =
+        static_cast<double>(estimate.peak.value) / static_cast<double>(peak.value) - 1;
+    if (verbose != nullptr) {
+      MESSAGE(short_form(request.plan), " step ", prediction.step.value, " error ", 100 * error,
+              " % memory ", format_bytes(peak.value), " error ", 100 * memory, " %");
+    }
+    worst = std::max(worst, std::abs(error));
+    worst_memory = std::max(worst_memory, std::abs(memory));
+    sum += std::abs(error);
+    CAPTURE(short_form(request.plan));
+    CHECK(std::abs(error) < 0.03);
+    CHECK(std::abs(memory) < 0.05);
+  }
+  const double order = correlation(ranking(estimated), ranking(simulated));
+  MESSAGE(plans, " plans: mean error ", 100 * sum / static_cast<double>(plans), " %, worst ",
+          100 * worst, " %, memory worst ", 100 * worst_memory, " %, rank correlation ", order);
+  CHECK(order > 0.99);
+}
+
+TEST_CASE("ten thousand coarse estimates a second, as a ratio to one simulation") {
+  Request base = request_for("gpt-7.5b", "selene", 512);
+  base.model.layers = 24;
+  Coarse coarse(base);
+  Random random{11};
+  std::vector<compile::Plan> plans;
+  for (int i = 0; i < 40; ++i) plans.push_back(random_plan(base, random, coarse));
+  for (const compile::Plan& plan : plans) coarse.estimate(plan);  // compiles what they need
+  using Clock = std::chrono::steady_clock;
+  const auto begin = Clock::now();
+  int64_t made = 0;
+  double total = 0;
+  for (int round = 0; round < 25; ++round) {
+    for (const compile::Plan& plan : plans) {
+      total += coarse.estimate(plan).step.value;
+      ++made;
+    }
+  }
+  const double seconds = std::chrono::duration<double>(Clock::now() - begin).count();
+  Request one = base;
+  one.plan = plans.front();
+  const auto again = Clock::now();
+  predict::predict(one);
+  const double simulation = std::chrono::duration<double>(Clock::now() - again).count();
+  const double rate = static_cast<double>(made) / seconds;
+  MESSAGE(rate, " estimates a second; one simulation takes ", simulation, " s");
+  CHECK(total > 0);
+  CHECK(simulation * rate > 20);
+}

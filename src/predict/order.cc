@@ -1,0 +1,174 @@
+#include "predict/order.h"
+
+#include <algorithm>
+#include <map>
+
+#include "base/error.h"
+
+namespace mw::predict {
+
+using pipeline::Action;
+using pipeline::ActionKind;
+
+Order::Order(const pipeline::Schedule& schedule)
+    : ranks_(schedule.placement.ranks), rank_of_(schedule.placement.rank_of_stage) {
+  sort_actions(schedule);
+  count_held(schedule);
+  count_slots(schedule.microbatches);
+}
+
+void Order::sort_actions(const pipeline::Schedule& schedule) {
+  const int32_t stages = schedule.placement.stages();
+  const auto microbatches = static_cast<size_t>(schedule.microbatches);
+  // [stage, F or not][microbatch] the step that makes what a neighbour reads.
+  std::vector<int32_t> made(2 * static_cast<size_t>(stages) * microbatches, -1);
+  const auto unit = [&](int32_t stage, bool forward, const Action& action) -> int32_t& {
+    return made[static_cast<size_t>(2 * stage + (forward ? 0 : 1)) * microbatches +
+                static_cast<size_t>(action.first)];
+  };
+  std::map<std::pair<int32_t, int32_t>, int32_t> hop_ids;
+  std::vector<size_t> next(schedule.ranks.size(), 0);
+  for (bool moved = true; moved;) {
+    moved = false;
+    for (size_t r = 0; r < next.size(); ++r) {
+      for (; next[r] < schedule.ranks[r].size(); ++next[r], moved = true) {
+        const Action& action = schedule.ranks[r][next[r]];
+        const bool forward = action.kind == ActionKind::kF;
+        const int32_t stage = action.stage.value;
+        const int32_t from = forward ? stage - 1 : stage + 1;
+        Step step;
+        step.rank = static_cast<int32_t>(r);
+        step.microbatch = action.first;
+        step.cost = stage * static_cast<int32_t>(kKinds) + static_cast<int32_t>(action.kind);
+        if (action.kind != ActionKind::kW && from >= 0 && from < stages) {
+          step.need = unit(from, forward, action);
+          if (step.need < 0) break;
+          const int32_t peer = rank_of(from);
+          if (peer != step.rank) {
+            const auto [it, is_new] =
+                hop_ids.try_emplace({peer, step.rank}, static_cast<int32_t>(hops_.size()));
+            if (is_new) hops_.emplace_back(peer, step.rank);
+            step.hop = it->second;
+          }
+        }
+        if (action.kind != ActionKind::kW)
+          unit(stage, forward, action) = static_cast<int32_t>(steps_.size());
+        steps_.push_back(step);
+      }
+    }
+  }
+  for (size_t r = 0; r < next.size(); ++r)
+    MW_CHECK(next[r] == schedule.ranks[r].size(), "schedule {} stops on rank {}", schedule.name, r);
+  ends_.resize(steps_.size());
+}
+
+void Order::count_held(const pipeline::Schedule& schedule) {
+  const int32_t stages = schedule.placement.stages();
+  held_.resize(schedule.ranks.size());
+  for (size_t r = 0; r < schedule.ranks.size(); ++r) {
+    Held now;
+    std::vector<Held>& most = held_[r];
+    const auto see = [&most](const Held& seen) {
+      const auto above = [](const Held& a, const Held& b) {
+        return a.others >= b.others && a.last >= b.last && a.for_weights >= b.for_weights &&
+               a.input_grads >= b.input_grads;
+      };
+      if (std::any_of(most.begin(), most.end(), [&](const Held& h) { return above(h, seen); }))
+        return;
+      std::erase_if(most, [&](const Held& h) { return above(seen, h); });
+      most.push_back(seen);
+    };
+    for (const Action& action : schedule.ranks[r]) {
+      int32_t& side = action.stage.value == stages - 1 ? now.last : now.others;
+      switch (action.kind) {
+        case ActionKind::kF: ++side; break;
+        case ActionKind::kB:
+        case ActionKind::kI:
+          if (action.kind == ActionKind::kI) {
+            Held during = now;
+            ++during.input_grads;
+            see(during);
+            ++now.for_weights;
+          }
+          --side;
+          break;
+        case ActionKind::kW: --now.for_weights; break;
+        default: break;
+      }
+      see(now);
+    }
+  }
+}
+
+// Values that are there at one time where a forward takes one unit and a whole backward one, two or
+// three, and nobody waits for a slot.
+void Order::count_slots(int32_t microbatches) {
+  const size_t stages = rank_of_.size(), count = static_cast<size_t>(microbatches);
+  slots_.resize(stages);
+  struct Unit {
+    int32_t f_start = 0, f_end = 0, b_start = 0, b_end = 0;  // b: to the end of W where it is split
+  };
+  std::vector<Unit> units(stages * count);
+  std::vector<double> costs(stages * kKinds, 1), hop_costs(hops_.size(), 0), ends;
+  for (const int32_t backward : {1, 2, 3}) {
+    for (size_t s = 0; s < stages; ++s)
+      costs[s * kKinds + static_cast<size_t>(ActionKind::kB)] = backward;
+    run(costs, hop_costs, ends);
+    int32_t last = 0;
+    for (size_t i = 0; i < steps_.size(); ++i) {
+      const Step& step = steps_[i];
+      const auto cost = static_cast<size_t>(step.cost);
+      Unit& unit = units[cost / kKinds * count + static_cast<size_t>(step.microbatch)];
+      const auto end = static_cast<int32_t>(ends_[i]);
+      const auto kind = static_cast<ActionKind>(cost % kKinds);
+      const int32_t start = end - static_cast<int32_t>(costs[cost]);
+      last = std::max(last, end);
+      if (kind == ActionKind::kF) {
+        unit.f_start = start;
+        unit.f_end = end;
+      } else {
+        if (kind != ActionKind::kW) unit.b_start = start;
+        unit.b_end = end;
+      }
+    }
+    std::vector<int32_t> change(static_cast<size_t>(last) + 1);
+    const auto most = [&](size_t from, size_t to, auto begin_of, auto end_of) {
+      std::fill(change.begin(), change.end(), 0);
+      for (size_t m = 0; m < count; ++m) {
+        ++change[static_cast<size_t>(begin_of(units[from * count + m]))];
+        --change[static_cast<size_t>(end_of(units[to * count + m]))];
+      }
+      int32_t now = 0, top = 0;
+      for (const int32_t by : change) top = std::max(top, now += by);
+      return top;
+    };
+    const auto f_start = [](const Unit& u) { return u.f_start; };
+    const auto f_end = [](const Unit& u) { return u.f_end; };
+    const auto b_start = [](const Unit& u) { return u.b_start; };
+    const auto b_end = [](const Unit& u) { return u.b_end; };
+    for (size_t s = 0; s + 1 < stages; ++s) {
+      slots_[s + 1].forward = std::max(slots_[s + 1].forward, most(s, s + 1, f_start, f_end));
+      slots_[s + 1].held = std::max(slots_[s + 1].held, most(s, s + 1, f_start, b_end));
+      slots_[s].gradients = std::max(slots_[s].gradients, most(s + 1, s, b_start, b_end));
+    }
+  }
+}
+
+void Order::run(const std::vector<double>& costs, const std::vector<double>& hop_costs,
+                std::vector<double>& rank_ends) {
+  rank_ends.assign(static_cast<size_t>(ranks_), 0);
+  double* ends = ends_.data();
+  for (size_t i = 0; i < steps_.size(); ++i) {
+    const Step& step = steps_[i];
+    double& free = rank_ends[static_cast<size_t>(step.rank)];
+    double start = free;
+    if (step.need >= 0) {
+      double ready = ends[step.need];
+      if (step.hop >= 0) ready += hop_costs[static_cast<size_t>(step.hop)];
+      start = std::max(start, ready);
+    }
+    free = ends[i] = start + costs[static_cast<size_t>(step.cost)];
+  }
+}
+
+}  // namespace mw::predict

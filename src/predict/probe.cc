@@ -1,0 +1,263 @@
+#include "predict/probe.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "compile/compile.h"
+#include "models/model.h"
+#include "pipeline/memory_plan.h"
+#include "predict/precision.h"
+#include "simulate/call_time.h"
+
+namespace mw::predict {
+namespace {
+
+using pipeline::ActionKind;
+using pipeline::Category;
+using pipeline::Command;
+using pipeline::Fragment;
+
+// With two microbatches: the first has a whole backward, the second I and W.
+pipeline::Schedule both_backwards(int32_t ranks) {
+  pipeline::Schedule schedule = pipeline::make_schedule({"gpipe", ranks, 1, 2});
+  for (auto& actions : schedule.ranks) {
+    std::vector<pipeline::Action> split;
+    for (pipeline::Action action : actions) {
+      if (action.kind == ActionKind::kB && action.first == 1) {
+        action.kind = ActionKind::kI;
+        split.push_back(action);
+        action.kind = ActionKind::kW;
+      }
+      split.push_back(action);
+    }
+    actions = std::move(split);
+  }
+  return schedule;
+}
+
+// A flat group of parameters, or one device's part of it.
+bool is_flat_part(const Fragment& fragment, size_t v) {
+  const ir::TensorType& type = fragment.graph.values[v].type;
+  const auto& dims = fragment.shardings[v].dims;
+  return type.rank() == 1 && is_floating(type.dtype) && dims.size() == 1 &&
+         dims[0] == sharding::Axes{"dp"};
+}
+
+// The program on a mesh with another dp and pp: groups are symbolic, only the parts of flat groups
+// have other shapes, and what holds them another place.
+void place_on(const cluster::Mesh& mesh, pipeline::Program& program) {
+  for (Fragment& fragment : program.fragments) {
+    bool changed = false;
+    for (size_t v = 0; v < fragment.graph.values.size(); ++v) {
+      if (!is_flat_part(fragment, v)) continue;
+      ir::TensorType& type = fragment.graph.values[v].type;
+      const DType dtype = type.dtype;
+      type = sharding::local_type(fragment.global_types[v], fragment.shardings[v], mesh);
+      type.dtype = dtype;
+      changed = true;
+    }
+    if (changed) pipeline::plan_fragment(fragment);
+  }
+  program.mesh = mesh;
+}
+
+void find_boundary(const pipeline::Program& program, Boundary& boundary) {
+  boundary.messages = 0;
+  for (const pipeline::Channel& channel : program.channels) {
+    if (channel.from != 1 || channel.to != 2) continue;
+    boundary.bytes += static_cast<double>(channel.type.bytes().value);
+    ++boundary.messages;
+  }
+  for (const Command& command : program.ranks[2].commands) {
+    if (command.kind == Command::Kind::kRelease && command.action.kind != ActionKind::kF &&
+        program.channels[static_cast<size_t>(command.channel)].from == 1)
+      boundary.held = true;
+  }
+}
+
+double saved_bytes(const Fragment& fragment, const std::vector<pipeline::Port>& ports) {
+  double bytes = 0;
+  for (const pipeline::Port& port : ports) {
+    if (port.kind == pipeline::PortKind::kSaved)
+      bytes += static_cast<double>(fragment.graph.type(port.value).bytes().value);
+  }
+  return bytes;
+}
+
+void add_calls(const pipeline::Program& program, const pipeline::RankProgram& rank,
+               const std::vector<simulate::CallTime>& times, Facts& facts) {
+  for (const Command& command : rank.commands) {
+    if (command.kind != Command::Kind::kCall) continue;
+    const Fragment& fragment = program.fragments[command.fragment.index()];
+    const simulate::CallTime& time = times[command.fragment.index()];
+    const auto workspace = static_cast<double>(fragment.workspace.value);
+    if (fragment.kind == ActionKind::kUpdate) {
+      facts[kUpdate] = time.whole.value;
+      facts[kUpdateBefore] = time.before.value;
+      facts[kUpdateWorkspace] = workspace;
+      continue;
+    }
+    facts[kWorkspace] = std::max(facts[kWorkspace], workspace);
+    switch (fragment.kind) {
+      case ActionKind::kF:
+        facts[kForward] = time.whole.value;
+        facts[kSaved] = saved_bytes(fragment, fragment.outputs);
+        break;
+      case ActionKind::kI:
+        facts[kInputGrad] = time.whole.value;
+        facts[kSavedByInputGrad] = saved_bytes(fragment, fragment.outputs);
+        break;
+      case ActionKind::kW:
+        facts[kWeightGrad] = time.whole.value;
+        facts[kSavedForWeights] = saved_bytes(fragment, fragment.inputs);
+        break;
+      case ActionKind::kB: facts[kBackward] = time.whole.value; break;
+      default: break;
+    }
+  }
+}
+
+// ZeRO's states are divided by `dp` where the small program divides them by its own.
+void add_states(const pipeline::RankProgram& rank, const compile::Plan& plan, int64_t dp,
+                Facts& facts) {
+  const double again = static_cast<double>(plan.dp) / static_cast<double>(dp);
+  for (const pipeline::Buffer& buffer : rank.buffers) {
+    if (buffer.storage.kind != pipeline::Storage::Kind::kState) continue;
+    const auto bytes = static_cast<double>(buffer.bytes().value);
+    switch (buffer.category) {
+      case Category::kWeights: facts[kWeights] += bytes * (plan.zero >= 3 ? again : 1); break;
+      case Category::kGradients: facts[kGradients] += bytes * (plan.zero >= 2 ? again : 1); break;
+      case Category::kOptimizer: facts[kOptimizer] += bytes * (plan.zero >= 1 ? again : 1); break;
+      default: break;
+    }
+  }
+}
+
+cluster::Mesh resized(const cluster::Mesh& small, int64_t dp, int64_t pp) {
+  std::vector<cluster::Axis> axes = small.axes();
+  for (cluster::Axis& axis : axes) {
+    if (axis.name == "dp") axis.size = dp;
+    if (axis.name == "pp") axis.size = pp;
+  }
+  return cluster::Mesh(axes);
+}
+
+}  // namespace
+
+Facts StageFacts::of(int64_t blocks, bool is_first, bool is_last) const {
+  Facts facts;
+  for (size_t f = 0; f < kFacts; ++f) {
+    facts[f] = base[f] + static_cast<double>(blocks) * block[f] + (is_first ? first[f] : 0) +
+               (is_last ? last[f] : 0);
+    facts[f] = std::max(0.0, facts[f]);
+  }
+  return facts;
+}
+
+ProbePrograms::ProbePrograms(const Request& request, bool folded)
+    : request_(request), folded_(folded) {
+  if (folded) {
+    samples_ = {compile_sample({1, 1, 1, 1}), compile_sample({1, 2, 2, 1})};
+  } else if (request.plan.pp == 1) {
+    samples_ = {compile_sample({2}), compile_sample({4})};
+  } else {
+    // Collectives inside forward and backward hide behind the blocks beside them: at the ends too.
+    const bool gathers = request.plan.zero >= 2;
+    samples_ = {compile_sample(gathers ? std::vector<int64_t>{3, 2, 3, 3}
+                                       : std::vector<int64_t>{1, 1, 2, 1})};
+  }
+}
+
+ProbePrograms::Sample ProbePrograms::compile_sample(const std::vector<int64_t>& blocks) const {
+  const compile::Plan& asked = request_.plan;
+  Sample sample;
+  compile::Plan& plan = sample.plan;
+  plan = asked;
+  plan.chunks = folded_ ? 2 : 1;
+  plan.pp = static_cast<int64_t>(blocks.size()) / plan.chunks;
+  plan.dp = asked.dp > 1 ? 2 : 1;
+  plan.microbatches = 2;
+  plan.schedule = "gpipe";
+  plan.layers = blocks;
+  models::ModelConfig config = request_.model;
+  config.layers = 0;
+  for (const int64_t n : blocks) config.layers += n;
+  const int64_t microbatch = request_.global_batch / (asked.dp * asked.microbatches);
+  const models::BatchShape batch{microbatch * plan.dp, request_.seq_len};
+  const ir::Module model = models::build_model(config, batch);
+  compile::ModelShape shape = model_shape(request_);
+  shape.global_batch = batch.batch * plan.microbatches;
+  const pipeline::Schedule schedule =
+      folded_ ? pipeline::make_schedule({"zb-v", static_cast<int32_t>(plan.pp), 2, 2})
+              : both_backwards(static_cast<int32_t>(plan.pp));
+  compile::CompiledPlan compiled = compile::compile({.model = model,
+                                                     .plan = plan,
+                                                     .shape = shape,
+                                                     .optimizer = {},
+                                                     .schedule = &schedule,
+                                                     .init = false});
+  sample.program = in_precision(std::move(compiled.train), request_.precision);
+  return sample;
+}
+
+std::vector<Facts> ProbePrograms::facts_of(const Sample& sample, int64_t dp, int64_t pp) const {
+  pipeline::Program program = sample.program;
+  place_on(resized(program.mesh, dp, pp), program);
+  // The first and the last rank are the pipeline's; the others stand for those between.
+  const auto ranks = static_cast<int32_t>(program.ranks.size());
+  const auto last = static_cast<int32_t>(pp) - 1;
+  std::vector<int32_t> coordinates;
+  for (int32_t r = 0; r < ranks; ++r)
+    coordinates.push_back(r == ranks - 1 ? last : std::min(r, last));
+  const std::vector<simulate::CallTime> times =
+      simulate::call_times(program, request_.cluster, request_.options, coordinates);
+  std::vector<Facts> facts;
+  for (const pipeline::RankProgram& rank : program.ranks) {
+    facts.emplace_back();
+    add_calls(program, rank, times, facts.back());
+    add_states(rank, sample.plan, dp, facts.back());
+  }
+  return facts;
+}
+
+// Rank 0 has both ends and two blocks; rank 1 two blocks, and four.
+Probe ProbePrograms::folded_on(int64_t dp, int64_t pp) const {
+  Probe made;
+  StageFacts& facts = made.facts;
+  const std::vector<Facts> few = facts_of(samples_[0], dp, pp);
+  const std::vector<Facts> many = facts_of(samples_[1], dp, pp);
+  for (size_t f = 0; f < kFacts; ++f) {
+    facts.block[f] = (many[1][f] - few[1][f]) / 2;
+    facts.base[f] = few[1][f] - 2 * facts.block[f];
+    facts.first[f] = few[0][f] - few[1][f];  // the last stage is on the same rank: nothing more
+  }
+  return made;
+}
+
+Probe ProbePrograms::on(int64_t dp, int64_t pp) const {
+  if (folded_) return folded_on(dp, pp);
+  Probe made;
+  StageFacts& facts = made.facts;
+  if (samples_.size() == 2) {
+    const Facts two = facts_of(samples_[0], dp, pp)[0], four = facts_of(samples_[1], dp, pp)[0];
+    for (size_t f = 0; f < kFacts; ++f) {
+      facts.block[f] = (four[f] - two[f]) / 2;
+      facts.base[f] = two[f] - 2 * facts.block[f];
+    }
+    return made;
+  }
+  // The third stage has a block more than the second; the ends have as many as one of the two.
+  const std::vector<Facts> stages = facts_of(samples_[0], dp, pp);
+  const std::vector<int64_t>& blocks = samples_[0].plan.layers;
+  const size_t like = blocks[0] == blocks[1] ? 1 : 2;
+  for (size_t f = 0; f < kFacts; ++f) {
+    facts.block[f] = stages[2][f] - stages[1][f];
+    facts.base[f] = stages[1][f] - static_cast<double>(blocks[1]) * facts.block[f];
+    facts.first[f] = stages[0][f] - stages[like][f];
+    facts.last[f] = stages[3][f] - stages[like][f];
+  }
+  find_boundary(samples_[0].program, made.boundary);
+  return made;
+}
+
+}  // namespace mw::predict

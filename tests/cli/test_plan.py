@@ -1,0 +1,83 @@
+"""`meshwright plan`: what it finds, the files that it writes and its errors."""
+
+import json
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "peers"))
+import meshwright  # noqa: E402
+
+if meshwright.missing():
+    pytest.skip(meshwright.missing(), allow_module_level=True)
+
+ROOT, BINARY = meshwright.ROOT, str(meshwright.BINARY)
+SMALL = "plan --model gpt-tiny --cluster selene --gpus 8 --global-batch 16"
+
+
+def run(arguments):
+    return subprocess.run([BINARY, *arguments.split()], cwd=ROOT, capture_output=True, text=True)
+
+
+def done(arguments):
+    ran = run(arguments)
+    assert ran.returncode == 0, ran.stderr
+    return ran.stdout
+
+
+def test_json_has_the_plan_and_its_figures():
+    found = json.loads(done(f"{SMALL} --json --top 4"))
+    assert {"plan", "step_s", "tokens_per_s", "mfu", "peak_bytes", "search_s", "candidates", "alternatives"} <= set(found)
+    plan = found["plan"]
+    assert plan["dp"] * plan["tp"] * plan["pp"] == 8
+    assert len(found["peak_bytes"]) == plan["pp"]
+    assert len(found["alternatives"]) == 3
+    steps = [found["step_s"]] + [other["step_s"] for other in found["alternatives"]]
+    assert steps == sorted(steps)
+    assert found["candidates"] > 500
+
+
+def test_the_written_plan_is_taken_by_simulate_and_has_its_step(tmp_path):
+    found = json.loads(done(f"{SMALL} --json -o {tmp_path}/plan.json"))
+    assert json.loads((tmp_path / "plan.json").read_text()) == found["plan"]
+    again = json.loads(done(f"simulate --model gpt-tiny --cluster selene --gpus 8 --global-batch 16 --plan {tmp_path}/plan.json --json"))
+    assert again["step_s"] == found["step_s"]
+
+
+def test_the_written_plan_is_taken_by_verify(tmp_path):
+    done(f"plan --model gpt-micro --cluster this-machine --gpus 2 --global-batch 16 --precision f32 -o {tmp_path}/plan.json")
+    assert run(f"verify examples/gpt-micro.toml --plan {tmp_path}/plan.json").returncode == 0
+
+
+def test_rules_are_named():
+    text = done(f"{SMALL} --planner ptdp")
+    for rule in ("takeaway 1", "takeaway 2", "takeaway 3"):
+        assert rule in text
+
+
+def test_all_that_is_missing_is_said_at_once():
+    ran = run("plan")
+    assert ran.returncode == 2
+    for option in ("--model", "--cluster", "--gpus", "--global-batch"):
+        assert f"{option}: is missing" in ran.stderr
+
+
+def test_devices_that_no_plan_has():
+    ran = run("plan --model gpt3-175b --cluster selene --gpus 12 --global-batch 7")
+    assert ran.returncode == 2
+    assert "--gpus: is 12, not a multiple of the 8 devices that nvlink joins; use 8 or 16" in ran.stderr
+
+
+def test_a_model_that_does_not_fit_is_told_how_many_devices_would_do():
+    ran = run("plan --model gpt3-175b --cluster selene --gpus 8 --global-batch 64")
+    assert ran.returncode == 2
+    assert "gpt3-175b.json: does not fit on 8 devices of Selene" in ran.stderr
+    assert "the least that would do is " in ran.stderr
+
+
+def test_train_takes_auto(tmp_path):
+    text = done(f"train examples/gpt-micro.toml --plan auto --steps 2 --run-dir {tmp_path}/r")
+    assert text.startswith("plan dp=")
+    assert (tmp_path / "r" / "plan.json").exists()
