@@ -1,0 +1,351 @@
+// The forms of a plan: JSON and short, read and printed.
+#include "compile/plan.h"
+
+#include <algorithm>
+#include <array>
+#include <set>
+
+#include <fmt/ranges.h>
+
+#include "base/error.h"
+#include "base/json_reader.h"
+#include "base/text.h"
+#include "pipeline/schedule_timeline.h"
+
+namespace mw::compile {
+namespace {
+
+// Bounds of a plan, so that no product of its numbers overflows and no schedule fills the memory.
+constexpr int64_t kMostRanks = int64_t{1} << 20;
+constexpr int64_t kMostChunks = 1024;
+constexpr int64_t kMostMicrobatches = int64_t{1} << 20;
+constexpr int64_t kMostUnits = int64_t{1} << 22;  // pp * chunks * microbatches
+
+constexpr std::array<std::string_view, 3> kRecompute = {"none", "selective", "full"};
+constexpr std::array<std::string_view, 2> kGradReduce = {"step", "microbatch"};
+
+template <typename Enum, size_t N>
+Enum enum_of(const std::array<std::string_view, N>& names, std::string_view name) {
+  const auto it = std::find(names.begin(), names.end(), name);
+  return static_cast<Enum>(it == names.end() ? 0 : it - names.begin());
+}
+
+template <size_t N, typename Enum>
+std::string_view name_of(const std::array<std::string_view, N>& names, Enum value) {
+  return names[static_cast<size_t>(value)];
+}
+
+// What a schedule says of the plan's sizes.
+void check_schedule(const Plan& plan, const std::string& where, Diagnostics& diagnostics) {
+  try {
+    const pipeline::ScheduleRequest request = schedule_request(plan);
+    Diagnostics of_costs;
+    for (const std::string& finding : pipeline::findings(request.costs, request.ranks))
+      of_costs.add("{}", finding);
+    of_costs.throw_if_any();
+    pipeline::make_schedule(request);
+  } catch (const Error& error) {
+    for (const std::string& finding : error.findings()) diagnostics.add("{}: {}", where, finding);
+  }
+}
+
+// What is wrong with a plan by itself. A combination is judged only where all its keys are sound.
+void check(PlanReading& reading, JsonReader& reader, const std::string& where,
+           Diagnostics& diagnostics) {
+  const Plan& plan = reading.plan;
+  const std::vector<std::string> kinds = pipeline::schedule_kinds();
+  const bool known = std::find(kinds.begin(), kinds.end(), plan.schedule) != kinds.end();
+  if (!known && reading.sound({"schedule"})) {
+    const std::vector<std::string> all = pipeline::all_schedule_kinds();
+    if (std::find(all.begin(), all.end(), plan.schedule) != all.end()) {
+      reader.fail("schedule",
+                  "'{}' can be drawn (meshwright schedule {}), but not run: a step of it would use "
+                  "older weights; what runs is {}",
+                  plan.schedule, plan.schedule, join(kinds, ", "));
+    } else {
+      reader.fail("schedule", "unknown schedule '{}'{}; known are {}", plan.schedule,
+                  did_you_mean(plan.schedule, kinds), join(kinds, ", "));
+    }
+  }
+  std::vector<std::string> order = plan.order;
+  std::sort(order.begin(), order.end());
+  if (order != std::vector<std::string>{"dp", "pp", "tp"} && reading.sound({"order"})) {
+    reader.fail("order", "must name pp, dp and tp once each, is {}", join(plan.order, "-"));
+  }
+  if (plan.sp && plan.tp == 1 && reading.sound({"sp", "tp"})) {
+    reader.fail("sp",
+                "sequence parallelism shards over the tensor-parallel ranks, and tp is 1; use tp=2 "
+                "or leave sp out");
+  }
+  // No product of three of the numbers overflows: each is bounded.
+  if (plan.ranks() > kMostRanks) {
+    diagnostics.add("{}: dp*tp*pp={}*{}*{} is more than {} ranks; use fewer", where, plan.dp,
+                    plan.tp, plan.pp, kMostRanks);
+    reading.unsound.insert({"dp", "tp", "pp"});
+  }
+  if (plan.stages() * plan.microbatches > kMostUnits) {
+    diagnostics.add("{}: pp*chunks*microbatches={}*{}*{} is more than {} units of work; use fewer",
+                    where, plan.pp, plan.chunks, plan.microbatches, kMostUnits);
+    reading.unsound.insert({"pp", "chunks", "microbatches"});
+  }
+  if (plan.post_validation && plan.pp == 1 && reading.sound({"post_validation", "pp"})) {
+    reader.fail("post_validation",
+                "one pipeline rank knows the norm of all stages before its step; use pp=2 or more, "
+                "or leave post_validation out");
+  }
+  if (!plan.costs.empty() && plan.schedule != "zb-auto" && reading.sound({"schedule"})) {
+    reader.fail("costs", "are what zb-auto minimises, and the schedule is {}", plan.schedule);
+  } else if (!plan.costs.empty() && plan.costs.size() != 3 && plan.costs.size() != 4) {
+    reader.fail("costs", "has {} numbers, must have three or four: f, b, w and comm",
+                plan.costs.size());
+  }
+  if (known && reading.sound({"schedule", "pp", "chunks", "microbatches", "group", "pairs",
+                              "slices", "memory_limit", "costs"})) {
+    check_schedule(plan, where, diagnostics);
+  }
+}
+
+// Reads a plan's keys, remembering those that have no sound value.
+class PlanReader {
+ public:
+  PlanReader(const Json& json, const std::string& where, Diagnostics& diagnostics)
+      : reader_(json, where, &diagnostics), where_(where), diagnostics_(diagnostics) {}
+
+  PlanReading read() {
+    read_mesh();
+    read_pipeline();
+    read_memory();
+    read_schedule_options();
+    read_the_end();
+    check(reading_, reader_, where_, diagnostics_);
+    return std::move(reading_);
+  }
+
+ private:
+  template <typename Take>
+  void take(const char* key, const Take& into) {
+    const size_t before = diagnostics_.findings().size();
+    into(key);
+    if (diagnostics_.findings().size() > before) reading_.unsound.insert(key);
+  }
+
+  // Lists have no value to stand in for them: they are read where they are there.
+  template <typename Take>
+  void take_if_there(const char* key, const Take& into) {
+    reader_.ignore(key);
+    if (reader_.has(key)) take(key, into);
+  }
+
+  void read_count(const char* name, int64_t& into, int64_t most) {
+    take(name, [&](const char* key) {
+      into = reader_.integer_or(key, 1, {.min = 1});
+      if (into > most) reader_.fail(key, "must be at most {}, is {}", most, into);
+    });
+    if (!reading_.sound({name})) into = 1;
+  }
+
+  void read_option(const char* name, int64_t& into) {
+    take(name, [&](const char* key) {
+      into = reader_.integer_or(key, 0, {.min = 1, .max = kMostMicrobatches});
+    });
+  }
+
+  void read_mesh() {
+    read_count("dp", plan_.dp, kMostRanks);
+    read_count("tp", plan_.tp, kMostRanks);
+    read_count("pp", plan_.pp, kMostRanks);
+    take_if_there("order", [&](const char* key) { plan_.order = reader_.strings(key); });
+    take("sp", [&](const char* key) { plan_.sp = reader_.boolean_or(key, false); });
+  }
+
+  void read_pipeline() {
+    const bool has_chunks = reader_.has("chunks");
+    read_count("chunks", plan_.chunks, kMostChunks);
+    take("schedule", [&](const char* key) {
+      plan_.schedule = reader_.string_or(key, plan_.chunks > 1 ? "interleaved-1f1b" : "1f1b");
+    });
+    if (!has_chunks) plan_.chunks = pipeline::least_chunks(plan_.schedule);
+    read_count("microbatches", plan_.microbatches, kMostMicrobatches);
+    take_if_there("layers", [&](const char* key) {
+      plan_.layers = reader_.integers(key, {.min = 0, .max = kMostUnits});
+    });
+  }
+
+  void read_memory() {
+    plan_.zero = reader_.integer_or("zero", 0, {.min = 0, .max = 3});
+    plan_.recompute =
+        enum_of<Recompute>(kRecompute, reader_.choice_or("recompute", "none", kRecompute));
+    take_if_there("grad_reduce", [&](const char* key) {
+      plan_.grad_reduce = enum_of<GradReduce>(kGradReduce, reader_.choice(key, kGradReduce));
+    });
+  }
+
+  void read_schedule_options() {
+    read_option("group", plan_.group);
+    read_option("pairs", plan_.pairs);
+    read_option("slices", plan_.slices);
+    take("memory_limit",
+         [&](const char* key) { plan_.memory_limit = reader_.number_or(key, 0, {.min = 0}); });
+    take_if_there("costs", [&](const char* key) { plan_.costs = reader_.numbers(key); });
+    take("post_validation",
+         [&](const char* key) { plan_.post_validation = reader_.boolean_or(key, false); });
+  }
+
+  // An unknown key may have been meant for any that is not there.
+  void read_the_end() {
+    const size_t before = diagnostics_.findings().size();
+    reader_.finish();
+    if (diagnostics_.findings().size() == before) return;
+    for (const char* key :
+         {"dp", "tp", "pp", "order", "sp", "chunks", "schedule", "microbatches", "layers"}) {
+      if (!reader_.has(key)) reading_.unsound.insert(key);
+    }
+  }
+
+  JsonReader reader_;
+  const std::string& where_;
+  Diagnostics& diagnostics_;
+  PlanReading reading_;
+  Plan& plan_ = reading_.plan;
+};
+
+// "3:2:3" as a list; the mesh's order is separated by '-'.
+Json short_list(const std::string& key, std::string_view value) {
+  Json list{JsonArray{}};
+  for (const std::string_view element : split(value, key == "order" ? '-' : ':')) {
+    if (const auto number = parse_int64(element)) {
+      list.push_back(Json(*number));
+    } else if (const auto real = parse_double(element); real && key == "costs") {
+      list.push_back(Json(*real));
+    } else {
+      list.push_back(Json(std::string(element)));
+    }
+  }
+  return list;
+}
+
+// "tp=2,sp,layers=3:2:3" as the JSON object that says the same.
+// Keys that stand there twice are added to *doubled.
+Json short_to_json(const std::string& text, const std::string& where, Diagnostics& diagnostics,
+                   std::set<std::string>* doubled) {
+  Json json{JsonObject{}};
+  for (const std::string_view part : split(text, ',')) {
+    const std::string_view item = trim(part);
+    if (item.empty()) continue;
+    const size_t equals = item.find('=');
+    const std::string key(trim(item.substr(0, equals)));
+    if (json.find(key) != nullptr) {
+      diagnostics.add("{}: {}: is there twice", where, key);
+      doubled->insert(key);
+      continue;
+    }
+    if (equals == std::string_view::npos) {
+      json[key] = Json(true);
+      continue;
+    }
+    const std::string value(trim(item.substr(equals + 1)));
+    if (key == "layers" || key == "order" || key == "costs") {
+      json[key] = short_list(key, value);
+    } else if (const auto number = parse_int64(value)) {
+      json[key] = (key == "sp" || key == "post_validation") && (*number == 0 || *number == 1)
+                      ? Json(*number == 1)
+                      : Json(*number);
+    } else if (const auto real = parse_double(value); real && key == "memory_limit") {
+      json[key] = Json(*real);
+    } else if (value == "true" || value == "false") {
+      json[key] = Json(value == "true");
+    } else {
+      json[key] = Json(value);
+    }
+  }
+  return json;
+}
+
+}  // namespace
+
+bool PlanReading::sound(std::initializer_list<const char*> keys) const {
+  return std::none_of(keys.begin(), keys.end(),
+                      [&](const char* key) { return unsound.count(key) > 0; });
+}
+
+PlanReading read_plan(const std::string& text, const std::string& where) {
+  Diagnostics diagnostics;
+  PlanReading reading;
+  if (starts_with(trim(text), "{")) {
+    const Json json = parse_json(text, where);
+    reading = PlanReader(json, where, diagnostics).read();
+  } else {
+    std::set<std::string> doubled;
+    const Json json = short_to_json(text, where, diagnostics, &doubled);
+    reading = PlanReader(json, where, diagnostics).read();
+    reading.unsound.merge(doubled);
+  }
+  reading.findings = diagnostics.findings();
+  return reading;
+}
+
+Plan parse_plan(const std::string& text, const std::string& where) {
+  const PlanReading reading = read_plan(text, where);
+  if (!reading.findings.empty()) throw Error(reading.findings);
+  return reading.plan;
+}
+
+Plan plan_from_json(const Json& json, const std::string& where) {
+  Diagnostics diagnostics;
+  const Plan plan = PlanReader(json, where, diagnostics).read().plan;
+  diagnostics.throw_if_any();
+  return plan;
+}
+
+Json to_json(const Plan& plan) {
+  Json json{JsonObject{}};
+  json["dp"] = plan.dp;
+  json["tp"] = plan.tp;
+  json["pp"] = plan.pp;
+  json["order"] = Json::list(plan.order);
+  json["sp"] = plan.sp;
+  json["schedule"] = plan.schedule;
+  json["chunks"] = plan.chunks;
+  json["microbatches"] = plan.microbatches;
+  json["zero"] = plan.zero;
+  json["recompute"] = name_of(kRecompute, plan.recompute);
+  json["grad_reduce"] = name_of(kGradReduce, plan.effective_grad_reduce());
+  if (!plan.layers.empty()) json["layers"] = Json::list(plan.layers);
+  if (plan.group > 0) json["group"] = plan.group;
+  if (plan.pairs > 0) json["pairs"] = plan.pairs;
+  if (plan.slices > 0) json["slices"] = plan.slices;
+  if (plan.post_validation) json["post_validation"] = true;
+  if (plan.memory_limit > 0) json["memory_limit"] = plan.memory_limit;
+  if (!plan.costs.empty()) json["costs"] = Json::list(plan.costs);
+  return json;
+}
+
+std::string short_form(const Plan& plan) {
+  const Plan standard;
+  std::string text = fmt::format("dp={},tp={},pp={}", plan.dp, plan.tp, plan.pp);
+  if (plan.order != standard.order) text += ",order=" + join(plan.order, "-");
+  if (plan.pp * plan.chunks > 1 || plan.schedule != standard.schedule)
+    text += ",schedule=" + plan.schedule;
+  if (plan.chunks > 1) text += fmt::format(",chunks={}", plan.chunks);
+  text += fmt::format(",microbatches={}", plan.microbatches);
+  if (plan.sp) text += ",sp";
+  if (plan.zero > 0) text += fmt::format(",zero={}", plan.zero);
+  if (plan.recompute != Recompute::kNone)
+    text += fmt::format(",recompute={}", name_of(kRecompute, plan.recompute));
+  if (plan.grad_reduce)
+    text += fmt::format(",grad_reduce={}", name_of(kGradReduce, *plan.grad_reduce));
+  if (!plan.layers.empty()) {
+    std::vector<std::string> counts;
+    for (const int64_t n : plan.layers) counts.push_back(std::to_string(n));
+    text += ",layers=" + join(counts, ":");
+  }
+  if (plan.group > 0) text += fmt::format(",group={}", plan.group);
+  if (plan.pairs > 0) text += fmt::format(",pairs={}", plan.pairs);
+  if (plan.slices > 0) text += fmt::format(",slices={}", plan.slices);
+  if (plan.memory_limit > 0) text += fmt::format(",memory_limit={}", plan.memory_limit);
+  if (!plan.costs.empty()) text += fmt::format(",costs={}", fmt::join(plan.costs, ":"));
+  if (plan.post_validation) text += ",post_validation";
+  return text;
+}
+
+}  // namespace mw::compile
