@@ -290,10 +290,10 @@ CASES = {
     "too many": (JOB + "again", "'again' is one argument too many" + HELP),
     "too few": ("train", "job is required" + HELP),
     "subcommand": ("trian {d}/job.toml", "'trian' is no subcommand, did you mean 'train'?; known are train, verify, inspect, "
-                   "simulate, what-if, schedule, validate, calibrate, generate, data, checkpoint\n"
+                   "simulate, what-if, plan, schedule, validate, calibrate, profile, generate, data, checkpoint\n"
                    "(meshwright --help explains all)"),
-    "no subcommand": ("", "a subcommand is missing; it must be one of train, verify, inspect, simulate, what-if, schedule, "
-                      "validate, calibrate, generate, data, checkpoint\n(meshwright --help explains all)"),
+    "no subcommand": ("", "a subcommand is missing; it must be one of train, verify, inspect, simulate, what-if, plan, schedule, "
+                      "validate, calibrate, profile, generate, data, checkpoint\n(meshwright --help explains all)"),
     "data subcommand": ("data ifno", "'ifno' is no subcommand, did you mean 'info'?; known are build, info\n"
                         "(meshwright data --help explains all)"),
     "inspect what": ("inspect grph {d}/job.toml", "what: must be one of graph, fragments, program, memory, is 'grph', "
