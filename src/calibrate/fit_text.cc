@@ -72,10 +72,11 @@ cluster::Profile fitted_profile(cluster::Profile profile, const Fit& fit) {
     cluster::Stack::Range range{name, 1e300, 0};
     for (const Residual& residual : fit.residuals) {
       const double v = static_cast<double>(value(*residual.run));
+      if (v <= 0) continue;  // the row does not say
       range.least = std::min(range.least, v);
       range.most = std::max(range.most, v);
     }
-    if (!fit.residuals.empty()) profile.stack.measured.push_back(range);
+    if (range.most > 0) profile.stack.measured.push_back(range);
   };
   cover("hidden", [](const Run& run) { return run.hidden; });
   cover("sequence", [](const Run& run) { return run.seq; });

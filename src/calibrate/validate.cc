@@ -33,7 +33,17 @@ void take(const predict::Request& request, const predict::Prediction& prediction
     c.predicted_GiB = std::max(c.predicted_GiB, static_cast<double>(memory.peak.value) / kGiB);
 }
 
-Comparison compare(const Run& run, const Machines& machines, const Change& change) {
+// What a row was compiled to: by microbatch and recomputation.
+using Steps = std::map<std::pair<int64_t, compile::Recompute>, predict::Step>;
+
+const predict::Step& step_of(const predict::Request& request, int64_t size, compile::Recompute way,
+                             Steps& steps) {
+  const auto it = steps.find({size, way});
+  if (it != steps.end()) return it->second;
+  return steps.emplace(std::pair(size, way), predict::compile_step(request)).first->second;
+}
+
+Comparison compare(const Run& run, const Machines& machines, const Change& change, Steps& steps) {
   Comparison best;
   best.run = run;
   best.reason = reason(run, machines);
@@ -49,7 +59,7 @@ Comparison compare(const Run& run, const Machines& machines, const Change& chang
       Comparison made;
       made.run = run;
       try {
-        take(request, predict::predict(request), made);
+        take(request, predict::predict(request, step_of(request, size, way, steps)), made);
       } catch (const Error& error) {
         made.reason = replace_all(error.what(), "\n", "; ");
         if (!open) return made;
@@ -103,9 +113,19 @@ double correlation(const std::vector<double>& a, const std::vector<double>& b) {
 
 std::vector<Comparison> validate(const std::vector<Run>& runs, const Machines& machines,
                                  int threads, const Change& change) {
-  std::vector<Comparison> comparisons(runs.size());
-  for_each_index(runs.size(), threads,
-                 [&](size_t i) { comparisons[i] = compare(runs[i], machines, change); });
+  return validate(runs, machines, threads, std::vector<Change>{change}).front();
+}
+
+std::vector<std::vector<Comparison>> validate(const std::vector<Run>& runs,
+                                              const Machines& machines, int threads,
+                                              const std::vector<Change>& changes) {
+  std::vector<std::vector<Comparison>> comparisons(changes.size(),
+                                                   std::vector<Comparison>(runs.size()));
+  for_each_index(runs.size(), threads, [&](size_t i) {
+    Steps steps;
+    for (size_t c = 0; c < changes.size(); ++c)
+      comparisons[c][i] = compare(runs[i], machines, changes[c], steps);
+  });
   return comparisons;
 }
 

@@ -21,12 +21,16 @@ struct Comparison {
   bool fits = true;                     // in the device's memory
 };
 
-// A change of what is predicted, to see what a mechanism is worth.
+// A change of the cluster or of how it is simulated, to see what a mechanism is worth.
 using Change = std::function<void(predict::Request&)>;
 
 // In the order of the runs, on `threads` threads. `change` may be empty.
 std::vector<Comparison> validate(const std::vector<Run>& runs, const Machines& machines,
                                  int threads, const Change& change = {});
+// [change][run]: the same for several changes; a row is compiled once for all of them.
+std::vector<std::vector<Comparison>> validate(const std::vector<Run>& runs,
+                                              const Machines& machines, int threads,
+                                              const std::vector<Change>& changes);
 
 // Errors of the rows of one source, of one use ("fit", "check"), of one kind of row.
 struct Summary {

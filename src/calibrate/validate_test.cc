@@ -96,6 +96,18 @@ TEST_CASE("what a row does not say is the fastest that fits, and is said") {
   CHECK(made[0].error == made[0].predicted - 1);
 }
 
+TEST_CASE("several changes at once, compiled once, are the same as each by itself") {
+  const Run run = gpt(2, 64, 4, 64, 128, 4);
+  const Change slower = [](predict::Request& request) {
+    request.cluster.device.attained.matrix_fraction /= 2;
+  };
+  const auto all = validate({run}, a100(), 1, std::vector<Change>{{}, slower});
+  REQUIRE(all.size() == 2);
+  CHECK(all[0][0].predicted == validate({run}, a100(), 1)[0].predicted);
+  CHECK(all[1][0].predicted == validate({run}, a100(), 1, slower)[0].predicted);
+  CHECK(all[1][0].predicted > all[0][0].predicted);
+}
+
 TEST_CASE("a summary has mean, bias, worst and rank correlation") {
   Comparison a, b, c;
   a.predicted = 1.1, a.published = 1, a.error = 0.1;

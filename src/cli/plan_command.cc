@@ -5,22 +5,14 @@
 #include "base/error.h"
 #include "cli/command.h"
 #include "cli/data_folders.h"
+#include "cli/request_options.h"
 #include "planner/planner.h"
 
 namespace mw::cli {
 namespace {
 
-template <typename F>
-void attempt(Diagnostics& diagnostics, F&& f) {
-  try {
-    f();
-  } catch (const Error& error) {
-    diagnostics.absorb(error);
-  }
-}
-
 struct PlanOptions {
-  std::string model, cluster, precision = "bf16", planner = "exhaustive", output;
+  std::string model, cluster, profile, precision = "bf16", planner = "exhaustive", output;
   int64_t gpus = 0, global_batch = 0, seq_len = 0, top = 5;
   bool json = false, tf32 = false, scatter_gather = false;
 };
@@ -42,7 +34,9 @@ planner::Request read_request(FileSystem& fs, const PlanOptions& options) {
     diagnostics.add("--cluster: is missing; give a cluster of clusters/ such as selene, or x.toml");
   } else {
     attempt(diagnostics, [&] {
-      base.cluster = cluster::load_cluster(fs, options.cluster, data_folders("clusters"));
+      base.cluster =
+          cluster::load_cluster(fs, options.cluster, data_folders("clusters"), options.profile);
+      base.options = simulate::options_of(base.cluster.stack);
     });
   }
   if (options.gpus == 0) diagnostics.add("--gpus: is missing; give the number of devices");
@@ -52,7 +46,7 @@ planner::Request read_request(FileSystem& fs, const PlanOptions& options) {
   base.global_batch = options.global_batch;
   base.precision = *parse_dtype(options.precision);
   base.options.tf32 = options.tf32;
-  base.options.scatter_gather = options.scatter_gather;
+  if (options.scatter_gather) base.options.scatter_gather = true;
   base.options.program_hash = base.options.order_hash = false;
   request.gpus = options.gpus;
   request.method =
@@ -87,6 +81,7 @@ void add_plan(CLI::App& app) {
                       "A model of models/ by name, such as gpt3-175b, or a config.json");
   command->add_option("--cluster", options->cluster,
                       "A cluster of clusters/ by name, such as selene, or a TOML file");
+  add_profile_option(*command, options->profile);
   command->add_option("--gpus", options->gpus, "Devices")->check(at_least(1));
   command->add_option("--global-batch", options->global_batch, "Sequences of a step")
       ->check(at_least(1));

@@ -85,11 +85,13 @@ predict::Request read_request(FileSystem& fs, const RequestOptions& options,
     diagnostics.add("--cluster: is missing; give a cluster of clusters/ such as selene, or x.toml");
   } else {
     attempt(diagnostics, [&] {
-      request.cluster = cluster::load_cluster(fs, options.cluster, data_folders("clusters"));
+      request.cluster =
+          cluster::load_cluster(fs, options.cluster, data_folders("clusters"), options.profile);
+      request.options = simulate::options_of(request.cluster.stack);
     });
   }
   request.precision = *parse_dtype(options.precision);
-  request.options.scatter_gather = options.scatter_gather;
+  if (options.scatter_gather) request.options.scatter_gather = true;
   request.options.tf32 = options.tf32;
   request.options.program_hash = request.options.order_hash = false;
   const bool known_plan = diagnostics.empty();
@@ -103,6 +105,12 @@ predict::Request read_request(FileSystem& fs, const RequestOptions& options,
   return request;
 }
 
+void add_profile_option(CLI::App& command, std::string& profile) {
+  command.add_option("--profile", profile,
+                     "What software runs there: a profile of clusters/profiles/ by name, a TOML "
+                     "file, or none; the cluster's own if not given");
+}
+
 void add_request_options(CLI::App& command, RequestOptions& options) {
   command.add_option("what", options.what,
                      "A job (x.toml), a plan file (x.json) or a plan; without it --plan");
@@ -110,6 +118,7 @@ void add_request_options(CLI::App& command, RequestOptions& options) {
                      "A model of models/ by name, such as gpt3-175b, or a config.json");
   command.add_option("--cluster", options.cluster,
                      "A cluster of clusters/ by name, such as selene, or a TOML file");
+  add_profile_option(command, options.profile);
   command.add_option("--plan", options.plan, "The plan: tp=8,pp=8,dp=16,microbatches=96,…");
   command.add_option("--gpus", options.gpus, "Devices; must be dp*tp*pp")->check(at_least(1));
   command.add_option("--global-batch", options.global_batch, "Sequences of a step")

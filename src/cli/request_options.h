@@ -15,14 +15,15 @@ namespace mw::cli {
 
 struct RequestOptions {
   std::string what;  // a job (x.toml), a plan file (x.json) or a plan (tp=8,pp=8), or empty
-  std::string model, cluster, plan, precision = "bf16";
+  std::string model, cluster, profile, plan, precision = "bf16";
   std::vector<std::string> overlap;
   int64_t gpus = 0, global_batch = 0, seq_len = 0;
   double slowdown = 1;
   bool scatter_gather = false, tf32 = false;
 };
 
-// `options` must live as long as the command.
+// `profile` and `options` must live as long as the command.
+void add_profile_option(CLI::App& command, std::string& profile);
 void add_request_options(CLI::App& command, RequestOptions& options);
 
 // A job gives model, plan, batch and sequence; a plan file the plan; options replace them. What is

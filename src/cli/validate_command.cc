@@ -17,8 +17,9 @@ struct ValidateOptions {
   bool json = false, ablate = false, summary = false;
 };
 
-void print_ablations(const std::vector<calibrate::Run>& runs, const calibrate::Machines& machines,
-                     int threads, const std::vector<calibrate::Comparison>& whole) {
+// `all`: without a change, then of each ablation.
+void print_ablations(const std::vector<calibrate::Ablation>& ablations,
+                     const std::vector<std::vector<calibrate::Comparison>>& all) {
   const auto mean = [](const std::vector<calibrate::Comparison>& comparisons) {
     std::vector<const calibrate::Comparison*> rows;
     for (const calibrate::Comparison& c : comparisons) {
@@ -30,9 +31,8 @@ void print_ablations(const std::vector<calibrate::Run>& runs, const calibrate::M
   const auto print = [](const std::string& name, const calibrate::Summary& s) {
     fmt::print("{:<40} {:>6.1f} % {:>+6.1f} %\n", name, 100 * s.mean, 100 * s.bias);
   };
-  print("(nothing: the whole model)", mean(whole));
-  for (const calibrate::Ablation& ablation : calibrate::ablations())
-    print(ablation.name, mean(calibrate::validate(runs, machines, threads, ablation.change)));
+  print("(nothing: the whole model)", mean(all.front()));
+  for (size_t i = 0; i < ablations.size(); ++i) print(ablations[i].name, mean(all[i + 1]));
 }
 
 void run_validate(const ValidateOptions& options) {
@@ -44,14 +44,19 @@ void run_validate(const ValidateOptions& options) {
   const int threads = options.threads > 0
                           ? static_cast<int>(options.threads)
                           : std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
-  const std::vector<calibrate::Comparison> comparisons =
-      calibrate::validate(runs, machines, threads);
+  std::vector<calibrate::Ablation> ablations;
+  if (options.ablate) ablations = calibrate::ablations();
+  std::vector<calibrate::Change> changes(1);  // none
+  for (const calibrate::Ablation& ablation : ablations) changes.push_back(ablation.change);
+  const std::vector<std::vector<calibrate::Comparison>> all =
+      calibrate::validate(runs, machines, threads, changes);
+  const std::vector<calibrate::Comparison>& comparisons = all.front();
   if (options.json) {
     fmt::print("{}", calibrate::to_json(comparisons).dump_pretty());
     return;
   }
   fmt::print("{}", calibrate::to_text(comparisons, !options.summary));
-  if (options.ablate) print_ablations(runs, machines, threads, comparisons);
+  if (options.ablate) print_ablations(ablations, all);
 }
 
 }  // namespace

@@ -132,6 +132,21 @@ std::vector<std::string> names_in(FileSystem& fs, const std::vector<std::string>
   return names;
 }
 
+// Where the cluster's profile lies: a file's name is taken as it is, a name beside the cluster
+// file.
+std::string profile_file(FileSystem& fs, const Cluster& cluster, bool asked) {
+  if (ends_with(cluster.profile, ".toml")) return cluster.profile;
+  const size_t slash = cluster.file.rfind('/');
+  const std::string beside = slash == std::string::npos ? "." : cluster.file.substr(0, slash);
+  const std::string folder = join_path(beside, "profiles");
+  const std::string file = join_path(folder, cluster.profile + ".toml");
+  if (fs.exists(file)) return file;
+  const std::vector<std::string> names = names_in(fs, {folder});
+  throw_error("{}: there is no profile '{}'{}; known are {}; or none",
+              asked ? "--profile" : cluster.file, cluster.profile,
+              did_you_mean(cluster.profile, names), names.empty() ? "none" : join(names, ", "));
+}
+
 }  // namespace
 
 std::string_view link_kind_name(LinkKind kind) { return kKinds[static_cast<size_t>(kind)]; }
@@ -170,13 +185,12 @@ Cluster parse_cluster(std::string_view text, const std::string& file) {
 }
 
 Cluster load_cluster(FileSystem& fs, const std::string& name,
-                     const std::vector<std::string>& folders) {
-  const auto load = [&fs](const std::string& path) {
+                     const std::vector<std::string>& folders, const std::string& profile) {
+  const auto load = [&](const std::string& path) {
     Cluster cluster = parse_cluster(fs.read_file(path), path);
+    if (!profile.empty()) cluster.profile = profile == "none" ? "" : profile;
     if (cluster.profile.empty()) return cluster;
-    const size_t slash = path.rfind('/');
-    const std::string beside = slash == std::string::npos ? "." : path.substr(0, slash);
-    const std::string file = join_path(beside, "profiles/" + cluster.profile + ".toml");
+    const std::string file = profile_file(fs, cluster, !profile.empty());
     apply(parse_profile(fs.read_file(file), file), cluster);
     return cluster;
   };

@@ -73,6 +73,7 @@ struct Attained {
   Seconds host_collective;           // the host's work to issue a collective, beside host_op
   Seconds collective_latency;        // of a collective, beside what its algorithm says
   Seconds step_overhead;             // the host's work once a step
+  double collective_cards = 1024;    // network cards of a node that one collective uses at most
   double product_half_k = 64;        // a product whose k is this long reaches half
   double attention_fraction = 0.75;  // fused attention's share of the largest products' rate
   bool fused_attention = true;       // else the scores go through memory, and none is left out
@@ -130,8 +131,10 @@ struct Cluster {
 Cluster parse_cluster(std::string_view toml, const std::string& file);
 
 // `name` is a file ("x/y.toml"), or a cluster's name: NAME.toml in the first of the folders that
-// has it. Its profile is applied. Throws Error, with the near miss and the names that there are.
+// has it. `profile` is applied: "" the one that the file names, "none" no profile, NAME the file
+// profiles/NAME.toml beside it, or x.toml. Throws Error, with the near miss and the names that
+// there are.
 Cluster load_cluster(FileSystem& fs, const std::string& name,
-                     const std::vector<std::string>& folders);
+                     const std::vector<std::string>& folders, const std::string& profile = "");
 
 }  // namespace mw::cluster

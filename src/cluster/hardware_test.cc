@@ -1,4 +1,5 @@
 #include <doctest/doctest.h>
+#include <fmt/format.h>
 
 #include "base/error.h"
 #include "base/fake_fs.h"
@@ -145,4 +146,42 @@ TEST_CASE("a cluster is found by name, and a near miss is named") {
           "--cluster: there is no cluster 'bok', did you mean 'box'?; known are box; or give a "
           "file, x.toml");
   }
+}
+
+TEST_CASE("a cluster has the profile that its file names, or the one that is asked for, or none") {
+  const auto profile = [](const std::string& software, double host) {
+    return fmt::format(
+        "name = \"p\"\ndevice = \"Chip\"\nsoftware = \"{}\"\nsource = \"s\"\nerror = "
+        "0.1\n[constants]\n"
+        "host_op_us = {{ value = {}, source = \"fit\" }}\n",
+        software, host);
+  };
+  FakeFileSystem fs;
+  fs.make_directory("clusters");
+  fs.make_directory("clusters/profiles");
+  fs.write_file("clusters/box.toml",
+                replace_all(kText, "[device]\n", "profile = \"box-own\"\n[device]\n"));
+  fs.write_file("clusters/profiles/box-own.toml", profile("own", 20));
+  fs.write_file("clusters/profiles/box-other.toml", profile("other", 30));
+  const Cluster own = load_cluster(fs, "box", {"clusters"});
+  CHECK(own.stack.name == "own");
+  CHECK(own.stack.error == 0.1);
+  CHECK(own.device.attained.host_op.value == doctest::Approx(20e-6));
+  CHECK(load_cluster(fs, "box", {"clusters"}, "box-other").stack.name == "other");
+  CHECK(load_cluster(fs, "box", {"clusters"}, "clusters/profiles/box-other.toml").stack.name ==
+        "other");
+  const Cluster none = load_cluster(fs, "box", {"clusters"}, "none");
+  CHECK(none.stack.name.empty());
+  CHECK(none.device.attained.host_op.value == doctest::Approx(10e-6));
+  CHECK_THROWS_WITH_AS(load_cluster(fs, "box", {"clusters"}, "box-othr"),
+                       "--profile: there is no profile 'box-othr', did you mean 'box-other'?; "
+                       "known are box-other, box-own; or none",
+                       Error);
+  fs.write_file("clusters/bad.toml",
+                replace_all(kText, "[device]\n", "profile = \"x\"\n[device]\n"));
+  CHECK_THROWS_WITH_AS(
+      load_cluster(fs, "bad", {"clusters"}),
+      "clusters/bad.toml: there is no profile 'x'; known are box-other, box-own; or "
+      "none",
+      Error);
 }

@@ -13,7 +13,7 @@ namespace {
 
 constexpr double kMicro = 1e-6;
 
-constexpr std::array<ConstantInfo, 15> kConstants = {{
+constexpr std::array<ConstantInfo, 16> kConstants = {{
     {"matrix_fraction", 0.05, 1, "of the dense peak, by the largest matrix products"},
     {"product_half_k", 1, 4096, "elements: a product whose k is this long reaches half"},
     {"attention_fraction", 0.05, 1, "fused attention's share of the largest products' rate"},
@@ -26,6 +26,7 @@ constexpr std::array<ConstantInfo, 15> kConstants = {{
     {"host_op_us", 0.1, 1000, "the host's work to issue one op"},
     {"host_collective_us", 0.1, 5000, "the host's work to issue a collective, beside host_op_us"},
     {"collective_latency_us", 0.1, 5000, "of a collective, beside what its algorithm says"},
+    {"collective_cards", 1, 1024, "network cards of a node that one collective uses at most"},
     {"step_overhead_us", 1, 1e6, "the host's work once a step"},
     {"node_bus_fraction", 0.05, 1, "of a link inside a node, by collectives"},
     {"network_bus_fraction", 0.05, 1, "of a network card, by collectives"},
@@ -41,6 +42,7 @@ const Link* first_link(const Cluster& cluster, bool network) {
 // The value of an attained constant, and a second's share of its unit.
 double* attained(Attained& a, std::string_view name) {
   if (name == "matrix_fraction") return &a.matrix_fraction;
+  if (name == "collective_cards") return &a.collective_cards;
   if (name == "product_half_k") return &a.product_half_k;
   if (name == "attention_fraction") return &a.attention_fraction;
   if (name == "memory_fraction") return &a.memory_fraction;

@@ -96,12 +96,16 @@ class Model {
   }
 
   // Of a ring through all members: in every unit as many rings cross the border as members have
-  // ports there.
+  // ports there, and the software uses of a node's network cards.
   double ring_bus() const {
     double bus = 0;
     for (size_t l = 0; l < group_.ways.size(); ++l) {
       if (group_.ways[l] <= 1) continue;
-      const double here = inside(l) * cluster_.links[l].bus_bandwidth.value;
+      const Link& link = cluster_.links[l];
+      const double rings = link.kind == LinkKind::kNetwork
+                               ? std::min(inside(l), cluster_.device.attained.collective_cards)
+                               : inside(l);
+      const double here = rings * link.bus_bandwidth.value;
       bus = bus == 0 ? here : std::min(bus, here);
     }
     return bus;

@@ -148,3 +148,15 @@ TEST_CASE("NCCL's constants come within 25 % of measured A100 all-reduces on ave
   }
   CHECK(sum / static_cast<double>(rows.size()) < 0.25);
 }
+
+TEST_CASE("where collectives use one network card of a node, a ring is as fast as that card") {
+  Cluster c = plain(cluster::LinkKind::kNvlink);
+  const int64_t bytes = int64_t{64} << 30;
+  const double all = time_of(c, OpKind::kAllGather, bytes, {8, 4});
+  const double one_a_node = time_of(c, OpKind::kAllGather, bytes, {1, 4});
+  const double inside = time_of(c, OpKind::kAllGather, bytes, {8, 1});
+  c.device.attained.collective_cards = 1;
+  CHECK(time_of(c, OpKind::kAllGather, bytes, {8, 4}) == doctest::Approx(8 * all).epsilon(0.01));
+  CHECK(time_of(c, OpKind::kAllGather, bytes, {1, 4}) == one_a_node);
+  CHECK(time_of(c, OpKind::kAllGather, bytes, {8, 1}) == inside);
+}

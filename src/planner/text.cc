@@ -30,6 +30,12 @@ Json plan_json(const Candidate& best, const Candidate& candidate) {
   return json;
 }
 
+std::vector<std::string> outside(const Request& request, const Candidate& candidate) {
+  predict::Request of = request.base;
+  of.plan = candidate.plan;
+  return predict::outside_profile(of);
+}
+
 }  // namespace
 
 std::string loss(const Candidate& best, const Candidate& other) {
@@ -55,13 +61,15 @@ std::string loss(const Candidate& best, const Candidate& other) {
 std::string to_text(const Request& request, const Found& found, int64_t top) {
   const Candidate& best = found.plans.front();
   std::string text = fmt::format(
-      "{} on {} of {}, global batch {}\nbest plan     {}\nstep          {}   {:.0f} tokens/s   "
+      "{} on {} of {}, global batch {}\nbest plan     {}\nstep          {}{}   {:.0f} tokens/s   "
       "MFU {:.1f} %\nmemory        {} of {} on the fullest rank\nsearched      {} plans, {} "
       "simulated, {}\n",
       request.base.model.source, request.gpus, request.base.cluster.name, request.base.global_batch,
-      short_form(best.plan), format_seconds(best.step.value), best.tokens_per_s, 100 * best.mfu,
+      short_form(best.plan), format_seconds(best.step.value),
+      predict::error_text(request.base.cluster.stack.error), best.tokens_per_s, 100 * best.mfu,
       format_bytes(best.fullest().value), format_bytes(found.memory_limit.value), found.candidates,
       found.simulated, format_seconds(found.search.value));
+  text += predict::outside_text(request.base.cluster.stack.name, outside(request, best));
   for (const Choice& choice : found.choices)
     text += fmt::format("{:<24} {}\n", choice.what, choice.rule);
   const auto count = std::min(found.plans.size(), static_cast<size_t>(std::max<int64_t>(1, top)));
@@ -85,6 +93,9 @@ Json to_json(const Request& request, const Found& found, int64_t top) {
   json["plan"] = compile::to_json(best.plan);
   json["short"] = short_form(best.plan);
   json["step_s"] = best.step.value;
+  json["step_error"] = request.base.cluster.stack.error;
+  json["profile"] = request.base.cluster.stack.name;
+  json["outside_profile"] = Json::list(outside(request, best));
   json["tokens_per_s"] = best.tokens_per_s;
   json["mfu"] = best.mfu;
   Json peaks{JsonArray{}};

@@ -42,7 +42,9 @@ std::vector<report::Figure> figures_of(const Prediction& p) {
   const std::string dense = fmt::format("{:.1f} of {:.0f} TFLOP/s dense {}", p.tflops_per_device,
                                         p.peak.value / 1e12, p.peak_format);
   return {{"devices", std::to_string(p.devices), ""},
-          {"step", format_seconds(p.step.value), ""},
+          {"step", format_seconds(p.step.value) + error_text(p.error),
+           p.error > 0 ? fmt::format("the deviation of the runs behind the profile '{}'", p.profile)
+                       : ""},
           {"tokens/s", format_si(p.tokens_per_s), ""},
           {"MFU", fmt::format("{:.1f} %", 100 * p.mfu), dense},
           {"HFU", fmt::format("{:.1f} %", 100 * p.hfu), "recomputation counted"},
@@ -58,6 +60,7 @@ report::PageRun page_run(const Request& request, const Prediction& p) {
   run.step = p.step;
   run.chunks = static_cast<int32_t>(request.plan.chunks);
   run.figures = figures_of(p);
+  run.note = std::string(trim(outside_text(p.profile, p.outside)));
   run.memory_limit = p.memory_limit;
   for (size_t r = 0; r < p.result.ranks.size(); ++r)
     run.ranks.push_back(page_rank(p.result.ranks[r], p.memory[r]));

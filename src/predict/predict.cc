@@ -62,9 +62,11 @@ void fill_memory(const pipeline::Program& program, Prediction& p) {
   }
 }
 
-void compare_range(const Request& request, Prediction& p) {
+}  // namespace
+
+std::vector<std::string> outside_profile(const Request& request) {
+  std::vector<std::string> outside;
   const cluster::Stack& stack = request.cluster.stack;
-  p.error = stack.error;
   const compile::Plan& plan = request.plan;
   const std::map<std::string, int64_t> values = {
       {"hidden", request.model.hidden_size},
@@ -79,12 +81,11 @@ void compare_range(const Request& request, Prediction& p) {
     if (it == values.end()) continue;
     const double value = static_cast<double>(it->second);
     if (value < range.least || value > range.most)
-      p.outside.push_back(fmt::format("{} {} (measured {:.0f} to {:.0f})", range.name, it->second,
-                                      range.least, range.most));
+      outside.push_back(fmt::format("{} {} (measured {:.0f} to {:.0f})", range.name, it->second,
+                                    range.least, range.most));
   }
+  return outside;
 }
-
-}  // namespace
 
 compile::ModelShape model_shape(const Request& request) {
   compile::ModelShape shape;
@@ -150,7 +151,9 @@ Prediction predict(const Request& request, const Step& step) {
   fill_rates(request, p);
   fill_memory(step.program, p);
   p.path = simulate::explain(p.result, step.program);
-  compare_range(request, p);
+  p.profile = request.cluster.stack.name;
+  p.error = request.cluster.stack.error;
+  p.outside = outside_profile(request);
   return p;
 }
 

@@ -48,6 +48,7 @@ struct Prediction {
   simulate::Result result;
   std::vector<std::string> path;         // the critical path in words
   std::vector<std::string> suggestions;  // what to change; sentences() of an AdviceReport
+  std::string profile;                   // "" if the cluster has none
   // The profile's: how far predictions of its runs were off, a standard deviation; 0: no profile.
   double error = 0;
   std::vector<std::string> outside;  // what lies outside the runs behind the profile
@@ -74,6 +75,14 @@ pipeline::Program program_of(const Request& request);
 Prediction predict(const Request& request, const Step& step);
 // Both of them.
 Prediction predict(const Request& request);
+
+// What of the request lies outside the runs behind the cluster's profile: "tp 16 (measured 1 to
+// 8)".
+std::vector<std::string> outside_profile(const Request& request);
+// " +- 9 %", or "" without an error.
+std::string error_text(double error);
+// A line about what lies outside, "" if nothing does.
+std::string outside_text(const std::string& profile, const std::vector<std::string>& outside);
 
 // For people: step, throughput, utilization with the peak's name, bubble, communication, memory by
 // stage, the critical path, what to change.

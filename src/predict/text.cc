@@ -115,6 +115,16 @@ Json peak_json(const simulate::MemoryPeak& peak) {
 
 }  // namespace
 
+std::string error_text(double error) {
+  return error > 0 ? fmt::format(" +- {:.0f} %", 100 * error) : std::string();
+}
+
+std::string outside_text(const std::string& profile, const std::vector<std::string>& outside) {
+  if (outside.empty()) return "";
+  return fmt::format("outside of what the profile '{}' was measured on: {}\n", profile,
+                     join(outside, ", "));
+}
+
 std::string to_text(const Request& request, const Prediction& p) {
   std::string text =
       fmt::format("{}: {} parameters on {} x {} ({}), plan {}, global batch {}, sequence {}\n",
@@ -124,14 +134,10 @@ std::string to_text(const Request& request, const Prediction& p) {
   text += fmt::format(
       "step {}{}, {} tokens/s, {:.1f} TFLOP/s a device; MFU {:.1f} %, HFU {:.1f} % of {} TFLOP/s "
       "dense {}; bubble {:.1f} %\n",
-      format_seconds(p.step.value),
-      p.error > 0 ? fmt::format(" +- {:.0f} %", 100 * p.error) : std::string(),
-      format_si(p.tokens_per_s), p.tflops_per_device, 100 * p.mfu, 100 * p.hfu, p.peak.value / 1e12,
-      p.peak_format, 100 * p.bubble);
-  if (!p.outside.empty()) {
-    text += fmt::format("outside of what the profile '{}' was measured on: {}\n",
-                        request.cluster.stack.name, join(p.outside, ", "));
-  }
+      format_seconds(p.step.value), error_text(p.error), format_si(p.tokens_per_s),
+      p.tflops_per_device, 100 * p.mfu, 100 * p.hfu, p.peak.value / 1e12, p.peak_format,
+      100 * p.bubble);
+  text += outside_text(p.profile, p.outside);
   text += "where the time goes, mean over pipeline ranks:\n" + time_text(p);
   text += fmt::format("memory of {} a device, largest first category as alive at the peak:\n",
                       format_bytes(p.memory_limit.value)) +
@@ -157,7 +163,7 @@ Json to_json(const Request& request, const Prediction& p) {
   json["parameters"] = p.parameters;
   json["step_s"] = p.step.value;
   json["step_error"] = p.error;
-  json["profile"] = request.cluster.stack.name;
+  json["profile"] = p.profile;
   json["outside_profile"] = Json::list(p.outside);
   json["tokens_per_s"] = p.tokens_per_s;
   json["tflops_per_gpu"] = p.tflops_per_device;

@@ -62,6 +62,8 @@ Json figures_json(const Prediction& base, const Prediction& p) {
   Json json{JsonObject{}};
   json["devices"] = p.devices;
   json["step_s"] = p.step.value;
+  json["step_error"] = p.error;
+  json["outside_profile"] = Json::list(p.outside);
   json["speedup"] = base.step.value / p.step.value;
   json["tokens_per_s"] = p.tokens_per_s;
   json["tflops_per_gpu"] = p.tflops_per_device;
@@ -101,6 +103,7 @@ std::string to_text(const Prediction& base, const std::vector<Variation>& variat
   Row first(variations.size());
   first[0] = "as it is";
   for (std::string& cell : figures(base, base, true)) first.push_back(std::move(cell));
+  first[variations.size()] += error_text(base.error);
   table.push_back(std::move(first));
   for (const WhatIf& what : rows) {
     Row row = what.values;
@@ -114,7 +117,7 @@ std::string to_text(const Prediction& base, const std::vector<Variation>& variat
     }
     table.push_back(std::move(row));
   }
-  return lay_out(table, 0);
+  return lay_out(table, 0) + outside_text(base.profile, base.outside);
 }
 
 Json to_json(const Prediction& base, const std::vector<Variation>& variations,

@@ -52,6 +52,7 @@ struct PageRun {
   Seconds step;
   int32_t chunks = 1;           // stages a rank
   std::vector<Figure> figures;  // the same names in every run of a page
+  std::string note;             // what speaks against trusting them, or ""
   Bytes memory_limit;           // of a device; 0: not known
   std::vector<PageRank> ranks;  // rows, from above
   std::vector<PathPiece> path;

@@ -202,6 +202,7 @@ Json rank_json(const PageRank& rank) {
 Json run_json(const PageRun& run, const std::vector<std::string>& names) {
   Json json{JsonObject{}};
   json["plan"] = run.plan;
+  json["note"] = run.note;
   json["step"] = nanoseconds(run.step);
   json["chunks"] = run.chunks;
   json["memory_limit"] = run.memory_limit.value;

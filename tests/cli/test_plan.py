@@ -2,6 +2,7 @@
 
 import json
 import pathlib
+import re
 import subprocess
 import sys
 
@@ -37,6 +38,15 @@ def test_json_has_the_plan_and_its_figures():
     steps = [found["step_s"]] + [other["step_s"] for other in found["alternatives"]]
     assert steps == sorted(steps)
     assert found["candidates"] > 500
+    assert found["profile"] == "megatron" and 0.08 < found["step_error"] < 0.09
+    assert "hidden 320 (measured 1024 to 12288)" in found["outside_profile"]
+
+
+def test_the_best_step_has_the_error_of_the_clusters_profile():
+    text = done(f"{SMALL} --planner ptdp")
+    assert re.search(r"^step  .* \+- 9 %   ", text, re.MULTILINE) and "outside of what the profile 'megatron'" in text
+    text = done(f"{SMALL} --planner ptdp --profile none")
+    assert "+-" not in text and "outside" not in text
 
 
 def test_the_written_plan_is_taken_by_simulate_and_has_its_step(tmp_path):

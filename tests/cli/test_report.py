@@ -2,6 +2,7 @@
 
 import json
 import pathlib
+import re
 import subprocess
 import sys
 
@@ -49,6 +50,20 @@ def test_the_page_is_one_file_that_asks_for_no_other(made):
     assert text.startswith("<!doctype html>") and text.endswith("</html>\n")
     assert "http" not in text.replace("http-equiv", "")
     assert 50_000 < len(text) < 400_000
+
+
+def test_the_page_has_the_error_bar_and_what_lies_outside_the_profile(made):
+    text = (made[0] / "r.html").read_text()
+    figures = json.loads(re.search(r'<script type="application/json" id="figures">(.*?)</script>', text, re.DOTALL)[1])
+    for run in figures["runs"]:
+        step = next(figure for figure in run["figures"] if figure["name"] == "step")
+        assert step["value"].endswith("+- 9 %") and "'megatron'" in step["note"]
+        assert run["note"].startswith("outside of what the profile 'megatron' was measured on: hidden 64")
+
+
+@in_browser
+def test_what_lies_outside_the_profile_is_read_on_the_page(page):
+    assert "outside of what the profile 'megatron' was measured on" in page.run("document.getElementById('comparison').innerText")
 
 
 @in_browser

@@ -168,7 +168,33 @@ def test_errors_say_what_would_be_right(arguments, message):
 def test_help_explains_every_option():
     lines = simulated("--help").splitlines()
     known = set(re.findall(r"--[a-z0-9-]+", " ".join(line[:28] for line in lines))) - {"--help", "--help-all"}
-    assert known == {"--model", "--cluster", "--plan", "--gpus", "--global-batch", "--seq-len", "--precision",
+    assert known == {"--model", "--cluster", "--profile", "--plan", "--gpus", "--global-batch", "--seq-len", "--precision",
                      "--overlap", "--slowdown", "--scatter-gather", "--tf32", "--trace", "--ops", "--ignore-memory",
                      "--report", "--compare", "--advice", "--goodput", "--mtbf", "--checkpoint-interval",
                      "--checkpoint-time", "--restart-time", "--json"}
+
+
+def test_the_step_has_the_error_of_the_clusters_profile():
+    text = simulated(f"{JOB} --cluster selene --plan {PLAN}")
+    assert re.search(r"^step \S+ \S+ \+- 9 %, ", text, re.MULTILINE)
+    assert re.search(r"^outside of what the profile 'megatron' was measured on: hidden 64 \(measured 1024 to 12288\), ", text, re.MULTILINE)
+    result = json.loads(simulated(f"{JOB} --cluster selene --plan {PLAN} --json"))
+    assert result["profile"] == "megatron" and 0.08 < result["step_error"] < 0.09
+    assert result["outside_profile"][0] == "hidden 64 (measured 1024 to 12288)"
+
+
+def test_a_step_without_a_profile_or_with_another():
+    common = f"{JOB} --cluster selene --plan {PLAN} --advice none"
+    without = simulated(f"{common} --profile none")
+    assert "+-" not in without and "outside" not in without
+    result = json.loads(simulated(f"{common} --profile none --json"))
+    assert (result["profile"], result["step_error"], result["outside_profile"]) == ("", 0, [])
+    other = json.loads(simulated(f"{common} --profile a100-80gb-llm-foundry --json"))
+    assert other["profile"] == "llm-foundry" and 0 < other["step_error"] < 0.02
+    own = json.loads(simulated(f"{common} --json"))
+    assert own["step_s"] > result["step_s"]  # the host of Megatron-LM is slower
+    done = call(f"{common} --profile a100-80gb-megatrn")
+    assert done.returncode == 2
+    assert "--profile: there is no profile 'a100-80gb-megatrn', did you mean 'a100-80gb-megatron'?" in done.stderr
+    done = call(f"{common} --profile h100-80gb-megatron")
+    assert done.returncode == 2 and "is of H100-SXM-80GB, but" in done.stderr

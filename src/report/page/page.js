@@ -54,7 +54,8 @@ function head() {
       make("p", {class: "soft"}, page.subtitle)), theme),
     ...(many ? [] : [make("p", {}, "Plan ", make("code", {}, run.plan)), make("dl", {class: "stats"},
       ...run.figures.map((figure) => make("div", {}, make("dt", {}, figure.name),
-        make("dd", {}, micro(figure.value), figure.note ? make("span", {class: "note"}, figure.note) : null))))]));
+        make("dd", {}, micro(figure.value), figure.note ? make("span", {class: "note"}, figure.note) : null)))),
+      ...(run.note ? [make("p", {class: "soft", id: "note"}, run.note)] : [])]));
 }
 
 function comparison() {
@@ -64,7 +65,7 @@ function comparison() {
   const against = (run) => run === first ? "" :
     `${run.step <= first.step ? "−" : "+"}${Math.abs(100 * (run.step / first.step - 1)).toFixed(1)} %`;
   const rows = page.runs.map((run, i) => make("tr", {}, make("td", {class: "wrap"}, make("b", {}, letter(i)), " ",
-    make("code", {}, run.plan)), make("td", {}, against(run)), ...run.figures.map((figure) => make("td", {}, micro(figure.value)))));
+    make("code", {}, run.plan), run.note ? make("div", {class: "soft small"}, run.note) : null), make("td", {}, against(run)), ...run.figures.map((figure) => make("td", {}, micro(figure.value)))));
   const stacks = page.runs.map((run, i) => make("div", {class: "row"}, make("b", {}, letter(i)),
     make("div", {class: "rail"}, make("div", {class: "stack", style: `width:${(100 * run.step / longest).toFixed(2)}%`},
       ...meanShares(run).filter(([, time]) => time > 0).map(([name, time]) => make("i", {
