@@ -97,12 +97,14 @@ class Search {
     return static_cast<double>(coarse_.memory(plan).peak.value) * kMemorySlack > limit_;
   }
 
-  void look_at_plans(const std::vector<Plan>& plans, std::map<Group, Seconds>& fastest) {
+  void look_at_plans(std::vector<Plan> plans, std::map<Group, Seconds>& fastest) {
+    coarse_.prepare_states(plans, thread_count(request_));
+    std::erase_if(plans, [&](const Plan& plan) { return !fits(coarse_.states(plan)); });
     coarse_.prepare(plans, thread_count(request_));
     std::vector<Estimated> layouts;
     for (const Plan& plan : plans) {
       const predict::Estimate least = coarse_.least(plan);
-      if (static_cast<double>(least.peak.value) > limit_) continue;
+      if (!fits(least.peak)) continue;
       const auto [it, is_new] = fastest.try_emplace({plan.tp, plan.sp, plan.recompute}, least.step);
       it->second = std::min(it->second, least.step);
       layouts.push_back({plan, least.step, least.peak});
@@ -117,11 +119,21 @@ class Search {
       return;
     }
     // Too slow for the best; the front takes it under the usual schedule, if it needs less memory.
-    if (layout.step.value > kFrontReach * fastest_.value) return;
-    const bool dominated = std::any_of(front_.begin(), front_.end(), [&](const Estimated& other) {
-      return other.step <= layout.step && other.peak <= layout.peak;
-    });
-    if (!dominated) look_at(layout, {"1f1b", 1});
+    if (may_be_on_front(layout.step, layout.peak)) look_at(layout, {"1f1b", 1});
+  }
+
+  bool fits(Bytes peak) const { return static_cast<double>(peak.value) <= limit_; }
+  bool may_be_on_front(Seconds step, Bytes peak) const {
+    return step.value <= kFrontReach * fastest_.value &&
+           std::none_of(front_.begin(), front_.end(), [&](const Estimated& other) {
+             return other.step <= step && other.peak <= peak;
+           });
+  }
+  // Whether it can be one of the best or on the front, where it takes no less than that.
+  bool may_be_told(const predict::Estimate& least) const {
+    if (!fits(least.peak)) return false;
+    if (best_.size() < wanted() || least.step < best_.front().step) return true;
+    return may_be_on_front(least.step, least.peak);
   }
 
   size_t wanted() const { return static_cast<size_t>(request_.simulated); }
@@ -131,8 +143,9 @@ class Search {
     here.plan.schedule = pipelining.schedule;
     here.plan.chunks = pipelining.chunks;
     if (!coarse_.has_order(here.plan)) return;
+    if (here.plan.zero >= 2 && !may_be_told(coarse_.least_scheduled(here.plan))) return;
     here.peak = coarse_.memory(here.plan).peak;
-    if (static_cast<double>(here.peak.value) > limit_) return;
+    if (!fits(here.peak)) return;
     here.step = coarse_.step(here.plan);
     if (fastest_.value == 0 || here.step < fastest_) fastest_ = here.step;
     keep_on_front(here);

@@ -12,6 +12,10 @@ using compile::Plan;
 
 // Schedules longer than this many times the pipeline are continued from shorter ones.
 constexpr int64_t kFilling = 3;
+// Stages with fewer blocks, where collectives run inside forward and backward, have facts of their
+// own.
+constexpr int64_t kFewBlocks = 3;
+
 std::vector<int64_t> blocks_of(const Plan& plan, int64_t blocks) {
   if (!plan.layers.empty()) return plan.layers;
   std::vector<int64_t> counts;
@@ -46,6 +50,11 @@ Coarse::ProgramKey Coarse::work_key(const Plan& plan) const {
   key.data_parallel = true;
   key.zero = plan.zero;
   key.grad_reduce = plan.effective_grad_reduce();
+  // What hides behind the blocks beside it does not where there are none: not by the line.
+  const int64_t blocks = base_.model.layers / plan.stages();
+  if (plan.pp > 1 && plan.layers.empty() && blocks < kFewBlocks &&
+      base_.model.layers % plan.stages() == 0)
+    key.blocks = blocks;
   return key;
 }
 
@@ -81,26 +90,43 @@ const Probe& Coarse::probe(const ProgramKey& key, int64_t dp, int64_t pp) {
   std::unique_ptr<Probe>& made = probes_[{key, dp, pp}];
   if (made != nullptr) return *made;
   std::unique_ptr<ProbePrograms>& programs = programs_[key];
-  if (programs == nullptr) programs = std::make_unique<ProbePrograms>(request_of(key), key.folded);
+  if (programs == nullptr)
+    programs = std::make_unique<ProbePrograms>(request_of(key), key.folded, key.blocks);
   made = std::make_unique<Probe>(programs->on(dp, pp));
   return *made;
 }
 
-void Coarse::prepare(const std::vector<Plan>& plans, int threads) {
+void Coarse::compile_missing(const std::vector<ProgramKey>& keys, int threads) {
   std::vector<std::pair<ProgramKey, std::unique_ptr<ProbePrograms>*>> missing;
-  for (const Plan& asked : plans) {
-    Plan plan = asked;
-    plan.zero = 0;
-    plan.grad_reduce = compile::GradReduce::kStep;
-    for (const ProgramKey& key : {work_key(plan), state_key(asked, false)}) {
-      const auto [it, is_new] = programs_.try_emplace(key);
-      if (is_new) missing.emplace_back(key, &it->second);
-    }
+  for (const ProgramKey& key : keys) {
+    const auto [it, is_new] = programs_.try_emplace(key);
+    if (is_new) missing.emplace_back(key, &it->second);
   }
   in_parallel(missing.size(), threads, [&](size_t i) {
-    *missing[i].second =
-        std::make_unique<ProbePrograms>(request_of(missing[i].first), missing[i].first.folded);
+    const ProgramKey& key = missing[i].first;
+    *missing[i].second = std::make_unique<ProbePrograms>(request_of(key), key.folded, key.blocks);
   });
+}
+
+void Coarse::prepare_states(const std::vector<Plan>& plans, int threads) {
+  std::vector<ProgramKey> keys;
+  for (const Plan& plan : plans) keys.push_back(state_key(plan, false));
+  compile_missing(keys, threads);
+}
+
+void Coarse::prepare(const std::vector<Plan>& plans, int threads) {
+  std::vector<ProgramKey> keys;
+  for (const Plan& plan : plans) {
+    keys.push_back(work_key(without_zero(plan)));
+    keys.push_back(state_key(plan, false));
+  }
+  compile_missing(keys, threads);
+}
+
+Plan Coarse::without_zero(Plan plan) {
+  plan.zero = 0;
+  plan.grad_reduce = compile::GradReduce::kStep;
+  return plan;
 }
 
 const Coarse::Known& Coarse::known(const std::string& kind) {
@@ -154,11 +180,12 @@ const Probe& Coarse::work_facts(const Plan& plan) {
   return probe(key, 1, plan.pp > 1 ? 2 : 1);
 }
 
-const Coarse::Setting& Coarse::setting(const Plan& plan) {
-  if (setting_ && setting_->plan == plan) return *setting_;
+const Coarse::Setting& Coarse::setting(const Plan& plan, bool bare) {
+  if (setting_ && setting_->bare == bare && setting_->plan == plan) return *setting_;
   setting_.emplace();
   setting_->plan = plan;
-  const Probe& work = work_facts(plan);
+  setting_->bare = bare;
+  const Probe& work = work_facts(bare ? without_zero(plan) : plan);
   setting_->work = work.facts;
   setting_->boundary = work.boundary;
   setting_->orders = orders(plan);
@@ -187,17 +214,18 @@ void Coarse::fill_costs(const Setting& setting) {
   }
 }
 
-double Coarse::message_seconds(const Setting& setting, int32_t from, int32_t to) const {
-  const int64_t stride = pipeline_stride(setting.plan);
-  const cluster::Link& link =
-      base_.cluster.links[base_.cluster.level_between(from * stride, to * stride)];
-  return link.latency.value + setting.boundary.bytes / link.bus_bandwidth.value;
-}
-
 void Coarse::run(Order& order, const Setting& setting, std::vector<double>& ends) {
+  const std::vector<cluster::Link>& links = base_.cluster.links;
+  const int64_t stride = pipeline_stride(setting.plan);
   hop_costs_.clear();
-  for (const auto& [from, to] : order.hops())
-    hop_costs_.push_back(message_seconds(setting, from, to));
+  port_of_.assign(static_cast<size_t>(order.ranks()) * links.size(), -1);
+  for (const auto& [from, to] : order.hops()) {
+    const size_t level = base_.cluster.level_between(from * stride, to * stride);
+    int32_t& port = port_of_[static_cast<size_t>(from) * links.size() + level];
+    if (port < 0) port = static_cast<int32_t>(hop_costs_.size());
+    hop_costs_.push_back({setting.boundary.bytes / links[level].bus_bandwidth.value,
+                          links[level].latency.value, port});
+  }
   order.run(costs_, hop_costs_, ends);
 }
 
@@ -232,8 +260,10 @@ double Coarse::update_seconds(const std::vector<double>& ends) const {
   return meet + behind;
 }
 
-Seconds Coarse::step(const Plan& plan) {
-  const Setting& now = setting(plan);
+Seconds Coarse::step(const Plan& plan) { return step(setting(plan)); }
+
+Seconds Coarse::step(const Setting& now) {
+  const Plan& plan = now.plan;
   run(*now.orders.longer, now, ends_);
   if (!now.orders.whole()) {
     run(*now.orders.shorter, now, short_ends_);
@@ -244,10 +274,22 @@ Seconds Coarse::step(const Plan& plan) {
   return Seconds(update_seconds(ends_));
 }
 
+Estimate Coarse::least_scheduled(const Plan& plan) {
+  const Setting& now = setting(plan, true);
+  Estimate estimate = memory(now);
+  estimate.step = step(now);
+  return estimate;
+}
+
+Bytes Coarse::states(const Plan& plan) {
+  const bool one = plan.pp == 1;
+  const Facts held = probe(state_key(plan, false), plan.dp, plan.pp)
+                         .facts.of(base_.model.layers / plan.pp, one, one);
+  return Bytes(static_cast<int64_t>(held[kWeights] + held[kGradients] + held[kOptimizer]));
+}
+
 Estimate Coarse::least(const Plan& asked) {
-  Plan plan = asked;
-  plan.zero = 0;
-  plan.grad_reduce = compile::GradReduce::kStep;
+  const Plan plan = without_zero(asked);
   const StageFacts& work = work_facts(plan).facts;
   const StageFacts& state = probe(state_key(asked, false), asked.dp, asked.pp).facts;
   const int64_t blocks = base_.model.layers / plan.pp;
@@ -267,8 +309,10 @@ Estimate Coarse::least(const Plan& asked) {
   return {Seconds(step), Bytes(static_cast<int64_t>(bytes)), 0};
 }
 
-Estimate Coarse::memory(const Plan& plan) {
-  const Setting& now = setting(plan);
+Estimate Coarse::memory(const Plan& plan) { return memory(setting(plan)); }
+
+Estimate Coarse::memory(const Setting& now) {
+  const Plan& plan = now.plan;
   const Order& order = *now.orders.longer;
   // What grows with the microbatches in the shorter schedules goes on growing.
   const auto grown = [&](double longer, double shorter) {

@@ -2,8 +2,9 @@
 // (probe.h) and the schedule's order of actions. For searches; what is reported comes from
 // `predict`.
 //
-// What differs from the simulation: messages do not share links, slots never run out, stages
-// between the first and the last are alike, and long schedules are continued from shorter ones.
+// What differs from the simulation: messages of a rank leave one after another and share no port
+// where they arrive, slots never run out, stages between the first and the last are alike, and long
+// schedules are continued from shorter ones.
 #pragma once
 
 #include <cstdint>
@@ -43,8 +44,14 @@ class Coarse {
   // Bounds from below, whatever the schedule and the chunks: all work without a bubble and without
   // ZeRO's collectives; states, and one microbatch. REQUIRES: pp divides the blocks.
   Estimate least(const compile::Plan& plan);
+  // And with this schedule: without ZeRO's collectives in forward and backward and what they hold.
+  // REQUIRES: as `estimate`.
+  Estimate least_scheduled(const compile::Plan& plan);
+  // States alone of a rank between the ends. REQUIRES: pp divides the blocks.
+  Bytes states(const compile::Plan& plan);
 
-  // Compiles what bounds of these plans will ask for, on so many threads.
+  // Compile what `states` and `least` of these plans will ask for, on so many threads.
+  void prepare_states(const std::vector<compile::Plan>& plans, int threads);
   void prepare(const std::vector<compile::Plan>& plans, int threads);
   int64_t compiled() const { return static_cast<int64_t>(programs_.size()); }
 
@@ -52,6 +59,7 @@ class Coarse {
   // What tells programs of a few layers apart.
   struct ProgramKey {
     int64_t tp = 1, microbatch = 1, zero = 0;
+    int64_t blocks = 0;  // of every stage; 0: any number
     compile::Recompute recompute = compile::Recompute::kNone;
     compile::GradReduce grad_reduce = compile::GradReduce::kStep;
     bool sp = false, data_parallel = false, pipelined = false, folded = false;
@@ -69,6 +77,7 @@ class Coarse {
   // A stage's facts under a plan, and the plan's orders; of the plan that was asked about last.
   struct Setting {
     compile::Plan plan;
+    bool bare = false;  // work without ZeRO's collectives
     StageFacts work, state;
     Boundary boundary;
     Orders orders;
@@ -83,10 +92,13 @@ class Coarse {
   const Known& known(const std::string& kind);
   Order* order(const compile::Plan& plan, int64_t microbatches);
   Orders orders(const compile::Plan& plan);
-  const Setting& setting(const compile::Plan& plan);
+  const Setting& setting(const compile::Plan& plan, bool bare = false);
+  void compile_missing(const std::vector<ProgramKey>& keys, int threads);
+  static compile::Plan without_zero(compile::Plan plan);
+  Estimate memory(const Setting& now);
+  Seconds step(const Setting& now);
 
   void fill_costs(const Setting& setting);
-  double message_seconds(const Setting& setting, int32_t from, int32_t to) const;
   void run(Order& order, const Setting& setting, std::vector<double>& ends);
   double update_seconds(const std::vector<double>& ends) const;
   void fill_states(const Setting& setting);
@@ -100,7 +112,9 @@ class Coarse {
   // Of the setting: [stage] blocks; [rank] its stages together, as the update sees them.
   std::vector<int64_t> blocks_;
   std::vector<Facts> states_;
-  std::vector<double> costs_, hop_costs_, short_ends_, ends_;
+  std::vector<double> costs_, short_ends_, ends_;
+  std::vector<Order::Hop> hop_costs_;
+  std::vector<int32_t> port_of_;  // [pipeline rank * link levels + level]
 };
 
 }  // namespace mw::predict

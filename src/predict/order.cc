@@ -43,13 +43,13 @@ void Order::sort_actions(const pipeline::Schedule& schedule) {
         if (action.kind != ActionKind::kW && from >= 0 && from < stages) {
           step.need = unit(from, forward, action);
           if (step.need < 0) break;
-          const int32_t peer = rank_of(from);
-          if (peer != step.rank) {
-            const auto [it, is_new] =
-                hop_ids.try_emplace({peer, step.rank}, static_cast<int32_t>(hops_.size()));
-            if (is_new) hops_.emplace_back(peer, step.rank);
-            step.hop = it->second;
-          }
+        }
+        const int32_t to = forward ? stage + 1 : stage - 1;
+        if (action.kind != ActionKind::kW && to >= 0 && to < stages && rank_of(to) != step.rank) {
+          const auto [it, is_new] =
+              hop_ids.try_emplace({step.rank, rank_of(to)}, static_cast<int32_t>(hops_.size()));
+          if (is_new) hops_.emplace_back(step.rank, rank_of(to));
+          step.hop = it->second;
         }
         if (action.kind != ActionKind::kW)
           unit(stage, forward, action) = static_cast<int32_t>(steps_.size());
@@ -60,6 +60,7 @@ void Order::sort_actions(const pipeline::Schedule& schedule) {
   for (size_t r = 0; r < next.size(); ++r)
     MW_CHECK(next[r] == schedule.ranks[r].size(), "schedule {} stops on rank {}", schedule.name, r);
   ends_.resize(steps_.size());
+  arrivals_.resize(steps_.size());
 }
 
 void Order::count_held(const pipeline::Schedule& schedule) {
@@ -109,7 +110,9 @@ void Order::count_slots(int32_t microbatches) {
     int32_t f_start = 0, f_end = 0, b_start = 0, b_end = 0;  // b: to the end of W where it is split
   };
   std::vector<Unit> units(stages * count);
-  std::vector<double> costs(stages * kKinds, 1), hop_costs(hops_.size(), 0), ends;
+  std::vector<double> costs(stages * kKinds, 1), ends;
+  std::vector<Hop> hop_costs(hops_.size());
+  for (size_t h = 0; h < hop_costs.size(); ++h) hop_costs[h].port = static_cast<int32_t>(h);
   for (const int32_t backward : {1, 2, 3}) {
     for (size_t s = 0; s < stages; ++s)
       costs[s * kKinds + static_cast<size_t>(ActionKind::kB)] = backward;
@@ -154,20 +157,22 @@ void Order::count_slots(int32_t microbatches) {
   }
 }
 
-void Order::run(const std::vector<double>& costs, const std::vector<double>& hop_costs,
+void Order::run(const std::vector<double>& costs, const std::vector<Hop>& hop_costs,
                 std::vector<double>& rank_ends) {
   rank_ends.assign(static_cast<size_t>(ranks_), 0);
-  double* ends = ends_.data();
+  ports_.assign(hops_.size(), 0);
+  double* arrivals = arrivals_.data();
   for (size_t i = 0; i < steps_.size(); ++i) {
     const Step& step = steps_[i];
     double& free = rank_ends[static_cast<size_t>(step.rank)];
     double start = free;
-    if (step.need >= 0) {
-      double ready = ends[step.need];
-      if (step.hop >= 0) ready += hop_costs[static_cast<size_t>(step.hop)];
-      start = std::max(start, ready);
-    }
-    free = ends[i] = start + costs[static_cast<size_t>(step.cost)];
+    if (step.need >= 0) start = std::max(start, arrivals[step.need]);
+    free = ends_[i] = arrivals[i] = start + costs[static_cast<size_t>(step.cost)];
+    if (step.hop < 0) continue;
+    const Hop& hop = hop_costs[static_cast<size_t>(step.hop)];
+    double& port = ports_[static_cast<size_t>(hop.port)];
+    port = std::max(port, free) + hop.port_seconds;
+    arrivals[i] = port + hop.latency;
   }
 }
 

@@ -16,9 +16,14 @@ class Order {
   explicit Order(const pipeline::Schedule& schedule);
 
   static constexpr size_t kKinds = 4;  // F, I, W, B: the first of pipeline::ActionKind
-  // `costs`: [stage * kKinds + kind] seconds; `hop_costs`: [hop] seconds of a message. Returns
-  // [rank] when its last action ends; the vector is the caller's to use again.
-  void run(const std::vector<double>& costs, const std::vector<double>& hop_costs,
+  // What a message takes: the time that it occupies its port, one after another, and the way.
+  struct Hop {
+    double port_seconds = 0, latency = 0;
+    int32_t port = 0;  // below hops().size()
+  };
+  // `costs`: [stage * kKinds + kind] seconds; `hop_costs`: [hop]. Returns [rank] when its last
+  // action ends; the vector is the caller's to use again.
+  void run(const std::vector<double>& costs, const std::vector<Hop>& hop_costs,
            std::vector<double>& rank_ends);
 
   // From a pipeline rank to another, where some value goes.
@@ -44,7 +49,7 @@ class Order {
   struct Step {
     int32_t rank = 0, cost = 0;
     int32_t need = -1;  // step that must have ended
-    int32_t hop = -1;   // whose message comes from there
+    int32_t hop = -1;   // of the message with what it makes
     int32_t microbatch = 0;
   };
   void count_held(const pipeline::Schedule& schedule);
@@ -54,7 +59,8 @@ class Order {
   int32_t ranks_ = 0;
   std::vector<int32_t> rank_of_;
   std::vector<Step> steps_;
-  std::vector<double> ends_;  // [step] of the run
+  std::vector<double> ends_, arrivals_;  // [step] of the run: its end, what it sends is there
+  std::vector<double> ports_;            // [port] free from then on
   std::vector<std::pair<int32_t, int32_t>> hops_;
   std::vector<std::vector<Held>> held_;
   std::vector<Slots> slots_;

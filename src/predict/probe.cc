@@ -154,9 +154,11 @@ Facts StageFacts::of(int64_t blocks, bool is_first, bool is_last) const {
   return facts;
 }
 
-ProbePrograms::ProbePrograms(const Request& request, bool folded)
+ProbePrograms::ProbePrograms(const Request& request, bool folded, int64_t blocks)
     : request_(request), folded_(folded) {
-  if (folded) {
+  if (blocks > 0) {
+    samples_ = {compile_sample(std::vector<int64_t>(4, blocks))};
+  } else if (folded) {
     samples_ = {compile_sample({1, 1, 1, 1}), compile_sample({1, 2, 2, 1})};
   } else if (request.plan.pp == 1) {
     samples_ = {compile_sample({2}), compile_sample({4})};
@@ -246,7 +248,8 @@ Probe ProbePrograms::on(int64_t dp, int64_t pp) const {
     }
     return made;
   }
-  // The third stage has a block more than the second; the ends have as many as one of the two.
+  // The third stage has a block more than the second, or as many as all have; the ends have as many
+  // as one of the two.
   const std::vector<Facts> stages = facts_of(samples_[0], dp, pp);
   const std::vector<int64_t>& blocks = samples_[0].plan.layers;
   const size_t like = blocks[0] == blocks[1] ? 1 : 2;

@@ -55,8 +55,9 @@ struct Probe {
 class ProbePrograms {
  public:
   // `folded`: the first and the last stage are on one pipeline rank; then the facts of work are not
-  // there. REQUIRES: the plan has no finding (compile::plan_findings).
-  ProbePrograms(const Request& request, bool folded);
+  // there. `blocks`: as many as every stage of the plan has; 0: any number, by a straight line.
+  // REQUIRES: the plan has no finding (compile::plan_findings).
+  ProbePrograms(const Request& request, bool folded, int64_t blocks = 0);
   // On the mesh of such a plan.
   Probe on(int64_t dp, int64_t pp) const;
 
