@@ -27,9 +27,9 @@ void print_ablations(const std::vector<calibrate::Ablation>& ablations,
     }
     return calibrate::summary("", rows);
   };
-  fmt::print("\nwithout                                    mean      bias\n");
+  fmt::print("\n{:<44} {:>8} {:>8}\n", "without", "mean", "bias");
   const auto print = [](const std::string& name, const calibrate::Summary& s) {
-    fmt::print("{:<40} {:>6.1f} % {:>+6.1f} %\n", name, 100 * s.mean, 100 * s.bias);
+    fmt::print("{:<44} {:>6.1f} % {:>+6.1f} %\n", name, 100 * s.mean, 100 * s.bias);
   };
   print("(nothing: the whole model)", mean(all.front()));
   for (size_t i = 0; i < ablations.size(); ++i) print(ablations[i].name, mean(all[i + 1]));
