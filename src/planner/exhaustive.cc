@@ -110,7 +110,25 @@ class Search {
       layouts.push_back({plan, least.step, least.peak});
     }
     std::stable_sort(layouts.begin(), layouts.end(), faster);
+    prepare_divided(layouts);
     for (const Estimated& layout : layouts) look_at(layout);
+  }
+
+  // ZeRO 2 and 3: compiles what the exact estimates will ask for, as far as can be told now.
+  void prepare_divided(const std::vector<Estimated>& layouts) {
+    std::vector<Plan> wanted_plans;
+    for (const Estimated& layout : layouts) {
+      if (layout.plan.zero < 2) continue;
+      if (best_.size() >= wanted() && layout.step >= best_.front().step) continue;
+      for (const Pipelining& pipelining : pipelinings(layout.plan.pp)) {
+        Plan plan = layout.plan;
+        plan.schedule = pipelining.schedule;
+        plan.chunks = pipelining.chunks;
+        if (coarse_.has_order(plan) && may_be_told(coarse_.least_scheduled(plan)))
+          wanted_plans.push_back(plan);
+      }
+    }
+    coarse_.prepare_exact(wanted_plans, thread_count(request_));
   }
 
   void look_at(const Estimated& layout) {

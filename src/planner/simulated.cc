@@ -42,7 +42,7 @@ Simulated simulate_plans(const Request& request, const std::vector<compile::Plan
   predict::in_parallel(plans.size(), thread_count(request), [&](size_t i) {
     predict::Request one = request.base;
     one.plan = plans[i];
-    one.options.trace = one.options.order_hash = false;
+    one.options.trace = one.options.figures = false;
     const predict::Prediction prediction = predict::predict(one);
     simulated.candidates[i] = candidate_of(plans[i], prediction);
     fits[i] = prediction.too_full().empty() ? 1 : 0;

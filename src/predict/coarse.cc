@@ -123,6 +123,12 @@ void Coarse::prepare(const std::vector<Plan>& plans, int threads) {
   compile_missing(keys, threads);
 }
 
+void Coarse::prepare_exact(const std::vector<Plan>& plans, int threads) {
+  std::vector<ProgramKey> keys;
+  for (const Plan& plan : plans) keys.push_back(work_key(plan));
+  compile_missing(keys, threads);
+}
+
 Plan Coarse::without_zero(Plan plan) {
   plan.zero = 0;
   plan.grad_reduce = compile::GradReduce::kStep;

@@ -53,6 +53,8 @@ class Coarse {
   // Compile what `states` and `least` of these plans will ask for, on so many threads.
   void prepare_states(const std::vector<compile::Plan>& plans, int threads);
   void prepare(const std::vector<compile::Plan>& plans, int threads);
+  // And the work that `estimate` will.
+  void prepare_exact(const std::vector<compile::Plan>& plans, int threads);
   int64_t compiled() const { return static_cast<int64_t>(programs_.size()); }
 
  private:

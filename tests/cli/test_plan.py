@@ -91,3 +91,10 @@ def test_train_takes_auto(tmp_path):
     text = done(f"train examples/gpt-micro.toml --plan auto --steps 2 --run-dir {tmp_path}/r")
     assert text.startswith("plan dp=")
     assert (tmp_path / "r" / "plan.json").exists()
+
+
+def test_findings_about_the_request_come_together():
+    ran = run("plan --model gpt3-175b --cluster selene --gpus 12 --seq-len 100000 --global-batch 7")
+    assert ran.returncode == 2
+    for finding in ("--gpus: is 12, not a multiple", "--seq-len: is 100000"):
+        assert finding in ran.stderr, ran.stderr
