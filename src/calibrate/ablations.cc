@@ -23,8 +23,6 @@ std::vector<Ablation> ablations() {
       {"unfused attention's scores in memory", attained([](auto& a) { a.fused_attention = true; })},
       {"fitted traffic of the loss and the optimizer",
        attained([](auto& a) { a.loss_traffic = a.update_traffic = 1; })},
-      {"collectives on one card a node (DeepSpeed)",
-       attained([](auto& a) { a.collective_cards = 1024; })},
       {"latency of collectives beside the links'",
        attained([](auto& a) { a.collective_latency = Seconds(0); })},
       {"latency of the links", links([](cluster::Link& link) { link.latency = Seconds(0); })},
