@@ -17,6 +17,50 @@ const cluster::Cluster* cluster_of(const Run& run, const Machines& machines) {
   return nullptr;
 }
 
+// The profile that says, in words that the row's source or notes hold, that such runs are its own;
+// else the one of the software column; else the one that the cluster file names.
+const cluster::Profile* profile_of(const Run& run, const Machines& machines) {
+  const cluster::Profile *named = nullptr, *column = nullptr, *usual = nullptr;
+  const std::string& own = cluster_of(run, machines)->profile;
+  for (const cluster::Profile& profile : machines.profiles) {
+    if (profile.device != run.gpu) continue;
+    for (const std::string& text : profile.runs_that_say) {
+      if (run.source.find(text) != std::string::npos || run.notes.find(text) != std::string::npos)
+        named = &profile;
+    }
+    if (profile.software == run.software) column = &profile;
+    if (!own.empty() && ends_with(profile.file, "/" + own + ".toml")) usual = &profile;
+  }
+  if (named != nullptr) return named;
+  return column != nullptr ? column : usual;
+}
+
+// Stages where the blocks are two short of an even deal: the embedding and the head count as a
+// block each, so the first and the last stage have one fewer [Qi 2024, arXiv:2401.10241, section 5;
+// Dubey 2024, arXiv:2407.21783, section 3.3.2].
+std::vector<int64_t> stage_layers(const Run& run, int64_t stages) {
+  if (stages < 2 || run.layers % stages == 0 || (run.layers + 2) % stages != 0) return {};
+  std::vector<int64_t> layers(static_cast<size_t>(stages), (run.layers + 2) / stages);
+  --layers.front();
+  --layers.back();
+  return layers;
+}
+
+// Chimera's copies of every stage are pairs of pipelines, which the column vpp counts.
+void set_schedule(const Run& run, compile::Plan& plan) {
+  const bool named = !run.schedule.empty() && run.schedule != "1f1b" && run.pp > 1;
+  plan.schedule = named ? run.schedule : "1f1b";
+  if (starts_with(plan.schedule, "chimera")) {
+    plan.pairs = run.vpp > 1 ? run.vpp : 0;
+  } else {
+    plan.chunks = run.pp > 1 ? std::max<int64_t>(run.vpp, pipeline::least_chunks(plan.schedule)) : 1;
+    if (plan.chunks > 1 && plan.schedule == "1f1b") plan.schedule = "interleaved-1f1b";
+    if (plan.chunks == 1 && plan.schedule == "interleaved-1f1b") plan.schedule = "1f1b";
+  }
+  plan.post_validation = run.overlap == "post-validation";
+  plan.layers = stage_layers(run, plan.stages());
+}
+
 // Fewer key heads than heads, or three matrices in the MLP: a Llama. A GPT whose queries share keys
 // is a Llama with as many weights.
 models::ModelConfig model_of(const Run& run) {
@@ -70,12 +114,14 @@ std::string reason(const Run& run, const Machines& machines) {
   if (starts_with(run.precision, "fp8")) return "fp8 products are not in the cost model";
   const cluster::Cluster* cluster = cluster_of(run, machines);
   if (cluster == nullptr) return fmt::format("no file of clusters/ has the device {}", run.gpu);
-  if (run.tp * run.pp * run.dp * run.cp != run.gpus)
+  if (run.pp == 0 && run.dp == 0 && layouts(run).empty())
+    return fmt::format("no pipeline of {} layers divides {} devices", run.layers, run.gpus);
+  if (run.pp + run.dp > 0 && run.tp * run.pp * run.dp * run.cp != run.gpus)
     return fmt::format("tp*pp*dp={}*{}*{} is not the {} devices", run.tp, run.pp, run.dp, run.gpus);
   if (run.hidden % run.heads != 0)
     return fmt::format("{} heads do not divide hidden {}", run.heads, run.hidden);
   const int64_t micro_batch = std::max<int64_t>(1, run.micro_batch);
-  if (run.global_batch % (run.dp * micro_batch) != 0)
+  if (run.dp > 0 && run.global_batch % (run.dp * micro_batch) != 0)
     return fmt::format("a batch of {} is no multiple of dp {} x microbatch {}", run.global_batch,
                        run.dp, micro_batch);
   return "";
@@ -86,12 +132,11 @@ predict::Request request_of(const Run& run, const Machines& machines, int64_t mi
   predict::Request request;
   request.model = model_of(run);
   request.cluster = *cluster_of(run, machines);
-  for (const cluster::Profile& profile : machines.profiles) {
-    if (profile.device == run.gpu && profile.software == run.software)
-      cluster::apply(profile, request.cluster);
-  }
+  if (const cluster::Profile* profile = profile_of(run, machines))
+    cluster::apply(*profile, request.cluster);
   request.options = simulate::options_of(request.cluster.stack);
   if (run.overlap == "async-tp") request.options.overlap.collectives = true;
+  if (run.overlap == "no-scatter-gather") request.options.scatter_gather = false;
   if (run.nic_GBps > 0) set_network(request.cluster, run.nic_GBps);
   compile::Plan& plan = request.plan;
   plan.dp = run.dp;
@@ -99,14 +144,27 @@ predict::Request request_of(const Run& run, const Machines& machines, int64_t mi
   plan.pp = run.pp;
   plan.sp = run.sp && run.tp > 1;
   plan.zero = run.zero;
-  plan.chunks = run.pp > 1 ? run.vpp : 1;
-  plan.schedule = plan.chunks > 1 ? "interleaved-1f1b" : "1f1b";
+  set_schedule(run, plan);
   plan.recompute = recompute;
   plan.microbatches = run.global_batch / (run.dp * micro_batch);
   request.global_batch = run.global_batch;
   request.seq_len = run.seq;
-  request.precision = run.precision == "fp16" ? DType::kF16 : DType::kBF16;
+  request.precision = run.precision == "fp16"   ? DType::kF16
+                      : run.precision == "fp32" ? DType::kF32
+                                                : DType::kBF16;
   return request;
+}
+
+std::vector<Run> layouts(const Run& run) {
+  if (run.pp > 0 || run.dp > 0) return {run};
+  std::vector<Run> all;
+  for (int64_t pp = 2; pp <= run.layers && run.tp * pp <= run.gpus; pp *= 2) {
+    Run one = run;
+    one.pp = pp;
+    one.dp = run.gpus / (run.tp * pp);
+    if (run.tp * pp * one.dp == run.gpus) all.push_back(one);
+  }
+  return all;
 }
 
 std::vector<int64_t> micro_batches(const Run& run) {
@@ -143,6 +201,8 @@ double published_step(const Run& run, const predict::Request& request) {
     return of(request.model, run.seq, run.global_batch).value;
   };
   if (run.metric == "iteration_time") return run.value;
+  if (run.metric == "place") return 0;
+  if (run.metric == "sequences_per_s") return static_cast<double>(run.global_batch) / run.value;
   if (run.metric == "tokens_per_s_per_gpu")
     return static_cast<double>(run.global_batch * run.seq) / devices / run.value;
   if (run.metric == "mfu") {

@@ -23,22 +23,25 @@ Machines read_machines(FileSystem& fs, const std::string& folder);
 // that no cluster file has, numbers that do not go together.
 std::string reason(const Run& run, const Machines& machines);
 
-// With the profile of the row's device and software, where there is one. REQUIRES: no reason. The
-// row's microbatch and recompute must be stated, or given.
+// With the profile of the row's device and stack, where there is one: one whose runs_that_say the
+// row says, else the software column's, else the cluster's own. REQUIRES: no reason, one of
+// layouts(run); the row's microbatch and recompute must be stated, or given.
 predict::Request request_of(const Run& run, const Machines& machines, int64_t micro_batch,
                             compile::Recompute recompute);
 
+// The row; where it leaves pipeline and replicas open, with each power of two of stages.
+std::vector<Run> layouts(const Run& run);
 // What a row may be, where it does not say: microbatches of 1, 2, 4 and 8 sequences, no, selective
 // or full recomputation, in the order in which a step is the faster at equal microbatches.
 std::vector<int64_t> micro_batches(const Run& run);
 std::vector<compile::Recompute> recomputes(const Run& run);
 
 // Seconds of a step, from whatever the source published:
-// tokens/s: global batch * sequence / tokens/s;
+// tokens/s: global batch * sequence / tokens/s; sequences/s: global batch / value;
 // model TFLOP/s and MFU: 72 B s l h^2 (1 + s/6h + V/12lh) for a GPT, three times the forward
 // products in general [Korthikanti 2022, appendix A];
 // hardware TFLOP/s: with full recomputation 96 B s l h^2 (1 + s/6h + V/16lh) [Narayanan 2021, eq.
-// 3].
+// 3]. 0 where the source tells a place alone.
 double published_step(const Run& run, const predict::Request& request);
 Flops model_flops(const models::ModelConfig& model, int64_t seq, int64_t global_batch);
 // With the forward pass of the blocks once more.

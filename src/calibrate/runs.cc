@@ -75,10 +75,11 @@ void read_row(const RowReader& row, Run& run) {
   row.text("precision", run.precision);
   row.one_of("metric", run.metric,
              {"iteration_time", "hw_tflops_per_gpu", "model_tflops_per_gpu", "mfu",
-              "tokens_per_s_per_gpu"});
+              "tokens_per_s_per_gpu", "sequences_per_s", "place"});
   row.text("schedule", run.schedule);
   row.text("overlap", run.overlap);
   row.text("software", run.software);
+  row.text("notes", run.notes);
   row.one_of("use", run.use, {"fit", "check"});
   row.count("layers", run.layers, 1);
   row.count("hidden", run.hidden, 1);
@@ -90,10 +91,11 @@ void read_row(const RowReader& row, Run& run) {
   row.count("gpus", run.gpus, 1);
   row.count("tp", run.tp, 1);
   row.count("cp", run.cp, 1);
-  row.count("pp", run.pp, 1);
+  run.pp = run.dp = 0;
+  row.count("pp", run.pp, 1, true);
   row.count("vpp", run.vpp, 1);
   row.count("ep", run.ep, 1);
-  row.count("dp", run.dp, 1);
+  row.count("dp", run.dp, 1, true);
   row.count("zero", run.zero, 0);
   row.count("micro_batch", run.micro_batch, 1, true);
   row.count("global_batch", run.global_batch, 1);
@@ -106,6 +108,12 @@ void read_row(const RowReader& row, Run& run) {
 }
 
 }  // namespace
+
+double block_parameters(const Run& run) {
+  const auto hidden = static_cast<double>(run.hidden);
+  return static_cast<double>(run.layers) * hidden *
+         (4 * hidden + 2 * static_cast<double>(run.ffn));
+}
 
 std::vector<std::string> csv_cells(std::string_view line) {
   std::vector<std::string> cells(1);

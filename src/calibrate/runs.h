@@ -12,13 +12,14 @@
 
 namespace mw::calibrate {
 
-// Counts are 0 and texts empty where the source does not say.
+// Counts are 0 and texts empty where the source does not say. pp and dp are both 0 where it compares
+// schedules at the best depth of each: then any that devices and layers allow.
 struct Run {
   std::vector<std::pair<std::string, std::string>> columns;  // the row as it stands
   int line = 0;                                              // of the file
 
   std::string source, model, moe, gpu, recompute, precision, metric, schedule, overlap, software,
-      use;
+      notes, use;
   int64_t layers = 0, hidden = 0, heads = 0, kv_heads = 0, ffn = 0, seq = 0, vocab = 0;
   int64_t gpus = 0, tp = 1, cp = 1, pp = 1, vpp = 1, ep = 1, dp = 1, zero = 0;
   int64_t micro_batch = 0, global_batch = 0;
@@ -27,6 +28,9 @@ struct Run {
 
   bool fits() const { return use == "fit"; }  // a profile may be fitted on it
 };
+
+// Of the blocks alone: 12 layers hidden^2 of a GPT; what sizes are compared by.
+double block_parameters(const Run& run);
 
 // Throws Error with all findings: columns that are missing, cells that are no numbers, by line.
 std::vector<Run> parse_runs(std::string_view csv, const std::string& file);

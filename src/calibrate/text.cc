@@ -10,13 +10,21 @@ namespace {
 
 std::string signed_percent(double error) { return fmt::format("{:+.1f} %", 100 * error); }
 
+}  // namespace
+
 std::string layout(const Run& run) {
-  std::string text = fmt::format("tp={} pp={} dp={}", run.tp, run.pp, run.dp);
+  std::string text = run.pp == 0
+                         ? fmt::format("tp={}", run.tp)
+                         : fmt::format("tp={} pp={} dp={}", run.tp, run.pp, run.dp);
+  if (!run.schedule.empty() && run.schedule != "1f1b" && run.schedule != "interleaved-1f1b")
+    text += " " + run.schedule;
   if (run.vpp > 1) text += fmt::format(" v={}", run.vpp);
   if (run.zero > 0) text += fmt::format(" zero={}", run.zero);
   if (run.micro_batch > 0) text += fmt::format(" mb={}", run.micro_batch);
   return text + (run.sp ? " sp " : " ") + run.recompute;
 }
+
+namespace {
 
 std::string table(const std::vector<Summary>& summaries) {
   std::string text = fmt::format("{:<72} {:>5} {:>8} {:>8} {:>9} {:>6}\n", "source", "rows", "mean",
@@ -58,6 +66,8 @@ std::string to_text(const std::vector<Comparison>& comparisons, bool rows) {
   for (const Comparison& c : comparisons) {
     if (!c.reason.empty()) {
       ++open;
+    } else if (c.published <= 0) {
+      continue;
     } else if (!c.assumed.empty()) {
       assumed.push_back(&c);
     } else {
@@ -78,9 +88,11 @@ std::string to_text(const std::vector<Comparison>& comparisons, bool rows) {
         text += fmt::format("{} not simulated: {}\n", head, c.reason);
         continue;
       }
+      const std::string published =
+          c.published > 0 ? format_seconds(c.published) : fmt::format("place {:g}", c.run.value);
       text += fmt::format("{} published {:>9} predicted {:>9} {:>8}{}{}\n", head,
-                          format_seconds(c.published), format_seconds(c.predicted),
-                          signed_percent(c.error), c.assumed.empty() ? "" : "  with " + c.assumed,
+                          published, format_seconds(c.predicted),
+                          c.published > 0 ? signed_percent(c.error) : "", c.assumed.empty() ? "" : "  with " + c.assumed,
                           c.fits ? "" : "  beyond the device's memory");
     }
     text += "\n";
@@ -103,8 +115,8 @@ Json to_json(const std::vector<Comparison>& comparisons) {
     for (const auto& [column, text] : c.run.columns) row[column] = cell(text);
     if (c.reason.empty()) {
       row["predicted"] = c.predicted;
-      row["published"] = c.published;
-      row["error"] = c.error;
+      row["published"] = c.published > 0 ? Json(c.published) : Json();
+      row["error"] = c.published > 0 ? Json(c.error) : Json();
       row["predicted_memory_GiB"] = c.predicted_GiB;
       row["assumed"] = c.assumed.empty() ? Json() : Json(c.assumed);
     } else {

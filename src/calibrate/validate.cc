@@ -4,6 +4,7 @@
 #include <cmath>
 #include <map>
 #include <numeric>
+#include <tuple>
 
 #include "base/error.h"
 #include "base/text.h"
@@ -23,63 +24,104 @@ std::string recompute_name(compile::Recompute recompute) {
   return "?";
 }
 
+// With post-validation a rank begins its next step when it has ended this one, so a step takes what
+// the busiest rank takes from its first work to its last [Qi 2024, arXiv:2401.10241, section 4].
+double step_time(const predict::Request& request, const predict::Prediction& prediction) {
+  if (!request.plan.post_validation) return prediction.step.value;
+  double longest = 0;
+  for (size_t r = 0; r < prediction.result.ranks.size(); ++r) {
+    double begin = 0;
+    if (!prediction.result.waits[r].empty() && prediction.result.waits[r][0].begin.value == 0)
+      begin = prediction.result.waits[r][0].end.value;
+    longest = std::max(longest, (prediction.step - prediction.result.ranks[r].idle).value - begin);
+  }
+  return longest;
+}
+
 void take(const predict::Request& request, const predict::Prediction& prediction, Comparison& c) {
-  c.predicted = prediction.step.value;
+  c.predicted = step_time(request, prediction);
   c.published = published_step(c.run, request);
-  c.error = c.predicted / c.published - 1;
+  c.error = c.published > 0 ? c.predicted / c.published - 1 : 0;
+  c.work = model_flops(request.model, c.run.seq, c.run.global_batch).value /
+           static_cast<double>(c.run.gpus);
   c.fits = prediction.too_full().empty();
   c.predicted_GiB = 0;
   for (const predict::StageMemory& memory : prediction.memory)
     c.predicted_GiB = std::max(c.predicted_GiB, static_cast<double>(memory.peak.value) / kGiB);
 }
 
-// What a row was compiled to: by microbatch and recomputation.
-using Steps = std::map<std::pair<int64_t, compile::Recompute>, predict::Step>;
+// What a row was compiled to: by stages, microbatch and recomputation.
+using Steps = std::map<std::tuple<int64_t, int64_t, compile::Recompute>, predict::Step>;
 
 const predict::Step& step_of(const predict::Request& request, int64_t size, compile::Recompute way,
                              Steps& steps) {
-  const auto it = steps.find({size, way});
+  const std::tuple key(request.plan.pp, size, way);
+  const auto it = steps.find(key);
   if (it != steps.end()) return it->second;
-  return steps.emplace(std::pair(size, way), predict::compile_step(request)).first->second;
+  return steps.emplace(key, predict::compile_step(request)).first->second;
 }
 
-Comparison compare(const Run& run, const Machines& machines, const Change& change, Steps& steps) {
-  Comparison best;
-  best.run = run;
-  best.reason = reason(run, machines);
-  if (!best.reason.empty()) return best;
-  const std::vector<int64_t> sizes = micro_batches(run);
-  const std::vector<compile::Recompute> ways = recomputes(run);
-  const bool open = sizes.size() > 1 || ways.size() > 1;
-  bool found = false;
-  for (const int64_t size : sizes) {
-    for (const compile::Recompute way : ways) {
-      predict::Request request = request_of(run, machines, size, way);
-      if (change) change(request);
-      Comparison made;
-      made.run = run;
-      try {
-        take(request, predict::predict(request, step_of(request, size, way, steps)), made);
-      } catch (const Error& error) {
-        made.reason = replace_all(error.what(), "\n", "; ");
-        if (!open) return made;
-        continue;
-      }
-      if (!open) return made;
-      const std::string what =
-          (run.micro_batch == 0 ? fmt::format("microbatch {}", size) : std::string()) +
-          (run.micro_batch == 0 && ways.size() > 1 ? ", " : "") +
-          (ways.size() > 1 ? "recompute " + recompute_name(way) : std::string());
-      made.assumed = what;
-      if (!made.fits) continue;
-      if (!found || made.predicted < best.predicted) best = made;
-      found = true;
-      break;  // more recomputation at the same microbatch only takes longer
-    }
-  }
-  if (!found) best.reason = "no microbatch and recomputation fits the memory";
-  return best;
+std::string assumed(const Run& run, const Run& laid, int64_t size, compile::Recompute way) {
+  std::vector<std::string> parts;
+  if (run.pp == 0) parts.push_back(fmt::format("{} stages", laid.pp));
+  if (run.micro_batch == 0) parts.push_back(fmt::format("microbatch {}", size));
+  if (run.recompute == "unknown") parts.push_back("recompute " + recompute_name(way));
+  return join(parts, ", ");
 }
+
+// The fastest of what the row leaves open, among what fits the memory if anything does.
+class Search {
+ public:
+  Search(const Run& run, const Machines& machines, const Change& change, Steps& steps)
+      : run_(run), machines_(machines), change_(change), steps_(steps) {}
+
+  Comparison best() {
+    best_.run = run_;
+    best_.reason = reason(run_, machines_);
+    if (!best_.reason.empty()) return best_;
+    const std::vector<Run> laid = layouts(run_);
+    for (const Run& one : laid) {
+      for (const int64_t size : micro_batches(one)) {
+        for (const compile::Recompute way : recomputes(one)) {
+          // More recomputation at the same microbatch only takes longer.
+          if (consider(one, size, way)) break;
+        }
+      }
+    }
+    if (!found_) best_.reason = first_error_;
+    return best_;
+  }
+
+ private:
+  // Whether it fits.
+  bool consider(const Run& laid, int64_t size, compile::Recompute way) {
+    predict::Request request = request_of(laid, machines_, size, way);
+    if (change_) change_(request);
+    Comparison made;
+    made.run = run_;
+    made.assumed = assumed(run_, laid, size, way);
+    try {
+      take(request, predict::predict(request, step_of(request, size, way, steps_)), made);
+    } catch (const Error& error) {
+      if (first_error_.empty()) first_error_ = replace_all(error.what(), "\n", "; ");
+      return false;
+    }
+    const bool better = made.fits != best_.fits ? made.fits
+                        : made.fits             ? made.predicted < best_.predicted
+                                                : made.predicted_GiB < best_.predicted_GiB;
+    if (!found_ || better) best_ = made;
+    found_ = true;
+    return made.fits;
+  }
+
+  const Run& run_;
+  const Machines& machines_;
+  const Change& change_;
+  Steps& steps_;
+  Comparison best_;
+  bool found_ = false;
+  std::string first_error_;
+};
 
 std::vector<double> ranks_of(const std::vector<double>& values) {
   std::vector<size_t> order(values.size());
@@ -124,7 +166,7 @@ std::vector<std::vector<Comparison>> validate(const std::vector<Run>& runs,
   for_each_index(runs.size(), threads, [&](size_t i) {
     Steps steps;
     for (size_t c = 0; c < changes.size(); ++c)
-      comparisons[c][i] = compare(runs[i], machines, changes[c], steps);
+      comparisons[c][i] = Search(runs[i], machines, changes[c], steps).best();
   });
   return comparisons;
 }
@@ -152,7 +194,7 @@ std::vector<Summary> summaries(const std::vector<Comparison>& comparisons) {
   std::vector<std::string> names;
   std::map<std::string, std::vector<const Comparison*>> rows;
   for (const Comparison& c : comparisons) {
-    if (!c.reason.empty()) continue;
+    if (!c.reason.empty() || c.published <= 0) continue;
     const std::string name = source_name(c.run.source) + (c.assumed.empty() ? "" : " (assumed)");
     if (!rows.contains(name)) names.push_back(name);
     rows[name].push_back(&c);

@@ -14,9 +14,11 @@ namespace mw::calibrate {
 struct Comparison {
   Run run;
   std::string reason;                   // why it was not simulated; then nothing below holds
-  double predicted = 0, published = 0;  // seconds of a step
+  double predicted = 0, published = 0;  // seconds of a step; published 0: only a place is known
   double error = 0;                     // predicted / published - 1
-  std::string assumed;                  // what the row does not say: the fastest that fits
+  double work = 0;                      // the model's FLOPs of a step on one device
+  // What the row does not say: the fastest that fits the memory; what takes the least if none does.
+  std::string assumed;
   double predicted_GiB = 0;             // the fullest device's
   bool fits = true;                     // in the device's memory
 };
@@ -51,6 +53,8 @@ struct Ablation {
 };
 std::vector<Ablation> ablations();
 
+// "tp=8 pp=8 dp=1 v=3 mb=1 full"
+std::string layout(const Run& run);
 std::string to_text(const std::vector<Comparison>& comparisons, bool rows = true);
 // A list: the row's columns, predicted, published, error (null with a reason).
 Json to_json(const std::vector<Comparison>& comparisons);

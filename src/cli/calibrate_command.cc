@@ -8,6 +8,7 @@
 #include "base/fs.h"
 #include "base/text.h"
 #include "calibrate/fit.h"
+#include "calibrate/validate.h"
 #include "cli/command.h"
 #include "cli/data_folders.h"
 
@@ -18,6 +19,7 @@ struct CalibrateOptions {
   std::vector<std::string> runs, constants;
   std::string profile, kernels, output;
   int64_t threads = 0, runs_per_source = 120, iterations = 12;
+  double split_at = 0;  // billion parameters
   bool summary = false, no_held_out = false;
 };
 
@@ -63,9 +65,14 @@ void run_calibrate(const CalibrateOptions& options) {
     for (calibrate::Run& run : calibrate::read_runs(fs, file)) runs.push_back(std::move(run));
   }
   std::vector<const calibrate::Run*> fit_on;
+  std::vector<calibrate::Run> larger;
   for (const calibrate::Run& run : runs) {
-    if (run.fits() && run.gpu == profile.device && run.software == profile.software)
+    if (run.gpu != profile.device || run.software != profile.software) continue;
+    if (options.split_at > 0 && calibrate::block_parameters(run) > options.split_at * 1e9) {
+      larger.push_back(run);
+    } else if (run.fits()) {
       fit_on.push_back(&run);
+    }
   }
   std::vector<calibrate::CollectiveRow> collectives;
   if (!options.kernels.empty())
@@ -75,12 +82,22 @@ void run_calibrate(const CalibrateOptions& options) {
     throw_error("{}: no row is of {} with {} and marked fit; nothing to fit on",
                 join(options.runs, ", "), profile.device, profile.software);
   }
-  const calibrate::Machines machines = calibrate::read_machines(fs, data_folder("clusters"));
+  calibrate::Machines machines = calibrate::read_machines(fs, data_folder("clusters"));
   const calibrate::Fitter fitter(fit_on, collectives, machines, profile, fit_options);
   const calibrate::Fit fit = fitter.fit();
   const std::vector<calibrate::HeldOut> held_out =
       options.no_held_out ? std::vector<calibrate::HeldOut>() : calibrate::held_out(fitter);
   fmt::print("{}", calibrate::to_text(fit, held_out, !options.summary));
+  if (!larger.empty()) {
+    for (cluster::Profile& known : machines.profiles) {
+      if (known.device == profile.device && known.software == profile.software)
+        known = calibrate::fitted_profile(profile, fit);
+    }
+    fmt::print("\nmodels above {:g} billion parameters, none of them fitted on:\n{}",
+               options.split_at,
+               calibrate::to_text(calibrate::validate(larger, machines, fit_options.threads),
+                                  !options.summary));
+  }
   if (options.output.empty()) return;
   const auto file = fs.create_file(options.output);
   file->write(cluster::to_toml(calibrate::fitted_profile(profile, fit)));
@@ -113,6 +130,10 @@ void add_calibrate(CLI::App& app) {
   command
       ->add_option("--iterations", options->iterations, "Steps of the fit; 0: the profile as it is")
       ->check(at_least(0));
+  command
+      ->add_option("--split-at", options->split_at,
+                   "Fit on models of at most so many billion parameters, then predict the larger")
+      ->check(CLI::PositiveNumber);
   command->add_option("--threads", options->threads, "Runs at a time; as many as there are cores")
       ->check(at_least(1));
   command->add_flag("--summary", options->summary, "No list of residuals");

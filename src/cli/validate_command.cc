@@ -4,6 +4,7 @@
 #include <fmt/core.h>
 
 #include "base/fs.h"
+#include "calibrate/orderings.h"
 #include "calibrate/validate.h"
 #include "cli/command.h"
 #include "cli/data_folders.h"
@@ -14,7 +15,7 @@ namespace {
 struct ValidateOptions {
   std::string runs;
   int64_t threads = 0;
-  bool json = false, ablate = false, summary = false;
+  bool json = false, ablate = false, summary = false, orderings = false;
 };
 
 // `all`: without a change, then of each ablation.
@@ -51,6 +52,12 @@ void run_validate(const ValidateOptions& options) {
   const std::vector<std::vector<calibrate::Comparison>> all =
       calibrate::validate(runs, machines, threads, changes);
   const std::vector<calibrate::Comparison>& comparisons = all.front();
+  if (options.orderings) {
+    const std::vector<calibrate::Ordering> orderings = calibrate::orderings(comparisons);
+    fmt::print("{}", options.json ? calibrate::to_json(orderings).dump_pretty()
+                                  : calibrate::to_text(orderings));
+    return;
+  }
   if (options.json) {
     fmt::print("{}", calibrate::to_json(comparisons).dump_pretty());
     return;
@@ -71,6 +78,8 @@ void add_validate(CLI::App& app) {
       ->check(at_least(1));
   command->add_flag("--json", options->json, "A list of rows with predicted, published and error");
   command->add_flag("--ablate", options->ablate, "And the errors with each mechanism switched off");
+  command->add_flag("--orderings", options->orderings,
+                    "Which of two rows of a source is faster, as published and as predicted");
   command->add_flag("--summary", options->summary, "By source alone, not every row");
   command->callback([options] { run_validate(*options); });
 }

@@ -129,6 +129,8 @@ Profile parse_profile(std::string_view text, const std::string& file) {
   profile.device = reader.string("device");
   profile.software = profile.stack.name = reader.string("software");
   profile.source = reader.string("source");
+  if (reader.has("runs_that_say")) profile.runs_that_say = reader.strings("runs_that_say");
+  reader.ignore("runs_that_say");
   if (reader.has("overlap")) profile.stack.overlap = reader.strings("overlap");
   reader.ignore("overlap");
   profile.stack.scatter_gather = reader.boolean_or("scatter_gather", false);
@@ -145,14 +147,19 @@ Profile parse_profile(std::string_view text, const std::string& file) {
 }
 
 std::string to_toml(const Profile& profile) {
-  std::vector<std::string> overlap;
-  for (const std::string& word : profile.stack.overlap) overlap.push_back(quoted(word));
-  std::string text = fmt::format(
-      "name = {}\ndevice = {}\nsoftware = {}\nsource = {}\noverlap = [{}]\nscatter_gather = {}\n"
-      "fused_attention = {}\ngradient_bytes = {}\n",
-      quoted(profile.name), quoted(profile.device), quoted(profile.software),
-      quoted(profile.source), join(overlap, ", "), profile.stack.scatter_gather,
-      profile.fused_attention, profile.gradient_bytes);
+  const auto list = [](std::vector<std::string> words) {
+    for (std::string& word : words) word = quoted(word);
+    return "[" + join(words, ", ") + "]";
+  };
+  std::string text =
+      fmt::format("name = {}\ndevice = {}\nsoftware = {}\nsource = {}\n", quoted(profile.name),
+                  quoted(profile.device), quoted(profile.software), quoted(profile.source));
+  if (!profile.runs_that_say.empty())
+    text += fmt::format("runs_that_say = {}\n", list(profile.runs_that_say));
+  text += fmt::format(
+      "overlap = {}\nscatter_gather = {}\nfused_attention = {}\ngradient_bytes = {}\n",
+      list(profile.stack.overlap), profile.stack.scatter_gather, profile.fused_attention,
+      profile.gradient_bytes);
   if (profile.stack.error > 0) text += fmt::format("error = {:.4g}\n", profile.stack.error);
   text += "\n[constants]\n";
   for (const Constant& c : profile.constants) {

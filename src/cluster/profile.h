@@ -5,6 +5,7 @@
 //   name = "Megatron-LM on A100 80 GB"
 //   device = "A100-SXM-80GB"          # a cluster's device.name
 //   software = "megatron"
+//   runs_that_say = ["DeepSpeed"]     # optional; see Profile
 //   source = "…"
 //   overlap = ["grad_reduce"]         # as `simulate --overlap` takes them
 //   scatter_gather, fused_attention, gradient_bytes
@@ -48,6 +49,9 @@ struct Constant {
 struct Profile {
   std::string file;  // for messages
   std::string name, device, software, source;
+  // Texts in the source or the notes of a published run that name this stack, where the run's
+  // software column names another one (whose layers ran under this stack's engine).
+  std::vector<std::string> runs_that_say;
   bool fused_attention = true;
   int64_t gradient_bytes = 4;  // an element in which gradients are reduced
   std::vector<Constant> constants;

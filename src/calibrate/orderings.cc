@@ -1,0 +1,119 @@
+#include "calibrate/orderings.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/error.h"
+#include "base/text.h"
+
+namespace mw::calibrate {
+namespace {
+
+bool comparable(const Comparison& a, const Comparison& b) {
+  return a.run.source == b.run.source && a.run.model == b.run.model && a.run.gpu == b.run.gpu &&
+         (a.published > 0) == (b.published > 0);
+}
+
+double rate(const Comparison& c, double seconds) { return c.work / seconds; }
+
+// Of a over b as published: a ratio of rates, or of places, of which the first is the fastest.
+double lead(const Comparison& a, const Comparison& b) {
+  if (a.published > 0) return rate(a, a.published) / rate(b, b.published);
+  return b.run.value / a.run.value;
+}
+
+std::string what(const Comparison& c) {
+  return fmt::format("{}{}{} batch {} on {}", layout(c.run), c.run.overlap.empty() ? "" : " ",
+                     c.run.overlap, c.run.global_batch, c.run.gpus);
+}
+
+std::string percent(double ratio) { return fmt::format("{:+.1f} %", 100 * (ratio - 1)); }
+
+std::string published_text(const Ordering& o) {
+  return o.published > 0 ? percent(o.published) : "faster";
+}
+
+struct Group {
+  std::string name;
+  int pairs = 0, kept = 0;
+  double published = 0, predicted = 0;  // sums of logarithms
+  bool ratios = false;
+};
+
+std::vector<Group> groups(const std::vector<Ordering>& orderings) {
+  std::vector<Group> all;
+  for (const Ordering& o : orderings) {
+    const std::string& name = o.faster->run.source;
+    auto it = std::find_if(all.begin(), all.end(), [&](const Group& g) { return g.name == name; });
+    if (it == all.end()) it = all.insert(all.end(), Group{name});
+    ++it->pairs;
+    it->kept += o.kept() ? 1 : 0;
+    it->predicted += std::log(o.predicted);
+    if (o.published > 0) it->ratios = true, it->published += std::log(o.published);
+  }
+  return all;
+}
+
+}  // namespace
+
+std::vector<Ordering> orderings(const std::vector<Comparison>& comparisons) {
+  std::vector<Ordering> all;
+  for (size_t i = 0; i < comparisons.size(); ++i) {
+    for (size_t j = i + 1; j < comparisons.size(); ++j) {
+      const Comparison *a = &comparisons[i], *b = &comparisons[j];
+      if (!a->reason.empty() || !b->reason.empty() || !comparable(*a, *b)) continue;
+      const double published = lead(*a, *b);
+      if (published == 1) continue;
+      if (published < 1) std::swap(a, b);
+      Ordering made;
+      made.faster = a;
+      made.slower = b;
+      made.published = a->published > 0 ? lead(*a, *b) : 0;
+      made.predicted = rate(*a, a->predicted) / rate(*b, b->predicted);
+      all.push_back(made);
+    }
+  }
+  return all;
+}
+
+std::string to_text(const std::vector<Ordering>& orderings) {
+  std::string text = fmt::format("{:<72} {:>5} {:>5} {:>15} {:>15}\n", "source", "pairs", "kept",
+                                 "mean published", "mean predicted");
+  int kept = 0;
+  for (const Group& g : groups(orderings)) {
+    kept += g.kept;
+    text += fmt::format("{:<72.72} {:>5} {:>5} {:>15} {:>15}\n", g.name, g.pairs, g.kept,
+                        g.ratios ? percent(std::exp(g.published / g.pairs)) : "",
+                        percent(std::exp(g.predicted / g.pairs)));
+  }
+  text += fmt::format("{:<72} {:>5} {:>5}\n", "all", orderings.size(), kept);
+  std::string source;
+  for (const Ordering& o : orderings) {
+    if (o.kept()) continue;
+    if (source.empty()) text += "\nnot kept:\n";
+    if (o.faster->run.source != source)
+      text += fmt::format("  {}, {}\n", o.faster->run.source, o.faster->run.model);
+    source = o.faster->run.source;
+    text += fmt::format("    {:<52} over {:<52} published {:>8} predicted {:>8}\n",
+                        what(*o.faster), what(*o.slower), published_text(o), percent(o.predicted));
+  }
+  return text;
+}
+
+Json to_json(const std::vector<Ordering>& orderings) {
+  JsonArray list;
+  for (const Ordering& o : orderings) {
+    JsonObject row;
+    row["source"] = o.faster->run.source;
+    row["model"] = o.faster->run.model;
+    row["faster"] = what(*o.faster);
+    row["slower"] = what(*o.slower);
+    row["published"] = o.published > 0 ? Json(o.published) : Json();
+    row["predicted"] = o.predicted;
+    row["kept"] = o.kept();
+    list.push_back(Json(std::move(row)));
+  }
+  return Json(std::move(list));
+}
+
+}  // namespace mw::calibrate

@@ -1,0 +1,29 @@
+// Which of two layouts, schedules or options a source found faster, and which one the simulator
+// does.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "calibrate/validate.h"
+
+namespace mw::calibrate {
+
+// Two rows of one source with the same model on the same device. Rates are the model's FLOPs a
+// second and device, so that batches and numbers of devices may differ.
+struct Ordering {
+  const Comparison *faster = nullptr, *slower = nullptr;  // as published
+  double published = 0;                                   // rate over rate; 0: places alone
+  double predicted = 0;
+  bool kept() const { return predicted > 1; }
+};
+
+// Every pair of rows that were simulated, but for those with equal rates or places. Rows of one
+// table and of one figure have the same `source` cell.
+std::vector<Ordering> orderings(const std::vector<Comparison>& comparisons);
+
+// By source: pairs, how many are kept, the mean ratios; then every pair that is not kept.
+std::string to_text(const std::vector<Ordering>& orderings);
+Json to_json(const std::vector<Ordering>& orderings);
+
+}  // namespace mw::calibrate

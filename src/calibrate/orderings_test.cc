@@ -1,0 +1,59 @@
+#include "calibrate/orderings.h"
+
+#include <doctest/doctest.h>
+
+using namespace mw::calibrate;
+
+namespace {
+
+Comparison row(const std::string& source, double published, double predicted, double work = 1) {
+  Comparison c;
+  c.run.source = source;
+  c.run.model = "GPT";
+  c.run.gpu = "A100";
+  c.run.metric = "iteration_time";
+  c.run.value = c.published = published;
+  c.predicted = predicted;
+  c.work = work;
+  return c;
+}
+
+Comparison placed(const std::string& source, double place, double predicted) {
+  Comparison c = row(source, 0, predicted);
+  c.run.metric = "place";
+  c.run.value = place;
+  return c;
+}
+
+}  // namespace
+
+TEST_CASE("rows of one source and model are ordered by FLOPs a second and device") {
+  const std::vector<Comparison> rows = {row("table", 2, 3), row("table", 3, 3.5, 2)};
+  const std::vector<Ordering> made = orderings(rows);
+  REQUIRE(made.size() == 1);
+  CHECK(made[0].faster == &rows[1]);  // twice the work in one and a half times the time
+  CHECK(made[0].published == doctest::Approx(2.0 / 1.5));
+  CHECK(made[0].predicted == doctest::Approx(2.0 * 3 / 3.5));
+  CHECK(made[0].kept());
+}
+
+TEST_CASE("an order that the simulator turns round is not kept, and is told") {
+  const std::vector<Comparison> rows = {row("table", 2, 3), row("table", 4, 2.5),
+                                        row("another", 1, 1)};
+  const std::vector<Ordering> made = orderings(rows);
+  REQUIRE(made.size() == 1);
+  CHECK_FALSE(made[0].kept());
+  CHECK(to_text(made).find("published +100.0 % predicted  -16.7 %") != std::string::npos);
+}
+
+TEST_CASE("where a source tells places alone, equal ones are no order") {
+  const std::vector<Comparison> rows = {placed("figure", 2, 3), placed("figure", 1, 2),
+                                        placed("figure", 2, 4)};
+  const std::vector<Ordering> made = orderings(rows);
+  REQUIRE(made.size() == 2);
+  for (const Ordering& o : made) {
+    CHECK(o.faster == &rows[1]);
+    CHECK(o.published == 0);
+    CHECK(o.kept());
+  }
+}
