@@ -53,7 +53,8 @@ void set_schedule(const Run& run, compile::Plan& plan) {
   if (starts_with(plan.schedule, "chimera")) {
     plan.pairs = run.vpp > 1 ? run.vpp : 0;
   } else {
-    plan.chunks = run.pp > 1 ? std::max<int64_t>(run.vpp, pipeline::least_chunks(plan.schedule)) : 1;
+    plan.chunks =
+        run.pp > 1 ? std::max<int64_t>(run.vpp, pipeline::least_chunks(plan.schedule)) : 1;
     if (plan.chunks > 1 && plan.schedule == "1f1b") plan.schedule = "interleaved-1f1b";
     if (plan.chunks == 1 && plan.schedule == "interleaved-1f1b") plan.schedule = "1f1b";
   }

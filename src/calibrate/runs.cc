@@ -111,8 +111,7 @@ void read_row(const RowReader& row, Run& run) {
 
 double block_parameters(const Run& run) {
   const auto hidden = static_cast<double>(run.hidden);
-  return static_cast<double>(run.layers) * hidden *
-         (4 * hidden + 2 * static_cast<double>(run.ffn));
+  return static_cast<double>(run.layers) * hidden * (4 * hidden + 2 * static_cast<double>(run.ffn));
 }
 
 std::vector<std::string> csv_cells(std::string_view line) {

@@ -13,9 +13,8 @@ std::string signed_percent(double error) { return fmt::format("{:+.1f} %", 100 *
 }  // namespace
 
 std::string layout(const Run& run) {
-  std::string text = run.pp == 0
-                         ? fmt::format("tp={}", run.tp)
-                         : fmt::format("tp={} pp={} dp={}", run.tp, run.pp, run.dp);
+  std::string text = run.pp == 0 ? fmt::format("tp={}", run.tp)
+                                 : fmt::format("tp={} pp={} dp={}", run.tp, run.pp, run.dp);
   if (!run.schedule.empty() && run.schedule != "1f1b" && run.schedule != "interleaved-1f1b")
     text += " " + run.schedule;
   if (run.vpp > 1) text += fmt::format(" v={}", run.vpp);
@@ -90,10 +89,11 @@ std::string to_text(const std::vector<Comparison>& comparisons, bool rows) {
       }
       const std::string published =
           c.published > 0 ? format_seconds(c.published) : fmt::format("place {:g}", c.run.value);
-      text += fmt::format("{} published {:>9} predicted {:>9} {:>8}{}{}\n", head,
-                          published, format_seconds(c.predicted),
-                          c.published > 0 ? signed_percent(c.error) : "", c.assumed.empty() ? "" : "  with " + c.assumed,
-                          c.fits ? "" : "  beyond the device's memory");
+      text +=
+          fmt::format("{} published {:>9} predicted {:>9} {:>8}{}{}\n", head, published,
+                      format_seconds(c.predicted), c.published > 0 ? signed_percent(c.error) : "",
+                      c.assumed.empty() ? "" : "  with " + c.assumed,
+                      c.fits ? "" : "  beyond the device's memory");
     }
     text += "\n";
   }

@@ -19,8 +19,8 @@ struct Comparison {
   double work = 0;                      // the model's FLOPs of a step on one device
   // What the row does not say: the fastest that fits the memory; what takes the least if none does.
   std::string assumed;
-  double predicted_GiB = 0;             // the fullest device's
-  bool fits = true;                     // in the device's memory
+  double predicted_GiB = 0;  // the fullest device's
+  bool fits = true;          // in the device's memory
 };
 
 // A change of the cluster or of how it is simulated, to see what a mechanism is worth.

@@ -156,10 +156,10 @@ std::string to_toml(const Profile& profile) {
                   quoted(profile.device), quoted(profile.software), quoted(profile.source));
   if (!profile.runs_that_say.empty())
     text += fmt::format("runs_that_say = {}\n", list(profile.runs_that_say));
-  text += fmt::format(
-      "overlap = {}\nscatter_gather = {}\nfused_attention = {}\ngradient_bytes = {}\n",
-      list(profile.stack.overlap), profile.stack.scatter_gather, profile.fused_attention,
-      profile.gradient_bytes);
+  text +=
+      fmt::format("overlap = {}\nscatter_gather = {}\nfused_attention = {}\ngradient_bytes = {}\n",
+                  list(profile.stack.overlap), profile.stack.scatter_gather,
+                  profile.fused_attention, profile.gradient_bytes);
   if (profile.stack.error > 0) text += fmt::format("error = {:.4g}\n", profile.stack.error);
   text += "\n[constants]\n";
   for (const Constant& c : profile.constants) {
