@@ -1,10 +1,15 @@
-# mw_room(NAME SOURCES a.cc … [DEPS room …] [LINK target …] [TESTS a_test.cc …])
+# mw_room(NAME SOURCES a.cc … [DEPS room …] [LINK target …] [PCH <header> …] [TESTS a_test.cc …]
+#         [OWN_TEST_PCH])
 #
 # Makes the static library mw_NAME (link it as mw::NAME) and, with MESHWRIGHT_TESTS, one doctest
-# binary mw_NAME_test. DEPS are rooms; tests/rooms_test reads this call and holds every #include
+# binary mw_NAME_test. DEPS are rooms; PCH are headers to precompile beside the standard ones, OWN_TEST_PCH
+# leaves those of the tests to the caller;
+# tests/rooms_test reads this call and holds every #include
 # of the room against it.
+include("${CMAKE_CURRENT_LIST_DIR}/mw_pch.cmake")
+
 function(mw_room name)
-  cmake_parse_arguments(ROOM "" "" "SOURCES;DEPS;LINK;TESTS" ${ARGN})
+  cmake_parse_arguments(ROOM "OWN_TEST_PCH" "" "SOURCES;DEPS;LINK;PCH;TESTS" ${ARGN})
   if(ROOM_UNPARSED_ARGUMENTS)
     message(FATAL_ERROR "mw_room(${name}): unknown arguments ${ROOM_UNPARSED_ARGUMENTS}")
   endif()
@@ -24,11 +29,24 @@ function(mw_room name)
   if(ROOM_LINK)
     target_link_libraries(mw_${name} PRIVATE ${ROOM_LINK})
   endif()
+  if(ROOM_PCH OR name STREQUAL "base")
+    mw_pch(mw_${name} HEADERS ${MW_STD_HEADERS} ${ROOM_PCH})
+  else()
+    mw_pch(mw_${name} REUSE_FROM mw_base)
+  endif()
   if(MESHWRIGHT_TESTS AND ROOM_TESTS)
     add_executable(mw_${name}_test ${ROOM_TESTS} "${PROJECT_SOURCE_DIR}/tests/doctest_main.cc")
     target_link_libraries(mw_${name}_test PRIVATE mw::${name} doctest::doctest)
     if(MESHWRIGHT_SANITIZE STREQUAL "address")
       target_compile_options(mw_${name}_test PRIVATE -fno-sanitize=alignment)
+    endif()
+    # This one is doctest's own code.
+    set_source_files_properties("${PROJECT_SOURCE_DIR}/tests/doctest_main.cc" PROPERTIES
+      SKIP_PRECOMPILE_HEADERS ON)
+    if(name STREQUAL "base")
+      mw_pch(mw_${name}_test HEADERS ${MW_STD_HEADERS} <doctest/doctest.h>)
+    elseif(NOT ROOM_OWN_TEST_PCH)
+      mw_pch(mw_${name}_test REUSE_FROM mw_base_test)
     endif()
     add_test(NAME ${name} COMMAND mw_${name}_test)
   endif()

@@ -2,9 +2,7 @@
 #
 # mw_find_torch()      makes the imported target mw_torch: ATen's headers as system headers,
 #                      libtorch_cpu and libc10 with their rpath. Nothing of CUDA is looked for.
-# mw_torch_pch(TARGET [REUSE_FROM OTHER])
-#                      precompiles ATen's header for TARGET (11 s a file without it, 2 s with), or
-#                      lets TARGET use the one that OTHER made with the same flags.
+#                      ATen's header takes 11 s a file, 2 s precompiled.
 #
 # The wheel is searched in build/venv, where scripts/setup installs it; -DMESHWRIGHT_TORCH_DIR=DIR
 # names another, DIR being the folder that holds lib/libtorch_cpu.so and include/ATen.
@@ -49,19 +47,4 @@ function(mw_find_torch)
   target_link_libraries(mw_torch INTERFACE mw_torch_cpu mw_c10)
   # A CUDA build's libtorch_cpu names CUDA libraries that only its own rpath finds.
   target_link_options(mw_torch INTERFACE "LINKER:--allow-shlib-undefined")
-endfunction()
-
-function(mw_torch_pch target)
-  cmake_parse_arguments(PCH "" "REUSE_FROM" "" ${ARGN})
-  # ccache reads what a precompiled header was made from only with this flag.
-  target_compile_options(${target} PRIVATE
-    "$<$<CXX_COMPILER_ID:GNU>:-fpch-preprocess>")
-  if(PCH_REUSE_FROM)
-    # A program is compiled as PIE by default, the library that made the header as PIC.
-    set_target_properties(${target} PROPERTIES POSITION_INDEPENDENT_CODE OFF)
-    target_compile_options(${target} PRIVATE -fPIC)
-    target_precompile_headers(${target} REUSE_FROM ${PCH_REUSE_FROM})
-  else()
-    target_precompile_headers(${target} PRIVATE <ATen/ATen.h>)
-  endif()
 endfunction()

@@ -35,7 +35,10 @@ struct Plan {
   int64_t zero = 0;          // ZeRO stage 0-3
   Recompute recompute = Recompute::kNone;
   std::optional<GradReduce> grad_reduce;  // default: step for ZeRO 0 and 1, microbatch for 2 and 3
-  std::vector<int64_t> layers;            // blocks of each stage; empty: dealt out evenly
+  // Gradients are reduced, and ZeRO 1's weights gathered, in collectives of at least so many MiB of
+  // whole layers. 160: 40 million elements, as in Megatron-LM.
+  int64_t bucket_mb = 160;
+  std::vector<int64_t> layers;  // blocks of each stage; empty: dealt out evenly
   // Options of some schedules; 0 or empty: what is usual for the kind.
   int64_t group = 0;          // interleaved kinds: microbatches a round
   int64_t pairs = 0;          // chimera kinds: pairs of pipelines

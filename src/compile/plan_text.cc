@@ -19,6 +19,7 @@ namespace {
 constexpr int64_t kMostRanks = int64_t{1} << 20;
 constexpr int64_t kMostChunks = 1024;
 constexpr int64_t kMostMicrobatches = int64_t{1} << 20;
+constexpr int64_t kMostMebibytes = int64_t{1} << 30;
 constexpr int64_t kMostUnits = int64_t{1} << 22;  // pp * chunks * microbatches
 
 constexpr std::array<std::string_view, 3> kRecompute = {"none", "selective", "full"};
@@ -178,6 +179,11 @@ class PlanReader {
     take_if_there("grad_reduce", [&](const char* key) {
       plan_.grad_reduce = enum_of<GradReduce>(kGradReduce, reader_.choice(key, kGradReduce));
     });
+    const int64_t usual = Plan().bucket_mb;
+    take("bucket_mb", [&](const char* key) {
+      plan_.bucket_mb = reader_.integer_or(key, usual, {.min = 0, .max = kMostMebibytes});
+    });
+    if (!reading_.sound({"bucket_mb"})) plan_.bucket_mb = usual;
   }
 
   void read_schedule_options() {
@@ -310,6 +316,7 @@ Json to_json(const Plan& plan) {
   json["zero"] = plan.zero;
   json["recompute"] = name_of(kRecompute, plan.recompute);
   json["grad_reduce"] = name_of(kGradReduce, plan.effective_grad_reduce());
+  if (plan.bucket_mb != Plan().bucket_mb) json["bucket_mb"] = plan.bucket_mb;
   if (!plan.layers.empty()) json["layers"] = Json::list(plan.layers);
   if (plan.group > 0) json["group"] = plan.group;
   if (plan.pairs > 0) json["pairs"] = plan.pairs;
@@ -334,6 +341,7 @@ std::string short_form(const Plan& plan) {
     text += fmt::format(",recompute={}", name_of(kRecompute, plan.recompute));
   if (plan.grad_reduce)
     text += fmt::format(",grad_reduce={}", name_of(kGradReduce, *plan.grad_reduce));
+  if (plan.bucket_mb != standard.bucket_mb) text += fmt::format(",bucket_mb={}", plan.bucket_mb);
   if (!plan.layers.empty()) {
     std::vector<std::string> counts;
     for (const int64_t n : plan.layers) counts.push_back(std::to_string(n));

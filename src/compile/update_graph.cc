@@ -62,15 +62,44 @@ class UpdateBuilder {
     return local_.add_op(make_op(kind, std::move(attrs), std::move(operands), Work::kUpdate), made);
   }
 
-  // A collective on a list: one for all, or one each where bucketing is off.
-  std::vector<ValueId> collective(OpKind kind, const ir::CollectiveAttrs& attrs,
+  // A collective on a list, bucket by bucket: the backward pass completes the gradients of the last
+  // layer first, the forward pass takes the weights of the first layer first. `whole`: the larger
+  // of operand and result, by which a bucket is full.
+  enum class Order : uint8_t { kLastLayerFirst, kFirstLayerFirst };
+  std::vector<ValueId> collective(OpKind kind, const ir::CollectiveAttrs& attrs, Order order,
                                   const std::vector<ValueId>& operands,
-                                  const std::vector<LocalGraph::Made>& made) {
-    if (c_.passes.runs(kBucket)) return ops(kind, attrs, operands, made);
-    std::vector<ValueId> results;
-    for (size_t i = 0; i < operands.size(); ++i)
-      results.push_back(op1(kind, attrs, {operands[i]}, made[i]));
+                                  const std::vector<LocalGraph::Made>& made,
+                                  const std::vector<int64_t>& whole) {
+    std::vector<ValueId> results(operands.size());
+    for (const std::vector<size_t>& bucket : buckets(whole, order == Order::kLastLayerFirst)) {
+      std::vector<ValueId> from;
+      std::vector<LocalGraph::Made> to;
+      for (const size_t i : bucket) {
+        from.push_back(operands[i]);
+        to.push_back(made[i]);
+      }
+      const std::vector<ValueId> of_bucket = ops(kind, attrs, from, to);
+      for (size_t i = 0; i < bucket.size(); ++i) results[bucket[i]] = of_bucket[i];
+    }
     return results;
+  }
+
+  // Neighbours together until they have bucket_mb; one each where bucketing is off.
+  std::vector<std::vector<size_t>> buckets(const std::vector<int64_t>& elements, bool backwards) {
+    const int64_t full = c_.passes.runs(kBucket) ? plan_.bucket_mb * kMebibyte : 0;
+    std::vector<std::vector<size_t>> made;
+    int64_t bytes = full;  // of the last bucket
+    for (size_t n = 0; n < elements.size(); ++n) {
+      const size_t i = backwards ? elements.size() - 1 - n : n;
+      if (bytes >= full) {
+        made.emplace_back();
+        bytes = 0;
+      }
+      made.back().push_back(i);
+      bytes += elements[i] * dtype_size(DType::kF32);
+    }
+    for (std::vector<size_t>& bucket : made) std::sort(bucket.begin(), bucket.end());
+    return made;
   }
 
   ValueId state_input(const LocalGraph::Made& made, const std::string& buffer, StateId state) {
@@ -171,7 +200,7 @@ class UpdateBuilder {
     return sum;
   }
 
-  // One all-reduce for all groups that are pending over the same axes.
+  // Groups that are pending over the same axes together.
   void sum_over_model_axes() {
     if (plan_.effective_grad_reduce() == GradReduce::kMicrobatch) return;
     std::map<sharding::Axes, std::vector<size_t>> by_axes;
@@ -181,13 +210,16 @@ class UpdateBuilder {
     for (const auto& [axes, groups] : by_axes) {
       std::vector<ValueId> operands;
       std::vector<LocalGraph::Made> made;
+      std::vector<int64_t> elements;
       for (const size_t g : groups) {
         operands.push_back(gradients_[g]);
         made.push_back(flat_type(c_.groups[g].elements, 1, dp_pending(c_.groups[g])));
+        elements.push_back(c_.groups[g].elements);
       }
       ir::CollectiveAttrs attrs;
       attrs.group = ir::AxisGroup{axes};
-      const std::vector<ValueId> sums = collective(OpKind::kAllReduce, attrs, operands, made);
+      const std::vector<ValueId> sums =
+          collective(OpKind::kAllReduce, attrs, Order::kLastLayerFirst, operands, made, elements);
       for (size_t i = 0; i < groups.size(); ++i) gradients_[groups[i]] = sums[i];
     }
   }
@@ -202,6 +234,7 @@ class UpdateBuilder {
     std::vector<ValueId> operands;
     std::vector<LocalGraph::Made> made;
     std::vector<size_t> groups;
+    std::vector<int64_t> elements;
     ir::CollectiveAttrs attrs;
     attrs.group = ir::AxisGroup{{"dp"}};
     for (size_t g = 0; g < c_.groups.size(); ++g) {
@@ -210,6 +243,7 @@ class UpdateBuilder {
         operands.push_back(gradients_[g]);
         made.push_back(flat_type(group.elements, shards));
         groups.push_back(g);
+        elements.push_back(group.elements);
       } else if (shards > 1) {
         gradients_[g] =
             op1(OpKind::kShardSlice, attrs, {gradients_[g]}, flat_type(group.elements, shards));
@@ -217,7 +251,8 @@ class UpdateBuilder {
     }
     if (operands.empty()) return;
     const std::vector<ValueId> sums =
-        collective(shards > 1 ? OpKind::kReduceScatter : OpKind::kAllReduce, attrs, operands, made);
+        collective(shards > 1 ? OpKind::kReduceScatter : OpKind::kAllReduce, attrs,
+                   Order::kLastLayerFirst, operands, made, elements);
     for (size_t i = 0; i < groups.size(); ++i) {
       gradients_[groups[i]] = sums[i];
       if (shards == 1) whole_[groups[i]] = sums[i];
@@ -345,6 +380,7 @@ class UpdateBuilder {
     make_steps(steps);
     std::vector<ValueId> own;
     std::vector<LocalGraph::Made> whole;
+    std::vector<int64_t> elements;
     for (size_t g = 0; g < c_.groups.size(); ++g) {
       const FlatGroup& group = c_.groups[g];
       const std::vector<ValueId>& updated = steps[g].updated;
@@ -353,13 +389,15 @@ class UpdateBuilder {
       local_.graph.updates.push_back({group.variance, updated[2]});
       own.push_back(updated[0]);
       whole.push_back(flat_type(group.elements, 1));
+      elements.push_back(group.elements);
       if (home_[g] != kNowhere)
         cleared_.emplace_back(group.uses[static_cast<size_t>(home_[g])].state, whole_[g]);
     }
     if (gather) {
       ir::CollectiveAttrs attrs;
       attrs.group = ir::AxisGroup{{"dp"}};
-      const std::vector<ValueId> gathered = collective(OpKind::kAllGather, attrs, own, whole);
+      const std::vector<ValueId> gathered =
+          collective(OpKind::kAllGather, attrs, Order::kFirstLayerFirst, own, whole, elements);
       for (size_t g = 0; g < c_.groups.size(); ++g)
         output(gathered[g], name_of(c_.groups[g].weight));
     }
@@ -459,6 +497,7 @@ class UpdateBuilder {
     return std::move(result_);
   }
 
+  static constexpr int64_t kMebibyte = 1 << 20;
   const UpdateContext& c_;
   const Plan& plan_;
   sharding::Axes model_axes_;  // of the mesh, all but dp

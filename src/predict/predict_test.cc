@@ -111,6 +111,24 @@ TEST_CASE("in bf16 weights and activations halve, and a parameter takes 18 bytes
         pipeline::to_text(train_of(small())));
 }
 
+TEST_CASE("gradients of complete layers are reduced beside the rest of the backward pass") {
+  Request request = small();
+  request.cluster.links[0].bandwidth = request.cluster.links[0].bus_bandwidth =
+      cluster::BytesPerSecond(10e9);
+  const auto exposed = [&](const char* plan, bool overlap) {
+    request.plan = compile::parse_plan(plan);
+    request.options.overlap.grad_reduce = overlap;
+    return mw::predict::predict(request).exposed_comm.at("dp").value;
+  };
+  for (const std::string plan : {"dp=4", "dp=4,zero=1", "dp=4,pp=2,microbatches=2"}) {
+    CAPTURE(plan);
+    const std::string layers = plan + ",bucket_mb=0";
+    // One bucket is complete with the first layer's gradients, and hides nothing.
+    CHECK(exposed(plan.c_str(), true) == doctest::Approx(exposed(plan.c_str(), false)));
+    CHECK(exposed(layers.c_str(), true) < 0.8 * exposed(layers.c_str(), false));
+  }
+}
+
 TEST_CASE("MFU is the model's FLOPs over step, devices and the dense peak that is named") {
   Request request = small();
   request.plan = compile::parse_plan("dp=2,tp=2,pp=2,microbatches=4");
