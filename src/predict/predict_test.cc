@@ -129,6 +129,27 @@ TEST_CASE("gradients of complete layers are reduced beside the rest of the backw
   }
 }
 
+TEST_CASE("messages and collectives of one link wait for each other") {
+  // tp inside of units of two devices or across them; the pipeline's messages go the other way.
+  Request request = small();
+  request.cluster.links.push_back(request.cluster.links[0]);
+  request.cluster.links[0].devices = 2;
+  for (cluster::Link& link : request.cluster.links)
+    link.bandwidth = link.bus_bandwidth = cluster::BytesPerSecond(2e9);
+  request.options.trace = true;
+  // How long messages are under way, all together, beside tp's collectives on the same links.
+  const auto under_way = [&](const char* plan, int64_t devices) {
+    request.cluster.links[0].devices = devices;
+    request.plan = compile::parse_plan(plan);
+    double sum = 0;
+    for (const trace::Span& span : mw::predict::predict(request).result.trace.spans)
+      sum += span.flow_out >= 0 ? span.duration.value : 0;
+    return sum;
+  };
+  const char* plan = "tp=2,pp=2,microbatches=4";
+  CHECK(under_way(plan, 4) > 1.2 * under_way(plan, 2));
+}
+
 TEST_CASE("MFU is the model's FLOPs over step, devices and the dense peak that is named") {
   Request request = small();
   request.plan = compile::parse_plan("dp=2,tp=2,pp=2,microbatches=4");

@@ -24,7 +24,7 @@ std::vector<CallTime> call_times(const pipeline::Program& program, const cluster
     walk.begin(cost, 0);
     double meet = 0;
     bool met = false;
-    while (advance(cost, walk, options.overlap.slowdown, nullptr, meet)) {
+    while (advance(cost, walk, {.slowdown = options.overlap.slowdown}, meet)) {
       if (!met) times[f].before = Seconds(meet);
       met = true;
       finish_cross(cost, walk, meet, meet + cost.ops[walk.next].device);

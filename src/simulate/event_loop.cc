@@ -156,6 +156,7 @@ bool EventLoop::publish(int32_t r, int32_t message) {
         in_.flat
             .channels[static_cast<size_t>(in_.flat.messages[static_cast<size_t>(message)].channel)];
     sums_[static_cast<size_t>(r)].messages_sent += channel.sent;
+    see_message(r, channel, state.now);
     queue_.push(state.now, message, -1);
   }
   if (in_.options.overlap.messages) return true;
@@ -174,6 +175,7 @@ bool EventLoop::receive(int32_t r, int32_t message) {
       in_.flat
           .channels[static_cast<size_t>(in_.flat.messages[static_cast<size_t>(message)].channel)];
   wait(r, WaitReason::kReceive, record.arrival, channel.from, record.command, record.begin);
+  see_message(r, channel, record.begin);
   if (channel.gather > 0) {
     const auto label = static_cast<size_t>(in_.gather_label);
     state.now += channel.gather;
@@ -181,6 +183,15 @@ bool EventLoop::receive(int32_t r, int32_t message) {
     sums_[static_cast<size_t>(r)].comm[label] += channel.gather;
   }
   return true;
+}
+
+// The update's collectives, which are run behind all messages of their rank, leave them the ports.
+void EventLoop::see_message(int32_t r, const FlatChannel& channel, double begin) {
+  if ((in_.update_levels >> channel.level & 1) == 0) return;
+  std::vector<std::vector<Interval>>& messages = states_[static_cast<size_t>(r)].messages;
+  if (messages.size() <= channel.level) messages.resize(channel.level + 1);
+  const double bandwidth = in_.cluster.links[channel.level].bus_bandwidth.value;
+  messages[channel.level].push_back({begin, begin + static_cast<double>(channel.sent) / bandwidth});
 }
 
 void EventLoop::release(int32_t r, int32_t message) {
@@ -236,6 +247,10 @@ void EventLoop::call_timed(int32_t r, const FlatCommand& command, const TimedFra
     sums.comm[l] += fragment.time.comm[l];
     sums.exposed[l] += fragment.time.exposed[l];
   }
+  for (size_t level = 0; level < fragment.links.size(); ++level) {
+    for (const Interval& use : fragment.links[level])
+      links_.occupy(r, level, begin + use.begin, begin + use.end);
+  }
   if (logs_calls()) {
     logs_[static_cast<size_t>(r)].calls.push_back(
         {static_cast<int32_t>(state.next), begin, state.now, -1});
@@ -255,8 +270,10 @@ bool EventLoop::walk_call(int32_t r, const FlatCommand& command, const TimedFrag
   RankState& state = states_[static_cast<size_t>(r)];
   if (!state.walking) begin_walk(r, command, fragment);
   double at = 0;
-  if (advance(fragment.cost, state.walk, in_.options.overlap.slowdown,
-              state.port_ready.empty() ? nullptr : &state.port_ready, at)) {
+  const WalkOptions options{in_.options.overlap.slowdown,
+                            state.port_ready.empty() ? nullptr : &state.port_ready,
+                            &state.messages};
+  if (advance(fragment.cost, state.walk, options, at)) {
     meet(r, fragment, at);
     return false;
   }
@@ -273,6 +290,7 @@ void EventLoop::begin_walk(int32_t r, const FlatCommand& command, const TimedFra
   state.message = -1;
   state.walk.begin(fragment.cost, state.now);
   state.port_ready.clear();
+  for (std::vector<Interval>& messages : state.messages) messages = joined(std::move(messages));
   if (state.state_ready.empty()) return;
   // Collectives may have begun when their gradients were complete.
   std::fill(state.walk.streams.begin() + 1, state.walk.streams.end(), 0.0);

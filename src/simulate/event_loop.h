@@ -18,6 +18,8 @@ struct TimedFragment {
   FragmentCost cost;
   FragmentTime time;
   std::vector<OpSpan> spans;  // [op]
+  // [level] when its collectives have links that messages of the caller go over.
+  std::vector<std::vector<Interval>> links;
 };
 
 // A call as it was run; the trace is made of these.
@@ -65,7 +67,8 @@ struct LoopInput {
   const cluster::Cluster& cluster;
   const Options& options;
   size_t labels;
-  int32_t gather_label;  // of the channels' scatter/gather, -1: none
+  int32_t gather_label;    // of the channels' scatter/gather, -1: none
+  uint32_t update_levels;  // link levels of the update's collectives, as bits
 };
 
 class EventLoop {
@@ -95,6 +98,8 @@ class EventLoop {
     size_t born = 0, died = 0;       // into FlatRank
     int64_t alive = 0;               // bytes
     int64_t alive_by_category[pipeline::kCategories] = {};
+    // [level] when messages have the ports, as far as an update's collectives go there too.
+    std::vector<std::vector<Interval>> messages;
     std::vector<double> state_ready;   // [buffer] when its last write ends
     std::vector<double> gather_ready;  // [buffer] when its all-gather ends
     double gather_end = 0;
@@ -117,6 +122,7 @@ class EventLoop {
   bool walk_call(int32_t r, const FlatCommand& command, const TimedFragment& fragment);
   void begin_walk(int32_t r, const FlatCommand& command, const TimedFragment& fragment);
   void end_walk(int32_t r, const TimedFragment& fragment);
+  void see_message(int32_t r, const FlatChannel& channel, double begin);
   void meet(int32_t r, const TimedFragment& fragment, double at);
   void wait_for_gathers(int32_t r, const FlatCommand& command, const TimedFragment& fragment);
   void prepare_gathers(int32_t r);

@@ -68,6 +68,17 @@ bool holds(const pipeline::RankProgram& rank, const std::string& state) {
                      [&](const pipeline::Buffer& buffer) { return buffer.name == state; });
 }
 
+// A collective's time beside messages at the levels that it crosses.
+double beside_messages(const OpCost& op, double start,
+                       const std::vector<std::vector<Interval>>& messages) {
+  double takes = op.device;
+  for (size_t level = 0; level < messages.size(); ++level) {
+    if ((op.levels >> level & 1) != 0)
+      takes = std::max(takes, takes_beside(messages[level], start, op.device));
+  }
+  return takes;
+}
+
 }  // namespace
 
 int32_t Labels::id(const std::string& label) {
@@ -86,8 +97,8 @@ void Walk::begin(const FragmentCost& cost, double at) {
   spans.assign(cost.ops.size(), OpSpan{});
 }
 
-bool advance(const FragmentCost& cost, Walk& walk, double slowdown,
-             const std::vector<double>* state_ready, double& meet) {
+bool advance(const FragmentCost& cost, Walk& walk, const WalkOptions& options, double& meet) {
+  const std::vector<double>* state_ready = options.state_ready;
   for (; walk.next < cost.ops.size(); ++walk.next) {
     const OpCost& op = cost.ops[walk.next];
     double start = op.alias ? 0 : walk.streams[static_cast<size_t>(op.stream)];
@@ -110,10 +121,12 @@ bool advance(const FragmentCost& cost, Walk& walk, double slowdown,
       return true;
     }
     double takes = op.device;
-    if (slowdown != 1 && op.label < 0) {
+    if (op.levels != 0 && options.messages != nullptr)
+      takes = beside_messages(op, start, *options.messages);
+    if (options.slowdown != 1 && op.label < 0) {
       for (size_t s = 1; s < walk.streams.size(); ++s) {
         if (walk.streams[s] > start) {
-          takes *= slowdown;
+          takes *= options.slowdown;
           break;
         }
       }
@@ -131,6 +144,22 @@ void finish_cross(const FragmentCost& cost, Walk& walk, double start, double end
   walk.streams[static_cast<size_t>(op.stream)] = end;
   walk.end = std::max(walk.end, end);
   ++walk.next;
+}
+
+std::vector<std::vector<Interval>> link_use(const FragmentCost& cost,
+                                            const std::vector<OpSpan>& spans, uint32_t levels) {
+  std::vector<std::vector<Interval>> use;
+  for (size_t o = 0; o < cost.ops.size(); ++o) {
+    const OpCost& op = cost.ops[o];
+    if (op.alias || spans[o].end <= spans[o].start) continue;
+    for (size_t level = 0; (op.levels & levels) >> level != 0; ++level) {
+      if (((op.levels & levels) >> level & 1) == 0) continue;
+      use.resize(std::max(use.size(), level + 1));
+      use[level].push_back({spans[o].start, spans[o].end});
+    }
+  }
+  for (std::vector<Interval>& of_level : use) of_level = joined(std::move(of_level));
+  return use;
 }
 
 FragmentTime divide(const FragmentCost& cost, const Walk& walk, double begin, double end,
@@ -240,6 +269,9 @@ void FragmentCoster::add_collective(const Fragment& fragment, const ir::Op& op, 
   cost.collectives.resize(cost.sent.size(), 0);
   cost.sent[l] += pipeline::collective_volume(op.kind, whole, group.size).value;
   ++cost.collectives[l];
+  for (size_t level = 0; level < group.shape.ways.size(); ++level) {
+    if (group.shape.ways[level] > 1) made.levels |= uint32_t{1} << level;
+  }
   const bool reduces = op.kind == OpKind::kAllReduce || op.kind == OpKind::kReduceScatter;
   FragmentCost::Collective collective{static_cast<int32_t>(cost.ops.size()), op.kind, whole,
                                       cost.update && reduces, group.shape};

@@ -10,6 +10,7 @@
 #include "cluster/hardware.h"
 #include "cost/op_time.h"
 #include "pipeline/program.h"
+#include "simulate/links.h"
 #include "simulate/simulate.h"
 
 namespace mw::simulate {
@@ -34,6 +35,7 @@ struct OpCost {
   int32_t stream = 0;
   int32_t label = -1;                // of a collective that sends something
   int32_t cross = -1;                // of a collective over several pipeline ranks: its CrossGroup
+  uint32_t levels = 0;               // of a collective: link levels that it crosses, as bits
   bool alias = false;                // nothing runs
   uint32_t first_dep = 0, deps = 0;  // into FragmentCost::deps: ops that must have ended
   uint32_t first_state = 0, states = 0;  // into FragmentCost::state_reads: input ports it reads
@@ -89,10 +91,18 @@ struct Walk {
 
 // Runs ops until the end (false) or until the next one is a collective over several pipeline ranks
 // (true): then `meet` is when this rank comes to it, and finish_cross(…, end) lets it go on.
-// `state_ready` (may be null): [input port] when a state that it reads is complete.
-bool advance(const FragmentCost& cost, Walk& walk, double slowdown,
-             const std::vector<double>* state_ready, double& meet);
+struct WalkOptions {
+  double slowdown = 1;
+  const std::vector<double>* state_ready = nullptr;  // [input port] when it is complete
+  // [level] when messages have the device's ports: collectives stand still meanwhile.
+  const std::vector<std::vector<Interval>>* messages = nullptr;
+};
+bool advance(const FragmentCost& cost, Walk& walk, const WalkOptions& options, double& meet);
 void finish_cross(const FragmentCost& cost, Walk& walk, double start, double end);
+
+// [level of `levels`] when the walk's collectives have the device's links.
+std::vector<std::vector<Interval>> link_use(const FragmentCost& cost,
+                                            const std::vector<OpSpan>& spans, uint32_t levels);
 
 // How a call's time divides.
 struct FragmentTime {

@@ -5,6 +5,54 @@
 #include "base/error.h"
 
 namespace mw::simulate {
+namespace {
+
+// The first interval that ends after `time`.
+std::vector<Interval>::const_iterator first_after(const std::vector<Interval>& intervals,
+                                                  double time) {
+  return std::upper_bound(intervals.begin(), intervals.end(), time,
+                          [](double t, const Interval& interval) { return t < interval.end; });
+}
+
+// Calls see(begin, end) for the parts of two lists that lie after `from`, in order and apart, until
+// it returns false.
+template <typename See>
+void each_taken(const std::vector<Interval>& a, const std::vector<Interval>& b, double from,
+                const See& see) {
+  auto x = first_after(a, from), y = first_after(b, from);
+  while (x != a.end() || y != b.end()) {
+    const bool first = y == b.end() || (x != a.end() && x->begin <= y->begin);
+    const Interval& next = first ? *x++ : *y++;
+    const double begin = std::max(next.begin, from);
+    if (next.end <= begin) continue;
+    if (!see(begin, next.end)) return;
+    from = next.end;
+  }
+}
+
+}  // namespace
+
+double takes_beside(const std::vector<Interval>& others, double start, double takes) {
+  double end = start + takes;
+  for (auto it = first_after(others, start); it != others.end() && it->begin < end; ++it)
+    end += it->end - std::max(it->begin, start);
+  return end - start;
+}
+
+std::vector<Interval> joined(std::vector<Interval> intervals) {
+  std::sort(intervals.begin(), intervals.end(), [](const Interval& a, const Interval& b) {
+    return a.begin != b.begin ? a.begin < b.begin : a.end < b.end;
+  });
+  std::vector<Interval> made;
+  for (const Interval& interval : intervals) {
+    if (made.empty() || interval.begin > made.back().end) {
+      made.push_back(interval);
+    } else {
+      made.back().end = std::max(made.back().end, interval.end);
+    }
+  }
+  return made;
+}
 
 void EventQueue::push(double time, int32_t message, int32_t version) {
   heap_.push_back({time, made_++, message, version});
@@ -25,7 +73,39 @@ Links::Links(size_t ranks, std::vector<double> bandwidth, std::vector<double> la
       latency_(std::move(latency)),
       queue_(queue),
       out_(ranks * levels_),
-      in_(ranks * levels_) {}
+      in_(ranks * levels_),
+      taken_(ranks * levels_) {}
+
+void Links::occupy(int32_t rank, size_t level, double begin, double end) {
+  std::vector<Interval>& taken = taken_[port(rank, level)];
+  if (!taken.empty() && begin <= taken.back().end) {
+    taken.back().end = std::max(taken.back().end, end);
+  } else if (end > begin) {
+    taken.push_back({begin, end});
+  }
+}
+
+double Links::end_of(const Transfer& transfer) const {
+  double at = transfer.since, open = transfer.left / transfer.rate;
+  each_taken(taken_[transfer.out], taken_[transfer.in], at, [&](double begin, double end) {
+    if (begin - at >= open) return false;
+    open -= begin - at;
+    at = end;
+    return true;
+  });
+  return at + open;
+}
+
+double Links::moved(const Transfer& transfer, double now) const {
+  double time = now - transfer.since;
+  each_taken(taken_[transfer.out], taken_[transfer.in], transfer.since,
+             [&](double begin, double end) {
+               if (begin >= now) return false;
+               time -= std::min(end, now) - begin;
+               return true;
+             });
+  return std::max(0.0, time) * transfer.rate;
+}
 
 // Brings a transfer to `now` and announces its new end if its share of the ports has changed.
 void Links::settle(Transfer& transfer, double now) {
@@ -33,10 +113,10 @@ void Links::settle(Transfer& transfer, double now) {
       static_cast<double>(std::max(out_[transfer.out].size(), in_[transfer.in].size()));
   const double rate = bandwidth_[transfer.level] / shares;
   if (rate == transfer.rate) return;
-  transfer.left = std::max(0.0, transfer.left - (now - transfer.since) * transfer.rate);
+  transfer.left = std::max(0.0, transfer.left - moved(transfer, now));
   transfer.rate = rate;
   transfer.since = now;
-  queue_.push(now + transfer.left / rate, transfer.message, ++transfer.version);
+  queue_.push(end_of(transfer), transfer.message, ++transfer.version);
 }
 
 void Links::settle_ports(size_t out, size_t in, double now) {
@@ -69,6 +149,12 @@ bool Links::finish(const Event& event, double& arrival) {
   if (t < 0) return false;
   Transfer& transfer = transfers_[static_cast<size_t>(t)];
   if (transfer.version != event.version) return false;
+  // Collectives may have taken a port since the end was announced.
+  const double end = end_of(transfer);
+  if (end > event.time) {
+    queue_.push(end, event.message, event.version);
+    return false;
+  }
   arrival = event.time + latency_[transfer.level];
   const size_t out = transfer.out, in = transfer.in;
   std::erase(out_[out], t);

@@ -8,6 +8,15 @@
 
 namespace mw::simulate {
 
+struct Interval {
+  double begin = 0, end = 0;
+};
+// How long something takes from `start` that stands still during these intervals, which are in
+// order and apart.
+double takes_beside(const std::vector<Interval>& others, double start, double takes);
+// In order and apart.
+std::vector<Interval> joined(std::vector<Interval> intervals);
+
 // Something that happens at a time; `number` makes the order of equal times that of their making.
 struct Event {
   double time = 0;
@@ -31,13 +40,17 @@ class EventQueue {
 };
 
 // Every device has a port out and a port in at every link level; a port's bandwidth is divided
-// evenly among its transfers, and a transfer goes at the slower of its two ports' shares.
+// evenly among its transfers, and a transfer goes at the slower of its two ports' shares. While a
+// collective has one of its ports, it stands still.
 class Links {
  public:
   Links(size_t ranks, std::vector<double> bandwidth, std::vector<double> latency,
         EventQueue& queue);
 
   void start(double now, int32_t message, int32_t from, int32_t to, size_t level, double bytes);
+  // A collective has both ports of a device. REQUIRES: it begins no earlier than the one before,
+  // and no earlier than the last event.
+  void occupy(int32_t rank, size_t level, double begin, double end);
   // Whether the event ends its transfer; others are outdated. Then `arrival` is when the value is
   // there: the transfer's end and the link's latency.
   bool finish(const Event& event, double& arrival);
@@ -52,6 +65,9 @@ class Links {
   size_t port(int32_t rank, size_t level) const {
     return static_cast<size_t>(rank) * levels_ + level;
   }
+  // When it ends as far as is known, and how long it went on from `since` until `now`.
+  double end_of(const Transfer& transfer) const;
+  double moved(const Transfer& transfer, double now) const;
   void settle(Transfer& transfer, double now);
   void settle_ports(size_t out, size_t in, double now);
 
@@ -62,6 +78,7 @@ class Links {
   std::vector<int32_t> free_;
   std::vector<int32_t> transfer_of_;            // [message] -1: not under way
   std::vector<std::vector<int32_t>> out_, in_;  // [port] transfers
+  std::vector<std::vector<Interval>> taken_;    // [port] by collectives; in order and apart
 };
 
 }  // namespace mw::simulate

@@ -70,7 +70,8 @@ class Simulation {
             cluster_,
             options_,
             labels_.names().size(),
-            gather_label_};
+            gather_label_,
+            update_levels_};
   }
 
   // Tensor parallelism: "tp", or with fewer key heads than ranks "tp_kv" and "tp_rep".
@@ -143,14 +144,23 @@ class Simulation {
     }
   }
   void walk_fragments() {
+    uint32_t levels = 0;  // of messages
+    for (const FlatChannel& channel : flat_.channels) levels |= uint32_t{1} << channel.level;
+    update_levels_ = 0;
+    for (const TimedFragment& fragment : fragments_) {
+      if (!fragment.cost.update) continue;
+      for (const OpCost& op : fragment.cost.ops) update_levels_ |= op.levels;
+    }
     for (TimedFragment& fragment : fragments_) {
       if (fragment.cost.ops.empty() || fragment.cost.crosses) continue;
       Walk walk;
       walk.begin(fragment.cost, 0);
       double meet = 0;
-      MW_CHECK(!advance(fragment.cost, walk, options_.overlap.slowdown, nullptr, meet),
+      MW_CHECK(!advance(fragment.cost, walk, {.slowdown = options_.overlap.slowdown}, meet),
                "a fragment of its own meets others at {}", meet);
       fragment.time = divide(fragment.cost, walk, 0, walk.end, labels_.names().size());
+      fragment.links = fragment.cost.update ? std::vector<std::vector<Interval>>{}
+                                            : link_use(fragment.cost, walk.spans, levels);
       fragment.spans = std::move(walk.spans);
     }
   }
@@ -308,6 +318,7 @@ class Simulation {
   std::vector<TimedFragment> fragments_;
   std::vector<RankId> devices_;  // [pipeline rank] that stands for it
   int32_t gather_label_ = -1;
+  uint32_t update_levels_ = 0;
 };
 
 }  // namespace

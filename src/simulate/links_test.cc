@@ -1,0 +1,85 @@
+#include "simulate/links.h"
+
+#include <map>
+
+#include <doctest/doctest.h>
+
+namespace mw::simulate {
+namespace {
+
+struct Sent {
+  double at = 0;
+  int32_t from = 0, to = 0;
+  double bytes = 0;
+};
+struct Taken {
+  double known = 0;  // when it is told
+  int32_t rank = 0;
+  double begin = 0, end = 0;
+};
+
+// [message] arrival, on one level of one byte a second without latency.
+std::map<int32_t, double> arrivals(const std::vector<Sent>& sent, const std::vector<Taken>& taken) {
+  EventQueue queue;
+  Links links(4, {1}, {0}, queue);
+  for (size_t m = 0; m < sent.size(); ++m) queue.push(sent[m].at, static_cast<int32_t>(m), -1);
+  size_t told = 0;
+  std::map<int32_t, double> arrived;
+  while (!queue.empty()) {
+    const Event event = queue.pop();
+    for (; told < taken.size() && taken[told].known <= event.time; ++told)
+      links.occupy(taken[told].rank, 0, taken[told].begin, taken[told].end);
+    if (event.version < 0) {
+      const Sent& message = sent[static_cast<size_t>(event.message)];
+      links.start(event.time, event.message, message.from, message.to, 0, message.bytes);
+      continue;
+    }
+    double arrival = 0;
+    if (links.finish(event, arrival)) arrived[event.message] = arrival;
+  }
+  return arrived;
+}
+
+using Arrivals = std::map<int32_t, double>;
+
+TEST_CASE("transfers share a port evenly, and collectives hold them up") {
+  // Alone; two out of one port; two into one port; one after the other.
+  CHECK(arrivals({{0, 0, 1, 4}}, {}) == Arrivals{{0, 4}});
+  CHECK(arrivals({{0, 0, 1, 4}, {0, 0, 2, 4}}, {}) == Arrivals{{0, 8}, {1, 8}});
+  CHECK(arrivals({{0, 0, 2, 4}, {2, 1, 2, 4}}, {}) == Arrivals{{0, 6}, {1, 8}});
+  CHECK(arrivals({{0, 0, 1, 4}, {4, 0, 1, 4}}, {}) == Arrivals{{0, 4}, {1, 8}});
+  // A collective of the sender, of the receiver, of both at once and one after the other.
+  CHECK(arrivals({{0, 0, 1, 4}}, {{0, 0, 1, 3}}) == Arrivals{{0, 6}});
+  CHECK(arrivals({{0, 0, 1, 4}}, {{0, 1, 1, 3}}) == Arrivals{{0, 6}});
+  CHECK(arrivals({{0, 0, 1, 4}}, {{0, 0, 1, 3}, {0, 1, 2, 4}}) == Arrivals{{0, 7}});
+  CHECK(arrivals({{0, 0, 1, 4}}, {{0, 0, 0, 2}, {0, 1, 3, 4}}) == Arrivals{{0, 7}});
+  // Of another device; before and behind the transfer.
+  CHECK(arrivals({{0, 0, 1, 4}}, {{0, 2, 1, 3}}) == Arrivals{{0, 4}});
+  CHECK(arrivals({{5, 0, 1, 4}}, {{0, 0, 1, 3}, {0, 0, 9, 12}}) == Arrivals{{0, 9}});
+}
+
+TEST_CASE("a collective that is known late still holds up what is under way") {
+  CHECK(arrivals({{0, 0, 1, 4}, {2, 2, 3, 1}}, {{2, 0, 2, 5}}) == Arrivals{{0, 7}, {1, 3}});
+  // Known only at the end that was announced.
+  CHECK(arrivals({{0, 0, 1, 4}}, {{4, 0, 3, 5}}) == Arrivals{{0, 6}});
+  // A second transfer comes while the first stands still: from 3 on they share.
+  CHECK(arrivals({{0, 0, 1, 4}, {2, 0, 2, 4}}, {{0, 0, 1, 3}}) == Arrivals{{0, 9}, {1, 10}});
+}
+
+TEST_CASE("what stands still during intervals takes their time longer") {
+  const std::vector<Interval> others{{1, 2}, {4, 7}};
+  CHECK(takes_beside(others, 0, 1) == 1);
+  CHECK(takes_beside(others, 0, 2) == 3);
+  CHECK(takes_beside(others, 0, 4) == 8);
+  CHECK(takes_beside(others, 5, 1) == 3);
+  CHECK(takes_beside(others, 8, 1) == 1);
+  CHECK(takes_beside({}, 8, 1) == 1);
+  const std::vector<Interval> together = joined({{4, 5}, {1, 2}, {2, 3}, {4.5, 7}});
+  REQUIRE(together.size() == 2);
+  CHECK(together[0].begin == 1);
+  CHECK(together[0].end == 3);
+  CHECK(together[1].end == 7);
+}
+
+}  // namespace
+}  // namespace mw::simulate
