@@ -220,6 +220,15 @@ void Coarse::fill_costs(const Setting& setting) {
   }
 }
 
+// Messages go half as fast while collectives have a port: the sender's, for a receiver waits.
+double Coarse::beside_collectives(const Setting& setting, size_t level) const {
+  if (kLinks + level >= kFacts) return 1;
+  const Facts facts = setting.work.of(blocks_[0], false, false);
+  const double calls =
+      2 * facts[kForward] + facts[kBackward] + facts[kInputGrad] + facts[kWeightGrad];
+  return 2 / (2 - std::clamp(facts[kLinks + level] / calls, 0.0, 1.0));
+}
+
 void Coarse::run(Order& order, const Setting& setting, std::vector<double>& ends) {
   const std::vector<cluster::Link>& links = base_.cluster.links;
   const int64_t stride = pipeline_stride(setting.plan);
@@ -229,7 +238,8 @@ void Coarse::run(Order& order, const Setting& setting, std::vector<double>& ends
     const size_t level = base_.cluster.level_between(from * stride, to * stride);
     int32_t& port = port_of_[static_cast<size_t>(from) * links.size() + level];
     if (port < 0) port = static_cast<int32_t>(hop_costs_.size());
-    hop_costs_.push_back({setting.boundary.bytes / links[level].bus_bandwidth.value,
+    hop_costs_.push_back({setting.boundary.bytes / links[level].bus_bandwidth.value *
+                              beside_collectives(setting, level),
                           links[level].latency.value, port});
   }
   order.run(costs_, hop_costs_, ends);

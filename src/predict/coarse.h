@@ -101,6 +101,7 @@ class Coarse {
   Seconds step(const Setting& now);
 
   void fill_costs(const Setting& setting);
+  double beside_collectives(const Setting& setting, size_t level) const;
   void run(Order& order, const Setting& setting, std::vector<double>& ends);
   double update_seconds(const std::vector<double>& ends) const;
   void fill_states(const Setting& setting);

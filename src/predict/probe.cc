@@ -98,6 +98,8 @@ void add_calls(const pipeline::Program& program, const pipeline::RankProgram& ra
       continue;
     }
     facts[kWorkspace] = std::max(facts[kWorkspace], workspace);
+    for (size_t level = 0; level < time.links.size() && kLinks + level < kFacts; ++level)
+      facts[kLinks + level] += time.links[level].value;
     switch (fragment.kind) {
       case ActionKind::kF:
         facts[kForward] = time.whole.value;

@@ -27,7 +27,9 @@ enum Fact : uint8_t {
   kWeights,
   kGradients,
   kOptimizer,
-  kFacts
+  // Of two F, a B, an I and a W, when collectives have the links of level 0; then of the others.
+  kLinks,
+  kFacts = kLinks + 4
 };
 using Facts = std::array<double, kFacts>;
 

@@ -31,6 +31,11 @@ std::vector<CallTime> call_times(const pipeline::Program& program, const cluster
     }
     times[f].whole = Seconds(walk.end);
     if (!met) times[f].before = times[f].whole;
+    for (const std::vector<Interval>& level : link_use(cost, walk.spans, ~uint32_t{0})) {
+      double used = 0;
+      for (const Interval& use : level) used += use.end - use.begin;
+      times[f].links.emplace_back(used);
+    }
   }
   return times;
 }

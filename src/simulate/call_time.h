@@ -13,6 +13,7 @@ namespace mw::simulate {
 struct CallTime {
   Seconds whole;
   Seconds before;  // until the first collective over several pipeline ranks; without one, all of it
+  std::vector<Seconds> links;  // [level] when collectives have the device's links there
 };
 
 // [fragment] its time on the first pipeline rank that calls it, where nobody is waited for; zero

@@ -87,11 +87,14 @@ void Links::occupy(int32_t rank, size_t level, double begin, double end) {
 
 double Links::end_of(const Transfer& transfer) const {
   double at = transfer.since, open = transfer.left / transfer.rate;
+  bool ends = false;
   each_taken(taken_[transfer.out], taken_[transfer.in], at, [&](double begin, double end) {
     if (begin - at >= open) return false;
     open -= begin - at;
-    at = end;
-    return true;
+    ends = (end - begin) * kBesideCollective >= open;
+    at = ends ? begin + open / kBesideCollective : end;
+    open = ends ? 0 : open - (end - begin) * kBesideCollective;
+    return !ends;
   });
   return at + open;
 }
@@ -101,7 +104,7 @@ double Links::moved(const Transfer& transfer, double now) const {
   each_taken(taken_[transfer.out], taken_[transfer.in], transfer.since,
              [&](double begin, double end) {
                if (begin >= now) return false;
-               time -= std::min(end, now) - begin;
+               time -= (std::min(end, now) - begin) * (1 - kBesideCollective);
                return true;
              });
   return std::max(0.0, time) * transfer.rate;

@@ -40,8 +40,8 @@ class EventQueue {
 };
 
 // Every device has a port out and a port in at every link level; a port's bandwidth is divided
-// evenly among its transfers, and a transfer goes at the slower of its two ports' shares. While a
-// collective has one of its ports, it stands still.
+// evenly among its transfers, and a transfer goes at the slower of its two ports' shares, and half
+// as fast while a collective has one of its ports.
 class Links {
  public:
   Links(size_t ranks, std::vector<double> bandwidth, std::vector<double> latency,
@@ -56,6 +56,7 @@ class Links {
   bool finish(const Event& event, double& arrival);
 
  private:
+  static constexpr double kBesideCollective = 0.5;
   struct Transfer {
     int32_t message = 0, version = -1;
     size_t out = 0, in = 0;  // ports

@@ -42,28 +42,29 @@ std::map<int32_t, double> arrivals(const std::vector<Sent>& sent, const std::vec
 
 using Arrivals = std::map<int32_t, double>;
 
-TEST_CASE("transfers share a port evenly, and collectives hold them up") {
+TEST_CASE("transfers share a port evenly, and go half as fast beside a collective") {
   // Alone; two out of one port; two into one port; one after the other.
   CHECK(arrivals({{0, 0, 1, 4}}, {}) == Arrivals{{0, 4}});
   CHECK(arrivals({{0, 0, 1, 4}, {0, 0, 2, 4}}, {}) == Arrivals{{0, 8}, {1, 8}});
   CHECK(arrivals({{0, 0, 2, 4}, {2, 1, 2, 4}}, {}) == Arrivals{{0, 6}, {1, 8}});
   CHECK(arrivals({{0, 0, 1, 4}, {4, 0, 1, 4}}, {}) == Arrivals{{0, 4}, {1, 8}});
   // A collective of the sender, of the receiver, of both at once and one after the other.
-  CHECK(arrivals({{0, 0, 1, 4}}, {{0, 0, 1, 3}}) == Arrivals{{0, 6}});
-  CHECK(arrivals({{0, 0, 1, 4}}, {{0, 1, 1, 3}}) == Arrivals{{0, 6}});
-  CHECK(arrivals({{0, 0, 1, 4}}, {{0, 0, 1, 3}, {0, 1, 2, 4}}) == Arrivals{{0, 7}});
-  CHECK(arrivals({{0, 0, 1, 4}}, {{0, 0, 0, 2}, {0, 1, 3, 4}}) == Arrivals{{0, 7}});
+  CHECK(arrivals({{0, 0, 1, 4}}, {{0, 0, 1, 3}}) == Arrivals{{0, 5}});
+  CHECK(arrivals({{0, 0, 1, 4}}, {{0, 1, 1, 3}}) == Arrivals{{0, 5}});
+  CHECK(arrivals({{0, 0, 1, 4}}, {{0, 0, 1, 3}, {0, 1, 2, 4}}) == Arrivals{{0, 5.5}});
+  CHECK(arrivals({{0, 0, 1, 4}}, {{0, 0, 0, 2}, {0, 1, 3, 4}}) == Arrivals{{0, 5.5}});
+  CHECK(arrivals({{0, 0, 1, 4}}, {{0, 0, 1, 9}}) == Arrivals{{0, 7}});
   // Of another device; before and behind the transfer.
   CHECK(arrivals({{0, 0, 1, 4}}, {{0, 2, 1, 3}}) == Arrivals{{0, 4}});
   CHECK(arrivals({{5, 0, 1, 4}}, {{0, 0, 1, 3}, {0, 0, 9, 12}}) == Arrivals{{0, 9}});
 }
 
-TEST_CASE("a collective that is known late still holds up what is under way") {
-  CHECK(arrivals({{0, 0, 1, 4}, {2, 2, 3, 1}}, {{2, 0, 2, 5}}) == Arrivals{{0, 7}, {1, 3}});
+TEST_CASE("a collective that is known late still slows down what is under way") {
+  CHECK(arrivals({{0, 0, 1, 4}, {2, 2, 3, 1}}, {{2, 0, 2, 4}}) == Arrivals{{0, 5}, {1, 3}});
   // Known only at the end that was announced.
-  CHECK(arrivals({{0, 0, 1, 4}}, {{4, 0, 3, 5}}) == Arrivals{{0, 6}});
-  // A second transfer comes while the first stands still: from 3 on they share.
-  CHECK(arrivals({{0, 0, 1, 4}, {2, 0, 2, 4}}, {{0, 0, 1, 3}}) == Arrivals{{0, 9}, {1, 10}});
+  CHECK(arrivals({{0, 0, 1, 4}}, {{4, 0, 3, 7}}) == Arrivals{{0, 5}});
+  // A second transfer comes while a collective has the port: from 2 on they share half of it.
+  CHECK(arrivals({{0, 0, 1, 4}, {2, 0, 2, 4}}, {{0, 0, 1, 3}}) == Arrivals{{0, 7.5}, {1, 9}});
 }
 
 TEST_CASE("what stands still during intervals takes their time longer") {
