@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/in_parallel.h"
 #include "compile/channels.h"
 #include "pipeline/memory_plan.h"
 
@@ -376,12 +377,17 @@ pipeline::Program lower(const LowerRequest& request) {
     program.fragments.push_back(fragment);
     return FragmentId(static_cast<int64_t>(program.fragments.size()) - 1);
   };
-  for (size_t rank = 0; rank < request.states.size(); ++rank) {
-    const FragmentId last = add(request.last[rank].fragment);
+  std::vector<FragmentId> last;
+  for (const StateFragment& fragment : request.last) last.push_back(add(fragment.fragment));
+  // Ranks are apart from each other.
+  program.ranks.resize(request.states.size());
+  size_t actions = 0;
+  for (const auto& rank : request.schedule.ranks) actions += rank.size();
+  in_parallel(program.ranks.size(), pipeline::threads_for(4 * actions), [&](size_t rank) {
     RankLowering lowering(request, channels, static_cast<int32_t>(rank), fragments);
-    program.ranks.push_back(lowering.run(last));
-  }
-  for (pipeline::RankProgram& rank : program.ranks) pipeline::plan_rank(program, rank);
+    program.ranks[rank] = lowering.run(last[rank]);
+    pipeline::plan_rank(program, program.ranks[rank]);
+  });
   return program;
 }
 

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/in_parallel.h"
 
 namespace mw::pipeline {
 namespace {
@@ -168,7 +169,7 @@ Packing pack(const std::vector<Interval>& intervals) {
   return apart.total < packing.total ? apart : packing;
 }
 
-void plan_rank(Program& program, RankProgram& rank) {
+void plan_rank(const Program& program, RankProgram& rank) {
   constexpr int64_t kNever = -1;
   std::vector<Interval> life(rank.buffers.size(), Interval{kNever, kNever, 0});
   std::vector<BufferId> root(rank.buffers.size());
@@ -205,6 +206,18 @@ void plan_rank(Program& program, RankProgram& rank) {
     rank.buffers[buffers[i]].storage.offset = packing.offsets[i];
   rank.workspace_offset = packing.total;
   rank.arena = Bytes(packing.total + aligned(workspace));
+}
+
+void plan_ranks(Program& program) {
+  size_t commands = 0;
+  for (const RankProgram& rank : program.ranks) commands += rank.commands.size();
+  in_parallel(program.ranks.size(), threads_for(commands),
+              [&](size_t rank) { plan_rank(program, program.ranks[rank]); });
+}
+
+int threads_for(size_t commands) {
+  constexpr size_t kWorthThreads = 50'000;
+  return commands < kWorthThreads ? 1 : 4;
 }
 
 }  // namespace mw::pipeline

@@ -42,6 +42,10 @@ void plan_fragment(Fragment& fragment);
 // workspace behind them and fills arena and workspace_offset. Slots and views follow from their
 // channel and parent. Buffers that no command names take no memory. REQUIRES: the fragments are
 // planned.
-void plan_rank(Program& program, RankProgram& rank);
+void plan_rank(const Program& program, RankProgram& rank);
+// All ranks, on a few threads where they have many commands.
+void plan_ranks(Program& program);
+// As many threads as are worth it for work on every rank's commands: 1 for few.
+int threads_for(size_t commands);
 
 }  // namespace mw::pipeline

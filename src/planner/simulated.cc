@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <thread>
 
-#include "predict/in_parallel.h"
+#include "base/in_parallel.h"
 
 namespace mw::planner {
 namespace {
@@ -39,7 +39,7 @@ Simulated simulate_plans(const Request& request, const std::vector<compile::Plan
   Simulated simulated;
   simulated.candidates.resize(plans.size());
   std::vector<char> fits(plans.size(), 0);
-  predict::in_parallel(plans.size(), thread_count(request), [&](size_t i) {
+  in_parallel(plans.size(), thread_count(request), [&](size_t i) {
     predict::Request one = request.base;
     one.plan = plans[i];
     one.options.trace = one.options.figures = false;

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "base/error.h"
-#include "predict/in_parallel.h"
+#include "base/in_parallel.h"
 
 namespace mw::predict {
 namespace {

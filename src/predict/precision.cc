@@ -40,8 +40,8 @@ class Converter {
     for (RankProgram& rank : program_.ranks) {
       convert_buffers(rank);
       place_states(rank);
-      pipeline::plan_rank(program_, rank);
     }
+    pipeline::plan_ranks(program_);
     return std::move(program_);
   }
 

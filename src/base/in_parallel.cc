@@ -1,4 +1,4 @@
-#include "predict/in_parallel.h"
+#include "base/in_parallel.h"
 
 #include <algorithm>
 #include <atomic>
@@ -6,7 +6,7 @@
 #include <thread>
 #include <vector>
 
-namespace mw::predict {
+namespace mw {
 
 void in_parallel(size_t count, int threads, const std::function<void(size_t)>& work) {
   std::vector<std::exception_ptr> failures(count);
@@ -31,4 +31,4 @@ void in_parallel(size_t count, int threads, const std::function<void(size_t)>& w
   }
 }
 
-}  // namespace mw::predict
+}  // namespace mw

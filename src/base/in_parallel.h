@@ -4,10 +4,10 @@
 #include <cstddef>
 #include <functional>
 
-namespace mw::predict {
+namespace mw {
 
 // Calls work(0), …, work(count - 1), each once, on at most so many threads. Throws what the lowest
 // piece threw, when all have ended.
 void in_parallel(size_t count, int threads, const std::function<void(size_t)>& work);
 
-}  // namespace mw::predict
+}  // namespace mw
