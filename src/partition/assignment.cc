@@ -125,6 +125,7 @@ class Chooser {
       }
       if (bytes < 0) return;
       cost += bytes;
+      if (cost >= best_cost_) return;
     }
     if (!assignment.kept_partial.empty() && p_.rule.linearity == ShardingRule::Linearity::kEach &&
         !some_partial)

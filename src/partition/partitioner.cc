@@ -158,6 +158,7 @@ class Partitioner {
   }
 
   const ReshardPlan& plan(const ir::TensorType& type, const Sharding& from, const Sharding& to) {
+    if (from == to) return stays_;
     const std::string key = ir::to_string(type) + to_string(from) + to_string(to);
     const auto it = plans_.find(key);
     if (it != plans_.end()) return it->second;
@@ -457,6 +458,7 @@ class Partitioner {
   std::vector<bool> may_pend_, carried_, weight_;
   sharding::Propagation advice_;
   std::unordered_map<std::string, ReshardPlan> plans_;
+  const ReshardPlan stays_;
   Partitioned result_;
 };
 

@@ -1,7 +1,7 @@
 #include "partition/reshard.h"
 
 #include <algorithm>
-#include <map>
+#include <optional>
 #include <queue>
 
 #include "base/error.h"
@@ -17,6 +17,12 @@ using sharding::Sharding;
 // A slice costs no transfer; this keeps the path with the fewest steps among equals.
 constexpr double kStepBytes = 1e-3;
 
+// What is not partial has no reduction.
+bool same(const Sharding& a, const Sharding& b) {
+  return a.dims == b.dims && a.partial == b.partial &&
+         (a.partial.empty() || a.reduction == b.reduction);
+}
+
 struct Move {
   ReshardStep step;
   double bytes = 0;
@@ -28,53 +34,60 @@ class Planner {
       : global_(global), to_(to), mesh_(mesh) {}
 
   ReshardPlan plan(const Sharding& from) {
+    struct Reached {
+      Sharding sharding;
+      double bytes = 0;
+      size_t previous = 0;
+      ReshardStep step;
+      bool done = false;
+    };
     struct Node {
       double bytes;
       int64_t order;  // insertion order: makes ties deterministic
-      std::string key;
+      size_t at;
       bool operator>(const Node& other) const {
         return std::tie(bytes, order) > std::tie(other.bytes, other.order);
       }
     };
-    struct Reached {
-      Sharding sharding;
-      double bytes;
-      std::string previous;
-      ReshardStep step;
-      bool done = false;
+    std::vector<Reached> reached;  // few: to look through them is faster than to name them
+    const auto place_of = [&](const Sharding& sharding) {
+      return static_cast<size_t>(
+          std::find_if(reached.begin(), reached.end(),
+                       [&](const Reached& r) { return same(r.sharding, sharding); }) -
+          reached.begin());
     };
-    std::map<std::string, Reached> reached;
     std::priority_queue<Node, std::vector<Node>, std::greater<>> queue;
-    const std::string start = to_string(from), goal = to_string(to_);
     int64_t order = 0;
-    reached[start] = {from, 0, "", {}, false};
-    queue.push({0, order++, start});
+    reached.push_back({from, 0, 0, {}, false});
+    queue.push({0, order++, 0});
+    std::optional<size_t> goal;
     while (!queue.empty()) {
       const Node node = queue.top();
       queue.pop();
-      Reached& here = reached.at(node.key);
-      if (here.done) continue;
-      here.done = true;
-      if (node.key == goal) break;
-      const Sharding sharding = here.sharding;
+      if (reached[node.at].done) continue;
+      reached[node.at].done = true;
+      if (same(reached[node.at].sharding, to_)) {
+        goal = node.at;
+        break;
+      }
+      const Sharding sharding = reached[node.at].sharding;
       for (Move& move : moves(sharding)) {
         const double bytes = node.bytes + move.bytes + kStepBytes;
-        const std::string key = to_string(move.step.after);
-        const auto it = reached.find(key);
-        if (it != reached.end() && it->second.bytes <= bytes) continue;
-        reached[key] = {move.step.after, bytes, node.key, move.step, false};
-        queue.push({bytes, order++, key});
+        const size_t at = place_of(move.step.after);
+        if (at < reached.size() && reached[at].bytes <= bytes) continue;
+        if (at == reached.size()) reached.emplace_back();
+        Sharding after = move.step.after;
+        reached[at] = {std::move(after), bytes, node.at, std::move(move.step), false};
+        queue.push({bytes, order++, at});
       }
     }
-    const auto found = reached.find(goal);
-    MW_CHECK(found != reached.end() && found->second.done,
-             "no chain of collectives from {} to {} of {}", start, goal, ir::to_string(global_));
+    MW_CHECK(goal.has_value(), "no chain of collectives from {} to {} of {}", to_string(from),
+             to_string(to_), ir::to_string(global_));
     ReshardPlan result;
-    for (std::string key = goal; key != start; key = reached.at(key).previous) {
-      result.steps.push_back(reached.at(key).step);
-    }
+    for (size_t at = *goal; at != 0; at = reached[at].previous)
+      result.steps.push_back(reached[at].step);
     std::reverse(result.steps.begin(), result.steps.end());
-    result.bytes = found->second.bytes - kStepBytes * static_cast<double>(result.steps.size());
+    result.bytes = reached[*goal].bytes - kStepBytes * static_cast<double>(result.steps.size());
     return result;
   }
 

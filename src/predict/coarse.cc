@@ -15,6 +15,8 @@ constexpr int64_t kFilling = 3;
 // Stages with fewer blocks, where collectives run inside forward and backward, have facts of their
 // own.
 constexpr int64_t kFewBlocks = 3;
+// Parts that a schedule takes a microbatch in, at the most.
+constexpr double kMostParts = 2;
 
 std::vector<int64_t> blocks_of(const Plan& plan, int64_t blocks) {
   if (!plan.layers.empty()) return plan.layers;
@@ -32,21 +34,51 @@ int64_t pipeline_stride(const Plan& plan) {
   return stride;
 }
 
+// The compiler lowers no replica that has no microbatch.
+bool all_replicas_work(const pipeline::Schedule& schedule) {
+  std::vector<bool> works(static_cast<size_t>(schedule.placement.replicas()), false);
+  for (const auto& actions : schedule.ranks) {
+    for (const pipeline::Action& action : actions)
+      works[static_cast<size_t>(action.replica)] = true;
+  }
+  return std::find(works.begin(), works.end(), false) == works.end();
+}
+
+// Whether a rank hosts the first and the last stage.
+bool has_both_ends(const Order& order) {
+  std::vector<bool> first(static_cast<size_t>(order.ranks()), false), last = first;
+  for (int32_t copy = 0; copy < order.copies(); ++copy) {
+    const auto rank = static_cast<size_t>(order.rank_of(copy));
+    if (order.stage_of(copy) == 0) first[rank] = true;
+    if (order.stage_of(copy) + 1 == order.stages()) last[rank] = true;
+  }
+  for (size_t r = 0; r < first.size(); ++r) {
+    if (first[r] && last[r]) return true;
+  }
+  return false;
+}
+
 }  // namespace
 
 Coarse::Coarse(Request request) : base_(std::move(request)) {}
 Coarse::~Coarse() = default;
 
-// ZeRO 0 and 1 leave forward and backward as they are without data parallelism.
-Coarse::ProgramKey Coarse::work_key(const Plan& plan) const {
-  ProgramKey key;
+// ZeRO 0 and 1 leave forward and backward as they are without data parallelism: then the work is
+// the same on every mesh.
+Coarse::ProbeKey Coarse::work_key(const Plan& plan) const {
+  ProbeKey probe;
+  ProgramKey& key = probe.program;
+  probe.microbatch = base_.global_batch / (plan.dp * plan.units());
+  probe.pp = plan.pp > 1 ? 2 : 1;
   key.tp = plan.tp;
-  key.microbatch = base_.global_batch / (plan.dp * plan.microbatches);
   key.recompute = plan.recompute;
   key.sp = plan.sp;
+  key.microbatch = plan.sp ? probe.microbatch : 0;
   key.pipelined = plan.pp > 1;
   const bool reduces = plan.effective_grad_reduce() == compile::GradReduce::kMicrobatch;
-  if (plan.dp == 1 || (!reduces && plan.zero <= 1)) return key;
+  if (plan.dp == 1 || (!reduces && plan.zero <= 1)) return probe;
+  probe.dp = plan.dp;
+  probe.pp = plan.pp;
   key.data_parallel = true;
   key.zero = plan.zero;
   key.grad_reduce = plan.effective_grad_reduce();
@@ -55,20 +87,25 @@ Coarse::ProgramKey Coarse::work_key(const Plan& plan) const {
   if (plan.pp > 1 && plan.layers.empty() && blocks < kFewBlocks &&
       base_.model.layers % plan.stages() == 0)
     key.blocks = blocks;
-  return key;
+  return probe;
 }
 
 // States and the update depend neither on the microbatch nor on what is recomputed.
-Coarse::ProgramKey Coarse::state_key(const Plan& plan, bool folded) {
-  ProgramKey key;
+Coarse::ProbeKey Coarse::state_key(const Plan& plan, bool folded) {
+  ProbeKey probe;
+  probe.part = ProbePrograms::Part::kStates;
+  probe.dp = plan.dp;
+  probe.pp = plan.pp;
+  ProgramKey& key = probe.program;
   key.folded = folded;
   key.tp = plan.tp;
   key.sp = plan.sp;
+  key.microbatch = plan.sp ? probe.microbatch : 0;
   key.pipelined = plan.pp > 1;
   key.data_parallel = plan.dp > 1;
   key.zero = plan.dp > 1 ? plan.zero : 0;
   key.grad_reduce = plan.effective_grad_reduce();
-  return key;
+  return probe;
 }
 
 Request Coarse::request_of(const ProgramKey& key) const {
@@ -82,51 +119,60 @@ Request Coarse::request_of(const ProgramKey& key) const {
   plan.grad_reduce = key.grad_reduce;
   plan.dp = key.data_parallel ? 2 : 1;
   plan.pp = key.pipelined ? 2 : 1;
-  request.global_batch = key.microbatch * plan.dp;
   return request;
 }
 
-const Probe& Coarse::probe(const ProgramKey& key, int64_t dp, int64_t pp) {
-  std::unique_ptr<Probe>& made = probes_[{key, dp, pp}];
+const Probe& Coarse::probe(const ProbeKey& key) {
+  std::unique_ptr<Probe>& made = probes_[key];
   if (made != nullptr) return *made;
-  std::unique_ptr<ProbePrograms>& programs = programs_[key];
+  std::unique_ptr<ProbePrograms>& programs = programs_[key.program];
   if (programs == nullptr)
-    programs = std::make_unique<ProbePrograms>(request_of(key), key.folded, key.blocks);
-  made = std::make_unique<Probe>(programs->on(dp, pp));
+    programs = std::make_unique<ProbePrograms>(request_of(key.program), key.program.folded,
+                                               key.program.blocks, key.program.microbatch);
+  made = std::make_unique<Probe>(programs->on(key.dp, key.pp, key.microbatch, key.part));
   return *made;
 }
 
-void Coarse::compile_missing(const std::vector<ProgramKey>& keys, int threads) {
-  std::vector<std::pair<ProgramKey, std::unique_ptr<ProbePrograms>*>> missing;
-  for (const ProgramKey& key : keys) {
-    const auto [it, is_new] = programs_.try_emplace(key);
-    if (is_new) missing.emplace_back(key, &it->second);
+void Coarse::probe_missing(const std::vector<ProbeKey>& keys, int threads) {
+  std::vector<std::pair<ProgramKey, std::unique_ptr<ProbePrograms>*>> programs;
+  std::vector<std::pair<ProbeKey, std::unique_ptr<Probe>*>> probes;
+  for (const ProbeKey& key : keys) {
+    const auto [program, is_new_program] = programs_.try_emplace(key.program);
+    if (is_new_program) programs.emplace_back(key.program, &program->second);
+    const auto [probe, is_new] = probes_.try_emplace(key);
+    if (is_new) probes.emplace_back(key, &probe->second);
   }
-  in_parallel(missing.size(), threads, [&](size_t i) {
-    const ProgramKey& key = missing[i].first;
-    *missing[i].second = std::make_unique<ProbePrograms>(request_of(key), key.folded, key.blocks);
+  in_parallel(programs.size(), threads, [&](size_t i) {
+    const ProgramKey& key = programs[i].first;
+    *programs[i].second =
+        std::make_unique<ProbePrograms>(request_of(key), key.folded, key.blocks, key.microbatch);
+  });
+  in_parallel(probes.size(), threads, [&](size_t i) {
+    const ProbeKey& key = probes[i].first;
+    *probes[i].second = std::make_unique<Probe>(
+        programs_.at(key.program)->on(key.dp, key.pp, key.microbatch, key.part));
   });
 }
 
 void Coarse::prepare_states(const std::vector<Plan>& plans, int threads) {
-  std::vector<ProgramKey> keys;
+  std::vector<ProbeKey> keys;
   for (const Plan& plan : plans) keys.push_back(state_key(plan, false));
-  compile_missing(keys, threads);
+  probe_missing(keys, threads);
 }
 
 void Coarse::prepare(const std::vector<Plan>& plans, int threads) {
-  std::vector<ProgramKey> keys;
+  std::vector<ProbeKey> keys;
   for (const Plan& plan : plans) {
     keys.push_back(work_key(without_zero(plan)));
     keys.push_back(state_key(plan, false));
   }
-  compile_missing(keys, threads);
+  probe_missing(keys, threads);
 }
 
 void Coarse::prepare_exact(const std::vector<Plan>& plans, int threads) {
-  std::vector<ProgramKey> keys;
+  std::vector<ProbeKey> keys;
   for (const Plan& plan : plans) keys.push_back(work_key(plan));
-  compile_missing(keys, threads);
+  probe_missing(keys, threads);
 }
 
 Plan Coarse::without_zero(Plan plan) {
@@ -142,6 +188,7 @@ const Coarse::Known& Coarse::known(const std::string& kind) {
   it->second.compiled = std::find(kinds.begin(), kinds.end(), kind) != kinds.end();
   // Kinds whose order does not come again after as many microbatches as the pipeline has ranks.
   it->second.continued = kind != "hanayo" && kind != "zb-auto";
+  it->second.periods = kind.starts_with("chimera") ? 2 : 1;
   return it->second;
 }
 
@@ -154,7 +201,7 @@ Order* Coarse::order(const Plan& plan, int64_t microbatches) {
         {plan.schedule, static_cast<int32_t>(plan.pp), static_cast<int32_t>(plan.chunks),
          static_cast<int32_t>(microbatches)});
     const pipeline::ScheduleNeeds needs = pipeline::needs(schedule);
-    if (!needs.replicas && !needs.slices && !needs.joined && !needs.no_flush)
+    if (!needs.slices && !needs.no_flush && all_replicas_work(schedule))
       it->second = std::make_unique<Order>(schedule);
   } catch (const Error&) {
   }
@@ -165,8 +212,9 @@ Coarse::Orders Coarse::orders(const Plan& plan) {
   Orders found;
   const Known& kind = known(plan.schedule);
   if (!kind.compiled) return found;
-  const int64_t shorter = kFilling * plan.pp + plan.microbatches % plan.pp;
-  const int64_t longer = shorter + plan.pp;
+  const int64_t period = kind.periods * plan.pp;
+  const int64_t shorter = kFilling * period + plan.microbatches % period;
+  const int64_t longer = shorter + period;
   const bool whole = !kind.continued || plan.microbatches <= longer;
   found.long_microbatches = static_cast<int32_t>(whole ? plan.microbatches : longer);
   found.longer = order(plan, found.long_microbatches);
@@ -177,14 +225,11 @@ Coarse::Orders Coarse::orders(const Plan& plan) {
   return found;
 }
 
-bool Coarse::has_order(const Plan& plan) { return orders(plan).longer != nullptr; }
-
-// Without collectives over dp the work is the same on every mesh.
-const Probe& Coarse::work_facts(const Plan& plan) {
-  const ProgramKey key = work_key(plan);
-  if (key.data_parallel) return probe(key, plan.dp, plan.pp);
-  return probe(key, 1, plan.pp > 1 ? 2 : 1);
+bool Coarse::has_order(const Plan& plan) {
+  return base_.global_batch % (plan.dp * plan.units()) == 0 && orders(plan).longer != nullptr;
 }
+
+const Probe& Coarse::work_facts(const Plan& plan) { return probe(work_key(plan)); }
 
 const Coarse::Setting& Coarse::setting(const Plan& plan, bool bare) {
   if (setting_ && setting_->bare == bare && setting_->plan == plan) return *setting_;
@@ -198,9 +243,8 @@ const Coarse::Setting& Coarse::setting(const Plan& plan, bool bare) {
   blocks_ = blocks_of(plan, base_.model.layers);
   MW_CHECK(setting_->orders.longer != nullptr, "plan {} has no order", short_form(plan));
   const Order& order = *setting_->orders.longer;
-  const bool folded =
-      plan.pp > 1 && order.rank_of(0) == order.rank_of(static_cast<int32_t>(plan.stages()) - 1);
-  setting_->state = probe(state_key(plan, folded), plan.dp, plan.pp).facts;
+  const bool folded = plan.pp > 1 && has_both_ends(order);
+  setting_->state = probe(state_key(plan, folded)).facts;
   fill_costs(*setting_);
   fill_states(*setting_);
   return *setting_;
@@ -245,6 +289,25 @@ void Coarse::run(Order& order, const Setting& setting, std::vector<double>& ends
   order.run(costs_, hop_costs_, ends);
 }
 
+// Gradients of a rank's stages summed over their replicas, in a ring.
+double Coarse::replica_sum(const Setting& setting) const {
+  const Order& order = *setting.orders.longer;
+  const int32_t replicas = order.replicas(), stages = static_cast<int32_t>(blocks_.size());
+  if (replicas == 1) return 0;
+  const int64_t stride = pipeline_stride(setting.plan);
+  size_t level = 0;
+  for (int32_t s = 0; s < stages; ++s) {
+    for (int32_t j = 1; j < replicas; ++j)
+      level = std::max(level, base_.cluster.level_between(
+                                  order.rank_of(s) * stride,
+                                  order.rank_of(j * order.slices() * stages + s) * stride));
+  }
+  const cluster::Link& link = base_.cluster.links[level];
+  double most = 0;
+  for (const Facts& facts : states_) most = std::max(most, facts[kGradients]);
+  return 2.0 * (replicas - 1) / replicas * most / link.bus_bandwidth.value + link.latency.value;
+}
+
 void Coarse::fill_states(const Setting& setting) {
   struct Share {
     int64_t blocks = 0;
@@ -252,9 +315,11 @@ void Coarse::fill_states(const Setting& setting) {
   };
   const Plan& plan = setting.plan;
   std::vector<Share> shares(static_cast<size_t>(plan.pp));
-  for (size_t s = 0; s < blocks_.size(); ++s) {
-    Share& share =
-        shares[static_cast<size_t>(setting.orders.longer->rank_of(static_cast<int32_t>(s)))];
+  const Order& order = *setting.orders.longer;
+  for (int32_t copy = 0; copy < order.copies(); ++copy) {
+    if (copy / static_cast<int32_t>(blocks_.size()) % order.slices() != 0) continue;
+    const auto s = static_cast<size_t>(order.stage_of(copy));
+    Share& share = shares[static_cast<size_t>(order.rank_of(copy))];
     share.blocks += blocks_[s];
     share.first = share.first || s == 0;
     share.last = share.last || s + 1 == blocks_.size();
@@ -263,6 +328,7 @@ void Coarse::fill_states(const Setting& setting) {
   for (const Share& share : shares) {
     states_.push_back(setting.state.of(share.blocks, share.first, share.last));
   }
+  replica_sum_ = replica_sum(setting);
 }
 
 // Ranks meet once in the update: the last to come decides when.
@@ -271,7 +337,7 @@ double Coarse::update_seconds(const std::vector<double>& ends) const {
   for (size_t r = 0; r < ends.size(); ++r) {
     const Facts& facts = states_[r];
     meet = std::max(meet, ends[r] + facts[kUpdateBefore]);
-    behind = std::max(behind, facts[kUpdate] - facts[kUpdateBefore]);
+    behind = std::max(behind, facts[kUpdate] - facts[kUpdateBefore] + replica_sum_);
   }
   return meet + behind;
 }
@@ -299,15 +365,14 @@ Estimate Coarse::least_scheduled(const Plan& plan) {
 
 Bytes Coarse::states(const Plan& plan) {
   const bool one = plan.pp == 1;
-  const Facts held = probe(state_key(plan, false), plan.dp, plan.pp)
-                         .facts.of(base_.model.layers / plan.pp, one, one);
+  const Facts held = probe(state_key(plan, false)).facts.of(base_.model.layers / plan.pp, one, one);
   return Bytes(static_cast<int64_t>(held[kWeights] + held[kGradients] + held[kOptimizer]));
 }
 
 Estimate Coarse::least(const Plan& asked) {
   const Plan plan = without_zero(asked);
   const StageFacts& work = work_facts(plan).facts;
-  const StageFacts& state = probe(state_key(asked, false), asked.dp, asked.pp).facts;
+  const StageFacts& state = probe(state_key(asked, false)).facts;
   const int64_t blocks = base_.model.layers / plan.pp;
   const bool one = plan.pp == 1;
   const Facts busy = work.of(blocks, one, one), held = state.of(blocks, one, one);
@@ -315,13 +380,14 @@ Estimate Coarse::least(const Plan& asked) {
   const auto seconds = [](const Facts& facts) {
     return facts[kForward] + std::min(facts[kBackward], facts[kInputGrad] + facts[kWeightGrad]);
   };
-  // Every rank has as many blocks, one of them the last stage; when that one's backward begins, a
-  // microbatch is under way in all stages.
-  const double step =
-      static_cast<double>(plan.microbatches) * std::max(seconds(busy), one ? 0.0 : seconds(end)) +
-      (asked.zero >= 2 ? 0.0 : held[kUpdate]);
-  const double bytes = held[kWeights] + held[kGradients] + held[kOptimizer] + busy[kSaved] +
-                       std::max(block[kWorkspace], held[kUpdateWorkspace]);
+  // Every rank has as many blocks; the last stage is on one rank, or with replicas on two that take
+  // turns with stages between the ends.
+  const double mean = one ? 0.0 : (seconds(busy) + seconds(end)) / 2;
+  const double step = static_cast<double>(plan.microbatches) * std::max(seconds(busy), mean) +
+                      (asked.zero >= 2 ? 0.0 : held[kUpdate]);
+  const double bytes =
+      held[kWeights] + held[kGradients] + held[kOptimizer] + busy[kSaved] / kMostParts +
+      std::max(std::min(block[kWorkspace], block[kSplitWorkspace]), held[kUpdateWorkspace]);
   return {Seconds(step), Bytes(static_cast<int64_t>(bytes)), 0};
 }
 
@@ -337,50 +403,45 @@ Estimate Coarse::memory(const Setting& now) {
                         static_cast<double>(plan.microbatches - now.orders.long_microbatches) /
                         (now.orders.long_microbatches - now.orders.short_microbatches);
   };
-  const auto ranks = static_cast<size_t>(plan.pp);
-  struct RankNeeds {
-    double others = 0, last = 0, for_weights = 0, input_grads = 0, workspace = 0, slots = 0;
-  };
-  std::vector<RankNeeds> needs(ranks);
-  const auto stages = static_cast<int32_t>(blocks_.size());
-  for (int32_t s = 0; s < stages; ++s) {
-    const auto at = static_cast<size_t>(s);
-    RankNeeds& rank = needs[static_cast<size_t>(order.rank_of(s))];
-    const bool last = s == stages - 1;
-    const Facts facts = now.work.of(blocks_[at], s == 0, last);
-    double& saved = last ? rank.last : rank.others;
-    saved = std::max(saved, facts[kSaved]);
-    rank.for_weights = std::max(rank.for_weights, facts[kSavedForWeights]);
-    rank.input_grads = std::max(rank.input_grads, facts[kSavedByInputGrad]);
-    rank.workspace = std::max(rank.workspace, facts[kWorkspace]);
-    const auto slots = [&](const Order& of) {
-      const Order::Slots& here = of.slots()[at];
-      return here.gradients + (now.boundary.held ? here.held : here.forward);
-    };
-    rank.slots += grown(slots(order), now.orders.whole() ? 0 : slots(*now.orders.shorter)) *
-                  now.boundary.bytes;
-  }
+  fill_needs(now, grown);
+  order.run_memory(kept_, {now.boundary.bytes, now.boundary.held}, activations_);
+  if (!now.orders.whole())
+    now.orders.shorter->run_memory(kept_, {now.boundary.bytes, now.boundary.held}, shorter_);
   Estimate estimate;
-  for (size_t r = 0; r < ranks; ++r) {
-    const auto activations = [&](const Order& of) {
-      double most = 0;
-      for (const Order::Held& held : of.held()[r]) {
-        most = std::max(most, held.others * needs[r].others + held.last * needs[r].last +
-                                  held.for_weights * needs[r].for_weights +
-                                  held.input_grads * needs[r].input_grads);
-      }
-      return most;
-    };
-    const double held =
-        grown(activations(order), now.orders.whole() ? 0 : activations(*now.orders.shorter));
+  for (size_t r = 0; r < static_cast<size_t>(plan.pp); ++r) {
+    const double held = grown(activations_[r], now.orders.whole() ? activations_[r] : shorter_[r]);
     const Facts& state = states_[r];
-    const double bytes = state[kWeights] + state[kGradients] + state[kOptimizer] + needs[r].slots +
-                         held + std::max(needs[r].workspace, state[kUpdateWorkspace]);
+    const double bytes = state[kWeights] + state[kGradients] + state[kOptimizer] + slot_bytes_[r] +
+                         held + std::max(workspace_[r], state[kUpdateWorkspace]);
     if (bytes <= static_cast<double>(estimate.peak.value)) continue;
     estimate.peak = Bytes(static_cast<int64_t>(bytes));
     estimate.fullest = static_cast<int32_t>(r);
   }
   return estimate;
+}
+
+// What the ranks' stages keep, their slots and their largest workspace.
+void Coarse::fill_needs(const Setting& now, const std::function<double(double, double)>& grown) {
+  const Order& order = *now.orders.longer;
+  workspace_.assign(static_cast<size_t>(order.ranks()), 0);
+  slot_bytes_.assign(workspace_.size(), 0);
+  kept_.resize(blocks_.size() * static_cast<size_t>(order.slices()));
+  for (int32_t copy = 0; copy < order.copies(); ++copy) {
+    const auto at = static_cast<size_t>(copy), rank = static_cast<size_t>(order.rank_of(copy));
+    const int32_t s = order.stage_of(copy);
+    const Facts facts =
+        now.work.of(blocks_[static_cast<size_t>(s)], s == 0, s + 1 == order.stages());
+    if (at < kept_.size())
+      kept_[at] = {facts[kSaved], facts[kSavedForWeights], facts[kSavedByInputGrad]};
+    workspace_[rank] = std::max({workspace_[rank], order.has_whole() ? facts[kWorkspace] : 0.0,
+                                 order.has_split() ? facts[kSplitWorkspace] : 0.0});
+    const auto slots = [&](const Order& of) {
+      const Order::Slots& here = of.slots()[at];
+      return here.gradients + (now.boundary.held ? here.held : here.forward);
+    };
+    slot_bytes_[rank] += grown(slots(order), now.orders.whole() ? 0 : slots(*now.orders.shorter)) *
+                         now.boundary.bytes;
+  }
 }
 
 Estimate Coarse::estimate(const Plan& plan) {

@@ -8,6 +8,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -33,8 +34,8 @@ class Coarse {
   explicit Coarse(Request request);
   ~Coarse();
 
-  // Whether the schedule can be had: it is one that the compiler lowers, without replicas and
-  // slices, and takes the plan's chunks and microbatches.
+  // Whether the schedule can be had: it is one that the compiler lowers, without slices, and takes
+  // the plan's chunks and microbatches, whose parts are whole sequences.
   bool has_order(const compile::Plan& plan);
   // REQUIRES: has_order(plan), compile::plan_findings(plan) is empty.
   Estimate estimate(const compile::Plan& plan);
@@ -60,8 +61,9 @@ class Coarse {
  private:
   // What tells programs of a few layers apart.
   struct ProgramKey {
-    int64_t tp = 1, microbatch = 1, zero = 0;
-    int64_t blocks = 0;  // of every stage; 0: any number
+    int64_t tp = 1, zero = 0;
+    int64_t blocks = 0;      // of every stage; 0: any number
+    int64_t microbatch = 0;  // 0: any
     compile::Recompute recompute = compile::Recompute::kNone;
     compile::GradReduce grad_reduce = compile::GradReduce::kStep;
     bool sp = false, data_parallel = false, pipelined = false, folded = false;
@@ -75,6 +77,7 @@ class Coarse {
   using OrderKey = std::tuple<std::string, int64_t, int64_t, int64_t>;
   struct Known {
     bool compiled = false, continued = true;
+    int64_t periods = 1;  // its order comes again after so many times the pipeline's ranks
   };
   // A stage's facts under a plan, and the plan's orders; of the plan that was asked about last.
   struct Setting {
@@ -85,17 +88,25 @@ class Coarse {
     Orders orders;
   };
 
-  // Of the programs that show a plan's work, and its states and update.
-  ProgramKey work_key(const compile::Plan& plan) const;
-  static ProgramKey state_key(const compile::Plan& plan, bool folded);
+  // And what is read off them, where.
+  struct ProbeKey {
+    ProgramKey program;
+    int64_t dp = 1, pp = 1, microbatch = 1;
+    ProbePrograms::Part part = ProbePrograms::Part::kWork;
+    friend auto operator<=>(const ProbeKey&, const ProbeKey&) = default;
+  };
+
+  // What shows a plan's work, and its states and update.
+  ProbeKey work_key(const compile::Plan& plan) const;
+  static ProbeKey state_key(const compile::Plan& plan, bool folded);
   Request request_of(const ProgramKey& key) const;
-  const Probe& probe(const ProgramKey& key, int64_t dp, int64_t pp);
+  const Probe& probe(const ProbeKey& key);
   const Probe& work_facts(const compile::Plan& plan);
   const Known& known(const std::string& kind);
   Order* order(const compile::Plan& plan, int64_t microbatches);
   Orders orders(const compile::Plan& plan);
   const Setting& setting(const compile::Plan& plan, bool bare = false);
-  void compile_missing(const std::vector<ProgramKey>& keys, int threads);
+  void probe_missing(const std::vector<ProbeKey>& keys, int threads);
   static compile::Plan without_zero(compile::Plan plan);
   Estimate memory(const Setting& now);
   Seconds step(const Setting& now);
@@ -104,18 +115,23 @@ class Coarse {
   double beside_collectives(const Setting& setting, size_t level) const;
   void run(Order& order, const Setting& setting, std::vector<double>& ends);
   double update_seconds(const std::vector<double>& ends) const;
+  void fill_needs(const Setting& now, const std::function<double(double, double)>& grown);
   void fill_states(const Setting& setting);
+  double replica_sum(const Setting& setting) const;
 
   Request base_;
   std::map<ProgramKey, std::unique_ptr<ProbePrograms>> programs_;
-  std::map<std::tuple<ProgramKey, int64_t, int64_t>, std::unique_ptr<Probe>> probes_;
+  std::map<ProbeKey, std::unique_ptr<Probe>> probes_;
   std::map<std::string, Known> known_;
   std::map<OrderKey, std::unique_ptr<Order>> order_;
   std::optional<Setting> setting_;
   // Of the setting: [stage] blocks; [rank] its stages together, as the update sees them.
   std::vector<int64_t> blocks_;
   std::vector<Facts> states_;
+  double replica_sum_ = 0;  // seconds
   std::vector<double> costs_, short_ends_, ends_;
+  std::vector<Order::Kept> kept_;                                       // [piece]
+  std::vector<double> workspace_, slot_bytes_, activations_, shorter_;  // [rank]
   std::vector<Order::Hop> hop_costs_;
   std::vector<int32_t> port_of_;  // [pipeline rank * link levels + level]
 };

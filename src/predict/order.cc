@@ -4,24 +4,25 @@
 #include <map>
 
 #include "base/error.h"
+#include "compile/replicas.h"
 
 namespace mw::predict {
 
 using pipeline::Action;
 using pipeline::ActionKind;
 
-Order::Order(const pipeline::Schedule& schedule)
-    : ranks_(schedule.placement.ranks), rank_of_(schedule.placement.rank_of_stage) {
+Order::Order(const pipeline::Schedule& folded)
+    : ranks_(folded.placement.ranks), stages_(folded.placement.stages()), slices_(folded.slices) {
+  const pipeline::Schedule schedule = compile::unfold(folded);
+  rank_of_ = schedule.placement.rank_of_stage;
   sort_actions(schedule);
-  count_held(schedule);
   count_slots(schedule.microbatches);
 }
 
 void Order::sort_actions(const pipeline::Schedule& schedule) {
-  const int32_t stages = schedule.placement.stages();
   const auto microbatches = static_cast<size_t>(schedule.microbatches);
   // [stage, F or not][microbatch] the step that makes what a neighbour reads.
-  std::vector<int32_t> made(2 * static_cast<size_t>(stages) * microbatches, -1);
+  std::vector<int32_t> made(2 * rank_of_.size() * microbatches, -1);
   const auto unit = [&](int32_t stage, bool forward, const Action& action) -> int32_t& {
     return made[static_cast<size_t>(2 * stage + (forward ? 0 : 1)) * microbatches +
                 static_cast<size_t>(action.first)];
@@ -35,22 +36,26 @@ void Order::sort_actions(const pipeline::Schedule& schedule) {
         const Action& action = schedule.ranks[r][next[r]];
         const bool forward = action.kind == ActionKind::kF;
         const int32_t stage = action.stage.value;
-        const int32_t from = forward ? stage - 1 : stage + 1;
+        const int32_t from = neighbour(stage, forward ? -1 : 1);
         Step step;
         step.rank = static_cast<int32_t>(r);
         step.microbatch = action.first;
-        step.cost = stage * static_cast<int32_t>(kKinds) + static_cast<int32_t>(action.kind);
-        if (action.kind != ActionKind::kW && from >= 0 && from < stages) {
+        step.cost =
+            piece_of(stage) * static_cast<int32_t>(kKinds) + static_cast<int32_t>(action.kind);
+        step.copy = stage;
+        if (action.kind != ActionKind::kW && from >= 0) {
           step.need = unit(from, forward, action);
           if (step.need < 0) break;
         }
-        const int32_t to = forward ? stage + 1 : stage - 1;
-        if (action.kind != ActionKind::kW && to >= 0 && to < stages && rank_of(to) != step.rank) {
+        const int32_t to = neighbour(stage, forward ? 1 : -1);
+        if (action.kind != ActionKind::kW && to >= 0 && rank_of(to) != step.rank) {
           const auto [it, is_new] =
               hop_ids.try_emplace({step.rank, rank_of(to)}, static_cast<int32_t>(hops_.size()));
           if (is_new) hops_.emplace_back(step.rank, rank_of(to));
           step.hop = it->second;
         }
+        has_whole_ = has_whole_ || action.kind == ActionKind::kB;
+        has_split_ = has_split_ || action.kind == ActionKind::kI;
         if (action.kind != ActionKind::kW)
           unit(stage, forward, action) = static_cast<int32_t>(steps_.size());
         steps_.push_back(step);
@@ -63,65 +68,62 @@ void Order::sort_actions(const pipeline::Schedule& schedule) {
   arrivals_.resize(steps_.size());
 }
 
-void Order::count_held(const pipeline::Schedule& schedule) {
-  const int32_t stages = schedule.placement.stages();
-  held_.resize(schedule.ranks.size());
-  for (size_t r = 0; r < schedule.ranks.size(); ++r) {
-    Held now;
-    std::vector<Held>& most = held_[r];
-    const auto see = [&most](const Held& seen) {
-      const auto above = [](const Held& a, const Held& b) {
-        return a.others >= b.others && a.last >= b.last && a.for_weights >= b.for_weights &&
-               a.input_grads >= b.input_grads;
-      };
-      if (std::any_of(most.begin(), most.end(), [&](const Held& h) { return above(h, seen); }))
-        return;
-      std::erase_if(most, [&](const Held& h) { return above(seen, h); });
-      most.push_back(seen);
-    };
-    for (const Action& action : schedule.ranks[r]) {
-      int32_t& side = action.stage.value == stages - 1 ? now.last : now.others;
-      switch (action.kind) {
-        case ActionKind::kF: ++side; break;
-        case ActionKind::kB:
-        case ActionKind::kI:
-          if (action.kind == ActionKind::kI) {
-            Held during = now;
-            ++during.input_grads;
-            see(during);
-            ++now.for_weights;
-          }
-          --side;
-          break;
-        case ActionKind::kW: --now.for_weights; break;
-        default: break;
-      }
-      see(now);
+void Order::run_memory(const std::vector<Kept>& kept, const Passed& passed,
+                       std::vector<double>& most) const {
+  most.assign(static_cast<size_t>(ranks_), 0);
+  std::vector<double> now(static_cast<size_t>(ranks_), 0);
+  for (const Step& step : steps_) {
+    const auto rank = static_cast<size_t>(step.rank);
+    const Kept& here = kept[static_cast<size_t>(step.cost) / kKinds];
+    const auto kind = static_cast<ActionKind>(static_cast<size_t>(step.cost) % kKinds);
+    const int32_t before = neighbour(step.copy, -1), behind = neighbour(step.copy, 1);
+    const double received = before >= 0 && rank_of(before) == step.rank ? passed.bytes : 0;
+    const double sent = behind >= 0 && rank_of(behind) == step.rank ? passed.bytes : 0;
+    double gone = 0;
+    switch (kind) {
+      case ActionKind::kF:
+        now[rank] += here.saved + sent;
+        if (!passed.held) gone = received;
+        break;
+      case ActionKind::kI:
+        now[rank] += here.by_input_grad + received;
+        gone = here.saved + here.by_input_grad - here.for_weights + sent;
+        if (passed.held) gone += received;
+        break;
+      case ActionKind::kB:
+        now[rank] += received;
+        gone = here.saved + sent;
+        if (passed.held) gone += received;
+        break;
+      default: gone = here.for_weights; break;
     }
+    most[rank] = std::max(most[rank], now[rank]);
+    now[rank] -= gone;
   }
 }
 
 // Values that are there at one time where a forward takes one unit and a whole backward one, two or
 // three, and nobody waits for a slot.
 void Order::count_slots(int32_t microbatches) {
-  const size_t stages = rank_of_.size(), count = static_cast<size_t>(microbatches);
-  slots_.resize(stages);
+  const size_t copies = rank_of_.size(), count = static_cast<size_t>(microbatches);
+  slots_.resize(copies);
   struct Unit {
     int32_t f_start = 0, f_end = 0, b_start = 0, b_end = 0;  // b: to the end of W where it is split
   };
-  std::vector<Unit> units(stages * count);
-  std::vector<double> costs(stages * kKinds, 1), ends;
+  std::vector<Unit> units(copies * count);
+  std::vector<double> costs(copies * kKinds, 1), ends;
   std::vector<Hop> hop_costs(hops_.size());
   for (size_t h = 0; h < hop_costs.size(); ++h) hop_costs[h].port = static_cast<int32_t>(h);
   for (const int32_t backward : {1, 2, 3}) {
-    for (size_t s = 0; s < stages; ++s)
+    for (size_t s = 0; s < copies; ++s)
       costs[s * kKinds + static_cast<size_t>(ActionKind::kB)] = backward;
     run(costs, hop_costs, ends);
     int32_t last = 0;
     for (size_t i = 0; i < steps_.size(); ++i) {
       const Step& step = steps_[i];
       const auto cost = static_cast<size_t>(step.cost);
-      Unit& unit = units[cost / kKinds * count + static_cast<size_t>(step.microbatch)];
+      Unit& unit =
+          units[static_cast<size_t>(step.copy) * count + static_cast<size_t>(step.microbatch)];
       const auto end = static_cast<int32_t>(ends_[i]);
       const auto kind = static_cast<ActionKind>(cost % kKinds);
       const int32_t start = end - static_cast<int32_t>(costs[cost]);
@@ -149,7 +151,8 @@ void Order::count_slots(int32_t microbatches) {
     const auto f_end = [](const Unit& u) { return u.f_end; };
     const auto b_start = [](const Unit& u) { return u.b_start; };
     const auto b_end = [](const Unit& u) { return u.b_end; };
-    for (size_t s = 0; s + 1 < stages; ++s) {
+    for (size_t s = 0; s < copies; ++s) {
+      if (neighbour(static_cast<int32_t>(s), 1) < 0) continue;
       slots_[s + 1].forward = std::max(slots_[s + 1].forward, most(s, s + 1, f_start, f_end));
       slots_[s + 1].held = std::max(slots_[s + 1].held, most(s, s + 1, f_start, b_end));
       slots_[s].gradients = std::max(slots_[s].gradients, most(s + 1, s, b_start, b_end));

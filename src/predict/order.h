@@ -12,7 +12,8 @@ namespace mw::predict {
 
 class Order {
  public:
-  // REQUIRES: the schedule has no finding, and no replicas, slices or joined microbatches.
+  // Replicas and slices of a stage are stages of their own, as the compiler has them
+  // (compile/replicas.h): here "copies". REQUIRES: the schedule has no finding, and a flush.
   explicit Order(const pipeline::Schedule& schedule);
 
   static constexpr size_t kKinds = 4;  // F, I, W, B: the first of pipeline::ActionKind
@@ -21,24 +22,40 @@ class Order {
     double port_seconds = 0, latency = 0;
     int32_t port = 0;  // below hops().size()
   };
-  // `costs`: [stage * kKinds + kind] seconds; `hop_costs`: [hop]. Returns [rank] when its last
-  // action ends; the vector is the caller's to use again.
+  // `costs`: [(slice * stages + stage) * kKinds + kind] seconds; `hop_costs`: [hop]. Returns [rank]
+  // when its last action ends; the vector is the caller's to use again.
   void run(const std::vector<double>& costs, const std::vector<Hop>& hop_costs,
            std::vector<double>& rank_ends);
 
   // From a pipeline rank to another, where some value goes.
   const std::vector<std::pair<int32_t, int32_t>>& hops() const { return hops_; }
   int32_t ranks() const { return ranks_; }
-  int32_t rank_of(int32_t stage) const { return rank_of_[static_cast<size_t>(stage)]; }
+  // Of all copies; the first `stages` of them are the stages.
+  int32_t copies() const { return static_cast<int32_t>(rank_of_.size()); }
+  int32_t rank_of(int32_t copy) const { return rank_of_[static_cast<size_t>(copy)]; }
+  int32_t stages() const { return stages_; }
+  int32_t stage_of(int32_t copy) const { return copy % stages_; }
+  int32_t slices() const { return slices_; }
+  // Whether some backward is B, and whether some is I and W.
+  bool has_whole() const { return has_whole_; }
+  bool has_split() const { return has_split_; }
+  int32_t replicas() const { return copies() / stages_ / slices_; }
 
-  // How many microbatches a rank holds at one time: of its other stages and of the last stage
-  // between F and I or B, and of all between I and W; and whether an I is under way.
-  struct Held {
-    int32_t others = 0, last = 0, for_weights = 0, input_grads = 0;
+  // Bytes that a piece of work keeps: from F to B or I, from there to W, what I makes of that; and
+  // what goes to the next stage and stays on the rank.
+  struct Kept {
+    double saved = 0, for_weights = 0, by_input_grad = 0;
   };
-  // [rank] those that no other of the rank's is above.
-  const std::vector<std::vector<Held>>& held() const { return held_; }
-  // [stage] slots that its channels have, as the compiler counts them (compile/channels.h): for
+  struct Passed {
+    double bytes = 0;
+    bool held = false;  // until the backward of who reads it
+  };
+  // `kept`: [slice * stages + stage]. Returns [rank] the most bytes at one time; the vector is the
+  // caller's to use again.
+  void run_memory(const std::vector<Kept>& kept, const Passed& passed,
+                  std::vector<double>& most) const;
+
+  // [copy] slots that its channels have, as the compiler counts them (compile/channels.h): for
   // what it receives, where the backward reads that too (`held`) or not, and for gradients.
   struct Slots {
     int32_t forward = 0, held = 0, gradients = 0;
@@ -47,22 +64,29 @@ class Order {
 
  private:
   struct Step {
-    int32_t rank = 0, cost = 0;
+    int32_t rank = 0, copy = 0, cost = 0;
     int32_t need = -1;  // step that must have ended
     int32_t hop = -1;   // of the message with what it makes
     int32_t microbatch = 0;
   };
-  void count_held(const pipeline::Schedule& schedule);
   void sort_actions(const pipeline::Schedule& schedule);
   void count_slots(int32_t microbatches);
 
-  int32_t ranks_ = 0;
+  // Of the pieces of work that cost the same: a slice of a stage, on whichever replica.
+  int32_t piece_of(int32_t copy) const { return copy % (stages_ * slices_); }
+  // The copy before (-1) or behind (1) in the chain; -1: none.
+  int32_t neighbour(int32_t copy, int32_t by) const {
+    const int32_t stage = stage_of(copy) + by;
+    return stage < 0 || stage >= stages_ ? -1 : copy + by;
+  }
+
+  int32_t ranks_ = 0, stages_ = 0, slices_ = 1;
+  bool has_whole_ = false, has_split_ = false;
   std::vector<int32_t> rank_of_;
   std::vector<Step> steps_;
   std::vector<double> ends_, arrivals_;  // [step] of the run: its end, what it sends is there
   std::vector<double> ports_;            // [port] free from then on
   std::vector<std::pair<int32_t, int32_t>> hops_;
-  std::vector<std::vector<Held>> held_;
   std::vector<Slots> slots_;
 };
 

@@ -1,6 +1,7 @@
 #include "predict/probe.h"
 
 #include <algorithm>
+#include <array>
 
 #include "base/error.h"
 #include "compile/compile.h"
@@ -35,6 +36,9 @@ pipeline::Schedule both_backwards(int32_t ranks) {
   return schedule;
 }
 
+// Sequences of a microbatch in a sample: primes, so that a multiple of one is that by intent.
+constexpr std::array<int64_t, 3> kMarkers = {10007, 10009, 10037};
+
 // A flat group of parameters, or one device's part of it.
 bool is_flat_part(const Fragment& fragment, size_t v) {
   const ir::TensorType& type = fragment.graph.values[v].type;
@@ -43,22 +47,30 @@ bool is_flat_part(const Fragment& fragment, size_t v) {
          dims[0] == sharding::Axes{"dp"};
 }
 
-// The program on a mesh with another dp and pp: groups are symbolic, only the parts of flat groups
-// have other shapes, and what holds them another place.
-void place_on(const cluster::Mesh& mesh, pipeline::Program& program) {
-  for (Fragment& fragment : program.fragments) {
-    bool changed = false;
-    for (size_t v = 0; v < fragment.graph.values.size(); ++v) {
-      if (!is_flat_part(fragment, v)) continue;
-      ir::TensorType& type = fragment.graph.values[v].type;
+void scale(ir::TensorType& type, int64_t marker, int64_t microbatch) {
+  for (ir::Dim& dim : type.dims) {
+    if (dim.size % marker == 0) dim.size = dim.size / marker * microbatch;
+  }
+}
+
+// The fragment on a mesh with another dp and pp and with another microbatch: groups are symbolic,
+// only sequences and the parts of flat groups have other shapes, and what holds them another place.
+void place_on(const cluster::Mesh& mesh, int64_t marker, int64_t microbatch, Fragment& fragment) {
+  bool changed = false;
+  for (size_t v = 0; v < fragment.graph.values.size(); ++v) {
+    ir::TensorType& type = fragment.graph.values[v].type;
+    if (is_flat_part(fragment, v)) {
       const DType dtype = type.dtype;
       type = sharding::local_type(fragment.global_types[v], fragment.shardings[v], mesh);
       type.dtype = dtype;
       changed = true;
+    } else if (marker != microbatch) {
+      scale(type, marker, microbatch);
+      scale(fragment.global_types[v], marker, microbatch);
+      changed = true;
     }
-    if (changed) pipeline::plan_fragment(fragment);
   }
-  program.mesh = mesh;
+  if (changed) pipeline::plan_fragment(fragment);
 }
 
 void find_boundary(const pipeline::Program& program, Boundary& boundary) {
@@ -72,6 +84,29 @@ void find_boundary(const pipeline::Program& program, Boundary& boundary) {
     if (command.kind == Command::Kind::kRelease && command.action.kind != ActionKind::kF &&
         program.channels[static_cast<size_t>(command.channel)].from == 1)
       boundary.held = true;
+  }
+}
+
+// Leaves the fragments and who calls them, and the states.
+void strip(pipeline::Program& program) {
+  program.names.clear();
+  for (Fragment& fragment : program.fragments) {
+    for (ir::Value& value : fragment.graph.values) value.name.clear();
+    for (auto* ports : {&fragment.inputs, &fragment.outputs}) {
+      for (pipeline::Port& port : *ports) port.name.clear();
+    }
+  }
+  for (pipeline::RankProgram& rank : program.ranks) {
+    std::erase_if(rank.commands,
+                  [](const Command& command) { return command.kind != Command::Kind::kCall; });
+    for (Command& command : rank.commands) command.buffers.clear();
+    for (size_t b = static_cast<size_t>(rank.states); b < rank.buffers.size(); ++b) {
+      if (rank.buffers[b].storage.kind != pipeline::Storage::Kind::kState) continue;
+      if (b > static_cast<size_t>(rank.states))
+        std::swap(rank.buffers[static_cast<size_t>(rank.states)], rank.buffers[b]);
+      ++rank.states;
+    }
+    rank.buffers.resize(static_cast<size_t>(rank.states));
   }
 }
 
@@ -97,7 +132,10 @@ void add_calls(const pipeline::Program& program, const pipeline::RankProgram& ra
       facts[kUpdateWorkspace] = workspace;
       continue;
     }
-    facts[kWorkspace] = std::max(facts[kWorkspace], workspace);
+    if (fragment.kind == ActionKind::kF || fragment.kind == ActionKind::kB)
+      facts[kWorkspace] = std::max(facts[kWorkspace], workspace);
+    if (fragment.kind != ActionKind::kB)
+      facts[kSplitWorkspace] = std::max(facts[kSplitWorkspace], workspace);
     for (size_t level = 0; level < time.links.size() && kLinks + level < kFacts; ++level)
       facts[kLinks + level] += time.links[level].value;
     switch (fragment.kind) {
@@ -156,20 +194,56 @@ Facts StageFacts::of(int64_t blocks, bool is_first, bool is_last) const {
   return facts;
 }
 
-ProbePrograms::ProbePrograms(const Request& request, bool folded, int64_t blocks)
-    : request_(request), folded_(folded) {
-  if (blocks > 0) {
-    samples_ = {compile_sample(std::vector<int64_t>(4, blocks))};
-  } else if (folded) {
+ProbePrograms::ProbePrograms(const Request& request, bool folded, int64_t blocks,
+                             int64_t microbatch)
+    : request_(request), folded_(folded), blocks_(blocks) {
+  if (microbatch > 0) {
+    compile_samples(microbatch);
+    scales_ = false;
+    return;
+  }
+  for (const int64_t marker : kMarkers) {
+    compile_samples(marker);
+    if ((scales_ = scales())) return;
+  }
+}
+
+void ProbePrograms::compile_samples(int64_t microbatch) {
+  marker_ = microbatch;
+  request_.global_batch = microbatch * (request_.plan.dp > 1 ? 2 : 1);
+  if (blocks_ > 0) {
+    samples_ = {compile_sample(std::vector<int64_t>(4, blocks_))};
+  } else if (folded_) {
     samples_ = {compile_sample({1, 1, 1, 1}), compile_sample({1, 2, 2, 1})};
-  } else if (request.plan.pp == 1) {
+  } else if (request_.plan.pp == 1) {
     samples_ = {compile_sample({2}), compile_sample({4})};
   } else {
     // Collectives inside forward and backward hide behind the blocks beside them: at the ends too.
-    const bool gathers = request.plan.zero >= 2;
+    const bool gathers = request_.plan.zero >= 2;
     samples_ = {compile_sample(gathers ? std::vector<int64_t>{3, 2, 3, 3}
                                        : std::vector<int64_t>{1, 1, 2, 1})};
   }
+}
+
+bool ProbePrograms::scales() const {
+  for (const Sample& sample : samples_) {
+    for (const pipeline::RankProgram& rank : sample.program.ranks) {
+      for (const pipeline::Buffer& buffer : rank.buffers) {
+        for (const ir::Dim& dim : buffer.global_type->dims) {
+          if (dim.size % marker_ == 0) return false;
+        }
+      }
+    }
+    for (const Fragment& fragment : sample.program.fragments) {
+      for (const ir::TensorType& type : fragment.global_types) {
+        if (type.rank() == 1) continue;
+        for (const ir::Dim& dim : type.dims) {
+          if (dim.size % marker_ != 0 && dim.size > sample.largest) return false;
+        }
+      }
+    }
+  }
+  return true;
 }
 
 ProbePrograms::Sample ProbePrograms::compile_sample(const std::vector<int64_t>& blocks) const {
@@ -189,6 +263,11 @@ ProbePrograms::Sample ProbePrograms::compile_sample(const std::vector<int64_t>& 
   const int64_t microbatch = request_.global_batch / (asked.dp * asked.microbatches);
   const models::BatchShape batch{microbatch * plan.dp, request_.seq_len};
   const ir::Module model = models::build_model(config, batch);
+  sample.largest = request_.seq_len;
+  for (const StateId weight : model.parameters()) {
+    for (const ir::Dim& dim : model.state(weight).type.dims)
+      sample.largest = std::max(sample.largest, dim.size);
+  }
   compile::ModelShape shape = model_shape(request_);
   shape.global_batch = batch.batch * plan.microbatches;
   const pipeline::Schedule schedule =
@@ -201,15 +280,35 @@ ProbePrograms::Sample ProbePrograms::compile_sample(const std::vector<int64_t>& 
                                                      .schedule = &schedule,
                                                      .init = false});
   sample.program = in_precision(std::move(compiled.train), request_.precision);
+  if (sample.program.ranks.size() == 4) find_boundary(sample.program, sample.boundary);
+  strip(sample.program);
   return sample;
 }
 
-std::vector<Facts> ProbePrograms::facts_of(const Sample& sample, int64_t dp, int64_t pp) const {
-  pipeline::Program program = sample.program;
-  place_on(resized(program.mesh, dp, pp), program);
+pipeline::Program ProbePrograms::placed(const Sample& sample, const View& view) const {
+  pipeline::Program program;
+  program.mesh = resized(sample.program.mesh, view.dp, view.pp);
+  program.ranks = sample.program.ranks;
+  program.fragments.resize(sample.program.fragments.size());
+  const auto is_asked = [&](FragmentId id) {
+    const bool update = sample.program.fragments[id.index()].kind == ActionKind::kUpdate;
+    return update == (view.part == Part::kStates);
+  };
+  for (size_t f = 0; f < program.fragments.size(); ++f) {
+    if (!is_asked(FragmentId(static_cast<int64_t>(f)))) continue;
+    program.fragments[f] = sample.program.fragments[f];
+    place_on(program.mesh, marker_, view.microbatch, program.fragments[f]);
+  }
+  for (pipeline::RankProgram& rank : program.ranks)
+    std::erase_if(rank.commands, [&](const Command& call) { return !is_asked(call.fragment); });
+  return program;
+}
+
+std::vector<Facts> ProbePrograms::facts_of(const Sample& sample, const View& view) const {
+  const pipeline::Program program = placed(sample, view);
   // The first and the last rank are the pipeline's; the others stand for those between.
   const auto ranks = static_cast<int32_t>(program.ranks.size());
-  const auto last = static_cast<int32_t>(pp) - 1;
+  const auto last = static_cast<int32_t>(view.pp) - 1;
   std::vector<int32_t> coordinates;
   for (int32_t r = 0; r < ranks; ++r)
     coordinates.push_back(r == ranks - 1 ? last : std::min(r, last));
@@ -219,17 +318,17 @@ std::vector<Facts> ProbePrograms::facts_of(const Sample& sample, int64_t dp, int
   for (const pipeline::RankProgram& rank : program.ranks) {
     facts.emplace_back();
     add_calls(program, rank, times, facts.back());
-    add_states(rank, sample.plan, dp, facts.back());
+    add_states(rank, sample.plan, view.dp, facts.back());
   }
   return facts;
 }
 
 // Rank 0 has both ends and two blocks; rank 1 two blocks, and four.
-Probe ProbePrograms::folded_on(int64_t dp, int64_t pp) const {
+Probe ProbePrograms::folded_on(const View& view) const {
   Probe made;
   StageFacts& facts = made.facts;
-  const std::vector<Facts> few = facts_of(samples_[0], dp, pp);
-  const std::vector<Facts> many = facts_of(samples_[1], dp, pp);
+  const std::vector<Facts> few = facts_of(samples_[0], view);
+  const std::vector<Facts> many = facts_of(samples_[1], view);
   for (size_t f = 0; f < kFacts; ++f) {
     facts.block[f] = (many[1][f] - few[1][f]) / 2;
     facts.base[f] = few[1][f] - 2 * facts.block[f];
@@ -238,12 +337,15 @@ Probe ProbePrograms::folded_on(int64_t dp, int64_t pp) const {
   return made;
 }
 
-Probe ProbePrograms::on(int64_t dp, int64_t pp) const {
-  if (folded_) return folded_on(dp, pp);
+Probe ProbePrograms::on(int64_t dp, int64_t pp, int64_t microbatch, Part part) const {
+  const View view{dp, pp, microbatch, part};
+  if (!scales_ && marker_ != microbatch)
+    return ProbePrograms(request_, folded_, blocks_, microbatch).on(dp, pp, microbatch, part);
+  if (folded_) return folded_on(view);
   Probe made;
   StageFacts& facts = made.facts;
   if (samples_.size() == 2) {
-    const Facts two = facts_of(samples_[0], dp, pp)[0], four = facts_of(samples_[1], dp, pp)[0];
+    const Facts two = facts_of(samples_[0], view)[0], four = facts_of(samples_[1], view)[0];
     for (size_t f = 0; f < kFacts; ++f) {
       facts.block[f] = (four[f] - two[f]) / 2;
       facts.base[f] = two[f] - 2 * facts.block[f];
@@ -252,7 +354,7 @@ Probe ProbePrograms::on(int64_t dp, int64_t pp) const {
   }
   // The third stage has a block more than the second, or as many as all have; the ends have as many
   // as one of the two.
-  const std::vector<Facts> stages = facts_of(samples_[0], dp, pp);
+  const std::vector<Facts> stages = facts_of(samples_[0], view);
   const std::vector<int64_t>& blocks = samples_[0].plan.layers;
   const size_t like = blocks[0] == blocks[1] ? 1 : 2;
   for (size_t f = 0; f < kFacts; ++f) {
@@ -261,7 +363,8 @@ Probe ProbePrograms::on(int64_t dp, int64_t pp) const {
     facts.first[f] = stages[0][f] - stages[like][f];
     facts.last[f] = stages[3][f] - stages[like][f];
   }
-  find_boundary(samples_[0].program, made.boundary);
+  made.boundary = samples_[0].boundary;
+  made.boundary.bytes *= static_cast<double>(microbatch) / static_cast<double>(marker_);
   return made;
 }
 

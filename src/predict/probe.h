@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "compile/plan.h"
+#include "pipeline/program.h"
 #include "predict/predict.h"
 
 namespace mw::predict {
@@ -22,7 +23,8 @@ enum Fact : uint8_t {
   kSaved,             // activations of a microbatch from F to B or I
   kSavedForWeights,   // and from I to W
   kSavedByInputGrad,  // of these, what I makes
-  kWorkspace,
+  kWorkspace,         // of forward and whole backward
+  kSplitWorkspace,    // of forward and a backward that is split
   kUpdateWorkspace,
   kWeights,
   kGradients,
@@ -52,28 +54,51 @@ struct Probe {
   Boundary boundary;
 };
 
-// The programs of a few layers under the plan's tp, sp, ZeRO, recompute and microbatch size. Of its
-// other choices only whether dp and pp are 1 matters: with pp=1 all layers are in one stage.
+// The programs of a few layers under the plan's tp, sp, ZeRO and recompute. Of its other choices
+// only whether dp and pp are 1 matters: with pp=1 all layers are in one stage.
+//
+// One compilation shows every microbatch: it has a number of sequences that no other size is a
+// multiple of, and what is one has as many times the sequences that are asked for. Not so with
+// sequence parallelism: there the partitioner moves an activation or the gradient of a weight,
+// whichever is smaller.
 class ProbePrograms {
  public:
   // `folded`: the first and the last stage are on one pipeline rank; then the facts of work are not
   // there. `blocks`: as many as every stage of the plan has; 0: any number, by a straight line.
-  // REQUIRES: the plan has no finding (compile::plan_findings).
-  ProbePrograms(const Request& request, bool folded, int64_t blocks = 0);
-  // On the mesh of such a plan.
-  Probe on(int64_t dp, int64_t pp) const;
+  // `microbatch`: compiled with exactly so many sequences, and asked for no other; 0: any number,
+  // not with sequence parallelism. REQUIRES: the plan has no finding (compile::plan_findings). The
+  // batch is not read.
+  ProbePrograms(const Request& request, bool folded, int64_t blocks = 0, int64_t microbatch = 0);
+  // Which facts are asked for: others may be zero.
+  enum class Part : uint8_t { kWork, kStates };
+  // On the mesh of such a plan, with so many sequences in a microbatch.
+  Probe on(int64_t dp, int64_t pp, int64_t microbatch, Part part) const;
 
  private:
   struct Sample {
-    pipeline::Program program;
+    pipeline::Program program;  // no more of it than the facts are read from
     compile::Plan plan;
+    Boundary boundary;
+    int64_t largest = 1;  // of the sizes that do not depend on the microbatch
   };
+  // Where and with which microbatch the programs are looked at.
+  struct View {
+    int64_t dp = 1, pp = 1, microbatch = 1;
+    Part part = Part::kWork;
+  };
+  void compile_samples(int64_t microbatch);
   Sample compile_sample(const std::vector<int64_t>& blocks) const;
-  Probe folded_on(int64_t dp, int64_t pp) const;
-  std::vector<Facts> facts_of(const Sample& sample, int64_t dp, int64_t pp) const;
+  // Whether all sizes that depend on the microbatch are multiples of it, and no other is.
+  bool scales() const;
+  pipeline::Program placed(const Sample& sample, const View& view) const;
+  Probe folded_on(const View& view) const;
+  std::vector<Facts> facts_of(const Sample& sample, const View& view) const;
 
   Request request_;
   bool folded_ = false;
+  int64_t blocks_ = 0;
+  int64_t marker_ = 1;  // sequences of a microbatch in the samples
+  bool scales_ = true;
   std::vector<Sample> samples_;
 };
 

@@ -1,0 +1,72 @@
+#include "predict/probe.h"
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+
+#include "base/fs.h"
+#include "compile/plan.h"
+
+using namespace mw;
+using namespace mw::predict;
+
+namespace {
+
+Request request_for(const std::string& model, const compile::Plan& plan) {
+  FileSystem& fs = posix_fs();
+  const std::string root = MW_SOURCE_DIR;
+  const std::string file = root + "/models/" + model + ".json";
+  Request request;
+  request.model = models::parse_config(fs.read_file(file), file);
+  request.seq_len = std::min<int64_t>(2048, request.model.max_positions);
+  request.cluster = cluster::load_cluster(fs, "selene", {root + "/clusters"});
+  request.plan = plan;
+  return request;
+}
+
+// The largest difference between two probes' facts, relative.
+double difference(const Probe& a, const Probe& b) {
+  double worst = 0;
+  const auto add = [&](double x, double y) {
+    if (x != y) worst = std::max(worst, std::abs(x - y) / std::max(std::abs(x), std::abs(y)));
+  };
+  for (const auto& [facts, others] :
+       {std::pair(a.facts.of(3, false, false), b.facts.of(3, false, false)),
+        std::pair(a.facts.of(3, true, false), b.facts.of(3, true, false)),
+        std::pair(a.facts.of(3, false, true), b.facts.of(3, false, true))}) {
+    for (size_t f = 0; f < kFacts; ++f) add(facts[f], others[f]);
+  }
+  add(a.boundary.bytes, b.boundary.bytes);
+  add(a.boundary.held, b.boundary.held);
+  return worst;
+}
+
+}  // namespace
+
+TEST_CASE("programs that are compiled once have the facts of every microbatch") {
+  using compile::Recompute;
+  const bool all = std::getenv("MESHWRIGHT_TEST_ALL") != nullptr;
+  for (const std::string model : {"gpt-7.5b", "llama3-8b"}) {
+    for (const std::string text :
+         {"tp=4,pp=2,dp=1", "tp=1,pp=2,dp=1,recompute=full", "tp=8,pp=1,dp=1,recompute=selective",
+          "tp=2,pp=2,dp=2,zero=3", "tp=2,pp=1,dp=2,zero=2,recompute=full",
+          "tp=1,pp=2,dp=2,zero=2"}) {
+      const Request request = request_for(model, compile::parse_plan(text));
+      const ProbePrograms any(request, false);
+      for (const int64_t microbatch : {1, 2, 3, 8, 64}) {
+        if (!all && microbatch > 2) continue;
+        const ProbePrograms one(request, false, 0, microbatch);
+        const int64_t dp = request.plan.dp > 1 ? 16 : 1;
+        for (const auto part : {ProbePrograms::Part::kWork, ProbePrograms::Part::kStates}) {
+          CAPTURE(model);
+          CAPTURE(text);
+          CAPTURE(microbatch);
+          CHECK(difference(any.on(dp, request.plan.pp, microbatch, part),
+                           one.on(dp, request.plan.pp, microbatch, part)) < 1e-9);
+        }
+      }
+    }
+  }
+}
