@@ -98,13 +98,15 @@ ir::Module mlp(int blocks) {
   return m.finish(b.mul(error, error));
 }
 
-ir::Module gpt(double dropout) {
+ir::Module gpt(double dropout, int64_t seq, int64_t positions) {
   ModelWriter m({"embed", "h.0", "h.1", "head"});
   Builder& b = m.b();
-  const ValueId tokens_BS = m.input("tokens", DType::kI32, {2, 3}),
-                targets_BS = m.input("targets", DType::kI32, {2, 3});
+  const auto sequence = [&](const std::string& name) {
+    return b.annotate(m.input(name, DType::kI32, {2, seq}), name, {"batch", "seq"});
+  };
+  const ValueId tokens_BS = sequence("tokens"), targets_BS = sequence("targets");
   Builder::Random random;
-  random.positions_BS = m.input("positions", DType::kI32, {2, 3});
+  random.positions_BS = sequence("positions");
   m.input("loss_scale", DType::kF32, {});
   random.sample_ids_B = m.input("sample_ids", DType::kI64, {2});
   random.seed = m.input("seed", DType::kI64, {});
@@ -112,7 +114,7 @@ ir::Module gpt(double dropout) {
   m.enter(0);
   const ValueId table_VD = m.weight("tbl", {7, 6});
   ValueId h = b.add(b.embedding(tokens_BS, table_VD),
-                    b.embedding(random.positions_BS, m.weight("ptb", {3, 6})));
+                    b.embedding(random.positions_BS, m.weight("ptb", {positions, 6})));
   if (dropout > 0) h = b.dropout(h, dropout, "embed.drop", random);
   h = b.annotate(h, "embed.out", {"batch", "seq", "embed"});
   for (int i = 0; i < 2; ++i) {
@@ -134,7 +136,8 @@ std::vector<ops::Tensor> inputs_of(const ir::Graph& graph) {
     const RngKey key{1, 0, rng_site(name)};
     for (size_t i = 0; i < tensor.values.size(); ++i) {
       const uint32_t word = random_u32(key, i);
-      tensor.values[i] = name == "positions"              ? static_cast<double>(i % 3)
+      tensor.values[i] = name == "positions"
+                             ? static_cast<double>(i % static_cast<size_t>(tensor.type.dim(1)))
                          : name == "loss_scale"           ? 0.5
                          : name == "targets" && i == 2    ? -100
                          : is_floating(tensor.type.dtype) ? 0.5 * random_normal(key, i)

@@ -14,8 +14,8 @@ namespace mw::transform::test {
 ir::Module mlp(int blocks);
 
 // One-layer GPT-2 of layers "embed", "h.0", "h.1", "head" with a tied embedding, LayerNorm, packed
-// causal attention, dropout, fused bias and GELU, and cross-entropy.
-ir::Module gpt(double dropout);
+// causal attention, dropout, fused bias and GELU, and cross-entropy. Sequences of `seq` tokens.
+ir::Module gpt(double dropout, int64_t seq = 3, int64_t positions = 3);
 
 // Values for the graph's inputs: weights, data and accumulators by name, the same for the same
 // names in every graph.
