@@ -3,7 +3,8 @@
 # mw_pch(TARGET HEADERS <a> …)     precompiles headers for TARGET.
 # mw_pch(TARGET REUSE_FROM OTHER)  lets TARGET use the ones that OTHER made with the same flags.
 #
-# Nothing without MESHWRIGHT_PCH. A file with flags of its own compiles the headers' text.
+# Nothing without MESHWRIGHT_PCH. What is compiled with another -O must go without
+# (SKIP_PRECOMPILE_HEADERS, DISABLE_PRECOMPILE_HEADERS): g++ 12 takes the header and may crash.
 set(MW_STD_HEADERS
   <algorithm> <array> <cmath> <cstdint> <functional> <map> <memory> <numeric> <optional> <set> <span>
   <string> <string_view> <tuple> <utility> <variant> <vector> <fmt/core.h> <fmt/format.h> <fmt/ranges.h>)
