@@ -3,6 +3,7 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
+#include <set>
 
 #include "base/error.h"
 #include "pipeline/schedule.h"
@@ -83,6 +84,18 @@ TEST_CASE("the exhaustive planner finds what simulating every plan finds") {
     const Found found = search(request);
     REQUIRE(!found.plans.empty());
     CHECK(found.plans.front().step == fastest_of_all(request));
+  }
+}
+
+TEST_CASE("schedules with replicas and with slices are in the space") {
+  Request request = small(2);
+  request.simulated = 100000;
+  std::set<std::string> schedules;
+  for (const Candidate& candidate : search(request).plans)
+    schedules.insert(candidate.plan.schedule);
+  for (const char* kind : {"1f1b", "chimera", "dualpipe", "dualpipe-v", "seq-1f1b", "zb-v"}) {
+    CAPTURE(kind);
+    CHECK(schedules.contains(kind));
   }
 }
 

@@ -74,6 +74,7 @@ Coarse::ProbeKey Coarse::work_key(const Plan& plan) const {
   key.recompute = plan.recompute;
   key.sp = plan.sp;
   key.microbatch = plan.sp ? probe.microbatch : 0;
+  key.slices = plan.sequence_slices();
   key.pipelined = plan.pp > 1;
   const bool reduces = plan.effective_grad_reduce() == compile::GradReduce::kMicrobatch;
   if (plan.dp == 1 || (!reduces && plan.zero <= 1)) return probe;
@@ -119,6 +120,10 @@ Request Coarse::request_of(const ProgramKey& key) const {
   plan.grad_reduce = key.grad_reduce;
   plan.dp = key.data_parallel ? 2 : 1;
   plan.pp = key.pipelined ? 2 : 1;
+  if (key.slices > 1) {
+    plan.schedule = "seq-1f1b";
+    plan.slices = key.slices;
+  }
   return request;
 }
 
@@ -199,9 +204,9 @@ Order* Coarse::order(const Plan& plan, int64_t microbatches) {
   try {
     const pipeline::Schedule schedule = pipeline::make_schedule(
         {plan.schedule, static_cast<int32_t>(plan.pp), static_cast<int32_t>(plan.chunks),
-         static_cast<int32_t>(microbatches)});
+         static_cast<int32_t>(microbatches), 0, static_cast<int32_t>(plan.slices)});
     const pipeline::ScheduleNeeds needs = pipeline::needs(schedule);
-    if (!needs.slices && !needs.no_flush && all_replicas_work(schedule))
+    if (!needs.no_flush && all_replicas_work(schedule))
       it->second = std::make_unique<Order>(schedule);
   } catch (const Error&) {
   }
@@ -226,7 +231,9 @@ Coarse::Orders Coarse::orders(const Plan& plan) {
 }
 
 bool Coarse::has_order(const Plan& plan) {
-  return base_.global_batch % (plan.dp * plan.units()) == 0 && orders(plan).longer != nullptr;
+  return base_.global_batch % (plan.dp * plan.units()) == 0 &&
+         base_.seq_len % plan.sequence_slices() == 0 &&
+         (plan.pp > 1 || plan.sequence_slices() == 1) && orders(plan).longer != nullptr;
 }
 
 const Probe& Coarse::work_facts(const Plan& plan) { return probe(work_key(plan)); }
@@ -237,8 +244,7 @@ const Coarse::Setting& Coarse::setting(const Plan& plan, bool bare) {
   setting_->plan = plan;
   setting_->bare = bare;
   const Probe& work = work_facts(bare ? without_zero(plan) : plan);
-  setting_->work = work.facts;
-  setting_->boundary = work.boundary;
+  setting_->work = &work;
   setting_->orders = orders(plan);
   blocks_ = blocks_of(plan, base_.model.layers);
   MW_CHECK(setting_->orders.longer != nullptr, "plan {} has no order", short_form(plan));
@@ -250,12 +256,18 @@ const Coarse::Setting& Coarse::setting(const Plan& plan, bool bare) {
   return *setting_;
 }
 
+Facts Coarse::piece_facts(const Setting& setting, int32_t copy) const {
+  const auto stages = static_cast<int32_t>(blocks_.size()), s = copy % stages;
+  const int32_t slice = copy / stages % setting.orders.longer->slices();
+  return setting.work->of_slice(slice).of(blocks_[static_cast<size_t>(s)], s == 0, s + 1 == stages);
+}
+
 void Coarse::fill_costs(const Setting& setting) {
-  const auto stages = static_cast<int64_t>(blocks_.size());
-  costs_.resize(blocks_.size() * Order::kKinds);
-  for (int64_t s = 0; s < stages; ++s) {
-    const auto at = static_cast<size_t>(s);
-    const Facts facts = setting.work.of(blocks_[at], s == 0, s == stages - 1);
+  const Order& order = *setting.orders.longer;
+  const size_t pieces = blocks_.size() * static_cast<size_t>(order.slices());
+  costs_.resize(pieces * Order::kKinds);
+  for (size_t at = 0; at < pieces; ++at) {
+    const Facts facts = piece_facts(setting, static_cast<int32_t>(at));
     double* cost = &costs_[at * Order::kKinds];
     cost[static_cast<size_t>(pipeline::ActionKind::kF)] = facts[kForward];
     cost[static_cast<size_t>(pipeline::ActionKind::kI)] = facts[kInputGrad];
@@ -267,7 +279,7 @@ void Coarse::fill_costs(const Setting& setting) {
 // Messages go half as fast while collectives have a port: the sender's, for a receiver waits.
 double Coarse::beside_collectives(const Setting& setting, size_t level) const {
   if (kLinks + level >= kFacts) return 1;
-  const Facts facts = setting.work.of(blocks_[0], false, false);
+  const Facts facts = setting.work->facts.of(blocks_[0], false, false);
   const double calls =
       2 * facts[kForward] + facts[kBackward] + facts[kInputGrad] + facts[kWeightGrad];
   return 2 / (2 - std::clamp(facts[kLinks + level] / calls, 0.0, 1.0));
@@ -282,7 +294,7 @@ void Coarse::run(Order& order, const Setting& setting, std::vector<double>& ends
     const size_t level = base_.cluster.level_between(from * stride, to * stride);
     int32_t& port = port_of_[static_cast<size_t>(from) * links.size() + level];
     if (port < 0) port = static_cast<int32_t>(hop_costs_.size());
-    hop_costs_.push_back({setting.boundary.bytes / links[level].bus_bandwidth.value *
+    hop_costs_.push_back({setting.work->boundary.bytes / links[level].bus_bandwidth.value *
                               beside_collectives(setting, level),
                           links[level].latency.value, port});
   }
@@ -404,9 +416,10 @@ Estimate Coarse::memory(const Setting& now) {
                         (now.orders.long_microbatches - now.orders.short_microbatches);
   };
   fill_needs(now, grown);
-  order.run_memory(kept_, {now.boundary.bytes, now.boundary.held}, activations_);
+  order.run_memory(kept_, {now.work->boundary.bytes, now.work->boundary.held}, activations_);
   if (!now.orders.whole())
-    now.orders.shorter->run_memory(kept_, {now.boundary.bytes, now.boundary.held}, shorter_);
+    now.orders.shorter->run_memory(kept_, {now.work->boundary.bytes, now.work->boundary.held},
+                                   shorter_);
   Estimate estimate;
   for (size_t r = 0; r < static_cast<size_t>(plan.pp); ++r) {
     const double held = grown(activations_[r], now.orders.whole() ? activations_[r] : shorter_[r]);
@@ -428,19 +441,17 @@ void Coarse::fill_needs(const Setting& now, const std::function<double(double, d
   kept_.resize(blocks_.size() * static_cast<size_t>(order.slices()));
   for (int32_t copy = 0; copy < order.copies(); ++copy) {
     const auto at = static_cast<size_t>(copy), rank = static_cast<size_t>(order.rank_of(copy));
-    const int32_t s = order.stage_of(copy);
-    const Facts facts =
-        now.work.of(blocks_[static_cast<size_t>(s)], s == 0, s + 1 == order.stages());
+    const Facts facts = piece_facts(now, copy);
     if (at < kept_.size())
       kept_[at] = {facts[kSaved], facts[kSavedForWeights], facts[kSavedByInputGrad]};
     workspace_[rank] = std::max({workspace_[rank], order.has_whole() ? facts[kWorkspace] : 0.0,
                                  order.has_split() ? facts[kSplitWorkspace] : 0.0});
     const auto slots = [&](const Order& of) {
       const Order::Slots& here = of.slots()[at];
-      return here.gradients + (now.boundary.held ? here.held : here.forward);
+      return here.gradients + (now.work->boundary.held ? here.held : here.forward);
     };
     slot_bytes_[rank] += grown(slots(order), now.orders.whole() ? 0 : slots(*now.orders.shorter)) *
-                         now.boundary.bytes;
+                         now.work->boundary.bytes;
   }
 }
 

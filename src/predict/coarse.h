@@ -34,8 +34,8 @@ class Coarse {
   explicit Coarse(Request request);
   ~Coarse();
 
-  // Whether the schedule can be had: it is one that the compiler lowers, without slices, and takes
-  // the plan's chunks and microbatches, whose parts are whole sequences.
+  // Whether the schedule can be had: it is one that the compiler lowers, and takes the plan's
+  // chunks and microbatches, whose parts are whole sequences. Slices only with a pipeline.
   bool has_order(const compile::Plan& plan);
   // REQUIRES: has_order(plan), compile::plan_findings(plan) is empty.
   Estimate estimate(const compile::Plan& plan);
@@ -64,6 +64,7 @@ class Coarse {
     int64_t tp = 1, zero = 0;
     int64_t blocks = 0;      // of every stage; 0: any number
     int64_t microbatch = 0;  // 0: any
+    int64_t slices = 1;
     compile::Recompute recompute = compile::Recompute::kNone;
     compile::GradReduce grad_reduce = compile::GradReduce::kStep;
     bool sp = false, data_parallel = false, pipelined = false, folded = false;
@@ -83,8 +84,8 @@ class Coarse {
   struct Setting {
     compile::Plan plan;
     bool bare = false;  // work without ZeRO's collectives
-    StageFacts work, state;
-    Boundary boundary;
+    const Probe* work = nullptr;
+    StageFacts state;
     Orders orders;
   };
 
@@ -112,6 +113,8 @@ class Coarse {
   Seconds step(const Setting& now);
 
   void fill_costs(const Setting& setting);
+  // Of a copy of a stage (Order::copies).
+  Facts piece_facts(const Setting& setting, int32_t copy) const;
   double beside_collectives(const Setting& setting, size_t level) const;
   void run(Order& order, const Setting& setting, std::vector<double>& ends);
   double update_seconds(const std::vector<double>& ends) const;

@@ -113,16 +113,18 @@ void strip(pipeline::Program& program) {
 double saved_bytes(const Fragment& fragment, const std::vector<pipeline::Port>& ports) {
   double bytes = 0;
   for (const pipeline::Port& port : ports) {
-    if (port.kind == pipeline::PortKind::kSaved)
+    if (port.kind == pipeline::PortKind::kSaved || port.kind == pipeline::PortKind::kCarried)
       bytes += static_cast<double>(fragment.graph.type(port.value).bytes().value);
   }
   return bytes;
 }
 
+// `slice`: whose calls; -1: all.
 void add_calls(const pipeline::Program& program, const pipeline::RankProgram& rank,
-               const std::vector<simulate::CallTime>& times, Facts& facts) {
+               const std::vector<simulate::CallTime>& times, int32_t slice, Facts& facts) {
   for (const Command& command : rank.commands) {
     if (command.kind != Command::Kind::kCall) continue;
+    if (slice >= 0 && command.action.slice != slice) continue;
     const Fragment& fragment = program.fragments[command.fragment.index()];
     const simulate::CallTime& time = times[command.fragment.index()];
     const auto workspace = static_cast<double>(fragment.workspace.value);
@@ -255,13 +257,14 @@ ProbePrograms::Sample ProbePrograms::compile_sample(const std::vector<int64_t>& 
   plan.pp = static_cast<int64_t>(blocks.size()) / plan.chunks;
   plan.dp = asked.dp > 1 ? 2 : 1;
   plan.microbatches = 2;
-  plan.schedule = "gpipe";
+  const bool sliced = asked.sequence_slices() > 1;
+  if (!sliced) plan.schedule = "gpipe";
   plan.layers = blocks;
   models::ModelConfig config = request_.model;
   config.layers = 0;
   for (const int64_t n : blocks) config.layers += n;
   const int64_t microbatch = request_.global_batch / (asked.dp * asked.microbatches);
-  const models::BatchShape batch{microbatch * plan.dp, request_.seq_len};
+  const models::BatchShape batch{microbatch * plan.dp, request_.seq_len, plan.sequence_slices()};
   const ir::Module model = models::build_model(config, batch);
   sample.largest = request_.seq_len;
   for (const StateId weight : model.parameters()) {
@@ -271,8 +274,9 @@ ProbePrograms::Sample ProbePrograms::compile_sample(const std::vector<int64_t>& 
   compile::ModelShape shape = model_shape(request_);
   shape.global_batch = batch.batch * plan.microbatches;
   const pipeline::Schedule schedule =
-      folded_ ? pipeline::make_schedule({"zb-v", static_cast<int32_t>(plan.pp), 2, 2})
-              : both_backwards(static_cast<int32_t>(plan.pp));
+      sliced    ? pipeline::make_schedule(compile::schedule_request(plan))
+      : folded_ ? pipeline::make_schedule({"zb-v", static_cast<int32_t>(plan.pp), 2, 2})
+                : both_backwards(static_cast<int32_t>(plan.pp));
   compile::CompiledPlan compiled = compile::compile({.model = model,
                                                      .plan = plan,
                                                      .shape = shape,
@@ -305,7 +309,11 @@ pipeline::Program ProbePrograms::placed(const Sample& sample, const View& view) 
 }
 
 std::vector<Facts> ProbePrograms::facts_of(const Sample& sample, const View& view) const {
-  const pipeline::Program program = placed(sample, view);
+  return facts_of(placed(sample, view), sample, view);
+}
+
+std::vector<Facts> ProbePrograms::facts_of(const pipeline::Program& program, const Sample& sample,
+                                           const View& view, int32_t slice) const {
   // The first and the last rank are the pipeline's; the others stand for those between.
   const auto ranks = static_cast<int32_t>(program.ranks.size());
   const auto last = static_cast<int32_t>(view.pp) - 1;
@@ -317,7 +325,7 @@ std::vector<Facts> ProbePrograms::facts_of(const Sample& sample, const View& vie
   std::vector<Facts> facts;
   for (const pipeline::RankProgram& rank : program.ranks) {
     facts.emplace_back();
-    add_calls(program, rank, times, facts.back());
+    add_calls(program, rank, times, slice, facts.back());
     add_states(rank, sample.plan, view.dp, facts.back());
   }
   return facts;
@@ -352,9 +360,21 @@ Probe ProbePrograms::on(int64_t dp, int64_t pp, int64_t microbatch, Part part) c
     }
     return made;
   }
-  // The third stage has a block more than the second, or as many as all have; the ends have as many
-  // as one of the two.
-  const std::vector<Facts> stages = facts_of(samples_[0], view);
+  const Sample& sample = samples_[0];
+  const pipeline::Program program = placed(sample, view);
+  const auto slices = static_cast<int32_t>(sample.plan.sequence_slices());
+  facts = from_four(facts_of(program, sample, view, slices > 1 ? 0 : -1));
+  for (int32_t slice = 1; slice < slices; ++slice)
+    made.later.push_back(from_four(facts_of(program, sample, view, slice)));
+  made.boundary = sample.boundary;
+  made.boundary.bytes *= static_cast<double>(microbatch) / static_cast<double>(marker_ * slices);
+  return made;
+}
+
+// The third stage has a block more than the second, or as many as all have; the ends have as many
+// as one of the two.
+StageFacts ProbePrograms::from_four(const std::vector<Facts>& stages) const {
+  StageFacts facts;
   const std::vector<int64_t>& blocks = samples_[0].plan.layers;
   const size_t like = blocks[0] == blocks[1] ? 1 : 2;
   for (size_t f = 0; f < kFacts; ++f) {
@@ -363,9 +383,7 @@ Probe ProbePrograms::on(int64_t dp, int64_t pp, int64_t microbatch, Part part) c
     facts.first[f] = stages[0][f] - stages[like][f];
     facts.last[f] = stages[3][f] - stages[like][f];
   }
-  made.boundary = samples_[0].boundary;
-  made.boundary.bytes *= static_cast<double>(microbatch) / static_cast<double>(marker_);
-  return made;
+  return facts;
 }
 
 }  // namespace mw::predict

@@ -50,12 +50,16 @@ struct Boundary {
 };
 
 struct Probe {
-  StageFacts facts;
-  Boundary boundary;
+  StageFacts facts;                    // of the first slice
+  std::vector<StageFacts> later = {};  // [slice - 1] of sequences in slices: work alone
+  Boundary boundary;                   // of a slice
+  const StageFacts& of_slice(int32_t slice) const {
+    return slice == 0 ? facts : later[static_cast<size_t>(slice) - 1];
+  }
 };
 
-// The programs of a few layers under the plan's tp, sp, ZeRO and recompute. Of its other choices
-// only whether dp and pp are 1 matters: with pp=1 all layers are in one stage.
+// The programs of a few layers under the plan's tp, sp, ZeRO, slices and recompute. Of its other
+// choices only whether dp and pp are 1 matters: with pp=1 all layers are in one stage.
 //
 // One compilation shows every microbatch: it has a number of sequences that no other size is a
 // multiple of, and what is one has as many times the sequences that are asked for. Not so with
@@ -92,7 +96,10 @@ class ProbePrograms {
   bool scales() const;
   pipeline::Program placed(const Sample& sample, const View& view) const;
   Probe folded_on(const View& view) const;
+  std::vector<Facts> facts_of(const pipeline::Program& program, const Sample& sample,
+                              const View& view, int32_t slice = -1) const;
   std::vector<Facts> facts_of(const Sample& sample, const View& view) const;
+  StageFacts from_four(const std::vector<Facts>& stages) const;
 
   Request request_;
   bool folded_ = false;
