@@ -115,7 +115,7 @@ std::string reason(const Run& run, const Machines& machines) {
   if (starts_with(run.precision, "fp8")) return "fp8 products are not in the cost model";
   const cluster::Cluster* cluster = cluster_of(run, machines);
   if (cluster == nullptr) return fmt::format("no file of clusters/ has the device {}", run.gpu);
-  if (run.pp == 0 && run.dp == 0 && layouts(run).empty())
+  if (run.pp == 0 && run.dp == 0 && layouts(run, machines).empty())
     return fmt::format("no pipeline of {} layers divides {} devices", run.layers, run.gpus);
   if (run.pp + run.dp > 0 && run.tp * run.pp * run.dp * run.cp != run.gpus)
     return fmt::format("tp*pp*dp={}*{}*{} is not the {} devices", run.tp, run.pp, run.dp, run.gpus);
@@ -136,7 +136,9 @@ predict::Request request_of(const Run& run, const Machines& machines, int64_t mi
   if (const cluster::Profile* profile = profile_of(run, machines))
     cluster::apply(*profile, request.cluster);
   request.options = simulate::options_of(request.cluster.stack);
-  if (run.overlap == "async-tp") request.options.overlap.collectives = true;
+  simulate::Overlap& overlap = request.options.overlap;
+  if (run.overlap == "async-tp") overlap.collectives = overlap.tensor = true;
+  simulate::set_overlap(overlap, run.overlap);
   if (run.overlap == "no-scatter-gather") request.options.scatter_gather = false;
   if (run.nic_GBps > 0) set_network(request.cluster, run.nic_GBps);
   compile::Plan& plan = request.plan;
@@ -156,9 +158,22 @@ predict::Request request_of(const Run& run, const Machines& machines, int64_t mi
   return request;
 }
 
-std::vector<Run> layouts(const Run& run) {
-  if (run.pp > 0 || run.dp > 0) return {run};
+bool chunks_open(const Run& run, const Machines& machines) {
+  if (run.pp <= 1 || run.notes.find("vpp not stated") == std::string::npos) return false;
+  const cluster::Profile* profile = profile_of(run, machines);
+  return profile == nullptr || profile->interleaved;
+}
+
+std::vector<Run> layouts(const Run& run, const Machines& machines) {
   std::vector<Run> all;
+  if (run.pp > 0 || run.dp > 0) {
+    all.push_back(run);
+    for (int64_t v = 2; chunks_open(run, machines) && v * run.pp <= run.layers + 2; v *= 2) {
+      all.push_back(run);
+      all.back().vpp = v;
+    }
+    return all;
+  }
   for (int64_t pp = 2; pp <= run.layers && run.tp * pp <= run.gpus; pp *= 2) {
     Run one = run;
     one.pp = pp;

@@ -29,8 +29,11 @@ std::string reason(const Run& run, const Machines& machines);
 predict::Request request_of(const Run& run, const Machines& machines, int64_t micro_batch,
                             compile::Recompute recompute);
 
-// The row; where it leaves pipeline and replicas open, with each power of two of stages.
-std::vector<Run> layouts(const Run& run);
+// The row; where it leaves pipeline and replicas open, with each power of two of stages; where its
+// notes say "vpp not stated" and its stack has interleaved schedules, with each power of two of
+// chunks.
+std::vector<Run> layouts(const Run& run, const Machines& machines);
+bool chunks_open(const Run& run, const Machines& machines);
 // What a row may be, where it does not say: microbatches of 1, 2, 4 and 8 sequences, no, selective
 // or full recomputation, in the order in which a step is the faster at equal microbatches.
 std::vector<int64_t> micro_batches(const Run& run);

@@ -50,20 +50,22 @@ void take(const predict::Request& request, const predict::Prediction& prediction
     c.predicted_GiB = std::max(c.predicted_GiB, static_cast<double>(memory.peak.value) / kGiB);
 }
 
-// What a row was compiled to: by stages, microbatch and recomputation.
-using Steps = std::map<std::tuple<int64_t, int64_t, compile::Recompute>, predict::Step>;
+// What a row was compiled to: by ranks, chunks, microbatch and recomputation.
+using Steps = std::map<std::tuple<int64_t, int64_t, int64_t, compile::Recompute>, predict::Step>;
 
 const predict::Step& step_of(const predict::Request& request, int64_t size, compile::Recompute way,
                              Steps& steps) {
-  const std::tuple key(request.plan.pp, size, way);
+  const std::tuple key(request.plan.pp, request.plan.chunks, size, way);
   const auto it = steps.find(key);
   if (it != steps.end()) return it->second;
   return steps.emplace(key, predict::compile_step(request)).first->second;
 }
 
-std::string assumed(const Run& run, const Run& laid, int64_t size, compile::Recompute way) {
+std::string assumed(const Run& run, const Run& laid, bool chunks, int64_t size,
+                    compile::Recompute way) {
   std::vector<std::string> parts;
   if (run.pp == 0) parts.push_back(fmt::format("{} stages", laid.pp));
+  if (chunks) parts.push_back(fmt::format("{} chunks", laid.vpp));
   if (run.micro_batch == 0) parts.push_back(fmt::format("microbatch {}", size));
   if (run.recompute == "unknown") parts.push_back("recompute " + recompute_name(way));
   return join(parts, ", ");
@@ -79,7 +81,7 @@ class Search {
     best_.run = run_;
     best_.reason = reason(run_, machines_);
     if (!best_.reason.empty()) return best_;
-    const std::vector<Run> laid = layouts(run_);
+    const std::vector<Run> laid = layouts(run_, machines_);
     for (const Run& one : laid) {
       for (const int64_t size : micro_batches(one)) {
         for (const compile::Recompute way : recomputes(one)) {
@@ -99,7 +101,7 @@ class Search {
     if (change_) change_(request);
     Comparison made;
     made.run = run_;
-    made.assumed = assumed(run_, laid, size, way);
+    made.assumed = assumed(run_, laid, chunks_open(run_, machines_), size, way);
     try {
       take(request, predict::predict(request, step_of(request, size, way, steps_)), made);
     } catch (const Error& error) {

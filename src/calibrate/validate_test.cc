@@ -85,6 +85,59 @@ TEST_CASE("a row that cannot be simulated says why") {
   CHECK(reason(run, a100()) == "tp*pp*dp=3*1*1 is not the 1 devices");
 }
 
+TEST_CASE("a row's profile is named by its words, by its software, or by the cluster file") {
+  Machines machines = a100();
+  machines.clusters[0].profile = "usual";
+  for (const std::string name : {"usual", "stack", "engine"}) {
+    cluster::Profile profile;
+    profile.file = "clusters/profiles/" + name + ".toml";
+    profile.device = "A100";
+    profile.software = profile.stack.name = name;
+    if (name == "engine") profile.runs_that_say = {"SpeedEngine"};
+    machines.profiles.push_back(profile);
+  }
+  const auto stack_of = [&](const Run& run) {
+    return request_of(run, machines, 1, compile::Recompute::kNone).cluster.stack.name;
+  };
+  Run run = gpt(2, 64, 4, 64, 128, 4);
+  run.software = "stack";
+  CHECK(stack_of(run) == "stack");
+  run.notes = "SpeedEngine around the stack's layers";
+  CHECK(stack_of(run) == "engine");
+  run.notes.clear();
+  run.software = "other";
+  CHECK(stack_of(run) == "usual");
+}
+
+TEST_CASE("what a row leaves open of its layout is every power of two") {
+  Machines machines = a100();
+  Run run = gpt(8, 64, 4, 64, 128, 8);
+  CHECK(layouts(run, machines).size() == 1);
+  run.gpus = 4;
+  run.pp = run.dp = 0;
+  REQUIRE(layouts(run, machines).size() == 2);
+  CHECK(layouts(run, machines)[1].pp == 4);
+  CHECK(layouts(run, machines)[1].dp == 1);
+  run.pp = 4;
+  run.dp = 1;
+  run.notes = "vpp not stated";
+  REQUIRE(layouts(run, machines).size() == 2);
+  CHECK(layouts(run, machines)[1].vpp == 2);
+  cluster::Profile plain;
+  plain.device = "A100";
+  plain.software = run.software = "plain";
+  plain.interleaved = false;
+  machines.profiles = {plain};
+  CHECK(layouts(run, machines).size() == 1);
+}
+
+TEST_CASE("blocks two short of an even deal leave one fewer on the first and the last stage") {
+  Run run = gpt(6, 64, 4, 64, 128, 8);
+  run.gpus = run.pp = 4;
+  const predict::Request request = request_of(run, a100(), 1, compile::Recompute::kNone);
+  CHECK(request.plan.layers == std::vector<int64_t>{1, 2, 2, 1});
+}
+
 TEST_CASE("what a row does not say is the fastest that fits, and is said") {
   Run run = gpt(2, 64, 4, 64, 128, 4);
   run.recompute = "unknown";

@@ -13,8 +13,9 @@ namespace {
 void read_overlap(const RequestOptions& options, predict::Request& request,
                   Diagnostics& diagnostics) {
   simulate::Overlap& overlap = request.options.overlap;
-  static const std::vector<std::string> kKnown = {"messages",    "no-messages",  "collectives",
-                                                  "grad_reduce", "param_gather", "none"};
+  static const std::vector<std::string> kKnown = {"messages",     "no-messages", "collectives",
+                                                  "no-tensor",    "serial",      "grad_reduce",
+                                                  "param_gather", "none"};
   for (const std::string& what : options.overlap) {
     if (!simulate::set_overlap(overlap, what)) {
       diagnostics.add("--overlap: unknown word '{}'{}; known are {}", what,
@@ -130,7 +131,8 @@ void add_request_options(CLI::App& command, RequestOptions& options) {
   command
       .add_option("--overlap", options.overlap,
                   "What goes on beside computation: messages (on unless no-messages), "
-                  "collectives, grad_reduce, param_gather")
+                  "collectives (but for no-tensor those of tensor parallelism), grad_reduce, "
+                  "param_gather; serial: no collective of a microbatch")
       ->delimiter(',');
   command
       .add_option("--slowdown", options.slowdown,

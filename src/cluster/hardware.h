@@ -70,13 +70,16 @@ struct Attained {
   Seconds launch;              // from the end of a kernel to the start of the next
   Seconds host_op;             // the host's work to issue one op
   // Files of clusters/ leave the rest as it is; profiles say it.
-  Seconds host_collective;           // the host's work to issue a collective, beside host_op
-  Seconds collective_latency;        // of a collective, beside what its algorithm says
-  Seconds step_overhead;             // the host's work once a step
+  Seconds host_collective;     // the host's work to issue a collective, beside host_op
+  Seconds collective_latency;  // of a collective, beside what its algorithm says
+  Seconds step_overhead;       // the host's work once a step
+  Seconds
+      collective_member;  // all-gathers and reduce-scatters of data parallelism: for each member
   double collective_cards = 1024;    // network cards of a node that one collective uses at most
   double product_half_k = 64;        // a product whose k is this long reaches half
   double attention_fraction = 0.75;  // fused attention's share of the largest products' rate
   bool fused_attention = true;       // else the scores go through memory, and none is left out
+  bool fused_elementwise = true;     // else norms, rope and SwiGLU are several kernels each
   double score_traffic = 1;          // of unfused attention's kernels: bytes over those counted
   double logits_fraction = 1;        // of what their shape says, by products with the vocabulary
   double loss_traffic = 1;           // of the loss's kernels: bytes over the fewest possible

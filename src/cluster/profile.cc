@@ -13,7 +13,7 @@ namespace {
 
 constexpr double kMicro = 1e-6;
 
-constexpr std::array<ConstantInfo, 16> kConstants = {{
+constexpr std::array<ConstantInfo, 17> kConstants = {{
     {"matrix_fraction", 0.05, 1, "of the dense peak, by the largest matrix products"},
     {"product_half_k", 1, 4096, "elements: a product whose k is this long reaches half"},
     {"attention_fraction", 0.05, 1, "fused attention's share of the largest products' rate"},
@@ -26,6 +26,8 @@ constexpr std::array<ConstantInfo, 16> kConstants = {{
     {"host_op_us", 0.1, 1000, "the host's work to issue one op"},
     {"host_collective_us", 0.1, 5000, "the host's work to issue a collective, beside host_op_us"},
     {"collective_latency_us", 0.1, 5000, "of a collective, beside what its algorithm says"},
+    {"collective_member_us", 0.1, 1000,
+     "of data parallelism's all-gathers and reduce-scatters, for each member's part"},
     {"collective_cards", 1, 1024, "network cards of a node that one collective uses at most"},
     {"step_overhead_us", 1, 1e6, "the host's work once a step"},
     {"node_bus_fraction", 0.05, 1, "of a link inside a node, by collectives"},
@@ -57,6 +59,7 @@ Seconds* attained_time(Attained& a, std::string_view name) {
   if (name == "host_op_us") return &a.host_op;
   if (name == "host_collective_us") return &a.host_collective;
   if (name == "collective_latency_us") return &a.collective_latency;
+  if (name == "collective_member_us") return &a.collective_member;
   if (name == "step_overhead_us") return &a.step_overhead;
   return nullptr;
 }
@@ -135,6 +138,8 @@ Profile parse_profile(std::string_view text, const std::string& file) {
   reader.ignore("overlap");
   profile.stack.scatter_gather = reader.boolean_or("scatter_gather", false);
   profile.fused_attention = reader.boolean_or("fused_attention", true);
+  profile.fused_elementwise = reader.boolean_or("fused_elementwise", true);
+  profile.interleaved = reader.boolean_or("interleaved", true);
   profile.gradient_bytes = reader.integer_or("gradient_bytes", 4, {.min = 1, .max = 8});
   profile.stack.error = reader.number_or("error", 0, {.min = 0});
   if (reader.has("constants")) read_constants(reader.object("constants"), profile);
@@ -156,10 +161,12 @@ std::string to_toml(const Profile& profile) {
                   quoted(profile.device), quoted(profile.software), quoted(profile.source));
   if (!profile.runs_that_say.empty())
     text += fmt::format("runs_that_say = {}\n", list(profile.runs_that_say));
-  text +=
-      fmt::format("overlap = {}\nscatter_gather = {}\nfused_attention = {}\ngradient_bytes = {}\n",
-                  list(profile.stack.overlap), profile.stack.scatter_gather,
-                  profile.fused_attention, profile.gradient_bytes);
+  text += fmt::format(
+      "overlap = {}\nscatter_gather = {}\nfused_attention = {}\n"
+      "{}{}gradient_bytes = {}\n",
+      list(profile.stack.overlap), profile.stack.scatter_gather, profile.fused_attention,
+      profile.fused_elementwise ? "" : "fused_elementwise = false\n",
+      profile.interleaved ? "" : "interleaved = false\n", profile.gradient_bytes);
   if (profile.stack.error > 0) text += fmt::format("error = {:.4g}\n", profile.stack.error);
   text += "\n[constants]\n";
   for (const Constant& c : profile.constants) {
@@ -190,6 +197,7 @@ void apply(const Profile& profile, Cluster& cluster) {
                 cluster.device.name);
   }
   cluster.device.attained.fused_attention = profile.fused_attention;
+  cluster.device.attained.fused_elementwise = profile.fused_elementwise;
   cluster.device.attained.gradient_bytes = static_cast<double>(profile.gradient_bytes);
   for (const Constant& c : profile.constants) set_constant(cluster, c.name, c.value);
   cluster.stack = profile.stack;

@@ -8,7 +8,7 @@
 //   runs_that_say = ["DeepSpeed"]     # optional; see Profile
 //   source = "…"
 //   overlap = ["grad_reduce"]         # as `simulate --overlap` takes them
-//   scatter_gather, fused_attention, gradient_bytes
+//   scatter_gather, fused_attention, fused_elementwise, interleaved, gradient_bytes
 //   error = 0.06                      # standard deviation of log(predicted / measured)
 //   [constants]
 //   host_op_us = { value = 30.1, low = 29.0, high = 31.2, source = "fit" }
@@ -53,6 +53,8 @@ struct Profile {
   // software column names another one (whose layers ran under this stack's engine).
   std::vector<std::string> runs_that_say;
   bool fused_attention = true;
+  bool fused_elementwise = true;
+  bool interleaved = true;     // the stack has interleaved schedules
   int64_t gradient_bytes = 4;  // an element in which gradients are reduced
   std::vector<Constant> constants;
   Stack stack;

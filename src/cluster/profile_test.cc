@@ -13,9 +13,12 @@ const std::string kText = R"(name = "a stack on a chip"
 device = "chip"
 software = "stack"
 source = "by hand"
+runs_that_say = ["Stack 2"]
 overlap = ["grad_reduce"]
 scatter_gather = true
 fused_attention = false
+fused_elementwise = false
+interleaved = false
 gradient_bytes = 2
 error = 0.05
 
@@ -45,6 +48,7 @@ TEST_CASE("a profile replaces what a cluster file says of device and links") {
   apply(parse_profile(kText, "p.toml"), c);
   CHECK(c.device.attained.host_op.value == doctest::Approx(20e-6));
   CHECK(!c.device.attained.fused_attention);
+  CHECK(!c.device.attained.fused_elementwise);
   CHECK(c.device.attained.gradient_bytes == 2);
   CHECK(c.links[0].bus_bandwidth.value == 100e9);
   CHECK(c.links[1].bus_bandwidth.value == 50e9);
@@ -57,6 +61,8 @@ TEST_CASE("a profile replaces what a cluster file says of device and links") {
 
 TEST_CASE("a profile that is written and read again is the same text") {
   const Profile profile = parse_profile(kText, "p.toml");
+  CHECK(profile.runs_that_say == std::vector<std::string>{"Stack 2"});
+  CHECK(!profile.interleaved);
   CHECK(to_toml(parse_profile(to_toml(profile), "p.toml")) == to_toml(profile));
 }
 

@@ -41,6 +41,26 @@ constexpr int64_t kUnfusedKeys = 4096;
 // the transpositions around them.
 constexpr double kUnfusedOpsForward = 6, kUnfusedOpsBackward = 10;
 
+// Where elementwise ops are not fused, PyTorch runs them as several kernels, each of which reads
+// its operands and writes its result; norms and rope go through f32. Bytes an element of half
+// precision over those of one fused kernel, and kernels. RMSNorm: to f32 6, square 8, mean 4, scale
+// 8, back 6, weight 4; its gradient: weight 4, to f32 6, scale 8, product and its sum 16, square's
+// 24, mean's 8, sum of both 12, back 6. Rope: to f32 6, complex product 8, back 6. SwiGLU: silu 4,
+// product 6; their gradients 18 [counted from pytorch/torchtitan torchtitan/models/llama/model.py
+// of 2024 and PyTorch's derivatives.yaml, from memory]. Range: activations that do not fit the
+// caches.
+struct Unfused {
+  OpKind kind;
+  double bytes, kernels;
+};
+constexpr std::array<Unfused, 7> kUnfused = {{{OpKind::kRmsNorm, 36.0 / 4, 6},
+                                              {OpKind::kRmsNormInputGrad, 84.0 / 6, 12},
+                                              {OpKind::kRmsNormWeightGrad, 8.0 / 4, 2},
+                                              {OpKind::kRope, 20.0 / 4, 3},
+                                              {OpKind::kRopeGrad, 20.0 / 4, 3},
+                                              {OpKind::kSwiglu, 10.0 / 6, 2},
+                                              {OpKind::kSwigluGrad, 18.0 / 10, 3}}};
+
 int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 bool is_loss(OpKind kind) {
@@ -182,6 +202,14 @@ OpTime op_time(const cluster::Device& device, const OpWork& work, bool tf32) {
     return time;
   }
   double bytes = work.bytes;
+  if (!attained.fused_elementwise && work.kind == OpWork::Kind::kStream) {
+    for (const Unfused& unfused : kUnfused) {
+      if (unfused.kind != work.op) continue;
+      bytes *= unfused.bytes;
+      time.host = Seconds(unfused.kernels * attained.host_op.value);
+      time.device = Seconds(unfused.kernels * attained.launch.value);
+    }
+  }
   double rate = device.peak("f32").value;
   if (work.matrix_product) {
     const double peak = matrix_peak(device, work.dtype, tf32).value;

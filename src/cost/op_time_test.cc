@@ -98,6 +98,20 @@ TEST_CASE("an op takes the larger of arithmetic and memory, and the gap before i
   CHECK(op_time(d, add.graph, add.op).device.value == doctest::Approx(2e-6 + 12e6 / 1e12));
 }
 
+TEST_CASE("what is not fused is several kernels, each of which reads and writes") {
+  cluster::Device d = device();
+  d.attained.launch = Seconds(2e-6);
+  d.attained.host_op = Seconds(7e-6);
+  const ir::TensorType x = ir::make_type(DType::kBF16, {1000, 1000});
+  const Made op = make(ir::OpKind::kSwiglu, ir::NoAttrs{}, {x, x}, x);
+  CHECK(op_time(d, op.graph, op.op).device.value == doctest::Approx(2e-6 + 6e6 / 1e12));
+  d.attained.fused_elementwise = false;
+  CHECK(op_time(d, op.graph, op.op).device.value == doctest::Approx(2 * 2e-6 + 10e6 / 1e12));
+  CHECK(op_time(d, op.graph, op.op).host.value == doctest::Approx(2 * 7e-6));
+  const Made add = make(ir::OpKind::kAdd, ir::NoAttrs{}, {x, x}, x);
+  CHECK(op_time(d, add.graph, add.op).device.value == doctest::Approx(2e-6 + 6e6 / 1e12));
+}
+
 TEST_CASE("products run at the peak of their format") {
   const cluster::Device d = device();
   CHECK(matrix_peak(d, DType::kBF16).value == 100e12);

@@ -47,6 +47,9 @@ std::string label_of(const ir::DeviceGroup& group) {
   return join(std::get<ir::AxisGroup>(group).axes, ",");
 }
 
+// Tensor parallelism's groups: "tp", or with fewer key heads than ranks "tp_kv" and "tp_rep".
+bool is_tensor_label(const std::string& label) { return starts_with(label, "tp"); }
+
 // [value] what the loss reads and its gradient, as often as a graph has a loss.
 std::vector<bool> logits_of(const ir::Graph& graph) {
   std::vector<bool> logits(graph.values.size(), false);
@@ -273,8 +276,9 @@ void FragmentCoster::add_collective(const Fragment& fragment, const ir::Op& op, 
     if (group.shape.ways[level] > 1) made.levels |= uint32_t{1} << level;
   }
   const bool reduces = op.kind == OpKind::kAllReduce || op.kind == OpKind::kReduceScatter;
-  FragmentCost::Collective collective{static_cast<int32_t>(cost.ops.size()), op.kind, whole,
-                                      cost.update && reduces, group.shape};
+  FragmentCost::Collective collective{
+      static_cast<int32_t>(cost.ops.size()), op.kind,    whole, cost.update && reduces,
+      !cost.update && label == "dp",         group.shape};
   cost.collectives_of.push_back(std::move(collective));
   if (group.ranks.size() <= 1) return;
   cost.crosses = true;
@@ -302,7 +306,8 @@ void FragmentCoster::add_launch_deps(const Fragment& fragment, FragmentCost& cos
   }
 }
 
-// By data alone: collectives of each label on a stream of their own, everything else on stream 0.
+// By data alone: collectives of each label on a stream of their own, everything else on stream 0;
+// so is a collective that holds up all that comes after it.
 void FragmentCoster::add_data_deps(const Fragment& fragment, FragmentCost& cost) const {
   const ir::Graph& graph = fragment.graph;
   std::vector<int32_t> port_of(graph.values.size(), -1);
@@ -312,7 +317,11 @@ void FragmentCoster::add_data_deps(const Fragment& fragment, FragmentCost& cost)
   }
   for (size_t o = 0; o < cost.ops.size(); ++o) {
     OpCost& op = cost.ops[o];
-    op.stream = op.label + 1;
+    const bool holds = op.label >= 0 && !cost.update &&
+                       (options_.overlap.serial ||
+                        (!options_.overlap.tensor &&
+                         is_tensor_label(labels_.names()[static_cast<size_t>(op.label)])));
+    op.stream = holds ? 0 : op.label + 1;
     cost.streams = std::max(cost.streams, op.stream + 1);
     op.first_dep = static_cast<uint32_t>(cost.deps.size());
     op.first_state = static_cast<uint32_t>(cost.state_reads.size());
@@ -376,9 +385,13 @@ void set_times(FragmentCost& cost, const cluster::Cluster& cluster, const Option
     if (collective.gradient)
       bytes = Bytes(std::llround(static_cast<double>(bytes.value) * attained.gradient_bytes / 4));
     OpCost& op = cost.ops[static_cast<size_t>(collective.op)];
+    const bool parts = collective.data && (collective.kind == OpKind::kAllGather ||
+                                           collective.kind == OpKind::kReduceScatter);
     op.device = (cost::collective_time(cluster, collective.kind, bytes, collective.shape).time +
                  attained.collective_latency)
                     .value;
+    if (parts)
+      op.device += attained.collective_member.value * static_cast<double>(collective.shape.size);
     op.host = op_host > 0 ? op_host + attained.host_collective.value : 0;
   }
   if (!cost.update || !options.host) return;
@@ -417,7 +430,7 @@ FragmentCost FragmentCoster::cost(const Fragment& fragment, int32_t rank) {
     }
   }
   // The update's dependencies are its data's where its reductions start early.
-  if (options_.overlap.collectives ||
+  if (options_.overlap.collectives || options_.overlap.serial ||
       (cost.update && (options_.overlap.grad_reduce || options_.overlap.param_gather))) {
     add_data_deps(fragment, cost);
   } else {

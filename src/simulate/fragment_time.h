@@ -64,6 +64,7 @@ struct FragmentCost {
     ir::OpKind kind = ir::OpKind::kAllReduce;
     Bytes bytes;            // on the links
     bool gradient = false;  // reduced in the stack's format
+    bool data = false;      // of data parallelism, beside the update's
     cluster::GroupShape shape;
   };
   std::vector<Collective> collectives_of;

@@ -328,6 +328,10 @@ bool set_overlap(Overlap& overlap, std::string_view word) {
     overlap.messages = word == "messages";
   } else if (word == "collectives") {
     overlap.collectives = true;
+  } else if (word == "no-tensor") {
+    overlap.tensor = false;
+  } else if (word == "serial") {
+    overlap.serial = true;
   } else if (word == "grad_reduce") {
     overlap.grad_reduce = true;
   } else if (word == "param_gather") {

@@ -25,6 +25,11 @@ struct Overlap {
   // Collectives inside a fragment wait for what they read and hold up only what reads them. Off:
   // as the fragment's launches say.
   bool collectives = false;
+  // With `collectives`: those of tensor parallelism too. Off: each holds up all that comes after
+  // it.
+  bool tensor = true;
+  // No collective inside a fragment goes on beside anything: each holds up all that comes after it.
+  bool serial = false;
   // The update's reductions start as soon as their gradients are complete.
   bool grad_reduce = false;
   // The update's last all-gathers run beside the next step's first forward passes.
@@ -34,8 +39,8 @@ struct Overlap {
   double slowdown = 1;
 };
 
-// Switches what a word says: "messages", "no-messages", "collectives", "grad_reduce",
-// "param_gather"; "none" changes nothing. False for any other word.
+// Switches what a word says: "messages", "no-messages", "collectives", "no-tensor", "serial",
+// "grad_reduce", "param_gather"; "none" changes nothing. False for any other word.
 bool set_overlap(Overlap& overlap, std::string_view word);
 
 struct Options {

@@ -281,6 +281,22 @@ TEST_CASE("overlap never makes a step longer, its slowdown never shorter") {
   }
 }
 
+TEST_CASE("what hides less of the collectives takes no less time") {
+  for (PipelineSpec spec : specs()) {
+    spec.streams = false;
+    const pipeline::Program program = pipeline::make_pipeline(spec);
+    double before = 0;
+    for (const std::vector<std::string>& words : std::vector<std::vector<std::string>>{
+             {"collectives"}, {"collectives", "no-tensor"}, {"collectives", "serial"}}) {
+      Options options;
+      for (const std::string& word : words) REQUIRE(set_overlap(options.overlap, word));
+      const double step = simulate(program, box(), options).step.value;
+      CHECK(step >= before * (1 - 1e-12));
+      before = step;
+    }
+  }
+}
+
 TEST_CASE("the cost of host and launch is a floor under small ops") {
   const UnitProgram unit({.kind = "1f1b", .ranks = 1, .microbatches = 2}, 3, 4);
   cluster::Cluster slow = unit_cluster();
