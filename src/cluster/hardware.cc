@@ -52,6 +52,7 @@ void read_device(JsonReader device, Cluster& cluster) {
   d.memory = Bytes(std::llround(device.number("memory_GB", {.min = kTiny}) * kGiga));
   d.memory_bandwidth = BytesPerSecond(device.number("memory_GBps", {.min = kTiny}) * kGiga);
   d.multiprocessors = device.integer("multiprocessors", {.min = 1});
+  d.cache = Bytes(std::llround(device.number_or("cache_MB", 0, {.min = 0}) * 1e6));
   d.source = device.string_or("source", cluster.source);
   read_peaks(device.object("peak_TFLOPs"), d);
   if (device.has("kernel_G_per_s")) {

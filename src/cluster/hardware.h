@@ -6,7 +6,7 @@
 //   cores = 2                         # optional: that devices which are threads share
 //   source = "…"                      # also of every section that names none
 //   [device]
-//   name, memory_GB, memory_GBps, multiprocessors
+//   name, memory_GB, memory_GBps, multiprocessors, and where it is known cache_MB
 //   [device.peak_TFLOPs]              # dense; f32, tf32, bf16, f16, fp8, fp4
 //   [device.kernel_G_per_s]           # optional, by op: FLOPs of products, bytes of all else
 //   [device.attained]                 # what software makes of it; see Attained
@@ -80,6 +80,7 @@ struct Attained {
   double attention_fraction = 0.75;  // fused attention's share of the largest products' rate
   bool fused_attention = true;       // else the scores go through memory, and none is left out
   bool fused_elementwise = true;     // else norms, rope and SwiGLU are several kernels each
+  double cache_rate = 1;             // of traffic within the cache, over that of memory
   double score_traffic = 1;          // of unfused attention's kernels: bytes over those counted
   double logits_fraction = 1;        // of what their shape says, by products with the vocabulary
   double loss_traffic = 1;           // of the loss's kernels: bytes over the fewest possible
@@ -92,6 +93,7 @@ struct Device {
   std::vector<std::pair<std::string, FlopsPerSecond>> peaks;  // dense, by format
   Bytes memory;
   BytesPerSecond memory_bandwidth;
+  Bytes cache;                  // that all multiprocessors share; 0: not said
   int64_t multiprocessors = 1;  // parts that take a tile of a product each
   Attained attained;
   std::string source;

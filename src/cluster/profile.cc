@@ -13,11 +13,12 @@ namespace {
 
 constexpr double kMicro = 1e-6;
 
-constexpr std::array<ConstantInfo, 17> kConstants = {{
+constexpr std::array<ConstantInfo, 18> kConstants = {{
     {"matrix_fraction", 0.05, 1, "of the dense peak, by the largest matrix products"},
     {"product_half_k", 1, 4096, "elements: a product whose k is this long reaches half"},
     {"attention_fraction", 0.05, 1, "fused attention's share of the largest products' rate"},
     {"memory_fraction", 0.05, 1, "of the memory bandwidth, by kernels that read and write"},
+    {"cache_rate", 1, 10, "of kernels whose operands and results fit the cache, over memory's"},
     {"score_traffic", 0.05, 5, "bytes of unfused attention's kernels over those counted"},
     {"logits_fraction", 0.1, 1, "of what their shape says, by products with the vocabulary"},
     {"loss_traffic", 0.2, 50, "bytes of the loss's kernels over the fewest possible"},
@@ -48,6 +49,7 @@ double* attained(Attained& a, std::string_view name) {
   if (name == "product_half_k") return &a.product_half_k;
   if (name == "attention_fraction") return &a.attention_fraction;
   if (name == "memory_fraction") return &a.memory_fraction;
+  if (name == "cache_rate") return &a.cache_rate;
   if (name == "score_traffic") return &a.score_traffic;
   if (name == "logits_fraction") return &a.logits_fraction;
   if (name == "loss_traffic") return &a.loss_traffic;

@@ -82,6 +82,15 @@ ProductShape attention_shape(const ir::Graph& graph, const ir::Op& op, double fl
   return shape;
 }
 
+// Traffic of kernels that read and write `set` bytes each: what fits the cache was left there by
+// the kernel before.
+double memory_time(const cluster::Device& device, double bytes, double set) {
+  const double cache = static_cast<double>(device.cache.value);
+  const double hit = cache > 0 && set > 0 ? std::min(1.0, cache / set) : 0;
+  return bytes * (1 - hit + hit / device.attained.cache_rate) /
+         (device.memory_bandwidth.value * device.attained.memory_fraction);
+}
+
 // Every score and its gradient in memory, the whole square of them.
 double unfused_attention(const cluster::Device& device, const OpWork& work, double peak) {
   const ProductShape scores = work.shape;
@@ -95,8 +104,9 @@ double unfused_attention(const cluster::Device& device, const OpWork& work, doub
   const double arithmetic = work.backward ? along + 3 * across : along + across;
   const double bytes = square * (work.backward ? kScoreBytesBackward : kScoreBytesForward) *
                        device.attained.score_traffic;
-  return arithmetic +
-         (bytes + work.bytes) / (device.memory_bandwidth.value * device.attained.memory_fraction);
+  constexpr double kHalf = 2;  // bytes
+  return arithmetic + memory_time(device, bytes, 2 * kHalf * square) +
+         memory_time(device, work.bytes, work.bytes);
 }
 
 double kernel_rate(const cluster::Device& device, OpKind kind) {
@@ -232,7 +242,7 @@ OpTime op_time(const cluster::Device& device, const OpWork& work, bool tf32) {
   if (work.kind == OpWork::Kind::kLoss) bytes *= attained.loss_traffic;
   if (work.kind == OpWork::Kind::kUpdate) bytes *= attained.update_traffic;
   const double arithmetic = rate > 0 ? work.flops / rate : 0;
-  const double memory = bytes / (device.memory_bandwidth.value * attained.memory_fraction);
+  const double memory = memory_time(device, bytes, work.bytes);
   time.device += Seconds(std::max(arithmetic, memory));
   return time;
 }

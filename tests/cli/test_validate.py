@@ -49,6 +49,22 @@ def test_the_order_of_full_and_selective_recomputation_is_the_papers(few):
     assert rows[2]["predicted"] > rows[3]["predicted"]
 
 
+def test_compiled_is_faster_than_eager_and_asynchronous_tensor_parallelism_than_plain(tmp_path):
+    path = tmp_path / "torchtitan.csv"
+    rows = [r for r in RUNS if "torchtitan" in r and ",bf16," in r]
+    path.write_text("\n".join([RUNS[0], *rows]) + "\n")
+    orders = json.loads(call("validate", "--runs", path, "--orderings", "--json").stdout)
+    assert len(orders) == 4
+    assert all(order["kept"] for order in orders)
+    assert sum("async-tp" in order["faster"] for order in orders) == 2
+
+
+def test_orderings_are_printed_by_source(few):
+    done = call("validate", "--runs", few, "--orderings")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1].split() == ["all", "2", "2"]
+
+
 def test_a_profile_is_fitted_and_written(few, tmp_path):
     out = tmp_path / "p.toml"
     done = call(
