@@ -112,6 +112,18 @@ TEST_CASE("what is not fused is several kernels, each of which reads and writes"
   CHECK(op_time(d, add.graph, add.op).device.value == doctest::Approx(2e-6 + 6e6 / 1e12));
 }
 
+TEST_CASE("what fits the cache moves at its rate, of larger operands the part that fits") {
+  cluster::Device d = device();
+  const ir::TensorType x = ir::make_type(DType::kF32, {1000, 1000});
+  const Made add = make(ir::OpKind::kAdd, ir::NoAttrs{}, {x, x}, x);
+  d.cache = Bytes(6'000'000);  // of 12 MB
+  CHECK(op_time(d, add.graph, add.op).device.value == doctest::Approx(12e6 / 1e12));
+  d.attained.cache_rate = 2;
+  CHECK(op_time(d, add.graph, add.op).device.value == doctest::Approx(9e6 / 1e12));
+  d.cache = Bytes(20'000'000);
+  CHECK(op_time(d, add.graph, add.op).device.value == doctest::Approx(6e6 / 1e12));
+}
+
 TEST_CASE("products run at the peak of their format") {
   const cluster::Device d = device();
   CHECK(matrix_peak(d, DType::kBF16).value == 100e12);
