@@ -110,21 +110,24 @@ class Search {
       layouts.push_back({plan, least.step, least.peak});
     }
     std::stable_sort(layouts.begin(), layouts.end(), faster);
-    prepare_divided(layouts);
+    prepare_dear(layouts);
     for (const Estimated& layout : layouts) look_at(layout);
   }
 
-  // ZeRO 2 and 3: compiles what the exact estimates will ask for, as far as can be told now.
-  void prepare_divided(const std::vector<Estimated>& layouts) {
+  // ZeRO 2 and 3, and slices of sequences, are compiled only for what may be told.
+  static bool is_dear(const Plan& plan) { return plan.zero >= 2 || plan.sequence_slices() > 1; }
+
+  // Compiles for them what the exact estimates will ask for, as far as can be told now.
+  void prepare_dear(const std::vector<Estimated>& layouts) {
     std::vector<Plan> wanted_plans;
     for (const Estimated& layout : layouts) {
-      if (layout.plan.zero < 2) continue;
       if (best_.size() >= wanted() && layout.step >= best_.front().step) continue;
       for (const Pipelining& pipelining : pipelinings(layout.plan.pp)) {
         Plan plan = layout.plan;
         plan.schedule = pipelining.schedule;
         plan.chunks = pipelining.chunks;
-        if (coarse_.has_order(plan) && may_be_told(coarse_.least_scheduled(plan)))
+        if (plan.zero < 2 && best_.size() < wanted()) continue;
+        if (is_dear(plan) && coarse_.has_order(plan) && may_be_told(coarse_.least_scheduled(plan)))
           wanted_plans.push_back(plan);
       }
     }
@@ -161,7 +164,7 @@ class Search {
     here.plan.schedule = pipelining.schedule;
     here.plan.chunks = pipelining.chunks;
     if (!coarse_.has_order(here.plan)) return;
-    if (here.plan.zero >= 2 && !may_be_told(coarse_.least_scheduled(here.plan))) return;
+    if (is_dear(here.plan) && !may_be_told(coarse_.least_scheduled(here.plan))) return;
     here.peak = coarse_.memory(here.plan).peak;
     if (!fits(here.peak)) return;
     here.step = coarse_.step(here.plan);

@@ -4,6 +4,8 @@
 
 #include "base/error.h"
 #include "base/in_parallel.h"
+#include "cluster/group_shape.h"
+#include "cost/collective.h"
 
 namespace mw::predict {
 namespace {
@@ -168,7 +170,7 @@ void Coarse::prepare_states(const std::vector<Plan>& plans, int threads) {
 void Coarse::prepare(const std::vector<Plan>& plans, int threads) {
   std::vector<ProbeKey> keys;
   for (const Plan& plan : plans) {
-    keys.push_back(work_key(without_zero(plan)));
+    keys.push_back(work_key(bare_of(plan)));
     keys.push_back(state_key(plan, false));
   }
   probe_missing(keys, threads);
@@ -180,9 +182,10 @@ void Coarse::prepare_exact(const std::vector<Plan>& plans, int threads) {
   probe_missing(keys, threads);
 }
 
-Plan Coarse::without_zero(Plan plan) {
+Plan Coarse::bare_of(Plan plan) {
   plan.zero = 0;
   plan.grad_reduce = compile::GradReduce::kStep;
+  if (plan.sequence_slices() > 1) plan.schedule = "1f1b";
   return plan;
 }
 
@@ -243,7 +246,7 @@ const Coarse::Setting& Coarse::setting(const Plan& plan, bool bare) {
   setting_.emplace();
   setting_->plan = plan;
   setting_->bare = bare;
-  const Probe& work = work_facts(bare ? without_zero(plan) : plan);
+  const Probe& work = work_facts(bare ? bare_of(plan) : plan);
   setting_->work = &work;
   setting_->orders = orders(plan);
   blocks_ = blocks_of(plan, base_.model.layers);
@@ -258,8 +261,14 @@ const Coarse::Setting& Coarse::setting(const Plan& plan, bool bare) {
 
 Facts Coarse::piece_facts(const Setting& setting, int32_t copy) const {
   const auto stages = static_cast<int32_t>(blocks_.size()), s = copy % stages;
-  const int32_t slice = copy / stages % setting.orders.longer->slices();
-  return setting.work->of_slice(slice).of(blocks_[static_cast<size_t>(s)], s == 0, s + 1 == stages);
+  const int32_t slices = setting.orders.longer->slices(), slice = copy / stages % slices;
+  const bool divided = slices > 1 && setting.work->later.empty();  // by what the whole takes
+  Facts facts = setting.work->of_slice(divided ? 0 : slice)
+                    .of(blocks_[static_cast<size_t>(s)], s == 0, s + 1 == stages);
+  if (divided) {
+    for (double& fact : facts) fact /= slices;
+  }
+  return facts;
 }
 
 void Coarse::fill_costs(const Setting& setting) {
@@ -301,23 +310,27 @@ void Coarse::run(Order& order, const Setting& setting, std::vector<double>& ends
   order.run(costs_, hop_costs_, ends);
 }
 
-// Gradients of a rank's stages summed over their replicas, in a ring.
+// Gradients of a rank's stages summed over their replicas.
 double Coarse::replica_sum(const Setting& setting) const {
   const Order& order = *setting.orders.longer;
-  const int32_t replicas = order.replicas(), stages = static_cast<int32_t>(blocks_.size());
+  const int32_t replicas = order.replicas();
   if (replicas == 1) return 0;
   const int64_t stride = pipeline_stride(setting.plan);
-  size_t level = 0;
-  for (int32_t s = 0; s < stages; ++s) {
-    for (int32_t j = 1; j < replicas; ++j)
-      level = std::max(level, base_.cluster.level_between(
-                                  order.rank_of(s) * stride,
-                                  order.rank_of(j * order.slices() * stages + s) * stride));
+  double bytes = 0, most = 0;
+  for (const Facts& facts : states_) bytes = std::max(bytes, facts[kGradients]);
+  bytes *= base_.cluster.device.attained.gradient_bytes / 4;
+  for (int32_t s = 0; s < order.stages(); ++s) {
+    std::vector<RankId> members;
+    for (int32_t j = 0; j < replicas; ++j)
+      members.emplace_back(order.rank_of(j * order.slices() * order.stages() + s) * stride);
+    std::sort(members.begin(), members.end());
+    const Seconds time = cost::collective_time(base_.cluster, ir::OpKind::kAllReduce,
+                                               Bytes(static_cast<int64_t>(bytes)),
+                                               cluster::group_shape(base_.cluster, members))
+                             .time;
+    most = std::max(most, time.value);
   }
-  const cluster::Link& link = base_.cluster.links[level];
-  double most = 0;
-  for (const Facts& facts : states_) most = std::max(most, facts[kGradients]);
-  return 2.0 * (replicas - 1) / replicas * most / link.bus_bandwidth.value + link.latency.value;
+  return most;
 }
 
 void Coarse::fill_states(const Setting& setting) {
@@ -382,7 +395,7 @@ Bytes Coarse::states(const Plan& plan) {
 }
 
 Estimate Coarse::least(const Plan& asked) {
-  const Plan plan = without_zero(asked);
+  const Plan plan = bare_of(asked);
   const StageFacts& work = work_facts(plan).facts;
   const StageFacts& state = probe(state_key(asked, false)).facts;
   const int64_t blocks = base_.model.layers / plan.pp;

@@ -45,7 +45,8 @@ class Coarse {
   // Bounds from below, whatever the schedule and the chunks: all work without a bubble and without
   // ZeRO's collectives; states, and one microbatch. REQUIRES: pp divides the blocks.
   Estimate least(const compile::Plan& plan);
-  // And with this schedule: without ZeRO's collectives in forward and backward and what they hold.
+  // And with this schedule: without ZeRO's collectives in forward and backward and what they hold,
+  // and where slices of a sequence take no longer than the whole.
   // REQUIRES: as `estimate`.
   Estimate least_scheduled(const compile::Plan& plan);
   // States alone of a rank between the ends. REQUIRES: pp divides the blocks.
@@ -83,7 +84,7 @@ class Coarse {
   // A stage's facts under a plan, and the plan's orders; of the plan that was asked about last.
   struct Setting {
     compile::Plan plan;
-    bool bare = false;  // work without ZeRO's collectives
+    bool bare = false;  // work without ZeRO's collectives, slices as parts of the whole
     const Probe* work = nullptr;
     StageFacts state;
     Orders orders;
@@ -108,7 +109,7 @@ class Coarse {
   Orders orders(const compile::Plan& plan);
   const Setting& setting(const compile::Plan& plan, bool bare = false);
   void probe_missing(const std::vector<ProbeKey>& keys, int threads);
-  static compile::Plan without_zero(compile::Plan plan);
+  static compile::Plan bare_of(compile::Plan plan);
   Estimate memory(const Setting& now);
   Seconds step(const Setting& now);
 
