@@ -1,6 +1,8 @@
 #include "calibrate/run_request.h"
 
 #include <algorithm>
+#include <cstdio>
+#include <optional>
 
 #include "base/error.h"
 #include "base/text.h"
@@ -62,6 +64,62 @@ void set_schedule(const Run& run, compile::Plan& plan) {
   plan.layers = stage_layers(run, plan.stages());
 }
 
+// "E256k8s1f2048;3 dense;MLA": 256 experts, 8 of them a token's, a shared one, 2048 wide; the first
+// 3 layers have none; latent attention.
+struct Experts {
+  int64_t experts = 0, top_k = 0, shared = 0, ffn = 0, dense = 0;
+  bool latent = false;
+};
+std::optional<Experts> experts_of(const std::string& moe) {
+  Experts made;
+  for (const std::string_view part : split(moe, ';')) {
+    const std::vector<std::string_view> words = split_words(part);
+    if (words.size() == 2 && words[1] == "dense") {
+      made.dense = parse_int64(words[0]).value_or(0);
+    } else if (words.size() == 1 && words[0] == "MLA") {
+      made.latent = true;
+    } else {
+      const std::string text(part);
+      int used = 0;
+      long long e = 0, k = 0, s = 0, f = 0;
+      if (std::sscanf(text.c_str(), "E%lldk%llds%lldf%lld%n", &e, &k, &s, &f, &used) != 4 ||
+          used != static_cast<int>(text.size()))
+        return std::nullopt;
+      made.experts = e, made.top_k = k, made.shared = s, made.ffn = f;
+    }
+  }
+  if (made.experts < 1 || made.top_k < 1) return std::nullopt;
+  return made;
+}
+
+// What a row does not say stands in the models' public config.json: Qwen3 has heads of 128 and
+// norms them; GPT-OSS has heads of 64, biases and a window of 128 in every other layer;
+// DeepSeek-V3's latent attention has ranks 1536 and 512, heads of 128 + 64 and values of 128.
+void add_experts(const Run& run, const Experts& experts, models::ModelConfig& model) {
+  models::Mixture& mixture = model.mixture;
+  mixture.experts = experts.experts;
+  mixture.top_k = experts.top_k;
+  mixture.ffn_size = experts.ffn;
+  mixture.shared_ffn_size = experts.shared * experts.ffn;
+  mixture.dense_layers = experts.dense;
+  model.family = models::Family::kLlama;
+  model.activation = models::Activation::kSilu;
+  model.tie_word_embeddings = false;
+  if (starts_with(run.model, "Qwen3")) {
+    model.head_dim = 128;
+    model.normed_heads = true;
+  } else if (starts_with(run.model, "GPT-OSS")) {
+    model.head_dim = 64;
+    model.attention_bias = mixture.bias = true;
+    model.window = 128;
+  }
+  if (!experts.latent) return;
+  mixture.sigmoid = true;
+  mixture.scale = 2.5;
+  model.latent = {1536, 512, 64, 128};
+  model.head_dim = 128 + 64;
+}
+
 // Fewer key heads than heads, or three matrices in the MLP: a Llama. A GPT whose queries share keys
 // is a Llama with as many weights.
 models::ModelConfig model_of(const Run& run) {
@@ -81,8 +139,9 @@ models::ModelConfig model_of(const Run& run) {
   if (model.family == models::Family::kLlama) {
     model.activation = models::Activation::kSilu;
     model.tie_word_embeddings = false;
-    if (!llama) model.ffn_size = run.ffn * 2 / 3 / 64 * 64;
+    if (!llama && run.moe.empty()) model.ffn_size = run.ffn * 2 / 3 / 64 * 64;
   }
+  if (const auto experts = experts_of(run.moe)) add_experts(run, *experts, model);
   return model;
 }
 
@@ -110,9 +169,7 @@ Machines read_machines(FileSystem& fs, const std::string& folder) {
 }
 
 std::string reason(const Run& run, const Machines& machines) {
-  if (!run.moe.empty()) return "mixture of experts is not in the graph";
-  if (run.cp > 1) return "context parallelism is not in the graph";
-  if (starts_with(run.precision, "fp8")) return "fp8 products are not in the cost model";
+  if (!run.moe.empty() && !experts_of(run.moe)) return "moe: unknown form " + run.moe;
   const cluster::Cluster* cluster = cluster_of(run, machines);
   if (cluster == nullptr) return fmt::format("no file of clusters/ has the device {}", run.gpu);
   if (run.pp == 0 && run.dp == 0 && layouts(run, machines).empty())
@@ -145,6 +202,8 @@ predict::Request request_of(const Run& run, const Machines& machines, int64_t mi
   plan.dp = run.dp;
   plan.tp = run.tp;
   plan.pp = run.pp;
+  plan.cp = run.cp;
+  plan.ep = run.ep;
   plan.sp = run.sp && run.tp > 1;
   plan.zero = run.zero;
   set_schedule(run, plan);
@@ -152,9 +211,11 @@ predict::Request request_of(const Run& run, const Machines& machines, int64_t mi
   plan.microbatches = run.global_batch / (run.dp * micro_batch);
   request.global_batch = run.global_batch;
   request.seq_len = run.seq;
-  request.precision = run.precision == "fp16"   ? DType::kF16
-                      : run.precision == "fp32" ? DType::kF32
-                                                : DType::kBF16;
+  predict::set_precision(request, run.precision == "fp16"     ? "f16"
+                                  : run.precision == "fp32"   ? "f32"
+                                  : run.precision == "fp8-mx" ? "mxfp8"
+                                  : run.precision == "fp8"    ? "fp8"
+                                                              : "bf16");
   return request;
 }
 

@@ -15,6 +15,8 @@ std::string signed_percent(double error) { return fmt::format("{:+.1f} %", 100 *
 std::string layout(const Run& run) {
   std::string text = run.pp == 0 ? fmt::format("tp={}", run.tp)
                                  : fmt::format("tp={} pp={} dp={}", run.tp, run.pp, run.dp);
+  if (run.cp > 1) text += fmt::format(" cp={}", run.cp);
+  if (run.ep > 1) text += fmt::format(" ep={}", run.ep);
   if (!run.schedule.empty() && run.schedule != "1f1b" && run.schedule != "interleaved-1f1b")
     text += " " + run.schedule;
   if (run.vpp > 1) text += fmt::format(" v={}", run.vpp);

@@ -76,7 +76,9 @@ TEST_CASE("a row that cannot be simulated says why") {
   Run run = gpt(2, 64, 4, 64, 128, 4);
   CHECK(reason(run, a100()) == "");
   run.moe = "E8k2";
-  CHECK(reason(run, a100()) == "mixture of experts is not in the graph");
+  CHECK(reason(run, a100()) == "moe: unknown form E8k2");
+  run.moe = "E8k2s0f128";
+  CHECK(reason(run, a100()) == "");
   run.moe.clear();
   run.gpu = "B300";
   CHECK(reason(run, a100()) == "no file of clusters/ has the device B300");

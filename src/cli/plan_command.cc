@@ -44,7 +44,7 @@ planner::Request read_request(FileSystem& fs, const PlanOptions& options) {
     diagnostics.add("--global-batch: is missing; give the sequences of a step");
   diagnostics.throw_if_any();
   base.global_batch = options.global_batch;
-  base.precision = *parse_dtype(options.precision);
+  predict::set_precision(base, options.precision);
   base.options.tf32 = options.tf32;
   if (options.scatter_gather) base.options.scatter_gather = true;
   base.options.program_hash = base.options.order_hash = false;
@@ -87,8 +87,11 @@ void add_plan(CLI::App& app) {
       ->check(at_least(1));
   command->add_option("--seq-len", options->seq_len, "Tokens of a sequence; the model's most")
       ->check(at_least(1));
-  command->add_option("--precision", options->precision, "Of weights and activations")
-      ->check(one_of({"bf16", "f16", "f32"}));
+  command
+      ->add_option(
+          "--precision", options->precision,
+          "Of weights and activations; fp8, mxfp8: bf16, and the linear layers' products in fp8")
+      ->check(one_of(predict::precision_names()));
   command
       ->add_option("--planner", options->planner,
                    "exhaustive: every uniform plan; ptdp: the rules of the PTD-P paper")

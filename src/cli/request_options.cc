@@ -15,7 +15,8 @@ void read_overlap(const RequestOptions& options, predict::Request& request,
   simulate::Overlap& overlap = request.options.overlap;
   static const std::vector<std::string> kKnown = {"messages",     "no-messages", "collectives",
                                                   "no-tensor",    "serial",      "grad_reduce",
-                                                  "param_gather", "none"};
+                                                  "param_gather", "ring",        "no-ring",
+                                                  "none"};
   for (const std::string& what : options.overlap) {
     if (!simulate::set_overlap(overlap, what)) {
       diagnostics.add("--overlap: unknown word '{}'{}; known are {}", what,
@@ -91,17 +92,17 @@ predict::Request read_request(FileSystem& fs, const RequestOptions& options,
       request.options = simulate::options_of(request.cluster.stack);
     });
   }
-  request.precision = *parse_dtype(options.precision);
+  predict::set_precision(request, options.precision);
   if (options.scatter_gather) request.options.scatter_gather = true;
   request.options.tf32 = options.tf32;
   request.options.program_hash = request.options.order_hash = false;
   const bool known_plan = diagnostics.empty();
   read_overlap(options, request, diagnostics);
   if (options.gpus > 0 && known_plan && options.gpus != request.plan.ranks()) {
-    diagnostics.add("--gpus: is {}, but the plan has dp*tp*pp={}*{}*{}={} ranks; use dp={}",
-                    options.gpus, request.plan.dp, request.plan.tp, request.plan.pp,
-                    request.plan.ranks(),
-                    std::max<int64_t>(1, options.gpus / (request.plan.tp * request.plan.pp)));
+    const compile::Plan& plan = request.plan;
+    diagnostics.add("--gpus: is {}, but the plan has {} ranks; use dp={}", options.gpus,
+                    plan.rank_text(),
+                    std::max<int64_t>(1, options.gpus / (plan.tp * plan.pp * plan.cp)));
   }
   return request;
 }
@@ -126,13 +127,18 @@ void add_request_options(CLI::App& command, RequestOptions& options) {
       ->check(at_least(1));
   command.add_option("--seq-len", options.seq_len, "Tokens of a sequence; the model's most")
       ->check(at_least(1));
-  command.add_option("--precision", options.precision, "Of weights and activations")
-      ->check(one_of({"bf16", "f16", "f32"}));
+  command
+      .add_option(
+          "--precision", options.precision,
+          "Of weights and activations; fp8, mxfp8: bf16, and the linear layers' products in fp8 "
+          "with a scale a tensor or a block")
+      ->check(one_of(predict::precision_names()));
   command
       .add_option("--overlap", options.overlap,
                   "What goes on beside computation: messages (on unless no-messages), "
                   "collectives (but for no-tensor those of tensor parallelism), grad_reduce, "
-                  "param_gather; serial: no collective of a microbatch")
+                  "param_gather; serial: no collective of a microbatch; ring (of context "
+                  "parallelism; on unless no-ring)")
       ->delimiter(',');
   command
       .add_option("--slowdown", options.slowdown,

@@ -39,6 +39,7 @@ void read_attained(JsonReader attained, Device& device) {
   a.memory_fraction = attained.number("memory_fraction", {.min = kTiny, .max = 1});
   a.launch = Seconds(attained.number("launch_us", {.min = 0}) * kMicro);
   a.host_op = Seconds(attained.number("host_op_us", {.min = 0}) * kMicro);
+  a.fp8_fraction = attained.number_or("fp8_fraction", 1, {.min = kTiny, .max = 2});
   a.product_half_k = attained.number_or("product_half_k", a.product_half_k, {.min = 0});
   a.collective_latency =
       Seconds(attained.number_or("collective_latency_us", 0, {.min = 0}) * kMicro);

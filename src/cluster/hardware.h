@@ -10,7 +10,7 @@
 //   [device.peak_TFLOPs]              # dense; f32, tf32, bf16, f16, fp8, fp4
 //   [device.kernel_G_per_s]           # optional, by op: FLOPs of products, bytes of all else
 //   [device.attained]                 # what software makes of it; see Attained
-//   matrix_fraction, memory_fraction, launch_us, host_op_us
+//   matrix_fraction, memory_fraction, launch_us, host_op_us, and where it applies fp8_fraction
 //   (a profile replaces these and says more: profile.h)
 //   [[link]]                          # innermost first
 //   name, kind, devices, link_GBps, latency_us
@@ -77,6 +77,7 @@ struct Attained {
       collective_member;  // all-gathers and reduce-scatters of data parallelism: for each member
   double collective_cards = 1024;    // network cards of a node that one collective uses at most
   double product_half_k = 64;        // a product whose k is this long reaches half
+  double fp8_fraction = 1;  // of the share of the peak that half-precision products reach, by fp8's
   double attention_fraction = 0.75;  // fused attention's share of the largest products' rate
   bool fused_attention = true;       // else the scores go through memory, and none is left out
   bool fused_elementwise = true;     // else norms, rope and SwiGLU are several kernels each

@@ -13,9 +13,10 @@ namespace {
 
 constexpr double kMicro = 1e-6;
 
-constexpr std::array<ConstantInfo, 18> kConstants = {{
+constexpr std::array<ConstantInfo, 19> kConstants = {{
     {"matrix_fraction", 0.05, 1, "of the dense peak, by the largest matrix products"},
     {"product_half_k", 1, 4096, "elements: a product whose k is this long reaches half"},
+    {"fp8_fraction", 0.2, 2, "of the share of the peak that half-precision products reach, by fp8"},
     {"attention_fraction", 0.05, 1, "fused attention's share of the largest products' rate"},
     {"memory_fraction", 0.05, 1, "of the memory bandwidth, by kernels that read and write"},
     {"cache_rate", 1, 10, "of kernels whose operands and results fit the cache, over memory's"},
@@ -45,6 +46,7 @@ const Link* first_link(const Cluster& cluster, bool network) {
 // The value of an attained constant, and a second's share of its unit.
 double* attained(Attained& a, std::string_view name) {
   if (name == "matrix_fraction") return &a.matrix_fraction;
+  if (name == "fp8_fraction") return &a.fp8_fraction;
   if (name == "collective_cards") return &a.collective_cards;
   if (name == "product_half_k") return &a.product_half_k;
   if (name == "attention_fraction") return &a.attention_fraction;

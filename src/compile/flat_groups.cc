@@ -5,6 +5,7 @@
 #include <tuple>
 
 #include "base/error.h"
+#include "base/text.h"
 #include "ops/update_ops.h"
 
 namespace mw::compile {
@@ -15,11 +16,27 @@ int64_t round_up(int64_t n, int64_t multiple) { return (n + multiple - 1) / mult
 // What the members of a group have in common.
 struct Key {
   LayerId layer;
-  sharding::Axes model_partial;
+  sharding::Axes data_axes, model_partial;
   bool dp_partial = false;
   StateId shared;  // valid: a group of this parameter alone
   friend auto operator<=>(const Key&, const Key&) = default;
 };
+
+// What ZeRO shards a weight over: the plan's data axes; of experts, which ep divides, the others.
+sharding::Axes data_axes_of(const StateUse& weight, const Plan& plan) {
+  sharding::Axes axes = plan.data_axes();
+  for (const sharding::Axes& divided : weight.sharding.dims) {
+    for (const std::string& axis : divided) std::erase(axes, axis);
+  }
+  if (axes.empty()) axes.push_back("dp");
+  return axes;
+}
+
+int64_t shards_over(const sharding::Axes& axes, const Plan& plan) {
+  int64_t shards = 1;
+  for (const std::string& axis : axes) shards *= plan.axis_size(axis);
+  return shards;
+}
 
 // The flat state of a group; ranks that share a parameter share the state's name and layout.
 StateId add_flat(ir::Module& module, const std::string& kind, const FlatGroup& group,
@@ -36,8 +53,8 @@ StateId add_flat(ir::Module& module, const std::string& kind, const FlatGroup& g
 }
 
 // The group's flat states, and its size padded so that each shard has whole norm blocks.
-void add_states(FlatGroup& group, const Plan& plan, ir::Module& module) {
-  group.elements = round_up(group.elements, ops::kNormBlock * plan.dp);
+void add_states(FlatGroup& group, ir::Module& module) {
+  group.elements = round_up(group.elements, ops::kNormBlock * group.data_size);
   group.weight = add_flat(module, "weight", group, "", ir::StateKind::kMaster);
   for (size_t u = 0; u < group.uses.size(); ++u) {
     const std::string use = group.uses.size() > 1 ? fmt::format("#{}", u) : "";
@@ -49,10 +66,27 @@ void add_states(FlatGroup& group, const Plan& plan, ir::Module& module) {
 
 }  // namespace
 
-int64_t weight_shards(const Plan& plan) { return plan.zero >= 3 ? plan.dp : 1; }
-int64_t moment_shards(const Plan& plan) { return plan.zero >= 1 ? plan.dp : 1; }
-int64_t gradient_shards(const Plan& plan) {
-  return plan.zero >= 1 && plan.effective_grad_reduce() == GradReduce::kMicrobatch ? plan.dp : 1;
+sharding::Axes data_pending(const FlatGroup& group) {
+  sharding::Axes axes = group.dp_partial ? group.data_axes : sharding::Axes{};
+  std::sort(axes.begin(), axes.end());
+  return axes;
+}
+
+int64_t weight_shards(const Plan& plan, const FlatGroup& group) {
+  return plan.zero >= 3 ? group.data_size : 1;
+}
+int64_t moment_shards(const Plan& plan, const FlatGroup& group) {
+  return plan.zero >= 1 ? group.data_size : 1;
+}
+int64_t gradient_shards(const Plan& plan, const FlatGroup& group) {
+  return plan.zero >= 1 && plan.effective_grad_reduce() == GradReduce::kMicrobatch ? group.data_size
+                                                                                   : 1;
+}
+
+LocalGraph::Made flat_type(const FlatGroup& group, int64_t shards, const sharding::Axes& partial) {
+  LocalGraph::Made made = flat_type(group.elements, shards, partial);
+  if (shards > 1) made.sharding.dims[0] = group.data_axes;
+  return made;
 }
 
 std::vector<FlatGroup> make_flat_groups(const std::vector<StateUse>& states, const Plan& plan,
@@ -79,12 +113,20 @@ std::vector<FlatGroup> make_flat_groups(const std::vector<StateUse>& states, con
     });
     Key key;
     key.layer = state.layer;
+    const sharding::Axes data_axes = data_axes_of(use, plan);
+    key.data_axes = data_axes;
     if (!list.empty()) {
       key.model_partial = list[0]->sharding.partial;
-      key.dp_partial = std::erase(key.model_partial, "dp") > 0;
+      size_t pending = 0;
+      for (const std::string& axis : data_axes) pending += std::erase(key.model_partial, axis);
+      MW_CHECK(pending == 0 || pending == data_axes.size(), "{} pends over a part of {}",
+               state.name, join(data_axes, ","));
+      key.dp_partial = pending > 0;
     }
     if (uses_in_model[use.state] > 1) key.shared = use.state;
     FlatGroup& group = groups[key];
+    group.data_axes = data_axes;
+    group.data_size = shards_over(data_axes, plan);
     group.model_partial = key.model_partial;
     group.dp_partial = key.dp_partial;
     group.shared = key.shared.valid();
@@ -93,6 +135,7 @@ std::vector<FlatGroup> make_flat_groups(const std::vector<StateUse>& states, con
                    : key.layer.valid() ? module.layers[key.layer.index()].name
                                        : "model";
       for (const std::string& axis : key.model_partial) group.name += "/" + axis;
+      if (data_axes != plan.data_axes()) group.name += "/experts";
       group.uses.resize(std::max<size_t>(1, list.size()));
     }
     for (size_t u = 0; u < list.size(); ++u) {
@@ -105,7 +148,7 @@ std::vector<FlatGroup> make_flat_groups(const std::vector<StateUse>& states, con
   }
   std::vector<FlatGroup> result;
   for (auto& [key, group] : groups) {
-    add_states(group, plan, module);
+    add_states(group, module);
     result.push_back(std::move(group));
   }
   return result;

@@ -133,13 +133,17 @@ TEST_CASE(
 TEST_CASE("ZeRO's stages shard what they say") {
   const auto shards = [](const std::string& text) {
     const Plan plan = parse_plan(text);
-    return std::array<int64_t, 3>{weight_shards(plan), gradient_shards(plan), moment_shards(plan)};
+    FlatGroup group;
+    for (const std::string& axis : plan.data_axes()) group.data_size *= plan.axis_size(axis);
+    return std::array<int64_t, 3>{weight_shards(plan, group), gradient_shards(plan, group),
+                                  moment_shards(plan, group)};
   };
   CHECK((shards("dp=4") == std::array<int64_t, 3>{1, 1, 1}));
   CHECK((shards("dp=4,zero=1") == std::array<int64_t, 3>{1, 1, 4}));
   CHECK((shards("dp=4,zero=2") == std::array<int64_t, 3>{1, 4, 4}));
   CHECK((shards("dp=4,zero=2,grad_reduce=step") == std::array<int64_t, 3>{1, 1, 4}));
   CHECK((shards("dp=4,zero=3") == std::array<int64_t, 3>{4, 4, 4}));
+  CHECK((shards("dp=4,cp=2,zero=1") == std::array<int64_t, 3>{1, 1, 8}));
 }
 
 }  // namespace

@@ -21,7 +21,7 @@ class InitBuilder {
     std::vector<ValueId> parts;
     for (const GroupMember& member : group.members) {
       const ValueId drawn = draw(member);
-      if (weight_shards(plan_) == 1) {
+      if (weight_shards(plan_, group) == 1) {
         output(drawn, module_.state(member.parameter).name);
       } else {
         parts.push_back(drawn);
@@ -122,9 +122,9 @@ class InitBuilder {
     const ValueId whole =
         op1(OpKind::kConcat, ir::ConcatAttrs{0}, slots, flat_type(group.elements, 1));
     ir::CollectiveAttrs attrs;
-    attrs.group = ir::AxisGroup{{"dp"}};
+    attrs.group = ir::AxisGroup{group.data_axes};
     attrs.global_size = group.elements;
-    output(op1(OpKind::kShardSlice, attrs, {whole}, flat_type(group.elements, plan_.dp)),
+    output(op1(OpKind::kShardSlice, attrs, {whole}, flat_type(group, group.data_size)),
            module_.state(group.weight).name);
   }
 

@@ -34,7 +34,7 @@ struct LocalGraph {
 ir::Op make_op(ir::OpKind kind, ir::Attributes attrs, std::vector<ValueId> operands, ir::Work work,
                LayerId layer = LayerId());
 
-// A flat buffer of `elements` f32 in all, whole or as one shard over dp.
+// A flat buffer of `elements` f32 in all, whole or as one shard over the axis dp.
 LocalGraph::Made flat_type(int64_t elements, int64_t shards, const sharding::Axes& partial = {});
 
 }  // namespace mw::compile

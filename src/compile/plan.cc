@@ -50,11 +50,19 @@ std::vector<cluster::Axis> tensor_axes(const Plan& plan, const ModelShape& shape
 sharding::Strategy strategy_of(const Plan& plan, const std::vector<cluster::Axis>& tensor) {
   sharding::Strategy strategy;
   strategy.axes["batch"] = {"dp"};
+  if (plan.ep > 1) {
+    strategy.axes["batch"] = {"dp", "ep"};
+    strategy.axes["expert"] = {"ep"};
+  }
+  strategy.axes["expert_batch"] = {"dp"};  // of the samples that an expert has tokens of
+  if (plan.cp > 1) strategy.axes["attn_seq"] = {"cp"};
   sharding::Axes over_tensor;
   for (const cluster::Axis& axis : tensor) over_tensor.push_back(axis.name);
   for (const char* axis : {"heads", "ffn", "vocab"}) strategy.axes[axis] = over_tensor;
   strategy.axes[kKvHeads] = {over_tensor.front()};
-  if (plan.sp) strategy.axes["seq"] = over_tensor;
+  sharding::Axes sequence = plan.cp > 1 ? sharding::Axes{"cp"} : sharding::Axes{};
+  if (plan.sp) sequence.insert(sequence.end(), over_tensor.begin(), over_tensor.end());
+  if (!sequence.empty()) strategy.axes["seq"] = sequence;
   return strategy;
 }
 
@@ -89,6 +97,35 @@ std::vector<int32_t> stages_of_layers(const Plan& plan, const ir::Module& module
 
 }  // namespace
 
+std::vector<std::string> Plan::mesh_order() const {
+  std::vector<std::string> axes = order;
+  if (cp > 1 && std::find(axes.begin(), axes.end(), "cp") == axes.end())
+    axes.insert(std::find(axes.begin(), axes.end(), "tp"), "cp");
+  if (ep > 1) axes.insert(std::find(axes.begin(), axes.end(), "dp") + 1, "ep");
+  return axes;
+}
+
+int64_t Plan::axis_size(const std::string& axis) const {
+  if (axis == "dp") return dp / ep;
+  if (axis == "ep") return ep;
+  if (axis == "cp") return cp;
+  return axis == "tp" ? tp : pp;
+}
+
+sharding::Axes Plan::data_axes() const {
+  sharding::Axes axes;
+  for (const std::string& axis : mesh_order()) {
+    if (axis != "tp" && axis != "pp" && axis_size(axis) > 1) axes.push_back(axis);
+  }
+  if (axes.empty()) axes.push_back("dp");
+  return axes;
+}
+
+std::string Plan::rank_text() const {
+  return cp == 1 ? fmt::format("dp*tp*pp={}*{}*{}={}", dp, tp, pp, ranks())
+                 : fmt::format("dp*tp*pp*cp={}*{}*{}*{}={}", dp, tp, pp, cp, ranks());
+}
+
 int64_t Plan::units() const { return microbatches * pipeline::parts_of(schedule); }
 
 int64_t Plan::sequence_slices() const {
@@ -121,6 +158,8 @@ Plan base_plan(const Plan& plan) {
   Plan base;
   base.dp = plan.dp;
   base.tp = plan.tp;
+  base.cp = plan.cp;
+  base.ep = plan.ep;
   base.sp = plan.sp;
   base.microbatches = plan.units();
   base.grad_reduce = plan.effective_grad_reduce();
@@ -132,6 +171,45 @@ const sharding::Strategy& ResolvedPlan::strategy(LayerId layer) const {
   const Stage& stage = stages[static_cast<size_t>(stage_of_layer[layer.index()])];
   return stage.strategies[layer.index() - static_cast<size_t>(stage.first_layer)];
 }
+
+namespace {
+
+void add_expert_findings(const PlanReading& reading, const ModelShape& shape,
+                         std::vector<std::string>& found) {
+  const Plan& plan = reading.plan;
+  if (!reading.sound({"ep", "tp", "cp", "sp"})) return;
+  if (shape.experts == 0) {
+    if (plan.ep > 1)
+      found.push_back(fmt::format("plan: ep={} divides experts, and {} has none; leave ep out",
+                                  plan.ep, shape.name));
+    return;
+  }
+  if (plan.dp % plan.ep != 0) {
+    found.push_back(
+        fmt::format("plan: ep={} is no divisor of dp={}: experts are divided over a part "
+                    "of the data-parallel ranks",
+                    plan.ep, plan.dp));
+  }
+  if (shape.experts % plan.ep != 0) {
+    found.push_back(fmt::format("{}: {} experts are not divisible by ep={}; use ep={}", shape.name,
+                                shape.experts, plan.ep, alternatives(divisors(shape.experts))));
+  }
+  if (plan.tp > 1 && !plan.sp) {
+    found.push_back(
+        fmt::format("plan: tp={} without sp would send every token to its experts {} times; add sp",
+                    plan.tp, plan.tp));
+    return;
+  }
+  const int64_t parts = plan.cp * plan.tp;
+  if (shape.seq_len % parts != 0 || shape.seq_len / parts * shape.top_k % shape.experts != 0) {
+    found.push_back(fmt::format(
+        "plan: seq_len={} in cp*tp={} parts does not give each of {} experts a whole number of "
+        "rows at {} experts a token; use a multiple of {}",
+        shape.seq_len, parts, shape.experts, shape.top_k, parts * shape.experts / shape.top_k));
+  }
+}
+
+}  // namespace
 
 std::vector<std::string> plan_findings(const PlanReading& reading, int64_t blocks,
                                        const ModelShape& shape) {
@@ -165,6 +243,13 @@ std::vector<std::string> plan_findings(const PlanReading& reading, int64_t block
                                 shape.seq_len, plan.sequence_slices(),
                                 alternatives(divisors(shape.seq_len))));
   }
+  // Every rank has a part from the front of the sequence and one from its end, so that all have as
+  // many pairs under the causal mask.
+  if (reading.sound({"cp"}) && plan.cp > 1 && shape.seq_len % (2 * plan.cp) != 0) {
+    found.push_back(
+        fmt::format("plan: seq_len={} is not divisible by 2*cp={}", shape.seq_len, 2 * plan.cp));
+  }
+  add_expert_findings(reading, shape, found);
   if (!reading.sound({"pp", "chunks", "layers"})) return found;
   if (plan.layers.empty()) {
     if (blocks < plan.stages()) {
@@ -202,13 +287,13 @@ ResolvedPlan resolve(const Plan& plan, const ir::Module& module, const ModelShap
   resolved.plan = plan;
   std::vector<cluster::Axis> axes, stage_axes;
   const std::vector<cluster::Axis> tensor = tensor_axes(plan, shape);
-  for (const std::string& name : plan.order) {
+  for (const std::string& name : plan.mesh_order()) {
     if (name == "tp") {
       axes.insert(axes.end(), tensor.begin(), tensor.end());
       stage_axes.insert(stage_axes.end(), tensor.begin(), tensor.end());
       continue;
     }
-    axes.push_back({name, name == "dp" ? plan.dp : plan.pp});
+    axes.push_back({name, plan.axis_size(name)});
     if (name != "pp") stage_axes.push_back(axes.back());
   }
   resolved.mesh = cluster::Mesh(axes);

@@ -25,8 +25,11 @@ enum class GradReduce : uint8_t { kStep, kMicrobatch };
 
 struct Plan {
   int64_t dp = 1, tp = 1, pp = 1;
-  std::vector<std::string> order = {"pp", "dp",
-                                    "tp"};  // mesh axes, the last varies fastest over ranks
+  int64_t cp = 1;  // context parallel: the sequence is divided, attention gathers keys and values
+  int64_t ep = 1;  // expert parallel: a part of dp over which experts are divided
+  // Mesh axes, the last varies fastest over ranks. cp lies just outside of tp where it is not
+  // named.
+  std::vector<std::string> order = {"pp", "dp", "tp"};
   bool sp =
       false;  // sequence parallel: activations between tensor-parallel regions are sharded over tp
   std::string schedule = "1f1b";
@@ -49,7 +52,17 @@ struct Plan {
   // clips.
   bool post_validation = false;
 
-  int64_t ranks() const { return dp * tp * pp; }
+  int64_t ranks() const { return dp * tp * pp * cp; }
+  // "dp*tp*pp=2*4*1=8": the number of ranks as people write it.
+  std::string rank_text() const;
+  // The mesh's axes in order: pp, dp, tp and, where they are more than 1, cp and ep, which is the
+  // inner part of dp: the axis dp is then what is left of it.
+  std::vector<std::string> mesh_order() const;
+  int64_t axis_size(const std::string& axis) const;  // of the mesh
+  // Over which a weight that nothing else divides is held by every rank and its gradients are
+  // pending: of dp, ep and cp those larger than 1, major first; dp if there is none. What ZeRO
+  // shards over.
+  sharding::Axes data_axes() const;
   int64_t stages() const { return pp * chunks; }
   // Microbatches of the program: twice as many with backward halving, whose forwards run two.
   int64_t units() const;
@@ -110,6 +123,7 @@ struct ModelShape {
   std::map<std::string, int64_t> must_divide;  // logical axis -> size, e.g. heads 12
   std::map<std::string, std::string> key;      // logical axis -> the config's key, e.g. "n_head"
   int64_t global_batch = 1, seq_len = 1;
+  int64_t experts = 0, top_k = 0;  // of a mixture, and those that a token goes to
 };
 
 // Throws Error with all findings: heads that tp does not divide (with the values that do), kv_heads

@@ -128,6 +128,24 @@ TEST_CASE("combinations that cannot be are said with what could") {
         "for more");
 }
 
+TEST_CASE("cp and ep are axes of the mesh; ep is a part of dp") {
+  const Plan plan = parse_plan("dp=8,tp=2,pp=2,cp=2,ep=4,sp,microbatches=2,zero=1");
+  CHECK(plan.ranks() == 64);
+  CHECK(plan.mesh_order() == std::vector<std::string>{"pp", "dp", "ep", "cp", "tp"});
+  CHECK(plan.data_axes() == sharding::Axes{"dp", "ep", "cp"});
+  CHECK(parse_plan("dp=4,ep=4").data_axes() == sharding::Axes{"ep"});
+  CHECK(parse_plan("dp=4").data_axes() == sharding::Axes{"dp"});
+  CHECK(parse_plan("").data_axes() == sharding::Axes{"dp"});
+  CHECK(parse_plan(short_form(plan)) == plan);
+  CHECK(short_form(plan_from_json(to_json(plan), "x")) == short_form(plan) + ",grad_reduce=step");
+  CHECK(parse_plan("dp=2,cp=2,order=pp-cp-dp-tp").mesh_order().front() == "pp");
+  CHECK(message_of("dp=6,ep=4") ==
+        "--plan: ep: divides the experts over a part of dp=6, which is no multiple of 4");
+  CHECK(message_of("pp=2,cp=2,schedule=seq-1f1b,microbatches=2") ==
+        "--plan: cp: divides a sequence over ranks, and seq-1f1b cuts it into slices; use one of "
+        "them");
+}
+
 TEST_CASE("sizes that no cluster has, and whose products overflow, are said to be too large") {
   CHECK(message_of("pp=9223372036854775807") ==
         "--plan: pp: must be at most 1048576, is 9223372036854775807");
@@ -172,6 +190,28 @@ TEST_CASE("a plan that does not fit the model says what would") {
       plan_findings(parse_plan("pp=2,layers=1:2:2"), 4, shape()) ==
       std::vector<std::string>{"plan: layers has 3 entries, must have one a stage: pp*chunks=2*1=2",
                                "plan: layers add up to 5, must add up to the model's 4 layers"});
+}
+
+TEST_CASE("context and expert parallelism say what they ask of a model") {
+  ModelShape dense = shape();
+  dense.seq_len = 12;
+  CHECK(plan_findings(parse_plan("cp=4,microbatches=8"), 4, dense) ==
+        std::vector<std::string>{"plan: seq_len=12 is not divisible by 2*cp=8"});
+  CHECK(plan_findings(parse_plan("dp=2,ep=2,microbatches=4"), 4, dense) ==
+        std::vector<std::string>{
+            "plan: ep=2 divides experts, and models/x.json has none; leave ep out"});
+  ModelShape mixture = dense;
+  mixture.experts = 8;
+  mixture.top_k = 2;
+  mixture.seq_len = 16;
+  CHECK(plan_findings(parse_plan("dp=2,ep=2,tp=2,sp,microbatches=4"), 4, mixture).empty());
+  CHECK(plan_findings(parse_plan("dp=4,ep=4,tp=2,microbatches=2"), 4, mixture) ==
+        std::vector<std::string>{
+            "plan: tp=2 without sp would send every token to its experts 2 times; add sp"});
+  CHECK(plan_findings(parse_plan("tp=4,cp=2,sp,microbatches=8"), 4, mixture) ==
+        std::vector<std::string>{
+            "plan: seq_len=16 in cp*tp=8 parts does not give each of 8 experts a whole number of "
+            "rows at 2 experts a token; use a multiple of 32"});
 }
 
 ModelShape batch_of(int64_t samples) {

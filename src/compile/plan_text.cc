@@ -70,19 +70,31 @@ void check(PlanReading& reading, JsonReader& reader, const std::string& where,
   }
   std::vector<std::string> order = plan.order;
   std::sort(order.begin(), order.end());
-  if (order != std::vector<std::string>{"dp", "pp", "tp"} && reading.sound({"order"})) {
-    reader.fail("order", "must name pp, dp and tp once each, is {}", join(plan.order, "-"));
+  if (order != std::vector<std::string>{"dp", "pp", "tp"} &&
+      order != std::vector<std::string>{"cp", "dp", "pp", "tp"} && reading.sound({"order"})) {
+    reader.fail("order", "must name pp, dp and tp{} once each, is {}",
+                plan.cp > 1 ? " (and may name cp)" : "", join(plan.order, "-"));
+  }
+  if (plan.cp > 1 && plan.sequence_slices() > 1 && reading.sound({"cp", "schedule"})) {
+    reader.fail("cp", "divides a sequence over ranks, and {} cuts it into slices; use one of them",
+                plan.schedule);
   }
   if (plan.sp && plan.tp == 1 && reading.sound({"sp", "tp"})) {
     reader.fail("sp",
                 "sequence parallelism shards over the tensor-parallel ranks, and tp is 1; use tp=2 "
                 "or leave sp out");
   }
+  if (plan.dp % plan.ep != 0 && reading.sound({"dp", "ep"})) {
+    reader.fail("ep", "divides the experts over a part of dp={}, which is no multiple of {}",
+                plan.dp, plan.ep);
+    reading.unsound.insert({"dp", "ep"});
+  }
   // No product of three of the numbers overflows: each is bounded.
-  if (plan.ranks() > kMostRanks) {
-    diagnostics.add("{}: dp*tp*pp={}*{}*{} is more than {} ranks; use fewer", where, plan.dp,
-                    plan.tp, plan.pp, kMostRanks);
-    reading.unsound.insert({"dp", "tp", "pp"});
+  if (plan.dp * plan.tp * plan.pp > kMostRanks || plan.ranks() > kMostRanks) {
+    const std::string text = plan.rank_text();
+    diagnostics.add("{}: {} is more than {} ranks; use fewer", where,
+                    text.substr(0, text.rfind('=')), kMostRanks);
+    reading.unsound.insert({"dp", "tp", "pp", "cp"});
   }
   if (plan.stages() * plan.microbatches > kMostUnits) {
     diagnostics.add("{}: pp*chunks*microbatches={}*{}*{} is more than {} units of work; use fewer",
@@ -155,6 +167,8 @@ class PlanReader {
     read_count("dp", plan_.dp, kMostRanks);
     read_count("tp", plan_.tp, kMostRanks);
     read_count("pp", plan_.pp, kMostRanks);
+    read_count("cp", plan_.cp, kMostChunks);
+    read_count("ep", plan_.ep, kMostRanks);
     take_if_there("order", [&](const char* key) { plan_.order = reader_.strings(key); });
     take("sp", [&](const char* key) { plan_.sp = reader_.boolean_or(key, false); });
   }
@@ -202,8 +216,8 @@ class PlanReader {
     const size_t before = diagnostics_.findings().size();
     reader_.finish();
     if (diagnostics_.findings().size() == before) return;
-    for (const char* key :
-         {"dp", "tp", "pp", "order", "sp", "chunks", "schedule", "microbatches", "layers"}) {
+    for (const char* key : {"dp", "tp", "pp", "cp", "ep", "order", "sp", "chunks", "schedule",
+                            "microbatches", "layers"}) {
       if (!reader_.has(key)) reading_.unsound.insert(key);
     }
   }
@@ -308,6 +322,8 @@ Json to_json(const Plan& plan) {
   json["dp"] = plan.dp;
   json["tp"] = plan.tp;
   json["pp"] = plan.pp;
+  if (plan.cp > 1) json["cp"] = plan.cp;
+  if (plan.ep > 1) json["ep"] = plan.ep;
   json["order"] = Json::list(plan.order);
   json["sp"] = plan.sp;
   json["schedule"] = plan.schedule;
@@ -330,6 +346,8 @@ Json to_json(const Plan& plan) {
 std::string short_form(const Plan& plan) {
   const Plan standard;
   std::string text = fmt::format("dp={},tp={},pp={}", plan.dp, plan.tp, plan.pp);
+  if (plan.cp > 1) text += fmt::format(",cp={}", plan.cp);
+  if (plan.ep > 1) text += fmt::format(",ep={}", plan.ep);
   if (plan.order != standard.order) text += ",order=" + join(plan.order, "-");
   if (plan.pp * plan.chunks > 1 || plan.schedule != standard.schedule)
     text += ",schedule=" + plan.schedule;

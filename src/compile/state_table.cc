@@ -17,25 +17,27 @@ class TableMaker {
   TableMaker(const Plan& plan, const ir::Module& module) : plan_(plan), module_(module) {}
 
   void add_group(const FlatGroup& group) {
-    const BufferId weight = add_flat(group, group.weight, weight_shards(plan_), Category::kWeights);
-    if (weight_shards(plan_) == 1) {
+    const BufferId weight =
+        add_flat(group, group.weight, weight_shards(plan_, group), Category::kWeights);
+    if (weight_shards(plan_, group) == 1) {
       for (const GroupMember& member : group.members) {
         add_view(member, module_.state(member.parameter).name, weight, Category::kWeights, {});
       }
     }
-    if (weight_shards(plan_) == 1 && moment_shards(plan_) > 1) add_own_part(group, weight);
+    if (weight_shards(plan_, group) == 1 && moment_shards(plan_, group) > 1)
+      add_own_part(group, weight);
     for (const GroupUse& use : group.uses) {
       const sharding::Axes partial = pending(group);
       const BufferId gradient =
-          add_flat(group, use.state, gradient_shards(plan_), Category::kGradients, partial);
-      if (gradient_shards(plan_) > 1) continue;
+          add_flat(group, use.state, gradient_shards(plan_, group), Category::kGradients, partial);
+      if (gradient_shards(plan_, group) > 1) continue;
       for (size_t m = 0; m < use.accumulators.size(); ++m) {
         add_view(group.members[m], module_.state(use.accumulators[m]).name, gradient,
                  Category::kGradients, partial);
       }
     }
-    add_flat(group, group.moment, moment_shards(plan_), Category::kOptimizer);
-    add_flat(group, group.variance, moment_shards(plan_), Category::kOptimizer);
+    add_flat(group, group.moment, moment_shards(plan_, group), Category::kOptimizer);
+    add_flat(group, group.variance, moment_shards(plan_, group), Category::kOptimizer);
   }
 
   void add_metric(const std::string& name, const StateUse& use) {
@@ -55,7 +57,8 @@ class TableMaker {
   sharding::Axes pending(const FlatGroup& group) const {
     if (plan_.effective_grad_reduce() == GradReduce::kMicrobatch) return {};
     sharding::Axes axes = group.model_partial;
-    if (group.dp_partial) axes.insert(axes.begin(), "dp");
+    const sharding::Axes data = data_pending(group);
+    axes.insert(axes.begin(), data.begin(), data.end());
     std::sort(axes.begin(), axes.end());
     return axes;
   }
@@ -81,7 +84,7 @@ class TableMaker {
     buffer.global_type = ir::make_type(DType::kF32, {group.elements});
     buffer.type = ir::make_type(DType::kF32, {group.elements / shards});
     sharding::Sharding sharding = sharding::replicated(1);
-    if (shards > 1) sharding.dims[0] = {"dp"};
+    if (shards > 1) sharding.dims[0] = group.data_axes;
     sharding.partial = partial;
     buffer.sharding = std::move(sharding);
     buffer.category = category;
@@ -106,12 +109,12 @@ class TableMaker {
   void add_own_part(const FlatGroup& group, BufferId weight) {
     Buffer buffer = table_.buffers[weight.index()];
     buffer.name += "#own";
-    buffer.type = ir::make_type(DType::kF32, {group.elements / plan_.dp});
-    buffer.sharding.edit().dims[0] = {"dp"};
+    buffer.type = ir::make_type(DType::kF32, {group.elements / group.data_size});
+    buffer.sharding.edit().dims[0] = group.data_axes;
     buffer.storage = Storage();
     buffer.storage.kind = Storage::Kind::kView;
     buffer.storage.parent = weight;
-    buffer.storage.shard_axes = {"dp"};
+    buffer.storage.shard_axes = group.data_axes;
     buffer.storage.shard_stride = buffer.bytes().value;
     push(std::move(buffer));
   }

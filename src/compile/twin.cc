@@ -171,8 +171,9 @@ void rename(ir::Graph& graph, const Twin& twin) {
 }
 
 bool same_layout(const FlatGroup& a, const FlatGroup& b) {
-  return a.elements == b.elements && a.model_partial == b.model_partial &&
-         a.dp_partial == b.dp_partial && a.shared == b.shared && a.uses.size() == b.uses.size() &&
+  return a.elements == b.elements && a.data_axes == b.data_axes &&
+         a.model_partial == b.model_partial && a.dp_partial == b.dp_partial &&
+         a.shared == b.shared && a.uses.size() == b.uses.size() &&
          std::equal(a.members.begin(), a.members.end(), b.members.begin(), b.members.end(),
                     [](const GroupMember& x, const GroupMember& y) {
                       return x.global == y.global && x.local == y.local &&

@@ -31,15 +31,21 @@ LocalGraph::Made vector_type(DType dtype, int64_t local, int64_t global,
 class UpdateBuilder {
  public:
   explicit UpdateBuilder(const UpdateContext& context) : c_(context), plan_(context.plan.plan) {
+    const sharding::Axes data = plan_.data_axes();
     for (const cluster::Axis& axis : c_.plan.mesh.axes()) {
-      if (axis.name != "dp" && axis.size > 1) model_axes_.push_back(axis.name);
+      if (axis.size == 1) continue;
+      const bool is_data = std::find(data.begin(), data.end(), axis.name) != data.end();
+      (is_data ? data_axes_ : model_axes_).push_back(axis.name);
+      if (axis.name == "ep")
+        model_axes_.push_back(axis.name);  // experts' norms are pending over it
     }
+    std::sort(data_axes_.begin(), data_axes_.end());
   }
 
   StateFragment update() {
     sum_uses();
     sum_over_model_axes();
-    sum_over_data_axis();
+    sum_over_data_axes();
     norms();
     step();
     report_loss();
@@ -125,7 +131,8 @@ class UpdateBuilder {
   sharding::Axes accumulated_partial(const FlatGroup& group) const {
     if (plan_.effective_grad_reduce() == GradReduce::kMicrobatch) return {};
     sharding::Axes axes = group.model_partial;
-    if (group.dp_partial) axes.push_back("dp");
+    const sharding::Axes data = data_pending(group);
+    axes.insert(axes.end(), data.begin(), data.end());
     std::sort(axes.begin(), axes.end());
     return axes;
   }
@@ -141,7 +148,7 @@ class UpdateBuilder {
   void sum_uses() {
     for (const FlatGroup& group : c_.groups) {
       const LocalGraph::Made made =
-          flat_type(group.elements, gradient_shards(plan_), accumulated_partial(group));
+          flat_type(group, gradient_shards(plan_, group), accumulated_partial(group));
       std::vector<ValueId> uses;
       for (const GroupUse& use : group.uses)
         uses.push_back(state_input(made, name_of(use.state), use.state));
@@ -213,7 +220,7 @@ class UpdateBuilder {
       std::vector<int64_t> elements;
       for (const size_t g : groups) {
         operands.push_back(gradients_[g]);
-        made.push_back(flat_type(c_.groups[g].elements, 1, dp_pending(c_.groups[g])));
+        made.push_back(flat_type(c_.groups[g], 1, data_pending(c_.groups[g])));
         elements.push_back(c_.groups[g].elements);
       }
       ir::CollectiveAttrs attrs;
@@ -223,30 +230,45 @@ class UpdateBuilder {
       for (size_t i = 0; i < groups.size(); ++i) gradients_[groups[i]] = sums[i];
     }
   }
-  static sharding::Axes dp_pending(const FlatGroup& group) {
-    return group.dp_partial ? sharding::Axes{"dp"} : sharding::Axes{};
+
+  // Groups that the same axes shard, in order of the first of each kind.
+  std::vector<std::vector<size_t>> by_data_axes() const {
+    std::vector<std::vector<size_t>> alike;
+    for (size_t g = 0; g < c_.groups.size(); ++g) {
+      const auto it = std::find_if(alike.begin(), alike.end(), [&](const auto& others) {
+        return c_.groups[others.front()].data_axes == c_.groups[g].data_axes;
+      });
+      if (it == alike.end()) {
+        alike.push_back({g});
+      } else {
+        it->push_back(g);
+      }
+    }
+    return alike;
   }
 
-  void sum_over_data_axis() {
+  void sum_over_data_axes() {
     whole_ = gradients_;
     if (plan_.effective_grad_reduce() == GradReduce::kMicrobatch) return;
-    const int64_t shards = moment_shards(plan_);
+    for (const std::vector<size_t>& alike : by_data_axes()) sum_over_data_axes(alike);
+  }
+  void sum_over_data_axes(const std::vector<size_t>& alike) {
+    const int64_t shards = moment_shards(plan_, c_.groups[alike.front()]);
     std::vector<ValueId> operands;
     std::vector<LocalGraph::Made> made;
     std::vector<size_t> groups;
     std::vector<int64_t> elements;
     ir::CollectiveAttrs attrs;
-    attrs.group = ir::AxisGroup{{"dp"}};
-    for (size_t g = 0; g < c_.groups.size(); ++g) {
+    attrs.group = ir::AxisGroup{c_.groups[alike.front()].data_axes};
+    for (const size_t g : alike) {
       const FlatGroup& group = c_.groups[g];
       if (group.dp_partial) {
         operands.push_back(gradients_[g]);
-        made.push_back(flat_type(group.elements, shards));
+        made.push_back(flat_type(group, shards));
         groups.push_back(g);
         elements.push_back(group.elements);
       } else if (shards > 1) {
-        gradients_[g] =
-            op1(OpKind::kShardSlice, attrs, {gradients_[g]}, flat_type(group.elements, shards));
+        gradients_[g] = op1(OpKind::kShardSlice, attrs, {gradients_[g]}, flat_type(group, shards));
       }
     }
     if (operands.empty()) return;
@@ -286,13 +308,18 @@ class UpdateBuilder {
 
   ir::FlatAttrs flat_attrs() const {
     ir::FlatAttrs attrs;
-    if (moment_shards(plan_) > 1) attrs.shard_axes = {"dp"};
     attrs.parameters = static_cast<int32_t>(c_.module.parameters().size());
     attrs.beta1 = c_.optimizer.beta1;
     attrs.beta2 = c_.optimizer.beta2;
     attrs.epsilon = c_.optimizer.epsilon;
     attrs.weight_decay = c_.optimizer.weight_decay;
     attrs.max_norm = c_.optimizer.max_norm;
+    return attrs;
+  }
+
+  ir::FlatAttrs flat_attrs(const FlatGroup& group) const {
+    ir::FlatAttrs attrs = flat_attrs();
+    if (moment_shards(plan_, group) > 1) attrs.shard_axes = group.data_axes;
     return attrs;
   }
 
@@ -305,8 +332,7 @@ class UpdateBuilder {
     LocalGraph::Made pending = by_parameter;
     pending.sharding.partial = model_axes_;
     std::sort(pending.sharding.partial.begin(), pending.sharding.partial.end());
-    ValueId parameters =
-        c_.groups.empty() ? no_norms(by_parameter, pending) : own_norms(attrs, pending);
+    ValueId parameters = c_.groups.empty() ? no_norms(by_parameter, pending) : own_norms(pending);
     sharding::Axes axes = model_axes_;
     if (plan_.post_validation) {
       std::erase(axes, "pp");
@@ -336,19 +362,33 @@ class UpdateBuilder {
     const ValueId zeros = op1(OpKind::kConstant, ir::ConstantAttrs{0}, {}, whole);
     return op1(OpKind::kCopy, ir::NoAttrs{}, {zeros}, pending);
   }
-  ValueId own_norms(ir::FlatAttrs& attrs, const LocalGraph::Made& pending) {
+  ValueId own_norms(const LocalGraph::Made& pending) {
+    ValueId parameters;
+    for (const std::vector<size_t>& alike : by_data_axes()) {
+      const ValueId own = own_norms(alike, pending);
+      parameters =
+          parameters.valid() ? op1(OpKind::kAdd, ir::NoAttrs{}, {parameters, own}, pending) : own;
+    }
+    return parameters;
+  }
+  ValueId own_norms(const std::vector<size_t>& alike, const LocalGraph::Made& pending) {
     int64_t blocks = 0;
-    for (const FlatGroup& group : c_.groups) {
+    const FlatGroup& first = c_.groups[alike.front()];
+    ir::FlatAttrs attrs = flat_attrs(first);
+    std::vector<ValueId> gradients;
+    for (const size_t g : alike) {
+      const FlatGroup& group = c_.groups[g];
+      gradients.push_back(gradients_[g]);
       attrs.groups.push_back(segments(group));
       attrs.group_elements.push_back(group.elements);
       blocks += group.elements / ops::kNormBlock;
     }
-    const int64_t shards = moment_shards(plan_);
-    ValueId sums = op1(OpKind::kNormBlocks, attrs, gradients_,
+    const int64_t shards = moment_shards(plan_, first);
+    ValueId sums = op1(OpKind::kNormBlocks, attrs, gradients,
                        vector_type(DType::kF64, blocks / shards, blocks, attrs.shard_axes));
     if (shards > 1) {
       ir::CollectiveAttrs gather;
-      gather.group = ir::AxisGroup{{"dp"}};
+      gather.group = ir::AxisGroup{first.data_axes};
       gather.global_size = blocks;
       sums = op1(OpKind::kAllGather, gather, {sums}, vector_type(DType::kF64, blocks, blocks));
     }
@@ -364,11 +404,13 @@ class UpdateBuilder {
   };
 
   void step() {
-    const int64_t shards = moment_shards(plan_);
-    const bool gather = shards > 1 && weight_shards(plan_) == 1 && !c_.groups.empty();
+    const auto gathered_after = [&](const FlatGroup& group) {
+      return moment_shards(plan_, group) > 1 && weight_shards(plan_, group) == 1;
+    };
     std::vector<GroupStep> steps;
     for (const FlatGroup& group : c_.groups) {
-      GroupStep step{flat_attrs(), flat_type(group.elements, shards), {}, {}};
+      const bool gather = gathered_after(group);
+      GroupStep step{flat_attrs(group), flat_type(group, moment_shards(plan_, group)), {}, {}};
       step.attrs.groups = {segments(group)};
       step.attrs.group_elements = {group.elements};
       step.before = {
@@ -378,28 +420,32 @@ class UpdateBuilder {
       steps.push_back(std::move(step));
     }
     make_steps(steps);
-    std::vector<ValueId> own;
-    std::vector<LocalGraph::Made> whole;
-    std::vector<int64_t> elements;
     for (size_t g = 0; g < c_.groups.size(); ++g) {
       const FlatGroup& group = c_.groups[g];
       const std::vector<ValueId>& updated = steps[g].updated;
       local_.graph.updates.push_back({group.weight, updated[0]});
       local_.graph.updates.push_back({group.moment, updated[1]});
       local_.graph.updates.push_back({group.variance, updated[2]});
-      own.push_back(updated[0]);
-      whole.push_back(flat_type(group.elements, 1));
-      elements.push_back(group.elements);
       if (home_[g] != kNowhere)
         cleared_.emplace_back(group.uses[static_cast<size_t>(home_[g])].state, whole_[g]);
     }
-    if (gather) {
+    for (const std::vector<size_t>& alike : by_data_axes()) {
+      const FlatGroup& first = c_.groups[alike.front()];
+      if (!gathered_after(first)) continue;
+      std::vector<ValueId> own;
+      std::vector<LocalGraph::Made> whole;
+      std::vector<int64_t> elements;
+      for (const size_t g : alike) {
+        own.push_back(steps[g].updated[0]);
+        whole.push_back(flat_type(c_.groups[g], 1));
+        elements.push_back(c_.groups[g].elements);
+      }
       ir::CollectiveAttrs attrs;
-      attrs.group = ir::AxisGroup{{"dp"}};
+      attrs.group = ir::AxisGroup{first.data_axes};
       const std::vector<ValueId> gathered =
           collective(OpKind::kAllGather, attrs, Order::kFirstLayerFirst, own, whole, elements);
-      for (size_t g = 0; g < c_.groups.size(); ++g)
-        output(gathered[g], name_of(c_.groups[g].weight));
+      for (size_t i = 0; i < alike.size(); ++i)
+        output(gathered[i], name_of(c_.groups[alike[i]].weight));
     }
     for (const auto& [state, value] : cleared_) {
       const ValueId zeros = op1(OpKind::kZero, ir::NoAttrs{}, {value}, local_.like(value));
@@ -444,7 +490,7 @@ class UpdateBuilder {
     ValueId loss;
     sharding::Axes axes;
     if (plan_.pp > 1) axes.push_back("pp");
-    if (plan_.dp > 1) axes.push_back("dp");
+    axes.insert(axes.end(), data_axes_.begin(), data_axes_.end());
     LocalGraph::Made made = scalar_type(DType::kF32);
     if (c_.loss) {
       made.sharding = c_.loss->sharding;
@@ -454,12 +500,12 @@ class UpdateBuilder {
     }
     ValueId sum = loss;
     sharding::Axes own = made.sharding.partial;  // the stage's own: of a loss by sequence shards
-    std::erase(own, "dp");
+    for (const std::string& axis : data_axes_) std::erase(own, axis);
     if (!own.empty()) {
       ir::CollectiveAttrs attrs;
       attrs.group = ir::AxisGroup{own};
       made.sharding.partial = {};
-      if (plan_.dp > 1) made.sharding.partial = {"dp"};
+      made.sharding.partial = data_axes_;
       sum = op1(OpKind::kAllReduce, attrs, {sum}, made);
     }
     if (!axes.empty()) {
@@ -500,7 +546,9 @@ class UpdateBuilder {
   static constexpr int64_t kMebibyte = 1 << 20;
   const UpdateContext& c_;
   const Plan& plan_;
-  sharding::Axes model_axes_;  // of the mesh, all but dp
+  // Of the mesh, larger than 1: the plan's data axes, and those over which norms are pending: the
+  // others, and ep.
+  sharding::Axes data_axes_, model_axes_;
   LocalGraph local_;
   StateFragment result_;
   std::map<std::string, ValueId> data_;

@@ -33,10 +33,13 @@ class Rewriter {
 
   ZeroResult run() {
     to_.graph.name = from_.graph.name;
-    const bool gather = weight_shards(plan_) > 1;
+    const auto sharded = [&](const ir::Input& input) {
+      const auto it = weights_.find(input.state);
+      return it != weights_.end() && weight_shards(plan_, groups_[it->second.group]) > 1;
+    };
     const bool reduce = plan_.effective_grad_reduce() == GradReduce::kMicrobatch;
     for (const ir::Input& input : from_.graph.inputs) {
-      const bool weight = gather && input.state.valid() && weights_.count(input.state) > 0;
+      const bool weight = input.state.valid() && sharded(input);
       const bool gradient = reduce && input.state.valid() && gradients_.count(input.state) > 0;
       if (weight) gathered_[input.value] = weights_.at(input.state);
       if (gradient) accumulators_[input.value] = gradients_.at(input.state);
@@ -112,14 +115,14 @@ class Rewriter {
     if (!flat.valid()) {
       ValueId& shard = shard_inputs_[place.group];
       if (!shard.valid()) {
-        shard = to_.add_input(flat_type(group.elements, plan_.dp), "weight/" + group.name,
-                              group.weight);
+        shard =
+            to_.add_input(flat_type(group, group.data_size), "weight/" + group.name, group.weight);
       }
       ir::CollectiveAttrs attrs;
-      attrs.group = ir::AxisGroup{{"dp"}};
+      attrs.group = ir::AxisGroup{group.data_axes};
       attrs.global_size = group.elements;
       flat = to_.add_op1(make_op(OpKind::kAllGather, attrs, {shard}, work, reader.layer),
-                         flat_type(group.elements, 1));
+                         flat_type(group, 1));
     }
     ValueId& view = weight_views_[{place.group, place.member, backward}];
     if (!view.valid()) view = add_view(flat, group.members[place.member], {}, work, reader.layer);
@@ -142,7 +145,7 @@ class Rewriter {
     if (!flat.valid()) {
       flat = to_.add_op1(
           make_op(OpKind::kConstant, ir::ConstantAttrs{0}, {}, Work::kWeightGrad, writer.layer),
-          flat_type(group.elements, 1, partial));
+          flat_type(group, 1, partial));
     }
     return add_view(flat, group.members[place.member], partial, Work::kWeightGrad, writer.layer);
   }
@@ -163,32 +166,32 @@ class Rewriter {
     sharding::Axes partial = to_.shardings[flat.index()].partial;
     const Work work = Work::kWeightGrad;
     ValueId sum = to_.add_op1(make_op(OpKind::kAssemble, assemble, operands, work, layer),
-                              flat_type(group.elements, 1, partial));
+                              flat_type(group, 1, partial));
     if (!group.model_partial.empty()) {
       ir::CollectiveAttrs attrs;
       attrs.group = ir::AxisGroup{group.model_partial};
-      partial = group.dp_partial ? sharding::Axes{"dp"} : sharding::Axes{};
+      partial = data_pending(group);
       sum = to_.add_op1(make_op(OpKind::kAllReduce, attrs, {sum}, work, layer),
-                        flat_type(group.elements, 1, partial));
+                        flat_type(group, 1, partial));
     }
-    const int64_t shards = gradient_shards(plan_);
+    const int64_t shards = gradient_shards(plan_, group);
     ir::CollectiveAttrs attrs;
-    attrs.group = ir::AxisGroup{{"dp"}};
+    attrs.group = ir::AxisGroup{group.data_axes};
     attrs.global_size = group.elements;
     if (group.dp_partial) {
       sum = to_.add_op1(make_op(shards > 1 ? OpKind::kReduceScatter : OpKind::kAllReduce, attrs,
                                 {sum}, work, layer),
-                        flat_type(group.elements, shards));
+                        flat_type(group, shards));
     } else if (shards > 1) {
       sum = to_.add_op1(make_op(OpKind::kShardSlice, attrs, {sum}, work, layer),
-                        flat_type(group.elements, shards));
+                        flat_type(group, shards));
     }
     const StateId state = group.uses[place.use].state;
     const ValueId accumulator = to_.add_input(
-        flat_type(group.elements, shards), fmt::format("grad/{}#{}", group.name, place.use), state);
+        flat_type(group, shards), fmt::format("grad/{}#{}", group.name, place.use), state);
     const ValueId added =
         to_.add_op1(make_op(OpKind::kAccumulate, ir::NoAttrs{}, {accumulator, sum}, work, layer),
-                    flat_type(group.elements, shards));
+                    flat_type(group, shards));
     to_.graph.updates.push_back({state, added});
   }
 

@@ -3,6 +3,9 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <set>
+#include <string>
+#include <utility>
 
 #include "base/error.h"
 #include "ops/op_def.h"
@@ -37,6 +40,8 @@ constexpr double kScoreBytesForward = 13, kScoreBytesBackward = 19;
 // The unfused softmax kernels take at most as many keys [Megatron-LM,
 // megatron/fused_kernels/scaled_upper_triang_masked_softmax.h]; longer sequences have fused ones.
 constexpr int64_t kUnfusedKeys = 4096;
+// Bytes of scale for a value of MXFP8: one for 32 [OCP Microscaling Formats v1.0].
+constexpr double kBlockScale = 1.0 / 32;
 // Kernels of unfused attention, as PyTorch issues them: products, scale and softmax, dropout, and
 // the transpositions around them.
 constexpr double kUnfusedOpsForward = 6, kUnfusedOpsBackward = 10;
@@ -73,10 +78,12 @@ ProductShape attention_shape(const ir::Graph& graph, const ir::Op& op, double fl
   const bool backward = op.kind == OpKind::kAttentionGrad;
   const ir::TensorType& out = graph.type(backward ? op.operands[0] : op.results[0]);
   ProductShape shape;
+  const auto& attrs = op.as<ir::AttentionAttrs>();
   shape.m = shape.n = out.dim(1);
   shape.k = out.dim(3);
-  const double keys = op.as<ir::AttentionAttrs>().causal ? (static_cast<double>(shape.n) + 1) / 2
-                                                         : static_cast<double>(shape.n);
+  if (!attrs.queries.axes.empty()) shape.n = graph.type(op.operands[backward ? 2 : 1]).dim(1);
+  const double keys =
+      attrs.causal ? (static_cast<double>(shape.n) + 1) / 2 : static_cast<double>(shape.n);
   const double one = 2.0 * (backward ? 5 : 2) * static_cast<double>(shape.m * shape.k) * keys;
   shape.batch = std::max<int64_t>(1, std::llround(flops / one));
   return shape;
@@ -107,6 +114,27 @@ double unfused_attention(const cluster::Device& device, const OpWork& work, doub
   constexpr double kHalf = 2;  // bytes
   return arithmetic + memory_time(device, bytes, 2 * kHalf * square) +
          memory_time(device, work.bytes, work.bytes);
+}
+
+// The product, and the casts of what no product before it has cast: two bytes are read and one
+// written for each layout (on tensor cores that want the summed dimension innermost, forward and
+// backward products read a tensor in two), with a scale a tensor once more for its largest value.
+// A product's fixed costs take as long as in half precision, so its half of k grows with the rate.
+OpTime fp8_time(const cluster::Device& device, const OpWork& work, Fp8 fp8, OpTime time) {
+  const cluster::Attained& attained = device.attained;
+  const double peak = device.peak("fp8").value;
+  const double faster = peak / matrix_peak(device, DType::kBF16).value;
+  const double rate = peak * attained.fp8_fraction *
+                      product_efficiency(device, work.shape, attained.product_half_k * faster);
+  const double memory = device.memory_bandwidth.value * attained.memory_fraction;
+  const bool tensor = fp8 == Fp8::kTensor;
+  const double casts =
+      work.new_values * (tensor ? 4 : 2) + work.new_layouts * (tensor ? 1 : 1 + kBlockScale);
+  const int kernels = work.new_operands * (tensor ? 2 : 1);
+  time.host += Seconds(kernels * attained.host_op.value);
+  time.device += Seconds(std::max(work.flops / rate, (work.bytes - work.operand_values) / memory) +
+                         casts / memory + kernels * attained.launch.value);
+  return time;
 }
 
 double kernel_rate(const cluster::Device& device, OpKind kind) {
@@ -144,7 +172,7 @@ ProductShape product_shape(const ir::Graph& graph, const ir::Op& op) {
   return shape;
 }
 
-double product_efficiency(const cluster::Device& device, const ProductShape& shape) {
+double product_efficiency(const cluster::Device& device, const ProductShape& shape, double half_k) {
   double best = 0;
   for (const Tile& tile : kTiles) {
     const int64_t tiles =
@@ -155,7 +183,8 @@ double product_efficiency(const cluster::Device& device, const ProductShape& sha
     best = std::max(best, covered / static_cast<double>(slots) * tile.efficiency);
   }
   const double k = static_cast<double>(shape.k);
-  return best * k / (k + device.attained.product_half_k) * device.attained.matrix_fraction;
+  if (half_k == 0) half_k = device.attained.product_half_k;
+  return best * k / (k + half_k) * device.attained.matrix_fraction;
 }
 
 cluster::FlopsPerSecond matrix_peak(const cluster::Device& device, DType dtype, bool tf32) {
@@ -196,7 +225,31 @@ OpWork work_of(const ir::Graph& graph, const ir::Op& op, bool update) {
   return work;
 }
 
-OpTime op_time(const cluster::Device& device, const OpWork& work, bool tf32) {
+void find_casts(const ir::Graph& graph, std::vector<OpWork>& works) {
+  std::set<ValueId> cast;
+  std::set<std::pair<ValueId, std::string>> stored;  // and the dimensions that are summed over
+  for (size_t o = 0; o < works.size(); ++o) {
+    OpWork& work = works[o];
+    if (work.kind != OpWork::Kind::kProduct || !work.narrows) continue;
+    const ir::Op& op = graph.ops[o];
+    const auto& attrs = op.as<ir::DotAttrs>();
+    for (size_t i = 0; i < 2; ++i) {
+      const ValueId v = op.operands[i];
+      std::string summed;
+      for (const char letter : i == 0 ? attrs.lhs : attrs.rhs)
+        summed += attrs.out.find(letter) == std::string::npos ? 'k' : '.';
+      const auto values = static_cast<double>(graph.type(v).elements());
+      work.operand_values += values;
+      if (cast.insert(v).second) {
+        work.new_values += values;
+        ++work.new_operands;
+      }
+      if (stored.emplace(v, summed).second) work.new_layouts += values;
+    }
+  }
+}
+
+OpTime op_time(const cluster::Device& device, const OpWork& work, bool tf32, Fp8 fp8) {
   const cluster::Attained& attained = device.attained;
   OpTime time;
   time.host = attained.host_op;
@@ -211,6 +264,8 @@ OpTime op_time(const cluster::Device& device, const OpWork& work, bool tf32) {
     time.device += Seconds(amount / measured);
     return time;
   }
+  if (fp8 != Fp8::kOff && work.kind == OpWork::Kind::kProduct && work.narrows)
+    return fp8_time(device, work, fp8, time);
   double bytes = work.bytes;
   if (!attained.fused_elementwise && work.kind == OpWork::Kind::kStream) {
     for (const Unfused& unfused : kUnfused) {

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <string_view>
+#include <vector>
 
 #include "cluster/hardware.h"
 #include "ir/graph.h"
@@ -25,7 +26,18 @@ ProductShape product_shape(const ir::Graph& graph, const ir::Op& op);
 // * tile's own efficiency * matrix_fraction. Tile and wave quantization: NVIDIA, "Matrix
 // multiplication background user's guide"; the other factors: see op_time.cc. Range: dense
 // products, k >= 16.
-double product_efficiency(const cluster::Device& device, const ProductShape& shape);
+// `half_k`: of k for half of it; 0: the device's.
+double product_efficiency(const cluster::Device& device, const ProductShape& shape,
+                          double half_k = 0);
+
+// How the products of linear layers run in fp8, their operands cast from two bytes. Attention, the
+// output layer and the router of a mixture of experts stay in half precision, as in Transformer
+// Engine's and torchao's training recipes.
+enum class Fp8 : uint8_t {
+  kOff,
+  kTensor,  // one scale a tensor, from the largest value it has now: that is read first
+  kBlock    // MXFP8 [OCP Microscaling Formats v1.0]: a byte of scale for 32 values
+};
 
 struct OpTime {
   Seconds device;  // launch gap included
@@ -52,12 +64,23 @@ struct OpWork {
   DType dtype = DType::kF32;    // of operand 0
   double flops = 0, bytes = 0;  // the op's own (ops::cost_of)
   ProductShape shape;
+  bool narrows = true;  // a product that may run in fp8
+  // Of a product, for fp8 (find_casts): values of its two operands; those of them that no product
+  // before it in the graph reads, the kernels' count of such operands, and those that no product
+  // before it reads along the same dimensions (a tensor is stored once for each).
+  double operand_values = 0, new_values = 0, new_layouts = 0;
+  int new_operands = 0;
 };
 // At local shapes. `update`: the op belongs to the optimizer's step. REQUIRES: not a collective.
 OpWork work_of(const ir::Graph& graph, const ir::Op& op, bool update = false);
 
-// `tf32`: f32 products run on tensor cores in that format.
-OpTime op_time(const cluster::Device& device, const OpWork& work, bool tf32 = false);
+// What fp8 products have to cast, by op of a graph. REQUIRES: `works` are the graph's, by op.
+void find_casts(const ir::Graph& graph, std::vector<OpWork>& works);
+
+// `tf32`: f32 products run on tensor cores in that format. `fp8`: so do products of kind kProduct;
+// the casts of their operands are part of their time.
+OpTime op_time(const cluster::Device& device, const OpWork& work, bool tf32 = false,
+               Fp8 fp8 = Fp8::kOff);
 OpTime op_time(const cluster::Device& device, const ir::Graph& graph, const ir::Op& op,
                bool tf32 = false);
 

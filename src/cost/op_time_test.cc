@@ -131,3 +131,53 @@ TEST_CASE("products run at the peak of their format") {
   CHECK(matrix_peak(d, DType::kF32).value == 10e12);
   CHECK(matrix_peak(d, DType::kF32, true).value == 50e12);
 }
+
+TEST_CASE("products of linear layers in fp8 take the fp8 peak and the casts of their operands") {
+  cluster::Device d = device();
+  d.peaks.emplace_back("fp8", cluster::FlopsPerSecond(200e12));
+  d.attained.product_half_k = 0;
+  d.attained.fp8_fraction = 0.8;
+  // y = x w, x [1280, 1000] and w [1000, 2560]: 100 tiles of 256 x 128, all of the slots.
+  const Made made = product(DType::kBF16, 1280, 1000, 2560);
+  std::vector<OpWork> works = {work_of(made.graph, made.op)};
+  find_casts(made.graph, works);
+  const double operands = 1280e3 + 2560e3, flops = 2.0 * 1280 * 1000 * 2560;
+  CHECK(works[0].new_values == operands);
+  CHECK(works[0].new_layouts == operands);
+  CHECK(works[0].new_operands == 2);
+  const double product_s = flops / (200e12 * 0.8);
+  // Read for the largest value, read, written; or read and written with a byte of scale for 32.
+  CHECK(op_time(d, works[0], false, Fp8::kTensor).device.value ==
+        doctest::Approx(product_s + operands * 5 / 1e12));
+  CHECK(op_time(d, works[0], false, Fp8::kBlock).device.value ==
+        doctest::Approx(product_s + operands * (3 + 1.0 / 32) / 1e12));
+  CHECK(op_time(d, works[0]).device.value == doctest::Approx(flops / 100e12));
+  // Products with the vocabulary stay as they are.
+  works[0].kind = OpWork::Kind::kLogits;
+  CHECK(op_time(d, works[0], false, Fp8::kTensor).device == op_time(d, works[0]).device);
+}
+
+TEST_CASE(
+    "an operand of several products is cast once, and stored once for each way it is summed") {
+  ir::Graph graph;
+  const auto add = [&](const char* lhs, const char* rhs, const char* out, ValueId a, ValueId b,
+                       std::vector<int64_t> sizes) {
+    ir::Op op;
+    op.kind = ir::OpKind::kDot;
+    op.attrs = ir::DotAttrs{lhs, rhs, out};
+    op.operands = {a, b};
+    return graph.op(graph.add_op(std::move(op), {ir::make_type(DType::kBF16, sizes)})).results[0];
+  };
+  const ValueId dy = graph.add_input(ir::make_type(DType::kBF16, {8, 5}), "dy");
+  const ValueId w = graph.add_input(ir::make_type(DType::kBF16, {5, 3}), "w");
+  const ValueId x = graph.add_input(ir::make_type(DType::kBF16, {8, 3}), "x");
+  add("bn", "nk", "bk", dy, w, {8, 3});  // input gradient
+  add("bn", "bk", "nk", dy, x, {5, 3});  // weight gradient
+  std::vector<OpWork> works;
+  for (const ir::Op& op : graph.ops) works.push_back(work_of(graph, op));
+  find_casts(graph, works);
+  CHECK(works[0].new_values == 40 + 15);
+  CHECK(works[1].new_values == 24);
+  CHECK(works[1].new_layouts == 40 + 24);
+  CHECK(works[1].new_operands == 1);
+}

@@ -86,6 +86,7 @@ void fields(const AttentionAttrs*, F& f) {
   f("scale", &A::scale), f("causal", &A::causal), f("packed", &A::packed),
       f.optional("dropout", &A::dropout);
   f.optional("site", &A::site), f.optional("heads", &A::heads);
+  f.optional("queries", &A::queries), f.optional("window", &A::window);
 }
 template <typename F, typename A = EmbeddingAttrs>
 void fields(const EmbeddingAttrs*, F& f) {
@@ -99,6 +100,11 @@ template <typename F, typename A = DropoutAttrs>
 void fields(const DropoutAttrs*, F& f) {
   f("rate", &A::rate), f("site", &A::site), f("features", &A::features),
       f.optional("feature", &A::feature);
+}
+template <typename F, typename A = MoeAttrs>
+void fields(const MoeAttrs*, F& f) {
+  f("experts", &A::experts), f("top_k", &A::top_k), f.optional("sigmoid", &A::sigmoid);
+  f.optional("scale", &A::scale);
 }
 template <typename F, typename A = RandomAttrs>
 void fields(const RandomAttrs*, F& f) {
@@ -142,10 +148,10 @@ void fields(const FlatAttrs*, F& f) {
 
 // In the order of the variant.
 constexpr std::array<std::string_view, std::variant_size_v<Attributes>> kFamilies = {
-    "none",   "constant",   "scale",     "compare",   "dims",          "slice",
-    "pad",    "concat",     "reduce",    "dot",       "conv",          "gelu",
-    "norm",   "rope",       "attention", "embedding", "cross_entropy", "dropout",
-    "random", "collective", "pad_mask",  "view",      "assemble",      "flat"};
+    "none",      "constant",  "scale",         "compare", "dims", "slice",  "pad",
+    "concat",    "reduce",    "dot",           "conv",    "gelu", "norm",   "rope",
+    "attention", "embedding", "cross_entropy", "dropout", "moe",  "random", "collective",
+    "pad_mask",  "view",      "assemble",      "flat"};
 
 class Printer {
  public:
@@ -366,6 +372,11 @@ Attributes usual_attributes(OpKind kind) {
     case K::kCrossEntropyLoss:
     case K::kCrossEntropyGrad: return CrossEntropyAttrs{};
     case K::kDropout: return DropoutAttrs{};
+    case K::kMoeTopK:
+    case K::kMoeTopKGrad:
+    case K::kMoeDispatch:
+    case K::kMoeCombine:
+    case K::kMoeGateGrad: return MoeAttrs{};
     case K::kView: return ViewAttrs{};
     case K::kAssemble: return AssembleAttrs{};
     case K::kNormBlocks:

@@ -112,6 +112,9 @@ struct AttentionAttrs {
   double dropout = 0;
   std::string site;  // RNG site of the dropout
   ShardOffset heads;
+  // Context parallelism: of T keys in all, the queries are this device's part. Else the last.
+  ShardOffset queries;
+  int64_t window = 0;  // causal: of this many keys up to the query's own; 0: all
   friend bool operator==(const AttentionAttrs&, const AttentionAttrs&) = default;
 };
 struct EmbeddingAttrs {
@@ -130,6 +133,13 @@ struct DropoutAttrs {
   int64_t features = 0;  // global size of the last dimension(s) behind batch and sequence
   ShardOffset feature;
   friend bool operator==(const DropoutAttrs&, const DropoutAttrs&) = default;
+};
+// Of a mixture of experts.
+struct MoeAttrs {
+  int64_t experts = 1, top_k = 1;  // top_k: experts that a token goes to
+  bool sigmoid = false;            // scores are sigmoids of the logits, else exponentials
+  double scale = 1;                // a token's gates add up to it
+  friend bool operator==(const MoeAttrs&, const MoeAttrs&) = default;
 };
 // Initial values by global index, so that they are the same under every layout.
 struct RandomAttrs {
@@ -190,8 +200,8 @@ struct FlatAttrs {
 using Attributes =
     std::variant<NoAttrs, ConstantAttrs, ScaleAttrs, CompareAttrs, DimsAttrs, SliceAttrs, PadAttrs,
                  ConcatAttrs, ReduceAttrs, DotAttrs, ConvAttrs, GeluAttrs, NormAttrs, RopeAttrs,
-                 AttentionAttrs, EmbeddingAttrs, CrossEntropyAttrs, DropoutAttrs, RandomAttrs,
-                 CollectiveAttrs, PadMaskAttrs, ViewAttrs, AssembleAttrs, FlatAttrs>;
+                 AttentionAttrs, EmbeddingAttrs, CrossEntropyAttrs, DropoutAttrs, MoeAttrs,
+                 RandomAttrs, CollectiveAttrs, PadMaskAttrs, ViewAttrs, AssembleAttrs, FlatAttrs>;
 
 // "{lhs=bsk, rhs=nk, out=bsn}"; empty for NoAttrs. Round-trips through parse_attributes.
 std::string to_string(const Attributes& attributes);

@@ -17,7 +17,8 @@ constexpr std::array kNames = {
     "layer_norm_weight_grad", "rms_norm", "rms_norm_input_grad", "rms_norm_weight_grad",
     "rope_table", "rope", "rope_grad", "attention", "attention_grad", "embedding",
     "embedding_grad", "cross_entropy_max", "cross_entropy_sum", "cross_entropy_loss",
-    "cross_entropy_grad", "dropout",
+    "cross_entropy_grad", "dropout", "moe_top_k", "moe_top_k_grad", "moe_dispatch", "moe_combine",
+    "moe_gate_grad",
     "accumulate", "view", "assemble", "norm_blocks", "norm_parameters", "clip", "adamw", "zero",
     "all_reduce", "all_gather", "reduce_scatter", "all_to_all", "permute", "shard_slice", "pad_mask",
     "trim", "copy"};

@@ -19,7 +19,7 @@ enum class OpKind : uint8_t {
   kSoftmax, kSoftmaxGrad, kLayerNorm, kLayerNormInputGrad, kLayerNormWeightGrad, kRmsNorm,
   kRmsNormInputGrad, kRmsNormWeightGrad, kRopeTable, kRope, kRopeGrad, kAttention, kAttentionGrad,
   kEmbedding, kEmbeddingGrad, kCrossEntropyMax, kCrossEntropySum, kCrossEntropyLoss,
-  kCrossEntropyGrad, kDropout,
+  kCrossEntropyGrad, kDropout, kMoeTopK, kMoeTopKGrad, kMoeDispatch, kMoeCombine, kMoeGateGrad,
   // State and the update.
   kAccumulate, kView, kAssemble, kNormBlocks, kNormParameters, kClip, kAdamW, kZero,
   // Collectives and the local ops that go with them; only the partitioner and the lowering make

@@ -14,7 +14,7 @@ inline Attributes random_attributes(std::mt19937& rng) {
   const auto number = [&](int n) { return static_cast<int64_t>(rng() % static_cast<unsigned>(n)); };
   const auto real = [&] { return std::ldexp(static_cast<double>(rng()), -20); };
   const ShardOffset offset = number(2) ? ShardOffset{{"dp", "tp"}, number(100)} : ShardOffset{};
-  switch (number(21)) {
+  switch (number(22)) {
     case 0: return ConstantAttrs{-real()};
     case 1: return ScaleAttrs{real()};
     case 2: return CompareAttrs{static_cast<CompareAttrs::Direction>(number(6))};
@@ -36,6 +36,7 @@ inline Attributes random_attributes(std::mt19937& rng) {
     case 17: return CollectiveAttrs{AxisGroup{{"tp"}}, Reduction::kMax, 1, 0, number(64)};
     case 18: return CollectiveAttrs{Holders{"tbl.weight"}, Reduction::kSum, 0, 0, 0};
     case 19: return PadMaskAttrs{1, -INFINITY, offset};
+    case 20: return MoeAttrs{8, 2, number(2) == 1, real()};
     default: {
       FlatAttrs flat;
       flat.groups = {

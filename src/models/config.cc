@@ -15,7 +15,8 @@
 namespace mw::models {
 namespace {
 
-constexpr std::array<std::string_view, 2> kModelTypes = {"gpt2", "llama"};
+constexpr std::array<std::string_view, 6> kModelTypes = {"gpt2",      "llama",       "mixtral",
+                                                         "qwen3_moe", "deepseek_v3", "gpt_oss"};
 // transformers' names; several are one function.
 constexpr std::array<std::string_view, 7> kActivations = {
     "gelu", "gelu_new", "gelu_pytorch_tanh", "gelu_fast", "relu", "silu", "swish"};
@@ -137,7 +138,8 @@ double rope_theta(JsonReader& reader) {
   return theta;
 }
 
-void read_llama(JsonReader& reader, ModelConfig& config) {
+// What the configs of all models with Llama's blocks say.
+void read_blocks(JsonReader& reader, ModelConfig& config) {
   config.family = Family::kLlama;
   config.vocab_size = read_size(reader, "vocab_size", kMostWords);
   config.max_positions = read_size(reader, "max_position_embeddings", kMostPositions);
@@ -152,8 +154,9 @@ void read_llama(JsonReader& reader, ModelConfig& config) {
   config.tie_word_embeddings = reader.boolean_or("tie_word_embeddings", false);
   config.attention_dropout = dropout(reader, "attention_dropout", 0);
   config.attention_bias = reader.boolean_or("attention_bias", false);
-  config.mlp_bias = reader.boolean_or("mlp_bias", false);
-  config.rope_theta = rope_theta(reader);
+}
+
+void read_head_dim(JsonReader& reader, ModelConfig& config) {
   if (reader.has("head_dim")) {
     config.head_dim =
         bounded(reader, "head_dim", reader.integer("head_dim", {.min = 2}), kMostHeads);
@@ -166,11 +169,78 @@ void read_llama(JsonReader& reader, ModelConfig& config) {
                 "must make an even head size for rotary embedding, makes {}", config.head_dim);
   }
   must_divide(reader, "num_key_value_heads", config.kv_heads, "num_attention_heads", config.heads);
+}
+
+void read_llama(JsonReader& reader, ModelConfig& config) {
+  read_blocks(reader, config);
+  config.mlp_bias = reader.boolean_or("mlp_bias", false);
+  config.rope_theta = rope_theta(reader);
+  read_head_dim(reader, config);
   report_slips(reader, {"model_type", "vocab_size", "max_position_embeddings", "hidden_size",
                         "num_hidden_layers", "num_attention_heads", "num_key_value_heads",
                         "intermediate_size", "hidden_act", "rms_norm_eps", "initializer_range",
                         "tie_word_embeddings", "attention_dropout", "attention_bias", "mlp_bias",
                         "rope_theta", "rope_parameters", "rope_scaling", "head_dim"});
+}
+
+// Rows come out even only where the experts are a multiple of those that a token goes to.
+void read_experts(JsonReader& reader, ModelConfig& config, std::string_view experts_key) {
+  Mixture& mixture = config.mixture;
+  mixture.experts = read_size(reader, experts_key, kMostHeads);
+  mixture.top_k = read_size(reader, "num_experts_per_tok", kMostHeads);
+  if (mixture.experts % std::max<int64_t>(1, mixture.top_k) != 0) {
+    reader.fail("num_experts_per_tok", "must divide {}={}, is {}; use {}", experts_key,
+                mixture.experts, mixture.top_k, divisors(mixture.experts));
+  }
+  config.rope_theta = reader.number_or("rope_theta", 10000, {.min = 1});
+}
+
+void read_mixtral(JsonReader& reader, ModelConfig& config) {
+  read_blocks(reader, config);
+  read_head_dim(reader, config);
+  read_experts(reader, config, "num_local_experts");
+  config.mixture.ffn_size = config.ffn_size;
+}
+
+void read_qwen3_moe(JsonReader& reader, ModelConfig& config) {
+  read_blocks(reader, config);
+  read_head_dim(reader, config);
+  read_experts(reader, config, "num_experts");
+  config.mixture.ffn_size = read_size(reader, "moe_intermediate_size", 4 * kMostWidth);
+  config.normed_heads = true;
+  if (reader.integer_or("decoder_sparse_step", 1, {.min = 1}) != 1)
+    reader.fail("decoder_sparse_step", "must be 1: every layer has experts");
+}
+
+void read_gpt_oss(JsonReader& reader, ModelConfig& config) {
+  read_blocks(reader, config);
+  read_head_dim(reader, config);
+  read_experts(reader, config, "num_local_experts");
+  config.attention_bias = reader.boolean_or("attention_bias", true);
+  config.mixture.ffn_size = config.ffn_size;
+  config.mixture.bias = true;
+  config.window = reader.integer_or("sliding_window", 128, {.min = 1});
+}
+
+void read_deepseek_v3(JsonReader& reader, ModelConfig& config) {
+  read_blocks(reader, config);
+  read_experts(reader, config, "n_routed_experts");
+  Mixture& mixture = config.mixture;
+  mixture.ffn_size = read_size(reader, "moe_intermediate_size", 4 * kMostWidth);
+  mixture.shared_ffn_size =
+      mixture.ffn_size * reader.integer_or("n_shared_experts", 1, {.min = 0, .max = kMostHeads});
+  mixture.dense_layers = reader.integer_or("first_k_dense_replace", 3, {.min = 0});
+  mixture.sigmoid = true;
+  mixture.scale = reader.number_or("routed_scaling_factor", 2.5, {.min = 0});
+  LatentAttention& latent = config.latent;
+  latent.query_rank = read_size(reader, "q_lora_rank", kMostWidth);
+  latent.kv_rank = read_size(reader, "kv_lora_rank", kMostWidth);
+  latent.rope_dim = read_size(reader, "qk_rope_head_dim", kMostHeads);
+  latent.value_dim = read_size(reader, "v_head_dim", kMostHeads);
+  config.head_dim = read_size(reader, "qk_nope_head_dim", kMostHeads) + latent.rope_dim;
+  if (latent.rope_dim % 2 != 0)
+    reader.fail("qk_rope_head_dim", "must be even for rotary embedding, is {}", latent.rope_dim);
+  config.kv_heads = config.heads;
 }
 
 }  // namespace
@@ -185,11 +255,26 @@ ModelConfig parse_config(std::string_view text, const std::string& file) {
   diagnostics.throw_if_any();
   if (type == "gpt2") {
     read_gpt2(reader, config);
-  } else {
+  } else if (type == "llama") {
     read_llama(reader, config);
+  } else if (type == "mixtral") {
+    read_mixtral(reader, config);
+  } else if (type == "qwen3_moe") {
+    read_qwen3_moe(reader, config);
+  } else if (type == "gpt_oss") {
+    read_gpt_oss(reader, config);
+  } else {
+    read_deepseek_v3(reader, config);
   }
   diagnostics.throw_if_any();
   return config;
+}
+
+std::string ModelConfig::only_simulated() const {
+  if (mixture.experts > 0) return "a mixture of experts";
+  if (latent.kv_rank > 0) return "latent attention";
+  if (window > 0) return "attention with a window";
+  return "";
 }
 
 }  // namespace mw::models

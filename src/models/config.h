@@ -11,6 +11,28 @@ namespace mw::models {
 enum class Family : uint8_t { kGpt2, kLlama };
 enum class Activation : uint8_t { kGelu, kGeluTanh, kRelu, kSilu };
 
+// The routed experts of a layer.
+struct Mixture {
+  int64_t experts = 0;  // 0: every layer has one MLP
+  int64_t top_k = 0;    // experts that a token goes to
+  int64_t ffn_size = 0;
+  int64_t shared_ffn_size = 0;  // of the experts that every token goes to, together; 0: none
+  int64_t dense_layers = 0;     // leading layers with one MLP, of the config's ffn_size
+  bool sigmoid = false;         // DeepSeek-V3's scores; else a softmax over the chosen experts
+  double scale = 1;             // what a token's gates add up to
+  bool bias = false;            // router and experts have biases
+  friend bool operator==(const Mixture&, const Mixture&) = default;
+};
+
+// DeepSeek's multi-head latent attention: queries, and keys with values, go through a narrow normed
+// vector; a part of every head has rotary positions, of keys one for all heads.
+struct LatentAttention {
+  int64_t query_rank = 0, kv_rank = 0;  // 0: plain heads
+  int64_t rope_dim = 0;                 // of head_dim; the rest has no positions
+  int64_t value_dim = 0;                // of a head's values
+  friend bool operator==(const LatentAttention&, const LatentAttention&) = default;
+};
+
 struct ModelConfig {
   std::string source;  // the file, for messages
   Family family = Family::kGpt2;
@@ -32,14 +54,22 @@ struct ModelConfig {
   bool scale_attention_by_layer = false;          // GPT-2: and by 1/(layer + 1)
   double rope_theta = 10000;                      // Llama
   bool attention_bias = false, mlp_bias = false;  // Llama; GPT-2 always has biases
+  bool normed_heads = false;                      // queries and keys are normed by head (Qwen3)
+  int64_t window = 0;  // every other layer from the first attends to so many keys; 0: none does
+  Mixture mixture;     // of a Llama
+  LatentAttention latent;
 
   bool has_dropout() const {
     return embedding_dropout > 0 || residual_dropout > 0 || attention_dropout > 0;
   }
+  // What no kernel exists for yet: "a mixture of experts"; "" for a model that can run.
+  std::string only_simulated() const;
   friend bool operator==(const ModelConfig&, const ModelConfig&) = default;
 };
 
-// Reads a config.json with model_type "gpt2" or "llama"; keys that are not given have transformers'
+// Reads a config.json with model_type "gpt2", "llama", "mixtral", "qwen3_moe", "deepseek_v3" or
+// "gpt_oss" (of these without multi-token prediction, scaling of rotary positions and attention
+// sinks); keys that are not given have transformers'
 // defaults, keys that do not concern training are ignored. Throws Error with every finding, each
 // "file: key: what must be, what is".
 ModelConfig parse_config(std::string_view json, const std::string& file);

@@ -85,12 +85,15 @@ TEST_CASE("keys that do not concern training are ignored") {
 }
 
 TEST_CASE("an unsupported model type is answered with those that are supported") {
-  CHECK(message_of(R"({"model_type": "bert", "n_head": "x"})") ==
-        R"(models/x.json: model_type: must be "gpt2" or "llama", is "bert")");
+  CHECK(
+      message_of(R"({"model_type": "bert", "n_head": "x"})") ==
+      R"(models/x.json: model_type: must be "gpt2", "llama", "mixtral", "qwen3_moe", "deepseek_v3" or "gpt_oss", is "bert")");
   CHECK(
       message_of(R"({"model_type": "lama"})") ==
-      R"(models/x.json: model_type: must be "gpt2" or "llama", is "lama", did you mean 'llama'?)");
-  CHECK(message_of("{}") == R"(models/x.json: model_type: is missing; must be "gpt2" or "llama")");
+      R"(models/x.json: model_type: must be "gpt2", "llama", "mixtral", "qwen3_moe", "deepseek_v3" or "gpt_oss", is "lama", did you mean 'llama'?)");
+  CHECK(
+      message_of("{}") ==
+      R"(models/x.json: model_type: is missing; must be "gpt2", "llama", "mixtral", "qwen3_moe", "deepseek_v3" or "gpt_oss")");
 }
 
 TEST_CASE("missing keys are reported together") {

@@ -19,7 +19,8 @@ class Gpt2 {
   Gpt2(const ModelConfig& config, BatchShape shape)
       : config_(config),
         net_("gpt2", transformer_layers(config)),
-        inputs_(add_inputs(net_, config, shape)) {}
+        inputs_(add_inputs(net_, config, shape)),
+        apart_(shape.apart) {}
 
   ir::Module build() {
     net_.enter("embed");
@@ -96,12 +97,17 @@ class Gpt2 {
                       name + ".attn.qkv", {"batch", "attn_seq", "", "heads", ""});
     double scale = config_.scale_attention ? 1 / std::sqrt(static_cast<double>(K())) : 1;
     if (config_.scale_attention_by_layer) scale /= static_cast<double>(i + 1);
-    const ValueId a_BSHK =
-        net_.annotate(ops.attention_packed(
-                          qkv_BS3HK, inputs_.positions_BS, scale, true, config_.attention_dropout,
-                          config_.attention_dropout > 0 ? name + ".attn.attn_drop" : "",
-                          config_.attention_dropout > 0 ? inputs_.random : std::nullopt),
-                      name + ".attn.out", kHeads);
+    const bool drops = config_.attention_dropout > 0;
+    const std::string site = drops ? name + ".attn.attn_drop" : "";
+    const auto random = drops ? inputs_.random : std::nullopt;
+    const ValueId made_BSHK =
+        apart_ ? ops.attention(part(qkv_BS3HK, 0, name + ".attn.q"),
+                               part(qkv_BS3HK, 1, name + ".attn.k"),
+                               part(qkv_BS3HK, 2, name + ".attn.v"), inputs_.positions_BS, scale,
+                               true, config_.attention_dropout, site, random)
+               : ops.attention_packed(qkv_BS3HK, inputs_.positions_BS, scale, true,
+                                      config_.attention_dropout, site, random);
+    const ValueId a_BSHK = net_.annotate(made_BSHK, name + ".attn.out", kHeads);
     const ValueId w_DHK = weight(state + ".attn.c_proj.weight", {D(), H(), K()},
                                  {"embed", "heads", ""}, residual_scale());
     const ValueId b_D = bias(state + ".attn.c_proj.bias", {D()}, {"embed"});
@@ -109,6 +115,16 @@ class Gpt2 {
         net_.annotate(ops.dot(a_BSHK, w_DHK, "bshk,dhk->bsd"), name + ".attn.proj", kResidual);
     return residual_dropout(net_, inputs_, ops.bias_add(y_BSD, b_D), config_.residual_dropout,
                             name + ".attn.resid_drop");
+  }
+
+  // [B, S, 3, H, K] -> [B, S, H, K]
+  ValueId part(ValueId qkv_BS3HK, int64_t i, const std::string& name) {
+    ops::Builder& ops = net_.ops();
+    const ir::TensorType type = ops.type(qkv_BS3HK);
+    const ValueId slice = ops.slice(qkv_BS3HK, {0, 0, i, 0, 0},
+                                    {type.dim(0), type.dim(1), i + 1, type.dim(3), type.dim(4)});
+    return net_.annotate(ops.reshape(slice, {type.dim(0), type.dim(1), type.dim(3), type.dim(4)}),
+                         name, kHeads);
   }
 
   ValueId mlp(const std::string& name, ValueId h_BSD) {
@@ -133,6 +149,7 @@ class Gpt2 {
   const ModelConfig& config_;
   NetBuilder net_;
   TransformerInputs inputs_;
+  bool apart_;
 };
 
 }  // namespace

@@ -1,5 +1,7 @@
 #include "models/model.h"
 
+#include <algorithm>
+
 #include <fmt/core.h>
 
 #include "base/error.h"
@@ -74,18 +76,50 @@ int64_t parameter_count(const ir::Module& module) {
   return count;
 }
 
-ModelFlops model_flops_per_token(const ModelConfig& config, int64_t seq_len) {
+namespace {
+
+// Of one layer's products for the projections of attention.
+double projection_flops(const ModelConfig& config) {
+  const auto d = static_cast<double>(config.hidden_size), h = static_cast<double>(config.heads),
+             k = static_cast<double>(config.head_dim);
+  const LatentAttention& latent = config.latent;
+  if (latent.kv_rank == 0)
+    return 2 * (d * (h * k + 2 * static_cast<double>(config.kv_heads) * k) + h * k * d);
+  const auto q = static_cast<double>(latent.query_rank), kv = static_cast<double>(latent.kv_rank),
+             r = static_cast<double>(latent.rope_dim), v = static_cast<double>(latent.value_dim);
+  return 2 * (d * q + q * h * k + d * (kv + r) + kv * h * (k - r + v) + h * v * d);
+}
+
+// Of one layer's MLP, or of what a token meets of its experts.
+double ffn_flops(const ModelConfig& config, bool mixture) {
   const auto d = static_cast<double>(config.hidden_size);
-  const auto qd = static_cast<double>(config.heads * config.head_dim);
-  const auto kvd = static_cast<double>(config.kv_heads * config.head_dim);
-  const double ffn_matrices = config.family == Family::kLlama ? 3 : 2;
-  const double projections = 2 * (d * (qd + 2 * kvd) + qd * d);
-  const double ffn = 2 * ffn_matrices * d * static_cast<double>(config.ffn_size);
-  const double attention =
-      4 * static_cast<double>(seq_len) * qd;  // scores and their product with the values
+  const double matrices = config.family == Family::kLlama ? 3 : 2;
+  if (!mixture) return 2 * matrices * d * static_cast<double>(config.ffn_size);
+  const Mixture& m = config.mixture;
+  const auto width = static_cast<double>(m.top_k * m.ffn_size + m.shared_ffn_size);
+  return 2 * matrices * d * width + 2 * d * static_cast<double>(m.experts);
+}
+
+}  // namespace
+
+ModelFlops model_flops_per_token(const ModelConfig& config, int64_t seq_len) {
+  const auto d = static_cast<double>(config.hidden_size), s = static_cast<double>(seq_len),
+             layers = static_cast<double>(config.layers);
+  const int64_t value_dim = config.latent.kv_rank > 0 ? config.latent.value_dim : config.head_dim;
+  // Scores and their product with the values.
+  const double of_key =
+      2 * static_cast<double>(config.heads) * static_cast<double>(config.head_dim + value_dim);
+  const double windowed = config.window > 0 ? static_cast<double>((config.layers + 1) / 2) : 0;
+  const double keys =
+      (layers - windowed) * s + windowed * std::min(s, 2 * static_cast<double>(config.window));
+  const Mixture& mixture = config.mixture;
+  const double dense = mixture.experts > 0
+                           ? static_cast<double>(std::min(mixture.dense_layers, config.layers))
+                           : layers;
   const double head = 2 * d * static_cast<double>(config.vocab_size);
-  const double forward =
-      static_cast<double>(config.layers) * (projections + ffn + attention) + head;
+  const double forward = layers * projection_flops(config) + keys * of_key +
+                         dense * ffn_flops(config, false) +
+                         (layers - dense) * ffn_flops(config, true) + head;
   return {Flops(forward), Flops(3 * forward)};
 }
 

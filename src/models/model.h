@@ -15,6 +15,9 @@ struct BatchShape {
   int64_t batch = 1;  // samples of one microbatch, all data-parallel ranks together
   int64_t seq_len = 1;
   int64_t slices = 1;  // of a sequence; the graph is that of one (transform/slices.h)
+  // Queries, keys and values are values of their own everywhere: what divides the queries along the
+  // sequence (context parallelism) needs them so.
+  bool apart = false;
 };
 
 // Layers "embed", the blocks "h.0" … "h.(n-1)", "head". Inputs of "microbatch": the parameters,
@@ -37,9 +40,10 @@ struct ModelFlops {
 };
 // FLOPs of the model's matrix products per token of a sequence of this length; multiply and add
 // count two, training is three times forward, recomputation does not count, and attention counts
-// the whole S x S square though it is causal [Narayanan et al. 2021, "Efficient large-scale
-// language model training on GPU clusters using Megatron-LM", appendix; Chowdhery et al. 2022,
-// "PaLM", appendix B: 6N + 12LHQT, there with N less the embedding tables].
+// the whole S x S square though it is causal (a window of W keys 2 W of them); of routed experts
+// those that a token goes to [Narayanan et al. 2021, "Efficient large-scale language model training
+// on GPU clusters using Megatron-LM", appendix; Chowdhery et al. 2022, "PaLM", appendix B: 6N +
+// 12LHQT, there with N less the embedding tables].
 ModelFlops model_flops_per_token(const ModelConfig& config, int64_t seq_len);
 
 }  // namespace mw::models

@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "base/error.h"
+#include "base/fs.h"
 #include "models/test_configs.h"
 #include "ops/op_def.h"
 
@@ -57,6 +58,32 @@ std::vector<std::string> data_inputs(const ir::Graph& graph) {
 }
 
 }  // namespace
+
+TEST_CASE("parameters of mixtures of experts are the published ones, and so are the active ones") {
+  struct Row {
+    const char* file;
+    double billions, active_billions;  // the latter with the embedding that a token reads
+  };
+  // Mixtral: arXiv 2401.04088; Qwen3: arXiv 2505.09388; DeepSeek-V3: arXiv 2412.19437; GPT-OSS:
+  // arXiv 2508.10925, table 1, which leaves the embedding out of the active ones.
+  for (const Row& row : {Row{"mixtral-8x7b", 46.7, 12.9}, Row{"qwen3-30b-a3b", 30.5, 3.3},
+                         Row{"qwen3-235b-a22b", 235, 22}, Row{"deepseek-v3", 671, 37},
+                         Row{"gpt-oss-120b", 116.8, 5.1}}) {
+    CAPTURE(row.file);
+    const std::string file = std::string(MW_SOURCE_DIR) + "/models/" + row.file + ".json";
+    const ModelConfig config = parse_config(posix_fs().read_file(file), file);
+    const ir::Module module = build_model(config, {1, 64});
+    CHECK(static_cast<double>(parameter_count(module)) / 1e9 ==
+          doctest::Approx(row.billions).epsilon(0.003));
+    // A token's products without those of attention's scores.
+    const double at_1 = model_flops_per_token(config, 1).forward.value,
+                 at_2 = model_flops_per_token(config, 2).forward.value;
+    double active = (2 * at_1 - at_2) / 2;
+    if (config.source.find("gpt-oss") == std::string::npos)
+      active += static_cast<double>(config.vocab_size * config.hidden_size);
+    CHECK(active / 1e9 == doctest::Approx(row.active_billions).epsilon(0.03));
+  }
+}
 
 TEST_CASE("every model of models/ builds a sound graph with transformers' number of parameters") {
   // sum(p.numel() for p in AutoModelForCausalLM.from_config(…).parameters()), transformers 5.23.

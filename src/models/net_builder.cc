@@ -46,6 +46,11 @@ ValueId NetBuilder::parameter(const std::string& name, const std::vector<int64_t
   return value;
 }
 
+void NetBuilder::set_window(ValueId attention, int64_t window) {
+  ir::Op& op = graph_.op(graph_.value(attention).producer);
+  std::get<ir::AttentionAttrs>(op.attrs).window = window;
+}
+
 void NetBuilder::output_loss(ValueId loss) {
   std::vector<int> dims(static_cast<size_t>(graph_.type(loss).rank()));
   std::iota(dims.begin(), dims.end(), 0);

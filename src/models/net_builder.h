@@ -34,6 +34,8 @@ class NetBuilder {
   ValueId annotate(ValueId value, const std::string& name, ir::LogicalAxes logical) {
     return builder_.annotate(value, name, std::move(logical));
   }
+  // The attention that made the value attends to so many keys. REQUIRES: an attention's result.
+  void set_window(ValueId attention, int64_t window);
   // "loss_sum", the sum of all elements of loss: what is differentiated, and a graph output.
   void output_loss(ValueId loss);
   // A named value that is read after the microbatch.

@@ -37,6 +37,26 @@ ValueId activate(NetBuilder& net, Activation activation, ValueId x,
 // embedding.
 void write_loss(NetBuilder& net, const TransformerInputs& inputs, ValueId h_BSD, ValueId table_VD);
 
+// Of a block of Llama's kind: what can differ from model to model (mixture.cc,
+// latent_attention.cc). A parameter's values: weights are drawn with the config's deviation, biases
+// and sinks are zeros, norms' gains ones.
+ValueId add_weight(NetBuilder& net, const ModelConfig& config, const std::string& name,
+                   const std::vector<int64_t>& sizes, ir::LogicalAxes logical);
+ValueId add_bias(NetBuilder& net, const std::string& name, const std::vector<int64_t>& sizes,
+                 ir::LogicalAxes logical);
+ValueId add_gain(NetBuilder& net, const std::string& name, int64_t size);
+
+// SwiGLU's output of x_BSD, without biases: `ffn` wide.
+ValueId gated_mlp(NetBuilder& net, const ModelConfig& config, const std::string& name,
+                  const std::string& state, ValueId x_BSD, int64_t ffn);
+// The routed experts' sum for every token, and the shared ones'.
+ValueId mixture_of_experts(NetBuilder& net, const ModelConfig& config, const std::string& name,
+                           const std::string& state, ValueId x_BSD);
+// Multi-head latent attention of a normed x_BSD. `rope` is of latent.rope_dim.
+ValueId latent_attention(NetBuilder& net, const ModelConfig& config, const std::string& name,
+                         const std::string& state, ValueId x_BSD, const TransformerInputs& inputs,
+                         const ops::Builder::RopeTable& rope);
+
 ir::Module build_gpt2(const ModelConfig& config, BatchShape shape);
 ir::Module build_llama(const ModelConfig& config, BatchShape shape);
 

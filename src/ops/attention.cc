@@ -1,8 +1,11 @@
 // Scaled dot-product attention as one op, with the logarithm of the softmax's denominator for the
 // backward pass [Dao et al. 2022]. Causal: key position <= query position, by the values of
 // positions, of which there is one a key; the queries are the last S of the T keys (T > S: those
-// before are of earlier slices of the sequence). B batch, S sequence, T key sequence, H query
+// before are of earlier slices of the sequence), or with context parallelism this device's part of
+// them: keys, values and positions are all-gathered, which moves as many bytes as passing them
+// around a ring. B batch, S sequence, T key sequence, H query
 // heads, K key/value heads, G = H / K, D head dim
+#include <algorithm>
 #include <limits>
 
 #include "ops/builder.h"
@@ -34,7 +37,7 @@ struct Layout {
 };
 
 struct Sizes {
-  ir::Dim B, S, T, H, K, D;
+  ir::Dim B, S, T, H, K, D, V;  // V: of values, where they are not packed
 };
 
 Sizes check_operands(const ir::Op& op, Types operands) {
@@ -54,16 +57,19 @@ Sizes check_operands(const ir::Op& op, Types operands) {
     require_rank(op, "qkv", q, 5);
     if (q.dim(2) != 3)
       reject(op, "qkv {} must be [batch, sequence, 3, heads, head_dim]", ir::to_string(q));
-    n = {q.dims[0], q.dims[1], q.dims[1], q.dims[3], q.dims[3], q.dims[4]};
+    n = {q.dims[0], q.dims[1], q.dims[1], q.dims[3], q.dims[3], q.dims[4], q.dims[4]};
   } else {
     require_rank(op, "q", q, 4);
     const ir::TensorType& k = operands[at.k()];
     require_rank(op, "k", k, 4);
-    n = {q.dims[0], q.dims[1], k.dims[1], q.dims[2], k.dims[2], q.dims[3]};
+    const ir::TensorType& v = operands[at.v()];
+    require_rank(op, "v", v, 4);
+    n = {q.dims[0], q.dims[1], k.dims[1], q.dims[2], k.dims[2], q.dims[3], v.dims[3]};
     if (n.T.size < n.S.size) n.T = n.S;
     require_type(op, "k", k, {q.dtype, {n.B, n.T, n.K, n.D}},
                  "like q " + ir::to_string(q) + " in all but the heads and a longer sequence");
-    require_same(op, "v", operands[at.v()], "k", k);
+    require_type(op, "v", v, {k.dtype, {n.B, n.T, n.K, n.V}},
+                 "like k " + ir::to_string(k) + " in all but the size of a head");
     if (n.K.size < 1 || n.H.size % n.K.size != 0) {
       reject(op, "the heads of k {} must divide the heads of q {}", ir::to_string(k),
              ir::to_string(q));
@@ -81,14 +87,14 @@ Sizes check_operands(const ir::Op& op, Types operands) {
 
 TypeList infer_attention(const ir::Op& op, Types operands, Types) {
   const Sizes n = check_operands(op, operands);
-  return {{operands[0].dtype, {n.B, n.S, n.H, n.D}}, {DType::kF32, {n.B, n.H, n.S}}};
+  return {{operands[0].dtype, {n.B, n.S, n.H, n.V}}, {DType::kF32, {n.B, n.H, n.S}}};
 }
 
 TypeList infer_attention_grad(const ir::Op& op, Types operands, Types) {
   const Sizes n = check_operands(op, operands);
   const Layout at(op);
   const ir::TensorType& q = operands[at.q()];
-  const ir::TensorType out{q.dtype, {n.B, n.S, n.H, n.D}};
+  const ir::TensorType out{q.dtype, {n.B, n.S, n.H, n.V}};
   require_type(op, "dout", operands[0], out, "the attention's result");
   require_type(op, "out", operands[at.out()], out, "the attention's result");
   require_type(op, "lse", operands[at.lse()], {DType::kF32, {n.B, n.H, n.S}},
@@ -97,19 +103,27 @@ TypeList infer_attention_grad(const ir::Op& op, Types operands, Types) {
   return {q, operands[at.k()], operands[at.v()]};
 }
 
+// Whether values have heads of another size than queries and keys.
+bool has_value_size(const Layout& at, Types operands) {
+  return !at.packed && operands[at.q()].dim(3) != operands[at.v()].dim(3);
+}
+
 // With as many key heads as query heads a head is one factor 'h', else a query head is (k g) and a
-// key head k.
+// key head k. Queries may be divided along the sequence, where each sees all keys; a packed operand
+// cannot, nor the queries of a slice.
 ShardingRule rule_attention(const ir::Op& op, Types operands, Types results) {
   const Layout at(op);
   const ir::TensorType& q = operands[at.q()];
   const bool grouped = !at.packed && q.dim(2) != operands[at.k()].dim(2);
   const bool longer = !at.packed && q.dim(1) != operands[at.k()].dim(1);
   const std::string heads = grouped ? "(k g)" : "h", kv = grouped ? "k" : "h";
-  const std::string t = longer ? "[t]" : "[s]";
-  const std::string out = "b [s] " + heads + " [d]", lse = "b " + heads + " [s]";
-  const std::string qkv = at.packed
-                              ? "b [s] . h [d]"
-                              : out + ", b " + t + " " + kv + " [d], b " + t + " " + kv + " [d]";
+  const bool divides = !at.packed && !longer;
+  const std::string s = divides ? "s" : "[s]", t = at.packed ? "[s]" : "[t]";
+  const std::string d = has_value_size(at, operands) ? "[v]" : "[d]";
+  const std::string out = "b " + s + " " + heads + " " + d, lse = "b " + heads + " " + s;
+  const std::string qkv = at.packed ? "b [s] . h [d]"
+                                    : "b " + s + " " + heads + " [d], b " + t + " " + kv +
+                                          " [d], b " + t + " " + kv + " " + d;
   std::string text = (at.gradient ? out + ", " : "") + qkv;
   if (at.gradient) text += ", " + out + ", " + lse;
   text += ", b " + t;
@@ -123,16 +137,26 @@ ShardingRule rule_attention(const ir::Op& op, Types operands, Types results) {
 
 // Two products forward, five backward (scores again, dP, dV, dQ, dK). Under the causal mask only
 // the pairs of a query and a key not behind it count: S (S + 1) / 2 of S^2, and S (T - S) more with
-// keys of earlier slices.
+// keys of earlier slices. Queries of context parallelism are half from the front and half from the
+// end of the sequence, so that every device has as many pairs.
 template <int kProducts>
 OpCost cost_attention(const ir::Op& op, Types operands, Types results) {
+  const Layout at(op);
   const ir::TensorType& lse = kProducts == 2 ? results[1] : operands[Layout(op).lse()];
   const ir::TensorType& out = kProducts == 2 ? results[0] : operands[0];
-  const Layout at(op);
-  const double S = static_cast<double>(lse.dim(2)), D = static_cast<double>(out.dim(3));
+  const double S = static_cast<double>(lse.dim(2)), V = static_cast<double>(out.dim(3));
+  const double D = at.packed ? V : static_cast<double>(operands[at.q()].dim(3));
+  // Of the products one forward and three backward are along D, the others along V.
+  const double sizes = kProducts == 2 ? D + V : 3 * D + 2 * V;
   const double T = at.packed ? S : static_cast<double>(operands[at.k()].dim(1));
-  const double keys = op.as<AttentionAttrs>().causal ? T - (S - 1) / 2 : T;
-  return {.flops = 2.0 * kProducts * static_cast<double>(lse.elements()) * keys * D,
+  const AttentionAttrs& attrs = op.as<AttentionAttrs>();
+  double keys = T;
+  if (attrs.causal) keys = attrs.queries.axes.empty() ? T - (S - 1) / 2 : (T + 1) / 2;
+  // Of a window's keys the first queries see fewer.
+  const auto window = static_cast<double>(attrs.window);
+  if (attrs.causal && window > 0 && window < T)
+    keys = std::min(keys, window - window * (window - 1) / 2 / T);
+  return {.flops = 2.0 * static_cast<double>(lse.elements()) * keys * sizes,
           .bytes = tensor_bytes(operands) + tensor_bytes(results),
           .matrix_product = true};
 }
@@ -158,6 +182,9 @@ void localize_attention(ir::Op& op, const LocalLayout& layout) {
   const ir::Axes& axes = layout.operands[q][dim];
   attrs.heads = axes.empty() ? ir::ShardOffset{}
                              : ir::ShardOffset{axes, layout.global_operands[q].dims[dim].size};
+  const ir::Axes& sequence = layout.operands[q][1];
+  attrs.queries = sequence.empty() ? ir::ShardOffset{}
+                                   : ir::ShardOffset{sequence, layout.global_operands[q].dim(1)};
 }
 
 // --- expansions ---

@@ -46,6 +46,7 @@ void register_rope(Registry& registry);
 void register_attention(Registry& registry);
 void register_embedding(Registry& registry);
 void register_cross_entropy(Registry& registry);
+void register_moe(Registry& registry);
 void register_dropout(Registry& registry);
 void register_state_ops(Registry& registry);
 void register_update_ops(Registry& registry);

@@ -26,7 +26,7 @@ std::vector<Tensor> interpret_op(const ir::Op& op, std::span<const Tensor> opera
                   context};
   const bool done = interpret_elementwise(call) || interpret_shapes(call) ||
                     interpret_products(call) || interpret_rows(call) || interpret_attention(call) ||
-                    interpret_lookup(call) || interpret_state(call);
+                    interpret_lookup(call) || interpret_moe(call) || interpret_state(call);
   MW_CHECK(done, "{} has no interpretation", ir::op_name(op.kind));
   if (op.accumulates) {
     for (size_t i = 0; i < out[0].values.size(); ++i) out[0].values[i] += operands.back().values[i];

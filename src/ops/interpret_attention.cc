@@ -53,7 +53,10 @@ class AttentionCall {
   double key_position(int64_t b, int64_t t) const {
     return call_.in(positions())[static_cast<size_t>(b * T + t)];
   }
-  double query_position(int64_t b, int64_t s) const { return key_position(b, T - S + s); }
+  double query_position(int64_t b, int64_t s) const {
+    const bool part = !attrs_.queries.axes.empty();
+    return key_position(b, (part ? call_.offset(attrs_.queries, S) : T - S) + s);
+  }
   double score(int64_t b, int64_t h, int64_t s, int64_t t) const {
     if (attrs_.causal && key_position(b, t) > query_position(b, s))
       return -std::numeric_limits<double>::infinity();

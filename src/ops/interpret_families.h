@@ -31,7 +31,8 @@ bool interpret_products(const Call& call);
 bool interpret_rows(const Call& call);       // norms, softmax, cross-entropy, bias, activations
 bool interpret_attention(const Call& call);  // with rope
 bool interpret_lookup(const Call& call);     // embedding, dropout, random
-bool interpret_state(const Call& call);      // state, update, local ops of collectives
+bool interpret_moe(const Call& call);
+bool interpret_state(const Call& call);  // state, update, local ops of collectives
 
 using Index = std::vector<int64_t>;
 // Row-major place of an index.

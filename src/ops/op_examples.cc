@@ -162,6 +162,22 @@ void add_vocabulary(Examples& e) {
   }
 }
 
+void add_mixture(Examples& e) {
+  for (const bool sigmoid : {false, true}) {
+    const ir::MoeAttrs moe{4, 2, sigmoid, sigmoid ? 2.5 : 1};
+    const std::string logits = "f32[2,4,4]", gates = "f32[2,4,2]", experts = "i32[2,4,2] below 4",
+                      tokens = "f32[2,4,3]", rows = "f32[4,2,2,3]";
+    e.push_back({K::kMoeTopK, moe, {logits}});
+    e.push_back({K::kMoeTopKGrad, moe, {gates, experts, logits}});
+    if (sigmoid) continue;
+    e.push_back({K::kMoeDispatch, moe, {tokens, experts}});
+    e.push_back({K::kMoeDispatch, moe, {tokens, experts, gates}});
+    e.push_back({K::kMoeCombine, moe, {rows, experts}});
+    e.push_back({K::kMoeCombine, moe, {rows, experts, gates}});
+    e.push_back({K::kMoeGateGrad, moe, {rows, tokens, experts}});
+  }
+}
+
 void add_state_and_update(Examples& e) {
   e.push_back({K::kAccumulate, ir::NoAttrs{}, {"f32[2,3]", "f32[2,3]"}});
   e.push_back({K::kZero, ir::NoAttrs{}, {"f32[2,3]"}});
@@ -222,6 +238,7 @@ const std::vector<OpExample>& op_examples() {
     add_rowwise(e);
     add_attention(e);
     add_vocabulary(e);
+    add_mixture(e);
     add_state_and_update(e);
     add_collectives(e);
     return e;

@@ -24,6 +24,7 @@ Registry make_registry() {
   register_embedding(registry);
   register_cross_entropy(registry);
   register_dropout(registry);
+  register_moe(registry);
   register_state_ops(registry);
   register_update_ops(registry);
   register_collectives(registry);

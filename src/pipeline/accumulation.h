@@ -2,6 +2,7 @@
 // and which gradients the optimizer takes. Private to room pipeline.
 #pragma once
 
+#include <algorithm>
 #include <string>
 #include <vector>
 
@@ -9,12 +10,15 @@
 
 namespace mw::pipeline {
 
-// Elements of an accumulator in its flat group: all dp shards of a split flat buffer together, else
-// what the rank has.
+// Elements of an accumulator in its flat group: all data-parallel shards of a split flat buffer
+// together, else what the rank has.
 inline int64_t flat_elements(const ir::TensorType& local, const ir::TensorType& global,
                              const sharding::Sharding& sharding) {
-  const bool split =
-      global.rank() == 1 && sharding.dims.size() == 1 && sharding.dims[0] == sharding::Axes{"dp"};
+  const auto is_data = [](const std::string& axis) {
+    return axis == "dp" || axis == "ep" || axis == "cp";
+  };
+  const bool split = global.rank() == 1 && sharding.dims.size() == 1 && !sharding.dims[0].empty() &&
+                     std::all_of(sharding.dims[0].begin(), sharding.dims[0].end(), is_data);
   return split ? global.dim(0) : local.elements();
 }
 

@@ -31,8 +31,9 @@ std::vector<int64_t> blocks_of(const Plan& plan, int64_t blocks) {
 // Ranks from one pipeline coordinate to the next.
 int64_t pipeline_stride(const Plan& plan) {
   int64_t stride = 1;
-  for (auto axis = plan.order.rbegin(); axis != plan.order.rend() && *axis != "pp"; ++axis)
-    stride *= *axis == "dp" ? plan.dp : plan.tp;
+  const std::vector<std::string> order = plan.mesh_order();
+  for (auto axis = order.rbegin(); axis != order.rend() && *axis != "pp"; ++axis)
+    stride *= plan.axis_size(*axis);
   return stride;
 }
 

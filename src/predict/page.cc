@@ -113,7 +113,7 @@ report::Page page_of(const std::vector<const Request*>& requests,
                                    first.cluster.device.name);
   page.subtitle = fmt::format("{} parameters, {}, global batch {}, sequence {}, {}",
                               format_si(double(p.parameters)), first.cluster.name,
-                              first.global_batch, first.seq_len, dtype_name(first.precision));
+                              first.global_batch, first.seq_len, precision_name(first));
   for (size_t i = 0; i < requests.size(); ++i)
     page.runs.push_back(page_run(*requests[i], *predictions[i]));
   return page;

@@ -17,9 +17,12 @@ void check(const Request& request) {
   Diagnostics diagnostics;
   const cluster::Cluster& cluster = request.cluster;
   if (cluster.devices > 0 && request.plan.ranks() > cluster.devices) {
-    diagnostics.add("{}: has {} devices, the plan needs dp*tp*pp={}*{}*{}={}", cluster.file,
-                    cluster.devices, request.plan.dp, request.plan.tp, request.plan.pp,
-                    request.plan.ranks());
+    diagnostics.add("{}: has {} devices, the plan needs {}", cluster.file, cluster.devices,
+                    request.plan.rank_text());
+  }
+  if (request.options.fp8 != cost::Fp8::kOff && cluster.device.peak("fp8").value == 0) {
+    diagnostics.add("{}: {} has no fp8 products (peak_TFLOPs.fp8); use --precision bf16",
+                    cluster.file, cluster.device.name);
   }
   for (const std::string& finding :
        compile::plan_findings(request.plan, request.model.layers, model_shape(request)))
@@ -35,7 +38,9 @@ void fill_rates(const Request& request, Prediction& p) {
   double hardware_flops = 0;
   for (const simulate::RankResult& rank : p.result.ranks) hardware_flops += rank.matrix_flops.value;
   hardware_flops *= devices / static_cast<double>(p.result.ranks.size());
-  p.peak = cost::matrix_peak(request.cluster.device, request.precision, request.options.tf32);
+  p.peak = request.options.fp8 != cost::Fp8::kOff
+               ? request.cluster.device.peak("fp8")
+               : cost::matrix_peak(request.cluster.device, request.precision, request.options.tf32);
   for (const auto& [format, peak] : request.cluster.device.peaks) {
     if (peak == p.peak && p.peak_format.empty()) p.peak_format = format;
     if (peak == p.peak && format == dtype_name(request.precision)) p.peak_format = format;
@@ -87,6 +92,30 @@ std::vector<std::string> outside_profile(const Request& request) {
   return outside;
 }
 
+const std::vector<std::string>& precision_names() {
+  static const std::vector<std::string> names = {"bf16", "f16", "f32", "fp8", "mxfp8"};
+  return names;
+}
+
+std::string precision_name(const Request& request) {
+  switch (request.options.fp8) {
+    case cost::Fp8::kOff: return std::string(dtype_name(request.precision));
+    case cost::Fp8::kTensor: return "fp8";
+    case cost::Fp8::kBlock: return "mxfp8";
+  }
+  return "?";
+}
+
+bool set_precision(Request& request, const std::string& name) {
+  const std::vector<std::string>& names = precision_names();
+  if (std::find(names.begin(), names.end(), name) == names.end()) return false;
+  request.options.fp8 = name == "fp8"     ? cost::Fp8::kTensor
+                        : name == "mxfp8" ? cost::Fp8::kBlock
+                                          : cost::Fp8::kOff;
+  request.precision = parse_dtype(name).value_or(DType::kBF16);
+  return true;
+}
+
 compile::ModelShape model_shape(const Request& request) {
   compile::ModelShape shape;
   const models::ModelConfig& model = request.model;
@@ -100,6 +129,8 @@ compile::ModelShape model_shape(const Request& request) {
   }
   shape.global_batch = request.global_batch;
   shape.seq_len = request.seq_len;
+  shape.experts = model.mixture.experts;
+  shape.top_k = model.mixture.top_k;
   return shape;
 }
 
@@ -118,7 +149,7 @@ Step compile_step(const Request& request) {
   Step step;
   const Seconds begin = steady_clock().now();
   const models::BatchShape batch{request.global_batch / request.plan.units(), request.seq_len,
-                                 request.plan.sequence_slices()};
+                                 request.plan.sequence_slices(), request.plan.cp > 1};
   const ir::Module model = models::build_model(request.model, batch);
   step.parameters = models::parameter_count(model);
   compile::CompiledPlan compiled = compile::compile({.model = model,

@@ -21,7 +21,7 @@ struct Request {
   compile::Plan plan;
   int64_t global_batch = 1;  // sequences of a step
   int64_t seq_len = 1;
-  DType precision = DType::kBF16;  // of weights and activations; f32, bf16 or f16
+  DType precision = DType::kBF16;  // of weights and activations; f32, bf16 or f16 (with fp8 bf16)
   simulate::Options options;
 };
 
@@ -56,6 +56,13 @@ struct Prediction {
   // Pipeline ranks whose reserved memory is beyond the device's.
   std::vector<int32_t> too_full() const;
 };
+
+// "bf16", "f32", …, "fp8", "mxfp8": the format of the linear layers' products.
+std::string precision_name(const Request& request);
+// Sets it by that name. False for an unknown one.
+bool set_precision(Request& request, const std::string& name);
+// The names that set_precision knows.
+const std::vector<std::string>& precision_names();
 
 // What a plan is held against.
 compile::ModelShape model_shape(const Request& request);

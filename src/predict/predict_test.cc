@@ -77,6 +77,101 @@ TEST_CASE("a simulated step sends, runs and holds what the verifier proves of th
   }
 }
 
+Request mixture() {
+  Request request = small();
+  request.model = models::parse_config(
+      R"({"model_type": "deepseek_v3", "vocab_size": 256, "max_position_embeddings": 64,
+          "hidden_size": 64, "intermediate_size": 128, "moe_intermediate_size": 32,
+          "num_hidden_layers": 4, "num_attention_heads": 4, "num_key_value_heads": 4,
+          "q_lora_rank": 24, "kv_lora_rank": 16, "qk_nope_head_dim": 8, "qk_rope_head_dim": 4,
+          "v_head_dim": 8, "n_routed_experts": 8, "num_experts_per_tok": 2, "n_shared_experts": 1,
+          "first_k_dense_replace": 1})",
+      "mixture.json");
+  return request;
+}
+
+TEST_CASE("programs with context and expert parallelism are sound, and simulated as they are") {
+  struct Case {
+    Request request;
+    const char* plan;
+  };
+  for (const Case& c : {Case{small(), "dp=2,cp=2,pp=2,microbatches=4,zero=1"},
+                        Case{small(), "cp=2,tp=2,sp,microbatches=4,zero=3,recompute=full"},
+                        Case{mixture(), "dp=4,ep=2,pp=2,microbatches=2,zero=1"},
+                        Case{mixture(), "dp=2,ep=2,tp=2,sp,pp=2,microbatches=4,zero=1"},
+                        Case{mixture(), "dp=4,ep=4,cp=2,microbatches=2,recompute=selective"},
+                        Case{mixture(), "dp=4,ep=2,tp=2,sp,microbatches=2,zero=3"}}) {
+    CAPTURE(std::string(c.plan));
+    Request request = c.request;
+    request.precision = DType::kF32;
+    request.plan = compile::parse_plan(c.plan);
+    const pipeline::Program program = program_of(request);
+    const pipeline::Verification proved = pipeline::verify(program);
+    REQUIRE(proved.sound());
+    const simulate::Result result = simulate::simulate(program, request.cluster);
+    for (size_t r = 0; r < program.ranks.size(); ++r) {
+      CHECK(result.ranks[r].bytes_sent == proved.ranks[r].bytes_sent);
+      CHECK(result.ranks[r].bytes_by_group == proved.ranks[r].bytes_by_group);
+      CHECK(result.ranks[r].peak.by_category == proved.ranks[r].peak_by_category);
+    }
+  }
+}
+
+TEST_CASE("experts are exchanged over ep, two all-to-alls forward and two backward a layer") {
+  Request request = mixture();
+  request.precision = DType::kF32;
+  request.plan = compile::parse_plan("dp=4,ep=4");
+  const simulate::Result result = simulate::simulate(program_of(request), request.cluster);
+  // Three layers; 2 rows of 64 f32 for each of 16 x 64 / 4 tokens, 3 of 4 parts leave the device.
+  const int64_t rows = 2 * 16 * 64 / 4;
+  CHECK(result.ranks[0].bytes_by_group.at("ep").value >= 3 * 4 * rows * 64 * 4 * 3 / 4);
+}
+
+TEST_CASE("keys and values go around a ring beside attention, unless they are gathered before it") {
+  Request request = small();
+  request.plan = compile::parse_plan("cp=2");
+  const pipeline::Program program = program_of(request);
+  const simulate::Result ring = simulate::simulate(program, request.cluster);
+  simulate::Options options;
+  REQUIRE(simulate::set_overlap(options.overlap, "no-ring"));
+  const simulate::Result gathered = simulate::simulate(program, request.cluster, options);
+  CHECK(ring.step < gathered.step);
+  CHECK(ring.ranks[0].bytes_sent == gathered.ranks[0].bytes_sent);
+  // With attention that takes no time all of it is seen.
+  request.cluster.device.attained.attention_fraction = 1;
+  request.cluster.device.attained.launch = Seconds(0);
+  request.cluster.device.peaks = {{"bf16", cluster::FlopsPerSecond(1e30)}};
+  request.cluster.device.memory_bandwidth = cluster::BytesPerSecond(1e30);
+  CHECK(simulate::simulate(program, request.cluster).step.value ==
+        doctest::Approx(simulate::simulate(program, request.cluster, options).step.value));
+}
+
+TEST_CASE("fp8 makes a step faster, is told against its own peak, and needs a device that has it") {
+  Request request = small();
+  request.plan = compile::parse_plan("dp=2,tp=2,microbatches=2");
+  REQUIRE(set_precision(request, "fp8"));
+  try {
+    mw::predict::predict(request);
+    FAIL("no error");
+  } catch (const Error& error) {
+    CHECK(error.what() == std::string("box.toml: chip has no fp8 products (peak_TFLOPs.fp8); use "
+                                      "--precision bf16"));
+  }
+  request.cluster.device.attained.launch = Seconds(0);
+  request.cluster.device.peaks = {{"f32", cluster::FlopsPerSecond(10e12)},
+                                  {"bf16", cluster::FlopsPerSecond(1e9)},
+                                  {"fp8", cluster::FlopsPerSecond(2e9)}};
+  const Prediction fp8 = mw::predict::predict(request);
+  REQUIRE(set_precision(request, "bf16"));
+  const Prediction half = mw::predict::predict(request);
+  CHECK(fp8.step < half.step);
+  CHECK(fp8.peak_format == "fp8");
+  CHECK(fp8.peak.value == 2e9);
+  CHECK(fp8.result.ranks[0].bytes_sent == half.result.ranks[0].bytes_sent);
+  CHECK(precision_name(request) == "bf16");
+  CHECK_FALSE(set_precision(request, "fp9"));
+}
+
 TEST_CASE("in bf16 weights and activations halve, and a parameter takes 18 bytes") {
   for (const char* plan : kPlans) {
     CAPTURE(std::string(plan));

@@ -16,24 +16,10 @@ namespace {
 
 const std::vector<std::string> kFactors = {"link_bandwidth",   "link_latency", "matrix_peak",
                                            "memory_bandwidth", "memory_size",  "host_time"};
-const std::vector<std::string> kPlanKeys = {"dp",
-                                            "tp",
-                                            "pp",
-                                            "order",
-                                            "sp",
-                                            "schedule",
-                                            "chunks",
-                                            "microbatches",
-                                            "zero",
-                                            "recompute",
-                                            "grad_reduce",
-                                            "bucket_mb",
-                                            "layers",
-                                            "group",
-                                            "pairs",
-                                            "slices",
-                                            "memory_limit",
-                                            "post_validation"};
+const std::vector<std::string> kPlanKeys = {
+    "dp",     "tp",           "pp",     "cp",           "order",          "sp",        "schedule",
+    "chunks", "microbatches", "zero",   "recompute",    "grad_reduce",    "bucket_mb", "layers",
+    "group",  "pairs",        "slices", "memory_limit", "post_validation"};
 const std::vector<std::string> kSizes = {"global_batch", "seq_len"};
 
 bool is_in(const std::vector<std::string>& names, const std::string& name) {
@@ -114,8 +100,8 @@ compile::Plan with_keys(const compile::Plan& plan, const Settings& settings) {
 
 // A value of a key of the plan that no plan could have.
 void check_plan_value(const std::string& key, const std::string& value) {
-  static const std::vector<std::string> kCounts = {"dp",           "tp",    "pp",    "chunks",
-                                                   "microbatches", "group", "pairs", "slices"};
+  static const std::vector<std::string> kCounts = {
+      "dp", "tp", "pp", "cp", "chunks", "microbatches", "group", "pairs", "slices"};
   const std::vector<std::string> kinds = pipeline::schedule_kinds();
   if (is_in(kCounts, key)) {
     const auto number = parse_int64(value);
@@ -131,7 +117,7 @@ void check_plan_value(const std::string& key, const std::string& value) {
 
 std::string step_key(const Request& request) {
   return fmt::format("{} {} {} {}", compile::to_json(request.plan).dump(), request.global_batch,
-                     request.seq_len, static_cast<int>(request.precision));
+                     request.seq_len, precision_name(request));
 }
 
 // One value of one key, by itself.

@@ -32,6 +32,7 @@ struct HeadsLayout {
 struct AttentionOp {
   kernels::Attention attention;
   HeadsLayout q, k, v, out;
+  int64_t first_query = 0;  // of the keys
   size_t q_operand = 0, k_operand = 0, v_operand = 0, out_operand = 0, lse_operand = 0,
          positions = 0;
 
@@ -61,6 +62,7 @@ struct AttentionOp {
     attention.H = H;
     attention.Hkv = K;
     attention.D = D;
+    first_query = attrs.queries.axes.empty() ? T - S : c.offset(attrs.queries, S);
     attention.scale = static_cast<float>(attrs.scale);
     attention.causal = attrs.causal;
     attention.dropout.rate = attrs.dropout;
@@ -74,7 +76,7 @@ struct AttentionOp {
   kernels::Attention bound(const Args& a) const {
     kernels::Attention call = attention;
     call.position_k = a.in<int32_t>(positions);
-    call.position_q = call.position_k + call.Sk - call.Sq;
+    call.position_q = call.position_k + first_query;
     if (call.dropout.rate > 0) {
       call.dropout.key.seed = static_cast<uint64_t>(*a.in<int64_t>(positions + 1));
       call.dropout.key.step = static_cast<uint64_t>(*a.in<int64_t>(positions + 2));
@@ -84,8 +86,15 @@ struct AttentionOp {
   }
 };
 
+// All keys, and values as wide as they are.
+bool is_plain(const OpContext& c) {
+  const auto& attrs = c.op.as<ir::AttentionAttrs>();
+  const size_t k = c.op.kind == OpKind::kAttentionGrad ? 2 : 1;
+  return attrs.window == 0 && (attrs.packed || last(c.operand(k)) == last(c.operand(k + 1)));
+}
+
 Prepared prepare_attention(const OpContext& c) {
-  if (!c.is_f32()) return nullptr;
+  if (!c.is_f32() || !is_plain(c)) return nullptr;
   const AttentionOp op(c);
   const int64_t scratch =
       aligned(static_cast<int64_t>(kernels::attention_forward_scratch_bytes(op.attention)));
@@ -102,7 +111,7 @@ Prepared prepare_attention(const OpContext& c) {
 }
 
 Prepared prepare_attention_grad(const OpContext& c) {
-  if (!c.is_f32()) return nullptr;
+  if (!c.is_f32() || !is_plain(c)) return nullptr;
   const AttentionOp op(c);
   const int64_t scratch =
       aligned(static_cast<int64_t>(kernels::attention_backward_scratch_bytes(op.attention)));

@@ -91,6 +91,8 @@ TEST_CASE("every op that is no collective has a case") {
   for (int k = 0; k < ir::kOpKinds; ++k) {
     const auto kind = static_cast<ir::OpKind>(k);
     CAPTURE(ir::op_name(kind));
+    // The ops of a mixture of experts have no kernels: they are only simulated.
+    if (kind >= ir::OpKind::kMoeTopK && kind <= ir::OpKind::kMoeGateGrad) continue;
     CHECK((ir::is_collective(kind) || seen.count(kind) == 1));
   }
 }

@@ -38,8 +38,10 @@ double square_flops(const ir::Graph& graph, const ir::Op& op, double flops) {
   if (op.kind != OpKind::kAttention && op.kind != OpKind::kAttentionGrad) return flops;
   const auto& attrs = op.as<ir::AttentionAttrs>();
   if (!attrs.causal) return flops;
-  const double S = static_cast<double>(graph.type(op.operands[0]).dim(1));
-  return flops * 2 * S / (S + 1);
+  const size_t keys = op.kind == OpKind::kAttentionGrad ? 2 : 1;
+  const bool part = !attrs.queries.axes.empty();
+  const double T = static_cast<double>(graph.type(op.operands[part ? keys : 0]).dim(1));
+  return flops * 2 * T / (T + 1);
 }
 
 std::string label_of(const ir::DeviceGroup& group) {
@@ -59,6 +61,21 @@ std::vector<bool> logits_of(const ir::Graph& graph) {
     if (op.kind == OpKind::kCrossEntropyGrad) logits[op.results[0].index()] = true;
   }
   return logits;
+}
+// [value] routers' logits and their gradients: their products are in no narrower format.
+std::vector<bool> routing_of(const ir::Graph& graph) {
+  std::vector<bool> routing(graph.values.size(), false);
+  for (const ir::Op& op : graph.ops) {
+    if (op.kind == OpKind::kMoeTopK) {
+      const ValueId logits = op.operands[0];
+      routing[logits.index()] = true;
+      const OpId made = graph.value(logits).producer;
+      if (made.valid() && graph.op(made).kind == OpKind::kBiasAdd)
+        routing[graph.op(made).operands[0].index()] = true;
+    }
+    if (op.kind == OpKind::kMoeTopKGrad) routing[op.results[0].index()] = true;
+  }
+  return routing;
 }
 bool touches(const ir::Op& op, const std::vector<bool>& values) {
   const auto has = [&](ValueId v) { return values[v.index()]; };
@@ -370,13 +387,41 @@ void FragmentCoster::find_state_uses(const Fragment& fragment, FragmentCost& cos
   }
 }
 
+// Keys and values are gathered, their gradients scattered, right at the attention.
+void FragmentCoster::find_rings(const Fragment& fragment, FragmentCost& cost) const {
+  const ir::Graph& graph = fragment.graph;
+  std::vector<std::vector<OpId>> users;
+  for (size_t o = 0; o < graph.ops.size(); ++o) {
+    const ir::Op& op = graph.ops[o];
+    if (op.kind != OpKind::kAttention && op.kind != OpKind::kAttentionGrad) continue;
+    const auto& attrs = op.as<ir::AttentionAttrs>();
+    if (attrs.queries.axes.empty()) continue;
+    if (users.empty()) users = graph.users();
+    const bool backward = op.kind == OpKind::kAttentionGrad;
+    FragmentCost::Ring ring{
+        static_cast<int32_t>(o), program_.mesh.group_size(attrs.queries.axes), {}};
+    const auto add = [&](OpId id, OpKind kind) {
+      if (id.valid() && graph.op(id).kind == kind && cost.ops[id.index()].label >= 0)
+        ring.collectives.push_back(id.value);
+    };
+    for (const size_t i : {1, 2})
+      add(graph.value(op.operands[backward ? i + 1 : i]).producer, OpKind::kAllGather);
+    for (const size_t i : {1, 2}) {
+      if (!backward) break;
+      for (const OpId user : users[op.results[i].index()]) add(user, OpKind::kReduceScatter);
+    }
+    if (!ring.collectives.empty()) cost.rings.push_back(std::move(ring));
+  }
+}
+
 void set_times(FragmentCost& cost, const cluster::Cluster& cluster, const Options& options) {
   const cluster::Attained& attained = cluster.device.attained;
   const double op_host = options.host && !cost.update ? attained.host_op.value : 0;
   for (size_t o = 0; o < cost.ops.size(); ++o) {
     OpCost& op = cost.ops[o];
     if (op.alias || op.label >= 0) continue;
-    const cost::OpTime time = cost::op_time(cluster.device, cost.works[o], options.tf32);
+    const cost::OpTime time =
+        cost::op_time(cluster.device, cost.works[o], options.tf32, options.fp8);
     op.device = time.device.value;
     op.host = op_host > 0 ? time.host.value : 0;
   }
@@ -394,6 +439,17 @@ void set_times(FragmentCost& cost, const cluster::Cluster& cluster, const Option
       op.device += attained.collective_member.value * static_cast<double>(collective.shape.size);
     op.host = op_host > 0 ? op_host + attained.host_collective.value : 0;
   }
+  // A ring's first part is there; while it computes with each part the next one comes.
+  for (const FragmentCost::Ring& ring : cost.rings) {
+    if (!options.overlap.ring) break;
+    double moving = 0;
+    for (const int32_t o : ring.collectives) moving += cost.ops[static_cast<size_t>(o)].device;
+    const auto parts = static_cast<double>(ring.size);
+    const double beside =
+        cost.ops[static_cast<size_t>(ring.attention)].device * (parts - 1) / parts;
+    for (const int32_t o : ring.collectives)
+      cost.ops[static_cast<size_t>(o)].device *= std::max(0.0, 1 - beside / moving);
+  }
   if (!cost.update || !options.host) return;
   for (OpCost& op : cost.ops) {
     if (op.alias) continue;
@@ -407,7 +463,7 @@ FragmentCost FragmentCoster::cost(const Fragment& fragment, int32_t rank) {
   cost.update = fragment.kind == pipeline::ActionKind::kUpdate;
   const ir::Graph& graph = fragment.graph;
   cost.works.resize(graph.ops.size());
-  const std::vector<bool> logits = logits_of(graph);
+  const std::vector<bool> logits = logits_of(graph), routing = routing_of(graph);
   for (const ir::Op& op : graph.ops) {
     OpCost made;
     cost.kinds.push_back(op.kind);
@@ -418,6 +474,7 @@ FragmentCost FragmentCoster::cost(const Fragment& fragment, int32_t rank) {
     } else {
       cost::OpWork work = cost::work_of(graph, op, cost.update);
       if (op.kind == OpKind::kDot && touches(op, logits)) work.kind = cost::OpWork::Kind::kLogits;
+      work.narrows = op.kind == OpKind::kDot && !touches(op, routing);
       cost.flops += work.flops;
       if (work.matrix_product) cost.matrix_flops += square_flops(graph, op, work.flops);
       cost.works[cost.ops.size()] = work;
@@ -429,6 +486,7 @@ FragmentCost FragmentCoster::cost(const Fragment& fragment, int32_t rank) {
           cost.workspace_end, fragment.workspace_offset[v.index()] + graph.type(v).bytes().value);
     }
   }
+  cost::find_casts(graph, cost.works);
   // The update's dependencies are its data's where its reductions start early.
   if (options_.overlap.collectives || options_.overlap.serial ||
       (cost.update && (options_.overlap.grad_reduce || options_.overlap.param_gather))) {
@@ -437,6 +495,7 @@ FragmentCost FragmentCoster::cost(const Fragment& fragment, int32_t rank) {
     add_launch_deps(fragment, cost);
   }
   find_state_uses(fragment, cost);
+  find_rings(fragment, cost);
   set_times(cost, cluster_, options_);
   return cost;
 }

@@ -68,6 +68,14 @@ struct FragmentCost {
     cluster::GroupShape shape;
   };
   std::vector<Collective> collectives_of;
+  // An attention over parts of a sequence, with the collectives that bring its keys and values and
+  // take their gradients away: steps of a ring.
+  struct Ring {
+    int32_t attention = 0;
+    int64_t size = 1;                  // devices
+    std::vector<int32_t> collectives;  // ops
+  };
+  std::vector<Ring> rings;
   bool update = false;
 };
 
@@ -135,6 +143,7 @@ class FragmentCoster {
   void add_launch_deps(const pipeline::Fragment& fragment, FragmentCost& cost) const;
   void add_data_deps(const pipeline::Fragment& fragment, FragmentCost& cost) const;
   void find_state_uses(const pipeline::Fragment& fragment, FragmentCost& cost) const;
+  void find_rings(const pipeline::Fragment& fragment, FragmentCost& cost) const;
 
   const pipeline::Program& program_;
   const cluster::Cluster& cluster_;

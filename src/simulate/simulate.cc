@@ -324,7 +324,9 @@ class Simulation {
 }  // namespace
 
 bool set_overlap(Overlap& overlap, std::string_view word) {
-  if (word == "messages" || word == "no-messages") {
+  if (word == "ring" || word == "no-ring") {
+    overlap.ring = word == "ring";
+  } else if (word == "messages" || word == "no-messages") {
     overlap.messages = word == "messages";
   } else if (word == "collectives") {
     overlap.collectives = true;

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "cluster/hardware.h"
+#include "cost/op_time.h"
 #include "pipeline/program.h"
 #include "trace/trace.h"
 
@@ -34,13 +35,17 @@ struct Overlap {
   bool grad_reduce = false;
   // The update's last all-gathers run beside the next step's first forward passes.
   bool param_gather = false;
+  // Context parallelism passes keys and values around a ring: attention computes with one part
+  // while the next is on its way [Liu 2023, Ring Attention]. Off: it waits for all of them.
+  bool ring = true;
   // Computation beside communication takes this much longer. 1.126: Galvatron's measured value
   // (Miao 2022); 1: none.
   double slowdown = 1;
 };
 
 // Switches what a word says: "messages", "no-messages", "collectives", "no-tensor", "serial",
-// "grad_reduce", "param_gather"; "none" changes nothing. False for any other word.
+// "grad_reduce", "param_gather", "ring", "no-ring"; "none" changes nothing. False for any other
+// word.
 bool set_overlap(Overlap& overlap, std::string_view word);
 
 struct Options {
@@ -48,11 +53,12 @@ struct Options {
   // PTD-P: a boundary value that is whole on all tp ranks is sent in tp parts and gathered by the
   // receiver [Narayanan 2021, section 4.1]. Bytes then differ from the program's.
   bool scatter_gather = false;
-  bool tf32 = false;         // f32 products on tensor cores
-  bool host = true;          // the host's work to issue ops
-  bool figures = true;       // bytes and instructions, to be equal to the verifier's
-  bool order_hash = true;    // with figures: the order of instructions too
-  bool trace = false;        // spans of calls, waits and messages, memory samples
+  bool tf32 = false;                // f32 products on tensor cores
+  cost::Fp8 fp8 = cost::Fp8::kOff;  // products of linear layers
+  bool host = true;                 // the host's work to issue ops
+  bool figures = true;              // bytes and instructions, to be equal to the verifier's
+  bool order_hash = true;           // with figures: the order of instructions too
+  bool trace = false;               // spans of calls, waits and messages, memory samples
   bool op_spans = false;     // with trace: spans of ops in place of calls, as a real run records
   bool program_hash = true;  // with trace: name the program's hash
 };

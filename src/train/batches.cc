@@ -16,6 +16,18 @@ void put_scalar(const ir::TensorType& type, void* data, T value) {
   std::memcpy(data, &value, sizeof(T));
 }
 
+// Of a sequence in 2 x ranks parts, a rank of context parallelism has one from the front and the
+// one as far from the end: all ranks have as many pairs of a query and a key before it.
+struct SequencePart {
+  int64_t length, ranks, index;
+  // In the sequence, of the rank's i-th token.
+  int64_t position(int64_t i) const {
+    const int64_t part = length / (2 * ranks);
+    if (ranks == 1) return i;
+    return i < part ? index * part + i : (2 * ranks - 1 - index) * part + (i - part);
+  }
+};
+
 }  // namespace
 
 Batches::Batches(FileSystem& fs, const Job& job)
@@ -68,11 +80,12 @@ execute::Loader Batches::loader(const cluster::Mesh& mesh, const data::SampleSet
                                1.0F / static_cast<float>(job_.global_batch * job_.seq_len));
     }
     const int64_t rows_B = type.dim(0), ranks = mesh.axis_size("dp");
+    const SequencePart part{job_.seq_len, mesh.axis_size("cp"), mesh.index(rank, {"cp"})};
     const int64_t first = first_sample + (microbatch * ranks + mesh.index(rank, {"dp"})) * rows_B;
     if (name == "positions") {
       auto* positions_BS = static_cast<int32_t*>(out);
       for (int64_t i = 0; i < type.elements(); ++i)
-        positions_BS[i] = static_cast<int32_t>(i % type.dim(1));
+        positions_BS[i] = static_cast<int32_t>(part.position(i % type.dim(1)));
       return;
     }
     if (name == "sample_ids") {
@@ -81,12 +94,18 @@ execute::Loader Batches::loader(const cluster::Mesh& mesh, const data::SampleSet
       return;
     }
     MW_CHECK(name == "tokens" || name == "targets", "no data input {}", name);
-    thread_local std::vector<int32_t> other;
-    other.resize(static_cast<size_t>(type.elements()));
-    auto* wanted = static_cast<int32_t*>(out);
+    thread_local std::vector<int32_t> other, whole;
+    other.resize(static_cast<size_t>(rows_B * job_.seq_len));
+    whole.resize(part.ranks > 1 ? other.size() : 0);
+    int32_t* wanted = part.ranks > 1 ? whole.data() : static_cast<int32_t*>(out);
     const bool tokens = name == "tokens";
     data::fill_batch(set, order, first, rows_B, job_.model.vocab_size,
                      {tokens ? wanted : other.data(), tokens ? other.data() : wanted, nullptr});
+    if (part.ranks == 1) return;
+    for (int64_t i = 0; i < type.elements(); ++i) {
+      const int64_t at = i / type.dim(1) * job_.seq_len + part.position(i % type.dim(1));
+      static_cast<int32_t*>(out)[i] = whole[static_cast<size_t>(at)];
+    }
   };
 }
 

@@ -69,13 +69,15 @@ void ParameterIo::for_runs(const compile::GroupMember& member, RankId rank, Visi
 
 float* ParameterIo::flat_element(const Home& home, Part part, RankId rank, int64_t element,
                                  int64_t& run) const {
-  const int64_t shards = part == Part::kWeight ? compile::weight_shards(plan_.plan.plan)
-                                               : compile::moment_shards(plan_.plan.plan);
+  const int64_t shards = part == Part::kWeight
+                             ? compile::weight_shards(plan_.plan.plan, *home.group)
+                             : compile::moment_shards(plan_.plan.plan, *home.group);
   const int64_t shard_elements = home.group->elements / shards;
   const int64_t at = home.member->offset + element;
   RankId owner = rank;
   if (shards > 1) {
-    owner = plan_.plan.mesh.members(rank, {"dp"})[static_cast<size_t>(at / shard_elements)];
+    owner = plan_.plan.mesh.members(
+        rank, home.group->data_axes)[static_cast<size_t>(at / shard_elements)];
   }
   run = std::min(run, shard_elements - at % shard_elements);
   const BufferId buffer =
@@ -100,7 +102,8 @@ void ParameterIo::read(StateId parameter, Part part, int64_t begin, std::span<fl
   const int64_t end = begin + static_cast<int64_t>(values.size());
   for (int64_t r = 0; r < plan_.plan.mesh.size(); ++r) {
     const RankId rank(r);
-    if (rank_of(home.pipeline_rank, rank) != rank || plan_.plan.mesh.index(rank, {"dp"}) != 0)
+    if (rank_of(home.pipeline_rank, rank) != rank ||
+        plan_.plan.mesh.index(rank, home.group->data_axes) != 0)
       continue;
     for_runs(*home.member, rank, [&](int64_t from, int64_t to, int64_t length) {
       const int64_t last = std::min(length, end - from);

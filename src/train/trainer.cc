@@ -36,8 +36,14 @@ execute::ExecutorOptions executor_options(int threads, int64_t ranks,
 }  // namespace
 
 Prepared prepare(const Job& job) {
+  if (const std::string what = job.model.only_simulated(); !what.empty()) {
+    throw_error(
+        "{}: has {}, which has no kernels yet; use meshwright simulate to predict its steps, or "
+        "train a model without",
+        job.model_file, what);
+  }
   const models::BatchShape batch{job.global_batch / job.plan.units(), job.seq_len,
-                                 job.plan.sequence_slices()};
+                                 job.plan.sequence_slices(), job.plan.cp > 1};
   const ir::Module model = models::build_model(job.model, batch);
   models::ModelConfig without_dropout = job.model;
   without_dropout.embedding_dropout = without_dropout.residual_dropout =

@@ -144,7 +144,7 @@ def test_trace_opens_as_chrome_events(tmp_path):
      "--model: there is no model 'gpt3-175', did you mean 'gpt3-175b'?"),
     (f"{JOB} --cluster selene --plan dp=2,pp=2,microbatches=2 --gpus 8 --overlap grad_redcue",
      "--overlap: unknown word 'grad_redcue', did you mean 'grad_reduce'?; known are messages, no-messages, "
-     "collectives, no-tensor, serial, grad_reduce, param_gather, none\n"
+     "collectives, no-tensor, serial, grad_reduce, param_gather, ring, no-ring, none\n"
      "--gpus: is 8, but the plan has dp*tp*pp=2*1*2=4 ranks; use dp=4"),
     (f"{JOB} --cluster selene --plan pp=2,microbatches=4 --trace nowhere/t.json", "nowhere/t.json: "),
     (f"{JOB} --cluster selene --plan pp=2,microbatches=4 --mtbf -3 --checkpoint-time 0 --restart-time soon "
@@ -156,6 +156,9 @@ def test_trace_opens_as_chrome_events(tmp_path):
      "--restart-time: must be at least 0 seconds, is 'soon'\n"
      "--checkpoint-interval: must be above 0 seconds or auto, is 'never'"),
     (f"{JOB} --cluster selene --plan pp=2,microbatches=4 --advice plan", "must be one of auto, none, options, plans"),
+    (f"{JOB} --cluster selene --plan dp=2 --precision fp8",
+     "selene.toml: A100-SXM-80GB has no fp8 products (peak_TFLOPs.fp8); use --precision bf16"),
+    (f"{JOB} --cluster selene --plan dp=4,ep=2", "plan: ep=2 divides experts, and "),
     ("--model gpt3-175b --cluster selene --global-batch 8 --plan tp=8,microbatches=8 --seq-len 128",
      "memory: pipeline rank 0 needs "),
 ])
@@ -163,6 +166,25 @@ def test_errors_say_what_would_be_right(arguments, message):
     done = call(arguments)
     assert done.returncode == 2
     assert message in done.stderr
+
+
+def test_fp8_is_told_against_its_own_peak():
+    half, fp8 = (json.loads(simulated(f"--model llama3-8b --cluster dgx-h100 --plan dp=8,microbatches=2,zero=3,recompute=full "
+                                      f"--global-batch 16 --precision {p} --json --ignore-memory")) for p in ("bf16", "fp8"))
+    assert fp8["step_s"] < 0.85 * half["step_s"]
+    assert fp8["peak_tflops"] == 1979 and half["peak_tflops"] == 989
+
+
+def test_a_mixture_of_experts_is_simulated_and_not_trained(tmp_path):
+    result = json.loads(simulated("--model mixtral-8x7b --cluster dgx-h100 --plan dp=8,ep=4,pp=2,microbatches=4,zero=1 "
+                                  "--global-batch 32 --seq-len 4096 --json --ignore-memory"))
+    assert result["exposed_comm_s"]["ep"] > 0
+    done = subprocess.run([BINARY, "train", JOB, "--model", "models/mixtral-8x7b.json", "--run-dir", str(tmp_path / "run")],
+                          cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 2
+    assert ("models/mixtral-8x7b.json: has a mixture of experts, which has no kernels yet; use meshwright simulate to "
+            "predict its steps, or train a model without") in done.stderr
+    assert not (tmp_path / "run").exists()
 
 
 def test_help_explains_every_option():

@@ -2,7 +2,7 @@
 
 import random
 
-FIELDS = ("dp", "tp", "pp", "order", "schedule", "chunks", "microbatches", "sp", "zero", "recompute", "grad_reduce",
+FIELDS = ("dp", "tp", "pp", "cp", "order", "schedule", "chunks", "microbatches", "sp", "zero", "recompute", "grad_reduce",
           "layers", "group", "pairs", "slices", "memory_limit", "costs", "post_validation")
 LARGEST = 16  # ranks
 
@@ -21,12 +21,12 @@ def short_form(plan: dict) -> str:
 
 
 def ranks(plan: dict) -> int:
-    return plan.get("dp", 1) * plan.get("tp", 1) * plan.get("pp", 1)
+    return plan.get("dp", 1) * plan.get("tp", 1) * plan.get("pp", 1) * plan.get("cp", 1)
 
 
 def base(plan: dict) -> dict:
-    """One stage, no ZeRO, no recompute; the same dp, tp, sp, microbatches and reduction of gradients."""
-    kept = {key: plan[key] for key in ("dp", "tp", "sp", "microbatches") if key in plan}
+    """One stage, no ZeRO, no recompute; the same dp, tp, cp, sp, microbatches and reduction of gradients."""
+    kept = {key: plan[key] for key in ("dp", "tp", "cp", "sp", "microbatches") if key in plan}
     if plan.get("schedule") == "chimera-halving":  # whose microbatches are halves
         kept["microbatches"] = 2 * plan.get("microbatches", 1)
     kept["grad_reduce"] = plan.get("grad_reduce", "microbatch" if plan.get("zero", 0) >= 2 else "step")

@@ -81,6 +81,8 @@ CHOSEN = [
     ("gpt-dropout", "tp=4,pp=4,sp,microbatches=4,recompute=full"),
     ("gpt-dropout", "dp=4,tp=2,pp=2,schedule=interleaved-1f1b,chunks=2,microbatches=2,sp,zero=3,recompute=selective"),
     ("gpt-dropout", "dp=8,pp=2,zero=1,microbatches=2,order=dp-pp-tp"),
+    ("llama-micro", "dp=2,pp=2,cp=2,microbatches=4,zero=1"),
+    ("gpt-micro", "tp=2,cp=4,microbatches=2,sp,zero=3,recompute=full"),
     ("llama-thirds", "dp=3,tp=3,sp,zero=2,microbatches=2,recompute=selective"),
     ("llama-thirds", "tp=3,pp=5,sp,microbatches=4,schedule=gpipe"),
     ("llama-thirds", "dp=2,tp=6,sp,microbatches=2,zero=2"),
