@@ -13,10 +13,9 @@ namespace {
 void read_overlap(const RequestOptions& options, predict::Request& request,
                   Diagnostics& diagnostics) {
   simulate::Overlap& overlap = request.options.overlap;
-  static const std::vector<std::string> kKnown = {"messages",     "no-messages", "collectives",
-                                                  "no-tensor",    "serial",      "grad_reduce",
-                                                  "param_gather", "ring",        "no-ring",
-                                                  "none"};
+  static const std::vector<std::string> kKnown = {
+      "messages",    "no-messages",  "collectives", "no-tensor", "serial",
+      "grad_reduce", "param_gather", "ring",        "no-ring",   "none"};
   for (const std::string& what : options.overlap) {
     if (!simulate::set_overlap(overlap, what)) {
       diagnostics.add("--overlap: unknown word '{}'{}; known are {}", what,

@@ -75,8 +75,8 @@ struct Attained {
   Seconds step_overhead;       // the host's work once a step
   Seconds
       collective_member;  // all-gathers and reduce-scatters of data parallelism: for each member
-  double collective_cards = 1024;    // network cards of a node that one collective uses at most
-  double product_half_k = 64;        // a product whose k is this long reaches half
+  double collective_cards = 1024;  // network cards of a node that one collective uses at most
+  double product_half_k = 64;      // a product whose k is this long reaches half
   double fp8_fraction = 1;  // of the share of the peak that half-precision products reach, by fp8's
   double attention_fraction = 0.75;  // fused attention's share of the largest products' rate
   bool fused_attention = true;       // else the scores go through memory, and none is left out

@@ -18,7 +18,8 @@ constexpr std::array<PassInfo, 8> kPasses = {{
     {kFoldAccumulate, "lets products add to the gradient accumulators themselves"},
     {kRemake, "makes norms and activations anew in the backward pass instead of saving them"},
     {kOverlap, "puts collectives on streams of their own and weight gradients beside them"},
-    {kBucket, "joins the gradients and weights of several groups into one collective, up to bucket_mb"},
+    {kBucket,
+     "joins the gradients and weights of several groups into one collective, up to bucket_mb"},
 }};
 
 }  // namespace

@@ -27,7 +27,9 @@ inline Attributes random_attributes(std::mt19937& rng) {
     case 9: return GeluAttrs{number(2) == 1};
     case 10: return NormAttrs{1e-5};
     case 11: return RopeAttrs{500000, 64};
-    case 12: return AttentionAttrs{real(), number(2) == 1, true, 0.1, "h.0.attn", offset};
+    case 12:
+      return AttentionAttrs{real(),     number(2) == 1, true,   0.1,
+                            "h.0.attn", offset,         offset, number(64)};
     case 13: return EmbeddingAttrs{50257, offset};
     case 14: return CrossEntropyAttrs{50257, offset};
     case 15: return DropoutAttrs{0.1, "a site with \"spaces\"", 64, offset};
