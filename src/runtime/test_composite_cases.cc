@@ -224,7 +224,8 @@ void add_attention_case(std::vector<OpCase>& cases, const AttentionCase& t, bool
                            .packed = packed,
                            .dropout = t.dropout,
                            .site = "h.0.attn",
-                           .heads = {}};
+                           .heads = {},
+                           .queries = {}};
   if (t.mesh.size() > 1) attrs.heads = {{"tp"}, t.H * t.mesh.size()};
   // Positions in any order: the mask is by value.
   const at::Tensor positions =
