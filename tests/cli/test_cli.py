@@ -210,8 +210,8 @@ def fenced(tag: str) -> list[str]:
 def test_the_readmes_commands_run(tmp_path):
     """All but the demo, which has a test of its own. Replaced: the binary, the folders that are written, the numbers of
     steps (60 and 80 by 2 and 3), and, unless MESHWRIGHT_TEST_ALL=1, gpt-tiny by gpt-micro."""
-    replaced = [("runs/", f"{tmp_path}/"), ("-o build/data/kjv", f"-o {tmp_path}/kjv"), ("--steps 60", "--steps 2"),
-                ("--steps 80", "--steps 3"), ("--tokens 100", "--tokens 10"), ("examples/gpt-tiny.toml", JOB)]
+    replaced = [("runs/", f"{tmp_path}/"), ("-o build/data/kjv", f"-o {tmp_path}/kjv"), ("step.html", f"{tmp_path}/step.html"),
+                ("--steps 60", "--steps 2"), ("--steps 80", "--steps 3"), ("--tokens 100", "--tokens 10"), ("examples/gpt-tiny.toml", JOB)]
     commands = [line for block in fenced("sh") for line in block.splitlines() if line != "scripts/demo"]
     assert len(commands) >= 7
     for command in commands:
