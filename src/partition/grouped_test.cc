@@ -5,7 +5,6 @@
 #include <doctest/doctest.h>
 #include <fmt/core.h>
 
-#include <cmath>
 #include <map>
 
 #include "base/text.h"
@@ -18,7 +17,6 @@ namespace mw::partition {
 namespace {
 
 using ir::OpKind;
-using test::PerRank;
 using test::Tensor;
 
 struct Sizes {
@@ -138,30 +136,7 @@ std::string difference(const Net& net, const cluster::Mesh& mesh, bool sp) {
     for (size_t i = 0; name == "positions" && i < inputs.back().values.size(); ++i)
       inputs.back().values[i] = static_cast<double>(static_cast<int64_t>(i) % net.n.S);
   }
-  std::vector<PerRank> local(result.graph.inputs.size());
-  for (size_t i = 0; i < local.size(); ++i) {
-    const ValueId v = result.graph.inputs[i].value;
-    size_t at = 0;
-    while (net.graph.inputs[at].value != result.global_value[v.index()]) ++at;
-    local[i] = test::shard(inputs[at], result.shardings[v.index()], mesh);
-  }
-  const std::vector<Tensor> whole = ops::interpret(net.graph, inputs);
-  const std::vector<PerRank> values = test::run_ranks(result.graph, local, mesh);
-  for (size_t v = 0; v < whole.size(); ++v) {
-    const ValueId version = result.main_version[v];
-    if (!version.valid()) continue;
-    std::string problem;
-    const auto got = test::unshard(values[version.index()], whole[v].type,
-                                   result.shardings[version.index()], mesh, problem);
-    const std::string label = net.graph.label(ValueId(static_cast<int64_t>(v)));
-    if (!got) return label + ": " + problem;
-    for (size_t i = 0; i < whole[v].values.size(); ++i) {
-      if (!(std::abs(got->values[i] - whole[v].values[i]) <= 1e-9))
-        return fmt::format("{}[{}] is {}, must be {}", label, i, got->values[i],
-                           whole[v].values[i]);
-    }
-  }
-  return "";
+  return test::difference(net.graph, inputs, result, mesh);
 }
 
 TEST_CASE("with replicated key heads every value is what the global graph computes") {

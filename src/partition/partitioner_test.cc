@@ -18,7 +18,6 @@ namespace mw::partition {
 namespace {
 
 using test::NetSizes;
-using test::PerRank;
 using test::Tensor;
 
 Partitioned partitioned(const ir::Graph& graph, const ir::Module& module, const cluster::Mesh& mesh,
@@ -154,35 +153,8 @@ std::string difference(const ir::Module& module, const NetSizes& sizes, const cl
   const ir::Graph& graph = *module.find_graph("microbatch");
   const Partitioned result = partitioned(module, mesh, sp);
   const std::vector<Tensor> inputs = inputs_of(graph, sizes);
-  std::vector<PerRank> local(result.graph.inputs.size());
-  for (size_t i = 0; i < local.size(); ++i) {
-    const ir::Input& input = result.graph.inputs[i];
-    const ValueId global = result.global_value[input.value.index()];
-    size_t at = 0;
-    while (graph.inputs[at].value != global) ++at;
-    // Only states have zeros in their tails.
-    const bool is_float = graph.type(global).dtype == DType::kF32;
-    local[i] = test::shard(inputs[at], result.shardings[input.value.index()], mesh,
-                           input.state.valid() || !is_float ? 0 : 1e3);
-  }
-  const std::vector<Tensor> whole = ops::interpret(graph, inputs);
-  const std::vector<PerRank> values = test::run_ranks(result.graph, local, mesh);
-  for (size_t v = 0; v < graph.values.size(); ++v) {
-    const ValueId version = result.main_version[v];
-    if (!version.valid()) continue;
-    std::string problem;
-    const auto got = test::unshard(values[version.index()], whole[v].type,
-                                   result.shardings[version.index()], mesh, problem);
-    const std::string label = graph.label(ValueId(static_cast<int64_t>(v)));
-    if (!got) return label + ": " + problem;
-    for (size_t i = 0; i < whole[v].values.size(); ++i) {
-      const double want = whole[v].values[i];
-      if (!(std::abs(got->values[i] - want) <= 1e-9 * (1 + std::abs(want)))) {
-        return fmt::format("{}[{}] is {}, must be {}", label, i, got->values[i], want);
-      }
-    }
-  }
-  return "";
+  // Only states have zeros in their tails.
+  return test::difference(graph, inputs, result, mesh, {.tail = 1e3, .relative = 1});
 }
 
 const std::vector<cluster::Mesh>& meshes() {

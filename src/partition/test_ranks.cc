@@ -208,6 +208,38 @@ std::vector<PerRank> run_ranks(const ir::Graph& graph, const std::vector<PerRank
   return values;
 }
 
+std::string difference(const ir::Graph& graph, const std::vector<Tensor>& inputs,
+                       const Partitioned& partitioned, const cluster::Mesh& mesh,
+                       const Comparison& comparison) {
+  std::vector<PerRank> local;
+  for (const ir::Input& input : partitioned.graph.inputs) {
+    const ValueId global = partitioned.global_value[input.value.index()];
+    size_t at = 0;
+    while (graph.inputs[at].value != global) ++at;
+    const bool is_float = graph.type(global).dtype == DType::kF32;
+    local.push_back(shard(inputs[at], partitioned.shardings[input.value.index()], mesh,
+                          input.state.valid() || !is_float ? 0 : comparison.tail));
+  }
+  const std::vector<Tensor> whole = ops::interpret(graph, inputs);
+  const std::vector<PerRank> values = run_ranks(partitioned.graph, local, mesh);
+  for (size_t v = 0; v < whole.size(); ++v) {
+    const ValueId version = partitioned.main_version[v];
+    if (!version.valid()) continue;
+    std::string problem;
+    const auto got = unshard(values[version.index()], whole[v].type,
+                             partitioned.shardings[version.index()], mesh, problem);
+    const std::string label = graph.label(ValueId(static_cast<int64_t>(v)));
+    if (!got) return label + ": " + problem;
+    for (size_t i = 0; i < whole[v].values.size(); ++i) {
+      const double want = whole[v].values[i];
+      const double bound = 1e-9 * (1 + comparison.relative * std::abs(want));
+      if (!(std::abs(got->values[i] - want) <= bound))
+        return fmt::format("{}[{}] is {}, must be {}", label, i, got->values[i], want);
+    }
+  }
+  return "";
+}
+
 std::vector<std::string> communication(const ir::Graph& graph) {
   std::vector<std::string> found;
   for (const ir::Op& op : graph.ops) {

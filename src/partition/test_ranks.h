@@ -12,6 +12,7 @@
 #include "cluster/mesh.h"
 #include "ir/graph.h"
 #include "ops/interpret.h"
+#include "partition/partitioner.h"
 #include "sharding/sharding.h"
 
 namespace mw::partition::test {
@@ -37,6 +38,16 @@ std::optional<Tensor> unshard(const PerRank& shards, const ir::TensorType& globa
 // [value][rank] of a local graph; `inputs` in the order of graph.inputs.
 std::vector<PerRank> run_ranks(const ir::Graph& graph, const std::vector<PerRank>& inputs,
                                const cluster::Mesh& mesh);
+
+// Runs the partitioned graph on all ranks of the mesh, the inputs' shards dealt out, beside the
+// global one. Empty, or the first value that differs: which, where, what it is and must be.
+struct Comparison {
+  double tail = 0;      // in the padding of what is neither a state nor whole numbers
+  double relative = 0;  // differences are at most 1e-9 (1 + relative |value|)
+};
+std::string difference(const ir::Graph& graph, const std::vector<Tensor>& inputs,
+                       const Partitioned& partitioned, const cluster::Mesh& mesh,
+                       const Comparison& comparison = {});
 
 // "all_reduce{tp}", "reduce_scatter{tp} dim 1", … of every collective and shard_slice, in order.
 std::vector<std::string> communication(const ir::Graph& graph);
