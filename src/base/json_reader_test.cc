@@ -142,3 +142,9 @@ TEST_CASE("broken TOML is reported with line and column") {
     CHECK(std::string(error.what()).rfind("c.toml:2:4: ", 0) == 0);
   }
 }
+
+TEST_CASE("what TOML++ asserts of is an error like any other") {
+  CHECK_THROWS_WITH_AS(parse_toml("a = 1\n[[[b]]]\n", "f.toml"),
+                       "f.toml: is no TOML: a key or value begins with a character that it cannot",
+                       Error);
+}

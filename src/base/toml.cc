@@ -4,9 +4,18 @@
 #include <sstream>
 #include <vector>
 
-#include <toml++/toml.h>
-
 #include "base/error.h"
+
+// TOML++ 3.3 asserts of some texts that are no TOML, such as "[[[": a text is told, no reason to
+// end.
+namespace mw {
+namespace {
+struct NoToml {};
+[[noreturn]] void no_toml() { throw NoToml(); }
+}  // namespace
+}  // namespace mw
+#define TOML_ASSERT(expr) (static_cast<bool>(expr) ? void() : ::mw::no_toml())
+#include <toml++/toml.h>
 
 namespace mw {
 namespace {
@@ -95,6 +104,8 @@ Toml parse_toml(std::string_view text, std::string_view file) {
   } catch (const toml::parse_error& error) {
     const toml::source_position at = error.source().begin;
     throw_error("{}:{}:{}: {}", file, at.line, at.column, error.description());
+  } catch (const NoToml&) {
+    throw_error("{}: is no TOML: a key or value begins with a character that it cannot", file);
   }
 }
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <span>
 
 #include "base/error.h"
 #include "base/text.h"
@@ -12,8 +13,20 @@ namespace {
 // One row; findings name line and column.
 class RowReader {
  public:
-  RowReader(Run& run, const std::string& file, Diagnostics& diagnostics)
-      : run_(run), file_(file), diagnostics_(diagnostics) {}
+  RowReader(Run& run, const std::vector<Amendment>& amendments, const std::string& file,
+            Diagnostics& diagnostics)
+      : run_(run), cells_(run.columns), file_(file), diagnostics_(diagnostics) {
+    const std::string source = source_name(cell("source"));
+    for (const Amendment& amendment : amendments) {
+      if (amendment.source != source) continue;
+      for (auto& [column, text] : cells_) {
+        if (column != amendment.column || text != amendment.inferred) continue;
+        text = amendment.value;
+        run_.amended =
+            fmt::format("{} {}: {}", amendment.column, amendment.value, amendment.reason);
+      }
+    }
+  }
 
   void text(std::string_view name, std::string& to) const { to = cell(name); }
   void count(std::string_view name, int64_t& to, int64_t least, bool optional = false) const {
@@ -45,7 +58,7 @@ class RowReader {
  private:
   const std::string& cell(std::string_view name) const {
     static const std::string kNone;
-    for (const auto& [column, text] : run_.columns) {
+    for (const auto& [column, text] : cells_) {
       if (column == name) return text;
     }
     return kNone;
@@ -55,6 +68,7 @@ class RowReader {
   }
 
   Run& run_;
+  std::vector<std::pair<std::string, std::string>> cells_;
   const std::string& file_;
   Diagnostics& diagnostics_;
 };
@@ -65,6 +79,43 @@ constexpr std::array<std::string_view, 34> kColumns = {
     "sp",          "cp",           "pp",        "vpp",       "ep",         "dp",    "zero",
     "micro_batch", "global_batch", "recompute", "precision", "metric",     "value", "unit",
     "nic_GBps",    "schedule",     "overlap",   "software",  "memory_GiB", "use"};
+
+constexpr std::array<std::string_view, 5> kAmendmentColumns = {"source", "column", "inferred",
+                                                               "value", "reason"};
+
+struct Line {
+  int number = 0;
+  std::vector<std::string> cells;  // as many as there are names
+};
+struct Table {
+  std::vector<std::string> names;
+  std::vector<Line> lines;
+};
+
+// Throws Error where a column is missing; lines of another length are findings, and left out.
+Table parse_table(std::string_view csv, const std::string& file,
+                  std::span<const std::string_view> columns, Diagnostics& diagnostics) {
+  Table table;
+  const std::vector<std::string_view> lines = split_lines(csv);
+  if (!lines.empty()) table.names = csv_cells(lines[0]);
+  for (const std::string_view column : columns) {
+    if (std::find(table.names.begin(), table.names.end(), column) == table.names.end())
+      diagnostics.add("{}:1: there is no column '{}'{}", file, column,
+                      did_you_mean(column, table.names));
+  }
+  diagnostics.throw_if_any();
+  for (size_t l = 1; l < lines.size(); ++l) {
+    if (trim(lines[l]).empty()) continue;
+    Line line{static_cast<int>(l) + 1, csv_cells(lines[l])};
+    if (line.cells.size() == table.names.size()) {
+      table.lines.push_back(std::move(line));
+    } else {
+      diagnostics.add("{}:{}: has {} cells, must have the header's {}", file, line.number,
+                      line.cells.size(), table.names.size());
+    }
+  }
+  return table;
+}
 
 void read_row(const RowReader& row, Run& run) {
   row.text("source", run.source);
@@ -131,37 +182,45 @@ std::vector<std::string> csv_cells(std::string_view line) {
   return cells;
 }
 
-std::vector<Run> parse_runs(std::string_view csv, const std::string& file) {
+std::vector<Amendment> parse_amendments(std::string_view csv, const std::string& file) {
   Diagnostics diagnostics;
-  const std::vector<std::string_view> lines = split_lines(csv);
-  const std::vector<std::string> names =
-      lines.empty() ? std::vector<std::string>() : csv_cells(lines[0]);
-  for (const std::string_view column : kColumns) {
-    if (std::find(names.begin(), names.end(), column) == names.end())
-      diagnostics.add("{}:1: there is no column '{}'{}", file, column, did_you_mean(column, names));
+  const Table table = parse_table(csv, file, kAmendmentColumns, diagnostics);
+  std::vector<Amendment> amendments;
+  for (const Line& line : table.lines) {
+    const auto cell = [&](std::string_view name) {
+      const auto it = std::find(table.names.begin(), table.names.end(), name);
+      return line.cells[static_cast<size_t>(it - table.names.begin())];
+    };
+    Amendment made{cell("source"), cell("column"), cell("inferred"), cell("value"), cell("reason")};
+    if (std::find(kColumns.begin(), kColumns.end(), made.column) == kColumns.end())
+      diagnostics.add("{}:{}: column: runs have no column '{}'", file, line.number, made.column);
+    if (made.reason.empty()) diagnostics.add("{}:{}: reason: must be given", file, line.number);
+    amendments.push_back(std::move(made));
   }
   diagnostics.throw_if_any();
+  return amendments;
+}
+
+std::vector<Run> parse_runs(std::string_view csv, const std::string& file,
+                            const std::vector<Amendment>& amendments) {
+  Diagnostics diagnostics;
+  const Table table = parse_table(csv, file, kColumns, diagnostics);
   std::vector<Run> runs;
-  for (size_t l = 1; l < lines.size(); ++l) {
-    if (trim(lines[l]).empty()) continue;
-    const std::vector<std::string> cells = csv_cells(lines[l]);
+  for (const Line& line : table.lines) {
     Run run;
-    run.line = static_cast<int>(l) + 1;
-    if (cells.size() != names.size()) {
-      diagnostics.add("{}:{}: has {} cells, must have the header's {}", file, run.line,
-                      cells.size(), names.size());
-      continue;
-    }
-    for (size_t c = 0; c < cells.size(); ++c) run.columns.emplace_back(names[c], cells[c]);
-    read_row(RowReader(run, file, diagnostics), run);
+    run.line = line.number;
+    for (size_t c = 0; c < line.cells.size(); ++c)
+      run.columns.emplace_back(table.names[c], line.cells[c]);
+    read_row(RowReader(run, amendments, file, diagnostics), run);
     runs.push_back(std::move(run));
   }
   diagnostics.throw_if_any();
   return runs;
 }
 
-std::vector<Run> read_runs(FileSystem& fs, const std::string& file) {
-  return parse_runs(fs.read_file(file), file);
+std::vector<Run> read_runs(FileSystem& fs, const std::string& file,
+                           const std::vector<Amendment>& amendments) {
+  return parse_runs(fs.read_file(file), file, amendments);
 }
 
 std::string source_name(const std::string& source) {

@@ -25,6 +25,7 @@ struct Run {
   int64_t micro_batch = 0, global_batch = 0;
   bool sp = false;
   double value = 0, nic_GBps = 0, memory_GiB = 0;
+  std::string amended;  // what is not taken from the row, and why; see Amendment
 
   bool fits() const { return use == "fit"; }  // a profile may be fitted on it
 };
@@ -32,9 +33,21 @@ struct Run {
 // Of the blocks alone: 12 layers hidden^2 of a GPT; what sizes are compared by.
 double block_parameters(const Run& run);
 
+// A cell that a file of runs infers where its source does not say it, and that the source's own
+// times refute: in all rows of that source (source_name) it is read as `value` in place of
+// `inferred`.
+struct Amendment {
+  std::string source, column, inferred, value, reason;
+};
+// A CSV with these columns. Throws Error with all findings.
+std::vector<Amendment> parse_amendments(std::string_view csv, const std::string& file);
+
 // Throws Error with all findings: columns that are missing, cells that are no numbers, by line.
-std::vector<Run> parse_runs(std::string_view csv, const std::string& file);
-std::vector<Run> read_runs(FileSystem& fs, const std::string& file);
+// Run::columns stay as they stand in the file.
+std::vector<Run> parse_runs(std::string_view csv, const std::string& file,
+                            const std::vector<Amendment>& amendments = {});
+std::vector<Run> read_runs(FileSystem& fs, const std::string& file,
+                           const std::vector<Amendment>& amendments = {});
 
 // The cells of one line of RFC 4180; a quoted cell may hold commas and doubled quotes, no line
 // ends.

@@ -40,9 +40,9 @@ TEST_CASE("all findings of a file are told together, by line and column") {
   bad.replace(bad.find(",full,"), 6, ",half,");
   bad.replace(bad.find(",2,64,"), 6, ",x,64,");
   CHECK_THROWS_WITH_AS(parse_runs(kHeader + kRow + bad + "a,b\n", "runs.csv"),
+                       "runs.csv:4: has 2 cells, must have the header's 35\n"
                        "runs.csv:3: recompute: must be one of none, selective, full, unknown, is "
-                       "\"half\"\nruns.csv:3: layers: must be an integer of at least 1, is \"x\"\n"
-                       "runs.csv:4: has 2 cells, must have the header's 35",
+                       "\"half\"\nruns.csv:3: layers: must be an integer of at least 1, is \"x\"",
                        Error);
 }
 
@@ -51,4 +51,31 @@ TEST_CASE("a column that is missing is named, with the near miss") {
   header.replace(header.find("hidden"), 6, "hiden");
   CHECK_THROWS_WITH_AS(parse_runs(header + kRow, "runs.csv"),
                        "runs.csv:1: there is no column 'hidden', did you mean 'hiden'?", Error);
+}
+
+TEST_CASE("an amendment is read in place of the cell of its source's rows; the columns stay") {
+  const std::vector<Amendment> amendments = parse_amendments(
+      "source,column,inferred,value,reason\nA paper,recompute,full,unknown,\"too fast, for "
+      "that\"\nA book,recompute,full,none,it says so\n",
+      "amendments.csv");
+  REQUIRE(amendments.size() == 2);
+  std::string stated = kRow;
+  stated.replace(stated.find(",full,"), 6, ",selective,");
+  std::string other = kRow;
+  other.replace(0, 8, "\"A letter");
+  const std::vector<Run> runs = parse_runs(kHeader + kRow + stated + other, "runs.csv", amendments);
+  REQUIRE(runs.size() == 3);
+  CHECK(runs[0].recompute == "unknown");
+  CHECK(runs[0].amended == "recompute unknown: too fast, for that");
+  CHECK(runs[0].columns[23].second == "full");
+  CHECK(runs[1].recompute == "selective");
+  CHECK(runs[1].amended.empty());
+  CHECK(runs[2].recompute == "full");
+}
+
+TEST_CASE("amendments without a reason or a column are told") {
+  CHECK_THROWS_WITH_AS(
+      parse_amendments("source,column,inferred,value,reason\nA paper,recomputes,full,none,\n",
+                       "a.csv"),
+      "a.csv:2: column: runs have no column 'recomputes'\na.csv:2: reason: must be given", Error);
 }

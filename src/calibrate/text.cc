@@ -1,5 +1,6 @@
 // Comparisons for people and as JSON.
 #include <cmath>
+#include <map>
 
 #include "base/error.h"
 #include "base/text.h"
@@ -106,6 +107,11 @@ std::string to_text(const std::vector<Comparison>& comparisons, bool rows) {
     all.push_back(summary("rows that do not say recompute or microbatch", assumed));
   text += table(all);
   if (open > 0) text += fmt::format("{} rows are not simulated\n", open);
+  std::map<std::string, int> amended;
+  for (const Comparison& c : comparisons) {
+    if (!c.run.amended.empty()) ++amended[c.run.amended];
+  }
+  for (const auto& [what, rows_of] : amended) text += fmt::format("{} rows: {}\n", rows_of, what);
   add_memory(comparisons, text);
   return text;
 }
@@ -115,6 +121,7 @@ Json to_json(const std::vector<Comparison>& comparisons) {
   for (const Comparison& c : comparisons) {
     JsonObject row;
     for (const auto& [column, text] : c.run.columns) row[column] = cell(text);
+    if (!c.run.amended.empty()) row["amended"] = c.run.amended;
     if (c.reason.empty()) {
       row["predicted"] = c.predicted;
       row["published"] = c.published > 0 ? Json(c.published) : Json();

@@ -62,7 +62,8 @@ void run_calibrate(const CalibrateOptions& options) {
   fit_options.iterations = static_cast<int>(options.iterations);
   std::vector<calibrate::Run> runs;
   for (const std::string& file : options.runs) {
-    for (calibrate::Run& run : calibrate::read_runs(fs, file)) runs.push_back(std::move(run));
+    for (calibrate::Run& run : calibrate::read_runs(fs, file, published_amendments(fs)))
+      runs.push_back(std::move(run));
   }
   std::vector<const calibrate::Run*> fit_on;
   std::vector<calibrate::Run> larger;

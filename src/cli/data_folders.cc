@@ -44,4 +44,9 @@ std::string model_file(FileSystem& fs, const std::string& name) {
               did_you_mean(name, known), join(known, ", "));
 }
 
+std::vector<calibrate::Amendment> published_amendments(FileSystem& fs) {
+  const std::string file = join_path(data_folder("data/published"), "amendments.csv");
+  return calibrate::parse_amendments(fs.read_file(file), file);
+}
+
 }  // namespace mw::cli

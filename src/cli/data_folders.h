@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "base/fs.h"
+#include "calibrate/runs.h"
 
 namespace mw::cli {
 
@@ -15,5 +16,7 @@ std::vector<std::string> data_folders(const std::string& kind);
 std::string data_folder(const std::string& kind);
 // The file of a model that is named, or the file itself. Throws Error with the near miss.
 std::string model_file(FileSystem& fs, const std::string& name);
+// data/published/amendments.csv.
+std::vector<calibrate::Amendment> published_amendments(FileSystem& fs);
 
 }  // namespace mw::cli

@@ -40,7 +40,7 @@ void run_validate(const ValidateOptions& options) {
   FileSystem& fs = posix_fs();
   const std::string file =
       options.runs.empty() ? join_path(data_folder("data/published"), "runs.csv") : options.runs;
-  const std::vector<calibrate::Run> runs = calibrate::read_runs(fs, file);
+  const std::vector<calibrate::Run> runs = calibrate::read_runs(fs, file, published_amendments(fs));
   const calibrate::Machines machines = calibrate::read_machines(fs, data_folder("clusters"));
   const int threads = options.threads > 0
                           ? static_cast<int>(options.threads)

@@ -38,8 +38,12 @@ class Search {
         limit_(static_cast<double>(request.base.cluster.device.memory.value) * kMemorySlack) {}
 
   Found run() {
-    std::map<int64_t, std::map<Group, std::vector<Plan>>> by_size = plans_by_size();
-    for (auto& [microbatch, groups] : by_size) look_at_size(groups);
+    const std::map<int64_t, std::map<Group, std::vector<Plan>>> by_size = plans_by_size();
+    // ZeRO 2 and 3 last: they take long to look at, and by then little of them is fast enough.
+    for (const bool divided : {false, true}) {
+      given_up_.clear();
+      for (const auto& [microbatch, groups] : by_size) look_at_size(groups, divided);
+    }
     std::sort(best_.begin(), best_.end(), faster);
     simulate();
     return std::move(found_);
@@ -67,19 +71,20 @@ class Search {
     return by_size;
   }
 
-  // All layouts with microbatches of one size, the most promising first. A group is given up when
-  // its microbatch fits with no ZeRO stage and mesh, or is so slow that a larger one, which does
-  // the same work in larger products, will not make it up.
-  void look_at_size(const std::map<Group, std::vector<Plan>>& groups) {
-    std::vector<Plan> plans, divided;  // ZeRO 0 and 1; 2 and 3
+  // All layouts with microbatches of one size, with ZeRO 0 and 1, or 2 and 3. A group is given up
+  // when its microbatch fits with none of them and no mesh, or is so slow that a larger one, which
+  // does the same work in larger products, will not make it up.
+  void look_at_size(const std::map<Group, std::vector<Plan>>& groups, bool divided) {
+    std::vector<Plan> plans;
     for (const auto& [group, of_group] : groups) {
       if (given_up_.contains(group)) continue;
-      for (const Plan& plan : of_group) (plan.zero <= 1 ? plans : divided).push_back(plan);
+      for (const Plan& plan : of_group) {
+        if ((plan.zero >= 2) == divided) plans.push_back(plan);
+      }
     }
+    if (divided) std::erase_if(plans, [&](const Plan& plan) { return !needs_dividing(plan); });
     std::map<Group, Seconds> fastest;
     look_at_plans(plans, fastest);
-    std::erase_if(divided, [&](const Plan& plan) { return !needs_dividing(plan); });
-    look_at_plans(divided, fastest);
     for (const auto& [group, of_group] : groups) {
       const auto it = fastest.find(group);
       const bool full = it == fastest.end();

@@ -37,6 +37,17 @@ int64_t pipeline_stride(const Plan& plan) {
   return stride;
 }
 
+// Ranks that differ in their place along dp alone.
+std::vector<RankId> data_group(const Plan& plan) {
+  int64_t stride = 1;
+  const std::vector<std::string> order = plan.mesh_order();
+  for (auto axis = order.rbegin(); axis != order.rend() && *axis != "dp"; ++axis)
+    stride *= plan.axis_size(*axis);
+  std::vector<RankId> members;
+  for (int64_t d = 0; d < plan.dp; ++d) members.emplace_back(d * stride);
+  return members;
+}
+
 // The compiler lowers no replica that has no microbatch.
 bool all_replicas_work(const pipeline::Schedule& schedule) {
   std::vector<bool> works(static_cast<size_t>(schedule.placement.replicas()), false);
@@ -382,10 +393,27 @@ Seconds Coarse::step(const Setting& now) {
   return Seconds(update_seconds(ends_));
 }
 
+// ZeRO 2 scatters every microbatch's gradients of a stage, ZeRO 3 gathers its weights for forward
+// and for backward as well: as if all of a rank went at once, in half precision.
+Seconds Coarse::dividing(const Plan& plan) {
+  if (plan.dp == 1 || plan.effective_grad_reduce() != compile::GradReduce::kMicrobatch) return {};
+  const bool one = plan.pp == 1;
+  const Facts held = probe(state_key(plan, false)).facts.of(base_.model.layers / plan.pp, one, one);
+  const double weights = held[kWeights] * (plan.zero >= 3 ? static_cast<double>(plan.dp) : 1);
+  const cluster::GroupShape group = cluster::group_shape(base_.cluster, data_group(plan));
+  const auto seconds = [&](ir::OpKind kind) {
+    return cost::collective_time(base_.cluster, kind, Bytes(static_cast<int64_t>(weights)), group)
+        .time.value;
+  };
+  const double each = seconds(ir::OpKind::kReduceScatter) +
+                      (plan.zero >= 3 ? 2 * seconds(ir::OpKind::kAllGather) : 0.0);
+  return Seconds(static_cast<double>(plan.microbatches) * each);
+}
+
 Estimate Coarse::least_scheduled(const Plan& plan) {
   const Setting& now = setting(plan, true);
   Estimate estimate = memory(now);
-  estimate.step = step(now);
+  estimate.step = std::max(step(now), dividing(plan));
   return estimate;
 }
 
@@ -414,7 +442,7 @@ Estimate Coarse::least(const Plan& asked) {
   const double bytes =
       held[kWeights] + held[kGradients] + held[kOptimizer] + busy[kSaved] / kMostParts +
       std::max(std::min(block[kWorkspace], block[kSplitWorkspace]), held[kUpdateWorkspace]);
-  return {Seconds(step), Bytes(static_cast<int64_t>(bytes)), 0};
+  return {std::max(Seconds(step), dividing(asked)), Bytes(static_cast<int64_t>(bytes)), 0};
 }
 
 Estimate Coarse::memory(const Plan& plan) { return memory(setting(plan)); }

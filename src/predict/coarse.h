@@ -42,11 +42,12 @@ class Coarse {
   // The parts of it.
   Estimate memory(const compile::Plan& plan);
   Seconds step(const compile::Plan& plan);
-  // Bounds from below, whatever the schedule and the chunks: all work without a bubble and without
-  // ZeRO's collectives; states, and one microbatch. REQUIRES: pp divides the blocks.
+  // Bounds from below, whatever the schedule and the chunks: all work without a bubble, or ZeRO's
+  // collectives alone, whichever is longer; states, and one microbatch. REQUIRES: pp divides the
+  // blocks.
   Estimate least(const compile::Plan& plan);
   // And with this schedule: without ZeRO's collectives in forward and backward and what they hold,
-  // and where slices of a sequence take no longer than the whole.
+  // or with them alone, and where slices of a sequence take no longer than the whole.
   // REQUIRES: as `estimate`.
   Estimate least_scheduled(const compile::Plan& plan);
   // States alone of a rank between the ends. REQUIRES: pp divides the blocks.
@@ -110,6 +111,7 @@ class Coarse {
   const Setting& setting(const compile::Plan& plan, bool bare = false);
   void probe_missing(const std::vector<ProbeKey>& keys, int threads);
   static compile::Plan bare_of(compile::Plan plan);
+  Seconds dividing(const compile::Plan& plan);
   Estimate memory(const Setting& now);
   Seconds step(const Setting& now);
 

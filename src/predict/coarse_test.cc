@@ -164,3 +164,27 @@ TEST_CASE("ten thousand coarse estimates a second, as a ratio to one simulation"
   CHECK(total > 0);
   CHECK(simulation * rate > 20);
 }
+
+TEST_CASE("bounds lie below the estimates of random plans, and ZeRO's collectives are in them") {
+  const int64_t plans = std::getenv("MESHWRIGHT_TEST_ALL") != nullptr ? 500 : 60;
+  Request base = request_for("gpt-7.5b", "selene", 512);
+  base.model.layers = 24;
+  Coarse coarse(base);
+  Random random{11};
+  for (int64_t i = 0; i < plans; ++i) {
+    const compile::Plan plan = random_plan(base, random, coarse);
+    if (plan.schedule == "seq-1f1b") continue;
+    const Seconds exact = coarse.step(plan), least = coarse.least(plan).step,
+                  scheduled = coarse.least_scheduled(plan).step;
+    CAPTURE(short_form(plan));
+    CHECK(least.value <= exact.value * 1.0001);
+    CHECK(scheduled.value <= exact.value * 1.0001);
+  }
+  // One sequence of work beside the weights of 2.5 billion parameters over the network, three
+  // times.
+  compile::Plan plan = compile::parse_plan("tp=8,dp=64,zero=3,microbatches=8");
+  compile::Plan bare = plan;
+  bare.zero = 1;
+  CHECK(coarse.least(plan).step > coarse.least(bare).step);
+  CHECK(coarse.least(plan).step <= coarse.step(plan));
+}

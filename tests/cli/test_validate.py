@@ -66,6 +66,21 @@ def test_orderings_are_printed_by_source(few):
     assert done.stdout.splitlines()[-1].split() == ["all", "2", "2"]
 
 
+def test_an_inferred_recomputation_that_the_times_refute_is_not_taken(tmp_path):
+    lines = (ROOT / "data" / "published" / "runs_vtrain.csv").read_text().splitlines()
+    single = [line for line in lines if "ground_truth_single" in line][:2]
+    multi = next(line for line in lines if "ground_truth_multi" in line)
+    path = tmp_path / "vtrain.csv"
+    path.write_text("\n".join([lines[0], *single, multi]) + "\n")
+    rows = json.loads(call("validate", "--runs", path, "--json").stdout)
+    for row in rows[:2]:
+        assert row["recompute"] == "full"
+        assert row["amended"].startswith("recompute unknown: inferred, not stated")
+        assert row["assumed"] == "recompute none"
+    assert rows[2]["assumed"] is None and "amended" not in rows[2]
+    assert "2 rows: recompute unknown" in call("validate", "--runs", path).stdout
+
+
 def test_a_profile_is_fitted_and_written(few, tmp_path):
     out = tmp_path / "p.toml"
     done = call(
