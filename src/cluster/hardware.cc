@@ -17,6 +17,7 @@ constexpr std::array<std::string_view, 5> kKinds = {"memory", "nvlink", "pcie", 
 constexpr std::array<std::string_view, 6> kFormats = {"f32", "tf32", "bf16", "f16", "fp8", "fp4"};
 constexpr double kGiga = 1e9, kTera = 1e12, kMicro = 1e-6;
 constexpr double kTiny = 1e-9;  // a positive number
+constexpr int64_t kMostDevices = 1 << 30;
 
 void read_peaks(JsonReader peaks, Device& device) {
   for (const std::string_view format : kFormats) {
@@ -72,7 +73,7 @@ void read_link(JsonReader& link, Cluster& cluster) {
   made.name = link.string("name");
   const std::string kind = link.choice("kind", kKinds);
   made.kind = static_cast<LinkKind>(std::find(kKinds.begin(), kKinds.end(), kind) - kKinds.begin());
-  made.devices = link.integer_or("devices", 0, {.min = 1});
+  made.devices = link.integer_or("devices", 0, {.min = 1, .max = kMostDevices});
   made.bandwidth = BytesPerSecond(link.number("link_GBps", {.min = kTiny}) * kGiga);
   made.latency = Seconds(link.number("latency_us", {.min = 0}) * kMicro);
   made.bus_bandwidth = made.bandwidth;
@@ -82,9 +83,9 @@ void read_link(JsonReader& link, Cluster& cluster) {
   made.switch_bus_bandwidth =
       BytesPerSecond(link.number_or("switch_bus_GBps", 0, {.min = 0}) * kGiga);
   if (made.kind == LinkKind::kTorus) {
-    made.torus = link.integers("torus", {.min = 1});
+    made.torus = link.integers("torus", {.min = 1, .max = kMostDevices});
     int64_t size = 1;
-    for (const int64_t n : made.torus) size *= n;
+    for (const int64_t n : made.torus) size = std::min(kMostDevices, size * n);
     if (made.devices != 0 && size != made.devices) {
       link.fail("torus", "has {} devices, must have the level's {}", size, made.devices);
     }
