@@ -84,8 +84,10 @@ class Search {
     }
     if (divided) std::erase_if(plans, [&](const Plan& plan) { return !needs_dividing(plan); });
     std::map<Group, Seconds> fastest;
+    std::set<Group> tried;
+    for (const Plan& plan : plans) tried.insert({plan.tp, plan.sp, plan.recompute});
     look_at_plans(plans, fastest);
-    for (const auto& [group, of_group] : groups) {
+    for (const Group& group : tried) {
       const auto it = fastest.find(group);
       const bool full = it == fastest.end();
       if (full ||
