@@ -134,7 +134,7 @@ Fitter::Fitter(const std::vector<const Run*>& runs, const std::vector<Collective
     Parts::Case& made = parts_->cases[i];
     const bool open = run.micro_batch == 0 || run.recompute == "unknown";
     for (const int64_t size : micro_batches(run)) {
-      for (const compile::Recompute way : recomputes(run)) {
+      for (const compile::Recompute way : recomputes(run, machines)) {
         const predict::Request request = request_of(run, with, size, way);
         if (open && !predict::predict(request).too_full().empty()) continue;
         made.measured = published_step(run, request);

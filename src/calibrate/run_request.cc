@@ -253,9 +253,13 @@ std::vector<int64_t> micro_batches(const Run& run) {
   return sizes;
 }
 
-std::vector<compile::Recompute> recomputes(const Run& run) {
+std::vector<compile::Recompute> recomputes(const Run& run, const Machines& machines) {
   if (run.recompute == "none") return {compile::Recompute::kNone};
-  if (run.recompute == "selective") return {compile::Recompute::kSelective};
+  if (run.recompute == "selective") {
+    const cluster::Profile* profile = profile_of(run, machines);
+    return {profile != nullptr && profile->selective_op ? compile::Recompute::kSelectiveOp
+                                                        : compile::Recompute::kSelective};
+  }
   if (run.recompute == "full") return {compile::Recompute::kFull};
   return {compile::Recompute::kNone, compile::Recompute::kSelective, compile::Recompute::kFull};
 }

@@ -37,7 +37,7 @@ bool chunks_open(const Run& run, const Machines& machines);
 // What a row may be, where it does not say: microbatches of 1, 2, 4 and 8 sequences, no, selective
 // or full recomputation, in the order in which a step is the faster at equal microbatches.
 std::vector<int64_t> micro_batches(const Run& run);
-std::vector<compile::Recompute> recomputes(const Run& run);
+std::vector<compile::Recompute> recomputes(const Run& run, const Machines& machines);
 
 // Seconds of a step, from whatever the source published:
 // tokens/s: global batch * sequence / tokens/s; sequences/s: global batch / value;

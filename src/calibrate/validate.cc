@@ -20,6 +20,7 @@ std::string recompute_name(compile::Recompute recompute) {
     case compile::Recompute::kNone: return "none";
     case compile::Recompute::kSelective: return "selective";
     case compile::Recompute::kFull: return "full";
+    case compile::Recompute::kSelectiveOp: return "selective-op";
   }
   return "?";
 }
@@ -84,7 +85,7 @@ class Search {
     const std::vector<Run> laid = layouts(run_, machines_);
     for (const Run& one : laid) {
       for (const int64_t size : micro_batches(one)) {
-        for (const compile::Recompute way : recomputes(one)) {
+        for (const compile::Recompute way : recomputes(one, machines_)) {
           // More recomputation at the same microbatch only takes longer.
           if (consider(one, size, way)) break;
         }

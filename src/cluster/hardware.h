@@ -111,6 +111,8 @@ struct Stack {
   std::string name;                  // "megatron"; empty: no profile
   std::vector<std::string> overlap;  // as `simulate --overlap` takes them
   bool scatter_gather = false;
+  // What it holds while it takes the gradient of the loss (predict/precision.h).
+  bool f32_loss = false, gathered_ends = false;
   double error = 0;  // of predictions: the standard deviation of log(predicted / measured)
   struct Range {
     std::string name;  // "hidden"

@@ -54,7 +54,8 @@ struct Profile {
   std::vector<std::string> runs_that_say;
   bool fused_attention = true;
   bool fused_elementwise = true;
-  bool interleaved = true;     // the stack has interleaved schedules
+  bool interleaved = true;    // the stack has interleaved schedules
+  bool selective_op = false;  // what its runs call selective recomputation is plan.h's kSelectiveOp
   int64_t gradient_bytes = 4;  // an element in which gradients are reduced
   std::vector<Constant> constants;
   Stack stack;

@@ -19,6 +19,9 @@ scatter_gather = true
 fused_attention = false
 fused_elementwise = false
 interleaved = false
+selective_op = true
+f32_loss = true
+gathered_ends = true
 gradient_bytes = 2
 error = 0.05
 
@@ -55,6 +58,8 @@ TEST_CASE("a profile replaces what a cluster file says of device and links") {
   CHECK(c.stack.name == "stack");
   CHECK(c.stack.overlap == std::vector<std::string>{"grad_reduce"});
   CHECK(c.stack.scatter_gather);
+  CHECK(c.stack.f32_loss);
+  CHECK(c.stack.gathered_ends);
   REQUIRE(c.stack.measured.size() == 1);
   CHECK(c.stack.measured[0].most == 8192);
 }
@@ -63,6 +68,7 @@ TEST_CASE("a profile that is written and read again is the same text") {
   const Profile profile = parse_profile(kText, "p.toml");
   CHECK(profile.runs_that_say == std::vector<std::string>{"Stack 2"});
   CHECK(!profile.interleaved);
+  CHECK(profile.selective_op);
   CHECK(to_toml(parse_profile(to_toml(profile), "p.toml")) == to_toml(profile));
 }
 

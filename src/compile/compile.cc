@@ -82,9 +82,9 @@ class Compiler {
       }
       partitioned_stages.emplace(hash, stages.size());
       made.first = stages.size();
-      const Partitioned partitioned =
-          partition::partition({stage.graph, result_.module, plan.stages[stage.stage.index()].mesh,
-                                strategy, std::move(of_stage)});
+      Partitioned partitioned = partition::partition(
+          {stage.graph, result_.module, plan.stages[stage.stage.index()].mesh, strategy,
+           std::move(of_stage), memo_of(plan.stages[stage.stage.index()].mesh)});
       for (const Crossing& crossing : stage.receives) {
         made.ports.receives.push_back(partitioned.main_version[crossing.value.index()]);
       }
@@ -96,7 +96,8 @@ class Compiler {
       for (const Crossing& crossing : stage.sends)
         made.ports.carried_out.push_back(crossing.carried);
       made.ports.results = partitioned.graph.outputs;
-      made.local = {partitioned.graph, partitioned.shardings, partitioned.global_types};
+      made.local = {std::move(partitioned.graph), std::move(partitioned.shardings),
+                    std::move(partitioned.global_types)};
       // What leaves the stage is an output for the passes: kept, and no part of a weight gradient.
       std::vector<ValueId>& outputs = made.local.graph.outputs;
       for (const ValueId v : made.ports.sends) {
@@ -318,7 +319,7 @@ class Compiler {
   // it is the one that the partitioner chooses in the whole graph.
   void settle_boundaries(const ir::Graph& whole, const std::vector<StageGraph>& cuts,
                          GivenShardings& given,
-                         const std::function<const sharding::Strategy&(LayerId)>& strategy) const {
+                         const std::function<const sharding::Strategy&(LayerId)>& strategy) {
     std::set<ValueId> open;
     for (const StageGraph& stage : cuts) {
       for (const Crossing& crossing : stage.receives) {
@@ -326,8 +327,8 @@ class Compiler {
       }
     }
     if (open.empty()) return;
-    const Partitioned all =
-        partition::partition({whole, result_.module, stage_mesh(), strategy, given});
+    const Partitioned all = partition::partition(
+        {whole, result_.module, stage_mesh(), strategy, given, memo_of(stage_mesh())});
     for (const ValueId v : open) {
       given[v.index()] = all.shardings[all.main_version[v.index()].index()].without_partial();
     }
@@ -342,8 +343,15 @@ class Compiler {
             ports.carried_out};
   }
 
+  // Stages of one mesh learn from each other.
+  partition::Memo* memo_of(const cluster::Mesh& mesh) {
+    if (!memo_ || memo_->mesh() != mesh) memo_.emplace(mesh);
+    return &*memo_;
+  }
+
   PassSet passes_;
   CompiledPlan result_;
+  std::optional<partition::Memo> memo_;
   std::vector<std::map<StateId, StateUse>> uses_;  // [pipeline rank]
   std::vector<std::vector<StateUse>> metrics_;
 };
@@ -353,14 +361,29 @@ transform::RecomputeMode mode_of(Recompute recompute) {
     case Recompute::kNone: return transform::RecomputeMode::kNone;
     case Recompute::kSelective: return transform::RecomputeMode::kSelective;
     case Recompute::kFull: return transform::RecomputeMode::kFull;
+    case Recompute::kSelectiveOp: return transform::RecomputeMode::kSelectiveOp;
   }
   MW_CHECK(false, "recompute {}", static_cast<int>(recompute));
 }
 
+// Logical axes that some layer of the plan holds on more than one device.
+std::set<std::string> divided_axes(const ResolvedPlan& plan) {
+  std::set<std::string> divided;
+  for (const Stage& stage : plan.stages) {
+    for (const sharding::Strategy& strategy : stage.strategies) {
+      for (const auto& [name, axes] : strategy.axes) {
+        if (sharding::shards(axes, stage.mesh) > 1) divided.insert(name);
+      }
+    }
+  }
+  return divided;
+}
+
 // Blocks are recomputed; what stands before and behind them (embedding, head) is kept.
-void differentiate(ir::Module& module, Recompute recompute, const PassSet& passes) {
+void differentiate(ir::Module& module, const ResolvedPlan& plan, const PassSet& passes) {
   transform::PassOptions options;
-  options.recompute = transform::recompute_all(module, mode_of(recompute));
+  options.recompute = transform::recompute_all(module, mode_of(plan.plan.recompute));
+  options.recompute.divided = divided_axes(plan);
   for (size_t i = 0; i < module.layers.size(); ++i) {
     if (!module.layers[i].block) options.recompute.layers[i] = transform::RecomputeMode::kNone;
   }
@@ -490,7 +513,7 @@ CompiledPlan compile(const CompileRequest& request) {
   const auto slices = static_cast<int32_t>(plan.sequence_slices());
   ir::Module module = request.model;
   if (slices > 1) transform::unroll_slices(module, "microbatch", slices);
-  differentiate(module, plan.recompute, passes);
+  differentiate(module, resolved, passes);
   if (slices > 1) {
     transform::merge_slices(module, "microbatch", slices);
     transform::spread_loss(*module.find_graph("microbatch"), *module.find_state("loss"));

@@ -19,7 +19,7 @@
 
 namespace mw::compile {
 
-enum class Recompute : uint8_t { kNone, kSelective, kFull };
+enum class Recompute : uint8_t { kNone, kSelective, kFull, kSelectiveOp };
 // When gradients are summed over data-parallel ranks: once a step, or after every microbatch.
 enum class GradReduce : uint8_t { kStep, kMicrobatch };
 

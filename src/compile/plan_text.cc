@@ -22,7 +22,8 @@ constexpr int64_t kMostMicrobatches = int64_t{1} << 20;
 constexpr int64_t kMostMebibytes = int64_t{1} << 30;
 constexpr int64_t kMostUnits = int64_t{1} << 22;  // pp * chunks * microbatches
 
-constexpr std::array<std::string_view, 3> kRecompute = {"none", "selective", "full"};
+constexpr std::array<std::string_view, 4> kRecompute = {"none", "selective", "full",
+                                                        "selective-op"};
 constexpr std::array<std::string_view, 2> kGradReduce = {"step", "microbatch"};
 
 template <typename Enum, size_t N>

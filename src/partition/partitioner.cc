@@ -2,11 +2,11 @@
 
 #include <algorithm>
 #include <limits>
-#include <unordered_map>
 
 #include "base/error.h"
 #include "ops/op_def.h"
 #include "partition/assignment.h"
+#include "partition/memo.h"
 #include "partition/reshard.h"
 #include "sharding/pending.h"
 
@@ -24,6 +24,7 @@ constexpr double kNeverFactor = 1e6;
 // A global value in one layout.
 struct Version {
   Sharding sharding;
+  int number;  // of the sharding (Memo)
   ValueId local;
   std::vector<bool> tail_zero;  // [dimension] the padded tail of the shard holds zeros
 };
@@ -37,7 +38,13 @@ bool handles_padding(OpKind kind) {
 class Partitioner {
  public:
   explicit Partitioner(const PartitionRequest& request)
-      : r_(request), versions_(request.graph.values.size()), main_(request.graph.values.size()) {
+      : r_(request),
+        own_memo_(request.mesh),
+        memo_(request.memo != nullptr ? *request.memo : own_memo_),
+        versions_(request.graph.values.size()),
+        main_(request.graph.values.size()) {
+    MW_CHECK(memo_.mesh() == request.mesh, "a memo of another mesh");
+    for (const ir::Value& value : request.graph.values) type_.push_back(memo_.number(value.type));
     result_.main_version.resize(request.graph.values.size());
     result_.graph.name = request.graph.name;
     find_weights();
@@ -152,17 +159,14 @@ class Partitioner {
     result_.global_value.push_back(input.value);
     // States have zeros in their tails; what another stage sends has what its ops left there.
     add_version(input.value,
-                {layout, local, std::vector<bool>(value.type.dims.size(), input.state.valid())},
+                {layout, memo_.number(layout), local,
+                 std::vector<bool>(value.type.dims.size(), input.state.valid())},
                 true);
     return local;
   }
 
-  const ReshardPlan& plan(const ir::TensorType& type, const Sharding& from, const Sharding& to) {
-    if (from == to) return stays_;
-    const std::string key = ir::to_string(type) + to_string(from) + to_string(to);
-    const auto it = plans_.find(key);
-    if (it != plans_.end()) return it->second;
-    return plans_.emplace(key, plan_reshard(type, from, to, r_.mesh)).first->second;
+  const ReshardPlan& plan(ValueId v, int from, int to) {
+    return memo_.reshard(type_[v.index()], from, to);
   }
 
   static bool reachable(const Sharding& from, const Sharding& to) {
@@ -175,9 +179,10 @@ class Partitioner {
   const Version* cheapest(ValueId v, const Sharding& to, double& bytes) {
     const Version* best = nullptr;
     bytes = std::numeric_limits<double>::infinity();
+    const int wanted = memo_.number(to);
     for (const Version& version : versions_[v.index()]) {
       if (!reachable(version.sharding, to)) continue;
-      const double cost = plan(type(v), version.sharding, to).bytes;
+      const double cost = plan(v, version.number, wanted).bytes;
       if (cost < bytes) {
         bytes = cost;
         best = &version;
@@ -193,9 +198,11 @@ class Partitioner {
     double bytes = 0;
     const Version* from = cheapest(v, to, bytes);
     MW_CHECK(from != nullptr, "{} cannot become {}", r_.graph.label(v), to_string(to));
-    const ReshardPlan steps = plan(type(v), from->sharding, to);
+    const int number = memo_.number(to);
+    const ReshardPlan steps = plan(v, from->number, number);
     Version made = *from;
     made.sharding = to;
+    made.number = number;
     made.local = emit_reshard(
         steps, type(v), from->local, from->sharding, r_.mesh,
         [&](ValueId local) { return result_.graph.type(local); },
@@ -237,9 +244,31 @@ class Partitioner {
     const ops::OpDef& def = ops::op_def(op.kind);
     MW_CHECK(def.rule != nullptr, "{} in a global graph", ir::op_name(op.kind));
     const ops::ShardingRule rule = ops::rule_of(r_.graph, op);
-    const Assignment assignment = choose(op, rule);
+    Memo::Problem problem = problem_of(op);
+    const Assignment* known = memo_.chosen(problem);
+    const Assignment assignment =
+        known != nullptr ? *known : memo_.choose(std::move(problem), choose(op, rule));
     std::vector<Version> operands = materialize(op, rule, assignment);
     emit(op, rule, assignment, operands);
+  }
+
+  // All that `choose` looks at.
+  Memo::Problem problem_of(const ir::Op& op) {
+    Memo::Problem problem = {static_cast<int>(op.kind), memo_.number(op.attrs),
+                             op.accumulates ? 1 : 0};
+    for (const ValueId v : op.operands) {
+      main_version(v);
+      problem.insert(problem.end(), {type_[v.index()], is_weight(v) ? 1 : 0,
+                                     carried_[v.index()] ? static_cast<int>(main_[v.index()]) : -1,
+                                     static_cast<int>(versions_[v.index()].size())});
+      for (const Version& version : versions_[v.index()]) problem.push_back(version.number);
+    }
+    for (const ValueId v : op.results) {
+      problem.insert(problem.end(),
+                     {type_[v.index()], given(v) ? memo_.number(*given(v)) : -1,
+                      memo_.number(advice_.shardings[v.index()]), may_pend_[v.index()] ? 1 : 0});
+    }
+    return problem;
   }
 
   Assignment choose(const ir::Op& op, const ops::ShardingRule& rule) {
@@ -270,11 +299,12 @@ class Partitioner {
           for (const std::string& axis : axes) std::erase(wanted.partial, axis);
         }
       }
-      const double bytes = plan(type(v), made, wanted).bytes;
+      const int number = memo_.number(made);
+      const double bytes = plan(v, number, memo_.number(wanted)).bytes;
       if (given(v) || may_pend_[v.index()]) return bytes;
       // Whoever reads the value will want it as propagated, if that is cheaper than as it is made.
-      return std::min(bytes,
-                      plan(type(v), made, advice_.shardings[v.index()].without_partial()).bytes);
+      const Sharding advised = advice_.shardings[v.index()].without_partial();
+      return std::min(bytes, plan(v, number, memo_.number(advised)).bytes);
     };
     return choose_assignment(problem);
   }
@@ -379,7 +409,9 @@ class Partitioner {
       const ValueId v = op.results[i];
       result_.graph.value(locals[i]).name = r_.graph.value(v).name;
       result_.graph.value(locals[i]).logical = r_.graph.value(v).logical;
-      add_version(v, {shardings[i], locals[i], tails(op, rule, i, operands)}, true);
+      add_version(
+          v, {shardings[i], memo_.number(shardings[i]), locals[i], tails(op, rule, i, operands)},
+          true);
       settle(v, op);
     }
   }
@@ -448,17 +480,20 @@ class Partitioner {
     local.results.clear();
     const ir::TensorType local_type = sharding::local_type(type(acc), wanted, r_.mesh);
     add_local(std::move(local), op.results, {local_type}, {wanted});
-    add_version(op.results[0], {wanted, result_.graph.ops.back().results[0], gradient.tail_zero},
-                true);
+    add_version(
+        op.results[0],
+        {wanted, memo_.number(wanted), result_.graph.ops.back().results[0], gradient.tail_zero},
+        true);
   }
 
   const PartitionRequest& r_;
+  Memo own_memo_;
+  Memo& memo_;
+  std::vector<int> type_;  // [value] its number
   std::vector<std::vector<Version>> versions_;
   std::vector<size_t> main_;
   std::vector<bool> may_pend_, carried_, weight_;
   sharding::Propagation advice_;
-  std::unordered_map<std::string, ReshardPlan> plans_;
-  const ReshardPlan stays_;
   Partitioned result_;
 };
 

@@ -17,6 +17,7 @@
 
 #include "cluster/mesh.h"
 #include "ir/graph.h"
+#include "partition/memo.h"
 #include "sharding/propagation.h"
 #include "sharding/sharding.h"
 #include "sharding/strategy.h"
@@ -32,6 +33,8 @@ struct PartitionRequest {
   // [value] given shardings: annotated values and inputs are held exactly so; empty: the
   // partitioner chooses.
   std::vector<std::optional<sharding::Sharding>> given;
+  // Of the same mesh: what other graphs' ops were found to be is not looked for again. Null: none.
+  Memo* memo = nullptr;
 };
 
 struct Partitioned {

@@ -117,28 +117,36 @@ class Search {
       layouts.push_back({plan, least.step, least.peak});
     }
     std::stable_sort(layouts.begin(), layouts.end(), faster);
-    prepare_dear(layouts);
+    prepare_exact(soon(layouts));
     for (const Estimated& layout : layouts) look_at(layout);
   }
 
   // ZeRO 2 and 3, and slices of sequences, are compiled only for what may be told.
   static bool is_dear(const Plan& plan) { return plan.zero >= 2 || plan.sequence_slices() > 1; }
 
-  // Compiles for them what the exact estimates will ask for, as far as can be told now.
-  void prepare_dear(const std::vector<Estimated>& layouts) {
-    std::vector<Plan> wanted_plans;
+  // The plans that will be looked at, as far as can be told now.
+  std::vector<Plan> soon(const std::vector<Estimated>& layouts) {
+    std::vector<Plan> plans;
+    const bool full = best_.size() >= wanted();
     for (const Estimated& layout : layouts) {
-      if (best_.size() >= wanted() && layout.step >= best_.front().step) continue;
+      if (full ? layout.step >= best_.front().step : best_.size() + plans.size() >= wanted()) break;
       for (const Pipelining& pipelining : pipelinings(layout.plan.pp)) {
         Plan plan = layout.plan;
         plan.schedule = pipelining.schedule;
         plan.chunks = pipelining.chunks;
-        if (plan.zero < 2 && best_.size() < wanted()) continue;
-        if (is_dear(plan) && coarse_.has_order(plan) && may_be_told(coarse_.least_scheduled(plan)))
-          wanted_plans.push_back(plan);
+        if (coarse_.has_order(plan)) plans.push_back(std::move(plan));
       }
     }
-    coarse_.prepare_exact(wanted_plans, thread_count(request_));
+    return plans;
+  }
+
+  // Compiles what they will ask for.
+  void prepare_exact(std::vector<Plan> plans) {
+    coarse_.prepare_scheduled(plans, thread_count(request_));
+    std::erase_if(plans, [&](const Plan& plan) {
+      return !is_dear(plan) || !may_be_told(coarse_.least_scheduled(plan));
+    });
+    coarse_.prepare_exact(plans, thread_count(request_));
   }
 
   void look_at(const Estimated& layout) {

@@ -57,7 +57,10 @@ std::vector<Settings> plan_changes(const Request& request) {
   }
   if (p.tp > 1 && !p.sp) changes.push_back({{"sp", "true"}});
   if (p.dp > 1 && p.zero == 0) changes.push_back({{"zero", "1"}});
-  if (p.recompute == compile::Recompute::kFull) changes.push_back({{"recompute", "selective"}});
+  if (p.recompute == compile::Recompute::kFull) {
+    changes.push_back({{"recompute", "selective"}});
+    changes.push_back({{"recompute", "selective-op"}});
+  }
   if (p.recompute != compile::Recompute::kNone) changes.push_back({{"recompute", "none"}});
   const auto shift = [&](const char* from, int64_t less, const char* to, int64_t more) {
     if (less % 2 == 0) changes.push_back({{from, text(less / 2)}, {to, text(2 * more)}});

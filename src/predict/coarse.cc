@@ -1,6 +1,7 @@
 #include "predict/coarse.h"
 
 #include <algorithm>
+#include <set>
 
 #include "base/error.h"
 #include "base/in_parallel.h"
@@ -87,7 +88,6 @@ Coarse::ProbeKey Coarse::work_key(const Plan& plan) const {
   key.tp = plan.tp;
   key.recompute = plan.recompute;
   key.sp = plan.sp;
-  key.microbatch = plan.sp ? probe.microbatch : 0;
   key.slices = plan.sequence_slices();
   key.pipelined = plan.pp > 1;
   const bool reduces = plan.effective_grad_reduce() == compile::GradReduce::kMicrobatch;
@@ -115,7 +115,6 @@ Coarse::ProbeKey Coarse::state_key(const Plan& plan, bool folded) {
   key.folded = folded;
   key.tp = plan.tp;
   key.sp = plan.sp;
-  key.microbatch = plan.sp ? probe.microbatch : 0;
   key.pipelined = plan.pp > 1;
   key.data_parallel = plan.dp > 1;
   key.zero = plan.dp > 1 ? plan.zero : 0;
@@ -142,29 +141,30 @@ Request Coarse::request_of(const ProgramKey& key) const {
 }
 
 const Probe& Coarse::probe(const ProbeKey& key) {
-  std::unique_ptr<Probe>& made = probes_[key];
-  if (made != nullptr) return *made;
-  std::unique_ptr<ProbePrograms>& programs = programs_[key.program];
-  if (programs == nullptr)
-    programs = std::make_unique<ProbePrograms>(request_of(key.program), key.program.folded,
-                                               key.program.blocks, key.program.microbatch);
-  made = std::make_unique<Probe>(programs->on(key.dp, key.pp, key.microbatch, key.part));
-  return *made;
+  const auto it = probes_.find(key);
+  if (it != probes_.end()) return *it->second;
+  probe_missing({key}, 1);
+  return *probes_.at(key);
 }
 
 void Coarse::probe_missing(const std::vector<ProbeKey>& keys, int threads) {
-  std::vector<std::pair<ProgramKey, std::unique_ptr<ProbePrograms>*>> programs;
+  std::map<ProgramKey, std::set<int64_t>> microbatches;
   std::vector<std::pair<ProbeKey, std::unique_ptr<Probe>*>> probes;
   for (const ProbeKey& key : keys) {
-    const auto [program, is_new_program] = programs_.try_emplace(key.program);
-    if (is_new_program) programs.emplace_back(key.program, &program->second);
     const auto [probe, is_new] = probes_.try_emplace(key);
-    if (is_new) probes.emplace_back(key, &probe->second);
+    if (!is_new) continue;
+    probes.emplace_back(key, &probe->second);
+    programs_.try_emplace(key.program);
+    microbatches[key.program].insert(key.microbatch);
   }
+  const std::vector<std::pair<ProgramKey, std::set<int64_t>>> programs(microbatches.begin(),
+                                                                       microbatches.end());
   in_parallel(programs.size(), threads, [&](size_t i) {
     const ProgramKey& key = programs[i].first;
-    *programs[i].second =
-        std::make_unique<ProbePrograms>(request_of(key), key.folded, key.blocks, key.microbatch);
+    std::unique_ptr<ProbePrograms>& compiled = programs_.at(key);
+    if (compiled == nullptr)
+      compiled = std::make_unique<ProbePrograms>(request_of(key), key.folded, key.blocks);
+    for (const int64_t microbatch : programs[i].second) compiled->prepare(microbatch);
   });
   in_parallel(probes.size(), threads, [&](size_t i) {
     const ProbeKey& key = probes[i].first;
@@ -185,6 +185,16 @@ void Coarse::prepare(const std::vector<Plan>& plans, int threads) {
     keys.push_back(work_key(bare_of(plan)));
     keys.push_back(state_key(plan, false));
   }
+  probe_missing(keys, threads);
+}
+
+bool Coarse::is_folded(const Plan& plan) {
+  return plan.pp > 1 && has_both_ends(*orders(plan).longer);
+}
+
+void Coarse::prepare_scheduled(const std::vector<Plan>& plans, int threads) {
+  std::vector<ProbeKey> keys;
+  for (const Plan& plan : plans) keys.push_back(state_key(plan, is_folded(plan)));
   probe_missing(keys, threads);
 }
 
@@ -263,9 +273,7 @@ const Coarse::Setting& Coarse::setting(const Plan& plan, bool bare) {
   setting_->orders = orders(plan);
   blocks_ = blocks_of(plan, base_.model.layers);
   MW_CHECK(setting_->orders.longer != nullptr, "plan {} has no order", short_form(plan));
-  const Order& order = *setting_->orders.longer;
-  const bool folded = plan.pp > 1 && has_both_ends(order);
-  setting_->state = probe(state_key(plan, folded)).facts;
+  setting_->state = probe(state_key(plan, is_folded(plan))).facts;
   fill_costs(*setting_);
   fill_states(*setting_);
   return *setting_;

@@ -56,16 +56,15 @@ class Coarse {
   // Compile what `states` and `least` of these plans will ask for, on so many threads.
   void prepare_states(const std::vector<compile::Plan>& plans, int threads);
   void prepare(const std::vector<compile::Plan>& plans, int threads);
-  // And the work that `estimate` will.
+  // And what `least_scheduled` will, then what `estimate` will. REQUIRES: has_order of each.
+  void prepare_scheduled(const std::vector<compile::Plan>& plans, int threads);
   void prepare_exact(const std::vector<compile::Plan>& plans, int threads);
-  int64_t compiled() const { return static_cast<int64_t>(programs_.size()); }
 
  private:
   // What tells programs of a few layers apart.
   struct ProgramKey {
     int64_t tp = 1, zero = 0;
-    int64_t blocks = 0;      // of every stage; 0: any number
-    int64_t microbatch = 0;  // 0: any
+    int64_t blocks = 0;  // of every stage; 0: any number
     int64_t slices = 1;
     compile::Recompute recompute = compile::Recompute::kNone;
     compile::GradReduce grad_reduce = compile::GradReduce::kStep;
@@ -108,6 +107,7 @@ class Coarse {
   const Known& known(const std::string& kind);
   Order* order(const compile::Plan& plan, int64_t microbatches);
   Orders orders(const compile::Plan& plan);
+  bool is_folded(const compile::Plan& plan);
   const Setting& setting(const compile::Plan& plan, bool bare = false);
   void probe_missing(const std::vector<ProbeKey>& keys, int threads);
   static compile::Plan bare_of(compile::Plan plan);

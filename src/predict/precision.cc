@@ -1,7 +1,9 @@
 #include "predict/precision.h"
 
 #include <algorithm>
+#include <map>
 #include <optional>
+#include <set>
 
 #include "base/error.h"
 #include "pipeline/memory_plan.h"
@@ -31,7 +33,8 @@ bool is_statistic(const ir::Graph& graph, const ir::Value& value) {
 
 class Converter {
  public:
-  Converter(Program program, DType dtype) : program_(std::move(program)), dtype_(dtype) {}
+  Converter(Program program, DType dtype, const LossMemory& loss)
+      : program_(std::move(program)), dtype_(dtype), loss_(loss) {}
 
   Program run() {
     find_categories();
@@ -89,7 +92,98 @@ class Converter {
       graph.values[v].type.dtype = dtype_;
       fragment.global_types[v].dtype = dtype_;
     }
+    if (fragment.kind != pipeline::ActionKind::kUpdate) add_loss_memory(f);
     pipeline::plan_fragment(fragment);
+  }
+
+  // What is held beside the operands and results of the loss's gradient: values that it makes and
+  // nobody reads, none of its results.
+  void add_loss_memory(size_t f) {
+    const ir::Graph& graph = program_.fragments[f].graph;
+    const size_t ops = graph.ops.size();
+    for (size_t o = 0; o < ops; ++o) {
+      if (graph.ops[o].kind != ir::OpKind::kCrossEntropyGrad) continue;
+      const ir::TensorType logits = graph.type(graph.ops[o].operands[0]);
+      const OpId at(static_cast<int64_t>(o));
+      if (loss_.f32) {
+        for (const char* name :
+             {"log-probabilities in f32", "d.log-probabilities in f32", "d.logits in f32"})
+          hold(f, at, {DType::kF32, logits.dims}, name);
+      }
+      const int64_t gathered = loss_.gathered_ends ? gathered_ends() : 0;
+      if (gathered > 0) hold(f, at, {dtype_, {gathered}}, "weights that stay gathered");
+      const int64_t kept = loss_.kept_products ? kept_products() : 0;
+      if (kept > 0) hold(f, at, {dtype_, {kept}}, "products that nobody reads again");
+    }
+  }
+
+  void hold(size_t f, OpId at, const ir::TensorType& type, const char* name) {
+    Fragment& fragment = program_.fragments[f];
+    const ValueId logits = fragment.graph.op(at).operands[0];
+    const bool like_logits = type.rank() > 1;
+    ir::TensorType global = like_logits ? fragment.global_types[logits.index()] : type;
+    global.dtype = type.dtype;
+    const ValueId held = fragment.graph.add_value(type, name);
+    fragment.graph.value(held).producer = at;
+    fragment.global_types.push_back(std::move(global));
+    fragment.shardings.push_back(like_logits ? fragment.shardings[logits.index()]
+                                             : sharding::replicated(type.rank()));
+    std::set<int32_t> lists;  // of names
+    for (const RankProgram& rank : program_.ranks) {
+      for (const Command& command : rank.commands) {
+        if (command.kind == Command::Kind::kCall && command.fragment.index() == f &&
+            command.names >= 0)
+          lists.insert(command.names);
+      }
+    }
+    for (const int32_t list : lists) program_.names[static_cast<size_t>(list)].emplace_back(name);
+  }
+
+  const Fragment* forward_with_loss() const {
+    for (const Fragment& fragment : program_.fragments) {
+      const std::vector<ir::Op>& ops = fragment.graph.ops;
+      if (fragment.kind == pipeline::ActionKind::kF &&
+          std::any_of(ops.begin(), ops.end(),
+                      [](const ir::Op& op) { return op.kind == ir::OpKind::kCrossEntropyLoss; }))
+        return &fragment;
+    }
+    return nullptr;
+  }
+
+  // Elements of every second product of a layer, from the first on, in the forward pass with the
+  // loss, but for those that the backward pass gets.
+  int64_t kept_products() const {
+    const Fragment* forward = forward_with_loss();
+    if (forward == nullptr) return 0;
+    std::map<LayerId, int> products;
+    int64_t sum = 0;
+    for (const ir::Op& op : forward->graph.ops) {
+      if (op.kind != ir::OpKind::kDot || !op.layer.valid() || products[op.layer]++ % 2 == 1)
+        continue;
+      const std::vector<ValueId>& outputs = forward->graph.outputs;
+      const bool read = std::find(outputs.begin(), outputs.end(), op.results[0]) != outputs.end();
+      if (!read) sum += forward->graph.type(op.results[0]).elements();
+    }
+    return sum;
+  }
+
+  // Elements that the forward pass with the loss gathers of the first layer and the last, which are
+  // no blocks, and of the last block.
+  int64_t gathered_ends() const {
+    const Fragment* forward = forward_with_loss();
+    if (forward == nullptr) return 0;
+    const ir::Graph& graph = forward->graph;
+    std::map<LayerId, int64_t> elements;
+    std::set<ValueId> seen;  // a weight of both ends once
+    for (const ir::Op& op : graph.ops) {
+      if (op.kind == ir::OpKind::kAllGather && op.layer.valid() &&
+          !graph.value(op.operands[0]).producer.valid() && seen.insert(op.operands[0]).second)
+        elements[op.layer] += graph.type(op.results[0]).elements();
+    }
+    int64_t sum = 0;
+    for (const auto& [layer, count] : elements)
+      sum += layer.value == 0 || layer.value + 1 >= elements.rbegin()->first.value ? count : 0;
+    return sum;
   }
 
   // What a buffer has that is given to a port.
@@ -171,15 +265,22 @@ class Converter {
 
   Program program_;
   DType dtype_;
+  LossMemory loss_;
   std::vector<std::vector<Category>> categories_;
   std::vector<std::vector<PortType>> port_types_;  // [fragment] inputs, then outputs
 };
 
 }  // namespace
 
-Program in_precision(Program program, DType dtype) {
+LossMemory loss_memory(const cluster::Cluster& cluster, const compile::Plan& plan) {
+  return {cluster.stack.f32_loss, cluster.stack.gathered_ends,
+          plan.recompute == compile::Recompute::kSelectiveOp &&
+              !cluster.device.attained.fused_elementwise};
+}
+
+Program in_precision(Program program, DType dtype, const LossMemory& loss) {
   if (dtype == DType::kF32) return program;
-  return Converter(std::move(program), dtype).run();
+  return Converter(std::move(program), dtype, loss).run();
 }
 
 }  // namespace mw::predict

@@ -157,7 +157,8 @@ Step compile_step(const Request& request) {
                                                      .shape = model_shape(request),
                                                      .optimizer = {},
                                                      .init = false});
-  step.program = in_precision(std::move(compiled.train), request.precision);
+  step.program = in_precision(std::move(compiled.train), request.precision,
+                              loss_memory(request.cluster, request.plan));
   step.compile_time = steady_clock().now() - begin;
   return step;
 }

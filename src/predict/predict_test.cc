@@ -206,6 +206,61 @@ TEST_CASE("in bf16 weights and activations halve, and a parameter takes 18 bytes
         pipeline::to_text(train_of(small())));
 }
 
+TEST_CASE("a loss in f32 holds three copies of the logits, and takes as long") {
+  Request request = small();
+  REQUIRE(set_precision(request, "bf16"));
+  const Prediction fused = mw::predict::predict(request);
+  request.cluster.stack.f32_loss = true;
+  const Prediction eager = mw::predict::predict(request);
+  CHECK(eager.step == fused.step);
+  const int64_t logits =
+      request.global_batch / request.plan.units() * request.seq_len * request.model.vocab_size;
+  const auto workspace = [](const Prediction& p) {
+    return p.result.ranks[0].peak.by_category.at(pipeline::Category::kWorkspace).value;
+  };
+  CHECK(workspace(eager) >= 3 * 4 * logits);
+  CHECK(workspace(eager) <= workspace(fused) + 3 * 4 * logits);
+  const std::vector<simulate::LiveTensor>& alive = eager.result.ranks[0].peak.largest;
+  CHECK(std::any_of(alive.begin(), alive.end(), [](const simulate::LiveTensor& tensor) {
+    return tensor.name.ends_with("largest log-probabilities in f32");
+  }));
+}
+
+TEST_CASE("what FSDP2 keeps gathered is there while the gradient of the loss is taken") {
+  Request request = small();
+  REQUIRE(set_precision(request, "bf16"));
+  const auto workspace = [&](const char* plan, bool gathered_ends) {
+    request.plan = compile::parse_plan(plan);
+    request.cluster.stack.f32_loss = true;
+    request.cluster.stack.gathered_ends = gathered_ends;
+    const Prediction p = mw::predict::predict(request);
+    return p.result.ranks[0].peak.by_category.at(pipeline::Category::kWorkspace).value;
+  };
+  // Tied embedding and positions, a block, the last norm: 256 x 64 + 64 x 64; 12 h^2 + 13 h; 2 h.
+  constexpr int64_t kElements = 256 * 64 + 64 * 64 + 12 * 64 * 64 + 13 * 64 + 2 * 64;
+  CHECK(workspace("dp=2,zero=3", true) - workspace("dp=2,zero=3", false) >= 2 * kElements);
+  CHECK(workspace("dp=2,zero=3", true) - workspace("dp=2,zero=3", false) < 2 * kElements + 65536);
+  CHECK(workspace("dp=2,zero=1", true) == workspace("dp=2,zero=1", false));
+}
+
+TEST_CASE("eager selective-op keeps the result of a layer's seventh product, which nobody reads") {
+  Request request = small();
+  request.model = models::parse_config(
+      R"({"model_type": "llama", "vocab_size": 256, "max_position_embeddings": 64,
+          "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 4,
+          "num_attention_heads": 4, "num_key_value_heads": 2})",
+      "llama.json");
+  request.plan = compile::parse_plan("recompute=selective-op");
+  REQUIRE(set_precision(request, "bf16"));
+  const auto workspace = [&](bool fused) {
+    request.cluster.device.attained.fused_elementwise = fused;
+    request.cluster.stack.f32_loss = true;
+    const Prediction p = mw::predict::predict(request);
+    return p.result.ranks[0].peak.by_category.at(pipeline::Category::kWorkspace).value;
+  };
+  CHECK(workspace(false) - workspace(true) == int64_t{2} * 16 * 64 * 64 * 4);
+}
+
 TEST_CASE("gradients of complete layers are reduced beside the rest of the backward pass") {
   Request request = small();
   request.cluster.links[0].bandwidth = request.cluster.links[0].bus_bandwidth =

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 
 #include "base/error.h"
 #include "compile/compile.h"
@@ -38,6 +39,8 @@ pipeline::Schedule both_backwards(int32_t ranks) {
 
 // Sequences of a microbatch in a sample: primes, so that a multiple of one is that by intent.
 constexpr std::array<int64_t, 3> kMarkers = {10007, 10009, 10037};
+// So many times the sequences that are asked for may do the same with them.
+constexpr int64_t kReach = 8;
 
 // A flat group of parameters, or one device's part of it.
 bool is_flat_part(const Fragment& fragment, size_t v) {
@@ -47,15 +50,11 @@ bool is_flat_part(const Fragment& fragment, size_t v) {
          dims[0] == sharding::Axes{"dp"};
 }
 
-void scale(ir::TensorType& type, int64_t marker, int64_t microbatch) {
-  for (ir::Dim& dim : type.dims) {
-    if (dim.size % marker == 0) dim.size = dim.size / marker * microbatch;
-  }
-}
-
-// The fragment on a mesh with another dp and pp and with another microbatch: groups are symbolic,
-// only sequences and the parts of flat groups have other shapes, and what holds them another place.
-void place_on(const cluster::Mesh& mesh, int64_t marker, int64_t microbatch, Fragment& fragment) {
+// Program fragment f on a mesh with another dp and pp and with another microbatch: groups are
+// symbolic, only sequences and the parts of flat groups have other shapes, and what holds them
+// another place. `sizes`: empty where the microbatch is as in the program.
+void place_on(const cluster::Mesh& mesh, const GrowingSizes* sizes, int64_t microbatch, size_t f,
+              Fragment& fragment) {
   bool changed = false;
   for (size_t v = 0; v < fragment.graph.values.size(); ++v) {
     ir::TensorType& type = fragment.graph.values[v].type;
@@ -64,9 +63,8 @@ void place_on(const cluster::Mesh& mesh, int64_t marker, int64_t microbatch, Fra
       type = sharding::local_type(fragment.global_types[v], fragment.shardings[v], mesh);
       type.dtype = dtype;
       changed = true;
-    } else if (marker != microbatch) {
-      scale(type, marker, microbatch);
-      scale(fragment.global_types[v], marker, microbatch);
+    } else if (sizes != nullptr) {
+      sizes->resize(f, v, microbatch, fragment);
       changed = true;
     }
   }
@@ -175,6 +173,20 @@ void add_states(const pipeline::RankProgram& rank, const compile::Plan& plan, in
   }
 }
 
+// The third stage has a block more than the second, or as many as all have; the ends have as many
+// as one of the two.
+StageFacts from_four(const std::vector<Facts>& stages, const std::vector<int64_t>& blocks) {
+  StageFacts facts;
+  const size_t like = blocks[0] == blocks[1] ? 1 : 2;
+  for (size_t f = 0; f < kFacts; ++f) {
+    facts.block[f] = stages[2][f] - stages[1][f];
+    facts.base[f] = stages[1][f] - static_cast<double>(blocks[1]) * facts.block[f];
+    facts.first[f] = stages[0][f] - stages[like][f];
+    facts.last[f] = stages[3][f] - stages[like][f];
+  }
+  return facts;
+}
+
 cluster::Mesh resized(const cluster::Mesh& small, int64_t dp, int64_t pp) {
   std::vector<cluster::Axis> axes = small.axes();
   for (cluster::Axis& axis : axes) {
@@ -196,59 +208,113 @@ Facts StageFacts::of(int64_t blocks, bool is_first, bool is_last) const {
   return facts;
 }
 
-ProbePrograms::ProbePrograms(const Request& request, bool folded, int64_t blocks,
-                             int64_t microbatch)
-    : request_(request), folded_(folded), blocks_(blocks) {
-  if (microbatch > 0) {
-    compile_samples(microbatch);
-    scales_ = false;
-    return;
+ProbePrograms::ProbePrograms(const Request& request, bool folded, int64_t blocks)
+    : request_(request), folded_(folded), blocks_(blocks) {}
+
+void ProbePrograms::prepare(int64_t microbatch) {
+  const bool first = compiled_.empty();
+  if (first && !request_.plan.sp) compile_any();
+  if (shown_by(microbatch) != compiled_.end()) return;
+  if (request_.plan.sp && !first) {
+    // More of them as a rule: look ahead, then half way between what does not do the same.
+    if (microbatch > compiled_.rbegin()->first) compile(kReach * microbatch);
+    if (shown_by(microbatch) != compiled_.end()) return;
+    const auto above = compiled_.upper_bound(microbatch);
+    if (above != compiled_.begin() && above != compiled_.end()) {
+      const auto few = static_cast<double>(std::prev(above)->first);
+      const auto many = static_cast<double>(above->first);
+      compile(std::max<int64_t>(microbatch, std::llround(std::sqrt(few * many))));
+      if (shown_by(microbatch) != compiled_.end()) return;
+    }
   }
+  compile(microbatch);
+}
+
+// Sets any_ where a number of sequences can be told from all else.
+void ProbePrograms::compile_any() {
   for (const int64_t marker : kMarkers) {
-    compile_samples(marker);
-    if ((scales_ = scales())) return;
+    Samples samples = compile_samples(marker);
+    any_ = std::all_of(samples.begin(), samples.end(),
+                       [&](const Sample& sample) { return is_marked(sample, marker); });
+    if (!any_) continue;
+    for (Sample& sample : samples) sample.sizes = GrowingSizes::marked(sample.program, marker);
+    compiled_.emplace(marker, std::move(samples));
+    return;
   }
 }
 
-void ProbePrograms::compile_samples(int64_t microbatch) {
-  marker_ = microbatch;
-  request_.global_batch = microbatch * (request_.plan.dp > 1 ? 2 : 1);
+void ProbePrograms::compile(int64_t microbatch) {
+  const auto here = compiled_.emplace(microbatch, compile_samples(microbatch)).first;
+  const auto join = [](Compiled::iterator fewer, Compiled::iterator more) {
+    for (size_t i = 0; i < fewer->second.size(); ++i) {
+      const Sample &few = fewer->second[i], &many = more->second[i];
+      const bool grows = few.boundary.messages == many.boundary.messages &&
+                         few.boundary.held == many.boundary.held &&
+                         few.boundary.bytes * static_cast<double>(more->first) ==
+                             many.boundary.bytes * static_cast<double>(fewer->first);
+      fewer->second[i].sizes =
+          GrowingSizes::between(few.program, fewer->first, many.program, more->first);
+      if (!grows) fewer->second[i].sizes.reset();
+    }
+  };
+  if (here != compiled_.begin()) join(std::prev(here), here);
+  if (std::next(here) != compiled_.end()) join(here, std::next(here));
+}
+
+// The samples to read microbatches of so many sequences off; end: none are compiled.
+ProbePrograms::Compiled::const_iterator ProbePrograms::shown_by(int64_t microbatch) const {
+  if (any_) return compiled_.begin();
+  const auto above = compiled_.upper_bound(microbatch);
+  if (above == compiled_.begin()) return compiled_.end();
+  const auto at = std::prev(above);
+  const bool shows = at->first == microbatch ||
+                     std::all_of(at->second.begin(), at->second.end(), [&](const Sample& sample) {
+                       return sample.sizes && sample.sizes->takes(microbatch);
+                     });
+  return shows ? at : compiled_.end();
+}
+
+ProbePrograms::Samples ProbePrograms::compile_samples(int64_t microbatch) const {
+  std::vector<std::vector<int64_t>> stages;  // [sample] blocks of every stage
   if (blocks_ > 0) {
-    samples_ = {compile_sample(std::vector<int64_t>(4, blocks_))};
+    stages = {std::vector<int64_t>(4, blocks_)};
   } else if (folded_) {
-    samples_ = {compile_sample({1, 1, 1, 1}), compile_sample({1, 2, 2, 1})};
+    stages = {{1, 1, 1, 1}, {1, 2, 2, 1}};
   } else if (request_.plan.pp == 1) {
-    samples_ = {compile_sample({2}), compile_sample({4})};
+    stages = {{2}, {4}};
   } else {
     // Collectives inside forward and backward hide behind the blocks beside them: at the ends too.
     const bool gathers = request_.plan.zero >= 2;
-    samples_ = {compile_sample(gathers ? std::vector<int64_t>{3, 2, 3, 3}
-                                       : std::vector<int64_t>{1, 1, 2, 1})};
+    stages = {gathers ? std::vector<int64_t>{3, 2, 3, 3} : std::vector<int64_t>{1, 1, 2, 1}};
   }
+  Samples samples;
+  for (const std::vector<int64_t>& blocks : stages)
+    samples.push_back(compile_sample(blocks, microbatch));
+  return samples;
 }
 
-bool ProbePrograms::scales() const {
-  for (const Sample& sample : samples_) {
-    for (const pipeline::RankProgram& rank : sample.program.ranks) {
-      for (const pipeline::Buffer& buffer : rank.buffers) {
-        for (const ir::Dim& dim : buffer.global_type->dims) {
-          if (dim.size % marker_ == 0) return false;
-        }
+// Whether all sizes that depend on the microbatch are multiples of `marker`, and no other is.
+bool ProbePrograms::is_marked(const Sample& sample, int64_t marker) {
+  for (const pipeline::RankProgram& rank : sample.program.ranks) {
+    for (const pipeline::Buffer& buffer : rank.buffers) {
+      for (const ir::Dim& dim : buffer.global_type->dims) {
+        if (dim.size % marker == 0) return false;
       }
     }
-    for (const Fragment& fragment : sample.program.fragments) {
-      for (const ir::TensorType& type : fragment.global_types) {
-        if (type.rank() == 1) continue;
-        for (const ir::Dim& dim : type.dims) {
-          if (dim.size % marker_ != 0 && dim.size > sample.largest) return false;
-        }
+  }
+  for (const Fragment& fragment : sample.program.fragments) {
+    for (const ir::TensorType& type : fragment.global_types) {
+      if (type.rank() == 1) continue;
+      for (const ir::Dim& dim : type.dims) {
+        if (dim.size % marker != 0 && dim.size > sample.largest) return false;
       }
     }
   }
   return true;
 }
 
-ProbePrograms::Sample ProbePrograms::compile_sample(const std::vector<int64_t>& blocks) const {
+ProbePrograms::Sample ProbePrograms::compile_sample(const std::vector<int64_t>& blocks,
+                                                    int64_t microbatch) const {
   const compile::Plan& asked = request_.plan;
   Sample sample;
   compile::Plan& plan = sample.plan;
@@ -263,7 +329,6 @@ ProbePrograms::Sample ProbePrograms::compile_sample(const std::vector<int64_t>& 
   models::ModelConfig config = request_.model;
   config.layers = 0;
   for (const int64_t n : blocks) config.layers += n;
-  const int64_t microbatch = request_.global_batch / (asked.dp * asked.microbatches);
   const models::BatchShape batch{microbatch * plan.dp, request_.seq_len, plan.sequence_slices()};
   const ir::Module model = models::build_model(config, batch);
   sample.largest = request_.seq_len;
@@ -283,7 +348,8 @@ ProbePrograms::Sample ProbePrograms::compile_sample(const std::vector<int64_t>& 
                                                      .optimizer = {},
                                                      .schedule = &schedule,
                                                      .init = false});
-  sample.program = in_precision(std::move(compiled.train), request_.precision);
+  sample.program = in_precision(std::move(compiled.train), request_.precision,
+                                loss_memory(request_.cluster, plan));
   if (sample.program.ranks.size() == 4) find_boundary(sample.program, sample.boundary);
   strip(sample.program);
   return sample;
@@ -301,7 +367,8 @@ pipeline::Program ProbePrograms::placed(const Sample& sample, const View& view) 
   for (size_t f = 0; f < program.fragments.size(); ++f) {
     if (!is_asked(FragmentId(static_cast<int64_t>(f)))) continue;
     program.fragments[f] = sample.program.fragments[f];
-    place_on(program.mesh, marker_, view.microbatch, program.fragments[f]);
+    place_on(program.mesh, view.microbatch == view.from ? nullptr : &*sample.sizes, view.microbatch,
+             f, program.fragments[f]);
   }
   for (pipeline::RankProgram& rank : program.ranks)
     std::erase_if(rank.commands, [&](const Command& call) { return !is_asked(call.fragment); });
@@ -332,11 +399,11 @@ std::vector<Facts> ProbePrograms::facts_of(const pipeline::Program& program, con
 }
 
 // Rank 0 has both ends and two blocks; rank 1 two blocks, and four.
-Probe ProbePrograms::folded_on(const View& view) const {
+Probe ProbePrograms::folded_on(const Samples& samples, const View& view) const {
   Probe made;
   StageFacts& facts = made.facts;
-  const std::vector<Facts> few = facts_of(samples_[0], view);
-  const std::vector<Facts> many = facts_of(samples_[1], view);
+  const std::vector<Facts> few = facts_of(samples[0], view);
+  const std::vector<Facts> many = facts_of(samples[1], view);
   for (size_t f = 0; f < kFacts; ++f) {
     facts.block[f] = (many[1][f] - few[1][f]) / 2;
     facts.base[f] = few[1][f] - 2 * facts.block[f];
@@ -346,44 +413,30 @@ Probe ProbePrograms::folded_on(const View& view) const {
 }
 
 Probe ProbePrograms::on(int64_t dp, int64_t pp, int64_t microbatch, Part part) const {
-  const View view{dp, pp, microbatch, part};
-  if (!scales_ && marker_ != microbatch)
-    return ProbePrograms(request_, folded_, blocks_, microbatch).on(dp, pp, microbatch, part);
-  if (folded_) return folded_on(view);
+  const auto shown = shown_by(microbatch);
+  MW_CHECK(shown != compiled_.end(), "no program shows microbatches of {}", microbatch);
+  const Samples& samples = shown->second;
+  const View view{dp, pp, microbatch, part, shown->first};
+  if (folded_) return folded_on(samples, view);
   Probe made;
   StageFacts& facts = made.facts;
-  if (samples_.size() == 2) {
-    const Facts two = facts_of(samples_[0], view)[0], four = facts_of(samples_[1], view)[0];
+  if (samples.size() == 2) {
+    const Facts two = facts_of(samples[0], view)[0], four = facts_of(samples[1], view)[0];
     for (size_t f = 0; f < kFacts; ++f) {
       facts.block[f] = (four[f] - two[f]) / 2;
       facts.base[f] = two[f] - 2 * facts.block[f];
     }
     return made;
   }
-  const Sample& sample = samples_[0];
+  const Sample& sample = samples[0];
   const pipeline::Program program = placed(sample, view);
   const auto slices = static_cast<int32_t>(sample.plan.sequence_slices());
-  facts = from_four(facts_of(program, sample, view, slices > 1 ? 0 : -1));
+  facts = from_four(facts_of(program, sample, view, slices > 1 ? 0 : -1), sample.plan.layers);
   for (int32_t slice = 1; slice < slices; ++slice)
-    made.later.push_back(from_four(facts_of(program, sample, view, slice)));
+    made.later.push_back(from_four(facts_of(program, sample, view, slice), sample.plan.layers));
   made.boundary = sample.boundary;
-  made.boundary.bytes *= static_cast<double>(microbatch) / static_cast<double>(marker_ * slices);
+  made.boundary.bytes *= static_cast<double>(microbatch) / static_cast<double>(view.from * slices);
   return made;
-}
-
-// The third stage has a block more than the second, or as many as all have; the ends have as many
-// as one of the two.
-StageFacts ProbePrograms::from_four(const std::vector<Facts>& stages) const {
-  StageFacts facts;
-  const std::vector<int64_t>& blocks = samples_[0].plan.layers;
-  const size_t like = blocks[0] == blocks[1] ? 1 : 2;
-  for (size_t f = 0; f < kFacts; ++f) {
-    facts.block[f] = stages[2][f] - stages[1][f];
-    facts.base[f] = stages[1][f] - static_cast<double>(blocks[1]) * facts.block[f];
-    facts.first[f] = stages[0][f] - stages[like][f];
-    facts.last[f] = stages[3][f] - stages[like][f];
-  }
-  return facts;
 }
 
 }  // namespace mw::predict

@@ -4,10 +4,13 @@
 
 #include <array>
 #include <cstdint>
+#include <map>
+#include <optional>
 #include <vector>
 
 #include "compile/plan.h"
 #include "pipeline/program.h"
+#include "predict/growing_sizes.h"
 #include "predict/predict.h"
 
 namespace mw::predict {
@@ -64,49 +67,57 @@ struct Probe {
 // One compilation shows every microbatch: it has a number of sequences that no other size is a
 // multiple of, and what is one has as many times the sequences that are asked for. Not so with
 // sequence parallelism: there the partitioner moves an activation or the gradient of a weight,
-// whichever is smaller.
+// whichever is smaller. Two compilations that do the same show what lies between them.
 class ProbePrograms {
  public:
   // `folded`: the first and the last stage are on one pipeline rank; then the facts of work are not
   // there. `blocks`: as many as every stage of the plan has; 0: any number, by a straight line.
-  // `microbatch`: compiled with exactly so many sequences, and asked for no other; 0: any number,
-  // not with sequence parallelism. REQUIRES: the plan has no finding (compile::plan_findings). The
-  // batch is not read.
-  ProbePrograms(const Request& request, bool folded, int64_t blocks = 0, int64_t microbatch = 0);
+  // REQUIRES: the plan has no finding (compile::plan_findings). The batch is not read.
+  ProbePrograms(const Request& request, bool folded, int64_t blocks = 0);
+  // Compiles what shows microbatches of so many sequences, and nothing that is there already.
+  void prepare(int64_t microbatch);
+  // Compiles microbatches of exactly so many. REQUIRES: nothing shows them yet.
+  void compile(int64_t microbatch);
   // Which facts are asked for: others may be zero.
   enum class Part : uint8_t { kWork, kStates };
-  // On the mesh of such a plan, with so many sequences in a microbatch.
+  // On the mesh of such a plan, with so many sequences in a microbatch. REQUIRES: they are
+  // prepared.
   Probe on(int64_t dp, int64_t pp, int64_t microbatch, Part part) const;
+  // Microbatches that were compiled.
+  int64_t compiled() const { return static_cast<int64_t>(compiled_.size()); }
 
  private:
   struct Sample {
     pipeline::Program program;  // no more of it than the facts are read from
     compile::Plan plan;
     Boundary boundary;
-    int64_t largest = 1;  // of the sizes that do not depend on the microbatch
+    int64_t largest = 1;                // of the sizes that do not depend on the microbatch
+    std::optional<GrowingSizes> sizes;  // from here to the next number of sequences
   };
   // Where and with which microbatch the programs are looked at.
   struct View {
     int64_t dp = 1, pp = 1, microbatch = 1;
     Part part = Part::kWork;
+    int64_t from = 1;  // sequences of a microbatch in the samples
   };
-  void compile_samples(int64_t microbatch);
-  Sample compile_sample(const std::vector<int64_t>& blocks) const;
-  // Whether all sizes that depend on the microbatch are multiples of it, and no other is.
-  bool scales() const;
+  using Samples = std::vector<Sample>;
+  using Compiled = std::map<int64_t, Samples>;
+  void compile_any();
+  static bool is_marked(const Sample& sample, int64_t marker);
+  Samples compile_samples(int64_t microbatch) const;
+  Sample compile_sample(const std::vector<int64_t>& blocks, int64_t microbatch) const;
+  Compiled::const_iterator shown_by(int64_t microbatch) const;
   pipeline::Program placed(const Sample& sample, const View& view) const;
-  Probe folded_on(const View& view) const;
+  Probe folded_on(const Samples& samples, const View& view) const;
   std::vector<Facts> facts_of(const pipeline::Program& program, const Sample& sample,
                               const View& view, int32_t slice = -1) const;
   std::vector<Facts> facts_of(const Sample& sample, const View& view) const;
-  StageFacts from_four(const std::vector<Facts>& stages) const;
 
   Request request_;
   bool folded_ = false;
   int64_t blocks_ = 0;
-  int64_t marker_ = 1;  // sequences of a microbatch in the samples
-  bool scales_ = true;
-  std::vector<Sample> samples_;
+  bool any_ = false;   // the one that is compiled shows every microbatch
+  Compiled compiled_;  // by the sequences of a microbatch
 };
 
 }  // namespace mw::predict

@@ -54,10 +54,12 @@ TEST_CASE("programs that are compiled once have the facts of every microbatch") 
           "tp=2,pp=2,dp=2,zero=3", "tp=2,pp=1,dp=2,zero=2,recompute=full",
           "tp=1,pp=2,dp=2,zero=2"}) {
       const Request request = request_for(model, compile::parse_plan(text));
-      const ProbePrograms any(request, false);
+      ProbePrograms any(request, false);
       for (const int64_t microbatch : {1, 2, 3, 8, 64}) {
         if (!all && microbatch > 2) continue;
-        const ProbePrograms one(request, false, 0, microbatch);
+        any.prepare(microbatch);
+        ProbePrograms one(request, false);
+        one.compile(microbatch);
         const int64_t dp = request.plan.dp > 1 ? 16 : 1;
         for (const auto part : {ProbePrograms::Part::kWork, ProbePrograms::Part::kStates}) {
           CAPTURE(model);
@@ -68,5 +70,33 @@ TEST_CASE("programs that are compiled once have the facts of every microbatch") 
         }
       }
     }
+  }
+}
+
+TEST_CASE("with sequence parallelism, programs that do the same show all microbatches between") {
+  const bool all = std::getenv("MESHWRIGHT_TEST_ALL") != nullptr;
+  std::vector<int64_t> sizes = {1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64};
+  for (const std::string text :
+       {"tp=4,pp=2,dp=1,sp", "tp=2,pp=1,dp=1,sp,recompute=selective",
+        "tp=8,pp=2,dp=2,sp,zero=3,recompute=full", "tp=4,pp=2,dp=2,sp,zero=2"}) {
+    const Request request = request_for("gpt-7.5b", compile::parse_plan(text));
+    ProbePrograms some(request, false);
+    for (const int64_t microbatch : sizes) {
+      CAPTURE(text);
+      CAPTURE(microbatch);
+      some.prepare(microbatch);
+      if (!all && microbatch % 3 != 0) continue;
+      ProbePrograms one(request, false);
+      one.compile(microbatch);
+      for (const auto part : {ProbePrograms::Part::kWork, ProbePrograms::Part::kStates}) {
+        const int64_t dp = request.plan.dp > 1 ? 16 : 1;
+        CHECK(difference(some.on(dp, request.plan.pp, microbatch, part),
+                         one.on(dp, request.plan.pp, microbatch, part)) < 1e-9);
+      }
+    }
+    CHECK(some.compiled() < static_cast<int64_t>(sizes.size()));
+    const int64_t compiled = some.compiled();
+    for (const int64_t microbatch : sizes) some.prepare(microbatch);
+    CHECK(some.compiled() == compiled);
   }
 }

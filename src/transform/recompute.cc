@@ -32,13 +32,40 @@ bool is_backward(const ir::Op& op) {
   return op.work == Work::kInputGrad || op.work == Work::kWeightGrad;
 }
 
+// Whether a product sums over one of these logical axes.
+bool sums_over(const ir::Graph& graph, const ir::Op& op, const std::set<std::string>& axes) {
+  const auto& dot = op.as<ir::DotAttrs>();
+  const ir::LogicalAxes& logical = graph.value(op.operands[0]).logical;
+  for (size_t d = 0; d < std::min(logical.size(), dot.lhs.size()); ++d) {
+    if (dot.out.find(dot.lhs[d]) == std::string::npos && axes.contains(logical[d])) return true;
+  }
+  return false;
+}
+
+// What kSelectiveOp keeps of the layer's ops.
+std::set<size_t> kept_ops(const ir::Graph& graph, const std::vector<size_t>& ops,
+                          const std::set<std::string>& divided) {
+  std::set<size_t> kept;
+  int products = 0;
+  for (const size_t i : ops) {
+    const ir::Op& op = graph.ops[i];
+    if (op.work != Work::kForward) continue;
+    const bool product = op.kind == OpKind::kDot;
+    if (op.kind == OpKind::kAttention || (product && products % 2 == 0) ||
+        (product && sums_over(graph, op, divided)))
+      kept.insert(i);
+    products += product ? 1 : 0;
+  }
+  return kept;
+}
+
 // An op that writes an operand's memory does not give the same result twice.
 bool can_clone(const ir::Op& op, LayerId layer, RecomputeMode mode) {
   if (op.layer != layer || op.work != Work::kForward || op.accumulates ||
       ir::is_collective(op.kind))
     return false;
   if (!ops::op_def(op.kind).aliases.empty()) return false;
-  return mode == RecomputeMode::kFull || op.kind == OpKind::kAttention;
+  return mode != RecomputeMode::kSelective || op.kind == OpKind::kAttention;
 }
 
 // [layer] its ops, in order.
@@ -54,7 +81,11 @@ std::vector<std::vector<size_t>> ops_by_layer(const ir::Graph& graph, size_t lay
 // Finds what backward ops of the layer read, and what that is made of. `wanted`: [value] the last
 // layer whose backward ops read it.
 Region find_region(const ir::Graph& graph, LayerId layer, const std::vector<size_t>& ops,
-                   RecomputeMode mode, std::vector<LayerId>& wanted) {
+                   const RecomputeOptions& options, std::vector<LayerId>& wanted) {
+  const RecomputeMode mode = options.layers[layer.index()];
+  const std::set<size_t> kept = mode == RecomputeMode::kSelectiveOp
+                                    ? kept_ops(graph, ops, options.divided)
+                                    : std::set<size_t>();
   Region region{layer, graph.ops.size(), {}, {}};
   for (auto i = ops.rbegin(); i != ops.rend(); ++i) {
     const ir::Op& op = graph.ops[*i];
@@ -64,7 +95,7 @@ Region find_region(const ir::Graph& graph, LayerId layer, const std::vector<size
     } else {
       const bool any = std::any_of(op.results.begin(), op.results.end(),
                                    [&](ValueId v) { return wanted[v.index()] == layer; });
-      if (!any || !can_clone(op, layer, mode)) continue;
+      if (!any || !can_clone(op, layer, mode) || kept.contains(*i)) continue;
       region.ops.push_back(*i);
     }
     for (const ValueId operand : op.operands) wanted[operand.index()] = layer;
@@ -124,12 +155,13 @@ const char* to_string(RecomputeMode mode) {
     case RecomputeMode::kNone: return "none";
     case RecomputeMode::kSelective: return "selective";
     case RecomputeMode::kFull: return "full";
+    case RecomputeMode::kSelectiveOp: return "selective-op";
   }
   return "?";
 }
 
 RecomputeOptions recompute_all(const ir::Module& module, RecomputeMode mode) {
-  return {std::vector<RecomputeMode>(module.layers.size(), mode)};
+  return {std::vector<RecomputeMode>(module.layers.size(), mode), {}};
 }
 
 std::vector<ValueId> recompute(ir::Graph& graph, const RecomputeOptions& options) {
@@ -141,7 +173,7 @@ std::vector<ValueId> recompute(ir::Graph& graph, const RecomputeOptions& options
   for (size_t l = 0; l < options.layers.size(); ++l) {
     const LayerId layer(static_cast<int64_t>(l));
     if (options.layers[l] == RecomputeMode::kNone) continue;
-    Region region = find_region(graph, layer, ops[l], options.layers[l], wanted);
+    Region region = find_region(graph, layer, ops[l], options, wanted);
     if (region.ops.empty()) continue;
     for (const size_t op : region.ops)
       region.clones.push_back(clone(graph, graph.ops[op], layer, clone_of));

@@ -1,6 +1,8 @@
 // Recomputation of activations in the backward pass, layer by layer.
 #pragma once
 
+#include <set>
+#include <string>
 #include <vector>
 
 #include "ir/graph.h"
@@ -11,11 +13,17 @@ enum class RecomputeMode : uint8_t {
   kNone,
   kSelective,  // attention alone: its result and lse are not kept [Korthikanti et al. 2022]
   kFull,       // only what enters the layer is kept [Chen et al. 2016]
+  // Attention and every second product of the layer's, from the first on, are kept as well
+  // [torchtitan's selective activation checkpointing, option "op"].
+  kSelectiveOp,
 };
 const char* to_string(RecomputeMode mode);
 
 struct RecomputeOptions {
   std::vector<RecomputeMode> layers;  // by LayerId; a layer beyond the end is kNone
+  // Logical axes that lie on several devices: a product that sums over one of them is kept by
+  // kSelectiveOp, so that the devices' sum is not taken again.
+  std::set<std::string> divided = {};
 };
 // The same mode for every layer of the module.
 RecomputeOptions recompute_all(const ir::Module& module, RecomputeMode mode);

@@ -36,7 +36,8 @@ TEST_CASE("recomputing changes no bit of the gradients, with dropout too") {
   differentiate(module);
   const std::vector<ops::Tensor> inputs = test::inputs_of(microbatch(module));
   const auto expected = test::outcome(module, microbatch(module), inputs);
-  for (const RecomputeMode mode : {RecomputeMode::kSelective, RecomputeMode::kFull}) {
+  for (const RecomputeMode mode :
+       {RecomputeMode::kSelective, RecomputeMode::kFull, RecomputeMode::kSelectiveOp}) {
     CAPTURE(to_string(mode));
     ir::Module copy = recomputed(module, recompute_all(module, mode));
     check_same(test::outcome(copy, microbatch(copy), inputs), expected);
@@ -67,6 +68,33 @@ TEST_CASE("selective recomputes attention alone, and nothing of the backward rea
     }
   }
   CHECK(cloned == 2);
+}
+
+TEST_CASE("selective-op keeps attention and every second product, and what devices sum") {
+  ir::Module module = test::gpt(0.1);
+  differentiate(module);
+  ir::Graph& graph = microbatch(module);
+  for (const ir::Op& op : graph.ops) {  // as the models name what tensor parallelism divides
+    if (op.kind == OpKind::kAttention && op.work == Work::kForward)
+      graph.value(op.results[0]).logical = {"batch", "seq", "heads", ""};
+  }
+  const auto products = [&](const std::set<std::string>& divided) {
+    RecomputeOptions options = recompute_all(module, RecomputeMode::kSelectiveOp);
+    options.layers[0] = options.layers[3] = RecomputeMode::kNone;
+    options.divided = divided;
+    const ir::Module copy = recomputed(module, options);
+    std::vector<std::string> einsums;
+    for (const ir::Op& op : copy.find_graph("microbatch")->ops) {
+      if (!op.recompute.valid()) continue;
+      CHECK(op.kind != OpKind::kAttention);
+      if (op.kind == OpKind::kDot) einsums.push_back(op.as<ir::DotAttrs>().rhs);
+    }
+    return einsums;
+  };
+  // qkv, proj, up, down: the first and the third are kept, and nobody reads the last.
+  CHECK(products({}) == std::vector<std::string>{"dhe", "dhe"});
+  CHECK(products({"ffn"}) == std::vector<std::string>{"dhe", "dhe"});
+  CHECK(products({"heads", "ffn"}).empty());
 }
 
 TEST_CASE(

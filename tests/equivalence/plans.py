@@ -60,7 +60,7 @@ def random_plan(rng: random.Random, *, layers: int, global_batch: int, tp: list[
     if plan["tp"] > 1 and rng.random() < 0.6:
         plan["sp"] = True
     plan["zero"] = rng.choice([0, 1, 1, 2, 3])
-    plan["recompute"] = rng.choice(["none", "selective", "full"])
+    plan["recompute"] = rng.choice(["none", "selective", "full", "selective-op"])
     if rng.random() < 0.5:
         plan["grad_reduce"] = rng.choice(["step", "microbatch"])
     stages = plan["pp"] * plan.get("chunks", 1)

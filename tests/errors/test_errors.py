@@ -166,7 +166,7 @@ CASES = {
                     "--plan: dp: must be an integer of at least 1, is 0\n"
                     '--plan: tp: must be an integer of at least 1, is "two"\n'
                     "--plan: zero: must be an integer from 0 to 3, is 7\n"
-                    '--plan: recompute: must be "none", "selective" or "full", is "some"'),
+                    '--plan: recompute: must be "none", "selective", "full" or "selective-op", is "some"'),
     "plan and model": (JOB + "--plan zero=7,micro=3,schedule=1f2b,tp=64",
                        "--plan: zero: must be an integer from 0 to 3, is 7\n"
                        "--plan: micro: unknown key, did you mean 'microbatches'?\n"
