@@ -108,7 +108,7 @@ TEST_CASE("a key, schedule or choice that is nearly right gets the right one") {
         "zb-v, zb-auto, interleaved-zb, v-half, v-min, hanayo, dualpipe, dualpipe-v, seq-1f1b");
   CHECK(
       message_of("recompute=ful") ==
-      R"(--plan: recompute: must be "none", "selective" or "full", is "ful", did you mean 'full'?)");
+      R"(--plan: recompute: must be "none", "selective", "full" or "selective-op", is "ful", did you mean 'full'?)");
   CHECK(message_of("grad_reduce=steps") ==
         R"(--plan: grad_reduce: must be "step" or "microbatch", is "steps", did you mean 'step'?)");
   CHECK(message_of(R"({"dp": 2, "tpp": 2})") == "--plan: tpp: unknown key, did you mean 'tp'?");

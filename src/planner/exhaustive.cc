@@ -82,7 +82,7 @@ class Search {
         if ((plan.zero >= 2) == divided) plans.push_back(plan);
       }
     }
-    if (divided) std::erase_if(plans, [&](const Plan& plan) { return !needs_dividing(plan); });
+    if (divided) keep_dividing(plans);
     std::map<Group, Seconds> fastest;
     std::set<Group> tried;
     for (const Plan& plan : plans) tried.insert({plan.tp, plan.sp, plan.recompute});
@@ -98,10 +98,20 @@ class Search {
 
   // ZeRO 2 and 3 do the same work with more communication: they are for what ZeRO 1 does not make
   // fit, and for a single microbatch, beside which their communication hides.
-  bool needs_dividing(Plan plan) {
-    if (plan.microbatches == 1) return true;
-    plan.zero = 1;
-    return static_cast<double>(coarse_.memory(plan).peak.value) * kMemorySlack > limit_;
+  void keep_dividing(std::vector<Plan>& plans) {
+    const auto beside = [](Plan plan) {
+      plan.zero = 1;
+      return plan;
+    };
+    std::vector<Plan> others;
+    for (const Plan& plan : plans) {
+      if (plan.microbatches > 1) others.push_back(beside(plan));
+    }
+    coarse_.prepare(others, thread_count(request_));
+    std::erase_if(plans, [&](const Plan& plan) {
+      return plan.microbatches > 1 &&
+             static_cast<double>(coarse_.memory(beside(plan)).peak.value) * kMemorySlack <= limit_;
+    });
   }
 
   void look_at_plans(std::vector<Plan> plans, std::map<Group, Seconds>& fastest) {

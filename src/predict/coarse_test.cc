@@ -135,6 +135,18 @@ TEST_CASE("coarse estimates of random plans are close to the simulation and in i
   CHECK(worst_memory < 0.16);
 }
 
+TEST_CASE("behind the vocabulary's products the host is ahead, for as many blocks as it lasts") {
+  Request request = request_for("gpt-7.5b", "selene", 512);
+  request.model.layers = 24;
+  Coarse coarse(request);
+  for (const std::string stages : {"pp=2", "pp=8", "pp=12", "pp=4,chunks=6"}) {
+    request.plan = compile::parse_plan("dp=8,tp=8,microbatches=64,recompute=selective," + stages);
+    CAPTURE(stages);
+    const double simulated = predict::predict(request).step.value;
+    CHECK(coarse.step(request.plan).value == doctest::Approx(simulated).epsilon(0.01));
+  }
+}
+
 TEST_CASE("ten thousand coarse estimates a second, as a ratio to one simulation") {
   Request base = request_for("gpt-7.5b", "selene", 512);
   base.model.layers = 24;

@@ -37,6 +37,8 @@ pipeline::Schedule both_backwards(int32_t ranks) {
   return schedule;
 }
 
+// Facts of time whose gaps and leads are told, in their order.
+constexpr std::array<Fact, 3> kWaiting = {kInputGrad, kWeightGrad, kBackward};
 // Sequences of a microbatch in a sample: primes, so that a multiple of one is that by intent.
 constexpr std::array<int64_t, 3> kMarkers = {10007, 10009, 10037};
 // So many times the sequences that are asked for may do the same with them.
@@ -117,6 +119,12 @@ double saved_bytes(const Fragment& fragment, const std::vector<pipeline::Port>& 
   return bytes;
 }
 
+// Beside the backward fact kWaiting[i].
+void add_gaps(const simulate::CallTime& time, size_t i, Facts& facts) {
+  facts[kGaps + i] = time.gaps.value;
+  facts[kLeads + i] = time.lead.value;
+}
+
 // `slice`: whose calls; -1: all.
 void add_calls(const pipeline::Program& program, const pipeline::RankProgram& rank,
                const std::vector<simulate::CallTime>& times, int32_t slice, Facts& facts) {
@@ -145,13 +153,18 @@ void add_calls(const pipeline::Program& program, const pipeline::RankProgram& ra
         break;
       case ActionKind::kI:
         facts[kInputGrad] = time.whole.value;
+        add_gaps(time, 0, facts);
         facts[kSavedByInputGrad] = saved_bytes(fragment, fragment.outputs);
         break;
       case ActionKind::kW:
         facts[kWeightGrad] = time.whole.value;
+        add_gaps(time, 1, facts);
         facts[kSavedForWeights] = saved_bytes(fragment, fragment.inputs);
         break;
-      case ActionKind::kB: facts[kBackward] = time.whole.value; break;
+      case ActionKind::kB:
+        facts[kBackward] = time.whole.value;
+        add_gaps(time, 2, facts);
+        break;
       default: break;
     }
   }
@@ -184,6 +197,7 @@ StageFacts from_four(const std::vector<Facts>& stages, const std::vector<int64_t
     facts.first[f] = stages[0][f] - stages[like][f];
     facts.last[f] = stages[3][f] - stages[like][f];
   }
+  facts.last_blocks = blocks[3];
   return facts;
 }
 
@@ -204,6 +218,12 @@ Facts StageFacts::of(int64_t blocks, bool is_first, bool is_last) const {
     facts[f] = base[f] + static_cast<double>(blocks) * block[f] + (is_first ? first[f] : 0) +
                (is_last ? last[f] : 0);
     facts[f] = std::max(0.0, facts[f]);
+  }
+  if (!is_last || blocks <= last_blocks) return facts;
+  for (size_t i = 0; i < kWaiting.size(); ++i) {
+    const double gaps = static_cast<double>(blocks - last_blocks) * block[kGaps + i];
+    const double lead = last[kLeads + i];
+    facts[kWaiting[i]] -= std::clamp(lead, 0.0, std::max(0.0, gaps));
   }
   return facts;
 }

@@ -32,16 +32,22 @@ enum Fact : uint8_t {
   kWeights,
   kGradients,
   kOptimizer,
+  // Gaps in which the device waits, of I, W and B; and how far the host is ahead at their end.
+  kGaps,
+  kLeads = kGaps + 3,
   // Of two F, a B, an I and a W, when collectives have the links of level 0; then of the others.
-  kLinks,
+  kLinks = kLeads + 3,
   kFacts = kLinks + 4
 };
 using Facts = std::array<double, kFacts>;
 
 // Facts of a stage with n blocks are base + n * block, and first or last more where it also has
-// what stands before or behind the blocks.
+// what stands before or behind the blocks. The backward pass begins with what stands behind: large
+// products, during which the host gets ahead. More blocks than `last` was read off have less gaps
+// as long as it is.
 struct StageFacts {
   Facts base{}, block{}, first{}, last{};
+  int64_t last_blocks = 0;  // that `last` was read off
   Facts of(int64_t blocks, bool is_first, bool is_last) const;
 };
 

@@ -1,5 +1,7 @@
 #include "simulate/call_time.h"
 
+#include <algorithm>
+
 #include "simulate/fragment_time.h"
 
 namespace mw::simulate {
@@ -30,6 +32,8 @@ std::vector<CallTime> call_times(const pipeline::Program& program, const cluster
       finish_cross(cost, walk, meet, meet + cost.ops[walk.next].device);
     }
     times[f].whole = Seconds(walk.end);
+    times[f].gaps = Seconds(divide(cost, walk, 0, walk.end, labels.names().size()).gaps);
+    times[f].lead = Seconds(std::max(0.0, walk.end - walk.host));
     if (!met) times[f].before = times[f].whole;
     for (const std::vector<Interval>& level : link_use(cost, walk.spans, ~uint32_t{0})) {
       double used = 0;
