@@ -52,4 +52,5 @@ endif()
 
 find_package(Threads REQUIRED)
 find_package(fmt REQUIRED)
+find_package(absl REQUIRED)
 find_package(doctest REQUIRED)

@@ -69,8 +69,7 @@ GroupShape group_shape(const Cluster& cluster, const std::vector<RankId>& member
   return shape;
 }
 
-GroupShape group_shape(const Cluster& cluster, const Mesh& mesh, RankId rank,
-                       const std::vector<std::string>& axes) {
+GroupShape group_shape(const Cluster& cluster, const Mesh& mesh, RankId rank, const Names& axes) {
   return group_shape(cluster, mesh.members(rank, axes));
 }
 

@@ -31,7 +31,6 @@ struct GroupShape {
 // Ranks are dealt out to devices in order. REQUIRES: members are not empty.
 GroupShape group_shape(const Cluster& cluster, const std::vector<RankId>& members);
 // Of the devices that differ from `rank` only along these axes.
-GroupShape group_shape(const Cluster& cluster, const Mesh& mesh, RankId rank,
-                       const std::vector<std::string>& axes);
+GroupShape group_shape(const Cluster& cluster, const Mesh& mesh, RankId rank, const Names& axes);
 
 }  // namespace mw::cluster

@@ -48,7 +48,7 @@ std::string message_of(const std::string& text) {
   return "no error";
 }
 
-std::vector<int64_t> ways(const Mesh& mesh, const std::vector<std::string>& axes) {
+std::vector<int64_t> ways(const Mesh& mesh, const Names& axes) {
   return group_shape(parse_cluster(kText, "box.toml"), mesh, RankId(0), axes).ways;
 }
 

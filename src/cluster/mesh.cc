@@ -17,7 +17,7 @@ std::string axes_text(const std::vector<Axis>& axes) {
   return fmt::format("{{{}}}", join(parts, ", "));
 }
 
-void check_distinct(const std::vector<std::string>& axes) {
+void check_distinct(const Names& axes) {
   for (size_t i = 0; i < axes.size(); ++i) {
     MW_CHECK(std::find(axes.begin(), axes.begin() + static_cast<long>(i), axes[i]) ==
                  axes.begin() + static_cast<long>(i),
@@ -73,14 +73,14 @@ void Mesh::check_rank(RankId rank) const {
   MW_CHECK(rank.valid() && rank.value < size_, "rank {} of mesh {}", rank.value, to_string(*this));
 }
 
-int64_t Mesh::group_size(const std::vector<std::string>& axes) const {
+int64_t Mesh::group_size(const Names& axes) const {
   check_distinct(axes);
   int64_t size = 1;
   for (const std::string& name : axes) size *= axis_size(name);
   return size;
 }
 
-int64_t Mesh::index(RankId rank, const std::vector<std::string>& axes) const {
+int64_t Mesh::index(RankId rank, const Names& axes) const {
   check_distinct(axes);
   check_rank(rank);
   int64_t index = 0;
@@ -92,7 +92,7 @@ int64_t Mesh::index(RankId rank, const std::vector<std::string>& axes) const {
   return index;
 }
 
-std::vector<RankId> Mesh::members(RankId rank, const std::vector<std::string>& axes) const {
+std::vector<RankId> Mesh::members(RankId rank, const Names& axes) const {
   check_distinct(axes);
   check_rank(rank);
   int64_t origin = rank.value;

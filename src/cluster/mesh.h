@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/ids.h"
+#include "base/name.h"
 
 namespace mw::cluster {
 
@@ -35,11 +36,11 @@ class Mesh {
   // rank is of the mesh.
 
   // How many devices differ only along these axes.
-  int64_t group_size(const std::vector<std::string>& axes) const;
+  int64_t group_size(const Names& axes) const;
   // Index of the rank among them, in [0, group_size(axes)): the last of `axes` varies fastest.
-  int64_t index(RankId rank, const std::vector<std::string>& axes) const;
+  int64_t index(RankId rank, const Names& axes) const;
   // The ranks that differ from `rank` only along these axes, in order of index.
-  std::vector<RankId> members(RankId rank, const std::vector<std::string>& axes) const;
+  std::vector<RankId> members(RankId rank, const Names& axes) const;
 
   // One number an axis, in the mesh's order.
   std::vector<int64_t> coordinates(RankId rank) const;

@@ -60,8 +60,7 @@ TEST_CASE("several axes make one group in the order that they are listed") {
 
 TEST_CASE("every rank stands at its index among its members") {
   const Mesh mesh({{"a", 2}, {"b", 1}, {"c", 3}, {"d", 4}});
-  const std::vector<std::vector<std::string>> lists = {
-      {"a"}, {"d", "a"}, {"c", "b"}, {"c", "a", "d"}, {"b"}};
+  const std::vector<Names> lists = {{"a"}, {"d", "a"}, {"c", "b"}, {"c", "a", "d"}, {"b"}};
   for (int64_t r = 0; r < mesh.size(); ++r) {
     const RankId rank(r);
     CHECK(mesh.rank_at(mesh.coordinates(rank)) == rank);

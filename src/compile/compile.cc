@@ -504,6 +504,42 @@ pipeline::Program lower_all(const std::string& name, Compiler& compiler,
   return program;
 }
 
+// The model's graphs with those of the backward pass, sequence slices unrolled.
+ir::Module differentiated(const ir::Module& model, const ResolvedPlan& plan,
+                          const PassSet& passes) {
+  const auto slices = static_cast<int32_t>(plan.plan.sequence_slices());
+  ir::Module module = model;
+  if (slices > 1) transform::unroll_slices(module, "microbatch", slices);
+  differentiate(module, plan, passes);
+  if (slices > 1) {
+    transform::merge_slices(module, "microbatch", slices);
+    transform::spread_loss(*module.find_graph("microbatch"), *module.find_state("loss"));
+  }
+  return module;
+}
+
+// The graph of a microbatch with nothing that only its outputs need.
+ir::Graph training_graph(const ir::Module& module) {
+  ir::Graph whole = *module.find_graph("microbatch");
+  whole.outputs.clear();
+  ir::drop_dead(whole);
+  return whole;
+}
+
+pipeline::Schedule given_schedule(const CompileRequest& request, const Plan& plan) {
+  pipeline::Schedule schedule = request.schedule != nullptr ? *request.schedule : schedule_of(plan);
+  check_schedule(schedule, plan);
+  return schedule;
+}
+
+std::vector<StateFragment> updates_of(const Compiler& compiler, int64_t ranks,
+                                      const OptimizerSpec& optimizer) {
+  std::vector<StateFragment> updates;
+  for (size_t rank = 0; rank < static_cast<size_t>(ranks); ++rank)
+    updates.push_back(build_update(compiler.update_context(rank, optimizer)));
+  return updates;
+}
+
 }  // namespace
 
 CompiledPlan compile(const CompileRequest& request) {
@@ -511,21 +547,11 @@ CompiledPlan compile(const CompileRequest& request) {
   const Plan& plan = resolved.plan;
   const PassSet passes(request.without);
   const auto slices = static_cast<int32_t>(plan.sequence_slices());
-  ir::Module module = request.model;
-  if (slices > 1) transform::unroll_slices(module, "microbatch", slices);
-  differentiate(module, resolved, passes);
-  if (slices > 1) {
-    transform::merge_slices(module, "microbatch", slices);
-    transform::spread_loss(*module.find_graph("microbatch"), *module.find_state("loss"));
-  }
-  ir::Graph whole = *module.find_graph("microbatch");
-  whole.outputs.clear();
-  ir::drop_dead(whole);
+  ir::Module module = differentiated(request.model, resolved, passes);
+  const ir::Graph whole = training_graph(module);
 
   Compiler compiler(resolved, std::move(module), passes);
-  const pipeline::Schedule given =
-      request.schedule != nullptr ? *request.schedule : schedule_of(plan);
-  check_schedule(given, plan);
+  const pipeline::Schedule given = given_schedule(request, plan);
   const int32_t replicas = given.placement.replicas();
   const pipeline::Schedule schedule = unfold(given);
   const std::vector<int32_t>& rank_of = schedule.placement.rank_of_stage;
@@ -534,10 +560,10 @@ CompiledPlan compile(const CompileRequest& request) {
   compiler.make_states(stages, rank_of, plan.pp);
   compiler.make_tables();
 
-  std::vector<StateFragment> updates, reports, inits;
+  const std::vector<StateFragment> updates = updates_of(compiler, plan.pp, request.optimizer);
+  std::vector<StateFragment> reports, inits;
   for (size_t rank = 0; rank < static_cast<size_t>(plan.pp); ++rank) {
     const UpdateContext context = compiler.update_context(rank, request.optimizer);
-    updates.push_back(build_update(context));
     reports.push_back(build_report(context));
     if (!request.init) continue;
     inits.push_back(
@@ -562,6 +588,31 @@ CompiledPlan compile(const CompileRequest& request) {
                             compiler.codes_of(eval_stages, rank_of, kinds_of(forwards)), reports);
   }
   return std::move(result);
+}
+
+std::vector<CompiledPlan> compile_updates(const CompileRequest& request,
+                                          const std::vector<int64_t>& zero_stages) {
+  ResolvedPlan resolved = with_slices(resolve(request.plan, request.model, request.shape));
+  const PassSet passes(request.without);
+  const ir::Module module = differentiated(request.model, resolved, passes);
+  const pipeline::Schedule given = given_schedule(request, resolved.plan);
+  const pipeline::Schedule schedule = unfold(given);
+  Compiler partitioner(resolved, module, passes);
+  std::vector<LocalStage> stages = partitioner.stages_of(training_graph(module));
+  partitioner.replicate(stages, given.placement.replicas());
+
+  std::vector<CompiledPlan> compiled;
+  for (const int64_t zero : zero_stages) {
+    resolved.plan.zero = zero;
+    Compiler compiler(resolved, module, passes);
+    compiler.make_states(stages, schedule.placement.rank_of_stage, resolved.plan.pp);
+    compiler.make_tables();
+    CompiledPlan& result = compiler.result();
+    result.train = lower_all("update", compiler, schedule, {},
+                             updates_of(compiler, resolved.plan.pp, request.optimizer));
+    compiled.push_back(std::move(result));
+  }
+  return compiled;
 }
 
 CompiledPlan compile_forward(const ir::Module& model, const std::string& output) {

@@ -46,6 +46,11 @@ struct CompiledPlan {
 // Throws Error with all that is wrong with the plan for this model, or with the schedule.
 CompiledPlan compile(const CompileRequest& request);
 
+// Of the same plan under each of these ZeRO stages: `train` is the update alone, and states are all
+// that it has. For who asks what a rank holds. REQUIRES: the plan has no finding with any of them.
+std::vector<CompiledPlan> compile_updates(const CompileRequest& request,
+                                          const std::vector<int64_t>& zero_stages);
+
 // A one-rank program that runs the model forward and leaves the output `result` in a state buffer
 // of that name.
 CompiledPlan compile_forward(const ir::Module& model, const std::string& result);

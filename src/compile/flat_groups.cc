@@ -26,7 +26,7 @@ struct Key {
 sharding::Axes data_axes_of(const StateUse& weight, const Plan& plan) {
   sharding::Axes axes = plan.data_axes();
   for (const sharding::Axes& divided : weight.sharding.dims) {
-    for (const std::string& axis : divided) std::erase(axes, axis);
+    for (const Name axis : divided) erase(axes, axis);
   }
   if (axes.empty()) axes.push_back("dp");
   return axes;
@@ -34,7 +34,7 @@ sharding::Axes data_axes_of(const StateUse& weight, const Plan& plan) {
 
 int64_t shards_over(const sharding::Axes& axes, const Plan& plan) {
   int64_t shards = 1;
-  for (const std::string& axis : axes) shards *= plan.axis_size(axis);
+  for (const Name axis : axes) shards *= plan.axis_size(axis);
   return shards;
 }
 
@@ -118,7 +118,7 @@ std::vector<FlatGroup> make_flat_groups(const std::vector<StateUse>& states, con
     if (!list.empty()) {
       key.model_partial = list[0]->sharding.partial;
       size_t pending = 0;
-      for (const std::string& axis : data_axes) pending += std::erase(key.model_partial, axis);
+      for (const Name axis : data_axes) pending += erase(key.model_partial, axis);
       MW_CHECK(pending == 0 || pending == data_axes.size(), "{} pends over a part of {}",
                state.name, join(data_axes, ","));
       key.dp_partial = pending > 0;
@@ -134,7 +134,7 @@ std::vector<FlatGroup> make_flat_groups(const std::vector<StateUse>& states, con
       group.name = group.shared        ? state.name
                    : key.layer.valid() ? module.layers[key.layer.index()].name
                                        : "model";
-      for (const std::string& axis : key.model_partial) group.name += "/" + axis;
+      for (const Name axis : key.model_partial) group.name += "/" + axis.str();
       if (data_axes != plan.data_axes()) group.name += "/experts";
       group.uses.resize(std::max<size_t>(1, list.size()));
     }

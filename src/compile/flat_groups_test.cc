@@ -134,7 +134,7 @@ TEST_CASE("ZeRO's stages shard what they say") {
   const auto shards = [](const std::string& text) {
     const Plan plan = parse_plan(text);
     FlatGroup group;
-    for (const std::string& axis : plan.data_axes()) group.data_size *= plan.axis_size(axis);
+    for (const Name axis : plan.data_axes()) group.data_size *= plan.axis_size(axis);
     return std::array<int64_t, 3>{weight_shards(plan, group), gradient_shards(plan, group),
                                   moment_shards(plan, group)};
   };

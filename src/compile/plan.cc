@@ -114,7 +114,7 @@ int64_t Plan::axis_size(const std::string& axis) const {
 
 sharding::Axes Plan::data_axes() const {
   sharding::Axes axes;
-  for (const std::string& axis : mesh_order()) {
+  for (const Name axis : mesh_order()) {
     if (axis != "tp" && axis != "pp" && axis_size(axis) > 1) axes.push_back(axis);
   }
   if (axes.empty()) axes.push_back("dp");

@@ -293,7 +293,7 @@ class UpdateBuilder {
           std::find(order.begin(), order.end(), member.parameter) - order.begin());
       segment.decay = c_.module.state(member.parameter).decay;
       segment.counts = elsewhere == nullptr || elsewhere->ranks.front() == c_.rank;
-      for (const std::string& axis : model_axes_) {
+      for (const Name axis : model_axes_) {
         if (axis == "pp") continue;
         const bool shards = std::any_of(
             member.sharding.dims.begin(), member.sharding.dims.end(), [&](const auto& axes) {
@@ -335,7 +335,7 @@ class UpdateBuilder {
     ValueId parameters = c_.groups.empty() ? no_norms(by_parameter, pending) : own_norms(pending);
     sharding::Axes axes = model_axes_;
     if (plan_.post_validation) {
-      std::erase(axes, "pp");
+      erase(axes, "pp");
       pending.sharding.partial = {"pp"};
       if (!axes.empty()) parameters = sum_norms(parameters, axes, pending);
       early_scale_ = ops(OpKind::kClip, attrs, {parameters},
@@ -500,7 +500,7 @@ class UpdateBuilder {
     }
     ValueId sum = loss;
     sharding::Axes own = made.sharding.partial;  // the stage's own: of a loss by sequence shards
-    for (const std::string& axis : data_axes_) std::erase(own, axis);
+    for (const Name axis : data_axes_) erase(own, axis);
     if (!own.empty()) {
       ir::CollectiveAttrs attrs;
       attrs.group = ir::AxisGroup{own};

@@ -10,8 +10,8 @@
 namespace mw::execute {
 namespace {
 
-const std::vector<std::string>& pipeline_axis() {
-  static const std::vector<std::string> axis = {"pp"};
+const Names& pipeline_axis() {
+  static const Names axis = {"pp"};
   return axis;
 }
 

@@ -188,6 +188,7 @@ class Printer {
   void print(int64_t v) { text += fmt::format("{}", v); }
   void print(int v) { text += fmt::format("{}", v); }
   void print(const std::string& v) { text += written_name(v); }
+  void print(Name v) { print(v.str()); }
   void print(const DeviceGroup& v) {
     if (const auto* axes = std::get_if<AxisGroup>(&v)) {
       text += "axes";
@@ -196,8 +197,13 @@ class Printer {
       text += fmt::format("holders({})", written_name(std::get<Holders>(v).state));
     }
   }
+  void print(const Axes& v) { print_list(v); }
   template <typename T>
   void print(const std::vector<T>& v) {
+    print_list(v);
+  }
+  template <typename List>
+  void print_list(const List& v) {
     text += '[';
     for (size_t i = 0; i < v.size(); ++i) {
       if (i > 0) text += ", ";
@@ -261,6 +267,7 @@ class Reader {
   void read(int64_t& v) { v = cursor_.integer(); }
   void read(int& v) { v = static_cast<int>(cursor_.integer()); }
   void read(std::string& v) { v = cursor_.name(); }
+  void read(Name& v) { v = cursor_.name(); }
   void read(DeviceGroup& v) {
     if (cursor_.accept("axes")) {
       AxisGroup group;
@@ -273,8 +280,13 @@ class Reader {
     v = Holders{cursor_.name()};
     cursor_.expect(")");
   }
+  void read(Axes& v) { read_list(v); }
   template <typename T>
   void read(std::vector<T>& v) {
+    read_list(v);
+  }
+  template <typename List>
+  void read_list(List& v) {
     v.clear();
     cursor_.expect("[");
     if (cursor_.accept("]")) return;

@@ -11,6 +11,7 @@
 
 #include "base/dtype.h"
 #include "base/ids.h"
+#include "base/name.h"
 #include "ir/op_kind.h"
 
 namespace mw::ir {
@@ -20,7 +21,8 @@ class Cursor;
 enum class Reduction : uint8_t { kSum, kMax, kMin };
 
 // Mesh axes by name, major first. Symbolic: nothing here depends on how many devices an axis has.
-using Axes = std::vector<std::string>;
+using Axes = Names;
+using DimAxes = absl::InlinedVector<Axes, 4>;  // [dimension]
 
 // All devices that differ only along `axes` of their stage's mesh.
 struct AxisGroup {

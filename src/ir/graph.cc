@@ -37,12 +37,12 @@ OpId Graph::add_op(Op op, std::vector<TensorType> result_types) {
   return id;
 }
 
-std::vector<std::vector<OpId>> Graph::users() const {
-  std::vector<std::vector<OpId>> users(values.size());
+std::vector<OpIds> Graph::users() const {
+  std::vector<OpIds> users(values.size());
   for (size_t i = 0; i < ops.size(); ++i) {
     const OpId id(static_cast<int64_t>(i));
     for (const ValueId operand : ops[i].operands) {
-      std::vector<OpId>& readers = users[operand.index()];
+      OpIds& readers = users[operand.index()];
       if (readers.empty() || readers.back() != id) readers.push_back(id);
     }
   }

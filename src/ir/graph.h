@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/ids.h"
+#include "base/name.h"
 #include "ir/attributes.h"
 #include "ir/op_kind.h"
 #include "ir/types.h"
@@ -20,7 +21,9 @@ enum class Work : uint8_t { kForward, kInputGrad, kWeightGrad, kUpdate };
 // Names of what a model calls its dimensions ("batch", "seq", "embed", "heads", "ffn", "vocab", …),
 // one a dimension, "" where it has no name. A plan's strategy maps them to mesh axes; a value that
 // has them is held in exactly that sharding.
-using LogicalAxes = std::vector<std::string>;
+using LogicalAxes = absl::InlinedVector<Name, 4>;
+
+using OpIds = absl::InlinedVector<OpId, 4>;
 
 struct Value {
   TensorType type;
@@ -82,7 +85,7 @@ class Graph {
   // Appends the op and makes its result values.
   OpId add_op(Op op, std::vector<TensorType> result_types);
   // For every value the ops that read it, in order.
-  std::vector<std::vector<OpId>> users() const;
+  std::vector<OpIds> users() const;
 };
 
 // clang-format off

@@ -11,7 +11,7 @@ int64_t TensorType::elements() const {
 }
 
 TensorType make_type(DType dtype, const std::vector<int64_t>& sizes) {
-  return TensorType(dtype, std::vector<Dim>(sizes.begin(), sizes.end()));
+  return TensorType(dtype, Dims(sizes.begin(), sizes.end()));
 }
 
 std::string to_string(const TensorType& type) {

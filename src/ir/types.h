@@ -1,8 +1,9 @@
 // Types of values: a dtype and dimensions.
 #pragma once
 
+#include <absl/container/inlined_vector.h>
+
 #include <cstdint>
-#include <initializer_list>
 #include <string>
 #include <vector>
 
@@ -24,12 +25,14 @@ struct Dim {
   friend bool operator==(const Dim&, const Dim&) = default;
 };
 
+using Dims = absl::InlinedVector<Dim, 4>;
+
 struct TensorType {
   DType dtype = DType::kF32;
-  std::vector<Dim> dims;
+  Dims dims;
 
   TensorType() = default;
-  TensorType(DType d, std::vector<Dim> s) : dtype(d), dims(std::move(s)) {}
+  TensorType(DType d, Dims s) : dtype(d), dims(std::move(s)) {}
   int rank() const { return static_cast<int>(dims.size()); }
   int64_t dim(int i) const { return dims[static_cast<size_t>(i)].size; }
   int64_t elements() const;

@@ -162,6 +162,6 @@ TEST_CASE("users lists every reading op once, in order") {
   Graph graph = chain(module);
   graph.ops[1].operands = {ValueId(0), ValueId(0)};
   const auto users = graph.users();
-  CHECK(users[0] == std::vector<OpId>{OpId(0), OpId(1)});
+  CHECK(users[0] == OpIds{OpId(0), OpId(1)});
   CHECK(users[1].empty());
 }

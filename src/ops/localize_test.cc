@@ -53,8 +53,7 @@ void check_shards(const test::OpExample& example, const Split& split) {
   layout.global_results =
       infer(global, layout.global_operands, test::parse_types(example.declared));
   const auto place = [](const std::vector<ir::TensorType>& types, const std::vector<int>& dims,
-                        std::vector<std::vector<ir::Axes>>& axes,
-                        std::vector<ir::TensorType>& locals) {
+                        std::vector<ir::DimAxes>& axes, std::vector<ir::TensorType>& locals) {
     for (size_t i = 0; i < types.size(); ++i) {
       axes.emplace_back(types[i].dims.size());
       if (dims[i] >= 0) axes.back()[static_cast<size_t>(dims[i])] = {"tp"};

@@ -58,7 +58,7 @@ TypeList infer_top_k(const ir::Op& op, Types operands, Types) {
     reject(op, "logits {} must have experts={}, and top_k={} of them", ir::to_string(logits),
            attrs.experts, attrs.top_k);
   }
-  const std::vector<ir::Dim> dims{logits.dims[0], logits.dims[1], attrs.top_k};
+  const ir::Dims dims{logits.dims[0], logits.dims[1], attrs.top_k};
   return {{logits.dtype, dims}, {DType::kI32, dims}};
 }
 

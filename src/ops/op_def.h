@@ -75,7 +75,7 @@ struct OpCost {
 // What the partitioner tells an op about the layout it gets: the mesh axes of every dimension.
 struct LocalLayout {
   // [operand or result][dimension] -> axes, major first.
-  std::vector<std::vector<ir::Axes>> operands, results;
+  std::vector<ir::DimAxes> operands, results;
   std::vector<ir::TensorType> global_operands, global_results;
   std::vector<ir::TensorType> local_operands, local_results;
 };

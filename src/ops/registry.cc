@@ -93,12 +93,14 @@ void verify_types(const ir::Graph& graph) {
 
 std::vector<ir::TensorType> operand_types(const ir::Graph& graph, const ir::Op& op) {
   TypeList types;
+  types.reserve(op.operands.size());
   for (const ValueId operand : op.operands) types.push_back(graph.type(operand));
   return types;
 }
 
 std::vector<ir::TensorType> result_types(const ir::Graph& graph, const ir::Op& op) {
   TypeList types;
+  types.reserve(op.results.size());
   for (const ValueId result : op.results) types.push_back(graph.type(result));
   return types;
 }

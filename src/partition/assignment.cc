@@ -16,12 +16,12 @@ using sharding::Sharding;
 // Computing is a tie-breaker among layouts that move the same bytes: bytes an operation counts for.
 constexpr double kBytesPerFlop = 1e-7;
 
-bool contains(const Axes& axes, const std::string& axis) {
+bool contains(const Axes& axes, Name axis) {
   return std::find(axes.begin(), axes.end(), axis) != axes.end();
 }
 
 void add_axes(Axes& to, const Axes& from) {
-  for (const std::string& axis : from) {
+  for (const Name axis : from) {
     if (!contains(to, axis)) to.push_back(axis);
   }
   std::sort(to.begin(), to.end());
@@ -37,7 +37,7 @@ class Chooser {
     for (const cluster::Axis& axis : p_.mesh.axes()) {
       if (axis.size > 1) axes_.push_back(axis.name);
     }
-    for (const std::string& axis : axes_) proposals_.push_back(proposals(axis));
+    for (const Name axis : axes_) proposals_.push_back(proposals(axis));
   }
 
   Assignment choose() {
@@ -98,7 +98,7 @@ class Chooser {
     }
     if (pending.empty()) return;
     for (const Axes& axes : assignment.factors) {
-      for (const std::string& axis : axes) {
+      for (const Name axis : axes) {
         if (contains(pending, axis)) return;
       }
     }

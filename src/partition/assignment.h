@@ -7,13 +7,14 @@
 
 #include "cluster/mesh.h"
 #include "ops/op_def.h"
+#include "sharding/factors.h"
 #include "sharding/sharding.h"
 
 namespace mw::partition {
 
 // Axes of every factor, in mesh order.
 struct Assignment {
-  std::vector<ir::Axes> factors;
+  sharding::FactorAxes factors;
   // Axes over which the operands that the op is linear in stay partial.
   ir::Axes kept_partial;
 };

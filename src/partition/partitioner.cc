@@ -296,7 +296,7 @@ class Partitioner {
         wanted.partial = made.partial;
         wanted.reduction = made.reduction;
         for (const ir::Axes& axes : wanted.dims) {
-          for (const std::string& axis : axes) std::erase(wanted.partial, axis);
+          for (const Name axis : axes) erase(wanted.partial, axis);
         }
       }
       const int number = memo_.number(made);
@@ -443,7 +443,7 @@ class Partitioner {
       wanted.partial = made.sharding.partial;
       wanted.reduction = made.sharding.reduction;
       for (const ir::Axes& axes : wanted.dims) {
-        for (const std::string& axis : axes) std::erase(wanted.partial, axis);
+        for (const Name axis : axes) erase(wanted.partial, axis);
       }
       if (wanted.partial.empty()) wanted.reduction = ir::Reduction::kSum;
     }
@@ -464,7 +464,7 @@ class Partitioner {
     wanted.partial = main_version(g).sharding.partial;
     wanted.reduction = main_version(g).sharding.reduction;
     for (const ir::Axes& axes : wanted.dims) {
-      for (const std::string& axis : axes) std::erase(wanted.partial, axis);
+      for (const Name axis : axes) erase(wanted.partial, axis);
     }
     if (wanted.partial.empty()) wanted.reduction = ir::Reduction::kSum;
     Version gradient = version_in(g, wanted, op.work, op.layer);

@@ -114,7 +114,7 @@ class Planner {
     std::vector<Move> result;
     const int rank = static_cast<int>(s.dims.size());
     Axes pending;
-    for (const std::string& axis : s.partial) {
+    for (const Name axis : s.partial) {
       if (!wanted_partial(axis)) pending.push_back(axis);
     }
     if (!pending.empty()) add_reductions(s, pending, result);
@@ -131,12 +131,12 @@ class Planner {
 
   void add_reductions(const Sharding& s, const Axes& pending, std::vector<Move>& result) const {
     Sharding after = s;
-    std::erase_if(after.partial, [&](const std::string& a) { return !wanted_partial(a); });
+    erase_if(after.partial, [&](Name a) { return !wanted_partial(a); });
     if (after.partial.empty()) after.reduction = ir::Reduction::kSum;
     result.push_back(
         {{OpKind::kAllReduce, pending, 0, 0, after}, 2 * ring(pending) * local_bytes(s)});
     // Scatter one of the pending axes over a dimension, or as many as the dimension wants next.
-    for (const std::string& axis : pending) {
+    for (const Name axis : pending) {
       for (int dim = 0; dim < static_cast<int>(s.dims.size()); ++dim)
         add_scatter(s, {axis}, dim, result);
     }
@@ -156,7 +156,7 @@ class Planner {
 
   void add_scatter(const Sharding& s, const Axes& axes, int dim, std::vector<Move>& result) const {
     Sharding scattered = s;
-    for (const std::string& axis : axes) std::erase(scattered.partial, axis);
+    for (const Name axis : axes) erase(scattered.partial, axis);
     if (scattered.partial.empty()) scattered.reduction = ir::Reduction::kSum;
     Axes& of_dim = scattered.dims[static_cast<size_t>(dim)];
     const Axes before = of_dim;
@@ -185,7 +185,7 @@ class Planner {
     if (want.size() <= have.size() || !std::equal(have.begin(), have.end(), want.begin())) return;
     Sharding after = s;
     const Axes added(want.begin() + static_cast<int64_t>(have.size()), want.end());
-    for (const std::string& axis : added) {
+    for (const Name axis : added) {
       if (std::find(s.partial.begin(), s.partial.end(), axis) != s.partial.end()) return;
       for (const Axes& axes : s.dims) {
         if (std::find(axes.begin(), axes.end(), axis) != axes.end()) return;
@@ -201,7 +201,7 @@ class Planner {
   void add_permute(const Sharding& s, int dim, std::vector<Move>& result) const {
     const Axes& have = s.dims[static_cast<size_t>(dim)];
     Axes want;
-    for (const std::string& axis : to_.dims[static_cast<size_t>(dim)]) {
+    for (const Name axis : to_.dims[static_cast<size_t>(dim)]) {
       if (sharding::shards(want, mesh_) >= sharding::shards(have, mesh_)) break;
       want.push_back(axis);
     }
@@ -210,7 +210,7 @@ class Planner {
       return;
     Sharding after = s;
     after.dims[static_cast<size_t>(dim)] = want;
-    for (const std::string& axis : want) {
+    for (const Name axis : want) {
       if (std::find(s.partial.begin(), s.partial.end(), axis) != s.partial.end()) return;
       for (size_t other = 0; other < s.dims.size(); ++other) {
         if (static_cast<int>(other) == dim) continue;

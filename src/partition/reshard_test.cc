@@ -134,7 +134,7 @@ Sharding random_sharding(Random& random, const ir::TensorType& type, const clust
   for (const cluster::Axis& axis : mesh.axes()) axes.push_back(axis.name);
   for (size_t i = axes.size(); i > 1; --i)
     std::swap(axes[i - 1], axes[static_cast<size_t>(random.below(static_cast<int64_t>(i)))]);
-  for (const std::string& axis : axes) {
+  for (const Name axis : axes) {
     const int64_t to = random.below(type.rank() + 2);
     if (to < type.rank()) {
       sharding.dims[static_cast<size_t>(to)].push_back(axis);

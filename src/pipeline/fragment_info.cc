@@ -215,7 +215,7 @@ class InfoMaker {
     if (attrs.op != ir::Reduction::kSum)
       info.signature += attrs.op == ir::Reduction::kMax ? " max" : " min";
     for (const ir::Axes* axes : {&attrs.from, &attrs.to}) {
-      for (const std::string& axis : *axes) info.signature += " " + axis;
+      for (const Name axis : *axes) info.signature += " " + axis.str();
       if (!axes->empty() && axes == &attrs.from) info.signature += " to";
     }
     const bool of_results = op.kind == ir::OpKind::kAllGather;

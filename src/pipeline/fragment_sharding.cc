@@ -20,11 +20,7 @@ bool contains(const std::vector<int>& list, size_t i) {
   return std::find(list.begin(), list.end(), static_cast<int>(i)) != list.end();
 }
 
-std::string axes_text(const Axes& axes) {
-  std::string text = "{";
-  for (size_t i = 0; i < axes.size(); ++i) text += (i > 0 ? ", " : "") + axes[i];
-  return text + "}";
-}
+std::string axes_text(const Axes& axes) { return "{" + join(axes, ", ") + "}"; }
 
 // Ops whose kernels leave padded rows and columns out by themselves.
 bool handles_padding(OpKind kind) {
@@ -235,7 +231,7 @@ class Checker {
     if (!factor_axes_[f] || !factor_axes_[g] || factor_axes_[f]->empty() ||
         factor_axes_[g]->empty())
       return;
-    for (const std::string& axis : *factor_axes_[f]) {
+    for (const Name axis : *factor_axes_[f]) {
       if (std::find(factor_axes_[g]->begin(), factor_axes_[g]->end(), axis) ==
           factor_axes_[g]->end())
         continue;

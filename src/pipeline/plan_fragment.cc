@@ -315,7 +315,7 @@ class FragmentPlanner {
   Fragment& fragment_;
   const ir::Graph& graph_;
   StreamOrder order_;
-  std::vector<std::vector<OpId>> users_;
+  std::vector<ir::OpIds> users_;
   std::vector<Root> roots_;
 };
 

@@ -11,15 +11,11 @@ using ir::Axes;
 using ir::OpKind;
 using sharding::Sharding;
 
-bool has(const Axes& axes, const std::string& axis) {
+bool has(const Axes& axes, Name axis) {
   return std::find(axes.begin(), axes.end(), axis) != axes.end();
 }
 
-std::string axes_text(const Axes& axes) {
-  std::string text = "{";
-  for (size_t i = 0; i < axes.size(); ++i) text += (i > 0 ? ", " : "") + axes[i];
-  return text + "}";
-}
+std::string axes_text(const Axes& axes) { return "{" + join(axes, ", ") + "}"; }
 
 class StepChecker {
  public:
@@ -66,7 +62,7 @@ class StepChecker {
     const auto& group = op_.as<ir::CollectiveAttrs>().group;
     Axes axes;
     if (const auto* of_axes = std::get_if<ir::AxisGroup>(&group)) {
-      for (const std::string& axis : of_axes->axes) {
+      for (const Name axis : of_axes->axes) {
         if (mesh_.axis_size(axis) > 1) axes.push_back(axis);
       }
     }
@@ -77,7 +73,7 @@ class StepChecker {
     const ir::CollectiveAttrs& attrs = op_.as<ir::CollectiveAttrs>();
     const Axes axes = group_axes();
     if (const auto* group = std::get_if<ir::AxisGroup>(&attrs.group)) {
-      for (const std::string& axis : group->axes) {
+      for (const Name axis : group->axes) {
         if (!mesh_.has(axis))
           out_.add("works over axis '{}', which the mesh {} lacks", axis, to_string(mesh_));
       }
@@ -115,7 +111,7 @@ class StepChecker {
         break;
       case OpKind::kPermute: permute(want, attrs, axes); break;
       default:  // shard_slice
-        for (const std::string& axis : axes) {
+        for (const Name axis : axes) {
           if (has(want.partial, axis))
             out_.add("cuts over {}, over which its operand is pending", axis);
         }
@@ -125,12 +121,12 @@ class StepChecker {
   }
 
   void reduce(Sharding& want, const ir::CollectiveAttrs& attrs, const Axes& axes) {
-    for (const std::string& axis : axes) {
+    for (const Name axis : axes) {
       if (!has(want.partial, axis)) {
         out_.add("reduces over {}, over which {} is not pending: it would be counted twice", axis,
                  to_string(want));
       }
-      std::erase(want.partial, axis);
+      erase(want.partial, axis);
     }
     if (!axes.empty() && attrs.op != want.reduction)
       out_.add("reduces {} with another reduction", to_string(want));
@@ -158,12 +154,12 @@ class StepChecker {
     }
     have = attrs.to;
     for (const Axes* list : {&attrs.from, &attrs.to}) {
-      for (const std::string& axis : *list) {
+      for (const Name axis : *list) {
         if (!has(axes, axis))
           out_.add("moves shards over {}, which its group {} lacks", axis, axes_text(axes));
       }
     }
-    for (const std::string& axis : axes) {
+    for (const Name axis : axes) {
       if (has(want.partial, axis))
         out_.add("moves shards over {}, over which its operand is pending", axis);
     }
@@ -173,7 +169,7 @@ class StepChecker {
     const ir::PadMaskAttrs& attrs = op_.as<ir::PadMaskAttrs>();
     expect(0, operand(0));
     Axes axes;
-    for (const std::string& axis : attrs.offset.axes) {
+    for (const Name axis : attrs.offset.axes) {
       if (mesh_.axis_size(axis) > 1) axes.push_back(axis);
     }
     const auto dim = static_cast<size_t>(attrs.dim);
@@ -222,7 +218,7 @@ class StepChecker {
 
   Axes shard_axes() const {
     Axes axes;
-    for (const std::string& axis : op_.as<ir::FlatAttrs>().shard_axes) {
+    for (const Name axis : op_.as<ir::FlatAttrs>().shard_axes) {
       if (mesh_.axis_size(axis) > 1) axes.push_back(axis);
     }
     return axes;
@@ -252,12 +248,12 @@ class StepChecker {
     if (mesh_.axis_size("pp") > 1) wanted.push_back("pp");
     for (const auto& group : op_.as<ir::FlatAttrs>().groups) {
       for (const ir::Segment& segment : group) {
-        for (const std::string& axis : segment.counted_at_origin_of) {
+        for (const Name axis : segment.counted_at_origin_of) {
           if (mesh_.axis_size(axis) > 1 && !has(wanted, axis)) wanted.push_back(axis);
         }
       }
     }
-    for (const std::string& axis : wanted) {
+    for (const Name axis : wanted) {
       if (!has(result(0).partial, axis)) {
         out_.add("makes sums of parameters that must be pending over {}, but they are held as {}",
                  axis, to_string(result(0)));
@@ -268,7 +264,7 @@ class StepChecker {
   // pending over them; what makes a step with it must be amended (accumulation.h).
   void clip() {
     Sharding sums = operand(0);
-    std::erase(sums.partial, "pp");
+    erase(sums.partial, "pp");
     must_be_whole("the sums of parameters", sums);
     for (size_t i = 0; i < values_.results.size(); ++i) must_be_whole("its result", result(i));
   }

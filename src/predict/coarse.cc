@@ -105,21 +105,19 @@ Coarse::ProbeKey Coarse::work_key(const Plan& plan) const {
   return probe;
 }
 
-// States and the update depend neither on the microbatch nor on what is recomputed.
-Coarse::ProbeKey Coarse::state_key(const Plan& plan, bool folded) {
-  ProbeKey probe;
-  probe.part = ProbePrograms::Part::kStates;
-  probe.dp = plan.dp;
-  probe.pp = plan.pp;
-  ProgramKey& key = probe.program;
+Coarse::StateKey Coarse::state_key(const Plan& plan, bool folded) {
+  StateKey state;
+  state.dp = plan.dp;
+  state.pp = plan.pp;
+  state.zero = plan.dp > 1 ? plan.zero : 0;
+  StatesKey& key = state.program;
   key.folded = folded;
   key.tp = plan.tp;
   key.sp = plan.sp;
   key.pipelined = plan.pp > 1;
   key.data_parallel = plan.dp > 1;
-  key.zero = plan.dp > 1 ? plan.zero : 0;
-  key.grad_reduce = plan.effective_grad_reduce();
-  return probe;
+  key.grad_reduce = plan.grad_reduce;
+  return state;
 }
 
 Request Coarse::request_of(const ProgramKey& key) const {
@@ -140,11 +138,32 @@ Request Coarse::request_of(const ProgramKey& key) const {
   return request;
 }
 
-const Probe& Coarse::probe(const ProbeKey& key) {
+Request Coarse::request_of(const StatesKey& key) const {
+  Request request = base_;
+  Plan& plan = request.plan;
+  plan = Plan();
+  plan.tp = key.tp;
+  plan.sp = key.sp;
+  plan.grad_reduce = key.grad_reduce;
+  plan.dp = key.data_parallel ? 2 : 1;
+  plan.pp = key.pipelined ? 2 : 1;
+  return request;
+}
+
+const Probe& Coarse::work_facts(const Plan& plan) {
+  const ProbeKey key = work_key(plan);
   const auto it = probes_.find(key);
   if (it != probes_.end()) return *it->second;
-  probe_missing({key}, 1);
+  probe_missing(std::vector<ProbeKey>{key}, 1);
   return *probes_.at(key);
+}
+
+const StageFacts& Coarse::state_facts(const Plan& plan, bool folded) {
+  const StateKey key = state_key(plan, folded);
+  const auto it = states_of_.find(key);
+  if (it != states_of_.end()) return *it->second;
+  probe_missing(std::vector<StateKey>{key}, 1);
+  return *states_of_.at(key);
 }
 
 void Coarse::probe_missing(const std::vector<ProbeKey>& keys, int threads) {
@@ -163,29 +182,48 @@ void Coarse::probe_missing(const std::vector<ProbeKey>& keys, int threads) {
     const ProgramKey& key = programs[i].first;
     std::unique_ptr<ProbePrograms>& compiled = programs_.at(key);
     if (compiled == nullptr)
-      compiled = std::make_unique<ProbePrograms>(request_of(key), key.folded, key.blocks);
+      compiled = std::make_unique<ProbePrograms>(request_of(key), key.blocks);
     for (const int64_t microbatch : programs[i].second) compiled->prepare(microbatch);
   });
   in_parallel(probes.size(), threads, [&](size_t i) {
     const ProbeKey& key = probes[i].first;
-    *probes[i].second = std::make_unique<Probe>(
-        programs_.at(key.program)->on(key.dp, key.pp, key.microbatch, key.part));
+    *probes[i].second =
+        std::make_unique<Probe>(programs_.at(key.program)->on(key.dp, key.pp, key.microbatch));
+  });
+}
+
+void Coarse::probe_missing(const std::vector<StateKey>& keys, int threads) {
+  std::vector<std::pair<StateKey, std::unique_ptr<StageFacts>*>> states;
+  std::vector<std::pair<StatesKey, std::unique_ptr<StatePrograms>*>> programs;
+  for (const StateKey& key : keys) {
+    const auto [state, is_new] = states_of_.try_emplace(key);
+    if (!is_new) continue;
+    states.emplace_back(key, &state->second);
+    const auto [program, is_new_program] = state_programs_.try_emplace(key.program);
+    if (is_new_program) programs.emplace_back(key.program, &program->second);
+  }
+  in_parallel(programs.size(), threads, [&](size_t i) {
+    const StatesKey& key = programs[i].first;
+    *programs[i].second = std::make_unique<StatePrograms>(request_of(key), key.folded);
+  });
+  in_parallel(states.size(), threads, [&](size_t i) {
+    const StateKey& key = states[i].first;
+    *states[i].second =
+        std::make_unique<StageFacts>(state_programs_.at(key.program)->on(key.dp, key.pp, key.zero));
   });
 }
 
 void Coarse::prepare_states(const std::vector<Plan>& plans, int threads) {
-  std::vector<ProbeKey> keys;
+  std::vector<StateKey> keys;
   for (const Plan& plan : plans) keys.push_back(state_key(plan, false));
   probe_missing(keys, threads);
 }
 
 void Coarse::prepare(const std::vector<Plan>& plans, int threads) {
   std::vector<ProbeKey> keys;
-  for (const Plan& plan : plans) {
-    keys.push_back(work_key(bare_of(plan)));
-    keys.push_back(state_key(plan, false));
-  }
+  for (const Plan& plan : plans) keys.push_back(work_key(bare_of(plan)));
   probe_missing(keys, threads);
+  prepare_states(plans, threads);
 }
 
 bool Coarse::is_folded(const Plan& plan) {
@@ -193,7 +231,7 @@ bool Coarse::is_folded(const Plan& plan) {
 }
 
 void Coarse::prepare_scheduled(const std::vector<Plan>& plans, int threads) {
-  std::vector<ProbeKey> keys;
+  std::vector<StateKey> keys;
   for (const Plan& plan : plans) keys.push_back(state_key(plan, is_folded(plan)));
   probe_missing(keys, threads);
 }
@@ -261,8 +299,6 @@ bool Coarse::has_order(const Plan& plan) {
          (plan.pp > 1 || plan.sequence_slices() == 1) && orders(plan).longer != nullptr;
 }
 
-const Probe& Coarse::work_facts(const Plan& plan) { return probe(work_key(plan)); }
-
 const Coarse::Setting& Coarse::setting(const Plan& plan, bool bare) {
   if (setting_ && setting_->bare == bare && setting_->plan == plan) return *setting_;
   setting_.emplace();
@@ -273,7 +309,7 @@ const Coarse::Setting& Coarse::setting(const Plan& plan, bool bare) {
   setting_->orders = orders(plan);
   blocks_ = blocks_of(plan, base_.model.layers);
   MW_CHECK(setting_->orders.longer != nullptr, "plan {} has no order", short_form(plan));
-  setting_->state = probe(state_key(plan, is_folded(plan))).facts;
+  setting_->state = state_facts(plan, is_folded(plan));
   fill_costs(*setting_);
   fill_states(*setting_);
   return *setting_;
@@ -406,7 +442,7 @@ Seconds Coarse::step(const Setting& now) {
 Seconds Coarse::dividing(const Plan& plan) {
   if (plan.dp == 1 || plan.effective_grad_reduce() != compile::GradReduce::kMicrobatch) return {};
   const bool one = plan.pp == 1;
-  const Facts held = probe(state_key(plan, false)).facts.of(base_.model.layers / plan.pp, one, one);
+  const Facts held = state_facts(plan).of(base_.model.layers / plan.pp, one, one);
   const double weights = held[kWeights] * (plan.zero >= 3 ? static_cast<double>(plan.dp) : 1);
   const cluster::GroupShape group = cluster::group_shape(base_.cluster, data_group(plan));
   const auto seconds = [&](ir::OpKind kind) {
@@ -427,14 +463,14 @@ Estimate Coarse::least_scheduled(const Plan& plan) {
 
 Bytes Coarse::states(const Plan& plan) {
   const bool one = plan.pp == 1;
-  const Facts held = probe(state_key(plan, false)).facts.of(base_.model.layers / plan.pp, one, one);
+  const Facts held = state_facts(plan).of(base_.model.layers / plan.pp, one, one);
   return Bytes(static_cast<int64_t>(held[kWeights] + held[kGradients] + held[kOptimizer]));
 }
 
 Estimate Coarse::least(const Plan& asked) {
   const Plan plan = bare_of(asked);
   const StageFacts& work = work_facts(plan).facts;
-  const StageFacts& state = probe(state_key(asked, false)).facts;
+  const StageFacts& state = state_facts(asked);
   const int64_t blocks = base_.model.layers / plan.pp;
   const bool one = plan.pp == 1;
   const Facts busy = work.of(blocks, one, one), held = state.of(blocks, one, one);

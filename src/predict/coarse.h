@@ -19,6 +19,7 @@
 #include "predict/order.h"
 #include "predict/predict.h"
 #include "predict/probe.h"
+#include "predict/state_programs.h"
 
 namespace mw::predict {
 
@@ -68,8 +69,15 @@ class Coarse {
     int64_t slices = 1;
     compile::Recompute recompute = compile::Recompute::kNone;
     compile::GradReduce grad_reduce = compile::GradReduce::kStep;
-    bool sp = false, data_parallel = false, pipelined = false, folded = false;
+    bool sp = false, data_parallel = false, pipelined = false;
     friend auto operator<=>(const ProgramKey&, const ProgramKey&) = default;
+  };
+  // And what tells those of updates apart.
+  struct StatesKey {
+    int64_t tp = 1;
+    std::optional<compile::GradReduce> grad_reduce;
+    bool sp = false, data_parallel = false, pipelined = false, folded = false;
+    friend auto operator<=>(const StatesKey&, const StatesKey&) = default;
   };
   struct Orders {
     Order *shorter = nullptr, *longer = nullptr;  // longer alone: it is the whole schedule
@@ -94,22 +102,28 @@ class Coarse {
   struct ProbeKey {
     ProgramKey program;
     int64_t dp = 1, pp = 1, microbatch = 1;
-    ProbePrograms::Part part = ProbePrograms::Part::kWork;
     friend auto operator<=>(const ProbeKey&, const ProbeKey&) = default;
+  };
+  struct StateKey {
+    StatesKey program;
+    int64_t dp = 1, pp = 1, zero = 0;
+    friend auto operator<=>(const StateKey&, const StateKey&) = default;
   };
 
   // What shows a plan's work, and its states and update.
   ProbeKey work_key(const compile::Plan& plan) const;
-  static ProbeKey state_key(const compile::Plan& plan, bool folded);
+  static StateKey state_key(const compile::Plan& plan, bool folded);
   Request request_of(const ProgramKey& key) const;
-  const Probe& probe(const ProbeKey& key);
+  Request request_of(const StatesKey& key) const;
   const Probe& work_facts(const compile::Plan& plan);
+  const StageFacts& state_facts(const compile::Plan& plan, bool folded = false);
   const Known& known(const std::string& kind);
   Order* order(const compile::Plan& plan, int64_t microbatches);
   Orders orders(const compile::Plan& plan);
   bool is_folded(const compile::Plan& plan);
   const Setting& setting(const compile::Plan& plan, bool bare = false);
   void probe_missing(const std::vector<ProbeKey>& keys, int threads);
+  void probe_missing(const std::vector<StateKey>& keys, int threads);
   static compile::Plan bare_of(compile::Plan plan);
   Seconds dividing(const compile::Plan& plan);
   Estimate memory(const Setting& now);
@@ -128,6 +142,8 @@ class Coarse {
   Request base_;
   std::map<ProgramKey, std::unique_ptr<ProbePrograms>> programs_;
   std::map<ProbeKey, std::unique_ptr<Probe>> probes_;
+  std::map<StatesKey, std::unique_ptr<StatePrograms>> state_programs_;
+  std::map<StateKey, std::unique_ptr<StageFacts>> states_of_;
   std::map<std::string, Known> known_;
   std::map<OrderKey, std::unique_ptr<Order>> order_;
   std::optional<Setting> setting_;

@@ -1,8 +1,8 @@
-// Probe: what one stage of a model costs, read off a program that the compiler makes of a few
-// layers: the same fragments, op costs and memory plans as the whole model's, which repeats them.
+// Probe: what the work of one stage of a model costs, read off a program that the compiler makes of
+// a few layers: the same fragments, op costs and memory plans as the whole model's, which repeats
+// them.
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <map>
 #include <optional>
@@ -12,44 +12,9 @@
 #include "pipeline/program.h"
 #include "predict/growing_sizes.h"
 #include "predict/predict.h"
+#include "predict/stage_facts.h"
 
 namespace mw::predict {
-
-// Seconds of a call of the stage's fragments; bytes on one device.
-enum Fact : uint8_t {
-  kForward,
-  kInputGrad,  // of a backward that is split into I and W
-  kWeightGrad,
-  kBackward,  // whole
-  kUpdate,
-  kUpdateBefore,      // of kUpdate, until pipeline ranks meet
-  kSaved,             // activations of a microbatch from F to B or I
-  kSavedForWeights,   // and from I to W
-  kSavedByInputGrad,  // of these, what I makes
-  kWorkspace,         // of forward and whole backward
-  kSplitWorkspace,    // of forward and a backward that is split
-  kUpdateWorkspace,
-  kWeights,
-  kGradients,
-  kOptimizer,
-  // Gaps in which the device waits, of I, W and B; and how far the host is ahead at their end.
-  kGaps,
-  kLeads = kGaps + 3,
-  // Of two F, a B, an I and a W, when collectives have the links of level 0; then of the others.
-  kLinks = kLeads + 3,
-  kFacts = kLinks + 4
-};
-using Facts = std::array<double, kFacts>;
-
-// Facts of a stage with n blocks are base + n * block, and first or last more where it also has
-// what stands before or behind the blocks. The backward pass begins with what stands behind: large
-// products, during which the host gets ahead. More blocks than `last` was read off have less gaps
-// as long as it is.
-struct StageFacts {
-  Facts base{}, block{}, first{}, last{};
-  int64_t last_blocks = 0;  // that `last` was read off
-  Facts of(int64_t blocks, bool is_first, bool is_last) const;
-};
 
 // Values that go from a stage to the next one.
 struct Boundary {
@@ -76,19 +41,16 @@ struct Probe {
 // whichever is smaller. Two compilations that do the same show what lies between them.
 class ProbePrograms {
  public:
-  // `folded`: the first and the last stage are on one pipeline rank; then the facts of work are not
-  // there. `blocks`: as many as every stage of the plan has; 0: any number, by a straight line.
+  // `blocks`: as many as every stage of the plan has; 0: any number, by a straight line.
   // REQUIRES: the plan has no finding (compile::plan_findings). The batch is not read.
-  ProbePrograms(const Request& request, bool folded, int64_t blocks = 0);
+  explicit ProbePrograms(const Request& request, int64_t blocks = 0);
   // Compiles what shows microbatches of so many sequences, and nothing that is there already.
   void prepare(int64_t microbatch);
   // Compiles microbatches of exactly so many. REQUIRES: nothing shows them yet.
   void compile(int64_t microbatch);
-  // Which facts are asked for: others may be zero.
-  enum class Part : uint8_t { kWork, kStates };
-  // On the mesh of such a plan, with so many sequences in a microbatch. REQUIRES: they are
-  // prepared.
-  Probe on(int64_t dp, int64_t pp, int64_t microbatch, Part part) const;
+  // On the mesh of such a plan, with so many sequences in a microbatch; facts of states and update
+  // are zero. REQUIRES: they are prepared.
+  Probe on(int64_t dp, int64_t pp, int64_t microbatch) const;
   // Microbatches that were compiled.
   int64_t compiled() const { return static_cast<int64_t>(compiled_.size()); }
 
@@ -103,7 +65,6 @@ class ProbePrograms {
   // Where and with which microbatch the programs are looked at.
   struct View {
     int64_t dp = 1, pp = 1, microbatch = 1;
-    Part part = Part::kWork;
     int64_t from = 1;  // sequences of a microbatch in the samples
   };
   using Samples = std::vector<Sample>;
@@ -113,14 +74,12 @@ class ProbePrograms {
   Samples compile_samples(int64_t microbatch) const;
   Sample compile_sample(const std::vector<int64_t>& blocks, int64_t microbatch) const;
   Compiled::const_iterator shown_by(int64_t microbatch) const;
-  pipeline::Program placed(const Sample& sample, const View& view) const;
-  Probe folded_on(const Samples& samples, const View& view) const;
-  std::vector<Facts> facts_of(const pipeline::Program& program, const Sample& sample,
-                              const View& view, int32_t slice = -1) const;
-  std::vector<Facts> facts_of(const Sample& sample, const View& view) const;
+  static pipeline::Program placed(const Sample& sample, const View& view);
+  // `slice`: whose calls; -1: all.
+  std::vector<Facts> facts_of(const pipeline::Program& program, const View& view,
+                              int32_t slice) const;
 
   Request request_;
-  bool folded_ = false;
   int64_t blocks_ = 0;
   bool any_ = false;   // the one that is compiled shows every microbatch
   Compiled compiled_;  // by the sequences of a microbatch

@@ -54,20 +54,18 @@ TEST_CASE("programs that are compiled once have the facts of every microbatch") 
           "tp=2,pp=2,dp=2,zero=3", "tp=2,pp=1,dp=2,zero=2,recompute=full",
           "tp=1,pp=2,dp=2,zero=2"}) {
       const Request request = request_for(model, compile::parse_plan(text));
-      ProbePrograms any(request, false);
+      ProbePrograms any(request);
       for (const int64_t microbatch : {1, 2, 3, 8, 64}) {
         if (!all && microbatch > 2) continue;
         any.prepare(microbatch);
-        ProbePrograms one(request, false);
+        ProbePrograms one(request);
         one.compile(microbatch);
         const int64_t dp = request.plan.dp > 1 ? 16 : 1;
-        for (const auto part : {ProbePrograms::Part::kWork, ProbePrograms::Part::kStates}) {
-          CAPTURE(model);
-          CAPTURE(text);
-          CAPTURE(microbatch);
-          CHECK(difference(any.on(dp, request.plan.pp, microbatch, part),
-                           one.on(dp, request.plan.pp, microbatch, part)) < 1e-9);
-        }
+        CAPTURE(model);
+        CAPTURE(text);
+        CAPTURE(microbatch);
+        CHECK(difference(any.on(dp, request.plan.pp, microbatch),
+                         one.on(dp, request.plan.pp, microbatch)) < 1e-9);
       }
     }
   }
@@ -80,19 +78,17 @@ TEST_CASE("with sequence parallelism, programs that do the same show all microba
        {"tp=4,pp=2,dp=1,sp", "tp=2,pp=1,dp=1,sp,recompute=selective",
         "tp=8,pp=2,dp=2,sp,zero=3,recompute=full", "tp=4,pp=2,dp=2,sp,zero=2"}) {
     const Request request = request_for("gpt-7.5b", compile::parse_plan(text));
-    ProbePrograms some(request, false);
+    ProbePrograms some(request);
     for (const int64_t microbatch : sizes) {
       CAPTURE(text);
       CAPTURE(microbatch);
       some.prepare(microbatch);
       if (!all && microbatch % 3 != 0) continue;
-      ProbePrograms one(request, false);
+      ProbePrograms one(request);
       one.compile(microbatch);
-      for (const auto part : {ProbePrograms::Part::kWork, ProbePrograms::Part::kStates}) {
-        const int64_t dp = request.plan.dp > 1 ? 16 : 1;
-        CHECK(difference(some.on(dp, request.plan.pp, microbatch, part),
-                         one.on(dp, request.plan.pp, microbatch, part)) < 1e-9);
-      }
+      const int64_t dp = request.plan.dp > 1 ? 16 : 1;
+      CHECK(difference(some.on(dp, request.plan.pp, microbatch),
+                       one.on(dp, request.plan.pp, microbatch)) < 1e-9);
     }
     CHECK(some.compiled() < static_cast<int64_t>(sizes.size()));
     const int64_t compiled = some.compiled();

@@ -24,7 +24,7 @@ FactorAxes factors_of(const ShardingRule& rule, const ShardingRule::Dims& dims,
     }
     size_t at = 0;
     int64_t split = 1;
-    for (const std::string& axis : sharding.dims[d]) {
+    for (const Name axis : sharding.dims[d]) {
       const auto size = [&] { return rule.factors[static_cast<size_t>(dims[d][at])].size; };
       while (split == size() && at + 1 < dims[d].size()) {
         ++at;

@@ -11,7 +11,7 @@
 
 namespace mw::sharding {
 
-using FactorAxes = std::vector<Axes>;  // [factor of the rule]
+using FactorAxes = absl::InlinedVector<Axes, 6>;  // [factor of the rule]
 
 // The axes of a tensor's factors; what does not follow the factors' borders is left out, so
 // sharding_of_factors of the result is a prefix of the sharding in every dimension. A tensor of

@@ -16,7 +16,7 @@ ops::ShardingRule grouped() {
 
 std::string text(const FactorAxes& axes) {
   Sharding sharding;
-  sharding.dims = axes;
+  sharding.dims.assign(axes.begin(), axes.end());
   return to_string(sharding);
 }
 

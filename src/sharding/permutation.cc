@@ -16,7 +16,7 @@ int64_t shard_at(int64_t index, const Axes& axes, const Axes& group, const clust
     index /= size;
   }
   int64_t shard = 0;
-  for (const std::string& axis : axes) {
+  for (const Name axis : axes) {
     const auto at = std::find(group.begin(), group.end(), axis);
     MW_CHECK(at != group.end() || mesh.axis_size(axis) == 1, "axis {} is not in the group", axis);
     if (at == group.end()) continue;
@@ -29,7 +29,7 @@ int64_t shard_at(int64_t index, const Axes& axes, const Axes& group, const clust
 
 Axes permutation_axes(const Axes& from, const Axes& to) {
   Axes axes = from;
-  for (const std::string& axis : to) {
+  for (const Name axis : to) {
     if (std::find(axes.begin(), axes.end(), axis) == axes.end()) axes.push_back(axis);
   }
   return axes;

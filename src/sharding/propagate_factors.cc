@@ -14,7 +14,7 @@ bool is_prefix(const Axes& shorter, const Axes& longer) {
 // Axes up to the first that another factor of the op claims in any tensor.
 Axes unclaimed(const OpView& op, const Proposal& proposal) {
   Axes axes;
-  for (const std::string& axis : proposal.axes) {
+  for (const Name axis : proposal.axes) {
     for (const TensorView& tensor : op.tensors) {
       for (size_t f = 0; f < tensor.axes.size(); ++f) {
         const Axes& other = tensor.axes[f];

@@ -14,7 +14,7 @@ struct Claim {
   double bytes = 0;
 };
 
-bool contains(const Axes& axes, const std::string& axis) {
+bool contains(const Axes& axes, Name axis) {
   return std::find(axes.begin(), axes.end(), axis) != axes.end();
 }
 
@@ -43,7 +43,7 @@ std::vector<Claim> claims_of(const OpView& op) {
 // A claim gets its axes up to the first that a stronger claim has taken for another factor.
 Proposals propose(const OpView& op) {
   Proposals result;
-  const auto taken_by = [&](const std::string& axis) -> const Proposal* {
+  const auto taken_by = [&](Name axis) -> const Proposal* {
     for (const Proposal& proposal : result.list) {
       if (contains(proposal.axes, axis)) return &proposal;
     }
@@ -53,7 +53,7 @@ Proposals propose(const OpView& op) {
     auto own = std::find_if(result.list.begin(), result.list.end(),
                             [&](const Proposal& p) { return p.factor == claim.factor; });
     Axes axes;
-    for (const std::string& axis : claim.axes) {
+    for (const Name axis : claim.axes) {
       const Proposal* taken = taken_by(axis);
       if (taken != nullptr && taken->factor != claim.factor) {
         result.conflicts.push_back({taken->factor, claim.factor, taken->from, claim.tensor, axis});

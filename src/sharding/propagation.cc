@@ -13,7 +13,7 @@ namespace {
 
 using ops::ShardingRule;
 
-bool contains(const Axes& axes, const std::string& axis) {
+bool contains(const Axes& axes, Name axis) {
   return std::find(axes.begin(), axes.end(), axis) != axes.end();
 }
 
@@ -23,7 +23,7 @@ bool uses(const Sharding& sharding, const std::string& axis) {
 }
 
 void add_axes(Axes& to, const Axes& from) {
-  for (const std::string& axis : from) {
+  for (const Name axis : from) {
     if (!contains(to, axis)) to.push_back(axis);
   }
   std::sort(to.begin(), to.end());
@@ -202,7 +202,7 @@ class Propagator {
           add_axes(sharding.partial, layout[f]);
           sharding.reduction = rules_[i].factors[f].reduction;
         }
-        std::erase_if(sharding.partial, [&](const std::string& a) { return uses(sharding, a); });
+        erase_if(sharding.partial, [&](Name a) { return uses(sharding, a); });
       }
     }
     std::sort(decisions_.begin(), decisions_.end(), [](const Decision& a, const Decision& b) {
@@ -225,7 +225,7 @@ class Propagator {
     }
     if (first == nullptr) return {};
     for (const Axes& axes : layout) {
-      for (const std::string& axis : axes) {
+      for (const Name axis : axes) {
         if (contains(first->partial, axis)) return {};
       }
     }
@@ -233,7 +233,7 @@ class Propagator {
   }
 
   const PropagationRequest& r_;
-  std::vector<std::vector<OpId>> users_;
+  std::vector<ir::OpIds> users_;
   std::vector<ShardingRule> rules_;  // [op] without factors: none
   std::vector<Authority> authority_;
   std::vector<std::set<size_t>>* waiting_ = nullptr;  // [strategy] ops to visit

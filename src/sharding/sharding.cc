@@ -12,7 +12,7 @@ std::string axes_text(const Axes& axes) {
   std::string text = "{";
   for (size_t i = 0; i < axes.size(); ++i) {
     if (i > 0) text += ", ";
-    text += '"' + axes[i] + '"';
+    text += '"' + axes[i].str() + '"';
   }
   return text + "}";
 }
@@ -145,7 +145,7 @@ Sharding parse_sharding(const std::string& text) { return Parser(text).parse(); 
 Sharding normalized(const Sharding& sharding, const cluster::Mesh& mesh) {
   const auto drop = [&](const Axes& axes) {
     Axes kept;
-    for (const std::string& axis : axes) {
+    for (const Name axis : axes) {
       if (mesh.axis_size(axis) > 1) kept.push_back(axis);
     }
     return kept;
@@ -168,7 +168,7 @@ std::vector<std::string> findings(const Sharding& sharding, const ir::TensorType
   }
   std::set<std::string> seen;
   const auto check = [&](const Axes& axes) {
-    for (const std::string& axis : axes) {
+    for (const Name axis : axes) {
       if (!mesh.has(axis)) {
         found.push_back(fmt::format("sharding {} names axis '{}', the mesh {} has no such axis",
                                     to_string(sharding), axis, cluster::to_string(mesh)));
@@ -185,7 +185,7 @@ std::vector<std::string> findings(const Sharding& sharding, const ir::TensorType
 
 int64_t shards(const Axes& axes, const cluster::Mesh& mesh) {
   int64_t n = 1;
-  for (const std::string& axis : axes) n *= mesh.axis_size(axis);
+  for (const Name axis : axes) n *= mesh.axis_size(axis);
   return n;
 }
 

@@ -21,7 +21,7 @@ namespace mw::sharding {
 using ir::Axes;
 
 struct Sharding {
-  std::vector<Axes> dims;
+  ir::DimAxes dims;
   Axes partial;  // sorted by name; empty: the value is whole
   ir::Reduction reduction = ir::Reduction::kSum;
 

@@ -11,7 +11,7 @@ Sharding sharding_of(const ir::LogicalAxes& logical, const Strategy& strategy,
   for (const std::string& name : logical) {
     Axes axes;
     if (const auto it = strategy.axes.find(name); it != strategy.axes.end()) {
-      for (const std::string& axis : it->second) {
+      for (const Name axis : it->second) {
         if (mesh.axis_size(axis) > 1 && taken.insert(axis).second) axes.push_back(axis);
       }
     }

@@ -390,7 +390,7 @@ void FragmentCoster::find_state_uses(const Fragment& fragment, FragmentCost& cos
 // Keys and values are gathered, their gradients scattered, right at the attention.
 void FragmentCoster::find_rings(const Fragment& fragment, FragmentCost& cost) const {
   const ir::Graph& graph = fragment.graph;
-  std::vector<std::vector<OpId>> users;
+  std::vector<ir::OpIds> users;
   for (size_t o = 0; o < graph.ops.size(); ++o) {
     const ir::Op& op = graph.ops[o];
     if (op.kind != OpKind::kAttention && op.kind != OpKind::kAttentionGrad) continue;

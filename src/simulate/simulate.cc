@@ -78,8 +78,8 @@ class Simulation {
   static bool is_tensor_axis(const std::string& axis) {
     return axis == "tp" || axis == "tp_kv" || axis == "tp_rep";
   }
-  std::vector<std::string> tensor_axes() const {
-    std::vector<std::string> axes;
+  Names tensor_axes() const {
+    Names axes;
     for (const cluster::Axis& axis : program_.mesh.axes()) {
       if (is_tensor_axis(axis.name)) axes.push_back(axis.name);
     }
@@ -87,9 +87,9 @@ class Simulation {
   }
   // Link level of each channel, and what scatter/gather makes of it.
   void place_channels() {
-    const std::vector<std::string> axes = tensor_axes();
+    const Names axes = tensor_axes();
     int64_t tp = 1;
-    for (const std::string& axis : axes) tp *= program_.mesh.axis_size(axis);
+    for (const Name axis : axes) tp *= program_.mesh.axis_size(axis);
     const std::vector<bool> whole = whole_on_tp();
     for (size_t c = 0; c < flat_.channels.size(); ++c) {
       FlatChannel& channel = flat_.channels[c];

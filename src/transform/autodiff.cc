@@ -127,7 +127,7 @@ class Differentiator {
   void add_accumulators() {
     Diagnostics diagnostics;
     const std::vector<ir::Input> inputs = graph_.inputs;
-    const std::vector<std::vector<OpId>> users = graph_.users();
+    const std::vector<ir::OpIds> users = graph_.users();
     for (const ir::Input& input : inputs) {
       if (!is_parameter(input)) continue;
       std::map<LayerId, OpId> layers;
@@ -303,7 +303,7 @@ void differentiate(ir::Module& module, const AutodiffOptions& options) {
 }
 
 void mark_work(ir::Graph& graph) {
-  const std::vector<std::vector<OpId>> users = graph.users();
+  const std::vector<ir::OpIds> users = graph.users();
   std::vector<bool> updated(graph.values.size(), false), output(graph.values.size(), false);
   for (const ir::StateUpdate& update : graph.updates) updated[update.value.index()] = true;
   for (const ValueId v : graph.outputs) output[v.index()] = true;

@@ -89,7 +89,7 @@ TEST_CASE("products take the accumulation in, other gradients keep it") {
   ir::Graph& graph = microbatch(module);
   const std::vector<ops::Tensor> inputs = test::inputs_of(graph);
   const auto expected = test::outcome(module, graph, inputs);
-  const std::vector<std::vector<OpId>> users = graph.users();
+  const std::vector<ir::OpIds> users = graph.users();
   fold_accumulate(graph);
   ir::verify(graph, &module);
   ops::verify_types(graph);

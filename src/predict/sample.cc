@@ -1,0 +1,99 @@
+#include "predict/sample.h"
+
+#include <algorithm>
+
+#include "pipeline/memory_plan.h"
+
+namespace mw::predict {
+namespace {
+
+using pipeline::Command;
+using pipeline::Fragment;
+
+// A flat group of parameters, or one device's part of it.
+bool is_flat_part(const Fragment& fragment, size_t v) {
+  const ir::TensorType& type = fragment.graph.values[v].type;
+  const auto& dims = fragment.shardings[v].dims;
+  return type.rank() == 1 && is_floating(type.dtype) && dims.size() == 1 &&
+         dims[0] == sharding::Axes{"dp"};
+}
+
+models::BatchShape batch_of(const Request& request, const compile::Plan& plan, int64_t microbatch) {
+  return {microbatch * plan.dp, request.seq_len, plan.sequence_slices()};
+}
+
+}  // namespace
+
+ir::Module sample_model(const Request& request, const compile::Plan& plan, int64_t microbatch) {
+  models::ModelConfig config = request.model;
+  config.layers = 0;
+  for (const int64_t blocks : plan.layers) config.layers += blocks;
+  return models::build_model(config, batch_of(request, plan, microbatch));
+}
+
+compile::ModelShape sample_shape(const Request& request, const compile::Plan& plan,
+                                 int64_t microbatch) {
+  compile::ModelShape shape = model_shape(request);
+  shape.global_batch = batch_of(request, plan, microbatch).batch * plan.microbatches;
+  return shape;
+}
+
+void strip(pipeline::Program& program) {
+  program.names.clear();
+  for (Fragment& fragment : program.fragments) {
+    for (ir::Value& value : fragment.graph.values) value.name.clear();
+    for (auto* ports : {&fragment.inputs, &fragment.outputs}) {
+      for (pipeline::Port& port : *ports) port.name.clear();
+    }
+  }
+  for (pipeline::RankProgram& rank : program.ranks) {
+    std::erase_if(rank.commands,
+                  [](const Command& command) { return command.kind != Command::Kind::kCall; });
+    for (Command& command : rank.commands) command.buffers.clear();
+    for (size_t b = static_cast<size_t>(rank.states); b < rank.buffers.size(); ++b) {
+      if (rank.buffers[b].storage.kind != pipeline::Storage::Kind::kState) continue;
+      if (b > static_cast<size_t>(rank.states))
+        std::swap(rank.buffers[static_cast<size_t>(rank.states)], rank.buffers[b]);
+      ++rank.states;
+    }
+    rank.buffers.resize(static_cast<size_t>(rank.states));
+  }
+}
+cluster::Mesh resized(const cluster::Mesh& small, int64_t dp, int64_t pp) {
+  std::vector<cluster::Axis> axes = small.axes();
+  for (cluster::Axis& axis : axes) {
+    if (axis.name == "dp") axis.size = dp;
+    if (axis.name == "pp") axis.size = pp;
+  }
+  return cluster::Mesh(axes);
+}
+
+void place_on(const cluster::Mesh& mesh, const GrowingSizes* sizes, int64_t microbatch, size_t f,
+              Fragment& fragment) {
+  bool changed = false;
+  for (size_t v = 0; v < fragment.graph.values.size(); ++v) {
+    ir::TensorType& type = fragment.graph.values[v].type;
+    if (is_flat_part(fragment, v)) {
+      const DType dtype = type.dtype;
+      type = sharding::local_type(fragment.global_types[v], fragment.shardings[v], mesh);
+      type.dtype = dtype;
+      changed = true;
+    } else if (sizes != nullptr) {
+      sizes->resize(f, v, microbatch, fragment);
+      changed = true;
+    }
+  }
+  if (changed) pipeline::plan_fragment(fragment);
+}
+
+std::vector<simulate::CallTime> times_on(const pipeline::Program& program, const Request& request,
+                                         int64_t pp) {
+  const auto ranks = static_cast<int32_t>(program.ranks.size());
+  const auto last = static_cast<int32_t>(pp) - 1;
+  std::vector<int32_t> coordinates;
+  for (int32_t r = 0; r < ranks; ++r)
+    coordinates.push_back(r == ranks - 1 ? last : std::min(r, last));
+  return simulate::call_times(program, request.cluster, request.options, coordinates);
+}
+
+}  // namespace mw::predict

@@ -1,0 +1,44 @@
+#include "predict/stage_facts.h"
+
+#include <algorithm>
+
+namespace mw::predict {
+
+Facts StageFacts::of(int64_t blocks, bool is_first, bool is_last) const {
+  Facts facts;
+  for (size_t f = 0; f < kFacts; ++f) {
+    facts[f] = base[f] + static_cast<double>(blocks) * block[f] + (is_first ? first[f] : 0) +
+               (is_last ? last[f] : 0);
+    facts[f] = std::max(0.0, facts[f]);
+  }
+  if (!is_last || blocks <= last_blocks) return facts;
+  for (size_t i = 0; i < kWaiting.size(); ++i) {
+    const double gaps = static_cast<double>(blocks - last_blocks) * block[kGaps + i];
+    const double lead = last[kLeads + i];
+    facts[kWaiting[i]] -= std::clamp(lead, 0.0, std::max(0.0, gaps));
+  }
+  return facts;
+}
+
+StageFacts StageFacts::of_two(const Facts& few, int64_t blocks, const Facts& many, int64_t more) {
+  StageFacts facts;
+  for (size_t f = 0; f < kFacts; ++f) {
+    facts.block[f] = (many[f] - few[f]) / static_cast<double>(more);
+    facts.base[f] = few[f] - static_cast<double>(blocks) * facts.block[f];
+  }
+  return facts;
+}
+
+StageFacts StageFacts::of_four(const std::vector<Facts>& stages,
+                               const std::vector<int64_t>& blocks) {
+  StageFacts facts = of_two(stages[1], blocks[1], stages[2], 1);
+  const size_t like = blocks[0] == blocks[1] ? 1 : 2;
+  for (size_t f = 0; f < kFacts; ++f) {
+    facts.first[f] = stages[0][f] - stages[like][f];
+    facts.last[f] = stages[3][f] - stages[like][f];
+  }
+  facts.last_blocks = blocks[3];
+  return facts;
+}
+
+}  // namespace mw::predict

@@ -1,0 +1,55 @@
+// What one stage of a model costs, as numbers.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <vector>
+
+namespace mw::predict {
+
+// Seconds of a call of the stage's fragments; bytes on one device.
+enum Fact : uint8_t {
+  kForward,
+  kInputGrad,  // of a backward that is split into I and W
+  kWeightGrad,
+  kBackward,  // whole
+  kUpdate,
+  kUpdateBefore,      // of kUpdate, until pipeline ranks meet
+  kSaved,             // activations of a microbatch from F to B or I
+  kSavedForWeights,   // and from I to W
+  kSavedByInputGrad,  // of these, what I makes
+  kWorkspace,         // of forward and whole backward
+  kSplitWorkspace,    // of forward and a backward that is split
+  kUpdateWorkspace,
+  kWeights,
+  kGradients,
+  kOptimizer,
+  // Gaps in which the device waits, of I, W and B; and how far the host is ahead at their end.
+  kGaps,
+  kLeads = kGaps + 3,
+  // Of two F, a B, an I and a W, when collectives have the links of level 0; then of the others.
+  kLinks = kLeads + 3,
+  kFacts = kLinks + 4
+};
+using Facts = std::array<double, kFacts>;
+
+// Facts of time whose gaps and leads are told, in their order.
+inline constexpr std::array<Fact, 3> kWaiting = {kInputGrad, kWeightGrad, kBackward};
+
+// Facts of a stage with n blocks are base + n * block, and first or last more where it also has
+// what stands before or behind the blocks. The backward pass begins with what stands behind: large
+// products, during which the host gets ahead. More blocks than `last` was read off have less gaps
+// as long as it is.
+struct StageFacts {
+  Facts base{}, block{}, first{}, last{};
+  int64_t last_blocks = 0;  // that `last` was read off
+  Facts of(int64_t blocks, bool is_first, bool is_last) const;
+
+  // Of two stages between the ends, with so many blocks and so many more; no ends.
+  static StageFacts of_two(const Facts& few, int64_t blocks, const Facts& many, int64_t more);
+  // Of four stages with these blocks: the third has one more than the second, or as many as all
+  // have; the ends have as many as one of the two.
+  static StageFacts of_four(const std::vector<Facts>& stages, const std::vector<int64_t>& blocks);
+};
+
+}  // namespace mw::predict
