@@ -19,6 +19,13 @@ const cluster::Cluster* cluster_of(const Run& run, const Machines& machines) {
   return nullptr;
 }
 
+// Whether the row's source or notes hold one of the texts.
+bool says_one_of(const Run& run, const std::vector<std::string>& texts) {
+  return std::any_of(texts.begin(), texts.end(), [&](const std::string& text) {
+    return run.source.find(text) != std::string::npos || run.notes.find(text) != std::string::npos;
+  });
+}
+
 // The profile that says, in words that the row's source or notes hold, that such runs are its own;
 // else the one of the software column; else the one that the cluster file names.
 const cluster::Profile* profile_of(const Run& run, const Machines& machines) {
@@ -26,10 +33,7 @@ const cluster::Profile* profile_of(const Run& run, const Machines& machines) {
   const std::string& own = cluster_of(run, machines)->profile;
   for (const cluster::Profile& profile : machines.profiles) {
     if (profile.device != run.gpu) continue;
-    for (const std::string& text : profile.runs_that_say) {
-      if (run.source.find(text) != std::string::npos || run.notes.find(text) != std::string::npos)
-        named = &profile;
-    }
+    if (says_one_of(run, profile.runs_that_say)) named = &profile;
     if (profile.software == run.software) column = &profile;
     if (!own.empty() && ends_with(profile.file, "/" + own + ".toml")) usual = &profile;
   }
@@ -190,8 +194,12 @@ predict::Request request_of(const Run& run, const Machines& machines, int64_t mi
   predict::Request request;
   request.model = model_of(run);
   request.cluster = *cluster_of(run, machines);
-  if (const cluster::Profile* profile = profile_of(run, machines))
+  if (const cluster::Profile* profile = profile_of(run, machines)) {
     cluster::apply(*profile, request.cluster);
+    for (const cluster::Profile::Version& version : profile->versions) {
+      if (says_one_of(run, version.runs_that_say)) request.cluster.stack.overlap = version.overlap;
+    }
+  }
   request.options = simulate::options_of(request.cluster.stack);
   simulate::Overlap& overlap = request.options.overlap;
   if (run.overlap == "async-tp") overlap.collectives = overlap.tensor = true;

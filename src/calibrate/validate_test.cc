@@ -111,6 +111,27 @@ TEST_CASE("a row's profile is named by its words, by its software, or by the clu
   CHECK(stack_of(run) == "usual");
 }
 
+TEST_CASE("a row of another version of its stack hides what that version does") {
+  Machines machines = a100();
+  cluster::Profile profile;
+  profile.file = "clusters/profiles/stack.toml";
+  profile.device = "A100";
+  profile.software = profile.stack.name = "stack";
+  profile.stack.overlap = {"collectives"};
+  profile.versions = {{{"arXiv:1"}, {"serial"}, "its code"}};
+  machines.profiles = {profile};
+  Run run = gpt(2, 64, 4, 64, 128, 4);
+  run.software = "stack";
+  const auto overlap_of = [&](const Run& row) {
+    return request_of(row, machines, 1, compile::Recompute::kNone).options.overlap;
+  };
+  CHECK(!overlap_of(run).serial);
+  CHECK(overlap_of(run).collectives);
+  run.source = "arXiv:1 Table 1";
+  CHECK(overlap_of(run).serial);
+  CHECK(!overlap_of(run).collectives);
+}
+
 TEST_CASE("what a row leaves open of its layout is every power of two") {
   Machines machines = a100();
   Run run = gpt(8, 64, 4, 64, 128, 8);

@@ -99,6 +99,22 @@ void read_measured(JsonReader reader, Profile& profile) {
   reader.finish();
 }
 
+void read_versions(std::vector<JsonReader> readers, Profile& profile) {
+  for (JsonReader& reader : readers) {
+    Profile::Version& version = profile.versions.emplace_back();
+    version.runs_that_say = reader.strings("runs_that_say");
+    version.overlap = reader.strings("overlap");
+    version.source = reader.string("source");
+    reader.finish();
+  }
+}
+
+// ["a", "b"]
+std::string list_text(std::vector<std::string> words) {
+  for (std::string& word : words) word = quoted(word);
+  return "[" + join(words, ", ") + "]";
+}
+
 }  // namespace
 
 std::span<const ConstantInfo> constant_infos() { return kConstants; }
@@ -149,6 +165,8 @@ Profile parse_profile(std::string_view text, const std::string& file) {
   profile.stack.gathered_ends = reader.boolean_or("gathered_ends", false);
   profile.gradient_bytes = reader.integer_or("gradient_bytes", 4, {.min = 1, .max = 8});
   profile.stack.error = reader.number_or("error", 0, {.min = 0});
+  if (reader.has("versions")) read_versions(reader.objects("versions"), profile);
+  reader.ignore("versions");
   if (reader.has("constants")) read_constants(reader.object("constants"), profile);
   reader.ignore("constants");
   if (reader.has("measured")) read_measured(reader.object("measured"), profile);
@@ -159,25 +177,26 @@ Profile parse_profile(std::string_view text, const std::string& file) {
 }
 
 std::string to_toml(const Profile& profile) {
-  const auto list = [](std::vector<std::string> words) {
-    for (std::string& word : words) word = quoted(word);
-    return "[" + join(words, ", ") + "]";
-  };
   std::string text =
       fmt::format("name = {}\ndevice = {}\nsoftware = {}\nsource = {}\n", quoted(profile.name),
                   quoted(profile.device), quoted(profile.software), quoted(profile.source));
   if (!profile.runs_that_say.empty())
-    text += fmt::format("runs_that_say = {}\n", list(profile.runs_that_say));
+    text += fmt::format("runs_that_say = {}\n", list_text(profile.runs_that_say));
   text += fmt::format(
       "overlap = {}\nscatter_gather = {}\nfused_attention = {}\n"
       "{}{}{}{}{}gradient_bytes = {}\n",
-      list(profile.stack.overlap), profile.stack.scatter_gather, profile.fused_attention,
+      list_text(profile.stack.overlap), profile.stack.scatter_gather, profile.fused_attention,
       profile.fused_elementwise ? "" : "fused_elementwise = false\n",
       profile.interleaved ? "" : "interleaved = false\n",
       profile.selective_op ? "selective_op = true\n" : "",
       profile.stack.f32_loss ? "f32_loss = true\n" : "",
       profile.stack.gathered_ends ? "gathered_ends = true\n" : "", profile.gradient_bytes);
   if (profile.stack.error > 0) text += fmt::format("error = {:.4g}\n", profile.stack.error);
+  for (const Profile::Version& version : profile.versions) {
+    text += fmt::format("\n[[versions]]\nruns_that_say = {}\noverlap = {}\nsource = {}\n",
+                        list_text(version.runs_that_say), list_text(version.overlap),
+                        quoted(version.source));
+  }
   text += "\n[constants]\n";
   for (const Constant& c : profile.constants) {
     text += fmt::format("{} = {{ value = {:.5g}, ", c.name, c.value);

@@ -10,6 +10,10 @@
 //   overlap = ["grad_reduce"]         # as `simulate --overlap` takes them
 //   scatter_gather, fused_attention, fused_elementwise, interleaved, gradient_bytes
 //   error = 0.06                      # standard deviation of log(predicted / measured)
+//   [[versions]]                      # optional; see Profile
+//   runs_that_say = ["a paper"]
+//   overlap = ["serial"]
+//   source = "…"
 //   [constants]
 //   host_op_us = { value = 30.1, low = 29.0, high = 31.2, source = "fit" }
 //   [measured]                        # what the runs behind it cover
@@ -52,6 +56,13 @@ struct Profile {
   // Texts in the source or the notes of a published run that name this stack, where the run's
   // software column names another one (whose layers ran under this stack's engine).
   std::vector<std::string> runs_that_say;
+  // Versions of the stack that hide other work: of published runs with such texts in source or
+  // notes.
+  struct Version {
+    std::vector<std::string> runs_that_say, overlap;
+    std::string source;
+  };
+  std::vector<Version> versions;
   bool fused_attention = true;
   bool fused_elementwise = true;
   bool interleaved = true;    // the stack has interleaved schedules

@@ -25,6 +25,11 @@ gathered_ends = true
 gradient_bytes = 2
 error = 0.05
 
+[[versions]]
+runs_that_say = ["an old paper"]
+overlap = ["serial"]
+source = "its code"
+
 [constants]
 host_op_us = { value = 20, low = 19, high = 21, source = "fit" }
 network_bus_fraction = { value = 0.5, source = "a paper" }
@@ -69,6 +74,9 @@ TEST_CASE("a profile that is written and read again is the same text") {
   CHECK(profile.runs_that_say == std::vector<std::string>{"Stack 2"});
   CHECK(!profile.interleaved);
   CHECK(profile.selective_op);
+  REQUIRE(profile.versions.size() == 1);
+  CHECK(profile.versions[0].runs_that_say == std::vector<std::string>{"an old paper"});
+  CHECK(profile.versions[0].overlap == std::vector<std::string>{"serial"});
   CHECK(to_toml(parse_profile(to_toml(profile), "p.toml")) == to_toml(profile));
 }
 
