@@ -11,6 +11,7 @@
 #include "compile/lower.h"
 #include "compile/passes.h"
 #include "compile/replicas.h"
+#include "compile/schedule.h"
 #include "compile/twin.h"
 #include "compile/update_graph.h"
 #include "compile/zero.h"
@@ -404,58 +405,6 @@ std::vector<std::set<ActionKind>> kinds_of(const pipeline::Schedule& schedule) {
   return kinds;
 }
 
-// A replica without a microbatch would hold weights for nothing, and gradients that nothing adds
-// to.
-void check_replicas(const pipeline::Schedule& schedule, Diagnostics& out) {
-  const int32_t replicas = schedule.placement.replicas();
-  std::vector<bool> works(static_cast<size_t>(replicas), false);
-  for (const auto& actions : schedule.ranks) {
-    for (const pipeline::Action& action : actions)
-      works[static_cast<size_t>(action.replica)] = true;
-  }
-  for (int32_t j = 0; j < replicas; ++j) {
-    if (works[static_cast<size_t>(j)]) continue;
-    out.add(
-        "schedule {}: replica {} of the stages has none of the {} microbatches; it takes at least "
-        "{}, one a replica",
-        schedule.name, j, schedule.microbatches, replicas);
-  }
-}
-
-// What a schedule may not have: all findings together.
-void check_schedule(const pipeline::Schedule& schedule, const Plan& plan) {
-  Diagnostics diagnostics;
-  for (const std::string& finding : pipeline::findings(schedule))
-    diagnostics.add("schedule {}: {}", schedule.name, finding);
-  const auto& placement = schedule.placement;
-  if (placement.stages() != plan.stages() || placement.ranks != plan.pp) {
-    diagnostics.add("schedule {}: has {} stages on {} pipeline ranks, the plan {} on {}",
-                    schedule.name, placement.stages(), placement.ranks, plan.stages(), plan.pp);
-  }
-  if (schedule.microbatches != plan.units()) {
-    diagnostics.add("schedule {}: has {} microbatches, the plan {}", schedule.name,
-                    schedule.microbatches, plan.units());
-  }
-  if (schedule.slices != plan.sequence_slices()) {
-    diagnostics.add("schedule {}: has {} slices of a sequence, the plan {}", schedule.name,
-                    schedule.slices, plan.sequence_slices());
-  }
-  check_replicas(schedule, diagnostics);
-  diagnostics.throw_if_any();
-}
-
-pipeline::Schedule forward_only(pipeline::Schedule schedule) {
-  for (auto& actions : schedule.ranks) {
-    std::erase_if(actions,
-                  [](const pipeline::Action& action) { return action.kind != ActionKind::kF; });
-  }
-  return schedule;
-}
-
-pipeline::Schedule schedule_of(const Plan& plan) {
-  return pipeline::make_schedule(schedule_request(plan));
-}
-
 // Every slice of a stage is a stage of its own, whose layers come behind those of the slice before.
 ResolvedPlan with_slices(ResolvedPlan plan) {
   const size_t stages = plan.stages.size(), layers = plan.stage_of_layer.size();
@@ -526,12 +475,6 @@ ir::Graph training_graph(const ir::Module& module) {
   return whole;
 }
 
-pipeline::Schedule given_schedule(const CompileRequest& request, const Plan& plan) {
-  pipeline::Schedule schedule = request.schedule != nullptr ? *request.schedule : schedule_of(plan);
-  check_schedule(schedule, plan);
-  return schedule;
-}
-
 std::vector<StateFragment> updates_of(const Compiler& compiler, int64_t ranks,
                                       const OptimizerSpec& optimizer) {
   std::vector<StateFragment> updates;
@@ -551,7 +494,7 @@ CompiledPlan compile(const CompileRequest& request) {
   const ir::Graph whole = training_graph(module);
 
   Compiler compiler(resolved, std::move(module), passes);
-  const pipeline::Schedule given = given_schedule(request, plan);
+  const pipeline::Schedule given = given_schedule(request.schedule, plan);
   const int32_t replicas = given.placement.replicas();
   const pipeline::Schedule schedule = unfold(given);
   const std::vector<int32_t>& rank_of = schedule.placement.rank_of_stage;
@@ -595,7 +538,7 @@ std::vector<CompiledPlan> compile_updates(const CompileRequest& request,
   ResolvedPlan resolved = with_slices(resolve(request.plan, request.model, request.shape));
   const PassSet passes(request.without);
   const ir::Module module = differentiated(request.model, resolved, passes);
-  const pipeline::Schedule given = given_schedule(request, resolved.plan);
+  const pipeline::Schedule given = given_schedule(request.schedule, resolved.plan);
   const pipeline::Schedule schedule = unfold(given);
   Compiler partitioner(resolved, module, passes);
   std::vector<LocalStage> stages = partitioner.stages_of(training_graph(module));

@@ -15,7 +15,8 @@ def configure(folder: pathlib.Path, call: str) -> subprocess.CompletedProcess:
     (folder / "a.cc").write_text("int a() { return 1; }\n")
     (folder / "CMakeLists.txt").write_text(
         "cmake_minimum_required(VERSION 3.25)\nproject(x LANGUAGES CXX)\nadd_library(mw_flags INTERFACE)\n"
-        f"add_library(fmt::fmt INTERFACE IMPORTED)\ninclude({ROOT}/cmake/mw_room.cmake)\n{call}\n")
+        "add_library(fmt::fmt INTERFACE IMPORTED)\nadd_library(absl::inlined_vector INTERFACE IMPORTED)\n"
+        f"include({ROOT}/cmake/mw_room.cmake)\n{call}\n")
     return subprocess.run(["cmake", "-S", folder, "-B", folder / "build"], capture_output=True, text=True)
 
 

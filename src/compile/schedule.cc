@@ -1,0 +1,72 @@
+#include "compile/schedule.h"
+
+#include <vector>
+
+#include "base/error.h"
+
+namespace mw::compile {
+namespace {
+
+using pipeline::ActionKind;
+
+// A replica without a microbatch would hold weights for nothing, and gradients that nothing adds
+// to.
+void check_replicas(const pipeline::Schedule& schedule, Diagnostics& out) {
+  const int32_t replicas = schedule.placement.replicas();
+  std::vector<bool> works(static_cast<size_t>(replicas), false);
+  for (const auto& actions : schedule.ranks) {
+    for (const pipeline::Action& action : actions)
+      works[static_cast<size_t>(action.replica)] = true;
+  }
+  for (int32_t j = 0; j < replicas; ++j) {
+    if (works[static_cast<size_t>(j)]) continue;
+    out.add(
+        "schedule {}: replica {} of the stages has none of the {} microbatches; it takes at least "
+        "{}, one a replica",
+        schedule.name, j, schedule.microbatches, replicas);
+  }
+}
+
+// What a schedule may not have: all findings together.
+void check_schedule(const pipeline::Schedule& schedule, const Plan& plan) {
+  Diagnostics diagnostics;
+  for (const std::string& finding : pipeline::findings(schedule))
+    diagnostics.add("schedule {}: {}", schedule.name, finding);
+  const auto& placement = schedule.placement;
+  if (placement.stages() != plan.stages() || placement.ranks != plan.pp) {
+    diagnostics.add("schedule {}: has {} stages on {} pipeline ranks, the plan {} on {}",
+                    schedule.name, placement.stages(), placement.ranks, plan.stages(), plan.pp);
+  }
+  if (schedule.microbatches != plan.units()) {
+    diagnostics.add("schedule {}: has {} microbatches, the plan {}", schedule.name,
+                    schedule.microbatches, plan.units());
+  }
+  if (schedule.slices != plan.sequence_slices()) {
+    diagnostics.add("schedule {}: has {} slices of a sequence, the plan {}", schedule.name,
+                    schedule.slices, plan.sequence_slices());
+  }
+  check_replicas(schedule, diagnostics);
+  diagnostics.throw_if_any();
+}
+
+}  // namespace
+
+pipeline::Schedule schedule_of(const Plan& plan) {
+  return pipeline::make_schedule(schedule_request(plan));
+}
+
+pipeline::Schedule given_schedule(const pipeline::Schedule* asked, const Plan& plan) {
+  pipeline::Schedule schedule = asked != nullptr ? *asked : schedule_of(plan);
+  check_schedule(schedule, plan);
+  return schedule;
+}
+
+pipeline::Schedule forward_only(pipeline::Schedule schedule) {
+  for (auto& actions : schedule.ranks) {
+    std::erase_if(actions,
+                  [](const pipeline::Action& action) { return action.kind != ActionKind::kF; });
+  }
+  return schedule;
+}
+
+}  // namespace mw::compile

@@ -1,0 +1,17 @@
+// The schedule that a plan is compiled for. Private to room compile.
+#pragma once
+
+#include "compile/plan.h"
+#include "pipeline/schedule.h"
+
+namespace mw::compile {
+
+// The one that the plan names.
+pipeline::Schedule schedule_of(const Plan& plan);
+// That one, or `asked` where there is one. Throws Error with all that it may not have under the
+// plan.
+pipeline::Schedule given_schedule(const pipeline::Schedule* asked, const Plan& plan);
+// Without backward passes.
+pipeline::Schedule forward_only(pipeline::Schedule schedule);
+
+}  // namespace mw::compile
