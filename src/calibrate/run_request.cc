@@ -201,9 +201,7 @@ predict::Request request_of(const Run& run, const Machines& machines, int64_t mi
     }
   }
   request.options = simulate::options_of(request.cluster.stack);
-  simulate::Overlap& overlap = request.options.overlap;
-  if (run.overlap == "async-tp") overlap.collectives = overlap.tensor = true;
-  simulate::set_overlap(overlap, run.overlap);
+  simulate::set_overlap(request.options.overlap, run.overlap);
   if (run.overlap == "no-scatter-gather") request.options.scatter_gather = false;
   if (run.nic_GBps > 0) set_network(request.cluster, run.nic_GBps);
   compile::Plan& plan = request.plan;
@@ -213,6 +211,8 @@ predict::Request request_of(const Run& run, const Machines& machines, int64_t mi
   plan.cp = run.cp;
   plan.ep = run.ep;
   plan.sp = run.sp && run.tp > 1;
+  // As Megatron-LM does (megatron/core/tensor_parallel/layers.py), and torchtitan's checkpointing.
+  plan.regather = plan.sp || plan.cp > 1;
   plan.zero = run.zero;
   set_schedule(run, plan);
   plan.recompute = recompute;

@@ -14,7 +14,7 @@ void read_overlap(const RequestOptions& options, predict::Request& request,
                   Diagnostics& diagnostics) {
   simulate::Overlap& overlap = request.options.overlap;
   static const std::vector<std::string> kKnown = {
-      "messages",    "no-messages",  "collectives", "no-tensor", "serial",
+      "messages",    "no-messages",  "collectives", "no-tensor", "async-tp", "serial",
       "grad_reduce", "param_gather", "ring",        "no-ring",   "none"};
   for (const std::string& what : options.overlap) {
     if (!simulate::set_overlap(overlap, what)) {
@@ -135,9 +135,9 @@ void add_request_options(CLI::App& command, RequestOptions& options) {
   command
       .add_option("--overlap", options.overlap,
                   "What goes on beside computation: messages (on unless no-messages), "
-                  "collectives (but for no-tensor those of tensor parallelism), grad_reduce, "
-                  "param_gather; serial: no collective of a microbatch; ring (of context "
-                  "parallelism; on unless no-ring)")
+                  "collectives (but for no-tensor those of tensor parallelism; async-tp: with "
+                  "their own products in parts), grad_reduce, param_gather; serial: no collective "
+                  "of a microbatch; ring (of context parallelism; on unless no-ring)")
       ->delimiter(',');
   command
       .add_option("--slowdown", options.slowdown,

@@ -223,7 +223,8 @@ class Compiler {
     code.results = std::move(results);
     const StagePorts ports = moved_ports(stage.ports, zero.moved);
     const std::string name = stage_name(stage);
-    const SplitOptions options{result_.plan.mesh, passes_.runs(kRemake), passes_.runs(kOverlap)};
+    const SplitOptions options{result_.plan.mesh, passes_.runs(kRemake), result_.plan.plan.regather,
+                               passes_.runs(kOverlap)};
     for (const std::vector<ActionKind>& parts : partings(kinds)) {
       std::vector<StageFragment> fragments =
           split(zero.local, ports, result_.module, parts, name, options);

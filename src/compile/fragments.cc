@@ -46,6 +46,18 @@ bool is_remade(const ir::Op& op) {
   }
 }
 
+// An all-gather of what the graph computes, not of a state or a part of one.
+bool gathers_activations(const ir::Graph& graph, const ir::Op& op) {
+  if (op.kind != OpKind::kAllGather) return false;
+  const ir::Op* made = &op;
+  do {
+    const OpId producer = graph.value(made->operands[0]).producer;
+    if (!producer.valid()) return false;
+    made = &graph.op(producer);
+  } while (is_alias(*made) || made->kind == OpKind::kSlice || made->kind == OpKind::kCopy);
+  return true;
+}
+
 class Splitter {
  public:
   Splitter(const LocalGraph& stage, const StagePorts& ports, const ir::Module& module,
@@ -102,6 +114,7 @@ class Splitter {
     const ir::Value& value = stage_.graph.value(v);
     if (!value.producer.valid() || value.result != 0) return false;
     const ir::Op& op = stage_.graph.op(value.producer);
+    if (options_.regather && gathers_activations(stage_.graph, op)) return true;
     return options_.remake ? is_remade(op) : is_alias(op);
   }
   size_t part_of_value(ValueId v) const {

@@ -48,6 +48,7 @@ struct StagePorts {
 struct SplitOptions {
   const cluster::Mesh& mesh;  // of all ranks
   bool remake = true;         // norms and activations in the backward pass instead of saved
+  bool regather = false;      // activations in the backward pass instead of saved (Plan)
   bool overlap = true;        // pipeline/overlap.h
 };
 

@@ -32,6 +32,9 @@ struct Plan {
   std::vector<std::string> order = {"pp", "dp", "tp"};
   bool sp =
       false;  // sequence parallel: activations between tensor-parallel regions are sharded over tp
+  // Activations that sp or cp gathers are gathered again in the backward pass, not saved: fewer
+  // bytes held, more sent [Korthikanti 2022, section 4.2.2].
+  bool regather = false;
   std::string schedule = "1f1b";
   int64_t chunks = 1;        // stages a pipeline rank
   int64_t microbatches = 1;  // per data-parallel replica

@@ -37,6 +37,7 @@ TEST_CASE("a plan reads the same from its short form and from JSON, and prints a
         "dp=1,tp=1,pp=3,schedule=gpipe,microbatches=5,layers=3:2:3",
         "dp=1,tp=1,pp=4,schedule=chimera,microbatches=8,pairs=2",
         "dp=1,tp=1,pp=4,schedule=seq-1f1b,microbatches=8,slices=4,post_validation",
+        "dp=1,tp=2,pp=1,microbatches=1,sp,regather",
         "dp=1,tp=1,pp=4,schedule=zb-auto,microbatches=8,memory_limit=6.5,costs=1:1.2:0.8:0.1",
         "dp=2,tp=2,pp=2,order=dp-pp-tp,schedule=1f1b,microbatches=1,recompute=full,grad_reduce="
         "microbatch"}) {
@@ -164,6 +165,8 @@ TEST_CASE("the base plan keeps what changes bits and drops the rest") {
   const Plan plan =
       parse_plan("dp=2,tp=2,pp=2,chunks=2,microbatches=4,sp,zero=3,recompute=full,layers=1:1:1:1");
   CHECK(base_plan(plan) == parse_plan("dp=2,tp=2,microbatches=4,sp,grad_reduce=microbatch"));
+  CHECK(base_plan(parse_plan("tp=2,pp=2,sp,regather,microbatches=2")) ==
+        parse_plan("tp=2,microbatches=2,sp,grad_reduce=step"));
   CHECK(base_plan(base_plan(plan)) == base_plan(plan));
   CHECK(base_plan(parse_plan("zero=1")).grad_reduce == GradReduce::kStep);
 }

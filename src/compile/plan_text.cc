@@ -51,6 +51,26 @@ void check_schedule(const Plan& plan, const std::string& where, Diagnostics& dia
   }
 }
 
+// Of the keys that divide sequences.
+void check_sequence(const PlanReading& reading, JsonReader& reader) {
+  const Plan& plan = reading.plan;
+  if (plan.cp > 1 && plan.sequence_slices() > 1 && reading.sound({"cp", "schedule"})) {
+    reader.fail("cp", "divides a sequence over ranks, and {} cuts it into slices; use one of them",
+                plan.schedule);
+  }
+  if (plan.sp && plan.tp == 1 && reading.sound({"sp", "tp"})) {
+    reader.fail("sp",
+                "sequence parallelism shards over the tensor-parallel ranks, and tp is 1; use tp=2 "
+                "or leave sp out");
+  }
+  if (plan.regather && !plan.sp && plan.cp == 1 && reading.sound({"regather", "sp", "cp"})) {
+    reader.fail(
+        "regather",
+        "activations are gathered with sp or cp, and the plan has neither; use sp, or leave "
+        "regather out");
+  }
+}
+
 // What is wrong with a plan by itself. A combination is judged only where all its keys are sound.
 void check(PlanReading& reading, JsonReader& reader, const std::string& where,
            Diagnostics& diagnostics) {
@@ -76,15 +96,7 @@ void check(PlanReading& reading, JsonReader& reader, const std::string& where,
     reader.fail("order", "must name pp, dp and tp{} once each, is {}",
                 plan.cp > 1 ? " (and may name cp)" : "", join(plan.order, "-"));
   }
-  if (plan.cp > 1 && plan.sequence_slices() > 1 && reading.sound({"cp", "schedule"})) {
-    reader.fail("cp", "divides a sequence over ranks, and {} cuts it into slices; use one of them",
-                plan.schedule);
-  }
-  if (plan.sp && plan.tp == 1 && reading.sound({"sp", "tp"})) {
-    reader.fail("sp",
-                "sequence parallelism shards over the tensor-parallel ranks, and tp is 1; use tp=2 "
-                "or leave sp out");
-  }
+  check_sequence(reading, reader);
   if (plan.dp % plan.ep != 0 && reading.sound({"dp", "ep"})) {
     reader.fail("ep", "divides the experts over a part of dp={}, which is no multiple of {}",
                 plan.dp, plan.ep);
@@ -172,6 +184,7 @@ class PlanReader {
     read_count("ep", plan_.ep, kMostRanks);
     take_if_there("order", [&](const char* key) { plan_.order = reader_.strings(key); });
     take("sp", [&](const char* key) { plan_.sp = reader_.boolean_or(key, false); });
+    take("regather", [&](const char* key) { plan_.regather = reader_.boolean_or(key, false); });
   }
 
   void read_pipeline() {
@@ -217,8 +230,8 @@ class PlanReader {
     const size_t before = diagnostics_.findings().size();
     reader_.finish();
     if (diagnostics_.findings().size() == before) return;
-    for (const char* key : {"dp", "tp", "pp", "cp", "ep", "order", "sp", "chunks", "schedule",
-                            "microbatches", "layers"}) {
+    for (const char* key : {"dp", "tp", "pp", "cp", "ep", "order", "sp", "regather", "chunks",
+                            "schedule", "microbatches", "layers"}) {
       if (!reader_.has(key)) reading_.unsound.insert(key);
     }
   }
@@ -268,9 +281,8 @@ Json short_to_json(const std::string& text, const std::string& where, Diagnostic
     if (key == "layers" || key == "order" || key == "costs") {
       json[key] = short_list(key, value);
     } else if (const auto number = parse_int64(value)) {
-      json[key] = (key == "sp" || key == "post_validation") && (*number == 0 || *number == 1)
-                      ? Json(*number == 1)
-                      : Json(*number);
+      const bool is_switch = key == "sp" || key == "regather" || key == "post_validation";
+      json[key] = is_switch && (*number == 0 || *number == 1) ? Json(*number == 1) : Json(*number);
     } else if (const auto real = parse_double(value); real && key == "memory_limit") {
       json[key] = Json(*real);
     } else if (value == "true" || value == "false") {
@@ -327,6 +339,7 @@ Json to_json(const Plan& plan) {
   if (plan.ep > 1) json["ep"] = plan.ep;
   json["order"] = Json::list(plan.order);
   json["sp"] = plan.sp;
+  if (plan.regather) json["regather"] = true;
   json["schedule"] = plan.schedule;
   json["chunks"] = plan.chunks;
   json["microbatches"] = plan.microbatches;
@@ -355,6 +368,7 @@ std::string short_form(const Plan& plan) {
   if (plan.chunks > 1) text += fmt::format(",chunks={}", plan.chunks);
   text += fmt::format(",microbatches={}", plan.microbatches);
   if (plan.sp) text += ",sp";
+  if (plan.regather) text += ",regather";
   if (plan.zero > 0) text += fmt::format(",zero={}", plan.zero);
   if (plan.recompute != Recompute::kNone)
     text += fmt::format(",recompute={}", name_of(kRecompute, plan.recompute));

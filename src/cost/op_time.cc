@@ -225,7 +225,42 @@ OpWork work_of(const ir::Graph& graph, const ir::Op& op, bool update) {
   return work;
 }
 
+namespace {
+
+// Marks all-gathers whose result nothing but products in fp8 reads.
+void find_narrow_gathers(const ir::Graph& graph, std::vector<OpWork>& works) {
+  bool any = false;
+  for (size_t o = 0; o < works.size(); ++o) {
+    if (graph.ops[o].kind != OpKind::kAllGather) continue;
+    works[o].gathers_narrow = works[o].narrows;
+    any = any || works[o].narrows;
+  }
+  if (!any) return;
+  const auto widen = [&](ValueId v) {
+    const OpId made = graph.value(v).producer;
+    if (made.valid()) works[made.index()].gathers_narrow = false;
+  };
+  for (size_t o = 0; o < works.size(); ++o) {
+    if (works[o].kind == OpWork::Kind::kProduct && works[o].narrows) continue;
+    for (const ValueId v : graph.ops[o].operands) widen(v);
+  }
+  for (const ValueId v : graph.outputs) widen(v);
+}
+
+}  // namespace
+
+double narrow_share(Fp8 fp8) {
+  constexpr double kHalf = 2;  // bytes
+  switch (fp8) {
+    case Fp8::kOff: return 1;
+    case Fp8::kTensor: return 1 / kHalf;
+    case Fp8::kBlock: return (1 + kBlockScale) / kHalf;
+  }
+  return 1;
+}
+
 void find_casts(const ir::Graph& graph, std::vector<OpWork>& works) {
+  find_narrow_gathers(graph, works);
   std::set<ValueId> cast;
   std::set<std::pair<ValueId, std::string>> stored;  // and the dimensions that are summed over
   for (size_t o = 0; o < works.size(); ++o) {
@@ -240,11 +275,24 @@ void find_casts(const ir::Graph& graph, std::vector<OpWork>& works) {
         summed += attrs.out.find(letter) == std::string::npos ? 'k' : '.';
       const auto values = static_cast<double>(graph.type(v).elements());
       work.operand_values += values;
+      const OpId made = graph.value(v).producer;
+      const bool gathered = made.valid() && works[made.index()].gathers_narrow;
+      // What is gathered was cast as it lay, a part on each device; another order of its
+      // dimensions reads and writes it once more.
+      const double own =
+          gathered ? static_cast<double>(graph.type(graph.op(made).operands[0]).elements())
+                   : values;
       if (cast.insert(v).second) {
-        work.new_values += values;
+        work.new_values += own;
+        if (gathered) work.new_layouts += own;
         ++work.new_operands;
       }
-      if (stored.emplace(v, summed).second) work.new_layouts += values;
+      if (!stored.emplace(v, summed).second) continue;
+      if (!gathered) {
+        work.new_layouts += values;
+      } else if (summed.back() != 'k') {
+        work.new_layouts += 2 * values;
+      }
     }
   }
 }

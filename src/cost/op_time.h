@@ -64,7 +64,9 @@ struct OpWork {
   DType dtype = DType::kF32;    // of operand 0
   double flops = 0, bytes = 0;  // the op's own (ops::cost_of)
   ProductShape shape;
-  bool narrows = true;  // a product that may run in fp8
+  bool narrows = true;  // a product that may run in fp8, an all-gather that may carry it
+  // Of an all-gather, for fp8 (find_casts): it carries fp8, as only such products read its result.
+  bool gathers_narrow = false;
   // Of a product, for fp8 (find_casts): values of its two operands; those of them that no product
   // before it in the graph reads, the kernels' count of such operands, and those that no product
   // before it reads along the same dimensions (a tensor is stored once for each).
@@ -74,8 +76,12 @@ struct OpWork {
 // At local shapes. `update`: the op belongs to the optimizer's step. REQUIRES: not a collective.
 OpWork work_of(const ir::Graph& graph, const ir::Op& op, bool update = false);
 
-// What fp8 products have to cast, by op of a graph. REQUIRES: `works` are the graph's, by op.
+// What fp8 products have to cast, by op of a graph, and what all-gathers carry cast: what only such
+// products read is cast before it is gathered [torchao/float8/float8_tensor_parallel.py;
+// Transformer Engine gathers what it has quantized, too]. REQUIRES: `works` are the graph's, by op.
 void find_casts(const ir::Graph& graph, std::vector<OpWork>& works);
+// Bytes of a value on the links once it is cast, over those of half precision.
+double narrow_share(Fp8 fp8);
 
 // `tf32`: f32 products run on tensor cores in that format. `fp8`: so do products of kind kProduct;
 // the casts of their operands are part of their time.

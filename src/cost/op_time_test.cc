@@ -181,3 +181,39 @@ TEST_CASE(
   CHECK(works[1].new_layouts == 40 + 24);
   CHECK(works[1].new_operands == 1);
 }
+
+TEST_CASE("what only fp8 products read is cast before it is gathered") {
+  for (const bool others : {false, true}) {
+    ir::Graph graph;
+    const auto add = [&](ir::OpKind kind, ir::Attributes attrs, std::vector<ValueId> operands,
+                         std::vector<int64_t> sizes) {
+      ir::Op op;
+      op.kind = kind;
+      op.attrs = std::move(attrs);
+      op.operands = std::move(operands);
+      return graph.op(graph.add_op(std::move(op), {ir::make_type(DType::kBF16, sizes)})).results[0];
+    };
+    const ValueId part = graph.add_input(ir::make_type(DType::kBF16, {4, 3}), "x");
+    const ValueId w = graph.add_input(ir::make_type(DType::kBF16, {5, 3}), "w");
+    const ValueId dy = graph.add_input(ir::make_type(DType::kBF16, {8, 5}), "dy");
+    const ValueId x =
+        add(ir::OpKind::kAllGather,
+            ir::CollectiveAttrs{.group = ir::AxisGroup{{"tp"}}, .global_size = 8}, {part}, {8, 3});
+    add(ir::OpKind::kDot, ir::DotAttrs{"bk", "nk", "bn"}, {x, w}, {8, 5});
+    add(ir::OpKind::kDot, ir::DotAttrs{"bn", "bk", "nk"}, {dy, x}, {5, 3});
+    if (others) add(ir::OpKind::kRelu, {}, {x}, {8, 3});
+    std::vector<OpWork> works(1);
+    for (size_t o = 1; o < graph.ops.size(); ++o) works.push_back(work_of(graph, graph.ops[o]));
+    find_casts(graph, works);
+    CHECK(works[0].gathers_narrow == !others);
+    // A part of x where it lies and the whole of w; for the weight's gradient dy, and x once more,
+    // read and written, in the order that sums samples.
+    CHECK(works[1].new_values == (others ? 24 : 12) + 15);
+    CHECK(works[1].new_layouts == (others ? 24 : 12) + 15);
+    CHECK(works[2].new_values == 40);
+    CHECK(works[2].new_layouts == 40 + (others ? 24 : 2 * 24));
+  }
+  CHECK(narrow_share(Fp8::kOff) == 1);
+  CHECK(narrow_share(Fp8::kTensor) == 0.5);
+  CHECK(narrow_share(Fp8::kBlock) == doctest::Approx(0.5 * 33 / 32));
+}

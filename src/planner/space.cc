@@ -80,6 +80,7 @@ std::vector<Plan> layout_plans(const predict::Request& base, const Layout& layou
       for (const Recompute recompute :
            {Recompute::kNone, Recompute::kSelective, Recompute::kFull}) {
         plan.recompute = recompute;
+        plan.regather = sp && recompute != Recompute::kFull;
         for (const int64_t microbatches : divisors(base.global_batch / layout.dp)) {
           plan.microbatches = microbatches;
           plans.push_back(plan);

@@ -56,6 +56,7 @@ std::vector<Settings> plan_changes(const Request& request) {
     if (p.chunks == 1) changes.push_back({{"schedule", "zb-h1"}});
   }
   if (p.tp > 1 && !p.sp) changes.push_back({{"sp", "true"}});
+  if (p.sp || p.cp > 1) changes.push_back({{"regather", p.regather ? "false" : "true"}});
   if (p.dp > 1 && p.zero == 0) changes.push_back({{"zero", "1"}});
   if (p.recompute == compile::Recompute::kFull) {
     changes.push_back({{"recompute", "selective"}});

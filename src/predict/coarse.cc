@@ -88,6 +88,7 @@ Coarse::ProbeKey Coarse::work_key(const Plan& plan) const {
   key.tp = plan.tp;
   key.recompute = plan.recompute;
   key.sp = plan.sp;
+  key.regather = plan.regather;
   key.slices = plan.sequence_slices();
   key.pipelined = plan.pp > 1;
   const bool reduces = plan.effective_grad_reduce() == compile::GradReduce::kMicrobatch;
@@ -126,6 +127,7 @@ Request Coarse::request_of(const ProgramKey& key) const {
   plan = Plan();
   plan.tp = key.tp;
   plan.sp = key.sp;
+  plan.regather = key.regather;
   plan.zero = key.zero;
   plan.recompute = key.recompute;
   plan.grad_reduce = key.grad_reduce;

@@ -69,7 +69,7 @@ class Coarse {
     int64_t slices = 1;
     compile::Recompute recompute = compile::Recompute::kNone;
     compile::GradReduce grad_reduce = compile::GradReduce::kStep;
-    bool sp = false, data_parallel = false, pipelined = false;
+    bool sp = false, regather = false, data_parallel = false, pipelined = false;
     friend auto operator<=>(const ProgramKey&, const ProgramKey&) = default;
   };
   // And what tells those of updates apart.

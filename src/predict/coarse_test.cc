@@ -61,6 +61,7 @@ compile::Plan random_plan(const Request& base, Random& random, Coarse& coarse) {
     plan.microbatches = random.one_of<int64_t>({1, 2, 4, 8, 12, 16, 24, 32, 48, 64});
     if (base.global_batch % plan.dp != 0 || share % plan.microbatches != 0) continue;
     if (share / plan.microbatches > 8) continue;
+    plan.regather = plan.sp && plan.microbatches % 4 == 0;
     Request request = base;
     request.plan = plan;
     if (!compile::plan_findings(plan, base.model.layers, model_shape(request)).empty()) continue;

@@ -219,6 +219,8 @@ std::string memory_findings(const Request& request, const Prediction& prediction
     changes.emplace_back(changes.empty() ? name : changes.back().first + "," + name, plan);
   };
   if (request.plan.tp > 1) add("sp", [](compile::Plan& plan) { plan.sp = true; });
+  if (request.plan.tp > 1 && request.plan.recompute != compile::Recompute::kFull)
+    add("regather", [](compile::Plan& plan) { plan.regather = true; });
   if (request.plan.dp > 1)
     add("zero=1", [](compile::Plan& plan) { plan.zero = std::max<int64_t>(1, plan.zero); });
   if (request.plan.recompute == compile::Recompute::kNone)

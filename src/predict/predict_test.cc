@@ -146,6 +146,34 @@ TEST_CASE("keys and values go around a ring beside attention, unless they are ga
         doctest::Approx(simulate::simulate(program, request.cluster, options).step.value));
 }
 
+TEST_CASE(
+    "products in parts hide their own gathers and scatters, and fp8 halves what is gathered") {
+  Request request = small();
+  request.plan = compile::parse_plan("tp=2,sp");
+  request.cluster.device.peaks.emplace_back("fp8", cluster::FlopsPerSecond(1e30));
+  const pipeline::Program program = program_of(request);
+  simulate::Options waits, beside, parts;
+  REQUIRE(simulate::set_overlap(waits.overlap, "collectives"));
+  REQUIRE(simulate::set_overlap(waits.overlap, "no-tensor"));
+  REQUIRE(simulate::set_overlap(beside.overlap, "collectives"));
+  REQUIRE(simulate::set_overlap(parts.overlap, "async-tp"));
+  const auto run = [&](const simulate::Options& options) {
+    return simulate::simulate(program, request.cluster, options);
+  };
+  CHECK(run(parts).step < run(beside).step);
+  CHECK(run(beside).step <= run(waits).step);
+  CHECK(run(parts).ranks[0].bytes_sent == run(waits).ranks[0].bytes_sent);
+  const auto links = [&] { return run(waits).ranks[0].comm.at("tp").value; };
+  const double whole = links();
+  waits.fp8 = cost::Fp8::kTensor;
+  CHECK(links() < whole);
+  // With products that take no time nothing hides.
+  request.cluster.device.attained.launch = Seconds(0);
+  request.cluster.device.peaks = {{"bf16", cluster::FlopsPerSecond(1e30)}};
+  request.cluster.device.memory_bandwidth = cluster::BytesPerSecond(1e30);
+  CHECK(run(parts).step.value == doctest::Approx(run(beside).step.value));
+}
+
 TEST_CASE("fp8 makes a step faster, is told against its own peak, and needs a device that has it") {
   Request request = small();
   request.plan = compile::parse_plan("dp=2,tp=2,microbatches=2");

@@ -17,9 +17,10 @@ namespace {
 const std::vector<std::string> kFactors = {"link_bandwidth",   "link_latency", "matrix_peak",
                                            "memory_bandwidth", "memory_size",  "host_time"};
 const std::vector<std::string> kPlanKeys = {
-    "dp",     "tp",           "pp",     "cp",           "order",          "sp",        "schedule",
-    "chunks", "microbatches", "zero",   "recompute",    "grad_reduce",    "bucket_mb", "layers",
-    "group",  "pairs",        "slices", "memory_limit", "post_validation"};
+    "dp",    "tp",        "pp",          "cp",           "order",
+    "sp",    "regather",  "schedule",    "chunks",       "microbatches",
+    "zero",  "recompute", "grad_reduce", "bucket_mb",    "layers",
+    "group", "pairs",     "slices",      "memory_limit", "post_validation"};
 const std::vector<std::string> kSizes = {"global_batch", "seq_len"};
 
 bool is_in(const std::vector<std::string>& names, const std::string& name) {
@@ -110,7 +111,7 @@ void check_plan_value(const std::string& key, const std::string& value) {
   } else if (key == "schedule") {
     if (!is_in(kinds, value)) compile::parse_plan("schedule=" + value, "--vary");
   } else if (key != "layers" && key != "order" && key != "memory_limit" &&
-             key != "post_validation") {
+             key != "post_validation" && key != "regather") {
     compile::parse_plan(fmt::format("tp=2,pp=2,microbatches=2,{}={}", key, value), "--vary");
   }
 }

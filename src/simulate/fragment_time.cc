@@ -399,7 +399,7 @@ void FragmentCoster::find_rings(const Fragment& fragment, FragmentCost& cost) co
     if (users.empty()) users = graph.users();
     const bool backward = op.kind == OpKind::kAttentionGrad;
     FragmentCost::Ring ring{
-        static_cast<int32_t>(o), program_.mesh.group_size(attrs.queries.axes), {}};
+        true, program_.mesh.group_size(attrs.queries.axes), {static_cast<int32_t>(o)}, {}};
     const auto add = [&](OpId id, OpKind kind) {
       if (id.valid() && graph.op(id).kind == kind && cost.ops[id.index()].label >= 0)
         ring.collectives.push_back(id.value);
@@ -411,6 +411,32 @@ void FragmentCoster::find_rings(const Fragment& fragment, FragmentCost& cost) co
       for (const OpId user : users[op.results[i].index()]) add(user, OpKind::kReduceScatter);
     }
     if (!ring.collectives.empty()) cost.rings.push_back(std::move(ring));
+  }
+}
+
+// Products along a dimension that they gather before, or scatter their result's sum after.
+void FragmentCoster::find_product_rings(const Fragment& fragment, FragmentCost& cost) const {
+  const ir::Graph& graph = fragment.graph;
+  const std::vector<ir::OpIds> users = graph.users();
+  for (const FragmentCost::Collective& collective : cost.collectives_of) {
+    const ir::Op& op = graph.ops[static_cast<size_t>(collective.op)];
+    const int32_t label = cost.ops[static_cast<size_t>(collective.op)].label;
+    if (!is_tensor_label(labels_.names()[static_cast<size_t>(label)])) continue;
+    FragmentCost::Ring ring{false, collective.shape.size, {}, {collective.op}};
+    if (op.kind == OpKind::kAllGather) {
+      const auto dim = static_cast<size_t>(op.as<ir::CollectiveAttrs>().dim);
+      for (const OpId id : users[op.results[0].index()]) {
+        const ir::Op& user = graph.op(id);
+        if (user.kind != OpKind::kDot) continue;
+        const auto& dot = user.as<ir::DotAttrs>();
+        const char letter = (user.operands[0] == op.results[0] ? dot.lhs : dot.rhs)[dim];
+        if (dot.out.find(letter) != std::string::npos) ring.computes.push_back(id.value);
+      }
+    } else if (op.kind == OpKind::kReduceScatter) {
+      const OpId made = graph.value(op.operands[0]).producer;
+      if (made.valid() && graph.op(made).kind == OpKind::kDot) ring.computes = {made.value};
+    }
+    if (!ring.computes.empty()) cost.rings.push_back(std::move(ring));
   }
 }
 
@@ -426,9 +452,11 @@ void set_times(FragmentCost& cost, const cluster::Cluster& cluster, const Option
     op.host = op_host > 0 ? time.host.value : 0;
   }
   for (const FragmentCost::Collective& collective : cost.collectives_of) {
-    Bytes bytes = collective.bytes;
-    if (collective.gradient)
-      bytes = Bytes(std::llround(static_cast<double>(bytes.value) * attained.gradient_bytes / 4));
+    double share = 1;
+    if (collective.gradient) share = attained.gradient_bytes / 4;
+    if (cost.works[static_cast<size_t>(collective.op)].gathers_narrow)
+      share = cost::narrow_share(options.fp8);
+    const Bytes bytes(std::llround(static_cast<double>(collective.bytes.value) * share));
     OpCost& op = cost.ops[static_cast<size_t>(collective.op)];
     const bool parts = collective.data && (collective.kind == OpKind::kAllGather ||
                                            collective.kind == OpKind::kReduceScatter);
@@ -441,14 +469,16 @@ void set_times(FragmentCost& cost, const cluster::Cluster& cluster, const Option
   }
   // A ring's first part is there; while it computes with each part the next one comes.
   for (const FragmentCost::Ring& ring : cost.rings) {
-    if (!options.overlap.ring) break;
-    double moving = 0;
+    if (ring.attention ? !options.overlap.ring : !options.overlap.async_tp) continue;
+    double moving = 0, computing = 0;
     for (const int32_t o : ring.collectives) moving += cost.ops[static_cast<size_t>(o)].device;
+    for (const int32_t o : ring.computes) computing += cost.ops[static_cast<size_t>(o)].device;
     const auto parts = static_cast<double>(ring.size);
-    const double beside =
-        cost.ops[static_cast<size_t>(ring.attention)].device * (parts - 1) / parts;
+    const double beside = computing * (parts - 1) / parts;
+    const double hidden = std::min(1.0, beside / moving);
     for (const int32_t o : ring.collectives)
-      cost.ops[static_cast<size_t>(o)].device *= std::max(0.0, 1 - beside / moving);
+      cost.ops[static_cast<size_t>(o)].device *=
+          1 - hidden + hidden * (options.overlap.slowdown - 1);
   }
   if (!cost.update || !options.host) return;
   for (OpCost& op : cost.ops) {
@@ -469,6 +499,10 @@ FragmentCost FragmentCoster::cost(const Fragment& fragment, int32_t rank) {
     cost.kinds.push_back(op.kind);
     if (ir::is_collective(op.kind)) {
       add_collective(fragment, op, rank, cost, made);
+      cost::OpWork& work = cost.works[cost.ops.size()];
+      work.op = op.kind;
+      work.narrows = made.label >= 0 && !cost.update &&
+                     is_tensor_label(labels_.names()[static_cast<size_t>(made.label)]);
     } else if (is_alias(fragment, op)) {
       made.alias = true;
     } else {
@@ -496,6 +530,7 @@ FragmentCost FragmentCoster::cost(const Fragment& fragment, int32_t rank) {
   }
   find_state_uses(fragment, cost);
   find_rings(fragment, cost);
+  if (options_.overlap.async_tp) find_product_rings(fragment, cost);
   set_times(cost, cluster_, options_);
   return cost;
 }

@@ -68,12 +68,13 @@ struct FragmentCost {
     cluster::GroupShape shape;
   };
   std::vector<Collective> collectives_of;
-  // An attention over parts of a sequence, with the collectives that bring its keys and values and
-  // take their gradients away: steps of a ring.
+  // Computation in parts that are steps of a ring, with the collectives that bring or take them
+  // away: attention over parts of a sequence with its keys and values and their gradients; with
+  // Overlap::async_tp, products with what they gather, or with the scatter of their sum.
   struct Ring {
-    int32_t attention = 0;
-    int64_t size = 1;                  // devices
-    std::vector<int32_t> collectives;  // ops
+    bool attention = false;
+    int64_t size = 1;                            // devices
+    std::vector<int32_t> computes, collectives;  // ops
   };
   std::vector<Ring> rings;
   bool update = false;
@@ -144,6 +145,7 @@ class FragmentCoster {
   void add_data_deps(const pipeline::Fragment& fragment, FragmentCost& cost) const;
   void find_state_uses(const pipeline::Fragment& fragment, FragmentCost& cost) const;
   void find_rings(const pipeline::Fragment& fragment, FragmentCost& cost) const;
+  void find_product_rings(const pipeline::Fragment& fragment, FragmentCost& cost) const;
 
   const pipeline::Program& program_;
   const cluster::Cluster& cluster_;

@@ -332,6 +332,8 @@ bool set_overlap(Overlap& overlap, std::string_view word) {
     overlap.collectives = true;
   } else if (word == "no-tensor") {
     overlap.tensor = false;
+  } else if (word == "async-tp") {
+    overlap.collectives = overlap.tensor = overlap.async_tp = true;
   } else if (word == "serial") {
     overlap.serial = true;
   } else if (word == "grad_reduce") {

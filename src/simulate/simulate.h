@@ -29,6 +29,11 @@ struct Overlap {
   // With `collectives`: those of tensor parallelism too. Off: each holds up all that comes after
   // it.
   bool tensor = true;
+  // Products of tensor parallelism run in parts: with each part of a gathered operand as it comes,
+  // for each part of a scattered result before it leaves [Wang 2022, Overlap Communication with
+  // Dependent Computation; PyTorch torch/_inductor/fx_passes/micro_pipeline_tp.py]. Off: they wait
+  // for the whole operand, and the whole result leaves.
+  bool async_tp = false;
   // No collective inside a fragment goes on beside anything: each holds up all that comes after it.
   bool serial = false;
   // The update's reductions start as soon as their gradients are complete.
@@ -43,7 +48,8 @@ struct Overlap {
   double slowdown = 1;
 };
 
-// Switches what a word says: "messages", "no-messages", "collectives", "no-tensor", "serial",
+// Switches what a word says: "messages", "no-messages", "collectives", "no-tensor", "async-tp"
+// (which is collectives, those of tensor parallelism among them, and products in parts), "serial",
 // "grad_reduce", "param_gather", "ring", "no-ring"; "none" changes nothing. False for any other
 // word.
 bool set_overlap(Overlap& overlap, std::string_view word);

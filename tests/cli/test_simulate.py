@@ -144,7 +144,7 @@ def test_trace_opens_as_chrome_events(tmp_path):
      "--model: there is no model 'gpt3-175', did you mean 'gpt3-175b'?"),
     (f"{JOB} --cluster selene --plan dp=2,pp=2,microbatches=2 --gpus 8 --overlap grad_redcue",
      "--overlap: unknown word 'grad_redcue', did you mean 'grad_reduce'?; known are messages, no-messages, "
-     "collectives, no-tensor, serial, grad_reduce, param_gather, ring, no-ring, none\n"
+     "collectives, no-tensor, async-tp, serial, grad_reduce, param_gather, ring, no-ring, none\n"
      "--gpus: is 8, but the plan has dp*tp*pp=2*1*2=4 ranks; use dp=4"),
     (f"{JOB} --cluster selene --plan pp=2,microbatches=4 --trace nowhere/t.json", "nowhere/t.json: "),
     (f"{JOB} --cluster selene --plan pp=2,microbatches=4 --mtbf -3 --checkpoint-time 0 --restart-time soon "

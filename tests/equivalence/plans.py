@@ -2,8 +2,8 @@
 
 import random
 
-FIELDS = ("dp", "tp", "pp", "cp", "order", "schedule", "chunks", "microbatches", "sp", "zero", "recompute", "grad_reduce",
-          "layers", "group", "pairs", "slices", "memory_limit", "costs", "post_validation")
+FIELDS = ("dp", "tp", "pp", "cp", "order", "schedule", "chunks", "microbatches", "sp", "regather", "zero", "recompute",
+          "grad_reduce", "layers", "group", "pairs", "slices", "memory_limit", "costs", "post_validation")
 LARGEST = 16  # ranks
 
 
@@ -70,4 +70,6 @@ def random_plan(rng: random.Random, *, layers: int, global_batch: int, tp: list[
         axes = ["pp", "dp", "tp"]
         rng.shuffle(axes)
         plan["order"] = "-".join(axes)
+    if "sp" in plan and rng.random() < 0.5:
+        plan["regather"] = True
     return plan

@@ -89,6 +89,10 @@ CHOSEN = [
     ("llama-thirds", "dp=3,tp=3,sp,zero=2,microbatches=2,recompute=selective"),
     ("llama-thirds", "tp=3,pp=5,sp,microbatches=4,schedule=gpipe"),
     ("llama-thirds", "dp=2,tp=6,sp,microbatches=2,zero=2"),
+    ("gpt-dropout", "dp=2,tp=2,pp=2,microbatches=4,sp,regather,zero=3"),
+    ("gpt-micro", "tp=2,pp=2,schedule=zb-h1,microbatches=4,sp,regather,recompute=selective"),
+    ("llama-micro", "tp=2,cp=2,microbatches=2,sp,regather"),
+    ("llama-thirds", "tp=3,pp=2,schedule=interleaved-1f1b,chunks=2,microbatches=4,sp,regather"),
 ]
 RANDOM = 40
 SAMPLED = 14

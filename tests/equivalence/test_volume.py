@@ -48,6 +48,7 @@ class Sent:
         self.microbatch: list[collections.Counter] = []  # [rank]
         self.step: list[collections.Counter] = []
         self.boundary: list[collections.Counter] = []    # bytes of messages
+        self.peak = run.summary["peak_bytes_per_rank"]
         self.tensors = {name: math.prod(tensor.shape) for name, tensor in run.tensors("model").items()}
         events = [e for e in json.loads((run.folder / "trace.json").read_text(encoding="utf-8"))["traceEvents"]
                   if e["ph"] == "X" and "bytes" in e.get("args", {}) and e["cat"] != "step"]
@@ -128,6 +129,20 @@ def test_sequence_parallel_sends_the_same_as_gathers_and_scatters(sent, model, l
                           "wpe.weight", "attn.c_proj.bias", "mlp.c_proj.bias", "norm.weight")
     assert found.step == [collections.Counter([("all_reduce", all_reduce(shared, t)),
                                                ("all_reduce", all_reduce(len(found.tensors) * DOUBLE, t))])] * t
+
+
+@pytest.mark.parametrize("model, layers", MODELS)
+def test_gathering_again_sends_two_gathers_more_a_layer_and_holds_less(sent, model, layers):
+    """And one more for the head; nothing whole is saved that lies on t ranks in parts."""
+    t, L, m = 2, 4, 2
+    b = GLOBAL_BATCH // m
+    bsh, bs = gather(b * s * h * FLOAT, t), all_reduce(b * s * FLOAT, t)
+    saved = sent(model, f"tp={t},sp,microbatches={m}", vocab_size=LARGE, **{layers: L})
+    found = sent(model, f"tp={t},sp,regather,microbatches={m}", vocab_size=LARGE, **{layers: L})
+    assert found.microbatch == [{("all_gather", bsh): m * (6 * L + 3), ("reduce_scatter", bsh): m * (4 * L + 2),
+                                 ("all_reduce", bs): m * 3}] * t
+    assert found.step == saved.step
+    assert found.peak < saved.peak - L * b * s * h * FLOAT
 
 
 @pytest.mark.parametrize("sp", [False, True])
