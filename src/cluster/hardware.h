@@ -113,6 +113,7 @@ struct Stack {
   bool scatter_gather = false;
   // What it holds while it takes the gradient of the loss (predict/precision.h).
   bool f32_loss = false, gathered_ends = false;
+  bool whole_recompute = false;  // full recomputation runs blocks again to their ends
   double error = 0;  // of predictions: the standard deviation of log(predicted / measured)
   struct Range {
     std::string name;  // "hidden"

@@ -163,6 +163,7 @@ Profile parse_profile(std::string_view text, const std::string& file) {
   profile.selective_op = reader.boolean_or("selective_op", false);
   profile.stack.f32_loss = reader.boolean_or("f32_loss", false);
   profile.stack.gathered_ends = reader.boolean_or("gathered_ends", false);
+  profile.stack.whole_recompute = reader.boolean_or("whole_recompute", false);
   profile.gradient_bytes = reader.integer_or("gradient_bytes", 4, {.min = 1, .max = 8});
   profile.stack.error = reader.number_or("error", 0, {.min = 0});
   if (reader.has("versions")) read_versions(reader.objects("versions"), profile);
@@ -184,13 +185,14 @@ std::string to_toml(const Profile& profile) {
     text += fmt::format("runs_that_say = {}\n", list_text(profile.runs_that_say));
   text += fmt::format(
       "overlap = {}\nscatter_gather = {}\nfused_attention = {}\n"
-      "{}{}{}{}{}gradient_bytes = {}\n",
+      "{}{}{}{}{}{}gradient_bytes = {}\n",
       list_text(profile.stack.overlap), profile.stack.scatter_gather, profile.fused_attention,
       profile.fused_elementwise ? "" : "fused_elementwise = false\n",
       profile.interleaved ? "" : "interleaved = false\n",
       profile.selective_op ? "selective_op = true\n" : "",
       profile.stack.f32_loss ? "f32_loss = true\n" : "",
-      profile.stack.gathered_ends ? "gathered_ends = true\n" : "", profile.gradient_bytes);
+      profile.stack.gathered_ends ? "gathered_ends = true\n" : "",
+      profile.stack.whole_recompute ? "whole_recompute = true\n" : "", profile.gradient_bytes);
   if (profile.stack.error > 0) text += fmt::format("error = {:.4g}\n", profile.stack.error);
   for (const Profile::Version& version : profile.versions) {
     text += fmt::format("\n[[versions]]\nruns_that_say = {}\noverlap = {}\nsource = {}\n",

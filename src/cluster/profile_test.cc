@@ -22,6 +22,7 @@ interleaved = false
 selective_op = true
 f32_loss = true
 gathered_ends = true
+whole_recompute = true
 gradient_bytes = 2
 error = 0.05
 
@@ -65,6 +66,7 @@ TEST_CASE("a profile replaces what a cluster file says of device and links") {
   CHECK(c.stack.scatter_gather);
   CHECK(c.stack.f32_loss);
   CHECK(c.stack.gathered_ends);
+  CHECK(c.stack.whole_recompute);
   REQUIRE(c.stack.measured.size() == 1);
   CHECK(c.stack.measured[0].most == 8192);
 }

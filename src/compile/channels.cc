@@ -53,7 +53,8 @@ class SlotCounter {
         if (busy[r] > 0 || next[r] == schedule_.ranks[r].size()) continue;
         const Action& action = schedule_.ranks[r][next[r]];
         if (!can_run(action)) continue;
-        busy[r] = action.kind == ActionKind::kB ? backward : 1;
+        const bool grows = action.kind == ActionKind::kB || action.kind == ActionKind::kI;
+        busy[r] = grows ? backward : 1;
         hold(action);
       }
       for (size_t c = 0; c < held_.size(); ++c) most_[c] = std::max(most_[c], held_[c]);
@@ -207,7 +208,8 @@ ChannelPlan plan_channels(const pipeline::Schedule& schedule,
     }
   }
   if (stages.empty()) return plan;
-  // A backward takes as long as a forward, twice as long, or three times with full recompute.
+  // A backward (of a split one the input gradient, with what is recomputed) takes as long as a
+  // forward, twice as long, or three times with full recompute.
   SlotCounter counter(schedule, stages, plan);
   for (const int32_t backward : {1, 2, 3}) {
     const std::vector<int64_t>& slots = counter.run(backward);

@@ -28,8 +28,8 @@ struct ChannelPlan {
 };
 
 // Slots: as many as hold a value at one time when no producer has to wait for a slot and a backward
-// takes as long as a forward, twice or three times as long (the most of the three), so that slots
-// do not slow the schedule down.
+// (of a split one the input gradient) takes as long as a forward, twice or three times as long (the
+// most of the three), so that slots do not slow the schedule down.
 ChannelPlan plan_channels(const pipeline::Schedule& schedule, const std::vector<StageCode>& stages);
 
 }  // namespace mw::compile

@@ -382,10 +382,12 @@ std::set<std::string> divided_axes(const ResolvedPlan& plan) {
 }
 
 // Blocks are recomputed; what stands before and behind them (embedding, head) is kept.
-void differentiate(ir::Module& module, const ResolvedPlan& plan, const PassSet& passes) {
+void differentiate(ir::Module& module, const ResolvedPlan& plan, const PassSet& passes,
+                   bool whole_recompute) {
   transform::PassOptions options;
   options.recompute = transform::recompute_all(module, mode_of(plan.plan.recompute));
   options.recompute.divided = divided_axes(plan);
+  options.recompute.whole = whole_recompute;
   for (size_t i = 0; i < module.layers.size(); ++i) {
     if (!module.layers[i].block) options.recompute.layers[i] = transform::RecomputeMode::kNone;
   }
@@ -455,12 +457,12 @@ pipeline::Program lower_all(const std::string& name, Compiler& compiler,
 }
 
 // The model's graphs with those of the backward pass, sequence slices unrolled.
-ir::Module differentiated(const ir::Module& model, const ResolvedPlan& plan,
-                          const PassSet& passes) {
+ir::Module differentiated(const ir::Module& model, const ResolvedPlan& plan, const PassSet& passes,
+                          bool whole_recompute = false) {
   const auto slices = static_cast<int32_t>(plan.plan.sequence_slices());
   ir::Module module = model;
   if (slices > 1) transform::unroll_slices(module, "microbatch", slices);
-  differentiate(module, plan, passes);
+  differentiate(module, plan, passes, whole_recompute);
   if (slices > 1) {
     transform::merge_slices(module, "microbatch", slices);
     transform::spread_loss(*module.find_graph("microbatch"), *module.find_state("loss"));
@@ -491,7 +493,7 @@ CompiledPlan compile(const CompileRequest& request) {
   const Plan& plan = resolved.plan;
   const PassSet passes(request.without);
   const auto slices = static_cast<int32_t>(plan.sequence_slices());
-  ir::Module module = differentiated(request.model, resolved, passes);
+  ir::Module module = differentiated(request.model, resolved, passes, request.whole_recompute);
   const ir::Graph whole = training_graph(module);
 
   Compiler compiler(resolved, std::move(module), passes);

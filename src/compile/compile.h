@@ -32,6 +32,9 @@ struct CompileRequest {
   const pipeline::Schedule* schedule = nullptr;
   std::set<std::string> without = {};  // passes that are switched off (passes.h)
   bool init = true;  // false: no initialisation program, for who only looks at a step
+  // Full recomputation runs blocks again to their ends (transform/recompute.h), for who simulates a
+  // stack that does so.
+  bool whole_recompute = false;
 };
 
 struct CompiledPlan {

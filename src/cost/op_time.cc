@@ -249,6 +249,31 @@ void find_narrow_gathers(const ir::Graph& graph, std::vector<OpWork>& works) {
 
 }  // namespace
 
+void fuse_elementwise(const ir::Graph& graph, std::vector<OpWork>& works) {
+  const auto leads = [&](OpId id) {  // into another op's kernel
+    if (!id.valid()) return false;
+    const OpKind kind = graph.op(id).kind;
+    return kind == OpKind::kBiasAdd || kind == OpKind::kDropout;
+  };
+  std::vector<int32_t> readers(graph.values.size(), 0);
+  for (const ir::Op& op : graph.ops) {
+    for (const ValueId v : op.operands) ++readers[v.index()];
+  }
+  for (const ValueId v : graph.outputs) ++readers[v.index()];
+  for (size_t o = 0; o < works.size(); ++o) {
+    const OpKind kind = graph.ops[o].kind;
+    if (kind != OpKind::kDropout && kind != OpKind::kAdd) continue;
+    for (const ValueId v : graph.ops[o].operands) {
+      const OpId made = graph.value(v).producer;
+      if (!leads(made) || readers[v.index()] > 1 || graph.value(v).result != 0) continue;
+      OpWork& before = works[made.index()];
+      works[o].bytes += before.bytes - 2 * static_cast<double>(graph.type(v).bytes().value);
+      works[o].flops += before.flops;
+      before.kind = OpWork::Kind::kFused;
+    }
+  }
+}
+
 double narrow_share(Fp8 fp8) {
   constexpr double kHalf = 2;  // bytes
   switch (fp8) {
@@ -300,6 +325,7 @@ void find_casts(const ir::Graph& graph, std::vector<OpWork>& works) {
 OpTime op_time(const cluster::Device& device, const OpWork& work, bool tf32, Fp8 fp8) {
   const cluster::Attained& attained = device.attained;
   OpTime time;
+  if (work.kind == OpWork::Kind::kFused) return time;
   time.host = attained.host_op;
   time.device = attained.launch;
   time.flops = Flops(work.flops);

@@ -55,7 +55,8 @@ struct OpWork {
     kLogits,  // a product that makes logits or takes their gradient: `shape`; work_of says kProduct
     kAttention,  // shape: heads of all samples x [queries, keys], k = the head's size
     kLoss,       // reads and writes logits
-    kUpdate      // reads and writes the optimizer's state
+    kUpdate,     // reads and writes the optimizer's state
+    kFused       // a part of the kernel of an op behind it (fuse_elementwise)
   };
   Kind kind = Kind::kNothing;
   ir::OpKind op = ir::OpKind::kCopy;
@@ -75,6 +76,11 @@ struct OpWork {
 };
 // At local shapes. `update`: the op belongs to the optimizer's step. REQUIRES: not a collective.
 OpWork work_of(const ir::Graph& graph, const ir::Op& op, bool update = false);
+
+// Where a stack fuses them: a bias, dropout and the sum with the residual that only read each other
+// are one kernel, the last op's, which reads and writes what the chain does [Megatron-LM
+// megatron/model/transformer.py, bias_dropout_add]. REQUIRES: `works` are the graph's, by op.
+void fuse_elementwise(const ir::Graph& graph, std::vector<OpWork>& works);
 
 // What fp8 products have to cast, by op of a graph, and what all-gathers carry cast: what only such
 // products read is cast before it is gathered [torchao/float8/float8_tensor_parallel.py;

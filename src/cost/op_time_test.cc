@@ -182,6 +182,42 @@ TEST_CASE(
   CHECK(works[1].new_operands == 1);
 }
 
+TEST_CASE("a bias, dropout and the residual's sum are one kernel where nothing else reads them") {
+  for (const bool others : {false, true}) {
+    ir::Graph graph;
+    const ir::TensorType type = ir::make_type(DType::kBF16, {1000, 100});
+    const auto add = [&](ir::OpKind kind, ir::Attributes attrs, std::vector<ValueId> operands) {
+      ir::Op op;
+      op.kind = kind;
+      op.attrs = std::move(attrs);
+      op.operands = std::move(operands);
+      return graph.op(graph.add_op(std::move(op), {type})).results[0];
+    };
+    const ValueId x = graph.add_input(type, "x"), residual = graph.add_input(type, "residual");
+    const ValueId bias = graph.add_input(ir::make_type(DType::kBF16, {100}), "bias");
+    const ValueId biased = add(ir::OpKind::kBiasAdd, {}, {x, bias});
+    const ValueId other = add(ir::OpKind::kScale, ir::ScaleAttrs{2}, {biased});
+    const ValueId sum = add(ir::OpKind::kAdd, {}, {residual, others ? other : biased});
+    graph.outputs = {sum};
+    if (!others) ir::drop_dead(graph);
+    std::vector<OpWork> works;
+    for (const ir::Op& op : graph.ops) works.push_back(work_of(graph, op));
+    const double before = works.back().bytes;
+    fuse_elementwise(graph, works);
+    const cluster::Device d = device();
+    if (others) {
+      CHECK(works.back().bytes == before);
+      CHECK(works[0].kind == OpWork::Kind::kStream);
+    } else {
+      // x, the bias and the residual are read, the sum is written.
+      CHECK(works.back().bytes == 3 * 200e3 + 200);
+      CHECK(works[0].kind == OpWork::Kind::kFused);
+      CHECK(op_time(d, works[0]).device.value == 0);
+      CHECK(op_time(d, works[0]).host.value == 0);
+    }
+  }
+}
+
 TEST_CASE("what only fp8 products read is cast before it is gathered") {
   for (const bool others : {false, true}) {
     ir::Graph graph;

@@ -95,7 +95,7 @@ std::vector<ValueId> drop_dead(Graph& graph) {
   for (const StateUpdate& update : graph.updates) read(update.value);
   for (size_t i = graph.ops.size(); i-- > 0;) {
     const Op& op = graph.ops[i];
-    bool wanted = op.accumulates || op.results.empty();
+    bool wanted = op.accumulates || op.kept || op.results.empty();
     for (const ValueId result : op.results) wanted = wanted || live[result.index()];
     if (!wanted) continue;
     keep[i] = true;

@@ -43,6 +43,7 @@ struct Op {
   RegionId recompute;  // valid: a recomputed op of this region
   // The last operand is an accumulator that the result is added to in place.
   bool accumulates = false;
+  bool kept = false;            // it runs though nothing may read its results
   std::vector<GraphId> called;  // graphs that it calls (while, conditional, reduce)
 
   template <typename Attrs>

@@ -102,8 +102,8 @@ void Order::run_memory(const std::vector<Kept>& kept, const Passed& passed,
   }
 }
 
-// Values that are there at one time where a forward takes one unit and a whole backward one, two or
-// three, and nobody waits for a slot.
+// Values that are there at one time where a forward takes one unit and a backward, whole or its
+// input gradient, one, two or three, and nobody waits for a slot.
 void Order::count_slots(int32_t microbatches) {
   const size_t copies = rank_of_.size(), count = static_cast<size_t>(microbatches);
   slots_.resize(copies);
@@ -115,8 +115,10 @@ void Order::count_slots(int32_t microbatches) {
   std::vector<Hop> hop_costs(hops_.size());
   for (size_t h = 0; h < hop_costs.size(); ++h) hop_costs[h].port = static_cast<int32_t>(h);
   for (const int32_t backward : {1, 2, 3}) {
-    for (size_t s = 0; s < copies; ++s)
-      costs[s * kKinds + static_cast<size_t>(ActionKind::kB)] = backward;
+    for (size_t s = 0; s < copies; ++s) {
+      for (const ActionKind kind : {ActionKind::kB, ActionKind::kI})
+        costs[s * kKinds + static_cast<size_t>(kind)] = backward;
+    }
     run(costs, hop_costs, ends);
     int32_t last = 0;
     for (size_t i = 0; i < steps_.size(); ++i) {

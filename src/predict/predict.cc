@@ -152,11 +152,13 @@ Step compile_step(const Request& request) {
                                  request.plan.sequence_slices(), request.plan.cp > 1};
   const ir::Module model = models::build_model(request.model, batch);
   step.parameters = models::parameter_count(model);
-  compile::CompiledPlan compiled = compile::compile({.model = model,
-                                                     .plan = request.plan,
-                                                     .shape = model_shape(request),
-                                                     .optimizer = {},
-                                                     .init = false});
+  compile::CompiledPlan compiled =
+      compile::compile({.model = model,
+                        .plan = request.plan,
+                        .shape = model_shape(request),
+                        .optimizer = {},
+                        .init = false,
+                        .whole_recompute = request.cluster.stack.whole_recompute});
   step.program = in_precision(std::move(compiled.train), request.precision,
                               loss_memory(request.cluster, request.plan));
   step.compile_time = steady_clock().now() - begin;

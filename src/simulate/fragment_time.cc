@@ -521,6 +521,9 @@ FragmentCost FragmentCoster::cost(const Fragment& fragment, int32_t rank) {
     }
   }
   cost::find_casts(graph, cost.works);
+  const cluster::Device& device = cluster_.device;
+  if (device.attained.fused_elementwise && device.kernel_rates.empty())
+    cost::fuse_elementwise(graph, cost.works);
   // The update's dependencies are its data's where its reductions start early.
   if (options_.overlap.collectives || options_.overlap.serial ||
       (cost.update && (options_.overlap.grad_reduce || options_.overlap.param_gather))) {

@@ -19,6 +19,7 @@ struct Region {
   LayerId layer;
   size_t first_backward = 0;  // op before which the clones go
   std::vector<size_t> ops;    // that are cloned
+  std::set<size_t> unread;    // those of them that the backward pass does not need
   std::vector<ir::Op> clones;
 };
 
@@ -86,7 +87,7 @@ Region find_region(const ir::Graph& graph, LayerId layer, const std::vector<size
   const std::set<size_t> kept = mode == RecomputeMode::kSelectiveOp
                                     ? kept_ops(graph, ops, options.divided)
                                     : std::set<size_t>();
-  Region region{layer, graph.ops.size(), {}, {}};
+  Region region{layer, graph.ops.size(), {}, {}, {}};
   for (auto i = ops.rbegin(); i != ops.rend(); ++i) {
     const ir::Op& op = graph.ops[*i];
     const bool backward = is_backward(op) && !op.recompute.valid();
@@ -95,8 +96,10 @@ Region find_region(const ir::Graph& graph, LayerId layer, const std::vector<size
     } else {
       const bool any = std::any_of(op.results.begin(), op.results.end(),
                                    [&](ValueId v) { return wanted[v.index()] == layer; });
-      if (!any || !can_clone(op, layer, mode) || kept.contains(*i)) continue;
+      const bool again = options.whole && mode == RecomputeMode::kFull;
+      if ((!any && !again) || !can_clone(op, layer, mode) || kept.contains(*i)) continue;
       region.ops.push_back(*i);
+      if (!any) region.unread.insert(*i);
     }
     for (const ValueId operand : op.operands) wanted[operand.index()] = layer;
   }
@@ -161,7 +164,7 @@ const char* to_string(RecomputeMode mode) {
 }
 
 RecomputeOptions recompute_all(const ir::Module& module, RecomputeMode mode) {
-  return {std::vector<RecomputeMode>(module.layers.size(), mode), {}};
+  return {std::vector<RecomputeMode>(module.layers.size(), mode), {}, false};
 }
 
 std::vector<ValueId> recompute(ir::Graph& graph, const RecomputeOptions& options) {
@@ -175,8 +178,10 @@ std::vector<ValueId> recompute(ir::Graph& graph, const RecomputeOptions& options
     if (options.layers[l] == RecomputeMode::kNone) continue;
     Region region = find_region(graph, layer, ops[l], options, wanted);
     if (region.ops.empty()) continue;
-    for (const size_t op : region.ops)
+    for (const size_t op : region.ops) {
       region.clones.push_back(clone(graph, graph.ops[op], layer, clone_of));
+      region.clones.back().kept = region.unread.contains(op);
+    }
     regions.push_back(std::move(region));
   }
   insert(graph, regions, clone_of);

@@ -24,6 +24,10 @@ struct RecomputeOptions {
   // Logical axes that lie on several devices: a product that sums over one of them is kept by
   // kSelectiveOp, so that the devices' sum is not taken again.
   std::set<std::string> divided = {};
+  // kFull: all of a layer again, also what its backward pass does not read (its last product and
+  // sum), as where a checkpointed function is called anew [Megatron-LM
+  // megatron/mpu/random.py, CheckpointFunction].
+  bool whole = false;
 };
 // The same mode for every layer of the module.
 RecomputeOptions recompute_all(const ir::Module& module, RecomputeMode mode);

@@ -47,6 +47,35 @@ TEST_CASE("recomputing changes no bit of the gradients, with dropout too") {
   }
 }
 
+TEST_CASE("whole layers are recomputed to their ends, and stay") {
+  ir::Module module = test::gpt(0.2);
+  differentiate(module);
+  const std::vector<ops::Tensor> inputs = test::inputs_of(microbatch(module));
+  const auto expected = test::outcome(module, microbatch(module), inputs);
+  RecomputeOptions options = recompute_all(module, RecomputeMode::kFull);
+  const auto counts = [](const ir::Graph& graph) {
+    int forward = 0, again = 0, kept = 0;
+    for (const ir::Op& op : graph.ops) {
+      forward += op.work == Work::kForward && op.layer.valid() && op.kind == OpKind::kDot ? 1 : 0;
+      again += op.recompute.valid() && op.kind == OpKind::kDot ? 1 : 0;
+      kept += op.kept ? 1 : 0;
+    }
+    return std::vector<int>{forward, again, kept};
+  };
+  ir::Module needed = recomputed(module, options);
+  options.whole = true;
+  ir::Module whole = recomputed(module, options);
+  check_same(test::outcome(whole, microbatch(whole), inputs), expected);
+  const std::vector<int> some = counts(microbatch(needed)), all = counts(microbatch(whole));
+  CHECK(some[1] < some[0]);
+  CHECK(some[2] == 0);
+  CHECK(all[0] == some[0]);
+  CHECK(all[1] == all[0]);
+  CHECK(all[2] > 0);
+  ir::drop_dead(microbatch(whole));
+  CHECK(counts(microbatch(whole)) == all);
+}
+
 TEST_CASE("selective recomputes attention alone, and nothing of the backward reads the forward's") {
   ir::Module module = test::gpt(0);
   differentiate(module);
