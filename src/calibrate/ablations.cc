@@ -23,6 +23,8 @@ std::vector<Ablation> ablations() {
       {"unfused attention's scores in memory", attained([](auto& a) { a.fused_attention = true; })},
       {"fitted traffic of the loss and the optimizer",
        attained([](auto& a) { a.loss_traffic = a.update_traffic = 1; })},
+      {"slower computation beside communication",
+       attained([](auto& a) { a.overlap_slowdown = 1; })},
       {"latency of collectives beside the links'",
        attained([](auto& a) { a.collective_latency = Seconds(0); })},
       {"latency of the links", links([](cluster::Link& link) { link.latency = Seconds(0); })},

@@ -52,6 +52,29 @@ std::vector<int64_t> stage_layers(const Run& run, int64_t stages) {
   return layers;
 }
 
+// The ways to divide a layer that a row leaves open: inside a node.
+std::vector<int64_t> tensor_ways(const Run& run, const Machines& machines) {
+  if (run.tp > 0) return {run.tp};
+  int64_t node = 1;
+  for (const cluster::Link& link : cluster_of(run, machines)->links) {
+    if (link.kind != cluster::LinkKind::kNetwork) node = std::max(node, link.devices);
+  }
+  std::vector<int64_t> ways;
+  for (int64_t tp = 1; tp <= node; tp *= 2) {
+    if (run.kv_heads % tp == 0 && run.gpus % tp == 0) ways.push_back(tp);
+  }
+  return ways;
+}
+
+// Whether all stages have as many blocks, the embedding and the head counting as none or as one
+// each.
+bool deals_evenly(const Run& run) {
+  const int64_t chunks =
+      std::max<int64_t>(run.vpp, run.schedule.empty() ? 1 : pipeline::least_chunks(run.schedule));
+  const int64_t stages = run.pp * chunks;
+  return run.layers % stages == 0 || (run.layers + 2) % stages == 0;
+}
+
 // Chimera's copies of every stage are pairs of pipelines, which the column vpp counts.
 void set_schedule(const Run& run, compile::Plan& plan) {
   const bool named = !run.schedule.empty() && run.schedule != "1f1b" && run.pp > 1;
@@ -243,11 +266,14 @@ std::vector<Run> layouts(const Run& run, const Machines& machines) {
     }
     return all;
   }
-  for (int64_t pp = 2; pp <= run.layers && run.tp * pp <= run.gpus; pp *= 2) {
-    Run one = run;
-    one.pp = pp;
-    one.dp = run.gpus / (run.tp * pp);
-    if (run.tp * pp * one.dp == run.gpus) all.push_back(one);
+  for (const int64_t tp : tensor_ways(run, machines)) {
+    for (int64_t pp = 2; pp <= run.layers + 2 && tp * pp <= run.gpus; ++pp) {
+      Run one = run;
+      one.tp = tp;
+      one.pp = pp;
+      one.dp = run.gpus / (tp * pp);
+      if (tp * pp * one.dp == run.gpus && deals_evenly(one)) all.push_back(one);
+    }
   }
   return all;
 }

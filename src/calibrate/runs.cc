@@ -140,9 +140,9 @@ void read_row(const RowReader& row, Run& run) {
   row.count("seq", run.seq, 1);
   row.count("vocab", run.vocab, 1);
   row.count("gpus", run.gpus, 1);
-  row.count("tp", run.tp, 1);
   row.count("cp", run.cp, 1);
-  run.pp = run.dp = 0;
+  run.tp = run.pp = run.dp = 0;
+  row.count("tp", run.tp, 1, true);
   row.count("pp", run.pp, 1, true);
   row.count("vpp", run.vpp, 1);
   row.count("ep", run.ep, 1);

@@ -13,7 +13,8 @@
 namespace mw::calibrate {
 
 // Counts are 0 and texts empty where the source does not say. pp and dp are both 0 where it
-// compares schedules at the best depth of each: then any that devices and layers allow.
+// compares schedules at the best depth of each: then any that devices and layers allow. tp is 0
+// where it compares them at the best layout: then any inside a node, too.
 struct Run {
   std::vector<std::pair<std::string, std::string>> columns;  // the row as it stands
   int line = 0;                                              // of the file

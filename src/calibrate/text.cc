@@ -14,8 +14,9 @@ std::string signed_percent(double error) { return fmt::format("{:+.1f} %", 100 *
 }  // namespace
 
 std::string layout(const Run& run) {
-  std::string text = run.pp == 0 ? fmt::format("tp={}", run.tp)
-                                 : fmt::format("tp={} pp={} dp={}", run.tp, run.pp, run.dp);
+  std::string text = run.tp == 0   ? "any layout"
+                     : run.pp == 0 ? fmt::format("tp={}", run.tp)
+                                   : fmt::format("tp={} pp={} dp={}", run.tp, run.pp, run.dp);
   if (run.cp > 1) text += fmt::format(" cp={}", run.cp);
   if (run.ep > 1) text += fmt::format(" ep={}", run.ep);
   if (!run.schedule.empty() && run.schedule != "1f1b" && run.schedule != "interleaved-1f1b")

@@ -45,18 +45,24 @@ void take(const predict::Request& request, const predict::Prediction& prediction
   c.error = c.published > 0 ? c.predicted / c.published - 1 : 0;
   c.work = model_flops(request.model, c.run.seq, c.run.global_batch).value /
            static_cast<double>(c.run.gpus);
+}
+
+void take_memory(const predict::Prediction& prediction, Comparison& c) {
   c.fits = prediction.too_full().empty();
   c.predicted_GiB = 0;
   for (const predict::StageMemory& memory : prediction.memory)
     c.predicted_GiB = std::max(c.predicted_GiB, static_cast<double>(memory.peak.value) / kGiB);
 }
 
-// What a row was compiled to: by ranks, chunks, microbatch and recomputation.
-using Steps = std::map<std::tuple<int64_t, int64_t, int64_t, compile::Recompute>, predict::Step>;
+// What a row was compiled to: by ranks of both kinds, chunks, post-validation, microbatch and
+// recomputation.
+using Steps = std::map<std::tuple<int64_t, int64_t, int64_t, bool, int64_t, compile::Recompute>,
+                       predict::Step>;
 
 const predict::Step& step_of(const predict::Request& request, int64_t size, compile::Recompute way,
                              Steps& steps) {
-  const std::tuple key(request.plan.pp, request.plan.chunks, size, way);
+  const std::tuple key(request.plan.tp, request.plan.pp, request.plan.chunks,
+                       request.plan.post_validation, size, way);
   const auto it = steps.find(key);
   if (it != steps.end()) return it->second;
   return steps.emplace(key, predict::compile_step(request)).first->second;
@@ -65,6 +71,7 @@ const predict::Step& step_of(const predict::Request& request, int64_t size, comp
 std::string assumed(const Run& run, const Run& laid, bool chunks, int64_t size,
                     compile::Recompute way) {
   std::vector<std::string> parts;
+  if (run.tp == 0) parts.push_back(fmt::format("tp={}", laid.tp));
   if (run.pp == 0) parts.push_back(fmt::format("{} stages", laid.pp));
   if (chunks) parts.push_back(fmt::format("{} chunks", laid.vpp));
   if (run.micro_batch == 0) parts.push_back(fmt::format("microbatch {}", size));
@@ -85,10 +92,14 @@ class Search {
     const std::vector<Run> laid = layouts(run_, machines_);
     for (const Run& one : laid) {
       for (const int64_t size : micro_batches(one)) {
+        Outcome last = Outcome::kCannot;
         for (const compile::Recompute way : recomputes(one, machines_)) {
+          last = consider(one, size, way);
           // More recomputation at the same microbatch only takes longer.
-          if (consider(one, size, way)) break;
+          if (last == Outcome::kFits) break;
         }
+        // Larger microbatches only hold more.
+        if (last == Outcome::kTooFull) break;
       }
     }
     if (!found_) best_.reason = first_error_;
@@ -96,25 +107,34 @@ class Search {
   }
 
  private:
-  // Whether it fits.
-  bool consider(const Run& laid, int64_t size, compile::Recompute way) {
+  enum class Outcome { kFits, kTooFull, kCannot };
+  Outcome consider(const Run& laid, int64_t size, compile::Recompute way) {
     predict::Request request = request_of(laid, machines_, size, way);
     if (change_) change_(request);
     Comparison made;
     made.run = run_;
     made.assumed = assumed(run_, laid, chunks_open(run_, machines_), size, way);
     try {
-      take(request, predict::predict(request, step_of(request, size, way, steps_)), made);
+      const predict::Prediction prediction =
+          predict::predict(request, step_of(request, size, way, steps_));
+      take(request, prediction, made);
+      take_memory(prediction, made);
+      if (request.plan.post_validation && !made.fits) {
+        // Ours restores from a copy of weights and moments, published runs roll back in place [Qi
+        // 2024, arXiv:2401.10241, appendix C].
+        request.plan.post_validation = false;
+        take_memory(predict::predict(request, step_of(request, size, way, steps_)), made);
+      }
     } catch (const Error& error) {
       if (first_error_.empty()) first_error_ = replace_all(error.what(), "\n", "; ");
-      return false;
+      return Outcome::kCannot;
     }
     const bool better = made.fits != best_.fits ? made.fits
                         : made.fits             ? made.predicted < best_.predicted
                                                 : made.predicted_GiB < best_.predicted_GiB;
     if (!found_ || better) best_ = made;
     found_ = true;
-    return made.fits;
+    return made.fits ? Outcome::kFits : Outcome::kTooFull;
   }
 
   const Run& run_;

@@ -132,7 +132,7 @@ TEST_CASE("a row of another version of its stack hides what that version does") 
   CHECK(!overlap_of(run).collectives);
 }
 
-TEST_CASE("what a row leaves open of its layout is every power of two") {
+TEST_CASE("what a row leaves open of its layout is every depth, and every division of a layer") {
   Machines machines = a100();
   Run run = gpt(8, 64, 4, 64, 128, 8);
   CHECK(layouts(run, machines).size() == 1);
@@ -141,6 +141,24 @@ TEST_CASE("what a row leaves open of its layout is every power of two") {
   REQUIRE(layouts(run, machines).size() == 2);
   CHECK(layouts(run, machines)[1].pp == 4);
   CHECK(layouts(run, machines)[1].dp == 1);
+  run.gpus = 8;
+  run.tp = 0;
+  machines.clusters[0].links[0].kind = cluster::LinkKind::kNvlink;
+  machines.clusters[0].links[0].devices = 8;
+  std::vector<std::string> open;
+  for (const Run& one : layouts(run, machines)) open.push_back(layout(one));
+  CHECK(open == std::vector<std::string>{"tp=1 pp=2 dp=4 mb=1 full", "tp=1 pp=4 dp=2 mb=1 full",
+                                         "tp=1 pp=8 dp=1 mb=1 full", "tp=2 pp=2 dp=2 mb=1 full",
+                                         "tp=2 pp=4 dp=1 mb=1 full", "tp=4 pp=2 dp=1 mb=1 full"});
+  CHECK(layout(run) == "any layout mb=1 full");
+  run.gpus = 12;  // 6 stages do not divide 8 blocks, nor 8 blocks with embedding and head
+  run.tp = 1;
+  CHECK(layouts(run, machines).size() == 2);
+  run.layers = 10;
+  REQUIRE(layouts(run, machines).size() == 5);
+  CHECK(layouts(run, machines)[3].pp == 6);
+  run.gpus = 4;
+  run.layers = 8;
   run.pp = 4;
   run.dp = 1;
   run.notes = "vpp not stated";

@@ -141,7 +141,7 @@ void add_request_options(CLI::App& command, RequestOptions& options) {
       ->delimiter(',');
   command
       .add_option("--slowdown", options.slowdown,
-                  "How much longer computation takes beside communication: 1.126")
+                  "How much longer computation takes beside communication; the profile's")
       ->check(at_least(1));
   command.add_flag("--scatter-gather", options.scatter_gather, "Send boundary values in tp parts");
   command.add_flag("--tf32", options.tf32, "f32 products on tensor cores");

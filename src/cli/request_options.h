@@ -18,7 +18,7 @@ struct RequestOptions {
   std::string model, cluster, profile, plan, precision = "bf16";
   std::vector<std::string> overlap;
   int64_t gpus = 0, global_batch = 0, seq_len = 0;
-  double slowdown = 1;
+  double slowdown = 0;  // 0: not said
   bool scatter_gather = false, tf32 = false;
 };
 

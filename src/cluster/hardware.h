@@ -75,6 +75,7 @@ struct Attained {
   Seconds step_overhead;       // the host's work once a step
   Seconds
       collective_member;  // all-gathers and reduce-scatters of data parallelism: for each member
+  double collective_copies = 0;    // and so many times they read or write the whole tensor
   double collective_cards = 1024;  // network cards of a node that one collective uses at most
   double product_half_k = 64;      // a product whose k is this long reaches half
   double fp8_fraction = 1;  // of the share of the peak that half-precision products reach, by fp8's
@@ -87,6 +88,7 @@ struct Attained {
   double loss_traffic = 1;           // of the loss's kernels: bytes over the fewest possible
   double update_traffic = 1;         // of the optimizer's kernels
   double gradient_bytes = 4;         // an element in which gradients are reduced
+  double overlap_slowdown = 1;       // how much longer computation beside communication takes
 };
 
 struct Device {

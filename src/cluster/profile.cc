@@ -13,7 +13,7 @@ namespace {
 
 constexpr double kMicro = 1e-6;
 
-constexpr std::array<ConstantInfo, 19> kConstants = {{
+constexpr std::array<ConstantInfo, 21> kConstants = {{
     {"matrix_fraction", 0.05, 1, "of the dense peak, by the largest matrix products"},
     {"product_half_k", 1, 4096, "elements: a product whose k is this long reaches half"},
     {"fp8_fraction", 0.2, 2, "of the share of the peak that half-precision products reach, by fp8"},
@@ -24,12 +24,16 @@ constexpr std::array<ConstantInfo, 19> kConstants = {{
     {"logits_fraction", 0.1, 1, "of what their shape says, by products with the vocabulary"},
     {"loss_traffic", 0.2, 50, "bytes of the loss's kernels over the fewest possible"},
     {"update_traffic", 0.05, 20, "bytes of the optimizer's kernels over the fewest possible"},
+    {"overlap_slowdown", 1, 4, "time of computation beside communication, over that alone"},
     {"launch_us", 0.1, 100, "from the end of a kernel to the start of the next"},
     {"host_op_us", 0.1, 1000, "the host's work to issue one op"},
     {"host_collective_us", 0.1, 5000, "the host's work to issue a collective, beside host_op_us"},
     {"collective_latency_us", 0.1, 5000, "of a collective, beside what its algorithm says"},
     {"collective_member_us", 0.1, 1000,
      "of data parallelism's all-gathers and reduce-scatters, for each member's part"},
+    {"collective_copies", 0, 20,
+     "times that data parallelism's all-gathers and reduce-scatters read or write the whole tensor "
+     "to put it together or to part it"},
     {"collective_cards", 1, 1024, "network cards of a node that one collective uses at most"},
     {"step_overhead_us", 1, 1e6, "the host's work once a step"},
     {"node_bus_fraction", 0.05, 1, "of a link inside a node, by collectives"},
@@ -47,6 +51,7 @@ const Link* first_link(const Cluster& cluster, bool network) {
 double* attained(Attained& a, std::string_view name) {
   if (name == "matrix_fraction") return &a.matrix_fraction;
   if (name == "fp8_fraction") return &a.fp8_fraction;
+  if (name == "collective_copies") return &a.collective_copies;
   if (name == "collective_cards") return &a.collective_cards;
   if (name == "product_half_k") return &a.product_half_k;
   if (name == "attention_fraction") return &a.attention_fraction;
@@ -56,6 +61,7 @@ double* attained(Attained& a, std::string_view name) {
   if (name == "logits_fraction") return &a.logits_fraction;
   if (name == "loss_traffic") return &a.loss_traffic;
   if (name == "update_traffic") return &a.update_traffic;
+  if (name == "overlap_slowdown") return &a.overlap_slowdown;
   return nullptr;
 }
 Seconds* attained_time(Attained& a, std::string_view name) {

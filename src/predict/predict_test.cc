@@ -172,6 +172,70 @@ TEST_CASE(
   request.cluster.device.peaks = {{"bf16", cluster::FlopsPerSecond(1e30)}};
   request.cluster.device.memory_bandwidth = cluster::BytesPerSecond(1e30);
   CHECK(run(parts).step.value == doctest::Approx(run(beside).step.value));
+  // But each device adds up its part of a scattered sum from all devices' shares, read whole and
+  // written once.
+  request.cluster.device.memory_bandwidth = cluster::BytesPerSecond(1e6);
+  request.cluster.device.peaks = {{"bf16", cluster::FlopsPerSecond(1e9)}};
+  request.cluster.links[0].bus_bandwidth = cluster::BytesPerSecond(1e30);
+  request.cluster.links[0].latency = Seconds(0);
+  simulate::Options slow = parts;
+  slow.overlap.slowdown = 1;
+  const double summed =
+      run(slow).ranks[0].comm.at("tp").value - run(beside).ranks[0].comm.at("tp").value;
+  double bytes = 0;
+  for (const pipeline::Fragment& fragment : program.fragments) {
+    for (const ir::Op& op : fragment.graph.ops) {
+      if (op.kind != ir::OpKind::kReduceScatter) continue;
+      const OpId made = fragment.graph.value(op.operands[0]).producer;
+      if (!made.valid() || fragment.graph.op(made).kind != ir::OpKind::kDot) continue;
+      bytes += static_cast<double>(fragment.graph.type(op.operands[0]).bytes().value);
+    }
+  }
+  REQUIRE(bytes > 0);
+  CHECK(summed == doctest::Approx(bytes * 1.5 / 1e6).epsilon(1e-3));
+}
+
+TEST_CASE(
+    "computation beside communication takes as much longer as the device says, or the plan's "
+    "options") {
+  Request request = small();
+  request.plan = compile::parse_plan("tp=2,sp,microbatches=2");
+  const pipeline::Program program = program_of(request);
+  simulate::Options options;
+  REQUIRE(simulate::set_overlap(options.overlap, "async-tp"));
+  const auto step = [&] {
+    return simulate::simulate(program, request.cluster, options).step.value;
+  };
+  const double plain = step();
+  options.overlap.slowdown = 1.5;
+  const double asked = step();
+  CHECK(asked > plain);
+  options.overlap.slowdown = 0;
+  request.cluster.device.attained.overlap_slowdown = 1.5;
+  CHECK(step() == asked);
+  options.overlap.slowdown = 1;
+  CHECK(step() == plain);
+}
+
+TEST_CASE("gathers over a list of tensors cost each member's part, and copies of the whole") {
+  Request request = small();
+  request.plan = compile::parse_plan("dp=2,zero=3,grad_reduce=microbatch");
+  const pipeline::Program program = program_of(request);
+  const auto comm = [&] {
+    return simulate::simulate(program, request.cluster).ranks[0].comm.at("dp").value;
+  };
+  const double plain = comm();
+  cluster::Attained& attained = request.cluster.device.attained;
+  attained.collective_copies = 2;
+  const double copied = comm() - plain;
+  CHECK(copied > 0);
+  attained.collective_copies = 4;
+  CHECK(comm() - plain == doctest::Approx(2 * copied));
+  attained.collective_copies = 0;
+  attained.collective_member = Seconds(1);
+  const double calls = (comm() - plain) / 2;  // of two members
+  CHECK(calls == doctest::Approx(std::round(calls)));
+  CHECK(calls >= 3);
 }
 
 TEST_CASE("fp8 makes a step faster, is told against its own peak, and needs a device that has it") {

@@ -24,6 +24,7 @@ std::vector<double> latencies(const cluster::Cluster& cluster) {
 
 EventLoop::EventLoop(const LoopInput& input)
     : in_(input),
+      slowdown_(slowdown_of(input.options.overlap, input.cluster.device)),
       links_(input.flat.ranks.size(), bandwidths(input.cluster), latencies(input.cluster), queue_),
       states_(input.flat.ranks.size()),
       sums_(input.flat.ranks.size()),
@@ -270,8 +271,7 @@ bool EventLoop::walk_call(int32_t r, const FlatCommand& command, const TimedFrag
   RankState& state = states_[static_cast<size_t>(r)];
   if (!state.walking) begin_walk(r, command, fragment);
   double at = 0;
-  const WalkOptions options{in_.options.overlap.slowdown,
-                            state.port_ready.empty() ? nullptr : &state.port_ready,
+  const WalkOptions options{slowdown_, state.port_ready.empty() ? nullptr : &state.port_ready,
                             &state.messages};
   if (advance(fragment.cost, state.walk, options, at)) {
     meet(r, fragment, at);
@@ -346,7 +346,7 @@ void EventLoop::end_walk(int32_t r, const TimedFragment& fragment) {
     const OpSpan& span = state.walk.spans[o];
     before += std::max(0.0, std::min(span.end, state.call_begin) - span.start);
   }
-  end += before * (in_.options.overlap.slowdown - 1);
+  end += before * (slowdown_ - 1);
   const FragmentTime time = divide(fragment.cost, state.walk, state.call_begin, end, in_.labels);
   sums.compute += time.compute;
   sums.gaps += std::max(0.0, time.gaps - state.call_waits);
@@ -401,8 +401,8 @@ void EventLoop::wait_for_gathers(int32_t r, const FlatCommand& command,
   }
   wait(r, WaitReason::kGather, begin, r, static_cast<int32_t>(state.next), 0);
   const double beside = std::max(0.0, std::min(fragment.time.duration, state.gather_end - begin));
-  state.now += beside * (in_.options.overlap.slowdown - 1);
-  sums_[static_cast<size_t>(r)].gaps += beside * (in_.options.overlap.slowdown - 1);
+  state.now += beside * (slowdown_ - 1);
+  sums_[static_cast<size_t>(r)].gaps += beside * (slowdown_ - 1);
 }
 
 void EventLoop::count_call(int32_t r, size_t command, const FragmentCost& cost) {

@@ -138,6 +138,7 @@ class EventLoop {
   bool logs_calls() const { return in_.options.trace; }
 
   const LoopInput in_;
+  const double slowdown_;
   EventQueue queue_;
   Links links_;
   std::vector<RankState> states_;

@@ -398,8 +398,11 @@ void FragmentCoster::find_rings(const Fragment& fragment, FragmentCost& cost) co
     if (attrs.queries.axes.empty()) continue;
     if (users.empty()) users = graph.users();
     const bool backward = op.kind == OpKind::kAttentionGrad;
-    FragmentCost::Ring ring{
-        true, program_.mesh.group_size(attrs.queries.axes), {static_cast<int32_t>(o)}, {}};
+    FragmentCost::Ring ring{true,
+                            program_.mesh.group_size(attrs.queries.axes),
+                            {static_cast<int32_t>(o)},
+                            {},
+                            Bytes(0)};
     const auto add = [&](OpId id, OpKind kind) {
       if (id.valid() && graph.op(id).kind == kind && cost.ops[id.index()].label >= 0)
         ring.collectives.push_back(id.value);
@@ -422,7 +425,7 @@ void FragmentCoster::find_product_rings(const Fragment& fragment, FragmentCost& 
     const ir::Op& op = graph.ops[static_cast<size_t>(collective.op)];
     const int32_t label = cost.ops[static_cast<size_t>(collective.op)].label;
     if (!is_tensor_label(labels_.names()[static_cast<size_t>(label)])) continue;
-    FragmentCost::Ring ring{false, collective.shape.size, {}, {collective.op}};
+    FragmentCost::Ring ring{false, collective.shape.size, {}, {collective.op}, Bytes(0)};
     if (op.kind == OpKind::kAllGather) {
       const auto dim = static_cast<size_t>(op.as<ir::CollectiveAttrs>().dim);
       for (const OpId id : users[op.results[0].index()]) {
@@ -435,6 +438,7 @@ void FragmentCoster::find_product_rings(const Fragment& fragment, FragmentCost& 
     } else if (op.kind == OpKind::kReduceScatter) {
       const OpId made = graph.value(op.operands[0]).producer;
       if (made.valid() && graph.op(made).kind == OpKind::kDot) ring.computes = {made.value};
+      ring.summed = collective.bytes;
     }
     if (!ring.computes.empty()) cost.rings.push_back(std::move(ring));
   }
@@ -442,6 +446,7 @@ void FragmentCoster::find_product_rings(const Fragment& fragment, FragmentCost& 
 
 void set_times(FragmentCost& cost, const cluster::Cluster& cluster, const Options& options) {
   const cluster::Attained& attained = cluster.device.attained;
+  const double streaming = cluster.device.memory_bandwidth.value * attained.memory_fraction;
   const double op_host = options.host && !cost.update ? attained.host_op.value : 0;
   for (size_t o = 0; o < cost.ops.size(); ++o) {
     OpCost& op = cost.ops[o];
@@ -465,8 +470,11 @@ void set_times(FragmentCost& cost, const cluster::Cluster& cluster, const Option
                     .value;
     if (parts)
       op.device += attained.collective_member.value * static_cast<double>(collective.shape.size);
+    if (parts && attained.collective_copies > 0)
+      op.device += attained.collective_copies * static_cast<double>(bytes.value) / streaming;
     op.host = op_host > 0 ? op_host + attained.host_collective.value : 0;
   }
+  const double slowdown = slowdown_of(options.overlap, cluster.device);
   // A ring's first part is there; while it computes with each part the next one comes.
   for (const FragmentCost::Ring& ring : cost.rings) {
     if (ring.attention ? !options.overlap.ring : !options.overlap.async_tp) continue;
@@ -477,8 +485,10 @@ void set_times(FragmentCost& cost, const cluster::Cluster& cluster, const Option
     const double beside = computing * (parts - 1) / parts;
     const double hidden = std::min(1.0, beside / moving);
     for (const int32_t o : ring.collectives)
-      cost.ops[static_cast<size_t>(o)].device *=
-          1 - hidden + hidden * (options.overlap.slowdown - 1);
+      cost.ops[static_cast<size_t>(o)].device *= 1 - hidden + hidden * (slowdown - 1);
+    if (ring.summed.value == 0) continue;
+    cost.ops[static_cast<size_t>(ring.collectives[0])].device +=
+        static_cast<double>(ring.summed.value) * (1 + 1 / parts) / streaming;
   }
   if (!cost.update || !options.host) return;
   for (OpCost& op : cost.ops) {

@@ -75,6 +75,9 @@ struct FragmentCost {
     bool attention = false;
     int64_t size = 1;                            // devices
     std::vector<int32_t> computes, collectives;  // ops
+    // Of a scattered sum: every device's part of it is added up from what all devices sent, which
+    // is read whole, and written.
+    Bytes summed = Bytes(0);
   };
   std::vector<Ring> rings;
   bool update = false;

@@ -156,7 +156,8 @@ class Simulation {
       Walk walk;
       walk.begin(fragment.cost, 0);
       double meet = 0;
-      MW_CHECK(!advance(fragment.cost, walk, {.slowdown = options_.overlap.slowdown}, meet),
+      MW_CHECK(!advance(fragment.cost, walk,
+                        {.slowdown = slowdown_of(options_.overlap, cluster_.device)}, meet),
                "a fragment of its own meets others at {}", meet);
       fragment.time = divide(fragment.cost, walk, 0, walk.end, labels_.names().size());
       fragment.links = fragment.cost.update ? std::vector<std::vector<Interval>>{}
@@ -344,6 +345,10 @@ bool set_overlap(Overlap& overlap, std::string_view word) {
     return word == "none";
   }
   return true;
+}
+
+double slowdown_of(const Overlap& overlap, const cluster::Device& device) {
+  return overlap.slowdown > 0 ? overlap.slowdown : device.attained.overlap_slowdown;
 }
 
 Options options_of(const cluster::Stack& stack) {

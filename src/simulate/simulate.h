@@ -43,9 +43,8 @@ struct Overlap {
   // Context parallelism passes keys and values around a ring: attention computes with one part
   // while the next is on its way [Liu 2023, Ring Attention]. Off: it waits for all of them.
   bool ring = true;
-  // Computation beside communication takes this much longer. 1.126: Galvatron's measured value
-  // (Miao 2022); 1: none.
-  double slowdown = 1;
+  // Computation beside communication takes this much longer; 0: as the device's overlap_slowdown.
+  double slowdown = 0;
 };
 
 // Switches what a word says: "messages", "no-messages", "collectives", "no-tensor", "async-tp"
@@ -53,6 +52,9 @@ struct Overlap {
 // "grad_reduce", "param_gather", "ring", "no-ring"; "none" changes nothing. False for any other
 // word.
 bool set_overlap(Overlap& overlap, std::string_view word);
+
+// How much longer computation beside communication takes.
+double slowdown_of(const Overlap& overlap, const cluster::Device& device);
 
 struct Options {
   Overlap overlap;
