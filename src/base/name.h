@@ -4,7 +4,7 @@
 #pragma once
 
 #include <absl/container/inlined_vector.h>
-#include <fmt/core.h>
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <compare>
