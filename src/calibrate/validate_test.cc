@@ -190,6 +190,27 @@ TEST_CASE("what a row does not say is the fastest that fits, and is said") {
   CHECK(made[0].error == made[0].predicted - 1);
 }
 
+TEST_CASE(
+    "a zero-bubble row holds no copy to restore from, and a row at its best says its layout") {
+  Machines machines = a100();
+  Run run = gpt(2, 64, 4, 64, 128, 4);
+  run.schedule = "zb-h1";
+  run.gpus = run.pp = 2;
+  run.recompute = "none";
+  const double plain = validate({run}, machines, 1)[0].predicted_GiB;
+  run.overlap = "post-validation";
+  const double copied = validate({run}, machines, 1)[0].predicted_GiB;
+  CHECK(copied > plain);
+  machines.clusters[0].device.memory =
+      Bytes(static_cast<int64_t>((plain + copied) / 2 * 1024 * 1024 * 1024));
+  const Comparison made = validate({run}, machines, 1)[0];
+  CHECK(made.reason == "");
+  CHECK(made.fits);
+  CHECK(made.predicted_GiB == plain);
+  run.tp = run.pp = run.dp = 0;
+  CHECK(validate({run}, machines, 1)[0].assumed == "tp=1, 2 stages");
+}
+
 TEST_CASE("several changes at once, compiled once, are the same as each by itself") {
   const Run run = gpt(2, 64, 4, 64, 128, 4);
   const Change slower = [](predict::Request& request) {

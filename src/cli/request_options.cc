@@ -140,8 +140,9 @@ void add_request_options(CLI::App& command, RequestOptions& options) {
                   "of a microbatch; ring (of context parallelism; on unless no-ring)")
       ->delimiter(',');
   command
-      .add_option("--slowdown", options.slowdown,
-                  "How much longer computation takes beside communication; the profile's")
+      .add_option(
+          "--slowdown", options.slowdown,
+          "How much longer computation takes beside communication; otherwise as the profile says")
       ->check(at_least(1));
   command.add_flag("--scatter-gather", options.scatter_gather, "Send boundary values in tp parts");
   command.add_flag("--tf32", options.tf32, "f32 products on tensor cores");
