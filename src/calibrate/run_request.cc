@@ -87,6 +87,12 @@ void set_schedule(const Run& run, compile::Plan& plan) {
     if (plan.chunks > 1 && plan.schedule == "1f1b") plan.schedule = "interleaved-1f1b";
     if (plan.chunks == 1 && plan.schedule == "interleaved-1f1b") plan.schedule = "1f1b";
   }
+  // ZB-1p and ZB-2p hold at most as many microbatches as there are stages, and twice as many [Qi
+  // 2024, arXiv:2401.10241, section 3].
+  if (plan.schedule == "zb-1p" || plan.schedule == "zb-2p") {
+    plan.memory_limit = static_cast<double>(plan.schedule == "zb-1p" ? run.pp : 2 * run.pp);
+    plan.schedule = "zb-auto";
+  }
   plan.post_validation = run.overlap == "post-validation";
   plan.layers = stage_layers(run, plan.stages());
 }
@@ -220,7 +226,9 @@ predict::Request request_of(const Run& run, const Machines& machines, int64_t mi
   if (const cluster::Profile* profile = profile_of(run, machines)) {
     cluster::apply(*profile, request.cluster);
     for (const cluster::Profile::Version& version : profile->versions) {
-      if (says_one_of(run, version.runs_that_say)) request.cluster.stack.overlap = version.overlap;
+      if (!says_one_of(run, version.runs_that_say)) continue;
+      request.cluster.stack.overlap = version.overlap;
+      request.cluster.device.attained.fused_attention = version.fused_attention;
     }
   }
   request.options = simulate::options_of(request.cluster.stack);

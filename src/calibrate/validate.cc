@@ -115,11 +115,12 @@ class Search {
     made.run = run_;
     made.assumed = assumed(run_, laid, chunks_open(run_, machines_), size, way);
     try {
+      if (request.plan.schedule == "zb-auto") request.plan.costs = predict::stage_costs(request);
       const predict::Prediction prediction =
           predict::predict(request, step_of(request, size, way, steps_));
       take(request, prediction, made);
       take_memory(prediction, made);
-      if (request.plan.post_validation && !made.fits) {
+      if (request.plan.post_validation) {
         // Ours restores from a copy of weights and moments, published runs roll back in place [Qi
         // 2024, arXiv:2401.10241, appendix C].
         request.plan.post_validation = false;

@@ -118,16 +118,22 @@ TEST_CASE("a row of another version of its stack hides what that version does") 
   profile.device = "A100";
   profile.software = profile.stack.name = "stack";
   profile.stack.overlap = {"collectives"};
-  profile.versions = {{{"arXiv:1"}, {"serial"}, "its code"}};
+  profile.versions = {{{"arXiv:1"}, {"serial"}, "its code", false}};
   machines.profiles = {profile};
   Run run = gpt(2, 64, 4, 64, 128, 4);
   run.software = "stack";
   const auto overlap_of = [&](const Run& row) {
     return request_of(row, machines, 1, compile::Recompute::kNone).options.overlap;
   };
+  const auto fused = [&](const Run& row) {
+    return request_of(row, machines, 1, compile::Recompute::kNone)
+        .cluster.device.attained.fused_attention;
+  };
   CHECK(!overlap_of(run).serial);
   CHECK(overlap_of(run).collectives);
+  CHECK(fused(run));
   run.source = "arXiv:1 Table 1";
+  CHECK(!fused(run));
   CHECK(overlap_of(run).serial);
   CHECK(!overlap_of(run).collectives);
 }
@@ -197,18 +203,33 @@ TEST_CASE(
   run.schedule = "zb-h1";
   run.gpus = run.pp = 2;
   run.recompute = "none";
-  const double plain = validate({run}, machines, 1)[0].predicted_GiB;
+  const Comparison plain = validate({run}, machines, 1)[0];
   run.overlap = "post-validation";
-  const double copied = validate({run}, machines, 1)[0].predicted_GiB;
-  CHECK(copied > plain);
-  machines.clusters[0].device.memory =
-      Bytes(static_cast<int64_t>((plain + copied) / 2 * 1024 * 1024 * 1024));
   const Comparison made = validate({run}, machines, 1)[0];
   CHECK(made.reason == "");
-  CHECK(made.fits);
-  CHECK(made.predicted_GiB == plain);
+  CHECK(made.predicted_GiB == plain.predicted_GiB);
+  CHECK(made.predicted < plain.predicted);  // no rank waits for the others' end
   run.tp = run.pp = run.dp = 0;
   CHECK(validate({run}, machines, 1)[0].assumed == "tp=1, 2 stages");
+}
+
+TEST_CASE("ZB-1p and ZB-2p are the heuristic under their memory limits, for the simulated costs") {
+  Run run = gpt(4, 64, 4, 64, 128, 8);
+  run.gpus = run.pp = 4;
+  run.dp = 1;
+  run.recompute = "none";
+  double held[2] = {};
+  for (const int limit : {1, 2}) {
+    run.schedule = limit == 1 ? "zb-1p" : "zb-2p";
+    const predict::Request request = request_of(run, a100(), 1, compile::Recompute::kNone);
+    CHECK(request.plan.schedule == "zb-auto");
+    CHECK(request.plan.memory_limit == 4 * limit);
+    const Comparison made = validate({run}, a100(), 1)[0];
+    CHECK(made.reason == "");
+    CHECK(made.predicted > 0);
+    held[limit - 1] = made.predicted_GiB;
+  }
+  CHECK(held[1] > held[0]);
 }
 
 TEST_CASE("several changes at once, compiled once, are the same as each by itself") {

@@ -79,6 +79,10 @@ void add_train(CLI::App& app) {
       ->add_option("--steps", options->run.steps,
                    "Number of the last step (default: the job's horizon)")
       ->check(at_least(1));
+  command
+      ->add_option("--trace-step", options->run.trace_step,
+                   "Number of the step that trace.json shows (default: the run's second)")
+      ->check(at_least(1));
   command->add_option("--run-dir", options->run.run_dir,
                       "Folder for metrics, trace and checkpoints (default: runs/<job>)");
   command->add_option("--resume", options->run.resume,

@@ -116,6 +116,8 @@ struct Stack {
   // What it holds while it takes the gradient of the loss (predict/precision.h).
   bool f32_loss = false, gathered_ends = false;
   bool whole_recompute = false;  // full recomputation runs blocks again to their ends
+  // Its backward pass finds what autograd saves, and of every dropout a mask (predict/precision.h).
+  bool autograd = false, dropout_masks = false;
   double error = 0;  // of predictions: the standard deviation of log(predicted / measured)
   struct Range {
     std::string name;  // "hidden"

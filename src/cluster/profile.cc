@@ -111,6 +111,7 @@ void read_versions(std::vector<JsonReader> readers, Profile& profile) {
     version.runs_that_say = reader.strings("runs_that_say");
     version.overlap = reader.strings("overlap");
     version.source = reader.string("source");
+    version.fused_attention = reader.boolean_or("fused_attention", profile.fused_attention);
     reader.finish();
   }
 }
@@ -170,6 +171,8 @@ Profile parse_profile(std::string_view text, const std::string& file) {
   profile.stack.f32_loss = reader.boolean_or("f32_loss", false);
   profile.stack.gathered_ends = reader.boolean_or("gathered_ends", false);
   profile.stack.whole_recompute = reader.boolean_or("whole_recompute", false);
+  profile.stack.autograd = reader.boolean_or("autograd", false);
+  profile.stack.dropout_masks = reader.boolean_or("dropout_masks", false);
   profile.gradient_bytes = reader.integer_or("gradient_bytes", 4, {.min = 1, .max = 8});
   profile.stack.error = reader.number_or("error", 0, {.min = 0});
   if (reader.has("versions")) read_versions(reader.objects("versions"), profile);
@@ -191,18 +194,23 @@ std::string to_toml(const Profile& profile) {
     text += fmt::format("runs_that_say = {}\n", list_text(profile.runs_that_say));
   text += fmt::format(
       "overlap = {}\nscatter_gather = {}\nfused_attention = {}\n"
-      "{}{}{}{}{}{}gradient_bytes = {}\n",
+      "{}{}{}{}{}{}{}{}gradient_bytes = {}\n",
       list_text(profile.stack.overlap), profile.stack.scatter_gather, profile.fused_attention,
       profile.fused_elementwise ? "" : "fused_elementwise = false\n",
       profile.interleaved ? "" : "interleaved = false\n",
       profile.selective_op ? "selective_op = true\n" : "",
       profile.stack.f32_loss ? "f32_loss = true\n" : "",
       profile.stack.gathered_ends ? "gathered_ends = true\n" : "",
-      profile.stack.whole_recompute ? "whole_recompute = true\n" : "", profile.gradient_bytes);
+      profile.stack.whole_recompute ? "whole_recompute = true\n" : "",
+      profile.stack.autograd ? "autograd = true\n" : "",
+      profile.stack.dropout_masks ? "dropout_masks = true\n" : "", profile.gradient_bytes);
   if (profile.stack.error > 0) text += fmt::format("error = {:.4g}\n", profile.stack.error);
   for (const Profile::Version& version : profile.versions) {
-    text += fmt::format("\n[[versions]]\nruns_that_say = {}\noverlap = {}\nsource = {}\n",
+    text += fmt::format("\n[[versions]]\nruns_that_say = {}\noverlap = {}\n{}source = {}\n",
                         list_text(version.runs_that_say), list_text(version.overlap),
+                        version.fused_attention == profile.fused_attention
+                            ? ""
+                            : fmt::format("fused_attention = {}\n", version.fused_attention),
                         quoted(version.source));
   }
   text += "\n[constants]\n";

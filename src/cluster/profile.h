@@ -56,11 +56,12 @@ struct Profile {
   // Texts in the source or the notes of a published run that name this stack, where the run's
   // software column names another one (whose layers ran under this stack's engine).
   std::vector<std::string> runs_that_say;
-  // Versions of the stack that hide other work: of published runs with such texts in source or
-  // notes.
+  // Versions of the stack that hide other work or have another attention: of published runs with
+  // such texts in source or notes.
   struct Version {
     std::vector<std::string> runs_that_say, overlap;
     std::string source;
+    bool fused_attention = true;  // the profile's if the version does not say
   };
   std::vector<Version> versions;
   bool fused_attention = true;

@@ -23,12 +23,15 @@ selective_op = true
 f32_loss = true
 gathered_ends = true
 whole_recompute = true
+autograd = true
+dropout_masks = true
 gradient_bytes = 2
 error = 0.05
 
 [[versions]]
 runs_that_say = ["an old paper"]
 overlap = ["serial"]
+fused_attention = true
 source = "its code"
 
 [constants]
@@ -67,6 +70,8 @@ TEST_CASE("a profile replaces what a cluster file says of device and links") {
   CHECK(c.stack.f32_loss);
   CHECK(c.stack.gathered_ends);
   CHECK(c.stack.whole_recompute);
+  CHECK(c.stack.autograd);
+  CHECK(c.stack.dropout_masks);
   REQUIRE(c.stack.measured.size() == 1);
   CHECK(c.stack.measured[0].most == 8192);
 }

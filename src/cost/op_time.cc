@@ -32,14 +32,11 @@ constexpr std::array<Tile, 6> kTiles = {{{256, 128, 1.0},
 // dimension 128, causal: 0.73 and 0.63 of peak at long sequences]. Range: sequences of 1k and
 // longer.
 constexpr double kAttentionBackward = 0.65 / 0.75;
-// Unfused attention with dropout moves its half-precision scores this often [Korthikanti 2022,
-// section 4.1 counts what is kept: 2 bytes of softmax and of its dropout, 1 of the mask]. Forward:
-// product out 2, softmax in and out 4, dropout in, out and mask 5, product in 2. Backward:
-// dropout's output in 2, two products' gradients out and in 6, dropout 5, softmax 6.
-constexpr double kScoreBytesForward = 13, kScoreBytesBackward = 19;
-// The unfused softmax kernels take at most as many keys [Megatron-LM,
-// megatron/fused_kernels/scaled_upper_triang_masked_softmax.h]; longer sequences have fused ones.
-constexpr int64_t kUnfusedKeys = 4096;
+// Unfused attention with dropout moves its scores this often, and each time a byte of mask
+// [Korthikanti 2022, section 4.1 counts what is kept: softmax, its dropout and the mask]. Forward:
+// product out 1, softmax in and out 2, dropout in and out 2, product in 1. Backward: dropout's
+// output in 1, two products' gradients out and in 3, dropout 2, softmax 3.
+constexpr double kScoresForward = 6, kScoresBackward = 9;
 // Bytes of scale for a value of MXFP8: one for 32 [OCP Microscaling Formats v1.0].
 constexpr double kBlockScale = 1.0 / 32;
 // Kernels of unfused attention, as PyTorch issues them: products, scale and softmax, dropout, and
@@ -109,10 +106,10 @@ double unfused_attention(const cluster::Device& device, const OpWork& work, doub
   const double along = product / (peak * product_efficiency(device, scores)),
                across = product / (peak * product_efficiency(device, values));
   const double arithmetic = work.backward ? along + 3 * across : along + across;
-  const double bytes = square * (work.backward ? kScoreBytesBackward : kScoreBytesForward) *
+  const double one = static_cast<double>(dtype_size(work.dtype));
+  const double bytes = square * (1 + one * (work.backward ? kScoresBackward : kScoresForward)) *
                        device.attained.score_traffic;
-  constexpr double kHalf = 2;  // bytes
-  return arithmetic + memory_time(device, bytes, 2 * kHalf * square) +
+  return arithmetic + memory_time(device, bytes, 2 * one * square) +
          memory_time(device, work.bytes, work.bytes);
 }
 

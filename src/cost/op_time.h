@@ -39,6 +39,10 @@ enum class Fp8 : uint8_t {
   kBlock    // MXFP8 [OCP Microscaling Formats v1.0]: a byte of scale for 32 values
 };
 
+// The unfused softmax kernels take at most as many keys [Megatron-LM,
+// megatron/fused_kernels/scaled_upper_triang_masked_softmax.h]; longer sequences have fused ones.
+inline constexpr int64_t kUnfusedKeys = 4096;
+
 struct OpTime {
   Seconds device;  // launch gap included
   Seconds host;

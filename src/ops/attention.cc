@@ -144,7 +144,8 @@ OpCost cost_attention(const ir::Op& op, Types operands, Types results) {
   const Layout at(op);
   const ir::TensorType& lse = kProducts == 2 ? results[1] : operands[Layout(op).lse()];
   const ir::TensorType& out = kProducts == 2 ? results[0] : operands[0];
-  const double S = static_cast<double>(lse.dim(2)), V = static_cast<double>(out.dim(3));
+  const double S = static_cast<double>(out.dim(1)), V = static_cast<double>(out.dim(3));
+  const double rows = static_cast<double>(out.dim(0) * out.dim(2)) * S;
   const double D = at.packed ? V : static_cast<double>(operands[at.q()].dim(3));
   // Of the products one forward and three backward are along D, the others along V.
   const double sizes = kProducts == 2 ? D + V : 3 * D + 2 * V;
@@ -156,8 +157,10 @@ OpCost cost_attention(const ir::Op& op, Types operands, Types results) {
   const auto window = static_cast<double>(attrs.window);
   if (attrs.causal && window > 0 && window < T)
     keys = std::min(keys, window - window * (window - 1) / 2 / T);
-  return {.flops = 2.0 * static_cast<double>(lse.elements()) * keys * sizes,
-          .bytes = tensor_bytes(operands) + tensor_bytes(results),
+  // One float of lse a row, whatever a software stack has in its place (predict/precision.h).
+  const double bytes = tensor_bytes(operands) + tensor_bytes(results);
+  return {.flops = 2.0 * rows * keys * sizes,
+          .bytes = bytes - static_cast<double>(lse.bytes().value) + 4 * rows,
           .matrix_product = true};
 }
 

@@ -217,9 +217,24 @@ std::vector<ValueId> expand_rms_norm_weight_grad(Builder& b, const ir::Op&, Oper
   return {rows.sum_rows(b.mul(x[0], b.mul(x[1], rows.repeat(x[2]))))};
 }
 
-OpCost cost_weight_grad(const ir::Op&, Types operands, Types results) {
-  return {.flops = 5.0 * static_cast<double>(operands[0].elements()),
-          .bytes = tensor_bytes(operands) + tensor_bytes(results)};
+// Statistics count one float a row, whatever a software stack has in their place
+// (predict/precision.h).
+template <int kFlopsPerElement>
+OpCost cost_norm(const ir::Op& op, Types operands, Types results) {
+  const bool layer = op.kind == OpKind::kLayerNorm || op.kind == OpKind::kLayerNormInputGrad ||
+                     op.kind == OpKind::kLayerNormWeightGrad;
+  const size_t statistics = layer ? 2 : 1;
+  if (op.kind == OpKind::kLayerNorm || op.kind == OpKind::kRmsNorm) {
+    results = results.first(1);
+  } else {
+    operands = operands.first(operands.size() - statistics);
+  }
+  const ir::TensorType& x = operands[0];
+  const double elements = static_cast<double>(x.elements());
+  const double rows = elements / static_cast<double>(x.dim(x.rank() - 1));
+  return {.flops = elements * kFlopsPerElement,
+          .bytes = tensor_bytes(operands) + tensor_bytes(results) +
+                   4 * rows * static_cast<double>(statistics)};
 }
 
 }  // namespace
@@ -230,7 +245,7 @@ void register_norm(Registry& registry) {
                 .max_operands = 3,
                 .infer = infer_layer_norm,
                 .rule = rule_norm,
-                .cost = cost_streaming<8>,
+                .cost = cost_norm<8>,
                 .gradient = gradient_layer_norm,
                 .expand = expand_layer_norm});
   registry.add({.kind = OpKind::kLayerNormInputGrad,
@@ -238,7 +253,7 @@ void register_norm(Registry& registry) {
                 .max_operands = 5,
                 .infer = infer_layer_norm_input_grad,
                 .rule = rule_norm,
-                .cost = cost_streaming<11>,
+                .cost = cost_norm<11>,
                 .expand = expand_layer_norm_input_grad,
                 .in_place_operand = 0});
   registry.add({.kind = OpKind::kLayerNormWeightGrad,
@@ -246,14 +261,14 @@ void register_norm(Registry& registry) {
                 .max_operands = 4,
                 .infer = infer_layer_norm_weight_grad,
                 .rule = rule_norm,
-                .cost = cost_weight_grad,
+                .cost = cost_norm<5>,
                 .expand = expand_layer_norm_weight_grad});
   registry.add({.kind = OpKind::kRmsNorm,
                 .min_operands = 2,
                 .max_operands = 2,
                 .infer = infer_rms_norm,
                 .rule = rule_norm,
-                .cost = cost_streaming<5>,
+                .cost = cost_norm<5>,
                 .gradient = gradient_rms_norm,
                 .expand = expand_rms_norm});
   registry.add({.kind = OpKind::kRmsNormInputGrad,
@@ -261,7 +276,7 @@ void register_norm(Registry& registry) {
                 .max_operands = 4,
                 .infer = infer_rms_norm_input_grad,
                 .rule = rule_norm,
-                .cost = cost_streaming<8>,
+                .cost = cost_norm<8>,
                 .expand = expand_rms_norm_input_grad,
                 .in_place_operand = 0});
   registry.add({.kind = OpKind::kRmsNormWeightGrad,
@@ -269,7 +284,7 @@ void register_norm(Registry& registry) {
                 .max_operands = 3,
                 .infer = infer_rms_norm_weight_grad,
                 .rule = rule_norm,
-                .cost = cost_weight_grad,
+                .cost = cost_norm<5>,
                 .expand = expand_rms_norm_weight_grad,
                 .can_accumulate = true});
 }

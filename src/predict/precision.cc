@@ -6,6 +6,8 @@
 #include <set>
 
 #include "base/error.h"
+#include "compile/passes.h"
+#include "cost/op_time.h"
 #include "pipeline/memory_plan.h"
 
 namespace mw::predict {
@@ -31,10 +33,12 @@ bool is_statistic(const ir::Graph& graph, const ir::Value& value) {
   }
 }
 
+int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
 class Converter {
  public:
-  Converter(Program program, DType dtype, const LossMemory& loss)
-      : program_(std::move(program)), dtype_(dtype), loss_(loss) {}
+  Converter(Program program, DType dtype, const StackMemory& memory)
+      : program_(std::move(program)), dtype_(dtype), memory_(memory) {}
 
   Program run() {
     find_categories();
@@ -77,7 +81,7 @@ class Converter {
     std::vector<bool> half(graph.values.size(), false);
     for (size_t v = 0; v < graph.values.size(); ++v) {
       const ir::Value& value = graph.values[v];
-      if (value.type.dtype != DType::kF32) continue;
+      if (dtype_ == DType::kF32 || value.type.dtype != DType::kF32) continue;
       const ValueId root =
           fragment.alias_of[v].valid() ? fragment.alias_of[v] : ValueId(static_cast<int64_t>(v));
       const std::optional<Category> state = of_state[root.index()];
@@ -92,8 +96,77 @@ class Converter {
       graph.values[v].type.dtype = dtype_;
       fragment.global_types[v].dtype = dtype_;
     }
-    if (fragment.kind != pipeline::ActionKind::kUpdate) add_loss_memory(f);
+    if (!update && memory_.beside_loss()) add_loss_memory(f);
+    if (!update && memory_.saved()) widen_statistics(fragment);
+    if (!update && memory_.scores) add_score_gradients(f);
     pipeline::plan_fragment(fragment);
+  }
+
+  // Statistics that forward makes and backward reads get the bytes of what the stack has there.
+  void widen_statistics(Fragment& fragment) const {
+    ir::Graph& graph = fragment.graph;
+    std::set<ValueId> widened;
+    const auto widen = [&](ValueId statistic, int64_t bytes_a_row) {
+      if (bytes_a_row == 0 || !widened.insert(statistic).second) return;
+      const auto grow = [&](ir::TensorType& type) {
+        type.dims.back().size *= ceil_div(bytes_a_row, dtype_size(DType::kF32));
+      };
+      grow(graph.value(statistic).type);
+      grow(fragment.global_types[statistic.index()]);
+    };
+    for (const ir::Op& op : graph.ops) {
+      switch (op.kind) {
+        case ir::OpKind::kAttention: widen(op.results[1], score_bytes(graph, op, 0)); break;
+        case ir::OpKind::kAttentionGrad: {
+          const bool packed = op.as<ir::AttentionAttrs>().packed;
+          widen(op.operands[packed ? 3 : 5], score_bytes(graph, op, 1));
+          break;
+        }
+        case ir::OpKind::kLayerNorm:
+        case ir::OpKind::kRmsNorm: widen(op.results[1], norm_bytes(graph, op)); break;
+        case ir::OpKind::kLayerNormInputGrad:
+        case ir::OpKind::kRmsNormInputGrad: widen(op.operands[3], norm_bytes(graph, op)); break;
+        case ir::OpKind::kLayerNormWeightGrad:
+        case ir::OpKind::kRmsNormWeightGrad: widen(op.operands[2], norm_bytes(graph, op)); break;
+        default: break;
+      }
+    }
+  }
+
+  // Unfused attention's backward pass has two gradients of the scores at a time: that of softmax or
+  // of its dropout beside that of what comes before.
+  void add_score_gradients(size_t f) {
+    const ir::Graph& graph = program_.fragments[f].graph;
+    for (size_t o = 0, ops = graph.ops.size(); o < ops; ++o) {
+      const ir::Op& op = graph.ops[o];
+      if (op.kind != ir::OpKind::kAttentionGrad || score_bytes(graph, op, 1) == 0) continue;
+      const ir::TensorType& out = graph.type(op.operands[0]);
+      const int64_t pairs = out.dim(0) * out.dim(1) * out.dim(2) * keys(graph, op, 1);
+      hold(f, OpId(static_cast<int64_t>(o)), {dtype_, {2 * pairs}}, "gradients of the scores");
+    }
+  }
+
+  // With the queries at operand `q`.
+  static int64_t keys(const ir::Graph& graph, const ir::Op& op, size_t q) {
+    return graph.type(op.operands[op.as<ir::AttentionAttrs>().packed ? q : q + 1]).dim(1);
+  }
+
+  // A row's scores, with the queries at operand `q`: softmax and its dropout, and a byte of mask.
+  int64_t score_bytes(const ir::Graph& graph, const ir::Op& op, size_t q) const {
+    if (!memory_.scores) return 0;
+    const int64_t all = keys(graph, op, q);
+    return all > cost::kUnfusedKeys ? 0 : all * (2 * dtype_size(dtype_) + 1);
+  }
+
+  int64_t norm_bytes(const ir::Graph& graph, const ir::Op& op) const {
+    const bool forward = op.kind == ir::OpKind::kLayerNorm || op.kind == ir::OpKind::kRmsNorm;
+    const bool layer = op.kind == ir::OpKind::kLayerNorm ||
+                       op.kind == ir::OpKind::kLayerNormInputGrad ||
+                       op.kind == ir::OpKind::kLayerNormWeightGrad;
+    const ir::TensorType& x = graph.type(op.operands[forward ? 0 : 1]);
+    const int64_t width = x.dim(x.rank() - 1), own = dtype_size(DType::kF32);
+    if (layer) return memory_.masks ? own + width : 0;
+    return memory_.wide_norms ? own + width * own : 0;
   }
 
   // What is held beside the operands and results of the loss's gradient: values that it makes and
@@ -105,14 +178,14 @@ class Converter {
       if (graph.ops[o].kind != ir::OpKind::kCrossEntropyGrad) continue;
       const ir::TensorType logits = graph.type(graph.ops[o].operands[0]);
       const OpId at(static_cast<int64_t>(o));
-      if (loss_.f32) {
+      if (memory_.f32_loss && dtype_ != DType::kF32) {
         for (const char* name :
              {"log-probabilities in f32", "d.log-probabilities in f32", "d.logits in f32"})
           hold(f, at, {DType::kF32, logits.dims}, name);
       }
-      const int64_t gathered = loss_.gathered_ends ? gathered_ends() : 0;
+      const int64_t gathered = memory_.gathered_ends ? gathered_ends() : 0;
       if (gathered > 0) hold(f, at, {dtype_, {gathered}}, "weights that stay gathered");
-      const int64_t kept = loss_.kept_products ? kept_products() : 0;
+      const int64_t kept = memory_.kept_products ? kept_products() : 0;
       if (kept > 0) hold(f, at, {dtype_, {kept}}, "products that nobody reads again");
     }
   }
@@ -168,7 +241,7 @@ class Converter {
   }
 
   // Elements that the forward pass with the loss gathers of the first layer and the last, which are
-  // no blocks, and of the last block.
+  // no blocks, and of the last block, those once more in the buffer of the gather.
   int64_t gathered_ends() const {
     const Fragment* forward = forward_with_loss();
     if (forward == nullptr) return 0;
@@ -181,8 +254,11 @@ class Converter {
         elements[op.layer] += graph.type(op.results[0]).elements();
     }
     int64_t sum = 0;
-    for (const auto& [layer, count] : elements)
-      sum += layer.value == 0 || layer.value + 1 >= elements.rbegin()->first.value ? count : 0;
+    for (const auto& [layer, count] : elements) {
+      const int64_t last = elements.rbegin()->first.value;
+      const bool last_block = layer.value > 0 && layer.value + 1 == last;
+      sum += last_block ? 2 * count : layer.value == 0 || layer.value == last ? count : 0;
+    }
     return sum;
   }
 
@@ -215,7 +291,7 @@ class Converter {
         if (seen[b]) continue;
         seen[b] = true;
         Buffer& buffer = rank.buffers[b];
-        if (buffer.type->dtype == ports[p].type->dtype) continue;
+        if (buffer.type == ports[p].type) continue;
         MW_CHECK(buffer.type->dtype == DType::kF32, "{} has two types", buffer.name);
         buffer.type = ports[p].type;
         buffer.global_type = ports[p].global_type;
@@ -245,7 +321,7 @@ class Converter {
       buffer.storage.offset = end;
       end += aligned(buffer.bytes().value);
     }
-    if (optimizer > 0) {
+    if (optimizer > 0 && dtype_ != DType::kF32) {
       Buffer master;
       master.name = "master weights";
       master.type = ir::make_type(DType::kF32, {optimizer / 2 / 4});
@@ -265,22 +341,34 @@ class Converter {
 
   Program program_;
   DType dtype_;
-  LossMemory loss_;
+  StackMemory memory_;
   std::vector<std::vector<Category>> categories_;
   std::vector<std::vector<PortType>> port_types_;  // [fragment] inputs, then outputs
 };
 
 }  // namespace
 
-LossMemory loss_memory(const cluster::Cluster& cluster, const compile::Plan& plan) {
-  return {cluster.stack.f32_loss, cluster.stack.gathered_ends,
-          plan.recompute == compile::Recompute::kSelectiveOp &&
-              !cluster.device.attained.fused_elementwise};
+StackMemory stack_memory(const cluster::Cluster& cluster, const compile::Plan& plan) {
+  const cluster::Attained& attained = cluster.device.attained;
+  StackMemory memory;
+  memory.f32_loss = cluster.stack.f32_loss;
+  memory.gathered_ends = cluster.stack.gathered_ends;
+  memory.kept_products =
+      plan.recompute == compile::Recompute::kSelectiveOp && !attained.fused_elementwise;
+  memory.scores = cluster.stack.autograd && !attained.fused_attention;
+  memory.masks = cluster.stack.dropout_masks;
+  memory.wide_norms = !attained.fused_elementwise;
+  return memory;
 }
 
-Program in_precision(Program program, DType dtype, const LossMemory& loss) {
-  if (dtype == DType::kF32) return program;
-  return Converter(std::move(program), dtype, loss).run();
+std::set<std::string> passes_left_out(const cluster::Cluster& cluster) {
+  if (!cluster.stack.autograd) return {};
+  return {std::string(compile::kRemake)};
+}
+
+Program in_precision(Program program, DType dtype, const StackMemory& memory) {
+  if (dtype == DType::kF32 && !memory.beside_loss() && !memory.saved()) return program;
+  return Converter(std::move(program), dtype, memory).run();
 }
 
 }  // namespace mw::predict

@@ -2,32 +2,56 @@
 // weights in half the bytes.
 #pragma once
 
+#include <set>
+#include <string>
+
 #include "cluster/hardware.h"
 #include "compile/plan.h"
 #include "pipeline/program.h"
 
 namespace mw::predict {
 
-// What a software stack holds while it takes the gradient of the loss, and the program does not.
-struct LossMemory {
+// What a software stack holds and the program does not.
+struct StackMemory {
+  // While it takes the gradient of the loss:
   // Eager PyTorch casts the logits to f32: log-probabilities, their gradient and the logits' are
   // there in f32.
-  bool f32 = false;
+  bool f32_loss = false;
   // With ZeRO 3 the weights outside blocks and those of the last block stay gathered from forward
-  // to backward (FSDP2's root and torchtitan's last block).
+  // to backward (FSDP2's root and torchtitan's last block), and so does the buffer into which the
+  // last block was gathered [PyTorch torch/distributed/fsdp/_fully_shard/_fsdp_param_group.py,
+  // FSDPParamGroup.wait_for_unshard: `all_gather_state` lives until the next one].
   bool gathered_ends = false;
   // The results that kSelectiveOp keeps (compile/plan.h), whether a gradient reads them or not: as
   // eager PyTorch, which cannot know.
   bool kept_products = false;
+
+  // From forward to backward, in the place of statistics:
+  // Of unfused attention not the rows' logarithms but softmax, its dropout and the mask of that for
+  // every pair of a query and a key [Korthikanti et al. 2022, section 4.1].
+  bool scores = false;
+  // Of a layer norm also the mask of the dropout before it, a byte an element [there].
+  bool masks = false;
+  // Of an RMS norm of several kernels the operand in f32 and the result before the weight, in place
+  // of the operand [pytorch/torchtitan torchtitan/models/norms.py, RMSNorm].
+  bool wide_norms = false;
+
+  bool beside_loss() const { return f32_loss || gathered_ends || kept_products; }
+  bool saved() const { return scores || masks || wide_norms; }
 };
 
-LossMemory loss_memory(const cluster::Cluster& cluster, const compile::Plan& plan);
+StackMemory stack_memory(const cluster::Cluster& cluster, const compile::Plan& plan);
+
+// The passes that a plan is compiled without where the stack saves what the compiler would make
+// again.
+std::set<std::string> passes_left_out(const cluster::Cluster& cluster);
 
 // Values of forward and backward fragments, weights, messages and the weights' all-gathers become
 // `dtype`; gradient accumulators, optimizer state, scalars, losses and the statistics of norms and
 // softmaxes stay f32; every pipeline rank gets an f32 master copy of the weights it updates. 2 + 4
-// + 12 bytes a parameter, as Megatron-LM's with f32 gradients. The memory plan is made anew. f32:
-// the program as it is.
-pipeline::Program in_precision(pipeline::Program program, DType dtype, const LossMemory& loss = {});
+// + 12 bytes a parameter, as Megatron-LM's with f32 gradients. The memory plan is made anew. f32,
+// and nothing held: the program as it is.
+pipeline::Program in_precision(pipeline::Program program, DType dtype,
+                               const StackMemory& memory = {});
 
 }  // namespace mw::predict

@@ -9,6 +9,7 @@
 #include "cost/op_time.h"
 #include "models/model.h"
 #include "predict/precision.h"
+#include "simulate/call_time.h"
 
 namespace mw::predict {
 namespace {
@@ -157,12 +158,38 @@ Step compile_step(const Request& request) {
                         .plan = request.plan,
                         .shape = model_shape(request),
                         .optimizer = {},
+                        .without = passes_left_out(request.cluster),
                         .init = false,
                         .whole_recompute = request.cluster.stack.whole_recompute});
   step.program = in_precision(std::move(compiled.train), request.precision,
-                              loss_memory(request.cluster, request.plan));
+                              stack_memory(request.cluster, request.plan));
   step.compile_time = steady_clock().now() - begin;
   return step;
+}
+
+std::vector<double> stage_costs(const Request& request) {
+  MW_CHECK(request.plan.pp > 1 && request.plan.chunks == 1, "costs of {} stages in {} chunks",
+           request.plan.pp, request.plan.chunks);
+  Request split = request;
+  split.plan.schedule = "zb-h1";
+  split.plan.memory_limit = 0;
+  split.plan.costs.clear();
+  const Step step = compile_step(split);
+  const std::vector<simulate::CallTime> times =
+      simulate::call_times(step.program, split.cluster, split.options);
+  std::vector<double> costs(3);
+  for (const pipeline::Command& command :
+       step.program.ranks[static_cast<size_t>(request.plan.pp / 2)].commands) {
+    if (command.kind != pipeline::Command::Kind::kCall) continue;
+    const double time = times[command.fragment.index()].whole.value;
+    switch (step.program.fragments[command.fragment.index()].kind) {
+      case pipeline::ActionKind::kF: costs[0] = time; break;
+      case pipeline::ActionKind::kI: costs[1] = time; break;
+      case pipeline::ActionKind::kW: costs[2] = time; break;
+      default: break;
+    }
+  }
+  return costs;
 }
 
 Prediction predict(const Request& request, const Step& step) {

@@ -67,7 +67,8 @@ const std::vector<std::string>& precision_names();
 // What a plan is held against.
 compile::ModelShape model_shape(const Request& request);
 
-// A training step's program. It does not depend on the cluster or on how it is simulated.
+// A training step's program. It does not depend on how it is simulated, nor on the cluster but for
+// what its stack saves (precision.h) and runs again (hardware.h, Stack).
 struct Step {
   pipeline::Program program;
   int64_t parameters = 0;
@@ -82,6 +83,10 @@ pipeline::Program program_of(const Request& request);
 Prediction predict(const Request& request, const Step& step);
 // Both of them.
 Prediction predict(const Request& request);
+
+// Seconds of F, I and W of a microbatch on a stage in the middle of the pipeline, as the plan's
+// `costs` has them (compile/plan.h). REQUIRES: the plan has several stages and one chunk a rank.
+std::vector<double> stage_costs(const Request& request);
 
 // What of the request lies outside the runs behind the cluster's profile: "tp 16 (measured 1 to
 // 8)".

@@ -328,8 +328,9 @@ TEST_CASE("what FSDP2 keeps gathered is there while the gradient of the loss is 
     const Prediction p = mw::predict::predict(request);
     return p.result.ranks[0].peak.by_category.at(pipeline::Category::kWorkspace).value;
   };
-  // Tied embedding and positions, a block, the last norm: 256 x 64 + 64 x 64; 12 h^2 + 13 h; 2 h.
-  constexpr int64_t kElements = 256 * 64 + 64 * 64 + 12 * 64 * 64 + 13 * 64 + 2 * 64;
+  // Tied embedding and positions, a block and its buffer, the last norm: 256 x 64 + 64 x 64;
+  // 12 h^2 + 13 h twice; 2 h.
+  constexpr int64_t kElements = 256 * 64 + 64 * 64 + 2 * (12 * 64 * 64 + 13 * 64) + 2 * 64;
   CHECK(workspace("dp=2,zero=3", true) - workspace("dp=2,zero=3", false) >= 2 * kElements);
   CHECK(workspace("dp=2,zero=3", true) - workspace("dp=2,zero=3", false) < 2 * kElements + 65536);
   CHECK(workspace("dp=2,zero=1", true) == workspace("dp=2,zero=1", false));
@@ -351,6 +352,68 @@ TEST_CASE("eager selective-op keeps the result of a layer's seventh product, whi
     return p.result.ranks[0].peak.by_category.at(pipeline::Category::kWorkspace).value;
   };
   CHECK(workspace(false) - workspace(true) == int64_t{2} * 16 * 64 * 64 * 4);
+}
+
+TEST_CASE("a stage's costs are the times of its F, I and W") {
+  Request request = small();
+  request.plan = compile::parse_plan("pp=4,schedule=zb-h1,microbatches=8");
+  const std::vector<double> costs = stage_costs(request);
+  REQUIRE(costs.size() == 3);
+  const Prediction p = mw::predict::predict(request);
+  // One block a stage. What a rank in the middle does more for eight more microbatches.
+  request.global_batch *= 2;
+  request.plan = compile::parse_plan("pp=4,schedule=zb-h1,microbatches=16");
+  const Prediction twice = mw::predict::predict(request);
+  const double more =
+      (twice.step - twice.result.ranks[2].idle).value - (p.step - p.result.ranks[2].idle).value;
+  CHECK(more == doctest::Approx(8 * (costs[0] + costs[1] + costs[2])).epsilon(0.1));
+  request.global_batch /= 2;
+  request.plan = compile::parse_plan("pp=4,schedule=1f1b,microbatches=8");
+  CHECK(stage_costs(request) == costs);
+}
+
+TEST_CASE("what autograd saves of a layer are the bytes of Korthikanti et al. 2022, section 4") {
+  // 34 s b h and, of the scores, 5 a s^2 b, of which tp divides all but 10 s b h, and with sequence
+  // parallelism those, too. Statistics of rows are left out there: 24 bytes a row and layer.
+  Request request = small();
+  constexpr int64_t kSequence = 256, kHidden = 512, kHeads = 8, kRows = 4 * kSequence;
+  const auto layer = [&](const std::string& plan) {
+    std::vector<int64_t> activations;
+    for (const int64_t blocks : {2, 4}) {
+      request.model = models::parse_config(
+          fmt::format(R"({{"model_type": "gpt2", "vocab_size": 256, "n_positions": {}, "n_embd": {},
+              "n_layer": {}, "n_head": {}}})",
+                      kSequence, kHidden, blocks, kHeads),
+          "layers.json");
+      request.plan = compile::parse_plan(plan);
+      activations.push_back(mw::predict::predict(request)
+                                .result.ranks[0]
+                                .peak.by_category.at(pipeline::Category::kActivations)
+                                .value);
+    }
+    return static_cast<double>(activations[1] - activations[0]) / 2;
+  };
+  request.seq_len = kSequence;
+  request.global_batch = 4;
+  REQUIRE(set_precision(request, "bf16"));
+  request.cluster.stack.autograd = request.cluster.stack.dropout_masks = true;
+  request.cluster.stack.whole_recompute = true;
+  request.cluster.device.attained.fused_attention = false;
+  constexpr double kUnit = kRows * kHidden, kScores = 5.0 * kHeads * kSequence / kHidden;
+  const auto near = [&](double units) { return doctest::Approx(kUnit * units).epsilon(0.005); };
+  CHECK(layer("tp=1") == near(34 + kScores));
+  CHECK(layer("tp=4") == near(10 + (24 + kScores) / 4));
+  CHECK(layer("tp=4,sp,regather") == near((34 + kScores) / 4));
+  CHECK(layer("tp=4,recompute=selective") == near(10 + 24.0 / 4));
+  CHECK(layer("tp=4,sp,regather,recompute=selective") == near(34.0 / 4));
+  CHECK(layer("tp=4,recompute=full") == near(2));
+  request.cluster.device.attained.fused_attention = true;
+  CHECK(layer("tp=4,sp,regather") == near(34.0 / 4));
+  request.cluster.stack.dropout_masks = false;
+  CHECK(layer("tp=4,sp,regather") == near(32.0 / 4));
+  // Norms and activations made again: two norms' results and the hidden activation less.
+  request.cluster.stack.autograd = false;
+  CHECK(layer("tp=4,sp,regather") == near(20.0 / 4));
 }
 
 TEST_CASE("gradients of complete layers are reduced beside the rest of the backward pass") {

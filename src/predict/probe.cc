@@ -252,10 +252,11 @@ ProbePrograms::Sample ProbePrograms::compile_sample(const std::vector<int64_t>& 
                         .shape = sample_shape(request_, plan, microbatch),
                         .optimizer = {},
                         .schedule = &schedule,
+                        .without = passes_left_out(request_.cluster),
                         .init = false,
                         .whole_recompute = request_.cluster.stack.whole_recompute});
   sample.program = in_precision(std::move(compiled.train), request_.precision,
-                                loss_memory(request_.cluster, plan));
+                                stack_memory(request_.cluster, plan));
   if (sample.program.ranks.size() == 4) find_boundary(sample.program, sample.boundary);
   strip(sample.program);
   drop_update(sample.program);

@@ -42,8 +42,9 @@ class Writer {
   std::string write() {
     add("{{\"displayTimeUnit\":\"ms\",\"otherData\":{{\"schema\":{},\"program_hash\":{},"
         "\"producer\":{},"
-        "\"dropped\":{}}},\"traceEvents\":[",
-        quoted(kSchema), quoted(trace_.program_hash), quoted(trace_.producer), trace_.dropped);
+        "\"dropped\":{}{}}},\"traceEvents\":[",
+        quoted(kSchema), quoted(trace_.program_hash), quoted(trace_.producer), trace_.dropped,
+        trace_.step > 0 ? fmt::format(",\"step\":{}", trace_.step) : "");
     for (RankId rank : ranks(trace_)) write_process(rank);
     for (const StreamName& stream : trace_.streams) {
       write_thread(stream.rank, stream.stream, stream.name);
@@ -166,6 +167,7 @@ class Reader {
     trace_.program_hash = meta.at("program_hash", where).as_string(where + ".program_hash");
     trace_.producer = meta.at("producer", where).as_string(where + ".producer");
     trace_.dropped = meta.at("dropped", where).as_integer(where + ".dropped");
+    if (const Json* step = meta.find("step")) trace_.step = step->as_integer(where + ".step");
     const JsonArray& events = json_.at("traceEvents", file_).as_array(file_ + ": traceEvents");
     for (size_t i = 0; i < events.size(); ++i) {
       read_event(events[i], fmt::format("{}: traceEvents[{}]", file_, i));

@@ -31,6 +31,7 @@ struct Trace {
   std::vector<Span> spans;
   std::vector<MemorySample> memory;
   int64_t dropped = 0;  // records that did not fit their recorder
+  int64_t step = 0;     // of a training run; 0: of none
 
   // The name of a span; "" without one.
   const std::string& name(const Span& span) const;

@@ -71,6 +71,12 @@ class Run {
       throw_error("--steps: {} is not beyond step {}, where the run {} stands", last_,
                   trainer_.state().step, options_.resume.value_or(folder_));
     }
+    begun_ = trainer_.state().step;
+    traced_ = options_.trace_step.value_or(std::min(begun_ + 2, last_));
+    if (traced_ <= begun_ || traced_ > last_) {
+      throw_error("--trace-step: {} is none of this run's steps, {} to {}", traced_, begun_ + 1,
+                  last_);
+    }
     open_folder();
     try {
       while (trainer_.state().step < last_) one_step();
@@ -108,13 +114,15 @@ class Run {
   }
 
   void one_step() {
-    const int64_t begun = trainer_.state().step;
+    const bool traced = trainer_.state().step + 1 == traced_;
     trace::Trace trace;
-    const bool traced = begun == first_step() + 1 || (begun == first_step() && last_ == begun + 1);
     const StepResult result = trainer_.step(traced ? &trace : nullptr);
-    if (traced) write_text(fs_, join_path(folder_, "trace.json"), trace::to_chrome_json(trace));
+    if (traced) {
+      trace.step = traced_;
+      write_text(fs_, join_path(folder_, "trace.json"), trace::to_chrome_json(trace));
+    }
     const double rate = static_cast<double>(job_.global_batch * job_.seq_len) / result.seconds;
-    if (result.step > first_step() + 1 || rates_.empty()) rates_.push_back(rate);
+    if (result.step > begun_ + 1 || rates_.empty()) rates_.push_back(rate);
     summary_.final_loss = result.loss;
     Json line{JsonObject{}};
     line["step"] = result.step;
@@ -130,11 +138,6 @@ class Run {
     metrics_->write(std::as_bytes(std::span(text)));
     report(result, rate);
     if (job_.checkpoint_every > 0 && result.step % job_.checkpoint_every == 0) save();
-  }
-
-  int64_t first_step() {
-    if (first_ < 0) first_ = trainer_.state().step;
-    return first_;
   }
 
   void report(const StepResult& result, double rate) const {
@@ -166,7 +169,8 @@ class Run {
   std::unique_ptr<WritableFile> metrics_;
   RunSummary summary_;
   std::vector<double> rates_;
-  int64_t last_ = 0, first_ = -1, saved_ = -1, evaluated_ = -1;
+  // Steps by number: done when the run began, the last one, the traced one, …
+  int64_t begun_ = 0, last_ = 0, traced_ = 0, saved_ = -1, evaluated_ = -1;
 };
 
 }  // namespace

@@ -16,6 +16,7 @@ struct RunOptions {
   std::optional<std::string> resume;  // a run folder
   std::optional<std::string> init;    // safetensors with Hugging Face names
   std::optional<int64_t> steps;       // the last step's number; default: the job's horizon
+  std::optional<int64_t> trace_step;  // that trace.json shows; default: the run's second
   int threads_per_rank = 0;           // 0: cores / ranks, at least 1
   // Called where no rank makes progress any more, with who waits for whom; then the run is stopped.
   std::function<void(const std::string& report)> on_stall;
@@ -33,7 +34,7 @@ struct RunSummary {
 // Called with one line of progress at a time.
 using Progress = std::function<void(const std::string& line)>;
 
-// Writes plan.json, job.json, config.json, metrics.jsonl, trace.json (of the second step) and
+// Writes plan.json, job.json, config.json, metrics.jsonl, trace.json (of one step) and
 // checkpoint/ into the run folder. Nothing is written before the job has compiled and its programs
 // are verified.
 RunSummary run(FileSystem& fs, const Job& job, const RunOptions& options, const Progress& progress);

@@ -132,7 +132,15 @@ ir::Op clone(ir::Graph& graph, const ir::Op& op, LayerId layer, std::vector<Clon
 }
 
 // The graph with every region's clones before its first backward op, whose layer reads them.
-void insert(ir::Graph& graph, std::vector<Region>& regions, const std::vector<Clone>& clone_of) {
+void insert(ir::Graph& graph, std::vector<Region>& regions, const std::vector<Clone>& clone_of,
+            const RecomputeOptions& options) {
+  const auto reads = [&](const ir::Op& op) {
+    if (!is_backward(op) || op.recompute.valid()) return false;
+    const bool keeps_result = options.whole && op.layer.valid() &&
+                              op.layer.index() < options.layers.size() &&
+                              options.layers[op.layer.index()] == RecomputeMode::kSelective;
+    return !keeps_result || op.kind == OpKind::kAttentionGrad;
+  };
   std::vector<Region*> at(graph.ops.size() + 1, nullptr);
   size_t clones = 0;
   for (Region& region : regions) {
@@ -146,7 +154,7 @@ void insert(ir::Graph& graph, std::vector<Region>& regions, const std::vector<Cl
       std::move(at[i]->clones.begin(), at[i]->clones.end(), std::back_inserter(ops));
     ops.push_back(std::move(graph.ops[i]));
     ir::Op& op = ops.back();
-    if (is_backward(op) && !op.recompute.valid()) read_clones(op, op.layer, clone_of);
+    if (reads(op)) read_clones(op, op.layer, clone_of);
   }
   set_ops(graph, std::move(ops));
 }
@@ -184,7 +192,7 @@ std::vector<ValueId> recompute(ir::Graph& graph, const RecomputeOptions& options
     }
     regions.push_back(std::move(region));
   }
-  insert(graph, regions, clone_of);
+  insert(graph, regions, clone_of, options);
   std::vector<ValueId> map = ir::drop_dead(graph);
   map.resize(values);
   return map;

@@ -24,9 +24,10 @@ struct RecomputeOptions {
   // Logical axes that lie on several devices: a product that sums over one of them is kept by
   // kSelectiveOp, so that the devices' sum is not taken again.
   std::set<std::string> divided = {};
-  // kFull: all of a layer again, also what its backward pass does not read (its last product and
-  // sum), as where a checkpointed function is called anew [Megatron-LM
-  // megatron/mpu/random.py, CheckpointFunction].
+  // As where a checkpointed function is called anew and its result is its reader's operand
+  // [Megatron-LM megatron/mpu/random.py, CheckpointFunction]. kFull: all of a layer again, also
+  // what its backward pass does not read (its last product and sum). kSelective: the product behind
+  // attention keeps its operand.
   bool whole = false;
 };
 // The same mode for every layer of the module.

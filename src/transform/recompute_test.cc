@@ -76,6 +76,33 @@ TEST_CASE("whole layers are recomputed to their ends, and stay") {
   CHECK(counts(microbatch(whole)) == all);
 }
 
+TEST_CASE("a checkpointed attention's result stays, for the product behind it") {
+  ir::Module module = test::gpt(0);
+  differentiate(module);
+  const std::vector<ops::Tensor> inputs = test::inputs_of(microbatch(module));
+  const auto expected = test::outcome(module, microbatch(module), inputs);
+  RecomputeOptions options = recompute_all(module, RecomputeMode::kSelective);
+  options.whole = true;
+  ir::Module copy = recomputed(module, options);
+  check_same(test::outcome(copy, microbatch(copy), inputs), expected);
+  const ir::Graph& graph = microbatch(copy);
+  int again = 0, products = 0, gradients = 0;
+  for (const ir::Op& op : graph.ops) {
+    again += op.recompute.valid() ? 1 : 0;
+    for (const ValueId v : op.operands) {
+      const OpId made = graph.value(v).producer;
+      if (!made.valid() || graph.op(made).kind != OpKind::kAttention) continue;
+      const bool clone = graph.op(made).recompute.valid();
+      CHECK(clone == (op.kind == OpKind::kAttentionGrad));
+      products += !clone && op.work == Work::kWeightGrad ? 1 : 0;
+      gradients += clone ? 1 : 0;
+    }
+  }
+  CHECK(again > 0);
+  CHECK(products == again);
+  CHECK(gradients == 2 * again);  // result and lse
+}
+
 TEST_CASE("selective recomputes attention alone, and nothing of the backward reads the forward's") {
   ir::Module module = test::gpt(0);
   differentiate(module);

@@ -64,6 +64,22 @@ def test_a_run_folder_has_plan_metrics_trace_and_checkpoint(trained):
     assert [path.name for path in (trained / "checkpoint").iterdir()] == ["step-000004"]
 
 
+@pytest.mark.parametrize("step", [1, 3])
+def test_the_trace_shows_the_step_that_was_asked_for(tmp_path, step):
+    run(f"train {JOB} --plan dp=1 --steps 3 --trace-step {step} --run-dir {tmp_path}/R")
+    trace = json.loads((tmp_path / "R" / "trace.json").read_text())
+    assert trace["otherData"]["step"] == step
+    longest = max(event["dur"] for event in trace["traceEvents"] if event["ph"] == "X" and event["cat"] == "step")
+    assert longest * 1e-6 <= metrics(tmp_path / "R")[step - 1]["step_s"]
+
+
+def test_a_trace_of_a_step_that_does_not_run_is_refused(tmp_path):
+    done = meshwright.execute(shlex.split(f"train {JOB} --plan dp=1 --steps 3 --trace-step 4 --run-dir {tmp_path}/R"))
+    assert done.returncode == 2
+    assert "--trace-step: 4 is none of this run's steps, 1 to 3" in done.stderr
+    assert not (tmp_path / "R").exists()
+
+
 def test_losses_in_the_file_have_full_float_precision(trained):
     for text in re.findall(r'"loss":([0-9.e+-]+)', (trained / "metrics.jsonl").read_text()):
         value = float(text)

@@ -48,7 +48,8 @@ def ns(event, key="ts"):
 
 def test_every_event_has_the_fields_of_its_phase(trace):
     assert trace["displayTimeUnit"] in ("ms", "ns")
-    assert set(trace["otherData"]) == {"schema", "program_hash", "producer", "dropped"}
+    assert set(trace["otherData"]) == {"schema", "program_hash", "producer", "dropped", "step"}
+    assert trace["otherData"]["step"] == 2
     assert trace["otherData"]["dropped"] == 0
     for event in trace["traceEvents"]:
         required, optional = FIELDS[event["ph"]]
