@@ -184,7 +184,7 @@ def test_checkpoint_info_and_verify(trained):
 
 
 OPTIONS = {
-    "train": "job --plan --model --data --seed --steps --run-dir --resume --init --threads-per-rank --json --quiet",
+    "train": "job --plan --model --data --seed --steps --trace-step --run-dir --resume --init --threads-per-rank --json --quiet",
     "verify": "job --plan --model --data --seed --json",
     "inspect": "what job --plan --model --data --seed --rank",
     "generate": "run --prompt --tokens --temperature --seed",
