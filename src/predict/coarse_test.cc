@@ -133,7 +133,8 @@ TEST_CASE("coarse estimates of random plans are close to the simulation and in i
   CHECK(sum / static_cast<double>(plans) < 0.005);
   CHECK(worst < 0.03);
   CHECK(memory_off * 20 <= plans);
-  // ZeRO 2's with unfused attention: the largest workspace is no straight line in the blocks.
+  // 0.16 before unfused attention's scores were held. Worst since: ZeRO 2 with full recomputation,
+  // 21 % too much; why is not known.
   CHECK(worst_memory < 0.22);
 }
 
