@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <limits>
 #include <numeric>
 #include <tuple>
 #include <unordered_map>
@@ -57,24 +58,30 @@ int64_t most_alive(const std::vector<Interval>& intervals) {
   return most;
 }
 
-// Intervals of one size in columns: each takes the lowest column that is free when it begins. The
-// least total if all sizes are fullest at one time, as a schedule's steady state makes them.
-Packing columns(const std::vector<Interval>& intervals) {
+// Intervals of like sizes, which are at most 1 / `slack` below the largest of them (0: equal), in
+// columns: each takes the lowest column that is free when it begins. With equal sizes the least
+// total if all of them are fullest at one time, as a schedule's steady state makes them; where
+// chunks that differ a little take turns, like sizes are less.
+Packing columns(const std::vector<Interval>& intervals, int64_t slack) {
   Packing packing{.offsets = std::vector<int64_t>(intervals.size(), 0), .total = 0};
   std::vector<size_t> order(intervals.size());
   std::iota(order.begin(), order.end(), 0);
-  std::sort(order.begin(), order.end(), [&](size_t a, size_t b) {
-    const Interval &x = intervals[a], &y = intervals[b];
-    return std::tuple(-x.bytes, x.first, a) < std::tuple(-y.bytes, y.first, b);
-  });
+  std::sort(order.begin(), order.end(),
+            [&](size_t a, size_t b) { return intervals[a].bytes > intervals[b].bytes; });
   for (size_t begin = 0; begin < order.size();) {
     const int64_t bytes = intervals[order[begin]].bytes;
+    const int64_t least = slack == 0 ? bytes : bytes - bytes / slack;
+    size_t behind = begin;
+    while (behind < order.size() && intervals[order[behind]].bytes >= least) ++behind;
+    std::sort(order.begin() + static_cast<std::ptrdiff_t>(begin),
+              order.begin() + static_cast<std::ptrdiff_t>(behind), [&](size_t a, size_t b) {
+                return std::tuple(intervals[a].first, a) < std::tuple(intervals[b].first, b);
+              });
     std::vector<std::pair<int64_t, int64_t>> busy;  // last, column: the first to end on top
     std::vector<int64_t> free;                      // columns, the lowest on top
     int64_t made = 0;
-    size_t end = begin;
-    for (; end < order.size() && intervals[order[end]].bytes == bytes; ++end) {
-      const Interval& interval = intervals[order[end]];
+    for (size_t i = begin; i < behind; ++i) {
+      const Interval& interval = intervals[order[i]];
       while (!busy.empty() && busy.front().first < interval.first) {
         std::pop_heap(busy.begin(), busy.end(), std::greater<>());
         free.push_back(busy.back().second);
@@ -89,27 +96,34 @@ Packing columns(const std::vector<Interval>& intervals) {
         column = free.back();
         free.pop_back();
       }
-      packing.offsets[order[end]] = packing.total + column * bytes;
+      packing.offsets[order[i]] = packing.total + column * bytes;
       busy.emplace_back(interval.last, column);
       std::push_heap(busy.begin(), busy.end(), std::greater<>());
     }
     packing.total += made * bytes;
-    begin = end;
+    begin = behind;
   }
   return packing;
 }
 
 // Placing is quadratic. From the first number on columns are tried before it, beyond the second
 // only one order.
-constexpr size_t kTryColumns = 200, kTryAllOrders = 2000;
+constexpr size_t kTryColumns = 20, kTryAllOrders = 2000;
 // Columns are taken where they are less than this part above the least total.
 constexpr int64_t kGoodEnough = 500;
+constexpr int64_t kSlacks[] = {0, 100, 16, 4};
 
 Packing pack_aligned(const std::vector<Interval>& intervals) {
   const int64_t bound = most_alive(intervals);
+  Packing best{.offsets = {}, .total = std::numeric_limits<int64_t>::max()};
+  const auto keep = [&](Packing other) {
+    if (other.total < best.total) best = std::move(other);
+  };
   if (intervals.size() >= kTryColumns) {
-    Packing packing = columns(intervals);
-    if (packing.total - bound <= bound / kGoodEnough) return packing;
+    for (const int64_t slack : kSlacks) {
+      keep(columns(intervals, slack));
+      if (best.total - bound <= bound / kGoodEnough) return best;
+    }
   }
   std::vector<size_t> order(intervals.size());
   std::iota(order.begin(), order.end(), 0);
@@ -119,14 +133,11 @@ Packing pack_aligned(const std::vector<Interval>& intervals) {
     std::stable_sort(sorted.begin(), sorted.end(), before);
     return place(intervals, sorted);
   };
-  Packing best = by([&](size_t a, size_t b) {
+  keep(by([&](size_t a, size_t b) {
     if (intervals[a].bytes != intervals[b].bytes) return intervals[a].bytes > intervals[b].bytes;
     return intervals[a].first < intervals[b].first;
-  });
+  }));
   if (intervals.size() > kTryAllOrders) return best;
-  const auto keep = [&](Packing other) {
-    if (other.total < best.total) best = std::move(other);
-  };
   if (best.total > bound) keep(by([&](size_t a, size_t b) { return length(a) > length(b); }));
   if (best.total > bound)
     keep(by([&](size_t a, size_t b) { return intervals[a].first < intervals[b].first; }));

@@ -19,9 +19,10 @@ struct Packing {
   std::vector<int64_t> offsets;
   int64_t total = 0;
 };
-// Offsets such that intervals that overlap in time do not overlap in memory; largest first, best
-// fit, deterministic. Intervals of the same life are placed side by side; other orders are tried
-// where that is not the lower bound.
+// Offsets such that intervals that overlap in time do not overlap in memory; deterministic.
+// Intervals of the same life are placed side by side. Many are put in columns of like sizes, where
+// that comes close to the most that is alive at one time; else the best of columns and of best fit
+// in several orders.
 Packing pack(const std::vector<Interval>& intervals);
 
 // Fills alias_of, alias_offset, workspace_offset and workspace of a fragment whose graph, ports and

@@ -133,9 +133,9 @@ TEST_CASE("coarse estimates of random plans are close to the simulation and in i
   CHECK(sum / static_cast<double>(plans) < 0.005);
   CHECK(worst < 0.03);
   CHECK(memory_off * 20 <= plans);
-  // 0.16 before unfused attention's scores were held. Worst since: ZeRO 2 with full recomputation,
-  // 21 % too much; why is not known.
-  CHECK(worst_memory < 0.22);
+  // What is alive comes out to a percent or two; the rest is how a step's buffers pack, which is
+  // worst where the backward is split among chunks.
+  CHECK(worst_memory < 0.16);
 }
 
 TEST_CASE("behind the vocabulary's products the host is ahead, for as many blocks as it lasts") {

@@ -188,15 +188,17 @@ ProbePrograms::Compiled::const_iterator ProbePrograms::shown_by(int64_t microbat
 }
 
 ProbePrograms::Samples ProbePrograms::compile_samples(int64_t microbatch) const {
-  std::vector<std::vector<int64_t>> stages;  // [sample] blocks of every stage
+  using Stages = std::vector<std::vector<int64_t>>;
+  Stages stages;  // [sample] blocks of every stage
+  // Collectives inside forward and backward hide behind the blocks beside them, at the ends too,
+  // and what they hold grows by the same with each block from the fourth on.
+  const bool gathers = request_.plan.zero >= 2;
   if (blocks_ > 0) {
     stages = {std::vector<int64_t>(4, blocks_)};
   } else if (request_.plan.pp == 1) {
-    stages = {{2}, {4}};
+    stages = gathers ? Stages{{4}, {6}} : Stages{{2}, {4}};
   } else {
-    // Collectives inside forward and backward hide behind the blocks beside them: at the ends too.
-    const bool gathers = request_.plan.zero >= 2;
-    stages = {gathers ? std::vector<int64_t>{3, 2, 3, 3} : std::vector<int64_t>{1, 1, 2, 1}};
+    stages = {gathers ? std::vector<int64_t>{4, 4, 5, 4} : std::vector<int64_t>{1, 1, 2, 1}};
   }
   Samples samples;
   for (const std::vector<int64_t>& blocks : stages)
@@ -294,7 +296,8 @@ Probe ProbePrograms::on(int64_t dp, int64_t pp, int64_t microbatch) const {
   };
   Probe made;
   if (samples.size() == 2) {
-    made.facts = StageFacts::of_two(whole(samples[0]), 2, whole(samples[1]), 2);
+    const int64_t few = samples[0].plan.layers[0], many = samples[1].plan.layers[0];
+    made.facts = StageFacts::of_two(whole(samples[0]), few, whole(samples[1]), many - few);
     return made;
   }
   const Sample& sample = samples[0];
