@@ -112,19 +112,28 @@ constexpr size_t kTryColumns = 20, kTryAllOrders = 2000;
 // Columns are taken where they are less than this part above the least total.
 constexpr int64_t kGoodEnough = 500;
 constexpr int64_t kSlacks[] = {0, 100, 16, 4};
+// In largest intervals.
+constexpr int64_t kLargestPage = 4;
 
-Packing pack_aligned(const std::vector<Interval>& intervals) {
-  const int64_t bound = most_alive(intervals);
+// The best of columns; `best` if none is smaller.
+Packing columns(const std::vector<Interval>& intervals, int64_t bound, Packing best) {
+  for (const int64_t slack : kSlacks) {
+    if (best.total - bound <= bound / kGoodEnough) break;
+    Packing packing = columns(intervals, slack);
+    if (packing.total < best.total) best = std::move(packing);
+  }
+  return best;
+}
+
+Packing pack_aligned(const std::vector<Interval>& intervals, int64_t bound) {
   Packing best{.offsets = {}, .total = std::numeric_limits<int64_t>::max()};
+  if (intervals.size() >= kTryColumns) {
+    best = columns(intervals, bound, std::move(best));
+    if (best.total - bound <= bound / kGoodEnough) return best;
+  }
   const auto keep = [&](Packing other) {
     if (other.total < best.total) best = std::move(other);
   };
-  if (intervals.size() >= kTryColumns) {
-    for (const int64_t slack : kSlacks) {
-      keep(columns(intervals, slack));
-      if (best.total - bound <= bound / kGoodEnough) return best;
-    }
-  }
   std::vector<size_t> order(intervals.size());
   std::iota(order.begin(), order.end(), 0);
   const auto length = [&](size_t i) { return intervals[i].last - intervals[i].first; };
@@ -144,40 +153,92 @@ Packing pack_aligned(const std::vector<Interval>& intervals) {
   return best;
 }
 
-}  // namespace
+// Intervals in groups of the same life, which lie side by side.
+struct Groups {
+  std::vector<Interval> lives;  // [group]
+  std::vector<size_t> of;       // [interval] its group
+  std::vector<int64_t> inside;  // [interval] offset in the group
 
-Packing pack(const std::vector<Interval>& intervals) {
-  // Intervals of the same life lie side by side, so a step's buffers, which mostly live from F to B
-  // of a microbatch, are few.
+  Packing spread(const Packing& packed) const {
+    Packing packing{.offsets = {}, .total = packed.total};
+    for (size_t i = 0; i < of.size(); ++i)
+      packing.offsets.push_back(packed.offsets[of[i]] + inside[i]);
+    return packing;
+  }
+};
+
+Groups by_life(const std::vector<Interval>& intervals) {
   std::unordered_map<uint64_t, size_t> life_of;
   life_of.reserve(intervals.size());
-  std::vector<Interval> lives;
-  std::vector<size_t> life(intervals.size());
-  std::vector<int64_t> inside(intervals.size());
+  Groups groups;
+  for (const Interval& interval : intervals) {
+    const uint64_t key =
+        static_cast<uint64_t>(interval.first) << 32 | static_cast<uint64_t>(interval.last);
+    const auto [it, is_new] = life_of.try_emplace(key, groups.lives.size());
+    if (is_new) groups.lives.push_back({interval.first, interval.last, 0});
+    Interval& life = groups.lives[it->second];
+    groups.of.push_back(it->second);
+    groups.inside.push_back(life.bytes);
+    life.bytes += interval.bytes;
+  }
+  return groups;
+}
+
+// Groups of one life cut into pages of at most so many bytes, each interval in the first that has
+// room, largest first. Full pages are alike, whatever life they are of.
+Groups in_pages(const std::vector<Interval>& intervals, const Groups& groups, int64_t bytes) {
+  std::vector<size_t> order(intervals.size());
+  std::iota(order.begin(), order.end(), 0);
+  std::stable_sort(order.begin(), order.end(),
+                   [&](size_t a, size_t b) { return intervals[a].bytes > intervals[b].bytes; });
+  Groups pages{.lives = {},
+               .of = std::vector<size_t>(intervals.size()),
+               .inside = std::vector<int64_t>(intervals.size())};
+  std::vector<std::vector<size_t>> pages_of(groups.lives.size());  // [group]
+  for (const size_t i : order) {
+    std::vector<size_t>& mine = pages_of[groups.of[i]];
+    const auto page = std::find_if(mine.begin(), mine.end(), [&](size_t p) {
+      return pages.lives[p].bytes + intervals[i].bytes <= bytes;
+    });
+    const size_t p = page == mine.end() ? pages.lives.size() : *page;
+    if (page == mine.end()) {
+      mine.push_back(p);
+      pages.lives.push_back({intervals[i].first, intervals[i].last, 0});
+    }
+    pages.of[i] = p;
+    pages.inside[i] = pages.lives[p].bytes;
+    pages.lives[p].bytes += intervals[i].bytes;
+  }
+  return pages;
+}
+
+}  // namespace
+
+Packing pack(const std::vector<Interval>& wanted) {
+  std::vector<Interval> intervals = wanted;
+  int64_t largest = 0;
   for (size_t i = 0; i < intervals.size(); ++i) {
-    const Interval& interval = intervals[i];
+    Interval& interval = intervals[i];
     MW_CHECK(0 <= interval.first && interval.first <= interval.last &&
                  interval.last < int64_t{1} << 32 && interval.bytes >= 0,
              "interval {} is [{}, {}] with {} bytes", i, interval.first, interval.last,
              interval.bytes);
-    const uint64_t key =
-        static_cast<uint64_t>(interval.first) << 32 | static_cast<uint64_t>(interval.last);
-    const auto [it, is_new] = life_of.try_emplace(key, lives.size());
-    if (is_new) lives.push_back({interval.first, interval.last, 0});
-    life[i] = it->second;
-    inside[i] = lives[life[i]].bytes;
-    lives[life[i]].bytes += aligned(interval.bytes);
+    interval.bytes = aligned(interval.bytes);
+    largest = std::max(largest, interval.bytes);
   }
-  const Packing of_lives = pack_aligned(lives);
-  Packing packing{.offsets = {}, .total = of_lives.total};
-  for (size_t i = 0; i < intervals.size(); ++i)
-    packing.offsets.push_back(of_lives.offsets[life[i]] + inside[i]);
-  if (intervals.size() > kTryAllOrders || of_lives.total == most_alive(lives)) return packing;
-
-  std::vector<Interval> single = intervals;
-  for (Interval& interval : single) interval.bytes = aligned(interval.bytes);
-  Packing apart = pack_aligned(single);
-  return apart.total < packing.total ? apart : packing;
+  // A step's buffers mostly live from F to B of a microbatch: their lives are few.
+  const Groups groups = by_life(intervals);
+  const int64_t bound = most_alive(groups.lives);
+  Packing best = groups.spread(pack_aligned(groups.lives, bound));
+  const auto is_good = [&] { return best.total - bound <= bound / kGoodEnough; };
+  for (int64_t page = largest; page <= kLargestPage * largest && !is_good(); page *= 2) {
+    const Groups pages = in_pages(intervals, groups, page);
+    Packing packing = columns(pages.lives, bound, {.offsets = {}, .total = best.total});
+    if (packing.total < best.total) best = pages.spread(packing);
+  }
+  if (intervals.size() > kTryAllOrders || best.total == bound) return best;
+  Packing apart = pack_aligned(intervals, bound);
+  return apart.total < best.total ? apart : best;
 }
 
 void plan_rank(const Program& program, RankProgram& rank) {

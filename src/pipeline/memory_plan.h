@@ -20,9 +20,9 @@ struct Packing {
   int64_t total = 0;
 };
 // Offsets such that intervals that overlap in time do not overlap in memory; deterministic.
-// Intervals of the same life are placed side by side. Many are put in columns of like sizes, where
-// that comes close to the most that is alive at one time; else the best of columns and of best fit
-// in several orders.
+// Intervals of the same life are placed side by side. Many are put in columns of like sizes; where
+// that takes more than is alive at one time, lives are cut into pages, which are alike, or placed
+// in several orders by best fit.
 Packing pack(const std::vector<Interval>& intervals);
 
 // Fills alias_of, alias_offset, workspace_offset and workspace of a fragment whose graph, ports and
