@@ -5,13 +5,12 @@
 #include <tuple>
 
 #include "base/error.h"
+#include "base/round.h"
 #include "base/text.h"
 #include "ops/update_ops.h"
 
 namespace mw::compile {
 namespace {
-
-int64_t round_up(int64_t n, int64_t multiple) { return (n + multiple - 1) / multiple * multiple; }
 
 // What the members of a group have in common.
 struct Key {

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "base/round.h"
 #include "pipeline/memory_plan.h"
 
 namespace mw::compile {
@@ -66,8 +67,7 @@ class TableMaker {
   BufferId place(Buffer buffer) {
     buffer.storage.kind = Storage::Kind::kState;
     buffer.storage.offset = table_.arena.value;
-    const int64_t align = pipeline::kAlignment;
-    table_.arena += Bytes((buffer.bytes().value + align - 1) / align * align);
+    table_.arena += Bytes(round_up(buffer.bytes().value, pipeline::kAlignment));
     return push(std::move(buffer));
   }
   BufferId push(Buffer buffer) {

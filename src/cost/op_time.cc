@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/round.h"
 #include "ops/op_def.h"
 
 namespace mw::cost {
@@ -62,8 +63,6 @@ constexpr std::array<Unfused, 7> kUnfused = {{{OpKind::kRmsNorm, 36.0 / 4, 6},
                                               {OpKind::kRopeGrad, 20.0 / 4, 3},
                                               {OpKind::kSwiglu, 10.0 / 6, 2},
                                               {OpKind::kSwigluGrad, 18.0 / 10, 3}}};
-
-int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 bool is_loss(OpKind kind) {
   return kind == OpKind::kCrossEntropyMax || kind == OpKind::kCrossEntropySum ||

@@ -10,11 +10,12 @@
 
 #include "base/error.h"
 #include "base/in_parallel.h"
+#include "base/round.h"
 
 namespace mw::pipeline {
 namespace {
 
-int64_t aligned(int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
+int64_t aligned(int64_t bytes) { return round_up(bytes, kAlignment); }
 
 bool overlap(const Interval& a, const Interval& b) {
   return a.first <= b.last && b.first <= a.last;
@@ -115,10 +116,12 @@ constexpr int64_t kSlacks[] = {0, 100, 16, 4};
 // In largest intervals.
 constexpr int64_t kLargestPage = 4;
 
+bool good_enough(int64_t total, int64_t bound) { return total - bound <= bound / kGoodEnough; }
+
 // The best of columns; `best` if none is smaller.
 Packing columns(const std::vector<Interval>& intervals, int64_t bound, Packing best) {
   for (const int64_t slack : kSlacks) {
-    if (best.total - bound <= bound / kGoodEnough) break;
+    if (good_enough(best.total, bound)) break;
     Packing packing = columns(intervals, slack);
     if (packing.total < best.total) best = std::move(packing);
   }
@@ -129,7 +132,7 @@ Packing pack_aligned(const std::vector<Interval>& intervals, int64_t bound) {
   Packing best{.offsets = {}, .total = std::numeric_limits<int64_t>::max()};
   if (intervals.size() >= kTryColumns) {
     best = columns(intervals, bound, std::move(best));
-    if (best.total - bound <= bound / kGoodEnough) return best;
+    if (good_enough(best.total, bound)) return best;
   }
   const auto keep = [&](Packing other) {
     if (other.total < best.total) best = std::move(other);
@@ -230,8 +233,8 @@ Packing pack(const std::vector<Interval>& wanted) {
   const Groups groups = by_life(intervals);
   const int64_t bound = most_alive(groups.lives);
   Packing best = groups.spread(pack_aligned(groups.lives, bound));
-  const auto is_good = [&] { return best.total - bound <= bound / kGoodEnough; };
-  for (int64_t page = largest; page <= kLargestPage * largest && !is_good(); page *= 2) {
+  for (int64_t page = largest; page <= kLargestPage * largest; page *= 2) {
+    if (good_enough(best.total, bound)) break;
     const Groups pages = in_pages(intervals, groups, page);
     Packing packing = columns(pages.lives, bound, {.offsets = {}, .total = best.total});
     if (packing.total < best.total) best = pages.spread(packing);

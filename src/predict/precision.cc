@@ -6,6 +6,7 @@
 #include <set>
 
 #include "base/error.h"
+#include "base/round.h"
 #include "compile/passes.h"
 #include "cost/op_time.h"
 #include "pipeline/memory_plan.h"
@@ -32,8 +33,6 @@ bool is_statistic(const ir::Graph& graph, const ir::Value& value) {
     default: return value.result > 0 && value.type.rank() < 4;
   }
 }
-
-int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 class Converter {
  public:

@@ -4,6 +4,7 @@
 #include <set>
 
 #include "base/error.h"
+#include "base/round.h"
 
 namespace mw::sharding {
 namespace {
@@ -102,8 +103,6 @@ class Parser {
   const std::string& text_;
   size_t at_ = 0;
 };
-
-int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 }  // namespace
 
