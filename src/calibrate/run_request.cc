@@ -153,14 +153,13 @@ void add_experts(const Run& run, const Experts& experts, models::ModelConfig& mo
   model.head_dim = 128 + 64;
 }
 
-// Fewer key heads than heads, or three matrices in the MLP: a Llama. A GPT whose queries share keys
-// is a Llama with as many weights.
+// A Llama or one of the mixtures, which are built as Llamas; else a GPT, whose output weights are
+// its own where its queries share keys (Megatron-LM's functional tests untie them).
 models::ModelConfig model_of(const Run& run) {
   models::ModelConfig model;
-  const bool llama = starts_with(run.model, "Llama");
+  const bool llama = starts_with(run.model, "Llama") || !run.moe.empty();
   model.source = run.model;
-  model.family =
-      llama || run.kv_heads != run.heads ? models::Family::kLlama : models::Family::kGpt2;
+  model.family = llama ? models::Family::kLlama : models::Family::kGpt2;
   model.vocab_size = run.vocab;
   model.max_positions = run.seq;
   model.hidden_size = run.hidden;
@@ -169,11 +168,8 @@ models::ModelConfig model_of(const Run& run) {
   model.kv_heads = run.kv_heads;
   model.head_dim = run.hidden / run.heads;
   model.ffn_size = run.ffn;
-  if (model.family == models::Family::kLlama) {
-    model.activation = models::Activation::kSilu;
-    model.tie_word_embeddings = false;
-    if (!llama && run.moe.empty()) model.ffn_size = run.ffn * 2 / 3 / 64 * 64;
-  }
+  model.tie_word_embeddings = !llama && run.kv_heads == run.heads;
+  if (llama) model.activation = models::Activation::kSilu;
   if (const auto experts = experts_of(run.moe)) add_experts(run, *experts, model);
   return model;
 }
@@ -223,12 +219,11 @@ predict::Request request_of(const Run& run, const Machines& machines, int64_t mi
   predict::Request request;
   request.model = model_of(run);
   request.cluster = *cluster_of(run, machines);
-  if (const cluster::Profile* profile = profile_of(run, machines)) {
+  const cluster::Profile* profile = profile_of(run, machines);
+  if (profile != nullptr) {
     cluster::apply(*profile, request.cluster);
     for (const cluster::Profile::Version& version : profile->versions) {
-      if (!says_one_of(run, version.runs_that_say)) continue;
-      request.cluster.stack.overlap = version.overlap;
-      request.cluster.device.attained.fused_attention = version.fused_attention;
+      if (says_one_of(run, version.runs_that_say)) cluster::apply(version, request.cluster);
     }
   }
   request.options = simulate::options_of(request.cluster.stack);
@@ -242,8 +237,10 @@ predict::Request request_of(const Run& run, const Machines& machines, int64_t mi
   plan.cp = run.cp;
   plan.ep = run.ep;
   plan.sp = run.sp && run.tp > 1;
-  // As Megatron-LM does (megatron/core/tensor_parallel/layers.py), and torchtitan's checkpointing.
-  plan.regather = plan.sp || plan.cp > 1;
+  // As Megatron-LM does (megatron/core/tensor_parallel/layers.py), and torchtitan's selective
+  // recomputation.
+  const bool keeps = profile != nullptr && profile->keeps_gathered;
+  plan.regather = (plan.sp || plan.cp > 1) && !(keeps && recompute == compile::Recompute::kFull);
   plan.zero = run.zero;
   set_schedule(run, plan);
   plan.recompute = recompute;

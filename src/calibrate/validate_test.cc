@@ -118,7 +118,7 @@ TEST_CASE("a row of another version of its stack hides what that version does") 
   profile.device = "A100";
   profile.software = profile.stack.name = "stack";
   profile.stack.overlap = {"collectives"};
-  profile.versions = {{{"arXiv:1"}, {"serial"}, "its code", false}};
+  profile.versions = {{{"arXiv:1"}, {"serial"}, "its code", false, 4, {}}};
   machines.profiles = {profile};
   Run run = gpt(2, 64, 4, 64, 128, 4);
   run.software = "stack";

@@ -118,7 +118,8 @@ struct Stack {
   bool whole_recompute = false;  // full recomputation runs blocks again to their ends
   // Its backward pass finds what autograd saves, and of every dropout a mask (predict/precision.h).
   bool autograd = false, dropout_masks = false;
-  double error = 0;  // of predictions: the standard deviation of log(predicted / measured)
+  bool narrow_saved = false;  // of products in fp8 it saves the cast operands
+  double error = 0;           // of predictions: the standard deviation of log(predicted / measured)
   struct Range {
     std::string name;  // "hidden"
     double least = 0, most = 0;

@@ -74,7 +74,7 @@ Seconds* attained_time(Attained& a, std::string_view name) {
   return nullptr;
 }
 
-void read_constants(JsonReader reader, Profile& profile) {
+void read_constants(JsonReader reader, std::vector<Constant>& constants) {
   for (const std::string& name : reader.keys()) {
     const auto info = std::find_if(kConstants.begin(), kConstants.end(),
                                    [&](const ConstantInfo& known) { return known.name == name; });
@@ -87,7 +87,7 @@ void read_constants(JsonReader reader, Profile& profile) {
     constant.high = entry.number_or("high", 0, {.min = 0});
     constant.source = entry.string("source");
     entry.finish();
-    profile.constants.push_back(std::move(constant));
+    constants.push_back(std::move(constant));
   }
   for (const ConstantInfo& info : kConstants) reader.ignore(info.name);
   reader.finish();
@@ -112,6 +112,10 @@ void read_versions(std::vector<JsonReader> readers, Profile& profile) {
     version.overlap = reader.strings("overlap");
     version.source = reader.string("source");
     version.fused_attention = reader.boolean_or("fused_attention", profile.fused_attention);
+    version.gradient_bytes =
+        reader.integer_or("gradient_bytes", profile.gradient_bytes, {.min = 1, .max = 8});
+    if (reader.has("constants")) read_constants(reader.object("constants"), version.constants);
+    reader.ignore("constants");
     reader.finish();
   }
 }
@@ -120,6 +124,13 @@ void read_versions(std::vector<JsonReader> readers, Profile& profile) {
 std::string list_text(std::vector<std::string> words) {
   for (std::string& word : words) word = quoted(word);
   return "[" + join(words, ", ") + "]";
+}
+
+// { value = 0.5, source = "..." }
+std::string entry_text(const Constant& c) {
+  std::string text = fmt::format("{} = {{ value = {:.5g}, ", c.name, c.value);
+  if (c.fitted()) text += fmt::format("low = {:.4g}, high = {:.4g}, ", c.low, c.high);
+  return text + fmt::format("source = {} }}", quoted(c.source));
 }
 
 }  // namespace
@@ -168,16 +179,18 @@ Profile parse_profile(std::string_view text, const std::string& file) {
   profile.fused_elementwise = reader.boolean_or("fused_elementwise", true);
   profile.interleaved = reader.boolean_or("interleaved", true);
   profile.selective_op = reader.boolean_or("selective_op", false);
+  profile.keeps_gathered = reader.boolean_or("keeps_gathered", false);
   profile.stack.f32_loss = reader.boolean_or("f32_loss", false);
   profile.stack.gathered_ends = reader.boolean_or("gathered_ends", false);
   profile.stack.whole_recompute = reader.boolean_or("whole_recompute", false);
   profile.stack.autograd = reader.boolean_or("autograd", false);
   profile.stack.dropout_masks = reader.boolean_or("dropout_masks", false);
+  profile.stack.narrow_saved = reader.boolean_or("narrow_saved", false);
   profile.gradient_bytes = reader.integer_or("gradient_bytes", 4, {.min = 1, .max = 8});
   profile.stack.error = reader.number_or("error", 0, {.min = 0});
   if (reader.has("versions")) read_versions(reader.objects("versions"), profile);
   reader.ignore("versions");
-  if (reader.has("constants")) read_constants(reader.object("constants"), profile);
+  if (reader.has("constants")) read_constants(reader.object("constants"), profile.constants);
   reader.ignore("constants");
   if (reader.has("measured")) read_measured(reader.object("measured"), profile);
   reader.ignore("measured");
@@ -194,31 +207,32 @@ std::string to_toml(const Profile& profile) {
     text += fmt::format("runs_that_say = {}\n", list_text(profile.runs_that_say));
   text += fmt::format(
       "overlap = {}\nscatter_gather = {}\nfused_attention = {}\n"
-      "{}{}{}{}{}{}{}{}gradient_bytes = {}\n",
+      "{}{}{}{}{}{}{}{}{}{}gradient_bytes = {}\n",
       list_text(profile.stack.overlap), profile.stack.scatter_gather, profile.fused_attention,
       profile.fused_elementwise ? "" : "fused_elementwise = false\n",
       profile.interleaved ? "" : "interleaved = false\n",
       profile.selective_op ? "selective_op = true\n" : "",
+      profile.keeps_gathered ? "keeps_gathered = true\n" : "",
       profile.stack.f32_loss ? "f32_loss = true\n" : "",
       profile.stack.gathered_ends ? "gathered_ends = true\n" : "",
       profile.stack.whole_recompute ? "whole_recompute = true\n" : "",
       profile.stack.autograd ? "autograd = true\n" : "",
-      profile.stack.dropout_masks ? "dropout_masks = true\n" : "", profile.gradient_bytes);
+      profile.stack.dropout_masks ? "dropout_masks = true\n" : "",
+      profile.stack.narrow_saved ? "narrow_saved = true\n" : "", profile.gradient_bytes);
   if (profile.stack.error > 0) text += fmt::format("error = {:.4g}\n", profile.stack.error);
   for (const Profile::Version& version : profile.versions) {
-    text += fmt::format("\n[[versions]]\nruns_that_say = {}\noverlap = {}\n{}source = {}\n",
-                        list_text(version.runs_that_say), list_text(version.overlap),
-                        version.fused_attention == profile.fused_attention
-                            ? ""
-                            : fmt::format("fused_attention = {}\n", version.fused_attention),
-                        quoted(version.source));
+    text += fmt::format("\n[[versions]]\nruns_that_say = {}\noverlap = {}\n",
+                        list_text(version.runs_that_say), list_text(version.overlap));
+    if (version.fused_attention != profile.fused_attention)
+      text += fmt::format("fused_attention = {}\n", version.fused_attention);
+    if (version.gradient_bytes != profile.gradient_bytes)
+      text += fmt::format("gradient_bytes = {}\n", version.gradient_bytes);
+    text += fmt::format("source = {}\n", quoted(version.source));
+    for (const Constant& c : version.constants)
+      text += fmt::format("constants.{}\n", entry_text(c));
   }
   text += "\n[constants]\n";
-  for (const Constant& c : profile.constants) {
-    text += fmt::format("{} = {{ value = {:.5g}, ", c.name, c.value);
-    if (c.fitted()) text += fmt::format("low = {:.4g}, high = {:.4g}, ", c.low, c.high);
-    text += fmt::format("source = {} }}\n", quoted(c.source));
-  }
+  for (const Constant& c : profile.constants) text += entry_text(c) + "\n";
   if (!profile.stack.measured.empty()) text += "\n[measured]\n";
   for (const Stack::Range& range : profile.stack.measured)
     text += fmt::format("{} = [{:.12g}, {:.12g}]\n", range.name, range.least, range.most);
@@ -246,6 +260,13 @@ void apply(const Profile& profile, Cluster& cluster) {
   cluster.device.attained.gradient_bytes = static_cast<double>(profile.gradient_bytes);
   for (const Constant& c : profile.constants) set_constant(cluster, c.name, c.value);
   cluster.stack = profile.stack;
+}
+
+void apply(const Profile::Version& version, Cluster& cluster) {
+  cluster.stack.overlap = version.overlap;
+  cluster.device.attained.fused_attention = version.fused_attention;
+  cluster.device.attained.gradient_bytes = static_cast<double>(version.gradient_bytes);
+  for (const Constant& c : version.constants) set_constant(cluster, c.name, c.value);
 }
 
 }  // namespace mw::cluster

@@ -8,12 +8,13 @@
 //   runs_that_say = ["DeepSpeed"]     # optional; see Profile
 //   source = "…"
 //   overlap = ["grad_reduce"]         # as `simulate --overlap` takes them
-//   scatter_gather, fused_attention, fused_elementwise, interleaved, gradient_bytes
+//   scatter_gather, fused_attention, fused_elementwise, interleaved, keeps_gathered, gradient_bytes
 //   error = 0.06                      # standard deviation of log(predicted / measured)
 //   [[versions]]                      # optional; see Profile
 //   runs_that_say = ["a paper"]
 //   overlap = ["serial"]
 //   source = "…"
+//   constants.attention_fraction = { value = 0.5, source = "…" }   # optional
 //   [constants]
 //   host_op_us = { value = 30.1, low = 29.0, high = 31.2, source = "fit" }
 //   [measured]                        # what the runs behind it cover
@@ -56,19 +57,23 @@ struct Profile {
   // Texts in the source or the notes of a published run that name this stack, where the run's
   // software column names another one (whose layers ran under this stack's engine).
   std::vector<std::string> runs_that_say;
-  // Versions of the stack that hide other work or have another attention: of published runs with
-  // such texts in source or notes.
+  // Versions of the stack that hide other work, have another attention or reduce gradients in
+  // another format: of published runs with such texts in source or notes. What a version leaves
+  // out is the profile's.
   struct Version {
     std::vector<std::string> runs_that_say, overlap;
     std::string source;
-    bool fused_attention = true;  // the profile's if the version does not say
+    bool fused_attention = true;
+    int64_t gradient_bytes = 4;
+    std::vector<Constant> constants;
   };
   std::vector<Version> versions;
   bool fused_attention = true;
   bool fused_elementwise = true;
   bool interleaved = true;    // the stack has interleaved schedules
   bool selective_op = false;  // what its runs call selective recomputation is plan.h's kSelectiveOp
-  int64_t gradient_bytes = 4;  // an element in which gradients are reduced
+  bool keeps_gathered = false;  // with full recomputation, until the gradients: no Plan::regather
+  int64_t gradient_bytes = 4;   // an element in which gradients are reduced
   std::vector<Constant> constants;
   Stack stack;
 };
@@ -81,5 +86,7 @@ std::vector<Profile> read_profiles(FileSystem& fs, const std::string& folder);
 
 // Throws Error where the profile is of another device.
 void apply(const Profile& profile, Cluster& cluster);
+// After its profile.
+void apply(const Profile::Version& version, Cluster& cluster);
 
 }  // namespace mw::cluster

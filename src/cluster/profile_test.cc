@@ -20,11 +20,13 @@ fused_attention = false
 fused_elementwise = false
 interleaved = false
 selective_op = true
+keeps_gathered = true
 f32_loss = true
 gathered_ends = true
 whole_recompute = true
 autograd = true
 dropout_masks = true
+narrow_saved = true
 gradient_bytes = 2
 error = 0.05
 
@@ -32,7 +34,9 @@ error = 0.05
 runs_that_say = ["an old paper"]
 overlap = ["serial"]
 fused_attention = true
+gradient_bytes = 8
 source = "its code"
+constants.launch_us = { value = 3, source = "its paper" }
 
 [constants]
 host_op_us = { value = 20, low = 19, high = 21, source = "fit" }
@@ -72,8 +76,22 @@ TEST_CASE("a profile replaces what a cluster file says of device and links") {
   CHECK(c.stack.whole_recompute);
   CHECK(c.stack.autograd);
   CHECK(c.stack.dropout_masks);
+  CHECK(c.stack.narrow_saved);
   REQUIRE(c.stack.measured.size() == 1);
   CHECK(c.stack.measured[0].most == 8192);
+}
+
+TEST_CASE("a version replaces what its profile says") {
+  const Profile profile = parse_profile(kText, "p.toml");
+  REQUIRE(profile.versions.size() == 1);
+  Cluster c = chips();
+  apply(profile, c);
+  apply(profile.versions[0], c);
+  CHECK(c.stack.overlap == std::vector<std::string>{"serial"});
+  CHECK(c.device.attained.fused_attention);
+  CHECK(c.device.attained.gradient_bytes == 8);
+  CHECK(c.device.attained.launch.value == doctest::Approx(3e-6));
+  CHECK(c.device.attained.host_op.value == doctest::Approx(20e-6));
 }
 
 TEST_CASE("a profile that is written and read again is the same text") {
@@ -81,6 +99,7 @@ TEST_CASE("a profile that is written and read again is the same text") {
   CHECK(profile.runs_that_say == std::vector<std::string>{"Stack 2"});
   CHECK(!profile.interleaved);
   CHECK(profile.selective_op);
+  CHECK(profile.keeps_gathered);
   REQUIRE(profile.versions.size() == 1);
   CHECK(profile.versions[0].runs_that_say == std::vector<std::string>{"an old paper"});
   CHECK(profile.versions[0].overlap == std::vector<std::string>{"serial"});

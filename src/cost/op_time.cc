@@ -223,6 +223,54 @@ OpWork work_of(const ir::Graph& graph, const ir::Op& op, bool update) {
 
 namespace {
 
+// [value] what the loss reads and its gradient, as often as a graph has a loss.
+std::vector<bool> logits_of(const ir::Graph& graph) {
+  std::vector<bool> logits(graph.values.size(), false);
+  for (const ir::Op& op : graph.ops) {
+    if (op.kind == OpKind::kCrossEntropyMax || op.kind == OpKind::kCrossEntropySum)
+      logits[op.operands[0].index()] = true;
+    if (op.kind == OpKind::kCrossEntropyGrad) logits[op.results[0].index()] = true;
+  }
+  return logits;
+}
+// [value] routers' logits and their gradients: their products are in no narrower format.
+std::vector<bool> routing_of(const ir::Graph& graph) {
+  std::vector<bool> routing(graph.values.size(), false);
+  for (const ir::Op& op : graph.ops) {
+    if (op.kind == OpKind::kMoeTopK) {
+      const ValueId logits = op.operands[0];
+      routing[logits.index()] = true;
+      const OpId made = graph.value(logits).producer;
+      if (made.valid() && graph.op(made).kind == OpKind::kBiasAdd)
+        routing[graph.op(made).operands[0].index()] = true;
+    }
+    if (op.kind == OpKind::kMoeTopKGrad) routing[op.results[0].index()] = true;
+  }
+  return routing;
+}
+bool touches(const ir::Op& op, const std::vector<bool>& values) {
+  const auto has = [&](ValueId v) { return values[v.index()]; };
+  return std::any_of(op.operands.begin(), op.operands.end(), has) ||
+         std::any_of(op.results.begin(), op.results.end(), has);
+}
+
+}  // namespace
+
+std::vector<ProductRole> product_roles(const ir::Graph& graph) {
+  const std::vector<bool> logits = logits_of(graph), routing = routing_of(graph);
+  std::vector<ProductRole> roles;
+  roles.reserve(graph.ops.size());
+  for (const ir::Op& op : graph.ops) {
+    roles.push_back(op.kind != OpKind::kDot ? ProductRole::kNone
+                    : touches(op, logits)   ? ProductRole::kLogits
+                    : touches(op, routing)  ? ProductRole::kRouter
+                                            : ProductRole::kLinear);
+  }
+  return roles;
+}
+
+namespace {
+
 // Marks all-gathers whose result nothing but products in fp8 reads.
 void find_narrow_gathers(const ir::Graph& graph, std::vector<OpWork>& works) {
   bool any = false;

@@ -81,6 +81,16 @@ struct OpWork {
 // At local shapes. `update`: the op belongs to the optimizer's step. REQUIRES: not a collective.
 OpWork work_of(const ir::Graph& graph, const ir::Op& op, bool update = false);
 
+// What an op multiplies for; of linear layers alone the products run in fp8.
+enum class ProductRole : uint8_t {
+  kNone,    // it is no dot
+  kLinear,  // a linear layer, or the gradients of its input and its weight
+  kLogits,  // makes the logits or takes their gradient
+  kRouter   // of a mixture of experts
+};
+// By op.
+std::vector<ProductRole> product_roles(const ir::Graph& graph);
+
 // Where a stack fuses them: a bias, dropout and the sum with the residual that only read each other
 // are one kernel, the last op's, which reads and writes what the chain does [Megatron-LM
 // megatron/model/transformer.py, bias_dropout_add]. REQUIRES: `works` are the graph's, by op.

@@ -1,7 +1,9 @@
 // GPT-2 [Radford et al. 2019] with the names and the initialization of transformers'
-// GPT2LMHeadModel.
+// GPT2LMHeadModel, or with fewer heads of keys and values than of queries (Megatron-LM's
+// --group-query-attention; no model of transformers).
 //
-// B batch, S sequence, D model, H heads, K head dim, F ffn, V vocab, P positions
+// B batch, S sequence, D model, H heads, N heads of keys and values, K head dim, F ffn, V vocab, P
+// positions
 #include <cmath>
 
 #include <fmt/core.h>
@@ -41,6 +43,7 @@ class Gpt2 {
  private:
   int64_t D() const { return config_.hidden_size; }
   int64_t H() const { return config_.heads; }
+  int64_t N() const { return config_.kv_heads; }
   int64_t K() const { return config_.head_dim; }
   int64_t F() const { return config_.ffn_size; }
 
@@ -89,24 +92,34 @@ class Gpt2 {
     ops::Builder& ops = net_.ops();
     const std::string state = "transformer." + name;
     const ValueId x_BSD = layer_norm(state + ".ln_1", name + ".ln_1", h_BSD);
-    const ValueId w_3HKD =
-        weight(state + ".attn.c_attn.weight", {3, H(), K(), D()}, {"", "heads", "", "embed"});
-    const ValueId b_3HK = bias(state + ".attn.c_attn.bias", {3, H(), K()}, {"", "heads", ""});
-    const ValueId qkv_BS3HK =
-        net_.annotate(ops.bias_add(ops.dot(x_BSD, w_3HKD, "bsd,chkd->bschk"), b_3HK),
-                      name + ".attn.qkv", {"batch", "attn_seq", "", "heads", ""});
     double scale = config_.scale_attention ? 1 / std::sqrt(static_cast<double>(K())) : 1;
     if (config_.scale_attention_by_layer) scale /= static_cast<double>(i + 1);
     const bool drops = config_.attention_dropout > 0;
     const std::string site = drops ? name + ".attn.attn_drop" : "";
     const auto random = drops ? inputs_.random : std::nullopt;
-    const ValueId made_BSHK =
-        apart_ ? ops.attention(part(qkv_BS3HK, 0, name + ".attn.q"),
-                               part(qkv_BS3HK, 1, name + ".attn.k"),
-                               part(qkv_BS3HK, 2, name + ".attn.v"), inputs_.positions_BS, scale,
-                               true, config_.attention_dropout, site, random)
-               : ops.attention_packed(qkv_BS3HK, inputs_.positions_BS, scale, true,
-                                      config_.attention_dropout, site, random);
+    const auto attend = [&](ValueId q_BSHK, ValueId k_BSNK, ValueId v_BSNK) {
+      return ops.attention(q_BSHK, k_BSNK, v_BSNK, inputs_.positions_BS, scale, true,
+                           config_.attention_dropout, site, random);
+    };
+    const std::string c_attn = state + ".attn.c_attn", at = name + ".attn.";
+    ValueId made_BSHK;
+    if (N() < H()) {
+      const ValueId w_HKD =
+          weight(c_attn + ".query.weight", {H(), K(), D()}, {"heads", "", "embed"});
+      const ValueId b_HK = bias(c_attn + ".query.bias", {H(), K()}, {"heads", ""});
+      const ValueId q_BSHK = net_.annotate(
+          ops.bias_add(ops.dot(x_BSD, w_HKD, "bsd,hkd->bshk"), b_HK), at + "q", kHeads);
+      const ValueId kv_BS2NK = projections(c_attn + ".key_value", at + "kv", x_BSD, 2, "kv_heads");
+      made_BSHK = attend(q_BSHK, part(kv_BS2NK, 0, at + "k", kKvHeads),
+                         part(kv_BS2NK, 1, at + "v", kKvHeads));
+    } else {
+      const ValueId qkv_BS3HK = projections(c_attn, at + "qkv", x_BSD, 3, "heads");
+      made_BSHK = apart_ ? attend(part(qkv_BS3HK, 0, at + "q", kHeads),
+                                  part(qkv_BS3HK, 1, at + "k", kHeads),
+                                  part(qkv_BS3HK, 2, at + "v", kHeads))
+                         : ops.attention_packed(qkv_BS3HK, inputs_.positions_BS, scale, true,
+                                                config_.attention_dropout, site, random);
+    }
     const ValueId a_BSHK = net_.annotate(made_BSHK, name + ".attn.out", kHeads);
     const ValueId w_DHK = weight(state + ".attn.c_proj.weight", {D(), H(), K()},
                                  {"embed", "heads", ""}, residual_scale());
@@ -117,14 +130,26 @@ class Gpt2 {
                             name + ".attn.resid_drop");
   }
 
-  // [B, S, 3, H, K] -> [B, S, H, K]
-  ValueId part(ValueId qkv_BS3HK, int64_t i, const std::string& name) {
+  // x W^T + b for `count` projections in one product: [B, S, count, heads, K].
+  ValueId projections(const std::string& state, const std::string& name, ValueId x_BSD,
+                      int64_t count, const std::string& axis) {
     ops::Builder& ops = net_.ops();
-    const ir::TensorType type = ops.type(qkv_BS3HK);
-    const ValueId slice = ops.slice(qkv_BS3HK, {0, 0, i, 0, 0},
+    const int64_t heads = axis == "heads" ? H() : N();
+    const ValueId w_CHKD =
+        weight(state + ".weight", {count, heads, K(), D()}, {"", axis, "", "embed"});
+    const ValueId b_CHK = bias(state + ".bias", {count, heads, K()}, {"", axis, ""});
+    return net_.annotate(ops.bias_add(ops.dot(x_BSD, w_CHKD, "bsd,chkd->bschk"), b_CHK), name,
+                         {"batch", "attn_seq", "", axis, ""});
+  }
+
+  // [B, S, count, heads, K] -> [B, S, heads, K]
+  ValueId part(ValueId x_BSCHK, int64_t i, const std::string& name, const ir::LogicalAxes& axes) {
+    ops::Builder& ops = net_.ops();
+    const ir::TensorType type = ops.type(x_BSCHK);
+    const ValueId slice = ops.slice(x_BSCHK, {0, 0, i, 0, 0},
                                     {type.dim(0), type.dim(1), i + 1, type.dim(3), type.dim(4)});
     return net_.annotate(ops.reshape(slice, {type.dim(0), type.dim(1), type.dim(3), type.dim(4)}),
-                         name, kHeads);
+                         name, axes);
   }
 
   ValueId mlp(const std::string& name, ValueId h_BSD) {

@@ -102,6 +102,34 @@ TEST_CASE("every model of models/ builds a sound graph with transformers' number
   }
 }
 
+TEST_CASE(
+    "a GPT whose queries share keys has the parameters of Megatron-LM's, and a Llama's heads") {
+  ModelConfig config = gpt2(32, 4096, 32);
+  config.kv_heads = 8;
+  config.vocab_size = 131584;  // padded to 128 for each of four tensor-parallel ranks
+  config.max_positions = 8192;
+  config.tie_word_embeddings = false;
+  const ir::Module module = build_model(config, {1, 8});
+  ir::verify(module.graphs[0], &module);
+  ops::verify_types(module.graphs[0]);
+  CHECK(parameter_count(module) == 6750150656);
+  // Its states appear with the first step: 6,854,303,744 bytes, 8 of a parameter on half of what a
+  // rank of tp=4 holds, in padded buckets [NVIDIA/Megatron-LM
+  // tests/functional_tests/test_cases/gpt/ gpt3_7b_tp4_pp1_memory_speed,
+  // golden_values_dev_dgx_h100.json, mem-max-allocated-bytes].
+  const double shared = 8192 * 4096 + 32 * 6 * 4096 + 2 * 4096;  // that tensor parallelism repeats
+  CHECK((6750150656 - shared) / 4 + shared == doctest::Approx(6854303744.0 / 4).epsilon(2e-4));
+
+  const ir::Graph& graph = module.graphs[0];
+  CHECK(find_value(graph, "h.0.attn.q").type.dims[2].size == 32);
+  CHECK(find_value(graph, "h.0.attn.k").type.dims[2].size == 8);
+  // The products of a token but for attention's scores: two a parameter, positions and biases left
+  // out, and embeddings once.
+  const double at_1 = model_flops_per_token(config, 1).forward.value,
+               at_2 = model_flops_per_token(config, 2).forward.value;
+  CHECK((2 * at_1 - at_2) / 2 == 32 * 176160768.0 + 131584 * 4096.0);
+}
+
 TEST_CASE("published sizes of GPT-2 and Llama come out to the parameter") {
   CHECK(parameters(gpt2(12, 768, 12)) == 124439808);
   CHECK(parameters(gpt2(24, 1024, 16)) == 354823168);

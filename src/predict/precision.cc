@@ -1,6 +1,7 @@
 #include "predict/precision.h"
 
 #include <algorithm>
+#include <cmath>
 #include <map>
 #include <optional>
 #include <set>
@@ -45,6 +46,7 @@ class Converter {
     find_port_types();
     for (RankProgram& rank : program_.ranks) {
       convert_buffers(rank);
+      if (memory_.narrow != cost::Fp8::kOff) save_narrow(rank);
       place_states(rank);
     }
     pipeline::plan_ranks(program_);
@@ -175,12 +177,16 @@ class Converter {
     const size_t ops = graph.ops.size();
     for (size_t o = 0; o < ops; ++o) {
       if (graph.ops[o].kind != ir::OpKind::kCrossEntropyGrad) continue;
-      const ir::TensorType logits = graph.type(graph.ops[o].operands[0]);
+      const ValueId logits_id = graph.ops[o].operands[0];
+      const ir::TensorType logits = graph.type(logits_id);
       const OpId at(static_cast<int64_t>(o));
       if (memory_.f32_loss && dtype_ != DType::kF32) {
         for (const char* name :
              {"log-probabilities in f32", "d.log-probabilities in f32", "d.logits in f32"})
           hold(f, at, {DType::kF32, logits.dims}, name);
+        const ir::TensorType& global = program_.fragments[f].global_types[logits_id.index()];
+        if (logits.dims.back().size < global.dims.back().size)
+          hold(f, at, {DType::kF32, logits.dims}, "probabilities in f32");
       }
       const int64_t gathered = memory_.gathered_ends ? gathered_ends() : 0;
       if (gathered > 0) hold(f, at, {dtype_, {gathered}}, "weights that stay gathered");
@@ -307,6 +313,72 @@ class Converter {
     }
   }
 
+  // Who reads a value of a backward fragment: products of linear layers, and others.
+  struct Readers {
+    bool narrow = false, wide = false;
+  };
+  // By input port.
+  static std::vector<Readers> readers(const Fragment& fragment) {
+    const ir::Graph& graph = fragment.graph;
+    const std::vector<cost::ProductRole> roles = cost::product_roles(graph);
+    const auto root = [&](ValueId v) {
+      const ValueId of = fragment.alias_of[v.index()];
+      return of.valid() ? of.index() : v.index();
+    };
+    std::vector<Readers> of_value(graph.values.size());
+    for (size_t o = graph.ops.size(); o-- > 0;) {  // what a gather makes is read behind it
+      const ir::Op& op = graph.ops[o];
+      for (const ValueId v : op.operands) {
+        Readers& mine = of_value[root(v)];
+        if (!op.results.empty() && root(op.results[0]) == root(v)) continue;
+        if (op.kind == ir::OpKind::kAllGather) {
+          const Readers& behind = of_value[root(op.results[0])];
+          mine.narrow = mine.narrow || behind.narrow;
+          mine.wide = mine.wide || behind.wide;
+        } else if (roles[o] == cost::ProductRole::kLinear) {
+          mine.narrow = true;
+        } else {
+          mine.wide = true;
+        }
+      }
+    }
+    for (const ValueId v : graph.outputs) of_value[root(v)].wide = true;
+    std::vector<Readers> ports;
+    for (const pipeline::Port& port : fragment.inputs) ports.push_back(of_value[root(port.value)]);
+    return ports;
+  }
+
+  void save_narrow(RankProgram& rank) {
+    if (readers_.empty()) {
+      for (const Fragment& fragment : program_.fragments) readers_.push_back(readers(fragment));
+    }
+    std::vector<Readers> of_buffer(rank.buffers.size());
+    for (const Command& command : rank.commands) {
+      if (command.kind != Command::Kind::kCall) continue;
+      const size_t f = command.fragment.index();
+      if (program_.fragments[f].kind == pipeline::ActionKind::kF) continue;
+      for (size_t p = 0; p < readers_[f].size(); ++p) {
+        Readers& mine = of_buffer[command.buffers[p].index()];
+        mine.narrow = mine.narrow || readers_[f][p].narrow;
+        mine.wide = mine.wide || readers_[f][p].wide;
+      }
+    }
+    for (size_t b = 0; b < rank.buffers.size(); ++b) {
+      Buffer& buffer = rank.buffers[b];
+      if (!of_buffer[b].narrow || buffer.category != Category::kActivations ||
+          buffer.type->dtype != dtype_ || buffer.type->dims.empty())
+        continue;
+      const auto cast =
+          static_cast<double>(dtype_size(dtype_)) * cost::narrow_share(memory_.narrow);
+      const double bytes = cast + (of_buffer[b].wide ? static_cast<double>(dtype_size(dtype_)) : 0);
+      for (pipeline::Shared<ir::TensorType>* type : {&buffer.type, &buffer.global_type}) {
+        int64_t& last = type->edit().dims.back().size;
+        last = static_cast<int64_t>(std::ceil(static_cast<double>(last) * bytes));
+        type->edit().dtype = DType::kU8;
+      }
+    }
+  }
+
   // States one behind the other, and the master copy: as many bytes as one of the two moments.
   void place_states(RankProgram& rank) const {
     int64_t end = 0, optimizer = 0;
@@ -343,11 +415,13 @@ class Converter {
   StackMemory memory_;
   std::vector<std::vector<Category>> categories_;
   std::vector<std::vector<PortType>> port_types_;  // [fragment] inputs, then outputs
+  std::vector<std::vector<Readers>> readers_;      // [fragment][input port], for `narrow` alone
 };
 
 }  // namespace
 
-StackMemory stack_memory(const cluster::Cluster& cluster, const compile::Plan& plan) {
+StackMemory stack_memory(const cluster::Cluster& cluster, const compile::Plan& plan,
+                         cost::Fp8 fp8) {
   const cluster::Attained& attained = cluster.device.attained;
   StackMemory memory;
   memory.f32_loss = cluster.stack.f32_loss;
@@ -357,6 +431,7 @@ StackMemory stack_memory(const cluster::Cluster& cluster, const compile::Plan& p
   memory.scores = cluster.stack.autograd && !attained.fused_attention;
   memory.masks = cluster.stack.dropout_masks;
   memory.wide_norms = !attained.fused_elementwise;
+  if (cluster.stack.narrow_saved) memory.narrow = fp8;
   return memory;
 }
 

@@ -7,6 +7,7 @@
 
 #include "cluster/hardware.h"
 #include "compile/plan.h"
+#include "cost/op_time.h"
 #include "pipeline/program.h"
 
 namespace mw::predict {
@@ -15,7 +16,8 @@ namespace mw::predict {
 struct StackMemory {
   // While it takes the gradient of the loss:
   // Eager PyTorch casts the logits to f32: log-probabilities, their gradient and the logits' are
-  // there in f32.
+  // there in f32; where the vocabulary is divided, also the probabilities [PyTorch
+  // torch/distributed/tensor/parallel/loss.py, _nll_loss_and_log_softmax_backward].
   bool f32_loss = false;
   // With ZeRO 3 the weights outside blocks and those of the last block stay gathered from forward
   // to backward (FSDP2's root and torchtitan's last block), and so does the buffer into which the
@@ -36,11 +38,17 @@ struct StackMemory {
   // of the operand [pytorch/torchtitan torchtitan/models/norms.py, RMSNorm].
   bool wide_norms = false;
 
+  // What products of linear layers in fp8 read in the backward pass is saved cast, a byte an
+  // element, and where other ops read it too in half precision besides [Transformer Engine
+  // transformer_engine/pytorch/module/linear.py saves the quantized input]. kOff: nothing is.
+  cost::Fp8 narrow = cost::Fp8::kOff;
+
   bool beside_loss() const { return f32_loss || gathered_ends || kept_products; }
   bool saved() const { return scores || masks || wide_norms; }
 };
 
-StackMemory stack_memory(const cluster::Cluster& cluster, const compile::Plan& plan);
+// `fp8`: as in simulate::Options.
+StackMemory stack_memory(const cluster::Cluster& cluster, const compile::Plan& plan, cost::Fp8 fp8);
 
 // The passes that a plan is compiled without where the stack saves what the compiler would make
 // again.

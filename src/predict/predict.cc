@@ -162,7 +162,7 @@ Step compile_step(const Request& request) {
                         .init = false,
                         .whole_recompute = request.cluster.stack.whole_recompute});
   step.program = in_precision(std::move(compiled.train), request.precision,
-                              stack_memory(request.cluster, request.plan));
+                              stack_memory(request.cluster, request.plan, request.options.fp8));
   step.compile_time = steady_clock().now() - begin;
   return step;
 }

@@ -1,7 +1,10 @@
 #include <doctest/doctest.h>
 
+#include <set>
+
 #include "base/error.h"
 #include "compile/compile.h"
+#include "compile/passes.h"
 #include "models/model.h"
 #include "pipeline/verifier.h"
 #include "predict/precision.h"
@@ -38,13 +41,13 @@ Request small() {
   return request;
 }
 
-pipeline::Program train_of(const Request& request) {
+pipeline::Program train_of(const Request& request, const std::set<std::string>& without = {}) {
   const ir::Module model = models::build_model(
       request.model, {request.global_batch / request.plan.units(), request.seq_len});
   compile::ModelShape shape;
   shape.global_batch = request.global_batch;
   shape.seq_len = request.seq_len;
-  return compile::compile({model, nullptr, request.plan, shape, {}}).train;
+  return compile::compile({model, nullptr, request.plan, shape, {}, nullptr, without}).train;
 }
 
 const std::vector<const char*> kPlans = {
@@ -264,6 +267,46 @@ TEST_CASE("fp8 makes a step faster, is told against its own peak, and needs a de
   CHECK_FALSE(set_precision(request, "fp9"));
 }
 
+TEST_CASE(
+    "what only products in fp8 read again is saved in a byte, what others read too in three") {
+  // Without the pass that makes elementwise values again, so that they are saved.
+  const pipeline::Program whole = train_of(small(), {std::string(compile::kRemake)});
+  StackMemory memory;
+  const pipeline::Program half = in_precision(whole, DType::kBF16, memory);
+  memory.narrow = cost::Fp8::kTensor;
+  const pipeline::Program narrow = in_precision(whole, DType::kBF16, memory);
+  memory.narrow = cost::Fp8::kBlock;
+  const pipeline::Program blocks = in_precision(whole, DType::kBF16, memory);
+  const auto bytes = [](const pipeline::Program& program, const std::string& name) {
+    for (const pipeline::Buffer& buffer : program.ranks[0].buffers) {
+      if (buffer.name.starts_with(name + "#")) return buffer.bytes().value;
+    }
+    return int64_t{0};
+  };
+  for (const char* product : {"h.0.ln_2", "h.0.mlp.hidden"}) {
+    CAPTURE(product);
+    REQUIRE(bytes(half, product) > 0);
+    CHECK(bytes(narrow, product) * 2 == bytes(half, product));
+    CHECK(bytes(blocks, product) * 64 == bytes(half, product) * 33);
+  }
+  REQUIRE(bytes(half, "h.0.attn.out") > 0);
+  CHECK(bytes(narrow, "h.0.attn.out") * 2 == bytes(half, "h.0.attn.out") * 3);
+  for (const char* other : {"h.0.attn.qkv", "h.1.attn.residual", "logits"}) {
+    CAPTURE(other);
+    REQUIRE(bytes(half, other) > 0);
+    CHECK(bytes(narrow, other) == bytes(half, other));
+  }
+  CHECK(narrow.ranks[0].arena < half.ranks[0].arena);
+
+  // What is gathered again for such products alone is saved cast, too.
+  Request parts = small();
+  parts.plan = compile::parse_plan("tp=2,sp,regather");
+  const pipeline::Program gathers = train_of(parts, {std::string(compile::kRemake)});
+  memory.narrow = cost::Fp8::kTensor;
+  CHECK(bytes(in_precision(gathers, DType::kBF16, memory), "h.0.ln_2") * 4 ==
+        bytes(gathers, "h.0.ln_2"));
+}
+
 TEST_CASE("in bf16 weights and activations halve, and a parameter takes 18 bytes") {
   for (const char* plan : kPlans) {
     CAPTURE(std::string(plan));
@@ -298,24 +341,30 @@ TEST_CASE("in bf16 weights and activations halve, and a parameter takes 18 bytes
         pipeline::to_text(train_of(small())));
 }
 
-TEST_CASE("a loss in f32 holds three copies of the logits, and takes as long") {
-  Request request = small();
-  REQUIRE(set_precision(request, "bf16"));
-  const Prediction fused = mw::predict::predict(request);
-  request.cluster.stack.f32_loss = true;
-  const Prediction eager = mw::predict::predict(request);
-  CHECK(eager.step == fused.step);
-  const int64_t logits =
-      request.global_batch / request.plan.units() * request.seq_len * request.model.vocab_size;
-  const auto workspace = [](const Prediction& p) {
-    return p.result.ranks[0].peak.by_category.at(pipeline::Category::kWorkspace).value;
-  };
-  CHECK(workspace(eager) >= 3 * 4 * logits);
-  CHECK(workspace(eager) <= workspace(fused) + 3 * 4 * logits);
-  const std::vector<simulate::LiveTensor>& alive = eager.result.ranks[0].peak.largest;
-  CHECK(std::any_of(alive.begin(), alive.end(), [](const simulate::LiveTensor& tensor) {
-    return tensor.name.ends_with("largest log-probabilities in f32");
-  }));
+TEST_CASE(
+    "a loss in f32 holds three copies of the logits, four of divided ones; it takes as long") {
+  for (const int64_t tp : {1, 2}) {
+    CAPTURE(tp);
+    Request request = small();
+    request.plan.tp = tp;
+    REQUIRE(set_precision(request, "bf16"));
+    const Prediction fused = mw::predict::predict(request);
+    request.cluster.stack.f32_loss = true;
+    const Prediction eager = mw::predict::predict(request);
+    CHECK(eager.step == fused.step);
+    const int64_t copies = tp == 1 ? 3 : 4;
+    const int64_t logits = request.global_batch / request.plan.units() * request.seq_len *
+                           request.model.vocab_size / tp;
+    const auto workspace = [](const Prediction& p) {
+      return p.result.ranks[0].peak.by_category.at(pipeline::Category::kWorkspace).value;
+    };
+    CHECK(workspace(eager) >= copies * 4 * logits);
+    CHECK(workspace(eager) <= workspace(fused) + copies * 4 * logits);
+    const std::vector<simulate::LiveTensor>& alive = eager.result.ranks[0].peak.largest;
+    CHECK(std::any_of(alive.begin(), alive.end(), [](const simulate::LiveTensor& tensor) {
+      return tensor.name.ends_with("largest log-probabilities in f32");
+    }));
+  }
 }
 
 TEST_CASE("what FSDP2 keeps gathered is there while the gradient of the loss is taken") {

@@ -258,7 +258,7 @@ ProbePrograms::Sample ProbePrograms::compile_sample(const std::vector<int64_t>& 
                         .init = false,
                         .whole_recompute = request_.cluster.stack.whole_recompute});
   sample.program = in_precision(std::move(compiled.train), request_.precision,
-                                stack_memory(request_.cluster, plan));
+                                stack_memory(request_.cluster, plan, request_.options.fp8));
   if (sample.program.ranks.size() == 4) find_boundary(sample.program, sample.boundary);
   strip(sample.program);
   drop_update(sample.program);

@@ -83,8 +83,9 @@ void StatePrograms::compile(const std::vector<int64_t>& blocks) {
                                zero_stages);
   for (compile::CompiledPlan& one : compiled) {
     plan.zero = one.plan.plan.zero;
-    pipeline::Program program = in_precision(std::move(one.train), request_.precision,
-                                             stack_memory(request_.cluster, plan));
+    pipeline::Program program =
+        in_precision(std::move(one.train), request_.precision,
+                     stack_memory(request_.cluster, plan, request_.options.fp8));
     strip(program);
     samples_[plan.zero].push_back({std::move(program), plan});
   }

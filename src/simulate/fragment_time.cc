@@ -52,37 +52,6 @@ std::string label_of(const ir::DeviceGroup& group) {
 // Tensor parallelism's groups: "tp", or with fewer key heads than ranks "tp_kv" and "tp_rep".
 bool is_tensor_label(const std::string& label) { return starts_with(label, "tp"); }
 
-// [value] what the loss reads and its gradient, as often as a graph has a loss.
-std::vector<bool> logits_of(const ir::Graph& graph) {
-  std::vector<bool> logits(graph.values.size(), false);
-  for (const ir::Op& op : graph.ops) {
-    if (op.kind == OpKind::kCrossEntropyMax || op.kind == OpKind::kCrossEntropySum)
-      logits[op.operands[0].index()] = true;
-    if (op.kind == OpKind::kCrossEntropyGrad) logits[op.results[0].index()] = true;
-  }
-  return logits;
-}
-// [value] routers' logits and their gradients: their products are in no narrower format.
-std::vector<bool> routing_of(const ir::Graph& graph) {
-  std::vector<bool> routing(graph.values.size(), false);
-  for (const ir::Op& op : graph.ops) {
-    if (op.kind == OpKind::kMoeTopK) {
-      const ValueId logits = op.operands[0];
-      routing[logits.index()] = true;
-      const OpId made = graph.value(logits).producer;
-      if (made.valid() && graph.op(made).kind == OpKind::kBiasAdd)
-        routing[graph.op(made).operands[0].index()] = true;
-    }
-    if (op.kind == OpKind::kMoeTopKGrad) routing[op.results[0].index()] = true;
-  }
-  return routing;
-}
-bool touches(const ir::Op& op, const std::vector<bool>& values) {
-  const auto has = [&](ValueId v) { return values[v.index()]; };
-  return std::any_of(op.operands.begin(), op.operands.end(), has) ||
-         std::any_of(op.results.begin(), op.results.end(), has);
-}
-
 bool holds(const pipeline::RankProgram& rank, const std::string& state) {
   return std::any_of(rank.buffers.begin(), rank.buffers.begin() + rank.states,
                      [&](const pipeline::Buffer& buffer) { return buffer.name == state; });
@@ -503,7 +472,7 @@ FragmentCost FragmentCoster::cost(const Fragment& fragment, int32_t rank) {
   cost.update = fragment.kind == pipeline::ActionKind::kUpdate;
   const ir::Graph& graph = fragment.graph;
   cost.works.resize(graph.ops.size());
-  const std::vector<bool> logits = logits_of(graph), routing = routing_of(graph);
+  const std::vector<cost::ProductRole> roles = cost::product_roles(graph);
   for (const ir::Op& op : graph.ops) {
     OpCost made;
     cost.kinds.push_back(op.kind);
@@ -517,8 +486,9 @@ FragmentCost FragmentCoster::cost(const Fragment& fragment, int32_t rank) {
       made.alias = true;
     } else {
       cost::OpWork work = cost::work_of(graph, op, cost.update);
-      if (op.kind == OpKind::kDot && touches(op, logits)) work.kind = cost::OpWork::Kind::kLogits;
-      work.narrows = op.kind == OpKind::kDot && !touches(op, routing);
+      const cost::ProductRole role = roles[cost.ops.size()];
+      if (role == cost::ProductRole::kLogits) work.kind = cost::OpWork::Kind::kLogits;
+      work.narrows = role == cost::ProductRole::kLogits || role == cost::ProductRole::kLinear;
       cost.flops += work.flops;
       if (work.matrix_product) cost.matrix_flops += square_flops(graph, op, work.flops);
       cost.works[cost.ops.size()] = work;
