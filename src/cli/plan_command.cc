@@ -1,4 +1,5 @@
 #include <memory>
+#include <optional>
 
 #include <fmt/core.h>
 
@@ -14,7 +15,8 @@ namespace {
 struct PlanOptions {
   std::string model, cluster, profile, precision = "bf16", planner = "exhaustive", output;
   int64_t gpus = 0, global_batch = 0, seq_len = 0, top = 5;
-  bool json = false, tf32 = false, scatter_gather = false;
+  bool json = false, tf32 = false;
+  std::optional<bool> scatter_gather;
 };
 
 planner::Request read_request(FileSystem& fs, const PlanOptions& options) {
@@ -46,7 +48,7 @@ planner::Request read_request(FileSystem& fs, const PlanOptions& options) {
   base.global_batch = options.global_batch;
   predict::set_precision(base, options.precision);
   base.options.tf32 = options.tf32;
-  if (options.scatter_gather) base.options.scatter_gather = true;
+  if (options.scatter_gather) base.options.scatter_gather = *options.scatter_gather;
   base.options.program_hash = base.options.order_hash = false;
   request.gpus = options.gpus;
   request.method =
@@ -99,8 +101,7 @@ void add_plan(CLI::App& app) {
   command->add_option("--top", options->top, "Plans that are listed")->check(at_least(1));
   command->add_option("-o,--output", options->output,
                       "Write the best plan as JSON, for simulate, verify and train");
-  command->add_flag("--scatter-gather", options->scatter_gather,
-                    "Send boundary values in tp parts");
+  add_scatter_gather_option(*command, options->scatter_gather);
   command->add_flag("--tf32", options->tf32, "f32 products on tensor cores");
   command->add_flag("--json", options->json, "One JSON object");
   command->callback([options] { run_plan(*options); });

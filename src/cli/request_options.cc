@@ -1,6 +1,6 @@
 #include "cli/request_options.h"
 
-#include <algorithm>
+#include <fmt/core.h>
 
 #include "base/error.h"
 #include "base/text.h"
@@ -45,8 +45,35 @@ void read_job(FileSystem& fs, const RequestOptions& options, predict::Request& r
   request.seq_len = job.seq_len;
 }
 
-void read_parts(FileSystem& fs, const RequestOptions& options, predict::Request& request,
+// A plan in short form, or the file or job that holds one, says itself how often it is replicated.
+bool says_dp(const RequestOptions& options) {
+  const std::string& text = options.plan.empty() ? options.what : options.plan;
+  if (ends_with(text, ".json") || ends_with(text, ".toml")) return true;
+  return text.starts_with("dp=") || text.find(",dp=") != std::string::npos;
+}
+
+// --gpus gives the dp that a plan does not say, and has to be the devices of one that does.
+void fit_to_gpus(const RequestOptions& options, compile::Plan& plan, Diagnostics& diagnostics) {
+  const int64_t replica = plan.tp * plan.pp * plan.cp, gpus = options.gpus;
+  if (gpus == 0 || gpus == plan.ranks()) return;
+  if (gpus % replica != 0) {
+    const int64_t below = gpus / replica * replica;
+    diagnostics.add("--gpus: is {}, no multiple of the plan's {}={}*{}{}={}; use {}{}", gpus,
+                    plan.cp == 1 ? "tp*pp" : "tp*pp*cp", plan.tp, plan.pp,
+                    plan.cp == 1 ? "" : fmt::format("*{}", plan.cp), replica,
+                    below > 0 ? fmt::format("{} or ", below) : "", below + replica);
+  } else if (says_dp(options)) {
+    diagnostics.add("--gpus: is {}, but the plan has {} ranks; use dp={}", gpus, plan.rank_text(),
+                    gpus / replica);
+  } else {
+    plan.dp = gpus / replica;
+  }
+}
+
+// Whether the plan could be read.
+bool read_parts(FileSystem& fs, const RequestOptions& options, predict::Request& request,
                 Diagnostics& diagnostics) {
+  bool known_plan = false;
   const std::string& plan = options.what.empty() ? options.plan : options.what;
   if (!options.what.empty() && !options.plan.empty())
     diagnostics.add("--plan: there are two plans, {} and {}; give one", options.what, options.plan);
@@ -55,6 +82,7 @@ void read_parts(FileSystem& fs, const RequestOptions& options, predict::Request&
   } else {
     attempt(diagnostics, [&] {
       request.plan = read_plan(fs, plan, options.what.empty() ? "--plan" : options.what);
+      known_plan = true;
     });
   }
   if (options.model.empty()) {
@@ -68,6 +96,7 @@ void read_parts(FileSystem& fs, const RequestOptions& options, predict::Request&
   }
   if (options.global_batch == 0)
     diagnostics.add("--global-batch: is missing; give the sequences of a step");
+  return known_plan;
 }
 
 }  // namespace
@@ -75,10 +104,14 @@ void read_parts(FileSystem& fs, const RequestOptions& options, predict::Request&
 predict::Request read_request(FileSystem& fs, const RequestOptions& options,
                               Diagnostics& diagnostics) {
   predict::Request request;
+  bool known_plan = false;
   if (ends_with(options.what, ".toml")) {
-    attempt(diagnostics, [&] { read_job(fs, options, request); });
+    attempt(diagnostics, [&] {
+      read_job(fs, options, request);
+      known_plan = true;
+    });
   } else {
-    read_parts(fs, options, request, diagnostics);
+    known_plan = read_parts(fs, options, request, diagnostics);
   }
   if (options.global_batch > 0) request.global_batch = options.global_batch;
   if (options.seq_len > 0) request.seq_len = options.seq_len;
@@ -92,17 +125,11 @@ predict::Request read_request(FileSystem& fs, const RequestOptions& options,
     });
   }
   predict::set_precision(request, options.precision);
-  if (options.scatter_gather) request.options.scatter_gather = true;
+  if (options.scatter_gather) request.options.scatter_gather = *options.scatter_gather;
   request.options.tf32 = options.tf32;
   request.options.program_hash = request.options.order_hash = false;
-  const bool known_plan = diagnostics.empty();
   read_overlap(options, request, diagnostics);
-  if (options.gpus > 0 && known_plan && options.gpus != request.plan.ranks()) {
-    const compile::Plan& plan = request.plan;
-    diagnostics.add("--gpus: is {}, but the plan has {} ranks; use dp={}", options.gpus,
-                    plan.rank_text(),
-                    std::max<int64_t>(1, options.gpus / (plan.tp * plan.pp * plan.cp)));
-  }
+  if (known_plan) fit_to_gpus(options, request.plan, diagnostics);
   return request;
 }
 
@@ -110,6 +137,14 @@ void add_profile_option(CLI::App& command, std::string& profile) {
   command.add_option("--profile", profile,
                      "What software runs there: a profile of clusters/profiles/ by name, a TOML "
                      "file, or none; the cluster's own if not given");
+}
+
+void add_scatter_gather_option(CLI::App& command, std::optional<bool>& scatter_gather) {
+  command.add_flag_callback(
+      "--scatter-gather", [&scatter_gather] { scatter_gather = true; },
+      "Send boundary values in tp parts; otherwise as the profile says");
+  command.add_flag_callback(
+      "--no-scatter-gather", [&scatter_gather] { scatter_gather = false; }, "Send them whole");
 }
 
 void add_request_options(CLI::App& command, RequestOptions& options) {
@@ -121,7 +156,7 @@ void add_request_options(CLI::App& command, RequestOptions& options) {
                      "A cluster of clusters/ by name, such as selene, or a TOML file");
   add_profile_option(command, options.profile);
   command.add_option("--plan", options.plan, "The plan: tp=8,pp=8,dp=16,microbatches=96,…");
-  command.add_option("--gpus", options.gpus, "Devices; must be dp*tp*pp")->check(at_least(1));
+  command.add_option("--gpus", options.gpus, "Devices: dp*tp*pp*cp; gives the dp that --plan leaves out")->check(at_least(1));
   command.add_option("--global-batch", options.global_batch, "Sequences of a step")
       ->check(at_least(1));
   command.add_option("--seq-len", options.seq_len, "Tokens of a sequence; the model's most")
@@ -144,7 +179,7 @@ void add_request_options(CLI::App& command, RequestOptions& options) {
           "--slowdown", options.slowdown,
           "How much longer computation takes beside communication; otherwise as the profile says")
       ->check(at_least(1));
-  command.add_flag("--scatter-gather", options.scatter_gather, "Send boundary values in tp parts");
+  add_scatter_gather_option(command, options.scatter_gather);
   command.add_flag("--tf32", options.tf32, "f32 products on tensor cores");
 }
 

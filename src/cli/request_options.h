@@ -2,6 +2,7 @@
 // the subcommands that predict.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -19,11 +20,13 @@ struct RequestOptions {
   std::vector<std::string> overlap;
   int64_t gpus = 0, global_batch = 0, seq_len = 0;
   double slowdown = 0;  // 0: not said
-  bool scatter_gather = false, tf32 = false;
+  std::optional<bool> scatter_gather;
+  bool tf32 = false;
 };
 
-// `profile` and `options` must live as long as the command.
+// What they fill must live as long as the command.
 void add_profile_option(CLI::App& command, std::string& profile);
+void add_scatter_gather_option(CLI::App& command, std::optional<bool>& scatter_gather);
 void add_request_options(CLI::App& command, RequestOptions& options);
 
 // A job gives model, plan, batch and sequence; a plan file the plan; options replace them. What is

@@ -149,6 +149,11 @@ def test_trace_opens_as_chrome_events(tmp_path):
      "--overlap: unknown word 'grad_redcue', did you mean 'grad_reduce'?; known are messages, no-messages, "
      "collectives, no-tensor, async-tp, serial, grad_reduce, param_gather, ring, no-ring, none\n"
      "--gpus: is 8, but the plan has dp*tp*pp=2*1*2=4 ranks; use dp=4"),
+    ("--model gpt-tiny --cluster selene --plan tp=2,pp=2,cp=2 --gpus 1001",
+     "--global-batch: is missing; give the sequences of a step\n"
+     "--gpus: is 1001, no multiple of the plan's tp*pp*cp=2*2*2=8; use 1000 or 1008"),
+    ("--model gpt-tiny --cluster selene --plan tp=4,pp=2 --gpus 6 --global-batch 8",
+     "--gpus: is 6, no multiple of the plan's tp*pp=4*2=8; use 8"),
     (f"{JOB} --cluster selene --plan pp=2,microbatches=4 --trace nowhere/t.json", "nowhere/t.json: "),
     (f"{JOB} --cluster selene --plan pp=2,microbatches=4 --mtbf -3 --checkpoint-time 0 --restart-time soon "
      "--checkpoint-interval never --compare pp=2,chunk=2",
@@ -190,11 +195,25 @@ def test_a_mixture_of_experts_is_simulated_and_not_trained(tmp_path):
     assert not (tmp_path / "run").exists()
 
 
+def test_gpus_give_the_dp_that_a_plan_leaves_out():
+    common = "--model gpt-tiny --cluster selene --global-batch 16 --json"
+    inferred = simulated(f"{common} --gpus 8 --plan tp=2,microbatches=2")
+    assert json.loads(inferred)["step_s"] == json.loads(simulated(f"{common} --plan dp=4,tp=2,microbatches=2"))["step_s"]
+
+
+def test_scatter_gather_can_be_switched_off_where_the_profile_has_it():
+    common = ("--model gpt3-175b --cluster selene --global-batch 24 --ignore-memory --json "
+              "--plan tp=8,pp=4,microbatches=24,recompute=full")
+    step = {option: json.loads(simulated(f"{common} {option}"))["step_s"]
+            for option in ("", "--scatter-gather", "--no-scatter-gather")}
+    assert step[""] == step["--scatter-gather"] < step["--no-scatter-gather"]
+
+
 def test_help_explains_every_option():
     lines = simulated("--help").splitlines()
     known = set(re.findall(r"--[a-z0-9-]+", " ".join(line[:28] for line in lines))) - {"--help", "--help-all"}
     assert known == {"--model", "--cluster", "--profile", "--plan", "--gpus", "--global-batch", "--seq-len", "--precision",
-                     "--overlap", "--slowdown", "--scatter-gather", "--tf32", "--trace", "--ops", "--ignore-memory",
+                     "--overlap", "--slowdown", "--scatter-gather", "--no-scatter-gather", "--tf32", "--trace", "--ops", "--ignore-memory",
                      "--report", "--compare", "--advice", "--goodput", "--mtbf", "--checkpoint-interval",
                      "--checkpoint-time", "--restart-time", "--json"}
 

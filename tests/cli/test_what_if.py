@@ -75,4 +75,4 @@ def test_help_explains_every_option():
     lines = call("what-if", "--help").stdout.splitlines()
     known = set(re.findall(r"--[a-z0-9-]+", " ".join(line[:28] for line in lines))) - {"--help", "--help-all"}
     assert known == {"--model", "--cluster", "--profile", "--plan", "--gpus", "--global-batch", "--seq-len", "--precision", "--overlap",
-                     "--slowdown", "--scatter-gather", "--tf32", "--vary", "--json"}
+                     "--slowdown", "--scatter-gather", "--no-scatter-gather", "--tf32", "--vary", "--json"}
