@@ -11,9 +11,9 @@
 namespace mw::cluster {
 namespace {
 
-constexpr double kMicro = 1e-6;
+constexpr double kMicro = 1e-6, kGiga = 1e9;
 
-constexpr std::array<ConstantInfo, 21> kConstants = {{
+constexpr std::array<ConstantInfo, 23> kConstants = {{
     {"matrix_fraction", 0.05, 1, "of the dense peak, by the largest matrix products"},
     {"product_half_k", 1, 4096, "elements: a product whose k is this long reaches half"},
     {"fp8_fraction", 0.2, 2, "of the share of the peak that half-precision products reach, by fp8"},
@@ -35,6 +35,8 @@ constexpr std::array<ConstantInfo, 21> kConstants = {{
      "times that data parallelism's all-gathers and reduce-scatters read or write the whole tensor "
      "to put it together or to part it"},
     {"collective_cards", 1, 1024, "network cards of a node that one collective uses at most"},
+    {"message_latency_us", 0.1, 5000, "of a message, beside the link's"},
+    {"message_GBps", 0.1, 1e4, "that one message reaches at most, whatever its link"},
     {"step_overhead_us", 1, 1e6, "the host's work once a step"},
     {"node_bus_fraction", 0.05, 1, "of a link inside a node, by collectives"},
     {"network_bus_fraction", 0.05, 1, "of a network card, by collectives"},
@@ -70,6 +72,7 @@ Seconds* attained_time(Attained& a, std::string_view name) {
   if (name == "host_collective_us") return &a.host_collective;
   if (name == "collective_latency_us") return &a.collective_latency;
   if (name == "collective_member_us") return &a.collective_member;
+  if (name == "message_latency_us") return &a.message_latency;
   if (name == "step_overhead_us") return &a.step_overhead;
   return nullptr;
 }
@@ -141,6 +144,7 @@ double constant(const Cluster& cluster, std::string_view name) {
   Attained a = cluster.device.attained;
   if (const double* value = attained(a, name)) return *value;
   if (const Seconds* time = attained_time(a, name)) return time->value / kMicro;
+  if (name == "message_GBps") return a.message_bandwidth.value / kGiga;
   const Link* link = first_link(cluster, name == "network_bus_fraction");
   return link == nullptr ? 1 : link->bus_bandwidth.value / link->bandwidth.value;
 }
@@ -151,6 +155,8 @@ void set_constant(Cluster& cluster, std::string_view name, double value) {
     *ratio = value;
   } else if (Seconds* time = attained_time(a, name)) {
     *time = Seconds(value * kMicro);
+  } else if (name == "message_GBps") {
+    cluster.device.attained.message_bandwidth = BytesPerSecond(value * kGiga);
   } else {
     MW_CHECK(name == "node_bus_fraction" || name == "network_bus_fraction", "constant {}", name);
     for (Link& link : cluster.links) {

@@ -242,9 +242,16 @@ CollectiveTime collective_time(const Cluster& cluster, OpKind kind, Bytes bytes,
   return Model(cluster, kind, bytes, group).fastest();
 }
 
+Seconds message_latency(const Cluster& cluster, size_t level) {
+  return cluster.links[level].latency + cluster.device.attained.message_latency;
+}
+cluster::BytesPerSecond message_bandwidth(const Cluster& cluster, size_t level) {
+  const cluster::BytesPerSecond link = cluster.links[level].bus_bandwidth,
+                                most = cluster.device.attained.message_bandwidth;
+  return most.value > 0 && most < link ? most : link;
+}
 Seconds message_time(const Cluster& cluster, Bytes bytes, size_t level) {
-  const Link& link = cluster.links[level];
-  return link.latency + bytes / link.bus_bandwidth;
+  return message_latency(cluster, level) + bytes / message_bandwidth(cluster, level);
 }
 
 }  // namespace mw::cost

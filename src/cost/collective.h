@@ -41,8 +41,10 @@ struct CollectiveTime {
 CollectiveTime collective_time(const cluster::Cluster& cluster, ir::OpKind kind, Bytes bytes,
                                const cluster::GroupShape& group);
 
-// A message between two devices whose innermost common level is `level`; latency + bytes /
-// bandwidth.
+// Of messages between two devices whose innermost common level is `level`, by link and stack.
+Seconds message_latency(const cluster::Cluster& cluster, size_t level);
+cluster::BytesPerSecond message_bandwidth(const cluster::Cluster& cluster, size_t level);
+// latency + bytes / bandwidth
 Seconds message_time(const cluster::Cluster& cluster, Bytes bytes, size_t level);
 
 }  // namespace mw::cost

@@ -127,6 +127,12 @@ TEST_CASE("a torus uses both directions of every dimension") {
 TEST_CASE("a message takes its latency and its bytes over the level's bandwidth") {
   CHECK(message_time(plain(), Bytes(100'000'000), 0).value == doctest::Approx(1e-3 + 1e-6));
   CHECK(message_time(plain(), Bytes(100'000'000), 1).value == doctest::Approx(10e-3 + 5e-6));
+  // And the stack's: a latency more, and no more bandwidth than one message reaches.
+  cluster::Cluster stack = plain();
+  stack.device.attained.message_latency = Seconds(1e-4);
+  stack.device.attained.message_bandwidth = cluster::BytesPerSecond(50e9);
+  CHECK(message_time(stack, Bytes(100'000'000), 0).value == doctest::Approx(2e-3 + 1e-6 + 1e-4));
+  CHECK(message_time(stack, Bytes(100'000'000), 1).value == doctest::Approx(10e-3 + 5e-6 + 1e-4));
 }
 
 // Measured all-reduces inside a DGX A100 (VIA-Research/vTrain trace/a100): ranks, bytes, us.

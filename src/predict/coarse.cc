@@ -361,9 +361,11 @@ void Coarse::run(Order& order, const Setting& setting, std::vector<double>& ends
     const size_t level = base_.cluster.level_between(from * stride, to * stride);
     int32_t& port = port_of_[static_cast<size_t>(from) * links.size() + level];
     if (port < 0) port = static_cast<int32_t>(hop_costs_.size());
-    hop_costs_.push_back({setting.work->boundary.bytes / links[level].bus_bandwidth.value *
-                              beside_collectives(setting, level),
-                          links[level].latency.value, port});
+    const cluster::Cluster& cluster = base_.cluster;
+    hop_costs_.push_back(
+        {setting.work->boundary.bytes / cost::message_bandwidth(cluster, level).value *
+             beside_collectives(setting, level),
+         cost::message_latency(cluster, level).value, port});
   }
   order.run(costs_, hop_costs_, ends);
 }

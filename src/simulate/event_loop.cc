@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "cost/collective.h"
 
 namespace mw::simulate {
 namespace {
@@ -11,12 +12,14 @@ using pipeline::Command;
 
 std::vector<double> bandwidths(const cluster::Cluster& cluster) {
   std::vector<double> all;
-  for (const cluster::Link& link : cluster.links) all.push_back(link.bus_bandwidth.value);
+  for (size_t l = 0; l < cluster.links.size(); ++l)
+    all.push_back(cost::message_bandwidth(cluster, l).value);
   return all;
 }
 std::vector<double> latencies(const cluster::Cluster& cluster) {
   std::vector<double> all;
-  for (const cluster::Link& link : cluster.links) all.push_back(link.latency.value);
+  for (size_t l = 0; l < cluster.links.size(); ++l)
+    all.push_back(cost::message_latency(cluster, l).value);
   return all;
 }
 
@@ -191,7 +194,7 @@ void EventLoop::see_message(int32_t r, const FlatChannel& channel, double begin)
   if ((in_.update_levels >> channel.level & 1) == 0) return;
   std::vector<std::vector<Interval>>& messages = states_[static_cast<size_t>(r)].messages;
   if (messages.size() <= channel.level) messages.resize(channel.level + 1);
-  const double bandwidth = in_.cluster.links[channel.level].bus_bandwidth.value;
+  const double bandwidth = cost::message_bandwidth(in_.cluster, channel.level).value;
   messages[channel.level].push_back({begin, begin + static_cast<double>(channel.sent) / bandwidth});
 }
 
