@@ -27,6 +27,10 @@ std::vector<Ablation> ablations() {
        attained([](auto& a) { a.overlap_slowdown = 1; })},
       {"latency of collectives beside the links'",
        attained([](auto& a) { a.collective_latency = Seconds(0); })},
+      {"what the stack adds to messages", attained([](auto& a) {
+         a.message_latency = Seconds(0);
+         a.message_bandwidth = cluster::BytesPerSecond(0);
+       })},
       {"latency of the links", links([](cluster::Link& link) { link.latency = Seconds(0); })},
   };
 }

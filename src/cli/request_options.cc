@@ -156,7 +156,10 @@ void add_request_options(CLI::App& command, RequestOptions& options) {
                      "A cluster of clusters/ by name, such as selene, or a TOML file");
   add_profile_option(command, options.profile);
   command.add_option("--plan", options.plan, "The plan: tp=8,pp=8,dp=16,microbatches=96,…");
-  command.add_option("--gpus", options.gpus, "Devices: dp*tp*pp*cp; gives the dp that --plan leaves out")->check(at_least(1));
+  command
+      .add_option("--gpus", options.gpus,
+                  "Devices: dp*tp*pp*cp; gives the dp that --plan leaves out")
+      ->check(at_least(1));
   command.add_option("--global-batch", options.global_batch, "Sequences of a step")
       ->check(at_least(1));
   command.add_option("--seq-len", options.seq_len, "Tokens of a sequence; the model's most")
