@@ -111,6 +111,34 @@ TEST_CASE("a row's profile is named by its words, by its software, or by the clu
   CHECK(stack_of(run) == "usual");
 }
 
+TEST_CASE("full recomputation gathers once where the stack keeps what it gathered") {
+  Machines machines = a100();
+  cluster::Profile profile;
+  profile.device = "A100";
+  profile.software = profile.stack.name = "stack";
+  Run run = gpt(2, 64, 4, 64, 128, 4);
+  run.software = "stack";
+  run.tp = 2;
+  run.sp = 1;
+  for (const bool keeps : {false, true}) {
+    CAPTURE(keeps);
+    profile.keeps_gathered = keeps;
+    machines.profiles = {profile};
+    CHECK(request_of(run, machines, 1, compile::Recompute::kFull).plan.regather == !keeps);
+    CHECK(request_of(run, machines, 1, compile::Recompute::kSelective).plan.regather);
+  }
+}
+
+TEST_CASE("a GPT whose queries share keys is a GPT with output weights of its own") {
+  Run run = gpt(2, 64, 4, 64, 128, 4);
+  CHECK(request_of(run, a100(), 1, compile::Recompute::kNone).model.tie_word_embeddings);
+  run.kv_heads = 2;
+  const models::ModelConfig model = request_of(run, a100(), 1, compile::Recompute::kNone).model;
+  CHECK(model.family == models::Family::kGpt2);
+  CHECK(model.kv_heads == 2);
+  CHECK(!model.tie_word_embeddings);
+}
+
 TEST_CASE("a row of another version of its stack hides what that version does") {
   Machines machines = a100();
   cluster::Profile profile;

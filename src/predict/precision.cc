@@ -368,9 +368,8 @@ class Converter {
       if (!of_buffer[b].narrow || buffer.category != Category::kActivations ||
           buffer.type->dtype != dtype_ || buffer.type->dims.empty())
         continue;
-      const auto cast =
-          static_cast<double>(dtype_size(dtype_)) * cost::narrow_share(memory_.narrow);
-      const double bytes = cast + (of_buffer[b].wide ? static_cast<double>(dtype_size(dtype_)) : 0);
+      const double bytes = static_cast<double>(dtype_size(dtype_)) *
+                           (cost::narrow_share(memory_.narrow) + (of_buffer[b].wide ? 1 : 0));
       for (pipeline::Shared<ir::TensorType>* type : {&buffer.type, &buffer.global_type}) {
         int64_t& last = type->edit().dims.back().size;
         last = static_cast<int64_t>(std::ceil(static_cast<double>(last) * bytes));
