@@ -25,7 +25,7 @@ constexpr std::array<ConstantInfo, 23> kConstants = {{
     {"loss_traffic", 0.2, 50, "bytes of the loss's kernels over the fewest possible"},
     {"update_traffic", 0.05, 20, "bytes of the optimizer's kernels over the fewest possible"},
     {"overlap_slowdown", 1, 4, "time of computation beside communication, over that alone"},
-    {"launch_us", 0.1, 100, "from the end of a kernel to the start of the next"},
+    {"launch_us", 0.1, 1000, "from the end of a kernel to the start of the next"},
     {"host_op_us", 0.1, 1000, "the host's work to issue one op"},
     {"host_collective_us", 0.1, 5000, "the host's work to issue a collective, beside host_op_us"},
     {"collective_latency_us", 0.1, 5000, "of a collective, beside what its algorithm says"},
