@@ -10,6 +10,7 @@
 #include <doctest/doctest.h>
 
 #include "base/error.h"
+#include "base/rng.h"
 #include "pipeline/schedule_timeline.h"
 
 using namespace mw;
@@ -279,6 +280,47 @@ TEST_CASE("zb-auto's memory is below its limit, and more memory makes no longer 
       CHECK(times.span_bubble <= last + .02);
       last = times.span_bubble;
     }
+  }
+}
+
+TEST_CASE("zb-auto below one stage's share of 1F1B keeps microbatches apart") {
+  // A microbatch takes 2 p + 1 through all stages; `limit` of them are on their way, or 3 a stage.
+  const int32_t p = 8, m = 96;
+  for (int32_t limit = 2; limit < p; ++limit) {
+    CAPTURE(limit);
+    const Timeline times = timeline(make_schedule({.kind = "zb-auto",
+                                                   .ranks = p,
+                                                   .microbatches = m,
+                                                   .memory_limit = static_cast<double>(limit)}),
+                                    {});
+    CHECK(highest(times.peak_activations) <= limit);
+    CHECK(times.makespan < 1.4 * m * std::max(3.0, (2.0 * p + 1) / limit));
+  }
+}
+
+TEST_CASE("zb-auto finds an order for stages that differ a hundredfold") {
+  for (uint32_t seed = 0; seed < 200; ++seed) {
+    CAPTURE(seed);
+    uint64_t drawn = 0;
+    const auto below = [&](uint32_t n) { return random_u32({.seed = seed}, drawn++) % n; };
+    const auto p = static_cast<int32_t>(2 + below(7)), m = static_cast<int32_t>(1 + below(20));
+    const auto stage_costs = [&] {
+      std::vector<double> costs;
+      for (int32_t s = 0; s < p; ++s)
+        costs.push_back(std::array{0., .5, 1., 2., 10., 100.}[below(6)]);
+      return costs;
+    };
+    const ScheduleRequest request{
+        .kind = "zb-auto",
+        .ranks = p,
+        .microbatches = m,
+        .memory_limit = 1 + .5 * below(40),
+        .costs = {
+            .f = stage_costs(), .b = stage_costs(), .w = stage_costs(), .comm = 1. * below(3)}};
+    const Schedule schedule = make_schedule(request);
+    CHECK(findings(schedule).empty());
+    CHECK(highest(timeline(schedule, request.costs).peak_activations) <=
+          request.memory_limit + 1e-6);
   }
 }
 

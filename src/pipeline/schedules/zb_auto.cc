@@ -6,7 +6,8 @@
 // the stages take one F each, where they may, and one I each; a W goes where it fits into the wait
 // for either, where it would make the largest bubble of all stages no larger, and where memory must
 // be freed. Three choices are open; all eight ways are tried and the one with the shortest span is
-// kept. With `exact` the order is that of an integer program (zb_exact.h).
+// kept. Under less than one stage's share of 1F1B, which the paper does not go below, a fourth is.
+// With `exact` the order is that of an integer program (zb_exact.h).
 #include <algorithm>
 #include <array>
 #include <optional>
@@ -23,6 +24,9 @@ struct Choices {
   bool late_first_backward;  // an early F may delay the first I
   bool hold_forwards_back;   // a stage two F ahead of the next may leave one out
   bool early_weights;        // W go also where the stage's bubble is far below the largest
+  // So many of p stages would hold all that the first one holds before its first I, and the others
+  // their shares of it: an even fall to the last stage's none. 0: one less from stage to stage.
+  int32_t even_start;
 };
 
 // Costs are compared with this much of a microbatch's memory to spare: a limit of p microbatches
@@ -137,9 +141,14 @@ class Heuristic {
       const double clock = stages_[s].clock + early[s] * stages_[s].cost[kForward];
       input_end = std::max(clock, ready) + stages_[s].cost[kInput];
     }
-    // A later stage is at least one forward behind.
+    // A later stage is at least one forward behind. Where memory holds the first stage back, that
+    // would leave the last stages a microbatch at a time; an even fall keeps microbatches apart.
     for (size_t s = 1; s < p; ++s) {
-      while (early[s] > 0 && early[s] >= early[s - 1] && 1 + early[s] < m_) --early[s];
+      const auto share = static_cast<size_t>(choices_.even_start) * (p - s);
+      const int32_t most = choices_.even_start > 0 ? static_cast<int32_t>((share + p - 1) / p) - 1
+                                                   : early[s - 1] - 1;
+      if (1 + early[s] < m_) early[s] = std::min(early[s], std::max(most, 0));
+      early[s] = std::min(early[s], early[s - 1]);
     }
     for (size_t s = 0; s < p; ++s) {
       for (int32_t i = 0; i < early[s]; ++i) put(s, kForward);
@@ -233,8 +242,15 @@ void check(const ScheduleRequest& request, Diagnostics& out) {
 Schedule make(const ScheduleRequest& request) {
   std::vector<Stage> best;
   double shortest = 0;
-  for (int32_t way = 7; way >= 0; --way) {
-    Heuristic heuristic(request, {(way & 4) != 0, (way & 2) != 0, (way & 1) != 0});
+  std::vector<int32_t> starts = {0};
+  const auto held = static_cast<int32_t>(request.memory_limit + kMemorySlack);
+  if (held < request.ranks) {
+    starts.push_back(held);
+    if (held > 1) starts.push_back(held - 1);
+  }
+  for (int32_t way = 8 * static_cast<int32_t>(starts.size()) - 1; way >= 0; --way) {
+    Heuristic heuristic(request, {(way & 4) != 0, (way & 2) != 0, (way & 1) != 0,
+                                  starts[static_cast<size_t>(way) / 8]});
     if (!heuristic.run()) continue;
     if (!best.empty() && heuristic.span() >= shortest) continue;
     shortest = heuristic.span();
