@@ -46,15 +46,16 @@ void read_job(FileSystem& fs, const RequestOptions& options, predict::Request& r
 }
 
 // A plan in short form, or the file or job that holds one, says itself how often it is replicated.
-bool says_dp(const RequestOptions& options) {
-  const std::string& text = options.plan.empty() ? options.what : options.plan;
+bool says_dp(const std::string& text) {
   if (ends_with(text, ".json") || ends_with(text, ".toml")) return true;
   return text.starts_with("dp=") || text.find(",dp=") != std::string::npos;
 }
 
-// --gpus gives the dp that a plan does not say, and has to be the devices of one that does.
-void fit_to_gpus(const RequestOptions& options, compile::Plan& plan, Diagnostics& diagnostics) {
-  const int64_t replica = plan.tp * plan.pp * plan.cp, gpus = options.gpus;
+// --gpus gives the dp that the plan in `text` does not say, and has to be the devices of one that
+// does.
+void fit_to_gpus(int64_t gpus, const std::string& text, compile::Plan& plan,
+                 Diagnostics& diagnostics) {
+  const int64_t replica = plan.tp * plan.pp * plan.cp;
   if (gpus == 0 || gpus == plan.ranks()) return;
   if (gpus % replica != 0) {
     const int64_t below = gpus / replica * replica;
@@ -62,7 +63,7 @@ void fit_to_gpus(const RequestOptions& options, compile::Plan& plan, Diagnostics
                     plan.cp == 1 ? "tp*pp" : "tp*pp*cp", plan.tp, plan.pp,
                     plan.cp == 1 ? "" : fmt::format("*{}", plan.cp), replica,
                     below > 0 ? fmt::format("{} or ", below) : "", below + replica);
-  } else if (says_dp(options)) {
+  } else if (says_dp(text)) {
     diagnostics.add("--gpus: is {}, but the plan has {} ranks; use dp={}", gpus, plan.rank_text(),
                     gpus / replica);
   } else {
@@ -129,8 +130,25 @@ predict::Request read_request(FileSystem& fs, const RequestOptions& options,
   request.options.tf32 = options.tf32;
   request.options.program_hash = request.options.order_hash = false;
   read_overlap(options, request, diagnostics);
-  if (known_plan) fit_to_gpus(options, request.plan, diagnostics);
+  if (known_plan) {
+    fit_to_gpus(options.gpus, options.plan.empty() ? options.what : options.plan, request.plan,
+                diagnostics);
+  }
   return request;
+}
+
+predict::Request with_plan(FileSystem& fs, const RequestOptions& options,
+                           const predict::Request& request, const std::string& plan,
+                           const std::string& where, Diagnostics& diagnostics) {
+  predict::Request other = request;
+  attempt(diagnostics, [&] {
+    other.plan = read_plan(fs, plan, where);
+    if (says_dp(plan)) return;
+    Diagnostics found;
+    fit_to_gpus(options.gpus, plan, other.plan, found);
+    for (const std::string& message : found.findings()) diagnostics.add("{}: {}", where, message);
+  });
+  return other;
 }
 
 void add_profile_option(CLI::App& command, std::string& profile) {

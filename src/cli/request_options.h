@@ -34,6 +34,12 @@ void add_request_options(CLI::App& command, RequestOptions& options);
 predict::Request read_request(FileSystem& fs, const RequestOptions& options,
                               Diagnostics& diagnostics);
 
+// `request` with another plan, which has as many replicas as --gpus asks for unless it says its own
+// dp. `where` names the plan in messages.
+predict::Request with_plan(FileSystem& fs, const RequestOptions& options,
+                           const predict::Request& request, const std::string& plan,
+                           const std::string& where, Diagnostics& diagnostics);
+
 // "x.json" is read, everything else is a plan's short form. `where` names it in messages.
 compile::Plan read_plan(FileSystem& fs, const std::string& text, const std::string& where);
 

@@ -225,7 +225,12 @@ std::vector<pipeline::Schedule> schedules_of(const ScheduleOptions& options,
   return schedules;
 }
 
-void show(const ScheduleOptions& options) {
+void show(ScheduleOptions options) {
+  const bool compares = !options.compare.empty();
+  if (compares && options.kind.empty() && options.from.empty()) {
+    options.kind = options.compare.front();
+    options.compare.erase(options.compare.begin());
+  }
   Diagnostics out;
   const ScheduleCosts costs = parse_costs(options, out);
   if (options.memory_limit && !(*options.memory_limit > 0))
@@ -237,7 +242,7 @@ void show(const ScheduleOptions& options) {
 
   std::vector<report::ScheduleDrawing> drawings;
   for (const pipeline::Schedule& schedule : schedules)
-    drawings.push_back(drawing_of(schedule, costs, !options.compare.empty()));
+    drawings.push_back(drawing_of(schedule, costs, compares));
   if (!options.csv.empty()) {
     const pipeline::Schedule& first = schedules.front();
     posix_fs().write_file(
@@ -314,7 +319,9 @@ void add_schedule(CLI::App& app) {
   command->add_option("--from", options->from, "Read the order from such a file and check it");
   command->add_option("--svg", options->svg, "Write the drawing as SVG");
   command
-      ->add_option("--compare", options->compare, "Other kinds, at the same time scale: zb-h1,zb-v")
+      ->add_option("--compare", options->compare,
+                   "Other kinds, at the same time scale: zb-h1,zb-v; without a schedule before "
+                   "them, these alone")
       ->delimiter(',');
   command->footer(kinds_help());
   command->callback([options] { show(*options); });

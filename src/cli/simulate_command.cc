@@ -40,9 +40,8 @@ std::vector<predict::Request> read_requests(FileSystem& fs, const SimulateOption
                                             Diagnostics& diagnostics) {
   std::vector<predict::Request> requests{read_request(fs, options.request, diagnostics)};
   for (const std::string& plan : options.compare) {
-    predict::Request other = requests.front();
-    attempt(diagnostics, [&] { other.plan = read_plan(fs, plan, "--compare"); });
-    requests.push_back(std::move(other));
+    requests.push_back(
+        with_plan(fs, options.request, requests.front(), plan, "--compare", diagnostics));
   }
   read_failures(options.failures, 1, diagnostics);
   return requests;

@@ -121,6 +121,8 @@ def test_compare_has_one_time_scale():
     got = figures("1f1b", 4, 8, "--compare", "zb-v,interleaved-1f1b")
     assert [one["schedule"] for one in got] == ["1f1b", "zb-v", "interleaved-1f1b"]
     assert [one["makespan"] for one in got] == [33, 25.5, 28.5]
+    alone = json.loads(schedule("--compare", "1f1b,zb-v,interleaved-1f1b", "--stages", 4, "--microbatches", 8, "--json"))
+    assert alone == got
 
 
 def test_errors_come_together_with_exit_code_2(tmp_path):

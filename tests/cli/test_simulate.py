@@ -109,6 +109,13 @@ def test_plans_are_compared_in_a_table():
     assert re.search(r"[+-]\d+\.\d %", table[2])
 
 
+def test_gpus_gives_compared_plans_the_dp_that_they_leave_out():
+    text = simulated(f"--model gpt-tiny --cluster selene --gpus 8 --global-batch 16 --plan tp=2,pp=2,microbatches=4 "
+                     "--compare tp=4,microbatches=4 --compare dp=1,tp=4,microbatches=4")
+    table = text[text.index("compared"):].splitlines()
+    assert [line[:len("dp=2,tp=2,pp=2")] for line in table[1:]] == ["dp=2,tp=2,pp=2", "dp=2,tp=4,pp=1", "dp=1,tp=4,pp=1"]
+
+
 def test_the_bytes_are_those_that_verify_proves():
     verified = subprocess.run([BINARY, "verify", JOB, "--plan", PLAN], cwd=ROOT, capture_output=True, text=True)
     assert verified.returncode == 0
@@ -154,6 +161,8 @@ def test_trace_opens_as_chrome_events(tmp_path):
      "--gpus: is 1001, no multiple of the plan's tp*pp*cp=2*2*2=8; use 1000 or 1008"),
     ("--model gpt-tiny --cluster selene --plan tp=4,pp=2 --gpus 6 --global-batch 8",
      "--gpus: is 6, no multiple of the plan's tp*pp=4*2=8; use 8"),
+    ("--model gpt-tiny --cluster selene --plan pp=2 --gpus 4 --global-batch 8 --compare pp=3",
+     "--compare: --gpus: is 4, no multiple of the plan's tp*pp=1*3=3; use 3 or 6"),
     (f"{JOB} --cluster selene --plan pp=2,microbatches=4 --trace nowhere/t.json", "nowhere/t.json: "),
     (f"{JOB} --cluster selene --plan pp=2,microbatches=4 --mtbf -3 --checkpoint-time 0 --restart-time soon "
      "--checkpoint-interval never --compare pp=2,chunk=2",
