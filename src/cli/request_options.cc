@@ -27,6 +27,32 @@ void read_overlap(const RequestOptions& options, predict::Request& request,
 
 }  // namespace
 
+namespace {
+
+// A plan in short form, or the file or job that holds one, says itself how often it is replicated.
+bool says_dp(const std::string& text) {
+  if (ends_with(text, ".json") || ends_with(text, ".toml")) return true;
+  return text.starts_with("dp=") || text.find(",dp=") != std::string::npos;
+}
+
+// The plan in `text` with the dp that --gpus leaves it, before anything is held against its dp. As
+// it is where it says its own, or where no dp would do: messages come later.
+std::string with_dp(int64_t gpus, const std::string& text) {
+  if (gpus == 0 || says_dp(text)) return text;
+  int64_t replica = 1;
+  for (const std::string_view entry : split(text, ',')) {
+    for (const std::string_view key : {"tp=", "pp=", "cp="}) {
+      if (!entry.starts_with(key)) continue;
+      const std::optional<int64_t> value = parse_int64(entry.substr(key.size()));
+      if (!value || *value < 1 || gpus % *value != 0) return text;
+      replica = std::min(gpus + 1, replica * *value);
+    }
+  }
+  return gpus % replica == 0 ? fmt::format("{},dp={}", text, gpus / replica) : text;
+}
+
+}  // namespace
+
 compile::Plan read_plan(FileSystem& fs, const std::string& text, const std::string& where) {
   if (ends_with(text, ".json")) return compile::parse_plan(fs.read_file(text), text);
   return compile::parse_plan(text, where);
@@ -36,7 +62,7 @@ namespace {
 
 void read_job(FileSystem& fs, const RequestOptions& options, predict::Request& request) {
   train::JobOverrides overrides;
-  if (!options.plan.empty()) overrides.plan = options.plan;
+  if (!options.plan.empty()) overrides.plan = with_dp(options.gpus, options.plan);
   if (!options.model.empty()) overrides.model = model_file(fs, options.model);
   const train::Job job = train::read_job(fs, options.what, overrides);
   request.model = job.model;
@@ -45,16 +71,8 @@ void read_job(FileSystem& fs, const RequestOptions& options, predict::Request& r
   request.seq_len = job.seq_len;
 }
 
-// A plan in short form, or the file or job that holds one, says itself how often it is replicated.
-bool says_dp(const std::string& text) {
-  if (ends_with(text, ".json") || ends_with(text, ".toml")) return true;
-  return text.starts_with("dp=") || text.find(",dp=") != std::string::npos;
-}
-
-// --gpus gives the dp that the plan in `text` does not say, and has to be the devices of one that
-// does.
-void fit_to_gpus(int64_t gpus, const std::string& text, compile::Plan& plan,
-                 Diagnostics& diagnostics) {
+// --gpus has to be the devices of a plan that with_dp() has had.
+void hold_against_gpus(int64_t gpus, const compile::Plan& plan, Diagnostics& diagnostics) {
   const int64_t replica = plan.tp * plan.pp * plan.cp;
   if (gpus == 0 || gpus == plan.ranks()) return;
   if (gpus % replica != 0) {
@@ -63,11 +81,9 @@ void fit_to_gpus(int64_t gpus, const std::string& text, compile::Plan& plan,
                     plan.cp == 1 ? "tp*pp" : "tp*pp*cp", plan.tp, plan.pp,
                     plan.cp == 1 ? "" : fmt::format("*{}", plan.cp), replica,
                     below > 0 ? fmt::format("{} or ", below) : "", below + replica);
-  } else if (says_dp(text)) {
+  } else {
     diagnostics.add("--gpus: is {}, but the plan has {} ranks; use dp={}", gpus, plan.rank_text(),
                     gpus / replica);
-  } else {
-    plan.dp = gpus / replica;
   }
 }
 
@@ -82,7 +98,8 @@ bool read_parts(FileSystem& fs, const RequestOptions& options, predict::Request&
     diagnostics.add("--plan: is missing; give a plan such as tp=8,pp=8,dp=16");
   } else {
     attempt(diagnostics, [&] {
-      request.plan = read_plan(fs, plan, options.what.empty() ? "--plan" : options.what);
+      request.plan = read_plan(fs, with_dp(options.gpus, plan),
+                               options.what.empty() ? "--plan" : options.what);
       known_plan = true;
     });
   }
@@ -130,10 +147,7 @@ predict::Request read_request(FileSystem& fs, const RequestOptions& options,
   request.options.tf32 = options.tf32;
   request.options.program_hash = request.options.order_hash = false;
   read_overlap(options, request, diagnostics);
-  if (known_plan) {
-    fit_to_gpus(options.gpus, options.plan.empty() ? options.what : options.plan, request.plan,
-                diagnostics);
-  }
+  if (known_plan) hold_against_gpus(options.gpus, request.plan, diagnostics);
   return request;
 }
 
@@ -142,10 +156,10 @@ predict::Request with_plan(FileSystem& fs, const RequestOptions& options,
                            const std::string& where, Diagnostics& diagnostics) {
   predict::Request other = request;
   attempt(diagnostics, [&] {
-    other.plan = read_plan(fs, plan, where);
+    other.plan = read_plan(fs, with_dp(options.gpus, plan), where);
     if (says_dp(plan)) return;
     Diagnostics found;
-    fit_to_gpus(options.gpus, plan, other.plan, found);
+    hold_against_gpus(options.gpus, other.plan, found);
     for (const std::string& message : found.findings()) diagnostics.add("{}: {}", where, message);
   });
   return other;

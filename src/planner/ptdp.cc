@@ -67,8 +67,10 @@ class Rules {
     plan.tp = layout.tp;
     plan.pp = layout.pp;
     plan.dp = layout.dp;
+    plan.sp = layout.tp > 1 && base_.model.mixture.experts > 0;  // else tokens would go tp times
     for (const Recompute recompute : {Recompute::kNone, Recompute::kFull}) {
       plan.recompute = recompute;
+      plan.regather = plan.sp && recompute != Recompute::kFull;
       std::optional<Plan> best;
       Seconds step;
       std::vector<int64_t> microbatches = divisors(base_.global_batch / plan.dp);

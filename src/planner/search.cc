@@ -82,6 +82,12 @@ Found search(const Request& request) {
   found.memory_limit = request.base.cluster.device.memory;
   if (found.plans.empty()) {
     const Needs needs = least_devices(request, coarse);
+    if (needs.least <= found.memory_limit && request.method == Method::kPtdP) {
+      throw_error(
+          "{}: no plan by the rules of ptdp fits on {} devices of {}, but others do; use --planner "
+          "exhaustive",
+          request.base.model.source, request.gpus, request.base.cluster.name);
+    }
     const std::string what = fmt::format(
         "{}: does not fit on {} devices of {}: the fullest rank needs at least {}, {} has {}",
         request.base.model.source, request.gpus, request.base.cluster.name,

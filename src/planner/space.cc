@@ -1,6 +1,7 @@
 #include "planner/space.h"
 
 #include <algorithm>
+#include <numeric>
 
 #include "base/error.h"
 #include "base/text.h"
@@ -12,9 +13,14 @@ namespace {
 using compile::Plan;
 using compile::Recompute;
 
-bool takes_tp(const models::ModelConfig& model, int64_t tp) {
+bool takes_tp(const predict::Request& base, int64_t tp) {
+  const models::ModelConfig& model = base.model;
   if (model.heads % tp != 0) return false;
-  return model.kv_heads % tp == 0 || tp % model.kv_heads == 0;
+  if (model.kv_heads % tp != 0 && tp % model.kv_heads != 0) return false;
+  // Each expert gets a whole number of rows from each part of a sequence (compile/plan.cc).
+  const models::Mixture& mixture = model.mixture;
+  return mixture.experts == 0 ||
+         (base.seq_len % tp == 0 && base.seq_len / tp * mixture.top_k % mixture.experts == 0);
 }
 
 // The largest unit inside the cluster, such as a node; 1: there is none.
@@ -58,7 +64,7 @@ std::vector<int64_t> divisors(int64_t n) {
 std::vector<Layout> layouts(const predict::Request& base, int64_t devices) {
   std::vector<Layout> found;
   for (const int64_t tp : divisors(devices)) {
-    if (!takes_tp(base.model, tp)) continue;
+    if (!takes_tp(base, tp)) continue;
     for (const int64_t pp : divisors(devices / tp)) {
       const int64_t dp = devices / tp / pp;
       if (base.model.layers % pp == 0 && base.global_batch % dp == 0) found.push_back({tp, pp, dp});
@@ -75,6 +81,7 @@ std::vector<Plan> layout_plans(const predict::Request& base, const Layout& layou
   plan.dp = layout.dp;
   for (const bool sp : {false, true}) {
     if (sp && (layout.tp == 1 || base.seq_len % layout.tp != 0)) continue;
+    if (!sp && layout.tp > 1 && base.model.mixture.experts > 0) continue;
     plan.sp = sp;
     for (plan.zero = 0; plan.zero <= (layout.dp > 1 ? 3 : 0); ++plan.zero) {
       for (const Recompute recompute :
@@ -122,7 +129,14 @@ std::vector<std::string> findings(const Request& request) {
     out.add("--seq-len: is {}, but {} has {} positions; use at most {}", base.seq_len,
             base.model.source, base.model.max_positions, base.model.max_positions);
   }
-  if (layouts(base, request.gpus).empty()) {
+  const models::Mixture& mixture = base.model.mixture;
+  if (mixture.experts > 0 && base.seq_len * mixture.top_k % mixture.experts != 0) {
+    out.add(
+        "--seq-len: {} tokens, each for {} of {} experts, give no whole number of rows an "
+        "expert; use a multiple of {}",
+        base.seq_len, mixture.top_k, mixture.experts,
+        mixture.experts / std::gcd(mixture.experts, mixture.top_k));
+  } else if (layouts(base, request.gpus).empty()) {
     out.add(
         "--gpus: no plan has {} ranks: tp must divide the {} heads, pp the {} layers and dp the "
         "global batch of {}; use {} devices, or another batch",

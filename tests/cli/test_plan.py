@@ -56,6 +56,28 @@ def test_the_written_plan_is_taken_by_simulate_and_has_its_step(tmp_path):
     assert again["step_s"] == found["step_s"]
 
 
+def test_a_mixture_of_experts_has_sequence_parallelism_where_it_has_tp():
+    found = json.loads(done("plan --model deepseek-v3 --cluster dgx-h100 --gpus 1024 --global-batch 4096 --seq-len 4096 --json --top 20"))
+    plans = [found["plan"]] + [other["plan"] for other in found["alternatives"]]
+    assert any(plan["tp"] > 1 for plan in plans)
+    assert all(plan.get("sp", False) for plan in plans if plan["tp"] > 1)
+    assert max(found["peak_bytes"]) <= 80 * 2**30
+
+
+def test_where_no_plan_by_the_rules_fits_the_exhaustive_planner_is_named():
+    ran = run("plan --model mixtral-8x7b --cluster dgx-h100 --gpus 16 --global-batch 64 --seq-len 4096 --planner ptdp")
+    assert ran.returncode == 2
+    assert ran.stderr == ("meshwright: models/mixtral-8x7b.json: no plan by the rules of ptdp fits on 16 devices of DGX H100, but others do; "
+                          "use --planner exhaustive\n")
+
+
+def test_a_mixtures_sequence_gives_each_expert_whole_rows():
+    ran = run("plan --model mixtral-8x7b --cluster dgx-h100 --gpus 8 --global-batch 64 --seq-len 4095")
+    assert ran.returncode == 2
+    assert ran.stderr == ("meshwright: --seq-len: 4095 tokens, each for 2 of 8 experts, give no whole number of rows an expert; "
+                          "use a multiple of 4\n")
+
+
 def test_the_written_plan_is_taken_by_verify(tmp_path):
     done(f"plan --model gpt-micro --cluster this-machine --gpus 2 --global-batch 16 --precision f32 -o {tmp_path}/plan.json")
     assert run(f"verify examples/gpt-micro.toml --plan {tmp_path}/plan.json").returncode == 0

@@ -109,6 +109,11 @@ def test_plans_are_compared_in_a_table():
     assert re.search(r"[+-]\d+\.\d %", table[2])
 
 
+def test_gpus_gives_dp_before_ep_is_held_against_it():
+    step = "--model mixtral-8x7b --cluster dgx-h100 --gpus 64 --global-batch 64 --seq-len 4096 --ignore-memory --plan pp=4,ep=8"
+    assert "plan dp=16,tp=1,pp=4,ep=8," in simulated(step)
+
+
 def test_gpus_gives_compared_plans_the_dp_that_they_leave_out():
     text = simulated(f"--model gpt-tiny --cluster selene --gpus 8 --global-batch 16 --plan tp=2,pp=2,microbatches=4 "
                      "--compare tp=4,microbatches=4 --compare dp=1,tp=4,microbatches=4")
@@ -161,6 +166,8 @@ def test_trace_opens_as_chrome_events(tmp_path):
      "--gpus: is 1001, no multiple of the plan's tp*pp*cp=2*2*2=8; use 1000 or 1008"),
     ("--model gpt-tiny --cluster selene --plan tp=4,pp=2 --gpus 6 --global-batch 8",
      "--gpus: is 6, no multiple of the plan's tp*pp=4*2=8; use 8"),
+    ("--model mixtral-8x7b --cluster dgx-h100 --plan pp=4,ep=3 --gpus 64 --global-batch 64",
+     "--plan: ep: divides the experts over a part of dp=16, which is no multiple of 3"),
     ("--model gpt-tiny --cluster selene --plan pp=2 --gpus 4 --global-batch 8 --compare pp=3",
      "--compare: --gpus: is 4, no multiple of the plan's tp*pp=1*3=3; use 3 or 6"),
     (f"{JOB} --cluster selene --plan pp=2,microbatches=4 --trace nowhere/t.json", "nowhere/t.json: "),
