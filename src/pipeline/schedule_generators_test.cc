@@ -298,6 +298,17 @@ TEST_CASE("zb-auto below one stage's share of 1F1B keeps microbatches apart") {
   }
 }
 
+TEST_CASE("the exact order of costs whose sums round") {
+  const ScheduleCosts costs{.f = {1.3, 1.3}, .b = {2, 1.5}, .w = {1, 3}, .mb = 1, .mw = .5};
+  const Schedule exact = make_schedule({.kind = "zb-auto",
+                                        .ranks = 2,
+                                        .microbatches = 2,
+                                        .memory_limit = 2,
+                                        .exact = true,
+                                        .costs = costs});
+  CHECK(timeline(exact, costs).makespan >= 2 * (1.3 + 1.5 + 3));
+}
+
 TEST_CASE("zb-auto finds an order for stages that differ a hundredfold") {
   for (uint32_t seed = 0; seed < 200; ++seed) {
     CAPTURE(seed);

@@ -23,8 +23,8 @@ double best_share(double c) {
   return x;
 }
 
-// Seconds that `tau` of work take, over M, restarts apart.
-double attempts(double tau, double c) { return std::expm1(tau + c); }
+// 1 / (e^x - 1), 0 where e^x is beyond all numbers.
+double inverse_growth(double x) { return std::exp(-x) / -std::expm1(-x); }
 
 }  // namespace
 
@@ -43,13 +43,14 @@ Goodput goodput(const Failures& failures, int64_t devices, Seconds step) {
   result.best_interval = Seconds(std::max(step.value, best_share(c) * m));
   result.interval = failures.interval.value_or(result.best_interval);
   const double tau = result.interval.value / m;
-  const double all = std::exp(r) * attempts(tau, c);
-  result.goodput = tau / all;
-  result.checkpoints = c / all;
-  result.lost_work = (attempts(tau, c) - tau - c) / all;
-  result.restarts = attempts(tau, c) * std::expm1(r) / all;
+  // An interval's time over M is e^r (e^(tau + c) - 1): each share is divided by it.
+  const double up = std::exp(-r), each = inverse_growth(tau + c);
+  result.goodput = tau * up * each;
+  result.checkpoints = c * up * each;
+  result.lost_work = (1 - (tau + c) * each) * up;
+  result.restarts = -std::expm1(-r);
   const double best = result.best_interval.value / m;
-  result.best_goodput = best / (std::exp(r) * attempts(best, c));
+  result.best_goodput = best * up * inverse_growth(best + c);
   return result;
 }
 

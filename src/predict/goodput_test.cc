@@ -92,3 +92,11 @@ TEST_CASE("Llama 3's and ByteRobust's published shares of effective time come ou
       goodput({kLlama3DeviceMtbf, Seconds(0.05), kDalyRestart, std::nullopt}, 9600, Seconds(5));
   CHECK(byte.goodput == doctest::Approx(0.97).epsilon(0.01));
 }
+
+TEST_CASE("where hardly an interval ends without a failure, shares are still numbers") {
+  const Goodput rare = of(100, 10, 50, Seconds(1e7));
+  CHECK(rare.goodput == 0);
+  CHECK(rare.checkpoints == 0);
+  CHECK(rare.lost_work + rare.restarts == doctest::Approx(1));
+  CHECK(rare.restarts == doctest::Approx(1 - std::exp(-0.5)));
+}

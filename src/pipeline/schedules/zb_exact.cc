@@ -195,7 +195,9 @@ class OrderProgram {
     double work = 0;
     for (int32_t s = 0; s < p_; ++s)
       work = std::max(work, m_ * (cost(s, {0, 0}) + cost(s, {1, 0}) + cost(s, {2, 0})));
-    const int32_t span = add({.cost = 1, .lower = work, .upper = start_span_}, start_span_);
+    // Sums of the same costs in another order: the start may round to less than its own work.
+    const double most = std::max(work, start_span_);
+    const int32_t span = add({.cost = 1, .lower = work, .upper = most}, most);
     for (int32_t s = 0; s < p_; ++s) {
       program_.add_row(cost(s, {0, 0}), kInfinity,
                        {{span, 1}, {end_of(s, {2, m_ - 1}), -1}, {end_of(s, {0, 0}), 1}});
