@@ -5,6 +5,7 @@
 #include <set>
 #include <tuple>
 
+#include "planner/front.h"
 #include "planner/search.h"
 #include "planner/simulated.h"
 #include "planner/space.h"
@@ -14,20 +15,19 @@ namespace {
 
 using compile::Plan;
 
-struct Estimated {
-  Plan plan;
-  Seconds step;
-  Bytes peak;
-};
-// The front is told up to so many times the best step, by so many plans.
-constexpr double kFrontReach = 1.5;
-constexpr size_t kFrontSimulated = 8;
 // A group whose work alone takes so many times the slowest of the best is not tried with larger
 // microbatches.
 constexpr double kTooSlow = 1.15;
 
-bool faster(const Estimated& a, const Estimated& b) {
-  return a.step != b.step ? a.step < b.step : a.peak < b.peak;
+// Plans for the front that are compiled at a time.
+constexpr size_t kBatch = 32;
+
+// For the front.
+bool promises_more(const Estimated& a, const Estimated& b) {
+  const auto area = [](const Estimated& of) {
+    return of.step.value * static_cast<double>(of.peak.value);
+  };
+  return area(a) < area(b);
 }
 
 class Search {
@@ -38,12 +38,13 @@ class Search {
         limit_(static_cast<double>(request.base.cluster.device.memory.value) * kMemorySlack) {}
 
   Found run() {
-    const std::map<int64_t, std::map<Group, std::vector<Plan>>> by_size = plans_by_size();
+    const BySize by_size = plans_by_size();
     // ZeRO 2 and 3 last: they take long to look at, and by then little of them is fast enough.
     for (const bool divided : {false, true}) {
       given_up_.clear();
       for (const auto& [microbatch, groups] : by_size) look_at_size(groups, divided);
     }
+    find_front(by_size);
     std::sort(best_.begin(), best_.end(), faster);
     simulate();
     return std::move(found_);
@@ -51,6 +52,8 @@ class Search {
 
  private:
   using Group = std::tuple<int64_t, bool, compile::Recompute>;  // tp, sp
+  // [sequences of a microbatch][group] layouts.
+  using BySize = std::map<int64_t, std::map<Group, std::vector<Plan>>>;
 
   const std::vector<Pipelining>& pipelinings(int64_t pp) {
     const auto [it, is_new] = pipelinings_.try_emplace(pp);
@@ -58,9 +61,8 @@ class Search {
     return it->second;
   }
 
-  // [sequences of a microbatch][group] layouts.
-  std::map<int64_t, std::map<Group, std::vector<Plan>>> plans_by_size() {
-    std::map<int64_t, std::map<Group, std::vector<Plan>>> by_size;
+  BySize plans_by_size() {
+    BySize by_size;
     for (const Layout& layout : planner::layouts(request_.base, request_.gpus)) {
       for (const Plan& plan : layout_plans(request_.base, layout)) {
         found_.candidates += static_cast<int64_t>(pipelinings(plan.pp).size());
@@ -115,20 +117,86 @@ class Search {
   }
 
   void look_at_plans(std::vector<Plan> plans, std::map<Group, Seconds>& fastest) {
-    coarse_.prepare_states(plans, thread_count(request_));
-    std::erase_if(plans, [&](const Plan& plan) { return !fits(coarse_.states(plan)); });
-    coarse_.prepare(plans, thread_count(request_));
-    std::vector<Estimated> layouts;
-    for (const Plan& plan : plans) {
-      const predict::Estimate least = coarse_.least(plan);
-      if (!fits(least.peak)) continue;
-      const auto [it, is_new] = fastest.try_emplace({plan.tp, plan.sp, plan.recompute}, least.step);
-      it->second = std::min(it->second, least.step);
-      layouts.push_back({plan, least.step, least.peak});
+    std::vector<Estimated> layouts = fitting(std::move(plans));
+    for (const auto& [plan, step, peak] : layouts) {
+      const auto [it, is_new] = fastest.try_emplace({plan.tp, plan.sp, plan.recompute}, step);
+      it->second = std::min(it->second, step);
     }
     std::stable_sort(layouts.begin(), layouts.end(), faster);
     prepare_exact(soon(layouts));
     for (const Estimated& layout : layouts) look_at(layout);
+  }
+
+  // Those of the layouts that may fit, with what they take at the least.
+  std::vector<Estimated> fitting(std::vector<Plan> plans) {
+    coarse_.prepare_states(plans, thread_count(request_));
+    std::erase_if(plans, [&](const Plan& plan) { return !fits(coarse_.states(plan)); });
+    coarse_.prepare(plans, thread_count(request_));
+    std::vector<Estimated> layouts;
+    for (Plan& plan : plans) {
+      const predict::Estimate least = coarse_.least(plan);
+      if (fits(least.peak)) layouts.push_back({std::move(plan), least.step, least.peak});
+    }
+    return layouts;
+  }
+
+  // Adds to the front what the search for the fastest left out. Layouts that promise most first,
+  // and what takes long to look at last.
+  void find_front(const BySize& by_size) {
+    std::vector<Plan> plans;
+    for (const auto& [microbatch, groups] : by_size) {
+      for (const auto& [group, of_group] : groups)
+        plans.insert(plans.end(), of_group.begin(), of_group.end());
+    }
+    std::vector<Estimated> layouts = fitting(std::move(plans)), dear;
+    std::stable_sort(layouts.begin(), layouts.end(), promises_more);
+    for (const Estimated& layout : layouts) {
+      if (!front_.takes(layout.step, layout.peak)) continue;
+      for (const Pipelining& pipelining : pipelinings(layout.plan.pp)) {
+        Estimated here = under(layout, pipelining);
+        if (!coarse_.has_order(here.plan)) continue;
+        if (!is_dear(here.plan)) {
+          look_at_front(here);
+          continue;
+        }
+        const predict::Estimate least = coarse_.least_scheduled(here.plan);
+        here.step = least.step;
+        here.peak = least.peak;
+        if (fits(here.peak) && front_.takes(here.step, here.peak)) dear.push_back(std::move(here));
+      }
+    }
+    std::stable_sort(dear.begin(), dear.end(), promises_more);
+    for (auto next = dear.begin(); next != dear.end();) next = look_at_dear(next, dear.end());
+  }
+
+  using Next = std::vector<Estimated>::iterator;
+  // The next few that may be on the front; returns what follows them.
+  Next look_at_dear(Next next, Next end) {
+    std::vector<Estimated> batch;
+    std::vector<Plan> plans;
+    for (; next != end && batch.size() < kBatch; ++next) {
+      if (!front_.takes(next->step, next->peak)) continue;
+      batch.push_back(*next);
+      plans.push_back(next->plan);
+    }
+    coarse_.prepare_exact(plans, thread_count(request_));
+    for (const Estimated& here : batch) look_at_front(here);
+    return next;
+  }
+
+  // With what it takes at the least. REQUIRES: it has an order.
+  void look_at_front(Estimated here) {
+    if (!front_.takes(here.step, here.peak)) return;
+    here.peak = coarse_.memory(here.plan).peak;
+    if (!fits(here.peak) || !front_.takes(here.step, here.peak)) return;
+    here.step = coarse_.step(here.plan);
+    front_.keep(here);
+  }
+
+  static Estimated under(Estimated layout, const Pipelining& pipelining) {
+    layout.plan.schedule = pipelining.schedule;
+    layout.plan.chunks = pipelining.chunks;
+    return layout;
   }
 
   // ZeRO 2 and 3, and slices of sequences, are compiled only for what may be told.
@@ -141,9 +209,7 @@ class Search {
     for (const Estimated& layout : layouts) {
       if (full ? layout.step >= best_.front().step : best_.size() + plans.size() >= wanted()) break;
       for (const Pipelining& pipelining : pipelinings(layout.plan.pp)) {
-        Plan plan = layout.plan;
-        plan.schedule = pipelining.schedule;
-        plan.chunks = pipelining.chunks;
+        Plan plan = under(layout, pipelining).plan;
         if (coarse_.has_order(plan)) plans.push_back(std::move(plan));
       }
     }
@@ -154,47 +220,32 @@ class Search {
   void prepare_exact(std::vector<Plan> plans) {
     coarse_.prepare_scheduled(plans, thread_count(request_));
     std::erase_if(plans, [&](const Plan& plan) {
-      return !is_dear(plan) || !may_be_told(coarse_.least_scheduled(plan));
+      return !is_dear(plan) || !may_be_best(coarse_.least_scheduled(plan));
     });
     coarse_.prepare_exact(plans, thread_count(request_));
   }
 
   void look_at(const Estimated& layout) {
-    if (best_.size() < wanted() || layout.step < best_.front().step) {
-      for (const Pipelining& pipelining : pipelinings(layout.plan.pp)) look_at(layout, pipelining);
-      return;
-    }
-    // Too slow for the best; the front takes it under the usual schedule, if it needs less memory.
-    if (may_be_on_front(layout.step, layout.peak)) look_at(layout, {"1f1b", 1});
+    if (best_.size() >= wanted() && layout.step >= best_.front().step) return;
+    for (const Pipelining& pipelining : pipelinings(layout.plan.pp)) look_at(layout, pipelining);
   }
 
   bool fits(Bytes peak) const { return static_cast<double>(peak.value) <= limit_; }
-  bool may_be_on_front(Seconds step, Bytes peak) const {
-    return step.value <= kFrontReach * fastest_.value &&
-           std::none_of(front_.begin(), front_.end(), [&](const Estimated& other) {
-             return other.step <= step && other.peak <= peak;
-           });
-  }
-  // Whether it can be one of the best or on the front, where it takes no less than that.
-  bool may_be_told(const predict::Estimate& least) const {
-    if (!fits(least.peak)) return false;
-    if (best_.size() < wanted() || least.step < best_.front().step) return true;
-    return may_be_on_front(least.step, least.peak);
+  // Whether it can be one of the best, where it takes no less than that.
+  bool may_be_best(const predict::Estimate& least) const {
+    return fits(least.peak) && (best_.size() < wanted() || least.step < best_.front().step);
   }
 
   size_t wanted() const { return static_cast<size_t>(request_.simulated); }
 
   void look_at(const Estimated& layout, const Pipelining& pipelining) {
-    Estimated here = layout;
-    here.plan.schedule = pipelining.schedule;
-    here.plan.chunks = pipelining.chunks;
+    Estimated here = under(layout, pipelining);
     if (!coarse_.has_order(here.plan)) return;
-    if (is_dear(here.plan) && !may_be_told(coarse_.least_scheduled(here.plan))) return;
+    if (is_dear(here.plan) && !may_be_best(coarse_.least_scheduled(here.plan))) return;
     here.peak = coarse_.memory(here.plan).peak;
     if (!fits(here.peak)) return;
     here.step = coarse_.step(here.plan);
-    if (fastest_.value == 0 || here.step < fastest_) fastest_ = here.step;
-    keep_on_front(here);
+    front_.keep(here);
     // The slowest of the best is on top.
     if (best_.size() >= wanted()) {
       if (!faster(here, best_.front())) return;
@@ -205,29 +256,13 @@ class Search {
     std::push_heap(best_.begin(), best_.end(), faster);
   }
 
-  void keep_on_front(const Estimated& here) {
-    const bool dominated = std::any_of(front_.begin(), front_.end(), [&](const Estimated& other) {
-      return other.step <= here.step && other.peak <= here.peak;
-    });
-    if (dominated) return;
-    std::erase_if(front_, [&](const Estimated& other) {
-      return here.step <= other.step && here.peak <= other.peak;
-    });
-    front_.push_back(here);
-  }
-
-  // The fastest, and as many of the front as tell it from end to end.
+  // The fastest, and the front.
   void simulate() {
     std::vector<Plan> plans;
     for (const Estimated& estimated : best_) plans.push_back(estimated.plan);
-    std::erase_if(front_, [&](const Estimated& estimated) {
-      return estimated.step.value > kFrontReach * fastest_.value;
-    });
-    std::sort(front_.begin(), front_.end(), faster);
-    const size_t count = std::min(kFrontSimulated, front_.size());
-    for (size_t i = 0; i < count; ++i) {
-      const Plan& plan = front_[count == 1 ? 0 : i * (front_.size() - 1) / (count - 1)].plan;
-      if (std::find(plans.begin(), plans.end(), plan) == plans.end()) plans.push_back(plan);
+    for (Plan& plan : front_.told()) {
+      if (std::find(plans.begin(), plans.end(), plan) == plans.end())
+        plans.push_back(std::move(plan));
     }
     add_fitting(simulate_plans(request_, plans), found_);
   }
@@ -237,9 +272,8 @@ class Search {
   double limit_;
   std::map<int64_t, std::vector<Pipelining>> pipelinings_;  // [pp]
   std::set<Group> given_up_;
-  Seconds fastest_;              // of all looked at
   std::vector<Estimated> best_;  // a heap
-  std::vector<Estimated> front_;
+  Front front_;                  // of all looked at
   Found found_;
 };
 

@@ -206,20 +206,21 @@ ProbePrograms::Samples ProbePrograms::compile_samples(int64_t microbatch) const 
   return samples;
 }
 
-// Whether all sizes that depend on the microbatch are multiples of `marker`, and no other is.
+// Whether all sizes that depend on the microbatch are multiples of `marker`, and no other is. What
+// has rows by the microbatch may have rows of any size (precision.cc widens them).
 bool ProbePrograms::is_marked(const Sample& sample, int64_t marker) {
+  const auto multiple = [&](const ir::Dim& dim) { return dim.size % marker == 0; };
   for (const pipeline::RankProgram& rank : sample.program.ranks) {
     for (const pipeline::Buffer& buffer : rank.buffers) {
-      for (const ir::Dim& dim : buffer.global_type->dims) {
-        if (dim.size % marker == 0) return false;
-      }
+      const ir::Dims& dims = buffer.global_type->dims;
+      if (std::any_of(dims.begin(), dims.end(), multiple)) return false;
     }
   }
   for (const Fragment& fragment : sample.program.fragments) {
     for (const ir::TensorType& type : fragment.global_types) {
-      if (type.rank() == 1) continue;
+      if (type.rank() == 1 || std::any_of(type.dims.begin(), type.dims.end(), multiple)) continue;
       for (const ir::Dim& dim : type.dims) {
-        if (dim.size % marker != 0 && dim.size > sample.largest) return false;
+        if (dim.size > sample.largest) return false;
       }
     }
   }
