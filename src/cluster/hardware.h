@@ -139,6 +139,8 @@ struct Cluster {
   std::string profile;      // a file of profiles/ beside it, without .toml; empty: none
   Stack stack;
 
+  // Threads of one process have one memory, the device's.
+  bool shares_memory() const { return cores > 0; }
   // Index of the innermost level that joins both ranks.
   size_t level_between(int64_t a, int64_t b) const;
 };

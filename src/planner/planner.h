@@ -31,11 +31,10 @@ struct Candidate {
   Seconds step;
   double tokens_per_s = 0, mfu = 0;
   std::vector<Bytes> peak;  // [pipeline rank] reserved
+  Bytes needed;             // the fullest rank's; all, where ranks share one memory
   // Where the step goes, mean over pipeline ranks: "computation", "bubble", "exposed tp", …; their
   // sum is the step.
   std::map<std::string, double> seconds;
-
-  Bytes fullest() const;
 };
 
 // What a planner that follows rules chose, and by which.
@@ -48,6 +47,7 @@ struct Found {
   std::vector<size_t> front;     // of these: no other is faster and needs less memory
   std::vector<Choice> choices;
   Bytes memory_limit;      // of a device
+  bool shared = false;     // by the ranks
   int64_t candidates = 0;  // plans of the space
   int64_t simulated = 0;
   Seconds search;

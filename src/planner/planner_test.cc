@@ -46,7 +46,7 @@ Request small(int64_t gpus, double gigabytes = 1) {
 
 struct Timed {
   Seconds step;
-  Bytes peak;  // of the fullest rank
+  Bytes peak;
 };
 
 // Every plan of the space that fits, under the event simulation.
@@ -62,10 +62,7 @@ std::vector<Timed> time_all(const Request& request) {
         try {
           const predict::Prediction prediction = predict::predict(one);
           if (!prediction.too_full().empty()) continue;
-          Timed timed{prediction.step, {}};
-          for (const predict::StageMemory& memory : prediction.memory)
-            timed.peak = std::max(timed.peak, memory.peak);
-          all.push_back(timed);
+          all.push_back({prediction.step, prediction.needed()});
         } catch (const Error&) {  // a schedule that does not take these microbatches or chunks
         }
       }
@@ -102,7 +99,7 @@ TEST_CASE("the exhaustive planner finds what simulating every plan finds") {
       CHECK(std::any_of(found.front.begin(), found.front.end(), [&](size_t i) {
         const Candidate& here = found.plans[i];
         return here.step.value <= 1.04 * timed.step.value &&
-               static_cast<double>(here.fullest().value) <=
+               static_cast<double>(here.needed.value) <=
                    1.04 / 0.9 * static_cast<double>(timed.peak.value);
       }));
     }
@@ -127,7 +124,7 @@ TEST_CASE("plans are sorted, fit, and the front falls in memory") {
   CHECK(found.candidates > 500);
   for (size_t i = 0; i < found.plans.size(); ++i) {
     const Candidate& here = found.plans[i];
-    CHECK(here.fullest() <= found.memory_limit);
+    CHECK(here.needed <= found.memory_limit);
     CHECK(here.plan.ranks() == 8);
     if (i > 0) CHECK(found.plans[i - 1].step <= here.step);
     double sum = 0;
@@ -135,7 +132,7 @@ TEST_CASE("plans are sorted, fit, and the front falls in memory") {
     CHECK(sum == doctest::Approx(here.step.value).epsilon(1e-3));
   }
   for (size_t i = 1; i < found.front.size(); ++i) {
-    CHECK(found.plans[found.front[i]].fullest() < found.plans[found.front[i - 1]].fullest());
+    CHECK(found.plans[found.front[i]].needed < found.plans[found.front[i - 1]].needed);
   }
   CHECK(found.front.front() == 0);
 }
@@ -172,11 +169,39 @@ TEST_CASE("everything that is wrong with a request is said at once") {
         "global batch of 8; use 16 or 32 devices, or another batch");
 }
 
+TEST_CASE("ranks that share a memory fit together or not at all") {
+  Request request = small(4);
+  const Found apart = search(request);
+  CHECK(!apart.shared);
+  CHECK(apart.plans.front().needed ==
+        *std::max_element(apart.plans.front().peak.begin(), apart.plans.front().peak.end()));
+
+  request.base.cluster.cores = 4;
+  const Found all = search(request);
+  CHECK(all.shared);
+  for (const Candidate& here : all.plans) {
+    Bytes sum;
+    for (const Bytes peak : here.peak) sum += peak;
+    CHECK(here.needed.value == sum.value * 4 / static_cast<int64_t>(here.peak.size()));
+  }
+  // Enough for one, not for four.
+  Request one = request;
+  one.gpus = 1;
+  Bytes least = request.base.cluster.device.memory;
+  for (const Candidate& here : search(one).plans) least = std::min(least, here.needed);
+  request.base.cluster.device.memory = Bytes(least.value * 11 / 10);
+  const std::string message = message_of(request);
+  CAPTURE(message);
+  CHECK(message.find("does not fit on 4 devices of box: the ranks need at least ") !=
+        std::string::npos);
+  CHECK(message.find(" would do, with dp=") != std::string::npos);
+}
+
 TEST_CASE("a model that does not fit is told the least number of devices that would do") {
   const Request request = small(1, 0.0018);
   const std::string message = message_of(request);
   CAPTURE(message);
-  CHECK(message.find("small.json: does not fit on 1 devices of box: the fullest rank needs at "
+  CHECK(message.find("small.json: does not fit on 1 device of box: the fullest rank needs at "
                      "least ") == 0);
   CHECK(message.find("; the least that would do is 4 devices, with ") != std::string::npos);
 }

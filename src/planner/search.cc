@@ -58,6 +58,12 @@ Needs least_devices(const Request& request, predict::Coarse& coarse) {
     needs.plan = least->plan;
     return true;
   };
+  if (base.cluster.shares_memory()) {  // the fewer ranks, the less they need together
+    for (int64_t devices = request.gpus - 1; devices >= 1; --devices) {
+      if (fits(devices)) break;
+    }
+    return needs;
+  }
   int64_t high = request.gpus;
   while (!fits(high)) {
     high *= 2;
@@ -80,6 +86,7 @@ Found search(const Request& request) {
   Found found =
       request.method == Method::kPtdP ? ptdp(request, coarse) : exhaustive(request, coarse);
   found.memory_limit = request.base.cluster.device.memory;
+  found.shared = request.base.cluster.shares_memory();
   if (found.plans.empty()) {
     const Needs needs = least_devices(request, coarse);
     if (needs.least <= found.memory_limit && request.method == Method::kPtdP) {
@@ -89,10 +96,14 @@ Found search(const Request& request) {
           request.base.model.source, request.gpus, request.base.cluster.name);
     }
     const std::string what = fmt::format(
-        "{}: does not fit on {} devices of {}: the fullest rank needs at least {}, {} has {}",
-        request.base.model.source, request.gpus, request.base.cluster.name,
-        format_bytes(needs.least.value), request.base.cluster.device.name,
+        "{}: does not fit on {} {} of {}: {} at least {}, {} {}", request.base.model.source,
+        request.gpus, request.gpus == 1 ? "device" : "devices", request.base.cluster.name,
+        found.shared ? "the ranks need" : "the fullest rank needs", format_bytes(needs.least.value),
+        found.shared ? "and share" : request.base.cluster.device.name + " has",
         format_bytes(found.memory_limit.value));
+    if (found.shared && needs.devices > 0)
+      throw_error("{}; {} would do, with {}", what, needs.devices, short_form(needs.plan));
+    if (found.shared) throw_error("{}; fewer would not do with this batch either", what);
     if (needs.devices == 0)
       throw_error("{}; nor on sixty-four times as many with this batch of {}", what,
                   request.base.global_batch);

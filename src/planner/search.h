@@ -15,8 +15,10 @@ inline constexpr double kMemorySlack = 1.03;
 
 // What fills the devices at the least, and how many would do.
 struct Needs {
-  Bytes least;          // of the fullest rank, under the plan that needs least
-  int64_t devices = 0;  // the least number of devices on which some plan fits; 0: none was found
+  Bytes least;  // of the fullest rank, or of all that share a memory, under the plan for least
+  // The least number of devices on which some plan fits; the most, where they share a memory; 0:
+  // none was found.
+  int64_t devices = 0;
   compile::Plan plan;   // one that fits there
 };
 Needs least_devices(const Request& request, predict::Coarse& coarse);

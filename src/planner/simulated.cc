@@ -15,6 +15,7 @@ Candidate candidate_of(const compile::Plan& plan, const predict::Prediction& pre
   made.tokens_per_s = prediction.tokens_per_s;
   made.mfu = prediction.mfu;
   for (const predict::StageMemory& memory : prediction.memory) made.peak.push_back(memory.peak);
+  made.needed = prediction.needed();
   const auto ranks = static_cast<double>(prediction.result.ranks.size());
   for (const simulate::RankResult& rank : prediction.result.ranks) {
     made.seconds["computation"] += rank.compute.value / ranks;
@@ -27,8 +28,6 @@ Candidate candidate_of(const compile::Plan& plan, const predict::Prediction& pre
 }
 
 }  // namespace
-
-Bytes Candidate::fullest() const { return *std::max_element(peak.begin(), peak.end()); }
 
 int thread_count(const Request& request) {
   return request.threads > 0 ? request.threads
@@ -60,7 +59,7 @@ void add_fitting(Simulated simulated, Found& found) {
                    [](const Candidate& a, const Candidate& b) { return a.step < b.step; });
   found.front.clear();
   for (size_t i = 0; i < found.plans.size(); ++i) {
-    if (found.front.empty() || found.plans[i].fullest() < found.plans[found.front.back()].fullest())
+    if (found.front.empty() || found.plans[i].needed < found.plans[found.front.back()].needed)
       found.front.push_back(i);
   }
 }

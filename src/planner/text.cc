@@ -12,8 +12,8 @@ namespace {
 std::string row(const Candidate& candidate, const Candidate& best, Bytes limit) {
   return fmt::format(
       "  {:>10} {:>7.1f} % {:>10} {:>4.0f} %  {}{}\n", format_seconds(candidate.step.value),
-      100 * candidate.mfu, format_bytes(candidate.fullest().value),
-      100 * static_cast<double>(candidate.fullest().value) / static_cast<double>(limit.value),
+      100 * candidate.mfu, format_bytes(candidate.needed.value),
+      100 * static_cast<double>(candidate.needed.value) / static_cast<double>(limit.value),
       short_form(candidate.plan),
       &candidate == &best ? "" : "\n" + std::string(41, ' ') + loss(best, candidate));
 }
@@ -25,7 +25,7 @@ Json plan_json(const Candidate& best, const Candidate& candidate) {
   json["step_s"] = candidate.step.value;
   json["tokens_per_s"] = candidate.tokens_per_s;
   json["mfu"] = candidate.mfu;
-  json["peak_bytes"] = candidate.fullest().value;
+  json["peak_bytes"] = candidate.needed.value;
   json["loses"] = loss(best, candidate);
   return json;
 }
@@ -62,12 +62,13 @@ std::string to_text(const Request& request, const Found& found, int64_t top) {
   const Candidate& best = found.plans.front();
   std::string text = fmt::format(
       "{} on {} of {}, global batch {}\nbest plan     {}\nstep          {}{}   {:.0f} tokens/s   "
-      "MFU {:.1f} %\nmemory        {} of {} on the fullest rank\nsearched      {} plans, {} "
+      "MFU {:.1f} %\nmemory        {} of {} {}\nsearched      {} plans, {} "
       "simulated, {}\n",
       request.base.model.source, request.gpus, request.base.cluster.name, request.base.global_batch,
       short_form(best.plan), format_seconds(best.step.value),
       predict::error_text(request.base.cluster.stack.error), best.tokens_per_s, 100 * best.mfu,
-      format_bytes(best.fullest().value), format_bytes(found.memory_limit.value), found.candidates,
+      format_bytes(best.needed.value), format_bytes(found.memory_limit.value),
+      found.shared ? "that all ranks share" : "on the fullest rank", found.candidates,
       found.simulated, format_seconds(found.search.value));
   text += predict::outside_text(request.base.cluster.stack.name, outside(request, best));
   for (const Choice& choice : found.choices)
@@ -102,6 +103,7 @@ Json to_json(const Request& request, const Found& found, int64_t top) {
   for (const Bytes bytes : best.peak) peaks.push_back(bytes.value);
   json["peak_bytes"] = std::move(peaks);
   json["memory_limit_bytes"] = found.memory_limit.value;
+  json["memory_needed_bytes"] = best.needed.value;
   json["search_s"] = found.search.value;
   json["candidates"] = found.candidates;
   json["simulated"] = found.simulated;

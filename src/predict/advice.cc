@@ -11,12 +11,6 @@
 namespace mw::predict {
 namespace {
 
-Bytes fullest(const Prediction& p) {
-  Bytes most;
-  for (const StageMemory& memory : p.memory) most = std::max(most, memory.peak);
-  return most;
-}
-
 // Options that the request does not have, one at a time.
 std::vector<std::pair<std::string, simulate::Options>> option_changes(const Request& request) {
   std::vector<std::pair<std::string, simulate::Options>> changes;
@@ -137,7 +131,7 @@ class Advisor {
   void add(const std::string& name, const Prediction& other) {
     ++report_.tried;
     if (gain(other) < kLeastGain || !other.too_full().empty()) return;
-    report_.advice.push_back({name, other.step, gain(other), fullest(other)});
+    report_.advice.push_back({name, other.step, gain(other), other.needed()});
   }
 
   const Prediction& base_;
@@ -154,15 +148,17 @@ AdviceReport advise(const Request& request, const Prediction& prediction, const 
   if (trials == Trials::kPlans) advisor.try_plans();
   AdviceReport report = advisor.report();
   report.trials = trials;
+  report.shared = prediction.sharing > 1;
   return report;
 }
 
 std::vector<std::string> sentences(const AdviceReport& report) {
   std::vector<std::string> lines;
   for (const Advice& advice : report.advice) {
-    lines.push_back(fmt::format("{}: {}, {:.1f} % less ({} on the fullest rank)", advice.change,
+    lines.push_back(fmt::format("{}: {}, {:.1f} % less ({} {})", advice.change,
                                 format_seconds(advice.step.value), 100 * advice.gain,
-                                format_bytes(advice.peak.value)));
+                                format_bytes(advice.peak.value),
+                                report.shared ? "of all ranks" : "on the fullest rank"));
   }
   if (report.advice.empty() && report.trials != Trials::kNone) {
     lines.push_back(fmt::format("none of {} changes that were tried saves {:.1f} % or more",

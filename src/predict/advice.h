@@ -31,6 +31,7 @@ struct AdviceReport {
   std::vector<Bound> bounds;   // all, best first
   int64_t tried = 0;           // changes, those that cannot be or do not fit included
   Trials trials = Trials::kNone;
+  bool shared = false;  // peaks are of all ranks, which share a memory
 };
 inline constexpr double kLeastGain = 0.005;
 

@@ -465,10 +465,16 @@ Estimate Coarse::least_scheduled(const Plan& plan) {
   return estimate;
 }
 
+// Ranks in one memory.
+int64_t Coarse::sharing(const Plan& plan) const {
+  return base_.cluster.shares_memory() ? plan.ranks() : 1;
+}
+
 Bytes Coarse::states(const Plan& plan) {
   const bool one = plan.pp == 1;
   const Facts held = state_facts(plan).of(base_.model.layers / plan.pp, one, one);
-  return Bytes(static_cast<int64_t>(held[kWeights] + held[kGradients] + held[kOptimizer]));
+  return Bytes(static_cast<int64_t>(held[kWeights] + held[kGradients] + held[kOptimizer]) *
+               sharing(plan));
 }
 
 Estimate Coarse::least(const Plan& asked) {
@@ -490,7 +496,8 @@ Estimate Coarse::least(const Plan& asked) {
   const double bytes =
       held[kWeights] + held[kGradients] + held[kOptimizer] + busy[kSaved] / kMostParts +
       std::max(std::min(block[kWorkspace], block[kSplitWorkspace]), held[kUpdateWorkspace]);
-  return {std::max(Seconds(step), dividing(asked)), Bytes(static_cast<int64_t>(bytes)), 0};
+  return {std::max(Seconds(step), dividing(asked)),
+          Bytes(static_cast<int64_t>(bytes) * sharing(asked)), 0};
 }
 
 Estimate Coarse::memory(const Plan& plan) { return memory(setting(plan)); }
@@ -511,15 +518,19 @@ Estimate Coarse::memory(const Setting& now) {
     now.orders.shorter->run_memory(kept_, {now.work->boundary.bytes, now.work->boundary.held},
                                    shorter_);
   Estimate estimate;
+  double all = 0;  // pipeline ranks
   for (size_t r = 0; r < static_cast<size_t>(plan.pp); ++r) {
     const double held = grown(activations_[r], now.orders.whole() ? activations_[r] : shorter_[r]);
     const Facts& state = states_[r];
     const double bytes = state[kWeights] + state[kGradients] + state[kOptimizer] + slot_bytes_[r] +
                          held + std::max(workspace_[r], state[kUpdateWorkspace]);
+    all += bytes;
     if (bytes <= static_cast<double>(estimate.peak.value)) continue;
     estimate.peak = Bytes(static_cast<int64_t>(bytes));
     estimate.fullest = static_cast<int32_t>(r);
   }
+  if (const int64_t ranks = sharing(plan); ranks > 1)
+    estimate.peak = Bytes(static_cast<int64_t>(all * static_cast<double>(ranks / plan.pp)));
   return estimate;
 }
 

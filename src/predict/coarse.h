@@ -25,7 +25,9 @@ namespace mw::predict {
 
 struct Estimate {
   Seconds step;
-  Bytes peak;            // of the fullest pipeline rank: states, slots, activations, workspace
+  // States, slots, activations and workspace of the fullest pipeline rank; of ranks that share one
+  // memory, of all.
+  Bytes peak;
   int32_t fullest = -1;  // that rank
 };
 
@@ -51,7 +53,8 @@ class Coarse {
   // or with them alone, and where slices of a sequence take no longer than the whole.
   // REQUIRES: as `estimate`.
   Estimate least_scheduled(const compile::Plan& plan);
-  // States alone of a rank between the ends. REQUIRES: pp divides the blocks.
+  // States alone of a rank between the ends, or of as many as share a memory. REQUIRES: pp divides
+  // the blocks.
   Bytes states(const compile::Plan& plan);
 
   // Compile what `states` and `least` of these plans will ask for, on so many threads.
@@ -127,6 +130,7 @@ class Coarse {
   static compile::Plan bare_of(compile::Plan plan);
   Seconds dividing(const compile::Plan& plan);
   Estimate memory(const Setting& now);
+  int64_t sharing(const compile::Plan& plan) const;
   Seconds step(const Setting& now);
 
   void fill_costs(const Setting& setting);

@@ -35,8 +35,6 @@ report::PageRank page_rank(const simulate::RankResult& rank, const StageMemory& 
 }
 
 std::vector<report::Figure> figures_of(const Prediction& p) {
-  Bytes fullest;
-  for (const StageMemory& memory : p.memory) fullest = std::max(fullest, memory.peak);
   double exposed = 0;
   for (const auto& [label, time] : p.exposed_comm) exposed += time.value;
   const std::string dense = fmt::format("{:.1f} of {:.0f} TFLOP/s dense {}", p.tflops_per_device,
@@ -50,8 +48,9 @@ std::vector<report::Figure> figures_of(const Prediction& p) {
           {"HFU", fmt::format("{:.1f} %", 100 * p.hfu), "recomputation counted"},
           {"bubble", fmt::format("{:.1f} %", 100 * p.bubble), "waits and idle, mean of the ranks"},
           {"exposed comm.", format_seconds(exposed), "that nothing hides, mean of the ranks"},
-          {"memory", format_bytes(fullest.value),
-           fmt::format("of {}, fullest rank", format_bytes(p.memory_limit.value))}};
+          {"memory", format_bytes(p.needed().value),
+           fmt::format("of {}, {}", format_bytes(p.memory_limit.value),
+                       p.sharing > 1 ? "all ranks" : "fullest rank")}};
 }
 
 report::PageRun page_run(const Request& request, const Prediction& p) {

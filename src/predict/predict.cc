@@ -137,10 +137,21 @@ compile::ModelShape model_shape(const Request& request) {
 
 pipeline::Program program_of(const Request& request) { return compile_step(request).program; }
 
+Bytes Prediction::needed() const {
+  Bytes most, sum;
+  for (const StageMemory& rank : memory) {
+    most = std::max(most, rank.peak);
+    sum += rank.peak;
+  }
+  if (sharing == 1) return most;
+  return Bytes(sum.value * sharing / static_cast<int64_t>(memory.size()));
+}
+
 std::vector<int32_t> Prediction::too_full() const {
   std::vector<int32_t> ranks;
   for (size_t r = 0; r < memory.size(); ++r) {
-    if (memory[r].peak > memory_limit) ranks.push_back(static_cast<int32_t>(r));
+    if ((sharing == 1 ? memory[r].peak : needed()) > memory_limit)
+      ranks.push_back(static_cast<int32_t>(r));
   }
   return ranks;
 }
@@ -197,6 +208,7 @@ Prediction predict(const Request& request, const Step& step) {
   Prediction p;
   p.devices = request.plan.ranks();
   p.memory_limit = request.cluster.device.memory;
+  if (request.cluster.shares_memory()) p.sharing = p.devices;
   p.parameters = step.parameters;
   p.compile_time = step.compile_time;
   const Seconds begin = steady_clock().now();
@@ -219,62 +231,5 @@ Prediction predict(const Request& request, const Step& step) {
 }
 
 Prediction predict(const Request& request) { return predict(request, compile_step(request)); }
-
-std::string memory_findings(const Request& request, const Prediction& prediction) {
-  const std::vector<int32_t> full = prediction.too_full();
-  if (full.empty()) return "";
-  const auto worst =
-      static_cast<size_t>(*std::max_element(full.begin(), full.end(), [&](int32_t a, int32_t b) {
-        return prediction.memory[static_cast<size_t>(a)].peak <
-               prediction.memory[static_cast<size_t>(b)].peak;
-      }));
-  const simulate::MemoryPeak& peak = prediction.result.ranks[worst].peak;
-  std::vector<std::string> parts;
-  for (const auto& [category, bytes] : peak.by_category)
-    parts.push_back(fmt::format("{} {}", pipeline::to_string(category), format_bytes(bytes.value)));
-  std::string text =
-      fmt::format("memory: pipeline rank {} needs {}, {} has {}; fullest {} into the step: {}",
-                  worst, format_bytes(prediction.memory[worst].peak.value),
-                  request.cluster.device.name, format_bytes(prediction.memory_limit.value),
-                  format_seconds(peak.time.value), join(parts, ", "));
-  if (full.size() > 1) text += fmt::format("; {} more are too full", full.size() - 1);
-
-  std::vector<std::pair<std::string, compile::Plan>> changes;
-  const auto add = [&](const std::string& name, auto change) {
-    compile::Plan plan = changes.empty() ? request.plan : changes.back().second;
-    const compile::Plan before = plan;
-    change(plan);
-    if (plan == before) return;
-    changes.emplace_back(changes.empty() ? name : changes.back().first + "," + name, plan);
-  };
-  if (request.plan.tp > 1) add("sp", [](compile::Plan& plan) { plan.sp = true; });
-  if (request.plan.tp > 1 && request.plan.recompute != compile::Recompute::kFull)
-    add("regather", [](compile::Plan& plan) { plan.regather = true; });
-  if (request.plan.dp > 1)
-    add("zero=1", [](compile::Plan& plan) { plan.zero = std::max<int64_t>(1, plan.zero); });
-  if (request.plan.recompute == compile::Recompute::kNone)
-    add("recompute=selective",
-        [](compile::Plan& plan) { plan.recompute = compile::Recompute::kSelective; });
-  if (!changes.empty() || request.plan.recompute != compile::Recompute::kFull) {
-    compile::Plan plan = changes.empty() ? request.plan : changes.back().second;
-    if (plan.recompute != compile::Recompute::kFull) {
-      plan.recompute = compile::Recompute::kFull;
-      std::string name = changes.empty() ? "" : changes.back().first + ",";
-      const size_t selective = name.find("recompute=selective,");
-      if (selective != std::string::npos) name.resize(selective);
-      changes.emplace_back(name + "recompute=full", plan);
-    }
-  }
-  for (const auto& [name, plan] : changes) {
-    Request other = request;
-    other.plan = plan;
-    other.options.trace = false;
-    if (!predict(other).too_full().empty()) continue;
-    return text + "; the nearest change that fits: " + name;
-  }
-  return text +
-         "; no recomputation, sharding of the optimizer or sequence parallelism makes it "
-         "fit: more stages (pp) or tensor parallelism (tp)";
-}
 
 }  // namespace mw::predict

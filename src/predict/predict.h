@@ -42,6 +42,7 @@ struct Prediction {
   std::map<std::string, Seconds> exposed_comm;  // by group, mean over pipeline ranks
   std::vector<StageMemory> memory;              // [pipeline rank]
   Bytes memory_limit;                           // of a device
+  int64_t sharing = 1;  // ranks that share one such memory: all of them, or 1
   int64_t parameters = 0;
   int64_t devices = 0;
   Seconds compile_time, simulate_time;  // that this prediction took
@@ -53,7 +54,9 @@ struct Prediction {
   double error = 0;
   std::vector<std::string> outside;  // what lies outside the runs behind the profile
 
-  // Pipeline ranks whose reserved memory is beyond the device's.
+  // The fullest rank's reserved memory; of ranks that share one memory, all of theirs.
+  Bytes needed() const;
+  // Pipeline ranks whose reserved memory is beyond the device's; all, where what they share is.
   std::vector<int32_t> too_full() const;
 };
 

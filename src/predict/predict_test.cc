@@ -539,11 +539,44 @@ TEST_CASE("what does not fit is said with what holds it") {
   CHECK(text.find("chip has 1000 B; fullest ") != std::string::npos);
   CHECK(text.find("more stages (pp) or tensor parallelism (tp)") != std::string::npos);
   // Just what full recomputation needs.
+  request.plan.microbatches = request.global_batch;
   Request other = request;
   other.plan.recompute = compile::Recompute::kFull;
   request.cluster.device.memory = mw::predict::predict(other).memory[0].peak;
   CHECK(memory_findings(request, mw::predict::predict(request)).find("recompute=") !=
         std::string::npos);
+}
+
+TEST_CASE("smaller microbatches are a change that fits") {
+  Request request = small();
+  request.plan = compile::parse_plan("microbatches=4");
+  const Bytes needed = mw::predict::predict(request).needed();
+  request.plan = compile::parse_plan("microbatches=1");
+  request.cluster.device.memory = needed;
+  const Prediction p = mw::predict::predict(request);
+  REQUIRE(!p.too_full().empty());
+  const std::string text = memory_findings(request, p);
+  CAPTURE(text);
+  CHECK(text.ends_with("; the nearest change that fits: microbatches=4"));
+}
+
+TEST_CASE("ranks that share one memory need it together") {
+  Request request = small();
+  request.plan = compile::parse_plan("dp=2,pp=2,microbatches=2");
+  const Prediction apart = mw::predict::predict(request);
+  request.cluster.cores = 4;
+  const Prediction together = mw::predict::predict(request);
+  REQUIRE(together.memory.size() == 2);
+  CHECK(apart.needed() == std::max(apart.memory[0].peak, apart.memory[1].peak));
+  CHECK(together.needed().value ==
+        2 * (together.memory[0].peak.value + together.memory[1].peak.value));
+
+  request.cluster.device.memory = Bytes(together.needed().value - 1);
+  const Prediction full = mw::predict::predict(request);
+  CHECK(full.too_full() == std::vector<int32_t>{0, 1});
+  CHECK(memory_findings(request, full).find("memory: 4 ranks need ") == 0);
+  request.cluster.cores = 0;
+  CHECK(mw::predict::predict(request).too_full().empty());
 }
 
 TEST_CASE("a cluster that is too small and a batch that does not divide are said together") {

@@ -139,9 +139,11 @@ std::string to_text(const Request& request, const Prediction& p) {
       100 * p.bubble);
   text += outside_text(p.profile, p.outside);
   text += "where the time goes, mean over pipeline ranks:\n" + time_text(p);
-  text += fmt::format("memory of {} a device, largest first category as alive at the peak:\n",
-                      format_bytes(p.memory_limit.value)) +
-          memory_text(p) + largest_text(p);
+  const std::string limit = format_bytes(p.memory_limit.value);
+  text += p.sharing > 1 ? fmt::format("memory, {} of {} that the {} ranks share",
+                                      format_bytes(p.needed().value), limit, p.sharing)
+                        : fmt::format("memory of {} a device", limit);
+  text += ", largest first category as alive at the peak:\n" + memory_text(p) + largest_text(p);
   text += "critical path:\n";
   for (const std::string& line : p.path) text += "  " + line + "\n";
   if (!p.suggestions.empty()) text += "to change, simulated:\n";
@@ -193,6 +195,7 @@ Json to_json(const Request& request, const Prediction& p) {
   json["instructions"] = std::move(instructions);
   json["bytes_sent"] = std::move(sent);
   json["memory_limit_bytes"] = p.memory_limit.value;
+  json["memory_needed_bytes"] = p.needed().value;
   json["fits"] = p.too_full().empty();
   json["critical_path"] = Json::list(p.path);
   json["suggestions"] = Json::list(p.suggestions);

@@ -15,12 +15,6 @@ double exposed(const Prediction& p) {
   return sum;
 }
 
-Bytes fullest(const Prediction& p) {
-  Bytes most;
-  for (const StageMemory& memory : p.memory) most = std::max(most, memory.peak);
-  return most;
-}
-
 using Row = std::vector<std::string>;
 
 Row figures(const Prediction& base, const Prediction& p, bool is_base) {
@@ -31,7 +25,7 @@ Row figures(const Prediction& base, const Prediction& p, bool is_base) {
           fmt::format("{:.1f} %", 100 * p.mfu),
           fmt::format("{:.1f} %", 100 * p.bubble),
           format_seconds(exposed(p)),
-          format_bytes(fullest(p).value),
+          format_bytes(p.needed().value),
           p.too_full().empty() ? "" : "does not fit"};
 }
 
@@ -71,7 +65,7 @@ Json figures_json(const Prediction& base, const Prediction& p) {
   json["hfu"] = p.hfu;
   json["bubble"] = p.bubble;
   json["exposed_comm_s"] = exposed(p);
-  json["peak_bytes"] = fullest(p).value;
+  json["peak_bytes"] = p.needed().value;
   json["memory_limit_bytes"] = p.memory_limit.value;
   json["fits"] = p.too_full().empty();
   return json;
