@@ -1,6 +1,7 @@
 // A fit as a profile and for people; tables of measured collectives.
 #include <algorithm>
 #include <cmath>
+#include <set>
 
 #include "base/error.h"
 #include "base/text.h"
@@ -68,15 +69,16 @@ cluster::Profile fitted_profile(cluster::Profile profile, const Fit& fit) {
   }
   profile.stack.error = fit.deviation;
   profile.stack.measured.clear();
-  const auto cover = [&](const std::string& name, auto value) {
-    cluster::Stack::Range range{name, 1e300, 0};
+  // What is less than `least` is not said by the row.
+  const auto cover = [&](const std::string& name, auto value, double least = 1) {
+    cluster::Stack::Range range{name, 1e300, -1};
     for (const Residual& residual : fit.residuals) {
       const double v = static_cast<double>(value(*residual.run));
-      if (v <= 0) continue;  // the row does not say
+      if (v < least) continue;
       range.least = std::min(range.least, v);
       range.most = std::max(range.most, v);
     }
-    if (range.most > 0) profile.stack.measured.push_back(range);
+    if (range.most >= least) profile.stack.measured.push_back(range);
   };
   cover("hidden", [](const Run& run) { return run.hidden; });
   cover("sequence", [](const Run& run) { return run.seq; });
@@ -85,6 +87,13 @@ cluster::Profile fitted_profile(cluster::Profile profile, const Fit& fit) {
   cover("tp", [](const Run& run) { return run.tp; });
   cover("pp", [](const Run& run) { return run.pp; });
   cover("dp", [](const Run& run) { return run.dp; });
+  cover("cp", [](const Run& run) { return run.cp; });
+  cover("zero", [](const Run& run) { return run.zero; }, 0);
+  cover("experts", [](const Run& run) { return expert_count(run); }, 0);
+  std::set<std::string> precisions;
+  for (const Residual& residual : fit.residuals)
+    precisions.emplace(precision_name(*residual.run));
+  profile.stack.precisions.assign(precisions.begin(), precisions.end());
   return profile;
 }
 

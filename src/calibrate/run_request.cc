@@ -184,7 +184,33 @@ void set_network(cluster::Cluster& cluster, double nic_GBps) {
   }
 }
 
+// Whether a profile of some device is for the row's software.
+bool knows_software(const Run& run, const Machines& machines) {
+  return std::any_of(
+      machines.profiles.begin(), machines.profiles.end(),
+      [&](const cluster::Profile& profile) { return profile.software == run.software; });
+}
+
 }  // namespace
+
+std::string_view precision_name(const Run& run) {
+  if (run.precision.empty() || run.precision == "bf16") return "bf16";
+  if (run.precision == "fp16") return "f16";
+  if (run.precision == "fp32") return "f32";
+  if (run.precision == "fp8-mx") return "mxfp8";
+  return run.precision == "fp8" ? "fp8" : "";
+}
+
+int64_t expert_count(const Run& run) {
+  const auto experts = experts_of(run.moe);
+  return experts ? experts->experts : 0;
+}
+
+std::string assumed_profile(const Run& run, const Machines& machines) {
+  if (run.software.empty() || run.software == "other" || knows_software(run, machines)) return "";
+  const cluster::Profile* profile = profile_of(run, machines);
+  return profile == nullptr ? "" : "software " + profile->software;
+}
 
 Machines read_machines(FileSystem& fs, const std::string& folder) {
   Machines machines;
@@ -199,6 +225,10 @@ Machines read_machines(FileSystem& fs, const std::string& folder) {
 
 std::string reason(const Run& run, const Machines& machines) {
   if (!run.moe.empty() && !experts_of(run.moe)) return "moe: unknown form " + run.moe;
+  if (precision_name(run).empty())
+    return fmt::format("precision: unknown '{}', known: bf16, fp16, fp32, fp8, fp8-mx",
+                       run.precision);
+  if (run.zero > 3) return fmt::format("zero: is {}, must be 0 to 3", run.zero);
   const cluster::Cluster* cluster = cluster_of(run, machines);
   if (cluster == nullptr) return fmt::format("no file of clusters/ has the device {}", run.gpu);
   if (run.pp == 0 && run.dp == 0 && layouts(run, machines).empty())
@@ -247,11 +277,7 @@ predict::Request request_of(const Run& run, const Machines& machines, int64_t mi
   plan.microbatches = run.global_batch / (run.dp * micro_batch);
   request.global_batch = run.global_batch;
   request.seq_len = run.seq;
-  predict::set_precision(request, run.precision == "fp16"     ? "f16"
-                                  : run.precision == "fp32"   ? "f32"
-                                  : run.precision == "fp8-mx" ? "mxfp8"
-                                  : run.precision == "fp8"    ? "fp8"
-                                                              : "bf16");
+  predict::set_precision(request, std::string(precision_name(run)));
   return request;
 }
 
@@ -314,17 +340,23 @@ Flops full_recompute_flops(const models::ModelConfig& model, int64_t seq, int64_
   return Flops((4 * forward - head) * static_cast<double>(seq * global_batch));
 }
 
+double stated_step(const Run& run) {
+  const auto batch = static_cast<double>(run.global_batch);
+  if (run.metric == "iteration_time") return run.value;
+  if (run.metric == "sequences_per_s") return batch / run.value;
+  if (run.metric == "tokens_per_s_per_gpu")
+    return batch * static_cast<double>(run.seq) / static_cast<double>(run.gpus) / run.value;
+  return 0;
+}
+
 double published_step(const Run& run, const predict::Request& request) {
   const double devices = static_cast<double>(run.gpus);
   const auto flops = [&](bool hardware) {
     const auto of = hardware && run.recompute == "full" ? full_recompute_flops : model_flops;
     return of(request.model, run.seq, run.global_batch).value;
   };
-  if (run.metric == "iteration_time") return run.value;
+  if (const double stated = stated_step(run); stated > 0) return stated;
   if (run.metric == "place") return 0;
-  if (run.metric == "sequences_per_s") return static_cast<double>(run.global_batch) / run.value;
-  if (run.metric == "tokens_per_s_per_gpu")
-    return static_cast<double>(run.global_batch * run.seq) / devices / run.value;
   if (run.metric == "mfu") {
     const double peak = cost::matrix_peak(request.cluster.device, request.precision).value;
     return flops(false) / devices / (run.value / 100 * peak);

@@ -3,6 +3,7 @@
 
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "calibrate/runs.h"
@@ -29,6 +30,12 @@ std::string reason(const Run& run, const Machines& machines);
 predict::Request request_of(const Run& run, const Machines& machines, int64_t micro_batch,
                             compile::Recompute recompute);
 
+// As predict::precision_names has it; "": the row's is unknown.
+std::string_view precision_name(const Run& run);
+int64_t expert_count(const Run& run);
+// "software megatron": whose profile a row gets whose own software no profile is for; else "".
+std::string assumed_profile(const Run& run, const Machines& machines);
+
 // The row; where it leaves pipeline and replicas open, with each power of two of stages; where its
 // notes say "vpp not stated" and its stack has interleaved schedules, with each power of two of
 // chunks.
@@ -46,6 +53,8 @@ std::vector<compile::Recompute> recomputes(const Run& run, const Machines& machi
 // products in general [Korthikanti 2022, appendix A];
 // hardware TFLOP/s: with full recomputation 96 B s l h^2 (1 + s/6h + V/16lh) [Narayanan 2021, eq.
 // 3]. 0 where the source tells a place alone.
+// What of these needs no model is stated_step; else 0.
+double stated_step(const Run& run);
 double published_step(const Run& run, const predict::Request& request);
 Flops model_flops(const models::ModelConfig& model, int64_t seq, int64_t global_batch);
 // With the forward pass of the blocks once more.

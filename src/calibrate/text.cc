@@ -131,7 +131,8 @@ Json to_json(const std::vector<Comparison>& comparisons) {
       row["assumed"] = c.assumed.empty() ? Json() : Json(c.assumed);
     } else {
       row["predicted"] = nullptr;
-      row["published"] = nullptr;
+      const double stated = stated_step(c.run);
+      row["published"] = stated > 0 ? Json(stated) : Json();
       row["error"] = nullptr;
       row["reason"] = c.reason;
     }

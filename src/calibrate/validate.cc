@@ -68,14 +68,16 @@ const predict::Step& step_of(const predict::Request& request, int64_t size, comp
   return steps.emplace(key, predict::compile_step(request)).first->second;
 }
 
-std::string assumed(const Run& run, const Run& laid, bool chunks, int64_t size,
+std::string assumed(const Run& run, const Run& laid, const Machines& machines, int64_t size,
                     compile::Recompute way) {
   std::vector<std::string> parts;
   if (run.tp == 0) parts.push_back(fmt::format("tp={}", laid.tp));
   if (run.pp == 0) parts.push_back(fmt::format("{} stages", laid.pp));
-  if (chunks) parts.push_back(fmt::format("{} chunks", laid.vpp));
+  if (chunks_open(run, machines)) parts.push_back(fmt::format("{} chunks", laid.vpp));
   if (run.micro_batch == 0) parts.push_back(fmt::format("microbatch {}", size));
   if (run.recompute == "unknown") parts.push_back("recompute " + recompute_name(way));
+  if (const std::string profile = assumed_profile(run, machines); !profile.empty())
+    parts.push_back(profile);
   return join(parts, ", ");
 }
 
@@ -113,7 +115,7 @@ class Search {
     if (change_) change_(request);
     Comparison made;
     made.run = run_;
-    made.assumed = assumed(run_, laid, chunks_open(run_, machines_), size, way);
+    made.assumed = assumed(run_, laid, machines_, size, way);
     try {
       if (request.plan.schedule == "zb-auto") request.plan.costs = predict::stage_costs(request);
       const predict::Prediction prediction =

@@ -60,6 +60,26 @@ TEST_CASE("FLOPs of a step are the papers': PTD-P equation 3, SP paper appendix 
   }
 }
 
+TEST_CASE("software that no profile is for gets the cluster's own, and the row says so") {
+  Machines machines = a100();
+  cluster::Profile profile;
+  profile.name = profile.software = profile.stack.name = "stack";
+  profile.device = machines.clusters[0].device.name;
+  profile.file = "clusters/profiles/own.toml";
+  machines.profiles = {profile};
+  machines.clusters[0].profile = "own";
+  Run run = gpt(2, 64, 4, 64, 128, 4);
+  run.gpu = profile.device;
+  run.software = "stack";
+  CHECK(assumed_profile(run, machines) == "");
+  run.software = "other";
+  CHECK(assumed_profile(run, machines) == "");
+  run.software = "zzz";
+  CHECK(assumed_profile(run, machines) == "software stack");
+  machines.clusters[0].profile = "";
+  CHECK(assumed_profile(run, machines) == "");
+}
+
 TEST_CASE("published rates become seconds of a step") {
   Run run = gpt(48, 8192, 64, 2048, 51200, 1536);
   run.gpus = run.dp = 512;
@@ -70,6 +90,9 @@ TEST_CASE("published rates become seconds of a step") {
   run.metric = "tokens_per_s_per_gpu";
   run.value = 1000;
   CHECK(published_step(run, request) == doctest::Approx(1536.0 * 2048 / 512 / 1000));
+  CHECK(stated_step(run) == published_step(run, request));
+  run.metric = "mfu";
+  CHECK(stated_step(run) == 0);
 }
 
 TEST_CASE("a row that cannot be simulated says why") {
@@ -77,6 +100,14 @@ TEST_CASE("a row that cannot be simulated says why") {
   CHECK(reason(run, a100()) == "");
   run.moe = "E8k2";
   CHECK(reason(run, a100()) == "moe: unknown form E8k2");
+  run.moe.clear();
+  run.precision = "int4";
+  CHECK(reason(run, a100()) ==
+        "precision: unknown 'int4', known: bf16, fp16, fp32, fp8, fp8-mx");
+  run.precision = "fp16";
+  run.zero = 7;
+  CHECK(reason(run, a100()) == "zero: is 7, must be 0 to 3");
+  run.zero = 0;
   run.moe = "E8k2s0f128";
   CHECK(reason(run, a100()) == "");
   run.moe.clear();

@@ -126,7 +126,8 @@ struct Stack {
     std::string name;  // "hidden"
     double least = 0, most = 0;
   };
-  std::vector<Range> measured;  // what the runs behind it cover
+  std::vector<Range> measured;          // what the runs behind it cover
+  std::vector<std::string> precisions;  // and in which they ran: "f16", "fp8"
 };
 
 struct Cluster {

@@ -98,6 +98,10 @@ void read_constants(JsonReader reader, std::vector<Constant>& constants) {
 
 void read_measured(JsonReader reader, Profile& profile) {
   for (const std::string& name : reader.keys()) {
+    if (name == "precision") {
+      profile.stack.precisions = reader.strings(name);
+      continue;
+    }
     const std::vector<double> ends = reader.numbers(name);
     if (ends.size() == 2 && ends[0] <= ends[1]) {
       profile.stack.measured.push_back({name, ends[0], ends[1]});
@@ -242,6 +246,8 @@ std::string to_toml(const Profile& profile) {
   if (!profile.stack.measured.empty()) text += "\n[measured]\n";
   for (const Stack::Range& range : profile.stack.measured)
     text += fmt::format("{} = [{:.12g}, {:.12g}]\n", range.name, range.least, range.most);
+  if (!profile.stack.precisions.empty())
+    text += fmt::format("precision = {}\n", list_text(profile.stack.precisions));
   return text;
 }
 

@@ -44,6 +44,7 @@ network_bus_fraction = { value = 0.5, source = "a paper" }
 
 [measured]
 hidden = [1024, 8192]
+precision = ["bf16", "fp8"]
 )";
 
 Cluster chips() {
@@ -79,6 +80,7 @@ TEST_CASE("a profile replaces what a cluster file says of device and links") {
   CHECK(c.stack.narrow_saved);
   REQUIRE(c.stack.measured.size() == 1);
   CHECK(c.stack.measured[0].most == 8192);
+  CHECK(c.stack.precisions == std::vector<std::string>{"bf16", "fp8"});
 }
 
 TEST_CASE("a version replaces what its profile says") {

@@ -9,16 +9,32 @@
 namespace mw::planner {
 namespace {
 
-std::string row(const Candidate& candidate, const Candidate& best, Bytes limit) {
-  return fmt::format(
-      "  {:>10} {:>7.1f} % {:>10} {:>4.0f} %  {}{}\n", format_seconds(candidate.step.value),
-      100 * candidate.mfu, format_bytes(candidate.needed.value),
-      100 * static_cast<double>(candidate.needed.value) / static_cast<double>(limit.value),
-      short_form(candidate.plan),
-      &candidate == &best ? "" : "\n" + std::string(41, ' ') + loss(best, candidate));
+std::vector<std::string> outside(const Request& request, const Candidate& candidate) {
+  predict::Request of = request.base;
+  of.plan = candidate.plan;
+  return predict::outside_profile(of);
 }
 
-Json plan_json(const Candidate& best, const Candidate& candidate) {
+std::string row(const Request& request, const Candidate& candidate, const Candidate& best,
+                Bytes limit) {
+  std::string text = fmt::format(
+      "  {:>10} {:>7.1f} % {:>10} {:>4.0f} %  {}\n", format_seconds(candidate.step.value),
+      100 * candidate.mfu, format_bytes(candidate.needed.value),
+      100 * static_cast<double>(candidate.needed.value) / static_cast<double>(limit.value),
+      short_form(candidate.plan));
+  if (&candidate == &best) return text;
+  text += std::string(41, ' ') + loss(best, candidate);
+  // What the best has too is told once.
+  const std::vector<std::string> known = outside(request, best);
+  std::vector<std::string> more;
+  for (const std::string& one : outside(request, candidate)) {
+    if (std::find(known.begin(), known.end(), one) == known.end()) more.push_back(one);
+  }
+  if (!more.empty()) text += "; outside of the profile: " + join(more, ", ");
+  return text + "\n";
+}
+
+Json plan_json(const Request& request, const Candidate& best, const Candidate& candidate) {
   Json json{JsonObject{}};
   json["plan"] = compile::to_json(candidate.plan);
   json["short"] = short_form(candidate.plan);
@@ -27,13 +43,8 @@ Json plan_json(const Candidate& best, const Candidate& candidate) {
   json["mfu"] = candidate.mfu;
   json["peak_bytes"] = candidate.needed.value;
   json["loses"] = loss(best, candidate);
+  json["outside_profile"] = Json::list(outside(request, candidate));
   return json;
-}
-
-std::vector<std::string> outside(const Request& request, const Candidate& candidate) {
-  predict::Request of = request.base;
-  of.plan = candidate.plan;
-  return predict::outside_profile(of);
 }
 
 }  // namespace
@@ -76,10 +87,10 @@ std::string to_text(const Request& request, const Found& found, int64_t top) {
   const auto count = std::min(found.plans.size(), static_cast<size_t>(std::max<int64_t>(1, top)));
   if (count > 1) text += "\nthe fastest, and what the others lose:\n";
   for (size_t i = 0; i < count && count > 1; ++i)
-    text += row(found.plans[i], best, found.memory_limit);
+    text += row(request, found.plans[i], best, found.memory_limit);
   if (found.front.size() > 1) text += "\nless memory for more time:\n";
   for (const size_t i : found.front) {
-    if (found.front.size() > 1) text += row(found.plans[i], best, found.memory_limit);
+    if (found.front.size() > 1) text += row(request, found.plans[i], best, found.memory_limit);
   }
   return text;
 }
@@ -109,8 +120,8 @@ Json to_json(const Request& request, const Found& found, int64_t top) {
   json["simulated"] = found.simulated;
   Json alternatives{JsonArray{}}, front{JsonArray{}}, choices{JsonArray{}};
   for (size_t i = 1; i < found.plans.size() && static_cast<int64_t>(i) < top; ++i)
-    alternatives.push_back(plan_json(best, found.plans[i]));
-  for (const size_t i : found.front) front.push_back(plan_json(best, found.plans[i]));
+    alternatives.push_back(plan_json(request, best, found.plans[i]));
+  for (const size_t i : found.front) front.push_back(plan_json(request, best, found.plans[i]));
   for (const Choice& choice : found.choices) {
     Json one{JsonObject{}};
     one["what"] = choice.what;

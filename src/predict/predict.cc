@@ -74,22 +74,37 @@ std::vector<std::string> outside_profile(const Request& request) {
   std::vector<std::string> outside;
   const cluster::Stack& stack = request.cluster.stack;
   const compile::Plan& plan = request.plan;
-  const std::map<std::string, int64_t> values = {
+  std::map<std::string, int64_t> values = {
       {"hidden", request.model.hidden_size},
       {"sequence", request.seq_len},
       {"microbatch", request.global_batch / plan.units() / plan.dp},
       {"devices", plan.ranks()},
       {"tp", plan.tp},
       {"pp", plan.pp},
-      {"dp", plan.dp}};
+      {"dp", plan.dp},
+      {"cp", plan.cp},
+      {"experts", request.model.mixture.experts}};
+  if (plan.dp > 1) values["zero"] = plan.zero;
   for (const cluster::Stack::Range& range : stack.measured) {
     const auto it = values.find(range.name);
     if (it == values.end()) continue;
     const double value = static_cast<double>(it->second);
-    if (value < range.least || value > range.most)
-      outside.push_back(fmt::format("{} {} (measured {:.0f} to {:.0f})", range.name, it->second,
-                                    range.least, range.most));
+    if (value >= range.least && value <= range.most) continue;
+    const std::string most =
+        range.most > range.least ? fmt::format(" to {:.0f}", range.most) : std::string();
+    outside.push_back(
+        fmt::format("{} {} (measured {:.0f}{})", range.name, it->second, range.least, most));
   }
+  // Both halves run at one rate.
+  const auto half = [](const std::string& name) { return name == "bf16" ? "f16" : name; };
+  const std::string own = precision_name(request);
+  const std::vector<std::string>& known = stack.precisions;
+  if (!known.empty() && std::none_of(known.begin(), known.end(), [&](const std::string& name) {
+        return half(name) == half(own);
+      }))
+    outside.push_back(fmt::format("precision {} (measured {})", own, join(known, ", ")));
+  if (!stack.name.empty() && stack.measured.empty() && known.empty())
+    outside.emplace_back("everything (no run is behind its constants)");
   return outside;
 }
 

@@ -528,6 +528,29 @@ TEST_CASE("MFU is the model's FLOPs over step, devices and the dense peak that i
   CHECK(full.mfu * full.step.value == doctest::Approx(p.mfu * p.step.value));
 }
 
+TEST_CASE("what lies outside the runs behind a profile is told") {
+  Request request = small();
+  request.plan = compile::parse_plan("dp=2,tp=2,zero=1,microbatches=2");
+  CHECK(outside_profile(request).empty());  // no profile
+  cluster::Stack& stack = request.cluster.stack;
+  stack.name = "stack";
+  CHECK(outside_profile(request) ==
+        std::vector<std::string>{"everything (no run is behind its constants)"});
+  stack.measured = {{"tp", 1, 2}, {"zero", 0, 1}, {"cp", 1, 1}, {"experts", 0, 0}};
+  stack.precisions = {"f16"};
+  CHECK(outside_profile(request).empty());  // bf16 is as fast
+  request.plan = compile::parse_plan("dp=2,tp=4,zero=3,microbatches=2");
+  REQUIRE(set_precision(request, "f32"));
+  CHECK(outside_profile(request) ==
+        std::vector<std::string>{"tp 4 (measured 1 to 2)", "zero 3 (measured 0 to 1)",
+                                 "precision f32 (measured f16)"});
+  request.plan = compile::parse_plan("cp=2,microbatches=2");
+  request.model.mixture.experts = 8;
+  REQUIRE(set_precision(request, "f16"));
+  CHECK(outside_profile(request) ==
+        std::vector<std::string>{"cp 2 (measured 1)", "experts 8 (measured 0)"});
+}
+
 TEST_CASE("what does not fit is said with what holds it") {
   Request request = small();
   request.plan = compile::parse_plan("microbatches=2");

@@ -86,6 +86,19 @@ TEST_CASE("a figure changes what it is about") {
   CHECK(batch.prediction->step.value > base);
 }
 
+TEST_CASE("a row says what lies outside the profile where the first one does not") {
+  Request request = small("dp=2,tp=2,pp=2,microbatches=4");
+  request.cluster.stack.name = "stack";
+  request.cluster.stack.measured = {{"tp", 1, 2}, {"devices", 16, 32}};
+  const std::vector<Variation> variations = {parse_variation("tp=2,4")};
+  const Prediction base = predict::predict(request);
+  const std::string text = to_text(base, variations, what_if(request, variations));
+  CAPTURE(text);
+  CHECK(text.find("outside of the profile: tp 4 (measured 1 to 2)\n") != std::string::npos);
+  CHECK(text.find("outside of what the profile 'stack' was measured on: devices 8 (measured 16 "
+                  "to 32)") != std::string::npos);
+}
+
 TEST_CASE("a combination that cannot be is a row with its reason") {
   const Request request = small("dp=2,pp=2,microbatches=4");
   const std::vector<WhatIf> rows = rows_of(request, {"microbatches=4,3", "dp=2,64"});

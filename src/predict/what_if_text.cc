@@ -17,6 +17,19 @@ double exposed(const Prediction& p) {
 
 using Row = std::vector<std::string>;
 
+// What keeps a row from being taken at its word: "does not fit; outside of the profile: tp 16
+// (measured 1 to 8)". What the first row has too stands once, below the table or above it.
+std::string remarks(const Prediction& base, const Prediction& p) {
+  const std::string text = p.too_full().empty() ? "" : "does not fit";
+  std::vector<std::string> outside;
+  for (const std::string& one : p.outside) {
+    if (std::find(base.outside.begin(), base.outside.end(), one) == base.outside.end())
+      outside.push_back(one);
+  }
+  if (outside.empty()) return text;
+  return text + (text.empty() ? "" : "; ") + "outside of the profile: " + join(outside, ", ");
+}
+
 Row figures(const Prediction& base, const Prediction& p, bool is_base) {
   const double change = 100 * (p.step.value / base.step.value - 1);
   return {format_seconds(p.step.value),
@@ -26,7 +39,7 @@ Row figures(const Prediction& base, const Prediction& p, bool is_base) {
           fmt::format("{:.1f} %", 100 * p.bubble),
           format_seconds(exposed(p)),
           format_bytes(p.needed().value),
-          p.too_full().empty() ? "" : "does not fit"};
+          remarks(base, p)};
 }
 
 // Columns to the right, but for the last one and the first `left`.
