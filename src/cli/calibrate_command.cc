@@ -11,6 +11,8 @@
 #include "calibrate/validate.h"
 #include "cli/command.h"
 #include "cli/data_folders.h"
+#include "cli/output_file.h"
+#include "cli/request_options.h"
 
 namespace mw::cli {
 namespace {
@@ -51,10 +53,13 @@ std::vector<std::string> constants_of(const CalibrateOptions& options,
 
 void run_calibrate(const CalibrateOptions& options) {
   FileSystem& fs = posix_fs();
-  const cluster::Profile profile =
-      cluster::parse_profile(fs.read_file(options.profile), options.profile);
+  Diagnostics diagnostics;
+  cluster::Profile profile;
   calibrate::FitOptions fit_options;
-  fit_options.constants = constants_of(options, profile);
+  attempt(diagnostics, [&] {
+    profile = cluster::parse_profile(fs.read_file(options.profile), options.profile);
+    fit_options.constants = constants_of(options, profile);
+  });
   fit_options.threads = options.threads > 0
                             ? static_cast<int>(options.threads)
                             : std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
@@ -62,9 +67,13 @@ void run_calibrate(const CalibrateOptions& options) {
   fit_options.iterations = static_cast<int>(options.iterations);
   std::vector<calibrate::Run> runs;
   for (const std::string& file : options.runs) {
-    for (calibrate::Run& run : calibrate::read_runs(fs, file, published_amendments(fs)))
-      runs.push_back(std::move(run));
+    attempt(diagnostics, [&] {
+      for (calibrate::Run& run : calibrate::read_runs(fs, file, published_amendments(fs)))
+        runs.push_back(std::move(run));
+    });
   }
+  check_output(fs, options.output, diagnostics);
+  diagnostics.throw_if_any();
   std::vector<const calibrate::Run*> fit_on;
   std::vector<calibrate::Run> larger;
   for (const calibrate::Run& run : runs) {
@@ -100,9 +109,7 @@ void run_calibrate(const CalibrateOptions& options) {
                                   !options.summary));
   }
   if (options.output.empty()) return;
-  const auto file = fs.create_file(options.output);
-  file->write(cluster::to_toml(calibrate::fitted_profile(profile, fit)));
-  file->close();
+  write_output(fs, options.output, cluster::to_toml(calibrate::fitted_profile(profile, fit)));
 }
 
 }  // namespace

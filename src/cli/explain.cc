@@ -10,7 +10,7 @@ namespace mw::cli {
 namespace {
 
 // The deepest subcommand that was named.
-const CLI::App& deepest(const CLI::App& app) {
+CLI::App& deepest(CLI::App& app) {
   const std::vector<CLI::App*> named = app.get_subcommands();
   return named.empty() ? app : deepest(*named.front());
 }
@@ -47,6 +47,24 @@ std::string unknown_words(const CLI::App& command) {
   return join(findings, "\n");
 }
 
+// The parser stops at the first value that is wrong; these are of all options that were given.
+std::vector<std::string> wrong_values(CLI::App& command) {
+  std::vector<std::string> findings;
+  for (CLI::Option* option : command.get_options([](const CLI::Option*) { return true; })) {
+    for (std::string value : option->results()) {
+      for (int i = 0;; ++i) {
+        try {
+          const std::string wrong = (*option->get_validator(i))(value);
+          if (!wrong.empty()) findings.push_back(option->get_name() + ": " + wrong);
+        } catch (const CLI::OptionNotFound&) {  // that was the last one
+          break;
+        }
+      }
+    }
+  }
+  return findings;
+}
+
 }  // namespace
 
 CLI::Validator at_least(int64_t least) {
@@ -70,11 +88,19 @@ CLI::Validator one_of(std::vector<std::string> names) {
       "");
 }
 
-std::string explain(const CLI::App& app, const CLI::ParseError& error, const std::string& first) {
-  const CLI::App& command = deepest(app);
+std::string explain(CLI::App& app, const CLI::ParseError& error, const std::string& first) {
+  CLI::App& command = deepest(app);
   const std::vector<std::string> subcommands = subcommand_names(command);
   std::string text = error.what();
-  if (dynamic_cast<const CLI::ExtrasError*>(&error) != nullptr) text = unknown_words(command);
+  const std::string unknown = subcommands.empty() ? unknown_words(command) : "";
+  if (dynamic_cast<const CLI::ExtrasError*>(&error) != nullptr) {
+    text = unknown_words(command);
+  } else if (!unknown.empty()) {
+    text += "\n" + unknown;
+  }
+  for (const std::string& finding : wrong_values(command)) {
+    if (text != finding) text += "\n" + finding;
+  }
   if (!subcommands.empty() && command.get_subcommands().empty()) {
     const std::vector<std::string> words = command.remaining(true);
     const std::string word = !words.empty() ? words.front() : &command == &app ? first : "";

@@ -9,6 +9,6 @@ namespace mw::cli {
 
 // The parser's finding, with the nearest subcommand or option for a word that it does not know.
 // `first` is the first argument.
-std::string explain(const CLI::App& app, const CLI::ParseError& error, const std::string& first);
+std::string explain(CLI::App& app, const CLI::ParseError& error, const std::string& first);
 
 }  // namespace mw::cli

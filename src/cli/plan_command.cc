@@ -6,6 +6,7 @@
 #include "base/error.h"
 #include "cli/command.h"
 #include "cli/data_folders.h"
+#include "cli/output_file.h"
 #include "cli/request_options.h"
 #include "planner/planner.h"
 
@@ -19,10 +20,10 @@ struct PlanOptions {
   std::optional<bool> scatter_gather;
 };
 
-planner::Request read_request(FileSystem& fs, const PlanOptions& options) {
+planner::Request read_request(FileSystem& fs, const PlanOptions& options,
+                              Diagnostics& diagnostics) {
   planner::Request request;
   predict::Request& base = request.base;
-  Diagnostics diagnostics;
   if (options.model.empty()) {
     diagnostics.add("--model: is missing; give a name or a config.json");
   } else {
@@ -44,7 +45,6 @@ planner::Request read_request(FileSystem& fs, const PlanOptions& options) {
   if (options.gpus == 0) diagnostics.add("--gpus: is missing; give the number of devices");
   if (options.global_batch == 0)
     diagnostics.add("--global-batch: is missing; give the sequences of a step");
-  diagnostics.throw_if_any();
   base.global_batch = options.global_batch;
   predict::set_precision(base, options.precision);
   base.options.tf32 = options.tf32;
@@ -53,19 +53,21 @@ planner::Request read_request(FileSystem& fs, const PlanOptions& options) {
   request.gpus = options.gpus;
   request.method =
       options.planner == "ptdp" ? planner::Method::kPtdP : planner::Method::kExhaustive;
+  if (diagnostics.empty()) {
+    for (const std::string& finding : planner::findings(request)) diagnostics.add("{}", finding);
+  }
   return request;
 }
 
 void run_plan(const PlanOptions& options) {
   FileSystem& fs = posix_fs();
-  const planner::Request request = read_request(fs, options);
-  std::unique_ptr<WritableFile> output;  // before the work, so that a wrong path is said at once
-  if (!options.output.empty()) output = fs.create_file(options.output);
+  Diagnostics diagnostics;
+  const planner::Request request = read_request(fs, options, diagnostics);
+  check_output(fs, options.output, diagnostics);
+  diagnostics.throw_if_any();
   const planner::Found found = planner::search(request);
-  if (output) {
-    output->write(compile::to_json(found.plans.front().plan).dump_pretty());
-    output->close();
-  }
+  if (!options.output.empty())
+    write_output(fs, options.output, compile::to_json(found.plans.front().plan).dump_pretty());
   if (options.json) {
     fmt::print("{}", planner::to_json(request, found, options.top).dump_pretty());
   } else {

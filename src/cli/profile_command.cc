@@ -6,6 +6,7 @@
 #include "base/fs.h"
 #include "cli/command.h"
 #include "cli/data_folders.h"
+#include "cli/output_file.h"
 #include "predict/predict.h"
 #include "runtime/measure.h"
 
@@ -38,8 +39,9 @@ void run_profile(const ProfileOptions& options) {
   request.global_batch = options.batch;
   request.precision = DType::kF32;
   request.cluster.file = "this machine";
-  std::unique_ptr<WritableFile> output;  // before the work, so that a wrong path is said at once
-  if (!options.output.empty()) output = fs.create_file(options.output);
+  Diagnostics diagnostics;
+  check_output(fs, options.output, diagnostics);
+  diagnostics.throw_if_any();
   const runtime::MachineProfile profile =
       runtime::machine_profile(runtime::time_products(), time_step(request));
   const std::string text = runtime::to_toml(
@@ -47,12 +49,11 @@ void run_profile(const ProfileOptions& options) {
                            "step of {} with {} sequences of {}, a copy, messages and all-reduces "
                            "between threads",
                            file.substr(file.rfind('/') + 1), options.batch, request.seq_len));
-  if (output == nullptr) {
+  if (options.output.empty()) {
     fmt::print("{}", text);
-    return;
+  } else {
+    write_output(fs, options.output, text);
   }
-  output->write(text);
-  output->close();
 }
 
 }  // namespace

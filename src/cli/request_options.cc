@@ -51,16 +51,21 @@ std::string with_dp(int64_t gpus, const std::string& text) {
   return gpus % replica == 0 ? fmt::format("{},dp={}", text, gpus / replica) : text;
 }
 
-}  // namespace
-
-compile::Plan read_plan(FileSystem& fs, const std::string& text, const std::string& where) {
-  if (ends_with(text, ".json")) return compile::parse_plan(fs.read_file(text), text);
-  return compile::parse_plan(text, where);
+// "x.json" is read, everything else is a plan's short form. `where` names it in messages.
+compile::PlanReading read_plan(FileSystem& fs, const std::string& text, const std::string& where) {
+  if (ends_with(text, ".json")) return compile::read_plan(fs.read_file(text), text);
+  return compile::read_plan(text, where);
 }
 
-namespace {
+// What of a request could be read.
+struct Known {
+  std::optional<compile::PlanReading> plan;
+  bool model = false, cluster = false, batch = false;
+  bool all() const { return plan && model && cluster && batch; }
+};
 
-void read_job(FileSystem& fs, const RequestOptions& options, predict::Request& request) {
+void read_job(FileSystem& fs, const RequestOptions& options, predict::Request& request,
+              Known& known) {
   train::JobOverrides overrides;
   if (!options.plan.empty()) overrides.plan = with_dp(options.gpus, options.plan);
   if (!options.model.empty()) overrides.model = model_file(fs, options.model);
@@ -69,10 +74,15 @@ void read_job(FileSystem& fs, const RequestOptions& options, predict::Request& r
   request.plan = job.plan;
   request.global_batch = job.global_batch;
   request.seq_len = job.seq_len;
+  known.plan = compile::PlanReading{job.plan, {}, {}};
+  known.model = known.batch = true;
 }
 
 // --gpus has to be the devices of a plan that with_dp() has had.
-void hold_against_gpus(int64_t gpus, const compile::Plan& plan, Diagnostics& diagnostics) {
+void hold_against_gpus(int64_t gpus, const compile::PlanReading& reading,
+                       Diagnostics& diagnostics) {
+  if (!reading.sound({"dp", "tp", "pp", "cp"})) return;
+  const compile::Plan& plan = reading.plan;
   const int64_t replica = plan.tp * plan.pp * plan.cp;
   if (gpus == 0 || gpus == plan.ranks()) return;
   if (gpus % replica != 0) {
@@ -87,10 +97,8 @@ void hold_against_gpus(int64_t gpus, const compile::Plan& plan, Diagnostics& dia
   }
 }
 
-// Whether the plan could be read.
-bool read_parts(FileSystem& fs, const RequestOptions& options, predict::Request& request,
-                Diagnostics& diagnostics) {
-  bool known_plan = false;
+void read_parts(FileSystem& fs, const RequestOptions& options, predict::Request& request,
+                Known& known, Diagnostics& diagnostics) {
   const std::string& plan = options.what.empty() ? options.plan : options.what;
   if (!options.what.empty() && !options.plan.empty())
     diagnostics.add("--plan: there are two plans, {} and {}; give one", options.what, options.plan);
@@ -98,9 +106,10 @@ bool read_parts(FileSystem& fs, const RequestOptions& options, predict::Request&
     diagnostics.add("--plan: is missing; give a plan such as tp=8,pp=8,dp=16");
   } else {
     attempt(diagnostics, [&] {
-      request.plan = read_plan(fs, with_dp(options.gpus, plan),
-                               options.what.empty() ? "--plan" : options.what);
-      known_plan = true;
+      known.plan = read_plan(fs, with_dp(options.gpus, plan),
+                             options.what.empty() ? "--plan" : options.what);
+      request.plan = known.plan->plan;
+      for (const std::string& finding : known.plan->findings) diagnostics.add("{}", finding);
     });
   }
   if (options.model.empty()) {
@@ -110,11 +119,11 @@ bool read_parts(FileSystem& fs, const RequestOptions& options, predict::Request&
       const std::string file = model_file(fs, options.model);
       request.model = models::parse_config(fs.read_file(file), file);
       request.seq_len = request.model.max_positions;
+      known.model = true;
     });
   }
-  if (options.global_batch == 0)
-    diagnostics.add("--global-batch: is missing; give the sequences of a step");
-  return known_plan;
+  known.batch = options.global_batch > 0;
+  if (!known.batch) diagnostics.add("--global-batch: is missing; give the sequences of a step");
 }
 
 }  // namespace
@@ -122,14 +131,11 @@ bool read_parts(FileSystem& fs, const RequestOptions& options, predict::Request&
 predict::Request read_request(FileSystem& fs, const RequestOptions& options,
                               Diagnostics& diagnostics) {
   predict::Request request;
-  bool known_plan = false;
+  Known known;
   if (ends_with(options.what, ".toml")) {
-    attempt(diagnostics, [&] {
-      read_job(fs, options, request);
-      known_plan = true;
-    });
+    attempt(diagnostics, [&] { read_job(fs, options, request, known); });
   } else {
-    known_plan = read_parts(fs, options, request, diagnostics);
+    read_parts(fs, options, request, known, diagnostics);
   }
   if (options.global_batch > 0) request.global_batch = options.global_batch;
   if (options.seq_len > 0) request.seq_len = options.seq_len;
@@ -140,6 +146,7 @@ predict::Request read_request(FileSystem& fs, const RequestOptions& options,
       request.cluster =
           cluster::load_cluster(fs, options.cluster, data_folders("clusters"), options.profile);
       request.options = simulate::options_of(request.cluster.stack);
+      known.cluster = true;
     });
   }
   predict::set_precision(request, options.precision);
@@ -147,19 +154,29 @@ predict::Request read_request(FileSystem& fs, const RequestOptions& options,
   request.options.tf32 = options.tf32;
   request.options.program_hash = request.options.order_hash = false;
   read_overlap(options, request, diagnostics);
-  if (known_plan) hold_against_gpus(options.gpus, request.plan, diagnostics);
+  if (known.plan) hold_against_gpus(options.gpus, *known.plan, diagnostics);
+  if (known.all()) {
+    for (const std::string& finding : predict::findings(request, *known.plan))
+      diagnostics.add("{}", finding);
+  }
   return request;
 }
 
 predict::Request with_plan(FileSystem& fs, const RequestOptions& options,
-                           const predict::Request& request, const std::string& plan,
-                           const std::string& where, Diagnostics& diagnostics) {
+                           const predict::Request& request, bool is_known,
+                           const std::string& plan, const std::string& where,
+                           Diagnostics& diagnostics) {
   predict::Request other = request;
   attempt(diagnostics, [&] {
-    other.plan = read_plan(fs, with_dp(options.gpus, plan), where);
-    if (says_dp(plan)) return;
+    const compile::PlanReading reading = read_plan(fs, with_dp(options.gpus, plan), where);
+    other.plan = reading.plan;
+    for (const std::string& finding : reading.findings) diagnostics.add("{}", finding);
     Diagnostics found;
-    hold_against_gpus(options.gpus, other.plan, found);
+    if (!says_dp(plan)) hold_against_gpus(options.gpus, reading, found);
+    if (is_known) {
+      for (const std::string& finding : predict::findings(other, reading))
+        found.add("{}", finding);
+    }
     for (const std::string& message : found.findings()) diagnostics.add("{}: {}", where, message);
   });
   return other;

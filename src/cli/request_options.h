@@ -30,18 +30,16 @@ void add_scatter_gather_option(CLI::App& command, std::optional<bool>& scatter_g
 void add_request_options(CLI::App& command, RequestOptions& options);
 
 // A job gives model, plan, batch and sequence; a plan file the plan; options replace them. What is
-// wrong is added to `diagnostics`; the request is good where nothing was.
+// wrong is added to `diagnostics`, what the cluster has against the plan too; the request is good
+// where nothing was.
 predict::Request read_request(FileSystem& fs, const RequestOptions& options,
                               Diagnostics& diagnostics);
 
 // `request` with another plan, which has as many replicas as --gpus asks for unless it says its own
-// dp. `where` names the plan in messages.
+// dp. `where` names the plan in messages. `is_known`: model, cluster and batch could be read.
 predict::Request with_plan(FileSystem& fs, const RequestOptions& options,
-                           const predict::Request& request, const std::string& plan,
+                           const predict::Request& request, bool is_known, const std::string& plan,
                            const std::string& where, Diagnostics& diagnostics);
-
-// "x.json" is read, everything else is a plan's short form. `where` names it in messages.
-compile::Plan read_plan(FileSystem& fs, const std::string& text, const std::string& where);
 
 // Runs it, and takes the Error that it throws as findings.
 template <typename F>

@@ -14,6 +14,7 @@
 #include "base/json.h"
 #include "base/text.h"
 #include "cli/command.h"
+#include "cli/output_file.h"
 #include "pipeline/schedule_comms.h"
 #include "report/schedule_drawing.h"
 
@@ -232,12 +233,18 @@ void show(ScheduleOptions options) {
     options.compare.erase(options.compare.begin());
   }
   Diagnostics out;
-  const ScheduleCosts costs = parse_costs(options, out);
-  if (options.memory_limit && !(*options.memory_limit > 0))
-    out.add("--memory-limit: is {}, must be above 0", *options.memory_limit);
   check_options(options, out);
-  out.throw_if_any();
-  const std::vector<pipeline::Schedule> schedules = schedules_of(options, costs, out);
+  const bool complete = out.empty();
+  ScheduleCosts costs = parse_costs(options, out);
+  if (!out.empty()) costs = ScheduleCosts();
+  if (options.memory_limit && !(*options.memory_limit > 0)) {
+    out.add("--memory-limit: is {}, must be above 0", *options.memory_limit);
+    options.memory_limit.reset();
+  }
+  std::vector<pipeline::Schedule> schedules;
+  if (complete) schedules = schedules_of(options, costs, out);
+  check_output(posix_fs(), options.csv, out);
+  check_output(posix_fs(), options.svg, out);
   out.throw_if_any();
 
   std::vector<report::ScheduleDrawing> drawings;
@@ -245,11 +252,11 @@ void show(ScheduleOptions options) {
     drawings.push_back(drawing_of(schedule, costs, compares));
   if (!options.csv.empty()) {
     const pipeline::Schedule& first = schedules.front();
-    posix_fs().write_file(
-        options.csv, options.comms ? pipeline::to_csv(first, pipeline::with_communication(first))
-                                   : pipeline::to_csv(first));
+    write_output(posix_fs(), options.csv,
+                 options.comms ? pipeline::to_csv(first, pipeline::with_communication(first))
+                               : pipeline::to_csv(first));
   }
-  if (!options.svg.empty()) posix_fs().write_file(options.svg, report::draw_svg(drawings));
+  if (!options.svg.empty()) write_output(posix_fs(), options.svg, report::draw_svg(drawings));
   if (!options.json) {
     print_text(drawings);
   } else if (drawings.size() == 1) {

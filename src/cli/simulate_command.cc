@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "cli/failure_options.h"
+#include "cli/output_file.h"
 #include "cli/request_options.h"
 #include "predict/advice.h"
 #include "predict/page.h"
@@ -21,10 +22,6 @@ struct SimulateOptions {
   bool json = false, ops = false, ignore_memory = false;
 };
 
-std::unique_ptr<WritableFile> open(FileSystem& fs, const std::string& path) {
-  return path.empty() ? nullptr : fs.create_file(path);
-}
-
 // Left to itself, advice must not take much longer than the answer.
 constexpr int64_t kQuickEvents = 100'000;
 
@@ -39,9 +36,10 @@ predict::Trials trials_of(const std::string& advice, const predict::Prediction& 
 std::vector<predict::Request> read_requests(FileSystem& fs, const SimulateOptions& options,
                                             Diagnostics& diagnostics) {
   std::vector<predict::Request> requests{read_request(fs, options.request, diagnostics)};
+  const bool sound = diagnostics.empty();
   for (const std::string& plan : options.compare) {
     requests.push_back(
-        with_plan(fs, options.request, requests.front(), plan, "--compare", diagnostics));
+        with_plan(fs, options.request, requests.front(), sound, plan, "--compare", diagnostics));
   }
   read_failures(options.failures, 1, diagnostics);
   return requests;
@@ -120,27 +118,19 @@ void run_simulate(const SimulateOptions& options) {
   FileSystem& fs = posix_fs();
   Diagnostics diagnostics;
   std::vector<predict::Request> requests = read_requests(fs, options, diagnostics);
-  std::unique_ptr<WritableFile> trace, page;  // before the work: a wrong path is said at once
-  if (diagnostics.empty()) {
-    attempt(diagnostics, [&] { trace = open(fs, options.trace); });
-    attempt(diagnostics, [&] { page = open(fs, options.report); });
-  }
+  check_output(fs, options.trace, diagnostics);
+  check_output(fs, options.report, diagnostics);
   diagnostics.throw_if_any();
   std::vector<Simulated> all;
   for (predict::Request& request : requests) {
-    request.options.trace = trace != nullptr || page != nullptr;
+    request.options.trace = !options.trace.empty() || !options.report.empty();
     request.options.op_spans = options.ops;
     attempt(diagnostics, [&] { all.push_back(simulate_one(options, std::move(request))); });
   }
   diagnostics.throw_if_any();
-  if (trace) {
-    trace->write(trace::to_chrome_json(all.front().prediction.result.trace));
-    trace->close();
-  }
-  if (page) {
-    page->write(page_text(all));
-    page->close();
-  }
+  if (!options.trace.empty())
+    write_output(fs, options.trace, trace::to_chrome_json(all.front().prediction.result.trace));
+  if (!options.report.empty()) write_output(fs, options.report, page_text(all));
   print(options.json, all);
   for (const Simulated& one : all) {
     if (options.ignore_memory) break;

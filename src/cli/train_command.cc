@@ -30,7 +30,7 @@ compile::Plan plan_for_this_machine(FileSystem& fs, const train::Job& job) {
   base.precision = DType::kF32;
   base.options.program_hash = base.options.order_hash = false;
   request.gpus = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
-  while (request.gpus > 1 && !planner::is_possible(request)) --request.gpus;
+  while (request.gpus > 1 && !planner::findings(request).empty()) --request.gpus;
   return planner::search(request).plans.front().plan;
 }
 

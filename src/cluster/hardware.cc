@@ -135,6 +135,13 @@ std::vector<std::string> names_in(FileSystem& fs, const std::vector<std::string>
   return names;
 }
 
+std::string no_profile(FileSystem& fs, const std::string& where, const std::string& name,
+                       const std::vector<std::string>& folders) {
+  const std::vector<std::string> names = names_in(fs, folders);
+  return fmt::format("{}: there is no profile '{}'{}; known are {}; or none", where, name,
+                     did_you_mean(name, names), names.empty() ? "none" : join(names, ", "));
+}
+
 // Where the cluster's profile lies: a file's name is taken as it is, a name beside the cluster
 // file.
 std::string profile_file(FileSystem& fs, const Cluster& cluster, bool asked) {
@@ -144,10 +151,7 @@ std::string profile_file(FileSystem& fs, const Cluster& cluster, bool asked) {
   const std::string folder = join_path(beside, "profiles");
   const std::string file = join_path(folder, cluster.profile + ".toml");
   if (fs.exists(file)) return file;
-  const std::vector<std::string> names = names_in(fs, {folder});
-  throw_error("{}: there is no profile '{}'{}; known are {}; or none",
-              asked ? "--profile" : cluster.file, cluster.profile,
-              did_you_mean(cluster.profile, names), names.empty() ? "none" : join(names, ", "));
+  throw Error({no_profile(fs, asked ? "--profile" : cluster.file, cluster.profile, {folder})});
 }
 
 }  // namespace
@@ -203,8 +207,16 @@ Cluster load_cluster(FileSystem& fs, const std::string& name,
     if (fs.exists(path)) return load(path);
   }
   const std::vector<std::string> names = names_in(fs, folders);
-  throw_error("--cluster: there is no cluster '{}'{}; known are {}; or give a file, x.toml", name,
-              did_you_mean(name, names), names.empty() ? "none" : join(names, ", "));
+  Diagnostics diagnostics;
+  diagnostics.add("--cluster: there is no cluster '{}'{}; known are {}; or give a file, x.toml",
+                  name, did_you_mean(name, names), names.empty() ? "none" : join(names, ", "));
+  std::vector<std::string> beside;
+  for (const std::string& folder : folders) beside.push_back(join_path(folder, "profiles"));
+  const std::vector<std::string> profiles = names_in(fs, beside);
+  if (!profile.empty() && profile != "none" && !ends_with(profile, ".toml") &&
+      std::find(profiles.begin(), profiles.end(), profile) == profiles.end())
+    diagnostics.absorb(Error({no_profile(fs, "--profile", profile, beside)}));
+  throw Error(diagnostics.findings());
 }
 
 }  // namespace mw::cluster

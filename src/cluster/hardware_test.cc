@@ -177,6 +177,12 @@ TEST_CASE("a cluster has the profile that its file names, or the one that is ask
                        "--profile: there is no profile 'box-othr', did you mean 'box-other'?; "
                        "known are box-other, box-own; or none",
                        Error);
+  CHECK_THROWS_WITH_AS(load_cluster(fs, "bax", {"clusters"}, "box-othr"),
+                       "--cluster: there is no cluster 'bax', did you mean 'box'?; known are box; "
+                       "or give a file, x.toml\n"
+                       "--profile: there is no profile 'box-othr', did you mean 'box-other'?; "
+                       "known are box-other, box-own; or none",
+                       Error);
   fs.write_file("clusters/bad.toml",
                 replace_all(kText, "[device]\n", "profile = \"x\"\n[device]\n"));
   CHECK_THROWS_WITH_AS(

@@ -76,8 +76,6 @@ Needs least_devices(const Request& request, predict::Coarse& coarse) {
   return needs;
 }
 
-bool is_possible(const Request& request) { return findings(request).empty(); }
-
 Found search(const Request& request) {
   const std::vector<std::string> wrong = findings(request);
   if (!wrong.empty()) throw Error(wrong);

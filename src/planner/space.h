@@ -26,9 +26,6 @@ struct Pipelining {
 };
 std::vector<Pipelining> pipelinings(const predict::Request& base, int64_t pp);
 
-// What is wrong with the request before any search.
-std::vector<std::string> findings(const Request& request);
-
 std::vector<int64_t> divisors(int64_t n);
 
 }  // namespace mw::planner

@@ -15,20 +15,8 @@ namespace mw::predict {
 namespace {
 
 void check(const Request& request) {
-  Diagnostics diagnostics;
-  const cluster::Cluster& cluster = request.cluster;
-  if (cluster.devices > 0 && request.plan.ranks() > cluster.devices) {
-    diagnostics.add("{}: has {} devices, the plan needs {}", cluster.file, cluster.devices,
-                    request.plan.rank_text());
-  }
-  if (request.options.fp8 != cost::Fp8::kOff && cluster.device.peak("fp8").value == 0) {
-    diagnostics.add("{}: {} has no fp8 products (peak_TFLOPs.fp8); use --precision bf16",
-                    cluster.file, cluster.device.name);
-  }
-  for (const std::string& finding :
-       compile::plan_findings(request.plan, request.model.layers, model_shape(request)))
-    diagnostics.add("{}", finding);
-  diagnostics.throw_if_any();
+  const std::vector<std::string> found = findings(request, {request.plan, {}, {}});
+  if (!found.empty()) throw Error(found);
 }
 
 void fill_rates(const Request& request, Prediction& p) {
@@ -69,6 +57,24 @@ void fill_memory(const pipeline::Program& program, Prediction& p) {
 }
 
 }  // namespace
+
+std::vector<std::string> findings(const Request& request, const compile::PlanReading& reading) {
+  Diagnostics diagnostics;
+  const cluster::Cluster& cluster = request.cluster;
+  if (cluster.devices > 0 && reading.plan.ranks() > cluster.devices &&
+      reading.sound({"dp", "tp", "pp", "cp"})) {
+    diagnostics.add("{}: has {} devices, the plan needs {}", cluster.file, cluster.devices,
+                    reading.plan.rank_text());
+  }
+  if (request.options.fp8 != cost::Fp8::kOff && cluster.device.peak("fp8").value == 0) {
+    diagnostics.add("{}: {} has no fp8 products (peak_TFLOPs.fp8); use --precision bf16",
+                    cluster.file, cluster.device.name);
+  }
+  for (const std::string& finding :
+       compile::plan_findings(reading, request.model.layers, model_shape(request)))
+    diagnostics.add("{}", finding);
+  return diagnostics.findings();
+}
 
 std::vector<std::string> outside_profile(const Request& request) {
   std::vector<std::string> outside;

@@ -69,6 +69,8 @@ const std::vector<std::string>& precision_names();
 
 // What a plan is held against.
 compile::ModelShape model_shape(const Request& request);
+// What the request's model, cluster and batch have against a plan, as far as its text is right.
+std::vector<std::string> findings(const Request& request, const compile::PlanReading& reading);
 
 // A training step's program. It does not depend on how it is simulated, nor on the cluster but for
 // what its stack saves (precision.h) and runs again (hardware.h, Stack).
