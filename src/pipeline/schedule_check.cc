@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include "base/error.h"
+#include "base/text.h"
 #include "pipeline/schedule.h"
 
 namespace mw::pipeline {
@@ -246,20 +247,47 @@ class Checker {
     std::map<std::pair<int32_t, int32_t>, std::vector<int32_t>>
         slices;  // (stage, replica) -> units per microbatch
     work_.for_each([&](const Unit& unit, const Work& work) {
-      if (!work.f.valid()) out_.add("{} has no F", name(unit));
-      if (!work.i.valid() || !work.w.valid())
-        out_.add("{} has no {}", name(unit), work.i.valid() ? "W" : "B");
+      // What comes without an F before it was told with its place.
+      const Place last = work.w.valid() ? work.w : work.i.valid() ? work.i : work.f;
+      if (!work.i.valid() || !work.w.valid()) {
+        out_.add("rank {} action {} ({}) has no {} of its microbatch after it", last.rank,
+                 last.index, to_string(action(last)), work.i.valid() ? "W" : "B");
+      }
       auto& counts = slices[{unit.stage, unit.replica}];
       counts.resize(static_cast<size_t>(std::max(schedule_.microbatches, unit.microbatch + 1)));
       ++counts[static_cast<size_t>(unit.microbatch)];
     });
     // Replicas share the microbatches out: each is on one of them, with all its slices.
     for (int32_t s = 0; s < schedule_.placement.stages(); ++s) {
-      for (int32_t k = 0; k < schedule_.microbatches; ++k) check_shared_out(s, k, slices);
+      std::vector<int32_t> without;  // microbatches
+      for (int32_t k = 0; k < schedule_.microbatches; ++k) {
+        if (!check_shared_out(s, k, slices)) without.push_back(k);
+      }
+      if (without.empty()) continue;
+      const int32_t rank = schedule_.placement.rank_of_stage[static_cast<size_t>(s)];
+      out_.add("{}stage {} has no work for microbatch{} {}",
+               rank < 0 ? "" : fmt::format("rank {}: ", rank), s, without.size() == 1 ? "" : "es",
+               ranges_text(without));
     }
   }
 
-  void check_shared_out(int32_t stage, int32_t microbatch,
+  // "0 to 3, 7": ascending.
+  static std::string ranges_text(const std::vector<int32_t>& numbers) {
+    std::vector<std::string> parts;
+    for (size_t begin = 0; begin < numbers.size();) {
+      size_t end = begin + 1;
+      while (end < numbers.size() && numbers[end] == numbers[end - 1] + 1) ++end;
+      if (parts.size() == 8) return join(parts, ", ") + ", and more";
+      parts.push_back(end - begin == 1
+                          ? std::to_string(numbers[begin])
+                          : fmt::format("{} to {}", numbers[begin], numbers[end - 1]));
+      begin = end;
+    }
+    return join(parts, ", ");
+  }
+
+  // False: no work for it at all.
+  bool check_shared_out(int32_t stage, int32_t microbatch,
                         const std::map<std::pair<int32_t, int32_t>, std::vector<int32_t>>& slices) {
     int32_t units = 0, replica = -1;
     for (auto it = slices.lower_bound({stage, 0}); it != slices.end() && it->first.first == stage;
@@ -273,20 +301,11 @@ class Checker {
       replica = it->first.second;
       units += here;
     }
-    if (units == 0) {
-      out_.add("stage {} has no work for microbatch {}", stage, microbatch);
-    } else if (units < schedule_.slices) {
+    if (units > 0 && units < schedule_.slices) {
       out_.add("stage {} has {} of the {} slices of microbatch {}", stage, units, schedule_.slices,
                microbatch);
     }
-  }
-
-  static std::string name(const Unit& unit) {
-    Action a{.stage = StageId(unit.stage),
-             .replica = unit.replica,
-             .first = unit.microbatch,
-             .slice = unit.slice};
-    return "stage " + std::to_string(unit.stage) + ": the work of " + to_string(a);
+    return units > 0;
   }
 
   // The place of the action that `here` waits for and that has not run, if any.

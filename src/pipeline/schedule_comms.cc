@@ -218,11 +218,20 @@ class StepChecker {
   void collect(size_t rank) {
     std::set<Message> made, received;
     std::map<StageCopy, bool> reduced;
+    std::map<StageCopy, bool> whole;  // of the stages whose weights the row gathers at all
+    for (const Step& step : steps_[rank]) {
+      if (step.kind == StepKind::kUnshard || step.kind == StepKind::kReshard)
+        whole[copy_of(step.action)] = false;
+    }
     for (size_t i = 0; i < steps_[rank].size(); ++i) {
       const Step& step = steps_[rank][i];
       const Place here{rank, i};
       switch (step.kind) {
-        case StepKind::kCompute: collect_compute(here, made, received, reduced); break;
+        case StepKind::kCompute:
+          if (const auto it = whole.find(copy_of(step.action)); it != whole.end() && !it->second)
+            complain(here, "needs its stage's weights, which UNSHARD has not gathered before it");
+          collect_compute(here, made, received, reduced);
+          break;
         case StepKind::kSendF:
         case StepKind::kSendB:
           if (!made.contains(message(step))) complain(here, "comes before the work that makes it");
@@ -235,7 +244,16 @@ class StepChecker {
           if (!received_.emplace(message(step), here).second) complain(here, "is received twice");
           break;
         case StepKind::kUnshard:
-        case StepKind::kReshard: check_host(here); break;
+        case StepKind::kReshard: {
+          check_host(here);
+          bool& gathered = whole[copy_of(step.action)];
+          const bool gathers = step.kind == StepKind::kUnshard;
+          if (gathered == gathers)
+            complain(here, gathers ? "comes while the weights are gathered"
+                                   : "comes while the weights are not gathered");
+          gathered = gathers;
+          break;
+        }
         case StepKind::kReduceGrad:
           check_host(here);
           reduced[copy_of(step.action)] = true;

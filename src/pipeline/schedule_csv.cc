@@ -231,13 +231,42 @@ void infer_placement(Schedule& schedule) {
   }
 }
 
+// Every stage has all microbatches, in all slices: numbers far beyond what the rows hold are said
+// before tables are made by them.
+void check_size(const Schedule& schedule, const std::string& file, Diagnostics& diagnostics) {
+  int64_t units = 0;
+  for (const auto& actions : schedule.ranks) {
+    for (const Action& action : actions)
+      units += action.kind == ActionKind::kF ? action.count : 0;
+  }
+  const int64_t stages = schedule.placement.stages();
+  // Up to 2^60: no product of three such numbers overflows.
+  const int64_t needed = stages * schedule.microbatches * schedule.slices;
+  constexpr int64_t kFew = 1 << 20;
+  if (needed <= std::max(kFew, 2 * units)) return;
+  for (size_t r = 0; r < schedule.ranks.size(); ++r) {
+    for (size_t i = 0; i < schedule.ranks[r].size(); ++i) {
+      const Action& a = schedule.ranks[r][i];
+      if (a.stage.value + 1 < stages && a.first + a.count < schedule.microbatches &&
+          a.slice + 1 < schedule.slices)
+        continue;
+      diagnostics.add(
+          "{}: rank {} action {} ({}) makes it {} stages, {} microbatches and {} slices, {} "
+          "forwards, but the rows have {}",
+          file, r, i, to_string(a), stages, schedule.microbatches, schedule.slices, needed, units);
+      return;
+    }
+  }
+}
+
 }  // namespace
 
 ParsedSchedule parse_schedule(const std::string& text, const std::string& file) {
   ParsedSchedule parsed;
   parsed.schedule.name = file;
   Diagnostics diagnostics;
-  const std::vector<std::string_view> lines = split_lines(text);
+  std::vector<std::string_view> lines = split_lines(text);
+  while (!lines.empty() && trim(lines.back()).empty()) lines.pop_back();
   for (size_t l = 0; l < lines.size(); ++l) {
     std::vector<Action>& actions = parsed.schedule.ranks.emplace_back();
     std::vector<Step>& steps = parsed.steps.emplace_back();
@@ -251,6 +280,8 @@ ParsedSchedule parse_schedule(const std::string& text, const std::string& file) 
           "UNSHARD RESHARD REDUCE_GRAD as in 3UNSHARD",
           file, l + 1, c + 1, cell);
     }
+    if (actions.empty() && diagnostics.empty())
+      diagnostics.add("{}:{}: rank {} has no F, I, W or B; leave the line out", file, l + 1, l);
   }
   if (lines.empty()) diagnostics.add("{}: is empty; it must have one line a rank", file);
   diagnostics.throw_if_any();
@@ -263,6 +294,8 @@ ParsedSchedule parse_schedule(const std::string& text, const std::string& file) 
   if (compute_only) parsed.steps.clear();
   tag_replicas(parsed);
   infer_placement(parsed.schedule);
+  check_size(parsed.schedule, file, diagnostics);
+  diagnostics.throw_if_any();
   for (const std::string& finding : findings(parsed.schedule))
     diagnostics.add("{}: {}", file, finding);
   if (diagnostics.empty() && !compute_only) {
