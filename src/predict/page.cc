@@ -75,16 +75,7 @@ report::PageRun page_run(const Request& request, const Prediction& p) {
 
 std::vector<report::Share> shares_of(const simulate::RankResult& rank) {
   std::vector<report::Share> shares = {{"computation", rank.compute}};
-  // Weights that several pipeline ranks hold (tied embeddings, replicas) are one line.
-  report::Share held{"exposed shared weights", Seconds(0)};
-  for (const auto& [label, time] : rank.exposed_comm) {
-    if (label.starts_with("holders ")) {
-      held.time += time;
-    } else {
-      shares.push_back({"exposed " + label, time});
-    }
-  }
-  shares.push_back(held);
+  for (const auto& [label, time] : rank.exposed_comm) shares.push_back({"exposed " + label, time});
   shares.push_back({"host and stream gaps", rank.gaps});
   for (size_t w = 0; w < simulate::kWaitReasons; ++w) {
     shares.push_back(

@@ -212,7 +212,9 @@ class Simulation {
     for (size_t l = 0; l < labels_.names().size(); ++l) {
       const std::string& label = labels_.names()[l];
       if (sums.comm[l] > 0) made.comm[label] = Seconds(sums.comm[l]);
-      if (sums.exposed[l] > 0) made.exposed_comm[label] = Seconds(sums.exposed[l]);
+      // Tied embeddings and replicas are one entry, whatever they are called.
+      const std::string entry = label.starts_with("holders ") ? "shared weights" : label;
+      if (sums.exposed[l] > 0) made.exposed_comm[entry] += Seconds(sums.exposed[l]);
       if (sums.collectives[l] > 0) {
         made.bytes_by_group[label] += Bytes(sums.sent[l]);
         made.collectives_by_group[label] += sums.collectives[l];

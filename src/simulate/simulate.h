@@ -111,6 +111,7 @@ struct RankResult {
   // gaps in which the device waits for the host or for another stream, waits for others, and what
   // is left behind the rank's last command.
   Seconds compute;
+  // By group: "tp", "dp,tp", "pp"; "shared weights": sums over the ranks that hold one.
   std::map<std::string, Seconds> exposed_comm;
   Seconds gaps;
   std::array<Seconds, kWaitReasons> waits;
