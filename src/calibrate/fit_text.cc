@@ -91,8 +91,7 @@ cluster::Profile fitted_profile(cluster::Profile profile, const Fit& fit) {
   cover("zero", [](const Run& run) { return run.zero; }, 0);
   cover("experts", [](const Run& run) { return expert_count(run); }, 0);
   std::set<std::string> precisions;
-  for (const Residual& residual : fit.residuals)
-    precisions.emplace(precision_name(*residual.run));
+  for (const Residual& residual : fit.residuals) precisions.emplace(precision_name(*residual.run));
   profile.stack.precisions.assign(precisions.begin(), precisions.end());
   return profile;
 }

@@ -102,8 +102,7 @@ TEST_CASE("a row that cannot be simulated says why") {
   CHECK(reason(run, a100()) == "moe: unknown form E8k2");
   run.moe.clear();
   run.precision = "int4";
-  CHECK(reason(run, a100()) ==
-        "precision: unknown 'int4', known: bf16, fp16, fp32, fp8, fp8-mx");
+  CHECK(reason(run, a100()) == "precision: unknown 'int4', known: bf16, fp16, fp32, fp8, fp8-mx");
   run.precision = "fp16";
   run.zero = 7;
   CHECK(reason(run, a100()) == "zero: is 7, must be 0 to 3");

@@ -163,9 +163,8 @@ predict::Request read_request(FileSystem& fs, const RequestOptions& options,
 }
 
 predict::Request with_plan(FileSystem& fs, const RequestOptions& options,
-                           const predict::Request& request, bool is_known,
-                           const std::string& plan, const std::string& where,
-                           Diagnostics& diagnostics) {
+                           const predict::Request& request, bool is_known, const std::string& plan,
+                           const std::string& where, Diagnostics& diagnostics) {
   predict::Request other = request;
   attempt(diagnostics, [&] {
     const compile::PlanReading reading = read_plan(fs, with_dp(options.gpus, plan), where);
@@ -174,8 +173,7 @@ predict::Request with_plan(FileSystem& fs, const RequestOptions& options,
     Diagnostics found;
     if (!says_dp(plan)) hold_against_gpus(options.gpus, reading, found);
     if (is_known) {
-      for (const std::string& finding : predict::findings(other, reading))
-        found.add("{}", finding);
+      for (const std::string& finding : predict::findings(other, reading)) found.add("{}", finding);
     }
     for (const std::string& message : found.findings()) diagnostics.add("{}: {}", where, message);
   });

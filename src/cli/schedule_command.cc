@@ -226,6 +226,18 @@ std::vector<pipeline::Schedule> schedules_of(const ScheduleOptions& options,
   return schedules;
 }
 
+// What the format has no word for, so that --from reads another schedule.
+std::string lost_in_csv(const pipeline::Schedule& schedule) {
+  std::vector<std::string> lost;
+  if (schedule.parts > 1) lost.emplace_back("parts of microbatches are microbatches there");
+  if (schedule.weight_versions > 1)
+    lost.emplace_back("older weights, without which the order ends in a flush");
+  const pipeline::Schedule read = pipeline::parse_csv(pipeline::to_csv(schedule), schedule.name);
+  if (read.placement.replicas() != schedule.placement.replicas())
+    lost.emplace_back("replicas that have no work");
+  return join(lost, "; ");
+}
+
 void show(ScheduleOptions options) {
   const bool compares = !options.compare.empty();
   if (compares && options.kind.empty() && options.from.empty()) {
@@ -255,6 +267,9 @@ void show(ScheduleOptions options) {
     write_output(posix_fs(), options.csv,
                  options.comms ? pipeline::to_csv(first, pipeline::with_communication(first))
                                : pipeline::to_csv(first));
+    if (const std::string lost = lost_in_csv(first); !lost.empty())
+      fmt::print(stderr, "meshwright: {}: --from reads another schedule than {}: {}\n", options.csv,
+                 first.name, lost);
   }
   if (!options.svg.empty()) write_output(posix_fs(), options.svg, report::draw_svg(drawings));
   if (!options.json) {

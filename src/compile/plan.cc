@@ -277,11 +277,21 @@ std::vector<std::string> plan_findings(const Plan& plan, int64_t blocks, const M
   return plan_findings(PlanReading{plan, {}, {}}, blocks, shape);
 }
 
+std::string run_finding(const Plan& plan, const std::string& where) {
+  const std::vector<std::string> kinds = pipeline::schedule_kinds();
+  if (std::find(kinds.begin(), kinds.end(), plan.schedule) != kinds.end()) return "";
+  return fmt::format(
+      "{}: schedule: '{}' can be drawn and simulated (meshwright schedule, simulate), but not run: "
+      "a step of it would use older weights; what runs is {}",
+      where, plan.schedule, join(kinds, ", "));
+}
+
 ResolvedPlan resolve(const Plan& plan, const ir::Module& module, const ModelShape& shape) {
   int64_t blocks = 0;
   for (const ir::Layer& layer : module.layers) blocks += layer.block ? 1 : 0;
   const std::vector<std::string> found = plan_findings(plan, blocks, shape);
   if (!found.empty()) throw Error(found);
+  if (const std::string finding = run_finding(plan); !finding.empty()) throw Error(finding);
 
   ResolvedPlan resolved;
   resolved.plan = plan;

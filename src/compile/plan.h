@@ -86,6 +86,9 @@ struct PlanReading {
 // As parse_plan, with the findings in the result. Throws Error where the text is no JSON.
 PlanReading read_plan(const std::string& text, const std::string& where = "--plan");
 
+// What keeps a sound plan from being run, "" if nothing does: a schedule that is only simulated.
+std::string run_finding(const Plan& plan, const std::string& where = "--plan");
+
 // From the short form, or from JSON text if it starts with '{'. `where` names the source in
 // messages. Throws Error with all findings: unknown keys (did you mean), values that are no
 // numbers, combinations that cannot be.

@@ -76,18 +76,11 @@ void check(PlanReading& reading, JsonReader& reader, const std::string& where,
            Diagnostics& diagnostics) {
   const Plan& plan = reading.plan;
   const std::vector<std::string> kinds = pipeline::schedule_kinds();
-  const bool known = std::find(kinds.begin(), kinds.end(), plan.schedule) != kinds.end();
+  const std::vector<std::string> all = pipeline::all_schedule_kinds();
+  const bool known = std::find(all.begin(), all.end(), plan.schedule) != all.end();
   if (!known && reading.sound({"schedule"})) {
-    const std::vector<std::string> all = pipeline::all_schedule_kinds();
-    if (std::find(all.begin(), all.end(), plan.schedule) != all.end()) {
-      reader.fail("schedule",
-                  "'{}' can be drawn (meshwright schedule {}), but not run: a step of it would use "
-                  "older weights; what runs is {}",
-                  plan.schedule, plan.schedule, join(kinds, ", "));
-    } else {
-      reader.fail("schedule", "unknown schedule '{}'{}; known are {}", plan.schedule,
-                  did_you_mean(plan.schedule, kinds), join(kinds, ", "));
-    }
+    reader.fail("schedule", "unknown schedule '{}'{}; known are {}", plan.schedule,
+                did_you_mean(plan.schedule, kinds), join(kinds, ", "));
   }
   std::vector<std::string> order = plan.order;
   std::sort(order.begin(), order.end());

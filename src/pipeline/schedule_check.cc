@@ -278,9 +278,8 @@ class Checker {
       size_t end = begin + 1;
       while (end < numbers.size() && numbers[end] == numbers[end - 1] + 1) ++end;
       if (parts.size() == 8) return join(parts, ", ") + ", and more";
-      parts.push_back(end - begin == 1
-                          ? std::to_string(numbers[begin])
-                          : fmt::format("{} to {}", numbers[begin], numbers[end - 1]));
+      parts.push_back(end - begin == 1 ? std::to_string(numbers[begin])
+                                       : fmt::format("{} to {}", numbers[begin], numbers[end - 1]));
       begin = end;
     }
     return join(parts, ", ");

@@ -236,8 +236,7 @@ void infer_placement(Schedule& schedule) {
 void check_size(const Schedule& schedule, const std::string& file, Diagnostics& diagnostics) {
   int64_t units = 0;
   for (const auto& actions : schedule.ranks) {
-    for (const Action& action : actions)
-      units += action.kind == ActionKind::kF ? action.count : 0;
+    for (const Action& action : actions) units += action.kind == ActionKind::kF ? action.count : 0;
   }
   const int64_t stages = schedule.placement.stages();
   // Up to 2^60: no product of three such numbers overflows.

@@ -283,6 +283,25 @@ TEST_CASE("zb-auto's memory is below its limit, and more memory makes no longer 
   }
 }
 
+TEST_CASE("zb-auto keeps its limit where W holds more than B") {
+  const RngKey key{7};
+  for (uint64_t i = 0; i < 300; ++i) {
+    const auto draw = [&](uint64_t which, int32_t most) {
+      return 1 + static_cast<int32_t>(random_u32(key, 8 * i + which) % static_cast<uint32_t>(most));
+    };
+    ScheduleRequest request{.kind = "zb-auto", .ranks = draw(0, 6), .microbatches = draw(1, 14)};
+    request.costs.f = {static_cast<double>(draw(2, 4))};
+    request.costs.b = {static_cast<double>(draw(3, 4))};
+    request.costs.w = {static_cast<double>(draw(4, 4))};
+    request.costs.mw = 0.5 * draw(5, 6);
+    request.memory_limit = draw(6, 8);
+    CAPTURE(i);
+    if (request.memory_limit < request.costs.mw) continue;
+    const Timeline times = timeline(make_schedule(request), request.costs);
+    CHECK(highest(times.peak_activations) <= request.memory_limit + 1e-6);
+  }
+}
+
 TEST_CASE("zb-auto below one stage's share of 1F1B keeps microbatches apart") {
   // A microbatch takes 2 p + 1 through all stages; `limit` of them are on their way, or 3 a stage.
   const int32_t p = 8, m = 96;

@@ -186,7 +186,8 @@ TEST_CASE("the order that torch 2.13 gives the last rank of 1F1B is refused") {
   CHECK(text.find("raw.csv: rank 1 action 1 (1B0) has no F before it on this rank") !=
         std::string::npos);
   CAPTURE(text);
-  CHECK(text.find("raw.csv: rank 1 action 2 (1F2) has no B of its microbatch after it") != std::string::npos);
+  CHECK(text.find("raw.csv: rank 1 action 2 (1F2) has no B of its microbatch after it") !=
+        std::string::npos);
 }
 
 TEST_CASE("I and W, overlapped pairs and idle cells pass through the CSV") {

@@ -19,7 +19,7 @@ struct Needs {
   // The least number of devices on which some plan fits; the most, where they share a memory; 0:
   // none was found.
   int64_t devices = 0;
-  compile::Plan plan;   // one that fits there
+  compile::Plan plan;  // one that fits there
 };
 Needs least_devices(const Request& request, predict::Coarse& coarse);
 

@@ -41,8 +41,7 @@ std::vector<Change> single_changes(const Request& request) {
   add(fmt::format("microbatches={}", most),
       [&](compile::Plan& plan) { plan.microbatches = std::max(most, plan.microbatches); });
   if (!whole)
-    add("recompute=full",
-        [](compile::Plan& plan) { plan.recompute = compile::Recompute::kFull; });
+    add("recompute=full", [](compile::Plan& plan) { plan.recompute = compile::Recompute::kFull; });
   return changes;
 }
 
@@ -71,8 +70,7 @@ std::vector<Change> joint_changes(const Request& request) {
   add(fmt::format("microbatches={}", most), smallest);
   if (made.plan.recompute == compile::Recompute::kFull) return changes;
   made = shared;
-  add("recompute=full",
-      [](compile::Plan& plan) { plan.recompute = compile::Recompute::kFull; });
+  add("recompute=full", [](compile::Plan& plan) { plan.recompute = compile::Recompute::kFull; });
   add(fmt::format("microbatches={}", most), smallest);
   if (made.plan.dp > 1 && made.plan.zero < 3)
     add("zero=3", [](compile::Plan& plan) { plan.zero = 3; });
@@ -123,8 +121,9 @@ std::string memory_findings(const Request& request, const Prediction& prediction
         return text + "; the nearest change that fits: " + change.text;
     }
   }
-  return text + "; no recomputation, sharding of the optimizer, sequence parallelism or smaller "
-                "microbatches make it fit: " +
+  return text +
+         "; no recomputation, sharding of the optimizer, sequence parallelism or smaller "
+         "microbatches make it fit: " +
          (prediction.sharing > 1 ? "fewer ranks (dp)"
                                  : "more stages (pp) or tensor parallelism (tp)");
 }

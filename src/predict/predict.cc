@@ -8,6 +8,7 @@
 #include "compile/compile.h"
 #include "cost/op_time.h"
 #include "models/model.h"
+#include "predict/endless.h"
 #include "predict/precision.h"
 #include "simulate/call_time.h"
 
@@ -177,8 +178,9 @@ std::vector<int32_t> Prediction::too_full() const {
   return ranks;
 }
 
-Step compile_step(const Request& request) {
-  check(request);
+Step compile_step(const Request& asked) {
+  check(asked);
+  const Request request = flushed(asked);
   Step step;
   const Seconds begin = steady_clock().now();
   const models::BatchShape batch{request.global_batch / request.plan.units(), request.seq_len,
@@ -235,16 +237,21 @@ Prediction predict(const Request& request, const Step& step) {
   const Seconds begin = steady_clock().now();
   p.result = simulate::simulate(step.program, request.cluster, request.options);
   p.simulate_time = steady_clock().now() - begin;
-  p.step = p.result.step;
-  p.bubble = p.result.bubble();
   const double ranks = static_cast<double>(p.result.ranks.size());
   for (const simulate::RankResult& rank : p.result.ranks) {
     for (const auto& [label, time] : rank.exposed_comm)
       p.exposed_comm[label] += Seconds(time.value / ranks);
   }
+  if (is_endless(request)) take_out_flush(request, p.result);
+  p.step = p.result.step;
+  p.bubble = p.result.bubble();
   fill_rates(request, p);
   fill_memory(step.program, p);
-  p.path = simulate::explain(p.result, step.program);
+  if (is_endless(request)) {
+    hold_older_weights(step, p);
+  } else {
+    p.path = simulate::explain(p.result, step.program);
+  }
   p.profile = request.cluster.stack.name;
   p.error = request.cluster.stack.error;
   p.outside = outside_profile(request);

@@ -528,6 +528,33 @@ TEST_CASE("MFU is the model's FLOPs over step, devices and the dense peak that i
   CHECK(full.mfu * full.step.value == doctest::Approx(p.mfu * p.step.value));
 }
 
+TEST_CASE("PipeDream-2BW is 1F1B without its flush, with a second version of the weights") {
+  Request request = small();
+  request.plan = compile::parse_plan("pp=4,dp=2,microbatches=8");
+  const Prediction flushed = mw::predict::predict(request);
+  request.plan.schedule = "pipedream-2bw";
+  const Prediction endless = mw::predict::predict(request);
+  CHECK(endless.step < flushed.step);
+  CHECK(endless.bubble < flushed.bubble);
+  CHECK(endless.tokens_per_s == doctest::Approx(16 * 64 / endless.step.value));
+  CHECK(endless.result.ranks[0].bytes_sent == flushed.result.ranks[0].bytes_sent);
+  for (size_t r = 0; r < 4; ++r) {
+    const simulate::RankResult& rank = endless.result.ranks[r];
+    const double parts = (rank.compute + rank.total_exposed_comm() + rank.gaps + rank.idle).value;
+    CHECK(parts == doctest::Approx(endless.step.value));
+    CHECK(rank.compute == flushed.result.ranks[r].compute);
+    CHECK(rank.idle.value >= 0);
+    const Bytes more = endless.memory[r].peak - flushed.memory[r].peak;
+    CHECK(more == flushed.result.ranks[r].peak.by_category.at(pipeline::Category::kWeights));
+  }
+  // Many microbatches hide the flush of 1F1B: then a step of both is the same.
+  request.plan = compile::parse_plan("pp=4,microbatches=256");
+  request.global_batch = 256;
+  const double long_flushed = mw::predict::predict(request).step.value;
+  request.plan.schedule = "pipedream-2bw";
+  CHECK(mw::predict::predict(request).step.value == doctest::Approx(long_flushed).epsilon(0.03));
+}
+
 TEST_CASE("what lies outside the runs behind a profile is told") {
   Request request = small();
   request.plan = compile::parse_plan("dp=2,tp=2,zero=1,microbatches=2");
@@ -541,9 +568,9 @@ TEST_CASE("what lies outside the runs behind a profile is told") {
   CHECK(outside_profile(request).empty());  // bf16 is as fast
   request.plan = compile::parse_plan("dp=2,tp=4,zero=3,microbatches=2");
   REQUIRE(set_precision(request, "f32"));
-  CHECK(outside_profile(request) ==
-        std::vector<std::string>{"tp 4 (measured 1 to 2)", "zero 3 (measured 0 to 1)",
-                                 "precision f32 (measured f16)"});
+  CHECK(outside_profile(request) == std::vector<std::string>{"tp 4 (measured 1 to 2)",
+                                                             "zero 3 (measured 0 to 1)",
+                                                             "precision f32 (measured f16)"});
   request.plan = compile::parse_plan("cp=2,microbatches=2");
   request.model.mixture.experts = 8;
   REQUIRE(set_precision(request, "f16"));

@@ -136,6 +136,11 @@ Job read_job(FileSystem& fs, const std::string& path, const JobOverrides& overri
     const compile::PlanReading reading = read_plan(fs, overrides.plan, plan, path);
     job.plan = reading.plan;
     for (const std::string& finding : reading.findings) diagnostics.add("{}", finding);
+    if (reading.findings.empty()) {
+      const std::string finding =
+          compile::run_finding(reading.plan, overrides.plan ? "--plan" : path + ": plan");
+      if (!finding.empty()) diagnostics.add("{}", finding);
+    }
     if (model_is_sound && file_is_sound) {
       for (const std::string& finding :
            compile::plan_findings(reading, job.model.layers, model_shape(job))) {

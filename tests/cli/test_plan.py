@@ -120,3 +120,37 @@ def test_findings_about_the_request_come_together():
     assert ran.returncode == 2
     for finding in ("--gpus: is 12, not a multiple", "--seq-len: is 100000"):
         assert finding in ran.stderr, ran.stderr
+
+
+def test_options_that_are_wrong_are_said_at_once():
+    refused = run("plan --gpus 0 --global-batch 0 --top 0 --planner foo --topp 3")
+    assert refused.returncode == 2
+    for name in ("--gpus: must be at least 1", "--global-batch: must be at least 1", "--top: must be at least 1",
+                 "--planner: must be one of", "--topp: unknown option, did you mean '--top'?"):
+        assert name in refused.stderr, refused.stderr
+
+
+def test_findings_and_a_path_that_cannot_be_written_come_together(tmp_path):
+    refused = run("plan --model gpt-1.7b --cluster selene --gpus 7 --global-batch 5 --seq-len 99999 -o /nowhere/p.json")
+    assert refused.returncode == 2
+    for part in ("--seq-len: is 99999", "--gpus: no plan has 7 ranks", "/nowhere/p.json: does not exist"):
+        assert part in refused.stderr
+
+
+def test_no_plan_of_the_front_is_beaten_by_zero_3():
+    found = json.loads(done("plan --model gpt-7.5b --cluster selene --gpus 64 --global-batch 512 --json"))
+    front = [(one["step_s"], one["peak_bytes"]) for one in found["front"]]
+    assert front == sorted(front) and len(front) > 4
+    for plan in ("dp=64,microbatches=8,zero=3", "dp=64,microbatches=4,zero=3,recompute=selective"):
+        other = json.loads(done("simulate --model gpt-7.5b --cluster selene --global-batch 512 --json --advice none --plan "
+                                + plan))
+        step, peak = other["step_s"], max(other["peak_bytes"])
+        assert any(s <= 1.03 * step and b <= 1.03 / 0.9 * peak for s, b in front), plan
+        assert not any(step < 0.97 * s and peak < 0.97 * b for s, b in front), plan
+
+
+def test_ranks_that_share_a_memory_fit_together():
+    refused = run("plan --model gpt-1.7b --cluster this-machine --gpus 2 --global-batch 2 --precision f32")
+    assert refused.returncode == 2 and "the ranks need at least " in refused.stderr and "and share" in refused.stderr
+    text = done("plan --model gpt-tiny --cluster this-machine --gpus 2 --global-batch 8 --precision f32")
+    assert "that all ranks share" in text

@@ -138,3 +138,29 @@ def test_errors_come_together_with_exit_code_2(tmp_path):
     (tmp_path / "late.csv").write_text("0F0,0B0,0F1,0B1\n1F1,1B1,1F0,1B0\n")
     assert "rank 1 waits forever at action 0 (1F1) for 0F1 of rank 0" in schedule(
         "--from", tmp_path / "late.csv", expect=2)
+
+
+@pytest.mark.parametrize("kind, lost", [
+    ("chimera-halving", "parts of microbatches are microbatches there"),
+    ("pipedream-2bw", "older weights, without which the order ends in a flush"),
+    ("chimera-doubling", "replicas that have no work"), ("chimera", ""), ("seq-1f1b", "")])
+def test_what_the_file_has_no_word_for_is_said(kind, lost, tmp_path):
+    done = meshwright.execute(["schedule", kind, "--stages", 2, "--microbatches", 2, "--csv", tmp_path / "s.csv"])
+    assert done.returncode == 0
+    assert done.stderr == (f"meshwright: {tmp_path}/s.csv: --from reads another schedule than {kind}: {lost}\n"
+                           if lost else "")
+
+
+def test_costs_sizes_and_paths_that_are_wrong_are_said_at_once():
+    text = schedule("chimera", "--stages", 5, "--microbatches", 4, "--costs", "f=x", "--svg", "/nowhere/a.svg", "--csv",
+                    "/", expect=2)
+    assert [line.split(":")[0] for line in text.splitlines()] == [
+        "meshwright", "schedule chimera", "/", "/nowhere/a.svg"]
+    assert "--costs: 'x' is no number" in text and "ranks=5 must be even; use 4 or 6" in text
+
+
+def test_files_beyond_all_sizes_are_refused_in_a_line(tmp_path):
+    for text in ("1000000F1000000", "0F1000000,0B1000000"):
+        (tmp_path / "s.csv").write_text(text)
+        refused = schedule("--from", tmp_path / "s.csv", expect=2)
+        assert len(refused.splitlines()) == 1 and "s.csv: rank 0" in refused

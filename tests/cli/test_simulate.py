@@ -258,3 +258,46 @@ def test_a_step_without_a_profile_or_with_another():
     assert "--profile: there is no profile 'a100-80gb-megatrn', did you mean 'a100-80gb-megatron'?" in done.stderr
     done = call(f"{common} --profile h100-80gb-megatron")
     assert done.returncode == 2 and "is of H100-SXM-80GB, but" in done.stderr
+
+
+def test_plan_cluster_and_paths_that_are_wrong_are_said_at_once(tmp_path):
+    kept = tmp_path / "kept.html"
+    kept.write_text("as it was")
+    done = call("--model gpt-1.7b --cluster this-machine --plan tp=5,pp=3,schedule=chimera,microbatches=4 --global-batch 6 "
+                f"--compare tp=7,pp=x --trace nowhere/t.json --report {kept}")
+    assert done.returncode == 2
+    for finding in ("schedule chimera: ranks=3 must be even; use 2 or 4", "n_head=24 is not divisible by tp=5",
+                    "global_batch=6 is not divisible by dp*microbatches=1*4=4", "--compare: pp: must be an integer",
+                    "nowhere/t.json: does not exist: there is no folder 'nowhere'"):
+        assert finding in done.stderr, done.stderr
+    assert kept.read_text() == "as it was"
+
+
+def test_a_full_disk_is_named_with_its_path():
+    done = call(f"{JOB} --cluster selene --plan {PLAN} --trace /dev/full")
+    assert (done.returncode, done.stderr) == (2, "meshwright: /dev/full: cannot write: No space left on device\n")
+
+
+def test_a_schedule_without_a_flush_is_simulated_and_not_trained():
+    model = "--model gpt-7.5b --cluster selene --global-batch 64 --json --plan tp=4,pp=8,dp=2,microbatches=16,schedule="
+    endless, flushed = (json.loads(simulated(model + kind)) for kind in ("pipedream-2bw", "1f1b"))
+    assert flushed["step_s"] * 0.6 < endless["step_s"] < flushed["step_s"] * 0.8
+    assert endless["compute_s"] == flushed["compute_s"]
+    more = [a - b for a, b in zip(endless["peak_bytes"], flushed["peak_bytes"])]
+    assert more == [rank["bytes_by_category"]["weights"] for rank in flushed["fullest"]]
+    assert "without a flush" in endless["critical_path"][0]
+    done = subprocess.run([BINARY, "train", JOB, "--plan", "pp=2,schedule=pipedream-2bw,microbatches=2"], cwd=ROOT,
+                          capture_output=True, text=True)
+    assert done.returncode == 2 and "can be drawn and simulated" in done.stderr
+
+
+def test_exposed_communication_is_told_by_axis():
+    exposed = json.loads(simulated(f"{JOB} --cluster selene --plan dp=2,tp=2,pp=2,schedule=chimera,microbatches=4 "
+                                   "--json"))["exposed_comm_s"]
+    assert {"dp", "tp", "shared weights"} <= set(exposed) and not any("weight/" in key for key in exposed)
+
+
+def test_compared_plans_say_what_lies_outside_the_profile():
+    text = simulated("--model gpt-7.5b --cluster selene --global-batch 64 --plan tp=4,pp=2,dp=8,microbatches=8 "
+                     "--compare dp=64,zero=3,microbatches=1")
+    assert re.search(r"^dp=64,.*outside of the profile: zero 3 \(measured 0\)$", text, re.MULTILINE)

@@ -140,7 +140,7 @@ CASES = {
                  "known are gpipe, 1f1b, interleaved-1f1b, looped-bfs, chimera, chimera-doubling, chimera-halving, "
                  "zb-h1, zb-h2, zb-v, zb-auto, interleaved-zb, v-half, v-min, hanayo, dualpipe, dualpipe-v, seq-1f1b"),
     "drawn schedule": (JOB + "--plan pp=2,schedule=pipedream-2bw", "--plan: schedule: 'pipedream-2bw' can be drawn "
-                       "(meshwright schedule pipedream-2bw), but not run: a step of it would use older weights; what runs "
+                       "and simulated (meshwright schedule, simulate), but not run: a step of it would use older weights; what runs "
                        "is gpipe, 1f1b, interleaved-1f1b, looped-bfs, chimera, chimera-doubling, chimera-halving, zb-h1, "
                        "zb-h2, zb-v, zb-auto, interleaved-zb, v-half, v-min, hanayo, dualpipe, dualpipe-v, seq-1f1b"),
     "no replica without work": (JOB + "--plan pp=2,schedule=chimera,microbatches=1",

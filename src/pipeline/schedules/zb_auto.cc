@@ -52,6 +52,7 @@ class Heuristic {
       : m_(request.microbatches),
         costs_(request.costs),
         limit_((request.memory_limit + kMemorySlack) * request.costs.mb),
+        forward_limit_(limit_ - std::max(0.0, costs_.mw - costs_.mb)),
         choices_(choices),
         stages_(static_cast<size_t>(request.ranks)) {
     for (size_t s = 0; s < stages_.size(); ++s) {
@@ -119,7 +120,7 @@ class Heuristic {
     const Stage& stage = stages_[s];
     double memory = stage.memory, clock = stage.clock;
     int32_t count = 0;
-    while (stage.done[kForward] + count < m_ && memory + costs_.mb <= limit_) {
+    while (stage.done[kForward] + count < m_ && memory + costs_.mb <= forward_limit_) {
       const double until = choices_.late_first_backward ? clock + stage.cost[kForward] : clock;
       if (choices_.late_first_backward ? until > ready : until >= ready) break;
       memory += costs_.mb;
@@ -164,7 +165,7 @@ class Heuristic {
     const double input_ready = next.clock + next.cost[kForward] + next.cost[kInput] + costs_.comm;
     if (stage.clock >= input_ready) return true;
     double memory = stage.memory + costs_.mb, weights = 0;
-    for (int32_t w = stage.done[kWeight]; memory > limit_ && w < stage.done[kInput]; ++w) {
+    for (int32_t w = stage.done[kWeight]; memory > forward_limit_ && w < stage.done[kInput]; ++w) {
       memory -= costs_.mw;
       weights += stage.cost[kWeight];
     }
@@ -202,7 +203,7 @@ class Heuristic {
   }
 
   bool make_room(size_t s, Kind kind) {
-    while (stages_[s].memory + delta(kind) > limit_) {
+    while (stages_[s].memory + delta(kind) > (kind == kForward ? forward_limit_ : limit_)) {
       if (!stages_[s].has_weight()) return false;
       put(s, kWeight);
     }
@@ -223,6 +224,7 @@ class Heuristic {
   int32_t m_;
   const ScheduleCosts& costs_;
   double limit_;
+  double forward_limit_;  // an F leaves room for the I that holds more than it
   Choices choices_;
   std::vector<Stage> stages_;
 };
