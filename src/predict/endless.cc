@@ -1,6 +1,7 @@
 #include "predict/endless.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include <fmt/format.h>
 
@@ -19,7 +20,7 @@ simulate::Result of_steps(const Request& request, int64_t steps) {
   Request longer = flushed(request);
   longer.plan.microbatches *= steps;
   longer.global_batch *= steps;
-  longer.options.trace = longer.options.figures = false;
+  longer.options.trace = false;
   return simulate::simulate(compile_step(longer).program, longer.cluster, longer.options);
 }
 
@@ -49,6 +50,10 @@ void take_out_flush(const Request& request, simulate::Result& result) {
   result.step = Seconds(step);
   result.critical_path.clear();
   for (size_t r = 0; r < result.ranks.size(); ++r) {
+    // Microbatches of several steps are under way where a step has fewer than the pipeline ranks.
+    result.ranks[r].reserved = fewer.ranks[r].reserved;
+    result.ranks[r].peak = fewer.ranks[r].peak;
+    result.ranks[r].peak.time = Seconds(std::fmod(result.ranks[r].peak.time.value, step));
     result.ranks[r].waits = {};
     result.ranks[r].idle = Seconds(step - all[r]);
     result.waits[r].clear();

@@ -72,8 +72,10 @@ std::vector<Change> joint_changes(const Request& request) {
   made = shared;
   add("recompute=full", [](compile::Plan& plan) { plan.recompute = compile::Recompute::kFull; });
   add(fmt::format("microbatches={}", most), smallest);
-  if (made.plan.dp > 1 && made.plan.zero < 3)
+  if (made.plan.dp > 1 && made.plan.zero < 3) {
+    made.text = replace_all(made.text, "zero=1,", "");
     add("zero=3", [](compile::Plan& plan) { plan.zero = 3; });
+  }
   return changes;
 }
 

@@ -547,6 +547,13 @@ TEST_CASE("PipeDream-2BW is 1F1B without its flush, with a second version of the
     const Bytes more = endless.memory[r].peak - flushed.memory[r].peak;
     CHECK(more == flushed.result.ranks[r].peak.by_category.at(pipeline::Category::kWeights));
   }
+  // Under way are as many microbatches as 1F1B would have, those of other steps included.
+  request.plan = compile::parse_plan("pp=4,microbatches=8");
+  const std::vector<StageMemory> many = mw::predict::predict(request).memory;
+  request.plan = compile::parse_plan("pp=4,microbatches=2,schedule=pipedream-2bw");
+  request.global_batch = 4;
+  const Prediction few = mw::predict::predict(request);
+  for (size_t r = 0; r < 4; ++r) CHECK(few.memory[r].peak > many[r].peak);
   // Many microbatches hide the flush of 1F1B: then a step of both is the same.
   request.plan = compile::parse_plan("pp=4,microbatches=256");
   request.global_batch = 256;
