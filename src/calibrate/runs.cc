@@ -214,6 +214,7 @@ std::vector<Run> parse_runs(std::string_view csv, const std::string& file,
     read_row(RowReader(run, amendments, file, diagnostics), run);
     runs.push_back(std::move(run));
   }
+  if (runs.empty() && diagnostics.empty()) diagnostics.add("{}: has no runs", file);
   diagnostics.throw_if_any();
   return runs;
 }

@@ -57,7 +57,8 @@ void run_calibrate(const CalibrateOptions& options) {
   cluster::Profile profile;
   calibrate::FitOptions fit_options;
   attempt(diagnostics, [&] {
-    profile = cluster::parse_profile(fs.read_file(options.profile), options.profile);
+    const std::string file = cluster::find_profile(fs, options.profile, data_folders("clusters"));
+    profile = cluster::parse_profile(fs.read_file(file), file);
     fit_options.constants = constants_of(options, profile);
   });
   fit_options.threads = options.threads > 0
@@ -121,8 +122,9 @@ void add_calibrate(CLI::App& app) {
   command->add_option("runs", options->runs, "CSV files of runs; rows marked fit are used")
       ->required();
   command
-      ->add_option("--profile", options->profile,
-                   "The profile to begin with, a TOML file: device, software, and what is fitted")
+      ->add_option(
+          "--profile", options->profile,
+          "The profile to begin with, by name or a TOML file: device, software, and what is fitted")
       ->required();
   command->add_option("--kernels", options->kernels,
                       "A CSV table of measured collectives that count as one more source");

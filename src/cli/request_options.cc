@@ -218,17 +218,19 @@ void add_request_options(CLI::App& command, RequestOptions& options) {
           "with a scale a tensor or a block")
       ->check(one_of(predict::precision_names()));
   command
-      .add_option("--overlap", options.overlap,
-                  "What goes on beside computation: messages (on unless no-messages), "
-                  "collectives (but for no-tensor those of tensor parallelism; async-tp: with "
-                  "their own products in parts), grad_reduce, param_gather; serial: no collective "
-                  "of a microbatch; ring (of context parallelism; on unless no-ring)")
+      .add_option(
+          "--overlap", options.overlap,
+          "What goes on beside computation: messages (on unless no-messages), "
+          "collectives (but for no-tensor those of tensor parallelism; async-tp: with "
+          "their own products in parts), grad_reduce, param_gather; serial: no collective "
+          "of a microbatch; ring (of context parallelism; on unless no-ring). Beside what the "
+          "profile has; none: in its place")
       ->delimiter(',');
   command
       .add_option(
           "--slowdown", options.slowdown,
           "How much longer computation takes beside communication; otherwise as the profile says")
-      ->check(at_least(1));
+      ->check(CLI::Range(1.0, 1000.0));
   add_scatter_gather_option(command, options.scatter_gather);
   command.add_flag("--tf32", options.tf32, "f32 products on tensor cores");
 }

@@ -16,18 +16,23 @@ struct WhatIfOptions {
 };
 
 void run_what_if(const WhatIfOptions& options) {
-  Diagnostics diagnostics;
+  Diagnostics diagnostics, of_vary;
   std::vector<predict::Variation> variations;
   for (const std::string& text : options.vary) {
     try {
       variations.push_back(predict::parse_variation(text));
     } catch (const Error& error) {
-      diagnostics.absorb(error);
+      of_vary.absorb(error);
     }
   }
   if (options.vary.empty())
     diagnostics.add("--vary: is missing; give KEY=VALUE,VALUE… such as link_bandwidth=0.5,1,2");
   const predict::Request request = read_request(posix_fs(), options.request, diagnostics);
+  if (diagnostics.findings().empty()) {
+    for (const std::string& finding : predict::findings(request, variations))
+      of_vary.add("{}", finding);
+  }
+  for (const std::string& finding : of_vary.findings()) diagnostics.add("{}", finding);
   diagnostics.throw_if_any();
   const std::vector<predict::WhatIf> rows = predict::what_if(request, variations);
   const predict::Prediction base = predict::predict(request);

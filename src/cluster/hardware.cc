@@ -136,22 +136,35 @@ std::vector<std::string> names_in(FileSystem& fs, const std::vector<std::string>
 }
 
 std::string no_profile(FileSystem& fs, const std::string& where, const std::string& name,
-                       const std::vector<std::string>& folders) {
+                       const std::vector<std::string>& folders, const char* otherwise = "or none") {
   const std::vector<std::string> names = names_in(fs, folders);
-  return fmt::format("{}: there is no profile '{}'{}; known are {}; or none", where, name,
-                     did_you_mean(name, names), names.empty() ? "none" : join(names, ", "));
+  return fmt::format("{}: there is no profile '{}'{}; known are {}; {}", where, name,
+                     did_you_mean(name, names), names.empty() ? "none" : join(names, ", "),
+                     otherwise);
 }
 
-// Where the cluster's profile lies: a file's name is taken as it is, a name beside the cluster
-// file.
-std::string profile_file(FileSystem& fs, const Cluster& cluster, bool asked) {
-  if (ends_with(cluster.profile, ".toml")) return cluster.profile;
+// Of a name: the first of the folders' profiles/NAME.toml. `where` is told in errors.
+std::string named_profile(FileSystem& fs, const std::string& where, const std::string& name,
+                          const std::vector<std::string>& folders,
+                          const char* otherwise = "or none") {
+  if (ends_with(name, ".toml")) return name;
+  std::vector<std::string> searched;
+  for (const std::string& folder : folders) searched.push_back(join_path(folder, "profiles"));
+  for (const std::string& folder : searched) {
+    const std::string file = join_path(folder, name + ".toml");
+    if (fs.exists(file)) return file;
+  }
+  throw Error({no_profile(fs, where, name, searched, otherwise)});
+}
+
+// A name's file lies beside the cluster file or, as a copy elsewhere has none, in one of the
+// folders.
+std::string profile_file(FileSystem& fs, const Cluster& cluster, bool asked,
+                         std::vector<std::string> folders) {
   const size_t slash = cluster.file.rfind('/');
   const std::string beside = slash == std::string::npos ? "." : cluster.file.substr(0, slash);
-  const std::string folder = join_path(beside, "profiles");
-  const std::string file = join_path(folder, cluster.profile + ".toml");
-  if (fs.exists(file)) return file;
-  throw Error({no_profile(fs, asked ? "--profile" : cluster.file, cluster.profile, {folder})});
+  folders.insert(folders.begin(), beside);
+  return named_profile(fs, asked ? "--profile" : cluster.file, cluster.profile, folders);
 }
 
 }  // namespace
@@ -191,13 +204,18 @@ Cluster parse_cluster(std::string_view text, const std::string& file) {
   return cluster;
 }
 
+std::string find_profile(FileSystem& fs, const std::string& name,
+                         const std::vector<std::string>& folders) {
+  return named_profile(fs, "--profile", name, folders, "or give a file, x.toml");
+}
+
 Cluster load_cluster(FileSystem& fs, const std::string& name,
                      const std::vector<std::string>& folders, const std::string& profile) {
   const auto load = [&](const std::string& path) {
     Cluster cluster = parse_cluster(fs.read_file(path), path);
     if (!profile.empty()) cluster.profile = profile == "none" ? "" : profile;
     if (cluster.profile.empty()) return cluster;
-    const std::string file = profile_file(fs, cluster, !profile.empty());
+    const std::string file = profile_file(fs, cluster, !profile.empty(), folders);
     apply(parse_profile(fs.read_file(file), file), cluster);
     return cluster;
   };

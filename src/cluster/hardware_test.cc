@@ -168,6 +168,13 @@ TEST_CASE("a cluster has the profile that its file names, or the one that is ask
   CHECK(own.stack.error == 0.1);
   CHECK(own.device.attained.host_op.value == doctest::Approx(20e-6));
   CHECK(load_cluster(fs, "box", {"clusters"}, "box-other").stack.name == "other");
+  CHECK(find_profile(fs, "box-other", {"nowhere", "clusters"}) ==
+        "clusters/profiles/box-other.toml");
+  CHECK(find_profile(fs, "mine/x.toml", {}) == "mine/x.toml");
+  // A copy of the cluster file keeps its profile.
+  fs.make_directories("mine");
+  fs.write_file("mine/box.toml", fs.read_file("clusters/box.toml"));
+  CHECK(load_cluster(fs, "mine/box.toml", {"clusters"}).stack.name == "own");
   CHECK(load_cluster(fs, "box", {"clusters"}, "clusters/profiles/box-other.toml").stack.name ==
         "other");
   const Cluster none = load_cluster(fs, "box", {"clusters"}, "none");

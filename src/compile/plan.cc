@@ -9,6 +9,9 @@
 namespace mw::compile {
 namespace {
 
+// Of a microbatch: bytes of the widest values stay far from 2^63.
+constexpr int64_t kMostTokens = int64_t{1} << 31;
+
 std::vector<int64_t> divisors(int64_t n) {
   std::vector<int64_t> found;
   for (int64_t d = 1; d <= n; ++d) {
@@ -237,6 +240,12 @@ std::vector<std::string> plan_findings(const PlanReading& reading, int64_t block
                     "sequences",
                     shape.global_batch, factor, plan.dp, plan.microbatches, factor,
                     plan.dp * plan.units(), parts == 1 ? "" : "part of a "));
+  } else if (const int64_t sequences = shape.global_batch / (plan.dp * plan.units());
+             reading.sound({"dp", "microbatches"}) && sequences > kMostTokens / shape.seq_len) {
+    found.push_back(
+        fmt::format("plan: microbatches of {} sequences of {} tokens have more than {} tokens; use "
+                    "more microbatches",
+                    sequences, shape.seq_len, kMostTokens));
   }
   if (reading.sound({"slices"}) && shape.seq_len % plan.sequence_slices() != 0) {
     found.push_back(fmt::format("plan: seq_len={} is not divisible by slices={}; use slices={}",

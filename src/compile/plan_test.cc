@@ -157,7 +157,7 @@ TEST_CASE("sizes that no cluster has, and whose products overflow, are said to b
   CHECK(message_of("dp=1048576,tp=1048576,pp=1048576") ==
         "--plan: dp*tp*pp=1048576*1048576*1048576 is more than 1048576 ranks; use fewer");
   CHECK(message_of("pp=1024,chunks=1024,microbatches=1048576") ==
-        "--plan: pp*chunks*microbatches=1024*1024*1048576 is more than 4194304 units of work; use "
+        "--plan: pp*chunks*microbatches=1024*1024*1048576 is more than 262144 units of work; use "
         "fewer");
   CHECK(message_of("layers=9223372036854775807:1").starts_with("--plan: layers"));
 }
@@ -183,6 +183,13 @@ TEST_CASE("a plan that does not fit the model says what would") {
         std::vector<std::string>{
             "models/x.json: kv_heads=4 and tp=6 do not divide one another; use tp=1, 2, 4 or 12"});
   CHECK(plan_findings(parse_plan("tp=12"), 4, shape()).empty());
+  ModelShape much = shape();
+  much.global_batch = int64_t{1} << 62;
+  CHECK(plan_findings(parse_plan("dp=2,microbatches=4"), 4, much) ==
+        std::vector<std::string>{fmt::format(
+            "plan: microbatches of {} sequences of {} tokens have more than 2147483648 tokens; use "
+            "more microbatches",
+            much.global_batch / 8, much.seq_len)});
   CHECK(plan_findings(parse_plan("dp=2,microbatches=3"), 4, shape()) ==
         std::vector<std::string>{"plan: global_batch=8 is not divisible by dp*microbatches=2*3=6; "
                                  "every microbatch needs a "

@@ -20,7 +20,7 @@ constexpr int64_t kMostRanks = int64_t{1} << 20;
 constexpr int64_t kMostChunks = 1024;
 constexpr int64_t kMostMicrobatches = int64_t{1} << 20;
 constexpr int64_t kMostMebibytes = int64_t{1} << 30;
-constexpr int64_t kMostUnits = int64_t{1} << 22;  // pp * chunks * microbatches
+constexpr int64_t kMostUnits = int64_t{1} << 18;  // pp * chunks * microbatches
 
 constexpr std::array<std::string_view, 4> kRecompute = {"none", "selective", "full",
                                                         "selective-op"};
@@ -102,7 +102,8 @@ void check(PlanReading& reading, JsonReader& reader, const std::string& where,
                     text.substr(0, text.rfind('=')), kMostRanks);
     reading.unsound.insert({"dp", "tp", "pp", "cp"});
   }
-  if (plan.stages() * plan.microbatches > kMostUnits) {
+  if (plan.stages() * plan.microbatches > kMostUnits &&
+      reading.sound({"pp", "chunks", "microbatches"})) {
     diagnostics.add("{}: pp*chunks*microbatches={}*{}*{} is more than {} units of work; use fewer",
                     where, plan.pp, plan.chunks, plan.microbatches, kMostUnits);
     reading.unsound.insert({"pp", "chunks", "microbatches"});

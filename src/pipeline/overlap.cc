@@ -60,7 +60,8 @@ class Orderer {
     if (!gradients_.empty() && graph_.ops[gradients_.front()].layer != op.layer)
       release(gradients_);
     if (reads(Held::kGradient)) release(gradients_);
-    if (reads(Held::kSum) || (communicates && of_weights)) release(sums_);
+    if (reads(Held::kSum)) release(sums_);
+    if (communicates && of_weights) release_sums_before(op.layer);
     order_.push_back(o);
     if (!communicates) return;
     for (const ValueId v : op.results) held_[v.index()] = of_weights ? Held::kReduced : Held::kNo;
@@ -78,6 +79,15 @@ class Orderer {
       for (const ValueId v : graph_.ops[o].results) held_[v.index()] = Held::kNo;
     }
     list.clear();
+  }
+
+  // A layer's own wait on: another group of its gradients is no work beside which one is reduced.
+  void release_sums_before(LayerId layer) {
+    const auto own = std::stable_partition(sums_.begin(), sums_.end(),
+                                           [&](size_t o) { return graph_.ops[o].layer != layer; });
+    std::vector<size_t> others(sums_.begin(), own);
+    sums_.erase(sums_.begin(), own);
+    release(others);
   }
 
   const ir::Graph& graph_;

@@ -14,8 +14,8 @@ namespace mw::pipeline {
 // member stays on stream 0.
 //
 // Weight gradients wait for the next collective, but not beyond their layer's last input gradient;
-// sums of gradients that a collective reduced wait until the next one reduces. A collective starts
-// no earlier than the op before it, so that no more memory is alive than that order keeps.
+// sums of gradients that a collective reduced wait until one of another layer reduces. A collective
+// starts no earlier than the op before it, so that no more memory is alive than that order keeps.
 // REQUIRES: the graph and its ports are complete; memory is not planned yet.
 void order_for_overlap(Fragment& fragment, const cluster::Mesh& mesh);
 

@@ -191,6 +191,12 @@ class StepChecker {
     for (const auto& [message, place] : received_) {
       if (!sent_.contains(message)) complain(place, "is sent nowhere");
     }
+    if (reduces_) {
+      for (const auto& [copy, place] : unreduced_)
+        complain(place,
+                 "is the last of a stage whose gradients no REDUCE_GRAD reduces, as it does "
+                 "others'");
+    }
     if (out_.empty()) check_order();
     if (out_.empty()) check_progress();
     return out_.findings();
@@ -259,6 +265,16 @@ class StepChecker {
           reduced[copy_of(step.action)] = true;
           break;
       }
+    }
+    reduces_ = reduces_ || !reduced.empty();
+    std::map<StageCopy, Place> summed;
+    for (size_t i = 0; i < steps_[rank].size(); ++i) {
+      const Step& step = steps_[rank][i];
+      if (step.kind == StepKind::kCompute && sums_gradients(step.action.kind))
+        summed[copy_of(step.action)] = Place{rank, i};
+    }
+    for (const auto& [copy, last] : summed) {
+      if (!reduced.contains(copy)) unreduced_.emplace_back(copy, last);
     }
   }
 
@@ -345,7 +361,9 @@ class StepChecker {
   const Steps& steps_;
   Neighbours neighbours_;
   std::map<Message, Place> sent_, received_;
-  std::map<Message, Place> needed_;  // what an action makes for another rank
+  bool reduces_ = false;                                // a row has REDUCE_GRAD
+  std::vector<std::pair<StageCopy, Place>> unreduced_;  // without one: its last action
+  std::map<Message, Place> needed_;                     // what an action makes for another rank
   Diagnostics out_;
 };
 

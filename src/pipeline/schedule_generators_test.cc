@@ -500,6 +500,9 @@ TEST_CASE("what a kind cannot take says what it can") {
         "schedule dualpipe: microbatches=5 must be even and at least 2 x ranks=6; use 6");
   CHECK(error({.kind = "dualpipe-v", .ranks = 4, .microbatches = 7}) ==
         "schedule dualpipe-v: microbatches=7 must be at least 2 x ranks=8");
+  CHECK(error({.kind = "pipedream-2bw", .ranks = 4, .microbatches = 3}) ==
+        "schedule pipedream-2bw: microbatches=3 must be at least ranks=4: with fewer, those of a "
+        "third step would be under way on weights of a third version");
   CHECK(error({.kind = "zb-v", .ranks = 4, .chunks = 3, .microbatches = 8}) ==
         "schedule zb-v: chunks=3 must be 2");
   CHECK(error({.kind = "hanayo", .ranks = 4, .chunks = 3, .microbatches = 8}) ==

@@ -179,6 +179,14 @@ TEST_CASE("weights are gathered where they are used, once") {
   CHECK(thrown_by([] { parse_csv("0UNSHARD,0UNSHARD,0F0,0B0,0RESHARD,0RESHARD\n", "s.csv"); }) ==
         "s.csv: rank 0 step 1 (0UNSHARD) comes while the weights are gathered\n"
         "s.csv: rank 0 step 5 (0RESHARD) comes while the weights are not gathered");
+  CHECK(thrown_by([] {
+          parse_csv(
+              "0F0,0SEND_F0,0F1,0SEND_F1,0RECV_B0,0B0,0RECV_B1,0B1,0REDUCE_GRAD\n"
+              "1RECV_F0,1F0,1RECV_F1,1B0,1SEND_B0,1F1,1B1,1SEND_B1\n",
+              "s.csv");
+        }) ==
+        "s.csv: rank 1 step 6 (1B1) is the last of a stage whose gradients no REDUCE_GRAD reduces, "
+        "as it does others'");
 }
 
 TEST_CASE("the order that torch 2.13 gives the last rank of 1F1B is refused") {

@@ -319,28 +319,27 @@ Timeline timeline(const Schedule& schedule, const ScheduleCosts& costs) {
 }
 
 std::vector<std::string> findings(const ScheduleCosts& costs, int32_t stages) {
+  constexpr double kMost = 1e12;  // sums of them keep the digits that are printed
   Diagnostics out;
+  const auto check = [&](const char* name, double value, bool positive = false) {
+    if (!(value >= 0) || (positive && value == 0) || !(value <= kMost))
+      out.add("{}={} must be a number {} 0 and at most {}", name, value,
+              positive ? "above" : "of at least", kMost);
+  };
   const auto check_list = [&](const char* name, const std::vector<double>& list) {
     if (list.size() != 1 && list.size() != static_cast<size_t>(stages)) {
       out.add("costs: {} has {} values; it must have one, or one for each of the {} stages", name,
               list.size(), stages);
     }
-    for (const double value : list) {
-      if (!(value >= 0) || !std::isfinite(value))
-        out.add("costs: {}={} must be a number of at least 0", name, value);
-    }
+    for (const double value : list) check(fmt::format("costs: {}", name).c_str(), value);
   };
   check_list("f", costs.f);
   check_list("b", costs.b);
   check_list("w", costs.w);
-  if (!(costs.sync >= 0) || !std::isfinite(costs.sync))
-    out.add("costs: sync={} must be a number of at least 0", costs.sync);
-  if (!(costs.comm >= 0) || !std::isfinite(costs.comm))
-    out.add("costs: comm={} must be a number of at least 0", costs.comm);
-  if (!(costs.mb > 0) || !std::isfinite(costs.mb))
-    out.add("memory: mb={} must be a number above 0", costs.mb);
-  if (!(costs.mw >= 0) || !std::isfinite(costs.mw))
-    out.add("memory: mw={} must be a number of at least 0", costs.mw);
+  check("costs: sync", costs.sync);
+  check("costs: comm", costs.comm);
+  check("memory: mb", costs.mb, true);
+  check("memory: mw", costs.mw);
   return out.findings();
 }
 

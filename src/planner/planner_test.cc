@@ -167,6 +167,10 @@ TEST_CASE("everything that is wrong with a request is said at once") {
         "--seq-len: is 128, but small.json has 64 positions; use at most 64\n"
         "--gpus: no plan has 17 ranks: tp must divide the 4 heads, pp the 4 layers and dp the "
         "global batch of 8; use 16 or 32 devices, or another batch");
+  request = small(11);
+  request.base.cluster.links.front().devices = 4;
+  CHECK(message_of(request) == "--gpus: is 11, not a multiple of the 4 devices that " +
+                                   request.base.cluster.links.front().name + " joins; use 8 or 12");
 }
 
 TEST_CASE("ranks that share a memory fit together or not at all") {

@@ -33,15 +33,20 @@ const cluster::Link* node(const cluster::Cluster& cluster) {
 }
 
 // "6 or 8": the nearest numbers of devices below and above that some layout has.
+bool fills_nodes(const cluster::Cluster& cluster, int64_t devices) {
+  const cluster::Link* unit = node(cluster);
+  return unit == nullptr || devices <= unit->devices || devices % unit->devices == 0;
+}
+
 std::string nearest_devices(const predict::Request& base, int64_t devices) {
   std::vector<std::string> near;
   for (int64_t n = devices - 1; n >= 1; --n) {
-    if (layouts(base, n).empty()) continue;
+    if (!fills_nodes(base.cluster, n) || layouts(base, n).empty()) continue;
     near.push_back(std::to_string(n));
     break;
   }
   for (int64_t n = devices + 1; n <= 2 * devices; ++n) {
-    if (layouts(base, n).empty()) continue;
+    if (!fills_nodes(base.cluster, n) || layouts(base, n).empty()) continue;
     near.push_back(std::to_string(n));
     break;
   }
@@ -120,7 +125,8 @@ std::vector<std::string> findings(const Request& request) {
             cluster.devices, cluster.devices);
   }
   const cluster::Link* unit = node(cluster);
-  if (unit != nullptr && request.gpus > unit->devices && request.gpus % unit->devices != 0) {
+  const bool whole = fills_nodes(cluster, request.gpus);
+  if (!whole) {
     out.add("--gpus: is {}, not a multiple of the {} devices that {} joins; use {} or {}",
             request.gpus, unit->devices, unit->name, request.gpus / unit->devices * unit->devices,
             (request.gpus / unit->devices + 1) * unit->devices);
@@ -136,7 +142,7 @@ std::vector<std::string> findings(const Request& request) {
         "expert; use a multiple of {}",
         base.seq_len, mixture.top_k, mixture.experts,
         mixture.experts / std::gcd(mixture.experts, mixture.top_k));
-  } else if (layouts(base, request.gpus).empty()) {
+  } else if (whole && layouts(base, request.gpus).empty()) {
     out.add(
         "--gpus: no plan has {} ranks: tp must divide the {} heads, pp the {} layers and dp the "
         "global batch of {}; use {} devices, or another batch",

@@ -41,7 +41,9 @@ Goodput goodput(const Failures& failures, int64_t devices, Seconds step) {
   result.daly =
       Seconds(c < 2 ? m * (std::sqrt(2 * c) * (1 + std::sqrt(c / 2) / 3 + c / 18) - c) : m);
   result.best_interval = Seconds(std::max(step.value, best_share(c) * m));
-  result.interval = failures.interval.value_or(result.best_interval);
+  result.interval = result.best_interval;
+  if (failures.interval)
+    result.interval = step * std::max(1.0, std::round(failures.interval->value / step.value));
   const double tau = result.interval.value / m;
   // An interval's time over M is e^r (e^(tau + c) - 1): each share is divided by it.
   const double up = std::exp(-r), each = inverse_growth(tau + c);

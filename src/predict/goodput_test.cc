@@ -65,6 +65,14 @@ TEST_CASE("no interval is better than the best one, and shares add up to one") {
   }
 }
 
+TEST_CASE("an interval is of whole steps") {
+  const Failures failures{Seconds(1e6), Seconds(1), Seconds(60), Seconds(0.001)};
+  CHECK(goodput(failures, 1, Seconds(2)).interval == Seconds(2));
+  Failures more = failures;
+  more.interval = Seconds(7.5);
+  CHECK(goodput(more, 1, Seconds(2)).interval == Seconds(8));
+}
+
 TEST_CASE("goodput is what a played job has") {
   CHECK(of(3600, 30, 300, Seconds(600)).goodput ==
         doctest::Approx(played(3600, 30, 300, 600, 200000)).epsilon(0.003));

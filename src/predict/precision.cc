@@ -188,7 +188,7 @@ class Converter {
         if (logits.dims.back().size < global.dims.back().size)
           hold(f, at, {DType::kF32, logits.dims}, "probabilities in f32");
       }
-      const int64_t gathered = memory_.gathered_ends ? gathered_ends() : 0;
+      const int64_t gathered = memory_.gathered_ends ? gathered_ends() - gathered_at(graph, o) : 0;
       if (gathered > 0) hold(f, at, {dtype_, {gathered}}, "weights that stay gathered");
       const int64_t kept = memory_.kept_products ? kept_products() : 0;
       if (kept > 0) hold(f, at, {dtype_, {kept}}, "products that nobody reads again");
@@ -245,26 +245,64 @@ class Converter {
     return sum;
   }
 
+  // Elements of weights that a graph gathers, by layer; one of both ends once, in the first.
+  static std::map<LayerId, int64_t> gathers(const ir::Graph& graph) {
+    std::map<LayerId, int64_t> elements;
+    std::set<ValueId> seen;
+    for (const ir::Op& op : graph.ops) {
+      if (gathers_weight(graph, op) && op.layer.valid() && seen.insert(op.operands[0]).second)
+        elements[op.layer] += graph.type(op.results[0]).elements();
+    }
+    return elements;
+  }
+  static bool gathers_weight(const ir::Graph& graph, const ir::Op& op) {
+    return op.kind == ir::OpKind::kAllGather && !graph.value(op.operands[0]).producer.valid();
+  }
+
   // Elements that the forward pass with the loss gathers of the first layer and the last, which are
-  // no blocks, and of the last block, those once more in the buffer of the gather.
+  // no blocks, and of the last block.
   int64_t gathered_ends() const {
     const Fragment* forward = forward_with_loss();
     if (forward == nullptr) return 0;
-    const ir::Graph& graph = forward->graph;
-    std::map<LayerId, int64_t> elements;
-    std::set<ValueId> seen;  // a weight of both ends once
-    for (const ir::Op& op : graph.ops) {
-      if (op.kind == ir::OpKind::kAllGather && op.layer.valid() &&
-          !graph.value(op.operands[0]).producer.valid() && seen.insert(op.operands[0]).second)
-        elements[op.layer] += graph.type(op.results[0]).elements();
-    }
+    const std::map<LayerId, int64_t> elements = gathers(forward->graph);
     int64_t sum = 0;
     for (const auto& [layer, count] : elements) {
       const int64_t last = elements.rbegin()->first.value;
       const bool last_block = layer.value > 0 && layer.value + 1 == last;
-      sum += last_block ? 2 * count : layer.value == 0 || layer.value == last ? count : 0;
+      if (layer.value == 0 || layer.value == last || last_block) sum += count;
     }
     return sum;
+  }
+
+  // Of those, what the backward pass has gathered itself when it comes to op `o`.
+  static int64_t gathered_at(const ir::Graph& graph, size_t o) {
+    std::set<ValueId> read;
+    for (size_t later = o; later < graph.ops.size(); ++later)
+      read.insert(graph.ops[later].operands.begin(), graph.ops[later].operands.end());
+    int64_t sum = 0;
+    for (size_t earlier = 0; earlier < o; ++earlier) {
+      const ir::Op& op = graph.ops[earlier];
+      if (gathers_weight(graph, op) && read.count(op.results[0]) > 0)
+        sum += graph.type(op.results[0]).elements();
+    }
+    return sum;
+  }
+
+  // Elements of the two buffers, one behind the other, into which a rank's forward passes gather
+  // two layers, where they are largest.
+  int64_t gather_buffers(const RankProgram& rank) const {
+    int64_t most = 0;
+    for (const Command& command : rank.commands) {
+      if (command.kind != Command::Kind::kCall) continue;
+      const Fragment& fragment = program_.fragments[command.fragment.index()];
+      if (fragment.kind != pipeline::ActionKind::kF) continue;
+      int64_t before = 0;
+      for (const auto& [layer, count] : gathers(fragment.graph)) {
+        most = std::max(most, before + count);
+        before = count;
+      }
+    }
+    return most;
   }
 
   // What a buffer has that is given to a port.
@@ -392,18 +430,27 @@ class Converter {
       end += aligned(buffer.bytes().value);
     }
     if (optimizer > 0 && dtype_ != DType::kF32) {
-      Buffer master;
-      master.name = "master weights";
-      master.type = ir::make_type(DType::kF32, {optimizer / 2 / 4});
-      master.global_type = master.type;
-      master.sharding = sharding::replicated(1);
-      master.category = Category::kOptimizer;
-      master.storage.kind = Storage::Kind::kState;
-      master.storage.offset = end;
+      add_state(rank, "master weights", {DType::kF32, {optimizer / 2 / 4}}, Category::kOptimizer,
+                end);
       end += aligned(optimizer / 2);
-      rank.buffers.push_back(std::move(master));
+    }
+    if (const int64_t buffers = memory_.gathered_ends ? gather_buffers(rank) : 0; buffers > 0) {
+      add_state(rank, "buffers of weight gathers", {dtype_, {buffers}}, Category::kWorkspace, end);
+      end += aligned(rank.buffers.back().bytes().value);
     }
     rank.state_arena = Bytes(end);
+  }
+  static void add_state(RankProgram& rank, std::string name, const ir::TensorType& type,
+                        Category category, int64_t offset) {
+    Buffer state;
+    state.name = std::move(name);
+    state.type = type;
+    state.global_type = state.type;
+    state.sharding = sharding::replicated(1);
+    state.category = category;
+    state.storage.kind = Storage::Kind::kState;
+    state.storage.offset = offset;
+    rank.buffers.push_back(std::move(state));
   }
   static int64_t aligned(int64_t bytes) {
     return (bytes + pipeline::kAlignment - 1) / pipeline::kAlignment * pipeline::kAlignment;

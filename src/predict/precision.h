@@ -20,9 +20,11 @@ struct StackMemory {
   // torch/distributed/tensor/parallel/loss.py, _nll_loss_and_log_softmax_backward].
   bool f32_loss = false;
   // With ZeRO 3 the weights outside blocks and those of the last block stay gathered from forward
-  // to backward (FSDP2's root and torchtitan's last block), and so does the buffer into which the
-  // last block was gathered [PyTorch torch/distributed/fsdp/_fully_shard/_fsdp_param_group.py,
-  // FSDPParamGroup.wait_for_unshard: `all_gather_state` lives until the next one].
+  // to backward (FSDP2's root and torchtitan's last block). And all of the time two buffers into
+  // which layers are gathered, as the one before lives until the next is there [PyTorch
+  // torch/distributed/fsdp/_fully_shard/_fsdp_param_group.py, FSDPParamGroup.wait_for_unshard:
+  // `all_gather_state`]: the stream that fills them is not the one that computes, and PyTorch's
+  // allocator gives what one stream has freed to no other [c10/cuda/CUDACachingAllocator.cpp].
   bool gathered_ends = false;
   // The results that kSelectiveOp keeps (compile/plan.h), whether a gradient reads them or not: as
   // eager PyTorch, which cannot know.

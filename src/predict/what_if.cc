@@ -40,9 +40,12 @@ std::vector<std::string> known_keys(const cluster::Cluster& cluster) {
 }
 
 double factor_of(const std::string& key, const std::string& value) {
+  constexpr double kMost = 1e6;
   const auto number = parse_double(value);
   if (!number || !std::isfinite(*number) || *number <= 0)
     throw_error("--vary {}: must be a factor above 0 such as 0.5, is '{}'", key, value);
+  if (*number > kMost || *number < 1 / kMost)
+    throw_error("--vary {}: must be a factor from {} to {}, is '{}'", key, 1 / kMost, kMost, value);
   return *number;
 }
 
@@ -130,7 +133,10 @@ void check_value(const Request& request, const std::string& key, const std::stri
   }
 }
 
-void check_values(const Request& request, const std::vector<Variation>& variations) {
+}  // namespace
+
+std::vector<std::string> findings(const Request& request,
+                                  const std::vector<Variation>& variations) {
   Diagnostics diagnostics;
   std::vector<std::string> seen;
   const std::vector<std::string> keys = known_keys(request.cluster);
@@ -143,6 +149,11 @@ void check_values(const Request& request, const std::vector<Variation>& variatio
       continue;
     }
     for (const std::string& value : variation.values) {
+      if (value.empty()) {
+        diagnostics.add("--vary {}: a value is missing in '{}={}'", variation.key, variation.key,
+                        join(variation.values, ","));
+        continue;
+      }
       try {
         check_value(request, variation.key, value);
       } catch (const Error& error) {
@@ -150,10 +161,8 @@ void check_values(const Request& request, const std::vector<Variation>& variatio
       }
     }
   }
-  diagnostics.throw_if_any();
+  return diagnostics.findings();
 }
-
-}  // namespace
 
 Variation parse_variation(const std::string& text) {
   const size_t equals = text.find('=');
@@ -161,7 +170,6 @@ Variation parse_variation(const std::string& text) {
   if (equals == std::string::npos || made.key.empty())
     throw_error("--vary: must be KEY=VALUE,VALUE… such as link_bandwidth=0.5,1,2, is '{}'", text);
   for (const std::string_view value : split(std::string_view(text).substr(equals + 1), ',')) {
-    if (trim(value).empty()) throw_error("--vary {}: a value is missing in '{}'", made.key, text);
     made.values.emplace_back(trim(value));
   }
   return made;
@@ -184,7 +192,9 @@ Request changed(Request request, const Settings& settings) {
 }
 
 std::vector<WhatIf> what_if(const Request& request, const std::vector<Variation>& variations) {
-  check_values(request, variations);
+  Diagnostics diagnostics;
+  for (const std::string& finding : findings(request, variations)) diagnostics.add("{}", finding);
+  diagnostics.throw_if_any();
   size_t count = 1;
   for (const Variation& variation : variations) count *= variation.values.size();
   std::vector<WhatIf> rows(count);

@@ -21,6 +21,8 @@ struct Variation {
 
 // "microbatches=8,16,32". Throws Error: no key, no values.
 Variation parse_variation(const std::string& text);
+// What is wrong with the keys and values; REQUIRES: the request has no finding.
+std::vector<std::string> findings(const Request& request, const std::vector<Variation>& variations);
 
 using Settings = std::vector<std::pair<std::string, std::string>>;  // key, value
 

@@ -129,6 +129,9 @@ TEST_CASE("wrong keys and values are told together") {
                            "zero: must be", "--vary seq_len: must be a whole number from 1 on",
                            "--vary dp: is there twice", "unknown schedule '1f1bb', did you mean"})
     CHECK_MESSAGE(text.find(part) != std::string::npos, part, " in ", text);
-  for (const char* wrong : {"link_bandwidth", "=2", "dp=2,,4"})
-    CHECK_THROWS_AS(parse_variation(wrong), Error);
+  CHECK(message_of(small("dp=2"), {"foo=1", "dp=2,,4", "matrix_peak=1e7"})
+            .find("--vary dp: a value is missing in 'dp=2,,4'\n"
+                  "--vary matrix_peak: must be a factor from 1e-06 to 1000000, is '1e7'") !=
+        std::string::npos);
+  for (const char* wrong : {"link_bandwidth", "=2"}) CHECK_THROWS_AS(parse_variation(wrong), Error);
 }

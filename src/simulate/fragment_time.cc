@@ -100,6 +100,10 @@ bool advance(const FragmentCost& cost, Walk& walk, const WalkOptions& options, d
     OpSpan& span = walk.spans[walk.next];
     if (op.alias) {
       span = {start, start};
+      if (cost.in_order) {  // what comes after it on its stream need not wait for the same again
+        double& stream = walk.streams[static_cast<size_t>(op.stream)];
+        stream = std::max(stream, start);
+      }
       continue;
     }
     walk.host += op.host;
@@ -277,6 +281,7 @@ void FragmentCoster::add_collective(const Fragment& fragment, const ir::Op& op, 
 }
 
 void FragmentCoster::add_launch_deps(const Fragment& fragment, FragmentCost& cost) const {
+  cost.in_order = true;
   std::vector<int32_t> recorder;  // [event]
   for (size_t o = 0; o < cost.ops.size(); ++o) {
     const pipeline::Launch& launch = fragment.launches[o];

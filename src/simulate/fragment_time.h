@@ -81,6 +81,9 @@ struct FragmentCost {
   };
   std::vector<Ring> rings;
   bool update = false;
+  // What an op of a stream waits for the later ops of that stream wait for: the fragment's launches
+  // say no more of it. Off: `deps` has all of it.
+  bool in_order = false;
 };
 
 // Sets the ops' times. What the update issues runs over many tensors at a time, so its ops cost the

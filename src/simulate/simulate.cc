@@ -343,8 +343,10 @@ bool set_overlap(Overlap& overlap, std::string_view word) {
     overlap.grad_reduce = true;
   } else if (word == "param_gather") {
     overlap.param_gather = true;
+  } else if (word == "none") {
+    overlap.collectives = overlap.async_tp = overlap.grad_reduce = overlap.param_gather = false;
   } else {
-    return word == "none";
+    return false;
   }
   return true;
 }

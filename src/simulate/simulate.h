@@ -49,8 +49,8 @@ struct Overlap {
 
 // Switches what a word says: "messages", "no-messages", "collectives", "no-tensor", "async-tp"
 // (which is collectives, those of tensor parallelism among them, and products in parts), "serial",
-// "grad_reduce", "param_gather", "ring", "no-ring"; "none" changes nothing. False for any other
-// word.
+// "grad_reduce", "param_gather", "ring", "no-ring"; "none": no collectives, grad_reduce and
+// param_gather, whatever was on before. False for any other word.
 bool set_overlap(Overlap& overlap, std::string_view word);
 
 // How much longer computation beside communication takes.

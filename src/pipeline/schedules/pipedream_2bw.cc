@@ -5,6 +5,15 @@
 
 namespace mw::pipeline {
 
+// Two versions do where a step has as many microbatches as ranks [there, section 3.1].
+static void check(const ScheduleRequest& request, Diagnostics& out) {
+  if (request.microbatches >= request.ranks) return;
+  out.add(
+      "schedule pipedream-2bw: microbatches={} must be at least ranks={}: with fewer, those of "
+      "a third step would be under way on weights of a third version",
+      request.microbatches, request.ranks);
+}
+
 static Schedule make(const ScheduleRequest& request) {
   Schedule schedule = empty_schedule(request, looped_placement(request.ranks, 1));
   schedule.weight_versions = 2;
@@ -20,7 +29,7 @@ const ScheduleKind kPipeDream2Bw = {.name = "pipedream-2bw",
                                     .chunks = kOneChunk,
                                     .options = {},
                                     .compiled = false,
-                                    .check = nullptr,
+                                    .check = check,
                                     .make = make};
 
 }  // namespace mw::pipeline
