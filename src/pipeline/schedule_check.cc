@@ -258,6 +258,11 @@ class Checker {
       ++counts[static_cast<size_t>(unit.microbatch)];
     });
     // Replicas share the microbatches out: each is on one of them, with all its slices.
+    struct Idle {
+      int32_t rank;
+      std::vector<int32_t> stages, microbatches;
+    };
+    std::vector<Idle> idle;
     for (int32_t s = 0; s < schedule_.placement.stages(); ++s) {
       std::vector<int32_t> without;  // microbatches
       for (int32_t k = 0; k < schedule_.microbatches; ++k) {
@@ -265,9 +270,17 @@ class Checker {
       }
       if (without.empty()) continue;
       const int32_t rank = schedule_.placement.rank_of_stage[static_cast<size_t>(s)];
-      out_.add("{}stage {} has no work for microbatch{} {}",
-               rank < 0 ? "" : fmt::format("rank {}: ", rank), s, without.size() == 1 ? "" : "es",
-               ranges_text(without));
+      const bool alike =
+          !idle.empty() && idle.back().rank == rank && idle.back().microbatches == without;
+      if (!alike) idle.push_back({rank, {}, std::move(without)});
+      idle.back().stages.push_back(s);
+    }
+    for (const Idle& one : idle) {
+      out_.add("{}stage{} {} {} no work for microbatch{} {}",
+               one.rank < 0 ? "" : fmt::format("rank {}: ", one.rank),
+               one.stages.size() == 1 ? "" : "s", ranges_text(one.stages),
+               one.stages.size() == 1 ? "has" : "have", one.microbatches.size() == 1 ? "" : "es",
+               ranges_text(one.microbatches));
     }
   }
 

@@ -169,6 +169,8 @@ TEST_CASE("numbers far beyond the rows are said in a line, whatever their size")
         "and 1 slices, 1000002000001 forwards, but the rows have 1");
   CHECK(thrown_by([] { parse_csv("0F0,0B0,0F2,0B2,0F3,0B3,0F6,0B6\n", "s.csv"); }) ==
         "s.csv: rank 0: stage 0 has no work for microbatches 1, 4 to 5");
+  CHECK(thrown_by([] { parse_csv("1000000F0,1000000B0\n", "s.csv"); }) ==
+        "s.csv: stages 0 to 999999 have no work for microbatch 0");
 }
 
 TEST_CASE("weights are gathered where they are used, once") {
