@@ -188,7 +188,8 @@ class Converter {
         if (logits.dims.back().size < global.dims.back().size)
           hold(f, at, {DType::kF32, logits.dims}, "probabilities in f32");
       }
-      const int64_t gathered = memory_.gathered_ends ? gathered_ends() - gathered_at(graph, o) : 0;
+      const int64_t gathered =
+          memory_.gathered_ends ? gathered_ends() - gathered_at(program_.fragments[f], o) : 0;
       if (gathered > 0) hold(f, at, {dtype_, {gathered}}, "weights that stay gathered");
       const int64_t kept = memory_.kept_products ? kept_products() : 0;
       if (kept > 0) hold(f, at, {dtype_, {kept}}, "products that nobody reads again");
@@ -246,17 +247,22 @@ class Converter {
   }
 
   // Elements of weights that a graph gathers, by layer; one of both ends once, in the first.
-  static std::map<LayerId, int64_t> gathers(const ir::Graph& graph) {
+  static std::map<LayerId, int64_t> gathers(const Fragment& fragment) {
+    const ir::Graph& graph = fragment.graph;
     std::map<LayerId, int64_t> elements;
     std::set<ValueId> seen;
     for (const ir::Op& op : graph.ops) {
-      if (gathers_weight(graph, op) && op.layer.valid() && seen.insert(op.operands[0]).second)
+      if (gathers_weight(fragment, op) && op.layer.valid() && seen.insert(op.operands[0]).second)
         elements[op.layer] += graph.type(op.results[0]).elements();
     }
     return elements;
   }
-  static bool gathers_weight(const ir::Graph& graph, const ir::Op& op) {
-    return op.kind == ir::OpKind::kAllGather && !graph.value(op.operands[0]).producer.valid();
+  static bool gathers_weight(const Fragment& fragment, const ir::Op& op) {
+    if (op.kind != ir::OpKind::kAllGather) return false;
+    return std::any_of(
+        fragment.inputs.begin(), fragment.inputs.end(), [&](const pipeline::Port& port) {
+          return port.kind == pipeline::PortKind::kState && port.value == op.operands[0];
+        });
   }
 
   // Elements that the forward pass with the loss gathers of the first layer and the last, which are
@@ -264,7 +270,7 @@ class Converter {
   int64_t gathered_ends() const {
     const Fragment* forward = forward_with_loss();
     if (forward == nullptr) return 0;
-    const std::map<LayerId, int64_t> elements = gathers(forward->graph);
+    const std::map<LayerId, int64_t> elements = gathers(*forward);
     int64_t sum = 0;
     for (const auto& [layer, count] : elements) {
       const int64_t last = elements.rbegin()->first.value;
@@ -275,14 +281,15 @@ class Converter {
   }
 
   // Of those, what the backward pass has gathered itself when it comes to op `o`.
-  static int64_t gathered_at(const ir::Graph& graph, size_t o) {
+  static int64_t gathered_at(const Fragment& fragment, size_t o) {
+    const ir::Graph& graph = fragment.graph;
     std::set<ValueId> read;
     for (size_t later = o; later < graph.ops.size(); ++later)
       read.insert(graph.ops[later].operands.begin(), graph.ops[later].operands.end());
     int64_t sum = 0;
     for (size_t earlier = 0; earlier < o; ++earlier) {
       const ir::Op& op = graph.ops[earlier];
-      if (gathers_weight(graph, op) && read.count(op.results[0]) > 0)
+      if (gathers_weight(fragment, op) && read.count(op.results[0]) > 0)
         sum += graph.type(op.results[0]).elements();
     }
     return sum;
@@ -297,7 +304,7 @@ class Converter {
       const Fragment& fragment = program_.fragments[command.fragment.index()];
       if (fragment.kind != pipeline::ActionKind::kF) continue;
       int64_t before = 0;
-      for (const auto& [layer, count] : gathers(fragment.graph)) {
+      for (const auto& [layer, count] : gathers(fragment)) {
         most = std::max(most, before + count);
         before = count;
       }

@@ -139,7 +139,7 @@ CASES = {
     "schedule": (JOB + "--plan pp=2,schedule=1f2b", "--plan: schedule: unknown schedule '1f2b', did you mean '1f1b'?; "
                  "known are gpipe, 1f1b, interleaved-1f1b, looped-bfs, chimera, chimera-doubling, chimera-halving, "
                  "zb-h1, zb-h2, zb-v, zb-auto, interleaved-zb, v-half, v-min, hanayo, dualpipe, dualpipe-v, seq-1f1b"),
-    "drawn schedule": (JOB + "--plan pp=2,schedule=pipedream-2bw", "--plan: schedule: 'pipedream-2bw' can be drawn "
+    "drawn schedule": (JOB + "--plan pp=2,schedule=pipedream-2bw,microbatches=2", "--plan: schedule: 'pipedream-2bw' can be drawn "
                        "and simulated (meshwright schedule, simulate), but not run: a step of it would use older weights; what runs "
                        "is gpipe, 1f1b, interleaved-1f1b, looped-bfs, chimera, chimera-doubling, chimera-halving, zb-h1, "
                        "zb-h2, zb-v, zb-auto, interleaved-zb, v-half, v-min, hanayo, dualpipe, dualpipe-v, seq-1f1b"),
@@ -178,8 +178,8 @@ CASES = {
                                   "--plan: pp: must be at most 1048576, is 9223372036854775807"),
     "an overflowing product of axes": (JOB + "--plan dp=1048576,tp=1048576",
                                        "--plan: dp*tp*pp=1048576*1048576*1 is more than 1048576 ranks; use fewer"),
-    "an overflowing batch": (JOB + "--plan dp=1048576,microbatches=1048576",
-                             "plan: global_batch=16 is not divisible by dp*microbatches=1048576*1048576=1099511627776; "
+    "an overflowing batch": (JOB + "--plan dp=1048576,microbatches=262144",
+                             "plan: global_batch=16 is not divisible by dp*microbatches=1048576*262144=274877906944; "
                              "every microbatch needs a whole number of sequences"),
     "order": (JOB + "--plan order=dp-tp", "--plan: order: must name pp, dp and tp once each, is dp-tp"),
     "sp": (JOB + "--plan sp", "--plan: sp: sequence parallelism shards over the tensor-parallel ranks, and tp is 1; "
