@@ -121,7 +121,10 @@ struct Stack {
   // Its backward pass finds what autograd saves, and of every dropout a mask (predict/precision.h).
   bool autograd = false, dropout_masks = false;
   bool narrow_saved = false;  // of products in fp8 it saves the cast operands
-  double error = 0;           // of predictions: the standard deviation of log(predicted / measured)
+  // With ZeRO 3 a layer's weights are gathered behind the reductions of the layer before, not while
+  // that one computes [PyTorch FSDP, BackwardPrefetch.BACKWARD_POST].
+  bool gathers_late = false;
+  double error = 0;  // of predictions: the standard deviation of log(predicted / measured)
   struct Range {
     std::string name;  // "hidden"
     double least = 0, most = 0;

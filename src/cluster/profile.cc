@@ -196,6 +196,7 @@ Profile parse_profile(std::string_view text, const std::string& file) {
   profile.stack.autograd = reader.boolean_or("autograd", false);
   profile.stack.dropout_masks = reader.boolean_or("dropout_masks", false);
   profile.stack.narrow_saved = reader.boolean_or("narrow_saved", false);
+  profile.stack.gathers_late = reader.boolean_or("gathers_late", false);
   profile.gradient_bytes = reader.integer_or("gradient_bytes", 4, {.min = 1, .max = 8});
   profile.stack.error = reader.number_or("error", 0, {.min = 0});
   if (reader.has("versions")) read_versions(reader.objects("versions"), profile);
@@ -217,7 +218,7 @@ std::string to_toml(const Profile& profile) {
     text += fmt::format("runs_that_say = {}\n", list_text(profile.runs_that_say));
   text += fmt::format(
       "overlap = {}\nscatter_gather = {}\nfused_attention = {}\n"
-      "{}{}{}{}{}{}{}{}{}{}gradient_bytes = {}\n",
+      "{}{}{}{}{}{}{}{}{}{}{}gradient_bytes = {}\n",
       list_text(profile.stack.overlap), profile.stack.scatter_gather, profile.fused_attention,
       profile.fused_elementwise ? "" : "fused_elementwise = false\n",
       profile.interleaved ? "" : "interleaved = false\n",
@@ -228,7 +229,8 @@ std::string to_toml(const Profile& profile) {
       profile.stack.whole_recompute ? "whole_recompute = true\n" : "",
       profile.stack.autograd ? "autograd = true\n" : "",
       profile.stack.dropout_masks ? "dropout_masks = true\n" : "",
-      profile.stack.narrow_saved ? "narrow_saved = true\n" : "", profile.gradient_bytes);
+      profile.stack.narrow_saved ? "narrow_saved = true\n" : "",
+      profile.stack.gathers_late ? "gathers_late = true\n" : "", profile.gradient_bytes);
   if (profile.stack.error > 0) text += fmt::format("error = {:.4g}\n", profile.stack.error);
   for (const Profile::Version& version : profile.versions) {
     text += fmt::format("\n[[versions]]\nruns_that_say = {}\noverlap = {}\n",

@@ -27,6 +27,7 @@ whole_recompute = true
 autograd = true
 dropout_masks = true
 narrow_saved = true
+gathers_late = true
 gradient_bytes = 2
 error = 0.05
 
@@ -78,6 +79,7 @@ TEST_CASE("a profile replaces what a cluster file says of device and links") {
   CHECK(c.stack.autograd);
   CHECK(c.stack.dropout_masks);
   CHECK(c.stack.narrow_saved);
+  CHECK(c.stack.gathers_late);
   REQUIRE(c.stack.measured.size() == 1);
   CHECK(c.stack.measured[0].most == 8192);
   CHECK(c.stack.precisions == std::vector<std::string>{"bf16", "fp8"});

@@ -224,7 +224,7 @@ class Compiler {
     const StagePorts ports = moved_ports(stage.ports, zero.moved);
     const std::string name = stage_name(stage);
     const SplitOptions options{result_.plan.mesh, passes_.runs(kRemake), result_.plan.plan.regather,
-                               passes_.runs(kOverlap)};
+                               passes_.runs(kOverlap), passes_.runs(kGatherAhead)};
     for (const std::vector<ActionKind>& parts : partings(kinds)) {
       std::vector<StageFragment> fragments =
           split(zero.local, ports, result_.module, parts, name, options);

@@ -140,6 +140,8 @@ class Splitter {
     local_ = LocalGraph();
     moved_.assign(stage_.graph.values.size(), ValueId());
     local_.graph.name = fmt::format("{} {}", pipeline::to_string(kinds_[p]), name_);
+    const auto ops = static_cast<size_t>(std::count(part_.begin(), part_.end(), p));
+    local_.reserve(2 * ops, ops + ops / 4);  // and inputs; what is made again
     for (size_t o = 0; o < stage_.graph.ops.size(); ++o) {
       if (part_[o] == p) copy(stage_.graph.ops[o]);
     }
@@ -181,7 +183,8 @@ class Splitter {
     fragment.shardings = std::move(local_.shardings);
     fragment.global_types = std::move(local_.global_types);
     fragment.launches.resize(fragment.graph.ops.size());
-    if (options_.overlap) pipeline::order_for_overlap(fragment, options_.mesh);
+    if (options_.overlap)
+      pipeline::order_for_overlap(fragment, options_.mesh, options_.gather_ahead);
     pipeline::plan_fragment(fragment);
     made_->fragment = std::make_shared<const pipeline::Fragment>(std::exchange(fragment_, {}));
   }

@@ -4,6 +4,12 @@
 
 namespace mw::compile {
 
+void LocalGraph::reserve(size_t values, size_t ops) {
+  graph.reserve(values, ops);
+  shardings.reserve(values);
+  global_types.reserve(values);
+}
+
 ValueId LocalGraph::add_input(const Made& made, const std::string& name, StateId state) {
   const ValueId v = graph.add_input(made.local, name, state);
   shardings.push_back(made.sharding);
@@ -27,8 +33,8 @@ void LocalGraph::renumber(const std::vector<ValueId>& moved) {
   std::vector<ir::TensorType> new_types(graph.values.size());
   for (size_t v = 0; v < moved.size(); ++v) {
     if (!moved[v].valid()) continue;
-    new_shardings[moved[v].index()] = shardings[v];
-    new_types[moved[v].index()] = global_types[v];
+    new_shardings[moved[v].index()] = std::move(shardings[v]);
+    new_types[moved[v].index()] = std::move(global_types[v]);
   }
   shardings = std::move(new_shardings);
   global_types = std::move(new_types);

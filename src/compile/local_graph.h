@@ -20,6 +20,7 @@ struct LocalGraph {
     ir::TensorType local, global;
     sharding::Sharding sharding;
   };
+  void reserve(size_t values, size_t ops);  // Graph::reserve
   ValueId add_input(const Made& made, const std::string& name, StateId state = StateId());
   std::vector<ValueId> add_op(ir::Op op, const std::vector<Made>& results);
   ValueId add_op1(ir::Op op, const Made& result) { return add_op(std::move(op), {result}).front(); }

@@ -10,7 +10,7 @@
 namespace mw::compile {
 namespace {
 
-constexpr std::array<PassInfo, 8> kPasses = {{
+constexpr std::array<PassInfo, 9> kPasses = {{
     {"cse", "merges ops that compute the same"},
     {"recompute", "recomputes activations as the plan says instead of keeping them"},
     {"dead_code", "drops ops whose results nothing reads"},
@@ -18,6 +18,7 @@ constexpr std::array<PassInfo, 8> kPasses = {{
     {kFoldAccumulate, "lets products add to the gradient accumulators themselves"},
     {kRemake, "makes norms and activations anew in the backward pass instead of saving them"},
     {kOverlap, "puts collectives on streams of their own and weight gradients beside them"},
+    {kGatherAhead, "gathers a layer's weights while the layer before computes (ZeRO 3)"},
     {kBucket,
      "joins the gradients and weights of several groups into one collective, up to bucket_mb"},
 }};

@@ -32,6 +32,7 @@ inline constexpr std::string_view kShareStages = "share_stages";
 inline constexpr std::string_view kFoldAccumulate = "fold_accumulate";
 inline constexpr std::string_view kRemake = "remake";
 inline constexpr std::string_view kOverlap = "overlap";
+inline constexpr std::string_view kGatherAhead = "gather_ahead";
 inline constexpr std::string_view kBucket = "bucket";
 
 }  // namespace mw::compile

@@ -38,6 +38,9 @@ class Rewriter {
       return it != weights_.end() && weight_shards(plan_, groups_[it->second.group]) > 1;
     };
     const bool reduce = plan_.effective_grad_reduce() == GradReduce::kMicrobatch;
+    // ZeRO adds a few for every weight.
+    to_.reserve(from_.graph.values.size() + 8 * from_.graph.inputs.size(),
+                from_.graph.ops.size() + 8 * from_.graph.inputs.size());
     for (const ir::Input& input : from_.graph.inputs) {
       const bool weight = input.state.valid() && sharded(input);
       const bool gradient = reduce && input.state.valid() && gradients_.count(input.state) > 0;

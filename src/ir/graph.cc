@@ -13,6 +13,11 @@ std::string Graph::label(ValueId id) const {
   return named ? values[id.index()].name : fmt::format("%{}", id.value);
 }
 
+void Graph::reserve(size_t some_values, size_t some_ops) {
+  values.reserve(some_values);
+  ops.reserve(some_ops);
+}
+
 ValueId Graph::add_value(TensorType type, std::string name) {
   values.push_back(Value{std::move(type), std::move(name), OpId(), 0, {}});
   return ValueId(static_cast<int64_t>(values.size()) - 1);
@@ -50,16 +55,23 @@ std::vector<OpIds> Graph::users() const {
 }
 
 StateId Module::add_state(State state) {
-  MW_CHECK(!find_state(state.name), "state '{}' exists already", state.name);
+  const StateId id(static_cast<int64_t>(states.size()));
+  const bool is_new = state_ids_.emplace(state.name, id).second;
+  MW_CHECK(is_new, "state '{}' exists already", state.name);
   states.push_back(std::move(state));
-  return StateId(static_cast<int64_t>(states.size()) - 1);
+  return id;
+}
+
+void Module::rename_state(StateId id, const std::string& name) {
+  const bool is_new = state_ids_.emplace(name, id).second;
+  MW_CHECK(is_new, "state '{}' exists already", name);
+  state_ids_.erase(states[id.index()].name);
+  states[id.index()].name = name;
 }
 
 std::optional<StateId> Module::find_state(const std::string& name) const {
-  for (size_t i = 0; i < states.size(); ++i) {
-    if (states[i].name == name) return StateId(static_cast<int64_t>(i));
-  }
-  return std::nullopt;
+  const auto it = state_ids_.find(name);
+  return it == state_ids_.end() ? std::nullopt : std::optional<StateId>(it->second);
 }
 
 Graph* Module::find_graph(const std::string& name) {
@@ -105,32 +117,35 @@ std::vector<ValueId> drop_dead(Graph& graph) {
 
   std::vector<ValueId> new_values(graph.values.size());
   std::vector<OpId> new_ops(graph.ops.size());
-  int64_t next_op = 0;
+  int64_t next_value = 0, next_op = 0;
   for (size_t i = 0; i < keep.size(); ++i) {
     if (keep[i]) new_ops[i] = OpId(next_op++);
   }
-  std::vector<Value> values;
+  for (size_t i = 0; i < live.size(); ++i) {
+    if (live[i]) new_values[i] = ValueId(next_value++);
+  }
+  if (new_values.size() == static_cast<size_t>(next_value) &&
+      new_ops.size() == static_cast<size_t>(next_op))
+    return new_values;
   for (size_t i = 0; i < live.size(); ++i) {
     if (!live[i]) continue;
-    new_values[i] = ValueId(static_cast<int64_t>(values.size()));
-    values.push_back(std::move(graph.values[i]));
-  }
-  for (Value& value : values) {
+    Value& value = graph.values[new_values[i].index()];
+    if (&value != &graph.values[i]) value = std::move(graph.values[i]);
     if (value.producer.valid()) value.producer = new_ops[value.producer.index()];
     for (Dim& dim : value.type.dims) {
       if (!dim.is_static()) dim.size_value = new_values[dim.size_value.index()];
     }
   }
   const auto renumber = [&](ValueId& value) { value = new_values[value.index()]; };
-  std::vector<Op> ops;
   for (size_t i = 0; i < keep.size(); ++i) {
     if (!keep[i]) continue;
-    for (ValueId& operand : graph.ops[i].operands) renumber(operand);
-    for (ValueId& result : graph.ops[i].results) renumber(result);
-    ops.push_back(std::move(graph.ops[i]));
+    Op& op = graph.ops[new_ops[i].index()];
+    if (&op != &graph.ops[i]) op = std::move(graph.ops[i]);
+    for (ValueId& operand : op.operands) renumber(operand);
+    for (ValueId& result : op.results) renumber(result);
   }
-  graph.values = std::move(values);
-  graph.ops = std::move(ops);
+  graph.values.resize(static_cast<size_t>(next_value));
+  graph.ops.resize(static_cast<size_t>(next_op));
   for (Input& input : graph.inputs) renumber(input.value);
   for (ValueId& output : graph.outputs) renumber(output);
   for (StateUpdate& update : graph.updates) renumber(update.value);

@@ -4,6 +4,7 @@
 
 #include <optional>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "base/ids.h"
@@ -81,6 +82,8 @@ class Graph {
   // "%12" or the value's name.
   std::string label(ValueId id) const;
 
+  // Room for so many in all, for who knows about how many will come.
+  void reserve(size_t some_values, size_t some_ops);
   ValueId add_value(TensorType type, std::string name = "");
   ValueId add_input(TensorType type, std::string name, StateId state = StateId());
   // Appends the op and makes its result values.
@@ -122,16 +125,21 @@ class Module {
  public:
   std::string name;
   std::vector<Layer> layers;
-  std::vector<State> states;
+  std::vector<State> states;  // append by add_state, rename by rename_state
   std::vector<Graph> graphs;
 
   const State& state(StateId id) const { return states[id.index()]; }
+  // REQUIRES: no state has the name.
   StateId add_state(State state);
+  void rename_state(StateId id, const std::string& name);
   std::optional<StateId> find_state(const std::string& name) const;
   Graph& graph(GraphId id) { return graphs[id.index()]; }
   Graph* find_graph(const std::string& name);
   const Graph* find_graph(const std::string& name) const;
   std::vector<StateId> parameters() const;  // the weights, in order
+
+ private:
+  std::unordered_map<std::string, StateId> state_ids_;  // [name]
 };
 
 // Structure: ids in range, every operand defined before use, one producer a value, names unique,

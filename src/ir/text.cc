@@ -456,7 +456,7 @@ Module parse_module(const std::string& text) {
     std::string name = cursor.name();
     module.layers.push_back({std::move(name), !cursor.accept("no_block")});
   }
-  while (cursor.accept("state")) module.states.push_back(read_state(cursor, module));
+  while (cursor.accept("state")) module.add_state(read_state(cursor, module));
   module.graphs = graph_names(text);
   for (Graph& graph : module.graphs) graph = GraphReader(cursor, &module).run();
   cursor.expect("}");

@@ -52,10 +52,17 @@ class Partitioner {
   }
 
   Partitioned run() {
+    // Half as many again for reshardings.
+    const size_t values = r_.graph.values.size() * 3 / 2;
+    result_.graph.reserve(values, r_.graph.ops.size() * 3 / 2);
+    result_.shardings.reserve(values);
+    result_.global_types.reserve(values);
+    result_.global_value.reserve(values);
     for (const ir::Input& input : r_.graph.inputs) {
       if (!is_accumulator(input)) add_input(input);
     }
-    for (size_t i = 0; i < r_.graph.ops.size(); ++i) partition_op(r_.graph.ops[i]);
+    for (size_t i = 0; i < r_.graph.ops.size(); ++i)
+      partition_op(r_.graph.ops[i], advice_.rules[i]);
     for (const ValueId output : r_.graph.outputs) {
       const Version whole = version_in(output, output_sharding(output), Work::kForward, LayerId());
       result_.graph.outputs.push_back(whole.local);
@@ -239,11 +246,9 @@ class Partitioner {
     return version;
   }
 
-  void partition_op(const ir::Op& op) {
+  void partition_op(const ir::Op& op, const ops::ShardingRule& rule) {
     if (op.kind == OpKind::kAccumulate) return partition_accumulate(op);
-    const ops::OpDef& def = ops::op_def(op.kind);
-    MW_CHECK(def.rule != nullptr, "{} in a global graph", ir::op_name(op.kind));
-    const ops::ShardingRule rule = ops::rule_of(r_.graph, op);
+    MW_CHECK(ops::op_def(op.kind).rule != nullptr, "{} in a global graph", ir::op_name(op.kind));
     Memo::Problem problem = problem_of(op);
     const Assignment* known = memo_.chosen(problem);
     const Assignment assignment =

@@ -1,6 +1,7 @@
 #include "pipeline/overlap.h"
 
 #include <algorithm>
+#include <set>
 
 #include "pipeline/sharing.h"
 
@@ -24,17 +25,58 @@ int32_t stream_of(const ir::Op& op, const cluster::Mesh& mesh) {
 // The order of the ops.
 class Orderer {
  public:
-  Orderer(const ir::Graph& graph, const cluster::Mesh& mesh)
-      : graph_(graph), mesh_(mesh), held_(graph.values.size(), Held::kNo) {}
+  Orderer(const Fragment& fragment, const cluster::Mesh& mesh)
+      : graph_(fragment.graph), mesh_(mesh), held_(graph_.values.size(), Held::kNo) {
+    for (const Port& port : fragment.inputs) {
+      if (port.kind == PortKind::kState) states_.insert(port.value);
+    }
+  }
 
-  std::vector<size_t> order() {
+  std::vector<size_t> order(bool gather_ahead) {
     for (size_t o = 0; o < graph_.ops.size(); ++o) place(o);
     release(gradients_);
     release(sums_);
-    return std::move(order_);
+    return gather_ahead ? gathered_ahead() : std::move(order_);
   }
 
  private:
+  bool gathers_weight(size_t o) const {
+    const ir::Op& op = graph_.ops[o];
+    return op.kind == ir::OpKind::kAllGather && stream_of(op, mesh_) != 0 && op.layer.valid() &&
+           states_.count(op.operands[0]) > 0;
+  }
+
+  // A layer's weights are gathered where the gathers of the layer before begin.
+  std::vector<size_t> gathered_ahead() const {
+    std::vector<std::vector<size_t>> groups;  // of one layer each, in order
+    for (const size_t o : order_) {
+      if (!gathers_weight(o)) continue;
+      if (groups.empty() || graph_.ops[groups.back().front()].layer != graph_.ops[o].layer)
+        groups.emplace_back();
+      groups.back().push_back(o);
+    }
+    if (groups.size() < 2) return order_;
+    std::vector<size_t> ahead;
+    size_t next = 0;  // group to place
+    const auto place_group = [&] {
+      if (next < groups.size()) ahead.insert(ahead.end(), groups[next].begin(), groups[next].end());
+      ++next;
+    };
+    size_t at = 0;  // group whose place in the order comes next
+    for (const size_t o : order_) {
+      if (!gathers_weight(o)) {
+        ahead.push_back(o);
+        continue;
+      }
+      if (at < groups.size() && o == groups[at].front()) {
+        if (at == 0) place_group();
+        place_group();
+        ++at;
+      }
+    }
+    return ahead;
+  }
+
   // Whether a value's op is held back.
   enum class Held : uint8_t {
     kNo,
@@ -92,6 +134,7 @@ class Orderer {
 
   const ir::Graph& graph_;
   const cluster::Mesh& mesh_;
+  std::set<ValueId> states_;
   std::vector<Held> held_;  // [value]
   std::vector<size_t> gradients_, sums_, order_;
 };
@@ -186,11 +229,11 @@ class Launcher {
 
 }  // namespace
 
-void order_for_overlap(Fragment& fragment, const cluster::Mesh& mesh) {
+void order_for_overlap(Fragment& fragment, const cluster::Mesh& mesh, bool gather_ahead) {
   const bool communicates = std::any_of(fragment.graph.ops.begin(), fragment.graph.ops.end(),
                                         [&](const ir::Op& op) { return stream_of(op, mesh) != 0; });
   if (!communicates) return;
-  reorder(fragment.graph, Orderer(fragment.graph, mesh).order());
+  reorder(fragment.graph, Orderer(fragment, mesh).order(gather_ahead));
   Launcher(fragment, mesh).run();
 }
 

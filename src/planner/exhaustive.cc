@@ -1,10 +1,12 @@
 // Every uniform plan. Coarse estimates bound each layout from below, the most promising first, so
 // that most schedules are never looked at; the result is as if all had been.
 #include <algorithm>
+#include <atomic>
 #include <map>
 #include <set>
 #include <tuple>
 
+#include "base/in_parallel.h"
 #include "planner/front.h"
 #include "planner/search.h"
 #include "planner/simulated.h"
@@ -21,6 +23,8 @@ constexpr double kTooSlow = 1.15;
 
 // Plans for the front that are compiled at a time.
 constexpr size_t kBatch = 32;
+// Layouts that are looked at side by side.
+constexpr size_t kSideBySide = 32;
 
 // For the front.
 bool promises_more(const Estimated& a, const Estimated& b) {
@@ -35,7 +39,9 @@ class Search {
   Search(const Request& request, predict::Coarse& coarse)
       : request_(request),
         coarse_(coarse),
-        limit_(static_cast<double>(request.base.cluster.device.memory.value) * kMemorySlack) {}
+        limit_(static_cast<double>(request.base.cluster.device.memory.value) * kMemorySlack) {
+    for (int t = 0; t < thread_count(request); ++t) workers_.push_back(coarse.another());
+  }
 
   Found run() {
     const BySize by_size = plans_by_size();
@@ -52,22 +58,21 @@ class Search {
 
  private:
   using Group = std::tuple<int64_t, bool, compile::Recompute>;  // tp, sp
+  static Group group_of(const Plan& plan) { return {plan.tp, plan.sp, plan.recompute}; }
   // [sequences of a microbatch][group] layouts.
   using BySize = std::map<int64_t, std::map<Group, std::vector<Plan>>>;
 
-  const std::vector<Pipelining>& pipelinings(int64_t pp) {
-    const auto [it, is_new] = pipelinings_.try_emplace(pp);
-    if (is_new) it->second = planner::pipelinings(request_.base, pp);
-    return it->second;
-  }
+  const std::vector<Pipelining>& pipelinings(int64_t pp) const { return pipelinings_.at(pp); }
 
   BySize plans_by_size() {
     BySize by_size;
     for (const Layout& layout : planner::layouts(request_.base, request_.gpus)) {
       for (const Plan& plan : layout_plans(request_.base, layout)) {
+        if (!pipelinings_.contains(plan.pp))
+          pipelinings_.emplace(plan.pp, planner::pipelinings(request_.base, plan.pp));
         found_.candidates += static_cast<int64_t>(pipelinings(plan.pp).size());
         const int64_t microbatch = request_.base.global_batch / plan.dp / plan.microbatches;
-        by_size[microbatch][{plan.tp, plan.sp, plan.recompute}].push_back(plan);
+        by_size[microbatch][group_of(plan)].push_back(plan);
       }
     }
     return by_size;
@@ -87,7 +92,7 @@ class Search {
     if (divided) keep_dividing(plans);
     std::map<Group, Seconds> fastest;
     std::set<Group> tried;
-    for (const Plan& plan : plans) tried.insert({plan.tp, plan.sp, plan.recompute});
+    for (const Plan& plan : plans) tried.insert(group_of(plan));
     look_at_plans(plans, fastest);
     for (const Group& group : tried) {
       const auto it = fastest.find(group);
@@ -119,12 +124,76 @@ class Search {
   void look_at_plans(std::vector<Plan> plans, std::map<Group, Seconds>& fastest) {
     std::vector<Estimated> layouts = fitting(std::move(plans));
     for (const auto& [plan, step, peak] : layouts) {
-      const auto [it, is_new] = fastest.try_emplace({plan.tp, plan.sp, plan.recompute}, step);
+      const auto [it, is_new] = fastest.try_emplace(group_of(plan), step);
       it->second = std::min(it->second, step);
     }
     std::stable_sort(layouts.begin(), layouts.end(), faster);
-    prepare_exact(soon(layouts));
-    for (const Estimated& layout : layouts) look_at(layout);
+    coarse_.prepare_exact(soon(layouts), thread_count(request_));
+    for (size_t at = 0; at < layouts.size() && may_be_among_best(layouts[at]); at += kSideBySide) {
+      const auto looked =
+          look_side_by_side(layouts, at, [&](predict::Coarse& coarse, Looked& here) {
+            here.peak = coarse.memory(here.plan).peak;
+            if (fits(here.peak)) here.step = coarse.step(here.plan);
+          });
+      for (size_t i = 0; i < looked.size(); ++i) {
+        if (!may_be_among_best(layouts[at + i])) return;  // nor what follows
+        for (const Looked& here : looked[i]) take(here);
+      }
+    }
+  }
+
+  // What a layout takes under one of its pipelinings.
+  struct Looked : Estimated {
+    bool dear = false;  // at the least; otherwise as it is, the step if it was worth while
+  };
+
+  // Calls work(worker, i) for all i below `count` on several threads.
+  template <typename Work>
+  void on_threads(size_t count, const Work& work) {
+    std::atomic<size_t> next{0};
+    in_parallel(workers_.size(), static_cast<int>(workers_.size()), [&](size_t t) {
+      for (size_t i = next++; i < count; i = next++) work(workers_[t], i);
+    });
+  }
+
+  // [layout] from `at` on, under those of its pipelinings that it can have. What is not dear is
+  // looked at by `look_at_cheap`, which starts from what the layout takes at the least and may read
+  // what was found so far.
+  template <typename LookAtCheap>
+  std::vector<std::vector<Looked>> look_side_by_side(const std::vector<Estimated>& layouts,
+                                                     size_t at, const LookAtCheap& look_at_cheap) {
+    std::vector<std::vector<Looked>> looked(std::min(kSideBySide, layouts.size() - at));
+    std::vector<Looked> all;
+    std::vector<size_t> layout_of;
+    for (size_t i = 0; i < looked.size(); ++i) {
+      for (const Pipelining& pipelining : pipelinings(layouts[at + i].plan.pp)) {
+        all.push_back({under(layouts[at + i], pipelining)});
+        layout_of.push_back(i);
+      }
+    }
+    // Neighbours have other schedules, so that threads seldom make the same.
+    std::vector<char> has_order(all.size(), 0);
+    on_threads(all.size(), [&](predict::Coarse& coarse, size_t i) {
+      has_order[i] = coarse.has_order(all[i].plan) ? 1 : 0;
+    });
+    std::vector<Plan> plans;
+    for (size_t i = 0; i < all.size(); ++i) {
+      if (has_order[i]) plans.push_back(all[i].plan);
+    }
+    coarse_.prepare_scheduled(plans, thread_count(request_));
+    on_threads(all.size(), [&](predict::Coarse& coarse, size_t i) {
+      if (!has_order[i]) return;
+      Looked& here = all[i];
+      here.dear = is_dear(here.plan);
+      if (!here.dear) return look_at_cheap(coarse, here);
+      const predict::Estimate least = coarse.least_scheduled(here.plan);
+      here.step = least.step;
+      here.peak = least.peak;
+    });
+    for (size_t i = 0; i < all.size(); ++i) {
+      if (has_order[i]) looked[layout_of[i]].push_back(std::move(all[i]));
+    }
+    return looked;
   }
 
   // Those of the layouts that may fit, with what they take at the least.
@@ -140,29 +209,54 @@ class Search {
     return layouts;
   }
 
+  // All layouts that may fit. Where a group fits on no mesh, neither does it with twice the
+  // microbatch or three times: all meshes that take that take this.
+  std::vector<Estimated> all_fitting(const BySize& by_size) {
+    std::vector<Estimated> layouts;
+    std::map<Group, std::vector<int64_t>> full;  // sizes
+    for (const auto& [microbatch, groups] : by_size) {
+      std::vector<Plan> plans;
+      std::set<Group> tried;
+      for (const auto& [group, of_group] : groups) {
+        const std::vector<int64_t>& sizes = full[group];
+        if (std::any_of(sizes.begin(), sizes.end(),
+                        [size = microbatch](int64_t fewer) { return size % fewer == 0; }))
+          continue;
+        tried.insert(group);
+        plans.insert(plans.end(), of_group.begin(), of_group.end());
+      }
+      for (Estimated& layout : fitting(std::move(plans))) {
+        tried.erase(group_of(layout.plan));
+        layouts.push_back(std::move(layout));
+      }
+      for (const Group& group : tried) full[group].push_back(microbatch);
+    }
+    return layouts;
+  }
+
   // Adds to the front what the search for the fastest left out. Layouts that promise most first,
   // and what takes long to look at last.
   void find_front(const BySize& by_size) {
-    std::vector<Plan> plans;
-    for (const auto& [microbatch, groups] : by_size) {
-      for (const auto& [group, of_group] : groups)
-        plans.insert(plans.end(), of_group.begin(), of_group.end());
-    }
-    std::vector<Estimated> layouts = fitting(std::move(plans)), dear;
+    std::vector<Estimated> layouts = all_fitting(by_size), dear;
     std::stable_sort(layouts.begin(), layouts.end(), promises_more);
-    for (const Estimated& layout : layouts) {
-      if (!front_.takes(layout.step, layout.peak)) continue;
-      for (const Pipelining& pipelining : pipelinings(layout.plan.pp)) {
-        Estimated here = under(layout, pipelining);
-        if (!coarse_.has_order(here.plan)) continue;
-        if (!is_dear(here.plan)) {
-          look_at_front(here);
-          continue;
+    const auto promising = [&](const Estimated& here) {
+      return fits(here.peak) && front_.takes(here.step, here.peak);
+    };
+    for (size_t at = 0; at < layouts.size(); at += kSideBySide) {
+      std::erase_if(layouts, [&, i = size_t{0}](const Estimated& layout) mutable {
+        return i++ >= at && !front_.takes(layout.step, layout.peak);
+      });
+      if (at >= layouts.size()) break;
+      const auto looked =
+          look_side_by_side(layouts, at, [&](predict::Coarse& coarse, Looked& here) {
+            here.peak = coarse.memory(here.plan).peak;
+            if (promising(here)) here.step = coarse.step(here.plan);
+          });
+      for (const std::vector<Looked>& of_layout : looked) {
+        for (const Looked& here : of_layout) {
+          if (!promising(here)) continue;
+          here.dear ? dear.push_back(here) : front_.keep(here);
         }
-        const predict::Estimate least = coarse_.least_scheduled(here.plan);
-        here.step = least.step;
-        here.peak = least.peak;
-        if (fits(here.peak) && front_.takes(here.step, here.peak)) dear.push_back(std::move(here));
       }
     }
     std::stable_sort(dear.begin(), dear.end(), promises_more);
@@ -202,49 +296,46 @@ class Search {
   // ZeRO 2 and 3, and slices of sequences, are compiled only for what may be told.
   static bool is_dear(const Plan& plan) { return plan.zero >= 2 || plan.sequence_slices() > 1; }
 
-  // The plans that will be looked at, as far as can be told now.
+  // The dear plans that will be looked at, as far as can be told now.
   std::vector<Plan> soon(const std::vector<Estimated>& layouts) {
     std::vector<Plan> plans;
+    size_t count = 0;
     const bool full = best_.size() >= wanted();
-    for (const Estimated& layout : layouts) {
-      if (full ? layout.step >= best_.front().step : best_.size() + plans.size() >= wanted()) break;
-      for (const Pipelining& pipelining : pipelinings(layout.plan.pp)) {
-        Plan plan = under(layout, pipelining).plan;
-        if (coarse_.has_order(plan)) plans.push_back(std::move(plan));
+    for (size_t at = 0; at < layouts.size(); at += kSideBySide) {
+      if (full && layouts[at].step >= best_.front().step) break;
+      const auto looked = look_side_by_side(layouts, at, [](predict::Coarse&, Looked&) {});
+      for (size_t i = 0; i < looked.size(); ++i) {
+        if (full ? layouts[at + i].step >= best_.front().step : best_.size() + count >= wanted())
+          return plans;
+        for (const Looked& here : looked[i]) {
+          ++count;
+          if (here.dear && may_be_best(here)) plans.push_back(here.plan);
+        }
       }
     }
     return plans;
   }
 
-  // Compiles what they will ask for.
-  void prepare_exact(std::vector<Plan> plans) {
-    coarse_.prepare_scheduled(plans, thread_count(request_));
-    std::erase_if(plans, [&](const Plan& plan) {
-      return !is_dear(plan) || !may_be_best(coarse_.least_scheduled(plan));
-    });
-    coarse_.prepare_exact(plans, thread_count(request_));
-  }
-
-  void look_at(const Estimated& layout) {
-    if (best_.size() >= wanted() && layout.step >= best_.front().step) return;
-    for (const Pipelining& pipelining : pipelinings(layout.plan.pp)) look_at(layout, pipelining);
+  bool may_be_among_best(const Estimated& least) const {
+    return best_.size() < wanted() || least.step < best_.front().step;
   }
 
   bool fits(Bytes peak) const { return static_cast<double>(peak.value) <= limit_; }
   // Whether it can be one of the best, where it takes no less than that.
-  bool may_be_best(const predict::Estimate& least) const {
-    return fits(least.peak) && (best_.size() < wanted() || least.step < best_.front().step);
+  bool may_be_best(const Estimated& least) const {
+    return fits(least.peak) && may_be_among_best(least);
   }
 
   size_t wanted() const { return static_cast<size_t>(request_.simulated); }
 
-  void look_at(const Estimated& layout, const Pipelining& pipelining) {
-    Estimated here = under(layout, pipelining);
-    if (!coarse_.has_order(here.plan)) return;
-    if (is_dear(here.plan) && !may_be_best(coarse_.least_scheduled(here.plan))) return;
-    here.peak = coarse_.memory(here.plan).peak;
+  void take(Looked here) {
     if (!fits(here.peak)) return;
-    here.step = coarse_.step(here.plan);
+    if (here.dear) {
+      if (!may_be_best(here)) return;
+      here.peak = coarse_.memory(here.plan).peak;
+      if (!fits(here.peak)) return;
+      here.step = coarse_.step(here.plan);
+    }
     front_.keep(here);
     // The slowest of the best is on top.
     if (best_.size() >= wanted()) {
@@ -269,6 +360,7 @@ class Search {
 
   const Request& request_;
   predict::Coarse& coarse_;
+  std::vector<predict::Coarse> workers_;  // [thread]
   double limit_;
   std::map<int64_t, std::vector<Pipelining>> pipelinings_;  // [pp]
   std::set<Group> given_up_;

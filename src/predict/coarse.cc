@@ -1,10 +1,8 @@
 #include "predict/coarse.h"
 
 #include <algorithm>
-#include <set>
 
 #include "base/error.h"
-#include "base/in_parallel.h"
 #include "cluster/group_shape.h"
 #include "cost/collective.h"
 
@@ -13,11 +11,6 @@ namespace {
 
 using compile::Plan;
 
-// Schedules longer than this many times the pipeline are continued from shorter ones.
-constexpr int64_t kFilling = 3;
-// Stages with fewer blocks, where collectives run inside forward and backward, have facts of their
-// own.
-constexpr int64_t kFewBlocks = 3;
 // Parts that a schedule takes a microbatch in, at the most.
 constexpr double kMostParts = 2;
 
@@ -49,199 +42,31 @@ std::vector<RankId> data_group(const Plan& plan) {
   return members;
 }
 
-// The compiler lowers no replica that has no microbatch.
-bool all_replicas_work(const pipeline::Schedule& schedule) {
-  std::vector<bool> works(static_cast<size_t>(schedule.placement.replicas()), false);
-  for (const auto& actions : schedule.ranks) {
-    for (const pipeline::Action& action : actions)
-      works[static_cast<size_t>(action.replica)] = true;
-  }
-  return std::find(works.begin(), works.end(), false) == works.end();
-}
-
-// Whether a rank hosts the first and the last stage.
-bool has_both_ends(const Order& order) {
-  std::vector<bool> first(static_cast<size_t>(order.ranks()), false), last = first;
-  for (int32_t copy = 0; copy < order.copies(); ++copy) {
-    const auto rank = static_cast<size_t>(order.rank_of(copy));
-    if (order.stage_of(copy) == 0) first[rank] = true;
-    if (order.stage_of(copy) + 1 == order.stages()) last[rank] = true;
-  }
-  for (size_t r = 0; r < first.size(); ++r) {
-    if (first[r] && last[r]) return true;
-  }
-  return false;
-}
-
 }  // namespace
 
-Coarse::Coarse(Request request) : base_(std::move(request)) {}
+Coarse::Coarse(Request request)
+    : facts_(std::make_shared<CoarseFacts>(std::move(request))), base_(facts_->base()) {}
+Coarse::Coarse(std::shared_ptr<CoarseFacts> facts)
+    : facts_(std::move(facts)), base_(facts_->base()) {}
 Coarse::~Coarse() = default;
 
-// ZeRO 0 and 1 leave forward and backward as they are without data parallelism: then the work is
-// the same on every mesh.
-Coarse::ProbeKey Coarse::work_key(const Plan& plan) const {
-  ProbeKey probe;
-  ProgramKey& key = probe.program;
-  probe.microbatch = base_.global_batch / (plan.dp * plan.units());
-  probe.pp = plan.pp > 1 ? 2 : 1;
-  key.tp = plan.tp;
-  key.recompute = plan.recompute;
-  key.sp = plan.sp;
-  key.regather = plan.regather;
-  key.slices = plan.sequence_slices();
-  key.pipelined = plan.pp > 1;
-  const bool reduces = plan.effective_grad_reduce() == compile::GradReduce::kMicrobatch;
-  if (plan.dp == 1 || (!reduces && plan.zero <= 1)) return probe;
-  probe.dp = plan.dp;
-  probe.pp = plan.pp;
-  key.data_parallel = true;
-  key.zero = plan.zero;
-  key.grad_reduce = plan.effective_grad_reduce();
-  // What hides behind the blocks beside it does not where there are none: not by the line.
-  const int64_t blocks = base_.model.layers / plan.stages();
-  if (plan.pp > 1 && plan.layers.empty() && blocks < kFewBlocks &&
-      base_.model.layers % plan.stages() == 0)
-    key.blocks = blocks;
-  return probe;
-}
-
-Coarse::StateKey Coarse::state_key(const Plan& plan, bool folded) {
-  StateKey state;
-  state.dp = plan.dp;
-  state.pp = plan.pp;
-  state.zero = plan.dp > 1 ? plan.zero : 0;
-  StatesKey& key = state.program;
-  key.folded = folded;
-  key.tp = plan.tp;
-  key.sp = plan.sp;
-  key.pipelined = plan.pp > 1;
-  key.data_parallel = plan.dp > 1;
-  key.grad_reduce = plan.grad_reduce;
-  return state;
-}
-
-Request Coarse::request_of(const ProgramKey& key) const {
-  Request request = base_;
-  Plan& plan = request.plan;
-  plan = Plan();
-  plan.tp = key.tp;
-  plan.sp = key.sp;
-  plan.regather = key.regather;
-  plan.zero = key.zero;
-  plan.recompute = key.recompute;
-  plan.grad_reduce = key.grad_reduce;
-  plan.dp = key.data_parallel ? 2 : 1;
-  plan.pp = key.pipelined ? 2 : 1;
-  if (key.slices > 1) {
-    plan.schedule = "seq-1f1b";
-    plan.slices = key.slices;
-  }
-  return request;
-}
-
-Request Coarse::request_of(const StatesKey& key) const {
-  Request request = base_;
-  Plan& plan = request.plan;
-  plan = Plan();
-  plan.tp = key.tp;
-  plan.sp = key.sp;
-  plan.grad_reduce = key.grad_reduce;
-  plan.dp = key.data_parallel ? 2 : 1;
-  plan.pp = key.pipelined ? 2 : 1;
-  return request;
-}
-
-const Probe& Coarse::work_facts(const Plan& plan) {
-  const ProbeKey key = work_key(plan);
-  const auto it = probes_.find(key);
-  if (it != probes_.end()) return *it->second;
-  probe_missing(std::vector<ProbeKey>{key}, 1);
-  return *probes_.at(key);
-}
-
-const StageFacts& Coarse::state_facts(const Plan& plan, bool folded) {
-  const StateKey key = state_key(plan, folded);
-  const auto it = states_of_.find(key);
-  if (it != states_of_.end()) return *it->second;
-  probe_missing(std::vector<StateKey>{key}, 1);
-  return *states_of_.at(key);
-}
-
-void Coarse::probe_missing(const std::vector<ProbeKey>& keys, int threads) {
-  std::map<ProgramKey, std::set<int64_t>> microbatches;
-  std::vector<std::pair<ProbeKey, std::unique_ptr<Probe>*>> probes;
-  for (const ProbeKey& key : keys) {
-    const auto [probe, is_new] = probes_.try_emplace(key);
-    if (!is_new) continue;
-    probes.emplace_back(key, &probe->second);
-    programs_.try_emplace(key.program);
-    microbatches[key.program].insert(key.microbatch);
-  }
-  const std::vector<std::pair<ProgramKey, std::set<int64_t>>> programs(microbatches.begin(),
-                                                                       microbatches.end());
-  in_parallel(programs.size(), threads, [&](size_t i) {
-    const ProgramKey& key = programs[i].first;
-    std::unique_ptr<ProbePrograms>& compiled = programs_.at(key);
-    if (compiled == nullptr)
-      compiled = std::make_unique<ProbePrograms>(request_of(key), key.blocks);
-    for (const int64_t microbatch : programs[i].second) compiled->prepare(microbatch);
-  });
-  in_parallel(probes.size(), threads, [&](size_t i) {
-    const ProbeKey& key = probes[i].first;
-    *probes[i].second =
-        std::make_unique<Probe>(programs_.at(key.program)->on(key.dp, key.pp, key.microbatch));
-  });
-}
-
-void Coarse::probe_missing(const std::vector<StateKey>& keys, int threads) {
-  std::vector<std::pair<StateKey, std::unique_ptr<StageFacts>*>> states;
-  std::vector<std::pair<StatesKey, std::unique_ptr<StatePrograms>*>> programs;
-  for (const StateKey& key : keys) {
-    const auto [state, is_new] = states_of_.try_emplace(key);
-    if (!is_new) continue;
-    states.emplace_back(key, &state->second);
-    const auto [program, is_new_program] = state_programs_.try_emplace(key.program);
-    if (is_new_program) programs.emplace_back(key.program, &program->second);
-  }
-  in_parallel(programs.size(), threads, [&](size_t i) {
-    const StatesKey& key = programs[i].first;
-    *programs[i].second = std::make_unique<StatePrograms>(request_of(key), key.folded);
-  });
-  in_parallel(states.size(), threads, [&](size_t i) {
-    const StateKey& key = states[i].first;
-    *states[i].second =
-        std::make_unique<StageFacts>(state_programs_.at(key.program)->on(key.dp, key.pp, key.zero));
-  });
-}
-
 void Coarse::prepare_states(const std::vector<Plan>& plans, int threads) {
-  std::vector<StateKey> keys;
-  for (const Plan& plan : plans) keys.push_back(state_key(plan, false));
-  probe_missing(keys, threads);
+  facts_->prepare_states(plans, false, threads);
 }
 
 void Coarse::prepare(const std::vector<Plan>& plans, int threads) {
-  std::vector<ProbeKey> keys;
-  for (const Plan& plan : plans) keys.push_back(work_key(bare_of(plan)));
-  probe_missing(keys, threads);
+  std::vector<Plan> bare;
+  for (const Plan& plan : plans) bare.push_back(bare_of(plan));
+  facts_->prepare_work(bare, threads);
   prepare_states(plans, threads);
 }
 
-bool Coarse::is_folded(const Plan& plan) {
-  return plan.pp > 1 && has_both_ends(*orders(plan).longer);
-}
-
 void Coarse::prepare_scheduled(const std::vector<Plan>& plans, int threads) {
-  std::vector<StateKey> keys;
-  for (const Plan& plan : plans) keys.push_back(state_key(plan, is_folded(plan)));
-  probe_missing(keys, threads);
+  facts_->prepare_states(plans, true, threads);
 }
 
 void Coarse::prepare_exact(const std::vector<Plan>& plans, int threads) {
-  std::vector<ProbeKey> keys;
-  for (const Plan& plan : plans) keys.push_back(work_key(plan));
-  probe_missing(keys, threads);
+  facts_->prepare_work(plans, threads);
 }
 
 Plan Coarse::bare_of(Plan plan) {
@@ -251,54 +76,10 @@ Plan Coarse::bare_of(Plan plan) {
   return plan;
 }
 
-const Coarse::Known& Coarse::known(const std::string& kind) {
-  const auto [it, is_new] = known_.try_emplace(kind);
-  if (!is_new) return it->second;
-  const std::vector<std::string> kinds = pipeline::schedule_kinds();
-  it->second.compiled = std::find(kinds.begin(), kinds.end(), kind) != kinds.end();
-  // Kinds whose order does not come again after as many microbatches as the pipeline has ranks.
-  it->second.continued = kind != "hanayo" && kind != "zb-auto";
-  it->second.periods = kind.starts_with("chimera") ? 2 : 1;
-  return it->second;
-}
-
-// Null: the kind does not take these chunks or microbatches, or has what only the simulation knows.
-Order* Coarse::order(const Plan& plan, int64_t microbatches) {
-  const auto [it, is_new] = order_.try_emplace({plan.schedule, plan.pp, plan.chunks, microbatches});
-  if (!is_new) return it->second.get();
-  try {
-    const pipeline::Schedule schedule = pipeline::make_schedule(
-        {plan.schedule, static_cast<int32_t>(plan.pp), static_cast<int32_t>(plan.chunks),
-         static_cast<int32_t>(microbatches), 0, static_cast<int32_t>(plan.slices)});
-    const pipeline::ScheduleNeeds needs = pipeline::needs(schedule);
-    if (!needs.no_flush && all_replicas_work(schedule))
-      it->second = std::make_unique<Order>(schedule);
-  } catch (const Error&) {
-  }
-  return it->second.get();
-}
-
-Coarse::Orders Coarse::orders(const Plan& plan) {
-  Orders found;
-  const Known& kind = known(plan.schedule);
-  if (!kind.compiled) return found;
-  const int64_t period = kind.periods * plan.pp;
-  const int64_t shorter = kFilling * period + plan.microbatches % period;
-  const int64_t longer = shorter + period;
-  const bool whole = !kind.continued || plan.microbatches <= longer;
-  found.long_microbatches = static_cast<int32_t>(whole ? plan.microbatches : longer);
-  found.longer = order(plan, found.long_microbatches);
-  if (whole || found.longer == nullptr) return found;
-  found.short_microbatches = static_cast<int32_t>(shorter);
-  found.shorter = order(plan, shorter);
-  if (found.shorter == nullptr) found.longer = nullptr;
-  return found;
-}
-
 bool Coarse::has_order(const Plan& plan) {
   return base_.global_batch % (plan.dp * plan.units()) == 0 &&
          base_.seq_len % plan.sequence_slices() == 0 &&
-         (plan.pp > 1 || plan.sequence_slices() == 1) && orders(plan).longer != nullptr;
+         (plan.pp > 1 || plan.sequence_slices() == 1) && facts_->orders(plan).longer != nullptr;
 }
 
 const Coarse::Setting& Coarse::setting(const Plan& plan, bool bare) {
@@ -306,13 +87,11 @@ const Coarse::Setting& Coarse::setting(const Plan& plan, bool bare) {
   setting_.emplace();
   setting_->plan = plan;
   setting_->bare = bare;
-  const Probe& work = work_facts(bare ? bare_of(plan) : plan);
-  setting_->work = &work;
-  setting_->orders = orders(plan);
+  setting_->work = &facts_->work(bare ? bare_of(plan) : plan);
+  setting_->orders = facts_->orders(plan);
   blocks_ = blocks_of(plan, base_.model.layers);
   MW_CHECK(setting_->orders.longer != nullptr, "plan {} has no order", short_form(plan));
-  setting_->state = state_facts(plan, is_folded(plan));
-  fill_costs(*setting_);
+  setting_->state = facts_->states(plan, facts_->is_folded(plan));
   fill_states(*setting_);
   return *setting_;
 }
@@ -352,9 +131,18 @@ double Coarse::beside_collectives(const Setting& setting, size_t level) const {
   return 2 / (2 - std::clamp(facts[kLinks + level] / calls, 0.0, 1.0));
 }
 
-void Coarse::run(Order& order, const Setting& setting, std::vector<double>& ends) {
-  const std::vector<cluster::Link>& links = base_.cluster.links;
+void Coarse::run(const Order& order, const Setting& setting, std::vector<double>& ends) {
   const int64_t stride = pipeline_stride(setting.plan);
+  const CoarseFacts::Run asked{&order, setting.work, stride};
+  const bool even = setting.plan.layers.empty();
+  if (even) {
+    if (const auto known = facts_->remembered(asked)) {
+      ends = *known;
+      return;
+    }
+  }
+  fill_costs(setting);
+  const std::vector<cluster::Link>& links = base_.cluster.links;
   hop_costs_.clear();
   port_of_.assign(static_cast<size_t>(order.ranks()) * links.size(), -1);
   for (const auto& [from, to] : order.hops()) {
@@ -367,7 +155,8 @@ void Coarse::run(Order& order, const Setting& setting, std::vector<double>& ends
              beside_collectives(setting, level),
          cost::message_latency(cluster, level).value, port});
   }
-  order.run(costs_, hop_costs_, ends);
+  order.run(costs_, hop_costs_, room_, ends);
+  if (even) facts_->remember(asked, ends);
 }
 
 // Gradients of a rank's stages summed over their replicas.
@@ -446,7 +235,7 @@ Seconds Coarse::step(const Setting& now) {
 Seconds Coarse::dividing(const Plan& plan) {
   if (plan.dp == 1 || plan.effective_grad_reduce() != compile::GradReduce::kMicrobatch) return {};
   const bool one = plan.pp == 1;
-  const Facts held = state_facts(plan).of(base_.model.layers / plan.pp, one, one);
+  const Facts held = facts_->states(plan, false).of(base_.model.layers / plan.pp, one, one);
   const double weights = held[kWeights] * (plan.zero >= 3 ? static_cast<double>(plan.dp) : 1);
   const cluster::GroupShape group = cluster::group_shape(base_.cluster, data_group(plan));
   const auto seconds = [&](ir::OpKind kind) {
@@ -472,15 +261,15 @@ int64_t Coarse::sharing(const Plan& plan) const {
 
 Bytes Coarse::states(const Plan& plan) {
   const bool one = plan.pp == 1;
-  const Facts held = state_facts(plan).of(base_.model.layers / plan.pp, one, one);
+  const Facts held = facts_->states(plan, false).of(base_.model.layers / plan.pp, one, one);
   return Bytes(static_cast<int64_t>(held[kWeights] + held[kGradients] + held[kOptimizer]) *
                sharing(plan));
 }
 
 Estimate Coarse::least(const Plan& asked) {
   const Plan plan = bare_of(asked);
-  const StageFacts& work = work_facts(plan).facts;
-  const StageFacts& state = state_facts(asked);
+  const StageFacts& work = facts_->work(plan).facts;
+  const StageFacts& state = facts_->states(asked, false);
   const int64_t blocks = base_.model.layers / plan.pp;
   const bool one = plan.pp == 1;
   const Facts busy = work.of(blocks, one, one), held = state.of(blocks, one, one);
@@ -513,10 +302,8 @@ Estimate Coarse::memory(const Setting& now) {
                         (now.orders.long_microbatches - now.orders.short_microbatches);
   };
   fill_needs(now, grown);
-  order.run_memory(kept_, {now.work->boundary.bytes, now.work->boundary.held}, activations_);
-  if (!now.orders.whole())
-    now.orders.shorter->run_memory(kept_, {now.work->boundary.bytes, now.work->boundary.held},
-                                   shorter_);
+  run_memory(order, now, activations_);
+  if (!now.orders.whole()) run_memory(*now.orders.shorter, now, shorter_);
   Estimate estimate;
   double all = 0;  // pipeline ranks
   for (size_t r = 0; r < static_cast<size_t>(plan.pp); ++r) {
@@ -532,6 +319,19 @@ Estimate Coarse::memory(const Setting& now) {
   if (const int64_t ranks = sharing(plan); ranks > 1)
     estimate.peak = Bytes(static_cast<int64_t>(all * static_cast<double>(ranks / plan.pp)));
   return estimate;
+}
+
+void Coarse::run_memory(const Order& order, const Setting& now, std::vector<double>& most) {
+  const CoarseFacts::Run asked{&order, now.work, 0};
+  const bool even = now.plan.layers.empty();
+  if (even) {
+    if (const auto known = facts_->remembered(asked)) {
+      most = *known;
+      return;
+    }
+  }
+  order.run_memory(kept_, {now.work->boundary.bytes, now.work->boundary.held}, most);
+  if (even) facts_->remember(asked, most);
 }
 
 // What the ranks' stages keep, their slots and their largest workspace.

@@ -64,8 +64,6 @@ void Order::sort_actions(const pipeline::Schedule& schedule) {
   }
   for (size_t r = 0; r < next.size(); ++r)
     MW_CHECK(next[r] == schedule.ranks[r].size(), "schedule {} stops on rank {}", schedule.name, r);
-  ends_.resize(steps_.size());
-  arrivals_.resize(steps_.size());
 }
 
 void Order::run_memory(const std::vector<Kept>& kept, const Passed& passed,
@@ -111,7 +109,8 @@ void Order::count_slots(int32_t microbatches) {
     int32_t f_start = 0, f_end = 0, b_start = 0, b_end = 0;  // b: to the end of W where it is split
   };
   std::vector<Unit> units(copies * count);
-  std::vector<double> costs(copies * kKinds, 1), ends;
+  std::vector<double> costs(copies * kKinds, 1), rank_ends;
+  Room room;
   std::vector<Hop> hop_costs(hops_.size());
   for (size_t h = 0; h < hop_costs.size(); ++h) hop_costs[h].port = static_cast<int32_t>(h);
   for (const int32_t backward : {1, 2, 3}) {
@@ -119,14 +118,14 @@ void Order::count_slots(int32_t microbatches) {
       for (const ActionKind kind : {ActionKind::kB, ActionKind::kI})
         costs[s * kKinds + static_cast<size_t>(kind)] = backward;
     }
-    run(costs, hop_costs, ends);
+    run(costs, hop_costs, room, rank_ends);
     int32_t last = 0;
     for (size_t i = 0; i < steps_.size(); ++i) {
       const Step& step = steps_[i];
       const auto cost = static_cast<size_t>(step.cost);
       Unit& unit =
           units[static_cast<size_t>(step.copy) * count + static_cast<size_t>(step.microbatch)];
-      const auto end = static_cast<int32_t>(ends_[i]);
+      const auto end = static_cast<int32_t>(room.ends[i]);
       const auto kind = static_cast<ActionKind>(cost % kKinds);
       const int32_t start = end - static_cast<int32_t>(costs[cost]);
       last = std::max(last, end);
@@ -162,20 +161,22 @@ void Order::count_slots(int32_t microbatches) {
   }
 }
 
-void Order::run(const std::vector<double>& costs, const std::vector<Hop>& hop_costs,
-                std::vector<double>& rank_ends) {
+void Order::run(const std::vector<double>& costs, const std::vector<Hop>& hop_costs, Room& room,
+                std::vector<double>& rank_ends) const {
   rank_ends.assign(static_cast<size_t>(ranks_), 0);
-  ports_.assign(hops_.size(), 0);
-  double* arrivals = arrivals_.data();
+  room.ports.assign(hops_.size(), 0);
+  room.ends.resize(steps_.size());
+  room.arrivals.resize(steps_.size());
+  double* arrivals = room.arrivals.data();
   for (size_t i = 0; i < steps_.size(); ++i) {
     const Step& step = steps_[i];
     double& free = rank_ends[static_cast<size_t>(step.rank)];
     double start = free;
     if (step.need >= 0) start = std::max(start, arrivals[step.need]);
-    free = ends_[i] = arrivals[i] = start + costs[static_cast<size_t>(step.cost)];
+    free = room.ends[i] = arrivals[i] = start + costs[static_cast<size_t>(step.cost)];
     if (step.hop < 0) continue;
     const Hop& hop = hop_costs[static_cast<size_t>(step.hop)];
-    double& port = ports_[static_cast<size_t>(hop.port)];
+    double& port = room.ports[static_cast<size_t>(hop.port)];
     port = std::max(port, free) + hop.port_seconds;
     arrivals[i] = port + hop.latency;
   }

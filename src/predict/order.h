@@ -22,10 +22,15 @@ class Order {
     double port_seconds = 0, latency = 0;
     int32_t port = 0;  // below hops().size()
   };
+  // The caller's to use again.
+  struct Room {
+    std::vector<double> ends, arrivals;  // [step] of the run: its end, what it sends is there
+    std::vector<double> ports;           // [port] free from then on
+  };
   // `costs`: [(slice * stages + stage) * kKinds + kind] seconds; `hop_costs`: [hop]. Returns [rank]
   // when its last action ends; the vector is the caller's to use again.
-  void run(const std::vector<double>& costs, const std::vector<Hop>& hop_costs,
-           std::vector<double>& rank_ends);
+  void run(const std::vector<double>& costs, const std::vector<Hop>& hop_costs, Room& room,
+           std::vector<double>& rank_ends) const;
 
   // From a pipeline rank to another, where some value goes.
   const std::vector<std::pair<int32_t, int32_t>>& hops() const { return hops_; }
@@ -84,8 +89,6 @@ class Order {
   bool has_whole_ = false, has_split_ = false;
   std::vector<int32_t> rank_of_;
   std::vector<Step> steps_;
-  std::vector<double> ends_, arrivals_;  // [step] of the run: its end, what it sends is there
-  std::vector<double> ports_;            // [port] free from then on
   std::vector<std::pair<int32_t, int32_t>> hops_;
   std::vector<Slots> slots_;
 };

@@ -489,8 +489,10 @@ StackMemory stack_memory(const cluster::Cluster& cluster, const compile::Plan& p
 }
 
 std::set<std::string> passes_left_out(const cluster::Cluster& cluster) {
-  if (!cluster.stack.autograd) return {};
-  return {std::string(compile::kRemake)};
+  std::set<std::string> out;
+  if (cluster.stack.autograd) out.insert(std::string(compile::kRemake));
+  if (cluster.stack.gathers_late) out.insert(std::string(compile::kGatherAhead));
+  return out;
 }
 
 Program in_precision(Program program, DType dtype, const StackMemory& memory) {

@@ -52,8 +52,8 @@ struct StackMemory {
 // `fp8`: as in simulate::Options.
 StackMemory stack_memory(const cluster::Cluster& cluster, const compile::Plan& plan, cost::Fp8 fp8);
 
-// The passes that a plan is compiled without where the stack saves what the compiler would make
-// again.
+// The passes that a plan is compiled without: where the stack saves what the compiler would make
+// again, or gathers weights only behind the layer before.
 std::set<std::string> passes_left_out(const cluster::Cluster& cluster);
 
 // Values of forward and backward fragments, weights, messages and the weights' all-gathers become

@@ -124,23 +124,37 @@ void add_calls(const pipeline::Program& program, const pipeline::RankProgram& ra
 ProbePrograms::ProbePrograms(const Request& request, int64_t blocks)
     : request_(request), blocks_(blocks) {}
 
-void ProbePrograms::prepare(int64_t microbatch) {
+void ProbePrograms::prepare(int64_t microbatch, const std::set<int64_t>& turns) {
   const bool first = compiled_.empty();
   if (first && !request_.plan.sp) compile_any();
   if (shown_by(microbatch) != compiled_.end()) return;
   if (request_.plan.sp && !first) {
+    const auto turn = turns.lower_bound(microbatch);
     // More of them as a rule: look ahead, then half way between what does not do the same.
-    if (microbatch > compiled_.rbegin()->first) compile(kReach * microbatch);
+    if (microbatch > compiled_.rbegin()->first)
+      compile(turn != turns.end() ? *turn : kReach * microbatch);
     if (shown_by(microbatch) != compiled_.end()) return;
     const auto above = compiled_.upper_bound(microbatch);
     if (above != compiled_.begin() && above != compiled_.end()) {
       const auto few = static_cast<double>(std::prev(above)->first);
       const auto many = static_cast<double>(above->first);
-      compile(std::max<int64_t>(microbatch, std::llround(std::sqrt(few * many))));
+      const bool turns_here = turn != turns.end() && *turn < above->first;
+      compile(turns_here ? *turn
+                         : std::max<int64_t>(microbatch, std::llround(std::sqrt(few * many))));
       if (shown_by(microbatch) != compiled_.end()) return;
     }
   }
   compile(microbatch);
+}
+
+std::vector<int64_t> ProbePrograms::turns() const {
+  std::vector<int64_t> found;
+  for (auto it = compiled_.begin(); !any_ && it != compiled_.end(); ++it) {
+    const bool same = std::all_of(it->second.begin(), it->second.end(),
+                                  [](const Sample& sample) { return sample.sizes.has_value(); });
+    if (std::next(it) != compiled_.end() && !same) found.push_back(it->first);
+  }
+  return found;
 }
 
 // Sets any_ where a number of sequences can be told from all else.

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <set>
 #include <vector>
 
 #include "compile/plan.h"
@@ -45,7 +46,11 @@ class ProbePrograms {
   // REQUIRES: the plan has no finding (compile::plan_findings). The batch is not read.
   explicit ProbePrograms(const Request& request, int64_t blocks = 0);
   // Compiles what shows microbatches of so many sequences, and nothing that is there already.
-  void prepare(int64_t microbatch);
+  // `turns`: those of programs like these, where it may look first.
+  void prepare(int64_t microbatch, const std::set<int64_t>& turns = {});
+  // Microbatches that were compiled, with one more sequence than which, or a few more, other things
+  // are done.
+  std::vector<int64_t> turns() const;
   // Compiles microbatches of exactly so many. REQUIRES: nothing shows them yet.
   void compile(int64_t microbatch);
   // On the mesh of such a plan, with so many sequences in a microbatch; facts of states and update

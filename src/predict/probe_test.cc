@@ -94,5 +94,16 @@ TEST_CASE("with sequence parallelism, programs that do the same show all microba
     const int64_t compiled = some.compiled();
     for (const int64_t microbatch : sizes) some.prepare(microbatch);
     CHECK(some.compiled() == compiled);
+    // One that is told where those turn needs no more, and shows the same.
+    const std::vector<int64_t> found = some.turns();
+    const std::set<int64_t> turns(found.begin(), found.end());
+    ProbePrograms told(request);
+    for (const int64_t microbatch : sizes) told.prepare(microbatch, turns);
+    CHECK(told.compiled() <= compiled);
+    for (const int64_t microbatch : {3, 12, 48}) {
+      const int64_t dp = request.plan.dp > 1 ? 16 : 1;
+      CHECK(difference(some.on(dp, request.plan.pp, microbatch),
+                       told.on(dp, request.plan.pp, microbatch)) < 1e-9);
+    }
   }
 }

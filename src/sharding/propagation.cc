@@ -1,7 +1,7 @@
 #include "sharding/propagation.h"
 
 #include <algorithm>
-#include <set>
+#include <optional>
 #include <tuple>
 
 #include "base/error.h"
@@ -29,6 +29,26 @@ void add_axes(Axes& to, const Axes& from) {
   std::sort(to.begin(), to.end());
 }
 
+// Ops of a graph, the first of them to be taken first.
+class Waiting {
+ public:
+  explicit Waiting(size_t ops) : waits_(ops, false) {}
+  void add(size_t op) {
+    waits_[op] = true;
+    from_ = std::min(from_, op);
+  }
+  std::optional<size_t> take() {
+    while (from_ < waits_.size() && !waits_[from_]) ++from_;
+    if (from_ == waits_.size()) return std::nullopt;
+    waits_[from_] = false;
+    return from_++;
+  }
+
+ private:
+  std::vector<bool> waits_;
+  size_t from_ = 0;  // none waits before it
+};
+
 class Propagator {
  public:
   explicit Propagator(const PropagationRequest& request)
@@ -38,34 +58,35 @@ class Propagator {
     seed();
     for (const ir::Op& op : r_.graph.ops) {
       const bool has_rule = ops::op_def(op.kind).rule != nullptr;
-      rules_.push_back(has_rule ? ops::rule_of(r_.graph, op) : ShardingRule{});
+      result_.rules.push_back(has_rule ? ops::rule_of(r_.graph, op) : ShardingRule{});
     }
+    views_.resize(r_.graph.ops.size());
+    fresh_.assign(r_.graph.ops.size(), false);
   }
 
   Propagation run() {
     const auto& strategies = propagation_strategies();
-    std::vector<std::set<size_t>> waiting(strategies.size());
-    for (size_t i = 0; i < rules_.size(); ++i) {
-      if (rules_[i].factors.empty()) continue;
-      for (auto& of_strategy : waiting) of_strategy.insert(i);
-    }
-    waiting_ = &waiting;
+    waiting_.assign(strategies.size(), Waiting(rules().size()));
+    for (size_t i = 0; i < rules().size(); ++i) wake(OpId(static_cast<int64_t>(i)));
     for (size_t s = 0; s < strategies.size();) {
-      if (waiting[s].empty()) {
+      const std::optional<size_t> op = waiting_[s].take();
+      if (!op) {
         ++s;
         continue;
       }
-      const size_t op = *waiting[s].begin();
-      waiting[s].erase(waiting[s].begin());
       // What this op says anew concerns the strategies before this one first.
-      if (visit(op, *strategies[s])) s = 0;
+      if (visit(*op, *strategies[s])) s = 0;
     }
     leave_pending();
     result_.decisions = std::move(decisions_);
+    views_.clear();
     return std::move(result_);
   }
 
  private:
+  // [op] without factors: none.
+  const std::vector<ShardingRule>& rules() const { return result_.rules; }
+
   void seed() {
     result_.origins.resize(r_.graph.values.size());
     authority_.assign(r_.graph.values.size(), Authority::kPropagated);
@@ -88,10 +109,18 @@ class Propagator {
     return t < op.operands.size() ? op.operands[t] : op.results[t - op.operands.size()];
   }
 
-  OpView view_of(size_t index) const {
+  // Made anew where a tensor of the op has changed.
+  const OpView& view_of(size_t index) {
+    std::optional<OpView>& view = views_[index];
+    if (!fresh_[index])
+      look_at(index, view.emplace(OpView{r_.graph.ops[index], rules()[index], r_.mesh, {}}));
+    fresh_[index] = true;
+    return *view;
+  }
+  void look_at(size_t index, OpView& view) const {
     const ir::Op& op = r_.graph.ops[index];
-    const ShardingRule& rule = rules_[index];
-    OpView view{op, rule, r_.mesh, {}};
+    const ShardingRule& rule = rules()[index];
+    view.tensors.reserve(rule.operands.size() + rule.results.size());
     for (size_t t = 0; t < rule.operands.size() + rule.results.size(); ++t) {
       const ValueId v = tensor(op, t);
       TensorView seen;
@@ -108,13 +137,12 @@ class Propagator {
           static_cast<double>(local_type(r_.graph.type(v), sharding, r_.mesh).bytes().value);
       view.tensors.push_back(std::move(seen));
     }
-    return view;
   }
 
   // Whether a tensor has changed.
   bool visit(size_t index, const PropagationStrategy& strategy) {
     ++result_.visits;
-    const OpView view = view_of(index);
+    const OpView& view = view_of(index);  // as it was, until the next call
     const Proposals proposals = strategy.propose(view);
     bool changed = false;
     for (const Proposal& proposal : proposals.list) {
@@ -155,17 +183,18 @@ class Propagator {
   }
 
   void wake(ValueId v) {
-    const auto add = [&](OpId id) {
-      if (rules_[id.index()].factors.empty()) return;
-      for (auto& of_strategy : *waiting_) of_strategy.insert(id.index());
-    };
-    if (r_.graph.value(v).producer.valid()) add(r_.graph.value(v).producer);
-    for (const OpId user : users_[v.index()]) add(user);
+    if (r_.graph.value(v).producer.valid()) wake(r_.graph.value(v).producer);
+    for (const OpId user : users_[v.index()]) wake(user);
+  }
+  void wake(OpId op) {
+    fresh_[op.index()] = false;
+    if (rules()[op.index()].factors.empty()) return;
+    for (Waiting& of_strategy : waiting_) of_strategy.add(op.index());
   }
 
   void decide(size_t index, const Conflict& conflict) {
     const ir::Op& op = r_.graph.ops[index];
-    const ShardingRule& rule = rules_[index];
+    const ShardingRule& rule = rules()[index];
     const Decision made{OpId(static_cast<int64_t>(index)), conflict.axis,
                         rule.factors[conflict.kept].name,  rule.factors[conflict.lost].name,
                         tensor(op, conflict.kept_by),      tensor(op, conflict.lost_by)};
@@ -186,21 +215,21 @@ class Propagator {
                             carries = carried(r_.graph, r_.given, accumulated);
     for (size_t i = 0; i < r_.graph.ops.size(); ++i) {
       const ir::Op& op = r_.graph.ops[i];
-      if (rules_[i].factors.empty()) continue;
-      const OpView view = view_of(i);
-      FactorAxes layout(rules_[i].factors.size());
+      if (rules()[i].factors.empty()) continue;
+      const OpView& view = view_of(i);
+      FactorAxes layout(rules()[i].factors.size());
       for (const Proposal& proposal : kResolve.propose(view).list)
         layout[proposal.factor] = proposal.axes;
-      const Axes passed = passed_through(op, rules_[i], layout);
+      const Axes passed = passed_through(op, rules()[i], layout);
       for (size_t r = 0; r < op.results.size(); ++r) {
         const size_t v = op.results[r].index();
         if (r_.given[v] && !accumulated[v] && !carries[v]) continue;
         Sharding& sharding = result_.shardings[v];
         sharding.partial = passed;
         for (size_t f = 0; f < layout.size(); ++f) {
-          if (layout[f].empty() || !reduced_in(rules_[i], f, r)) continue;
+          if (layout[f].empty() || !reduced_in(rules()[i], f, r)) continue;
           add_axes(sharding.partial, layout[f]);
-          sharding.reduction = rules_[i].factors[f].reduction;
+          sharding.reduction = rules()[i].factors[f].reduction;
         }
         erase_if(sharding.partial, [&](Name a) { return uses(sharding, a); });
       }
@@ -234,9 +263,10 @@ class Propagator {
 
   const PropagationRequest& r_;
   std::vector<ir::OpIds> users_;
-  std::vector<ShardingRule> rules_;  // [op] without factors: none
+  std::vector<std::optional<OpView>> views_;  // [op]
+  std::vector<bool> fresh_;                   // [op] its view is as things are
   std::vector<Authority> authority_;
-  std::vector<std::set<size_t>>* waiting_ = nullptr;  // [strategy] ops to visit
+  std::vector<Waiting> waiting_;  // [strategy] ops to visit
   std::vector<Decision> decisions_;
   Propagation result_;
 };

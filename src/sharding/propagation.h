@@ -60,10 +60,11 @@ struct PropagationRequest {
 };
 
 struct Propagation {
-  std::vector<Sharding> shardings;  // [value], partial as its op leaves it
-  std::vector<Origin> origins;      // [value]
-  std::vector<Decision> decisions;  // by op
-  int64_t visits = 0;               // of ops, by strategies
+  std::vector<Sharding> shardings;       // [value], partial as its op leaves it
+  std::vector<Origin> origins;           // [value]
+  std::vector<Decision> decisions;       // by op
+  std::vector<ops::ShardingRule> rules;  // [op] without factors: it has none
+  int64_t visits = 0;                    // of ops, by strategies
 };
 
 Propagation propagate(const PropagationRequest& request);

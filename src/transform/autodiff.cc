@@ -36,6 +36,7 @@ class Differentiator {
         forward_ops_(graph.ops.size()) {}
 
   void run() {
+    graph_.reserve(4 * graph_.values.size(), 4 * graph_.ops.size());
     const ValueId loss = find_loss(), scale = find_scale(loss);
     find_needed();
     find_reaching(loss);

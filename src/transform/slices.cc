@@ -218,8 +218,8 @@ void merge_slices(ir::Module& module, const std::string& graph, int32_t slices) 
   for (const auto& [parameter, accumulators] : of_parameter) {
     // One use, for which autodiff needed no layer in the name.
     if (accumulators.size() > 1) continue;
-    std::string& name = module.states[accumulators[0].index()].name;
-    name = name.substr(0, name.rfind('@'));
+    const std::string& name = module.state(accumulators[0]).name;
+    module.rename_state(accumulators[0], name.substr(0, name.rfind('@')));
   }
   ir::Graph& all = *module.find_graph(graph);
   for (ir::Input& input : all.inputs) {

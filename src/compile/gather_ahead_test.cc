@@ -1,0 +1,80 @@
+#include <doctest/doctest.h>
+
+#include <set>
+
+#include <fmt/core.h>
+
+#include "compile/compile.h"
+#include "compile/passes.h"
+#include "partition/test_nets.h"
+
+namespace mw::compile {
+namespace {
+
+constexpr int64_t kBlocks = 4;
+
+CompiledPlan compiled(const std::string& plan, bool ahead) {
+  const ir::Module model = partition::test::gpt_net({.blocks = kBlocks});
+  ModelShape shape;
+  shape.global_batch = 64;
+  CompileRequest request{model, nullptr, parse_plan(plan), shape, {}};
+  if (!ahead) request.without = {std::string(kGatherAhead)};
+  return compile(request);
+}
+
+// "g0 c0 g1 c1 …": of the layers whose weights a fragment gathers, in which order it gathers them
+// and computes; equal neighbours once.
+std::string order_of(const pipeline::Fragment& fragment) {
+  std::set<ValueId> states;
+  for (const pipeline::Port& port : fragment.inputs) {
+    if (port.kind == pipeline::PortKind::kState) states.insert(port.value);
+  }
+  std::string text, before;
+  for (const ir::Op& op : fragment.graph.ops) {
+    if (!op.layer.valid()) continue;
+    const bool gathers = op.kind == ir::OpKind::kAllGather && states.contains(op.operands[0]);
+    const bool computes = op.kind == ir::OpKind::kDot;
+    if (!gathers && !computes) continue;
+    std::string here = fmt::format("{}{} ", gathers ? 'g' : 'c', op.layer.value);
+    if (here != before) text += here;
+    before = std::move(here);
+  }
+  return text;
+}
+
+std::string order_of(const CompiledPlan& plan, pipeline::ActionKind kind) {
+  for (const pipeline::Fragment& fragment : plan.train.fragments) {
+    if (fragment.kind == kind) return order_of(fragment);
+  }
+  return "";
+}
+
+TEST_CASE("ZeRO 3 gathers a layer's weights before the layer ahead of it computes") {
+  using pipeline::ActionKind;
+  // Layers: embedding, four blocks, head.
+  const CompiledPlan ahead = compiled("dp=2,zero=3", true), late = compiled("dp=2,zero=3", false);
+  CHECK(order_of(late, ActionKind::kF) == "g0 g1 c1 g2 c2 g3 c3 g4 c4 g5 c5 ");
+  CHECK(order_of(ahead, ActionKind::kF) == "g0 g1 g2 c1 g3 c2 g4 c3 g5 c4 c5 ");
+  CHECK(order_of(late, ActionKind::kB) == "g5 c5 g5 g4 c4 g3 c3 g2 c2 g1 c1 ");
+  CHECK(order_of(ahead, ActionKind::kB) == "g5 g4 c5 g3 c4 g2 c3 g1 c2 c1 ");
+}
+
+TEST_CASE("activations that are gathered again stay where they are") {
+  for (const std::string plan :
+       {"tp=2,sp,regather", "tp=2,dp=2,sp,regather,zero=2", "tp=2,sp,recompute=full"}) {
+    CAPTURE(plan);
+    const CompiledPlan ahead = compiled(plan, true), late = compiled(plan, false);
+    REQUIRE(ahead.train.fragments.size() == late.train.fragments.size());
+    for (size_t f = 0; f < ahead.train.fragments.size(); ++f) {
+      const auto &x = ahead.train.fragments[f].graph.ops, &y = late.train.fragments[f].graph.ops;
+      REQUIRE(x.size() == y.size());
+      for (size_t o = 0; o < x.size(); ++o) {
+        CHECK(x[o].kind == y[o].kind);
+        CHECK(x[o].operands == y[o].operands);
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace mw::compile

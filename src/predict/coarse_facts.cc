@@ -1,0 +1,270 @@
+#include "predict/coarse_facts.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "base/in_parallel.h"
+
+namespace mw::predict {
+namespace {
+
+using compile::Plan;
+
+// Schedules longer than this many times the pipeline are continued from shorter ones.
+constexpr int64_t kFilling = 3;
+// Stages with fewer blocks, where collectives run inside forward and backward, have facts of their
+// own.
+constexpr int64_t kFewBlocks = 3;
+
+// The compiler lowers no replica that has no microbatch.
+bool all_replicas_work(const pipeline::Schedule& schedule) {
+  std::vector<bool> works(static_cast<size_t>(schedule.placement.replicas()), false);
+  for (const auto& actions : schedule.ranks) {
+    for (const pipeline::Action& action : actions)
+      works[static_cast<size_t>(action.replica)] = true;
+  }
+  return std::find(works.begin(), works.end(), false) == works.end();
+}
+
+// Whether a rank hosts the first and the last stage.
+bool has_both_ends(const Order& order) {
+  std::vector<bool> first(static_cast<size_t>(order.ranks()), false), last = first;
+  for (int32_t copy = 0; copy < order.copies(); ++copy) {
+    const auto rank = static_cast<size_t>(order.rank_of(copy));
+    if (order.stage_of(copy) == 0) first[rank] = true;
+    if (order.stage_of(copy) + 1 == order.stages()) last[rank] = true;
+  }
+  for (size_t r = 0; r < first.size(); ++r) {
+    if (first[r] && last[r]) return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+CoarseFacts::CoarseFacts(Request request) : base_(std::move(request)) {}
+CoarseFacts::~CoarseFacts() = default;
+
+// ZeRO 0 and 1 leave forward and backward as they are without data parallelism: then the work is
+// the same on every mesh.
+CoarseFacts::ProbeKey CoarseFacts::work_key(const Plan& plan) const {
+  ProbeKey probe;
+  ProgramKey& key = probe.program;
+  probe.microbatch = base_.global_batch / (plan.dp * plan.units());
+  probe.pp = plan.pp > 1 ? 2 : 1;
+  key.tp = plan.tp;
+  key.recompute = plan.recompute;
+  key.sp = plan.sp;
+  key.regather = plan.regather;
+  key.slices = plan.sequence_slices();
+  key.pipelined = plan.pp > 1;
+  const bool reduces = plan.effective_grad_reduce() == compile::GradReduce::kMicrobatch;
+  if (plan.dp == 1 || (!reduces && plan.zero <= 1)) return probe;
+  probe.dp = plan.dp;
+  probe.pp = plan.pp;
+  key.data_parallel = true;
+  key.zero = plan.zero;
+  key.grad_reduce = plan.effective_grad_reduce();
+  // What hides behind the blocks beside it does not where there are none: not by the line.
+  const int64_t blocks = base_.model.layers / plan.stages();
+  if (plan.pp > 1 && plan.layers.empty() && blocks < kFewBlocks &&
+      base_.model.layers % plan.stages() == 0)
+    key.blocks = blocks;
+  return probe;
+}
+
+CoarseFacts::StateKey CoarseFacts::state_key(const Plan& plan, bool folded) {
+  StateKey state;
+  state.dp = plan.dp;
+  state.pp = plan.pp;
+  state.zero = plan.dp > 1 ? plan.zero : 0;
+  StatesKey& key = state.program;
+  key.folded = folded;
+  key.tp = plan.tp;
+  key.sp = plan.sp;
+  key.pipelined = plan.pp > 1;
+  key.data_parallel = plan.dp > 1;
+  key.grad_reduce = plan.grad_reduce;
+  return state;
+}
+
+Request CoarseFacts::request_of(const ProgramKey& key) const {
+  Request request = base_;
+  Plan& plan = request.plan;
+  plan = Plan();
+  plan.tp = key.tp;
+  plan.sp = key.sp;
+  plan.regather = key.regather;
+  plan.zero = key.zero;
+  plan.recompute = key.recompute;
+  plan.grad_reduce = key.grad_reduce;
+  plan.dp = key.data_parallel ? 2 : 1;
+  plan.pp = key.pipelined ? 2 : 1;
+  if (key.slices > 1) {
+    plan.schedule = "seq-1f1b";
+    plan.slices = key.slices;
+  }
+  return request;
+}
+
+Request CoarseFacts::request_of(const StatesKey& key) const {
+  Request request = base_;
+  Plan& plan = request.plan;
+  plan = Plan();
+  plan.tp = key.tp;
+  plan.sp = key.sp;
+  plan.grad_reduce = key.grad_reduce;
+  plan.dp = key.data_parallel ? 2 : 1;
+  plan.pp = key.pipelined ? 2 : 1;
+  return request;
+}
+
+const Probe& CoarseFacts::work(const Plan& plan) {
+  const ProbeKey key = work_key(plan);
+  const std::lock_guard lock(facts_mutex_);
+  const auto it = probes_.find(key);
+  if (it != probes_.end()) return *it->second;
+  probe_missing(std::vector<ProbeKey>{key}, 1);
+  return *probes_.at(key);
+}
+
+const StageFacts& CoarseFacts::states(const Plan& plan, bool folded) {
+  const StateKey key = state_key(plan, folded);
+  const std::lock_guard lock(facts_mutex_);
+  const auto it = states_of_.find(key);
+  if (it != states_of_.end()) return *it->second;
+  probe_missing(std::vector<StateKey>{key}, 1);
+  return *states_of_.at(key);
+}
+
+void CoarseFacts::prepare_work(const std::vector<Plan>& plans, int threads) {
+  std::vector<ProbeKey> keys;
+  for (const Plan& plan : plans) keys.push_back(work_key(plan));
+  const std::lock_guard lock(facts_mutex_);
+  probe_missing(keys, threads);
+}
+
+void CoarseFacts::prepare_states(const std::vector<Plan>& plans, bool scheduled, int threads) {
+  std::vector<StateKey> keys;
+  for (const Plan& plan : plans) keys.push_back(state_key(plan, scheduled && is_folded(plan)));
+  const std::lock_guard lock(facts_mutex_);
+  probe_missing(keys, threads);
+}
+
+void CoarseFacts::probe_missing(const std::vector<ProbeKey>& keys, int threads) {
+  std::map<ProgramKey, std::set<int64_t>> microbatches;
+  std::vector<std::pair<ProbeKey, std::unique_ptr<Probe>*>> probes;
+  for (const ProbeKey& key : keys) {
+    const auto [probe, is_new] = probes_.try_emplace(key);
+    if (!is_new) continue;
+    probes.emplace_back(key, &probe->second);
+    programs_.try_emplace(key.program);
+    microbatches[key.program].insert(key.microbatch);
+  }
+  const std::vector<std::pair<ProgramKey, std::set<int64_t>>> programs(microbatches.begin(),
+                                                                       microbatches.end());
+  in_parallel(programs.size(), threads, [&](size_t i) {
+    const ProgramKey& key = programs[i].first;
+    std::unique_ptr<ProbePrograms>& compiled = programs_.at(key);
+    if (compiled == nullptr)
+      compiled = std::make_unique<ProbePrograms>(request_of(key), key.blocks);
+    for (const int64_t microbatch : programs[i].second) compiled->prepare(microbatch, turns_);
+  });
+  for (const auto& [key, sizes] : programs) {
+    for (const int64_t turn : programs_.at(key)->turns()) turns_.insert(turn);
+  }
+  in_parallel(probes.size(), threads, [&](size_t i) {
+    const ProbeKey& key = probes[i].first;
+    *probes[i].second =
+        std::make_unique<Probe>(programs_.at(key.program)->on(key.dp, key.pp, key.microbatch));
+  });
+}
+
+void CoarseFacts::probe_missing(const std::vector<StateKey>& keys, int threads) {
+  std::vector<std::pair<StateKey, std::unique_ptr<StageFacts>*>> states;
+  std::vector<std::pair<StatesKey, std::unique_ptr<StatePrograms>*>> programs;
+  for (const StateKey& key : keys) {
+    const auto [state, is_new] = states_of_.try_emplace(key);
+    if (!is_new) continue;
+    states.emplace_back(key, &state->second);
+    const auto [program, is_new_program] = state_programs_.try_emplace(key.program);
+    if (is_new_program) programs.emplace_back(key.program, &program->second);
+  }
+  in_parallel(programs.size(), threads, [&](size_t i) {
+    const StatesKey& key = programs[i].first;
+    *programs[i].second = std::make_unique<StatePrograms>(request_of(key), key.folded);
+  });
+  in_parallel(states.size(), threads, [&](size_t i) {
+    const StateKey& key = states[i].first;
+    *states[i].second =
+        std::make_unique<StageFacts>(state_programs_.at(key.program)->on(key.dp, key.pp, key.zero));
+  });
+}
+
+bool CoarseFacts::is_folded(const Plan& plan) {
+  return plan.pp > 1 && has_both_ends(*orders(plan).longer);
+}
+
+CoarseFacts::Known CoarseFacts::known(const std::string& kind) {
+  const std::lock_guard lock(orders_mutex_);
+  const auto [it, is_new] = known_.try_emplace(kind);
+  if (!is_new) return it->second;
+  const std::vector<std::string> kinds = pipeline::schedule_kinds();
+  it->second.compiled = std::find(kinds.begin(), kinds.end(), kind) != kinds.end();
+  // Kinds whose order does not come again after as many microbatches as the pipeline has ranks.
+  it->second.continued = kind != "hanayo" && kind != "zb-auto";
+  it->second.periods = kind.starts_with("chimera") ? 2 : 1;
+  return it->second;
+}
+
+// Null: the kind does not take these chunks or microbatches, or has what only the simulation knows.
+const Order* CoarseFacts::order(const Plan& plan, int64_t microbatches) {
+  Made* made = nullptr;
+  {
+    const std::lock_guard lock(orders_mutex_);
+    made = &orders_[{plan.schedule, plan.pp, plan.chunks, microbatches}];
+  }
+  std::call_once(made->once, [&] {
+    try {
+      const pipeline::Schedule schedule = pipeline::make_schedule(
+          {plan.schedule, static_cast<int32_t>(plan.pp), static_cast<int32_t>(plan.chunks),
+           static_cast<int32_t>(microbatches), 0, static_cast<int32_t>(plan.slices)});
+      const pipeline::ScheduleNeeds needs = pipeline::needs(schedule);
+      if (!needs.no_flush && all_replicas_work(schedule))
+        made->order = std::make_unique<Order>(schedule);
+    } catch (const Error&) {
+    }
+  });
+  return made->order.get();
+}
+
+CoarseFacts::Orders CoarseFacts::orders(const Plan& plan) {
+  Orders found;
+  const Known kind = known(plan.schedule);
+  if (!kind.compiled) return found;
+  const int64_t period = kind.periods * plan.pp;
+  const int64_t shorter = kFilling * period + plan.microbatches % period;
+  const int64_t longer = shorter + period;
+  const bool whole = !kind.continued || plan.microbatches <= longer;
+  found.long_microbatches = static_cast<int32_t>(whole ? plan.microbatches : longer);
+  found.longer = order(plan, found.long_microbatches);
+  if (whole || found.longer == nullptr) return found;
+  found.short_microbatches = static_cast<int32_t>(shorter);
+  found.shorter = order(plan, shorter);
+  if (found.shorter == nullptr) found.longer = nullptr;
+  return found;
+}
+
+std::shared_ptr<const std::vector<double>> CoarseFacts::remembered(const Run& run) {
+  const std::lock_guard lock(runs_mutex_);
+  const auto it = runs_.find(run);
+  return it == runs_.end() ? nullptr : it->second;
+}
+
+void CoarseFacts::remember(const Run& run, std::vector<double> of_ranks) {
+  auto kept = std::make_shared<const std::vector<double>>(std::move(of_ranks));
+  const std::lock_guard lock(runs_mutex_);
+  runs_.emplace(run, std::move(kept));
+}
+
+}  // namespace mw::predict

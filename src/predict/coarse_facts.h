@@ -1,0 +1,122 @@
+// What coarse estimates are made of: facts of one stage (probe.h), of its states, and schedules'
+// orders of actions, each compiled or made once. Any thread may ask; what is missing is made then.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <set>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "predict/order.h"
+#include "predict/predict.h"
+#include "predict/probe.h"
+#include "predict/state_programs.h"
+
+namespace mw::predict {
+
+class CoarseFacts {
+ public:
+  explicit CoarseFacts(Request request);
+  ~CoarseFacts();
+  const Request& base() const { return base_; }
+
+  // What a stage's forward and backward take. REQUIRES: the plan has no finding.
+  const Probe& work(const compile::Plan& plan);
+  // What it holds and updates; `folded`: a rank has the first stage and the last.
+  const StageFacts& states(const compile::Plan& plan, bool folded);
+  struct Orders {
+    // Longer alone: it is the whole schedule. Null: the schedule cannot be had.
+    const Order *shorter = nullptr, *longer = nullptr;
+    int32_t short_microbatches = 0, long_microbatches = 0;
+    bool whole() const { return shorter == nullptr; }
+  };
+  Orders orders(const compile::Plan& plan);
+  // REQUIRES: it has an order.
+  bool is_folded(const compile::Plan& plan);
+
+  // Make what will be asked for on so many threads. `scheduled`: folded as the plans' schedules
+  // are, which they must have; otherwise not.
+  void prepare_work(const std::vector<compile::Plan>& plans, int threads);
+  void prepare_states(const std::vector<compile::Plan>& plans, bool scheduled, int threads);
+
+  // What was found out about an order of stages with equal shares of the blocks.
+  struct Run {
+    const Order* order = nullptr;
+    const Probe* work = nullptr;
+    int64_t stride = 0;  // ranks from one pipeline coordinate to the next; 0: memory, not time
+    friend auto operator<=>(const Run&, const Run&) = default;
+  };
+  // [rank]; null: nothing was remembered.
+  std::shared_ptr<const std::vector<double>> remembered(const Run& run);
+  void remember(const Run& run, std::vector<double> of_ranks);
+
+ private:
+  // What tells programs of a few layers apart.
+  struct ProgramKey {
+    int64_t tp = 1, zero = 0;
+    int64_t blocks = 0;  // of every stage; 0: any number
+    int64_t slices = 1;
+    compile::Recompute recompute = compile::Recompute::kNone;
+    compile::GradReduce grad_reduce = compile::GradReduce::kStep;
+    bool sp = false, regather = false, data_parallel = false, pipelined = false;
+    friend auto operator<=>(const ProgramKey&, const ProgramKey&) = default;
+  };
+  // And what tells those of updates apart.
+  struct StatesKey {
+    int64_t tp = 1;
+    std::optional<compile::GradReduce> grad_reduce;
+    bool sp = false, data_parallel = false, pipelined = false, folded = false;
+    friend auto operator<=>(const StatesKey&, const StatesKey&) = default;
+  };
+  using OrderKey = std::tuple<std::string, int64_t, int64_t, int64_t>;
+  struct Made {
+    std::once_flag once;
+    std::unique_ptr<Order> order;
+  };
+  struct Known {
+    bool compiled = false, continued = true;
+    int64_t periods = 1;  // its order comes again after so many times the pipeline's ranks
+  };
+  // And what is read off them, where.
+  struct ProbeKey {
+    ProgramKey program;
+    int64_t dp = 1, pp = 1, microbatch = 1;
+    friend auto operator<=>(const ProbeKey&, const ProbeKey&) = default;
+  };
+  struct StateKey {
+    StatesKey program;
+    int64_t dp = 1, pp = 1, zero = 0;
+    friend auto operator<=>(const StateKey&, const StateKey&) = default;
+  };
+
+  // What shows a plan's work, and its states and update.
+  ProbeKey work_key(const compile::Plan& plan) const;
+  static StateKey state_key(const compile::Plan& plan, bool folded);
+  Request request_of(const ProgramKey& key) const;
+  Request request_of(const StatesKey& key) const;
+  // REQUIRES: the caller holds facts_mutex_.
+  void probe_missing(const std::vector<ProbeKey>& keys, int threads);
+  void probe_missing(const std::vector<StateKey>& keys, int threads);
+  Known known(const std::string& kind);
+  const Order* order(const compile::Plan& plan, int64_t microbatches);
+
+  const Request base_;
+  std::mutex facts_mutex_;
+  std::map<ProgramKey, std::unique_ptr<ProbePrograms>> programs_;
+  std::map<ProbeKey, std::unique_ptr<Probe>> probes_;
+  std::set<int64_t> turns_;  // of all programs
+  std::map<StatesKey, std::unique_ptr<StatePrograms>> state_programs_;
+  std::map<StateKey, std::unique_ptr<StageFacts>> states_of_;
+  std::mutex orders_mutex_;
+  std::map<std::string, Known> known_;
+  std::map<OrderKey, Made> orders_;
+  std::mutex runs_mutex_;
+  std::map<Run, std::shared_ptr<const std::vector<double>>> runs_;
+};
+
+}  // namespace mw::predict
