@@ -488,20 +488,62 @@ std::vector<StateFragment> updates_of(const Compiler& compiler, int64_t ranks,
 
 }  // namespace
 
+Plan partitioning_plan(Plan plan) {
+  const Plan none;
+  plan.slices = plan.sequence_slices();
+  plan.microbatches = plan.units();
+  if (plan.slices == 1) plan.schedule = none.schedule;
+  plan.regather = none.regather;
+  plan.zero = none.zero;
+  plan.grad_reduce = none.grad_reduce;
+  plan.bucket_mb = none.bucket_mb;
+  plan.group = none.group;
+  plan.pairs = none.pairs;
+  plan.memory_limit = none.memory_limit;
+  plan.costs = none.costs;
+  plan.post_validation = none.post_validation;
+  return plan;
+}
+
+struct PartitionedModel::Parts {
+  Plan plan;
+  ir::Module module;  // differentiated
+  std::vector<LocalStage> stages;
+};
+
+PartitionedModel::PartitionedModel(const CompileRequest& request) {
+  const ResolvedPlan resolved = with_slices(resolve(request.plan, request.model, request.shape));
+  const PassSet passes(request.without);
+  ir::Module module = differentiated(request.model, resolved, passes, request.whole_recompute);
+  Compiler compiler(resolved, std::move(module), passes);
+  std::vector<LocalStage> stages = compiler.stages_of(training_graph(compiler.result().module));
+  parts_ = std::make_unique<const Parts>(Parts{
+      partitioning_plan(resolved.plan), std::move(compiler.result().module), std::move(stages)});
+}
+PartitionedModel::~PartitionedModel() = default;
+
 CompiledPlan compile(const CompileRequest& request) {
   const ResolvedPlan resolved = with_slices(resolve(request.plan, request.model, request.shape));
   const Plan& plan = resolved.plan;
   const PassSet passes(request.without);
   const auto slices = static_cast<int32_t>(plan.sequence_slices());
-  ir::Module module = differentiated(request.model, resolved, passes, request.whole_recompute);
-  const ir::Graph whole = training_graph(module);
+  const PartitionedModel::Parts* parts =
+      request.partitioned != nullptr ? request.partitioned->parts_.get() : nullptr;
+  MW_CHECK(parts == nullptr || parts->plan == partitioning_plan(plan),
+           "the model is partitioned under {}, not {}", short_form(parts->plan), short_form(plan));
 
-  Compiler compiler(resolved, std::move(module), passes);
+  Compiler compiler(resolved,
+                    parts != nullptr
+                        ? parts->module
+                        : differentiated(request.model, resolved, passes, request.whole_recompute),
+                    passes);
   const pipeline::Schedule given = given_schedule(request.schedule, plan);
   const int32_t replicas = given.placement.replicas();
   const pipeline::Schedule schedule = unfold(given);
   const std::vector<int32_t>& rank_of = schedule.placement.rank_of_stage;
-  std::vector<LocalStage> stages = compiler.stages_of(whole);
+  std::vector<LocalStage> stages =
+      parts != nullptr ? parts->stages
+                       : compiler.stages_of(training_graph(compiler.result().module));
   compiler.replicate(stages, replicas);
   compiler.make_states(stages, rank_of, plan.pp);
   compiler.make_tables();

@@ -4,6 +4,7 @@
 // -> ZeRO -> fragments -> schedule -> lower. Init, training and evaluation share the states.
 #pragma once
 
+#include <memory>
 #include <optional>
 #include <set>
 #include <string>
@@ -16,6 +17,8 @@
 #include "pipeline/program.h"
 
 namespace mw::compile {
+
+class PartitionedModel;
 
 struct CompileRequest {
   // Graph "microbatch" with the shapes of one microbatch of all data-parallel ranks together,
@@ -35,6 +38,9 @@ struct CompileRequest {
   // Full recomputation runs blocks again to their ends (transform/recompute.h), for who simulates a
   // stack that does so.
   bool whole_recompute = false;
+  // Of the same model, `without` and `whole_recompute`, and a plan with the same partitioning_plan:
+  // what to begin with. Null: it is made here.
+  const PartitionedModel* partitioned = nullptr;
 };
 
 struct CompiledPlan {
@@ -44,6 +50,24 @@ struct CompiledPlan {
   std::vector<StateTable> states;              // [pipeline rank]
   pipeline::Program init, train;
   std::optional<pipeline::Program> eval;
+};
+
+// The plan with nothing but what its model's partition depends on. Left out: ZeRO, when gradients
+// are reduced and weights gathered again, and the schedule of as many stages and slices.
+Plan partitioning_plan(Plan plan);
+
+// A model differentiated, cut and partitioned: about half of what it takes to compile a plan. For
+// who compiles several plans that differ in no more than partitioning_plan leaves out.
+class PartitionedModel {
+ public:
+  // Throws as `compile`. The schedule is not read.
+  explicit PartitionedModel(const CompileRequest& request);
+  ~PartitionedModel();
+
+ private:
+  friend CompiledPlan compile(const CompileRequest& request);
+  struct Parts;
+  std::unique_ptr<const Parts> parts_;
 };
 
 // Throws Error with all that is wrong with the plan for this model, or with the schedule.

@@ -1,6 +1,7 @@
 #include "planner/simulated.h"
 
 #include <algorithm>
+#include <optional>
 #include <thread>
 
 #include "base/in_parallel.h"
@@ -27,6 +28,25 @@ Candidate candidate_of(const compile::Plan& plan, const predict::Prediction& pre
   return made;
 }
 
+// Indices of plans that may have one StepBase, the largest groups first.
+std::vector<std::vector<size_t>> partitioned_alike(const std::vector<compile::Plan>& plans) {
+  std::vector<compile::Plan> kinds;
+  std::vector<std::vector<size_t>> groups;
+  for (size_t i = 0; i < plans.size(); ++i) {
+    const compile::Plan kind = compile::partitioning_plan(plans[i]);
+    const auto at =
+        static_cast<size_t>(std::find(kinds.begin(), kinds.end(), kind) - kinds.begin());
+    if (at == kinds.size()) {
+      kinds.push_back(kind);
+      groups.emplace_back();
+    }
+    groups[at].push_back(i);
+  }
+  std::stable_sort(groups.begin(), groups.end(),
+                   [](const auto& a, const auto& b) { return a.size() > b.size(); });
+  return groups;
+}
+
 }  // namespace
 
 int thread_count(const Request& request) {
@@ -38,13 +58,19 @@ Simulated simulate_plans(const Request& request, const std::vector<compile::Plan
   Simulated simulated;
   simulated.candidates.resize(plans.size());
   std::vector<char> fits(plans.size(), 0);
-  in_parallel(plans.size(), thread_count(request), [&](size_t i) {
+  const std::vector<std::vector<size_t>> groups = partitioned_alike(plans);
+  in_parallel(groups.size(), thread_count(request), [&](size_t g) {
     predict::Request one = request.base;
-    one.plan = plans[i];
     one.options.trace = one.options.figures = false;
-    const predict::Prediction prediction = predict::predict(one);
-    simulated.candidates[i] = candidate_of(plans[i], prediction);
-    fits[i] = prediction.too_full().empty() ? 1 : 0;
+    std::optional<predict::StepBase> base;
+    for (const size_t i : groups[g]) {
+      one.plan = plans[i];
+      if (groups[g].size() > 1 && !base) base.emplace(one);
+      const predict::Prediction prediction =
+          predict::predict(one, predict::compile_step(one, base ? &*base : nullptr));
+      simulated.candidates[i] = candidate_of(plans[i], prediction);
+      fits[i] = prediction.too_full().empty() ? 1 : 0;
+    }
   });
   simulated.fits.assign(fits.begin(), fits.end());
   return simulated;

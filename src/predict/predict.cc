@@ -1,11 +1,11 @@
 #include "predict/predict.h"
 
 #include <algorithm>
+#include <optional>
 
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/text.h"
-#include "compile/compile.h"
 #include "cost/op_time.h"
 #include "models/model.h"
 #include "predict/endless.h"
@@ -15,9 +15,27 @@
 namespace mw::predict {
 namespace {
 
-void check(const Request& request) {
+// The request, in which nothing is wrong.
+const Request& checked(const Request& request) {
   const std::vector<std::string> found = findings(request, {request.plan, {}, {}});
   if (!found.empty()) throw Error(found);
+  return request;
+}
+
+ir::Module model_of(const Request& request) {
+  return models::build_model(request.model,
+                             {request.global_batch / request.plan.units(), request.seq_len,
+                              request.plan.sequence_slices(), request.plan.cp > 1});
+}
+
+compile::CompileRequest compile_request(const Request& request, const ir::Module& model) {
+  return {.model = model,
+          .plan = request.plan,
+          .shape = model_shape(request),
+          .optimizer = {},
+          .without = passes_left_out(request.cluster),
+          .init = false,
+          .whole_recompute = request.cluster.stack.whole_recompute};
 }
 
 void fill_rates(const Request& request, Prediction& p) {
@@ -178,23 +196,21 @@ std::vector<int32_t> Prediction::too_full() const {
   return ranks;
 }
 
-Step compile_step(const Request& asked) {
-  check(asked);
-  const Request request = flushed(asked);
+StepBase::StepBase(const Request& asked) : StepBase(flushed(asked), model_of(checked(asked))) {}
+StepBase::StepBase(const Request& flushed, ir::Module model)
+    : model_(std::move(model)), partitioned_(compile_request(flushed, model_)) {}
+
+Step compile_step(const Request& asked, const StepBase* base) {
+  const Request request = flushed(checked(asked));
   Step step;
   const Seconds begin = steady_clock().now();
-  const models::BatchShape batch{request.global_batch / request.plan.units(), request.seq_len,
-                                 request.plan.sequence_slices(), request.plan.cp > 1};
-  const ir::Module model = models::build_model(request.model, batch);
+  std::optional<ir::Module> own;
+  if (base == nullptr) own = model_of(request);
+  const ir::Module& model = own ? *own : base->model_;
   step.parameters = models::parameter_count(model);
-  compile::CompiledPlan compiled =
-      compile::compile({.model = model,
-                        .plan = request.plan,
-                        .shape = model_shape(request),
-                        .optimizer = {},
-                        .without = passes_left_out(request.cluster),
-                        .init = false,
-                        .whole_recompute = request.cluster.stack.whole_recompute});
+  compile::CompileRequest to_compile = compile_request(request, model);
+  if (base != nullptr) to_compile.partitioned = &base->partitioned_;
+  compile::CompiledPlan compiled = compile::compile(to_compile);
   step.program = in_precision(std::move(compiled.train), request.precision,
                               stack_memory(request.cluster, request.plan, request.options.fp8));
   step.compile_time = steady_clock().now() - begin;
@@ -227,7 +243,7 @@ std::vector<double> stage_costs(const Request& request) {
 }
 
 Prediction predict(const Request& request, const Step& step) {
-  check(request);
+  checked(request);
   Prediction p;
   p.devices = request.plan.ranks();
   p.memory_limit = request.cluster.device.memory;

@@ -8,6 +8,7 @@
 
 #include "base/json.h"
 #include "cluster/hardware.h"
+#include "compile/compile.h"
 #include "compile/plan.h"
 #include "models/config.h"
 #include "predict/goodput.h"
@@ -79,9 +80,23 @@ struct Step {
   int64_t parameters = 0;
   Seconds compile_time;
 };
+// What the steps of several plans begin with that differ in no more than
+// compile::partitioning_plan leaves out.
+class StepBase;
 // Throws Error with all findings: a plan that does not fit the model or the batch, a cluster with
-// too few devices.
-Step compile_step(const Request& request);
+// too few devices. `base`: of a request that differs in the plan alone, and there in so little;
+// null: none.
+Step compile_step(const Request& request, const StepBase* base = nullptr);
+class StepBase {
+ public:
+  explicit StepBase(const Request& request);  // throws as compile_step
+
+ private:
+  friend Step compile_step(const Request& request, const StepBase* base);
+  explicit StepBase(const Request& flushed, ir::Module model);
+  ir::Module model_;
+  compile::PartitionedModel partitioned_;
+};
 // Its program alone.
 pipeline::Program program_of(const Request& request);
 // REQUIRES: the step is of the request's model, plan, batch, sequence and precision.
