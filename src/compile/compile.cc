@@ -223,8 +223,10 @@ class Compiler {
     code.results = std::move(results);
     const StagePorts ports = moved_ports(stage.ports, zero.moved);
     const std::string name = stage_name(stage);
-    const SplitOptions options{result_.plan.mesh, passes_.runs(kRemake), result_.plan.plan.regather,
-                               passes_.runs(kOverlap), passes_.runs(kGatherAhead)};
+    const SplitOptions options{
+        result_.plan.mesh, passes_.runs(kRemake), result_.plan.plan.regather,
+        passes_.runs(kOverlap),
+        passes_.runs(kGatherAhead) ? result_.plan.plan.prefetch_elements() : 0};
     for (const std::vector<ActionKind>& parts : partings(kinds)) {
       std::vector<StageFragment> fragments =
           split(zero.local, ports, result_.module, parts, name, options);
@@ -497,6 +499,7 @@ Plan partitioning_plan(Plan plan) {
   plan.zero = none.zero;
   plan.grad_reduce = none.grad_reduce;
   plan.bucket_mb = none.bucket_mb;
+  plan.prefetch_mb = none.prefetch_mb;
   plan.group = none.group;
   plan.pairs = none.pairs;
   plan.memory_limit = none.memory_limit;

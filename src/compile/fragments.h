@@ -50,7 +50,7 @@ struct SplitOptions {
   bool remake = true;         // norms and activations in the backward pass instead of saved
   bool regather = false;      // activations in the backward pass instead of saved (Plan)
   bool overlap = true;        // pipeline/overlap.h
-  bool gather_ahead = true;   // there
+  int64_t gather_ahead = 0;   // there
 };
 
 // Fragments of the kinds asked for, in order, e.g. {F, B}, {F, I, W} or {F}. Their memory is

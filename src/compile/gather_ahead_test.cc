@@ -59,6 +59,25 @@ TEST_CASE("ZeRO 3 gathers a layer's weights before the layer ahead of it compute
   CHECK(order_of(ahead, ActionKind::kB) == "g5 g4 c5 g3 c4 g2 c3 g1 c2 c1 ");
 }
 
+TEST_CASE("no more is gathered ahead than prefetch_mb says") {
+  using pipeline::ActionKind;
+  const auto order = [](int64_t D, int64_t prefetch_mb, ActionKind kind) {
+    const ir::Module model = partition::test::gpt_net({.D = D, .blocks = kBlocks});
+    ModelShape shape;
+    shape.global_batch = 64;
+    Plan plan = parse_plan("dp=2,zero=3");
+    plan.prefetch_mb = prefetch_mb;
+    return order_of(compile({model, nullptr, plan, shape, {}}), kind);
+  };
+  const std::string all = "g0 g1 g2 c1 g3 c2 g4 c3 g5 c4 c5 ",
+                    none = "g0 g1 c1 g2 c2 g3 c3 g4 c4 g5 c5 ";
+  CHECK(order(8, 1, ActionKind::kF) == all);
+  CHECK(order(8, 0, ActionKind::kF) == none);
+  // A block has some 64 D elements, 4 MiB and a little; the last layer has a norm.
+  CHECK(order(16384, 1, ActionKind::kF) == "g0 g1 c1 g2 c2 g3 c3 g4 g5 c4 c5 ");
+  CHECK(order(16384, 5, ActionKind::kF) == all);
+}
+
 TEST_CASE("activations that are gathered again stay where they are") {
   for (const std::string plan :
        {"tp=2,sp,regather", "tp=2,dp=2,sp,regather,zero=2", "tp=2,sp,recompute=full"}) {

@@ -136,6 +136,10 @@ int64_t Plan::sequence_slices() const {
   return slices > 0 ? slices : pipeline::kUsualSlices;
 }
 
+int64_t Plan::prefetch_elements() const {
+  return prefetch_mb * (int64_t{1} << 20) / static_cast<int64_t>(sizeof(float));
+}
+
 GradReduce Plan::effective_grad_reduce() const {
   return grad_reduce.value_or(zero >= 2 ? GradReduce::kMicrobatch : GradReduce::kStep);
 }

@@ -44,6 +44,9 @@ struct Plan {
   // Gradients are reduced, and ZeRO 1's weights gathered, in collectives of at least so many MiB of
   // whole layers. 160: 40 million elements, as in Megatron-LM.
   int64_t bucket_mb = 160;
+  // ZeRO 3 gathers so many MiB of a layer's weights at the most, counted in f32 and whole as they
+  // are gathered, while the layer before computes; the rest behind it. 0: all behind it.
+  int64_t prefetch_mb = 4096;
   std::vector<int64_t> layers;  // blocks of each stage; empty: dealt out evenly
   // Options of some schedules; 0 or empty: what is usual for the kind.
   int64_t group = 0;          // interleaved kinds: microbatches a round
@@ -72,6 +75,7 @@ struct Plan {
   // Parts that a sequence is cut into; 1: whole sequences.
   int64_t sequence_slices() const;
   GradReduce effective_grad_reduce() const;
+  int64_t prefetch_elements() const;  // of prefetch_mb
   friend bool operator==(const Plan&, const Plan&) = default;
 };
 

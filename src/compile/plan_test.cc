@@ -34,6 +34,7 @@ TEST_CASE("a plan reads the same from its short form and from JSON, and prints a
         "dp=4,tp=1,pp=1,microbatches=2,zero=3,grad_reduce=step",
         "dp=4,tp=1,pp=1,microbatches=2,zero=1,bucket_mb=0",
         "dp=4,tp=1,pp=1,microbatches=2,bucket_mb=25",
+        "dp=4,tp=1,pp=1,microbatches=2,zero=3,prefetch_mb=0",
         "dp=1,tp=1,pp=3,schedule=gpipe,microbatches=5,layers=3:2:3",
         "dp=1,tp=1,pp=4,schedule=chimera,microbatches=8,pairs=2",
         "dp=1,tp=1,pp=4,schedule=seq-1f1b,microbatches=8,slices=4,post_validation",

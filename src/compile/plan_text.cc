@@ -201,11 +201,16 @@ class PlanReader {
     take_if_there("grad_reduce", [&](const char* key) {
       plan_.grad_reduce = enum_of<GradReduce>(kGradReduce, reader_.choice(key, kGradReduce));
     });
-    const int64_t usual = Plan().bucket_mb;
-    take("bucket_mb", [&](const char* key) {
-      plan_.bucket_mb = reader_.integer_or(key, usual, {.min = 0, .max = kMostMebibytes});
+    read_mebibytes("bucket_mb", plan_.bucket_mb);
+    read_mebibytes("prefetch_mb", plan_.prefetch_mb);
+  }
+  // What is there before is the default.
+  void read_mebibytes(const char* name, int64_t& value) {
+    const int64_t usual = value;
+    take(name, [&](const char* key) {
+      value = reader_.integer_or(key, usual, {.min = 0, .max = kMostMebibytes});
     });
-    if (!reading_.sound({"bucket_mb"})) plan_.bucket_mb = usual;
+    if (!reading_.sound({name})) value = usual;
   }
 
   void read_schedule_options() {
@@ -341,6 +346,7 @@ Json to_json(const Plan& plan) {
   json["recompute"] = name_of(kRecompute, plan.recompute);
   json["grad_reduce"] = name_of(kGradReduce, plan.effective_grad_reduce());
   if (plan.bucket_mb != Plan().bucket_mb) json["bucket_mb"] = plan.bucket_mb;
+  if (plan.prefetch_mb != Plan().prefetch_mb) json["prefetch_mb"] = plan.prefetch_mb;
   if (!plan.layers.empty()) json["layers"] = Json::list(plan.layers);
   if (plan.group > 0) json["group"] = plan.group;
   if (plan.pairs > 0) json["pairs"] = plan.pairs;
@@ -369,6 +375,8 @@ std::string short_form(const Plan& plan) {
   if (plan.grad_reduce)
     text += fmt::format(",grad_reduce={}", name_of(kGradReduce, *plan.grad_reduce));
   if (plan.bucket_mb != standard.bucket_mb) text += fmt::format(",bucket_mb={}", plan.bucket_mb);
+  if (plan.prefetch_mb != standard.prefetch_mb)
+    text += fmt::format(",prefetch_mb={}", plan.prefetch_mb);
   if (!plan.layers.empty()) {
     std::vector<std::string> counts;
     for (const int64_t n : plan.layers) counts.push_back(std::to_string(n));

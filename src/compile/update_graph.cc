@@ -538,7 +538,7 @@ class UpdateBuilder {
     fragment.shardings = std::move(local_.shardings);
     fragment.global_types = std::move(local_.global_types);
     fragment.launches.resize(fragment.graph.ops.size());
-    if (c_.passes.runs(kOverlap)) pipeline::order_for_overlap(fragment, c_.plan.mesh, false);
+    if (c_.passes.runs(kOverlap)) pipeline::order_for_overlap(fragment, c_.plan.mesh, 0);
     pipeline::plan_fragment(fragment);
     return std::move(result_);
   }

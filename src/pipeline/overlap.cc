@@ -32,11 +32,11 @@ class Orderer {
     }
   }
 
-  std::vector<size_t> order(bool gather_ahead) {
+  std::vector<size_t> order(int64_t gather_ahead) {
     for (size_t o = 0; o < graph_.ops.size(); ++o) place(o);
     release(gradients_);
     release(sums_);
-    return gather_ahead ? gathered_ahead() : std::move(order_);
+    return gather_ahead > 0 ? gathered_ahead(gather_ahead) : std::move(order_);
   }
 
  private:
@@ -46,33 +46,44 @@ class Orderer {
            states_.count(op.operands[0]) > 0;
   }
 
-  // A layer's weights are gathered where the gathers of the layer before begin.
-  std::vector<size_t> gathered_ahead() const {
-    std::vector<std::vector<size_t>> groups;  // of one layer each, in order
+  // The first of a layer's weights, up to so many elements, are gathered behind the last gather
+  // that stays in the layer before, or where its first was; those of the first layer behind its
+  // first.
+  std::vector<size_t> gathered_ahead(int64_t most) const {
+    struct Layer {
+      size_t first = 0;  // of its gathers
+      size_t turn = 0;   // where those of the next layer go
+      std::vector<size_t> moved;
+      int64_t elements = 0;
+    };
+    std::vector<Layer> layers;  // in order
+    std::vector<bool> moves(graph_.ops.size(), false);
+    LayerId last;
     for (const size_t o : order_) {
       if (!gathers_weight(o)) continue;
-      if (groups.empty() || graph_.ops[groups.back().front()].layer != graph_.ops[o].layer)
-        groups.emplace_back();
-      groups.back().push_back(o);
+      const ir::Op& op = graph_.ops[o];
+      if (layers.empty() || last != op.layer) layers.push_back({o, o, {}, 0});
+      last = op.layer;
+      Layer& layer = layers.back();
+      layer.elements += graph_.type(op.results[0]).elements();
+      moves[o] = o != layers.front().first && layer.elements <= most;
+      if (moves[o]) {
+        layer.moved.push_back(o);
+      } else {
+        layer.turn = o;
+      }
     }
-    if (groups.size() < 2) return order_;
     std::vector<size_t> ahead;
-    size_t next = 0;  // group to place
-    const auto place_group = [&] {
-      if (next < groups.size()) ahead.insert(ahead.end(), groups[next].begin(), groups[next].end());
-      ++next;
+    const auto gather = [&](size_t layer) {
+      if (layer >= layers.size()) return;
+      ahead.insert(ahead.end(), layers[layer].moved.begin(), layers[layer].moved.end());
     };
-    size_t at = 0;  // group whose place in the order comes next
+    size_t at = 0;  // layer whose turn comes next
     for (const size_t o : order_) {
-      if (!gathers_weight(o)) {
-        ahead.push_back(o);
-        continue;
-      }
-      if (at < groups.size() && o == groups[at].front()) {
-        if (at == 0) place_group();
-        place_group();
-        ++at;
-      }
+      if (!moves[o]) ahead.push_back(o);
+      if (layers.empty()) continue;
+      if (o == layers.front().first) gather(0);
+      if (at < layers.size() && o == layers[at].turn) gather(++at);
     }
     return ahead;
   }
@@ -229,7 +240,7 @@ class Launcher {
 
 }  // namespace
 
-void order_for_overlap(Fragment& fragment, const cluster::Mesh& mesh, bool gather_ahead) {
+void order_for_overlap(Fragment& fragment, const cluster::Mesh& mesh, int64_t gather_ahead) {
   const bool communicates = std::any_of(fragment.graph.ops.begin(), fragment.graph.ops.end(),
                                         [&](const ir::Op& op) { return stream_of(op, mesh) != 0; });
   if (!communicates) return;

@@ -16,9 +16,10 @@ namespace mw::pipeline {
 // Weight gradients wait for the next collective, but not beyond their layer's last input gradient;
 // sums of gradients that a collective reduced wait until one of another layer reduces. A collective
 // starts no earlier than the op before it, so that no more memory is alive than that order keeps.
-// With `gather_ahead` a layer's weights are gathered where those of the layer before would be,
-// while that layer computes: two layers' are alive at a time, as with FSDP's backward prefetch.
+// The first of a layer's weights, up to `gather_ahead` elements, are gathered where those of the
+// layer before would be, while that layer computes: two layers' are alive at a time, as with FSDP's
+// backward prefetch. 0: none.
 // REQUIRES: the graph and its ports are complete; memory is not planned yet.
-void order_for_overlap(Fragment& fragment, const cluster::Mesh& mesh, bool gather_ahead);
+void order_for_overlap(Fragment& fragment, const cluster::Mesh& mesh, int64_t gather_ahead);
 
 }  // namespace mw::pipeline

@@ -16,11 +16,13 @@ namespace {
 
 const std::vector<std::string> kFactors = {"link_bandwidth",   "link_latency", "matrix_peak",
                                            "memory_bandwidth", "memory_size",  "host_time"};
-const std::vector<std::string> kPlanKeys = {
-    "dp",    "tp",        "pp",          "cp",           "order",
-    "sp",    "regather",  "schedule",    "chunks",       "microbatches",
-    "zero",  "recompute", "grad_reduce", "bucket_mb",    "layers",
-    "group", "pairs",     "slices",      "memory_limit", "post_validation"};
+const std::vector<std::string> kPlanKeys = {"dp",           "tp",           "pp",
+                                            "cp",           "order",        "sp",
+                                            "regather",     "schedule",     "chunks",
+                                            "microbatches", "zero",         "recompute",
+                                            "grad_reduce",  "bucket_mb",    "prefetch_mb",
+                                            "layers",       "group",        "pairs",
+                                            "slices",       "memory_limit", "post_validation"};
 const std::vector<std::string> kSizes = {"global_batch", "seq_len"};
 
 bool is_in(const std::vector<std::string>& names, const std::string& name) {
