@@ -124,6 +124,9 @@ struct Stack {
   // With ZeRO 3 a layer's weights are gathered behind the reductions of the layer before, not while
   // that one computes [PyTorch FSDP, BackwardPrefetch.BACKWARD_POST].
   bool gathers_late = false;
+  // Of the weights that ZeRO 3 gathers for a block that is recomputed, so much is released behind
+  // the recomputation and gathered once more for the gradients: 0 to 1.
+  double gathered_again = 0;
   double error = 0;  // of predictions: the standard deviation of log(predicted / measured)
   struct Range {
     std::string name;  // "hidden"

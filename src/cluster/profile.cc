@@ -197,6 +197,7 @@ Profile parse_profile(std::string_view text, const std::string& file) {
   profile.stack.dropout_masks = reader.boolean_or("dropout_masks", false);
   profile.stack.narrow_saved = reader.boolean_or("narrow_saved", false);
   profile.stack.gathers_late = reader.boolean_or("gathers_late", false);
+  profile.stack.gathered_again = reader.number_or("gathered_again", 0, {.min = 0, .max = 1});
   profile.gradient_bytes = reader.integer_or("gradient_bytes", 4, {.min = 1, .max = 8});
   profile.stack.error = reader.number_or("error", 0, {.min = 0});
   if (reader.has("versions")) read_versions(reader.objects("versions"), profile);
@@ -231,6 +232,8 @@ std::string to_toml(const Profile& profile) {
       profile.stack.dropout_masks ? "dropout_masks = true\n" : "",
       profile.stack.narrow_saved ? "narrow_saved = true\n" : "",
       profile.stack.gathers_late ? "gathers_late = true\n" : "", profile.gradient_bytes);
+  if (profile.stack.gathered_again > 0)
+    text += fmt::format("gathered_again = {:.4g}\n", profile.stack.gathered_again);
   if (profile.stack.error > 0) text += fmt::format("error = {:.4g}\n", profile.stack.error);
   for (const Profile::Version& version : profile.versions) {
     text += fmt::format("\n[[versions]]\nruns_that_say = {}\noverlap = {}\n",

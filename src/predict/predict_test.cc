@@ -9,37 +9,13 @@
 #include "pipeline/verifier.h"
 #include "predict/precision.h"
 #include "predict/predict.h"
+#include "predict/test_request.h"
 
 using namespace mw;
 using namespace mw::predict;
+using mw::predict::test::small;
 
 namespace {
-
-Request small() {
-  Request request;
-  request.model = models::parse_config(
-      R"({"model_type": "gpt2", "vocab_size": 256, "n_positions": 64, "n_embd": 64, "n_layer": 4,
-          "n_head": 4, "embd_pdrop": 0.0, "resid_pdrop": 0.0, "attn_pdrop": 0.0})",
-      "small.json");
-  cluster::Cluster& c = request.cluster;
-  c.name = "box";
-  c.file = "box.toml";
-  c.devices = 16;
-  c.device.name = "chip";
-  c.device.memory = Bytes(1'000'000'000);
-  c.device.peaks = {{"f32", cluster::FlopsPerSecond(10e12)},
-                    {"bf16", cluster::FlopsPerSecond(100e12)}};
-  c.device.memory_bandwidth = cluster::BytesPerSecond(1e12);
-  c.device.multiprocessors = 10;
-  c.device.attained.launch = Seconds(1e-6);
-  c.links.resize(1);
-  c.links[0].kind = cluster::LinkKind::kNvlink;
-  c.links[0].bandwidth = c.links[0].bus_bandwidth = cluster::BytesPerSecond(100e9);
-  c.links[0].latency = Seconds(1e-6);
-  request.global_batch = 16;
-  request.seq_len = 64;
-  return request;
-}
 
 pipeline::Program train_of(const Request& request, const std::set<std::string>& without = {}) {
   const ir::Module model = models::build_model(
@@ -374,24 +350,6 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("what FSDP2 keeps gathered is there while the gradient of the loss is taken") {
-  Request request = small();
-  REQUIRE(set_precision(request, "bf16"));
-  const auto workspace = [&](const char* plan, bool gathered_ends) {
-    request.plan = compile::parse_plan(plan);
-    request.cluster.stack.f32_loss = true;
-    request.cluster.stack.gathered_ends = gathered_ends;
-    const Prediction p = mw::predict::predict(request);
-    return p.result.ranks[0].peak.by_category.at(pipeline::Category::kWorkspace).value;
-  };
-  // Tied embedding and positions, the last norm: 256 x 64 + 64 x 64; 2 h. And two buffers of a
-  // block each: 12 h^2 + 13 h. The last block itself the backward pass has gathered ahead.
-  constexpr int64_t kElements = 256 * 64 + 64 * 64 + 2 * (12 * 64 * 64 + 13 * 64) + 2 * 64;
-  CHECK(workspace("dp=2,zero=3", true) - workspace("dp=2,zero=3", false) >= 2 * kElements);
-  CHECK(workspace("dp=2,zero=3", true) - workspace("dp=2,zero=3", false) < 2 * kElements + 65536);
-  CHECK(workspace("dp=2,zero=1", true) == workspace("dp=2,zero=1", false));
-}
-
 TEST_CASE("eager selective-op keeps the result of a layer's seventh product, which nobody reads") {
   Request request = small();
   request.model = models::parse_config(
@@ -526,47 +484,6 @@ TEST_CASE("MFU is the model's FLOPs over step, devices and the dense peak that i
   // Recomputation is hardware's work alone.
   CHECK(full.hfu * full.step.value > 1.2 * p.hfu * p.step.value);
   CHECK(full.mfu * full.step.value == doctest::Approx(p.mfu * p.step.value));
-}
-
-TEST_CASE("a product waits for the weights that are gathered for it, whatever else overlaps") {
-  for (const char* plan :
-       {"dp=4,zero=3", "dp=4,zero=3,recompute=full", "dp=2,tp=2,sp,zero=3,microbatches=2",
-        "dp=2,zero=2,microbatches=4", "dp=2,tp=2,sp,zero=2,microbatches=2,recompute=selective"}) {
-    CAPTURE(std::string(plan));
-    const auto step = [&](const char* word) {
-      Request request = small();
-      request.plan = compile::parse_plan(plan);
-      REQUIRE(simulate::set_overlap(request.options.overlap, word));
-      return mw::predict::predict(request).step.value;
-    };
-    CHECK(step("serial") >= step("none"));
-    CHECK(step("none") >= 0.95 * step("collectives"));  // that one's streams outlive a call
-    CHECK(step("serial") > step("collectives"));
-  }
-  // Where a layer's weights are gathered behind the layer before, none of it is hidden.
-  Request request = small();
-  request.plan = compile::parse_plan("dp=4,zero=3");
-  const auto exposed = [&](bool late) {
-    request.cluster.stack.gathers_late = late;
-    return mw::predict::predict(request).result.ranks[0].total_exposed_comm().value;
-  };
-  const double late = exposed(true), ahead = exposed(false);
-  CHECK(ahead < 0.8 * late);
-  request.plan = compile::parse_plan("dp=4,zero=1");
-  CHECK(late > 1.5 * exposed(true));
-}
-
-TEST_CASE("one group of a layer's gradients is not waited for where another is reduced") {
-  Request request = small();
-  request.options.host = false;
-  const auto exposed = [&](const char* plan) {
-    request.plan = compile::parse_plan(plan);
-    return mw::predict::predict(request).result.ranks[0].exposed_comm.at("dp").value;
-  };
-  // With sp a layer has two groups.
-  const double two = exposed("dp=2,tp=2,sp,zero=2,microbatches=4");
-  const double one = exposed("dp=2,tp=2,zero=2,microbatches=4");
-  CHECK(two < 2 * one);
 }
 
 TEST_CASE("PipeDream-2BW is 1F1B without its flush, with a second version of the weights") {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <set>
 
 #include "base/error.h"
 #include "base/text.h"
@@ -66,6 +67,19 @@ double beside_messages(const OpCost& op, double start,
       takes = std::max(takes, takes_beside(messages[level], start, op.device));
   }
   return takes;
+}
+
+// Whether recomputed ops read what the op gathers, directly or through views.
+bool serves_recomputation(const Fragment& fragment, const ir::Op& gather) {
+  std::set<ValueId> parts(gather.results.begin(), gather.results.end());
+  for (const ir::Op& op : fragment.graph.ops) {
+    const bool reads = std::any_of(op.operands.begin(), op.operands.end(),
+                                   [&](ValueId v) { return parts.contains(v); });
+    if (!reads) continue;
+    if (op.recompute.valid() && op.kind != OpKind::kView) return true;
+    if (op.kind == OpKind::kView) parts.insert(op.results.begin(), op.results.end());
+  }
+  return false;
 }
 
 }  // namespace
@@ -267,8 +281,11 @@ void FragmentCoster::add_collective(const Fragment& fragment, const ir::Op& op, 
   }
   const bool reduces = op.kind == OpKind::kAllReduce || op.kind == OpKind::kReduceScatter;
   FragmentCost::Collective collective{
-      static_cast<int32_t>(cost.ops.size()), op.kind,    whole, cost.update && reduces,
-      !cost.update && label == "dp",         group.shape};
+      static_cast<int32_t>(cost.ops.size()), op.kind, whole,      cost.update && reduces,
+      !cost.update && label == "dp",         1,       group.shape};
+  if (collective.data && op.kind == OpKind::kAllGather && cluster_.stack.gathered_again > 0 &&
+      serves_recomputation(fragment, op))
+    collective.times += cluster_.stack.gathered_again;
   cost.collectives_of.push_back(std::move(collective));
   if (group.ranks.size() <= 1) return;
   cost.crosses = true;
@@ -447,6 +464,8 @@ void set_times(FragmentCost& cost, const cluster::Cluster& cluster, const Option
     if (parts && attained.collective_copies > 0)
       op.device += attained.collective_copies * static_cast<double>(bytes.value) / streaming;
     op.host = op_host > 0 ? op_host + attained.host_collective.value : 0;
+    op.device *= collective.times;
+    op.host *= collective.times;
   }
   const double slowdown = slowdown_of(options.overlap, cluster.device);
   // A ring's first part is there; while it computes with each part the next one comes.

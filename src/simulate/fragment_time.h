@@ -65,6 +65,7 @@ struct FragmentCost {
     Bytes bytes;            // on the links
     bool gradient = false;  // reduced in the stack's format
     bool data = false;      // of data parallelism, beside the update's
+    double times = 1;       // that the stack runs it (Stack::gathered_again)
     cluster::GroupShape shape;
   };
   std::vector<Collective> collectives_of;

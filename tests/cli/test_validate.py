@@ -109,6 +109,7 @@ def test_errors_name_the_file_and_what_would_be_right(tmp_path):
 REACHED = {
     ("runs.csv", "arXiv:2205.05198"): (0.03, 0.06),
     ("runs.csv", "arXiv:2104.04473 Table 1"): (0.06, 0.15),
+    ("runs.csv", "arXiv:2104.04473 Table 2"): (0.07, 0.18),
     ("runs.csv", "NVIDIA/Megatron-LM README"): (0.06, 0.15),
     ("runs.csv", "pytorch/torchtitan benchmarks/llama3_h100_202412_torchtitan.md Table 1"): (0.06, 0.15),
     ("runs.csv", "pytorch/torchtitan benchmarks/llama3_h100_202412_torchtitan.md Table 3"): (0.06, 0.15),

@@ -1,0 +1,34 @@
+// A small model on a box of sixteen chips, for tests.
+#pragma once
+
+#include "predict/predict.h"
+
+namespace mw::predict::test {
+
+inline Request small() {
+  Request request;
+  request.model = models::parse_config(
+      R"({"model_type": "gpt2", "vocab_size": 256, "n_positions": 64, "n_embd": 64, "n_layer": 4,
+          "n_head": 4, "embd_pdrop": 0.0, "resid_pdrop": 0.0, "attn_pdrop": 0.0})",
+      "small.json");
+  cluster::Cluster& c = request.cluster;
+  c.name = "box";
+  c.file = "box.toml";
+  c.devices = 16;
+  c.device.name = "chip";
+  c.device.memory = Bytes(1'000'000'000);
+  c.device.peaks = {{"f32", cluster::FlopsPerSecond(10e12)},
+                    {"bf16", cluster::FlopsPerSecond(100e12)}};
+  c.device.memory_bandwidth = cluster::BytesPerSecond(1e12);
+  c.device.multiprocessors = 10;
+  c.device.attained.launch = Seconds(1e-6);
+  c.links.resize(1);
+  c.links[0].kind = cluster::LinkKind::kNvlink;
+  c.links[0].bandwidth = c.links[0].bus_bandwidth = cluster::BytesPerSecond(100e9);
+  c.links[0].latency = Seconds(1e-6);
+  request.global_batch = 16;
+  request.seq_len = 64;
+  return request;
+}
+
+}  // namespace mw::predict::test

@@ -1,0 +1,91 @@
+// What ZeRO's collectives of a microbatch cost, and what is held for them.
+#include <doctest/doctest.h>
+
+#include "predict/predict.h"
+#include "predict/test_request.h"
+
+using namespace mw;
+using namespace mw::predict;
+using mw::predict::test::small;
+
+TEST_CASE("what FSDP2 keeps gathered is there while the gradient of the loss is taken") {
+  Request request = small();
+  REQUIRE(set_precision(request, "bf16"));
+  const auto workspace = [&](const char* plan, bool gathered_ends) {
+    request.plan = compile::parse_plan(plan);
+    request.cluster.stack.f32_loss = true;
+    request.cluster.stack.gathered_ends = gathered_ends;
+    const Prediction p = mw::predict::predict(request);
+    return p.result.ranks[0].peak.by_category.at(pipeline::Category::kWorkspace).value;
+  };
+  // Tied embedding and positions, the last norm: 256 x 64 + 64 x 64; 2 h. And two buffers of a
+  // block each: 12 h^2 + 13 h. The last block itself the backward pass has gathered ahead.
+  constexpr int64_t kElements = 256 * 64 + 64 * 64 + 2 * (12 * 64 * 64 + 13 * 64) + 2 * 64;
+  CHECK(workspace("dp=2,zero=3", true) - workspace("dp=2,zero=3", false) >= 2 * kElements);
+  CHECK(workspace("dp=2,zero=3", true) - workspace("dp=2,zero=3", false) < 2 * kElements + 65536);
+  CHECK(workspace("dp=2,zero=1", true) == workspace("dp=2,zero=1", false));
+}
+
+TEST_CASE("a product waits for the weights that are gathered for it, whatever else overlaps") {
+  for (const char* plan :
+       {"dp=4,zero=3", "dp=4,zero=3,recompute=full", "dp=2,tp=2,sp,zero=3,microbatches=2",
+        "dp=2,zero=2,microbatches=4", "dp=2,tp=2,sp,zero=2,microbatches=2,recompute=selective"}) {
+    CAPTURE(std::string(plan));
+    const auto step = [&](const char* word) {
+      Request request = small();
+      request.plan = compile::parse_plan(plan);
+      REQUIRE(simulate::set_overlap(request.options.overlap, word));
+      return mw::predict::predict(request).step.value;
+    };
+    CHECK(step("serial") >= step("none"));
+    CHECK(step("none") >= 0.95 * step("collectives"));  // that one's streams outlive a call
+    CHECK(step("serial") > step("collectives"));
+  }
+  // Where a layer's weights are gathered behind the layer before, none of it is hidden.
+  Request request = small();
+  request.plan = compile::parse_plan("dp=4,zero=3");
+  const auto exposed = [&](bool late) {
+    request.cluster.stack.gathers_late = late;
+    return mw::predict::predict(request).result.ranks[0].total_exposed_comm().value;
+  };
+  const double late = exposed(true), ahead = exposed(false);
+  CHECK(ahead < 0.8 * late);
+  request.plan = compile::parse_plan("dp=4,zero=1");
+  CHECK(late > 1.5 * exposed(true));
+}
+
+TEST_CASE("one group of a layer's gradients is not waited for where another is reduced") {
+  Request request = small();
+  request.options.host = false;
+  const auto exposed = [&](const char* plan) {
+    request.plan = compile::parse_plan(plan);
+    return mw::predict::predict(request).result.ranks[0].exposed_comm.at("dp").value;
+  };
+  // With sp a layer has two groups.
+  const double two = exposed("dp=2,tp=2,sp,zero=2,microbatches=4");
+  const double one = exposed("dp=2,tp=2,zero=2,microbatches=4");
+  CHECK(two < 2 * one);
+}
+
+TEST_CASE("weights that a stack releases behind the recomputation are gathered once more") {
+  Request request = small();
+  request.options.host = false;
+  REQUIRE(simulate::set_overlap(request.options.overlap, "serial"));
+  const auto exposed = [&](const char* plan, double again) {
+    request.plan = compile::parse_plan(plan);
+    request.cluster.stack.gathered_again = again;
+    return mw::predict::predict(request).result.ranks[0].exposed_comm.at("dp").value;
+  };
+  // A block is gathered for its forward and its backward and its gradient is scattered, each about
+  // as long; embedding and head are not recomputed.
+  const char* full = "dp=4,zero=3,microbatches=4,recompute=full";
+  const double once = exposed(full, 0), more = exposed(full, 1);
+  CHECK(more > 1.2 * once);
+  CHECK(more < 4.0 / 3 * once);
+  CHECK(exposed(full, 0.5) == doctest::Approx((once + more) / 2));
+  for (const char* plan : {"dp=4,zero=3,microbatches=4", "dp=4,zero=3,recompute=selective",
+                           "dp=4,zero=2,microbatches=4,recompute=full"}) {
+    CAPTURE(std::string(plan));
+    CHECK(exposed(plan, 1) == exposed(plan, 0));
+  }
+}
