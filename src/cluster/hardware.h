@@ -111,6 +111,10 @@ struct Device {
 };
 
 // How a software stack runs on the device, and how well it was predicted; from a profile.
+// Who lays out a device's memory: the memory plan, or PyTorch's caching allocator, without
+// expandable segments or with them (predict/caching_allocator.h).
+enum class Allocator : uint8_t { kPlan, kSegments, kExpandable };
+
 struct Stack {
   std::string name;                  // "megatron"; empty: no profile
   std::vector<std::string> overlap;  // as `simulate --overlap` takes them
@@ -121,6 +125,8 @@ struct Stack {
   // Its backward pass finds what autograd saves, and of every dropout a mask (predict/precision.h).
   bool autograd = false, dropout_masks = false;
   bool narrow_saved = false;  // of products in fp8 it saves the cast operands
+  // Other than kPlan: memory is that of FSDP2 and PyTorch's pipelines (predict/torch_memory.h).
+  Allocator allocator = Allocator::kPlan;
   // With ZeRO 3 a layer's weights are gathered behind the reductions of the layer before, not while
   // that one computes [PyTorch FSDP, BackwardPrefetch.BACKWARD_POST].
   bool gathers_late = false;

@@ -13,6 +13,8 @@ namespace {
 
 constexpr double kMicro = 1e-6, kGiga = 1e9;
 
+constexpr std::array<std::string_view, 3> kAllocators = {"plan", "segments", "expandable"};
+
 constexpr std::array<ConstantInfo, 23> kConstants = {{
     {"matrix_fraction", 0.05, 1, "of the dense peak, by the largest matrix products"},
     {"product_half_k", 1, 4096, "elements: a product whose k is this long reaches half"},
@@ -197,6 +199,9 @@ Profile parse_profile(std::string_view text, const std::string& file) {
   profile.stack.dropout_masks = reader.boolean_or("dropout_masks", false);
   profile.stack.narrow_saved = reader.boolean_or("narrow_saved", false);
   profile.stack.gathers_late = reader.boolean_or("gathers_late", false);
+  const std::string allocator = reader.choice_or("allocator", kAllocators[0], kAllocators);
+  profile.stack.allocator = static_cast<Allocator>(
+      std::find(kAllocators.begin(), kAllocators.end(), allocator) - kAllocators.begin());
   profile.stack.gathered_again = reader.number_or("gathered_again", 0, {.min = 0, .max = 1});
   profile.gradient_bytes = reader.integer_or("gradient_bytes", 4, {.min = 1, .max = 8});
   profile.stack.error = reader.number_or("error", 0, {.min = 0});
@@ -232,6 +237,10 @@ std::string to_toml(const Profile& profile) {
       profile.stack.dropout_masks ? "dropout_masks = true\n" : "",
       profile.stack.narrow_saved ? "narrow_saved = true\n" : "",
       profile.stack.gathers_late ? "gathers_late = true\n" : "", profile.gradient_bytes);
+  if (profile.stack.allocator != Allocator::kPlan) {
+    text += fmt::format("allocator = {}\n",
+                        quoted(kAllocators[static_cast<size_t>(profile.stack.allocator)]));
+  }
   if (profile.stack.gathered_again > 0)
     text += fmt::format("gathered_again = {:.4g}\n", profile.stack.gathered_again);
   if (profile.stack.error > 0) text += fmt::format("error = {:.4g}\n", profile.stack.error);

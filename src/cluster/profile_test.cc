@@ -28,6 +28,7 @@ autograd = true
 dropout_masks = true
 narrow_saved = true
 gathers_late = true
+allocator = "segments"
 gradient_bytes = 2
 gathered_again = 0.6667
 error = 0.05
@@ -81,6 +82,7 @@ TEST_CASE("a profile replaces what a cluster file says of device and links") {
   CHECK(c.stack.dropout_masks);
   CHECK(c.stack.narrow_saved);
   CHECK(c.stack.gathers_late);
+  CHECK(c.stack.allocator == Allocator::kSegments);
   CHECK(c.stack.gathered_again == 0.6667);
   REQUIRE(c.stack.measured.size() == 1);
   CHECK(c.stack.measured[0].most == 8192);

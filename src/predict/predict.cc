@@ -10,6 +10,7 @@
 #include "models/model.h"
 #include "predict/endless.h"
 #include "predict/precision.h"
+#include "predict/torch_memory.h"
 #include "simulate/call_time.h"
 
 namespace mw::predict {
@@ -251,7 +252,13 @@ Prediction predict(const Request& request, const Step& step) {
   p.parameters = step.parameters;
   p.compile_time = step.compile_time;
   const Seconds begin = steady_clock().now();
-  p.result = simulate::simulate(step.program, request.cluster, request.options);
+  std::vector<simulate::Held> held;
+  if (request.cluster.stack.allocator != cluster::Allocator::kPlan) {
+    held = torch_memory(step.program, request.precision,
+                        stack_memory(request.cluster, request.plan, request.options.fp8),
+                        request.cluster);
+  }
+  p.result = simulate::simulate(step.program, request.cluster, request.options, held);
   p.simulate_time = steady_clock().now() - begin;
   const double ranks = static_cast<double>(p.result.ranks.size());
   for (const simulate::RankResult& rank : p.result.ranks) {

@@ -69,7 +69,7 @@ std::string largest_text(const Prediction& p) {
 }
 
 // Consecutive ranks with the same memory on one line.
-std::string memory_text(const Prediction& p) {
+std::string memory_text(const Prediction& p, cluster::Allocator allocator) {
   std::string text;
   for (size_t r = 0; r < p.memory.size();) {
     size_t end = r + 1;
@@ -84,6 +84,9 @@ std::string memory_text(const Prediction& p) {
         parts.push_back(
             fmt::format("{} {}", pipeline::to_string(category), format_bytes(bytes.value)));
     }
+    const Bytes kept = p.memory[r].peak - p.memory[r].alive;
+    if (allocator != cluster::Allocator::kPlan && kept.value * 100 >= p.memory[r].alive.value)
+      parts.push_back(fmt::format("kept by the allocator {}", format_bytes(kept.value)));
     text += fmt::format("  {:<12} {:<12} {:>9}  at {}: {}\n", ranks,
                         end - r == 1 ? stages_text(p.memory[r].stages) : "",
                         format_bytes(p.memory[r].peak.value),
@@ -143,7 +146,8 @@ std::string to_text(const Request& request, const Prediction& p) {
   text += p.sharing > 1 ? fmt::format("memory, {} of {} that the {} ranks share",
                                       format_bytes(p.needed().value), limit, p.sharing)
                         : fmt::format("memory of {} a device", limit);
-  text += ", largest first category as alive at the peak:\n" + memory_text(p) + largest_text(p);
+  text += ", largest first category as alive at the peak:\n" +
+          memory_text(p, request.cluster.stack.allocator) + largest_text(p);
   text += "critical path:\n";
   for (const std::string& line : p.path) text += "  " + line + "\n";
   if (!p.suggestions.empty()) text += "to change, simulated:\n";

@@ -242,7 +242,8 @@ void EventLoop::call_timed(int32_t r, const FlatCommand& command, const TimedFra
   RankState& state = states_[static_cast<size_t>(r)];
   RankSums& sums = sums_[static_cast<size_t>(r)];
   if (state.now < state.gather_end) wait_for_gathers(r, command, fragment);
-  see_peak(r, fragment.cost.workspace_end);
+  see_peak(r, in_.flat.ranks[static_cast<size_t>(r)].workspace_of(static_cast<int32_t>(state.next),
+                                                                  fragment.cost.workspace_end));
   const double begin = state.now;
   state.now += fragment.time.duration;
   sums.compute += fragment.time.compute;
@@ -286,7 +287,8 @@ bool EventLoop::walk_call(int32_t r, const FlatCommand& command, const TimedFrag
 
 void EventLoop::begin_walk(int32_t r, const FlatCommand& command, const TimedFragment& fragment) {
   RankState& state = states_[static_cast<size_t>(r)];
-  see_peak(r, fragment.cost.workspace_end);
+  see_peak(r, in_.flat.ranks[static_cast<size_t>(r)].workspace_of(static_cast<int32_t>(state.next),
+                                                                  fragment.cost.workspace_end));
   state.walking = true;
   state.call_begin = state.now;
   state.call_waits = 0;

@@ -35,6 +35,10 @@ struct FlatRank {
   std::vector<int32_t> bindings;  // root buffers of state ports
   pipeline::BufferLives memory;
   int64_t reserved = 0;
+  std::vector<int64_t> workspace;  // [command] bytes; empty: a call's is its fragment's
+  int64_t workspace_of(int32_t command, int64_t of_fragment) const {
+    return workspace.empty() ? of_fragment : workspace[static_cast<size_t>(command)];
+  }
 };
 
 struct FlatProgram {

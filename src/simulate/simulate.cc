@@ -20,15 +20,19 @@ using pipeline::Program;
 
 class Simulation {
  public:
-  Simulation(const Program& program, const cluster::Cluster& cluster, const Options& options)
+  Simulation(const Program& program, const cluster::Cluster& cluster, const Options& options,
+             const std::vector<Held>& held = {})
       : program_(program),
         cluster_(cluster),
         options_(options),
+        held_(held),
         coster_(program, cluster, options, labels_) {
     if (cluster.devices > 0 && program.mesh.size() > cluster.devices) {
       throw_error("{}: has {} devices, the plan has {} ranks", cluster.file, cluster.devices,
                   program.mesh.size());
     }
+    MW_CHECK(held.empty() || held.size() == program.ranks.size(), "{} of {} ranks hold something",
+             held.size(), program.ranks.size());
   }
 
   Result run() {
@@ -43,6 +47,11 @@ class Simulation {
   void prepare() {
     const bool bindings = options_.overlap.grad_reduce || options_.overlap.param_gather;
     flat_ = flatten(program_, bindings);
+    for (size_t r = 0; r < held_.size(); ++r) {
+      flat_.ranks[r].memory = held_[r].lives;
+      flat_.ranks[r].workspace = held_[r].workspace;
+      flat_.ranks[r].reserved = held_[r].reserved.value;
+    }
     for (size_t r = 0; r < program_.ranks.size(); ++r)
       devices_.push_back(coster_.representative(static_cast<int32_t>(r)));
     place_channels();
@@ -233,12 +242,17 @@ class Simulation {
     peak.bytes = Bytes(sums.peak);
     peak.time = Seconds(sums.peak_time);
     peak.command = sums.peak_command;
+    if (peak.command >= 0)
+      peak.at = command_name(program_, static_cast<int32_t>(r), sums.peak_command);
+    if (!held_.empty()) {
+      peak.by_category = held_[r].by_category;
+      peak.largest = held_[r].largest;
+      return peak;
+    }
     for (size_t c = 0; c < pipeline::kCategories; ++c) {
       if (sums.peak_categories[c] > 0)
         peak.by_category[static_cast<Category>(c)] = Bytes(sums.peak_categories[c]);
     }
-    if (peak.command >= 0)
-      peak.at = command_name(program_, static_cast<int32_t>(r), sums.peak_command);
     peak.largest = largest(r, sums.peak_command);
     return peak;
   }
@@ -315,6 +329,7 @@ class Simulation {
   const Program& program_;
   const cluster::Cluster& cluster_;
   const Options& options_;
+  const std::vector<Held>& held_;
   Labels labels_;
   FragmentCoster coster_;
   FlatProgram flat_;
@@ -395,8 +410,9 @@ double Result::bubble() const {
   return sum / static_cast<double>(ranks.size()) / step.value;
 }
 
-Result simulate(const Program& program, const cluster::Cluster& cluster, const Options& options) {
-  return Simulation(program, cluster, options).run();
+Result simulate(const Program& program, const cluster::Cluster& cluster, const Options& options,
+                const std::vector<Held>& held) {
+  return Simulation(program, cluster, options, held).run();
 }
 
 struct Prepared::Parts {
@@ -404,7 +420,7 @@ struct Prepared::Parts {
       : program(std::move(given)),
         cluster(on),
         options(how),
-        simulation(program, cluster, options) {
+        simulation(program, cluster, options, held) {
     simulation.prepare();
     for (pipeline::Fragment& fragment : program.fragments) {  // the clock reads none of these
       const auto kind = fragment.kind;
@@ -422,6 +438,7 @@ struct Prepared::Parts {
   Program program;
   cluster::Cluster cluster;
   Options options;
+  std::vector<Held> held;
   Simulation simulation;
 };
 

@@ -14,6 +14,7 @@
 
 #include "cluster/hardware.h"
 #include "cost/op_time.h"
+#include "pipeline/buffer_lives.h"
 #include "pipeline/program.h"
 #include "trace/trace.h"
 
@@ -155,10 +156,21 @@ struct Result {
   double bubble() const;
 };
 
+// What a pipeline rank holds where it is not what the program's memory plan says.
+struct Held {
+  pipeline::BufferLives lives;     // beside calls
+  std::vector<int64_t> workspace;  // [command] of a call: bytes at its fullest op beyond its start
+  Bytes reserved;
+  // At the fullest instant of all.
+  std::map<pipeline::Category, Bytes> by_category;
+  std::vector<LiveTensor> largest;
+};
+
+// `held`: of every pipeline rank, in place of what the program holds; empty: as the program says.
 // Throws Error where the cluster has fewer devices than the program's mesh. CheckFailure where the
 // program cannot end (pipeline::verify finds that).
 Result simulate(const pipeline::Program& program, const cluster::Cluster& cluster,
-                const Options& options = {});
+                const Options& options = {}, const std::vector<Held>& held = {});
 
 // The trace's word for a program's category of memory.
 trace::MemoryCategory trace_category(pipeline::Category category);

@@ -159,7 +159,8 @@ class TraceMaker {
     for (const CallRecord& call : log.calls) {
       const pipeline::Command& command =
           in_.program.ranks[r].commands[static_cast<size_t>(call.command)];
-      const int64_t bytes = in_.fragments[command.fragment.index()].cost.workspace_end;
+      const int64_t bytes = in_.flat.ranks[r].workspace_of(
+          call.command, in_.fragments[command.fragment.index()].cost.workspace_end);
       if (bytes == 0) continue;
       trace_.memory.push_back(
           {devices_[r], Seconds(call.begin), MemoryCategory::kWorkspace, Bytes(bytes)});

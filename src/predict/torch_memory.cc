@@ -1,0 +1,381 @@
+#include "predict/torch_memory.h"
+
+#include <algorithm>
+#include <array>
+#include <map>
+#include <set>
+
+#include "base/error.h"
+#include "base/in_parallel.h"
+#include "predict/fsdp_groups.h"
+#include "predict/torch_fragments.h"
+#include "predict/torch_tensors.h"
+
+namespace mw::predict {
+namespace {
+
+using pipeline::Category;
+using pipeline::Command;
+using pipeline::Fragment;
+using pipeline::Program;
+using pipeline::RankProgram;
+using pipeline::Storage;
+
+class Replay {
+ public:
+  Replay(const Program& program, size_t rank, const std::vector<FragmentMemory>& fragments,
+         DType dtype, int32_t last_layer, const cluster::Cluster& cluster)
+      : program_(program),
+        rank_(program.ranks[rank]),
+        fragments_(fragments),
+        dtype_(dtype),
+        last_layer_(last_layer),
+        tensors_(cluster.stack.allocator, cluster.device.memory),
+        groups_(tensors_, dtype) {}
+
+  simulate::Held run() {
+    find_groups();
+    find_last_uses();
+    groups_.hold_weights(divided_bytes());
+    hold_received();
+    step(nullptr);
+    simulate::Held held;
+    held.workspace.assign(rank_.commands.size(), 0);
+    step(&held);
+    held.reserved = tensors_.most_reserved();
+    held.by_category = tensors_.by_category_at_fullest();
+    held.largest = tensors_.at_fullest();
+    begin_step();
+    MW_CHECK(tensors_.by_category() == held.lives.fixed, "a step leaves {} bytes behind",
+             tensors_.alive());
+    return held;
+  }
+
+ private:
+  using Handle = TorchTensors::Handle;
+
+  FsdpGroups::Key key(const Command& call, int32_t layer) const {
+    const bool block = layer > 0 && layer < last_layer_;
+    return {call.action.stage.value, block ? layer : FsdpGroups::kEnds};
+  }
+
+  void find_groups() {
+    std::set<int32_t> stages;
+    for (const Command& call : rank_.commands) {
+      if (call.kind != Command::Kind::kCall) continue;
+      const FragmentMemory& fragment = fragments_[call.fragment.index()];
+      if (!fragment.forward || !stages.insert(call.action.stage.value).second) continue;
+      for (const auto& [layer, weights] : fragment.weights) groups_.add(key(call, layer), weights);
+    }
+  }
+
+  // f32 bytes of the weights that one device updates: as many as of one moment.
+  int64_t divided_bytes() const {
+    int64_t optimizer = 0;
+    for (const pipeline::Buffer& buffer : rank_.buffers) {
+      if (buffer.storage.kind == Storage::Kind::kState && buffer.category == Category::kOptimizer)
+        optimizer += buffer.bytes().value;
+    }
+    return optimizer / (dtype_ == DType::kF32 ? 2 : 3);  // with a master copy
+  }
+
+  void hold_received() {
+    std::map<int32_t, int64_t> received;  // [channel]
+    for (const Command& command : rank_.commands)
+      received[command.channel] += command.kind == Command::Kind::kReceive ? 1 : 0;
+    for (const auto& [channel, count] : received) {
+      if (channel < 0) continue;
+      const int64_t bytes = program_.channels[static_cast<size_t>(channel)].type.bytes().value;
+      for (int64_t i = 0; i < count; ++i) tensors_.add(bytes, Category::kBoundary, What::kReceived);
+    }
+  }
+
+  void find_last_uses() {
+    last_use_.assign(rank_.buffers.size(), -1);
+    for (size_t c = 0; c < rank_.commands.size(); ++c) {
+      for (const BufferId id : rank_.commands[c].buffers)
+        last_use_[pipeline::root_buffer(rank_, id).index()] = static_cast<int32_t>(c);
+    }
+  }
+
+  void begin_step() {
+    groups_.forget_gradients();
+    tensors_.drop(outputs_);
+  }
+
+  // `held`: what the step is recorded in.
+  void step(simulate::Held* held) {
+    begin_step();
+    saved_.assign(rank_.buffers.size(), -1);
+    if (held != nullptr) {
+      held->lives.fixed = tensors_.by_category();
+      tensors_.write_down();
+    }
+    for (size_t c = 0; c < rank_.commands.size(); ++c) {
+      const auto before = tensors_.by_category();
+      const int64_t alive = tensors_.alive();
+      tensors_.watch();
+      command(static_cast<int32_t>(c));
+      if (held != nullptr) record(*held, c, before, alive);
+    }
+  }
+
+  void record(simulate::Held& held, size_t c,
+              const std::array<int64_t, pipeline::kCategories>& before, int64_t alive) const {
+    held.workspace[c] = tensors_.most() - alive;
+    const auto& behind = tensors_.by_category();
+    const bool last = c + 1 == rank_.commands.size();
+    for (size_t category = 0; category < pipeline::kCategories; ++category) {
+      const int64_t more =
+          (last ? held.lives.fixed[category] : behind[category]) - before[category];
+      const auto named = static_cast<Category>(category);
+      const auto index = static_cast<int32_t>(c);
+      if (more < 0) held.lives.died.push_back({index, named, -more});
+      if (more > 0 && !last) held.lives.born.push_back({index + 1, named, more});
+    }
+  }
+
+  void command(int32_t c) {
+    const Command& command = rank_.commands[static_cast<size_t>(c)];
+    if (command.kind != Command::Kind::kCall) return;
+    const Fragment& fragment = program_.fragments[command.fragment.index()];
+    if (fragment.kind == pipeline::ActionKind::kUpdate) return update();
+    Call call(command, fragment, fragments_[command.fragment.index()], c);
+    for (size_t o = 0; o < fragment.graph.ops.size(); ++o) run(call, o);
+    end(call);
+  }
+
+  // A call on its way.
+  struct Call {
+    Call(const Command& command, const Fragment& fragment, const FragmentMemory& memory,
+         int32_t index)
+        : command(command), fragment(fragment), memory(memory), index(index) {
+      here.assign(fragment.graph.values.size(), -1);
+    }
+    const Command& command;
+    const Fragment& fragment;
+    const FragmentMemory& memory;
+    int32_t index;
+    int group = -1;            // whose weights were read last
+    std::vector<Handle> here;  // [root]
+    bool loss = false;         // the loss has begun
+  };
+
+  void run(Call& call, size_t o) {
+    const OpMemory& op = call.memory.ops[o];
+    if (op.kind != OpMemory::Kind::kNothing) {
+      enter(call, op.layer);
+      if (op.kind == OpMemory::Kind::kLoss && !call.loss) {
+        call.loss = true;
+        cast_logits(op);
+      }
+      if (op.kind == OpMemory::Kind::kWeightGradient) {
+        const int g = groups_.find(key(call.command, op.layer));
+        if (g >= 0) groups_.add_gradient(g, op.elements);
+      }
+      Handle f32 = op.kind == OpMemory::Kind::kLossGradient ? gradient_of_logits(op) : -1;
+      Handle copy = tensors_.add(op.copy, Category::kWorkspace, What::kCopy);
+      for (const int32_t v : op.makes) make(call, v, op);
+      tensors_.drop(copy);
+      tensors_.drop(f32);
+    }
+    for (const int32_t v : call.memory.last_reads[o]) read_last(call, static_cast<size_t>(v));
+  }
+
+  void enter(Call& call, int32_t layer) {
+    if (layer < 0) return;
+    const int g = groups_.find(key(call.command, layer));
+    if (g < 0 || g == call.group) return;
+    const bool ends = groups_.is_ends(g);
+    if (call.memory.forward) {
+      if (call.group >= 0 && !ends) leave_forward(call);
+      groups_.gather(g, true);
+    } else {
+      if (call.group >= 0 && !ends) leave_backward(call);
+      groups_.gather(g, false);
+      const int next = groups_.before(g);
+      if (call.memory.gathers && !ends && next >= 0) groups_.begin_gather(next);
+    }
+    if (!ends) call.group = g;
+  }
+  void leave_forward(Call& call) {
+    if (call.memory.gathers && !groups_.is_last_block(call.group)) groups_.release(call.group);
+  }
+  void leave_backward(Call& call) {
+    if (call.memory.gathers) groups_.release(call.group);
+    reduce(call, call.group);
+    const auto it = kept_.find(key(call.command, 0));
+    if (it != kept_.end()) tensors_.drop(it->second[call.group]);
+  }
+  void reduce(Call& call, int g) {
+    if (call.memory.scatters) {
+      groups_.scatter(g);
+    } else {
+      groups_.sum_gradients(g);
+    }
+  }
+
+  void make(Call& call, int32_t v, const OpMemory& op) {
+    const auto value = static_cast<size_t>(v);
+    const int64_t bytes = call.fragment.graph.values[value].type.bytes().value;
+    const int32_t output = call.memory.output[value];
+    if (output < 0) {
+      Handle made = tensors_.add(bytes, Category::kWorkspace, What::kTemporary);
+      if (op.kept) {
+        kept_[key(call.command, 0)][call.group].push_back(made);
+      } else {
+        call.here[value] = made;
+      }
+      return;
+    }
+    const size_t port = call.fragment.inputs.size() + static_cast<size_t>(output);
+    const size_t b = pipeline::root_buffer(rank_, call.command.buffers[port]).index();
+    const pipeline::Buffer& buffer = rank_.buffers[b];
+    if (buffer.storage.kind == Storage::Kind::kSlot) {
+      Handle made = tensors_.add(bytes, Category::kBoundary, What::kSent);
+      if (call.memory.forward) {
+        outputs_.push_back(made);
+      } else {
+        call.here[value] = made;
+      }
+    } else if (saved_[b] < 0) {
+      saved_[b] = tensors_.add(buffer.bytes().value, buffer.category, What::kSaved);
+    }
+  }
+
+  void read_last(Call& call, size_t v) {
+    tensors_.drop(call.here[v]);
+    const int32_t port = call.memory.input[v];
+    if (port < 0 || call.memory.forward || call.memory.output[v] >= 0) return;
+    const size_t b =
+        pipeline::root_buffer(rank_, call.command.buffers[static_cast<size_t>(port)]).index();
+    if (last_use_[b] == call.index) tensors_.drop(saved_[b]);
+  }
+
+  // Logits in f32, and their logarithms of softmax, which stay [PyTorch
+  // torch/distributed/tensor/parallel/loss.py, _log_softmax, where the vocabulary is divided].
+  void cast_logits(const OpMemory& op) {
+    const int64_t bytes = op.elements * dtype_size(DType::kF32);
+    const auto add = [&](What what) { return tensors_.add(bytes, Category::kWorkspace, what); };
+    Handle logits = dtype_ == DType::kF32 ? -1 : add(What::kLogits);
+    if (op.divided) {
+      Handle shifted = add(What::kLogits), powers = add(What::kLogits);
+      tensors_.drop(powers);
+      logarithms_.push_back(add(What::kLogarithms));
+      tensors_.drop(shifted);
+    } else {
+      logarithms_.push_back(add(What::kLogarithms));
+    }
+    tensors_.drop(logits);
+  }
+  // The logits' gradient in f32, from that of the logarithms.
+  Handle gradient_of_logits(const OpMemory& op) {
+    const int64_t bytes = op.elements * dtype_size(DType::kF32);
+    const auto add = [&](What what) { return tensors_.add(bytes, Category::kWorkspace, what); };
+    Handle of_logarithms = add(What::kLogarithmGradients);
+    Handle made = -1;
+    if (op.divided) {
+      Handle powers = add(What::kProbabilities), sum = add(What::kLogitGradients);
+      tensors_.drop(powers);
+      made = add(What::kLogitGradients);
+      tensors_.drop(sum);
+    } else {
+      made = add(What::kLogitGradients);
+    }
+    tensors_.drop(of_logarithms);
+    if (!logarithms_.empty()) {
+      tensors_.drop(logarithms_.front());
+      logarithms_.erase(logarithms_.begin());
+    }
+    return made;
+  }
+
+  void end(Call& call) {
+    if (call.memory.forward) {
+      if (call.loss) drop_logits(call);
+      if (call.group >= 0) leave_forward(call);
+    } else {
+      if (call.group >= 0) leave_backward(call);
+      const int ends = groups_.find(key(call.command, 0));
+      if (ends >= 0) {
+        reduce(call, ends);
+        if (call.memory.gathers) groups_.release(ends);
+      }
+      groups_.end_backward();
+    }
+    for (Handle& handle : call.here) tensors_.drop(handle);
+    for (const BufferId id : call.command.buffers) {
+      const size_t b = pipeline::root_buffer(rank_, id).index();
+      if (last_use_[b] == call.index) tensors_.drop(saved_[b]);
+    }
+  }
+  // What the loss read in the weights' type: a pipeline's engine keeps it with the outputs.
+  void drop_logits(Call& call) {
+    for (size_t o = 0; o < call.memory.ops.size(); ++o) {
+      if (call.memory.ops[o].kind != OpMemory::Kind::kLoss) continue;
+      const ValueId logits = call.fragment.graph.ops[o].operands[0];
+      const auto root = static_cast<size_t>(call.memory.root[logits.index()]);
+      const int32_t output = call.memory.output[root];
+      if (output < 0) return;
+      const size_t port = call.fragment.inputs.size() + static_cast<size_t>(output);
+      Handle& saved = saved_[pipeline::root_buffer(rank_, call.command.buffers[port]).index()];
+      if (program_.ranks.size() > 1) {
+        outputs_.push_back(saved);
+        saved = -1;
+      }
+      return tensors_.drop(saved);
+    }
+  }
+
+  void update() {
+    for (int g = 0; g < groups_.size(); ++g) groups_.scatter(g);
+    groups_.end_step();
+    if (!updated_) groups_.hold_moments();
+    updated_ = true;
+  }
+
+  const Program& program_;
+  const RankProgram& rank_;
+  const std::vector<FragmentMemory>& fragments_;
+  DType dtype_;
+  int32_t last_layer_;
+  TorchTensors tensors_;
+  FsdpGroups groups_;
+  std::vector<int32_t> last_use_;  // [root buffer] command
+  std::vector<Handle> saved_;      // [root buffer]
+  std::vector<Handle> outputs_, logarithms_;
+  std::map<FsdpGroups::Key, std::map<int, std::vector<Handle>>> kept_;  // [stage][group]
+  bool updated_ = false;
+};
+
+// One for little work.
+int threads_for(const Program& program) {
+  constexpr size_t kWorthThreads = 100'000;  // ops
+  size_t ops = 0;
+  for (const RankProgram& rank : program.ranks) {
+    for (const Command& command : rank.commands) {
+      if (command.kind == Command::Kind::kCall)
+        ops += program.fragments[command.fragment.index()].graph.ops.size();
+    }
+  }
+  return ops < kWorthThreads ? 1 : 4;
+}
+
+}  // namespace
+
+std::vector<simulate::Held> torch_memory(const Program& program, DType dtype,
+                                         const StackMemory& memory,
+                                         const cluster::Cluster& cluster) {
+  const std::vector<FragmentMemory> fragments = read_fragments(program, memory);
+  int32_t last_layer = 0;
+  for (const Fragment& fragment : program.fragments) {
+    for (const ir::Op& op : fragment.graph.ops) last_layer = std::max(last_layer, op.layer.value);
+  }
+  std::vector<simulate::Held> held(program.ranks.size());
+  in_parallel(held.size(), threads_for(program), [&](size_t r) {
+    held[r] = Replay(program, r, fragments, dtype, last_layer, cluster).run();
+  });
+  return held;
+}
+
+}  // namespace mw::predict

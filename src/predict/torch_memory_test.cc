@@ -1,0 +1,192 @@
+#include "predict/torch_memory.h"
+
+#include <doctest/doctest.h>
+
+#include <array>
+#include <map>
+#include <string>
+
+#include "predict/predict.h"
+#include "predict/test_request.h"
+
+using namespace mw;
+using namespace mw::predict;
+using mw::predict::test::small;
+using pipeline::Category;
+
+namespace {
+
+constexpr int64_t kBlock = 12 * 64 * 64 + 13 * 64;      // elements of a block's weights
+constexpr int64_t kEnds = 256 * 64 + 64 * 64 + 2 * 64;  // of the two ends
+constexpr int64_t kAll = 4 * kBlock + kEnds;
+
+Request torch_request(const std::string& plan, const char* precision = "bf16") {
+  Request request = small();
+  REQUIRE(set_precision(request, precision));
+  request.plan = compile::parse_plan(plan);
+  request.cluster.stack.allocator = cluster::Allocator::kExpandable;
+  request.cluster.stack.f32_loss = true;
+  return request;
+}
+
+std::vector<simulate::Held> held_of(const Request& request) {
+  return torch_memory(program_of(request), request.precision,
+                      stack_memory(request.cluster, request.plan, request.options.fp8),
+                      request.cluster);
+}
+
+int64_t bytes_of(const simulate::Held& held, Category category) {
+  return held.lives.fixed[static_cast<size_t>(category)];
+}
+
+// What is alive of a category behind each command, from the step's begin.
+std::vector<int64_t> curve(const simulate::Held& held, Category category) {
+  std::vector<int64_t> alive;
+  size_t born = 0, died = 0;
+  int64_t now = bytes_of(held, category);
+  for (size_t c = 0; c < held.workspace.size(); ++c) {
+    for (;
+         born < held.lives.born.size() && held.lives.born[born].command == static_cast<int32_t>(c);
+         ++born)
+      now += held.lives.born[born].category == category ? held.lives.born[born].bytes : 0;
+    for (;
+         died < held.lives.died.size() && held.lives.died[died].command == static_cast<int32_t>(c);
+         ++died)
+      now -= held.lives.died[died].category == category ? held.lives.died[died].bytes : 0;
+    alive.push_back(now);
+  }
+  CHECK(born == held.lives.born.size());
+  CHECK(died == held.lives.died.size());
+  return alive;
+}
+
+}  // namespace
+
+TEST_CASE("between steps a device has its part of weights and moments in f32") {
+  struct Case {
+    const char* plan;
+    int64_t share;  // a device has one part of so many
+  };
+  for (const Case& c : {Case{"dp=4,zero=3", 4}, Case{"dp=2,zero=2", 2}, Case{"dp=8,zero=1", 8},
+                        Case{"dp=2,zero=0", 1}, Case{"dp=1", 1}}) {
+    CAPTURE(std::string(c.plan));
+    const simulate::Held held = held_of(torch_request(c.plan))[0];
+    // The program aligns weights.
+    const double part = static_cast<double>(kAll * 4) / static_cast<double>(c.share);
+    CHECK(static_cast<double>(bytes_of(held, Category::kWeights)) ==
+          doctest::Approx(part).epsilon(0.03));
+    CHECK(static_cast<double>(bytes_of(held, Category::kOptimizer)) ==
+          doctest::Approx(2 * part).epsilon(0.03));
+    CHECK(bytes_of(held, Category::kActivations) == 0);
+    CHECK(bytes_of(held, Category::kGradients) == 0);
+  }
+}
+
+TEST_CASE("ZeRO 3 keeps the ends and the last block gathered from forward to backward") {
+  const auto behind_forward = [](const char* plan) {
+    const Request request = torch_request(plan);
+    const pipeline::Program program = program_of(request);
+    const simulate::Held held = held_of(request)[0];
+    const std::vector<int64_t> weights = curve(held, Category::kWeights);
+    for (size_t c = 0; c < weights.size(); ++c) {
+      const pipeline::Command& command = program.ranks[0].commands[c];
+      if (command.kind == pipeline::Command::Kind::kCall)  // born before the next command
+        return weights[c + 1] - bytes_of(held, Category::kWeights);
+    }
+    return int64_t{0};
+  };
+  CHECK(behind_forward("dp=4,zero=3") == 2 * (kEnds + kBlock));
+  CHECK(behind_forward("dp=4,zero=1") == 2 * kAll);
+}
+
+TEST_CASE("gradients are reduced into f32 parts, or summed undivided where microbatches are") {
+  const auto most = [](const char* plan, const char* precision = "bf16") {
+    const simulate::Held held = held_of(torch_request(plan, precision))[0];
+    const std::vector<int64_t> gradients = curve(held, Category::kGradients);
+    return *std::max_element(gradients.begin(), gradients.end());
+  };
+  CHECK(static_cast<double>(most("dp=4,zero=3")) == doctest::Approx(kAll).epsilon(0.03));
+  CHECK(most("dp=4,zero=1,microbatches=2") == 4 * kAll);
+  CHECK(most("dp=4,zero=1,microbatches=2", "f32") == 4 * kAll);
+  CHECK(most("dp=1,microbatches=2") == 4 * kAll);
+}
+
+TEST_CASE("a pipeline has buffers for all microbatches, and keeps what it sent and its logits") {
+  const Request request = torch_request("dp=2,pp=2,microbatches=8,zero=1");
+  const std::vector<simulate::Held> held = held_of(request);
+  const int64_t value = 1 * 64 * 64 * 2;  // a sequence in bf16
+  for (const simulate::Held& one : held) CHECK(bytes_of(one, Category::kBoundary) == 8 * value);
+  const std::vector<int64_t> first = curve(held[0], Category::kBoundary);
+  CHECK(*std::max_element(first.begin(), first.end()) == 16 * value);
+  CHECK(first.back() == 8 * value);
+  const std::vector<int64_t> last = curve(held[1], Category::kActivations);
+  CHECK(*std::max_element(last.begin(), last.end()) >= 7 * 64 * 256 * 2);
+  CHECK(last.back() == 0);
+}
+
+TEST_CASE(
+    "the gradient of the loss has three tensors in f32, four where the vocabulary is divided") {
+  const auto loss = [](const char* plan, int64_t vocabulary) {
+    std::map<std::string, int64_t> bytes;
+    const simulate::Held held = held_of(torch_request(plan))[0];
+    for (const simulate::LiveTensor& tensor : held.largest) bytes[tensor.name] = tensor.bytes.value;
+    const int64_t logits = 16 * 64 * vocabulary * 4;
+    CHECK(bytes["log-probabilities in f32"] == logits);
+    CHECK(bytes["d.log-probabilities in f32"] == logits);
+    return bytes["d.logits in f32"] / logits;
+  };
+  CHECK(loss("dp=1,recompute=full", 256) == 1);
+  CHECK(loss("tp=2,recompute=full", 128) >= 1);
+}
+
+TEST_CASE("where the device has no room, what the allocator kept goes back") {
+  const char* plan = "pp=2,microbatches=8,recompute=full";
+  Request request = torch_request(plan);
+  request.model.vocab_size = 65536;  // blocks of 16 MiB and more
+  request.cluster.stack.allocator = cluster::Allocator::kSegments;
+  request.cluster.device.memory = Bytes(int64_t{1} << 40);
+  const Prediction roomy = mw::predict::predict(request);
+  const StageMemory& last = roomy.memory[1];
+  REQUIRE(last.peak > last.alive);
+  request.cluster.device.memory = last.alive + Bytes((last.peak - last.alive).value / 2);
+  const Prediction tight = mw::predict::predict(request);
+  CHECK(tight.memory[1].peak < last.peak);
+  CHECK(tight.memory[1].alive == last.alive);
+}
+
+TEST_CASE("whatever the plan, a step ends with what it began with") {
+  for (const char* plan :
+       {"dp=1", "dp=4,zero=3,microbatches=2", "dp=2,zero=3,recompute=selective-op",
+        "dp=2,zero=2,microbatches=4,recompute=full", "tp=2,sp,regather,dp=2,zero=3,recompute=full",
+        "dp=2,cp=2,zero=3", "pp=4,microbatches=8", "pp=2,microbatches=4,schedule=zb-h1,dp=2,zero=1",
+        "pp=2,chunks=2,microbatches=4,schedule=interleaved-1f1b,dp=2,zero=2",
+        "pp=2,microbatches=4,schedule=dualpipe", "pp=2,microbatches=4,schedule=chimera",
+        "pp=2,chunks=2,microbatches=4,schedule=zb-v,dp=2,zero=1",
+        "pp=2,microbatches=2,schedule=seq-1f1b", "pp=2,microbatches=4,schedule=gpipe,tp=2,sp"}) {
+    for (const cluster::Allocator kind :
+         {cluster::Allocator::kSegments, cluster::Allocator::kExpandable}) {
+      CAPTURE(std::string(plan));
+      Request request = torch_request(plan);
+      request.cluster.stack.allocator = kind;
+      for (const simulate::Held& held : held_of(request)) {
+        std::array<int64_t, pipeline::kCategories> sum = {};
+        for (const pipeline::LiveBytes& change : held.lives.born)
+          sum[static_cast<size_t>(change.category)] += change.bytes;
+        for (const pipeline::LiveBytes& change : held.lives.died)
+          sum[static_cast<size_t>(change.category)] -= change.bytes;
+        for (const int64_t rest : sum) CHECK(rest == 0);
+        for (const int64_t bytes : held.workspace) CHECK(bytes >= 0);
+      }
+      const Prediction p = mw::predict::predict(request);
+      for (size_t r = 0; r < p.memory.size(); ++r) {
+        CHECK(p.memory[r].peak >= p.memory[r].alive);
+        Bytes sum;
+        for (const auto& [category, bytes] : p.result.ranks[r].peak.by_category) sum += bytes;
+        CHECK(sum == p.memory[r].alive);
+      }
+      // Memory is another, time is not.
+      request.cluster.stack.allocator = cluster::Allocator::kPlan;
+      CHECK(mw::predict::predict(request).step == p.step);
+    }
+  }
+}
