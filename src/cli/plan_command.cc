@@ -59,6 +59,17 @@ planner::Request read_request(FileSystem& fs, const PlanOptions& options,
   return request;
 }
 
+compile::PlannedStep planned_step(const PlanOptions& options, int64_t seq_len) {
+  return {.model = options.model,
+          .cluster = options.cluster,
+          .profile = options.profile,
+          .precision = options.precision,
+          .global_batch = options.global_batch,
+          .seq_len = seq_len,
+          .tf32 = options.tf32,
+          .scatter_gather = options.scatter_gather};
+}
+
 void run_plan(const PlanOptions& options) {
   FileSystem& fs = posix_fs();
   Diagnostics diagnostics;
@@ -67,7 +78,10 @@ void run_plan(const PlanOptions& options) {
   diagnostics.throw_if_any();
   const planner::Found found = planner::search(request);
   if (!options.output.empty())
-    write_output(fs, options.output, compile::to_json(found.plans.front().plan).dump_pretty());
+    write_output(
+        fs, options.output,
+        compile::to_json(found.plans.front().plan, planned_step(options, request.base.seq_len))
+            .dump_pretty());
   if (options.json) {
     fmt::print("{}", planner::to_json(request, found, options.top).dump_pretty());
   } else {
@@ -101,8 +115,10 @@ void add_plan(CLI::App& app) {
                    "exhaustive: every uniform plan; ptdp: the rules of the PTD-P paper")
       ->check(one_of({"exhaustive", "ptdp"}));
   command->add_option("--top", options->top, "Plans that are listed")->check(at_least(1));
-  command->add_option("-o,--output", options->output,
-                      "Write the best plan as JSON, for simulate, verify and train");
+  command->add_option(
+      "-o,--output", options->output,
+      "Write the best plan and the step that it is for as JSON, for simulate, what-if, verify "
+      "and train");
   add_scatter_gather_option(*command, options->scatter_gather);
   command->add_flag("--tf32", options->tf32, "f32 products on tensor cores");
   command->add_flag("--json", options->json, "One JSON object");

@@ -7,6 +7,7 @@
 #include "cli/command.h"
 #include "cli/data_folders.h"
 #include "cli/output_file.h"
+#include "cluster/measured.h"
 #include "predict/predict.h"
 #include "runtime/measure.h"
 
@@ -29,6 +30,19 @@ std::vector<runtime::OpTiming> time_step(const predict::Request& request) {
   return timings;
 }
 
+// What the measured step and threads cover.
+cluster::Stack covered(const predict::Request& request, int64_t cores) {
+  const auto hidden = static_cast<double>(request.model.hidden_size);
+  const auto sequence = static_cast<double>(request.seq_len);
+  cluster::Stack stack;
+  stack.measured = {{"hidden", hidden, hidden},
+                    {"sequence", sequence, sequence},
+                    {"microbatch", 1, static_cast<double>(request.global_batch)},
+                    {"devices", 1, static_cast<double>(cores)}};
+  stack.precisions = {"f32"};
+  return stack;
+}
+
 void run_profile(const ProfileOptions& options) {
   FileSystem& fs = posix_fs();
   predict::Request request;
@@ -44,11 +58,12 @@ void run_profile(const ProfileOptions& options) {
   diagnostics.throw_if_any();
   const runtime::MachineProfile profile =
       runtime::machine_profile(runtime::time_products(), time_step(request));
-  const std::string text = runtime::to_toml(
+  std::string text = runtime::to_toml(
       profile, fmt::format("measured by `meshwright profile`: products over shapes, the ops of a "
                            "step of {} with {} sequences of {}, a copy, messages and all-reduces "
                            "between threads",
                            file.substr(file.rfind('/') + 1), options.batch, request.seq_len));
+  text += cluster::measured_toml(covered(request, profile.cores));
   if (options.output.empty()) {
     fmt::print("{}", text);
   } else {

@@ -57,6 +57,30 @@ compile::PlanReading read_plan(FileSystem& fs, const std::string& text, const st
   return compile::read_plan(text, where);
 }
 
+// The options, and in place of those that are not given what the plan file says of its step. As
+// they are where the file cannot be read: messages come later.
+RequestOptions with_step(FileSystem& fs, RequestOptions options) {
+  const std::string& file = options.what.empty() ? options.plan : options.what;
+  if (!ends_with(file, ".json")) return options;
+  Diagnostics later;
+  std::optional<compile::PlannedStep> step;
+  attempt(later, [&] { step = compile::read_plan(fs.read_file(file), file).step; });
+  if (!step) return options;
+  const auto fill = [](auto& option, const auto& value) {
+    if (option == std::decay_t<decltype(option)>()) option = value;
+  };
+  // A profile is of the step's cluster, a sequence length within the positions of its model.
+  if (options.cluster.empty()) fill(options.profile, step->profile);
+  if (options.model.empty()) fill(options.seq_len, step->seq_len);
+  fill(options.model, step->model);
+  fill(options.cluster, step->cluster);
+  fill(options.precision, step->precision);
+  fill(options.global_batch, step->global_batch);
+  fill(options.tf32, step->tf32);
+  fill(options.scatter_gather, step->scatter_gather);
+  return options;
+}
+
 // What of a request could be read.
 struct Known {
   std::optional<compile::PlanReading> plan;
@@ -74,7 +98,7 @@ void read_job(FileSystem& fs, const RequestOptions& options, predict::Request& r
   request.plan = job.plan;
   request.global_batch = job.global_batch;
   request.seq_len = job.seq_len;
-  known.plan = compile::PlanReading{job.plan, {}, {}};
+  known.plan = compile::PlanReading{.plan = job.plan, .unsound = {}, .findings = {}, .step = {}};
   known.model = known.batch = true;
 }
 
@@ -128,10 +152,11 @@ void read_parts(FileSystem& fs, const RequestOptions& options, predict::Request&
 
 }  // namespace
 
-predict::Request read_request(FileSystem& fs, const RequestOptions& options,
+predict::Request read_request(FileSystem& fs, const RequestOptions& given,
                               Diagnostics& diagnostics) {
   predict::Request request;
   Known known;
+  const RequestOptions options = with_step(fs, given);
   if (ends_with(options.what, ".toml")) {
     attempt(diagnostics, [&] { read_job(fs, options, request, known); });
   } else {
@@ -149,7 +174,7 @@ predict::Request read_request(FileSystem& fs, const RequestOptions& options,
       known.cluster = true;
     });
   }
-  predict::set_precision(request, options.precision);
+  predict::set_precision(request, options.precision.empty() ? "bf16" : options.precision);
   if (options.scatter_gather) request.options.scatter_gather = *options.scatter_gather;
   request.options.tf32 = options.tf32;
   request.options.program_hash = request.options.order_hash = false;

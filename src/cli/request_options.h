@@ -16,7 +16,7 @@ namespace mw::cli {
 
 struct RequestOptions {
   std::string what;  // a job (x.toml), a plan file (x.json) or a plan (tp=8,pp=8), or empty
-  std::string model, cluster, profile, plan, precision = "bf16";
+  std::string model, cluster, profile, plan, precision;  // no precision: bf16
   std::vector<std::string> overlap;
   int64_t gpus = 0, global_batch = 0, seq_len = 0;
   double slowdown = 0;  // 0: not said
@@ -29,7 +29,8 @@ void add_profile_option(CLI::App& command, std::string& profile);
 void add_scatter_gather_option(CLI::App& command, std::optional<bool>& scatter_gather);
 void add_request_options(CLI::App& command, RequestOptions& options);
 
-// A job gives model, plan, batch and sequence; a plan file the plan; options replace them. What is
+// A job gives model, plan, batch and sequence; a plan file the plan and the step that it is for;
+// options replace them. What is
 // wrong is added to `diagnostics`, what the cluster has against the plan too; the request is good
 // where nothing was.
 predict::Request read_request(FileSystem& fs, const RequestOptions& options,

@@ -8,6 +8,7 @@
 #include "base/json_reader.h"
 #include "base/text.h"
 #include "base/toml.h"
+#include "cluster/measured.h"
 #include "cluster/profile.h"
 
 namespace mw::cluster {
@@ -198,6 +199,8 @@ Cluster parse_cluster(std::string_view text, const std::string& file) {
   cluster.cores = reader.integer_or("cores", 0, {.min = 1});
   read_device(reader.object("device"), cluster);
   for (JsonReader& link : reader.objects("link")) read_link(link, cluster);
+  if (reader.has("measured")) read_measured(reader.object("measured"), cluster.stack);
+  reader.ignore("measured");
   if (diagnostics.empty()) check_levels(reader, cluster);
   reader.finish();
   diagnostics.throw_if_any();

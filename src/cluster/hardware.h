@@ -15,6 +15,7 @@
 //   [[link]]                          # innermost first
 //   name, kind, devices, link_GBps, latency_us
 //   and where they apply bus_GBps, switch_bus_GBps, torus
+//   [measured]                        # optional, of a machine that was measured: measured.h
 #pragma once
 
 #include <cstdint>

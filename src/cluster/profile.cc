@@ -7,6 +7,7 @@
 #include "base/json_reader.h"
 #include "base/text.h"
 #include "base/toml.h"
+#include "cluster/measured.h"
 
 namespace mw::cluster {
 namespace {
@@ -95,22 +96,6 @@ void read_constants(JsonReader reader, std::vector<Constant>& constants) {
     constants.push_back(std::move(constant));
   }
   for (const ConstantInfo& info : kConstants) reader.ignore(info.name);
-  reader.finish();
-}
-
-void read_measured(JsonReader reader, Profile& profile) {
-  for (const std::string& name : reader.keys()) {
-    if (name == "precision") {
-      profile.stack.precisions = reader.strings(name);
-      continue;
-    }
-    const std::vector<double> ends = reader.numbers(name);
-    if (ends.size() == 2 && ends[0] <= ends[1]) {
-      profile.stack.measured.push_back({name, ends[0], ends[1]});
-    } else {
-      reader.fail(name, "must be [least, most]");
-    }
-  }
   reader.finish();
 }
 
@@ -209,7 +194,7 @@ Profile parse_profile(std::string_view text, const std::string& file) {
   reader.ignore("versions");
   if (reader.has("constants")) read_constants(reader.object("constants"), profile.constants);
   reader.ignore("constants");
-  if (reader.has("measured")) read_measured(reader.object("measured"), profile);
+  if (reader.has("measured")) read_measured(reader.object("measured"), profile.stack);
   reader.ignore("measured");
   reader.finish();
   diagnostics.throw_if_any();
@@ -257,12 +242,7 @@ std::string to_toml(const Profile& profile) {
   }
   text += "\n[constants]\n";
   for (const Constant& c : profile.constants) text += entry_text(c) + "\n";
-  if (!profile.stack.measured.empty()) text += "\n[measured]\n";
-  for (const Stack::Range& range : profile.stack.measured)
-    text += fmt::format("{} = [{:.12g}, {:.12g}]\n", range.name, range.least, range.most);
-  if (!profile.stack.precisions.empty())
-    text += fmt::format("precision = {}\n", list_text(profile.stack.precisions));
-  return text;
+  return text + measured_toml(profile.stack);
 }
 
 std::vector<Profile> read_profiles(FileSystem& fs, const std::string& folder) {

@@ -287,7 +287,8 @@ std::vector<std::string> plan_findings(const PlanReading& reading, int64_t block
 }
 
 std::vector<std::string> plan_findings(const Plan& plan, int64_t blocks, const ModelShape& shape) {
-  return plan_findings(PlanReading{plan, {}, {}}, blocks, shape);
+  return plan_findings(PlanReading{.plan = plan, .unsound = {}, .findings = {}, .step = {}}, blocks,
+                       shape);
 }
 
 std::string run_finding(const Plan& plan, const std::string& where) {

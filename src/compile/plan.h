@@ -79,12 +79,23 @@ struct Plan {
   friend bool operator==(const Plan&, const Plan&) = default;
 };
 
+// The step that a plan was found for, as the options of `simulate` name it: what a plan file may
+// say under "for". Empty, 0 or none: not said.
+struct PlannedStep {
+  std::string model, cluster, profile, precision;
+  int64_t global_batch = 0, seq_len = 0;
+  bool tf32 = false;
+  std::optional<bool> scatter_gather;
+  friend bool operator==(const PlannedStep&, const PlannedStep&) = default;
+};
+
 // A plan as far as its text is right: what is wrong with it, and the keys that have no sound value
 // (they stand at their defaults), so that a model's findings can be said together with the text's.
 struct PlanReading {
   Plan plan;
   std::set<std::string> unsound;
   std::vector<std::string> findings;
+  std::optional<PlannedStep> step;
   bool sound(std::initializer_list<const char*> keys) const;
 };
 // As parse_plan, with the findings in the result. Throws Error where the text is no JSON.
@@ -99,6 +110,8 @@ std::string run_finding(const Plan& plan, const std::string& where = "--plan");
 Plan parse_plan(const std::string& text, const std::string& where = "--plan");
 Plan plan_from_json(const Json& json, const std::string& where);
 Json to_json(const Plan& plan);
+// With "for".
+Json to_json(const Plan& plan, const PlannedStep& step);
 std::string short_form(const Plan& plan);
 
 // What the plan asks of its schedule.

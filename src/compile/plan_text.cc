@@ -136,6 +136,8 @@ class PlanReader {
     read_pipeline();
     read_memory();
     read_schedule_options();
+    if (reader_.has("for")) read_step(reader_.object("for"));
+    reader_.ignore("for");
     read_the_end();
     check(reading_, reader_, where_, diagnostics_);
     return std::move(reading_);
@@ -222,6 +224,22 @@ class PlanReader {
     take_if_there("costs", [&](const char* key) { plan_.costs = reader_.numbers(key); });
     take("post_validation",
          [&](const char* key) { plan_.post_validation = reader_.boolean_or(key, false); });
+  }
+
+  void read_step(JsonReader step) {
+    PlannedStep& made = reading_.step.emplace();
+    made.model = step.string_or("model", "");
+    made.cluster = step.string_or("cluster", "");
+    made.profile = step.string_or("profile", "");
+    made.precision = step.string_or("precision", "");
+    if (step.has("global_batch")) made.global_batch = step.integer("global_batch", {.min = 1});
+    step.ignore("global_batch");
+    if (step.has("seq_len")) made.seq_len = step.integer("seq_len", {.min = 1});
+    step.ignore("seq_len");
+    made.tf32 = step.boolean_or("tf32", false);
+    if (step.has("scatter_gather")) made.scatter_gather = step.boolean("scatter_gather");
+    step.ignore("scatter_gather");
+    step.finish();
   }
 
   // An unknown key may have been meant for any that is not there.
@@ -354,6 +372,20 @@ Json to_json(const Plan& plan) {
   if (plan.post_validation) json["post_validation"] = true;
   if (plan.memory_limit > 0) json["memory_limit"] = plan.memory_limit;
   if (!plan.costs.empty()) json["costs"] = Json::list(plan.costs);
+  return json;
+}
+
+Json to_json(const Plan& plan, const PlannedStep& step) {
+  Json json = to_json(plan), of{JsonObject{}};
+  if (!step.model.empty()) of["model"] = step.model;
+  if (!step.cluster.empty()) of["cluster"] = step.cluster;
+  if (!step.profile.empty()) of["profile"] = step.profile;
+  if (step.global_batch > 0) of["global_batch"] = step.global_batch;
+  if (step.seq_len > 0) of["seq_len"] = step.seq_len;
+  if (!step.precision.empty()) of["precision"] = step.precision;
+  if (step.tf32) of["tf32"] = true;
+  if (step.scatter_gather) of["scatter_gather"] = *step.scatter_gather;
+  json["for"] = std::move(of);
   return json;
 }
 

@@ -120,7 +120,10 @@ ModelFlops model_flops_per_token(const ModelConfig& config, int64_t seq_len) {
   const double forward = layers * projection_flops(config) + keys * of_key +
                          dense * ffn_flops(config, false) +
                          (layers - dense) * ffn_flops(config, true) + head;
-  return {Flops(forward), Flops(3 * forward)};
+  return {.forward = Flops(forward),
+          .training = Flops(3 * forward),
+          .full_recompute = Flops(4 * forward - head),
+          .selective_recompute = Flops(3 * (forward + keys * of_key))};
 }
 
 }  // namespace mw::models

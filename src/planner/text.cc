@@ -105,7 +105,7 @@ Json to_json(const Request& request, const Found& found, int64_t top) {
   json["plan"] = compile::to_json(best.plan);
   json["short"] = short_form(best.plan);
   json["step_s"] = best.step.value;
-  json["step_error"] = request.base.cluster.stack.error;
+  json["step_error"] = predict::error_json(request.base.cluster.stack.error);
   json["profile"] = request.base.cluster.stack.name;
   json["outside_profile"] = Json::list(outside(request, best));
   json["tokens_per_s"] = best.tokens_per_s;

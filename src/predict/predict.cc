@@ -18,7 +18,8 @@ namespace {
 
 // The request, in which nothing is wrong.
 const Request& checked(const Request& request) {
-  const std::vector<std::string> found = findings(request, {request.plan, {}, {}});
+  const std::vector<std::string> found =
+      findings(request, {.plan = request.plan, .unsound = {}, .findings = {}, .step = {}});
   if (!found.empty()) throw Error(found);
   return request;
 }
@@ -39,14 +40,27 @@ compile::CompileRequest compile_request(const Request& request, const ir::Module
           .whole_recompute = request.cluster.stack.whole_recompute};
 }
 
+// Of a step on all devices, as papers count them; they have no formula for every second product,
+// so there those that the ranks run count.
+double hardware_flops_of(const Prediction& p, compile::Recompute recompute,
+                         const models::ModelFlops& token, double tokens) {
+  switch (recompute) {
+    case compile::Recompute::kNone: return token.training.value * tokens;
+    case compile::Recompute::kSelective: return token.selective_recompute.value * tokens;
+    case compile::Recompute::kFull: return token.full_recompute.value * tokens;
+    case compile::Recompute::kSelectiveOp: break;
+  }
+  double flops = 0;
+  for (const simulate::RankResult& rank : p.result.ranks) flops += rank.matrix_flops.value;
+  return flops * static_cast<double>(p.devices) / static_cast<double>(p.result.ranks.size());
+}
+
 void fill_rates(const Request& request, Prediction& p) {
   const double tokens = static_cast<double>(request.global_batch * request.seq_len);
   const double devices = static_cast<double>(p.devices), step = p.step.value;
-  const double model_flops =
-      models::model_flops_per_token(request.model, request.seq_len).training.value * tokens;
-  double hardware_flops = 0;
-  for (const simulate::RankResult& rank : p.result.ranks) hardware_flops += rank.matrix_flops.value;
-  hardware_flops *= devices / static_cast<double>(p.result.ranks.size());
+  const models::ModelFlops flops = models::model_flops_per_token(request.model, request.seq_len);
+  const double model_flops = flops.training.value * tokens;
+  const double hardware_flops = hardware_flops_of(p, request.plan.recompute, flops, tokens);
   p.peak = request.options.fp8 != cost::Fp8::kOff
                ? request.cluster.device.peak("fp8")
                : cost::matrix_peak(request.cluster.device, request.precision, request.options.tf32);
@@ -129,8 +143,10 @@ std::vector<std::string> outside_profile(const Request& request) {
         return half(name) == half(own);
       }))
     outside.push_back(fmt::format("precision {} (measured {})", own, join(known, ", ")));
-  if (!stack.name.empty() && stack.measured.empty() && known.empty())
-    outside.emplace_back("everything (no run is behind its constants)");
+  if (stack.measured.empty() && known.empty()) {
+    outside.emplace_back(stack.name.empty() ? "everything (no profile)"
+                                            : "everything (no run is behind its constants)");
+  }
   return outside;
 }
 

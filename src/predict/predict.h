@@ -113,6 +113,8 @@ std::vector<double> stage_costs(const Request& request);
 std::vector<std::string> outside_profile(const Request& request);
 // " +- 9 %", or "" without an error.
 std::string error_text(double error);
+// The error, or null without one.
+Json error_json(double error);
 // A line about what lies outside, "" if nothing does.
 std::string outside_text(const std::string& profile, const std::vector<std::string>& outside);
 

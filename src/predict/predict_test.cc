@@ -481,9 +481,21 @@ TEST_CASE("MFU is the model's FLOPs over step, devices and the dense peak that i
   CHECK(p.memory.size() == 2);
   request.plan.recompute = compile::Recompute::kFull;
   const Prediction full = mw::predict::predict(request);
-  // Recomputation is hardware's work alone.
-  CHECK(full.hfu * full.step.value > 1.2 * p.hfu * p.step.value);
+  // Recomputation is hardware's work alone: once more the layers' forward pass, attention's core
+  // counted once more as a whole.
+  CHECK(p.hfu == p.mfu);
   CHECK(full.mfu * full.step.value == doctest::Approx(p.mfu * p.step.value));
+  const models::ModelFlops token = models::model_flops_per_token(request.model, 64);
+  CHECK(full.hfu / full.mfu == doctest::Approx(token.full_recompute.value / token.training.value));
+  request.plan.recompute = compile::Recompute::kSelective;
+  const Prediction selective = mw::predict::predict(request);
+  CHECK(selective.hfu / selective.mfu ==
+        doctest::Approx(token.selective_recompute.value / token.training.value));
+  // Of every second product the ranks' own count, between those two.
+  request.plan.recompute = compile::Recompute::kSelectiveOp;
+  const Prediction op = mw::predict::predict(request);
+  CHECK(op.hfu > 1.01 * op.mfu);
+  CHECK(op.hfu / op.mfu < full.hfu / full.mfu);
 }
 
 TEST_CASE("PipeDream-2BW is 1F1B without its flush, with a second version of the weights") {
@@ -523,7 +535,7 @@ TEST_CASE("PipeDream-2BW is 1F1B without its flush, with a second version of the
 TEST_CASE("what lies outside the runs behind a profile is told") {
   Request request = small();
   request.plan = compile::parse_plan("dp=2,tp=2,zero=1,microbatches=2");
-  CHECK(outside_profile(request).empty());  // no profile
+  CHECK(outside_profile(request) == std::vector<std::string>{"everything (no profile)"});
   cluster::Stack& stack = request.cluster.stack;
   stack.name = "stack";
   CHECK(outside_profile(request) ==

@@ -122,8 +122,12 @@ std::string error_text(double error) {
   return error > 0 ? fmt::format(" +- {:.0f} %", 100 * error) : std::string();
 }
 
+Json error_json(double error) { return error > 0 ? Json(error) : Json(); }
+
 std::string outside_text(const std::string& profile, const std::vector<std::string>& outside) {
   if (outside.empty()) return "";
+  if (profile.empty())
+    return fmt::format("outside of what was measured: {}\n", join(outside, ", "));
   return fmt::format("outside of what the profile '{}' was measured on: {}\n", profile,
                      join(outside, ", "));
 }
@@ -168,7 +172,7 @@ Json to_json(const Request& request, const Prediction& p) {
   json["seq_len"] = request.seq_len;
   json["parameters"] = p.parameters;
   json["step_s"] = p.step.value;
-  json["step_error"] = p.error;
+  json["step_error"] = error_json(p.error);
   json["profile"] = p.profile;
   json["outside_profile"] = Json::list(p.outside);
   json["tokens_per_s"] = p.tokens_per_s;

@@ -69,7 +69,7 @@ Json figures_json(const Prediction& base, const Prediction& p) {
   Json json{JsonObject{}};
   json["devices"] = p.devices;
   json["step_s"] = p.step.value;
-  json["step_error"] = p.error;
+  json["step_error"] = error_json(p.error);
   json["outside_profile"] = Json::list(p.outside);
   json["speedup"] = base.step.value / p.step.value;
   json["tokens_per_s"] = p.tokens_per_s;

@@ -46,14 +46,41 @@ def test_the_best_step_has_the_error_of_the_clusters_profile():
     text = done(f"{SMALL} --planner ptdp")
     assert re.search(r"^step  .* \+- 9 %   ", text, re.MULTILINE) and "outside of what the profile 'megatron'" in text
     text = done(f"{SMALL} --planner ptdp --profile none")
-    assert "+-" not in text and "outside" not in text
+    assert "+-" not in text and "outside of what was measured: everything (no profile)" in text
+
+
+def test_without_a_profile_no_error_is_stated():
+    assert json.loads(done(f"{SMALL} --planner ptdp --profile none --json"))["step_error"] is None
 
 
 def test_the_written_plan_is_taken_by_simulate_and_has_its_step(tmp_path):
     found = json.loads(done(f"{SMALL} --json -o {tmp_path}/plan.json"))
-    assert json.loads((tmp_path / "plan.json").read_text()) == found["plan"]
+    written = json.loads((tmp_path / "plan.json").read_text())
+    assert written.pop("for") == {"model": "gpt-tiny", "cluster": "selene", "global_batch": 16, "seq_len": 256, "precision": "bf16"}
+    assert written == found["plan"]
     again = json.loads(done(f"simulate --model gpt-tiny --cluster selene --gpus 8 --global-batch 16 --plan {tmp_path}/plan.json --json"))
     assert again["step_s"] == found["step_s"]
+
+
+def test_the_written_plan_says_its_step_to_simulate_and_what_if(tmp_path):
+    file = f"{tmp_path}/plan.json"
+    found = json.loads(done(f"{SMALL} --precision f16 --seq-len 128 --profile none --no-scatter-gather --json -o {file}"))
+    again = json.loads(done(f"simulate {file} --json"))
+    assert again["step_s"] == found["step_s"] and again["seq_len"] == 128 and again["step_error"] is None
+    table = json.loads(done(f"what-if {file} --vary link_bandwidth=1 --json"))
+    assert table["base"]["step_s"] == found["step_s"]
+    # An option replaces it; another cluster has its own profile, another model its own sequences.
+    other = json.loads(done(f"simulate {file} --cluster dgx-h100 --model gpt-7.5b --global-batch 32 --ignore-memory --advice none --json"))
+    assert (other["cluster"], other["seq_len"], other["global_batch"]) == ("DGX H100", 2048, 32)
+    assert other["profile"] != ""
+
+
+def test_a_plan_file_whose_step_is_wrong(tmp_path):
+    (tmp_path / "plan.json").write_text('{"dp": 8, "for": {"model": "gpt-tiny", "global_batch": 0, "cluste": "selene"}}')
+    ran = run(f"simulate {tmp_path}/plan.json")
+    assert ran.returncode == 2
+    for part in ("for.global_batch: must be an integer of at least 1, is 0", "for.cluste: unknown key, did you mean 'cluster'?", "--cluster: is missing", "--global-batch: is missing"):
+        assert part in ran.stderr, ran.stderr
 
 
 def test_a_mixture_of_experts_has_sequence_parallelism_where_it_has_tp():
