@@ -286,7 +286,8 @@ void show(ScheduleOptions options) {
 std::string kinds_help() {
   std::string text = "Kinds:\n";
   for (const std::string& kind : pipeline::all_schedule_kinds())
-    text += fmt::format("  {:<18} {}\n", kind, pipeline::schedule_summary(kind));
+    text += fmt::format("  {:<18} {} ({})\n", kind, pipeline::schedule_summary(kind),
+                        pipeline::schedule_year(kind));
   return text;
 }
 

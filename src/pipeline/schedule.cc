@@ -1,7 +1,6 @@
 #include "pipeline/schedule.h"
 
 #include <algorithm>
-#include <array>
 
 #include <fmt/format.h>
 
@@ -11,16 +10,9 @@
 
 namespace mw::pipeline {
 
-// A new kind of schedule is one file and one line here.
-static constexpr std::array kKinds = {
-    &kGPipe,           &kOneFOneB,       &kInterleaved, &kLoopedBfs,   &kChimera,
-    &kChimeraDoubling, &kChimeraHalving, &kZbH1,        &kZbH2,        &kZbV,
-    &kZbAuto,          &kInterleavedZb,  &kVHalf,       &kVMin,        &kHanayo,
-    &kDualPipe,        &kDualPipeV,      &kSeqOneFOneB, &kPipeDream2Bw};
-
 static std::vector<std::string> names_of(bool all) {
   std::vector<std::string> names;
-  for (const ScheduleKind* kind : kKinds) {
+  for (const ScheduleKind* kind : listed_kinds()) {
     if (all || kind->compiled) names.emplace_back(kind->name);
   }
   return names;
@@ -30,7 +22,7 @@ std::vector<std::string> schedule_kinds() { return names_of(false); }
 std::vector<std::string> all_schedule_kinds() { return names_of(true); }
 
 static const ScheduleKind* find_kind(const std::string& name) {
-  for (const ScheduleKind* kind : kKinds) {
+  for (const ScheduleKind* kind : listed_kinds()) {
     if (name == kind->name) return kind;
   }
   return nullptr;
@@ -42,6 +34,12 @@ std::string schedule_summary(const std::string& kind) {
   return found->summary;
 }
 
+int32_t schedule_year(const std::string& kind) {
+  const ScheduleKind* found = find_kind(kind);
+  MW_CHECK(found != nullptr, "kind {}", kind);
+  return found->since / 100;
+}
+
 int32_t least_chunks(const std::string& kind) {
   const ScheduleKind* found = find_kind(kind);
   return found == nullptr ? 1 : found->chunks.least;
@@ -50,6 +48,11 @@ int32_t least_chunks(const std::string& kind) {
 int32_t parts_of(const std::string& kind) {
   const ScheduleKind* found = find_kind(kind);
   return found == nullptr ? 1 : found->parts;
+}
+
+int32_t schedule_period(const std::string& kind) {
+  const ScheduleKind* found = find_kind(kind);
+  return found == nullptr ? 0 : found->period;
 }
 
 bool has_slices(const std::string& kind) {
@@ -91,7 +94,7 @@ static void check_options(const ScheduleRequest& asked, const ScheduleKind& kind
   const auto only = [&](const char* option, bool given, bool has, auto in_kind) {
     if (!given || has) return;
     std::vector<std::string> kinds;
-    for (const ScheduleKind* other : kKinds) {
+    for (const ScheduleKind* other : listed_kinds()) {
       if (in_kind(other->options)) kinds.emplace_back(other->name);
     }
     out.add("schedule {}: has no {}, an option of {}", kind.name, option, join(kinds, ", "));

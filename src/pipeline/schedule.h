@@ -113,12 +113,17 @@ struct ScheduleRequest {
 Schedule make_schedule(const ScheduleRequest& request);
 // The kinds that the compiler lowers and the executor runs.
 std::vector<std::string> schedule_kinds();
-// All kinds that make_schedule knows, and what each is, in one line.
+// All kinds that make_schedule knows, the oldest first; what each is, in one line, and the year in
+// which it was published.
 std::vector<std::string> all_schedule_kinds();
 std::string schedule_summary(const std::string& kind);
+int32_t schedule_year(const std::string& kind);
 // The fewest stages a rank, and Schedule::parts; 1 where the kind is unknown.
 int32_t least_chunks(const std::string& kind);
 int32_t parts_of(const std::string& kind);
+// The order of its actions comes again after as many microbatches as this many pipelines have
+// ranks; 0: never, or the kind is unknown.
+int32_t schedule_period(const std::string& kind);
 // Whether its work is of slices of sequences, and how many where that is not said.
 bool has_slices(const std::string& kind);
 inline constexpr int32_t kUsualSlices = 2;

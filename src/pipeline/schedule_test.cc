@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include <set>
+
 #include <doctest/doctest.h>
 
 #include "base/error.h"
@@ -122,14 +124,31 @@ TEST_CASE("on one rank a schedule is gradient accumulation") {
   CHECK(to_csv(make_schedule({"gpipe", 1, 1, 3})) == "0F0,0F1,0F2,0B0,0B1,0B2\n");
 }
 
+TEST_CASE("every file's kind is listed once, the oldest first, with its year") {
+  const std::vector<std::string> kinds = all_schedule_kinds();
+  CHECK(std::set<std::string>(kinds.begin(), kinds.end()) ==
+        std::set<std::string>{"gpipe", "1f1b", "interleaved-1f1b", "looped-bfs", "chimera",
+                              "chimera-doubling", "chimera-halving", "zb-h1", "zb-h2", "zb-v",
+                              "zb-auto", "interleaved-zb", "v-half", "v-min", "hanayo", "dualpipe",
+                              "dualpipe-v", "seq-1f1b", "pipedream-2bw"});
+  CHECK(kinds.size() == 19);
+  for (size_t k = 1; k < kinds.size(); ++k)
+    CHECK(schedule_year(kinds[k - 1]) <= schedule_year(kinds[k]));
+  CHECK(schedule_year("1f1b") == 2018);
+  CHECK(schedule_period("1f1b") == 1);
+  CHECK(schedule_period("chimera") == 2);
+  CHECK(schedule_period("hanayo") == 0);
+  CHECK(schedule_period("1f2b") == 0);
+}
+
 TEST_CASE("a request that cannot be met says why") {
   const auto error = [](const ScheduleRequest& request) {
     return thrown_by([&] { make_schedule(request); });
   };
   CHECK(starts_with(
       error({"1f2b", 4, 1, 8}),
-      "schedule '1f2b' is unknown, did you mean '1f1b'?; it must be one of gpipe, 1f1b, "
-      "interleaved-1f1b, looped-bfs, chimera, "));
+      "schedule '1f2b' is unknown, did you mean '1f1b'?; it must be one of 1f1b, gpipe, "
+      "pipedream-2bw, interleaved-1f1b, chimera, "));
   CHECK(error({"1f1b", 4, -2, 0}) ==
         "schedule 1f1b: chunks=-2 must be at least 1\n"
         "schedule 1f1b: microbatches=0 must be at least 1");

@@ -211,9 +211,7 @@ CoarseFacts::Known CoarseFacts::known(const std::string& kind) {
   if (!is_new) return it->second;
   const std::vector<std::string> kinds = pipeline::schedule_kinds();
   it->second.compiled = std::find(kinds.begin(), kinds.end(), kind) != kinds.end();
-  // Kinds whose order does not come again after as many microbatches as the pipeline has ranks.
-  it->second.continued = kind != "hanayo" && kind != "zb-auto";
-  it->second.periods = kind.starts_with("chimera") ? 2 : 1;
+  it->second.period = pipeline::schedule_period(kind);
   return it->second;
 }
 
@@ -242,10 +240,10 @@ CoarseFacts::Orders CoarseFacts::orders(const Plan& plan) {
   Orders found;
   const Known kind = known(plan.schedule);
   if (!kind.compiled) return found;
-  const int64_t period = kind.periods * plan.pp;
+  const int64_t period = std::max<int64_t>(1, kind.period) * plan.pp;
   const int64_t shorter = kFilling * period + plan.microbatches % period;
   const int64_t longer = shorter + period;
-  const bool whole = !kind.continued || plan.microbatches <= longer;
+  const bool whole = kind.period == 0 || plan.microbatches <= longer;
   found.long_microbatches = static_cast<int32_t>(whole ? plan.microbatches : longer);
   found.longer = order(plan, found.long_microbatches);
   if (whole || found.longer == nullptr) return found;

@@ -79,8 +79,8 @@ class CoarseFacts {
     std::unique_ptr<Order> order;
   };
   struct Known {
-    bool compiled = false, continued = true;
-    int64_t periods = 1;  // its order comes again after so many times the pipeline's ranks
+    bool compiled = false;
+    int64_t period = 0;  // pipeline::schedule_period
   };
   // And what is read off them, where.
   struct ProbeKey {

@@ -124,6 +124,18 @@ TEST_CASE("a header without #pragma once and a source that is not built are foun
             "SOURCES or TESTS"});
 }
 
+TEST_CASE("a folder of which a room builds all sources needs no file named") {
+  Tree tree = lawful();
+  tree["src/base/kinds/a.cc"] = "#include <string>\n";
+  CHECK(all_findings(tree).size() == 1);
+  tree["src/base/CMakeLists.txt"] =
+      "file(GLOB KINDS \"${CMAKE_CURRENT_SOURCE_DIR}/kinds/*.cc\")\n" +
+      tree["src/base/CMakeLists.txt"];
+  CHECK(all_findings(tree).empty());
+  tree["src/base/other/kinds/a.cc"] = "#include <string>\n";
+  CHECK(all_findings(tree).size() == 1);
+}
+
 TEST_CASE("a source that includes another header before its own is found") {
   Tree tree = lawful();
   tree["src/ir/graph.cc"] = "#include <vector>\n#include \"ir/graph.h\"\n";

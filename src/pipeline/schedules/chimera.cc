@@ -47,12 +47,15 @@ Schedule make(const ScheduleRequest& request) {
 
 }  // namespace
 
-const ScheduleKind kChimera = {.name = "chimera",
-                               .summary = "pipelines down and up the ranks, two weight replicas",
-                               .chunks = kOneChunk,
-                               .options = {.pairs = true, .sync = true},
-                               .compiled = true,
-                               .check = check_chimera,
-                               .make = make};
+extern const ScheduleKind kChimera = {
+    .name = "chimera",
+    .summary = "pipelines down and up the ranks, two weight replicas",
+    .since = 202107,
+    .chunks = kOneChunk,
+    .options = {.pairs = true, .sync = true},
+    .compiled = true,
+    .check = check_chimera,
+    .make = make,
+    .period = 2};
 
 }  // namespace mw::pipeline

@@ -45,12 +45,15 @@ static Schedule make(const ScheduleRequest& request) {
   return chimera_doubled(request, request.microbatches);
 }
 
-const ScheduleKind kChimeraDoubling = {.name = "chimera-doubling",
-                                       .summary = "chimera, a forward carries two microbatches",
-                                       .chunks = kOneChunk,
-                                       .options = {.pairs = true, .sync = true},
-                                       .compiled = true,
-                                       .check = check_chimera,
-                                       .make = make};
+extern const ScheduleKind kChimeraDoubling = {
+    .name = "chimera-doubling",
+    .summary = "chimera, a forward carries two microbatches",
+    .since = 202107,
+    .chunks = kOneChunk,
+    .options = {.pairs = true, .sync = true},
+    .compiled = true,
+    .check = check_chimera,
+    .make = make,
+    .period = 2};
 
 }  // namespace mw::pipeline

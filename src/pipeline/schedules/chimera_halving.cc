@@ -5,19 +5,24 @@
 
 namespace mw::pipeline {
 
+constexpr int32_t kHalves = 2;
+
 static Schedule make(const ScheduleRequest& request) {
-  Schedule schedule = chimera_doubled(request, kChimeraHalving.parts * request.microbatches);
-  schedule.parts = kChimeraHalving.parts;
+  Schedule schedule = chimera_doubled(request, kHalves * request.microbatches);
+  schedule.parts = kHalves;
   return schedule;
 }
 
-const ScheduleKind kChimeraHalving = {.name = "chimera-halving",
-                                      .summary = "chimera, a backward is of half a microbatch",
-                                      .chunks = kOneChunk,
-                                      .options = {.pairs = true, .sync = true},
-                                      .compiled = true,
-                                      .check = check_chimera,
-                                      .make = make,
-                                      .parts = 2};
+extern const ScheduleKind kChimeraHalving = {
+    .name = "chimera-halving",
+    .summary = "chimera, a backward is of half a microbatch",
+    .since = 202107,
+    .chunks = kOneChunk,
+    .options = {.pairs = true, .sync = true},
+    .compiled = true,
+    .check = check_chimera,
+    .make = make,
+    .parts = kHalves,
+    .period = 2};
 
 }  // namespace mw::pipeline

@@ -35,12 +35,14 @@ static Schedule make(const ScheduleRequest& request) {
   return schedule;
 }
 
-const ScheduleKind kDualPipe = {.name = "dualpipe",
-                                .summary = "two pipelines towards each other, F and B overlapped",
-                                .chunks = kOneChunk,
-                                .options = {.sync = true},
-                                .compiled = true,
-                                .check = check,
-                                .make = make};
+extern const ScheduleKind kDualPipe = {
+    .name = "dualpipe",
+    .summary = "two pipelines towards each other, F and B overlapped",
+    .since = 202412,
+    .chunks = kOneChunk,
+    .options = {.sync = true},
+    .compiled = true,
+    .check = check,
+    .make = make};
 
 }  // namespace mw::pipeline

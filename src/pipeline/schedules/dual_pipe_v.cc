@@ -22,12 +22,14 @@ static Schedule make(const ScheduleRequest& request) {
   return schedule;
 }
 
-const ScheduleKind kDualPipeV = {.name = "dualpipe-v",
-                                 .summary = "dualpipe folded onto half of the ranks, no replicas",
-                                 .chunks = kTwoChunks,
-                                 .options = {},
-                                 .compiled = true,
-                                 .check = check,
-                                 .make = make};
+extern const ScheduleKind kDualPipeV = {
+    .name = "dualpipe-v",
+    .summary = "dualpipe folded onto half of the ranks, no replicas",
+    .since = 202502,
+    .chunks = kTwoChunks,
+    .options = {},
+    .compiled = true,
+    .check = check,
+    .make = make};
 
 }  // namespace mw::pipeline

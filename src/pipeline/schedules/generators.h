@@ -1,7 +1,9 @@
-// The kinds of schedules. One file a kind defines a ScheduleKind; schedule.cc lists them. Private
-// to room pipeline.
+// The kinds of schedules. Every `extern const ScheduleKind k… = {` of a file in this folder is one:
+// the build lists them (listed_kinds.cc.in), so a new kind is one new file. Private to room
+// pipeline.
 #pragma once
 
+#include <span>
 #include <string>
 #include <vector>
 
@@ -26,6 +28,7 @@ struct KindOptions {
 struct ScheduleKind {
   const char* name;
   const char* summary;
+  int32_t since;  // year and month in which it was published, 202104; kinds are listed by it
   ChunkRange chunks;
   KindOptions options;
   bool compiled;  // the compiler lowers it
@@ -35,11 +38,12 @@ struct ScheduleKind {
   // REQUIRES: the request has no finding.
   Schedule (*make)(const ScheduleRequest& request);
   int32_t parts = 1;  // Schedule::parts
+  // The order comes again after as many microbatches as this many pipelines have ranks; 0: never.
+  int32_t period = 1;
 };
 
-extern const ScheduleKind kGPipe, kOneFOneB, kInterleaved, kLoopedBfs, kChimera, kChimeraDoubling,
-    kChimeraHalving, kZbH1, kZbH2, kZbV, kZbAuto, kInterleavedZb, kVHalf, kVMin, kHanayo, kDualPipe,
-    kDualPipeV, kSeqOneFOneB, kPipeDream2Bw;
+// All kinds, the oldest first, those of one month by name.
+std::span<const ScheduleKind* const> listed_kinds();
 
 // Stage s on rank s mod ranks.
 Placement looped_placement(int32_t ranks, int32_t chunks);

@@ -13,12 +13,13 @@ static Schedule make(const ScheduleRequest& request) {
   return schedule;
 }
 
-const ScheduleKind kGPipe = {.name = "gpipe",
-                             .summary = "all forwards, then all backwards",
-                             .chunks = kOneChunk,
-                             .options = {},
-                             .compiled = true,
-                             .check = nullptr,
-                             .make = make};
+extern const ScheduleKind kGPipe = {.name = "gpipe",
+                                    .summary = "all forwards, then all backwards",
+                                    .since = 201811,
+                                    .chunks = kOneChunk,
+                                    .options = {},
+                                    .compiled = true,
+                                    .check = nullptr,
+                                    .make = make};
 
 }  // namespace mw::pipeline

@@ -36,12 +36,14 @@ static Schedule make(const ScheduleRequest& request) {
   return best;
 }
 
-const ScheduleKind kHanayo = {.name = "hanayo",
-                              .summary = "waves down and up the ranks",
-                              .chunks = {.usual = 2, .least = 2, .most = 0, .step = 2},
-                              .options = {},
-                              .compiled = true,
-                              .check = nullptr,
-                              .make = make};
+extern const ScheduleKind kHanayo = {.name = "hanayo",
+                                     .summary = "waves down and up the ranks",
+                                     .since = 202308,
+                                     .chunks = {.usual = 2, .least = 2, .most = 0, .step = 2},
+                                     .options = {},
+                                     .compiled = true,
+                                     .check = nullptr,
+                                     .make = make,
+                                     .period = 0};
 
 }  // namespace mw::pipeline

@@ -36,12 +36,13 @@ static Schedule make(const ScheduleRequest& request) {
   return schedule;
 }
 
-const ScheduleKind kInterleaved = {.name = "interleaved-1f1b",
-                                   .summary = "1f1b over several chunks a rank (PTD-P)",
-                                   .chunks = kAnyChunks,
-                                   .options = {.group = true},
-                                   .compiled = true,
-                                   .check = check_rounds,
-                                   .make = make};
+extern const ScheduleKind kInterleaved = {.name = "interleaved-1f1b",
+                                          .summary = "1f1b over several chunks a rank (PTD-P)",
+                                          .since = 202104,
+                                          .chunks = kAnyChunks,
+                                          .options = {.group = true},
+                                          .compiled = true,
+                                          .check = check_rounds,
+                                          .make = make};
 
 }  // namespace mw::pipeline

@@ -35,12 +35,13 @@ static Schedule make(const ScheduleRequest& request) {
   return schedule;
 }
 
-const ScheduleKind kInterleavedZb = {.name = "interleaved-zb",
-                                     .summary = "interleaved 1f1b with B split into I and W",
-                                     .chunks = kAnyChunks,
-                                     .options = {.group = true},
-                                     .compiled = true,
-                                     .check = check_rounds,
-                                     .make = make};
+extern const ScheduleKind kInterleavedZb = {.name = "interleaved-zb",
+                                            .summary = "interleaved 1f1b with B split into I and W",
+                                            .since = 202311,
+                                            .chunks = kAnyChunks,
+                                            .options = {.group = true},
+                                            .compiled = true,
+                                            .check = check_rounds,
+                                            .make = make};
 
 }  // namespace mw::pipeline

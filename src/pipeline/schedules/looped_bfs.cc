@@ -21,12 +21,13 @@ static Schedule make(const ScheduleRequest& request) {
   return schedule;
 }
 
-const ScheduleKind kLoopedBfs = {.name = "looped-bfs",
-                                 .summary = "chunk after chunk, each with all microbatches",
-                                 .chunks = kAnyChunks,
-                                 .options = {},
-                                 .compiled = true,
-                                 .check = nullptr,
-                                 .make = make};
+extern const ScheduleKind kLoopedBfs = {.name = "looped-bfs",
+                                        .summary = "chunk after chunk, each with all microbatches",
+                                        .since = 202211,
+                                        .chunks = kAnyChunks,
+                                        .options = {},
+                                        .compiled = true,
+                                        .check = nullptr,
+                                        .make = make};
 
 }  // namespace mw::pipeline

@@ -28,12 +28,14 @@ static Schedule make(const ScheduleRequest& request) {
   return schedule;
 }
 
-const ScheduleKind kOneFOneB = {.name = "1f1b",
-                                .summary = "a forward and a backward in turn (PipeDream-flush)",
-                                .chunks = kOneChunk,
-                                .options = {},
-                                .compiled = true,
-                                .check = nullptr,
-                                .make = make};
+extern const ScheduleKind kOneFOneB = {
+    .name = "1f1b",
+    .summary = "a forward and a backward in turn (PipeDream-flush)",
+    .since = 201806,
+    .chunks = kOneChunk,
+    .options = {},
+    .compiled = true,
+    .check = nullptr,
+    .make = make};
 
 }  // namespace mw::pipeline

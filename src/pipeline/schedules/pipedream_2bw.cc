@@ -24,12 +24,13 @@ static Schedule make(const ScheduleRequest& request) {
   return schedule;
 }
 
-const ScheduleKind kPipeDream2Bw = {.name = "pipedream-2bw",
-                                    .summary = "1f1b without a flush, on stale weights",
-                                    .chunks = kOneChunk,
-                                    .options = {},
-                                    .compiled = false,
-                                    .check = check,
-                                    .make = make};
+extern const ScheduleKind kPipeDream2Bw = {.name = "pipedream-2bw",
+                                           .summary = "1f1b without a flush, on stale weights",
+                                           .since = 202006,
+                                           .chunks = kOneChunk,
+                                           .options = {},
+                                           .compiled = false,
+                                           .check = check,
+                                           .make = make};
 
 }  // namespace mw::pipeline

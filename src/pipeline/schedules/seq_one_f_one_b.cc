@@ -35,12 +35,13 @@ static Schedule make(const ScheduleRequest& request) {
   return schedule;
 }
 
-const ScheduleKind kSeqOneFOneB = {.name = "seq-1f1b",
-                                   .summary = "1f1b over slices of the sequences",
-                                   .chunks = kOneChunk,
-                                   .options = {.slices = true},
-                                   .compiled = true,
-                                   .check = nullptr,
-                                   .make = make};
+extern const ScheduleKind kSeqOneFOneB = {.name = "seq-1f1b",
+                                          .summary = "1f1b over slices of the sequences",
+                                          .since = 202406,
+                                          .chunks = kOneChunk,
+                                          .options = {.slices = true},
+                                          .compiled = true,
+                                          .check = nullptr,
+                                          .make = make};
 
 }  // namespace mw::pipeline

@@ -19,12 +19,13 @@ static Schedule make(const ScheduleRequest& request) {
   return schedule;
 }
 
-const ScheduleKind kVHalf = {.name = "v-half",
-                             .summary = "a folded building block with half of 1f1b's memory",
-                             .chunks = kTwoChunks,
-                             .options = {},
-                             .compiled = true,
-                             .check = nullptr,
-                             .make = make};
+extern const ScheduleKind kVHalf = {.name = "v-half",
+                                    .summary = "a folded building block with half of 1f1b's memory",
+                                    .since = 202405,
+                                    .chunks = kTwoChunks,
+                                    .options = {},
+                                    .compiled = true,
+                                    .check = nullptr,
+                                    .make = make};
 
 }  // namespace mw::pipeline

@@ -14,12 +14,14 @@ static Schedule make(const ScheduleRequest& request) {
   return repeat_block(request, slots);
 }
 
-const ScheduleKind kVMin = {.name = "v-min",
-                            .summary = "a folded building block with a third of 1f1b's memory",
-                            .chunks = kTwoChunks,
-                            .options = {},
-                            .compiled = true,
-                            .check = nullptr,
-                            .make = make};
+extern const ScheduleKind kVMin = {
+    .name = "v-min",
+    .summary = "a folded building block with a third of 1f1b's memory",
+    .since = 202405,
+    .chunks = kTwoChunks,
+    .options = {},
+    .compiled = true,
+    .check = nullptr,
+    .make = make};
 
 }  // namespace mw::pipeline

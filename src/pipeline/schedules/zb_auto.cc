@@ -271,12 +271,14 @@ Schedule make(const ScheduleRequest& request) {
 
 }  // namespace
 
-const ScheduleKind kZbAuto = {.name = "zb-auto",
-                              .summary = "zero bubble for given costs under a memory limit",
-                              .chunks = kOneChunk,
-                              .options = {.memory_limit = true},
-                              .compiled = true,
-                              .check = check,
-                              .make = make};
+extern const ScheduleKind kZbAuto = {.name = "zb-auto",
+                                     .summary = "zero bubble for given costs under a memory limit",
+                                     .since = 202311,
+                                     .chunks = kOneChunk,
+                                     .options = {.memory_limit = true},
+                                     .compiled = true,
+                                     .check = check,
+                                     .make = make,
+                                     .period = 0};
 
 }  // namespace mw::pipeline

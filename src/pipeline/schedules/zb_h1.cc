@@ -13,12 +13,13 @@ static Schedule make(const ScheduleRequest& request) {
   return schedule;
 }
 
-const ScheduleKind kZbH1 = {.name = "zb-h1",
-                            .summary = "zero bubble by hand, with the memory of 1f1b",
-                            .chunks = kOneChunk,
-                            .options = {},
-                            .compiled = true,
-                            .check = nullptr,
-                            .make = make};
+extern const ScheduleKind kZbH1 = {.name = "zb-h1",
+                                   .summary = "zero bubble by hand, with the memory of 1f1b",
+                                   .since = 202311,
+                                   .chunks = kOneChunk,
+                                   .options = {},
+                                   .compiled = true,
+                                   .check = nullptr,
+                                   .make = make};
 
 }  // namespace mw::pipeline

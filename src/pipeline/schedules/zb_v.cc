@@ -65,12 +65,14 @@ Schedule make(const ScheduleRequest& request) {
 
 }  // namespace
 
-const ScheduleKind kZbV = {.name = "zb-v",
-                           .summary = "zero bubble on a folded placement, with the memory of 1f1b",
-                           .chunks = kTwoChunks,
-                           .options = {},
-                           .compiled = true,
-                           .check = nullptr,
-                           .make = make};
+extern const ScheduleKind kZbV = {
+    .name = "zb-v",
+    .summary = "zero bubble on a folded placement, with the memory of 1f1b",
+    .since = 202401,
+    .chunks = kTwoChunks,
+    .options = {},
+    .compiled = true,
+    .check = nullptr,
+    .make = make};
 
 }  // namespace mw::pipeline
