@@ -138,6 +138,7 @@ TEST_CASE("every file's kind is listed once, the oldest first, with its year") {
   CHECK(schedule_period("1f1b") == 1);
   CHECK(schedule_period("chimera") == 2);
   CHECK(schedule_period("hanayo") == 0);
+  CHECK(schedule_period("looped-bfs") == 0);
   CHECK(schedule_period("1f2b") == 0);
 }
 

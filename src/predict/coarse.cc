@@ -22,23 +22,20 @@ std::vector<int64_t> blocks_of(const Plan& plan, int64_t blocks) {
   return counts;
 }
 
-// Ranks from one pipeline coordinate to the next.
-int64_t pipeline_stride(const Plan& plan) {
+// Ranks from one coordinate of an axis to the next.
+int64_t stride_of(const Plan& plan, std::string_view axis) {
   int64_t stride = 1;
   const std::vector<std::string> order = plan.mesh_order();
-  for (auto axis = order.rbegin(); axis != order.rend() && *axis != "pp"; ++axis)
-    stride *= plan.axis_size(*axis);
+  for (auto inner = order.rbegin(); inner != order.rend() && *inner != axis; ++inner)
+    stride *= plan.axis_size(*inner);
   return stride;
 }
 
-// Ranks that differ in their place along dp alone.
-std::vector<RankId> data_group(const Plan& plan) {
-  int64_t stride = 1;
-  const std::vector<std::string> order = plan.mesh_order();
-  for (auto axis = order.rbegin(); axis != order.rend() && *axis != "dp"; ++axis)
-    stride *= plan.axis_size(*axis);
+// Ranks that differ in their place along one axis alone.
+std::vector<RankId> group_along(const Plan& plan, std::string_view axis) {
   std::vector<RankId> members;
-  for (int64_t d = 0; d < plan.dp; ++d) members.emplace_back(d * stride);
+  for (int64_t d = 0; d < plan.axis_size(std::string(axis)); ++d)
+    members.emplace_back(d * stride_of(plan, axis));
   return members;
 }
 
@@ -131,8 +128,20 @@ double Coarse::beside_collectives(const Setting& setting, size_t level) const {
   return 2 / (2 - std::clamp(facts[kLinks + level] / calls, 0.0, 1.0));
 }
 
+// PTD-P's scatter/gather: a value that is whole on all ranks of tp goes in parts.
+Coarse::Sent Coarse::sent_of(const Setting& setting) const {
+  const Plan& plan = setting.plan;
+  const double bytes = setting.work->boundary.bytes;
+  if (!base_.options.scatter_gather || plan.tp == 1 || plan.sp) return {bytes, 0};
+  const cluster::GroupShape group = cluster::group_shape(base_.cluster, group_along(plan, "tp"));
+  const Seconds gather = cost::collective_time(base_.cluster, ir::OpKind::kAllGather,
+                                               Bytes(static_cast<int64_t>(bytes)), group)
+                             .time;
+  return {bytes / static_cast<double>(plan.tp), gather.value};
+}
+
 void Coarse::run(const Order& order, const Setting& setting, std::vector<double>& ends) {
-  const int64_t stride = pipeline_stride(setting.plan);
+  const int64_t stride = stride_of(setting.plan, "pp");
   const CoarseFacts::Run asked{&order, setting.work, stride};
   const bool even = setting.plan.layers.empty();
   if (even) {
@@ -144,16 +153,17 @@ void Coarse::run(const Order& order, const Setting& setting, std::vector<double>
   fill_costs(setting);
   const std::vector<cluster::Link>& links = base_.cluster.links;
   hop_costs_.clear();
+  const Sent sent = sent_of(setting);
   port_of_.assign(static_cast<size_t>(order.ranks()) * links.size(), -1);
   for (const auto& [from, to] : order.hops()) {
     const size_t level = base_.cluster.level_between(from * stride, to * stride);
     int32_t& port = port_of_[static_cast<size_t>(from) * links.size() + level];
     if (port < 0) port = static_cast<int32_t>(hop_costs_.size());
     const cluster::Cluster& cluster = base_.cluster;
-    hop_costs_.push_back(
-        {setting.work->boundary.bytes / cost::message_bandwidth(cluster, level).value *
-             beside_collectives(setting, level),
-         cost::message_latency(cluster, level).value, port});
+    hop_costs_.push_back({sent.bytes / cost::message_bandwidth(cluster, level).value *
+                              beside_collectives(setting, level),
+                          cost::message_latency(cluster, level).value, port, sent.gather,
+                          !base_.options.overlap.messages});
   }
   order.run(costs_, hop_costs_, room_, ends);
   if (even) facts_->remember(asked, ends);
@@ -164,7 +174,7 @@ double Coarse::replica_sum(const Setting& setting) const {
   const Order& order = *setting.orders.longer;
   const int32_t replicas = order.replicas();
   if (replicas == 1) return 0;
-  const int64_t stride = pipeline_stride(setting.plan);
+  const int64_t stride = stride_of(setting.plan, "pp");
   double bytes = 0, most = 0;
   for (const Facts& facts : states_) bytes = std::max(bytes, facts[kGradients]);
   bytes *= base_.cluster.device.attained.gradient_bytes / 4;
@@ -237,7 +247,7 @@ Seconds Coarse::dividing(const Plan& plan) {
   const bool one = plan.pp == 1;
   const Facts held = facts_->states(plan, false).of(base_.model.layers / plan.pp, one, one);
   const double weights = held[kWeights] * (plan.zero >= 3 ? static_cast<double>(plan.dp) : 1);
-  const cluster::GroupShape group = cluster::group_shape(base_.cluster, data_group(plan));
+  const cluster::GroupShape group = cluster::group_shape(base_.cluster, group_along(plan, "dp"));
   const auto seconds = [&](ir::OpKind kind) {
     return cost::collective_time(base_.cluster, kind, Bytes(static_cast<int64_t>(weights)), group)
         .time.value;

@@ -83,6 +83,12 @@ class Coarse {
   void fill_costs(const Setting& setting);
   // Of a copy of a stage (Order::copies).
   Facts piece_facts(const Setting& setting, int32_t copy) const;
+  // What goes over the link for one value of a boundary, and how long its receiver gathers the
+  // parts.
+  struct Sent {
+    double bytes = 0, gather = 0;
+  };
+  Sent sent_of(const Setting& setting) const;
   double beside_collectives(const Setting& setting, size_t level) const;
   // [rank] when its last action ends; the most that activations take there.
   void run(const Order& order, const Setting& setting, std::vector<double>& ends);

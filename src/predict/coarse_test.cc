@@ -28,6 +28,9 @@ Request request_for(const std::string& model, const std::string& cluster, int64_
   request.cluster = cluster::load_cluster(fs, cluster, {root + "/clusters"});
   request.global_batch = batch;
   request.options.order_hash = request.options.program_hash = false;
+  // As the profile of Megatron-LM on A100 has them.
+  request.options.scatter_gather = true;
+  request.options.overlap.messages = false;
   return request;
 }
 
@@ -132,6 +135,19 @@ TEST_CASE("coarse estimates of random plans are close to the simulation and in i
   CHECK(worst < 0.03);
   // What is alive comes out to a percent or two; the rest is how a step's buffers pack.
   CHECK(worst_memory < 0.05);
+}
+
+TEST_CASE("chunk after chunk, a slow last stage holds up more the more microbatches there are") {
+  Request request = request_for("gpt-7.5b", "selene", 512);
+  request.model.layers = 24;
+  Coarse coarse(request);
+  for (const std::string microbatches : {"64", "128", "256"}) {
+    request.plan = compile::parse_plan("dp=1,tp=8,pp=8,schedule=looped-bfs,chunks=3,microbatches=" +
+                                       microbatches);
+    CAPTURE(microbatches);
+    const double simulated = predict::predict(request).step.value;
+    CHECK(coarse.step(request.plan).value == doctest::Approx(simulated).epsilon(0.03));
+  }
 }
 
 TEST_CASE("behind the vocabulary's products the host is ahead, for as many blocks as it lasts") {

@@ -172,13 +172,18 @@ void Order::run(const std::vector<double>& costs, const std::vector<Hop>& hop_co
     const Step& step = steps_[i];
     double& free = rank_ends[static_cast<size_t>(step.rank)];
     double start = free;
-    if (step.need >= 0) start = std::max(start, arrivals[step.need]);
+    if (step.need >= 0) {
+      start = std::max(start, arrivals[step.need]);
+      const int32_t way = steps_[static_cast<size_t>(step.need)].hop;
+      if (way >= 0) start += hop_costs[static_cast<size_t>(way)].gather;
+    }
     free = room.ends[i] = arrivals[i] = start + costs[static_cast<size_t>(step.cost)];
     if (step.hop < 0) continue;
     const Hop& hop = hop_costs[static_cast<size_t>(step.hop)];
     double& port = room.ports[static_cast<size_t>(hop.port)];
     port = std::max(port, free) + hop.port_seconds;
     arrivals[i] = port + hop.latency;
+    if (hop.holds) free = arrivals[i];
   }
 }
 

@@ -20,7 +20,9 @@ class Order {
   // What a message takes: the time that it occupies its port, one after another, and the way.
   struct Hop {
     double port_seconds = 0, latency = 0;
-    int32_t port = 0;  // below hops().size()
+    int32_t port = 0;    // below hops().size()
+    double gather = 0;   // seconds that the receiver puts the parts together
+    bool holds = false;  // the sender goes on when it has arrived
   };
   // The caller's to use again.
   struct Room {

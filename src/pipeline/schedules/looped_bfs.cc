@@ -28,6 +28,7 @@ extern const ScheduleKind kLoopedBfs = {.name = "looped-bfs",
                                         .options = {},
                                         .compiled = true,
                                         .check = nullptr,
-                                        .make = make};
+                                        .make = make,
+                                        .period = 0};
 
 }  // namespace mw::pipeline
