@@ -22,7 +22,10 @@ void read_overlap(const RequestOptions& options, predict::Request& request,
                       did_you_mean(what, kKnown), join(kKnown, ", "));
     }
   }
-  overlap.slowdown = options.slowdown;
+  for (const std::string& text : options.slowdown) {
+    if (const std::string wrong = simulate::set_slowdown(overlap, text); !wrong.empty())
+      diagnostics.add("--slowdown: {}", wrong);
+  }
 }
 
 }  // namespace
@@ -254,8 +257,10 @@ void add_request_options(CLI::App& command, RequestOptions& options) {
   command
       .add_option(
           "--slowdown", options.slowdown,
-          "How much longer computation takes beside communication; otherwise as the profile says")
-      ->check(CLI::Range(1.0, 1000.0));
+          "How much longer computation takes beside communication: 1.2, or beside one kind "
+          "tensor=1.2 (messages, tensor, grad_reduce, param_gather, ring, other); otherwise as the "
+          "profile says beside collectives, and 1 beside messages")
+      ->delimiter(',');
   add_scatter_gather_option(command, options.scatter_gather);
   command.add_flag("--tf32", options.tf32, "f32 products on tensor cores");
 }

@@ -17,9 +17,8 @@ namespace mw::cli {
 struct RequestOptions {
   std::string what;  // a job (x.toml), a plan file (x.json) or a plan (tp=8,pp=8), or empty
   std::string model, cluster, profile, plan, precision;  // no precision: bf16
-  std::vector<std::string> overlap;
+  std::vector<std::string> overlap, slowdown;
   int64_t gpus = 0, global_batch = 0, seq_len = 0;
-  double slowdown = 0;  // 0: not said
   std::optional<bool> scatter_gather;
   bool tf32 = false;
 };

@@ -119,9 +119,10 @@ void Coarse::fill_costs(const Setting& setting) {
   }
 }
 
-// Messages go half as fast while collectives have a port: the sender's, for a receiver waits.
+// Messages go half as fast while collectives have a port: the sender's, where it goes on meanwhile,
+// for a receiver waits.
 double Coarse::beside_collectives(const Setting& setting, size_t level) const {
-  if (kLinks + level >= kFacts) return 1;
+  if (kLinks + level >= kFacts || !base_.options.overlap.messages) return 1;
   const Facts facts = setting.work->facts.of(blocks_[0], false, false);
   const double calls =
       2 * facts[kForward] + facts[kBackward] + facts[kInputGrad] + facts[kWeightGrad];
@@ -165,7 +166,8 @@ void Coarse::run(const Order& order, const Setting& setting, std::vector<double>
                           cost::message_latency(cluster, level).value, port, sent.gather,
                           !base_.options.overlap.messages});
   }
-  order.run(costs_, hop_costs_, room_, ends);
+  const bool held = setting.work->boundary.held;
+  order.run(costs_, hop_costs_, held ? Order::Slot::kHeld : Order::Slot::kForward, room_, ends);
   if (even) facts_->remember(asked, ends);
 }
 

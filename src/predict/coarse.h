@@ -3,8 +3,8 @@
 // `predict`.
 //
 // What differs from the simulation: messages of a rank leave one after another and share no port
-// where they arrive, slots never run out, stages between the first and the last are alike, and long
-// schedules are continued from shorter ones.
+// where they arrive, stages between the first and the last are alike, and long schedules are
+// continued from shorter ones.
 #pragma once
 
 #include <cstdint>

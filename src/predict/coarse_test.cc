@@ -34,6 +34,13 @@ Request request_for(const std::string& model, const std::string& cluster, int64_
   return request;
 }
 
+// What a stack does with messages.
+struct Messages {
+  std::string name;
+  bool scatter_gather, overlap;
+  uint64_t seed;  // of the plans
+};
+
 struct Random {
   uint64_t state;
   int64_t below(int64_t n) {
@@ -98,13 +105,19 @@ double correlation(const std::vector<double>& a, const std::vector<double>& b) {
 
 TEST_CASE("coarse estimates of random plans are close to the simulation and in its order") {
   const bool all = std::getenv("MESHWRIGHT_TEST_ALL") != nullptr;
-  const int64_t plans = all ? 500 : 24;
+  const int64_t plans = all ? 500 : 12;
   const char* verbose = std::getenv("MESHWRIGHT_TEST_VERBOSE");
-  const Request base = request_for("gpt-7.5b", "selene", 512);
-  Request small = base;
+  Request small = request_for("gpt-7.5b", "selene", 512);
   small.model.layers = 24;
+  Messages messages;
+  SUBCASE("") { messages = {"in parts, waited for", true, false, 7}; }
+  SUBCASE("") { messages = {"whole, beside computation", false, true, 8}; }
+  SUBCASE("") { messages = {"whole, waited for", false, false, 9}; }
+  CAPTURE(messages.name);
+  small.options.scatter_gather = messages.scatter_gather;
+  small.options.overlap.messages = messages.overlap;
   Coarse coarse(small);
-  Random random{7};
+  Random random{messages.seed};
   std::vector<double> estimated, simulated;
   double worst = 0, sum = 0, worst_memory = 0;
   for (int64_t i = 0; i < plans; ++i) {
@@ -128,7 +141,7 @@ TEST_CASE("coarse estimates of random plans are close to the simulation and in i
     sum += std::abs(error);
   }
   const double order = correlation(ranking(estimated), ranking(simulated));
-  MESSAGE(plans, " plans: mean error ", 100 * sum / static_cast<double>(plans), " %, worst ",
+  MESSAGE(plans, " plans, messages ", messages.name, ": mean error ", 100 * sum / static_cast<double>(plans), " %, worst ",
           100 * worst, " %, memory worst ", 100 * worst_memory, " %, rank correlation ", order);
   CHECK(order > 0.99);
   CHECK(sum / static_cast<double>(plans) < 0.005);
@@ -147,6 +160,34 @@ TEST_CASE("chunk after chunk, a slow last stage holds up more the more microbatc
     CAPTURE(microbatches);
     const double simulated = predict::predict(request).step.value;
     CHECK(coarse.step(request.plan).value == doctest::Approx(simulated).epsilon(0.03));
+  }
+}
+
+TEST_CASE("senders wait for slots where a message takes about as long as a forward") {
+  Request request = request_for("gpt-7.5b", "selene", 512);
+  request.model.layers = 24;
+  request.options.scatter_gather = false;
+  request.options.overlap.messages = true;
+  Coarse coarse(request);
+  request.plan = compile::parse_plan(
+      "dp=1,tp=8,pp=8,schedule=looped-bfs,chunks=3,microbatches=64");
+  CHECK(coarse.step(request.plan).value ==
+        doctest::Approx(predict::predict(request).step.value).epsilon(0.01));
+}
+
+TEST_CASE("stages beside each other on one rank have no slots, and keep what passes to the end") {
+  Request request = request_for("gpt-7.5b", "selene", 512);
+  request.model.layers = 24;
+  Coarse coarse(request);
+  for (const std::string schedule : {"hanayo", "zb-v", "dualpipe-v"}) {
+    request.plan = compile::parse_plan(
+        "dp=4,tp=8,pp=12,chunks=2,microbatches=32,recompute=full,schedule=" + schedule);
+    CAPTURE(schedule);
+    Bytes peak;
+    for (const StageMemory& memory : predict::predict(request).memory)
+      peak = std::max(peak, memory.peak);
+    CHECK(static_cast<double>(coarse.memory(request.plan).peak.value) ==
+          doctest::Approx(static_cast<double>(peak.value)).epsilon(0.05));
   }
 }
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <numeric>
 
 #include "base/error.h"
 #include "compile/replicas.h"
@@ -17,6 +18,7 @@ Order::Order(const pipeline::Schedule& folded)
   rank_of_ = schedule.placement.rank_of_stage;
   sort_actions(schedule);
   count_slots(schedule.microbatches);
+  assign_slots(schedule.microbatches);
 }
 
 void Order::sort_actions(const pipeline::Schedule& schedule) {
@@ -85,15 +87,17 @@ void Order::run_memory(const std::vector<Kept>& kept, const Passed& passed,
         break;
       case ActionKind::kI:
         now[rank] += here.by_input_grad + received;
-        gone = here.saved + here.by_input_grad - here.for_weights + sent;
-        if (passed.held) gone += received;
+        gone = here.saved + here.by_input_grad - here.for_weights;
         break;
       case ActionKind::kB:
         now[rank] += received;
         gone = here.saved + sent;
         if (passed.held) gone += received;
         break;
-      default: gone = here.for_weights; break;
+      default:  // weight gradients read the stage's input and its output's gradient
+        gone = here.for_weights + sent;
+        if (passed.held) gone += received;
+        break;
     }
     most[rank] = std::max(most[rank], now[rank]);
     now[rank] -= gone;
@@ -118,7 +122,7 @@ void Order::count_slots(int32_t microbatches) {
       for (const ActionKind kind : {ActionKind::kB, ActionKind::kI})
         costs[s * kKinds + static_cast<size_t>(kind)] = backward;
     }
-    run(costs, hop_costs, room, rank_ends);
+    run(costs, hop_costs, Slot::kForward, room, rank_ends);
     int32_t last = 0;
     for (size_t i = 0; i < steps_.size(); ++i) {
       const Step& step = steps_[i];
@@ -153,16 +157,86 @@ void Order::count_slots(int32_t microbatches) {
     const auto b_start = [](const Unit& u) { return u.b_start; };
     const auto b_end = [](const Unit& u) { return u.b_end; };
     for (size_t s = 0; s < copies; ++s) {
-      if (neighbour(static_cast<int32_t>(s), 1) < 0) continue;
+      const int32_t behind = neighbour(static_cast<int32_t>(s), 1);
+      if (behind < 0 || rank_of(behind) == rank_of_[s]) continue;  // no channel
       slots_[s + 1].forward = std::max(slots_[s + 1].forward, most(s, s + 1, f_start, f_end));
       slots_[s + 1].held = std::max(slots_[s + 1].held, most(s, s + 1, f_start, b_end));
       slots_[s].gradients = std::max(slots_[s].gradients, most(s + 1, s, b_start, b_end));
     }
   }
+  sort_by(room.ends);
 }
 
-void Order::run(const std::vector<double>& costs, const std::vector<Hop>& hop_costs, Room& room,
-                std::vector<double>& rank_ends) const {
+// In the order of a run in which nobody waited for a slot, a slot's release comes before its use.
+void Order::sort_by(const std::vector<double>& ends) {
+  std::vector<int32_t> order(steps_.size()), place(steps_.size());
+  std::iota(order.begin(), order.end(), 0);
+  std::stable_sort(order.begin(), order.end(), [&](int32_t a, int32_t b) {
+    return ends[static_cast<size_t>(a)] < ends[static_cast<size_t>(b)];
+  });
+  std::vector<Step> sorted;
+  sorted.reserve(steps_.size());
+  for (const int32_t from : order) {
+    place[static_cast<size_t>(from)] = static_cast<int32_t>(sorted.size());
+    Step step = steps_[static_cast<size_t>(from)];
+    if (step.need >= 0) step.need = place[static_cast<size_t>(step.need)];
+    sorted.push_back(step);
+  }
+  steps_ = std::move(sorted);
+}
+
+// A ring: the n-th message of a channel has the slot of the one before it by as many as there are
+// slots, which its receiver releases behind the last action that reads it.
+void Order::assign_slots(int32_t microbatches) {
+  const size_t copies = rank_of_.size(), count = static_cast<size_t>(microbatches);
+  struct Unit {
+    int32_t forward = -1, backward = -1;  // the last step of each
+  };
+  std::vector<Unit> units(copies * count);
+  const auto unit = [&](size_t copy, int32_t microbatch) -> Unit& {
+    return units[copy * count + static_cast<size_t>(microbatch)];
+  };
+  std::vector<std::vector<int32_t>> forwards(copies), backwards(copies);  // [copy] steps that send
+  for (size_t i = 0; i < steps_.size(); ++i) {
+    const Step& step = steps_[i];
+    const auto copy = static_cast<size_t>(step.copy);
+    const auto id = static_cast<int32_t>(i);
+    if (static_cast<ActionKind>(static_cast<size_t>(step.cost) % kKinds) == ActionKind::kF) {
+      unit(copy, step.microbatch).forward = id;
+      if (step.hop >= 0) forwards[copy].push_back(id);
+    } else {
+      unit(copy, step.microbatch).backward = id;
+      if (step.hop >= 0) backwards[copy].push_back(id);
+    }
+  }
+  const auto assign = [&](const std::vector<int32_t>& senders, int32_t slots, Slot slot,
+                          const auto& released) {
+    for (size_t n = static_cast<size_t>(slots); n < senders.size(); ++n) {
+      const Step& before = steps_[static_cast<size_t>(senders[n - static_cast<size_t>(slots)])];
+      const int32_t by = released(before.microbatch);
+      // Of an order that takes a channel's messages in another order than they were sent, behind
+      // this one: nobody waits for it here.
+      if (by < senders[n])
+        steps_[static_cast<size_t>(senders[n])].slot[static_cast<size_t>(slot)] = by;
+    }
+  };
+  for (size_t s = 0; s < copies; ++s) {
+    if (neighbour(static_cast<int32_t>(s), 1) >= 0) {
+      assign(forwards[s], slots_[s + 1].forward, Slot::kForward,
+             [&](int32_t m) { return unit(s + 1, m).forward; });
+      assign(forwards[s], slots_[s + 1].held, Slot::kHeld,
+             [&](int32_t m) { return unit(s + 1, m).backward; });
+    }
+    if (neighbour(static_cast<int32_t>(s), -1) < 0) continue;
+    for (const Slot slot : {Slot::kForward, Slot::kHeld}) {
+      assign(backwards[s], slots_[s - 1].gradients, slot,
+             [&](int32_t m) { return unit(s - 1, m).backward; });
+    }
+  }
+}
+
+void Order::run(const std::vector<double>& costs, const std::vector<Hop>& hop_costs, Slot slot,
+                Room& room, std::vector<double>& rank_ends) const {
   rank_ends.assign(static_cast<size_t>(ranks_), 0);
   room.ports.assign(hops_.size(), 0);
   room.ends.resize(steps_.size());
@@ -177,6 +251,8 @@ void Order::run(const std::vector<double>& costs, const std::vector<Hop>& hop_co
       const int32_t way = steps_[static_cast<size_t>(step.need)].hop;
       if (way >= 0) start += hop_costs[static_cast<size_t>(way)].gather;
     }
+    if (const int32_t by = step.slot[static_cast<size_t>(slot)]; by >= 0)
+      start = std::max(start, room.ends[static_cast<size_t>(by)]);
     free = room.ends[i] = arrivals[i] = start + costs[static_cast<size_t>(step.cost)];
     if (step.hop < 0) continue;
     const Hop& hop = hop_costs[static_cast<size_t>(step.hop)];

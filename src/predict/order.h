@@ -2,6 +2,7 @@
 // makespan under given costs is one pass over an array.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <utility>
 #include <vector>
@@ -29,10 +30,13 @@ class Order {
     std::vector<double> ends, arrivals;  // [step] of the run: its end, what it sends is there
     std::vector<double> ports;           // [port] free from then on
   };
-  // `costs`: [(slice * stages + stage) * kKinds + kind] seconds; `hop_costs`: [hop]. Returns [rank]
-  // when its last action ends; the vector is the caller's to use again.
-  void run(const std::vector<double>& costs, const std::vector<Hop>& hop_costs, Room& room,
-           std::vector<double>& rank_ends) const;
+  // How long a rank keeps what it received: until its forward has read it, or its backward.
+  enum class Slot : uint8_t { kForward, kHeld };
+  // `costs`: [(slice * stages + stage) * kKinds + kind] seconds; `hop_costs`: [hop]. A sender waits
+  // for a free slot of `slots()`. Returns [rank] when its last action ends; the vector is the
+  // caller's to use again.
+  void run(const std::vector<double>& costs, const std::vector<Hop>& hop_costs, Slot slot,
+           Room& room, std::vector<double>& rank_ends) const;
 
   // From a pipeline rank to another, where some value goes.
   const std::vector<std::pair<int32_t, int32_t>>& hops() const { return hops_; }
@@ -75,9 +79,12 @@ class Order {
     int32_t need = -1;  // step that must have ended
     int32_t hop = -1;   // of the message with what it makes
     int32_t microbatch = 0;
+    std::array<int32_t, 2> slot = {-1, -1};  // [Slot] step at whose end its message has a slot
   };
   void sort_actions(const pipeline::Schedule& schedule);
   void count_slots(int32_t microbatches);
+  void sort_by(const std::vector<double>& ends);
+  void assign_slots(int32_t microbatches);
 
   // Of the pieces of work that cost the same: a slice of a stage, on whichever replica.
   int32_t piece_of(int32_t copy) const { return copy % (stages_ * slices_); }

@@ -158,7 +158,7 @@ TEST_CASE(
   request.cluster.links[0].bus_bandwidth = cluster::BytesPerSecond(1e30);
   request.cluster.links[0].latency = Seconds(0);
   simulate::Options slow = parts;
-  slow.overlap.slowdown = 1;
+  slow.overlap.slowdown.fill(1);
   const double summed =
       run(slow).ranks[0].comm.at("tp").value - run(beside).ranks[0].comm.at("tp").value;
   double bytes = 0;
@@ -172,28 +172,6 @@ TEST_CASE(
   }
   REQUIRE(bytes > 0);
   CHECK(summed == doctest::Approx(bytes * 1.5 / 1e6).epsilon(1e-3));
-}
-
-TEST_CASE(
-    "computation beside communication takes as much longer as the device says, or the plan's "
-    "options") {
-  Request request = small();
-  request.plan = compile::parse_plan("tp=2,sp,microbatches=2");
-  const pipeline::Program program = program_of(request);
-  simulate::Options options;
-  REQUIRE(simulate::set_overlap(options.overlap, "async-tp"));
-  const auto step = [&] {
-    return simulate::simulate(program, request.cluster, options).step.value;
-  };
-  const double plain = step();
-  options.overlap.slowdown = 1.5;
-  const double asked = step();
-  CHECK(asked > plain);
-  options.overlap.slowdown = 0;
-  request.cluster.device.attained.overlap_slowdown = 1.5;
-  CHECK(step() == asked);
-  options.overlap.slowdown = 1;
-  CHECK(step() == plain);
 }
 
 TEST_CASE("gathers over a list of tensors cost each member's part, and copies of the whole") {

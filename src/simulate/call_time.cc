@@ -18,7 +18,7 @@ std::vector<CallTime> call_times(const pipeline::Program& program, const cluster
   }
   Labels labels;
   FragmentCoster coster(program, cluster, options, labels, coordinates);
-  const double slowdown = slowdown_of(options.overlap, cluster.device);
+  const Slowdowns slowdowns = slowdowns_of(options.overlap, cluster.device);
   std::vector<CallTime> times(program.fragments.size());
   for (size_t f = 0; f < times.size(); ++f) {
     if (caller[f] < 0) continue;
@@ -27,7 +27,7 @@ std::vector<CallTime> call_times(const pipeline::Program& program, const cluster
     walk.begin(cost, 0);
     double meet = 0;
     bool met = false;
-    while (advance(cost, walk, {.slowdown = slowdown}, meet)) {
+    while (advance(cost, walk, {.slowdowns = slowdowns}, meet)) {
       if (!met) times[f].before = Seconds(meet);
       met = true;
       finish_cross(cost, walk, meet, meet + cost.ops[walk.next].device);

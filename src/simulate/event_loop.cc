@@ -27,7 +27,7 @@ std::vector<double> latencies(const cluster::Cluster& cluster) {
 
 EventLoop::EventLoop(const LoopInput& input)
     : in_(input),
-      slowdown_(slowdown_of(input.options.overlap, input.cluster.device)),
+      slowdowns_(slowdowns_of(input.options.overlap, input.cluster.device)),
       links_(input.flat.ranks.size(), bandwidths(input.cluster), latencies(input.cluster), queue_),
       states_(input.flat.ranks.size()),
       sums_(input.flat.ranks.size()),
@@ -161,6 +161,9 @@ bool EventLoop::publish(int32_t r, int32_t message) {
             .channels[static_cast<size_t>(in_.flat.messages[static_cast<size_t>(message)].channel)];
     sums_[static_cast<size_t>(r)].messages_sent += channel.sent;
     see_message(r, channel, state.now);
+    const double bandwidth = cost::message_bandwidth(in_.cluster, channel.level).value;
+    state.sending_end = std::max(state.sending_end, state.now) +
+                        static_cast<double>(channel.sent) / bandwidth;
     queue_.push(state.now, message, -1);
   }
   if (in_.options.overlap.messages) return true;
@@ -246,6 +249,12 @@ void EventLoop::call_timed(int32_t r, const FlatCommand& command, const TimedFra
                                                                   fragment.cost.workspace_end));
   const double begin = state.now;
   state.now += fragment.time.duration;
+  if (state.sending_end > begin) {
+    const double beside = std::min(state.now, state.sending_end) - begin;
+    const double longer = beside * (slowdown_beside(Beside::kMessages) - 1);
+    state.now += longer;
+    sums.gaps += longer;
+  }
   sums.compute += fragment.time.compute;
   sums.gaps += fragment.time.gaps;
   for (size_t l = 0; l < fragment.time.comm.size(); ++l) {
@@ -275,7 +284,7 @@ bool EventLoop::walk_call(int32_t r, const FlatCommand& command, const TimedFrag
   RankState& state = states_[static_cast<size_t>(r)];
   if (!state.walking) begin_walk(r, command, fragment);
   double at = 0;
-  const WalkOptions options{slowdown_, state.port_ready.empty() ? nullptr : &state.port_ready,
+  const WalkOptions options{slowdowns_, state.port_ready.empty() ? nullptr : &state.port_ready,
                             &state.messages};
   if (advance(fragment.cost, state.walk, options, at)) {
     meet(r, fragment, at);
@@ -345,13 +354,14 @@ void EventLoop::end_walk(int32_t r, const TimedFragment& fragment) {
   RankState& state = states_[static_cast<size_t>(r)];
   RankSums& sums = sums_[static_cast<size_t>(r)];
   double end = std::max(state.call_begin, state.walk.end);
-  double before = 0;  // communication beside the calls before this one
+  double before = 0;  // what communication beside the calls before this one cost those
   for (size_t o = 0; o < fragment.cost.ops.size(); ++o) {
     if (fragment.cost.ops[o].label < 0 || fragment.cost.ops[o].alias) continue;
     const OpSpan& span = state.walk.spans[o];
-    before += std::max(0.0, std::min(span.end, state.call_begin) - span.start);
+    before += std::max(0.0, std::min(span.end, state.call_begin) - span.start) *
+              (slowdown_beside(fragment.cost.ops[o].beside) - 1);
   }
-  end += before * (slowdown_ - 1);
+  end += before;
   const FragmentTime time = divide(fragment.cost, state.walk, state.call_begin, end, in_.labels);
   sums.compute += time.compute;
   sums.gaps += std::max(0.0, time.gaps - state.call_waits);
@@ -406,8 +416,9 @@ void EventLoop::wait_for_gathers(int32_t r, const FlatCommand& command,
   }
   wait(r, WaitReason::kGather, begin, r, static_cast<int32_t>(state.next), 0);
   const double beside = std::max(0.0, std::min(fragment.time.duration, state.gather_end - begin));
-  state.now += beside * (slowdown_ - 1);
-  sums_[static_cast<size_t>(r)].gaps += beside * (slowdown_ - 1);
+  const double longer = beside * (slowdown_beside(Beside::kParamGather) - 1);
+  state.now += longer;
+  sums_[static_cast<size_t>(r)].gaps += longer;
 }
 
 void EventLoop::count_call(int32_t r, size_t command, const FragmentCost& cost) {

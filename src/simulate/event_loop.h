@@ -103,6 +103,7 @@ class EventLoop {
     std::vector<double> state_ready;   // [buffer] when its last write ends
     std::vector<double> gather_ready;  // [buffer] when its all-gather ends
     double gather_end = 0;
+    double sending_end = 0;  // its messages on their way, as if nobody shared their links
   };
   struct CrossState {
     size_t arrived = 0;
@@ -126,6 +127,7 @@ class EventLoop {
   void meet(int32_t r, const TimedFragment& fragment, double at);
   void wait_for_gathers(int32_t r, const FlatCommand& command, const TimedFragment& fragment);
   void prepare_gathers(int32_t r);
+  double slowdown_beside(Beside beside) const { return slowdowns_[static_cast<size_t>(beside)]; }
   void wait(int32_t r, WaitReason reason, double until, int32_t peer, int32_t peer_command,
             double peer_time);
   void count_call(int32_t r, size_t command, const FragmentCost& cost);
@@ -138,7 +140,7 @@ class EventLoop {
   bool logs_calls() const { return in_.options.trace; }
 
   const LoopInput in_;
-  const double slowdown_;
+  const Slowdowns slowdowns_;
   EventQueue queue_;
   Links links_;
   std::vector<RankState> states_;

@@ -53,9 +53,26 @@ std::string label_of(const ir::DeviceGroup& group) {
 // Tensor parallelism's groups: "tp", or with fewer key heads than ranks "tp_kv" and "tp_rep".
 bool is_tensor_label(const std::string& label) { return starts_with(label, "tp"); }
 
+Beside beside_of(OpKind kind, const std::string& label, bool update) {
+  if (kind == OpKind::kAllToAll || kind == OpKind::kPermute) return Beside::kOther;
+  if (is_tensor_label(label)) return Beside::kTensor;
+  if (!update && label == "cp") return Beside::kRing;
+  return kind == OpKind::kAllGather ? Beside::kParamGather : Beside::kGradReduce;
+}
+
 bool holds(const pipeline::RankProgram& rank, const std::string& state) {
   return std::any_of(rank.buffers.begin(), rank.buffers.begin() + rank.states,
                      [&](const pipeline::Buffer& buffer) { return buffer.name == state; });
+}
+
+// Of computation that starts then: the worst of the collectives that go on.
+double slowdown_beside(const Walk& walk, double start, const Slowdowns& slowdowns) {
+  double most = 1;
+  for (size_t s = 1; s < walk.streams.size(); ++s) {
+    if (walk.streams[s] > start)
+      most = std::max(most, slowdowns[static_cast<size_t>(walk.beside[s])]);
+  }
+  return most;
 }
 
 // A collective's time beside messages at the levels that it crosses.
@@ -97,6 +114,7 @@ void Walk::begin(const FragmentCost& cost, double at) {
   next = 0;
   host = end = at;
   streams.assign(static_cast<size_t>(cost.streams), at);
+  beside.assign(streams.size(), Beside::kOther);
   spans.assign(cost.ops.size(), OpSpan{});
 }
 
@@ -130,13 +148,10 @@ bool advance(const FragmentCost& cost, Walk& walk, const WalkOptions& options, d
     double takes = op.device;
     if (op.levels != 0 && options.messages != nullptr)
       takes = beside_messages(op, start, *options.messages);
-    if (options.slowdown != 1 && op.label < 0) {
-      for (size_t s = 1; s < walk.streams.size(); ++s) {
-        if (walk.streams[s] > start) {
-          takes *= options.slowdown;
-          break;
-        }
-      }
+    if (op.label >= 0) {
+      walk.beside[static_cast<size_t>(op.stream)] = op.beside;
+    } else {
+      takes *= slowdown_beside(walk, start, options.slowdowns);
     }
     span = {start, start + takes};
     walk.streams[static_cast<size_t>(op.stream)] = span.end;
@@ -149,6 +164,7 @@ void finish_cross(const FragmentCost& cost, Walk& walk, double start, double end
   const OpCost& op = cost.ops[walk.next];
   walk.spans[walk.next] = {start, end};
   walk.streams[static_cast<size_t>(op.stream)] = end;
+  walk.beside[static_cast<size_t>(op.stream)] = op.beside;
   walk.end = std::max(walk.end, end);
   ++walk.next;
 }
@@ -280,6 +296,7 @@ void FragmentCoster::add_collective(const Fragment& fragment, const ir::Op& op, 
     if (group.shape.ways[level] > 1) made.levels |= uint32_t{1} << level;
   }
   const bool reduces = op.kind == OpKind::kAllReduce || op.kind == OpKind::kReduceScatter;
+  made.beside = beside_of(op.kind, label, cost.update);
   FragmentCost::Collective collective{
       static_cast<int32_t>(cost.ops.size()), op.kind, whole,      cost.update && reduces,
       !cost.update && label == "dp",         1,       group.shape};
@@ -467,7 +484,7 @@ void set_times(FragmentCost& cost, const cluster::Cluster& cluster, const Option
     op.device *= collective.times;
     op.host *= collective.times;
   }
-  const double slowdown = slowdown_of(options.overlap, cluster.device);
+  const Slowdowns slowdowns = slowdowns_of(options.overlap, cluster.device);
   // A ring's first part is there; while it computes with each part the next one comes.
   for (const FragmentCost::Ring& ring : cost.rings) {
     if (ring.attention ? !options.overlap.ring : !options.overlap.async_tp) continue;
@@ -477,6 +494,8 @@ void set_times(FragmentCost& cost, const cluster::Cluster& cluster, const Option
     const auto parts = static_cast<double>(ring.size);
     const double beside = computing * (parts - 1) / parts;
     const double hidden = std::min(1.0, beside / moving);
+    const Beside kind = ring.attention ? Beside::kRing : Beside::kTensor;
+    const double slowdown = slowdowns[static_cast<size_t>(kind)];
     for (const int32_t o : ring.collectives)
       cost.ops[static_cast<size_t>(o)].device *= 1 - hidden + hidden * (slowdown - 1);
     if (ring.summed.value == 0) continue;

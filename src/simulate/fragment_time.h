@@ -36,6 +36,7 @@ struct OpCost {
   int32_t label = -1;                // of a collective that sends something
   int32_t cross = -1;                // of a collective over several pipeline ranks: its CrossGroup
   uint32_t levels = 0;               // of a collective: link levels that it crosses, as bits
+  Beside beside = Beside::kOther;    // of a collective: what it is to computation beside it
   bool alias = false;                // nothing runs
   uint32_t first_dep = 0, deps = 0;  // into FragmentCost::deps: ops that must have ended
   uint32_t first_state = 0, states = 0;  // into FragmentCost::state_reads: input ports it reads
@@ -100,6 +101,7 @@ struct Walk {
   size_t next = 0;
   double host = 0;              // when the host issues the next op
   std::vector<double> streams;  // when each is free
+  std::vector<Beside> beside;   // [stream] its last collective
   std::vector<OpSpan> spans;    // [op]
   double end = 0;               // of all ops so far
 
@@ -109,7 +111,7 @@ struct Walk {
 // Runs ops until the end (false) or until the next one is a collective over several pipeline ranks
 // (true): then `meet` is when this rank comes to it, and finish_cross(…, end) lets it go on.
 struct WalkOptions {
-  double slowdown = 1;
+  Slowdowns slowdowns = {1, 1, 1, 1, 1, 1};
   const std::vector<double>* state_ready = nullptr;  // [input port] when it is complete
   // [level] when messages have the device's ports: collectives stand still meanwhile.
   const std::vector<std::vector<Interval>>* messages = nullptr;

@@ -166,7 +166,7 @@ class Simulation {
       walk.begin(fragment.cost, 0);
       double meet = 0;
       MW_CHECK(!advance(fragment.cost, walk,
-                        {.slowdown = slowdown_of(options_.overlap, cluster_.device)}, meet),
+                        {.slowdowns = slowdowns_of(options_.overlap, cluster_.device)}, meet),
                "a fragment of its own meets others at {}", meet);
       fragment.time = divide(fragment.cost, walk, 0, walk.end, labels_.names().size());
       fragment.links = fragment.cost.update ? std::vector<std::vector<Interval>>{}
@@ -340,35 +340,6 @@ class Simulation {
 };
 
 }  // namespace
-
-bool set_overlap(Overlap& overlap, std::string_view word) {
-  if (word == "ring" || word == "no-ring") {
-    overlap.ring = word == "ring";
-  } else if (word == "messages" || word == "no-messages") {
-    overlap.messages = word == "messages";
-  } else if (word == "collectives") {
-    overlap.collectives = true;
-  } else if (word == "no-tensor") {
-    overlap.tensor = false;
-  } else if (word == "async-tp") {
-    overlap.collectives = overlap.tensor = overlap.async_tp = true;
-  } else if (word == "serial") {
-    overlap.serial = true;
-  } else if (word == "grad_reduce") {
-    overlap.grad_reduce = true;
-  } else if (word == "param_gather") {
-    overlap.param_gather = true;
-  } else if (word == "none") {
-    overlap.collectives = overlap.async_tp = overlap.grad_reduce = overlap.param_gather = false;
-  } else {
-    return false;
-  }
-  return true;
-}
-
-double slowdown_of(const Overlap& overlap, const cluster::Device& device) {
-  return overlap.slowdown > 0 ? overlap.slowdown : device.attained.overlap_slowdown;
-}
 
 Options options_of(const cluster::Stack& stack) {
   Options options;

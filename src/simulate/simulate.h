@@ -16,46 +16,10 @@
 #include "cost/op_time.h"
 #include "pipeline/buffer_lives.h"
 #include "pipeline/program.h"
+#include "simulate/overlap.h"
 #include "trace/trace.h"
 
 namespace mw::simulate {
-
-// Of which communication computation goes on, and what that costs the computation.
-struct Overlap {
-  // A message does not hold up its sender. Off: the sender waits until it has arrived.
-  bool messages = true;
-  // Collectives inside a fragment wait for what they read and hold up only what reads them. Off:
-  // as the fragment's launches say.
-  bool collectives = false;
-  // With `collectives`: those of tensor parallelism too. Off: each holds up all that comes after
-  // it.
-  bool tensor = true;
-  // Products of tensor parallelism run in parts: with each part of a gathered operand as it comes,
-  // for each part of a scattered result before it leaves [Wang 2022, Overlap Communication with
-  // Dependent Computation; PyTorch torch/_inductor/fx_passes/micro_pipeline_tp.py]. Off: they wait
-  // for the whole operand, and the whole result leaves.
-  bool async_tp = false;
-  // No collective inside a fragment goes on beside anything: each holds up all that comes after it.
-  bool serial = false;
-  // The update's reductions start as soon as their gradients are complete.
-  bool grad_reduce = false;
-  // The update's last all-gathers run beside the next step's first forward passes.
-  bool param_gather = false;
-  // Context parallelism passes keys and values around a ring: attention computes with one part
-  // while the next is on its way [Liu 2023, Ring Attention]. Off: it waits for all of them.
-  bool ring = true;
-  // Computation beside communication takes this much longer; 0: as the device's overlap_slowdown.
-  double slowdown = 0;
-};
-
-// Switches what a word says: "messages", "no-messages", "collectives", "no-tensor", "async-tp"
-// (which is collectives, those of tensor parallelism among them, and products in parts), "serial",
-// "grad_reduce", "param_gather", "ring", "no-ring"; "none": no collectives, grad_reduce and
-// param_gather, whatever was on before. False for any other word.
-bool set_overlap(Overlap& overlap, std::string_view word);
-
-// How much longer computation beside communication takes.
-double slowdown_of(const Overlap& overlap, const cluster::Device& device);
 
 struct Options {
   Overlap overlap;

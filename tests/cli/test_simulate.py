@@ -170,6 +170,11 @@ def test_trace_opens_as_chrome_events(tmp_path):
     (f"{JOB} --cluster selena", "--cluster: there is no cluster 'selena', did you mean 'selene'?"),
     ("--model gpt3-175 --plan tp=8 --global-batch 8 --cluster selene",
      "--model: there is no model 'gpt3-175', did you mean 'gpt3-175b'?"),
+    (f"{JOB} --cluster selene --plan dp=2,pp=2,microbatches=2 --slowdown 1.2,tensr=2",
+     "--slowdown: unknown kind of communication 'tensr', did you mean 'tensor'?; known are messages, tensor, grad_reduce, param_gather, "
+     "ring, other"),
+    (f"{JOB} --cluster selene --plan dp=2,pp=2,microbatches=2 --slowdown 0.9",
+     "--slowdown: must be a number from 1 to 1000, or one of a kind of communication as in \"tensor=1.2\", is \"0.9\""),
     (f"{JOB} --cluster selene --plan dp=2,pp=2,microbatches=2 --gpus 8 --overlap grad_redcue",
      "--overlap: unknown word 'grad_redcue', did you mean 'grad_reduce'?; known are messages, no-messages, "
      "collectives, no-tensor, async-tp, serial, grad_reduce, param_gather, ring, no-ring, none\n"

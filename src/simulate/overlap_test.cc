@@ -1,0 +1,32 @@
+#include "simulate/overlap.h"
+
+#include <doctest/doctest.h>
+
+using namespace mw::simulate;
+
+TEST_CASE("a slowdown is of all communication, or of one kind") {
+  Overlap overlap;
+  CHECK(set_slowdown(overlap, "1.2").empty());
+  CHECK(overlap.slowdown == Slowdowns{1.2, 1.2, 1.2, 1.2, 1.2, 1.2});
+  CHECK(set_slowdown(overlap, "messages=1").empty());
+  CHECK(set_slowdown(overlap, "ring=3").empty());
+  CHECK(overlap.slowdown == Slowdowns{1, 1.2, 1.2, 1.2, 3, 1.2});
+  CHECK(set_slowdown(overlap, "0.5") ==
+        "must be a number from 1 to 1000, or one of a kind of communication as in \"tensor=1.2\", "
+        "is \"0.5\"");
+  CHECK(set_slowdown(overlap, "tensor=nan") ==
+        "must be a number from 1 to 1000, or one of a kind of communication as in \"tensor=1.2\", "
+        "is \"tensor=nan\"");
+  CHECK(set_slowdown(overlap, "tensr=2") ==
+        "unknown kind of communication 'tensr', did you mean 'tensor'?; known are messages, tensor, "
+        "grad_reduce, param_gather, ring, other");
+}
+
+TEST_CASE("what no option says is the device's beside collectives, and nothing beside messages") {
+  mw::cluster::Device device;
+  device.attained.overlap_slowdown = 1.25;
+  Overlap overlap;
+  CHECK(slowdowns_of(overlap, device) == Slowdowns{1, 1.25, 1.25, 1.25, 1.25, 1.25});
+  REQUIRE(set_slowdown(overlap, "param_gather=2").empty());
+  CHECK(slowdowns_of(overlap, device) == Slowdowns{1, 1.25, 1.25, 2, 1.25, 1.25});
+}
