@@ -12,6 +12,23 @@ std::vector<Ablation> ablations() {
     };
   };
   return {
+      {"waves of tiles over the multiprocessors",
+       [](predict::Request& request) { request.cluster.device.multiprocessors = 1; }},
+      {"products that sum over few elements", attained([](auto& a) { a.product_half_k = 1e-9; })},
+      {"what goes on beside computation",
+       [](predict::Request& request) {
+         request.options.overlap = {};
+         request.options.overlap.serial = true;
+         request.options.overlap.messages = request.options.overlap.ring = false;
+       }},
+      {"senders that wait for their messages",
+       [](predict::Request& request) { request.options.overlap.messages = true; }},
+      {"PTD-P's scatter/gather",
+       [](predict::Request& request) { request.options.scatter_gather = false; }},
+      {"lists of one tensor a rank, and their copies", attained([](auto& a) {
+         a.collective_member = Seconds(0);
+         a.collective_copies = 0;
+       })},
       {"the host's work to issue ops",
        [](predict::Request& request) { request.options.host = false; }},
       {"the gap between kernels", attained([](auto& a) { a.launch = Seconds(0); })},

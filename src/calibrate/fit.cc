@@ -18,6 +18,8 @@ constexpr double kStep = 0.02;     // of a constant's logarithm, for derivatives
 constexpr double kPrior = 3.0;     // standard deviation of a constant's logarithm around its start
 constexpr double kTypical = 0.05;  // expected residual: what the prior is weighed against
 
+const std::string kKernels = "measured kernels";  // their source
+
 // Runs of a source that count, evenly spaced.
 std::vector<bool> spaced(size_t count, size_t most) {
   std::vector<bool> taken(count, most == 0 || count <= most);
@@ -67,6 +69,7 @@ struct Fitter::Parts {
   mutable std::vector<Case> cases;
 
   size_t rows() const { return runs.size() + collectives.size(); }
+  std::string source(size_t row) const { return row < runs.size() ? runs[row]->source : kKernels; }
 
   // [row] log(predicted / measured): runs, then collectives.
   std::vector<double> residuals(const std::vector<double>& logs,
@@ -81,6 +84,7 @@ struct Fitter::Parts {
     cluster::Cluster at = collectives_on;
     if (!collectives.empty()) set(at, logs);
     for (size_t i = 0; i < collectives.size(); ++i) {
+      if (!used[runs.size() + i]) continue;
       const CollectiveRow& row = collectives[i];
       cluster::GroupShape group;
       group.size = row.ranks;
@@ -102,15 +106,13 @@ struct Fitter::Parts {
   // [row] what its square counts: every source alike, the table of collectives as one.
   std::vector<double> weights(const std::vector<bool>& used) const {
     std::map<std::string, double> count;
-    for (size_t i = 0; i < runs.size(); ++i) {
-      if (used[i]) ++count[runs[i]->source];
+    for (size_t i = 0; i < rows(); ++i) {
+      if (used[i]) ++count[source(i)];
     }
     std::vector<double> w(rows(), 0);
-    for (size_t i = 0; i < runs.size(); ++i) {
-      if (used[i]) w[i] = 1 / count[runs[i]->source];
+    for (size_t i = 0; i < rows(); ++i) {
+      if (used[i]) w[i] = 1 / count[source(i)];
     }
-    for (size_t i = runs.size(); i < rows(); ++i)
-      w[i] = 1 / static_cast<double>(collectives.size());
     return w;
   }
 };
@@ -149,13 +151,17 @@ Fitter::Fitter(const std::vector<const Run*>& runs, const std::vector<Collective
 }
 Fitter::~Fitter() = default;
 
-const std::vector<const Run*>& Fitter::runs() const { return parts_->runs; }
+std::vector<std::string> Fitter::sources() const {
+  std::vector<std::string> sources;
+  for (size_t i = 0; i < parts_->rows(); ++i) sources.push_back(parts_->source(i));
+  return sources;
+}
 
 Fit Fitter::fit(const std::vector<bool>& given) const {
   const Parts& parts = *parts_;
   const size_t n = parts.options.constants.size();
   std::vector<bool> used = given;
-  used.resize(parts.runs.size(), given.empty());
+  used.resize(parts.rows(), given.empty());
   const std::vector<double> w = parts.weights(used);
   std::vector<double> least, most, x, start;
   cluster::Cluster at = parts.collectives_on;
@@ -231,7 +237,7 @@ Fit Fitter::fit(const std::vector<bool>& given) const {
 
   Fit fit;
   double sum = 0, total = 0;
-  for (size_t i = 0; i < parts.runs.size(); ++i) {
+  for (size_t i = 0; i < (parts.runs.empty() ? parts.rows() : parts.runs.size()); ++i) {
     if (!used[i]) continue;
     sum += w[i] * r[i] * r[i];
     total += w[i];
@@ -251,43 +257,47 @@ Fit Fitter::fit(const std::vector<bool>& given) const {
     fit.constants.push_back({parts.options.constants[p], std::exp(start[p]), std::exp(x[p]),
                              std::exp(x[p] - 1.96 * deviation), std::exp(x[p] + 1.96 * deviation)});
   }
-  std::vector<bool> all(parts.runs.size(), true);
-  r = parts.residuals(x, all);
+  r = parts.residuals(x, std::vector<bool>(parts.rows(), true));
   for (size_t i = 0; i < parts.runs.size(); ++i)
-    fit.residuals.push_back({parts.runs[i], std::exp(r[i]) - 1});
+    fit.residuals.push_back({parts.runs[i], nullptr, std::exp(r[i]) - 1});
+  for (size_t i = 0; i < parts.collectives.size(); ++i) {
+    fit.residuals.push_back(
+        {nullptr, &parts.collectives[i], std::exp(r[parts.runs.size() + i]) - 1});
+  }
   return fit;
 }
 
-std::vector<HeldOut> held_out(const Fitter& fitter) {
-  const std::vector<const Run*>& runs = fitter.runs();
-  std::vector<HeldOut> made;
+std::vector<cluster::LeftOut> left_out(const Fitter& fitter) {
+  const std::vector<std::string> sources = fitter.sources();
+  std::vector<cluster::LeftOut> made;
   const auto leave = [&](const std::string& name, const std::vector<bool>& used) {
+    cluster::LeftOut out;
+    out.name = std::string(trim(std::string_view(name).substr(0, name.find_first_of(";("))));
+    out.runs = std::count(used.begin(), used.end(), false);
+    if (out.runs == 0 || out.runs == static_cast<int64_t>(used.size())) return;
     const Fit fit = fitter.fit(used);
-    HeldOut out;
-    out.name = name;
-    for (size_t i = 0; i < runs.size(); ++i) {
+    for (size_t i = 0; i < used.size(); ++i) {
       if (used[i]) continue;
-      ++out.runs;
-      out.mean += std::abs(fit.residuals[i].error);
-      if (std::abs(fit.residuals[i].error) > std::abs(out.worst))
-        out.worst = fit.residuals[i].error;
+      const double error = fit.residuals[i].error;
+      out.mean += std::abs(error) / static_cast<double>(out.runs);
+      if (std::abs(error) > std::abs(out.worst)) out.worst = error;
     }
-    if (out.runs == 0) return;
-    out.mean /= out.runs;
     made.push_back(out);
   };
-  std::vector<bool> fifth(runs.size(), true);
-  std::vector<std::string> sources;
-  for (size_t i = 0; i < runs.size(); ++i) {
-    fifth[i] = i % 5 != 2;
-    if (std::find(sources.begin(), sources.end(), runs[i]->source) == sources.end())
-      sources.push_back(runs[i]->source);
+  for (const bool kernels : {false, true}) {
+    std::vector<bool> fifth(sources.size(), true);
+    size_t n = 0;
+    for (size_t i = 0; i < sources.size(); ++i) {
+      if ((sources[i] == kKernels) == kernels) fifth[i] = n++ % 5 != 2;
+    }
+    leave(kernels ? "every fifth measured kernel" : "every fifth run", fifth);
   }
-  leave("every fifth run", fifth);
-  if (sources.size() < 2) return made;
+  std::vector<std::string> left;
   for (const std::string& source : sources) {
+    if (std::find(left.begin(), left.end(), source) != left.end()) continue;
+    left.push_back(source);
     std::vector<bool> used;
-    for (const Run* run : runs) used.push_back(run->source != source);
+    for (const std::string& other : sources) used.push_back(other != source);
     leave(source, used);
   }
   return made;

@@ -37,20 +37,24 @@ struct Fitted {
   double low = 0, high = 0;  // 95 % interval
 };
 struct Residual {
-  const Run* run = nullptr;
-  double error = 0;  // predicted / measured - 1
+  const Run* run = nullptr;                   // or
+  const CollectiveRow* collective = nullptr;  // of a kernel table
+  double error = 0;                           // predicted / measured - 1
 };
 struct Fit {
   std::vector<Fitted> constants;
-  std::vector<Residual> residuals;
-  double deviation = 0;  // standard deviation of log(predicted / measured), every source alike
+  std::vector<Residual> residuals;  // of runs, then of kernels
+  // Standard deviation of log(predicted / measured) of runs, every source alike; of kernels where
+  // there is no run.
+  double deviation = 0;
 };
 
 // A profile's fit. Runs that cannot be simulated are left out. Deterministic.
 class Fitter {
  public:
   // Compiles the runs: the long part. The profile gives what is not fitted, and where the fit
-  // starts. REQUIRES: the runs are of the profile's device and software and outlive the fitter.
+  // starts. REQUIRES: the runs are of the profile's device and software and outlive the fitter;
+  // the machines have a cluster of that device.
   Fitter(const std::vector<const Run*>& runs, const std::vector<CollectiveRow>& collectives,
          const Machines& machines, const cluster::Profile& profile, FitOptions options);
   ~Fitter();
@@ -59,27 +63,28 @@ class Fitter {
   // of the source's runs that are used, by damped Gauss-Newton steps in the constants' logarithms
   // with numeric derivatives [Levenberg 1944, Marquardt 1963]. A constant that the runs do not
   // determine stays where it starts: its logarithm has a prior of standard deviation 1 there.
-  // `used`: [run] whether it counts; empty: all. Intervals from the covariance at the end.
+  // `used`: [row] whether it counts, runs, then kernels; empty: all. Intervals from the covariance
+  // at the end.
   Fit fit(const std::vector<bool>& used = {}) const;
-  const std::vector<const Run*>& runs() const;
+  // [row] its source; "measured kernels" of a table.
+  std::vector<std::string> sources() const;
 
  private:
   struct Parts;
   std::unique_ptr<Parts> parts_;
 };
 
-// Error on runs that a fit has not seen, by what was left out.
-struct HeldOut {
-  std::string name;  // a source, or "every fifth run"
-  int runs = 0;
-  double mean = 0, worst = 0;
-};
-// Leaves out every fifth run of each source, then each source in turn.
-std::vector<HeldOut> held_out(const Fitter& fitter);
+// Error on rows that a fit has not seen: leaves out every fifth run, every fifth
+// kernel, then each source in turn.
+std::vector<cluster::LeftOut> left_out(const Fitter& fitter);
 
 // The profile with the fit's constants, its error, and the range that the runs cover.
-cluster::Profile fitted_profile(cluster::Profile profile, const Fit& fit);
+cluster::Profile fitted_profile(cluster::Profile profile, const Fit& fit,
+                                std::vector<cluster::LeftOut> left_out);
+// Where to begin without one: the cluster file's figures, whatever the stack.
+cluster::Profile blank_profile(const cluster::Cluster& cluster, const std::string& software);
 
-std::string to_text(const Fit& fit, const std::vector<HeldOut>& held_out, bool rows = true);
+std::string to_text(const Fit& fit, const std::vector<cluster::LeftOut>& left_out,
+                    bool rows = true);
 
 }  // namespace mw::calibrate

@@ -59,7 +59,17 @@ std::vector<CollectiveRow> parse_collectives(std::string_view csv, const std::st
   return rows;
 }
 
-cluster::Profile fitted_profile(cluster::Profile profile, const Fit& fit) {
+cluster::Profile blank_profile(const cluster::Cluster& cluster, const std::string& software) {
+  cluster::Profile profile;
+  profile.name = fmt::format("{} on {}", software, cluster.device.name);
+  profile.device = cluster.device.name;
+  profile.software = profile.stack.name = software;
+  profile.source = fmt::format("fitted; what is not, as {} has it", cluster.file);
+  return profile;
+}
+
+cluster::Profile fitted_profile(cluster::Profile profile, const Fit& fit,
+                                std::vector<cluster::LeftOut> left_out) {
   for (const Fitted& fitted : fit.constants) {
     const auto it = std::find_if(profile.constants.begin(), profile.constants.end(),
                                  [&](const auto& c) { return c.name == fitted.name; });
@@ -67,12 +77,18 @@ cluster::Profile fitted_profile(cluster::Profile profile, const Fit& fit) {
         it == profile.constants.end() ? profile.constants.emplace_back() : *it;
     constant = {fitted.name, fitted.value, fitted.low, fitted.high, "fit"};
   }
+  // Kernels alone say nothing of steps.
+  if (std::none_of(fit.residuals.begin(), fit.residuals.end(),
+                   [](const Residual& residual) { return residual.run != nullptr; }))
+    return profile;
   profile.stack.error = fit.deviation;
+  profile.left_out = std::move(left_out);
   profile.stack.measured.clear();
   // What is less than `least` is not said by the row.
   const auto cover = [&](const std::string& name, auto value, double least = 1) {
     cluster::Stack::Range range{name, 1e300, -1};
     for (const Residual& residual : fit.residuals) {
+      if (residual.run == nullptr) continue;
       const double v = static_cast<double>(value(*residual.run));
       if (v < least) continue;
       range.least = std::min(range.least, v);
@@ -91,37 +107,64 @@ cluster::Profile fitted_profile(cluster::Profile profile, const Fit& fit) {
   cover("zero", [](const Run& run) { return run.zero; }, 0);
   cover("experts", [](const Run& run) { return expert_count(run); }, 0);
   std::set<std::string> precisions;
-  for (const Residual& residual : fit.residuals) precisions.emplace(precision_name(*residual.run));
+  for (const Residual& residual : fit.residuals) {
+    if (residual.run != nullptr) precisions.emplace(precision_name(*residual.run));
+  }
   profile.stack.precisions.assign(precisions.begin(), precisions.end());
   return profile;
 }
 
-std::string to_text(const Fit& fit, const std::vector<HeldOut>& held_out, bool rows) {
+namespace {
+
+// "12 runs: mean error 3.4 %, worst -9.0 %"
+std::string errors_text(const Fit& fit, bool kernels) {
+  double mean = 0, worst = 0;
+  int count = 0;
+  for (const Residual& residual : fit.residuals) {
+    if ((residual.collective != nullptr) != kernels) continue;
+    ++count;
+    mean += std::abs(residual.error);
+    if (std::abs(residual.error) > std::abs(worst)) worst = residual.error;
+  }
+  if (count == 0) return "";
+  return fmt::format("{} {}: mean error {:.1f} %, worst {:+.1f} %", count,
+                     kernels ? "measured kernels" : "runs", 100 * mean / count, 100 * worst);
+}
+
+std::string residual_text(const Residual& residual) {
+  const std::string error = fmt::format("{:>+6.1f} %\n", 100 * residual.error);
+  if (residual.collective != nullptr) {
+    const CollectiveRow& row = *residual.collective;
+    return fmt::format("  all_reduce of {} on {} ranks of {} nodes {}",
+                       format_bytes(row.bytes.value), row.ranks, row.nodes, error);
+  }
+  const Run& run = *residual.run;
+  return fmt::format("  {:<18} tp={} pp={} dp={} mb={} batch {:<5} {}", run.model, run.tp, run.pp,
+                     run.dp, run.micro_batch, run.global_batch, error);
+}
+
+}  // namespace
+
+std::string to_text(const Fit& fit, const std::vector<cluster::LeftOut>& left_out, bool rows) {
   std::string text =
       fmt::format("{:<24} {:>10} {:>10}   {}\n", "constant", "start", "fitted", "95 % interval");
   for (const Fitted& c : fit.constants)
     text += fmt::format("{:<24} {:>10.4g} {:>10.4g}   {:.4g} to {:.4g}\n", c.name, c.start, c.value,
                         c.low, c.high);
-  if (rows) text += "\nresiduals:\n";
-  double mean = 0, worst = 0;
-  for (const Residual& residual : fit.residuals) {
-    mean += std::abs(residual.error);
-    if (std::abs(residual.error) > std::abs(worst)) worst = residual.error;
-    const Run& run = *residual.run;
-    if (rows)
-      text += fmt::format("  {:<18} tp={} pp={} dp={} mb={} batch {:<5} {:>+6.1f} %\n", run.model,
-                          run.tp, run.pp, run.dp, run.micro_batch, run.global_batch,
-                          100 * residual.error);
+  if (rows) {
+    text += "\nresiduals:\n";
+    for (const Residual& residual : fit.residuals) text += residual_text(residual);
   }
-  const double n = std::max<double>(1, static_cast<double>(fit.residuals.size()));
-  text += fmt::format(
-      "\n{} runs: mean error {:.1f} %, worst {:+.1f} %; standard deviation of the logarithm, every "
-      "source alike, {:.3f}\n",
-      fit.residuals.size(), 100 * mean / n, 100 * worst, fit.deviation);
-  if (!held_out.empty()) text += "\nleft out of the fit, then predicted:\n";
-  for (const HeldOut& out : held_out)
-    text += fmt::format("  {:<72.72} {:>4} runs: mean {:>5.1f} %, worst {:>+6.1f} %\n", out.name,
-                        out.runs, 100 * out.mean, 100 * out.worst);
+  std::vector<std::string> errors;
+  for (const bool kernels : {false, true}) {
+    if (std::string one = errors_text(fit, kernels); !one.empty()) errors.push_back(std::move(one));
+  }
+  text += fmt::format("\n{}; standard deviation of the logarithm, every source alike, {:.3f}\n",
+                      join(errors, "; "), fit.deviation);
+  if (!left_out.empty()) text += "\nleft out of the fit, then predicted:\n";
+  for (const cluster::LeftOut& out : left_out)
+    text += fmt::format("  {:<72} {:>4} rows: mean {:>5.1f} %, worst {:>+6.1f} %\n",
+                        ending_of(out.name, 72), out.runs, 100 * out.mean, 100 * out.worst);
   return text;
 }
 

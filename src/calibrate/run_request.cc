@@ -26,8 +26,8 @@ bool says_one_of(const Run& run, const std::vector<std::string>& texts) {
   });
 }
 
-// The profile that says, in words that the row's source or notes hold, that such runs are its own;
-// else the one of the software column; else the one that the cluster file names.
+}  // namespace
+
 const cluster::Profile* profile_of(const Run& run, const Machines& machines) {
   const cluster::Profile *named = nullptr, *column = nullptr, *usual = nullptr;
   const std::string& own = cluster_of(run, machines)->profile;
@@ -40,6 +40,8 @@ const cluster::Profile* profile_of(const Run& run, const Machines& machines) {
   if (named != nullptr) return named;
   return column != nullptr ? column : usual;
 }
+
+namespace {
 
 // Stages where the blocks are two short of an even deal: the embedding and the head count as a
 // block each, so the first and the last stage have one fewer [Qi 2024, arXiv:2401.10241, section 5;

@@ -24,9 +24,12 @@ Machines read_machines(FileSystem& fs, const std::string& folder);
 // that no cluster file has, numbers that do not go together.
 std::string reason(const Run& run, const Machines& machines);
 
-// With the profile of the row's device and stack, where there is one: one whose runs_that_say the
-// row says, else the software column's, else the cluster's own. REQUIRES: no reason, one of
-// layouts(run); the row's microbatch and recompute must be stated, or given.
+// The profile of the row's device and stack: one whose runs_that_say the row's source or notes say,
+// else the software column's, else the one that the cluster file names; nullptr: there is none.
+// REQUIRES: no reason.
+const cluster::Profile* profile_of(const Run& run, const Machines& machines);
+// With that profile. REQUIRES: no reason, one of layouts(run); the row's microbatch and recompute
+// must be stated, or given.
 predict::Request request_of(const Run& run, const Machines& machines, int64_t micro_batch,
                             compile::Recompute recompute);
 

@@ -229,4 +229,9 @@ std::string source_name(const std::string& source) {
   return std::string(trim(std::string_view(source).substr(0, end)));
 }
 
+std::string ending_of(const std::string& name, size_t letters) {
+  if (name.size() <= letters) return name;
+  return "..." + name.substr(name.size() - letters + 3);
+}
+
 }  // namespace mw::calibrate

@@ -56,5 +56,7 @@ std::vector<std::string> csv_cells(std::string_view line);
 
 // Up to the first ',', ';' or bracket: what rows of one table have in common.
 std::string source_name(const std::string& source);
+// Its last letters behind dots, where it has more: what tells sources apart stands at the end.
+std::string ending_of(const std::string& name, size_t letters);
 
 }  // namespace mw::calibrate

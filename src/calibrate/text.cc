@@ -1,4 +1,5 @@
 // Comparisons for people and as JSON.
+#include <algorithm>
 #include <cmath>
 #include <map>
 
@@ -114,6 +115,29 @@ std::string to_text(const std::vector<Comparison>& comparisons, bool rows) {
   }
   for (const auto& [what, rows_of] : amended) text += fmt::format("{} rows: {}\n", rows_of, what);
   add_memory(comparisons, text);
+  return text;
+}
+
+std::string left_out_text(const std::vector<Comparison>& comparisons, const Machines& machines) {
+  std::vector<const cluster::Profile*> profiles;
+  for (const Comparison& c : comparisons) {
+    if (!c.reason.empty()) continue;
+    const cluster::Profile* profile = profile_of(c.run, machines);
+    if (profile == nullptr || profile->left_out.empty()) continue;
+    if (std::find(profiles.begin(), profiles.end(), profile) == profiles.end())
+      profiles.push_back(profile);
+  }
+  if (profiles.empty()) return "";
+  std::string text =
+      fmt::format("\n{:<72} {:>5} {:>8} {:>18}\n", "left out of a profile's fit, then predicted",
+                  "rows", "mean", "worst");
+  for (const cluster::Profile* profile : profiles) {
+    text += profile->name + "\n";
+    for (const cluster::LeftOut& out : profile->left_out) {
+      text += fmt::format("  {:<70} {:>5} {:>6.1f} % {:>18}\n", ending_of(out.name, 70), out.runs,
+                          100 * out.mean, signed_percent(out.worst));
+    }
+  }
   return text;
 }
 

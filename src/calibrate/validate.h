@@ -56,6 +56,9 @@ std::vector<Ablation> ablations();
 // "tp=8 pp=8 dp=1 v=3 mb=1 full"
 std::string layout(const Run& run);
 std::string to_text(const std::vector<Comparison>& comparisons, bool rows = true);
+// What the profiles of these rows predict of runs that they were not fitted on: the error with a
+// part of the runs left out, every source in turn; "" where no profile was fitted.
+std::string left_out_text(const std::vector<Comparison>& comparisons, const Machines& machines);
 // A list: the row's columns, predicted, published, error (null with a reason).
 Json to_json(const std::vector<Comparison>& comparisons);
 

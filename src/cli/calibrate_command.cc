@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <memory>
+#include <optional>
 #include <thread>
 
 #include <fmt/core.h>
@@ -19,20 +20,32 @@ namespace {
 
 struct CalibrateOptions {
   std::vector<std::string> runs, constants;
-  std::string profile, kernels, output;
+  std::string profile, cluster, kernels, output;
   int64_t threads = 0, runs_per_source = 120, iterations = 12;
   double split_at = 0;  // billion parameters
-  bool summary = false, no_held_out = false;
+  bool summary = false, no_left_out = false;
 };
 
-// The constants that the profile marks as fitted, unless --constants says others.
+// What a table of collectives says something of, and what runs of any stack do.
+const std::vector<std::string> kOfKernels = {"collective_latency_us", "node_bus_fraction",
+                                             "network_bus_fraction"};
+const std::vector<std::string> kOfRuns = {"matrix_fraction", "memory_fraction", "launch_us",
+                                          "host_op_us"};
+
+// --constants; else those that the profile marks as fitted; else, without a profile, the usual
+// ones. Without runs those of kernels among them.
 std::vector<std::string> constants_of(const CalibrateOptions& options,
                                       const cluster::Profile& profile) {
   std::vector<std::string> names = options.constants, known;
   for (const cluster::ConstantInfo& info : cluster::constant_infos()) known.emplace_back(info.name);
   if (names.empty()) {
+    const bool blank = options.profile.empty();
+    if (blank) names = kOfKernels;
+    if (blank && !options.runs.empty()) names.insert(names.end(), kOfRuns.begin(), kOfRuns.end());
     for (const cluster::Constant& c : profile.constants) {
-      if (c.source == "fit") names.push_back(c.name);
+      const bool of_kernels =
+          std::find(kOfKernels.begin(), kOfKernels.end(), c.name) != kOfKernels.end();
+      if (c.source == "fit" && (of_kernels || !options.runs.empty())) names.push_back(c.name);
     }
   }
   Diagnostics diagnostics;
@@ -51,66 +64,139 @@ std::vector<std::string> constants_of(const CalibrateOptions& options,
   return names;
 }
 
-void run_calibrate(const CalibrateOptions& options) {
-  FileSystem& fs = posix_fs();
-  Diagnostics diagnostics;
-  cluster::Profile profile;
-  calibrate::FitOptions fit_options;
-  attempt(diagnostics, [&] {
-    const std::string file = cluster::find_profile(fs, options.profile, data_folders("clusters"));
-    profile = cluster::parse_profile(fs.read_file(file), file);
-    fit_options.constants = constants_of(options, profile);
+// All that a fit needs, read.
+struct Input {
+  std::vector<calibrate::Run> runs;  // of all files
+  calibrate::Machines machines;
+  cluster::Profile profile;  // to begin with
+  std::vector<calibrate::CollectiveRow> collectives;
+  calibrate::FitOptions fit;
+};
+
+// The software of the runs on the device, which without a profile must be one.
+std::string software_of(const Input& input, const CalibrateOptions& options,
+                        const std::string& device) {
+  if (options.runs.empty()) return "kernels";
+  std::vector<std::string> stacks;
+  for (const calibrate::Run& run : input.runs) {
+    if (run.gpu == device && std::find(stacks.begin(), stacks.end(), run.software) == stacks.end())
+      stacks.push_back(run.software);
+  }
+  if (stacks.size() != 1) {
+    throw_error("{}: the rows of {} are of {} software stacks{}; name one with --profile",
+                join(options.runs, ", "), device, stacks.size(),
+                stacks.empty() ? "" : " (" + join(stacks, ", ") + ")");
+  }
+  return stacks[0];
+}
+
+// A cluster by name or file is the one of its device.
+void take_cluster(const cluster::Cluster& cluster, calibrate::Machines& machines) {
+  std::erase_if(machines.clusters, [&](const cluster::Cluster& other) {
+    return other.device.name == cluster.device.name;
   });
-  fit_options.threads = options.threads > 0
-                            ? static_cast<int>(options.threads)
-                            : std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
-  fit_options.runs_per_source = static_cast<int>(options.runs_per_source);
-  fit_options.iterations = static_cast<int>(options.iterations);
-  std::vector<calibrate::Run> runs;
+  machines.clusters.push_back(cluster);
+}
+
+void read_profile(FileSystem& fs, const CalibrateOptions& options, Input& input) {
+  std::optional<cluster::Cluster> cluster;
+  if (!options.cluster.empty()) {
+    cluster = cluster::load_cluster(fs, options.cluster, data_folders("clusters"), "none");
+    take_cluster(*cluster, input.machines);
+  }
+  if (!options.profile.empty()) {
+    const std::string file = cluster::find_profile(fs, options.profile, data_folders("clusters"));
+    input.profile = cluster::parse_profile(fs.read_file(file), file);
+  } else if (cluster) {
+    input.profile =
+        calibrate::blank_profile(*cluster, software_of(input, options, cluster->device.name));
+    input.machines.profiles = {input.profile};
+  } else {
+    throw_error("--profile: is missing; give a profile to begin with, or with --cluster a device");
+  }
+  const bool known =
+      std::any_of(input.machines.clusters.begin(), input.machines.clusters.end(),
+                  [&](const cluster::Cluster& c) { return c.device.name == input.profile.device; });
+  if (!known) {
+    throw_error("{}: no cluster has its device {}; name one with --cluster", input.profile.file,
+                input.profile.device);
+  }
+}
+
+Input read_input(FileSystem& fs, const CalibrateOptions& options) {
+  Diagnostics diagnostics;
+  Input input;
+  if (options.runs.empty() && options.kernels.empty())
+    diagnostics.add("runs: are missing; give CSV files of runs, or --kernels alone");
   for (const std::string& file : options.runs) {
     attempt(diagnostics, [&] {
       for (calibrate::Run& run : calibrate::read_runs(fs, file, published_amendments(fs)))
-        runs.push_back(std::move(run));
+        input.runs.push_back(std::move(run));
+    });
+  }
+  attempt(diagnostics, [&] {
+    input.machines = calibrate::read_machines(fs, data_folder("clusters"));
+    read_profile(fs, options, input);
+    input.fit.constants = constants_of(options, input.profile);
+  });
+  if (!options.kernels.empty()) {
+    attempt(diagnostics, [&] {
+      input.collectives = calibrate::parse_collectives(fs.read_file(options.kernels),
+                                                       options.kernels, input.profile.device);
     });
   }
   check_output(fs, options.output, diagnostics);
   diagnostics.throw_if_any();
+  input.fit.threads = options.threads > 0
+                          ? static_cast<int>(options.threads)
+                          : std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+  input.fit.runs_per_source = static_cast<int>(options.runs_per_source);
+  input.fit.iterations = static_cast<int>(options.iterations);
+  return input;
+}
+
+void print_larger(const Input& input, const CalibrateOptions& options,
+                  const std::vector<calibrate::Run>& larger, const cluster::Profile& fitted) {
+  calibrate::Machines machines = input.machines;
+  for (cluster::Profile& known : machines.profiles) {
+    if (known.device == fitted.device && known.software == fitted.software) known = fitted;
+  }
+  fmt::print("\nmodels above {:g} billion parameters, none of them fitted on:\n{}",
+             options.split_at,
+             calibrate::to_text(calibrate::validate(larger, machines, input.fit.threads),
+                                !options.summary));
+}
+
+void run_calibrate(const CalibrateOptions& options) {
+  FileSystem& fs = posix_fs();
+  const Input input = read_input(fs, options);
   std::vector<const calibrate::Run*> fit_on;
   std::vector<calibrate::Run> larger;
-  for (const calibrate::Run& run : runs) {
-    if (run.gpu != profile.device || run.software != profile.software) continue;
+  for (const calibrate::Run& run : input.runs) {
+    if (run.gpu != input.profile.device || run.software != input.profile.software) continue;
     if (options.split_at > 0 && calibrate::block_parameters(run) > options.split_at * 1e9) {
       larger.push_back(run);
     } else if (run.fits()) {
       fit_on.push_back(&run);
     }
   }
-  std::vector<calibrate::CollectiveRow> collectives;
-  if (!options.kernels.empty())
-    collectives = calibrate::parse_collectives(fs.read_file(options.kernels), options.kernels,
-                                               profile.device);
-  if (fit_on.empty() && collectives.empty()) {
-    throw_error("{}: no row is of {} with {} and marked fit; nothing to fit on",
-                join(options.runs, ", "), profile.device, profile.software);
-  }
-  calibrate::Machines machines = calibrate::read_machines(fs, data_folder("clusters"));
-  const calibrate::Fitter fitter(fit_on, collectives, machines, profile, fit_options);
-  const calibrate::Fit fit = fitter.fit();
-  const std::vector<calibrate::HeldOut> held_out =
-      options.no_held_out ? std::vector<calibrate::HeldOut>() : calibrate::held_out(fitter);
-  fmt::print("{}", calibrate::to_text(fit, held_out, !options.summary));
-  if (!larger.empty()) {
-    for (cluster::Profile& known : machines.profiles) {
-      if (known.device == profile.device && known.software == profile.software)
-        known = calibrate::fitted_profile(profile, fit);
+  if (fit_on.empty() && input.collectives.empty()) {
+    if (options.runs.empty()) {
+      throw_error("{}: no all_reduce is of {}; nothing to fit on", options.kernels,
+                  input.profile.device);
     }
-    fmt::print("\nmodels above {:g} billion parameters, none of them fitted on:\n{}",
-               options.split_at,
-               calibrate::to_text(calibrate::validate(larger, machines, fit_options.threads),
-                                  !options.summary));
+    throw_error("{}: no row is of {} with {} and marked fit; nothing to fit on",
+                join(options.runs, ", "), input.profile.device, input.profile.software);
   }
-  if (options.output.empty()) return;
-  write_output(fs, options.output, cluster::to_toml(calibrate::fitted_profile(profile, fit)));
+  const calibrate::Fitter fitter(fit_on, input.collectives, input.machines, input.profile,
+                                 input.fit);
+  const calibrate::Fit fit = fitter.fit();
+  std::vector<cluster::LeftOut> left_out;
+  if (!options.no_left_out) left_out = calibrate::left_out(fitter);
+  fmt::print("{}", calibrate::to_text(fit, left_out, !options.summary));
+  const cluster::Profile fitted = calibrate::fitted_profile(input.profile, fit, left_out);
+  if (!larger.empty()) print_larger(input, options, larger, fitted);
+  if (!options.output.empty()) write_output(fs, options.output, cluster::to_toml(fitted));
 }
 
 }  // namespace
@@ -119,18 +205,22 @@ void add_calibrate(CLI::App& app) {
   CLI::App* command =
       app.add_subcommand("calibrate", "Fit the constants of a profile to measured runs");
   auto options = std::make_shared<CalibrateOptions>();
-  command->add_option("runs", options->runs, "CSV files of runs; rows marked fit are used")
-      ->required();
+  command->add_option("runs", options->runs, "CSV files of runs; rows marked fit are used");
+  command->add_option(
+      "--profile", options->profile,
+      "The profile to begin with, by name or a TOML file: device, software, and what is fitted");
+  command->add_option(
+      "--cluster", options->cluster,
+      "A cluster by name or a TOML file: whose device's rows are fitted, beginning with its "
+      "figures, where no profile is given");
+  command->add_option(
+      "--kernels", options->kernels,
+      "A CSV table of measured collectives that count as one more source, or alone");
   command
       ->add_option(
-          "--profile", options->profile,
-          "The profile to begin with, by name or a TOML file: device, software, and what is fitted")
-      ->required();
-  command->add_option("--kernels", options->kernels,
-                      "A CSV table of measured collectives that count as one more source");
-  command
-      ->add_option("--constants", options->constants,
-                   "What to fit; the profile's constants with source = \"fit\" if not given")
+          "--constants", options->constants,
+          "What to fit; if not given the profile's constants with source = \"fit\", without a "
+          "profile the best product's and the links' shares, gaps and latencies")
       ->delimiter(',');
   command->add_option("-o,--output", options->output, "Write the fitted profile");
   command
@@ -147,7 +237,7 @@ void add_calibrate(CLI::App& app) {
   command->add_option("--threads", options->threads, "Runs at a time; as many as there are cores")
       ->check(at_least(1));
   command->add_flag("--summary", options->summary, "No list of residuals");
-  command->add_flag("--no-held-out", options->no_held_out,
+  command->add_flag("--no-left-out", options->no_left_out,
                     "Do not fit again without a part of the runs");
   command->callback([options] { run_calibrate(*options); });
 }

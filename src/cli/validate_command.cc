@@ -62,7 +62,8 @@ void run_validate(const ValidateOptions& options) {
     fmt::print("{}", calibrate::to_json(comparisons).dump_pretty());
     return;
   }
-  fmt::print("{}", calibrate::to_text(comparisons, !options.summary));
+  fmt::print("{}{}", calibrate::to_text(comparisons, !options.summary),
+             calibrate::left_out_text(comparisons, machines));
   if (options.ablate) print_ablations(ablations, all);
 }
 

@@ -114,6 +114,17 @@ void read_versions(std::vector<JsonReader> readers, Profile& profile) {
   }
 }
 
+void read_left_out(std::vector<JsonReader> readers, std::vector<LeftOut>& all) {
+  for (JsonReader& reader : readers) {
+    LeftOut& out = all.emplace_back();
+    out.name = reader.string("name");
+    out.runs = reader.integer("runs", {.min = 1});
+    out.mean = reader.number("mean", {.min = 0});
+    out.worst = reader.number("worst", {.min = -1});
+    reader.finish();
+  }
+}
+
 // ["a", "b"]
 std::string list_text(std::vector<std::string> words) {
   for (std::string& word : words) word = quoted(word);
@@ -196,6 +207,8 @@ Profile parse_profile(std::string_view text, const std::string& file) {
   reader.ignore("constants");
   if (reader.has("measured")) read_measured(reader.object("measured"), profile.stack);
   reader.ignore("measured");
+  if (reader.has("left_out")) read_left_out(reader.objects("left_out"), profile.left_out);
+  reader.ignore("left_out");
   reader.finish();
   diagnostics.throw_if_any();
   return profile;
@@ -242,7 +255,12 @@ std::string to_toml(const Profile& profile) {
   }
   text += "\n[constants]\n";
   for (const Constant& c : profile.constants) text += entry_text(c) + "\n";
-  return text + measured_toml(profile.stack);
+  text += measured_toml(profile.stack);
+  for (const LeftOut& out : profile.left_out) {
+    text += fmt::format("\n[[left_out]]\nname = {}\nruns = {}\nmean = {:.4g}\nworst = {:.4g}\n",
+                        quoted(out.name), out.runs, out.mean, out.worst);
+  }
+  return text;
 }
 
 std::vector<Profile> read_profiles(FileSystem& fs, const std::string& folder) {

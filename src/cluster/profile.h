@@ -19,6 +19,9 @@
 //   host_op_us = { value = 30.1, low = 29.0, high = 31.2, source = "fit" }
 //   [measured]                        # what the runs behind it cover
 //   hidden = [1024, 8192]
+//   [[left_out]]                      # fitted again without a part of the runs, then held against
+//   name = "every fifth run"          # them
+//   runs, mean, worst
 #pragma once
 
 #include <span>
@@ -51,6 +54,13 @@ struct Constant {
   bool fitted() const { return high > 0; }
 };
 
+// How well a profile that was fitted without some runs predicts them.
+struct LeftOut {
+  std::string name;            // what was left out: a source, or "every fifth run"
+  int64_t runs = 0;            // rows of kernel tables, too
+  double mean = 0, worst = 0;  // of |predicted / measured - 1|; the error that is largest in size
+};
+
 struct Profile {
   std::string file;  // for messages
   std::string name, device, software, source;
@@ -76,6 +86,7 @@ struct Profile {
   int64_t gradient_bytes = 4;   // an element in which gradients are reduced
   std::vector<Constant> constants;
   Stack stack;
+  std::vector<LeftOut> left_out;  // empty: it is not known
 };
 
 // Throws Error with everything that is wrong with the text.

@@ -141,8 +141,9 @@ TEST_CASE("coarse estimates of random plans are close to the simulation and in i
     sum += std::abs(error);
   }
   const double order = correlation(ranking(estimated), ranking(simulated));
-  MESSAGE(plans, " plans, messages ", messages.name, ": mean error ", 100 * sum / static_cast<double>(plans), " %, worst ",
-          100 * worst, " %, memory worst ", 100 * worst_memory, " %, rank correlation ", order);
+  MESSAGE(plans, " plans, messages ", messages.name, ": mean error ",
+          100 * sum / static_cast<double>(plans), " %, worst ", 100 * worst, " %, memory worst ",
+          100 * worst_memory, " %, rank correlation ", order);
   CHECK(order > 0.99);
   CHECK(sum / static_cast<double>(plans) < 0.005);
   CHECK(worst < 0.03);
@@ -169,8 +170,7 @@ TEST_CASE("senders wait for slots where a message takes about as long as a forwa
   request.options.scatter_gather = false;
   request.options.overlap.messages = true;
   Coarse coarse(request);
-  request.plan = compile::parse_plan(
-      "dp=1,tp=8,pp=8,schedule=looped-bfs,chunks=3,microbatches=64");
+  request.plan = compile::parse_plan("dp=1,tp=8,pp=8,schedule=looped-bfs,chunks=3,microbatches=64");
   CHECK(coarse.step(request.plan).value ==
         doctest::Approx(predict::predict(request).step.value).epsilon(0.01));
 }

@@ -31,7 +31,6 @@ TEST_CASE(
   CHECK(step() == plain);
 }
 
-
 TEST_CASE("computation beside one kind of communication is slowed down by that kind alone") {
   struct Case {
     const char *plan, *overlap;
@@ -60,9 +59,9 @@ TEST_CASE("computation beside one kind of communication is slowed down by that k
       const auto kind = static_cast<Beside>(b);
       CAPTURE(std::string(simulate::beside_name(kind)));
       options.overlap.slowdown = {};
-      REQUIRE(simulate::set_slowdown(options.overlap,
-                                     std::string(simulate::beside_name(kind)) + "=1.5")
-                  .empty());
+      REQUIRE(
+          simulate::set_slowdown(options.overlap, std::string(simulate::beside_name(kind)) + "=1.5")
+              .empty());
       if (std::find(c.has.begin(), c.has.end(), kind) != c.has.end()) {
         CHECK(step() > plain);
       } else {

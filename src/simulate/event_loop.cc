@@ -162,8 +162,8 @@ bool EventLoop::publish(int32_t r, int32_t message) {
     sums_[static_cast<size_t>(r)].messages_sent += channel.sent;
     see_message(r, channel, state.now);
     const double bandwidth = cost::message_bandwidth(in_.cluster, channel.level).value;
-    state.sending_end = std::max(state.sending_end, state.now) +
-                        static_cast<double>(channel.sent) / bandwidth;
+    state.sending_end =
+        std::max(state.sending_end, state.now) + static_cast<double>(channel.sent) / bandwidth;
     queue_.push(state.now, message, -1);
   }
   if (in_.options.overlap.messages) return true;

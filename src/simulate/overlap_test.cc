@@ -17,9 +17,10 @@ TEST_CASE("a slowdown is of all communication, or of one kind") {
   CHECK(set_slowdown(overlap, "tensor=nan") ==
         "must be a number from 1 to 1000, or one of a kind of communication as in \"tensor=1.2\", "
         "is \"tensor=nan\"");
-  CHECK(set_slowdown(overlap, "tensr=2") ==
-        "unknown kind of communication 'tensr', did you mean 'tensor'?; known are messages, tensor, "
-        "grad_reduce, param_gather, ring, other");
+  CHECK(
+      set_slowdown(overlap, "tensr=2") ==
+      "unknown kind of communication 'tensr', did you mean 'tensor'?; known are messages, tensor, "
+      "grad_reduce, param_gather, ring, other");
 }
 
 TEST_CASE("what no option says is the device's beside collectives, and nothing beside messages") {

@@ -46,6 +46,14 @@ def test_json_has_the_rows_columns_and_the_error(few):
     assert rows[4]["reason"] == "moe: unknown form E128"
 
 
+def test_errors_on_runs_left_out_of_the_fit_stand_beside_the_errors(few):
+    text = call("validate", "--runs", few, "--summary").stdout
+    left = text.split("left out of a profile's fit, then predicted")[1].splitlines()
+    assert left[1] == "Megatron-LM on A100 80 GB"
+    assert any(line.split()[:3] == ["arXiv:2205.05198", "Table", "5"] for line in left[2:])
+    assert "DeepSpeed" not in text  # no row of these is its
+
+
 def test_the_order_of_full_and_selective_recomputation_is_the_papers(few):
     rows = json.loads(call("validate", "--runs", few, "--json").stdout)
     assert rows[0]["predicted"] > rows[1]["predicted"]
@@ -86,12 +94,38 @@ def test_an_inferred_recomputation_that_the_times_refute_is_not_taken(tmp_path):
 def test_a_profile_is_fitted_and_written(few, tmp_path):
     out = tmp_path / "p.toml"
     done = call(
-        *("calibrate", few, "--profile", "clusters/profiles/a100-80gb-megatron.toml", "--no-held-out"),
+        *("calibrate", few, "--profile", "clusters/profiles/a100-80gb-megatron.toml", "--no-left-out"),
         *("--constants", "matrix_fraction", "--iterations", 2, "-o", out),
     )
     assert done.returncode == 0, done.stderr
     assert "4 runs: mean error" in done.stdout
     assert 'source = "fit"' in out.read_text()
+
+
+def test_kernels_alone_make_a_profile_of_a_cluster(tmp_path):
+    table = tmp_path / "kernels.csv"
+    # A ring of 8 at 100 GB/s of bus and 50 us: 2 * 7 / 8 * bytes / 100e9.
+    lines = ["device,collective,nodes,ranks,bytes,time_us"]
+    lines += [f"A100-SXM,all_reduce,1,8,{2**k},{50 + 1.75 * 2**k / 1e5}" for k in range(20, 31)]
+    table.write_text("\n".join(lines) + "\n")
+    out = tmp_path / "p.toml"
+    done = call("calibrate", "--kernels", table, "--cluster", "selene", "-o", out)
+    assert done.returncode == 0, done.stderr
+    assert "11 measured kernels: mean error" in done.stdout and "every fifth measured kernel" in done.stdout
+    assert "all_reduce of 1.00 GiB on 8 ranks of 1 nodes" in done.stdout
+    fraction = float(out.read_text().split("node_bus_fraction = { value = ")[1].split(",")[0])
+    assert fraction * 300 == pytest.approx(100, rel=0.1)  # of a link of 300 GB/s
+    assert call("simulate", "--model", "gpt-tiny", "--cluster", "selene", "--profile", out, "--plan", "tp=2",
+                "--global-batch", 8).returncode == 0
+
+
+def test_without_a_profile_runs_are_fitted_from_the_clusters_figures(few, tmp_path):
+    out = tmp_path / "p.toml"
+    done = call("calibrate", few, "--cluster", "selene", "--constants", "matrix_fraction,launch_us", "-o", out)
+    assert done.returncode == 0, done.stderr
+    text = out.read_text()
+    assert 'software = "megatron"' in text and 'device = "A100-SXM-80GB"' in text
+    assert "left out of the fit, then predicted:" in done.stdout and "[[left_out]]" in text
 
 
 def test_errors_name_the_file_and_what_would_be_right(tmp_path):
@@ -103,6 +137,13 @@ def test_errors_name_the_file_and_what_would_be_right(tmp_path):
     done = call("calibrate", bad, "--profile", "clusters/profiles/a100-80gb-megatron.toml", "--constants", "host_op")
     assert done.returncode == 2
     assert "--constants: unknown constant 'host_op', did you mean 'host_op_us'?" in done.stderr
+    done = call("calibrate")
+    assert done.returncode == 2
+    assert done.stderr == ("meshwright: runs: are missing; give CSV files of runs, or --kernels alone\n"
+                           "--profile: is missing; give a profile to begin with, or with --cluster a device\n")
+    done = call("calibrate", ROOT / "data/published/runs.csv", "--cluster", "selene")
+    assert done.returncode == 2
+    assert "the rows of A100-SXM-80GB are of 3 software stacks (megatron, other, llm-foundry); name one with --profile" in done.stderr
 
 
 # Mean and worst error of step times that a source's rows keep, as fractions: what docs/validation.md reports as reached.
