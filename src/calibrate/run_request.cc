@@ -328,6 +328,9 @@ std::vector<compile::Recompute> recomputes(const Run& run, const Machines& machi
                                                         : compile::Recompute::kSelective};
   }
   if (run.recompute == "full") return {compile::Recompute::kFull};
+  const cluster::Profile* profile = profile_of(run, machines);
+  if (profile != nullptr && !profile->selective)
+    return {compile::Recompute::kNone, compile::Recompute::kFull};
   return {compile::Recompute::kNone, compile::Recompute::kSelective, compile::Recompute::kFull};
 }
 

@@ -302,6 +302,21 @@ TEST_CASE("several changes at once, compiled once, are the same as each by itsel
   CHECK(all[1][0].predicted > all[0][0].predicted);
 }
 
+TEST_CASE("a stack without selective recomputation recomputes all or nothing") {
+  Machines machines = a100();
+  Run run = gpt(2, 64, 4, 64, 128, 4);
+  run.recompute = "unknown";
+  using compile::Recompute;
+  CHECK(recomputes(run, machines) ==
+        std::vector<Recompute>{Recompute::kNone, Recompute::kSelective, Recompute::kFull});
+  cluster::Profile plain;
+  plain.device = run.gpu;
+  plain.software = run.software;
+  plain.selective = false;
+  machines.profiles = {plain};
+  CHECK(recomputes(run, machines) == std::vector<Recompute>{Recompute::kNone, Recompute::kFull});
+}
+
 TEST_CASE("a summary has mean, bias, worst and rank correlation") {
   Comparison a, b, c;
   a.predicted = 1.1, a.published = 1, a.error = 0.1;

@@ -87,6 +87,7 @@ struct Attained {
   bool fused_elementwise = true;     // else norms, rope and SwiGLU are several kernels each
   double cache_rate = 1;             // of traffic within the cache, over that of memory
   double score_traffic = 1;          // of unfused attention's kernels: bytes over those counted
+  double activation_traffic = 1;     // of GELU's kernels: bytes over those of one that is fused
   double logits_fraction = 1;        // of what their shape says, by products with the vocabulary
   double loss_traffic = 1;           // of the loss's kernels: bytes over the fewest possible
   double update_traffic = 1;         // of the optimizer's kernels
@@ -120,6 +121,7 @@ struct Stack {
   std::string name;                  // "megatron"; empty: no profile
   std::vector<std::string> overlap;  // as `simulate --overlap` takes them
   bool scatter_gather = false;
+  bool gloo = false;  // collectives are Gloo's rings over TCP, not NCCL's
   // What it holds while it takes the gradient of the loss (predict/precision.h).
   bool f32_loss = false, gathered_ends = false;
   bool whole_recompute = false;  // full recomputation runs blocks again to their ends

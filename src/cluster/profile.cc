@@ -16,7 +16,7 @@ constexpr double kMicro = 1e-6, kGiga = 1e9;
 
 constexpr std::array<std::string_view, 3> kAllocators = {"plan", "segments", "expandable"};
 
-constexpr std::array<ConstantInfo, 23> kConstants = {{
+constexpr std::array<ConstantInfo, 25> kConstants = {{
     {"matrix_fraction", 0.05, 1, "of the dense peak, by the largest matrix products"},
     {"product_half_k", 1, 4096, "elements: a product whose k is this long reaches half"},
     {"fp8_fraction", 0.2, 2, "of the share of the peak that half-precision products reach, by fp8"},
@@ -24,6 +24,7 @@ constexpr std::array<ConstantInfo, 23> kConstants = {{
     {"memory_fraction", 0.05, 1, "of the memory bandwidth, by kernels that read and write"},
     {"cache_rate", 1, 10, "of kernels whose operands and results fit the cache, over memory's"},
     {"score_traffic", 0.05, 5, "bytes of unfused attention's kernels over those counted"},
+    {"activation_traffic", 0.5, 30, "bytes of GELU's kernels over those of one that is fused"},
     {"logits_fraction", 0.1, 1, "of what their shape says, by products with the vocabulary"},
     {"loss_traffic", 0.2, 50, "bytes of the loss's kernels over the fewest possible"},
     {"update_traffic", 0.05, 20, "bytes of the optimizer's kernels over the fewest possible"},
@@ -43,6 +44,7 @@ constexpr std::array<ConstantInfo, 23> kConstants = {{
     {"step_overhead_us", 1, 1e6, "the host's work once a step"},
     {"node_bus_fraction", 0.05, 1, "of a link inside a node, by collectives"},
     {"network_bus_fraction", 0.05, 1, "of a network card, by collectives"},
+    {"network_latency_us", 0.1, 1e4, "of a message over the network, in place of its link's"},
 }};
 
 const Link* first_link(const Cluster& cluster, bool network) {
@@ -63,6 +65,7 @@ double* attained(Attained& a, std::string_view name) {
   if (name == "memory_fraction") return &a.memory_fraction;
   if (name == "cache_rate") return &a.cache_rate;
   if (name == "score_traffic") return &a.score_traffic;
+  if (name == "activation_traffic") return &a.activation_traffic;
   if (name == "logits_fraction") return &a.logits_fraction;
   if (name == "loss_traffic") return &a.loss_traffic;
   if (name == "update_traffic") return &a.update_traffic;
@@ -147,7 +150,8 @@ double constant(const Cluster& cluster, std::string_view name) {
   if (const double* value = attained(a, name)) return *value;
   if (const Seconds* time = attained_time(a, name)) return time->value / kMicro;
   if (name == "message_GBps") return a.message_bandwidth.value / kGiga;
-  const Link* link = first_link(cluster, name == "network_bus_fraction");
+  const Link* link = first_link(cluster, starts_with(name, "network_"));
+  if (name == "network_latency_us") return link == nullptr ? 1 : link->latency.value / kMicro;
   return link == nullptr ? 1 : link->bus_bandwidth.value / link->bandwidth.value;
 }
 
@@ -159,6 +163,10 @@ void set_constant(Cluster& cluster, std::string_view name, double value) {
     *time = Seconds(value * kMicro);
   } else if (name == "message_GBps") {
     cluster.device.attained.message_bandwidth = BytesPerSecond(value * kGiga);
+  } else if (name == "network_latency_us") {
+    for (Link& link : cluster.links) {
+      if (link.kind == LinkKind::kNetwork) link.latency = Seconds(value * kMicro);
+    }
   } else {
     MW_CHECK(name == "node_bus_fraction" || name == "network_bus_fraction", "constant {}", name);
     for (Link& link : cluster.links) {
@@ -183,10 +191,12 @@ Profile parse_profile(std::string_view text, const std::string& file) {
   if (reader.has("overlap")) profile.stack.overlap = reader.strings("overlap");
   reader.ignore("overlap");
   profile.stack.scatter_gather = reader.boolean_or("scatter_gather", false);
+  profile.stack.gloo = reader.boolean_or("gloo", false);
   profile.fused_attention = reader.boolean_or("fused_attention", true);
   profile.fused_elementwise = reader.boolean_or("fused_elementwise", true);
   profile.interleaved = reader.boolean_or("interleaved", true);
   profile.selective_op = reader.boolean_or("selective_op", false);
+  profile.selective = reader.boolean_or("selective", true);
   profile.keeps_gathered = reader.boolean_or("keeps_gathered", false);
   profile.stack.f32_loss = reader.boolean_or("f32_loss", false);
   profile.stack.gathered_ends = reader.boolean_or("gathered_ends", false);
@@ -222,11 +232,13 @@ std::string to_toml(const Profile& profile) {
     text += fmt::format("runs_that_say = {}\n", list_text(profile.runs_that_say));
   text += fmt::format(
       "overlap = {}\nscatter_gather = {}\nfused_attention = {}\n"
-      "{}{}{}{}{}{}{}{}{}{}{}gradient_bytes = {}\n",
+      "{}{}{}{}{}{}{}{}{}{}{}{}{}gradient_bytes = {}\n",
       list_text(profile.stack.overlap), profile.stack.scatter_gather, profile.fused_attention,
+      profile.stack.gloo ? "gloo = true\n" : "",
       profile.fused_elementwise ? "" : "fused_elementwise = false\n",
       profile.interleaved ? "" : "interleaved = false\n",
       profile.selective_op ? "selective_op = true\n" : "",
+      profile.selective ? "" : "selective = false\n",
       profile.keeps_gathered ? "keeps_gathered = true\n" : "",
       profile.stack.f32_loss ? "f32_loss = true\n" : "",
       profile.stack.gathered_ends ? "gathered_ends = true\n" : "",

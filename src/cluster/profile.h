@@ -8,8 +8,9 @@
 //   runs_that_say = ["DeepSpeed"]     # optional; see Profile
 //   source = "…"
 //   overlap = ["grad_reduce"]         # as `simulate --overlap` takes them
-//   scatter_gather, fused_attention, fused_elementwise, interleaved, keeps_gathered, gradient_bytes
-//   error = 0.06                      # standard deviation of log(predicted / measured)
+//   scatter_gather, gloo, fused_attention, fused_elementwise, interleaved, keeps_gathered,
+//   gradient_bytes error = 0.06                      # standard deviation of log(predicted /
+//   measured)
 //   [[versions]]                      # optional; see Profile
 //   runs_that_say = ["a paper"]
 //   overlap = ["serial"]
@@ -82,6 +83,7 @@ struct Profile {
   bool fused_elementwise = true;
   bool interleaved = true;    // the stack has interleaved schedules
   bool selective_op = false;  // what its runs call selective recomputation is plan.h's kSelectiveOp
+  bool selective = true;      // the stack has selective recomputation
   bool keeps_gathered = false;  // with full recomputation, until the gradients: no Plan::regather
   int64_t gradient_bytes = 4;   // an element in which gradients are reduced
   std::vector<Constant> constants;

@@ -46,8 +46,10 @@ double hop_latency(const Link& link, Protocol protocol, bool tree) {
   return link.latency.value;
 }
 
-// NCCL's constants do not hold for threads in one process.
-bool is_nccl(const Cluster& cluster) { return cluster.links[0].kind != LinkKind::kMemory; }
+// NCCL's constants do not hold for threads in one process, nor for Gloo.
+bool is_nccl(const Cluster& cluster) {
+  return cluster.links[0].kind != LinkKind::kMemory && !cluster.stack.gloo;
+}
 
 class Model {
  public:
@@ -71,8 +73,10 @@ class Model {
         ring(protocol);
         if (kind_ == OpKind::kAllReduce && is_nccl(cluster_)) tree(protocol);
       }
-      if (best_.level > 0 && group_.ways[0] > 1 && !is_nccl(cluster_)) hierarchical();
-      if (kind_ == OpKind::kAllReduce && best_.level == 0 && outer.switch_bus_bandwidth.value > 0)
+      if (best_.level > 0 && group_.ways[0] > 1 && !is_nccl(cluster_) && !cluster_.stack.gloo)
+        hierarchical();
+      if (kind_ == OpKind::kAllReduce && is_nccl(cluster_) && best_.level == 0 &&
+          outer.switch_bus_bandwidth.value > 0)
         in_switch(outer);
     }
     return best_;
@@ -122,7 +126,9 @@ class Model {
       const bool innermost = inside(l) == 1;
       const double hops = innermost ? left : std::min(left, passes_ * units);
       left -= hops;
-      latency += hops * hop_latency(cluster_.links[l], protocol, false);
+      const Link& link = cluster_.links[l];
+      latency +=
+          hops * (is_nccl(cluster_) ? hop_latency(link, protocol, false) : link.latency.value);
     }
     if (is_nccl(cluster_)) latency += kRingBase[static_cast<size_t>(protocol)] * kMicro;
     const double bus = ring_bus() * kRingShare[static_cast<size_t>(protocol)];

@@ -105,6 +105,18 @@ TEST_CASE("small messages take LL or a tree, large ones a ring with Simple") {
   }
 }
 
+TEST_CASE("Gloo has rings alone, whose every step takes the link's latency") {
+  Cluster c = plain(cluster::LinkKind::kNvlink);
+  c.stack.gloo = true;
+  c.links[1].latency = Seconds(200e-6);
+  const CollectiveTime time =
+      collective_time(c, OpKind::kAllReduce, Bytes(1 << 20), shape({1, 16}));
+  CHECK(time.algorithm == Algorithm::kRing);
+  CHECK(time.time.value == doctest::Approx(30 * 200e-6 + 2 * 15.0 / 16 * (1 << 20) / 10e9));
+  c.stack.gloo = false;
+  CHECK(time_of(c, OpKind::kAllReduce, 1 << 20, {1, 16}) < time.time.value / 10);
+}
+
 TEST_CASE("a torus uses both directions of every dimension") {
   Cluster pod;
   pod.links.resize(1);

@@ -412,6 +412,8 @@ OpTime op_time(const cluster::Device& device, const OpWork& work, bool tf32, Fp8
     if (work.kind == OpWork::Kind::kAttention)
       rate *= attained.attention_fraction * (work.backward ? kAttentionBackward : 1);
   }
+  if (work.op == OpKind::kGelu || work.op == OpKind::kBiasGelu || work.op == OpKind::kGeluGrad)
+    bytes *= attained.activation_traffic;
   if (work.kind == OpWork::Kind::kLoss) bytes *= attained.loss_traffic;
   if (work.kind == OpWork::Kind::kUpdate) bytes *= attained.update_traffic;
   const double arithmetic = rate > 0 ? work.flops / rate : 0;

@@ -112,6 +112,16 @@ TEST_CASE("what is not fused is several kernels, each of which reads and writes"
   CHECK(op_time(d, add.graph, add.op).device.value == doctest::Approx(2e-6 + 6e6 / 1e12));
 }
 
+TEST_CASE("GELU of several kernels moves as many times the bytes") {
+  cluster::Device d = device();
+  const ir::TensorType x = ir::make_type(DType::kF32, {1000, 1000});
+  const Made gelu = make(ir::OpKind::kGelu, ir::GeluAttrs{true}, {x}, x);
+  d.attained.activation_traffic = 9;
+  CHECK(op_time(d, gelu.graph, gelu.op).device.value == doctest::Approx(9 * 8e6 / 1e12));
+  const Made add = make(ir::OpKind::kAdd, ir::NoAttrs{}, {x, x}, x);
+  CHECK(op_time(d, add.graph, add.op).device.value == doctest::Approx(12e6 / 1e12));
+}
+
 TEST_CASE("what fits the cache moves at its rate, of larger operands the part that fits") {
   cluster::Device d = device();
   const ir::TensorType x = ir::make_type(DType::kF32, {1000, 1000});

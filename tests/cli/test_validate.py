@@ -158,6 +158,7 @@ REACHED = {
     ("runs.csv", "arXiv:2407.21783"): (0.06, 0.15),
     ("runs.csv", "arXiv:2201.11990"): (0.06, 0.15),
     ("runs.csv", "bigscience BLOOM"): (0.06, 0.15),
+    ("orderings.csv", "arXiv:2107.06925"): (0.06, 0.15),
     ("further_runs.csv", "pytorch/torchtitan@31a17bfd"): (0.06, 0.15),
     ("runs_bigscience.csv", "bigscience-workshop/bigscience"): (0.06, 0.30),
     ("runs_vtrain.csv", "VIA-Research/vTrain@f8dda84 data/ground_truth_single.csv"): (0.078, 1),
