@@ -75,6 +75,7 @@ struct Attained {
   Seconds collective_latency;        // of a collective, beside what its algorithm says
   Seconds message_latency;           // of a message, beside the link's
   BytesPerSecond message_bandwidth;  // that one message reaches at most; 0: its link's
+  double message_network_fraction = 1;  // of a network card, by one message
   Seconds step_overhead;             // the host's work once a step
   Seconds
       collective_member;  // all-gathers and reduce-scatters of data parallelism: for each member

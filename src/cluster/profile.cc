@@ -16,7 +16,7 @@ constexpr double kMicro = 1e-6, kGiga = 1e9;
 
 constexpr std::array<std::string_view, 3> kAllocators = {"plan", "segments", "expandable"};
 
-constexpr std::array<ConstantInfo, 25> kConstants = {{
+constexpr std::array<ConstantInfo, 26> kConstants = {{
     {"matrix_fraction", 0.05, 1, "of the dense peak, by the largest matrix products"},
     {"product_half_k", 1, 4096, "elements: a product whose k is this long reaches half"},
     {"fp8_fraction", 0.2, 2, "of the share of the peak that half-precision products reach, by fp8"},
@@ -41,6 +41,7 @@ constexpr std::array<ConstantInfo, 25> kConstants = {{
     {"collective_cards", 1, 1024, "network cards of a node that one collective uses at most"},
     {"message_latency_us", 0.1, 5000, "of a message, beside the link's"},
     {"message_GBps", 0.1, 1e4, "that one message reaches at most, whatever its link"},
+    {"message_network_fraction", 0.05, 1, "of a network card, by one message"},
     {"step_overhead_us", 1, 1e6, "the host's work once a step"},
     {"node_bus_fraction", 0.05, 1, "of a link inside a node, by collectives"},
     {"network_bus_fraction", 0.05, 1, "of a network card, by collectives"},
@@ -64,6 +65,7 @@ double* attained(Attained& a, std::string_view name) {
   if (name == "attention_fraction") return &a.attention_fraction;
   if (name == "memory_fraction") return &a.memory_fraction;
   if (name == "cache_rate") return &a.cache_rate;
+  if (name == "message_network_fraction") return &a.message_network_fraction;
   if (name == "score_traffic") return &a.score_traffic;
   if (name == "activation_traffic") return &a.activation_traffic;
   if (name == "logits_fraction") return &a.logits_fraction;

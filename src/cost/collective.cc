@@ -252,8 +252,11 @@ Seconds message_latency(const Cluster& cluster, size_t level) {
   return cluster.links[level].latency + cluster.device.attained.message_latency;
 }
 cluster::BytesPerSecond message_bandwidth(const Cluster& cluster, size_t level) {
-  const cluster::BytesPerSecond link = cluster.links[level].bus_bandwidth,
-                                most = cluster.device.attained.message_bandwidth;
+  const cluster::Attained& attained = cluster.device.attained;
+  const cluster::Link& of = cluster.links[level];
+  const double share = of.kind == LinkKind::kNetwork ? attained.message_network_fraction : 1;
+  const cluster::BytesPerSecond link(of.bus_bandwidth.value * share),
+      most = attained.message_bandwidth;
   return most.value > 0 && most < link ? most : link;
 }
 Seconds message_time(const Cluster& cluster, Bytes bytes, size_t level) {
