@@ -71,12 +71,12 @@ struct Attained {
   Seconds launch;              // from the end of a kernel to the start of the next
   Seconds host_op;             // the host's work to issue one op
   // Files of clusters/ leave the rest as it is; profiles say it.
-  Seconds host_collective;           // the host's work to issue a collective, beside host_op
-  Seconds collective_latency;        // of a collective, beside what its algorithm says
-  Seconds message_latency;           // of a message, beside the link's
-  BytesPerSecond message_bandwidth;  // that one message reaches at most; 0: its link's
+  Seconds host_collective;              // the host's work to issue a collective, beside host_op
+  Seconds collective_latency;           // of a collective, beside what its algorithm says
+  Seconds message_latency;              // of a message, beside the link's
+  BytesPerSecond message_bandwidth;     // that one message reaches at most; 0: its link's
   double message_network_fraction = 1;  // of a network card, by one message
-  Seconds step_overhead;             // the host's work once a step
+  Seconds step_overhead;                // the host's work once a step
   Seconds
       collective_member;  // all-gathers and reduce-scatters of data parallelism: for each member
   double collective_copies = 0;    // and so many times they read or write the whole tensor
