@@ -77,8 +77,8 @@ Json json_of(const Simulated& one) {
 }
 
 // The first one in full, the others in a table or a list.
-void print(bool as_json, const std::vector<Simulated>& all) {
-  if (as_json) {
+void print(const SimulateOptions& options, const std::vector<Simulated>& all) {
+  if (options.json) {
     Json json = json_of(all.front());
     Json compared{JsonArray{}};
     for (size_t i = 1; i < all.size(); ++i) compared.push_back(json_of(all[i]));
@@ -88,6 +88,9 @@ void print(bool as_json, const std::vector<Simulated>& all) {
   }
   const Simulated& first = all.front();
   fmt::print("{}", predict::to_text(first.request, first.prediction));
+  if (const int64_t events = first.prediction.result.events;
+      options.advice == "auto" && events > kQuickEvents)
+    fmt::print("no changes were tried on {} events; --advice options or plans does\n", events);
   if (first.goodput)
     fmt::print("{}", predict::to_text(*first.failures, *first.goodput, first.prediction));
   if (all.size() == 1) return;
@@ -131,7 +134,7 @@ void run_simulate(const SimulateOptions& options) {
   if (!options.trace.empty())
     write_output(fs, options.trace, trace::to_chrome_json(all.front().prediction.result.trace));
   if (!options.report.empty()) write_output(fs, options.report, page_text(all));
-  print(options.json, all);
+  print(options, all);
   for (const Simulated& one : all) {
     if (options.ignore_memory) break;
     const std::string memory = predict::memory_findings(one.request, one.prediction);

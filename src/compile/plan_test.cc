@@ -80,7 +80,7 @@ TEST_CASE("everything wrong with a plan is said at once") {
         "--plan: sp: sequence parallelism shards over the tensor-parallel ranks, and tp is 1; use "
         "tp=2 or leave sp out\n"
         "--plan: schedule interleaved-1f1b: microbatches=6 is not a multiple of ranks=4; use "
-        "microbatches=4 or 8");
+        "microbatches=4 or 8, or rounds of group=6");
   // tpp may have been meant for tp, so nothing is said of sp.
   CHECK(message_of("sp,tpp=2") == "--plan: tpp: unknown key, did you mean 'tp'?");
 }
@@ -126,8 +126,7 @@ TEST_CASE("combinations that cannot be are said with what could") {
   CHECK(message_of("order=dp-tp") == "--plan: order: must name pp, dp and tp once each, is dp-tp");
   CHECK(message_of("pp=4,chunks=2,microbatches=6") ==
         "--plan: schedule interleaved-1f1b: microbatches=6 is not a multiple of ranks=4; use "
-        "microbatches=4 "
-        "or 8");
+        "microbatches=4 or 8, or rounds of group=6");
   CHECK(message_of("pp=2,schedule=gpipe,chunks=2") ==
         "--plan: schedule gpipe: chunks=2 must be 1: a rank hosts one stage; use interleaved-1f1b "
         "for more");

@@ -262,7 +262,8 @@ class StepChecker {
         }
         case StepKind::kReduceGrad:
           check_host(here);
-          reduced[copy_of(step.action)] = true;
+          if (!reduced.emplace(copy_of(step.action), true).second)
+            complain(here, "reduces gradients that were reduced before");
           break;
       }
     }

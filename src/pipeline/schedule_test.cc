@@ -157,7 +157,7 @@ TEST_CASE("a request that cannot be met says why") {
         "schedule 1f1b: chunks=2 must be 1: a rank hosts one stage; use interleaved-1f1b for more");
   CHECK(error({"interleaved-1f1b", 4, 2, 10}) ==
         "schedule interleaved-1f1b: microbatches=10 is not a multiple of ranks=4; use "
-        "microbatches=8 or 12");
+        "microbatches=8 or 12, or rounds of group=5");
   CHECK(
       error({"interleaved-1f1b", 4, 2, 3}) ==
       "schedule interleaved-1f1b: microbatches=3 is not a multiple of ranks=4; use microbatches=4");
@@ -209,6 +209,8 @@ TEST_CASE("weights are gathered where they are used, once") {
         }) ==
         "s.csv: rank 1 step 6 (1B1) is the last of a stage whose gradients no REDUCE_GRAD reduces, "
         "as it does others'");
+  CHECK(thrown_by([] { parse_csv("0F0,0B0,0REDUCE_GRAD,0REDUCE_GRAD\n", "s.csv"); }) ==
+        "s.csv: rank 0 step 3 (0REDUCE_GRAD) reduces gradients that were reduced before");
 }
 
 TEST_CASE("the order that torch 2.13 gives the last rank of 1F1B is refused") {

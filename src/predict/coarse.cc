@@ -155,15 +155,21 @@ void Coarse::run(const Order& order, const Setting& setting, std::vector<double>
   const std::vector<cluster::Link>& links = base_.cluster.links;
   hop_costs_.clear();
   const Sent sent = sent_of(setting);
-  port_of_.assign(static_cast<size_t>(order.ranks()) * links.size(), -1);
+  const size_t ranks = static_cast<size_t>(order.ranks());
+  port_of_.assign(2 * ranks * links.size(), -1);
   for (const auto& [from, to] : order.hops()) {
     const size_t level = base_.cluster.level_between(from * stride, to * stride);
-    int32_t& port = port_of_[static_cast<size_t>(from) * links.size() + level];
-    if (port < 0) port = static_cast<int32_t>(hop_costs_.size());
+    const auto port = [&](size_t place) {
+      int32_t& at = port_of_[place * links.size() + level];
+      if (at < 0) at = static_cast<int32_t>(hop_costs_.size());
+      return at;
+    };
+    const int32_t out = port(static_cast<size_t>(from)),
+                  into = port(ranks + static_cast<size_t>(to));
     const cluster::Cluster& cluster = base_.cluster;
     hop_costs_.push_back({sent.bytes / cost::message_bandwidth(cluster, level).value *
                               beside_collectives(setting, level),
-                          cost::message_latency(cluster, level).value, port, sent.gather,
+                          cost::message_latency(cluster, level).value, out, into, sent.gather,
                           !base_.options.overlap.messages});
   }
   const bool held = setting.work->boundary.held;

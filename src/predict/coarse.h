@@ -2,9 +2,9 @@
 // (probe.h) and the schedule's order of actions. For searches; what is reported comes from
 // `predict`.
 //
-// What differs from the simulation: messages of a rank leave one after another and share no port
-// where they arrive, stages between the first and the last are alike, and long schedules are
-// continued from shorter ones.
+// What differs from the simulation: messages of a rank leave one after another, of two that come to
+// one at the same time only the later is slower, stages between the first and the last are alike,
+// and long schedules are continued from shorter ones.
 #pragma once
 
 #include <cstdint>
@@ -110,7 +110,7 @@ class Coarse {
   std::vector<double> workspace_, slot_bytes_, activations_, shorter_;  // [rank]
   std::vector<Order::Hop> hop_costs_;
   Order::Room room_;
-  std::vector<int32_t> port_of_;  // [pipeline rank * link levels + level]
+  std::vector<int32_t> port_of_;  // [(out of each pipeline rank, into each) * link levels + level]
 };
 
 }  // namespace mw::predict

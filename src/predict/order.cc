@@ -116,7 +116,8 @@ void Order::count_slots(int32_t microbatches) {
   std::vector<double> costs(copies * kKinds, 1), rank_ends;
   Room room;
   std::vector<Hop> hop_costs(hops_.size());
-  for (size_t h = 0; h < hop_costs.size(); ++h) hop_costs[h].port = static_cast<int32_t>(h);
+  for (size_t h = 0; h < hop_costs.size(); ++h)
+    hop_costs[h].port = hop_costs[h].into = static_cast<int32_t>(h);
   for (const int32_t backward : {1, 2, 3}) {
     for (size_t s = 0; s < copies; ++s) {
       for (const ActionKind kind : {ActionKind::kB, ActionKind::kI})
@@ -239,6 +240,7 @@ void Order::run(const std::vector<double>& costs, const std::vector<Hop>& hop_co
                 Room& room, std::vector<double>& rank_ends) const {
   rank_ends.assign(static_cast<size_t>(ranks_), 0);
   room.ports.assign(hops_.size(), 0);
+  room.into.assign(hops_.size(), {0, 0});
   room.ends.resize(steps_.size());
   room.arrivals.resize(steps_.size());
   double* arrivals = room.arrivals.data();
@@ -257,7 +259,13 @@ void Order::run(const std::vector<double>& costs, const std::vector<Hop>& hop_co
     if (step.hop < 0) continue;
     const Hop& hop = hop_costs[static_cast<size_t>(step.hop)];
     double& port = room.ports[static_cast<size_t>(hop.port)];
-    port = std::max(port, free) + hop.port_seconds;
+    const double begin = std::max(port, free);
+    port = begin + hop.port_seconds;
+    // Beside a message that comes to the same rank at the same time it is half as fast.
+    auto& [from, to] = room.into[static_cast<size_t>(hop.into)];
+    if (begin < to && port > from) port += std::min(port, to) - std::max(begin, from);
+    from = begin;
+    to = port;
     arrivals[i] = port + hop.latency;
     if (hop.holds) free = arrivals[i];
   }

@@ -22,6 +22,7 @@ class Order {
   struct Hop {
     double port_seconds = 0, latency = 0;
     int32_t port = 0;    // below hops().size()
+    int32_t into = 0;    // the receiver's port, below hops().size()
     double gather = 0;   // seconds that the receiver puts the parts together
     bool holds = false;  // the sender goes on when it has arrived
   };
@@ -29,6 +30,7 @@ class Order {
   struct Room {
     std::vector<double> ends, arrivals;  // [step] of the run: its end, what it sends is there
     std::vector<double> ports;           // [port] free from then on
+    std::vector<std::pair<double, double>> into;  // [port] its last message, from and to
   };
   // How long a rank keeps what it received: until its forward has read it, or its backward.
   enum class Slot : uint8_t { kForward, kHeld };

@@ -26,8 +26,11 @@ void check_rounds(const ScheduleRequest& request, Diagnostics& out) {
     const int32_t below = m / p * p;
     const std::string nearest =
         below == 0 ? std::to_string(p) : std::to_string(below) + " or " + std::to_string(below + p);
-    out.add("schedule {}: microbatches={} is not a multiple of ranks={}; use microbatches={}",
-            request.kind, m, p, nearest);
+    int32_t other = p;  // the shortest rounds that these microbatches do fill
+    while (other <= m && m % other != 0 && m % other < p) ++other;
+    const std::string rounds = other <= m ? fmt::format(", or rounds of group={}", other) : "";
+    out.add("schedule {}: microbatches={} is not a multiple of ranks={}; use microbatches={}{}",
+            request.kind, m, p, nearest, rounds);
     return;
   }
   if (group < p || group > std::max(m, p)) {
