@@ -272,6 +272,7 @@ std::vector<cluster::LeftOut> left_out(const Fitter& fitter) {
   std::vector<cluster::LeftOut> made;
   const auto leave = [&](const std::string& name, const std::vector<bool>& used) {
     cluster::LeftOut out;
+    // Parts of one table are sources of their own behind a comma.
     out.name = std::string(trim(std::string_view(name).substr(0, name.find_first_of(";("))));
     out.runs = std::count(used.begin(), used.end(), false);
     if (out.runs == 0 || out.runs == static_cast<int64_t>(used.size())) return;

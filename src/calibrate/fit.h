@@ -74,8 +74,8 @@ class Fitter {
   std::unique_ptr<Parts> parts_;
 };
 
-// Error on rows that a fit has not seen: leaves out every fifth run, every fifth
-// kernel, then each source in turn.
+// Error on rows that a fit has not seen: leaves out every fifth run, every fifth kernel, then each
+// source in turn.
 std::vector<cluster::LeftOut> left_out(const Fitter& fitter);
 
 // The profile with the fit's constants, its error, and the range that the runs cover.

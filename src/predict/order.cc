@@ -17,7 +17,7 @@ Order::Order(const pipeline::Schedule& folded)
   const pipeline::Schedule schedule = compile::unfold(folded);
   rank_of_ = schedule.placement.rank_of_stage;
   sort_actions(schedule);
-  count_slots(schedule.microbatches);
+  sort_by(count_slots(schedule.microbatches));
   assign_slots(schedule.microbatches);
 }
 
@@ -106,7 +106,7 @@ void Order::run_memory(const std::vector<Kept>& kept, const Passed& passed,
 
 // Values that are there at one time where a forward takes one unit and a backward, whole or its
 // input gradient, one, two or three, and nobody waits for a slot.
-void Order::count_slots(int32_t microbatches) {
+std::vector<double> Order::count_slots(int32_t microbatches) {
   const size_t copies = rank_of_.size(), count = static_cast<size_t>(microbatches);
   slots_.resize(copies);
   struct Unit {
@@ -165,7 +165,7 @@ void Order::count_slots(int32_t microbatches) {
       slots_[s].gradients = std::max(slots_[s].gradients, most(s + 1, s, b_start, b_end));
     }
   }
-  sort_by(room.ends);
+  return room.ends;
 }
 
 // In the order of a run in which nobody waited for a slot, a slot's release comes before its use.

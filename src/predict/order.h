@@ -84,7 +84,8 @@ class Order {
     std::array<int32_t, 2> slot = {-1, -1};  // [Slot] step at whose end its message has a slot
   };
   void sort_actions(const pipeline::Schedule& schedule);
-  void count_slots(int32_t microbatches);
+  // Returns [step] its end in a run in which nobody waited for a slot.
+  std::vector<double> count_slots(int32_t microbatches);
   void sort_by(const std::vector<double>& ends);
   void assign_slots(int32_t microbatches);
 
