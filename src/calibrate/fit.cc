@@ -255,7 +255,8 @@ Fit Fitter::fit(const std::vector<bool>& given) const {
     const double deviation =
         std::sqrt(covariance[p][p] * fit.deviation * fit.deviation * weight / effective);
     fit.constants.push_back({parts.options.constants[p], std::exp(start[p]), std::exp(x[p]),
-                             std::exp(x[p] - 1.96 * deviation), std::exp(x[p] + 1.96 * deviation)});
+                             std::exp(x[p] - 1.96 * deviation), std::exp(x[p] + 1.96 * deviation),
+                             normal[p][p] > prior});
   }
   r = parts.residuals(x, std::vector<bool>(parts.rows(), true));
   for (size_t i = 0; i < parts.runs.size(); ++i)

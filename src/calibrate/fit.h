@@ -35,6 +35,7 @@ struct Fitted {
   std::string name;
   double start = 0, value = 0;
   double low = 0, high = 0;  // 95 % interval
+  bool determined = true;    // false: no row's time depends on it
 };
 struct Residual {
   const Run* run = nullptr;                   // or

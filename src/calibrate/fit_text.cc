@@ -71,6 +71,7 @@ cluster::Profile blank_profile(const cluster::Cluster& cluster, const std::strin
 cluster::Profile fitted_profile(cluster::Profile profile, const Fit& fit,
                                 std::vector<cluster::LeftOut> left_out) {
   for (const Fitted& fitted : fit.constants) {
+    if (!fitted.determined) continue;
     const auto it = std::find_if(profile.constants.begin(), profile.constants.end(),
                                  [&](const auto& c) { return c.name == fitted.name; });
     cluster::Constant& constant =
@@ -148,9 +149,11 @@ std::string residual_text(const Residual& residual) {
 std::string to_text(const Fit& fit, const std::vector<cluster::LeftOut>& left_out, bool rows) {
   std::string text =
       fmt::format("{:<24} {:>10} {:>10}   {}\n", "constant", "start", "fitted", "95 % interval");
-  for (const Fitted& c : fit.constants)
-    text += fmt::format("{:<24} {:>10.4g} {:>10.4g}   {:.4g} to {:.4g}\n", c.name, c.start, c.value,
-                        c.low, c.high);
+  for (const Fitted& c : fit.constants) {
+    text += fmt::format("{:<24} {:>10.4g} ", c.name, c.start);
+    text += c.determined ? fmt::format("{:>10.4g}   {:.4g} to {:.4g}\n", c.value, c.low, c.high)
+                         : fmt::format("{:>10}   no row depends on it\n", "-");
+  }
   if (rows) {
     text += "\nresiduals:\n";
     for (const Residual& residual : fit.residuals) text += residual_text(residual);

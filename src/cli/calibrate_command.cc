@@ -54,7 +54,7 @@ std::vector<std::string> constants_of(const CalibrateOptions& options,
       diagnostics.add("--constants: unknown constant '{}'{}; known are {}", name,
                       did_you_mean(name, known), join(known, ", "));
   }
-  if (names.empty())
+  if (names.empty() && !profile.file.empty())
     diagnostics.add("{}: marks no constant with source = \"fit\"; name some with --constants",
                     profile.file);
   if (names.size() > calibrate::kMostConstants)
@@ -98,28 +98,37 @@ void take_cluster(const cluster::Cluster& cluster, calibrate::Machines& machines
   machines.clusters.push_back(cluster);
 }
 
-void read_profile(FileSystem& fs, const CalibrateOptions& options, Input& input) {
+void read_profile(FileSystem& fs, const CalibrateOptions& options, Input& input,
+                  Diagnostics& diagnostics) {
   std::optional<cluster::Cluster> cluster;
   if (!options.cluster.empty()) {
-    cluster = cluster::load_cluster(fs, options.cluster, data_folders("clusters"), "none");
-    take_cluster(*cluster, input.machines);
+    attempt(diagnostics, [&] {
+      cluster = cluster::load_cluster(fs, options.cluster, data_folders("clusters"), "none");
+      take_cluster(*cluster, input.machines);
+    });
   }
-  if (!options.profile.empty()) {
-    const std::string file = cluster::find_profile(fs, options.profile, data_folders("clusters"));
-    input.profile = cluster::parse_profile(fs.read_file(file), file);
-  } else if (cluster) {
-    input.profile =
-        calibrate::blank_profile(*cluster, software_of(input, options, cluster->device.name));
-    input.machines.profiles = {input.profile};
-  } else {
-    throw_error("--profile: is missing; give a profile to begin with, or with --cluster a device");
+  if (options.profile.empty() && options.cluster.empty()) {
+    diagnostics.add(
+        "--profile: is missing; give a profile to begin with, or with --cluster a device");
   }
+  attempt(diagnostics, [&] {
+    if (!options.profile.empty()) {
+      const std::string file = cluster::find_profile(fs, options.profile, data_folders("clusters"));
+      input.profile = cluster::parse_profile(fs.read_file(file), file);
+    } else if (cluster) {
+      input.profile =
+          calibrate::blank_profile(*cluster, software_of(input, options, cluster->device.name));
+      input.machines.profiles = {input.profile};
+    }
+  });
+  attempt(diagnostics, [&] { input.fit.constants = constants_of(options, input.profile); });
+  const std::string& device = input.profile.device;
   const bool known =
       std::any_of(input.machines.clusters.begin(), input.machines.clusters.end(),
-                  [&](const cluster::Cluster& c) { return c.device.name == input.profile.device; });
-  if (!known) {
-    throw_error("{}: no cluster has its device {}; name one with --cluster", input.profile.file,
-                input.profile.device);
+                  [&](const cluster::Cluster& c) { return c.device.name == device; });
+  if (!device.empty() && !known) {
+    diagnostics.add("{}: no cluster has its device {}; name one with --cluster", input.profile.file,
+                    device);
   }
 }
 
@@ -136,8 +145,7 @@ Input read_input(FileSystem& fs, const CalibrateOptions& options) {
   }
   attempt(diagnostics, [&] {
     input.machines = calibrate::read_machines(fs, data_folder("clusters"));
-    read_profile(fs, options, input);
-    input.fit.constants = constants_of(options, input.profile);
+    read_profile(fs, options, input, diagnostics);
   });
   if (!options.kernels.empty()) {
     attempt(diagnostics, [&] {

@@ -114,6 +114,8 @@ def test_kernels_alone_make_a_profile_of_a_cluster(tmp_path):
     assert "11 measured kernels: mean error" in done.stdout and "every fifth measured kernel" in done.stdout
     assert "all_reduce of 1.00 GiB on 8 ranks of 1 nodes" in done.stdout
     fraction = float(out.read_text().split("node_bus_fraction = { value = ")[1].split(",")[0])
+    assert "network_bus_fraction" not in out.read_text()  # all rows are of one node
+    assert "no row depends on it" in done.stdout
     assert fraction * 300 == pytest.approx(100, rel=0.1)  # of a link of 300 GB/s
     assert call("simulate", "--model", "gpt-tiny", "--cluster", "selene", "--profile", out, "--plan", "tp=2",
                 "--global-batch", 8).returncode == 0
@@ -141,6 +143,10 @@ def test_errors_name_the_file_and_what_would_be_right(tmp_path):
     assert done.returncode == 2
     assert done.stderr == ("meshwright: runs: are missing; give CSV files of runs, or --kernels alone\n"
                            "--profile: is missing; give a profile to begin with, or with --cluster a device\n")
+    done = call("calibrate", "--kernels", "/nowhere.csv", "--cluster", "selena", "--profile", "bar", "--constants", "zzz")
+    assert done.returncode == 2
+    for finding in ("there is no cluster 'selena'", "'bar'", "unknown constant 'zzz'", "/nowhere.csv"):
+        assert finding in done.stderr
     done = call("calibrate", ROOT / "data/published/runs.csv", "--cluster", "selene")
     assert done.returncode == 2
     assert "the rows of A100-SXM-80GB are of 3 software stacks (megatron, other, llm-foundry); name one with --profile" in done.stderr
