@@ -48,7 +48,10 @@ std::vector<Ablation> ablations() {
          a.message_latency = Seconds(0);
          a.message_bandwidth = cluster::BytesPerSecond(0);
        })},
-      {"latency of the links", links([](cluster::Link& link) { link.latency = Seconds(0); })},
+      {"latency of the links", links([](cluster::Link& link) {
+         link.latency = Seconds(0);
+         link.hop_factor = 0;
+       })},
   };
 }
 

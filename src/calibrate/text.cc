@@ -103,10 +103,12 @@ std::string to_text(const std::vector<Comparison>& comparisons, bool rows) {
     text += "\n";
   }
   std::vector<Summary> all = summaries(comparisons);
-  all.push_back(summary("rows that profiles are fitted on", fit));
-  all.push_back(summary("rows that are only compared", check));
-  if (!assumed.empty())
-    all.push_back(summary("rows that do not say recompute or microbatch", assumed));
+  const auto add = [&](const char* name, const std::vector<const Comparison*>& of) {
+    if (!of.empty()) all.push_back(summary(name, of));
+  };
+  add("rows that profiles are fitted on", fit);
+  add("rows that are only compared", check);
+  add("rows that do not say recompute or microbatch", assumed);
   text += table(all);
   if (open > 0) text += fmt::format("{} rows are not simulated\n", open);
   std::map<std::string, int> amended;
@@ -139,6 +141,19 @@ std::string left_out_text(const std::vector<Comparison>& comparisons, const Mach
     }
   }
   return text;
+}
+
+Json to_json(const std::vector<Summary>& summaries) {
+  JsonArray list;
+  for (const Summary& s : summaries) {
+    list.push_back(Json(JsonObject{{"source", s.name},
+                                   {"rows", s.rows},
+                                   {"mean", s.mean},
+                                   {"bias", s.bias},
+                                   {"worst", s.worst},
+                                   {"rank_correlation", s.rank_correlation}}));
+  }
+  return Json(std::move(list));
 }
 
 Json to_json(const std::vector<Comparison>& comparisons) {

@@ -59,6 +59,7 @@ std::string to_text(const std::vector<Comparison>& comparisons, bool rows = true
 // What the profiles of these rows predict of runs that they were not fitted on: the error with a
 // part of the runs left out, every source in turn; "" where no profile was fitted.
 std::string left_out_text(const std::vector<Comparison>& comparisons, const Machines& machines);
+Json to_json(const std::vector<Summary>& summaries);  // a list: source, rows, mean, bias, worst, …
 // A list: the row's columns, predicted, published, error (null with a reason).
 Json to_json(const std::vector<Comparison>& comparisons);
 

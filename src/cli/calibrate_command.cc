@@ -123,6 +123,10 @@ void read_profile(FileSystem& fs, const CalibrateOptions& options, Input& input,
   });
   attempt(diagnostics, [&] { input.fit.constants = constants_of(options, input.profile); });
   const std::string& device = input.profile.device;
+  if (cluster && !device.empty() && cluster->device.name != device) {
+    diagnostics.add("--cluster: {} is of {}, and {} of {}; leave out --cluster or --profile",
+                    cluster->name, cluster->device.name, input.profile.file, device);
+  }
   const bool known =
       std::any_of(input.machines.clusters.begin(), input.machines.clusters.end(),
                   [&](const cluster::Cluster& c) { return c.device.name == device; });
@@ -132,11 +136,13 @@ void read_profile(FileSystem& fs, const CalibrateOptions& options, Input& input,
   }
 }
 
-Input read_input(FileSystem& fs, const CalibrateOptions& options) {
-  Diagnostics diagnostics;
+Input read_input(FileSystem& fs, const CalibrateOptions& options, const Diagnostics& words) {
+  Diagnostics diagnostics = words;
   Input input;
   if (options.runs.empty() && options.kernels.empty())
     diagnostics.add("runs: are missing; give CSV files of runs, or --kernels alone");
+  if (options.runs.empty() && options.split_at > 0)
+    diagnostics.add("--split-at: divides runs, and there are none; leave it out");
   for (const std::string& file : options.runs) {
     attempt(diagnostics, [&] {
       for (calibrate::Run& run : calibrate::read_runs(fs, file, published_amendments(fs)))
@@ -175,9 +181,9 @@ void print_larger(const Input& input, const CalibrateOptions& options,
                                 !options.summary));
 }
 
-void run_calibrate(const CalibrateOptions& options) {
+void run_calibrate(const CalibrateOptions& options, const Diagnostics& words) {
   FileSystem& fs = posix_fs();
-  const Input input = read_input(fs, options);
+  const Input input = read_input(fs, options, words);
   std::vector<const calibrate::Run*> fit_on;
   std::vector<calibrate::Run> larger;
   for (const calibrate::Run& run : input.runs) {
@@ -209,7 +215,7 @@ void run_calibrate(const CalibrateOptions& options) {
 
 }  // namespace
 
-void add_calibrate(CLI::App& app) {
+void add_calibrate(CLI::App& app, const Diagnostics& words) {
   CLI::App* command =
       app.add_subcommand("calibrate", "Fit the constants of a profile to measured runs");
   auto options = std::make_shared<CalibrateOptions>();
@@ -220,7 +226,7 @@ void add_calibrate(CLI::App& app) {
   command->add_option(
       "--cluster", options->cluster,
       "A cluster by name or a TOML file: whose device's rows are fitted, beginning with its "
-      "figures, where no profile is given");
+      "figures, where no profile is given; with one, the cluster of the profile's device");
   command->add_option(
       "--kernels", options->kernels,
       "A CSV table of measured collectives that count as one more source, or alone");
@@ -234,20 +240,20 @@ void add_calibrate(CLI::App& app) {
   command
       ->add_option("--runs-per-source", options->runs_per_source,
                    "At most so many runs of a source, evenly spaced; 0: all")
-      ->check(at_least(0));
+      ->check(whole(0, kMostWhole32));
   command
       ->add_option("--iterations", options->iterations, "Steps of the fit; 0: the profile as it is")
-      ->check(at_least(0));
+      ->check(whole(0, kMostWhole32));
   command
       ->add_option("--split-at", options->split_at,
                    "Fit on models of at most so many billion parameters, then predict the larger")
-      ->check(CLI::PositiveNumber);
+      ->check(number_above(0));
   command->add_option("--threads", options->threads, "Runs at a time; as many as there are cores")
-      ->check(at_least(1));
+      ->check(whole(1, kMostWhole32));
   command->add_flag("--summary", options->summary, "No list of residuals");
   command->add_flag("--no-left-out", options->no_left_out,
                     "Do not fit again without a part of the runs");
-  command->callback([options] { run_calibrate(*options); });
+  command->callback([options, &words] { run_calibrate(*options, words); });
 }
 
 }  // namespace mw::cli

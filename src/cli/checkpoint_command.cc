@@ -6,11 +6,12 @@
 
 namespace mw::cli {
 
-void add_checkpoint(CLI::App& app) {
+void add_checkpoint(CLI::App& app, const Diagnostics& words) {
   CLI::App* command = app.add_subcommand("checkpoint", "The checkpoints of a run");
   command->require_subcommand(1);
   auto run = std::make_shared<std::string>();
-  const auto latest = [run] {
+  const auto latest = [run, &words] {
+    words.throw_if_any();
     return checkpoint::CheckpointReader::latest(posix_fs(), join_path(*run, "checkpoint"));
   };
   CLI::App* info = command->add_subcommand("info", "What the newest checkpoint holds");

@@ -5,27 +5,49 @@
 #include <CLI/Config.hpp>
 #include <CLI/Formatter.hpp>
 
+#include <cstdint>
+#include <limits>
 #include <string>
 #include <vector>
 
+#include "base/error.h"
+
 namespace mw::cli {
 
-// Checks of an option's value, with messages that say what would be right.
-CLI::Validator at_least(int64_t least);
+// Checks of an option's value, with messages that say what would be right. Every option whose value
+// is no text has one, so that all wrong values are found.
+CLI::Validator whole(int64_t least, int64_t most = std::numeric_limits<int64_t>::max());
+CLI::Validator any_whole();
+CLI::Validator number_above(double least);
+CLI::Validator number_at_least(double least);
+CLI::Validator any_number();
 CLI::Validator one_of(std::vector<std::string> names);
+inline constexpr int64_t kMostWhole32 = std::numeric_limits<int32_t>::max();
 
-void add_train(CLI::App& app);
-void add_verify(CLI::App& app);
-void add_inspect(CLI::App& app);
-void add_simulate(CLI::App& app);
-void add_what_if(CLI::App& app);
-void add_plan(CLI::App& app);
-void add_schedule(CLI::App& app);
-void add_validate(CLI::App& app);
-void add_calibrate(CLI::App& app);
-void add_profile(CLI::App& app);
-void add_generate(CLI::App& app);
-void add_data(CLI::App& app);
-void add_checkpoint(CLI::App& app);
+// Runs it, and takes the Error that it throws as findings.
+template <typename F>
+void attempt(Diagnostics& diagnostics, F&& f) {
+  try {
+    f();
+  } catch (const Error& error) {
+    diagnostics.absorb(error);
+  }
+}
+
+// A subcommand's `words` are findings about words of the command line that the parser does not take
+// (explain.h): it tells them with its own, and does nothing then. They outlive the parser.
+void add_train(CLI::App& app, const Diagnostics& words);
+void add_verify(CLI::App& app, const Diagnostics& words);
+void add_inspect(CLI::App& app, const Diagnostics& words);
+void add_simulate(CLI::App& app, const Diagnostics& words);
+void add_what_if(CLI::App& app, const Diagnostics& words);
+void add_plan(CLI::App& app, const Diagnostics& words);
+void add_schedule(CLI::App& app, const Diagnostics& words);
+void add_validate(CLI::App& app, const Diagnostics& words);
+void add_calibrate(CLI::App& app, const Diagnostics& words);
+void add_profile(CLI::App& app, const Diagnostics& words);
+void add_generate(CLI::App& app, const Diagnostics& words);
+void add_data(CLI::App& app, const Diagnostics& words);
+void add_checkpoint(CLI::App& app, const Diagnostics& words);
 
 }  // namespace mw::cli

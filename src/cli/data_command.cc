@@ -20,7 +20,7 @@ void print_info(const std::string& prefix) {
 
 }  // namespace
 
-void add_data(CLI::App& app) {
+void add_data(CLI::App& app, const Diagnostics& words) {
   CLI::App* command = app.add_subcommand("data", "Megatron-LM's .bin/.idx datasets");
   command->require_subcommand(1);
   struct Options {
@@ -37,13 +37,17 @@ void add_data(CLI::App& app) {
       {"paragraphs", data::DocumentSplit::kBlankLines}};
   build->add_option("--documents", options->split, "Where documents end: none, lines or paragraphs")
       ->check(one_of({"none", "lines", "paragraphs"}));
-  build->callback([options, splits] {
+  build->callback([options, splits, &words] {
+    words.throw_if_any();
     data::write_indexed_text(posix_fs(), options->file, options->prefix, splits.at(options->split));
     print_info(options->prefix);
   });
   CLI::App* info = command->add_subcommand("info", "Check a dataset and say what is in it");
   info->add_option("prefix", options->prefix, "PREFIX of PREFIX.bin and PREFIX.idx")->required();
-  info->callback([options] { print_info(options->prefix); });
+  info->callback([options, &words] {
+    words.throw_if_any();
+    print_info(options->prefix);
+  });
 }
 
 }  // namespace mw::cli

@@ -1,6 +1,8 @@
 #include "cli/explain.h"
 
 #include <algorithm>
+#include <cmath>
+#include <limits>
 
 #include <fmt/core.h>
 
@@ -32,7 +34,7 @@ std::vector<std::string> option_names(const CLI::App& app) {
   return names;
 }
 
-std::string unknown_words(const CLI::App& command) {
+std::vector<std::string> unknown_words(const CLI::App& command) {
   std::vector<std::string> findings;
   for (const std::string& word : command.remaining(true)) {
     if (!starts_with(word, "-")) continue;
@@ -44,38 +46,93 @@ std::string unknown_words(const CLI::App& command) {
     for (const std::string& word : command.remaining(true))
       findings.push_back(fmt::format("'{}' is one argument too many", word));
   }
-  return join(findings, "\n");
+  return findings;
 }
 
-// The parser stops at the first value that is wrong; these are of all options that were given.
-std::vector<std::string> wrong_values(CLI::App& command) {
+std::vector<CLI::Option*> options_of(CLI::App& command) {
+  return command.get_options([](const CLI::Option*) { return true; });
+}
+
+// The parser stops at the first value that is wrong; these are all of an option.
+std::vector<std::string> wrong_values(CLI::Option& option) {
   std::vector<std::string> findings;
-  for (CLI::Option* option : command.get_options([](const CLI::Option*) { return true; })) {
-    for (std::string value : option->results()) {
-      for (int i = 0;; ++i) {
-        try {
-          const std::string wrong = (*option->get_validator(i))(value);
-          if (!wrong.empty()) findings.push_back(option->get_name() + ": " + wrong);
-        } catch (const CLI::OptionNotFound&) {  // that was the last one
-          break;
-        }
+  for (std::string value : option.results()) {
+    for (int i = 0;; ++i) {
+      try {
+        const std::string wrong = (*option.get_validator(i))(value);
+        if (!wrong.empty()) findings.push_back(option.get_name() + ": " + wrong);
+      } catch (const CLI::OptionNotFound&) {  // that was the last one
+        break;
       }
     }
   }
   return findings;
 }
 
-}  // namespace
+bool is_excluded(const CLI::Option& option) {
+  const auto& others = option.get_excludes();
+  return std::any_of(others.begin(), others.end(),
+                     [](const CLI::Option* other) { return other->count() > 0; });
+}
 
-CLI::Validator at_least(int64_t least) {
+// "meshwright plan --gpus 8 …" as the parser took it, without options whose values are wrong or
+// that exclude each other; empty where a wrong word has a place that the next one would take.
+std::vector<std::string> right_words(CLI::App& app) {
+  std::vector<std::string> words, positional;
+  CLI::App* command = &app;
+  while (!command->get_subcommands().empty()) {
+    command = command->get_subcommands().front();
+    words.push_back(command->get_name());
+  }
+  for (CLI::Option* option : options_of(*command)) {
+    if (!wrong_values(*option).empty() && option->get_positional()) return {};
+    if (!wrong_values(*option).empty() || is_excluded(*option)) continue;
+    for (const std::string& value : option->results()) {
+      if (option->get_positional()) {
+        positional.push_back(value);
+        continue;
+      }
+      words.push_back("--" + option->get_lnames().front());
+      if (option->get_items_expected_max() > 0) words.push_back(value);
+    }
+  }
+  if (!positional.empty()) words.emplace_back("--");
+  words.insert(words.end(), positional.begin(), positional.end());
+  return words;
+}
+
+CLI::Validator number(double least, bool equal, std::string must) {
   return CLI::Validator(
-      [least](std::string& text) {
-        const auto number = parse_double(text);
-        return number && *number >= static_cast<double>(least)
-                   ? std::string()
-                   : fmt::format("must be at least {}, is {}", least, text);
+      [=](std::string& text) {
+        const auto value = parse_double(text);
+        if (value && std::isfinite(*value) && (equal ? *value >= least : *value > least))
+          return std::string();
+        return fmt::format("must be {}, is {}", must, value ? text : "'" + text + "'");
       },
       "");
+}
+
+}  // namespace
+
+CLI::Validator whole(int64_t least, int64_t most) {
+  return CLI::Validator(
+      [=](std::string& text) {
+        const auto value = parse_int64(text);
+        if (!value) return fmt::format("must be a whole number, is '{}'", text);
+        if (*value < least) return fmt::format("must be at least {}, is {}", least, text);
+        return *value > most ? fmt::format("must be at most {}, is {}", most, text) : std::string();
+      },
+      "");
+}
+CLI::Validator any_whole() { return whole(std::numeric_limits<int64_t>::min()); }
+CLI::Validator number_above(double least) {
+  return number(least, false, fmt::format("above {}", least));
+}
+CLI::Validator number_at_least(double least) {
+  return number(least, true, fmt::format("at least {}", least));
+}
+CLI::Validator any_number() {
+  return number(std::numeric_limits<double>::lowest(), true, "a number");
 }
 
 CLI::Validator one_of(std::vector<std::string> names) {
@@ -88,32 +145,55 @@ CLI::Validator one_of(std::vector<std::string> names) {
       "");
 }
 
-std::string explain(CLI::App& app, const CLI::ParseError& error, const std::string& first) {
+WrongLine explain(CLI::App& app, const CLI::ParseError& error, const std::string& first) {
   CLI::App& command = deepest(app);
   const std::vector<std::string> subcommands = subcommand_names(command);
-  std::string text = error.what();
-  const std::string unknown = subcommands.empty() ? unknown_words(command) : "";
-  if (dynamic_cast<const CLI::ExtrasError*>(&error) != nullptr) {
-    text = unknown_words(command);
-  } else if (!unknown.empty()) {
-    text += "\n" + unknown;
+  const std::vector<std::string> unknown =
+      subcommands.empty() ? unknown_words(command) : std::vector<std::string>();
+  const bool of_extras = dynamic_cast<const CLI::ExtrasError*>(&error) != nullptr;
+  const bool of_value = dynamic_cast<const CLI::ValidationError*>(&error) != nullptr;
+  const bool of_two = dynamic_cast<const CLI::ExcludesError*>(&error) != nullptr;
+  WrongLine line;
+  std::vector<std::string> values;
+  for (CLI::Option* option : options_of(command)) {
+    for (std::string& finding : wrong_values(*option)) values.push_back(std::move(finding));
   }
-  for (const std::string& finding : wrong_values(command)) {
-    if (text != finding) text += "\n" + finding;
-  }
+  if (!of_extras && !of_value) line.findings.emplace_back(error.what());
+  line.findings.insert(line.findings.end(), values.begin(), values.end());
+  line.findings.insert(line.findings.end(), unknown.begin(), unknown.end());
   if (!subcommands.empty() && command.get_subcommands().empty()) {
     const std::vector<std::string> words = command.remaining(true);
     const std::string word = !words.empty() ? words.front() : &command == &app ? first : "";
-    text = word.empty() ? fmt::format("a subcommand is missing; it must be one of {}",
-                                      join(subcommands, ", "))
-                        : fmt::format("'{}' is no subcommand{}; known are {}", word,
-                                      did_you_mean(word, subcommands), join(subcommands, ", "));
+    line.findings = {
+        word.empty()
+            ? fmt::format("a subcommand is missing; it must be one of {}", join(subcommands, ", "))
+            : fmt::format("'{}' is no subcommand{}; known are {}", word,
+                          did_you_mean(word, subcommands), join(subcommands, ", "))};
+  } else if (of_extras || of_value || of_two) {
+    line.rest = right_words(app);
   }
   const std::string path = &command == &app ? ""
                            : command.get_parent() == &app
                                ? command.get_name() + " "
                                : command.get_parent()->get_name() + " " + command.get_name() + " ";
-  return fmt::format("{}\n(meshwright {}--help explains all)", text, path);
+  line.hint = fmt::format("(meshwright {}--help explains all)", path);
+  return line;
+}
+
+std::vector<std::string> without_repeats(const std::vector<std::string>& words,
+                                         const std::vector<std::string>& findings) {
+  const auto option = [](const std::string& finding) {
+    return starts_with(finding, "-") ? finding.substr(0, finding.find(':')) : std::string();
+  };
+  std::vector<std::string> left;
+  for (size_t i = words.size(); i < findings.size(); ++i) {
+    const std::string of = option(findings[i]);
+    const bool told = !of.empty() && std::any_of(words.begin(), words.end(), [&](const auto& word) {
+      return option(word) == of;
+    });
+    if (!told) left.push_back(findings[i]);
+  }
+  return left;
 }
 
 }  // namespace mw::cli

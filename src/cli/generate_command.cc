@@ -1,12 +1,13 @@
 #include <fmt/core.h>
 
 #include "base/fs.h"
+#include "checkpoint/store.h"
 #include "cli/command.h"
 #include "train/generate.h"
 
 namespace mw::cli {
 
-void add_generate(CLI::App& app) {
+void add_generate(CLI::App& app, const Diagnostics& words) {
   CLI::App* command =
       app.add_subcommand("generate", "Continue a prompt with the newest checkpoint of a run");
   struct Options {
@@ -17,13 +18,21 @@ void add_generate(CLI::App& app) {
   command->add_option("run", options->run, "The run folder")->required();
   command->add_option("--prompt", options->prompt, "Text to continue")->required();
   command->add_option("--tokens", options->generate.tokens, "How many tokens to add (default: 100)")
-      ->check(at_least(1));
+      ->check(whole(1));
   command
       ->add_option("--temperature", options->generate.temperature,
                    "0: always the likeliest token (default: 0.8)")
-      ->check(at_least(0));
-  command->add_option("--seed", options->generate.seed, "Seed of the draws (default: 1)");
-  command->callback([options] {
+      ->check(number_at_least(0));
+  command->add_option("--seed", options->generate.seed, "Seed of the draws (default: 1)")
+      ->check(any_whole());
+  command->callback([options, &words] {
+    if (!words.empty()) {
+      Diagnostics diagnostics = words;
+      attempt(diagnostics, [&] {
+        checkpoint::CheckpointReader::latest(posix_fs(), join_path(options->run, "checkpoint"));
+      });
+      diagnostics.throw_if_any();
+    }
     fmt::print("{}\n",
                train::generate(posix_fs(), options->run, options->prompt, options->generate));
   });

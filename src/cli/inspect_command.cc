@@ -56,12 +56,18 @@ void print_memory(const pipeline::RankProgram& rank) {
   }
 }
 
-void inspect(const JobOptions& job_options, const InspectOptions& options) {
-  const train::Job job = train::read_job(posix_fs(), job_options.job, job_options.overrides);
-  if (options.rank >= job.plan.ranks()) {
-    throw_error("--rank: is {}, but the plan has {} ranks; use 0 to {}", options.rank,
-                job.plan.ranks(), job.plan.ranks() - 1);
-  }
+void inspect(const JobOptions& job_options, const InspectOptions& options,
+             const Diagnostics& words) {
+  Diagnostics diagnostics = words;
+  train::Job job;
+  attempt(diagnostics, [&] {
+    job = train::read_job(posix_fs(), job_options.job, job_options.overrides);
+    if (options.rank >= job.plan.ranks()) {
+      throw_error("--rank: is {}, but the plan has {} ranks; use 0 to {}", options.rank,
+                  job.plan.ranks(), job.plan.ranks() - 1);
+    }
+  });
+  diagnostics.throw_if_any();
   const train::Prepared prepared = train::prepare(job);
   const compile::CompiledPlan& plan = prepared.plan;
   if (options.what == "graph") {
@@ -101,7 +107,7 @@ void inspect(const JobOptions& job_options, const InspectOptions& options) {
 
 }  // namespace
 
-void add_inspect(CLI::App& app) {
+void add_inspect(CLI::App& app, const Diagnostics& words) {
   CLI::App* command = app.add_subcommand("inspect", "Print what a job compiles to under a plan");
   auto options = std::make_shared<InspectOptions>();
   command->add_option("what", options->what, "graph, fragments, program or memory")
@@ -109,8 +115,8 @@ void add_inspect(CLI::App& app) {
       ->check(one_of({"graph", "fragments", "program", "memory"}));
   auto job = add_job_options(*command);
   command->add_option("--rank", options->rank, "Only this rank's program or memory")
-      ->check(at_least(0));
-  command->callback([job, options] { inspect(*job, *options); });
+      ->check(whole(0));
+  command->callback([job, options, &words] { inspect(*job, *options, words); });
 }
 
 }  // namespace mw::cli

@@ -28,8 +28,10 @@ inline std::shared_ptr<JobOptions> add_job_options(CLI::App& command) {
                      "A Hugging Face config.json in place of the job's");
   command.add_option("--data", options->overrides.data,
                      "A text file or a .bin/.idx prefix in place of the job's");
-  command.add_option("--seed", options->overrides.seed,
-                     "Seed of the weights, the sample order and dropout");
+  command
+      .add_option("--seed", options->overrides.seed,
+                  "Seed of the weights, the sample order and dropout")
+      ->check(any_whole());
   return options;
 }
 

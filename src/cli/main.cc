@@ -2,10 +2,14 @@
 
 #include <cstdio>
 #include <exception>
+#include <memory>
+#include <string>
+#include <vector>
 
 #include <fmt/core.h>
 
 #include "base/error.h"
+#include "base/text.h"
 #include "cli/command.h"
 #include "cli/explain.h"
 
@@ -18,36 +22,63 @@ int report(const char* prefix, const std::exception& error, int code) {
   return code;
 }
 
-}  // namespace
-
-int main(int argc, char** argv) {
-  CLI::App app(
+// `words` outlive the parser.
+std::unique_ptr<CLI::App> make_parser(const mw::Diagnostics& words) {
+  auto app = std::make_unique<CLI::App>(
       "meshwright compiles a training step for every rank of a cluster, proves it sound and runs "
       "it.",
       "meshwright");
-  app.require_subcommand(1);
-  app.set_help_all_flag("--help-all", "Help of every subcommand");
-  mw::cli::add_train(app);
-  mw::cli::add_verify(app);
-  mw::cli::add_inspect(app);
-  mw::cli::add_simulate(app);
-  mw::cli::add_what_if(app);
-  mw::cli::add_plan(app);
-  mw::cli::add_schedule(app);
-  mw::cli::add_validate(app);
-  mw::cli::add_calibrate(app);
-  mw::cli::add_profile(app);
-  mw::cli::add_generate(app);
-  mw::cli::add_data(app);
-  mw::cli::add_checkpoint(app);
+  app->require_subcommand(1);
+  app->set_help_all_flag("--help-all", "Help of every subcommand");
+  for (const auto add :
+       {mw::cli::add_train, mw::cli::add_verify, mw::cli::add_inspect, mw::cli::add_simulate,
+        mw::cli::add_what_if, mw::cli::add_plan, mw::cli::add_schedule, mw::cli::add_validate,
+        mw::cli::add_calibrate, mw::cli::add_profile, mw::cli::add_generate, mw::cli::add_data,
+        mw::cli::add_checkpoint})
+    add(*app, words);
+  return app;
+}
+
+// What the subcommand has against its input, were the wrong words not there.
+std::vector<std::string> other_findings(const mw::cli::WrongLine& line) {
+  mw::Diagnostics words;
+  for (const std::string& finding : line.findings) words.add("{}", finding);
+  const std::unique_ptr<CLI::App> parser = make_parser(words);
+  std::vector<std::string> rest(line.rest.rbegin(), line.rest.rend());  // as CLI11 wants it
   try {
-    app.parse(argc, argv);
-    return kDone;
-  } catch (const CLI::Success& help) {
-    return app.exit(help);
+    parser->parse(rest);
   } catch (const CLI::ParseError& error) {
-    fmt::print(stderr, "meshwright: {}\n", mw::cli::explain(app, error, argc > 1 ? argv[1] : ""));
-    return kWrongInput;
+    return {error.what()};
+  } catch (const mw::Error& error) {
+    return mw::cli::without_repeats(line.findings, error.findings());
+  }
+  MW_CHECK(false, "a subcommand went on though words were wrong");
+}
+
+int refuse(const mw::cli::WrongLine& line) {
+  std::vector<std::string> findings = line.findings;
+  if (!line.rest.empty()) {
+    for (std::string& finding : other_findings(line)) findings.push_back(std::move(finding));
+  }
+  findings.push_back(line.hint);
+  fmt::print(stderr, "meshwright: {}\n", mw::join(findings, "\n"));
+  return kWrongInput;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const mw::Diagnostics no_words;
+  const std::unique_ptr<CLI::App> parser = make_parser(no_words);
+  try {
+    try {
+      parser->parse(argc, argv);
+      return kDone;
+    } catch (const CLI::Success& help) {
+      return parser->exit(help);
+    } catch (const CLI::ParseError& error) {
+      return refuse(mw::cli::explain(*parser, error, argc > 1 ? argv[1] : ""));
+    }
   } catch (const mw::Error& error) {
     return report("meshwright: ", error, kWrongInput);
   } catch (const mw::RunError& error) {

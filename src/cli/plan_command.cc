@@ -53,9 +53,7 @@ planner::Request read_request(FileSystem& fs, const PlanOptions& options,
   request.gpus = options.gpus;
   request.method =
       options.planner == "ptdp" ? planner::Method::kPtdP : planner::Method::kExhaustive;
-  if (diagnostics.empty()) {
-    for (const std::string& finding : planner::findings(request)) diagnostics.add("{}", finding);
-  }
+  for (const std::string& finding : planner::findings(request)) diagnostics.add("{}", finding);
   return request;
 }
 
@@ -70,9 +68,9 @@ compile::PlannedStep planned_step(const PlanOptions& options, int64_t seq_len) {
           .scatter_gather = options.scatter_gather};
 }
 
-void run_plan(const PlanOptions& options) {
+void run_plan(const PlanOptions& options, const Diagnostics& words) {
   FileSystem& fs = posix_fs();
-  Diagnostics diagnostics;
+  Diagnostics diagnostics = words;
   const planner::Request request = read_request(fs, options, diagnostics);
   check_output(fs, options.output, diagnostics);
   diagnostics.throw_if_any();
@@ -91,7 +89,7 @@ void run_plan(const PlanOptions& options) {
 
 }  // namespace
 
-void add_plan(CLI::App& app) {
+void add_plan(CLI::App& app, const Diagnostics& words) {
   CLI::App* command =
       app.add_subcommand("plan", "Find the fastest plan of a model on a cluster that fits");
   auto options = std::make_shared<PlanOptions>();
@@ -100,11 +98,11 @@ void add_plan(CLI::App& app) {
   command->add_option("--cluster", options->cluster,
                       "A cluster of clusters/ by name, such as selene, or a TOML file");
   add_profile_option(*command, options->profile);
-  command->add_option("--gpus", options->gpus, "Devices")->check(at_least(1));
+  command->add_option("--gpus", options->gpus, "Devices")->check(whole(1));
   command->add_option("--global-batch", options->global_batch, "Sequences of a step")
-      ->check(at_least(1));
+      ->check(whole(1));
   command->add_option("--seq-len", options->seq_len, "Tokens of a sequence; the model's most")
-      ->check(at_least(1));
+      ->check(whole(1));
   command
       ->add_option(
           "--precision", options->precision,
@@ -114,7 +112,7 @@ void add_plan(CLI::App& app) {
       ->add_option("--planner", options->planner,
                    "exhaustive: every uniform plan; ptdp: the rules of the PTD-P paper")
       ->check(one_of({"exhaustive", "ptdp"}));
-  command->add_option("--top", options->top, "Plans that are listed")->check(at_least(1));
+  command->add_option("--top", options->top, "Plans that are listed")->check(whole(1));
   command->add_option(
       "-o,--output", options->output,
       "Write the best plan and the step that it is for as JSON, for simulate, what-if, verify "
@@ -122,7 +120,7 @@ void add_plan(CLI::App& app) {
   add_scatter_gather_option(*command, options->scatter_gather);
   command->add_flag("--tf32", options->tf32, "f32 products on tensor cores");
   command->add_flag("--json", options->json, "One JSON object");
-  command->callback([options] { run_plan(*options); });
+  command->callback([options, &words] { run_plan(*options, words); });
 }
 
 }  // namespace mw::cli

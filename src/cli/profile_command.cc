@@ -43,17 +43,17 @@ cluster::Stack covered(const predict::Request& request, int64_t cores) {
   return stack;
 }
 
-void run_profile(const ProfileOptions& options) {
+void run_profile(const ProfileOptions& options, const Diagnostics& words) {
   FileSystem& fs = posix_fs();
+  Diagnostics diagnostics = words;
   predict::Request request;
   const std::string file =
       options.model.empty() ? join_path(data_folder("models"), "gpt-tiny.json") : options.model;
-  request.model = models::parse_config(fs.read_file(file), file);
+  attempt(diagnostics, [&] { request.model = models::parse_config(fs.read_file(file), file); });
   request.seq_len = options.seq_len > 0 ? options.seq_len : request.model.max_positions;
   request.global_batch = options.batch;
   request.precision = DType::kF32;
   request.cluster.file = "this machine";
-  Diagnostics diagnostics;
   check_output(fs, options.output, diagnostics);
   diagnostics.throw_if_any();
   const runtime::MachineProfile profile =
@@ -73,7 +73,7 @@ void run_profile(const ProfileOptions& options) {
 
 }  // namespace
 
-void add_profile(CLI::App& app) {
+void add_profile(CLI::App& app, const Diagnostics& words) {
   CLI::App* command =
       app.add_subcommand("profile", "Measure this machine and write it as a cluster file");
   auto options = std::make_shared<ProfileOptions>();
@@ -82,9 +82,9 @@ void add_profile(CLI::App& app) {
   command->add_option("--model", options->model,
                       "A config.json whose ops are measured; models/gpt-tiny.json if not given");
   command->add_option("--seq-len", options->seq_len, "Tokens of a sequence; the model's most")
-      ->check(at_least(1));
-  command->add_option("--batch", options->batch, "Sequences of a step")->check(at_least(1));
-  command->callback([options] { run_profile(*options); });
+      ->check(whole(1));
+  command->add_option("--batch", options->batch, "Sequences of a step")->check(whole(1));
+  command->callback([options, &words] { run_profile(*options, words); });
 }
 
 }  // namespace mw::cli

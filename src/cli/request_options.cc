@@ -108,7 +108,7 @@ void read_job(FileSystem& fs, const RequestOptions& options, predict::Request& r
 // --gpus has to be the devices of a plan that with_dp() has had.
 void hold_against_gpus(int64_t gpus, const compile::PlanReading& reading,
                        Diagnostics& diagnostics) {
-  if (!reading.sound({"dp", "tp", "pp", "cp"})) return;
+  if (!reading.sound({"tp", "pp", "cp"})) return;
   const compile::Plan& plan = reading.plan;
   const int64_t replica = plan.tp * plan.pp * plan.cp;
   if (gpus == 0 || gpus == plan.ranks()) return;
@@ -118,7 +118,7 @@ void hold_against_gpus(int64_t gpus, const compile::PlanReading& reading,
                     plan.cp == 1 ? "tp*pp" : "tp*pp*cp", plan.tp, plan.pp,
                     plan.cp == 1 ? "" : fmt::format("*{}", plan.cp), replica,
                     below > 0 ? fmt::format("{} or ", below) : "", below + replica);
-  } else {
+  } else if (reading.sound({"dp"})) {
     diagnostics.add("--gpus: is {}, but the plan has {} ranks; use dp={}", gpus, plan.rank_text(),
                     gpus / replica);
   }
@@ -215,11 +215,13 @@ void add_profile_option(CLI::App& command, std::string& profile) {
 }
 
 void add_scatter_gather_option(CLI::App& command, std::optional<bool>& scatter_gather) {
-  command.add_flag_callback(
+  CLI::Option* on = command.add_flag_callback(
       "--scatter-gather", [&scatter_gather] { scatter_gather = true; },
       "Send boundary values in tp parts; otherwise as the profile says");
-  command.add_flag_callback(
-      "--no-scatter-gather", [&scatter_gather] { scatter_gather = false; }, "Send them whole");
+  command
+      .add_flag_callback(
+          "--no-scatter-gather", [&scatter_gather] { scatter_gather = false; }, "Send them whole")
+      ->excludes(on);
 }
 
 void add_request_options(CLI::App& command, RequestOptions& options) {
@@ -234,11 +236,11 @@ void add_request_options(CLI::App& command, RequestOptions& options) {
   command
       .add_option("--gpus", options.gpus,
                   "Devices: dp*tp*pp*cp; gives the dp that --plan leaves out")
-      ->check(at_least(1));
+      ->check(whole(1));
   command.add_option("--global-batch", options.global_batch, "Sequences of a step")
-      ->check(at_least(1));
+      ->check(whole(1));
   command.add_option("--seq-len", options.seq_len, "Tokens of a sequence; the model's most")
-      ->check(at_least(1));
+      ->check(whole(1));
   command
       .add_option(
           "--precision", options.precision,

@@ -41,14 +41,4 @@ predict::Request with_plan(FileSystem& fs, const RequestOptions& options,
                            const predict::Request& request, bool is_known, const std::string& plan,
                            const std::string& where, Diagnostics& diagnostics);
 
-// Runs it, and takes the Error that it throws as findings.
-template <typename F>
-void attempt(Diagnostics& diagnostics, F&& f) {
-  try {
-    f();
-  } catch (const Error& error) {
-    diagnostics.absorb(error);
-  }
-}
-
 }  // namespace mw::cli

@@ -53,6 +53,7 @@ template <typename Set>
 void parse_pairs(const std::string& text, const char* option, const std::vector<std::string>& keys,
                  Set set, Diagnostics& out) {
   if (text.empty()) return;
+  std::vector<std::string> seen;
   for (const std::string_view part : split(text, ',')) {
     const size_t equals = part.find('=');
     const std::string key(trim(part.substr(0, equals)));
@@ -62,6 +63,9 @@ void parse_pairs(const std::string& text, const char* option, const std::vector<
               join(keys, ", "), did_you_mean(key, keys));
       continue;
     }
+    if (std::find(seen.begin(), seen.end(), key) != seen.end())
+      out.add("{}: {} is there twice", option, key);
+    seen.push_back(key);
     set(key, parse_numbers(trim(part.substr(equals + 1)), option, out));
   }
 }
@@ -166,12 +170,6 @@ void check_options(const ScheduleOptions& options, Diagnostics& out) {
               join(pipeline::all_schedule_kinds(), ", "));
     if (!options.stages) out.add("--stages: is missing; it is the number of pipeline ranks");
     if (!options.microbatches) out.add("--microbatches: is missing");
-    const auto check_range = [&](const char* option, std::optional<int64_t> value) {
-      if (value && (*value < 1 || *value > kMost))
-        out.add("{}: is {}, must be from 1 to {}", option, *value, kMost);
-    };
-    check_range("--stages", options.stages);
-    check_range("--microbatches", options.microbatches);
     if (out.empty() && *options.stages * *options.microbatches > kMost)
       out.add("--stages, --microbatches: {} x {} is more than the {} that are drawn",
               *options.stages, *options.microbatches, kMost);
@@ -238,23 +236,26 @@ std::string lost_in_csv(const pipeline::Schedule& schedule) {
   return join(lost, "; ");
 }
 
-void show(ScheduleOptions options) {
+void show(ScheduleOptions options, const Diagnostics& words) {
   const bool compares = !options.compare.empty();
   if (compares && options.kind.empty() && options.from.empty()) {
     options.kind = options.compare.front();
     options.compare.erase(options.compare.begin());
   }
-  Diagnostics out;
+  Diagnostics out = words;
   check_options(options, out);
-  const bool complete = out.empty();
+  const bool complete = out.findings().size() == words.findings().size();
+  const size_t before = out.findings().size();
   ScheduleCosts costs = parse_costs(options, out);
-  if (!out.empty()) costs = ScheduleCosts();
-  if (options.memory_limit && !(*options.memory_limit > 0)) {
-    out.add("--memory-limit: is {}, must be above 0", *options.memory_limit);
-    options.memory_limit.reset();
-  }
+  for (const std::string& finding : pipeline::findings(costs, 0)) out.add("{}", finding);
+  if (out.findings().size() > before) costs = ScheduleCosts();
   std::vector<pipeline::Schedule> schedules;
-  if (complete) schedules = schedules_of(options, costs, out);
+  if (complete) {
+    schedules = schedules_of(options, costs, out);
+  } else if (!options.kind.empty()) {
+    if (const std::string wrong = pipeline::kind_finding(options.kind); !wrong.empty())
+      out.add("{}", wrong);
+  }
   check_output(posix_fs(), options.csv, out);
   check_output(posix_fs(), options.svg, out);
   out.throw_if_any();
@@ -293,26 +294,27 @@ std::string kinds_help() {
 
 }  // namespace
 
-void add_schedule(CLI::App& app) {
+void add_schedule(CLI::App& app, const Diagnostics& words) {
   CLI::App* command = app.add_subcommand(
       "schedule", "Draw a pipeline schedule with its makespan, bubble and memory; run nothing");
   auto options = std::make_shared<ScheduleOptions>();
   ScheduleRequest& request = options->request;
   command->add_option("kind", options->kind, "One of the kinds below");
-  command->add_option("--stages", options->stages, "Pipeline ranks");
-  command->add_option("--microbatches", options->microbatches, "Microbatches of a step");
+  command->add_option("--stages", options->stages, "Pipeline ranks")->check(whole(1, kMost));
+  command->add_option("--microbatches", options->microbatches, "Microbatches of a step")
+      ->check(whole(1, kMost));
   command->add_option("--chunks", request.chunks, "Stages a rank, for kinds that have several")
-      ->check(at_least(1));
+      ->check(whole(1, kMostWhole32));
   command
       ->add_option("--group", request.group,
                    "interleaved kinds: microbatches a round (usually as many as ranks)")
-      ->check(at_least(1));
+      ->check(whole(1, kMostWhole32));
   command->add_option("--slices", request.slices, "seq-1f1b: slices of a sequence (usually 2)")
-      ->check(at_least(1));
+      ->check(whole(1, kMostWhole32));
   command
       ->add_option("--pairs", request.pairs,
                    "chimera kinds: pairs of pipelines, a divisor of half of the ranks (usually 1)")
-      ->check(at_least(1));
+      ->check(whole(1, kMostWhole32));
   command->add_option(
       "--costs", options->costs,
       "Time of a microbatch on a stage: f=1,b=1,w=1,comm=0; f, b and w may have a "
@@ -320,14 +322,15 @@ void add_schedule(CLI::App& app) {
       "gradients over its replicas. With --compare they are those of a rank's whole share");
   command->add_option("--memory", options->memory,
                       "What a microbatch holds: mb=1 from F to the end of I, mw=1 to the end of W");
-  command->add_option(
-      "--memory-limit", options->memory_limit,
-      "zb-auto: the most a rank may hold, in units of mb (usually as many as ranks)");
+  command
+      ->add_option("--memory-limit", options->memory_limit,
+                   "zb-auto: the most a rank may hold, in units of mb (usually as many as ranks)")
+      ->check(number_above(0));
   command
       ->add_option("--sync", options->sync,
                    "Kinds with replicas: when they add up their gradients: end (usual), eager "
                    "(behind a stage's last backward), eager-opt (so where the rank then waits)")
-      ->check(CLI::IsMember({"end", "eager", "eager-opt"}));
+      ->check(one_of({"end", "eager", "eager-opt"}));
   command->add_flag(
       "--post-validation", request.post_validation,
       "No rank waits for the norm of all stages before its optimizer step: prints how "
@@ -347,7 +350,7 @@ void add_schedule(CLI::App& app) {
                    "them, these alone")
       ->delimiter(',');
   command->footer(kinds_help());
-  command->callback([options] { show(*options); });
+  command->callback([options, &words] { show(*options, words); });
 }
 
 }  // namespace mw::cli

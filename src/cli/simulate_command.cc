@@ -35,8 +35,9 @@ predict::Trials trials_of(const std::string& advice, const predict::Prediction& 
 // The first request and, for each plan that it is compared with, the same with that plan.
 std::vector<predict::Request> read_requests(FileSystem& fs, const SimulateOptions& options,
                                             Diagnostics& diagnostics) {
+  const size_t before = diagnostics.findings().size();
   std::vector<predict::Request> requests{read_request(fs, options.request, diagnostics)};
-  const bool sound = diagnostics.empty();
+  const bool sound = diagnostics.findings().size() == before;
   for (const std::string& plan : options.compare) {
     requests.push_back(
         with_plan(fs, options.request, requests.front(), sound, plan, "--compare", diagnostics));
@@ -117,9 +118,9 @@ std::string page_text(const std::vector<Simulated>& all) {
   return report::to_html(page);
 }
 
-void run_simulate(const SimulateOptions& options) {
+void run_simulate(const SimulateOptions& options, const Diagnostics& words) {
   FileSystem& fs = posix_fs();
-  Diagnostics diagnostics;
+  Diagnostics diagnostics = words;
   std::vector<predict::Request> requests = read_requests(fs, options, diagnostics);
   check_output(fs, options.trace, diagnostics);
   check_output(fs, options.report, diagnostics);
@@ -147,7 +148,7 @@ void run_simulate(const SimulateOptions& options) {
 
 }  // namespace
 
-void add_simulate(CLI::App& app) {
+void add_simulate(CLI::App& app, const Diagnostics& words) {
   CLI::App* command = app.add_subcommand(
       "simulate", "Say how long a step takes on a cluster, and where time and memory go");
   auto options = std::make_shared<SimulateOptions>();
@@ -170,7 +171,7 @@ void add_simulate(CLI::App& app) {
   command->add_flag("--ignore-memory", options->ignore_memory,
                     "Do not fail where the devices have too little memory");
   command->add_flag("--json", options->json, "One JSON object");
-  command->callback([options] { run_simulate(*options); });
+  command->callback([options, &words] { run_simulate(*options, words); });
 }
 
 }  // namespace mw::cli

@@ -34,13 +34,19 @@ compile::Plan plan_for_this_machine(FileSystem& fs, const train::Job& job) {
   return planner::search(request).plans.front().plan;
 }
 
-void train_job(const JobOptions& job_options, const TrainOptions& options) {
+void train_job(const JobOptions& job_options, const TrainOptions& options,
+               const Diagnostics& words) {
   FileSystem& fs = posix_fs();
   train::JobOverrides overrides = job_options.overrides;
   const bool automatic = overrides.plan == "auto";
   if (automatic) overrides.plan = "dp=1";
-  train::Job job = train::read_job(fs, job_options.job, overrides, train::Corpus::kChecked);
-  if (options.run.resume) job = train::read_run(fs, *options.run.resume, job, overrides);
+  train::Job job;
+  Diagnostics diagnostics = words;
+  attempt(diagnostics, [&] {
+    job = train::read_job(fs, job_options.job, overrides, train::Corpus::kChecked);
+    if (options.run.resume) job = train::read_run(fs, *options.run.resume, job, overrides);
+  });
+  diagnostics.throw_if_any();
   if (automatic) {
     job.plan = plan_for_this_machine(fs, job);
     if (!options.quiet)
@@ -70,7 +76,7 @@ void train_job(const JobOptions& job_options, const TrainOptions& options) {
 
 }  // namespace
 
-void add_train(CLI::App& app) {
+void add_train(CLI::App& app, const Diagnostics& words) {
   CLI::App* command = app.add_subcommand(
       "train", "Train a job under a plan, on ranks that are threads of this process");
   auto job = add_job_options(*command);
@@ -78,11 +84,11 @@ void add_train(CLI::App& app) {
   command
       ->add_option("--steps", options->run.steps,
                    "Number of the last step (default: the job's horizon)")
-      ->check(at_least(1));
+      ->check(whole(1));
   command
       ->add_option("--trace-step", options->run.trace_step,
                    "Number of the step that trace.json shows (default: the run's second)")
-      ->check(at_least(1));
+      ->check(whole(1));
   command->add_option("--run-dir", options->run.run_dir,
                       "Folder for metrics, trace and checkpoints (default: runs/<job>)");
   command->add_option("--resume", options->run.resume,
@@ -92,11 +98,11 @@ void add_train(CLI::App& app) {
   command
       ->add_option("--threads-per-rank", options->run.threads_per_rank,
                    "Threads of every rank (default: cores / ranks, at least 1)")
-      ->check(at_least(1));
+      ->check(whole(1, kMostWhole32));
   command->add_flag("--json", options->json,
                     "The last line of standard output is one object with the results");
   command->add_flag("--quiet", options->quiet, "No progress lines");
-  command->callback([job, options] { train_job(*job, *options); });
+  command->callback([job, options, &words] { train_job(*job, *options, words); });
 }
 
 }  // namespace mw::cli

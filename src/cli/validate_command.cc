@@ -18,30 +18,58 @@ struct ValidateOptions {
   bool json = false, ablate = false, summary = false, orderings = false;
 };
 
-// `all`: without a change, then of each ablation.
-void print_ablations(const std::vector<calibrate::Ablation>& ablations,
-                     const std::vector<std::vector<calibrate::Comparison>>& all) {
-  const auto mean = [](const std::vector<calibrate::Comparison>& comparisons) {
+// Without a change, then of each ablation. `all`: the comparisons of each.
+std::vector<calibrate::Summary> effects(
+    const std::vector<calibrate::Ablation>& ablations,
+    const std::vector<std::vector<calibrate::Comparison>>& all) {
+  std::vector<calibrate::Summary> made;
+  for (size_t i = 0; i < all.size(); ++i) {
     std::vector<const calibrate::Comparison*> rows;
-    for (const calibrate::Comparison& c : comparisons) {
+    for (const calibrate::Comparison& c : all[i]) {
       if (c.reason.empty()) rows.push_back(&c);
     }
-    return calibrate::summary("", rows);
-  };
-  fmt::print("\n{:<44} {:>8} {:>8}\n", "without", "mean", "bias");
-  const auto print = [](const std::string& name, const calibrate::Summary& s) {
-    fmt::print("{:<44} {:>6.1f} % {:>+6.1f} %\n", name, 100 * s.mean, 100 * s.bias);
-  };
-  print("(nothing: the whole model)", mean(all.front()));
-  for (size_t i = 0; i < ablations.size(); ++i) print(ablations[i].name, mean(all[i + 1]));
+    made.push_back(
+        calibrate::summary(i == 0 ? "(nothing: the whole model)" : ablations[i - 1].name, rows));
+  }
+  return made;
 }
 
-void run_validate(const ValidateOptions& options) {
+void print_effects(const std::vector<calibrate::Summary>& effects) {
+  fmt::print("\n{:<44} {:>8} {:>8}\n", "without", "mean", "bias");
+  for (const calibrate::Summary& s : effects)
+    fmt::print("{:<44} {:>6.1f} % {:>+6.1f} %\n", s.name, 100 * s.mean, 100 * s.bias);
+}
+
+Json json_of(const std::vector<calibrate::Summary>& effects) {
+  JsonArray list;
+  for (const calibrate::Summary& s : effects) {
+    list.push_back(Json(
+        JsonObject{{"without", s.name}, {"rows", s.rows}, {"mean", s.mean}, {"bias", s.bias}}));
+  }
+  return Json(std::move(list));
+}
+
+// Options of which one would be dropped.
+void check_together(const ValidateOptions& options, Diagnostics& diagnostics) {
+  if (options.orderings && options.ablate)
+    diagnostics.add("--ablate: is of errors, and --orderings prints pairs of rows; leave one out");
+  if (options.orderings && options.summary)
+    diagnostics.add("--summary: is of errors, and --orderings prints pairs of rows; leave one out");
+  if (options.json && options.summary && options.ablate)
+    diagnostics.add("--json: prints one list, of --summary or of --ablate; leave one out");
+}
+
+void run_validate(const ValidateOptions& options, const Diagnostics& words) {
   FileSystem& fs = posix_fs();
+  Diagnostics diagnostics = words;
+  check_together(options, diagnostics);
   const std::string file =
       options.runs.empty() ? join_path(data_folder("data/published"), "runs.csv") : options.runs;
-  const std::vector<calibrate::Run> runs = calibrate::read_runs(fs, file, published_amendments(fs));
-  const calibrate::Machines machines = calibrate::read_machines(fs, data_folder("clusters"));
+  std::vector<calibrate::Run> runs;
+  calibrate::Machines machines;
+  attempt(diagnostics, [&] { runs = calibrate::read_runs(fs, file, published_amendments(fs)); });
+  attempt(diagnostics, [&] { machines = calibrate::read_machines(fs, data_folder("clusters")); });
+  diagnostics.throw_if_any();
   const int threads = options.threads > 0
                           ? static_cast<int>(options.threads)
                           : std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
@@ -59,30 +87,36 @@ void run_validate(const ValidateOptions& options) {
     return;
   }
   if (options.json) {
-    fmt::print("{}", calibrate::to_json(comparisons).dump_pretty());
+    const Json json = options.ablate    ? json_of(effects(ablations, all))
+                      : options.summary ? calibrate::to_json(calibrate::summaries(comparisons))
+                                        : calibrate::to_json(comparisons);
+    fmt::print("{}", json.dump_pretty());
     return;
   }
   fmt::print("{}{}", calibrate::to_text(comparisons, !options.summary),
              calibrate::left_out_text(comparisons, machines));
-  if (options.ablate) print_ablations(ablations, all);
+  if (options.ablate) print_effects(effects(ablations, all));
 }
 
 }  // namespace
 
-void add_validate(CLI::App& app) {
+void add_validate(CLI::App& app, const Diagnostics& words) {
   CLI::App* command =
       app.add_subcommand("validate", "Hold simulated step times against published training runs");
   auto options = std::make_shared<ValidateOptions>();
   command->add_option("--runs", options->runs,
                       "A CSV file of runs; data/published/runs.csv if not given");
   command->add_option("--threads", options->threads, "Rows at a time; as many as there are cores")
-      ->check(at_least(1));
-  command->add_flag("--json", options->json, "A list of rows with predicted, published and error");
+      ->check(whole(1, kMostWhole32));
+  command->add_flag(
+      "--json", options->json,
+      "A list of rows with predicted, published and error; with --summary, --ablate or "
+      "--orderings theirs");
   command->add_flag("--ablate", options->ablate, "And the errors with each mechanism switched off");
   command->add_flag("--orderings", options->orderings,
                     "Which of two rows of a source is faster, as published and as predicted");
   command->add_flag("--summary", options->summary, "By source alone, not every row");
-  command->callback([options] { run_validate(*options); });
+  command->callback([options, &words] { run_validate(*options, words); });
 }
 
 }  // namespace mw::cli

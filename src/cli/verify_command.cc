@@ -79,14 +79,17 @@ Json verification_json(const train::Job& job, const train::Prepared& prepared) {
 
 }  // namespace
 
-void add_verify(CLI::App& app) {
+void add_verify(CLI::App& app, const Diagnostics& words) {
   CLI::App* command = app.add_subcommand(
       "verify", "Compile a job under a plan, prove its programs, print memory; run nothing");
   auto job = add_job_options(*command);
   auto as_json = std::make_shared<bool>(false);
   command->add_flag("--json", *as_json, "One object with exact bytes, a list entry a rank");
-  command->callback([job, as_json] {
-    const train::Job read = train::read_job(posix_fs(), job->job, job->overrides);
+  command->callback([job, as_json, &words] {
+    train::Job read;
+    Diagnostics diagnostics = words;
+    attempt(diagnostics, [&] { read = train::read_job(posix_fs(), job->job, job->overrides); });
+    diagnostics.throw_if_any();
     const train::Prepared prepared = train::prepare(read);
     if (*as_json) {
       fmt::print("{}\n", verification_json(read, prepared).dump());

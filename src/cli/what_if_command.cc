@@ -15,8 +15,8 @@ struct WhatIfOptions {
   bool json = false;
 };
 
-void run_what_if(const WhatIfOptions& options) {
-  Diagnostics diagnostics, of_vary;
+void run_what_if(const WhatIfOptions& options, const Diagnostics& words) {
+  Diagnostics diagnostics = words, of_vary;
   std::vector<predict::Variation> variations;
   for (const std::string& text : options.vary) {
     try {
@@ -27,8 +27,9 @@ void run_what_if(const WhatIfOptions& options) {
   }
   if (options.vary.empty())
     diagnostics.add("--vary: is missing; give KEY=VALUE,VALUE… such as link_bandwidth=0.5,1,2");
+  const size_t before = diagnostics.findings().size();
   const predict::Request request = read_request(posix_fs(), options.request, diagnostics);
-  if (diagnostics.findings().empty()) {
+  if (diagnostics.findings().size() == before) {
     for (const std::string& finding : predict::findings(request, variations))
       of_vary.add("{}", finding);
   }
@@ -45,7 +46,7 @@ void run_what_if(const WhatIfOptions& options) {
 
 }  // namespace
 
-void add_what_if(CLI::App& app) {
+void add_what_if(CLI::App& app, const Diagnostics& words) {
   CLI::App* command = app.add_subcommand(
       "what-if", "Say how long a step takes with other links, devices, sizes and plans: a table");
   auto options = std::make_shared<WhatIfOptions>();
@@ -59,7 +60,7 @@ void add_what_if(CLI::App& app) {
       ->take_all()
       ->allow_extra_args(false);
   command->add_flag("--json", options->json, "One JSON object");
-  command->callback([options] { run_what_if(*options); });
+  command->callback([options, &words] { run_what_if(*options, words); });
 }
 
 }  // namespace mw::cli

@@ -242,14 +242,22 @@ class PlanReader {
     step.finish();
   }
 
-  // An unknown key may have been meant for any that is not there.
+  // An unknown key was meant for the one that its finding names; where it names none, for any of
+  // those that most plans have and this one has not.
   void read_the_end() {
     const size_t before = diagnostics_.findings().size();
     reader_.finish();
-    if (diagnostics_.findings().size() == before) return;
-    for (const char* key : {"dp", "tp", "pp", "cp", "ep", "order", "sp", "regather", "chunks",
-                            "schedule", "microbatches", "layers"}) {
-      if (!reader_.has(key)) reading_.unsound.insert(key);
+    const std::vector<std::string>& findings = diagnostics_.findings();
+    for (size_t i = before; i < findings.size(); ++i) {
+      const bool named = findings[i].find("did you mean '") != std::string::npos;
+      for (const char* key : {"dp", "tp", "pp", "chunks", "schedule", "microbatches", "layers"}) {
+        if (!named && !reader_.has(key)) reading_.unsound.insert(key);
+      }
+      for (const char* key : {"dp", "tp", "pp", "cp", "ep", "order", "sp", "regather", "chunks",
+                              "schedule", "microbatches", "layers"}) {
+        if (findings[i].find(fmt::format("did you mean '{}'", key)) != std::string::npos)
+          reading_.unsound.insert(key);
+      }
     }
   }
 

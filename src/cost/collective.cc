@@ -36,10 +36,11 @@ constexpr double kTreeBusTwoNodes = 110.0 / 235, kTreeBusMoreNodes = 80.0 / 235;
 
 double hop_latency(const Link& link, Protocol protocol, bool tree) {
   const auto p = static_cast<size_t>(protocol);
+  const double micro = kMicro * link.hop_factor;
   switch (link.kind) {
-    case LinkKind::kNvlink: return (tree ? kTreeNvlink : kRingNvlink)[p] * kMicro;
-    case LinkKind::kPcie: return (tree ? kTreePcie : kRingPcie)[p] * kMicro;
-    case LinkKind::kNetwork: return (tree ? kTreeNetwork : kRingNetwork)[p] * kMicro;
+    case LinkKind::kNvlink: return (tree ? kTreeNvlink : kRingNvlink)[p] * micro;
+    case LinkKind::kPcie: return (tree ? kTreePcie : kRingPcie)[p] * micro;
+    case LinkKind::kNetwork: return (tree ? kTreeNetwork : kRingNetwork)[p] * micro;
     case LinkKind::kMemory:
     case LinkKind::kTorus: return link.latency.value;
   }
@@ -171,7 +172,7 @@ class Model {
   }
 
   void in_switch(const Link& link) {
-    consider(Algorithm::kSwitch, Protocol::kSimple, kNvlsLatency * kMicro,
+    consider(Algorithm::kSwitch, Protocol::kSimple, kNvlsLatency * kMicro * link.hop_factor,
              2 * (n_ - 1) / n_ * bytes_ / link.switch_bus_bandwidth.value);
   }
 

@@ -105,6 +105,19 @@ TEST_CASE("small messages take LL or a tree, large ones a ring with Simple") {
   }
 }
 
+TEST_CASE("the factor of a link's hops scales NCCL's constants and leaves its base") {
+  Cluster box = plain(cluster::LinkKind::kNvlink);
+  box.links[0].hop_factor = 0.5;
+  CHECK(time_of(box, OpKind::kAllGather, 0, {8, 1}) == doctest::Approx(3.6e-6 + 0.5 * 7 * 0.47e-6));
+  box.links[0].hop_factor = 0;
+  CHECK(time_of(box, OpKind::kAllGather, 0, {8, 1}) == doctest::Approx(3.6e-6));
+  box.links[1].hop_factor = 2;
+  CHECK(time_of(box, OpKind::kAllReduce, 0, {1, 64}) == doctest::Approx(124.4e-6));
+  box.links[0].switch_bus_bandwidth = cluster::BytesPerSecond(400e9);
+  CHECK(time_of(box, OpKind::kAllReduce, 1 << 30, {8, 1}) ==
+        doctest::Approx(2 * 7.0 / 8 * (1 << 30) / 400e9));
+}
+
 TEST_CASE("Gloo has rings alone, whose every step takes the link's latency") {
   Cluster c = plain(cluster::LinkKind::kNvlink);
   c.stack.gloo = true;

@@ -24,26 +24,37 @@ void merge(std::vector<LiveBytes>& changes) {
 
 }  // namespace
 
-BufferLives buffer_lives(const Program& program, size_t rank) {
-  const RankProgram& from = program.ranks[rank];
-  const size_t buffers = from.buffers.size();
-  std::vector<int32_t> first(buffers, -1), last(buffers, -1);
-  for (size_t c = 0; c < from.commands.size(); ++c) {
-    for (const BufferId id : from.commands[c].buffers) {
-      const size_t b = root_buffer(from, id).index();
-      if (first[b] < 0) first[b] = static_cast<int32_t>(c);
-      last[b] = static_cast<int32_t>(c);
+std::vector<BufferUse> buffer_uses(const RankProgram& rank) {
+  // Views are few, and small numbers are read faster than buffers.
+  std::vector<int32_t> root(rank.buffers.size());
+  for (size_t b = 0; b < root.size(); ++b)
+    root[b] = root_buffer(rank, BufferId(static_cast<int32_t>(b))).value;
+  std::vector<BufferUse> uses(rank.buffers.size());
+  for (size_t c = 0; c < rank.commands.size(); ++c) {
+    for (const BufferId id : rank.commands[c].buffers) {
+      BufferUse& use = uses[static_cast<size_t>(root[id.index()])];
+      if (use.first < 0) use.first = static_cast<int32_t>(c);
+      use.last = static_cast<int32_t>(c);
     }
   }
+  return uses;
+}
+
+BufferLives buffer_lives(const Program& program, size_t rank) {
+  return buffer_lives(program, rank, buffer_uses(program.ranks[rank]));
+}
+
+BufferLives buffer_lives(const Program& program, size_t rank, const std::vector<BufferUse>& uses) {
+  const RankProgram& from = program.ranks[rank];
   BufferLives lives;
-  for (size_t b = 0; b < buffers; ++b) {
+  for (size_t b = 0; b < uses.size(); ++b) {
     const Buffer& buffer = from.buffers[b];
-    const int64_t bytes = buffer.bytes().value;
     if (buffer.storage.kind == Storage::Kind::kState) {
-      lives.fixed[static_cast<size_t>(buffer.category)] += bytes;
-    } else if (buffer.storage.kind == Storage::Kind::kArena && first[b] >= 0) {
-      lives.born.push_back({first[b], buffer.category, bytes});
-      lives.died.push_back({last[b], buffer.category, bytes});
+      lives.fixed[static_cast<size_t>(buffer.category)] += buffer.bytes().value;
+    } else if (buffer.storage.kind == Storage::Kind::kArena && uses[b].first >= 0) {
+      const int64_t bytes = buffer.bytes().value;
+      lives.born.push_back({uses[b].first, buffer.category, bytes});
+      lives.died.push_back({uses[b].last, buffer.category, bytes});
     }
   }
   for (const Channel& channel : program.channels) {

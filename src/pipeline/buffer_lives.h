@@ -23,9 +23,16 @@ struct BufferLives {
   std::vector<LiveBytes> born, died;            // step buffers, one a command and category
 };
 
-// Of program.ranks[rank], without the workspace of calls: a step buffer is alive from the first to
-// the last command that names it or a view of it.
+// The first and the last command that name a buffer or a view of it; -1: none does.
+struct BufferUse {
+  int32_t first = -1, last = -1;
+};
+std::vector<BufferUse> buffer_uses(const RankProgram& rank);  // [buffer], at its root
+
+// Of program.ranks[rank], without the workspace of calls: a step buffer is alive from its first to
+// its last use.
 BufferLives buffer_lives(const Program& program, size_t rank);
+BufferLives buffer_lives(const Program& program, size_t rank, const std::vector<BufferUse>& uses);
 
 // The storage that a buffer is part of.
 BufferId root_buffer(const RankProgram& rank, BufferId id);

@@ -111,17 +111,20 @@ static void check_options(const ScheduleRequest& asked, const ScheduleKind& kind
        [](const KindOptions& o) { return o.memory_limit; });
 }
 
+std::string kind_finding(const std::string& kind) {
+  if (find_kind(kind) != nullptr) return "";
+  const std::vector<std::string> names = all_schedule_kinds();
+  return fmt::format("schedule '{}' is unknown{}; it must be one of {}", kind,
+                     did_you_mean(kind, names), join(names, ", "));
+}
+
 static void check_request(const ScheduleRequest& asked, const ScheduleKind* kind,
                           Diagnostics& out) {
   const auto at_least = [&](const char* what, int32_t value, int32_t least) {
     if (value < least) out.add("schedule {}: {}={} must be at least 1", asked.kind, what, value);
     return value >= least;
   };
-  if (kind == nullptr) {
-    const std::vector<std::string> names = all_schedule_kinds();
-    out.add("schedule '{}' is unknown{}; it must be one of {}", asked.kind,
-            did_you_mean(asked.kind, names), join(names, ", "));
-  }
+  if (kind == nullptr) out.add("{}", kind_finding(asked.kind));
   bool in_range = at_least("ranks", asked.ranks, 1);
   in_range &= at_least("chunks", asked.chunks, 0);
   in_range &= at_least("microbatches", asked.microbatches, 1);

@@ -116,6 +116,7 @@ std::vector<std::string> schedule_kinds();
 // All kinds that make_schedule knows, the oldest first; what each is, in one line, and the year in
 // which it was published.
 std::vector<std::string> all_schedule_kinds();
+std::string kind_finding(const std::string& kind);  // what make_schedule says of it; "": it is one
 std::string schedule_summary(const std::string& kind);
 int32_t schedule_year(const std::string& kind);
 // The fewest stages a rank, and Schedule::parts; 1 where the kind is unknown.

@@ -327,7 +327,7 @@ std::vector<std::string> findings(const ScheduleCosts& costs, int32_t stages) {
               positive ? "above" : "of at least", kMost);
   };
   const auto check_list = [&](const char* name, const std::vector<double>& list) {
-    if (list.size() != 1 && list.size() != static_cast<size_t>(stages)) {
+    if (stages > 0 && list.size() != 1 && list.size() != static_cast<size_t>(stages)) {
       out.add("costs: {} has {} values; it must have one, or one for each of the {} stages", name,
               list.size(), stages);
     }
@@ -339,7 +339,7 @@ std::vector<std::string> findings(const ScheduleCosts& costs, int32_t stages) {
   check("costs: sync", costs.sync);
   check("costs: comm", costs.comm);
   check("memory: mb", costs.mb, true);
-  check("memory: mw", costs.mw);
+  if (costs.mw != costs.mb) check("memory: mw", costs.mw);  // else it was not given
   return out.findings();
 }
 

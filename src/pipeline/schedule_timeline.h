@@ -47,7 +47,7 @@ struct Timeline {
 Timeline timeline(const Schedule& schedule, const ScheduleCosts& costs);
 
 // What is wrong with costs for a placement of `stages` stages: lists of another length, values that
-// are negative or not finite, no time at all.
+// are negative or not finite, no time at all. `stages` 0: of any placement, the values alone.
 std::vector<std::string> findings(const ScheduleCosts& costs, int32_t stages);
 
 }  // namespace mw::pipeline

@@ -57,8 +57,9 @@ struct Found {
 // the least number of devices on which it would.
 Found search(const Request& request);
 
-// What is wrong with the request before any search; empty: some plan has its devices, whatever it
-// needs of memory.
+// What is wrong with the request before any search, as far as its parts are known (0 devices or
+// sequences, a model or a cluster without figures are not); empty for a whole request: some plan
+// has its devices, whatever it needs of memory.
 std::vector<std::string> findings(const Request& request);
 
 // What `other` loses against `best`, and where: "+4.1 % (+310 ms): bubble +290 ms".

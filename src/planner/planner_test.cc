@@ -166,11 +166,20 @@ TEST_CASE("everything that is wrong with a request is said at once") {
         "--gpus: is 17, but box.toml has 16 devices; use at most 16\n"
         "--seq-len: is 128, but small.json has 64 positions; use at most 64\n"
         "--gpus: no plan has 17 ranks: tp must divide the 4 heads, pp the 4 layers and dp the "
-        "global batch of 8; use 16 or 32 devices, or another batch");
+        "global batch of 8; use 16 devices, or another batch");
+  request = small(7);
+  CHECK(message_of(request) ==
+        "--gpus: no plan has 7 ranks: tp must divide the 4 heads, pp the 4 layers and dp the "
+        "global batch of 8; use 4 or 8 devices, or another batch");
   request = small(11);
   request.base.cluster.links.front().devices = 4;
   CHECK(message_of(request) == "--gpus: is 11, not a multiple of the 4 devices that " +
                                    request.base.cluster.links.front().name + " joins; use 8 or 12");
+  request.base.cluster.devices = 10;
+  CHECK(message_of(request) ==
+        "--gpus: is 11, but box.toml has 10 devices; use at most 10\n"
+        "--gpus: is 11, not a multiple of the 4 devices that " +
+            request.base.cluster.links.front().name + " joins; use 8");
 }
 
 TEST_CASE("ranks that share a memory fit together or not at all") {
@@ -208,4 +217,8 @@ TEST_CASE("a model that does not fit is told the least number of devices that wo
   CHECK(message.find("small.json: does not fit on 1 device of box: the fullest rank needs at "
                      "least ") == 0);
   CHECK(message.find("; the least that would do is 4 devices, with ") != std::string::npos);
+  Request fewer = request;
+  fewer.base.cluster.devices = 2;
+  CHECK(message_of(fewer).find("; the least that would do is 4 devices (it has 2), with ") !=
+        std::string::npos);
 }

@@ -105,7 +105,9 @@ Found search(const Request& request) {
     if (needs.devices == 0)
       throw_error("{}; nor on sixty-four times as many with this batch of {}", what,
                   request.base.global_batch);
-    throw_error("{}; the least that would do is {} devices, with {}", what, needs.devices,
+    const int64_t has = request.base.cluster.devices;
+    throw_error("{}; the least that would do is {} devices{}, with {}", what, needs.devices,
+                has > 0 && needs.devices > has ? fmt::format(" (it has {})", has) : "",
                 short_form(needs.plan));
   }
   found.search = steady_clock().now() - begin;

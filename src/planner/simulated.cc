@@ -22,6 +22,7 @@ Candidate candidate_of(const compile::Plan& plan, const predict::Prediction& pre
     made.seconds["computation"] += rank.compute.value / ranks;
     made.seconds["host gaps"] += rank.gaps.value / ranks;
     made.seconds["bubble"] += (rank.total_wait() + rank.idle).value / ranks;
+    if (rank.core_wait.value > 0) made.seconds["waits for cores"] += rank.core_wait.value / ranks;
     for (const auto& [label, time] : rank.exposed_comm)
       made.seconds["exposed " + label] += time.value / ranks;
   }

@@ -32,25 +32,28 @@ const cluster::Link* node(const cluster::Cluster& cluster) {
   return found;
 }
 
-// "6 or 8": the nearest numbers of devices below and above that some layout has.
 bool fills_nodes(const cluster::Cluster& cluster, int64_t devices) {
   const cluster::Link* unit = node(cluster);
   return unit == nullptr || devices <= unit->devices || devices % unit->devices == 0;
 }
 
+// "use 6 or 8 devices, or another batch": the nearest numbers of devices below and above, of those
+// that the cluster has, for which there is a layout.
 std::string nearest_devices(const predict::Request& base, int64_t devices) {
+  const int64_t most = base.cluster.devices > 0 ? base.cluster.devices : 2 * devices;
   std::vector<std::string> near;
-  for (int64_t n = devices - 1; n >= 1; --n) {
+  for (int64_t n = std::min(devices - 1, most); n >= 1; --n) {
     if (!fills_nodes(base.cluster, n) || layouts(base, n).empty()) continue;
     near.push_back(std::to_string(n));
     break;
   }
-  for (int64_t n = devices + 1; n <= 2 * devices; ++n) {
+  for (int64_t n = devices + 1; n <= std::min(2 * devices, most); ++n) {
     if (!fills_nodes(base.cluster, n) || layouts(base, n).empty()) continue;
     near.push_back(std::to_string(n));
     break;
   }
-  return join(near, " or ");
+  if (near.empty()) return "use another batch";
+  return fmt::format("use {} devices, or another batch", join(near, " or "));
 }
 
 }  // namespace
@@ -127,9 +130,11 @@ std::vector<std::string> findings(const Request& request) {
   const cluster::Link* unit = node(cluster);
   const bool whole = fills_nodes(cluster, request.gpus);
   if (!whole) {
-    out.add("--gpus: is {}, not a multiple of the {} devices that {} joins; use {} or {}",
-            request.gpus, unit->devices, unit->name, request.gpus / unit->devices * unit->devices,
-            (request.gpus / unit->devices + 1) * unit->devices);
+    const int64_t most = cluster.devices > 0 ? cluster.devices : 2 * request.gpus;
+    const int64_t below = std::min(request.gpus, most) / unit->devices * unit->devices;
+    const int64_t above = (request.gpus / unit->devices + 1) * unit->devices;
+    out.add("--gpus: is {}, not a multiple of the {} devices that {} joins; use {}{}", request.gpus,
+            unit->devices, unit->name, below, above <= most ? fmt::format(" or {}", above) : "");
   }
   if (base.seq_len > base.model.max_positions) {
     out.add("--seq-len: is {}, but {} has {} positions; use at most {}", base.seq_len,
@@ -142,10 +147,11 @@ std::vector<std::string> findings(const Request& request) {
         "expert; use a multiple of {}",
         base.seq_len, mixture.top_k, mixture.experts,
         mixture.experts / std::gcd(mixture.experts, mixture.top_k));
-  } else if (whole && layouts(base, request.gpus).empty()) {
+  } else if (whole && request.gpus > 0 && base.global_batch > 0 && base.model.layers > 0 &&
+             layouts(base, request.gpus).empty()) {
     out.add(
         "--gpus: no plan has {} ranks: tp must divide the {} heads, pp the {} layers and dp the "
-        "global batch of {}; use {} devices, or another batch",
+        "global batch of {}; {}",
         request.gpus, base.model.heads, base.model.layers, base.global_batch,
         nearest_devices(base, request.gpus));
   }

@@ -56,6 +56,7 @@ void take_out_flush(const Request& request, simulate::Result& result) {
     result.ranks[r].peak.time = Seconds(std::fmod(result.ranks[r].peak.time.value, step));
     result.ranks[r].waits = {};
     result.ranks[r].idle = Seconds(step - all[r]);
+    result.ranks[r].core_wait = Seconds(0);
     result.waits[r].clear();
   }
 }

@@ -123,11 +123,14 @@ std::string memory_findings(const Request& request, const Prediction& prediction
         return text + "; the nearest change that fits: " + change.text;
     }
   }
+  const char* left = !request.cluster.shares_memory()
+                         ? "more stages (pp) or tensor parallelism (tp)"
+                     : request.plan.dp > 1 ? "fewer ranks (dp)"
+                                           : "a smaller model, or more memory";
   return text +
          "; no recomputation, sharding of the optimizer, sequence parallelism or smaller "
          "microbatches make it fit: " +
-         (prediction.sharing > 1 ? "fewer ranks (dp)"
-                                 : "more stages (pp) or tensor parallelism (tp)");
+         left;
 }
 
 }  // namespace mw::predict

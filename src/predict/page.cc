@@ -82,6 +82,7 @@ std::vector<report::Share> shares_of(const simulate::RankResult& rank) {
         {fmt::format("wait: {}", simulate::wait_reason_name(static_cast<simulate::WaitReason>(w))),
          rank.waits[w]});
   }
+  shares.push_back({"wait: core", rank.core_wait});
   shares.push_back({"idle at the end", rank.idle});
   std::erase_if(shares, [](const report::Share& share) { return share.time.value <= 0; });
   return shares;

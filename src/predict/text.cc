@@ -183,6 +183,8 @@ Json to_json(const Request& request, const Prediction& p) {
   json["peak_tflops"] = p.peak.value / 1e12;
   json["bubble"] = p.bubble;
   json["compute_s"] = mean(p.result, [](const auto& r) { return r.compute.value; });
+  json["gaps_s"] = mean(p.result, [](const auto& r) { return r.gaps.value; });
+  json["core_wait_s"] = mean(p.result, [](const auto& r) { return r.core_wait.value; });
   Json exposed{JsonObject{}};
   for (const auto& [label, time] : p.exposed_comm) exposed[label] = time.value;
   json["exposed_comm_s"] = std::move(exposed);

@@ -57,6 +57,7 @@ void scale_links(cluster::Cluster& cluster, const std::string& figure, const std
     if (!level.empty() && link.name != level) continue;
     if (figure == "link_latency") {
       link.latency = link.latency * factor;
+      link.hop_factor *= factor;
       continue;
     }
     link.bandwidth = link.bandwidth * factor;

@@ -112,10 +112,11 @@ void EventLoop::go(int32_t r) {
 }
 
 bool EventLoop::step(int32_t r) {
-  const RankState& state = states_[static_cast<size_t>(r)];
-  const size_t c = state.next;
-  const FlatCommand& command = in_.flat.ranks[static_cast<size_t>(r)].commands[c];
-  change_memory(r, c, true);
+  RankState& state = states_[static_cast<size_t>(r)];
+  const FlatRank& rank = in_.flat.ranks[static_cast<size_t>(r)];
+  const FlatCommand& command = rank.commands[state.next];
+  RankLog& log = logs_[static_cast<size_t>(r)];
+  change_memory(state, rank.memory.born, state.born, 1, log);
   switch (command.kind) {
     case Command::Kind::kLoad: break;
     case Command::Kind::kCall:
@@ -133,7 +134,7 @@ bool EventLoop::step(int32_t r) {
     case Command::Kind::kRelease: release(r, command.index); break;
   }
   if (command.kind != Command::Kind::kCall) see_peak(r, 0);
-  change_memory(r, c, false);
+  change_memory(state, rank.memory.died, state.died, -1, log);
   return true;
 }
 
@@ -437,19 +438,15 @@ void EventLoop::count_call(int32_t r, size_t command, const FragmentCost& cost) 
   }
 }
 
-void EventLoop::change_memory(int32_t r, size_t command, bool born) {
-  RankState& state = states_[static_cast<size_t>(r)];
-  const FlatRank& rank = in_.flat.ranks[static_cast<size_t>(r)];
-  const std::vector<pipeline::LiveBytes>& changes = born ? rank.memory.born : rank.memory.died;
-  size_t& next = born ? state.born : state.died;
-  for (; next < changes.size() && changes[next].command == static_cast<int32_t>(command); ++next) {
+void EventLoop::change_memory(RankState& state, const std::vector<pipeline::LiveBytes>& changes,
+                              size_t& next, int64_t sign, RankLog& log) {
+  const auto command = static_cast<int32_t>(state.next);
+  for (; next < changes.size() && changes[next].command == command; ++next) {
     const pipeline::LiveBytes& change = changes[next];
-    const int64_t bytes = born ? change.bytes : -change.bytes;
     int64_t& here = state.alive_by_category[static_cast<size_t>(change.category)];
-    here += bytes;
-    state.alive += bytes;
-    if (logs_calls())
-      logs_[static_cast<size_t>(r)].memory.push_back({state.now, change.category, here});
+    here += sign * change.bytes;
+    state.alive += sign * change.bytes;
+    if (logs_calls()) log.memory.push_back({state.now, change.category, here});
   }
 }
 

@@ -131,7 +131,9 @@ class EventLoop {
   void wait(int32_t r, WaitReason reason, double until, int32_t peer, int32_t peer_command,
             double peer_time);
   void count_call(int32_t r, size_t command, const FragmentCost& cost);
-  void change_memory(int32_t r, size_t command, bool born);
+  // What comes alive before, or dies behind, a command.
+  void change_memory(RankState& state, const std::vector<pipeline::LiveBytes>& changes,
+                     size_t& next, int64_t sign, RankLog& log);
   void see_peak(int32_t r, int64_t workspace);
   void wake(int32_t r) {
     states_[static_cast<size_t>(r)].blocked = false;

@@ -13,7 +13,8 @@ using pipeline::RankProgram;
 
 class Flattener {
  public:
-  Flattener(const Program& program, bool bindings) : program_(program), bindings_(bindings) {}
+  Flattener(const Program& program, bool bindings, bool memory)
+      : program_(program), bindings_(bindings), memory_(memory) {}
 
   FlatProgram make() {
     number_messages();
@@ -61,7 +62,10 @@ class Flattener {
       }
       to.commands.push_back(made);
     }
-    to.memory = pipeline::buffer_lives(program_, r);
+    if (memory_) {
+      to.uses = pipeline::buffer_uses(from);
+      to.memory = pipeline::buffer_lives(program_, r, to.uses);
+    }
     to.reserved = from.state_arena.value + from.arena.value;
     for (const pipeline::Channel& channel : program_.channels) {
       if (channel.to == static_cast<int32_t>(r))
@@ -81,15 +85,15 @@ class Flattener {
   }
 
   const Program& program_;
-  bool bindings_;
+  bool bindings_, memory_;
   std::vector<int32_t> first_;  // [channel] number of its first message
   FlatProgram flat_;
 };
 
 }  // namespace
 
-FlatProgram flatten(const Program& program, bool bindings) {
-  return Flattener(program, bindings).make();
+FlatProgram flatten(const Program& program, bool bindings, bool memory) {
+  return Flattener(program, bindings, memory).make();
 }
 
 }  // namespace mw::simulate

@@ -32,7 +32,8 @@ struct FlatChannel {
 
 struct FlatRank {
   std::vector<FlatCommand> commands;
-  std::vector<int32_t> bindings;  // root buffers of state ports
+  std::vector<int32_t> bindings;          // root buffers of state ports
+  std::vector<pipeline::BufferUse> uses;  // [buffer]
   pipeline::BufferLives memory;
   int64_t reserved = 0;
   std::vector<int64_t> workspace;  // [command] bytes; empty: a call's is its fragment's
@@ -47,7 +48,8 @@ struct FlatProgram {
   std::vector<Message> messages;
 };
 
-// With `bindings`, calls know the buffers of their fragment's state ports (inputs of kind state).
-FlatProgram flatten(const pipeline::Program& program, bool bindings);
+// With `bindings`, calls know the buffers of their fragment's state ports (inputs of kind state);
+// with `memory`, ranks what they hold when.
+FlatProgram flatten(const pipeline::Program& program, bool bindings, bool memory);
 
 }  // namespace mw::simulate

@@ -46,7 +46,7 @@ class Simulation {
   // Everything but the clock.
   void prepare() {
     const bool bindings = options_.overlap.grad_reduce || options_.overlap.param_gather;
-    flat_ = flatten(program_, bindings);
+    flat_ = flatten(program_, bindings, held_.empty());
     for (size_t r = 0; r < held_.size(); ++r) {
       flat_.ranks[r].memory = held_[r].lives;
       flat_.ranks[r].workspace = held_[r].workspace;
@@ -118,14 +118,17 @@ class Simulation {
   std::vector<bool> whole_on_tp() const {
     std::vector<bool> whole(program_.channels.size(), false);
     if (!options_.scatter_gather) return whole;
+    std::vector<bool> seen(program_.channels.size(), false);  // all slots of one are alike
     for (const pipeline::RankProgram& rank : program_.ranks) {
       for (const pipeline::Buffer& buffer : rank.buffers) {
         if (buffer.storage.kind != pipeline::Storage::Kind::kSlot) continue;
+        const auto channel = static_cast<size_t>(buffer.storage.channel);
+        if (seen[channel]) continue;
+        seen[channel] = true;
         const auto& dims = buffer.sharding->dims;
-        whole[static_cast<size_t>(buffer.storage.channel)] =
-            std::none_of(dims.begin(), dims.end(), [](const sharding::Axes& axes) {
-              return std::any_of(axes.begin(), axes.end(), is_tensor_axis);
-            });
+        whole[channel] = std::none_of(dims.begin(), dims.end(), [](const sharding::Axes& axes) {
+          return std::any_of(axes.begin(), axes.end(), is_tensor_axis);
+        });
       }
     }
     return whole;
@@ -203,7 +206,9 @@ class Simulation {
     for (const RankResult& rank : result.ranks)
       busy += (rank.compute + rank.gaps + rank.total_exposed_comm()).value;
     busy *= static_cast<double>(program_.mesh.size()) / static_cast<double>(result.ranks.size());
-    result.step = Seconds(std::max(result.step.value, busy / static_cast<double>(cluster_.cores)));
+    const Seconds alone = result.step;
+    result.step = std::max(alone, Seconds(busy / static_cast<double>(cluster_.cores)));
+    for (RankResult& rank : result.ranks) rank.core_wait = result.step - alone;
   }
 
   RankResult rank_result(size_t r, const EventLoop& loop) const {
@@ -292,21 +297,14 @@ class Simulation {
 
   std::vector<LiveTensor> largest(size_t r, int32_t command) const {
     const pipeline::RankProgram& rank = program_.ranks[r];
-    std::vector<int32_t> first(rank.buffers.size(), -1), last(rank.buffers.size(), -1);
-    for (size_t c = 0; c < rank.commands.size(); ++c) {
-      for (const BufferId id : rank.commands[c].buffers) {
-        const size_t b = pipeline::root_buffer(rank, id).index();
-        if (first[b] < 0) first[b] = static_cast<int32_t>(c);
-        last[b] = static_cast<int32_t>(c);
-      }
-    }
+    const std::vector<pipeline::BufferUse>& uses = flat_.ranks[r].uses;
     std::vector<size_t> alive;
     for (size_t b = 0; b < rank.buffers.size(); ++b) {
       const auto kind = rank.buffers[b].storage.kind;
-      const bool state = kind == pipeline::Storage::Kind::kState;
-      const bool arena = kind == pipeline::Storage::Kind::kArena && first[b] >= 0 &&
-                         first[b] <= command && command <= last[b];
-      if (state || arena) alive.push_back(b);
+      const bool used = uses[b].first >= 0 && uses[b].first <= command && command <= uses[b].last;
+      if (kind == pipeline::Storage::Kind::kState ||
+          (used && kind == pipeline::Storage::Kind::kArena))
+        alive.push_back(b);
     }
     const size_t count = std::min(kLargest, alive.size());
     std::partial_sort(alive.begin(), alive.begin() + static_cast<std::ptrdiff_t>(count),

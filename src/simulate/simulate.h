@@ -73,14 +73,15 @@ inline constexpr size_t kLargest = 8;
 struct RankResult {
   RankId rank;  // the device that stands for the pipeline coordinate
   // The step is the sum of these: computation, communication that nothing hides by group label,
-  // gaps in which the device waits for the host or for another stream, waits for others, and what
-  // is left behind the rank's last command.
+  // gaps in which the device waits for the host or for another stream, waits for others, what is
+  // left behind the rank's last command, and waits for a core.
   Seconds compute;
   // By group: "tp", "dp,tp", "pp"; "shared weights": sums over the ranks that hold one.
   std::map<std::string, Seconds> exposed_comm;
   Seconds gaps;
   std::array<Seconds, kWaitReasons> waits;
   Seconds idle;
+  Seconds core_wait;  // while other ranks have all cores: of ranks that are threads of one machine
 
   std::map<std::string, Seconds> comm;  // all of it, hidden or not
   Flops flops;                          // executed by one device

@@ -25,7 +25,8 @@ cluster::Cluster box() {
 
 // All that a rank's step is made of.
 double sum_of(const RankResult& rank) {
-  return (rank.compute + rank.total_exposed_comm() + rank.gaps + rank.total_wait() + rank.idle)
+  return (rank.compute + rank.total_exposed_comm() + rank.gaps + rank.total_wait() + rank.idle +
+          rank.core_wait)
       .value;
 }
 
@@ -118,6 +119,25 @@ TEST_CASE("GPipe and 1F1B take (m + p - 1)(f + b) at unit costs") {
         }
       }
     }
+  }
+}
+
+TEST_CASE("ranks that share cores wait for one, and say so") {
+  const UnitProgram unit({.kind = "gpipe", .ranks = 4, .microbatches = 4}, 1, 1);
+  cluster::Cluster machine = unit_cluster();
+  for (const auto& [cores, step] : {std::pair<int64_t, double>{1, 32}, {2, 16}, {3, 14}, {4, 14}}) {
+    CAPTURE(cores);
+    machine.cores = cores;
+    const Result result = simulate(unit.program, machine);
+    CHECK(result.step.value == step);
+    for (const RankResult& rank : result.ranks) {
+      CHECK(rank.core_wait.value == step - 14);
+      CHECK(sum_of(rank) == step);
+    }
+    const bool told = explain(result, unit.program)[0].starts_with(
+        "the 4 ranks share cores, which their work "
+        "takes all of the step's");
+    CHECK(told == (step > 14));
   }
 }
 

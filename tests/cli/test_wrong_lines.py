@@ -1,0 +1,96 @@
+"""What is wrong with a command line is told at once: words that the parser does not take, files, plans and their sizes."""
+
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "peers"))
+import meshwright  # noqa: E402
+
+if meshwright.missing():
+    pytest.skip(meshwright.missing(), allow_module_level=True)
+
+ROOT, BINARY = meshwright.ROOT, str(meshwright.BINARY)
+
+
+def refused(line):
+    """The findings of a line that is refused, without the hint at their end."""
+    done = subprocess.run([BINARY, *line.split()], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 2, (line, done.stdout, done.stderr)
+    assert not done.stdout
+    *findings, hint = done.stderr.removeprefix("meshwright: ").splitlines()
+    assert hint == f"(meshwright {line.split()[0]} --help explains all)"
+    return findings
+
+
+@pytest.mark.parametrize("line, findings", [
+    # A wrong value, an unknown option and what is wrong with the plan, the cluster and a path.
+    ("plan --model gpt-7.5b --cluster selena --gpus 64 --global-batch x --top 0 --topp 3 -o nowhere/p.json",
+     ["--global-batch: must be a whole number, is 'x'", "--top: must be at least 1, is 0",
+      "--topp: unknown option, did you mean '--top'?",
+      "there is no cluster 'selena', did you mean 'selene'?", "nowhere/p.json: "]),
+    ("simulate --model gpt-7.5b --cluster selene --plan tp=8,pp=2,microbatches=3 --gpus 1.5 --global-batch 64 --trace no/t.json "
+     "--precision bf17 --mtbf -1",
+     ["--gpus: must be a whole number, is '1.5'", "--precision: must be one of ",
+      "plan: global_batch=64 is not divisible by dp*microbatches=1*3", "--mtbf: must be above 0 hours, is '-1'",
+      "no/t.json: "]),
+    ("what-if --model gpt-7.5b --cluster selene --plan tp=8 --gpus 8 --global-batch 0 --vary link_bandwith=2",
+     ["--global-batch: must be at least 1, is 0"]),
+    ("what-if --model gpt-7.5b --cluster selene --plan tp=8 --gpus 8 --global-batch 8 --seq-len 0 --vary link_bandwith=2",
+     ["--seq-len: must be at least 1, is 0", "--vary: unknown key 'link_bandwith', did you mean 'link_bandwidth'?"]),
+    ("schedule foo --stages 0 --microbatches 8 --costs f=-1,g=2,b=1,b=2 --sync soon",
+     ["--stages: must be at least 1, is 0", "--sync: must be one of end, eager, eager-opt, is 'soon'",
+      "schedule 'foo' is unknown", "--costs: b is there twice", "--costs: 'g=2' is not of the form key=number", "costs: f=-1 must be"]),
+    ("schedule foo --stages 4 --microbatches 8 --chunks 0 --costs f=-1 --memory mb=-1 --memory-limit 0 --csv no/s.csv",
+     ["--chunks: must be at least 1, is 0", "--memory-limit: must be above 0, is 0", "schedule 'foo' is unknown",
+      "costs: f=-1 must be", "memory: mb=-1 must be", "no/s.csv: "]),
+    ("validate --threads 0 --summary --orderings --ablate --runs nowhere.csv",
+     ["--threads: must be at least 1, is 0", "--ablate: is of errors, and --orderings prints pairs of rows; leave one out",
+      "--summary: is of errors, and --orderings prints pairs of rows; leave one out", "nowhere.csv"]),
+    ("calibrate --split-at -1 --kernels nowhere.csv --cluster selene",
+     ["--split-at: must be above 0, is -1", "nowhere.csv"]),
+    ("calibrate --iterations x --profile a100-80gb-megatron --cluster dgx-h100 --kernels data/published/collectives.csv",
+     ["--iterations: must be a whole number, is 'x'",
+      "--cluster: DGX H100 is of H100-SXM-80GB, and clusters/profiles/a100-80gb-megatron.toml of A100-SXM-80GB"]),
+    ("train nowhere.toml --steps 0", ["--steps: must be at least 1, is 0", "nowhere.toml"]),
+    ("verify nowhere.toml --seed x", ["--seed: must be a whole number, is 'x'", "nowhere.toml"]),
+    ("inspect graf nowhere.toml", ["what: must be one of graph, fragments, program, memory, is 'graf'"]),
+    ("inspect graph nowhere.toml --rank -1", ["--rank: must be at least 0, is -1", "nowhere.toml"]),
+    ("generate nowhere --prompt a --tokens 0", ["--tokens: must be at least 1, is 0", "nowhere"]),
+    ("profile --batch 0 --model nowhere.json -o no/p.toml",
+     ["--batch: must be at least 1, is 0", "nowhere.json", "no/p.toml"]),
+    ("plan --model gpt-7.5b --cluster selene --gpus 8 --global-batch 8 --scatter-gather --no-scatter-gather -o no/p.json",
+     ["--scatter-gather excludes --no-scatter-gather", "no/p.json"]),
+])
+def test_wrong_words_come_with_what_else_is_wrong(line, findings):
+    told = refused(line)
+    for finding in findings:
+        assert any(finding in one for one in told), (finding, told)
+    options = [one.split(":")[0] for one in told if one.startswith("--") and "is missing" in one]
+    assert not options, told  # an option that is there is not missing
+
+
+def test_several_wrong_values_of_one_option_are_told_each():
+    assert refused("simulate --gpus 0 --gpus x")[0].startswith("--gpus")
+
+
+def test_an_unknown_key_hides_what_it_was_meant_for_alone():
+    told = subprocess.run([BINARY, *"simulate --model gpt-7.5b --cluster selene --plan tp=4,pp=3,zz=1,microbatches=4 --gpus 100 "
+                           "--global-batch 64".split()], cwd=ROOT, capture_output=True, text=True).stderr
+    assert "--plan: zz: unknown key" in told
+    assert "--gpus: is 100, no multiple of the plan's tp*pp=4*3=12; use 96 or 108" in told
+
+
+@pytest.mark.parametrize("line, finding", [
+    ("validate --json --summary --ablate", "--json: prints one list, of --summary or of --ablate; leave one out"),
+    ("calibrate --kernels data/published/collectives.csv --cluster selene --split-at 10",
+     "--split-at: divides runs, and there are none; leave it out"),
+    ("plan --gpus 9999 --cluster piz-daint --model gpt-7.5b --global-batch 7", "--gpus: is 9999, but "),
+])
+def test_options_that_would_be_dropped_are_refused(line, finding):
+    done = subprocess.run([BINARY, *line.split()], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 2
+    assert finding in done.stderr
+    assert "8064" not in done.stderr  # more than the cluster has
