@@ -28,7 +28,8 @@ std::vector<double> latencies(const cluster::Cluster& cluster) {
 EventLoop::EventLoop(const LoopInput& input)
     : in_(input),
       slowdowns_(slowdowns_of(input.options.overlap, input.cluster.device)),
-      links_(input.flat.ranks.size(), bandwidths(input.cluster), latencies(input.cluster), queue_),
+      bandwidths_(bandwidths(input.cluster)),
+      links_(input.flat.ranks.size(), bandwidths_, latencies(input.cluster), queue_),
       states_(input.flat.ranks.size()),
       sums_(input.flat.ranks.size()),
       logs_(input.flat.ranks.size()),
@@ -116,7 +117,8 @@ bool EventLoop::step(int32_t r) {
   const FlatRank& rank = in_.flat.ranks[static_cast<size_t>(r)];
   const FlatCommand& command = rank.commands[state.next];
   RankLog& log = logs_[static_cast<size_t>(r)];
-  change_memory(state, rank.memory.born, state.born, 1, log);
+  if (changes_here(state, rank.memory.born, state.born))
+    change_memory(state, rank.memory.born, state.born, 1, log);
   switch (command.kind) {
     case Command::Kind::kLoad: break;
     case Command::Kind::kCall:
@@ -134,7 +136,8 @@ bool EventLoop::step(int32_t r) {
     case Command::Kind::kRelease: release(r, command.index); break;
   }
   if (command.kind != Command::Kind::kCall) see_peak(r, 0);
-  change_memory(state, rank.memory.died, state.died, -1, log);
+  if (changes_here(state, rank.memory.died, state.died))
+    change_memory(state, rank.memory.died, state.died, -1, log);
   return true;
 }
 
@@ -162,9 +165,8 @@ bool EventLoop::publish(int32_t r, int32_t message) {
             .channels[static_cast<size_t>(in_.flat.messages[static_cast<size_t>(message)].channel)];
     sums_[static_cast<size_t>(r)].messages_sent += channel.sent;
     see_message(r, channel, state.now);
-    const double bandwidth = cost::message_bandwidth(in_.cluster, channel.level).value;
-    state.sending_end =
-        std::max(state.sending_end, state.now) + static_cast<double>(channel.sent) / bandwidth;
+    state.sending_end = std::max(state.sending_end, state.now) +
+                        static_cast<double>(channel.sent) / bandwidths_[channel.level];
     queue_.push(state.now, message, -1);
   }
   if (in_.options.overlap.messages) return true;
@@ -198,8 +200,8 @@ void EventLoop::see_message(int32_t r, const FlatChannel& channel, double begin)
   if ((in_.update_levels >> channel.level & 1) == 0) return;
   std::vector<std::vector<Interval>>& messages = states_[static_cast<size_t>(r)].messages;
   if (messages.size() <= channel.level) messages.resize(channel.level + 1);
-  const double bandwidth = cost::message_bandwidth(in_.cluster, channel.level).value;
-  messages[channel.level].push_back({begin, begin + static_cast<double>(channel.sent) / bandwidth});
+  messages[channel.level].push_back(
+      {begin, begin + static_cast<double>(channel.sent) / bandwidths_[channel.level]});
 }
 
 void EventLoop::release(int32_t r, int32_t message) {
@@ -440,8 +442,7 @@ void EventLoop::count_call(int32_t r, size_t command, const FragmentCost& cost) 
 
 void EventLoop::change_memory(RankState& state, const std::vector<pipeline::LiveBytes>& changes,
                               size_t& next, int64_t sign, RankLog& log) {
-  const auto command = static_cast<int32_t>(state.next);
-  for (; next < changes.size() && changes[next].command == command; ++next) {
+  for (; changes_here(state, changes, next); ++next) {
     const pipeline::LiveBytes& change = changes[next];
     int64_t& here = state.alive_by_category[static_cast<size_t>(change.category)];
     here += sign * change.bytes;

@@ -131,6 +131,10 @@ class EventLoop {
   void wait(int32_t r, WaitReason reason, double until, int32_t peer, int32_t peer_command,
             double peer_time);
   void count_call(int32_t r, size_t command, const FragmentCost& cost);
+  static bool changes_here(const RankState& state, const std::vector<pipeline::LiveBytes>& changes,
+                           size_t next) {
+    return next < changes.size() && changes[next].command == static_cast<int32_t>(state.next);
+  }
   // What comes alive before, or dies behind, a command.
   void change_memory(RankState& state, const std::vector<pipeline::LiveBytes>& changes,
                      size_t& next, int64_t sign, RankLog& log);
@@ -144,6 +148,7 @@ class EventLoop {
   const LoopInput in_;
   const Slowdowns slowdowns_;
   EventQueue queue_;
+  const std::vector<double> bandwidths_;  // [level] of messages
   Links links_;
   std::vector<RankState> states_;
   std::vector<RankSums> sums_;

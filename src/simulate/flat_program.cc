@@ -3,6 +3,8 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "base/in_parallel.h"
+#include "pipeline/memory_plan.h"
 
 namespace mw::simulate {
 namespace {
@@ -22,7 +24,11 @@ class Flattener {
       const int64_t bytes = channel.type.bytes().value;
       flat_.channels.push_back({channel.from, channel.to, bytes, bytes, 0, 0});
     }
-    for (size_t r = 0; r < program_.ranks.size(); ++r) flat_.ranks.push_back(rank(r));
+    flat_.ranks.resize(program_.ranks.size());
+    size_t commands = 0;
+    for (const RankProgram& rank : program_.ranks) commands += rank.commands.size();
+    in_parallel(flat_.ranks.size(), pipeline::threads_for(commands),
+                [&](size_t r) { flat_.ranks[r] = rank(r); });
     return std::move(flat_);
   }
 
@@ -47,7 +53,7 @@ class Flattener {
     }
   }
 
-  FlatRank rank(size_t r) {
+  FlatRank rank(size_t r) const {
     const RankProgram& from = program_.ranks[r];
     FlatRank to;
     to.commands.reserve(from.commands.size());

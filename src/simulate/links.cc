@@ -56,11 +56,11 @@ std::vector<Interval> joined(std::vector<Interval> intervals) {
 
 void EventQueue::push(double time, int32_t message, int32_t version) {
   heap_.push_back({time, made_++, message, version});
-  std::push_heap(heap_.begin(), heap_.end(), later);
+  std::push_heap(heap_.begin(), heap_.end(), Later());
 }
 
 Event EventQueue::pop() {
-  std::pop_heap(heap_.begin(), heap_.end(), later);
+  std::pop_heap(heap_.begin(), heap_.end(), Later());
   const Event event = heap_.back();
   heap_.pop_back();
   return event;

@@ -32,9 +32,11 @@ class EventQueue {
   Event pop();
 
  private:
-  static bool later(const Event& a, const Event& b) {
-    return a.time != b.time ? a.time > b.time : a.number > b.number;
-  }
+  struct Later {  // no function, which the heap would call through a pointer
+    bool operator()(const Event& a, const Event& b) const {
+      return a.time != b.time ? a.time > b.time : a.number > b.number;
+    }
+  };
   std::vector<Event> heap_;
   uint64_t made_ = 0;
 };
