@@ -70,6 +70,15 @@ def test_compiled_is_faster_than_eager_and_asynchronous_tensor_parallelism_than_
     assert sum("async-tp" in order["faster"] for order in orders) == 2
 
 
+def test_every_ordering_between_ptdp_and_zero_3_is_kept(tmp_path):
+    path = tmp_path / "ptdp.csv"
+    rows = [r for r in RUNS if r.startswith("arXiv:2104.04473 Table 2")]
+    path.write_text("\n".join([RUNS[0], *rows]) + "\n")
+    orders = json.loads(call("validate", "--runs", path, "--orderings", "--json").stdout)
+    assert len(orders) == 30
+    assert all(order["kept"] for order in orders)
+
+
 def test_orderings_are_printed_by_source(few):
     done = call("validate", "--runs", few, "--orderings")
     assert done.returncode == 0, done.stderr
