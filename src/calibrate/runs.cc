@@ -192,7 +192,8 @@ std::vector<Amendment> parse_amendments(std::string_view csv, const std::string&
       return line.cells[static_cast<size_t>(it - table.names.begin())];
     };
     Amendment made{cell("source"), cell("column"), cell("inferred"), cell("value"), cell("reason")};
-    if (std::find(kColumns.begin(), kColumns.end(), made.column) == kColumns.end())
+    if (made.column != "notes" &&  // which a file may leave out
+        std::find(kColumns.begin(), kColumns.end(), made.column) == kColumns.end())
       diagnostics.add("{}:{}: column: runs have no column '{}'", file, line.number, made.column);
     if (made.reason.empty()) diagnostics.add("{}:{}: reason: must be given", file, line.number);
     amendments.push_back(std::move(made));

@@ -19,30 +19,30 @@ class Flattener {
       : program_(program), bindings_(bindings), memory_(memory) {}
 
   FlatProgram make() {
-    number_messages();
+    size_t commands = 0;
+    for (const RankProgram& rank : program_.ranks) commands += rank.commands.size();
+    const int threads = pipeline::threads_for(commands);
+    number_messages(threads);
     for (const pipeline::Channel& channel : program_.channels) {
       const int64_t bytes = channel.type.bytes().value;
       flat_.channels.push_back({channel.from, channel.to, bytes, bytes, 0, 0});
     }
     flat_.ranks.resize(program_.ranks.size());
-    size_t commands = 0;
-    for (const RankProgram& rank : program_.ranks) commands += rank.commands.size();
-    in_parallel(flat_.ranks.size(), pipeline::threads_for(commands),
-                [&](size_t r) { flat_.ranks[r] = rank(r); });
+    in_parallel(flat_.ranks.size(), threads, [&](size_t r) { flat_.ranks[r] = rank(r); });
     return std::move(flat_);
   }
 
  private:
-  // Messages of a channel are consecutive, by sequence.
-  void number_messages() {
+  // Messages of a channel are consecutive, by sequence. Each channel has one rank that publishes.
+  void number_messages(int threads) {
     std::vector<int32_t> count(program_.channels.size(), 0);
-    for (const RankProgram& rank : program_.ranks) {
-      for (const Command& command : rank.commands) {
-        if (command.channel < 0) continue;
+    in_parallel(program_.ranks.size(), threads, [&](size_t r) {
+      for (const Command& command : program_.ranks[r].commands) {
+        if (command.kind != Command::Kind::kPublish) continue;
         int32_t& n = count[static_cast<size_t>(command.channel)];
         n = std::max(n, static_cast<int32_t>(command.sequence) + 1);
       }
-    }
+    });
     for (size_t c = 0; c < count.size(); ++c) {
       first_.push_back(static_cast<int32_t>(flat_.messages.size()));
       const int32_t slots = program_.channels[c].slots;

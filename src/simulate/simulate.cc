@@ -5,8 +5,10 @@
 #include <cmath>
 
 #include "base/error.h"
+#include "base/in_parallel.h"
 #include "base/text.h"
 #include "cost/collective.h"
+#include "pipeline/memory_plan.h"
 #include "simulate/critical_path.h"
 #include "simulate/event_loop.h"
 #include "simulate/prepared.h"
@@ -114,22 +116,22 @@ class Simulation {
               .time.value;
     }
   }
-  // [channel] whether every tp rank holds all of the value.
+  // [channel] whether every tp rank holds all of the value. A channel's slots are alike.
   std::vector<bool> whole_on_tp() const {
     std::vector<bool> whole(program_.channels.size(), false);
     if (!options_.scatter_gather) return whole;
-    std::vector<bool> seen(program_.channels.size(), false);  // all slots of one are alike
-    for (const pipeline::RankProgram& rank : program_.ranks) {
-      for (const pipeline::Buffer& buffer : rank.buffers) {
-        if (buffer.storage.kind != pipeline::Storage::Kind::kSlot) continue;
-        const auto channel = static_cast<size_t>(buffer.storage.channel);
-        if (seen[channel]) continue;
-        seen[channel] = true;
-        const auto& dims = buffer.sharding->dims;
-        whole[channel] = std::none_of(dims.begin(), dims.end(), [](const sharding::Axes& axes) {
-          return std::any_of(axes.begin(), axes.end(), is_tensor_axis);
-        });
-      }
+    for (size_t c = 0; c < whole.size(); ++c) {
+      const std::vector<pipeline::Buffer>& buffers =
+          program_.ranks[static_cast<size_t>(program_.channels[c].to)].buffers;
+      const auto slot = std::find_if(buffers.begin(), buffers.end(), [&](const auto& buffer) {
+        return buffer.storage.kind == pipeline::Storage::Kind::kSlot &&
+               buffer.storage.channel == static_cast<int32_t>(c);
+      });
+      if (slot == buffers.end()) continue;
+      const auto& dims = slot->sharding->dims;
+      whole[c] = std::none_of(dims.begin(), dims.end(), [](const sharding::Axes& axes) {
+        return std::any_of(axes.begin(), axes.end(), is_tensor_axis);
+      });
     }
     return whole;
   }
@@ -184,11 +186,15 @@ class Simulation {
     result.events = loop.events();
     std::vector<double> ends;
     std::vector<int32_t> commands;
+    size_t all_commands = 0;
     for (size_t r = 0; r < program_.ranks.size(); ++r) {
-      result.ranks.push_back(rank_result(r, loop));
+      all_commands += program_.ranks[r].commands.size();
       ends.push_back(loop.sums()[r].end);
       commands.push_back(static_cast<int32_t>(program_.ranks[r].commands.size()));
     }
+    result.ranks.resize(program_.ranks.size());
+    in_parallel(result.ranks.size(), pipeline::threads_for(all_commands),
+                [&](size_t r) { result.ranks[r] = rank_result(r, loop); });
     share_cores(result);
     if (options_.trace) {
       result.trace = make_trace(input, loop, labels_, devices_);
