@@ -130,7 +130,8 @@ struct Stack {
   bool whole_recompute = false;  // full recomputation runs blocks again to their ends
   // Its backward pass finds what autograd saves, and of every dropout a mask (predict/precision.h).
   bool autograd = false, dropout_masks = false;
-  bool narrow_saved = false;  // of products in fp8 it saves the cast operands
+  bool narrow_saved = false;      // of products in fp8 it saves the cast operands
+  bool attention_copies = false;  // unfused attention copies keys and values (predict/precision.h)
   // Other than kPlan: memory is that of FSDP2 and PyTorch's pipelines (predict/torch_memory.h).
   Allocator allocator = Allocator::kPlan;
   // With ZeRO 3 a layer's weights are gathered behind the reductions of the layer before, not while

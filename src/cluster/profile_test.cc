@@ -29,6 +29,7 @@ whole_recompute = true
 autograd = true
 dropout_masks = true
 narrow_saved = true
+attention_copies = true
 gathers_late = true
 allocator = "segments"
 gradient_bytes = 2
@@ -39,6 +40,7 @@ error = 0.05
 runs_that_say = ["an old paper"]
 overlap = ["serial"]
 fused_attention = true
+attention_copies = false
 gradient_bytes = 8
 source = "its code"
 constants.launch_us = { value = 3, source = "its paper" }
@@ -89,6 +91,7 @@ TEST_CASE("a profile replaces what a cluster file says of device and links") {
   CHECK(c.stack.autograd);
   CHECK(c.stack.dropout_masks);
   CHECK(c.stack.narrow_saved);
+  CHECK(c.stack.attention_copies);
   CHECK(c.stack.gathers_late);
   CHECK(c.stack.allocator == Allocator::kSegments);
   CHECK(c.stack.gathered_again == 0.6667);
@@ -105,6 +108,7 @@ TEST_CASE("a version replaces what its profile says") {
   apply(profile.versions[0], c);
   CHECK(c.stack.overlap == std::vector<std::string>{"serial"});
   CHECK(c.device.attained.fused_attention);
+  CHECK(!c.stack.attention_copies);
   CHECK(c.device.attained.gradient_bytes == 8);
   CHECK(c.device.attained.launch.value == doctest::Approx(3e-6));
   CHECK(c.device.attained.host_op.value == doctest::Approx(20e-6));

@@ -5,6 +5,7 @@
 #include "base/error.h"
 #include "cluster/group_shape.h"
 #include "cost/collective.h"
+#include "predict/precision.h"
 
 namespace mw::predict {
 namespace {
@@ -185,7 +186,10 @@ double Coarse::replica_sum(const Setting& setting) const {
   const int64_t stride = stride_of(setting.plan, "pp");
   double bytes = 0, most = 0;
   for (const Facts& facts : states_) bytes = std::max(bytes, facts[kGradients]);
-  bytes *= base_.cluster.device.attained.gradient_bytes / 4;
+  const StackMemory memory = stack_memory(base_.cluster, setting.plan, base_.options.fp8);
+  const bool narrow = memory.f16_gradients && base_.precision == DType::kF16;
+  bytes *= base_.cluster.device.attained.gradient_bytes /
+           static_cast<double>(dtype_size(narrow ? DType::kF16 : DType::kF32));
   for (int32_t s = 0; s < order.stages(); ++s) {
     std::vector<RankId> members;
     for (int32_t j = 0; j < replicas; ++j)

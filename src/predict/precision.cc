@@ -153,10 +153,32 @@ class Converter {
   }
 
   // A row's scores, with the queries at operand `q`: softmax and its dropout, and a byte of mask.
+  // And its part of the copies of keys and values.
   int64_t score_bytes(const ir::Graph& graph, const ir::Op& op, size_t q) const {
     if (!memory_.scores) return 0;
     const int64_t all = keys(graph, op, q);
-    return all > cost::kUnfusedKeys ? 0 : all * (2 * dtype_size(dtype_) + 1);
+    if (all > cost::kUnfusedKeys) return 0;
+    int64_t bytes = all * (2 * dtype_size(dtype_) + 1);
+    if (memory_.attention_copies) {
+      const ir::TensorType& out = graph.type(q == 0 ? op.results[0] : op.operands[0]);
+      bytes += 2 * dtype_size(dtype_) * out.dim(3) * all / out.dim(1);
+    }
+    return bytes;
+  }
+
+  // Elements of the largest scores of a rank's calls.
+  int64_t score_buffer(const RankProgram& rank) const {
+    int64_t most = 0;
+    for (const Command& command : rank.commands) {
+      if (command.kind != Command::Kind::kCall) continue;
+      const ir::Graph& graph = program_.fragments[command.fragment.index()].graph;
+      for (const ir::Op& op : graph.ops) {
+        if (op.kind != ir::OpKind::kAttention || score_bytes(graph, op, 0) == 0) continue;
+        const ir::TensorType& out = graph.type(op.results[0]);
+        most = std::max(most, out.dim(0) * out.dim(1) * out.dim(2) * keys(graph, op, 0));
+      }
+    }
+    return most;
   }
 
   int64_t norm_bytes(const ir::Graph& graph, const ir::Op& op) const {
@@ -330,6 +352,12 @@ class Converter {
     }
   }
 
+  // States in `dtype_`.
+  bool is_narrow(Category category) const {
+    return category == Category::kWeights ||
+           (category == Category::kGradients && memory_.f16_gradients && dtype_ == DType::kF16);
+  }
+
   // A buffer has the type of the port that it is first given to, which writes it.
   void convert_buffers(RankProgram& rank) {
     std::vector<bool> seen(rank.buffers.size(), false);
@@ -352,7 +380,7 @@ class Converter {
     }
     for (size_t b = 0; b < rank.buffers.size(); ++b) {
       Buffer& buffer = rank.buffers[b];
-      if (buffer.category != Category::kWeights || buffer.type->dtype == dtype_) continue;
+      if (!is_narrow(buffer.category) || buffer.type->dtype == dtype_) continue;
       buffer.type.edit().dtype = dtype_;
       buffer.global_type.edit().dtype = dtype_;
     }
@@ -427,7 +455,7 @@ class Converter {
   void place_states(RankProgram& rank) const {
     int64_t end = 0, optimizer = 0;
     for (Buffer& buffer : rank.buffers) {
-      if (buffer.category == Category::kWeights && buffer.storage.kind == Storage::Kind::kView) {
+      if (is_narrow(buffer.category) && buffer.storage.kind == Storage::Kind::kView) {
         buffer.storage.offset = buffer.storage.offset / 4 * dtype_size(dtype_);
         buffer.storage.shard_stride = buffer.storage.shard_stride / 4 * dtype_size(dtype_);
       }
@@ -443,6 +471,10 @@ class Converter {
     }
     if (const int64_t buffers = memory_.gathered_ends ? gather_buffers(rank) : 0; buffers > 0) {
       add_state(rank, "buffers of weight gathers", {dtype_, {buffers}}, Category::kWorkspace, end);
+      end += aligned(rank.buffers.back().bytes().value);
+    }
+    if (const int64_t scores = memory_.attention_copies ? score_buffer(rank) : 0; scores > 0) {
+      add_state(rank, "buffer of scores", {dtype_, {scores}}, Category::kWorkspace, end);
       end += aligned(rank.buffers.back().bytes().value);
     }
     rank.state_arena = Bytes(end);
@@ -482,9 +514,11 @@ StackMemory stack_memory(const cluster::Cluster& cluster, const compile::Plan& p
   memory.kept_products =
       plan.recompute == compile::Recompute::kSelectiveOp && !attained.fused_elementwise;
   memory.scores = cluster.stack.autograd && !attained.fused_attention;
+  memory.attention_copies = memory.scores && cluster.stack.attention_copies;
   memory.masks = cluster.stack.dropout_masks;
   memory.wide_norms = !attained.fused_elementwise;
   if (cluster.stack.narrow_saved) memory.narrow = fp8;
+  memory.f16_gradients = attained.gradient_bytes <= 2;
   return memory;
 }
 

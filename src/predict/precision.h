@@ -34,6 +34,12 @@ struct StackMemory {
   // Of unfused attention not the rows' logarithms but softmax, its dropout and the mask of that for
   // every pair of a query and a key [Korthikanti et al. 2022, section 4.1].
   bool scores = false;
+  // Of unfused attention also the keys and the values once more, while the queries, a view of the
+  // product that made all three, keep that; and all of the time a buffer that the scores go
+  // through. Megatron-LM of July to October 2023 repeated keys and values for grouped queries where
+  // every query has its own, too [NVIDIA/Megatron-LM megatron/model/transformer.py; its pull
+  // request 537 ended it; the buffer: CoreAttention, get_global_memory_buffer].
+  bool attention_copies = false;
   // Of a layer norm also the mask of the dropout before it, a byte an element [there].
   bool masks = false;
   // Of an RMS norm of several kernels the operand in f32 and the result before the weight, in place
@@ -44,6 +50,11 @@ struct StackMemory {
   // element, and where other ops read it too in half precision besides [Transformer Engine
   // transformer_engine/pytorch/module/linear.py saves the quantized input]. kOff: nothing is.
   cost::Fp8 narrow = cost::Fp8::kOff;
+
+  // Where weights are f16, gradients are summed in f16, too; in bf16 in f32 [Megatron-LM
+  // arguments.py: accumulate_allreduce_grads_in_fp32, which bf16 alone switches on]. The f32 copy
+  // that the update makes of them, when activations are gone, is left out.
+  bool f16_gradients = false;
 
   bool beside_loss() const { return f32_loss || gathered_ends || kept_products; }
   bool saved() const { return scores || masks || wide_norms; }
@@ -59,8 +70,8 @@ std::set<std::string> passes_left_out(const cluster::Cluster& cluster);
 // Values of forward and backward fragments, weights, messages and the weights' all-gathers become
 // `dtype`; gradient accumulators, optimizer state, scalars, losses and the statistics of norms and
 // softmaxes stay f32; every pipeline rank gets an f32 master copy of the weights it updates. 2 + 4
-// + 12 bytes a parameter, as Megatron-LM's with f32 gradients. The memory plan is made anew. f32,
-// and nothing held: the program as it is.
+// + 12 bytes a parameter, as Megatron-LM's with f32 gradients; with f16 ones 2 + 2 + 12, while
+// ops compute as before. The memory plan is made anew. f32, and nothing held: the program as it is.
 pipeline::Program in_precision(pipeline::Program program, DType dtype,
                                const StackMemory& memory = {});
 
