@@ -25,6 +25,7 @@ class FragmentReader {
     find_gradients();
     for (const ir::Op& op : graph_.ops) made_.ops.push_back(op_memory(op));
     if (memory_.kept_products && made_.forward) keep_products();
+    find_repeats();
     find_last_reads();
     return std::move(made_);
   }
@@ -155,6 +156,21 @@ class FragmentReader {
       if (op.kind != ir::OpKind::kDot || !op.layer.valid() || products[op.layer.value]++ % 2 == 1)
         continue;
       made_.ops[o].kept = made_.output[root(op.results[0])] < 0;
+    }
+  }
+
+  // Keys and values that fewer heads have than queries.
+  void find_repeats() {
+    made_.repeats.assign(graph_.values.size(), 1);
+    for (const ir::Op& op : graph_.ops) {
+      const bool forward = op.kind == ir::OpKind::kAttention;
+      if (!forward && op.kind != ir::OpKind::kAttentionGrad) continue;
+      if (op.as<ir::AttentionAttrs>().packed) continue;
+      const size_t q = forward ? 0 : 1;
+      for (const size_t operand : {q + 1, q + 2}) {
+        const ValueId v = op.operands[operand];
+        made_.repeats[root(v)] = graph_.type(op.operands[q]).dim(2) / graph_.type(v).dim(2);
+      }
     }
   }
 

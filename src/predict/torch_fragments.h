@@ -41,6 +41,7 @@ struct FragmentMemory {
   std::vector<std::vector<int32_t>> last_reads;  // [op] roots that nothing reads behind it
   std::vector<int32_t> input, output;            // [value] index among the ports, -1: none
   std::vector<int32_t> root;                     // [value] whose memory it shares
+  std::vector<int64_t> repeats;                  // [root] heads that each of its heads is made for
   std::map<int32_t, LayerWeights> weights;       // [layer] that it reads
 };
 

@@ -220,7 +220,8 @@ class Replay {
     const int64_t bytes = call.fragment.graph.values[value].type.bytes().value;
     const int32_t output = call.memory.output[value];
     if (output < 0) {
-      Handle made = tensors_.add(bytes, Category::kWorkspace, What::kTemporary);
+      Handle made =
+          tensors_.add(bytes * call.memory.repeats[value], Category::kWorkspace, What::kTemporary);
       if (op.kept) {
         kept_[key(call.command, 0)][call.group].push_back(made);
       } else {

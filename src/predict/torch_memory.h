@@ -26,6 +26,9 @@ namespace mw::predict {
 //   microbatches first, they are summed in f32, undivided.
 // - What forward saves goes as the backward pass has read it; logits go once they are cast for the
 //   loss [pytorch/torchtitan train.py].
+// - Keys and values of grouped queries are repeated for every head before context parallelism
+//   gathers them and attention reads them [torchtitan/models/llama/model.py, repeat_kv;
+//   torch/distributed/tensor/experimental/_attention.py, _AllGatherRotater].
 // - A collective of tensor parallelism over another dimension than the first works on a copy
 //   [torch/distributed/_functional_collectives.py].
 // - A pipeline has a buffer for every microbatch that it receives, and keeps all outputs until the

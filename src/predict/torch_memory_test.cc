@@ -1,13 +1,17 @@
 #include "predict/torch_memory.h"
 
 #include <doctest/doctest.h>
+#include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 #include <map>
 #include <string>
 
+#include "models/config.h"
 #include "predict/predict.h"
 #include "predict/test_request.h"
+#include "predict/torch_fragments.h"
 
 using namespace mw;
 using namespace mw::predict;
@@ -137,6 +141,34 @@ TEST_CASE(
   };
   CHECK(loss("dp=1,recompute=full", 256) == 1);
   CHECK(loss("tp=2,recompute=full", 128) >= 1);
+}
+
+TEST_CASE("keys and values of grouped queries are repeated for every head") {
+  const auto most = [](int64_t kv_heads, const char* plan) {
+    Request request = torch_request(plan);
+    request.model = models::parse_config(
+        fmt::format(R"({{"model_type": "llama", "vocab_size": 256, "max_position_embeddings": 64,
+            "hidden_size": 64, "intermediate_size": 64, "num_hidden_layers": 2,
+            "num_attention_heads": 4, "num_key_value_heads": {}}})",
+                    kv_heads),
+        "llama.json");
+    const pipeline::Program program = program_of(request);
+    const StackMemory memory = stack_memory(request.cluster, request.plan, request.options.fp8);
+    int64_t bytes = 0;  // of all temporaries that attention reads as keys and values
+    const std::vector<FragmentMemory> fragments = read_fragments(program, memory);
+    for (size_t f = 0; f < fragments.size(); ++f) {
+      for (size_t v = 0; v < fragments[f].repeats.size(); ++v) {
+        const int64_t repeats = fragments[f].repeats[v];
+        if (repeats > 1)
+          bytes = std::max(bytes, repeats * program.fragments[f].graph.values[v].type.elements());
+      }
+    }
+    return bytes;
+  };
+  CHECK(most(4, "cp=2,dp=8") == 0);
+  // Two sequences of 64 with all heads, whole sequences where they are gathered.
+  CHECK(most(1, "cp=2,dp=8") == 2 * 64 * 64);
+  CHECK(most(2, "cp=2,dp=8") == 2 * 64 * 64);
 }
 
 TEST_CASE("where the device has no room, what the allocator kept goes back") {
