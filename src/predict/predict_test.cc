@@ -302,35 +302,6 @@ TEST_CASE("in bf16 weights and activations halve, and a parameter takes 18 bytes
         pipeline::to_text(train_of(small())));
 }
 
-TEST_CASE("gradients are summed in f16 where weights are and the stack reduces two bytes") {
-  using pipeline::Category;
-  for (const char* plan : kPlans) {
-    CAPTURE(std::string(plan));
-    Request request = small();
-    request.plan = compile::parse_plan(plan);
-    const pipeline::Program whole = train_of(request);
-    StackMemory memory;
-    memory.f16_gradients = true;
-    const auto run = [&](DType dtype, const StackMemory& held) {
-      return simulate::simulate(in_precision(whole, dtype, held), request.cluster);
-    };
-    const simulate::Result wide = run(DType::kF16, {}), narrow = run(DType::kF16, memory);
-    const simulate::Result bf16 = run(DType::kBF16, memory);
-    CHECK(narrow.step == wide.step);
-    for (size_t r = 0; r < whole.ranks.size(); ++r) {
-      const int64_t f32 = wide.ranks[r].peak.by_category.at(Category::kGradients).value;
-      CHECK(narrow.ranks[r].peak.by_category.at(Category::kGradients).value * 2 == f32);
-      CHECK(bf16.ranks[r].peak.by_category.at(Category::kGradients).value == f32);
-      CHECK(narrow.ranks[r].reserved < wide.ranks[r].reserved);
-    }
-  }
-  Request request = small();
-  request.cluster.device.attained.gradient_bytes = 4;
-  CHECK(!stack_memory(request.cluster, request.plan, request.options.fp8).f16_gradients);
-  request.cluster.device.attained.gradient_bytes = 2;
-  CHECK(stack_memory(request.cluster, request.plan, request.options.fp8).f16_gradients);
-}
-
 TEST_CASE(
     "a loss in f32 holds three copies of the logits, four of divided ones; it takes as long") {
   for (const int64_t tp : {1, 2}) {
@@ -428,9 +399,7 @@ TEST_CASE("what autograd saves of a layer are the bytes of Korthikanti et al. 20
   CHECK(layer("tp=4,recompute=selective") == near(10 + 24.0 / 4));
   CHECK(layer("tp=4,sp,regather,recompute=selective") == near(34.0 / 4));
   CHECK(layer("tp=4,recompute=full") == near(2));
-  // Keys and values once more.
-  request.cluster.stack.attention_copies = true;
-  CHECK(layer("tp=1") == near(38 + kScores));
+  request.cluster.stack.attention_copies = true;  // keys and values once more
   CHECK(layer("tp=4,sp,regather") == near((38 + kScores) / 4));
   CHECK(layer("tp=4,recompute=selective") == near(10 + 24.0 / 4));
   request.cluster.device.attained.fused_attention = true;
