@@ -132,6 +132,7 @@ struct Stack {
   bool autograd = false, dropout_masks = false;
   bool narrow_saved = false;      // of products in fp8 it saves the cast operands
   bool attention_copies = false;  // unfused attention copies keys and values (predict/precision.h)
+  bool f16_gradients = false;     // those of f16 weights are summed in f16 (predict/precision.h)
   // Other than kPlan: memory is that of FSDP2 and PyTorch's pipelines (predict/torch_memory.h).
   Allocator allocator = Allocator::kPlan;
   // With ZeRO 3 a layer's weights are gathered behind the reductions of the layer before, not while

@@ -113,6 +113,7 @@ void read_versions(std::vector<JsonReader> readers, Profile& profile) {
     version.fused_attention = reader.boolean_or("fused_attention", profile.fused_attention);
     version.attention_copies =
         reader.boolean_or("attention_copies", profile.stack.attention_copies);
+    version.f16_gradients = reader.boolean_or("f16_gradients", profile.stack.f16_gradients);
     version.gradient_bytes =
         reader.integer_or("gradient_bytes", profile.gradient_bytes, {.min = 1, .max = 8});
     if (reader.has("constants")) read_constants(reader.object("constants"), version.constants);
@@ -209,6 +210,7 @@ Profile parse_profile(std::string_view text, const std::string& file) {
   profile.stack.dropout_masks = reader.boolean_or("dropout_masks", false);
   profile.stack.narrow_saved = reader.boolean_or("narrow_saved", false);
   profile.stack.attention_copies = reader.boolean_or("attention_copies", false);
+  profile.stack.f16_gradients = reader.boolean_or("f16_gradients", false);
   profile.stack.gathers_late = reader.boolean_or("gathers_late", false);
   const std::string allocator = reader.choice_or("allocator", kAllocators[0], kAllocators);
   profile.stack.allocator = static_cast<Allocator>(
@@ -237,7 +239,7 @@ std::string to_toml(const Profile& profile) {
     text += fmt::format("runs_that_say = {}\n", list_text(profile.runs_that_say));
   text += fmt::format(
       "overlap = {}\nscatter_gather = {}\nfused_attention = {}\n"
-      "{}{}{}{}{}{}{}{}{}{}{}{}{}{}gradient_bytes = {}\n",
+      "{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}gradient_bytes = {}\n",
       list_text(profile.stack.overlap), profile.stack.scatter_gather, profile.fused_attention,
       profile.stack.gloo ? "gloo = true\n" : "",
       profile.fused_elementwise ? "" : "fused_elementwise = false\n",
@@ -252,6 +254,7 @@ std::string to_toml(const Profile& profile) {
       profile.stack.dropout_masks ? "dropout_masks = true\n" : "",
       profile.stack.narrow_saved ? "narrow_saved = true\n" : "",
       profile.stack.attention_copies ? "attention_copies = true\n" : "",
+      profile.stack.f16_gradients ? "f16_gradients = true\n" : "",
       profile.stack.gathers_late ? "gathers_late = true\n" : "", profile.gradient_bytes);
   if (profile.stack.allocator != Allocator::kPlan) {
     text += fmt::format("allocator = {}\n",
@@ -267,6 +270,8 @@ std::string to_toml(const Profile& profile) {
       text += fmt::format("fused_attention = {}\n", version.fused_attention);
     if (version.attention_copies != profile.stack.attention_copies)
       text += fmt::format("attention_copies = {}\n", version.attention_copies);
+    if (version.f16_gradients != profile.stack.f16_gradients)
+      text += fmt::format("f16_gradients = {}\n", version.f16_gradients);
     if (version.gradient_bytes != profile.gradient_bytes)
       text += fmt::format("gradient_bytes = {}\n", version.gradient_bytes);
     text += fmt::format("source = {}\n", quoted(version.source));
@@ -309,6 +314,7 @@ void apply(const Profile& profile, Cluster& cluster) {
 void apply(const Profile::Version& version, Cluster& cluster) {
   cluster.stack.overlap = version.overlap;
   cluster.stack.attention_copies = version.attention_copies;
+  cluster.stack.f16_gradients = version.f16_gradients;
   cluster.device.attained.fused_attention = version.fused_attention;
   cluster.device.attained.gradient_bytes = static_cast<double>(version.gradient_bytes);
   for (const Constant& c : version.constants) set_constant(cluster, c.name, c.value);

@@ -74,7 +74,7 @@ struct Profile {
   struct Version {
     std::vector<std::string> runs_that_say, overlap;
     std::string source;
-    bool fused_attention = true, attention_copies = false;
+    bool fused_attention = true, attention_copies = false, f16_gradients = false;
     int64_t gradient_bytes = 4;
     std::vector<Constant> constants;
   };

@@ -30,6 +30,7 @@ autograd = true
 dropout_masks = true
 narrow_saved = true
 attention_copies = true
+f16_gradients = true
 gathers_late = true
 allocator = "segments"
 gradient_bytes = 2
@@ -41,6 +42,7 @@ runs_that_say = ["an old paper"]
 overlap = ["serial"]
 fused_attention = true
 attention_copies = false
+f16_gradients = false
 gradient_bytes = 8
 source = "its code"
 constants.launch_us = { value = 3, source = "its paper" }
@@ -92,6 +94,7 @@ TEST_CASE("a profile replaces what a cluster file says of device and links") {
   CHECK(c.stack.dropout_masks);
   CHECK(c.stack.narrow_saved);
   CHECK(c.stack.attention_copies);
+  CHECK(c.stack.f16_gradients);
   CHECK(c.stack.gathers_late);
   CHECK(c.stack.allocator == Allocator::kSegments);
   CHECK(c.stack.gathered_again == 0.6667);
@@ -109,6 +112,7 @@ TEST_CASE("a version replaces what its profile says") {
   CHECK(c.stack.overlap == std::vector<std::string>{"serial"});
   CHECK(c.device.attained.fused_attention);
   CHECK(!c.stack.attention_copies);
+  CHECK(!c.stack.f16_gradients);
   CHECK(c.device.attained.gradient_bytes == 8);
   CHECK(c.device.attained.launch.value == doctest::Approx(3e-6));
   CHECK(c.device.attained.host_op.value == doctest::Approx(20e-6));

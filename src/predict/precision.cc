@@ -518,7 +518,7 @@ StackMemory stack_memory(const cluster::Cluster& cluster, const compile::Plan& p
   memory.masks = cluster.stack.dropout_masks;
   memory.wide_norms = !attained.fused_elementwise;
   if (cluster.stack.narrow_saved) memory.narrow = fp8;
-  memory.f16_gradients = cluster.stack.attention_copies && attained.gradient_bytes <= 2;
+  memory.f16_gradients = cluster.stack.f16_gradients;
   return memory;
 }
 

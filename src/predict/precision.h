@@ -53,8 +53,7 @@ struct StackMemory {
 
   // Where weights are f16, gradients are summed in f16, too; in bf16 in f32 [Megatron-LM
   // arguments.py: accumulate_allreduce_grads_in_fp32, which bf16 alone switches on]. The f32 copy
-  // that the update makes of them, when activations are gone, is left out. Of the version of the
-  // stack with attention_copies alone (docs/validation.md).
+  // that the update makes of them, when activations are gone, is left out.
   bool f16_gradients = false;
 
   bool beside_loss() const { return f32_loss || gathered_ends || kept_products; }

@@ -90,13 +90,12 @@ TEST_CASE("weights that a stack releases behind the recomputation are gathered o
   }
 }
 
-TEST_CASE("gradients are summed in f16 where weights are and the stack reduces two bytes") {
-  const auto gradients = [](const char* plan, const char* precision, double bytes) {
+TEST_CASE("gradients are summed in f16 where weights are and the stack does so") {
+  const auto gradients = [](const char* plan, const char* precision, bool narrow) {
     Request request = small();
     REQUIRE(set_precision(request, precision));
     request.plan = compile::parse_plan(plan);
-    request.cluster.device.attained.gradient_bytes = bytes;
-    request.cluster.stack.attention_copies = true;
+    request.cluster.stack.f16_gradients = narrow;
     std::vector<int64_t> held;  // [rank]
     for (const simulate::RankResult& rank : mw::predict::predict(request).result.ranks)
       held.push_back(rank.peak.by_category.at(pipeline::Category::kGradients).value);
@@ -107,10 +106,10 @@ TEST_CASE("gradients are summed in f16 where weights are and the stack reduces t
         "pp=4,microbatches=4",
         "pp=2,schedule=interleaved-1f1b,chunks=2,microbatches=4,recompute=full"}) {
     CAPTURE(std::string(plan));
-    const std::vector<int64_t> wide = gradients(plan, "f16", 4);
-    std::vector<int64_t> narrow = gradients(plan, "f16", 2);
+    const std::vector<int64_t> wide = gradients(plan, "f16", false);
+    std::vector<int64_t> narrow = gradients(plan, "f16", true);
     for (int64_t& bytes : narrow) bytes *= 2;
     CHECK(narrow == wide);
-    CHECK(gradients(plan, "bf16", 2) == gradients(plan, "bf16", 4));
+    CHECK(gradients(plan, "bf16", true) == gradients(plan, "bf16", false));
   }
 }
