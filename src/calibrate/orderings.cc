@@ -14,7 +14,12 @@ bool comparable(const Comparison& a, const Comparison& b) {
          (a.published > 0) == (b.published > 0);
 }
 
-double rate(const Comparison& c, double seconds) { return c.work / seconds; }
+// What the source counts: tokens or the model's FLOPs, of a device in a second. They differ between
+// rows whose sequences do.
+double rate(const Comparison& c, double seconds) {
+  if (c.run.metric == "tokens_per_s_per_gpu") return c.run.value * c.published / seconds;
+  return c.work / seconds;
+}
 
 // Of a over b as published: a ratio of rates, or of places, of which the first is the fastest.
 double lead(const Comparison& a, const Comparison& b) {

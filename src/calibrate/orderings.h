@@ -9,8 +9,9 @@
 
 namespace mw::calibrate {
 
-// Two rows of one source with the same model on the same device. Rates are the model's FLOPs a
-// second and device, so that batches and numbers of devices may differ.
+// Two rows of one source with the same model on the same device. Rates are a second's and a
+// device's, so that batches and numbers of devices may differ: tokens where the source counts
+// tokens, else the model's FLOPs.
 struct Ordering {
   const Comparison *faster = nullptr, *slower = nullptr;  // as published
   double published = 0;                                   // rate over rate; 0: places alone

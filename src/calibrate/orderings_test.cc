@@ -37,6 +37,20 @@ TEST_CASE("rows of one source and model are ordered by FLOPs a second and device
   CHECK(made[0].kept());
 }
 
+TEST_CASE("rows whose source counts tokens are ordered by tokens") {
+  // Twice the tokens, each with three times the work, in four times the time.
+  std::vector<Comparison> rows = {row("table", 2, 3), row("table", 8, 9, 6)};
+  CHECK(orderings(rows)[0].faster == &rows[1]);
+  rows[0].run.metric = rows[1].run.metric = "tokens_per_s_per_gpu";
+  rows[0].run.value = 100;
+  rows[1].run.value = 50;
+  const std::vector<Ordering> made = orderings(rows);
+  REQUIRE(made.size() == 1);
+  CHECK(made[0].faster == &rows[0]);
+  CHECK(made[0].published == doctest::Approx(2));
+  CHECK(made[0].predicted == doctest::Approx(100 * 2.0 / 3 / (50 * 8.0 / 9)));
+}
+
 TEST_CASE("an order that the simulator turns round is not kept, and is told") {
   const std::vector<Comparison> rows = {row("table", 2, 3), row("table", 4, 2.5),
                                         row("another", 1, 1)};

@@ -176,7 +176,11 @@ TEST_CASE("a row of another version of its stack hides what that version does") 
   profile.device = "A100";
   profile.software = profile.stack.name = "stack";
   profile.stack.overlap = {"collectives"};
-  profile.versions = {{{"arXiv:1"}, {"serial"}, "its code", false, 4, {}}};
+  profile.versions = {{.runs_that_say = {"arXiv:1"},
+                       .overlap = {"serial"},
+                       .source = "its code",
+                       .fused_attention = false,
+                       .constants = {}}};
   machines.profiles = {profile};
   Run run = gpt(2, 64, 4, 64, 128, 4);
   run.software = "stack";
