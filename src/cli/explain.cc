@@ -56,6 +56,14 @@ std::vector<CLI::Option*> options_of(CLI::App& command) {
 // The parser stops at the first value that is wrong; these are all of an option.
 std::vector<std::string> wrong_values(CLI::Option& option) {
   std::vector<std::string> findings;
+  const auto most = static_cast<size_t>(option.get_items_expected_max());
+  for (const std::string& value : option.results()) {
+    if (most == 0 && value != "true" && value != "false")
+      findings.push_back(fmt::format("{}: takes no value, is '{}'", option.get_name(), value));
+  }
+  if (most == 1 && option.results().size() > 1)
+    findings.push_back(fmt::format("{}: is there {} times; give it once", option.get_name(),
+                                   option.results().size()));
   for (std::string value : option.results()) {
     for (int i = 0;; ++i) {
       try {
@@ -67,6 +75,16 @@ std::vector<std::string> wrong_values(CLI::Option& option) {
     }
   }
   return findings;
+}
+
+// "--gpus: 1 required INT missing" in words of ours; as it is otherwise.
+std::string parser_text(const CLI::ParseError& error) {
+  const std::string text = error.what();
+  const size_t colon = text.find(": ");
+  if (colon != std::string::npos && ends_with(text, " missing") &&
+      dynamic_cast<const CLI::ArgumentMismatch*>(&error) != nullptr)
+    return text.substr(0, colon) + ": a value is missing";
+  return text;
 }
 
 bool is_excluded(const CLI::Option& option) {
@@ -151,14 +169,17 @@ WrongLine explain(CLI::App& app, const CLI::ParseError& error, const std::string
   const std::vector<std::string> unknown =
       subcommands.empty() ? unknown_words(command) : std::vector<std::string>();
   const bool of_extras = dynamic_cast<const CLI::ExtrasError*>(&error) != nullptr;
-  const bool of_value = dynamic_cast<const CLI::ValidationError*>(&error) != nullptr;
   const bool of_two = dynamic_cast<const CLI::ExcludesError*>(&error) != nullptr;
   WrongLine line;
   std::vector<std::string> values;
   for (CLI::Option* option : options_of(command)) {
     for (std::string& finding : wrong_values(*option)) values.push_back(std::move(finding));
   }
-  if (!of_extras && !of_value) line.findings.emplace_back(error.what());
+  const bool of_value =
+      !values.empty() && (dynamic_cast<const CLI::ValidationError*>(&error) != nullptr ||
+                          dynamic_cast<const CLI::ConversionError*>(&error) != nullptr ||
+                          dynamic_cast<const CLI::ArgumentMismatch*>(&error) != nullptr);
+  if (!of_extras && !of_value) line.findings.push_back(parser_text(error));
   line.findings.insert(line.findings.end(), values.begin(), values.end());
   line.findings.insert(line.findings.end(), unknown.begin(), unknown.end());
   if (!subcommands.empty() && command.get_subcommands().empty()) {

@@ -136,7 +136,8 @@ std::vector<std::string> findings(const Request& request) {
     out.add("--gpus: is {}, not a multiple of the {} devices that {} joins; use {}{}", request.gpus,
             unit->devices, unit->name, below, above <= most ? fmt::format(" or {}", above) : "");
   }
-  if (base.seq_len > base.model.max_positions) {
+  const bool has_model = base.model.layers > 0;
+  if (has_model && base.seq_len > base.model.max_positions) {
     out.add("--seq-len: is {}, but {} has {} positions; use at most {}", base.seq_len,
             base.model.source, base.model.max_positions, base.model.max_positions);
   }
@@ -147,7 +148,7 @@ std::vector<std::string> findings(const Request& request) {
         "expert; use a multiple of {}",
         base.seq_len, mixture.top_k, mixture.experts,
         mixture.experts / std::gcd(mixture.experts, mixture.top_k));
-  } else if (whole && request.gpus > 0 && base.global_batch > 0 && base.model.layers > 0 &&
+  } else if (whole && request.gpus > 0 && base.global_batch > 0 && has_model &&
              layouts(base, request.gpus).empty()) {
     out.add(
         "--gpus: no plan has {} ranks: tp must divide the {} heads, pp the {} layers and dp the "

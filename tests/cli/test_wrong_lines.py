@@ -73,7 +73,23 @@ def test_wrong_words_come_with_what_else_is_wrong(line, findings):
 
 
 def test_several_wrong_values_of_one_option_are_told_each():
-    assert refused("simulate --gpus 0 --gpus x")[0].startswith("--gpus")
+    told = refused("simulate --gpus 0 --gpus x --model gpt-7.5b --plan tp=8 --global-batch 8")
+    assert told == ["--gpus: is there 2 times; give it once", "--gpus: must be at least 1, is 0",
+                    "--gpus: must be a whole number, is 'x'",
+                    "--cluster: is missing; give a cluster of clusters/ such as selene, or x.toml"]
+
+
+def test_a_value_that_is_missing_or_too_much_is_told():
+    assert refused("plan --model gpt-7.5b --gpus") == ["--gpus: a value is missing"]
+    told = refused("plan --model gpt-7.5b --gpus 8 --global-batch 8 --json=maybe")
+    assert told[0] == "--json: takes no value, is 'maybe'" and told[1].startswith("--cluster: is missing")
+
+
+def test_what_is_missing_is_all_that_is_told():
+    done = subprocess.run([BINARY, "plan"], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 2
+    assert [line.split(":")[0] for line in done.stderr.removeprefix("meshwright: ").splitlines()] == [
+        "--model", "--cluster", "--gpus", "--global-batch"]
 
 
 def test_an_unknown_key_hides_what_it_was_meant_for_alone():
