@@ -20,7 +20,6 @@ CLI::Validator whole(int64_t least, int64_t most = std::numeric_limits<int64_t>:
 CLI::Validator any_whole();
 CLI::Validator number_above(double least);
 CLI::Validator number_at_least(double least);
-CLI::Validator any_number();
 CLI::Validator one_of(std::vector<std::string> names);
 inline constexpr int64_t kMostWhole32 = std::numeric_limits<int32_t>::max();
 

@@ -149,9 +149,6 @@ CLI::Validator number_above(double least) {
 CLI::Validator number_at_least(double least) {
   return number(least, true, fmt::format("at least {}", least));
 }
-CLI::Validator any_number() {
-  return number(std::numeric_limits<double>::lowest(), true, "a number");
-}
 
 CLI::Validator one_of(std::vector<std::string> names) {
   return CLI::Validator(
