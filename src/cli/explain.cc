@@ -93,9 +93,21 @@ bool is_excluded(const CLI::Option& option) {
                      [](const CLI::Option* other) { return other->count() > 0; });
 }
 
+// Whether a word stands behind an option that nobody knows, whose value it then is.
+bool is_of_unknown(const std::string& word, const CLI::App& command,
+                   const std::vector<std::string>& line) {
+  const std::vector<std::string> unknown = command.remaining(true);
+  for (size_t i = 1; i < line.size(); ++i) {
+    if (line[i] == word && starts_with(line[i - 1], "-") &&
+        std::find(unknown.begin(), unknown.end(), line[i - 1]) != unknown.end())
+      return true;
+  }
+  return false;
+}
+
 // "meshwright plan --gpus 8 …" as the parser took it, without options whose values are wrong or
 // that exclude each other; empty where a wrong word has a place that the next one would take.
-std::vector<std::string> right_words(CLI::App& app) {
+std::vector<std::string> right_words(CLI::App& app, const std::vector<std::string>& line) {
   std::vector<std::string> words, positional;
   CLI::App* command = &app;
   while (!command->get_subcommands().empty()) {
@@ -107,7 +119,7 @@ std::vector<std::string> right_words(CLI::App& app) {
     if (!wrong_values(*option).empty() || is_excluded(*option)) continue;
     for (const std::string& value : option->results()) {
       if (option->get_positional()) {
-        positional.push_back(value);
+        if (!is_of_unknown(value, *command, line)) positional.push_back(value);
         continue;
       }
       words.push_back("--" + option->get_lnames().front());
@@ -160,7 +172,9 @@ CLI::Validator one_of(std::vector<std::string> names) {
       "");
 }
 
-WrongLine explain(CLI::App& app, const CLI::ParseError& error, const std::string& first) {
+WrongLine explain(CLI::App& app, const CLI::ParseError& error,
+                  const std::vector<std::string>& arguments) {
+  const std::string first = arguments.empty() ? "" : arguments.front();
   CLI::App& command = deepest(app);
   const std::vector<std::string> subcommands = subcommand_names(command);
   const std::vector<std::string> unknown =
@@ -188,7 +202,7 @@ WrongLine explain(CLI::App& app, const CLI::ParseError& error, const std::string
             : fmt::format("'{}' is no subcommand{}; known are {}", word,
                           did_you_mean(word, subcommands), join(subcommands, ", "))};
   } else if (of_extras || of_value || of_two) {
-    line.rest = right_words(app);
+    line.rest = right_words(app, arguments);
   }
   const std::string path = &command == &app ? ""
                            : command.get_parent() == &app

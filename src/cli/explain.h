@@ -17,8 +17,9 @@ struct WrongLine {
 };
 
 // The parser's findings, with the nearest subcommand or option for a word that it does not know.
-// `first` is the first argument.
-WrongLine explain(CLI::App& app, const CLI::ParseError& error, const std::string& first);
+// `arguments` as they were given.
+WrongLine explain(CLI::App& app, const CLI::ParseError& error,
+                  const std::vector<std::string>& arguments);
 
 // Of `findings`, which begin with those about words: the others not about the same options, which a
 // second parse did not have.

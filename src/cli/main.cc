@@ -77,7 +77,7 @@ int main(int argc, char** argv) {
     } catch (const CLI::Success& help) {
       return parser->exit(help);
     } catch (const CLI::ParseError& error) {
-      return refuse(mw::cli::explain(*parser, error, argc > 1 ? argv[1] : ""));
+      return refuse(mw::cli::explain(*parser, error, {argv + 1, argv + argc}));
     }
   } catch (const mw::Error& error) {
     return report("meshwright: ", error, kWrongInput);

@@ -85,6 +85,12 @@ def test_a_value_that_is_missing_or_too_much_is_told():
     assert told[0] == "--json: takes no value, is 'maybe'" and told[1].startswith("--cluster: is missing")
 
 
+def test_the_value_of_an_unknown_option_is_no_plan():
+    assert refused("simulate --modle gpt-7.5b --cluster selene --plan tp=8 --global-batch 8") == [
+        "--modle: unknown option, did you mean '--model'?", "--model: is missing; give a name or a config.json"]
+    assert refused("train --bogus 3 nowhere.toml --steps 0")[:2] == ["--steps: must be at least 1, is 0", "--bogus: unknown option"]
+
+
 def test_what_is_missing_is_all_that_is_told():
     done = subprocess.run([BINARY, "plan"], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 2
