@@ -34,9 +34,9 @@ int64_t stride_of(const Plan& plan, std::string_view axis) {
 
 // Ranks that differ in their place along one axis alone.
 std::vector<RankId> group_along(const Plan& plan, std::string_view axis) {
+  const int64_t stride = stride_of(plan, axis), size = plan.axis_size(std::string(axis));
   std::vector<RankId> members;
-  for (int64_t d = 0; d < plan.axis_size(std::string(axis)); ++d)
-    members.emplace_back(d * stride_of(plan, axis));
+  for (int64_t d = 0; d < size; ++d) members.emplace_back(d * stride);
   return members;
 }
 

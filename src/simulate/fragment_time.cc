@@ -245,39 +245,49 @@ RankId FragmentCoster::representative(int32_t pipeline_rank) const {
   return at.empty() ? RankId(0) : program_.mesh.rank_at(at);
 }
 
-FragmentCoster::Group FragmentCoster::group_of(const ir::DeviceGroup& group, int32_t rank) const {
-  Group made;
-  if (const auto* axes = std::get_if<ir::AxisGroup>(&group)) {
-    const std::vector<RankId> members = program_.mesh.members(representative(rank), axes->axes);
-    made.size = static_cast<int64_t>(members.size());
-    made.shape = cluster::group_shape(cluster_, members);
-    const bool crosses = std::find(axes->axes.begin(), axes->axes.end(), "pp") != axes->axes.end();
-    if (!crosses) {
-      made.ranks = {rank};
-    } else {
-      for (size_t r = 0; r < program_.ranks.size(); ++r)
-        made.ranks.push_back(static_cast<int32_t>(r));
-    }
-    return made;
+const FragmentCoster::Group& FragmentCoster::group_along(const Names& axes, int32_t rank) {
+  const auto [it, is_new] = groups_.try_emplace({rank, axes});
+  Group& group = it->second;
+  if (!is_new) return group;
+  const std::vector<RankId> members = program_.mesh.members(representative(rank), axes);
+  group.size = static_cast<int64_t>(members.size());
+  group.shape = cluster::group_shape(cluster_, members);
+  const bool crosses = std::find(axes.begin(), axes.end(), "pp") != axes.end();
+  if (!crosses) {
+    group.ranks = {rank};
+  } else {
+    for (size_t r = 0; r < program_.ranks.size(); ++r)
+      group.ranks.push_back(static_cast<int32_t>(r));
   }
-  const std::string& state = std::get<ir::Holders>(group).state;
+  return group;
+}
+
+const FragmentCoster::Group& FragmentCoster::group_holding(const std::string& state) {
+  const auto [it, is_new] = holders_.try_emplace(state);
+  Group& group = it->second;
+  if (!is_new) return group;
   std::vector<RankId> members;
   for (size_t r = 0; r < program_.ranks.size(); ++r) {
     if (!holds(program_.ranks[r], state)) continue;
-    made.ranks.push_back(static_cast<int32_t>(r));
+    group.ranks.push_back(static_cast<int32_t>(r));
     const RankId member = representative(static_cast<int32_t>(r));
     if (members.empty() || members.back() != member) members.push_back(member);
   }
   MW_CHECK(!members.empty(), "nobody holds {}", state);
-  made.size = static_cast<int64_t>(members.size());
-  made.shape = cluster::group_shape(cluster_, members);
-  return made;
+  group.size = static_cast<int64_t>(members.size());
+  group.shape = cluster::group_shape(cluster_, members);
+  return group;
+}
+
+const FragmentCoster::Group& FragmentCoster::group_of(const ir::DeviceGroup& group, int32_t rank) {
+  if (const auto* axes = std::get_if<ir::AxisGroup>(&group)) return group_along(axes->axes, rank);
+  return group_holding(std::get<ir::Holders>(group).state);
 }
 
 void FragmentCoster::add_collective(const Fragment& fragment, const ir::Op& op, int32_t rank,
                                     FragmentCost& cost, OpCost& made) {
   const auto& attrs = op.as<ir::CollectiveAttrs>();
-  const Group group = group_of(attrs.group, rank);
+  const Group& group = group_of(attrs.group, rank);
   if (group.size <= 1) {
     made.alias = true;
     return;

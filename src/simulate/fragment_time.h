@@ -3,9 +3,12 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "base/name.h"
 #include "cluster/group_shape.h"
 #include "cluster/hardware.h"
 #include "cost/op_time.h"
@@ -147,7 +150,10 @@ class FragmentCoster {
     cluster::GroupShape shape;
     std::vector<int32_t> ranks;  // pipeline ranks
   };
-  Group group_of(const ir::DeviceGroup& group, int32_t rank) const;
+  // Found once: a model has the same groups in every block.
+  const Group& group_of(const ir::DeviceGroup& group, int32_t rank);
+  const Group& group_along(const Names& axes, int32_t rank);
+  const Group& group_holding(const std::string& state);
   void add_collective(const pipeline::Fragment& fragment, const ir::Op& op, int32_t rank,
                       FragmentCost& cost, OpCost& made);
   void add_launch_deps(const pipeline::Fragment& fragment, FragmentCost& cost) const;
@@ -163,6 +169,8 @@ class FragmentCoster {
   std::vector<int32_t> coordinates_;
   std::vector<CrossGroup> cross_groups_;
   std::vector<std::string> cross_names_;
+  std::map<std::pair<int32_t, Names>, Group> groups_;  // by a pipeline rank and the axes
+  std::map<std::string, Group> holders_;               // by what they hold
 };
 
 }  // namespace mw::simulate
