@@ -42,8 +42,9 @@ using GivenShardings = std::vector<std::optional<Sharding>>;
 
 class Compiler {
  public:
-  Compiler(const ResolvedPlan& plan, ir::Module module, PassSet passes)
-      : passes_(std::move(passes)) {
+  // `offsets`: as in CompileRequest.
+  Compiler(const ResolvedPlan& plan, ir::Module module, PassSet passes, bool offsets = true)
+      : passes_(std::move(passes)), offsets_(offsets) {
     result_.plan = plan;
     result_.module = std::move(module);
   }
@@ -224,9 +225,12 @@ class Compiler {
     const StagePorts ports = moved_ports(stage.ports, zero.moved);
     const std::string name = stage_name(stage);
     const SplitOptions options{
-        result_.plan.mesh, passes_.runs(kRemake), result_.plan.plan.regather,
+        result_.plan.mesh,
+        passes_.runs(kRemake),
+        result_.plan.plan.regather,
         passes_.runs(kOverlap),
-        passes_.runs(kGatherAhead) ? result_.plan.plan.prefetch_elements() : 0};
+        passes_.runs(kGatherAhead) ? result_.plan.plan.prefetch_elements() : 0,
+        offsets_};
     for (const std::vector<ActionKind>& parts : partings(kinds)) {
       std::vector<StageFragment> fragments =
           split(zero.local, ports, result_.module, parts, name, options);
@@ -255,6 +259,7 @@ class Compiler {
   }
 
   CompiledPlan& result() { return result_; }
+  bool offsets() const { return offsets_; }
   const cluster::Mesh& stage_mesh() const { return result_.plan.stages.front().mesh; }
   // Without replicas and slices.
   int32_t stage_count() const { return static_cast<int32_t>(result_.plan.plan.stages()); }
@@ -354,6 +359,7 @@ class Compiler {
   }
 
   PassSet passes_;
+  bool offsets_;
   CompiledPlan result_;
   std::optional<partition::Memo> memo_;
   std::vector<std::map<StateId, StateUse>> uses_;  // [pipeline rank]
@@ -452,8 +458,8 @@ pipeline::Program lower_all(const std::string& name, Compiler& compiler,
                             const pipeline::Schedule& schedule, const std::vector<StageCode>& codes,
                             const std::vector<StateFragment>& last) {
   const CompiledPlan& result = compiler.result();
-  pipeline::Program program =
-      lower({name, result.plan.mesh, result.module, schedule, codes, result.states, last});
+  pipeline::Program program = lower({name, result.plan.mesh, result.module, schedule, codes,
+                                     result.states, last, compiler.offsets()});
   fold(program, compiler.stage_count(), compiler.slices());
   return program;
 }
@@ -539,7 +545,7 @@ CompiledPlan compile(const CompileRequest& request) {
                     parts != nullptr
                         ? parts->module
                         : differentiated(request.model, resolved, passes, request.whole_recompute),
-                    passes);
+                    passes, request.offsets);
   const pipeline::Schedule given = given_schedule(request.schedule, plan);
   const int32_t replicas = given.placement.replicas();
   const pipeline::Schedule schedule = unfold(given);
@@ -555,7 +561,7 @@ CompiledPlan compile(const CompileRequest& request) {
   std::vector<StateFragment> reports, inits;
   for (size_t rank = 0; rank < static_cast<size_t>(plan.pp); ++rank) {
     const UpdateContext context = compiler.update_context(rank, request.optimizer);
-    reports.push_back(build_report(context));
+    if (request.eval_model != nullptr) reports.push_back(build_report(context));
     if (!request.init) continue;
     inits.push_back(
         build_init(context.groups, plan, compiler.result().module, compiler.stage_mesh()));
@@ -595,7 +601,7 @@ std::vector<CompiledPlan> compile_updates(const CompileRequest& request,
   std::vector<CompiledPlan> compiled;
   for (const int64_t zero : zero_stages) {
     resolved.plan.zero = zero;
-    Compiler compiler(resolved, module, passes);
+    Compiler compiler(resolved, module, passes, request.offsets);
     compiler.make_states(stages, schedule.placement.rank_of_stage, resolved.plan.pp);
     compiler.make_tables();
     CompiledPlan& result = compiler.result();

@@ -35,6 +35,9 @@ struct CompileRequest {
   const pipeline::Schedule* schedule = nullptr;
   std::set<std::string> without = {};  // passes that are switched off (passes.h)
   bool init = true;  // false: no initialisation program, for who only looks at a step
+  // Of buffers and values in memory. False: ranks have no arenas and fragments of forward and
+  // backward no workspace, only what shares memory is known; for who plans their memory anew.
+  bool offsets = true;
   // Full recomputation runs blocks again to their ends (transform/recompute.h), for who simulates a
   // stack that does so.
   bool whole_recompute = false;

@@ -185,7 +185,7 @@ class Splitter {
     fragment.launches.resize(fragment.graph.ops.size());
     if (options_.overlap)
       pipeline::order_for_overlap(fragment, options_.mesh, options_.gather_ahead);
-    pipeline::plan_fragment(fragment);
+    options_.offsets ? pipeline::plan_fragment(fragment) : pipeline::plan_sharing(fragment);
     made_->fragment = std::make_shared<const pipeline::Fragment>(std::exchange(fragment_, {}));
   }
 

@@ -51,6 +51,7 @@ struct SplitOptions {
   bool regather = false;      // activations in the backward pass instead of saved (Plan)
   bool overlap = true;        // pipeline/overlap.h
   int64_t gather_ahead = 0;   // there
+  bool offsets = true;        // of values in memory; false: what shares memory alone
 };
 
 // Fragments of the kinds asked for, in order, e.g. {F, B}, {F, I, W} or {F}. Their memory is

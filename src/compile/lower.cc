@@ -386,7 +386,7 @@ pipeline::Program lower(const LowerRequest& request) {
   in_parallel(program.ranks.size(), pipeline::threads_for(4 * actions), [&](size_t rank) {
     RankLowering lowering(request, channels, static_cast<int32_t>(rank), fragments);
     program.ranks[rank] = lowering.run(last[rank]);
-    pipeline::plan_rank(program, program.ranks[rank]);
+    if (request.offsets) pipeline::plan_rank(program, program.ranks[rank]);
   });
   return program;
 }

@@ -28,6 +28,7 @@ struct LowerRequest {
   const std::vector<StageCode>& stages;    // empty: only `last`
   const std::vector<StateTable>& states;   // [pipeline rank]
   const std::vector<StateFragment>& last;  // [pipeline rank] what runs after the schedule's actions
+  bool offsets = true;                     // false: no arenas
 };
 
 pipeline::Program lower(const LowerRequest& request);

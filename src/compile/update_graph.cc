@@ -30,7 +30,8 @@ LocalGraph::Made vector_type(DType dtype, int64_t local, int64_t global,
 
 class UpdateBuilder {
  public:
-  explicit UpdateBuilder(const UpdateContext& context) : c_(context), plan_(context.plan.plan) {
+  explicit UpdateBuilder(const UpdateContext& context)
+      : c_(context), plan_(context.plan.plan), parameters_(context.module.parameters()) {
     const sharding::Axes data = plan_.data_axes();
     for (const cluster::Axis& axis : c_.plan.mesh.axes()) {
       if (axis.size == 1) continue;
@@ -284,13 +285,13 @@ class UpdateBuilder {
   std::vector<ir::Segment> segments(const FlatGroup& group) const {
     std::vector<ir::Segment> list;
     const HeldGroup* elsewhere = held(group);
-    const std::vector<StateId> order = c_.module.parameters();
     for (const GroupMember& member : group.members) {
       ir::Segment segment;
       segment.begin = member.offset;
       segment.end = member.offset + member.local.elements();
       segment.parameter = static_cast<int32_t>(
-          std::find(order.begin(), order.end(), member.parameter) - order.begin());
+          std::lower_bound(parameters_.begin(), parameters_.end(), member.parameter) -
+          parameters_.begin());
       segment.decay = c_.module.state(member.parameter).decay;
       segment.counts = elsewhere == nullptr || elsewhere->ranks.front() == c_.rank;
       for (const Name axis : model_axes_) {
@@ -308,7 +309,7 @@ class UpdateBuilder {
 
   ir::FlatAttrs flat_attrs() const {
     ir::FlatAttrs attrs;
-    attrs.parameters = static_cast<int32_t>(c_.module.parameters().size());
+    attrs.parameters = static_cast<int32_t>(parameters_.size());
     attrs.beta1 = c_.optimizer.beta1;
     attrs.beta2 = c_.optimizer.beta2;
     attrs.epsilon = c_.optimizer.epsilon;
@@ -549,6 +550,7 @@ class UpdateBuilder {
   // Of the mesh, larger than 1: the plan's data axes, and those over which norms are pending: the
   // others, and ep.
   sharding::Axes data_axes_, model_axes_;
+  std::vector<StateId> parameters_;  // of the model, ascending
   LocalGraph local_;
   StateFragment result_;
   std::map<std::string, ValueId> data_;

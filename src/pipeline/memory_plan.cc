@@ -17,30 +17,32 @@ namespace {
 
 int64_t aligned(int64_t bytes) { return round_up(bytes, kAlignment); }
 
-bool overlap(const Interval& a, const Interval& b) {
-  return a.first <= b.last && b.first <= a.last;
-}
-
 // Places the intervals in the given order, each into the tightest gap between those already placed
 // that live at the same time.
 Packing place(const std::vector<Interval>& intervals, const std::vector<size_t>& order) {
+  struct Placed {
+    int64_t begin, end;   // bytes
+    int64_t first, last;  // steps
+  };
   Packing packing{.offsets = std::vector<int64_t>(intervals.size(), 0), .total = 0};
-  std::vector<size_t> placed;  // by offset
+  std::vector<Placed> placed;  // by begin
+  placed.reserve(order.size());
   for (const size_t i : order) {
-    const int64_t bytes = intervals[i].bytes;
+    const Interval& here = intervals[i];
     int64_t at = -1, best_gap = 0, end = 0;
-    for (const size_t j : placed) {
-      if (!overlap(intervals[i], intervals[j])) continue;
-      const int64_t gap = packing.offsets[j] - end;
-      if (gap >= bytes && (at < 0 || gap < best_gap)) at = end, best_gap = gap;
-      end = std::max(end, packing.offsets[j] + intervals[j].bytes);
+    for (const Placed& other : placed) {
+      if (other.first > here.last || here.first > other.last) continue;
+      const int64_t gap = other.begin - end;
+      if (gap >= here.bytes && (at < 0 || gap < best_gap)) at = end, best_gap = gap;
+      end = std::max(end, other.end);
     }
-    packing.offsets[i] = at < 0 ? end : at;
-    packing.total = std::max(packing.total, packing.offsets[i] + bytes);
+    const int64_t offset = at < 0 ? end : at;
+    packing.offsets[i] = offset;
+    packing.total = std::max(packing.total, offset + here.bytes);
     const auto behind =
-        std::upper_bound(placed.begin(), placed.end(), packing.offsets[i],
-                         [&](int64_t offset, size_t j) { return offset < packing.offsets[j]; });
-    placed.insert(behind, i);
+        std::upper_bound(placed.begin(), placed.end(), offset,
+                         [](int64_t begin, const Placed& other) { return begin < other.begin; });
+    placed.insert(behind, {offset, offset + here.bytes, here.first, here.last});
   }
   return packing;
 }

@@ -38,6 +38,8 @@ Packing pack(const std::vector<Interval>& intervals);
 // memory, unless it is a state. CheckFailure where an op must write over what it may not, or a
 // state's value cannot be made in place.
 void plan_fragment(Fragment& fragment);
+// Of this alias_of and alias_offset alone: no value has workspace memory.
+void plan_sharing(Fragment& fragment);
 
 // Gives every kArena buffer of the rank an offset from its first to its last command, puts the
 // workspace behind them and fills arena and workspace_offset. Slots and views follow from their

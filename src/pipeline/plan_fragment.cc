@@ -25,12 +25,21 @@ class FragmentPlanner {
         users_(graph_.users()),
         roots_(graph_.values.size()) {}
 
-  void plan() {
+  void share() {
     find_ports();
     for (size_t o = 0; o < graph_.ops.size(); ++o) place_op(static_cast<int32_t>(o));
     for (const ir::StateUpdate& update : graph_.updates) place_update(update);
     for (const ValueId output : graph_.outputs) place_output(output);
-    write();
+    write_sharing();
+  }
+  // REQUIRES: share() before.
+  void place() {
+    std::vector<Interval> lives;
+    for (const ValueId owner : owners_) lives.push_back(life(owner));
+    const Packing packing = pack(lives);
+    for (size_t i = 0; i < owners_.size(); ++i)
+      fragment_.workspace_offset[owners_[i].index()] = packing.offsets[i];
+    fragment_.workspace = Bytes(packing.total);
   }
 
  private:
@@ -274,13 +283,12 @@ class FragmentPlanner {
     link(at.root, {output, 0});
   }
 
-  void write() {
+  void write_sharing() {
     const size_t values = graph_.values.size();
     fragment_.alias_of.assign(values, ValueId());
     fragment_.alias_offset.assign(values, 0);
     fragment_.workspace_offset.assign(values, Fragment::kNotPlanned);
-    std::vector<Interval> lives;
-    std::vector<ValueId> owners;
+    fragment_.workspace = Bytes(0);
     for (size_t i = 0; i < values; ++i) {
       const ValueId v(static_cast<int64_t>(i));
       const Place at = resolve(v);
@@ -288,14 +296,9 @@ class FragmentPlanner {
         fragment_.alias_of[i] = at.root;
         fragment_.alias_offset[i] = at.offset;
       } else if (!root(v).is_input && !root(v).is_output) {
-        lives.push_back(life(v));
-        owners.push_back(v);
+        owners_.push_back(v);
       }
     }
-    const Packing packing = pack(lives);
-    for (size_t i = 0; i < owners.size(); ++i)
-      fragment_.workspace_offset[owners[i].index()] = packing.offsets[i];
-    fragment_.workspace = Bytes(packing.total);
   }
 
   // From the first write until every stream is known to be behind the last use.
@@ -317,14 +320,26 @@ class FragmentPlanner {
   StreamOrder order_;
   std::vector<ir::OpIds> users_;
   std::vector<Root> roots_;
+  std::vector<ValueId> owners_;  // values with workspace memory of their own
 };
+
+void check_launches(const Fragment& fragment) {
+  const std::vector<std::string> bad = launch_findings(fragment);
+  MW_CHECK(bad.empty(), "fragment '{}' {}", fragment.name, bad.front());
+}
 
 }  // namespace
 
 void plan_fragment(Fragment& fragment) {
-  const std::vector<std::string> bad = launch_findings(fragment);
-  MW_CHECK(bad.empty(), "fragment '{}' {}", fragment.name, bad.front());
-  FragmentPlanner(fragment).plan();
+  check_launches(fragment);
+  FragmentPlanner planner(fragment);
+  planner.share();
+  planner.place();
+}
+
+void plan_sharing(Fragment& fragment) {
+  check_launches(fragment);
+  FragmentPlanner(fragment).share();
 }
 
 }  // namespace mw::pipeline

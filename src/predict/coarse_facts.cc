@@ -73,6 +73,14 @@ CoarseFacts::ProbeKey CoarseFacts::work_key(const Plan& plan) const {
   return probe;
 }
 
+CoarseFacts::ProgramKey CoarseFacts::partitioned_as(ProgramKey key) {
+  const ProgramKey none;
+  key.zero = none.zero;
+  key.regather = none.regather;
+  key.grad_reduce = none.grad_reduce;
+  return key;
+}
+
 CoarseFacts::StateKey CoarseFacts::state_key(const Plan& plan, bool folded) {
   StateKey state;
   state.dp = plan.dp;
@@ -161,16 +169,22 @@ void CoarseFacts::probe_missing(const std::vector<ProbeKey>& keys, int threads) 
     programs_.try_emplace(key.program);
     microbatches[key.program].insert(key.microbatch);
   }
-  const std::vector<std::pair<ProgramKey, std::set<int64_t>>> programs(microbatches.begin(),
-                                                                       microbatches.end());
-  in_parallel(programs.size(), threads, [&](size_t i) {
-    const ProgramKey& key = programs[i].first;
-    std::unique_ptr<ProbePrograms>& compiled = programs_.at(key);
-    if (compiled == nullptr)
-      compiled = std::make_unique<ProbePrograms>(request_of(key), key.blocks);
-    for (const int64_t microbatch : programs[i].second) compiled->prepare(microbatch, turns_);
+  std::map<ProgramKey, std::vector<ProgramKey>> alike;
+  for (const auto& [key, sizes] : microbatches) alike[partitioned_as(key)].push_back(key);
+  const std::vector<std::pair<ProgramKey, std::vector<ProgramKey>>> groups(alike.begin(),
+                                                                           alike.end());
+  in_parallel(groups.size(), threads, [&](size_t g) {
+    const std::vector<ProgramKey>& group = groups[g].second;
+    PartitionedSamples models;
+    for (const ProgramKey& key : group) {
+      std::unique_ptr<ProbePrograms>& compiled = programs_.at(key);
+      if (compiled == nullptr)
+        compiled = std::make_unique<ProbePrograms>(request_of(key), key.blocks);
+      for (const int64_t microbatch : microbatches.at(key))
+        compiled->prepare(microbatch, turns_, group.size() > 1 ? &models : nullptr);
+    }
   });
-  for (const auto& [key, sizes] : programs) {
+  for (const auto& [key, sizes] : microbatches) {
     for (const int64_t turn : programs_.at(key)->turns()) turns_.insert(turn);
   }
   in_parallel(probes.size(), threads, [&](size_t i) {

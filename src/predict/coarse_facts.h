@@ -96,6 +96,8 @@ class CoarseFacts {
 
   // What shows a plan's work, and its states and update.
   ProbeKey work_key(const compile::Plan& plan) const;
+  // What programs have in common whose models are partitioned alike (compile::partitioning_plan).
+  static ProgramKey partitioned_as(ProgramKey key);
   static StateKey state_key(const compile::Plan& plan, bool folded);
   Request request_of(const ProgramKey& key) const;
   Request request_of(const StatesKey& key) const;

@@ -49,7 +49,6 @@ class Converter {
       if (memory_.narrow != cost::Fp8::kOff) save_narrow(rank);
       place_states(rank);
     }
-    pipeline::plan_ranks(program_);
     return std::move(program_);
   }
 
@@ -529,9 +528,15 @@ std::set<std::string> passes_left_out(const cluster::Cluster& cluster) {
   return out;
 }
 
-Program in_precision(Program program, DType dtype, const StackMemory& memory) {
-  if (dtype == DType::kF32 && !memory.beside_loss() && !memory.saved()) return program;
-  return Converter(std::move(program), dtype, memory).run();
+Program in_precision(Program program, DType dtype, const StackMemory& memory, bool arenas) {
+  if (!plans_memory(dtype, memory)) return program;
+  program = Converter(std::move(program), dtype, memory).run();
+  if (arenas) pipeline::plan_ranks(program);
+  return program;
+}
+
+bool plans_memory(DType dtype, const StackMemory& memory) {
+  return dtype != DType::kF32 || memory.beside_loss() || memory.saved();
 }
 
 }  // namespace mw::predict

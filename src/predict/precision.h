@@ -72,7 +72,10 @@ std::set<std::string> passes_left_out(const cluster::Cluster& cluster);
 // softmaxes stay f32; every pipeline rank gets an f32 master copy of the weights it updates. 2 + 4
 // + 12 bytes a parameter, as Megatron-LM's with f32 gradients; with f16 ones 2 + 2 + 12, while
 // ops compute as before. The memory plan is made anew. f32, and nothing held: the program as it is.
+// `arenas` false: ranks get none.
 pipeline::Program in_precision(pipeline::Program program, DType dtype,
-                               const StackMemory& memory = {});
+                               const StackMemory& memory = {}, bool arenas = true);
+// Whether that plans memory, so that the program needs no offsets before.
+bool plans_memory(DType dtype, const StackMemory& memory);
 
 }  // namespace mw::predict

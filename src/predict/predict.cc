@@ -30,13 +30,15 @@ ir::Module model_of(const Request& request) {
                               request.plan.sequence_slices(), request.plan.cp > 1});
 }
 
-compile::CompileRequest compile_request(const Request& request, const ir::Module& model) {
+compile::CompileRequest compile_request(const Request& request, const ir::Module& model,
+                                        const StackMemory& memory) {
   return {.model = model,
           .plan = request.plan,
           .shape = model_shape(request),
           .optimizer = {},
           .without = passes_left_out(request.cluster),
           .init = false,
+          .offsets = !plans_memory(request.precision, memory),
           .whole_recompute = request.cluster.stack.whole_recompute};
 }
 
@@ -215,7 +217,7 @@ std::vector<int32_t> Prediction::too_full() const {
 
 StepBase::StepBase(const Request& asked) : StepBase(flushed(asked), model_of(checked(asked))) {}
 StepBase::StepBase(const Request& flushed, ir::Module model)
-    : model_(std::move(model)), partitioned_(compile_request(flushed, model_)) {}
+    : model_(std::move(model)), partitioned_(compile_request(flushed, model_, {})) {}
 
 Step compile_step(const Request& asked, const StepBase* base) {
   const Request request = flushed(checked(asked));
@@ -225,11 +227,11 @@ Step compile_step(const Request& asked, const StepBase* base) {
   if (base == nullptr) own = model_of(request);
   const ir::Module& model = own ? *own : base->model_;
   step.parameters = models::parameter_count(model);
-  compile::CompileRequest to_compile = compile_request(request, model);
+  const StackMemory memory = stack_memory(request.cluster, request.plan, request.options.fp8);
+  compile::CompileRequest to_compile = compile_request(request, model, memory);
   if (base != nullptr) to_compile.partitioned = &base->partitioned_;
   compile::CompiledPlan compiled = compile::compile(to_compile);
-  step.program = in_precision(std::move(compiled.train), request.precision,
-                              stack_memory(request.cluster, request.plan, request.options.fp8));
+  step.program = in_precision(std::move(compiled.train), request.precision, memory);
   step.compile_time = steady_clock().now() - begin;
   return step;
 }

@@ -124,27 +124,29 @@ void add_calls(const pipeline::Program& program, const pipeline::RankProgram& ra
 ProbePrograms::ProbePrograms(const Request& request, int64_t blocks)
     : request_(request), blocks_(blocks) {}
 
-void ProbePrograms::prepare(int64_t microbatch, const std::set<int64_t>& turns) {
+void ProbePrograms::prepare(int64_t microbatch, const std::set<int64_t>& turns,
+                            PartitionedSamples* models) {
   const bool first = compiled_.empty();
-  if (first && !request_.plan.sp) compile_any();
+  if (first && !request_.plan.sp) compile_any(models);
   if (shown_by(microbatch) != compiled_.end()) return;
   if (request_.plan.sp && !first) {
     const auto turn = turns.lower_bound(microbatch);
     // More of them as a rule: look ahead, then half way between what does not do the same.
     if (microbatch > compiled_.rbegin()->first)
-      compile(turn != turns.end() ? *turn : kReach * microbatch);
+      compile(turn != turns.end() ? *turn : kReach * microbatch, models);
     if (shown_by(microbatch) != compiled_.end()) return;
     const auto above = compiled_.upper_bound(microbatch);
     if (above != compiled_.begin() && above != compiled_.end()) {
       const auto few = static_cast<double>(std::prev(above)->first);
       const auto many = static_cast<double>(above->first);
       const bool turns_here = turn != turns.end() && *turn < above->first;
-      compile(turns_here ? *turn
-                         : std::max<int64_t>(microbatch, std::llround(std::sqrt(few * many))));
+      compile(
+          turns_here ? *turn : std::max<int64_t>(microbatch, std::llround(std::sqrt(few * many))),
+          models);
       if (shown_by(microbatch) != compiled_.end()) return;
     }
   }
-  compile(microbatch);
+  compile(microbatch, models);
 }
 
 std::vector<int64_t> ProbePrograms::turns() const {
@@ -158,9 +160,9 @@ std::vector<int64_t> ProbePrograms::turns() const {
 }
 
 // Sets any_ where a number of sequences can be told from all else.
-void ProbePrograms::compile_any() {
+void ProbePrograms::compile_any(PartitionedSamples* models) {
   for (const int64_t marker : kMarkers) {
-    Samples samples = compile_samples(marker);
+    Samples samples = compile_samples(marker, models);
     any_ = std::all_of(samples.begin(), samples.end(),
                        [&](const Sample& sample) { return is_marked(sample, marker); });
     if (!any_) continue;
@@ -170,8 +172,8 @@ void ProbePrograms::compile_any() {
   }
 }
 
-void ProbePrograms::compile(int64_t microbatch) {
-  const auto here = compiled_.emplace(microbatch, compile_samples(microbatch)).first;
+void ProbePrograms::compile(int64_t microbatch, PartitionedSamples* models) {
+  const auto here = compiled_.emplace(microbatch, compile_samples(microbatch, models)).first;
   const auto join = [](Compiled::iterator fewer, Compiled::iterator more) {
     for (size_t i = 0; i < fewer->second.size(); ++i) {
       const Sample &few = fewer->second[i], &many = more->second[i];
@@ -201,7 +203,8 @@ ProbePrograms::Compiled::const_iterator ProbePrograms::shown_by(int64_t microbat
   return shows ? at : compiled_.end();
 }
 
-ProbePrograms::Samples ProbePrograms::compile_samples(int64_t microbatch) const {
+ProbePrograms::Samples ProbePrograms::compile_samples(int64_t microbatch,
+                                                      PartitionedSamples* models) const {
   using Stages = std::vector<std::vector<int64_t>>;
   Stages stages;  // [sample] blocks of every stage
   // Collectives inside forward and backward hide behind the blocks beside them, at the ends too,
@@ -216,7 +219,7 @@ ProbePrograms::Samples ProbePrograms::compile_samples(int64_t microbatch) const 
   }
   Samples samples;
   for (const std::vector<int64_t>& blocks : stages)
-    samples.push_back(compile_sample(blocks, microbatch));
+    samples.push_back(compile_sample(blocks, microbatch, models));
   return samples;
 }
 
@@ -242,7 +245,8 @@ bool ProbePrograms::is_marked(const Sample& sample, int64_t marker) {
 }
 
 ProbePrograms::Sample ProbePrograms::compile_sample(const std::vector<int64_t>& blocks,
-                                                    int64_t microbatch) const {
+                                                    int64_t microbatch,
+                                                    PartitionedSamples* models) const {
   const compile::Plan& asked = request_.plan;
   Sample sample;
   compile::Plan& plan = sample.plan;
@@ -254,7 +258,11 @@ ProbePrograms::Sample ProbePrograms::compile_sample(const std::vector<int64_t>& 
   const bool sliced = asked.sequence_slices() > 1;
   if (!sliced) plan.schedule = "gpipe";
   plan.layers = blocks;
-  const ir::Module model = sample_model(request_, plan, microbatch);
+  const PartitionedSamples::Sample* shared =
+      models != nullptr ? &models->of(request_, plan, microbatch) : nullptr;
+  std::optional<ir::Module> own;
+  if (shared == nullptr) own = sample_model(request_, plan, microbatch);
+  const ir::Module& model = own ? *own : shared->model;
   sample.largest = request_.seq_len;
   for (const StateId weight : model.parameters()) {
     for (const ir::Dim& dim : model.state(weight).type.dims)
@@ -263,17 +271,14 @@ ProbePrograms::Sample ProbePrograms::compile_sample(const std::vector<int64_t>& 
   const pipeline::Schedule schedule = sliced
                                           ? pipeline::make_schedule(compile::schedule_request(plan))
                                           : both_backwards(static_cast<int32_t>(plan.pp));
-  compile::CompiledPlan compiled =
-      compile::compile({.model = model,
-                        .plan = plan,
-                        .shape = sample_shape(request_, plan, microbatch),
-                        .optimizer = {},
-                        .schedule = &schedule,
-                        .without = passes_left_out(request_.cluster),
-                        .init = false,
-                        .whole_recompute = request_.cluster.stack.whole_recompute});
-  sample.program = in_precision(std::move(compiled.train), request_.precision,
-                                stack_memory(request_.cluster, plan, request_.options.fp8));
+  const StackMemory memory = stack_memory(request_.cluster, plan, request_.options.fp8);
+  compile::CompileRequest to_compile = sample_request(request_, plan, microbatch, model);
+  to_compile.schedule = &schedule;
+  to_compile.offsets = !plans_memory(request_.precision, memory);
+  if (shared != nullptr) to_compile.partitioned = shared->partitioned.get();
+  compile::CompiledPlan compiled = compile::compile(to_compile);
+  constexpr bool kArenas = false;
+  sample.program = in_precision(std::move(compiled.train), request_.precision, memory, kArenas);
   if (sample.program.ranks.size() == 4) find_boundary(sample.program, sample.boundary);
   strip(sample.program);
   drop_update(sample.program);

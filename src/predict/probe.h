@@ -12,6 +12,7 @@
 #include "compile/plan.h"
 #include "pipeline/program.h"
 #include "predict/growing_sizes.h"
+#include "predict/partitioned_samples.h"
 #include "predict/predict.h"
 #include "predict/stage_facts.h"
 
@@ -46,13 +47,15 @@ class ProbePrograms {
   // REQUIRES: the plan has no finding (compile::plan_findings). The batch is not read.
   explicit ProbePrograms(const Request& request, int64_t blocks = 0);
   // Compiles what shows microbatches of so many sequences, and nothing that is there already.
-  // `turns`: those of programs like these, where it may look first.
-  void prepare(int64_t microbatch, const std::set<int64_t>& turns = {});
+  // `turns`: those of programs like these, where it may look first. `models`: of programs that are
+  // partitioned like these, or null.
+  void prepare(int64_t microbatch, const std::set<int64_t>& turns = {},
+               PartitionedSamples* models = nullptr);
   // Microbatches that were compiled, with one more sequence than which, or a few more, other things
   // are done.
   std::vector<int64_t> turns() const;
   // Compiles microbatches of exactly so many. REQUIRES: nothing shows them yet.
-  void compile(int64_t microbatch);
+  void compile(int64_t microbatch, PartitionedSamples* models = nullptr);
   // On the mesh of such a plan, with so many sequences in a microbatch; facts of states and update
   // are zero. REQUIRES: they are prepared.
   Probe on(int64_t dp, int64_t pp, int64_t microbatch) const;
@@ -74,10 +77,11 @@ class ProbePrograms {
   };
   using Samples = std::vector<Sample>;
   using Compiled = std::map<int64_t, Samples>;
-  void compile_any();
+  void compile_any(PartitionedSamples* models);
   static bool is_marked(const Sample& sample, int64_t marker);
-  Samples compile_samples(int64_t microbatch) const;
-  Sample compile_sample(const std::vector<int64_t>& blocks, int64_t microbatch) const;
+  Samples compile_samples(int64_t microbatch, PartitionedSamples* models) const;
+  Sample compile_sample(const std::vector<int64_t>& blocks, int64_t microbatch,
+                        PartitionedSamples* models) const;
   Compiled::const_iterator shown_by(int64_t microbatch) const;
   static pipeline::Program placed(const Sample& sample, const View& view);
   // `slice`: whose calls; -1: all.

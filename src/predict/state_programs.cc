@@ -59,6 +59,7 @@ StatePrograms::StatePrograms(const Request& request, bool folded)
 
 void StatePrograms::compile(const std::vector<int64_t>& blocks) {
   constexpr int64_t kMicrobatch = 1;
+  constexpr bool kArenas = false;
   compile::Plan plan = request_.plan;
   plan.zero = 0;
   plan.recompute = compile::Recompute::kNone;
@@ -79,13 +80,14 @@ void StatePrograms::compile(const std::vector<int64_t>& blocks) {
                                 .plan = plan,
                                 .shape = sample_shape(request_, plan, kMicrobatch),
                                 .optimizer = {},
-                                .schedule = &schedule},
+                                .schedule = &schedule,
+                                .offsets = false},
                                zero_stages);
   for (compile::CompiledPlan& one : compiled) {
     plan.zero = one.plan.plan.zero;
     pipeline::Program program =
         in_precision(std::move(one.train), request_.precision,
-                     stack_memory(request_.cluster, plan, request_.options.fp8));
+                     stack_memory(request_.cluster, plan, request_.options.fp8), kArenas);
     strip(program);
     samples_[plan.zero].push_back({std::move(program), plan});
   }
