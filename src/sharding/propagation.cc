@@ -17,7 +17,7 @@ bool contains(const Axes& axes, Name axis) {
   return std::find(axes.begin(), axes.end(), axis) != axes.end();
 }
 
-bool uses(const Sharding& sharding, const std::string& axis) {
+bool uses(const Sharding& sharding, Name axis) {
   return std::any_of(sharding.dims.begin(), sharding.dims.end(),
                      [&](const Axes& axes) { return contains(axes, axis); });
 }
@@ -158,6 +158,8 @@ class Propagator {
     const ValueId v = tensor(view.op, t);
     const ShardingRule::Dims& dims = *view.tensors[t].dims;
     if (r_.given[v.index()] || !has_factor(dims, proposal.factor)) return false;
+    // A tensor's axes only become more.
+    if (view.tensors[t].axes[proposal.factor].size() >= proposal.axes.size()) return false;
     Sharding& sharding = result_.shardings[v.index()];
     FactorAxes axes = factors_of(view.rule, dims, sharding, r_.mesh);
     if (sharding_of_factors(dims, axes).dims != sharding.dims) return false;
@@ -167,7 +169,7 @@ class Propagator {
       return false;
     bool changed = false;
     while (own.size() < proposal.axes.size()) {
-      const std::string axis = proposal.axes[own.size()];
+      const Name axis = proposal.axes[own.size()];
       if (uses(sharding, axis)) break;
       own.push_back(axis);
       if (!can_shard(view.rule, dims, axes, r_.mesh)) break;

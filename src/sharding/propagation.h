@@ -33,7 +33,7 @@ struct Origin {
   };
   // One axis that came from another tensor of an op.
   struct Step {
-    std::string axis;
+    Name axis;
     OpId op;
     ValueId from;
     std::string_view strategy;
