@@ -1,6 +1,7 @@
 #include "sharding/propagation.h"
 
 #include <algorithm>
+#include <map>
 #include <optional>
 #include <tuple>
 
@@ -56,10 +57,7 @@ class Propagator {
     MW_CHECK(r_.given.size() == r_.graph.values.size(), "{} given shardings for {} values",
              r_.given.size(), r_.graph.values.size());
     seed();
-    for (const ir::Op& op : r_.graph.ops) {
-      const bool has_rule = ops::op_def(op.kind).rule != nullptr;
-      result_.rules.push_back(has_rule ? ops::rule_of(r_.graph, op) : ShardingRule{});
-    }
+    find_rules();
     views_.resize(r_.graph.ops.size());
     fresh_.assign(r_.graph.ops.size(), false);
   }
@@ -102,6 +100,39 @@ class Propagator {
       result_.origins[input.value.index()].kind = Origin::Kind::kState;
       authority_[input.value.index()] = Authority::kState;
     }
+  }
+
+  // Most ops have a twin in another layer: one of the same kind, attributes and types.
+  void find_rules() {
+    std::map<ir::OpKind, std::vector<size_t>> unlike;  // ops
+    result_.rules.reserve(r_.graph.ops.size());
+    for (size_t i = 0; i < r_.graph.ops.size(); ++i) {
+      const ir::Op& op = r_.graph.ops[i];
+      if (ops::op_def(op.kind).rule == nullptr) {
+        result_.rules.emplace_back();
+        continue;
+      }
+      std::vector<size_t>& others = unlike[op.kind];
+      const auto twin = std::find_if(others.begin(), others.end(), [&](size_t other) {
+        return same_rule(r_.graph.ops[other], op);
+      });
+      if (twin != others.end()) {
+        result_.rules.push_back(result_.rules[*twin]);
+        continue;
+      }
+      others.push_back(i);
+      result_.rules.push_back(ops::rule_of(r_.graph, op));
+    }
+  }
+  bool same_rule(const ir::Op& a, const ir::Op& b) const {
+    const auto same_type = [&](ValueId x, ValueId y) {
+      return r_.graph.type(x) == r_.graph.type(y);
+    };
+    return a.attrs == b.attrs && a.accumulates == b.accumulates &&
+           std::equal(a.operands.begin(), a.operands.end(), b.operands.begin(), b.operands.end(),
+                      same_type) &&
+           std::equal(a.results.begin(), a.results.end(), b.results.begin(), b.results.end(),
+                      same_type);
   }
 
   // Operands, then results.
