@@ -5,12 +5,17 @@
 namespace mw::predict {
 
 Facts StageFacts::of(int64_t blocks, bool is_first, bool is_last) const {
+  // The planner asks millions of times: loops without conditions.
   Facts facts;
-  for (size_t f = 0; f < kFacts; ++f) {
-    facts[f] = base[f] + static_cast<double>(blocks) * block[f] + (is_first ? first[f] : 0) +
-               (is_last ? last[f] : 0);
-    facts[f] = std::max(0.0, facts[f]);
+  const auto n = static_cast<double>(blocks);
+  for (size_t f = 0; f < kFacts; ++f) facts[f] = base[f] + n * block[f];
+  if (is_first) {
+    for (size_t f = 0; f < kFacts; ++f) facts[f] += first[f];
   }
+  if (is_last) {
+    for (size_t f = 0; f < kFacts; ++f) facts[f] += last[f];
+  }
+  for (double& fact : facts) fact = std::max(0.0, fact);
   if (!is_last || blocks <= last_blocks) return facts;
   for (size_t i = 0; i < kWaiting.size(); ++i) {
     const double gaps = static_cast<double>(blocks - last_blocks) * block[kGaps + i];
