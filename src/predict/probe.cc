@@ -124,9 +124,16 @@ void add_calls(const pipeline::Program& program, const pipeline::RankProgram& ra
 ProbePrograms::ProbePrograms(const Request& request, int64_t blocks)
     : request_(request), blocks_(blocks) {}
 
-void ProbePrograms::prepare(int64_t microbatch, const std::set<int64_t>& turns,
+// The partitioner moves the smaller of an activation and a weight's gradient: those of an MLP are
+// as large as each other when a microbatch has as many tokens as the MLP has features.
+int64_t ProbePrograms::expected_turn() const {
+  return request_.model.ffn_size * request_.plan.sequence_slices() / request_.seq_len;
+}
+
+void ProbePrograms::prepare(int64_t microbatch, const std::set<int64_t>& told,
                             PartitionedSamples* models) {
   const bool first = compiled_.empty();
+  const std::set<int64_t> turns = told.empty() ? std::set<int64_t>{expected_turn()} : told;
   if (first && !request_.plan.sp) compile_any(models);
   if (shown_by(microbatch) != compiled_.end()) return;
   if (request_.plan.sp && !first) {
@@ -136,7 +143,9 @@ void ProbePrograms::prepare(int64_t microbatch, const std::set<int64_t>& turns,
       compile(turn != turns.end() ? *turn : kReach * microbatch, models);
     if (shown_by(microbatch) != compiled_.end()) return;
     const auto above = compiled_.upper_bound(microbatch);
-    if (above != compiled_.begin() && above != compiled_.end()) {
+    const bool between = above != compiled_.begin() && above != compiled_.end();
+    // Right behind a turn nothing is as it was before.
+    if (between && !turns.contains(std::prev(above)->first)) {
       const auto few = static_cast<double>(std::prev(above)->first);
       const auto many = static_cast<double>(above->first);
       const bool turns_here = turn != turns.end() && *turn < above->first;

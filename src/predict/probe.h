@@ -47,9 +47,9 @@ class ProbePrograms {
   // REQUIRES: the plan has no finding (compile::plan_findings). The batch is not read.
   explicit ProbePrograms(const Request& request, int64_t blocks = 0);
   // Compiles what shows microbatches of so many sequences, and nothing that is there already.
-  // `turns`: those of programs like these, where it may look first. `models`: of programs that are
-  // partitioned like these, or null.
-  void prepare(int64_t microbatch, const std::set<int64_t>& turns = {},
+  // `told`: the turns of programs like these, where it may look first. `models`: of programs that
+  // are partitioned like these, or null.
+  void prepare(int64_t microbatch, const std::set<int64_t>& told = {},
                PartitionedSamples* models = nullptr);
   // Microbatches that were compiled, with one more sequence than which, or a few more, other things
   // are done.
@@ -77,6 +77,7 @@ class ProbePrograms {
   };
   using Samples = std::vector<Sample>;
   using Compiled = std::map<int64_t, Samples>;
+  int64_t expected_turn() const;
   void compile_any(PartitionedSamples* models);
   static bool is_marked(const Sample& sample, int64_t marker);
   Samples compile_samples(int64_t microbatch, PartitionedSamples* models) const;
