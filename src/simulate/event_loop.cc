@@ -307,8 +307,12 @@ void EventLoop::begin_walk(int32_t r, const FlatCommand& command, const TimedFra
   state.message = -1;
   state.walk.begin(fragment.cost, state.now);
   state.port_ready.clear();
-  for (std::vector<Interval>& messages : state.messages) messages = joined(std::move(messages));
-  if (state.state_ready.empty()) return;
+  const bool early = !state.state_ready.empty();  // collectives may begin before the call
+  for (std::vector<Interval>& messages : state.messages) {
+    if (!early) std::erase_if(messages, [&](const Interval& i) { return i.end <= state.now; });
+    messages = joined(std::move(messages));
+  }
+  if (!early) return;
   // Collectives may have begun when their gradients were complete.
   std::fill(state.walk.streams.begin() + 1, state.walk.streams.end(), 0.0);
   const FlatRank& rank = in_.flat.ranks[static_cast<size_t>(r)];

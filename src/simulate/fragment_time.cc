@@ -246,13 +246,15 @@ RankId FragmentCoster::representative(int32_t pipeline_rank) const {
 }
 
 const FragmentCoster::Group& FragmentCoster::group_along(const Names& axes, int32_t rank) {
-  const auto [it, is_new] = groups_.try_emplace({rank, axes});
+  // A group over pp is that of all pipeline ranks, which lie at the same place in the other axes.
+  constexpr int32_t kAll = -1;
+  const bool crosses = std::find(axes.begin(), axes.end(), "pp") != axes.end();
+  const auto [it, is_new] = groups_.try_emplace({crosses ? kAll : rank, axes});
   Group& group = it->second;
   if (!is_new) return group;
   const std::vector<RankId> members = program_.mesh.members(representative(rank), axes);
   group.size = static_cast<int64_t>(members.size());
   group.shape = cluster::group_shape(cluster_, members);
-  const bool crosses = std::find(axes.begin(), axes.end(), "pp") != axes.end();
   if (!crosses) {
     group.ranks = {rank};
   } else {

@@ -169,7 +169,7 @@ class FragmentCoster {
   std::vector<int32_t> coordinates_;
   std::vector<CrossGroup> cross_groups_;
   std::vector<std::string> cross_names_;
-  std::map<std::pair<int32_t, Names>, Group> groups_;  // by a pipeline rank and the axes
+  std::map<std::pair<int32_t, Names>, Group> groups_;  // by pipeline rank, -1: all, and the axes
   std::map<std::string, Group> holders_;               // by what they hold
 };
 

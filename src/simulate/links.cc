@@ -55,15 +55,31 @@ std::vector<Interval> joined(std::vector<Interval> intervals) {
 }
 
 void EventQueue::push(double time, int32_t message, int32_t version) {
-  heap_.push_back({time, made_++, message, version});
-  std::push_heap(heap_.begin(), heap_.end(), Later());
+  const Event event{time, made_++, message, version};
+  size_t at = heap_.size();
+  heap_.push_back(event);
+  for (; at > 0 && is_before(event, heap_[(at - 1) / kChildren]); at = (at - 1) / kChildren)
+    heap_[at] = heap_[(at - 1) / kChildren];
+  heap_[at] = event;
 }
 
 Event EventQueue::pop() {
-  std::pop_heap(heap_.begin(), heap_.end(), Later());
-  const Event event = heap_.back();
+  const Event first = heap_.front(), last = heap_.back();
   heap_.pop_back();
-  return event;
+  const size_t count = heap_.size();
+  size_t at = 0;
+  for (size_t child = 1; child < count; child = kChildren * at + 1) {
+    const size_t behind = std::min(child + kChildren, count);
+    size_t least = child;
+    for (size_t c = child + 1; c < behind; ++c) {
+      if (is_before(heap_[c], heap_[least])) least = c;
+    }
+    if (!is_before(heap_[least], last)) break;
+    heap_[at] = heap_[least];
+    at = least;
+  }
+  if (count > 0) heap_[at] = last;
+  return first;
 }
 
 Links::Links(size_t ranks, std::vector<double> bandwidth, std::vector<double> latency,

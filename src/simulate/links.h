@@ -25,6 +25,7 @@ struct Event {
   int32_t version = -1;  // -1: the message is published; else: it ends, if this is its last word
 };
 
+// A heap of four children a node, which is half as deep as one of two.
 class EventQueue {
  public:
   bool empty() const { return heap_.empty(); }
@@ -32,11 +33,10 @@ class EventQueue {
   Event pop();
 
  private:
-  struct Later {  // no function, which the heap would call through a pointer
-    bool operator()(const Event& a, const Event& b) const {
-      return a.time != b.time ? a.time > b.time : a.number > b.number;
-    }
-  };
+  static constexpr size_t kChildren = 4;
+  static bool is_before(const Event& a, const Event& b) {
+    return a.time < b.time || (a.time == b.time && a.number < b.number);
+  }
   std::vector<Event> heap_;
   uint64_t made_ = 0;
 };

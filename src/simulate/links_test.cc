@@ -1,6 +1,10 @@
 #include "simulate/links.h"
 
+#include <algorithm>
 #include <map>
+#include <random>
+#include <utility>
+#include <vector>
 
 #include <doctest/doctest.h>
 
@@ -80,6 +84,26 @@ TEST_CASE("what stands still during intervals takes their time longer") {
   CHECK(together[0].begin == 1);
   CHECK(together[0].end == 3);
   CHECK(together[1].end == 7);
+}
+
+TEST_CASE("events come in order of time, those of one time in the order of their making") {
+  std::mt19937 random(7);
+  EventQueue queue;
+  std::vector<std::pair<double, int32_t>> waiting;  // time, message: numbered as they are made
+  int32_t made = 0;
+  for (int turn = 0; turn < 3000; ++turn) {
+    if (waiting.empty() || random() % 5 < 3) {
+      const double time = static_cast<double>(random() % 40);
+      waiting.emplace_back(time, made);
+      queue.push(time, made++, 0);
+    } else {
+      const auto first = std::min_element(waiting.begin(), waiting.end());
+      const Event event = queue.pop();
+      REQUIRE(std::pair(event.time, event.message) == *first);
+      waiting.erase(first);
+    }
+    REQUIRE(queue.empty() == waiting.empty());
+  }
 }
 
 }  // namespace
