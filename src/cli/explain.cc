@@ -77,14 +77,32 @@ std::vector<std::string> wrong_values(CLI::Option& option) {
   return findings;
 }
 
-// "--gpus: 1 required INT missing" in words of ours; as it is otherwise.
-std::string parser_text(const CLI::ParseError& error) {
+// The option that has another one in the place of its value, or of "--gpus: 1 required INT
+// missing"; empty: something else is wrong.
+std::string without_value(CLI::App& command, const CLI::ParseError& error) {
+  const std::vector<std::string> names = option_names(command);
+  for (const CLI::Option* option : options_of(command)) {
+    for (const std::string& value : option->results()) {
+      if (std::find(names.begin(), names.end(), value) != names.end()) return option->get_name();
+    }
+  }
   const std::string text = error.what();
   const size_t colon = text.find(": ");
-  if (colon != std::string::npos && ends_with(text, " missing") &&
-      dynamic_cast<const CLI::ArgumentMismatch*>(&error) != nullptr)
-    return text.substr(0, colon) + ": a value is missing";
-  return text;
+  return colon != std::string::npos && ends_with(text, " missing") &&
+                 dynamic_cast<const CLI::ArgumentMismatch*>(&error) != nullptr
+             ? text.substr(0, colon)
+             : std::string();
+}
+
+// The line without the option where it has no value: at the end, or before another option.
+std::vector<std::string> without_bare(const std::vector<std::string>& line,
+                                      const std::string& option) {
+  std::vector<std::string> words;
+  for (size_t i = 0; i < line.size(); ++i) {
+    const bool bare = i + 1 == line.size() || starts_with(line[i + 1], "--");
+    if (line[i] != option || !bare) words.push_back(line[i]);
+  }
+  return words.size() < line.size() ? words : std::vector<std::string>();
 }
 
 bool is_excluded(const CLI::Option& option) {
@@ -190,7 +208,9 @@ WrongLine explain(CLI::App& app, const CLI::ParseError& error,
       !values.empty() && (dynamic_cast<const CLI::ValidationError*>(&error) != nullptr ||
                           dynamic_cast<const CLI::ConversionError*>(&error) != nullptr ||
                           dynamic_cast<const CLI::ArgumentMismatch*>(&error) != nullptr);
-  if (!of_extras && !of_value) line.findings.push_back(parser_text(error));
+  const std::string bare = without_value(command, error);
+  if (!of_extras && !of_value)
+    line.findings.push_back(bare.empty() ? error.what() : bare + ": a value is missing");
   line.findings.insert(line.findings.end(), values.begin(), values.end());
   line.findings.insert(line.findings.end(), unknown.begin(), unknown.end());
   if (!subcommands.empty() && command.get_subcommands().empty()) {
@@ -201,6 +221,9 @@ WrongLine explain(CLI::App& app, const CLI::ParseError& error,
             ? fmt::format("a subcommand is missing; it must be one of {}", join(subcommands, ", "))
             : fmt::format("'{}' is no subcommand{}; known are {}", word,
                           did_you_mean(word, subcommands), join(subcommands, ", "))};
+  } else if (!bare.empty()) {  // the parser has not looked at what follows
+    line.rest = without_bare(arguments, bare);
+    if (!line.rest.empty()) line.findings = {bare + ": a value is missing"};
   } else if (of_extras || of_value || of_two) {
     line.rest = right_words(app, arguments);
   }

@@ -48,7 +48,12 @@ std::vector<std::string> other_findings(const mw::cli::WrongLine& line) {
   try {
     parser->parse(rest);
   } catch (const CLI::ParseError& error) {
-    return {error.what()};
+    mw::cli::WrongLine more = mw::cli::explain(*parser, error, line.rest);
+    more.findings.insert(more.findings.begin(), line.findings.begin(), line.findings.end());
+    std::vector<std::string> left = mw::cli::without_repeats(line.findings, more.findings);
+    if (more.rest.empty() || more.rest.size() >= line.rest.size()) return left;
+    for (std::string& finding : other_findings(more)) left.push_back(std::move(finding));
+    return left;
   } catch (const mw::Error& error) {
     return mw::cli::without_repeats(line.findings, error.findings());
   }

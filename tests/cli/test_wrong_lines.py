@@ -56,6 +56,11 @@ def refused(line):
       "--cluster: DGX H100 is of H100-SXM-80GB, and clusters/profiles/a100-80gb-megatron.toml of A100-SXM-80GB"]),
     ("train nowhere.toml --steps 0", ["--steps: must be at least 1, is 0", "nowhere.toml"]),
     ("verify nowhere.toml --seed x", ["--seed: must be a whole number, is 'x'", "nowhere.toml"]),
+    # An option without its value, at the end and before another one.
+    ("simulate --model nope --cluster selena --plan tp=8 --global-batch x --gpus",
+     ["--gpus: a value is missing", "--global-batch: must be a whole number, is 'x'", "there is no cluster 'selena'", "there is no model 'nope'"]),
+    ("plan --gpus --model gpt-7.5b --cluster selena --topp 3 --global-batch",
+     ["--gpus: a value is missing", "--global-batch: a value is missing", "--topp: unknown option", "there is no cluster 'selena'"]),
     ("inspect graf nowhere.toml", ["what: must be one of graph, fragments, program, memory, is 'graf'"]),
     ("inspect graph nowhere.toml --rank -1", ["--rank: must be at least 0, is -1", "nowhere.toml"]),
     ("generate nowhere --prompt a --tokens 0", ["--tokens: must be at least 1, is 0", "nowhere"]),
@@ -68,7 +73,7 @@ def test_wrong_words_come_with_what_else_is_wrong(line, findings):
     told = refused(line)
     for finding in findings:
         assert any(finding in one for one in told), (finding, told)
-    options = [one.split(":")[0] for one in told if one.startswith("--") and "is missing" in one]
+    options = [one.split(":")[0] for one in told if one.startswith("--") and ": is missing" in one]
     assert not options, told  # an option that is there is not missing
 
 
@@ -80,7 +85,8 @@ def test_several_wrong_values_of_one_option_are_told_each():
 
 
 def test_a_value_that_is_missing_or_too_much_is_told():
-    assert refused("plan --model gpt-7.5b --gpus") == ["--gpus: a value is missing"]
+    told = refused("plan --model gpt-7.5b --gpus")
+    assert told[0] == "--gpus: a value is missing" and [one.split(":")[0] for one in told[1:]] == ["--cluster", "--global-batch"]
     told = refused("plan --model gpt-7.5b --gpus 8 --global-batch 8 --json=maybe")
     assert told[0] == "--json: takes no value, is 'maybe'" and told[1].startswith("--cluster: is missing")
 
