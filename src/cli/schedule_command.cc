@@ -224,6 +224,15 @@ std::vector<pipeline::Schedule> schedules_of(const ScheduleOptions& options,
   return schedules;
 }
 
+// Gives a line that lacks --microbatches a number that every kind takes, to find out what else is
+// wrong with it. Whether there is one.
+bool takes_any_microbatches(ScheduleOptions& options) {
+  constexpr int64_t kOfRanks = 24;
+  if (options.microbatches || !options.stages || !options.from.empty()) return false;
+  options.microbatches = kOfRanks * *options.stages;
+  return *options.stages * *options.microbatches <= kMost;
+}
+
 // What the format has no word for, so that --from reads another schedule.
 std::string lost_in_csv(const pipeline::Schedule& schedule) {
   std::vector<std::string> lost;
@@ -253,8 +262,11 @@ void show(ScheduleOptions options, const Diagnostics& words) {
   if (complete) {
     schedules = schedules_of(options, costs, out);
   } else if (!options.kind.empty()) {
-    if (const std::string wrong = pipeline::kind_finding(options.kind); !wrong.empty())
+    if (const std::string wrong = pipeline::kind_finding(options.kind); !wrong.empty()) {
       out.add("{}", wrong);
+    } else if (ScheduleOptions other = options; takes_any_microbatches(other)) {
+      schedules_of(other, costs, out);
+    }
   }
   check_output(posix_fs(), options.csv, out);
   check_output(posix_fs(), options.svg, out);

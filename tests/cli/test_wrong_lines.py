@@ -56,6 +56,9 @@ def refused(line):
       "--cluster: DGX H100 is of H100-SXM-80GB, and clusters/profiles/a100-80gb-megatron.toml of A100-SXM-80GB"]),
     ("train nowhere.toml --steps 0", ["--steps: must be at least 1, is 0", "nowhere.toml"]),
     ("verify nowhere.toml --seed x", ["--seed: must be a whole number, is 'x'", "nowhere.toml"]),
+    ("schedule chimera --stages 3 --microbatches 0 --compare dualpipe --bogus 1",
+     ["--microbatches: must be at least 1, is 0", "--bogus: unknown option", "schedule chimera: ranks=3 must be even",
+      "schedule dualpipe: ranks=3 must be even"]),
     # An option without its value, at the end and before another one.
     ("simulate --model nope --cluster selena --plan tp=8 --global-batch x --gpus",
      ["--gpus: a value is missing", "--global-batch: must be a whole number, is 'x'", "there is no cluster 'selena'", "there is no model 'nope'"]),
