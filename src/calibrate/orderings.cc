@@ -61,6 +61,11 @@ std::vector<Group> groups(const std::vector<Ordering>& orderings) {
 
 }  // namespace
 
+bool Ordering::of_one_step() const {
+  const Run &a = faster->run, &b = slower->run;
+  return a.seq == b.seq && a.global_batch == b.global_batch && a.gpus == b.gpus;
+}
+
 std::vector<Ordering> orderings(const std::vector<Comparison>& comparisons) {
   std::vector<Ordering> all;
   for (size_t i = 0; i < comparisons.size(); ++i) {
@@ -84,14 +89,20 @@ std::vector<Ordering> orderings(const std::vector<Comparison>& comparisons) {
 std::string to_text(const std::vector<Ordering>& orderings) {
   std::string text = fmt::format("{:<72} {:>5} {:>5} {:>15} {:>15}\n", "source", "pairs", "kept",
                                  "mean published", "mean predicted");
-  int kept = 0;
+  int kept = 0, of_one_step = 0, kept_of_one_step = 0;
+  for (const Ordering& o : orderings) {
+    kept += o.kept() ? 1 : 0;
+    of_one_step += o.of_one_step() ? 1 : 0;
+    kept_of_one_step += o.of_one_step() && o.kept() ? 1 : 0;
+  }
   for (const Group& g : groups(orderings)) {
-    kept += g.kept;
     text += fmt::format("{:<72.72} {:>5} {:>5} {:>15} {:>15}\n", g.name, g.pairs, g.kept,
                         g.ratios ? percent(std::exp(g.published / g.pairs)) : "",
                         percent(std::exp(g.predicted / g.pairs)));
   }
   text += fmt::format("{:<72} {:>5} {:>5}\n", "all", orderings.size(), kept);
+  text += fmt::format("{:<72} {:>5} {:>5}\n", "of one step: same sequences, batch and devices",
+                      of_one_step, kept_of_one_step);
   std::string source;
   for (const Ordering& o : orderings) {
     if (o.kept()) continue;
@@ -99,8 +110,9 @@ std::string to_text(const std::vector<Ordering>& orderings) {
     if (o.faster->run.source != source)
       text += fmt::format("  {}, {}\n", o.faster->run.source, o.faster->run.model);
     source = o.faster->run.source;
-    text += fmt::format("    {:<52} over {:<52} published {:>8} predicted {:>8}\n", what(*o.faster),
-                        what(*o.slower), published_text(o), percent(o.predicted));
+    text += fmt::format("    {:<52} over {:<52} published {:>8} predicted {:>8}{}\n", what(*o.faster),
+                        what(*o.slower), published_text(o), percent(o.predicted),
+                        o.of_one_step() ? "" : "  (of two steps)");
   }
   return text;
 }
@@ -116,6 +128,7 @@ Json to_json(const std::vector<Ordering>& orderings) {
     row["published"] = o.published > 0 ? Json(o.published) : Json();
     row["predicted"] = o.predicted;
     row["kept"] = o.kept();
+    row["of_one_step"] = o.of_one_step();
     list.push_back(Json(std::move(row)));
   }
   return Json(std::move(list));

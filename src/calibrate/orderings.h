@@ -17,13 +17,17 @@ struct Ordering {
   double published = 0;                                   // rate over rate; 0: places alone
   double predicted = 0;
   bool kept() const { return predicted > 1; }
+  // Both take the same step, sequences, batch and number of devices alike, so that schedule, layout
+  // and options alone make the difference.
+  bool of_one_step() const;
 };
 
 // Every pair of rows that were simulated, but for those with equal rates or places. Rows of one
 // table and of one figure have the same `source` cell.
 std::vector<Ordering> orderings(const std::vector<Comparison>& comparisons);
 
-// By source: pairs, how many are kept, the mean ratios; then every pair that is not kept.
+// By source: pairs, how many are kept, the mean ratios; of all also those of one step; then every
+// pair that is not kept.
 std::string to_text(const std::vector<Ordering>& orderings);
 Json to_json(const std::vector<Ordering>& orderings);
 

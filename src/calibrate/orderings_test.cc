@@ -71,3 +71,21 @@ TEST_CASE("where a source tells places alone, equal ones are no order") {
     CHECK(o.kept());
   }
 }
+
+TEST_CASE("pairs of one step are counted apart, and what is not one is said") {
+  std::vector<Comparison> rows = {row("table", 2, 3), row("table", 4, 2.5), row("table", 8, 9)};
+  for (Comparison& c : rows) c.run.seq = 1024, c.run.global_batch = 8, c.run.gpus = 4;
+  SUBCASE("another sequence") { rows[1].run.seq = 2048; }
+  SUBCASE("another batch") { rows[1].run.global_batch = 16; }
+  SUBCASE("other devices") { rows[1].run.gpus = 8; }
+  const std::vector<Ordering> made = orderings(rows);
+  REQUIRE(made.size() == 3);
+  for (const Ordering& o : made)
+    CHECK(o.of_one_step() == (o.faster != &rows[1] && o.slower != &rows[1]));
+  const std::string text = to_text(made);
+  const size_t line = text.find("of one step: same sequences, batch and devices");
+  REQUIRE(line != std::string::npos);
+  const size_t end = text.find('\n', line);
+  CHECK(text.substr(end - 12, 12) == "     1     1");
+  CHECK(text.find("predicted  -16.7 %  (of two steps)\n") != std::string::npos);
+}
