@@ -53,6 +53,9 @@ void read_device(JsonReader device, Cluster& cluster) {
   Device& d = cluster.device;
   d.name = device.string("name");
   d.memory = Bytes(std::llround(device.number("memory_GB", {.min = kTiny}) * kGiga));
+  d.reserved = Bytes(std::llround(device.number_or("reserved_GB", 0, {.min = 0}) * kGiga));
+  if (d.memory.value > 0 && d.reserved >= d.memory)
+    device.fail("reserved_GB", "must be less than memory_GB");
   d.memory_bandwidth = BytesPerSecond(device.number("memory_GBps", {.min = kTiny}) * kGiga);
   d.multiprocessors = device.integer("multiprocessors", {.min = 1});
   d.cache = Bytes(std::llround(device.number_or("cache_MB", 0, {.min = 0}) * 1e6));

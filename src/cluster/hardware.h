@@ -6,7 +6,7 @@
 //   cores = 2                         # optional: that devices which are threads share
 //   source = "…"                      # also of every section that names none
 //   [device]
-//   name, memory_GB, memory_GBps, multiprocessors, and where it is known cache_MB
+//   name, memory_GB, memory_GBps, multiprocessors, and where they are known reserved_GB, cache_MB
 //   [device.peak_TFLOPs]              # dense; f32, tf32, bf16, f16, fp8, fp4
 //   [device.kernel_G_per_s]           # optional, by op: FLOPs of products, bytes of all else
 //   [device.attained]                 # what software makes of it; see Attained
@@ -102,6 +102,8 @@ struct Device {
   std::string name;
   std::vector<std::pair<std::string, FlopsPerSecond>> peaks;  // dense, by format
   Bytes memory;
+  Bytes reserved;  // of it, for no tensor: driver, context of the process, buffers of collectives
+  Bytes usable_memory() const { return memory > reserved ? memory - reserved : Bytes(0); }
   BytesPerSecond memory_bandwidth;
   Bytes cache;                  // that all multiprocessors share; 0: not said
   int64_t multiprocessors = 1;  // parts that take a tile of a product each

@@ -92,6 +92,18 @@ TEST_CASE("a group crosses the levels that its ranks' order says") {
   CHECK(pair.level() == 1);
 }
 
+TEST_CASE("what of a device's memory no tensor gets") {
+  CHECK(parse_cluster(kText, "box.toml").device.usable_memory() == Bytes(80'000'000'000));
+  const auto with = [](const char* reserved) {
+    return replace_all(kText, "memory_GB = 80\n",
+                       fmt::format("memory_GB = 80\nreserved_GB = {}\n", reserved));
+  };
+  const Device device = parse_cluster(with("2.8"), "box.toml").device;
+  CHECK(device.memory == Bytes(80'000'000'000));
+  CHECK(device.usable_memory() == Bytes(77'200'000'000));
+  CHECK(message_of(with("80")) == "box.toml:6: device.reserved_GB: must be less than memory_GB");
+}
+
 TEST_CASE("on a torus a group knows its dimensions and whether they close") {
   std::string text = replace_all(kText, "kind = \"network\"", "kind = \"torus\"\ntorus = [4, 8]");
   text = replace_all(text, "devices = 8\n", "devices = 1\n");

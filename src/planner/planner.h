@@ -46,7 +46,7 @@ struct Found {
   std::vector<Candidate> plans;  // that fit, the fastest first
   std::vector<size_t> front;     // of these: no other is faster and needs less memory
   std::vector<Choice> choices;
-  Bytes memory_limit;      // of a device
+  Bytes memory_limit;      // of a device, for tensors
   bool shared = false;     // by the ranks
   int64_t candidates = 0;  // plans of the space
   int64_t simulated = 0;

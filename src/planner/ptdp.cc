@@ -22,7 +22,7 @@ class Rules {
       : request_(request),
         base_(request.base),
         coarse_(coarse),
-        limit_(static_cast<double>(base_.cluster.device.memory.value)) {}
+        limit_(static_cast<double>(base_.cluster.device.usable_memory().value)) {}
 
   Found run() {
     std::vector<Layout> all = layouts(base_, request_.gpus);

@@ -43,7 +43,7 @@ std::optional<Least> least_memory(const predict::Request& base, int64_t devices,
 
 Needs least_devices(const Request& request, predict::Coarse& coarse) {
   const predict::Request& base = request.base;
-  const Bytes limit = base.cluster.device.memory;
+  const Bytes limit = base.cluster.device.usable_memory();
   Needs needs;
   if (const auto least = least_memory(base, request.gpus, coarse)) needs.least = least->peak;
   // Whole nodes beyond one; the most that is looked at is sixty-four times what was asked for.
@@ -83,7 +83,7 @@ Found search(const Request& request) {
   predict::Coarse coarse(request.base);
   Found found =
       request.method == Method::kPtdP ? ptdp(request, coarse) : exhaustive(request, coarse);
-  found.memory_limit = request.base.cluster.device.memory;
+  found.memory_limit = request.base.cluster.device.usable_memory();
   found.shared = request.base.cluster.shares_memory();
   if (found.plans.empty()) {
     const Needs needs = least_devices(request, coarse);
@@ -98,7 +98,7 @@ Found search(const Request& request) {
         request.gpus, request.gpus == 1 ? "device" : "devices", request.base.cluster.name,
         found.shared ? "the ranks need" : "the fullest rank needs", format_bytes(needs.least.value),
         found.shared ? "and share" : request.base.cluster.device.name + " has",
-        format_bytes(found.memory_limit.value));
+        predict::limit_text(request.base.cluster.device));
     if (found.shared && needs.devices > 0)
       throw_error("{}; {} would do, with {}", what, needs.devices, short_form(needs.plan));
     if (found.shared) throw_error("{}; fewer would not do with this batch either", what);

@@ -78,7 +78,7 @@ std::string to_text(const Request& request, const Found& found, int64_t top) {
       request.base.model.source, request.gpus, request.base.cluster.name, request.base.global_batch,
       short_form(best.plan), format_seconds(best.step.value),
       predict::error_text(request.base.cluster.stack.error), best.tokens_per_s, 100 * best.mfu,
-      format_bytes(best.needed.value), format_bytes(found.memory_limit.value),
+      format_bytes(best.needed.value), predict::limit_text(request.base.cluster.device),
       found.shared ? "that all ranks share" : "on the fullest rank", found.candidates,
       found.simulated, format_seconds(found.search.value));
   text += predict::outside_text(request.base.cluster.stack.name, outside(request, best));

@@ -105,7 +105,7 @@ std::string memory_findings(const Request& request, const Prediction& prediction
   for (const auto& [category, bytes] : peak.by_category)
     parts.push_back(fmt::format("{} {}", pipeline::to_string(category), format_bytes(bytes.value)));
   const std::string own = format_bytes(prediction.memory[worst].peak.value);
-  const std::string limit = format_bytes(prediction.memory_limit.value);
+  const std::string limit = limit_text(request.cluster.device);
   std::string text =
       prediction.sharing > 1
           ? fmt::format("memory: {} ranks need {} of the {} that they share, pipeline rank {} {}",

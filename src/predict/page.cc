@@ -34,7 +34,7 @@ report::PageRank page_rank(const simulate::RankResult& rank, const StageMemory& 
   return made;
 }
 
-std::vector<report::Figure> figures_of(const Prediction& p) {
+std::vector<report::Figure> figures_of(const Request& request, const Prediction& p) {
   double exposed = 0;
   for (const auto& [label, time] : p.exposed_comm) exposed += time.value;
   const std::string dense = fmt::format("{:.1f} of {:.0f} TFLOP/s dense {}", p.tflops_per_device,
@@ -49,7 +49,7 @@ std::vector<report::Figure> figures_of(const Prediction& p) {
           {"bubble", fmt::format("{:.1f} %", 100 * p.bubble), "waits and idle, mean of the ranks"},
           {"exposed comm.", format_seconds(exposed), "that nothing hides, mean of the ranks"},
           {"memory", format_bytes(p.needed().value),
-           fmt::format("of {}, {}", format_bytes(p.memory_limit.value),
+           fmt::format("of {}, {}", limit_text(request.cluster.device),
                        p.sharing > 1 ? "all ranks" : "fullest rank")}};
 }
 
@@ -58,7 +58,7 @@ report::PageRun page_run(const Request& request, const Prediction& p) {
   run.plan = compile::short_form(request.plan);
   run.step = p.step;
   run.chunks = static_cast<int32_t>(request.plan.chunks);
-  run.figures = figures_of(p);
+  run.figures = figures_of(request, p);
   run.note = std::string(trim(outside_text(p.profile, p.outside)));
   run.memory_limit = p.memory_limit;
   for (size_t r = 0; r < p.result.ranks.size(); ++r)

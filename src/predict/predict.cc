@@ -265,7 +265,7 @@ Prediction predict(const Request& request, const Step& step) {
   checked(request);
   Prediction p;
   p.devices = request.plan.ranks();
-  p.memory_limit = request.cluster.device.memory;
+  p.memory_limit = request.cluster.device.usable_memory();
   if (request.cluster.shares_memory()) p.sharing = p.devices;
   p.parameters = step.parameters;
   p.compile_time = step.compile_time;

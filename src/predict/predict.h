@@ -42,7 +42,7 @@ struct Prediction {
   double bubble = 0;
   std::map<std::string, Seconds> exposed_comm;  // by group, mean over pipeline ranks
   std::vector<StageMemory> memory;              // [pipeline rank]
-  Bytes memory_limit;                           // of a device
+  Bytes memory_limit;                           // of a device, for tensors
   int64_t sharing = 1;  // ranks that share one such memory: all of them, or 1
   int64_t parameters = 0;
   int64_t devices = 0;
@@ -113,6 +113,8 @@ std::vector<double> stage_costs(const Request& request);
 std::vector<std::string> outside_profile(const Request& request);
 // " +- 9 %", or "" without an error.
 std::string error_text(double error);
+// "80.0 GiB", or "77.4 GiB for tensors (of 80.0 GiB)" where a part is reserved.
+std::string limit_text(const cluster::Device& device);
 // The error, or null without one.
 Json error_json(double error);
 // A line about what lies outside, "" if nothing does.

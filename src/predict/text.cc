@@ -118,6 +118,12 @@ Json peak_json(const simulate::MemoryPeak& peak) {
 
 }  // namespace
 
+std::string limit_text(const cluster::Device& device) {
+  const std::string usable = format_bytes(device.usable_memory().value);
+  if (device.reserved.value == 0) return usable;
+  return fmt::format("{} for tensors (of {})", usable, format_bytes(device.memory.value));
+}
+
 std::string error_text(double error) {
   return error > 0 ? fmt::format(" +- {:.0f} %", 100 * error) : std::string();
 }
@@ -146,7 +152,7 @@ std::string to_text(const Request& request, const Prediction& p) {
       100 * p.bubble);
   text += outside_text(p.profile, p.outside);
   text += "where the time goes, mean over pipeline ranks:\n" + time_text(p);
-  const std::string limit = format_bytes(p.memory_limit.value);
+  const std::string limit = limit_text(request.cluster.device);
   text += p.sharing > 1 ? fmt::format("memory, {} of {} that the {} ranks share",
                                       format_bytes(p.needed().value), limit, p.sharing)
                         : fmt::format("memory of {} a device", limit);

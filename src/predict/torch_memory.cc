@@ -30,7 +30,7 @@ class Replay {
         fragments_(fragments),
         dtype_(dtype),
         last_layer_(last_layer),
-        tensors_(cluster.stack.allocator, cluster.device.memory),
+        tensors_(cluster.stack.allocator, cluster.device.usable_memory()),
         groups_(tensors_, dtype) {}
 
   simulate::Held run() {

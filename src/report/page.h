@@ -53,7 +53,7 @@ struct PageRun {
   int32_t chunks = 1;           // stages a rank
   std::vector<Figure> figures;  // the same names in every run of a page
   std::string note;             // what speaks against trusting them, or ""
-  Bytes memory_limit;           // of a device; 0: not known
+  Bytes memory_limit;           // of a device, for tensors; 0: not known
   std::vector<PageRank> ranks;  // rows, from above
   std::vector<PathPiece> path;
   std::vector<std::string> words;    // the critical path
