@@ -110,8 +110,8 @@ std::string to_text(const std::vector<Ordering>& orderings) {
     if (o.faster->run.source != source)
       text += fmt::format("  {}, {}\n", o.faster->run.source, o.faster->run.model);
     source = o.faster->run.source;
-    text += fmt::format("    {:<52} over {:<52} published {:>8} predicted {:>8}{}\n", what(*o.faster),
-                        what(*o.slower), published_text(o), percent(o.predicted),
+    text += fmt::format("    {:<52} over {:<52} published {:>8} predicted {:>8}{}\n",
+                        what(*o.faster), what(*o.slower), published_text(o), percent(o.predicted),
                         o.of_one_step() ? "" : "  (of two steps)");
   }
   return text;

@@ -39,7 +39,8 @@ class Search {
   Search(const Request& request, predict::Coarse& coarse)
       : request_(request),
         coarse_(coarse),
-        limit_(static_cast<double>(request.base.cluster.device.usable_memory().value) * kMemorySlack) {
+        limit_(static_cast<double>(request.base.cluster.device.usable_memory().value) *
+               kMemorySlack) {
     for (int t = 0; t < thread_count(request); ++t) workers_.push_back(coarse.another());
   }
 

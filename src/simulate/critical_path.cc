@@ -5,14 +5,15 @@
 namespace mw::simulate {
 namespace {
 
-// The last wait of a rank that had ended by then, at this command or before; nullptr: none.
+// The last wait of a rank that its peer had ended by then, at this command or before; nullptr:
+// none.
 const Wait* last_wait(const std::vector<Wait>& waits, int32_t command, double time) {
   const auto behind =
       std::upper_bound(waits.begin(), waits.end(), command,
                        [](int32_t c, const Wait& wait) { return c < wait.command; });
   for (auto it = behind; it != waits.begin();) {
     --it;
-    if (it->end.value <= time) return &*it;
+    if (it->end.value <= time && it->peer_time <= it->end) return &*it;
   }
   return nullptr;
 }
@@ -37,8 +38,9 @@ std::vector<PathPart> critical_path(const std::vector<std::vector<Wait>>& waits,
     }
     if (wait == nullptr) break;
     if (wait->peer_time < wait->end) {
-      path.push_back(
-          {wait->peer, wait->peer_time, wait->end, true, wait->peer_command, wait->peer_command});
+      // Gathers of the rank's own weights are no messages.
+      path.push_back({wait->peer, wait->peer_time, wait->end, wait->reason != WaitReason::kGather,
+                      wait->peer_command, wait->peer_command});
     }
     rank = wait->peer;
     command = wait->peer_command;

@@ -303,7 +303,7 @@ void EventLoop::begin_walk(int32_t r, const FlatCommand& command, const TimedFra
                                                                   fragment.cost.workspace_end));
   state.walking = true;
   state.call_begin = state.now;
-  state.call_waits = 0;
+  state.call_waits.clear();
   state.message = -1;
   state.walk.begin(fragment.cost, state.now);
   state.port_ready.clear();
@@ -339,14 +339,11 @@ void EventLoop::meet(int32_t r, const TimedFragment& fragment, double at) {
   if (cross.arrived < in_.cross_groups[static_cast<size_t>(op.cross)].ranks.size()) return;
   for (const auto& [member, came] : cross.members) {
     RankState& other = states_[static_cast<size_t>(member)];
-    const double waited = std::max(0.0, cross.start - std::max(came, other.call_begin));
-    if (waited > 0) {
-      sums_[static_cast<size_t>(member)].waits[static_cast<size_t>(WaitReason::kCollective)] +=
-          waited;
-      other.call_waits += waited;
-      logs_[static_cast<size_t>(member)].waits.push_back(
-          {static_cast<int32_t>(other.next), WaitReason::kCollective, Seconds(cross.start - waited),
-           Seconds(cross.start), cross.last_rank, cross.last_command, Seconds(cross.start)});
+    const double begin = std::max(came, other.call_begin);
+    if (begin < cross.start) {
+      other.call_waits.push_back({static_cast<int32_t>(other.next), WaitReason::kCollective,
+                                  Seconds(begin), Seconds(cross.start), cross.last_rank,
+                                  cross.last_command, Seconds(cross.start)});
     }
     const FlatCommand& command = in_.flat.ranks[static_cast<size_t>(member)].commands[other.next];
     finish_cross(in_.fragments[static_cast<size_t>(command.index)].cost, other.walk, cross.start,
@@ -371,7 +368,7 @@ void EventLoop::end_walk(int32_t r, const TimedFragment& fragment) {
   end += before;
   const FragmentTime time = divide(fragment.cost, state.walk, state.call_begin, end, in_.labels);
   sums.compute += time.compute;
-  sums.gaps += std::max(0.0, time.gaps - state.call_waits);
+  sums.gaps += std::max(0.0, time.gaps - log_waits(r, fragment.cost, end));
   for (size_t l = 0; l < in_.labels; ++l) {
     sums.comm[l] += time.comm[l];
     sums.exposed[l] += time.exposed[l];
@@ -383,6 +380,29 @@ void EventLoop::end_walk(int32_t r, const TimedFragment& fragment) {
   log.calls.push_back({static_cast<int32_t>(state.next), state.call_begin, end,
                        static_cast<int32_t>(log.walks.size())});
   log.walks.push_back(state.walk.spans);
+}
+
+double EventLoop::log_waits(int32_t r, const FragmentCost& cost, double end) {
+  RankState& state = states_[static_cast<size_t>(r)];
+  std::vector<Wait>& waits = state.call_waits;
+  if (waits.empty()) return 0;
+  std::stable_sort(waits.begin(), waits.end(),
+                   [](const Wait& a, const Wait& b) { return a.begin < b.begin; });
+  const std::vector<Interval> standing = still(cost, state.walk, state.call_begin, end);
+  double sum = 0, covered = state.call_begin;  // several streams may wait at a time
+  for (const Wait& wait : waits) {
+    for (const Interval& open : standing) {
+      Wait part = wait;
+      part.begin = Seconds(std::max({wait.begin.value, open.begin, covered}));
+      part.end = Seconds(std::min(wait.end.value, open.end));
+      if (part.end <= part.begin) continue;
+      sum += (part.end - part.begin).value;
+      covered = part.end.value;
+      logs_[static_cast<size_t>(r)].waits.push_back(part);
+    }
+  }
+  sums_[static_cast<size_t>(r)].waits[static_cast<size_t>(WaitReason::kCollective)] += sum;
+  return sum;
 }
 
 // The update's last all-gathers of the step before, one after the other from the step's start.

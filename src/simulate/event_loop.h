@@ -92,7 +92,8 @@ class EventLoop {
     bool blocked = false;
     int32_t message = -1;  // that it waits for: its arrival or its slot
     bool walking = false;  // inside a call that meets other ranks
-    double call_begin = 0, call_waits = 0;
+    double call_begin = 0;
+    std::vector<Wait> call_waits;  // of the walked call's streams for others
     Walk walk;
     std::vector<double> port_ready;  // of the call that is walked: [input port]
     size_t born = 0, died = 0;       // into FlatRank
@@ -123,6 +124,8 @@ class EventLoop {
   bool walk_call(int32_t r, const FlatCommand& command, const TimedFragment& fragment);
   void begin_walk(int32_t r, const FlatCommand& command, const TimedFragment& fragment);
   void end_walk(int32_t r, const TimedFragment& fragment);
+  // Logs the call's waits as far as nothing runs on any stream meanwhile; their seconds.
+  double log_waits(int32_t r, const FragmentCost& cost, double end);
   void see_message(int32_t r, const FlatChannel& channel, double begin);
   void meet(int32_t r, const TimedFragment& fragment, double at);
   void wait_for_gathers(int32_t r, const FlatCommand& command, const TimedFragment& fragment);

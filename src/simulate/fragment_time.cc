@@ -227,6 +227,22 @@ FragmentTime divide(const FragmentCost& cost, const Walk& walk, double begin, do
   return time;
 }
 
+std::vector<Interval> still(const FragmentCost& cost, const Walk& walk, double begin, double end) {
+  std::vector<Interval> busy;
+  for (size_t o = 0; o < cost.ops.size(); ++o) {
+    if (!cost.ops[o].alias && walk.spans[o].end > walk.spans[o].start)
+      busy.push_back({walk.spans[o].start, walk.spans[o].end});
+  }
+  std::vector<Interval> gaps;
+  for (const Interval& span : joined(std::move(busy))) {
+    if (span.begin >= end) break;
+    if (span.begin > begin) gaps.push_back({begin, span.begin});
+    begin = std::max(begin, span.end);
+  }
+  if (begin < end) gaps.push_back({begin, end});
+  return gaps;
+}
+
 FragmentCoster::FragmentCoster(const pipeline::Program& program, const cluster::Cluster& cluster,
                                const Options& options, Labels& labels,
                                std::vector<int32_t> coordinates)

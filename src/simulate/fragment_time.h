@@ -133,6 +133,8 @@ struct FragmentTime {
 };
 FragmentTime divide(const FragmentCost& cost, const Walk& walk, double begin, double end,
                     size_t labels);
+// When nothing runs: FragmentTime::gaps, in time.
+std::vector<Interval> still(const FragmentCost& cost, const Walk& walk, double begin, double end);
 
 // Costs of fragments on a cluster, seen from one device of the pipeline rank that calls them.
 // `coordinates`: [rank of the program] its place on the mesh's axis "pp"; empty: its number.

@@ -50,7 +50,9 @@ struct Wait {
   Seconds begin, end;
   int32_t peer = -1;          // pipeline rank that it waited for
   int32_t peer_command = -1;  // the command there that ended the wait
-  Seconds peer_time;  // when that command did so; a message is on its way from then to `end`
+  // When that command did so; a message is on its way from then to `end`. Behind `end` where other
+  // work of the rank came before that.
+  Seconds peer_time;
 };
 
 struct LiveTensor {
