@@ -5,9 +5,10 @@
 #include <map>
 
 #include "base/error.h"
+#include "base/in_parallel.h"
 #include "base/text.h"
+#include "calibrate/choices.h"
 #include "calibrate/linear.h"
-#include "calibrate/parallel.h"
 #include "cost/collective.h"
 #include "simulate/prepared.h"
 
@@ -28,11 +29,26 @@ std::vector<bool> spaced(size_t count, size_t most) {
   return taken;
 }
 
+// Why a row says nothing of a fit, "" if it does.
+std::string no_fit_reason(const Run& run, const Machines& machines) {
+  if (const std::string why = reason(run, machines); !why.empty()) return why;
+  if (run.metric == "place") return "tells a place and no time";
+  if (run.overlap == kPostValidation || pipeline::weight_versions_of(run.schedule) > 1)
+    return "its step runs into the next, of which a fit knows nothing";
+  return "";
+}
+
+// What is fitted on; the others go to `skipped`.
 std::vector<const Run*> chosen(const std::vector<const Run*>& runs, const Machines& machines,
-                               int per_source) {
+                               int per_source, std::vector<Skipped>& skipped) {
   std::map<std::string, std::vector<const Run*>> by_source;
   for (const Run* run : runs) {
-    if (reason(*run, machines).empty()) by_source[run->source].push_back(run);
+    const std::string why = no_fit_reason(*run, machines);
+    if (why.empty()) {
+      by_source[run->source].push_back(run);
+    } else {
+      skipped.push_back({run, why});
+    }
   }
   std::vector<const Run*> all;
   for (const auto& [source, rows] : by_source) {
@@ -49,21 +65,20 @@ std::vector<const Run*> chosen(const std::vector<const Run*>& runs, const Machin
 struct Fitter::Parts {
   // A run made ready, with its cluster without what is fitted. Where it leaves microbatch or
   // recomputation open, all that fit the memory; the fastest counts.
-  struct Case {
-    double measured = 0;
+  struct Choice {
+    double measured = 0;  // what the row published comes to, if it was this
     cluster::Cluster cluster;
-    std::vector<simulate::Prepared> prepared;
-    double step(const cluster::Cluster& at) {
-      double least = prepared[0].step(at).value;
-      for (size_t i = 1; i < prepared.size(); ++i)
-        least = std::min(least, prepared[i].step(at).value);
-      return least;
-    }
+    simulate::Prepared prepared;
   };
+  struct Case {
+    std::vector<Choice> choices;  // at least one
+  };
+  static std::string make_ready(const Run& run, const Machines& machines, Case& made);
 
   FitOptions options;
   cluster::Profile profile;
   std::vector<const Run*> runs;
+  std::vector<Skipped> skipped;
   std::vector<CollectiveRow> collectives;
   cluster::Cluster collectives_on;
   mutable std::vector<Case> cases;
@@ -75,11 +90,16 @@ struct Fitter::Parts {
   std::vector<double> residuals(const std::vector<double>& logs,
                                 const std::vector<bool>& used) const {
     std::vector<double> r(rows(), 0);
-    for_each_index(runs.size(), options.threads, [&](size_t i) {
+    in_parallel(runs.size(), options.threads, [&](size_t i) {
       if (!used[i]) return;
-      cluster::Cluster at = cases[i].cluster;
-      set(at, logs);
-      r[i] = std::log(cases[i].step(at) / cases[i].measured);
+      double least = 0, measured = 0;
+      for (Choice& choice : cases[i].choices) {
+        cluster::Cluster at = choice.cluster;
+        set(at, logs);
+        const double step = choice.prepared.step(at).value;
+        if (measured == 0 || step < least) least = step, measured = choice.measured;
+      }
+      r[i] = std::log(least / measured);
     });
     cluster::Cluster at = collectives_on;
     if (!collectives.empty()) set(at, logs);
@@ -103,6 +123,15 @@ struct Fitter::Parts {
       cluster::set_constant(at, options.constants[p], std::exp(logs[p]));
   }
 
+  // [constant][row] their derivatives at x, where they are r.
+  std::vector<std::vector<double>> jacobian(const std::vector<double>& x,
+                                            const std::vector<double>& r,
+                                            const std::vector<double>& most,
+                                            const std::vector<bool>& used) const;
+  Fit fit_at(const std::vector<double>& x, const std::vector<double>& start,
+             const std::vector<double>& most, const std::vector<bool>& used,
+             const std::vector<double>& w, const std::vector<double>& r) const;
+
   // [row] what its square counts: every source alike, the table of collectives as one.
   std::vector<double> weights(const std::vector<bool>& used) const {
     std::map<std::string, double> count;
@@ -117,37 +146,55 @@ struct Fitter::Parts {
   }
 };
 
+// Compiles it, or says why it cannot be.
+std::string Fitter::Parts::make_ready(const Run& run, const Machines& machines, Case& made) {
+  std::string first_error;
+  const bool open = leaves_open(run, machines);
+  for_each_choice(run, machines, [&](const Run& laid, int64_t size, compile::Recompute way) {
+    try {
+      predict::Request request = request_of(laid, machines, size, way);
+      set_costs(request);
+      predict::Step step = predict::compile_step(request);
+      if (open && !predict::predict(request, step).too_full().empty()) return Outcome::kTooFull;
+      made.choices.push_back(
+          {published_step(run, request), request.cluster,
+           simulate::Prepared(std::move(step.program), request.cluster, request.options)});
+      return Outcome::kFits;
+    } catch (const Error& error) {
+      if (first_error.empty()) first_error = replace_all(error.what(), "\n", "; ");
+      return Outcome::kCannot;
+    }
+  });
+  if (!made.choices.empty()) return "";
+  return first_error.empty() ? "nothing of what it leaves open fits the memory" : first_error;
+}
+
 Fitter::Fitter(const std::vector<const Run*>& runs, const std::vector<CollectiveRow>& collectives,
                const Machines& machines, const cluster::Profile& profile, FitOptions options)
     : parts_(std::make_unique<Parts>()) {
   MW_CHECK(options.constants.size() <= kMostConstants, "{} constants", options.constants.size());
   Machines with = machines;
   with.profiles = {profile};
-  parts_->options = options;
-  parts_->profile = profile;
-  parts_->runs = chosen(runs, with, options.runs_per_source);
-  parts_->collectives = collectives;
+  Parts& parts = *parts_;
+  parts.options = options;
+  parts.profile = profile;
+  parts.collectives = collectives;
   for (const cluster::Cluster& cluster : machines.clusters) {
-    if (cluster.device.name == profile.device) parts_->collectives_on = cluster;
+    if (cluster.device.name == profile.device) parts.collectives_on = cluster;
   }
-  parts_->cases.resize(parts_->runs.size());
-  for_each_index(parts_->runs.size(), options.threads, [&](size_t i) {
-    const Run& run = *parts_->runs[i];
-    Parts::Case& made = parts_->cases[i];
-    const bool open = run.micro_batch == 0 || run.recompute == "unknown";
-    for (const int64_t size : micro_batches(run)) {
-      for (const compile::Recompute way : recomputes(run, machines)) {
-        const predict::Request request = request_of(run, with, size, way);
-        if (open && !predict::predict(request).too_full().empty()) continue;
-        made.measured = published_step(run, request);
-        made.cluster = request.cluster;
-        made.prepared.emplace_back(predict::program_of(request), request.cluster, request.options);
-        break;
-      }
+  const std::vector<const Run*> all = chosen(runs, with, options.runs_per_source, parts.skipped);
+  std::vector<Parts::Case> cases(all.size());
+  std::vector<std::string> wrong(all.size());
+  in_parallel(all.size(), options.threads,
+              [&](size_t i) { wrong[i] = Parts::make_ready(*all[i], with, cases[i]); });
+  for (size_t i = 0; i < all.size(); ++i) {
+    if (wrong[i].empty()) {
+      parts.runs.push_back(all[i]);
+      parts.cases.push_back(std::move(cases[i]));
+    } else {
+      parts.skipped.push_back({all[i], wrong[i]});
     }
-    if (made.prepared.empty())
-      throw_error("{}: no microbatch and recomputation fits the memory", run.model);
-  });
+  }
 }
 Fitter::~Fitter() = default;
 
@@ -157,87 +204,134 @@ std::vector<std::string> Fitter::sources() const {
   return sources;
 }
 
-Fit Fitter::fit(const std::vector<bool>& given) const {
-  const Parts& parts = *parts_;
-  const size_t n = parts.options.constants.size();
-  std::vector<bool> used = given;
-  used.resize(parts.rows(), given.empty());
-  const std::vector<double> w = parts.weights(used);
-  std::vector<double> least, most, x, start;
-  cluster::Cluster at = parts.collectives_on;
-  cluster::apply(parts.profile, at);
-  for (const std::string& name : parts.options.constants) {
-    const auto infos = cluster::constant_infos();
+const std::vector<Skipped>& Fitter::skipped() const { return parts_->skipped; }
+
+namespace {
+
+constexpr double kPriorWeight = kTypical * kTypical / (kPrior * kPrior);
+
+// The logarithms of the constants: where they begin, and their range.
+struct Range {
+  std::vector<double> start, least, most;
+};
+Range range_of(const std::vector<std::string>& constants, const cluster::Cluster& at) {
+  const auto infos = cluster::constant_infos();
+  Range range;
+  for (const std::string& name : constants) {
     const auto info = std::find_if(infos.begin(), infos.end(),
                                    [&](const auto& known) { return known.name == name; });
     MW_CHECK(info != infos.end(), "constant {}", name);
-    least.push_back(std::log(info->least));
-    most.push_back(std::log(info->most));
-    x.push_back(std::clamp(std::log(std::max(1e-9, cluster::constant(at, name))), least.back(),
-                           most.back()));
+    range.least.push_back(std::log(info->least));
+    range.most.push_back(std::log(info->most));
+    range.start.push_back(std::clamp(std::log(std::max(1e-9, cluster::constant(at, name))),
+                                     range.least.back(), range.most.back()));
   }
-  start = x;
-  const double prior = kTypical * kTypical / (kPrior * kPrior);
-  const auto cost = [&](const std::vector<double>& r, const std::vector<double>& at_x) {
-    double sum = 0;
-    for (size_t i = 0; i < r.size(); ++i) sum += w[i] * r[i] * r[i];
-    for (size_t p = 0; p < n; ++p) sum += prior * (at_x[p] - start[p]) * (at_x[p] - start[p]);
-    return sum;
-  };
-  std::vector<double> r = parts.residuals(x, used);
-  double best = cost(r, x), damping = 1e-3;
-  Matrix normal(n, std::vector<double>(n));
-  for (int iteration = 0; iteration < parts.options.iterations; ++iteration) {
-    std::vector<std::vector<double>> jacobian;
-    for (size_t p = 0; p < n; ++p) {
-      std::vector<double> moved = x;
-      const double step = x[p] + kStep <= most[p] ? kStep : -kStep;
-      moved[p] += step;
-      std::vector<double> column = parts.residuals(moved, used);
-      for (size_t i = 0; i < column.size(); ++i) column[i] = (column[i] - r[i]) / step;
-      jacobian.push_back(std::move(column));
+  return range;
+}
+
+// What the fit minimises: squares of residuals and of ways from the start.
+double cost(const std::vector<double>& r, const std::vector<double>& w,
+            const std::vector<double>& x, const std::vector<double>& start) {
+  double sum = 0;
+  for (size_t i = 0; i < r.size(); ++i) sum += w[i] * r[i] * r[i];
+  for (size_t p = 0; p < x.size(); ++p) sum += kPriorWeight * (x[p] - start[p]) * (x[p] - start[p]);
+  return sum;
+}
+
+// Of `cost` at x, from the residuals' derivatives [constant][row].
+struct NormalEquations {
+  Matrix matrix;
+  std::vector<double> gradient;
+};
+NormalEquations normal_equations(const std::vector<std::vector<double>>& jacobian,
+                                 const std::vector<double>& r, const std::vector<double>& w,
+                                 const std::vector<double>& x, const std::vector<double>& start) {
+  const size_t n = x.size();
+  NormalEquations made{Matrix(n, std::vector<double>(n, 0)), std::vector<double>(n, 0)};
+  for (size_t p = 0; p < n; ++p) {
+    made.gradient[p] = kPriorWeight * (x[p] - start[p]);
+    made.matrix[p][p] = kPriorWeight;
+    for (size_t i = 0; i < r.size(); ++i) made.gradient[p] += w[i] * jacobian[p][i] * r[i];
+    for (size_t q = 0; q < n; ++q) {
+      for (size_t i = 0; i < r.size(); ++i)
+        made.matrix[p][q] += w[i] * jacobian[p][i] * jacobian[q][i];
     }
-    std::vector<double> gradient(n, 0);
-    for (size_t p = 0; p < n; ++p) {
-      for (size_t i = 0; i < r.size(); ++i) gradient[p] += w[i] * jacobian[p][i] * r[i];
-      gradient[p] += prior * (x[p] - start[p]);
-      for (size_t q = 0; q < n; ++q) {
-        normal[p][q] = p == q ? prior : 0;
-        for (size_t i = 0; i < r.size(); ++i)
-          normal[p][q] += w[i] * jacobian[p][i] * jacobian[q][i];
-      }
-    }
-    bool better = false;
-    for (int attempt = 0; attempt < 6 && !better; ++attempt) {
-      Matrix damped = normal;
-      for (size_t p = 0; p < n; ++p) damped[p][p] *= 1 + damping;
-      const Matrix solve = inverse(damped);
-      std::vector<double> moved = x;
-      for (size_t p = 0; p < n; ++p) {
-        double change = 0;
-        for (size_t q = 0; q < n; ++q) change -= solve[p][q] * gradient[q];
-        moved[p] = std::clamp(x[p] + std::clamp(change, -0.7, 0.7), least[p], most[p]);
-      }
+  }
+  return made;
+}
+
+// A damped step from x, at most e^0.7 a constant and inside the range.
+std::vector<double> damped_step(const NormalEquations& equations, double damping,
+                                const std::vector<double>& x, const Range& range) {
+  Matrix damped = equations.matrix;
+  for (size_t p = 0; p < x.size(); ++p) damped[p][p] *= 1 + damping;
+  const Matrix solve = inverse(damped);
+  std::vector<double> moved = x;
+  for (size_t p = 0; p < x.size(); ++p) {
+    double change = 0;
+    for (size_t q = 0; q < x.size(); ++q) change -= solve[p][q] * equations.gradient[q];
+    moved[p] = std::clamp(x[p] + std::clamp(change, -0.7, 0.7), range.least[p], range.most[p]);
+  }
+  return moved;
+}
+
+}  // namespace
+
+std::vector<std::vector<double>> Fitter::Parts::jacobian(const std::vector<double>& x,
+                                                         const std::vector<double>& r,
+                                                         const std::vector<double>& most,
+                                                         const std::vector<bool>& used) const {
+  std::vector<std::vector<double>> columns;
+  for (size_t p = 0; p < x.size(); ++p) {
+    std::vector<double> moved = x;
+    const double step = x[p] + kStep <= most[p] ? kStep : -kStep;
+    moved[p] += step;
+    std::vector<double> column = residuals(moved, used);
+    for (size_t i = 0; i < column.size(); ++i) column[i] = (column[i] - r[i]) / step;
+    columns.push_back(std::move(column));
+  }
+  return columns;
+}
+
+Fit Fitter::fit(const std::vector<bool>& given) const {
+  const Parts& parts = *parts_;
+  std::vector<bool> used = given;
+  used.resize(parts.rows(), given.empty());
+  const std::vector<double> w = parts.weights(used);
+  cluster::Cluster at = parts.collectives_on;
+  cluster::apply(parts.profile, at);
+  const Range range = range_of(parts.options.constants, at);
+  std::vector<double> x = range.start, r = parts.residuals(x, used);
+  double best = cost(r, w, x, range.start), damping = 1e-3, gain = 1;
+  for (int iteration = 0; iteration < parts.options.iterations && gain >= 1e-4; ++iteration) {
+    const NormalEquations equations =
+        normal_equations(parts.jacobian(x, r, range.most, used), r, w, x, range.start);
+    gain = 0;
+    for (int attempt = 0; attempt < 6 && gain == 0; ++attempt) {
+      const std::vector<double> moved = damped_step(equations, damping, x, range);
       const std::vector<double> tried = parts.residuals(moved, used);
-      const double now = cost(tried, moved);
-      better = now < best;
-      if (!better) {
+      const double now = cost(tried, w, moved, range.start);
+      if (now >= best) {
         damping *= 8;
         continue;
       }
-      const double gain = (best - now) / best;
+      gain = (best - now) / best;
       x = moved;
       r = tried;
       best = now;
       damping = std::max(1e-6, damping / 4);
-      if (gain < 1e-4) iteration = parts.options.iterations;
     }
-    if (!better) break;
   }
+  return parts.fit_at(x, range.start, range.most, used, w, r);
+}
 
+// What is told of the constants at x, with the residuals r of the rows that are used.
+Fit Fitter::Parts::fit_at(const std::vector<double>& x, const std::vector<double>& start,
+                          const std::vector<double>& most, const std::vector<bool>& used,
+                          const std::vector<double>& w, const std::vector<double>& r) const {
   Fit fit;
   double sum = 0, total = 0;
-  for (size_t i = 0; i < (parts.runs.empty() ? parts.rows() : parts.runs.size()); ++i) {
+  for (size_t i = 0; i < (runs.empty() ? rows() : runs.size()); ++i) {
     if (!used[i]) continue;
     sum += w[i] * r[i] * r[i];
     total += w[i];
@@ -247,24 +341,20 @@ Fit Fitter::fit(const std::vector<bool>& given) const {
   double squares = 0, weight = 0;
   for (const double v : w) weight += v, squares += v * v;
   const double effective = squares > 0 ? weight * weight / squares : 1;
-  if (parts.options.iterations == 0) {
-    for (size_t p = 0; p < n; ++p) normal[p][p] = 1;
-  }
+  const Matrix normal = normal_equations(jacobian(x, r, most, used), r, w, x, start).matrix;
   const Matrix covariance = inverse(normal);
-  for (size_t p = 0; p < n; ++p) {
+  for (size_t p = 0; p < x.size(); ++p) {
     const double deviation =
         std::sqrt(covariance[p][p] * fit.deviation * fit.deviation * weight / effective);
-    fit.constants.push_back({parts.options.constants[p], std::exp(start[p]), std::exp(x[p]),
+    fit.constants.push_back({options.constants[p], std::exp(start[p]), std::exp(x[p]),
                              std::exp(x[p] - 1.96 * deviation), std::exp(x[p] + 1.96 * deviation),
-                             normal[p][p] > prior});
+                             normal[p][p] > kPriorWeight});
   }
-  r = parts.residuals(x, std::vector<bool>(parts.rows(), true));
-  for (size_t i = 0; i < parts.runs.size(); ++i)
-    fit.residuals.push_back({parts.runs[i], nullptr, std::exp(r[i]) - 1});
-  for (size_t i = 0; i < parts.collectives.size(); ++i) {
-    fit.residuals.push_back(
-        {nullptr, &parts.collectives[i], std::exp(r[parts.runs.size() + i]) - 1});
-  }
+  const std::vector<double> all = residuals(x, std::vector<bool>(rows(), true));
+  for (size_t i = 0; i < runs.size(); ++i)
+    fit.residuals.push_back({runs[i], nullptr, std::exp(all[i]) - 1});
+  for (size_t i = 0; i < collectives.size(); ++i)
+    fit.residuals.push_back({nullptr, &collectives[i], std::exp(all[runs.size() + i]) - 1});
   return fit;
 }
 

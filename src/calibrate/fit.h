@@ -3,23 +3,12 @@
 
 #include <memory>
 #include <string>
-#include <string_view>
 #include <vector>
 
+#include "calibrate/kernels.h"
 #include "calibrate/run_request.h"
 
 namespace mw::calibrate {
-
-// A measured time of a collective (from a table of kernels), beside the runs.
-struct CollectiveRow {
-  int64_t nodes = 1, ranks = 1;
-  Bytes bytes;
-  double time_us = 0;
-};
-// A CSV file with the columns device, collective, nodes, ranks, bytes, time_us; the rows of
-// all_reduce on the device. Throws Error with all findings.
-std::vector<CollectiveRow> parse_collectives(std::string_view csv, const std::string& file,
-                                             const std::string& device);
 
 struct FitOptions {
   // Of cluster::constant_infos(); at most kMostConstants.
@@ -42,6 +31,11 @@ struct Residual {
   const CollectiveRow* collective = nullptr;  // of a kernel table
   double error = 0;                           // predicted / measured - 1
 };
+// A run that was not fitted on, and why.
+struct Skipped {
+  const Run* run = nullptr;
+  std::string why;
+};
 struct Fit {
   std::vector<Fitted> constants;
   std::vector<Residual> residuals;  // of runs, then of kernels
@@ -50,7 +44,8 @@ struct Fit {
   double deviation = 0;
 };
 
-// A profile's fit. Runs that cannot be simulated are left out. Deterministic.
+// A profile's fit. Runs that cannot be simulated, tell no time, or are of a schedule whose steps
+// run into each other are left out. Deterministic.
 class Fitter {
  public:
   // Compiles the runs: the long part. The profile gives what is not fitted, and where the fit
@@ -63,12 +58,14 @@ class Fitter {
   // Minimises the sum over runs of weight * log(predicted / measured)^2, weight one over the number
   // of the source's runs that are used, by damped Gauss-Newton steps in the constants' logarithms
   // with numeric derivatives [Levenberg 1944, Marquardt 1963]. A constant that the runs do not
-  // determine stays where it starts: its logarithm has a prior of standard deviation 1 there.
+  // determine stays where it starts: its logarithm has a prior of standard deviation 3 there.
   // `used`: [row] whether it counts, runs, then kernels; empty: all. Intervals from the covariance
   // at the end.
   Fit fit(const std::vector<bool>& used = {}) const;
   // [row] its source; "measured kernels" of a table.
   std::vector<std::string> sources() const;
+  // Runs that were left out.
+  const std::vector<Skipped>& skipped() const;
 
  private:
   struct Parts;
@@ -87,5 +84,7 @@ cluster::Profile blank_profile(const cluster::Cluster& cluster, const std::strin
 
 std::string to_text(const Fit& fit, const std::vector<cluster::LeftOut>& left_out,
                     bool rows = true);
+// A line a run, "" without any.
+std::string to_text(const std::vector<Skipped>& skipped);
 
 }  // namespace mw::calibrate

@@ -1,4 +1,4 @@
-// A fit as a profile and for people; tables of measured collectives.
+// A fit as a profile and for people.
 #include <algorithm>
 #include <cmath>
 #include <set>
@@ -8,56 +8,6 @@
 #include "calibrate/fit.h"
 
 namespace mw::calibrate {
-
-std::vector<CollectiveRow> parse_collectives(std::string_view csv, const std::string& file,
-                                             const std::string& device) {
-  Diagnostics diagnostics;
-  std::vector<CollectiveRow> rows;
-  std::vector<std::string> names;
-  int line = 0;
-  for (const std::string_view text : split_lines(csv)) {
-    ++line;
-    std::vector<std::string> cells = csv_cells(text);
-    if (line == 1) {
-      names = cells;
-      for (const std::string_view column :
-           {"device", "collective", "nodes", "ranks", "bytes", "time_us"}) {
-        if (std::find(names.begin(), names.end(), column) == names.end())
-          diagnostics.add("{}:1: there is no column '{}'{}", file, column,
-                          did_you_mean(column, names));
-      }
-      diagnostics.throw_if_any();
-      continue;
-    }
-    if (cells.size() != names.size()) {
-      if (!trim(text).empty())
-        diagnostics.add("{}:{}: has {} cells, must have the header's {}", file, line, cells.size(),
-                        names.size());
-      continue;
-    }
-    const auto cell = [&](std::string_view name) -> const std::string& {
-      return cells[static_cast<size_t>(std::find(names.begin(), names.end(), name) -
-                                       names.begin())];
-    };
-    const auto number = [&](std::string_view name) {
-      const std::optional<double> value = parse_double(cell(name));
-      if (!value || *value <= 0)
-        diagnostics.add("{}:{}: {}: must be a positive number, is \"{}\"", file, line, name,
-                        cell(name));
-      return value.value_or(1);
-    };
-    // "A100-SXM" is any A100 with that connector.
-    if (!starts_with(device, cell("device")) || cell("collective") != "all_reduce") continue;
-    CollectiveRow row;
-    row.nodes = std::llround(number("nodes"));
-    row.ranks = std::llround(number("ranks"));
-    row.bytes = Bytes(std::llround(number("bytes")));
-    row.time_us = number("time_us");
-    rows.push_back(row);
-  }
-  diagnostics.throw_if_any();
-  return rows;
-}
 
 cluster::Profile blank_profile(const cluster::Cluster& cluster, const std::string& software) {
   cluster::Profile profile;
@@ -168,6 +118,14 @@ std::string to_text(const Fit& fit, const std::vector<cluster::LeftOut>& left_ou
   for (const cluster::LeftOut& out : left_out)
     text += fmt::format("  {:<72} {:>4} rows: mean {:>5.1f} %, worst {:>+6.1f} %\n",
                         ending_of(out.name, 72), out.runs, 100 * out.mean, 100 * out.worst);
+  return text;
+}
+
+std::string to_text(const std::vector<Skipped>& skipped) {
+  std::string text;
+  for (const auto& [run, why] : skipped)
+    text += fmt::format("not fitted on: line {}, {} ({}): {}\n", run->line, run->model,
+                        source_name(run->source), why);
   return text;
 }
 

@@ -6,18 +6,19 @@
 
 #include "base/error.h"
 #include "base/text.h"
+#include "calibrate/choices.h"
 #include "cost/op_time.h"
 #include "models/model.h"
 
 namespace mw::calibrate {
-namespace {
-
 const cluster::Cluster* cluster_of(const Run& run, const Machines& machines) {
   for (const cluster::Cluster& cluster : machines.clusters) {
     if (cluster.device.name == run.gpu) return &cluster;
   }
   return nullptr;
 }
+
+namespace {
 
 // Whether the row's source or notes hold one of the texts.
 bool says_one_of(const Run& run, const std::vector<std::string>& texts) {
@@ -54,29 +55,6 @@ std::vector<int64_t> stage_layers(const Run& run, int64_t stages) {
   return layers;
 }
 
-// The ways to divide a layer that a row leaves open: inside a node.
-std::vector<int64_t> tensor_ways(const Run& run, const Machines& machines) {
-  if (run.tp > 0) return {run.tp};
-  int64_t node = 1;
-  for (const cluster::Link& link : cluster_of(run, machines)->links) {
-    if (link.kind != cluster::LinkKind::kNetwork) node = std::max(node, link.devices);
-  }
-  std::vector<int64_t> ways;
-  for (int64_t tp = 1; tp <= node; tp *= 2) {
-    if (run.kv_heads % tp == 0 && run.gpus % tp == 0) ways.push_back(tp);
-  }
-  return ways;
-}
-
-// Whether all stages have as many blocks, the embedding and the head counting as none or as one
-// each.
-bool deals_evenly(const Run& run) {
-  const int64_t chunks =
-      std::max<int64_t>(run.vpp, run.schedule.empty() ? 1 : pipeline::least_chunks(run.schedule));
-  const int64_t stages = run.pp * chunks;
-  return run.layers % stages == 0 || (run.layers + 2) % stages == 0;
-}
-
 // Chimera's copies of every stage are pairs of pipelines, which the column vpp counts.
 void set_schedule(const Run& run, compile::Plan& plan) {
   const bool named = !run.schedule.empty() && run.schedule != "1f1b" && run.pp > 1;
@@ -95,7 +73,7 @@ void set_schedule(const Run& run, compile::Plan& plan) {
     plan.memory_limit = static_cast<double>(plan.schedule == "zb-1p" ? run.pp : 2 * run.pp);
     plan.schedule = "zb-auto";
   }
-  plan.post_validation = run.overlap == "post-validation";
+  plan.post_validation = run.overlap == kPostValidation;
   plan.layers = stage_layers(run, plan.stages());
 }
 
@@ -260,7 +238,7 @@ predict::Request request_of(const Run& run, const Machines& machines, int64_t mi
   }
   request.options = simulate::options_of(request.cluster.stack);
   simulate::set_overlap(request.options.overlap, run.overlap);
-  if (run.overlap == "no-scatter-gather") request.options.scatter_gather = false;
+  if (run.overlap == kNoScatterGather) request.options.scatter_gather = false;
   if (run.nic_GBps > 0) set_network(request.cluster, run.nic_GBps);
   compile::Plan& plan = request.plan;
   plan.dp = run.dp;
@@ -283,55 +261,8 @@ predict::Request request_of(const Run& run, const Machines& machines, int64_t mi
   return request;
 }
 
-bool chunks_open(const Run& run, const Machines& machines) {
-  if (run.pp <= 1 || run.notes.find("vpp not stated") == std::string::npos) return false;
-  const cluster::Profile* profile = profile_of(run, machines);
-  return profile == nullptr || profile->interleaved;
-}
-
-std::vector<Run> layouts(const Run& run, const Machines& machines) {
-  std::vector<Run> all;
-  if (run.pp > 0 || run.dp > 0) {
-    all.push_back(run);
-    for (int64_t v = 2; chunks_open(run, machines) && v * run.pp <= run.layers + 2; v *= 2) {
-      all.push_back(run);
-      all.back().vpp = v;
-    }
-    return all;
-  }
-  for (const int64_t tp : tensor_ways(run, machines)) {
-    for (int64_t pp = 2; pp <= run.layers + 2 && tp * pp <= run.gpus; ++pp) {
-      Run one = run;
-      one.tp = tp;
-      one.pp = pp;
-      one.dp = run.gpus / (tp * pp);
-      if (tp * pp * one.dp == run.gpus && deals_evenly(one)) all.push_back(one);
-    }
-  }
-  return all;
-}
-
-std::vector<int64_t> micro_batches(const Run& run) {
-  if (run.micro_batch > 0) return {run.micro_batch};
-  std::vector<int64_t> sizes;
-  for (const int64_t size : {1, 2, 4, 8}) {
-    if (run.global_batch % (run.dp * size) == 0) sizes.push_back(size);
-  }
-  return sizes;
-}
-
-std::vector<compile::Recompute> recomputes(const Run& run, const Machines& machines) {
-  if (run.recompute == "none") return {compile::Recompute::kNone};
-  if (run.recompute == "selective") {
-    const cluster::Profile* profile = profile_of(run, machines);
-    return {profile != nullptr && profile->selective_op ? compile::Recompute::kSelectiveOp
-                                                        : compile::Recompute::kSelective};
-  }
-  if (run.recompute == "full") return {compile::Recompute::kFull};
-  const cluster::Profile* profile = profile_of(run, machines);
-  if (profile != nullptr && !profile->selective)
-    return {compile::Recompute::kNone, compile::Recompute::kFull};
-  return {compile::Recompute::kNone, compile::Recompute::kSelective, compile::Recompute::kFull};
+void set_costs(predict::Request& request) {
+  if (request.plan.schedule == "zb-auto") request.plan.costs = predict::stage_costs(request);
 }
 
 Flops model_flops(const models::ModelConfig& model, int64_t seq, int64_t global_batch) {
@@ -357,7 +288,8 @@ double stated_step(const Run& run) {
 double published_step(const Run& run, const predict::Request& request) {
   const double devices = static_cast<double>(run.gpus);
   const auto flops = [&](bool hardware) {
-    const auto of = hardware && run.recompute == "full" ? full_recompute_flops : model_flops;
+    const bool twice = hardware && request.plan.recompute == compile::Recompute::kFull;
+    const auto of = twice ? full_recompute_flops : model_flops;
     return of(request.model, run.seq, run.global_batch).value;
   };
   if (const double stated = stated_step(run); stated > 0) return stated;

@@ -20,6 +20,9 @@ struct Machines {
 };
 Machines read_machines(FileSystem& fs, const std::string& folder);
 
+// Of the row's device; nullptr: there is none.
+const cluster::Cluster* cluster_of(const Run& run, const Machines& machines);
+
 // Why the row cannot be simulated, "" if it can: what graph, rules or costs do not have, a device
 // that no cluster file has, numbers that do not go together.
 std::string reason(const Run& run, const Machines& machines);
@@ -28,10 +31,13 @@ std::string reason(const Run& run, const Machines& machines);
 // else the software column's, else the one that the cluster file names; nullptr: there is none.
 // REQUIRES: no reason.
 const cluster::Profile* profile_of(const Run& run, const Machines& machines);
-// With that profile. REQUIRES: no reason, one of layouts(run); the row's microbatch and recompute
-// must be stated, or given.
+// With that profile. REQUIRES: no reason, one of layouts(run) (choices.h); the row's microbatch and
+// recompute must be stated, or given.
 predict::Request request_of(const Run& run, const Machines& machines, int64_t micro_batch,
                             compile::Recompute recompute);
+
+// zb-auto's costs, which its order hangs on, are the stages' own.
+void set_costs(predict::Request& request);
 
 // As predict::precision_names has it; "": the row's is unknown.
 std::string_view precision_name(const Run& run);
@@ -39,24 +45,13 @@ int64_t expert_count(const Run& run);
 // "software megatron": whose profile a row gets whose own software no profile is for; else "".
 std::string assumed_profile(const Run& run, const Machines& machines);
 
-// The row; where it leaves pipeline and replicas open, with each power of two of stages; where its
-// notes say "vpp not stated" and its stack has interleaved schedules, with each power of two of
-// chunks.
-std::vector<Run> layouts(const Run& run, const Machines& machines);
-bool chunks_open(const Run& run, const Machines& machines);
-// What a row may be, where it does not say: microbatches of 1, 2, 4 and 8 sequences, no, selective
-// or full recomputation, in the order in which a step is the faster at equal microbatches.
-// "selective" is what its stack calls so (cluster::Profile::selective_op).
-std::vector<int64_t> micro_batches(const Run& run);
-std::vector<compile::Recompute> recomputes(const Run& run, const Machines& machines);
-
 // Seconds of a step, from whatever the source published:
 // tokens/s: global batch * sequence / tokens/s; sequences/s: global batch / value;
 // model TFLOP/s and MFU: 72 B s l h^2 (1 + s/6h + V/12lh) for a GPT, three times the forward
 // products in general [Korthikanti 2022, appendix A];
-// hardware TFLOP/s: with full recomputation 96 B s l h^2 (1 + s/6h + V/16lh) [Narayanan 2021, eq.
-// 3]. 0 where the source tells a place alone.
-// What of these needs no model is stated_step; else 0.
+// hardware TFLOP/s: with full recomputation (the request's) 96 B s l h^2 (1 + s/6h + V/16lh)
+// [Narayanan 2021, eq. 3]. 0 where the source tells a place alone. What of these needs no model is
+// stated_step; else 0.
 double stated_step(const Run& run);
 double published_step(const Run& run, const predict::Request& request);
 Flops model_flops(const models::ModelConfig& model, int64_t seq, int64_t global_batch);

@@ -2,10 +2,12 @@
 
 #include <algorithm>
 #include <array>
-#include <span>
 
 #include "base/error.h"
 #include "base/text.h"
+#include "calibrate/csv_table.h"
+#include "pipeline/schedule.h"
+#include "simulate/overlap.h"
 
 namespace mw::calibrate {
 namespace {
@@ -51,8 +53,10 @@ class RowReader {
   }
   void one_of(std::string_view name, std::string& to, const std::vector<std::string>& known) const {
     to = cell(name);
-    if (std::find(known.begin(), known.end(), to) == known.end())
-      fail(name, "one of " + join(known, ", "), to);
+    if (std::find(known.begin(), known.end(), to) != known.end()) return;
+    std::vector<std::string> words;
+    for (const std::string& word : known) words.push_back(word.empty() ? "empty" : word);
+    fail(name, (known.size() > 1 ? "one of " : "") + join(words, ", "), to);
   }
 
  private:
@@ -83,38 +87,58 @@ constexpr std::array<std::string_view, 34> kColumns = {
 constexpr std::array<std::string_view, 5> kAmendmentColumns = {"source", "column", "inferred",
                                                                "value", "reason"};
 
-struct Line {
-  int number = 0;
-  std::vector<std::string> cells;  // as many as there are names
+// What a metric may be told in, and how much of the first of them that is.
+struct Unit {
+  const char* name;
+  double factor;
 };
-struct Table {
+struct Metric {
+  const char* name;
+  std::vector<Unit> units;
+};
+const std::vector<Metric>& known_metrics() {
+  static const std::vector<Unit> kFlops = {{"TFLOP/s", 1}, {"GFLOP/s", 1e-3}, {"PFLOP/s", 1e3}};
+  static const std::vector<Metric> kMetrics = {
+      {"iteration_time", {{"s", 1}, {"ms", 1e-3}, {"min", 60}}},
+      {"hw_tflops_per_gpu", kFlops},
+      {"model_tflops_per_gpu", kFlops},
+      {"mfu", {{"%", 1}, {"fraction", 100}}},
+      {"tokens_per_s_per_gpu", {{"tok/s", 1}, {"ktok/s", 1e3}}},
+      {"sequences_per_s", {{"seq/s", 1}}},
+      {"place", {{"", 1}}}};
+  return kMetrics;
+}
+std::vector<std::string> metrics() {
   std::vector<std::string> names;
-  std::vector<Line> lines;
-};
+  for (const Metric& metric : known_metrics()) names.emplace_back(metric.name);
+  return names;
+}
 
-// Throws Error where a column is missing; lines of another length are findings, and left out.
-Table parse_table(std::string_view csv, const std::string& file,
-                  std::span<const std::string_view> columns, Diagnostics& diagnostics) {
-  Table table;
-  const std::vector<std::string_view> lines = split_lines(csv);
-  if (!lines.empty()) table.names = csv_cells(lines[0]);
-  for (const std::string_view column : columns) {
-    if (std::find(table.names.begin(), table.names.end(), column) == table.names.end())
-      diagnostics.add("{}:1: there is no column '{}'{}", file, column,
-                      did_you_mean(column, table.names));
-  }
-  diagnostics.throw_if_any();
-  for (size_t l = 1; l < lines.size(); ++l) {
-    if (trim(lines[l]).empty()) continue;
-    Line line{static_cast<int>(l) + 1, csv_cells(lines[l])};
-    if (line.cells.size() == table.names.size()) {
-      table.lines.push_back(std::move(line));
-    } else {
-      diagnostics.add("{}:{}: has {} cells, must have the header's {}", file, line.number,
-                      line.cells.size(), table.names.size());
+// The value becomes one in the metric's first unit.
+void read_unit(const RowReader& row, Run& run) {
+  for (const Metric& metric : known_metrics()) {
+    if (metric.name != run.metric) continue;
+    std::vector<std::string> names;
+    for (const Unit& unit : metric.units) names.emplace_back(unit.name);
+    std::string unit;
+    row.one_of("unit", unit, names);
+    for (const Unit& known : metric.units) {
+      if (unit == known.name) run.value *= known.factor;
     }
   }
-  return table;
+}
+
+// Every kind, Zero Bubble's two by the memory they may take, or none.
+std::vector<std::string> schedules() {
+  std::vector<std::string> names = pipeline::all_schedule_kinds();
+  names.insert(names.end(), {"zb-1p", "zb-2p", ""});
+  return names;
+}
+// A word of Overlap, of scatter/gather or of post-validation, or none.
+std::vector<std::string> overlaps() {
+  std::vector<std::string> names = simulate::overlap_words();
+  names.insert(names.end(), {kNoScatterGather, kPostValidation, ""});
+  return names;
 }
 
 void read_row(const RowReader& row, Run& run) {
@@ -124,11 +148,9 @@ void read_row(const RowReader& row, Run& run) {
   row.text("gpu", run.gpu);
   row.one_of("recompute", run.recompute, {"none", "selective", "full", "unknown"});
   row.text("precision", run.precision);
-  row.one_of("metric", run.metric,
-             {"iteration_time", "hw_tflops_per_gpu", "model_tflops_per_gpu", "mfu",
-              "tokens_per_s_per_gpu", "sequences_per_s", "place"});
-  row.text("schedule", run.schedule);
-  row.text("overlap", run.overlap);
+  row.one_of("metric", run.metric, metrics());
+  row.one_of("schedule", run.schedule, schedules());
+  row.one_of("overlap", run.overlap, overlaps());
   row.text("software", run.software);
   row.text("notes", run.notes);
   row.one_of("use", run.use, {"fit", "check"});
@@ -154,6 +176,7 @@ void read_row(const RowReader& row, Run& run) {
   row.count("sp", sp, 0);
   run.sp = sp != 0;
   row.number("value", run.value, false);
+  read_unit(row, run);
   row.number("nic_GBps", run.nic_GBps, true);
   row.number("memory_GiB", run.memory_GiB, true);
 }
@@ -165,32 +188,12 @@ double block_parameters(const Run& run) {
   return static_cast<double>(run.layers) * hidden * (4 * hidden + 2 * static_cast<double>(run.ffn));
 }
 
-std::vector<std::string> csv_cells(std::string_view line) {
-  std::vector<std::string> cells(1);
-  bool quoted = false;
-  for (size_t i = 0; i < line.size(); ++i) {
-    if (quoted && line[i] == '"' && i + 1 < line.size() && line[i + 1] == '"') {
-      cells.back() += line[++i];
-    } else if (line[i] == '"') {
-      quoted = !quoted;
-    } else if (line[i] == ',' && !quoted) {
-      cells.emplace_back();
-    } else {
-      cells.back() += line[i];
-    }
-  }
-  return cells;
-}
-
 std::vector<Amendment> parse_amendments(std::string_view csv, const std::string& file) {
   Diagnostics diagnostics;
-  const Table table = parse_table(csv, file, kAmendmentColumns, diagnostics);
+  const CsvTable table = parse_csv(csv, file, kAmendmentColumns, diagnostics);
   std::vector<Amendment> amendments;
-  for (const Line& line : table.lines) {
-    const auto cell = [&](std::string_view name) {
-      const auto it = std::find(table.names.begin(), table.names.end(), name);
-      return line.cells[static_cast<size_t>(it - table.names.begin())];
-    };
+  for (const CsvTable::Line& line : table.lines) {
+    const auto cell = [&](std::string_view name) { return table.cell(line, name); };
     Amendment made{cell("source"), cell("column"), cell("inferred"), cell("value"), cell("reason")};
     if (made.column != "notes" &&  // which a file may leave out
         std::find(kColumns.begin(), kColumns.end(), made.column) == kColumns.end())
@@ -205,9 +208,9 @@ std::vector<Amendment> parse_amendments(std::string_view csv, const std::string&
 std::vector<Run> parse_runs(std::string_view csv, const std::string& file,
                             const std::vector<Amendment>& amendments) {
   Diagnostics diagnostics;
-  const Table table = parse_table(csv, file, kColumns, diagnostics);
+  const CsvTable table = parse_csv(csv, file, kColumns, diagnostics);
   std::vector<Run> runs;
-  for (const Line& line : table.lines) {
+  for (const CsvTable::Line& line : table.lines) {
     Run run;
     run.line = line.number;
     for (size_t c = 0; c < line.cells.size(); ++c)

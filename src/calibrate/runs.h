@@ -25,11 +25,16 @@ struct Run {
   int64_t gpus = 0, tp = 1, cp = 1, pp = 1, vpp = 1, ep = 1, dp = 1, zero = 0;
   int64_t micro_batch = 0, global_batch = 0;
   bool sp = false;
-  double value = 0, nic_GBps = 0, memory_GiB = 0;
+  double value = 0;  // s, TFLOP/s, %, tokens/s, sequences/s or a place, whatever the row's unit
+  double nic_GBps = 0, memory_GiB = 0;
   std::string amended;  // what is not taken from the row, and why; see Amendment
 
   bool fits() const { return use == "fit"; }  // a profile may be fitted on it
 };
+
+// What the column `overlap` may say besides simulate::overlap_words().
+inline constexpr const char* kNoScatterGather = "no-scatter-gather";
+inline constexpr const char* kPostValidation = "post-validation";
 
 // Of the blocks alone: 12 layers hidden^2 of a GPT; what sizes are compared by.
 double block_parameters(const Run& run);
@@ -43,16 +48,13 @@ struct Amendment {
 // A CSV with these columns. Throws Error with all findings.
 std::vector<Amendment> parse_amendments(std::string_view csv, const std::string& file);
 
-// Throws Error with all findings: columns that are missing, cells that are no numbers, by line.
+// Throws Error with all findings: columns that are missing, cells that are no numbers or unknown
+// words, by line.
 // Run::columns stay as they stand in the file.
 std::vector<Run> parse_runs(std::string_view csv, const std::string& file,
                             const std::vector<Amendment>& amendments = {});
 std::vector<Run> read_runs(FileSystem& fs, const std::string& file,
                            const std::vector<Amendment>& amendments = {});
-
-// The cells of one line of RFC 4180; a quoted cell may hold commas and doubled quotes, no line
-// ends.
-std::vector<std::string> csv_cells(std::string_view line);
 
 // Up to the first ',', ';' or bracket: what rows of one table have in common.
 std::string source_name(const std::string& source);

@@ -2,6 +2,8 @@
 
 #include <doctest/doctest.h>
 
+#include <fmt/core.h>
+
 #include "base/error.h"
 
 using namespace mw;
@@ -44,6 +46,42 @@ TEST_CASE("all findings of a file are told together, by line and column") {
                        "runs.csv:3: recompute: must be one of none, selective, full, unknown, is "
                        "\"half\"\nruns.csv:3: layers: must be an integer of at least 1, is \"x\"",
                        Error);
+}
+
+TEST_CASE("a value is read in its unit; what is no unit of the metric is a finding") {
+  const auto read = [](const char* metric, const char* value, const char* unit) {
+    std::string row = kRow;
+    const std::string was = "iteration_time,1.5,s,";
+    row.replace(row.find(was), was.size(), fmt::format("{},{},{},", metric, value, unit));
+    return parse_runs(kHeader + row, "runs.csv")[0].value;
+  };
+  CHECK(read("iteration_time", "3528", "ms") == doctest::Approx(3.528));
+  CHECK(read("iteration_time", "2", "min") == 120);
+  CHECK(read("hw_tflops_per_gpu", "0.137", "PFLOP/s") == doctest::Approx(137));
+  CHECK(read("mfu", "0.44", "fraction") == doctest::Approx(44));
+  CHECK(read("mfu", "44", "%") == 44);
+  CHECK(read("tokens_per_s_per_gpu", "3.9", "ktok/s") == doctest::Approx(3900));
+  CHECK(read("place", "2", "") == 2);
+  CHECK_THROWS_WITH_AS(read("iteration_time", "1", "furlongs"),
+                       "runs.csv:2: unit: must be one of s, ms, min, is \"furlongs\"", Error);
+  CHECK_THROWS_WITH_AS(read("mfu", "0.44", ""),
+                       "runs.csv:2: unit: must be one of %, fraction, is \"\"", Error);
+}
+
+TEST_CASE("an unknown schedule or overlap is a finding") {
+  std::string bad = kRow;
+  bad.replace(bad.find(",1f1b,,"), 7, ",1F1B,colectives,");
+  try {
+    parse_runs(kHeader + bad, "runs.csv");
+    FAIL("no error");
+  } catch (const Error& error) {
+    const std::string text = error.what();
+    CHECK(text.find("runs.csv:2: schedule: must be one of 1f1b, gpipe, ") == 0);
+    CHECK(text.find(", zb-2p, empty, is \"1F1B\"\n") != std::string::npos);
+    CHECK(text.find("runs.csv:2: overlap: must be one of messages, ") != std::string::npos);
+    CHECK(text.find("no-scatter-gather, post-validation, empty, is \"colectives\"") !=
+          std::string::npos);
+  }
 }
 
 TEST_CASE("a column that is missing is named, with the near miss") {

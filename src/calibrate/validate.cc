@@ -7,8 +7,9 @@
 #include <tuple>
 
 #include "base/error.h"
+#include "base/in_parallel.h"
 #include "base/text.h"
-#include "calibrate/parallel.h"
+#include "calibrate/choices.h"
 
 namespace mw::calibrate {
 namespace {
@@ -91,25 +92,14 @@ class Search {
     best_.run = run_;
     best_.reason = reason(run_, machines_);
     if (!best_.reason.empty()) return best_;
-    const std::vector<Run> laid = layouts(run_, machines_);
-    for (const Run& one : laid) {
-      for (const int64_t size : micro_batches(one)) {
-        Outcome last = Outcome::kCannot;
-        for (const compile::Recompute way : recomputes(one, machines_)) {
-          last = consider(one, size, way);
-          // More recomputation at the same microbatch only takes longer.
-          if (last == Outcome::kFits) break;
-        }
-        // Larger microbatches only hold more.
-        if (last == Outcome::kTooFull) break;
-      }
-    }
+    for_each_choice(run_, machines_, [&](const Run& laid, int64_t size, compile::Recompute way) {
+      return consider(laid, size, way);
+    });
     if (!found_) best_.reason = first_error_;
     return best_;
   }
 
  private:
-  enum class Outcome { kFits, kTooFull, kCannot };
   Outcome consider(const Run& laid, int64_t size, compile::Recompute way) {
     predict::Request request = request_of(laid, machines_, size, way);
     if (change_) change_(request);
@@ -117,7 +107,7 @@ class Search {
     made.run = run_;
     made.assumed = assumed(run_, laid, machines_, size, way);
     try {
-      if (request.plan.schedule == "zb-auto") request.plan.costs = predict::stage_costs(request);
+      set_costs(request);
       const predict::Prediction prediction =
           predict::predict(request, step_of(request, size, way, steps_));
       take(request, prediction, made);
@@ -189,7 +179,7 @@ std::vector<std::vector<Comparison>> validate(const std::vector<Run>& runs,
                                               const std::vector<Change>& changes) {
   std::vector<std::vector<Comparison>> comparisons(changes.size(),
                                                    std::vector<Comparison>(runs.size()));
-  for_each_index(runs.size(), threads, [&](size_t i) {
+  in_parallel(runs.size(), threads, [&](size_t i) {
     Steps steps;
     for (size_t c = 0; c < changes.size(); ++c)
       comparisons[c][i] = Search(runs[i], machines, changes[c], steps).best();

@@ -3,44 +3,11 @@
 #include <doctest/doctest.h>
 
 #include "base/error.h"
+#include "calibrate/choices.h"
+#include "calibrate/test_runs.h"
 
 using namespace mw;
 using namespace mw::calibrate;
-
-namespace {
-
-Run gpt(int64_t layers, int64_t hidden, int64_t heads, int64_t seq, int64_t vocab, int64_t batch) {
-  Run run;
-  run.model = "GPT";
-  run.layers = layers;
-  run.hidden = hidden;
-  run.heads = run.kv_heads = heads;
-  run.ffn = 4 * hidden;
-  run.seq = seq;
-  run.vocab = vocab;
-  run.global_batch = batch;
-  run.gpu = "A100";
-  run.precision = "fp16";
-  run.recompute = "full";
-  run.metric = "iteration_time";
-  run.value = 1;
-  run.gpus = run.dp = 1;
-  run.micro_batch = 1;
-  return run;
-}
-
-Machines a100() {
-  cluster::Cluster c;
-  c.device.name = "A100";
-  c.device.peaks = {{"f16", cluster::FlopsPerSecond(312e12)}};
-  c.device.memory = Bytes(80'000'000'000);
-  c.device.memory_bandwidth = cluster::BytesPerSecond(2e12);
-  c.links.resize(1);
-  c.links[0].bandwidth = c.links[0].bus_bandwidth = cluster::BytesPerSecond(100e9);
-  return {{c}, {}};
-}
-
-}  // namespace
 
 TEST_CASE("FLOPs of a step are the papers': PTD-P equation 3, SP paper appendix A") {
   struct Row {
@@ -93,6 +60,19 @@ TEST_CASE("published rates become seconds of a step") {
   CHECK(stated_step(run) == published_step(run, request));
   run.metric = "mfu";
   CHECK(stated_step(run) == 0);
+}
+
+TEST_CASE("hardware FLOPs of a row that does not say recomputation are those of what is assumed") {
+  Run run = gpt(48, 8192, 64, 2048, 51200, 1536);
+  run.gpus = run.dp = 512;
+  run.metric = "hw_tflops_per_gpu";
+  run.value = 138;
+  run.recompute = "unknown";
+  for (const auto& [way, seconds] :
+       {std::pair{compile::Recompute::kFull, 14.45}, {compile::Recompute::kNone, 10.9}}) {
+    const predict::Request request = request_of(run, a100(), 1, way);
+    CHECK(published_step(run, request) == doctest::Approx(seconds).epsilon(0.005));
+  }
 }
 
 TEST_CASE("a row that cannot be simulated says why") {

@@ -204,6 +204,9 @@ void run_calibrate(const CalibrateOptions& options, const Diagnostics& words) {
   }
   const calibrate::Fitter fitter(fit_on, input.collectives, input.machines, input.profile,
                                  input.fit);
+  fmt::print("{}", calibrate::to_text(fitter.skipped()));
+  if (fitter.sources().empty())
+    throw_error("{}: no row can be fitted on", join(options.runs, ", "));
   const calibrate::Fit fit = fitter.fit();
   std::vector<cluster::LeftOut> left_out;
   if (!options.no_left_out) left_out = calibrate::left_out(fitter);

@@ -13,13 +13,11 @@ namespace {
 void read_overlap(const RequestOptions& options, predict::Request& request,
                   Diagnostics& diagnostics) {
   simulate::Overlap& overlap = request.options.overlap;
-  static const std::vector<std::string> kKnown = {
-      "messages",    "no-messages",  "collectives", "no-tensor", "async-tp", "serial",
-      "grad_reduce", "param_gather", "ring",        "no-ring",   "none"};
+  const std::vector<std::string>& known = simulate::overlap_words();
   for (const std::string& what : options.overlap) {
     if (!simulate::set_overlap(overlap, what)) {
       diagnostics.add("--overlap: unknown word '{}'{}; known are {}", what,
-                      did_you_mean(what, kKnown), join(kKnown, ", "));
+                      did_you_mean(what, known), join(known, ", "));
     }
   }
   for (const std::string& text : options.slowdown) {

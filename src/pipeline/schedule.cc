@@ -49,6 +49,10 @@ int32_t parts_of(const std::string& kind) {
   const ScheduleKind* found = find_kind(kind);
   return found == nullptr ? 1 : found->parts;
 }
+int32_t weight_versions_of(const std::string& kind) {
+  const ScheduleKind* found = find_kind(kind);
+  return found == nullptr ? 1 : found->weight_versions;
+}
 
 int32_t schedule_period(const std::string& kind) {
   const ScheduleKind* found = find_kind(kind);
@@ -149,6 +153,7 @@ Schedule make_schedule(const ScheduleRequest& request) {
   check_request(request, kind, diagnostics);
   diagnostics.throw_if_any();
   Schedule schedule = kind->make(filled_in(request, *kind));
+  schedule.weight_versions = kind->weight_versions;
   schedule.post_validation = request.post_validation;
   schedule.sync = request.sync;
   if (schedule.post_validation && schedule.weight_versions > 1) {

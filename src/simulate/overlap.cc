@@ -12,31 +12,43 @@ namespace {
 
 constexpr double kMostSlowdown = 1000;
 
+struct Word {
+  std::string_view name;
+  void (*set)(Overlap& overlap);
+};
+constexpr Word kSwitches[] = {
+    {"messages", [](Overlap& o) { o.messages = true; }},
+    {"no-messages", [](Overlap& o) { o.messages = false; }},
+    {"collectives", [](Overlap& o) { o.collectives = true; }},
+    {"no-tensor", [](Overlap& o) { o.tensor = false; }},
+    {"async-tp", [](Overlap& o) { o.collectives = o.tensor = o.async_tp = true; }},
+    {"serial", [](Overlap& o) { o.serial = true; }},
+    {"grad_reduce", [](Overlap& o) { o.grad_reduce = true; }},
+    {"param_gather", [](Overlap& o) { o.param_gather = true; }},
+    {"ring", [](Overlap& o) { o.ring = true; }},
+    {"no-ring", [](Overlap& o) { o.ring = false; }},
+    {"none",
+     [](Overlap& o) { o.collectives = o.async_tp = o.grad_reduce = o.param_gather = false; }},
+};
+
 }  // namespace
 
+const std::vector<std::string>& overlap_words() {
+  static const std::vector<std::string> kWords = [] {
+    std::vector<std::string> words;
+    for (const Word& word : kSwitches) words.emplace_back(word.name);
+    return words;
+  }();
+  return kWords;
+}
+
 bool set_overlap(Overlap& overlap, std::string_view word) {
-  if (word == "ring" || word == "no-ring") {
-    overlap.ring = word == "ring";
-  } else if (word == "messages" || word == "no-messages") {
-    overlap.messages = word == "messages";
-  } else if (word == "collectives") {
-    overlap.collectives = true;
-  } else if (word == "no-tensor") {
-    overlap.tensor = false;
-  } else if (word == "async-tp") {
-    overlap.collectives = overlap.tensor = overlap.async_tp = true;
-  } else if (word == "serial") {
-    overlap.serial = true;
-  } else if (word == "grad_reduce") {
-    overlap.grad_reduce = true;
-  } else if (word == "param_gather") {
-    overlap.param_gather = true;
-  } else if (word == "none") {
-    overlap.collectives = overlap.async_tp = overlap.grad_reduce = overlap.param_gather = false;
-  } else {
-    return false;
+  for (const Word& known : kSwitches) {
+    if (known.name != word) continue;
+    known.set(overlap);
+    return true;
   }
-  return true;
+  return false;
 }
 
 std::string_view beside_name(Beside beside) {

@@ -56,6 +56,7 @@ struct Overlap {
 // "grad_reduce", "param_gather", "ring", "no-ring"; "none": no collectives, grad_reduce and
 // param_gather, whatever was on before. False for any other word.
 bool set_overlap(Overlap& overlap, std::string_view word);
+const std::vector<std::string>& overlap_words();  // that it knows
 
 // "1.2": of all; "tensor=1.2": of one. The empty text, or what is wrong with it.
 std::string set_slowdown(Overlap& overlap, std::string_view text);

@@ -350,7 +350,8 @@ Options options_of(const cluster::Stack& stack) {
   options.scatter_gather = stack.scatter_gather;
   for (const std::string& word : stack.overlap) {
     if (!set_overlap(options.overlap, word))
-      throw_error("profile of {}: overlap: unknown word '{}'", stack.name, word);
+      throw_error("profile of {}: overlap: unknown word '{}'{}", stack.name, word,
+                  did_you_mean(word, overlap_words()));
   }
   return options;
 }

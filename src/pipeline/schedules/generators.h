@@ -37,7 +37,8 @@ struct ScheduleKind {
   void (*check)(const ScheduleRequest& request, Diagnostics& out);
   // REQUIRES: the request has no finding.
   Schedule (*make)(const ScheduleRequest& request);
-  int32_t parts = 1;  // Schedule::parts
+  int32_t parts = 1;            // Schedule::parts
+  int32_t weight_versions = 1;  // Schedule::weight_versions
   // The order comes again after as many microbatches as this many pipelines have ranks; 0: never.
   int32_t period = 1;
 };

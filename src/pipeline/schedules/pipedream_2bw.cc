@@ -16,7 +16,6 @@ static void check(const ScheduleRequest& request, Diagnostics& out) {
 
 static Schedule make(const ScheduleRequest& request) {
   Schedule schedule = empty_schedule(request, looped_placement(request.ranks, 1));
-  schedule.weight_versions = 2;
   for (int32_t r = 0; r < request.ranks; ++r) {
     schedule.ranks[static_cast<size_t>(r)] =
         one_f_one_b_order(request.ranks, request.microbatches, r);
@@ -31,6 +30,7 @@ extern const ScheduleKind kPipeDream2Bw = {.name = "pipedream-2bw",
                                            .options = {},
                                            .compiled = false,
                                            .check = check,
-                                           .make = make};
+                                           .make = make,
+                                           .weight_versions = 2};
 
 }  // namespace mw::pipeline

@@ -1,0 +1,102 @@
+#include "calibrate/choices.h"
+
+#include <algorithm>
+
+namespace mw::calibrate {
+namespace {
+
+// The ways to divide a layer that a row leaves open: inside a node.
+std::vector<int64_t> tensor_ways(const Run& run, const Machines& machines) {
+  if (run.tp > 0) return {run.tp};
+  int64_t node = 1;
+  for (const cluster::Link& link : cluster_of(run, machines)->links) {
+    if (link.kind != cluster::LinkKind::kNetwork) node = std::max(node, link.devices);
+  }
+  std::vector<int64_t> ways;
+  for (int64_t tp = 1; tp <= node; tp *= 2) {
+    if (run.kv_heads % tp == 0 && run.gpus % tp == 0) ways.push_back(tp);
+  }
+  return ways;
+}
+
+// Whether all stages have as many blocks, the embedding and the head counting as none or as one
+// each.
+bool deals_evenly(const Run& run) {
+  const int64_t chunks =
+      std::max<int64_t>(run.vpp, run.schedule.empty() ? 1 : pipeline::least_chunks(run.schedule));
+  const int64_t stages = run.pp * chunks;
+  return run.layers % stages == 0 || (run.layers + 2) % stages == 0;
+}
+
+}  // namespace
+
+bool chunks_open(const Run& run, const Machines& machines) {
+  if (run.pp <= 1 || run.notes.find("vpp not stated") == std::string::npos) return false;
+  const cluster::Profile* profile = profile_of(run, machines);
+  return profile == nullptr || profile->interleaved;
+}
+
+std::vector<Run> layouts(const Run& run, const Machines& machines) {
+  std::vector<Run> all;
+  if (run.pp > 0 || run.dp > 0) {
+    all.push_back(run);
+    for (int64_t v = 2; chunks_open(run, machines) && v * run.pp <= run.layers + 2; v *= 2) {
+      all.push_back(run);
+      all.back().vpp = v;
+    }
+    return all;
+  }
+  for (const int64_t tp : tensor_ways(run, machines)) {
+    for (int64_t pp = 2; pp <= run.layers + 2 && tp * pp <= run.gpus; ++pp) {
+      Run one = run;
+      one.tp = tp;
+      one.pp = pp;
+      one.dp = run.gpus / (tp * pp);
+      if (tp * pp * one.dp == run.gpus && deals_evenly(one)) all.push_back(one);
+    }
+  }
+  return all;
+}
+
+std::vector<int64_t> micro_batches(const Run& run) {
+  if (run.micro_batch > 0) return {run.micro_batch};
+  std::vector<int64_t> sizes;
+  for (const int64_t size : {1, 2, 4, 8}) {
+    if (run.global_batch % (run.dp * size) == 0) sizes.push_back(size);
+  }
+  return sizes;
+}
+
+std::vector<compile::Recompute> recomputes(const Run& run, const Machines& machines) {
+  if (run.recompute == "none") return {compile::Recompute::kNone};
+  if (run.recompute == "selective") {
+    const cluster::Profile* profile = profile_of(run, machines);
+    return {profile != nullptr && profile->selective_op ? compile::Recompute::kSelectiveOp
+                                                        : compile::Recompute::kSelective};
+  }
+  if (run.recompute == "full") return {compile::Recompute::kFull};
+  const cluster::Profile* profile = profile_of(run, machines);
+  if (profile != nullptr && !profile->selective)
+    return {compile::Recompute::kNone, compile::Recompute::kFull};
+  return {compile::Recompute::kNone, compile::Recompute::kSelective, compile::Recompute::kFull};
+}
+
+void for_each_choice(const Run& run, const Machines& machines, const Visit& visit) {
+  for (const Run& laid : layouts(run, machines)) {
+    for (const int64_t size : micro_batches(laid)) {
+      Outcome last = Outcome::kCannot;
+      for (const compile::Recompute way : recomputes(laid, machines)) {
+        last = visit(laid, size, way);
+        if (last == Outcome::kFits) break;
+      }
+      if (last == Outcome::kTooFull) break;
+    }
+  }
+}
+
+bool leaves_open(const Run& run, const Machines& machines) {
+  return run.micro_batch == 0 || run.recompute == "unknown" || run.tp == 0 ||
+         run.pp + run.dp == 0 || chunks_open(run, machines);
+}
+
+}  // namespace mw::calibrate
