@@ -100,7 +100,9 @@ ScheduleCosts parse_costs(const ScheduleOptions& options, Diagnostics& out) {
 
 // With --compare costs are those of a rank's whole share: a chunk has its part of them.
 ScheduleCosts per_chunk(ScheduleCosts costs, const pipeline::Placement& placement) {
-  const double chunks = placement.stages() / placement.ranks;
+  double chunks = 0;
+  for (int32_t r = 0; r < placement.ranks; ++r) chunks += placement.share(r);
+  chunks /= placement.ranks;
   for (std::vector<double>* list : {&costs.f, &costs.b, &costs.w}) {
     for (double& value : *list) value /= chunks;
   }
@@ -125,7 +127,10 @@ Json json_of(const report::ScheduleDrawing& drawing) {
   Json json;
   json["schedule"] = drawing.title;
   json["stages"] = drawing.schedule.placement.ranks;
-  json["chunks"] = drawing.schedule.placement.stages() / drawing.schedule.placement.ranks;
+  const pipeline::Placement& placement = drawing.schedule.placement;
+  int32_t chunks = 1;
+  for (int32_t r = 0; r < placement.ranks; ++r) chunks = std::max(chunks, placement.share(r));
+  json["chunks"] = chunks;
   json["microbatches"] = drawing.schedule.microbatches / drawing.schedule.parts;
   json["makespan"] = times.makespan;
   json["bubble"] = times.bubble;
@@ -170,7 +175,7 @@ void check_options(const ScheduleOptions& options, Diagnostics& out) {
               join(pipeline::all_schedule_kinds(), ", "));
     if (!options.stages) out.add("--stages: is missing; it is the number of pipeline ranks");
     if (!options.microbatches) out.add("--microbatches: is missing");
-    if (out.empty() && *options.stages * *options.microbatches > kMost)
+    if (options.stages && options.microbatches && *options.stages * *options.microbatches > kMost)
       out.add("--stages, --microbatches: {} x {} is more than the {} that are drawn",
               *options.stages, *options.microbatches, kMost);
     return;
@@ -180,6 +185,61 @@ void check_options(const ScheduleOptions& options, Diagnostics& out) {
             options.kind);
   if (options.stages || options.microbatches || options.request.chunks != 0)
     out.add("--from: stages, microbatches and chunks are those of the file; leave the options out");
+}
+
+// The request less what one of the kinds has an option for.
+ScheduleRequest without_options_of(ScheduleRequest request, const std::vector<std::string>& kinds) {
+  for (const std::string& kind : kinds) {
+    ScheduleRequest own = request;
+    own.kind = kind;
+    own = pipeline::own_options(own);
+    if (own.chunks != 0) request.chunks = 0;
+    if (own.group != 0) request.group = 0;
+    if (own.slices != 0) request.slices = 0;
+    if (own.pairs != 0) request.pairs = 0;
+    if (own.memory_limit != 0) request.memory_limit = 0;
+    if (own.exact) request.exact = false;
+    if (own.sync != pipeline::GradientSync::kEnd) request.sync = pipeline::GradientSync::kEnd;
+  }
+  return request;
+}
+ScheduleRequest with_options_of(ScheduleRequest request, const ScheduleRequest& more) {
+  if (more.chunks != 0) request.chunks = more.chunks;
+  if (more.group != 0) request.group = more.group;
+  if (more.slices != 0) request.slices = more.slices;
+  if (more.pairs != 0) request.pairs = more.pairs;
+  if (more.memory_limit != 0) request.memory_limit = more.memory_limit;
+  if (more.exact) request.exact = true;
+  if (more.sync != pipeline::GradientSync::kEnd) request.sync = more.sync;
+  return request;
+}
+
+void refuse_beside_file(const ScheduleRequest& given, Diagnostics& out) {
+  const auto refuse = [&](bool is_given, const char* option) {
+    if (is_given) out.add("{}: the order is that of the file; leave it out", option);
+  };
+  refuse(given.group != 0, "--group");
+  refuse(given.slices != 0, "--slices");
+  refuse(given.pairs != 0, "--pairs");
+  refuse(given.memory_limit != 0, "--memory-limit");
+  refuse(given.exact, "--exact");
+}
+
+// Costs that are of something that no schedule has.
+void refuse_idle_costs(const ScheduleCosts& costs, const std::vector<pipeline::Schedule>& schedules,
+                       Diagnostics& out) {
+  bool pairs = false, replicas = false;
+  for (const pipeline::Schedule& schedule : schedules) {
+    pairs = pairs || pipeline::needs(schedule).pairs;
+    replicas = replicas || schedule.placement.replicas() > 1;
+  }
+  if (schedules.empty()) return;
+  if (costs.pair >= 0 && !pairs)
+    out.add("--costs: pair is of F and B at the same time, which {} has not; leave it out",
+            schedules.front().name);
+  if (costs.sync > 0 && !replicas)
+    out.add("--costs: sync is of stages on several ranks, which {} has not; leave it out",
+            schedules.front().name);
 }
 
 std::vector<pipeline::Schedule> schedules_of(const ScheduleOptions& options,
@@ -200,9 +260,9 @@ std::vector<pipeline::Schedule> schedules_of(const ScheduleOptions& options,
   request.ranks = static_cast<int32_t>(options.stages.value_or(1));
   request.microbatches = static_cast<int32_t>(options.microbatches.value_or(1));
   if (options.memory_limit) request.memory_limit = *options.memory_limit;
+  std::vector<std::string> kinds = options.compare;
   if (options.from.empty()) {
-    request.kind = options.kind;
-    attempt([&] { return pipeline::make_schedule(request); });
+    kinds.insert(kinds.begin(), options.kind);
   } else {
     attempt([&] { return pipeline::parse_csv(posix_fs().read_file(options.from), options.from); });
     if (schedules.empty()) return schedules;
@@ -211,16 +271,17 @@ std::vector<pipeline::Schedule> schedules_of(const ScheduleOptions& options,
     request.ranks = schedules.front().placement.ranks;
     request.microbatches = schedules.front().microbatches;
   }
-  // Options that only some kinds have are for the first.
-  const ScheduleRequest plain{.ranks = request.ranks,
-                              .microbatches = request.microbatches,
-                              .costs = request.costs,
-                              .post_validation = request.post_validation};
-  for (const std::string& kind : options.compare) {
-    ScheduleRequest other = plain;
-    other.kind = kind;
-    attempt([&] { return pipeline::make_schedule(other); });
+  // Every kind takes the options that it has; those that none has are the first one's to refuse.
+  const ScheduleRequest nobodys = without_options_of(request, kinds);
+  for (const std::string& kind : kinds) {
+    ScheduleRequest own = request;
+    own.kind = kind;
+    own = pipeline::own_options(own);
+    if (&kind == &kinds.front()) own = with_options_of(own, nobodys);
+    attempt([&] { return pipeline::make_schedule(own); });
   }
+  if (kinds.empty()) refuse_beside_file(nobodys, out);
+  refuse_idle_costs(costs, schedules, out);
   return schedules;
 }
 
@@ -254,6 +315,8 @@ void show(ScheduleOptions options, const Diagnostics& words) {
   Diagnostics out = words;
   check_options(options, out);
   const bool complete = out.findings().size() == words.findings().size();
+  if (options.comms && options.csv.empty())
+    out.add("--comms: says how --csv writes; give --csv a file, or leave it out");
   const size_t before = out.findings().size();
   ScheduleCosts costs = parse_costs(options, out);
   for (const std::string& finding : pipeline::findings(costs, 0)) out.add("{}", finding);
@@ -359,7 +422,7 @@ void add_schedule(CLI::App& app, const Diagnostics& words) {
   command
       ->add_option("--compare", options->compare,
                    "Other kinds, at the same time scale: zb-h1,zb-v; without a schedule before "
-                   "them, these alone")
+                   "them, these alone. Each takes the options that it has")
       ->delimiter(',');
   command->footer(kinds_help());
   command->callback([options, &words] { show(*options, words); });

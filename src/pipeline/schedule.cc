@@ -65,6 +65,8 @@ bool has_slices(const std::string& kind) {
 }
 
 // What was not asked for gets the kind's usual value.
+constexpr double kMostWork = 5e7;  // forwards of a schedule: some gigabytes of actions
+
 static ScheduleRequest filled_in(ScheduleRequest request, const ScheduleKind& kind) {
   if (request.chunks == 0) request.chunks = kind.chunks.usual;
   if (request.group == 0) request.group = request.ranks;
@@ -115,6 +117,18 @@ static void check_options(const ScheduleRequest& asked, const ScheduleKind& kind
        [](const KindOptions& o) { return o.memory_limit; });
 }
 
+ScheduleRequest own_options(ScheduleRequest request) {
+  const ScheduleKind* kind = find_kind(request.kind);
+  if (kind == nullptr) return request;
+  if (kind->chunks.most == kind->chunks.least) request.chunks = 0;
+  if (!kind->options.group) request.group = 0;
+  if (!kind->options.slices) request.slices = 0;
+  if (!kind->options.pairs) request.pairs = 0;
+  if (!kind->options.memory_limit) request.memory_limit = 0, request.exact = false;
+  if (!kind->options.sync) request.sync = GradientSync::kEnd;
+  return request;
+}
+
 std::string kind_finding(const std::string& kind) {
   if (find_kind(kind) != nullptr) return "";
   const std::vector<std::string> names = all_schedule_kinds();
@@ -144,6 +158,14 @@ static void check_request(const ScheduleRequest& asked, const ScheduleKind* kind
   if (!in_range) return;
   const ScheduleRequest request = filled_in(asked, *kind);
   check_chunks(request, *kind, out);
+  const double work = static_cast<double>(request.ranks) * request.chunks * request.microbatches *
+                      (kind->options.slices ? request.slices : 1);
+  if (work > kMostWork) {
+    out.add("schedule {}: {} ranks x {} chunks x {} microbatches{} are more than {:g} forwards",
+            request.kind, request.ranks, request.chunks, request.microbatches,
+            kind->options.slices ? fmt::format(" x {} slices", request.slices) : "", kMostWork);
+    return;
+  }
   if (kind->check != nullptr) kind->check(request, out);
 }
 
@@ -207,6 +229,15 @@ bool Placement::looped() const {
     if (rank_of_stage[static_cast<size_t>(s)] != s % ranks) return false;
   }
   return rank_of_replica.empty();
+}
+
+int32_t Placement::share(int32_t rank) const {
+  const auto hosted = [&](const std::vector<int32_t>& row) {
+    return static_cast<int32_t>(std::count(row.begin(), row.end(), rank));
+  };
+  int32_t most = std::max(1, hosted(rank_of_stage));
+  for (const std::vector<int32_t>& row : rank_of_replica) most = std::max(most, hosted(row));
+  return most;
 }
 
 ScheduleNeeds needs(const Schedule& schedule) {

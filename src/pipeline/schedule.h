@@ -48,6 +48,9 @@ struct Placement {
   // REQUIRES: the stage and the replica are there.
   int32_t rank_of(int32_t stage, int32_t replica) const;
   bool looped() const;
+  // Stages of a rank that a microbatch goes through: what it hosts of the replica of which it hosts
+  // the most; at least 1.
+  int32_t share(int32_t rank) const;
   friend bool operator==(const Placement&, const Placement&) = default;
 };
 
@@ -107,6 +110,8 @@ struct ScheduleRequest {
   GradientSync sync = GradientSync::kEnd;  // kinds with replicas
 };
 
+// The request without the options and chunks that its kind does not have.
+ScheduleRequest own_options(ScheduleRequest request);
 // Throws Error with all findings: unknown kind (did you mean), chunks that the kind does not have,
 // microbatches that it cannot take (with the nearest that it can), options of other kinds. With one
 // rank 1f1b and interleaved-1f1b are gradient accumulation: microbatch after microbatch.

@@ -70,19 +70,22 @@ class WorkTable {
            0 <= u.microbatch && u.microbatch < microbatches_ && 0 <= slice && slice < slices_;
   }
   size_t index(const Unit& u) const {
-    const auto outer = static_cast<size_t>((u.stage * replicas_ + u.replica) * microbatches_);
-    return (outer + static_cast<size_t>(u.microbatch)) * static_cast<size_t>(slices_) +
-           static_cast<size_t>(u.slice - least_slice_);
+    const int64_t way = int64_t{u.stage} * replicas_ + u.replica;
+    return static_cast<size_t>((way * microbatches_ + u.microbatch) * slices_ + u.slice -
+                               least_slice_);
   }
   Unit unit(size_t index) const {
-    auto i = static_cast<int32_t>(index);
+    auto i = static_cast<int64_t>(index);
+    const auto next = [&](int32_t count) {
+      const auto digit = static_cast<int32_t>(i % count);
+      i /= count;
+      return digit;
+    };
     Unit u{};
-    u.slice = i % slices_ + least_slice_;
-    i /= slices_;
-    u.microbatch = i % microbatches_;
-    i /= microbatches_;
-    u.replica = i % replicas_;
-    u.stage = i / replicas_;
+    u.slice = next(slices_) + least_slice_;
+    u.microbatch = next(microbatches_);
+    u.replica = next(replicas_);
+    u.stage = static_cast<int32_t>(i);
     return u;
   }
 

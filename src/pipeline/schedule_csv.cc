@@ -242,7 +242,11 @@ void check_size(const Schedule& schedule, const std::string& file, Diagnostics& 
   // Up to 2^60: no product of three such numbers overflows.
   const int64_t needed = stages * schedule.microbatches * schedule.slices;
   constexpr int64_t kFew = 1 << 20;
-  if (needed <= std::max(kFew, 2 * units)) return;
+  // Tables have a place for every replica, too.
+  const auto replicas = static_cast<double>(schedule.placement.replicas());
+  const double places = static_cast<double>(needed) * replicas;
+  const double rows = 2 * static_cast<double>(units) * replicas;
+  if (places <= std::max(static_cast<double>(kFew), rows)) return;
   for (size_t r = 0; r < schedule.ranks.size(); ++r) {
     for (size_t i = 0; i < schedule.ranks[r].size(); ++i) {
       const Action& a = schedule.ranks[r][i];
@@ -250,9 +254,10 @@ void check_size(const Schedule& schedule, const std::string& file, Diagnostics& 
           a.slice + 1 < schedule.slices)
         continue;
       diagnostics.add(
-          "{}: rank {} action {} ({}) makes it {} stages, {} microbatches and {} slices, {} "
+          "{}: rank {} action {} ({}) makes it {} stages, {} microbatches and {} slices{}, {} "
           "forwards, but the rows have {}",
-          file, r, i, to_string(a), stages, schedule.microbatches, schedule.slices, needed, units);
+          file, r, i, to_string(a), stages, schedule.microbatches, schedule.slices,
+          replicas > 1 ? fmt::format(" in {} replicas", replicas) : "", needed, units);
       return;
     }
   }

@@ -126,8 +126,9 @@ class Runner {
   std::vector<double> free_;
 };
 
-double peak_of(const Schedule& schedule, const std::vector<Action>& actions,
-               const ScheduleCosts& costs) {
+double peak_of(const Schedule& schedule, size_t rank, const ScheduleCosts& costs) {
+  const std::vector<Action>& actions = schedule.ranks[rank];
+  const int32_t share = schedule.placement.share(static_cast<int32_t>(rank));
   double alive = 0, peak = 0;
   const auto change = [&](const Action& action) {
     const double part = portion(schedule, action);
@@ -150,7 +151,6 @@ double peak_of(const Schedule& schedule, const std::vector<Action>& actions,
     change(actions[a + 1]);
     change(actions[a++]);
   }
-  const double share = schedule.placement.stages() / schedule.placement.ranks;
   return peak / share / costs.mb;
 }
 
@@ -289,11 +289,11 @@ Timeline timeline(const Schedule& schedule, const ScheduleCosts& costs) {
       if (!paired) work += cost_of(schedule, costs, action);
       if (paired && !second) work += costs.pair * portion(schedule, action);
     }
+    result.peak_activations.push_back(peak_of(schedule, r, costs));
     if (schedule.ranks[r].empty()) continue;
     const double end = result.times[r].back().end;
     result.makespan = std::max(result.makespan, end);
     longest = std::max(longest, end - result.times[r].front().start);
-    result.peak_activations.push_back(peak_of(schedule, schedule.ranks[r], costs));
   }
   if (costs.sync > 0 && schedule.placement.replicas() > 1) {
     result.syncs = sync_times(schedule, result, costs.sync);

@@ -198,13 +198,16 @@ class Replay {
     }
     if (!ends) call.group = g;
   }
+  std::pair<FsdpGroups::Key, int32_t> kept_key(const Call& call) const {
+    return {key(call.command, 0), call.command.action.first};
+  }
   void leave_forward(Call& call) {
     if (call.memory.gathers && !groups_.is_last_block(call.group)) groups_.release(call.group);
   }
   void leave_backward(Call& call) {
     if (call.memory.gathers) groups_.release(call.group);
     reduce(call, call.group);
-    const auto it = kept_.find(key(call.command, 0));
+    const auto it = kept_.find(kept_key(call));
     if (it != kept_.end()) tensors_.drop(it->second[call.group]);
   }
   void reduce(Call& call, int g) {
@@ -223,7 +226,7 @@ class Replay {
       Handle made =
           tensors_.add(bytes * call.memory.repeats[value], Category::kWorkspace, What::kTemporary);
       if (op.kept) {
-        kept_[key(call.command, 0)][call.group].push_back(made);
+        kept_[kept_key(call)][call.group].push_back(made);
       } else {
         call.here[value] = made;
       }
@@ -345,7 +348,8 @@ class Replay {
   std::vector<int32_t> last_use_;  // [root buffer] command
   std::vector<Handle> saved_;      // [root buffer]
   std::vector<Handle> outputs_, logarithms_;
-  std::map<FsdpGroups::Key, std::map<int, std::vector<Handle>>> kept_;  // [stage][group]
+  // [stage, microbatch][group]
+  std::map<std::pair<FsdpGroups::Key, int32_t>, std::map<int, std::vector<Handle>>> kept_;
   bool updated_ = false;
 };
 

@@ -164,3 +164,46 @@ def test_files_beyond_all_sizes_are_refused_in_a_line(tmp_path):
         (tmp_path / "s.csv").write_text(text)
         refused = schedule("--from", tmp_path / "s.csv", expect=2)
         assert len(refused.splitlines()) == 1 and "s.csv: rank 0" in refused
+
+
+def test_compared_kinds_take_the_options_that_they_have():
+    step = ("--stages", 4, "--microbatches", 8, "--json")
+    kinds = json.loads(schedule("interleaved-1f1b", "--compare", "looped-bfs,hanayo,1f1b", "--chunks", 4, *step))
+    assert [kind["chunks"] for kind in kinds] == [4, 4, 4, 1]
+    plain, limited = json.loads(schedule("--compare", "1f1b,zb-auto", "--memory-limit", 8, *step))
+    assert max(plain["peak_activations"]) == 4 and max(limited["peak_activations"]) == 8
+    pairs = json.loads(schedule("chimera", "--compare", "chimera-doubling", "--pairs", 2, "--stages", 8, "--microbatches", 16, "--json"))
+    assert [kind["weight_copies"] for kind in pairs] == [4, 4]
+    assert "has no memory limit" in schedule("--compare", "1f1b,gpipe", "--memory-limit", 8, *step, expect=2)
+
+
+def test_options_that_would_do_nothing_are_refused(tmp_path):
+    error = schedule("1f1b", "--stages", 4, "--microbatches", 8, "--costs", "pair=2,sync=1", "--comms", expect=2)
+    for finding in ("--comms: says how --csv writes", "--costs: pair is of F and B at the same time, which 1f1b has not",
+                    "--costs: sync is of stages on several ranks, which 1f1b has not"):
+        assert finding in error
+    file = tmp_path / "s.csv"
+    schedule("1f1b", "--stages", 2, "--microbatches", 2, "--csv", file)
+    error = schedule("--from", file, "--group", 2, "--slices", 2, "--pairs", 1, "--memory-limit", 3, "--exact", expect=2)
+    for option in ("--group", "--slices", "--pairs", "--memory-limit", "--exact"):
+        assert f"{option}: the order is that of the file; leave it out" in error
+
+
+@pytest.mark.parametrize("rows, peaks", [
+    ("0F0,0B0\n0F1^1,0B1^1\n", [1, 1]),       # one stage on two ranks
+    ("0F0,1F0,1B0,0B0\n2F0,2B0\n", [1, 1]),    # two stages and one
+])
+def test_activations_are_in_microbatches_of_each_ranks_share(rows, peaks, tmp_path):
+    file = tmp_path / "s.csv"
+    file.write_text(rows)
+    assert json.loads(schedule("--from", file, "--json"))["peak_activations"] == peaks
+
+
+def test_sizes_beyond_all_memory_are_refused(tmp_path):
+    error = schedule("--stages", 1 << 20, "--microbatches", 1 << 20, "--jsn", "1f1b", expect=2)
+    assert "--jsn: unknown option" in error and "is more than the 1048576 that are drawn" in error
+    error = schedule("looped-bfs", "--stages", 1000, "--microbatches", 1000, "--chunks", 2000000000, expect=2)
+    assert "1000 ranks x 2000000000 chunks x 1000 microbatches are more than 5e+07 forwards" in error
+    file = tmp_path / "big.csv"
+    file.write_text("".join(f"0F{m}^{r},0B{m}^{r}\n" for r, m in [(r, r if r < 3999 else 1048574) for r in range(4000)]))
+    assert "1048575 microbatches and 1 slices in 4000 replicas" in schedule("--from", file, expect=2)
