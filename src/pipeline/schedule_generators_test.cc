@@ -380,6 +380,26 @@ TEST_CASE("every kind's schedules can run, for all sizes that it takes") {
   }
 }
 
+TEST_CASE("hanayo takes no longer than flushing between halves, and holds no more than 1F1B") {
+  for (const int32_t p : {2, 3, 4, 6}) {
+    for (const int32_t chunks : {2, 4, 6}) {
+      for (const int32_t half : {2, 3, 4, 6, 12}) {
+        CAPTURE(p);
+        CAPTURE(chunks);
+        CAPTURE(half);
+        const ScheduleRequest request{
+            .kind = "hanayo", .ranks = p, .chunks = chunks, .microbatches = 2 * half};
+        ScheduleRequest part = request;
+        part.microbatches = half;
+        const Timeline whole = timeline(make_schedule(request), {});
+        const Timeline of_half = timeline(make_schedule(part), {});
+        CHECK(whole.makespan <= 2 * of_half.makespan);
+        for (const double peak : whole.peak_activations) CHECK(peak <= std::min(p, 2 * half));
+      }
+    }
+  }
+}
+
 TEST_CASE("hanayo's bubble is no larger than its paper's ratio at N = P") {
   for (const int32_t p : {4, 8}) {
     for (const int32_t waves : {1, 2, 4}) {

@@ -1,40 +1,106 @@
 // Hanayo [Liu 2023, 2308.15762]: w waves, so 2 w chunks a rank on a folded placement: the pipeline
 // runs down and up the ranks w times, without Chimera's second copy of the weights. The order is
-// that of list scheduling with b + w = 2 f, backwards first, and no more alive than 1F1B has; of
-// the two rules for a tie (older microbatch, later stage) the one with the shorter makespan.
+// that of list scheduling with b + w = 2 f, backwards first: of some rules for a tie and some
+// limits of what is alive when a chunk begins, the one with the shortest makespan among those that
+// hold no more than 1F1B does; or equal parts of the microbatches one after the other, where that
+// is shorter. (With one wave only the first two rules and the first limit are tried: for up to 8
+// ranks and 48 microbatches nothing else is shorter.)
 #include <algorithm>
+#include <array>
+#include <span>
+#include <tuple>
+#include <utility>
 
+#include "pipeline/schedule_timeline.h"
 #include "pipeline/schedules/list_schedule.h"
 
 namespace mw::pipeline {
+namespace {
 
-static Schedule make(const ScheduleRequest& request) {
+// Which of two forwards, or of two backwards, goes first: of the older microbatch; of the later
+// stage; of the older group of as many microbatches as ranks, and there of the later stage; the
+// same, but a forward of an older group before a backward of a younger one.
+enum class Tie { kOlder, kLater, kLaterOfGroup, kGroup };
+constexpr std::array<Tie, 4> kTies = {Tie::kOlder, Tie::kLater, Tie::kLaterOfGroup, Tie::kGroup};
+
+std::tuple<int32_t, int32_t, int32_t, int32_t> rank_of(const Action& action, Tie tie,
+                                                       int32_t ranks) {
+  const int32_t forward = action.kind == ActionKind::kB ? 0 : 1;
+  const int32_t age = action.first, before_end = -action.stage.value, group = age / ranks;
+  switch (tie) {
+    case Tie::kOlder: return {forward, age, before_end, 0};
+    case Tie::kLater: return {forward, before_end, age, 0};
+    case Tie::kLaterOfGroup: return {forward, group, before_end, age};
+    case Tie::kGroup: return {group, forward, before_end, age};
+  }
+  return {};
+}
+
+struct Made {
+  Schedule schedule;
+  double makespan = 0;
+};
+
+Made listed(const ScheduleRequest& request) {
   const int32_t p = request.ranks, v = request.chunks;
   std::vector<std::vector<Action>> forwards(1);
   for (int32_t k = 0; k < request.microbatches; ++k) forwards[0].push_back(forward_action(0, k));
-  ListRules rules;
-  // A later chunk always finds room, so that earlier ones cannot block it.
-  for (int32_t s = 0; s < p * v; ++s)
-    rules.most_alive.push_back((std::min(p, request.microbatches) - 1) * v + s / p + 1);
-
-  Schedule best;
-  int32_t shortest = 0;
-  for (const bool older_first : {true, false}) {
-    rules.rank_of_action = [&](const Action& action) {
-      const int32_t backward_first = action.kind == ActionKind::kB ? 0 : 1;
-      const int32_t age = action.first, depth = -action.stage.value;
-      return older_first ? std::tuple(backward_first, age, depth, 0)
-                         : std::tuple(backward_first, depth, age, 0);
-    };
-    Schedule schedule = empty_schedule(request, folded_placement(p, v));
-    const int32_t makespan = list_schedule(schedule, forwards, rules);
-    if (best.ranks.empty() || makespan < shortest) {
-      best = std::move(schedule);
-      shortest = makespan;
+  const int32_t as_1f1b = std::min(p, request.microbatches) * v;  // chunks alive on a rank
+  Made best;
+  const bool one_wave = v == 2;
+  for (int32_t more = 0; more <= (one_wave ? 0 : 2); ++more) {
+    ListRules rules;
+    // A later chunk always finds room, so that earlier ones cannot block it.
+    for (int32_t s = 0; s < p * v; ++s) rules.most_alive.push_back(as_1f1b - v + s / p + 1 + more);
+    for (const Tie tie : std::span(kTies).first(one_wave ? 2 : kTies.size())) {
+      rules.rank_of_action = [&](const Action& action) { return rank_of(action, tie, p); };
+      Schedule schedule = empty_schedule(request, folded_placement(p, v));
+      const ListOutcome made = list_schedule(schedule, forwards, rules);
+      if (made.most_alive > as_1f1b) continue;
+      if (best.makespan > 0 && made.makespan >= best.makespan) continue;
+      best = {std::move(schedule), static_cast<double>(made.makespan)};
     }
   }
   return best;
 }
+
+// As many microbatches as `request` in parts of so many, each in the order of `part`.
+Made in_parts(const ScheduleRequest& request, const Schedule& part) {
+  Made made{part, 0};
+  made.schedule.microbatches = request.microbatches;
+  for (std::vector<Action>& actions : made.schedule.ranks) {
+    const std::vector<Action> once = actions;
+    for (int32_t first = part.microbatches; first < request.microbatches;
+         first += part.microbatches) {
+      for (Action action : once) {
+        action.first += first;
+        actions.push_back(action);
+      }
+    }
+  }
+  made.makespan = timeline(made.schedule, ScheduleCosts{}).makespan;
+  return made;
+}
+
+Made shortest(const ScheduleRequest& request) {
+  Made best = listed(request);
+  if (request.chunks == 2) return best;
+  const auto try_parts = [&](int32_t of) {
+    ScheduleRequest part = request;
+    part.microbatches = of;
+    Made made = in_parts(request, shortest(part).schedule);
+    if (made.makespan < best.makespan) best = std::move(made);
+  };
+  const int32_t m = request.microbatches, half = m / 2;
+  if (m % 2 == 0) try_parts(half);
+  if (m % request.ranks == 0 && m > request.ranks && half != request.ranks)
+    try_parts(request.ranks);
+  return best;
+}
+
+Schedule make(const ScheduleRequest& request) { return shortest(request).schedule; }
+
+}  // namespace
 
 extern const ScheduleKind kHanayo = {.name = "hanayo",
                                      .summary = "waves down and up the ranks",

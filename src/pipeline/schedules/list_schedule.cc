@@ -31,7 +31,7 @@ class ListScheduler {
     }
   }
 
-  int32_t run() {
+  ListOutcome run() {
     for (int32_t now = 0; left_ > 0;) {
       // What a rank begins now is not ready for the others before it has ended.
       for (size_t r = 0; r < queues_.size(); ++r) {
@@ -45,7 +45,7 @@ class ListScheduler {
                schedule_.name, left_);
       now = later;
     }
-    return *std::max_element(free_.begin(), free_.end());
+    return {*std::max_element(free_.begin(), free_.end()), most_alive_};
   }
 
  private:
@@ -94,6 +94,7 @@ class ListScheduler {
     const bool backward = action.kind == ActionKind::kB;
     free_[rank] = now + (backward ? rules_.b : rules_.f) * action.count;
     alive_[rank] += backward ? -action.count : action.count;
+    most_alive_ = std::max(most_alive_, alive_[rank]);
     for (int32_t k = 0; k < action.count; ++k)
       ended(backward, action.stage.value, action.first + k) = free_[rank];
     schedule_.ranks[rank].push_back(action);
@@ -107,12 +108,13 @@ class ListScheduler {
   std::vector<int32_t> free_, alive_;
   std::vector<std::vector<Queue>> queues_;  // [rank]
   size_t left_ = 0;
+  int32_t most_alive_ = 0;
 };
 
 }  // namespace
 
-int32_t list_schedule(Schedule& schedule, const std::vector<std::vector<Action>>& forwards,
-                      const ListRules& rules) {
+ListOutcome list_schedule(Schedule& schedule, const std::vector<std::vector<Action>>& forwards,
+                          const ListRules& rules) {
   return ListScheduler(schedule, forwards, rules).run();
 }
 

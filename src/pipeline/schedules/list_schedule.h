@@ -17,10 +17,15 @@ struct ListRules {
   std::function<std::tuple<int32_t, int32_t, int32_t, int32_t>(const Action&)> rank_of_action;
 };
 
+struct ListOutcome {
+  int32_t makespan = 0;
+  int32_t most_alive = 0;  // microbatches alive on a rank, counted for each of its stages
+};
+
 // Fills in the order of `schedule`, whose placement is given: `forwards[replica]` are the forwards
 // of a replica (first, count), in order, the same on every stage; backwards are of single
-// microbatches. Returns the makespan. REQUIRES: most_alive lets every microbatch through.
-int32_t list_schedule(Schedule& schedule, const std::vector<std::vector<Action>>& forwards,
-                      const ListRules& rules);
+// microbatches. REQUIRES: most_alive lets every microbatch through.
+ListOutcome list_schedule(Schedule& schedule, const std::vector<std::vector<Action>>& forwards,
+                          const ListRules& rules);
 
 }  // namespace mw::pipeline
