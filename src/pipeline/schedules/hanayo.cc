@@ -3,12 +3,11 @@
 // that of list scheduling with b + w = 2 f, backwards first: of some rules for a tie and some
 // limits of what is alive when a chunk begins, the one with the shortest makespan among those that
 // hold no more than 1F1B does; or equal parts of the microbatches one after the other, where that
-// is shorter. (With one wave only the first two rules and the first limit are tried: for up to 8
-// ranks and 48 microbatches nothing else is shorter.)
+// is shorter. (Of one wave only two orders are tried: for up to 8 ranks and 48 microbatches nothing
+// else is shorter.)
 #include <algorithm>
 #include <array>
 #include <span>
-#include <tuple>
 #include <utility>
 
 #include "pipeline/schedule_timeline.h"
@@ -18,23 +17,30 @@ namespace mw::pipeline {
 namespace {
 
 // Which of two forwards, or of two backwards, goes first: of the older microbatch; of the later
-// stage; of the older group of as many microbatches as ranks, and there of the later stage; the
-// same, but a forward of an older group before a backward of a younger one.
-enum class Tie { kOlder, kLater, kLaterOfGroup, kGroup };
-constexpr std::array<Tie, 4> kTies = {Tie::kOlder, Tie::kLater, Tie::kLaterOfGroup, Tie::kGroup};
+// stage; of the older group of as many microbatches as ranks, and there of the later stage.
+enum class Tie { kOlder, kLater, kLaterOfGroup };
 
-std::tuple<int32_t, int32_t, int32_t, int32_t> rank_of(const Action& action, Tie tie,
-                                                       int32_t ranks) {
+ListRules::Key key_of(const Action& action, Tie tie, int32_t ranks) {
   const int32_t forward = action.kind == ActionKind::kB ? 0 : 1;
-  const int32_t age = action.first, before_end = -action.stage.value, group = age / ranks;
+  const int32_t age = action.first, before_end = -action.stage.value;
   switch (tie) {
     case Tie::kOlder: return {forward, age, before_end, 0};
     case Tie::kLater: return {forward, before_end, age, 0};
-    case Tie::kLaterOfGroup: return {forward, group, before_end, age};
-    case Tie::kGroup: return {group, forward, before_end, age};
+    case Tie::kLaterOfGroup: return {forward, age / ranks, before_end, age};
   }
   return {};
 }
+
+// `more`: chunks alive when another begins, beyond those that never hold more than 1F1B.
+struct Try {
+  Tie tie;
+  int32_t more;
+};
+constexpr std::array<Try, 5> kTries = {{{Tie::kOlder, 0},
+                                        {Tie::kLater, 0},
+                                        {Tie::kLaterOfGroup, 0},
+                                        {Tie::kLater, 2},
+                                        {Tie::kLaterOfGroup, 2}}};
 
 struct Made {
   Schedule schedule;
@@ -47,19 +53,17 @@ Made listed(const ScheduleRequest& request) {
   for (int32_t k = 0; k < request.microbatches; ++k) forwards[0].push_back(forward_action(0, k));
   const int32_t as_1f1b = std::min(p, request.microbatches) * v;  // chunks alive on a rank
   Made best;
-  const bool one_wave = v == 2;
-  for (int32_t more = 0; more <= (one_wave ? 0 : 2); ++more) {
+  for (const Try& one : std::span(kTries).first(v == 2 ? 2 : kTries.size())) {
     ListRules rules;
     // A later chunk always finds room, so that earlier ones cannot block it.
-    for (int32_t s = 0; s < p * v; ++s) rules.most_alive.push_back(as_1f1b - v + s / p + 1 + more);
-    for (const Tie tie : std::span(kTies).first(one_wave ? 2 : kTies.size())) {
-      rules.rank_of_action = [&](const Action& action) { return rank_of(action, tie, p); };
-      Schedule schedule = empty_schedule(request, folded_placement(p, v));
-      const ListOutcome made = list_schedule(schedule, forwards, rules);
-      if (made.most_alive > as_1f1b) continue;
-      if (best.makespan > 0 && made.makespan >= best.makespan) continue;
-      best = {std::move(schedule), static_cast<double>(made.makespan)};
-    }
+    for (int32_t s = 0; s < p * v; ++s)
+      rules.most_alive.push_back(as_1f1b - v + s / p + 1 + one.more);
+    rules.rank_of_action = [&](const Action& action) { return key_of(action, one.tie, p); };
+    Schedule schedule = empty_schedule(request, folded_placement(p, v));
+    const ListOutcome made = list_schedule(schedule, forwards, rules);
+    if (made.most_alive > as_1f1b || (best.makespan > 0 && made.makespan >= best.makespan))
+      continue;
+    best = {std::move(schedule), static_cast<double>(made.makespan)};
   }
   return best;
 }

@@ -13,6 +13,7 @@ constexpr int32_t kNever = std::numeric_limits<int32_t>::max();
 struct Queue {
   std::vector<Action> actions;
   size_t next = 0;
+  ListRules::Key key;  // of the next
 };
 
 class ListScheduler {
@@ -59,9 +60,15 @@ class ListScheduler {
         b.actions.push_back(action_of(ActionKind::kB, stage, action.first + k, replica));
     }
     left_ += f.actions.size() + b.actions.size();
+    for (Queue* queue : {&f, &b}) find_key(*queue);
     auto& queues = queues_[static_cast<size_t>(schedule_.placement.rank_of(stage, replica))];
     queues.push_back(std::move(f));
     queues.push_back(std::move(b));
+  }
+
+  void find_key(Queue& queue) const {
+    if (queue.next < queue.actions.size())
+      queue.key = rules_.rank_of_action(queue.actions[queue.next]);
   }
 
   int32_t& ended(bool backward, int32_t stage, int32_t microbatch) {
@@ -82,15 +89,14 @@ class ListScheduler {
   void begin_best(size_t rank, int32_t now) {
     Queue* best = nullptr;
     for (Queue& queue : queues_[rank]) {
-      if (queue.next == queue.actions.size() || !ready(queue.actions[queue.next], rank, now))
+      if (queue.next == queue.actions.size() || (best != nullptr && !(queue.key < best->key)) ||
+          !ready(queue.actions[queue.next], rank, now))
         continue;
-      if (best == nullptr || rules_.rank_of_action(queue.actions[queue.next]) <
-                                 rules_.rank_of_action(best->actions[best->next])) {
-        best = &queue;
-      }
+      best = &queue;
     }
     if (best == nullptr) return;
     const Action& action = best->actions[best->next++];
+    find_key(*best);
     const bool backward = action.kind == ActionKind::kB;
     free_[rank] = now + (backward ? rules_.b : rules_.f) * action.count;
     alive_[rank] += backward ? -action.count : action.count;

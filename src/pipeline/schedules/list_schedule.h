@@ -14,7 +14,8 @@ struct ListRules {
   // [stage] a forward begins only if at most so many microbatches are alive on its rank with it.
   std::vector<int32_t> most_alive;
   // Smaller goes first.
-  std::function<std::tuple<int32_t, int32_t, int32_t, int32_t>(const Action&)> rank_of_action;
+  using Key = std::tuple<int32_t, int32_t, int32_t, int32_t>;
+  std::function<Key(const Action&)> rank_of_action;
 };
 
 struct ListOutcome {
