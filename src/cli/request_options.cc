@@ -86,7 +86,6 @@ RequestOptions with_step(FileSystem& fs, RequestOptions options) {
 struct Known {
   std::optional<compile::PlanReading> plan;
   bool model = false, cluster = false, batch = false;
-  bool all() const { return plan && model && cluster && batch; }
 };
 
 void read_job(FileSystem& fs, const RequestOptions& options, predict::Request& request,
@@ -175,14 +174,32 @@ predict::Request read_request(FileSystem& fs, const RequestOptions& given,
       known.cluster = true;
     });
   }
-  predict::set_precision(request, options.precision.empty() ? "bf16" : options.precision);
+  const std::string precision = options.precision.empty() ? "bf16" : options.precision;
+  if (!predict::set_precision(request, precision)) {  // the option's own values are checked before
+    diagnostics.add("{}: for.precision: must be one of {}, is \"{}\"",
+                    options.what.empty() ? options.plan : options.what,
+                    join(predict::precision_names(), ", "), precision);
+  }
   if (options.scatter_gather) request.options.scatter_gather = *options.scatter_gather;
   request.options.tf32 = options.tf32;
+  if (options.tf32 && precision != "f32") {
+    diagnostics.add(
+        "--tf32: is of f32 products, and the precision is {}; use --precision f32, or "
+        "leave it out",
+        precision);
+  } else if (options.tf32 && known.cluster && request.cluster.device.peak("tf32").value == 0) {
+    diagnostics.add("--tf32: {} has no tf32 products (peak_TFLOPs.tf32); leave it out",
+                    request.cluster.device.name);
+  }
   request.options.program_hash = request.options.order_hash = false;
   read_overlap(options, request, diagnostics);
   if (known.plan) hold_against_gpus(options.gpus, *known.plan, diagnostics);
-  if (known.all()) {
-    for (const std::string& finding : predict::findings(request, *known.plan))
+  if (known.plan && known.cluster) {
+    for (const std::string& finding : predict::cluster_findings(request, *known.plan))
+      diagnostics.add("{}", finding);
+  }
+  if (known.plan && known.model && known.batch) {
+    for (const std::string& finding : predict::model_findings(request, *known.plan))
       diagnostics.add("{}", finding);
   }
   return request;

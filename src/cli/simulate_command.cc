@@ -122,6 +122,9 @@ void run_simulate(const SimulateOptions& options, const Diagnostics& words) {
   FileSystem& fs = posix_fs();
   Diagnostics diagnostics = words;
   std::vector<predict::Request> requests = read_requests(fs, options, diagnostics);
+  if (options.ops && options.trace.empty() && options.report.empty())
+    diagnostics.add(
+        "--ops: says what --trace and --report draw; give one of them, or leave it out");
   check_output(fs, options.trace, diagnostics);
   check_output(fs, options.report, diagnostics);
   diagnostics.throw_if_any();

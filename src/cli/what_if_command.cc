@@ -35,7 +35,8 @@ void run_what_if(const WhatIfOptions& options, const Diagnostics& words) {
   }
   for (const std::string& finding : of_vary.findings()) diagnostics.add("{}", finding);
   diagnostics.throw_if_any();
-  const std::vector<predict::WhatIf> rows = predict::what_if(request, variations);
+  const std::vector<predict::WhatIf> rows =
+      predict::what_if(request, variations, options.request.gpus);
   const predict::Prediction base = predict::predict(request);
   if (options.json) {
     fmt::print("{}", predict::to_json(base, variations, rows).dump_pretty());

@@ -71,6 +71,11 @@ void check_sequence(const PlanReading& reading, JsonReader& reader) {
   }
 }
 
+// Of a plan that does not say them. One pipeline rank has no use for several that none needs.
+int64_t chunks_unsaid(const std::string& schedule, int64_t pp) {
+  return pp > 1 ? pipeline::usual_chunks(schedule) : pipeline::least_chunks(schedule);
+}
+
 // What is wrong with a plan by itself. A combination is judged only where all its keys are sound.
 void check(PlanReading& reading, JsonReader& reader, const std::string& where,
            Diagnostics& diagnostics) {
@@ -189,7 +194,7 @@ class PlanReader {
     take("schedule", [&](const char* key) {
       plan_.schedule = reader_.string_or(key, plan_.chunks > 1 ? "interleaved-1f1b" : "1f1b");
     });
-    if (!has_chunks) plan_.chunks = pipeline::least_chunks(plan_.schedule);
+    if (!has_chunks) plan_.chunks = chunks_unsaid(plan_.schedule, plan_.pp);
     read_count("microbatches", plan_.microbatches, kMostMicrobatches);
     take_if_there("layers", [&](const char* key) {
       plan_.layers = reader_.integers(key, {.min = 0, .max = kMostUnits});
@@ -405,7 +410,8 @@ std::string short_form(const Plan& plan) {
   if (plan.order != standard.order) text += ",order=" + join(plan.order, "-");
   if (plan.pp * plan.chunks > 1 || plan.schedule != standard.schedule)
     text += ",schedule=" + plan.schedule;
-  if (plan.chunks > 1) text += fmt::format(",chunks={}", plan.chunks);
+  if (plan.chunks > 1 || chunks_unsaid(plan.schedule, plan.pp) > 1)
+    text += fmt::format(",chunks={}", plan.chunks);
   text += fmt::format(",microbatches={}", plan.microbatches);
   if (plan.sp) text += ",sp";
   if (plan.regather) text += ",regather";

@@ -56,16 +56,19 @@ void write_loss(NetBuilder& net, const TransformerInputs& inputs, ValueId h_BSD,
   net.output(logits_BSV);
 }
 
+std::string positions_finding(const ModelConfig& config, int64_t seq_len) {
+  return fmt::format(
+      "{}: the sequence length must be from 1 to the {} positions of the model, is {}",
+      config.source, config.max_positions, seq_len);
+}
+
 ir::Module build_model(const ModelConfig& config, BatchShape shape) {
   Diagnostics diagnostics;
   if (shape.batch < 1)
     diagnostics.add("{}: the batch must have at least 1 sample, has {}", config.source,
                     shape.batch);
-  if (shape.seq_len < 1 || shape.seq_len > config.max_positions) {
-    diagnostics.add(
-        "{}: the sequence length must be from 1 to the {} positions of the model, is {}",
-        config.source, config.max_positions, shape.seq_len);
-  }
+  if (shape.seq_len < 1 || shape.seq_len > config.max_positions)
+    diagnostics.add("{}", positions_finding(config, shape.seq_len));
   diagnostics.throw_if_any();
   return config.family == Family::kGpt2 ? build_gpt2(config, shape) : build_llama(config, shape);
 }

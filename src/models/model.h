@@ -31,6 +31,8 @@ struct BatchShape {
 // (the sequence inside attention and MLP: only context parallelism shards it); embed, heads,
 // kv_heads, ffn, vocab. Throws Error where the sequence is longer than the config's positions.
 ir::Module build_model(const ModelConfig& config, BatchShape shape);
+// What it says of a sequence that the model has no positions for.
+std::string positions_finding(const ModelConfig& config, int64_t seq_len);
 
 // Elements of all weights; tied embeddings count once.
 int64_t parameter_count(const ir::Module& module);

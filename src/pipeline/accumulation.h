@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "pipeline/axes.h"
 #include "pipeline/program.h"
 
 namespace mw::pipeline {
@@ -14,11 +15,9 @@ namespace mw::pipeline {
 // together, else what the rank has.
 inline int64_t flat_elements(const ir::TensorType& local, const ir::TensorType& global,
                              const sharding::Sharding& sharding) {
-  const auto is_data = [](const std::string& axis) {
-    return axis == "dp" || axis == "ep" || axis == "cp";
-  };
   const bool split = global.rank() == 1 && sharding.dims.size() == 1 && !sharding.dims[0].empty() &&
-                     std::all_of(sharding.dims[0].begin(), sharding.dims[0].end(), is_data);
+                     std::all_of(sharding.dims[0].begin(), sharding.dims[0].end(),
+                                 [](std::string_view axis) { return is_data_axis(axis); });
   return split ? global.dim(0) : local.elements();
 }
 

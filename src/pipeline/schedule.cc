@@ -44,6 +44,10 @@ int32_t least_chunks(const std::string& kind) {
   const ScheduleKind* found = find_kind(kind);
   return found == nullptr ? 1 : found->chunks.least;
 }
+int32_t usual_chunks(const std::string& kind) {
+  const ScheduleKind* found = find_kind(kind);
+  return found == nullptr ? 1 : found->chunks.usual;
+}
 
 int32_t parts_of(const std::string& kind) {
   const ScheduleKind* found = find_kind(kind);

@@ -124,9 +124,10 @@ std::vector<std::string> all_schedule_kinds();
 std::string kind_finding(const std::string& kind);  // what make_schedule says of it; "": it is one
 std::string schedule_summary(const std::string& kind);
 int32_t schedule_year(const std::string& kind);
-// The fewest stages a rank, Schedule::parts and Schedule::weight_versions; 1 where the kind is
-// unknown.
+// The fewest stages a rank, those where that is not said, Schedule::parts and
+// Schedule::weight_versions; 1 where the kind is unknown.
 int32_t least_chunks(const std::string& kind);
+int32_t usual_chunks(const std::string& kind);
 int32_t parts_of(const std::string& kind);
 int32_t weight_versions_of(const std::string& kind);
 // The order of its actions comes again after as many microbatches as this many pipelines have

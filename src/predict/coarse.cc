@@ -75,6 +75,11 @@ Plan Coarse::bare_of(Plan plan) {
 }
 
 bool Coarse::has_order(const Plan& plan) {
+  // What neither facts nor orders are told apart by.
+  const Plan usual;
+  if (plan.cp > 1 || plan.ep > 1 || plan.group != usual.group || plan.pairs != usual.pairs ||
+      plan.memory_limit != usual.memory_limit || !plan.costs.empty())
+    return false;
   return base_.global_batch % (plan.dp * plan.units()) == 0 &&
          base_.seq_len % plan.sequence_slices() == 0 &&
          (plan.pp > 1 || plan.sequence_slices() == 1) && facts_->orders(plan).longer != nullptr;
@@ -82,16 +87,17 @@ bool Coarse::has_order(const Plan& plan) {
 
 const Coarse::Setting& Coarse::setting(const Plan& plan, bool bare) {
   if (setting_ && setting_->bare == bare && setting_->plan == plan) return *setting_;
-  setting_.emplace();
-  setting_->plan = plan;
-  setting_->bare = bare;
-  setting_->work = &facts_->work(bare ? bare_of(plan) : plan);
-  setting_->orders = facts_->orders(plan);
+  setting_.reset();  // where a plan cannot be compiled there is none
+  Setting made;
+  made.plan = plan;
+  made.bare = bare;
+  made.work = &facts_->work(bare ? bare_of(plan) : plan);
+  made.orders = facts_->orders(plan);
   blocks_ = blocks_of(plan, base_.model.layers);
-  MW_CHECK(setting_->orders.longer != nullptr, "plan {} has no order", short_form(plan));
-  setting_->state = facts_->states(plan, facts_->is_folded(plan));
-  fill_states(*setting_);
-  return *setting_;
+  MW_CHECK(made.orders.longer != nullptr, "plan {} has no order", short_form(plan));
+  made.state = facts_->states(plan, facts_->is_folded(plan));
+  fill_states(made);
+  return setting_.emplace(std::move(made));
 }
 
 Facts Coarse::piece_facts(const Setting& setting, int32_t copy) const {

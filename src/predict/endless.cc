@@ -21,7 +21,8 @@ simulate::Result of_steps(const Request& request, int64_t steps) {
   longer.plan.microbatches *= steps;
   longer.global_batch *= steps;
   longer.options.trace = false;
-  return simulate::simulate(compile_step(longer).program, longer.cluster, longer.options);
+  const Step step = compile_step(longer);
+  return simulate::simulate(step.program, longer.cluster, longer.options, held_by(longer, step));
 }
 
 }  // namespace
@@ -74,6 +75,7 @@ void hold_older_weights(const Step& step, Prediction& prediction) {
           buffer.storage.kind == pipeline::Storage::Kind::kState)
         weights += buffer.bytes();
     }
+    prediction.result.ranks[r].reserved += weights;
     prediction.memory[r].peak += weights;
     prediction.memory[r].alive += weights;
     peak.bytes += weights;

@@ -94,7 +94,8 @@ void fill_memory(const pipeline::Program& program, Prediction& p) {
 
 }  // namespace
 
-std::vector<std::string> findings(const Request& request, const compile::PlanReading& reading) {
+std::vector<std::string> cluster_findings(const Request& request,
+                                          const compile::PlanReading& reading) {
   Diagnostics diagnostics;
   const cluster::Cluster& cluster = request.cluster;
   if (cluster.devices > 0 && reading.plan.ranks() > cluster.devices &&
@@ -106,10 +107,22 @@ std::vector<std::string> findings(const Request& request, const compile::PlanRea
     diagnostics.add("{}: {} has no fp8 products (peak_TFLOPs.fp8); use --precision bf16",
                     cluster.file, cluster.device.name);
   }
-  for (const std::string& finding :
-       compile::plan_findings(reading, request.model.layers, model_shape(request)))
-    diagnostics.add("{}", finding);
   return diagnostics.findings();
+}
+
+std::vector<std::string> model_findings(const Request& request,
+                                        const compile::PlanReading& reading) {
+  std::vector<std::string> found =
+      compile::plan_findings(reading, request.model.layers, model_shape(request));
+  if (request.seq_len > request.model.max_positions)
+    found.push_back(models::positions_finding(request.model, request.seq_len));
+  return found;
+}
+
+std::vector<std::string> findings(const Request& request, const compile::PlanReading& reading) {
+  std::vector<std::string> all = cluster_findings(request, reading);
+  for (std::string& finding : model_findings(request, reading)) all.push_back(std::move(finding));
+  return all;
 }
 
 std::vector<std::string> outside_profile(const Request& request) {
@@ -261,6 +274,13 @@ std::vector<double> stage_costs(const Request& request) {
   return costs;
 }
 
+std::vector<simulate::Held> held_by(const Request& request, const Step& step) {
+  if (request.cluster.stack.allocator == cluster::Allocator::kPlan) return {};
+  return torch_memory(step.program, request.precision,
+                      stack_memory(request.cluster, request.plan, request.options.fp8),
+                      request.cluster);
+}
+
 Prediction predict(const Request& request, const Step& step) {
   checked(request);
   Prediction p;
@@ -270,13 +290,8 @@ Prediction predict(const Request& request, const Step& step) {
   p.parameters = step.parameters;
   p.compile_time = step.compile_time;
   const Seconds begin = steady_clock().now();
-  std::vector<simulate::Held> held;
-  if (request.cluster.stack.allocator != cluster::Allocator::kPlan) {
-    held = torch_memory(step.program, request.precision,
-                        stack_memory(request.cluster, request.plan, request.options.fp8),
-                        request.cluster);
-  }
-  p.result = simulate::simulate(step.program, request.cluster, request.options, held);
+  p.result =
+      simulate::simulate(step.program, request.cluster, request.options, held_by(request, step));
   p.simulate_time = steady_clock().now() - begin;
   const double ranks = static_cast<double>(p.result.ranks.size());
   for (const simulate::RankResult& rank : p.result.ranks) {

@@ -70,7 +70,12 @@ const std::vector<std::string>& precision_names();
 
 // What a plan is held against.
 compile::ModelShape model_shape(const Request& request);
-// What the request's model, cluster and batch have against a plan, as far as its text is right.
+// What the request's cluster, and its model, sequence and batch, have against a plan, as far as its
+// text is right; both.
+std::vector<std::string> cluster_findings(const Request& request,
+                                          const compile::PlanReading& reading);
+std::vector<std::string> model_findings(const Request& request,
+                                        const compile::PlanReading& reading);
 std::vector<std::string> findings(const Request& request, const compile::PlanReading& reading);
 
 // A training step's program. It does not depend on how it is simulated, nor on the cluster but for
@@ -97,6 +102,8 @@ class StepBase {
   ir::Module model_;
   compile::PartitionedModel partitioned_;
 };
+// What the step's ranks hold where the stack has an allocator of its own; else empty.
+std::vector<simulate::Held> held_by(const Request& request, const Step& step);
 // Its program alone.
 pipeline::Program program_of(const Request& request);
 // REQUIRES: the step is of the request's model, plan, batch, sequence and precision.

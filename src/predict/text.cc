@@ -79,7 +79,11 @@ std::string memory_text(const Prediction& p, cluster::Allocator allocator) {
     const std::string ranks =
         end - r == 1 ? fmt::format("rank {}", r) : fmt::format("ranks {}-{}", r, end - 1);
     std::vector<std::string> parts;
-    for (const auto& [category, bytes] : p.result.ranks[r].peak.by_category) {
+    const auto& held = p.result.ranks[r].peak.by_category;
+    std::vector<std::pair<pipeline::Category, Bytes>> sorted(held.begin(), held.end());
+    std::stable_sort(sorted.begin(), sorted.end(),
+                     [](const auto& a, const auto& b) { return a.second > b.second; });
+    for (const auto& [category, bytes] : sorted) {
       if (bytes.value * 100 >= p.memory[r].alive.value)
         parts.push_back(
             fmt::format("{} {}", pipeline::to_string(category), format_bytes(bytes.value)));
@@ -156,7 +160,7 @@ std::string to_text(const Request& request, const Prediction& p) {
   text += p.sharing > 1 ? fmt::format("memory, {} of {} that the {} ranks share",
                                       format_bytes(p.needed().value), limit, p.sharing)
                         : fmt::format("memory of {} a device", limit);
-  text += ", largest first category as alive at the peak:\n" +
+  text += "; what is alive at each rank's fullest instant:\n" +
           memory_text(p, request.cluster.stack.allocator) + largest_text(p);
   text += "critical path:\n";
   for (const std::string& line : p.path) text += "  " + line + "\n";
@@ -224,19 +228,21 @@ Json to_json(const Request& request, const Prediction& p) {
 std::string to_text(const Failures& failures, const Goodput& g, const Prediction& p) {
   const auto steps = std::max(1.0, std::round(g.interval.value / p.step.value));
   const std::string best =
-      failures.interval ? fmt::format("; the best interval is {}: {:.2f} %",
-                                      format_seconds(g.best_interval.value), 100 * g.best_goodput)
+      failures.interval ? fmt::format("; the best interval is {}: {:.2f} %, {} tokens/s",
+                                      format_seconds(g.best_interval.value), 100 * g.best_goodput,
+                                      format_si(p.tokens_per_s * g.best_goodput))
                         : " (the best one)";
   return fmt::format(
-      "with failures: a device every {} h, so one of {} every {}; a checkpoint takes {}, a restart "
+      "with failures: a device every {:.4g} h, so one of {} every {}; a checkpoint takes {}, a "
+      "restart "
       "{}\n"
-      "  goodput {:.2f} % with a checkpoint every {}, {:.0f} steps{}: {} tokens/s\n"
+      "  goodput {:.2f} % with a checkpoint every {}, {:.0f} steps, {} tokens/s{}\n"
       "  lost: {:.2f} % checkpoints, {:.2f} % work done again, {:.2f} % restarts; first-order best "
       "interval {} [Young 1974], {} [Daly 2006]\n",
-      std::round(failures.device_mtbf.value / 3600), p.devices, format_seconds(g.job_mtbf.value),
+      failures.device_mtbf.value / 3600, p.devices, format_seconds(g.job_mtbf.value),
       format_seconds(failures.checkpoint.value), format_seconds(failures.restart.value),
-      100 * g.goodput, format_seconds(g.interval.value), steps, best,
-      format_si(p.tokens_per_s * g.goodput), 100 * g.checkpoints, 100 * g.lost_work,
+      100 * g.goodput, format_seconds(g.interval.value), steps,
+      format_si(p.tokens_per_s * g.goodput), best, 100 * g.checkpoints, 100 * g.lost_work,
       100 * g.restarts, format_seconds(g.young.value), format_seconds(g.daly.value));
 }
 

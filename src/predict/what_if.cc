@@ -16,13 +16,29 @@ namespace {
 
 const std::vector<std::string> kFactors = {"link_bandwidth",   "link_latency", "matrix_peak",
                                            "memory_bandwidth", "memory_size",  "host_time"};
-const std::vector<std::string> kPlanKeys = {"dp",           "tp",           "pp",
-                                            "cp",           "order",        "sp",
-                                            "regather",     "schedule",     "chunks",
-                                            "microbatches", "zero",         "recompute",
-                                            "grad_reduce",  "bucket_mb",    "prefetch_mb",
-                                            "layers",       "group",        "pairs",
-                                            "slices",       "memory_limit", "post_validation"};
+const std::vector<std::string> kPlanKeys = {"dp",
+                                            "tp",
+                                            "pp",
+                                            "cp",
+                                            "ep",
+                                            "order",
+                                            "sp",
+                                            "regather",
+                                            "schedule",
+                                            "chunks",
+                                            "microbatches",
+                                            "zero",
+                                            "recompute",
+                                            "grad_reduce",
+                                            "bucket_mb",
+                                            "prefetch_mb",
+                                            "layers",
+                                            "group",
+                                            "pairs",
+                                            "slices",
+                                            "memory_limit",
+                                            "costs",
+                                            "post_validation"};
 const std::vector<std::string> kSizes = {"global_batch", "seq_len"};
 
 bool is_in(const std::vector<std::string>& names, const std::string& name) {
@@ -108,7 +124,7 @@ compile::Plan with_keys(const compile::Plan& plan, const Settings& settings) {
 // A value of a key of the plan that no plan could have.
 void check_plan_value(const std::string& key, const std::string& value) {
   static const std::vector<std::string> kCounts = {
-      "dp", "tp", "pp", "cp", "chunks", "microbatches", "group", "pairs", "slices"};
+      "dp", "tp", "pp", "cp", "ep", "chunks", "microbatches", "group", "pairs", "slices"};
   const std::vector<std::string> kinds = pipeline::schedule_kinds();
   if (is_in(kCounts, key)) {
     const auto number = parse_int64(value);
@@ -116,7 +132,7 @@ void check_plan_value(const std::string& key, const std::string& value) {
       throw_error("--vary {}: must be a whole number from 1 on, is '{}'", key, value);
   } else if (key == "schedule") {
     if (!is_in(kinds, value)) compile::parse_plan("schedule=" + value, "--vary");
-  } else if (key != "layers" && key != "order" && key != "memory_limit" &&
+  } else if (key != "layers" && key != "order" && key != "memory_limit" && key != "costs" &&
              key != "post_validation" && key != "regather") {
     compile::parse_plan(fmt::format("tp=2,pp=2,microbatches=2,{}={}", key, value), "--vary");
   }
@@ -178,7 +194,7 @@ Variation parse_variation(const std::string& text) {
   return made;
 }
 
-Request changed(Request request, const Settings& settings) {
+Request changed(Request request, const Settings& settings, int64_t devices) {
   for (const auto& [key, value] : settings) {
     if (is_in(kPlanKeys, key)) continue;
     if (is_in(kSizes, key)) {
@@ -191,10 +207,20 @@ Request changed(Request request, const Settings& settings) {
     }
   }
   request.plan = with_keys(request.plan, settings);
+  compile::Plan& plan = request.plan;
+  if (devices == 0 || plan.ranks() == devices) return request;
+  const int64_t replica = plan.ranks() / plan.dp;
+  const bool sets_dp = std::any_of(settings.begin(), settings.end(),
+                                   [](const auto& setting) { return setting.first == "dp"; });
+  if (sets_dp) throw_error("--gpus: is {}, but the plan has {} ranks", devices, plan.rank_text());
+  if (devices % replica != 0)
+    throw_error("--gpus: is {}, no multiple of the {} devices of a replica", devices, replica);
+  plan.dp = devices / replica;
   return request;
 }
 
-std::vector<WhatIf> what_if(const Request& request, const std::vector<Variation>& variations) {
+std::vector<WhatIf> what_if(const Request& request, const std::vector<Variation>& variations,
+                            int64_t devices) {
   Diagnostics diagnostics;
   for (const std::string& finding : findings(request, variations)) diagnostics.add("{}", finding);
   diagnostics.throw_if_any();
@@ -215,7 +241,7 @@ std::vector<WhatIf> what_if(const Request& request, const std::vector<Variation>
     for (size_t v = 0; v < variations.size(); ++v)
       settings.emplace_back(variations[v].key, row.values[v]);
     try {
-      row.request = changed(request, settings);
+      row.request = changed(request, settings, devices);
       std::unique_ptr<Step>& step = steps[step_key(row.request)];
       if (step == nullptr) step = std::make_unique<Step>(compile_step(row.request));
       row.prediction = predict(row.request, *step);

@@ -28,7 +28,8 @@ using Settings = std::vector<std::pair<std::string, std::string>>;  // key, valu
 
 // The request with these settings. Throws Error: a factor that is no positive number, a plan that
 // cannot be. REQUIRES: the keys are known.
-Request changed(Request request, const Settings& settings);
+// `devices`: that the plan must have, so that dp follows where it is not set; 0: any.
+Request changed(Request request, const Settings& settings, int64_t devices = 0);
 
 struct WhatIf {
   std::vector<std::string> values;       // one a variation, in order
@@ -41,14 +42,15 @@ struct WhatIf {
 // checked before anything is compiled: Error with all findings. A combination that does not fit the
 // model, the batch or the cluster is a row with its reason. Steps that differ in the cluster alone
 // are compiled once.
-std::vector<WhatIf> what_if(const Request& request, const std::vector<Variation>& variations);
+std::vector<WhatIf> what_if(const Request& request, const std::vector<Variation>& variations,
+                            int64_t devices = 0);
 
 // The same table for several plans, the first one being the base.
 std::string comparison_text(const std::vector<const Request*>& requests,
                             const std::vector<const Prediction*>& predictions);
 
-// A table: a row a combination, with step, change against the first request, tokens/s, MFU, bubble,
-// exposed communication, memory.
+// A table: a row a combination, with devices where they differ, step, change against the first
+// request, tokens/s, MFU, bubble, exposed communication, memory.
 std::string to_text(const Prediction& base, const std::vector<Variation>& variations,
                     const std::vector<WhatIf>& rows);
 // {"base": {…}, "rows": [{"values": {key: value}, "step_s", "speedup", …} or {"values", "reason"}]}

@@ -1,5 +1,6 @@
 // A table of what-if for people and as JSON.
 #include <algorithm>
+#include <string>
 
 #include <fmt/format.h>
 
@@ -30,16 +31,21 @@ std::string remarks(const Prediction& base, const Prediction& p) {
   return text + (text.empty() ? "" : "; ") + "outside of the profile: " + join(outside, ", ");
 }
 
-Row figures(const Prediction& base, const Prediction& p, bool is_base) {
+// `devices`: with their number.
+Row figures(const Prediction& base, const Prediction& p, bool is_base, bool devices) {
   const double change = 100 * (p.step.value / base.step.value - 1);
-  return {format_seconds(p.step.value),
-          is_base ? "" : fmt::format("{:+.1f} %", change),
-          format_si(p.tokens_per_s),
-          fmt::format("{:.1f} %", 100 * p.mfu),
-          fmt::format("{:.1f} %", 100 * p.bubble),
-          format_seconds(exposed(p)),
-          format_bytes(p.needed().value),
-          remarks(base, p)};
+  Row row;
+  if (devices) row.push_back(std::to_string(p.devices));
+  const Row more{format_seconds(p.step.value),
+                 is_base ? "" : fmt::format("{:+.1f} %", change),
+                 format_si(p.tokens_per_s),
+                 fmt::format("{:.1f} %", 100 * p.mfu),
+                 fmt::format("{:.1f} %", 100 * p.bubble),
+                 format_seconds(exposed(p)),
+                 format_bytes(p.needed().value),
+                 remarks(base, p)};
+  row.insert(row.end(), more.begin(), more.end());
+  return row;
 }
 
 // Columns to the right, but for the last one and the first `left`.
@@ -84,19 +90,25 @@ Json figures_json(const Prediction& base, const Prediction& p) {
   return json;
 }
 
-const char* const kHeads[] = {"step",   "change",  "tokens/s", "MFU",
-                              "bubble", "exposed", "memory",   ""};
+Row heads(bool devices) {
+  Row row{"step", "change", "tokens/s", "MFU", "bubble", "exposed", "memory", ""};
+  if (devices) row.insert(row.begin(), "devices");
+  return row;
+}
 
 }  // namespace
 
 std::string comparison_text(const std::vector<const Request*>& requests,
                             const std::vector<const Prediction*>& predictions) {
+  const bool devices =
+      std::any_of(predictions.begin(), predictions.end(),
+                  [&](const Prediction* p) { return p->devices != predictions[0]->devices; });
   std::vector<Row> table(1);
   table[0].emplace_back("compared");
-  for (const char* head : kHeads) table[0].emplace_back(head);
+  for (std::string& head : heads(devices)) table[0].push_back(std::move(head));
   for (size_t i = 0; i < requests.size(); ++i) {
     table.push_back({compile::short_form(requests[i]->plan)});
-    for (std::string& cell : figures(*predictions.front(), *predictions[i], i == 0))
+    for (std::string& cell : figures(*predictions.front(), *predictions[i], i == 0, devices))
       table.back().push_back(std::move(cell));
   }
   return lay_out(table, 1);
@@ -104,18 +116,21 @@ std::string comparison_text(const std::vector<const Request*>& requests,
 
 std::string to_text(const Prediction& base, const std::vector<Variation>& variations,
                     const std::vector<WhatIf>& rows) {
+  const bool devices = std::any_of(rows.begin(), rows.end(), [&](const WhatIf& what) {
+    return what.prediction && what.prediction->devices != base.devices;
+  });
   std::vector<Row> table(1);
   for (const Variation& variation : variations) table[0].push_back(variation.key);
-  for (const char* head : kHeads) table[0].emplace_back(head);
+  for (std::string& head : heads(devices)) table[0].push_back(std::move(head));
   Row first(variations.size());
   first[0] = "as it is";
-  for (std::string& cell : figures(base, base, true)) first.push_back(std::move(cell));
-  first[variations.size()] += error_text(base.error);
+  for (std::string& cell : figures(base, base, true, devices)) first.push_back(std::move(cell));
+  first[variations.size() + (devices ? 1 : 0)] += error_text(base.error);
   table.push_back(std::move(first));
   for (const WhatIf& what : rows) {
     Row row = what.values;
     if (what.prediction) {
-      for (std::string& cell : figures(base, *what.prediction, false))
+      for (std::string& cell : figures(base, *what.prediction, false, devices))
         row.push_back(std::move(cell));
     } else {
       row.resize(table[0].size() - 1);
@@ -136,8 +151,14 @@ Json to_json(const Prediction& base, const std::vector<Variation>& variations,
     Json row{JsonObject{}};
     Json values{JsonObject{}};
     for (size_t v = 0; v < variations.size(); ++v) {
-      const auto number = parse_double(what.values[v]);
-      values[variations[v].key] = number ? Json(*number) : Json(what.values[v]);
+      Json& value = values[variations[v].key];
+      if (const auto whole = parse_int64(what.values[v])) {
+        value = *whole;
+      } else if (const auto number = parse_double(what.values[v])) {
+        value = *number;
+      } else {
+        value = what.values[v];
+      }
     }
     row["values"] = std::move(values);
     row["plan"] = compile::short_form(what.request.plan);

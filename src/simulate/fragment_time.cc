@@ -9,6 +9,7 @@
 #include "cost/collective.h"
 #include "cost/op_time.h"
 #include "ops/op_def.h"
+#include "pipeline/axes.h"
 #include "pipeline/volume.h"
 
 namespace mw::simulate {
@@ -52,6 +53,14 @@ std::string label_of(const ir::DeviceGroup& group) {
 
 // Tensor parallelism's groups: "tp", or with fewer key heads than ranks "tp_kv" and "tp_rep".
 bool is_tensor_label(const std::string& label) { return starts_with(label, "tp"); }
+
+// Of data parallelism: over dp, and what else divides the data.
+bool is_data_group(const ir::DeviceGroup& group) {
+  const auto* of = std::get_if<ir::AxisGroup>(&group);
+  return of != nullptr && std::find(of->axes.begin(), of->axes.end(), "dp") != of->axes.end() &&
+         std::all_of(of->axes.begin(), of->axes.end(),
+                     [](const std::string& axis) { return pipeline::is_data_axis(axis); });
+}
 
 Beside beside_of(OpKind kind, const std::string& label, bool update) {
   if (kind == OpKind::kAllToAll || kind == OpKind::kPermute) return Beside::kOther;
@@ -326,8 +335,8 @@ void FragmentCoster::add_collective(const Fragment& fragment, const ir::Op& op, 
   const bool reduces = op.kind == OpKind::kAllReduce || op.kind == OpKind::kReduceScatter;
   made.beside = beside_of(op.kind, label, cost.update);
   FragmentCost::Collective collective{
-      static_cast<int32_t>(cost.ops.size()), op.kind, whole,      cost.update && reduces,
-      !cost.update && label == "dp",         1,       group.shape};
+      static_cast<int32_t>(cost.ops.size()),      op.kind, whole,      cost.update && reduces,
+      !cost.update && is_data_group(attrs.group), 1,       group.shape};
   if (collective.data && op.kind == OpKind::kAllGather && cluster_.stack.gathered_again > 0 &&
       serves_recomputation(fragment, op))
     collective.times += cluster_.stack.gathered_again;

@@ -8,6 +8,7 @@
 #include "base/in_parallel.h"
 #include "base/text.h"
 #include "cost/collective.h"
+#include "pipeline/axes.h"
 #include "pipeline/memory_plan.h"
 #include "simulate/critical_path.h"
 #include "simulate/event_loop.h"
@@ -23,7 +24,7 @@ using pipeline::Program;
 class Simulation {
  public:
   Simulation(const Program& program, const cluster::Cluster& cluster, const Options& options,
-             const std::vector<Held>& held = {})
+             const std::vector<Held>& held)
       : program_(program),
         cluster_(cluster),
         options_(options),
@@ -85,14 +86,10 @@ class Simulation {
             update_levels_};
   }
 
-  // Tensor parallelism: "tp", or with fewer key heads than ranks "tp_kv" and "tp_rep".
-  static bool is_tensor_axis(const std::string& axis) {
-    return axis == "tp" || axis == "tp_kv" || axis == "tp_rep";
-  }
   Names tensor_axes() const {
     Names axes;
     for (const cluster::Axis& axis : program_.mesh.axes()) {
-      if (is_tensor_axis(axis.name)) axes.push_back(axis.name);
+      if (pipeline::is_tensor_axis(axis.name)) axes.push_back(axis.name);
     }
     return axes;
   }
@@ -130,7 +127,8 @@ class Simulation {
       if (slot == buffers.end()) continue;
       const auto& dims = slot->sharding->dims;
       whole[c] = std::none_of(dims.begin(), dims.end(), [](const sharding::Axes& axes) {
-        return std::any_of(axes.begin(), axes.end(), is_tensor_axis);
+        return std::any_of(axes.begin(), axes.end(),
+                           [](std::string_view axis) { return pipeline::is_tensor_axis(axis); });
       });
     }
     return whole;

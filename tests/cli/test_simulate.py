@@ -125,7 +125,7 @@ def test_goodput_with_figures_of_ones_own():
     common = f"{JOB} --cluster selene --plan {PLAN} --mtbf 1000 --checkpoint-time 30 --restart-time 300"
     text = simulated(f"{common} --checkpoint-interval 3600")
     assert "a device every 1000 h, so one of 8 every 5.2 days; a checkpoint takes 30.0 s, a restart 5 min 00 s" in text
-    assert re.search(r"goodput 98\.\d\d % with a checkpoint every 1 h 00 min, \d+ steps; the best interval is 1 h 26 min: 98", text)
+    assert re.search(r"goodput 98\.\d\d % with a checkpoint every 1 h 00 min, \d+ steps, [\d.]+ [kMG]? ?tokens/s; the best interval is 1 h 26 min: 98", text)
     assert "(the best one)" in simulated(common)
 
 
@@ -333,3 +333,51 @@ def test_compared_plans_say_what_lies_outside_the_profile():
     text = simulated("--model gpt-7.5b --cluster selene --global-batch 64 --plan tp=4,pp=2,dp=8,microbatches=8 "
                      "--compare dp=64,zero=3,microbatches=1")
     assert re.search(r"^dp=64,.*outside of the profile: zero 3 \(measured 0\)$", text, re.MULTILINE)
+
+
+@pytest.mark.parametrize("options, findings", [
+    ("--plan pp=4,tp=7 --global-batch 1 --seq-len 99999 --cluster selene",
+     ["n_head=24 is not divisible by tp=7", "from 1 to the 2048 positions of the model, is 99999"]),
+    ("--plan pp=4,tp=7,microbatches=3 --global-batch 1 --cluster nope",
+     ["there is no cluster 'nope'", "n_head=24 is not divisible by tp=7", "global_batch=1 is not divisible by dp*microbatches=1*3=3"]),
+    ("--plan pp=4,foo=3 --global-batch 4 --seq-len 99999 --ops --tf32 --cluster selene",
+     ["foo: unknown key", "--tf32: is of f32 products, and the precision is bf16", "--ops: says what --trace and --report draw",
+      "positions of the model, is 99999"]),
+    ("--plan pp=4,microbatches=4 --global-batch 4 --tf32 --precision f32 --cluster v100-p3", ["has no tf32 products"]),
+])
+def test_what_is_wrong_with_several_files_is_told_together(options, findings):
+    done = call(f"--model gpt-1.7b {options}")
+    assert done.returncode == 2
+    for finding in findings:
+        assert finding in done.stderr
+
+
+def test_a_plan_files_precision_is_checked(tmp_path):
+    file = tmp_path / "p.json"
+    step = {"model": "gpt-1.7b", "cluster": "selene", "global_batch": 4, "precision": "bf61"}
+    file.write_text(json.dumps({"dp": 1, "pp": 2, "microbatches": 4, "for": step}))
+    done = call(str(file))
+    assert done.returncode == 2 and 'for.precision: must be one of bf16, f16, f32, fp8, mxfp8, is "bf61"' in done.stderr
+
+
+def test_memory_that_another_schedule_saves_is_told():
+    done = call("--model gpt-7.5b --cluster selene --plan pp=4,microbatches=256,schedule=gpipe,recompute=full --global-batch 256 --advice none")
+    assert done.returncode == 2
+    assert "A100-SXM-80GB has 77.4 GiB for tensors (of 80.0 GiB)" in done.stderr
+    assert "the nearest change that fits: schedule=1f1b" in done.stderr
+
+
+def test_a_schedule_of_several_chunks_has_two_where_they_are_not_said():
+    step = "--model gpt-1.7b --cluster selene --global-batch 8 --advice none --json --plan pp=4,microbatches=8,schedule="
+    for kind in ("interleaved-1f1b", "looped-bfs", "interleaved-zb"):
+        assert json.loads(simulated(step + kind))["step_s"] == json.loads(simulated(f"{step}{kind},chunks=2"))["step_s"]
+    one, two = (json.loads(simulated(f"{step}interleaved-1f1b{chunks}"))["plan"] for chunks in (",chunks=1", ""))
+    assert (one["chunks"], two["chunks"]) == (1, 2)
+
+
+def test_endless_schedules_hold_what_the_stacks_allocator_does():
+    step = "--model gpt-1.7b --cluster h100-96gb-500w --profile h100-96gb-torchtitan --global-batch 16 --advice none --json --plan pp=4,dp=2,microbatches=8"
+    flush, endless = (json.loads(simulated(step + more)) for more in ("", ",schedule=pipedream-2bw"))
+    assert flush["fullest"][0]["bytes_by_category"].keys() == endless["fullest"][0]["bytes_by_category"].keys()
+    for more, less in zip(endless["peak_bytes"], flush["peak_bytes"]):
+        assert less < more < 1.3 * less  # by a second version of the weights

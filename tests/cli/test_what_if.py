@@ -76,3 +76,21 @@ def test_help_explains_every_option():
     known = set(re.findall(r"--[a-z0-9-]+", " ".join(line[:28] for line in lines))) - {"--help", "--help-all"}
     assert known == {"--model", "--cluster", "--profile", "--plan", "--gpus", "--global-batch", "--seq-len", "--precision", "--overlap",
                      "--slowdown", "--scatter-gather", "--no-scatter-gather", "--tf32", "--vary", "--json"}
+
+
+def test_with_gpus_the_devices_stay_and_without_they_are_told():
+    step = "--model gpt-1.7b --cluster selene --plan tp=2,microbatches=4 --global-batch 32 --vary pp=1,2,3"
+    rows = rows_of(f"{step} --gpus 16")["rows"]
+    assert [row.get("devices") for row in rows] == [16, 16, None]
+    assert [row["values"] for row in rows] == [{"pp": 1}, {"pp": 2}, {"pp": 3}]
+    assert "--gpus: is 16, no multiple of the 6 devices of a replica" in rows[2]["reason"]
+    table = call("what-if", step).stdout.splitlines()
+    assert table[0].split()[:3] == ["pp", "devices", "step"] and table[3].split()[:2] == ["2", "4"]
+
+
+def test_every_key_of_a_plan_can_be_varied():
+    step = "--model mixtral-8x7b --cluster selene --plan tp=4,dp=8,sp,microbatches=4 --global-batch 32"
+    rows = rows_of(f"{step} --vary ep=1,8")["rows"]
+    assert rows[0]["plan"] != rows[1]["plan"] and "ep=8" in rows[1]["plan"]
+    costs = "--model gpt-1.7b --cluster selene --plan pp=4,microbatches=8,schedule=zb-auto --global-batch 8"
+    assert "costs=1:2:1" in rows_of(f"{costs} --vary costs=1:2:1")["rows"][0]["plan"]
