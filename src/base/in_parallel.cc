@@ -31,4 +31,9 @@ void in_parallel(size_t count, int threads, const std::function<void(size_t)>& w
   }
 }
 
+int threads_or_cores(int64_t asked) {
+  if (asked > 0) return static_cast<int>(asked);
+  return std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+}
+
 }  // namespace mw

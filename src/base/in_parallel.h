@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 
 namespace mw {
@@ -9,5 +10,8 @@ namespace mw {
 // Calls work(0), …, work(count - 1), each once, on at most so many threads. Throws what the lowest
 // piece threw, when all have ended.
 void in_parallel(size_t count, int threads, const std::function<void(size_t)>& work);
+
+// As many as are asked for; as there are cores where that is 0.
+int threads_or_cores(int64_t asked);
 
 }  // namespace mw

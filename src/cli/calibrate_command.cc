@@ -1,12 +1,12 @@
 #include <algorithm>
 #include <memory>
 #include <optional>
-#include <thread>
 
 #include <fmt/core.h>
 
 #include "base/error.h"
 #include "base/fs.h"
+#include "base/in_parallel.h"
 #include "base/text.h"
 #include "calibrate/fit.h"
 #include "calibrate/validate.h"
@@ -161,9 +161,7 @@ Input read_input(FileSystem& fs, const CalibrateOptions& options, const Diagnost
   }
   check_output(fs, options.output, diagnostics);
   diagnostics.throw_if_any();
-  input.fit.threads = options.threads > 0
-                          ? static_cast<int>(options.threads)
-                          : std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+  input.fit.threads = threads_or_cores(options.threads);
   input.fit.runs_per_source = static_cast<int>(options.runs_per_source);
   input.fit.iterations = static_cast<int>(options.iterations);
   return input;

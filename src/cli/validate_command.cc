@@ -1,9 +1,9 @@
 #include <memory>
-#include <thread>
 
 #include <fmt/core.h>
 
 #include "base/fs.h"
+#include "base/in_parallel.h"
 #include "calibrate/orderings.h"
 #include "calibrate/validate.h"
 #include "cli/command.h"
@@ -70,9 +70,7 @@ void run_validate(const ValidateOptions& options, const Diagnostics& words) {
   attempt(diagnostics, [&] { runs = calibrate::read_runs(fs, file, published_amendments(fs)); });
   attempt(diagnostics, [&] { machines = calibrate::read_machines(fs, data_folder("clusters")); });
   diagnostics.throw_if_any();
-  const int threads = options.threads > 0
-                          ? static_cast<int>(options.threads)
-                          : std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+  const int threads = threads_or_cores(options.threads);
   std::vector<calibrate::Ablation> ablations;
   if (options.ablate) ablations = calibrate::ablations();
   std::vector<calibrate::Change> changes(1);  // none

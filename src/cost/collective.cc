@@ -211,28 +211,6 @@ class Model {
 
 }  // namespace
 
-std::string_view algorithm_name(Algorithm algorithm) {
-  switch (algorithm) {
-    case Algorithm::kNone: return "none";
-    case Algorithm::kRing: return "ring";
-    case Algorithm::kTree: return "tree";
-    case Algorithm::kHierarchical: return "hierarchical";
-    case Algorithm::kSwitch: return "switch";
-    case Algorithm::kTorus: return "torus";
-    case Algorithm::kDirect: return "direct";
-  }
-  return "?";
-}
-
-std::string_view protocol_name(Protocol protocol) {
-  switch (protocol) {
-    case Protocol::kLL: return "LL";
-    case Protocol::kLL128: return "LL128";
-    case Protocol::kSimple: return "Simple";
-  }
-  return "?";
-}
-
 CollectiveTime collective_time(const Cluster& cluster, OpKind kind, Bytes bytes,
                                const GroupShape& group) {
   MW_CHECK(ir::is_collective(kind) && bytes.value >= 0, "{} of {} bytes", ir::op_name(kind),

@@ -19,11 +19,9 @@ enum class Algorithm : uint8_t {
   kTorus,         // a ring in both directions of every dimension
   kDirect         // all to all: every member to every other
 };
-std::string_view algorithm_name(Algorithm algorithm);  // "ring", "tree", …
 
 // NCCL's: LL and LL128 send data and flag together: low latency, part of the bandwidth.
 enum class Protocol : uint8_t { kLL, kLL128, kSimple };
-std::string_view protocol_name(Protocol protocol);  // "LL", "LL128", "Simple"
 
 struct CollectiveTime {
   Seconds time;

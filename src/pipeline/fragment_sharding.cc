@@ -153,7 +153,6 @@ class Checker {
     }
     for (const ValueId v : op().results) {
       values.results.push_back(&of(v));
-      values.global_results.push_back(&global(v));
     }
     for (const std::string& finding : step_findings(op(), values, mesh_)) add("{}", finding);
     // The moves give zeros in new tails; what masks with another value says so.

@@ -15,7 +15,7 @@ namespace mw::pipeline {
 struct StepValues {
   std::vector<const sharding::Sharding*> operands, results;
   std::vector<bool> operand_zero;  // known to be zeros
-  std::vector<const ir::TensorType*> global_operands, global_results;
+  std::vector<const ir::TensorType*> global_operands;
 };
 
 bool is_sharding_step(ir::OpKind kind);

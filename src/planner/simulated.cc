@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <optional>
-#include <thread>
 
 #include "base/in_parallel.h"
 
@@ -50,10 +49,7 @@ std::vector<std::vector<size_t>> partitioned_alike(const std::vector<compile::Pl
 
 }  // namespace
 
-int thread_count(const Request& request) {
-  return request.threads > 0 ? request.threads
-                             : std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
-}
+int thread_count(const Request& request) { return threads_or_cores(request.threads); }
 
 Simulated simulate_plans(const Request& request, const std::vector<compile::Plan>& plans) {
   Simulated simulated;

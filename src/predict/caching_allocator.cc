@@ -27,10 +27,7 @@ CachingAllocator::CachingAllocator(cluster::Allocator kind, Bytes capacity)
 
 CachingAllocator::Pool& CachingAllocator::pool(int32_t index) {
   const auto [it, is_new] = pools_.try_emplace(index);
-  if (is_new) {
-    it->second.small = index % 2 == 1;
-    it->second.page = it->second.small ? kSmallSegment : kLargeSegment;
-  }
+  if (is_new) it->second.page = index % 2 == 1 ? kSmallSegment : kLargeSegment;
   return it->second;
 }
 

@@ -57,7 +57,6 @@ class CachingAllocator {
     Block last = -1;
     int64_t end = 0;   // addresses behind it were never given out
     int64_t page = 0;  // of an expandable segment
-    bool small = false;
   };
 
   Part& part(Block block) { return parts_[static_cast<size_t>(block)]; }

@@ -314,7 +314,7 @@ Estimate Coarse::least(const Plan& asked) {
       held[kWeights] + held[kGradients] + held[kOptimizer] + busy[kSaved] / kMostParts +
       std::max(std::min(block[kWorkspace], block[kSplitWorkspace]), held[kUpdateWorkspace]);
   return {std::max(Seconds(step), dividing(asked)),
-          Bytes(static_cast<int64_t>(bytes) * sharing(asked)), 0};
+          Bytes(static_cast<int64_t>(bytes) * sharing(asked))};
 }
 
 Estimate Coarse::memory(const Plan& plan) { return memory(setting(plan)); }
@@ -340,9 +340,7 @@ Estimate Coarse::memory(const Setting& now) {
     const double bytes = state[kWeights] + state[kGradients] + state[kOptimizer] + slot_bytes_[r] +
                          held + std::max(workspace_[r], state[kUpdateWorkspace]);
     all += bytes;
-    if (bytes <= static_cast<double>(estimate.peak.value)) continue;
-    estimate.peak = Bytes(static_cast<int64_t>(bytes));
-    estimate.fullest = static_cast<int32_t>(r);
+    estimate.peak = std::max(estimate.peak, Bytes(static_cast<int64_t>(bytes)));
   }
   if (const int64_t ranks = sharing(plan); ranks > 1)
     estimate.peak = Bytes(static_cast<int64_t>(all * static_cast<double>(ranks / plan.pp)));

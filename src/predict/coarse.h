@@ -24,7 +24,6 @@ struct Estimate {
   // States, slots, activations and workspace of the fullest pipeline rank; of ranks that share one
   // memory, of all.
   Bytes peak;
-  int32_t fullest = -1;  // that rank
 };
 
 class Coarse {
