@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "simulate/fragment_time.h"
+#include "simulate/fragment_walk.h"
 
 namespace mw::simulate {
 

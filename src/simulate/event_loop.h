@@ -7,7 +7,7 @@
 
 #include "pipeline/figures.h"
 #include "simulate/flat_program.h"
-#include "simulate/fragment_time.h"
+#include "simulate/fragment_walk.h"
 #include "simulate/links.h"
 #include "simulate/simulate.h"
 

@@ -1,4 +1,4 @@
-#include "simulate/fragment_time.h"
+#include "simulate/fragment_cost.h"
 
 #include <algorithm>
 #include <cmath>
@@ -74,27 +74,6 @@ bool holds(const pipeline::RankProgram& rank, const std::string& state) {
                      [&](const pipeline::Buffer& buffer) { return buffer.name == state; });
 }
 
-// Of computation that starts then: the worst of the collectives that go on.
-double slowdown_beside(const Walk& walk, double start, const Slowdowns& slowdowns) {
-  double most = 1;
-  for (size_t s = 1; s < walk.streams.size(); ++s) {
-    if (walk.streams[s] > start)
-      most = std::max(most, slowdowns[static_cast<size_t>(walk.beside[s])]);
-  }
-  return most;
-}
-
-// A collective's time beside messages at the levels that it crosses.
-double beside_messages(const OpCost& op, double start,
-                       const std::vector<std::vector<Interval>>& messages) {
-  double takes = op.device;
-  for (size_t level = 0; level < messages.size(); ++level) {
-    if ((op.levels >> level & 1) != 0)
-      takes = std::max(takes, takes_beside(messages[level], start, op.device));
-  }
-  return takes;
-}
-
 // Whether recomputed ops read what the op gathers, directly or through views.
 bool serves_recomputation(const Fragment& fragment, const ir::Op& gather) {
   std::set<ValueId> parts(gather.results.begin(), gather.results.end());
@@ -117,139 +96,6 @@ int32_t Labels::id(const std::string& label) {
     return static_cast<int32_t>(names_.size()) - 1;
   }
   return static_cast<int32_t>(it - names_.begin());
-}
-
-void Walk::begin(const FragmentCost& cost, double at) {
-  next = 0;
-  host = end = at;
-  streams.assign(static_cast<size_t>(cost.streams), at);
-  beside.assign(streams.size(), Beside::kOther);
-  spans.assign(cost.ops.size(), OpSpan{});
-}
-
-bool advance(const FragmentCost& cost, Walk& walk, const WalkOptions& options, double& meet) {
-  const std::vector<double>* state_ready = options.state_ready;
-  for (; walk.next < cost.ops.size(); ++walk.next) {
-    const OpCost& op = cost.ops[walk.next];
-    double start = op.alias ? 0 : walk.streams[static_cast<size_t>(op.stream)];
-    for (uint32_t d = op.first_dep; d < op.first_dep + op.deps; ++d)
-      start = std::max(start, walk.spans[static_cast<size_t>(cost.deps[d])].end);
-    if (state_ready != nullptr) {
-      for (uint32_t s = op.first_state; s < op.first_state + op.states; ++s)
-        start = std::max(start, (*state_ready)[static_cast<size_t>(cost.state_reads[s])]);
-    }
-    OpSpan& span = walk.spans[walk.next];
-    if (op.alias) {
-      span = {start, start};
-      if (cost.in_order) {  // what comes after it on its stream need not wait for the same again
-        double& stream = walk.streams[static_cast<size_t>(op.stream)];
-        stream = std::max(stream, start);
-      }
-      continue;
-    }
-    walk.host += op.host;
-    // A collective that starts before the call was issued by the host long ago.
-    if (op.stream == 0 || state_ready == nullptr) start = std::max(start, walk.host);
-    if (op.cross >= 0) {
-      meet = start;
-      return true;
-    }
-    double takes = op.device;
-    if (op.levels != 0 && options.messages != nullptr)
-      takes = beside_messages(op, start, *options.messages);
-    if (op.label >= 0) {
-      walk.beside[static_cast<size_t>(op.stream)] = op.beside;
-    } else {
-      takes *= slowdown_beside(walk, start, options.slowdowns);
-    }
-    span = {start, start + takes};
-    walk.streams[static_cast<size_t>(op.stream)] = span.end;
-    walk.end = std::max(walk.end, span.end);
-  }
-  return false;
-}
-
-void finish_cross(const FragmentCost& cost, Walk& walk, double start, double end) {
-  const OpCost& op = cost.ops[walk.next];
-  walk.spans[walk.next] = {start, end};
-  walk.streams[static_cast<size_t>(op.stream)] = end;
-  walk.beside[static_cast<size_t>(op.stream)] = op.beside;
-  walk.end = std::max(walk.end, end);
-  ++walk.next;
-}
-
-std::vector<std::vector<Interval>> link_use(const FragmentCost& cost,
-                                            const std::vector<OpSpan>& spans, uint32_t levels) {
-  std::vector<std::vector<Interval>> use;
-  for (size_t o = 0; o < cost.ops.size(); ++o) {
-    const OpCost& op = cost.ops[o];
-    if (op.alias || spans[o].end <= spans[o].start) continue;
-    for (size_t level = 0; (op.levels & levels) >> level != 0; ++level) {
-      if (((op.levels & levels) >> level & 1) == 0) continue;
-      use.resize(std::max(use.size(), level + 1));
-      use[level].push_back({spans[o].start, spans[o].end});
-    }
-  }
-  for (std::vector<Interval>& of_level : use) of_level = joined(std::move(of_level));
-  return use;
-}
-
-FragmentTime divide(const FragmentCost& cost, const Walk& walk, double begin, double end,
-                    size_t labels) {
-  FragmentTime time;
-  time.duration = end - begin;
-  time.comm.assign(labels, 0);
-  time.exposed.assign(labels, 0);
-  std::vector<OpSpan> compute;
-  std::vector<std::pair<OpSpan, int32_t>> comm;
-  for (size_t o = 0; o < cost.ops.size(); ++o) {
-    if (cost.ops[o].alias) continue;
-    const OpSpan span{std::max(begin, walk.spans[o].start), std::min(end, walk.spans[o].end)};
-    if (cost.ops[o].label >= 0)
-      time.comm[static_cast<size_t>(cost.ops[o].label)] += walk.spans[o].end - walk.spans[o].start;
-    if (span.end <= span.start) continue;
-    if (cost.ops[o].label < 0) {
-      compute.push_back(span);
-      time.compute += span.end - span.start;
-    } else {
-      comm.emplace_back(span, cost.ops[o].label);
-    }
-  }
-  // Computation runs on one stream, so its spans do not overlap and are in order.
-  std::sort(comm.begin(), comm.end(),
-            [](const auto& a, const auto& b) { return a.first.start < b.first.start; });
-  double covered = begin;  // communication counts once where several run
-  size_t first = 0;
-  for (const auto& [span, label] : comm) {
-    const double from = std::max(span.start, covered);
-    if (span.end <= from) continue;
-    double open = span.end - from;
-    while (first < compute.size() && compute[first].end <= from) ++first;
-    for (size_t c = first; c < compute.size() && compute[c].start < span.end; ++c)
-      open -= std::max(0.0, std::min(span.end, compute[c].end) - std::max(from, compute[c].start));
-    time.exposed[static_cast<size_t>(label)] += std::max(0.0, open);
-    covered = span.end;
-  }
-  time.gaps = time.duration - time.compute;
-  for (const double exposed : time.exposed) time.gaps -= exposed;
-  time.gaps = std::max(0.0, time.gaps);
-  return time;
-}
-
-std::vector<Interval> still(const FragmentCost& cost, const Walk& walk, double begin, double end) {
-  std::vector<Interval> busy;
-  for (size_t o = 0; o < cost.ops.size(); ++o) {
-    if (!cost.ops[o].alias && walk.spans[o].end > walk.spans[o].start)
-      busy.push_back({walk.spans[o].start, walk.spans[o].end});
-  }
-  std::vector<Interval> gaps;
-  for (const Interval& span : joined(std::move(busy))) {
-    if (span.begin >= end) break;
-    if (span.begin > begin) gaps.push_back({begin, span.begin});
-    begin = std::max(begin, span.end);
-  }
-  if (begin < end) gaps.push_back({begin, end});
-  return gaps;
 }
 
 FragmentCoster::FragmentCoster(const pipeline::Program& program, const cluster::Cluster& cluster,
