@@ -24,30 +24,11 @@ planner::Request read_request(FileSystem& fs, const PlanOptions& options,
                               Diagnostics& diagnostics) {
   planner::Request request;
   predict::Request& base = request.base;
-  if (options.model.empty()) {
-    diagnostics.add("--model: is missing; give a name or a config.json");
-  } else {
-    attempt(diagnostics, [&] {
-      const std::string file = model_file(fs, options.model);
-      base.model = models::parse_config(fs.read_file(file), file);
-      base.seq_len = options.seq_len > 0 ? options.seq_len : base.model.max_positions;
-    });
-  }
-  if (options.cluster.empty()) {
-    diagnostics.add("--cluster: is missing; give a cluster of clusters/ such as selene, or x.toml");
-  } else {
-    attempt(diagnostics, [&] {
-      base.cluster =
-          cluster::load_cluster(fs, options.cluster, data_folders("clusters"), options.profile);
-      base.options = simulate::options_of(base.cluster.stack);
-    });
-  }
+  read_model(fs, options.model, options.seq_len, base, diagnostics);
+  read_cluster(fs, options.cluster, options.profile, base, diagnostics);
   if (options.gpus == 0) diagnostics.add("--gpus: is missing; give the number of devices");
-  if (options.global_batch == 0)
-    diagnostics.add("--global-batch: is missing; give the sequences of a step");
-  base.global_batch = options.global_batch;
-  predict::set_precision(base, options.precision);
-  base.options.tf32 = options.tf32;
+  read_batch(options.global_batch, base, diagnostics);
+  read_precision(options.precision, options.tf32, "--precision", base, diagnostics);
   if (options.scatter_gather) base.options.scatter_gather = *options.scatter_gather;
   base.options.program_hash = base.options.order_hash = false;
   request.gpus = options.gpus;

@@ -1,5 +1,7 @@
 #include "cli/request_options.h"
 
+#include <algorithm>
+
 #include <fmt/core.h>
 
 #include "base/error.h"
@@ -136,21 +138,67 @@ void read_parts(FileSystem& fs, const RequestOptions& options, predict::Request&
       for (const std::string& finding : known.plan->findings) diagnostics.add("{}", finding);
     });
   }
-  if (options.model.empty()) {
-    diagnostics.add("--model: is missing; give a name or a config.json");
-  } else {
-    attempt(diagnostics, [&] {
-      const std::string file = model_file(fs, options.model);
-      request.model = models::parse_config(fs.read_file(file), file);
-      request.seq_len = request.model.max_positions;
-      known.model = true;
-    });
-  }
-  known.batch = options.global_batch > 0;
-  if (!known.batch) diagnostics.add("--global-batch: is missing; give the sequences of a step");
+  known.model = read_model(fs, options.model, options.seq_len, request, diagnostics);
+  known.batch = read_batch(options.global_batch, request, diagnostics);
 }
 
 }  // namespace
+
+bool read_model(FileSystem& fs, const std::string& model, int64_t seq_len,
+                predict::Request& request, Diagnostics& diagnostics) {
+  if (model.empty()) {
+    diagnostics.add("--model: is missing; give a name or a config.json");
+    return false;
+  }
+  bool read = false;
+  attempt(diagnostics, [&] {
+    const std::string file = model_file(fs, model);
+    request.model = models::parse_config(fs.read_file(file), file);
+    request.seq_len = seq_len > 0 ? seq_len : request.model.max_positions;
+    read = true;
+  });
+  return read;
+}
+
+bool read_cluster(FileSystem& fs, const std::string& cluster, const std::string& profile,
+                  predict::Request& request, Diagnostics& diagnostics) {
+  if (cluster.empty()) {
+    diagnostics.add("--cluster: is missing; give a cluster of clusters/ such as selene, or x.toml");
+    return false;
+  }
+  bool read = false;
+  attempt(diagnostics, [&] {
+    request.cluster = cluster::load_cluster(fs, cluster, data_folders("clusters"), profile);
+    request.options = simulate::options_of(request.cluster.stack);
+    read = true;
+  });
+  return read;
+}
+
+bool read_batch(int64_t global_batch, predict::Request& request, Diagnostics& diagnostics) {
+  request.global_batch = std::max<int64_t>(1, global_batch);
+  if (global_batch == 0)
+    diagnostics.add("--global-batch: is missing; give the sequences of a step");
+  return global_batch > 0;
+}
+
+void read_precision(const std::string& precision, bool tf32, const std::string& where,
+                    predict::Request& request, Diagnostics& diagnostics) {
+  if (!predict::set_precision(request, precision)) {
+    diagnostics.add("{}: must be one of {}, is \"{}\"", where,
+                    join(predict::precision_names(), ", "), precision);
+  }
+  request.options.tf32 = tf32;
+  const cluster::Device& device = request.cluster.device;  // without a name: not read
+  if (tf32 && precision != "f32") {
+    diagnostics.add(
+        "--tf32: is of f32 products, and the precision is {}; use --precision f32, or leave it out",
+        precision);
+  } else if (tf32 && !device.name.empty() && device.peak("tf32").value == 0) {
+    diagnostics.add("--tf32: {} has no tf32 products (peak_TFLOPs.tf32); leave it out",
+                    device.name);
+  }
+}
 
 predict::Request read_request(FileSystem& fs, const RequestOptions& given,
                               Diagnostics& diagnostics) {
@@ -164,33 +212,15 @@ predict::Request read_request(FileSystem& fs, const RequestOptions& given,
   }
   if (options.global_batch > 0) request.global_batch = options.global_batch;
   if (options.seq_len > 0) request.seq_len = options.seq_len;
-  if (options.cluster.empty()) {
-    diagnostics.add("--cluster: is missing; give a cluster of clusters/ such as selene, or x.toml");
-  } else {
-    attempt(diagnostics, [&] {
-      request.cluster =
-          cluster::load_cluster(fs, options.cluster, data_folders("clusters"), options.profile);
-      request.options = simulate::options_of(request.cluster.stack);
-      known.cluster = true;
-    });
-  }
-  const std::string precision = options.precision.empty() ? "bf16" : options.precision;
-  if (!predict::set_precision(request, precision)) {  // the option's own values are checked before
-    diagnostics.add("{}: for.precision: must be one of {}, is \"{}\"",
-                    options.what.empty() ? options.plan : options.what,
-                    join(predict::precision_names(), ", "), precision);
-  }
+  known.cluster = read_cluster(fs, options.cluster, options.profile, request, diagnostics);
+  // The option's own values are checked before, those of a file are not.
+  const std::string where =
+      given.precision.empty() && !options.precision.empty()
+          ? (options.what.empty() ? options.plan : options.what) + ": for.precision"
+          : "--precision";
+  read_precision(options.precision.empty() ? "bf16" : options.precision, options.tf32, where,
+                 request, diagnostics);
   if (options.scatter_gather) request.options.scatter_gather = *options.scatter_gather;
-  request.options.tf32 = options.tf32;
-  if (options.tf32 && precision != "f32") {
-    diagnostics.add(
-        "--tf32: is of f32 products, and the precision is {}; use --precision f32, or "
-        "leave it out",
-        precision);
-  } else if (options.tf32 && known.cluster && request.cluster.device.peak("tf32").value == 0) {
-    diagnostics.add("--tf32: {} has no tf32 products (peak_TFLOPs.tf32); leave it out",
-                    request.cluster.device.name);
-  }
   request.options.program_hash = request.options.order_hash = false;
   read_overlap(options, request, diagnostics);
   if (known.plan) hold_against_gpus(options.gpus, *known.plan, diagnostics);

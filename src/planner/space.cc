@@ -123,6 +123,9 @@ std::vector<std::string> findings(const Request& request) {
   Diagnostics out;
   const predict::Request& base = request.base;
   const cluster::Cluster& cluster = base.cluster;
+  const std::string finding =
+      cluster.device.name.empty() ? "" : predict::precision_finding(base);  // read
+  if (!finding.empty()) out.add("{}", finding);
   if (cluster.devices > 0 && request.gpus > cluster.devices) {
     out.add("--gpus: is {}, but {} has {} devices; use at most {}", request.gpus, cluster.file,
             cluster.devices, cluster.devices);

@@ -94,6 +94,13 @@ void fill_memory(const pipeline::Program& program, Prediction& p) {
 
 }  // namespace
 
+std::string precision_finding(const Request& request) {
+  const cluster::Cluster& cluster = request.cluster;
+  if (request.options.fp8 == cost::Fp8::kOff || cluster.device.peak("fp8").value > 0) return "";
+  return fmt::format("{}: {} has no fp8 products (peak_TFLOPs.fp8); use --precision bf16",
+                     cluster.file, cluster.device.name);
+}
+
 std::vector<std::string> cluster_findings(const Request& request,
                                           const compile::PlanReading& reading) {
   Diagnostics diagnostics;
@@ -103,10 +110,8 @@ std::vector<std::string> cluster_findings(const Request& request,
     diagnostics.add("{}: has {} devices, the plan needs {}", cluster.file, cluster.devices,
                     reading.plan.rank_text());
   }
-  if (request.options.fp8 != cost::Fp8::kOff && cluster.device.peak("fp8").value == 0) {
-    diagnostics.add("{}: {} has no fp8 products (peak_TFLOPs.fp8); use --precision bf16",
-                    cluster.file, cluster.device.name);
-  }
+  if (const std::string finding = precision_finding(request); !finding.empty())
+    diagnostics.add("{}", finding);
   return diagnostics.findings();
 }
 

@@ -65,6 +65,8 @@ struct Prediction {
 std::string precision_name(const Request& request);
 // Sets it by that name. False for an unknown one.
 bool set_precision(Request& request, const std::string& name);
+// Why the cluster's devices do not have it; "" if they do.
+std::string precision_finding(const Request& request);
 // The names that set_precision knows.
 const std::vector<std::string>& precision_names();
 

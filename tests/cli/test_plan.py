@@ -181,3 +181,10 @@ def test_ranks_that_share_a_memory_fit_together():
     assert refused.returncode == 2 and "the ranks need at least " in refused.stderr and "and share" in refused.stderr
     text = done("plan --model gpt-tiny --cluster this-machine --gpus 2 --global-batch 8 --precision f32")
     assert "that all ranks share" in text
+
+
+def test_a_precision_that_the_devices_lack_is_told_with_the_rest():
+    refused = run("plan --model gpt-1.7b --cluster selene --gpus 7 --global-batch 5 --precision fp8 --tf32")
+    assert refused.returncode == 2
+    for part in ("--tf32: is of f32 products, and the precision is fp8", "has no fp8 products", "--gpus: no plan has 7 ranks"):
+        assert part in refused.stderr
