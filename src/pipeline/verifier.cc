@@ -45,12 +45,12 @@ Verification verify(const Program& program, const VerifyOptions& options) {
   Diagnostics out;
   check_structure(program, out);
   if (out.empty()) {
-    check_fragments(program, out);
     Checked checked{program, options, {}, {}};
     for (const Fragment& fragment : program.fragments) {
       checked.info.push_back(make_fragment_info(fragment));
       checked.accumulation.push_back(make_accumulation_info(fragment, program.mesh));
     }
+    check_fragments(checked, out);
     check_flow(checked, out);
     check_channels(checked, out);
     check_deadlock(checked, out);

@@ -33,7 +33,7 @@ std::string place_text(const Program& program, int32_t rank, size_t command);
 
 // Ids, counts and sizes that all other checks rely on.
 void check_structure(const Program& program, Diagnostics& out);
-void check_fragments(const Program& program, Diagnostics& out);
+void check_fragments(const Checked& checked, Diagnostics& out);
 void check_flow(const Checked& checked, Diagnostics& out);
 void check_channels(const Checked& checked, Diagnostics& out);
 void check_deadlock(const Checked& checked, Diagnostics& out);

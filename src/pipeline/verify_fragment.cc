@@ -4,15 +4,16 @@
 
 namespace mw::pipeline {
 
-void check_fragments(const Program& program, Diagnostics& out) {
-  for (const Fragment& fragment : program.fragments) {
+void check_fragments(const Checked& checked, Diagnostics& out) {
+  for (size_t f = 0; f < checked.program.fragments.size(); ++f) {
+    const Fragment& fragment = checked.program.fragments[f];
     const auto add = [&](const std::vector<std::string>& findings) {
       for (const std::string& finding : findings)
         out.add("fragment '{}': {}", fragment.name, finding);
     };
-    add(fragment_sharding_findings(fragment, program.mesh));
-    add(fragment_memory_findings(fragment, make_fragment_info(fragment)));
-    add(make_accumulation_info(fragment, program.mesh).findings);
+    add(fragment_sharding_findings(fragment, checked.program.mesh));
+    add(fragment_memory_findings(fragment, checked.info[f]));
+    add(checked.accumulation[f].findings);
   }
 }
 
