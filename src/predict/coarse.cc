@@ -194,8 +194,10 @@ double Coarse::replica_sum(const Setting& setting) const {
   for (const Facts& facts : states_) bytes = std::max(bytes, facts[kGradients]);
   const StackMemory memory = stack_memory(base_.cluster, setting.plan, base_.options.fp8);
   const bool narrow = memory.f16_gradients && base_.precision == DType::kF16;
-  bytes *= base_.cluster.device.attained.gradient_bytes /
-           static_cast<double>(dtype_size(narrow ? DType::kF16 : DType::kF32));
+  if (base_.precision != DType::kF32) {
+    bytes *= base_.cluster.device.attained.gradient_bytes /
+             static_cast<double>(dtype_size(narrow ? DType::kF16 : DType::kF32));
+  }
   for (int32_t s = 0; s < order.stages(); ++s) {
     std::vector<RankId> members;
     for (int32_t j = 0; j < replicas; ++j)

@@ -53,7 +53,7 @@ class Converter {
   }
 
  private:
-  // [fragment][input port] the category of the buffer that calls give it.
+  // [fragment][port, inputs, then outputs] the category of the buffer that calls give it.
   void find_categories() {
     categories_.resize(program_.fragments.size());
     for (const RankProgram& rank : program_.ranks) {
@@ -61,30 +61,43 @@ class Converter {
         if (command.kind != Command::Kind::kCall) continue;
         auto& ports = categories_[command.fragment.index()];
         if (!ports.empty()) continue;
-        const Fragment& fragment = program_.fragments[command.fragment.index()];
-        for (size_t i = 0; i < fragment.inputs.size(); ++i)
-          ports.push_back(rank.buffers[command.buffers[i].index()].category);
+        for (const BufferId buffer : command.buffers)
+          ports.push_back(rank.buffers[buffer.index()].category);
       }
     }
   }
 
   void convert(size_t f) {
     Fragment& fragment = program_.fragments[f];
-    if (categories_[f].size() != fragment.inputs.size()) return;  // nobody calls it
+    if (categories_[f].empty()) return;  // nobody calls it
     ir::Graph& graph = fragment.graph;
     const bool update = fragment.kind == pipeline::ActionKind::kUpdate;
     std::vector<std::optional<Category>> of_state(graph.values.size());
+    const auto root = [&](ValueId v) {
+      return fragment.alias_of[v.index()].valid() ? fragment.alias_of[v.index()] : v;
+    };
     for (size_t i = 0; i < fragment.inputs.size(); ++i) {
       if (fragment.inputs[i].kind == pipeline::PortKind::kState)
         of_state[fragment.inputs[i].value.index()] = categories_[f][i];
+    }
+    if (update) {
+      // Weights that the update makes whole again have no input.
+      for (size_t o = 0; o < graph.outputs.size(); ++o) {
+        const Category category = categories_[f][fragment.inputs.size() + o];
+        if (category == Category::kWeights) of_state[root(graph.outputs[o]).index()] = category;
+      }
+      for (const ir::Op& op : graph.ops) {
+        if (op.kind != ir::OpKind::kAllGather) continue;
+        const auto& gathered = of_state[root(op.results[0]).index()];
+        if (gathered) of_state[root(op.operands[0]).index()] = gathered;
+      }
     }
     std::vector<bool> half(graph.values.size(), false);
     for (size_t v = 0; v < graph.values.size(); ++v) {
       const ir::Value& value = graph.values[v];
       if (dtype_ == DType::kF32 || value.type.dtype != DType::kF32) continue;
-      const ValueId root =
-          fragment.alias_of[v].valid() ? fragment.alias_of[v] : ValueId(static_cast<int64_t>(v));
-      const std::optional<Category> state = of_state[root.index()];
+      const std::optional<Category> state =
+          of_state[root(ValueId(static_cast<int64_t>(v))).index()];
       if (state) {
         half[v] = *state == Category::kWeights;
       } else {

@@ -67,9 +67,35 @@ TEST_CASE("one group of a layer's gradients is not waited for where another is r
   CHECK(two < 2 * one);
 }
 
+TEST_CASE("weights are gathered in their own precision, gradients summed in the stack's") {
+  Request request = small();
+  request.options.host = false;
+  request.options.overlap.grad_reduce = request.options.overlap.param_gather = false;
+  const auto run = [&](const char* plan, DType precision, double gradient_bytes) {
+    request.plan = compile::parse_plan(plan);
+    request.precision = precision;
+    request.cluster.device.attained.gradient_bytes = gradient_bytes;
+    return mw::predict::predict(request).result.ranks[0];
+  };
+  // ZeRO 1 sums gradients in f32 here and there; what it gathers then is half as much in bf16.
+  const auto sent = [&](DType precision) {
+    return static_cast<double>(run("dp=4,zero=1", precision, 4).bytes_by_group.at("dp").value);
+  };
+  CHECK(sent(DType::kBF16) == doctest::Approx(0.75 * sent(DType::kF32)).epsilon(0.01));
+  for (const char* plan : {"dp=4,zero=1", "dp=4,zero=2,microbatches=4", "dp=4,zero=3"}) {
+    CAPTURE(std::string(plan));
+    const auto all = [&](DType precision, double bytes) {
+      return run(plan, precision, bytes).comm.at("dp").value;
+    };
+    CHECK(all(DType::kBF16, 2) < all(DType::kBF16, 4));
+    CHECK(all(DType::kF32, 2) == all(DType::kF32, 4));  // the gradients' own precision
+  }
+}
+
 TEST_CASE("weights that a stack releases behind the recomputation are gathered once more") {
   Request request = small();
   request.options.host = false;
+  request.cluster.device.attained.gradient_bytes = 2;  // as what is gathered
   REQUIRE(simulate::set_overlap(request.options.overlap, "serial"));
   const auto exposed = [&](const char* plan, double again) {
     request.plan = compile::parse_plan(plan);

@@ -105,7 +105,15 @@ FragmentCoster::FragmentCoster(const pipeline::Program& program, const cluster::
       cluster_(cluster),
       options_(options),
       labels_(labels),
-      coordinates_(std::move(coordinates)) {}
+      coordinates_(std::move(coordinates)) {
+  for (const pipeline::RankProgram& rank : program.ranks) {
+    for (const pipeline::Buffer& buffer : rank.buffers) {
+      half_weights_ = half_weights_ || (buffer.category == pipeline::Category::kWeights &&
+                                        dtype_size(buffer.type->dtype) == 2);
+    }
+    if (half_weights_) break;
+  }
+}
 
 RankId FragmentCoster::representative(int32_t pipeline_rank) const {
   const int32_t stands =
@@ -180,9 +188,14 @@ void FragmentCoster::add_collective(const Fragment& fragment, const ir::Op& op, 
   }
   const bool reduces = op.kind == OpKind::kAllReduce || op.kind == OpKind::kReduceScatter;
   made.beside = beside_of(op.kind, label, cost.update);
-  FragmentCost::Collective collective{
-      static_cast<int32_t>(cost.ops.size()),      op.kind, whole,      cost.update && reduces,
-      !cost.update && is_data_group(attrs.group), 1,       group.shape};
+  FragmentCost::Collective collective;
+  collective.op = static_cast<int32_t>(cost.ops.size());
+  collective.kind = op.kind;
+  collective.bytes = whole;
+  collective.data = !cost.update && is_data_group(attrs.group);
+  if (reduces && (cost.update || collective.data) && half_weights_)
+    collective.gradient_element = dtype_size(fragment.graph.type(op.operands[0]).dtype);
+  collective.shape = group.shape;
   if (collective.data && op.kind == OpKind::kAllGather && cluster_.stack.gathered_again > 0 &&
       serves_recomputation(fragment, op))
     collective.times += cluster_.stack.gathered_again;
@@ -349,7 +362,8 @@ void set_times(FragmentCost& cost, const cluster::Cluster& cluster, const Option
   }
   for (const FragmentCost::Collective& collective : cost.collectives_of) {
     double share = 1;
-    if (collective.gradient) share = attained.gradient_bytes / 4;
+    if (collective.gradient_element > 0)
+      share = attained.gradient_bytes / static_cast<double>(collective.gradient_element);
     if (cost.works[static_cast<size_t>(collective.op)].gathers_narrow)
       share = cost::narrow_share(options.fp8);
     const Bytes bytes(std::llround(static_cast<double>(collective.bytes.value) * share));

@@ -64,10 +64,12 @@ struct FragmentCost {
   struct Collective {
     int32_t op = 0;
     ir::OpKind kind = ir::OpKind::kAllReduce;
-    Bytes bytes;            // on the links
-    bool gradient = false;  // reduced in the stack's format
-    bool data = false;      // of data parallelism, beside the update's
-    double times = 1;       // that the stack runs it (Stack::gathered_again)
+    Bytes bytes;  // on the links
+    // Of an element of gradients that are summed in the stack's own format, as they are under
+    // weights in half precision; 0: they are not.
+    size_t gradient_element = 0;
+    bool data = false;  // of data parallelism, beside the update's
+    double times = 1;   // that the stack runs it (Stack::gathered_again)
     cluster::GroupShape shape;
   };
   std::vector<Collective> collectives_of;
@@ -126,6 +128,7 @@ class FragmentCoster {
   const Options& options_;
   Labels& labels_;
   std::vector<int32_t> coordinates_;
+  bool half_weights_ = false;
   std::vector<CrossGroup> cross_groups_;
   std::vector<std::string> cross_names_;
   std::map<std::pair<int32_t, Names>, Group> groups_;  // by pipeline rank, -1: all, and the axes
