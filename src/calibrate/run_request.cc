@@ -101,7 +101,10 @@ std::optional<Experts> experts_of(const std::string& moe) {
       made.experts = e, made.top_k = k, made.shared = s, made.ffn = f;
     }
   }
-  if (made.experts < 1 || made.top_k < 1) return std::nullopt;
+  constexpr int64_t kMostExperts = 1 << 16;
+  if (made.experts < 1 || made.experts > kMostExperts || made.top_k < 1 ||
+      made.top_k > made.experts)
+    return std::nullopt;
   return made;
 }
 

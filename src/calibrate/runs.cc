@@ -31,12 +31,15 @@ class RowReader {
   }
 
   void text(std::string_view name, std::string& to) const { to = cell(name); }
-  void count(std::string_view name, int64_t& to, int64_t least, bool optional = false) const {
+  void count(std::string_view name, int64_t& to, int64_t least, bool optional = false,
+             int64_t most = int64_t{1} << 32) const {
     const std::string& text = cell(name);
     if (text.empty() && optional) return;
     const std::optional<int64_t> value = parse_int64(text);
-    if (value && *value >= least) {
+    if (value && *value >= least && *value <= most) {
       to = *value;
+    } else if (value && *value > most) {
+      fail(name, fmt::format("at most {}", most), text);
     } else {
       fail(name, fmt::format("an integer of at least {}", least), text);
     }
@@ -154,14 +157,14 @@ void read_row(const RowReader& row, Run& run) {
   row.text("software", run.software);
   row.text("notes", run.notes);
   row.one_of("use", run.use, {"fit", "check"});
-  row.count("layers", run.layers, 1);
+  row.count("layers", run.layers, 1, false, 1 << 14);
   row.count("hidden", run.hidden, 1);
   row.count("heads", run.heads, 1);
   row.count("kv_heads", run.kv_heads, 1);
   row.count("ffn", run.ffn, 1);
   row.count("seq", run.seq, 1);
   row.count("vocab", run.vocab, 1);
-  row.count("gpus", run.gpus, 1);
+  row.count("gpus", run.gpus, 1, false, 1 << 20);
   row.count("cp", run.cp, 1);
   run.tp = run.pp = run.dp = 0;
   row.count("tp", run.tp, 1, true);
@@ -171,7 +174,7 @@ void read_row(const RowReader& row, Run& run) {
   row.count("dp", run.dp, 1, true);
   row.count("zero", run.zero, 0);
   row.count("micro_batch", run.micro_batch, 1, true);
-  row.count("global_batch", run.global_batch, 1);
+  row.count("global_batch", run.global_batch, 1, false, 1 << 20);
   int64_t sp = 0;
   row.count("sp", sp, 0);
   run.sp = sp != 0;

@@ -205,6 +205,13 @@ void run_calibrate(const CalibrateOptions& options, const Diagnostics& words) {
   fmt::print("{}", calibrate::to_text(fitter.skipped()));
   if (fitter.sources().empty())
     throw_error("{}: no row can be fitted on", join(options.runs, ", "));
+  if (const size_t rows = fitter.sources().size(), wanted = input.fit.constants.size();
+      rows <= wanted) {
+    throw_error(
+        "--constants: {} {} cannot determine {} constants and say how sure they are; name "
+        "fewer, or give more rows",
+        rows, rows == 1 ? "row" : "rows", wanted);
+  }
   const calibrate::Fit fit = fitter.fit();
   std::vector<cluster::LeftOut> left_out;
   if (!options.no_left_out) left_out = calibrate::left_out(fitter);

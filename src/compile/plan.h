@@ -23,6 +23,9 @@ enum class Recompute : uint8_t { kNone, kSelective, kFull, kSelectiveOp };
 // When gradients are summed over data-parallel ranks: once a step, or after every microbatch.
 enum class GradReduce : uint8_t { kStep, kMicrobatch };
 
+// Stages times microbatches of a plan are at most as many.
+inline constexpr int64_t kMostUnits = int64_t{1} << 18;
+
 struct Plan {
   int64_t dp = 1, tp = 1, pp = 1;
   int64_t cp = 1;  // context parallel: the sequence is divided, attention gathers keys and values

@@ -20,7 +20,6 @@ constexpr int64_t kMostRanks = int64_t{1} << 20;
 constexpr int64_t kMostChunks = 1024;
 constexpr int64_t kMostMicrobatches = int64_t{1} << 20;
 constexpr int64_t kMostMebibytes = int64_t{1} << 30;
-constexpr int64_t kMostUnits = int64_t{1} << 18;  // pp * chunks * microbatches
 
 constexpr std::array<std::string_view, 4> kRecompute = {"none", "selective", "full",
                                                         "selective-op"};

@@ -97,6 +97,7 @@ std::vector<Plan> layout_plans(const predict::Request& base, const Layout& layou
         plan.recompute = recompute;
         plan.regather = sp && recompute != Recompute::kFull;
         for (const int64_t microbatches : divisors(base.global_batch / layout.dp)) {
+          if (microbatches > compile::kMostUnits / layout.pp) break;  // larger ones follow
           plan.microbatches = microbatches;
           plans.push_back(plan);
         }
@@ -126,6 +127,11 @@ std::vector<std::string> findings(const Request& request) {
   const std::string finding =
       cluster.device.name.empty() ? "" : predict::precision_finding(base);  // read
   if (!finding.empty()) out.add("{}", finding);
+  constexpr int64_t kMostSequences = 1 << 20;
+  if (base.global_batch > kMostSequences) {
+    out.add("--global-batch: is {}, must be at most {} sequences", base.global_batch,
+            kMostSequences);
+  }
   if (cluster.devices > 0 && request.gpus > cluster.devices) {
     out.add("--gpus: is {}, but {} has {} devices; use at most {}", request.gpus, cluster.file,
             cluster.devices, cluster.devices);

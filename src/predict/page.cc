@@ -59,7 +59,12 @@ report::PageRun page_run(const Request& request, const Prediction& p) {
   run.step = p.step;
   run.chunks = static_cast<int32_t>(request.plan.chunks);
   run.figures = figures_of(request, p);
-  run.note = std::string(trim(outside_text(p.profile, p.outside)));
+  if (!p.too_full().empty()) {
+    run.note = fmt::format("does not fit: needs {} of {}; ", format_bytes(p.needed().value),
+                           limit_text(request.cluster.device));
+  }
+  run.note += std::string(trim(outside_text(p.profile, p.outside)));
+  if (ends_with(run.note, "; ")) run.note.resize(run.note.size() - 2);
   run.memory_limit = p.memory_limit;
   for (size_t r = 0; r < p.result.ranks.size(); ++r)
     run.ranks.push_back(page_rank(p.result.ranks[r], p.memory[r]));

@@ -188,3 +188,9 @@ def test_a_precision_that_the_devices_lack_is_told_with_the_rest():
     assert refused.returncode == 2
     for part in ("--tf32: is of f32 products, and the precision is fp8", "has no fp8 products", "--gpus: no plan has 7 ranks"):
         assert part in refused.stderr
+
+
+def test_batches_beyond_all_sizes_are_refused():
+    refused = run("plan --model gpt-tiny --cluster selene --gpus 8 --global-batch 1000000000")
+    assert refused.returncode == 2
+    assert "--global-batch: is 1000000000, must be at most 1048576 sequences" in refused.stderr

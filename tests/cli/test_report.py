@@ -242,3 +242,12 @@ def test_a_report_that_cannot_be_written_is_refused_before_the_work(tmp_path):
     done = simulate(*JOB, "--plan", PLAN, "--compare", "pp=3", "--compare", "dpp=2")
     assert done.returncode == 2
     assert "--compare: dpp: unknown key, did you mean 'dp'?" in done.stderr
+
+
+def test_a_plan_that_does_not_fit_says_so(tmp_path):
+    page = tmp_path / "r.html"
+    done = subprocess.run([str(meshwright.BINARY), "simulate", "--model", "gpt-22b", "--cluster", "selene", "--plan", "dp=8,microbatches=1",
+                           "--global-batch", "8", "--report", str(page), "--ignore-memory", "--advice", "none"],
+                          cwd=meshwright.ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "does not fit: needs 452 GiB of 77.4 GiB for tensors (of 80.0 GiB)" in page.read_text()

@@ -381,3 +381,11 @@ def test_endless_schedules_hold_what_the_stacks_allocator_does():
     assert flush["fullest"][0]["bytes_by_category"].keys() == endless["fullest"][0]["bytes_by_category"].keys()
     for more, less in zip(endless["peak_bytes"], flush["peak_bytes"]):
         assert less < more < 1.3 * less  # by a second version of the weights
+
+
+@pytest.mark.parametrize("text", ["", "[1]", "null"])
+def test_a_plan_file_is_an_object(text, tmp_path):
+    file = tmp_path / "p.json"
+    file.write_text(text)
+    done = call(f"--model gpt-tiny --cluster selene --global-batch 8 --plan {file}")
+    assert done.returncode == 2 and f"{file}: must be a JSON object, a plan" in done.stderr

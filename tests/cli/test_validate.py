@@ -211,3 +211,22 @@ def test_published_memory_that_was_reached_stays(tmp_path):
     assert len(table) == 16 and all(-0.045 < error < 0 for error in table)
     tests = [row for row in rows if "functional_tests" in row["source"] and row["memory_GiB"]]
     assert all(abs(row["predicted_memory_GiB"] / row["memory_GiB"] - 1) < 0.03 for row in tests) and len(tests) == 4
+
+
+def test_a_fit_of_more_constants_than_rows_is_refused(few):
+    done = call(*("calibrate", few, "--profile", "clusters/profiles/a100-80gb-megatron.toml", "--no-left-out"),
+                "--constants", "launch_us,host_op_us,memory_fraction,score_traffic")
+    assert done.returncode == 2
+    assert "--constants: 4 rows cannot determine 4 constants" in done.stderr
+
+
+def test_rows_beyond_all_sizes_are_refused(tmp_path):
+    path = tmp_path / "runs.csv"
+    head, row = RUNS[0].split(","), dict(zip(RUNS[0].split(","), next(csv.reader([RUNS[1]]))))
+    with open(path, "w", newline="") as text:
+        writer = csv.DictWriter(text, head)
+        writer.writeheader()
+        writer.writerow({**row, "layers": 1000000, "global_batch": 100000000})
+    done = call("validate", "--runs", path)
+    assert done.returncode == 2
+    assert 'layers: must be at most 16384, is "1000000"' in done.stderr and "global_batch: must be at most 1048576" in done.stderr
