@@ -23,13 +23,15 @@ CLI::Validator number_at_least(double least);
 CLI::Validator one_of(std::vector<std::string> names);
 inline constexpr int64_t kMostWhole32 = std::numeric_limits<int32_t>::max();
 
-// Runs it, and takes the Error that it throws as findings.
+// Runs it, and takes the Error that it throws as findings. Whether it threw none.
 template <typename F>
-void attempt(Diagnostics& diagnostics, F&& f) {
+bool attempt(Diagnostics& diagnostics, F&& f) {
   try {
     f();
+    return true;
   } catch (const Error& error) {
     diagnostics.absorb(error);
+    return false;
   }
 }
 

@@ -154,14 +154,11 @@ bool read_model(FileSystem& fs, const std::string& model, int64_t seq_len,
     diagnostics.add("--model: is missing; give a name or a config.json");
     return false;
   }
-  bool read = false;
-  attempt(diagnostics, [&] {
+  return attempt(diagnostics, [&] {
     const std::string file = model_file(fs, model);
     request.model = models::parse_config(fs.read_file(file), file);
     request.seq_len = seq_len > 0 ? seq_len : request.model.max_positions;
-    read = true;
   });
-  return read;
 }
 
 bool read_cluster(FileSystem& fs, const std::string& cluster, const std::string& profile,
@@ -170,13 +167,10 @@ bool read_cluster(FileSystem& fs, const std::string& cluster, const std::string&
     diagnostics.add("--cluster: is missing; give a cluster of clusters/ such as selene, or x.toml");
     return false;
   }
-  bool read = false;
-  attempt(diagnostics, [&] {
+  return attempt(diagnostics, [&] {
     request.cluster = cluster::load_cluster(fs, cluster, data_folders("clusters"), profile);
     request.options = simulate::options_of(request.cluster.stack);
-    read = true;
   });
-  return read;
 }
 
 bool read_batch(int64_t global_batch, predict::Request& request, Diagnostics& diagnostics) {
