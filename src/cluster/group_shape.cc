@@ -1,6 +1,7 @@
 #include "cluster/group_shape.h"
 
 #include <algorithm>
+#include <numeric>
 
 #include "base/error.h"
 
@@ -10,24 +11,34 @@ namespace {
 void add_torus(const Link& link, int64_t inner, const std::vector<RankId>& members,
                GroupShape& shape) {
   int64_t stride = inner;
-  bool closed = true;
   for (size_t d = link.torus.size(); d-- > 0;) {
-    std::vector<bool> there(static_cast<size_t>(link.torus[d]), false);
-    int64_t least = link.torus[d], most = 0, filled = 0;
-    for (const RankId rank : members) {
-      const int64_t at = rank.value / stride % link.torus[d];
-      least = std::min(least, at);
-      most = std::max(most, at);
-      if (!there[static_cast<size_t>(at)]) ++filled;
-      there[static_cast<size_t>(at)] = true;
-    }
-    stride *= link.torus[d];
-    if (filled <= 1) continue;
-    ++shape.torus_dims;
-    closed = closed && filled == link.torus[d];
-    shape.torus_hops += filled == link.torus[d] ? link.torus[d] / 2 : most - least;
+    const int64_t size = link.torus[d];
+    std::vector<int64_t> at;
+    for (const RankId rank : members) at.push_back(rank.value / stride % size);
+    std::sort(at.begin(), at.end());
+    at.erase(std::unique(at.begin(), at.end()), at.end());
+    stride *= size;
+    if (at.size() <= 1) continue;
+    // From each to the next one around; the group's line is open where it is farthest.
+    std::vector<int64_t> gaps = {at.front() + size - at.back()};
+    for (size_t i = 1; i < at.size(); ++i) gaps.push_back(at[i] - at[i - 1]);
+    std::sort(gaps.begin(), gaps.end());
+    const int64_t widest = gaps.back(), apart = gaps[gaps.size() - 2];
+    const bool closed = widest == gaps.front();
+    shape.torus_links += (closed ? 2.0 : 1.0) / static_cast<double>(apart);
+    shape.torus_hops += closed ? size / 2 : size - widest;
   }
-  shape.torus_closed = closed && shape.torus_dims > 0;
+}
+
+// Groups that are moved by it lie as before: every unit of the levels inside holds as many devices.
+int64_t period(const Cluster& cluster) {
+  int64_t period = 1;
+  for (const Link& link : cluster.links) {
+    const bool grid = link.kind == LinkKind::kTorus;
+    if (link.devices > 0 && (grid || &link != &cluster.links.back()))
+      period = std::lcm(period, link.devices);
+  }
+  return period;
 }
 
 }  // namespace
@@ -40,6 +51,16 @@ size_t GroupShape::level() const {
   return level;
 }
 
+double GroupShape::fullest_unit(size_t level) const {
+  double members = 1;
+  for (size_t l = 0; l < level; ++l) members *= static_cast<double>(ways[l]);
+  return members;
+}
+
+double GroupShape::emptiest_unit(size_t level) const {
+  return fewest.empty() ? fullest_unit(level) : static_cast<double>(fewest[level]);
+}
+
 GroupShape group_shape(const Cluster& cluster, const std::vector<RankId>& members) {
   MW_CHECK(!members.empty(), "a group without members");
   GroupShape shape;
@@ -48,29 +69,71 @@ GroupShape group_shape(const Cluster& cluster, const std::vector<RankId>& member
   std::vector<int64_t> units;
   for (const RankId rank : members) units.push_back(rank.value);
   std::sort(units.begin(), units.end());
+  // [unit] members that it holds.
+  std::vector<int64_t> held(units.size(), 1);
   int64_t inner = 1;
+  bool even = true;
   for (const Link& link : cluster.links) {
     const int64_t devices = link.devices;
-    std::vector<int64_t> outer;
+    shape.fewest.push_back(*std::min_element(held.begin(), held.end()));
+    even = even && shape.fewest.back() == *std::max_element(held.begin(), held.end());
+    std::vector<int64_t> outer, together;
     int64_t fullest = 0, run = 0;
-    for (const int64_t unit : units) {
-      const int64_t block = devices == 0 ? 0 : unit * inner / devices;
+    for (size_t u = 0; u < units.size(); ++u) {
+      const int64_t block = devices == 0 ? 0 : units[u] * inner / devices;
       if (outer.empty() || outer.back() != block) {
         outer.push_back(block);
+        together.push_back(0);
         run = 0;
       }
+      together.back() += held[u];
       fullest = std::max(fullest, ++run);
     }
     shape.ways.push_back(fullest);
+    held = std::move(together);
     if (link.kind == LinkKind::kTorus) add_torus(link, inner, members, shape);
     units = std::move(outer);
     inner = devices;
   }
+  if (even) shape.fewest.clear();
   return shape;
 }
 
 GroupShape group_shape(const Cluster& cluster, const Mesh& mesh, RankId rank, const Names& axes) {
   return group_shape(cluster, mesh.members(rank, axes));
+}
+
+std::vector<RankId> distinct_shifts(const Cluster& cluster, const std::vector<RankId>& shifts) {
+  const int64_t whole = period(cluster);
+  std::vector<bool> seen(static_cast<size_t>(whole), false);
+  std::vector<RankId> distinct;
+  for (const RankId shift : shifts) {
+    const auto at = static_cast<size_t>(shift.value % whole);
+    if (!seen[at]) distinct.push_back(shift);
+    seen[at] = true;
+  }
+  return distinct;
+}
+
+std::vector<GroupShape> group_shapes(const Cluster& cluster, const std::vector<RankId>& members,
+                                     const std::vector<RankId>& shifts) {
+  std::vector<GroupShape> shapes;
+  std::vector<RankId> moved(members.size());
+  for (const RankId shift : shifts) {
+    for (size_t m = 0; m < members.size(); ++m) moved[m] = RankId(members[m].value + shift.value);
+    GroupShape shape = group_shape(cluster, moved);
+    if (std::find(shapes.begin(), shapes.end(), shape) == shapes.end())
+      shapes.push_back(std::move(shape));
+  }
+  return shapes;
+}
+
+size_t level_between(const Cluster& cluster, RankId a, RankId b,
+                     const std::vector<RankId>& shifts) {
+  size_t level = 0;
+  for (const RankId shift : shifts)
+    level = std::max(level, cluster.level_between(a.value + shift.value, b.value + shift.value));
+  return level;
 }
 
 }  // namespace mw::cluster

@@ -17,14 +17,20 @@ namespace mw::cluster {
 struct GroupShape {
   int64_t size = 1;
   std::vector<int64_t> ways;  // [level]
-  // Where a level is a torus, whose last dimension varies fastest over devices: in how many
-  // dimensions the members differ, whether they fill each of these (so that the way around is
-  // closed), and the farthest hops between two of them.
-  int64_t torus_dims = 0, torus_hops = 0;
-  bool torus_closed = false;
+  // [level] members in the emptiest of the units that the level joins; empty: as many as in all.
+  std::vector<int64_t> fewest;
+  // Where a level is a torus, whose last dimension varies fastest over devices: links' worth that a
+  // member has in all dimensions in which the members differ, and the farthest hops between two of
+  // them. A dimension has two links where the way around it is closed, else one; groups whose
+  // members lie between each other's share them.
+  double torus_links = 0;
+  int64_t torus_hops = 0;
 
   // The outermost level that the group crosses. REQUIRES: size > 1.
   size_t level() const;
+  // Members in the fullest and in the emptiest of the units that the level joins.
+  double fullest_unit(size_t level) const;
+  double emptiest_unit(size_t level) const;
   friend bool operator==(const GroupShape&, const GroupShape&) = default;
 };
 
@@ -32,5 +38,15 @@ struct GroupShape {
 GroupShape group_shape(const Cluster& cluster, const std::vector<RankId>& members);
 // Of the devices that differ from `rank` only along these axes.
 GroupShape group_shape(const Cluster& cluster, const Mesh& mesh, RankId rank, const Names& axes);
+
+// The first of those shifts that differ by whole units of all levels: groups lie alike, moved by
+// one or by the other.
+std::vector<RankId> distinct_shifts(const Cluster& cluster, const std::vector<RankId>& shifts);
+// Of the groups whose members are these, each moved by one of `shifts`: every shape that is there,
+// once. Where groups do not divide a node some of them straddle two. REQUIRES: neither is empty.
+std::vector<GroupShape> group_shapes(const Cluster& cluster, const std::vector<RankId>& members,
+                                     const std::vector<RankId>& shifts);
+// The outermost level that joins any of `a` and `b` moved by one of `shifts`.
+size_t level_between(const Cluster& cluster, RankId a, RankId b, const std::vector<RankId>& shifts);
 
 }  // namespace mw::cluster

@@ -92,6 +92,36 @@ TEST_CASE("a group crosses the levels that its ranks' order says") {
   CHECK(pair.level() == 1);
 }
 
+TEST_CASE("groups that do not divide a node are of all shapes that their replicas have") {
+  const Cluster box = parse_cluster(kText, "box.toml");
+  const Mesh mesh({{"dp", 4}, {"tp", 6}});
+  const auto shapes = [&](const Names& axes, const Names& others) {
+    return group_shapes(box, mesh.members(RankId(0), axes), mesh.members(RankId(0), others));
+  };
+  // tp: ranks 0 to 5 in a node; 6 to 11 two and four, 12 to 17 four and two; 18 to 23 in a node.
+  const std::vector<GroupShape> tp = shapes({"tp"}, {"dp"});
+  REQUIRE(tp.size() == 2);
+  CHECK(tp[0].ways == std::vector<int64_t>{6, 1});
+  CHECK(tp[0].fewest.empty());
+  CHECK(tp[1].ways == std::vector<int64_t>{4, 2});
+  CHECK(tp[1].fewest == std::vector<int64_t>{1, 2});
+  CHECK(tp[1].fullest_unit(1) == 4);
+  CHECK(tp[1].emptiest_unit(1) == 2);
+  CHECK(tp[0].emptiest_unit(1) == 6);
+  // dp: 0, 6, 12 and 18 in three nodes; 2, 8, 14 and 20, too, in other numbers.
+  for (const GroupShape& dp : shapes({"dp"}, {"tp"})) CHECK(dp.ways == std::vector<int64_t>{2, 3});
+  // Where nodes are divided, one shape stands for all.
+  const Mesh even({{"dp", 64}, {"tp", 4}});
+  CHECK(
+      group_shapes(box, even.members(RankId(0), {"tp"}), even.members(RankId(0), {"dp"})).size() ==
+      1);
+  CHECK(distinct_shifts(box, even.members(RankId(0), {"dp"})) ==
+        std::vector<RankId>{RankId(0), RankId(4)});
+  // Pipeline hops of 6: inside a node from 0, but not from 2.
+  CHECK(level_between(box, RankId(0), RankId(6), {RankId(0), RankId(1)}) == 0);
+  CHECK(level_between(box, RankId(0), RankId(6), {RankId(0), RankId(1), RankId(2)}) == 1);
+}
+
 TEST_CASE("what of a device's memory no tensor gets") {
   CHECK(parse_cluster(kText, "box.toml").device.usable_memory() == Bytes(80'000'000'000));
   const auto with = [](const char* reserved) {
@@ -111,15 +141,28 @@ TEST_CASE("on a torus a group knows its dimensions and whether they close") {
   CHECK(pod.devices == 32);
   const Mesh mesh({{"dp", 4}, {"tp", 8}});
   const GroupShape row = group_shape(pod, mesh, RankId(0), {"tp"});
-  CHECK(row.torus_dims == 1);
-  CHECK(row.torus_closed);
+  CHECK(row.torus_links == 2);
   CHECK(row.torus_hops == 4);
   const GroupShape all = group_shape(pod, mesh, RankId(0), {"dp", "tp"});
-  CHECK(all.torus_dims == 2);
+  CHECK(all.torus_links == 4);
   CHECK(all.torus_hops == 4 + 2);
   const GroupShape half = group_shape(pod, {RankId(0), RankId(1), RankId(2), RankId(3)});
-  CHECK_FALSE(half.torus_closed);
+  CHECK(half.torus_links == 1);
   CHECK(half.torus_hops == 3);
+  // Every second one of a row closes its way around, of which the others have as much.
+  const auto ranks = [&](std::vector<int64_t> at) {
+    std::vector<RankId> members;
+    for (const int64_t rank : at) members.emplace_back(rank);
+    return group_shape(pod, members);
+  };
+  CHECK(ranks({0, 2, 4, 6}).torus_links == 1);
+  CHECK(ranks({0, 2, 4, 6}).torus_hops == 4);
+  CHECK(ranks({0, 4}).torus_links == doctest::Approx(0.5));
+  // A line of every second one, and one that goes over the row's end.
+  CHECK(ranks({0, 2, 4}).torus_links == doctest::Approx(0.5));
+  CHECK(ranks({0, 2, 4}).torus_hops == 4);
+  CHECK(ranks({0, 1, 7}).torus_links == 1);
+  CHECK(ranks({0, 1, 7}).torus_hops == 2);
 }
 
 TEST_CASE("everything wrong with a cluster file is said at once") {

@@ -93,23 +93,17 @@ class Model {
     best_.latency = Seconds(latency);
   }
 
-  // Members inside one unit of the level inside `level`.
-  double inside(size_t level) const {
-    double members = 1;
-    for (size_t l = 0; l < level; ++l) members *= static_cast<double>(group_.ways[l]);
-    return members;
-  }
-
-  // Of a ring through all members: in every unit as many rings cross the border as members have
-  // ports there, and the software uses of a node's network cards.
+  // Of a ring through all members: as many rings cross the borders of units as members have ports
+  // there in the emptiest, and as the software uses of a node's network cards.
   double ring_bus() const {
     double bus = 0;
     for (size_t l = 0; l < group_.ways.size(); ++l) {
       if (group_.ways[l] <= 1) continue;
       const Link& link = cluster_.links[l];
-      const double rings = link.kind == LinkKind::kNetwork
-                               ? std::min(inside(l), cluster_.device.attained.collective_cards)
-                               : inside(l);
+      const double rings =
+          link.kind == LinkKind::kNetwork
+              ? std::min(group_.emptiest_unit(l), cluster_.device.attained.collective_cards)
+              : group_.emptiest_unit(l);
       const double here = rings * link.bus_bandwidth.value;
       bus = bus == 0 ? here : std::min(bus, here);
     }
@@ -124,7 +118,7 @@ class Model {
     for (size_t l = group_.ways.size(); l-- > 0;) {
       if (group_.ways[l] <= 1) continue;
       units *= static_cast<double>(group_.ways[l]);
-      const bool innermost = inside(l) == 1;
+      const bool innermost = group_.fullest_unit(l) == 1;
       const double hops = innermost ? left : std::min(left, passes_ * units);
       left -= hops;
       const Link& link = cluster_.links[l];
@@ -165,26 +159,29 @@ class Model {
       const Link& link = cluster_.links[l];
       const double base = is_nccl(cluster_) ? kRingBase[2] * kMicro : 0;
       latency += passes_ * (base + (ways - 1) * hop_latency(link, Protocol::kSimple, false));
-      slowest = std::max(
-          slowest, passes_ * (ways - 1) / ways * bytes_ / inside(l) / link.bus_bandwidth.value);
+      slowest = std::max(slowest, passes_ * (ways - 1) / ways * bytes_ / group_.emptiest_unit(l) /
+                                      link.bus_bandwidth.value);
     }
     consider(Algorithm::kHierarchical, Protocol::kSimple, latency, slowest);
   }
 
+  // Each member's port carries what it gives to the others' sums and 1/n of the sum in one
+  // direction, its 1/n of the others' parts and the sum in the other: (1 + 1/n) bytes. The measured
+  // bus bandwidth, 2 (n-1)/n bytes over the time, is that of all the switch's devices.
   void in_switch(const Link& link) {
+    const double all = link.devices > 1 ? static_cast<double>(link.devices) : n_;
+    const double port = link.switch_bus_bandwidth.value * (all + 1) / (2 * (all - 1));
     consider(Algorithm::kSwitch, Protocol::kSimple, kNvlsLatency * kMicro * link.hop_factor,
-             2 * (n_ - 1) / n_ * bytes_ / link.switch_bus_bandwidth.value);
+             (1 + 1 / n_) * bytes_ / port);
   }
 
   // Every dimension's links carry a part of the tensor in both directions, the dimensions taking
-  // turns: passes (n-1)/n * bytes / (2 dims link bandwidth); on a line, whose ends are not joined,
-  // half of that; latency: half the way around every dimension, each pass [Jouppi 2023, section 2].
+  // turns: passes (n-1)/n * bytes / (links * bandwidth); latency: the farthest hops, each pass
+  // [Jouppi 2023, section 2].
   void torus(const Link& link) {
-    const double dims = static_cast<double>(std::max<int64_t>(1, group_.torus_dims));
-    const double links = group_.torus_closed ? 2 * dims : dims;
-    const double hops = static_cast<double>(group_.torus_hops);
-    consider(Algorithm::kTorus, Protocol::kSimple, passes_ * hops * link.latency.value,
-             passes_ * (n_ - 1) / n_ * bytes_ / (links * link.bandwidth.value));
+    consider(Algorithm::kTorus, Protocol::kSimple,
+             passes_ * static_cast<double>(group_.torus_hops) * link.latency.value,
+             passes_ * (n_ - 1) / n_ * bytes_ / (group_.torus_links * link.bandwidth.value));
   }
 
   // Each member sends bytes/n to every other. What leaves a unit goes through the device's own port
@@ -195,7 +192,8 @@ class Model {
     for (size_t l = 0; l < group_.ways.size(); ++l) {
       if (group_.ways[l] <= 1) continue;
       const Link& link = cluster_.links[l];
-      const double share = inside(l) * static_cast<double>(group_.ways[l] - 1) / n_;
+      const double joined = std::min(group_.fullest_unit(l + 1), n_);
+      const double share = std::max(joined - group_.emptiest_unit(l), 0.0) / n_;
       latency = std::max(latency, link.latency.value);
       slowest = std::max(slowest, share * bytes_ / link.bus_bandwidth.value);
     }
@@ -225,6 +223,16 @@ CollectiveTime collective_time(const Cluster& cluster, OpKind kind, Bytes bytes,
     return one;
   }
   return Model(cluster, kind, bytes, group).fastest();
+}
+
+CollectiveTime collective_time(const Cluster& cluster, OpKind kind, Bytes bytes,
+                               const std::vector<GroupShape>& groups) {
+  CollectiveTime slowest = collective_time(cluster, kind, bytes, groups.at(0));
+  for (size_t g = 1; g < groups.size(); ++g) {
+    const CollectiveTime time = collective_time(cluster, kind, bytes, groups[g]);
+    if (time.time > slowest.time) slowest = time;
+  }
+  return slowest;
 }
 
 Seconds message_latency(const Cluster& cluster, size_t level) {

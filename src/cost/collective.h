@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <string_view>
+#include <vector>
 
 #include "cluster/group_shape.h"
 #include "ir/op_kind.h"
@@ -38,6 +39,9 @@ struct CollectiveTime {
 // REQUIRES: is_collective(kind), bytes >= 0.
 CollectiveTime collective_time(const cluster::Cluster& cluster, ir::OpKind kind, Bytes bytes,
                                const cluster::GroupShape& group);
+// The slowest of several groups that go at once and are waited for. REQUIRES: groups are not empty.
+CollectiveTime collective_time(const cluster::Cluster& cluster, ir::OpKind kind, Bytes bytes,
+                               const std::vector<cluster::GroupShape>& groups);
 
 // Of messages between two devices whose innermost common level is `level`, by link and stack.
 Seconds message_latency(const cluster::Cluster& cluster, size_t level);

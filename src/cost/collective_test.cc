@@ -139,14 +139,48 @@ TEST_CASE("a torus uses both directions of every dimension") {
   pod.links[0].bandwidth = pod.links[0].bus_bandwidth = cluster::BytesPerSecond(50e9);
   pod.links[0].latency = Seconds(1e-6);
   GroupShape all = shape({32});
-  all.torus_dims = 2;
-  all.torus_closed = true;
+  all.torus_links = 4;
   all.torus_hops = 6;
   CHECK(collective_time(pod, OpKind::kAllReduce, Bytes(320'000'000), all).time.value ==
         doctest::Approx(2 * 310e6 / (4 * 50e9) + 12e-6));
-  all.torus_closed = false;
+  all.torus_links = 2;
   CHECK(collective_time(pod, OpKind::kAllGather, Bytes(320'000'000), all).time.value ==
         doctest::Approx(310e6 / (2 * 50e9) + 6e-6));
+}
+
+TEST_CASE("a switch that adds takes (n + 1)/n of the bytes through every port") {
+  Cluster box = plain(cluster::LinkKind::kNvlink);
+  box.links[0].bus_bandwidth = cluster::BytesPerSecond(100e9);
+  box.links[0].switch_bus_bandwidth = cluster::BytesPerSecond(400e9);
+  const int64_t bytes = int64_t{1} << 34;
+  const auto whole = static_cast<double>(bytes);
+  const double port = 400e9 * 9 / 14;  // eight devices' 9/8 of the bytes for 14/8 of bus
+  const double latency = 23e-6;
+  CHECK(time_of(box, OpKind::kAllReduce, bytes, {8, 1}) ==
+        doctest::Approx(2 * 7.0 / 8 * whole / 400e9 + latency));
+  CHECK(time_of(box, OpKind::kAllReduce, bytes, {4, 1}) ==
+        doctest::Approx(1.25 * whole / port + latency));
+  // Two devices send each other the half as fast without it, where the bus is as fast as the port.
+  box.links[0].bus_bandwidth = cluster::BytesPerSecond(port);
+  CHECK(collective_time(box, OpKind::kAllReduce, Bytes(bytes), shape({2, 1})).algorithm ==
+        Algorithm::kRing);
+}
+
+TEST_CASE("the emptiest node's ports bound a ring, and the slowest group is waited for") {
+  const Cluster box = plain(cluster::LinkKind::kNvlink);
+  const int64_t bytes = int64_t{60} << 30;
+  GroupShape straddling = shape({4, 2});
+  straddling.size = 6;
+  straddling.fewest = {1, 2};
+  const double ring = 5.0 / 6 * static_cast<double>(bytes) / 20e9;
+  CHECK(collective_time(box, OpKind::kAllGather, Bytes(bytes), straddling).time.value ==
+        doctest::Approx(ring).epsilon(1e-4));
+  const std::vector<GroupShape> both = {shape({6, 1}), straddling};
+  CHECK(collective_time(box, OpKind::kAllGather, Bytes(bytes), both).time.value ==
+        doctest::Approx(ring).epsilon(1e-4));
+  // All to all: from the two of one node 4 of 6 parts leave it.
+  CHECK(collective_time(box, OpKind::kAllToAll, Bytes(bytes), straddling).time.value ==
+        doctest::Approx(4.0 / 6 * static_cast<double>(bytes) / 10e9).epsilon(1e-4));
 }
 
 TEST_CASE("a message takes its latency and its bytes over the level's bandwidth") {

@@ -40,6 +40,27 @@ std::vector<RankId> group_along(const Plan& plan, std::string_view axis) {
   return members;
 }
 
+// From rank 0 to those ranks of its stage that are not of its group along the axis ("pp": of none).
+std::vector<RankId> beside(const cluster::Cluster& cluster, const Plan& plan,
+                           std::string_view axis) {
+  std::vector<RankId> shifts = {RankId(0)};
+  for (const std::string& other : plan.mesh_order()) {
+    if (other == axis || other == "pp") continue;
+    std::vector<RankId> moved;
+    const int64_t stride = stride_of(plan, other), size = plan.axis_size(other);
+    for (const RankId shift : shifts) {
+      for (int64_t d = 0; d < size; ++d) moved.emplace_back(shift.value + d * stride);
+    }
+    shifts = cluster::distinct_shifts(cluster, moved);
+  }
+  return shifts;
+}
+
+std::vector<cluster::GroupShape> shapes_along(const cluster::Cluster& cluster, const Plan& plan,
+                                              std::string_view axis) {
+  return cluster::group_shapes(cluster, group_along(plan, axis), beside(cluster, plan, axis));
+}
+
 }  // namespace
 
 Coarse::Coarse(Request request)
@@ -141,16 +162,17 @@ Coarse::Sent Coarse::sent_of(const Setting& setting) const {
   const Plan& plan = setting.plan;
   const double bytes = setting.work->boundary.bytes;
   if (!base_.options.scatter_gather || plan.tp == 1 || plan.sp) return {bytes, 0};
-  const cluster::GroupShape group = cluster::group_shape(base_.cluster, group_along(plan, "tp"));
+  const std::vector<cluster::GroupShape> groups = shapes_along(base_.cluster, plan, "tp");
   const Seconds gather = cost::collective_time(base_.cluster, ir::OpKind::kAllGather,
-                                               Bytes(static_cast<int64_t>(bytes)), group)
+                                               Bytes(static_cast<int64_t>(bytes)), groups)
                              .time;
   return {bytes / static_cast<double>(plan.tp), gather.value};
 }
 
 void Coarse::run(const Order& order, const Setting& setting, std::vector<double>& ends) {
   const int64_t stride = stride_of(setting.plan, "pp");
-  const CoarseFacts::Run asked{&order, setting.work, stride};
+  const int64_t outer = setting.plan.ranks() / (setting.plan.pp * stride);
+  const CoarseFacts::Run asked{&order, setting.work, stride, outer};
   const bool even = setting.plan.layers.empty();
   if (even) {
     if (const auto known = facts_->remembered(asked)) {
@@ -162,10 +184,12 @@ void Coarse::run(const Order& order, const Setting& setting, std::vector<double>
   const std::vector<cluster::Link>& links = base_.cluster.links;
   hop_costs_.clear();
   const Sent sent = sent_of(setting);
+  const std::vector<RankId> replicas = beside(base_.cluster, setting.plan, "pp");
   const size_t ranks = static_cast<size_t>(order.ranks());
   port_of_.assign(2 * ranks * links.size(), -1);
   for (const auto& [from, to] : order.hops()) {
-    const size_t level = base_.cluster.level_between(from * stride, to * stride);
+    const size_t level =
+        cluster::level_between(base_.cluster, RankId(from * stride), RankId(to * stride), replicas);
     const auto port = [&](size_t place) {
       int32_t& at = port_of_[place * links.size() + level];
       if (at < 0) at = static_cast<int32_t>(hop_costs_.size());
@@ -198,15 +222,17 @@ double Coarse::replica_sum(const Setting& setting) const {
     bytes *= base_.cluster.device.attained.gradient_bytes /
              static_cast<double>(dtype_size(narrow ? DType::kF16 : DType::kF32));
   }
+  const std::vector<RankId> shifts = beside(base_.cluster, setting.plan, "pp");
   for (int32_t s = 0; s < order.stages(); ++s) {
     std::vector<RankId> members;
     for (int32_t j = 0; j < replicas; ++j)
       members.emplace_back(order.rank_of(j * order.slices() * order.stages() + s) * stride);
     std::sort(members.begin(), members.end());
-    const Seconds time = cost::collective_time(base_.cluster, ir::OpKind::kAllReduce,
-                                               Bytes(static_cast<int64_t>(bytes)),
-                                               cluster::group_shape(base_.cluster, members))
-                             .time;
+    const Seconds time =
+        cost::collective_time(base_.cluster, ir::OpKind::kAllReduce,
+                              Bytes(static_cast<int64_t>(bytes)),
+                              cluster::group_shapes(base_.cluster, members, shifts))
+            .time;
     most = std::max(most, time.value);
   }
   return most;
@@ -267,9 +293,9 @@ Seconds Coarse::dividing(const Plan& plan) {
   const bool one = plan.pp == 1;
   const Facts held = facts_->states(plan, false).of(base_.model.layers / plan.pp, one, one);
   const double weights = held[kWeights] * (plan.zero >= 3 ? static_cast<double>(plan.dp) : 1);
-  const cluster::GroupShape group = cluster::group_shape(base_.cluster, group_along(plan, "dp"));
+  const std::vector<cluster::GroupShape> groups = shapes_along(base_.cluster, plan, "dp");
   const auto seconds = [&](ir::OpKind kind) {
-    return cost::collective_time(base_.cluster, kind, Bytes(static_cast<int64_t>(weights)), group)
+    return cost::collective_time(base_.cluster, kind, Bytes(static_cast<int64_t>(weights)), groups)
         .time.value;
   };
   const double each = seconds(ir::OpKind::kReduceScatter) +
@@ -350,7 +376,7 @@ Estimate Coarse::memory(const Setting& now) {
 }
 
 void Coarse::run_memory(const Order& order, const Setting& now, std::vector<double>& most) {
-  const CoarseFacts::Run asked{&order, now.work, 0};
+  const CoarseFacts::Run asked{&order, now.work, 0, 0};
   const bool even = now.plan.layers.empty();
   if (even) {
     if (const auto known = facts_->remembered(asked)) {

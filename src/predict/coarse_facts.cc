@@ -40,6 +40,15 @@ bool has_both_ends(const Order& order) {
   return false;
 }
 
+// Whether ranks [k * size, (k + 1) * size) are not alike to all links.
+bool straddles(const cluster::Cluster& cluster, int64_t size) {
+  for (size_t l = 0; l + 1 < cluster.links.size(); ++l) {
+    const int64_t unit = cluster.links[l].devices;
+    if (unit % size != 0 && size % unit != 0) return true;
+  }
+  return false;
+}
+
 }  // namespace
 
 CoarseFacts::CoarseFacts(Request request) : base_(std::move(request)) {}
@@ -58,6 +67,8 @@ CoarseFacts::ProbeKey CoarseFacts::work_key(const Plan& plan) const {
   key.regather = plan.regather;
   key.slices = plan.sequence_slices();
   key.pipelined = plan.pp > 1;
+  // As many ranks as the plan has show a group that straddles nodes.
+  if (straddles(base_.cluster, plan.tp)) probe.dp = plan.dp * plan.pp / probe.pp;
   const bool reduces = plan.effective_grad_reduce() == compile::GradReduce::kMicrobatch;
   if (plan.dp == 1 || (!reduces && plan.zero <= 1)) return probe;
   probe.dp = plan.dp;

@@ -49,6 +49,7 @@ class CoarseFacts {
     const Order* order = nullptr;
     const Probe* work = nullptr;
     int64_t stride = 0;  // ranks from one pipeline coordinate to the next; 0: memory, not time
+    int64_t outer = 0;   // ranks of one pipeline coordinate, in strides
     friend auto operator<=>(const Run&, const Run&) = default;
   };
   // [rank]; null: nothing was remembered.

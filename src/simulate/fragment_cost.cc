@@ -124,6 +124,15 @@ RankId FragmentCoster::representative(int32_t pipeline_rank) const {
   return at.empty() ? RankId(0) : program_.mesh.rank_at(at);
 }
 
+std::vector<RankId> FragmentCoster::replicas_beside(const Names& axes) const {
+  Names others;
+  for (const cluster::Axis& axis : program_.mesh.axes()) {
+    if (axis.name != "pp" && std::find(axes.begin(), axes.end(), axis.name) == axes.end())
+      others.push_back(axis.name);
+  }
+  return cluster::distinct_shifts(cluster_, program_.mesh.members(RankId(0), others));
+}
+
 const FragmentCoster::Group& FragmentCoster::group_along(const Names& axes, int32_t rank) {
   // A group over pp is that of all pipeline ranks, which lie at the same place in the other axes.
   constexpr int32_t kAll = -1;
@@ -133,7 +142,7 @@ const FragmentCoster::Group& FragmentCoster::group_along(const Names& axes, int3
   if (!is_new) return group;
   const std::vector<RankId> members = program_.mesh.members(representative(rank), axes);
   group.size = static_cast<int64_t>(members.size());
-  group.shape = cluster::group_shape(cluster_, members);
+  group.shapes = cluster::group_shapes(cluster_, members, replicas_beside(axes));
   if (!crosses) {
     group.ranks = {rank};
   } else {
@@ -156,7 +165,7 @@ const FragmentCoster::Group& FragmentCoster::group_holding(const std::string& st
   }
   MW_CHECK(!members.empty(), "nobody holds {}", state);
   group.size = static_cast<int64_t>(members.size());
-  group.shape = cluster::group_shape(cluster_, members);
+  group.shapes = cluster::group_shapes(cluster_, members, replicas_beside({}));
   return group;
 }
 
@@ -183,8 +192,10 @@ void FragmentCoster::add_collective(const Fragment& fragment, const ir::Op& op, 
   cost.collectives.resize(cost.sent.size(), 0);
   cost.sent[l] += pipeline::collective_volume(op.kind, whole, group.size).value;
   ++cost.collectives[l];
-  for (size_t level = 0; level < group.shape.ways.size(); ++level) {
-    if (group.shape.ways[level] > 1) made.levels |= uint32_t{1} << level;
+  for (const cluster::GroupShape& shape : group.shapes) {
+    for (size_t level = 0; level < shape.ways.size(); ++level) {
+      if (shape.ways[level] > 1) made.levels |= uint32_t{1} << level;
+    }
   }
   const bool reduces = op.kind == OpKind::kAllReduce || op.kind == OpKind::kReduceScatter;
   made.beside = beside_of(op.kind, label, cost.update);
@@ -195,7 +206,8 @@ void FragmentCoster::add_collective(const Fragment& fragment, const ir::Op& op, 
   collective.data = !cost.update && is_data_group(attrs.group);
   if (reduces && (cost.update || collective.data) && half_weights_)
     collective.gradient_element = dtype_size(fragment.graph.type(op.operands[0]).dtype);
-  collective.shape = group.shape;
+  collective.size = group.size;
+  collective.shapes = group.shapes;
   if (collective.data && op.kind == OpKind::kAllGather && cluster_.stack.gathered_again > 0 &&
       serves_recomputation(fragment, op))
     collective.times += cluster_.stack.gathered_again;
@@ -329,7 +341,7 @@ void FragmentCoster::find_product_rings(const Fragment& fragment, FragmentCost& 
     const ir::Op& op = graph.ops[static_cast<size_t>(collective.op)];
     const int32_t label = cost.ops[static_cast<size_t>(collective.op)].label;
     if (!is_tensor_label(labels_.names()[static_cast<size_t>(label)])) continue;
-    FragmentCost::Ring ring{false, collective.shape.size, {}, {collective.op}, Bytes(0)};
+    FragmentCost::Ring ring{false, collective.size, {}, {collective.op}, Bytes(0)};
     if (op.kind == OpKind::kAllGather) {
       const auto dim = static_cast<size_t>(op.as<ir::CollectiveAttrs>().dim);
       for (const OpId id : users[op.results[0].index()]) {
@@ -370,11 +382,10 @@ void set_times(FragmentCost& cost, const cluster::Cluster& cluster, const Option
     OpCost& op = cost.ops[static_cast<size_t>(collective.op)];
     const bool parts = collective.data && (collective.kind == OpKind::kAllGather ||
                                            collective.kind == OpKind::kReduceScatter);
-    op.device = (cost::collective_time(cluster, collective.kind, bytes, collective.shape).time +
+    op.device = (cost::collective_time(cluster, collective.kind, bytes, collective.shapes).time +
                  attained.collective_latency)
                     .value;
-    if (parts)
-      op.device += attained.collective_member.value * static_cast<double>(collective.shape.size);
+    if (parts) op.device += attained.collective_member.value * static_cast<double>(collective.size);
     if (parts && attained.collective_copies > 0)
       op.device += attained.collective_copies * static_cast<double>(bytes.value) / streaming;
     op.host = op_host > 0 ? op_host + attained.host_collective.value : 0;

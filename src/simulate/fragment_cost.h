@@ -70,7 +70,8 @@ struct FragmentCost {
     size_t gradient_element = 0;
     bool data = false;  // of data parallelism, beside the update's
     double times = 1;   // that the stack runs it (Stack::gathered_again)
-    cluster::GroupShape shape;
+    int64_t size = 1;   // devices
+    std::vector<cluster::GroupShape> shapes;
   };
   std::vector<Collective> collectives_of;
   // Computation in parts that are steps of a ring, with the collectives that bring or take them
@@ -95,7 +96,7 @@ struct FragmentCost {
 // host nothing beside the step's own work, which is the first op's.
 void set_times(FragmentCost& cost, const cluster::Cluster& cluster, const Options& options);
 
-// Costs of fragments on a cluster, seen from one device of the pipeline rank that calls them.
+// Costs of fragments on a cluster, of the slowest device of the pipeline rank that calls them.
 // `coordinates`: [rank of the program] its place on the mesh's axis "pp"; empty: its number.
 class FragmentCoster {
  public:
@@ -104,12 +105,15 @@ class FragmentCoster {
   FragmentCost cost(const pipeline::Fragment& fragment, int32_t rank);
   const std::vector<CrossGroup>& cross_groups() const { return cross_groups_; }
   RankId representative(int32_t pipeline_rank) const;
+  // From a pipeline rank's first device to those of its others that `axes` do not lead to, of those
+  // that lie alike in their nodes one.
+  std::vector<RankId> replicas_beside(const Names& axes) const;
 
  private:
   struct Group {
-    int64_t size = 1;  // as figures count it
-    cluster::GroupShape shape;
-    std::vector<int32_t> ranks;  // pipeline ranks
+    int64_t size = 1;                         // as figures count it
+    std::vector<cluster::GroupShape> shapes;  // of all replicas' groups
+    std::vector<int32_t> ranks;               // pipeline ranks
   };
   // Found once: a model has the same groups in every block.
   const Group& group_of(const ir::DeviceGroup& group, int32_t rank);

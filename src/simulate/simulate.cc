@@ -99,17 +99,19 @@ class Simulation {
     int64_t tp = 1;
     for (const Name axis : axes) tp *= program_.mesh.axis_size(axis);
     const std::vector<bool> whole = whole_on_tp();
+    const std::vector<RankId> replicas = coster_.replicas_beside({});
     for (size_t c = 0; c < flat_.channels.size(); ++c) {
       FlatChannel& channel = flat_.channels[c];
-      channel.level = cluster_.level_between(devices_[static_cast<size_t>(channel.from)].value,
-                                             devices_[static_cast<size_t>(channel.to)].value);
+      channel.level = cluster::level_between(cluster_, devices_[static_cast<size_t>(channel.from)],
+                                             devices_[static_cast<size_t>(channel.to)], replicas);
       if (!options_.scatter_gather || tp == 1 || !whole[c]) continue;
       gather_label_ = labels_.id(join(axes, ","));
       channel.sent = (channel.bytes + tp - 1) / tp;
-      const cluster::GroupShape group = cluster::group_shape(
-          cluster_, program_.mesh, devices_[static_cast<size_t>(channel.to)], axes);
+      const std::vector<cluster::GroupShape> groups = cluster::group_shapes(
+          cluster_, program_.mesh.members(devices_[static_cast<size_t>(channel.to)], axes),
+          coster_.replicas_beside(axes));
       channel.gather =
-          cost::collective_time(cluster_, ir::OpKind::kAllGather, Bytes(channel.bytes), group)
+          cost::collective_time(cluster_, ir::OpKind::kAllGather, Bytes(channel.bytes), groups)
               .time.value;
     }
   }
