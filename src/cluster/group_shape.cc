@@ -30,6 +30,35 @@ void add_torus(const Link& link, int64_t inner, const std::vector<RankId>& membe
   }
 }
 
+// Devices of each unit and of each row of a torus.
+std::vector<int64_t> units_of(const Cluster& cluster) {
+  std::vector<int64_t> units;
+  int64_t inner = 1;
+  for (const Link& link : cluster.links) {
+    if (link.kind == LinkKind::kTorus) {
+      for (size_t d = link.torus.size(); d-- > 0;) units.push_back(inner *= link.torus[d]);
+    } else if (link.devices > 0) {
+      units.push_back(link.devices);
+    }
+    inner = link.devices;
+  }
+  return units;
+}
+
+// Whether all members stay in their units, whichever shift moves them.
+bool stay(const Cluster& cluster, const std::vector<RankId>& members,
+          const std::vector<RankId>& shifts) {
+  const std::vector<int64_t> units = units_of(cluster);
+  return std::all_of(units.begin(), units.end(), [&](int64_t unit) {
+    const auto farthest = [&](const std::vector<RankId>& ranks) {
+      int64_t most = 0;
+      for (const RankId rank : ranks) most = std::max(most, rank.value % unit);
+      return most;
+    };
+    return farthest(members) + farthest(shifts) < unit;
+  });
+}
+
 // Groups that are moved by it lie as before: every unit of the levels inside holds as many devices.
 int64_t period(const Cluster& cluster) {
   int64_t period = 1;
@@ -117,6 +146,7 @@ std::vector<RankId> distinct_shifts(const Cluster& cluster, const std::vector<Ra
 
 std::vector<GroupShape> group_shapes(const Cluster& cluster, const std::vector<RankId>& members,
                                      const std::vector<RankId>& shifts) {
+  if (stay(cluster, members, shifts)) return {group_shape(cluster, members)};
   std::vector<GroupShape> shapes;
   std::vector<RankId> moved(members.size());
   for (const RankId shift : shifts) {
