@@ -132,7 +132,8 @@ struct Stack {
   bool whole_recompute = false;  // full recomputation runs blocks again to their ends
   // Its backward pass finds what autograd saves, and of every dropout a mask (predict/precision.h).
   bool autograd = false, dropout_masks = false;
-  bool narrow_saved = false;      // of products in fp8 it saves the cast operands
+  // Of products in fp8 it saves the cast operands, the weights' for all microbatches of a step.
+  bool narrow_saved = false;
   bool attention_copies = false;  // unfused attention copies keys and values (predict/precision.h)
   bool f16_gradients = false;     // those of f16 weights are summed in f16 (predict/precision.h)
   // Other than kPlan: memory is that of FSDP2 and PyTorch's pipelines (predict/torch_memory.h).

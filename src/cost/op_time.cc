@@ -126,7 +126,7 @@ OpTime fp8_time(const cluster::Device& device, const OpWork& work, Fp8 fp8, OpTi
   const bool tensor = fp8 == Fp8::kTensor;
   const double casts =
       work.new_values * (tensor ? 4 : 2) + work.new_layouts * (tensor ? 1 : 1 + kBlockScale);
-  const int kernels = work.new_operands * (tensor ? 2 : 1);
+  const double kernels = work.new_operands * (tensor ? 2 : 1);
   time.host += Seconds(kernels * attained.host_op.value);
   time.device += Seconds(std::max(work.flops / rate, (work.bytes - work.operand_values) / memory) +
                          casts / memory + kernels * attained.launch.value);
@@ -328,7 +328,8 @@ double narrow_share(Fp8 fp8) {
   return 1;
 }
 
-void find_casts(const ir::Graph& graph, std::vector<OpWork>& works) {
+void find_casts(const ir::Graph& graph, std::vector<OpWork>& works,
+                const std::vector<CastShare>& often) {
   find_narrow_gathers(graph, works);
   std::set<ValueId> cast;
   std::set<std::pair<ValueId, std::string>> stored;  // and the dimensions that are summed over
@@ -351,14 +352,15 @@ void find_casts(const ir::Graph& graph, std::vector<OpWork>& works) {
       const double own =
           gathered ? static_cast<double>(graph.type(graph.op(made).operands[0]).elements())
                    : values;
+      const CastShare share = often.empty() ? CastShare() : often[v.index()];
       if (cast.insert(v).second) {
-        work.new_values += own;
+        work.new_values += own * share.read;
         if (gathered) work.new_layouts += own;
-        ++work.new_operands;
+        work.new_operands += share.read;
       }
       if (!stored.emplace(v, summed).second) continue;
       if (!gathered) {
-        work.new_layouts += values;
+        work.new_layouts += values * share.written;
       } else if (summed.back() != 'k') {
         work.new_layouts += 2 * values;
       }

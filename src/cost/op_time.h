@@ -76,7 +76,7 @@ struct OpWork {
   // before it in the graph reads, the kernels' count of such operands, and those that no product
   // before it reads along the same dimensions (a tensor is stored once for each).
   double operand_values = 0, new_values = 0, new_layouts = 0;
-  int new_operands = 0;
+  double new_operands = 0;
 };
 // At local shapes. `update`: the op belongs to the optimizer's step. REQUIRES: not a collective.
 OpWork work_of(const ir::Graph& graph, const ir::Op& op, bool update = false);
@@ -99,7 +99,13 @@ void fuse_elementwise(const ir::Graph& graph, std::vector<OpWork>& works);
 // What fp8 products have to cast, by op of a graph, and what all-gathers carry cast: what only such
 // products read is cast before it is gathered [torchao/float8/float8_tensor_parallel.py;
 // Transformer Engine gathers what it has quantized, too]. REQUIRES: `works` are the graph's, by op.
-void find_casts(const ir::Graph& graph, std::vector<OpWork>& works);
+// `often`: [value] in what share of the graph's runs a product reads the value in half precision to
+// cast it, and writes a layout of it; empty: in all.
+struct CastShare {
+  double read = 1, written = 1;
+};
+void find_casts(const ir::Graph& graph, std::vector<OpWork>& works,
+                const std::vector<CastShare>& often = {});
 // Bytes of a value on the links once it is cast, over those of half precision.
 double narrow_share(Fp8 fp8);
 

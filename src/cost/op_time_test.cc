@@ -192,6 +192,19 @@ TEST_CASE(
   CHECK(works[1].new_operands == 1);
 }
 
+TEST_CASE("what is cast in a share of a graph's runs takes that share of the reads and writes") {
+  const Made made = product(DType::kBF16, 1280, 1000, 2560);
+  const ir::Op& op = made.graph.ops.back();
+  std::vector<OpWork> works = {work_of(made.graph, made.op)};
+  std::vector<CastShare> often(made.graph.values.size());
+  often[op.operands[1].index()] = {0.25, 0.5};
+  find_casts(made.graph, works, often);
+  CHECK(works[0].new_values == 1280e3 + 0.25 * 2560e3);
+  CHECK(works[0].new_layouts == 1280e3 + 0.5 * 2560e3);
+  CHECK(works[0].new_operands == 1.25);
+  CHECK(works[0].operand_values == 1280e3 + 2560e3);
+}
+
 TEST_CASE("a bias, dropout and the residual's sum are one kernel where nothing else reads them") {
   for (const bool others : {false, true}) {
     ir::Graph graph;

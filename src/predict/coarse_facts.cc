@@ -61,6 +61,8 @@ CoarseFacts::ProbeKey CoarseFacts::work_key(const Plan& plan) const {
   ProgramKey& key = probe.program;
   probe.microbatch = base_.global_batch / (plan.dp * plan.units());
   probe.pp = plan.pp > 1 ? 2 : 1;
+  if (base_.options.fp8 != cost::Fp8::kOff && base_.cluster.stack.narrow_saved)
+    probe.microbatches = plan.units();
   key.tp = plan.tp;
   key.recompute = plan.recompute;
   key.sp = plan.sp;
@@ -201,7 +203,7 @@ void CoarseFacts::probe_missing(const std::vector<ProbeKey>& keys, int threads) 
   in_parallel(probes.size(), threads, [&](size_t i) {
     const ProbeKey& key = probes[i].first;
     *probes[i].second =
-        std::make_unique<Probe>(programs_.at(key.program)->on(key.dp, key.pp, key.microbatch));
+        std::make_unique<Probe>(programs_.at(key.program)->on(key.dp, key.pp, key.microbatch, key.microbatches));
   });
 }
 

@@ -244,6 +244,28 @@ TEST_CASE("fp8 makes a step faster, is told against its own peak, and needs a de
   CHECK_FALSE(set_precision(request, "fp9"));
 }
 
+TEST_CASE("a stack that saves what it casts casts weights once for all microbatches of a step") {
+  Request request = small();
+  REQUIRE(set_precision(request, "fp8"));
+  request.cluster.device.peaks = {{"f32", cluster::FlopsPerSecond(1e30)},
+                                  {"bf16", cluster::FlopsPerSecond(1e30)},
+                                  {"fp8", cluster::FlopsPerSecond(1e30)}};
+  request.cluster.device.attained.launch = Seconds(0);
+  const auto step = [&](bool saves, int64_t microbatches) {
+    request.cluster.stack.narrow_saved = saves;
+    request.plan = compile::parse_plan(fmt::format("microbatches={}", microbatches));
+    request.global_batch = microbatches;  // of one sequence
+    return mw::predict::predict(request).step.value;
+  };
+  // Four blocks of 12 d^2 weights, cast for forward and for backward: two bytes read twice and one
+  // written; of all but one microbatch all of that is saved.
+  const double cast = 2 * 4 * 12 * 64 * 64 * 5 / 1e12;
+  const double always = step(false, 8) - step(false, 1), once = step(true, 8) - step(true, 1);
+  CHECK(always - once > 7 * cast);
+  // Beside what forward saved, which is not read again: less than it would be in a long batch.
+  CHECK(always - once < 7 * (cast + 4 * 64 * 14 * 64 * 4 / 1e12));
+}
+
 TEST_CASE(
     "what only products in fp8 read again is saved in a byte, what others read too in three") {
   // Without the pass that makes elementwise values again, so that they are saved.

@@ -297,6 +297,7 @@ ProbePrograms::Sample ProbePrograms::compile_sample(const std::vector<int64_t>& 
 pipeline::Program ProbePrograms::placed(const Sample& sample, const View& view) {
   pipeline::Program program;
   program.mesh = resized(sample.program.mesh, view.dp, view.pp);
+  program.microbatches = static_cast<int32_t>(view.microbatches);
   for (const pipeline::RankProgram& rank : sample.program.ranks)
     program.ranks.emplace_back().commands = rank.commands;
   program.fragments = sample.program.fragments;
@@ -315,11 +316,11 @@ std::vector<Facts> ProbePrograms::facts_of(const pipeline::Program& program, con
   return facts;
 }
 
-Probe ProbePrograms::on(int64_t dp, int64_t pp, int64_t microbatch) const {
+Probe ProbePrograms::on(int64_t dp, int64_t pp, int64_t microbatch, int64_t microbatches) const {
   const auto shown = shown_by(microbatch);
   MW_CHECK(shown != compiled_.end(), "no program shows microbatches of {}", microbatch);
   const Samples& samples = shown->second;
-  const View view{dp, pp, microbatch, shown->first};
+  const View view{dp, pp, microbatch, shown->first, microbatches};
   const auto whole = [&](const Sample& sample) {
     return facts_of(placed(sample, view), view, -1)[0];
   };

@@ -303,6 +303,24 @@ void FragmentCoster::find_state_uses(const Fragment& fragment, FragmentCost& cos
   }
 }
 
+// What a stack that saves what it has cast casts again: weights once a step, which stands here for
+// a part of it every microbatch; of what forward has saved the other layout alone, which was
+// written with the first one, not read again.
+std::vector<cost::CastShare> FragmentCoster::casts_of(const Fragment& fragment) const {
+  if (options_.fp8 == cost::Fp8::kOff || !cluster_.stack.narrow_saved) return {};
+  const double runs = std::max(1, program_.microbatches);
+  std::vector<cost::CastShare> of_root(fragment.graph.values.size());
+  for (const pipeline::Port& port : fragment.inputs) {
+    if (port.kind == pipeline::PortKind::kState)
+      of_root[port.value.index()] = {1 / runs, 1 / runs};
+    if (port.kind == pipeline::PortKind::kSaved) of_root[port.value.index()] = {0, 1};
+  }
+  std::vector<cost::CastShare> casts;
+  for (size_t v = 0; v < of_root.size(); ++v)
+    casts.push_back(of_root[root_of(fragment, ValueId(static_cast<int32_t>(v))).index()]);
+  return casts;
+}
+
 // Keys and values are gathered, their gradients scattered, right at the attention.
 void FragmentCoster::find_rings(const Fragment& fragment, FragmentCost& cost) const {
   const ir::Graph& graph = fragment.graph;
@@ -451,7 +469,7 @@ FragmentCost FragmentCoster::cost(const Fragment& fragment, int32_t rank) {
           cost.workspace_end, fragment.workspace_offset[v.index()] + graph.type(v).bytes().value);
     }
   }
-  cost::find_casts(graph, cost.works);
+  cost::find_casts(graph, cost.works, casts_of(fragment));
   const cluster::Device& device = cluster_.device;
   if (device.attained.fused_elementwise && device.kernel_rates.empty())
     cost::fuse_elementwise(graph, cost.works);

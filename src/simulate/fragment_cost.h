@@ -123,6 +123,7 @@ class FragmentCoster {
                       FragmentCost& cost, OpCost& made);
   void add_launch_deps(const pipeline::Fragment& fragment, FragmentCost& cost) const;
   void add_data_deps(const pipeline::Fragment& fragment, FragmentCost& cost) const;
+  std::vector<cost::CastShare> casts_of(const pipeline::Fragment& fragment) const;
   void find_state_uses(const pipeline::Fragment& fragment, FragmentCost& cost) const;
   void find_rings(const pipeline::Fragment& fragment, FragmentCost& cost) const;
   void find_product_rings(const pipeline::Fragment& fragment, FragmentCost& cost) const;
