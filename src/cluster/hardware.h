@@ -88,6 +88,8 @@ struct Attained {
   double attention_fraction = 0.75;  // fused attention's share of the largest products' rate
   bool fused_attention = true;       // else the scores go through memory, and none is left out
   bool fused_elementwise = true;     // else norms, rope and SwiGLU are several kernels each
+  // Linear layers of one input (queries, keys and values; gate and up) are one product.
+  bool fused_linears = false;
   double cache_rate = 1;             // of traffic within the cache, over that of memory
   double score_traffic = 1;          // of unfused attention's kernels: bytes over those counted
   double activation_traffic = 1;     // of GELU's kernels: bytes over those of one that is fused

@@ -199,6 +199,7 @@ Profile parse_profile(std::string_view text, const std::string& file) {
   profile.stack.gloo = reader.boolean_or("gloo", false);
   profile.fused_attention = reader.boolean_or("fused_attention", true);
   profile.fused_elementwise = reader.boolean_or("fused_elementwise", true);
+  profile.fused_linears = reader.boolean_or("fused_linears", false);
   profile.interleaved = reader.boolean_or("interleaved", true);
   profile.selective_op = reader.boolean_or("selective_op", false);
   profile.selective = reader.boolean_or("selective", true);
@@ -239,10 +240,11 @@ std::string to_toml(const Profile& profile) {
     text += fmt::format("runs_that_say = {}\n", list_text(profile.runs_that_say));
   text += fmt::format(
       "overlap = {}\nscatter_gather = {}\nfused_attention = {}\n"
-      "{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}gradient_bytes = {}\n",
+      "{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}gradient_bytes = {}\n",
       list_text(profile.stack.overlap), profile.stack.scatter_gather, profile.fused_attention,
       profile.stack.gloo ? "gloo = true\n" : "",
       profile.fused_elementwise ? "" : "fused_elementwise = false\n",
+      profile.fused_linears ? "fused_linears = true\n" : "",
       profile.interleaved ? "" : "interleaved = false\n",
       profile.selective_op ? "selective_op = true\n" : "",
       profile.selective ? "" : "selective = false\n",
@@ -306,6 +308,7 @@ void apply(const Profile& profile, Cluster& cluster) {
   }
   cluster.device.attained.fused_attention = profile.fused_attention;
   cluster.device.attained.fused_elementwise = profile.fused_elementwise;
+  cluster.device.attained.fused_linears = profile.fused_linears;
   cluster.device.attained.gradient_bytes = static_cast<double>(profile.gradient_bytes);
   for (const Constant& c : profile.constants) set_constant(cluster, c.name, c.value);
   cluster.stack = profile.stack;

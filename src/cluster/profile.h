@@ -8,8 +8,9 @@
 //   runs_that_say = ["DeepSpeed"]     # optional; see Profile
 //   source = "…"
 //   overlap = ["grad_reduce"]         # as `simulate --overlap` takes them
-//   scatter_gather, gloo, fused_attention, fused_elementwise, interleaved, keeps_gathered,
-//   gradient_bytes error = 0.06                      # standard deviation of log(predicted /
+//   scatter_gather, gloo, fused_attention, fused_elementwise, fused_linears, interleaved,
+//   keeps_gathered, gradient_bytes
+//   error = 0.06                      # standard deviation of log(predicted /
 //   measured)
 //   [[versions]]                      # optional; see Profile
 //   runs_that_say = ["a paper"]
@@ -81,6 +82,7 @@ struct Profile {
   std::vector<Version> versions;
   bool fused_attention = true;
   bool fused_elementwise = true;
+  bool fused_linears = false;
   bool interleaved = true;    // the stack has interleaved schedules
   bool selective_op = false;  // what its runs call selective recomputation is plan.h's kSelectiveOp
   bool selective = true;      // the stack has selective recomputation

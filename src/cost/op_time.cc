@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <map>
 #include <set>
 #include <string>
+#include <tuple>
 #include <utility>
 
 #include "base/error.h"
@@ -316,6 +318,85 @@ void fuse_elementwise(const ir::Graph& graph, std::vector<OpWork>& works) {
       before.kind = OpWork::Kind::kFused;
     }
   }
+}
+
+namespace {
+
+bool is_linear(const OpWork& work) { return work.kind == OpWork::Kind::kProduct && work.narrows; }
+
+// `of` becomes both products; `before` nothing but a part of it.
+void join_products(OpWork& before, OpWork& of) {
+  of.flops += before.flops;
+  of.bytes += before.bytes;
+  of.operand_values += before.operand_values;
+  of.new_values += before.new_values;
+  of.new_layouts += before.new_layouts;
+  of.new_operands += before.new_operands;
+  before.kind = OpWork::Kind::kFused;
+}
+
+// Products that read one value as the same operand: the layers' inputs, or the input of all behind
+// their gradients.
+void fuse_along_operand(const ir::Graph& graph, ir::Work which, size_t shared,
+                        std::vector<OpWork>& works) {
+  std::map<std::tuple<ValueId, std::string, RegionId>, size_t> last;
+  for (size_t o = 0; o < works.size(); ++o) {
+    const ir::Op& op = graph.ops[o];
+    if (op.work != which || !is_linear(works[o])) continue;
+    const auto& attrs = op.as<ir::DotAttrs>();
+    const ValueId v = op.operands[shared];
+    const auto [it, is_new] =
+        last.try_emplace({v, shared == 0 ? attrs.lhs : attrs.rhs, op.recompute}, o);
+    if (is_new) continue;
+    OpWork &before = works[it->second], &now = works[o];
+    it->second = o;
+    int64_t ProductShape::*const grows = shared == 0 ? &ProductShape::n : &ProductShape::m;
+    ProductShape alike = before.shape;
+    alike.*grows = now.shape.*grows;
+    if (alike != now.shape || before.dtype != now.dtype) continue;
+    now.shape.*grows += before.shape.*grows;
+    join_products(before, now);
+    now.bytes -= static_cast<double>(graph.type(v).bytes().value);
+    now.operand_values -= static_cast<double>(graph.type(v).elements());
+  }
+}
+
+// Sums of input gradients that nothing else reads.
+void fuse_input_gradients(const ir::Graph& graph, std::vector<OpWork>& works) {
+  std::vector<int32_t> readers(graph.values.size(), 0);
+  for (const ir::Op& op : graph.ops) {
+    for (const ValueId v : op.operands) ++readers[v.index()];
+  }
+  for (const ValueId v : graph.outputs) ++readers[v.index()];
+  const auto product = [&](ValueId v) {
+    const OpId made = graph.value(v).producer;
+    const bool part = made.valid() && readers[v.index()] == 1 && is_linear(works[made.index()]) &&
+                      graph.op(made).work == ir::Work::kInputGrad;
+    return part ? &works[made.index()] : nullptr;
+  };
+  for (size_t o = 0; o < works.size(); ++o) {
+    const ir::Op& op = graph.ops[o];
+    if (op.kind != OpKind::kAdd || op.work != ir::Work::kInputGrad) continue;
+    OpWork *const a = product(op.operands[0]), *const b = product(op.operands[1]);
+    if (a == nullptr || b == nullptr || a == b || a->dtype != b->dtype) continue;
+    ProductShape alike = a->shape;
+    alike.k = b->shape.k;
+    if (alike != b->shape) continue;
+    OpWork sum = *b;
+    sum.shape.k += a->shape.k;
+    join_products(*a, sum);
+    sum.bytes -= static_cast<double>(graph.type(op.results[0]).bytes().value);
+    b->kind = OpWork::Kind::kFused;
+    works[o] = sum;
+  }
+}
+
+}  // namespace
+
+void fuse_linears(const ir::Graph& graph, std::vector<OpWork>& works) {
+  fuse_along_operand(graph, ir::Work::kForward, 0, works);
+  fuse_along_operand(graph, ir::Work::kWeightGrad, 1, works);
+  fuse_input_gradients(graph, works);
 }
 
 double narrow_share(Fp8 fp8) {

@@ -96,6 +96,12 @@ std::vector<ProductRole> product_roles(const ir::Graph& graph);
 // megatron/model/transformer.py, bias_dropout_add]. REQUIRES: `works` are the graph's, by op.
 void fuse_elementwise(const ir::Graph& graph, std::vector<OpWork>& works);
 
+// Where a stack has one linear layer for what this graph has as several with one input (queries, keys
+// and values; gate and up): their products are one, the last op's; so are those of the input's
+// gradient with their sums, and those of the weights' gradients. REQUIRES: `works` are the graph's,
+// by op, after find_casts.
+void fuse_linears(const ir::Graph& graph, std::vector<OpWork>& works);
+
 // What fp8 products have to cast, by op of a graph, and what all-gathers carry cast: what only such
 // products read is cast before it is gathered [torchao/float8/float8_tensor_parallel.py;
 // Transformer Engine gathers what it has quantized, too]. REQUIRES: `works` are the graph's, by op.

@@ -192,6 +192,61 @@ TEST_CASE(
   CHECK(works[1].new_operands == 1);
 }
 
+TEST_CASE("a stack's one linear layer of an input is one product forward and in both gradients") {
+  ir::Graph graph;
+  const auto input = [&](const char* name, std::vector<int64_t> sizes) {
+    return graph.add_input(ir::make_type(DType::kBF16, sizes), name);
+  };
+  const auto add = [&](ir::OpKind kind, ir::Attributes attrs, ir::Work work,
+                       std::vector<ValueId> operands, std::vector<int64_t> sizes) {
+    ir::Op op;
+    op.kind = kind;
+    op.attrs = std::move(attrs);
+    op.work = work;
+    op.operands = std::move(operands);
+    return graph.op(graph.add_op(std::move(op), {ir::make_type(DType::kBF16, sizes)})).results[0];
+  };
+  const auto dot = [&](const char* lhs, const char* rhs, const char* out, ir::Work work, ValueId a,
+                       ValueId b, std::vector<int64_t> sizes) {
+    return add(ir::OpKind::kDot, ir::DotAttrs{lhs, rhs, out}, work, {a, b}, std::move(sizes));
+  };
+  using ir::Work;
+  const ValueId x = input("x", {64, 32}), y = input("y", {64, 32});
+  const ValueId q = input("q", {48, 32}), k = input("k", {16, 32}), o = input("o", {32, 32});
+  dot("bd", "hd", "bh", Work::kForward, x, q, {64, 48});
+  dot("bd", "hd", "bh", Work::kForward, x, k, {64, 16});
+  dot("bd", "hd", "bh", Work::kForward, y, o, {64, 32});  // of another input
+  const ValueId dq = input("dq", {64, 48}), dk = input("dk", {64, 16});
+  dot("bh", "bd", "hd", Work::kWeightGrad, dq, x, {48, 32});
+  dot("bh", "bd", "hd", Work::kWeightGrad, dk, x, {16, 32});
+  const ValueId a = dot("bh", "hd", "bd", Work::kInputGrad, dq, q, {64, 32});
+  const ValueId b = dot("bh", "hd", "bd", Work::kInputGrad, dk, k, {64, 32});
+  const ValueId both = add(ir::OpKind::kAdd, {}, Work::kInputGrad, {a, b}, {64, 32});
+  const ValueId rest = dot("bh", "hd", "bd", Work::kInputGrad, y, o, {64, 32});
+  const ValueId again = add(ir::OpKind::kAdd, {}, Work::kInputGrad, {rest, y}, {64, 32});
+  graph.outputs = {both, again};
+  std::vector<OpWork> works;
+  for (const ir::Op& op : graph.ops) works.push_back(work_of(graph, op));
+  fuse_linears(graph, works);
+  const auto one = [](int64_t m, int64_t n, int64_t k) { return ProductShape{1, m, n, k}; };
+  const auto bytes = [](double elements) { return 2 * elements; };
+  CHECK(works[0].kind == OpWork::Kind::kFused);
+  CHECK(works[1].shape == one(64, 64, 32));
+  CHECK(works[1].flops == 2.0 * 64 * 64 * 32);
+  CHECK(works[1].bytes == bytes(64 * 32 + 64 * 32 + 64 * 64));
+  CHECK(works[2].shape == one(64, 32, 32));
+  CHECK(works[3].kind == OpWork::Kind::kFused);
+  CHECK(works[4].shape == one(64, 32, 64));
+  CHECK(works[4].bytes == bytes(64 * 64 + 64 * 32 + 64 * 32));
+  CHECK(works[5].kind == OpWork::Kind::kFused);
+  CHECK(works[6].kind == OpWork::Kind::kFused);
+  CHECK(works[7].kind == OpWork::Kind::kProduct);
+  CHECK(works[7].shape == one(64, 32, 64));
+  CHECK(works[7].bytes == bytes(64 * 64 + 64 * 32 + 64 * 32));
+  CHECK(works[8].kind == OpWork::Kind::kProduct);  // with the residual's it is no product
+  CHECK(works[9].kind == OpWork::Kind::kStream);
+}
+
 TEST_CASE("what is cast in a share of a graph's runs takes that share of the reads and writes") {
   const Made made = product(DType::kBF16, 1280, 1000, 2560);
   const ir::Op& op = made.graph.ops.back();

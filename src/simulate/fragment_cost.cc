@@ -371,7 +371,10 @@ void FragmentCoster::find_product_rings(const Fragment& fragment, FragmentCost& 
       }
     } else if (op.kind == OpKind::kReduceScatter) {
       const OpId made = graph.value(op.operands[0]).producer;
-      if (made.valid() && graph.op(made).kind == OpKind::kDot) ring.computes = {made.value};
+      const bool product =
+          made.valid() && (graph.op(made).kind == OpKind::kDot ||
+                           cost.works[made.index()].kind == cost::OpWork::Kind::kProduct);
+      if (product) ring.computes = {made.value};
       ring.summed = collective.bytes;
     }
     if (!ring.computes.empty()) cost.rings.push_back(std::move(ring));
@@ -473,6 +476,8 @@ FragmentCost FragmentCoster::cost(const Fragment& fragment, int32_t rank) {
   const cluster::Device& device = cluster_.device;
   if (device.attained.fused_elementwise && device.kernel_rates.empty())
     cost::fuse_elementwise(graph, cost.works);
+  if (device.attained.fused_linears && device.kernel_rates.empty())
+    cost::fuse_linears(graph, cost.works);
   // The update's dependencies are its data's where its reductions start early.
   if (options_.overlap.collectives || options_.overlap.serial ||
       (cost.update && (options_.overlap.grad_reduce || options_.overlap.param_gather))) {
