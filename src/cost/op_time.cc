@@ -350,7 +350,7 @@ void fuse_along_operand(const ir::Graph& graph, ir::Work which, size_t shared,
     if (is_new) continue;
     OpWork &before = works[it->second], &now = works[o];
     it->second = o;
-    int64_t ProductShape::*const grows = shared == 0 ? &ProductShape::n : &ProductShape::m;
+    int64_t ProductShape::* const grows = shared == 0 ? &ProductShape::n : &ProductShape::m;
     ProductShape alike = before.shape;
     alike.*grows = now.shape.*grows;
     if (alike != now.shape || before.dtype != now.dtype) continue;
@@ -503,6 +503,14 @@ OpTime op_time(const cluster::Device& device, const OpWork& work, bool tf32, Fp8
   const double memory = memory_time(device, bytes, work.bytes);
   time.device += Seconds(std::max(arithmetic, memory));
   return time;
+}
+
+bool is_matrix_kernel(std::string_view op_name) {
+  constexpr std::array kKinds = {OpKind::kDot,           OpKind::kConv,
+                                 OpKind::kConvInputGrad, OpKind::kConvWeightGrad,
+                                 OpKind::kAttention,     OpKind::kAttentionGrad};
+  return std::any_of(kKinds.begin(), kKinds.end(),
+                     [&](OpKind kind) { return ir::op_name(kind) == op_name; });
 }
 
 OpTime op_time(const cluster::Device& device, const ir::Graph& graph, const ir::Op& op, bool tf32) {

@@ -96,8 +96,8 @@ std::vector<ProductRole> product_roles(const ir::Graph& graph);
 // megatron/model/transformer.py, bias_dropout_add]. REQUIRES: `works` are the graph's, by op.
 void fuse_elementwise(const ir::Graph& graph, std::vector<OpWork>& works);
 
-// Where a stack has one linear layer for what this graph has as several with one input (queries, keys
-// and values; gate and up): their products are one, the last op's; so are those of the input's
+// Where a stack has one linear layer for what this graph has as several with one input (queries,
+// keys and values; gate and up): their products are one, the last op's; so are those of the input's
 // gradient with their sums, and those of the weights' gradients. REQUIRES: `works` are the graph's,
 // by op, after find_casts.
 void fuse_linears(const ir::Graph& graph, std::vector<OpWork>& works);
@@ -121,6 +121,8 @@ OpTime op_time(const cluster::Device& device, const OpWork& work, bool tf32 = fa
                Fp8 fp8 = Fp8::kOff);
 OpTime op_time(const cluster::Device& device, const ir::Graph& graph, const ir::Op& op,
                bool tf32 = false);
+// Whether a rate of Device::kernel_rates is of FLOPs, not of bytes.
+bool is_matrix_kernel(std::string_view op_name);
 
 // The device's peak for products of this element type; f16's where it has no bf16; the largest peak
 // where it lists neither.

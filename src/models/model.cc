@@ -123,10 +123,13 @@ ModelFlops model_flops_per_token(const ModelConfig& config, int64_t seq_len) {
   const double forward = layers * projection_flops(config) + keys * of_key +
                          dense * ffn_flops(config, false) +
                          (layers - dense) * ffn_flops(config, true) + head;
+  // Recomputing attention is counted as the paper does, a whole pass of it [Korthikanti 2022,
+  // appendix A]; never as more than everything again, which it would be of very long sequences.
+  const double everything = 4 * forward - head;
   return {.forward = Flops(forward),
           .training = Flops(3 * forward),
-          .full_recompute = Flops(4 * forward - head),
-          .selective_recompute = Flops(3 * (forward + keys * of_key))};
+          .full_recompute = Flops(everything),
+          .selective_recompute = Flops(std::min(3 * (forward + keys * of_key), everything))};
 }
 
 }  // namespace mw::models

@@ -174,5 +174,24 @@ TEST_CASE("an accumulating op has a rule and a cost with its accumulator") {
   CHECK(alias_operand(graph.op(id), 0) == 2);
 }
 
+TEST_CASE("an update of half-precision weights reads and writes their master copy") {
+  for (const char* weights : {"f32[100]", "bf16[100]"}) {
+    CAPTURE(weights);
+    ir::Graph graph;
+    ir::Op op;
+    op.kind = ir::OpKind::kAdamW;
+    op.attrs = ir::FlatAttrs{};
+    for (const char* type : {weights, "f32[100]", "f32[100]", "f32[100]"})
+      op.operands.push_back(graph.add_input(test::parse_type(type), ""));
+    while (op.operands.size() < 7)
+      op.operands.push_back(graph.add_input(test::parse_type("f32[]"), ""));
+    const OpId id = graph.add_op(
+        op, {graph.type(op.operands[0]), graph.type(op.operands[2]), graph.type(op.operands[3])});
+    // Gradient once, both moments and the weight or its master twice; the weight once more.
+    const double elements = 4.0 * (1 + 2 * 3) + (weights[0] == 'b' ? 2 : 0);
+    CHECK(cost_of(graph, graph.op(id)).bytes == doctest::Approx(100 * elements).epsilon(0.03));
+  }
+}
+
 }  // namespace
 }  // namespace mw::ops

@@ -92,10 +92,17 @@ OpCost cost_norm_parameters(const ir::Op&, Types operands, Types results) {
           .bytes = tensor_bytes(operands) + tensor_bytes(results)};
 }
 
-// An amendment is for steps that are wrong, and those are few: it reads two scalars.
+// Weights in half precision are written from a master copy in f32, which is read and written in
+// place of their own reading. An amendment is for steps that are wrong, and those are few: it reads
+// two scalars.
 OpCost cost_adamw(const ir::Op& op, Types operands, Types results) {
   if (operands.size() > kAdamWOperands) return {.flops = 0, .bytes = 2 * sizeof(float)};
-  return cost_streaming<14>(op, operands, results);
+  OpCost cost = cost_streaming<14>(op, operands, results);
+  const auto element = static_cast<double>(dtype_size(operands[0].dtype));
+  constexpr double kMaster = sizeof(float);
+  if (element < kMaster)
+    cost.bytes += static_cast<double>(operands[0].elements()) * (2 * kMaster - element);
+  return cost;
 }
 
 }  // namespace

@@ -202,8 +202,8 @@ void CoarseFacts::probe_missing(const std::vector<ProbeKey>& keys, int threads) 
   }
   in_parallel(probes.size(), threads, [&](size_t i) {
     const ProbeKey& key = probes[i].first;
-    *probes[i].second =
-        std::make_unique<Probe>(programs_.at(key.program)->on(key.dp, key.pp, key.microbatch, key.microbatches));
+    *probes[i].second = std::make_unique<Probe>(
+        programs_.at(key.program)->on(key.dp, key.pp, key.microbatch, key.microbatches));
   });
 }
 

@@ -56,8 +56,8 @@ class ProbePrograms {
   std::vector<int64_t> turns() const;
   // Compiles microbatches of exactly so many. REQUIRES: nothing shows them yet.
   void compile(int64_t microbatch, PartitionedSamples* models = nullptr);
-  // On the mesh of such a plan, with so many sequences in a microbatch and so many microbatches in a
-  // step; facts of states and update are zero. REQUIRES: they are prepared.
+  // On the mesh of such a plan, with so many sequences in a microbatch and so many microbatches in
+  // a step; facts of states and update are zero. REQUIRES: they are prepared.
   Probe on(int64_t dp, int64_t pp, int64_t microbatch, int64_t microbatches = 1) const;
   // Microbatches that were compiled.
   int64_t compiled() const { return static_cast<int64_t>(compiled_.size()); }
@@ -73,7 +73,7 @@ class ProbePrograms {
   // Where and with which microbatch the programs are looked at.
   struct View {
     int64_t dp = 1, pp = 1, microbatch = 1;
-    int64_t from = 1;         // sequences of a microbatch in the samples
+    int64_t from = 1;          // sequences of a microbatch in the samples
     int64_t microbatches = 1;  // of a step
   };
   using Samples = std::vector<Sample>;

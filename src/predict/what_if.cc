@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "base/text.h"
+#include "cost/op_time.h"
 #include "pipeline/schedule.h"
 
 namespace mw::predict {
@@ -82,6 +83,13 @@ void scale_links(cluster::Cluster& cluster, const std::string& figure, const std
   }
 }
 
+// Rates that were measured stand in for peaks and bandwidth.
+void scale_kernels(cluster::Device& device, bool products, double factor) {
+  for (auto& [op, rate] : device.kernel_rates) {
+    if (cost::is_matrix_kernel(op) == products) rate *= factor;
+  }
+}
+
 void scale(cluster::Cluster& cluster, const std::string& key, double factor) {
   const size_t dot = key.find('.');
   const std::string figure = key.substr(0, dot);
@@ -90,8 +98,10 @@ void scale(cluster::Cluster& cluster, const std::string& key, double factor) {
     scale_links(cluster, figure, dot == std::string::npos ? "" : key.substr(dot + 1), factor);
   } else if (figure == "matrix_peak") {
     for (auto& [format, peak] : device.peaks) peak = peak * factor;
+    scale_kernels(device, true, factor);
   } else if (figure == "memory_bandwidth") {
     device.memory_bandwidth = device.memory_bandwidth * factor;
+    scale_kernels(device, false, factor);
   } else if (figure == "memory_size") {
     device.memory = Bytes(static_cast<int64_t>(static_cast<double>(device.memory.value) * factor));
   } else {

@@ -99,6 +99,20 @@ TEST_CASE("a row says what lies outside the profile where the first one does not
                   "to 32)") != std::string::npos);
 }
 
+TEST_CASE("factors of peak and bandwidth reach rates that were measured by op") {
+  Request request = small("microbatches=2");
+  request.cluster.device.kernel_rates = {{"dot", 1e9}, {"attention", 1e9}, {"attention_grad", 1e9}};
+  const auto faster = [&](const char* vary) {
+    const std::vector<WhatIf> rows = rows_of(request, {vary});
+    return rows[0].prediction->step.value / rows[1].prediction->step.value;
+  };
+  CHECK(faster("matrix_peak=1,2") > 1.9);
+  CHECK(faster("memory_bandwidth=1,2") < 1.01);
+  request.cluster.device.kernel_rates = {{"layer_norm", 1e5}, {"gelu", 1e5}};
+  CHECK(faster("matrix_peak=1,2") < 1.01);
+  CHECK(faster("memory_bandwidth=1,2") > 1.3);
+}
+
 TEST_CASE("a combination that cannot be is a row with its reason") {
   const Request request = small("dp=2,pp=2,microbatches=4");
   const std::vector<WhatIf> rows = rows_of(request, {"microbatches=4,3", "dp=2,64"});

@@ -311,8 +311,7 @@ std::vector<cost::CastShare> FragmentCoster::casts_of(const Fragment& fragment) 
   const double runs = std::max(1, program_.microbatches);
   std::vector<cost::CastShare> of_root(fragment.graph.values.size());
   for (const pipeline::Port& port : fragment.inputs) {
-    if (port.kind == pipeline::PortKind::kState)
-      of_root[port.value.index()] = {1 / runs, 1 / runs};
+    if (port.kind == pipeline::PortKind::kState) of_root[port.value.index()] = {1 / runs, 1 / runs};
     if (port.kind == pipeline::PortKind::kSaved) of_root[port.value.index()] = {0, 1};
   }
   std::vector<cost::CastShare> casts;
