@@ -57,6 +57,9 @@ TEST_CASE("a product waits for the weights that are gathered for it, whatever el
 TEST_CASE("one group of a layer's gradients is not waited for where another is reduced") {
   Request request = small();
   request.options.host = false;
+  // Links of their own for tensor and for data parallelism.
+  request.cluster.links.push_back(request.cluster.links[0]);
+  request.cluster.links[0].devices = 2;
   const auto exposed = [&](const char* plan) {
     request.plan = compile::parse_plan(plan);
     return mw::predict::predict(request).result.ranks[0].exposed_comm.at("dp").value;

@@ -320,6 +320,16 @@ std::vector<cost::CastShare> FragmentCoster::casts_of(const Fragment& fragment) 
   return casts;
 }
 
+void FragmentCoster::find_shared_levels(FragmentCost& cost) {
+  std::vector<uint32_t> of_stream(static_cast<size_t>(cost.streams), 0);
+  for (const OpCost& op : cost.ops) of_stream[static_cast<size_t>(op.stream)] |= op.levels;
+  uint32_t once = 0;
+  for (const uint32_t levels : of_stream) {
+    cost.shared_levels |= once & levels;
+    once |= levels;
+  }
+}
+
 // Keys and values are gathered, their gradients scattered, right at the attention.
 void FragmentCoster::find_rings(const Fragment& fragment, FragmentCost& cost) const {
   const ir::Graph& graph = fragment.graph;
@@ -484,6 +494,7 @@ FragmentCost FragmentCoster::cost(const Fragment& fragment, int32_t rank) {
   } else {
     add_launch_deps(fragment, cost);
   }
+  find_shared_levels(cost);
   find_state_uses(fragment, cost);
   find_rings(fragment, cost);
   if (options_.overlap.async_tp) find_product_rings(fragment, cost);

@@ -49,6 +49,7 @@ struct FragmentCost {
   std::vector<int32_t> deps, state_reads;
   std::vector<ir::OpKind> kinds;  // [op]
   int32_t streams = 1;
+  uint32_t shared_levels = 0;  // that collectives of several streams cross, as bits
   bool crosses = false;
   double flops = 0, matrix_flops = 0;
   std::vector<int64_t> sent, collectives;  // [label], of one call
@@ -126,6 +127,7 @@ class FragmentCoster {
   std::vector<cost::CastShare> casts_of(const pipeline::Fragment& fragment) const;
   void find_state_uses(const pipeline::Fragment& fragment, FragmentCost& cost) const;
   void find_rings(const pipeline::Fragment& fragment, FragmentCost& cost) const;
+  static void find_shared_levels(FragmentCost& cost);
   void find_product_rings(const pipeline::Fragment& fragment, FragmentCost& cost) const;
 
   const pipeline::Program& program_;

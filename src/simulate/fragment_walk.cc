@@ -1,6 +1,7 @@
 #include "simulate/fragment_walk.h"
 
 #include <algorithm>
+#include <bit>
 
 namespace mw::simulate {
 namespace {
@@ -26,6 +27,26 @@ double beside_messages(const OpCost& op, double start,
   return takes;
 }
 
+// A collective stands still while those of other streams, which were issued before it, have one of
+// its links.
+double beside_collectives(const FragmentCost& cost, const Walk& walk, const OpCost& op,
+                          double start, double takes) {
+  double longest = takes;
+  for (size_t level = 0; level < walk.links.size(); ++level) {
+    if (((op.levels & cost.shared_levels) >> level & 1) != 0)
+      longest = std::max(longest, takes_beside(walk.links[level], start, takes));
+  }
+  return longest;
+}
+
+void take_links(const FragmentCost& cost, Walk& walk, const OpCost& op, const OpSpan& span) {
+  if (span.end <= span.start) return;
+  for (size_t level = 0; level < walk.links.size(); ++level) {
+    if (((op.levels & cost.shared_levels) >> level & 1) != 0)
+      add_interval(walk.links[level], {span.start, span.end});
+  }
+}
+
 }  // namespace
 
 void Walk::begin(const FragmentCost& cost, double at) {
@@ -34,6 +55,8 @@ void Walk::begin(const FragmentCost& cost, double at) {
   streams.assign(static_cast<size_t>(cost.streams), at);
   beside.assign(streams.size(), Beside::kOther);
   spans.assign(cost.ops.size(), OpSpan{});
+  links.clear();
+  links.resize(static_cast<size_t>(std::bit_width(cost.shared_levels)));
 }
 
 bool advance(const FragmentCost& cost, Walk& walk, const WalkOptions& options, double& meet) {
@@ -60,18 +83,21 @@ bool advance(const FragmentCost& cost, Walk& walk, const WalkOptions& options, d
     // A collective that starts before the call was issued by the host long ago.
     if (op.stream == 0 || state_ready == nullptr) start = std::max(start, walk.host);
     if (op.cross >= 0) {
-      meet = start;
+      meet = start + beside_collectives(cost, walk, op, start, 0);
       return true;
     }
     double takes = op.device;
     if (op.levels != 0 && options.messages != nullptr)
       takes = beside_messages(op, start, *options.messages);
+    if ((op.levels & cost.shared_levels) != 0)
+      takes = beside_collectives(cost, walk, op, start, takes);
     if (op.label >= 0) {
       walk.beside[static_cast<size_t>(op.stream)] = op.beside;
     } else {
       takes *= slowdown_beside(walk, start, options.slowdowns);
     }
     span = {start, start + takes};
+    take_links(cost, walk, op, span);
     walk.streams[static_cast<size_t>(op.stream)] = span.end;
     walk.end = std::max(walk.end, span.end);
   }
@@ -81,6 +107,7 @@ bool advance(const FragmentCost& cost, Walk& walk, const WalkOptions& options, d
 void finish_cross(const FragmentCost& cost, Walk& walk, double start, double end) {
   const OpCost& op = cost.ops[walk.next];
   walk.spans[walk.next] = {start, end};
+  take_links(cost, walk, op, walk.spans[walk.next]);
   walk.streams[static_cast<size_t>(op.stream)] = end;
   walk.beside[static_cast<size_t>(op.stream)] = op.beside;
   walk.end = std::max(walk.end, end);

@@ -20,7 +20,9 @@ struct Walk {
   std::vector<double> streams;  // when each is free
   std::vector<Beside> beside;   // [stream] its last collective
   std::vector<OpSpan> spans;    // [op]
-  double end = 0;               // of all ops so far
+  // [level] when collectives have the device's links, where those of several streams use them.
+  std::vector<std::vector<Interval>> links;
+  double end = 0;  // of all ops so far
 
   void begin(const FragmentCost& cost, double at);
 };

@@ -14,6 +14,8 @@ struct Interval {
 // How long something takes from `start` that stands still during these intervals, which are in
 // order and apart.
 double takes_beside(const std::vector<Interval>& others, double start, double takes);
+// To intervals that are in order and apart, which they stay.
+void add_interval(std::vector<Interval>& intervals, Interval more);
 // In order and apart.
 std::vector<Interval> joined(std::vector<Interval> intervals);
 
