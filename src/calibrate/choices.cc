@@ -23,7 +23,7 @@ std::vector<int64_t> tensor_ways(const Run& run, const Machines& machines) {
 // each.
 bool deals_evenly(const Run& run) {
   const int64_t chunks =
-      std::max<int64_t>(run.vpp, run.schedule.empty() ? 1 : pipeline::least_chunks(run.schedule));
+      std::max<int64_t>(run.vpp, pipeline::published_kind(run.schedule).kind->chunks.least);
   const int64_t stages = run.pp * chunks;
   return run.layers % stages == 0 || (run.layers + 2) % stages == 0;
 }

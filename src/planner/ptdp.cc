@@ -6,6 +6,7 @@
 
 #include <fmt/format.h>
 
+#include "pipeline/schedule_kind.h"
 #include "planner/search.h"
 #include "planner/simulated.h"
 #include "planner/space.h"
@@ -95,7 +96,8 @@ class Rules {
     for (const int64_t chunks : divisors(base_.model.layers / plan.pp)) {
       if (chunks == 1) continue;
       Plan interleaved = plan;
-      interleaved.schedule = "interleaved-1f1b";
+      interleaved.schedule =
+          pipeline::kind_with_chunks(pipeline::kind_of(plan.schedule), chunks).name;
       interleaved.chunks = chunks;
       found.candidates += 1;
       if (coarse_.has_order(interleaved) && peak(interleaved) <= limit_ * kMemorySlack)

@@ -108,13 +108,12 @@ std::vector<Plan> layout_plans(const predict::Request& base, const Layout& layou
 }
 
 std::vector<Pipelining> pipelinings(const predict::Request& base, int64_t pp) {
-  if (pp == 1) return {{"1f1b", 1}};
+  if (pp == 1) return {{pipeline::kUsualKind, 1}};
   std::vector<Pipelining> found;
   for (const std::string& kind : pipeline::schedule_kinds()) {
     for (const int64_t chunks : divisors(base.model.layers / pp)) {
-      // With one chunk these are 1f1b and gpipe.
-      if (chunks == 1 && (kind == "interleaved-1f1b" || kind == "looped-bfs")) continue;
-      found.push_back({kind, chunks});
+      const bool other = chunks == 1 && pipeline::kind_of(kind).variant.one_chunk != nullptr;
+      if (!other) found.push_back({kind, chunks});
     }
   }
   return found;
