@@ -29,10 +29,6 @@ struct Choices {
   int32_t even_start;
 };
 
-// Costs are compared with this much of a microbatch's memory to spare: a limit of p microbatches
-// must hold p of them whatever their rounding.
-constexpr double kMemorySlack = 1e-6;
-
 enum Kind : size_t { kForward, kInput, kWeight };
 
 // One stage's state while the order is being made.
