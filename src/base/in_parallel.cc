@@ -31,6 +31,11 @@ void in_parallel(size_t count, int threads, const std::function<void(size_t)>& w
   }
 }
 
+int threads_for(size_t steps) {
+  constexpr size_t kWorthThreads = 50'000;
+  return steps < kWorthThreads ? 1 : 4;
+}
+
 int threads_or_cores(int64_t asked) {
   if (asked > 0) return static_cast<int>(asked);
   return std::max(1, static_cast<int>(std::thread::hardware_concurrency()));

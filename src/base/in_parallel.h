@@ -11,6 +11,9 @@ namespace mw {
 // piece threw, when all have ended.
 void in_parallel(size_t count, int threads, const std::function<void(size_t)>& work);
 
+// As many threads as so many steps of work are worth: one for few.
+int threads_for(size_t steps);
+
 // As many as are asked for; as there are cores where that is 0.
 int threads_or_cores(int64_t asked);
 

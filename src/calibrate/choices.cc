@@ -8,10 +8,7 @@ namespace {
 // The ways to divide a layer that a row leaves open: inside a node.
 std::vector<int64_t> tensor_ways(const Run& run, const Machines& machines) {
   if (run.tp > 0) return {run.tp};
-  int64_t node = 1;
-  for (const cluster::Link& link : cluster_of(run, machines)->links) {
-    if (link.kind != cluster::LinkKind::kNetwork) node = std::max(node, link.devices);
-  }
+  const int64_t node = cluster_of(run, machines)->node_devices();
   std::vector<int64_t> ways;
   for (int64_t tp = 1; tp <= node; tp *= 2) {
     if (run.kv_heads % tp == 0 && run.gpus % tp == 0) ways.push_back(tp);
@@ -23,7 +20,7 @@ std::vector<int64_t> tensor_ways(const Run& run, const Machines& machines) {
 // each.
 bool deals_evenly(const Run& run) {
   const int64_t chunks =
-      std::max<int64_t>(run.vpp, run.schedule.empty() ? 1 : pipeline::least_chunks(run.schedule));
+      std::max<int64_t>(run.vpp, pipeline::published_kind(run.schedule).kind->chunks.least);
   const int64_t stages = run.pp * chunks;
   return run.layers % stages == 0 || (run.layers + 2) % stages == 0;
 }

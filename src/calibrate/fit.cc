@@ -33,7 +33,7 @@ std::vector<bool> spaced(size_t count, size_t most) {
 std::string no_fit_reason(const Run& run, const Machines& machines) {
   if (const std::string why = reason(run, machines); !why.empty()) return why;
   if (run.metric == "place") return "tells a place and no time";
-  if (run.overlap == kPostValidation || pipeline::weight_versions_of(run.schedule) > 1)
+  if (run.overlap == kPostValidation || pipeline::kind_of(run.schedule).weight_versions > 1)
     return "its step runs into the next, of which a fit knows nothing";
   return "";
 }

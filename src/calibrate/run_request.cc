@@ -55,23 +55,17 @@ std::vector<int64_t> stage_layers(const Run& run, int64_t stages) {
   return layers;
 }
 
-// Chimera's copies of every stage are pairs of pipelines, which the column vpp counts.
+// Where a kind has pairs of pipelines, the column vpp counts them.
 void set_schedule(const Run& run, compile::Plan& plan) {
-  const bool named = !run.schedule.empty() && run.schedule != "1f1b" && run.pp > 1;
-  plan.schedule = named ? run.schedule : "1f1b";
-  if (starts_with(plan.schedule, "chimera")) {
+  const pipeline::PublishedKind named = pipeline::published_kind(run.pp > 1 ? run.schedule : "");
+  const pipeline::ScheduleKind& kind = *named.kind;
+  plan.schedule = kind.name;
+  plan.memory_limit = static_cast<double>(named.limit * run.pp);
+  if (kind.options.pairs) {
     plan.pairs = run.vpp > 1 ? run.vpp : 0;
-  } else {
-    plan.chunks =
-        run.pp > 1 ? std::max<int64_t>(run.vpp, pipeline::least_chunks(plan.schedule)) : 1;
-    if (plan.chunks > 1 && plan.schedule == "1f1b") plan.schedule = "interleaved-1f1b";
-    if (plan.chunks == 1 && plan.schedule == "interleaved-1f1b") plan.schedule = "1f1b";
-  }
-  // ZB-1p and ZB-2p hold at most as many microbatches as there are stages, and twice as many [Qi
-  // 2024, arXiv:2401.10241, section 3].
-  if (plan.schedule == "zb-1p" || plan.schedule == "zb-2p") {
-    plan.memory_limit = static_cast<double>(plan.schedule == "zb-1p" ? run.pp : 2 * run.pp);
-    plan.schedule = "zb-auto";
+  } else if (run.pp > 1) {
+    plan.chunks = std::max<int64_t>(run.vpp, kind.chunks.least);
+    plan.schedule = pipeline::kind_with_chunks(kind, plan.chunks).name;
   }
   plan.post_validation = run.overlap == kPostValidation;
   plan.layers = stage_layers(run, plan.stages());
@@ -265,7 +259,8 @@ predict::Request request_of(const Run& run, const Machines& machines, int64_t mi
 }
 
 void set_costs(predict::Request& request) {
-  if (request.plan.schedule == "zb-auto") request.plan.costs = predict::stage_costs(request);
+  if (pipeline::kind_of(request.plan.schedule).options.costs)
+    request.plan.costs = predict::stage_costs(request);
 }
 
 Flops model_flops(const models::ModelConfig& model, int64_t seq, int64_t global_batch) {

@@ -131,10 +131,10 @@ void read_unit(const RowReader& row, Run& run) {
   }
 }
 
-// Every kind, Zero Bubble's two by the memory they may take, or none.
+// Every kind, also by its names under a memory limit, or none.
 std::vector<std::string> schedules() {
-  std::vector<std::string> names = pipeline::all_schedule_kinds();
-  names.insert(names.end(), {"zb-1p", "zb-2p", ""});
+  std::vector<std::string> names = pipeline::published_names();
+  names.emplace_back("");
   return names;
 }
 // A word of Overlap, of scatter/gather or of post-validation, or none.

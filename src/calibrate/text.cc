@@ -20,8 +20,7 @@ std::string layout(const Run& run) {
                                    : fmt::format("tp={} pp={} dp={}", run.tp, run.pp, run.dp);
   if (run.cp > 1) text += fmt::format(" cp={}", run.cp);
   if (run.ep > 1) text += fmt::format(" ep={}", run.ep);
-  if (!run.schedule.empty() && run.schedule != "1f1b" && run.schedule != "interleaved-1f1b")
-    text += " " + run.schedule;
+  if (!pipeline::is_usual(*pipeline::published_kind(run.schedule).kind)) text += " " + run.schedule;
   if (run.vpp > 1) text += fmt::format(" v={}", run.vpp);
   if (run.zero > 0) text += fmt::format(" zero={}", run.zero);
   if (run.micro_batch > 0) text += fmt::format(" mb={}", run.micro_batch);

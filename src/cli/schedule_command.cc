@@ -361,10 +361,14 @@ void show(ScheduleOptions options, const Diagnostics& words) {
 
 std::string kinds_help() {
   std::string text = "Kinds:\n";
-  for (const std::string& kind : pipeline::all_schedule_kinds())
-    text += fmt::format("  {:<18} {} ({})\n", kind, pipeline::schedule_summary(kind),
-                        pipeline::schedule_year(kind));
+  for (const pipeline::ScheduleKind* kind : pipeline::listed_kinds())
+    text += fmt::format("  {:<18} {} ({})\n", kind->name, kind->summary, kind->year());
   return text;
+}
+
+// "zb-auto: the most …": an option of the kinds that have it.
+std::string of_kinds(bool pipeline::KindOptions::* option, const char* text) {
+  return fmt::format("{}: {}", join(pipeline::kinds_with(option), ", "), text);
 }
 
 }  // namespace
@@ -382,13 +386,20 @@ void add_schedule(CLI::App& app, const Diagnostics& words) {
       ->check(whole(1, kMostWhole32));
   command
       ->add_option("--group", request.group,
-                   "interleaved kinds: microbatches a round (usually as many as ranks)")
+                   of_kinds(&pipeline::KindOptions::group,
+                            "microbatches a round (usually as many as ranks)"))
       ->check(whole(1, kMostWhole32));
-  command->add_option("--slices", request.slices, "seq-1f1b: slices of a sequence (usually 2)")
+  command
+      ->add_option(
+          "--slices", request.slices,
+          of_kinds(
+              &pipeline::KindOptions::slices,
+              fmt::format("slices of a sequence (usually {})", pipeline::kUsualSlices).c_str()))
       ->check(whole(1, kMostWhole32));
   command
       ->add_option("--pairs", request.pairs,
-                   "chimera kinds: pairs of pipelines, a divisor of half of the ranks (usually 1)")
+                   of_kinds(&pipeline::KindOptions::pairs,
+                            "pairs of pipelines, a divisor of half of the ranks (usually 1)"))
       ->check(whole(1, kMostWhole32));
   command->add_option(
       "--costs", options->costs,
@@ -399,7 +410,8 @@ void add_schedule(CLI::App& app, const Diagnostics& words) {
                       "What a microbatch holds: mb=1 from F to the end of I, mw=1 to the end of W");
   command
       ->add_option("--memory-limit", options->memory_limit,
-                   "zb-auto: the most a rank may hold, in units of mb (usually as many as ranks)")
+                   of_kinds(&pipeline::KindOptions::memory_limit,
+                            "the most a rank may hold, in units of mb (usually as many as ranks)"))
       ->check(number_above(0));
   command
       ->add_option("--sync", options->sync,
@@ -410,8 +422,9 @@ void add_schedule(CLI::App& app, const Diagnostics& words) {
       "--post-validation", request.post_validation,
       "No rank waits for the norm of all stages before its optimizer step: prints how "
       "often a step ends when they follow each other");
-  command->add_flag("--exact", request.exact,
-                    "zb-auto: the order of an integer program, for small cases");
+  command->add_flag(
+      "--exact", request.exact,
+      of_kinds(&pipeline::KindOptions::exact, "the order of an integer program, for small cases"));
   command->add_flag("--json", options->json, "Print one object in place of the drawing");
   command->add_option("--csv", options->csv,
                       "Write the order in torch.distributed.pipelining's format");

@@ -182,6 +182,19 @@ FlopsPerSecond Device::peak(std::string_view format) const {
   return FlopsPerSecond(0);
 }
 
+const Link* Cluster::node() const {
+  const Link* found = nullptr;
+  for (const Link& link : links) {
+    if (link.kind != LinkKind::kNetwork && link.devices > 1) found = &link;
+  }
+  return found;
+}
+
+int64_t Cluster::node_devices() const {
+  const Link* unit = node();
+  return unit == nullptr ? 1 : unit->devices;
+}
+
 size_t Cluster::level_between(int64_t a, int64_t b) const {
   for (size_t i = 0; i + 1 < links.size(); ++i) {
     if (a / links[i].devices == b / links[i].devices) return i;

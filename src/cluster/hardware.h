@@ -167,6 +167,9 @@ struct Cluster {
 
   // Threads of one process have one memory, the device's.
   bool shares_memory() const { return cores > 0; }
+  // The node: the largest unit of devices that more than a network joins; null: there is none.
+  const Link* node() const;
+  int64_t node_devices() const;  // 1: there is no node
   // Index of the innermost level that joins both ranks.
   size_t level_between(int64_t a, int64_t b) const;
 };

@@ -69,6 +69,19 @@ TEST_CASE("a cluster file's units are taken from its keys") {
   CHECK((Bytes(50'000'000'000) / box.links[1].bandwidth).value == 2);
 }
 
+TEST_CASE("a node is the largest unit that no network joins") {
+  Cluster box = parse_cluster(kText, "box.toml");
+  CHECK(box.node() == &box.links[0]);
+  CHECK(box.node_devices() == 8);
+  Link rack = box.links[1];
+  rack.devices = 32;
+  box.links.insert(box.links.begin() + 1, rack);
+  CHECK(box.node_devices() == 8);
+  box.links.erase(box.links.begin());
+  CHECK(box.node() == nullptr);
+  CHECK(box.node_devices() == 1);
+}
+
 TEST_CASE("two ranks are joined by the innermost level that holds both") {
   const Cluster box = parse_cluster(kText, "box.toml");
   CHECK(box.level_between(0, 7) == 0);

@@ -4,6 +4,7 @@
 #include <array>
 
 #include "base/error.h"
+#include "pipeline/schedule_timeline.h"
 
 namespace mw::compile {
 namespace {
@@ -208,10 +209,8 @@ ChannelPlan plan_channels(const pipeline::Schedule& schedule,
     }
   }
   if (stages.empty()) return plan;
-  // A backward (of a split one the input gradient, with what is recomputed) takes as long as a
-  // forward, twice as long, or three times with full recompute.
   SlotCounter counter(schedule, stages, plan);
-  for (const int32_t backward : {1, 2, 3}) {
+  for (const int32_t backward : pipeline::kBackwardTimes) {
     const std::vector<int64_t>& slots = counter.run(backward);
     for (size_t c = 0; c < slots.size(); ++c)
       plan.channels[c].slots = static_cast<int32_t>(slots[c]);

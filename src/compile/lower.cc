@@ -383,7 +383,7 @@ pipeline::Program lower(const LowerRequest& request) {
   program.ranks.resize(request.states.size());
   size_t actions = 0;
   for (const auto& rank : request.schedule.ranks) actions += rank.size();
-  in_parallel(program.ranks.size(), pipeline::threads_for(4 * actions), [&](size_t rank) {
+  in_parallel(program.ranks.size(), threads_for(4 * actions), [&](size_t rank) {
     RankLowering lowering(request, channels, static_cast<int32_t>(rank), fragments);
     program.ranks[rank] = lowering.run(last[rank]);
     if (request.offsets) pipeline::plan_rank(program, program.ranks[rank]);

@@ -129,10 +129,10 @@ std::string Plan::rank_text() const {
                  : fmt::format("dp*tp*pp*cp={}*{}*{}*{}={}", dp, tp, pp, cp, ranks());
 }
 
-int64_t Plan::units() const { return microbatches * pipeline::parts_of(schedule); }
+int64_t Plan::units() const { return microbatches * pipeline::kind_of(schedule).parts; }
 
 int64_t Plan::sequence_slices() const {
-  if (!pipeline::has_slices(schedule)) return 1;
+  if (!pipeline::kind_of(schedule).options.slices) return 1;
   return slices > 0 ? slices : pipeline::kUsualSlices;
 }
 
@@ -292,12 +292,12 @@ std::vector<std::string> plan_findings(const Plan& plan, int64_t blocks, const M
 }
 
 std::string run_finding(const Plan& plan, const std::string& where) {
-  const std::vector<std::string> kinds = pipeline::schedule_kinds();
-  if (std::find(kinds.begin(), kinds.end(), plan.schedule) != kinds.end()) return "";
+  const pipeline::ScheduleKind& kind = pipeline::kind_of(plan.schedule);
+  if (kind.runs()) return "";
   return fmt::format(
       "{}: schedule: '{}' can be drawn and simulated (meshwright schedule, simulate), but not run: "
-      "a step of it would use older weights; what runs is {}",
-      where, plan.schedule, join(kinds, ", "));
+      "{}; what runs is {}",
+      where, plan.schedule, kind.simulated_only, join(pipeline::schedule_kinds(), ", "));
 }
 
 ResolvedPlan resolve(const Plan& plan, const ir::Module& module, const ModelShape& shape) {

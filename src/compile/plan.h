@@ -38,7 +38,7 @@ struct Plan {
   // Activations that sp or cp gathers are gathered again in the backward pass, not saved: fewer
   // bytes held, more sent [Korthikanti 2022, section 4.2.2].
   bool regather = false;
-  std::string schedule = "1f1b";
+  std::string schedule = pipeline::kUsualKind;
   int64_t chunks = 1;        // stages a pipeline rank
   int64_t microbatches = 1;  // per data-parallel replica
   int64_t zero = 0;          // ZeRO stage 0-3
@@ -52,11 +52,11 @@ struct Plan {
   int64_t prefetch_mb = 4096;
   std::vector<int64_t> layers;  // blocks of each stage; empty: dealt out evenly
   // Options of some schedules; 0 or empty: what is usual for the kind.
-  int64_t group = 0;          // interleaved kinds: microbatches a round
-  int64_t pairs = 0;          // chimera kinds: pairs of pipelines
-  int64_t slices = 0;         // seq-1f1b: of a sequence
-  double memory_limit = 0;    // zb-auto: in microbatches of a stage
-  std::vector<double> costs;  // zb-auto: f, b, w and comm of a microbatch on a stage
+  int64_t group = 0;          // microbatches a round
+  int64_t pairs = 0;          // of pipelines, one down and one up
+  int64_t slices = 0;         // of a sequence
+  double memory_limit = 0;    // in microbatches of a stage
+  std::vector<double> costs;  // f, b, w and comm of a microbatch on a stage
   // The optimizer takes its step before the norm of all stages is known, and again where that
   // clips.
   bool post_validation = false;

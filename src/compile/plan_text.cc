@@ -72,17 +72,17 @@ void check_sequence(const PlanReading& reading, JsonReader& reader) {
 
 // Of a plan that does not say them. One pipeline rank has no use for several that none needs.
 int64_t chunks_unsaid(const std::string& schedule, int64_t pp) {
-  return pp > 1 ? pipeline::usual_chunks(schedule) : pipeline::least_chunks(schedule);
+  const pipeline::ChunkRange& chunks = pipeline::kind_of(schedule).chunks;
+  return pp > 1 ? chunks.usual : chunks.least;
 }
 
 // What is wrong with a plan by itself. A combination is judged only where all its keys are sound.
 void check(PlanReading& reading, JsonReader& reader, const std::string& where,
            Diagnostics& diagnostics) {
   const Plan& plan = reading.plan;
-  const std::vector<std::string> kinds = pipeline::schedule_kinds();
-  const std::vector<std::string> all = pipeline::all_schedule_kinds();
-  const bool known = std::find(all.begin(), all.end(), plan.schedule) != all.end();
+  const bool known = pipeline::find_kind(plan.schedule) != nullptr;
   if (!known && reading.sound({"schedule"})) {
+    const std::vector<std::string> kinds = pipeline::all_schedule_kinds();
     reader.fail("schedule", "unknown schedule '{}'{}; known are {}", plan.schedule,
                 did_you_mean(plan.schedule, kinds), join(kinds, ", "));
   }
@@ -117,8 +117,10 @@ void check(PlanReading& reading, JsonReader& reader, const std::string& where,
                 "one pipeline rank knows the norm of all stages before its step; use pp=2 or more, "
                 "or leave post_validation out");
   }
-  if (!plan.costs.empty() && plan.schedule != "zb-auto" && reading.sound({"schedule"})) {
-    reader.fail("costs", "are what zb-auto minimises, and the schedule is {}", plan.schedule);
+  if (!plan.costs.empty() && !pipeline::kind_of(plan.schedule).options.costs &&
+      reading.sound({"schedule"})) {
+    reader.fail("costs", "are what {} minimises, and the schedule is {}",
+                join(pipeline::kinds_with(&pipeline::KindOptions::costs), " or "), plan.schedule);
   } else if (!plan.costs.empty() && plan.costs.size() != 3 && plan.costs.size() != 4) {
     reader.fail("costs", "has {} numbers, must have three or four: f, b, w and comm",
                 plan.costs.size());
@@ -191,7 +193,8 @@ class PlanReader {
     const bool has_chunks = reader_.has("chunks");
     read_count("chunks", plan_.chunks, kMostChunks);
     take("schedule", [&](const char* key) {
-      plan_.schedule = reader_.string_or(key, plan_.chunks > 1 ? "interleaved-1f1b" : "1f1b");
+      const pipeline::ScheduleKind& usual = pipeline::kind_of(pipeline::kUsualKind);
+      plan_.schedule = reader_.string_or(key, pipeline::kind_with_chunks(usual, plan_.chunks).name);
     });
     if (!has_chunks) plan_.chunks = chunks_unsaid(plan_.schedule, plan_.pp);
     read_count("microbatches", plan_.microbatches, kMostMicrobatches);

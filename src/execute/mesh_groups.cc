@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "comm/waiting.h"
+#include "pipeline/groups.h"
 
 namespace mw::execute {
 namespace {
@@ -13,11 +14,6 @@ namespace {
 const Names& pipeline_axis() {
   static const Names axis = {"pp"};
   return axis;
-}
-
-bool holds(const pipeline::RankProgram& rank, const std::string& state) {
-  return std::any_of(rank.buffers.begin(), rank.buffers.begin() + rank.states,
-                     [&](const pipeline::Buffer& buffer) { return buffer.name == state; });
 }
 
 }  // namespace
@@ -36,11 +32,8 @@ std::vector<RankId> members_of(const pipeline::Program& program, RankId rank,
     return program.mesh.members(rank, axes->axes);
   const std::string& state = std::get<ir::Holders>(group).state;
   std::vector<RankId> members;
-  for (size_t p = 0; p < program.ranks.size(); ++p) {
-    if (holds(program.ranks[p], state)) {
-      members.push_back(at_pipeline_coordinate(program.mesh, rank, static_cast<int32_t>(p)));
-    }
-  }
+  for (const int32_t p : pipeline::group_ranks(program, group, 0))
+    members.push_back(at_pipeline_coordinate(program.mesh, rank, p));
   MW_CHECK(std::find(members.begin(), members.end(), rank) != members.end(),
            "rank {} takes part in a collective of the holders of '{}', which it does not hold",
            rank.value, state);

@@ -4,6 +4,7 @@
 #include <optional>
 
 #include "base/text.h"
+#include "pipeline/buffer_lives.h"
 #include "pipeline/groups.h"
 #include "pipeline/verify.h"
 #include "pipeline/volume.h"
@@ -74,13 +75,8 @@ class FigureMaker {
     if (info.workspace_end > 0) reach(rank_.workspace_offset + info.workspace_end);
   }
 
-  BufferId root(BufferId id) const {
-    while (rank_.buffers[id.index()].storage.kind == Storage::Kind::kView)
-      id = rank_.buffers[id.index()].storage.parent;
-    return id;
-  }
   void reach(BufferId id) {
-    const Buffer& buffer = rank_.buffers[root(id).index()];
+    const Buffer& buffer = rank_.buffers[root_buffer(rank_, id).index()];
     if (buffer.storage.kind == Storage::Kind::kArena)
       reach(buffer.storage.offset + buffer.bytes().value);
   }
@@ -89,20 +85,15 @@ class FigureMaker {
   // The command at which most bytes of the step arena are alive, the first of equals.
   void find_peak() {
     const size_t commands = rank_.commands.size();
-    std::vector<int64_t> first(rank_.buffers.size(), -1), last(rank_.buffers.size(), -1),
-        change(commands + 1, 0);
-    for (size_t c = 0; c < commands; ++c) {
-      for (const BufferId id : rank_.commands[c].buffers) {
-        const size_t b = root(id).index();
-        if (rank_.buffers[b].storage.kind != Storage::Kind::kArena) continue;
-        if (first[b] < 0) first[b] = static_cast<int64_t>(c);
-        last[b] = static_cast<int64_t>(c);
-      }
-    }
+    const std::vector<BufferUse> uses = buffer_uses(rank_);
+    const auto in_arena = [&](size_t b) {
+      return rank_.buffers[b].storage.kind == Storage::Kind::kArena && uses[b].first >= 0;
+    };
+    std::vector<int64_t> change(commands + 1, 0);
     for (size_t b = 0; b < rank_.buffers.size(); ++b) {
-      if (first[b] < 0) continue;
-      change[static_cast<size_t>(first[b])] += rank_.buffers[b].bytes().value;
-      change[static_cast<size_t>(last[b]) + 1] -= rank_.buffers[b].bytes().value;
+      if (!in_arena(b)) continue;
+      change[static_cast<size_t>(uses[b].first)] += rank_.buffers[b].bytes().value;
+      change[static_cast<size_t>(uses[b].last) + 1] -= rank_.buffers[b].bytes().value;
     }
     int64_t alive = 0, most = -1, workspace = 0;
     size_t at = 0;
@@ -118,8 +109,8 @@ class FigureMaker {
     if (workspace > 0) by_category[Category::kWorkspace] += Bytes(workspace);
     for (size_t b = 0; b < rank_.buffers.size(); ++b) {
       const Buffer& buffer = rank_.buffers[b];
-      const bool alive_then = first[b] >= 0 && first[b] <= static_cast<int64_t>(at) &&
-                              static_cast<int64_t>(at) <= last[b];
+      const bool alive_then = in_arena(b) && static_cast<size_t>(uses[b].first) <= at &&
+                              at <= static_cast<size_t>(uses[b].last);
       if (buffer.storage.kind == Storage::Kind::kState || alive_then)
         by_category[buffer.category] += buffer.bytes();
     }

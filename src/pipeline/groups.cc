@@ -5,14 +5,11 @@
 #include "base/text.h"
 
 namespace mw::pipeline {
-namespace {
 
 bool holds(const RankProgram& rank, const std::string& state) {
   return std::any_of(rank.buffers.begin(), rank.buffers.begin() + rank.states,
                      [&](const Buffer& buffer) { return buffer.name == state; });
 }
-
-}  // namespace
 
 std::string group_label(const ir::DeviceGroup& group) {
   if (const auto* holders = std::get_if<ir::Holders>(&group)) return "holders " + holders->state;

@@ -1,4 +1,4 @@
-// Device groups of a program, seen from its pipeline ranks. Private to room pipeline.
+// Device groups of a program, seen from its pipeline ranks.
 #pragma once
 
 #include <string>
@@ -10,6 +10,8 @@ namespace mw::pipeline {
 
 // "dp", "dp,tp", "holders tbl": what figures are kept by.
 std::string group_label(const ir::DeviceGroup& group);
+// Whether the pipeline rank holds the state.
+bool holds(const RankProgram& rank, const std::string& state);
 // Devices in the group that one device of the pipeline rank belongs to.
 int64_t group_size(const Program& program, const ir::DeviceGroup& group);
 // The pipeline ranks that its members lie on, ascending; one if it stays within a pipeline rank.

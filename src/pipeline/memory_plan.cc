@@ -11,6 +11,7 @@
 #include "base/error.h"
 #include "base/in_parallel.h"
 #include "base/round.h"
+#include "pipeline/buffer_lives.h"
 
 namespace mw::pipeline {
 namespace {
@@ -247,25 +248,11 @@ Packing pack(const std::vector<Interval>& wanted) {
 }
 
 void plan_rank(const Program& program, RankProgram& rank) {
-  constexpr int64_t kNever = -1;
-  std::vector<Interval> life(rank.buffers.size(), Interval{kNever, kNever, 0});
-  std::vector<BufferId> root(rank.buffers.size());
-  for (size_t b = 0; b < root.size(); ++b) {
-    root[b] = BufferId(static_cast<int64_t>(b));
-    while (rank.buffers[root[b].index()].storage.kind == Storage::Kind::kView)
-      root[b] = rank.buffers[root[b].index()].storage.parent;
-  }
+  const std::vector<BufferUse> uses = buffer_uses(rank);
   int64_t workspace = 0;
-  for (size_t c = 0; c < rank.commands.size(); ++c) {
-    const Command& command = rank.commands[c];
-    if (command.kind == Command::Kind::kCall) {
+  for (const Command& command : rank.commands) {
+    if (command.kind == Command::Kind::kCall)
       workspace = std::max(workspace, program.fragments[command.fragment.index()].workspace.value);
-    }
-    for (const BufferId id : command.buffers) {
-      Interval& interval = life[root[id.index()].index()];
-      if (interval.first == kNever) interval.first = static_cast<int64_t>(c);
-      interval.last = static_cast<int64_t>(c);
-    }
   }
   std::vector<Interval> intervals;
   std::vector<size_t> buffers;
@@ -273,9 +260,8 @@ void plan_rank(const Program& program, RankProgram& rank) {
     Storage& storage = rank.buffers[b].storage;
     if (storage.kind != Storage::Kind::kArena) continue;
     storage.offset = 0;
-    if (life[b].first == kNever) continue;
-    life[b].bytes = rank.buffers[b].bytes().value;
-    intervals.push_back(life[b]);
+    if (uses[b].first < 0) continue;
+    intervals.push_back({uses[b].first, uses[b].last, rank.buffers[b].bytes().value});
     buffers.push_back(b);
   }
   const Packing packing = pack(intervals);
@@ -290,11 +276,6 @@ void plan_ranks(Program& program) {
   for (const RankProgram& rank : program.ranks) commands += rank.commands.size();
   in_parallel(program.ranks.size(), threads_for(commands),
               [&](size_t rank) { plan_rank(program, program.ranks[rank]); });
-}
-
-int threads_for(size_t commands) {
-  constexpr size_t kWorthThreads = 50'000;
-  return commands < kWorthThreads ? 1 : 4;
 }
 
 }  // namespace mw::pipeline

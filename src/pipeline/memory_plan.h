@@ -48,7 +48,5 @@ void plan_sharing(Fragment& fragment);
 void plan_rank(const Program& program, RankProgram& rank);
 // All ranks, on a few threads where they have many commands.
 void plan_ranks(Program& program);
-// As many threads as are worth it for work on every rank's commands: 1 for few.
-int threads_for(size_t commands);
 
 }  // namespace mw::pipeline

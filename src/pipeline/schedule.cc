@@ -10,64 +10,6 @@
 
 namespace mw::pipeline {
 
-static std::vector<std::string> names_of(bool all) {
-  std::vector<std::string> names;
-  for (const ScheduleKind* kind : listed_kinds()) {
-    if (all || kind->compiled) names.emplace_back(kind->name);
-  }
-  return names;
-}
-
-std::vector<std::string> schedule_kinds() { return names_of(false); }
-std::vector<std::string> all_schedule_kinds() { return names_of(true); }
-
-static const ScheduleKind* find_kind(const std::string& name) {
-  for (const ScheduleKind* kind : listed_kinds()) {
-    if (name == kind->name) return kind;
-  }
-  return nullptr;
-}
-
-std::string schedule_summary(const std::string& kind) {
-  const ScheduleKind* found = find_kind(kind);
-  MW_CHECK(found != nullptr, "kind {}", kind);
-  return found->summary;
-}
-
-int32_t schedule_year(const std::string& kind) {
-  const ScheduleKind* found = find_kind(kind);
-  MW_CHECK(found != nullptr, "kind {}", kind);
-  return found->since / 100;
-}
-
-int32_t least_chunks(const std::string& kind) {
-  const ScheduleKind* found = find_kind(kind);
-  return found == nullptr ? 1 : found->chunks.least;
-}
-int32_t usual_chunks(const std::string& kind) {
-  const ScheduleKind* found = find_kind(kind);
-  return found == nullptr ? 1 : found->chunks.usual;
-}
-
-int32_t parts_of(const std::string& kind) {
-  const ScheduleKind* found = find_kind(kind);
-  return found == nullptr ? 1 : found->parts;
-}
-int32_t weight_versions_of(const std::string& kind) {
-  const ScheduleKind* found = find_kind(kind);
-  return found == nullptr ? 1 : found->weight_versions;
-}
-
-int32_t schedule_period(const std::string& kind) {
-  const ScheduleKind* found = find_kind(kind);
-  return found == nullptr ? 0 : found->period;
-}
-
-bool has_slices(const std::string& kind) {
-  const ScheduleKind* found = find_kind(kind);
-  return found != nullptr && found->options.slices;
-}
-
 // What was not asked for gets the kind's usual value.
 constexpr double kMostWork = 5e7;  // forwards of a schedule: some gigabytes of actions
 
@@ -82,15 +24,12 @@ static ScheduleRequest filled_in(ScheduleRequest request, const ScheduleKind& ki
 
 static void check_chunks(const ScheduleRequest& request, const ScheduleKind& kind,
                          Diagnostics& out) {
+  constexpr int32_t kSeveral = 2;
   const ChunkRange& range = kind.chunks;
-  const bool fits = request.chunks >= range.least &&
-                    (range.most == 0 || request.chunks <= range.most) &&
-                    (request.chunks - range.least) % range.step == 0;
-  if (fits) return;
+  if (range.holds(request.chunks)) return;
   if (range.most == 1) {
-    out.add(
-        "schedule {}: chunks={} must be 1: a rank hosts one stage; use interleaved-1f1b for more",
-        request.kind, request.chunks);
+    out.add("schedule {}: chunks={} must be 1: a rank hosts one stage; use {} for more",
+            request.kind, request.chunks, kind_with_chunks(kind_of(kUsualKind), kSeveral).name);
   } else if (range.most == range.least) {
     out.add("schedule {}: chunks={} must be {}", request.kind, request.chunks, range.least);
   } else {
@@ -101,24 +40,17 @@ static void check_chunks(const ScheduleRequest& request, const ScheduleKind& kin
 
 static void check_options(const ScheduleRequest& asked, const ScheduleKind& kind,
                           Diagnostics& out) {
-  const auto only = [&](const char* option, bool given, bool has, auto in_kind) {
-    if (!given || has) return;
-    std::vector<std::string> kinds;
-    for (const ScheduleKind* other : listed_kinds()) {
-      if (in_kind(other->options)) kinds.emplace_back(other->name);
-    }
-    out.add("schedule {}: has no {}, an option of {}", kind.name, option, join(kinds, ", "));
+  const auto only = [&](const char* option, bool given, bool KindOptions::* has) {
+    if (!given || kind.options.*has) return;
+    out.add("schedule {}: has no {}, an option of {}", kind.name, option,
+            join(kinds_with(has), ", "));
   };
-  only("group", asked.group != 0, kind.options.group, [](const KindOptions& o) { return o.group; });
-  only("slices", asked.slices != 0, kind.options.slices,
-       [](const KindOptions& o) { return o.slices; });
-  only("pairs", asked.pairs != 0, kind.options.pairs, [](const KindOptions& o) { return o.pairs; });
-  only("memory limit", asked.memory_limit != 0, kind.options.memory_limit,
-       [](const KindOptions& o) { return o.memory_limit; });
-  only("gradient synchronisation to choose", asked.sync != GradientSync::kEnd, kind.options.sync,
-       [](const KindOptions& o) { return o.sync; });
-  only("exact order", asked.exact, kind.options.memory_limit,
-       [](const KindOptions& o) { return o.memory_limit; });
+  only("group", asked.group != 0, &KindOptions::group);
+  only("slices", asked.slices != 0, &KindOptions::slices);
+  only("pairs", asked.pairs != 0, &KindOptions::pairs);
+  only("memory limit", asked.memory_limit != 0, &KindOptions::memory_limit);
+  only("gradient synchronisation to choose", asked.sync != GradientSync::kEnd, &KindOptions::sync);
+  only("exact order", asked.exact, &KindOptions::exact);
 }
 
 ScheduleRequest own_options(ScheduleRequest request) {
@@ -128,16 +60,10 @@ ScheduleRequest own_options(ScheduleRequest request) {
   if (!kind->options.group) request.group = 0;
   if (!kind->options.slices) request.slices = 0;
   if (!kind->options.pairs) request.pairs = 0;
-  if (!kind->options.memory_limit) request.memory_limit = 0, request.exact = false;
+  if (!kind->options.memory_limit) request.memory_limit = 0;
+  if (!kind->options.exact) request.exact = false;
   if (!kind->options.sync) request.sync = GradientSync::kEnd;
   return request;
-}
-
-std::string kind_finding(const std::string& kind) {
-  if (find_kind(kind) != nullptr) return "";
-  const std::vector<std::string> names = all_schedule_kinds();
-  return fmt::format("schedule '{}' is unknown{}; it must be one of {}", kind,
-                     did_you_mean(kind, names), join(names, ", "));
 }
 
 static void check_request(const ScheduleRequest& asked, const ScheduleKind* kind,

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/ids.h"
+#include "pipeline/schedule_kind.h"
 
 namespace mw::pipeline {
 
@@ -94,18 +95,19 @@ struct ScheduleCosts {
   }
 };
 
-// What a generator is asked for. 0: what is usual for the kind.
+// What a generator is asked for. 0: what is usual for the kind. Which kinds have an option is said
+// by KindOptions.
 struct ScheduleRequest {
-  std::string kind = "1f1b";
+  std::string kind = kUsualKind;
   int32_t ranks = 1;
   int32_t chunks = 0;  // stages a rank
   int32_t microbatches = 1;
-  int32_t group = 0;         // interleaved kinds: microbatches a round; usual: ranks
-  int32_t slices = 0;        // seq-1f1b: slices of a sequence; usual: 2
-  int32_t pairs = 0;         // chimera kinds: pairs of a down and an up pipeline; usual: 1
-  double memory_limit = 0;   // zb-auto: in units of costs.mb; usual: ranks
-  bool exact = false;        // zb-auto: the integer program in place of the heuristic
-  ScheduleCosts costs = {};  // what zb-auto minimises; the other kinds' order does not depend on it
+  int32_t group = 0;         // microbatches a round; usual: ranks
+  int32_t slices = 0;        // of a sequence; usual: kUsualSlices
+  int32_t pairs = 0;         // of a down and an up pipeline; usual: 1
+  double memory_limit = 0;   // in units of costs.mb; usual: ranks
+  bool exact = false;        // an integer program in place of a heuristic
+  ScheduleCosts costs = {};  // what a kind with KindOptions::costs minimises
   bool post_validation = false;
   GradientSync sync = GradientSync::kEnd;  // kinds with replicas
 };
@@ -116,26 +118,7 @@ ScheduleRequest own_options(ScheduleRequest request);
 // microbatches that it cannot take (with the nearest that it can), options of other kinds. With one
 // rank 1f1b and interleaved-1f1b are gradient accumulation: microbatch after microbatch.
 Schedule make_schedule(const ScheduleRequest& request);
-// The kinds that the compiler lowers and the executor runs.
-std::vector<std::string> schedule_kinds();
-// All kinds that make_schedule knows, the oldest first; what each is, in one line, and the year in
-// which it was published.
-std::vector<std::string> all_schedule_kinds();
-std::string kind_finding(const std::string& kind);  // what make_schedule says of it; "": it is one
-std::string schedule_summary(const std::string& kind);
-int32_t schedule_year(const std::string& kind);
-// The fewest stages a rank, those where that is not said, Schedule::parts and
-// Schedule::weight_versions; 1 where the kind is unknown.
-int32_t least_chunks(const std::string& kind);
-int32_t usual_chunks(const std::string& kind);
-int32_t parts_of(const std::string& kind);
-int32_t weight_versions_of(const std::string& kind);
-// The order of its actions comes again after as many microbatches as this many pipelines have
-// ranks; 0: never, or the kind is unknown.
-int32_t schedule_period(const std::string& kind);
-// Whether its work is of slices of sequences, and how many where that is not said.
-bool has_slices(const std::string& kind);
-inline constexpr int32_t kUsualSlices = 2;
+inline constexpr int32_t kUsualSlices = 2;  // of a sequence, of the kinds that have them
 
 // What a schedule asks of whoever runs it, beyond F and B of whole microbatches on a looped
 // placement.

@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "base/text.h"
+#include "pipeline/schedule_timeline.h"
 
 using namespace mw;
 using namespace mw::pipeline;
@@ -124,6 +125,76 @@ TEST_CASE("on one rank a schedule is gradient accumulation") {
   CHECK(to_csv(make_schedule({"gpipe", 1, 1, 3})) == "0F0,0F1,0F2,0B0,0B1,0B2\n");
 }
 
+static Schedule made_of(const char* kind, int32_t chunks = 1) {
+  return make_schedule({.kind = kind, .ranks = 4, .chunks = chunks, .microbatches = 8});
+}
+
+// Stages and microbatches of the actions of one kind.
+static std::vector<std::pair<StageId, int32_t>> in_order(const std::vector<Action>& actions,
+                                                         ActionKind kind) {
+  std::vector<std::pair<StageId, int32_t>> order;
+  for (const Action& action : actions) {
+    if (action.kind == kind) order.emplace_back(action.stage, action.first);
+  }
+  return order;
+}
+
+TEST_CASE("a kind is the variant that it says it is") {
+  for (const ScheduleKind* kind : listed_kinds()) {
+    CAPTURE(kind->name);
+    const Variant& variant = kind->variant;
+    for (const char* other :
+         {variant.one_chunk, variant.whole_backward, variant.flushed, variant.less_memory})
+      CHECK((other == nullptr || find_kind(other) != nullptr));
+    if (variant.one_chunk != nullptr) {
+      CHECK(timeline(made_of(kind->name), {}).makespan ==
+            timeline(made_of(variant.one_chunk), {}).makespan);
+    }
+    if (variant.whole_backward != nullptr) {
+      const int32_t chunks = kind->chunks.usual;
+      const Schedule split = made_of(kind->name, chunks);
+      const Schedule whole = made_of(variant.whole_backward, chunks);
+      CHECK(needs(split).split_backward);
+      CHECK(!needs(whole).split_backward);
+      CHECK(split.placement == whole.placement);
+      for (size_t r = 0; r < split.ranks.size(); ++r) {
+        for (const auto& [apart, together] :
+             {std::pair(ActionKind::kF, ActionKind::kF), {ActionKind::kI, ActionKind::kB}})
+          CHECK(in_order(split.ranks[r], apart) == in_order(whole.ranks[r], together));
+      }
+      CHECK(timeline(split, {}).makespan < timeline(whole, {}).makespan);
+    }
+    if (variant.flushed != nullptr) {
+      CHECK(made_of(kind->name).ranks == made_of(variant.flushed).ranks);
+      CHECK(kind->weight_versions > 1);
+    }
+    if (variant.less_memory != nullptr) {
+      const Schedule more = made_of(kind->name), less = made_of(variant.less_memory);
+      CHECK(timeline(more, {}).makespan == timeline(less, {}).makespan);
+      CHECK(peak_in_flight(more) > peak_in_flight(less));
+    }
+    CHECK(kind->runs() == (kind->weight_versions == 1));
+  }
+}
+
+TEST_CASE("with other stages a rank a kind comes to another") {
+  const auto with = [](const char* kind, int64_t chunks) {
+    return std::string(kind_with_chunks(kind_of(kind), chunks).name);
+  };
+  CHECK(with("1f1b", 1) == "1f1b");
+  CHECK(with("1f1b", 3) == "interleaved-1f1b");
+  CHECK(with("interleaved-1f1b", 1) == "1f1b");
+  CHECK(with("gpipe", 2) == "looped-bfs");
+  CHECK(with("zb-h1", 2) == "zb-h1");
+  CHECK(is_usual(kind_of("interleaved-1f1b")));
+  CHECK(!is_usual(kind_of("gpipe")));
+  CHECK(std::string(with_split_backward(kind_of("1f1b"))->name) == "zb-h1");
+  CHECK(with_split_backward(kind_of("gpipe")) == nullptr);
+  CHECK(std::string(published_kind("zb-2p").kind->name) == "zb-auto");
+  CHECK(published_kind("zb-2p").limit == 2);
+  CHECK(published_kind("").limit == 0);
+}
+
 TEST_CASE("every file's kind is listed once, the oldest first, with its year") {
   const std::vector<std::string> kinds = all_schedule_kinds();
   CHECK(std::set<std::string>(kinds.begin(), kinds.end()) ==
@@ -133,13 +204,14 @@ TEST_CASE("every file's kind is listed once, the oldest first, with its year") {
                               "dualpipe-v", "seq-1f1b", "pipedream-2bw"});
   CHECK(kinds.size() == 19);
   for (size_t k = 1; k < kinds.size(); ++k)
-    CHECK(schedule_year(kinds[k - 1]) <= schedule_year(kinds[k]));
-  CHECK(schedule_year("1f1b") == 2018);
-  CHECK(schedule_period("1f1b") == 1);
-  CHECK(schedule_period("chimera") == 2);
-  CHECK(schedule_period("hanayo") == 0);
-  CHECK(schedule_period("looped-bfs") == 0);
-  CHECK(schedule_period("1f2b") == 0);
+    CHECK(kind_of(kinds[k - 1]).year() <= kind_of(kinds[k]).year());
+  CHECK(kind_of("1f1b").year() == 2018);
+  CHECK(kind_of("1f1b").period == 1);
+  CHECK(kind_of("chimera").period == 2);
+  CHECK(kind_of("hanayo").period == 0);
+  CHECK(kind_of("looped-bfs").period == 0);
+  CHECK(find_kind("1f2b") == nullptr);
+  CHECK(std::string(kind_of("1f2b").name) == kUsualKind);
 }
 
 TEST_CASE("a request that cannot be met says why") {

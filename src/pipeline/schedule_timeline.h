@@ -3,11 +3,18 @@
 // drawings and comparisons of schedules.
 #pragma once
 
+#include <array>
+#include <cstdint>
 #include <vector>
 
 #include "pipeline/schedule.h"
 
 namespace mw::pipeline {
+
+// A backward (of a split one the input gradient, with what is recomputed) takes as long as a
+// forward, twice as long, or three times with full recompute. Slots of channels are enough for
+// each.
+inline constexpr std::array<int32_t, 3> kBackwardTimes = {1, 2, 3};
 
 struct ActionTime {
   double start = 0, end = 0;

@@ -4,6 +4,7 @@
 #include <map>
 #include <optional>
 
+#include "pipeline/buffer_lives.h"
 #include "pipeline/verify.h"
 #include "sharding/sharding.h"
 
@@ -112,10 +113,7 @@ class FlowChecker {
   }
 
   // The buffer whose storage a view lies in.
-  BufferId root(BufferId id) const {
-    while (buffer(id).storage.kind == Storage::Kind::kView) id = buffer(id).storage.parent;
-    return id;
-  }
+  BufferId root(BufferId id) const { return root_buffer(checked_.rank(rank_), id); }
 
   void check_buffer(const Buffer& b, size_t id) {
     const auto add_buffer = [&](const std::string& what) {

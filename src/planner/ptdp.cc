@@ -6,6 +6,7 @@
 
 #include <fmt/format.h>
 
+#include "pipeline/schedule_kind.h"
 #include "planner/search.h"
 #include "planner/simulated.h"
 #include "planner/space.h"
@@ -26,7 +27,7 @@ class Rules {
 
   Found run() {
     std::vector<Layout> all = layouts(base_, request_.gpus);
-    const int64_t node = node_devices();
+    const int64_t node = base_.cluster.node_devices();
     // As little model parallelism as fits; inside it tensor parallelism up to the node.
     std::stable_sort(all.begin(), all.end(), [&](const Layout& a, const Layout& b) {
       if (a.tp * a.pp != b.tp * b.pp) return a.tp * a.pp < b.tp * b.pp;
@@ -51,14 +52,6 @@ class Rules {
   }
 
  private:
-  int64_t node_devices() const {
-    int64_t devices = 1;
-    for (const cluster::Link& link : base_.cluster.links) {
-      if (link.devices > 0) devices = std::max(devices, link.devices);
-    }
-    return devices;
-  }
-
   double peak(const Plan& plan) { return static_cast<double>(coarse_.memory(plan).peak.value); }
 
   // The fastest microbatch under 1F1B, without recomputation if that fits.
@@ -95,7 +88,8 @@ class Rules {
     for (const int64_t chunks : divisors(base_.model.layers / plan.pp)) {
       if (chunks == 1) continue;
       Plan interleaved = plan;
-      interleaved.schedule = "interleaved-1f1b";
+      interleaved.schedule =
+          pipeline::kind_with_chunks(pipeline::kind_of(plan.schedule), chunks).name;
       interleaved.chunks = chunks;
       found.candidates += 1;
       if (coarse_.has_order(interleaved) && peak(interleaved) <= limit_ * kMemorySlack)

@@ -47,11 +47,8 @@ Needs least_devices(const Request& request, predict::Coarse& coarse) {
   Needs needs;
   if (const auto least = least_memory(base, request.gpus, coarse)) needs.least = least->peak;
   // Whole nodes beyond one; the most that is looked at is sixty-four times what was asked for.
-  int64_t node = 1;
-  for (const cluster::Link& link : base.cluster.links) {
-    if (link.devices > 0 && link.devices <= request.gpus) node = std::max(node, link.devices);
-  }
   const auto fits = [&](int64_t devices) {
+    if (!fills_nodes(base.cluster, devices)) return false;
     const auto least = least_memory(base, devices, coarse);
     if (!least || least->peak > limit) return false;
     needs.devices = devices;
@@ -69,8 +66,8 @@ Needs least_devices(const Request& request, predict::Coarse& coarse) {
     high *= 2;
     if (high > 64 * request.gpus) return needs;
   }
-  // The first whole number of nodes that fits; counts that no layout has do not.
-  for (int64_t devices = high / 2 / node * node + node; devices < high; devices += node) {
+  // The first that fits; counts that no layout has do not.
+  for (int64_t devices = high / 2 + 1; devices < high; ++devices) {
     if (fits(devices)) break;
   }
   return needs;

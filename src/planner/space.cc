@@ -23,20 +23,6 @@ bool takes_tp(const predict::Request& base, int64_t tp) {
          (base.seq_len % tp == 0 && base.seq_len / tp * mixture.top_k % mixture.experts == 0);
 }
 
-// The largest unit inside the cluster, such as a node; 1: there is none.
-const cluster::Link* node(const cluster::Cluster& cluster) {
-  const cluster::Link* found = nullptr;
-  for (const cluster::Link& link : cluster.links) {
-    if (link.devices > 1 && link.devices != cluster.devices) found = &link;
-  }
-  return found;
-}
-
-bool fills_nodes(const cluster::Cluster& cluster, int64_t devices) {
-  const cluster::Link* unit = node(cluster);
-  return unit == nullptr || devices <= unit->devices || devices % unit->devices == 0;
-}
-
 // "use 6 or 8 devices, or another batch": the nearest numbers of devices below and above, of those
 // that the cluster has, for which there is a layout.
 std::string nearest_devices(const predict::Request& base, int64_t devices) {
@@ -57,6 +43,11 @@ std::string nearest_devices(const predict::Request& base, int64_t devices) {
 }
 
 }  // namespace
+
+bool fills_nodes(const cluster::Cluster& cluster, int64_t devices) {
+  const int64_t node = cluster.node_devices();
+  return devices <= node || devices % node == 0;
+}
 
 std::vector<int64_t> divisors(int64_t n) {
   std::vector<int64_t> small, large;
@@ -108,13 +99,12 @@ std::vector<Plan> layout_plans(const predict::Request& base, const Layout& layou
 }
 
 std::vector<Pipelining> pipelinings(const predict::Request& base, int64_t pp) {
-  if (pp == 1) return {{"1f1b", 1}};
+  if (pp == 1) return {{pipeline::kUsualKind, 1}};
   std::vector<Pipelining> found;
   for (const std::string& kind : pipeline::schedule_kinds()) {
     for (const int64_t chunks : divisors(base.model.layers / pp)) {
-      // With one chunk these are 1f1b and gpipe.
-      if (chunks == 1 && (kind == "interleaved-1f1b" || kind == "looped-bfs")) continue;
-      found.push_back({kind, chunks});
+      const bool other = chunks == 1 && pipeline::kind_of(kind).variant.one_chunk != nullptr;
+      if (!other) found.push_back({kind, chunks});
     }
   }
   return found;
@@ -136,7 +126,7 @@ std::vector<std::string> findings(const Request& request) {
     out.add("--gpus: is {}, but {} has {} devices; use at most {}", request.gpus, cluster.file,
             cluster.devices, cluster.devices);
   }
-  const cluster::Link* unit = node(cluster);
+  const cluster::Link* unit = cluster.node();
   const bool whole = fills_nodes(cluster, request.gpus);
   if (!whole) {
     const int64_t most = cluster.devices > 0 ? cluster.devices : 2 * request.gpus;

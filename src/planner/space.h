@@ -26,6 +26,9 @@ struct Pipelining {
 };
 std::vector<Pipelining> pipelinings(const predict::Request& base, int64_t pp);
 
+// Whether they are part of a node or whole ones.
+bool fills_nodes(const cluster::Cluster& cluster, int64_t devices);
+
 std::vector<int64_t> divisors(int64_t n);
 
 }  // namespace mw::planner

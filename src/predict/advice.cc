@@ -34,6 +34,26 @@ std::vector<std::pair<std::string, simulate::Options>> option_changes(const Requ
   return changes;
 }
 
+// Twice as many stages a rank and half as many, and the backward in two.
+void add_schedules(const compile::Plan& plan, std::vector<Settings>& changes) {
+  const auto takes = [&](int64_t chunks) {
+    const pipeline::ScheduleKind& kind =
+        pipeline::kind_with_chunks(pipeline::kind_of(plan.schedule), chunks);
+    return kind.chunks.holds(chunks);
+  };
+  const auto add = [&](int64_t chunks) {
+    if (takes(chunks)) changes.push_back({{"chunks", std::to_string(chunks)}});
+  };
+  add(2 * plan.chunks);
+  if (plan.chunks % 2 == 0) add(plan.chunks / 2);
+  const pipeline::ScheduleKind& now =
+      pipeline::kind_with_chunks(pipeline::kind_of(plan.schedule), plan.chunks);
+  const pipeline::ScheduleKind* split = pipeline::with_split_backward(now);
+  if (split == nullptr) return;
+  changes.push_back({{"schedule", split->name}});
+  if (plan.chunks > 1) changes.back().push_back({"chunks", std::to_string(plan.chunks)});
+}
+
 // Neighbours of the plan with as many devices: one or two keys, as what-if would set them.
 std::vector<Settings> plan_changes(const Request& request) {
   const compile::Plan& p = request.plan;
@@ -43,12 +63,7 @@ std::vector<Settings> plan_changes(const Request& request) {
   if (sequences % (2 * p.microbatches) == 0)
     changes.push_back({{"microbatches", text(2 * p.microbatches)}});
   if (p.microbatches % 2 == 0) changes.push_back({{"microbatches", text(p.microbatches / 2)}});
-  const bool looped = p.schedule == "1f1b" || p.schedule == "interleaved-1f1b";
-  if (p.pp > 1 && looped) {
-    changes.push_back({{"chunks", text(2 * p.chunks)}});
-    if (p.chunks > 1) changes.push_back({{"chunks", text(p.chunks / 2)}});
-    if (p.chunks == 1) changes.push_back({{"schedule", "zb-h1"}});
-  }
+  if (p.pp > 1) add_schedules(p, changes);
   if (p.tp > 1 && !p.sp) changes.push_back({{"sp", "true"}});
   if (p.sp || p.cp > 1) changes.push_back({{"regather", p.regather ? "false" : "true"}});
   if (p.dp > 1 && p.zero == 0) changes.push_back({{"zero", "1"}});

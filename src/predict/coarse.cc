@@ -91,7 +91,7 @@ void Coarse::prepare_exact(const std::vector<Plan>& plans, int threads) {
 Plan Coarse::bare_of(Plan plan) {
   plan.zero = 0;
   plan.grad_reduce = compile::GradReduce::kStep;
-  if (plan.sequence_slices() > 1) plan.schedule = "1f1b";
+  if (plan.sequence_slices() > 1) plan.schedule = pipeline::kUsualKind;
   return plan;
 }
 

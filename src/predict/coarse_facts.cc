@@ -122,7 +122,7 @@ Request CoarseFacts::request_of(const ProgramKey& key) const {
   plan.dp = key.data_parallel ? 2 : 1;
   plan.pp = key.pipelined ? 2 : 1;
   if (key.slices > 1) {
-    plan.schedule = "seq-1f1b";
+    plan.schedule = pipeline::kinds_with(&pipeline::KindOptions::slices).front();
     plan.slices = key.slices;
   }
   return request;
@@ -232,16 +232,6 @@ bool CoarseFacts::is_folded(const Plan& plan) {
   return plan.pp > 1 && has_both_ends(*orders(plan).longer);
 }
 
-CoarseFacts::Known CoarseFacts::known(const std::string& kind) {
-  const std::lock_guard lock(orders_mutex_);
-  const auto [it, is_new] = known_.try_emplace(kind);
-  if (!is_new) return it->second;
-  const std::vector<std::string> kinds = pipeline::schedule_kinds();
-  it->second.compiled = std::find(kinds.begin(), kinds.end(), kind) != kinds.end();
-  it->second.period = pipeline::schedule_period(kind);
-  return it->second;
-}
-
 // Null: the kind does not take these chunks or microbatches, or has what only the simulation knows.
 const Order* CoarseFacts::order(const Plan& plan, int64_t microbatches) {
   Made* made = nullptr;
@@ -265,8 +255,8 @@ const Order* CoarseFacts::order(const Plan& plan, int64_t microbatches) {
 
 CoarseFacts::Orders CoarseFacts::orders(const Plan& plan) {
   Orders found;
-  const Known kind = known(plan.schedule);
-  if (!kind.compiled) return found;
+  const pipeline::ScheduleKind& kind = pipeline::kind_of(plan.schedule);
+  if (!kind.runs()) return found;
   const int64_t period = std::max<int64_t>(1, kind.period) * plan.pp;
   const int64_t shorter = kFilling * period + plan.microbatches % period;
   const int64_t longer = shorter + period;

@@ -79,10 +79,6 @@ class CoarseFacts {
     std::once_flag once;
     std::unique_ptr<Order> order;
   };
-  struct Known {
-    bool compiled = false;
-    int64_t period = 0;  // pipeline::schedule_period
-  };
   // And what is read off them, where.
   struct ProbeKey {
     ProgramKey program;
@@ -106,7 +102,6 @@ class CoarseFacts {
   // REQUIRES: the caller holds facts_mutex_.
   void probe_missing(const std::vector<ProbeKey>& keys, int threads);
   void probe_missing(const std::vector<StateKey>& keys, int threads);
-  Known known(const std::string& kind);
   const Order* order(const compile::Plan& plan, int64_t microbatches);
 
   const Request base_;
@@ -117,7 +112,6 @@ class CoarseFacts {
   std::map<StatesKey, std::unique_ptr<StatePrograms>> state_programs_;
   std::map<StateKey, std::unique_ptr<StageFacts>> states_of_;
   std::mutex orders_mutex_;
-  std::map<std::string, Known> known_;
   std::map<OrderKey, Made> orders_;
   std::mutex runs_mutex_;
   std::map<Run, std::shared_ptr<const std::vector<double>>> runs_;

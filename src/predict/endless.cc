@@ -28,11 +28,12 @@ simulate::Result of_steps(const Request& request, int64_t steps) {
 }  // namespace
 
 bool is_endless(const Request& request) {
-  return pipeline::weight_versions_of(request.plan.schedule) > 1;
+  return pipeline::kind_of(request.plan.schedule).variant.flushed != nullptr;
 }
 
 Request flushed(Request request) {
-  if (is_endless(request)) request.plan.schedule = "1f1b";
+  if (is_endless(request))
+    request.plan.schedule = pipeline::kind_of(request.plan.schedule).variant.flushed;
   return request;
 }
 

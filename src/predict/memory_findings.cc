@@ -25,11 +25,13 @@ std::vector<Change> single_changes(const Request& request) {
     if (!(made.plan == now)) changes.push_back(std::move(made));
   };
   const bool whole = now.recompute == compile::Recompute::kFull;
-  const auto as_1f1b = [](compile::Plan& plan) { plan.schedule = "1f1b", plan.chunks = 1; };
-  const char* const text = now.chunks > 1 ? "schedule=1f1b,chunks=1" : "schedule=1f1b";
+  const auto with_kind = [&](const char* kind) {
+    add(fmt::format("schedule={}{}", kind, now.chunks > 1 ? ",chunks=1" : ""),
+        [&](compile::Plan& plan) { plan.schedule = kind, plan.chunks = 1; });
+  };
   const bool may = now.pp > 1 && now.layers.empty() && !now.post_validation;
-  // GPipe takes as long.
-  if (may && now.schedule == "gpipe") add(text, as_1f1b);
+  const char* leaner = pipeline::kind_of(now.schedule).variant.less_memory;
+  if (may && leaner != nullptr) with_kind(leaner);
   if (now.tp > 1) add("sp", [](compile::Plan& plan) { plan.sp = true; });
   if (now.tp > 1 && !whole)
     add(now.sp ? "regather" : "sp,regather",
@@ -39,7 +41,7 @@ std::vector<Change> single_changes(const Request& request) {
   if (now.recompute == compile::Recompute::kNone)
     add("recompute=selective",
         [](compile::Plan& plan) { plan.recompute = compile::Recompute::kSelective; });
-  if (may) add(text, as_1f1b);
+  if (may) with_kind(pipeline::kUsualKind);
   const int64_t most = request.global_batch / now.dp;  // of one sequence each
   for (int64_t count = 2 * now.microbatches; count < most && most % count == 0; count *= 2)
     add(fmt::format("microbatches={}", count),

@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "compile/replicas.h"
+#include "pipeline/schedule_timeline.h"
 
 namespace mw::predict {
 
@@ -104,8 +105,8 @@ void Order::run_memory(const std::vector<Kept>& kept, const Passed& passed,
   }
 }
 
-// Values that are there at one time where a forward takes one unit and a backward, whole or its
-// input gradient, one, two or three, and nobody waits for a slot.
+// Values that are there at one time under each of kBackwardTimes, where nobody waits for a slot: as
+// compile/channels.cc counts slots of a program's channels, here of every boundary of an order.
 std::vector<double> Order::count_slots(int32_t microbatches) {
   const size_t copies = rank_of_.size(), count = static_cast<size_t>(microbatches);
   slots_.resize(copies);
@@ -118,7 +119,7 @@ std::vector<double> Order::count_slots(int32_t microbatches) {
   std::vector<Hop> hop_costs(hops_.size());
   for (size_t h = 0; h < hop_costs.size(); ++h)
     hop_costs[h].port = hop_costs[h].into = static_cast<int32_t>(h);
-  for (const int32_t backward : {1, 2, 3}) {
+  for (const int32_t backward : pipeline::kBackwardTimes) {
     for (size_t s = 0; s < copies; ++s) {
       for (const ActionKind kind : {ActionKind::kB, ActionKind::kI})
         costs[s * kKinds + static_cast<size_t>(kind)] = backward;

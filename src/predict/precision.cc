@@ -11,6 +11,7 @@
 #include "compile/passes.h"
 #include "cost/op_time.h"
 #include "pipeline/memory_plan.h"
+#include "predict/kept_products.h"
 
 namespace mw::predict {
 namespace {
@@ -225,7 +226,7 @@ class Converter {
       const int64_t gathered =
           memory_.gathered_ends ? gathered_ends() - gathered_at(program_.fragments[f], o) : 0;
       if (gathered > 0) hold(f, at, {dtype_, {gathered}}, "weights that stay gathered");
-      const int64_t kept = memory_.kept_products ? kept_products() : 0;
+      const int64_t kept = memory_.kept_products ? kept_elements() : 0;
       if (kept > 0) hold(f, at, {dtype_, {kept}}, "products that nobody reads again");
     }
   }
@@ -263,20 +264,13 @@ class Converter {
     return nullptr;
   }
 
-  // Elements of every second product of a layer, from the first on, in the forward pass with the
-  // loss, but for those that the backward pass gets.
-  int64_t kept_products() const {
+  // Elements of the products that the forward pass with the loss keeps beside its outputs.
+  int64_t kept_elements() const {
     const Fragment* forward = forward_with_loss();
     if (forward == nullptr) return 0;
-    std::map<LayerId, int> products;
     int64_t sum = 0;
-    for (const ir::Op& op : forward->graph.ops) {
-      if (op.kind != ir::OpKind::kDot || !op.layer.valid() || products[op.layer]++ % 2 == 1)
-        continue;
-      const std::vector<ValueId>& outputs = forward->graph.outputs;
-      const bool read = std::find(outputs.begin(), outputs.end(), op.results[0]) != outputs.end();
-      if (!read) sum += forward->graph.type(op.results[0]).elements();
-    }
+    for (const OpId op : kept_products(*forward))
+      sum += forward->graph.type(forward->graph.op(op).results[0]).elements();
     return sum;
   }
 

@@ -258,7 +258,11 @@ std::vector<double> stage_costs(const Request& request) {
   MW_CHECK(request.plan.pp > 1 && request.plan.chunks == 1, "costs of {} stages in {} chunks",
            request.plan.pp, request.plan.chunks);
   Request split = request;
-  split.plan.schedule = "zb-h1";
+  const pipeline::ScheduleKind* apart =
+      pipeline::with_split_backward(pipeline::kind_of(pipeline::kUsualKind));
+  MW_CHECK(apart != nullptr, "no kind has the order of {} with I and W apart",
+           pipeline::kUsualKind);
+  split.plan.schedule = apart->name;
   split.plan.memory_limit = 0;
   split.plan.costs.clear();
   const Step step = compile_step(split);

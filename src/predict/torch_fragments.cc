@@ -3,6 +3,8 @@
 #include <set>
 #include <utility>
 
+#include "predict/kept_products.h"
+
 namespace mw::predict {
 namespace {
 
@@ -24,7 +26,9 @@ class FragmentReader {
     find_weights();
     find_gradients();
     for (const ir::Op& op : graph_.ops) made_.ops.push_back(op_memory(op));
-    if (memory_.kept_products && made_.forward) keep_products();
+    if (memory_.kept_products && made_.forward) {
+      for (const OpId op : kept_products(fragment_)) made_.ops[op.index()].kept = true;
+    }
     find_repeats();
     find_last_reads();
     return std::move(made_);
@@ -147,18 +151,6 @@ class FragmentReader {
     made.divided = graph_.type(logits).dims.back().size <
                    fragment_.global_types[logits.index()].dims.back().size;
   }
-
-  // Every second product of a layer, from the first on, unless it is an output.
-  void keep_products() {
-    std::map<int32_t, int> products;  // [layer]
-    for (size_t o = 0; o < graph_.ops.size(); ++o) {
-      const ir::Op& op = graph_.ops[o];
-      if (op.kind != ir::OpKind::kDot || !op.layer.valid() || products[op.layer.value]++ % 2 == 1)
-        continue;
-      made_.ops[o].kept = made_.output[root(op.results[0])] < 0;
-    }
-  }
-
   // Keys and values that fewer heads have than queries.
   void find_repeats() {
     made_.repeats.assign(graph_.values.size(), 1);

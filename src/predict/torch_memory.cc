@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "base/in_parallel.h"
+#include "pipeline/buffer_lives.h"
 #include "predict/fsdp_groups.h"
 #include "predict/torch_fragments.h"
 #include "predict/torch_tensors.h"
@@ -35,7 +36,7 @@ class Replay {
 
   simulate::Held run() {
     find_groups();
-    find_last_uses();
+    uses_ = pipeline::buffer_uses(rank_);
     groups_.hold_weights(divided_bytes());
     hold_received();
     step(nullptr);
@@ -87,14 +88,6 @@ class Replay {
       if (channel < 0) continue;
       const int64_t bytes = program_.channels[static_cast<size_t>(channel)].type.bytes().value;
       for (int64_t i = 0; i < count; ++i) tensors_.add(bytes, Category::kBoundary, What::kReceived);
-    }
-  }
-
-  void find_last_uses() {
-    last_use_.assign(rank_.buffers.size(), -1);
-    for (size_t c = 0; c < rank_.commands.size(); ++c) {
-      for (const BufferId id : rank_.commands[c].buffers)
-        last_use_[pipeline::root_buffer(rank_, id).index()] = static_cast<int32_t>(c);
     }
   }
 
@@ -253,7 +246,7 @@ class Replay {
     if (port < 0 || call.memory.forward || call.memory.output[v] >= 0) return;
     const size_t b =
         pipeline::root_buffer(rank_, call.command.buffers[static_cast<size_t>(port)]).index();
-    if (last_use_[b] == call.index) tensors_.drop(saved_[b]);
+    if (uses_[b].last == call.index) tensors_.drop(saved_[b]);
   }
 
   // Logits in f32, and their logarithms of softmax, which stay [PyTorch
@@ -310,7 +303,7 @@ class Replay {
     for (Handle& handle : call.here) tensors_.drop(handle);
     for (const BufferId id : call.command.buffers) {
       const size_t b = pipeline::root_buffer(rank_, id).index();
-      if (last_use_[b] == call.index) tensors_.drop(saved_[b]);
+      if (uses_[b].last == call.index) tensors_.drop(saved_[b]);
     }
   }
   // What the loss read in the weights' type: a pipeline's engine keeps it with the outputs.
@@ -345,17 +338,15 @@ class Replay {
   int32_t last_layer_;
   TorchTensors tensors_;
   FsdpGroups groups_;
-  std::vector<int32_t> last_use_;  // [root buffer] command
-  std::vector<Handle> saved_;      // [root buffer]
+  std::vector<pipeline::BufferUse> uses_;  // [root buffer]
+  std::vector<Handle> saved_;              // [root buffer]
   std::vector<Handle> outputs_, logarithms_;
   // [stage, microbatch][group]
   std::map<std::pair<FsdpGroups::Key, int32_t>, std::map<int, std::vector<Handle>>> kept_;
   bool updated_ = false;
 };
 
-// One for little work.
-int threads_for(const Program& program) {
-  constexpr size_t kWorthThreads = 100'000;  // ops
+size_t ops_of(const Program& program) {
   size_t ops = 0;
   for (const RankProgram& rank : program.ranks) {
     for (const Command& command : rank.commands) {
@@ -363,7 +354,7 @@ int threads_for(const Program& program) {
         ops += program.fragments[command.fragment.index()].graph.ops.size();
     }
   }
-  return ops < kWorthThreads ? 1 : 4;
+  return ops;
 }
 
 }  // namespace
@@ -377,7 +368,7 @@ std::vector<simulate::Held> torch_memory(const Program& program, DType dtype,
     for (const ir::Op& op : fragment.graph.ops) last_layer = std::max(last_layer, op.layer.value);
   }
   std::vector<simulate::Held> held(program.ranks.size());
-  in_parallel(held.size(), threads_for(program), [&](size_t r) {
+  in_parallel(held.size(), threads_for(ops_of(program)), [&](size_t r) {
     held[r] = Replay(program, r, fragments, dtype, last_layer, cluster).run();
   });
   return held;

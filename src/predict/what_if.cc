@@ -120,11 +120,17 @@ compile::Plan with_keys(const compile::Plan& plan, const Settings& settings) {
   if (given.empty()) return plan;
   std::vector<std::string> parts;
   const std::string form = compile::short_form(plan);
+  const pipeline::ScheduleKind& kind = pipeline::kind_of(plan.schedule);
+  const bool usual = pipeline::is_usual(kind);
+  if (const auto chunks = given.find("chunks");
+      chunks != given.end() && given.count("schedule") == 0 && !usual) {
+    given["schedule"] =
+        pipeline::kind_with_chunks(kind, parse_int64(chunks->second).value_or(plan.chunks)).name;
+  }
   for (const std::string_view part : split(form, ',')) {
     const std::string name(part.substr(0, part.find('=')));
-    const bool looped = plan.schedule == "1f1b" || plan.schedule == "interleaved-1f1b";
-    const bool follows = (name == "schedule" && given.count("chunks") > 0 && looped) ||
-                         (name == "chunks" && given.count("schedule") > 0 && looped);
+    const bool follows = usual && ((name == "schedule" && given.count("chunks") > 0) ||
+                                   (name == "chunks" && given.count("schedule") > 0));
     if (given.count(name) == 0 && !follows) parts.emplace_back(part);
   }
   for (const auto& [key, value] : given) parts.push_back(key + "=" + value);
@@ -135,13 +141,12 @@ compile::Plan with_keys(const compile::Plan& plan, const Settings& settings) {
 void check_plan_value(const std::string& key, const std::string& value) {
   static const std::vector<std::string> kCounts = {
       "dp", "tp", "pp", "cp", "ep", "chunks", "microbatches", "group", "pairs", "slices"};
-  const std::vector<std::string> kinds = pipeline::schedule_kinds();
   if (is_in(kCounts, key)) {
     const auto number = parse_int64(value);
     if (!number || *number < 1)
       throw_error("--vary {}: must be a whole number from 1 on, is '{}'", key, value);
   } else if (key == "schedule") {
-    if (!is_in(kinds, value)) compile::parse_plan("schedule=" + value, "--vary");
+    if (pipeline::find_kind(value) == nullptr) compile::parse_plan("schedule=" + value, "--vary");
   } else if (key != "layers" && key != "order" && key != "memory_limit" && key != "costs" &&
              key != "post_validation" && key != "regather") {
     compile::parse_plan(fmt::format("tp=2,pp=2,microbatches=2,{}={}", key, value), "--vary");

@@ -129,6 +129,10 @@ TEST_CASE("chunks bring their schedule along") {
   REQUIRE(rows[1].prediction.has_value());
   CHECK(rows[1].request.plan.schedule == "interleaved-1f1b");
   CHECK(rows[0].request.plan == request.plan);
+  const Request whole = small("pp=2,microbatches=4,schedule=gpipe");
+  CHECK(rows_of(whole, {"chunks=2"})[0].request.plan.schedule == "looped-bfs");
+  const Request split = small("pp=2,microbatches=4,schedule=interleaved-zb,chunks=2");
+  CHECK(rows_of(split, {"chunks=1"})[0].request.plan.schedule == "interleaved-zb");
 }
 
 TEST_CASE("wrong keys and values are told together") {

@@ -21,7 +21,7 @@ class Flattener {
   FlatProgram make() {
     size_t commands = 0;
     for (const RankProgram& rank : program_.ranks) commands += rank.commands.size();
-    const int threads = pipeline::threads_for(commands);
+    const int threads = threads_for(commands);
     number_messages(threads);
     for (const pipeline::Channel& channel : program_.channels) {
       const int64_t bytes = channel.type.bytes().value;

@@ -10,6 +10,7 @@
 #include "cost/op_time.h"
 #include "ops/op_def.h"
 #include "pipeline/axes.h"
+#include "pipeline/groups.h"
 #include "pipeline/volume.h"
 
 namespace mw::simulate {
@@ -46,11 +47,6 @@ double square_flops(const ir::Graph& graph, const ir::Op& op, double flops) {
   return flops * 2 * T / (T + 1);
 }
 
-std::string label_of(const ir::DeviceGroup& group) {
-  if (const auto* holders = std::get_if<ir::Holders>(&group)) return "holders " + holders->state;
-  return join(std::get<ir::AxisGroup>(group).axes, ",");
-}
-
 // Tensor parallelism's groups: "tp", or with fewer key heads than ranks "tp_kv" and "tp_rep".
 bool is_tensor_label(const std::string& label) { return starts_with(label, "tp"); }
 
@@ -67,11 +63,6 @@ Beside beside_of(OpKind kind, const std::string& label, bool update) {
   if (is_tensor_label(label)) return Beside::kTensor;
   if (!update && label == "cp") return Beside::kRing;
   return kind == OpKind::kAllGather ? Beside::kParamGather : Beside::kGradReduce;
-}
-
-bool holds(const pipeline::RankProgram& rank, const std::string& state) {
-  return std::any_of(rank.buffers.begin(), rank.buffers.begin() + rank.states,
-                     [&](const pipeline::Buffer& buffer) { return buffer.name == state; });
 }
 
 // Whether recomputed ops read what the op gathers, directly or through views.
@@ -185,7 +176,7 @@ void FragmentCoster::add_collective(const Fragment& fragment, const ir::Op& op, 
   Bytes whole;
   for (const ValueId v : op.kind == OpKind::kAllGather ? op.results : op.operands)
     whole += fragment.graph.type(v).bytes();
-  const std::string label = label_of(attrs.group);
+  const std::string label = pipeline::group_label(attrs.group);
   made.label = labels_.id(label);
   const auto l = static_cast<size_t>(made.label);
   cost.sent.resize(std::max(cost.sent.size(), l + 1), 0);

@@ -193,7 +193,7 @@ class Simulation {
       commands.push_back(static_cast<int32_t>(program_.ranks[r].commands.size()));
     }
     result.ranks.resize(program_.ranks.size());
-    in_parallel(result.ranks.size(), pipeline::threads_for(all_commands),
+    in_parallel(result.ranks.size(), threads_for(all_commands),
                 [&](size_t r) { result.ranks[r] = rank_result(r, loop); });
     share_cores(result);
     if (options_.trace) {

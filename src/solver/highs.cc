@@ -125,7 +125,7 @@ Solution solve(const IntegerProgram& program, const SolveOptions& options) {
   const Highs owner(api().create());
   void* highs = owner.get();
   api().setBoolOptionValue(highs, "output_flag", 0);
-  api().setDoubleOptionValue(highs, "time_limit", options.time_limit_s);
+  if (options.most_nodes > 0) api().setIntOptionValue(highs, "mip_max_nodes", options.most_nodes);
   api().setDoubleOptionValue(highs, "mip_rel_gap", options.relative_gap);
   api().setIntOptionValue(highs, "threads", options.threads);
   api().setIntOptionValue(highs, "random_seed", 0);

@@ -42,7 +42,8 @@ class IntegerProgram {
 };
 
 struct SolveOptions {
-  double time_limit_s = 60;
+  // Of the search tree: then the best found is the answer, on every machine the same. 0: none.
+  int32_t most_nodes = 0;
   double relative_gap = 1e-6;
   int32_t threads = 1;        // one: the same answer every time
   std::vector<double> start;  // a value a variable, where the search begins; empty: none
@@ -51,10 +52,10 @@ struct SolveOptions {
 struct Solution {
   enum class Status {
     kOptimal,     // within the gap
-    kFeasible,    // the time was over; `bound` says how far from optimal this may be
+    kFeasible,    // the nodes were used up; `bound` says how far from optimal this may be
     kInfeasible,  // no values satisfy the rows
     kUnbounded,
-    kNothing  // the time was over before any values were found
+    kNothing  // the nodes were used up before any values were found
   };
   Status status = Status::kNothing;
   std::vector<double> values;  // of the best found; empty where there is none
@@ -62,7 +63,7 @@ struct Solution {
   double bound = 0;  // no values are better than this
 };
 
-// Throws Error where the build has no solver. Deterministic unless the time limit ends the search.
+// Throws Error where the build has no solver. Deterministic: no clock ends the search.
 Solution solve(const IntegerProgram& program, const SolveOptions& options = {});
 // "HiGHS 1.15.1", or "" where there is none.
 std::string solver_name();

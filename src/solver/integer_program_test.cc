@@ -69,3 +69,33 @@ TEST_CASE("a start is taken and the same program gives the same answer") {
   CHECK(plain.objective == doctest::Approx(started.objective));
   CHECK(solve(program).values == plain.values);
 }
+
+TEST_CASE("a search whose nodes are used up says so, the same way every time") {
+  if (absent()) return;
+  // Market split [Cornuejols 1999]: which half of the customers has half of every product's sales?
+  // Their relaxation says nothing.
+  constexpr int32_t kProducts = 4, kCustomers = 30;
+  IntegerProgram program;
+  std::vector<double> start(kCustomers, 0);
+  for (int32_t c = 0; c < kCustomers; ++c) program.add_binary();
+  for (int32_t p = 0; p < kProducts; ++p) {
+    std::vector<IntegerProgram::Term> row;
+    double sum = 0;
+    for (int32_t c = 0; c < kCustomers; ++c) {
+      row.push_back({c, static_cast<double>((c * c * 37 + c * 11 + p * 53 + c * p * 29) % 100)});
+      sum += row.back().factor;
+    }
+    const double half = std::floor(sum / 2);
+    row.push_back({program.add_variable({1, 0, kInfinity, false}), 1});
+    row.push_back({program.add_variable({1, 0, kInfinity, false}), -1});
+    program.add_row(half, half, row);
+    start.insert(start.end(), {half, 0});
+  }
+  const SolveOptions few{.most_nodes = 20, .start = start};
+  const Solution cut = solve(program, few);
+  CHECK(cut.status == Solution::Status::kFeasible);
+  CHECK(cut.bound < cut.objective);
+  const Solution again = solve(program, few);
+  CHECK(again.values == cut.values);
+  CHECK(again.bound == cut.bound);
+}

@@ -43,5 +43,9 @@ TEST_CASE_FIXTURE(Repository, "no room but models and checkpoint knows a paramet
   expect_none(check_parameter_names(tree));
 }
 
+TEST_CASE_FIXTURE(Repository, "a kind of schedule is known by its facts, not by its name") {
+  expect_none(check_schedule_names(tree));
+}
+
 }  // namespace
 }  // namespace mw::rooms

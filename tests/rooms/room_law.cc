@@ -25,6 +25,10 @@ constexpr std::array<std::string_view, 24> kParameterNames = {
     "q_attn",    "rotary_emb",   "input_layernorm",
     "q_norm",    "k_norm",       "post_attention_layernorm"};
 
+// The usual kind, and the orders of sampled programs, which no plan's schedule chooses.
+constexpr std::array<std::string_view, 3> kNamingKinds = {
+    "src/pipeline/schedule_kind.h", "src/predict/probe.cc", "src/predict/state_programs.cc"};
+
 struct Include {
   int line;
   bool quoted;
@@ -263,6 +267,34 @@ Findings check_parameter_names(const Tree& tree) {
                           path, number, place->room, word));
         }
         begin = end + 1;
+      }
+    });
+  }
+  return findings;
+}
+
+Findings check_schedule_names(const Tree& tree) {
+  constexpr std::string_view kKinds = "src/pipeline/schedules/", kName = ".name = \"";
+  std::vector<std::string> names;
+  for (const auto& [path, text] : tree) {
+    if (!path.starts_with(kKinds)) continue;
+    for (size_t at = text.find(kName); at != std::string::npos; at = text.find(kName, at)) {
+      at += kName.size();
+      names.push_back(text.substr(at - 1, text.find('"', at) - at + 2));  // with its quotes
+    }
+  }
+  Findings findings;
+  for (const auto& [path, text] : tree) {
+    const std::string file = std::filesystem::path(path).filename().string();
+    const bool is_test = file.starts_with("test_") || file.find("_test.") != std::string::npos;
+    if (is_test || path.starts_with(kKinds) || !(is_header(path) || is_source(path))) continue;
+    if (std::find(kNamingKinds.begin(), kNamingKinds.end(), path) != kNamingKinds.end()) continue;
+    for_each_line(text, [&](int number, std::string_view line) {
+      for (const std::string& name : names) {
+        if (line.find(name) == std::string_view::npos) continue;
+        findings.push_back(
+            fmt::format("{}:{}: names the schedule {}; ask for a fact of its ScheduleKind", path,
+                        number, name));
       }
     });
   }

@@ -50,5 +50,8 @@ Findings check_torch(const Tree& tree);
 Findings check_files(const Tree& tree, const Rooms& rooms);
 // No room but `models` and `checkpoint` knows a Hugging Face parameter's name.
 Findings check_parameter_names(const Tree& tree);
+// Outside src/pipeline/schedules no kind of schedule is asked for by its name, so that a new one is
+// one new file: only the usual kind's is known, and those of the programs that predict samples.
+Findings check_schedule_names(const Tree& tree);
 
 }  // namespace mw::rooms

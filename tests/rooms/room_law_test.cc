@@ -27,8 +27,9 @@ Tree lawful() {
 Findings all_findings(const Tree& tree) {
   Findings findings;
   const Rooms rooms = parse_rooms(tree, findings);
-  for (const Findings& more : {check_deps(rooms), check_includes(tree, rooms), check_torch(tree),
-                               check_files(tree, rooms), check_parameter_names(tree)}) {
+  for (const Findings& more :
+       {check_deps(rooms), check_includes(tree, rooms), check_torch(tree), check_files(tree, rooms),
+        check_parameter_names(tree), check_schedule_names(tree)}) {
     findings.insert(findings.end(), more.begin(), more.end());
   }
   return findings;
@@ -169,6 +170,18 @@ TEST_CASE("a parameter's name outside models and checkpoint is found") {
   tree["src/models/README.md"] = "# models\n";
   tree["src/models/gpt2.cc"] = "const char* kName = \"wte\";\n";
   CHECK(all_findings(tree) == Findings{});
+}
+
+TEST_CASE("a schedule's name outside its file is found") {
+  Tree tree = lawful();
+  tree["src/pipeline/schedules/x.cc"] = "extern const ScheduleKind kX = {.name = \"x-1\"};\n";
+  tree["src/ir/graph.cc"] += "bool a = kind == \"x-1\";\nbool b = word == \"x-12\";  // none\n";
+  CHECK(check_schedule_names(tree) ==
+        Findings{"src/ir/graph.cc:4: names the schedule \"x-1\"; ask for a fact of its "
+                 "ScheduleKind"});
+  tree["src/ir/graph_test.cc"] = "bool a = kind == \"x-1\";\n";
+  tree["src/predict/probe.cc"] = "auto a = make({\"x-1\"});\n";
+  CHECK(check_schedule_names(tree).size() == 1);
 }
 
 }  // namespace

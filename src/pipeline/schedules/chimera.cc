@@ -53,7 +53,6 @@ extern const ScheduleKind kChimera = {
     .since = 202107,
     .chunks = kOneChunk,
     .options = {.pairs = true, .sync = true},
-    .compiled = true,
     .check = check_chimera,
     .make = make,
     .period = 2};

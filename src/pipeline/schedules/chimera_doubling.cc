@@ -51,7 +51,6 @@ extern const ScheduleKind kChimeraDoubling = {
     .since = 202107,
     .chunks = kOneChunk,
     .options = {.pairs = true, .sync = true},
-    .compiled = true,
     .check = check_chimera,
     .make = make,
     .period = 2};

@@ -19,7 +19,6 @@ extern const ScheduleKind kChimeraHalving = {
     .since = 202107,
     .chunks = kOneChunk,
     .options = {.pairs = true, .sync = true},
-    .compiled = true,
     .check = check_chimera,
     .make = make,
     .parts = kHalves,

@@ -41,7 +41,6 @@ extern const ScheduleKind kDualPipe = {
     .since = 202412,
     .chunks = kOneChunk,
     .options = {.sync = true},
-    .compiled = true,
     .check = check,
     .make = make};
 

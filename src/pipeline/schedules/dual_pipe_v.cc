@@ -28,7 +28,6 @@ extern const ScheduleKind kDualPipeV = {
     .since = 202502,
     .chunks = kTwoChunks,
     .options = {},
-    .compiled = true,
     .check = check,
     .make = make};
 

@@ -1,50 +1,14 @@
-// The kinds of schedules. Every `extern const ScheduleKind k… = {` of a file in this folder is one:
-// the build lists them (listed_kinds.cc.in), so a new kind is one new file. Private to room
-// pipeline.
+// What the files of this folder, each a kind of schedule (schedule_kind.h) or more, are made of.
+// Private to room pipeline.
 #pragma once
 
-#include <span>
-#include <string>
 #include <vector>
 
 #include "base/error.h"
 #include "pipeline/schedule.h"
+#include "pipeline/schedule_kind.h"
 
 namespace mw::pipeline {
-
-// Stages a rank: what is usual, the least and the most (0: any), in steps.
-struct ChunkRange {
-  int32_t usual = 1, least = 1, most = 1, step = 1;
-};
-inline constexpr ChunkRange kOneChunk = {};
-inline constexpr ChunkRange kAnyChunks = {.usual = 2, .least = 1, .most = 0};
-inline constexpr ChunkRange kTwoChunks = {.usual = 2, .least = 2, .most = 2};
-
-// Options of a request that only some kinds have.
-struct KindOptions {
-  bool group = false, slices = false, pairs = false, memory_limit = false, sync = false;
-};
-
-struct ScheduleKind {
-  const char* name;
-  const char* summary;
-  int32_t since;  // year and month in which it was published, 202104; kinds are listed by it
-  ChunkRange chunks;
-  KindOptions options;
-  bool compiled;  // the compiler lowers it
-  // Findings beyond the ranges that hold for all kinds; null: none. Like `make`, it gets a request
-  // with the usual values filled in.
-  void (*check)(const ScheduleRequest& request, Diagnostics& out);
-  // REQUIRES: the request has no finding.
-  Schedule (*make)(const ScheduleRequest& request);
-  int32_t parts = 1;            // Schedule::parts
-  int32_t weight_versions = 1;  // Schedule::weight_versions
-  // The order comes again after as many microbatches as this many pipelines have ranks; 0: never.
-  int32_t period = 1;
-};
-
-// All kinds, the oldest first, those of one month by name.
-std::span<const ScheduleKind* const> listed_kinds();
 
 // Stage s on rank s mod ranks.
 Placement looped_placement(int32_t ranks, int32_t chunks);

@@ -18,8 +18,8 @@ extern const ScheduleKind kGPipe = {.name = "gpipe",
                                     .since = 201811,
                                     .chunks = kOneChunk,
                                     .options = {},
-                                    .compiled = true,
                                     .check = nullptr,
-                                    .make = make};
+                                    .make = make,
+                                    .variant = {.less_memory = "1f1b"}};
 
 }  // namespace mw::pipeline

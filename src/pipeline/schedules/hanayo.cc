@@ -111,7 +111,6 @@ extern const ScheduleKind kHanayo = {.name = "hanayo",
                                      .since = 202308,
                                      .chunks = {.usual = 2, .least = 2, .most = 0, .step = 2},
                                      .options = {},
-                                     .compiled = true,
                                      .check = nullptr,
                                      .make = make,
                                      .period = 0};

@@ -41,8 +41,8 @@ extern const ScheduleKind kInterleaved = {.name = "interleaved-1f1b",
                                           .since = 202104,
                                           .chunks = kAnyChunks,
                                           .options = {.group = true},
-                                          .compiled = true,
                                           .check = check_rounds,
-                                          .make = make};
+                                          .make = make,
+                                          .variant = {.one_chunk = "1f1b"}};
 
 }  // namespace mw::pipeline

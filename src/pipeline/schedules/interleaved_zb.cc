@@ -40,8 +40,8 @@ extern const ScheduleKind kInterleavedZb = {.name = "interleaved-zb",
                                             .since = 202311,
                                             .chunks = kAnyChunks,
                                             .options = {.group = true},
-                                            .compiled = true,
                                             .check = check_rounds,
-                                            .make = make};
+                                            .make = make,
+                                            .variant = {.whole_backward = "interleaved-1f1b"}};
 
 }  // namespace mw::pipeline

@@ -26,9 +26,9 @@ extern const ScheduleKind kLoopedBfs = {.name = "looped-bfs",
                                         .since = 202211,
                                         .chunks = kAnyChunks,
                                         .options = {},
-                                        .compiled = true,
                                         .check = nullptr,
                                         .make = make,
-                                        .period = 0};
+                                        .period = 0,
+                                        .variant = {.one_chunk = "gpipe"}};
 
 }  // namespace mw::pipeline

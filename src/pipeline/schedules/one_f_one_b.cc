@@ -34,7 +34,6 @@ extern const ScheduleKind kOneFOneB = {
     .since = 201806,
     .chunks = kOneChunk,
     .options = {},
-    .compiled = true,
     .check = nullptr,
     .make = make};
 

@@ -28,9 +28,10 @@ extern const ScheduleKind kPipeDream2Bw = {.name = "pipedream-2bw",
                                            .since = 202006,
                                            .chunks = kOneChunk,
                                            .options = {},
-                                           .compiled = false,
                                            .check = check,
                                            .make = make,
-                                           .weight_versions = 2};
+                                           .weight_versions = 2,
+                                           .simulated_only = "a step of it would use older weights",
+                                           .variant = {.flushed = "1f1b"}};
 
 }  // namespace mw::pipeline

@@ -40,7 +40,6 @@ extern const ScheduleKind kSeqOneFOneB = {.name = "seq-1f1b",
                                           .since = 202406,
                                           .chunks = kOneChunk,
                                           .options = {.slices = true},
-                                          .compiled = true,
                                           .check = nullptr,
                                           .make = make};
 

@@ -24,7 +24,6 @@ extern const ScheduleKind kVHalf = {.name = "v-half",
                                     .since = 202405,
                                     .chunks = kTwoChunks,
                                     .options = {},
-                                    .compiled = true,
                                     .check = nullptr,
                                     .make = make};
 

@@ -20,7 +20,6 @@ extern const ScheduleKind kVMin = {
     .since = 202405,
     .chunks = kTwoChunks,
     .options = {},
-    .compiled = true,
     .check = nullptr,
     .make = make};
 

@@ -29,10 +29,6 @@ struct Choices {
   int32_t even_start;
 };
 
-// Costs are compared with this much of a microbatch's memory to spare: a limit of p microbatches
-// must hold p of them whatever their rounding.
-constexpr double kMemorySlack = 1e-6;
-
 enum Kind : size_t { kForward, kInput, kWeight };
 
 // One stage's state while the order is being made.
@@ -271,14 +267,18 @@ Schedule make(const ScheduleRequest& request) {
 
 }  // namespace
 
-extern const ScheduleKind kZbAuto = {.name = "zb-auto",
-                                     .summary = "zero bubble for given costs under a memory limit",
-                                     .since = 202311,
-                                     .chunks = kOneChunk,
-                                     .options = {.memory_limit = true},
-                                     .compiled = true,
-                                     .check = check,
-                                     .make = make,
-                                     .period = 0};
+// ZB-1p and ZB-2p [there, section 3].
+static constexpr std::array kLimits = {NamedLimit{"zb-1p", 1}, NamedLimit{"zb-2p", 2}};
+
+extern const ScheduleKind kZbAuto = {
+    .name = "zb-auto",
+    .summary = "zero bubble for given costs under a memory limit",
+    .since = 202311,
+    .chunks = kOneChunk,
+    .options = {.memory_limit = true, .costs = true, .exact = true},
+    .check = check,
+    .make = make,
+    .period = 0,
+    .limits = kLimits};
 
 }  // namespace mw::pipeline

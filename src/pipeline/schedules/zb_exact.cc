@@ -15,8 +15,8 @@ namespace {
 using solver::IntegerProgram;
 using solver::kInfinity;
 
-constexpr double kTimeLimit_s = 120;
-constexpr double kMemorySlack = 1e-6;  // as in the heuristic
+// Of the search: a minute or so for the largest programs.
+constexpr int32_t kMostNodes = 10'000;
 
 constexpr std::array kKinds = {ActionKind::kF, ActionKind::kI, ActionKind::kW};
 
@@ -49,7 +49,7 @@ class OrderProgram {
 
   Schedule solve() {
     const solver::Solution solution =
-        solver::solve(program_, {.time_limit_s = kTimeLimit_s, .start = start_values_});
+        solver::solve(program_, {.most_nodes = kMostNodes, .start = start_values_});
     MW_CHECK(!solution.values.empty(), "no order, though there is one to start from");
     Schedule schedule = empty_schedule(request_, looped_placement(p_, 1));
     for (int32_t s = 0; s < p_; ++s) {

@@ -6,6 +6,10 @@
 
 namespace mw::pipeline {
 
+// Memory is compared with this much of a microbatch's to spare: a limit of p microbatches must hold
+// p of them whatever their rounding.
+inline constexpr double kMemorySlack = 1e-6;
+
 // Programs of more than this many order variables are refused: they would not end.
 inline constexpr int32_t kMostOrderVariables = 600;
 

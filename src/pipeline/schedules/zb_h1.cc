@@ -18,8 +18,8 @@ extern const ScheduleKind kZbH1 = {.name = "zb-h1",
                                    .since = 202311,
                                    .chunks = kOneChunk,
                                    .options = {},
-                                   .compiled = true,
                                    .check = nullptr,
-                                   .make = make};
+                                   .make = make,
+                                   .variant = {.whole_backward = "1f1b"}};
 
 }  // namespace mw::pipeline

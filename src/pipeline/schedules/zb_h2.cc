@@ -19,7 +19,6 @@ extern const ScheduleKind kZbH2 = {.name = "zb-h2",
                                    .since = 202311,
                                    .chunks = kOneChunk,
                                    .options = {},
-                                   .compiled = true,
                                    .check = nullptr,
                                    .make = make};
 

@@ -71,7 +71,6 @@ extern const ScheduleKind kZbV = {
     .since = 202401,
     .chunks = kTwoChunks,
     .options = {},
-    .compiled = true,
     .check = nullptr,
     .make = make};
 
