@@ -57,7 +57,8 @@ TEST_CASE("a quote that is not closed is told where it stands") {
   std::string row = kRow;
   row.replace(row.find("so\"\"\""), 5, "so");
   const std::string finding =
-      "runs.csv:3: the cell \"says \"so,fit has no closing quote before a ',' or the end of a line; "
+      "runs.csv:3: the cell \"says \"so,fit has no closing quote before a ',' or the end of a "
+      "line; "
       "double the quotes inside of it";
   CHECK_THROWS_WITH_AS(parse_runs(kHeader + kRow + row, "runs.csv"), finding.c_str(), Error);
   CHECK_THROWS_WITH_AS(parse_runs(kHeader + kRow + row + kRow, "runs.csv"), finding.c_str(), Error);

@@ -41,8 +41,7 @@ std::string model_file(FileSystem& fs, const std::string& name) {
   std::sort(known.begin(), known.end());
   known.erase(std::unique(known.begin(), known.end()), known.end());
   throw_error("--model: there is no model '{}'{}; known are {}; or give a file, x.json",
-              clipped(name),
-              did_you_mean(name, known), known.empty() ? "none" : join(known, ", "));
+              clipped(name), did_you_mean(name, known), known.empty() ? "none" : join(known, ", "));
 }
 
 std::vector<calibrate::Amendment> published_amendments(FileSystem& fs) {

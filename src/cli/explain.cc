@@ -39,8 +39,8 @@ std::vector<std::string> unknown_words(const CLI::App& command) {
   for (const std::string& word : command.remaining(true)) {
     if (!starts_with(word, "-")) continue;
     const std::string name = word.substr(0, word.find('='));
-    findings.push_back(
-        fmt::format("{}: unknown option{}", clipped(name), did_you_mean(name, option_names(command))));
+    findings.push_back(fmt::format("{}: unknown option{}", clipped(name),
+                                   did_you_mean(name, option_names(command))));
   }
   if (findings.empty()) {
     for (const std::string& word : command.remaining(true))
@@ -59,7 +59,8 @@ std::vector<std::string> wrong_values(CLI::Option& option) {
   const auto most = static_cast<size_t>(option.get_items_expected_max());
   for (const std::string& value : option.results()) {
     if (most == 0 && value != "true" && value != "false")
-      findings.push_back(fmt::format("{}: takes no value, is '{}'", option.get_name(), clipped(value)));
+      findings.push_back(
+          fmt::format("{}: takes no value, is '{}'", option.get_name(), clipped(value)));
   }
   if (most == 1 && option.results().size() > 1)
     findings.push_back(fmt::format("{}: is there {} times; give it once", option.get_name(),

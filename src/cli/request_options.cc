@@ -58,7 +58,8 @@ std::string with_dp(int64_t gpus, const std::string& text) {
 compile::PlanReading read_plan(FileSystem& fs, const std::string& text, const std::string& where) {
   if (ends_with(text, ".json")) {
     const std::string plan = fs.read_file(text);
-    if (!starts_with(trim(without_bom(plan)), "{")) throw_error("{}: must be a JSON object, a plan", text);
+    if (!starts_with(trim(without_bom(plan)), "{"))
+      throw_error("{}: must be a JSON object, a plan", text);
     return compile::read_plan(plan, text);
   }
   return compile::read_plan(text, where);
