@@ -293,7 +293,11 @@ std::vector<std::string> plan_findings(const Plan& plan, int64_t blocks, const M
 
 std::string run_finding(const Plan& plan, const std::string& where) {
   const std::vector<std::string> kinds = pipeline::schedule_kinds();
-  if (std::find(kinds.begin(), kinds.end(), plan.schedule) != kinds.end()) return "";
+  const std::vector<std::string> all = pipeline::all_schedule_kinds();
+  const auto is_in = [&](const std::vector<std::string>& names) {
+    return std::find(names.begin(), names.end(), plan.schedule) != names.end();
+  };
+  if (is_in(kinds) || !is_in(all)) return "";
   return fmt::format(
       "{}: schedule: '{}' can be drawn and simulated (meshwright schedule, simulate), but not run: "
       "a step of it would use older weights; what runs is {}",

@@ -290,7 +290,7 @@ CASES = {
     "steps": (JOB + "--steps 0", "--steps: must be at least 1, is 0" + HELP),
     "threads": (JOB + "--threads-per-rank -1", "--threads-per-rank: must be at least 1, is -1" + HELP),
     "too many": (JOB + "again", "'again' is one argument too many" + HELP),
-    "too few": ("train", "job is required" + HELP),
+    "too few": ("train", "job: is missing; give a TOML file such as examples/gpt-tiny.toml"),
     "subcommand": ("trian {d}/job.toml", "'trian' is no subcommand, did you mean 'train'?; known are train, verify, inspect, "
                    "simulate, what-if, plan, schedule, validate, calibrate, profile, generate, data, checkpoint\n"
                    "(meshwright --help explains all)"),
