@@ -126,11 +126,7 @@ std::string Json::describe() const {
     return array->empty() ? "an empty array" : fmt::format("an array of {}", array->size());
   }
   if (is_object()) return "an object";
-  if (const auto* string = std::get_if<std::string>(&value_)) {
-    constexpr size_t kLongest = 60;
-    if (string->size() <= kLongest) return quoted(*string);
-    return quoted(string->substr(0, kLongest)) + "…";
-  }
+  if (const auto* string = std::get_if<std::string>(&value_)) return quoted(clipped(*string));
   if (is_float()) return format_float(std::get<double>(value_));
   return dump();
 }

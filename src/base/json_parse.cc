@@ -62,7 +62,7 @@ class Parser {
   Parser(std::string_view text, std::string_view file) : text_(text), file_(file) {}
 
   Json parse() {
-    if (text_.starts_with("\xEF\xBB\xBF")) at_ = 3;  // a byte order mark, as some editors leave
+    at_ = text_.size() - without_bom(text_).size();
     Json json = value(0);
     skip_space();
     if (at_ < text_.size()) fail("the end of the file");

@@ -73,7 +73,7 @@ std::string JsonReader::where(std::string_view key) const {
       known = known.substr(0, cut);
     }
   }
-  return path.empty() ? where : fmt::format("{}: {}", where, path);
+  return path.empty() ? where : fmt::format("{}: {}", where, clipped(path));
 }
 
 void JsonReader::report(std::string_view key, const std::string& message) const {

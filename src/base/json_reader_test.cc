@@ -134,6 +134,15 @@ TEST_CASE("TOML keeps the file's order and findings name the line") {
         "c.toml:12: node[1].when: unknown key");
 }
 
+TEST_CASE("a byte order mark before TOML or JSON is no part of it") {
+  CHECK(parse_toml("\xEF\xBB\xBF"
+                   "a = 1\n",
+                   "x.toml")
+            .root.at("a", "x.toml")
+            .as_integer("a") == 1);
+  CHECK(parse_json("\xEF\xBB\xBF{\"a\": 1}", "x.json").at("a", "x.json").as_integer("a") == 1);
+}
+
 TEST_CASE("broken TOML is reported with line and column") {
   CHECK_THROWS_AS(parse_toml("a = \n", "c.toml"), Error);
   try {

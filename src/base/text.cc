@@ -121,6 +121,12 @@ std::string join(std::span<const std::string_view> parts, std::string_view separ
   return join_parts(parts, separator);
 }
 
+std::string_view without_bom(std::string_view text) {
+  constexpr std::string_view kMark = "\xEF\xBB\xBF";
+  if (starts_with(text, kMark)) text.remove_prefix(kMark.size());
+  return text;
+}
+
 std::string_view trim(std::string_view text) {
   while (!text.empty() && is_space(text.front())) text.remove_prefix(1);
   while (!text.empty() && is_space(text.back())) text.remove_suffix(1);
@@ -222,6 +228,14 @@ std::string format_si(double number) {
 
 std::string format_float(double number) { return shortest(number); }
 std::string format_float(float number) { return shortest(number); }
+
+std::string clipped(std::string_view text) {
+  constexpr size_t kLongest = 60;
+  if (text.size() <= kLongest) return std::string(text);
+  size_t end = kLongest;
+  while (end > 0 && (static_cast<unsigned char>(text[end]) & 0xC0) == 0x80) --end;
+  return std::string(text.substr(0, end)) + "…";
+}
 
 std::string quoted(std::string_view text) {
   std::string result = "\"";

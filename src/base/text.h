@@ -21,6 +21,8 @@ std::vector<std::string_view> split_words(std::string_view text);
 std::string join(std::span<const std::string> parts, std::string_view separator);
 std::string join(std::span<const std::string_view> parts, std::string_view separator);
 
+// Without the UTF-8 byte order mark that some editors put at the head of a file.
+std::string_view without_bom(std::string_view text);
 // Without the white space at both ends.
 std::string_view trim(std::string_view text);
 bool starts_with(std::string_view text, std::string_view prefix);
@@ -53,6 +55,10 @@ std::string format_si(double number);
 // that it reads as a float: "1.0", "0.1", "1e-07".
 std::string format_float(double number);
 std::string format_float(float number);
+
+// What a message shows of a text that somebody gave: its first 60 bytes and "…" where it is longer;
+// no character is cut in two.
+std::string clipped(std::string_view text);
 
 // In double quotes, with ", \ and control characters escaped as in JSON.
 std::string quoted(std::string_view text);

@@ -96,6 +96,19 @@ TEST_CASE("floats keep every bit and read as floats") {
   }
 }
 
+TEST_CASE("a message shows the beginning of a long text, in whole characters") {
+  CHECK(clipped(std::string(60, 'a')) == std::string(60, 'a'));
+  CHECK(clipped(std::string(61, 'a')) == std::string(60, 'a') + "…");
+  CHECK(clipped(std::string(59, 'a') + "äb") == std::string(59, 'a') + "…");
+  CHECK(clipped(std::string(1000, '[')) == std::string(60, '[') + "…");
+}
+
+TEST_CASE("a byte order mark is no text") {
+  CHECK(without_bom("\xEF\xBB\xBFx") == "x");
+  CHECK(without_bom("x\xEF\xBB\xBF") == "x\xEF\xBB\xBF");
+  CHECK(without_bom("") == "");
+}
+
 TEST_CASE("quoted text is one line") {
   CHECK(quoted("a\"b\\c\n\x01") == "\"a\\\"b\\\\c\\n\\u0001\"");
 }

@@ -10,12 +10,9 @@
 
 namespace mw::calibrate {
 
-// The cells of one line; a quoted cell may hold commas and doubled quotes, no line ends.
-std::vector<std::string> csv_cells(std::string_view line);
-
 struct CsvTable {
   struct Line {
-    int number = 0;                  // of the file, from 1
+    int number = 0;                  // of the file, from 1: where it begins
     std::vector<std::string> cells;  // as many as there are names
   };
   std::vector<std::string> names;
@@ -25,7 +22,8 @@ struct CsvTable {
   const std::string& cell(const Line& line, std::string_view name) const;
 };
 
-// Throws Error where a column is missing; lines of another length are findings, and left out.
+// A quoted cell may hold commas, line ends and doubled quotes. Throws Error where a column is
+// missing or a quote is never closed; lines of another length are findings, and left out.
 CsvTable parse_csv(std::string_view csv, const std::string& file,
                    std::span<const std::string_view> columns, Diagnostics& diagnostics);
 

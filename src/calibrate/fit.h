@@ -76,9 +76,15 @@ class Fitter {
 // source in turn.
 std::vector<cluster::LeftOut> left_out(const Fitter& fitter);
 
-// The profile with the fit's constants, its error, and the range that the runs cover.
+// The files that were fitted on, as its profile tells them.
+struct FitFiles {
+  std::vector<std::string> runs;
+  std::string kernels;
+};
+// The profile with the fit's constants, its error, and the range that the runs cover. Its source
+// says what was fitted on what; the constants that were not keep theirs.
 cluster::Profile fitted_profile(cluster::Profile profile, const Fit& fit,
-                                std::vector<cluster::LeftOut> left_out);
+                                std::vector<cluster::LeftOut> left_out, const FitFiles& files);
 // Where to begin without one: the cluster file's figures, whatever the stack.
 cluster::Profile blank_profile(const cluster::Cluster& cluster, const std::string& software);
 

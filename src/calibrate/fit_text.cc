@@ -14,12 +14,37 @@ cluster::Profile blank_profile(const cluster::Cluster& cluster, const std::strin
   profile.name = fmt::format("{} on {}", software, cluster.device.name);
   profile.device = cluster.device.name;
   profile.software = profile.stack.name = software;
-  profile.source = fmt::format("fitted; what is not, as {} has it", cluster.file);
+  profile.source = fmt::format("the figures of {}", cluster.file);
   return profile;
 }
 
+namespace {
+
+constexpr std::string_view kFittedOn = "fitted by meshwright calibrate on ", kBefore = "; before: ";
+
+// "fitted by meshwright calibrate on 90 rows of runs.csv: host_op_us; before: …" An earlier fit's
+// words give way.
+std::string source_of(const Fit& fit, const FitFiles& files, std::string_view before) {
+  const auto runs = std::count_if(fit.residuals.begin(), fit.residuals.end(),
+                                  [](const Residual& r) { return r.run != nullptr; });
+  const auto kernels = static_cast<std::ptrdiff_t>(fit.residuals.size()) - runs;
+  std::vector<std::string> rows, constants;
+  if (runs > 0) rows.push_back(fmt::format("{} rows of {}", runs, join(files.runs, ", ")));
+  if (kernels > 0) rows.push_back(fmt::format("{} all-reduces of {}", kernels, files.kernels));
+  for (const Fitted& fitted : fit.constants) {
+    if (fitted.determined) constants.push_back(fitted.name);
+  }
+  if (const size_t at = before.find(kBefore); before.starts_with(kFittedOn) && at != before.npos)
+    before.remove_prefix(at + kBefore.size());
+  return fmt::format("{}{}: {}{}{}", kFittedOn, join(rows, " and "),
+                     constants.empty() ? "nothing" : join(constants, ", "), kBefore, before);
+}
+
+}  // namespace
+
 cluster::Profile fitted_profile(cluster::Profile profile, const Fit& fit,
-                                std::vector<cluster::LeftOut> left_out) {
+                                std::vector<cluster::LeftOut> left_out, const FitFiles& files) {
+  profile.source = source_of(fit, files, profile.source);
   for (const Fitted& fitted : fit.constants) {
     if (!fitted.determined) continue;
     const auto it = std::find_if(profile.constants.begin(), profile.constants.end(),

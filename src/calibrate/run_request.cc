@@ -210,8 +210,15 @@ std::string reason(const Run& run, const Machines& machines) {
   if (cluster == nullptr) return fmt::format("no file of clusters/ has the device {}", run.gpu);
   if (run.pp == 0 && run.dp == 0 && layouts(run, machines).empty())
     return fmt::format("no pipeline of {} layers divides {} devices", run.layers, run.gpus);
-  if (run.pp + run.dp > 0 && run.tp * run.pp * run.dp * run.cp != run.gpus)
-    return fmt::format("tp*pp*dp={}*{}*{} is not the {} devices", run.tp, run.pp, run.dp, run.gpus);
+  for (const auto& [name, count] : {std::pair("tp", run.tp), {"pp", run.pp}, {"dp", run.dp}}) {
+    if (run.pp + run.dp > 0 && count == 0)
+      return fmt::format("{}: is empty; give all of tp, pp and dp, or neither pp nor dp", name);
+  }
+  if (run.pp + run.dp > 0 && run.tp * run.pp * run.dp * run.cp != run.gpus) {
+    return fmt::format("tp*pp*dp{}={}*{}*{}{} is not the {} devices", run.cp > 1 ? "*cp" : "",
+                       run.tp, run.pp, run.dp, run.cp > 1 ? fmt::format("*{}", run.cp) : "",
+                       run.gpus);
+  }
   if (run.hidden % run.heads != 0)
     return fmt::format("{} heads do not divide hidden {}", run.heads, run.hidden);
   const int64_t micro_batch = std::max<int64_t>(1, run.micro_batch);
@@ -281,6 +288,16 @@ double stated_step(const Run& run) {
   if (run.metric == "tokens_per_s_per_gpu")
     return batch * static_cast<double>(run.seq) / static_cast<double>(run.gpus) / run.value;
   return 0;
+}
+
+double published_step(const Run& run) {
+  const bool hardware = run.metric == "hw_tflops_per_gpu" && run.recompute != "unknown";
+  if (run.metric != "model_tflops_per_gpu" && !hardware) return stated_step(run);
+  if (!run.moe.empty() && !experts_of(run.moe)) return 0;
+  predict::Request request;
+  request.model = model_of(run);
+  if (run.recompute == "full") request.plan.recompute = compile::Recompute::kFull;
+  return published_step(run, request);
 }
 
 double published_step(const Run& run, const predict::Request& request) {

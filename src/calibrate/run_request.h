@@ -54,6 +54,9 @@ std::string assumed_profile(const Run& run, const Machines& machines);
 // stated_step; else 0.
 double stated_step(const Run& run);
 double published_step(const Run& run, const predict::Request& request);
+// Of a row that is not simulated; 0 where it takes the device's peak or a recomputation that the
+// row does not say.
+double published_step(const Run& run);
 Flops model_flops(const models::ModelConfig& model, int64_t seq, int64_t global_batch);
 // With the forward pass of the blocks once more.
 Flops full_recompute_flops(const models::ModelConfig& model, int64_t seq, int64_t global_batch);

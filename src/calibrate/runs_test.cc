@@ -5,6 +5,7 @@
 #include <fmt/core.h>
 
 #include "base/error.h"
+#include "base/text.h"
 
 using namespace mw;
 using namespace mw::calibrate;
@@ -35,6 +36,32 @@ TEST_CASE("a row keeps its cells; what is not said is 0") {
   CHECK(run.value == 1.5);
   CHECK(run.fits());
   CHECK(run.columns[33].second == "says \"so\"");
+}
+
+TEST_CASE("a byte order mark, line ends of two bytes and quoted line ends are read") {
+  std::string row = kRow;
+  row.replace(row.find("says "), 5, "says,\nin two lines: ");
+  const std::string text = "\xEF\xBB\xBF" + kHeader + row + "\n" + kRow + "a,b\n";
+  CHECK_THROWS_WITH_AS(parse_runs(text, "runs.csv"),
+                       "runs.csv:6: has 2 cells, must have the header's 35", Error);
+  const std::string windows = replace_all(text.substr(0, text.size() - 4), "\n", "\r\n");
+  const std::vector<Run> runs = parse_runs(windows, "runs.csv");
+  REQUIRE(runs.size() == 2);
+  CHECK(runs[0].columns[33].second == "says,\r\nin two lines: \"so\"");
+  CHECK(runs[0].line == 2);
+  CHECK(runs[1].line == 5);
+  CHECK(runs[1].use == "fit");
+}
+
+TEST_CASE("a quote that is not closed is told where it stands") {
+  std::string row = kRow;
+  row.replace(row.find("so\"\"\""), 5, "so");
+  const std::string finding =
+      "runs.csv:3: the cell \"says \"so,fit has no closing quote before a ',' or the end of a "
+      "line; "
+      "double the quotes inside of it";
+  CHECK_THROWS_WITH_AS(parse_runs(kHeader + kRow + row, "runs.csv"), finding.c_str(), Error);
+  CHECK_THROWS_WITH_AS(parse_runs(kHeader + kRow + row + kRow, "runs.csv"), finding.c_str(), Error);
 }
 
 TEST_CASE("all findings of a file are told together, by line and column") {

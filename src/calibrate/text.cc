@@ -169,8 +169,8 @@ Json to_json(const std::vector<Comparison>& comparisons) {
       row["assumed"] = c.assumed.empty() ? Json() : Json(c.assumed);
     } else {
       row["predicted"] = nullptr;
-      const double stated = stated_step(c.run);
-      row["published"] = stated > 0 ? Json(stated) : Json();
+      const double published = published_step(c.run);
+      row["published"] = published > 0 ? Json(published) : Json();
       row["error"] = nullptr;
       row["reason"] = c.reason;
     }

@@ -95,6 +95,28 @@ TEST_CASE("a row that cannot be simulated says why") {
   run.gpu = "A100";
   run.tp = 3;
   CHECK(reason(run, a100()) == "tp*pp*dp=3*1*1 is not the 1 devices");
+  run.cp = 2;
+  CHECK(reason(run, a100()) == "tp*pp*dp*cp=3*1*1*2 is not the 1 devices");
+  run.dp = 0;
+  CHECK(reason(run, a100()) == "dp: is empty; give all of tp, pp and dp, or neither pp nor dp");
+}
+
+TEST_CASE("a row that cannot be simulated has its published step, as far as the row tells it") {
+  Run run = gpt(2, 64, 4, 64, 128, 4);
+  run.gpu = "B300";
+  run.recompute = "full";
+  run.value = 2;
+  run.metric = "model_tflops_per_gpu";
+  const double of_model = published_step(run);
+  CHECK(of_model > 0);
+  run.metric = "hw_tflops_per_gpu";
+  CHECK(published_step(run) > 1.2 * of_model);
+  run.recompute = "unknown";
+  CHECK(published_step(run) == 0);
+  run.metric = "mfu";
+  CHECK(published_step(run) == 0);
+  run.metric = "iteration_time";
+  CHECK(published_step(run) == 2);
 }
 
 TEST_CASE("a row's profile is named by its words, by its software, or by the cluster file") {

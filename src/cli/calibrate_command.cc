@@ -159,7 +159,10 @@ Input read_input(FileSystem& fs, const CalibrateOptions& options, const Diagnost
                                                        options.kernels, input.profile.device);
     });
   }
-  check_output(fs, options.output, diagnostics);
+  std::vector<std::string> inputs = named_files(fs, "", options.cluster, options.profile);
+  inputs.insert(inputs.end(), options.runs.begin(), options.runs.end());
+  inputs.push_back(options.kernels);
+  check_outputs(fs, {{"--output", options.output}}, inputs, diagnostics);
   diagnostics.throw_if_any();
   input.fit.threads = threads_or_cores(options.threads);
   input.fit.runs_per_source = static_cast<int>(options.runs_per_source);
@@ -216,7 +219,8 @@ void run_calibrate(const CalibrateOptions& options, const Diagnostics& words) {
   std::vector<cluster::LeftOut> left_out;
   if (!options.no_left_out) left_out = calibrate::left_out(fitter);
   fmt::print("{}", calibrate::to_text(fit, left_out, !options.summary));
-  const cluster::Profile fitted = calibrate::fitted_profile(input.profile, fit, left_out);
+  const cluster::Profile fitted = calibrate::fitted_profile(
+      input.profile, fit, left_out, {.runs = options.runs, .kernels = options.kernels});
   if (!larger.empty()) print_larger(input, options, larger, fitted);
   if (!options.output.empty()) write_output(fs, options.output, cluster::to_toml(fitted));
 }

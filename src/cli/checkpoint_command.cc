@@ -11,11 +11,13 @@ void add_checkpoint(CLI::App& app, const Diagnostics& words) {
   command->require_subcommand(1);
   auto run = std::make_shared<std::string>();
   const auto latest = [run, &words] {
-    words.throw_if_any();
+    Diagnostics diagnostics = words;
+    require(*run, "run", "a run folder", diagnostics);
+    diagnostics.throw_if_any();
     return checkpoint::CheckpointReader::latest(posix_fs(), join_path(*run, "checkpoint"));
   };
   CLI::App* info = command->add_subcommand("info", "What the newest checkpoint holds");
-  info->add_option("run", *run, "The run folder")->required();
+  info->add_option("run", *run, "The run folder");
   info->callback([latest] {
     const checkpoint::CheckpointReader reader = latest();
     fmt::print("{}: step {}\n{}", reader.path(), reader.step(), reader.run_state().dump_pretty());
@@ -28,7 +30,7 @@ void add_checkpoint(CLI::App& app, const Diagnostics& words) {
   });
   CLI::App* verify = command->add_subcommand(
       "verify", "Read the newest checkpoint whole and check every checksum");
-  verify->add_option("run", *run, "The run folder")->required();
+  verify->add_option("run", *run, "The run folder");
   verify->callback([latest] {
     const checkpoint::CheckpointReader reader = latest();
     reader.verify();

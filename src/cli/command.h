@@ -35,6 +35,13 @@ bool attempt(Diagnostics& diagnostics, F&& f) {
   }
 }
 
+// What has to be there and is empty is a finding: "run: is missing; give a run folder". Options
+// that the parser requires hide all other findings.
+inline void require(const std::string& value, const char* name, const char* give,
+                    Diagnostics& diagnostics) {
+  if (value.empty()) diagnostics.add("{}: is missing; give {}", name, give);
+}
+
 // A subcommand's `words` are findings about words of the command line that the parser does not take
 // (explain.h): it tells them with its own, and does nothing then. They outlive the parser.
 void add_train(CLI::App& app, const Diagnostics& words);

@@ -28,9 +28,8 @@ void add_data(CLI::App& app, const Diagnostics& words) {
   };
   auto options = std::make_shared<Options>();
   CLI::App* build = command->add_subcommand("build", "Write a text file's bytes as tokens");
-  build->add_option("file", options->file, "The text")->required();
-  build->add_option("-o,--output", options->prefix, "PREFIX of PREFIX.bin and PREFIX.idx")
-      ->required();
+  build->add_option("file", options->file, "The text");
+  build->add_option("-o,--output", options->prefix, "PREFIX of PREFIX.bin and PREFIX.idx");
   const std::map<std::string, data::DocumentSplit> splits = {
       {"none", data::DocumentSplit::kNone},
       {"lines", data::DocumentSplit::kLines},
@@ -38,14 +37,19 @@ void add_data(CLI::App& app, const Diagnostics& words) {
   build->add_option("--documents", options->split, "Where documents end: none, lines or paragraphs")
       ->check(one_of({"none", "lines", "paragraphs"}));
   build->callback([options, splits, &words] {
-    words.throw_if_any();
+    Diagnostics diagnostics = words;
+    require(options->file, "file", "a text", diagnostics);
+    require(options->prefix, "--output", "a PREFIX of PREFIX.bin and PREFIX.idx", diagnostics);
+    diagnostics.throw_if_any();
     data::write_indexed_text(posix_fs(), options->file, options->prefix, splits.at(options->split));
     print_info(options->prefix);
   });
   CLI::App* info = command->add_subcommand("info", "Check a dataset and say what is in it");
-  info->add_option("prefix", options->prefix, "PREFIX of PREFIX.bin and PREFIX.idx")->required();
+  info->add_option("prefix", options->prefix, "PREFIX of PREFIX.bin and PREFIX.idx");
   info->callback([options, &words] {
-    words.throw_if_any();
+    Diagnostics diagnostics = words;
+    require(options->prefix, "prefix", "the PREFIX of PREFIX.bin and PREFIX.idx", diagnostics);
+    diagnostics.throw_if_any();
     print_info(options->prefix);
   });
 }

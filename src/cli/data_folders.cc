@@ -40,8 +40,29 @@ std::string model_file(FileSystem& fs, const std::string& name) {
   }
   std::sort(known.begin(), known.end());
   known.erase(std::unique(known.begin(), known.end()), known.end());
-  throw_error("--model: there is no model '{}'{}; known are {}; or give a file, x.json", name,
-              did_you_mean(name, known), known.empty() ? "none" : join(known, ", "));
+  throw_error("--model: there is no model '{}'{}; known are {}; or give a file, x.json",
+              clipped(name), did_you_mean(name, known), known.empty() ? "none" : join(known, ", "));
+}
+
+std::vector<std::string> named_files(FileSystem& fs, const std::string& model,
+                                     const std::string& cluster, const std::string& profile) {
+  std::vector<std::string> files;
+  const auto add = [&](const std::string& name, const std::string& ending, const std::string& kind,
+                       const std::string& inside) {
+    if (name.empty()) return;
+    std::vector<std::string> paths{name};
+    if (!ends_with(name, ending)) {
+      paths = data_folders(kind);
+      for (std::string& path : paths) path = join_path(path, inside + name + ending);
+    }
+    const auto there =
+        std::find_if(paths.begin(), paths.end(), [&](const auto& path) { return fs.exists(path); });
+    if (there != paths.end()) files.push_back(*there);
+  };
+  add(model, ".json", "models", "");
+  add(cluster, ".toml", "clusters", "");
+  add(profile, ".toml", "clusters", "profiles/");
+  return files;
 }
 
 std::vector<calibrate::Amendment> published_amendments(FileSystem& fs) {

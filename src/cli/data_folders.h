@@ -16,6 +16,9 @@ std::vector<std::string> data_folders(const std::string& kind);
 std::string data_folder(const std::string& kind);
 // The file of a model that is named, or the file itself. Throws Error with the near miss.
 std::string model_file(FileSystem& fs, const std::string& name);
+// The files of a model, a cluster and a profile as the options name them, of those that there are.
+std::vector<std::string> named_files(FileSystem& fs, const std::string& model,
+                                     const std::string& cluster, const std::string& profile);
 // data/published/amendments.csv.
 std::vector<calibrate::Amendment> published_amendments(FileSystem& fs);
 

@@ -39,12 +39,12 @@ std::vector<std::string> unknown_words(const CLI::App& command) {
   for (const std::string& word : command.remaining(true)) {
     if (!starts_with(word, "-")) continue;
     const std::string name = word.substr(0, word.find('='));
-    findings.push_back(
-        fmt::format("{}: unknown option{}", name, did_you_mean(name, option_names(command))));
+    findings.push_back(fmt::format("{}: unknown option{}", clipped(name),
+                                   did_you_mean(name, option_names(command))));
   }
   if (findings.empty()) {
     for (const std::string& word : command.remaining(true))
-      findings.push_back(fmt::format("'{}' is one argument too many", word));
+      findings.push_back(fmt::format("'{}' is one argument too many", clipped(word)));
   }
   return findings;
 }
@@ -59,7 +59,8 @@ std::vector<std::string> wrong_values(CLI::Option& option) {
   const auto most = static_cast<size_t>(option.get_items_expected_max());
   for (const std::string& value : option.results()) {
     if (most == 0 && value != "true" && value != "false")
-      findings.push_back(fmt::format("{}: takes no value, is '{}'", option.get_name(), value));
+      findings.push_back(
+          fmt::format("{}: takes no value, is '{}'", option.get_name(), clipped(value)));
   }
   if (most == 1 && option.results().size() > 1)
     findings.push_back(fmt::format("{}: is there {} times; give it once", option.get_name(),
@@ -155,7 +156,7 @@ CLI::Validator number(double least, bool equal, std::string must) {
         const auto value = parse_double(text);
         if (value && std::isfinite(*value) && (equal ? *value >= least : *value > least))
           return std::string();
-        return fmt::format("must be {}, is {}", must, value ? text : "'" + text + "'");
+        return fmt::format("must be {}, is {}", must, value ? text : "'" + clipped(text) + "'");
       },
       "");
 }
@@ -166,7 +167,7 @@ CLI::Validator whole(int64_t least, int64_t most) {
   return CLI::Validator(
       [=](std::string& text) {
         const auto value = parse_int64(text);
-        if (!value) return fmt::format("must be a whole number, is '{}'", text);
+        if (!value) return fmt::format("must be a whole number, is '{}'", clipped(text));
         if (*value < least) return fmt::format("must be at least {}, is {}", least, text);
         return *value > most ? fmt::format("must be at most {}, is {}", most, text) : std::string();
       },
@@ -184,7 +185,7 @@ CLI::Validator one_of(std::vector<std::string> names) {
   return CLI::Validator(
       [names](std::string& text) {
         if (std::find(names.begin(), names.end(), text) != names.end()) return std::string();
-        return fmt::format("must be one of {}, is '{}'{}", join(names, ", "), text,
+        return fmt::format("must be one of {}, is '{}'{}", join(names, ", "), clipped(text),
                            did_you_mean(text, names));
       },
       "");
@@ -219,7 +220,7 @@ WrongLine explain(CLI::App& app, const CLI::ParseError& error,
     line.findings = {
         word.empty()
             ? fmt::format("a subcommand is missing; it must be one of {}", join(subcommands, ", "))
-            : fmt::format("'{}' is no subcommand{}; known are {}", word,
+            : fmt::format("'{}' is no subcommand{}; known are {}", clipped(word),
                           did_you_mean(word, subcommands), join(subcommands, ", "))};
   } else if (!bare.empty()) {  // the parser has not looked at what follows
     line.rest = without_bare(arguments, bare);

@@ -15,8 +15,8 @@ void add_generate(CLI::App& app, const Diagnostics& words) {
     train::GenerateOptions generate;
   };
   auto options = std::make_shared<Options>();
-  command->add_option("run", options->run, "The run folder")->required();
-  command->add_option("--prompt", options->prompt, "Text to continue")->required();
+  command->add_option("run", options->run, "The run folder");
+  const CLI::Option* prompt = command->add_option("--prompt", options->prompt, "Text to continue");
   command->add_option("--tokens", options->generate.tokens, "How many tokens to add (default: 100)")
       ->check(whole(1));
   command
@@ -25,12 +25,15 @@ void add_generate(CLI::App& app, const Diagnostics& words) {
       ->check(number_at_least(0));
   command->add_option("--seed", options->generate.seed, "Seed of the draws (default: 1)")
       ->check(any_whole());
-  command->callback([options, &words] {
-    if (!words.empty()) {
-      Diagnostics diagnostics = words;
-      attempt(diagnostics, [&] {
-        checkpoint::CheckpointReader::latest(posix_fs(), join_path(options->run, "checkpoint"));
-      });
+  command->callback([options, prompt, &words] {
+    Diagnostics diagnostics = words;
+    require(options->run, "run", "a run folder", diagnostics);
+    if (prompt->count() == 0) require("", "--prompt", "a text to continue", diagnostics);
+    if (!diagnostics.empty()) {
+      if (!options->run.empty())
+        attempt(diagnostics, [&] {
+          checkpoint::CheckpointReader::latest(posix_fs(), join_path(options->run, "checkpoint"));
+        });
       diagnostics.throw_if_any();
     }
     fmt::print("{}\n",

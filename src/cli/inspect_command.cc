@@ -9,6 +9,8 @@
 namespace mw::cli {
 namespace {
 
+const std::vector<std::string> kWhat = {"graph", "fragments", "program", "memory"};
+
 struct InspectOptions {
   std::string what;
   int64_t rank = -1;
@@ -59,14 +61,17 @@ void print_memory(const pipeline::RankProgram& rank) {
 void inspect(const JobOptions& job_options, const InspectOptions& options,
              const Diagnostics& words) {
   Diagnostics diagnostics = words;
-  train::Job job;
-  attempt(diagnostics, [&] {
-    job = train::read_job(posix_fs(), job_options.job, job_options.overrides);
-    if (options.rank >= job.plan.ranks()) {
-      throw_error("--rank: is {}, but the plan has {} ranks; use 0 to {}", options.rank,
-                  job.plan.ranks(), job.plan.ranks() - 1);
-    }
-  });
+  if (std::string what = options.what; !what.empty()) {
+    if (const std::string wrong = one_of(kWhat)(what); !wrong.empty())
+      diagnostics.add("what: {}", wrong);
+  }
+  require(options.what, "what", "graph, fragments, program or memory", diagnostics);
+  const size_t before = diagnostics.findings().size();
+  const train::Job job = read_job(posix_fs(), job_options, diagnostics);
+  if (diagnostics.findings().size() == before && options.rank >= job.plan.ranks()) {
+    diagnostics.add("--rank: is {}, but the plan has {} ranks; use 0 to {}", options.rank,
+                    job.plan.ranks(), job.plan.ranks() - 1);
+  }
   diagnostics.throw_if_any();
   const train::Prepared prepared = train::prepare(job);
   const compile::CompiledPlan& plan = prepared.plan;
@@ -110,9 +115,7 @@ void inspect(const JobOptions& job_options, const InspectOptions& options,
 void add_inspect(CLI::App& app, const Diagnostics& words) {
   CLI::App* command = app.add_subcommand("inspect", "Print what a job compiles to under a plan");
   auto options = std::make_shared<InspectOptions>();
-  command->add_option("what", options->what, "graph, fragments, program or memory")
-      ->required()
-      ->check(one_of({"graph", "fragments", "program", "memory"}));
+  command->add_option("what", options->what, "graph, fragments, program or memory");
   auto job = add_job_options(*command);
   command->add_option("--rank", options->rank, "Only this rank's program or memory")
       ->check(whole(0));

@@ -15,10 +15,20 @@ struct JobOptions {
   train::JobOverrides overrides;
 };
 
+// What is wrong is added to `diagnostics`; where there is no job, what is with its overrides.
+inline train::Job read_job(FileSystem& fs, const JobOptions& options, Diagnostics& diagnostics) {
+  train::Job job;
+  require(options.job, "job", "a TOML file such as examples/gpt-tiny.toml", diagnostics);
+  attempt(diagnostics, [&] {
+    if (options.job.empty()) return train::check_overrides(fs, options.overrides);
+    job = train::read_job(fs, options.job, options.overrides);
+  });
+  return job;
+}
+
 inline std::shared_ptr<JobOptions> add_job_options(CLI::App& command) {
   auto options = std::make_shared<JobOptions>();
-  command.add_option("job", options->job, "The job: a TOML file such as examples/gpt-tiny.toml")
-      ->required();
+  command.add_option("job", options->job, "The job: a TOML file such as examples/gpt-tiny.toml");
   command.add_option(
       "--plan", options->overrides.plan,
       "The plan: dp=2,tp=2,pp=2,schedule=interleaved-1f1b,chunks=2,microbatches=8,sp,zero=1,"

@@ -1,17 +1,24 @@
-// A file that a command writes at its end.
+// Files that a command writes at its end.
 #pragma once
 
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "base/error.h"
 #include "base/fs.h"
 
 namespace mw::cli {
 
-// Before the work: a path that cannot be written is a finding beside all others. What lies there
-// stays as it is. Nothing for an empty path.
-void check_output(FileSystem& fs, const std::string& path, Diagnostics& diagnostics);
+struct OutputFile {
+  std::string option, path;  // no path: nothing is written
+};
+
+// Before the work: a path that cannot be written, that the command reads, or that two options write
+// is a finding beside all others. What lies there stays as it is. `inputs` may hold what is no
+// path.
+void check_outputs(FileSystem& fs, const std::vector<OutputFile>& outputs,
+                   const std::vector<std::string>& inputs, Diagnostics& diagnostics);
 // Throws Error with the path, a full disk included.
 void write_output(FileSystem& fs, const std::string& path, std::string_view text);
 

@@ -7,6 +7,7 @@
 #include "cli/command.h"
 #include "cli/data_folders.h"
 #include "cli/output_file.h"
+#include "cli/plan_file.h"
 #include "cli/request_options.h"
 #include "planner/planner.h"
 
@@ -39,21 +40,23 @@ planner::Request read_request(FileSystem& fs, const PlanOptions& options,
 }
 
 compile::PlannedStep planned_step(const PlanOptions& options, int64_t seq_len) {
-  return {.model = options.model,
-          .cluster = options.cluster,
-          .profile = options.profile,
-          .precision = options.precision,
-          .global_batch = options.global_batch,
-          .seq_len = seq_len,
-          .tf32 = options.tf32,
-          .scatter_gather = options.scatter_gather};
+  return beside_plan_file({.model = options.model,
+                           .cluster = options.cluster,
+                           .profile = options.profile,
+                           .precision = options.precision,
+                           .global_batch = options.global_batch,
+                           .seq_len = seq_len,
+                           .tf32 = options.tf32,
+                           .scatter_gather = options.scatter_gather},
+                          options.output);
 }
 
 void run_plan(const PlanOptions& options, const Diagnostics& words) {
   FileSystem& fs = posix_fs();
   Diagnostics diagnostics = words;
   const planner::Request request = read_request(fs, options, diagnostics);
-  check_output(fs, options.output, diagnostics);
+  check_outputs(fs, {{"--output", options.output}},
+                named_files(fs, options.model, options.cluster, options.profile), diagnostics);
   diagnostics.throw_if_any();
   const planner::Found found = planner::search(request);
   if (!options.output.empty())

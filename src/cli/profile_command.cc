@@ -1,9 +1,11 @@
+#include <algorithm>
 #include <memory>
 
 #include <fmt/core.h>
 
 #include "base/error.h"
 #include "base/fs.h"
+#include "base/text.h"
 #include "cli/command.h"
 #include "cli/data_folders.h"
 #include "cli/output_file.h"
@@ -30,6 +32,33 @@ std::vector<runtime::OpTiming> time_step(const predict::Request& request) {
   return timings;
 }
 
+Bytes needed_memory(const pipeline::Program& program) {
+  Bytes most;
+  for (const pipeline::Fragment& fragment : program.fragments)
+    most = std::max(most, runtime::time_ops_bytes(fragment));
+  return most;
+}
+
+// Before anything is allocated: a step that the memory has no room for, and the batch that it has.
+void check_memory(FileSystem& fs, const predict::Request& request) {
+  const Bytes needed = needed_memory(predict::program_of(request));
+  const Bytes available = runtime::available_memory(fs);
+  if (needed <= available) return;
+  predict::Request fewer = request;
+  while (fewer.global_batch > 1) {
+    fewer.global_batch /= 2;
+    if (needed_memory(predict::program_of(fewer)) > available) continue;
+    throw_error("{}: a step of {} sequences of {} needs {}, and {} are available; --batch {} fits",
+                request.model.source, request.global_batch, request.seq_len,
+                format_bytes(needed.value), format_bytes(available.value), fewer.global_batch);
+  }
+  throw_error(
+      "{}: a step of {} sequences of {} needs {}, and {} are available; one sequence needs {}, so "
+      "give a shorter --seq-len or a smaller model",
+      request.model.source, request.global_batch, request.seq_len, format_bytes(needed.value),
+      format_bytes(available.value), format_bytes(needed_memory(predict::program_of(fewer)).value));
+}
+
 // What the measured step and threads cover.
 cluster::Stack covered(const predict::Request& request, int64_t cores) {
   const auto hidden = static_cast<double>(request.model.hidden_size);
@@ -47,22 +76,32 @@ void run_profile(const ProfileOptions& options, const Diagnostics& words) {
   FileSystem& fs = posix_fs();
   Diagnostics diagnostics = words;
   predict::Request request;
-  const std::string file =
-      options.model.empty() ? join_path(data_folder("models"), "gpt-tiny.json") : options.model;
-  attempt(diagnostics, [&] { request.model = models::parse_config(fs.read_file(file), file); });
+  const std::string file = options.model.empty() ? "gpt-tiny" : options.model;
+  attempt(diagnostics, [&] {
+    const std::string path = model_file(fs, file);
+    request.model = models::parse_config(fs.read_file(path), path);
+    if (const std::string what = request.model.only_simulated(); !what.empty())
+      throw_error("{}: has {}, which has no kernels to measure yet; give a model without", path,
+                  what);
+    if (options.seq_len > request.model.max_positions) {
+      throw_error("--seq-len: is {}, but {} has {} positions; use at most {}", options.seq_len,
+                  path, request.model.max_positions, request.model.max_positions);
+    }
+  });
   request.seq_len = options.seq_len > 0 ? options.seq_len : request.model.max_positions;
   request.global_batch = options.batch;
   request.precision = DType::kF32;
   request.cluster.file = "this machine";
-  check_output(fs, options.output, diagnostics);
+  check_outputs(fs, {{"--output", options.output}}, named_files(fs, file, "", ""), diagnostics);
   diagnostics.throw_if_any();
+  check_memory(fs, request);
   const runtime::MachineProfile profile =
       runtime::machine_profile(runtime::time_products(), time_step(request));
   std::string text = runtime::to_toml(
       profile, fmt::format("measured by `meshwright profile`: products over shapes, the ops of a "
                            "step of {} with {} sequences of {}, a copy, messages and all-reduces "
                            "between threads",
-                           file.substr(file.rfind('/') + 1), options.batch, request.seq_len));
+                           base_name(request.model.source), options.batch, request.seq_len));
   text += cluster::measured_toml(covered(request, profile.cores));
   if (options.output.empty()) {
     fmt::print("{}", text);
@@ -80,7 +119,8 @@ void add_profile(CLI::App& app, const Diagnostics& words) {
   command->add_option("-o,--output", options->output,
                       "The cluster file, such as clusters/this-machine.toml; printed if not given");
   command->add_option("--model", options->model,
-                      "A config.json whose ops are measured; models/gpt-tiny.json if not given");
+                      "A model of models/ by name, or a config.json, whose ops are measured; "
+                      "gpt-tiny if not given");
   command->add_option("--seq-len", options->seq_len, "Tokens of a sequence; the model's most")
       ->check(whole(1));
   command->add_option("--batch", options->batch, "Sequences of a step")->check(whole(1));

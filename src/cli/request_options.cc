@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "cli/data_folders.h"
+#include "cli/plan_file.h"
 #include "train/job.h"
 
 namespace mw::cli {
@@ -58,7 +59,8 @@ std::string with_dp(int64_t gpus, const std::string& text) {
 compile::PlanReading read_plan(FileSystem& fs, const std::string& text, const std::string& where) {
   if (ends_with(text, ".json")) {
     const std::string plan = fs.read_file(text);
-    if (!starts_with(trim(plan), "{")) throw_error("{}: must be a JSON object, a plan", text);
+    if (!starts_with(trim(without_bom(plan)), "{"))
+      throw_error("{}: must be a JSON object, a plan", text);
     return compile::read_plan(plan, text);
   }
   return compile::read_plan(text, where);
@@ -71,7 +73,10 @@ RequestOptions with_step(FileSystem& fs, RequestOptions options) {
   if (!ends_with(file, ".json")) return options;
   Diagnostics later;
   std::optional<compile::PlannedStep> step;
-  attempt(later, [&] { step = compile::read_plan(fs.read_file(file), file).step; });
+  attempt(later, [&] {
+    step = compile::read_plan(fs.read_file(file), file).step;
+    if (step) step = from_plan_file(fs, *step, file);
+  });
   if (!step) return options;
   const auto fill = [](auto& option, const auto& value) {
     if (option == std::decay_t<decltype(option)>()) option = value;
@@ -231,6 +236,18 @@ predict::Request read_request(FileSystem& fs, const RequestOptions& given,
       diagnostics.add("{}", finding);
   }
   return request;
+}
+
+std::vector<std::string> input_files(FileSystem& fs, const RequestOptions& given) {
+  const RequestOptions options = with_step(fs, given);
+  std::vector<std::string> files = named_files(fs, options.model, options.cluster, options.profile);
+  files.insert(files.end(), {options.what, options.plan});
+  if (ends_with(options.what, ".toml")) {
+    Diagnostics told_elsewhere;
+    attempt(told_elsewhere,
+            [&] { files.push_back(train::read_job(fs, options.what, {}).model_file); });
+  }
+  return files;
 }
 
 predict::Request with_plan(FileSystem& fs, const RequestOptions& options,

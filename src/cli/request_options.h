@@ -45,6 +45,9 @@ void read_precision(const std::string& precision, bool tf32, const std::string& 
 predict::Request read_request(FileSystem& fs, const RequestOptions& options,
                               Diagnostics& diagnostics);
 
+// The files that make the request, and perhaps texts that are none.
+std::vector<std::string> input_files(FileSystem& fs, const RequestOptions& options);
+
 // `request` with another plan, which has as many replicas as --gpus asks for unless it says its own
 // dp. `where` names the plan in messages. `is_known`: model, cluster and batch could be read.
 predict::Request with_plan(FileSystem& fs, const RequestOptions& options,

@@ -331,8 +331,7 @@ void show(ScheduleOptions options, const Diagnostics& words) {
       schedules_of(other, costs, out);
     }
   }
-  check_output(posix_fs(), options.csv, out);
-  check_output(posix_fs(), options.svg, out);
+  check_outputs(posix_fs(), {{"--csv", options.csv}, {"--svg", options.svg}}, {options.from}, out);
   out.throw_if_any();
 
   std::vector<report::ScheduleDrawing> drawings;

@@ -125,8 +125,10 @@ void run_simulate(const SimulateOptions& options, const Diagnostics& words) {
   if (options.ops && options.trace.empty() && options.report.empty())
     diagnostics.add(
         "--ops: says what --trace and --report draw; give one of them, or leave it out");
-  check_output(fs, options.trace, diagnostics);
-  check_output(fs, options.report, diagnostics);
+  std::vector<std::string> inputs = input_files(fs, options.request);
+  inputs.insert(inputs.end(), options.compare.begin(), options.compare.end());
+  check_outputs(fs, {{"--trace", options.trace}, {"--report", options.report}}, inputs,
+                diagnostics);
   diagnostics.throw_if_any();
   std::vector<Simulated> all;
   for (predict::Request& request : requests) {

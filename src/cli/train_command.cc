@@ -42,7 +42,9 @@ void train_job(const JobOptions& job_options, const TrainOptions& options,
   if (automatic) overrides.plan = "dp=1";
   train::Job job;
   Diagnostics diagnostics = words;
+  require(job_options.job, "job", "a TOML file such as examples/gpt-tiny.toml", diagnostics);
   attempt(diagnostics, [&] {
+    if (job_options.job.empty()) return train::check_overrides(fs, overrides);
     job = train::read_job(fs, job_options.job, overrides, train::Corpus::kChecked);
     if (options.run.resume) job = train::read_run(fs, *options.run.resume, job, overrides);
   });

@@ -86,9 +86,8 @@ void add_verify(CLI::App& app, const Diagnostics& words) {
   auto as_json = std::make_shared<bool>(false);
   command->add_flag("--json", *as_json, "One object with exact bytes, a list entry a rank");
   command->callback([job, as_json, &words] {
-    train::Job read;
     Diagnostics diagnostics = words;
-    attempt(diagnostics, [&] { read = train::read_job(posix_fs(), job->job, job->overrides); });
+    const train::Job read = read_job(posix_fs(), *job, diagnostics);
     diagnostics.throw_if_any();
     const train::Prepared prepared = train::prepare(read);
     if (*as_json) {

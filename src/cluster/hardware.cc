@@ -142,7 +142,7 @@ std::vector<std::string> names_in(FileSystem& fs, const std::vector<std::string>
 std::string no_profile(FileSystem& fs, const std::string& where, const std::string& name,
                        const std::vector<std::string>& folders, const char* otherwise = "or none") {
   const std::vector<std::string> names = names_in(fs, folders);
-  return fmt::format("{}: there is no profile '{}'{}; known are {}; {}", where, name,
+  return fmt::format("{}: there is no profile '{}'{}; known are {}; {}", where, clipped(name),
                      did_you_mean(name, names), names.empty() ? "none" : join(names, ", "),
                      otherwise);
 }
@@ -246,7 +246,8 @@ Cluster load_cluster(FileSystem& fs, const std::string& name,
   const std::vector<std::string> names = names_in(fs, folders);
   Diagnostics diagnostics;
   diagnostics.add("--cluster: there is no cluster '{}'{}; known are {}; or give a file, x.toml",
-                  name, did_you_mean(name, names), names.empty() ? "none" : join(names, ", "));
+                  clipped(name), did_you_mean(name, names),
+                  names.empty() ? "none" : join(names, ", "));
   std::vector<std::string> beside;
   for (const std::string& folder : folders) beside.push_back(join_path(folder, "profiles"));
   const std::vector<std::string> profiles = names_in(fs, beside);

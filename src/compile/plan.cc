@@ -292,12 +292,12 @@ std::vector<std::string> plan_findings(const Plan& plan, int64_t blocks, const M
 }
 
 std::string run_finding(const Plan& plan, const std::string& where) {
-  const pipeline::ScheduleKind& kind = pipeline::kind_of(plan.schedule);
-  if (kind.runs()) return "";
+  const pipeline::ScheduleKind* kind = pipeline::find_kind(plan.schedule);
+  if (kind == nullptr || kind->runs()) return "";
   return fmt::format(
       "{}: schedule: '{}' can be drawn and simulated (meshwright schedule, simulate), but not run: "
       "{}; what runs is {}",
-      where, plan.schedule, kind.simulated_only, join(pipeline::schedule_kinds(), ", "));
+      where, plan.schedule, kind->simulated_only, join(pipeline::schedule_kinds(), ", "));
 }
 
 ResolvedPlan resolve(const Plan& plan, const ir::Module& module, const ModelShape& shape) {

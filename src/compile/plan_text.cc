@@ -83,7 +83,7 @@ void check(PlanReading& reading, JsonReader& reader, const std::string& where,
   const bool known = pipeline::find_kind(plan.schedule) != nullptr;
   if (!known && reading.sound({"schedule"})) {
     const std::vector<std::string> kinds = pipeline::all_schedule_kinds();
-    reader.fail("schedule", "unknown schedule '{}'{}; known are {}", plan.schedule,
+    reader.fail("schedule", "unknown schedule '{}'{}; known are {}", clipped(plan.schedule),
                 did_you_mean(plan.schedule, kinds), join(kinds, ", "));
   }
   std::vector<std::string> order = plan.order;
@@ -91,7 +91,7 @@ void check(PlanReading& reading, JsonReader& reader, const std::string& where,
   if (order != std::vector<std::string>{"dp", "pp", "tp"} &&
       order != std::vector<std::string>{"cp", "dp", "pp", "tp"} && reading.sound({"order"})) {
     reader.fail("order", "must name pp, dp and tp{} once each, is {}",
-                plan.cp > 1 ? " (and may name cp)" : "", join(plan.order, "-"));
+                plan.cp > 1 ? " (and may name cp)" : "", clipped(join(plan.order, "-")));
   }
   check_sequence(reading, reader);
   if (plan.dp % plan.ep != 0 && reading.sound({"dp", "ep"})) {
@@ -301,7 +301,7 @@ Json short_to_json(const std::string& text, const std::string& where, Diagnostic
     const size_t equals = item.find('=');
     const std::string key(trim(item.substr(0, equals)));
     if (json.find(key) != nullptr) {
-      diagnostics.add("{}: {}: is there twice", where, key);
+      diagnostics.add("{}: {}: is there twice", where, clipped(key));
       doubled->insert(key);
       continue;
     }
@@ -336,7 +336,7 @@ bool PlanReading::sound(std::initializer_list<const char*> keys) const {
 PlanReading read_plan(const std::string& text, const std::string& where) {
   Diagnostics diagnostics;
   PlanReading reading;
-  if (starts_with(trim(text), "{")) {
+  if (starts_with(trim(without_bom(text)), "{")) {
     const Json json = parse_json(text, where);
     reading = PlanReader(json, where, diagnostics).read();
   } else {

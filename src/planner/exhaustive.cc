@@ -52,6 +52,7 @@ class Search {
       for (const auto& [microbatch, groups] : by_size) look_at_size(groups, divided);
     }
     find_front(by_size);
+    keep_gathered();
     std::sort(best_.begin(), best_.end(), faster);
     simulate();
     return std::move(found_);
@@ -262,6 +263,26 @@ class Search {
     }
     std::stable_sort(dear.begin(), dear.end(), promises_more);
     for (auto next = dear.begin(); next != dear.end();) next = look_at_dear(next, dear.end());
+  }
+
+  // The best once more without `regather`: what sequence parallelism gathers is saved, where the
+  // memory allows it. Only they, as most plans have not the room.
+  void keep_gathered() {
+    std::vector<Plan> plans;
+    for (const Estimated& best : best_) {
+      if (!best.plan.regather) continue;
+      plans.push_back(best.plan);
+      plans.back().regather = false;
+    }
+    found_.candidates += static_cast<int64_t>(plans.size());
+    coarse_.prepare_exact(plans, thread_count(request_));
+    for (Plan& plan : plans) {
+      Looked here{{std::move(plan)}};
+      here.peak = coarse_.memory(here.plan).peak;
+      if (!fits(here.peak)) continue;
+      here.step = coarse_.step(here.plan);
+      take(std::move(here));
+    }
   }
 
   using Next = std::vector<Estimated>::iterator;

@@ -137,6 +137,44 @@ TEST_CASE("plans are sorted, fit, and the front falls in memory") {
   CHECK(found.front.front() == 0);
 }
 
+TEST_CASE("sequence parallelism may save what it gathers") {
+  Request request = small(4);
+  request.simulated = 100000;
+  const Found found = search(request);
+  int64_t saved = 0;
+  for (const Candidate& here : found.plans) {
+    if (!here.plan.regather) continue;
+    const auto twin = std::find_if(found.plans.begin(), found.plans.end(), [&](const auto& other) {
+      compile::Plan plan = other.plan;
+      plan.regather = true;
+      return !other.plan.regather && plan == here.plan;
+    });
+    REQUIRE(twin != found.plans.end());
+    CHECK(twin->step <= here.step);
+    CHECK(twin->needed >= here.needed);
+    ++saved;
+  }
+  CHECK(saved > 0);
+}
+
+TEST_CASE("what a plan loses and gains adds up to the difference") {
+  const auto taking = [](std::map<std::string, double> seconds) {
+    Candidate made;
+    for (const auto& [name, value] : seconds) made.step += Seconds(value);
+    made.seconds = std::move(seconds);
+    return made;
+  };
+  const Candidate best = taking({{"computation", 8}, {"bubble", 1.5}, {"exposed tp", 0.5}});
+  CHECK(loss(best, taking({{"computation", 8}, {"bubble", 0.25}, {"exposed dp", 2.25}})) ==
+        "+5.0 % (+500 ms): exposed dp +2.25 s, exposed tp -500 ms, bubble -1.25 s");
+  CHECK(loss(best, taking({{"computation", 9.96},
+                           {"bubble", 1.54},
+                           {"exposed tp", 0.46},
+                           {"host gaps", 0.06}})) ==
+        "+20.2 % (+2.02 s): computation +1.96 s, the rest +60.0 ms");
+  CHECK(loss(best, best) == "equal");
+}
+
 TEST_CASE("the same request gives the same plans, whatever the threads") {
   Request request = small(4);
   const Found two = search(request);

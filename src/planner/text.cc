@@ -1,5 +1,6 @@
 // What a search found, for people and as JSON.
 #include <algorithm>
+#include <cmath>
 
 #include <fmt/format.h>
 
@@ -34,6 +35,31 @@ std::string row(const Request& request, const Candidate& candidate, const Candid
   return text + "\n";
 }
 
+std::string with_sign(double seconds) { return (seconds < 0 ? "" : "+") + format_seconds(seconds); }
+
+// Where `other` takes longer than `best`, then where it gains; what is too little to be told by
+// itself is told together. They add up to the difference.
+std::vector<std::string> parts_of(const Candidate& best, const Candidate& other) {
+  constexpr double kToldAlone = 0.05, kTold = 0.01;  // of the largest
+  std::map<std::string, double> differences = other.seconds;
+  for (const auto& [name, seconds] : best.seconds) differences[name] -= seconds;
+  double largest = 0, rest = 0;
+  for (const auto& [name, seconds] : differences) largest = std::max(largest, std::abs(seconds));
+  std::vector<std::pair<double, std::string>> told;
+  for (const auto& [name, seconds] : differences) {
+    if (std::abs(seconds) >= kToldAlone * largest) {
+      told.emplace_back(seconds, name);
+    } else {
+      rest += seconds;
+    }
+  }
+  std::sort(told.begin(), told.end(), std::greater<>());
+  if (std::abs(rest) >= kTold * largest) told.emplace_back(rest, "the rest");
+  std::vector<std::string> parts;
+  for (const auto& [seconds, name] : told) parts.push_back(name + " " + with_sign(seconds));
+  return parts;
+}
+
 Json plan_json(const Request& request, const Candidate& best, const Candidate& candidate) {
   Json json{JsonObject{}};
   json["plan"] = compile::to_json(candidate.plan);
@@ -51,22 +77,9 @@ Json plan_json(const Request& request, const Candidate& best, const Candidate& c
 
 std::string loss(const Candidate& best, const Candidate& other) {
   const double lost = other.step.value - best.step.value;
-  std::vector<std::pair<double, std::string>> parts;
-  for (const auto& [name, seconds] : other.seconds) {
-    const auto there = best.seconds.find(name);
-    parts.emplace_back(seconds - (there == best.seconds.end() ? 0 : there->second), name);
-  }
-  std::sort(parts.begin(), parts.end(), std::greater<>());
-  std::vector<std::string> why;
-  for (const auto& [seconds, name] : parts) {
-    if (why.size() == 2 || seconds <= 0.1 * lost || seconds <= 0) break;
-    why.push_back(fmt::format("{} +{}", name, format_seconds(seconds)));
-  }
-  std::string text = fmt::format("+{:.1f} % (+{})", 100 * lost / best.step.value,
-                                 format_seconds(std::max(0.0, lost)));
-  if (lost <= 0) text = "equal";
-  if (!why.empty() && lost > 0) text += ": " + join(why, ", ");
-  return text;
+  if (lost <= 0) return "equal";
+  return fmt::format("+{:.1f} % (+{}): {}", 100 * lost / best.step.value, format_seconds(lost),
+                     join(parts_of(best, other), ", "));
 }
 
 std::string to_text(const Request& request, const Found& found, int64_t top) {
@@ -85,7 +98,7 @@ std::string to_text(const Request& request, const Found& found, int64_t top) {
   for (const Choice& choice : found.choices)
     text += fmt::format("{:<24} {}\n", choice.what, choice.rule);
   const auto count = std::min(found.plans.size(), static_cast<size_t>(std::max<int64_t>(1, top)));
-  if (count > 1) text += "\nthe fastest, and what the others lose:\n";
+  if (count > 1) text += "\nthe fastest, and what the others lose and gain:\n";
   for (size_t i = 0; i < count && count > 1; ++i)
     text += row(request, found.plans[i], best, found.memory_limit);
   if (found.front.size() > 1) text += "\nless memory for more time:\n";

@@ -100,13 +100,13 @@ report::Page page_of(const std::vector<const Request*>& requests,
   report::Page page;
   const std::string file = base_name(first.model.source);
   const std::string model = ends_with(file, ".json") ? file.substr(0, file.size() - 5) : file;
-  const bool alike =
-      std::all_of(predictions.begin(), predictions.end(),
-                  [&](const Prediction* other) { return other->devices == p.devices; });
-  page.title = alike ? fmt::format("One training step of {} on {} x {}", model, p.devices,
-                                   first.cluster.device.name)
-                     : fmt::format("One training step of {} on devices {}", model,
-                                   first.cluster.device.name);
+  std::vector<std::string> devices;  // "8" or, of several plans, "8", "16"
+  for (const Prediction* of : predictions) {
+    const std::string count = std::to_string(of->devices);
+    if (std::find(devices.begin(), devices.end(), count) == devices.end()) devices.push_back(count);
+  }
+  page.title = fmt::format("One training step of {} on {} x {}", model, join(devices, " or "),
+                           first.cluster.device.name);
   page.subtitle = fmt::format("{} parameters, {}, global batch {}, sequence {}, {}",
                               format_si(double(p.parameters)), first.cluster.name,
                               first.global_batch, first.seq_len, precision_name(first));

@@ -3,13 +3,17 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <limits>
 #include <map>
+#include <optional>
 #include <thread>
 
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "base/text.h"
 #include "comm/run_ranks.h"
 #include "ops/op_def.h"
 #include "runtime/cpu_backend.h"
@@ -31,6 +35,23 @@ double median(std::vector<double> values) {
 
 double seconds_since(Seconds begin) { return (steady_clock().now() - begin).value; }
 
+int64_t bytes_of(const ir::Graph& graph, size_t value) {
+  return std::max<int64_t>(64, graph.values[value].type.bytes().value);
+}
+
+// The number behind `name` in a file such as /proc/meminfo; of the whole file without a name.
+// Nothing where there is none, as in "max".
+std::optional<int64_t> number_in(FileSystem& fs, const std::string& file, std::string_view name) {
+  if (!fs.exists(file)) return std::nullopt;
+  const std::string text = fs.read_file(file);
+  for (const std::string_view line : split_lines(text)) {
+    if (!line.starts_with(name)) continue;
+    const std::vector<std::string_view> words = split_words(line.substr(name.size()));
+    if (!words.empty()) return parse_int64(words[0]);
+  }
+  return std::nullopt;
+}
+
 // Memory for every value of a fragment.
 class Values {
  public:
@@ -39,7 +60,7 @@ class Values {
     CpuBackend backend;
     for (size_t v = 0; v < graph.values.size(); ++v) {
       if (fragment.alias_of[v].valid()) continue;
-      const int64_t bytes = std::max<int64_t>(64, graph.values[v].type.bytes().value);
+      const int64_t bytes = bytes_of(graph, v);
       memory_[v] = backend.allocate(Bytes(bytes), {});
       std::memset(memory_[v].get(), 0, static_cast<size_t>(bytes));
     }
@@ -95,6 +116,34 @@ LinkTiming line(const std::vector<std::pair<double, double>>& points) {
 }
 
 }  // namespace
+
+Bytes time_ops_bytes(const Fragment& fragment) {
+  Bytes bytes;
+  for (size_t v = 0; v < fragment.graph.values.size(); ++v) {
+    if (!fragment.alias_of[v].valid()) bytes += Bytes(bytes_of(fragment.graph, v));
+  }
+  return bytes;
+}
+
+Bytes available_memory(FileSystem& fs) {
+  int64_t least = std::numeric_limits<int64_t>::max();
+  if (const auto kib = number_in(fs, "/proc/meminfo", "MemAvailable:")) least = *kib * 1024;
+  const std::string group = "/sys/fs/cgroup/";
+  const auto most = number_in(fs, group + "memory.max", "");
+  const auto taken = number_in(fs, group + "memory.current", "");
+  if (most && taken) {
+    // Pages of files give way.
+    const int64_t files = number_in(fs, group + "memory.stat", "file ").value_or(0);
+    least = std::min(least, *most - *taken + std::min(files, *taken));
+  }
+  rlimit limit{};
+  if (getrlimit(RLIMIT_AS, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY) {
+    const int64_t mapped =
+        number_in(fs, "/proc/self/statm", "").value_or(0) * sysconf(_SC_PAGESIZE);
+    least = std::min(least, static_cast<int64_t>(limit.rlim_cur) - mapped);
+  }
+  return Bytes(std::max<int64_t>(0, least));
+}
 
 std::vector<OpTiming> time_ops(const Fragment& fragment, const cluster::Mesh& mesh, int passes) {
   const ir::Graph& graph = fragment.graph;

@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/fs.h"
 #include "cluster/mesh.h"
 #include "pipeline/program.h"
 
@@ -22,6 +23,11 @@ struct OpTiming {
 // value has memory of its own, or its alias's. Collectives and aliases are left out.
 std::vector<OpTiming> time_ops(const pipeline::Fragment& fragment, const cluster::Mesh& mesh,
                                int passes);
+
+// The memory that time_ops takes for the fragment's values, beside which kernels take a little.
+Bytes time_ops_bytes(const pipeline::Fragment& fragment);
+// What this process may still take: of the machine, of its control group, of its address space.
+Bytes available_memory(FileSystem& fs);
 
 // 2 m n k FLOPs of square and flat f32 products over shapes.
 std::vector<OpTiming> time_products();

@@ -2,6 +2,7 @@
 
 #include <doctest/doctest.h>
 
+#include "base/fake_fs.h"
 #include "cluster/hardware.h"
 
 using namespace mw;
@@ -48,4 +49,29 @@ TEST_CASE("a machine's profile: peak and half length of products, rates of all o
   REQUIRE(cluster.device.kernel_rates.size() == 2);
   CHECK(cluster.device.kernel_rates[0].second == doctest::Approx(12e9).epsilon(0.01));
   CHECK(cluster.links[0].kind == cluster::LinkKind::kMemory);
+}
+
+TEST_CASE("the memory that is available is the least of the machine's and its control group's") {
+  FakeFileSystem fs;
+  fs.make_directories("/proc");
+  fs.make_directories("/sys/fs/cgroup");
+  fs.write_file("/proc/meminfo", "MemTotal: 9000 kB\nMemAvailable:    3000 kB\n");
+  CHECK(available_memory(fs) == Bytes(3000 * 1024));
+  fs.write_file("/sys/fs/cgroup/memory.max", "max\n");
+  fs.write_file("/sys/fs/cgroup/memory.current", "1500000\n");
+  CHECK(available_memory(fs) == Bytes(3000 * 1024));
+  fs.write_file("/sys/fs/cgroup/memory.max", "2000000\n");
+  CHECK(available_memory(fs) == Bytes(500000));
+  fs.write_file("/sys/fs/cgroup/memory.stat", "anon 1\nfile 300000\n");
+  CHECK(available_memory(fs) == Bytes(800000));
+}
+
+TEST_CASE("timing a fragment takes memory for every value that has its own") {
+  pipeline::Fragment fragment;
+  const ValueId a = fragment.graph.add_input(ir::make_type(DType::kF32, {10, 10}), "a");
+  fragment.graph.add_input(ir::make_type(DType::kF32, {2}), "b");
+  fragment.graph.add_input(ir::make_type(DType::kF32, {100}), "c");
+  fragment.alias_of.resize(3);
+  fragment.alias_of[2] = a;
+  CHECK(time_ops_bytes(fragment) == Bytes(400 + 64));
 }

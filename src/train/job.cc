@@ -91,12 +91,45 @@ void read_training(JsonReader reader, Job& job) {
   reader.finish();
 }
 
+// Where it cannot be read, its overrides are checked.
+Toml read_toml(FileSystem& fs, const std::string& path, const JobOverrides& overrides) {
+  Diagnostics diagnostics;
+  try {
+    return parse_toml(fs.read_file(path), path);
+  } catch (const Error& error) {
+    diagnostics.absorb(error);
+  }
+  try {
+    check_overrides(fs, overrides);
+  } catch (const Error& error) {
+    diagnostics.absorb(error);
+  }
+  throw Error(diagnostics.findings());
+}
+
 }  // namespace
+
+void check_overrides(FileSystem& fs, const JobOverrides& overrides) {
+  Diagnostics diagnostics;
+  Job job;
+  if (overrides.model) job.model_file = *overrides.model;
+  read_model(fs, job, diagnostics);
+  try {
+    const compile::PlanReading reading = read_plan(fs, overrides.plan, "dp=1", "");
+    for (const std::string& finding : reading.findings) diagnostics.add("{}", finding);
+    if (const std::string finding = compile::run_finding(reading.plan, "--plan");
+        reading.sound({"schedule"}) && !finding.empty())
+      diagnostics.add("{}", finding);
+  } catch (const Error& error) {
+    diagnostics.absorb(error);
+  }
+  diagnostics.throw_if_any();
+}
 
 Job read_job(FileSystem& fs, const std::string& path, const JobOverrides& overrides,
              Corpus corpus) {
-  const Toml toml = parse_toml(fs.read_file(path), path);
   Diagnostics diagnostics;
+  const Toml toml = read_toml(fs, path, overrides);
   JsonReader reader(toml.root, path, &diagnostics, &toml.lines);
   Job job;
   job.name = stem(path);
@@ -136,11 +169,10 @@ Job read_job(FileSystem& fs, const std::string& path, const JobOverrides& overri
     const compile::PlanReading reading = read_plan(fs, overrides.plan, plan, path);
     job.plan = reading.plan;
     for (const std::string& finding : reading.findings) diagnostics.add("{}", finding);
-    if (reading.findings.empty()) {
-      const std::string finding =
-          compile::run_finding(reading.plan, overrides.plan ? "--plan" : path + ": plan");
-      if (!finding.empty()) diagnostics.add("{}", finding);
-    }
+    if (const std::string finding =
+            compile::run_finding(reading.plan, overrides.plan ? "--plan" : path + ": plan");
+        reading.sound({"schedule"}) && !finding.empty())
+      diagnostics.add("{}", finding);
     if (model_is_sound && file_is_sound) {
       for (const std::string& finding :
            compile::plan_findings(reading, job.model.layers, model_shape(job))) {

@@ -45,6 +45,9 @@ enum class Corpus : uint8_t { kIgnored, kChecked };
 Job read_job(FileSystem& fs, const std::string& path, const JobOverrides& overrides,
              Corpus corpus = Corpus::kIgnored);
 
+// Throws Error with what is wrong with a plan and a model of the command line by themselves.
+void check_overrides(FileSystem& fs, const JobOverrides& overrides);
+
 // The job of a run folder, to resume it: model and seed are the run's. Throws Error where an
 // override conflicts.
 Job read_run(FileSystem& fs, const std::string& run_dir, const Job& asked,

@@ -194,3 +194,37 @@ def test_batches_beyond_all_sizes_are_refused():
     refused = run("plan --model gpt-tiny --cluster selene --gpus 8 --global-batch 1000000000")
     assert refused.returncode == 2
     assert "--global-batch: is 1000000000, must be at most 1048576 sequences" in refused.stderr
+
+
+def test_a_plan_file_names_its_files_from_its_own_folder(tmp_path):
+    for name in ("here/deep", "there", "elsewhere"):
+        (tmp_path / name).mkdir(parents=True)
+    (tmp_path / "there/m.json").write_text((ROOT / "models/gpt-tiny.json").read_text())
+    (tmp_path / "there/c.toml").write_text((ROOT / "clusters/selene.toml").read_text())
+
+    def at(folder, *arguments):
+        ran = subprocess.run([BINARY, *arguments], cwd=tmp_path / folder, capture_output=True, text=True)
+        assert ran.returncode == 0, ran.stderr
+        return ran.stdout
+
+    at("there", *"plan --model m.json --cluster c.toml --profile none --gpus 8 --global-batch 16 -o ../here/deep/plan.json".split())
+    written = json.loads((tmp_path / "here/deep/plan.json").read_text())["for"]
+    assert (written["model"], written["cluster"], written["profile"]) == ("../../there/m.json", "../../there/c.toml", "none")
+    steps = {json.loads(at(folder, "simulate", file, "--advice", "none", "--json"))["step_s"] for folder, file in
+             (("elsewhere", "../here/deep/plan.json"), ("here/deep", "plan.json"), (".", f"{tmp_path}/here/deep/plan.json"))}
+    assert len(steps) == 1
+    # What is not beside the plan file is of the working directory.
+    (tmp_path / "here/plan.json").write_text('{"dp": 2, "for": {"model": "m.json", "cluster": "c.toml", "global_batch": 4}}')
+    at("there", "simulate", "../here/plan.json", "--advice", "none")
+    (tmp_path / "here/m.json").write_text((ROOT / "models/gpt-7.5b.json").read_text())
+    assert "../here/m.json: 7." in at("there", "simulate", "../here/plan.json", "--advice", "none", "--ignore-memory")
+    assert "m.json: 10.0 M" in at("there", "simulate", "../here/plan.json", "--advice", "none", "--model", "m.json")
+    refused = subprocess.run([BINARY, "simulate", "here/plan.json"], cwd=tmp_path, capture_output=True, text=True)
+    assert refused.returncode == 2 and "c.toml: does not exist" in refused.stderr
+
+
+def test_a_plan_file_with_a_byte_order_mark_is_read(tmp_path):
+    (tmp_path / "p.json").write_text('{"dp": 2}', encoding="utf-8-sig")
+    for line in (f"simulate {tmp_path}/p.json --model gpt-tiny --cluster selene --global-batch 4 --advice none",
+                 f"verify examples/gpt-tiny.toml --plan {tmp_path}/p.json"):
+        done(line)

@@ -251,3 +251,24 @@ def test_a_plan_that_does_not_fit_says_so(tmp_path):
                           cwd=meshwright.ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert "does not fit: needs 452 GiB of 77.4 GiB for tensors (of 80.0 GiB)" in page.read_text()
+
+
+@in_browser
+@pytest.mark.parametrize("width", [1360, 420])
+def test_long_names_plans_and_figures_stay_inside_the_page(tmp_path, width):
+    model = tmp_path / ("a_model_with_a_long_name_" * 6 + ".json")
+    model.write_text((ROOT / "models/gpt-7.5b.json").read_text())
+    step = ["--model", model, "--cluster", "selene", "--global-batch", 64, "--advice", "none", "--ignore-memory", "--goodput", "--plan",
+            "dp=2,tp=4,pp=4,schedule=interleaved-1f1b,chunks=9,microbatches=32,sp,regather,zero=1,layers=" + ":".join(["1"] * 36)]
+    for name, more in (("one", []), ("two", ["--compare", "dp=8,tp=8"])):
+        done = simulate(*step, *more, "--report", tmp_path / f"{name}.html")
+        assert done.returncode == 0, done.stderr
+    with browser.Browser(tmp_path / "profile", width=width) as page:
+        for name in ("one", "two"):
+            page.open(tmp_path / f"{name}.html")
+            page.frame()
+            assert page.run("document.documentElement.scrollWidth <= innerWidth")
+            assert page.run("""[...document.querySelectorAll('h1, h2, h3, p, dt, dd, code, .name')]
+                .filter((e) => e.clientWidth > 0 && e.scrollWidth > e.clientWidth + 1).map((e) => e.innerText)""") == []
+        assert page.run("document.querySelector('h1').innerText").endswith("on 32 or 64 x A100-SXM-80GB")
+        assert page.troubles() == []

@@ -207,3 +207,13 @@ def test_sizes_beyond_all_memory_are_refused(tmp_path):
     file = tmp_path / "big.csv"
     file.write_text("".join(f"0F{m}^{r},0B{m}^{r}\n" for r, m in [(r, r if r < 3999 else 1048574) for r in range(4000)]))
     assert "1048575 microbatches and 1 slices in 4000 replicas" in schedule("--from", file, expect=2)
+
+
+def test_a_byte_order_mark_and_long_cells_of_a_file(tmp_path):
+    file = tmp_path / "s.csv"
+    schedule("1f1b", "--stages", 2, "--microbatches", 2, "--csv", file)
+    text = file.read_text()
+    file.write_text(text, encoding="utf-8-sig")
+    assert schedule("--from", file).startswith(f"{file}: 2 ranks, 2 microbatches")
+    file.write_text(text.replace("0F0", "x" * 5000))
+    assert f"{file}:1: cell 1 is '{'x' * 60}…'; it must be" in schedule("--from", file, expect=2)

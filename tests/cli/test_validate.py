@@ -110,7 +110,20 @@ def test_a_profile_is_fitted_and_written(few, tmp_path):
     )
     assert done.returncode == 0, done.stderr
     assert "4 runs: mean error" in done.stdout
-    assert 'source = "fit"' in out.read_text()
+    text = out.read_text()
+    assert 'source = "fit"' in text
+    old = (ROOT / "clusters/profiles/a100-80gb-megatron.toml").read_text()
+    fitted = f"fitted by meshwright calibrate on 4 rows of {few}: matrix_fraction; before: "
+    assert fitted + old.split('\nsource = "')[1].split('"\n')[0] in text
+    constants = [line for line in old.splitlines() if "source" in line and line.split(" ")[0].endswith(("_us", "_fraction", "_efficiency"))]
+    assert len(constants) > 3
+    for line in constants:
+        assert line in text or line.startswith("matrix_fraction")
+    # A second fit's words take the place of the first one's.
+    again = tmp_path / "q.toml"
+    done = call("calibrate", few, "--profile", out, "--no-left-out", "--constants", "launch_us", "--iterations", 1, "-o", again)
+    assert done.returncode == 0, done.stderr
+    assert again.read_text().count("fitted by meshwright calibrate") == 1 and "4 rows of" in again.read_text()
 
 
 def test_kernels_alone_make_a_profile_of_a_cluster(tmp_path):

@@ -64,7 +64,9 @@ def refused(line):
      ["--gpus: a value is missing", "--global-batch: must be a whole number, is 'x'", "there is no cluster 'selena'", "there is no model 'nope'"]),
     ("plan --gpus --model gpt-7.5b --cluster selena --topp 3 --global-batch",
      ["--gpus: a value is missing", "--global-batch: a value is missing", "--topp: unknown option", "there is no cluster 'selena'"]),
-    ("inspect graf nowhere.toml", ["what: must be one of graph, fragments, program, memory, is 'graf'"]),
+    ("inspect graf nowhere.toml --rank -1", ["--rank: must be at least 0, is -1", "what: must be one of graph, fragments, program, memory, is 'graf'",
+                                             "nowhere.toml"]),
+    ("train --steps 0 --plan dp=2,foo=1", ["--steps: must be at least 1, is 0", "job: is missing; give a TOML file", "--plan: foo: unknown key"]),
     ("inspect graph nowhere.toml --rank -1", ["--rank: must be at least 0, is -1", "nowhere.toml"]),
     ("generate nowhere --prompt a --tokens 0", ["--tokens: must be at least 1, is 0", "nowhere"]),
     ("profile --batch 0 --model nowhere.json -o no/p.toml",
@@ -125,3 +127,69 @@ def test_options_that_would_be_dropped_are_refused(line, finding):
     assert done.returncode == 2
     assert finding in done.stderr
     assert "8064" not in done.stderr  # more than the cluster has
+
+
+@pytest.mark.parametrize("line, findings", [
+    ("inspect", ["what: is missing; give graph, fragments, program or memory", "job: is missing; give a TOML file such as examples/gpt-tiny.toml"]),
+    ("inspect graf nope.toml --plan tpp=2", ["what: must be one of graph, fragments, program, memory, is 'graf'", "nope.toml: does not exist",
+                                             "--plan: tpp: unknown key, did you mean 'tp'?"]),
+    ("verify nope.toml --plan dp=0 --model nope.json", ["nope.toml: does not exist", "nope.json: does not exist",
+                                                        "--plan: dp: must be an integer of at least 1, is 0"]),
+    ("data build", ["file: is missing; give a text", "--output: is missing; give a PREFIX of PREFIX.bin and PREFIX.idx"]),
+    ("data info", ["prefix: is missing; give the PREFIX of PREFIX.bin and PREFIX.idx"]),
+    ("generate", ["run: is missing; give a run folder", "--prompt: is missing; give a text to continue"]),
+    ("checkpoint info", ["run: is missing; give a run folder"]),
+])
+def test_words_that_are_missing_do_not_hide_other_findings(line, findings):
+    done = subprocess.run([BINARY, *line.split()], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 2
+    assert done.stderr == "meshwright: " + "\n".join(findings) + "\n"
+
+
+def test_a_schedule_that_cannot_run_is_told_with_what_else_is_wrong():
+    told = subprocess.run([BINARY, *"verify examples/gpt-tiny.toml --plan schedule=pipedream-2bw,pp=2,dp=3".split()], cwd=ROOT,
+                          capture_output=True, text=True).stderr.splitlines()
+    assert len(told) == 3
+    assert "microbatches=1 must be at least ranks=2" in told[0] and "but not run" in told[1] and "global_batch=16 is not divisible" in told[2]
+
+
+@pytest.mark.parametrize("plan", ["[" * 190 + "]" * 190, '{"' + "a" * 900 + '": 1}', "schedule=" + "a" * 900, "layers=" + "a" * 900])
+def test_a_long_odd_plan_is_not_told_whole(plan):
+    done = subprocess.run([BINARY, "simulate", "--model", "gpt-7.5b", "--cluster", "selene", "--global-batch", "8", "--plan", plan],
+                          cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 2
+    assert "…" in done.stderr and len(max(done.stderr.splitlines(), key=len)) < 400, done.stderr
+
+
+SIMULATE = "simulate --model gpt-tiny --cluster selene --plan dp=2 --global-batch 4"
+
+
+@pytest.mark.parametrize("line, finding", [
+    (SIMULATE + " --trace {0}/x --report {0}/../{1}/x", "--report: {0}/../{1}/x is what --trace writes, too; write another file"),
+    ("schedule 1f1b --stages 2 --microbatches 2 --csv {0}/x --svg {0}/x", "--svg: {0}/x is what --csv writes, too"),
+    ("schedule --from {0}/s.csv --csv {0}/s.csv --exact", "--csv: {0}/s.csv is read by the command, and would be lost"),
+    ("simulate {0}/p.json --cluster selene --model gpt-tiny --global-batch 0 --report {0}/p.json", "--report: {0}/p.json is read"),
+    ("simulate {0}/p.json --report {0}/c.json", "--report: {0}/c.json is read"),  # the plan file's model
+    ("simulate --model {0}/c.json --cluster {0}/x.toml --compare {0}/p.json --trace {0}/p.json", "--trace: {0}/p.json is read"),
+    ("plan --model {0}/c.json --cluster {0}/x.toml -o {0}/link", "--output: {0}/link is read"),
+    ("plan --cluster {0}/x.toml -o {0}/x.toml", "--output: {0}/x.toml is read"),
+    ("profile --model {0}/c.json -o {0}/c.json", "--output: {0}/c.json is read"),
+    ("calibrate {0}/r.csv -o {0}/r.csv", "--output: {0}/r.csv is read"),
+    ("calibrate --kernels {0}/r.csv -o {0}/r.csv", "--output: {0}/r.csv is read"),
+    ("calibrate --profile {0}/x.toml -o {0}/x.toml", "--output: {0}/x.toml is read"),
+])
+def test_no_output_overwrites_an_input_or_another_output(tmp_path, line, finding):
+    files = {"s.csv": "0F0,0B0\n", "c.json": (ROOT / "models/gpt-tiny.json").read_text(), "x.toml": "name = 1\n", "r.csv": "a,b\n",
+             "p.json": '{"dp": 2, "for": {"model": "c.json", "cluster": "selene", "global_batch": 4}}'}
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+    (tmp_path / "link").symlink_to("c.json")
+    done = subprocess.run([BINARY, *line.format(tmp_path, tmp_path.name).split()], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 2, done.stdout
+    assert finding.format(tmp_path, tmp_path.name) in done.stderr
+    assert {name: (tmp_path / name).read_text() for name in files} == files and not (tmp_path / "x").exists()
+
+
+def test_two_outputs_may_go_nowhere():
+    done = subprocess.run([BINARY, *SIMULATE.split(), "--trace", "/dev/null", "--report", "/dev/null"], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr

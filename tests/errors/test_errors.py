@@ -290,7 +290,7 @@ CASES = {
     "steps": (JOB + "--steps 0", "--steps: must be at least 1, is 0" + HELP),
     "threads": (JOB + "--threads-per-rank -1", "--threads-per-rank: must be at least 1, is -1" + HELP),
     "too many": (JOB + "again", "'again' is one argument too many" + HELP),
-    "too few": ("train", "job is required" + HELP),
+    "too few": ("train", "job: is missing; give a TOML file such as examples/gpt-tiny.toml"),
     "subcommand": ("trian {d}/job.toml", "'trian' is no subcommand, did you mean 'train'?; known are train, verify, inspect, "
                    "simulate, what-if, plan, schedule, validate, calibrate, profile, generate, data, checkpoint\n"
                    "(meshwright --help explains all)"),
@@ -299,7 +299,7 @@ CASES = {
     "data subcommand": ("data ifno", "'ifno' is no subcommand, did you mean 'info'?; known are build, info\n"
                         "(meshwright data --help explains all)"),
     "inspect what": ("inspect grph {d}/job.toml", "what: must be one of graph, fragments, program, memory, is 'grph', "
-                     "did you mean 'graph'?\n(meshwright inspect --help explains all)"),
+                     "did you mean 'graph'?"),
     "inspect rank": ("inspect program {d}/job.toml --plan dp=2 --rank 2",
                      "--rank: is 2, but the plan has 2 ranks; use 0 to 1"),
     "verify heads": ("verify {d}/job.toml --plan tp=3", "{d}/model.json: n_head=4 is not divisible by tp=3; use tp=1, 2 or 4"),
