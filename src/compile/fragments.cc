@@ -58,6 +58,11 @@ bool gathers_activations(const ir::Graph& graph, const ir::Op& op) {
   return true;
 }
 
+// An all-gather of a state: of weights that ZeRO 3 divides.
+bool gathers_state(const ir::Graph& graph, const ir::Op& op) {
+  return op.kind == OpKind::kAllGather && !graph.value(op.operands[0]).producer.valid();
+}
+
 class Splitter {
  public:
   Splitter(const LocalGraph& stage, const StagePorts& ports, const ir::Module& module,
@@ -77,6 +82,9 @@ class Splitter {
       MW_CHECK(kind != kinds.end(), "{}: {} belongs to no fragment", name,
                ir::op_name(stage.graph.ops[o].kind));
       part_[o] = static_cast<size_t>(kind - kinds.begin());
+      const ir::Op& op = stage.graph.ops[o];
+      if (gathers_state(stage.graph, op))
+        gathers_.try_emplace({op.operands[0], part_[o]}, OpId(static_cast<int64_t>(o)));
     }
     for (size_t p = 0; p < kinds.size(); ++p) find_saved(p);
   }
@@ -98,23 +106,47 @@ class Splitter {
   }
   void need_saved(size_t p, ValueId v) {
     const OpId producer = stage_.graph.value(v).producer;
-    if (!producer.valid() || part_[producer.index()] == p) return;
+    if (!producer.valid() || part_[producer.index()] == p || gather_instead(p, v).valid()) return;
     const ir::Op& op = stage_.graph.op(producer);
-    if (remade(v)) {
+    if (remade(p, v)) {
       for (const ValueId operand : op.operands) need_saved(p, operand);
       return;
     }
     MW_CHECK(part_[producer.index()] < p, "{}: {} is read before the part that makes it", name_,
              stage_.graph.label(v));
-    saved_[part_[producer.index()]].insert(v);
+    saved_[is_saved_weight(p, v) ? last_gather(p, op.operands[0]) : part_[producer.index()]].insert(
+        v);
     last_reader_[v] = std::max(last_reader_[v], p);
   }
+  // The part's own gather of the weights that a part before it has gathered as `v`, if it has one:
+  // then nothing is saved of what was gathered first.
+  OpId gather_instead(size_t p, ValueId v) const {
+    const OpId producer = stage_.graph.value(v).producer;
+    if (!producer.valid() || !gathers_state(stage_.graph, stage_.graph.op(producer))) return {};
+    const auto it = gathers_.find({stage_.graph.op(producer).operands[0], p});
+    return it == gathers_.end() ? OpId() : it->second;
+  }
+  // The last part before that has gathered `v`. REQUIRES: one has.
+  size_t last_gather(size_t p, ValueId v) const {
+    while (!gather_instead(--p, v).valid()) MW_CHECK(p > 0, "nothing gathers {}", label(v));
+    return p;
+  }
+  // A weight among those that were gathered, for a part without a gather of its own: it is saved by
+  // itself, for the gathered ones are a whole layer's.
+  bool is_saved_weight(size_t p, ValueId v) const {
+    const ir::Op& op = stage_.graph.op(stage_.graph.value(v).producer);
+    if (op.kind != OpKind::kView) return false;
+    const OpId made = stage_.graph.value(op.operands[0]).producer;
+    return made.valid() && gathers_state(stage_.graph, stage_.graph.op(made)) &&
+           part_[made.index()] != p && !gather_instead(p, op.operands[0]).valid();
+  }
   // Only the main result of a norm: its mean and rstd are small, and saved.
-  bool remade(ValueId v) const {
+  bool remade(size_t p, ValueId v) const {
     const ir::Value& value = stage_.graph.value(v);
     if (!value.producer.valid() || value.result != 0) return false;
     const ir::Op& op = stage_.graph.op(value.producer);
     if (options_.regather && gathers_activations(stage_.graph, op)) return true;
+    if (is_saved_weight(p, v)) return false;
     return options_.remake ? is_remade(op) : is_alias(op);
   }
   size_t part_of_value(ValueId v) const {
@@ -143,7 +175,9 @@ class Splitter {
     const auto ops = static_cast<size_t>(std::count(part_.begin(), part_.end(), p));
     local_.reserve(2 * ops, ops + ops / 4);  // and inputs; what is made again
     for (size_t o = 0; o < stage_.graph.ops.size(); ++o) {
-      if (part_[o] == p) copy(stage_.graph.ops[o]);
+      const ir::Op& op = stage_.graph.ops[o];
+      const bool early = !op.results.empty() && moved_[op.results[0].index()].valid();
+      if (part_[o] == p && !early) copy(op);
     }
     for (size_t c = 0; c < ports_.sends.size(); ++c) {
       if (part_of_value(ports_.sends[c]) == p) send(p, c);
@@ -159,7 +193,8 @@ class Splitter {
       PortSource source;
       source.kind = PortSource::Kind::kSaved;
       source.value = v;
-      add_output(moved_[v.index()], PortKind::kSaved, v, source);
+      const bool weight = stage_.graph.op(stage_.graph.value(v).producer).kind == OpKind::kView;
+      add_output(weight ? own_copy(p, v) : moved_[v.index()], PortKind::kSaved, v, source);
     }
     for (const ir::StateUpdate& update : stage_.graph.updates) {
       if (part_of_value(update.value) != p) continue;
@@ -225,7 +260,12 @@ class Splitter {
   ValueId get(ValueId v) {
     ValueId& here = moved_[v.index()];
     if (here.valid()) return here;
-    if (!remade(v)) return here = add_input(v);
+    if (const OpId gather = gather_instead(build_, v); gather.valid()) {
+      const ValueId own = stage_.graph.op(gather).results[0];
+      if (!moved_[own.index()].valid()) copy(stage_.graph.op(gather));
+      return here = moved_[own.index()];
+    }
+    if (!remade(build_, v)) return here = add_input(v);
     remake(v);
     return moved_[v.index()];
   }
@@ -300,9 +340,10 @@ class Splitter {
   const std::vector<ActionKind>& kinds_;
   const std::string& name_;
   const SplitOptions& options_;
-  std::vector<size_t> part_;               // [op] index into kinds
-  std::vector<std::set<ValueId>> saved_;   // [part] values that later parts read
-  std::map<ValueId, size_t> last_reader_;  // part
+  std::vector<size_t> part_;                            // [op] index into kinds
+  std::map<std::pair<ValueId, size_t>, OpId> gathers_;  // by the divided weights and the part
+  std::vector<std::set<ValueId>> saved_;                // [part] values that later parts read
+  std::map<ValueId, size_t> last_reader_;               // part
   StageFragment* made_ = nullptr;
   pipeline::Fragment fragment_;  // in the making
   size_t build_ = 0;             // index of the part in the making
