@@ -231,7 +231,7 @@ void EventLoop::wait(int32_t r, WaitReason reason, double until, int32_t peer, i
 }
 
 bool EventLoop::call(int32_t r, const FlatCommand& command) {
-  const TimedFragment& fragment = in_.fragments[static_cast<size_t>(command.index)];
+  const TimedFragment& fragment = in_.fragments[static_cast<size_t>(command.timed)];
   const bool early = in_.options.overlap.grad_reduce &&
                      in_.program.fragments[static_cast<size_t>(command.index)].kind ==
                          pipeline::ActionKind::kUpdate;
@@ -346,7 +346,7 @@ void EventLoop::meet(int32_t r, const TimedFragment& fragment, double at) {
                                   cross.last_command, Seconds(cross.start)});
     }
     const FlatCommand& command = in_.flat.ranks[static_cast<size_t>(member)].commands[other.next];
-    finish_cross(in_.fragments[static_cast<size_t>(command.index)].cost, other.walk, cross.start,
+    finish_cross(in_.fragments[static_cast<size_t>(command.timed)].cost, other.walk, cross.start,
                  cross.start + op.device);
     wake(member);
   }
@@ -415,7 +415,7 @@ void EventLoop::prepare_gathers(int32_t r) {
     if (command.kind != Command::Kind::kCall) continue;
     const pipeline::Fragment& fragment = in_.program.fragments[static_cast<size_t>(command.index)];
     if (fragment.kind != pipeline::ActionKind::kUpdate) continue;
-    const FragmentCost& cost = in_.fragments[static_cast<size_t>(command.index)].cost;
+    const FragmentCost& cost = in_.fragments[static_cast<size_t>(command.timed)].cost;
     for (const int32_t o : cost.gathers) {
       const OpCost& op = cost.ops[static_cast<size_t>(o)];
       state.gather_end += op.device;

@@ -13,7 +13,8 @@
 
 namespace mw::simulate {
 
-// A fragment's ops walked once from time 0, where no other rank is involved.
+// A fragment's ops walked once from time 0, where no other rank is involved, on ranks whose groups
+// lie alike.
 struct TimedFragment {
   FragmentCost cost;
   FragmentTime time;
@@ -62,7 +63,7 @@ struct RankSums {
 struct LoopInput {
   const pipeline::Program& program;
   const FlatProgram& flat;
-  const std::vector<TimedFragment>& fragments;
+  const std::vector<TimedFragment>& fragments;  // by FlatCommand::timed
   const std::vector<CrossGroup>& cross_groups;
   const cluster::Cluster& cluster;
   const Options& options;

@@ -58,9 +58,9 @@ class Flattener {
     FlatRank to;
     to.commands.reserve(from.commands.size());
     for (const Command& command : from.commands) {
-      FlatCommand made{command.kind, -1, -1};
+      FlatCommand made{command.kind, -1, -1, -1};
       if (command.kind == Command::Kind::kCall) {
-        made.index = command.fragment.value;
+        made.index = made.timed = command.fragment.value;
         if (bindings_) made.bindings = bind(from, command, to);
       } else if (command.channel >= 0) {
         made.index =

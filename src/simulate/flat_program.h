@@ -13,6 +13,7 @@ struct FlatCommand {
   pipeline::Command::Kind kind = pipeline::Command::Kind::kCall;
   int32_t index = -1;     // fragment of a call; message of the others
   int32_t bindings = -1;  // of a call: first of its state ports' buffers, where they are wanted
+  int32_t timed = -1;     // of a call: its fragment where the rank's groups lie
 };
 
 // A value of one channel on its way: what acquire, publish, receive and release are about.

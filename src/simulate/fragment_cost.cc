@@ -165,6 +165,15 @@ const FragmentCoster::Group& FragmentCoster::group_of(const ir::DeviceGroup& gro
   return group_holding(std::get<ir::Holders>(group).state);
 }
 
+bool FragmentCoster::lie_alike(const Fragment& fragment, int32_t a, int32_t b) {
+  const std::vector<ir::Op>& ops = fragment.graph.ops;
+  return std::all_of(ops.begin(), ops.end(), [&](const ir::Op& op) {
+    if (!ir::is_collective(op.kind)) return true;
+    const ir::DeviceGroup& group = op.as<ir::CollectiveAttrs>().group;
+    return group_of(group, a).shapes == group_of(group, b).shapes;
+  });
+}
+
 void FragmentCoster::add_collective(const Fragment& fragment, const ir::Op& op, int32_t rank,
                                     FragmentCost& cost, OpCost& made) {
   const auto& attrs = op.as<ir::CollectiveAttrs>();

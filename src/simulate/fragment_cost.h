@@ -104,6 +104,8 @@ class FragmentCoster {
   FragmentCoster(const pipeline::Program& program, const cluster::Cluster& cluster,
                  const Options& options, Labels& labels, std::vector<int32_t> coordinates = {});
   FragmentCost cost(const pipeline::Fragment& fragment, int32_t rank);
+  // Whether the fragment costs the same on both ranks: its groups lie on nodes alike.
+  bool lie_alike(const pipeline::Fragment& fragment, int32_t a, int32_t b);
   const std::vector<CrossGroup>& cross_groups() const { return cross_groups_; }
   RankId representative(int32_t pipeline_rank) const;
   // From a pipeline rank's first device to those of its others that `axes` do not lead to, of those

@@ -136,26 +136,41 @@ class Simulation {
     return whole;
   }
 
-  // Each fragment from the first pipeline rank that calls it.
+  // Each fragment once for all callers whose groups lie alike: those of the first one at its own
+  // number, others behind all fragments.
   void cost_fragments() {
     fragments_.resize(program_.fragments.size());
-    std::vector<int32_t> caller(program_.fragments.size(), -1);
+    std::vector<std::vector<std::pair<int32_t, int32_t>>> of(fragments_.size());  // rank, timed
     for (size_t r = 0; r < flat_.ranks.size(); ++r) {
-      for (const FlatCommand& command : flat_.ranks[r].commands) {
+      const auto rank = static_cast<int32_t>(r);
+      std::vector<int32_t> timed(of.size(), -1);  // on this rank
+      for (FlatCommand& command : flat_.ranks[r].commands) {
         if (command.kind != pipeline::Command::Kind::kCall) continue;
-        int32_t& first = caller[static_cast<size_t>(command.index)];
-        if (first < 0) first = static_cast<int32_t>(r);
+        const auto f = static_cast<size_t>(command.index);
+        if (timed[f] < 0) timed[f] = timed_on(f, rank, of[f]);
+        command.timed = timed[f];
       }
     }
-    for (size_t f = 0; f < fragments_.size(); ++f) {
-      if (caller[f] < 0) continue;
-      FragmentCost& cost = fragments_[f].cost;
-      cost = coster_.cost(program_.fragments[f], caller[f]);
-      if (options_.overlap.param_gather &&
-          program_.fragments[f].kind == pipeline::ActionKind::kUpdate) {
-        for (const int32_t o : cost.gathers) cost.ops[static_cast<size_t>(o)].alias = true;
-      }
+    for (size_t f = 0; f < of.size(); ++f) {
+      for (const auto& [rank, timed] : of[f]) cost_fragment(f, rank, timed);
     }
+  }
+  int32_t timed_on(size_t f, int32_t rank, std::vector<std::pair<int32_t, int32_t>>& known) {
+    for (const auto& [other, timed] : known) {
+      if (coster_.lie_alike(program_.fragments[f], other, rank)) return timed;
+    }
+    const size_t timed = known.empty() ? f : fragments_.size();
+    if (!known.empty()) fragments_.emplace_back();
+    known.emplace_back(rank, static_cast<int32_t>(timed));
+    return known.back().second;
+  }
+  void cost_fragment(size_t f, int32_t rank, int32_t timed) {
+    FragmentCost& cost = fragments_[static_cast<size_t>(timed)].cost;
+    cost = coster_.cost(program_.fragments[f], rank);
+    if (!options_.overlap.param_gather ||
+        program_.fragments[f].kind != pipeline::ActionKind::kUpdate)
+      return;
+    for (const int32_t o : cost.gathers) cost.ops[static_cast<size_t>(o)].alias = true;
   }
   void walk_fragments() {
     uint32_t levels = 0;  // of messages
