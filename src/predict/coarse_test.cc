@@ -238,6 +238,24 @@ TEST_CASE("ten thousand coarse estimates a second, as a ratio to one simulation"
   CHECK(simulation * rate > 20);
 }
 
+TEST_CASE("pipeline ranks that lie differently on nodes are estimated by the slowest between") {
+  Request request = request_for("gpt-1.7b", "selene", 48);
+  Coarse coarse(request);
+  // Nodes of eight: of the second node's pipeline ranks only some have groups that straddle it.
+  for (const char* text :
+       {"tp=6,pp=4,microbatches=24", "tp=3,pp=8,microbatches=24", "tp=3,pp=4,dp=2,microbatches=12",
+        "tp=2,pp=4,dp=3,microbatches=8,zero=1", "pp=8,dp=3,microbatches=8,zero=1",
+        "pp=8,dp=3,microbatches=8,zero=2", "tp=2,pp=4,dp=3,microbatches=8,zero=1,schedule=zb-v",
+        "tp=12,pp=4,microbatches=12"}) {
+    CAPTURE(std::string(text));
+    request.plan = compile::parse_plan(text);
+    const double step = predict::predict(request).step.value;
+    const double estimate = coarse.estimate(request.plan).step.value;
+    CHECK(estimate > 0.99 * step);
+    CHECK(estimate < 1.25 * step);
+  }
+}
+
 TEST_CASE("bounds lie below the estimates of random plans, and ZeRO's collectives are in them") {
   const int64_t plans = std::getenv("MESHWRIGHT_TEST_ALL") != nullptr ? 500 : 60;
   Request base = request_for("gpt-7.5b", "selene", 512);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "cluster/group_shape.h"
 #include "pipeline/memory_plan.h"
 
 namespace mw::predict {
@@ -20,6 +21,25 @@ bool is_flat_part(const Fragment& fragment, size_t v) {
 
 models::BatchShape batch_of(const Request& request, const compile::Plan& plan, int64_t microbatch) {
   return {microbatch * plan.dp, request.seq_len, plan.sequence_slices()};
+}
+
+// Of the pipeline ranks between the first and the last those that lie differently on nodes; on a
+// torus, where each does, the first of them.
+std::vector<int32_t> places_between(const cluster::Mesh& mesh, const cluster::Cluster& cluster) {
+  const int64_t pp = mesh.axis_size("pp");
+  if (pp <= 2) return {};
+  const bool torus = std::any_of(cluster.links.begin(), cluster.links.end(), [](const auto& link) {
+    return link.kind == cluster::LinkKind::kTorus;
+  });
+  if (torus) return {1};
+  const std::vector<RankId> all = mesh.members(RankId(0), {"pp"});
+  const std::vector<RankId> inner(all.begin() + 1, all.end() - 1);
+  std::vector<int32_t> places;
+  for (const RankId rank : cluster::distinct_shifts(cluster, inner)) {
+    const auto at = std::find(all.begin(), all.end(), rank);
+    places.push_back(static_cast<int32_t>(at - all.begin()));
+  }
+  return places;
 }
 
 }  // namespace
@@ -88,12 +108,15 @@ void place_on(const cluster::Mesh& mesh, const GrowingSizes* sizes, int64_t micr
 }
 
 std::vector<simulate::CallTime> times_on(const pipeline::Program& program, const Request& request,
-                                         int64_t pp) {
+                                         int64_t pp, bool folded) {
   const auto ranks = static_cast<int32_t>(program.ranks.size());
   const auto last = static_cast<int32_t>(pp) - 1;
-  std::vector<int32_t> coordinates;
+  std::vector<std::vector<int32_t>> coordinates;
   for (int32_t r = 0; r < ranks; ++r)
-    coordinates.push_back(r == ranks - 1 ? last : std::min(r, last));
+    coordinates.push_back({r == ranks - 1 ? last : std::min(r, last)});
+  const std::vector<int32_t> between = places_between(program.mesh, request.cluster);
+  for (int32_t r = 1; r + (folded ? 0 : 1) < ranks && !between.empty(); ++r)
+    coordinates[static_cast<size_t>(r)] = between;
   return simulate::call_times(program, request.cluster, request.options, coordinates);
 }
 

@@ -31,8 +31,9 @@ void place_on(const cluster::Mesh& mesh, const GrowingSizes* sizes, int64_t micr
               pipeline::Fragment& fragment);
 
 // Of every fragment that is called, where the program's ranks stand for those of a pipeline of
-// `pp`: the first and the last are the pipeline's, the others are between.
+// `pp`: the first is the pipeline's, and the last but where it is `folded`; the others stand for
+// the slowest between.
 std::vector<simulate::CallTime> times_on(const pipeline::Program& program, const Request& request,
-                                         int64_t pp);
+                                         int64_t pp, bool folded = false);
 
 }  // namespace mw::predict

@@ -98,7 +98,7 @@ std::vector<Facts> StatePrograms::facts_of(const Sample& sample, int64_t dp, int
   program.mesh = resized(program.mesh, dp, pp);
   for (size_t f = 0; f < program.fragments.size(); ++f)
     place_on(program.mesh, nullptr, 1, f, program.fragments[f]);
-  const std::vector<simulate::CallTime> times = times_on(program, request_, pp);
+  const std::vector<simulate::CallTime> times = times_on(program, request_, pp, folded_);
   std::vector<Facts> facts;
   for (const pipeline::RankProgram& rank : program.ranks) {
     facts.emplace_back();

@@ -62,8 +62,8 @@ TEST_CASE("what a rank holds and updates is as in the whole model's program") {
     const StageFacts facts =
         StatePrograms(request, folded).on(plan.dp, plan.pp, plan.dp > 1 ? plan.zero : 0);
     const pipeline::Program program = program_of(request);
-    std::vector<int32_t> coordinates;
-    for (int32_t r = 0; r < plan.pp; ++r) coordinates.push_back(r);
+    std::vector<std::vector<int32_t>> coordinates;
+    for (int32_t r = 0; r < plan.pp; ++r) coordinates.push_back({r});
     const std::vector<simulate::CallTime> times =
         simulate::call_times(program, request.cluster, request.options, coordinates);
     for (int64_t r = 0; r < plan.pp; ++r) {

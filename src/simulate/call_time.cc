@@ -5,9 +5,10 @@
 #include "simulate/fragment_walk.h"
 
 namespace mw::simulate {
+namespace {
 
-std::vector<CallTime> call_times(const pipeline::Program& program, const cluster::Cluster& cluster,
-                                 const Options& options, const std::vector<int32_t>& coordinates) {
+// [fragment] the first rank that calls it, -1: none.
+std::vector<int32_t> callers(const pipeline::Program& program) {
   std::vector<int32_t> caller(program.fragments.size(), -1);
   for (size_t r = 0; r < program.ranks.size(); ++r) {
     for (const pipeline::Command& command : program.ranks[r].commands) {
@@ -16,30 +17,64 @@ std::vector<CallTime> call_times(const pipeline::Program& program, const cluster
       if (first < 0) first = static_cast<int32_t>(r);
     }
   }
+  return caller;
+}
+
+CallTime time_of(const FragmentCost& cost, const Slowdowns& slowdowns, size_t labels) {
+  CallTime time;
+  Walk walk;
+  walk.begin(cost, 0);
+  double meet = 0;
+  bool met = false;
+  while (advance(cost, walk, {.slowdowns = slowdowns}, meet)) {
+    if (!met) time.before = Seconds(meet);
+    met = true;
+    finish_cross(cost, walk, meet, meet + cost.ops[walk.next].device);
+  }
+  time.whole = Seconds(walk.end);
+  time.gaps = Seconds(divide(cost, walk, 0, walk.end, labels).gaps);
+  time.lead = Seconds(std::max(0.0, walk.end - walk.host));
+  if (!met) time.before = time.whole;
+  for (const std::vector<Interval>& level : link_use(cost, walk.spans, ~uint32_t{0})) {
+    double used = 0;
+    for (const Interval& use : level) used += use.end - use.begin;
+    time.links.emplace_back(used);
+  }
+  return time;
+}
+
+}  // namespace
+
+std::vector<CallTime> call_times(const pipeline::Program& program, const cluster::Cluster& cluster,
+                                 const Options& options,
+                                 const std::vector<std::vector<int32_t>>& coordinates) {
+  // What a rank stands for besides its first place are ranks behind all others.
+  std::vector<int32_t> places;
+  std::vector<std::vector<int32_t>> places_of(program.ranks.size());
+  for (size_t r = 0; r < places_of.size(); ++r) {
+    places_of[r].push_back(static_cast<int32_t>(r));
+    if (!coordinates.empty()) places.push_back(coordinates[r].front());
+  }
+  for (size_t r = 0; r < coordinates.size(); ++r) {
+    for (size_t i = 1; i < coordinates[r].size(); ++i) {
+      places_of[r].push_back(static_cast<int32_t>(places.size()));
+      places.push_back(coordinates[r][i]);
+    }
+  }
+  const std::vector<int32_t> caller = callers(program);
   Labels labels;
-  FragmentCoster coster(program, cluster, options, labels, coordinates);
+  FragmentCoster coster(program, cluster, options, labels, places);
   const Slowdowns slowdowns = slowdowns_of(options.overlap, cluster.device);
   std::vector<CallTime> times(program.fragments.size());
   for (size_t f = 0; f < times.size(); ++f) {
     if (caller[f] < 0) continue;
-    const FragmentCost cost = coster.cost(program.fragments[f], caller[f]);
-    Walk walk;
-    walk.begin(cost, 0);
-    double meet = 0;
-    bool met = false;
-    while (advance(cost, walk, {.slowdowns = slowdowns}, meet)) {
-      if (!met) times[f].before = Seconds(meet);
-      met = true;
-      finish_cross(cost, walk, meet, meet + cost.ops[walk.next].device);
-    }
-    times[f].whole = Seconds(walk.end);
-    times[f].gaps = Seconds(divide(cost, walk, 0, walk.end, labels.names().size()).gaps);
-    times[f].lead = Seconds(std::max(0.0, walk.end - walk.host));
-    if (!met) times[f].before = times[f].whole;
-    for (const std::vector<Interval>& level : link_use(cost, walk.spans, ~uint32_t{0})) {
-      double used = 0;
-      for (const Interval& use : level) used += use.end - use.begin;
-      times[f].links.emplace_back(used);
+    const pipeline::Fragment& fragment = program.fragments[f];
+    const std::vector<int32_t>& of = places_of[static_cast<size_t>(caller[f])];
+    for (size_t i = 0; i < of.size(); ++i) {
+      if (i > 0 && coster.lie_alike(fragment, of[0], of[i])) continue;
+      const FragmentCost cost = coster.cost(fragment, of[i]);
+      CallTime time = time_of(cost, slowdowns, labels.names().size());
+      if (i == 0 || time.whole > times[f].whole) times[f] = std::move(time);
     }
   }
   return times;

@@ -19,10 +19,11 @@ struct CallTime {
 };
 
 // [fragment] its time on the first pipeline rank that calls it, where nobody is waited for; zero
-// for one that nobody calls. `coordinates`: [rank of the program] its place on the mesh's axis
-// "pp", which may have another size than the program has ranks; empty: its number.
+// for one that nobody calls. `coordinates`: [rank of the program] the places on the mesh's axis
+// "pp" that it stands for, of which the one counts where its groups are slowest; the axis may have
+// another size than the program has ranks. Empty: its number.
 std::vector<CallTime> call_times(const pipeline::Program& program, const cluster::Cluster& cluster,
                                  const Options& options,
-                                 const std::vector<int32_t>& coordinates = {});
+                                 const std::vector<std::vector<int32_t>>& coordinates = {});
 
 }  // namespace mw::simulate
