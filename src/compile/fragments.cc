@@ -58,6 +58,13 @@ bool gathers_activations(const ir::Graph& graph, const ir::Op& op) {
   return true;
 }
 
+// What such a gather makes of parts that were padded to equal ones.
+bool trims_activations(const ir::Graph& graph, const ir::Op& op) {
+  if (op.kind != OpKind::kTrim) return false;
+  const OpId producer = graph.value(op.operands[0]).producer;
+  return producer.valid() && gathers_activations(graph, graph.op(producer));
+}
+
 // An all-gather of a state: of weights that ZeRO 3 divides.
 bool gathers_state(const ir::Graph& graph, const ir::Op& op) {
   return op.kind == OpKind::kAllGather && !graph.value(op.operands[0]).producer.valid();
@@ -145,7 +152,9 @@ class Splitter {
     const ir::Value& value = stage_.graph.value(v);
     if (!value.producer.valid() || value.result != 0) return false;
     const ir::Op& op = stage_.graph.op(value.producer);
-    if (options_.regather && gathers_activations(stage_.graph, op)) return true;
+    if (options_.regather &&
+        (gathers_activations(stage_.graph, op) || trims_activations(stage_.graph, op)))
+      return true;
     if (is_saved_weight(p, v)) return false;
     return options_.remake ? is_remade(op) : is_alias(op);
   }

@@ -26,6 +26,20 @@ TEST_CASE("what FSDP2 keeps gathered is there while the gradient of the loss is 
   CHECK(workspace("dp=2,zero=1", true) == workspace("dp=2,zero=1", false));
 }
 
+TEST_CASE("a sequence that tp does not divide is gathered again, too, rather than saved") {
+  Request request = small();
+  const auto activations = [&](const char* plan, int64_t seq_len) {
+    request.plan = compile::parse_plan(plan);
+    request.seq_len = seq_len;
+    return static_cast<double>(mw::predict::predict(request)
+                                   .result.ranks[0]
+                                   .peak.by_category.at(pipeline::Category::kActivations)
+                                   .value);
+  };
+  CHECK(activations("tp=4,sp,regather", 63) < activations("tp=4", 63));
+  CHECK(activations("tp=4,sp,regather", 63) < 1.02 * activations("tp=4,sp,regather", 64));
+}
+
 TEST_CASE("a product waits for the weights that are gathered for it, whatever else overlaps") {
   for (const char* plan :
        {"dp=4,zero=3", "dp=4,zero=3,recompute=full", "dp=2,tp=2,sp,zero=3,microbatches=2",
