@@ -161,9 +161,10 @@ void print_text(const std::vector<report::ScheduleDrawing>& drawings) {
     }
   }
   for (const report::ScheduleDrawing& drawing : drawings) {
-    fmt::print("{}: {} ranks, {} microbatches\n{}{}\n", drawing.title,
-               drawing.schedule.placement.ranks,
-               drawing.schedule.microbatches / drawing.schedule.parts,
+    const int32_t ranks = drawing.schedule.placement.ranks;
+    const int32_t microbatches = drawing.schedule.microbatches / drawing.schedule.parts;
+    fmt::print("{}: {} {}, {} {}\n{}{}\n", drawing.title, ranks, ranks == 1 ? "rank" : "ranks",
+               microbatches, microbatches == 1 ? "microbatch" : "microbatches",
                report::draw_text(drawing, style), report::figures_line(drawing.times));
   }
 }

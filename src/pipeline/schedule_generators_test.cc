@@ -194,6 +194,15 @@ TEST_CASE("the closed forms hold for all sizes") {
   }
 }
 
+TEST_CASE("work that fills a step leaves a bubble of 0, not of a rounding below it") {
+  const ScheduleCosts narrow{.f = {2}, .b = {1}, .w = {.1}};
+  const Timeline full =
+      timeline(make_schedule({.kind = "pipedream-2bw", .ranks = 12, .microbatches = 24}), narrow);
+  CHECK(full.bubble >= 0);
+  CHECK(full.span_bubble >= 0);
+  CHECK(full.period_bubble >= 0);
+}
+
 TEST_CASE("chimera with B = 2 F at N = D takes 5 D - 4, with f pairs Table 3's bubble") {
   for (const int32_t d : {4, 8, 16}) {
     CHECK(

@@ -18,6 +18,9 @@ double portion(const Schedule& schedule, const Action& action) {
   return of_one * action.count;
 }
 
+// Never below 0: work that fills the time adds up to it but for rounding.
+double idle_share(double work, double time) { return time > 0 ? std::max(0., 1 - work / time) : 0; }
+
 double cost_of(const Schedule& schedule, const ScheduleCosts& costs, const Action& action) {
   double cost = 0;
   switch (action.kind) {
@@ -311,9 +314,9 @@ Timeline timeline(const Schedule& schedule, const ScheduleCosts& costs) {
     const double flowing = period(schedule, costs, repeated);
     result.period = result.syncs.empty() ? flowing : std::max(flowing, longest);
   }
-  result.bubble = result.makespan > 0 ? 1 - mean / result.makespan : 0;
-  result.period_bubble = result.period > 0 ? 1 - mean / result.period : 0;
-  result.span_bubble = longest > 0 ? 1 - mean / longest : 0;
+  result.bubble = idle_share(mean, result.makespan);
+  result.period_bubble = idle_share(mean, result.period);
+  result.span_bubble = idle_share(mean, longest);
   result.weight_copies = schedule.placement.replicas() * schedule.weight_versions;
   return result;
 }

@@ -109,6 +109,12 @@ def test_replicas_that_are_summed_early_are_hidden_in_the_bubbles():
         "1f1b", "--stages", 2, "--microbatches", 2, "--sync", "eager", expect=2)
 
 
+def test_one_rank_and_one_microbatch():
+    text = schedule("1f1b", "--stages", 1, "--microbatches", 1)
+    assert text.startswith("1f1b: 1 rank, 1 microbatch\nrank 0 |")
+    assert "makespan 3, bubble 0.0000 (without a flush 0.0000)" in text
+
+
 def test_a_large_v_half_is_drawn_in_no_time():
     """64 ranks and 512 microbatches: 196,608 actions."""
     begin = time.perf_counter()
