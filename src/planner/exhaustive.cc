@@ -277,7 +277,8 @@ class Search {
     found_.candidates += static_cast<int64_t>(plans.size());
     coarse_.prepare_exact(plans, thread_count(request_));
     for (Plan& plan : plans) {
-      Looked here{{std::move(plan)}};
+      Looked here;
+      here.plan = std::move(plan);
       here.peak = coarse_.memory(here.plan).peak;
       if (!fits(here.peak)) continue;
       here.step = coarse_.step(here.plan);
