@@ -412,13 +412,15 @@ void set_times(FragmentCost& cost, const cluster::Cluster& cluster, const Option
     OpCost& op = cost.ops[static_cast<size_t>(collective.op)];
     const bool parts = collective.data && (collective.kind == OpKind::kAllGather ||
                                            collective.kind == OpKind::kReduceScatter);
-    op.device = (cost::collective_time(cluster, collective.kind, bytes, collective.shapes).time +
-                 attained.collective_latency)
-                    .value;
+    const cost::CollectiveTime time =
+        cost::collective_time(cluster, collective.kind, bytes, collective.shapes);
+    const double sending = (time.time - time.latency).value;
+    op.device = (time.time + attained.collective_latency).value;
     if (parts) op.device += attained.collective_member.value * static_cast<double>(collective.size);
     if (parts && attained.collective_copies > 0)
       op.device += attained.collective_copies * static_cast<double>(bytes.value) / streaming;
     op.host = op_host > 0 ? op_host + attained.host_collective.value : 0;
+    op.latency = (op.device - sending) * collective.times;
     op.device *= collective.times;
     op.host *= collective.times;
   }
@@ -434,11 +436,17 @@ void set_times(FragmentCost& cost, const cluster::Cluster& cluster, const Option
     const double hidden = std::min(1.0, beside / moving);
     const Beside kind = ring.attention ? Beside::kRing : Beside::kTensor;
     const double slowdown = slowdowns[static_cast<size_t>(kind)];
-    for (const int32_t o : ring.collectives)
-      cost.ops[static_cast<size_t>(o)].device *= 1 - hidden + hidden * (slowdown - 1);
+    for (const int32_t o : ring.collectives) {
+      OpCost& op = cost.ops[static_cast<size_t>(o)];
+      const double shown = 1 - hidden + hidden * (slowdown - 1);
+      op.device *= shown;
+      op.latency *= shown;
+    }
     if (ring.summed.value == 0) continue;
-    cost.ops[static_cast<size_t>(ring.collectives[0])].device +=
-        static_cast<double>(ring.summed.value) * (1 + 1 / parts) / streaming;
+    OpCost& scatter = cost.ops[static_cast<size_t>(ring.collectives[0])];
+    const double sum = static_cast<double>(ring.summed.value) * (1 + 1 / parts) / streaming;
+    scatter.device += sum;
+    scatter.latency += sum;
   }
   if (!cost.update || !options.host) return;
   for (OpCost& op : cost.ops) {

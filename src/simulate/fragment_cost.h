@@ -33,6 +33,7 @@ struct CrossGroup {
 
 struct OpCost {
   double device = 0, host = 0;  // seconds
+  double latency = 0;           // of a collective: the first of `device`, its links free
   int32_t stream = 0;
   int32_t label = -1;                // of a collective that sends something
   int32_t cross = -1;                // of a collective over several pipeline ranks: its CrossGroup

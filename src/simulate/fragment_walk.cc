@@ -19,31 +19,33 @@ double slowdown_beside(const Walk& walk, double start, const Slowdowns& slowdown
 // A collective's time beside messages at the levels that it crosses.
 double beside_messages(const OpCost& op, double start,
                        const std::vector<std::vector<Interval>>& messages) {
-  double takes = op.device;
+  const double sending = op.device - op.latency;
+  double longest = sending;
   for (size_t level = 0; level < messages.size(); ++level) {
     if ((op.levels >> level & 1) != 0)
-      takes = std::max(takes, takes_beside(messages[level], start, op.device));
+      longest = std::max(longest, takes_beside(messages[level], start + op.latency, sending));
   }
-  return takes;
+  return op.latency + longest;
 }
 
-// A collective stands still while those of other streams, which were issued before it, have one of
-// its links.
+// Behind its latency a collective stands still while those of other streams, which were issued
+// before it, have one of its links.
 double beside_collectives(const FragmentCost& cost, const Walk& walk, const OpCost& op,
                           double start, double takes) {
-  double longest = takes;
+  const double sending = takes - op.latency;
+  double longest = sending;
   for (size_t level = 0; level < walk.links.size(); ++level) {
     if (((op.levels & cost.shared_levels) >> level & 1) != 0)
-      longest = std::max(longest, takes_beside(walk.links[level], start, takes));
+      longest = std::max(longest, takes_beside(walk.links[level], start + op.latency, sending));
   }
-  return longest;
+  return op.latency + longest;
 }
 
 void take_links(const FragmentCost& cost, Walk& walk, const OpCost& op, const OpSpan& span) {
-  if (span.end <= span.start) return;
+  if (span.end <= span.start + op.latency) return;
   for (size_t level = 0; level < walk.links.size(); ++level) {
     if (((op.levels & cost.shared_levels) >> level & 1) != 0)
-      add_interval(walk.links[level], {span.start, span.end});
+      add_interval(walk.links[level], {span.start + op.latency, span.end});
   }
 }
 
@@ -83,7 +85,7 @@ bool advance(const FragmentCost& cost, Walk& walk, const WalkOptions& options, d
     // A collective that starts before the call was issued by the host long ago.
     if (op.stream == 0 || state_ready == nullptr) start = std::max(start, walk.host);
     if (op.cross >= 0) {
-      meet = start + beside_collectives(cost, walk, op, start, 0);
+      meet = start + beside_collectives(cost, walk, op, start, op.latency) - op.latency;
       return true;
     }
     double takes = op.device;
@@ -119,11 +121,11 @@ std::vector<std::vector<Interval>> link_use(const FragmentCost& cost,
   std::vector<std::vector<Interval>> use;
   for (size_t o = 0; o < cost.ops.size(); ++o) {
     const OpCost& op = cost.ops[o];
-    if (op.alias || spans[o].end <= spans[o].start) continue;
+    if (op.alias || spans[o].end <= spans[o].start + op.latency) continue;
     for (size_t level = 0; (op.levels & levels) >> level != 0; ++level) {
       if (((op.levels & levels) >> level & 1) == 0) continue;
       use.resize(std::max(use.size(), level + 1));
-      use[level].push_back({spans[o].start, spans[o].end});
+      use[level].push_back({spans[o].start + op.latency, spans[o].end});
     }
   }
   for (std::vector<Interval>& of_level : use) of_level = joined(std::move(of_level));

@@ -2,6 +2,8 @@
 
 #include <doctest/doctest.h>
 
+#include <utility>
+
 namespace mw::simulate {
 
 TEST_CASE("collectives of two streams take a link one after the other, of two links at once") {
@@ -37,6 +39,51 @@ TEST_CASE("collectives of two streams take a link one after the other, of two li
   CHECK(together.spans[2].end == 16);
   CHECK(together.end == 16);
   CHECK(together.links[1].size() == 1);
+}
+
+TEST_CASE("a collective's latency leaves its link to others") {
+  // Of 4 s and 5 s, of which 3 s and 1 s are latency, at once on two streams.
+  FragmentCost cost;
+  cost.streams = 3;
+  cost.shared_levels = 0b1;
+  for (const auto& [device, latency] : {std::pair{4.0, 3.0}, std::pair{5.0, 1.0}}) {
+    OpCost op;
+    op.device = device;
+    op.latency = latency;
+    op.stream = static_cast<int32_t>(cost.ops.size()) + 1;
+    op.label = op.stream - 1;
+    op.levels = 0b1;
+    cost.ops.push_back(op);
+  }
+  Walk walk;
+  walk.begin(cost, 0);
+  double meet = 0;
+  CHECK_FALSE(advance(cost, walk, {}, meet));
+  // The first has the link for its last second, from 3 to 4; the second for 4 s about that.
+  CHECK(walk.spans[0].end == 4);
+  CHECK(walk.spans[1].end == 6);
+  REQUIRE(walk.links[0].size() == 1);
+  CHECK(walk.links[0][0].begin == 1);
+  CHECK(walk.links[0][0].end == 6);
+  const auto use = link_use(cost, walk.spans, 0b1);
+  REQUIRE(use.size() == 1);
+  REQUIRE(use[0].size() == 1);
+  CHECK(use[0][0].begin == 1);
+  // Of several pipeline ranks' the latency runs while another has the link.
+  cost.ops[1].cross = 0;
+  walk.begin(cost, 0);
+  CHECK(advance(cost, walk, {}, meet));
+  CHECK(meet == 0);
+  cost.ops[1].latency = 3.5;
+  walk.begin(cost, 0);
+  CHECK(advance(cost, walk, {}, meet));
+  CHECK(meet == 0.5);
+  // Messages hold up what is behind the latency alone.
+  const std::vector<std::vector<Interval>> messages{{{0, 2}}};
+  cost.ops[1].cross = -1;
+  walk.begin(cost, 0);
+  CHECK_FALSE(advance(cost, walk, {.messages = &messages}, meet));
+  CHECK(walk.spans[0].end == 4);
 }
 
 TEST_CASE("an interval joins those that it touches") {
