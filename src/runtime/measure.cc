@@ -16,6 +16,7 @@
 #include "base/text.h"
 #include "comm/run_ranks.h"
 #include "ops/op_def.h"
+#include "pipeline/buffer_lives.h"
 #include "runtime/cpu_backend.h"
 
 namespace mw::runtime {
@@ -52,23 +53,26 @@ std::optional<int64_t> number_in(FileSystem& fs, const std::string& file, std::s
   return std::nullopt;
 }
 
-// Memory for every value of a fragment.
+bool in_workspace(const Fragment& fragment, size_t value) {
+  return fragment.workspace_offset[value] != Fragment::kNotPlanned;
+}
+
+// Memory for every value of a fragment, as a run has it: what the plan puts into the workspace lies
+// there, so that caches hold as much of it; all else has its own.
 class Values {
  public:
   explicit Values(const Fragment& fragment) : fragment_(fragment) {
     const ir::Graph& graph = fragment.graph;
-    CpuBackend backend;
+    workspace_ = zeros(std::max<int64_t>(64, pipeline::workspace_end(fragment)));
     for (size_t v = 0; v < graph.values.size(); ++v) {
-      if (fragment.alias_of[v].valid()) continue;
-      const int64_t bytes = bytes_of(graph, v);
-      memory_[v] = backend.allocate(Bytes(bytes), {});
-      std::memset(memory_[v].get(), 0, static_cast<size_t>(bytes));
+      if (!fragment.alias_of[v].valid() && !in_workspace(fragment, v))
+        memory_[v] = zeros(bytes_of(graph, v));
     }
   }
   void* at(ValueId v) const {
     const ValueId root = fragment_.alias_of[v.index()];
-    if (!root.valid()) return memory_.at(v.index()).get();
-    return static_cast<char*>(memory_.at(root.index()).get()) + fragment_.alias_offset[v.index()];
+    if (!root.valid()) return start_of(v);
+    return start_of(root) + fragment_.alias_offset[v.index()];
   }
   bool is_alias(const ir::Op& op) const {
     const bool may = op.kind == ir::OpKind::kReshape || op.kind == ir::OpKind::kCopy ||
@@ -77,8 +81,19 @@ class Values {
   }
 
  private:
+  static std::shared_ptr<void> zeros(int64_t bytes) {
+    std::shared_ptr<void> memory = CpuBackend().allocate(Bytes(bytes), {});
+    std::memset(memory.get(), 0, static_cast<size_t>(bytes));
+    return memory;
+  }
+  char* start_of(ValueId v) const {
+    if (!in_workspace(fragment_, v.index())) return static_cast<char*>(memory_.at(v.index()).get());
+    return static_cast<char*>(workspace_.get()) + fragment_.workspace_offset[v.index()];
+  }
+
   const Fragment& fragment_;
-  std::map<size_t, std::shared_ptr<void>> memory_;
+  std::shared_ptr<void> workspace_;
+  std::map<size_t, std::shared_ptr<void>> memory_;  // by value
 };
 
 struct Prepared {
@@ -100,6 +115,7 @@ Fragment product(int64_t m, int64_t k, int64_t n) {
   graph.add_op(std::move(op), {ir::make_type(DType::kF32, {m, n})});
   fragment.alias_of.resize(graph.values.size());
   fragment.alias_offset.resize(graph.values.size(), 0);
+  fragment.workspace_offset.resize(graph.values.size(), Fragment::kNotPlanned);
   return fragment;
 }
 
@@ -118,9 +134,10 @@ LinkTiming line(const std::vector<std::pair<double, double>>& points) {
 }  // namespace
 
 Bytes time_ops_bytes(const Fragment& fragment) {
-  Bytes bytes;
+  Bytes bytes(pipeline::workspace_end(fragment));
   for (size_t v = 0; v < fragment.graph.values.size(); ++v) {
-    if (!fragment.alias_of[v].valid()) bytes += Bytes(bytes_of(fragment.graph, v));
+    if (!fragment.alias_of[v].valid() && !in_workspace(fragment, v))
+      bytes += Bytes(bytes_of(fragment.graph, v));
   }
   return bytes;
 }

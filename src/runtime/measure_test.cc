@@ -66,12 +66,16 @@ TEST_CASE("the memory that is available is the least of the machine's and its co
   CHECK(available_memory(fs) == Bytes(800000));
 }
 
-TEST_CASE("timing a fragment takes memory for every value that has its own") {
+TEST_CASE("timing a fragment takes its workspace, and memory for every value beside it") {
   pipeline::Fragment fragment;
   const ValueId a = fragment.graph.add_input(ir::make_type(DType::kF32, {10, 10}), "a");
   fragment.graph.add_input(ir::make_type(DType::kF32, {2}), "b");
   fragment.graph.add_input(ir::make_type(DType::kF32, {100}), "c");
-  fragment.alias_of.resize(3);
+  fragment.graph.add_input(ir::make_type(DType::kF32, {50}), "d");
+  fragment.graph.add_input(ir::make_type(DType::kF32, {50}), "e");
+  fragment.alias_of.resize(5);
   fragment.alias_of[2] = a;
-  CHECK(time_ops_bytes(fragment) == Bytes(400 + 64));
+  fragment.workspace_offset.assign(5, pipeline::Fragment::kNotPlanned);
+  fragment.workspace_offset[3] = fragment.workspace_offset[4] = 128;
+  CHECK(time_ops_bytes(fragment) == Bytes(400 + 64 + 128 + 200));
 }
