@@ -82,7 +82,7 @@ void add_plan(CLI::App& app, const Diagnostics& words) {
   command->add_option("--cluster", options->cluster,
                       "A cluster of clusters/ by name, such as selene, or a TOML file");
   add_profile_option(*command, options->profile);
-  command->add_option("--gpus", options->gpus, "Devices")->check(whole(1));
+  command->add_option("--gpus", options->gpus, "Devices")->check(whole(1, kMostWhole32));
   command->add_option("--global-batch", options->global_batch, "Sequences of a step")
       ->check(whole(1));
   command->add_option("--seq-len", options->seq_len, "Tokens of a sequence; the model's most")
