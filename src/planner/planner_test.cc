@@ -197,6 +197,27 @@ TEST_CASE("the rules of PTD-P name themselves") {
   CHECK(search(request).plans.front().step <= found.plans.front().step);
 }
 
+TEST_CASE("the rules of PTD-P take what heads and batch leave, and say so") {
+  Request request = small(8);  // nodes of 4, of which 2 heads can take 2
+  request.method = Method::kPtdP;
+  request.base.cluster.links.push_back(request.base.cluster.links.front());
+  request.base.cluster.links.front().devices = 4;
+  request.base.model.heads = request.base.model.kv_heads = 2;
+  request.base.global_batch = 1;
+  const Found found = search(request);
+  REQUIRE(found.choices.size() >= 5);
+  CHECK(found.choices[0].what == "tp=2");
+  CHECK(found.choices[0].rule ==
+        "takeaway 1: tensor parallelism inside a node of 4 devices, as far as it divides the 2 "
+        "heads and 8 devices");
+  CHECK(found.choices[1].what == "pp=4");
+  CHECK(found.choices[1].rule ==
+        "takeaway 1: pipeline parallelism for the devices that data parallelism cannot take");
+  CHECK(found.choices[2].rule ==
+        "takeaway 2: 8 is the least tp*pp that 8 devices and a global batch of 1 leave; data "
+        "parallelism for the other devices");
+}
+
 TEST_CASE("everything that is wrong with a request is said at once") {
   Request request = small(17);
   request.base.seq_len = 128;
