@@ -29,7 +29,7 @@ planner::Request read_request(FileSystem& fs, const PlanOptions& options,
   read_cluster(fs, options.cluster, options.profile, base, diagnostics);
   if (options.gpus == 0) diagnostics.add("--gpus: is missing; give the number of devices");
   read_batch(options.global_batch, base, diagnostics);
-  read_precision(options.precision, options.tf32, "--precision", base, diagnostics);
+  read_precision(options.precision, options.tf32, {}, base, diagnostics);
   if (options.scatter_gather) base.options.scatter_gather = *options.scatter_gather;
   base.options.program_hash = base.options.order_hash = false;
   request.gpus = options.gpus;
