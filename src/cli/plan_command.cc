@@ -29,7 +29,7 @@ planner::Request read_request(FileSystem& fs, const PlanOptions& options,
   read_cluster(fs, options.cluster, options.profile, base, diagnostics);
   if (options.gpus == 0) diagnostics.add("--gpus: is missing; give the number of devices");
   read_batch(options.global_batch, base, diagnostics);
-  read_precision(options.precision, options.tf32, "--precision", base, diagnostics);
+  read_precision(options.precision, options.tf32, {}, base, diagnostics);
   if (options.scatter_gather) base.options.scatter_gather = *options.scatter_gather;
   base.options.program_hash = base.options.order_hash = false;
   request.gpus = options.gpus;
@@ -82,7 +82,7 @@ void add_plan(CLI::App& app, const Diagnostics& words) {
   command->add_option("--cluster", options->cluster,
                       "A cluster of clusters/ by name, such as selene, or a TOML file");
   add_profile_option(*command, options->profile);
-  command->add_option("--gpus", options->gpus, "Devices")->check(whole(1));
+  command->add_option("--gpus", options->gpus, "Devices")->check(whole(1, kMostWhole32));
   command->add_option("--global-batch", options->global_batch, "Sequences of a step")
       ->check(whole(1));
   command->add_option("--seq-len", options->seq_len, "Tokens of a sequence; the model's most")

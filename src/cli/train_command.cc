@@ -67,6 +67,7 @@ void train_job(const JobOptions& job_options, const TrainOptions& options,
   }
   Json json{JsonObject{}};
   json["run_dir"] = summary.run_dir;
+  json["plan"] = short_form(job.plan);
   json["steps"] = summary.steps;
   json["final_loss"] = static_cast<double>(summary.final_loss);
   if (summary.held_out_loss) json["held_out_loss"] = static_cast<double>(*summary.held_out_loss);

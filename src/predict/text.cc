@@ -226,7 +226,8 @@ Json to_json(const Request& request, const Prediction& p) {
 }
 
 std::string to_text(const Failures& failures, const Goodput& g, const Prediction& p) {
-  const auto steps = std::max(1.0, std::round(g.interval.value / p.step.value));
+  const double steps = std::round(g.interval.value / p.step.value);
+  const std::string count = steps < 1e9 ? fmt::format("{:.0f}", steps) : format_si(steps);
   const std::string best =
       failures.interval ? fmt::format("; the best interval is {}: {:.2f} %, {} tokens/s",
                                       format_seconds(g.best_interval.value), 100 * g.best_goodput,
@@ -236,29 +237,32 @@ std::string to_text(const Failures& failures, const Goodput& g, const Prediction
       "with failures: a device every {:.4g} h, so one of {} every {}; a checkpoint takes {}, a "
       "restart "
       "{}\n"
-      "  goodput {:.2f} % with a checkpoint every {}, {:.0f} steps, {} tokens/s{}\n"
+      "  goodput {:.2f} % with a checkpoint every {}, {} {}, {} tokens/s{}\n"
       "  lost: {:.2f} % checkpoints, {:.2f} % work done again, {:.2f} % restarts; first-order best "
       "interval {} [Young 1974], {} [Daly 2006]\n",
       failures.device_mtbf.value / 3600, p.devices, format_seconds(g.job_mtbf.value),
       format_seconds(failures.checkpoint.value), format_seconds(failures.restart.value),
-      100 * g.goodput, format_seconds(g.interval.value), steps,
+      100 * g.goodput, format_seconds(g.interval.value), count, steps == 1 ? "step" : "steps",
       format_si(p.tokens_per_s * g.goodput), best, 100 * g.checkpoints, 100 * g.lost_work,
       100 * g.restarts, format_seconds(g.young.value), format_seconds(g.daly.value));
 }
 
-Json to_json(const Failures& failures, const Goodput& g) {
+Json to_json(const Failures& failures, const Goodput& g, const Prediction& p) {
   Json json{JsonObject{}};
   json["device_mtbf_h"] = failures.device_mtbf.value / 3600;
   json["job_mtbf_h"] = g.job_mtbf.value / 3600;
   json["checkpoint_s"] = failures.checkpoint.value;
   json["restart_s"] = failures.restart.value;
   json["interval_s"] = g.interval.value;
+  json["interval_steps"] = std::round(g.interval.value / p.step.value);
   json["goodput"] = g.goodput;
+  json["tokens_per_s"] = p.tokens_per_s * g.goodput;
   json["checkpoints"] = g.checkpoints;
   json["lost_work"] = g.lost_work;
   json["restarts"] = g.restarts;
   json["best_interval_s"] = g.best_interval.value;
   json["best_goodput"] = g.best_goodput;
+  json["best_tokens_per_s"] = p.tokens_per_s * g.best_goodput;
   json["young_s"] = g.young.value;
   json["daly_s"] = g.daly.value;
   return json;

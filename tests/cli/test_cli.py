@@ -29,7 +29,7 @@ JOB = "examples/gpt-tiny.toml" if meshwright.EVERYTHING else "examples/gpt-micro
 LLAMA = "models/llama-tiny.json" if meshwright.EVERYTHING else "models/llama-micro.json"
 PLAN = "dp=2,tp=2,pp=2,schedule=interleaved-1f1b,chunks=2,microbatches=8,sp,zero=1,recompute=selective"
 STEP_KEYS = {"step", "loss", "grad_norm", "lr", "step_s", "tokens_per_s"}
-RESULT_KEYS = {"final_loss", "tokens_per_s", "peak_bytes_per_rank", "bytes_sent_per_step"}
+RESULT_KEYS = {"plan", "final_loss", "tokens_per_s", "peak_bytes_per_rank", "bytes_sent_per_step"}
 
 
 def run(line: str, expect: int = 0) -> str:

@@ -118,6 +118,8 @@ def test_goodput_of_llama_3():
     assert goodput["job_mtbf_h"] == pytest.approx(54 * 24 * 16384 / 419 / 16)
     assert goodput["checkpoint_s"] == pytest.approx(405.85e9 * 12 / 2e12, rel=1e-3)
     assert goodput["goodput"] == goodput["best_goodput"] > 0.99
+    assert goodput["interval_s"] == goodput["best_interval_s"] == goodput["interval_steps"] * json.loads(text)["step_s"]
+    assert goodput["tokens_per_s"] == goodput["best_tokens_per_s"] == json.loads(text)["tokens_per_s"] * goodput["goodput"]
     assert sum(goodput[key] for key in ("goodput", "checkpoints", "lost_work", "restarts")) == pytest.approx(1)
 
 
@@ -127,6 +129,13 @@ def test_goodput_with_figures_of_ones_own():
     assert "a device every 1000 h, so one of 8 every 5.2 days; a checkpoint takes 30.0 s, a restart 5 min 00 s" in text
     assert re.search(r"goodput 98\.\d\d % with a checkpoint every 1 h 00 min, \d+ steps, [\d.]+ [kMG]? ?tokens/s; the best interval is 1 h 26 min: 98", text)
     assert "(the best one)" in simulated(common)
+    two = f"{common} --checkpoint-interval 1 --compare dp=8,microbatches=1 --advice none"
+    first = json.loads(simulated(f"{two} --json"))
+    goodputs = [one["goodput"]["goodput"] for one in (first, *first["compared"])]
+    text = simulated(two)
+    table = text[text.index("compared"):].splitlines()
+    assert table[0].split()[:3] == ["compared", "goodput", "step"]
+    assert [line.split()[1] for line in table[1:]] == [f"{100 * goodput:.2f}" for goodput in goodputs]
 
 
 def test_plans_are_compared_in_a_table():
@@ -358,6 +367,13 @@ def test_a_plan_files_precision_is_checked(tmp_path):
     file.write_text(json.dumps({"dp": 1, "pp": 2, "microbatches": 4, "for": step}))
     done = call(str(file))
     assert done.returncode == 2 and 'for.precision: must be one of bf16, f16, f32, fp8, mxfp8, is "bf61"' in done.stderr
+    step |= {"precision": "f32", "tf32": True}
+    file.write_text(json.dumps({"dp": 1, "pp": 2, "microbatches": 4, "for": step}))
+    assert "dense tf32" in simulated(f"{file} --advice none")
+    assert "dense tf32" in simulated(f"{file} --advice none --precision f32")
+    assert "dense bf16" in simulated(f"{file} --advice none --precision bf16")  # tf32 was of the file's f32
+    done = call(f"{file} --cluster v100-p3")
+    assert done.returncode == 2 and f"{file}: for.tf32: " in done.stderr and "has no tf32 products" in done.stderr
 
 
 def test_memory_that_another_schedule_saves_is_told():
