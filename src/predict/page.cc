@@ -37,7 +37,7 @@ report::PageRank page_rank(const simulate::RankResult& rank, const StageMemory& 
 std::vector<report::Figure> figures_of(const Request& request, const Prediction& p) {
   double exposed = 0;
   for (const auto& [label, time] : p.exposed_comm) exposed += time.value;
-  const std::string dense = fmt::format("{:.1f} of {:.0f} TFLOP/s dense {}", p.tflops_per_device,
+  const std::string dense = fmt::format("{:.1f} of {} TFLOP/s dense {}", p.tflops_per_device,
                                         p.peak.value / 1e12, p.peak_format);
   return {{"devices", std::to_string(p.devices), ""},
           {"step", format_seconds(p.step.value) + error_text(p.error),
@@ -88,7 +88,7 @@ std::vector<report::Share> shares_of(const simulate::RankResult& rank) {
          rank.waits[w]});
   }
   shares.push_back({"wait: core", rank.core_wait});
-  shares.push_back({"idle at the end", rank.idle});
+  shares.push_back({kIdleShare, rank.idle});
   std::erase_if(shares, [](const report::Share& share) { return share.time.value <= 0; });
   return shares;
 }

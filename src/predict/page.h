@@ -8,6 +8,8 @@
 
 namespace mw::predict {
 
+inline constexpr const char* kIdleShare = "idle at the end";  // the last share
+
 // Where a rank's step goes: computation, exposed communication by group, gaps, waits by reason,
 // idle time; those that take no time are left out. They add up to the step.
 std::vector<report::Share> shares_of(const simulate::RankResult& rank);

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "base/count.h"
 #include "base/text.h"
 #include "predict/page.h"
 #include "predict/predict.h"
@@ -41,6 +42,9 @@ std::string time_text(const Prediction& p) {
       }
     }
   }
+  // A rank without the share before it may have brought a share first: idle time is the last.
+  std::stable_partition(sums.begin(), sums.end(),
+                        [](const report::Share& share) { return share.name != kIdleShare; });
   std::string text;
   for (const report::Share& share : sums) {
     const double mean = share.time.value / static_cast<double>(p.result.ranks.size());
@@ -236,14 +240,15 @@ std::string to_text(const Failures& failures, const Goodput& g, const Prediction
       "with failures: a device every {:.4g} h, so one of {} every {}; a checkpoint takes {}, a "
       "restart "
       "{}\n"
-      "  goodput {:.2f} % with a checkpoint every {}, {:.0f} steps, {} tokens/s{}\n"
+      "  goodput {:.2f} % with a checkpoint every {}, {}, {} tokens/s{}\n"
       "  lost: {:.2f} % checkpoints, {:.2f} % work done again, {:.2f} % restarts; first-order best "
       "interval {} [Young 1974], {} [Daly 2006]\n",
       failures.device_mtbf.value / 3600, p.devices, format_seconds(g.job_mtbf.value),
       format_seconds(failures.checkpoint.value), format_seconds(failures.restart.value),
-      100 * g.goodput, format_seconds(g.interval.value), steps,
-      format_si(p.tokens_per_s * g.goodput), best, 100 * g.checkpoints, 100 * g.lost_work,
-      100 * g.restarts, format_seconds(g.young.value), format_seconds(g.daly.value));
+      100 * g.goodput, format_seconds(g.interval.value),
+      counted(static_cast<int64_t>(steps), "step"), format_si(p.tokens_per_s * g.goodput), best,
+      100 * g.checkpoints, 100 * g.lost_work, 100 * g.restarts, format_seconds(g.young.value),
+      format_seconds(g.daly.value));
 }
 
 Json to_json(const Failures& failures, const Goodput& g) {
