@@ -104,7 +104,7 @@ void read_job(FileSystem& fs, const RequestOptions& options, predict::Request& r
   train::JobOverrides overrides;
   if (!options.plan.empty()) overrides.plan = with_dp(options.gpus, options.plan);
   if (!options.model.empty()) overrides.model = model_file(fs, options.model);
-  const train::Job job = train::read_job(fs, options.what, overrides);
+  const train::Job job = train::read_job(fs, options.what, overrides, train::JobUse::kSimulate);
   request.model = job.model;
   request.plan = job.plan;
   request.global_batch = job.global_batch;
@@ -244,8 +244,9 @@ std::vector<std::string> input_files(FileSystem& fs, const RequestOptions& given
   files.insert(files.end(), {options.what, options.plan});
   if (ends_with(options.what, ".toml")) {
     Diagnostics told_elsewhere;
-    attempt(told_elsewhere,
-            [&] { files.push_back(train::read_job(fs, options.what, {}).model_file); });
+    attempt(told_elsewhere, [&] {
+      files.push_back(train::read_job(fs, options.what, {}, train::JobUse::kSimulate).model_file);
+    });
   }
   return files;
 }
