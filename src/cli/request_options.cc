@@ -300,13 +300,15 @@ void add_request_options(CLI::App& command, RequestOptions& options) {
       ->check(whole(1));
   command.add_option("--global-batch", options.global_batch, "Sequences of a step")
       ->check(whole(1));
-  command.add_option("--seq-len", options.seq_len, "Tokens of a sequence; the model's most")
+  command
+      .add_option("--seq-len", options.seq_len,
+                  "Tokens of a sequence; the model's most if not given")
       ->check(whole(1));
   command
       .add_option(
           "--precision", options.precision,
-          "Of weights and activations; fp8, mxfp8: bf16, and the linear layers' products in fp8 "
-          "with a scale a tensor or a block")
+          "Of weights and activations: bf16 (if not given), f16, f32; fp8, mxfp8: bf16, and the "
+          "linear layers' products in fp8 with a scale a tensor or a block")
       ->check(one_of(predict::precision_names()));
   command
       .add_option(

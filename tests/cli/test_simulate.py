@@ -215,6 +215,27 @@ def test_context_parallelism_is_advised_to_overlap_its_sums_of_gradients():
     assert followed["step_s"] == pytest.approx(advised["step_s"], rel=1e-9)
 
 
+@pytest.mark.parametrize("plan, change", [
+    ("tp=8,pp=8,microbatches=48,schedule=chimera", "schedule=1f1b,sp,recompute=selective,microbatches=96"),
+    ("tp=8,pp=8,microbatches=48,schedule=chimera,pairs=2", "schedule=1f1b (without pairs),sp,recompute=selective,microbatches=96"),
+])
+def test_another_schedule_and_more_that_fit_are_told_together(plan, change):
+    done = call(f"--model gpt3-175b --cluster selene --global-batch 96 --advice none --plan {plan}")
+    assert done.returncode == 2 and done.stderr.rstrip().endswith(f"; the nearest change that fits: {change}")
+    simulated(f"--model gpt3-175b --cluster selene --global-batch 96 --advice none "
+              f"--plan tp=8,pp=8,schedule=1f1b,sp,recompute=selective,microbatches=96")
+
+
+def test_one_rank_more_is_told_as_one():
+    done = call("--model gpt-7.5b --cluster v100-p3 --global-batch 64 --plan tp=8,pp=2,microbatches=8 --precision f16 --advice none")
+    assert done.returncode == 2 and "; 1 more is too full; " in done.stderr
+
+
+def test_a_sequences_ranks_shard_the_optimizer_where_that_fits():
+    done = call("--model llama3-8b --cluster a100-40gb --global-batch 2 --seq-len 4096 --plan cp=2,tp=2,microbatches=2 --advice none")
+    assert done.returncode == 2 and "the nearest change that fits: " in done.stderr and "zero=" in done.stderr
+
+
 def test_one_is_not_told_as_several():
     text = simulated(f"{JOB} --cluster selene --plan dp=1")
     assert "there are no options to try" in text
