@@ -226,6 +226,16 @@ def test_another_schedule_and_more_that_fit_are_told_together(plan, change):
               f"--plan tp=8,pp=8,schedule=1f1b,sp,recompute=selective,microbatches=96")
 
 
+def test_small_rates_keep_their_digits():
+    """Of a peak of 0.09 TFLOP/s, 0.1 would be more than all."""
+    argument = f"{JOB} --cluster this-machine --precision f32 --plan dp=2 --advice none"
+    result, text = json.loads(simulated(f"{argument} --json")), simulated(argument)
+    assert 0.01 < result["tflops_per_gpu"] < result["peak_tflops"] < 0.1
+    told = re.search(r"([\d.]+) TFLOP/s a device; MFU ([\d.]+) %", text)
+    assert float(told[1]) == pytest.approx(result["tflops_per_gpu"], rel=0.005)
+    assert float(told[2]) == pytest.approx(100 * result["mfu"], abs=0.05)
+
+
 def test_one_rank_more_is_told_as_one():
     done = call("--model gpt-7.5b --cluster v100-p3 --global-batch 64 --plan tp=8,pp=2,microbatches=8 --precision f16 --advice none")
     assert done.returncode == 2 and "; 1 more is too full; " in done.stderr
