@@ -106,7 +106,7 @@ void read_job(FileSystem& fs, const RequestOptions& options, predict::Request& r
   train::JobOverrides overrides;
   if (!options.plan.empty()) overrides.plan = with_dp(options.gpus, options.plan);
   if (!options.model.empty()) overrides.model = model_file(fs, options.model);
-  const train::Job job = train::read_job(fs, options.what, overrides);
+  const train::Job job = train::read_job(fs, options.what, overrides, train::JobUse::kSimulate);
   request.model = job.model;
   request.plan = job.plan;
   request.global_batch = job.global_batch;
@@ -247,8 +247,9 @@ std::vector<std::string> input_files(FileSystem& fs, const RequestOptions& given
   files.insert(files.end(), {options.what, options.plan});
   if (ends_with(options.what, ".toml")) {
     Diagnostics told_elsewhere;
-    attempt(told_elsewhere,
-            [&] { files.push_back(train::read_job(fs, options.what, {}).model_file); });
+    attempt(told_elsewhere, [&] {
+      files.push_back(train::read_job(fs, options.what, {}, train::JobUse::kSimulate).model_file);
+    });
   }
   return files;
 }
@@ -302,13 +303,15 @@ void add_request_options(CLI::App& command, RequestOptions& options) {
       ->check(whole(1));
   command.add_option("--global-batch", options.global_batch, "Sequences of a step")
       ->check(whole(1));
-  command.add_option("--seq-len", options.seq_len, "Tokens of a sequence; the model's most")
+  command
+      .add_option("--seq-len", options.seq_len,
+                  "Tokens of a sequence; the model's most if not given")
       ->check(whole(1));
   command
       .add_option(
           "--precision", options.precision,
-          "Of weights and activations; fp8, mxfp8: bf16, and the linear layers' products in fp8 "
-          "with a scale a tensor or a block")
+          "Of weights and activations: bf16 (if not given), f16, f32; fp8, mxfp8: bf16, and the "
+          "linear layers' products in fp8 with a scale a tensor or a block")
       ->check(one_of(predict::precision_names()));
   command
       .add_option(

@@ -174,7 +174,8 @@ void add_simulate(CLI::App& app, const Diagnostics& words) {
                    "What to change, each change simulated: of the options, or also of the plan "
                    "(plans); auto: options, for steps of up to 100,000 events")
       ->check(one_of({"auto", "none", "options", "plans"}));
-  command->add_flag("--ops", options->ops, "With --trace: a span an op in place of a call");
+  command->add_flag("--ops", options->ops,
+                    "With --trace, --report: a span an op in place of a call");
   command->add_flag("--ignore-memory", options->ignore_memory,
                     "Do not fail where the devices have too little memory");
   command->add_flag("--json", options->json, "One JSON object");

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "base/count.h"
 #include "base/text.h"
 #include "predict/page.h"
 #include "predict/predict.h"
@@ -41,6 +42,9 @@ std::string time_text(const Prediction& p) {
       }
     }
   }
+  // A rank without the share before it may have brought a share first: idle time is the last.
+  std::stable_partition(sums.begin(), sums.end(),
+                        [](const report::Share& share) { return share.name != kIdleShare; });
   std::string text;
   for (const report::Share& share : sums) {
     const double mean = share.time.value / static_cast<double>(p.result.ranks.size());
@@ -128,6 +132,14 @@ std::string limit_text(const cluster::Device& device) {
   return fmt::format("{} for tensors (of {})", usable, format_bytes(device.memory.value));
 }
 
+std::string tflops_text(double tflops) {
+  return tflops >= 1 ? fmt::format("{:.1f}", tflops) : fmt::format("{:.3g}", tflops);
+}
+
+std::string percent_text(double part) {
+  return part >= 0.001 ? fmt::format("{:.1f}", 100 * part) : fmt::format("{:.2g}", 100 * part);
+}
+
 std::string error_text(double error) {
   return error > 0 ? fmt::format(" +- {:.0f} %", 100 * error) : std::string();
 }
@@ -149,11 +161,11 @@ std::string to_text(const Request& request, const Prediction& p) {
                   request.cluster.device.name, request.cluster.name,
                   compile::short_form(request.plan), request.global_batch, request.seq_len);
   text += fmt::format(
-      "step {}{}, {} tokens/s, {:.1f} TFLOP/s a device; MFU {:.1f} %, HFU {:.1f} % of {} TFLOP/s "
+      "step {}{}, {} tokens/s, {} TFLOP/s a device; MFU {} %, HFU {} % of {} TFLOP/s "
       "dense {}; bubble {:.1f} %\n",
       format_seconds(p.step.value), error_text(p.error), format_si(p.tokens_per_s),
-      p.tflops_per_device, 100 * p.mfu, 100 * p.hfu, p.peak.value / 1e12, p.peak_format,
-      100 * p.bubble);
+      tflops_text(p.tflops_per_device), percent_text(p.mfu), percent_text(p.hfu),
+      p.peak.value / 1e12, p.peak_format, 100 * p.bubble);
   text += outside_text(p.profile, p.outside);
   text += "where the time goes, mean over pipeline ranks:\n" + time_text(p);
   const std::string limit = limit_text(request.cluster.device);

@@ -126,8 +126,7 @@ void check_overrides(FileSystem& fs, const JobOverrides& overrides) {
   diagnostics.throw_if_any();
 }
 
-Job read_job(FileSystem& fs, const std::string& path, const JobOverrides& overrides,
-             Corpus corpus) {
+Job read_job(FileSystem& fs, const std::string& path, const JobOverrides& overrides, JobUse use) {
   Diagnostics diagnostics;
   const Toml toml = read_toml(fs, path, overrides);
   JsonReader reader(toml.root, path, &diagnostics, &toml.lines);
@@ -171,7 +170,7 @@ Job read_job(FileSystem& fs, const std::string& path, const JobOverrides& overri
     for (const std::string& finding : reading.findings) diagnostics.add("{}", finding);
     if (const std::string finding =
             compile::run_finding(reading.plan, overrides.plan ? "--plan" : path + ": plan");
-        reading.sound({"schedule"}) && !finding.empty())
+        use != JobUse::kSimulate && reading.sound({"schedule"}) && !finding.empty())
       diagnostics.add("{}", finding);
     if (model_is_sound && file_is_sound) {
       for (const std::string& finding :
@@ -186,7 +185,7 @@ Job read_job(FileSystem& fs, const std::string& path, const JobOverrides& overri
     diagnostics.add("{}: data.seq_len: is {}, but {} has {} positions; use at most {}", path,
                     job.seq_len, job.model_file, job.model.max_positions, job.model.max_positions);
   }
-  if (corpus == Corpus::kChecked && file_is_sound) check_corpus(fs, job, diagnostics);
+  if (use == JobUse::kTrain && file_is_sound) check_corpus(fs, job, diagnostics);
   diagnostics.throw_if_any();
   return job;
 }

@@ -168,7 +168,7 @@ def test_generate_is_the_same_for_the_same_seed(trained):
 def test_data_build_and_info(tmp_path):
     text = tmp_path / "text.txt"
     text.write_text("In the beginning\nGod created\n\nthe heaven\n")
-    expected = f"{tmp_path}/set: 41 tokens of type u16 in 1 sequences and 1 documents, the longest of 41 tokens; "
+    expected = f"{tmp_path}/set: 41 tokens of type u16 in 1 sequence and 1 document, the longest of 41 tokens; "
     assert run(f"data build {text} -o {tmp_path}/set").startswith(expected)
     assert run(f"data info {tmp_path}/set").startswith(expected)
     assert "in 2 sequences and 2 documents" in run(f"data build {text} -o {tmp_path}/two --documents paragraphs")
