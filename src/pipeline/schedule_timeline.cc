@@ -339,6 +339,11 @@ std::vector<std::string> findings(const ScheduleCosts& costs, int32_t stages) {
   check_list("f", costs.f);
   check_list("b", costs.b);
   check_list("w", costs.w);
+  const auto none = [](const std::vector<double>& list) {
+    return std::all_of(list.begin(), list.end(), [](double value) { return value == 0; });
+  };
+  if (none(costs.f) && none(costs.b) && none(costs.w))
+    out.add("costs: f, b and w are 0; one of them must be above, for a step takes some time");
   check("costs: sync", costs.sync);
   check("costs: comm", costs.comm);
   check("memory: mb", costs.mb, true);
