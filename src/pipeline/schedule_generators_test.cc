@@ -203,6 +203,54 @@ TEST_CASE("work that fills a step leaves a bubble of 0, not of a rounding below 
   CHECK(full.period_bubble >= 0);
 }
 
+// Two microbatches are on their way while a rank waits, whichever step they are of.
+TEST_CASE("a step without a flush takes its part of the microbatches' round trips") {
+  for (int32_t p = 1; p <= 8; ++p) {
+    for (int32_t m = p; m <= 2 * p + 1; ++m) {
+      for (const double comm : {0., .5, 4., 20.}) {
+        CAPTURE(p);
+        CAPTURE(m);
+        CAPTURE(comm);
+        const ScheduleCosts costs{.comm = comm};
+        const Timeline times = timeline(
+            make_schedule({.kind = "pipedream-2bw", .ranks = p, .microbatches = m}), costs);
+        const double rate = std::max(3., (3 * p + 2 * (p - 1) * comm) / p);
+        CHECK(times.makespan == doctest::Approx(m * rate));
+        CHECK(times.bubble == doctest::Approx(1 - 3 / rate));
+      }
+    }
+  }
+  const ScheduleCosts uneven{
+      .f = {.52, 1.1}, .b = {.88}, .w = {2.59, .59}, .comm = 8};  // 22.56 for a round trip of two
+  CHECK(timeline(make_schedule({.kind = "pipedream-2bw", .ranks = 2, .microbatches = 3}), uneven)
+            .makespan == doctest::Approx(33.84));
+}
+
+// 1F1B of many steps' microbatches has one flush, however many they are.
+TEST_CASE("without a flush a step takes what 1f1b takes longer for one more, in the long run") {
+  for (uint32_t seed = 0; seed < 60; ++seed) {
+    CAPTURE(seed);
+    uint64_t drawn = 0;
+    const auto below = [&](uint32_t n) { return random_u32({.seed = seed}, drawn++) % n; };
+    const auto p = static_cast<int32_t>(2 + below(4)), m = p + static_cast<int32_t>(below(6));
+    const auto stage_costs = [&] {
+      std::vector<double> costs;
+      for (int32_t s = 0; s < p; ++s) costs.push_back(.5 + .25 * below(8));
+      return costs;
+    };
+    const ScheduleCosts costs{
+        .f = stage_costs(), .b = stage_costs(), .w = stage_costs(), .comm = .5 * below(8)};
+    const auto makespan = [&](const char* kind, int32_t steps) {
+      const Schedule schedule =
+          make_schedule({.kind = kind, .ranks = p, .microbatches = steps * m});
+      return timeline(schedule, costs).makespan;
+    };
+    // 420 is a multiple of all bunches of up to 7 microbatches.
+    const double long_run = (makespan("1f1b", 840) - makespan("1f1b", 420)) / 420;
+    CHECK(makespan("pipedream-2bw", 1) == doctest::Approx(long_run).epsilon(1e-9));
+  }
+}
+
 TEST_CASE("chimera with B = 2 F at N = D takes 5 D - 4, with f pairs Table 3's bubble") {
   for (const int32_t d : {4, 8, 16}) {
     CHECK(
