@@ -104,6 +104,11 @@ TEST_CASE("a message shows the beginning of a long text, in whole characters") {
   CHECK(clipped(std::string(1000, '[')) == std::string(60, '[') + "…");
 }
 
+TEST_CASE("a message shows control characters as numbers") {
+  CHECK(printable(std::string_view("0F0\0\x1b[31m\x7f \xc3\xa4", 13)) ==
+        "0F0\\x00\\x1b[31m\\x7f \xc3\xa4");
+}
+
 TEST_CASE("a byte order mark is no text") {
   CHECK(without_bom("\xEF\xBB\xBFx") == "x");
   CHECK(without_bom("x\xEF\xBB\xBF") == "x\xEF\xBB\xBF");

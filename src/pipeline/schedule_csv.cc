@@ -282,7 +282,7 @@ ParsedSchedule parse_schedule(const std::string& text, const std::string& file) 
           "{}:{}: cell {} is '{}'; it must be empty, stage, one of F I W B and microbatch as in "
           "3F7, (3F7;4B0)OVERLAP_F_B, or one of SEND_F RECV_F SEND_B RECV_B as in 3SEND_F7, or of "
           "UNSHARD RESHARD REDUCE_GRAD as in 3UNSHARD",
-          file, l + 1, c + 1, clipped(cell));
+          file, l + 1, c + 1, printable(clipped(cell)));
     }
     if (actions.empty() && diagnostics.empty())
       diagnostics.add("{}:{}: rank {} has no F, I, W or B; leave the line out", file, l + 1, l);

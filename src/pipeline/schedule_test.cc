@@ -232,7 +232,12 @@ TEST_CASE("a request that cannot be met says why") {
         "microbatches=8 or 12, or rounds of group=5");
   CHECK(
       error({"interleaved-1f1b", 4, 2, 3}) ==
-      "schedule interleaved-1f1b: microbatches=3 is not a multiple of ranks=4; use microbatches=4");
+      "schedule interleaved-1f1b: microbatches=3 is not a multiple of ranks=4; use microbatches=4, "
+      "or rounds of group=3");
+  CHECK(error({.kind = "interleaved-zb", .ranks = 4, .microbatches = 3, .group = 5}) ==
+        "schedule interleaved-zb: group=5 must be microbatches=3, which are fewer than ranks=4");
+  CHECK(error({.kind = "interleaved-1f1b", .ranks = 4, .microbatches = 9, .group = 3}) ==
+        "schedule interleaved-1f1b: group=3 must be from ranks=4 to microbatches=9");
 }
 
 TEST_CASE("CSV cells that are no actions are reported together") {

@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include "base/error.h"
+#include "pipeline/endless_period.h"
 
 namespace mw::pipeline {
 namespace {
@@ -157,30 +158,6 @@ double peak_of(const Schedule& schedule, size_t rank, const ScheduleCosts& costs
   return peak / share / costs.mb;
 }
 
-// 1F1B without a flush: the last backwards of a step run in turn with the first forwards of the
-// next.
-Schedule endless(const Schedule& schedule, int32_t steps) {
-  Schedule result = schedule;
-  result.microbatches = steps * schedule.microbatches;
-  for (std::vector<Action>& actions : result.ranks) {
-    std::vector<Action> forwards, backwards;
-    size_t warmup = 0;
-    while (warmup < actions.size() && actions[warmup].kind == ActionKind::kF) ++warmup;
-    for (int32_t s = 0; s < steps; ++s) {
-      for (Action action : actions) {
-        action.first += s * schedule.microbatches;
-        (action.kind == ActionKind::kF ? forwards : backwards).push_back(action);
-      }
-    }
-    actions.assign(forwards.begin(), forwards.begin() + static_cast<int64_t>(warmup));
-    for (size_t k = 0; k < backwards.size(); ++k) {
-      actions.push_back(backwards[k]);
-      if (warmup + k < forwards.size()) actions.push_back(forwards[warmup + k]);
-    }
-  }
-  return result;
-}
-
 // Step after step, each rank for itself.
 Schedule repeated(const Schedule& schedule, int32_t steps) {
   Schedule result = schedule;
@@ -198,11 +175,10 @@ Schedule repeated(const Schedule& schedule, int32_t steps) {
   return result;
 }
 
-// The time from one step to the next, when the pipeline is full; `steps(n)` has n of them.
-template <typename Steps>
-double period(const Schedule& schedule, const ScheduleCosts& costs, Steps steps) {
+// The time from one step to the next, when the pipeline is full.
+double flowing_period(const Schedule& schedule, const ScheduleCosts& costs) {
   const auto end_of = [&](int32_t count) {
-    const Schedule many = steps(schedule, count);
+    const Schedule many = repeated(schedule, count);
     double end = 0;
     for (const auto& times : Runner(many, costs).run()) {
       if (!times.empty()) end = std::max(end, times.back().end);
@@ -307,11 +283,11 @@ Timeline timeline(const Schedule& schedule, const ScheduleCosts& costs) {
       longest = std::max(longest, end - result.times[r].front().start);
     }
   }
-  if (schedule.weight_versions > 1) result.makespan = longest = period(schedule, costs, endless);
+  if (schedule.weight_versions > 1) result.makespan = longest = endless_period(schedule, costs);
   result.period = result.makespan;
   const double mean = work / static_cast<double>(schedule.ranks.size());
   if (schedule.post_validation) {
-    const double flowing = period(schedule, costs, repeated);
+    const double flowing = flowing_period(schedule, costs);
     result.period = result.syncs.empty() ? flowing : std::max(flowing, longest);
   }
   result.bubble = idle_share(mean, result.makespan);
@@ -339,6 +315,11 @@ std::vector<std::string> findings(const ScheduleCosts& costs, int32_t stages) {
   check_list("f", costs.f);
   check_list("b", costs.b);
   check_list("w", costs.w);
+  const auto none = [](const std::vector<double>& list) {
+    return std::all_of(list.begin(), list.end(), [](double value) { return value == 0; });
+  };
+  if (none(costs.f) && none(costs.b) && none(costs.w))
+    out.add("costs: f, b and w are 0; one of them must be above, for a step takes some time");
   check("costs: sync", costs.sync);
   check("costs: comm", costs.comm);
   check("memory: mb", costs.mb, true);

@@ -16,10 +16,10 @@ std::vector<double> busy(const simulate::Result& result) {
   return seconds;
 }
 
-simulate::Result of_steps(const Request& request, int64_t steps) {
+simulate::Result of_microbatches(const Request& request, int64_t microbatches) {
   Request longer = flushed(request);
-  longer.plan.microbatches *= steps;
-  longer.global_batch *= steps;
+  longer.global_batch = request.global_batch / request.plan.microbatches * microbatches;
+  longer.plan.microbatches = microbatches;
   longer.options.trace = false;
   const Step step = compile_step(longer);
   return simulate::simulate(step.program, longer.cluster, longer.options, held_by(longer, step));
@@ -38,19 +38,24 @@ Request flushed(Request request) {
 }
 
 void take_out_flush(const Request& request, simulate::Result& result) {
+  const int64_t p = request.plan.pp, m = request.plan.microbatches;
   // Long enough to be full of microbatches in its middle.
-  const int64_t few = std::max<int64_t>(
-      1, (2 * request.plan.pp + request.plan.microbatches - 1) / request.plan.microbatches);
-  const simulate::Result fewer = of_steps(request, few), more = of_steps(request, few + 1);
+  const int64_t few = m * std::max<int64_t>(1, (2 * p + m - 1) / m);
+  // Where the ranks wait for messages, as many microbatches as there are ranks go round together:
+  // what is measured is whole rounds, of which a step has its part.
+  const int64_t rounds = p * ((m + p - 1) / p);
+  const double part = static_cast<double>(m) / static_cast<double>(rounds);
+  const simulate::Result fewer = of_microbatches(request, few),
+                         more = of_microbatches(request, few + rounds);
   const std::vector<double> all = busy(result), less = busy(fewer), longer = busy(more);
   // What the update takes is in all three once.
   size_t most = 0;
   for (size_t r = 0; r < all.size(); ++r) {
     if (longer[r] - less[r] > longer[most] - less[most]) most = r;
   }
-  const double update = all[most] - (longer[most] - less[most]);
-  const double step =
-      std::max((more.step - fewer.step).value + update, *std::max_element(all.begin(), all.end()));
+  const double update = all[most] - part * (longer[most] - less[most]);
+  const double step = std::max(part * (more.step - fewer.step).value + update,
+                               *std::max_element(all.begin(), all.end()));
   result.step = Seconds(step);
   result.critical_path.clear();
   for (size_t r = 0; r < result.ranks.size(); ++r) {

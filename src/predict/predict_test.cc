@@ -501,40 +501,6 @@ TEST_CASE("MFU is the model's FLOPs over step, devices and the dense peak that i
   CHECK(op.hfu / op.mfu < full.hfu / full.mfu);
 }
 
-TEST_CASE("PipeDream-2BW is 1F1B without its flush, with a second version of the weights") {
-  Request request = small();
-  request.plan = compile::parse_plan("pp=4,dp=2,microbatches=8");
-  const Prediction flushed = mw::predict::predict(request);
-  request.plan.schedule = "pipedream-2bw";
-  const Prediction endless = mw::predict::predict(request);
-  CHECK(endless.step < flushed.step);
-  CHECK(endless.bubble < flushed.bubble);
-  CHECK(endless.tokens_per_s == doctest::Approx(16 * 64 / endless.step.value));
-  CHECK(endless.result.ranks[0].bytes_sent == flushed.result.ranks[0].bytes_sent);
-  for (size_t r = 0; r < 4; ++r) {
-    const simulate::RankResult& rank = endless.result.ranks[r];
-    const double parts = (rank.compute + rank.total_exposed_comm() + rank.gaps + rank.idle).value;
-    CHECK(parts == doctest::Approx(endless.step.value));
-    CHECK(rank.compute == flushed.result.ranks[r].compute);
-    CHECK(rank.idle.value >= 0);
-    const Bytes more = endless.memory[r].peak - flushed.memory[r].peak;
-    CHECK(more == flushed.result.ranks[r].peak.by_category.at(pipeline::Category::kWeights));
-  }
-  // As few microbatches as ranks: those of two steps are under way, as many as 1F1B has.
-  request.plan = compile::parse_plan("pp=4,microbatches=8");
-  const std::vector<StageMemory> many = mw::predict::predict(request).memory;
-  request.plan = compile::parse_plan("pp=4,microbatches=4,schedule=pipedream-2bw");
-  request.global_batch = 8;
-  const Prediction few = mw::predict::predict(request);
-  for (size_t r = 0; r < 4; ++r) CHECK(few.memory[r].peak > many[r].peak);
-  // Many microbatches hide the flush of 1F1B: then a step of both is the same.
-  request.plan = compile::parse_plan("pp=4,microbatches=256");
-  request.global_batch = 256;
-  const double long_flushed = mw::predict::predict(request).step.value;
-  request.plan.schedule = "pipedream-2bw";
-  CHECK(mw::predict::predict(request).step.value == doctest::Approx(long_flushed).epsilon(0.03));
-}
-
 TEST_CASE("what lies outside the runs behind a profile is told") {
   Request request = small();
   request.plan = compile::parse_plan("dp=2,tp=2,zero=1,microbatches=2");

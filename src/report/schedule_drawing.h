@@ -3,6 +3,7 @@
 
 #include <span>
 #include <string>
+#include <vector>
 
 #include "pipeline/schedule_timeline.h"
 
@@ -20,11 +21,26 @@ struct TextStyle {
   double end = 0;         // the time at the right edge; 0: the drawing's own last end
 };
 
+// Which of its rank's stages an action is of, replica after replica: later ones are darker.
+class Shades {
+ public:
+  explicit Shades(const pipeline::Placement& placement);
+
+  int32_t index(const pipeline::Action& action) const;  // from 0
+  // From 0 for the first to 1 for the last of the rank that hosts the most.
+  double darkness(const pipeline::Action& action) const;
+
+ private:
+  std::vector<std::vector<int32_t>> index_;  // [replica][stage]
+  int32_t most_ = 1;                         // stages of a rank
+};
+
 // "rank 0 |0 1 2 3 …|": every row as wide as the others; idle time is dots. A box is numbered where
 // it is wide enough. Ends with '\n'.
 std::string draw_text(const ScheduleDrawing& drawing, const TextStyle& style);
 
-// All drawings at one time scale, one above the other, in the order given.
+// All drawings at one time scale, one above the other, in the order given; no label leaves the
+// picture.
 std::string draw_svg(std::span<const ScheduleDrawing> drawings);
 
 // "makespan 33, bubble 0.2727 (without a flush 0.2727), weight copies 1, peak activations 4 3 2 1"

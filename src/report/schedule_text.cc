@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <array>
 #include <cmath>
 
 #include <fmt/format.h>
@@ -15,20 +16,19 @@ namespace {
 
 constexpr int32_t kWidestUnit = 6;  // columns of the shortest action at most
 
-// Later chunks have a darker colour, or a small letter.
-bool is_later(const Action& action, const pipeline::Placement& placement) {
-  return action.replica > 0 || action.stage.value / placement.ranks % 2 == 1;
-}
+// 256-colour backgrounds, from light to dark: forwards blue, input gradients orange, weight
+// gradients green, whole backwards brown.
+using Ramp = std::array<int32_t, 5>;
+constexpr Ramp kBlue = {117, 111, 75, 69, 68}, kOrange = {222, 221, 215, 208, 172},
+               kGreen = {157, 120, 114, 77, 71}, kBrown = {216, 180, 174, 173, 137};
 
-// The 256-colour background of an action: forwards blue, input gradients orange, weight gradients
-// green, whole backwards brown; later chunks are darker.
-int32_t color_of(const Action& action, const pipeline::Placement& placement) {
-  const bool dark = is_later(action, placement);
+int32_t color_of(const Action& action, double darkness) {
+  const auto shade = static_cast<size_t>(std::lround(darkness * (kBlue.size() - 1)));
   switch (action.kind) {
-    case ActionKind::kF: return dark ? 68 : 117;
-    case ActionKind::kI: return dark ? 172 : 222;
-    case ActionKind::kW: return dark ? 71 : 157;
-    case ActionKind::kB: return dark ? 137 : 216;
+    case ActionKind::kF: return kBlue[shade];
+    case ActionKind::kI: return kOrange[shade];
+    case ActionKind::kW: return kGreen[shade];
+    case ActionKind::kB: return kBrown[shade];
     default: return 250;
   }
 }
@@ -52,10 +52,10 @@ double shortest(const pipeline::Timeline& times) {
   return least;
 }
 
-std::string label_of(const Action& action, bool color, bool later, int32_t width) {
+std::string label_of(const Action& action, bool color, bool small, int32_t width) {
   const std::string number = std::to_string(action.first);
   const std::string kind = pipeline::to_string(action.kind);
-  const std::string letter = color ? "" : later ? to_lower(kind) : kind;
+  const std::string letter = color ? "" : small ? to_lower(kind) : kind;
   const std::string full = letter + number;
   const auto fits = [&](const std::string& text) {
     return static_cast<int32_t>(text.size()) <= width;
@@ -68,14 +68,15 @@ class TextRow {
  public:
   TextRow(int32_t columns, bool color) : columns_(columns), color_(color) {}
 
-  void add(const Action& action, int32_t from, int32_t to, const pipeline::Placement& placement) {
+  void add(const Action& action, int32_t from, int32_t to, const Shades& shades) {
     idle(from);
     const int32_t width = to - at_;
     if (width <= 0) return;
-    const std::string label = label_of(action, color_, is_later(action, placement), width);
+    // Without colours every other stage of a rank has small letters.
+    const std::string label = label_of(action, color_, shades.index(action) % 2 == 1, width);
     if (color_) {
-      text_ += fmt::format("\x1b[38;5;16;48;5;{}m{:^{}}\x1b[0m", color_of(action, placement), label,
-                           width);
+      text_ += fmt::format("\x1b[38;5;16;48;5;{}m{:^{}}\x1b[0m",
+                           color_of(action, shades.darkness(action)), label, width);
     } else {
       text_ += fmt::format("{:-<{}}", label, width);
     }
@@ -101,6 +102,24 @@ class TextRow {
 
 }  // namespace
 
+Shades::Shades(const pipeline::Placement& placement) {
+  std::vector<int32_t> hosted(static_cast<size_t>(placement.ranks), 0);
+  for (int32_t j = 0; j < placement.replicas(); ++j) {
+    std::vector<int32_t>& row = index_.emplace_back();
+    for (int32_t s = 0; s < placement.stages(); ++s)
+      row.push_back(hosted[static_cast<size_t>(placement.rank_of(s, j))]++);
+  }
+  for (const int32_t count : hosted) most_ = std::max(most_, count);
+}
+
+int32_t Shades::index(const Action& action) const {
+  return index_[static_cast<size_t>(action.replica)][action.stage.index()];
+}
+
+double Shades::darkness(const Action& action) const {
+  return most_ == 1 ? 0 : static_cast<double>(index(action)) / (most_ - 1);
+}
+
 std::string draw_text(const ScheduleDrawing& drawing, const TextStyle& style) {
   const double end = style.end > 0 ? style.end : last_end(drawing.times);
   const size_t ranks = drawing.schedule.ranks.size();
@@ -111,6 +130,7 @@ std::string draw_text(const ScheduleDrawing& drawing, const TextStyle& style) {
   // Whole columns a unit look regular where there is room for them.
   if (scale * unit >= 1) scale = std::floor(scale * unit) / unit;
   const auto column = [&](double time) { return static_cast<int32_t>(std::lround(time * scale)); };
+  const Shades shades(drawing.schedule.placement);
   std::string text;
   for (size_t r = 0; r < ranks; ++r) {
     TextRow row(column(end), style.color);
@@ -122,7 +142,7 @@ std::string draw_text(const ScheduleDrawing& drawing, const TextStyle& style) {
       const double middle = (time.start + time.end) / 2;
       if (action.paired_with == here + 1) time.end = middle;
       if (action.paired_with >= 0 && action.paired_with == here - 1) time.start = middle;
-      row.add(action, column(time.start), column(time.end), drawing.schedule.placement);
+      row.add(action, column(time.start), column(time.end), shades);
     }
     text += fmt::format("rank {:>{}} |{}|\n", r, digits, row.finish());
   }

@@ -223,3 +223,26 @@ def test_a_byte_order_mark_and_long_cells_of_a_file(tmp_path):
     assert schedule("--from", file).startswith(f"{file}: 2 ranks, 2 microbatches")
     file.write_text(text.replace("0F0", "x" * 5000))
     assert f"{file}:1: cell 1 is '{'x' * 60}…'; it must be" in schedule("--from", file, expect=2)
+
+
+def test_control_characters_of_a_file_are_shown_not_obeyed(tmp_path):
+    file = tmp_path / "s.csv"
+    for character, shown in (("\0", "\\x00"), ("\x1b[31m", "\\x1b[31m")):
+        file.write_text(f"0F0,{character}0B0\n")
+        assert f"{file}:1: cell 2 is '{shown}0B0'; it must be empty, stage" in schedule("--from", file, expect=2)
+
+
+def test_a_step_without_any_time_is_refused():
+    for kind in ("1f1b", "zb-auto"):
+        error = schedule(kind, "--stages", 2, "--microbatches", 2, "--costs", "f=0,b=0:0,w=0,comm=1", expect=2)
+        assert error == "meshwright: costs: f, b and w are 0; one of them must be above, for a step takes some time\n"
+    assert figures("1f1b", 2, 2, "--costs", "f=0,b=0,w=0:1")["makespan"] == 2
+
+
+def test_fewer_microbatches_than_ranks_take_one_round(tmp_path):
+    for kind in ("interleaved-1f1b", "interleaved-zb"):
+        got = figures(kind, 4, 3, "--group", 3)
+        assert max(got["peak_activations"]) <= 3
+        assert "use microbatches=4, or rounds of group=3" in schedule(kind, "--stages", 4, "--microbatches", 3, expect=2)
+        assert "group=5 must be microbatches=3, which are fewer than ranks=4" in schedule(
+            kind, "--stages", 4, "--microbatches", 3, "--group", 5, expect=2)

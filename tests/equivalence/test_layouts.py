@@ -67,6 +67,7 @@ CHOSEN = [
     ("gpt-micro", "tp=2,pp=2,schedule=v-half,chunks=2,microbatches=4,sp"),
     ("gpt-micro", "pp=2,schedule=hanayo,chunks=2,microbatches=4,layers=1:2:0:1"),
     ("gpt-micro", "dp=2,pp=2,schedule=interleaved-zb,chunks=2,microbatches=4,zero=1"),
+    ("gpt-micro", "dp=2,pp=3,schedule=interleaved-zb,chunks=2,group=2,microbatches=2,zero=1,layers=1:1:0:1:0:1"),
     ("gpt-dropout", "dp=2,pp=3,layers=1:2:1,schedule=zb-auto,microbatches=4,zero=2"),
     ("gpt-dropout", "pp=3,layers=2:1:1,schedule=zb-auto,microbatches=8,memory_limit=4.5,costs=1:1.2:0.8:0.1"),
     ("gpt-micro", "dp=2,pp=2,schedule=dualpipe-v,microbatches=4,zero=1,layers=1:2:0:1"),

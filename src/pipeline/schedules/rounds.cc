@@ -26,14 +26,19 @@ void check_rounds(const ScheduleRequest& request, Diagnostics& out) {
     const int32_t below = m / p * p;
     const std::string nearest =
         below == 0 ? std::to_string(p) : std::to_string(below) + " or " + std::to_string(below + p);
-    int32_t other = p;  // the shortest rounds that these microbatches do fill
-    while (other <= m && m % other != 0 && m % other < p) ++other;
-    const std::string rounds = other <= m ? fmt::format(", or rounds of group={}", other) : "";
-    out.add("schedule {}: microbatches={} is not a multiple of ranks={}; use microbatches={}{}",
-            request.kind, m, p, nearest, rounds);
+    int32_t other = std::min(p, m);  // the shortest rounds that these microbatches do fill
+    while (m % other != 0 && m % other < p) ++other;
+    out.add(
+        "schedule {}: microbatches={} is not a multiple of ranks={}; use microbatches={}, or "
+        "rounds of group={}",
+        request.kind, m, p, nearest, other);
     return;
   }
-  if (group < p || group > std::max(m, p)) {
+  if (group == m) return;
+  if (m < p) {
+    out.add("schedule {}: group={} must be microbatches={}, which are fewer than ranks={}",
+            request.kind, group, m, p);
+  } else if (group < p || group > m) {
     out.add("schedule {}: group={} must be from ranks={} to microbatches={}", request.kind, group,
             p, m);
   } else if (const int32_t rest = m % group; rest != 0 && rest < p) {

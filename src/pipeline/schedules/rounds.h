@@ -16,7 +16,8 @@ struct Rounds {
 Rounds rounds_of(const ScheduleRequest& request);
 
 // Rounds are at least as long as the pipeline, so that a chunk's output is there when the first
-// rank turns to the next chunk.
+// rank turns to the next chunk; or there is one round, whose
+// backwards begin in the last chunk, as in 1f1b.
 void check_rounds(const ScheduleRequest& request, Diagnostics& out);
 
 }  // namespace mw::pipeline

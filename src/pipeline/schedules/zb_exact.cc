@@ -15,9 +15,6 @@ namespace {
 using solver::IntegerProgram;
 using solver::kInfinity;
 
-// Of the search: a minute or so for the largest programs.
-constexpr int32_t kMostNodes = 10'000;
-
 constexpr std::array kKinds = {ActionKind::kF, ActionKind::kI, ActionKind::kW};
 
 // One F, I or W of a stage.
@@ -47,9 +44,9 @@ class OrderProgram {
     add_span();
   }
 
-  Schedule solve() {
+  Schedule solve(int32_t most_nodes) {
     const solver::Solution solution =
-        solver::solve(program_, {.most_nodes = kMostNodes, .start = start_values_});
+        solver::solve(program_, {.most_nodes = most_nodes, .start = start_values_});
     MW_CHECK(!solution.values.empty(), "no order, though there is one to start from");
     Schedule schedule = empty_schedule(request_, looped_placement(p_, 1));
     for (int32_t s = 0; s < p_; ++s) {
@@ -227,8 +224,8 @@ void check_exact(const ScheduleRequest& request, Diagnostics& out) {
       request.ranks, request.microbatches, bits, kMostOrderVariables);
 }
 
-Schedule exact_order(const ScheduleRequest& request, const Schedule& start) {
-  return OrderProgram(request, start).solve();
+Schedule exact_order(const ScheduleRequest& request, const Schedule& start, int32_t most_nodes) {
+  return OrderProgram(request, start).solve(most_nodes);
 }
 
 }  // namespace mw::pipeline

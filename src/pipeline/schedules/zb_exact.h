@@ -15,8 +15,13 @@ inline constexpr int32_t kMostOrderVariables = 600;
 
 void check_exact(const ScheduleRequest& request, Diagnostics& out);
 
-// `start` is an order that fits the memory limit; its times are where the search begins.
-// REQUIRES: check_exact found nothing.
-Schedule exact_order(const ScheduleRequest& request, const Schedule& start);
+// Of the search: a minute or so for the largest programs.
+inline constexpr int32_t kMostNodes = 10'000;
+
+// `start` is an order that fits the memory limit; its times are where the search begins. After
+// `most_nodes` the best found so far is the answer, and its name says how far from the shortest it
+// may be. REQUIRES: check_exact found nothing.
+Schedule exact_order(const ScheduleRequest& request, const Schedule& start,
+                     int32_t most_nodes = kMostNodes);
 
 }  // namespace mw::pipeline

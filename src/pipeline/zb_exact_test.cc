@@ -1,0 +1,132 @@
+// zb-auto's exact order against all orders, the heuristic, and itself cut off.
+#include <algorithm>
+#include <array>
+
+#include <doctest/doctest.h>
+
+#include "base/error.h"
+#include "base/text.h"
+#include "pipeline/schedule_timeline.h"
+#include "pipeline/schedules/zb_exact.h"
+
+using namespace mw;
+using namespace mw::pipeline;
+
+static double highest(const std::vector<double>& values) {
+  return *std::max_element(values.begin(), values.end());
+}
+
+// All orders of F, I and W of `microbatches` on a stage: each kind in order, each microbatch F, I,
+// W.
+static void add_orders(int32_t stage, int32_t microbatches, std::array<int32_t, 3> done,
+                       std::vector<Action>& order, std::vector<std::vector<Action>>& all) {
+  constexpr ActionKind kKinds[] = {ActionKind::kF, ActionKind::kI, ActionKind::kW};
+  if (done[2] == microbatches) all.push_back(order);
+  for (size_t kind = 0; kind < 3; ++kind) {
+    if (done[kind] == (kind == 0 ? microbatches : done[kind - 1])) continue;
+    order.push_back({.kind = kKinds[kind], .stage = StageId(stage), .first = done[kind]});
+    ++done[kind];
+    add_orders(stage, microbatches, done, order, all);
+    --done[kind];
+    order.pop_back();
+  }
+}
+
+static double span_of(const Timeline& times) {
+  double longest = 0;
+  for (const auto& rank : times.times)
+    longest = std::max(longest, rank.back().end - rank.front().start);
+  return longest;
+}
+
+// True where the build has no solver: then a request for an exact order says so.
+static bool no_solver() {
+  try {
+    make_schedule({.kind = "zb-auto", .ranks = 2, .microbatches = 2, .exact = true});
+    return false;
+  } catch (const Error& error) {
+    CHECK(std::string(error.what()).find("no integer-program solver") != std::string::npos);
+    return true;
+  }
+}
+
+TEST_CASE("the exact order has the shortest span of all orders") {
+  if (no_solver()) return;
+  ScheduleRequest request{.kind = "zb-auto", .ranks = 2, .microbatches = 3};
+  const ScheduleCosts all_costs[] = {{.f = {1}, .b = {2}, .w = {.3}},
+                                     {.f = {1.3, .7}, .b = {.6, 1.7}, .w = {.4, .9}, .comm = .5},
+                                     {.f = {1}, .b = {1}, .w = {1}, .mb = 1, .mw = .4}};
+  std::vector<std::vector<Action>> first, second;
+  std::vector<Action> order;
+  add_orders(0, 3, {}, order, first);
+  add_orders(1, 3, {}, order, second);
+  CHECK(first.size() == 42);
+  for (const ScheduleCosts& costs : all_costs) {
+    for (const double limit : {1., 2., 3.}) {
+      request.costs = costs;
+      request.memory_limit = limit;
+      request.exact = true;
+      const Schedule exact = make_schedule(request);
+      double best = 1e9;
+      Schedule tried = exact;
+      for (const auto& a : first) {
+        for (const auto& b : second) {
+          tried.ranks = {a, b};
+          if (!findings(tried).empty()) continue;
+          const Timeline times = timeline(tried, costs);
+          if (highest(times.peak_activations) <= limit + 1e-6)
+            best = std::min(best, span_of(times));
+        }
+      }
+      CHECK(exact.name == "zb-auto, exact");
+      CHECK(span_of(timeline(exact, costs)) == doctest::Approx(best));
+      CHECK(highest(timeline(exact, costs).peak_activations) <= limit + 1e-6);
+    }
+  }
+}
+
+TEST_CASE("the exact order can be shorter than the heuristic's") {
+  if (no_solver()) return;
+  ScheduleRequest request{.kind = "zb-auto", .ranks = 3, .microbatches = 4, .memory_limit = 2};
+  request.costs = {.f = {1}, .b = {2}, .w = {.3}};
+  const double heuristic = span_of(timeline(make_schedule(request), request.costs));
+  request.exact = true;
+  CHECK(span_of(timeline(make_schedule(request), request.costs)) < heuristic - 1);
+}
+
+TEST_CASE("a search that is cut off keeps the best order so far and says how far it may be off") {
+  if (no_solver()) return;
+  ScheduleRequest request{.kind = "zb-auto", .ranks = 3, .microbatches = 5, .memory_limit = 3};
+  request.costs = {.f = {1}, .b = {1.7}, .w = {.5, 2.7, 2.7}, .comm = .3, .mw = .4};
+  const Schedule start = make_schedule(request);
+  const double heuristic = span_of(timeline(start, request.costs));
+  request.exact = true;
+  const Schedule cut = exact_order(request, start, 1);
+  CAPTURE(cut.name);
+  REQUIRE(starts_with(cut.name, "zb-auto, within "));
+  CHECK(ends_with(cut.name, " % of the exact one"));
+  CHECK(findings(cut).empty());
+  const Timeline times = timeline(cut, request.costs);
+  CHECK(span_of(times) <= heuristic + 1e-6);
+  CHECK(highest(times.peak_activations) <= request.memory_limit + 1e-6);
+  const Schedule whole = exact_order(request, start);
+  CHECK(whole.name == "zb-auto, exact");
+  const double best = span_of(timeline(whole, request.costs));
+  CHECK(best <= span_of(times) + 1e-6);
+  // The bound in the name holds.
+  const size_t at = std::string("zb-auto, within ").size();
+  const double percent = *parse_double(cut.name.substr(at, cut.name.find(" %") - at));
+  CHECK(best >= span_of(times) * (1 - (percent + .05) / 100) - 1e-6);
+}
+
+TEST_CASE("the exact order of costs whose sums round") {
+  if (no_solver()) return;
+  const ScheduleCosts costs{.f = {1.3, 1.3}, .b = {2, 1.5}, .w = {1, 3}, .mb = 1, .mw = .5};
+  const Schedule exact = make_schedule({.kind = "zb-auto",
+                                        .ranks = 2,
+                                        .microbatches = 2,
+                                        .memory_limit = 2,
+                                        .exact = true,
+                                        .costs = costs});
+  CHECK(timeline(exact, costs).makespan >= 2 * (1.3 + 1.5 + 3));
+}
