@@ -298,8 +298,11 @@ pipeline::Program ProbePrograms::placed(const Sample& sample, const View& view) 
   pipeline::Program program;
   program.mesh = resized(sample.program.mesh, view.dp, view.pp);
   program.microbatches = static_cast<int32_t>(view.microbatches);
-  for (const pipeline::RankProgram& rank : sample.program.ranks)
-    program.ranks.emplace_back().commands = rank.commands;
+  for (const pipeline::RankProgram& rank : sample.program.ranks) {
+    pipeline::RankProgram& here = program.ranks.emplace_back();
+    here.commands = rank.commands;
+    here.buffers = rank.buffers;  // under weights in half precision gradients are summed otherwise
+  }
   program.fragments = sample.program.fragments;
   const GrowingSizes* sizes = view.microbatch == view.from ? nullptr : &*sample.sizes;
   for (size_t f = 0; f < program.fragments.size(); ++f)
