@@ -457,7 +457,7 @@ TEST_CASE("messages and collectives of one link wait for each other") {
   request.cluster.links.push_back(request.cluster.links[0]);
   request.cluster.links[0].devices = 2;
   for (cluster::Link& link : request.cluster.links)
-    link.bandwidth = link.bus_bandwidth = cluster::BytesPerSecond(2e9);
+    link.bandwidth = link.bus_bandwidth = cluster::BytesPerSecond(2e8);
   request.options.trace = true;
   // How long messages are under way, all together, beside tp's collectives on the same links.
   const auto under_way = [&](const char* plan, int64_t devices) {
