@@ -26,10 +26,11 @@ CallTime time_of(const FragmentCost& cost, const Slowdowns& slowdowns, size_t la
   walk.begin(cost, 0);
   double meet = 0;
   bool met = false;
-  while (advance(cost, walk, {.slowdowns = slowdowns}, meet)) {
+  const WalkOptions options{.slowdowns = slowdowns};
+  while (advance(cost, walk, options, meet)) {
     if (!met) time.before = Seconds(meet);
     met = true;
-    finish_cross(cost, walk, meet, meet + cost.ops[walk.next].device);
+    finish_cross(cost, walk, meet, cross_end(cost, walk, options, meet));
   }
   time.whole = Seconds(walk.end);
   time.gaps = Seconds(divide(cost, walk, 0, walk.end, labels).gaps);

@@ -33,10 +33,11 @@ void each_taken(const std::vector<Interval>& a, const std::vector<Interval>& b, 
 }  // namespace
 
 double takes_beside(const std::vector<Interval>& others, double start, double takes) {
-  double end = start + takes;
-  for (auto it = first_after(others, start); it != others.end() && it->begin < end; ++it)
-    end += it->end - std::max(it->begin, start);
-  return end - start;
+  double still = 0;
+  for (auto it = first_after(others, start);
+       it != others.end() && it->begin < start + takes + still; ++it)
+    still += it->end - std::max(it->begin, start);
+  return takes + still;
 }
 
 void add_interval(std::vector<Interval>& intervals, Interval more) {
