@@ -97,7 +97,9 @@ Event EventQueue::pop() {
 
 Links::Links(size_t ranks, std::vector<double> bandwidth, std::vector<double> latency,
              EventQueue& queue)
-    : levels_(bandwidth.size()),
+    : ranks_(ranks),
+      levels_(bandwidth.size()),
+      lines_(ranks * ranks),
       bandwidth_(std::move(bandwidth)),
       latency_(std::move(latency)),
       queue_(queue),
@@ -158,6 +160,13 @@ void Links::settle_ports(size_t out, size_t in, double now) {
 
 void Links::start(double now, int32_t message, int32_t from, int32_t to, size_t level,
                   double bytes) {
+  std::vector<Waiting>& waiting = line(from, to);
+  waiting.push_back({message, level, bytes});
+  if (waiting.size() == 1) send(now, from, to, waiting.front());
+}
+
+void Links::send(double now, int32_t from, int32_t to, const Waiting& waiting) {
+  const auto [message, level, bytes] = waiting;
   int32_t t = 0;
   if (free_.empty()) {
     t = static_cast<int32_t>(transfers_.size());
@@ -193,7 +202,11 @@ bool Links::finish(const Event& event, double& arrival) {
   std::erase(in_[in], t);
   transfer_of_[static_cast<size_t>(event.message)] = -1;
   free_.push_back(t);
+  const auto from = static_cast<int32_t>(out / levels_), to = static_cast<int32_t>(in / levels_);
+  std::vector<Waiting>& waiting = line(from, to);
+  waiting.erase(waiting.begin());
   settle_ports(out, in, event.time);
+  if (!waiting.empty()) send(event.time, from, to, waiting.front());
   return true;
 }
 
