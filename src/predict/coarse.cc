@@ -1,6 +1,7 @@
 #include "predict/coarse.h"
 
 #include <algorithm>
+#include <numeric>
 
 #include "base/error.h"
 #include "cluster/group_shape.h"
@@ -125,8 +126,9 @@ Facts Coarse::piece_facts(const Setting& setting, int32_t copy) const {
   const auto stages = static_cast<int32_t>(blocks_.size()), s = copy % stages;
   const int32_t slices = setting.orders.longer->slices(), slice = copy / stages % slices;
   const bool divided = slices > 1 && setting.work->later.empty();  // by what the whole takes
+  const int64_t place = std::accumulate(blocks_.begin(), blocks_.begin() + s, int64_t{0});
   Facts facts = setting.work->of_slice(divided ? 0 : slice)
-                    .of(blocks_[static_cast<size_t>(s)], s == 0, s + 1 == stages);
+                    .of(blocks_[static_cast<size_t>(s)], s == 0, s + 1 == stages, place);
   if (divided) {
     for (double& fact : facts) fact /= slices;
   }

@@ -271,6 +271,21 @@ TEST_CASE("every microbatch's gradients are reduced in the stack's format, as in
   }
 }
 
+TEST_CASE("blocks with an attention window at every other place are told apart") {
+  Request request = request_for("gpt-oss-120b", "selene", 64);
+  request.model.layers = 24;
+  Coarse coarse(request);
+  for (const char* text :
+       {"tp=2,sp,pp=8,microbatches=32", "pp=4,chunks=2,microbatches=32,recompute=full",
+        "tp=2,sp,pp=24,microbatches=32", "dp=4,pp=8,microbatches=16,zero=2,schedule=zb-h1",
+        "dp=4,pp=24,microbatches=16,zero=3", "tp=2,sp,pp=5,layers=5:5:5:5:4,microbatches=32"}) {
+    request.plan = compile::parse_plan(text);
+    CAPTURE(std::string(text));
+    CHECK(coarse.step(request.plan).value ==
+          doctest::Approx(predict::predict(request).step.value).epsilon(0.02));
+  }
+}
+
 TEST_CASE("bounds lie below the estimates of random plans, and ZeRO's collectives are in them") {
   const int64_t plans = std::getenv("MESHWRIGHT_TEST_ALL") != nullptr ? 500 : 60;
   Request base = request_for("gpt-7.5b", "selene", 512);
