@@ -286,6 +286,22 @@ TEST_CASE("blocks with an attention window at every other place are told apart")
   }
 }
 
+TEST_CASE("gradients are summed over each stage's own replicas, which lie differently on a torus") {
+  Request request = request_for("gpt-7.5b", "tpu-v4", 512);
+  request.model.layers = 24;
+  request.options.scatter_gather = false;
+  request.options.overlap.messages = true;
+  Coarse coarse(request);
+  for (const char* text :
+       {"dp=16,tp=4,pp=12,schedule=dualpipe,microbatches=32,sp,zero=1,recompute=selective",
+        "dp=8,pp=6,schedule=chimera-halving,microbatches=8,recompute=full"}) {
+    request.plan = compile::parse_plan(text);
+    CAPTURE(std::string(text));
+    CHECK(coarse.step(request.plan).value ==
+          doctest::Approx(predict::predict(request).step.value).epsilon(0.03));
+  }
+}
+
 TEST_CASE("bounds lie below the estimates of random plans, and ZeRO's collectives are in them") {
   const int64_t plans = std::getenv("MESHWRIGHT_TEST_ALL") != nullptr ? 500 : 60;
   Request base = request_for("gpt-7.5b", "selene", 512);
