@@ -26,11 +26,10 @@ CallTime time_of(const FragmentCost& cost, const Slowdowns& slowdowns, size_t la
   walk.begin(cost, 0);
   double meet = 0;
   bool met = false;
-  const WalkOptions options{.slowdowns = slowdowns};
-  while (advance(cost, walk, options, meet)) {
+  while (advance(cost, walk, {.slowdowns = slowdowns}, meet)) {
     if (!met) time.before = Seconds(meet);
     met = true;
-    finish_cross(cost, walk, meet, cross_end(cost, walk, options, meet));
+    finish_cross(cost, walk, meet, meet + cost.ops[walk.next].device);
   }
   time.whole = Seconds(walk.end);
   time.gaps = Seconds(divide(cost, walk, 0, walk.end, labels).gaps);

@@ -287,16 +287,14 @@ bool EventLoop::walk_call(int32_t r, const FlatCommand& command, const TimedFrag
   RankState& state = states_[static_cast<size_t>(r)];
   if (!state.walking) begin_walk(r, command, fragment);
   double at = 0;
-  if (advance(fragment.cost, state.walk, walk_options(state), at)) {
+  const WalkOptions options{slowdowns_, state.port_ready.empty() ? nullptr : &state.port_ready,
+                            &state.messages};
+  if (advance(fragment.cost, state.walk, options, at)) {
     meet(r, fragment, at);
     return false;
   }
   end_walk(r, fragment);
   return true;
-}
-
-WalkOptions EventLoop::walk_options(const RankState& state) const {
-  return {slowdowns_, state.port_ready.empty() ? nullptr : &state.port_ready, &state.messages};
 }
 
 void EventLoop::begin_walk(int32_t r, const FlatCommand& command, const TimedFragment& fragment) {
@@ -339,16 +337,6 @@ void EventLoop::meet(int32_t r, const TimedFragment& fragment, double at) {
   }
   ++cross.arrived;
   if (cross.arrived < in_.cross_groups[static_cast<size_t>(op.cross)].ranks.size()) return;
-  const auto cost_of = [&](int32_t member) -> const FragmentCost& {
-    const size_t next = states_[static_cast<size_t>(member)].next;
-    const FlatRank& rank = in_.flat.ranks[static_cast<size_t>(member)];
-    return in_.fragments[static_cast<size_t>(rank.commands[next].timed)].cost;
-  };
-  double end = cross.start;  // when the links of all of them have been free for long enough
-  for (const auto& [member, came] : cross.members) {
-    const RankState& other = states_[static_cast<size_t>(member)];
-    end = std::max(end, cross_end(cost_of(member), other.walk, walk_options(other), cross.start));
-  }
   for (const auto& [member, came] : cross.members) {
     RankState& other = states_[static_cast<size_t>(member)];
     const double begin = std::max(came, other.call_begin);
@@ -357,7 +345,9 @@ void EventLoop::meet(int32_t r, const TimedFragment& fragment, double at) {
                                   Seconds(begin), Seconds(cross.start), cross.last_rank,
                                   cross.last_command, Seconds(cross.start)});
     }
-    finish_cross(cost_of(member), other.walk, cross.start, end);
+    const FlatCommand& command = in_.flat.ranks[static_cast<size_t>(member)].commands[other.next];
+    finish_cross(in_.fragments[static_cast<size_t>(command.timed)].cost, other.walk, cross.start,
+                 cross.start + op.device);
     wake(member);
   }
   // go() marks this rank as blocked behind this call; run() takes it from the ready ranks.

@@ -123,7 +123,6 @@ class EventLoop {
   bool call(int32_t r, const FlatCommand& command);
   void call_timed(int32_t r, const FlatCommand& command, const TimedFragment& fragment);
   bool walk_call(int32_t r, const FlatCommand& command, const TimedFragment& fragment);
-  WalkOptions walk_options(const RankState& state) const;
   void begin_walk(int32_t r, const FlatCommand& command, const TimedFragment& fragment);
   void end_walk(int32_t r, const TimedFragment& fragment);
   // Logs the call's waits as far as nothing runs on any stream meanwhile; their seconds.

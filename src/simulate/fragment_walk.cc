@@ -25,7 +25,7 @@ double beside_messages(const OpCost& op, double start,
     if ((op.levels >> level & 1) != 0)
       longest = std::max(longest, takes_beside(messages[level], start + op.latency, sending));
   }
-  return op.device + (longest - sending);
+  return op.latency + longest;
 }
 
 // Behind its latency a collective stands still while those of other streams, which were issued
@@ -38,17 +38,7 @@ double beside_collectives(const FragmentCost& cost, const Walk& walk, const OpCo
     if (((op.levels & cost.shared_levels) >> level & 1) != 0)
       longest = std::max(longest, takes_beside(walk.links[level], start + op.latency, sending));
   }
-  return takes + (longest - sending);
-}
-
-double collective_takes(const FragmentCost& cost, const Walk& walk, const WalkOptions& options,
-                        const OpCost& op, double start) {
-  double takes = op.device;
-  if (op.levels != 0 && options.messages != nullptr)
-    takes = beside_messages(op, start, *options.messages);
-  if ((op.levels & cost.shared_levels) != 0)
-    takes = beside_collectives(cost, walk, op, start, takes);
-  return takes;
+  return op.latency + longest;
 }
 
 void take_links(const FragmentCost& cost, Walk& walk, const OpCost& op, const OpSpan& span) {
@@ -98,7 +88,11 @@ bool advance(const FragmentCost& cost, Walk& walk, const WalkOptions& options, d
       meet = start + beside_collectives(cost, walk, op, start, op.latency) - op.latency;
       return true;
     }
-    double takes = collective_takes(cost, walk, options, op, start);
+    double takes = op.device;
+    if (op.levels != 0 && options.messages != nullptr)
+      takes = beside_messages(op, start, *options.messages);
+    if ((op.levels & cost.shared_levels) != 0)
+      takes = beside_collectives(cost, walk, op, start, takes);
     if (op.label >= 0) {
       walk.beside[static_cast<size_t>(op.stream)] = op.beside;
     } else {
@@ -110,11 +104,6 @@ bool advance(const FragmentCost& cost, Walk& walk, const WalkOptions& options, d
     walk.end = std::max(walk.end, span.end);
   }
   return false;
-}
-
-double cross_end(const FragmentCost& cost, const Walk& walk, const WalkOptions& options,
-                 double start) {
-  return start + collective_takes(cost, walk, options, cost.ops[walk.next], start);
 }
 
 void finish_cross(const FragmentCost& cost, Walk& walk, double start, double end) {

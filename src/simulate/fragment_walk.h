@@ -36,10 +36,6 @@ struct WalkOptions {
   const std::vector<std::vector<Interval>>* messages = nullptr;
 };
 bool advance(const FragmentCost& cost, Walk& walk, const WalkOptions& options, double& meet);
-// When the collective that the walk has come to would end if it started then and all its other
-// ranks' links were free.
-double cross_end(const FragmentCost& cost, const Walk& walk, const WalkOptions& options,
-                 double start);
 void finish_cross(const FragmentCost& cost, Walk& walk, double start, double end);
 
 // [level of `levels`] when the walk's collectives have the device's links.
