@@ -1,6 +1,7 @@
 #include "predict/coarse.h"
 
 #include <algorithm>
+#include <numeric>
 
 #include "base/error.h"
 #include "cluster/group_shape.h"
@@ -125,8 +126,9 @@ Facts Coarse::piece_facts(const Setting& setting, int32_t copy) const {
   const auto stages = static_cast<int32_t>(blocks_.size()), s = copy % stages;
   const int32_t slices = setting.orders.longer->slices(), slice = copy / stages % slices;
   const bool divided = slices > 1 && setting.work->later.empty();  // by what the whole takes
+  const int64_t place = std::accumulate(blocks_.begin(), blocks_.begin() + s, int64_t{0});
   Facts facts = setting.work->of_slice(divided ? 0 : slice)
-                    .of(blocks_[static_cast<size_t>(s)], s == 0, s + 1 == stages);
+                    .of(blocks_[static_cast<size_t>(s)], s == 0, s + 1 == stages, place);
   if (divided) {
     for (double& fact : facts) fact /= slices;
   }
@@ -208,34 +210,41 @@ void Coarse::run(const Order& order, const Setting& setting, std::vector<double>
   if (even) facts_->remember(asked, ends);
 }
 
-// Gradients of a rank's stages summed over their replicas.
-double Coarse::replica_sum(const Setting& setting) const {
+// Gradients of ranks' stages summed over their replicas.
+std::vector<Coarse::ReplicaSum> Coarse::replica_sums(const Setting& setting) const {
   const Order& order = *setting.orders.longer;
   const int32_t replicas = order.replicas();
-  if (replicas == 1) return 0;
+  if (replicas == 1) return {};
   const int64_t stride = stride_of(setting.plan, "pp");
-  double bytes = 0, most = 0;
-  for (const Facts& facts : states_) bytes = std::max(bytes, facts[kGradients]);
   const StackMemory memory = stack_memory(base_.cluster, setting.plan, base_.options.fp8);
   const bool narrow = memory.f16_gradients && base_.precision == DType::kF16;
+  double share = 1;
   if (base_.precision != DType::kF32) {
-    bytes *= base_.cluster.device.attained.gradient_bytes /
-             static_cast<double>(dtype_size(narrow ? DType::kF16 : DType::kF32));
+    share = base_.cluster.device.attained.gradient_bytes /
+            static_cast<double>(dtype_size(narrow ? DType::kF16 : DType::kF32));
   }
   const std::vector<RankId> shifts = beside(base_.cluster, setting.plan, "pp");
+  std::vector<ReplicaSum> sums;
   for (int32_t s = 0; s < order.stages(); ++s) {
-    std::vector<RankId> members;
+    ReplicaSum sum;
     for (int32_t j = 0; j < replicas; ++j)
-      members.emplace_back(order.rank_of(j * order.slices() * order.stages() + s) * stride);
-    std::sort(members.begin(), members.end());
-    const Seconds time =
-        cost::collective_time(base_.cluster, ir::OpKind::kAllReduce,
-                              Bytes(static_cast<int64_t>(bytes)),
-                              cluster::group_shapes(base_.cluster, members, shifts))
-            .time;
-    most = std::max(most, time.value);
+      sum.ranks.push_back(order.rank_of(j * order.slices() * order.stages() + s));
+    std::sort(sum.ranks.begin(), sum.ranks.end());
+    const auto same = [&](const ReplicaSum& other) { return other.ranks == sum.ranks; };
+    if (std::any_of(sums.begin(), sums.end(), same)) continue;  // all of a rank's stages go at once
+    std::vector<RankId> members;
+    double bytes = 0;
+    for (const int32_t rank : sum.ranks) {
+      members.emplace_back(rank * stride);
+      bytes = std::max(bytes, states_[static_cast<size_t>(rank)][kGradients]);
+    }
+    sum.seconds = cost::collective_time(base_.cluster, ir::OpKind::kAllReduce,
+                                        Bytes(static_cast<int64_t>(bytes * share)),
+                                        cluster::group_shapes(base_.cluster, members, shifts))
+                      .time.value;
+    sums.push_back(std::move(sum));
   }
-  return most;
+  return sums;
 }
 
 void Coarse::fill_states(const Setting& setting) {
@@ -258,16 +267,25 @@ void Coarse::fill_states(const Setting& setting) {
   for (const Share& share : shares) {
     states_.push_back(setting.state.of(share.blocks, share.first, share.last));
   }
-  replica_sum_ = replica_sum(setting);
+  replica_sums_ = replica_sums(setting);
 }
 
-// Ranks meet once in the update: the last to come decides when.
+// Ranks meet once in the update, those with replicas of a stage before: the last to come decides
+// when.
 double Coarse::update_seconds(const std::vector<double>& ends) const {
   double meet = 0, behind = 0;
   for (size_t r = 0; r < ends.size(); ++r) {
     const Facts& facts = states_[r];
     meet = std::max(meet, ends[r] + facts[kUpdateBefore]);
-    behind = std::max(behind, facts[kUpdate] - facts[kUpdateBefore] + replica_sum_);
+    behind = std::max(behind, facts[kUpdate] - facts[kUpdateBefore]);
+  }
+  for (const ReplicaSum& sum : replica_sums_) {
+    double came = 0, before = 0;
+    for (const int32_t rank : sum.ranks) {
+      came = std::max(came, ends[static_cast<size_t>(rank)]);
+      before = std::max(before, states_[static_cast<size_t>(rank)][kUpdateBefore]);
+    }
+    meet = std::max(meet, came + sum.seconds + before);
   }
   return meet + behind;
 }

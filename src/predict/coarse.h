@@ -95,7 +95,12 @@ class Coarse {
   double update_seconds(const std::vector<double>& ends) const;
   void fill_needs(const Setting& now, const std::function<double(double, double)>& grown);
   void fill_states(const Setting& setting);
-  double replica_sum(const Setting& setting) const;
+  // Ranks that hold the same stages, and how long the sum of these stages' gradients takes.
+  struct ReplicaSum {
+    std::vector<int32_t> ranks;
+    double seconds = 0;
+  };
+  std::vector<ReplicaSum> replica_sums(const Setting& setting) const;
 
   std::shared_ptr<CoarseFacts> facts_;
   const Request& base_;
@@ -103,7 +108,7 @@ class Coarse {
   // Of the setting: [stage] blocks; [rank] its stages together, as the update sees them.
   std::vector<int64_t> blocks_;
   std::vector<Facts> states_;
-  double replica_sum_ = 0;  // seconds
+  std::vector<ReplicaSum> replica_sums_;
   std::vector<double> costs_, short_ends_, ends_;
   std::vector<Order::Kept> kept_;                                       // [piece]
   std::vector<double> workspace_, slot_bytes_, activations_, shorter_;  // [rank]

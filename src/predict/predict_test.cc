@@ -453,6 +453,7 @@ TEST_CASE("gradients of complete layers are reduced beside the rest of the backw
 
 TEST_CASE("messages and collectives of one link wait for each other") {
   // tp inside of units of two devices or across them; the pipeline's messages go the other way.
+  // Links are so slow that collectives are bytes, not latency, which leaves their links free.
   Request request = small();
   request.cluster.links.push_back(request.cluster.links[0]);
   request.cluster.links[0].devices = 2;

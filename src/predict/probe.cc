@@ -223,6 +223,8 @@ ProbePrograms::Samples ProbePrograms::compile_samples(int64_t microbatch,
     stages = {std::vector<int64_t>(4, blocks_)};
   } else if (request_.plan.pp == 1) {
     stages = gathers ? Stages{{4}, {6}} : Stages{{2}, {4}};
+  } else if (alternates()) {
+    stages = {gathers ? std::vector<int64_t>{4, 4, 6, 5, 4} : std::vector<int64_t>{2, 2, 4, 3, 2}};
   } else {
     stages = {gathers ? std::vector<int64_t>{4, 4, 5, 4} : std::vector<int64_t>{1, 1, 2, 1}};
   }
@@ -288,7 +290,7 @@ ProbePrograms::Sample ProbePrograms::compile_sample(const std::vector<int64_t>& 
   compile::CompiledPlan compiled = compile::compile(to_compile);
   constexpr bool kArenas = false;
   sample.program = in_precision(std::move(compiled.train), request_.precision, memory, kArenas);
-  if (sample.program.ranks.size() == 4) find_boundary(sample.program, sample.boundary);
+  if (sample.program.ranks.size() > 1) find_boundary(sample.program, sample.boundary);
   strip(sample.program);
   drop_update(sample.program);
   return sample;
@@ -298,8 +300,11 @@ pipeline::Program ProbePrograms::placed(const Sample& sample, const View& view) 
   pipeline::Program program;
   program.mesh = resized(sample.program.mesh, view.dp, view.pp);
   program.microbatches = static_cast<int32_t>(view.microbatches);
-  for (const pipeline::RankProgram& rank : sample.program.ranks)
-    program.ranks.emplace_back().commands = rank.commands;
+  for (const pipeline::RankProgram& rank : sample.program.ranks) {
+    pipeline::RankProgram& here = program.ranks.emplace_back();
+    here.commands = rank.commands;
+    here.buffers = rank.buffers;  // under weights in half precision gradients are summed otherwise
+  }
   program.fragments = sample.program.fragments;
   const GrowingSizes* sizes = view.microbatch == view.from ? nullptr : &*sample.sizes;
   for (size_t f = 0; f < program.fragments.size(); ++f)
@@ -333,8 +338,12 @@ Probe ProbePrograms::on(int64_t dp, int64_t pp, int64_t microbatch, int64_t micr
   const Sample& sample = samples[0];
   const pipeline::Program program = placed(sample, view);
   const auto slices = static_cast<int32_t>(sample.plan.sequence_slices());
+  const std::vector<int64_t>& layers = sample.plan.layers;
+  const bool alternating = alternates() && (layers.size() > 4 || layers[0] == 1);
   const auto of_slice = [&](int32_t slice) {
-    return StageFacts::of_four(facts_of(program, view, slice), sample.plan.layers);
+    const std::vector<Facts> facts = facts_of(program, view, slice);
+    return alternating ? StageFacts::of_alternating(facts, layers)
+                       : StageFacts::of_four(facts, layers);
   };
   made.facts = of_slice(slices > 1 ? 0 : -1);
   for (int32_t slice = 1; slice < slices; ++slice) made.later.push_back(of_slice(slice));

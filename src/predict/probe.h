@@ -79,6 +79,8 @@ class ProbePrograms {
   using Samples = std::vector<Sample>;
   using Compiled = std::map<int64_t, Samples>;
   int64_t expected_turn() const;
+  // Whether blocks at even and at odd places differ.
+  bool alternates() const { return request_.model.window > 0; }
   void compile_any(PartitionedSamples* models);
   static bool is_marked(const Sample& sample, int64_t marker);
   Samples compile_samples(int64_t microbatch, PartitionedSamples* models) const;

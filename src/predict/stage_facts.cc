@@ -4,11 +4,12 @@
 
 namespace mw::predict {
 
-Facts StageFacts::of(int64_t blocks, bool is_first, bool is_last) const {
+Facts StageFacts::of(int64_t blocks, bool is_first, bool is_last, int64_t place) const {
   // The planner asks millions of times: loops without conditions.
   Facts facts;
   const auto n = static_cast<double>(blocks);
-  for (size_t f = 0; f < kFacts; ++f) facts[f] = base[f] + n * block[f];
+  const auto odd = static_cast<double>((place + blocks) / 2 - place / 2);
+  for (size_t f = 0; f < kFacts; ++f) facts[f] = base[f] + n * block[f] + odd * second[f];
   if (is_first) {
     for (size_t f = 0; f < kFacts; ++f) facts[f] += first[f];
   }
@@ -43,6 +44,30 @@ StageFacts StageFacts::of_four(const std::vector<Facts>& stages,
     facts.last[f] = stages[3][f] - stages[like][f];
   }
   facts.last_blocks = blocks[3];
+  return facts;
+}
+
+StageFacts StageFacts::of_alternating(const std::vector<Facts>& stages,
+                                      const std::vector<int64_t>& blocks) {
+  StageFacts facts;
+  facts.last_blocks = blocks.back();
+  const bool single = stages.size() == 4;
+  // Stages that have as many blocks of either kind as the first and the last.
+  const Facts& like_first = stages[single ? 2 : 1];
+  const Facts& like_last = stages[1];
+  for (size_t f = 0; f < kFacts; ++f) {
+    facts.first[f] = stages.front()[f] - like_first[f];
+    facts.last[f] = stages.back()[f] - like_last[f];
+    if (single) {
+      facts.base[f] = stages[2][f];
+      facts.second[f] = stages[1][f] - stages[2][f];
+      continue;
+    }
+    const double both = stages[2][f] - stages[1][f];
+    facts.block[f] = stages[3][f] - stages[1][f];
+    facts.second[f] = both - 2 * facts.block[f];
+    facts.base[f] = stages[1][f] - static_cast<double>(blocks[1] / 2) * both;
+  }
   return facts;
 }
 

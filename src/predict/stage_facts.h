@@ -36,20 +36,26 @@ using Facts = std::array<double, kFacts>;
 // Facts of time whose gaps and leads are told, in their order.
 inline constexpr std::array<Fact, 3> kWaiting = {kInputGrad, kWeightGrad, kBackward};
 
-// Facts of a stage with n blocks are base + n * block, and first or last more where it also has
+// Facts of a stage with n blocks are base + n * block, of those of them at odd places in the model
+// second more (attention windows in every other block), and first or last more where it also has
 // what stands before or behind the blocks. The backward pass begins with what stands behind: large
 // products, during which the host gets ahead. More blocks than `last` was read off have less gaps
 // as long as it is.
 struct StageFacts {
-  Facts base{}, block{}, first{}, last{};
+  Facts base{}, block{}, second{}, first{}, last{};
   int64_t last_blocks = 0;  // that `last` was read off
-  Facts of(int64_t blocks, bool is_first, bool is_last) const;
+  // `place`: the number of its first block, from 0.
+  Facts of(int64_t blocks, bool is_first, bool is_last, int64_t place = 0) const;
 
   // Of two stages between the ends, with so many blocks and so many more; no ends.
   static StageFacts of_two(const Facts& few, int64_t blocks, const Facts& many, int64_t more);
   // Of four stages with these blocks: the third has one more than the second, or as many as all
   // have; the ends have as many as one of the two.
   static StageFacts of_four(const std::vector<Facts>& stages, const std::vector<int64_t>& blocks);
+  // Where blocks at even and at odd places differ. Of four stages with one block each, or of five:
+  // with an even number of blocks, as many, two more, one more, and as many.
+  static StageFacts of_alternating(const std::vector<Facts>& stages,
+                                   const std::vector<int64_t>& blocks);
 };
 
 }  // namespace mw::predict

@@ -41,9 +41,9 @@ TEST_CASE("a sequence that tp does not divide is gathered again, too, rather tha
 }
 
 TEST_CASE("a product waits for the weights that are gathered for it, whatever else overlaps") {
-  for (const char* plan :
-       {"dp=4,zero=3", "dp=4,zero=3,recompute=full", "dp=2,tp=2,sp,zero=3,microbatches=2",
-        "dp=2,zero=2,microbatches=4", "dp=2,tp=2,sp,zero=2,microbatches=2,recompute=selective"}) {
+  for (const char* plan : {"dp=4,zero=1,bucket_mb=0", "dp=4,zero=3", "dp=4,zero=3,recompute=full",
+                           "dp=2,tp=2,sp,zero=3,microbatches=2", "dp=2,zero=2,microbatches=4",
+                           "dp=2,tp=2,sp,zero=2,microbatches=2,recompute=selective"}) {
     CAPTURE(std::string(plan));
     const auto step = [&](const char* word) {
       Request request = small();

@@ -495,9 +495,11 @@ FragmentCost FragmentCoster::cost(const Fragment& fragment, int32_t rank) {
     cost::fuse_elementwise(graph, cost.works);
   if (device.attained.fused_linears && device.kernel_rates.empty())
     cost::fuse_linears(graph, cost.works);
-  // The update's dependencies are its data's where its reductions start early.
-  if (options_.overlap.collectives || options_.overlap.serial ||
-      (cost.update && (options_.overlap.grad_reduce || options_.overlap.param_gather))) {
+  // The update's dependencies are its data's where its reductions start early; `serial` is of
+  // microbatches alone.
+  const Overlap& overlap = options_.overlap;
+  if (overlap.collectives || (overlap.serial && !cost.update) ||
+      (cost.update && (overlap.grad_reduce || overlap.param_gather))) {
     add_data_deps(fragment, cost);
   } else {
     add_launch_deps(fragment, cost);

@@ -33,10 +33,11 @@ void each_taken(const std::vector<Interval>& a, const std::vector<Interval>& b, 
 }  // namespace
 
 double takes_beside(const std::vector<Interval>& others, double start, double takes) {
-  double end = start + takes;
-  for (auto it = first_after(others, start); it != others.end() && it->begin < end; ++it)
-    end += it->end - std::max(it->begin, start);
-  return end - start;
+  double still = 0;
+  for (auto it = first_after(others, start);
+       it != others.end() && it->begin < start + takes + still; ++it)
+    still += it->end - std::max(it->begin, start);
+  return takes + still;
 }
 
 void add_interval(std::vector<Interval>& intervals, Interval more) {
@@ -96,7 +97,9 @@ Event EventQueue::pop() {
 
 Links::Links(size_t ranks, std::vector<double> bandwidth, std::vector<double> latency,
              EventQueue& queue)
-    : levels_(bandwidth.size()),
+    : ranks_(ranks),
+      levels_(bandwidth.size()),
+      lines_(ranks * ranks),
       bandwidth_(std::move(bandwidth)),
       latency_(std::move(latency)),
       queue_(queue),
@@ -157,6 +160,13 @@ void Links::settle_ports(size_t out, size_t in, double now) {
 
 void Links::start(double now, int32_t message, int32_t from, int32_t to, size_t level,
                   double bytes) {
+  std::vector<Waiting>& waiting = line(from, to);
+  waiting.push_back({message, level, bytes});
+  if (waiting.size() == 1) send(now, from, to, waiting.front());
+}
+
+void Links::send(double now, int32_t from, int32_t to, const Waiting& waiting) {
+  const auto [message, level, bytes] = waiting;
   int32_t t = 0;
   if (free_.empty()) {
     t = static_cast<int32_t>(transfers_.size());
@@ -192,7 +202,11 @@ bool Links::finish(const Event& event, double& arrival) {
   std::erase(in_[in], t);
   transfer_of_[static_cast<size_t>(event.message)] = -1;
   free_.push_back(t);
+  const auto from = static_cast<int32_t>(out / levels_), to = static_cast<int32_t>(in / levels_);
+  std::vector<Waiting>& waiting = line(from, to);
+  waiting.erase(waiting.begin());
   settle_ports(out, in, event.time);
+  if (!waiting.empty()) send(event.time, from, to, waiting.front());
   return true;
 }
 

@@ -43,9 +43,10 @@ class EventQueue {
   uint64_t made_ = 0;
 };
 
-// Every device has a port out and a port in at every link level; a port's bandwidth is divided
-// evenly among its transfers, and a transfer goes at the slower of its two ports' shares, and half
-// as fast while a collective has one of its ports.
+// Every device has a port out and a port in at every link level. Messages from one rank to another
+// go one after the other, as a stream's do; a port's bandwidth is divided evenly among the
+// transfers of several pairs of ranks, and a transfer goes at the slower of its two ports' shares,
+// and half as fast while a collective has one of its ports.
 class Links {
  public:
   Links(size_t ranks, std::vector<double> bandwidth, std::vector<double> latency,
@@ -61,6 +62,11 @@ class Links {
 
  private:
   static constexpr double kBesideCollective = 0.5;
+  struct Waiting {
+    int32_t message = 0;
+    size_t level = 0;
+    double bytes = 0;
+  };
   struct Transfer {
     int32_t message = 0, version = -1;
     size_t out = 0, in = 0;  // ports
@@ -70,13 +76,18 @@ class Links {
   size_t port(int32_t rank, size_t level) const {
     return static_cast<size_t>(rank) * levels_ + level;
   }
+  std::vector<Waiting>& line(int32_t from, int32_t to) {
+    return lines_[static_cast<size_t>(from) * ranks_ + static_cast<size_t>(to)];
+  }
+  void send(double now, int32_t from, int32_t to, const Waiting& message);
   // When it ends as far as is known, and how long it went on from `since` until `now`.
   double end_of(const Transfer& transfer) const;
   double moved(const Transfer& transfer, double now) const;
   void settle(Transfer& transfer, double now);
   void settle_ports(size_t out, size_t in, double now);
 
-  size_t levels_;
+  size_t ranks_, levels_;
+  std::vector<std::vector<Waiting>> lines_;  // [from, to] the first of them is under way
   std::vector<double> bandwidth_, latency_;  // [level]
   EventQueue& queue_;
   std::vector<Transfer> transfers_;  // those under way, and free places

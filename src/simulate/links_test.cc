@@ -52,6 +52,10 @@ TEST_CASE("transfers share a port evenly, and go half as fast beside a collectiv
   CHECK(arrivals({{0, 0, 1, 4}, {0, 0, 2, 4}}, {}) == Arrivals{{0, 8}, {1, 8}});
   CHECK(arrivals({{0, 0, 2, 4}, {2, 1, 2, 4}}, {}) == Arrivals{{0, 6}, {1, 8}});
   CHECK(arrivals({{0, 0, 1, 4}, {4, 0, 1, 4}}, {}) == Arrivals{{0, 4}, {1, 8}});
+  // From one rank to another they go in the order in which they were sent, to two of them at once.
+  CHECK(arrivals({{0, 0, 1, 4}, {1, 0, 1, 4}}, {}) == Arrivals{{0, 4}, {1, 8}});
+  CHECK(arrivals({{0, 0, 1, 4}, {0, 0, 1, 4}, {0, 0, 2, 4}}, {}) ==
+        Arrivals{{0, 8}, {1, 12}, {2, 8}});
   // A collective of the sender, of the receiver, of both at once and one after the other.
   CHECK(arrivals({{0, 0, 1, 4}}, {{0, 0, 1, 3}}) == Arrivals{{0, 5}});
   CHECK(arrivals({{0, 0, 1, 4}}, {{0, 1, 1, 3}}) == Arrivals{{0, 5}});
