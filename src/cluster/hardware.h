@@ -47,7 +47,6 @@ enum class LinkKind : uint8_t {
   kNetwork,  // a network card for each device, behind switches
   kTorus     // point-to-point links in a grid that closes on itself
 };
-std::string_view link_kind_name(LinkKind kind);  // "memory", "nvlink", …
 
 // Ranks [k * devices, (k + 1) * devices) are joined by one unit of this level.
 struct Link {

@@ -10,9 +10,9 @@
 
 namespace mw::pipeline {
 
-// What was not asked for gets the kind's usual value.
 constexpr double kMostWork = 5e7;  // forwards of a schedule: some gigabytes of actions
 
+// What was not asked for gets the kind's usual value.
 static ScheduleRequest filled_in(ScheduleRequest request, const ScheduleKind& kind) {
   if (request.chunks == 0) request.chunks = kind.chunks.usual;
   if (request.group == 0) request.group = request.ranks;
