@@ -33,8 +33,10 @@ static void check_chunks(const ScheduleRequest& request, const ScheduleKind& kin
   } else if (range.most == range.least) {
     out.add("schedule {}: chunks={} must be {}", request.kind, request.chunks, range.least);
   } else {
-    out.add("schedule {}: chunks={} must be a multiple of {}", request.kind, request.chunks,
-            range.step);
+    const std::string others =
+        range.least == range.step ? fmt::format("a multiple of {}", range.step)
+                                  : fmt::format("{}, {}, …", range.least, range.least + range.step);
+    out.add("schedule {}: chunks={} must be {}", request.kind, request.chunks, others);
   }
 }
 

@@ -50,8 +50,8 @@ TEST_CASE("an order has the slots of the program's channels, under every kind of
       CAPTURE(kind);
       CAPTURE(std::string(pipeline));
       Request request = test::small();
-      request.model.layers = 8;
       request.plan = compile::parse_plan(std::string(pipeline) + ",schedule=" + kind);
+      request.model.layers = request.plan.stages();
       const Order order(pipeline::make_schedule(compile::schedule_request(request.plan)));
       CHECK(slots_of(order) == slots_of(test::train_of(request)));
     }
