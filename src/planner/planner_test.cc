@@ -179,6 +179,13 @@ TEST_CASE("the rules of PTD-P name themselves") {
   CHECK(search(request).plans.front().step <= found.plans.front().step);
 }
 
+TEST_CASE("the rules of PTD-P count the plans that they look at") {
+  Request request = small(1);
+  request.method = Method::kPtdP;
+  request.base.global_batch = 4;  // one device: microbatches of 1, 2 and 4 sequences
+  CHECK(search(request).candidates == 3);
+}
+
 TEST_CASE("everything that is wrong with a request is said at once") {
   Request request = small(17);
   request.base.seq_len = 128;

@@ -36,7 +36,6 @@ class Rules {
     Found found;
     for (const Layout& layout : all) {
       if (layout.tp > node || layout.tp < std::min(node, layout.tp * layout.pp)) continue;
-      found.candidates += 1;
       std::optional<Plan> plan = fitting(layout, found);
       if (!plan) continue;
       explain(*plan, node, found);
