@@ -210,7 +210,8 @@ std::string format_seconds(double seconds) {
   if (minutes < 60) return fmt::format("{:.0f} min {:02.0f} s", minutes, whole - 60 * minutes);
   const double hours = std::floor(minutes / 60);
   if (hours < 48) return fmt::format("{:.0f} h {:02.0f} min", hours, minutes - 60 * hours);
-  return fmt::format("{:.1f} days", seconds / 86400);
+  const double days = seconds / 86400;
+  return days < 1e6 ? fmt::format("{:.1f} days", days) : fmt::format("{:.3g} days", days);
 }
 
 std::string format_si(double number) {

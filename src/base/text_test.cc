@@ -78,6 +78,7 @@ TEST_CASE("sizes and times read well at every magnitude") {
   CHECK(format_seconds(125) == "2 min 05 s");
   CHECK(format_seconds(3 * 3600 + 60) == "3 h 01 min");
   CHECK(format_seconds(84 * 86400.0) == "84.0 days");
+  CHECK(format_seconds(2e9 * 86400.0) == "2e+09 days");
   CHECK(format_si(999) == "999");
   CHECK(format_si(0.25) == "0.25");
   CHECK(format_si(12345) == "12.3 k");

@@ -88,9 +88,12 @@ CsvTable parse_csv(std::string_view csv, const std::string& file,
   CsvReader reader(csv, file);
   if (!reader.at_end()) table.names = reader.next().cells;
   for (const std::string_view column : columns) {
-    if (std::find(table.names.begin(), table.names.end(), column) == table.names.end())
+    const auto count = std::count(table.names.begin(), table.names.end(), column);
+    if (count == 0)
       diagnostics.add("{}:1: there is no column '{}'{}", file, column,
                       did_you_mean(column, table.names));
+    if (count > 1)
+      diagnostics.add("{}:1: there are {} columns '{}'; leave one", file, count, column);
   }
   diagnostics.throw_if_any();
   while (!reader.at_end()) {

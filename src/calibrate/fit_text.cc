@@ -141,8 +141,9 @@ std::string to_text(const Fit& fit, const std::vector<cluster::LeftOut>& left_ou
                       join(errors, "; "), fit.deviation);
   if (!left_out.empty()) text += "\nleft out of the fit, then predicted:\n";
   for (const cluster::LeftOut& out : left_out)
-    text += fmt::format("  {:<72} {:>4} rows: mean {:>5.1f} %, worst {:>+6.1f} %\n",
-                        ending_of(out.name, 72), out.runs, 100 * out.mean, 100 * out.worst);
+    text += fmt::format("  {:<72} {:>4} {:<5} mean {:>5.1f} %, worst {:>+6.1f} %\n",
+                        ending_of(out.name, 72), out.runs,
+                        out.runs == 1 ? "row:" : "rows:", 100 * out.mean, 100 * out.worst);
   return text;
 }
 

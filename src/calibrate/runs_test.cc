@@ -118,6 +118,13 @@ TEST_CASE("a column that is missing is named, with the near miss") {
                        "runs.csv:1: there is no column 'hidden', did you mean 'hiden'?", Error);
 }
 
+TEST_CASE("a column that is there twice is refused") {
+  CHECK_THROWS_WITH_AS(parse_runs("hidden,tp," + kHeader + "1,1," + kRow, "runs.csv"),
+                       "runs.csv:1: there are 2 columns 'hidden'; leave one\n"
+                       "runs.csv:1: there are 2 columns 'tp'; leave one",
+                       Error);
+}
+
 TEST_CASE("an amendment is read in place of the cell of its source's rows; the columns stay") {
   const std::vector<Amendment> amendments = parse_amendments(
       "source,column,inferred,value,reason\nA paper,recompute,full,unknown,\"too fast, for "

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <memory>
 #include <optional>
+#include <set>
 
 #include <fmt/core.h>
 
@@ -49,10 +50,14 @@ std::vector<std::string> constants_of(const CalibrateOptions& options,
     }
   }
   Diagnostics diagnostics;
+  std::set<std::string> seen;
   for (const std::string& name : names) {
-    if (std::find(known.begin(), known.end(), name) == known.end())
+    if (std::find(known.begin(), known.end(), name) == known.end()) {
       diagnostics.add("--constants: unknown constant '{}'{}; known are {}", name,
                       did_you_mean(name, known), join(known, ", "));
+    } else if (!seen.insert(name).second) {
+      diagnostics.add("--constants: {} is there twice; name it once", name);
+    }
   }
   if (names.empty() && !profile.file.empty())
     diagnostics.add("{}: marks no constant with source = \"fit\"; name some with --constants",
@@ -82,10 +87,10 @@ std::string software_of(const Input& input, const CalibrateOptions& options,
     if (run.gpu == device && std::find(stacks.begin(), stacks.end(), run.software) == stacks.end())
       stacks.push_back(run.software);
   }
+  if (stacks.empty()) throw_error("{}: no row is of {}", join(options.runs, ", "), device);
   if (stacks.size() != 1) {
-    throw_error("{}: the rows of {} are of {} software stacks{}; name one with --profile",
-                join(options.runs, ", "), device, stacks.size(),
-                stacks.empty() ? "" : " (" + join(stacks, ", ") + ")");
+    throw_error("{}: the rows of {} are of {} software stacks ({}); name one with --profile",
+                join(options.runs, ", "), device, stacks.size(), join(stacks, ", "));
   }
   return stacks[0];
 }
@@ -115,7 +120,7 @@ void read_profile(FileSystem& fs, const CalibrateOptions& options, Input& input,
     if (!options.profile.empty()) {
       const std::string file = cluster::find_profile(fs, options.profile, data_folders("clusters"));
       input.profile = cluster::parse_profile(fs.read_file(file), file);
-    } else if (cluster) {
+    } else if (cluster && (options.runs.empty() || !input.runs.empty())) {
       input.profile =
           calibrate::blank_profile(*cluster, software_of(input, options, cluster->device.name));
       input.machines.profiles = {input.profile};
@@ -143,7 +148,13 @@ Input read_input(FileSystem& fs, const CalibrateOptions& options, const Diagnost
     diagnostics.add("runs: are missing; give CSV files of runs, or --kernels alone");
   if (options.runs.empty() && options.split_at > 0)
     diagnostics.add("--split-at: divides runs, and there are none; leave it out");
+  std::set<std::string> seen;
   for (const std::string& file : options.runs) {
+    if (!seen.insert(file).second) {
+      diagnostics.add(
+          "runs: {} is there twice, and its rows would count as many more; give it once", file);
+      continue;
+    }
     attempt(diagnostics, [&] {
       for (calibrate::Run& run : calibrate::read_runs(fs, file, published_amendments(fs)))
         input.runs.push_back(std::move(run));
@@ -200,8 +211,11 @@ void run_calibrate(const CalibrateOptions& options, const Diagnostics& words) {
       throw_error("{}: no all_reduce is of {}; nothing to fit on", options.kernels,
                   input.profile.device);
     }
-    throw_error("{}: no row is of {} with {} and marked fit; nothing to fit on",
-                join(options.runs, ", "), input.profile.device, input.profile.software);
+    throw_error("{}: no row is of {} with {} and marked fit{}; nothing to fit on",
+                join(options.runs, ", "), input.profile.device, input.profile.software,
+                options.split_at > 0 && !larger.empty()
+                    ? fmt::format(", of at most {:g} billion parameters", options.split_at)
+                    : "");
   }
   const calibrate::Fitter fitter(fit_on, input.collectives, input.machines, input.profile,
                                  input.fit);

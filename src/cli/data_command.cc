@@ -2,6 +2,7 @@
 
 #include <fmt/core.h>
 
+#include "base/count.h"
 #include "base/error.h"
 #include "cli/command.h"
 #include "data/indexed_dataset.h"
@@ -11,11 +12,10 @@ namespace {
 
 void print_info(const std::string& prefix) {
   const data::IndexedInfo info = data::indexed_info(posix_fs(), prefix);
-  fmt::print(
-      "{}: {} tokens of type {} in {} sequences and {} documents, the longest of {} tokens; tokens "
-      "from {} to {}\n",
-      prefix, info.tokens, data::token_type_name(info.type), info.sequences, info.documents,
-      info.longest_document, info.range.min, info.range.max);
+  fmt::print("{}: {} of type {} in {} and {}, the longest of {} tokens; tokens from {} to {}\n",
+             prefix, counted(info.tokens, "token"), data::token_type_name(info.type),
+             counted(info.sequences, "sequence"), counted(info.documents, "document"),
+             info.longest_document, info.range.min, info.range.max);
 }
 
 }  // namespace

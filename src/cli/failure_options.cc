@@ -30,7 +30,7 @@ void add_failure_options(CLI::App& command, FailureOptions& options) {
                    "Share of time that is training that lasts, when devices fail; the figures of "
                    "Llama 3's run where the next four are not given");
   command.add_option("--mtbf", options.mtbf,
-                     "Hours between failures of one device that stop the job (50676)");
+                     "Hours between failures of one device that stop the job (50677)");
   command.add_option("--checkpoint-interval", options.interval,
                      "Seconds of training between checkpoints, or auto: the best (auto)");
   command.add_option("--checkpoint-time", options.checkpoint,

@@ -29,7 +29,7 @@ planner::Request read_request(FileSystem& fs, const PlanOptions& options,
   read_cluster(fs, options.cluster, options.profile, base, diagnostics);
   if (options.gpus == 0) diagnostics.add("--gpus: is missing; give the number of devices");
   read_batch(options.global_batch, base, diagnostics);
-  read_precision(options.precision, options.tf32, "--precision", base, diagnostics);
+  read_precision(options.precision, options.tf32, {}, base, diagnostics);
   if (options.scatter_gather) base.options.scatter_gather = *options.scatter_gather;
   base.options.program_hash = base.options.order_hash = false;
   request.gpus = options.gpus;
@@ -82,21 +82,24 @@ void add_plan(CLI::App& app, const Diagnostics& words) {
   command->add_option("--cluster", options->cluster,
                       "A cluster of clusters/ by name, such as selene, or a TOML file");
   add_profile_option(*command, options->profile);
-  command->add_option("--gpus", options->gpus, "Devices")->check(whole(1));
+  command->add_option("--gpus", options->gpus, "Devices")->check(whole(1, kMostWhole32));
   command->add_option("--global-batch", options->global_batch, "Sequences of a step")
       ->check(whole(1));
-  command->add_option("--seq-len", options->seq_len, "Tokens of a sequence; the model's most")
+  command
+      ->add_option("--seq-len", options->seq_len,
+                   "Tokens of a sequence; the model's most if not given")
       ->check(whole(1));
   command
       ->add_option(
           "--precision", options->precision,
-          "Of weights and activations; fp8, mxfp8: bf16, and the linear layers' products in fp8")
+          "Of weights and activations: bf16 (if not given), f16, f32; fp8, mxfp8: bf16, and the "
+          "linear layers' products in fp8")
       ->check(one_of(predict::precision_names()));
   command
       ->add_option("--planner", options->planner,
                    "exhaustive: every uniform plan; ptdp: the rules of the PTD-P paper")
       ->check(one_of({"exhaustive", "ptdp"}));
-  command->add_option("--top", options->top, "Plans that are listed")->check(whole(1));
+  command->add_option("--top", options->top, "Plans that are listed (5)")->check(whole(1));
   command->add_option(
       "-o,--output", options->output,
       "Write the best plan and the step that it is for as JSON, for simulate, what-if, verify "

@@ -77,14 +77,16 @@ RequestOptions with_step(FileSystem& fs, RequestOptions options) {
   const auto fill = [](auto& option, const auto& value) {
     if (option == std::decay_t<decltype(option)>()) option = value;
   };
-  // A profile is of the step's cluster, a sequence length within the positions of its model.
+  // A profile is of the step's cluster, a sequence length within the positions of its model, tf32
+  // of its precision.
   if (options.cluster.empty()) fill(options.profile, step->profile);
   if (options.model.empty()) fill(options.seq_len, step->seq_len);
+  if (options.precision.empty() || options.precision == step->precision)
+    fill(options.tf32, step->tf32);
   fill(options.model, step->model);
   fill(options.cluster, step->cluster);
   fill(options.precision, step->precision);
   fill(options.global_batch, step->global_batch);
-  fill(options.tf32, step->tf32);
   fill(options.scatter_gather, step->scatter_gather);
   return options;
 }
@@ -100,7 +102,7 @@ void read_job(FileSystem& fs, const RequestOptions& options, predict::Request& r
   train::JobOverrides overrides;
   if (!options.plan.empty()) overrides.plan = with_dp(options.gpus, options.plan);
   if (!options.model.empty()) overrides.model = model_file(fs, options.model);
-  const train::Job job = train::read_job(fs, options.what, overrides);
+  const train::Job job = train::read_job(fs, options.what, overrides, train::JobUse::kSimulate);
   request.model = job.model;
   request.plan = job.plan;
   request.global_batch = job.global_batch;
@@ -181,20 +183,20 @@ bool read_batch(int64_t global_batch, predict::Request& request, Diagnostics& di
   return global_batch > 0;
 }
 
-void read_precision(const std::string& precision, bool tf32, const std::string& where,
+void read_precision(const std::string& precision, bool tf32, const PrecisionWords& words,
                     predict::Request& request, Diagnostics& diagnostics) {
   if (!predict::set_precision(request, precision)) {
-    diagnostics.add("{}: must be one of {}, is \"{}\"", where,
+    diagnostics.add("{}: must be one of {}, is \"{}\"", words.precision,
                     join(predict::precision_names(), ", "), precision);
   }
   request.options.tf32 = tf32;
   const cluster::Device& device = request.cluster.device;  // without a name: not read
   if (tf32 && precision != "f32") {
-    diagnostics.add(
-        "--tf32: is of f32 products, and the precision is {}; use --precision f32, or leave it out",
-        precision);
+    diagnostics.add("{}: is of f32 products, and the precision is {}; use {}f32, or leave it out",
+                    words.tf32, precision,
+                    starts_with(words.precision, "--") ? "--precision " : "");
   } else if (tf32 && !device.name.empty() && device.peak("tf32").value == 0) {
-    diagnostics.add("--tf32: {} has no tf32 products (peak_TFLOPs.tf32); leave it out",
+    diagnostics.add("{}: {} has no tf32 products (peak_TFLOPs.tf32); leave it out", words.tf32,
                     device.name);
   }
 }
@@ -213,11 +215,12 @@ predict::Request read_request(FileSystem& fs, const RequestOptions& given,
   if (options.seq_len > 0) request.seq_len = options.seq_len;
   known.cluster = read_cluster(fs, options.cluster, options.profile, request, diagnostics);
   // The option's own values are checked before, those of a file are not.
-  const std::string where =
-      given.precision.empty() && !options.precision.empty()
-          ? (options.what.empty() ? options.plan : options.what) + ": for.precision"
-          : "--precision";
-  read_precision(options.precision.empty() ? "bf16" : options.precision, options.tf32, where,
+  const std::string& file = options.what.empty() ? options.plan : options.what;
+  PrecisionWords names;
+  if (given.precision.empty() && !options.precision.empty())
+    names.precision = file + ": for.precision";
+  if (!given.tf32 && options.tf32) names.tf32 = file + ": for.tf32";
+  read_precision(options.precision.empty() ? "bf16" : options.precision, options.tf32, names,
                  request, diagnostics);
   if (options.scatter_gather) request.options.scatter_gather = *options.scatter_gather;
   request.options.program_hash = request.options.order_hash = false;
@@ -240,8 +243,9 @@ std::vector<std::string> input_files(FileSystem& fs, const RequestOptions& given
   files.insert(files.end(), {options.what, options.plan});
   if (ends_with(options.what, ".toml")) {
     Diagnostics told_elsewhere;
-    attempt(told_elsewhere,
-            [&] { files.push_back(train::read_job(fs, options.what, {}).model_file); });
+    attempt(told_elsewhere, [&] {
+      files.push_back(train::read_job(fs, options.what, {}, train::JobUse::kSimulate).model_file);
+    });
   }
   return files;
 }
@@ -295,13 +299,15 @@ void add_request_options(CLI::App& command, RequestOptions& options) {
       ->check(whole(1));
   command.add_option("--global-batch", options.global_batch, "Sequences of a step")
       ->check(whole(1));
-  command.add_option("--seq-len", options.seq_len, "Tokens of a sequence; the model's most")
+  command
+      .add_option("--seq-len", options.seq_len,
+                  "Tokens of a sequence; the model's most if not given")
       ->check(whole(1));
   command
       .add_option(
           "--precision", options.precision,
-          "Of weights and activations; fp8, mxfp8: bf16, and the linear layers' products in fp8 "
-          "with a scale a tensor or a block")
+          "Of weights and activations: bf16 (if not given), f16, f32; fp8, mxfp8: bf16, and the "
+          "linear layers' products in fp8 with a scale a tensor or a block")
       ->check(one_of(predict::precision_names()));
   command
       .add_option(

@@ -30,13 +30,16 @@ void add_request_options(CLI::App& command, RequestOptions& options);
 
 // Parts of a request, which `plan` reads as well. What is wrong, or not given, is added to
 // `diagnostics`; false: it could not be read. The model's sequence is its positions where `seq_len`
-// is 0; `precision` says what is wrong in the words of `where` ("--precision").
+// is 0; `precision` says what is wrong by the names in `words`.
 bool read_model(FileSystem& fs, const std::string& model, int64_t seq_len,
                 predict::Request& request, Diagnostics& diagnostics);
 bool read_cluster(FileSystem& fs, const std::string& cluster, const std::string& profile,
                   predict::Request& request, Diagnostics& diagnostics);
 bool read_batch(int64_t global_batch, predict::Request& request, Diagnostics& diagnostics);
-void read_precision(const std::string& precision, bool tf32, const std::string& where,
+struct PrecisionWords {
+  std::string precision = "--precision", tf32 = "--tf32";
+};
+void read_precision(const std::string& precision, bool tf32, const PrecisionWords& words,
                     predict::Request& request, Diagnostics& diagnostics);
 
 // A job gives model, plan, batch and sequence; a plan file the plan and the step that it is for;

@@ -73,7 +73,7 @@ Simulated simulate_one(const SimulateOptions& options, predict::Request request)
 Json json_of(const Simulated& one) {
   Json json = predict::to_json(one.request, one.prediction);
   json["advice"] = predict::to_json(one.advice);
-  if (one.goodput) json["goodput"] = predict::to_json(*one.failures, *one.goodput);
+  if (one.goodput) json["goodput"] = predict::to_json(*one.failures, *one.goodput, one.prediction);
   return json;
 }
 
@@ -97,11 +97,13 @@ void print(const SimulateOptions& options, const std::vector<Simulated>& all) {
   if (all.size() == 1) return;
   std::vector<const predict::Request*> requests;
   std::vector<const predict::Prediction*> predictions;
+  std::vector<predict::Goodput> goodputs;
   for (const Simulated& one : all) {
     requests.push_back(&one.request);
     predictions.push_back(&one.prediction);
+    if (one.goodput) goodputs.push_back(*one.goodput);
   }
-  fmt::print("{}", predict::comparison_text(requests, predictions));
+  fmt::print("{}", predict::comparison_text(requests, predictions, goodputs));
 }
 
 std::string page_text(const std::vector<Simulated>& all) {
@@ -172,7 +174,8 @@ void add_simulate(CLI::App& app, const Diagnostics& words) {
                    "What to change, each change simulated: of the options, or also of the plan "
                    "(plans); auto: options, for steps of up to 100,000 events")
       ->check(one_of({"auto", "none", "options", "plans"}));
-  command->add_flag("--ops", options->ops, "With --trace: a span an op in place of a call");
+  command->add_flag("--ops", options->ops,
+                    "With --trace, --report: a span an op in place of a call");
   command->add_flag("--ignore-memory", options->ignore_memory,
                     "Do not fail where the devices have too little memory");
   command->add_flag("--json", options->json, "One JSON object");

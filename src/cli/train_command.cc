@@ -45,7 +45,7 @@ void train_job(const JobOptions& job_options, const TrainOptions& options,
   require(job_options.job, "job", "a TOML file such as examples/gpt-tiny.toml", diagnostics);
   attempt(diagnostics, [&] {
     if (job_options.job.empty()) return train::check_overrides(fs, overrides);
-    job = train::read_job(fs, job_options.job, overrides, train::Corpus::kChecked);
+    job = train::read_job(fs, job_options.job, overrides, train::JobUse::kTrain);
     if (options.run.resume) job = train::read_run(fs, *options.run.resume, job, overrides);
   });
   diagnostics.throw_if_any();
@@ -67,6 +67,7 @@ void train_job(const JobOptions& job_options, const TrainOptions& options,
   }
   Json json{JsonObject{}};
   json["run_dir"] = summary.run_dir;
+  json["plan"] = short_form(job.plan);
   json["steps"] = summary.steps;
   json["final_loss"] = static_cast<double>(summary.final_loss);
   if (summary.held_out_loss) json["held_out_loss"] = static_cast<double>(*summary.held_out_loss);

@@ -2,6 +2,7 @@
 
 #include <fmt/core.h>
 
+#include "base/count.h"
 #include "base/json.h"
 #include "base/text.h"
 #include "cli/job_options.h"
@@ -27,10 +28,13 @@ void print_verification(const compile::CompiledPlan& plan, const pipeline::Verif
       fmt::print("  {:<14} {:>12}\n", pipeline::to_string(category), format_bytes(bytes.value));
     }
     for (const auto& [group, bytes] : figures.bytes_by_group) {
-      fmt::print("  sent over {:<4} {:>12} in {} operations\n", group, format_bytes(bytes.value),
-                 figures.collectives_by_group.contains(group)
-                     ? figures.collectives_by_group.at(group)
-                     : 0);
+      std::vector<std::string> how;
+      const auto collectives = figures.collectives_by_group.find(group);
+      if (collectives != figures.collectives_by_group.end())
+        how.push_back(counted(collectives->second, "collective"));
+      if (group == "pp" && !plan.train.channels.empty()) how.emplace_back("messages");
+      fmt::print("  sent over {:<4} {:>12} in {}\n", group, format_bytes(bytes.value),
+                 join(how, " and "));
     }
   }
 }
@@ -94,8 +98,8 @@ void add_verify(CLI::App& app, const Diagnostics& words) {
       fmt::print("{}\n", verification_json(read, prepared).dump());
       return;
     }
-    fmt::print("plan {}: {} ranks on {}\n", compile::short_form(read.plan), read.plan.ranks(),
-               cluster::to_string(prepared.plan.plan.mesh));
+    fmt::print("plan {}: {} on {}\n", compile::short_form(read.plan),
+               counted(read.plan.ranks(), "rank"), cluster::to_string(prepared.plan.plan.mesh));
     print_verification(prepared.plan, prepared.train);
   });
 }

@@ -75,6 +75,10 @@ void read_device(JsonReader device, Cluster& cluster) {
 void read_link(JsonReader& link, Cluster& cluster) {
   Link made;
   made.name = link.string("name");
+  const bool known = std::any_of(cluster.links.begin(), cluster.links.end(),
+                                 [&](const Link& other) { return other.name == made.name; });
+  if (known && !made.name.empty())
+    link.fail("name", "is '{}' as that of another level; give each its own", made.name);
   const std::string kind = link.choice("kind", kKinds);
   made.kind = static_cast<LinkKind>(std::find(kKinds.begin(), kKinds.end(), kind) - kKinds.begin());
   made.devices = link.integer_or("devices", 0, {.min = 1, .max = kMostDevices});

@@ -200,6 +200,11 @@ TEST_CASE("link levels must nest and join all") {
         "box.toml:14: link: 'net' joins 12 devices, must be a multiple of the level inside, 8");
 }
 
+TEST_CASE("two link levels of one name are refused") {
+  CHECK(message_of(replace_all(kText, "name = \"net\"", "name = \"inside\"")) ==
+        "box.toml:22: link[1].name: is 'inside' as that of another level; give each its own");
+}
+
 TEST_CASE("a cluster is found by name, and a near miss is named") {
   FakeFileSystem fs;
   fs.make_directory("clusters");

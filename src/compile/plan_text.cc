@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "base/json_reader.h"
 #include "base/text.h"
+#include "compile/schedule.h"
 #include "pipeline/schedule_timeline.h"
 
 namespace mw::compile {
@@ -44,7 +45,8 @@ void check_schedule(const Plan& plan, const std::string& where, Diagnostics& dia
     for (const std::string& finding : pipeline::findings(request.costs, request.ranks))
       of_costs.add("{}", finding);
     of_costs.throw_if_any();
-    pipeline::make_schedule(request);
+    for (const std::string& finding : idle_replicas(pipeline::make_schedule(request)))
+      diagnostics.add("{}: {}", where, finding);
   } catch (const Error& error) {
     for (const std::string& finding : error.findings()) diagnostics.add("{}: {}", where, finding);
   }

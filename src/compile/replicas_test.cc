@@ -114,9 +114,10 @@ TEST_CASE("a microbatch that a replica adds twice is found where the replicas ar
 }
 
 TEST_CASE("a replica without a microbatch is an error") {
-  CHECK_THROWS_WITH(compiled("pp=2,schedule=chimera,microbatches=1"),
-                    "schedule chimera: replica 1 of the stages has none of the 1 microbatches; it "
-                    "takes at least 2, one a replica");
+  CHECK_THROWS_WITH(
+      compiled("pp=2,schedule=chimera,microbatches=1"),
+      "--plan: schedule chimera: replica 1 of the stages has none of the 1 microbatches; "
+      "it takes at least 2, one a replica");
 }
 
 TEST_CASE("a step with the norm of one rank alone must be amended") {

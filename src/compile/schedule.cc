@@ -1,6 +1,6 @@
 #include "compile/schedule.h"
 
-#include <vector>
+#include <fmt/format.h>
 
 #include "base/error.h"
 
@@ -8,24 +8,6 @@ namespace mw::compile {
 namespace {
 
 using pipeline::ActionKind;
-
-// A replica without a microbatch would hold weights for nothing, and gradients that nothing adds
-// to.
-void check_replicas(const pipeline::Schedule& schedule, Diagnostics& out) {
-  const int32_t replicas = schedule.placement.replicas();
-  std::vector<bool> works(static_cast<size_t>(replicas), false);
-  for (const auto& actions : schedule.ranks) {
-    for (const pipeline::Action& action : actions)
-      works[static_cast<size_t>(action.replica)] = true;
-  }
-  for (int32_t j = 0; j < replicas; ++j) {
-    if (works[static_cast<size_t>(j)]) continue;
-    out.add(
-        "schedule {}: replica {} of the stages has none of the {} microbatches; it takes at least "
-        "{}, one a replica",
-        schedule.name, j, schedule.microbatches, replicas);
-  }
-}
 
 // What a schedule may not have: all findings together.
 void check_schedule(const pipeline::Schedule& schedule, const Plan& plan) {
@@ -45,11 +27,29 @@ void check_schedule(const pipeline::Schedule& schedule, const Plan& plan) {
     diagnostics.add("schedule {}: has {} slices of a sequence, the plan {}", schedule.name,
                     schedule.slices, plan.sequence_slices());
   }
-  check_replicas(schedule, diagnostics);
+  for (const std::string& finding : idle_replicas(schedule)) diagnostics.add("{}", finding);
   diagnostics.throw_if_any();
 }
 
 }  // namespace
+
+std::vector<std::string> idle_replicas(const pipeline::Schedule& schedule) {
+  const int32_t replicas = schedule.placement.replicas();
+  std::vector<bool> works(static_cast<size_t>(replicas), false);
+  for (const auto& actions : schedule.ranks) {
+    for (const pipeline::Action& action : actions)
+      works[static_cast<size_t>(action.replica)] = true;
+  }
+  std::vector<std::string> found;
+  for (int32_t j = 0; j < replicas; ++j) {
+    if (works[static_cast<size_t>(j)]) continue;
+    found.push_back(fmt::format(
+        "schedule {}: replica {} of the stages has none of the {} microbatches; it takes at least "
+        "{}, one a replica",
+        schedule.name, j, schedule.microbatches, replicas));
+  }
+  return found;
+}
 
 pipeline::Schedule schedule_of(const Plan& plan) {
   return pipeline::make_schedule(schedule_request(plan));

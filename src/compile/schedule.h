@@ -1,11 +1,17 @@
 // The schedule that a plan is compiled for. Private to room compile.
 #pragma once
 
+#include <string>
+#include <vector>
+
 #include "compile/plan.h"
 #include "pipeline/schedule.h"
 
 namespace mw::compile {
 
+// A replica without a microbatch would hold weights for nothing, and gradients that nothing adds
+// to: one finding each.
+std::vector<std::string> idle_replicas(const pipeline::Schedule& schedule);
 // The one that the plan names.
 pipeline::Schedule schedule_of(const Plan& plan);
 // That one, or `asked` where there is one. Throws Error with all that it may not have under the

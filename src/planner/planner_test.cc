@@ -186,6 +186,27 @@ TEST_CASE("the rules of PTD-P count the plans that they look at") {
   CHECK(search(request).candidates == 3);
 }
 
+TEST_CASE("the rules of PTD-P take what heads and batch leave, and say so") {
+  Request request = small(8);  // nodes of 4, of which 2 heads can take 2
+  request.method = Method::kPtdP;
+  request.base.cluster.links.push_back(request.base.cluster.links.front());
+  request.base.cluster.links.front().devices = 4;
+  request.base.model.heads = request.base.model.kv_heads = 2;
+  request.base.global_batch = 1;
+  const Found found = search(request);
+  REQUIRE(found.choices.size() >= 5);
+  CHECK(found.choices[0].what == "tp=2");
+  CHECK(found.choices[0].rule ==
+        "takeaway 1: tensor parallelism inside a node of 4 devices, as far as it divides the 2 "
+        "heads and 8 devices");
+  CHECK(found.choices[1].what == "pp=4");
+  CHECK(found.choices[1].rule ==
+        "takeaway 1: pipeline parallelism for the devices that data parallelism cannot take");
+  CHECK(found.choices[2].rule ==
+        "takeaway 2: 8 is the least tp*pp that 8 devices and a global batch of 1 leave; data "
+        "parallelism for the other devices");
+}
+
 TEST_CASE("everything that is wrong with a request is said at once") {
   Request request = small(17);
   request.base.seq_len = 128;
@@ -198,6 +219,11 @@ TEST_CASE("everything that is wrong with a request is said at once") {
   CHECK(message_of(request) ==
         "--gpus: no plan has 7 ranks: tp must divide the 4 heads, pp the 4 layers and dp the "
         "global batch of 8; use 4 or 8 devices, or another batch");
+  request = small(1'000'000'000);  // as quick as 7
+  request.base.cluster.devices = 0;
+  CHECK(message_of(request) ==
+        "--gpus: no plan has 1000000000 ranks: tp must divide the 4 heads, pp the 4 layers and dp "
+        "the global batch of 8; use 128 devices, or another batch");
   request = small(11);
   request.base.cluster.links.front().devices = 4;
   CHECK(message_of(request) == "--gpus: is 11, not a multiple of the 4 devices that " +
@@ -247,5 +273,20 @@ TEST_CASE("a model that does not fit is told the least number of devices that wo
   Request fewer = request;
   fewer.base.cluster.devices = 2;
   CHECK(message_of(fewer).find("; the least that would do is 4 devices (it has 2), with ") !=
+        std::string::npos);
+}
+
+TEST_CASE("the least number of devices is looked for among all numbers that have a plan") {
+  // tp 1, 2 or 4, pp 1 or 3, dp 1 or 3: nothing has 2^k devices beyond 4.
+  Request request = small(1, 0.0018);
+  request.base.model.layers = 3;
+  request.base.global_batch = 3;
+  request.base.cluster.devices = 0;
+  const std::string message = message_of(request);
+  CAPTURE(message);
+  CHECK(message.find("; the least that would do is 3 devices, with ") != std::string::npos);
+  Request more = request;
+  more.base.cluster.device.memory = Bytes(700'000);
+  CHECK(message_of(more).find("; the least that would do is 12 devices, with ") !=
         std::string::npos);
 }

@@ -3,6 +3,7 @@
 // data parallelism with the rest; the microbatch that its pipeline makes fastest; interleaving.
 #include <algorithm>
 #include <optional>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -33,12 +34,18 @@ class Rules {
       if (a.tp * a.pp != b.tp * b.pp) return a.tp * a.pp < b.tp * b.pp;
       return a.tp > b.tp;
     });
-    Found found;
+    int64_t most_tp = 1;
     for (const Layout& layout : all) {
-      if (layout.tp > node || layout.tp < std::min(node, layout.tp * layout.pp)) continue;
+      if (layout.tp <= node) most_tp = std::max(most_tp, layout.tp);
+    }
+    Found found;
+    bool first = true;
+    for (const Layout& layout : all) {
+      if (layout.tp > node || layout.tp < std::min(most_tp, layout.tp * layout.pp)) continue;
       std::optional<Plan> plan = fitting(layout, found);
+      const bool least = std::exchange(first, false);
       if (!plan) continue;
-      explain(*plan, node, found);
+      explain(*plan, node, least, found);
       const std::vector<Plan> plans = with_chunks(*plan, found);
       add_fitting(simulate_plans(request_, plans), found);
       if (!found.plans.empty()) {
@@ -97,20 +104,32 @@ class Rules {
     return plans;
   }
 
-  void explain(const Plan& plan, int64_t node, Found& found) const {
+  // `least`: no layout under these rules has less model parallelism, whether it would fit or not.
+  void explain(const Plan& plan, int64_t node, bool least, Found& found) const {
     const auto add = [&](std::string what, std::string rule) {
       found.choices.push_back({std::move(what), std::move(rule)});
     };
     add(fmt::format("tp={}", plan.tp),
-        fmt::format("takeaway 1: tensor parallelism up to the {} devices of a node, no further",
-                    node));
+        plan.pp > 1 && plan.tp < node
+            ? fmt::format("takeaway 1: tensor parallelism inside a node of {} devices, as far as "
+                          "it divides the {} heads and {} devices",
+                          node, base_.model.heads, request_.gpus)
+            : fmt::format("takeaway 1: tensor parallelism up to the {} devices of a node, no "
+                          "further",
+                          node));
+    const bool forced = least && plan.tp * plan.pp > 1;
     add(fmt::format("pp={}", plan.pp),
         plan.pp == 1 ? "takeaway 1: no pipeline, the model fits inside a node"
+        : forced     ? "takeaway 1: pipeline parallelism for the devices that data parallelism "
+                       "cannot take"
                      : "takeaway 1: pipeline parallelism for what does not fit inside a node");
     add(fmt::format("dp={}", plan.dp),
-        fmt::format("takeaway 2: {} is the least tp*pp that fits; data parallelism for the other "
-                    "devices",
-                    plan.tp * plan.pp));
+        forced ? fmt::format("takeaway 2: {} is the least tp*pp that {} devices and a global batch "
+                             "of {} leave; data parallelism for the other devices",
+                             plan.tp * plan.pp, request_.gpus, base_.global_batch)
+               : fmt::format("takeaway 2: {} is the least tp*pp that fits; data parallelism for "
+                             "the other devices",
+                             plan.tp * plan.pp));
     add(fmt::format("microbatches={}", plan.microbatches),
         fmt::format("takeaway 3: a microbatch of {} is the fastest that fits, given its effect on "
                     "products, bubble and memory",

@@ -46,9 +46,7 @@ Needs least_devices(const Request& request, predict::Coarse& coarse) {
   const Bytes limit = base.cluster.device.usable_memory();
   Needs needs;
   if (const auto least = least_memory(base, request.gpus, coarse)) needs.least = least->peak;
-  // Whole nodes beyond one; the most that is looked at is sixty-four times what was asked for.
   const auto fits = [&](int64_t devices) {
-    if (!fills_nodes(base.cluster, devices)) return false;
     const auto least = least_memory(base, devices, coarse);
     if (!least || least->peak > limit) return false;
     needs.devices = devices;
@@ -56,18 +54,15 @@ Needs least_devices(const Request& request, predict::Coarse& coarse) {
     return true;
   };
   if (base.cluster.shares_memory()) {  // the fewer ranks, the less they need together
-    for (int64_t devices = request.gpus - 1; devices >= 1; --devices) {
+    std::vector<int64_t> fewer = device_counts(base, 1, request.gpus - 1);
+    std::reverse(fewer.begin(), fewer.end());
+    for (const int64_t devices : fewer) {
       if (fits(devices)) break;
     }
     return needs;
   }
-  int64_t high = request.gpus;
-  while (!fits(high)) {
-    high *= 2;
-    if (high > 64 * request.gpus) return needs;
-  }
-  // The first that fits; counts that no layout has do not.
-  for (int64_t devices = high / 2 + 1; devices < high; ++devices) {
+  // The most that is looked at is sixty-four times what was asked for.
+  for (const int64_t devices : device_counts(base, request.gpus + 1, 64 * request.gpus)) {
     if (fits(devices)) break;
   }
   return needs;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <set>
 
 #include "base/error.h"
 #include "base/text.h"
@@ -27,17 +28,11 @@ bool takes_tp(const predict::Request& base, int64_t tp) {
 // that the cluster has, for which there is a layout.
 std::string nearest_devices(const predict::Request& base, int64_t devices) {
   const int64_t most = base.cluster.devices > 0 ? base.cluster.devices : 2 * devices;
+  const std::vector<int64_t> counts = device_counts(base, 1, std::min(2 * devices, most));
+  const auto above = std::upper_bound(counts.begin(), counts.end(), devices);
   std::vector<std::string> near;
-  for (int64_t n = std::min(devices - 1, most); n >= 1; --n) {
-    if (!fills_nodes(base.cluster, n) || layouts(base, n).empty()) continue;
-    near.push_back(std::to_string(n));
-    break;
-  }
-  for (int64_t n = devices + 1; n <= std::min(2 * devices, most); ++n) {
-    if (!fills_nodes(base.cluster, n) || layouts(base, n).empty()) continue;
-    near.push_back(std::to_string(n));
-    break;
-  }
+  if (above != counts.begin()) near.push_back(std::to_string(*std::prev(above)));
+  if (above != counts.end()) near.push_back(std::to_string(*above));
   if (near.empty()) return "use another batch";
   return fmt::format("use {} devices, or another batch", join(near, " or "));
 }
@@ -62,14 +57,31 @@ std::vector<int64_t> divisors(int64_t n) {
 
 std::vector<Layout> layouts(const predict::Request& base, int64_t devices) {
   std::vector<Layout> found;
-  for (const int64_t tp : divisors(devices)) {
-    if (!takes_tp(base, tp)) continue;
-    for (const int64_t pp : divisors(devices / tp)) {
+  for (const int64_t tp : divisors(base.model.heads)) {
+    if (devices % tp != 0 || !takes_tp(base, tp)) continue;
+    for (const int64_t pp : divisors(base.model.layers)) {
       const int64_t dp = devices / tp / pp;
-      if (base.model.layers % pp == 0 && base.global_batch % dp == 0) found.push_back({tp, pp, dp});
+      if (devices == tp * pp * dp && base.global_batch % dp == 0) found.push_back({tp, pp, dp});
     }
   }
   return found;
+}
+
+std::vector<int64_t> device_counts(const predict::Request& base, int64_t least, int64_t most) {
+  std::set<int64_t> counts;
+  const std::vector<int64_t> pipelines = divisors(base.model.layers),
+                             replicas = divisors(base.global_batch);
+  for (const int64_t tp : divisors(base.model.heads)) {
+    if (!takes_tp(base, tp)) continue;
+    for (const int64_t pp : pipelines) {
+      for (const int64_t dp : replicas) {
+        const int64_t devices = tp * pp * dp;
+        if (devices >= least && devices <= most && fills_nodes(base.cluster, devices))
+          counts.insert(devices);
+      }
+    }
+  }
+  return {counts.begin(), counts.end()};
 }
 
 std::vector<Plan> layout_plans(const predict::Request& base, const Layout& layout) {
@@ -147,7 +159,8 @@ std::vector<std::string> findings(const Request& request) {
         "expert; use a multiple of {}",
         base.seq_len, mixture.top_k, mixture.experts,
         mixture.experts / std::gcd(mixture.experts, mixture.top_k));
-  } else if (whole && request.gpus > 0 && base.global_batch > 0 && has_model &&
+  } else if (whole && request.gpus > 0 && base.global_batch > 0 &&
+             base.global_batch <= kMostSequences && has_model &&
              layouts(base, request.gpus).empty()) {
     out.add(
         "--gpus: no plan has {} ranks: tp must divide the {} heads, pp the {} layers and dp the "

@@ -15,6 +15,9 @@ struct Layout {
 // tp divides the heads, pp the blocks, dp the batch, and their product is `devices`.
 std::vector<Layout> layouts(const predict::Request& base, int64_t devices);
 
+// The numbers of devices from `least` to `most` that fill nodes and have a layout, ascending.
+std::vector<int64_t> device_counts(const predict::Request& base, int64_t least, int64_t most);
+
 // Everything of a layout but its schedule and chunks: sp, ZeRO where dp > 1, recompute, microbatch
 // sizes. Gradient accumulation (1f1b) stands for the schedule.
 std::vector<compile::Plan> layout_plans(const predict::Request& base, const Layout& layout);

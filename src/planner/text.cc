@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 
+#include "base/count.h"
 #include "base/text.h"
 #include "planner/planner.h"
 
@@ -86,14 +87,14 @@ std::string to_text(const Request& request, const Found& found, int64_t top) {
   const Candidate& best = found.plans.front();
   std::string text = fmt::format(
       "{} on {} of {}, global batch {}\nbest plan     {}\nstep          {}{}   {:.0f} tokens/s   "
-      "MFU {:.1f} %\nmemory        {} of {} {}\nsearched      {} plans, {} "
+      "MFU {:.1f} %\nmemory        {} of {} {}\nsearched      {}, {} "
       "simulated, {}\n",
       request.base.model.source, request.gpus, request.base.cluster.name, request.base.global_batch,
       short_form(best.plan), format_seconds(best.step.value),
       predict::error_text(request.base.cluster.stack.error), best.tokens_per_s, 100 * best.mfu,
       format_bytes(best.needed.value), predict::limit_text(request.base.cluster.device),
-      found.shared ? "that all ranks share" : "on the fullest rank", found.candidates,
-      found.simulated, format_seconds(found.search.value));
+      found.shared ? "that all ranks share" : "on the fullest rank",
+      counted(found.candidates, "plan"), found.simulated, format_seconds(found.search.value));
   text += predict::outside_text(request.base.cluster.stack.name, outside(request, best));
   for (const Choice& choice : found.choices)
     text += fmt::format("{:<24} {}\n", choice.what, choice.rule);

@@ -23,9 +23,9 @@ std::vector<std::pair<std::string, simulate::Options>> option_changes(const Requ
   };
   if (!now.messages && plan.pp > 1)
     add("--overlap messages", [](simulate::Options& o) { o.overlap.messages = true; });
-  if (!now.collectives && plan.tp * plan.dp > 1)
+  if (!now.collectives && plan.tp * plan.dp * plan.cp > 1)
     add("--overlap collectives", [](simulate::Options& o) { o.overlap.collectives = true; });
-  if (!(now.grad_reduce && now.param_gather) && plan.dp > 1) {
+  if (!(now.grad_reduce && now.param_gather) && plan.dp * plan.cp > 1) {
     add("--overlap grad_reduce,param_gather",
         [](simulate::Options& o) { o.overlap.grad_reduce = o.overlap.param_gather = true; });
   }
@@ -66,7 +66,7 @@ std::vector<Settings> plan_changes(const Request& request) {
   if (p.pp > 1) add_schedules(p, changes);
   if (p.tp > 1 && !p.sp) changes.push_back({{"sp", "true"}});
   if (p.sp || p.cp > 1) changes.push_back({{"regather", p.regather ? "false" : "true"}});
-  if (p.dp > 1 && p.zero == 0) changes.push_back({{"zero", "1"}});
+  if (p.dp * p.cp > 1 && p.zero == 0) changes.push_back({{"zero", "1"}});
   if (p.recompute == compile::Recompute::kFull) {
     changes.push_back({{"recompute", "selective"}});
     changes.push_back({{"recompute", "selective-op"}});
@@ -176,8 +176,14 @@ std::vector<std::string> sentences(const AdviceReport& report) {
                                 report.shared ? "of all ranks" : "on the fullest rank"));
   }
   if (report.advice.empty() && report.trials != Trials::kNone) {
-    lines.push_back(fmt::format("none of {} changes that were tried saves {:.1f} % or more",
-                                report.tried, 100 * kLeastGain));
+    lines.push_back(
+        report.tried == 0 ? fmt::format("there are no {} to try",
+                                        report.trials == Trials::kPlans ? "changes" : "options")
+        : report.tried == 1
+            ? fmt::format("the one change that was tried saves less than {:.1f} %, or does not fit",
+                          100 * kLeastGain)
+            : fmt::format("none of {} changes that were tried saves {:.1f} % or more and fits",
+                          report.tried, 100 * kLeastGain));
   }
   std::vector<std::string> parts;
   for (const Bound& bound : report.bounds) {

@@ -81,6 +81,11 @@ void hold_older_weights(const Step& step, Prediction& prediction) {
     prediction.memory[r].alive += weights;
     peak.bytes += weights;
     peak.by_category[pipeline::Category::kWeights] += weights;
+    for (trace::MemorySample& sample : prediction.result.trace.memory) {
+      if (sample.rank == prediction.result.ranks[r].rank &&
+          sample.category == trace::MemoryCategory::kWeight)
+        sample.bytes += weights;
+    }
   }
   prediction.path = {fmt::format(
       "a step follows another without a flush, on weights one step old, of which every rank holds "

@@ -79,6 +79,8 @@ void FsdpGroups::gather(int g, bool forward) {
 
 void FsdpGroups::release(int g) { tensors_.drop(group(g).whole); }
 
+void FsdpGroups::end_forward() { tensors_.drop(last_flat_); }
+
 void FsdpGroups::add_gradient(int g, int64_t elements) {
   group(g).gradients.push_back(
       tensors_.add(elements * bytes_, Category::kGradients, What::kGradients));
@@ -97,8 +99,9 @@ void FsdpGroups::scatter(int g) {
   Group& of = group(g);
   if (of.gradients.empty() && of.sums.empty()) return;
   if (of.share >= 1) return sum_gradients(g);
-  tensors_.drop(last_scattered_);
-  last_scattered_ = tensors_.add(of.elements * kF32, Category::kWorkspace, What::kScatterBuffer);
+  Handle& buffer = last_scattered_.try_emplace(of.key.stage, -1).first->second;
+  tensors_.drop(buffer);
+  buffer = tensors_.add(of.elements * kF32, Category::kWorkspace, What::kScatterBuffer);
   tensors_.drop(of.gradients);
   tensors_.drop(of.sums);
   Handle made = tensors_.add(of.part(kF32), Category::kGradients, What::kReduced, kScatters);
@@ -109,11 +112,19 @@ void FsdpGroups::scatter(int g) {
   }
 }
 
-void FsdpGroups::end_backward() { tensors_.drop(last_scattered_); }
+void FsdpGroups::scatter_stage(int32_t stage) {
+  for (auto it = index_.lower_bound({stage, kEnds}); it != index_.end() && it->first.stage == stage;
+       ++it) {
+    release(it->second);
+    scatter(it->second);
+  }
+}
+
+void FsdpGroups::end_backward() {
+  for (auto& [stage, buffer] : last_scattered_) tensors_.drop(buffer);
+}
 
 void FsdpGroups::end_step() {
-  tensors_.drop(last_flat_);
-  end_backward();
   for (Group& one : groups_) {
     tensors_.drop(one.whole);
     tensors_.drop(one.flat);

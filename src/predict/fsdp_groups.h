@@ -44,12 +44,19 @@ class FsdpGroups {
   // Out of it. In the forward pass the buffer stays until the next group's is read.
   void gather(int g, bool forward);
   void release(int g);
+  // The last group's buffer goes.
+  void end_forward();
 
   void add_gradient(int g, int64_t elements);
   // Undivided, in f32.
   void sum_gradients(int g);
   // Over the ranks that have parts of the weights; where they are not divided, only summed.
   void scatter(int g);
+  // Of the stage's groups, all behind its last backward pass, and its weights are released: as a
+  // pipeline's engine does it [PyTorch torch/distributed/pipelining/stage.py of 2.6,
+  // backward_maybe_with_nosync].
+  void scatter_stage(int32_t stage);
+  // What was scattered last goes.
   void end_backward();
   void end_step();
   void forget_gradients();
@@ -74,7 +81,8 @@ class FsdpGroups {
   int64_t bytes_;
   std::vector<Group> groups_;
   std::map<Key, int> index_;
-  Handle last_flat_ = -1, last_scattered_ = -1;
+  Handle last_flat_ = -1;
+  std::map<int32_t, Handle> last_scattered_;  // [stage]
 };
 
 }  // namespace mw::predict

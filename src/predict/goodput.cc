@@ -40,7 +40,12 @@ Goodput goodput(const Failures& failures, int64_t devices, Seconds step) {
   result.young = Seconds(std::sqrt(2 * c) * m);
   result.daly =
       Seconds(c < 2 ? m * (std::sqrt(2 * c) * (1 + std::sqrt(c / 2) / 3 + c / 18) - c) : m);
-  result.best_interval = Seconds(std::max(step.value, best_share(c) * m));
+  const auto lasting = [&](Seconds interval) {
+    return interval.value / m * std::exp(-r) * inverse_growth(interval.value / m + c);
+  };
+  const double steps = std::max(1.0, std::floor(best_share(c) * m / step.value));
+  result.best_interval =
+      lasting(step * (steps + 1)) > lasting(step * steps) ? step * (steps + 1) : step * steps;
   result.interval = result.best_interval;
   if (failures.interval)
     result.interval = step * std::max(1.0, std::round(failures.interval->value / step.value));
@@ -51,8 +56,7 @@ Goodput goodput(const Failures& failures, int64_t devices, Seconds step) {
   result.checkpoints = c * up * each;
   result.lost_work = (1 - (tau + c) * each) * up;
   result.restarts = -std::expm1(-r);
-  const double best = result.best_interval.value / m;
-  result.best_goodput = best * up * inverse_growth(best + c);
+  result.best_goodput = lasting(result.best_interval);
   return result;
 }
 

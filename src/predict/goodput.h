@@ -41,14 +41,14 @@ struct Goodput {
   double goodput = 0;  // share of time that is training that lasts
   // Where the rest goes; with goodput they are 1.
   double checkpoints = 0, lost_work = 0, restarts = 0;
-  Seconds best_interval;
+  Seconds best_interval;  // of whole steps, too
   double best_goodput = 0;
   Seconds young;  // sqrt(2 C M) [Young 1974]
   Seconds daly;   // his perturbation solution, within 1 % for C < M/2
 };
 
-// `step` is the least interval: a checkpoint is between two steps. REQUIRES: positive times (a
-// restart may take none), devices of at least 1.
+// An interval is of whole steps, at least one: a checkpoint is between two. REQUIRES: positive
+// times (a restart may take none), devices of at least 1.
 Goodput goodput(const Failures& failures, int64_t devices, Seconds step);
 
 }  // namespace mw::predict

@@ -71,6 +71,11 @@ TEST_CASE("an interval is of whole steps") {
   Failures more = failures;
   more.interval = Seconds(7.5);
   CHECK(goodput(more, 1, Seconds(2)).interval == Seconds(8));
+  // sqrt(2 C M) is 1.4 of its steps; one and two of them are tried.
+  Failures best{Seconds(100), Seconds(1), Seconds(60), std::nullopt};
+  CHECK(goodput(best, 1, Seconds(10)).best_interval == Seconds(10));
+  best.device_mtbf = Seconds(200);
+  CHECK(goodput(best, 1, Seconds(11)).best_interval == Seconds(22));
 }
 
 TEST_CASE("goodput is what a played job has") {

@@ -1,5 +1,6 @@
 // What does not fit, and the nearest change that does.
 #include <algorithm>
+#include <type_traits>
 
 #include <fmt/format.h>
 
@@ -15,6 +16,31 @@ struct Change {
   compile::Plan plan;
 };
 
+// Whether another schedule can take the plan's place.
+bool takes_other_kinds(const compile::Plan& plan) {
+  return plan.pp > 1 && plan.layers.empty() && !plan.post_validation;
+}
+
+// Without the options of the plan's own kind.
+Change with_kind(const compile::Plan& plan, const char* kind) {
+  Change made{fmt::format("schedule={}{}", kind, plan.chunks > 1 ? ",chunks=1" : ""), plan};
+  made.plan.schedule = kind;
+  made.plan.chunks = 1;
+  std::vector<std::string> dropped;
+  const auto drop = [&](const char* name, auto& option) {
+    if (option == std::decay_t<decltype(option)>{}) return;
+    option = {};
+    dropped.emplace_back(name);
+  };
+  drop("group", made.plan.group);
+  drop("pairs", made.plan.pairs);
+  drop("slices", made.plan.slices);
+  drop("memory_limit", made.plan.memory_limit);
+  drop("costs", made.plan.costs);
+  if (!dropped.empty()) made.text += fmt::format(" (without {})", join(dropped, ", "));
+  return made;
+}
+
 // What of a plan can be changed for less memory on as many devices, the least costly first.
 std::vector<Change> single_changes(const Request& request) {
   std::vector<Change> changes;
@@ -25,23 +51,23 @@ std::vector<Change> single_changes(const Request& request) {
     if (!(made.plan == now)) changes.push_back(std::move(made));
   };
   const bool whole = now.recompute == compile::Recompute::kFull;
-  const auto with_kind = [&](const char* kind) {
-    add(fmt::format("schedule={}{}", kind, now.chunks > 1 ? ",chunks=1" : ""),
-        [&](compile::Plan& plan) { plan.schedule = kind, plan.chunks = 1; });
+  const auto add_kind = [&](const char* kind) {
+    Change made = with_kind(now, kind);
+    if (!(made.plan == now)) changes.push_back(std::move(made));
   };
-  const bool may = now.pp > 1 && now.layers.empty() && !now.post_validation;
+  const bool may = takes_other_kinds(now);
   const char* leaner = pipeline::kind_of(now.schedule).variant.less_memory;
-  if (may && leaner != nullptr) with_kind(leaner);
+  if (may && leaner != nullptr) add_kind(leaner);
   if (now.tp > 1) add("sp", [](compile::Plan& plan) { plan.sp = true; });
   if (now.tp > 1 && !whole)
     add(now.sp ? "regather" : "sp,regather",
         [](compile::Plan& plan) { plan.sp = plan.regather = true; });
-  if (now.dp > 1)
+  if (now.dp * now.cp > 1)
     add("zero=1", [](compile::Plan& plan) { plan.zero = std::max<int64_t>(1, plan.zero); });
   if (now.recompute == compile::Recompute::kNone)
     add("recompute=selective",
         [](compile::Plan& plan) { plan.recompute = compile::Recompute::kSelective; });
-  if (may) with_kind(pipeline::kUsualKind);
+  if (may) add_kind(pipeline::kUsualKind);
   const int64_t most = request.global_batch / now.dp;  // of one sequence each
   for (int64_t count = 2 * now.microbatches; count < most && most % count == 0; count *= 2)
     add(fmt::format("microbatches={}", count),
@@ -53,10 +79,9 @@ std::vector<Change> single_changes(const Request& request) {
   return changes;
 }
 
-// Several at a time, each with one more.
-std::vector<Change> joint_changes(const Request& request) {
+// Several at a time, each with one more, behind those that `made` has.
+std::vector<Change> joint_changes(const Request& request, Change made) {
   std::vector<Change> changes;
-  Change made{"", request.plan};
   const int64_t most = request.global_batch / made.plan.dp;
   const auto add = [&](const std::string& text, const auto& change) {
     const compile::Plan before = made.plan;
@@ -66,7 +91,7 @@ std::vector<Change> joint_changes(const Request& request) {
     changes.push_back(made);
   };
   if (made.plan.tp > 1) add("sp", [](compile::Plan& plan) { plan.sp = true; });
-  if (made.plan.dp > 1)
+  if (made.plan.dp * made.plan.cp > 1)
     add("zero=1", [](compile::Plan& plan) { plan.zero = std::max<int64_t>(1, plan.zero); });
   const Change shared = made;
   if (made.plan.recompute == compile::Recompute::kNone)
@@ -80,7 +105,7 @@ std::vector<Change> joint_changes(const Request& request) {
   made = shared;
   add("recompute=full", [](compile::Plan& plan) { plan.recompute = compile::Recompute::kFull; });
   add(fmt::format("microbatches={}", most), smallest);
-  if (made.plan.dp > 1 && made.plan.zero < 3) {
+  if (made.plan.dp * made.plan.cp > 1 && made.plan.zero < 3) {
     made.text = replace_all(made.text, "zero=1,", "");
     add("zero=3", [](compile::Plan& plan) { plan.zero = 3; });
   }
@@ -123,9 +148,14 @@ std::string memory_findings(const Request& request, const Prediction& prediction
                         request.cluster.device.name, limit);
   text += fmt::format("; fullest {} into the step: {}", format_seconds(peak.time.value),
                       join(parts, ", "));
-  if (full.size() > 1 && prediction.sharing == 1)
-    text += fmt::format("; {} more are too full", full.size() - 1);
-  for (const auto& changes : {single_changes(request), joint_changes(request)}) {
+  if (full.size() > 1 && prediction.sharing == 1) {
+    text += fmt::format("; {} more {} too full", full.size() - 1, full.size() == 2 ? "is" : "are");
+  }
+  std::vector<std::vector<Change>> all = {single_changes(request),
+                                          joint_changes(request, {"", request.plan})};
+  if (takes_other_kinds(request.plan) && request.plan.schedule != pipeline::kUsualKind)
+    all.push_back(joint_changes(request, with_kind(request.plan, pipeline::kUsualKind)));
+  for (const std::vector<Change>& changes : all) {
     for (const Change& change : changes) {
       if (fits_with(request, change))
         return text + "; the nearest change that fits: " + change.text;

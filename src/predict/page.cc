@@ -37,15 +37,16 @@ report::PageRank page_rank(const simulate::RankResult& rank, const StageMemory& 
 std::vector<report::Figure> figures_of(const Request& request, const Prediction& p) {
   double exposed = 0;
   for (const auto& [label, time] : p.exposed_comm) exposed += time.value;
-  const std::string dense = fmt::format("{:.1f} of {:.0f} TFLOP/s dense {}", p.tflops_per_device,
-                                        p.peak.value / 1e12, p.peak_format);
+  const std::string dense =
+      fmt::format("{} of {} TFLOP/s dense {}", tflops_text(p.tflops_per_device),
+                  p.peak.value / 1e12, p.peak_format);
   return {{"devices", std::to_string(p.devices), ""},
           {"step", format_seconds(p.step.value) + error_text(p.error),
            p.error > 0 ? fmt::format("the deviation of the runs behind the profile '{}'", p.profile)
                        : ""},
           {"tokens/s", format_si(p.tokens_per_s), ""},
-          {"MFU", fmt::format("{:.1f} %", 100 * p.mfu), dense},
-          {"HFU", fmt::format("{:.1f} %", 100 * p.hfu), "recomputation counted"},
+          {"MFU", percent_text(p.mfu) + " %", dense},
+          {"HFU", percent_text(p.hfu) + " %", "recomputation counted"},
           {"bubble", fmt::format("{:.1f} %", 100 * p.bubble), "waits and idle, mean of the ranks"},
           {"exposed comm.", format_seconds(exposed), "that nothing hides, mean of the ranks"},
           {"memory", format_bytes(p.needed().value),
@@ -88,7 +89,7 @@ std::vector<report::Share> shares_of(const simulate::RankResult& rank) {
          rank.waits[w]});
   }
   shares.push_back({"wait: core", rank.core_wait});
-  shares.push_back({"idle at the end", rank.idle});
+  shares.push_back({kIdleShare, rank.idle});
   std::erase_if(shares, [](const report::Share& share) { return share.time.value <= 0; });
   return shares;
 }

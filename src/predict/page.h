@@ -1,12 +1,20 @@
 // Predictions as the page that people look at.
 #pragma once
 
+#include <string>
 #include <vector>
 
 #include "predict/predict.h"
 #include "report/page.h"
 
 namespace mw::predict {
+
+inline constexpr const char* kIdleShare = "idle at the end";  // the last share
+
+// "151.8", "0.0503": TFLOP/s, and percent of a part, "48.7" and "0.02". Small ones keep their
+// digits.
+std::string tflops_text(double tflops);
+std::string percent_text(double part);
 
 // Where a rank's step goes: computation, exposed communication by group, gaps, waits by reason,
 // idle time; those that take no time are left out. They add up to the step.

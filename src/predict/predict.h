@@ -138,7 +138,7 @@ Json to_json(const Request& request, const Prediction& prediction);
 
 // What failures cost, for people and as JSON.
 std::string to_text(const Failures& failures, const Goodput& goodput, const Prediction& prediction);
-Json to_json(const Failures& failures, const Goodput& goodput);
+Json to_json(const Failures& failures, const Goodput& goodput, const Prediction& prediction);
 
 // What is too full, when, what holds it, and the nearest change of the plan that fits ("" if all
 // fits). Compiles the changes that it tries.

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "base/count.h"
 #include "base/text.h"
 #include "predict/page.h"
 #include "predict/predict.h"
@@ -41,6 +42,9 @@ std::string time_text(const Prediction& p) {
       }
     }
   }
+  // A rank without the share before it may have brought a share first: idle time is the last.
+  std::stable_partition(sums.begin(), sums.end(),
+                        [](const report::Share& share) { return share.name != kIdleShare; });
   std::string text;
   for (const report::Share& share : sums) {
     const double mean = share.time.value / static_cast<double>(p.result.ranks.size());
@@ -128,6 +132,14 @@ std::string limit_text(const cluster::Device& device) {
   return fmt::format("{} for tensors (of {})", usable, format_bytes(device.memory.value));
 }
 
+std::string tflops_text(double tflops) {
+  return tflops >= 1 ? fmt::format("{:.1f}", tflops) : fmt::format("{:.3g}", tflops);
+}
+
+std::string percent_text(double part) {
+  return part >= 0.001 ? fmt::format("{:.1f}", 100 * part) : fmt::format("{:.2g}", 100 * part);
+}
+
 std::string error_text(double error) {
   return error > 0 ? fmt::format(" +- {:.0f} %", 100 * error) : std::string();
 }
@@ -149,11 +161,11 @@ std::string to_text(const Request& request, const Prediction& p) {
                   request.cluster.device.name, request.cluster.name,
                   compile::short_form(request.plan), request.global_batch, request.seq_len);
   text += fmt::format(
-      "step {}{}, {} tokens/s, {:.1f} TFLOP/s a device; MFU {:.1f} %, HFU {:.1f} % of {} TFLOP/s "
+      "step {}{}, {} tokens/s, {} TFLOP/s a device; MFU {} %, HFU {} % of {} TFLOP/s "
       "dense {}; bubble {:.1f} %\n",
       format_seconds(p.step.value), error_text(p.error), format_si(p.tokens_per_s),
-      p.tflops_per_device, 100 * p.mfu, 100 * p.hfu, p.peak.value / 1e12, p.peak_format,
-      100 * p.bubble);
+      tflops_text(p.tflops_per_device), percent_text(p.mfu), percent_text(p.hfu),
+      p.peak.value / 1e12, p.peak_format, 100 * p.bubble);
   text += outside_text(p.profile, p.outside);
   text += "where the time goes, mean over pipeline ranks:\n" + time_text(p);
   const std::string limit = limit_text(request.cluster.device);
@@ -226,7 +238,8 @@ Json to_json(const Request& request, const Prediction& p) {
 }
 
 std::string to_text(const Failures& failures, const Goodput& g, const Prediction& p) {
-  const auto steps = std::max(1.0, std::round(g.interval.value / p.step.value));
+  const double steps = std::round(g.interval.value / p.step.value);
+  const std::string count = steps < 1e9 ? fmt::format("{:.0f}", steps) : format_si(steps);
   const std::string best =
       failures.interval ? fmt::format("; the best interval is {}: {:.2f} %, {} tokens/s",
                                       format_seconds(g.best_interval.value), 100 * g.best_goodput,
@@ -236,29 +249,32 @@ std::string to_text(const Failures& failures, const Goodput& g, const Prediction
       "with failures: a device every {:.4g} h, so one of {} every {}; a checkpoint takes {}, a "
       "restart "
       "{}\n"
-      "  goodput {:.2f} % with a checkpoint every {}, {:.0f} steps, {} tokens/s{}\n"
+      "  goodput {:.2f} % with a checkpoint every {}, {} {}, {} tokens/s{}\n"
       "  lost: {:.2f} % checkpoints, {:.2f} % work done again, {:.2f} % restarts; first-order best "
       "interval {} [Young 1974], {} [Daly 2006]\n",
       failures.device_mtbf.value / 3600, p.devices, format_seconds(g.job_mtbf.value),
       format_seconds(failures.checkpoint.value), format_seconds(failures.restart.value),
-      100 * g.goodput, format_seconds(g.interval.value), steps,
+      100 * g.goodput, format_seconds(g.interval.value), count, steps == 1 ? "step" : "steps",
       format_si(p.tokens_per_s * g.goodput), best, 100 * g.checkpoints, 100 * g.lost_work,
       100 * g.restarts, format_seconds(g.young.value), format_seconds(g.daly.value));
 }
 
-Json to_json(const Failures& failures, const Goodput& g) {
+Json to_json(const Failures& failures, const Goodput& g, const Prediction& p) {
   Json json{JsonObject{}};
   json["device_mtbf_h"] = failures.device_mtbf.value / 3600;
   json["job_mtbf_h"] = g.job_mtbf.value / 3600;
   json["checkpoint_s"] = failures.checkpoint.value;
   json["restart_s"] = failures.restart.value;
   json["interval_s"] = g.interval.value;
+  json["interval_steps"] = std::round(g.interval.value / p.step.value);
   json["goodput"] = g.goodput;
+  json["tokens_per_s"] = p.tokens_per_s * g.goodput;
   json["checkpoints"] = g.checkpoints;
   json["lost_work"] = g.lost_work;
   json["restarts"] = g.restarts;
   json["best_interval_s"] = g.best_interval.value;
   json["best_goodput"] = g.best_goodput;
+  json["best_tokens_per_s"] = p.tokens_per_s * g.best_goodput;
   json["young_s"] = g.young.value;
   json["daly_s"] = g.daly.value;
   return json;

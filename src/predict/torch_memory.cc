@@ -37,6 +37,7 @@ class Replay {
   simulate::Held run() {
     find_groups();
     uses_ = pipeline::buffer_uses(rank_);
+    find_last_backwards();
     groups_.hold_weights(divided_bytes());
     hold_received();
     step(nullptr);
@@ -70,6 +71,19 @@ class Replay {
     }
   }
 
+  void find_last_backwards() {
+    if (program_.ranks.size() <= 1) return;
+    for (size_t c = 0; c < rank_.commands.size(); ++c) {
+      const Command& call = rank_.commands[c];
+      if (call.kind != Command::Kind::kCall) continue;
+      const bool update =
+          program_.fragments[call.fragment.index()].kind == pipeline::ActionKind::kUpdate;
+      const FragmentMemory& fragment = fragments_[call.fragment.index()];
+      if (!update && !fragment.forward)
+        last_backward_[call.action.stage.value] = static_cast<int32_t>(c);
+    }
+  }
+
   // f32 bytes of the weights that one device updates: as many as of one moment.
   int64_t divided_bytes() const {
     int64_t optimizer = 0;
@@ -93,7 +107,7 @@ class Replay {
 
   void begin_step() {
     groups_.forget_gradients();
-    tensors_.drop(outputs_);
+    tensors_.drop(sent_);
   }
 
   // `held`: what the step is recorded in.
@@ -160,6 +174,7 @@ class Replay {
       enter(call, op.layer);
       if (op.kind == OpMemory::Kind::kLoss && !call.loss) {
         call.loss = true;
+        groups_.end_forward();
         cast_logits(op);
       }
       if (op.kind == OpMemory::Kind::kWeightGradient) {
@@ -229,12 +244,7 @@ class Replay {
     const size_t b = pipeline::root_buffer(rank_, call.command.buffers[port]).index();
     const pipeline::Buffer& buffer = rank_.buffers[b];
     if (buffer.storage.kind == Storage::Kind::kSlot) {
-      Handle made = tensors_.add(bytes, Category::kBoundary, What::kSent);
-      if (call.memory.forward) {
-        outputs_.push_back(made);
-      } else {
-        call.here[value] = made;
-      }
+      sent_.push_back(tensors_.add(bytes, Category::kBoundary, What::kSent));
     } else if (saved_[b] < 0) {
       saved_[b] = tensors_.add(buffer.bytes().value, buffer.category, What::kSaved);
     }
@@ -289,6 +299,7 @@ class Replay {
 
   void end(Call& call) {
     if (call.memory.forward) {
+      groups_.end_forward();
       if (call.loss) drop_logits(call);
       if (call.group >= 0) leave_forward(call);
     } else {
@@ -298,7 +309,10 @@ class Replay {
         reduce(call, ends);
         if (call.memory.gathers) groups_.release(ends);
       }
-      groups_.end_backward();
+      if (program_.ranks.size() <= 1) groups_.end_backward();
+      const int32_t stage = call.command.action.stage.value;
+      const auto last = last_backward_.find(stage);
+      if (last != last_backward_.end() && last->second == call.index) groups_.scatter_stage(stage);
     }
     for (Handle& handle : call.here) tensors_.drop(handle);
     for (const BufferId id : call.command.buffers) {
@@ -317,7 +331,7 @@ class Replay {
       const size_t port = call.fragment.inputs.size() + static_cast<size_t>(output);
       Handle& saved = saved_[pipeline::root_buffer(rank_, call.command.buffers[port]).index()];
       if (program_.ranks.size() > 1) {
-        outputs_.push_back(saved);
+        sent_.push_back(saved);
         saved = -1;
       }
       return tensors_.drop(saved);
@@ -325,7 +339,10 @@ class Replay {
   }
 
   void update() {
-    for (int g = 0; g < groups_.size(); ++g) groups_.scatter(g);
+    if (program_.ranks.size() <= 1) {
+      for (int g = 0; g < groups_.size(); ++g) groups_.scatter(g);
+      groups_.end_backward();
+    }
     groups_.end_step();
     if (!updated_) groups_.hold_moments();
     updated_ = true;
@@ -340,7 +357,8 @@ class Replay {
   FsdpGroups groups_;
   std::vector<pipeline::BufferUse> uses_;  // [root buffer]
   std::vector<Handle> saved_;              // [root buffer]
-  std::vector<Handle> outputs_, logarithms_;
+  std::vector<Handle> sent_, logarithms_;  // sent_: and all that a pipeline's engine keeps with it
+  std::map<int32_t, int32_t> last_backward_;  // [stage] of a pipeline
   // [stage, microbatch][group]
   std::map<std::pair<FsdpGroups::Key, int32_t>, std::map<int, std::vector<Handle>>> kept_;
   bool updated_ = false;

@@ -23,7 +23,10 @@ namespace mw::predict {
 //   block's, and the backward pass gathers the next block's ahead. Else they stay until the update.
 // - Gradients are made in the weights' type. A layer's are copied into one f32 buffer, whose parts
 //   come out in the stream that scatters and stay there until the next step. Where the program sums
-//   microbatches first, they are summed in f32, undivided.
+//   microbatches first, they are summed in f32, undivided; a pipeline's stage scatters them, and
+//   releases its weights, behind its last backward pass, and its last layer's buffer stays until
+//   it does so again [torch/distributed/pipelining/stage.py, backward_maybe_with_nosync, which
+//   leaves FSDP2's final callback out].
 // - What forward saves goes as the backward pass has read it; logits go once they are cast for the
 //   loss [pytorch/torchtitan train.py].
 // - Keys and values of grouped queries are repeated for every head before context parallelism
@@ -31,8 +34,10 @@ namespace mw::predict {
 //   torch/distributed/tensor/experimental/_attention.py, _AllGatherRotater].
 // - A collective of tensor parallelism over another dimension than the first works on a copy
 //   [torch/distributed/_functional_collectives.py].
-// - A pipeline has a buffer for every microbatch that it receives, and keeps all outputs until the
-//   step ends [torch/distributed/pipelining/stage.py].
+// - A pipeline has a buffer for every microbatch that it receives, and keeps all outputs and the
+//   gradients of what it received until the step ends [torch/distributed/pipelining/stage.py,
+//   clear_runtime_states].
+// All of PyTorch 2.6.
 std::vector<simulate::Held> torch_memory(const pipeline::Program& program, DType dtype,
                                          const StackMemory& memory,
                                          const cluster::Cluster& cluster);

@@ -123,9 +123,32 @@ TEST_CASE("a pipeline has buffers for all microbatches, and keeps what it sent a
   const std::vector<int64_t> first = curve(held[0], Category::kBoundary);
   CHECK(*std::max_element(first.begin(), first.end()) == 16 * value);
   CHECK(first.back() == 8 * value);
+  // The second rank has the gradients of what it received until the next step.
+  const std::vector<int64_t> second = curve(held[1], Category::kBoundary);
+  CHECK(*std::max_element(second.begin(), second.end()) == 16 * value);
   const std::vector<int64_t> last = curve(held[1], Category::kActivations);
   CHECK(*std::max_element(last.begin(), last.end()) >= 7 * 64 * 256 * 2);
   CHECK(last.back() == 0);
+}
+
+TEST_CASE("a pipeline's stage scatters its gradients behind its last backward pass") {
+  // Two stages of two blocks, or four of one block on two ranks: the first rank's first chunk
+  // begins its backward passes when those of its second one have ended.
+  const auto most = [](const char* plan) {
+    const simulate::Held held = held_of(torch_request(plan))[0];
+    const std::vector<int64_t> gradients = curve(held, Category::kGradients);
+    return *std::max_element(gradients.begin(), gradients.end());
+  };
+  const int64_t embedding = 256 * 64 + 64 * 64;
+  CHECK(most("dp=2,zero=1,pp=2,microbatches=2") == 4 * (2 * kBlock + embedding));
+  // Of the second chunk the device's half alone.
+  CHECK(static_cast<double>(
+            most("dp=2,zero=1,pp=2,chunks=2,microbatches=2,schedule=interleaved-1f1b")) ==
+        doctest::Approx(4 * (1.5 * kBlock + embedding)).epsilon(0.01));
+  // What was scattered last stays for the next step.
+  const simulate::Held held = held_of(torch_request("dp=2,zero=1,pp=2,microbatches=2"))[0];
+  CHECK(bytes_of(held, Category::kWorkspace) == 4 * kBlock);
+  CHECK(bytes_of(held_of(torch_request("dp=2,zero=1"))[0], Category::kWorkspace) == 0);
 }
 
 TEST_CASE(
@@ -172,15 +195,14 @@ TEST_CASE("keys and values of grouped queries are repeated for every head") {
 }
 
 TEST_CASE("where the device has no room, what the allocator kept goes back") {
-  const char* plan = "pp=2,microbatches=8,recompute=full";
-  Request request = torch_request(plan);
+  Request request = torch_request("pp=2,dp=2,zero=1,microbatches=8,recompute=full");
   request.model.vocab_size = 65536;  // blocks of 16 MiB and more
   request.cluster.stack.allocator = cluster::Allocator::kSegments;
   request.cluster.device.memory = Bytes(int64_t{1} << 40);
   const Prediction roomy = mw::predict::predict(request);
   const StageMemory& last = roomy.memory[1];
   REQUIRE(last.peak > last.alive);
-  request.cluster.device.memory = last.alive + Bytes((last.peak - last.alive).value / 2);
+  request.cluster.device.memory = last.peak - Bytes(1);
   const Prediction tight = mw::predict::predict(request);
   CHECK(tight.memory[1].peak < last.peak);
   CHECK(tight.memory[1].alive == last.alive);

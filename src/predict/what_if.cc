@@ -147,9 +147,13 @@ void check_plan_value(const std::string& key, const std::string& value) {
       throw_error("--vary {}: must be a whole number from 1 on, is '{}'", key, value);
   } else if (key == "schedule") {
     if (pipeline::find_kind(value) == nullptr) compile::parse_plan("schedule=" + value, "--vary");
-  } else if (key != "layers" && key != "order" && key != "memory_limit" && key != "costs" &&
-             key != "post_validation" && key != "regather") {
-    compile::parse_plan(fmt::format("tp=2,pp=2,microbatches=2,{}={}", key, value), "--vary");
+  } else {
+    // Beside what makes a value of the key possible.
+    std::string others = "tp=2,pp=2,microbatches=2";
+    if (key == "regather") others += ",sp";
+    if (key == "costs" || key == "memory_limit") others += ",schedule=zb-auto";
+    if (key == "layers") others = fmt::format("pp={}", split(value, ':').size());
+    compile::parse_plan(fmt::format("{},{}={}", others, key, value), "--vary");
   }
 }
 

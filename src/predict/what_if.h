@@ -45,9 +45,11 @@ struct WhatIf {
 std::vector<WhatIf> what_if(const Request& request, const std::vector<Variation>& variations,
                             int64_t devices = 0);
 
-// The same table for several plans, the first one being the base.
+// The same table for several plans, the first one being the base; with their goodputs, where there
+// are any.
 std::string comparison_text(const std::vector<const Request*>& requests,
-                            const std::vector<const Prediction*>& predictions);
+                            const std::vector<const Prediction*>& predictions,
+                            const std::vector<Goodput>& goodputs = {});
 
 // A table: a row a combination, with devices where they differ, step, change against the first
 // request, tokens/s, MFU, bubble, exposed communication, memory.

@@ -99,15 +99,19 @@ Row heads(bool devices) {
 }  // namespace
 
 std::string comparison_text(const std::vector<const Request*>& requests,
-                            const std::vector<const Prediction*>& predictions) {
+                            const std::vector<const Prediction*>& predictions,
+                            const std::vector<Goodput>& goodputs) {
   const bool devices =
       std::any_of(predictions.begin(), predictions.end(),
                   [&](const Prediction* p) { return p->devices != predictions[0]->devices; });
   std::vector<Row> table(1);
   table[0].emplace_back("compared");
+  if (!goodputs.empty()) table[0].emplace_back("goodput");
   for (std::string& head : heads(devices)) table[0].push_back(std::move(head));
   for (size_t i = 0; i < requests.size(); ++i) {
     table.push_back({compile::short_form(requests[i]->plan)});
+    if (!goodputs.empty())
+      table.back().push_back(fmt::format("{:.2f} %", 100 * goodputs[i].goodput));
     for (std::string& cell : figures(*predictions.front(), *predictions[i], i == 0, devices))
       table.back().push_back(std::move(cell));
   }

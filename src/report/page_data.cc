@@ -85,11 +85,10 @@ class RunPacker {
     const int64_t start = nanoseconds(bar.start), end = std::max(start, nanoseconds(bar.end()));
     const auto [it, first] = last_.try_emplace(name, &bar);
     const Span& last = *it->second;
-    const auto mega = [](Flops flops) { return std::llround(flops.value / 1e6); };
     int64_t same = 0;
     if (!first) {
       if (last.category == bar.category && last.stage == bar.stage) same |= 1;
-      if (last.bytes == bar.bytes && mega(last.flops) == mega(bar.flops)) same |= 2;
+      if (last.bytes == bar.bytes && last.flops == bar.flops) same |= 2;
       if (last.microbatch.value + 1 == bar.microbatch.value) same |= 4;
     }
     packer_.number(8 * name + same);
@@ -101,7 +100,7 @@ class RunPacker {
     }
     if ((same & 2) == 0) {
       packer_.number(bar.bytes.value);
-      packer_.number(mega(bar.flops));
+      packer_.number(std::llround(bar.flops.value));
     }
     if ((same & 4) == 0) packer_.number(bar.microbatch.value + 1);
     it->second = &bar;

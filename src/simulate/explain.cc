@@ -5,6 +5,7 @@
 
 #include <fmt/core.h>
 
+#include "base/count.h"
 #include "base/text.h"
 #include "simulate/simulate.h"
 
@@ -65,10 +66,9 @@ void add_path(const Result& result, const Program& program, std::vector<std::str
     return;
   }
   std::string line = fmt::format(
-      "of the step's {}, work takes {} on {} of {} pipeline ranks and {} messages between them "
-      "take {}",
-      format_seconds(result.step.value), format_seconds(all), passed, work.size(), hops,
-      format_seconds(messages));
+      "of the step's {}, work takes {} on {} of {} pipeline ranks and {} between them {} {}",
+      format_seconds(result.step.value), format_seconds(all), passed, work.size(),
+      counted(hops, "message"), hops == 1 ? "takes" : "take", format_seconds(messages));
   const double share = percent(work[static_cast<size_t>(most)], result.step.value);
   if (share >= 10) {
     line += fmt::format("; {} does most, {} ({:.0f} %)", rank_name(program, most),

@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 
 #include "ops/op_def.h"
+#include "pipeline/volume.h"
 
 namespace mw::simulate {
 namespace {
@@ -20,10 +21,11 @@ constexpr int32_t kMessageStream = 1, kFirstCommStream = 2;
 
 std::string wait_name(const Wait& wait) {
   switch (wait.reason) {
-    case WaitReason::kReceive: return fmt::format("waits for a value from rank {}", wait.peer);
-    case WaitReason::kSlot: return fmt::format("waits for a slot from rank {}", wait.peer);
+    case WaitReason::kReceive:
+      return fmt::format("waits for a value from pipeline rank {}", wait.peer);
+    case WaitReason::kSlot: return fmt::format("waits for a slot from pipeline rank {}", wait.peer);
     case WaitReason::kCollective:
-      return fmt::format("waits for rank {} in a collective", wait.peer);
+      return fmt::format("waits for pipeline rank {} in a collective", wait.peer);
     case WaitReason::kSend: return "waits until its value has arrived";
     case WaitReason::kGather: return "waits for its weights";
   }
@@ -38,6 +40,7 @@ class TraceMaker {
 
   trace::Trace make() {
     trace_.producer = "simulate";
+    step_name_ = names_.intern("step");
     for (const pipeline::Fragment& fragment : in_.program.fragments)
       fragment_names_.push_back(names_.intern(fragment.name));
     wait_names_.resize(kWaitReasons * (devices_.size() + 1));
@@ -82,7 +85,7 @@ class TraceMaker {
 
   void add_rank(size_t r) {
     RankLog& log = loop_.logs()[r];
-    Span step = span(r, Category::kStep, NameId(), 0, loop_.end(), -1);
+    Span step = span(r, Category::kStep, step_name_, 0, loop_.end(), -1);
     step.stream = StreamId();
     step.command = 0;
     trace_.spans.push_back(step);
@@ -99,7 +102,7 @@ class TraceMaker {
     }
     add_waits(loop_.end());
     add_memory(r);
-    name_streams(r);
+    name_rank(r);
   }
 
   void add_call(size_t r, const CallRecord& call) {
@@ -117,6 +120,7 @@ class TraceMaker {
       return;
     }
     const ir::Graph& graph = in_.program.fragments[command.fragment.index()].graph;
+    const std::vector<int64_t> sent = sent_by_op(fragment.cost);
     const std::vector<OpSpan>& spans =
         call.walk < 0 ? fragment.spans : loop_.logs()[r].walks[static_cast<size_t>(call.walk)];
     const double origin = call.walk < 0 ? call.begin : 0;
@@ -126,11 +130,31 @@ class TraceMaker {
       Span made = span(r, op.label < 0 ? Category::kCompute : Category::kComm,
                        names_.intern(ir::op_name(graph.ops[o].kind)), origin + spans[o].start,
                        origin + spans[o].end, call.command);
-      if (op.label >= 0) made.stream = StreamId(kFirstCommStream + op.label);
+      if (op.label >= 0) made.stream = comm_stream(op.label, fragment.cost.update);
+      made.bytes = Bytes(sent[o]);
       if (op.label < 0 && ops::op_def(graph.ops[o].kind).cost != nullptr)
         made.flops = Flops(ops::cost_of(graph, graph.ops[o]).flops);
       trace_.spans.push_back(made);
     }
+  }
+
+  static std::vector<int64_t> sent_by_op(const FragmentCost& cost) {
+    std::vector<int64_t> sent(cost.ops.size(), 0);
+    for (const FragmentCost::Collective& collective : cost.collectives_of) {
+      sent[static_cast<size_t>(collective.op)] =
+          pipeline::collective_volume(collective.kind, collective.bytes, collective.size).value;
+    }
+    return sent;
+  }
+
+  // What the update sends may be under way beside the calls before it, and then has streams of its
+  // own: spans of one stream do not overlap.
+  bool update_goes_ahead() const {
+    return in_.options.overlap.grad_reduce || in_.options.overlap.param_gather;
+  }
+  StreamId comm_stream(int32_t label, bool update) const {
+    const auto labels = static_cast<int32_t>(labels_.names().size());
+    return StreamId(kFirstCommStream + label + (update && update_goes_ahead() ? labels : 0));
   }
 
   // By reason and peer, made when it is first asked for.
@@ -170,13 +194,18 @@ class TraceMaker {
     }
   }
 
-  void name_streams(size_t r) {
+  void name_rank(size_t r) {
+    trace_.rank_names.push_back(
+        {devices_[r], fmt::format("rank {}, pipeline rank {}", devices_[r].value, r)});
     trace_.streams.push_back({devices_[r], StreamId(0), "compute"});
     trace_.streams.push_back({devices_[r], StreamId(kMessageStream), "pp messages"});
     if (!in_.options.op_spans) return;
     for (size_t l = 0; l < labels_.names().size(); ++l) {
-      trace_.streams.push_back(
-          {devices_[r], StreamId(kFirstCommStream + static_cast<int64_t>(l)), labels_.names()[l]});
+      const auto label = static_cast<int32_t>(l);
+      trace_.streams.push_back({devices_[r], comm_stream(label, false), labels_.names()[l]});
+      if (update_goes_ahead())
+        trace_.streams.push_back(
+            {devices_[r], comm_stream(label, true), labels_.names()[l] + " of the update"});
     }
   }
 
@@ -207,6 +236,7 @@ class TraceMaker {
   const Labels& labels_;
   const std::vector<RankId>& devices_;
   trace::NameTable names_;
+  NameId step_name_;
   std::vector<NameId> fragment_names_, wait_names_, send_names_, receive_names_;
   trace::Trace trace_;
 };

@@ -33,6 +33,7 @@ std::string microseconds(int64_t ns) {
   const uint64_t magnitude = static_cast<uint64_t>(ns < 0 ? -ns : ns);
   return fmt::format("{}{}.{:03}", ns < 0 ? "-" : "", magnitude / 1000, magnitude % 1000);
 }
+std::string plain_name(RankId rank) { return fmt::format("rank {}", rank.value); }
 Seconds seconds_of(double us) { return Seconds(static_cast<double>(std::llround(us * 1e3)) / 1e9); }
 
 class Writer {
@@ -71,7 +72,10 @@ class Writer {
 
   void write_process(RankId rank) {
     begin_event('M', rank);
-    add(",\"name\":\"process_name\",\"args\":{{\"name\":\"rank {}\"}}}}", rank.value);
+    const auto named = std::find_if(trace_.rank_names.begin(), trace_.rank_names.end(),
+                                    [&](const RankName& name) { return name.rank == rank; });
+    add(",\"name\":\"process_name\",\"args\":{{\"name\":{}}}}}",
+        quoted(named == trace_.rank_names.end() ? plain_name(rank) : named->name));
     begin_event('M', rank);
     add(",\"name\":\"process_sort_index\",\"args\":{{\"sort_index\":{}}}}}", rank.value);
     const bool has_loose =
@@ -185,6 +189,7 @@ class Reader {
     const std::string& name = event.at("name", where).as_string(where + ".name");
     if (phase == "C" && name == "memory") return read_memory(event, rank, where);
     if (phase == "M" && name == "thread_name") return read_stream(event, rank, where);
+    if (phase == "M" && name == "process_name") return read_process(event, rank, where);
     // The rest repeats what stands elsewhere.
   }
 
@@ -234,6 +239,11 @@ class Reader {
     if (!stream.valid()) return;
     const Json& args = event.at("args", where);
     trace_.streams.push_back({rank, stream, args.at("name", where).as_string(where + ".args")});
+  }
+
+  void read_process(const Json& event, RankId rank, const std::string& where) {
+    const std::string& name = event.at("args", where).at("name", where).as_string(where + ".args");
+    if (name != plain_name(rank)) trace_.rank_names.push_back({rank, name});
   }
 
   // Events of a rank come in the order of time; a sample is what differs from the rank's last

@@ -19,6 +19,7 @@ Trace small_trace() {
   trace.program_hash = "00ff";
   trace.producer = "simulate";
   trace.names = {"step", "send \"x\"", "receive"};
+  trace.rank_names = {{RankId(1), "rank 1, the second"}};
   trace.streams = {{RankId(0), StreamId(0), "compute"}, {RankId(1), StreamId(0), "compute"}};
   trace.spans.push_back({.rank = RankId(0),
                          .category = Category::kStep,
@@ -58,7 +59,7 @@ TEST_CASE("a trace is written as process names, spans with arguments, arrows and
 {"ph":"M","pid":1,"name":"process_sort_index","args":{"sort_index":0}},
 {"ph":"M","pid":1,"tid":1,"name":"thread_name","args":{"name":"steps"}},
 {"ph":"M","pid":1,"tid":1,"name":"thread_sort_index","args":{"sort_index":1}},
-{"ph":"M","pid":2,"name":"process_name","args":{"name":"rank 1"}},
+{"ph":"M","pid":2,"name":"process_name","args":{"name":"rank 1, the second"}},
 {"ph":"M","pid":2,"name":"process_sort_index","args":{"sort_index":1}},
 {"ph":"M","pid":1,"tid":2,"name":"thread_name","args":{"name":"compute"}},
 {"ph":"M","pid":1,"tid":2,"name":"thread_sort_index","args":{"sort_index":2}},

@@ -80,6 +80,8 @@ void sort(Trace& trace) {
                    [](const StreamName& a, const StreamName& b) {
                      return std::tie(a.rank, a.stream) < std::tie(b.rank, b.stream);
                    });
+  std::stable_sort(trace.rank_names.begin(), trace.rank_names.end(),
+                   [](const RankName& a, const RankName& b) { return a.rank < b.rank; });
 }
 
 Trace merge(std::span<const Recorder* const> recorders, const NameTable& names,
@@ -130,11 +132,14 @@ Trace merge(std::span<const Trace> traces) {
       all.spans.push_back(span);
     }
     all.memory.insert(all.memory.end(), trace.memory.begin(), trace.memory.end());
+    all.rank_names.insert(all.rank_names.end(), trace.rank_names.begin(), trace.rank_names.end());
     all.streams.insert(all.streams.end(), trace.streams.begin(), trace.streams.end());
     all.dropped += trace.dropped;
   }
   all.names = names.names();
   sort(all);
+  all.rank_names.erase(std::unique(all.rank_names.begin(), all.rank_names.end()),
+                       all.rank_names.end());
   all.streams.erase(std::unique(all.streams.begin(), all.streams.end()), all.streams.end());
   return all;
 }

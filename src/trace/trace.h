@@ -21,12 +21,21 @@ struct StreamName {
   friend bool operator==(const StreamName&, const StreamName&) = default;
 };
 
+// What a rank is called where "rank 3" does not say enough.
+struct RankName {
+  RankId rank;
+  std::string name;
+
+  friend bool operator==(const RankName&, const RankName&) = default;
+};
+
 // Sorted: spans by rank, stream, start and, at one start, the longest first; samples by rank and
-// time; streams by rank and id.
+// time; streams by rank and id; names of ranks by rank.
 struct Trace {
   std::string program_hash;  // of the rank programs that ran or were simulated
   std::string producer;      // "simulate" or "execute"
   std::vector<std::string> names;
+  std::vector<RankName> rank_names;
   std::vector<StreamName> streams;
   std::vector<Span> spans;
   std::vector<MemorySample> memory;
@@ -41,7 +50,7 @@ struct Trace {
 // The ranks of the trace, ascending.
 std::vector<RankId> ranks(const Trace& trace);
 
-// Brings spans, samples and streams into the order above; equal elements keep their order.
+// Brings spans, samples and names into the order above; equal elements keep their order.
 void sort(Trace& trace);
 
 // What the recorders hold, with times from `origin` on; without one, from the first record on

@@ -64,10 +64,11 @@ compile::PlanReading read_plan(FileSystem& fs, const std::optional<std::string>&
   return compile::read_plan(*asked);
 }
 
-void add_findings(const compile::PlanReading& reading, const std::string& where,
+// `runs`: the schedule is not only simulated.
+void add_findings(const compile::PlanReading& reading, const std::string& where, bool runs,
                   Diagnostics& diagnostics) {
   for (const std::string& finding : reading.findings) diagnostics.add("{}", finding);
-  if (!reading.sound({"schedule"})) return;
+  if (!runs || !reading.sound({"schedule"})) return;
   const std::string finding = compile::run_finding(reading.plan, where);
   if (!finding.empty()) diagnostics.add("{}", finding);
 }
@@ -141,15 +142,15 @@ void check_overrides(FileSystem& fs, const JobOverrides& overrides) {
   read_model(fs, job, diagnostics);
   try {
     const compile::PlanReading reading = read_plan(fs, overrides.plan, "dp=1", "");
-    add_findings(reading, "--plan", diagnostics);
+    constexpr bool kRuns = true;
+    add_findings(reading, "--plan", kRuns, diagnostics);
   } catch (const Error& error) {
     diagnostics.absorb(error);
   }
   diagnostics.throw_if_any();
 }
 
-Job read_job(FileSystem& fs, const std::string& path, const JobOverrides& overrides,
-             Corpus corpus) {
+Job read_job(FileSystem& fs, const std::string& path, const JobOverrides& overrides, JobUse use) {
   Diagnostics diagnostics;
   const Toml toml = read_toml(fs, path, overrides);
   JsonReader reader(toml.root, path, &diagnostics, &toml.lines);
@@ -178,7 +179,8 @@ Job read_job(FileSystem& fs, const std::string& path, const JobOverrides& overri
   try {
     const compile::PlanReading reading = read_plan(fs, overrides.plan, plan, path);
     job.plan = reading.plan;
-    add_findings(reading, overrides.plan ? "--plan" : path + ": plan", diagnostics);
+    add_findings(reading, overrides.plan ? "--plan" : path + ": plan", use != JobUse::kSimulate,
+                 diagnostics);
     if (model_is_sound && file_is_sound) {
       for (const std::string& finding :
            compile::plan_findings(reading, job.model.layers, model_shape(job))) {
@@ -192,7 +194,7 @@ Job read_job(FileSystem& fs, const std::string& path, const JobOverrides& overri
     diagnostics.add("{}: data.seq_len: is {}, but {} has {} positions; use at most {}", path,
                     job.seq_len, job.model_file, job.model.max_positions, job.model.max_positions);
   }
-  if (corpus == Corpus::kChecked && file_is_sound) check_corpus(fs, job, diagnostics);
+  if (use == JobUse::kTrain && file_is_sound) check_corpus(fs, job, diagnostics);
   diagnostics.throw_if_any();
   return job;
 }

@@ -37,13 +37,14 @@ struct JobOverrides {
   std::optional<int64_t> seed;
 };
 
-// Whether reading a job opens its data too: what only compiles does not need it.
-enum class Corpus : uint8_t { kIgnored, kChecked };
+// What a job is read for: only what trains opens its data too, only what simulates takes a schedule
+// that does not run.
+enum class JobUse : uint8_t { kSimulate, kCompile, kTrain };
 
 // Throws Error with everything that is wrong with the file, the model's config, the plan and the
 // data. Paths in the file are relative to its folder.
 Job read_job(FileSystem& fs, const std::string& path, const JobOverrides& overrides,
-             Corpus corpus = Corpus::kIgnored);
+             JobUse use = JobUse::kCompile);
 
 // Throws Error with what is wrong with a plan and a model of the command line by themselves.
 void check_overrides(FileSystem& fs, const JobOverrides& overrides);

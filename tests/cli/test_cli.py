@@ -29,7 +29,7 @@ JOB = "examples/gpt-tiny.toml" if meshwright.EVERYTHING else "examples/gpt-micro
 LLAMA = "models/llama-tiny.json" if meshwright.EVERYTHING else "models/llama-micro.json"
 PLAN = "dp=2,tp=2,pp=2,schedule=interleaved-1f1b,chunks=2,microbatches=8,sp,zero=1,recompute=selective"
 STEP_KEYS = {"step", "loss", "grad_norm", "lr", "step_s", "tokens_per_s"}
-RESULT_KEYS = {"final_loss", "tokens_per_s", "peak_bytes_per_rank", "bytes_sent_per_step"}
+RESULT_KEYS = {"plan", "final_loss", "tokens_per_s", "peak_bytes_per_rank", "bytes_sent_per_step"}
 
 
 def run(line: str, expect: int = 0) -> str:
@@ -168,7 +168,7 @@ def test_generate_is_the_same_for_the_same_seed(trained):
 def test_data_build_and_info(tmp_path):
     text = tmp_path / "text.txt"
     text.write_text("In the beginning\nGod created\n\nthe heaven\n")
-    expected = f"{tmp_path}/set: 41 tokens of type u16 in 1 sequences and 1 documents, the longest of 41 tokens; "
+    expected = f"{tmp_path}/set: 41 tokens of type u16 in 1 sequence and 1 document, the longest of 41 tokens; "
     assert run(f"data build {text} -o {tmp_path}/set").startswith(expected)
     assert run(f"data info {tmp_path}/set").startswith(expected)
     assert "in 2 sequences and 2 documents" in run(f"data build {text} -o {tmp_path}/two --documents paragraphs")

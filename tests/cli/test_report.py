@@ -73,9 +73,9 @@ def test_the_bars_are_the_traces(made, page):
     assert len(ranks) == len(result["peak_bytes"]) == page.run("meshwright.page.runs[0].ranks.length")
     for row, pid in enumerate(ranks):
         wanted = sorted((round(e["ts"] * 1000), round((e["ts"] + e["dur"]) * 1000), e["name"], e["args"].get("microbatch", -1),
-                         e["args"].get("bytes", 0)) for e in events
+                         e["args"].get("bytes", 0), e["args"].get("flops", 0)) for e in events
                         if e["ph"] == "X" and e["pid"] == pid and e["cat"] != "step" and "flow_in" not in e["args"])
-        drawn = sorted((b["start"], b["end"], b["name"], b["microbatch"], b["bytes"])
+        drawn = sorted((b["start"], b["end"], b["name"], b["microbatch"], b["bytes"], b["flops"])
                        for b in page.run(f"meshwright.bars(0, {row})"))
         assert len(drawn) > 20
         assert drawn == wanted
@@ -125,7 +125,7 @@ def test_the_pointer_tells_what_lies_under_it(page):
     box = page.run(f"meshwright.box(0, 1, 0, {wait})")
     page.mouse("mouseMoved", (box["left"] + box["right"]) / 2, (box["top"] + box["bottom"]) / 2)
     page.frame()
-    assert "waits for a value from rank 0" in page.run("document.getElementById('tip').innerText")
+    assert "waits for a value from pipeline rank 0" in page.run("document.getElementById('tip').innerText")
     message = next(i for i, b in enumerate([b for b in bars if b["stream"] == 1]) if b["bytes"] > 0)
     box = page.run(f"meshwright.box(0, 1, 1, {message})")
     page.mouse("mouseMoved", (box["left"] + box["right"]) / 2, (box["top"] + box["bottom"]) / 2)
@@ -254,7 +254,48 @@ def test_a_plan_that_does_not_fit_says_so(tmp_path):
 
 
 @in_browser
-@pytest.mark.parametrize("width", [1360, 420])
+def test_bars_behind_the_end_of_a_step_without_a_flush_are_there(tmp_path):
+    done = simulate("examples/gpt-micro.toml", "--cluster", "selene", "--precision", "f32", "--plan",
+                    "pp=4,schedule=pipedream-2bw,microbatches=8", "--report", tmp_path / "r.html", "--trace", tmp_path / "t.json", "--json")
+    assert done.returncode == 0, done.stderr
+    result, events = json.loads(done.stdout), json.loads((tmp_path / "t.json").read_text())["traceEvents"]
+    last = max(round((e["ts"] + e["dur"]) * 1000) for e in events if e["ph"] == "X")
+    assert last > 1e9 * result["step_s"]  # the next step's are beside it
+    with browser.Browser(tmp_path / "profile") as page:
+        page.open(tmp_path / "r.html")
+        assert page.run("meshwright.view.length") == last
+        # Both versions of the weights are in the curve.
+        assert page.run("meshwright.page.runs[0].ranks.map((rank) => Math.max(...rank.memory.total))") == result["alive_bytes"]
+
+
+@in_browser
+def test_ops_and_collectives_have_lanes_of_their_own(tmp_path):
+    done = simulate(*JOB, "--plan", PLAN, "--ops", "--advice", "none", "--report", tmp_path / "r.html")
+    assert done.returncode == 0, done.stderr
+    with browser.Browser(tmp_path / "profile") as page:
+        page.open(tmp_path / "r.html")
+        page.frame()
+        for lanes in page.run("meshwright.page.runs[0].ranks.map((_, r) => meshwright.timelines[0].lanesOf(r))"):
+            assert len(lanes) == 7  # computation, messages, five groups of devices
+            assert all(a["top"] + a["height"] <= b["top"] for a, b in zip(lanes, lanes[1:]))
+        text = page.run("document.getElementById('timeline').innerText")
+        assert "a bar is an op; the thin bars below are messages and collectives" in text and "F forward" not in text
+        assert page.troubles() == []
+
+
+@in_browser
+def test_the_legend_names_what_is_drawn(tmp_path):
+    done = simulate(*JOB, "--plan", "dp=1", "--report", tmp_path / "r.html")
+    assert done.returncode == 0, done.stderr
+    with browser.Browser(tmp_path / "profile") as page:
+        page.open(tmp_path / "r.html")
+        text = page.run("document.getElementById('timeline').innerText")
+        assert "a bar is a call for one microbatch." in text
+        assert "waits for another rank" not in text and "message" not in text
+
+
+@in_browser
+@pytest.mark.parametrize("width", [1360, 420, 340])
 def test_long_names_plans_and_figures_stay_inside_the_page(tmp_path, width):
     model = tmp_path / ("a_model_with_a_long_name_" * 6 + ".json")
     model.write_text((ROOT / "models/gpt-7.5b.json").read_text())

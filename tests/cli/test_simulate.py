@@ -118,6 +118,8 @@ def test_goodput_of_llama_3():
     assert goodput["job_mtbf_h"] == pytest.approx(54 * 24 * 16384 / 419 / 16)
     assert goodput["checkpoint_s"] == pytest.approx(405.85e9 * 12 / 2e12, rel=1e-3)
     assert goodput["goodput"] == goodput["best_goodput"] > 0.99
+    assert goodput["interval_s"] == goodput["best_interval_s"] == goodput["interval_steps"] * json.loads(text)["step_s"]
+    assert goodput["tokens_per_s"] == goodput["best_tokens_per_s"] == json.loads(text)["tokens_per_s"] * goodput["goodput"]
     assert sum(goodput[key] for key in ("goodput", "checkpoints", "lost_work", "restarts")) == pytest.approx(1)
 
 
@@ -127,6 +129,13 @@ def test_goodput_with_figures_of_ones_own():
     assert "a device every 1000 h, so one of 8 every 5.2 days; a checkpoint takes 30.0 s, a restart 5 min 00 s" in text
     assert re.search(r"goodput 98\.\d\d % with a checkpoint every 1 h 00 min, \d+ steps, [\d.]+ [kMG]? ?tokens/s; the best interval is 1 h 26 min: 98", text)
     assert "(the best one)" in simulated(common)
+    two = f"{common} --checkpoint-interval 1 --compare dp=8,microbatches=1 --advice none"
+    first = json.loads(simulated(f"{two} --json"))
+    goodputs = [one["goodput"]["goodput"] for one in (first, *first["compared"])]
+    text = simulated(two)
+    table = text[text.index("compared"):].splitlines()
+    assert table[0].split()[:3] == ["compared", "goodput", "step"]
+    assert [line.split()[1] for line in table[1:]] == [f"{100 * goodput:.2f}" for goodput in goodputs]
 
 
 def test_plans_are_compared_in_a_table():
@@ -174,6 +183,86 @@ def test_trace_opens_as_chrome_events(tmp_path):
     simulated(f"{JOB} --cluster selene --plan {PLAN} --trace {tmp_path}/ops.json --ops")
     names = {e["name"] for e in json.loads((tmp_path / "ops.json").read_text())["traceEvents"]}
     assert {"dot", "attention", "all_gather"} <= names
+
+
+def test_a_traces_ranks_are_named_as_its_waits_name_them(tmp_path):
+    simulated(f"{JOB} --cluster selene --plan {PLAN} --trace {tmp_path}/t.json")
+    events = json.loads((tmp_path / "t.json").read_text())["traceEvents"]
+    processes = {e["args"]["name"] for e in events if e["name"] == "process_name"}
+    assert processes == {"rank 0, pipeline rank 0", "rank 4, pipeline rank 1"}
+    waits = {e["name"] for e in events if e.get("cat") == "wait"}
+    assert "waits for a value from pipeline rank 1" in waits
+    assert all(e["name"] for e in events)
+
+
+def test_ops_of_a_trace_send_what_the_step_sends(tmp_path):
+    result = json.loads(simulated(f"{JOB} --cluster selene --plan {PLAN} --trace {tmp_path}/t.json --ops --json"))
+    events = [e for e in json.loads((tmp_path / "t.json").read_text())["traceEvents"] if e["ph"] == "X"]
+    ranks = sorted({e["pid"] for e in events})
+    assert [sum(e["args"].get("bytes", 0) for e in events if e["pid"] == pid) for pid in ranks] == result["bytes_sent"]
+
+
+def test_collectives_of_an_update_that_is_under_way_have_tracks_of_their_own(tmp_path):
+    """The update's all-reduces over ep begin beside the last backward's all-to-alls."""
+    simulated(f"--model mixtral-8x7b --cluster dgx-h100 --global-batch 64 --plan dp=8,ep=8,pp=4,microbatches=8 --ignore-memory "
+              f"--trace {tmp_path}/t.json --ops --advice none")
+    ends = {}
+    for e in json.loads((tmp_path / "t.json").read_text())["traceEvents"]:
+        if e["ph"] != "X" or e["cat"] != "comm" or e["name"].startswith(("send", "receive")):
+            continue
+        track, start = (e["pid"], e["tid"]), round(e["ts"] * 1000)
+        assert start >= ends.get(track, 0), e
+        ends[track] = start + round(e["dur"] * 1000)
+
+
+def test_context_parallelism_is_advised_to_overlap_its_sums_of_gradients():
+    step = "--model llama3-8b --cluster h200 --global-batch 8 --seq-len 8192 --profile none --plan cp=8,microbatches=4,zero=1"
+    changes = {c["change"]: c for c in json.loads(simulated(f"{step} --json"))["advice"]["changes"]}
+    advised = changes["--overlap grad_reduce,param_gather"]
+    assert advised["gain"] > 0.05
+    followed = json.loads(simulated(f"{step} --overlap grad_reduce,param_gather --advice none --json"))
+    assert followed["step_s"] == pytest.approx(advised["step_s"], rel=1e-9)
+
+
+@pytest.mark.parametrize("plan, change", [
+    ("tp=8,pp=8,microbatches=48,schedule=chimera", "schedule=1f1b,sp,recompute=selective,microbatches=96"),
+    ("tp=8,pp=8,microbatches=48,schedule=chimera,pairs=2", "schedule=1f1b (without pairs),sp,recompute=selective,microbatches=96"),
+])
+def test_another_schedule_and_more_that_fit_are_told_together(plan, change):
+    done = call(f"--model gpt3-175b --cluster selene --global-batch 96 --advice none --plan {plan}")
+    assert done.returncode == 2 and done.stderr.rstrip().endswith(f"; the nearest change that fits: {change}")
+    simulated(f"--model gpt3-175b --cluster selene --global-batch 96 --advice none "
+              f"--plan tp=8,pp=8,schedule=1f1b,sp,recompute=selective,microbatches=96")
+
+
+def test_small_rates_keep_their_digits():
+    """Of a peak of 0.09 TFLOP/s, 0.1 would be more than all."""
+    argument = f"{JOB} --cluster this-machine --precision f32 --plan dp=2 --advice none"
+    result, text = json.loads(simulated(f"{argument} --json")), simulated(argument)
+    assert 0.01 < result["tflops_per_gpu"] < result["peak_tflops"] < 0.1
+    told = re.search(r"([\d.]+) TFLOP/s a device; MFU ([\d.]+) %", text)
+    assert float(told[1]) == pytest.approx(result["tflops_per_gpu"], rel=0.005)
+    assert float(told[2]) == pytest.approx(100 * result["mfu"], abs=0.05)
+
+
+def test_one_rank_more_is_told_as_one():
+    done = call("--model gpt-7.5b --cluster v100-p3 --global-batch 64 --plan tp=8,pp=2,microbatches=8 --precision f16 --advice none")
+    assert done.returncode == 2 and "; 1 more is too full; " in done.stderr
+
+
+def test_a_sequences_ranks_shard_the_optimizer_where_that_fits():
+    done = call("--model llama3-8b --cluster a100-40gb --global-batch 2 --seq-len 4096 --plan cp=2,tp=2,microbatches=2 --advice none")
+    assert done.returncode == 2 and "the nearest change that fits: " in done.stderr and "zero=" in done.stderr
+
+
+def test_one_is_not_told_as_several():
+    text = simulated(f"{JOB} --cluster selene --plan dp=1")
+    assert "there are no options to try" in text
+    text = simulated(f"{JOB} --cluster selene --plan dp=1 --advice plans")
+    assert "the one change that was tried saves less than 0.5 %, or does not fit" in text
+    text = simulated("--model gpt-22b --cluster selene --gpus 8 --plan tp=8,microbatches=4 --global-batch 4 --goodput "
+               "--checkpoint-interval 0.1")
+    assert ", 1 step, " in text
 
 
 @pytest.mark.parametrize("arguments, message", [
@@ -318,6 +407,7 @@ def test_a_schedule_without_a_flush_is_simulated_and_not_trained():
     more = [a - b for a, b in zip(endless["peak_bytes"], flushed["peak_bytes"])]
     assert more == [rank["bytes_by_category"]["weights"] for rank in flushed["fullest"]]
     assert "without a flush" in endless["critical_path"][0]
+    assert "without a flush" in simulated(f"{JOB} --cluster selene --plan pp=2,schedule=pipedream-2bw,microbatches=4")
     done = subprocess.run([BINARY, "train", JOB, "--plan", "pp=2,schedule=pipedream-2bw,microbatches=2"], cwd=ROOT,
                           capture_output=True, text=True)
     assert done.returncode == 2 and "can be drawn and simulated" in done.stderr
@@ -358,6 +448,13 @@ def test_a_plan_files_precision_is_checked(tmp_path):
     file.write_text(json.dumps({"dp": 1, "pp": 2, "microbatches": 4, "for": step}))
     done = call(str(file))
     assert done.returncode == 2 and 'for.precision: must be one of bf16, f16, f32, fp8, mxfp8, is "bf61"' in done.stderr
+    step |= {"precision": "f32", "tf32": True}
+    file.write_text(json.dumps({"dp": 1, "pp": 2, "microbatches": 4, "for": step}))
+    assert "dense tf32" in simulated(f"{file} --advice none")
+    assert "dense tf32" in simulated(f"{file} --advice none --precision f32")
+    assert "dense bf16" in simulated(f"{file} --advice none --precision bf16")  # tf32 was of the file's f32
+    done = call(f"{file} --cluster v100-p3")
+    assert done.returncode == 2 and f"{file}: for.tf32: " in done.stderr and "has no tf32 products" in done.stderr
 
 
 def test_memory_that_another_schedule_saves_is_told():

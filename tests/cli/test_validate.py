@@ -171,6 +171,19 @@ def test_errors_name_the_file_and_what_would_be_right(tmp_path):
     assert done.returncode == 2
     for finding in ("there is no cluster 'selena'", "'bar'", "unknown constant 'zzz'", "/nowhere.csv"):
         assert finding in done.stderr
+    done = call("calibrate", bad, "--cluster", "selene", "--constants", "launch_us,launch_us")
+    assert done.returncode == 2
+    assert done.stderr == (f"meshwright: {bad}:1: there is no column 'hidden', did you mean 'hiden'?\n"
+                           "--constants: launch_us is there twice; name it once\n")
+    good = tmp_path / "good.csv"
+    good.write_text("\n".join(RUNS) + "\n")
+    done = call("calibrate", good, good, "--cluster", "tpu-v4")
+    assert done.returncode == 2
+    assert done.stderr == (f"meshwright: runs: {good} is there twice, and its rows would count as many more; give it once\n"
+                           f"{good}, {good}: no row is of TPU v4 chip\n")
+    done = call("calibrate", good, "--profile", "a100-80gb-megatron", "--constants", "launch_us", "--split-at", 0.001)
+    assert done.returncode == 2
+    assert "with megatron and marked fit, of at most 0.001 billion parameters; nothing to fit on" in done.stderr
     done = call("calibrate", ROOT / "data/published/runs.csv", "--cluster", "selene")
     assert done.returncode == 2
     assert "the rows of A100-SXM-80GB are of 3 software stacks (megatron, other, llm-foundry); name one with --profile" in done.stderr

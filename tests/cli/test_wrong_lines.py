@@ -153,6 +153,13 @@ def test_a_schedule_that_cannot_run_is_told_with_what_else_is_wrong():
     assert "microbatches=1 must be at least ranks=2" in told[0] and "but not run" in told[1] and "global_batch=16 is not divisible" in told[2]
 
 
+def test_a_replica_without_a_microbatch_is_told_with_what_else_is_wrong():
+    told = subprocess.run([BINARY, *"verify examples/gpt-tiny.toml --plan schedule=chimera,pp=2,microbatches=1,dp=3".split()], cwd=ROOT,
+                          capture_output=True, text=True).stderr.splitlines()
+    assert len(told) == 2
+    assert "replica 1 of the stages has none of the 1 microbatches" in told[0] and "global_batch=16 is not divisible" in told[1]
+
+
 @pytest.mark.parametrize("plan", ["[" * 190 + "]" * 190, '{"' + "a" * 900 + '": 1}', "schedule=" + "a" * 900, "layers=" + "a" * 900])
 def test_a_long_odd_plan_is_not_told_whole(plan):
     done = subprocess.run([BINARY, "simulate", "--model", "gpt-7.5b", "--cluster", "selene", "--global-batch", "8", "--plan", plan],

@@ -163,9 +163,9 @@ class MemoryChart {
       context.beginPath();
       context.arc(px, py, 3.5, 0, 7);
       context.fill();
-      const right = px > width - 150;
-      context.textAlign = right ? "right" : "left";
-      context.fillText(`fullest: ${bytesText(peak.bytes)}`, px + (right ? -8 : 8), Math.max(TOP + 3, py - 9));
+      const text = `fullest: ${bytesText(peak.bytes)}`, wide = context.measureText(text).width;
+      context.textAlign = "left";
+      context.fillText(text, Math.max(LEFT + 2, px + 8 + wide > width - 4 ? px - 8 - wide : px + 8), Math.max(TOP + 3, py - 9));
     }
     context.restore();
   }

@@ -50,7 +50,7 @@ function readLane(reader, names) {
     lane.category[i] = same & 1 ? lane.category[previous] : reader.number();
     lane.stage[i] = same & 1 ? lane.stage[previous] : reader.number() - 1;
     lane.bytes[i] = same & 2 ? lane.bytes[previous] : reader.number();
-    lane.flops[i] = same & 2 ? lane.flops[previous] : reader.number() * 1e6;
+    lane.flops[i] = same & 2 ? lane.flops[previous] : reader.number();
     lane.microbatch[i] = same & 4 ? lane.microbatch[previous] + 1 : reader.number() - 1;
     last.set(name, i);
   }
@@ -77,10 +77,12 @@ function readPage() {
   const reader = new Reader(document.getElementById("packed").textContent.trim());
   for (const run of page.runs) {
     run.kinds = run.names.map((name) => name.split(" ")[0]);
+    run.length = run.step;  // or of the bars: those of a step without a flush go on in the next
     run.ranks.forEach((rank) => {
       rank.lanes = [];
       for (let left = reader.number(); left > 0; --left) rank.lanes.push(readLane(reader, run.names));
       rank.memory = readMemory(reader);
+      for (const lane of rank.lanes) for (const end of lane.end) run.length = Math.max(run.length, end);
     });
   }
   return page;

@@ -22,7 +22,7 @@ function showTip(event, tip) {
     make("tr", {}, make("td", {}, name), make("td", {}, value)))));
   const x = event.clientX + 16, y = event.clientY + 18;
   box.style.left = `${Math.max(4, Math.min(x, innerWidth - box.offsetWidth - 8))}px`;
-  box.style.top = `${y + box.offsetHeight > innerHeight ? event.clientY - box.offsetHeight - 12 : y}px`;
+  box.style.top = `${y + box.offsetHeight > innerHeight ? Math.max(4, event.clientY - box.offsetHeight - 12) : y}px`;
 }
 
 const page = readPage();
@@ -30,7 +30,8 @@ page.shareNames = [];
 for (const run of page.runs)
   for (const rank of run.ranks)
     for (const share of rank.shares) if (!page.shareNames.includes(share.name)) page.shareNames.push(share.name);
-const view = new View(Math.max(1, ...page.runs.map((run) => run.step)));
+page.shareNames.sort((a, b) => (a === "idle at the end") - (b === "idle at the end"));
+const view = new View(Math.max(1, ...page.runs.map((run) => run.length)));
 const state = {run: 0, timelines: [], redraw: []};
 
 const swatch = (c, line) => make("span", {class: line ? "swatch line" : "swatch", style: `background:${css(c)}`});
@@ -38,6 +39,14 @@ const legend = (entries) => make("ul", {class: "legend"}, ...entries.map(([name,
   make("li", {}, swatch(c, line), name)));
 const letter = (i) => String.fromCharCode(65 + i);
 const many = page.runs.length > 1;
+// Lines may end behind a comma.
+const planCode = (plan, kind = "") => make("code", {class: kind}, ...plan.split(/(?<=,)/).flatMap((part) => [part, make("wbr")]));
+// Whether a bar of any run is so: f(run, lane, index of the bar).
+const anyBar = (f) => page.runs.some((run) => run.ranks.some((rank) => rank.lanes.some((lane) =>
+  [...Array(lane.n).keys()].some((i) => f(run, lane, i)))));
+const isCall = (run, lane, i) => /^(F|I|W|B|UPDATE)$/.test(run.kinds[lane.name[i]]);
+const isOp = (run, lane, i) => lane.category[i] === COMPUTE && !isCall(run, lane, i);
+const isCollective = (run, lane, i) => lane.category[i] === COMM && lane.stream !== 1;
 
 // Mean over ranks: [name, ns].
 function meanShares(run) {
@@ -52,7 +61,7 @@ function head() {
   $("head").replaceChildren(
     make("div", {class: "top"}, make("div", {}, make("h1", {}, page.title),
       make("p", {class: "soft"}, page.subtitle)), theme),
-    ...(many ? [] : [make("p", {}, "Plan ", make("code", {}, run.plan)), make("dl", {class: "stats"},
+    ...(many ? [] : [make("p", {}, "Plan ", planCode(run.plan)), make("dl", {class: "stats"},
       ...run.figures.map((figure) => make("div", {}, make("dt", {}, figure.name),
         make("dd", {}, micro(figure.value), figure.note ? make("span", {class: "note"}, figure.note) : null)))),
       ...(run.note ? [make("p", {class: "soft", id: "note"}, run.note)] : [])]));
@@ -62,10 +71,12 @@ function comparison() {
   if (!many) return;
   const longest = Math.max(...page.runs.map((run) => run.step)), first = page.runs[0];
   const names = first.figures.map((figure) => figure.name);
-  const against = (run) => run === first ? "" :
-    `${run.step <= first.step ? "−" : "+"}${Math.abs(100 * (run.step / first.step - 1)).toFixed(1)} %`;
+  const against = (run) => {
+    const change = (100 * (run.step / first.step - 1)).toFixed(1), sign = change > 0 ? "+" : change < 0 ? "−" : "";
+    return run === first ? "" : `${sign}${change.replace("-", "").replace(/^0\.0$/, "0.0")} %`;
+  };
   const rows = page.runs.map((run, i) => make("tr", {}, make("td", {class: "wrap"}, make("b", {}, letter(i)), " ",
-    make("code", {}, run.plan), run.note ? make("div", {class: "soft small"}, run.note) : null), make("td", {}, against(run)), ...run.figures.map((figure) => make("td", {}, micro(figure.value)))));
+    planCode(run.plan), run.note ? make("div", {class: "soft small"}, run.note) : null), make("td", {}, against(run)), ...run.figures.map((figure) => make("td", {}, micro(figure.value)))));
   const stacks = page.runs.map((run, i) => make("div", {class: "row"}, make("b", {}, letter(i)),
     make("div", {class: "rail"}, make("div", {class: "stack", style: `width:${(100 * run.step / longest).toFixed(2)}%`},
       ...meanShares(run).filter(([, time]) => time > 0).map(([name, time]) => make("i", {
@@ -82,14 +93,23 @@ function comparison() {
 }
 
 function timelineLegend() {
-  const kinds = new Set(page.runs.flatMap((run) => run.kinds)), entries = [];
+  const kinds = new Set(page.runs.flatMap((run) => run.kinds)), entries = [], ops = anyBar(isOp);
   const words = {F: "F forward", B: "B backward", I: "I input gradient", W: "W weight gradient", UPDATE: "UPDATE"};
   for (const [kind, text] of Object.entries(words)) if (kinds.has(kind)) entries.push([text, colour(kind)]);
-  if (page.runs.some((run) => run.chunks > 1)) entries.push(["darker: odd chunk", mixed(colour("F"), [20, 24, 34], 0.3)]);
-  entries.push(["waits for another rank", colour("wait")]);
-  if (page.runs.some((run) => run.ranks.some((rank) => rank.lanes.length > 1))) entries.push(["message on its way", colour("message")]);
+  if (ops) entries.push(["op", colour("other")]);
+  if (page.runs.some((run) => run.chunks > 1)) entries.push(["darker: odd chunk", mixed(colour(ops ? "other" : "F"), [20, 24, 34], 0.3)]);
+  if (anyBar((run, lane, i) => lane.category[i] === WAIT)) entries.push(["waits for another rank", colour("wait")]);
+  if (anyBar((run, lane) => lane.stream === 1)) entries.push(["message on its way", colour("message")]);
+  if (anyBar(isCollective)) entries.push(["collective", colour("comm")]);
   entries.push(["critical path", colour("path"), true]);
   return legend(entries);
+}
+
+function timelineWords() {
+  const thin = [["messages", (run, lane) => lane.stream === 1], ["collectives", isCollective]]
+    .filter(([, f]) => anyBar(f)).map(([name]) => name).join(" and ");
+  return `A row is a pipeline rank; a bar is ${anyBar(isOp) ? "an op" : "a call for one microbatch"}` +
+    `${thin ? `; the thin bars below are ${thin}` : ""}.`;
 }
 
 function timelines() {
@@ -113,11 +133,11 @@ function timelines() {
     });
     state.timelines.push(timeline);
     return make("div", {class: "panel"}, many ? make("div", {class: "name"},
-      make("span", {}, make("b", {}, letter(i)), " ", make("code", {}, run.plan)),
+      make("span", {}, make("b", {}, letter(i)), " ", planCode(run.plan)),
       make("span", {class: "soft"}, timeText(run.step))) : null, canvas, said);
   });
   $("timeline").replaceChildren(make("h2", {}, many ? "Time lines, at one scale" : "Time line"),
-    make("p", {class: "soft small"}, "A row is a pipeline rank; a bar is a call for one microbatch; the thin bars below are messages."),
+    make("p", {class: "soft small"}, timelineWords()),
     make("div", {class: "bar"}, button("−", "zoom out", () => view.zoom(1 / 2)), button("+", "zoom in", () => view.zoom(2)),
       button("Whole step", "show the whole step", () => view.fit()), path, make("span", {class: "gap"}),
       make("span", {class: "soft small"}, "Drag to move, ", make("kbd", {}, "Ctrl"), " + wheel to zoom (once clicked, the wheel alone); ",
@@ -129,7 +149,7 @@ function chooser() {
   if (!many) return null;
   return make("div", {class: "bar", role: "group", "aria-label": "plan"}, ...page.runs.map((run, i) =>
     make("button", {"aria-pressed": String(i === state.run), title: run.plan, onclick: () => { state.run = i; sections(); }},
-      `Plan ${letter(i)}`)), make("code", {class: "soft"}, page.runs[state.run].plan));
+      `Plan ${letter(i)}`)), planCode(page.runs[state.run].plan, "soft"));
 }
 
 function shares() {
@@ -143,10 +163,10 @@ function shares() {
   $("shares-section").replaceChildren(make("h2", {}, "Where the time goes"), chooser() || "",
     make("div", {class: "two"}, make("div", {}, make("div", {class: "panel"}, canvas),
       make("p", {class: "soft small"}, "A column is a pipeline rank; its parts add up to the step.")),
-    make("table", {class: "data"}, make("thead", {}, make("tr", {}, make("th", {}, "mean over ranks"), make("th", {}, "time"), make("th", {}, "share"))),
+    make("div", {class: "scroll"}, make("table", {class: "data"}, make("thead", {}, make("tr", {}, make("th", {}, "mean over ranks"), make("th", {}, "time"), make("th", {}, "share"))),
       make("tbody", {}, ...means.map(([name, time]) => make("tr", {},
         make("td", {}, make("span", {style: "display:flex;gap:.5rem;align-items:center"}, swatch(shareColour(page, name)), name)),
-        make("td", {}, timeText(time)), make("td", {}, percentText(time, run.step))))))));
+        make("td", {}, timeText(time)), make("td", {}, percentText(time, run.step)))))))));
 }
 
 function memory() {
@@ -165,14 +185,14 @@ function memory() {
     const rank = run.ranks[r], peak = rank.peak;
     words.replaceChildren(make("h3", {}, `Rank ${r}${rank.stages ? `, ${rank.stages}` : ""}`),
       make("p", {class: "small"}, `Fullest ${timeText(peak.time)} into the step, ${peak.at}: ${bytesText(peak.bytes)} alive. `,
-        `The memory plan reserves ${bytesText(rank.reserved)}${run.memory_limit ? ` of the device's ${bytesText(run.memory_limit)}` : ""}.`),
-      make("table", {class: "data"}, make("thead", {}, make("tr", {}, make("th", {}, "largest then alive"), make("th", {class: "left"}, "holds"), make("th", {}, "size"))),
+        `The memory plan reserves ${bytesText(rank.reserved)}${run.memory_limit ? ` of the ${bytesText(run.memory_limit)} that tensors get` : ""}.`),
+      make("div", {class: "scroll"}, make("table", {class: "data"}, make("thead", {}, make("tr", {}, make("th", {}, "largest then alive"), make("th", {class: "left"}, "holds"), make("th", {}, "size"))),
         make("tbody", {}, ...rank.largest.map((tensor) => make("tr", {}, make("td", {class: "wrap"}, make("code", {}, tensor.name)),
-          make("td", {class: "left"}, MEMORY_WORDS[tensor.category]), make("td", {}, bytesText(tensor.bytes)))))));
+          make("td", {class: "left"}, MEMORY_WORDS[tensor.category]), make("td", {}, bytesText(tensor.bytes))))))));
   };
   const columns = run.ranks.map((rank) => present.map((name) =>
     ({name: MEMORY_WORDS[name], value: rank.peak.by[name] || 0, colour: colour(name)})));
-  const ranks = new Columns(over, {columns, limit: run.memory_limit, limitName: "the device's memory", text: bytesText, choose});
+  const ranks = new Columns(over, {columns, limit: run.memory_limit, limitName: "memory for tensors", text: bytesText, choose});
   $("memory").replaceChildren(make("h2", {}, "Memory"), chooser() || "", legend(present.map((name) => [MEMORY_WORDS[name], colour(name)])),
     make("div", {class: "two"}, make("div", {}, make("div", {class: "panel"}, over),
       make("p", {class: "soft small"}, "Each rank at its fullest instant. Choose one to see it over time."),
@@ -230,7 +250,7 @@ window.meshwright = {
   bars: (run, rank) => page.runs[run].ranks[rank].lanes.flatMap((lane) => Array.from({length: lane.n}, (_, i) => ({
     stream: lane.stream, title: barTitle(page.runs[run], lane, i), name: page.runs[run].names[lane.name[i]],
     start: lane.start[i], end: lane.end[i], category: lane.category[i], microbatch: lane.microbatch[i],
-    stage: lane.stage[i], bytes: lane.bytes[i]}))),
+    stage: lane.stage[i], bytes: lane.bytes[i], flops: lane.flops[i]}))),
   box: (run, rank, lane, index) => {
     const canvas = state.timelines[run].canvas.getBoundingClientRect(), box = state.timelines[run].box({rank, lane, index});
     return {left: canvas.left + box.left, right: canvas.left + box.right, top: canvas.top + box.top,

@@ -57,7 +57,8 @@ function prepare(canvas, height) {
 // Times for the axis: 1, 2 or 5 times a power of ten apart, about `count` of them.
 function ticks(begin, end, count) {
   const rough = (end - begin) / Math.max(1, count), power = 10 ** Math.floor(Math.log10(rough));
-  const step = [1, 2, 5, 10].map((k) => k * power).find((s) => s >= rough);
+  const steps = [0.5, 1, 2, 5, 10].map((k) => k * power), above = steps.findIndex((s) => s >= rough);
+  const step = steps[(end - begin) / steps[above] < 2 ? above - 1 : above];  // two at the least
   const times = [];
   for (let t = Math.ceil(begin / step) * step; t <= end; t += step) times.push(t);
   const unit = end >= 1e9 ? [1e9, "s"] : end >= 1e6 ? [1e6, "ms"] : end >= 1e3 ? [1e3, "µs"] : [1, "ns"];
@@ -97,6 +98,9 @@ class Timeline {
     Object.assign(this, {canvas, run, view, tell, chosen: null, hovered: null, showPath: false});
     const ranks = run.ranks.length;
     this.row = Math.max(7, Math.min(30, Math.floor(560 / Math.max(1, ranks))));
+    // Beside computation: messages and up to two groups of devices in its row, more below.
+    this.thin = Math.max(1, Math.min(4, Math.floor(this.row * 0.2)));
+    this.row += this.thin * Math.max(0, ...run.ranks.map((rank) => rank.lanes.length - 4));
     this.height = TOP + ranks * this.row + 4;
     view.listeners.push(() => this.later());
     this.listen();
@@ -113,10 +117,9 @@ class Timeline {
   // Rows of a rank in CSS pixels: computation and waits above, other streams thin below.
   lanesOf(r) {
     const top = TOP + r * this.row, gap = this.row >= 12 ? 3 : 1, others = this.run.ranks[r].lanes.length - 1;
-    const thin = others > 0 ? Math.max(1, Math.min(4, Math.floor(this.row * 0.2))) : 0;
-    const main = this.row - gap - (others > 0 ? thin * Math.min(others, 3) : 0);
+    const main = this.row - gap - this.thin * others;
     return this.run.ranks[r].lanes.map((lane, l) => l === 0
-      ? {top, height: main} : {top: top + main + thin * Math.min(l - 1, 2), height: thin});
+      ? {top, height: main} : {top: top + main + this.thin * (l - 1), height: this.thin});
   }
 
   // Which colour of the palette each bar has.
