@@ -56,14 +56,17 @@ void take_memory(const predict::Prediction& prediction, Comparison& c) {
 }
 
 // What a row was compiled to: by ranks of both kinds, chunks, post-validation, microbatch and
-// recomputation.
-using Steps = std::map<std::tuple<int64_t, int64_t, int64_t, bool, int64_t, compile::Recompute>,
-                       predict::Step>;
+// recomputation; and by whether attention is fused, the one figure of a device that a change has
+// and a program depends on (predict/precision.h).
+using Steps =
+    std::map<std::tuple<int64_t, int64_t, int64_t, bool, int64_t, compile::Recompute, bool>,
+             predict::Step>;
 
 const predict::Step& step_of(const predict::Request& request, int64_t size, compile::Recompute way,
                              Steps& steps) {
   const std::tuple key(request.plan.tp, request.plan.pp, request.plan.chunks,
-                       request.plan.post_validation, size, way);
+                       request.plan.post_validation, size, way,
+                       request.cluster.device.attained.fused_attention);
   const auto it = steps.find(key);
   if (it != steps.end()) return it->second;
   return steps.emplace(key, predict::compile_step(request)).first->second;

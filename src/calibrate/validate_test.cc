@@ -308,6 +308,28 @@ TEST_CASE("several changes at once, compiled once, are the same as each by itsel
   CHECK(all[1][0].predicted > all[0][0].predicted);
 }
 
+TEST_CASE("each mechanism that is switched off is so in what is held, too") {
+  Machines machines = a100();
+  cluster::Profile profile;
+  profile.device = "A100";
+  profile.software = profile.stack.name = "stack";
+  profile.stack.autograd = true;
+  profile.fused_attention = false;
+  machines.profiles = {profile};
+  Run run = gpt(2, 64, 4, 1024, 128, 4);
+  run.software = "stack";
+  std::vector<Change> changes = {{}};
+  for (const Ablation& ablation : ablations()) changes.push_back(ablation.change);
+  const auto all = validate({run}, machines, 1, changes);
+  for (size_t c = 0; c < changes.size(); ++c) {
+    CAPTURE(c);
+    const Comparison alone = validate({run}, machines, 1, changes[c])[0];
+    CHECK(alone.reason == "");
+    CHECK(all[c][0].predicted == alone.predicted);
+    CHECK(all[c][0].predicted_GiB == alone.predicted_GiB);
+  }
+}
+
 TEST_CASE("a stack without selective recomputation recomputes all or nothing") {
   Machines machines = a100();
   Run run = gpt(2, 64, 4, 64, 128, 4);

@@ -29,10 +29,6 @@ void read_overlap(const RequestOptions& options, predict::Request& request,
   }
 }
 
-}  // namespace
-
-namespace {
-
 // A plan in short form, or the file or job that holds one, says itself how often it is replicated.
 bool says_dp(const std::string& text) {
   if (ends_with(text, ".json") || ends_with(text, ".toml")) return true;

@@ -371,17 +371,9 @@ std::string of_kinds(bool pipeline::KindOptions::* option, const char* text) {
   return fmt::format("{}: {}", join(pipeline::kinds_with(option), ", "), text);
 }
 
-}  // namespace
-
-void add_schedule(CLI::App& app, const Diagnostics& words) {
-  CLI::App* command = app.add_subcommand(
-      "schedule", "Draw a pipeline schedule with its makespan, bubble and memory; run nothing");
-  auto options = std::make_shared<ScheduleOptions>();
-  ScheduleRequest& request = options->request;
-  command->add_option("kind", options->kind, "One of the kinds below");
-  command->add_option("--stages", options->stages, "Pipeline ranks")->check(whole(1, kMost));
-  command->add_option("--microbatches", options->microbatches, "Microbatches of a step")
-      ->check(whole(1, kMost));
+// What a schedule is asked for beside its kind.
+void add_request_options(CLI::App* command, ScheduleOptions& options) {
+  ScheduleRequest& request = options.request;
   command->add_option("--chunks", request.chunks, "Stages a rank, for kinds that have several")
       ->check(whole(1, kMostWhole32));
   command
@@ -402,19 +394,19 @@ void add_schedule(CLI::App& app, const Diagnostics& words) {
                             "pairs of pipelines, a divisor of half of the ranks (usually 1)"))
       ->check(whole(1, kMostWhole32));
   command->add_option(
-      "--costs", options->costs,
+      "--costs", options.costs,
       "Time of a microbatch on a stage: f=1,b=1,w=1,comm=0; f, b and w may have a "
       "value for each stage, f=1:1:2:1; pair=2.5 is F beside B, sync the sum of a stage's "
       "gradients over its replicas. With --compare they are those of a rank's whole share");
-  command->add_option("--memory", options->memory,
+  command->add_option("--memory", options.memory,
                       "What a microbatch holds: mb=1 from F to the end of I, mw=1 to the end of W");
   command
-      ->add_option("--memory-limit", options->memory_limit,
+      ->add_option("--memory-limit", options.memory_limit,
                    of_kinds(&pipeline::KindOptions::memory_limit,
                             "the most a rank may hold, in units of mb (usually as many as ranks)"))
       ->check(number_above(0));
   command
-      ->add_option("--sync", options->sync,
+      ->add_option("--sync", options.sync,
                    "Kinds with replicas: when they add up their gradients: end (usual), eager "
                    "(behind a stage's last backward), eager-opt (so where the rank then waits)")
       ->check(one_of({"end", "eager", "eager-opt"}));
@@ -425,13 +417,31 @@ void add_schedule(CLI::App& app, const Diagnostics& words) {
   command->add_flag(
       "--exact", request.exact,
       of_kinds(&pipeline::KindOptions::exact, "the order of an integer program, for small cases"));
-  command->add_flag("--json", options->json, "Print one object in place of the drawing");
-  command->add_option("--csv", options->csv,
+}
+
+// What is printed, written and read.
+void add_io_options(CLI::App* command, ScheduleOptions& options) {
+  command->add_flag("--json", options.json, "Print one object in place of the drawing");
+  command->add_option("--csv", options.csv,
                       "Write the order in torch.distributed.pipelining's format");
-  command->add_flag("--comms", options->comms,
+  command->add_flag("--comms", options.comms,
                     "--csv: with messages, gathers and reductions (compute_comms)");
-  command->add_option("--from", options->from, "Read the order from such a file and check it");
-  command->add_option("--svg", options->svg, "Write the drawing as SVG");
+  command->add_option("--from", options.from, "Read the order from such a file and check it");
+  command->add_option("--svg", options.svg, "Write the drawing as SVG");
+}
+
+}  // namespace
+
+void add_schedule(CLI::App& app, const Diagnostics& words) {
+  CLI::App* command = app.add_subcommand(
+      "schedule", "Draw a pipeline schedule with its makespan, bubble and memory; run nothing");
+  auto options = std::make_shared<ScheduleOptions>();
+  command->add_option("kind", options->kind, "One of the kinds below");
+  command->add_option("--stages", options->stages, "Pipeline ranks")->check(whole(1, kMost));
+  command->add_option("--microbatches", options->microbatches, "Microbatches of a step")
+      ->check(whole(1, kMost));
+  add_request_options(command, *options);
+  add_io_options(command, *options);
   command
       ->add_option("--compare", options->compare,
                    "Other kinds, at the same time scale: zb-h1,zb-v; without a schedule before "

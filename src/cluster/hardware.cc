@@ -177,8 +177,6 @@ std::string profile_file(FileSystem& fs, const Cluster& cluster, bool asked,
 
 }  // namespace
 
-std::string_view link_kind_name(LinkKind kind) { return kKinds[static_cast<size_t>(kind)]; }
-
 FlopsPerSecond Device::peak(std::string_view format) const {
   for (const auto& [name, peak] : peaks) {
     if (name == format) return peak;

@@ -47,7 +47,6 @@ enum class LinkKind : uint8_t {
   kNetwork,  // a network card for each device, behind switches
   kTorus     // point-to-point links in a grid that closes on itself
 };
-std::string_view link_kind_name(LinkKind kind);  // "memory", "nvlink", …
 
 // Ranks [k * devices, (k + 1) * devices) are joined by one unit of this level.
 struct Link {
@@ -119,11 +118,11 @@ struct Device {
   FlopsPerSecond peak(std::string_view format) const;
 };
 
-// How a software stack runs on the device, and how well it was predicted; from a profile.
 // Who lays out a device's memory: the memory plan, or PyTorch's caching allocator, without
 // expandable segments or with them (predict/caching_allocator.h).
 enum class Allocator : uint8_t { kPlan, kSegments, kExpandable };
 
+// How a software stack runs on the device, and how well it was predicted; from a profile.
 struct Stack {
   std::string name;                  // "megatron"; empty: no profile
   std::vector<std::string> overlap;  // as `simulate --overlap` takes them

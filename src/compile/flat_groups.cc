@@ -21,6 +21,35 @@ struct Key {
   friend auto operator<=>(const Key&, const Key&) = default;
 };
 
+bool is_accumulator(const ir::State& state) {
+  return state.kind == ir::StateKind::kGradient && state.parameter.valid();
+}
+
+// By parameter those of `states`, in the order of their uses in the model.
+using Accumulators = std::map<StateId, std::vector<const StateUse*>>;
+Accumulators accumulators_of(const std::vector<StateUse>& states, const ir::Module& module) {
+  Accumulators accumulators;
+  for (const StateUse& use : states) {
+    const ir::State& state = module.state(use.state);
+    if (is_accumulator(state)) accumulators[state.parameter].push_back(&use);
+  }
+  for (auto& [parameter, list] : accumulators) {
+    std::sort(list.begin(), list.end(), [&](const StateUse* a, const StateUse* b) {
+      return module.state(a->state).use < module.state(b->state).use;
+    });
+  }
+  return accumulators;
+}
+
+// By parameter, of the whole model.
+std::map<StateId, int> uses_of_parameters(const ir::Module& module) {
+  std::map<StateId, int> uses;
+  for (const ir::State& state : module.states) {
+    if (is_accumulator(state)) ++uses[state.parameter];
+  }
+  return uses;
+}
+
 // What ZeRO shards a weight over: the plan's data axes; of experts, which ep divides, the others.
 sharding::Axes data_axes_of(const StateUse& weight, const Plan& plan) {
   sharding::Axes axes = plan.data_axes();
@@ -90,26 +119,13 @@ LocalGraph::Made flat_type(const FlatGroup& group, int64_t shards, const shardin
 
 std::vector<FlatGroup> make_flat_groups(const std::vector<StateUse>& states, const Plan& plan,
                                         ir::Module& module) {
-  // Accumulators by parameter, in the order of their uses in the model.
-  std::map<StateId, std::vector<const StateUse*>> accumulators;
-  std::map<StateId, int> uses_in_model;
-  for (const ir::State& state : module.states) {
-    if (state.kind == ir::StateKind::kGradient && state.parameter.valid())
-      ++uses_in_model[state.parameter];
-  }
-  for (const StateUse& use : states) {
-    const ir::State& state = module.state(use.state);
-    if (state.kind == ir::StateKind::kGradient && state.parameter.valid())
-      accumulators[state.parameter].push_back(&use);
-  }
+  Accumulators accumulators = accumulators_of(states, module);
+  std::map<StateId, int> uses_in_model = uses_of_parameters(module);
   std::map<Key, FlatGroup> groups;
   for (const StateUse& use : states) {
     const ir::State& state = module.state(use.state);
     if (state.kind != ir::StateKind::kWeight) continue;
-    std::vector<const StateUse*>& list = accumulators[use.state];
-    std::sort(list.begin(), list.end(), [&](const StateUse* a, const StateUse* b) {
-      return module.state(a->state).use < module.state(b->state).use;
-    });
+    const std::vector<const StateUse*>& list = accumulators[use.state];
     Key key;
     key.layer = state.layer;
     const sharding::Axes data_axes = data_axes_of(use, plan);

@@ -216,12 +216,9 @@ void add_expert_findings(const PlanReading& reading, const ModelShape& shape,
   }
 }
 
-}  // namespace
-
-std::vector<std::string> plan_findings(const PlanReading& reading, int64_t blocks,
-                                       const ModelShape& shape) {
+void add_tensor_findings(const PlanReading& reading, const ModelShape& shape,
+                         std::vector<std::string>& found) {
   const Plan& plan = reading.plan;
-  std::vector<std::string> found;
   for (const auto& [axis, size] : shape.must_divide) {
     if (size % plan.tp == 0 || !reading.sound({"tp"})) continue;
     const auto key = shape.key.find(axis);
@@ -235,7 +232,13 @@ std::vector<std::string> plan_findings(const PlanReading& reading, int64_t block
                                   alternatives(fitting_tp(shape, size))));
     }
   }
-  if (reading.sound({"dp", "microbatches"}) && shape.global_batch % (plan.dp * plan.units()) != 0) {
+}
+
+void add_batch_findings(const PlanReading& reading, const ModelShape& shape,
+                        std::vector<std::string>& found) {
+  const Plan& plan = reading.plan;
+  if (!reading.sound({"dp", "microbatches"})) return;
+  if (shape.global_batch % (plan.dp * plan.units()) != 0) {
     const int64_t parts = plan.units() / plan.microbatches;
     const std::string factor = parts == 1 ? "" : fmt::format("*{}", parts);
     found.push_back(
@@ -245,12 +248,17 @@ std::vector<std::string> plan_findings(const PlanReading& reading, int64_t block
                     shape.global_batch, factor, plan.dp, plan.microbatches, factor,
                     plan.dp * plan.units(), parts == 1 ? "" : "part of a "));
   } else if (const int64_t sequences = shape.global_batch / (plan.dp * plan.units());
-             reading.sound({"dp", "microbatches"}) && sequences > kMostTokens / shape.seq_len) {
+             sequences > kMostTokens / shape.seq_len) {
     found.push_back(
         fmt::format("plan: microbatches of {} sequences of {} tokens have more than {} tokens; use "
                     "more microbatches",
                     sequences, shape.seq_len, kMostTokens));
   }
+}
+
+void add_sequence_findings(const PlanReading& reading, const ModelShape& shape,
+                           std::vector<std::string>& found) {
+  const Plan& plan = reading.plan;
   if (reading.sound({"slices"}) && shape.seq_len % plan.sequence_slices() != 0) {
     found.push_back(fmt::format("plan: seq_len={} is not divisible by slices={}; use slices={}",
                                 shape.seq_len, plan.sequence_slices(),
@@ -262,15 +270,19 @@ std::vector<std::string> plan_findings(const PlanReading& reading, int64_t block
     found.push_back(
         fmt::format("plan: seq_len={} is not divisible by 2*cp={}", shape.seq_len, 2 * plan.cp));
   }
-  add_expert_findings(reading, shape, found);
-  if (!reading.sound({"pp", "chunks", "layers"})) return found;
+}
+
+void add_layer_findings(const PlanReading& reading, int64_t blocks,
+                        std::vector<std::string>& found) {
+  const Plan& plan = reading.plan;
+  if (!reading.sound({"pp", "chunks", "layers"})) return;
   if (plan.layers.empty()) {
     if (blocks < plan.stages()) {
       found.push_back(
           fmt::format("plan: pp*chunks={}*{}={} stages for {} layers; use at most {} stages",
                       plan.pp, plan.chunks, plan.stages(), blocks, blocks));
     }
-    return found;
+    return;
   }
   int64_t sum = 0;
   for (const int64_t n : plan.layers) sum += n;
@@ -283,6 +295,18 @@ std::vector<std::string> plan_findings(const PlanReading& reading, int64_t block
     found.push_back(fmt::format("plan: layers add up to {}, must add up to the model's {} layers",
                                 sum, blocks));
   }
+}
+
+}  // namespace
+
+std::vector<std::string> plan_findings(const PlanReading& reading, int64_t blocks,
+                                       const ModelShape& shape) {
+  std::vector<std::string> found;
+  add_tensor_findings(reading, shape, found);
+  add_batch_findings(reading, shape, found);
+  add_sequence_findings(reading, shape, found);
+  add_expert_findings(reading, shape, found);
+  add_layer_findings(reading, blocks, found);
   return found;
 }
 

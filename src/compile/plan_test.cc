@@ -3,6 +3,7 @@
 #include <doctest/doctest.h>
 
 #include "base/error.h"
+#include "base/text.h"
 #include "partition/test_nets.h"
 
 namespace mw::compile {
@@ -100,16 +101,12 @@ TEST_CASE("a key, schedule or choice that is nearly right gets the right one") {
   CHECK(message_of("microbatch=4") ==
         "--plan: microbatch: unknown key, did you mean 'microbatches'?");
   CHECK(message_of("pp=2,schedule=1f1") ==
-        "--plan: schedule: unknown schedule '1f1', did you mean '1f1b'?; known are 1f1b, gpipe, "
-        "pipedream-2bw, interleaved-1f1b, chimera, chimera-doubling, chimera-halving, looped-bfs, "
-        "hanayo, interleaved-zb, zb-auto, zb-h1, zb-h2, zb-v, v-half, v-min, seq-1f1b, dualpipe, "
-        "dualpipe-v");
-  CHECK(
-      run_finding(parse_plan("pp=2,schedule=pipedream-2bw,microbatches=2")) ==
-      "--plan: schedule: 'pipedream-2bw' can be drawn and simulated (meshwright schedule, "
-      "simulate), but not run: a step of it would use older weights; what runs is 1f1b, gpipe, "
-      "interleaved-1f1b, chimera, chimera-doubling, chimera-halving, looped-bfs, hanayo, "
-      "interleaved-zb, zb-auto, zb-h1, zb-h2, zb-v, v-half, v-min, seq-1f1b, dualpipe, dualpipe-v");
+        "--plan: schedule: unknown schedule '1f1', did you mean '1f1b'?; known are " +
+            join(pipeline::all_schedule_kinds(), ", "));
+  CHECK(run_finding(parse_plan("pp=2,schedule=pipedream-2bw,microbatches=2")) ==
+        "--plan: schedule: 'pipedream-2bw' can be drawn and simulated (meshwright schedule, "
+        "simulate), but not run: a step of it would use older weights; what runs is " +
+            join(pipeline::schedule_kinds(), ", "));
   CHECK(run_finding(parse_plan("pp=2,schedule=zb-v,chunks=2,microbatches=2")) == "");
   CHECK(
       message_of("recompute=ful") ==

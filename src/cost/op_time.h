@@ -20,10 +20,9 @@ struct ProductShape {
 // REQUIRES: the op is a dot.
 ProductShape product_shape(const ir::Graph& graph, const ir::Op& op);
 
-// Share of the dense peak that a product of this shape reaches: the best over tile shapes of
-// (elements / tile area covered) * (tiles / slots of the waves they take) * k / (k +
-// product_half_k)
-// * tile's own efficiency * matrix_fraction. Tile and wave quantization: NVIDIA, "Matrix
+// Share of the dense peak that a product of this shape reaches: matrix_fraction times the best over
+// tile shapes of (elements / tile area covered) * (tiles / slots of the waves they take) *
+// k / (k + product_half_k) * tile's own efficiency. Tile and wave quantization: NVIDIA, "Matrix
 // multiplication background user's guide"; the other factors: see op_time.cc. Range: dense
 // products, k >= 16.
 // `half_k`: of k for half of it; 0: the device's.

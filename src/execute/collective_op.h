@@ -40,7 +40,6 @@ class CollectiveOp {
     int64_t outer = 1;
     int64_t chunk = 0;
     bool contiguous() const { return outer == 1; }
-    int64_t part_bytes() const { return outer * chunk; }
   };
   struct Tensor {
     int64_t operand_bytes = 0, result_bytes = 0;

@@ -41,7 +41,6 @@ typedef int64_t vl __attribute__((vector_size(4 * kLanes), may_alias));
 
 MW_INLINE vf splat(float x) { return x - vf{}; }
 MW_INLINE vi splat_i(int32_t x) { return x - vi{}; }
-MW_INLINE vd splat_d(double x) { return x - vd{}; }
 MW_INLINE vf load(const float* p) { return *reinterpret_cast<const vf_unaligned*>(p); }
 MW_INLINE void store(float* p, vf v) { *reinterpret_cast<vf_unaligned*>(p) = v; }
 MW_INLINE vi load_i(const int32_t* p) { return *reinterpret_cast<const vi_unaligned*>(p); }

@@ -10,9 +10,9 @@
 
 namespace mw::pipeline {
 
-// What was not asked for gets the kind's usual value.
 constexpr double kMostWork = 5e7;  // forwards of a schedule: some gigabytes of actions
 
+// What was not asked for gets the kind's usual value.
 static ScheduleRequest filled_in(ScheduleRequest request, const ScheduleKind& kind) {
   if (request.chunks == 0) request.chunks = kind.chunks.usual;
   if (request.group == 0) request.group = request.ranks;
@@ -33,8 +33,10 @@ static void check_chunks(const ScheduleRequest& request, const ScheduleKind& kin
   } else if (range.most == range.least) {
     out.add("schedule {}: chunks={} must be {}", request.kind, request.chunks, range.least);
   } else {
-    out.add("schedule {}: chunks={} must be a multiple of {}", request.kind, request.chunks,
-            range.step);
+    const std::string others =
+        range.least == range.step ? fmt::format("a multiple of {}", range.step)
+                                  : fmt::format("{}, {}, …", range.least, range.least + range.step);
+    out.add("schedule {}: chunks={} must be {}", request.kind, request.chunks, others);
   }
 }
 

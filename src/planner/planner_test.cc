@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "pipeline/schedule.h"
 #include "planner/space.h"
+#include "predict/test_request.h"
 
 using namespace mw;
 using namespace mw::planner;
@@ -16,29 +17,10 @@ namespace {
 
 Request small(int64_t gpus, double gigabytes = 1) {
   Request request;
-  predict::Request& base = request.base;
-  base.model = models::parse_config(
-      R"({"model_type": "gpt2", "vocab_size": 256, "n_positions": 64, "n_embd": 64, "n_layer": 4,
-          "n_head": 4, "embd_pdrop": 0.0, "resid_pdrop": 0.0, "attn_pdrop": 0.0})",
-      "small.json");
-  cluster::Cluster& c = base.cluster;
-  c.name = "box";
-  c.file = "box.toml";
-  c.devices = 16;
-  c.device.name = "chip";
-  c.device.memory = Bytes(static_cast<int64_t>(gigabytes * 1e9));
-  c.device.peaks = {{"f32", cluster::FlopsPerSecond(10e12)},
-                    {"bf16", cluster::FlopsPerSecond(100e12)}};
-  c.device.memory_bandwidth = cluster::BytesPerSecond(1e12);
-  c.device.multiprocessors = 10;
-  c.device.attained.launch = Seconds(1e-6);
-  c.links.resize(1);
-  c.links[0].name = "nvlink";
-  c.links[0].kind = cluster::LinkKind::kNvlink;
-  c.links[0].bandwidth = c.links[0].bus_bandwidth = cluster::BytesPerSecond(100e9);
-  c.links[0].latency = Seconds(1e-6);
-  base.global_batch = 8;
-  base.seq_len = 64;
+  request.base = predict::test::small();
+  request.base.cluster.device.memory = Bytes(static_cast<int64_t>(gigabytes * 1e9));
+  request.base.cluster.links[0].name = "nvlink";
+  request.base.global_batch = 8;
   request.gpus = gpus;
   request.threads = 2;
   return request;
@@ -195,6 +177,13 @@ TEST_CASE("the rules of PTD-P name themselves") {
         "takeaway 2: 1 is the least tp*pp that fits; data parallelism for the other devices");
   request.method = Method::kExhaustive;
   CHECK(search(request).plans.front().step <= found.plans.front().step);
+}
+
+TEST_CASE("the rules of PTD-P count the plans that they look at") {
+  Request request = small(1);
+  request.method = Method::kPtdP;
+  request.base.global_batch = 4;  // one device: microbatches of 1, 2 and 4 sequences
+  CHECK(search(request).candidates == 3);
 }
 
 TEST_CASE("the rules of PTD-P take what heads and batch leave, and say so") {

@@ -42,7 +42,6 @@ class Rules {
     bool first = true;
     for (const Layout& layout : all) {
       if (layout.tp > node || layout.tp < std::min(most_tp, layout.tp * layout.pp)) continue;
-      found.candidates += 1;
       std::optional<Plan> plan = fitting(layout, found);
       const bool least = std::exchange(first, false);
       if (!plan) continue;

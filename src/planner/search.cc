@@ -68,6 +68,34 @@ Needs least_devices(const Request& request, predict::Coarse& coarse) {
   return needs;
 }
 
+// Throws what is wrong: the model does not fit, or only by the rules.
+[[noreturn]] static void throw_too_large(const Request& request, const Found& found,
+                                         predict::Coarse& coarse) {
+  const Needs needs = least_devices(request, coarse);
+  if (needs.least <= found.memory_limit && request.method == Method::kPtdP) {
+    throw_error(
+        "{}: no plan by the rules of ptdp fits on {} devices of {}, but others do; use --planner "
+        "exhaustive",
+        request.base.model.source, request.gpus, request.base.cluster.name);
+  }
+  const std::string what = fmt::format(
+      "{}: does not fit on {} {} of {}: {} at least {}, {} {}", request.base.model.source,
+      request.gpus, request.gpus == 1 ? "device" : "devices", request.base.cluster.name,
+      found.shared ? "the ranks need" : "the fullest rank needs", format_bytes(needs.least.value),
+      found.shared ? "and share" : request.base.cluster.device.name + " has",
+      predict::limit_text(request.base.cluster.device));
+  if (found.shared && needs.devices > 0)
+    throw_error("{}; {} would do, with {}", what, needs.devices, short_form(needs.plan));
+  if (found.shared) throw_error("{}; fewer would not do with this batch either", what);
+  if (needs.devices == 0)
+    throw_error("{}; nor on sixty-four times as many with this batch of {}", what,
+                request.base.global_batch);
+  const int64_t has = request.base.cluster.devices;
+  throw_error("{}; the least that would do is {} devices{}, with {}", what, needs.devices,
+              has > 0 && needs.devices > has ? fmt::format(" (it has {})", has) : "",
+              short_form(needs.plan));
+}
+
 Found search(const Request& request) {
   const std::vector<std::string> wrong = findings(request);
   if (!wrong.empty()) throw Error(wrong);
@@ -77,31 +105,7 @@ Found search(const Request& request) {
       request.method == Method::kPtdP ? ptdp(request, coarse) : exhaustive(request, coarse);
   found.memory_limit = request.base.cluster.device.usable_memory();
   found.shared = request.base.cluster.shares_memory();
-  if (found.plans.empty()) {
-    const Needs needs = least_devices(request, coarse);
-    if (needs.least <= found.memory_limit && request.method == Method::kPtdP) {
-      throw_error(
-          "{}: no plan by the rules of ptdp fits on {} devices of {}, but others do; use --planner "
-          "exhaustive",
-          request.base.model.source, request.gpus, request.base.cluster.name);
-    }
-    const std::string what = fmt::format(
-        "{}: does not fit on {} {} of {}: {} at least {}, {} {}", request.base.model.source,
-        request.gpus, request.gpus == 1 ? "device" : "devices", request.base.cluster.name,
-        found.shared ? "the ranks need" : "the fullest rank needs", format_bytes(needs.least.value),
-        found.shared ? "and share" : request.base.cluster.device.name + " has",
-        predict::limit_text(request.base.cluster.device));
-    if (found.shared && needs.devices > 0)
-      throw_error("{}; {} would do, with {}", what, needs.devices, short_form(needs.plan));
-    if (found.shared) throw_error("{}; fewer would not do with this batch either", what);
-    if (needs.devices == 0)
-      throw_error("{}; nor on sixty-four times as many with this batch of {}", what,
-                  request.base.global_batch);
-    const int64_t has = request.base.cluster.devices;
-    throw_error("{}; the least that would do is {} devices{}, with {}", what, needs.devices,
-                has > 0 && needs.devices > has ? fmt::format(" (it has {})", has) : "",
-                short_form(needs.plan));
-  }
+  if (found.plans.empty()) throw_too_large(request, found, coarse);
   found.search = steady_clock().now() - begin;
   return found;
 }

@@ -14,7 +14,12 @@ namespace {
 using compile::Plan;
 
 // Parts that a schedule takes a microbatch in, at the most.
-constexpr double kMostParts = 2;
+double most_parts() {
+  int32_t most = 1;
+  for (const pipeline::ScheduleKind* kind : pipeline::listed_kinds())
+    most = std::max(most, kind->parts);
+  return most;
+}
 
 std::vector<int64_t> blocks_of(const Plan& plan, int64_t blocks) {
   if (!plan.layers.empty()) return plan.layers;
@@ -357,7 +362,7 @@ Estimate Coarse::least(const Plan& asked) {
   const double step = static_cast<double>(plan.microbatches) * std::max(seconds(busy), mean) +
                       (asked.zero >= 2 ? 0.0 : held[kUpdate]);
   const double bytes =
-      held[kWeights] + held[kGradients] + held[kOptimizer] + busy[kSaved] / kMostParts +
+      held[kWeights] + held[kGradients] + held[kOptimizer] + busy[kSaved] / most_parts() +
       std::max(std::min(block[kWorkspace], block[kSplitWorkspace]), held[kUpdateWorkspace]);
   return {std::max(Seconds(step), dividing(asked)),
           Bytes(static_cast<int64_t>(bytes) * sharing(asked))};

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 #include <numeric>
+#include <span>
 
 #include "base/error.h"
 #include "compile/replicas.h"
@@ -105,15 +106,36 @@ void Order::run_memory(const std::vector<Kept>& kept, const Passed& passed,
   }
 }
 
+namespace {
+
+// A copy's work on one microbatch in units of time; b: to the end of W where it is split.
+struct UnitTimes {
+  int32_t f_start = 0, f_end = 0, b_start = 0, b_end = 0;
+};
+
+// The most microbatches at one time between `begin` of the makers' work on them and `end` of the
+// readers'. `change`: the caller's to use again, as long as the run.
+int32_t most_at_once(std::span<const UnitTimes> makers, int32_t UnitTimes::* begin,
+                     std::span<const UnitTimes> readers, int32_t UnitTimes::* end,
+                     std::vector<int32_t>& change) {
+  std::fill(change.begin(), change.end(), 0);
+  for (const UnitTimes& unit : makers) ++change[static_cast<size_t>(unit.*begin)];
+  for (const UnitTimes& unit : readers) --change[static_cast<size_t>(unit.*end)];
+  int32_t now = 0, most = 0;
+  for (const int32_t by : change) most = std::max(most, now += by);
+  return most;
+}
+
+}  // namespace
+
 // Values that are there at one time under each of kBackwardTimes, where nobody waits for a slot: as
-// compile/channels.cc counts slots of a program's channels, here of every boundary of an order.
+// compile/channels.cc counts slots of a program's channels, here of every boundary of an order
+// (order_test.cc holds the two against each other).
 std::vector<double> Order::count_slots(int32_t microbatches) {
   const size_t copies = rank_of_.size(), count = static_cast<size_t>(microbatches);
   slots_.resize(copies);
-  struct Unit {
-    int32_t f_start = 0, f_end = 0, b_start = 0, b_end = 0;  // b: to the end of W where it is split
-  };
-  std::vector<Unit> units(copies * count);
+  std::vector<UnitTimes> units(copies * count);  // [copy][microbatch]
+  const auto units_of = [&](size_t copy) { return std::span(units).subspan(copy * count, count); };
   std::vector<double> costs(copies * kKinds, 1), rank_ends;
   Room room;
   std::vector<Hop> hop_costs(hops_.size());
@@ -129,8 +151,8 @@ std::vector<double> Order::count_slots(int32_t microbatches) {
     for (size_t i = 0; i < steps_.size(); ++i) {
       const Step& step = steps_[i];
       const auto cost = static_cast<size_t>(step.cost);
-      Unit& unit =
-          units[static_cast<size_t>(step.copy) * count + static_cast<size_t>(step.microbatch)];
+      UnitTimes& unit =
+          units_of(static_cast<size_t>(step.copy))[static_cast<size_t>(step.microbatch)];
       const auto end = static_cast<int32_t>(room.ends[i]);
       const auto kind = static_cast<ActionKind>(cost % kKinds);
       const int32_t start = end - static_cast<int32_t>(costs[cost]);
@@ -144,26 +166,16 @@ std::vector<double> Order::count_slots(int32_t microbatches) {
       }
     }
     std::vector<int32_t> change(static_cast<size_t>(last) + 1);
-    const auto most = [&](size_t from, size_t to, auto begin_of, auto end_of) {
-      std::fill(change.begin(), change.end(), 0);
-      for (size_t m = 0; m < count; ++m) {
-        ++change[static_cast<size_t>(begin_of(units[from * count + m]))];
-        --change[static_cast<size_t>(end_of(units[to * count + m]))];
-      }
-      int32_t now = 0, top = 0;
-      for (const int32_t by : change) top = std::max(top, now += by);
-      return top;
-    };
-    const auto f_start = [](const Unit& u) { return u.f_start; };
-    const auto f_end = [](const Unit& u) { return u.f_end; };
-    const auto b_start = [](const Unit& u) { return u.b_start; };
-    const auto b_end = [](const Unit& u) { return u.b_end; };
     for (size_t s = 0; s < copies; ++s) {
       const int32_t behind = neighbour(static_cast<int32_t>(s), 1);
       if (behind < 0 || rank_of(behind) == rank_of_[s]) continue;  // no channel
-      slots_[s + 1].forward = std::max(slots_[s + 1].forward, most(s, s + 1, f_start, f_end));
-      slots_[s + 1].held = std::max(slots_[s + 1].held, most(s, s + 1, f_start, b_end));
-      slots_[s].gradients = std::max(slots_[s].gradients, most(s + 1, s, b_start, b_end));
+      const auto here = units_of(s), next = units_of(s + 1);
+      const auto most = [&](auto from, auto begin, auto to, auto end, int32_t& slots) {
+        slots = std::max(slots, most_at_once(from, begin, to, end, change));
+      };
+      most(here, &UnitTimes::f_start, next, &UnitTimes::f_end, slots_[s + 1].forward);
+      most(here, &UnitTimes::f_start, next, &UnitTimes::b_end, slots_[s + 1].held);
+      most(next, &UnitTimes::b_start, here, &UnitTimes::b_end, slots_[s].gradients);
     }
   }
   return room.ends;

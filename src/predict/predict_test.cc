@@ -1,11 +1,8 @@
 #include <doctest/doctest.h>
 
-#include <set>
+#include <cmath>
 
 #include "base/error.h"
-#include "compile/compile.h"
-#include "compile/passes.h"
-#include "models/model.h"
 #include "pipeline/verifier.h"
 #include "predict/precision.h"
 #include "predict/predict.h"
@@ -13,29 +10,9 @@
 
 using namespace mw;
 using namespace mw::predict;
+using mw::predict::test::kPlans;
 using mw::predict::test::small;
-
-namespace {
-
-pipeline::Program train_of(const Request& request, const std::set<std::string>& without = {}) {
-  const ir::Module model = models::build_model(
-      request.model, {request.global_batch / request.plan.units(), request.seq_len});
-  compile::ModelShape shape;
-  shape.global_batch = request.global_batch;
-  shape.seq_len = request.seq_len;
-  return compile::compile({model, nullptr, request.plan, shape, {}, nullptr, without}).train;
-}
-
-const std::vector<const char*> kPlans = {
-    "microbatches=2",
-    "dp=2,tp=2,pp=2,microbatches=4,sp,zero=1",
-    "tp=4,microbatches=2",
-    "dp=4,zero=1,microbatches=2",
-    "pp=4,microbatches=4",
-    "pp=2,schedule=interleaved-1f1b,chunks=2,microbatches=4,recompute=full",
-    "dp=2,pp=2,microbatches=2,recompute=selective"};
-
-}  // namespace
+using mw::predict::test::train_of;
 
 TEST_CASE("a simulated step sends, runs and holds what the verifier proves of the program") {
   for (const char* plan : kPlans) {
@@ -195,179 +172,6 @@ TEST_CASE("gathers over a list of tensors cost each member's part, and copies of
   CHECK(calls >= 3);
 }
 
-TEST_CASE("fp8 makes a step faster, is told against its own peak, and needs a device that has it") {
-  Request request = small();
-  request.plan = compile::parse_plan("dp=2,tp=2,microbatches=2");
-  REQUIRE(set_precision(request, "fp8"));
-  try {
-    mw::predict::predict(request);
-    FAIL("no error");
-  } catch (const Error& error) {
-    CHECK(error.what() == std::string("box.toml: chip has no fp8 products (peak_TFLOPs.fp8); use "
-                                      "--precision bf16"));
-  }
-  request.cluster.device.attained.launch = Seconds(0);
-  request.cluster.device.peaks = {{"f32", cluster::FlopsPerSecond(10e12)},
-                                  {"bf16", cluster::FlopsPerSecond(1e9)},
-                                  {"fp8", cluster::FlopsPerSecond(2e9)}};
-  const Prediction fp8 = mw::predict::predict(request);
-  REQUIRE(set_precision(request, "bf16"));
-  const Prediction half = mw::predict::predict(request);
-  CHECK(fp8.step < half.step);
-  CHECK(fp8.peak_format == "fp8");
-  CHECK(fp8.peak.value == 2e9);
-  CHECK(fp8.result.ranks[0].bytes_sent == half.result.ranks[0].bytes_sent);
-  CHECK(precision_name(request) == "bf16");
-  CHECK_FALSE(set_precision(request, "fp9"));
-}
-
-TEST_CASE("a stack that saves what it casts casts weights once for all microbatches of a step") {
-  Request request = small();
-  REQUIRE(set_precision(request, "fp8"));
-  request.cluster.device.peaks = {{"f32", cluster::FlopsPerSecond(1e30)},
-                                  {"bf16", cluster::FlopsPerSecond(1e30)},
-                                  {"fp8", cluster::FlopsPerSecond(1e30)}};
-  request.cluster.device.attained.launch = Seconds(0);
-  const auto step = [&](bool saves, int64_t microbatches) {
-    request.cluster.stack.narrow_saved = saves;
-    request.plan = compile::parse_plan(fmt::format("microbatches={}", microbatches));
-    request.global_batch = microbatches;  // of one sequence
-    return mw::predict::predict(request).step.value;
-  };
-  // Four blocks of 12 d^2 weights, cast for forward and for backward: two bytes read twice and one
-  // written; of all but one microbatch all of that is saved.
-  const double cast = 2 * 4 * 12 * 64 * 64 * 5 / 1e12;
-  const double always = step(false, 8) - step(false, 1), once = step(true, 8) - step(true, 1);
-  CHECK(always - once > 7 * cast);
-  // Beside what forward saved, which is not read again: less than it would be in a long batch.
-  CHECK(always - once < 7 * (cast + 4 * 64 * 14 * 64 * 4 / 1e12));
-}
-
-TEST_CASE(
-    "what only products in fp8 read again is saved in a byte, what others read too in three") {
-  // Without the pass that makes elementwise values again, so that they are saved.
-  const pipeline::Program whole = train_of(small(), {std::string(compile::kRemake)});
-  StackMemory memory;
-  const pipeline::Program half = in_precision(whole, DType::kBF16, memory);
-  memory.narrow = cost::Fp8::kTensor;
-  const pipeline::Program narrow = in_precision(whole, DType::kBF16, memory);
-  memory.narrow = cost::Fp8::kBlock;
-  const pipeline::Program blocks = in_precision(whole, DType::kBF16, memory);
-  const auto bytes = [](const pipeline::Program& program, const std::string& name) {
-    for (const pipeline::Buffer& buffer : program.ranks[0].buffers) {
-      if (buffer.name.starts_with(name + "#")) return buffer.bytes().value;
-    }
-    return int64_t{0};
-  };
-  REQUIRE(bytes(half, "h.0.mlp.hidden") > 0);
-  CHECK(bytes(narrow, "h.0.mlp.hidden") * 2 == bytes(half, "h.0.mlp.hidden"));
-  CHECK(bytes(blocks, "h.0.mlp.hidden") * 64 == bytes(half, "h.0.mlp.hidden") * 33);
-  REQUIRE(bytes(half, "h.0.attn.out") > 0);
-  CHECK(bytes(narrow, "h.0.attn.out") * 2 == bytes(half, "h.0.attn.out") * 3);
-  for (const char* other : {"h.0.attn.qkv", "h.1.attn.residual", "logits"}) {
-    CAPTURE(other);
-    REQUIRE(bytes(half, other) > 0);
-    CHECK(bytes(narrow, other) == bytes(half, other));
-  }
-  CHECK(narrow.ranks[0].arena < half.ranks[0].arena);
-
-  // Of a layer so are the results of both norms and of the activation: also where they are parts
-  // that are gathered again for such products alone.
-  memory.narrow = cost::Fp8::kTensor;
-  for (const char* plan : {"", "tp=2,sp,regather"}) {
-    CAPTURE(plan);
-    Request parts = small();
-    parts.plan = compile::parse_plan(plan);
-    const pipeline::Program program = train_of(parts, {std::string(compile::kRemake)});
-    const pipeline::Program cast = in_precision(program, DType::kBF16, memory);
-    std::set<std::string> quarter;
-    for (const pipeline::Buffer& buffer : program.ranks[0].buffers) {
-      const std::string name = buffer.name.substr(0, buffer.name.find('#'));
-      if (name.starts_with("h.0.") && bytes(cast, name) * 4 == bytes(program, name))
-        quarter.insert(name);
-    }
-    CHECK(quarter.size() == 3);
-  }
-}
-
-TEST_CASE("in bf16 weights and activations halve, and a parameter takes 18 bytes") {
-  for (const char* plan : kPlans) {
-    CAPTURE(std::string(plan));
-    Request request = small();
-    request.plan = compile::parse_plan(plan);
-    const pipeline::Program whole = train_of(request);
-    const pipeline::Program half = in_precision(whole, DType::kBF16);
-    const simulate::Result a = simulate::simulate(whole, request.cluster);
-    const simulate::Result b = simulate::simulate(half, request.cluster);
-    for (size_t r = 0; r < whole.ranks.size(); ++r) {
-      using pipeline::Category;
-      const auto &x = a.ranks[r].peak.by_category, &y = b.ranks[r].peak.by_category;
-      CHECK(y.at(Category::kWeights).value * 2 == x.at(Category::kWeights).value);
-      CHECK(y.at(Category::kGradients) == x.at(Category::kGradients));
-      CHECK(y.at(Category::kOptimizer).value * 2 == x.at(Category::kOptimizer).value * 3);
-      CHECK(b.ranks[r].instructions == a.ranks[r].instructions);
-      CHECK(b.ranks[r].bytes_sent < a.ranks[r].bytes_sent + Bytes(1));
-      CHECK(b.ranks[r].reserved < a.ranks[r].reserved * 2);
-    }
-    if (request.plan.ranks() == 1) {
-      // The tied embedding's second accumulator.
-      constexpr int64_t kSecondUse = 256 * 64 * 4;
-      const auto& y = b.ranks[0].peak.by_category;
-      const int64_t state =
-          (y.at(pipeline::Category::kWeights) + y.at(pipeline::Category::kGradients) +
-           y.at(pipeline::Category::kOptimizer))
-              .value;
-      CHECK(state == y.at(pipeline::Category::kWeights).value / 2 * 18 + kSecondUse);
-    }
-  }
-  CHECK(pipeline::to_text(in_precision(train_of(small()), DType::kF32)) ==
-        pipeline::to_text(train_of(small())));
-}
-
-TEST_CASE(
-    "a loss in f32 holds three copies of the logits, four of divided ones; it takes as long") {
-  for (const int64_t tp : {1, 2}) {
-    CAPTURE(tp);
-    Request request = small();
-    request.plan.tp = tp;
-    REQUIRE(set_precision(request, "bf16"));
-    const Prediction fused = mw::predict::predict(request);
-    request.cluster.stack.f32_loss = true;
-    const Prediction eager = mw::predict::predict(request);
-    CHECK(eager.step == fused.step);
-    const int64_t copies = tp == 1 ? 3 : 4;
-    const int64_t logits = request.global_batch / request.plan.units() * request.seq_len *
-                           request.model.vocab_size / tp;
-    const auto workspace = [](const Prediction& p) {
-      return p.result.ranks[0].peak.by_category.at(pipeline::Category::kWorkspace).value;
-    };
-    CHECK(workspace(eager) >= copies * 4 * logits);
-    CHECK(workspace(eager) <= workspace(fused) + copies * 4 * logits);
-    const std::vector<simulate::LiveTensor>& alive = eager.result.ranks[0].peak.largest;
-    CHECK(std::any_of(alive.begin(), alive.end(), [](const simulate::LiveTensor& tensor) {
-      return tensor.name.ends_with("largest log-probabilities in f32");
-    }));
-  }
-}
-
-TEST_CASE("eager selective-op keeps the result of a layer's seventh product, which nobody reads") {
-  Request request = small();
-  request.model = models::parse_config(
-      R"({"model_type": "llama", "vocab_size": 256, "max_position_embeddings": 64,
-          "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 4,
-          "num_attention_heads": 4, "num_key_value_heads": 2})",
-      "llama.json");
-  request.plan = compile::parse_plan("recompute=selective-op");
-  REQUIRE(set_precision(request, "bf16"));
-  const auto workspace = [&](bool fused) {
-    request.cluster.device.attained.fused_elementwise = fused;
-    request.cluster.stack.f32_loss = true;
-    const Prediction p = mw::predict::predict(request);
-    return p.result.ranks[0].peak.by_category.at(pipeline::Category::kWorkspace).value;
-  };
-  CHECK(workspace(false) - workspace(true) == int64_t{2} * 16 * 64 * 64 * 4);
-}
-
 TEST_CASE("a stage's costs are the times of its F, I and W") {
   Request request = small();
   request.plan = compile::parse_plan("pp=4,schedule=zb-h1,microbatches=8");
@@ -384,53 +188,6 @@ TEST_CASE("a stage's costs are the times of its F, I and W") {
   request.global_batch /= 2;
   request.plan = compile::parse_plan("pp=4,schedule=1f1b,microbatches=8");
   CHECK(stage_costs(request) == costs);
-}
-
-TEST_CASE("what autograd saves of a layer are the bytes of Korthikanti et al. 2022, section 4") {
-  // 34 s b h and, of the scores, 5 a s^2 b, of which tp divides all but 10 s b h, and with sequence
-  // parallelism those, too. Statistics of rows are left out there: 24 bytes a row and layer.
-  Request request = small();
-  constexpr int64_t kSequence = 256, kHidden = 512, kHeads = 8, kRows = 4 * kSequence;
-  const auto layer = [&](const std::string& plan) {
-    std::vector<int64_t> activations;
-    for (const int64_t blocks : {2, 4}) {
-      request.model = models::parse_config(
-          fmt::format(R"({{"model_type": "gpt2", "vocab_size": 256, "n_positions": {}, "n_embd": {},
-              "n_layer": {}, "n_head": {}}})",
-                      kSequence, kHidden, blocks, kHeads),
-          "layers.json");
-      request.plan = compile::parse_plan(plan);
-      activations.push_back(mw::predict::predict(request)
-                                .result.ranks[0]
-                                .peak.by_category.at(pipeline::Category::kActivations)
-                                .value);
-    }
-    return static_cast<double>(activations[1] - activations[0]) / 2;
-  };
-  request.seq_len = kSequence;
-  request.global_batch = 4;
-  REQUIRE(set_precision(request, "bf16"));
-  request.cluster.stack.autograd = request.cluster.stack.dropout_masks = true;
-  request.cluster.stack.whole_recompute = true;
-  request.cluster.device.attained.fused_attention = false;
-  constexpr double kUnit = kRows * kHidden, kScores = 5.0 * kHeads * kSequence / kHidden;
-  const auto near = [&](double units) { return doctest::Approx(kUnit * units).epsilon(0.005); };
-  CHECK(layer("tp=1") == near(34 + kScores));
-  CHECK(layer("tp=4") == near(10 + (24 + kScores) / 4));
-  CHECK(layer("tp=4,sp,regather") == near((34 + kScores) / 4));
-  CHECK(layer("tp=4,recompute=selective") == near(10 + 24.0 / 4));
-  CHECK(layer("tp=4,sp,regather,recompute=selective") == near(34.0 / 4));
-  CHECK(layer("tp=4,recompute=full") == near(2));
-  request.cluster.stack.attention_copies = true;  // keys and values once more
-  CHECK(layer("tp=4,sp,regather") == near((38 + kScores) / 4));
-  CHECK(layer("tp=4,recompute=selective") == near(10 + 24.0 / 4));
-  request.cluster.device.attained.fused_attention = true;
-  CHECK(layer("tp=4,sp,regather") == near(34.0 / 4));
-  request.cluster.stack.dropout_masks = false;
-  CHECK(layer("tp=4,sp,regather") == near(32.0 / 4));
-  // Norms and activations made again: two norms' results and the hidden activation less.
-  request.cluster.stack.autograd = false;
-  CHECK(layer("tp=4,sp,regather") == near(20.0 / 4));
 }
 
 TEST_CASE("gradients of complete layers are reduced beside the rest of the backward pass") {
@@ -457,6 +214,7 @@ TEST_CASE("messages and collectives of one link wait for each other") {
   Request request = small();
   request.cluster.links.push_back(request.cluster.links[0]);
   request.cluster.links[0].devices = 2;
+  // Slow: a collective leaves a link free for its latency, and has it for its bytes.
   for (cluster::Link& link : request.cluster.links)
     link.bandwidth = link.bus_bandwidth = cluster::BytesPerSecond(2e8);
   request.options.trace = true;

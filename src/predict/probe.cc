@@ -16,24 +16,6 @@ using pipeline::ActionKind;
 using pipeline::Command;
 using pipeline::Fragment;
 
-// With two microbatches: the first has a whole backward, the second I and W.
-pipeline::Schedule both_backwards(int32_t ranks) {
-  pipeline::Schedule schedule = pipeline::make_schedule({"gpipe", ranks, 1, 2});
-  for (auto& actions : schedule.ranks) {
-    std::vector<pipeline::Action> split;
-    for (pipeline::Action action : actions) {
-      if (action.kind == ActionKind::kB && action.first == 1) {
-        action.kind = ActionKind::kI;
-        split.push_back(action);
-        action.kind = ActionKind::kW;
-      }
-      split.push_back(action);
-    }
-    actions = std::move(split);
-  }
-  return schedule;
-}
-
 // Sequences of a microbatch in a sample: primes, so that a multiple of one is that by intent.
 constexpr std::array<int64_t, 3> kMarkers = {10007, 10009, 10037};
 // So many times the sequences that are asked for may do the same with them.
@@ -267,7 +249,7 @@ ProbePrograms::Sample ProbePrograms::compile_sample(const std::vector<int64_t>& 
   plan.dp = asked.dp > 1 ? 2 : 1;
   plan.microbatches = 2;
   const bool sliced = asked.sequence_slices() > 1;
-  if (!sliced) plan.schedule = "gpipe";
+  if (!sliced) plan.schedule = compile::Plan().schedule;
   plan.layers = blocks;
   const PartitionedSamples::Sample* shared =
       models != nullptr ? &models->of(request_, plan, microbatch) : nullptr;
@@ -279,9 +261,8 @@ ProbePrograms::Sample ProbePrograms::compile_sample(const std::vector<int64_t>& 
     for (const ir::Dim& dim : model.state(weight).type.dims)
       sample.largest = std::max(sample.largest, dim.size);
   }
-  const pipeline::Schedule schedule = sliced
-                                          ? pipeline::make_schedule(compile::schedule_request(plan))
-                                          : both_backwards(static_cast<int32_t>(plan.pp));
+  const pipeline::Schedule schedule =
+      sliced ? pipeline::make_schedule(compile::schedule_request(plan)) : sample_schedule(plan.pp);
   const StackMemory memory = stack_memory(request_.cluster, plan, request_.options.fp8);
   compile::CompileRequest to_compile = sample_request(request_, plan, microbatch, model);
   to_compile.schedule = &schedule;

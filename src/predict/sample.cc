@@ -8,6 +8,7 @@
 namespace mw::predict {
 namespace {
 
+using pipeline::ActionKind;
 using pipeline::Command;
 using pipeline::Fragment;
 
@@ -57,6 +58,30 @@ compile::ModelShape sample_shape(const Request& request, const compile::Plan& pl
   compile::ModelShape shape = model_shape(request);
   shape.global_batch = batch_of(request, plan, microbatch).batch * plan.microbatches;
   return shape;
+}
+
+pipeline::Schedule sample_schedule(int64_t ranks, bool folded) {
+  pipeline::Schedule schedule;
+  schedule.name = "sample";
+  schedule.microbatches = 2;
+  schedule.ranks.resize(static_cast<size_t>(ranks));
+  pipeline::Placement& placement = schedule.placement;
+  placement.ranks = static_cast<int32_t>(ranks);
+  for (int32_t r = 0; r < placement.ranks; ++r) placement.rank_of_stage.push_back(r);
+  for (int32_t r = placement.ranks; folded && r-- > 0;) placement.rank_of_stage.push_back(r);
+  const auto add = [&](ActionKind kind, int32_t stage, int32_t microbatch) {
+    schedule.ranks[static_cast<size_t>(placement.rank_of(stage, 0))].push_back(
+        {.kind = kind, .stage = StageId(stage), .first = microbatch});
+  };
+  for (int32_t s = 0; s < placement.stages(); ++s) {
+    for (const int32_t microbatch : {0, 1}) add(ActionKind::kF, s, microbatch);
+  }
+  for (int32_t s = placement.stages(); s-- > 0;) {
+    add(ActionKind::kB, s, 0);
+    add(ActionKind::kI, s, 1);
+    add(ActionKind::kW, s, 1);
+  }
+  return schedule;
 }
 
 void strip(pipeline::Program& program) {

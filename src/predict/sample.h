@@ -6,6 +6,7 @@
 
 #include "models/model.h"
 #include "pipeline/program.h"
+#include "pipeline/schedule.h"
 #include "predict/growing_sizes.h"
 #include "predict/predict.h"
 #include "simulate/call_time.h"
@@ -17,6 +18,11 @@ namespace mw::predict {
 ir::Module sample_model(const Request& request, const compile::Plan& plan, int64_t microbatch);
 compile::ModelShape sample_shape(const Request& request, const compile::Plan& plan,
                                  int64_t microbatch);
+
+// A schedule for a program that is read, not run: all forwards, then all backwards of two
+// microbatches, of which the first has a whole backward, the second I and W. A rank has one stage;
+// `folded`: two, of which the second ones run back from the last rank to the first.
+pipeline::Schedule sample_schedule(int64_t ranks, bool folded = false);
 
 // Leaves the fragments and who calls them, and the states.
 void strip(pipeline::Program& program);

@@ -63,15 +63,13 @@ void StatePrograms::compile(const std::vector<int64_t>& blocks) {
   compile::Plan plan = request_.plan;
   plan.zero = 0;
   plan.recompute = compile::Recompute::kNone;
-  plan.schedule = "gpipe";
+  plan.schedule = compile::Plan().schedule;
   plan.chunks = folded_ ? 2 : 1;
   plan.pp = static_cast<int64_t>(blocks.size()) / plan.chunks;
   plan.dp = request_.plan.dp > 1 ? 2 : 1;
-  plan.microbatches = folded_ ? 2 * plan.pp : 2;
   plan.layers = blocks;
-  const pipeline::Schedule schedule = pipeline::make_schedule(
-      {folded_ ? "zb-v" : "gpipe", static_cast<int32_t>(plan.pp), static_cast<int32_t>(plan.chunks),
-       static_cast<int32_t>(plan.microbatches)});
+  const pipeline::Schedule schedule = sample_schedule(plan.pp, folded_);
+  plan.microbatches = schedule.microbatches;
   const std::vector<int64_t> zero_stages =
       plan.dp > 1 ? std::vector<int64_t>{0, 1, 2, 3} : std::vector<int64_t>{0};
   const ir::Module model = sample_model(request_, plan, kMicrobatch);

@@ -1,6 +1,12 @@
 // A small model on a box of sixteen chips, for tests.
 #pragma once
 
+#include <set>
+#include <string>
+#include <vector>
+
+#include "compile/compile.h"
+#include "models/model.h"
 #include "predict/predict.h"
 
 namespace mw::predict::test {
@@ -30,5 +36,25 @@ inline Request small() {
   request.seq_len = 64;
   return request;
 }
+
+// The step as the compiler makes it, in f32.
+inline pipeline::Program train_of(const Request& request,
+                                  const std::set<std::string>& without = {}) {
+  const ir::Module model = models::build_model(
+      request.model, {request.global_batch / request.plan.units(), request.seq_len});
+  compile::ModelShape shape;
+  shape.global_batch = request.global_batch;
+  shape.seq_len = request.seq_len;
+  return compile::compile({model, nullptr, request.plan, shape, {}, nullptr, without}).train;
+}
+
+inline const std::vector<const char*> kPlans = {
+    "microbatches=2",
+    "dp=2,tp=2,pp=2,microbatches=4,sp,zero=1",
+    "tp=4,microbatches=2",
+    "dp=4,zero=1,microbatches=2",
+    "pp=4,microbatches=4",
+    "pp=2,schedule=interleaved-1f1b,chunks=2,microbatches=4,recompute=full",
+    "dp=2,pp=2,microbatches=2,recompute=selective"};
 
 }  // namespace mw::predict::test

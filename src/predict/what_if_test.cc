@@ -3,41 +3,27 @@
 #include <doctest/doctest.h>
 
 #include "base/error.h"
+#include "predict/test_request.h"
 
 using namespace mw;
 using namespace mw::predict;
 
 namespace {
 
+// With slow products, and pairs of chips on a slow network.
 Request small(const char* plan) {
-  Request request;
-  request.model = models::parse_config(
-      R"({"model_type": "gpt2", "vocab_size": 256, "n_positions": 64, "n_embd": 64, "n_layer": 4,
-          "n_head": 4, "embd_pdrop": 0.0, "resid_pdrop": 0.0, "attn_pdrop": 0.0})",
-      "small.json");
+  Request request = test::small();
   cluster::Cluster& c = request.cluster;
-  c.name = "box";
-  c.file = "box.toml";
-  c.devices = 16;
-  c.device.name = "chip";
-  c.device.memory = Bytes(1'000'000'000);
   c.device.peaks = {{"f32", cluster::FlopsPerSecond(1e11)},
                     {"bf16", cluster::FlopsPerSecond(1e11)}};
-  c.device.memory_bandwidth = cluster::BytesPerSecond(1e12);
-  c.device.multiprocessors = 10;
   c.device.attained.launch = Seconds(1e-7);
-  c.links.resize(2);
   c.links[0].name = "inner";
-  c.links[0].kind = cluster::LinkKind::kNvlink;
   c.links[0].devices = 2;
   c.links[0].bandwidth = c.links[0].bus_bandwidth = cluster::BytesPerSecond(1e9);
-  c.links[0].latency = Seconds(1e-6);
-  c.links[1] = c.links[0];
+  c.links.push_back(c.links[0]);
   c.links[1].name = "outer";
   c.links[1].kind = cluster::LinkKind::kNetwork;
   c.links[1].devices = 0;
-  request.global_batch = 16;
-  request.seq_len = 64;
   request.plan = compile::parse_plan(plan);
   return request;
 }

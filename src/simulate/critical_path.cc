@@ -33,14 +33,12 @@ std::vector<PathPart> critical_path(const std::vector<std::vector<Wait>>& waits,
     const Wait* wait = last_wait(waits[static_cast<size_t>(rank)], command, time);
     const double begin = wait == nullptr ? 0 : wait->end.value;
     if (time > begin) {
-      path.push_back({rank, Seconds(begin), Seconds(time), false,
-                      wait == nullptr ? 0 : wait->command, command});
+      path.push_back({rank, Seconds(begin), Seconds(time), false});
     }
     if (wait == nullptr) break;
     if (wait->peer_time < wait->end) {
       // Gathers of the rank's own weights are no messages.
-      path.push_back({wait->peer, wait->peer_time, wait->end, wait->reason != WaitReason::kGather,
-                      wait->peer_command, wait->peer_command});
+      path.push_back({wait->peer, wait->peer_time, wait->end, wait->reason != WaitReason::kGather});
     }
     rank = wait->peer;
     command = wait->peer_command;

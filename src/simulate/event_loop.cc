@@ -68,8 +68,7 @@ void EventLoop::run() {
     }
     if (queue_.empty()) break;
     const Event event = queue_.pop();
-    const FlatChannel& channel = in_.flat.channels[static_cast<size_t>(
-        in_.flat.messages[static_cast<size_t>(event.message)].channel)];
+    const FlatChannel& channel = channel_of(event.message);
     if (event.version < 0) {
       ++events_;
       links_.start(event.time, event.message, channel.from, channel.to, channel.level,
@@ -147,9 +146,8 @@ bool EventLoop::acquire(int32_t r, int32_t message) {
   const double freed = freed_[static_cast<size_t>(before)];
   states_[static_cast<size_t>(r)].message = message;
   if (freed == kNever) return false;
-  const int32_t channel = in_.flat.messages[static_cast<size_t>(message)].channel;
-  wait(r, WaitReason::kSlot, freed, in_.flat.channels[static_cast<size_t>(channel)].to,
-       freed_by_[static_cast<size_t>(before)], freed);
+  wait(r, WaitReason::kSlot, freed, channel_of(message).to, freed_by_[static_cast<size_t>(before)],
+       freed);
   return true;
 }
 
@@ -160,9 +158,7 @@ bool EventLoop::publish(int32_t r, int32_t message) {
     record.message = message;
     record.command = static_cast<int32_t>(state.next);
     record.begin = state.now;
-    const FlatChannel& channel =
-        in_.flat
-            .channels[static_cast<size_t>(in_.flat.messages[static_cast<size_t>(message)].channel)];
+    const FlatChannel& channel = channel_of(message);
     sums_[static_cast<size_t>(r)].messages_sent += channel.sent;
     see_message(r, channel, state.now);
     state.sending_end = std::max(state.sending_end, state.now) +
@@ -181,9 +177,7 @@ bool EventLoop::receive(int32_t r, int32_t message) {
   const MessageRecord& record = sent_[static_cast<size_t>(message)];
   state.message = message;
   if (record.arrival == kNever) return false;
-  const FlatChannel& channel =
-      in_.flat
-          .channels[static_cast<size_t>(in_.flat.messages[static_cast<size_t>(message)].channel)];
+  const FlatChannel& channel = channel_of(message);
   wait(r, WaitReason::kReceive, record.arrival, channel.from, record.command, record.begin);
   see_message(r, channel, record.begin);
   if (channel.gather > 0) {
@@ -208,8 +202,7 @@ void EventLoop::release(int32_t r, int32_t message) {
   const RankState& state = states_[static_cast<size_t>(r)];
   freed_[static_cast<size_t>(message)] = state.now;
   freed_by_[static_cast<size_t>(message)] = static_cast<int32_t>(state.next);
-  const int32_t channel = in_.flat.messages[static_cast<size_t>(message)].channel;
-  const int32_t producer = in_.flat.channels[static_cast<size_t>(channel)].from;
+  const int32_t producer = channel_of(message).from;
   const RankState& other = states_[static_cast<size_t>(producer)];
   if (other.blocked && other.message >= 0 &&
       in_.flat.messages[static_cast<size_t>(other.message)].slot_before == message &&

@@ -131,6 +131,10 @@ class EventLoop {
   void meet(int32_t r, const TimedFragment& fragment, double at);
   void wait_for_gathers(int32_t r, const FlatCommand& command, const TimedFragment& fragment);
   void prepare_gathers(int32_t r);
+  const FlatChannel& channel_of(int32_t message) const {
+    const Message& known = in_.flat.messages[static_cast<size_t>(message)];
+    return in_.flat.channels[static_cast<size_t>(known.channel)];
+  }
   double slowdown_beside(Beside beside) const { return slowdowns_[static_cast<size_t>(beside)]; }
   void wait(int32_t r, WaitReason reason, double until, int32_t peer, int32_t peer_command,
             double peer_time);

@@ -107,7 +107,6 @@ struct PathPart {
   int32_t rank = 0;  // pipeline rank that works, or that sends
   Seconds begin, end;
   bool message = false;
-  int32_t first_command = 0, last_command = 0;  // of the rank
 };
 
 struct Result {

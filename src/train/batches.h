@@ -26,7 +26,6 @@ class Batches {
   execute::Loader evaluation(const cluster::Mesh& mesh, int64_t batch) const;
   // How many whole batches the held-out part has.
   int64_t evaluation_batches() const;
-  int64_t training_samples() const { return split_.train.num_samples; }
 
  private:
   execute::Loader loader(const cluster::Mesh& mesh, const data::SampleSet& set,

@@ -64,6 +64,15 @@ compile::PlanReading read_plan(FileSystem& fs, const std::optional<std::string>&
   return compile::read_plan(*asked);
 }
 
+// `runs`: the schedule is not only simulated.
+void add_findings(const compile::PlanReading& reading, const std::string& where, bool runs,
+                  Diagnostics& diagnostics) {
+  for (const std::string& finding : reading.findings) diagnostics.add("{}", finding);
+  if (!runs || !reading.sound({"schedule"})) return;
+  const std::string finding = compile::run_finding(reading.plan, where);
+  if (!finding.empty()) diagnostics.add("{}", finding);
+}
+
 void check_corpus(FileSystem& fs, const Job& job, Diagnostics& diagnostics) {
   try {
     data::split_samples(*data::open_corpus(fs, job.data_file), job.seq_len, job.valid_fraction);
@@ -91,6 +100,23 @@ void read_training(JsonReader reader, Job& job) {
   reader.finish();
 }
 
+// Tables that a job may leave out.
+void read_optional(JsonReader& reader, Job& job) {
+  for (const char* optional : {"eval", "checkpoint"}) reader.ignore(optional);
+  if (reader.has("eval")) {
+    JsonReader eval = reader.object("eval");
+    job.eval_every = eval.integer_or("every", job.eval_every, {.min = 0});
+    job.eval_batches = eval.integer_or("batches", job.eval_batches, {.min = 1});
+    eval.finish();
+  }
+  if (reader.has("checkpoint")) {
+    JsonReader checkpoint = reader.object("checkpoint");
+    job.checkpoint_every = checkpoint.integer_or("every", job.checkpoint_every, {.min = 0});
+    job.keep = checkpoint.integer_or("keep", job.keep, {.min = 1});
+    checkpoint.finish();
+  }
+}
+
 // Where it cannot be read, its overrides are checked.
 Toml read_toml(FileSystem& fs, const std::string& path, const JobOverrides& overrides) {
   Diagnostics diagnostics;
@@ -116,10 +142,8 @@ void check_overrides(FileSystem& fs, const JobOverrides& overrides) {
   read_model(fs, job, diagnostics);
   try {
     const compile::PlanReading reading = read_plan(fs, overrides.plan, "dp=1", "");
-    for (const std::string& finding : reading.findings) diagnostics.add("{}", finding);
-    if (const std::string finding = compile::run_finding(reading.plan, "--plan");
-        reading.sound({"schedule"}) && !finding.empty())
-      diagnostics.add("{}", finding);
+    constexpr bool kRuns = true;
+    add_findings(reading, "--plan", kRuns, diagnostics);
   } catch (const Error& error) {
     diagnostics.absorb(error);
   }
@@ -142,19 +166,7 @@ Job read_job(FileSystem& fs, const std::string& path, const JobOverrides& overri
   job.valid_fraction = data.number_or("valid_fraction", job.valid_fraction, {.min = 0, .max = 0.9});
   data.finish();
   read_training(reader.object("train"), job);
-  for (const char* optional : {"eval", "checkpoint"}) reader.ignore(optional);
-  if (reader.has("eval")) {
-    JsonReader eval = reader.object("eval");
-    job.eval_every = eval.integer_or("every", job.eval_every, {.min = 0});
-    job.eval_batches = eval.integer_or("batches", job.eval_batches, {.min = 1});
-    eval.finish();
-  }
-  if (reader.has("checkpoint")) {
-    JsonReader checkpoint = reader.object("checkpoint");
-    job.checkpoint_every = checkpoint.integer_or("every", job.checkpoint_every, {.min = 0});
-    job.keep = checkpoint.integer_or("keep", job.keep, {.min = 1});
-    checkpoint.finish();
-  }
+  read_optional(reader, job);
   reader.finish();
   if (diagnostics.empty() && job.global_batch * job.seq_len > kMostTokens) {
     diagnostics.add(
@@ -167,11 +179,8 @@ Job read_job(FileSystem& fs, const std::string& path, const JobOverrides& overri
   try {
     const compile::PlanReading reading = read_plan(fs, overrides.plan, plan, path);
     job.plan = reading.plan;
-    for (const std::string& finding : reading.findings) diagnostics.add("{}", finding);
-    if (const std::string finding =
-            compile::run_finding(reading.plan, overrides.plan ? "--plan" : path + ": plan");
-        use != JobUse::kSimulate && reading.sound({"schedule"}) && !finding.empty())
-      diagnostics.add("{}", finding);
+    add_findings(reading, overrides.plan ? "--plan" : path + ": plan", use != JobUse::kSimulate,
+                 diagnostics);
     if (model_is_sound && file_is_sound) {
       for (const std::string& finding :
            compile::plan_findings(reading, job.model.layers, model_shape(job))) {

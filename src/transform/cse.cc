@@ -73,13 +73,7 @@ std::vector<ValueId> merge_common(ir::Graph& graph) {
     for (size_t i = 0; i < op.results.size(); ++i)
       replaced[op.results[i].index()] = ops[*same].results[i];
   }
-  set_ops(graph, std::move(ops));
-  replace_reads(graph, replaced);
-  std::vector<ValueId> map = ir::drop_dead(graph);
-  for (size_t v = 0; v < replaced.size(); ++v) {
-    if (replaced[v].valid()) map[v] = map[replaced[v].index()];
-  }
-  return map;
+  return replace_ops(graph, std::move(ops), replaced);
 }
 
 }  // namespace mw::transform

@@ -29,4 +29,15 @@ void replace_reads(ir::Graph& graph, const std::vector<ValueId>& map) {
   for (ir::StateUpdate& update : graph.updates) replace(update.value);
 }
 
+std::vector<ValueId> replace_ops(ir::Graph& graph, std::vector<ir::Op> ops,
+                                 const std::vector<ValueId>& replaced) {
+  set_ops(graph, std::move(ops));
+  replace_reads(graph, replaced);
+  std::vector<ValueId> map = ir::drop_dead(graph);
+  for (size_t v = 0; v < replaced.size(); ++v) {
+    if (replaced[v].valid()) map[v] = map[replaced[v].index()];
+  }
+  return map;
+}
+
 }  // namespace mw::transform

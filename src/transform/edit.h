@@ -15,4 +15,9 @@ void set_ops(ir::Graph& graph, std::vector<ir::Op> ops);
 // valid.
 void replace_reads(ir::Graph& graph, const std::vector<ValueId>& map);
 
+// Replaces the ops and the reads of values that `replaced` has another one for, and drops what is
+// then dead. Returns [old value] its new id, of a replaced one that of its stand-in; invalid: dead.
+std::vector<ValueId> replace_ops(ir::Graph& graph, std::vector<ir::Op> ops,
+                                 const std::vector<ValueId>& replaced);
+
 }  // namespace mw::transform

@@ -55,13 +55,7 @@ std::vector<ValueId> fold_accumulate(ir::Graph& graph) {
   for (size_t i = 0; i < graph.ops.size(); ++i) {
     if (!folded[i]) ops.push_back(std::move(graph.ops[i]));
   }
-  set_ops(graph, std::move(ops));
-  replace_reads(graph, replaced);
-  std::vector<ValueId> map = ir::drop_dead(graph);
-  for (size_t v = 0; v < replaced.size(); ++v) {
-    if (replaced[v].valid()) map[v] = map[replaced[v].index()];
-  }
-  return map;
+  return replace_ops(graph, std::move(ops), replaced);
 }
 
 }  // namespace mw::transform

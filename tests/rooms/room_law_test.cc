@@ -180,7 +180,6 @@ TEST_CASE("a schedule's name outside its file is found") {
         Findings{"src/ir/graph.cc:4: names the schedule \"x-1\"; ask for a fact of its "
                  "ScheduleKind"});
   tree["src/ir/graph_test.cc"] = "bool a = kind == \"x-1\";\n";
-  tree["src/predict/probe.cc"] = "auto a = make({\"x-1\"});\n";
   CHECK(check_schedule_names(tree).size() == 1);
 }
 

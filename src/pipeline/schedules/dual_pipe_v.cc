@@ -14,12 +14,9 @@ static void check(const ScheduleRequest& request, Diagnostics& out) {
 
 static Schedule make(const ScheduleRequest& request) {
   const int32_t p = request.ranks;
-  Schedule schedule = empty_schedule(request, folded_placement(p, 2));
-  for (int32_t r = 0; r < p; ++r) {
-    schedule.ranks[static_cast<size_t>(r)] =
-        dual_pipe_order(p, r, request.microbatches, {r, 0, 0}, {2 * p - 1 - r, 0, 0});
-  }
-  return schedule;
+  return rank_by_rank(request, folded_placement(p, 2), [&](int32_t r) {
+    return dual_pipe_order(p, r, request.microbatches, {r, 0, 0}, {2 * p - 1 - r, 0, 0});
+  });
 }
 
 extern const ScheduleKind kDualPipeV = {

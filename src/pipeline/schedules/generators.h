@@ -2,6 +2,7 @@
 // Private to room pipeline.
 #pragma once
 
+#include <utility>
 #include <vector>
 
 #include "base/error.h"
@@ -17,6 +18,14 @@ Placement folded_placement(int32_t ranks, int32_t chunks);
 
 // A schedule without actions: kind, placement, microbatches.
 Schedule empty_schedule(const ScheduleRequest& request, Placement placement);
+
+// `order(rank)`, a list of actions, on every rank of a placement.
+template <typename Order>
+Schedule rank_by_rank(const ScheduleRequest& request, Placement placement, const Order& order) {
+  Schedule schedule = empty_schedule(request, std::move(placement));
+  for (int32_t r = 0; r < request.ranks; ++r) schedule.ranks[static_cast<size_t>(r)] = order(r);
+  return schedule;
+}
 
 inline Action action_of(ActionKind kind, int32_t stage, int32_t microbatch, int32_t replica = 0) {
   return {.kind = kind, .stage = StageId(stage), .replica = replica, .first = microbatch};

@@ -4,13 +4,12 @@
 namespace mw::pipeline {
 
 static Schedule make(const ScheduleRequest& request) {
-  Schedule schedule = empty_schedule(request, looped_placement(request.ranks, 1));
-  for (int32_t r = 0; r < request.ranks; ++r) {
-    std::vector<Action>& actions = schedule.ranks[static_cast<size_t>(r)];
-    for (int32_t k = 0; k < request.microbatches; ++k) actions.push_back(forward_action(r, k));
-    for (int32_t k = 0; k < request.microbatches; ++k) actions.push_back(backward_action(r, k));
-  }
-  return schedule;
+  return rank_by_rank(request, looped_placement(request.ranks, 1), [&](int32_t rank) {
+    std::vector<Action> actions;
+    for (int32_t k = 0; k < request.microbatches; ++k) actions.push_back(forward_action(rank, k));
+    for (int32_t k = 0; k < request.microbatches; ++k) actions.push_back(backward_action(rank, k));
+    return actions;
+  });
 }
 
 extern const ScheduleKind kGPipe = {.name = "gpipe",

@@ -28,12 +28,9 @@ static std::vector<Action> order(const ScheduleRequest& request, int32_t rank) {
 }
 
 static Schedule make(const ScheduleRequest& request) {
-  Schedule schedule = empty_schedule(request, looped_placement(request.ranks, request.chunks));
-  for (int32_t r = 0; r < request.ranks; ++r) {
-    schedule.ranks[static_cast<size_t>(r)] =
-        request.ranks == 1 ? accumulation_order(request) : order(request, r);
-  }
-  return schedule;
+  return rank_by_rank(request, looped_placement(request.ranks, request.chunks), [&](int32_t rank) {
+    return request.ranks == 1 ? accumulation_order(request) : order(request, rank);
+  });
 }
 
 extern const ScheduleKind kInterleaved = {.name = "interleaved-1f1b",

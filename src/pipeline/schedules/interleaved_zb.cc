@@ -29,10 +29,8 @@ static std::vector<Action> order(const ScheduleRequest& request, int32_t rank) {
 }
 
 static Schedule make(const ScheduleRequest& request) {
-  Schedule schedule = empty_schedule(request, looped_placement(request.ranks, request.chunks));
-  for (int32_t r = 0; r < request.ranks; ++r)
-    schedule.ranks[static_cast<size_t>(r)] = order(request, r);
-  return schedule;
+  return rank_by_rank(request, looped_placement(request.ranks, request.chunks),
+                      [&](int32_t rank) { return order(request, rank); });
 }
 
 extern const ScheduleKind kInterleavedZb = {.name = "interleaved-zb",

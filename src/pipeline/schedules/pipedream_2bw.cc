@@ -15,12 +15,9 @@ static void check(const ScheduleRequest& request, Diagnostics& out) {
 }
 
 static Schedule make(const ScheduleRequest& request) {
-  Schedule schedule = empty_schedule(request, looped_placement(request.ranks, 1));
-  for (int32_t r = 0; r < request.ranks; ++r) {
-    schedule.ranks[static_cast<size_t>(r)] =
-        one_f_one_b_order(request.ranks, request.microbatches, r);
-  }
-  return schedule;
+  return rank_by_rank(request, looped_placement(request.ranks, 1), [&](int32_t rank) {
+    return one_f_one_b_order(request.ranks, request.microbatches, rank);
+  });
 }
 
 extern const ScheduleKind kPipeDream2Bw = {.name = "pipedream-2bw",

@@ -28,10 +28,9 @@ static std::vector<Action> order(const ScheduleRequest& request, int32_t rank) {
 }
 
 static Schedule make(const ScheduleRequest& request) {
-  Schedule schedule = empty_schedule(request, looped_placement(request.ranks, 1));
+  Schedule schedule = rank_by_rank(request, looped_placement(request.ranks, 1),
+                                   [&](int32_t rank) { return order(request, rank); });
   schedule.slices = request.slices;
-  for (int32_t r = 0; r < request.ranks; ++r)
-    schedule.ranks[static_cast<size_t>(r)] = order(request, r);
   return schedule;
 }
 

@@ -5,12 +5,9 @@
 namespace mw::pipeline {
 
 static Schedule make(const ScheduleRequest& request) {
-  Schedule schedule = empty_schedule(request, looped_placement(request.ranks, 1));
-  for (int32_t r = 0; r < request.ranks; ++r) {
-    schedule.ranks[static_cast<size_t>(r)] =
-        handcrafted_zb_order(request.microbatches, r, request.ranks - r, r);
-  }
-  return schedule;
+  return rank_by_rank(request, looped_placement(request.ranks, 1), [&](int32_t rank) {
+    return handcrafted_zb_order(request.microbatches, rank, request.ranks - rank, rank);
+  });
 }
 
 extern const ScheduleKind kZbH1 = {.name = "zb-h1",

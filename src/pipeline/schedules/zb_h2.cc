@@ -6,12 +6,10 @@
 namespace mw::pipeline {
 
 static Schedule make(const ScheduleRequest& request) {
-  Schedule schedule = empty_schedule(request, looped_placement(request.ranks, 1));
-  for (int32_t r = 0; r < request.ranks; ++r) {
-    schedule.ranks[static_cast<size_t>(r)] =
-        handcrafted_zb_order(request.microbatches, r, 2 * (request.ranks - r) - 1, 2 * r);
-  }
-  return schedule;
+  return rank_by_rank(request, looped_placement(request.ranks, 1), [&](int32_t rank) {
+    return handcrafted_zb_order(request.microbatches, rank, 2 * (request.ranks - rank) - 1,
+                                2 * rank);
+  });
 }
 
 extern const ScheduleKind kZbH2 = {.name = "zb-h2",

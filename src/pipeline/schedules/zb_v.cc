@@ -53,14 +53,12 @@ class ZbVRank {
 };
 
 Schedule make(const ScheduleRequest& request) {
-  Schedule schedule = empty_schedule(request, folded_placement(request.ranks, 2));
   const int32_t filling = std::max(request.microbatches, 2 * request.ranks - 1);
-  for (int32_t r = 0; r < request.ranks; ++r) {
-    std::vector<Action>& actions = schedule.ranks[static_cast<size_t>(r)];
-    actions = ZbVRank(request.ranks, filling, r).order();
+  return rank_by_rank(request, folded_placement(request.ranks, 2), [&](int32_t rank) {
+    std::vector<Action> actions = ZbVRank(request.ranks, filling, rank).order();
     std::erase_if(actions, [&](const Action& a) { return a.first >= request.microbatches; });
-  }
-  return schedule;
+    return actions;
+  });
 }
 
 }  // namespace

@@ -1,0 +1,102 @@
+// When a fragment's ops run on a cluster: the figures of FragmentCost, on the cluster's speeds.
+#include <algorithm>
+#include <cmath>
+
+#include "cost/collective.h"
+#include "simulate/fragment_cost.h"
+
+namespace mw::simulate {
+namespace {
+
+using ir::OpKind;
+
+double streaming_rate(const cluster::Device& device) {
+  return device.memory_bandwidth.value * device.attained.memory_fraction;
+}
+
+// Bytes of a collective's operands as the stack sends them.
+Bytes sent_bytes(const FragmentCost& cost, const FragmentCost::Collective& collective,
+                 const cluster::Attained& attained, const Options& options) {
+  double share = 1;
+  if (collective.gradient_element > 0)
+    share = attained.gradient_bytes / static_cast<double>(collective.gradient_element);
+  if (cost.works[static_cast<size_t>(collective.op)].gathers_narrow)
+    share = cost::narrow_share(options.fp8);
+  return Bytes(std::llround(static_cast<double>(collective.bytes.value) * share));
+}
+
+void set_collective(FragmentCost& cost, const FragmentCost::Collective& collective,
+                    const cluster::Cluster& cluster, const Options& options, double op_host) {
+  const cluster::Attained& attained = cluster.device.attained;
+  const Bytes bytes = sent_bytes(cost, collective, attained, options);
+  OpCost& op = cost.ops[static_cast<size_t>(collective.op)];
+  const bool parts = collective.data && (collective.kind == OpKind::kAllGather ||
+                                         collective.kind == OpKind::kReduceScatter);
+  const cost::CollectiveTime time =
+      cost::collective_time(cluster, collective.kind, bytes, collective.shapes);
+  const double sending = (time.time - time.latency).value;
+  op.device = (time.time + attained.collective_latency).value;
+  if (parts) op.device += attained.collective_member.value * static_cast<double>(collective.size);
+  if (parts && attained.collective_copies > 0) {
+    op.device += attained.collective_copies * static_cast<double>(bytes.value) /
+                 streaming_rate(cluster.device);
+  }
+  op.host = op_host > 0 ? op_host + attained.host_collective.value : 0;
+  op.latency = (op.device - sending) * collective.times;
+  op.device *= collective.times;
+  op.host *= collective.times;
+}
+
+// A ring's first part is there; while it computes with each part the next one comes.
+void hide_behind_parts(FragmentCost& cost, const FragmentCost::Ring& ring,
+                       const Slowdowns& slowdowns, double streaming) {
+  double moving = 0, computing = 0;
+  for (const int32_t o : ring.collectives) moving += cost.ops[static_cast<size_t>(o)].device;
+  for (const int32_t o : ring.computes) computing += cost.ops[static_cast<size_t>(o)].device;
+  const auto parts = static_cast<double>(ring.size);
+  const double beside = computing * (parts - 1) / parts;
+  const double hidden = std::min(1.0, beside / moving);
+  const Beside kind = ring.attention ? Beside::kRing : Beside::kTensor;
+  const double slowdown = slowdowns[static_cast<size_t>(kind)];
+  for (const int32_t o : ring.collectives) {
+    OpCost& op = cost.ops[static_cast<size_t>(o)];
+    const double shown = 1 - hidden + hidden * (slowdown - 1);
+    op.device *= shown;
+    op.latency *= shown;
+  }
+  if (ring.summed.value == 0) return;
+  OpCost& scatter = cost.ops[static_cast<size_t>(ring.collectives[0])];
+  const double sum = static_cast<double>(ring.summed.value) * (1 + 1 / parts) / streaming;
+  scatter.device += sum;
+  scatter.latency += sum;
+}
+
+}  // namespace
+
+void set_times(FragmentCost& cost, const cluster::Cluster& cluster, const Options& options) {
+  const cluster::Attained& attained = cluster.device.attained;
+  const double op_host = options.host && !cost.update ? attained.host_op.value : 0;
+  for (size_t o = 0; o < cost.ops.size(); ++o) {
+    OpCost& op = cost.ops[o];
+    if (op.alias || op.label >= 0) continue;
+    const cost::OpTime time =
+        cost::op_time(cluster.device, cost.works[o], options.tf32, options.fp8);
+    op.device = time.device.value;
+    op.host = op_host > 0 ? time.host.value : 0;
+  }
+  for (const FragmentCost::Collective& collective : cost.collectives_of)
+    set_collective(cost, collective, cluster, options, op_host);
+  const Slowdowns slowdowns = slowdowns_of(options.overlap, cluster.device);
+  for (const FragmentCost::Ring& ring : cost.rings) {
+    if (ring.attention ? options.overlap.ring : options.overlap.async_tp)
+      hide_behind_parts(cost, ring, slowdowns, streaming_rate(cluster.device));
+  }
+  if (!cost.update || !options.host) return;
+  for (OpCost& op : cost.ops) {
+    if (op.alias) continue;
+    op.host += attained.step_overhead.value;
+    break;
+  }
+}
+
+}  // namespace mw::simulate
