@@ -5,6 +5,8 @@
 
 #include <doctest/doctest.h>
 
+#include "base/test_close_to.h"
+
 using namespace mw;
 
 namespace {
@@ -71,11 +73,11 @@ TEST_CASE("uniforms and normals have the right moments") {
     normal_squares += z * z;
     normal_fourth += z * z * z * z;
   }
-  CHECK(sum / n == doctest::Approx(0.5).epsilon(0.005));
-  CHECK(squares / n == doctest::Approx(1.0 / 3).epsilon(0.005));
+  CHECK(sum / n == mw::test::close_to(0.5).epsilon(0.005));
+  CHECK(squares / n == mw::test::close_to(1.0 / 3).epsilon(0.005));
   CHECK(std::abs(normal_sum / n) < 0.01);
-  CHECK(normal_squares / n == doctest::Approx(1).epsilon(0.01));
-  CHECK(normal_fourth / n == doctest::Approx(3).epsilon(0.03));
+  CHECK(normal_squares / n == mw::test::close_to(1).epsilon(0.01));
+  CHECK(normal_fourth / n == mw::test::close_to(3).epsilon(0.03));
 }
 
 TEST_CASE("fill_normal does not depend on where it starts") {

@@ -3,6 +3,7 @@
 #include <doctest/doctest.h>
 
 #include "base/error.h"
+#include "base/test_close_to.h"
 #include "calibrate/test_runs.h"
 #include "calibrate/validate.h"
 
@@ -55,8 +56,8 @@ TEST_CASE("a fit finds the constant that made the times") {
   CHECK(of_rows.skipped().empty());
   const Fit fit = of_rows.fit();
   REQUIRE(fit.constants.size() == 1);
-  CHECK(fit.constants[0].start == doctest::Approx(0.9));
-  CHECK(fit.constants[0].value == doctest::Approx(0.5).epsilon(0.005));
+  CHECK(fit.constants[0].start == mw::test::close_to(0.9));
+  CHECK(fit.constants[0].value == mw::test::close_to(0.5).epsilon(0.005));
   CHECK(fit.constants[0].determined);
   CHECK(fit.constants[0].low < fit.constants[0].value);
   CHECK(fit.deviation < 0.005);
@@ -77,7 +78,7 @@ TEST_CASE("a fit tries what a row leaves open as validate does") {
   const std::vector<Comparison> compared = validate(rows, machines, 1);
   for (const Residual& residual : fit.residuals) {
     const auto i = static_cast<size_t>(residual.run - rows.data());
-    CHECK(residual.error == doctest::Approx(compared[i].error).epsilon(1e-6));
+    CHECK(residual.error == mw::test::close_to(compared[i].error).epsilon(1e-6));
   }
 }
 
@@ -108,7 +109,7 @@ TEST_CASE("rows of which a fit can know nothing are left out, and say why") {
   CHECK(why[3] == "its step runs into the next, of which a fit knows nothing");
   CHECK(why[4].find("plan: ") != std::string::npos);
   CHECK(of_rows.sources().size() == 3);
-  CHECK(of_rows.fit().constants[0].value == doctest::Approx(0.5).epsilon(0.005));
+  CHECK(of_rows.fit().constants[0].value == mw::test::close_to(0.5).epsilon(0.005));
 }
 
 TEST_CASE("kernels are a source of their own, and a constant that no row needs stays") {
@@ -119,7 +120,7 @@ TEST_CASE("kernels are a source of their own, and a constant that no row needs s
   }
   const Fit fit = fitter({}, kernels, {"node_bus_fraction", "matrix_fraction"}).fit();
   CHECK_FALSE(fit.constants[1].determined);
-  CHECK(fit.constants[1].value == doctest::Approx(fit.constants[1].start));
+  CHECK(fit.constants[1].value == mw::test::close_to(fit.constants[1].start));
   CHECK(fit.residuals.size() == kernels.size());
 }
 

@@ -2,6 +2,8 @@
 
 #include <doctest/doctest.h>
 
+#include "base/test_close_to.h"
+
 using namespace mw::calibrate;
 
 namespace {
@@ -32,8 +34,8 @@ TEST_CASE("rows of one source and model are ordered by FLOPs a second and device
   const std::vector<Ordering> made = orderings(rows);
   REQUIRE(made.size() == 1);
   CHECK(made[0].faster == &rows[1]);  // twice the work in one and a half times the time
-  CHECK(made[0].published == doctest::Approx(2.0 / 1.5));
-  CHECK(made[0].predicted == doctest::Approx(2.0 * 3 / 3.5));
+  CHECK(made[0].published == mw::test::close_to(2.0 / 1.5));
+  CHECK(made[0].predicted == mw::test::close_to(2.0 * 3 / 3.5));
   CHECK(made[0].kept());
 }
 
@@ -47,8 +49,8 @@ TEST_CASE("rows whose source counts tokens are ordered by tokens") {
   const std::vector<Ordering> made = orderings(rows);
   REQUIRE(made.size() == 1);
   CHECK(made[0].faster == &rows[0]);
-  CHECK(made[0].published == doctest::Approx(2));
-  CHECK(made[0].predicted == doctest::Approx(100 * 2.0 / 3 / (50 * 8.0 / 9)));
+  CHECK(made[0].published == mw::test::close_to(2));
+  CHECK(made[0].predicted == mw::test::close_to(100 * 2.0 / 3 / (50 * 8.0 / 9)));
 }
 
 TEST_CASE("an order that the simulator turns round is not kept, and is told") {

@@ -5,6 +5,7 @@
 #include <fmt/core.h>
 
 #include "base/error.h"
+#include "base/test_close_to.h"
 #include "base/text.h"
 
 using namespace mw;
@@ -82,12 +83,12 @@ TEST_CASE("a value is read in its unit; what is no unit of the metric is a findi
     row.replace(row.find(was), was.size(), fmt::format("{},{},{},", metric, value, unit));
     return parse_runs(kHeader + row, "runs.csv")[0].value;
   };
-  CHECK(read("iteration_time", "3528", "ms") == doctest::Approx(3.528));
+  CHECK(read("iteration_time", "3528", "ms") == mw::test::close_to(3.528));
   CHECK(read("iteration_time", "2", "min") == 120);
-  CHECK(read("hw_tflops_per_gpu", "0.137", "PFLOP/s") == doctest::Approx(137));
-  CHECK(read("mfu", "0.44", "fraction") == doctest::Approx(44));
+  CHECK(read("hw_tflops_per_gpu", "0.137", "PFLOP/s") == mw::test::close_to(137));
+  CHECK(read("mfu", "0.44", "fraction") == mw::test::close_to(44));
   CHECK(read("mfu", "44", "%") == 44);
-  CHECK(read("tokens_per_s_per_gpu", "3.9", "ktok/s") == doctest::Approx(3900));
+  CHECK(read("tokens_per_s_per_gpu", "3.9", "ktok/s") == mw::test::close_to(3900));
   CHECK(read("place", "2", "") == 2);
   CHECK_THROWS_WITH_AS(read("iteration_time", "1", "furlongs"),
                        "runs.csv:2: unit: must be one of s, ms, min, is \"furlongs\"", Error);

@@ -3,6 +3,7 @@
 #include <doctest/doctest.h>
 
 #include "base/error.h"
+#include "base/test_close_to.h"
 #include "calibrate/choices.h"
 #include "calibrate/test_runs.h"
 
@@ -21,9 +22,9 @@ TEST_CASE("FLOPs of a step are the papers': PTD-P equation 3, SP paper appendix 
                  l = static_cast<double>(row.layers), h = static_cast<double>(row.hidden),
                  V = static_cast<double>(row.vocab);
     CHECK(model_flops(request.model, row.seq, row.batch).value ==
-          doctest::Approx(72 * B * s * l * h * h * (1 + s / (6 * h) + V / (12 * l * h))));
+          mw::test::close_to(72 * B * s * l * h * h * (1 + s / (6 * h) + V / (12 * l * h))));
     CHECK(full_recompute_flops(request.model, row.seq, row.batch).value ==
-          doctest::Approx(96 * B * s * l * h * h * (1 + s / (6 * h) + V / (16 * l * h))));
+          mw::test::close_to(96 * B * s * l * h * h * (1 + s / (6 * h) + V / (16 * l * h))));
   }
 }
 
@@ -53,10 +54,10 @@ TEST_CASE("published rates become seconds of a step") {
   const predict::Request request = request_of(run, a100(), 1, compile::Recompute::kFull);
   run.metric = "hw_tflops_per_gpu";  // PTD-P table 1, 39.1B: 14.45 s
   run.value = 138;
-  CHECK(published_step(run, request) == doctest::Approx(14.45).epsilon(0.001));
+  CHECK(published_step(run, request) == mw::test::close_to(14.45).epsilon(0.001));
   run.metric = "tokens_per_s_per_gpu";
   run.value = 1000;
-  CHECK(published_step(run, request) == doctest::Approx(1536.0 * 2048 / 512 / 1000));
+  CHECK(published_step(run, request) == mw::test::close_to(1536.0 * 2048 / 512 / 1000));
   CHECK(stated_step(run) == published_step(run, request));
   run.metric = "mfu";
   CHECK(stated_step(run) == 0);
@@ -71,7 +72,7 @@ TEST_CASE("hardware FLOPs of a row that does not say recomputation are those of 
   for (const auto& [way, seconds] :
        {std::pair{compile::Recompute::kFull, 14.45}, {compile::Recompute::kNone, 10.9}}) {
     const predict::Request request = request_of(run, a100(), 1, way);
-    CHECK(published_step(run, request) == doctest::Approx(seconds).epsilon(0.005));
+    CHECK(published_step(run, request) == mw::test::close_to(seconds).epsilon(0.005));
   }
 }
 
@@ -352,8 +353,8 @@ TEST_CASE("a summary has mean, bias, worst and rank correlation") {
   c.predicted = 3, c.published = 3, c.error = 0;
   const Summary s = summary("x", {&a, &b, &c});
   CHECK(s.rows == 3);
-  CHECK(s.mean == doctest::Approx(0.1));
-  CHECK(s.bias == doctest::Approx(-0.1 / 3));
+  CHECK(s.mean == mw::test::close_to(0.1));
+  CHECK(s.bias == mw::test::close_to(-0.1 / 3));
   CHECK(s.worst == -0.2);
-  CHECK(s.rank_correlation == doctest::Approx(1));
+  CHECK(s.rank_correlation == mw::test::close_to(1));
 }

@@ -3,6 +3,7 @@
 
 #include "base/error.h"
 #include "base/fake_fs.h"
+#include "base/test_close_to.h"
 #include "base/text.h"
 #include "cluster/group_shape.h"
 #include "cluster/hardware.h"
@@ -60,7 +61,7 @@ TEST_CASE("a cluster file's units are taken from its keys") {
   CHECK(box.device.peak("fp8").value == 0);
   CHECK(box.device.memory.value == 80'000'000'000);
   CHECK(box.device.memory_bandwidth.value == 2000e9);
-  CHECK(box.device.attained.host_op.value == doctest::Approx(10e-6));
+  CHECK(box.device.attained.host_op.value == mw::test::close_to(10e-6));
   CHECK(box.device.source == "a data sheet");
   REQUIRE(box.links.size() == 2);
   CHECK(box.links[0].bus_bandwidth.value == 235e9);
@@ -170,9 +171,9 @@ TEST_CASE("on a torus a group knows its dimensions and whether they close") {
   };
   CHECK(ranks({0, 2, 4, 6}).torus_links == 1);
   CHECK(ranks({0, 2, 4, 6}).torus_hops == 4);
-  CHECK(ranks({0, 4}).torus_links == doctest::Approx(0.5));
+  CHECK(ranks({0, 4}).torus_links == mw::test::close_to(0.5));
   // A line of every second one, and one that goes over the row's end.
-  CHECK(ranks({0, 2, 4}).torus_links == doctest::Approx(0.5));
+  CHECK(ranks({0, 2, 4}).torus_links == mw::test::close_to(0.5));
   CHECK(ranks({0, 2, 4}).torus_hops == 4);
   CHECK(ranks({0, 1, 7}).torus_links == 1);
   CHECK(ranks({0, 1, 7}).torus_hops == 2);
@@ -239,7 +240,7 @@ TEST_CASE("a cluster has the profile that its file names, or the one that is ask
   const Cluster own = load_cluster(fs, "box", {"clusters"});
   CHECK(own.stack.name == "own");
   CHECK(own.stack.error == 0.1);
-  CHECK(own.device.attained.host_op.value == doctest::Approx(20e-6));
+  CHECK(own.device.attained.host_op.value == mw::test::close_to(20e-6));
   CHECK(load_cluster(fs, "box", {"clusters"}, "box-other").stack.name == "other");
   CHECK(find_profile(fs, "box-other", {"nowhere", "clusters"}) ==
         "clusters/profiles/box-other.toml");
@@ -252,7 +253,7 @@ TEST_CASE("a cluster has the profile that its file names, or the one that is ask
         "other");
   const Cluster none = load_cluster(fs, "box", {"clusters"}, "none");
   CHECK(none.stack.name.empty());
-  CHECK(none.device.attained.host_op.value == doctest::Approx(10e-6));
+  CHECK(none.device.attained.host_op.value == mw::test::close_to(10e-6));
   CHECK_THROWS_WITH_AS(load_cluster(fs, "box", {"clusters"}, "box-othr"),
                        "--profile: there is no profile 'box-othr', did you mean 'box-other'?; "
                        "known are box-other, box-own; or none",

@@ -3,6 +3,7 @@
 #include <doctest/doctest.h>
 
 #include "base/error.h"
+#include "base/test_close_to.h"
 
 using namespace mw;
 using namespace mw::cluster;
@@ -78,7 +79,7 @@ Cluster chips() {
 TEST_CASE("a profile replaces what a cluster file says of device and links") {
   Cluster c = chips();
   apply(parse_profile(kText, "p.toml"), c);
-  CHECK(c.device.attained.host_op.value == doctest::Approx(20e-6));
+  CHECK(c.device.attained.host_op.value == mw::test::close_to(20e-6));
   CHECK(!c.device.attained.fused_attention);
   CHECK(!c.device.attained.fused_elementwise);
   CHECK(c.device.attained.gradient_bytes == 2);
@@ -114,8 +115,8 @@ TEST_CASE("a version replaces what its profile says") {
   CHECK(!c.stack.attention_copies);
   CHECK(!c.stack.f16_gradients);
   CHECK(c.device.attained.gradient_bytes == 8);
-  CHECK(c.device.attained.launch.value == doctest::Approx(3e-6));
-  CHECK(c.device.attained.host_op.value == doctest::Approx(20e-6));
+  CHECK(c.device.attained.launch.value == mw::test::close_to(3e-6));
+  CHECK(c.device.attained.host_op.value == mw::test::close_to(20e-6));
 }
 
 TEST_CASE("a profile that is written and read again is the same text") {
@@ -135,7 +136,7 @@ TEST_CASE("every constant can be set and read") {
     Cluster c = chips();
     const double value = (info.least + std::min(info.most, 1.0)) / 2;
     set_constant(c, info.name, value);
-    CHECK(constant(c, info.name) == doctest::Approx(value));
+    CHECK(constant(c, info.name) == mw::test::close_to(value));
   }
 }
 

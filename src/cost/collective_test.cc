@@ -3,6 +3,7 @@
 #include <cmath>
 #include <vector>
 
+#include "base/test_close_to.h"
 #include "cost/collective.h"
 
 using namespace mw;
@@ -57,7 +58,7 @@ TEST_CASE("a ring takes 2(n-1)/n of the bytes over the bus, and 2(n-1) hops") {
       {OpKind::kAllReduce, 1, {1, 1}, 0},
   };
   for (const Case& c : cases) {
-    CHECK(time_of(plain(), c.kind, c.bytes, c.ways) == doctest::Approx(c.seconds));
+    CHECK(time_of(plain(), c.kind, c.bytes, c.ways) == mw::test::close_to(c.seconds));
   }
 }
 
@@ -67,7 +68,7 @@ TEST_CASE("members of one node share the work outside: each of g sends 1/g of th
       collective_time(plain(), OpKind::kAllReduce, Bytes(800'000'000), shape({8, 4}));
   CHECK(t.algorithm == Algorithm::kHierarchical);
   CHECK(t.level == 1);
-  CHECK(t.time.value == doctest::Approx(15e-3 + 2 * (7e-6 + 15e-6)));
+  CHECK(t.time.value == mw::test::close_to(15e-3 + 2 * (7e-6 + 15e-6)));
   // A flat ring would take 2 * 31/32 * 8e8 / 80e9.
   CHECK(t.time.value < 2 * 31.0 / 32 * 8e8 / 80e9);
 }
@@ -77,9 +78,9 @@ TEST_CASE("all to all sends to peers inside and outside at the same time") {
   const CollectiveTime t =
       collective_time(plain(), OpKind::kAllToAll, Bytes(320'000'000), shape({8, 4}));
   CHECK(t.algorithm == Algorithm::kDirect);
-  CHECK(t.time.value == doctest::Approx(240e6 / 10e9 + 5e-6));
+  CHECK(t.time.value == mw::test::close_to(240e6 / 10e9 + 5e-6));
   CHECK(time_of(plain(), OpKind::kAllToAll, 320'000'000, {8, 1}) ==
-        doctest::Approx(280e6 / 100e9 + 1e-6));
+        mw::test::close_to(280e6 / 100e9 + 1e-6));
 }
 
 TEST_CASE("small messages take LL or a tree, large ones a ring with Simple") {
@@ -96,7 +97,7 @@ TEST_CASE("small messages take LL or a tree, large ones a ring with Simple") {
   // NCCL's ring of eight with LL: 3.6 + 14 * 0.47 us.
   CHECK(chosen(0, {8, 1}).time.value <= 3.6e-6 + 14 * 0.47e-6);
   // Of a tree over 64 nodes: 4.4 + 2 * log2(64) * 5 us.
-  CHECK(chosen(0, {1, 64}).time.value == doctest::Approx(64.4e-6));
+  CHECK(chosen(0, {1, 64}).time.value == mw::test::close_to(64.4e-6));
   double before = 0;
   for (int64_t bytes = 1; bytes <= (int64_t{1} << 34); bytes *= 2) {
     const double now = chosen(bytes, {8, 4}).time.value;
@@ -108,14 +109,15 @@ TEST_CASE("small messages take LL or a tree, large ones a ring with Simple") {
 TEST_CASE("the factor of a link's hops scales NCCL's constants and leaves its base") {
   Cluster box = plain(cluster::LinkKind::kNvlink);
   box.links[0].hop_factor = 0.5;
-  CHECK(time_of(box, OpKind::kAllGather, 0, {8, 1}) == doctest::Approx(3.6e-6 + 0.5 * 7 * 0.47e-6));
+  CHECK(time_of(box, OpKind::kAllGather, 0, {8, 1}) ==
+        mw::test::close_to(3.6e-6 + 0.5 * 7 * 0.47e-6));
   box.links[0].hop_factor = 0;
-  CHECK(time_of(box, OpKind::kAllGather, 0, {8, 1}) == doctest::Approx(3.6e-6));
+  CHECK(time_of(box, OpKind::kAllGather, 0, {8, 1}) == mw::test::close_to(3.6e-6));
   box.links[1].hop_factor = 2;
-  CHECK(time_of(box, OpKind::kAllReduce, 0, {1, 64}) == doctest::Approx(124.4e-6));
+  CHECK(time_of(box, OpKind::kAllReduce, 0, {1, 64}) == mw::test::close_to(124.4e-6));
   box.links[0].switch_bus_bandwidth = cluster::BytesPerSecond(400e9);
   CHECK(time_of(box, OpKind::kAllReduce, 1 << 30, {8, 1}) ==
-        doctest::Approx(2 * 7.0 / 8 * (1 << 30) / 400e9));
+        mw::test::close_to(2 * 7.0 / 8 * (1 << 30) / 400e9));
 }
 
 TEST_CASE("Gloo has rings alone, whose every step takes the link's latency") {
@@ -125,7 +127,7 @@ TEST_CASE("Gloo has rings alone, whose every step takes the link's latency") {
   const CollectiveTime time =
       collective_time(c, OpKind::kAllReduce, Bytes(1 << 20), shape({1, 16}));
   CHECK(time.algorithm == Algorithm::kRing);
-  CHECK(time.time.value == doctest::Approx(30 * 200e-6 + 2 * 15.0 / 16 * (1 << 20) / 10e9));
+  CHECK(time.time.value == mw::test::close_to(30 * 200e-6 + 2 * 15.0 / 16 * (1 << 20) / 10e9));
   c.stack.gloo = false;
   CHECK(time_of(c, OpKind::kAllReduce, 1 << 20, {1, 16}) < time.time.value / 10);
 }
@@ -142,10 +144,10 @@ TEST_CASE("a torus uses both directions of every dimension") {
   all.torus_links = 4;
   all.torus_hops = 6;
   CHECK(collective_time(pod, OpKind::kAllReduce, Bytes(320'000'000), all).time.value ==
-        doctest::Approx(2 * 310e6 / (4 * 50e9) + 12e-6));
+        mw::test::close_to(2 * 310e6 / (4 * 50e9) + 12e-6));
   all.torus_links = 2;
   CHECK(collective_time(pod, OpKind::kAllGather, Bytes(320'000'000), all).time.value ==
-        doctest::Approx(310e6 / (2 * 50e9) + 6e-6));
+        mw::test::close_to(310e6 / (2 * 50e9) + 6e-6));
 }
 
 TEST_CASE("a switch that adds takes (n + 1)/n of the bytes through every port") {
@@ -157,9 +159,9 @@ TEST_CASE("a switch that adds takes (n + 1)/n of the bytes through every port") 
   const double port = 400e9 * 9 / 14;  // eight devices' 9/8 of the bytes for 14/8 of bus
   const double latency = 23e-6;
   CHECK(time_of(box, OpKind::kAllReduce, bytes, {8, 1}) ==
-        doctest::Approx(2 * 7.0 / 8 * whole / 400e9 + latency));
+        mw::test::close_to(2 * 7.0 / 8 * whole / 400e9 + latency));
   CHECK(time_of(box, OpKind::kAllReduce, bytes, {4, 1}) ==
-        doctest::Approx(1.25 * whole / port + latency));
+        mw::test::close_to(1.25 * whole / port + latency));
   // Two devices send each other the half as fast without it, where the bus is as fast as the port.
   box.links[0].bus_bandwidth = cluster::BytesPerSecond(port);
   CHECK(collective_time(box, OpKind::kAllReduce, Bytes(bytes), shape({2, 1})).algorithm ==
@@ -174,24 +176,25 @@ TEST_CASE("the emptiest node's ports bound a ring, and the slowest group is wait
   straddling.fewest = {1, 2};
   const double ring = 5.0 / 6 * static_cast<double>(bytes) / 20e9;
   CHECK(collective_time(box, OpKind::kAllGather, Bytes(bytes), straddling).time.value ==
-        doctest::Approx(ring).epsilon(1e-4));
+        mw::test::close_to(ring).epsilon(1e-4));
   const std::vector<GroupShape> both = {shape({6, 1}), straddling};
   CHECK(collective_time(box, OpKind::kAllGather, Bytes(bytes), both).time.value ==
-        doctest::Approx(ring).epsilon(1e-4));
+        mw::test::close_to(ring).epsilon(1e-4));
   // All to all: from the two of one node 4 of 6 parts leave it.
   CHECK(collective_time(box, OpKind::kAllToAll, Bytes(bytes), straddling).time.value ==
-        doctest::Approx(4.0 / 6 * static_cast<double>(bytes) / 10e9).epsilon(1e-4));
+        mw::test::close_to(4.0 / 6 * static_cast<double>(bytes) / 10e9).epsilon(1e-4));
 }
 
 TEST_CASE("a message takes its latency and its bytes over the level's bandwidth") {
-  CHECK(message_time(plain(), Bytes(100'000'000), 0).value == doctest::Approx(1e-3 + 1e-6));
-  CHECK(message_time(plain(), Bytes(100'000'000), 1).value == doctest::Approx(10e-3 + 5e-6));
+  CHECK(message_time(plain(), Bytes(100'000'000), 0).value == mw::test::close_to(1e-3 + 1e-6));
+  CHECK(message_time(plain(), Bytes(100'000'000), 1).value == mw::test::close_to(10e-3 + 5e-6));
   // And the stack's: a latency more, and no more bandwidth than one message reaches.
   cluster::Cluster stack = plain();
   stack.device.attained.message_latency = Seconds(1e-4);
   stack.device.attained.message_bandwidth = cluster::BytesPerSecond(50e9);
-  CHECK(message_time(stack, Bytes(100'000'000), 0).value == doctest::Approx(2e-3 + 1e-6 + 1e-4));
-  CHECK(message_time(stack, Bytes(100'000'000), 1).value == doctest::Approx(10e-3 + 5e-6 + 1e-4));
+  CHECK(message_time(stack, Bytes(100'000'000), 0).value == mw::test::close_to(2e-3 + 1e-6 + 1e-4));
+  CHECK(message_time(stack, Bytes(100'000'000), 1).value ==
+        mw::test::close_to(10e-3 + 5e-6 + 1e-4));
 }
 
 // Measured all-reduces inside a DGX A100 (VIA-Research/vTrain trace/a100): ranks, bytes, us.
@@ -221,7 +224,7 @@ TEST_CASE("where collectives use one network card of a node, a ring is as fast a
   const double one_a_node = time_of(c, OpKind::kAllGather, bytes, {1, 4});
   const double inside = time_of(c, OpKind::kAllGather, bytes, {8, 1});
   c.device.attained.collective_cards = 1;
-  CHECK(time_of(c, OpKind::kAllGather, bytes, {8, 4}) == doctest::Approx(8 * all).epsilon(0.01));
+  CHECK(time_of(c, OpKind::kAllGather, bytes, {8, 4}) == mw::test::close_to(8 * all).epsilon(0.01));
   CHECK(time_of(c, OpKind::kAllGather, bytes, {1, 4}) == one_a_node);
   CHECK(time_of(c, OpKind::kAllGather, bytes, {8, 1}) == inside);
 }

@@ -1,5 +1,6 @@
 #include <doctest/doctest.h>
 
+#include "base/test_close_to.h"
 #include "cost/op_time.h"
 #include "ops/builder.h"
 
@@ -74,7 +75,7 @@ TEST_CASE("tiles and waves that are not full cost as much as full ones") {
       {{1, 100, 60, 8192}, 6000 / 4096. / 100 * 0.7 * k},  // two tiles with edges
   };
   for (const Case& c : cases) {
-    CHECK(product_efficiency(device(), c.shape) == doctest::Approx(c.efficiency));
+    CHECK(product_efficiency(device(), c.shape) == mw::test::close_to(c.efficiency));
   }
 }
 
@@ -86,16 +87,17 @@ TEST_CASE("an op takes the larger of arithmetic and memory, and the gap before i
   const Made large = product(DType::kBF16, 2560, 8192, 1280);
   const OpTime t = op_time(d, large.graph, large.op);
   CHECK(t.flops.value == 2.0 * 2560 * 8192 * 1280);
-  CHECK(t.device.value == doctest::Approx(2e-6 + t.flops.value / (100e12 * 8192.0 / (8192 + 64))));
+  CHECK(t.device.value ==
+        mw::test::close_to(2e-6 + t.flops.value / (100e12 * 8192.0 / (8192 + 64))));
   CHECK(t.host.value == 7e-6);
   CHECK(t.matrix_product);
   // A vector times a matrix is bound by memory: 2 bytes an element.
   const Made thin = product(DType::kBF16, 1, 10000, 10000);
   CHECK(op_time(d, thin.graph, thin.op).device.value ==
-        doctest::Approx(2e-6 + 2.0 * (1e8 + 2e4) / 1e12));
+        mw::test::close_to(2e-6 + 2.0 * (1e8 + 2e4) / 1e12));
   const ir::TensorType x = ir::make_type(DType::kF32, {1000, 1000});
   const Made add = make(ir::OpKind::kAdd, ir::NoAttrs{}, {x, x}, x);
-  CHECK(op_time(d, add.graph, add.op).device.value == doctest::Approx(2e-6 + 12e6 / 1e12));
+  CHECK(op_time(d, add.graph, add.op).device.value == mw::test::close_to(2e-6 + 12e6 / 1e12));
 }
 
 TEST_CASE("what is not fused is several kernels, each of which reads and writes") {
@@ -104,12 +106,12 @@ TEST_CASE("what is not fused is several kernels, each of which reads and writes"
   d.attained.host_op = Seconds(7e-6);
   const ir::TensorType x = ir::make_type(DType::kBF16, {1000, 1000});
   const Made op = make(ir::OpKind::kSwiglu, ir::NoAttrs{}, {x, x}, x);
-  CHECK(op_time(d, op.graph, op.op).device.value == doctest::Approx(2e-6 + 6e6 / 1e12));
+  CHECK(op_time(d, op.graph, op.op).device.value == mw::test::close_to(2e-6 + 6e6 / 1e12));
   d.attained.fused_elementwise = false;
-  CHECK(op_time(d, op.graph, op.op).device.value == doctest::Approx(2 * 2e-6 + 10e6 / 1e12));
-  CHECK(op_time(d, op.graph, op.op).host.value == doctest::Approx(2 * 7e-6));
+  CHECK(op_time(d, op.graph, op.op).device.value == mw::test::close_to(2 * 2e-6 + 10e6 / 1e12));
+  CHECK(op_time(d, op.graph, op.op).host.value == mw::test::close_to(2 * 7e-6));
   const Made add = make(ir::OpKind::kAdd, ir::NoAttrs{}, {x, x}, x);
-  CHECK(op_time(d, add.graph, add.op).device.value == doctest::Approx(2e-6 + 6e6 / 1e12));
+  CHECK(op_time(d, add.graph, add.op).device.value == mw::test::close_to(2e-6 + 6e6 / 1e12));
 }
 
 TEST_CASE("GELU of several kernels moves as many times the bytes") {
@@ -117,9 +119,9 @@ TEST_CASE("GELU of several kernels moves as many times the bytes") {
   const ir::TensorType x = ir::make_type(DType::kF32, {1000, 1000});
   const Made gelu = make(ir::OpKind::kGelu, ir::GeluAttrs{true}, {x}, x);
   d.attained.activation_traffic = 9;
-  CHECK(op_time(d, gelu.graph, gelu.op).device.value == doctest::Approx(9 * 8e6 / 1e12));
+  CHECK(op_time(d, gelu.graph, gelu.op).device.value == mw::test::close_to(9 * 8e6 / 1e12));
   const Made add = make(ir::OpKind::kAdd, ir::NoAttrs{}, {x, x}, x);
-  CHECK(op_time(d, add.graph, add.op).device.value == doctest::Approx(12e6 / 1e12));
+  CHECK(op_time(d, add.graph, add.op).device.value == mw::test::close_to(12e6 / 1e12));
 }
 
 TEST_CASE("what fits the cache moves at its rate, of larger operands the part that fits") {
@@ -127,11 +129,11 @@ TEST_CASE("what fits the cache moves at its rate, of larger operands the part th
   const ir::TensorType x = ir::make_type(DType::kF32, {1000, 1000});
   const Made add = make(ir::OpKind::kAdd, ir::NoAttrs{}, {x, x}, x);
   d.cache = Bytes(6'000'000);  // of 12 MB
-  CHECK(op_time(d, add.graph, add.op).device.value == doctest::Approx(12e6 / 1e12));
+  CHECK(op_time(d, add.graph, add.op).device.value == mw::test::close_to(12e6 / 1e12));
   d.attained.cache_rate = 2;
-  CHECK(op_time(d, add.graph, add.op).device.value == doctest::Approx(9e6 / 1e12));
+  CHECK(op_time(d, add.graph, add.op).device.value == mw::test::close_to(9e6 / 1e12));
   d.cache = Bytes(20'000'000);
-  CHECK(op_time(d, add.graph, add.op).device.value == doctest::Approx(6e6 / 1e12));
+  CHECK(op_time(d, add.graph, add.op).device.value == mw::test::close_to(6e6 / 1e12));
 }
 
 TEST_CASE("products run at the peak of their format") {
@@ -158,10 +160,10 @@ TEST_CASE("products of linear layers in fp8 take the fp8 peak and the casts of t
   const double product_s = flops / (200e12 * 0.8);
   // Read for the largest value, read, written; or read and written with a byte of scale for 32.
   CHECK(op_time(d, works[0], false, Fp8::kTensor).device.value ==
-        doctest::Approx(product_s + operands * 5 / 1e12));
+        mw::test::close_to(product_s + operands * 5 / 1e12));
   CHECK(op_time(d, works[0], false, Fp8::kBlock).device.value ==
-        doctest::Approx(product_s + operands * (3 + 1.0 / 32) / 1e12));
-  CHECK(op_time(d, works[0]).device.value == doctest::Approx(flops / 100e12));
+        mw::test::close_to(product_s + operands * (3 + 1.0 / 32) / 1e12));
+  CHECK(op_time(d, works[0]).device.value == mw::test::close_to(flops / 100e12));
   // Products with the vocabulary stay as they are.
   works[0].kind = OpWork::Kind::kLogits;
   CHECK(op_time(d, works[0], false, Fp8::kTensor).device == op_time(d, works[0]).device);
@@ -329,5 +331,5 @@ TEST_CASE("what only fp8 products read is cast before it is gathered") {
   }
   CHECK(narrow_share(Fp8::kOff) == 1);
   CHECK(narrow_share(Fp8::kTensor) == 0.5);
-  CHECK(narrow_share(Fp8::kBlock) == doctest::Approx(0.5 * 33 / 32));
+  CHECK(narrow_share(Fp8::kBlock) == mw::test::close_to(0.5 * 33 / 32));
 }

@@ -10,6 +10,7 @@
 
 #include "base/error.h"
 #include "base/fake_fs.h"
+#include "base/test_close_to.h"
 #include "data/indexed_dataset.h"
 
 using namespace mw;
@@ -75,8 +76,8 @@ TEST_CASE("a permutation mixes: it has about one fixed point and no drift") {
     }
   }
   // A random permutation has one fixed point and moves an element by size/3 on average.
-  CHECK(fixed / trials == doctest::Approx(1).epsilon(0.2));
-  CHECK(displacement / trials / size == doctest::Approx(size / 3.0).epsilon(0.02));
+  CHECK(fixed / trials == mw::test::close_to(1).epsilon(0.2));
+  CHECK(displacement / trials / size == mw::test::close_to(size / 3.0).epsilon(0.02));
 }
 
 TEST_CASE("the positions of one sample over epochs and seeds are uniform") {
@@ -84,7 +85,7 @@ TEST_CASE("the positions of one sample over epochs and seeds are uniform") {
   const int trials = 14'000;
   std::vector<int> counts(size, 0);
   for (int epoch = 0; epoch < trials; ++epoch) ++counts[Permutation(5, epoch, size)(3)];
-  for (const int count : counts) CHECK(count == doctest::Approx(trials / 7.0).epsilon(0.1));
+  for (const int count : counts) CHECK(count == mw::test::close_to(trials / 7.0).epsilon(0.1));
 }
 
 TEST_CASE("an order draws every sample once an epoch, differently in every epoch") {

@@ -1,5 +1,6 @@
 #include "kernels/elementwise.h"
 
+#include "base/test_close_to.h"
 #include "kernels/test_arrays.h"
 
 namespace mw::kernels {
@@ -86,7 +87,7 @@ TEST_CASE("scale, add_scalar, accumulate, axpy and fill do what their comments s
   CHECK(y[1000] == old[1000] + x[1000]);
   y = old;
   axpy(0.3f, x.data(), y.data(), 0, kCount);
-  CHECK(y[1000] == doctest::Approx(old[1000] + 0.3 * x[1000]).epsilon(1e-6));
+  CHECK(y[1000] == mw::test::close_to(old[1000] + 0.3 * x[1000]).epsilon(1e-6));
   fill(2.5f, y.data(), 1, kCount - 1);
   CHECK(y[0] != 2.5f);
   CHECK(y[1] == 2.5f);

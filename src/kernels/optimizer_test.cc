@@ -1,5 +1,6 @@
 #include "kernels/optimizer.h"
 
+#include "base/test_close_to.h"
 #include "kernels/test_arrays.h"
 
 namespace mw::kernels {
@@ -64,7 +65,7 @@ TEST_CASE("block square sums are those of the blocks, the last one short") {
     for (int64_t i = k * kNormBlock; i < std::min(n, (k + 1) * kNormBlock); ++i) {
       want += static_cast<double>(x[i]) * x[i];
     }
-    CHECK(sums[k] == doctest::Approx(want).epsilon(1e-14));
+    CHECK(sums[k] == mw::test::close_to(want).epsilon(1e-14));
   }
 }
 

@@ -1,5 +1,6 @@
 #include "kernels/rope.h"
 
+#include "base/test_close_to.h"
 #include "kernels/test_arrays.h"
 
 namespace mw::kernels {
@@ -30,7 +31,7 @@ TEST_CASE("the rope table is the cosine and sine of an fp32 angle") {
   const int64_t D = 44;
   const Table table(kPositions, 10000.0, D);
   CHECK(table.inv_freq[0] == 1.0f);
-  CHECK(table.inv_freq[11] == doctest::Approx(0.01).epsilon(1e-6));
+  CHECK(table.inv_freq[11] == mw::test::close_to(0.01).epsilon(1e-6));
   std::vector<double> cos, sin;
   for (const int32_t position : kPositions) {
     for (const float f : table.inv_freq) {

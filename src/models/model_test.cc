@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "base/fs.h"
+#include "base/test_close_to.h"
 #include "models/test_configs.h"
 #include "ops/op_def.h"
 
@@ -74,14 +75,14 @@ TEST_CASE("parameters of mixtures of experts are the published ones, and so are 
     const ModelConfig config = parse_config(posix_fs().read_file(file), file);
     const ir::Module module = build_model(config, {1, 64});
     CHECK(static_cast<double>(parameter_count(module)) / 1e9 ==
-          doctest::Approx(row.billions).epsilon(0.003));
+          mw::test::close_to(row.billions).epsilon(0.003));
     // A token's products without those of attention's scores.
     const double at_1 = model_flops_per_token(config, 1).forward.value,
                  at_2 = model_flops_per_token(config, 2).forward.value;
     double active = (2 * at_1 - at_2) / 2;
     if (config.source.find("gpt-oss") == std::string::npos)
       active += static_cast<double>(config.vocab_size * config.hidden_size);
-    CHECK(active / 1e9 == doctest::Approx(row.active_billions).epsilon(0.03));
+    CHECK(active / 1e9 == mw::test::close_to(row.active_billions).epsilon(0.03));
   }
 }
 
@@ -118,7 +119,7 @@ TEST_CASE(
   // tests/functional_tests/test_cases/gpt/ gpt3_7b_tp4_pp1_memory_speed,
   // golden_values_dev_dgx_h100.json, mem-max-allocated-bytes].
   const double shared = 8192 * 4096 + 32 * 6 * 4096 + 2 * 4096;  // that tensor parallelism repeats
-  CHECK((6750150656 - shared) / 4 + shared == doctest::Approx(6854303744.0 / 4).epsilon(2e-4));
+  CHECK((6750150656 - shared) / 4 + shared == mw::test::close_to(6854303744.0 / 4).epsilon(2e-4));
 
   const ir::Graph& graph = module.graphs[0];
   CHECK(find_value(graph, "h.0.attn.q").type.dims[2].size == 32);
@@ -247,9 +248,9 @@ TEST_CASE("parameters have the initial values, decay and layers of GPT-2") {
   CHECK(state("transformer.wte.weight").init == ir::Init{Kind::kNormal, 0.02});
   CHECK(state("transformer.wte.weight").decay);
   CHECK(state("transformer.h.2.attn.c_proj.weight").init.scale ==
-        doctest::Approx(0.02 / std::sqrt(8.0)));
+        mw::test::close_to(0.02 / std::sqrt(8.0)));
   CHECK(state("transformer.h.2.mlp.c_proj.weight").init.scale ==
-        doctest::Approx(0.02 / std::sqrt(8.0)));
+        mw::test::close_to(0.02 / std::sqrt(8.0)));
   CHECK(state("transformer.h.2.mlp.c_fc.weight").init.scale == 0.02);
   CHECK(state("transformer.h.2.attn.c_attn.bias").init == ir::Init{Kind::kZeros, 0});
   CHECK(!state("transformer.h.2.attn.c_attn.bias").decay);
@@ -303,7 +304,7 @@ TEST_CASE("FLOPs per token are those of Megatron's formula") {
   const double l = 96, h = 12288, s = 2048, v = 50257;
   const ModelFlops flops = model_flops_per_token(config, 2048);
   CHECK(flops.training.value ==
-        doctest::Approx(72 * l * h * h * (1 + s / (6 * h) + v / (12 * l * h))).epsilon(1e-12));
+        mw::test::close_to(72 * l * h * h * (1 + s / (6 * h) + v / (12 * l * h))).epsilon(1e-12));
   CHECK(flops.training.value == 3 * flops.forward.value);
 }
 

@@ -3,6 +3,7 @@
 #include <doctest/doctest.h>
 
 #include "base/error.h"
+#include "base/test_close_to.h"
 #include "ops/interpret.h"
 #include "ops/op_def.h"
 #include "ops/op_examples.h"
@@ -83,7 +84,7 @@ void check_shards(const test::OpExample& example, const Split& split) {
         if (split.pending == Split::Pending::kMax)
           mine.values[i] = std::max(mine.values[i], other.values[i]);
         CHECK(mine.values[i] ==
-              doctest::Approx(part(whole[r], split.results[r], d).values[i]).epsilon(1e-12));
+              mw::test::close_to(part(whole[r], split.results[r], d).values[i]).epsilon(1e-12));
       }
     }
   }
@@ -176,7 +177,7 @@ TEST_CASE("norm and update of flat shards are those of the whole") {
   double expected = 0;
   for (int i = 0; i < 300; ++i)
     expected += grads[0].values[static_cast<size_t>(i)] * grads[0].values[static_cast<size_t>(i)];
-  CHECK(squares.values[0] == doctest::Approx(expected));
+  CHECK(squares.values[0] == mw::test::close_to(expected));
 
   ir::FlatAttrs sharded = flat;
   sharded.shard_axes = {"dp"};

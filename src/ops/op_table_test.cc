@@ -10,6 +10,7 @@
 #include <fmt/ranges.h>
 
 #include "base/error.h"
+#include "base/test_close_to.h"
 #include "base/text.h"
 #include "ops/op_def.h"
 #include "ops/op_examples.h"
@@ -189,7 +190,7 @@ TEST_CASE("an update of half-precision weights reads and writes their master cop
         op, {graph.type(op.operands[0]), graph.type(op.operands[2]), graph.type(op.operands[3])});
     // Gradient once, both moments and the weight or its master twice; the weight once more.
     const double elements = 4.0 * (1 + 2 * 3) + (weights[0] == 'b' ? 2 : 0);
-    CHECK(cost_of(graph, graph.op(id)).bytes == doctest::Approx(100 * elements).epsilon(0.03));
+    CHECK(cost_of(graph, graph.op(id)).bytes == mw::test::close_to(100 * elements).epsilon(0.03));
   }
 }
 

@@ -11,6 +11,7 @@
 
 #include "base/error.h"
 #include "base/rng.h"
+#include "base/test_close_to.h"
 #include "pipeline/schedule_timeline.h"
 
 using namespace mw;
@@ -157,34 +158,34 @@ TEST_CASE("the closed forms hold for all sizes") {
       CAPTURE(m);
       const double pd = p, md = m;
       CHECK(run({.kind = "1f1b", .ranks = p, .microbatches = m}).bubble ==
-            doctest::Approx((pd - 1) / (md + pd - 1)));
+            mw::test::close_to((pd - 1) / (md + pd - 1)));
       CHECK(run({.kind = "gpipe", .ranks = p, .microbatches = m}).bubble ==
-            doctest::Approx((pd - 1) / (md + pd - 1)));
+            mw::test::close_to((pd - 1) / (md + pd - 1)));
       for (int32_t v = 1; v <= 3; ++v) {
         CHECK(
             run({.kind = "interleaved-1f1b", .ranks = p, .chunks = v, .microbatches = m}).bubble ==
-            doctest::Approx((pd - 1) / (v * md + pd - 1)));
+            mw::test::close_to((pd - 1) / (v * md + pd - 1)));
       }
       const ScheduleCosts uneven{.f = {1}, .b = {1.25}, .w = {.5}};
       // 1F1B leaves (p - 1)(f + b + w) idle, ZB-H1 (p - 1)(f + b - w).
       CHECK(run({.kind = "1f1b", .ranks = p, .microbatches = m}, uneven).makespan ==
-            doctest::Approx((md + pd - 1) * 2.75));
+            mw::test::close_to((md + pd - 1) * 2.75));
       CHECK(run({.kind = "zb-h1", .ranks = p, .microbatches = m}, uneven).makespan ==
-            doctest::Approx(md * 2.75 + (pd - 1) * 1.75));
+            mw::test::close_to(md * 2.75 + (pd - 1) * 1.75));
       for (int32_t s = 1; s <= 4; ++s) {
         const Timeline slices =
             run({.kind = "seq-1f1b", .ranks = p, .microbatches = m, .slices = s});
-        CHECK(slices.makespan == doctest::Approx(3 * md + (pd - 1) * 3 / s));
-        CHECK(highest(slices.peak_activations) == doctest::Approx((s + pd - 1) / s));
+        CHECK(slices.makespan == mw::test::close_to(3 * md + (pd - 1) * 3 / s));
+        CHECK(highest(slices.peak_activations) == mw::test::close_to((s + pd - 1) / s));
       }
       const Timeline stale = run({.kind = "pipedream-2bw", .ranks = p, .microbatches = m}, uneven);
-      CHECK(stale.bubble == doctest::Approx(0));
+      CHECK(stale.bubble == mw::test::close_to(0));
       CHECK(stale.weight_copies == 2);
       CHECK(highest(stale.peak_activations) == p);
       if (p % 2 == 0) {
         const ScheduleCosts equal{.f = {1}, .b = {.5}, .w = {.5}};
         const Timeline chimera = run({.kind = "chimera", .ranks = p, .microbatches = m}, equal);
-        CHECK(chimera.bubble == doctest::Approx((pd - 2) / (2 * md + pd - 2)));
+        CHECK(chimera.bubble == mw::test::close_to((pd - 2) / (2 * md + pd - 2)));
         CHECK(chimera.weight_copies == 2);
       }
       if (p % 2 == 0 && p >= 4) {
@@ -215,15 +216,15 @@ TEST_CASE("a step without a flush takes its part of the microbatches' round trip
         const Timeline times = timeline(
             make_schedule({.kind = "pipedream-2bw", .ranks = p, .microbatches = m}), costs);
         const double rate = std::max(3., (3 * p + 2 * (p - 1) * comm) / p);
-        CHECK(times.makespan == doctest::Approx(m * rate));
-        CHECK(times.bubble == doctest::Approx(1 - 3 / rate));
+        CHECK(times.makespan == mw::test::close_to(m * rate));
+        CHECK(times.bubble == mw::test::close_to(1 - 3 / rate));
       }
     }
   }
   const ScheduleCosts uneven{
       .f = {.52, 1.1}, .b = {.88}, .w = {2.59, .59}, .comm = 8};  // 22.56 for a round trip of two
   CHECK(timeline(make_schedule({.kind = "pipedream-2bw", .ranks = 2, .microbatches = 3}), uneven)
-            .makespan == doctest::Approx(33.84));
+            .makespan == mw::test::close_to(33.84));
 }
 
 // 1F1B of many steps' microbatches has one flush, however many they are.
@@ -247,7 +248,7 @@ TEST_CASE("without a flush a step takes what 1f1b takes longer for one more, in 
     };
     // 420 is a multiple of all bunches of up to 7 microbatches.
     const double long_run = (makespan("1f1b", 840) - makespan("1f1b", 420)) / 420;
-    CHECK(makespan("pipedream-2bw", 1) == doctest::Approx(long_run).epsilon(1e-9));
+    CHECK(makespan("pipedream-2bw", 1) == mw::test::close_to(long_run).epsilon(1e-9));
   }
 }
 
@@ -310,11 +311,11 @@ TEST_CASE("bubble rates of the zero-bubble paper hold to four decimals") {
       if (limit > 0) CHECK(highest(times.peak_activations) <= limit + 1e-6);
       return round_to(times.span_bubble, 4);
     };
-    CHECK(rate("1f1b", 0) == doctest::Approx(number(7)).epsilon(1e-9));
-    CHECK(rate("zb-h1", 0) == doctest::Approx(number(9)).epsilon(1e-9));
-    CHECK(rate("zb-h2", 0) == doctest::Approx(number(10)).epsilon(1e-9));
-    CHECK(rate("zb-auto", p) == doctest::Approx(number(11)).epsilon(1e-9));
-    CHECK(rate("zb-auto", 2 * p) == doctest::Approx(number(12)).epsilon(1e-9));
+    CHECK(rate("1f1b", 0) == mw::test::close_to(number(7)).epsilon(1e-9));
+    CHECK(rate("zb-h1", 0) == mw::test::close_to(number(9)).epsilon(1e-9));
+    CHECK(rate("zb-h2", 0) == mw::test::close_to(number(10)).epsilon(1e-9));
+    CHECK(rate("zb-auto", p) == mw::test::close_to(number(11)).epsilon(1e-9));
+    CHECK(rate("zb-auto", 2 * p) == mw::test::close_to(number(12)).epsilon(1e-9));
     ++rows;
   }
   CHECK(rows == 6);

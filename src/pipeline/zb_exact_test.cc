@@ -5,6 +5,7 @@
 #include <doctest/doctest.h>
 
 #include "base/error.h"
+#include "base/test_close_to.h"
 #include "base/text.h"
 #include "pipeline/schedule_timeline.h"
 #include "pipeline/schedules/zb_exact.h"
@@ -79,7 +80,7 @@ TEST_CASE("the exact order has the shortest span of all orders") {
         }
       }
       CHECK(exact.name == "zb-auto, exact");
-      CHECK(span_of(timeline(exact, costs)) == doctest::Approx(best));
+      CHECK(span_of(timeline(exact, costs)) == mw::test::close_to(best));
       CHECK(highest(timeline(exact, costs).peak_activations) <= limit + 1e-6);
     }
   }

@@ -6,6 +6,7 @@
 #include <set>
 
 #include "base/error.h"
+#include "base/test_close_to.h"
 #include "pipeline/schedule.h"
 #include "planner/space.h"
 #include "predict/test_request.h"
@@ -111,7 +112,7 @@ TEST_CASE("plans are sorted, fit, and the front falls in memory") {
     if (i > 0) CHECK(found.plans[i - 1].step <= here.step);
     double sum = 0;
     for (const auto& [name, seconds] : here.seconds) sum += seconds;
-    CHECK(sum == doctest::Approx(here.step.value).epsilon(1e-3));
+    CHECK(sum == mw::test::close_to(here.step.value).epsilon(1e-3));
   }
   for (size_t i = 1; i < found.front.size(); ++i) {
     CHECK(found.plans[found.front[i]].needed < found.plans[found.front[i - 1]].needed);

@@ -11,6 +11,7 @@
 #include "base/error.h"
 #include "base/fs.h"
 #include "base/rng.h"
+#include "base/test_close_to.h"
 #include "base/text.h"
 
 using namespace mw;
@@ -165,7 +166,7 @@ TEST_CASE("chunk after chunk, a slow last stage holds up more the more microbatc
                                        microbatches);
     CAPTURE(microbatches);
     const double simulated = predict::predict(request).step.value;
-    CHECK(coarse.step(request.plan).value == doctest::Approx(simulated).epsilon(0.03));
+    CHECK(coarse.step(request.plan).value == mw::test::close_to(simulated).epsilon(0.03));
   }
 }
 
@@ -178,7 +179,7 @@ TEST_CASE("senders wait for slots where a message takes about as long as a forwa
   Coarse coarse(request);
   request.plan = compile::parse_plan("dp=1,tp=8,pp=8,schedule=looped-bfs,chunks=3,microbatches=64");
   CHECK(coarse.step(request.plan).value ==
-        doctest::Approx(predict::predict(request).step.value).epsilon(0.01));
+        mw::test::close_to(predict::predict(request).step.value).epsilon(0.01));
 }
 
 TEST_CASE("stages beside each other on one rank have no slots, and keep what passes to the end") {
@@ -193,7 +194,7 @@ TEST_CASE("stages beside each other on one rank have no slots, and keep what pas
     for (const StageMemory& memory : predict::predict(request).memory)
       peak = std::max(peak, memory.peak);
     CHECK(static_cast<double>(coarse.memory(request.plan).peak.value) ==
-          doctest::Approx(static_cast<double>(peak.value)).epsilon(0.05));
+          mw::test::close_to(static_cast<double>(peak.value)).epsilon(0.05));
   }
 }
 
@@ -205,7 +206,7 @@ TEST_CASE("behind the vocabulary's products the host is ahead, for as many block
     request.plan = compile::parse_plan("dp=8,tp=8,microbatches=64,recompute=selective," + stages);
     CAPTURE(stages);
     const double simulated = predict::predict(request).step.value;
-    CHECK(coarse.step(request.plan).value == doctest::Approx(simulated).epsilon(0.01));
+    CHECK(coarse.step(request.plan).value == mw::test::close_to(simulated).epsilon(0.01));
   }
 }
 
@@ -266,7 +267,7 @@ TEST_CASE("every microbatch's gradients are reduced in the stack's format, as in
       request.plan = compile::parse_plan(text + ",microbatches=8," + zero);
       CAPTURE(short_form(request.plan));
       CHECK(coarse.step(request.plan).value ==
-            doctest::Approx(predict::predict(request).step.value).epsilon(0.03));
+            mw::test::close_to(predict::predict(request).step.value).epsilon(0.03));
     }
   }
 }
@@ -282,7 +283,7 @@ TEST_CASE("blocks with an attention window at every other place are told apart")
     request.plan = compile::parse_plan(text);
     CAPTURE(std::string(text));
     CHECK(coarse.step(request.plan).value ==
-          doctest::Approx(predict::predict(request).step.value).epsilon(0.02));
+          mw::test::close_to(predict::predict(request).step.value).epsilon(0.02));
   }
 }
 
@@ -298,7 +299,7 @@ TEST_CASE("gradients are summed over each stage's own replicas, which lie differ
     request.plan = compile::parse_plan(text);
     CAPTURE(std::string(text));
     CHECK(coarse.step(request.plan).value ==
-          doctest::Approx(predict::predict(request).step.value).epsilon(0.03));
+          mw::test::close_to(predict::predict(request).step.value).epsilon(0.03));
   }
 }
 

@@ -2,6 +2,7 @@
 
 #include <doctest/doctest.h>
 
+#include "base/test_close_to.h"
 #include "predict/predict.h"
 #include "predict/test_request.h"
 
@@ -17,12 +18,12 @@ TEST_CASE("PipeDream-2BW is 1F1B without its flush, with a second version of the
   const Prediction endless = mw::predict::predict(request);
   CHECK(endless.step < flushed.step);
   CHECK(endless.bubble < flushed.bubble);
-  CHECK(endless.tokens_per_s == doctest::Approx(16 * 64 / endless.step.value));
+  CHECK(endless.tokens_per_s == mw::test::close_to(16 * 64 / endless.step.value));
   CHECK(endless.result.ranks[0].bytes_sent == flushed.result.ranks[0].bytes_sent);
   for (size_t r = 0; r < 4; ++r) {
     const simulate::RankResult& rank = endless.result.ranks[r];
     const double parts = (rank.compute + rank.total_exposed_comm() + rank.gaps + rank.idle).value;
-    CHECK(parts == doctest::Approx(endless.step.value));
+    CHECK(parts == mw::test::close_to(endless.step.value));
     CHECK(rank.compute == flushed.result.ranks[r].compute);
     CHECK(rank.idle.value >= 0);
     const Bytes more = endless.memory[r].peak - flushed.memory[r].peak;
@@ -40,7 +41,7 @@ TEST_CASE("PipeDream-2BW is 1F1B without its flush, with a second version of the
   request.global_batch = 256;
   const double long_flushed = mw::predict::predict(request).step.value;
   request.plan.schedule = "pipedream-2bw";
-  CHECK(mw::predict::predict(request).step.value == doctest::Approx(long_flushed).epsilon(0.03));
+  CHECK(mw::predict::predict(request).step.value == mw::test::close_to(long_flushed).epsilon(0.03));
 }
 
 // Where messages are slow, microbatches go round in bunches of as many as there are ranks; a step

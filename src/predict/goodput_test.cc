@@ -5,6 +5,7 @@
 #include <doctest/doctest.h>
 
 #include "base/rng.h"
+#include "base/test_close_to.h"
 
 using namespace mw;
 using namespace mw::predict;
@@ -44,9 +45,9 @@ TEST_CASE("the best intervals are Daly's printed ones") {
   CHECK(std::round(of(24 * kHour, 5 * kMinute, 10 * kMinute).best_interval.value / kMinute) == 117);
   CHECK(std::round(of(6 * kHour, 5 * kMinute, 10 * kMinute).best_interval.value / kMinute) == 57);
   CHECK(of(15 * kMinute, 5 * kMinute, 10 * kMinute).best_interval.value / kMinute ==
-        doctest::Approx(9.1).epsilon(0.01));
+        mw::test::close_to(9.1).epsilon(0.01));
   CHECK(std::round(of(24 * kHour, 5 * kMinute, 600).daly.value / kMinute) == 117);
-  CHECK(of(24 * kHour, 5 * kMinute, 600).young.value / kMinute == doctest::Approx(120));
+  CHECK(of(24 * kHour, 5 * kMinute, 600).young.value / kMinute == mw::test::close_to(120));
 }
 
 TEST_CASE("no interval is better than the best one, and shares add up to one") {
@@ -55,7 +56,7 @@ TEST_CASE("no interval is better than the best one, and shares add up to one") {
       const Goodput best = of(mtbf, checkpoint, 120);
       CHECK(best.goodput == best.best_goodput);
       CHECK(best.goodput + best.checkpoints + best.lost_work + best.restarts ==
-            doctest::Approx(1).epsilon(1e-12));
+            mw::test::close_to(1).epsilon(1e-12));
       for (const double factor : {0.5, 0.9, 1.1, 2.0}) {
         const Goodput other = of(mtbf, checkpoint, 120, best.best_interval * factor);
         CHECK(other.goodput < best.goodput);
@@ -80,14 +81,14 @@ TEST_CASE("an interval is of whole steps") {
 
 TEST_CASE("goodput is what a played job has") {
   CHECK(of(3600, 30, 300, Seconds(600)).goodput ==
-        doctest::Approx(played(3600, 30, 300, 600, 200000)).epsilon(0.003));
+        mw::test::close_to(played(3600, 30, 300, 600, 200000)).epsilon(0.003));
   CHECK(of(1000, 100, 500, Seconds(700)).goodput ==
-        doctest::Approx(played(1000, 100, 500, 700, 200000)).epsilon(0.006));
+        mw::test::close_to(played(1000, 100, 500, 700, 200000)).epsilon(0.006));
 }
 
 TEST_CASE("failures grow with the number of devices, and a checkpoint is not within a step") {
   const Failures failures{Seconds(1000 * kHour), Seconds(1), Seconds(0), std::nullopt};
-  CHECK(goodput(failures, 1000, Seconds(1)).job_mtbf.value == doctest::Approx(kHour));
+  CHECK(goodput(failures, 1000, Seconds(1)).job_mtbf.value == mw::test::close_to(kHour));
   CHECK(goodput(failures, 1000, Seconds(500)).best_interval.value == 500);
   CHECK(goodput(failures, 1000, Seconds(1)).goodput > goodput(failures, 2000, Seconds(1)).goodput);
 }
@@ -97,19 +98,19 @@ TEST_CASE("Llama 3's and ByteRobust's published shares of effective time come ou
   const Seconds checkpoint(405e9 * kCheckpointBytesAParameter / kLlama3StorageBytesPerSecond);
   const Failures failures{kLlama3DeviceMtbf, checkpoint, kDalyRestart, std::nullopt};
   const Goodput llama = goodput(failures, 16384, Seconds(5));
-  CHECK(54 * kDay / llama.job_mtbf.value == doctest::Approx(419));
+  CHECK(54 * kDay / llama.job_mtbf.value == mw::test::close_to(419));
   CHECK(llama.goodput > 0.90);  // published: higher than 90 % [Dubey 2024, section 3.3.4]
   CHECK(llama.goodput < 0.95);
   // 97 % on 9,600 devices with a checkpoint every step [ByteRobust, arXiv 2509.16293].
   const Goodput byte =
       goodput({kLlama3DeviceMtbf, Seconds(0.05), kDalyRestart, std::nullopt}, 9600, Seconds(5));
-  CHECK(byte.goodput == doctest::Approx(0.97).epsilon(0.01));
+  CHECK(byte.goodput == mw::test::close_to(0.97).epsilon(0.01));
 }
 
 TEST_CASE("where hardly an interval ends without a failure, shares are still numbers") {
   const Goodput rare = of(100, 10, 50, Seconds(1e7));
   CHECK(rare.goodput == 0);
   CHECK(rare.checkpoints == 0);
-  CHECK(rare.lost_work + rare.restarts == doctest::Approx(1));
-  CHECK(rare.restarts == doctest::Approx(1 - std::exp(-0.5)));
+  CHECK(rare.lost_work + rare.restarts == mw::test::close_to(1));
+  CHECK(rare.restarts == mw::test::close_to(1 - std::exp(-0.5)));
 }

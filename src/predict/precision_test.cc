@@ -7,6 +7,7 @@
 #include <string>
 
 #include "base/error.h"
+#include "base/test_close_to.h"
 #include "compile/passes.h"
 #include "predict/test_request.h"
 
@@ -217,7 +218,7 @@ TEST_CASE("what autograd saves of a layer are the bytes of Korthikanti et al. 20
   request.cluster.stack.whole_recompute = true;
   request.cluster.device.attained.fused_attention = false;
   constexpr double kUnit = kRows * kHidden, kScores = 5.0 * kHeads * kSequence / kHidden;
-  const auto near = [&](double units) { return doctest::Approx(kUnit * units).epsilon(0.005); };
+  const auto near = [&](double units) { return mw::test::close_to(kUnit * units).epsilon(0.005); };
   CHECK(layer("tp=1") == near(34 + kScores));
   CHECK(layer("tp=4") == near(10 + (24 + kScores) / 4));
   CHECK(layer("tp=4,sp,regather") == near((34 + kScores) / 4));

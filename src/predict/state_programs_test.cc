@@ -3,6 +3,7 @@
 #include <doctest/doctest.h>
 
 #include "base/fs.h"
+#include "base/test_close_to.h"
 #include "simulate/call_time.h"
 
 using namespace mw;
@@ -74,13 +75,14 @@ TEST_CASE("what a rank holds and updates is as in the whole model's program") {
       const Facts compiled = compiled_facts(program, static_cast<size_t>(r), times);
       for (const Fact fact : {kWeights, kGradients, kOptimizer}) {
         CAPTURE(int{fact});
-        CHECK(shown[fact] == doctest::Approx(compiled[fact]).epsilon(1e-3));
+        CHECK(shown[fact] == mw::test::close_to(compiled[fact]).epsilon(1e-3));
       }
       // The ends sum a tied embedding beside the gradients of their blocks: no line in the blocks.
       const bool tied = !folded && plan.pp > 1 && (r == 0 || last);
-      CHECK(shown[kUpdate] == doctest::Approx(compiled[kUpdate]).epsilon(tied ? 0.3 : 1e-3));
+      // A line in the blocks as far as collectives do not change their protocol with their size.
+      CHECK(shown[kUpdate] == mw::test::close_to(compiled[kUpdate]).epsilon(tied ? 0.3 : 1e-2));
       if (!tied)
-        CHECK(shown[kUpdateBefore] == doctest::Approx(compiled[kUpdateBefore]).epsilon(1e-3));
+        CHECK(shown[kUpdateBefore] == mw::test::close_to(compiled[kUpdateBefore]).epsilon(1e-3));
     }
   }
 }

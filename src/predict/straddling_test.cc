@@ -1,6 +1,7 @@
 // Groups of devices that do not divide a node: some lie in one, others in two.
 #include <doctest/doctest.h>
 
+#include "base/test_close_to.h"
 #include "predict/predict.h"
 #include "predict/test_request.h"
 
@@ -28,7 +29,7 @@ TEST_CASE("a tensor-parallel group that straddles nodes is waited for, wherever 
   CHECK(straddling > 2 * inside);
   // With nodes of four none does.
   c.links[0].devices = 4;
-  CHECK(exposed("tp=4,dp=3", 24) == doctest::Approx(inside));
+  CHECK(exposed("tp=4,dp=3", 24) == mw::test::close_to(inside));
 }
 
 TEST_CASE("pipeline ranks with equal stages wait for their own groups' links") {
@@ -51,6 +52,6 @@ TEST_CASE("pipeline ranks with equal stages wait for their own groups' links") {
   c.links[0].devices = 4;
   const std::vector<double> inside = exposed();
   CHECK(straddling[1] > 2 * inside[1]);
-  CHECK(straddling[2] == doctest::Approx(inside[2]));
-  CHECK(inside[1] == doctest::Approx(inside[2]));
+  CHECK(straddling[2] == mw::test::close_to(inside[2]));
+  CHECK(inside[1] == mw::test::close_to(inside[2]));
 }

@@ -8,6 +8,7 @@
 #include <map>
 #include <string>
 
+#include "base/test_close_to.h"
 #include "models/config.h"
 #include "predict/predict.h"
 #include "predict/test_request.h"
@@ -78,9 +79,9 @@ TEST_CASE("between steps a device has its part of weights and moments in f32") {
     // The program aligns weights.
     const double part = static_cast<double>(kAll * 4) / static_cast<double>(c.share);
     CHECK(static_cast<double>(bytes_of(held, Category::kWeights)) ==
-          doctest::Approx(part).epsilon(0.03));
+          mw::test::close_to(part).epsilon(0.03));
     CHECK(static_cast<double>(bytes_of(held, Category::kOptimizer)) ==
-          doctest::Approx(2 * part).epsilon(0.03));
+          mw::test::close_to(2 * part).epsilon(0.03));
     CHECK(bytes_of(held, Category::kActivations) == 0);
     CHECK(bytes_of(held, Category::kGradients) == 0);
   }
@@ -109,7 +110,7 @@ TEST_CASE("gradients are reduced into f32 parts, or summed undivided where micro
     const std::vector<int64_t> gradients = curve(held, Category::kGradients);
     return *std::max_element(gradients.begin(), gradients.end());
   };
-  CHECK(static_cast<double>(most("dp=4,zero=3")) == doctest::Approx(kAll).epsilon(0.03));
+  CHECK(static_cast<double>(most("dp=4,zero=3")) == mw::test::close_to(kAll).epsilon(0.03));
   CHECK(most("dp=4,zero=1,microbatches=2") == 4 * kAll);
   CHECK(most("dp=4,zero=1,microbatches=2", "f32") == 4 * kAll);
   CHECK(most("dp=1,microbatches=2") == 4 * kAll);
@@ -144,7 +145,7 @@ TEST_CASE("a pipeline's stage scatters its gradients behind its last backward pa
   // Of the second chunk the device's half alone.
   CHECK(static_cast<double>(
             most("dp=2,zero=1,pp=2,chunks=2,microbatches=2,schedule=interleaved-1f1b")) ==
-        doctest::Approx(4 * (1.5 * kBlock + embedding)).epsilon(0.01));
+        mw::test::close_to(4 * (1.5 * kBlock + embedding)).epsilon(0.01));
   // What was scattered last stays for the next step.
   const simulate::Held held = held_of(torch_request("dp=2,zero=1,pp=2,microbatches=2"))[0];
   CHECK(bytes_of(held, Category::kWorkspace) == 4 * kBlock);

@@ -1,6 +1,7 @@
 // What ZeRO's collectives of a microbatch cost, and what is held for them.
 #include <doctest/doctest.h>
 
+#include "base/test_close_to.h"
 #include "predict/predict.h"
 #include "predict/test_request.h"
 
@@ -98,7 +99,7 @@ TEST_CASE("weights are gathered in their own precision, gradients summed in the 
   const auto sent = [&](DType precision) {
     return static_cast<double>(run("dp=4,zero=1", precision, 4).bytes_by_group.at("dp").value);
   };
-  CHECK(sent(DType::kBF16) == doctest::Approx(0.75 * sent(DType::kF32)).epsilon(0.01));
+  CHECK(sent(DType::kBF16) == mw::test::close_to(0.75 * sent(DType::kF32)).epsilon(0.01));
   for (const char* plan : {"dp=4,zero=1", "dp=4,zero=2,microbatches=4", "dp=4,zero=3"}) {
     CAPTURE(std::string(plan));
     const auto all = [&](DType precision, double bytes) {
@@ -125,7 +126,7 @@ TEST_CASE("weights that a stack releases behind the recomputation are gathered o
   const double once = exposed(full, 0), more = exposed(full, 1);
   CHECK(more > 1.2 * once);
   CHECK(more < 4.0 / 3 * once);
-  CHECK(exposed(full, 0.5) == doctest::Approx((once + more) / 2));
+  CHECK(exposed(full, 0.5) == mw::test::close_to((once + more) / 2));
   for (const char* plan : {"dp=4,zero=3,microbatches=4", "dp=4,zero=3,recompute=selective",
                            "dp=4,zero=2,microbatches=4,recompute=full"}) {
     CAPTURE(std::string(plan));

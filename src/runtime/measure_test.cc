@@ -3,6 +3,7 @@
 #include <doctest/doctest.h>
 
 #include "base/fake_fs.h"
+#include "base/test_close_to.h"
 #include "cluster/hardware.h"
 
 using namespace mw;
@@ -34,20 +35,20 @@ TEST_CASE("a machine's profile: peak and half length of products, rates of all o
   tiny.bytes = 12;
   tiny.seconds = 5e-7;
   const MachineProfile profile = machine_profile(products, {add, tiny, product(50e9, 32, 64)});
-  CHECK(profile.peak_flops == doctest::Approx(50e9));
-  CHECK(profile.half_k == doctest::Approx(32));
-  CHECK(profile.launch == doctest::Approx(5e-7));
+  CHECK(profile.peak_flops == mw::test::close_to(50e9));
+  CHECK(profile.half_k == mw::test::close_to(32));
+  CHECK(profile.launch == mw::test::close_to(5e-7));
   REQUIRE(profile.kernel_rates.size() == 2);
   CHECK(profile.kernel_rates[0].first == "add");
-  CHECK(profile.kernel_rates[0].second == doctest::Approx(12e9).epsilon(0.01));
-  CHECK(profile.kernel_rates[1].second == doctest::Approx(50e9).epsilon(0.01));
+  CHECK(profile.kernel_rates[0].second == mw::test::close_to(12e9).epsilon(0.01));
+  CHECK(profile.kernel_rates[1].second == mw::test::close_to(50e9).epsilon(0.01));
   CHECK(profile.memory_bandwidth > 1e8);
   CHECK(profile.messages.bandwidth > 1e6);
 
   const cluster::Cluster cluster = cluster::parse_cluster(to_toml(profile, "a test"), "m.toml");
   CHECK(cluster.cores == profile.cores);
   REQUIRE(cluster.device.kernel_rates.size() == 2);
-  CHECK(cluster.device.kernel_rates[0].second == doctest::Approx(12e9).epsilon(0.01));
+  CHECK(cluster.device.kernel_rates[0].second == mw::test::close_to(12e9).epsilon(0.01));
   CHECK(cluster.links[0].kind == cluster::LinkKind::kMemory);
 }
 

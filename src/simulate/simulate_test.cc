@@ -3,6 +3,7 @@
 #include <doctest/doctest.h>
 
 #include "base/error.h"
+#include "base/test_close_to.h"
 #include "pipeline/test_pipeline.h"
 #include "pipeline/verifier.h"
 #include "simulate/test_programs.h"
@@ -98,7 +99,7 @@ TEST_CASE("a rank's step is computation, exposed communication, gaps, waits and 
                          .param_gather = overlap};
       const Result result = simulate(pipeline::make_pipeline(spec), box(), options);
       for (const RankResult& rank : result.ranks)
-        CHECK(sum_of(rank) == doctest::Approx(result.step.value));
+        CHECK(sum_of(rank) == mw::test::close_to(result.step.value));
     }
   }
 }
@@ -114,7 +115,7 @@ TEST_CASE("GPipe and 1F1B take (m + p - 1)(f + b) at unit costs") {
           const UnitProgram unit({.kind = kind, .ranks = p, .microbatches = m}, 1, b);
           const Result result = simulate(unit.program, unit_cluster());
           CHECK(result.step.value == (m + p - 1) * (1 + b));
-          CHECK(result.bubble() == doctest::Approx(double(p - 1) / (m + p - 1)));
+          CHECK(result.bubble() == mw::test::close_to(double(p - 1) / (m + p - 1)));
           for (const RankResult& rank : result.ranks) CHECK(rank.compute.value == m * (1 + b));
         }
       }
@@ -149,7 +150,7 @@ TEST_CASE("interleaved 1F1B takes (m v + p - 1)(f + b) at unit costs of a chunk"
             {.kind = "interleaved-1f1b", .ranks = p, .chunks = v, .microbatches = m}, 1, 2);
         const Result result = simulate(unit.program, unit_cluster());
         CHECK(result.step.value == (m * v + p - 1) * 3);
-        CHECK(result.bubble() == doctest::Approx(double(p - 1) / (m * v + p - 1)));
+        CHECK(result.bubble() == mw::test::close_to(double(p - 1) / (m * v + p - 1)));
       }
     }
   }
@@ -349,7 +350,7 @@ TEST_CASE("the trace adds up to the step, and its memory peaks where the result 
   for (size_t r = 0; r < parts.size(); ++r) {
     CHECK(parts[r].rank == result.ranks[r].rank);
     CHECK(parts[r].active[static_cast<size_t>(trace::Category::kWait)].value ==
-          doctest::Approx(result.ranks[r].total_wait().value));
+          mw::test::close_to(result.ranks[r].total_wait().value));
   }
   for (const trace::MemoryPeak& peak : trace::memory_peaks(result.trace)) {
     for (const RankResult& rank : result.ranks) {

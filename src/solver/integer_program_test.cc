@@ -5,6 +5,7 @@
 #include <doctest/doctest.h>
 
 #include "base/error.h"
+#include "base/test_close_to.h"
 
 using namespace mw::solver;
 
@@ -32,7 +33,7 @@ TEST_CASE("a knapsack of six things is packed best") {
     }
     if (w <= 12) best = std::max(best, v);
   }
-  CHECK(solution.objective == doctest::Approx(-best));
+  CHECK(solution.objective == mw::test::close_to(-best));
 }
 
 TEST_CASE("continuous variables, equations and bounds on both sides") {
@@ -43,9 +44,9 @@ TEST_CASE("continuous variables, equations and bounds on both sides") {
   program.add_row(4, 4, {{x, 1}, {y, 1}});
   const Solution solution = solve(program);
   CHECK(solution.status == Solution::Status::kOptimal);
-  CHECK(solution.values[0] == doctest::Approx(3));
-  CHECK(solution.values[1] == doctest::Approx(1));
-  CHECK(solution.objective == doctest::Approx(5));
+  CHECK(solution.values[0] == mw::test::close_to(3));
+  CHECK(solution.values[1] == mw::test::close_to(1));
+  CHECK(solution.objective == mw::test::close_to(5));
 }
 
 TEST_CASE("what cannot be satisfied is said to be so") {
@@ -66,7 +67,7 @@ TEST_CASE("a start is taken and the same program gives the same answer") {
   program.add_row(20, kInfinity, row);
   const Solution plain = solve(program);
   const Solution started = solve(program, {.start = std::vector<double>(12, 1)});
-  CHECK(plain.objective == doctest::Approx(started.objective));
+  CHECK(plain.objective == mw::test::close_to(started.objective));
   CHECK(solve(program).values == plain.values);
 }
 

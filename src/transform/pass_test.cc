@@ -3,6 +3,7 @@
 #include <doctest/doctest.h>
 
 #include "base/error.h"
+#include "base/test_close_to.h"
 #include "transform/test_models.h"
 
 namespace mw::transform {
@@ -70,7 +71,7 @@ TEST_CASE("all passes together give the gradients that autodiff alone gives") {
   for (const auto& [name, tensor] : expected) {
     CAPTURE(name);
     for (size_t i = 0; i < tensor.values.size(); ++i) {
-      CHECK(result.at(name).values[i] == doctest::Approx(tensor.values[i]).epsilon(1e-13));
+      CHECK(result.at(name).values[i] == mw::test::close_to(tensor.values[i]).epsilon(1e-13));
     }
   }
 }

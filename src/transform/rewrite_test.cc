@@ -1,6 +1,7 @@
 // CSE, dead code and folded accumulation.
 #include <doctest/doctest.h>
 
+#include "base/test_close_to.h"
 #include "ops/builder.h"
 #include "ops/op_def.h"
 #include "transform/autodiff.h"
@@ -107,7 +108,7 @@ TEST_CASE("products take the accumulation in, other gradients keep it") {
   for (const auto& [name, tensor] : expected) {
     CAPTURE(name);
     for (size_t i = 0; i < tensor.values.size(); ++i) {
-      CHECK(result.at(name).values[i] == doctest::Approx(tensor.values[i]).epsilon(1e-14));
+      CHECK(result.at(name).values[i] == mw::test::close_to(tensor.values[i]).epsilon(1e-14));
     }
   }
 }

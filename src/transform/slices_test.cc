@@ -5,6 +5,7 @@
 #include <doctest/doctest.h>
 
 #include "base/error.h"
+#include "base/test_close_to.h"
 #include "transform/autodiff.h"
 #include "transform/test_models.h"
 
@@ -50,7 +51,7 @@ TEST_CASE("the slices of a sequence have its loss and its gradients") {
     const ir::Graph& graph = *module.find_graph("microbatch");
     return ops::interpret(graph, test::inputs_of(graph))[graph.outputs[0].index()].values[0];
   };
-  CHECK(loss(parts) == doctest::Approx(loss(whole)).epsilon(1e-12));
+  CHECK(loss(parts) == mw::test::close_to(loss(whole)).epsilon(1e-12));
 
   merge_slices(parts, "microbatch", kSlices);
   const auto expected = added(whole), found = added(parts);
@@ -60,7 +61,7 @@ TEST_CASE("the slices of a sequence have its loss and its gradients") {
     REQUIRE(found.count(name) == 1);
     REQUIRE(found.at(name).size() == gradient.size());
     for (size_t i = 0; i < gradient.size(); ++i)
-      CHECK(found.at(name)[i] == doctest::Approx(gradient[i]).epsilon(1e-10).scale(1));
+      CHECK(found.at(name)[i] == mw::test::close_to(gradient[i]).epsilon(1e-10).scale(1));
   }
 }
 
@@ -91,7 +92,7 @@ TEST_CASE("each slice adds its own loss to the state that takes the sum") {
   const double sum = added(parts).at("loss")[0];
   spread_loss(graph, id);
   CHECK(graph.updates.size() == kSlices);
-  CHECK(added(parts).at("loss")[0] == doctest::Approx(sum).epsilon(1e-12));
+  CHECK(added(parts).at("loss")[0] == mw::test::close_to(sum).epsilon(1e-12));
 }
 
 TEST_CASE("attention that is not causal cannot be cut") {

@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "base/rng.h"
+#include "base/test_close_to.h"
 #include "base/text.h"
 #include "execute/executor.h"
 #include "models/model.h"
@@ -242,10 +243,10 @@ void check_plans(const Net& net, const std::vector<std::string>& plans) {
         const Trained& made = bases[key] = train(net, base);
         CAPTURE(key);
         for (size_t i = 0; i < one.losses.size(); ++i) {
-          CHECK(made.losses[i] == doctest::Approx(one.losses[i]).epsilon(1e-5));
-          CHECK(made.norms[i] == doctest::Approx(one.norms[i]).epsilon(1e-5));
+          CHECK(made.losses[i] == mw::test::close_to(one.losses[i]).epsilon(1e-5));
+          CHECK(made.norms[i] == mw::test::close_to(one.norms[i]).epsilon(1e-5));
         }
-        CHECK(made.held_out == doctest::Approx(one.held_out).epsilon(1e-5));
+        CHECK(made.held_out == mw::test::close_to(one.held_out).epsilon(1e-5));
       }
       CHECK(bit_difference(train(net, plan), bases.at(key)) == "");
     } catch (const std::exception& error) {
