@@ -142,7 +142,7 @@ CASES = {
                        "and simulated (meshwright schedule, simulate), but not run: a step of it would use older weights; what runs "
                        "is 1f1b, gpipe, interleaved-1f1b, {any}"),
     "no replica without work": (JOB + "--plan pp=2,schedule=chimera,microbatches=1",
-                                "schedule chimera: replica 1 of the stages has none of the 1 microbatches; it takes at "
+                                "--plan: schedule chimera: replica 1 of the stages has none of the 1 microbatches; it takes at "
                                 "least 2, one a replica"),
     "halved microbatches": (JOB + "--plan pp=2,schedule=chimera-halving,microbatches=16",
                             "plan: global_batch=16 is not divisible by dp*microbatches*2=1*16*2=32; every part of a "
@@ -157,7 +157,8 @@ CASES = {
     "chunks of 1f1b": (JOB + "--plan pp=2,chunks=2,schedule=1f1b,microbatches=2",
                        "--plan: schedule 1f1b: chunks=2 must be 1: a rank hosts one stage; use interleaved-1f1b for more"),
     "interleaved": (JOB + "--plan pp=2,chunks=2,microbatches=1",
-                    "--plan: schedule interleaved-1f1b: microbatches=1 is not a multiple of ranks=2; use microbatches=2"),
+                    "--plan: schedule interleaved-1f1b: microbatches=1 is not a multiple of ranks=2; use microbatches=2, or "
+                    "rounds of group=1"),
     "plan key": (JOB + "--plan microbatch=4", "--plan: microbatch: unknown key, did you mean 'microbatches'?"),
     "optional plan key": (JOB + "--plan layer=2:2,pp=2,microbatches=2",
                           "--plan: layer: unknown key, did you mean 'layers'?"),
