@@ -149,7 +149,8 @@ void read_row(const RowReader& row, Run& run) {
   row.text("model", run.model);
   row.text("moe", run.moe);
   row.text("gpu", run.gpu);
-  row.one_of("recompute", run.recompute, {"none", "selective", "full", "unknown"});
+  row.one_of("recompute", run.recompute, {"none", "selective", "full", "unknown", ""});
+  if (run.recompute.empty()) run.recompute = "unknown";  // an empty cell was not published
   row.text("precision", run.precision);
   row.one_of("metric", run.metric, metrics());
   row.one_of("schedule", run.schedule, schedules());

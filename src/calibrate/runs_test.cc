@@ -69,11 +69,20 @@ TEST_CASE("all findings of a file are told together, by line and column") {
   std::string bad = kRow;
   bad.replace(bad.find(",full,"), 6, ",half,");
   bad.replace(bad.find(",2,64,"), 6, ",x,64,");
-  CHECK_THROWS_WITH_AS(parse_runs(kHeader + kRow + bad + "a,b\n", "runs.csv"),
-                       "runs.csv:4: has 2 cells, must have the header's 35\n"
-                       "runs.csv:3: recompute: must be one of none, selective, full, unknown, is "
-                       "\"half\"\nruns.csv:3: layers: must be an integer of at least 1, is \"x\"",
-                       Error);
+  CHECK_THROWS_WITH_AS(
+      parse_runs(kHeader + kRow + bad + "a,b\n", "runs.csv"),
+      "runs.csv:4: has 2 cells, must have the header's 35\n"
+      "runs.csv:3: recompute: must be one of none, selective, full, unknown, empty, is "
+      "\"half\"\nruns.csv:3: layers: must be an integer of at least 1, is \"x\"",
+      Error);
+}
+
+TEST_CASE("an empty recompute was not published: it is unknown, and the column stays empty") {
+  std::string row = kRow;
+  row.replace(row.find(",full,"), 6, ",,");
+  const std::vector<Run> runs = parse_runs(kHeader + row, "runs.csv");
+  CHECK(runs[0].recompute == "unknown");
+  CHECK(runs[0].columns[23].second.empty());
 }
 
 TEST_CASE("a value is read in its unit; what is no unit of the metric is a finding") {

@@ -2,6 +2,7 @@
 #include <memory>
 #include <optional>
 #include <set>
+#include <utility>
 
 #include <fmt/core.h>
 
@@ -40,7 +41,7 @@ std::vector<std::string> constants_of(const CalibrateOptions& options,
   std::vector<std::string> names = options.constants, known;
   for (const cluster::ConstantInfo& info : cluster::constant_infos()) known.emplace_back(info.name);
   if (names.empty()) {
-    const bool blank = options.profile.empty();
+    const bool blank = profile.file.empty();
     if (blank) names = kOfKernels;
     if (blank && !options.runs.empty()) names.insert(names.end(), kOfRuns.begin(), kOfRuns.end());
     for (const cluster::Constant& c : profile.constants) {
@@ -103,6 +104,32 @@ void take_cluster(const cluster::Cluster& cluster, calibrate::Machines& machines
   machines.clusters.push_back(cluster);
 }
 
+// Without --profile and --cluster: the profile of the one stack that the rows marked fit are of;
+// nullptr with a finding where they are of several, or of one that has none.
+const cluster::Profile* profile_of_rows(const Input& input, Diagnostics& diagnostics) {
+  std::set<std::pair<std::string, std::string>> stacks;  // device and software
+  for (const calibrate::Run& run : input.runs) {
+    if (run.fits()) stacks.emplace(run.gpu, run.software);
+  }
+  std::vector<std::string> names, known;
+  const cluster::Profile* made = nullptr;
+  for (const auto& [device, software] : stacks) {
+    names.push_back(fmt::format("{} with {}", device, software));
+    for (const cluster::Profile& profile : input.machines.profiles) {
+      if (profile.device != device || profile.software != software) continue;
+      const std::string file = base_name(profile.file);
+      known.push_back(file.substr(0, file.rfind(".toml")));
+      made = &profile;
+    }
+  }
+  if (stacks.size() == 1 && known.size() == 1) return made;
+  diagnostics.add(
+      "--profile: is missing{}; give a profile to begin with{}, or with --cluster a device",
+      stacks.empty() ? "" : fmt::format(", and the rows marked fit are of {}", join(names, ", ")),
+      known.empty() ? "" : fmt::format(" ({})", join(known, ", ")));
+  return nullptr;
+}
+
 void read_profile(FileSystem& fs, const CalibrateOptions& options, Input& input,
                   Diagnostics& diagnostics) {
   std::optional<cluster::Cluster> cluster;
@@ -113,8 +140,7 @@ void read_profile(FileSystem& fs, const CalibrateOptions& options, Input& input,
     });
   }
   if (options.profile.empty() && options.cluster.empty()) {
-    diagnostics.add(
-        "--profile: is missing; give a profile to begin with, or with --cluster a device");
+    if (const cluster::Profile* own = profile_of_rows(input, diagnostics)) input.profile = *own;
   }
   attempt(diagnostics, [&] {
     if (!options.profile.empty()) {
@@ -219,6 +245,9 @@ void run_calibrate(const CalibrateOptions& options, const Diagnostics& words) {
   }
   const calibrate::Fitter fitter(fit_on, input.collectives, input.machines, input.profile,
                                  input.fit);
+  if (options.profile.empty() && options.cluster.empty())
+    fmt::print("the rows marked fit are of {}: beginning with {}\n", input.profile.name,
+               input.profile.file);
   fmt::print("{}", calibrate::to_text(fitter.skipped()));
   if (fitter.sources().empty())
     throw_error("{}: no row can be fitted on", join(options.runs, ", "));
@@ -248,7 +277,8 @@ void add_calibrate(CLI::App& app, const Diagnostics& words) {
   command->add_option("runs", options->runs, "CSV files of runs; rows marked fit are used");
   command->add_option(
       "--profile", options->profile,
-      "The profile to begin with, by name or a TOML file: device, software, and what is fitted");
+      "The profile to begin with, by name or a TOML file: device, software, and what is fitted; if "
+      "not given, without --cluster, that of the rows marked fit where they are of one stack");
   command->add_option(
       "--cluster", options->cluster,
       "A cluster by name or a TOML file: whose device's rows are fitted, beginning with its "

@@ -54,13 +54,14 @@ struct Simulated {
   std::optional<predict::Goodput> goodput;
 };
 
-Simulated simulate_one(const SimulateOptions& options, predict::Request request) {
+Simulated simulate_one(const SimulateOptions& options, const std::string& advice,
+                       predict::Request request) {
   Simulated made;
   made.request = std::move(request);
   const predict::Step step = predict::compile_step(made.request);
   made.prediction = predict::predict(made.request, step);
-  made.advice = predict::advise(made.request, made.prediction, step,
-                                trials_of(options.advice, made.prediction));
+  made.advice =
+      predict::advise(made.request, made.prediction, step, trials_of(advice, made.prediction));
   made.prediction.suggestions = predict::sentences(made.advice);
   Diagnostics none;  // the options have been read before
   made.failures = read_failures(options.failures, made.prediction.parameters, none);
@@ -120,36 +121,46 @@ std::string page_text(const std::vector<Simulated>& all) {
   return report::to_html(page);
 }
 
+// Which of the plans need more memory than there is.
+void add_memory(const std::vector<Simulated>& all, Diagnostics& diagnostics) {
+  for (const Simulated& one : all) {
+    const std::string memory = predict::memory_findings(one.request, one.prediction);
+    if (memory.empty()) continue;
+    diagnostics.add(
+        "{}{}", &one == &all.front() ? "" : compile::short_form(one.request.plan) + ": ", memory);
+  }
+}
+
 void run_simulate(const SimulateOptions& options, const Diagnostics& words) {
   FileSystem& fs = posix_fs();
-  Diagnostics diagnostics = words;
+  Diagnostics diagnostics = words, outputs;
   std::vector<predict::Request> requests = read_requests(fs, options, diagnostics);
   if (options.ops && options.trace.empty() && options.report.empty())
     diagnostics.add(
         "--ops: says what --trace and --report draw; give one of them, or leave it out");
   std::vector<std::string> inputs = input_files(fs, options.request);
   inputs.insert(inputs.end(), options.compare.begin(), options.compare.end());
-  check_outputs(fs, {{"--trace", options.trace}, {"--report", options.report}}, inputs,
-                diagnostics);
-  diagnostics.throw_if_any();
+  check_outputs(fs, {{"--trace", options.trace}, {"--report", options.report}}, inputs, outputs);
+  const bool sound = diagnostics.empty(), writable = outputs.empty();
+  for (const std::string& finding : outputs.findings()) diagnostics.add("{}", finding);
+  if (!sound) diagnostics.throw_if_any();
+  // What cannot be written is told together with what does not fit, and nothing is printed.
   std::vector<Simulated> all;
   for (predict::Request& request : requests) {
-    request.options.trace = !options.trace.empty() || !options.report.empty();
+    request.options.trace = writable && (!options.trace.empty() || !options.report.empty());
     request.options.op_spans = options.ops;
-    attempt(diagnostics, [&] { all.push_back(simulate_one(options, std::move(request))); });
+    attempt(diagnostics, [&] {
+      all.push_back(simulate_one(options, writable ? options.advice : "none", std::move(request)));
+    });
   }
-  diagnostics.throw_if_any();
-  if (!options.trace.empty())
-    write_output(fs, options.trace, trace::to_chrome_json(all.front().prediction.result.trace));
-  if (!options.report.empty()) write_output(fs, options.report, page_text(all));
-  print(options, all);
-  for (const Simulated& one : all) {
-    if (options.ignore_memory) break;
-    const std::string memory = predict::memory_findings(one.request, one.prediction);
-    if (memory.empty()) continue;
-    diagnostics.add(
-        "{}{}", &one == &all.front() ? "" : compile::short_form(one.request.plan) + ": ", memory);
+  if (writable) {
+    diagnostics.throw_if_any();
+    if (!options.trace.empty())
+      write_output(fs, options.trace, trace::to_chrome_json(all.front().prediction.result.trace));
+    if (!options.report.empty()) write_output(fs, options.report, page_text(all));
+    print(options, all);
   }
+  if (!options.ignore_memory) add_memory(all, diagnostics);
   diagnostics.throw_if_any();
 }
 

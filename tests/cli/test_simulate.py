@@ -394,6 +394,20 @@ def test_plan_cluster_and_paths_that_are_wrong_are_said_at_once(tmp_path):
     assert kept.read_text() == "as it was"
 
 
+def test_memory_and_a_path_that_cannot_be_written_are_said_at_once():
+    common = "--model gpt-1.7b --cluster selene --plan tp=1,pp=1,dp=1 --global-batch 64"
+    done = call(f"{common} --trace nowhere/t.json --report nowhere/r.html --compare dp=2")
+    assert (done.returncode, done.stdout) == (2, "")
+    trace, report, first, second = done.stderr.splitlines()
+    assert trace == "meshwright: nowhere/t.json: does not exist: there is no folder 'nowhere'"
+    assert report == "nowhere/r.html: does not exist: there is no folder 'nowhere'"
+    assert first.startswith("memory: pipeline rank 0 needs ") and "the nearest change that fits: " in first
+    assert second.startswith("dp=2,tp=1,pp=1,microbatches=1: memory: pipeline rank 0 needs ")
+    assert call(common).stderr == f"meshwright: {first}\n"
+    done = call(f"{common} --trace nowhere/t.json --ignore-memory")
+    assert (done.returncode, done.stderr) == (2, trace + "\n")
+
+
 def test_a_full_disk_is_named_with_its_path():
     done = call(f"{JOB} --cluster selene --plan {PLAN} --trace /dev/full")
     assert (done.returncode, done.stderr) == (2, "meshwright: /dev/full: cannot write: No space left on device\n")

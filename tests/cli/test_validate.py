@@ -126,6 +126,37 @@ def test_a_profile_is_fitted_and_written(few, tmp_path):
     assert again.read_text().count("fitted by meshwright calibrate") == 1 and "4 rows of" in again.read_text()
 
 
+def test_rows_of_one_stack_need_no_profile_named(few, tmp_path):
+    out = tmp_path / "p.toml"
+    options = ("--no-left-out", "--constants", "matrix_fraction", "--iterations", 1, "-o", out)
+    done = call("calibrate", few, *options)
+    assert done.returncode == 0, done.stderr
+    begun, own = done.stdout.split("\n", 1)
+    assert begun.startswith("the rows marked fit are of Megatron-LM on A100 80 GB: beginning with ")
+    assert begun.endswith("clusters/profiles/a100-80gb-megatron.toml")
+    fitted = out.read_text()
+    assert call("calibrate", few, "--profile", "a100-80gb-megatron", *options).stdout == own
+    assert out.read_text() == fitted
+    done = call("calibrate", ROOT / "data/published/runs.csv", "--constants", "zzz")
+    assert done.returncode == 2
+    assert done.stderr.startswith(
+        "meshwright: --profile: is missing, and the rows marked fit are of A100-SXM-40GB with llm-foundry, A100-SXM-80GB with llm-foundry, "
+        "A100-SXM-80GB with megatron, H100-SXM-80GB with llm-foundry, H100-SXM-80GB with megatron; give a profile to begin with "
+        "(a100-40gb-llm-foundry, a100-80gb-llm-foundry, a100-80gb-megatron, h100-80gb-llm-foundry, h100-80gb-megatron), or with "
+        "--cluster a device\n--constants: unknown constant 'zzz'")
+
+
+def test_an_empty_recompute_is_not_published(tmp_path):
+    rows = [line.split(",") for line in RUNS[:2]]
+    at = rows[0].index("recompute") - len(rows[0])
+    rows[1][at] = ""
+    path = tmp_path / "runs.csv"
+    path.write_text("".join(",".join(row) + "\n" for row in rows))
+    made = json.loads(call("validate", "--runs", path, "--json").stdout)[0]
+    assert made["recompute"] is None
+    assert made["assumed"].startswith("recompute ") and made["error"] is not None
+
+
 def test_kernels_alone_make_a_profile_of_a_cluster(tmp_path):
     table = tmp_path / "kernels.csv"
     # A ring of 8 at 100 GB/s of bus and 50 us: 2 * 7 / 8 * bytes / 100e9.
