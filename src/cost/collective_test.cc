@@ -73,6 +73,26 @@ TEST_CASE("members of one node share the work outside: each of g sends 1/g of th
   CHECK(t.time.value < 2 * 31.0 / 32 * 8e8 / 80e9);
 }
 
+TEST_CASE("a ring crosses a node's border once for each node and pass, NCCL's constants or not") {
+  Cluster c = plain(cluster::LinkKind::kNvlink);
+  c.stack.gloo = true;
+  CHECK(time_of(c, OpKind::kAllReduce, 0, {8, 4}) == mw::test::close_to(8 * 5e-6 + 54 * 1e-6));
+  CHECK(time_of(c, OpKind::kAllGather, 0, {8, 4}) == mw::test::close_to(4 * 5e-6 + 27 * 1e-6));
+  c.stack.gloo = false;
+  CHECK(time_of(c, OpKind::kAllGather, 0, {8, 4}) ==
+        mw::test::close_to(3.6e-6 + 4 * 2.7e-6 + 27 * 0.47e-6));
+}
+
+TEST_CASE("what is no NCCL takes its links' latency, inside and outside") {
+  Cluster c = plain();
+  c.links[1].kind = cluster::LinkKind::kNetwork;
+  c.links[1].latency = Seconds(200e-6);
+  const CollectiveTime t =
+      collective_time(c, OpKind::kAllReduce, Bytes(800'000'000), shape({8, 4}));
+  CHECK(t.algorithm == Algorithm::kHierarchical);
+  CHECK(t.latency.value == mw::test::close_to(2 * (7 * 1e-6 + 3 * 200e-6)));
+}
+
 TEST_CASE("all to all sends to peers inside and outside at the same time") {
   // Of 32 parts 24 leave the node at 10 GB/s, 7 stay inside at 100 GB/s.
   const CollectiveTime t =
@@ -103,6 +123,27 @@ TEST_CASE("small messages take LL or a tree, large ones a ring with Simple") {
     const double now = chosen(bytes, {8, 4}).time.value;
     CHECK(now >= before);
     before = now;
+  }
+}
+
+TEST_CASE("a tree across nodes reaches a part of the bus inside, less on more than two of them") {
+  Cluster box = plain(cluster::LinkKind::kNvlink);
+  box.links[0].bus_bandwidth = cluster::BytesPerSecond(235e9);
+  box.links[1].bus_bandwidth = cluster::BytesPerSecond(25e9);
+  struct Case {
+    int64_t bytes, nodes;
+    double latency, bus;
+  };
+  // LL128: 4.4 + 2 (7 * 1.25 + log2(nodes) * 8.5) us.
+  const std::vector<Case> cases = {{1 << 20, 2, 38.9e-6, 110e9 * 0.92},
+                                   {1 << 24, 64, 123.9e-6, 80e9 * 0.92}};
+  for (const Case& c : cases) {
+    const CollectiveTime t =
+        collective_time(box, OpKind::kAllReduce, Bytes(c.bytes), shape({8, c.nodes}));
+    CHECK(t.algorithm == Algorithm::kTree);
+    CHECK(t.protocol == Protocol::kLL128);
+    CHECK(t.latency.value == mw::test::close_to(c.latency));
+    CHECK(t.time.value == mw::test::close_to(c.latency + 2 * static_cast<double>(c.bytes) / c.bus));
   }
 }
 
@@ -195,6 +236,13 @@ TEST_CASE("a message takes its latency and its bytes over the level's bandwidth"
   CHECK(message_time(stack, Bytes(100'000'000), 0).value == mw::test::close_to(2e-3 + 1e-6 + 1e-4));
   CHECK(message_time(stack, Bytes(100'000'000), 1).value ==
         mw::test::close_to(10e-3 + 5e-6 + 1e-4));
+}
+
+TEST_CASE("one message has a part of a network card alone, and all of a link inside") {
+  cluster::Cluster c = plain(cluster::LinkKind::kNvlink);
+  c.device.attained.message_network_fraction = 0.5;
+  CHECK(message_time(c, Bytes(100'000'000), 0).value == mw::test::close_to(1e-3 + 1e-6));
+  CHECK(message_time(c, Bytes(100'000'000), 1).value == mw::test::close_to(20e-3 + 5e-6));
 }
 
 // Measured all-reduces inside a DGX A100 (VIA-Research/vTrain trace/a100): ranks, bytes, us.

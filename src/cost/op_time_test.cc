@@ -122,6 +122,91 @@ TEST_CASE("GELU of several kernels moves as many times the bytes") {
   CHECK(op_time(d, gelu.graph, gelu.op).device.value == mw::test::close_to(9 * 8e6 / 1e12));
   const Made add = make(ir::OpKind::kAdd, ir::NoAttrs{}, {x, x}, x);
   CHECK(op_time(d, add.graph, add.op).device.value == mw::test::close_to(12e6 / 1e12));
+  OpWork work;
+  work.kind = OpWork::Kind::kStream;
+  work.bytes = 1e6;
+  for (const ir::OpKind kind : {ir::OpKind::kBiasGelu, ir::OpKind::kGeluGrad}) {
+    work.op = kind;
+    CHECK(op_time(d, work).device.value == mw::test::close_to(9e6 / 1e12));
+  }
+}
+
+TEST_CASE("the loss and the update move their own multiples of the bytes") {
+  cluster::Device d = device();
+  d.attained.loss_traffic = 3;
+  d.attained.update_traffic = 5;
+  OpWork work;
+  work.bytes = 1e6;
+  const auto seconds = [&](OpWork::Kind kind) {
+    work.kind = kind;
+    return op_time(d, work).device.value;
+  };
+  CHECK(seconds(OpWork::Kind::kStream) == mw::test::close_to(1e6 / 1e12));
+  CHECK(seconds(OpWork::Kind::kLoss) == mw::test::close_to(3e6 / 1e12));
+  CHECK(seconds(OpWork::Kind::kUpdate) == mw::test::close_to(5e6 / 1e12));
+}
+
+TEST_CASE("a measured kernel has its rate, a product what its depth leaves of it") {
+  cluster::Device d = device();
+  d.attained.launch = Seconds(2e-6);
+  d.kernel_rates = {{"dot", 50e12}, {"add", 0.5e12}};
+  const Made made = product(DType::kBF16, 2560, 64, 1280);
+  CHECK(op_time(d, made.graph, made.op).device.value ==
+        mw::test::close_to(2e-6 + 2.0 * 2560 * 64 * 1280 * (64 + 64) / 64 / 50e12));
+  const ir::TensorType x = ir::make_type(DType::kF32, {1000, 1000});
+  const Made add = make(ir::OpKind::kAdd, ir::NoAttrs{}, {x, x}, x);
+  CHECK(op_time(d, add.graph, add.op).device.value == mw::test::close_to(2e-6 + 12e6 / 0.5e12));
+}
+
+TEST_CASE("fused attention runs at its share of the peak, backward at 0.65 / 0.75 of that") {
+  cluster::Device d = device();
+  OpWork work;
+  work.kind = OpWork::Kind::kAttention;
+  work.matrix_product = true;
+  work.dtype = DType::kBF16;
+  work.flops = 1e12;
+  work.shape = {2, 1280, 2560, 64};
+  d.attained.attention_fraction = 0.5;
+  CHECK(op_time(d, work).device.value == mw::test::close_to(1e12 / 50e12));
+  work.backward = true;
+  CHECK(op_time(d, work).device.value == mw::test::close_to(1e12 / 50e12 * 0.75 / 0.65));
+}
+
+TEST_CASE("unfused attention has its scores in memory, up to 4096 keys") {
+  cluster::Device d = device();
+  d.attained.fused_attention = false;
+  d.attained.launch = Seconds(2e-6);
+  d.attained.host_op = Seconds(7e-6);
+  d.attained.score_traffic = 1.5;
+  d.attained.cache_rate = 2;
+  d.attained.product_half_k = 0;
+  OpWork work;
+  work.kind = OpWork::Kind::kAttention;
+  work.matrix_product = true;
+  work.dtype = DType::kBF16;
+  work.bytes = 4e6;
+  work.shape = {2, 1280, 2560, 64};
+  const double square = 2.0 * 1280 * 2560, one_product = 2 * square * 64;
+  // The scores and what is made of them: 2 * 2 bytes each. Half of that fits the cache, and all of
+  // the operands.
+  d.cache = Bytes(static_cast<int64_t>(2 * square));
+  const double along = one_product / (100e12 * product_efficiency(d, work.shape));
+  const double across = one_product / (100e12 * product_efficiency(d, {2, 1280, 64, 2560}));
+  CHECK(across > 2 * along);
+  for (const bool backward : {false, true}) {
+    work.backward = backward;
+    const double scores = square * (1 + 2 * (backward ? 9 : 6)) * 1.5;
+    const double kernels = backward ? 10 : 6;
+    const OpTime time = op_time(d, work);
+    CHECK(time.device.value ==
+          mw::test::close_to(kernels * 2e-6 + along + (backward ? 3 : 1) * across +
+                             0.75 * scores / 1e12 + 0.5 * 4e6 / 1e12));
+    CHECK(time.host.value == mw::test::close_to(kernels * 7e-6));
+  }
+  work.shape.n = 4096;
+  CHECK(op_time(d, work).host.value == mw::test::close_to(10 * 7e-6));
+  work.shape.n = 4097;  // the fused ones
+  CHECK(op_time(d, work).host.value == mw::test::close_to(7e-6));
 }
 
 TEST_CASE("what fits the cache moves at its rate, of larger operands the part that fits") {
@@ -142,6 +227,11 @@ TEST_CASE("products run at the peak of their format") {
   CHECK(matrix_peak(d, DType::kF16).value == 100e12);
   CHECK(matrix_peak(d, DType::kF32).value == 10e12);
   CHECK(matrix_peak(d, DType::kF32, true).value == 50e12);
+  // The other half precision's where one is not listed, never a wider one.
+  cluster::Device older = d;
+  older.peaks = {{"f32", cluster::FlopsPerSecond(10e12)}, {"f16", cluster::FlopsPerSecond(80e12)}};
+  CHECK(matrix_peak(older, DType::kBF16).value == 80e12);
+  CHECK(matrix_peak(older, DType::kF32, true).value == 10e12);
 }
 
 TEST_CASE("products of linear layers in fp8 take the fp8 peak and the casts of their operands") {
@@ -164,6 +254,23 @@ TEST_CASE("products of linear layers in fp8 take the fp8 peak and the casts of t
   CHECK(op_time(d, works[0], false, Fp8::kBlock).device.value ==
         mw::test::close_to(product_s + operands * (3 + 1.0 / 32) / 1e12));
   CHECK(op_time(d, works[0]).device.value == mw::test::close_to(flops / 100e12));
+  // Its fixed costs are those of half precision, so half of k is twice as long at twice the peak.
+  d.attained.product_half_k = 64;
+  CHECK(op_time(d, works[0], false, Fp8::kTensor).device.value ==
+        mw::test::close_to(product_s * (1000 + 128) / 1000 + operands * 5 / 1e12));
+  // Each cast is a kernel, with a scale a tensor two; operands are read in one byte a value.
+  d.attained.launch = Seconds(2e-6);
+  d.attained.host_op = Seconds(7e-6);
+  OpWork thin = works[0];
+  thin.flops = 0;
+  const double moved = (thin.bytes - operands) / 1e12;
+  const OpTime tensor = op_time(d, thin, false, Fp8::kTensor),
+               block = op_time(d, thin, false, Fp8::kBlock);
+  CHECK(tensor.device.value == mw::test::close_to(5 * 2e-6 + moved + operands * 5 / 1e12));
+  CHECK(tensor.host.value == mw::test::close_to(5 * 7e-6));
+  CHECK(block.device.value ==
+        mw::test::close_to(3 * 2e-6 + moved + operands * (3 + 1.0 / 32) / 1e12));
+  CHECK(block.host.value == mw::test::close_to(3 * 7e-6));
   // Products with the vocabulary stay as they are.
   works[0].kind = OpWork::Kind::kLogits;
   CHECK(op_time(d, works[0], false, Fp8::kTensor).device == op_time(d, works[0]).device);
@@ -229,6 +336,7 @@ TEST_CASE("a stack's one linear layer of an input is one product forward and in 
   graph.outputs = {both, again};
   std::vector<OpWork> works;
   for (const ir::Op& op : graph.ops) works.push_back(work_of(graph, op));
+  find_casts(graph, works);
   fuse_linears(graph, works);
   const auto one = [](int64_t m, int64_t n, int64_t k) { return ProductShape{1, m, n, k}; };
   const auto bytes = [](double elements) { return 2 * elements; };
@@ -236,6 +344,7 @@ TEST_CASE("a stack's one linear layer of an input is one product forward and in 
   CHECK(works[1].shape == one(64, 64, 32));
   CHECK(works[1].flops == 2.0 * 64 * 64 * 32);
   CHECK(works[1].bytes == bytes(64 * 32 + 64 * 32 + 64 * 64));
+  CHECK(works[1].operand_values == 64 * 32 + 64 * 32);
   CHECK(works[2].shape == one(64, 32, 32));
   CHECK(works[3].kind == OpWork::Kind::kFused);
   CHECK(works[4].shape == one(64, 32, 64));
@@ -298,8 +407,33 @@ TEST_CASE("a bias, dropout and the residual's sum are one kernel where nothing e
   }
 }
 
+TEST_CASE("a bias that the residual's sum and something else read has its own kernel") {
+  for (const bool twice : {false, true}) {
+    ir::Graph graph;
+    const ir::TensorType type = ir::make_type(DType::kBF16, {1000, 100});
+    const auto add = [&](ir::OpKind kind, std::vector<ValueId> operands) {
+      ir::Op op;
+      op.kind = kind;
+      op.operands = std::move(operands);
+      return graph.op(graph.add_op(std::move(op), {type})).results[0];
+    };
+    const ValueId x = graph.add_input(type, "x"), residual = graph.add_input(type, "residual");
+    const ValueId bias = graph.add_input(ir::make_type(DType::kBF16, {100}), "bias");
+    const ValueId biased = add(ir::OpKind::kBiasAdd, {x, bias});
+    graph.outputs = {add(ir::OpKind::kAdd, {residual, biased})};
+    if (twice) graph.outputs.push_back(biased);
+    std::vector<OpWork> works;
+    for (const ir::Op& op : graph.ops) works.push_back(work_of(graph, op));
+    fuse_elementwise(graph, works);
+    CHECK((works[0].kind == OpWork::Kind::kFused) == !twice);
+    CHECK(works[1].bytes == (twice ? 3 * 200e3 : 3 * 200e3 + 200));
+  }
+}
+
 TEST_CASE("what only fp8 products read is cast before it is gathered") {
-  for (const bool others : {false, true}) {
+  enum class Reader { kProducts, kAnOp, kTheOutside };
+  for (const Reader reader : {Reader::kProducts, Reader::kAnOp, Reader::kTheOutside}) {
+    const bool others = reader != Reader::kProducts;
     ir::Graph graph;
     const auto add = [&](ir::OpKind kind, ir::Attributes attrs, std::vector<ValueId> operands,
                          std::vector<int64_t> sizes) {
@@ -317,7 +451,8 @@ TEST_CASE("what only fp8 products read is cast before it is gathered") {
             ir::CollectiveAttrs{.group = ir::AxisGroup{{"tp"}}, .global_size = 8}, {part}, {8, 3});
     add(ir::OpKind::kDot, ir::DotAttrs{"bk", "nk", "bn"}, {x, w}, {8, 5});
     add(ir::OpKind::kDot, ir::DotAttrs{"bn", "bk", "nk"}, {dy, x}, {5, 3});
-    if (others) add(ir::OpKind::kRelu, {}, {x}, {8, 3});
+    if (reader == Reader::kAnOp) add(ir::OpKind::kRelu, {}, {x}, {8, 3});
+    if (reader == Reader::kTheOutside) graph.outputs = {x};
     std::vector<OpWork> works(1);
     for (size_t o = 1; o < graph.ops.size(); ++o) works.push_back(work_of(graph, graph.ops[o]));
     find_casts(graph, works);

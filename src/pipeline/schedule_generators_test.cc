@@ -517,6 +517,13 @@ TEST_CASE("what a kind cannot take says what it can") {
         "schedule 1f1b: has no memory limit, an option of zb-auto");
   CHECK(error({.kind = "zb-auto", .ranks = 4, .microbatches = 8, .memory_limit = .5}) ==
         "schedule zb-auto: the memory limit of 0.5 microbatches does not hold one; use at least 1");
+  // Between I and W a microbatch may hold more than before.
+  CHECK(error({.kind = "zb-auto",
+               .ranks = 4,
+               .microbatches = 8,
+               .memory_limit = 1,
+               .costs = {.mb = 2, .mw = 3}}) ==
+        "schedule zb-auto: the memory limit of 1 microbatches does not hold one; use at least 1.5");
   CHECK(error({.kind = "interleaved-1f1b", .ranks = 4, .microbatches = 14, .group = 6}) ==
         "schedule interleaved-1f1b: group=6 leaves 2 of microbatches=14 to the last round, which "
         "must have at least ranks=4 of them");

@@ -56,6 +56,7 @@ TEST_CASE("whatever is kept has one that is told, no slower and with hardly more
       return points[static_cast<size_t>(plan.microbatches)];
     };
     REQUIRE(!told.empty());
+    CHECK(of(told.back()).step.value <= 1.5 * of(told[0]).step.value);
     for (size_t i = 1; i < told.size(); ++i) {
       CHECK(of(told[i]).step > of(told[i - 1]).step);
       CHECK(static_cast<double>(of(told[i]).peak.value) <=

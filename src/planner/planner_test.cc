@@ -187,6 +187,31 @@ TEST_CASE("the rules of PTD-P count the plans that they look at") {
   CHECK(search(request).candidates == 3);
 }
 
+TEST_CASE("the rules of PTD-P take the fastest microbatch that fits") {
+  Request request = small(1);
+  request.method = Method::kPtdP;
+  request.base.global_batch = 16;
+  const auto simulated = [&](int64_t microbatches) {
+    predict::Request one = request.base;
+    one.plan = {};
+    one.plan.microbatches = microbatches;
+    return predict::predict(one);
+  };
+  const double largest = static_cast<double>(simulated(1).needed().value);
+  for (const double memory : {2.0, 0.8, 0.6}) {  // of what one microbatch of all 16 needs
+    CAPTURE(memory);
+    request.base.cluster.device.memory = Bytes(static_cast<int64_t>(memory * largest));
+    const compile::Plan plan = search(request).plans.front().plan;
+    CHECK(plan.recompute == compile::Recompute::kNone);
+    CHECK((plan.microbatches == 1) == (memory > 1));
+    const Seconds step = simulated(plan.microbatches).step;
+    for (const int64_t microbatches : divisors(16)) {
+      const predict::Prediction other = simulated(microbatches);
+      if (other.too_full().empty()) CHECK(step <= other.step);
+    }
+  }
+}
+
 TEST_CASE("the rules of PTD-P take what heads and batch leave, and say so") {
   Request request = small(8);  // nodes of 4, of which 2 heads can take 2
   request.method = Method::kPtdP;

@@ -53,6 +53,38 @@ TEST_CASE("segments are as large as what was asked for, and do not join") {
           {5, 15, 82}});
 }
 
+TEST_CASE("segments side by side stay apart, whichever is freed first") {
+  for (const int first : {0, 1}) {
+    replay(Allocator::kSegments, 1000,
+           {{0, 16, 16}, {1, 16, 32}, {first, 0, 32}, {1 - first, 0, 32}, {2, 30, 62}});
+  }
+}
+
+TEST_CASE("10 MiB are a segment of their own, and a small block leaves as little as 512 bytes") {
+  replay(Allocator::kSegments, 1000, {{0, 10, 10}, {1, 9, 30}});
+  CachingAllocator allocator(Allocator::kSegments, Bytes(1000 * kMiB));
+  for (const int64_t bytes : {kMiB, kMiB - 512, int64_t{512}}) allocator.allocate(bytes, 0);
+  CHECK(allocator.reserved().value == 2 * kMiB);
+}
+
+TEST_CASE("what is free is kept as long as all has just room, and the most is remembered") {
+  replay(Allocator::kSegments, 100, {{0, 16, 16}, {1, 64, 80}, {0, 0, 80}, {2, 20, 100}});
+  CachingAllocator allocator(Allocator::kSegments, Bytes(100 * kMiB));
+  allocator.release(allocator.allocate(90 * kMiB, 0));
+  allocator.allocate(16 * kMiB, 1);
+  CHECK(allocator.reserved().value == 16 * kMiB);
+  CHECK(allocator.most_reserved().value == 90 * kMiB);
+}
+
+TEST_CASE("the last free block, which can grow, is left alone as long as another fits") {
+  replay(Allocator::kExpandable, 1000,
+         {{0, 6, 20},
+          {1, 9, 20},     // 5 MiB are left at the end
+          {0, 0, 20},     // 6 MiB before
+          {2, 4, 20},     // there
+          {3, 22, 40}});  // at the end, with a page more
+}
+
 TEST_CASE("an expandable segment grows behind its last free block") {
   replay(Allocator::kExpandable, 1000,
          {{0, 3, 20},

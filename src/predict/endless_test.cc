@@ -28,6 +28,9 @@ TEST_CASE("PipeDream-2BW is 1F1B without its flush, with a second version of the
     CHECK(rank.idle.value >= 0);
     const Bytes more = endless.memory[r].peak - flushed.memory[r].peak;
     CHECK(more == flushed.result.ranks[r].peak.by_category.at(pipeline::Category::kWeights));
+    CHECK(endless.memory[r].alive - flushed.memory[r].alive == more);
+    CHECK(rank.reserved - flushed.result.ranks[r].reserved == more);
+    CHECK(rank.peak.time < endless.step);
   }
   // As few microbatches as ranks: those of two steps are under way, as many as 1F1B has.
   request.plan = compile::parse_plan("pp=4,microbatches=8");
@@ -35,7 +38,10 @@ TEST_CASE("PipeDream-2BW is 1F1B without its flush, with a second version of the
   request.plan = compile::parse_plan("pp=4,microbatches=4,schedule=pipedream-2bw");
   request.global_batch = 8;
   const Prediction few = mw::predict::predict(request);
-  for (size_t r = 0; r < 4; ++r) CHECK(few.memory[r].peak > many[r].peak);
+  for (size_t r = 0; r < 4; ++r) {
+    CHECK(few.memory[r].peak > many[r].peak);
+    CHECK(few.result.ranks[r].peak.time < few.step);
+  }
   // Many microbatches hide the flush of 1F1B: then a step of both is the same.
   request.plan = compile::parse_plan("pp=4,microbatches=256");
   request.global_batch = 256;

@@ -50,6 +50,17 @@ TEST_CASE("the best intervals are Daly's printed ones") {
   CHECK(of(24 * kHour, 5 * kMinute, 600).young.value / kMinute == mw::test::close_to(120));
 }
 
+TEST_CASE("Daly's estimate has its third order, and ends at the mean time between failures") {
+  // M (sqrt(2 c) (1 + sqrt(c / 2) / 3 + c / 18) - c) [Daly 2006, equation 37] for c below 2.
+  struct Case {
+    double checkpoint, daly;  // over M
+  };
+  for (const Case& c : {Case{0.02, 0.2 * (1 + 0.1 / 3 + 0.02 / 18) - 0.02},
+                        Case{0.5, 1 + 0.5 / 3 + 0.5 / 18 - 0.5}, Case{2, 1}, Case{18, 1}}) {
+    CHECK(of(1000, 1000 * c.checkpoint, 0).daly.value == mw::test::close_to(1000 * c.daly));
+  }
+}
+
 TEST_CASE("no interval is better than the best one, and shares add up to one") {
   for (const double mtbf : {600.0, 1e4, 1e6}) {
     for (const double checkpoint : {0.01, 3.0, 300.0}) {

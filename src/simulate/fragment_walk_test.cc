@@ -86,6 +86,108 @@ TEST_CASE("a collective's latency leaves its link to others") {
   CHECK(walk.spans[0].end == 4);
 }
 
+TEST_CASE("computation beside collectives takes as much longer as beside the worst of them") {
+  // Two collectives of 3 s and 1 s, and three ops of 1 s beside them.
+  FragmentCost cost;
+  cost.streams = 3;
+  const auto add = [&](double seconds, int32_t stream, Beside beside = Beside::kOther) {
+    OpCost op;
+    op.device = seconds;
+    op.stream = stream;
+    op.label = stream - 1;
+    op.beside = beside;
+    cost.ops.push_back(op);
+  };
+  add(3, 1, Beside::kTensor);
+  add(1, 2, Beside::kGradReduce);
+  for (int i = 0; i < 3; ++i) add(1, 0);
+  WalkOptions options;
+  options.slowdowns[static_cast<size_t>(Beside::kTensor)] = 1.5;
+  options.slowdowns[static_cast<size_t>(Beside::kGradReduce)] = 1.25;
+  const auto walked = [&] {
+    Walk walk;
+    walk.begin(cost, 0);
+    double meet = 0;
+    CHECK_FALSE(advance(cost, walk, options, meet));
+    return walk;
+  };
+  Walk walk = walked();
+  CHECK(walk.spans[2].end == 1.5);
+  CHECK(walk.spans[3].end == 3);
+  CHECK(walk.spans[4].end == 4);  // it begins when the longer one ends
+  options.slowdowns[static_cast<size_t>(Beside::kGradReduce)] = 2;
+  walk = walked();
+  CHECK(walk.spans[2].end == 2);
+  CHECK(walk.spans[3].end == 3.5);
+  CHECK(walk.spans[4].end == 4.5);
+}
+
+TEST_CASE("in order, what comes behind an empty op of a stream waits for what that waited for") {
+  FragmentCost cost;
+  cost.streams = 2;
+  cost.ops.resize(3);
+  cost.ops[0].device = 3;
+  cost.ops[0].stream = 1;
+  cost.ops[0].label = 0;
+  cost.ops[1].alias = true;
+  cost.ops[1].deps = 1;
+  cost.deps = {0};
+  cost.ops[2].device = 1;
+  for (const bool in_order : {false, true}) {
+    cost.in_order = in_order;
+    Walk walk;
+    walk.begin(cost, 0);
+    double meet = 0;
+    CHECK_FALSE(advance(cost, walk, {}, meet));
+    CHECK(walk.spans[1].end == 3);
+    CHECK(walk.spans[2].start == (in_order ? 3 : 0));
+  }
+}
+
+TEST_CASE("collectives that begin before their call do not wait for its host") {
+  FragmentCost cost;
+  cost.streams = 2;
+  cost.ops.resize(2);
+  cost.ops[0].device = 3;
+  cost.ops[0].stream = 1;
+  cost.ops[0].label = 0;
+  cost.ops[0].states = 1;
+  cost.ops[1].device = 1;
+  cost.state_reads = {0};
+  const std::vector<double> ready = {4};
+  Walk walk;
+  walk.begin(cost, 10);
+  walk.streams[1] = 0;
+  double meet = 0;
+  CHECK_FALSE(advance(cost, walk, {.state_ready = &ready}, meet));
+  CHECK(walk.spans[0].start == 4);
+  CHECK(walk.spans[1].start == 10);
+}
+
+TEST_CASE("communication is exposed where nothing computes, and counts once where several run") {
+  struct Case {
+    std::vector<OpSpan> comm;
+    double exposed, gaps;
+  };
+  // Beside computation from 0 to 4, in a call that ends at 10.
+  const std::vector<Case> cases = {
+      {{{0, 4}}, 0, 6},         {{{0, 6}}, 2, 4},  {{{5, 8}, {6, 9}}, 4, 2},
+      {{{0, 2}, {1, 6}}, 2, 4}, {{{3, 12}}, 6, 0},
+  };
+  for (const Case& c : cases) {
+    FragmentCost cost;
+    Walk walk;
+    walk.spans = {{0, 4}};
+    walk.spans.insert(walk.spans.end(), c.comm.begin(), c.comm.end());
+    cost.ops.resize(walk.spans.size());
+    for (size_t o = 1; o < cost.ops.size(); ++o) cost.ops[o].label = 0;
+    const FragmentTime time = divide(cost, walk, 0, 10, 1);
+    CHECK(time.compute == 4);
+    CHECK(time.exposed[0] == c.exposed);
+    CHECK(time.gaps == c.gaps);
+  }
+}
+
 TEST_CASE("an interval joins those that it touches") {
   std::vector<Interval> intervals;
   const auto add = [&](double begin, double end) { add_interval(intervals, {begin, end}); };

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <map>
 
 #include <doctest/doctest.h>
 
@@ -210,6 +211,9 @@ TEST_CASE("the fullest instant has its categories, its tensors and its place in 
       CHECK(std::is_sorted(peak.largest.rbegin(), peak.largest.rend(),
                            [](const auto& a, const auto& b) { return a.bytes < b.bytes; }));
       CHECK(!peak.at.empty());
+      std::map<pipeline::Category, Bytes> named;
+      for (const LiveTensor& tensor : peak.largest) named[tensor.category] += tensor.bytes;
+      for (const auto& [category, bytes] : named) CHECK(bytes <= peak.by_category.at(category));
     }
   }
 }

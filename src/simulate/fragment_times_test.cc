@@ -1,0 +1,122 @@
+// What collectives and computation take, in whole seconds or parts that are exact.
+#include <doctest/doctest.h>
+
+#include "base/test_close_to.h"
+#include "simulate/fragment_cost.h"
+#include "simulate/test_programs.h"
+
+namespace mw::simulate {
+namespace {
+
+using ir::OpKind;
+using mw::test::close_to;
+
+// A collective over four devices, 4 GB at 1 GB/s and 0.5 s a hop, and computation of 2 s behind it.
+FragmentCost made(OpKind kind) {
+  FragmentCost cost;
+  cost.ops.resize(2);
+  cost.ops[0].label = 0;
+  cost.works.resize(2);
+  cost.works[1].kind = cost::OpWork::Kind::kStream;
+  cost.works[1].bytes = 1e9;
+  FragmentCost::Collective collective;
+  collective.kind = kind;
+  collective.bytes = Bytes(4'000'000'000);
+  collective.size = 4;
+  cluster::GroupShape shape;
+  shape.size = 4;
+  shape.ways = {4};
+  collective.shapes = {shape};
+  cost.collectives_of = {collective};
+  return cost;
+}
+cluster::Cluster seconds() {
+  cluster::Cluster c = unit_cluster(0.5, 1e9);
+  c.device.memory_bandwidth = cluster::BytesPerSecond(1e9);
+  c.device.attained.host_op = Seconds(0.125);
+  return c;
+}
+
+}  // namespace
+
+TEST_CASE("a collective takes its ring, the stack's latency, and as often as the stack runs it") {
+  cluster::Cluster c = seconds();
+  FragmentCost cost = made(OpKind::kAllGather);
+  set_times(cost, c, {});
+  CHECK(cost.ops[0].device == close_to(3 + 1.5));
+  CHECK(cost.ops[0].latency == close_to(1.5));
+  CHECK(cost.ops[0].host == close_to(0.125));
+  CHECK(cost.ops[1].device == close_to(2));
+  c.device.attained.collective_latency = Seconds(0.25);
+  c.device.attained.host_collective = Seconds(0.5);
+  cost.collectives_of[0].times = 2;
+  set_times(cost, c, {});
+  CHECK(cost.ops[0].device == close_to(2 * 4.75));
+  CHECK(cost.ops[0].latency == close_to(2 * 1.75));
+  CHECK(cost.ops[0].host == close_to(2 * 0.625));
+}
+
+TEST_CASE("data parallelism's parts cost a share a member and their copies") {
+  cluster::Cluster c = seconds();
+  c.device.attained.collective_member = Seconds(0.125);
+  c.device.attained.collective_copies = 2;
+  for (const OpKind kind : {OpKind::kAllGather, OpKind::kReduceScatter, OpKind::kAllReduce}) {
+    for (const bool data : {false, true}) {
+      FragmentCost cost = made(kind);
+      cost.collectives_of[0].data = data;
+      set_times(cost, c, {});
+      const bool whole = kind == OpKind::kAllReduce;
+      const double more = data && !whole ? 4 * 0.125 + 2 * 4 : 0;
+      CHECK(cost.ops[0].device == close_to((whole ? 2 : 1) * 4.5 + more));
+      CHECK(cost.ops[0].latency == close_to((whole ? 2 : 1) * 1.5 + more));
+    }
+  }
+}
+
+TEST_CASE("gradients go in the stack's format, gathered fp8 in a byte for two") {
+  const cluster::Cluster c = seconds();
+  FragmentCost cost = made(OpKind::kAllReduce);
+  cost.collectives_of[0].gradient_element = 2;  // summed in four bytes
+  set_times(cost, c, {});
+  CHECK(cost.ops[0].device == close_to(2 * (2 * 3 + 1.5)));
+  cost = made(OpKind::kAllGather);
+  cost.works[0].gathers_narrow = true;
+  Options options;
+  options.fp8 = cost::Fp8::kTensor;
+  set_times(cost, c, options);
+  CHECK(cost.ops[0].device == close_to(1.5 + 1.5));
+}
+
+TEST_CASE("the update costs the host the step's own work alone") {
+  cluster::Cluster c = seconds();
+  c.device.attained.step_overhead = Seconds(3);
+  FragmentCost cost = made(OpKind::kAllReduce);
+  set_times(cost, c, {});
+  CHECK(cost.ops[0].host == close_to(0.125));
+  cost.update = true;
+  set_times(cost, c, {});
+  CHECK(cost.ops[0].host == 3);
+  CHECK(cost.ops[1].host == 0);
+}
+
+TEST_CASE("behind the parts of a product three of four steps hide, and slow it down") {
+  const cluster::Cluster c = seconds();
+  FragmentCost cost = made(OpKind::kAllGather);
+  cost.rings = {{.attention = false, .size = 4, .computes = {1}, .collectives = {0}}};
+  Options options;
+  set_times(cost, c, options);
+  CHECK(cost.ops[0].device == close_to(4.5));
+  options.overlap.async_tp = true;
+  set_times(cost, c, options);
+  CHECK(cost.ops[0].device == close_to(4.5 - 1.5));  // of the product's 2 s
+  CHECK(cost.ops[0].latency == close_to(1.5 * 3 / 4.5));
+  options.overlap.slowdown[static_cast<size_t>(Beside::kTensor)] = 1.5;
+  set_times(cost, c, options);
+  CHECK(cost.ops[0].device == close_to(4.5 - 1.5 + 0.5 * 1.5));
+  // What is summed is read whole and written in its part.
+  cost.rings[0].summed = Bytes(800'000'000);
+  set_times(cost, c, options);
+  CHECK(cost.ops[0].device == close_to(4.5 - 1.5 + 0.5 * 1.5 + 0.8 * 1.25));
+}
+
+}  // namespace mw::simulate
