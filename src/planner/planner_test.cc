@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "base/test_close_to.h"
 #include "pipeline/schedule.h"
+#include "planner/simulated.h"
 #include "planner/space.h"
 #include "predict/test_request.h"
 
@@ -118,6 +119,24 @@ TEST_CASE("plans are sorted, fit, and the front falls in memory") {
     CHECK(found.plans[found.front[i]].needed < found.plans[found.front[i - 1]].needed);
   }
   CHECK(found.front.front() == 0);
+}
+
+TEST_CASE("of plans with one step the one with the least memory is the best") {
+  const auto candidate = [](double step, int64_t bytes) {
+    Candidate made;
+    made.step = Seconds(step);
+    made.needed = Bytes(bytes);
+    return made;
+  };
+  Simulated simulated;
+  simulated.candidates = {candidate(2, 30), candidate(1, 60), candidate(1, 50), candidate(2, 20)};
+  simulated.fits.assign(4, true);
+  Found found;
+  add_fitting(simulated, found);
+  std::vector<int64_t> needed;
+  for (const Candidate& one : found.plans) needed.push_back(one.needed.value);
+  CHECK(needed == std::vector<int64_t>{50, 60, 20, 30});
+  CHECK(found.front == std::vector<size_t>{0, 2});  // no other is as fast with as little memory
 }
 
 TEST_CASE("sequence parallelism may save what it gathers") {
