@@ -6,6 +6,7 @@
 #include <set>
 
 #include "base/error.h"
+#include "base/fs.h"
 #include "base/test_close_to.h"
 #include "pipeline/schedule.h"
 #include "planner/simulated.h"
@@ -293,6 +294,29 @@ TEST_CASE("a model that does not fit is told the least number of devices that wo
   Request fewer = request;
   fewer.base.cluster.devices = 2;
   CHECK(message_of(fewer).find("; the least that would do is 4 devices (it has 2), with ") !=
+        std::string::npos);
+}
+
+TEST_CASE("the least number of devices is that of plans under any schedule") {
+  FileSystem& fs = posix_fs();
+  const std::string root = MW_SOURCE_DIR;
+  const std::string file = root + "/models/qwen3-30b-a3b.json";
+  Request request;
+  request.base.model = models::parse_config(fs.read_file(file), file);
+  request.base.cluster = cluster::load_cluster(fs, "a100-40gb", {root + "/clusters"});
+  request.base.seq_len = 4096;
+  request.base.global_batch = 16;
+  request.threads = 2;
+  // On 16 the weights of a whole stage are too much for ZeRO 3 to gather, those of one block not.
+  request.gpus = 2;
+  const std::string message = message_of(request);
+  CAPTURE(message);
+  CHECK(message.find("; the least that would do is 16 devices, with dp=8,tp=1,pp=2,schedule=") !=
+        std::string::npos);
+  request.gpus = 16;
+  request.method = Method::kPtdP;
+  CHECK(message_of(request).find(
+            ": no plan by the rules of ptdp fits on 16 devices of DGX A100 40 GB, but others do") !=
         std::string::npos);
 }
 
