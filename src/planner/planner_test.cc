@@ -6,8 +6,10 @@
 #include <set>
 
 #include "base/error.h"
+#include "base/fs.h"
 #include "base/test_close_to.h"
 #include "pipeline/schedule.h"
+#include "planner/simulated.h"
 #include "planner/space.h"
 #include "predict/test_request.h"
 
@@ -118,6 +120,24 @@ TEST_CASE("plans are sorted, fit, and the front falls in memory") {
     CHECK(found.plans[found.front[i]].needed < found.plans[found.front[i - 1]].needed);
   }
   CHECK(found.front.front() == 0);
+}
+
+TEST_CASE("of plans with one step the one with the least memory is the best") {
+  const auto candidate = [](double step, int64_t bytes) {
+    Candidate made;
+    made.step = Seconds(step);
+    made.needed = Bytes(bytes);
+    return made;
+  };
+  Simulated simulated;
+  simulated.candidates = {candidate(2, 30), candidate(1, 60), candidate(1, 50), candidate(2, 20)};
+  simulated.fits.assign(4, true);
+  Found found;
+  add_fitting(simulated, found);
+  std::vector<int64_t> needed;
+  for (const Candidate& one : found.plans) needed.push_back(one.needed.value);
+  CHECK(needed == std::vector<int64_t>{50, 60, 20, 30});
+  CHECK(found.front == std::vector<size_t>{0, 2});  // no other is as fast with as little memory
 }
 
 TEST_CASE("sequence parallelism may save what it gathers") {
@@ -299,6 +319,29 @@ TEST_CASE("a model that does not fit is told the least number of devices that wo
   Request fewer = request;
   fewer.base.cluster.devices = 2;
   CHECK(message_of(fewer).find("; the least that would do is 4 devices (it has 2), with ") !=
+        std::string::npos);
+}
+
+TEST_CASE("the least number of devices is that of plans under any schedule") {
+  FileSystem& fs = posix_fs();
+  const std::string root = MW_SOURCE_DIR;
+  const std::string file = root + "/models/qwen3-30b-a3b.json";
+  Request request;
+  request.base.model = models::parse_config(fs.read_file(file), file);
+  request.base.cluster = cluster::load_cluster(fs, "a100-40gb", {root + "/clusters"});
+  request.base.seq_len = 4096;
+  request.base.global_batch = 16;
+  request.threads = 2;
+  // On 16 the weights of a whole stage are too much for ZeRO 3 to gather, those of one block not.
+  request.gpus = 2;
+  const std::string message = message_of(request);
+  CAPTURE(message);
+  CHECK(message.find("; the least that would do is 16 devices, with dp=8,tp=1,pp=2,schedule=") !=
+        std::string::npos);
+  request.gpus = 16;
+  request.method = Method::kPtdP;
+  CHECK(message_of(request).find(
+            ": no plan by the rules of ptdp fits on 16 devices of DGX A100 40 GB, but others do") !=
         std::string::npos);
 }
 

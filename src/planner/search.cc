@@ -7,6 +7,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/text.h"
+#include "planner/simulated.h"
 #include "planner/space.h"
 
 namespace mw::planner {
@@ -19,22 +20,41 @@ struct Least {
   Plan plan;
 };
 
-// The plan that needs the least memory on so many devices: everything divided, recomputed and taken
-// in the smallest microbatches. Empty: no layout.
-std::optional<Least> least_memory(const predict::Request& base, int64_t devices,
+// Everything divided, recomputed and taken in the smallest microbatches.
+Plan divided(const predict::Request& base, const Layout& layout) {
+  Plan plan;
+  plan.tp = layout.tp;
+  plan.pp = layout.pp;
+  plan.dp = layout.dp;
+  plan.sp = layout.tp > 1 && base.seq_len % layout.tp == 0;
+  plan.zero = layout.dp > 1 ? 3 : 0;
+  plan.recompute = compile::Recompute::kFull;
+  for (const int64_t microbatches : divisors(base.global_batch / layout.dp)) {
+    if (microbatches <= compile::kMostUnits / layout.pp) plan.microbatches = microbatches;
+  }
+  return plan;
+}
+
+// The plan that needs the least memory on so many devices, under the usual schedule or, where none
+// fits into `limit` so, under any that may. Empty: no layout.
+std::optional<Least> least_memory(const predict::Request& base, int64_t devices, Bytes limit,
                                   predict::Coarse& coarse) {
   std::optional<Least> least;
-  for (const Layout& layout : layouts(base, devices)) {
-    Plan plan;
-    plan.tp = layout.tp;
-    plan.pp = layout.pp;
-    plan.dp = layout.dp;
-    plan.sp = layout.tp > 1 && base.seq_len % layout.tp == 0;
-    plan.zero = layout.dp > 1 ? 3 : 0;
-    plan.recompute = compile::Recompute::kFull;
-    plan.microbatches = base.global_batch / layout.dp;
+  const auto look_at = [&](const Plan& plan) {
     const Bytes peak = coarse.memory(plan).peak;
     if (!least || peak < least->peak) least = Least{peak, plan};
+  };
+  const std::vector<Layout> all = layouts(base, devices);
+  for (const Layout& layout : all) look_at(divided(base, layout));
+  if (!least || least->peak <= limit) return least;
+  for (const Layout& layout : all) {
+    Plan plan = divided(base, layout);
+    if (coarse.least(plan).peak > limit) continue;  // whatever the schedule
+    for (const Pipelining& pipelining : pipelinings(base, layout.pp)) {
+      plan.schedule = pipelining.schedule;
+      plan.chunks = pipelining.chunks;
+      if (coarse.has_order(plan)) look_at(plan);
+    }
   }
   return least;
 }
@@ -45,10 +65,11 @@ Needs least_devices(const Request& request, predict::Coarse& coarse) {
   const predict::Request& base = request.base;
   const Bytes limit = base.cluster.device.usable_memory();
   Needs needs;
-  if (const auto least = least_memory(base, request.gpus, coarse)) needs.least = least->peak;
+  if (const auto least = least_memory(base, request.gpus, limit, coarse)) needs.least = least->peak;
   const auto fits = [&](int64_t devices) {
-    const auto least = least_memory(base, devices, coarse);
-    if (!least || least->peak > limit) return false;
+    const auto least = least_memory(base, devices, limit, coarse);
+    if (!least || least->peak > limit || !simulate_plans(request, {least->plan}).fits[0])
+      return false;
     needs.devices = devices;
     needs.plan = least->plan;
     return true;

@@ -79,7 +79,9 @@ void add_fitting(Simulated simulated, Found& found) {
     if (simulated.fits[i]) found.plans.push_back(std::move(simulated.candidates[i]));
   }
   std::stable_sort(found.plans.begin(), found.plans.end(),
-                   [](const Candidate& a, const Candidate& b) { return a.step < b.step; });
+                   [](const Candidate& a, const Candidate& b) {
+                     return a.step != b.step ? a.step < b.step : a.needed < b.needed;
+                   });
   found.front.clear();
   for (size_t i = 0; i < found.plans.size(); ++i) {
     if (found.front.empty() || found.plans[i].needed < found.plans[found.front.back()].needed)

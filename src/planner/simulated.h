@@ -14,7 +14,7 @@ struct Simulated {
 };
 Simulated simulate_plans(const Request& request, const std::vector<compile::Plan>& plans);
 
-// Adds those that fit to `found`, sorts by step and finds the front.
+// Adds those that fit to `found`, sorts by step, then by memory, and finds the front.
 void add_fitting(Simulated simulated, Found& found);
 
 int thread_count(const Request& request);

@@ -29,6 +29,16 @@ std::vector<int64_t> blocks_of(const Plan& plan, int64_t blocks) {
   return counts;
 }
 
+// Of so many blocks from `place` on those of the model's second kind (stage_facts.h).
+int64_t second_blocks(const models::ModelConfig& model, int64_t place, int64_t blocks) {
+  if (model.window > 0) return (place + blocks) / 2 - place / 2;
+  return std::clamp<int64_t>(dense_blocks(model) - place, 0, blocks);
+}
+
+double state_bytes(const Facts& facts) {
+  return facts[kWeights] + facts[kGradients] + facts[kOptimizer];
+}
+
 // Ranks from one coordinate of an axis to the next.
 int64_t stride_of(const Plan& plan, std::string_view axis) {
   int64_t stride = 1;
@@ -133,7 +143,8 @@ Facts Coarse::piece_facts(const Setting& setting, int32_t copy) const {
   const bool divided = slices > 1 && setting.work->later.empty();  // by what the whole takes
   const int64_t place = std::accumulate(blocks_.begin(), blocks_.begin() + s, int64_t{0});
   Facts facts = setting.work->of_slice(divided ? 0 : slice)
-                    .of(blocks_[static_cast<size_t>(s)], s == 0, s + 1 == stages, place);
+                    .of(blocks_[static_cast<size_t>(s)], s == 0, s + 1 == stages,
+                        second_blocks(base_.model, place, blocks_[static_cast<size_t>(s)]));
   if (divided) {
     for (double& fact : facts) fact /= slices;
   }
@@ -254,23 +265,26 @@ std::vector<Coarse::ReplicaSum> Coarse::replica_sums(const Setting& setting) con
 
 void Coarse::fill_states(const Setting& setting) {
   struct Share {
-    int64_t blocks = 0;
+    int64_t blocks = 0, second_blocks = 0;
     bool first = false, last = false;
   };
   const Plan& plan = setting.plan;
   std::vector<Share> shares(static_cast<size_t>(plan.pp));
+  std::vector<int64_t> places(blocks_.size(), 0);  // of stages' first blocks
+  std::partial_sum(blocks_.begin(), blocks_.end() - 1, places.begin() + 1);
   const Order& order = *setting.orders.longer;
   for (int32_t copy = 0; copy < order.copies(); ++copy) {
     if (copy / static_cast<int32_t>(blocks_.size()) % order.slices() != 0) continue;
     const auto s = static_cast<size_t>(order.stage_of(copy));
     Share& share = shares[static_cast<size_t>(order.rank_of(copy))];
     share.blocks += blocks_[s];
+    share.second_blocks += second_blocks(base_.model, places[s], blocks_[s]);
     share.first = share.first || s == 0;
     share.last = share.last || s + 1 == blocks_.size();
   }
   states_.clear();
   for (const Share& share : shares) {
-    states_.push_back(setting.state.of(share.blocks, share.first, share.last));
+    states_.push_back(setting.state.of(share.blocks, share.first, share.last, share.second_blocks));
   }
   replica_sums_ = replica_sums(setting);
 }
@@ -314,7 +328,9 @@ Seconds Coarse::step(const Setting& now) {
 Seconds Coarse::dividing(const Plan& plan) {
   if (plan.dp == 1 || plan.effective_grad_reduce() != compile::GradReduce::kMicrobatch) return {};
   const bool one = plan.pp == 1;
-  const Facts held = facts_->states(plan, false).of(base_.model.layers / plan.pp, one, one);
+  const int64_t layers = base_.model.layers, blocks = layers / plan.pp;
+  const Facts held = facts_->states(plan, false)
+                         .of(blocks, one, one, second_blocks(base_.model, layers - blocks, blocks));
   const double weights = held[kWeights] * (plan.zero >= 3 ? static_cast<double>(plan.dp) : 1);
   const std::vector<cluster::GroupShape> groups = shapes_along(base_.cluster, plan, "dp");
   const auto seconds = [&](ir::OpKind kind) {
@@ -340,32 +356,48 @@ int64_t Coarse::sharing(const Plan& plan) const {
 
 Bytes Coarse::states(const Plan& plan) {
   const bool one = plan.pp == 1;
-  const Facts held = facts_->states(plan, false).of(base_.model.layers / plan.pp, one, one);
-  return Bytes(static_cast<int64_t>(held[kWeights] + held[kGradients] + held[kOptimizer]) *
-               sharing(plan));
+  const StageFacts& state = facts_->states(plan, false);
+  const int64_t layers = base_.model.layers, blocks = layers / plan.pp;
+  const auto held = [&](int64_t place) {
+    return state_bytes(state.of(blocks, one, one, second_blocks(base_.model, place, blocks)));
+  };
+  const double last = held(layers - blocks);
+  const double bytes = sharing(plan) > 1 ? std::min(held(0), last) : last;
+  return Bytes(static_cast<int64_t>(bytes) * sharing(plan));
 }
 
 Estimate Coarse::least(const Plan& asked) {
   const Plan plan = bare_of(asked);
   const StageFacts& work = facts_->work(plan).facts;
   const StageFacts& state = facts_->states(asked, false);
-  const int64_t blocks = base_.model.layers / plan.pp;
+  const int64_t layers = base_.model.layers, blocks = layers / plan.pp;
   const bool one = plan.pp == 1;
-  const Facts busy = work.of(blocks, one, one), held = state.of(blocks, one, one);
-  const Facts end = work.of(blocks, false, true), block = work.of(1, false, false);
+  // A stage between the ends has blocks as the first one has, or the last, or some of both.
+  const int64_t in_first = second_blocks(base_.model, 0, blocks),
+                in_last = second_blocks(base_.model, layers - blocks, blocks),
+                in_all = second_blocks(base_.model, 0, layers);
+  const Facts like_first = work.of(blocks, one, one, in_first),
+              like_last = work.of(blocks, one, one, in_last),
+              held = state.of(blocks, one, one, in_last), block = work.of(1, false, false);
   const auto seconds = [](const Facts& facts) {
     return facts[kForward] + std::min(facts[kBackward], facts[kInputGrad] + facts[kWeightGrad]);
   };
-  // Every rank has as many blocks; the last stage is on one rank, or with replicas on two that take
-  // turns with stages between the ends.
-  const double mean = one ? 0.0 : (seconds(busy) + seconds(end)) / 2;
-  const double step = static_cast<double>(plan.microbatches) * std::max(seconds(busy), mean) +
+  // Every rank has as many blocks: the slowest takes no less than the mean.
+  const double of_first_kind = seconds(work.of(blocks, one, one, 0)),
+               of_second_kind = seconds(work.of(blocks, one, one, blocks)),
+               busy = of_first_kind + (of_second_kind - of_first_kind) *
+                                          static_cast<double>(in_all) / static_cast<double>(layers);
+  // The last stage is on one rank, or with replicas on two that take turns with the first stage or
+  // one between the ends.
+  const double beside_end = std::min(seconds(like_first), seconds(like_last));
+  const double mean = one ? 0.0 : (beside_end + seconds(work.of(blocks, false, true, in_last))) / 2;
+  const double step = static_cast<double>(plan.microbatches) * std::max(busy, mean) +
                       (asked.zero >= 2 ? 0.0 : held[kUpdate]);
   const double bytes =
-      held[kWeights] + held[kGradients] + held[kOptimizer] + busy[kSaved] / most_parts() +
+      std::min(like_first[kSaved], like_last[kSaved]) / most_parts() +
       std::max(std::min(block[kWorkspace], block[kSplitWorkspace]), held[kUpdateWorkspace]);
   return {std::max(Seconds(step), dividing(asked)),
-          Bytes(static_cast<int64_t>(bytes) * sharing(asked))};
+          states(asked) + Bytes(static_cast<int64_t>(bytes) * sharing(asked))};
 }
 
 Estimate Coarse::memory(const Plan& plan) { return memory(setting(plan)); }
@@ -388,8 +420,8 @@ Estimate Coarse::memory(const Setting& now) {
   for (size_t r = 0; r < static_cast<size_t>(plan.pp); ++r) {
     const double held = grown(activations_[r], now.orders.whole() ? activations_[r] : shorter_[r]);
     const Facts& state = states_[r];
-    const double bytes = state[kWeights] + state[kGradients] + state[kOptimizer] + slot_bytes_[r] +
-                         held + std::max(workspace_[r], state[kUpdateWorkspace]);
+    const double bytes = state_bytes(state) + slot_bytes_[r] + held +
+                         std::max(workspace_[r], state[kUpdateWorkspace]);
     all += bytes;
     estimate.peak = std::max(estimate.peak, Bytes(static_cast<int64_t>(bytes)));
   }

@@ -50,8 +50,8 @@ class Coarse {
   // or with them alone, and where slices of a sequence take no longer than the whole.
   // REQUIRES: as `estimate`.
   Estimate least_scheduled(const compile::Plan& plan);
-  // States alone of a rank between the ends, or of as many as share a memory. REQUIRES: pp divides
-  // the blocks.
+  // States alone, at the least, of the fullest rank between the ends, or of as many as share a
+  // memory. REQUIRES: pp divides the blocks.
   Bytes states(const compile::Plan& plan);
 
   // Compile what `states` and `least` of these plans will ask for, on so many threads.

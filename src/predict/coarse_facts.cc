@@ -51,6 +51,10 @@ bool straddles(const cluster::Cluster& cluster, int64_t size) {
 
 }  // namespace
 
+int64_t dense_blocks(const models::ModelConfig& model) {
+  return model.mixture.experts > 0 ? std::min(model.mixture.dense_layers, model.layers) : 0;
+}
+
 CoarseFacts::CoarseFacts(Request request) : base_(std::move(request)) {}
 CoarseFacts::~CoarseFacts() = default;
 
@@ -113,6 +117,7 @@ Request CoarseFacts::request_of(const ProgramKey& key) const {
   Request request = base_;
   Plan& plan = request.plan;
   plan = Plan();
+  if (key.dense) request.model.mixture = {};
   plan.tp = key.tp;
   plan.sp = key.sp;
   plan.regather = key.regather;
@@ -132,6 +137,7 @@ Request CoarseFacts::request_of(const StatesKey& key) const {
   Request request = base_;
   Plan& plan = request.plan;
   plan = Plan();
+  if (key.dense) request.model.mixture = {};
   plan.tp = key.tp;
   plan.sp = key.sp;
   plan.grad_reduce = key.grad_reduce;
@@ -172,7 +178,19 @@ void CoarseFacts::prepare_states(const std::vector<Plan>& plans, bool scheduled,
   probe_missing(keys, threads);
 }
 
-void CoarseFacts::probe_missing(const std::vector<ProbeKey>& keys, int threads) {
+template <typename Key>
+std::vector<Key> CoarseFacts::with_dense(std::vector<Key> keys) const {
+  if (dense_blocks(base_.model) == 0) return keys;
+  const size_t count = keys.size();
+  for (size_t i = 0; i < count; ++i) {
+    keys.push_back(keys[i]);
+    keys.back().program.dense = true;
+  }
+  return keys;
+}
+
+void CoarseFacts::probe_missing(const std::vector<ProbeKey>& asked, int threads) {
+  const std::vector<ProbeKey> keys = with_dense(asked);
   std::map<ProgramKey, std::set<int64_t>> microbatches;
   std::vector<std::pair<ProbeKey, std::unique_ptr<Probe>*>> probes;
   for (const ProbeKey& key : keys) {
@@ -205,9 +223,20 @@ void CoarseFacts::probe_missing(const std::vector<ProbeKey>& keys, int threads) 
     *probes[i].second = std::make_unique<Probe>(
         programs_.at(key.program)->on(key.dp, key.pp, key.microbatch, key.microbatches));
   });
+  if (dense_blocks(base_.model) == 0) return;
+  for (const auto& [key, probe] : probes) {
+    if (key.program.dense) continue;
+    ProbeKey dense = key;
+    dense.program.dense = true;
+    const Probe& all = *probes_.at(dense);
+    (*probe)->facts.add_second(all.facts, key.program.blocks);
+    for (size_t s = 0; s < all.later.size(); ++s)
+      (*probe)->later[s].add_second(all.later[s], key.program.blocks);
+  }
 }
 
-void CoarseFacts::probe_missing(const std::vector<StateKey>& keys, int threads) {
+void CoarseFacts::probe_missing(const std::vector<StateKey>& asked, int threads) {
+  const std::vector<StateKey> keys = with_dense(asked);
   std::vector<std::pair<StateKey, std::unique_ptr<StageFacts>*>> states;
   std::vector<std::pair<StatesKey, std::unique_ptr<StatePrograms>*>> programs;
   for (const StateKey& key : keys) {
@@ -226,6 +255,13 @@ void CoarseFacts::probe_missing(const std::vector<StateKey>& keys, int threads) 
     *states[i].second =
         std::make_unique<StageFacts>(state_programs_.at(key.program)->on(key.dp, key.pp, key.zero));
   });
+  if (dense_blocks(base_.model) == 0) return;
+  for (const auto& [key, facts] : states) {
+    if (key.program.dense) continue;
+    StateKey dense = key;
+    dense.program.dense = true;
+    (*facts)->add_second(*states_of_.at(dense));
+  }
 }
 
 bool CoarseFacts::is_folded(const Plan& plan) {

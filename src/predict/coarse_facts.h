@@ -19,6 +19,9 @@
 
 namespace mw::predict {
 
+// Blocks with one MLP before those with experts.
+int64_t dense_blocks(const models::ModelConfig& model);
+
 class CoarseFacts {
  public:
   explicit CoarseFacts(Request request);
@@ -65,6 +68,7 @@ class CoarseFacts {
     compile::Recompute recompute = compile::Recompute::kNone;
     compile::GradReduce grad_reduce = compile::GradReduce::kStep;
     bool sp = false, regather = false, data_parallel = false, pipelined = false;
+    bool dense = false;  // with one MLP in every block
     friend auto operator<=>(const ProgramKey&, const ProgramKey&) = default;
   };
   // And what tells those of updates apart.
@@ -72,6 +76,7 @@ class CoarseFacts {
     int64_t tp = 1;
     std::optional<compile::GradReduce> grad_reduce;
     bool sp = false, data_parallel = false, pipelined = false, folded = false;
+    bool dense = false;  // with one MLP in every block
     friend auto operator<=>(const StatesKey&, const StatesKey&) = default;
   };
   using OrderKey = std::tuple<std::string, int64_t, int64_t, int64_t>;
@@ -99,9 +104,12 @@ class CoarseFacts {
   static StateKey state_key(const compile::Plan& plan, bool folded);
   Request request_of(const ProgramKey& key) const;
   Request request_of(const StatesKey& key) const;
+  // And those that show the model's blocks with one MLP, where others have experts.
+  template <typename Key>
+  std::vector<Key> with_dense(std::vector<Key> keys) const;
   // REQUIRES: the caller holds facts_mutex_.
-  void probe_missing(const std::vector<ProbeKey>& keys, int threads);
-  void probe_missing(const std::vector<StateKey>& keys, int threads);
+  void probe_missing(const std::vector<ProbeKey>& asked, int threads);
+  void probe_missing(const std::vector<StateKey>& asked, int threads);
   const Order* order(const compile::Plan& plan, int64_t microbatches);
 
   const Request base_;

@@ -287,6 +287,27 @@ TEST_CASE("blocks with an attention window at every other place are told apart")
   }
 }
 
+TEST_CASE("blocks with one MLP before those with experts are told apart") {
+  Request request = request_for("deepseek-v3", "dgx-h100", 64);
+  request.model.layers = 12;
+  Coarse coarse(request);
+  for (const char* text :
+       {"tp=8,sp,pp=4,microbatches=32", "pp=4,chunks=3,microbatches=32,recompute=full",
+        "tp=2,sp,pp=12,microbatches=32", "dp=4,pp=4,microbatches=16,zero=2,schedule=zb-h1",
+        "dp=4,pp=12,microbatches=16,zero=3", "dp=2,pp=6,microbatches=16,zero=3",
+        "dp=8,microbatches=2,zero=1", "pp=4,microbatches=16,schedule=chimera"}) {
+    request.plan = compile::parse_plan(text);
+    CAPTURE(std::string(text));
+    const predict::Prediction prediction = predict::predict(request);
+    const Estimate estimate = coarse.estimate(request.plan), least = coarse.least(request.plan);
+    CHECK(estimate.step.value == mw::test::close_to(prediction.step.value).epsilon(0.02));
+    CHECK(static_cast<double>(estimate.peak.value) ==
+          mw::test::close_to(static_cast<double>(prediction.needed().value)).epsilon(0.05));
+    CHECK(least.step <= estimate.step);
+    CHECK(least.peak <= estimate.peak);
+  }
+}
+
 TEST_CASE("gradients are summed over each stage's own replicas, which lie differently on a torus") {
   Request request = request_for("gpt-7.5b", "tpu-v4", 512);
   request.model.layers = 24;

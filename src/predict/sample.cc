@@ -49,7 +49,7 @@ ir::Module sample_model(const Request& request, const compile::Plan& plan, int64
   models::ModelConfig config = request.model;
   config.layers = 0;
   for (const int64_t blocks : plan.layers) config.layers += blocks;
-  config.mixture.dense_layers = 0;  // a sample's blocks stand for all: the many, not the first few
+  config.mixture.dense_layers = 0;  // they have a sample of their own (coarse_facts.h)
   return models::build_model(config, batch_of(request, plan, microbatch));
 }
 

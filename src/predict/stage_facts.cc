@@ -4,12 +4,12 @@
 
 namespace mw::predict {
 
-Facts StageFacts::of(int64_t blocks, bool is_first, bool is_last, int64_t place) const {
+Facts StageFacts::of(int64_t blocks, bool is_first, bool is_last, int64_t second_blocks) const {
   // The planner asks millions of times: loops without conditions.
   Facts facts;
   const auto n = static_cast<double>(blocks);
-  const auto odd = static_cast<double>((place + blocks) / 2 - place / 2);
-  for (size_t f = 0; f < kFacts; ++f) facts[f] = base[f] + n * block[f] + odd * second[f];
+  const auto more = static_cast<double>(second_blocks);
+  for (size_t f = 0; f < kFacts; ++f) facts[f] = base[f] + n * block[f] + more * second[f];
   if (is_first) {
     for (size_t f = 0; f < kFacts; ++f) facts[f] += first[f];
   }
@@ -69,6 +69,15 @@ StageFacts StageFacts::of_alternating(const std::vector<Facts>& stages,
     facts.base[f] = stages[1][f] - static_cast<double>(blocks[1] / 2) * both;
   }
   return facts;
+}
+
+void StageFacts::add_second(const StageFacts& all, int64_t blocks) {
+  const auto n = static_cast<double>(blocks);
+  for (size_t f = 0; f < kFacts; ++f) {
+    second[f] = all.block[f] - block[f];
+    if (blocks > 0) second[f] += (all.base[f] - base[f]) / n;
+  }
+  for (const Fact one : {kWorkspace, kSplitWorkspace, kUpdateWorkspace}) second[one] = 0;
 }
 
 }  // namespace mw::predict

@@ -36,16 +36,17 @@ using Facts = std::array<double, kFacts>;
 // Facts of time whose gaps and leads are told, in their order.
 inline constexpr std::array<Fact, 3> kWaiting = {kInputGrad, kWeightGrad, kBackward};
 
-// Facts of a stage with n blocks are base + n * block, of those of them at odd places in the model
-// second more (attention windows in every other block), and first or last more where it also has
-// what stands before or behind the blocks. The backward pass begins with what stands behind: large
+// Facts of a stage with n blocks are base + n * block, for those of them that are of the model's
+// second kind (without an attention window where every other block has one, with one MLP before
+// blocks of experts) second more, and first or last more where it also has what stands before or
+// behind the blocks. The backward pass begins with what stands behind: large
 // products, during which the host gets ahead. More blocks than `last` was read off have less gaps
 // as long as it is.
 struct StageFacts {
   Facts base{}, block{}, second{}, first{}, last{};
   int64_t last_blocks = 0;  // that `last` was read off
-  // `place`: the number of its first block, from 0.
-  Facts of(int64_t blocks, bool is_first, bool is_last, int64_t place = 0) const;
+  // `second_blocks`: those of the second kind.
+  Facts of(int64_t blocks, bool is_first, bool is_last, int64_t second_blocks = 0) const;
 
   // Of two stages between the ends, with so many blocks and so many more; no ends.
   static StageFacts of_two(const Facts& few, int64_t blocks, const Facts& many, int64_t more);
@@ -56,6 +57,10 @@ struct StageFacts {
   // with an even number of blocks, as many, two more, one more, and as many.
   static StageFacts of_alternating(const std::vector<Facts>& stages,
                                    const std::vector<int64_t>& blocks);
+  // Where all blocks of the second kind have these facts, and all of the first kind ours; `blocks`:
+  // both are of stages with so many, 0: with any number. Workspaces stay as they are: one block's
+  // at a time.
+  void add_second(const StageFacts& all, int64_t blocks = 0);
 };
 
 }  // namespace mw::predict
