@@ -61,7 +61,7 @@ void read_device(JsonReader device, Cluster& cluster) {
     device.fail("reserved_GB", "must be less than memory_GB");
   d.memory_bandwidth =
       BytesPerSecond(device.number("memory_GBps", {.min = kTiny, .max = kHuge}) * kGiga);
-  d.multiprocessors = device.integer("multiprocessors", {.min = 1});
+  d.multiprocessors = device.integer("multiprocessors", {.min = 1, .max = kMostDevices});
   d.cache = Bytes(std::llround(device.number_or("cache_MB", 0, {.min = 0, .max = kHuge}) * 1e6));
   d.source = device.string_or("source", cluster.source);
   read_peaks(device.object("peak_TFLOPs"), d);
@@ -98,8 +98,10 @@ void read_link(JsonReader& link, Cluster& cluster) {
   if (made.kind == LinkKind::kTorus) {
     made.torus = link.integers("torus", {.min = 1, .max = kMostDevices});
     int64_t size = 1;
-    for (const int64_t n : made.torus) size = std::min(kMostDevices, size * n);
-    if (made.devices != 0 && size != made.devices) {
+    for (const int64_t n : made.torus) size = std::min(kMostDevices + 1, size * n);
+    if (size > kMostDevices) {
+      link.fail("torus", "has more than {} devices", kMostDevices);
+    } else if (made.devices != 0 && size != made.devices) {
       link.fail("torus", "has {} devices, must have the level's {}", size, made.devices);
     }
     made.devices = size;

@@ -194,6 +194,9 @@ TEST_CASE("figures beyond what can be counted are refused") {
   CHECK(message_of(text) ==
         "box.toml:5: device.memory_GB: must be a number from 1e-09 to 1000000000, is inf\n"
         "box.toml:25: link[1].latency_us: must be a number from 0 to 1000000000, is 1e+300");
+  CHECK(message_of(replace_all(kText, "kind = \"network\"",
+                               "kind = \"torus\"\ntorus = [100000, 100000]")) ==
+        "box.toml:24: link[1].torus: has more than 1073741824 devices");
 }
 
 TEST_CASE("link levels must nest and join all") {

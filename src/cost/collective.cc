@@ -157,8 +157,7 @@ class Model {
       if (group_.ways[l] <= 1) continue;
       const double ways = static_cast<double>(group_.ways[l]);
       const Link& link = cluster_.links[l];
-      const double base = is_nccl(cluster_) ? kRingBase[2] * kMicro : 0;
-      latency += passes_ * (base + (ways - 1) * hop_latency(link, Protocol::kSimple, false));
+      latency += passes_ * (ways - 1) * link.latency.value;
       slowest = std::max(slowest, passes_ * (ways - 1) / ways * bytes_ / group_.emptiest_unit(l) /
                                       link.bus_bandwidth.value);
     }
