@@ -252,6 +252,17 @@ TEST_CASE("a collective's volume is the ring's, rounded up once for the whole li
   CHECK_THROWS_AS(collective_volume(OpKind::kDot, Bytes(12), 2), CheckFailure);
 }
 
+TEST_CASE("buffers and workspace must lie in the arena") {
+  const Program sound = make_pipeline({.ranks = 1, .microbatches = 2});
+  Program program = sound;
+  program.ranks[0].arena = Bytes(sound.ranks[0].arena.value - 1);
+  CHECK(finds(program, fmt::format("of {}", program.ranks[0].arena.value)));
+  program = sound;
+  program.fragments[0].workspace = Bytes(-64);
+  CHECK(
+      finds(program, "fragment '" + program.fragments[0].name + "' has a workspace of -64 bytes"));
+}
+
 TEST_CASE("a program above the memory limit says what takes the memory") {
   const Program program = make_pipeline({.ranks = 1, .microbatches = 2});
   CHECK(finds(program, "pipeline rank 0 needs ", {.memory_limit = Bytes(1000)}));
