@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "base/rng.h"
+#include "base/test_thrown_by.h"
 #include "base/text.h"
 
 using namespace mw;
@@ -15,22 +16,7 @@ using namespace mw;
 namespace {
 
 std::string parse_failure(const std::string& text) {
-  try {
-    parse_json(text, "f.json");
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "no error";
-}
-
-template <typename Call>
-std::string failure(Call call) {
-  try {
-    call();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "no error";
+  return mw::test::thrown_by([&] { parse_json(text, "f.json"); });
 }
 
 }  // namespace
@@ -113,16 +99,19 @@ TEST_CASE("no truncation or flipped byte crashes the parser") {
 TEST_CASE("accessors name where, what is and what must be") {
   const Json json = parse_json(R"({"n_head": "12", "n_layer": 2.0, "list": [1,2], "o": {}})", "f");
   const std::string where = "models/x.json: n_head";
-  CHECK(failure([&] { json.find("n_head")->as_integer(where); }) ==
+  CHECK(mw::test::thrown_by([&] { json.find("n_head")->as_integer(where); }) ==
         "models/x.json: n_head: must be an integer, is \"12\"");
-  CHECK(failure([&] { json.find("n_layer")->as_integer("f"); }) == "f: must be an integer, is 2.0");
-  CHECK(failure([&] { json.find("list")->as_number("f"); }) ==
+  CHECK(mw::test::thrown_by([&] { json.find("n_layer")->as_integer("f"); }) ==
+        "f: must be an integer, is 2.0");
+  CHECK(mw::test::thrown_by([&] { json.find("list")->as_number("f"); }) ==
         "f: must be a number, is an array of 2");
-  CHECK(failure([&] { json.find("o")->as_bool("f"); }) == "f: must be true or false, is an object");
-  CHECK(failure([&] { json.find("list")->as_object("f"); }) ==
+  CHECK(mw::test::thrown_by([&] { json.find("o")->as_bool("f"); }) ==
+        "f: must be true or false, is an object");
+  CHECK(mw::test::thrown_by([&] { json.find("list")->as_object("f"); }) ==
         "f: must be an object, is an array of 2");
-  CHECK(failure([&] { json.find("n_layer")->as_string("f"); }) == "f: must be a string, is 2.0");
-  CHECK(failure([&] { json.at("n_heads", "f"); }) ==
+  CHECK(mw::test::thrown_by([&] { json.find("n_layer")->as_string("f"); }) ==
+        "f: must be a string, is 2.0");
+  CHECK(mw::test::thrown_by([&] { json.at("n_heads", "f"); }) ==
         "f: 'n_heads' is missing, did you mean 'n_head'?");
   CHECK(json.at("n_layer", "f").as_number("f") == 2.0);
   CHECK(json.find("list")->find("x") == nullptr);
@@ -131,7 +120,7 @@ TEST_CASE("accessors name where, what is and what must be") {
 TEST_CASE("what is not finite cannot be written and is named") {
   Json json;
   json["a"].push_back(JsonObject{{"loss", std::nan("")}});
-  CHECK(failure([&] { json.dump(); }) ==
+  CHECK(mw::test::thrown_by([&] { json.dump(); }) ==
         "a[0].loss: nan cannot be written as JSON; it must be finite");
   CHECK_THROWS_AS(Json(std::numeric_limits<uint64_t>::max()), CheckFailure);
 }

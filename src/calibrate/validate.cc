@@ -3,13 +3,13 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
-#include <numeric>
 #include <tuple>
 
 #include "base/error.h"
 #include "base/in_parallel.h"
 #include "base/text.h"
 #include "calibrate/choices.h"
+#include "solver/rank_correlation.h"
 
 namespace mw::calibrate {
 namespace {
@@ -56,17 +56,17 @@ void take_memory(const predict::Prediction& prediction, Comparison& c) {
 }
 
 // What a row was compiled to: by ranks of both kinds, chunks, post-validation, microbatch and
-// recomputation; and by whether attention is fused, the one figure of a device that a change has
-// and a program depends on (predict/precision.h).
-using Steps =
-    std::map<std::tuple<int64_t, int64_t, int64_t, bool, int64_t, compile::Recompute, bool>,
-             predict::Step>;
+// recomputation; and by what a program depends on of what a change has: whether attention is fused
+// (predict/precision.h), and the costs that its order is made for.
+using Steps = std::map<std::tuple<int64_t, int64_t, int64_t, bool, int64_t, compile::Recompute,
+                                  bool, std::vector<double>>,
+                       predict::Step>;
 
 const predict::Step& step_of(const predict::Request& request, int64_t size, compile::Recompute way,
                              Steps& steps) {
   const std::tuple key(request.plan.tp, request.plan.pp, request.plan.chunks,
                        request.plan.post_validation, size, way,
-                       request.cluster.device.attained.fused_attention);
+                       request.cluster.device.attained.fused_attention, request.plan.costs);
   const auto it = steps.find(key);
   if (it != steps.end()) return it->second;
   return steps.emplace(key, predict::compile_step(request)).first->second;
@@ -142,34 +142,6 @@ class Search {
   std::string first_error_;
 };
 
-std::vector<double> ranks_of(const std::vector<double>& values) {
-  std::vector<size_t> order(values.size());
-  std::iota(order.begin(), order.end(), size_t{0});
-  std::sort(order.begin(), order.end(), [&](size_t a, size_t b) { return values[a] < values[b]; });
-  std::vector<double> ranks(values.size());
-  for (size_t i = 0; i < order.size();) {
-    size_t end = i + 1;
-    while (end < order.size() && values[order[end]] == values[order[i]]) ++end;
-    for (size_t j = i; j < end; ++j)
-      ranks[order[j]] = (static_cast<double>(i) + static_cast<double>(end) - 1) / 2;
-    i = end;
-  }
-  return ranks;
-}
-
-double correlation(const std::vector<double>& a, const std::vector<double>& b) {
-  const double n = static_cast<double>(a.size());
-  const double mean_a = std::accumulate(a.begin(), a.end(), 0.0) / n;
-  const double mean_b = std::accumulate(b.begin(), b.end(), 0.0) / n;
-  double ab = 0, aa = 0, bb = 0;
-  for (size_t i = 0; i < a.size(); ++i) {
-    ab += (a[i] - mean_a) * (b[i] - mean_b);
-    aa += (a[i] - mean_a) * (a[i] - mean_a);
-    bb += (b[i] - mean_b) * (b[i] - mean_b);
-  }
-  return aa > 0 && bb > 0 ? ab / std::sqrt(aa * bb) : 0;
-}
-
 }  // namespace
 
 std::vector<Comparison> validate(const std::vector<Run>& runs, const Machines& machines,
@@ -205,7 +177,7 @@ Summary summary(const std::string& name, const std::vector<const Comparison*>& c
   if (s.rows == 0) return s;
   s.mean /= s.rows;
   s.bias /= s.rows;
-  s.rank_correlation = correlation(ranks_of(predicted), ranks_of(published));
+  s.rank_correlation = solver::rank_correlation(predicted, published);
   return s;
 }
 

@@ -331,6 +331,28 @@ TEST_CASE("each mechanism that is switched off is so in what is held, too") {
   }
 }
 
+TEST_CASE("an order that is made for costs is made anew for those of a change") {
+  Run run = gpt(8, 64, 4, 512, 65536, 16);
+  run.gpus = run.pp = 4;
+  run.dp = 1;
+  run.recompute = "none";
+  const std::vector<Change> changes = {
+      {},
+      [](predict::Request& request) { request.cluster.device.attained.launch = Seconds(1e-5); },
+      [](predict::Request& request) { request.cluster.device.attained.matrix_fraction = 1e-4; }};
+  for (const char* kind : {"zb-1p", "zb-2p"}) {
+    run.schedule = kind;
+    const auto all = validate({run}, a100(), 1, changes);
+    for (size_t c = 0; c < changes.size(); ++c) {
+      CAPTURE(kind);
+      CAPTURE(c);
+      const Comparison alone = validate({run}, a100(), 1, changes[c])[0];
+      CHECK(alone.reason == "");
+      CHECK(all[c][0].predicted == alone.predicted);
+    }
+  }
+}
+
 TEST_CASE("a stack without selective recomputation recomputes all or nothing") {
   Machines machines = a100();
   Run run = gpt(2, 64, 4, 64, 128, 4);

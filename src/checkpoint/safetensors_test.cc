@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "base/fake_fs.h"
 #include "base/rng.h"
+#include "base/test_thrown_by.h"
 
 using namespace mw;
 using namespace mw::checkpoint;
@@ -24,12 +25,7 @@ std::string file_of(const std::string& header, const std::string& data) {
 std::string failure(const std::string& bytes) {
   FakeFileSystem fs;
   fs.write_file("m", bytes);
-  try {
-    SafetensorsFile::open(fs, "m");
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "no error";
+  return mw::test::thrown_by([&] { SafetensorsFile::open(fs, "m"); });
 }
 
 std::string text_of(std::span<const std::byte> bytes) {

@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "base/fake_fs.h"
 #include "base/rng.h"
+#include "base/test_thrown_by.h"
 #include "base/text.h"
 
 using namespace mw;
@@ -58,18 +59,8 @@ void check_content(const CheckpointReader& reader) {
   reader.verify();
 }
 
-template <typename Call>
-std::string failure(Call call) {
-  try {
-    call();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "no error";
-}
-
 std::string open_failure(FileSystem& fs) {
-  return failure([&] { CheckpointReader::latest(fs, "run"); });
+  return mw::test::thrown_by([&] { CheckpointReader::latest(fs, "run"); });
 }
 
 // The file's text without the bytes [at, at + count).
@@ -159,7 +150,7 @@ TEST_CASE("an added file is checked like the others") {
   }
   CheckpointReader::latest(fs, "run").verify();
   fs.flip_bit("run/step-000001/config.json", 0);
-  CHECK(starts_with(failure([&] { CheckpointReader::latest(fs, "run").verify(); }),
+  CHECK(starts_with(mw::test::thrown_by([&] { CheckpointReader::latest(fs, "run").verify(); }),
                     "run/step-000001/config.json: checksum is "));
 }
 
@@ -190,12 +181,12 @@ TEST_CASE("what is not there is said in plain words") {
   CHECK(open_failure(fs) == "run: has no checkpoint (a folder such as step-000020)");
   save(fs, 20);
   save(fs, 30);
-  CHECK(failure([&] { CheckpointReader::at_step(fs, "run", 25); }) ==
+  CHECK(mw::test::thrown_by([&] { CheckpointReader::at_step(fs, "run", 25); }) ==
         "run: has no checkpoint of step 25; it has those of the steps 20, 30");
-  CHECK(failure([&] { CheckpointReader::open(fs, "run"); }) ==
+  CHECK(mw::test::thrown_by([&] { CheckpointReader::open(fs, "run"); }) ==
         "run: is no checkpoint, for it has no meshwright.json; its checkpoints are folders such as "
         "run/step-000030");
-  CHECK(failure([&] { CheckpointReader::open(fs, "run/step-000021/"); }) ==
+  CHECK(mw::test::thrown_by([&] { CheckpointReader::open(fs, "run/step-000021/"); }) ==
         "run/step-000021/meshwright.json: does not exist: there is no folder 'run/step-000021'");
 }
 
@@ -229,7 +220,7 @@ TEST_CASE("an index and shards that disagree are reported") {
                     "b": "model-00001-of-00002.safetensors", "c": "model-00002-of-00002.safetensors"}})");
   Diagnostics out;
   TensorFiles::open(fs, "m", "model", out);
-  CHECK(failure([&] { out.throw_if_any(); }) ==
+  CHECK(mw::test::thrown_by([&] { out.throw_if_any(); }) ==
         "m/model-00001-of-00002.safetensors: tensor 'b' is missing, which "
         "m/model.safetensors.index.json "
         "places there\n"
@@ -260,7 +251,7 @@ TEST_CASE("tensors that the model needs and the checkpoint has not are reported 
   const std::vector<TensorSpec> wanted = {{"wte.weights", DType::kF32, {6, 4}},
                                           {"ln_f.weight", DType::kBF16, {4}},
                                           {"wte.weight", DType::kF32, {4, 6}}};
-  CHECK(failure([&] { reader.require(wanted); }) ==
+  CHECK(mw::test::thrown_by([&] { reader.require(wanted); }) ==
         "run/step-000020: tensor 'wte.weights' is missing, did you mean 'wte.weight'?\n"
         "run/step-000020: tensor 'ln_f.weight' is f32 [4], must be bf16 [4]\n"
         "run/step-000020: tensor 'wte.weight' is f32 [6, 4], must be f32 [4, 6]");
@@ -274,7 +265,8 @@ TEST_CASE("any flipped bit is found, and in a tensor's bytes the tensor is named
     const std::string path = "run/step-000020/" + name;
     for (int64_t bit = 0; bit < fs.file_size(path).value * 8; bit += 3) {
       fs.flip_bit(path, bit);
-      const std::string message = failure([&] { CheckpointReader::latest(fs, "run").verify(); });
+      const std::string message =
+          mw::test::thrown_by([&] { CheckpointReader::latest(fs, "run").verify(); });
       // A bit of white space in a manifest may change nothing that is read; no other may pass.
       if (message == "no error") CHECK(name == "meshwright.json");
       if (message != "no error")

@@ -18,6 +18,7 @@ constexpr std::array<std::string_view, 5> kKinds = {"memory", "nvlink", "pcie", 
 constexpr std::array<std::string_view, 6> kFormats = {"f32", "tf32", "bf16", "f16", "fp8", "fp4"};
 constexpr double kGiga = 1e9, kTera = 1e12, kMicro = 1e-6;
 constexpr double kTiny = 1e-9;  // a positive number
+constexpr double kHuge = 1e9;   // in the unit of its key; 1e9 GB still have a number of bytes
 constexpr int64_t kMostDevices = 1 << 30;
 
 void read_peaks(JsonReader peaks, Device& device) {
@@ -26,7 +27,7 @@ void read_peaks(JsonReader peaks, Device& device) {
       peaks.ignore(format);
       continue;
     }
-    const double tera = peaks.number(format, {.min = kTiny});
+    const double tera = peaks.number(format, {.min = kTiny, .max = kHuge});
     device.peaks.emplace_back(format, FlopsPerSecond(tera * kTera));
   }
   peaks.finish();
@@ -39,12 +40,13 @@ void read_attained(JsonReader attained, Device& device) {
   Attained& a = device.attained;
   a.matrix_fraction = attained.number("matrix_fraction", {.min = kTiny, .max = 1});
   a.memory_fraction = attained.number("memory_fraction", {.min = kTiny, .max = 1});
-  a.launch = Seconds(attained.number("launch_us", {.min = 0}) * kMicro);
-  a.host_op = Seconds(attained.number("host_op_us", {.min = 0}) * kMicro);
+  a.launch = Seconds(attained.number("launch_us", {.min = 0, .max = kHuge}) * kMicro);
+  a.host_op = Seconds(attained.number("host_op_us", {.min = 0, .max = kHuge}) * kMicro);
   a.fp8_fraction = attained.number_or("fp8_fraction", 1, {.min = kTiny, .max = 2});
-  a.product_half_k = attained.number_or("product_half_k", a.product_half_k, {.min = 0});
+  a.product_half_k =
+      attained.number_or("product_half_k", a.product_half_k, {.min = 0, .max = kHuge});
   a.collective_latency =
-      Seconds(attained.number_or("collective_latency_us", 0, {.min = 0}) * kMicro);
+      Seconds(attained.number_or("collective_latency_us", 0, {.min = 0, .max = kHuge}) * kMicro);
   attained.string_or("source", "");
   attained.finish();
 }
@@ -52,19 +54,21 @@ void read_attained(JsonReader attained, Device& device) {
 void read_device(JsonReader device, Cluster& cluster) {
   Device& d = cluster.device;
   d.name = device.string("name");
-  d.memory = Bytes(std::llround(device.number("memory_GB", {.min = kTiny}) * kGiga));
-  d.reserved = Bytes(std::llround(device.number_or("reserved_GB", 0, {.min = 0}) * kGiga));
+  d.memory = Bytes(std::llround(device.number("memory_GB", {.min = kTiny, .max = kHuge}) * kGiga));
+  d.reserved =
+      Bytes(std::llround(device.number_or("reserved_GB", 0, {.min = 0, .max = kHuge}) * kGiga));
   if (d.memory.value > 0 && d.reserved >= d.memory)
     device.fail("reserved_GB", "must be less than memory_GB");
-  d.memory_bandwidth = BytesPerSecond(device.number("memory_GBps", {.min = kTiny}) * kGiga);
-  d.multiprocessors = device.integer("multiprocessors", {.min = 1});
-  d.cache = Bytes(std::llround(device.number_or("cache_MB", 0, {.min = 0}) * 1e6));
+  d.memory_bandwidth =
+      BytesPerSecond(device.number("memory_GBps", {.min = kTiny, .max = kHuge}) * kGiga);
+  d.multiprocessors = device.integer("multiprocessors", {.min = 1, .max = kMostDevices});
+  d.cache = Bytes(std::llround(device.number_or("cache_MB", 0, {.min = 0, .max = kHuge}) * 1e6));
   d.source = device.string_or("source", cluster.source);
   read_peaks(device.object("peak_TFLOPs"), d);
   if (device.has("kernel_G_per_s")) {
     JsonReader rates = device.object("kernel_G_per_s");
     for (const std::string& op : rates.keys())
-      d.kernel_rates.emplace_back(op, rates.number(op, {.min = kTiny}) * kGiga);
+      d.kernel_rates.emplace_back(op, rates.number(op, {.min = kTiny, .max = kHuge}) * kGiga);
     rates.finish();
   }
   device.ignore("kernel_G_per_s");
@@ -82,19 +86,22 @@ void read_link(JsonReader& link, Cluster& cluster) {
   const std::string kind = link.choice("kind", kKinds);
   made.kind = static_cast<LinkKind>(std::find(kKinds.begin(), kKinds.end(), kind) - kKinds.begin());
   made.devices = link.integer_or("devices", 0, {.min = 1, .max = kMostDevices});
-  made.bandwidth = BytesPerSecond(link.number("link_GBps", {.min = kTiny}) * kGiga);
-  made.latency = Seconds(link.number("latency_us", {.min = 0}) * kMicro);
+  made.bandwidth = BytesPerSecond(link.number("link_GBps", {.min = kTiny, .max = kHuge}) * kGiga);
+  made.latency = Seconds(link.number("latency_us", {.min = 0, .max = kHuge}) * kMicro);
   made.bus_bandwidth = made.bandwidth;
   if (link.has("bus_GBps"))
-    made.bus_bandwidth = BytesPerSecond(link.number("bus_GBps", {.min = kTiny}) * kGiga);
+    made.bus_bandwidth =
+        BytesPerSecond(link.number("bus_GBps", {.min = kTiny, .max = kHuge}) * kGiga);
   link.ignore("bus_GBps");
   made.switch_bus_bandwidth =
-      BytesPerSecond(link.number_or("switch_bus_GBps", 0, {.min = 0}) * kGiga);
+      BytesPerSecond(link.number_or("switch_bus_GBps", 0, {.min = 0, .max = kHuge}) * kGiga);
   if (made.kind == LinkKind::kTorus) {
     made.torus = link.integers("torus", {.min = 1, .max = kMostDevices});
     int64_t size = 1;
-    for (const int64_t n : made.torus) size = std::min(kMostDevices, size * n);
-    if (made.devices != 0 && size != made.devices) {
+    for (const int64_t n : made.torus) size = std::min(kMostDevices + 1, size * n);
+    if (size > kMostDevices) {
+      link.fail("torus", "has more than {} devices", kMostDevices);
+    } else if (made.devices != 0 && size != made.devices) {
       link.fail("torus", "has {} devices, must have the level's {}", size, made.devices);
     }
     made.devices = size;

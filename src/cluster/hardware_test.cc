@@ -4,6 +4,7 @@
 #include "base/error.h"
 #include "base/fake_fs.h"
 #include "base/test_close_to.h"
+#include "base/test_thrown_by.h"
 #include "base/text.h"
 #include "cluster/group_shape.h"
 #include "cluster/hardware.h"
@@ -41,12 +42,7 @@ latency_us = 10
 )";
 
 std::string message_of(const std::string& text) {
-  try {
-    parse_cluster(text, "box.toml");
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "no error";
+  return mw::test::thrown_by([&] { parse_cluster(text, "box.toml"); });
 }
 
 std::vector<int64_t> ways(const Mesh& mesh, const Names& axes) {
@@ -185,11 +181,22 @@ TEST_CASE("everything wrong with a cluster file is said at once") {
   text = replace_all(text, "latency_us = 10", "latency = 10");
   const std::string message = message_of(text);
   CHECK(message ==
-        "box.toml:5: device.memory_GB: must be a number of at least 1e-09, is \"80\"\n"
+        "box.toml:5: device.memory_GB: must be a number from 1e-09 to 1000000000, is \"80\"\n"
         "box.toml:23: link[1].kind: must be \"memory\", \"nvlink\", \"pcie\", \"network\" or "
         "\"torus\", is \"netwrok\", did you mean 'network'?\n"
-        "box.toml:21: link[1].latency_us: is missing; must be a number of at least 0\n"
+        "box.toml:21: link[1].latency_us: is missing; must be a number from 0 to 1000000000\n"
         "box.toml:25: link[1].latency: unknown key, did you mean 'latency_us'?");
+}
+
+TEST_CASE("figures beyond what can be counted are refused") {
+  std::string text = replace_all(kText, "memory_GB = 80", "memory_GB = inf");
+  text = replace_all(text, "latency_us = 10", "latency_us = 1e300");
+  CHECK(message_of(text) ==
+        "box.toml:5: device.memory_GB: must be a number from 1e-09 to 1000000000, is inf\n"
+        "box.toml:25: link[1].latency_us: must be a number from 0 to 1000000000, is 1e+300");
+  CHECK(message_of(replace_all(kText, "kind = \"network\"",
+                               "kind = \"torus\"\ntorus = [100000, 100000]")) ==
+        "box.toml:24: link[1].torus: has more than 1073741824 devices");
 }
 
 TEST_CASE("link levels must nest and join all") {

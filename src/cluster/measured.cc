@@ -1,9 +1,19 @@
 #include "cluster/measured.h"
 
+#include <algorithm>
+#include <array>
+
 #include "base/text.h"
 #include "base/toml.h"
 
 namespace mw::cluster {
+namespace {
+
+// What predict::outside_profile knows of a request.
+constexpr std::array<std::string_view, 10> kRanges = {
+    "hidden", "sequence", "microbatch", "devices", "tp", "pp", "dp", "cp", "experts", "zero"};
+
+}  // namespace
 
 void read_measured(JsonReader reader, Stack& stack) {
   for (const std::string& name : reader.keys()) {
@@ -11,6 +21,7 @@ void read_measured(JsonReader reader, Stack& stack) {
       stack.precisions = reader.strings(name);
       continue;
     }
+    if (std::find(kRanges.begin(), kRanges.end(), name) == kRanges.end()) continue;
     const std::vector<double> ends = reader.numbers(name);
     if (ends.size() == 2 && ends[0] <= ends[1]) {
       stack.measured.push_back({name, ends[0], ends[1]});
@@ -18,6 +29,8 @@ void read_measured(JsonReader reader, Stack& stack) {
       reader.fail(name, "must be [least, most]");
     }
   }
+  for (const std::string_view name : kRanges) reader.ignore(name);
+  reader.ignore("precision");
   reader.finish();
 }
 

@@ -1,6 +1,7 @@
 #include <doctest/doctest.h>
 
 #include "base/error.h"
+#include "base/test_thrown_by.h"
 #include "cluster/mesh.h"
 
 using namespace mw;
@@ -15,12 +16,7 @@ std::vector<int> numbers(const std::vector<RankId>& ranks) {
 }
 
 std::string message_of(const std::string& text) {
-  try {
-    parse_mesh(text);
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "no error";
+  return mw::test::thrown_by([&] { parse_mesh(text); });
 }
 
 }  // namespace

@@ -96,6 +96,7 @@ void read_constants(JsonReader reader, std::vector<Constant>& constants) {
     constant.value = entry.number("value", {.min = info->least, .max = info->most});
     constant.low = entry.number_or("low", 0, {.min = 0});
     constant.high = entry.number_or("high", 0, {.min = 0});
+    if (constant.high < constant.low) entry.fail("high", "must be at least low");
     constant.source = entry.string("source");
     entry.finish();
     constants.push_back(std::move(constant));

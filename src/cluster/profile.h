@@ -10,8 +10,7 @@
 //   overlap = ["grad_reduce"]         # as `simulate --overlap` takes them
 //   scatter_gather, gloo, fused_attention, fused_elementwise, fused_linears, interleaved,
 //   keeps_gathered, gradient_bytes
-//   error = 0.06                      # standard deviation of log(predicted /
-//   measured)
+//   error = 0.06                      # standard deviation of log(predicted / measured)
 //   [[versions]]                      # optional; see Profile
 //   runs_that_say = ["a paper"]
 //   overlap = ["serial"]
@@ -21,8 +20,8 @@
 //   host_op_us = { value = 30.1, low = 29.0, high = 31.2, source = "fit" }
 //   [measured]                        # what the runs behind it cover
 //   hidden = [1024, 8192]
-//   [[left_out]]                      # fitted again without a part of the runs, then held against
-//   name = "every fifth run"          # them
+//   [[left_out]]                      # fitted without a part of the runs and held against them
+//   name = "every fifth run"
 //   runs, mean, worst
 #pragma once
 

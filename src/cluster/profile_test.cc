@@ -142,12 +142,15 @@ TEST_CASE("every constant can be set and read") {
 
 TEST_CASE("findings about a profile are told together; another device's is refused") {
   CHECK_THROWS_WITH_AS(
-      parse_profile(
-          "name = \"x\"\ndevice = \"chip\"\nsoftware = \"s\"\nsource = \"y\"\n"
-          "[constants]\nhost_op = { value = 1, source = \"a\" }\n[measured]\nseq = [2, 1]\n",
-          "p.toml"),
+      parse_profile("name = \"x\"\ndevice = \"chip\"\nsoftware = \"s\"\nsource = \"y\"\n"
+                    "[constants]\nhost_op = { value = 1, source = \"a\" }\n"
+                    "launch_us = { value = 1, low = 2, high = 1, source = \"a\" }\n"
+                    "[measured]\nsequence = [2, 1]\nhiden = [1, 2]\n",
+                    "p.toml"),
+      "p.toml:7: constants.launch_us.high: must be at least low\n"
       "p.toml:6: constants.host_op: unknown key, did you mean 'host_op_us'?\n"
-      "p.toml:8: measured.seq: must be [least, most]",
+      "p.toml:9: measured.sequence: must be [least, most]\n"
+      "p.toml:10: measured.hiden: unknown key, did you mean 'hidden'?",
       Error);
   Cluster c = chips();
   c.device.name = "another";

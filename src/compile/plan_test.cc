@@ -3,6 +3,7 @@
 #include <doctest/doctest.h>
 
 #include "base/error.h"
+#include "base/test_thrown_by.h"
 #include "base/text.h"
 #include "partition/test_nets.h"
 
@@ -10,12 +11,7 @@ namespace mw::compile {
 namespace {
 
 std::string message_of(const std::string& plan) {
-  try {
-    parse_plan(plan);
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "no error";
+  return mw::test::thrown_by([&] { parse_plan(plan); });
 }
 
 ModelShape shape() {

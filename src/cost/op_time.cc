@@ -71,19 +71,16 @@ bool is_loss(OpKind kind) {
          kind == OpKind::kCrossEntropyLoss || kind == OpKind::kCrossEntropyGrad;
 }
 
-// The statistics that attention keeps of every row, B x H x S, tell its shape.
-ProductShape attention_shape(const ir::Graph& graph, const ir::Op& op, double flops) {
+// Of the attention's result, B x S x H x V.
+ProductShape attention_shape(const ir::Graph& graph, const ir::Op& op) {
   const bool backward = op.kind == OpKind::kAttentionGrad;
   const ir::TensorType& out = graph.type(backward ? op.operands[0] : op.results[0]);
   ProductShape shape;
-  const auto& attrs = op.as<ir::AttentionAttrs>();
+  shape.batch = out.dim(0) * out.dim(2);
   shape.m = shape.n = out.dim(1);
   shape.k = out.dim(3);
-  if (!attrs.queries.axes.empty()) shape.n = graph.type(op.operands[backward ? 2 : 1]).dim(1);
-  const double keys =
-      attrs.causal ? (static_cast<double>(shape.n) + 1) / 2 : static_cast<double>(shape.n);
-  const double one = 2.0 * (backward ? 5 : 2) * static_cast<double>(shape.m * shape.k) * keys;
-  shape.batch = std::max<int64_t>(1, std::llround(flops / one));
+  if (!op.as<ir::AttentionAttrs>().packed)
+    shape.n = graph.type(op.operands[backward ? 2 : 1]).dim(1);
   return shape;
 }
 
@@ -214,7 +211,7 @@ OpWork work_of(const ir::Graph& graph, const ir::Op& op, bool update) {
   } else if (op.kind == OpKind::kAttention || op.kind == OpKind::kAttentionGrad) {
     work.kind = OpWork::Kind::kAttention;
     work.backward = op.kind == OpKind::kAttentionGrad;
-    work.shape = attention_shape(graph, op, cost.flops);
+    work.shape = attention_shape(graph, op);
   } else if (is_loss(op.kind)) {
     work.kind = OpWork::Kind::kLoss;
   } else if (update) {

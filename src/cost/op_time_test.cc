@@ -3,6 +3,7 @@
 #include "base/test_close_to.h"
 #include "cost/op_time.h"
 #include "ops/builder.h"
+#include "ops/op_def.h"
 
 using namespace mw;
 using namespace mw::cost;
@@ -112,6 +113,34 @@ TEST_CASE("what is not fused is several kernels, each of which reads and writes"
   CHECK(op_time(d, op.graph, op.op).host.value == mw::test::close_to(2 * 7e-6));
   const Made add = make(ir::OpKind::kAdd, ir::NoAttrs{}, {x, x}, x);
   CHECK(op_time(d, add.graph, add.op).device.value == mw::test::close_to(2e-6 + 6e6 / 1e12));
+}
+
+TEST_CASE("unfused attention makes all scores of all heads, whatever the mask leaves of them") {
+  const auto work = [](int64_t queries, int64_t window) {
+    const auto type = [](int64_t length) {
+      return ir::make_type(DType::kBF16, {2, length, 4, 64});
+    };
+    ir::AttentionAttrs attrs;
+    attrs.window = window;
+    ir::Graph graph;
+    ir::Op op;
+    op.kind = ir::OpKind::kAttention;
+    op.attrs = attrs;
+    for (const ir::TensorType& operand :
+         {type(queries), type(256), type(256), ir::make_type(DType::kI32, {2, 256})})
+      op.operands.push_back(graph.add_input(operand, "x"));
+    const OpId id = graph.add_op(op, ops::infer(op, ops::operand_types(graph, op)));
+    return work_of(graph, graph.op(id));
+  };
+  cluster::Device d = device();
+  d.attained.fused_attention = false;
+  for (const int64_t queries : {256, 128}) {
+    for (const int64_t window : {0, 32}) {
+      CHECK(work(queries, window).shape ==
+            ProductShape{.batch = 8, .m = queries, .n = 256, .k = 64});
+    }
+    CHECK(op_time(d, work(queries, 32)).device == op_time(d, work(queries, 0)).device);
+  }
 }
 
 TEST_CASE("GELU of several kernels moves as many times the bytes") {

@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "base/fake_fs.h"
 #include "base/rng.h"
+#include "base/test_thrown_by.h"
 
 using namespace mw;
 using namespace mw::data;
@@ -41,12 +42,7 @@ void poke(FileSystem& fs, const std::string& path, size_t at, T value) {
 }
 
 std::string failure(FileSystem& fs, const std::string& path = "d/corpus") {
-  try {
-    open_indexed(fs, path);
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "no error";
+  return mw::test::thrown_by([&] { open_indexed(fs, path); });
 }
 
 constexpr size_t kLengthsAt = 34, kPointersAt = 34 + 4 * 4, kIndicesAt = 34 + 12 * 4;
@@ -149,12 +145,7 @@ TEST_CASE("nothing is written for an empty text, without a name, or over the tex
   fs.write_file("t.txt", "");
   fs.write_file("u.bin", "text");
   const auto error_of = [&](const std::string& text, const std::string& prefix) {
-    try {
-      write_indexed_text(fs, text, prefix, DocumentSplit::kNone);
-    } catch (const Error& error) {
-      return std::string(error.what());
-    }
-    return std::string("no error");
+    return mw::test::thrown_by([&] { write_indexed_text(fs, text, prefix, DocumentSplit::kNone); });
   };
   CHECK(error_of("t.txt", "t") == "t.txt: is empty; give a text of at least one byte");
   CHECK(error_of("u.bin", "d/") ==

@@ -2,6 +2,7 @@
 #include <fmt/core.h>
 
 #include "base/error.h"
+#include "base/test_thrown_by.h"
 #include "ir/graph.h"
 #include "ir/test_graphs.h"
 
@@ -11,12 +12,7 @@ using namespace mw::ir;
 namespace {
 
 std::string message_of(const std::string& text, const Module* module = nullptr) {
-  try {
-    parse_graph(text, module);
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "no error";
+  return mw::test::thrown_by([&] { parse_graph(text, module); });
 }
 
 }  // namespace

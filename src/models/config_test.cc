@@ -3,6 +3,7 @@
 #include <doctest/doctest.h>
 
 #include "base/error.h"
+#include "base/test_thrown_by.h"
 
 using namespace mw;
 using namespace mw::models;
@@ -10,12 +11,7 @@ using namespace mw::models;
 namespace {
 
 std::string message_of(std::string_view json) {
-  try {
-    parse_config(json, "models/x.json");
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "no error";
+  return mw::test::thrown_by([&] { parse_config(json, "models/x.json"); });
 }
 
 constexpr std::string_view kGpt2 =

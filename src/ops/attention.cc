@@ -135,10 +135,20 @@ ShardingRule rule_attention(const ir::Op& op, Types operands, Types results) {
   return rule;
 }
 
-// Two products forward, five backward (scores again, dP, dV, dQ, dK). Under the causal mask only
-// the pairs of a query and a key not behind it count: S (S + 1) / 2 of S^2, and S (T - S) more with
-// keys of earlier slices. Queries of context parallelism are half from the front and half from the
-// end of the sequence, so that every device has as many pairs.
+// How many of T keys one of S queries sees, on average. Under the causal mask those not behind it:
+// S (S + 1) / 2 pairs of S^2, and S (T - S) more with keys of earlier slices; of a window's keys
+// the first queries of the sequence see fewer. Queries of context parallelism are half from the
+// front and half from the end of the sequence, so that every device has as many pairs.
+double keys_of_query(const AttentionAttrs& attrs, double S, double T) {
+  if (!attrs.causal) return T;
+  const double earlier = attrs.queries.axes.empty() ? T - S : 0, queries = T - earlier;
+  const double most = attrs.window > 0 ? std::min(static_cast<double>(attrs.window), T) : T;
+  const double growing = std::max(0.0, most - earlier);  // queries that see fewer, and the first
+                                                         // that sees `most`
+  return most - growing * (growing - 1) / 2 / queries;
+}
+
+// Two products forward, five backward (scores again, dP, dV, dQ, dK).
 template <int kProducts>
 OpCost cost_attention(const ir::Op& op, Types operands, Types results) {
   const Layout at(op);
@@ -150,13 +160,7 @@ OpCost cost_attention(const ir::Op& op, Types operands, Types results) {
   // Of the products one forward and three backward are along D, the others along V.
   const double sizes = kProducts == 2 ? D + V : 3 * D + 2 * V;
   const double T = at.packed ? S : static_cast<double>(operands[at.k()].dim(1));
-  const AttentionAttrs& attrs = op.as<AttentionAttrs>();
-  double keys = T;
-  if (attrs.causal) keys = attrs.queries.axes.empty() ? T - (S - 1) / 2 : (T + 1) / 2;
-  // Of a window's keys the first queries see fewer.
-  const auto window = static_cast<double>(attrs.window);
-  if (attrs.causal && window > 0 && window < T)
-    keys = std::min(keys, window - window * (window - 1) / 2 / T);
+  const double keys = keys_of_query(op.as<AttentionAttrs>(), S, T);
   // One float of lse a row, whatever a software stack has in its place (predict/precision.h).
   const double bytes = tensor_bytes(operands) + tensor_bytes(results);
   return {.flops = 2.0 * rows * keys * sizes,
@@ -239,8 +243,14 @@ ValueId scores(Builder& b, const ir::Op& op, const Heads& n, ValueId positions_B
   return b.select(mask, s, b.constant(-std::numeric_limits<double>::infinity(), b.type(s)));
 }
 
+void check_expands(const AttentionAttrs& attrs) {
+  MW_CHECK(attrs.dropout == 0 && attrs.window == 0,
+           "attention with dropout {} and a window of {} has no expansion", attrs.dropout,
+           attrs.window);
+}
+
 std::vector<ValueId> expand_attention(Builder& b, const ir::Op& op, Operands x) {
-  MW_CHECK(op.as<AttentionAttrs>().dropout == 0, "attention with dropout has no expansion");
+  check_expands(op.as<AttentionAttrs>());
   const Heads n = heads_of(b, op, x);
   const ValueId s = scores(b, op, n, x[Layout(op).positions()]);
   const std::vector<int64_t> sizes{n.B, n.H, n.S, n.T};
@@ -254,7 +264,7 @@ std::vector<ValueId> expand_attention(Builder& b, const ir::Op& op, Operands x) 
 // P = exp(scores - lse), dP = dout v^T, dS = P (dP - rowsum(dout out)) scale.
 std::vector<ValueId> expand_attention_grad(Builder& b, const ir::Op& op, Operands x) {
   const AttentionAttrs& attrs = op.as<AttentionAttrs>();
-  MW_CHECK(attrs.dropout == 0, "attention with dropout has no expansion");
+  check_expands(attrs);
   const Layout at(op);
   const Heads n = heads_of(b, op, x);
   const ValueId dout = x[0], out = x[at.out()], lse = x[at.lse()];

@@ -2,6 +2,7 @@
 #include <doctest/doctest.h>
 
 #include "base/error.h"
+#include "base/test_thrown_by.h"
 #include "ops/builder.h"
 #include "ops/op_def.h"
 #include "ops/op_examples.h"
@@ -14,12 +15,9 @@ using K = ir::OpKind;
 std::string error_of(K kind, ir::Attributes attrs, const std::vector<std::string>& operands,
                      const std::vector<std::string>& declared = {}) {
   const test::OpExample example{kind, std::move(attrs), operands, declared};
-  try {
+  return mw::test::thrown_by([&] {
     infer(test::op_of(example), test::parse_types(operands), test::parse_types(declared));
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "no error";
+  });
 }
 
 TEST_CASE("the number of operands is checked before anything else") {

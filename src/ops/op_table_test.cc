@@ -1,5 +1,6 @@
 // Every op kind: what it infers, its rule, its cost, against a golden table. MW_BLESS=1 rewrites
 // it.
+#include <algorithm>
 #include <cstdlib>
 #include <fstream>
 #include <set>
@@ -173,6 +174,31 @@ TEST_CASE("an accumulating op has a rule and a cost with its accumulator") {
   CHECK(rule_of(graph, graph.op(id)).to_string() == "b n, b k, n k -> n k");
   CHECK(cost_of(graph, graph.op(id)).flops == 2 * 8 * 4 * 5 + 4 * 5);
   CHECK(alias_operand(graph.op(id), 0) == 2);
+}
+
+TEST_CASE("attention counts the pairs that its mask, its window and earlier slices leave") {
+  const int64_t T = 12;
+  for (const int64_t S : {12, 6, 4}) {
+    for (const int64_t window : {0, 1, 3, 5, 8, 12, 20}) {
+      CAPTURE(S);
+      CAPTURE(window);
+      ir::Graph graph;
+      ir::Op op;
+      op.kind = ir::OpKind::kAttention;
+      ir::AttentionAttrs attrs;
+      attrs.window = window;
+      op.attrs = attrs;
+      op.operands = {graph.add_input(ir::make_type(DType::kF32, {2, S, 3, 16}), "q"),
+                     graph.add_input(ir::make_type(DType::kF32, {2, T, 3, 16}), "k"),
+                     graph.add_input(ir::make_type(DType::kF32, {2, T, 3, 16}), "v"),
+                     graph.add_input(ir::make_type(DType::kI32, {2, T}), "positions")};
+      const OpId id = graph.add_op(op, infer(op, operand_types(graph, op)));
+      int64_t pairs = 0;
+      for (int64_t q = T - S; q < T; ++q) pairs += std::min(q + 1, window > 0 ? window : T);
+      CHECK(cost_of(graph, graph.op(id)).flops ==
+            mw::test::close_to(2.0 * 2 * 3 * static_cast<double>(pairs) * (16 + 16)));
+    }
+  }
 }
 
 TEST_CASE("an update of half-precision weights reads and writes their master copy") {

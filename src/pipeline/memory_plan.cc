@@ -265,10 +265,14 @@ void plan_rank(const Program& program, RankProgram& rank) {
     buffers.push_back(b);
   }
   const Packing packing = pack(intervals);
-  for (size_t i = 0; i < buffers.size(); ++i)
-    rank.buffers[buffers[i]].storage.offset = packing.offsets[i];
+  int64_t end = workspace > 0 ? packing.total + workspace : 0;
+  for (size_t i = 0; i < buffers.size(); ++i) {
+    Buffer& buffer = rank.buffers[buffers[i]];
+    buffer.storage.offset = packing.offsets[i];
+    end = std::max(end, packing.offsets[i] + buffer.bytes().value);
+  }
   rank.workspace_offset = packing.total;
-  rank.arena = Bytes(packing.total + aligned(workspace));
+  rank.arena = Bytes(end);
 }
 
 void plan_ranks(Program& program) {

@@ -42,9 +42,9 @@ void plan_fragment(Fragment& fragment);
 void plan_sharing(Fragment& fragment);
 
 // Gives every kArena buffer of the rank an offset from its first to its last command, puts the
-// workspace behind them and fills arena and workspace_offset. Slots and views follow from their
-// channel and parent. Buffers that no command names take no memory. REQUIRES: the fragments are
-// planned.
+// workspace behind them and fills arena, which ends with the last byte that is ever used, and
+// workspace_offset. Slots and views follow from their channel and parent. Buffers that no command
+// names take no memory. REQUIRES: the fragments are planned.
 void plan_rank(const Program& program, RankProgram& rank);
 // All ranks, on a few threads where they have many commands.
 void plan_ranks(Program& program);

@@ -197,7 +197,7 @@ TEST_CASE(
   plan_rank(program, rank);
   const auto offset = [&](BufferId id) { return rank.buffers[id.index()].storage.offset; };
   CHECK(rank.workspace_offset == 3 * 448);
-  CHECK(rank.arena.value == 3 * 448 + 1024);
+  CHECK(rank.arena.value == 3 * 448 + 1000);
   CHECK(offset(a) != offset(b));
   CHECK(offset(a) != offset(c));
   CHECK(offset(unused) == 0);

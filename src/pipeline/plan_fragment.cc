@@ -1,6 +1,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "pipeline/buffer_lives.h"
 #include "pipeline/memory_plan.h"
 #include "pipeline/sharing.h"
 #include "pipeline/streams.h"
@@ -39,7 +40,7 @@ class FragmentPlanner {
     const Packing packing = pack(lives);
     for (size_t i = 0; i < owners_.size(); ++i)
       fragment_.workspace_offset[owners_[i].index()] = packing.offsets[i];
-    fragment_.workspace = Bytes(packing.total);
+    fragment_.workspace = Bytes(workspace_end(fragment_));
   }
 
  private:

@@ -6,6 +6,7 @@
 #include <doctest/doctest.h>
 
 #include "base/error.h"
+#include "base/test_thrown_by.h"
 #include "base/text.h"
 
 using namespace mw;
@@ -17,15 +18,6 @@ static std::string golden(const std::string& name) {
   std::stringstream text;
   text << file.rdbuf();
   return text.str();
-}
-
-static std::string thrown_by(const auto& function) {
-  try {
-    function();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "";
 }
 
 static const char* const kWithComms[] = {
@@ -65,8 +57,10 @@ TEST_CASE("every kind has a sound lowering") {
 }
 
 TEST_CASE("a broken file with messages is refused with rank, step and reason") {
-  const auto error = [](const char* text) { return thrown_by([&] { parse_csv(text, "s.csv"); }); };
-  CHECK(error("0F0,0SEND_F0,0RECV_B0,0B0\n1RECV_F0,1F0,1B0,1SEND_B0\n") == "");
+  const auto error = [](const char* text) {
+    return mw::test::thrown_by([&] { parse_csv(text, "s.csv"); });
+  };
+  CHECK(error("0F0,0SEND_F0,0RECV_B0,0B0\n1RECV_F0,1F0,1B0,1SEND_B0\n") == "no error");
   CHECK(error("0F0,0SEND_F0,0RECV_B0,0B0\n1F0,1RECV_F0,1B0,1SEND_B0\n") ==
         "s.csv: rank 1 step 0 (1F0) has not received what it needs before it");
   CHECK(error("0SEND_F0,0F0,0RECV_B0,0B0\n1RECV_F0,1F0,1B0,1SEND_B0\n") ==
@@ -97,7 +91,9 @@ TEST_CASE("tags carry what torch lacks: replicas, slices, joined microbatches") 
 }
 
 TEST_CASE("slices out of order and microbatches on two replicas are found") {
-  const auto error = [](const char* text) { return thrown_by([&] { parse_csv(text, "s.csv"); }); };
+  const auto error = [](const char* text) {
+    return mw::test::thrown_by([&] { parse_csv(text, "s.csv"); });
+  };
   CHECK(error("0F0/0,0F0/1,0B0/0,0B0/1\n") ==
         "s.csv: rank 0 action 2 (0B0/0) comes before slice 1 of its microbatch");
   CHECK(error("0F0,1F0^1,1B0^1,0B0\n1F0,0F0^1,1B0,0B0^1\n") ==

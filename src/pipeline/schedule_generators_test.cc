@@ -12,6 +12,7 @@
 #include "base/error.h"
 #include "base/rng.h"
 #include "base/test_close_to.h"
+#include "base/test_thrown_by.h"
 #include "pipeline/schedule_timeline.h"
 
 using namespace mw;
@@ -489,12 +490,7 @@ TEST_CASE("any round of an interleaved schedule from p microbatches on") {
 
 TEST_CASE("what a kind cannot take says what it can") {
   const auto error = [](const ScheduleRequest& request) {
-    try {
-      make_schedule(request);
-    } catch (const Error& e) {
-      return std::string(e.what());
-    }
-    return std::string();
+    return mw::test::thrown_by([&] { make_schedule(request); });
   };
   CHECK(error({.kind = "chimera", .ranks = 5, .microbatches = 4}) ==
         "schedule chimera: ranks=5 must be even; use 4 or 6");

@@ -7,6 +7,7 @@
 #include <doctest/doctest.h>
 
 #include "base/error.h"
+#include "base/test_thrown_by.h"
 #include "base/text.h"
 #include "pipeline/schedule_timeline.h"
 
@@ -42,15 +43,6 @@ static const char* const kTorchInterleaved =
 static const char* const kTorch1F1BRaw =
     "0F0,0F1,0B0,0B1\n"
     "1F1,1B0,1F2,1B1\n";
-
-static std::string thrown_by(const auto& function) {
-  try {
-    function();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "";
-}
 
 TEST_CASE("the generators make the orders that torch generates") {
   const auto same = [](const ScheduleRequest& request, const char* csv) {
@@ -219,7 +211,7 @@ TEST_CASE("every file's kind is listed once, the oldest first, with its year") {
 
 TEST_CASE("a request that cannot be met says why") {
   const auto error = [](const ScheduleRequest& request) {
-    return thrown_by([&] { make_schedule(request); });
+    return mw::test::thrown_by([&] { make_schedule(request); });
   };
   CHECK(starts_with(
       error({"1f2b", 4, 1, 8}),
@@ -249,39 +241,40 @@ TEST_CASE("CSV cells that are no actions are reported together") {
       "or "
       "one of SEND_F RECV_F SEND_B RECV_B as in 3SEND_F7, or of UNSHARD RESHARD REDUCE_GRAD as in "
       "3UNSHARD";
-  CHECK(thrown_by([] { parse_csv("0F0,0X1\n1F0, 0F0xyz ,1B-1\n", "s.csv"); }) ==
+  CHECK(mw::test::thrown_by([] { parse_csv("0F0,0X1\n1F0, 0F0xyz ,1B-1\n", "s.csv"); }) ==
         "s.csv:1: cell 2 is '0X1'" + rest + "\ns.csv:2: cell 2 is '0F0xyz'" + rest +
             "\ns.csv:2: cell 3 is '1B-1'" + rest);
-  CHECK(thrown_by([] { parse_csv("", "s.csv"); }) ==
+  CHECK(mw::test::thrown_by([] { parse_csv("", "s.csv"); }) ==
         "s.csv: is empty; it must have one line a rank");
-  CHECK(thrown_by([] { parse_csv("\n \n", "s.csv"); }) ==
+  CHECK(mw::test::thrown_by([] { parse_csv("\n \n", "s.csv"); }) ==
         "s.csv: is empty; it must have one line a rank");
   CHECK(parse_csv("0F0,0B0\n\n\n", "s.csv").ranks.size() == 1);
-  CHECK(thrown_by([] { parse_csv("0F0,0B0\n,,\n", "s.csv"); }) ==
+  CHECK(mw::test::thrown_by([] { parse_csv("0F0,0B0\n,,\n", "s.csv"); }) ==
         "s.csv:2: rank 1 has no F, I, W or B; leave the line out");
 }
 
 TEST_CASE("numbers far beyond the rows are said in a line, whatever their size") {
-  CHECK(thrown_by([] { parse_csv("0F1000000,0B1000000\n", "s.csv"); }) ==
+  CHECK(mw::test::thrown_by([] { parse_csv("0F1000000,0B1000000\n", "s.csv"); }) ==
         "s.csv: rank 0: stage 0 has no work for microbatches 0 to 999999");
-  CHECK(thrown_by([] { parse_csv("1000000F1000000\n", "s.csv"); }) ==
+  CHECK(mw::test::thrown_by([] { parse_csv("1000000F1000000\n", "s.csv"); }) ==
         "s.csv: rank 0 action 0 (1000000F1000000) makes it 1000001 stages, 1000001 microbatches "
         "and 1 slices, 1000002000001 forwards, but the rows have 1");
-  CHECK(thrown_by([] { parse_csv("0F0,0B0,0F2,0B2,0F3,0B3,0F6,0B6\n", "s.csv"); }) ==
+  CHECK(mw::test::thrown_by([] { parse_csv("0F0,0B0,0F2,0B2,0F3,0B3,0F6,0B6\n", "s.csv"); }) ==
         "s.csv: rank 0: stage 0 has no work for microbatches 1, 4 to 5");
-  CHECK(thrown_by([] { parse_csv("1000000F0,1000000B0\n", "s.csv"); }) ==
+  CHECK(mw::test::thrown_by([] { parse_csv("1000000F0,1000000B0\n", "s.csv"); }) ==
         "s.csv: stages 0 to 999999 have no work for microbatch 0");
 }
 
 TEST_CASE("weights are gathered where they are used, once") {
   CHECK(parse_csv("0UNSHARD,0F0,0RESHARD,0UNSHARD,0B0,0RESHARD\n", "s.csv").ranks[0].size() == 2);
-  CHECK(thrown_by([] { parse_csv("0UNSHARD,0F0,0RESHARD,0B0\n", "s.csv"); }) ==
+  CHECK(mw::test::thrown_by([] { parse_csv("0UNSHARD,0F0,0RESHARD,0B0\n", "s.csv"); }) ==
         "s.csv: rank 0 step 3 (0B0) needs its stage's weights, which UNSHARD has not gathered "
         "before it");
-  CHECK(thrown_by([] { parse_csv("0UNSHARD,0UNSHARD,0F0,0B0,0RESHARD,0RESHARD\n", "s.csv"); }) ==
+  CHECK(mw::test::thrown_by(
+            [] { parse_csv("0UNSHARD,0UNSHARD,0F0,0B0,0RESHARD,0RESHARD\n", "s.csv"); }) ==
         "s.csv: rank 0 step 1 (0UNSHARD) comes while the weights are gathered\n"
         "s.csv: rank 0 step 5 (0RESHARD) comes while the weights are not gathered");
-  CHECK(thrown_by([] {
+  CHECK(mw::test::thrown_by([] {
           parse_csv(
               "0F0,0SEND_F0,0F1,0SEND_F1,0RECV_B0,0B0,0RECV_B1,0B1,0REDUCE_GRAD\n"
               "1RECV_F0,1F0,1RECV_F1,1B0,1SEND_B0,1F1,1B1,1SEND_B1\n",
@@ -289,12 +282,12 @@ TEST_CASE("weights are gathered where they are used, once") {
         }) ==
         "s.csv: rank 1 step 6 (1B1) is the last of a stage whose gradients no REDUCE_GRAD reduces, "
         "as it does others'");
-  CHECK(thrown_by([] { parse_csv("0F0,0B0,0REDUCE_GRAD,0REDUCE_GRAD\n", "s.csv"); }) ==
+  CHECK(mw::test::thrown_by([] { parse_csv("0F0,0B0,0REDUCE_GRAD,0REDUCE_GRAD\n", "s.csv"); }) ==
         "s.csv: rank 0 step 3 (0REDUCE_GRAD) reduces gradients that were reduced before");
 }
 
 TEST_CASE("the order that torch 2.13 gives the last rank of 1F1B is refused") {
-  const std::string text = thrown_by([] { parse_csv(kTorch1F1BRaw, "raw.csv"); });
+  const std::string text = mw::test::thrown_by([] { parse_csv(kTorch1F1BRaw, "raw.csv"); });
   CHECK(text.find("raw.csv: rank 1 action 1 (1B0) has no F before it on this rank") !=
         std::string::npos);
   CAPTURE(text);
@@ -312,7 +305,7 @@ TEST_CASE("I and W, overlapped pairs and idle cells pass through the CSV") {
 }
 
 TEST_CASE("ranks that wait for each other are found") {
-  CHECK(thrown_by([] { parse_csv("0F0,0B0,0F1,0B1\n1F1,1B1,1F0,1B0\n", "s.csv"); }) ==
+  CHECK(mw::test::thrown_by([] { parse_csv("0F0,0B0,0F1,0B1\n1F1,1B1,1F0,1B0\n", "s.csv"); }) ==
         "s.csv: rank 0 waits forever at action 1 (0B0) for 1B0 of rank 1\n"
         "s.csv: rank 1 waits forever at action 0 (1F1) for 0F1 of rank 0");
 }

@@ -229,7 +229,7 @@ TEST_CASE("the figures of a pipeline are those of the closed forms") {
     Bytes sum;
     for (const auto& [group, bytes] : rank.bytes_by_group) sum += bytes;
     CHECK(rank.bytes_sent == sum);
-    CHECK(rank.arena_peak <= program.ranks[0].arena);
+    CHECK(rank.arena_peak == program.ranks[is_first ? 0 : 1].arena);
   }
   // Rank 0 of 1F1B keeps two microbatches of h and x, whatever their number.
   const auto activations = [&](int32_t microbatches) {
@@ -250,6 +250,17 @@ TEST_CASE("a collective's volume is the ring's, rounded up once for the whole li
         (int64_t{1} << 60) / 8 * 7);
   CHECK(collective_volume(OpKind::kAllToAll, Bytes(12), 1).value == 0);
   CHECK_THROWS_AS(collective_volume(OpKind::kDot, Bytes(12), 2), CheckFailure);
+}
+
+TEST_CASE("buffers and workspace must lie in the arena") {
+  const Program sound = make_pipeline({.ranks = 1, .microbatches = 2});
+  Program program = sound;
+  program.ranks[0].arena = Bytes(sound.ranks[0].arena.value - 1);
+  CHECK(finds(program, fmt::format("of {}", program.ranks[0].arena.value)));
+  program = sound;
+  program.fragments[0].workspace = Bytes(-64);
+  CHECK(
+      finds(program, "fragment '" + program.fragments[0].name + "' has a workspace of -64 bytes"));
 }
 
 TEST_CASE("a program above the memory limit says what takes the memory") {

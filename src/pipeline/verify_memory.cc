@@ -102,13 +102,16 @@ class MemoryChecker {
       if (kind == Storage::Kind::kArena && used[b] && p.end > rank_.workspace_offset) {
         add_buffer(b, fmt::format("ends at byte {}, the workspace begins at {}", p.end,
                                   rank_.workspace_offset));
+      } else if (kind == Storage::Kind::kArena && used[b] && p.end > rank_.arena.value) {
+        add_buffer(
+            b, fmt::format("ends at byte {} of {} of the step arena", p.end, rank_.arena.value));
       }
       const bool is_root = kind == Storage::Kind::kState || kind == Storage::Kind::kArena;
       if (is_root && p.begin % kAlignment != 0)
         add_buffer(b, fmt::format("begins at byte {}, not a multiple of {}", p.begin, kAlignment));
     }
     if (rank_.workspace_offset < 0 || rank_.workspace_offset % kAlignment != 0 ||
-        rank_.workspace_offset + workspace > rank_.arena.value) {
+        (workspace > 0 && rank_.workspace_offset + workspace > rank_.arena.value)) {
       out_.add(
           "pipeline rank {}: the workspace of {} bytes at byte {} does not lie in the arena of {}",
           r_, workspace, rank_.workspace_offset, rank_.arena.value);

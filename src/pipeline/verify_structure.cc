@@ -18,6 +18,10 @@ class StructureChecker {
     if (program_.microbatches < 1)
       out_.add("the program has {} microbatches", program_.microbatches);
     for (const Fragment& fragment : program_.fragments) {
+      if (fragment.workspace.value < 0) {
+        out_.add("fragment '{}' has a workspace of {} bytes", fragment.name,
+                 fragment.workspace.value);
+      }
       for (const std::string& finding : fragment_structure_findings(fragment)) {
         out_.add("fragment '{}' {}", fragment.name, finding);
       }

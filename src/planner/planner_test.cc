@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "base/fs.h"
 #include "base/test_close_to.h"
+#include "base/test_thrown_by.h"
 #include "pipeline/schedule.h"
 #include "planner/simulated.h"
 #include "planner/space.h"
@@ -57,12 +58,7 @@ std::vector<Timed> time_all(const Request& request) {
 }
 
 std::string message_of(const Request& request) {
-  try {
-    search(request);
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "";
+  return mw::test::thrown_by([&] { search(request); });
 }
 
 }  // namespace

@@ -6,13 +6,13 @@
 #include <chrono>
 #include <cmath>
 #include <cstdlib>
-#include <numeric>
 
 #include "base/error.h"
 #include "base/fs.h"
 #include "base/rng.h"
 #include "base/test_close_to.h"
 #include "base/text.h"
+#include "solver/rank_correlation.h"
 
 using namespace mw;
 using namespace mw::predict;
@@ -82,28 +82,6 @@ compile::Plan random_plan(const Request& base, Random& random, Coarse& coarse) {
   }
 }
 
-std::vector<double> ranking(const std::vector<double>& values) {
-  std::vector<size_t> order(values.size());
-  std::iota(order.begin(), order.end(), 0);
-  std::sort(order.begin(), order.end(), [&](size_t a, size_t b) { return values[a] < values[b]; });
-  std::vector<double> rank(values.size());
-  for (size_t i = 0; i < order.size(); ++i) rank[order[i]] = static_cast<double>(i);
-  return rank;
-}
-
-double correlation(const std::vector<double>& a, const std::vector<double>& b) {
-  const double n = static_cast<double>(a.size());
-  const double mean_a = std::accumulate(a.begin(), a.end(), 0.0) / n;
-  const double mean_b = std::accumulate(b.begin(), b.end(), 0.0) / n;
-  double ab = 0, aa = 0, bb = 0;
-  for (size_t i = 0; i < a.size(); ++i) {
-    ab += (a[i] - mean_a) * (b[i] - mean_b);
-    aa += (a[i] - mean_a) * (a[i] - mean_a);
-    bb += (b[i] - mean_b) * (b[i] - mean_b);
-  }
-  return ab / std::sqrt(aa * bb);
-}
-
 }  // namespace
 
 TEST_CASE("coarse estimates of random plans are close to the simulation and in its order") {
@@ -146,7 +124,7 @@ TEST_CASE("coarse estimates of random plans are close to the simulation and in i
     worst_memory = std::max(worst_memory, std::abs(memory));
     sum += std::abs(error);
   }
-  const double order = correlation(ranking(estimated), ranking(simulated));
+  const double order = solver::rank_correlation(estimated, simulated);
   MESSAGE(plans, " plans, messages ", messages.name, ": mean error ",
           100 * sum / static_cast<double>(plans), " %, worst ", 100 * worst, " %, memory worst ",
           100 * worst_memory, " %, rank correlation ", order);

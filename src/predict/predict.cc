@@ -92,6 +92,19 @@ void fill_memory(const pipeline::Program& program, Prediction& p) {
   }
 }
 
+std::vector<std::string> kernel_findings(const cluster::Cluster& cluster) {
+  std::vector<std::string> findings;
+  std::vector<std::string_view> known;
+  for (int kind = 0; kind < ir::kOpKinds; ++kind)
+    known.push_back(ir::op_name(static_cast<ir::OpKind>(kind)));
+  for (const auto& [op, rate] : cluster.device.kernel_rates) {
+    if (ir::parse_op(op)) continue;
+    findings.push_back(fmt::format("{}: device.kernel_G_per_s: there is no op '{}'{}", cluster.file,
+                                   clipped(op), did_you_mean(op, known)));
+  }
+  return findings;
+}
+
 }  // namespace
 
 std::string precision_finding(const Request& request) {
@@ -112,6 +125,7 @@ std::vector<std::string> cluster_findings(const Request& request,
   }
   if (const std::string finding = precision_finding(request); !finding.empty())
     diagnostics.add("{}", finding);
+  for (const std::string& finding : kernel_findings(cluster)) diagnostics.add("{}", finding);
   return diagnostics.findings();
 }
 

@@ -3,6 +3,7 @@
 #include <doctest/doctest.h>
 
 #include "base/error.h"
+#include "base/test_thrown_by.h"
 #include "predict/test_request.h"
 
 using namespace mw;
@@ -12,7 +13,7 @@ namespace {
 
 // With slow products, and pairs of chips on a slow network.
 Request small(const char* plan) {
-  Request request = test::small();
+  Request request = predict::test::small();
   cluster::Cluster& c = request.cluster;
   c.device.peaks = {{"f32", cluster::FlopsPerSecond(1e11)},
                     {"bf16", cluster::FlopsPerSecond(1e11)}};
@@ -35,12 +36,7 @@ std::vector<WhatIf> rows_of(const Request& request, const std::vector<const char
 }
 
 std::string message_of(const Request& request, const std::vector<const char*>& vary) {
-  try {
-    rows_of(request, vary);
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "";
+  return mw::test::thrown_by([&] { rows_of(request, vary); });
 }
 
 }  // namespace

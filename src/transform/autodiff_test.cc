@@ -5,6 +5,7 @@
 #include <doctest/doctest.h>
 
 #include "base/error.h"
+#include "base/test_thrown_by.h"
 #include "ops/builder.h"
 #include "ops/op_def.h"
 #include "transform/test_models.h"
@@ -182,12 +183,7 @@ TEST_CASE("uses of a weight in one layer are added in order, then accumulated on
 }
 
 std::string error_of(ir::Module module, const AutodiffOptions& options = {}) {
-  try {
-    differentiate(module, options);
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "no error";
+  return mw::test::thrown_by([&] { differentiate(module, options); });
 }
 
 TEST_CASE("what cannot be differentiated is an error that names it") {

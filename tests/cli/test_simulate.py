@@ -40,6 +40,19 @@ def test_json_has_every_number():
     assert result["hfu"] == result["mfu"]
 
 
+# Sizes that are no multiple of what buffers are aligned to.
+def test_the_memory_is_what_verify_says_to_the_byte(tmp_path):
+    job = (ROOT / JOB).read_text().replace('"../', f'"{ROOT}/')
+    job = job.replace("seq_len = 64", "seq_len = 37").replace("global_batch = 16", "global_batch = 12")
+    (tmp_path / "odd.toml").write_text(job)
+    for plan in ("dp=1,microbatches=2", "pp=2,tp=2,microbatches=4,schedule=zb-h1",
+                 "pp=2,chunks=2,microbatches=4,schedule=interleaved-1f1b,recompute=selective"):
+        result = json.loads(simulated(f"{tmp_path}/odd.toml --cluster this-machine --precision f32 --plan {plan} --json"))
+        verify = [BINARY, "verify", f"{tmp_path}/odd.toml", "--plan", plan, "--json"]
+        ranks = json.loads(subprocess.run(verify, cwd=ROOT, capture_output=True, text=True, check=True).stdout)["ranks"]
+        assert sorted(result["peak_bytes"]) == sorted({rank["pipeline_rank"]: rank["peak_bytes"] for rank in ranks}.values())
+
+
 # Tied embeddings and post-validation meet over pipeline ranks while other streams work.
 @pytest.mark.parametrize("step", [
     "gpt-22b --cluster selene --profile none --plan tp=8,pp=2,dp=2,microbatches=2 --global-batch 4",
