@@ -186,8 +186,7 @@ TEST_CASE("a stage's costs are the times of its F, I and W") {
   const double eight = busy();
   request.global_batch *= 2;
   request.plan = compile::parse_plan("pp=4,schedule=zb-h1,microbatches=16");
-  CHECK(busy() - eight ==
-        mw::test::close_to(8 * (costs[0] + costs[1] + costs[2])).epsilon(0.001));
+  CHECK(busy() - eight == mw::test::close_to(8 * (costs[0] + costs[1] + costs[2])).epsilon(0.001));
   request.global_batch /= 2;
   request.plan = compile::parse_plan("pp=4,schedule=1f1b,microbatches=8");
   CHECK(stage_costs(request) == costs);
