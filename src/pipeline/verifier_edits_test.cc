@@ -1,5 +1,8 @@
 // One edit of a sound program, and the finding that names it.
+#include <algorithm>
 #include <functional>
+#include <string>
+#include <vector>
 
 #include <doctest/doctest.h>
 
@@ -43,90 +46,89 @@ struct Case {
   const char* finding;
 };
 
+const std::vector<Case> kCases = {
+    {"data of a microbatch that is none",
+     [](Program& p) { command(p, 0, Kind::kLoad, 2).microbatch = 3; },
+     "loads microbatch 3, there are 3"},
+    {"data of another microbatch", [](Program& p) { command(p, 0, Kind::kLoad, 2).microbatch = 1; },
+     "loads microbatch 1"},
+    {"work on microbatches that are none",
+     [](Program& p) { command(p, 0, Kind::kCall, 2).action.count = 2; },
+     "works on microbatches that do not exist, there are 3"},
+    {"a slot that is sent twice over",
+     [](Program& p) {
+       auto& commands = p.ranks[0].commands;
+       const size_t c = index_of(p, 0, Kind::kCall, 1);
+       commands.insert(commands.begin() + static_cast<int64_t>(c), Command(commands[c]));
+     },
+     "writes 'y0#1' a second time"},
+    {"a slot that goes back for another message",
+     [](Program& p) { command(p, 1, Kind::kRelease, 1).sequence += 3; },
+     "gives back a slot that it does not have"},
+    {"a message that is read where an earlier one was bound",
+     [](Program& p) {
+       Command& later = command(p, 1, Kind::kCall, 1);
+       later.buffers = command(p, 1, Kind::kCall, 0).buffers;
+     },
+     "in slot 0 of channel 'y0', which it does not have"},
+    {"a state behind the end of the states",
+     [](Program& p) { p.ranks[0].state_arena = p.ranks[0].state_arena - Bytes(64); },
+     " of the states"},
+    {"a buffer in the workspace", [](Program& p) { p.ranks[0].workspace_offset -= 64; },
+     "the workspace begins at "},
+    {"a workspace behind the end of the arena",
+     [](Program& p) { p.ranks[0].arena = p.ranks[0].arena - Bytes(64); },
+     "does not lie in the arena of "},
+    {"a message that its slot no longer holds",
+     [](Program& p) {
+       const auto received = [&](int32_t m) { return command(p, 1, Kind::kReceive, m).buffers[0]; };
+       auto& arguments = command(p, 1, Kind::kCall, 2).buffers;
+       std::replace(arguments.begin(), arguments.end(), received(2), received(0));
+     },
+     "which is of message 0, but its slot has message 2 now"},
+    {"a slot that was taken as received",
+     [](Program& p) { command(p, 0, Kind::kAcquire, 1).kind = Kind::kReceive; },
+     "a slot that it only received"},
+    {"a message named after another slot",
+     [](Program& p) {
+       command(p, 0, Kind::kPublish, 1).buffers = command(p, 0, Kind::kPublish, 2).buffers;
+     },
+     "names 'y0#2', which does not lie in its slot"},
+    {"a message that is not what was written",
+     [](Program& p) {
+       command(p, 0, Kind::kPublish, 2).buffers = command(p, 0, Kind::kPublish, 0).buffers;
+     },
+     "sends 'y0#0', but 'y0#2' was written"},
+    {"arguments in another order",
+     [](Program& p) {
+       auto& arguments = command(p, 0, Kind::kCall, 1).buffers;
+       std::swap(arguments[0], arguments[1]);
+     },
+     "gives 'w1.0' of f32[8,8] to port 'x' of f32[4,8]"},
+    {"a rank without its update",
+     [](Program& p) {
+       std::erase_if(p.ranks[0].commands,
+                     [](const Command& c) { return c.action.kind == ActionKind::kUpdate; });
+     },
+     "is updated on no pipeline rank"},
+    {"states over each other",
+     [](Program& p) {
+       state(p, 0, Category::kGradients).storage.offset =
+           state(p, 0, Category::kWeights).storage.offset;
+     },
+     "overlaps state '"},
+    {"a port of another type",
+     [](Program& p) {
+       Fragment& f = p.fragments[command(p, 0, Kind::kCall, 0).fragment.index()];
+       f.global_types[f.outputs.back().value.index()] = ir::make_type(DType::kF32, {1, 2});
+     },
+     ", a shard of f32[1,2]"},
+};
+
 }  // namespace
 
 TEST_CASE("the verifier names what one edit of a pipeline breaks") {
-  const std::vector<Case> cases = {
-      {"data of a microbatch that is none",
-       [](Program& p) { command(p, 0, Kind::kLoad, 2).microbatch = 3; },
-       "loads microbatch 3, there are 3"},
-      {"data of another microbatch",
-       [](Program& p) { command(p, 0, Kind::kLoad, 2).microbatch = 1; }, "loads microbatch 1"},
-      {"work on microbatches that are none",
-       [](Program& p) { command(p, 0, Kind::kCall, 2).action.count = 2; },
-       "works on microbatches that do not exist, there are 3"},
-      {"a slot that is sent twice over",
-       [](Program& p) {
-         auto& commands = p.ranks[0].commands;
-         const size_t c = index_of(p, 0, Kind::kCall, 1);
-         commands.insert(commands.begin() + static_cast<int64_t>(c), Command(commands[c]));
-       },
-       "writes 'y0#1' a second time"},
-      {"a slot that goes back for another message",
-       [](Program& p) { command(p, 1, Kind::kRelease, 1).sequence += 3; },
-       "gives back a slot that it does not have"},
-      {"a message that is read where an earlier one was bound",
-       [](Program& p) {
-         Command& later = command(p, 1, Kind::kCall, 1);
-         later.buffers = command(p, 1, Kind::kCall, 0).buffers;
-       },
-       "in slot 0 of channel 'y0', which it does not have"},
-      {"a state behind the end of the states",
-       [](Program& p) { p.ranks[0].state_arena = p.ranks[0].state_arena - Bytes(64); },
-       " of the states"},
-      {"a buffer in the workspace", [](Program& p) { p.ranks[0].workspace_offset -= 64; },
-       "the workspace begins at "},
-      {"a workspace behind the end of the arena",
-       [](Program& p) { p.ranks[0].arena = p.ranks[0].arena - Bytes(64); },
-       "does not lie in the arena of "},
-      {"a message that its slot no longer holds",
-       [](Program& p) {
-         const auto received = [&](int32_t m) {
-           return command(p, 1, Kind::kReceive, m).buffers[0];
-         };
-         auto& arguments = command(p, 1, Kind::kCall, 2).buffers;
-         std::replace(arguments.begin(), arguments.end(), received(2), received(0));
-       },
-       "which is of message 0, but its slot has message 2 now"},
-      {"a slot that was taken as received",
-       [](Program& p) { command(p, 0, Kind::kAcquire, 1).kind = Kind::kReceive; },
-       "a slot that it only received"},
-      {"a message named after another slot",
-       [](Program& p) {
-         command(p, 0, Kind::kPublish, 1).buffers = command(p, 0, Kind::kPublish, 2).buffers;
-       },
-       "names 'y0#2', which does not lie in its slot"},
-      {"a message that is not what was written",
-       [](Program& p) {
-         command(p, 0, Kind::kPublish, 2).buffers = command(p, 0, Kind::kPublish, 0).buffers;
-       },
-       "sends 'y0#0', but 'y0#2' was written"},
-      {"arguments in another order",
-       [](Program& p) {
-         auto& arguments = command(p, 0, Kind::kCall, 1).buffers;
-         std::swap(arguments[0], arguments[1]);
-       },
-       "gives 'w1.0' of f32[8,8] to port 'x' of f32[4,8]"},
-      {"a rank without its update",
-       [](Program& p) {
-         std::erase_if(p.ranks[0].commands,
-                       [](const Command& c) { return c.action.kind == ActionKind::kUpdate; });
-       },
-       "is updated on no pipeline rank"},
-      {"states over each other",
-       [](Program& p) {
-         state(p, 0, Category::kGradients).storage.offset =
-             state(p, 0, Category::kWeights).storage.offset;
-       },
-       "overlaps state '"},
-      {"a port of another type",
-       [](Program& p) {
-         Fragment& f = p.fragments[command(p, 0, Kind::kCall, 0).fragment.index()];
-         f.global_types[f.outputs.back().value.index()] = ir::make_type(DType::kF32, {1, 2});
-       },
-       ", a shard of f32[1,2]"},
-  };
-  for (const Case& c : cases) {
+  for (const Case& c : kCases) {
     CAPTURE(c.name);
     Program program = make_pipeline({.ranks = 2, .microbatches = 3, .dp = 2, .tp = 2, .slots = 2});
     REQUIRE(verify(program).sound());

@@ -160,6 +160,22 @@ TEST_CASE("senders wait for slots where a message takes about as long as a forwa
         mw::test::close_to(predict::predict(request).step.value).epsilon(0.01));
 }
 
+TEST_CASE("a boundary that sequence parallelism divides goes whole, another in parts of it") {
+  Request request = request_for("gpt-1.7b", "selene", 16);
+  for (cluster::Link& link : request.cluster.links) {  // messages are much of a step
+    if (link.kind != cluster::LinkKind::kNetwork) continue;
+    link.bandwidth = link.bandwidth * 0.01;
+    link.bus_bandwidth = link.bus_bandwidth * 0.01;
+  }
+  for (const char* plan : {"tp=8,pp=4,microbatches=16", "tp=8,pp=4,sp,microbatches=16"}) {
+    CAPTURE(std::string(plan));
+    request.plan = compile::parse_plan(plan);
+    Coarse coarse(request);
+    CHECK(coarse.step(request.plan).value ==
+          mw::test::close_to(mw::predict::predict(request).step.value).epsilon(0.03));
+  }
+}
+
 TEST_CASE("stages beside each other on one rank have no slots, and keep what passes to the end") {
   Request request = request_for("gpt-7.5b", "selene", 512);
   request.model.layers = 24;

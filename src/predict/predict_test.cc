@@ -305,6 +305,22 @@ TEST_CASE("what does not fit is said with what holds it") {
         std::string::npos);
 }
 
+TEST_CASE("the optimizer is sharded over context parallelism before anything is recomputed") {
+  Request request = small();
+  Bytes needed;
+  for (const char* change : {"zero=1", "recompute=selective"}) {
+    request.plan = compile::parse_plan("cp=2,microbatches=8," + std::string(change));
+    needed = std::max(needed, mw::predict::predict(request).needed());
+  }
+  request.plan = compile::parse_plan("cp=2,microbatches=8");
+  request.cluster.device.memory = needed;
+  const Prediction p = mw::predict::predict(request);
+  REQUIRE(!p.too_full().empty());
+  const std::string text = memory_findings(request, p);
+  CAPTURE(text);
+  CHECK(text.ends_with("; the nearest change that fits: zero=1"));
+}
+
 TEST_CASE("smaller microbatches are a change that fits") {
   Request request = small();
   request.plan = compile::parse_plan("microbatches=4");
