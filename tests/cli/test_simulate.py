@@ -53,6 +53,15 @@ def test_the_memory_is_what_verify_says_to_the_byte(tmp_path):
         assert sorted(result["peak_bytes"]) == sorted({rank["pipeline_rank"]: rank["peak_bytes"] for rank in ranks}.values())
 
 
+def test_a_measured_rate_of_no_op_is_refused(tmp_path):
+    text = (ROOT / "clusters/this-machine.toml").read_text()
+    assert "\ndot = " in text
+    (tmp_path / "here.toml").write_text(text.replace("\ndot = ", "\ndott = "))
+    done = call(f"{JOB} --cluster {tmp_path}/here.toml --plan dp=1,microbatches=2")
+    assert done.returncode == 2
+    assert f"{tmp_path}/here.toml: device.kernel_G_per_s: there is no op 'dott', did you mean 'dot'?" in done.stderr
+
+
 # Tied embeddings and post-validation meet over pipeline ranks while other streams work.
 @pytest.mark.parametrize("step", [
     "gpt-22b --cluster selene --profile none --plan tp=8,pp=2,dp=2,microbatches=2 --global-batch 4",
