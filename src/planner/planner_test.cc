@@ -314,6 +314,7 @@ TEST_CASE("a model that does not fit is told the least number of devices that wo
   CHECK(message.find("; the least that would do is 4 devices, with ") != std::string::npos);
   Request fewer = request;
   fewer.base.cluster.devices = 2;
+  CAPTURE(message_of(fewer));
   CHECK(message_of(fewer).find("; the least that would do is 4 devices (it has 2), with ") !=
         std::string::npos);
 }

@@ -64,11 +64,13 @@ std::optional<Least> least_memory(const predict::Request& base, int64_t devices,
 Needs least_devices(const Request& request, predict::Coarse& coarse) {
   const predict::Request& base = request.base;
   const Bytes limit = base.cluster.device.usable_memory();
+  Request unbounded = request;  // more devices than there are, too
+  unbounded.base.cluster.devices = 0;
   Needs needs;
   if (const auto least = least_memory(base, request.gpus, limit, coarse)) needs.least = least->peak;
   const auto fits = [&](int64_t devices) {
     const auto least = least_memory(base, devices, limit, coarse);
-    if (!least || least->peak > limit || !simulate_plans(request, {least->plan}).fits[0])
+    if (!least || least->peak > limit || !simulate_plans(unbounded, {least->plan}).fits[0])
       return false;
     needs.devices = devices;
     needs.plan = least->plan;
