@@ -82,6 +82,13 @@ compile::Plan random_plan(const Request& base, Random& random, Coarse& coarse) {
   }
 }
 
+// The estimate of the request's plan is close to its simulation.
+void check_step(Coarse& coarse, const Request& request, double epsilon) {
+  CAPTURE(short_form(request.plan));
+  CHECK(coarse.step(request.plan).value ==
+        mw::test::close_to(predict::predict(request).step.value).epsilon(epsilon));
+}
+
 }  // namespace
 
 TEST_CASE("coarse estimates of random plans are close to the simulation and in its order") {
@@ -259,9 +266,7 @@ TEST_CASE("every microbatch's gradients are reduced in the stack's format, as in
   for (const std::string text : {"dp=8,tp=2", "dp=8,tp=2,pp=2", "dp=8,pp=2,sp,tp=2"}) {
     for (const std::string zero : {"zero=1,grad_reduce=microbatch", "zero=2", "zero=3"}) {
       request.plan = compile::parse_plan(text + ",microbatches=8," + zero);
-      CAPTURE(short_form(request.plan));
-      CHECK(coarse.step(request.plan).value ==
-            mw::test::close_to(predict::predict(request).step.value).epsilon(0.03));
+      check_step(coarse, request, 0.03);
     }
   }
 }
@@ -275,9 +280,7 @@ TEST_CASE("blocks with an attention window at every other place are told apart")
         "tp=2,sp,pp=24,microbatches=32", "dp=4,pp=8,microbatches=16,zero=2,schedule=zb-h1",
         "dp=4,pp=24,microbatches=16,zero=3", "tp=2,sp,pp=5,layers=5:5:5:5:4,microbatches=32"}) {
     request.plan = compile::parse_plan(text);
-    CAPTURE(std::string(text));
-    CHECK(coarse.step(request.plan).value ==
-          mw::test::close_to(predict::predict(request).step.value).epsilon(0.02));
+    check_step(coarse, request, 0.02);
   }
 }
 
