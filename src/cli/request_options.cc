@@ -314,8 +314,9 @@ void add_request_options(CLI::App& command, RequestOptions& options) {
           "--overlap", options.overlap,
           "What goes on beside computation: messages (on unless no-messages), "
           "collectives (but for no-tensor those of tensor parallelism; async-tp: with "
-          "their own products in parts), grad_reduce, param_gather; serial: no collective "
-          "of a microbatch; ring (of context parallelism; on unless no-ring). Beside what the "
+          "their own products in parts), grad_reduce (grad_reduce_idle: where the rank then "
+          "waits), param_gather; serial: no collective of a microbatch; ring (of context "
+          "parallelism; on unless no-ring). Beside what the "
           "profile has; none: in its place")
       ->delimiter(',');
   command

@@ -128,6 +128,9 @@ struct Stack {
   std::vector<std::string> overlap;  // as `simulate --overlap` takes them
   bool scatter_gather = false;
   bool gloo = false;  // collectives are Gloo's rings over TCP, not NCCL's
+  // A step ends with the sums of all gradients' norm and of the loss; without, each rank clips by
+  // what it has and keeps its loss to itself.
+  bool global_sums = true;
   // What it holds while it takes the gradient of the loss (predict/precision.h).
   bool f32_loss = false, gathered_ends = false;
   bool whole_recompute = false;  // full recomputation runs blocks again to their ends

@@ -198,6 +198,7 @@ Profile parse_profile(std::string_view text, const std::string& file) {
   reader.ignore("overlap");
   profile.stack.scatter_gather = reader.boolean_or("scatter_gather", false);
   profile.stack.gloo = reader.boolean_or("gloo", false);
+  profile.stack.global_sums = reader.boolean_or("global_sums", true);
   profile.fused_attention = reader.boolean_or("fused_attention", true);
   profile.fused_elementwise = reader.boolean_or("fused_elementwise", true);
   profile.fused_linears = reader.boolean_or("fused_linears", false);
@@ -241,9 +242,10 @@ std::string to_toml(const Profile& profile) {
     text += fmt::format("runs_that_say = {}\n", list_text(profile.runs_that_say));
   text += fmt::format(
       "overlap = {}\nscatter_gather = {}\nfused_attention = {}\n"
-      "{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}gradient_bytes = {}\n",
+      "{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}gradient_bytes = {}\n",
       list_text(profile.stack.overlap), profile.stack.scatter_gather, profile.fused_attention,
       profile.stack.gloo ? "gloo = true\n" : "",
+      profile.stack.global_sums ? "" : "global_sums = false\n",
       profile.fused_elementwise ? "" : "fused_elementwise = false\n",
       profile.fused_linears ? "fused_linears = true\n" : "",
       profile.interleaved ? "" : "interleaved = false\n",

@@ -19,6 +19,7 @@ overlap = ["grad_reduce"]
 scatter_gather = true
 fused_attention = false
 gloo = true
+global_sums = false
 fused_elementwise = false
 interleaved = false
 selective_op = true
@@ -91,6 +92,7 @@ TEST_CASE("a profile replaces what a cluster file says of device and links") {
   CHECK(c.stack.f32_loss);
   CHECK(c.stack.gathered_ends);
   CHECK(c.stack.whole_recompute);
+  CHECK_FALSE(c.stack.global_sums);
   CHECK(c.stack.autograd);
   CHECK(c.stack.dropout_masks);
   CHECK(c.stack.narrow_saved);

@@ -25,9 +25,11 @@ std::vector<std::pair<std::string, simulate::Options>> option_changes(const Requ
     add("--overlap messages", [](simulate::Options& o) { o.overlap.messages = true; });
   if (!now.collectives && plan.tp * plan.dp * plan.cp > 1)
     add("--overlap collectives", [](simulate::Options& o) { o.overlap.collectives = true; });
-  if (!(now.grad_reduce && now.param_gather) && plan.dp * plan.cp > 1) {
-    add("--overlap grad_reduce,param_gather",
-        [](simulate::Options& o) { o.overlap.grad_reduce = o.overlap.param_gather = true; });
+  if (!(now.grad_reduce && !now.grad_reduce_idle && now.param_gather) && plan.dp * plan.cp > 1) {
+    add("--overlap grad_reduce,param_gather", [](simulate::Options& o) {
+      o.overlap.grad_reduce = o.overlap.param_gather = true;
+      o.overlap.grad_reduce_idle = false;
+    });
   }
   if (!request.options.scatter_gather && plan.tp > 1 && plan.pp > 1 && !plan.sp)
     add("--scatter-gather", [](simulate::Options& o) { o.scatter_gather = true; });

@@ -210,6 +210,69 @@ TEST_CASE("gradients of complete layers are reduced beside the rest of the backw
   }
 }
 
+TEST_CASE("gradients are reduced early only where the rank then waits, if so asked") {
+  Request request = small();
+  request.cluster.links[0].bandwidth = request.cluster.links[0].bus_bandwidth =
+      cluster::BytesPerSecond(10e9);
+  const auto step = [&](const char* overlap) {
+    request.options = {};
+    REQUIRE(simulate::set_overlap(request.options.overlap, "none"));
+    REQUIRE(simulate::set_overlap(request.options.overlap, overlap));
+    return mw::predict::predict(request).step.value;
+  };
+  struct Case {
+    const char* plan;
+    bool idle;  // after the last backward of some stage that is not the rank's last
+  };
+  const std::vector<Case> cases = {
+      {"dp=4,bucket_mb=0", false},
+      {"dp=2,pp=4,microbatches=4,bucket_mb=0", false},
+      // Ranks 0 and 3 are done with stage 3 long before stage 0, whose gradients come from afar.
+      {"dp=2,pp=4,microbatches=4,schedule=chimera", true},
+      {"dp=2,pp=4,microbatches=8,schedule=dualpipe", true},
+      // The first chunk's backward of the last microbatch comes last, and the rank waits for it.
+      {"dp=2,pp=2,microbatches=2,schedule=interleaved-1f1b,chunks=2,bucket_mb=0", true}};
+  for (const Case& c : cases) {
+    CAPTURE(std::string(c.plan));
+    request.plan = compile::parse_plan(c.plan);
+    const double late = step("none"), idle = step("grad_reduce_idle"), early = step("grad_reduce");
+    CHECK(early <= idle);
+    CHECK(idle <= mw::test::close_to(late));
+    if (c.idle) {
+      CHECK(idle < 0.98 * late);
+    } else {
+      CHECK(idle > 0.995 * late);  // its collectives wait for what they read alone
+      CHECK(early < 0.999 * idle);
+    }
+  }
+}
+
+TEST_CASE("a stack without sums over all ranks has neither the norm's nor the loss's") {
+  for (const char* plan : {"dp=2", "pp=2,microbatches=2", "dp=2,pp=2,microbatches=2",
+                           "dp=2,tp=2,pp=2,microbatches=2", "dp=2,pp=2,microbatches=2,zero=1"}) {
+    CAPTURE(plan);
+    Request request = small();
+    request.plan = compile::parse_plan(plan);
+    const auto result = [&](bool sums) {
+      request.cluster.stack.global_sums = sums;
+      return simulate::simulate(program_of(request), request.cluster, request.options);
+    };
+    const simulate::Result with = result(true), without = result(false);
+    CHECK(without.step.value < with.step.value);
+    for (size_t r = 0; r < with.ranks.size(); ++r) {
+      std::map<std::string, int64_t> left = with.ranks[r].collectives_by_group;
+      // One all-reduce each: of the loss over pp and dp, of the norm over pp and tp; with ZeRO the
+      // blocks' sums are gathered over dp before.
+      const compile::Plan& p = request.plan;
+      --left[p.pp > 1 ? p.dp > 1 ? "pp,dp" : "pp" : "dp"];
+      if (p.pp > 1) --left[p.tp > 1 ? "pp,tp" : "pp"];
+      if (p.zero > 0) --left["dp"];
+      std::erase_if(left, [](const auto& entry) { return entry.second == 0; });
+      CHECK(without.ranks[r].collectives_by_group == left);
+    }
+  }
+}
+
 TEST_CASE("messages and collectives of one link wait for each other") {
   // tp inside of units of two devices or across them; the pipeline's messages go the other way.
   // Links are so slow that collectives are bytes, not latency, which leaves their links free.

@@ -98,6 +98,18 @@ double EventLoop::end() const {
   return end;
 }
 
+std::vector<int32_t> EventLoop::last_waits() const {
+  std::vector<int32_t> last;
+  for (const RankLog& log : logs_) {
+    last.push_back(-1);
+    for (const Wait& wait : log.waits) {
+      if (wait.reason != WaitReason::kCollective && wait.reason != WaitReason::kGather)
+        last.back() = std::max(last.back(), wait.command);
+    }
+  }
+  return last;
+}
+
 void EventLoop::go(int32_t r) {
   RankState& state = states_[static_cast<size_t>(r)];
   state.blocked = false;
@@ -267,12 +279,14 @@ void EventLoop::call_timed(int32_t r, const FlatCommand& command, const TimedFra
   }
   if (state.state_ready.empty()) return;
   const FlatRank& rank = in_.flat.ranks[static_cast<size_t>(r)];
+  const bool early = in_.last_early == nullptr ||
+                     static_cast<int32_t>(state.next) < (*in_.last_early)[static_cast<size_t>(r)];
   for (size_t u = 0; u < fragment.cost.state_uses.size(); ++u) {
     const int32_t write = fragment.cost.state_uses[u].last_write;
     if (write < 0) continue;
     const int32_t buffer = rank.bindings[static_cast<size_t>(command.bindings) + u];
     state.state_ready[static_cast<size_t>(buffer)] =
-        begin + fragment.spans[static_cast<size_t>(write)].end;
+        early ? begin + fragment.spans[static_cast<size_t>(write)].end : kNever;
   }
 }
 
@@ -314,7 +328,7 @@ void EventLoop::begin_walk(int32_t r, const FlatCommand& command, const TimedFra
   for (size_t u = 0; u < fragment.cost.state_uses.size(); ++u) {
     const int32_t buffer = rank.bindings[static_cast<size_t>(command.bindings) + u];
     state.port_ready[static_cast<size_t>(fragment.cost.state_uses[u].port)] =
-        state.state_ready[static_cast<size_t>(buffer)];
+        std::min(state.now, state.state_ready[static_cast<size_t>(buffer)]);
   }
 }
 

@@ -70,6 +70,8 @@ struct LoopInput {
   size_t labels;
   int32_t gather_label;    // of the channels' scatter/gather, -1: none
   uint32_t update_levels;  // link levels of the update's collectives, as bits
+  // [pipeline rank] the last command before which gradients may be reduced early; null: all.
+  const std::vector<int32_t>* last_early = nullptr;
 };
 
 class EventLoop {
@@ -83,6 +85,8 @@ class EventLoop {
   const std::vector<MessageRecord>& messages() const { return sent_; }
   int64_t events() const { return events_; }
   double end() const;
+  // [pipeline rank] the last command that waited for another rank's value or slot; -1: none.
+  std::vector<int32_t> last_waits() const;
 
  private:
   static constexpr double kNever = std::numeric_limits<double>::infinity();
@@ -102,7 +106,7 @@ class EventLoop {
     int64_t alive_by_category[pipeline::kCategories] = {};
     // [level] when messages have the ports, as far as an update's collectives go there too.
     std::vector<std::vector<Interval>> messages;
-    std::vector<double> state_ready;   // [buffer] when its last write ends
+    std::vector<double> state_ready;   // [buffer] when its last write ends; kNever: not early
     std::vector<double> gather_ready;  // [buffer] when its all-gather ends
     double gather_end = 0;
     double sending_end = 0;  // its messages on their way, as if nobody shared their links

@@ -78,6 +78,14 @@ bool serves_recomputation(const Fragment& fragment, const ir::Op& gather) {
   return false;
 }
 
+// Of an update: what adds up the gradients' norm, in fp64, or the loss, a scalar.
+bool sums_of_step(const ir::Graph& graph, const ir::Op& op) {
+  return std::all_of(op.operands.begin(), op.operands.end(), [&](ValueId v) {
+    const ir::TensorType& type = graph.type(v);
+    return type.dtype == DType::kF64 || type.elements() == 1;
+  });
+}
+
 }  // namespace
 
 int32_t Labels::id(const std::string& label) {
@@ -178,7 +186,9 @@ void FragmentCoster::add_collective(const Fragment& fragment, const ir::Op& op, 
                                     FragmentCost& cost, OpCost& made) {
   const auto& attrs = op.as<ir::CollectiveAttrs>();
   const Group& group = group_of(attrs.group, rank);
-  if (group.size <= 1) {
+  const bool left_out =
+      cost.update && !cluster_.stack.global_sums && sums_of_step(fragment.graph, op);
+  if (group.size <= 1 || left_out) {
     made.alias = true;
     return;
   }

@@ -23,12 +23,20 @@ constexpr Word kSwitches[] = {
     {"no-tensor", [](Overlap& o) { o.tensor = false; }},
     {"async-tp", [](Overlap& o) { o.collectives = o.tensor = o.async_tp = true; }},
     {"serial", [](Overlap& o) { o.serial = true; }},
-    {"grad_reduce", [](Overlap& o) { o.grad_reduce = true; }},
+    {"grad_reduce",
+     [](Overlap& o) {
+       o.grad_reduce = true;
+       o.grad_reduce_idle = false;
+     }},
+    {"grad_reduce_idle", [](Overlap& o) { o.grad_reduce = o.grad_reduce_idle = true; }},
     {"param_gather", [](Overlap& o) { o.param_gather = true; }},
     {"ring", [](Overlap& o) { o.ring = true; }},
     {"no-ring", [](Overlap& o) { o.ring = false; }},
     {"none",
-     [](Overlap& o) { o.collectives = o.async_tp = o.grad_reduce = o.param_gather = false; }},
+     [](Overlap& o) {
+       o.collectives = o.async_tp = o.param_gather = false;
+       o.grad_reduce = o.grad_reduce_idle = false;
+     }},
 };
 
 }  // namespace

@@ -41,6 +41,9 @@ struct Overlap {
   bool serial = false;
   // The update's reductions start as soon as their gradients are complete.
   bool grad_reduce = false;
+  // With `grad_reduce`: only where the rank later waits for another one, those of other gradients
+  // behind all its work [Li 2021, Chimera, section 3.2: eager-sync-opt]. Off: all of them.
+  bool grad_reduce_idle = false;
   // The update's last all-gathers run beside the next step's first forward passes.
   bool param_gather = false;
   // Context parallelism passes keys and values around a ring: attention computes with one part
@@ -53,8 +56,8 @@ struct Overlap {
 
 // Switches what a word says: "messages", "no-messages", "collectives", "no-tensor", "async-tp"
 // (which is collectives, those of tensor parallelism among them, and products in parts), "serial",
-// "grad_reduce", "param_gather", "ring", "no-ring"; "none": no collectives, grad_reduce and
-// param_gather, whatever was on before. False for any other word.
+// "grad_reduce", "grad_reduce_idle", "param_gather", "ring", "no-ring"; "none": no collectives,
+// grad_reduce and param_gather, whatever was on before. False for any other word.
 bool set_overlap(Overlap& overlap, std::string_view word);
 const std::vector<std::string>& overlap_words();  // that it knows
 

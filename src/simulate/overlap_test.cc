@@ -31,3 +31,17 @@ TEST_CASE("what no option says is the device's beside collectives, and nothing b
   REQUIRE(set_slowdown(overlap, "param_gather=2").empty());
   CHECK(slowdowns_of(overlap, device) == Slowdowns{1, 1.25, 1.25, 2, 1.25, 1.25});
 }
+
+TEST_CASE("of two ways to reduce gradients early the last word holds") {
+  Overlap overlap;
+  REQUIRE(set_overlap(overlap, "grad_reduce_idle"));
+  CHECK(overlap.grad_reduce);
+  CHECK(overlap.grad_reduce_idle);
+  REQUIRE(set_overlap(overlap, "grad_reduce"));
+  CHECK(overlap.grad_reduce);
+  CHECK_FALSE(overlap.grad_reduce_idle);
+  REQUIRE(set_overlap(overlap, "grad_reduce_idle"));
+  REQUIRE(set_overlap(overlap, "none"));
+  CHECK_FALSE(overlap.grad_reduce);
+  CHECK_FALSE(overlap.grad_reduce_idle);
+}

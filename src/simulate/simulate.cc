@@ -40,6 +40,7 @@ class Simulation {
 
   Result run() {
     prepare();
+    find_last_early();
     const LoopInput input = loop_input();
     EventLoop loop(input);
     loop.run();
@@ -68,22 +69,36 @@ class Simulation {
       if (!fragment.cost.ops.empty()) set_times(fragment.cost, cluster_, options_);
     }
     walk_fragments();
+    find_last_early();
     EventLoop loop(loop_input());
     loop.run();
     return Seconds(loop.end());
   }
 
  private:
+  // Where a rank has idle time left is seen in the step without early sums.
+  void find_last_early() {
+    if (!options_.overlap.grad_reduce_idle) return;
+    Options late = options_;
+    late.overlap.grad_reduce = late.trace = late.figures = false;
+    EventLoop loop(loop_input(late, nullptr));
+    loop.run();
+    last_early_ = loop.last_waits();
+  }
   LoopInput loop_input() const {
+    return loop_input(options_, options_.overlap.grad_reduce_idle ? &last_early_ : nullptr);
+  }
+  LoopInput loop_input(const Options& options, const std::vector<int32_t>* last_early) const {
     return {program_,
             flat_,
             fragments_,
             coster_.cross_groups(),
             cluster_,
-            options_,
+            options,
             labels_.names().size(),
             gather_label_,
-            update_levels_};
+            update_levels_,
+            last_early};
   }
 
   Names tensor_axes() const {
@@ -356,6 +371,7 @@ class Simulation {
   std::vector<RankId> devices_;  // [pipeline rank] that stands for it
   int32_t gather_label_ = -1;
   uint32_t update_levels_ = 0;
+  std::vector<int32_t> last_early_;  // LoopInput::last_early
 };
 
 }  // namespace

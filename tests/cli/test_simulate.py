@@ -302,7 +302,7 @@ def test_one_is_not_told_as_several():
      "--slowdown: must be a number from 1 to 1000, or one of a kind of communication as in \"tensor=1.2\", is \"0.9\""),
     (f"{JOB} --cluster selene --plan dp=2,pp=2,microbatches=2 --gpus 8 --overlap grad_redcue",
      "--overlap: unknown word 'grad_redcue', did you mean 'grad_reduce'?; known are messages, no-messages, "
-     "collectives, no-tensor, async-tp, serial, grad_reduce, param_gather, ring, no-ring, none\n"
+     "collectives, no-tensor, async-tp, serial, grad_reduce, grad_reduce_idle, param_gather, ring, no-ring, none\n"
      "--gpus: is 8, but the plan has dp*tp*pp=2*1*2=4 ranks; use dp=4"),
     ("--model gpt-tiny --cluster selene --plan tp=2,pp=2,cp=2 --gpus 1001",
      "--global-batch: is missing; give the sequences of a step\n"

@@ -232,7 +232,9 @@ REACHED = {
     ("runs.csv", "arXiv:2407.21783"): (0.06, 0.15),
     ("runs.csv", "arXiv:2201.11990"): (0.06, 0.15),
     ("runs.csv", "bigscience BLOOM"): (0.06, 0.15),
-    ("orderings.csv", "arXiv:2107.06925"): (0.06, 0.15),
+    ("orderings.csv", "arXiv:2107.06925 Fig. 15"): (0.03, 0.07),
+    ("orderings.csv", "arXiv:2107.06925 Fig. 18"): (0.04, 0.07),
+    ("orderings.csv", "arXiv:2107.06925"): (0.06, 0.24),
     ("further_runs.csv", "pytorch/torchtitan@31a17bfd"): (0.06, 0.15),
     ("runs_bigscience.csv", "bigscience-workshop/bigscience"): (0.06, 0.30),
     ("runs_vtrain.csv", "VIA-Research/vTrain@f8dda84 data/ground_truth_single.csv"): (0.078, 1),
@@ -247,7 +249,9 @@ def published(file):
 
 @pytest.mark.parametrize("file, source", REACHED)
 def test_errors_that_were_reached_stay(file, source):
-    errors = [abs(row["error"]) for row in published(file) if row["source"].startswith(source)]
+    # PipeDream-2BW's rows are of runs from an empty pipeline; places have no error.
+    errors = [abs(row["error"]) for row in published(file) if row["source"].startswith(source)
+              and row["metric"] != "place" and row["schedule"] != "pipedream-2bw"]
     mean, worst = REACHED[file, source]
     assert sum(errors) / len(errors) < mean
     assert max(errors) < worst
