@@ -58,16 +58,21 @@ bool in_workspace(const Fragment& fragment, size_t value) {
 }
 
 // Memory for every value of a fragment, as a run has it: what the plan puts into the workspace lies
-// there, so that caches hold as much of it; all else has its own.
+// there, so that caches hold as much of it; all else lies behind it, each by itself. All in one
+// allocation, for only large ones get huge pages.
 class Values {
  public:
-  explicit Values(const Fragment& fragment) : fragment_(fragment) {
-    const ir::Graph& graph = fragment.graph;
-    workspace_ = zeros(std::max<int64_t>(64, pipeline::workspace_end(fragment)));
-    for (size_t v = 0; v < graph.values.size(); ++v) {
-      if (!fragment.alias_of[v].valid() && !in_workspace(fragment, v))
-        memory_[v] = zeros(bytes_of(graph, v));
+  explicit Values(const Fragment& fragment)
+      : fragment_(fragment), offset_(fragment.graph.values.size(), 0) {
+    int64_t end = aligned(pipeline::workspace_end(fragment));
+    for (size_t v = 0; v < offset_.size(); ++v) {
+      if (fragment.alias_of[v].valid()) continue;
+      offset_[v] = in_workspace(fragment, v) ? fragment.workspace_offset[v] : end;
+      if (!in_workspace(fragment, v)) end += aligned(bytes_of(fragment.graph, v));
     }
+    const int64_t bytes = std::max(kAlignment, end);
+    memory_ = CpuBackend().allocate(Bytes(bytes), {});
+    std::memset(memory_.get(), 0, static_cast<size_t>(bytes));
   }
   void* at(ValueId v) const {
     const ValueId root = fragment_.alias_of[v.index()];
@@ -81,19 +86,15 @@ class Values {
   }
 
  private:
-  static std::shared_ptr<void> zeros(int64_t bytes) {
-    std::shared_ptr<void> memory = CpuBackend().allocate(Bytes(bytes), {});
-    std::memset(memory.get(), 0, static_cast<size_t>(bytes));
-    return memory;
+  static constexpr int64_t kAlignment = 64;
+  static int64_t aligned(int64_t bytes) {
+    return (bytes + kAlignment - 1) / kAlignment * kAlignment;
   }
-  char* start_of(ValueId v) const {
-    if (!in_workspace(fragment_, v.index())) return static_cast<char*>(memory_.at(v.index()).get());
-    return static_cast<char*>(workspace_.get()) + fragment_.workspace_offset[v.index()];
-  }
+  char* start_of(ValueId v) const { return static_cast<char*>(memory_.get()) + offset_[v.index()]; }
 
   const Fragment& fragment_;
-  std::shared_ptr<void> workspace_;
-  std::map<size_t, std::shared_ptr<void>> memory_;  // by value
+  std::vector<int64_t> offset_;  // by value, where it is no alias
+  std::shared_ptr<void> memory_;
 };
 
 struct Prepared {
