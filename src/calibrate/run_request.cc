@@ -131,7 +131,8 @@ void add_experts(const Run& run, const Experts& experts, models::ModelConfig& mo
 }
 
 // A Llama or one of the mixtures, which are built as Llamas; else a GPT, whose output weights are
-// its own where its queries share keys (Megatron-LM's functional tests untie them).
+// its own where its queries share keys (Megatron-LM's functional tests untie them) or its notes say
+// "untied embeddings".
 models::ModelConfig model_of(const Run& run) {
   models::ModelConfig model;
   const bool llama = starts_with(run.model, "Llama") || !run.moe.empty();
@@ -145,7 +146,8 @@ models::ModelConfig model_of(const Run& run) {
   model.kv_heads = run.kv_heads;
   model.head_dim = run.hidden / run.heads;
   model.ffn_size = run.ffn;
-  model.tie_word_embeddings = !llama && run.kv_heads == run.heads;
+  model.tie_word_embeddings = !llama && run.kv_heads == run.heads &&
+                              run.notes.find("untied embeddings") == std::string::npos;
   if (llama) model.activation = models::Activation::kSilu;
   if (const auto experts = experts_of(run.moe)) add_experts(run, *experts, model);
   return model;
