@@ -158,13 +158,16 @@ void read_row(const RowReader& row, Run& run) {
   row.text("software", run.software);
   row.text("notes", run.notes);
   row.one_of("use", run.use, {"fit", "check"});
-  row.count("layers", run.layers, 1, false, 1 << 14);
-  row.count("hidden", run.hidden, 1);
-  row.count("heads", run.heads, 1);
-  row.count("kv_heads", run.kv_heads, 1);
-  row.count("ffn", run.ffn, 1);
-  row.count("seq", run.seq, 1);
-  row.count("vocab", run.vocab, 1);
+  // As in a model's config.json (models/config.cc).
+  constexpr int64_t kMostLayers = 1 << 14, kMostHeads = 1 << 14, kMostWidth = 1 << 20,
+                    kMostWords = 1 << 26;
+  row.count("layers", run.layers, 1, false, kMostLayers);
+  row.count("hidden", run.hidden, 1, false, kMostWidth);
+  row.count("heads", run.heads, 1, false, kMostHeads);
+  row.count("kv_heads", run.kv_heads, 1, false, kMostHeads);
+  row.count("ffn", run.ffn, 1, false, 4 * kMostWidth);
+  row.count("seq", run.seq, 1, false, kMostWords);
+  row.count("vocab", run.vocab, 1, false, kMostWords);
   row.count("gpus", run.gpus, 1, false, 1 << 20);
   row.count("cp", run.cp, 1);
   run.tp = run.pp = run.dp = 0;

@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "base/test_close_to.h"
+#include "base/test_thrown_by.h"
 #include "base/text.h"
 
 using namespace mw;
@@ -103,6 +104,20 @@ TEST_CASE("a value is read in its unit; what is no unit of the metric is a findi
                        "runs.csv:2: unit: must be one of s, ms, min, is \"furlongs\"", Error);
   CHECK_THROWS_WITH_AS(read("mfu", "0.44", ""),
                        "runs.csv:2: unit: must be one of %, fraction, is \"\"", Error);
+}
+
+TEST_CASE("sizes are at most those of a model's config.json") {
+  std::string bad = kRow;
+  bad.replace(bad.find(",2,64,4,4,256,128,512,"), 22,
+              ",16385,1048577,16385,16385,4194305,67108865,67108865,");
+  CHECK(mw::test::thrown_by([&] { parse_runs(kHeader + bad, "runs.csv"); }) ==
+        "runs.csv:2: layers: must be at most 16384, is \"16385\"\n"
+        "runs.csv:2: hidden: must be at most 1048576, is \"1048577\"\n"
+        "runs.csv:2: heads: must be at most 16384, is \"16385\"\n"
+        "runs.csv:2: kv_heads: must be at most 16384, is \"16385\"\n"
+        "runs.csv:2: ffn: must be at most 4194304, is \"4194305\"\n"
+        "runs.csv:2: seq: must be at most 67108864, is \"67108865\"\n"
+        "runs.csv:2: vocab: must be at most 67108864, is \"67108865\"");
 }
 
 TEST_CASE("an unknown schedule or overlap is a finding") {
