@@ -107,7 +107,7 @@ def test_the_fullest_instant_has_its_categories_and_tensors():
     result = json.loads(simulated(f"{JOB} --cluster selene --plan {PLAN} --json"))
     for fullest, alive in zip(result["fullest"], result["alive_bytes"], strict=True):
         assert sum(fullest["bytes_by_category"].values()) == alive
-        assert {"weights", "gradients", "optimizer", "activations", "boundary"} <= set(fullest["bytes_by_category"])
+        assert {"weights", "gradients", "optimizer", "activations", "communication buffers"} <= set(fullest["bytes_by_category"])
         assert 0 < fullest["time_s"] < result["step_s"]
         sizes = [tensor["bytes"] for tensor in fullest["largest"]]
         assert sizes == sorted(sizes, reverse=True) and len(sizes) == 8
