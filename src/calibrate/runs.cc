@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 
 #include "base/error.h"
 #include "base/text.h"
@@ -48,7 +49,7 @@ class RowReader {
     const std::string& text = cell(name);
     if (text.empty() && optional) return;
     const std::optional<double> value = parse_double(text);
-    if (value && *value > 0) {
+    if (value && *value > 0 && std::isfinite(*value)) {
       to = *value;
     } else {
       fail(name, "a positive number", text);
@@ -180,7 +181,7 @@ void read_row(const RowReader& row, Run& run) {
   row.count("micro_batch", run.micro_batch, 1, true);
   row.count("global_batch", run.global_batch, 1, false, 1 << 20);
   int64_t sp = 0;
-  row.count("sp", sp, 0);
+  row.count("sp", sp, 0, false, 1);
   run.sp = sp != 0;
   row.number("value", run.value, false);
   read_unit(row, run);
