@@ -117,7 +117,8 @@ bool Coarse::divides_whole(const Plan& plan) const {
   if (plan.cp > 1 || plan.ep > 1 || plan.group != usual.group || plan.pairs != usual.pairs ||
       plan.memory_limit != usual.memory_limit || !plan.costs.empty())
     return false;
-  return base_.global_batch % (plan.dp * plan.units()) == 0 &&
+  return plan.stages() * plan.microbatches <= compile::kMostUnits &&
+         base_.global_batch % (plan.dp * plan.units()) == 0 &&
          base_.seq_len % plan.sequence_slices() == 0 &&
          (plan.pp > 1 || plan.sequence_slices() == 1);
 }

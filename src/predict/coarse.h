@@ -35,7 +35,8 @@ class Coarse {
   Coarse another() const { return Coarse(facts_); }
 
   // Whether the schedule can be had: it is one that the compiler lowers, and takes the plan's
-  // chunks and microbatches, whose parts are whole sequences. Slices only with a pipeline.
+  // chunks and microbatches, no more than a plan may have, whose parts are whole sequences. Slices
+  // only with a pipeline.
   bool has_order(const compile::Plan& plan);
   // The same, without making a schedule of more than a few microbatches.
   bool takes_order(const compile::Plan& plan);
