@@ -289,7 +289,7 @@ std::vector<WhatIf> what_if(const Request& request, const std::vector<Variation>
     std::vector<std::string> values;
     for (size_t v = 0; v < variations.size(); ++v)
       values.push_back(variations[v].key + "=" + row.values[v]);
-    diagnostics.add("--vary {}: {}", join(values, " "), row.reason);
+    diagnostics.add("--vary {}: {}", join(values, " "), replace_all(row.reason, "--vary: ", ""));
   }
   throw Error(diagnostics.findings());
 }

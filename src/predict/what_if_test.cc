@@ -112,6 +112,8 @@ TEST_CASE("where no combination can be, all reasons are told") {
         "dp*microbatches=2*3=6; every microbatch needs a whole number of sequences\n"
         "--vary microbatches=5 link_bandwidth=2: plan: global_batch=16 is not divisible by "
         "dp*microbatches=2*5=10; every microbatch needs a whole number of sequences");
+  CHECK(message_of(request, {"costs=1:1:1"}) ==
+        "--vary costs=1:1:1: costs: are what zb-auto minimises, and the schedule is 1f1b");
 }
 
 TEST_CASE("more combinations than a table has rows are refused") {
