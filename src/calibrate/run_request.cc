@@ -211,6 +211,8 @@ std::string reason(const Run& run, const Machines& machines) {
     return fmt::format("precision: unknown '{}', known: bf16, fp16, fp32, fp8, fp8-mx",
                        run.precision);
   if (run.zero > 3) return fmt::format("zero: is {}, must be 0 to 3", run.zero);
+  if (run.overlap == kPostValidation && run.pp == 1)
+    return "overlap: post-validation is of several pipeline ranks, and pp is 1";
   const cluster::Cluster* cluster = cluster_of(run, machines);
   if (cluster == nullptr) return fmt::format("no file of clusters/ has the device {}", run.gpu);
   if (run.pp == 0 && run.dp == 0 && layouts(run, machines).empty())

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cmath>
 
 #include "base/error.h"
 #include "base/text.h"
@@ -45,11 +44,13 @@ class RowReader {
       fail(name, fmt::format("an integer of at least {}", least), text);
     }
   }
-  void number(std::string_view name, double& to, bool optional) const {
+  void number(std::string_view name, double& to, bool optional, double most = 1e12) const {
     const std::string& text = cell(name);
     if (text.empty() && optional) return;
     const std::optional<double> value = parse_double(text);
-    if (value && *value > 0 && std::isfinite(*value)) {
+    if (value && (*value > most || (*value > 0 && *value < 1 / most))) {
+      fail(name, fmt::format("from {:g} to {:g}", 1 / most, most), text);
+    } else if (value && *value > 0) {
       to = *value;
     } else {
       fail(name, "a positive number", text);
@@ -185,7 +186,8 @@ void read_row(const RowReader& row, Run& run) {
   run.sp = sp != 0;
   row.number("value", run.value, false);
   read_unit(row, run);
-  row.number("nic_GBps", run.nic_GBps, true);
+  constexpr double kMostGBps = 1e9;  // as of a cluster file's links
+  row.number("nic_GBps", run.nic_GBps, true, kMostGBps);
   row.number("memory_GiB", run.memory_GiB, true);
 }
 

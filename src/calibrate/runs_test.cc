@@ -109,10 +109,11 @@ TEST_CASE("a value is read in its unit; what is no unit of the metric is a findi
 TEST_CASE("sp is 0 or 1, a value is finite") {
   std::string bad = kRow;
   bad.replace(bad.find(",4,2,1,1,2,"), 11, ",4,2,2,1,2,");
-  bad.replace(bad.find(",1.5,"), 5, ",inf,");
+  bad.replace(bad.find(",1.5,s,,"), 8, ",inf,s,1e-300,");
   CHECK(mw::test::thrown_by([&] { parse_runs(kHeader + bad, "runs.csv"); }) ==
         "runs.csv:2: sp: must be at most 1, is \"2\"\n"
-        "runs.csv:2: value: must be a positive number, is \"inf\"");
+        "runs.csv:2: value: must be from 1e-12 to 1e+12, is \"inf\"\n"
+        "runs.csv:2: nic_GBps: must be from 1e-09 to 1e+09, is \"1e-300\"");
 }
 
 TEST_CASE("sizes are at most those of a model's config.json") {

@@ -98,6 +98,10 @@ TEST_CASE("a row that cannot be simulated says why") {
   run.moe = "E8k2s0f128";
   CHECK(reason(run, a100()) == "");
   run.moe.clear();
+  run.overlap = kPostValidation;
+  CHECK(reason(run, a100()) ==
+        "overlap: post-validation is of several pipeline ranks, and pp is 1");
+  run.overlap.clear();
   run.gpu = "B300";
   CHECK(reason(run, a100()) == "no file of clusters/ has the device B300");
   run.gpu = "A100";
