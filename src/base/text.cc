@@ -37,15 +37,20 @@ std::string nearest(std::string_view word, std::span<const Candidate> candidates
       best_candidate = candidate;
     }
   }
-  if (best > allowed) {
-    // An abbreviation.
-    const auto longer = std::find_if(candidates.begin(), candidates.end(), [&](const auto& c) {
-      return lower.size() >= 3 && starts_with(to_lower(c), lower);
-    });
-    if (longer == candidates.end()) return "";
-    best_candidate = *longer;
+  if (best <= allowed) return fmt::format(", did you mean '{}'?", best_candidate);
+  // An abbreviation, or one of the words of a name such as "a100-80gb-megatron".
+  constexpr size_t kFewestLetters = 3, kMostNames = 4;
+  std::vector<std::string> longer;
+  for (const Candidate& candidate : candidates) {
+    const bool begins_one = ("-" + to_lower(candidate)).find("-" + lower) != std::string::npos;
+    if (lower.size() < kFewestLetters || longer.size() == kMostNames || !begins_one) continue;
+    longer.push_back(fmt::format("'{}'", candidate));
   }
-  return fmt::format(", did you mean '{}'?", best_candidate);
+  if (longer.empty()) return "";
+  const std::string last = longer.back();
+  longer.pop_back();
+  return fmt::format(", did you mean {}{}{}?", join(longer, ", "), longer.empty() ? "" : " or ",
+                     last);
 }
 
 template <typename Number>

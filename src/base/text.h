@@ -39,8 +39,9 @@ std::optional<double> parse_double(std::string_view text);
 // Levenshtein distance where a swap of two neighbours counts as one edit.
 int edit_distance(std::string_view a, std::string_view b);
 
-// ", did you mean 'x'?" for the nearest candidate, "" where none is near (more than a third of the
-// word's letters wrong, case aside). Ties go to the earlier candidate.
+// ", did you mean 'x'?" for the nearest candidate, the earlier of two; where none is near (more
+// than a third of the word's letters wrong, case aside) ", did you mean 'x-y' or 'y-z'?" for up to
+// four of which the word begins a part; "" where there are none of these either.
 std::string did_you_mean(std::string_view word, std::span<const std::string> candidates);
 std::string did_you_mean(std::string_view word, std::span<const std::string_view> candidates);
 

@@ -58,6 +58,12 @@ TEST_CASE("a near miss is named, a far one is not") {
   CHECK(did_you_mean("pt", keys) == ", did you mean 'tp'?");
   CHECK(did_you_mean("n_h", keys) == ", did you mean 'n_head'?");
   CHECK(did_you_mean("x", keys) == "");
+  const std::vector<std::string> names = {"a100-80gb-megatron", "b200-llm", "h100-80gb-megatron",
+                                          "none"};
+  CHECK(did_you_mean("megatron", names) ==
+        ", did you mean 'a100-80gb-megatron' or 'h100-80gb-megatron'?");
+  CHECK(did_you_mean("B200", names) == ", did you mean 'b200-llm'?");
+  CHECK(did_you_mean("tron", names) == "");
   CHECK(did_you_mean("dropout", keys) == "");
   CHECK(did_you_mean("", keys) == "");
 }

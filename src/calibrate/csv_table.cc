@@ -88,12 +88,15 @@ CsvTable parse_csv(std::string_view csv, const std::string& file,
   CsvReader reader(csv, file);
   if (!reader.at_end()) table.names = reader.next().cells;
   for (const std::string_view column : columns) {
-    const auto count = std::count(table.names.begin(), table.names.end(), column);
-    if (count == 0)
+    if (std::find(table.names.begin(), table.names.end(), column) == table.names.end())
       diagnostics.add("{}:1: there is no column '{}'{}", file, column,
                       did_you_mean(column, table.names));
-    if (count > 1)
-      diagnostics.add("{}:1: there are {} columns '{}'; leave one", file, count, column);
+  }
+  for (auto name = table.names.begin(); name != table.names.end(); ++name) {
+    const auto count = std::count(name, table.names.end(), *name);
+    const bool is_first = std::find(table.names.begin(), name, *name) == name;
+    if (is_first && count > 1 && !name->empty())
+      diagnostics.add("{}:1: there are {} columns '{}'; leave one", file, count, *name);
   }
   diagnostics.throw_if_any();
   while (!reader.at_end()) {

@@ -23,7 +23,8 @@ struct CsvTable {
 };
 
 // A quoted cell may hold commas, line ends and doubled quotes. Throws Error where a column is
-// missing or a quote is never closed; lines of another length are findings, and left out.
+// missing or there twice, or a quote is never closed; lines of another length are findings, and
+// left out.
 CsvTable parse_csv(std::string_view csv, const std::string& file,
                    std::span<const std::string_view> columns, Diagnostics& diagnostics);
 

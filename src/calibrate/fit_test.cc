@@ -145,4 +145,15 @@ TEST_CASE("a table of kernels is checked by line") {
       "k.csv:3: time_us: must be a positive number, is \"-1\"",
       Error);
   CHECK_THROWS_WITH_AS(parse_collectives(header, "k.csv", "A100"), "k.csv: has no rows", Error);
+  CHECK_THROWS_WITH_AS(
+      parse_collectives(header + ",all_reduce,1,1,9223372036854775807,inf\n"
+                                 "A100,all_reduce,1,99999999999,8,1e-300\n",
+                        "k.csv", "A100"),
+      "k.csv:2: device: must be that of a cluster, or how it begins, is \"\"\n"
+      "k.csv:2: ranks: must be an integer of at least 2, is \"1\"\n"
+      "k.csv:2: bytes: must be at most 1125899906842624, is \"9223372036854775807\"\n"
+      "k.csv:2: time_us: must be from 1e-12 to 1e+12, is \"inf\"\n"
+      "k.csv:3: ranks: must be at most 1048576, is \"99999999999\"\n"
+      "k.csv:3: time_us: must be from 1e-12 to 1e+12, is \"1e-300\"",
+      Error);
 }

@@ -57,13 +57,13 @@ std::vector<int64_t> stage_layers(const Run& run, int64_t stages) {
 
 // Where a kind has pairs of pipelines, the column vpp counts them.
 void set_schedule(const Run& run, compile::Plan& plan) {
-  const pipeline::PublishedKind named = pipeline::published_kind(run.pp > 1 ? run.schedule : "");
+  const pipeline::PublishedKind named = pipeline::published_kind(run.schedule);
   const pipeline::ScheduleKind& kind = *named.kind;
   plan.schedule = kind.name;
   plan.memory_limit = static_cast<double>(named.limit * run.pp);
   if (kind.options.pairs) {
     plan.pairs = run.vpp > 1 ? run.vpp : 0;
-  } else if (run.pp > 1) {
+  } else {
     plan.chunks = std::max<int64_t>(run.vpp, kind.chunks.least);
     plan.schedule = pipeline::kind_with_chunks(kind, plan.chunks).name;
   }
@@ -82,7 +82,7 @@ std::optional<Experts> experts_of(const std::string& moe) {
   for (const std::string_view part : split(moe, ';')) {
     const std::vector<std::string_view> words = split_words(part);
     if (words.size() == 2 && words[1] == "dense") {
-      made.dense = parse_int64(words[0]).value_or(0);
+      made.dense = parse_int64(words[0]).value_or(-1);
     } else if (words.size() == 1 && words[0] == "MLA") {
       made.latent = true;
     } else {
@@ -95,9 +95,11 @@ std::optional<Experts> experts_of(const std::string& moe) {
       made.experts = e, made.top_k = k, made.shared = s, made.ffn = f;
     }
   }
-  constexpr int64_t kMostExperts = 1 << 16;
+  // As in a model's config.json (models/config.cc).
+  constexpr int64_t kMostExperts = 1 << 14, kMostWidth = int64_t{4} << 20;
   if (made.experts < 1 || made.experts > kMostExperts || made.top_k < 1 ||
-      made.top_k > made.experts)
+      made.top_k > made.experts || made.shared < 0 || made.shared > kMostExperts || made.ffn < 1 ||
+      made.ffn > kMostWidth || made.dense < 0)
     return std::nullopt;
   return made;
 }
@@ -203,11 +205,16 @@ Machines read_machines(FileSystem& fs, const std::string& folder) {
 }
 
 std::string reason(const Run& run, const Machines& machines) {
-  if (!run.moe.empty() && !experts_of(run.moe)) return "moe: unknown form " + run.moe;
+  const std::optional<Experts> experts = experts_of(run.moe);
+  if (!run.moe.empty() && !experts) return "moe: unknown form " + run.moe;
+  if (experts && experts->dense > run.layers)
+    return fmt::format("moe: {} dense layers of {}", experts->dense, run.layers);
   if (precision_name(run).empty())
     return fmt::format("precision: unknown '{}', known: bf16, fp16, fp32, fp8, fp8-mx",
                        run.precision);
   if (run.zero > 3) return fmt::format("zero: is {}, must be 0 to 3", run.zero);
+  if (run.overlap == kPostValidation && run.pp == 1)
+    return "overlap: post-validation is of several pipeline ranks, and pp is 1";
   const cluster::Cluster* cluster = cluster_of(run, machines);
   if (cluster == nullptr) return fmt::format("no file of clusters/ has the device {}", run.gpu);
   if (run.pp == 0 && run.dp == 0 && layouts(run, machines).empty())
@@ -268,7 +275,9 @@ predict::Request request_of(const Run& run, const Machines& machines, int64_t mi
 }
 
 void set_costs(predict::Request& request) {
-  if (pipeline::kind_of(request.plan.schedule).options.costs)
+  const compile::Plan& plan = request.plan;
+  // Of one stage there is nothing to weigh, and kinds that are made for costs have one a rank.
+  if (pipeline::kind_of(plan.schedule).options.costs && plan.pp > 1 && plan.chunks == 1)
     request.plan.costs = predict::stage_costs(request);
 }
 

@@ -44,11 +44,13 @@ class RowReader {
       fail(name, fmt::format("an integer of at least {}", least), text);
     }
   }
-  void number(std::string_view name, double& to, bool optional) const {
+  void number(std::string_view name, double& to, bool optional, double most = 1e12) const {
     const std::string& text = cell(name);
     if (text.empty() && optional) return;
     const std::optional<double> value = parse_double(text);
-    if (value && *value > 0) {
+    if (value && (*value > most || (*value > 0 && *value < 1 / most))) {
+      fail(name, fmt::format("from {:g} to {:g}", 1 / most, most), text);
+    } else if (value && *value > 0) {
       to = *value;
     } else {
       fail(name, "a positive number", text);
@@ -158,13 +160,16 @@ void read_row(const RowReader& row, Run& run) {
   row.text("software", run.software);
   row.text("notes", run.notes);
   row.one_of("use", run.use, {"fit", "check"});
-  row.count("layers", run.layers, 1, false, 1 << 14);
-  row.count("hidden", run.hidden, 1);
-  row.count("heads", run.heads, 1);
-  row.count("kv_heads", run.kv_heads, 1);
-  row.count("ffn", run.ffn, 1);
-  row.count("seq", run.seq, 1);
-  row.count("vocab", run.vocab, 1);
+  // As in a model's config.json (models/config.cc).
+  constexpr int64_t kMostLayers = 1 << 14, kMostHeads = 1 << 14, kMostWidth = 1 << 20,
+                    kMostWords = 1 << 26;
+  row.count("layers", run.layers, 1, false, kMostLayers);
+  row.count("hidden", run.hidden, 1, false, kMostWidth);
+  row.count("heads", run.heads, 1, false, kMostHeads);
+  row.count("kv_heads", run.kv_heads, 1, false, kMostHeads);
+  row.count("ffn", run.ffn, 1, false, 4 * kMostWidth);
+  row.count("seq", run.seq, 1, false, kMostWords);
+  row.count("vocab", run.vocab, 1, false, kMostWords);
   row.count("gpus", run.gpus, 1, false, 1 << 20);
   row.count("cp", run.cp, 1);
   run.tp = run.pp = run.dp = 0;
@@ -177,11 +182,12 @@ void read_row(const RowReader& row, Run& run) {
   row.count("micro_batch", run.micro_batch, 1, true);
   row.count("global_batch", run.global_batch, 1, false, 1 << 20);
   int64_t sp = 0;
-  row.count("sp", sp, 0);
+  row.count("sp", sp, 0, false, 1);
   run.sp = sp != 0;
   row.number("value", run.value, false);
   read_unit(row, run);
-  row.number("nic_GBps", run.nic_GBps, true);
+  constexpr double kMostGBps = 1e9;  // as of a cluster file's links
+  row.number("nic_GBps", run.nic_GBps, true, kMostGBps);
   row.number("memory_GiB", run.memory_GiB, true);
 }
 

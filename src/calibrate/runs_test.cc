@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "base/test_close_to.h"
+#include "base/test_thrown_by.h"
 #include "base/text.h"
 
 using namespace mw;
@@ -105,6 +106,30 @@ TEST_CASE("a value is read in its unit; what is no unit of the metric is a findi
                        "runs.csv:2: unit: must be one of %, fraction, is \"\"", Error);
 }
 
+TEST_CASE("sp is 0 or 1, a value is finite") {
+  std::string bad = kRow;
+  bad.replace(bad.find(",4,2,1,1,2,"), 11, ",4,2,2,1,2,");
+  bad.replace(bad.find(",1.5,s,,"), 8, ",inf,s,1e-300,");
+  CHECK(mw::test::thrown_by([&] { parse_runs(kHeader + bad, "runs.csv"); }) ==
+        "runs.csv:2: sp: must be at most 1, is \"2\"\n"
+        "runs.csv:2: value: must be from 1e-12 to 1e+12, is \"inf\"\n"
+        "runs.csv:2: nic_GBps: must be from 1e-09 to 1e+09, is \"1e-300\"");
+}
+
+TEST_CASE("sizes are at most those of a model's config.json") {
+  std::string bad = kRow;
+  bad.replace(bad.find(",2,64,4,4,256,128,512,"), 22,
+              ",16385,1048577,16385,16385,4194305,67108865,67108865,");
+  CHECK(mw::test::thrown_by([&] { parse_runs(kHeader + bad, "runs.csv"); }) ==
+        "runs.csv:2: layers: must be at most 16384, is \"16385\"\n"
+        "runs.csv:2: hidden: must be at most 1048576, is \"1048577\"\n"
+        "runs.csv:2: heads: must be at most 16384, is \"16385\"\n"
+        "runs.csv:2: kv_heads: must be at most 16384, is \"16385\"\n"
+        "runs.csv:2: ffn: must be at most 4194304, is \"4194305\"\n"
+        "runs.csv:2: seq: must be at most 67108864, is \"67108865\"\n"
+        "runs.csv:2: vocab: must be at most 67108864, is \"67108865\"");
+}
+
 TEST_CASE("an unknown schedule or overlap is a finding") {
   std::string bad = kRow;
   bad.replace(bad.find(",1f1b,,"), 7, ",1F1B,colectives,");
@@ -128,11 +153,14 @@ TEST_CASE("a column that is missing is named, with the near miss") {
                        "runs.csv:1: there is no column 'hidden', did you mean 'hiden'?", Error);
 }
 
-TEST_CASE("a column that is there twice is refused") {
-  CHECK_THROWS_WITH_AS(parse_runs("hidden,tp," + kHeader + "1,1," + kRow, "runs.csv"),
-                       "runs.csv:1: there are 2 columns 'hidden'; leave one\n"
-                       "runs.csv:1: there are 2 columns 'tp'; leave one",
-                       Error);
+TEST_CASE("a column that is there twice is refused, one that no run has too") {
+  CHECK_THROWS_WITH_AS(
+      parse_runs("hidden,tp,my own,my own,notes," + kHeader + "1,1,2,3,," + kRow, "runs.csv"),
+      "runs.csv:1: there are 2 columns 'hidden'; leave one\n"
+      "runs.csv:1: there are 2 columns 'tp'; leave one\n"
+      "runs.csv:1: there are 2 columns 'my own'; leave one\n"
+      "runs.csv:1: there are 2 columns 'notes'; leave one",
+      Error);
 }
 
 TEST_CASE("an amendment is read in place of the cell of its source's rows; the columns stay") {

@@ -81,6 +81,13 @@ TEST_CASE("a row that cannot be simulated says why") {
   CHECK(reason(run, a100()) == "");
   run.moe = "E8k2";
   CHECK(reason(run, a100()) == "moe: unknown form E8k2");
+  for (const char* odd : {"E8k9s0f1", "E8k2s0f0", "E8k2s-1f128", "E8k2s0f128;x dense",
+                          "E8k2s0f999999999999", "MLA"}) {
+    run.moe = odd;
+    CHECK(reason(run, a100()) == std::string("moe: unknown form ") + odd);
+  }
+  run.moe = "E8k2s0f128;3 dense";
+  CHECK(reason(run, a100()) == "moe: 3 dense layers of 2");
   run.moe.clear();
   run.precision = "int4";
   CHECK(reason(run, a100()) == "precision: unknown 'int4', known: bf16, fp16, fp32, fp8, fp8-mx");
@@ -91,6 +98,10 @@ TEST_CASE("a row that cannot be simulated says why") {
   run.moe = "E8k2s0f128";
   CHECK(reason(run, a100()) == "");
   run.moe.clear();
+  run.overlap = kPostValidation;
+  CHECK(reason(run, a100()) ==
+        "overlap: post-validation is of several pipeline ranks, and pp is 1");
+  run.overlap.clear();
   run.gpu = "B300";
   CHECK(reason(run, a100()) == "no file of clusters/ has the device B300");
   run.gpu = "A100";
@@ -100,6 +111,29 @@ TEST_CASE("a row that cannot be simulated says why") {
   CHECK(reason(run, a100()) == "tp*pp*dp*cp=3*1*1*2 is not the 1 devices");
   run.dp = 0;
   CHECK(reason(run, a100()) == "dp: is empty; give all of tp, pp and dp, or neither pp nor dp");
+}
+
+TEST_CASE("a row of one stage has its schedule and its chunks, or says why it cannot") {
+  Run run = gpt(4, 64, 4, 64, 128, 4);
+  const auto plan_of = [&](const std::string& schedule, int64_t vpp) {
+    run.schedule = schedule;
+    run.vpp = vpp;
+    return compile::short_form(request_of(run, a100(), 1, compile::Recompute::kNone).plan);
+  };
+  CHECK(plan_of("", 1) == "dp=1,tp=1,pp=1,microbatches=4");
+  CHECK(plan_of("gpipe", 1) == "dp=1,tp=1,pp=1,schedule=gpipe,microbatches=4");
+  CHECK(plan_of("", 2) == "dp=1,tp=1,pp=1,schedule=interleaved-1f1b,chunks=2,microbatches=4");
+  CHECK(plan_of("zb-2p", 1) == "dp=1,tp=1,pp=1,schedule=zb-auto,microbatches=4,memory_limit=2");
+  const auto reason_of = [&](const char* schedule, int64_t vpp) {
+    run.schedule = schedule;
+    run.vpp = vpp;
+    return validate({run}, a100(), 1)[0].reason;
+  };
+  CHECK(reason_of("chimera", 1) == "schedule chimera: ranks=1 must be even; use 2 or 4");
+  CHECK(reason_of("zb-2p", 1) == "");
+  CHECK(reason_of("zb-2p", 2) ==
+        "schedule zb-auto: chunks=2 must be 1: a rank hosts one stage; use interleaved-1f1b for "
+        "more");
 }
 
 TEST_CASE("a row that cannot be simulated has its published step, as far as the row tells it") {

@@ -25,7 +25,7 @@ void print_verification(const compile::CompiledPlan& plan, const pipeline::Verif
         format_bytes(figures.arena_peak.value), format_bytes(slots.value), figures.instructions,
         format_bytes(figures.bytes_sent.value));
     for (const auto& [category, bytes] : figures.peak_by_category) {
-      fmt::print("  {:<14} {:>12}\n", pipeline::to_string(category), format_bytes(bytes.value));
+      fmt::print("  {:<21} {:>12}\n", pipeline::to_string(category), format_bytes(bytes.value));
     }
     for (const auto& [group, bytes] : figures.bytes_by_group) {
       std::vector<std::string> how;

@@ -39,7 +39,7 @@ void run_what_if(const WhatIfOptions& options, const Diagnostics& words) {
       predict::what_if(request, variations, options.request.gpus);
   const predict::Prediction base = predict::predict(request);
   if (options.json) {
-    fmt::print("{}", predict::to_json(base, variations, rows).dump_pretty());
+    fmt::print("{}", predict::to_json(request, base, variations, rows).dump_pretty());
   } else {
     fmt::print("{}", predict::to_text(base, variations, rows));
   }

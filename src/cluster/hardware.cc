@@ -76,6 +76,27 @@ void read_device(JsonReader device, Cluster& cluster) {
   device.finish();
 }
 
+// What collectives reach of a device's port is no more than the port; that of devices in one memory
+// is as fast as the caches are.
+void check_bus(JsonReader& link, const Link& made) {
+  if (made.kind == LinkKind::kMemory || made.bandwidth.value <= 0) return;
+  const auto at_most = [&](const char* key, BytesPerSecond is, double links, const char* why) {
+    const double most = links * made.bandwidth.value / kGiga;
+    if (is.value / kGiga <= most * (1 + kTiny)) return;
+    link.fail(key, "is {:g}, must be at most {:g} beside link_GBps={:g}: {}", is.value / kGiga,
+              most, made.bandwidth.value / kGiga, why);
+  };
+  const bool torus = made.kind == LinkKind::kTorus;
+  at_most("bus_GBps", made.bus_bandwidth, torus ? 2 * static_cast<double>(made.torus.size()) : 1,
+          torus ? "a device has two links a dimension"
+                : "a ring's bytes all go through a device's port");
+  // See cost/collective.cc: a port carries 1 + 1/n of the bytes, the bus counts 2 (n-1)/n.
+  const auto n = static_cast<double>(made.devices);
+  at_most("switch_bus_GBps", made.switch_bus_bandwidth,
+          made.devices <= 1 ? 2 : 2 * (n - 1) / (n + 1),
+          "a port carries what a device gives and its part of the sum");
+}
+
 void read_link(JsonReader& link, Cluster& cluster) {
   Link made;
   made.name = link.string("name");
@@ -106,6 +127,7 @@ void read_link(JsonReader& link, Cluster& cluster) {
     }
     made.devices = size;
   }
+  check_bus(link, made);
   made.source = link.string_or("source", cluster.source);
   link.finish();
   cluster.links.push_back(std::move(made));

@@ -208,6 +208,22 @@ TEST_CASE("link levels must nest and join all") {
         "box.toml:14: link: 'net' joins 12 devices, must be a multiple of the level inside, 8");
 }
 
+TEST_CASE("collectives reach no more of a link than its port carries") {
+  const auto with = [](const char* was, const char* is) { return replace_all(kText, was, is); };
+  CHECK(message_of(with("bus_GBps = 235", "bus_GBps = 301\nswitch_bus_GBps = 467")) ==
+        "box.toml:19: link[0].bus_GBps: is 301, must be at most 300 beside link_GBps=300: a ring's "
+        "bytes all go through a device's port\n"
+        "box.toml:20: link[0].switch_bus_GBps: is 467, must be at most 466.667 beside "
+        "link_GBps=300: a port carries what a device gives and its part of the sum");
+  parse_cluster(with("bus_GBps = 235", "bus_GBps = 300\nswitch_bus_GBps = 466"), "box.toml");
+  std::string memory = with("\"nvlink\"", "\"memory\"");
+  parse_cluster(replace_all(memory, "bus_GBps = 235", "bus_GBps = 400"), "box.toml");
+  const std::string torus = with("\"network\"", "\"torus\"\ntorus = [4, 4]\nbus_GBps = 101");
+  CHECK(message_of(torus).find("link[1].bus_GBps: is 101, must be at most 100 beside "
+                               "link_GBps=25: a device has two links a dimension") !=
+        std::string::npos);
+}
+
 TEST_CASE("two link levels of one name are refused") {
   CHECK(message_of(replace_all(kText, "name = \"net\"", "name = \"inside\"")) ==
         "box.toml:22: link[1].name: is 'inside' as that of another level; give each its own");

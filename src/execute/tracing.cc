@@ -1,26 +1,13 @@
 #include "execute/tracing.h"
 
 #include "ops/op_def.h"
+#include "pipeline/trace_category.h"
 
 namespace mw::execute {
 namespace {
 
 using trace::Category;
 using trace::MemoryCategory;
-
-MemoryCategory memory_category(pipeline::Category category) {
-  switch (category) {
-    case pipeline::Category::kWeights: return MemoryCategory::kWeight;
-    case pipeline::Category::kGradients: return MemoryCategory::kGradient;
-    case pipeline::Category::kOptimizer: return MemoryCategory::kOptimizer;
-    case pipeline::Category::kActivations: return MemoryCategory::kSaved;
-    case pipeline::Category::kBoundary: return MemoryCategory::kBoundary;
-    case pipeline::Category::kWorkspace: return MemoryCategory::kWorkspace;
-    case pipeline::Category::kMetrics:
-    case pipeline::Category::kData: return MemoryCategory::kOther;
-  }
-  return MemoryCategory::kOther;
-}
 
 // What spans of a command have in common.
 trace::Span span_of(const pipeline::Command& command, size_t index) {
@@ -126,7 +113,7 @@ void ProgramTrace::begin(trace::Recorder& recorder, Seconds now, int64_t run, in
   next_born_ = next_died_ = 0;
   alive_ = {};
   for (size_t c = 0; c < pipeline::kCategories; ++c) {
-    alive_[static_cast<size_t>(memory_category(static_cast<pipeline::Category>(c)))] +=
+    alive_[static_cast<size_t>(pipeline::trace_category(static_cast<pipeline::Category>(c)))] +=
         lives_.fixed[c];
   }
   for (int c = 0; c < trace::kMemoryCategories; ++c) {
@@ -195,7 +182,7 @@ trace::Span ProgramTrace::finished(uint32_t i, Seconds start, Seconds end, Bytes
 void ProgramTrace::change(const std::vector<pipeline::LiveBytes>& list, size_t& next, int sign,
                           int32_t command, Seconds now) {
   for (; next < list.size() && list[next].command <= command; ++next) {
-    const MemoryCategory category = memory_category(list[next].category);
+    const MemoryCategory category = pipeline::trace_category(list[next].category);
     int64_t& alive = alive_[static_cast<size_t>(category)];
     alive += sign * list[next].bytes;
     recorder_->record(trace::MemorySample{{}, now, category, Bytes(alive)});

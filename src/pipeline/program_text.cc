@@ -14,9 +14,9 @@ std::string to_string(Category category) {
     case Category::kOptimizer: return "optimizer";
     case Category::kMetrics: return "metrics";
     case Category::kActivations: return "activations";
-    case Category::kBoundary: return "boundary";
+    case Category::kBoundary: return "communication buffers";
     case Category::kData: return "data";
-    case Category::kWorkspace: return "workspace";
+    case Category::kWorkspace: return "temporaries";
   }
   return "?";
 }

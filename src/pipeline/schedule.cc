@@ -101,11 +101,16 @@ static void check_request(const ScheduleRequest& asked, const ScheduleKind* kind
   if (kind->check != nullptr) kind->check(request, out);
 }
 
+std::vector<std::string> request_findings(const ScheduleRequest& request) {
+  Diagnostics diagnostics;
+  check_request(request, find_kind(request.kind), diagnostics);
+  return diagnostics.findings();
+}
+
 Schedule make_schedule(const ScheduleRequest& request) {
   const ScheduleKind* kind = find_kind(request.kind);
-  Diagnostics diagnostics;
-  check_request(request, kind, diagnostics);
-  diagnostics.throw_if_any();
+  if (const std::vector<std::string> found = request_findings(request); !found.empty())
+    throw Error(found);
   Schedule schedule = kind->make(filled_in(request, *kind));
   schedule.weight_versions = kind->weight_versions;
   schedule.post_validation = request.post_validation;

@@ -118,6 +118,8 @@ ScheduleRequest own_options(ScheduleRequest request);
 // microbatches that it cannot take (with the nearest that it can), options of other kinds. With one
 // rank 1f1b and interleaved-1f1b are gradient accumulation: microbatch after microbatch.
 Schedule make_schedule(const ScheduleRequest& request);
+// What it would throw, without making it, but for post-validation.
+std::vector<std::string> request_findings(const ScheduleRequest& request);
 inline constexpr int32_t kUsualSlices = 2;  // of a sequence, of the kinds that have them
 
 // What a schedule asks of whoever runs it, beyond F and B of whole microbatches on a looped

@@ -66,13 +66,23 @@ class Search {
 
   const std::vector<Pipelining>& pipelinings(int64_t pp) const { return pipelinings_.at(pp); }
 
+  // Of those of its stages, how many the plan can have; whatever else it has.
+  int64_t pipelinings_taken(const Plan& plan) {
+    const auto [known, is_new] = taken_.try_emplace({plan.pp, plan.dp, plan.microbatches}, 0);
+    if (is_new) {
+      for (const Pipelining& pipelining : pipelinings(plan.pp))
+        known->second += coarse_.takes_order(under({plan, {}, {}}, pipelining).plan) ? 1 : 0;
+    }
+    return known->second;
+  }
+
   BySize plans_by_size() {
     BySize by_size;
     for (const Layout& layout : planner::layouts(request_.base, request_.gpus)) {
       for (const Plan& plan : layout_plans(request_.base, layout)) {
         if (!pipelinings_.contains(plan.pp))
           pipelinings_.emplace(plan.pp, planner::pipelinings(request_.base, plan.pp));
-        found_.candidates += static_cast<int64_t>(pipelinings(plan.pp).size());
+        found_.candidates += pipelinings_taken(plan);
         const int64_t microbatch = request_.base.global_batch / plan.dp / plan.microbatches;
         by_size[microbatch][group_of(plan)].push_back(plan);
       }
@@ -385,7 +395,8 @@ class Search {
   predict::Coarse& coarse_;
   std::vector<predict::Coarse> workers_;  // [thread]
   double limit_;
-  std::map<int64_t, std::vector<Pipelining>> pipelinings_;  // [pp]
+  std::map<int64_t, std::vector<Pipelining>> pipelinings_;          // [pp]
+  std::map<std::tuple<int64_t, int64_t, int64_t>, int64_t> taken_;  // [pp, dp, microbatches]
   std::set<Group> given_up_;
   std::vector<Estimated> best_;  // a heap
   Front front_;                  // of all looked at

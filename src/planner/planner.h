@@ -48,7 +48,7 @@ struct Found {
   std::vector<Choice> choices;
   Bytes memory_limit;      // of a device, for tensors
   bool shared = false;     // by the ranks
-  int64_t candidates = 0;  // plans of the space
+  int64_t candidates = 0;  // plans of the space, without those that no schedule takes
   int64_t simulated = 0;
   Seconds search;
 };
@@ -65,6 +65,8 @@ std::vector<std::string> findings(const Request& request);
 // What `other` loses against `best`, and where it loses and gains, which add up to it:
 // "+4.1 % (+310 ms): exposed dp +390 ms, bubble -80.0 ms".
 std::string loss(const Candidate& best, const Candidate& other);
+// What the search leaves out though the model has it: a sentence each.
+std::vector<std::string> notes(const Request& request);
 // The best plan, the next ones, the front of step time against memory.
 std::string to_text(const Request& request, const Found& found, int64_t top);
 // plan, step_s, tokens_per_s, mfu, peak_bytes, search_s, candidates, alternatives, and more.

@@ -12,6 +12,7 @@
 #include "pipeline/schedule.h"
 #include "planner/simulated.h"
 #include "planner/space.h"
+#include "predict/coarse.h"
 #include "predict/test_request.h"
 
 using namespace mw;
@@ -194,6 +195,29 @@ TEST_CASE("the rules of PTD-P name themselves") {
         "takeaway 2: 1 is the least tp*pp that fits; data parallelism for the other devices");
   request.method = Method::kExhaustive;
   CHECK(search(request).plans.front().step <= found.plans.front().step);
+}
+
+TEST_CASE("the plans of the space are those that their schedules take") {
+  for (const int64_t gpus : {2, 4}) {
+    Request request = small(gpus);
+    request.simulated = 1;  // one plan at most is tried without regather
+    predict::Coarse coarse(request.base);
+    int64_t plans = 0;
+    for (const Layout& layout : layouts(request.base, gpus)) {
+      for (compile::Plan plan : layout_plans(request.base, layout)) {
+        for (const Pipelining& pipelining : pipelinings(request.base, layout.pp)) {
+          plan.schedule = pipelining.schedule;
+          plan.chunks = pipelining.chunks;
+          CAPTURE(compile::short_form(plan));
+          CHECK(coarse.takes_order(plan) == coarse.has_order(plan));
+          plans += coarse.has_order(plan) ? 1 : 0;
+        }
+      }
+    }
+    const int64_t found = search(request).candidates;
+    CHECK(found >= plans);
+    CHECK(found <= plans + 1);
+  }
 }
 
 TEST_CASE("the rules of PTD-P count the plans that they look at") {

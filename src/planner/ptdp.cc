@@ -97,9 +97,9 @@ class Rules {
       interleaved.schedule =
           pipeline::kind_with_chunks(pipeline::kind_of(plan.schedule), chunks).name;
       interleaved.chunks = chunks;
+      if (!coarse_.has_order(interleaved)) continue;
       found.candidates += 1;
-      if (coarse_.has_order(interleaved) && peak(interleaved) <= limit_ * kMemorySlack)
-        plans.push_back(interleaved);
+      if (peak(interleaved) <= limit_ * kMemorySlack) plans.push_back(interleaved);
     }
     return plans;
   }

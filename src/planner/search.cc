@@ -107,16 +107,22 @@ Needs least_devices(const Request& request, predict::Coarse& coarse) {
       found.shared ? "the ranks need" : "the fullest rank needs", format_bytes(needs.least.value),
       found.shared ? "and share" : request.base.cluster.device.name + " has",
       predict::limit_text(request.base.cluster.device));
-  if (found.shared && needs.devices > 0)
-    throw_error("{}; {} would do, with {}", what, needs.devices, short_form(needs.plan));
-  if (found.shared) throw_error("{}; fewer would not do with this batch either", what);
-  if (needs.devices == 0)
-    throw_error("{}; nor on sixty-four times as many with this batch of {}", what,
-                request.base.global_batch);
+  Diagnostics out;
   const int64_t has = request.base.cluster.devices;
-  throw_error("{}; the least that would do is {} devices{}, with {}", what, needs.devices,
-              has > 0 && needs.devices > has ? fmt::format(" (it has {})", has) : "",
-              short_form(needs.plan));
+  if (found.shared && needs.devices > 0) {
+    out.add("{}; {} would do, with {}", what, needs.devices, short_form(needs.plan));
+  } else if (found.shared) {
+    out.add("{}; fewer would not do with this batch either", what);
+  } else if (needs.devices == 0) {
+    out.add("{}; nor on sixty-four times as many with this batch of {}", what,
+            request.base.global_batch);
+  } else {
+    out.add("{}; the least that would do is {} devices{}, with {}", what, needs.devices,
+            has > 0 && needs.devices > has ? fmt::format(" (it has {})", has) : "",
+            short_form(needs.plan));
+  }
+  for (const std::string& note : notes(request)) out.add("{}", note);
+  throw Error(out.findings());
 }
 
 Found search(const Request& request) {

@@ -7,6 +7,7 @@
 #include "base/count.h"
 #include "base/text.h"
 #include "planner/planner.h"
+#include "predict/page.h"
 
 namespace mw::planner {
 namespace {
@@ -20,8 +21,8 @@ std::vector<std::string> outside(const Request& request, const Candidate& candid
 std::string row(const Request& request, const Candidate& candidate, const Candidate& best,
                 Bytes limit) {
   std::string text = fmt::format(
-      "  {:>10} {:>7.1f} % {:>10} {:>4.0f} %  {}\n", format_seconds(candidate.step.value),
-      100 * candidate.mfu, format_bytes(candidate.needed.value),
+      "  {:>10} {:>7} % {:>10} {:>4.0f} %  {}\n", format_seconds(candidate.step.value),
+      predict::percent_text(candidate.mfu), format_bytes(candidate.needed.value),
       100 * static_cast<double>(candidate.needed.value) / static_cast<double>(limit.value),
       short_form(candidate.plan));
   if (&candidate == &best) return text;
@@ -61,6 +62,12 @@ std::vector<std::string> parts_of(const Candidate& best, const Candidate& other)
   return parts;
 }
 
+Json peaks_json(const Candidate& candidate) {
+  Json peaks{JsonArray{}};
+  for (const Bytes bytes : candidate.peak) peaks.push_back(bytes.value);
+  return peaks;
+}
+
 Json plan_json(const Request& request, const Candidate& best, const Candidate& candidate) {
   Json json{JsonObject{}};
   json["plan"] = compile::to_json(candidate.plan);
@@ -68,7 +75,8 @@ Json plan_json(const Request& request, const Candidate& best, const Candidate& c
   json["step_s"] = candidate.step.value;
   json["tokens_per_s"] = candidate.tokens_per_s;
   json["mfu"] = candidate.mfu;
-  json["peak_bytes"] = candidate.needed.value;
+  json["peak_bytes"] = peaks_json(candidate);
+  json["memory_needed_bytes"] = candidate.needed.value;
   json["loses"] = loss(best, candidate);
   json["outside_profile"] = Json::list(outside(request, candidate));
   return json;
@@ -83,19 +91,28 @@ std::string loss(const Candidate& best, const Candidate& other) {
                      join(parts_of(best, other), ", "));
 }
 
+std::vector<std::string> notes(const Request& request) {
+  if (request.base.model.mixture.experts == 0) return {};
+  return {
+      "ep is not searched: every device of a stage holds all of its experts (or their parts); "
+      "simulate --plan takes ep=…"};
+}
+
 std::string to_text(const Request& request, const Found& found, int64_t top) {
   const Candidate& best = found.plans.front();
   std::string text = fmt::format(
       "{} on {} of {}, global batch {}\nbest plan     {}\nstep          {}{}   {:.0f} tokens/s   "
-      "MFU {:.1f} %\nmemory        {} of {} {}\nsearched      {}, {} "
+      "MFU {} %\nmemory        {} of {} {}\nsearched      {}, {} "
       "simulated, {}\n",
       request.base.model.source, request.gpus, request.base.cluster.name, request.base.global_batch,
       short_form(best.plan), format_seconds(best.step.value),
-      predict::error_text(request.base.cluster.stack.error), best.tokens_per_s, 100 * best.mfu,
-      format_bytes(best.needed.value), predict::limit_text(request.base.cluster.device),
+      predict::error_text(request.base.cluster.stack.error), best.tokens_per_s,
+      predict::percent_text(best.mfu), format_bytes(best.needed.value),
+      predict::limit_text(request.base.cluster.device),
       found.shared ? "that all ranks share" : "on the fullest rank",
       counted(found.candidates, "plan"), found.simulated, format_seconds(found.search.value));
   text += predict::outside_text(request.base.cluster.stack.name, outside(request, best));
+  for (const std::string& note : notes(request)) text += note + "\n";
   for (const Choice& choice : found.choices)
     text += fmt::format("{:<24} {}\n", choice.what, choice.rule);
   const auto count = std::min(found.plans.size(), static_cast<size_t>(std::max<int64_t>(1, top)));
@@ -124,14 +141,13 @@ Json to_json(const Request& request, const Found& found, int64_t top) {
   json["outside_profile"] = Json::list(outside(request, best));
   json["tokens_per_s"] = best.tokens_per_s;
   json["mfu"] = best.mfu;
-  Json peaks{JsonArray{}};
-  for (const Bytes bytes : best.peak) peaks.push_back(bytes.value);
-  json["peak_bytes"] = std::move(peaks);
+  json["peak_bytes"] = peaks_json(best);
   json["memory_limit_bytes"] = found.memory_limit.value;
   json["memory_needed_bytes"] = best.needed.value;
   json["search_s"] = found.search.value;
   json["candidates"] = found.candidates;
   json["simulated"] = found.simulated;
+  json["notes"] = Json::list(notes(request));
   Json alternatives{JsonArray{}}, front{JsonArray{}}, choices{JsonArray{}};
   for (size_t i = 1; i < found.plans.size() && static_cast<int64_t>(i) < top; ++i)
     alternatives.push_back(plan_json(request, best, found.plans[i]));

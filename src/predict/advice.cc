@@ -206,7 +206,7 @@ Json to_json(const AdviceReport& report) {
     entry["change"] = one.change;
     entry["step_s"] = one.step.value;
     entry["gain"] = one.gain;
-    entry["peak_bytes"] = one.peak.value;
+    entry["memory_needed_bytes"] = one.peak.value;
     advice.push_back(std::move(entry));
   }
   for (const Bound& bound : report.bounds) {

@@ -111,15 +111,28 @@ Plan Coarse::bare_of(Plan plan) {
   return plan;
 }
 
-bool Coarse::has_order(const Plan& plan) {
+bool Coarse::divides_whole(const Plan& plan) const {
   // What neither facts nor orders are told apart by.
   const Plan usual;
   if (plan.cp > 1 || plan.ep > 1 || plan.group != usual.group || plan.pairs != usual.pairs ||
       plan.memory_limit != usual.memory_limit || !plan.costs.empty())
     return false;
-  return base_.global_batch % (plan.dp * plan.units()) == 0 &&
+  return plan.stages() * plan.microbatches <= compile::kMostUnits &&
+         base_.global_batch % (plan.dp * plan.units()) == 0 &&
          base_.seq_len % plan.sequence_slices() == 0 &&
-         (plan.pp > 1 || plan.sequence_slices() == 1) && facts_->orders(plan).longer != nullptr;
+         (plan.pp > 1 || plan.sequence_slices() == 1);
+}
+
+bool Coarse::has_order(const Plan& plan) {
+  return divides_whole(plan) && facts_->orders(plan).longer != nullptr;
+}
+
+bool Coarse::takes_order(const Plan& plan) {
+  if (!divides_whole(plan) || !pipeline::request_findings(compile::schedule_request(plan)).empty())
+    return false;
+  // There are no more replicas than ranks, and none takes more than two microbatches at a time: of
+  // twice as many as ranks each has some.
+  return plan.microbatches >= 2 * plan.pp || has_order(plan);
 }
 
 const Coarse::Setting& Coarse::setting(const Plan& plan, bool bare) {

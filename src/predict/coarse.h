@@ -35,8 +35,11 @@ class Coarse {
   Coarse another() const { return Coarse(facts_); }
 
   // Whether the schedule can be had: it is one that the compiler lowers, and takes the plan's
-  // chunks and microbatches, whose parts are whole sequences. Slices only with a pipeline.
+  // chunks and microbatches, no more than a plan may have, whose parts are whole sequences. Slices
+  // only with a pipeline.
   bool has_order(const compile::Plan& plan);
+  // The same, without making a schedule of more than a few microbatches.
+  bool takes_order(const compile::Plan& plan);
   // REQUIRES: has_order(plan), compile::plan_findings(plan) is empty.
   Estimate estimate(const compile::Plan& plan);
   // The parts of it.
@@ -72,6 +75,8 @@ class Coarse {
   };
 
   explicit Coarse(std::shared_ptr<CoarseFacts> facts);
+  // Into whole sequences and slices, in ways that estimates know.
+  bool divides_whole(const compile::Plan& plan) const;
   const Setting& setting(const compile::Plan& plan, bool bare = false);
   static compile::Plan bare_of(compile::Plan plan);
   Seconds dividing(const compile::Plan& plan);

@@ -12,6 +12,7 @@
 #include "base/rng.h"
 #include "base/test_close_to.h"
 #include "base/text.h"
+#include "predict/test_request.h"
 #include "solver/rank_correlation.h"
 
 using namespace mw;
@@ -90,6 +91,20 @@ void check_step(Coarse& coarse, const Request& request, double epsilon) {
 }
 
 }  // namespace
+
+TEST_CASE("a plan of more units of work than a plan may have has no order") {
+  Request request = predict::test::small();
+  compile::Plan plan;
+  plan.pp = plan.chunks = 2;
+  plan.schedule = "interleaved-1f1b";
+  plan.microbatches = compile::kMostUnits / plan.stages();
+  request.global_batch = 2 * plan.microbatches;
+  Coarse coarse(request);
+  CHECK(coarse.has_order(plan));
+  plan.microbatches *= 2;
+  CHECK(!coarse.has_order(plan));
+  CHECK(!coarse.takes_order(plan));
+}
 
 TEST_CASE("coarse estimates of random plans are close to the simulation and in its order") {
   const bool all = std::getenv("MESHWRIGHT_TEST_ALL") != nullptr;

@@ -6,6 +6,7 @@
 
 #include "base/fs.h"
 #include "base/text.h"
+#include "pipeline/trace_category.h"
 
 namespace mw::predict {
 namespace {
@@ -26,10 +27,10 @@ report::PageRank page_rank(const simulate::RankResult& rank, const StageMemory& 
   made.peak.time = rank.peak.time;
   made.peak.at = rank.peak.at.empty() ? "between calls" : "in " + rank.peak.at;
   for (const auto& [category, bytes] : rank.peak.by_category)
-    made.peak.by_category[simulate::trace_category(category)] += bytes;
+    made.peak.by_category[pipeline::trace_category(category)] += bytes;
   for (const simulate::LiveTensor& tensor : rank.peak.largest) {
     made.peak.largest.push_back(
-        {tensor.name, simulate::trace_category(tensor.category), tensor.bytes});
+        {tensor.name, pipeline::trace_category(tensor.category), tensor.bytes});
   }
   return made;
 }

@@ -135,6 +135,9 @@ std::string to_text(const Request& request, const Prediction& prediction);
 // step_s, tokens_per_s, tflops_per_gpu, mfu, hfu, bubble, exposed_comm_s, peak_bytes (a list by
 // pipeline rank), and more.
 Json to_json(const Request& request, const Prediction& prediction);
+// Two of these: {axis or group: seconds}, and [pipeline rank] reserved bytes.
+Json exposed_json(const Prediction& prediction);
+Json peaks_json(const Prediction& prediction);
 
 // What failures cost, for people and as JSON.
 std::string to_text(const Failures& failures, const Goodput& goodput, const Prediction& prediction);

@@ -184,6 +184,18 @@ std::string to_text(const Request& request, const Prediction& p) {
   return text;
 }
 
+Json exposed_json(const Prediction& p) {
+  Json exposed{JsonObject{}};
+  for (const auto& [label, time] : p.exposed_comm) exposed[label] = time.value;
+  return exposed;
+}
+
+Json peaks_json(const Prediction& p) {
+  Json peaks{JsonArray{}};
+  for (const StageMemory& memory : p.memory) peaks.push_back(memory.peak.value);
+  return peaks;
+}
+
 Json to_json(const Request& request, const Prediction& p) {
   Json json{JsonObject{}};
   json["model"] = request.model.source;
@@ -207,19 +219,14 @@ Json to_json(const Request& request, const Prediction& p) {
   json["compute_s"] = mean(p.result, [](const auto& r) { return r.compute.value; });
   json["gaps_s"] = mean(p.result, [](const auto& r) { return r.gaps.value; });
   json["core_wait_s"] = mean(p.result, [](const auto& r) { return r.core_wait.value; });
-  Json exposed{JsonObject{}};
-  for (const auto& [label, time] : p.exposed_comm) exposed[label] = time.value;
-  json["exposed_comm_s"] = std::move(exposed);
-  Json peaks{JsonArray{}}, alive{JsonArray{}}, instructions{JsonArray{}}, sent{JsonArray{}};
+  json["exposed_comm_s"] = exposed_json(p);
+  Json alive{JsonArray{}}, instructions{JsonArray{}}, sent{JsonArray{}};
   for (const simulate::RankResult& rank : p.result.ranks) {
     instructions.push_back(rank.instructions);
     sent.push_back(rank.bytes_sent.value);
   }
-  for (const StageMemory& memory : p.memory) {
-    peaks.push_back(memory.peak.value);
-    alive.push_back(memory.alive.value);
-  }
-  json["peak_bytes"] = std::move(peaks);
+  for (const StageMemory& memory : p.memory) alive.push_back(memory.alive.value);
+  json["peak_bytes"] = peaks_json(p);
   json["alive_bytes"] = std::move(alive);
   Json fullest{JsonArray{}};
   for (const simulate::RankResult& rank : p.result.ranks) fullest.push_back(peak_json(rank.peak));

@@ -162,6 +162,17 @@ std::string step_key(const Request& request) {
                      request.seq_len, precision_name(request));
 }
 
+// A table of more rows nobody reads.
+constexpr size_t kMostRows = 10'000;
+
+// kMostRows + 1: more than these.
+size_t combinations(const std::vector<Variation>& variations) {
+  size_t count = 1;
+  for (const Variation& variation : variations)
+    count = std::min(kMostRows + 1, count * variation.values.size());
+  return count;
+}
+
 // One value of one key, by itself.
 void check_value(const Request& request, const std::string& key, const std::string& value) {
   if (is_in(kPlanKeys, key)) {
@@ -198,6 +209,9 @@ std::vector<std::string> findings(const Request& request,
         diagnostics.absorb(error);
       }
     }
+  }
+  if (combinations(variations) > kMostRows) {
+    diagnostics.add("--vary: the values make more than {} combinations; give fewer", kMostRows);
   }
   return diagnostics.findings();
 }
@@ -243,8 +257,7 @@ std::vector<WhatIf> what_if(const Request& request, const std::vector<Variation>
   Diagnostics diagnostics;
   for (const std::string& finding : findings(request, variations)) diagnostics.add("{}", finding);
   diagnostics.throw_if_any();
-  size_t count = 1;
-  for (const Variation& variation : variations) count *= variation.values.size();
+  const size_t count = combinations(variations);
   std::vector<WhatIf> rows(count);
   std::map<std::string, std::unique_ptr<Step>> steps;
   for (size_t i = 0; i < count; ++i) {
@@ -261,6 +274,7 @@ std::vector<WhatIf> what_if(const Request& request, const std::vector<Variation>
       settings.emplace_back(variations[v].key, row.values[v]);
     try {
       row.request = changed(request, settings, devices);
+      row.has_request = true;
       std::unique_ptr<Step>& step = steps[step_key(row.request)];
       if (step == nullptr) step = std::make_unique<Step>(compile_step(row.request));
       row.prediction = predict(row.request, *step);
@@ -268,7 +282,16 @@ std::vector<WhatIf> what_if(const Request& request, const std::vector<Variation>
       row.reason = join(error.findings(), "; ");
     }
   }
-  return rows;
+  for (const WhatIf& row : rows) {
+    if (row.prediction) return rows;
+  }
+  for (const WhatIf& row : rows) {
+    std::vector<std::string> values;
+    for (size_t v = 0; v < variations.size(); ++v)
+      values.push_back(variations[v].key + "=" + row.values[v]);
+    diagnostics.add("--vary {}: {}", join(values, " "), replace_all(row.reason, "--vary: ", ""));
+  }
+  throw Error(diagnostics.findings());
 }
 
 }  // namespace mw::predict

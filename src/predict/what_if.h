@@ -32,16 +32,17 @@ using Settings = std::vector<std::pair<std::string, std::string>>;  // key, valu
 Request changed(Request request, const Settings& settings, int64_t devices = 0);
 
 struct WhatIf {
-  std::vector<std::string> values;       // one a variation, in order
-  Request request;                       // with these values
+  std::vector<std::string> values;  // one a variation, in order
+  Request request;                  // with these values, if such a plan can be written
+  bool has_request = false;
   std::optional<Prediction> prediction;  // none where the step cannot be
   std::string reason;                    // why not
 };
 
 // Every combination, the last variation's values varying fastest. Values of one variation are
 // checked before anything is compiled: Error with all findings. A combination that does not fit the
-// model, the batch or the cluster is a row with its reason. Steps that differ in the cluster alone
-// are compiled once.
+// model, the batch or the cluster is a row with its reason; where all are, Error with all reasons.
+// Steps that differ in the cluster alone are compiled once.
 std::vector<WhatIf> what_if(const Request& request, const std::vector<Variation>& variations,
                             int64_t devices = 0);
 
@@ -55,8 +56,10 @@ std::string comparison_text(const std::vector<const Request*>& requests,
 // request, tokens/s, MFU, bubble, exposed communication, memory.
 std::string to_text(const Prediction& base, const std::vector<Variation>& variations,
                     const std::vector<WhatIf>& rows);
-// {"base": {…}, "rows": [{"values": {key: value}, "step_s", "speedup", …} or {"values", "reason"}]}
-Json to_json(const Prediction& base, const std::vector<Variation>& variations,
-             const std::vector<WhatIf>& rows);
+// {"base": {"plan", "step_s", …}, "rows": [{"values": {key: value}, "plan", "step_s", "speedup", …}
+// or
+// {"values", "plan" or null, "reason"}]}
+Json to_json(const Request& request, const Prediction& base,
+             const std::vector<Variation>& variations, const std::vector<WhatIf>& rows);
 
 }  // namespace mw::predict

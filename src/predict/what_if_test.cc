@@ -105,6 +105,43 @@ TEST_CASE("a combination that cannot be is a row with its reason") {
         std::string::npos);
 }
 
+TEST_CASE("where no combination can be, all reasons are told") {
+  const Request request = small("dp=2,pp=2,microbatches=4");
+  CHECK(message_of(request, {"microbatches=3,5", "link_bandwidth=2"}) ==
+        "--vary microbatches=3 link_bandwidth=2: plan: global_batch=16 is not divisible by "
+        "dp*microbatches=2*3=6; every microbatch needs a whole number of sequences\n"
+        "--vary microbatches=5 link_bandwidth=2: plan: global_batch=16 is not divisible by "
+        "dp*microbatches=2*5=10; every microbatch needs a whole number of sequences");
+  CHECK(message_of(request, {"costs=1:1:1"}) ==
+        "--vary costs=1:1:1: costs: are what zb-auto minimises, and the schedule is 1f1b");
+}
+
+TEST_CASE("more combinations than a table has rows are refused") {
+  std::string values = "=1";
+  for (int i = 0; i < 100; ++i) values += ",1";
+  const std::string latency = "link_latency" + values, bandwidth = "link_bandwidth" + values;
+  CHECK(message_of(small("dp=2"), {latency.c_str(), bandwidth.c_str()}) ==
+        "--vary: the values make more than 10000 combinations; give fewer");
+}
+
+TEST_CASE("rows as JSON have simulate's keys, and the plan of the base and of what can be") {
+  const Request request = small("dp=2,pp=2,microbatches=4");
+  const std::vector<Variation> variations = {parse_variation("microbatches=4,3"),
+                                             parse_variation("schedule=1f1b,dualpipe")};
+  const std::vector<WhatIf> rows = what_if(request, variations);
+  const Prediction base = predict::predict(request);
+  const Json json = to_json(request, base, variations, rows), full = to_json(request, base);
+  const auto at = [](const Json& of, const char* key) { return of.at(key, "json").dump(); };
+  const JsonArray& list = json.at("rows", "json").as_array("rows");
+  for (const Json* one : {&json.at("base", "json"), &list[0]}) {
+    CHECK(at(*one, "plan") == "\"dp=2,tp=1,pp=2,schedule=1f1b,microbatches=4\"");
+    for (const char* key : {"exposed_comm_s", "peak_bytes", "memory_needed_bytes"})
+      CHECK(at(*one, key) == at(full, key));
+  }
+  CHECK(at(list[2], "plan") == "\"dp=2,tp=1,pp=2,schedule=1f1b,microbatches=3\"");
+  CHECK(at(list[3], "plan") == "null");
+}
+
 TEST_CASE("chunks bring their schedule along") {
   const Request request = small("pp=2,microbatches=4");
   const std::vector<WhatIf> rows = rows_of(request, {"chunks=1,2"});

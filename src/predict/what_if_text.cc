@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include "base/text.h"
+#include "predict/page.h"
 #include "predict/what_if.h"
 
 namespace mw::predict {
@@ -39,7 +40,7 @@ Row figures(const Prediction& base, const Prediction& p, bool is_base, bool devi
   const Row more{format_seconds(p.step.value),
                  is_base ? "" : fmt::format("{:+.1f} %", change),
                  format_si(p.tokens_per_s),
-                 fmt::format("{:.1f} %", 100 * p.mfu),
+                 percent_text(p.mfu) + " %",
                  fmt::format("{:.1f} %", 100 * p.bubble),
                  format_seconds(exposed(p)),
                  format_bytes(p.needed().value),
@@ -71,8 +72,9 @@ std::string lay_out(const std::vector<Row>& rows, size_t left) {
   return text;
 }
 
-Json figures_json(const Prediction& base, const Prediction& p) {
+Json figures_json(const Request& request, const Prediction& base, const Prediction& p) {
   Json json{JsonObject{}};
+  json["plan"] = compile::short_form(request.plan);
   json["devices"] = p.devices;
   json["step_s"] = p.step.value;
   json["step_error"] = error_json(p.error);
@@ -83,9 +85,10 @@ Json figures_json(const Prediction& base, const Prediction& p) {
   json["mfu"] = p.mfu;
   json["hfu"] = p.hfu;
   json["bubble"] = p.bubble;
-  json["exposed_comm_s"] = exposed(p);
-  json["peak_bytes"] = p.needed().value;
+  json["exposed_comm_s"] = exposed_json(p);
+  json["peak_bytes"] = peaks_json(p);
   json["memory_limit_bytes"] = p.memory_limit.value;
+  json["memory_needed_bytes"] = p.needed().value;
   json["fits"] = p.too_full().empty();
   return json;
 }
@@ -146,10 +149,10 @@ std::string to_text(const Prediction& base, const std::vector<Variation>& variat
   return lay_out(table, 0) + outside_text(base.profile, base.outside);
 }
 
-Json to_json(const Prediction& base, const std::vector<Variation>& variations,
-             const std::vector<WhatIf>& rows) {
+Json to_json(const Request& request, const Prediction& base,
+             const std::vector<Variation>& variations, const std::vector<WhatIf>& rows) {
   Json json{JsonObject{}};
-  json["base"] = figures_json(base, base);
+  json["base"] = figures_json(request, base, base);
   Json list{JsonArray{}};
   for (const WhatIf& what : rows) {
     Json row{JsonObject{}};
@@ -165,11 +168,11 @@ Json to_json(const Prediction& base, const std::vector<Variation>& variations,
       }
     }
     row["values"] = std::move(values);
-    row["plan"] = compile::short_form(what.request.plan);
     if (what.prediction) {
-      const Json numbers = figures_json(base, *what.prediction);
+      const Json numbers = figures_json(what.request, base, *what.prediction);
       for (const auto& [key, value] : numbers.as_object("what-if")) row[key] = value;
     } else {
+      row["plan"] = what.has_request ? Json(compile::short_form(what.request.plan)) : Json();
       row["reason"] = what.reason;
     }
     list.push_back(std::move(row));

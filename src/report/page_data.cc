@@ -158,13 +158,18 @@ class RunPacker {
   std::map<int64_t, const Span*> last_;  // by name
 };
 
+// As in a trace, but for what is left, which the page tells by what it is.
+std::string_view word(trace::MemoryCategory category) {
+  return category == trace::MemoryCategory::kOther ? "data and metrics"
+                                                   : trace::memory_category_name(category);
+}
+
 Json peak_json(const PagePeak& peak) {
   Json json{JsonObject{}};
   Bytes total;
   Json by{JsonObject{}};
   for (const auto& [category, bytes] : peak.by_category) {
-    const bool other = category == trace::MemoryCategory::kOther;
-    by[other ? "data" : trace::memory_category_name(category)] = bytes.value;
+    by[std::string(word(category))] = bytes.value;
     total += bytes;
   }
   json["bytes"] = total.value;
@@ -187,7 +192,7 @@ Json rank_json(const PageRank& rank) {
   for (const LargeTensor& tensor : rank.peak.largest) {
     Json entry{JsonObject{}};
     entry["name"] = tensor.name;
-    entry["category"] = trace::memory_category_name(tensor.category);
+    entry["category"] = word(tensor.category);
     entry["bytes"] = tensor.bytes.value;
     largest.push_back(std::move(entry));
   }

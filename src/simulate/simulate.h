@@ -138,9 +138,6 @@ struct Held {
 Result simulate(const pipeline::Program& program, const cluster::Cluster& cluster,
                 const Options& options = {}, const std::vector<Held>& held = {});
 
-// The trace's word for a program's category of memory.
-trace::MemoryCategory trace_category(pipeline::Category category);
-
 // "B of stage 3, microbatch 7", "UPDATE".
 std::string command_name(const pipeline::Program& program, int32_t rank, int32_t command);
 

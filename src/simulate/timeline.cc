@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 
 #include "ops/op_def.h"
+#include "pipeline/trace_category.h"
 #include "pipeline/volume.h"
 
 namespace mw::simulate {
@@ -178,8 +179,8 @@ class TraceMaker {
         data = bytes;
         bytes += metrics;
       }
-      trace_.memory.push_back(
-          {devices_[r], Seconds(record.time), trace_category(record.category), Bytes(bytes)});
+      trace_.memory.push_back({devices_[r], Seconds(record.time),
+                               pipeline::trace_category(record.category), Bytes(bytes)});
     }
     for (const CallRecord& call : log.calls) {
       const pipeline::Command& command =
@@ -242,20 +243,6 @@ class TraceMaker {
 };
 
 }  // namespace
-
-MemoryCategory trace_category(pipeline::Category category) {
-  switch (category) {
-    case pipeline::Category::kWeights: return MemoryCategory::kWeight;
-    case pipeline::Category::kGradients: return MemoryCategory::kGradient;
-    case pipeline::Category::kOptimizer: return MemoryCategory::kOptimizer;
-    case pipeline::Category::kActivations: return MemoryCategory::kSaved;
-    case pipeline::Category::kBoundary: return MemoryCategory::kBoundary;
-    case pipeline::Category::kWorkspace: return MemoryCategory::kWorkspace;
-    case pipeline::Category::kMetrics:
-    case pipeline::Category::kData: return MemoryCategory::kOther;
-  }
-  return MemoryCategory::kOther;
-}
 
 trace::Trace make_trace(const LoopInput& input, EventLoop& loop, const Labels& labels,
                         const std::vector<RankId>& devices) {

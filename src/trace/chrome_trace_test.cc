@@ -70,9 +70,9 @@ TEST_CASE("a trace is written as process names, spans with arguments, arrows and
 {"ph":"s","pid":1,"tid":2,"ts":1.500,"cat":"message","name":"message","id":9},
 {"ph":"X","pid":2,"tid":2,"ts":1.000,"dur":1.000,"cat":"wait","name":"receive","args":{"flow_in":9}},
 {"ph":"f","pid":2,"tid":2,"ts":1.999,"cat":"message","name":"message","id":9,"bp":"e"},
-{"ph":"C","pid":1,"ts":0.000,"name":"memory","args":{"weight":100,"gradient":0,"optimizer":0,"saved":0,"boundary":0,"workspace":0,"other":0}},
+{"ph":"C","pid":1,"ts":0.000,"name":"memory","args":{"weights":100,"gradients":0,"optimizer":0,"activations":0,"communication buffers":0,"temporaries":0,"other":0}},
 {"ph":"C","pid":1,"ts":0.000,"name":"memory total","args":{"bytes":100}},
-{"ph":"C","pid":1,"ts":2.000,"name":"memory","args":{"weight":100,"gradient":0,"optimizer":0,"saved":20,"boundary":0,"workspace":0,"other":0}},
+{"ph":"C","pid":1,"ts":2.000,"name":"memory","args":{"weights":100,"gradients":0,"optimizer":0,"activations":20,"communication buffers":0,"temporaries":0,"other":0}},
 {"ph":"C","pid":1,"ts":2.000,"name":"memory total","args":{"bytes":120}}
 ]}
 )");

@@ -17,12 +17,12 @@ std::string_view category_name(Category category) {
 
 std::string_view memory_category_name(MemoryCategory category) {
   switch (category) {
-    case MemoryCategory::kWeight: return "weight";
-    case MemoryCategory::kGradient: return "gradient";
+    case MemoryCategory::kWeight: return "weights";
+    case MemoryCategory::kGradient: return "gradients";
     case MemoryCategory::kOptimizer: return "optimizer";
-    case MemoryCategory::kSaved: return "saved";
-    case MemoryCategory::kBoundary: return "boundary";
-    case MemoryCategory::kWorkspace: return "workspace";
+    case MemoryCategory::kSaved: return "activations";
+    case MemoryCategory::kBoundary: return "communication buffers";
+    case MemoryCategory::kWorkspace: return "temporaries";
     case MemoryCategory::kOther: return "other";
   }
   return "?";

@@ -34,7 +34,8 @@ inline constexpr int kMemoryCategories = 7;
 
 // "compute", "comm", …
 std::string_view category_name(Category category);
-// "weight", "gradient", …
+// "weights", "gradients", "optimizer", "activations", "communication buffers", "temporaries",
+// "other".
 std::string_view memory_category_name(MemoryCategory category);
 
 using NameId = Id<struct NameTag>;  // an entry of a NameTable or of Trace::names

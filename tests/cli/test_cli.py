@@ -128,7 +128,7 @@ def test_verify_prints_memory_by_rank_and_category_and_runs_nothing(tmp_path):
     assert re.search(r"^program [0-9a-f]{32} \(\d+ fragments, \d+ channels\): sound$", out, re.MULTILINE)
     for rank in (0, 1):
         assert re.search(rf"^pipeline rank {rank}: \S+ \S+: states \S+ \S+, step arena \S+ \S+, slots ", out, re.MULTILINE)
-    for category in ("weights", "gradients", "optimizer", "activations", "boundary", "workspace"):
+    for category in ("weights", "gradients", "optimizer", "activations", "communication buffers", "temporaries"):
         assert len(re.findall(rf"^  {category} +\S+ \S+$", out, re.MULTILINE)) == 2
 
 

@@ -35,6 +35,10 @@ def test_json_has_the_plan_and_its_figures():
     assert plan["dp"] * plan["tp"] * plan["pp"] == 8
     assert len(found["peak_bytes"]) == plan["pp"]
     assert len(found["alternatives"]) == 3
+    for other in found["alternatives"] + found["front"]:
+        assert len(other["peak_bytes"]) == other["plan"]["pp"]
+        assert other["memory_needed_bytes"] == max(other["peak_bytes"])
+    assert found["notes"] == []
     steps = [found["step_s"]] + [other["step_s"] for other in found["alternatives"]]
     assert steps == sorted(steps)
     assert found["candidates"] > 500
@@ -89,6 +93,20 @@ def test_a_mixture_of_experts_has_sequence_parallelism_where_it_has_tp():
     assert any(plan["tp"] > 1 for plan in plans)
     assert all(plan.get("sp", False) for plan in plans if plan["tp"] > 1)
     assert max(found["peak_bytes"]) <= 80 * 2**30
+
+
+def test_that_experts_are_not_divided_is_said():
+    mixture = "plan --model mixtral-8x7b --cluster dgx-h100 --global-batch 64 --seq-len 4096"
+    note = "ep is not searched: every device of a stage holds all of its experts (or their parts); simulate --plan takes ep=…"
+    assert f"\n{note}\n" in done(f"{mixture} --gpus 16")
+    assert json.loads(done(f"{mixture} --gpus 16 --json"))["notes"] == [note]
+    refused = run(f"{mixture} --gpus 8")
+    assert refused.returncode == 2 and "does not fit on 8 devices" in refused.stderr and note in refused.stderr
+
+
+def test_a_small_share_of_the_peak_has_its_digits():
+    table = done(f"{SMALL.replace('gpt-tiny', 'gpt-micro')} --planner ptdp")
+    assert re.search(r"MFU 0\.0*[1-9]\d? %", table)
 
 
 def test_where_no_plan_by_the_rules_fits_the_exhaustive_planner_is_named():
@@ -166,7 +184,7 @@ def test_findings_and_a_path_that_cannot_be_written_come_together(tmp_path):
 
 def test_no_plan_of_the_front_is_beaten_by_zero_3():
     found = json.loads(done("plan --model gpt-7.5b --cluster selene --gpus 64 --global-batch 512 --json"))
-    front = [(one["step_s"], one["peak_bytes"]) for one in found["front"]]
+    front = [(one["step_s"], one["memory_needed_bytes"]) for one in found["front"]]
     assert front == sorted(front) and len(front) > 4
     for plan in ("dp=64,microbatches=8,zero=3", "dp=64,microbatches=4,zero=3,recompute=selective"):
         other = json.loads(done("simulate --model gpt-7.5b --cluster selene --global-batch 512 --json --advice none --plan "

@@ -107,7 +107,7 @@ def test_the_fullest_instant_has_its_categories_and_tensors():
     result = json.loads(simulated(f"{JOB} --cluster selene --plan {PLAN} --json"))
     for fullest, alive in zip(result["fullest"], result["alive_bytes"], strict=True):
         assert sum(fullest["bytes_by_category"].values()) == alive
-        assert {"weights", "gradients", "optimizer", "activations", "boundary"} <= set(fullest["bytes_by_category"])
+        assert {"weights", "gradients", "optimizer", "activations", "communication buffers"} <= set(fullest["bytes_by_category"])
         assert 0 < fullest["time_s"] < result["step_s"]
         sizes = [tensor["bytes"] for tensor in fullest["largest"]]
         assert sizes == sorted(sizes, reverse=True) and len(sizes) == 8
@@ -322,6 +322,9 @@ def test_one_is_not_told_as_several():
      "--mtbf: must be above 0 hours, is '-3'\n--checkpoint-time: must be above 0 seconds, is '0'\n"
      "--restart-time: must be at least 0 seconds, is 'soon'\n"
      "--checkpoint-interval: must be above 0 seconds or auto, is 'never'"),
+    (f"{JOB} --cluster selene --plan pp=2,microbatches=4 --mtbf 1e-300 --checkpoint-interval 1e300",
+     "--mtbf: must be from 1e-12 to 1e+12 hours, is '1e-300'\n"
+     "--checkpoint-interval: must be from 1e-12 to 1e+12 seconds or auto, is '1e300'"),
     (f"{JOB} --cluster selene --plan pp=2,microbatches=4 --advice plan", "must be one of auto, none, options, plans"),
     (f"{JOB} --cluster selene --plan dp=2 --precision fp8",
      "selene.toml: A100-SXM-80GB has no fp8 products (peak_TFLOPs.fp8); use --precision bf16"),

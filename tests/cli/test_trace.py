@@ -141,11 +141,11 @@ def test_the_memory_curve_is_that_of_the_verified_program(trace):
         points = [e for e in trace["traceEvents"] if e["ph"] == "C" and e["pid"] == rank + 1 and e["name"] == "memory"]
         totals = [sum(e["args"].values()) for e in points]
         assert [ns(e) for e in points] == sorted(ns(e) for e in points)
-        assert set(points[0]["args"]) == {"weight", "gradient", "optimizer", "saved", "boundary", "workspace", "other"}
-        # Activations and workspace come and go, the states stay.
-        assert points[0]["args"]["saved"] == points[-1]["args"]["saved"] == points[-1]["args"]["workspace"] == 0
-        assert max(e["args"]["saved"] for e in points) > 0 and max(e["args"]["workspace"] for e in points) > 0
+        assert set(points[0]["args"]) == {"weights", "gradients", "optimizer", "activations", "communication buffers", "temporaries", "other"}
+        # Activations and temporaries come and go, the states stay.
+        assert points[0]["args"]["activations"] == points[-1]["args"]["activations"] == points[-1]["args"]["temporaries"] == 0
+        assert max(e["args"]["activations"] for e in points) > 0 and max(e["args"]["temporaries"] for e in points) > 0
         verified = ranks[rank]["peak_bytes_by_category"]
-        assert {e["args"]["weight"] for e in points} == {verified["weights"]}
-        assert {e["args"]["boundary"] for e in points} == {verified["boundary"]}
+        assert {e["args"]["weights"] for e in points} == {verified["weights"]}
+        assert {e["args"]["communication buffers"] for e in points} == {verified["communication buffers"]}
         assert max(totals) <= ranks[rank]["peak_bytes"]

@@ -97,3 +97,15 @@ def test_every_key_of_a_plan_can_be_varied():
     assert rows[0]["plan"] != rows[1]["plan"] and "ep=8" in rows[1]["plan"]
     costs = "--model gpt-1.7b --cluster selene --plan pp=4,microbatches=8,schedule=zb-auto --global-batch 8"
     assert "costs=1:2:1" in rows_of(f"{costs} --vary costs=1:2:1")["rows"][0]["plan"]
+
+
+def test_where_no_row_can_be_simulated_the_reasons_are_the_error():
+    done = call("what-if", f"{BASE} --vary microbatches=3,5 --json")
+    assert done.returncode == 2 and done.stdout == ""
+    assert [line.removeprefix("meshwright: ").split(":")[0] for line in done.stderr.splitlines()] == [
+        "--vary microbatches=3", "--vary microbatches=5"]
+
+
+def test_small_shares_of_the_peak_have_their_digits():
+    line = call("what-if", f"{BASE} --vary microbatches=4").stdout.splitlines()[2]
+    assert re.search(r" 0\.0*[1-9]\d? % ", line), line

@@ -104,7 +104,7 @@ class MemoryChart {
       const i = lastAt(memory.time, time);
       if (x < LEFT || i < 0) return showTip(null);
       showTip(event, {title: `${bytesText(memory.total[i])} at ${timeText(time)}`, facts: MEMORY
-        .map((name, c) => [MEMORY_WORDS[name], memory.by[c][i]]).filter((fact) => fact[1] > 0)
+        .map((name, c) => [name, memory.by[c][i]]).filter((fact) => fact[1] > 0)
         .map(([name, bytes]) => [name, bytesText(bytes)])});
     });
     canvas.addEventListener("pointerleave", () => showTip(null));

@@ -1,11 +1,7 @@
 // What the page is made of: texts and figures as JSON, bars and memory curves packed (page_data.cc
 // says how). Times are nanoseconds, sizes bytes.
 
-const MEMORY = ["weight", "gradient", "optimizer", "saved", "boundary", "workspace", "data"];
-const MEMORY_WORDS = {
-  weight: "weights", gradient: "gradients", optimizer: "optimizer", saved: "activations",
-  boundary: "communication buffers", workspace: "temporaries", data: "data and metrics", other: "data and metrics",
-};
+const MEMORY = ["weights", "gradients", "optimizer", "activations", "communication buffers", "temporaries", "data and metrics"];
 const COMPUTE = 0, COMM = 1, WAIT = 3;  // categories of spans
 
 class Reader {

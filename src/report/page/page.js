@@ -188,12 +188,12 @@ function memory() {
         `The memory plan reserves ${bytesText(rank.reserved)}${run.memory_limit ? ` of the ${bytesText(run.memory_limit)} that tensors get` : ""}.`),
       make("div", {class: "scroll"}, make("table", {class: "data"}, make("thead", {}, make("tr", {}, make("th", {}, "largest then alive"), make("th", {class: "left"}, "holds"), make("th", {}, "size"))),
         make("tbody", {}, ...rank.largest.map((tensor) => make("tr", {}, make("td", {class: "wrap"}, make("code", {}, tensor.name)),
-          make("td", {class: "left"}, MEMORY_WORDS[tensor.category]), make("td", {}, bytesText(tensor.bytes))))))));
+          make("td", {class: "left"}, tensor.category), make("td", {}, bytesText(tensor.bytes))))))));
   };
   const columns = run.ranks.map((rank) => present.map((name) =>
-    ({name: MEMORY_WORDS[name], value: rank.peak.by[name] || 0, colour: colour(name)})));
+    ({name: name, value: rank.peak.by[name] || 0, colour: colour(name)})));
   const ranks = new Columns(over, {columns, limit: run.memory_limit, limitName: "memory for tensors", text: bytesText, choose});
-  $("memory").replaceChildren(make("h2", {}, "Memory"), chooser() || "", legend(present.map((name) => [MEMORY_WORDS[name], colour(name)])),
+  $("memory").replaceChildren(make("h2", {}, "Memory"), chooser() || "", legend(present.map((name) => [name, colour(name)])),
     make("div", {class: "two"}, make("div", {}, make("div", {class: "panel"}, over),
       make("p", {class: "soft small"}, "Each rank at its fullest instant. Choose one to see it over time."),
       make("div", {class: "panel"}, curve)), words));

@@ -29,7 +29,7 @@ const colourCache = new Map();
 function colour(name) {
   const key = document.documentElement.dataset.theme + name;
   if (!colourCache.has(key)) {
-    const text = getComputedStyle(document.documentElement).getPropertyValue("--" + name).trim();
+    const text = getComputedStyle(document.documentElement).getPropertyValue("--" + name.replaceAll(" ", "-")).trim();
     const n = parseInt(text.slice(1), 16);
     colourCache.set(key, [n >> 16, (n >> 8) & 255, n & 255]);
   }
