@@ -46,7 +46,16 @@ TEST_CASE("a random edit of a sound program is rejected, or changes nothing") {
        .tp = 2,
        .schedule = "interleaved-1f1b",
        .streams = true},
-      {.ranks = 2, .microbatches = 2, .dp = 2, .tp = 2, .zero = true, .streams = true}};
+      {.ranks = 2, .microbatches = 2, .dp = 2, .tp = 2, .zero = true, .streams = true},
+      {.ranks = 3, .microbatches = 2, .dp = 2, .tp = 1, .tied = 1},
+      {.ranks = 2,
+       .chunks = 2,
+       .microbatches = 2,
+       .dp = 2,
+       .tp = 1,
+       .schedule = "interleaved-1f1b",
+       .zero = true,
+       .tied = 2}};
   const int rounds = 25;
   int rejected = 0, harmless = 0;
   for (size_t s = 0; s < specs.size(); ++s) {

@@ -4,6 +4,7 @@
 // effect if all devices end with the same bytes in their states.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <map>
@@ -261,11 +262,24 @@ class Interpreter {
     return Bytes_(from, from + fragment.graph.type(v).bytes().value);
   }
 
+  std::vector<RankId> members_of(const Device& device, const ir::DeviceGroup& group) const {
+    if (const auto* axes = std::get_if<ir::AxisGroup>(&group))
+      return program_.mesh.members(device.id, axes->axes);
+    std::vector<RankId> members;
+    for (const RankId other : program_.mesh.members(device.id, {"pp"})) {
+      const auto& rank = *devices_[other.index()].program;
+      const bool holds = std::any_of(
+          rank.buffers.begin(), rank.buffers.begin() + rank.states,
+          [&](const Buffer& b) { return b.name == std::get<ir::Holders>(group).state; });
+      if (holds) members.push_back(other);
+    }
+    return members;
+  }
+
   bool collective(Device& device, const Command& command, const Fragment& fragment, size_t o) {
     const ir::Op& op = fragment.graph.ops[o];
     const auto& attrs = op.as<ir::CollectiveAttrs>();
-    const auto& axes = std::get<ir::AxisGroup>(attrs.group).axes;
-    const std::vector<RankId> members = program_.mesh.members(device.id, axes);
+    const std::vector<RankId> members = members_of(device, attrs.group);
     std::string group;
     for (const RankId r : members) group += std::to_string(r.value) + " ";
     Operation& operation = operations_[{group, device.arrived[group]}];
@@ -281,7 +295,8 @@ class Interpreter {
     }
     if (operation.operands.size() < members.size()) return false;
     ++device.arrived[group];
-    const auto me = static_cast<size_t>(program_.mesh.index(device.id, axes));
+    const auto me =
+        static_cast<size_t>(std::find(members.begin(), members.end(), device.id) - members.begin());
     for (size_t i = 0; i < op.operands.size(); ++i) {
       std::vector<const Bytes_*> parts;
       for (const RankId r : members) parts.push_back(&operation.operands[r.value][i]);
@@ -375,6 +390,7 @@ class Interpreter {
         const ir::FlatAttrs& attrs = op.as<ir::FlatAttrs>();
         for (size_t g = 0; g < attrs.groups.size(); ++g) {
           for (const ir::Segment& segment : attrs.groups[g]) {
+            if (!segment.counts) continue;
             for (int64_t b = segment.begin / ops::kNormBlock; b * ops::kNormBlock < segment.end;
                  ++b)
               sums[segment.parameter] += blocks[b];

@@ -24,6 +24,7 @@ struct PipelineSpec {
   bool zero = false;     // optimizer states and updates split over dp
   int32_t slots = 0;     // of every channel; 0: as many as microbatches
   bool streams = false;  // collectives on a stream of their own
+  int32_t tied = 0;      // so many last stages have the weights of stage 0
 };
 
 // Collectives on stream 1, all else on stream 0. An op waits for what it reads, and where it writes
@@ -167,6 +168,8 @@ class PipelineMaker {
   }
 
   bool is_last(int32_t s) const { return s + 1 == stages_; }
+  // The stage whose weights stage `s` has.
+  int32_t weights_of(int32_t s) const { return s + spec_.tied >= stages_ ? 0 : s; }
   int64_t batch() const { return kB * spec_.dp; }
   static std::string named(const char* what, int32_t s) { return what + std::to_string(s); }
   std::string entry(int32_t s) const { return s == 0 ? "x" : named("y", s - 1); }
@@ -183,6 +186,7 @@ class PipelineMaker {
   static constexpr const char* kPendingDp = R"( partial{"dp"})";
   int64_t part() const { return kD * kF / spec_.tp; }  // elements of w1 and of w2 on a device
   int64_t elements() const { return 2 * kBlock * ((part() + kBlock - 1) / kBlock); }
+  int32_t parameters() const { return 2 * (stages_ - spec_.tied); }
   int64_t shards() const { return spec_.zero ? spec_.dp : 1; }
   Typed flat(const std::string& sharding = "[{}]") const { return f32({elements()}, sharding); }
   std::string own() const { return spec_.zero ? R"([{"dp"}])" : "[{}]"; }
@@ -196,8 +200,8 @@ class PipelineMaker {
   Fragment forward(int32_t s) {
     Maker m(named("F stage ", s), ActionKind::kF, *this);
     const ValueId x = m.input(entry_kind(s), entry(s), x_BD());
-    const ValueId w1 = m.input(PortKind::kState, named("w1.", s), w1_DF());
-    const ValueId w2 = m.input(PortKind::kState, named("w2.", s), w2_FD());
+    const ValueId w1 = m.input(PortKind::kState, named("w1.", weights_of(s)), w1_DF());
+    const ValueId w2 = m.input(PortKind::kState, named("w2.", weights_of(s)), w2_FD());
     const ValueId h =
         m.op(ir::OpKind::kRelu, {},
              {m.op(ir::OpKind::kDot, ir::DotAttrs{"bd", "df", "bf"}, {x, w1}, h_BF())}, h_BF());
@@ -229,8 +233,8 @@ class PipelineMaker {
     } else {
       dy = m.input(PortKind::kBoundary, named("dy", s), x_BD());
     }
-    const ValueId w1 = m.input(PortKind::kState, named("w1.", s), w1_DF());
-    const ValueId w2 = m.input(PortKind::kState, named("w2.", s), w2_FD());
+    const ValueId w1 = m.input(PortKind::kState, named("w1.", weights_of(s)), w1_DF());
+    const ValueId w2 = m.input(PortKind::kState, named("w2.", weights_of(s)), w2_FD());
     const ValueId g1 = m.input(PortKind::kState, named("g1.", s), w1_DF(kPendingDp));
     const ValueId g2 = m.input(PortKind::kState, named("g2.", s), w2_FD(kPendingDp));
     const ValueId dh =
@@ -247,10 +251,43 @@ class PipelineMaker {
     return m.finish();
   }
 
-  ir::FlatAttrs flat_attrs(const std::vector<int32_t>& stages) const {
+  std::vector<int32_t> stages_of(int32_t r) const {
+    std::vector<int32_t> stages;
+    for (int32_t s = r; s < stages_; s += spec_.ranks) stages.push_back(s);
+    return stages;
+  }
+  // Of the weights that a rank holds, the stages whose they are.
+  std::vector<int32_t> groups_of(int32_t r) const {
+    std::vector<int32_t> groups;
+    for (const int32_t s : stages_of(r)) {
+      if (std::find(groups.begin(), groups.end(), weights_of(s)) == groups.end())
+        groups.push_back(weights_of(s));
+    }
+    return groups;
+  }
+  bool is_tied(int32_t s) const { return spec_.tied > 0 && weights_of(s) == 0; }
+  bool is_held_elsewhere(int32_t group) const {
+    int32_t holders = 0;
+    for (int32_t r = 0; r < spec_.ranks; ++r) {
+      const std::vector<int32_t> groups = groups_of(r);
+      holders += std::find(groups.begin(), groups.end(), group) != groups.end() ? 1 : 0;
+    }
+    return holders > 1;
+  }
+
+  // The first stage of the rank that has these weights.
+  int32_t first_use(int32_t group, int32_t r) const {
+    const std::vector<int32_t> stages = stages_of(r);
+    return *std::find_if(stages.begin(), stages.end(),
+                         [&](int32_t s) { return weights_of(s) == group; });
+  }
+
+  // A weight's part of the norm counts on the first rank that holds it.
+  ir::FlatAttrs flat_attrs(const std::vector<int32_t>& groups, int32_t r) const {
     ir::FlatAttrs attrs;
-    for (const int32_t s : stages) {
+    for (const int32_t s : groups) {
       ir::Segment first, second;
+      first.counts = second.counts = !is_tied(s) || r == 0;
       first.end = part();
       first.parameter = 2 * s;
       second.begin = elements() / 2;
@@ -260,42 +297,60 @@ class PipelineMaker {
       attrs.group_elements.push_back(elements());
     }
     if (spec_.zero) attrs.shard_axes = {"dp"};
-    attrs.parameters = 2 * stages_;
+    attrs.parameters = parameters();
     attrs.max_norm = 1;
     return attrs;
   }
 
   // The sum of a rank's norms over all ranks scales all gradients.
-  ValueId clip(Maker& m, const std::vector<int32_t>& stages,
-               const std::vector<ValueId>& sums) const {
-    const auto groups = static_cast<int64_t>(stages.size());
+  ValueId clip(Maker& m, const ir::FlatAttrs& attrs, const std::vector<ValueId>& sums) const {
+    const auto groups = static_cast<int64_t>(sums.size());
     const int64_t blocks = groups * elements() / kBlock;
-    ValueId squares = m.op(ir::OpKind::kNormBlocks, flat_attrs(stages), sums,
-                           typed(DType::kF64, {blocks}, own()));
+    ValueId squares =
+        m.op(ir::OpKind::kNormBlocks, attrs, sums, typed(DType::kF64, {blocks}, own()));
     if (spec_.zero)
       squares = m.collective(ir::OpKind::kAllGather, {"dp"}, squares,
                              typed(DType::kF64, {blocks}, "[{}]"));
-    ValueId parameters = m.op(ir::OpKind::kNormParameters, flat_attrs(stages), {squares},
-                              typed(DType::kF64, {2 * stages_}, R"([{}] partial{"pp", "tp"})"));
+    ValueId norms = m.op(ir::OpKind::kNormParameters, attrs, {squares},
+                         typed(DType::kF64, {parameters()}, R"([{}] partial{"pp", "tp"})"));
     if (spec_.ranks * spec_.tp > 1) {
-      parameters = m.collective(ir::OpKind::kAllReduce, {"pp", "tp"}, parameters,
-                                typed(DType::kF64, {2 * stages_}, "[{}]"));
+      norms = m.collective(ir::OpKind::kAllReduce, {"pp", "tp"}, norms,
+                           typed(DType::kF64, {parameters()}, "[{}]"));
     }
     const Typed scalar = f32({}, "[]");
-    const std::vector<ValueId> made =
-        m.ops(ir::OpKind::kClip, flat_attrs(stages), {parameters}, {scalar, scalar});
+    const std::vector<ValueId> made = m.ops(ir::OpKind::kClip, attrs, {norms}, {scalar, scalar});
     m.output(PortKind::kSaved, "grad_norm", made[0]);
     return made[1];
   }
 
+  // Of all uses of a weight, on this rank and the others that hold it. Lies where that of the first
+  // use lay; those of the others begin anew.
+  ValueId gradient(Maker& m, int32_t group, int32_t r) const {
+    const Typed pending = flat(std::string("[{}]") + kPendingDp);
+    ValueId sum;
+    for (const int32_t s : stages_of(r)) {
+      if (weights_of(s) != group) continue;
+      const ValueId use = m.input(PortKind::kState, named("grad/", s), pending);
+      if (!sum.valid()) {
+        sum = use;
+        continue;
+      }
+      sum = m.op(ir::OpKind::kAccumulate, {}, {sum, use}, pending);
+      m.update(named("grad/", s), m.op(ir::OpKind::kZero, {}, {use}, pending));
+    }
+    if (!is_held_elsewhere(group)) return sum;
+    ir::CollectiveAttrs attrs;
+    attrs.group = ir::Holders{named("weight/", group)};
+    return m.op(ir::OpKind::kAllReduce, attrs, {sum}, pending);
+  }
+
   Fragment update(int32_t r) {
     Maker m(named("UPDATE rank ", r), ActionKind::kUpdate, *this);
-    std::vector<int32_t> stages;
-    for (int32_t s = r; s < stages_; s += spec_.ranks) stages.push_back(s);
+    const std::vector<int32_t> groups = groups_of(r);
     const Typed pending = flat(std::string("[{}]") + kPendingDp), scalar = f32({}, "[]");
     std::vector<ValueId> gradients, sums;
-    for (const int32_t s : stages) {
-      gradients.push_back(m.input(PortKind::kState, named("grad/", s), pending));
+    for (const int32_t group : groups) {
+      gradients.push_back(gradient(m, group, r));
       ValueId sum = gradients.back();
       if (spec_.zero)
         sum = m.collective(ir::OpKind::kReduceScatter, {"dp"}, sum, flat(own()));
@@ -303,17 +358,17 @@ class PipelineMaker {
         sum = m.collective(ir::OpKind::kAllReduce, {"dp"}, sum, flat());
       sums.push_back(sum);
     }
-    const ValueId scale = clip(m, stages, sums);
+    const ValueId scale = clip(m, flat_attrs(groups, r), sums);
     const ValueId lr = m.input(PortKind::kData, "lr", scalar);
     const ValueId step = m.input(PortKind::kData, "step", typed(DType::kI64, {}, "[]"));
-    for (size_t i = 0; i < stages.size(); ++i) {
-      const int32_t s = stages[i];
+    for (size_t i = 0; i < groups.size(); ++i) {
+      const int32_t s = groups[i];
       const std::string weight = named("weight/", s) + (spec_.zero ? "#own" : "");
       const ValueId w = m.input(PortKind::kState, weight, flat(own()));
       const ValueId m1 = m.input(PortKind::kState, named("m/", s), flat(own()));
       const ValueId v1 = m.input(PortKind::kState, named("v/", s), flat(own()));
       const std::vector<ValueId> made =
-          m.ops(ir::OpKind::kAdamW, flat_attrs({s}), {w, sums[i], m1, v1, scale, lr, step},
+          m.ops(ir::OpKind::kAdamW, flat_attrs({s}, r), {w, sums[i], m1, v1, scale, lr, step},
                 {flat(own()), flat(own()), flat(own())});
       m.update(weight, made[0]);
       m.update(named("m/", s), made[1]);
@@ -322,10 +377,11 @@ class PipelineMaker {
         m.output(PortKind::kSaved, named("weight/", s),
                  m.collective(ir::OpKind::kAllGather, {"dp"}, made[0], flat()));
       }
-      m.update(named("grad/", s), m.op(ir::OpKind::kZero, {}, {spec_.zero ? gradients[i] : sums[i]},
-                                       spec_.zero ? pending : flat()));
+      m.update(named("grad/", first_use(s, r)),
+               m.op(ir::OpKind::kZero, {}, {spec_.zero ? gradients[i] : sums[i]},
+                    spec_.zero ? pending : flat()));
     }
-    if (is_last(stages.back())) {
+    if (is_last(stages_of(r).back())) {
       const Typed partial = f32({}, R"([] partial{"dp"})");
       const ValueId loss = m.input(PortKind::kState, "loss", partial);
       ValueId total = m.op(ir::OpKind::kCopy, {}, {loss}, partial);
@@ -391,7 +447,7 @@ class PipelineMaker {
     buffer(rank, name, type, rank.program.buffers[parent.index()].category, storage);
   }
 
-  void add_states(Rank& rank, int32_t s) const {
+  void add_weights(Rank& rank, int32_t s) const {
     const BufferId weight = state(rank, named("weight/", s), flat(), Category::kWeights);
     view(rank, named("w1.", s), w1_DF(), weight, 0);
     view(rank, named("w2.", s), w2_FD(), weight, elements() / 2);
@@ -401,12 +457,16 @@ class PipelineMaker {
       part.storage.shard_axes = {"dp"};
       part.storage.shard_stride = part.bytes().value;
     }
+    state(rank, named("m/", s), flat(own()), Category::kOptimizer);
+    state(rank, named("v/", s), flat(own()), Category::kOptimizer);
+  }
+  void add_states(Rank& rank, int32_t s) const {
+    const int32_t group = weights_of(s);
+    if (!rank.by_name.contains(named("weight/", group))) add_weights(rank, group);
     const BufferId grad = state(rank, named("grad/", s), flat(std::string("[{}]") + kPendingDp),
                                 Category::kGradients);
     view(rank, named("g1.", s), w1_DF(kPendingDp), grad, 0);
     view(rank, named("g2.", s), w2_FD(kPendingDp), grad, elements() / 2);
-    state(rank, named("m/", s), flat(own()), Category::kOptimizer);
-    state(rank, named("v/", s), flat(own()), Category::kOptimizer);
     if (is_last(s)) {
       state(rank, "loss", f32({}, R"([] partial{"dp"})"), Category::kMetrics);
       state(rank, "loss_value", f32({}, "[]"), Category::kMetrics);
@@ -490,7 +550,7 @@ class PipelineMaker {
 
   RankProgram lower(const Schedule& schedule, int32_t r) const {
     Rank rank;
-    for (int32_t s = r; s < stages_; s += spec_.ranks) add_states(rank, s);
+    for (const int32_t s : stages_of(r)) add_states(rank, s);
     state(rank, "grad_norm", f32({}, "[]"), Category::kMetrics);
     rank.program.states = static_cast<int32_t>(rank.program.buffers.size());
     for (const Action& action : schedule.ranks[static_cast<size_t>(r)]) {

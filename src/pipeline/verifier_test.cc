@@ -38,6 +38,19 @@ static std::vector<PipelineSpec> specs() {
                         .zero = zero,
                         .slots = 2,
                         .streams = true});
+        list.push_back(
+            {.ranks = 3, .microbatches = 4, .dp = dp, .tp = tp, .zero = zero, .tied = 1});
+        for (const int32_t tied : {1, 2, 3}) {
+          list.push_back({.ranks = 2,
+                          .chunks = 2,
+                          .microbatches = 2,
+                          .dp = dp,
+                          .tp = tp,
+                          .schedule = "interleaved-1f1b",
+                          .zero = zero,
+                          .streams = tied == 2,
+                          .tied = tied});
+        }
       }
     }
   }
@@ -69,7 +82,7 @@ TEST_CASE("a sound program ends with the same states whatever the order in which
         float norm;
         std::memcpy(&norm, states[d].data() + buffer.storage.offset, 4);
         CHECK(norm > 0);
-        CHECK(norm < 1e9F);
+        CHECK(std::isfinite(norm));
       }
     }
   }

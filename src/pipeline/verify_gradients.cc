@@ -300,11 +300,16 @@ class GradientChecker {
     });
     const size_t wanted = ranks.size() > 1 ? 1 : 0;
     const bool direct = wanted == 1 && !optimized.gradients.empty();
-    if (optimized.sums.size() != wanted || !of_weight || direct) {
-      add("op {} (adamw) updates '{}', which {} pipeline ranks hold, with a gradient that is "
-          "summed "
-          "over holders {} times",
-          optimized.op, name, ranks.size(), optimized.sums.size());
+    std::string with;
+    if (optimized.sums.size() != wanted)
+      with = fmt::format("a gradient that is summed over holders {} times", optimized.sums.size());
+    else if (!of_weight)
+      with = "a sum over holders that is not of its gradients alone";
+    else if (direct)
+      with = "a gradient that is added behind the sum over holders";
+    if (!with.empty()) {
+      add("op {} (adamw) updates '{}', which {} pipeline ranks hold, with {}", optimized.op, name,
+          ranks.size(), with);
     }
     if (wanted == 1) held_[name].push_back({rank_, command_, all, optimized, own_cells(all)});
   }

@@ -101,13 +101,16 @@ std::vector<Change> joint_changes(const Request& request, Change made) {
     plan.microbatches = std::max(most, plan.microbatches);
   };
   add(fmt::format("microbatches={}", most), smallest);
-  if (made.plan.recompute == compile::Recompute::kFull) return changes;
-  made = shared;
-  add("recompute=full", [](compile::Plan& plan) { plan.recompute = compile::Recompute::kFull; });
-  add(fmt::format("microbatches={}", most), smallest);
+  if (made.plan.recompute != compile::Recompute::kFull) {
+    made = shared;
+    add("recompute=full", [](compile::Plan& plan) { plan.recompute = compile::Recompute::kFull; });
+    add(fmt::format("microbatches={}", most), smallest);
+  }
   if (made.plan.dp * made.plan.cp > 1 && made.plan.zero < 3) {
-    made.text = replace_all(made.text, "zero=1,", "");
-    add("zero=3", [](compile::Plan& plan) { plan.zero = 3; });
+    if (!made.text.empty()) made.text = replace_all(made.text + ",", "zero=1,", "");
+    made.text += "zero=3";
+    made.plan.zero = 3;
+    changes.push_back(made);
   }
   return changes;
 }

@@ -53,19 +53,6 @@ std::vector<PipelineSpec> specs() {
   return all;
 }
 
-pipeline::Command message(pipeline::Command::Kind kind, int32_t channel, int64_t sequence) {
-  pipeline::Command command;
-  command.kind = kind;
-  command.channel = channel;
-  command.sequence = sequence;
-  return command;
-}
-pipeline::Command call(int32_t fragment) {
-  pipeline::Command command;
-  command.kind = pipeline::Command::Kind::kCall;
-  command.fragment = FragmentId(fragment);
-  return command;
-}
 using Kind = pipeline::Command::Kind;
 
 }  // namespace
@@ -237,12 +224,12 @@ TEST_CASE("transfers that leave a device at the same time share its link") {
                        large = ir::make_type(DType::kF32, {3});
   program.channels = {{"a", 0, 1, small, 1}, {"b", 0, 2, large, 1}};
   program.ranks.resize(3);
-  program.ranks[0].commands = {call(0), message(Kind::kAcquire, 0, 0),
-                               message(Kind::kAcquire, 1, 0), message(Kind::kPublish, 0, 0),
-                               message(Kind::kPublish, 1, 0)};
+  program.ranks[0].commands = {call_of(0), message_of(Kind::kAcquire, 0, 0),
+                               message_of(Kind::kAcquire, 1, 0), message_of(Kind::kPublish, 0, 0),
+                               message_of(Kind::kPublish, 1, 0)};
   for (int32_t r : {1, 2}) {
-    program.ranks[static_cast<size_t>(r)].commands = {message(Kind::kReceive, r - 1, 0), call(0),
-                                                      message(Kind::kRelease, r - 1, 0)};
+    program.ranks[static_cast<size_t>(r)].commands = {
+        message_of(Kind::kReceive, r - 1, 0), call_of(0), message_of(Kind::kRelease, r - 1, 0)};
   }
   // One byte a second. Both at half speed until the small one's 4 bytes are through at 1 + 8; the
   // large one then has 8 of 12 bytes left.
@@ -260,9 +247,11 @@ TEST_CASE("a producer waits for a free slot") {
   program.channels = {{"a", 0, 1, ir::make_type(DType::kF32, {0}), 1}};
   program.ranks.resize(2);
   for (int64_t k = 0; k < 3; ++k) {
-    for (const auto& c : {message(Kind::kAcquire, 0, k), call(0), message(Kind::kPublish, 0, k)})
+    for (const auto& c :
+         {message_of(Kind::kAcquire, 0, k), call_of(0), message_of(Kind::kPublish, 0, k)})
       program.ranks[0].commands.push_back(c);
-    for (const auto& c : {message(Kind::kReceive, 0, k), call(1), message(Kind::kRelease, 0, k)})
+    for (const auto& c :
+         {message_of(Kind::kReceive, 0, k), call_of(1), message_of(Kind::kRelease, 0, k)})
       program.ranks[1].commands.push_back(c);
   }
   // Rank 0 works 0-1, waits for the release at 4, works 4-5, waits for that at 8.
@@ -280,8 +269,8 @@ TEST_CASE("ranks that wait for each other for ever are found") {
   program.channels = {{"a", 0, 1, ir::make_type(DType::kF32, {0}), 1},
                       {"b", 1, 0, ir::make_type(DType::kF32, {0}), 1}};
   program.ranks.resize(2);
-  program.ranks[0].commands = {message(Kind::kReceive, 1, 0), message(Kind::kPublish, 0, 0)};
-  program.ranks[1].commands = {message(Kind::kReceive, 0, 0), message(Kind::kPublish, 1, 0)};
+  program.ranks[0].commands = {message_of(Kind::kReceive, 1, 0), message_of(Kind::kPublish, 0, 0)};
+  program.ranks[1].commands = {message_of(Kind::kReceive, 0, 0), message_of(Kind::kPublish, 1, 0)};
   CHECK_THROWS_WITH_AS(simulate(program, unit_cluster()),
                        doctest::Contains("pipeline rank 0 never gets beyond command 0 of 'knot'"),
                        CheckFailure);

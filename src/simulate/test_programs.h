@@ -46,6 +46,59 @@ inline pipeline::Fragment chain(const std::string& name, pipeline::ActionKind ki
   return fragment;
 }
 
+// A fragment of ops without inputs or on the one before, which is what `ops` says, one letter an
+// op: "c" a computation on the first op's result, "r" an all-reduce, "g" an all-gather, over
+// `group`, of the result before it. All values are of `elements` f32, those gathered are of all
+// devices' together.
+inline pipeline::Fragment sequence(const std::string& name, pipeline::ActionKind kind,
+                                   const std::string& ops, const ir::DeviceGroup& group,
+                                   int64_t elements = 1, int64_t devices = 1) {
+  pipeline::Fragment fragment;
+  fragment.name = name;
+  fragment.kind = kind;
+  const ir::TensorType type = ir::make_type(DType::kF32, {elements});
+  ValueId first, last;
+  for (const char c : ops) {
+    ir::Op op;
+    ir::TensorType made = type;
+    if (c == 'c') {
+      op.kind = first.valid() ? ir::OpKind::kRelu : ir::OpKind::kConstant;
+      if (first.valid()) op.operands = {first};
+      if (!first.valid()) op.attrs = ir::ConstantAttrs{1};
+    } else {
+      op.kind = c == 'r' ? ir::OpKind::kAllReduce : ir::OpKind::kAllGather;
+      ir::CollectiveAttrs attrs;
+      attrs.group = group;
+      op.attrs = attrs;
+      op.operands = {last};
+      if (c == 'g') made = ir::make_type(DType::kF32, {elements * devices});
+    }
+    const OpId id = fragment.graph.add_op(std::move(op), {made});
+    last = fragment.graph.op(id).results[0];
+    if (!first.valid()) first = last;
+    fragment.global_types.push_back(made);
+    fragment.shardings.push_back(sharding::replicated(1));
+  }
+  fragment.launches.resize(fragment.graph.ops.size());
+  pipeline::plan_fragment(fragment);
+  return fragment;
+}
+
+inline pipeline::Command call_of(int32_t fragment) {
+  pipeline::Command command;
+  command.kind = pipeline::Command::Kind::kCall;
+  command.fragment = FragmentId(fragment);
+  return command;
+}
+inline pipeline::Command message_of(pipeline::Command::Kind kind, int32_t channel,
+                                    int64_t sequence) {
+  pipeline::Command command;
+  command.kind = kind;
+  command.channel = channel;
+  command.sequence = sequence;
+  return command;
+}
+
 // The schedule's program where every F takes `f` seconds and every B `b`, every boundary is one
 // message of `elements` f32 each way.
 class UnitProgram {

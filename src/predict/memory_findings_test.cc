@@ -1,0 +1,113 @@
+// The nearest change of a plan that fits, where the limit is just what that change needs.
+#include <string>
+#include <vector>
+
+#include <doctest/doctest.h>
+
+#include "predict/predict.h"
+#include "predict/test_request.h"
+
+using namespace mw;
+using namespace mw::predict;
+using mw::predict::test::small;
+
+namespace {
+
+Bytes needed(Request request, const std::string& plan) {
+  request.plan = compile::parse_plan(plan);
+  return mw::predict::predict(request).needed();
+}
+std::string findings(Request request, const std::string& plan, Bytes limit) {
+  request.plan = compile::parse_plan(plan);
+  request.cluster.device.memory = limit;
+  const Prediction p = mw::predict::predict(request);
+  if (p.too_full().empty()) return "all fits";
+  return memory_findings(request, p);
+}
+
+}  // namespace
+
+TEST_CASE("the nearest change that fits is the least costly one of those that do") {
+  struct Case {
+    const char *plan, *fits, *change;
+  };
+  for (const Case& c : std::vector<Case>{
+           {"tp=4,microbatches=2", "tp=4,sp,regather,microbatches=2", "sp,regather"},
+           {"tp=4,sp,microbatches=2", "tp=4,sp,regather,microbatches=2", "regather"},
+           {"pp=4,schedule=gpipe,microbatches=16", "pp=4,microbatches=16", "schedule=1f1b"},
+           {"pp=2,schedule=looped-bfs,chunks=2,microbatches=16", "pp=2,microbatches=16",
+            "schedule=1f1b,chunks=1"},
+           {"pp=2,schedule=interleaved-1f1b,chunks=2,group=4,microbatches=16",
+            "pp=2,microbatches=16", "schedule=1f1b,chunks=1 (without group)"},
+           {"pp=4,schedule=chimera,pairs=2,microbatches=16", "pp=4,microbatches=16",
+            "schedule=1f1b (without pairs)"},
+           {"pp=4,schedule=seq-1f1b,slices=2,microbatches=2", "pp=4,recompute=full,microbatches=16",
+            "recompute=full,microbatches=16"},
+           {"tp=4,pp=4,schedule=zb-h2,microbatches=16",
+            "tp=4,pp=4,schedule=zb-h2,sp,microbatches=16", "sp"},
+           {"pp=4,schedule=zb-auto,memory_limit=8,microbatches=16", "pp=4,microbatches=16",
+            "schedule=1f1b (without memory_limit)"},
+           {"dp=4,microbatches=4", "dp=4,zero=1,recompute=selective,microbatches=4",
+            "zero=1,recompute=selective"},
+           {"dp=4,microbatches=4", "dp=4,zero=1,recompute=full,microbatches=4",
+            "zero=1,recompute=full"},
+           {"dp=4,microbatches=4", "dp=4,zero=3,recompute=full,microbatches=4",
+            "recompute=full,zero=3"},
+           {"dp=4,microbatches=2", "dp=4,zero=3,recompute=full,microbatches=4",
+            "recompute=full,microbatches=4,zero=3"},
+           {"dp=4,microbatches=4,recompute=full", "dp=4,zero=3,recompute=full,microbatches=4",
+            "zero=3"},
+           {"dp=4,microbatches=2,recompute=full", "dp=4,zero=3,recompute=full,microbatches=4",
+            "microbatches=4,zero=3"},
+           {"dp=4,microbatches=4,zero=2,recompute=full",
+            "dp=4,zero=3,recompute=full,microbatches=4", "zero=3"},
+           {"dp=2,pp=2,schedule=gpipe,microbatches=4",
+            "dp=2,pp=2,zero=1,recompute=full,microbatches=8",
+            "schedule=1f1b,zero=1,recompute=full,microbatches=8"},
+           {"microbatches=1", "microbatches=16,recompute=full", "recompute=full,microbatches=16"},
+           {"microbatches=16", "microbatches=16,recompute=full", "recompute=full"},
+           {"dp=2,microbatches=1", "dp=2,microbatches=8", "microbatches=8"},
+           {"dp=4,microbatches=1", "dp=4,microbatches=2,zero=1",
+            "zero=1,recompute=selective,microbatches=4"},
+       }) {
+    CAPTURE(std::string(c.plan));
+    CAPTURE(std::string(c.fits));
+    const Request request = small();
+    const std::string text = findings(request, c.plan, needed(request, c.fits));
+    CAPTURE(text);
+    CHECK(text.ends_with("; the nearest change that fits: " + std::string(c.change)));
+  }
+}
+
+TEST_CASE("where no change fits it is said how many ranks are too full, and what is left") {
+  struct Case {
+    const char* plan;
+    int64_t cores;
+    const char *begins, *more, *ends;
+  };
+  const std::string kLeft =
+      "; no recomputation, 1f1b, sharding of the optimizer, sequence "
+      "parallelism or smaller microbatches make it fit: ";
+  for (const Case& c : std::vector<Case>{
+           {"microbatches=2", 0, "memory: pipeline rank 0 needs ", "",
+            "more stages (pp) or tensor parallelism (tp)"},
+           {"pp=2,microbatches=2", 0, "memory: pipeline rank 0 needs ", "; 1 more is too full",
+            "more stages (pp) or tensor parallelism (tp)"},
+           {"pp=4,microbatches=4", 0, "memory: pipeline rank 0 needs ", "; 3 more are too full",
+            "more stages (pp) or tensor parallelism (tp)"},
+           {"pp=4,layers=1:1:1:1,schedule=gpipe,post_validation,microbatches=4", 0,
+            "memory: pipeline rank 3 needs ", "; 3 more are too full",
+            "more stages (pp) or tensor parallelism (tp)"},
+           {"pp=2,microbatches=2", 2, "memory: 2 ranks need ", "",
+            "a smaller model, or more memory"},
+           {"dp=2,microbatches=2", 2, "memory: 2 ranks need ", "", "fewer ranks (dp)"}}) {
+    CAPTURE(std::string(c.plan));
+    Request request = small();
+    request.cluster.cores = c.cores;
+    const std::string text = findings(request, c.plan, Bytes(1000));
+    CAPTURE(text);
+    CHECK(text.starts_with(c.begins));
+    CHECK(text.ends_with(std::string(c.more) + kLeft + c.ends));
+    if (*c.more == '\0') CHECK(text.find(" too full") == std::string::npos);
+  }
+}

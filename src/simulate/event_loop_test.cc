@@ -1,0 +1,402 @@
+// The clock of all ranks by hand: times are whole seconds, messages one byte a second.
+#include "simulate/event_loop.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <doctest/doctest.h>
+
+#include "simulate/test_programs.h"
+
+namespace mw::simulate {
+namespace {
+
+using pipeline::ActionKind;
+using Kind = pipeline::Command::Kind;
+
+OpCost computes(double seconds) {
+  OpCost op;
+  op.device = seconds;
+  return op;
+}
+// On a stream of its own, over link level 0.
+OpCost reduces(double seconds, int32_t stream, int32_t cross = -1) {
+  OpCost op = computes(seconds);
+  op.stream = stream;
+  op.label = 0;
+  op.levels = 1;
+  op.cross = cross;
+  op.beside = Beside::kGradReduce;
+  return op;
+}
+FragmentCost made_of(std::vector<OpCost> ops) {
+  FragmentCost cost;
+  for (const OpCost& op : ops) {
+    cost.streams = std::max(cost.streams, op.stream + 1);
+    cost.crosses = cost.crosses || op.cross >= 0;
+  }
+  cost.ops = std::move(ops);
+  return cost;
+}
+void wait_for(FragmentCost& cost, size_t op, const std::vector<int32_t>& before) {
+  cost.ops[op].first_dep = static_cast<uint32_t>(cost.deps.size());
+  cost.ops[op].deps = static_cast<uint32_t>(before.size());
+  cost.deps.insert(cost.deps.end(), before.begin(), before.end());
+}
+void read_state(FragmentCost& cost, size_t op, int32_t port) {
+  cost.ops[op].first_state = static_cast<uint32_t>(cost.state_reads.size());
+  cost.ops[op].states = 1;
+  cost.state_reads.push_back(port);
+}
+
+// What the loop is given, made command by command.
+class Hand {
+ public:
+  explicit Hand(size_t ranks) {
+    program.mesh = cluster::Mesh({{"pp", static_cast<int64_t>(ranks)}});
+    program.ranks.resize(ranks);
+    flat.ranks.resize(ranks);
+    for (pipeline::RankProgram& rank : program.ranks) rank.buffers.resize(4);
+  }
+
+  int32_t fragment(ActionKind kind, FragmentCost cost, size_t ports = 0) {
+    pipeline::Fragment made;
+    made.kind = kind;
+    made.inputs.resize(ports);
+    program.fragments.push_back(std::move(made));
+    cost.update = kind == ActionKind::kUpdate;
+    TimedFragment timed;
+    if (!cost.crosses) {
+      Walk walk;
+      walk.begin(cost, 0);
+      double meet = 0;
+      REQUIRE_FALSE(advance(cost, walk, {}, meet));
+      timed.time = divide(cost, walk, 0, walk.end, 1);
+      timed.spans = walk.spans;
+    }
+    timed.cost = std::move(cost);
+    fragments.push_back(std::move(timed));
+    return static_cast<int32_t>(fragments.size()) - 1;
+  }
+  // One message of `bytes` from a rank to another.
+  int32_t message(int32_t from, int32_t to, int64_t bytes) {
+    FlatChannel channel;
+    channel.from = from;
+    channel.to = to;
+    channel.bytes = channel.sent = bytes;
+    flat.channels.push_back(channel);
+    flat.messages.push_back({static_cast<int32_t>(flat.channels.size()) - 1, -1});
+    return static_cast<int32_t>(flat.messages.size()) - 1;
+  }
+  // A call's state ports have these buffers.
+  void call(size_t rank, int32_t fragment, const std::vector<int32_t>& buffers = {}) {
+    std::vector<int32_t>& bindings = flat.ranks[rank].bindings;
+    add(rank, {Kind::kCall, fragment, static_cast<int32_t>(bindings.size()), fragment});
+    bindings.insert(bindings.end(), buffers.begin(), buffers.end());
+  }
+  void publish(size_t rank, int32_t message) { add(rank, {Kind::kPublish, message, -1, -1}); }
+  void receive(size_t rank, int32_t message) { add(rank, {Kind::kReceive, message, -1, -1}); }
+  void load(size_t rank) { add(rank, {Kind::kLoad, -1, -1, -1}); }
+
+  struct Ran {
+    std::vector<RankSums> sums;
+    std::vector<RankLog> logs;
+    std::vector<MessageRecord> messages;
+    double wait(size_t rank, WaitReason reason) const {
+      return sums[rank].waits[static_cast<size_t>(reason)];
+    }
+  };
+  Ran run() {
+    const cluster::Cluster cluster = unit_cluster(0, 1);
+    EventLoop loop({program, flat, fragments, cross_groups, cluster, options, 1, 0, update_levels});
+    loop.run();
+    return {loop.sums(), loop.logs(), loop.messages()};
+  }
+  void slow_down(Beside beside, double factor) {
+    options.overlap.slowdown.fill(1);
+    options.overlap.slowdown[static_cast<size_t>(beside)] = factor;
+  }
+
+  pipeline::Program program;
+  FlatProgram flat;
+  std::vector<TimedFragment> fragments;
+  std::vector<CrossGroup> cross_groups;
+  Options options;
+  uint32_t update_levels = 1;
+
+ private:
+  void add(size_t rank, const FlatCommand& command) {
+    flat.ranks[rank].commands.push_back(command);
+    program.ranks[rank].commands.emplace_back();
+  }
+};
+
+// A backward pass of 4 s that reads a weight and has its two gradients at 1 s and 2 s.
+FragmentCost backward() {
+  FragmentCost cost = made_of({computes(1), computes(1), computes(2)});
+  cost.state_uses = {{2, 0, -1}, {0, -1, 0}, {1, -1, 1}};
+  return cost;
+}
+// Sums of 2 s each, one after the other, and a step of 1 s behind them.
+FragmentCost update() {
+  FragmentCost cost = made_of({reduces(2, 1), reduces(2, 1), computes(1)});
+  read_state(cost, 0, 0);
+  read_state(cost, 1, 1);
+  wait_for(cost, 2, {0, 1});
+  cost.state_uses = {{0, 0, 0}, {1, 1, 1}};
+  return cost;
+}
+
+}  // namespace
+
+TEST_CASE("computation beside messages of its rank takes longer while they are on their way") {
+  struct Case {
+    int messages;
+    double seconds, end;
+  };
+  // Messages of 4 s each go one after the other; beside them a second takes half as long again.
+  for (const Case& c : {Case{0, 10, 10}, {1, 10, 12}, {2, 10, 14}, {2, 6, 9}, {1, 4, 6}}) {
+    CAPTURE(c.messages);
+    CAPTURE(c.seconds);
+    Hand hand(2);
+    hand.slow_down(Beside::kMessages, 1.5);
+    for (int m = 0; m < c.messages; ++m) hand.publish(0, hand.message(0, 1, 4));
+    hand.call(0, hand.fragment(ActionKind::kF, made_of({computes(c.seconds)})));
+    const auto ran = hand.run();
+    CHECK(ran.sums[0].end == c.end);
+    CHECK(ran.sums[0].compute == c.seconds);
+    CHECK(ran.sums[0].gaps == c.end - c.seconds);
+    CHECK(ran.sums[0].messages_sent == 4 * c.messages);
+  }
+}
+
+TEST_CASE(
+    "first passes wait for the weights that the update before them gathers, as they read them") {
+  Hand hand(1);
+  hand.options.overlap.param_gather = true;
+  hand.slow_down(Beside::kParamGather, 3);
+  // Weights 0 and 1 are gathered until 2 s and 5 s. The pass reads 0 at once and 1 after a second.
+  FragmentCost forward = made_of({computes(1), computes(1), computes(1)});
+  forward.state_uses = {{0, 0, -1}, {1, 1, -1}};
+  FragmentCost gathers = made_of({computes(1), reduces(2, 1), reduces(3, 1)});
+  gathers.gathers = {1, 2};
+  for (const size_t o : {1, 2}) gathers.ops[o].alias = true;
+  gathers.state_uses = {{0, -1, 1}, {1, -1, 2}, {2, -1, 0}};
+  const int32_t f = hand.fragment(ActionKind::kF, std::move(forward));
+  const int32_t u = hand.fragment(ActionKind::kUpdate, std::move(gathers));
+  hand.call(0, f, {0, 1});
+  hand.call(0, f, {0, 1});
+  hand.call(0, u, {0, 1, 2});
+  const auto ran = hand.run();
+  // 4 s of waiting, 3 s of work of which the first second runs beside the gather and takes 3 s.
+  CHECK(ran.wait(0, WaitReason::kGather) == 4);
+  CHECK(ran.sums[0].gaps == 2);
+  CHECK(ran.sums[0].compute == 3 + 3 + 1);
+  CHECK(ran.sums[0].comm[0] == 5);
+  CHECK(ran.sums[0].exposed[0] == 0);
+  CHECK(ran.sums[0].end == 4 + (3 + 2) + 3 + 1);
+  // A pass that reads what comes first alone begins at 2 s and has 3 s beside the gather.
+  Hand early(1);
+  early.options = hand.options;
+  early.program.fragments = hand.program.fragments;
+  early.fragments = hand.fragments;
+  early.fragments[0].cost.state_uses = {{0, 0, -1}};
+  early.call(0, f, {0});
+  early.call(0, u, {0, 1, 2});
+  CHECK(early.run().sums[0].end == 2 + (3 + 2 * 3) + 1);
+  // One that writes a state, reads 1 at once and 0 after a second begins at 5 s.
+  early.fragments[0].cost.state_uses = {{0, -1, 0}, {1, 0, -1}, {2, 1, -1}};
+  early.flat.ranks[0].bindings = {2, 1, 0, 0, 1, 2};
+  early.flat.ranks[0].commands[1].bindings = 3;
+  CHECK(early.run().sums[0].end == 5 + 3 + 1);
+}
+
+TEST_CASE("sums of gradients begin when the gradients are complete, before their call") {
+  for (const double slower : {1.0, 1.5}) {
+    Hand hand(1);
+    hand.options.overlap.grad_reduce = true;
+    hand.slow_down(Beside::kGradReduce, slower);
+    hand.call(0, hand.fragment(ActionKind::kB, backward()), {2, 0, 1});
+    hand.call(0, hand.fragment(ActionKind::kUpdate, update(), 2), {0, 1});
+    const auto ran = hand.run();
+    // Sums 1-3 and 3-5, the step 5-6. 3 s of them ran beside the backward pass, which took so much
+    // longer.
+    CHECK(ran.sums[0].end == 6 + 3 * (slower - 1));
+    CHECK(ran.sums[0].comm[0] == 4);
+    CHECK(ran.sums[0].exposed[0] == 1);
+    CHECK(ran.sums[0].compute == 4 + 1);
+  }
+  // Gradients of the last backward pass count.
+  Hand twice(1);
+  twice.options.overlap.grad_reduce = true;
+  const int32_t b = twice.fragment(ActionKind::kB, backward());
+  twice.call(0, b, {2, 0, 1});
+  twice.call(0, b, {2, 0, 1});
+  twice.call(0, twice.fragment(ActionKind::kUpdate, update(), 2), {0, 1});
+  CHECK(twice.run().sums[0].end == 10);
+}
+
+TEST_CASE("an update's sums leave the ports to messages that are on their way") {
+  struct Case {
+    uint32_t update_levels;
+    bool sends;
+    double end;
+  };
+  // The message has the ports of both ranks until 4 s; the gradient is there from 0 s.
+  for (const Case& c : {Case{1, true, 4 + 3}, {0, true, 3}, {1, false, 4 + 3}, {0, false, 4}}) {
+    CAPTURE(c.update_levels);
+    CAPTURE(c.sends);
+    Hand hand(2);
+    hand.options.overlap.grad_reduce = true;
+    hand.update_levels = c.update_levels;
+    const int32_t m = hand.message(0, 1, 4);
+    hand.publish(0, m);
+    hand.receive(1, m);
+    FragmentCost cost = made_of({reduces(3, 1)});
+    cost.state_uses = {{0, 0, 0}};
+    read_state(cost, 0, 0);
+    const size_t rank = c.sends ? 0 : 1;
+    hand.call(rank, hand.fragment(ActionKind::kUpdate, std::move(cost), 1), {0});
+    CHECK(hand.run().sums[rank].end == c.end);
+  }
+}
+
+TEST_CASE(
+    "an update's sums leave the ports to all messages, whatever the order of their commands") {
+  // Rank 0 sends from 5 s to 9 s, and then takes what came from 0 s to 4 s. Its sum of 3 s runs
+  // from 4 s to 5 s and from 9 s on.
+  Hand hand(2);
+  hand.options.overlap.grad_reduce = true;
+  const int32_t there = hand.message(0, 1, 4), back = hand.message(1, 0, 4);
+  FragmentCost cost = made_of({reduces(3, 1)});
+  cost.state_uses = {{0, 0, 0}};
+  read_state(cost, 0, 0);
+  hand.publish(1, back);
+  hand.call(0, hand.fragment(ActionKind::kF, made_of({computes(5)})));
+  hand.publish(0, there);
+  hand.receive(0, back);
+  hand.call(0, hand.fragment(ActionKind::kUpdate, std::move(cost), 1), {0});
+  CHECK(hand.run().sums[0].end == 11);
+}
+
+TEST_CASE("a sender that its message holds up waits from its end on for its arrival") {
+  Hand hand(2);
+  hand.options.overlap.messages = false;
+  const int32_t m = hand.message(0, 1, 4);
+  hand.call(0, hand.fragment(ActionKind::kF, made_of({computes(2)})));
+  hand.publish(0, m);
+  hand.receive(1, m);
+  const auto ran = hand.run();
+  for (const size_t r : {0, 1}) {
+    REQUIRE(ran.logs[r].waits.size() == 1);
+    const Wait& wait = ran.logs[r].waits[0];
+    CHECK(wait.reason == (r == 0 ? WaitReason::kSend : WaitReason::kReceive));
+    CHECK(wait.begin.value == (r == 0 ? 2 : 0));
+    CHECK(wait.end.value == 6);
+    CHECK(wait.peer == 0);
+    CHECK(wait.peer_command == 1);
+    CHECK(wait.peer_time.value == 2);  // when it was sent
+  }
+}
+
+TEST_CASE("a message goes half as fast while its sender's collectives have the port") {
+  Hand hand(2);
+  const int32_t m = hand.message(0, 1, 4);
+  const int32_t first = hand.fragment(ActionKind::kF, made_of({computes(1)}));
+  const int32_t f = hand.fragment(ActionKind::kF, made_of({computes(3)}));
+  hand.fragments[static_cast<size_t>(f)].links = {{{2, 6}}};
+  hand.publish(0, m);
+  hand.call(0, first);
+  hand.call(0, f);  // from 1 s: its collective from 3 s to 7 s
+  hand.receive(1, m);
+  const auto ran = hand.run();
+  CHECK(ran.messages[0].arrival == 5);
+  CHECK(ran.wait(1, WaitReason::kReceive) == 5);
+}
+
+TEST_CASE("who receives a scattered value waits for its parts and gathers them") {
+  Hand hand(2);
+  const int32_t m = hand.message(0, 1, 4);
+  hand.flat.channels[0].gather = 0.5;
+  hand.publish(0, m);
+  hand.receive(1, m);
+  const auto ran = hand.run();
+  CHECK(ran.wait(1, WaitReason::kReceive) == 4);
+  CHECK(ran.sums[1].comm[0] == 0.5);
+  CHECK(ran.sums[1].exposed[0] == 0.5);
+  CHECK(ran.sums[1].end == 4.5);
+}
+
+TEST_CASE("ranks that meet wait for the last of them") {
+  Hand hand(3);
+  hand.cross_groups = {{{0, 1, 2}}};
+  const int32_t meets = hand.fragment(ActionKind::kUpdate, made_of({reduces(2, 1, 0)}));
+  for (const auto& [rank, seconds] : {std::pair<size_t, double>{0, 1}, {1, 5}, {2, 3}}) {
+    hand.call(rank, hand.fragment(ActionKind::kF, made_of({computes(seconds)})));
+    hand.call(rank, meets);
+  }
+  const auto ran = hand.run();
+  for (size_t r = 0; r < 3; ++r) {
+    CAPTURE(r);
+    CHECK(ran.sums[r].end == 7);
+    CHECK(ran.sums[r].exposed[0] == 2);
+    CHECK(ran.sums[r].gaps == 0);
+    const std::vector<Wait>& waits = ran.logs[r].waits;
+    REQUIRE(waits.size() == (r == 1 ? 0 : 1));
+    if (r == 1) continue;
+    CHECK(waits[0].begin.value == (r == 0 ? 1 : 3));
+    CHECK(waits[0].end.value == 5);
+    CHECK(waits[0].peer == 1);
+    CHECK(waits[0].peer_command == 1);
+    CHECK(waits[0].command == 1);
+    CHECK(waits[0].peer_time.value == 5);
+  }
+}
+
+TEST_CASE("streams that wait at a time stand still once, for the first of their peers") {
+  // Rank 0 computes for 2 s, meets rank 1 with what it made and rank 2 with what it had. Rank 1
+  // comes at 6 s, rank 2 at 5 s.
+  Hand hand(3);
+  hand.cross_groups = {{{0, 1}}, {{0, 2}}};
+  FragmentCost both = made_of({computes(2), reduces(1, 1, 0), reduces(1, 2, 1)});
+  wait_for(both, 1, {0});
+  hand.call(0, hand.fragment(ActionKind::kUpdate, std::move(both)));
+  for (const auto& [rank, seconds] : {std::pair<size_t, double>{1, 6}, {2, 5}}) {
+    hand.call(rank, hand.fragment(ActionKind::kF, made_of({computes(seconds)})));
+    hand.call(rank, hand.fragment(ActionKind::kUpdate,
+                                  made_of({reduces(1, 1, static_cast<int32_t>(rank) - 1)})));
+  }
+  const auto ran = hand.run();
+  CHECK(ran.sums[0].end == 7);
+  // 0-2 computes, 2-5 stands still, 5-6 with rank 2, 6-7 with rank 1.
+  CHECK(ran.wait(0, WaitReason::kCollective) == 3);
+  CHECK(ran.sums[0].exposed[0] == 2);
+  CHECK(ran.sums[0].gaps == 0);
+  REQUIRE(ran.logs[0].waits.size() == 1);
+  CHECK(ran.logs[0].waits[0].begin.value == 2);
+  CHECK(ran.logs[0].waits[0].end.value == 5);
+  CHECK(ran.logs[0].waits[0].peer == 2);
+}
+
+TEST_CASE("what is alive only beside a message or a load counts in the peak") {
+  Hand hand(1);
+  hand.load(0);
+  hand.call(0, hand.fragment(ActionKind::kF, made_of({computes(1)})));
+  pipeline::BufferLives& lives = hand.flat.ranks[0].memory;
+  lives.fixed[static_cast<size_t>(pipeline::Category::kWeights)] = 100;
+  lives.born = {{0, pipeline::Category::kData, 40}, {1, pipeline::Category::kActivations, 10}};
+  lives.died = {{0, pipeline::Category::kData, 40}};
+  hand.fragments[0].cost.workspace_end = 20;
+  const auto ran = hand.run();
+  CHECK(ran.sums[0].peak == 140);
+  CHECK(ran.sums[0].peak_command == 0);
+  hand.fragments[0].cost.workspace_end = 31;
+  const auto wider = hand.run();
+  CHECK(wider.sums[0].peak == 141);
+  CHECK(wider.sums[0].peak_command == 1);
+  CHECK(wider.sums[0].peak_categories[static_cast<size_t>(pipeline::Category::kWorkspace)] == 31);
+}
+
+}  // namespace mw::simulate
