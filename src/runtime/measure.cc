@@ -16,8 +16,8 @@
 #include "base/text.h"
 #include "comm/run_ranks.h"
 #include "ops/op_def.h"
-#include "pipeline/buffer_lives.h"
 #include "runtime/cpu_backend.h"
+#include "runtime/sample_values.h"
 
 namespace mw::runtime {
 namespace {
@@ -36,10 +36,6 @@ double median(std::vector<double> values) {
 
 double seconds_since(Seconds begin) { return (steady_clock().now() - begin).value; }
 
-int64_t bytes_of(const ir::Graph& graph, size_t value) {
-  return std::max<int64_t>(64, graph.values[value].type.bytes().value);
-}
-
 // The number behind `name` in a file such as /proc/meminfo; of the whole file without a name.
 // Nothing where there is none, as in "max".
 std::optional<int64_t> number_in(FileSystem& fs, const std::string& file, std::string_view name) {
@@ -52,50 +48,6 @@ std::optional<int64_t> number_in(FileSystem& fs, const std::string& file, std::s
   }
   return std::nullopt;
 }
-
-bool in_workspace(const Fragment& fragment, size_t value) {
-  return fragment.workspace_offset[value] != Fragment::kNotPlanned;
-}
-
-// Memory for every value of a fragment, as a run has it: what the plan puts into the workspace lies
-// there, so that caches hold as much of it; all else lies behind it, each by itself. All in one
-// allocation, for only large ones get huge pages.
-class Values {
- public:
-  explicit Values(const Fragment& fragment)
-      : fragment_(fragment), offset_(fragment.graph.values.size(), 0) {
-    int64_t end = aligned(pipeline::workspace_end(fragment));
-    for (size_t v = 0; v < offset_.size(); ++v) {
-      if (fragment.alias_of[v].valid()) continue;
-      offset_[v] = in_workspace(fragment, v) ? fragment.workspace_offset[v] : end;
-      if (!in_workspace(fragment, v)) end += aligned(bytes_of(fragment.graph, v));
-    }
-    const int64_t bytes = std::max(kAlignment, end);
-    memory_ = CpuBackend().allocate(Bytes(bytes), {});
-    std::memset(memory_.get(), 0, static_cast<size_t>(bytes));
-  }
-  void* at(ValueId v) const {
-    const ValueId root = fragment_.alias_of[v.index()];
-    if (!root.valid()) return start_of(v);
-    return start_of(root) + fragment_.alias_offset[v.index()];
-  }
-  bool is_alias(const ir::Op& op) const {
-    const bool may = op.kind == ir::OpKind::kReshape || op.kind == ir::OpKind::kCopy ||
-                     op.kind == ir::OpKind::kView || op.kind == ir::OpKind::kAssemble;
-    return may && fragment_.alias_of[op.results[0].index()].valid();
-  }
-
- private:
-  static constexpr int64_t kAlignment = 64;
-  static int64_t aligned(int64_t bytes) {
-    return (bytes + kAlignment - 1) / kAlignment * kAlignment;
-  }
-  char* start_of(ValueId v) const { return static_cast<char*>(memory_.get()) + offset_[v.index()]; }
-
-  const Fragment& fragment_;
-  std::vector<int64_t> offset_;  // by value, where it is no alias
-  std::shared_ptr<void> memory_;
-};
 
 struct Prepared {
   std::unique_ptr<execute::Kernel> kernel;
@@ -134,14 +86,7 @@ LinkTiming line(const std::vector<std::pair<double, double>>& points) {
 
 }  // namespace
 
-Bytes time_ops_bytes(const Fragment& fragment) {
-  Bytes bytes(pipeline::workspace_end(fragment));
-  for (size_t v = 0; v < fragment.graph.values.size(); ++v) {
-    if (!fragment.alias_of[v].valid() && !in_workspace(fragment, v))
-      bytes += Bytes(bytes_of(fragment.graph, v));
-  }
-  return bytes;
-}
+Bytes time_ops_bytes(const Fragment& fragment) { return sample_bytes(fragment); }
 
 Bytes available_memory(FileSystem& fs) {
   int64_t least = std::numeric_limits<int64_t>::max();
@@ -165,7 +110,7 @@ Bytes available_memory(FileSystem& fs) {
 
 std::vector<OpTiming> time_ops(const Fragment& fragment, const cluster::Mesh& mesh, int passes) {
   const ir::Graph& graph = fragment.graph;
-  const Values values(fragment);
+  const SampleValues values(fragment);
   const execute::DeviceContext device{&mesh, RankId(0), 1};
   CpuBackend backend;
   std::vector<Prepared> ops;

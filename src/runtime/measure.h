@@ -19,8 +19,9 @@ struct OpTiming {
   bool matrix_product = false;
   double seconds = 0;  // median over the passes
 };
-// Runs the fragment's ops one after the other, in their order, on one thread and on zeros; values
-// share the fragment's workspace as it is planned. Collectives and aliases are left out.
+// Runs the fragment's ops one after the other, in their order, on one thread and on small positive
+// numbers, on positions and on indices of any row; values share the fragment's workspace as it is
+// planned. Collectives and aliases are left out.
 std::vector<OpTiming> time_ops(const pipeline::Fragment& fragment, const cluster::Mesh& mesh,
                                int passes);
 

@@ -1,10 +1,16 @@
 #include "runtime/measure.h"
 
+#include <algorithm>
+#include <set>
+#include <vector>
+
 #include <doctest/doctest.h>
 
 #include "base/fake_fs.h"
 #include "base/test_close_to.h"
 #include "cluster/hardware.h"
+#include "ops/builder.h"
+#include "runtime/sample_values.h"
 
 using namespace mw;
 using namespace mw::runtime;
@@ -79,4 +85,46 @@ TEST_CASE("timing a fragment takes its workspace, and memory for every value bes
   fragment.workspace_offset.assign(5, pipeline::Fragment::kNotPlanned);
   fragment.workspace_offset[3] = fragment.workspace_offset[4] = 128;
   CHECK(time_ops_bytes(fragment) == Bytes(400 + 64 + 128 + 200));
+}
+
+TEST_CASE(
+    "kernels are timed on positions in order, indices of any row and numbers that are not zero") {
+  pipeline::Fragment fragment;
+  ir::Graph& graph = fragment.graph;
+  const int64_t B = 3, S = 16, V = 10, D = 4, P = 20;
+  const ValueId tokens = graph.add_input(ir::make_type(DType::kI32, {B, S}), "a");
+  const ValueId places = graph.add_input(ir::make_type(DType::kI32, {B, S}), "b");
+  const ValueId targets = graph.add_input(ir::make_type(DType::kI32, {B, S}), "c");
+  const ValueId table = graph.add_input(ir::make_type(DType::kF32, {V, D}), "d");
+  const ValueId place_table = graph.add_input(ir::make_type(DType::kF32, {P, D}), "e");
+  const ValueId logits = graph.add_input(ir::make_type(DType::kF32, {B, S, V}), "f");
+  const ValueId heads = graph.add_input(ir::make_type(DType::kF32, {B, S, 1, D}), "g");
+  ops::Builder ops(graph);
+  const ValueId made = ops.embedding(tokens, table);
+  ops.embedding(places, place_table);
+  ops.attention(heads, heads, heads, places, 1, true);
+  ops.cross_entropy(logits, targets);
+  const size_t count = graph.values.size();
+  fragment.alias_of.resize(count);
+  fragment.alias_offset.resize(count, 0);
+  fragment.workspace_offset.resize(count, pipeline::Fragment::kNotPlanned);
+  const SampleValues values(fragment);
+  const auto ints = [&](ValueId v) {
+    const auto* data = static_cast<const int32_t*>(values.at(v));
+    return std::vector<int32_t>(data, data + B * S);
+  };
+  for (int64_t i = 0; i < B * S; ++i)
+    CHECK(ints(places)[static_cast<size_t>(i)] == static_cast<int32_t>(i % S));
+  for (const ValueId v : {tokens, targets}) {
+    const std::vector<int32_t> rows = ints(v);
+    CHECK(*std::min_element(rows.begin(), rows.end()) >= 0);
+    CHECK(*std::max_element(rows.begin(), rows.end()) < V);
+    CHECK(std::set<int32_t>(rows.begin(), rows.end()).size() > 5);
+  }
+  const auto* numbers = static_cast<const float*>(values.at(table));
+  for (int64_t i = 0; i < V * D; ++i) {
+    CHECK(numbers[i] > 0);
+    CHECK(numbers[i] <= 0.0501F);
+  }
+  CHECK(static_cast<const float*>(values.at(made))[0] == 0);  // what an op makes is its to fill
 }
