@@ -29,7 +29,8 @@ EventLoop::EventLoop(const LoopInput& input)
     : in_(input),
       slowdowns_(slowdowns_of(input.options.overlap, input.cluster.device)),
       bandwidths_(bandwidths(input.cluster)),
-      links_(input.flat.ranks.size(), bandwidths_, latencies(input.cluster), queue_),
+      latencies_(latencies(input.cluster)),
+      links_(input.flat.ranks.size(), bandwidths_, latencies_, queue_),
       states_(input.flat.ranks.size()),
       sums_(input.flat.ranks.size()),
       logs_(input.flat.ranks.size()),
@@ -172,7 +173,7 @@ bool EventLoop::publish(int32_t r, int32_t message) {
     record.begin = state.now;
     const FlatChannel& channel = channel_of(message);
     sums_[static_cast<size_t>(r)].messages_sent += channel.sent;
-    see_message(r, channel, state.now);
+    see_message(r, channel, std::max(state.now, state.sending_end));
     state.sending_end = std::max(state.sending_end, state.now) +
                         static_cast<double>(channel.sent) / bandwidths_[channel.level];
     queue_.push(state.now, message, -1);
@@ -191,7 +192,10 @@ bool EventLoop::receive(int32_t r, int32_t message) {
   if (record.arrival == kNever) return false;
   const FlatChannel& channel = channel_of(message);
   wait(r, WaitReason::kReceive, record.arrival, channel.from, record.command, record.begin);
-  see_message(r, channel, record.begin);
+  // The link's latency and the last of the bytes' time, for they go one message after the other.
+  see_message(r, channel,
+              record.arrival - latencies_[channel.level] -
+                  static_cast<double>(channel.sent) / bandwidths_[channel.level]);
   if (channel.gather > 0) {
     const auto label = static_cast<size_t>(in_.gather_label);
     state.now += channel.gather;

@@ -161,6 +161,7 @@ class EventLoop {
   const Slowdowns slowdowns_;
   EventQueue queue_;
   const std::vector<double> bandwidths_;  // [level] of messages
+  const std::vector<double> latencies_;   // the same
   Links links_;
   std::vector<RankState> states_;
   std::vector<RankSums> sums_;

@@ -281,6 +281,25 @@ TEST_CASE(
   CHECK(hand.run().sums[0].end == 11);
 }
 
+TEST_CASE("messages that a rank sends or takes back to back have its ports one after the other") {
+  // Two of 4 s each, the second published at 1 s: the ports are free from 8 s on.
+  for (const size_t rank : {0, 1}) {
+    Hand hand(2);
+    hand.options.overlap.grad_reduce = true;
+    const int32_t first = hand.message(0, 1, 4), second = hand.message(0, 1, 4);
+    hand.publish(0, first);
+    hand.call(0, hand.fragment(ActionKind::kF, made_of({computes(1)})));
+    hand.publish(0, second);
+    hand.receive(1, first);
+    hand.receive(1, second);
+    FragmentCost cost = made_of({reduces(3, 1)});
+    cost.state_uses = {{0, 0, 0}};
+    read_state(cost, 0, 0);
+    hand.call(rank, hand.fragment(ActionKind::kUpdate, std::move(cost), 1), {0});
+    CHECK(hand.run().sums[rank].end == 11);
+  }
+}
+
 TEST_CASE("a sender that its message holds up waits from its end on for its arrival") {
   Hand hand(2);
   hand.options.overlap.messages = false;
