@@ -44,6 +44,12 @@ class RowReader {
       fail(name, fmt::format("an integer of at least {}", least), text);
     }
   }
+  // An empty cell leaves what is there, and the row says so.
+  void usual(std::string_view name, int64_t& to, int64_t least,
+             int64_t most = int64_t{1} << 32) const {
+    if (cell(name).empty()) run_.usual.push_back(fmt::format("{} {}", name, to));
+    count(name, to, least, true, most);
+  }
   void number(std::string_view name, double& to, bool optional, double most = 1e12) const {
     const std::string& text = cell(name);
     if (text.empty() && optional) return;
@@ -171,18 +177,18 @@ void read_row(const RowReader& row, Run& run) {
   row.count("seq", run.seq, 1, false, kMostWords);
   row.count("vocab", run.vocab, 1, false, kMostWords);
   row.count("gpus", run.gpus, 1, false, 1 << 20);
-  row.count("cp", run.cp, 1);
+  row.usual("cp", run.cp, 1);
   run.tp = run.pp = run.dp = 0;
   row.count("tp", run.tp, 1, true);
   row.count("pp", run.pp, 1, true);
-  row.count("vpp", run.vpp, 1);
-  row.count("ep", run.ep, 1);
+  row.usual("vpp", run.vpp, 1);
+  row.usual("ep", run.ep, 1);
   row.count("dp", run.dp, 1, true);
-  row.count("zero", run.zero, 0);
+  row.usual("zero", run.zero, 0);
   row.count("micro_batch", run.micro_batch, 1, true);
   row.count("global_batch", run.global_batch, 1, false, 1 << 20);
   int64_t sp = 0;
-  row.count("sp", sp, 0, false, 1);
+  row.usual("sp", sp, 0, 1);
   run.sp = sp != 0;
   row.number("value", run.value, false);
   read_unit(row, run);

@@ -27,7 +27,8 @@ struct Run {
   bool sp = false;
   double value = 0;  // s, TFLOP/s, %, tokens/s, sequences/s or a place, whatever the row's unit
   double nic_GBps = 0, memory_GiB = 0;
-  std::string amended;  // what is not taken from the row, and why; see Amendment
+  std::vector<std::string> usual;  // "zero 0": what is taken where sp, cp, vpp, ep, zero are empty
+  std::string amended;             // what is not taken from the row, and why; see Amendment
 
   bool fits() const { return use == "fit"; }  // a profile may be fitted on it
 };

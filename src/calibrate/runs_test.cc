@@ -86,6 +86,21 @@ TEST_CASE("an empty recompute was not published: it is unknown, and the column s
   CHECK(runs[0].columns[23].second.empty());
 }
 
+TEST_CASE("an empty cell of sp, cp, vpp, ep or zero is what is usual, and the row says so") {
+  std::string row = kRow;
+  row.replace(row.find(",4,2,1,1,2,1,1,1,0,,8"), 21, ",4,2,,,2,,,1,,,8");
+  const std::vector<Run> runs = parse_runs(kHeader + row, "runs.csv");
+  REQUIRE(runs.size() == 1);
+  const Run& run = runs[0];
+  CHECK(run.usual == std::vector<std::string>{"cp 1", "vpp 1", "ep 1", "zero 0", "sp 0"});
+  CHECK(!run.sp);
+  CHECK(run.cp == 1);
+  CHECK(run.vpp == 1);
+  CHECK(run.ep == 1);
+  CHECK(run.zero == 0);
+  CHECK(parse_runs(kHeader + kRow, "runs.csv")[0].usual.empty());
+}
+
 TEST_CASE("a value is read in its unit; what is no unit of the metric is a finding") {
   const auto read = [](const char* metric, const char* value, const char* unit) {
     std::string row = kRow;

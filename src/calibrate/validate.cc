@@ -86,6 +86,7 @@ std::string assumed(const Run& run, const Run& laid, const Machines& machines, i
   if (chunks_open(run, machines)) parts.push_back(fmt::format("{} chunks", laid.vpp));
   if (run.micro_batch == 0) parts.push_back(fmt::format("microbatch {}", size));
   if (run.recompute == "unknown") parts.push_back("recompute " + recompute_name(way));
+  parts.insert(parts.end(), run.usual.begin(), run.usual.end());
   if (const std::string profile = assumed_profile(run, machines); !profile.empty())
     parts.push_back(profile);
   return join(parts, ", ");
