@@ -170,7 +170,7 @@ TEST_CASE("sums over the holders of any weight are one entry of exposed communic
   pipeline::Program program;
   program.mesh = cluster::Mesh({{"pp", 2}});
   program.ranks.resize(2);
-  for (const char* weight : {"wte", "wpe"}) {
+  for (const char* weight : {"tall", "low"}) {
     program.fragments.push_back(sequence("UPDATE", ActionKind::kUpdate, "cr", ir::Holders{weight}));
     for (pipeline::RankProgram& rank : program.ranks) {
       rank.buffers.push_back(
@@ -184,8 +184,8 @@ TEST_CASE("sums over the holders of any weight are one entry of exposed communic
   for (const RankResult& rank : result.ranks) {
     REQUIRE(rank.exposed_comm.size() == 1);
     CHECK(rank.exposed_comm.at("shared weights").value == 8);
-    CHECK(rank.comm.at("holders wte").value == 4);
-    CHECK(rank.comm.at("holders wpe").value == 4);
+    CHECK(rank.comm.at("holders tall").value == 4);
+    CHECK(rank.comm.at("holders low").value == 4);
   }
 }
 

@@ -258,10 +258,10 @@ def test_another_schedule_and_more_that_fit_are_told_together(plan, change):
 
 
 def test_small_rates_keep_their_digits():
-    """Of a peak of 0.09 TFLOP/s, 0.1 would be more than all."""
+    """Of a peak of 0.09 to 0.2 TFLOP/s, one digit would be off by half of it."""
     argument = f"{JOB} --cluster this-machine --precision f32 --plan dp=2 --advice none"
     result, text = json.loads(simulated(f"{argument} --json")), simulated(argument)
-    assert 0.01 < result["tflops_per_gpu"] < result["peak_tflops"] < 0.1
+    assert 0.01 < result["tflops_per_gpu"] < result["peak_tflops"] < 1
     told = re.search(r"([\d.]+) TFLOP/s a device; MFU ([\d.]+) %", text)
     assert float(told[1]) == pytest.approx(result["tflops_per_gpu"], rel=0.005)
     assert float(told[2]) == pytest.approx(100 * result["mfu"], abs=0.05)
