@@ -84,6 +84,11 @@ LinkTiming line(const std::vector<std::pair<double, double>>& points) {
   return {std::max(kLeast, start), 1 / std::max(kLeast, slope)};
 }
 
+// What next to nothing takes is latency; the rest of what `bytes` take is theirs.
+LinkTiming link_timing(double nothing, double bytes, double seconds) {
+  return {std::max(kLeast, nothing), bytes / std::max(kLeast, seconds - nothing)};
+}
+
 }  // namespace
 
 Bytes time_ops_bytes(const Fragment& fragment) { return sample_bytes(fragment); }
@@ -181,10 +186,9 @@ double copy_bandwidth() {
 }
 
 LinkTiming time_messages() {
-  std::vector<std::pair<double, double>> points;
-  for (const int64_t bytes : {int64_t{64}, int64_t{4096}, int64_t{65536}, int64_t{1} << 20}) {
-    constexpr int kTurns = 200;
-    double seconds = 0;
+  const auto seconds_of = [](int64_t bytes) {
+    constexpr int kTurns = 100;
+    std::vector<double> seconds;  // there and back
     comm::ThreadWorld world(2);
     comm::run_ranks(world, [&](comm::Endpoint& rank) {
       const bool first = rank.rank().value == 0;
@@ -194,8 +198,8 @@ LinkTiming time_messages() {
       std::vector<char> own(static_cast<size_t>(bytes), 1);
       comm::Channel& out = first ? *there : *back;
       comm::Channel& in = first ? *back : *there;
-      const Seconds begin = steady_clock().now();
       for (int turn = 0; turn < kTurns; ++turn) {
+        const Seconds begin = steady_clock().now();
         for (int half = 0; half < 2; ++half) {
           if ((half == 0) == first) {
             std::memcpy(out.acquire(turn), own.data(), own.size());
@@ -205,36 +209,41 @@ LinkTiming time_messages() {
             in.release(turn);
           }
         }
+        if (first) seconds.push_back(seconds_since(begin));
       }
-      if (first) seconds = seconds_since(begin) / (2 * kTurns);
     });
-    points.emplace_back(static_cast<double>(bytes), seconds);
-  }
-  return line(points);
+    return median(seconds) / 2;
+  };
+  constexpr int64_t kBytes = int64_t{1} << 21;
+  return link_timing(seconds_of(64), static_cast<double>(kBytes), seconds_of(kBytes));
 }
 
 LinkTiming time_collectives(int ranks) {
-  std::vector<std::pair<double, double>> points;
-  const double n = ranks, hops = 2 * (n - 1);
-  for (const int64_t count : {int64_t{256}, int64_t{16384}, int64_t{262144}, int64_t{1} << 20}) {
-    constexpr int kTurns = 40;
-    double seconds = 0;
+  // Each turn has values of its own, so that caches hold none of the larger ones, as none of a
+  // step's gradients.
+  constexpr int kTurns = 16;
+  const auto seconds_of = [&](int64_t count) {
+    std::vector<double> seconds;
     comm::ThreadWorld world(ranks);
     comm::run_ranks(world, [&](comm::Endpoint& rank) {
       std::vector<RankId> members;
       for (int r = 0; r < ranks; ++r) members.emplace_back(r);
       const auto group = rank.group(members, "all");
-      std::vector<float> data(static_cast<size_t>(count), 1.0F);
-      const comm::Buffer buffer{data.data(), count};
-      group->all_reduce({&buffer, 1}, DType::kF32, comm::ReduceOp::kMax);
-      const Seconds begin = steady_clock().now();
-      for (int turn = 0; turn < kTurns; ++turn)
+      std::vector<float> data(static_cast<size_t>(kTurns * count), 1.0F);
+      for (int turn = 0; turn < kTurns; ++turn) {
+        const comm::Buffer buffer{data.data() + turn * count, count};
+        const Seconds begin = steady_clock().now();
         group->all_reduce({&buffer, 1}, DType::kF32, comm::ReduceOp::kSum);
-      if (rank.rank().value == 0) seconds = seconds_since(begin) / kTurns;
+        if (rank.rank().value == 0) seconds.push_back(seconds_since(begin));
+      }
     });
-    points.emplace_back(hops / n * 4 * static_cast<double>(count), seconds);
-  }
-  LinkTiming timing = line(points);
+    return median(seconds);
+  };
+  constexpr int64_t kAll = int64_t{512} << 20;  // bytes of all ranks and turns
+  const int64_t count = std::max<int64_t>(1024, kAll / (4 * kTurns * ranks));
+  const double n = ranks, hops = 2 * (n - 1);
+  LinkTiming timing =
+      link_timing(seconds_of(64), hops / n * 4 * static_cast<double>(count), seconds_of(count));
   timing.latency /= hops;
   return timing;
 }
