@@ -62,6 +62,9 @@ class RowReader {
       fail(name, "a positive number", text);
     }
   }
+  void refuse(std::string_view name, const std::string& must_be, double is) const {
+    fail(name, must_be, fmt::format("{:g}", is));
+  }
   void one_of(std::string_view name, std::string& to, const std::vector<std::string>& known) const {
     to = cell(name);
     if (std::find(known.begin(), known.end(), to) != known.end()) return;
@@ -127,6 +130,7 @@ std::vector<std::string> metrics() {
 
 // The value becomes one in the metric's first unit.
 void read_unit(const RowReader& row, Run& run) {
+  const double cell = run.value;
   for (const Metric& metric : known_metrics()) {
     if (metric.name != run.metric) continue;
     std::vector<std::string> names;
@@ -137,6 +141,7 @@ void read_unit(const RowReader& row, Run& run) {
       if (unit == known.name) run.value *= known.factor;
     }
   }
+  if (run.metric == "mfu" && run.value > 100) row.refuse("value", "at most the peak", cell);
 }
 
 // Every kind, also by its names under a memory limit, or none.

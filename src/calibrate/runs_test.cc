@@ -117,6 +117,10 @@ TEST_CASE("a value is read in its unit; what is no unit of the metric is a findi
   CHECK(read("place", "2", "") == 2);
   CHECK_THROWS_WITH_AS(read("iteration_time", "1", "furlongs"),
                        "runs.csv:2: unit: must be one of s, ms, min, is \"furlongs\"", Error);
+  CHECK_THROWS_WITH_AS(read("mfu", "44", "fraction"),
+                       "runs.csv:2: value: must be at most the peak, is \"44\"", Error);
+  CHECK_THROWS_WITH_AS(read("mfu", "200", "%"),
+                       "runs.csv:2: value: must be at most the peak, is \"200\"", Error);
   CHECK_THROWS_WITH_AS(read("mfu", "0.44", ""),
                        "runs.csv:2: unit: must be one of %, fraction, is \"\"", Error);
 }
