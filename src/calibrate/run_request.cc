@@ -148,8 +148,8 @@ models::ModelConfig model_of(const Run& run) {
   model.kv_heads = run.kv_heads;
   model.head_dim = run.hidden / run.heads;
   model.ffn_size = run.ffn;
-  model.tie_word_embeddings = !llama && run.kv_heads == run.heads &&
-                              run.notes.find("untied embeddings") == std::string::npos;
+  model.tie_word_embeddings =
+      !llama && run.kv_heads == run.heads && !says_one_of(run, {"untied embeddings"});
   if (llama) model.activation = models::Activation::kSilu;
   if (const auto experts = experts_of(run.moe)) add_experts(run, *experts, model);
   return model;

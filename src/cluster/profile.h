@@ -9,8 +9,8 @@
 //   source = "…"
 //   overlap = ["grad_reduce"]         # as `simulate --overlap` takes them
 //   scatter_gather, gloo, global_sums, fused_attention, fused_elementwise, fused_linears,
-//   interleaved, keeps_gathered, gradient_bytes error = 0.06                      # standard
-//   deviation of log(predicted / measured)
+//   interleaved, keeps_gathered, gradient_bytes
+//   error = 0.06                      # standard deviation of log(predicted / measured)
 //   [[versions]]                      # optional; see Profile
 //   runs_that_say = ["a paper"]
 //   overlap = ["serial"]

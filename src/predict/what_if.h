@@ -56,9 +56,8 @@ std::string comparison_text(const std::vector<const Request*>& requests,
 // request, tokens/s, MFU, bubble, exposed communication, memory.
 std::string to_text(const Prediction& base, const std::vector<Variation>& variations,
                     const std::vector<WhatIf>& rows);
-// {"base": {"plan", "step_s", …}, "rows": [{"values": {key: value}, "plan", "step_s", "speedup", …}
-// or
-// {"values", "plan" or null, "reason"}]}
+// {"base": {"plan", "step_s", …}, "rows": [{"values": {key: value}, "plan", "step_s", "speedup",
+// …}, or {"values", "plan" or null, "reason"}]}
 Json to_json(const Request& request, const Prediction& base,
              const std::vector<Variation>& variations, const std::vector<WhatIf>& rows);
 
