@@ -26,28 +26,8 @@ std::string recompute_name(compile::Recompute recompute) {
   return "?";
 }
 
-// With post-validation a rank begins its next step when it has ended its own work of this one: the
-// norm of all comes while it does the next. So a step takes what the busiest rank takes from its
-// first work to its last, without what it waits for in sums over all ranks [Qi 2024,
-// arXiv:2401.10241, section 4].
-double step_time(const predict::Request& request, const predict::Prediction& prediction) {
-  if (!request.plan.post_validation) return prediction.step.value;
-  double longest = 0;
-  for (size_t r = 0; r < prediction.result.ranks.size(); ++r) {
-    const std::vector<simulate::Wait>& waits = prediction.result.waits[r];
-    double idle = prediction.result.ranks[r].idle.value;
-    for (size_t w = 0; w < waits.size(); ++w) {
-      const bool first = w == 0 && waits[w].begin.value == 0;
-      if (first || waits[w].reason == simulate::WaitReason::kCollective)
-        idle += (waits[w].end - waits[w].begin).value;
-    }
-    longest = std::max(longest, prediction.step.value - idle);
-  }
-  return longest;
-}
-
 void take(const predict::Request& request, const predict::Prediction& prediction, Comparison& c) {
-  c.predicted = step_time(request, prediction);
+  c.predicted = prediction.step.value;
   c.published = published_step(c.run, request);
   c.error = c.published > 0 ? c.predicted / c.published - 1 : 0;
   c.work = model_flops(request.model, c.run.seq, c.run.global_batch).value /

@@ -109,10 +109,11 @@ ir::Graph loss_graph(const ir::Module& model, const ir::Module& trained) {
 
 pipeline::Program lower_all(const std::string& name, Compiler& compiler,
                             const pipeline::Schedule& schedule, const std::vector<StageCode>& codes,
-                            const std::vector<StateFragment>& last) {
+                            const std::vector<StateFragment>& last,
+                            const std::vector<Validation>& validations = {}) {
   const CompiledPlan& result = compiler.result();
   pipeline::Program program = lower({name, result.plan.mesh, result.module, schedule, codes,
-                                     result.states, last, compiler.offsets()});
+                                     result.states, last, validations, compiler.offsets()});
   fold(program, compiler.stage_count(), compiler.slices());
   return program;
 }
@@ -145,6 +146,27 @@ std::vector<StateFragment> updates_of(const Compiler& compiler, int64_t ranks,
   for (size_t rank = 0; rank < static_cast<size_t>(ranks); ++rank)
     updates.push_back(build_update(compiler.update_context(rank, optimizer)));
   return updates;
+}
+
+std::vector<Validation> validations_of(const Compiler& compiler, int64_t ranks,
+                                       const OptimizerSpec& optimizer) {
+  std::vector<Validation> validations;
+  for (size_t rank = 0; rank < static_cast<size_t>(ranks); ++rank) {
+    const UpdateContext context = compiler.update_context(rank, optimizer);
+    validations.push_back({build_share(context), build_validate(context)});
+  }
+  return validations;
+}
+
+// The programs of a plan with post-validation beside `train`, which ends with what they begin with.
+void add_validation(Compiler& compiler, const pipeline::Schedule& schedule,
+                    const std::vector<Validation>& validations, const OptimizerSpec& optimizer) {
+  CompiledPlan& result = compiler.result();
+  std::vector<StateFragment> amends;
+  for (size_t rank = 0; rank < validations.size(); ++rank)
+    amends.push_back(build_amend(compiler.update_context(rank, optimizer)));
+  result.validate = lower_all("validate", compiler, schedule, {}, {}, validations);
+  result.amend = lower_all("amend", compiler, schedule, {}, amends);
 }
 
 }  // namespace
@@ -220,8 +242,12 @@ CompiledPlan compile(const CompileRequest& request) {
         build_init(context.groups, plan, compiler.result().module, compiler.stage_mesh()));
   }
   CompiledPlan& result = compiler.result();
-  result.train = lower_all("train", compiler, schedule,
-                           compiler.codes_of(stages, rank_of, kinds_of(schedule)), updates);
+  std::vector<Validation> validations;
+  if (plan.post_validation) validations = validations_of(compiler, plan.pp, request.optimizer);
+  result.train =
+      lower_all("train", compiler, schedule, compiler.codes_of(stages, rank_of, kinds_of(schedule)),
+                updates, validations);
+  if (plan.post_validation) add_validation(compiler, schedule, validations, request.optimizer);
   if (request.init) result.init = lower_all("init", compiler, schedule, {}, inits);
   if (request.eval_model != nullptr) {
     ir::Module eval_model = *request.eval_model;

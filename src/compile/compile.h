@@ -53,6 +53,9 @@ struct CompiledPlan {
   std::vector<StateTable> states;              // [pipeline rank]
   pipeline::Program init, train;
   std::optional<pipeline::Program> eval;
+  // With post-validation. A call of `train` validates the step of the call before it; `validate`
+  // does that alone, behind the last step. Where the step is to be amended, `amend` makes it again.
+  std::optional<pipeline::Program> validate, amend;
 };
 
 // The plan with nothing but what its model's partition depends on. Left out: ZeRO, when gradients

@@ -167,6 +167,7 @@ void Compiler::make_states(const std::vector<LocalStage>& stages,
 }
 
 void Compiler::make_tables() {
+  if (result_.plan.plan.post_validation) add_kept_states(result_.groups, result_.module);
   for (size_t rank = 0; rank < metrics_.size(); ++rank) {
     result_.states.push_back(
         make_state_table(result_.groups[rank], metrics_[rank], result_.plan.plan, result_.module));
@@ -241,10 +242,14 @@ StageCode Compiler::code_of(const LocalStage& stage, size_t rank, const std::set
 }
 
 UpdateContext Compiler::update_context(size_t rank, const OptimizerSpec& optimizer) const {
-  UpdateContext context{result_.plan, result_.module, result_.groups[rank], {}, 0, {},
+  UpdateContext context{result_.plan, result_.module, result_.groups[rank], {}, {}, 0, {},
                         optimizer,    passes_};
-  for (const StateUse& use : metrics_[rank]) {
-    if (result_.module.state(use.state).name == "loss") context.loss = use;
+  for (size_t r = 0; r < metrics_.size(); ++r) {
+    for (const StateUse& use : metrics_[r]) {
+      if (result_.module.state(use.state).name != "loss") continue;
+      context.loss_ranks.push_back(static_cast<int32_t>(r));
+      if (r == rank) context.loss = use;
+    }
   }
   context.rank = static_cast<int32_t>(rank);
   for (const FlatGroup& group : result_.groups[rank]) {

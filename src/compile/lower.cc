@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 #include <string>
+#include <tuple>
 #include <utility>
 
 #include "base/error.h"
@@ -46,25 +47,45 @@ struct CallPlan {
   size_t made = 0, messages = 0;  // inputs that it may be the first to need; commands of outputs
 };
 
+// Fragments that are called once a step, of one rank; invalid: none.
+struct StepFragments {
+  FragmentId share, validate, last;
+};
+
+// The channels of what SHARE sends: by name, sender and receiver.
+using SharedChannels = std::map<std::tuple<std::string, int32_t, int32_t>, int32_t>;
+
 class RankLowering {
  public:
-  RankLowering(const LowerRequest& request, const ChannelPlan& channels, int32_t rank,
-               const Callees& fragments)
-      : r_(request), channels_(channels), rank_(rank), fragments_(fragments) {
+  RankLowering(const LowerRequest& request, const ChannelPlan& channels,
+               const SharedChannels& shared, int32_t rank, const Callees& fragments)
+      : r_(request), channels_(channels), shared_(shared), rank_(rank), fragments_(fragments) {
     const StateTable& states = request.states[static_cast<size_t>(rank)];
     program_.buffers = states.buffers;
     program_.states = static_cast<int32_t>(states.buffers.size());
     program_.state_arena = states.arena;
   }
 
-  pipeline::RankProgram run(FragmentId last) {
+  pipeline::RankProgram run(const StepFragments& fragments) {
+    const auto rank = static_cast<size_t>(rank_);
+    bool pending = !r_.validations.empty();  // the step before is not validated yet
+    if (pending) add_step_call(r_.validations[rank].share, fragments.share);
+    const auto validate = [&] {
+      if (pending) add_step_call(r_.validations[rank].validate, fragments.validate);
+      pending = false;
+    };
     if (!r_.stages.empty()) {
       calls_.resize(r_.stages.size());
       reserve();
-      for (const Action& action : r_.schedule.ranks[static_cast<size_t>(rank_)]) add_action(action);
+      for (const Action& action : r_.schedule.ranks[rank]) {
+        if (!may_repeat(action)) validate();
+        add_action(action);
+      }
     }
-    add_last(r_.last[static_cast<size_t>(rank_)], last);
+    validate();
+    if (!r_.last.empty()) add_step_call(r_.last[rank], fragments.last);
     insert_releases();
+    if (!r_.validations.empty()) mark_repeatable(fragments.validate);
     return std::move(program_);
   }
 
@@ -89,6 +110,26 @@ class RankLowering {
       if (port.kind == PortSource::Kind::kSend && port.channel >= 0) plan.messages += 2;
     }
     return plan;
+  }
+
+  // A forward that adds to no state.
+  bool may_repeat(const Action& action) const {
+    if (action.kind != ActionKind::kF) return false;
+    const StageCode& code = r_.stages[action.stage.index()];
+    return code.fragments.at(action.kind).fragment->graph.updates.empty();
+  }
+
+  // Up to the releases behind the call of VALIDATE.
+  void mark_repeatable(FragmentId validate) {
+    const std::vector<Command>& commands = program_.commands;
+    auto at = std::find_if(commands.begin(), commands.end(), [&](const Command& command) {
+      return command.kind == Command::Kind::kCall && command.fragment == validate;
+    });
+    do {
+      ++at;
+    } while (at != commands.end() && at->kind == Command::Kind::kRelease);
+    program_.repeatable = static_cast<int32_t>(at - commands.begin());
+    program_.amended = states().at(kAmended);
   }
 
   // Room for what the schedule's actions make.
@@ -272,25 +313,64 @@ class RankLowering {
     return id;
   }
 
-  void add_last(const StateFragment& last, FragmentId id) {
+  // A fragment that is no stage's, with the messages that it takes and makes.
+  void add_step_call(const StateFragment& of, FragmentId id) {
     Command call;
     call.kind = Command::Kind::kCall;
-    call.action.kind = last.fragment.kind;
+    call.action.kind = of.fragment.kind;
     call.action.first = 0;
     call.action.count = r_.schedule.microbatches;
     call.fragment = id;
-    for (size_t i = 0; i < last.inputs.size(); ++i) {
-      const pipeline::Port& port = last.fragment.inputs[i];
+    size_t sender = 0, receiver = 0;
+    for (size_t i = 0; i < of.inputs.size(); ++i) {
+      const pipeline::Port& port = of.fragment.inputs[i];
       if (port.kind == PortKind::kData) {
-        PortPlan plan = port_plan({}, port.name, last.fragment, port.value);
+        PortPlan plan = port_plan({}, port.name, of.fragment, port.value);
         place_data(plan, StageId());
         call.buffers.push_back(load(call.action, plan));
+      } else if (port.kind == PortKind::kBoundary) {
+        const int32_t channel = shared_.at({of.inputs[i], of.senders[sender++], rank_});
+        const BufferId id_here = message_buffer(of, port, channel);
+        add_step_message(Command::Kind::kReceive, call.action, channel, id_here);
+        call.buffers.push_back(id_here);
       } else {
-        call.buffers.push_back(states().at(last.inputs[i]));
+        call.buffers.push_back(states().at(of.inputs[i]));
       }
     }
-    for (const std::string& name : last.outputs) call.buffers.push_back(states().at(name));
+    std::vector<std::pair<int32_t, BufferId>> sent;
+    for (size_t i = 0; i < of.outputs.size(); ++i) {
+      const pipeline::Port& port = of.fragment.outputs[i];
+      if (port.kind != PortKind::kBoundary) {
+        call.buffers.push_back(states().at(of.outputs[i]));
+        continue;
+      }
+      const int32_t channel = shared_.at({of.outputs[i], rank_, of.receivers[receiver++]});
+      sent.emplace_back(channel, message_buffer(of, port, channel));
+      add_step_message(Command::Kind::kAcquire, call.action, channel, sent.back().second);
+      call.buffers.push_back(sent.back().second);
+    }
+    const Action action = call.action;
     program_.commands.push_back(std::move(call));
+    for (const auto& [channel, buffer] : sent)
+      add_step_message(Command::Kind::kPublish, action, channel, buffer);
+  }
+
+  BufferId message_buffer(const StateFragment& of, const pipeline::Port& port, int32_t channel) {
+    const PortPlan plan = port_plan({}, port.name, of.fragment, port.value);
+    const BufferId id = add_buffer(plan, Category::kBoundary, -1);
+    Storage& storage = program_.buffers[id.index()].storage;
+    storage.kind = Storage::Kind::kSlot;
+    storage.channel = channel;
+    return id;
+  }
+
+  void add_step_message(Command::Kind kind, const Action& action, int32_t channel,
+                        BufferId buffer) {
+    Command& command = program_.commands.emplace_back();
+    command.kind = kind;
+    command.action = action;
+    command.channel = channel;
+    command.buffers = {buffer};
   }
 
   // A received slot goes back right behind the last command that reads it, before anything else is
@@ -326,6 +406,7 @@ class RankLowering {
 
   const LowerRequest& r_;
   const ChannelPlan& channels_;
+  const SharedChannels& shared_;
   int32_t rank_;
   const Callees& fragments_;
   pipeline::RankProgram program_;
@@ -363,6 +444,26 @@ Callees add_fragments(const std::vector<StageCode>& stages, pipeline::Program& p
   return callees;
 }
 
+// A channel of one slot for every value that a rank shares with another.
+SharedChannels add_shared(const std::vector<Validation>& validations, pipeline::Program& program) {
+  SharedChannels shared;
+  for (size_t rank = 0; rank < validations.size(); ++rank) {
+    const auto from = static_cast<int32_t>(rank);
+    const StateFragment& share = validations[rank].share;
+    for (size_t i = 0; i < share.outputs.size(); ++i) {
+      const int32_t to = share.receivers[i];
+      shared[{share.outputs[i], from, to}] = static_cast<int32_t>(program.channels.size());
+      pipeline::Channel channel;
+      channel.name = fmt::format("{} {}->{}", share.outputs[i], from, to);
+      channel.from = from;
+      channel.to = to;
+      channel.type = share.fragment.graph.type(share.fragment.outputs[i].value);
+      program.channels.push_back(std::move(channel));
+    }
+  }
+  return shared;
+}
+
 }  // namespace
 
 pipeline::Program lower(const LowerRequest& request) {
@@ -372,20 +473,26 @@ pipeline::Program lower(const LowerRequest& request) {
   program.microbatches = request.schedule.microbatches;
   const ChannelPlan channels = plan_channels(request.schedule, request.stages);
   program.channels = channels.channels;
+  const SharedChannels shared = add_shared(request.validations, program);
   const Callees fragments = add_fragments(request.stages, program);
-  const auto add = [&](const pipeline::Fragment& fragment) {
-    program.fragments.push_back(fragment);
+  const auto add = [&](const StateFragment& of) {
+    program.fragments.push_back(of.fragment);
     return FragmentId(static_cast<int64_t>(program.fragments.size()) - 1);
   };
-  std::vector<FragmentId> last;
-  for (const StateFragment& fragment : request.last) last.push_back(add(fragment.fragment));
+  std::vector<StepFragments> of_step(request.states.size());
+  for (size_t rank = 0; rank < request.last.size(); ++rank)
+    of_step[rank].last = add(request.last[rank]);
+  for (size_t rank = 0; rank < request.validations.size(); ++rank) {
+    of_step[rank].share = add(request.validations[rank].share);
+    of_step[rank].validate = add(request.validations[rank].validate);
+  }
   // Ranks are apart from each other.
   program.ranks.resize(request.states.size());
   size_t actions = 0;
   for (const auto& rank : request.schedule.ranks) actions += rank.size();
   in_parallel(program.ranks.size(), threads_for(4 * actions), [&](size_t rank) {
-    RankLowering lowering(request, channels, static_cast<int32_t>(rank), fragments);
-    program.ranks[rank] = lowering.run(last[rank]);
+    RankLowering lowering(request, channels, shared, static_cast<int32_t>(rank), fragments);
+    program.ranks[rank] = lowering.run(of_step[rank]);
     if (request.offsets) pipeline::plan_rank(program, program.ranks[rank]);
   });
   return program;

@@ -20,15 +20,24 @@ struct StageCode {
   std::map<pipeline::ActionKind, StageFragment> fragments;
 };
 
+// What one rank does to validate the step before.
+struct Validation {
+  StateFragment share, validate;
+};
+
 struct LowerRequest {
   std::string name;  // of the program
   const cluster::Mesh& mesh;
   const ir::Module& module;  // extended with flat states
   const pipeline::Schedule& schedule;
-  const std::vector<StageCode>& stages;    // empty: only `last`
-  const std::vector<StateTable>& states;   // [pipeline rank]
-  const std::vector<StateFragment>& last;  // [pipeline rank] what runs after the schedule's actions
-  bool offsets = true;                     // false: no arenas
+  const std::vector<StageCode>& stages;   // empty: only `last`
+  const std::vector<StateTable>& states;  // [pipeline rank]
+  // [pipeline rank] what runs after the schedule's actions; empty: nothing
+  const std::vector<StateFragment>& last;
+  // [pipeline rank] shared before them, validated behind those of them that may run again; empty:
+  // not
+  const std::vector<Validation>& validations;
+  bool offsets = true;  // false: no arenas
 };
 
 pipeline::Program lower(const LowerRequest& request);

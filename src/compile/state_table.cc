@@ -39,6 +39,10 @@ class TableMaker {
     }
     add_flat(group, group.moment, moment_shards(plan_, group), Category::kOptimizer);
     add_flat(group, group.variance, moment_shards(plan_, group), Category::kOptimizer);
+    if (!plan_.post_validation) return;
+    for (const StateId state : {group.weight, group.moment, group.variance})
+      add_kept(group, state, kBefore);
+    add_kept(group, group.weight, kTaken);
   }
 
   void add_metric(const std::string& name, const StateUse& use) {
@@ -77,10 +81,18 @@ class TableMaker {
     return id;
   }
 
+  void add_kept(const FlatGroup& group, StateId state, const char* what) {
+    add_flat(group, module_.state(state).name + what, moment_shards(plan_, group),
+             Category::kOptimizer);
+  }
   BufferId add_flat(const FlatGroup& group, StateId state, int64_t shards, Category category,
                     const sharding::Axes& partial = {}) {
+    return add_flat(group, module_.state(state).name, shards, category, partial);
+  }
+  BufferId add_flat(const FlatGroup& group, std::string name, int64_t shards, Category category,
+                    const sharding::Axes& partial = {}) {
     Buffer buffer;
-    buffer.name = module_.state(state).name;
+    buffer.name = std::move(name);
     buffer.global_type = ir::make_type(DType::kF32, {group.elements});
     buffer.type = ir::make_type(DType::kF32, {group.elements / shards});
     sharding::Sharding sharding = sharding::replicated(1);
@@ -132,6 +144,45 @@ BufferId StateTable::at(const std::string& name) const {
   return it->second;
 }
 
+StateUse own_norms_state(const ir::Module& module) {
+  StateUse use;
+  use.global = use.local =
+      ir::make_type(DType::kF64, {static_cast<int64_t>(module.parameters().size())});
+  use.sharding = sharding::replicated(1);
+  use.sharding.partial = {"pp"};
+  return use;
+}
+
+StateUse own_loss_state() {
+  StateUse use;
+  use.global = use.local = ir::make_type(DType::kF32, {});
+  use.sharding = sharding::replicated(0);
+  use.sharding.partial = {"pp"};
+  return use;
+}
+
+void add_kept_states(const std::vector<std::vector<FlatGroup>>& groups, ir::Module& module) {
+  const auto add = [&](const std::string& name, const ir::TensorType& type, ir::StateKind kind) {
+    if (module.find_state(name)) return;
+    ir::State state;
+    state.name = name;
+    state.type = type;
+    state.kind = kind;
+    module.add_state(std::move(state));
+  };
+  const ir::TensorType scalar = ir::make_type(DType::kF32, {});
+  add(kOwnNorms, own_norms_state(module).global, ir::StateKind::kMetric);
+  for (const char* name : {kOwnLoss, kUsedScale, kScale}) add(name, scalar, ir::StateKind::kMetric);
+  for (const std::vector<FlatGroup>& of_rank : groups) {
+    for (const FlatGroup& group : of_rank) {
+      const ir::TensorType type = module.state(group.weight).type;
+      for (const StateId state : {group.weight, group.moment, group.variance})
+        add(module.state(state).name + kBefore, type, ir::StateKind::kMoment);
+      add(module.state(group.weight).name + kTaken, type, ir::StateKind::kMoment);
+    }
+  }
+}
+
 StateTable make_state_table(const std::vector<FlatGroup>& groups,
                             const std::vector<StateUse>& metrics, const Plan& plan,
                             const ir::Module& module) {
@@ -142,6 +193,11 @@ StateTable make_state_table(const std::vector<FlatGroup>& groups,
   scalar.global = scalar.local = ir::make_type(DType::kF32, {});
   maker.add_metric(kLossValue, scalar);
   maker.add_metric(kGradNorm, scalar);
+  if (plan.post_validation) {
+    for (const char* name : {kUsedScale, kScale, kAmended}) maker.add_metric(name, scalar);
+    maker.add_metric(kOwnNorms, own_norms_state(module));
+    maker.add_metric(kOwnLoss, own_loss_state());
+  }
   return maker.take();
 }
 

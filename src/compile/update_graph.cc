@@ -49,13 +49,73 @@ class UpdateBuilder {
     sum_over_data_axes();
     norms();
     step();
-    report_loss();
+    if (plan_.post_validation) {
+      leave_loss();
+    } else {
+      report_loss();
+    }
     return finish("UPDATE", pipeline::ActionKind::kUpdate);
   }
 
   StateFragment report() {
     report_loss();
     return finish("REPORT", pipeline::ActionKind::kUpdate);
+  }
+
+  StateFragment share() {
+    const ValueId norms = norms_input();
+    const ValueId loss = c_.loss ? loss_input() : ValueId();
+    for (int32_t peer = 0; peer < static_cast<int32_t>(plan_.pp); ++peer) {
+      if (peer == c_.rank) continue;
+      send(norms, kOwnNorms, peer);
+      if (c_.loss) send(loss, kOwnLoss, peer);
+    }
+    return finish("SHARE", pipeline::ActionKind::kValidate);
+  }
+
+  // By rank, so that all ranks add in one order.
+  StateFragment validate() {
+    const ValueId own = norms_input();
+    std::vector<ValueId> operands;
+    for (int32_t rank = 0; rank < static_cast<int32_t>(plan_.pp); ++rank)
+      operands.push_back(rank == c_.rank ? own : received(local_.like(own), kOwnNorms, rank));
+    for (const int32_t rank : c_.loss_ranks) {
+      operands.push_back(rank == c_.rank ? loss_input()
+                                         : received(made_of(own_loss_state()), kOwnLoss, rank));
+    }
+    const LocalGraph::Made scalar = scalar_type(DType::kF32);
+    const std::vector<ValueId> made =
+        ops(OpKind::kValidate, flat_attrs(), operands, {scalar, scalar, scalar, scalar});
+    output(made[0], kGradNorm);
+    output(made[1], kScale);
+    output(made[2], kAmended);
+    const ValueId scale = data_input(DType::kF32, "loss_scale");
+    output(op1(OpKind::kMul, ir::NoAttrs{}, {made[3], scale}, scalar), kLossValue);
+    output(ops(OpKind::kClip, flat_attrs(), {own}, {scalar, scalar})[1], kUsedScale);
+    // Validated once: without a step behind it the next call finds nothing to amend.
+    const ValueId zeros = op1(OpKind::kZero, ir::NoAttrs{}, {own}, local_.like(own));
+    local_.graph.updates.push_back({*c_.module.find_state(kOwnNorms), zeros});
+    return finish("VALIDATE", pipeline::ActionKind::kValidate);
+  }
+
+  StateFragment amend() {
+    std::vector<GroupStep> steps = group_steps();
+    const LocalGraph::Made scalar = scalar_type(DType::kF32);
+    const ValueId used = named_input(scalar, kUsedScale), scale = named_input(scalar, kScale);
+    for (size_t g = 0; g < c_.groups.size(); ++g) {
+      const FlatGroup& group = c_.groups[g];
+      const auto kept = [&](StateId state, const char* what) {
+        return named_input(steps[g].made, name_of(state) + what);
+      };
+      gradients_.push_back(kept(group.weight, kTaken));
+      std::vector<ValueId> amended{used};
+      for (const StateId state : {group.weight, group.moment, group.variance})
+        amended.push_back(kept(state, kBefore));
+      steps[g].updated = adamw(g, steps[g], steps[g].before, scale, amended);
+      update_states(group, steps[g]);
+    }
+    gather_weights(steps);
+    return finish("AMEND", pipeline::ActionKind::kRollback);
   }
 
  private:
@@ -114,6 +174,28 @@ class UpdateBuilder {
     result_.inputs.push_back(buffer);
     result_.fragment.inputs.push_back({PortKind::kState, v, buffer});
     return v;
+  }
+  ValueId named_input(const LocalGraph::Made& made, const std::string& state) {
+    return state_input(made, state, *c_.module.find_state(state));
+  }
+  static LocalGraph::Made made_of(const StateUse& use) {
+    return {use.local, use.global, use.sharding};
+  }
+  ValueId norms_input() { return named_input(made_of(own_norms_state(c_.module)), kOwnNorms); }
+  ValueId loss_input() { return named_input(made_of(own_loss_state()), kOwnLoss); }
+  ValueId received(const LocalGraph::Made& made, const std::string& name, int32_t from) {
+    const ValueId v = local_.add_input(made, fmt::format("{}/{}", name, from));
+    result_.inputs.push_back(name);
+    result_.senders.push_back(from);
+    result_.fragment.inputs.push_back({PortKind::kBoundary, v, name});
+    return v;
+  }
+  void send(ValueId v, const std::string& name, int32_t to) {
+    const ValueId copy = op1(OpKind::kCopy, ir::NoAttrs{}, {v}, local_.like(v));
+    local_.graph.outputs.push_back(copy);
+    result_.outputs.push_back(name);
+    result_.receivers.push_back(to);
+    result_.fragment.outputs.push_back({PortKind::kBoundary, copy, name});
   }
   ValueId data_input(DType dtype, const std::string& name) {
     ValueId& v = data_[name];
@@ -325,8 +407,8 @@ class UpdateBuilder {
   }
 
   // The sums that make the global norm: fp64 sums of blocks, added in parameter order; every
-  // parameter's shard counts once. With post-validation there is a scale of this pipeline rank's
-  // norm alone before.
+  // parameter's shard counts once. With post-validation the norm and its scale are those of this
+  // pipeline rank alone.
   void norms() {
     ir::FlatAttrs attrs = flat_attrs();
     LocalGraph::Made by_parameter = vector_type(DType::kF64, attrs.parameters, attrs.parameters);
@@ -339,19 +421,17 @@ class UpdateBuilder {
       erase(axes, "pp");
       pending.sharding.partial = {"pp"};
       if (!axes.empty()) parameters = sum_norms(parameters, axes, pending);
-      early_scale_ = ops(OpKind::kClip, attrs, {parameters},
-                         {scalar_type(DType::kF32), scalar_type(DType::kF32)})[1];
-      axes = {"pp"};
+    } else if (!axes.empty()) {
+      parameters = sum_norms(parameters, axes, by_parameter);
     }
-    if (!axes.empty()) parameters = sum_norms(parameters, axes, by_parameter);
-    norms_ = parameters;
-  }
-  void find_scale() {
-    const std::vector<ValueId> norm_and_scale =
-        ops(OpKind::kClip, flat_attrs(), {norms_},
-            {scalar_type(DType::kF32), scalar_type(DType::kF32)});
-    output(norm_and_scale[0], kGradNorm);
+    const std::vector<ValueId> norm_and_scale = ops(
+        OpKind::kClip, attrs, {parameters}, {scalar_type(DType::kF32), scalar_type(DType::kF32)});
     scale_ = norm_and_scale[1];
+    if (plan_.post_validation) {
+      output(parameters, kOwnNorms);
+    } else {
+      output(norm_and_scale[0], kGradNorm);
+    }
   }
   ValueId sum_norms(ValueId parameters, const sharding::Axes& axes, const LocalGraph::Made& made) {
     ir::CollectiveAttrs reduce;
@@ -404,32 +484,65 @@ class UpdateBuilder {
     std::vector<ValueId> updated;  // the same
   };
 
+  // Whether the weights are gathered behind the step, which each rank makes of its own part.
+  bool gathered_after(const FlatGroup& group) const {
+    return moment_shards(plan_, group) > 1 && weight_shards(plan_, group) == 1;
+  }
+
   void step() {
-    const auto gathered_after = [&](const FlatGroup& group) {
-      return moment_shards(plan_, group) > 1 && weight_shards(plan_, group) == 1;
-    };
+    std::vector<GroupStep> steps = group_steps();
+    if (plan_.post_validation) keep(steps);
+    for (size_t g = 0; g < c_.groups.size(); ++g) {
+      const FlatGroup& group = c_.groups[g];
+      steps[g].updated = adamw(g, steps[g], steps[g].before, scale_, {});
+      update_states(group, steps[g]);
+      if (home_[g] != kNowhere)
+        cleared_.emplace_back(group.uses[static_cast<size_t>(home_[g])].state, whole_[g]);
+    }
+    gather_weights(steps);
+    for (const auto& [state, value] : cleared_) {
+      const ValueId zeros = op1(OpKind::kZero, ir::NoAttrs{}, {value}, local_.like(value));
+      local_.graph.updates.push_back({state, zeros});
+    }
+  }
+
+  std::vector<GroupStep> group_steps() {
     std::vector<GroupStep> steps;
     for (const FlatGroup& group : c_.groups) {
-      const bool gather = gathered_after(group);
       GroupStep step{flat_attrs(group), flat_type(group, moment_shards(plan_, group)), {}, {}};
       step.attrs.groups = {segments(group)};
       step.attrs.group_elements = {group.elements};
       step.before = {
-          state_input(step.made, name_of(group.weight) + (gather ? "#own" : ""), group.weight),
+          state_input(step.made, name_of(group.weight) + (gathered_after(group) ? "#own" : ""),
+                      group.weight),
           state_input(step.made, name_of(group.moment), group.moment),
           state_input(step.made, name_of(group.variance), group.variance)};
       steps.push_back(std::move(step));
     }
-    make_steps(steps);
-    for (size_t g = 0; g < c_.groups.size(); ++g) {
+    return steps;
+  }
+
+  // What it takes to make the steps again.
+  void keep(const std::vector<GroupStep>& steps) {
+    for (size_t g = 0; g < steps.size(); ++g) {
       const FlatGroup& group = c_.groups[g];
-      const std::vector<ValueId>& updated = steps[g].updated;
-      local_.graph.updates.push_back({group.weight, updated[0]});
-      local_.graph.updates.push_back({group.moment, updated[1]});
-      local_.graph.updates.push_back({group.variance, updated[2]});
-      if (home_[g] != kNowhere)
-        cleared_.emplace_back(group.uses[static_cast<size_t>(home_[g])].state, whole_[g]);
+      const auto copy = [&](ValueId v, StateId of, const char* what) {
+        output(op1(OpKind::kCopy, ir::NoAttrs{}, {v}, steps[g].made), name_of(of) + what);
+      };
+      copy(steps[g].before[0], group.weight, kBefore);
+      copy(steps[g].before[1], group.moment, kBefore);
+      copy(steps[g].before[2], group.variance, kBefore);
+      copy(gradients_[g], group.weight, kTaken);
     }
+  }
+
+  void update_states(const FlatGroup& group, const GroupStep& step) {
+    local_.graph.updates.push_back({group.weight, step.updated[0]});
+    local_.graph.updates.push_back({group.moment, step.updated[1]});
+    local_.graph.updates.push_back({group.variance, step.updated[2]});
+  }
+
+  void gather_weights(const std::vector<GroupStep>& steps) {
     for (const std::vector<size_t>& alike : by_data_axes()) {
       const FlatGroup& first = c_.groups[alike.front()];
       if (!gathered_after(first)) continue;
@@ -448,32 +561,8 @@ class UpdateBuilder {
       for (size_t i = 0; i < alike.size(); ++i)
         output(gathered[i], name_of(c_.groups[alike[i]].weight));
     }
-    for (const auto& [state, value] : cleared_) {
-      const ValueId zeros = op1(OpKind::kZero, ir::NoAttrs{}, {value}, local_.like(value));
-      local_.graph.updates.push_back({state, zeros});
-    }
   }
 
-  // With post-validation all groups take the step with the scale that is known on this rank, while
-  // the sum of all ranks' norms is under way, and once more from copies where that gives another.
-  void make_steps(std::vector<GroupStep>& steps) {
-    std::vector<std::vector<ValueId>> copies(steps.size());
-    for (size_t g = 0; g < steps.size() && plan_.post_validation; ++g) {
-      for (const ValueId v : steps[g].before)
-        copies[g].push_back(op1(OpKind::kCopy, ir::NoAttrs{}, {v}, steps[g].made));
-      steps[g].updated = adamw(g, steps[g], steps[g].before, early_scale_, {});
-    }
-    find_scale();
-    for (size_t g = 0; g < steps.size(); ++g) {
-      if (!plan_.post_validation) {
-        steps[g].updated = adamw(g, steps[g], steps[g].before, scale_, {});
-        continue;
-      }
-      std::vector<ValueId> amended{early_scale_};
-      amended.insert(amended.end(), copies[g].begin(), copies[g].end());
-      steps[g].updated = adamw(g, steps[g], steps[g].updated, scale_, amended);
-    }
-  }
   std::vector<ValueId> adamw(size_t group, const GroupStep& step, const std::vector<ValueId>& state,
                              ValueId scale, const std::vector<ValueId>& amended) {
     std::vector<ValueId> operands{state[0],
@@ -487,44 +576,66 @@ class UpdateBuilder {
     return ops(OpKind::kAdamW, step.attrs, operands, {step.made, step.made, step.made});
   }
 
+  // The rank's loss accumulator, summed over the axes that are the stage's own (sequence shards)
+  // and still pending over the data axes; nothing: it has none.
+  std::optional<ValueId> stage_loss() {
+    if (!c_.loss) return std::nullopt;
+    LocalGraph::Made made = made_of(*c_.loss);
+    const ValueId loss = state_input(made, name_of(c_.loss->state), c_.loss->state);
+    sharding::Axes own = made.sharding.partial;
+    for (const Name axis : data_axes_) erase(own, axis);
+    ValueId sum = loss;
+    if (!own.empty()) {
+      made.sharding.partial = data_axes_;
+      sum = sum_over(own, loss, made);
+    }
+    clear_loss_ = loss;
+    return sum;
+  }
+  void clear_loss() {
+    if (!clear_loss_.valid()) return;
+    const ValueId zero = op1(OpKind::kZero, ir::NoAttrs{}, {clear_loss_}, local_.like(clear_loss_));
+    local_.graph.updates.push_back({c_.loss->state, zero});
+  }
+  ValueId sum_over(const sharding::Axes& axes, ValueId v, const LocalGraph::Made& made) {
+    ir::CollectiveAttrs attrs;
+    attrs.group = ir::AxisGroup{axes};
+    return op1(OpKind::kAllReduce, attrs, {v}, made);
+  }
+
+  // Only the last stage has a loss; the other ranks add zeros.
   void report_loss() {
-    ValueId loss;
     sharding::Axes axes;
     if (plan_.pp > 1) axes.push_back("pp");
     axes.insert(axes.end(), data_axes_.begin(), data_axes_.end());
-    LocalGraph::Made made = scalar_type(DType::kF32);
-    if (c_.loss) {
-      made.sharding = c_.loss->sharding;
-      loss = state_input(made, name_of(c_.loss->state), c_.loss->state);
-    } else {
-      loss = op1(OpKind::kConstant, ir::ConstantAttrs{0}, {}, made);
-    }
-    ValueId sum = loss;
-    sharding::Axes own = made.sharding.partial;  // the stage's own: of a loss by sequence shards
-    for (const Name axis : data_axes_) erase(own, axis);
-    if (!own.empty()) {
-      ir::CollectiveAttrs attrs;
-      attrs.group = ir::AxisGroup{own};
-      made.sharding.partial = {};
-      made.sharding.partial = data_axes_;
-      sum = op1(OpKind::kAllReduce, attrs, {sum}, made);
-    }
+    const LocalGraph::Made whole = scalar_type(DType::kF32);
+    const std::optional<ValueId> own = stage_loss();
+    ValueId sum = own ? *own : op1(OpKind::kConstant, ir::ConstantAttrs{0}, {}, whole);
     if (!axes.empty()) {
-      // Only the last stage has a loss; the others add zeros.
-      LocalGraph::Made pending = made;
+      LocalGraph::Made pending = whole;
       pending.sharding.partial = axes;
       std::sort(pending.sharding.partial.begin(), pending.sharding.partial.end());
       sum = op1(OpKind::kCopy, ir::NoAttrs{}, {sum}, pending);
-      ir::CollectiveAttrs attrs;
-      attrs.group = ir::AxisGroup{axes};
-      sum = op1(OpKind::kAllReduce, attrs, {sum}, scalar_type(DType::kF32));
+      sum = sum_over(axes, sum, whole);
     }
     const ValueId scale = data_input(DType::kF32, "loss_scale");
-    output(op1(OpKind::kMul, ir::NoAttrs{}, {sum, scale}, scalar_type(DType::kF32)), kLossValue);
-    if (c_.loss) {
-      const ValueId zero = op1(OpKind::kZero, ir::NoAttrs{}, {loss}, local_.like(loss));
-      local_.graph.updates.push_back({c_.loss->state, zero});
-    }
+    output(op1(OpKind::kMul, ir::NoAttrs{}, {sum, scale}, whole), kLossValue);
+    clear_loss();
+  }
+
+  // With post-validation: the next call reports it.
+  void leave_loss() {
+    const std::optional<ValueId> own = stage_loss();
+    if (!own) return;
+    LocalGraph::Made pending = made_of(own_loss_state());
+    const LocalGraph::Made of_ranks = pending;
+    pending.sharding.partial.insert(pending.sharding.partial.end(), data_axes_.begin(),
+                                    data_axes_.end());
+    std::sort(pending.sharding.partial.begin(), pending.sharding.partial.end());
+    ValueId sum = op1(OpKind::kCopy, ir::NoAttrs{}, {*own}, pending);
+    if (!data_axes_.empty()) sum = sum_over(data_axes_, sum, of_ranks);
+    output(sum, kOwnLoss);
+    clear_loss();
   }
 
   StateFragment finish(const std::string& name, pipeline::ActionKind kind) {
@@ -554,19 +665,23 @@ class UpdateBuilder {
   LocalGraph local_;
   StateFragment result_;
   std::map<std::string, ValueId> data_;
-  ValueId norms_;        // fp64 sums of squares by parameter, of all ranks
-  ValueId scale_;        // the clipping factor
-  ValueId early_scale_;  // post-validation: of this rank's norm alone
+  ValueId scale_;  // the clipping factor; with post-validation that of this rank's norm alone
   static constexpr int kNowhere = -1;
   std::vector<ValueId> gradients_;  // [group] as far as summed
   std::vector<int> home_;           // [group] the use in whose memory the sum lies, or kNowhere
   std::vector<ValueId> whole_;      // [group] the last value in the accumulator's own memory
   std::vector<std::pair<StateId, ValueId>> cleared_;
+  ValueId clear_loss_;  // the accumulator, where it was taken
 };
 
 }  // namespace
 
 StateFragment build_update(const UpdateContext& context) { return UpdateBuilder(context).update(); }
 StateFragment build_report(const UpdateContext& context) { return UpdateBuilder(context).report(); }
+StateFragment build_share(const UpdateContext& context) { return UpdateBuilder(context).share(); }
+StateFragment build_validate(const UpdateContext& context) {
+  return UpdateBuilder(context).validate();
+}
+StateFragment build_amend(const UpdateContext& context) { return UpdateBuilder(context).amend(); }
 
 }  // namespace mw::compile

@@ -47,6 +47,7 @@ class Binder {
     for (const pipeline::Buffer& buffer : rank_.buffers) buffers_.push_back(locate(buffer));
     std::map<Ring*, int64_t> messages;
     for (size_t c = 0; c < rank_.commands.size(); ++c) {
+      if (rank_.repeatable > 0 && c == static_cast<size_t>(rank_.repeatable)) add_repeat_point();
       command_ = static_cast<int32_t>(c);
       const Command& command = rank_.commands[c];
       switch (command.kind) {
@@ -65,9 +66,52 @@ class Binder {
       }
     }
     for (const auto& [ring, count] : messages) bound_.rings.push_back({ring, count});
+    if (rank_.repeatable > 0 && static_cast<size_t>(rank_.repeatable) == rank_.commands.size())
+      add_repeat_point();
   }
 
  private:
+  // What is sent to this rank before its sender's repeat point is sent, whether or not this rank
+  // has come to receive it.
+  void add_repeat_point() {
+    RepeatPoint& repeat = bound_.repeat;
+    repeat.instructions = static_cast<uint32_t>(bound_.instructions.size());
+    repeat.amended = reinterpret_cast<const float*>(buffer(rank_.amended).data);
+    const pipeline::Program& program = *bound_.program;
+    for (size_t id = 0; id < program.channels.size(); ++id) {
+      Ring* const ring = context_.ring_of_channel[id];
+      if (ring == nullptr) continue;
+      const pipeline::Channel& channel = program.channels[id];
+      const auto count = [&](const pipeline::RankProgram& rank, Command::Kind kind) {
+        return std::count_if(rank.commands.begin(), rank.commands.begin() + rank.repeatable,
+                             [&](const Command& command) {
+                               return command.kind == kind &&
+                                      command.channel == static_cast<int32_t>(id);
+                             });
+      };
+      const int64_t sent =
+          count(program.ranks[static_cast<size_t>(channel.from)], Command::Kind::kPublish);
+      if (sent == 0) continue;
+      repeat.messages.push_back({ring, sent});
+      if (&rank_ == &program.ranks[static_cast<size_t>(channel.to)])
+        add_unread(ring, static_cast<int32_t>(id), sent);
+    }
+  }
+  void add_unread(Ring* ring, int32_t channel, int64_t sent) {
+    std::vector<bool> received(static_cast<size_t>(sent)), released(static_cast<size_t>(sent));
+    for (int32_t c = 0; c < rank_.repeatable; ++c) {
+      const Command& command = rank_.commands[static_cast<size_t>(c)];
+      if (command.channel != channel) continue;
+      const auto sequence = static_cast<size_t>(command.sequence);
+      if (command.kind == Command::Kind::kReceive) received[sequence] = true;
+      if (command.kind == Command::Kind::kRelease) released[sequence] = true;
+    }
+    for (size_t k = 0; k < received.size(); ++k) {
+      if (!released[k])
+        bound_.repeat.unread.push_back({ring, static_cast<int64_t>(k), received[k]});
+    }
+  }
+
   void number_slots() {
     int32_t slots = 0;
     for (const pipeline::Channel& channel : bound_.program->channels) {

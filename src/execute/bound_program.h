@@ -65,6 +65,21 @@ struct RingUse {
   int64_t messages = 0;
 };
 
+// A message that a rank has not done with where it goes back to its first command.
+struct Unread {
+  Ring* ring = nullptr;
+  int64_t sequence = 0;   // within a run
+  bool received = false;  // but not released
+};
+
+// Where RankProgram::repeatable ends.
+struct RepeatPoint {
+  uint32_t instructions = 0;  // before it; 0: the program has none
+  const float* amended = nullptr;
+  std::vector<RingUse> messages;  // that have been sent before it, by this rank or to it
+  std::vector<Unread> unread;
+};
+
 struct BoundProgram {
   const pipeline::Program* program = nullptr;
   const pipeline::RankProgram* rank_program = nullptr;
@@ -73,6 +88,7 @@ struct BoundProgram {
   std::vector<Patch> patches;
   std::vector<void*> slots;
   std::vector<RingUse> rings;
+  RepeatPoint repeat;
   std::vector<std::unique_ptr<Kernel>> kernels;
   std::vector<std::unique_ptr<CollectiveOp>> collectives;
 

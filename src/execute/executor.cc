@@ -68,6 +68,10 @@ struct Executor::Impl {
   // a rank is.
   void on_all_ranks(const std::function<void(int)>& job,
                     const std::function<std::string(int)>& place);
+  // Runs job(rank) on all ranks, watched, of which the program `which` is traced.
+  void run(int which, int64_t calls, trace::Trace* trace, const std::function<void(int)>& job);
+  // Whether it came to its end.
+  bool run_flow(const Flow& flow, int rank, bool traced);
   // How a rank's job ends. end_rank() throws comm::Aborted if the ranks were stopped before: all
   // ranks of a run get past it, or the run fails.
   void end_rank();
@@ -168,10 +172,7 @@ void Executor::Impl::fail(Failure failure) {
 }
 
 std::string Executor::Impl::place_of_run(int rank) const {
-  std::string place = fmt::format("{}, {} run {}", rank_text(mesh, RankId(rank)),
-                                  programs[static_cast<size_t>(running)]->name, runs);
-  const std::string where = runners[static_cast<size_t>(rank)].where(running);
-  return where.empty() ? place : place + ", " + where;
+  return rank_text(mesh, RankId(rank)) + ", " + runners[static_cast<size_t>(rank)].where();
 }
 
 std::vector<uint64_t> Executor::Impl::progress() const {
@@ -238,6 +239,62 @@ void Executor::Impl::add_to(trace::Trace& trace) const {
   }
 }
 
+void Executor::Impl::run(int which, int64_t calls, trace::Trace* trace,
+                         const std::function<void(int)>& job) {
+  MW_CHECK(!failed, "the executor's last run failed; it cannot run again");
+  MW_CHECK(which >= 0 && static_cast<size_t>(which) < programs.size(), "no program {}", which);
+  running = which;
+  if (trace != nullptr) {
+    for (RankRunner& runner : runners) runner.prepare_trace(which, names);
+    if (!trace_origin) trace_origin = steady_clock().now();
+  }
+  {
+    const Watch watch(*watchdog);
+    on_all_ranks(job, [&](int rank) { return place_of_run(rank); });
+  }
+  runs += calls;
+  if (trace != nullptr) add_to(*trace);
+}
+
+bool Executor::Impl::run_flow(const Flow& flow, int rank, bool traced) {
+  const auto r = static_cast<size_t>(rank);
+  const size_t calls = flow.loaders.size();
+  // Ends with `calls`: the validation of the last one. What has been amended is validated: there is
+  // nothing to find when its call begins again.
+  bool amended = false;
+  for (size_t call = 0; call <= calls;) {
+    const std::function<bool()> validated = [&] {
+      return call == 0 || amended || flow.validated(RankId(rank), call - 1);
+    };
+    RunRequest request;
+    request.which = call < calls ? flow.train : flow.validate;
+    request.run = runs + static_cast<int64_t>(call);
+    request.loader = call < calls ? &flow.loaders[call] : &flow.loaders.back();
+    request.check_finite = options.check_finite;
+    request.traced = traced && call == 0;
+    request.validated = &validated;
+    const Measured ran = runners[r].run(request);
+    if (ran.end == Measured::End::kEnded) {
+      if (request.which == flow.train) measured[r] = ran;
+      flow.ended(RankId(rank), request.which, ran);
+      amended = false;
+      ++call;
+      continue;
+    }
+    MW_CHECK(call > 0 && !amended, "there is no step before that could be amended");
+    RunRequest amend = request;
+    amend.which = flow.amend;
+    amend.loader = &flow.loaders[call - 1];
+    amend.traced = false;
+    amend.validated = nullptr;
+    flow.ended(RankId(rank), flow.amend, runners[r].run(amend));
+    if (ran.end == Measured::End::kStopped) return false;
+    if (call == calls) break;
+    amended = true;
+  }
+  return true;
+}
+
 Executor::Executor(std::vector<const pipeline::Program*> programs, Backend& backend,
                    ExecutorOptions options)
     : impl_(std::make_unique<Impl>(std::move(programs), backend, std::move(options))) {}
@@ -245,25 +302,20 @@ Executor::Executor(std::vector<const pipeline::Program*> programs, Backend& back
 Executor::~Executor() = default;
 
 void Executor::run(int which, const Loader& loader, trace::Trace* trace) {
-  Impl& impl = *impl_;
-  MW_CHECK(!impl.failed, "the executor's last run failed; it cannot run again");
-  MW_CHECK(which >= 0 && static_cast<size_t>(which) < impl.programs.size(), "no program {}", which);
-  impl.running = which;
-  const RunRequest request{which, impl.runs, &loader, impl.options.check_finite, trace != nullptr};
-  if (trace != nullptr) {
-    for (RankRunner& runner : impl.runners) runner.prepare_trace(which, impl.names);
-    if (!impl.trace_origin) impl.trace_origin = steady_clock().now();
-  }
-  const auto job = [&](int rank) {
+  const RunRequest request{which, impl_->runs, &loader, impl_->options.check_finite,
+                           trace != nullptr};
+  impl_->run(which, 1, trace, [&](int rank) {
     const auto r = static_cast<size_t>(rank);
-    impl.measured[r] = impl.runners[r].run(request);
-  };
-  {
-    const Watch watch(*impl.watchdog);
-    impl.on_all_ranks(job, [&](int rank) { return impl.place_of_run(rank); });
-  }
-  ++impl.runs;
-  if (trace != nullptr) impl.add_to(*trace);
+    impl_->measured[r] = impl_->runners[r].run(request);
+  });
+}
+
+void Executor::run(const Flow& flow, trace::Trace* trace) {
+  std::atomic<bool> stopped{false};
+  impl_->run(flow.train, static_cast<int64_t>(flow.loaders.size()), trace, [&](int rank) {
+    if (!impl_->run_flow(flow, rank, trace != nullptr)) stopped.store(true);
+  });
+  impl_->failed = stopped.load();
 }
 
 const std::vector<Measured>& Executor::measured() const { return impl_->measured; }

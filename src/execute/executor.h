@@ -20,13 +20,30 @@ namespace mw::execute {
 using Loader = std::function<void(const std::string& name, int32_t microbatch, RankId rank,
                                   const ir::TensorType& type, void* data)>;
 
-// What a run of one program on one rank measured; to be equal to pipeline::RankFigures.
+// What a run of one program on one rank measured; to be equal to pipeline::RankFigures, where it is
+// kEnded.
 struct Measured {
+  // kStopped: at the repeat point, where the caller wanted no more. kRepeats: at the repeat point,
+  // for the step before is to be amended first.
+  enum class End : uint8_t { kEnded, kStopped, kRepeats } end = End::kEnded;
   Bytes bytes_sent;          // as its communicators and channels counted them
   int64_t instructions = 0;  // fragment ops, collectives and aliases included
   uint64_t order_hash = 0;
   Bytes arena_peak;  // first byte of the step arena behind all that the run touched
   Bytes scratch;     // beside both arenas: what kernels and the staging of collectives may use
+};
+
+// Calls of a training program one behind the other, each of which validates the step of the one
+// before (RankProgram::repeatable), and of one that validates the last. A rank goes on to its next
+// call without waiting for others. All functions are called from the ranks' threads.
+struct Flow {
+  int train = 0, validate = 0, amend = 0;  // programs
+  std::vector<Loader> loaders;             // [call]
+  // A rank has validated the step of this call, whether or not it is to be amended; the states say
+  // what it found. False: it ends there, amended if so. All ranks must say the same.
+  std::function<bool(RankId rank, size_t call)> validated;
+  // Whenever a program has ended.
+  std::function<void(RankId rank, int program, const Measured& measured)> ended;
 };
 
 struct ExecutorOptions {
@@ -56,7 +73,10 @@ class Executor {
   // throw the executor cannot run again. With a trace, its spans are added to those of earlier runs
   // of the same program, in seconds since the first traced run; without, no clock is read.
   void run(int which, const Loader& loader, trace::Trace* trace = nullptr);
-  const std::vector<Measured>& measured() const;  // [rank], of the last run
+  // The same of a flow, of whose first call there is a trace. When it has been stopped, the states
+  // are those before the step that it was stopped behind, and the executor cannot run again.
+  void run(const Flow& flow, trace::Trace* trace = nullptr);
+  const std::vector<Measured>& measured() const;  // [rank], of the last run of one program
 
   // A state's bytes on one rank, for checkpoints, metrics and tests. REQUIRES: no run in progress.
   void* state_data(RankId rank, BufferId buffer);

@@ -33,6 +33,8 @@ void RankRunner::prepare_trace(int which, trace::NameTable& names) {
 }
 
 Measured RankRunner::run(const RunRequest& request) {
+  status_.program.store(request.which, std::memory_order_relaxed);
+  status_.run.store(request.run, std::memory_order_relaxed);
   BoundProgram& program = context_.program(request.which);
   Measured measured;
   pipeline::OrderHash order;
@@ -67,6 +69,16 @@ Measured RankRunner::run(const RunRequest& request) {
       ++measured.instructions;
       order.add(instruction.token);
     }
+    if (i + 1 != program.repeat.instructions) continue;
+    if (request.validated != nullptr && !(*request.validated)())
+      measured.end = Measured::End::kStopped;
+    if (*program.repeat.amended != 0) {
+      MW_CHECK(request.validated != nullptr, "there is no step before that could be amended");
+      if (measured.end == Measured::End::kEnded) measured.end = Measured::End::kRepeats;
+    }
+    if (measured.end == Measured::End::kEnded) continue;
+    go_back(program);  // a sender may wait for it
+    return measured;
   }
   for (RingUse& use : program.rings) use.ring->next += use.messages;
   measured.bytes_sent = context_.bytes_sent() - sent_before;
@@ -75,6 +87,15 @@ Measured RankRunner::run(const RunRequest& request) {
   if (trace != nullptr) trace->end(steady_clock().now(), measured.bytes_sent);
   status_.progress.store(RankStatus::kEnded, std::memory_order_relaxed);
   return measured;
+}
+
+void RankRunner::go_back(const BoundProgram& program) const {
+  for (const Unread& unread : program.repeat.unread) {
+    comm::Channel& channel = *unread.ring->channel;
+    if (!unread.received) channel.receive(unread.ring->next + unread.sequence);
+    channel.release(unread.ring->next + unread.sequence);
+  }
+  for (const RingUse& use : program.repeat.messages) use.ring->next += use.messages;
 }
 
 void RankRunner::run_instruction(BoundProgram& program, const Instruction& instruction,
@@ -144,11 +165,16 @@ void RankRunner::check_results(const BoundProgram& program, const Instruction& i
   }
 }
 
-std::string RankRunner::where(int which) const {
+std::string RankRunner::where() const {
+  const BoundProgram& program = context_.program(status_.program.load(std::memory_order_relaxed));
+  std::string text =
+      fmt::format("{} run {}", program.program->name, status_.run.load(std::memory_order_relaxed));
   const uint64_t progress = status_.progress.load(std::memory_order_relaxed);
-  if (!RankStatus::runs(progress)) return "";
-  const BoundProgram& program = context_.program(which);
-  return program.describe(program.instructions[RankStatus::instruction(progress) - 1]);
+  if (!RankStatus::runs(progress)) return text;
+  const size_t instruction = RankStatus::instruction(progress) - 1;
+  // The watchdog may look while the rank goes on to another program.
+  if (instruction >= program.instructions.size()) return text;
+  return text + ", " + program.describe(program.instructions[instruction]);
 }
 
 }  // namespace mw::execute

@@ -16,6 +16,9 @@ struct alignas(64) RankStatus {
   // Low half: the instruction that runs now, from 1; 0: the run has not begun, kEnded: it has
   // ended. High half counts what was started, so that every instruction is another value.
   std::atomic<uint64_t> progress{0};
+  // What runs, or ran last.
+  std::atomic<int> program{0};
+  std::atomic<int64_t> run{0};
 
   static constexpr uint32_t kEnded = ~uint32_t{0};
   static uint32_t instruction(uint64_t progress) { return static_cast<uint32_t>(progress); }
@@ -31,6 +34,8 @@ struct RunRequest {
   const Loader* loader = nullptr;
   bool check_finite = false;
   bool traced = false;
+  // Called at the repeat point; false: the run stops there. Null: it goes on.
+  const std::function<bool()>* validated = nullptr;
 };
 
 class RankRunner {
@@ -48,11 +53,13 @@ class RankRunner {
   void prepare_trace(int which, trace::NameTable& names);
   // What the last traced run recorded. REQUIRES: there was one.
   const trace::Recorder& recorder() const { return *recorder_; }
-  // "command 17 call 'F stage 1' …" of the instruction of this program that runs or threw; empty
-  // before the first and after the last. From any thread.
-  std::string where(int which) const;
+  // "train run 3, command 17 call 'F stage 1' …" of the instruction that runs or threw; before the
+  // first and after the last the run alone. From any thread.
+  std::string where() const;
 
  private:
+  // What has been sent to this rank is taken and forgotten, so that the run begins anew.
+  void go_back(const BoundProgram& program) const;
   void run_instruction(BoundProgram& program, const Instruction& instruction,
                        const RunRequest& request);
   void check_results(const BoundProgram& program, const Instruction& instruction) const;

@@ -394,6 +394,7 @@ Attributes usual_attributes(OpKind kind) {
     case K::kNormBlocks:
     case K::kNormParameters:
     case K::kClip:
+    case K::kValidate:
     case K::kAdamW: return FlatAttrs{};
     case K::kAllReduce:
     case K::kAllGather:

@@ -19,7 +19,7 @@ constexpr std::array kNames = {
     "embedding_grad", "cross_entropy_max", "cross_entropy_sum", "cross_entropy_loss",
     "cross_entropy_grad", "dropout", "moe_top_k", "moe_top_k_grad", "moe_dispatch", "moe_combine",
     "moe_gate_grad",
-    "accumulate", "view", "assemble", "norm_blocks", "norm_parameters", "clip", "adamw", "zero",
+    "accumulate", "view", "assemble", "norm_blocks", "norm_parameters", "clip", "validate", "adamw", "zero",
     "all_reduce", "all_gather", "reduce_scatter", "all_to_all", "permute", "shard_slice", "pad_mask",
     "trim", "copy"};
 // clang-format on

@@ -21,7 +21,8 @@ enum class OpKind : uint8_t {
   kEmbedding, kEmbeddingGrad, kCrossEntropyMax, kCrossEntropySum, kCrossEntropyLoss,
   kCrossEntropyGrad, kDropout, kMoeTopK, kMoeTopKGrad, kMoeDispatch, kMoeCombine, kMoeGateGrad,
   // State and the update.
-  kAccumulate, kView, kAssemble, kNormBlocks, kNormParameters, kClip, kAdamW, kZero,
+  kAccumulate, kView, kAssemble, kNormBlocks, kNormParameters, kClip, kValidate, kAdamW,
+  kZero,
   // Collectives and the local ops that go with them; only the partitioner and the lowering make
   // them.
   kAllReduce, kAllGather, kReduceScatter, kAllToAll, kPermute, kShardSlice, kPadMask, kTrim, kCopy,

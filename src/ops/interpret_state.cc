@@ -86,14 +86,42 @@ bool norm_parameters(const Call& call) {
 
 // As torch.nn.utils.clip_grad_norm_; a norm that is not finite gives the scale NaN, and with that
 // adamw leaves weights and moments as they are.
+double clip_scale(double norm, double max_norm) {
+  if (!std::isfinite(norm)) return std::nan("");
+  return max_norm > 0 && norm > max_norm ? max_norm / (norm + 1e-6) : 1;
+}
+
 bool clip(const Call& call) {
-  const double max_norm = call.op.as<FlatAttrs>().max_norm;
   double squares = 0;
   for (const double x : call.in(0)) squares += x;
   const double norm = std::sqrt(squares);
   call.out(0)[0] = norm;
-  call.out(1)[0] = max_norm > 0 && norm > max_norm ? max_norm / (norm + 1e-6) : 1;
-  if (!std::isfinite(norm)) call.out(1)[0] = std::nan("");
+  call.out(1)[0] = clip_scale(norm, call.op.as<FlatAttrs>().max_norm);
+  return true;
+}
+
+// The squares of all pipeline ranks -> norm, scale, whether some rank's own scale is another.
+bool validate(const Call& call) {
+  const double max_norm = call.op.as<FlatAttrs>().max_norm;
+  size_t ranks = 0;
+  while (call.in_type(ranks).rank() == 1) ++ranks;
+  double all = 0;
+  for (size_t r = 0; r < ranks; ++r)
+    for (const double x : call.in(r)) all += x;
+  const double norm = std::sqrt(all), scale = clip_scale(norm, max_norm);
+  bool amended = false;
+  for (size_t r = 0; r < ranks; ++r) {
+    double own = 0;
+    for (const double x : call.in(r)) own += x;
+    const double used = clip_scale(std::sqrt(own), max_norm);
+    amended =
+        amended || std::isnan(used) != std::isnan(scale) || (!std::isnan(scale) && used != scale);
+  }
+  call.out(0)[0] = norm;
+  call.out(1)[0] = scale;
+  call.out(2)[0] = amended ? 1 : 0;
+  call.out(3)[0] = 0;
+  for (size_t i = ranks; i < call.op.operands.size(); ++i) call.out(3)[0] += call.in(i)[0];
   return true;
 }
 
@@ -175,6 +203,7 @@ bool interpret_state(const Call& call) {
     case OpKind::kNormBlocks: return norm_blocks(call);
     case OpKind::kNormParameters: return norm_parameters(call);
     case OpKind::kClip: return clip(call);
+    case OpKind::kValidate: return validate(call);
     case OpKind::kAdamW: return adamw(call);
     case OpKind::kShardSlice: return shard_slice(call);
     case OpKind::kPadMask: return pad_mask(call);

@@ -192,6 +192,7 @@ void add_state_and_update(Examples& e) {
   e.push_back({K::kNormBlocks, flat, {"f32[768]", "f32[256]"}});
   e.push_back({K::kNormParameters, flat, {"f64[4] positive"}});
   e.push_back({K::kClip, flat, {"f64[3] positive"}});
+  e.push_back({K::kValidate, flat, {"f64[3] positive", "f64[3] positive", "f32[]", "f32[]"}});
   ir::FlatAttrs one = flat;
   one.groups.pop_back();
   one.group_elements.pop_back();

@@ -1,5 +1,5 @@
-// The optimizer's ops on flat groups: norm_blocks, norm_parameters, clip, adamw. A flat group holds
-// parameters one after the other, each from a multiple of the norm block on, split over
+// The optimizer's ops on flat groups: norm_blocks, norm_parameters, clip, validate, adamw. A flat
+// group holds parameters one after the other, each from a multiple of the norm block on, split over
 // attrs.shard_axes.
 #include "ops/update_ops.h"
 
@@ -16,6 +16,13 @@ int64_t total_blocks(const FlatAttrs& attrs) {
   int64_t elements = 0;
   for (const int64_t n : attrs.group_elements) elements += n;
   return elements / kNormBlock;
+}
+
+// The operands of validate that are squares: those in front of the first scalar.
+size_t validated_ranks(Types operands) {
+  size_t ranks = 0;
+  while (ranks < operands.size() && operands[ranks].rank() == 1) ++ranks;
+  return ranks;
 }
 
 void require_flat(const ir::Op& op, const char* name, const ir::TensorType& type) {
@@ -57,6 +64,23 @@ TypeList infer_clip(const ir::Op& op, Types operands, Types) {
   return {scalar, scalar};
 }
 
+TypeList infer_validate(const ir::Op& op, Types operands, Types) {
+  const FlatAttrs& attrs = op.as<FlatAttrs>();
+  const size_t ranks = validated_ranks(operands);
+  if (ranks == 0 || ranks == operands.size())
+    reject(op, "takes squares of {} ranks and {} losses", ranks, operands.size() - ranks);
+  const ir::TensorType scalar = ir::make_type(DType::kF32, {});
+  for (size_t i = 0; i < operands.size(); ++i) {
+    if (i < ranks) {
+      require_type(op, "squares", operands[i], ir::make_type(DType::kF64, {attrs.parameters}),
+                   "one for each parameter");
+    } else {
+      require_type(op, "loss", operands[i], scalar, "a scalar");
+    }
+  }
+  return {scalar, scalar, scalar, scalar};
+}
+
 TypeList infer_adamw(const ir::Op& op, Types operands, Types) {
   const FlatAttrs& attrs = op.as<FlatAttrs>();
   if (attrs.groups.size() != 1 || attrs.group_elements.size() != 1) {
@@ -92,11 +116,16 @@ OpCost cost_norm_parameters(const ir::Op&, Types operands, Types results) {
           .bytes = tensor_bytes(operands) + tensor_bytes(results)};
 }
 
+// Every rank's squares go into its own factor and into the one of all.
+OpCost cost_validate(const ir::Op&, Types operands, Types results) {
+  const auto ranks = static_cast<double>(validated_ranks(operands));
+  return {.flops = 2 * ranks * static_cast<double>(operands[0].elements()),
+          .bytes = tensor_bytes(operands) + tensor_bytes(results)};
+}
+
 // Weights in half precision are written from a master copy in f32, which is read and written in
-// place of their own reading. An amendment is for steps that are wrong, and those are few: it reads
-// two scalars.
+// place of their own reading.
 OpCost cost_adamw(const ir::Op& op, Types operands, Types results) {
-  if (operands.size() > kAdamWOperands) return {.flops = 0, .bytes = 2 * sizeof(float)};
   OpCost cost = cost_streaming<14>(op, operands, results);
   const auto element = static_cast<double>(dtype_size(operands[0].dtype));
   constexpr double kMaster = sizeof(float);
@@ -123,6 +152,11 @@ void register_update_ops(Registry& registry) {
                 .max_operands = 1,
                 .infer = infer_clip,
                 .cost = cost_norm_parameters});
+  registry.add({.kind = OpKind::kValidate,
+                .min_operands = 2,
+                .max_operands = -1,
+                .infer = infer_validate,
+                .cost = cost_validate});
   registry.add({.kind = OpKind::kAdamW,
                 .min_operands = kAdamWOperands,
                 .max_operands = kAmendOperands,

@@ -231,10 +231,16 @@ class Tracker {
     }
     optimized.all_parameters = attrs.parameters;
     optimized.sums = origin(op.operands[1]).sums;
-    result_.optimized.push_back(std::move(optimized));
-    if (!is_final(op) && !is_amended(op)) {
-      report(o, "makes a step with a norm that lacks other pipeline ranks, and nothing amends it");
+    if (!is_final(op)) {
+      optimized.kept = kept(op);
+      if (!optimized.kept) {
+        report(
+            o,
+            "makes a step with a norm that lacks other pipeline ranks, and keeps not all that it "
+            "takes to amend it");
+      }
     }
+    result_.optimized.push_back(std::move(optimized));
   }
 
   // The scale of an adamw comes from the norm of all pipeline ranks.
@@ -245,23 +251,27 @@ class Tracker {
     return sharding::normalized(fragment_.shardings[sums.index()], mesh_).partial.empty();
   }
 
-  // Another adamw takes all that this one made, and copies of what there was before, with the same
-  // gradient.
-  bool is_amended(const ir::Op& adamw) const {
-    const std::vector<ValueId>& made = adamw.results;
-    const auto is_copy = [&](ValueId copy, ValueId of) {
-      const OpId by = graph_.value(copy).producer;
-      return by.valid() && graph_.op(by).kind == OpKind::kCopy && graph_.op(by).operands[0] == of;
+  // Copies of the operands, and the squares, among the fragment's outputs.
+  std::optional<Kept> kept(const ir::Op& adamw) const {
+    const auto output_that = [&](const auto& fits) -> std::optional<size_t> {
+      for (size_t i = 0; i < graph_.outputs.size(); ++i)
+        if (fits(graph_.outputs[i])) return i;
+      return std::nullopt;
     };
-    return std::any_of(graph_.ops.begin(), graph_.ops.end(), [&](const ir::Op& op) {
-      const std::vector<ValueId>& in = op.operands;
-      return op.kind == OpKind::kAdamW && in.size() == ops::kAmendOperands && is_final(op) &&
-             op.attrs == adamw.attrs && in[0] == made[0] && in[1] == adamw.operands[1] &&
-             in[2] == made[1] && in[3] == made[2] && in[5] == adamw.operands[5] &&
-             in[6] == adamw.operands[6] && in[7] == adamw.operands[4] &&
-             is_copy(in[8], adamw.operands[0]) && is_copy(in[9], adamw.operands[2]) &&
-             is_copy(in[10], adamw.operands[3]);
-    });
+    const auto copy_of = [&](ValueId of) {
+      return output_that([&](ValueId v) {
+        const OpId by = graph_.value(v).producer;
+        return by.valid() && graph_.op(by).kind == OpKind::kCopy && graph_.op(by).operands[0] == of;
+      });
+    };
+    const ValueId squares = graph_.op(graph_.value(adamw.operands[4]).producer).operands[0];
+    const std::optional<size_t> weight = copy_of(adamw.operands[0]),
+                                gradient = copy_of(adamw.operands[1]),
+                                moment = copy_of(adamw.operands[2]),
+                                variance = copy_of(adamw.operands[3]),
+                                all = output_that([&](ValueId v) { return v == squares; });
+    if (!weight || !gradient || !moment || !variance || !all) return std::nullopt;
+    return Kept{*weight, *gradient, *moment, *variance, *all};
   }
 
   void add_effect(const ir::StateUpdate& update) {

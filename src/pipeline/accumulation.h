@@ -3,6 +3,7 @@
 #pragma once
 
 #include <algorithm>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -41,9 +42,16 @@ struct HolderSum {
   bool other = false;         // also what comes from no state and is not zero
 };
 
+// Outputs of a fragment, as indices of Fragment::outputs, that keep what it takes to make a step of
+// adamw again: copies of its operands, and the squares that its scale comes of.
+struct Kept {
+  size_t weight = 0, gradient = 0, moment = 0, variance = 0, squares = 0;
+};
+
 // One adamw op.
 struct Optimized {
   int32_t op = 0;
+  std::optional<Kept> kept;  // of one that is made with the norm of this pipeline rank alone
   std::vector<size_t> weights, gradients;  // input ports that it takes directly
   std::vector<size_t> sums;          // of AccumulationInfo::holder_sums, that it takes directly
   std::vector<ElementRange> ranges;  // of the parameters in the group

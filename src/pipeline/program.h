@@ -141,6 +141,11 @@ struct RankProgram {
       buffers;  // the first `states` are the same in every program of a compiled plan
   int32_t states = 0;
   std::vector<Command> commands;
+  // Post-validation. The first `repeatable` commands write no state but what they report, and one
+  // of those states is `amended`: where it is not 0 behind them on one rank, it is on all, and all
+  // go back to their first command when the step before has been amended.
+  int32_t repeatable = 0;
+  BufferId amended;  // f32 scalar
   Bytes state_arena;
   Bytes arena;  // step buffers and, from workspace_offset on, the workspace of fragment calls
   int64_t workspace_offset = 0;

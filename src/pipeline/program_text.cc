@@ -116,6 +116,10 @@ class Writer {
     const RankProgram& rank = program_.ranks[r];
     line("rank {}: {} states in {}, arena {}, workspace at {}", r, rank.states,
          rank.state_arena.value, rank.arena.value, rank.workspace_offset);
+    if (rank.repeatable > 0) {
+      line("  commands before {} again where buffer {} is not 0", rank.repeatable,
+           rank.amended.value);
+    }
     for (size_t b = 0; b < rank.buffers.size(); ++b) {
       const Buffer& buffer = rank.buffers[b];
       line("  buffer {} {} {}: {}, of {} as {}, {}", b, to_string(buffer.category),

@@ -38,6 +38,7 @@ class StepChecker {
       case OpKind::kNormBlocks: norm_blocks(); break;
       case OpKind::kNormParameters: norm_parameters(); break;
       case OpKind::kClip: clip(); break;
+      case OpKind::kValidate: validate(); break;
       case OpKind::kAdamW: adamw(); break;
       default: break;
     }
@@ -268,6 +269,15 @@ class StepChecker {
     must_be_whole("the sums of parameters", sums);
     for (size_t i = 0; i < values_.results.size(); ++i) must_be_whole("its result", result(i));
   }
+  // Every operand is a pipeline rank's term of the sum over all (verify_validation.h has whose).
+  void validate() {
+    for (size_t i = 0; i < values_.operands.size(); ++i) {
+      Sharding sums = operand(i);
+      erase(sums.partial, "pp");
+      must_be_whole(sums.dims.empty() ? "the loss" : "the sums of parameters", sums);
+    }
+    for (size_t i = 0; i < values_.results.size(); ++i) must_be_whole("its result", result(i));
+  }
   void adamw() {
     static constexpr const char* kNames[] = {"the weights", "the gradient", "the first moment",
                                              "the second moment"};
@@ -307,6 +317,7 @@ bool is_sharding_step(OpKind kind) {
     case OpKind::kNormBlocks:
     case OpKind::kNormParameters:
     case OpKind::kClip:
+    case OpKind::kValidate:
     case OpKind::kAdamW: return true;
     default: return false;
   }

@@ -27,6 +27,15 @@ std::string place_text(const Program& program, int32_t rank, size_t c) {
   return fmt::format("pipeline rank {}, command {} ({})", rank, c, what);
 }
 
+static Checked checked_program(const Program& program, const VerifyOptions& options) {
+  Checked checked{program, options, {}, {}};
+  for (const Fragment& fragment : program.fragments) {
+    checked.info.push_back(make_fragment_info(fragment));
+    checked.accumulation.push_back(make_accumulation_info(fragment, program.mesh));
+  }
+  return checked;
+}
+
 static void check_limit(const Checked& checked, const std::vector<RankFigures>& ranks,
                         Diagnostics& out) {
   for (size_t r = 0; r < ranks.size(); ++r) {
@@ -45,22 +54,26 @@ Verification verify(const Program& program, const VerifyOptions& options) {
   Diagnostics out;
   check_structure(program, out);
   if (out.empty()) {
-    Checked checked{program, options, {}, {}};
-    for (const Fragment& fragment : program.fragments) {
-      checked.info.push_back(make_fragment_info(fragment));
-      checked.accumulation.push_back(make_accumulation_info(fragment, program.mesh));
-    }
+    const Checked checked = checked_program(program, options);
     check_fragments(checked, out);
     check_flow(checked, out);
     check_channels(checked, out);
     check_deadlock(checked, out);
     check_gradients(checked, out);
     check_memory(checked, out);
+    check_validation(checked, out);
     result.ranks = make_figures(checked);
     if (options.memory_limit.value > 0) check_limit(checked, result.ranks, out);
   }
   result.findings = out.findings();
   return result;
+}
+
+std::vector<std::string> amendment_findings(const Program& train, const Program& amend) {
+  const VerifyOptions options;
+  Diagnostics out;
+  check_amendment(checked_program(train, options), checked_program(amend, options), out);
+  return out.findings();
 }
 
 }  // namespace mw::pipeline

@@ -44,7 +44,14 @@ struct VerifyOptions {
 //  deadlock: runs all pipeline ranks' commands abstractly until all end or none can move;
 //  gradients: at the update every accumulator holds every microbatch exactly once and its partial
 //  axes are reduced once; memory: two buffers share bytes only if one's last use precedes the
-//  other's definition; peak within the limit.
+//  other's definition; peak within the limit;
+//  validation: commands that a rank may repeat leave no trace, and all ranks find out together,
+//  from the sums and losses of all, whether they do.
 Verification verify(const Program& program, const VerifyOptions& options = {});
+
+// Post-validation: what a training step keeps of every step of adamw that it makes too early, and
+// what `amend` makes of it; empty: exactly the step that it should have been. REQUIRES: both are
+// sound, and have the same states.
+std::vector<std::string> amendment_findings(const Program& train, const Program& amend);
 
 }  // namespace mw::pipeline

@@ -39,6 +39,8 @@ void check_channels(const Checked& checked, Diagnostics& out);
 void check_deadlock(const Checked& checked, Diagnostics& out);
 void check_gradients(const Checked& checked, Diagnostics& out);
 void check_memory(const Checked& checked, Diagnostics& out);
+void check_validation(const Checked& checked, Diagnostics& out);
+void check_amendment(const Checked& train, const Checked& amend, Diagnostics& out);
 std::vector<RankFigures> make_figures(const Checked& checked);
 // States, step arena and the slots that the rank receives in.
 Bytes memory_of(const Program& program, const RankFigures& figures, int32_t rank);

@@ -154,7 +154,10 @@ class GradientChecker {
     const bool computes = kind == ActionKind::kF || kind == ActionKind::kI ||
                           kind == ActionKind::kW || kind == ActionKind::kB;
     if (!computes) {
-      for (const Optimized& optimized : accumulation.optimized) check_optimized(command, optimized);
+      // A step that is made again takes what was kept of the first (verify_validation.cc).
+      for (const Optimized& optimized : accumulation.optimized) {
+        if (kind != ActionKind::kRollback) check_optimized(command, optimized);
+      }
       std::vector<bool> taken(info.inputs, false);
       for (const Optimized& optimized : accumulation.optimized) {
         for (const size_t p : optimized.gradients) taken[p] = true;
@@ -417,7 +420,7 @@ class GradientChecker {
     if (!checked_gradients_.insert({rank_, command_, at.root}).second) return;
     if (buffer(at.root).category == Category::kMetrics) {
       const Fragment& fragment = checked_.fragment(command);
-      const bool summed = summed_over_ranks(fragment.graph, fragment.inputs[port].value);
+      const bool summed = summed_over_ranks(fragment, fragment.inputs[port].value);
       metrics_[buffer(at.root).name].push_back({rank_, command_, summed, ledger(at.root)});
       return;
     }
@@ -428,10 +431,14 @@ class GradientChecker {
     }
   }
 
-  // Whatever is made of the value and leaves the fragment has been summed over the pipeline ranks.
-  static bool summed_over_ranks(const ir::Graph& graph, ValueId v) {
-    if (std::find(graph.outputs.begin(), graph.outputs.end(), v) != graph.outputs.end())
-      return false;
+  // Whatever is made of the value and leaves the fragment has been summed over the pipeline ranks,
+  // or is pending over them.
+  static bool summed_over_ranks(const Fragment& fragment, ValueId v) {
+    const ir::Graph& graph = fragment.graph;
+    if (std::find(graph.outputs.begin(), graph.outputs.end(), v) != graph.outputs.end()) {
+      const sharding::Axes& partial = fragment.shardings[v.index()].partial;
+      return std::find(partial.begin(), partial.end(), "pp") != partial.end();
+    }
     return std::all_of(graph.ops.begin(), graph.ops.end(), [&](const ir::Op& op) {
       if (std::find(op.operands.begin(), op.operands.end(), v) == op.operands.end()) return true;
       if (op.kind == ir::OpKind::kZero) return true;
@@ -442,7 +449,7 @@ class GradientChecker {
           return true;
       }
       return std::all_of(op.results.begin(), op.results.end(),
-                         [&](ValueId result) { return summed_over_ranks(graph, result); });
+                         [&](ValueId result) { return summed_over_ranks(fragment, result); });
     });
   }
 

@@ -49,8 +49,22 @@ class StructureChecker {
                rank.buffers.size());
       return;
     }
+    check_repeatable(r);
     for (size_t b = 0; b < rank.buffers.size(); ++b) check_buffer(r, b);
     for (size_t c = 0; c < rank.commands.size(); ++c) check_command(r, c);
+  }
+
+  void check_repeatable(size_t r) {
+    const RankProgram& rank = program_.ranks[r];
+    if (rank.repeatable < 0 || static_cast<size_t>(rank.repeatable) > rank.commands.size()) {
+      out_.add("pipeline rank {} may repeat its first {} commands of {}", r, rank.repeatable,
+               rank.commands.size());
+    }
+    const bool is_state =
+        rank.amended.valid() && rank.amended.value < static_cast<int64_t>(rank.states);
+    if (rank.repeatable > 0 && !is_state)
+      out_.add("pipeline rank {} repeats commands by buffer {}, which is no state", r,
+               rank.amended.value);
   }
 
   void check_buffer(size_t r, size_t b) {

@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "base/text.h"
+#include "predict/endless.h"
 #include "predict/what_if.h"
 
 namespace mw::predict {
@@ -66,6 +67,8 @@ std::vector<Settings> plan_changes(const Request& request) {
     changes.push_back({{"microbatches", text(2 * p.microbatches)}});
   if (p.microbatches % 2 == 0) changes.push_back({{"microbatches", text(p.microbatches / 2)}});
   if (p.pp > 1) add_schedules(p, changes);
+  if (p.pp > 1 && !p.post_validation && !is_endless(request))
+    changes.push_back({{"post_validation", "true"}});
   if (p.tp > 1 && !p.sp) changes.push_back({{"sp", "true"}});
   if (p.sp || p.cp > 1) changes.push_back({{"regather", p.regather ? "false" : "true"}});
   if (p.dp * p.cp > 1 && p.zero == 0) changes.push_back({{"zero", "1"}});

@@ -16,6 +16,48 @@ std::vector<double> busy(const simulate::Result& result) {
   return seconds;
 }
 
+// The rank that works through the largest part of a step, and how much.
+std::pair<int64_t, double> busiest(const simulate::Result& result) {
+  const std::vector<double> all = busy(result);
+  const auto most = std::max_element(all.begin(), all.end());
+  return {most - all.begin(), 100 * *most / result.step.value};
+}
+
+// A step among others takes so long: what a rank does not work it waits, for no one that could be
+// named.
+void set_step(double step, const std::vector<double>& busy, simulate::Result& result) {
+  result.step = Seconds(step);
+  result.critical_path.clear();
+  for (size_t r = 0; r < result.ranks.size(); ++r) {
+    result.ranks[r].waits = {};
+    result.ranks[r].idle = Seconds(step - busy[r]);
+    result.ranks[r].core_wait = Seconds(0);
+    result.waits[r].clear();
+  }
+}
+
+// So many calls of a program, one behind the other.
+pipeline::Program calls_of(const pipeline::Program& program, int64_t calls) {
+  pipeline::Program all = program;
+  std::vector<int64_t> messages(program.channels.size(), 0);
+  for (const pipeline::RankProgram& rank : program.ranks) {
+    for (const pipeline::Command& command : rank.commands)
+      if (command.kind == pipeline::Command::Kind::kPublish)
+        ++messages[static_cast<size_t>(command.channel)];
+  }
+  for (size_t r = 0; r < all.ranks.size(); ++r) {
+    std::vector<pipeline::Command>& commands = all.ranks[r].commands;
+    for (int64_t call = 1; call < calls; ++call) {
+      for (pipeline::Command command : program.ranks[r].commands) {
+        if (command.channel >= 0)
+          command.sequence += call * messages[static_cast<size_t>(command.channel)];
+        commands.push_back(std::move(command));
+      }
+    }
+  }
+  return all;
+}
+
 simulate::Result of_microbatches(const Request& request, int64_t microbatches) {
   Request longer = flushed(request);
   longer.global_batch = request.global_batch / request.plan.microbatches * microbatches;
@@ -26,6 +68,30 @@ simulate::Result of_microbatches(const Request& request, int64_t microbatches) {
 }
 
 }  // namespace
+
+bool runs_on(const Request& request) { return request.plan.post_validation; }
+
+void let_run_on(const Request& request, const Step& step, simulate::Result& result) {
+  simulate::Options options = request.options;
+  options.trace = options.figures = false;
+  const std::vector<simulate::Held> held;
+  const auto time_of = [&](int64_t calls) {
+    return simulate::simulate(calls_of(step.program, calls), request.cluster, options, held)
+        .step.value;
+  };
+  // The first call begins with all ranks at once; from the second on each is like the one before.
+  const double period = time_of(3) - time_of(2);
+  const std::vector<double> all = busy(result);
+  set_step(std::max(period, *std::max_element(all.begin(), all.end())), all, result);
+}
+
+std::string run_on_text(const simulate::Result& result) {
+  const auto [rank, share] = busiest(result);
+  return fmt::format(
+      "a step runs into the next, whose first forwards run before the norm of this one is known; "
+      "pipeline rank {} works through {:.1f} % of it (the time line is of one step by itself)",
+      rank, share);
+}
 
 bool is_endless(const Request& request) {
   return pipeline::kind_of(request.plan.schedule).variant.flushed != nullptr;
@@ -56,23 +122,17 @@ void take_out_flush(const Request& request, simulate::Result& result) {
   const double update = all[most] - part * (longer[most] - less[most]);
   const double step = std::max(part * (more.step - fewer.step).value + update,
                                *std::max_element(all.begin(), all.end()));
-  result.step = Seconds(step);
-  result.critical_path.clear();
+  set_step(step, all, result);
   for (size_t r = 0; r < result.ranks.size(); ++r) {
     // Microbatches of several steps are under way where a step has fewer than the pipeline ranks.
     result.ranks[r].reserved = fewer.ranks[r].reserved;
     result.ranks[r].peak = fewer.ranks[r].peak;
     result.ranks[r].peak.time = Seconds(std::fmod(result.ranks[r].peak.time.value, step));
-    result.ranks[r].waits = {};
-    result.ranks[r].idle = Seconds(step - all[r]);
-    result.ranks[r].core_wait = Seconds(0);
-    result.waits[r].clear();
   }
 }
 
 void hold_older_weights(const Step& step, Prediction& prediction) {
-  const std::vector<double> all = busy(prediction.result);
-  const auto most = std::max_element(all.begin(), all.end());
+  const auto [most, share] = busiest(prediction.result);
   for (size_t r = 0; r < prediction.memory.size(); ++r) {
     simulate::MemoryPeak& peak = prediction.result.ranks[r].peak;
     Bytes weights;
@@ -96,7 +156,7 @@ void hold_older_weights(const Step& step, Prediction& prediction) {
       "a step follows another without a flush, on weights one step old, of which every rank holds "
       "two versions; pipeline rank {} works through {:.1f} % of it (the time line is of one step "
       "by itself)",
-      most - all.begin(), 100 * *most / prediction.step.value)};
+      most, share)};
 }
 
 }  // namespace mw::predict

@@ -1,9 +1,12 @@
-// PipeDream-2BW [Narayanan 2021]: steps that follow one another without a flush. Private to room
-// predict.
+// Steps that follow one another without a flush. Private to room predict.
 //
-// Between steps forwards of the next run beside backwards of this one, on weights that are a step
-// old; what a rank does for a step is what it does under 1F1B. So a step is compiled as one of
-// 1F1B, and takes what some more microbatches of that take in its middle, and the update.
+// PipeDream-2BW [Narayanan 2021]: between steps forwards of the next run beside backwards of this
+// one, on weights that are a step old; what a rank does for a step is what it does under 1F1B. So a
+// step is compiled as one of 1F1B, and takes what some more microbatches of that take in its
+// middle, and the update.
+//
+// Post-validation [Qi 2024, arXiv:2401.10241, section 4]: a rank that has made its step goes on to
+// the next call of the same program. So a step takes what one call more takes of several.
 #pragma once
 
 #include "predict/predict.h"
@@ -14,6 +17,13 @@ namespace mw::predict {
 bool is_endless(const Request& request);
 // The request whose program is a step of it: the same, but for 1F1B's order where it is endless.
 Request flushed(Request request);
+// Whether the plan's steps run into one another by post-validation.
+bool runs_on(const Request& request);
+// The result of one call becomes that of a call among others. Its trace, by itself, stays.
+// REQUIRES: runs_on(request); the result is of the step's program.
+void let_run_on(const Request& request, const Step& step, simulate::Result& result);
+// In words. REQUIRES: let_run_on has been.
+std::string run_on_text(const simulate::Result& result);
 // The result of a flushed step becomes that of a step among others. Its trace, by itself, stays.
 // REQUIRES: is_endless(request); the result is of flushed(request).
 void take_out_flush(const Request& request, simulate::Result& result);

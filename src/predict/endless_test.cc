@@ -71,3 +71,46 @@ TEST_CASE("a step without a flush grows evenly with its microbatches") {
     CHECK(std::abs(more - static_cast<double>(i)) < 0.15);
   }
 }
+
+TEST_CASE(
+    "with post-validation a step takes what its busiest rank takes, from its begin to its end") {
+  Request request = small();
+  request.model.tie_word_embeddings = false;
+  // Four stages that take about the same.
+  request.model.vocab_size = 16;
+  request.plan = compile::parse_plan("pp=4,schedule=zb-h2,microbatches=16");
+  const Prediction flushed = mw::predict::predict(request);
+  request.plan.post_validation = true;
+  const Prediction running = mw::predict::predict(request);
+  double most = 0;
+  for (size_t r = 0; r < 4; ++r) {
+    const simulate::RankResult& rank = running.result.ranks[r];
+    const double busy = (rank.compute + rank.total_exposed_comm() + rank.gaps).value;
+    CHECK(busy + rank.idle.value == mw::test::close_to(running.step.value));
+    most = std::max(most, busy);
+    // Copies of weight, moments and gradient, f32.
+    const pipeline::RankProgram program = compile_step(request).program.ranks[r];
+    int64_t kept = 0;
+    for (int32_t b = 0; b < program.states; ++b) {
+      const pipeline::Buffer& buffer = program.buffers[static_cast<size_t>(b)];
+      if (buffer.name.find('#') != std::string::npos) kept += buffer.bytes().value;
+    }
+    CHECK(kept > 0);
+    CHECK(rank.reserved.value - flushed.result.ranks[r].reserved.value >= kept);
+  }
+  // Of 3 x 16 units of work and 3 of fill, nothing of the fill is left.
+  CHECK(running.step.value < 1.02 * most);
+  CHECK(running.step.value < 0.97 * flushed.step.value);
+  CHECK(running.tokens_per_s == mw::test::close_to(16 * 64 / running.step.value));
+  // 1F1B's first rank works from the first instant to the last: nothing to gain.
+  request.plan = compile::parse_plan("pp=4,microbatches=16");
+  const double one_by_one = mw::predict::predict(request).step.value;
+  request.plan.post_validation = true;
+  CHECK(mw::predict::predict(request).step.value == mw::test::close_to(one_by_one).epsilon(0.03));
+  // The sum of a tied weight waits for its last holder, in every step.
+  request.model.tie_word_embeddings = true;
+  request.plan = compile::parse_plan("pp=4,schedule=zb-h2,microbatches=16");
+  const double tied = mw::predict::predict(request).step.value;
+  request.plan.post_validation = true;
+  CHECK(mw::predict::predict(request).step.value == mw::test::close_to(tied).epsilon(0.03));
+}

@@ -459,14 +459,14 @@ class Converter {
 
   // States one behind the other, and the master copy: as many bytes as one of the two moments.
   void place_states(RankProgram& rank) const {
-    int64_t end = 0, optimizer = 0;
+    int64_t end = 0;
+    const int64_t optimizer = moment_bytes(program_, rank);
     for (Buffer& buffer : rank.buffers) {
       if (is_narrow(buffer.category) && buffer.storage.kind == Storage::Kind::kView) {
         buffer.storage.offset = buffer.storage.offset / 4 * dtype_size(dtype_);
         buffer.storage.shard_stride = buffer.storage.shard_stride / 4 * dtype_size(dtype_);
       }
       if (buffer.storage.kind != Storage::Kind::kState) continue;
-      if (buffer.category == Category::kOptimizer) optimizer += buffer.bytes().value;
       buffer.storage.offset = end;
       end += aligned(buffer.bytes().value);
     }
@@ -540,6 +540,23 @@ Program in_precision(Program program, DType dtype, const StackMemory& memory, bo
   program = Converter(std::move(program), dtype, memory).run();
   if (arenas) pipeline::plan_ranks(program);
   return program;
+}
+
+int64_t moment_bytes(const Program& program, const RankProgram& rank) {
+  std::vector<bool> read(rank.buffers.size(), false);
+  for (const pipeline::Command& command : rank.commands) {
+    if (command.kind != pipeline::Command::Kind::kCall) continue;
+    const size_t inputs = program.fragments[command.fragment.index()].inputs.size();
+    for (size_t i = 0; i < inputs; ++i) read[command.buffers[i].index()] = true;
+  }
+  int64_t bytes = 0;
+  for (size_t b = 0; b < rank.buffers.size(); ++b) {
+    const Buffer& buffer = rank.buffers[b];
+    if (read[b] && buffer.category == Category::kOptimizer &&
+        buffer.storage.kind == Storage::Kind::kState)
+      bytes += buffer.bytes().value;
+  }
+  return bytes;
 }
 
 bool plans_memory(DType dtype, const StackMemory& memory) {

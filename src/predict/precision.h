@@ -75,6 +75,10 @@ std::set<std::string> passes_left_out(const cluster::Cluster& cluster);
 // `arenas` false: ranks get none.
 pipeline::Program in_precision(pipeline::Program program, DType dtype,
                                const StackMemory& memory = {}, bool arenas = true);
+// Of the rank's states the optimizer's moments, f32 bytes: what the update reads. What
+// post-validation keeps of a step it only writes.
+int64_t moment_bytes(const pipeline::Program& program, const pipeline::RankProgram& rank);
+
 // Whether that plans memory, so that the program needs no offsets before.
 bool plans_memory(DType dtype, const StackMemory& memory);
 

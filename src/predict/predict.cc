@@ -322,12 +322,15 @@ Prediction predict(const Request& request, const Step& step) {
       p.exposed_comm[label] += Seconds(time.value / ranks);
   }
   if (is_endless(request)) take_out_flush(request, p.result);
+  if (runs_on(request)) let_run_on(request, step, p.result);
   p.step = p.result.step;
   p.bubble = p.result.bubble();
   fill_rates(request, p);
   fill_memory(step.program, p);
   if (is_endless(request)) {
     hold_older_weights(step, p);
+  } else if (runs_on(request)) {
+    p.path = {run_on_text(p.result)};
   } else {
     p.path = simulate::explain(p.result, step.program);
   }

@@ -76,23 +76,15 @@ class Replay {
     for (size_t c = 0; c < rank_.commands.size(); ++c) {
       const Command& call = rank_.commands[c];
       if (call.kind != Command::Kind::kCall) continue;
-      const bool update =
-          program_.fragments[call.fragment.index()].kind == pipeline::ActionKind::kUpdate;
+      const bool of_stage = call.action.stage.valid();
       const FragmentMemory& fragment = fragments_[call.fragment.index()];
-      if (!update && !fragment.forward)
+      if (of_stage && !fragment.forward)
         last_backward_[call.action.stage.value] = static_cast<int32_t>(c);
     }
   }
 
   // f32 bytes of the weights that one device updates: as many as of one moment.
-  int64_t divided_bytes() const {
-    int64_t optimizer = 0;
-    for (const pipeline::Buffer& buffer : rank_.buffers) {
-      if (buffer.storage.kind == Storage::Kind::kState && buffer.category == Category::kOptimizer)
-        optimizer += buffer.bytes().value;
-    }
-    return optimizer / (dtype_ == DType::kF32 ? 2 : 3);  // with a master copy
-  }
+  int64_t divided_bytes() const { return moment_bytes(program_, rank_) / 2; }
 
   void hold_received() {
     std::map<int32_t, int64_t> received;  // [channel]

@@ -86,6 +86,25 @@ void add_norm(std::vector<OpCase>& cases) {
                            return Tensors{at::scalar_tensor(norm), at::scalar_tensor(scale)};
                          },
                      .tolerance = 1e-6});
+    // Of two ranks' squares and losses.
+    cases.push_back(
+        {.kind = OpKind::kValidate,
+         .attrs = clip,
+         .operands = {blocks.slice(0, 0, 4), blocks.slice(0, 2, 6), at::scalar_tensor(2.5F),
+                      at::scalar_tensor(0.25F)},
+         .expected =
+             [max_norm](const Tensors& x) {
+               const auto scale = [max_norm](double norm) {
+                 return max_norm > 0 && norm > max_norm ? max_norm / (norm + 1e-6) : 1;
+               };
+               const double norm = std::sqrt((x[0] + x[1]).sum().item<double>());
+               bool amended = false;
+               for (const size_t r : {0, 1})
+                 amended = amended || scale(std::sqrt(x[r].sum().item<double>())) != scale(norm);
+               return Tensors{at::scalar_tensor(norm), at::scalar_tensor(scale(norm)),
+                              at::scalar_tensor(amended ? 1.0 : 0.0), at::scalar_tensor(2.75)};
+             },
+         .tolerance = 1e-6});
   }
 }
 

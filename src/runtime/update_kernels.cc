@@ -1,5 +1,5 @@
-// The optimizer's ops on flat groups: norm blocks, their sums by parameter, the clipping factor,
-// AdamW.
+// The optimizer's ops on flat groups: norm blocks, their sums by parameter, the clipping factor
+// and its validation, AdamW.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -111,18 +111,57 @@ Prepared prepare_norm_parameters(const OpContext& c) {
   });
 }
 
+struct Clipping {
+  float norm = 0, scale = 1;
+};
+
 // As torch.nn.utils.clip_grad_norm_; a norm that is not finite gives the scale NaN, and with that
 // adamw leaves weights and moments as they are.
-Prepared prepare_clip(const OpContext& c) {
+Clipping clipping(double squares, double max_norm) {
   constexpr double kEpsilon = 1e-6;
+  const double norm = std::sqrt(squares);
+  const double scale = max_norm > 0 && norm > max_norm ? max_norm / (norm + kEpsilon) : 1.0;
+  return {static_cast<float>(norm),
+          std::isfinite(norm) ? static_cast<float>(scale) : std::nanf("")};
+}
+
+Prepared prepare_clip(const OpContext& c) {
   return make_kernel([count = c.operand(0).elements(),
                       max_norm = c.op.as<ir::FlatAttrs>().max_norm](const Args& a) {
     double squares = 0;
     for (int64_t p = 0; p < count; ++p) squares += a.in<double>(0)[p];
-    const double norm = std::sqrt(squares);
-    *a.out(0) = static_cast<float>(norm);
-    const double scale = max_norm > 0 && norm > max_norm ? max_norm / (norm + kEpsilon) : 1.0;
-    *a.out(1) = std::isfinite(norm) ? static_cast<float>(scale) : std::nanf("");
+    const Clipping clip = clipping(squares, max_norm);
+    *a.out(0) = clip.norm;
+    *a.out(1) = clip.scale;
+  });
+}
+
+// Sums by parameter first, as an all-reduce before clip makes them.
+Prepared prepare_validate(const OpContext& c) {
+  size_t ranks = 0;
+  while (c.operand(ranks).rank() == 1) ++ranks;
+  return make_kernel([ranks, operands = c.op.operands.size(), count = c.operand(0).elements(),
+                      max_norm = c.op.as<ir::FlatAttrs>().max_norm](const Args& a) {
+    double all = 0;
+    for (int64_t p = 0; p < count; ++p) {
+      double squares = a.in<double>(0)[p];
+      for (size_t r = 1; r < ranks; ++r) squares += a.in<double>(r)[p];
+      all += squares;
+    }
+    const Clipping clip = clipping(all, max_norm);
+    bool amended = false;
+    for (size_t r = 0; r < ranks; ++r) {
+      double own = 0;
+      for (int64_t p = 0; p < count; ++p) own += a.in<double>(r)[p];
+      const float used = clipping(own, max_norm).scale;
+      amended = amended || std::memcmp(&used, &clip.scale, sizeof(float)) != 0;
+    }
+    *a.out(0) = clip.norm;
+    *a.out(1) = clip.scale;
+    *a.out(2) = amended ? 1.0F : 0.0F;
+    float loss = *a.in(ranks);
+    for (size_t i = ranks + 1; i < operands; ++i) loss += *a.in(i);
+    *a.out(3) = loss;
   });
 }
 
@@ -171,6 +210,7 @@ void register_updates(KernelTable& table) {
   table.add(OpKind::kNormBlocks, prepare_norm_blocks);
   table.add(OpKind::kNormParameters, prepare_norm_parameters);
   table.add(OpKind::kClip, prepare_clip);
+  table.add(OpKind::kValidate, prepare_validate);
   table.add(OpKind::kAdamW, prepare_adamw);
 }
 

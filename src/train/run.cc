@@ -79,7 +79,7 @@ class Run {
     }
     open_folder();
     try {
-      while (trainer_.state().step < last_) one_step();
+      while (trainer_.state().step < last_) some_steps();
     } catch (const RunError&) {
       if (metrics_ != nullptr) metrics_->close();
       throw;
@@ -113,14 +113,37 @@ class Run {
     metrics_ = fs_.create_file(join_path(folder_, "metrics.jsonl"));
   }
 
-  void one_step() {
-    const bool traced = trainer_.state().step + 1 == traced_;
+  // Up to the next that something else must wait for: an evaluation, a checkpoint; and the traced
+  // step by itself.
+  void some_steps() {
+    const int64_t begun = trainer_.state().step;
+    int64_t last = last_;
+    for (const int64_t every : {job_.eval_every, job_.checkpoint_every}) {
+      if (every > 0) last = std::min(last, (begun / every + 1) * every);
+    }
+    const bool traced = begun + 1 == traced_;
+    if (traced) last = traced_;
+    if (begun + 1 < traced_) last = std::min(last, traced_ - 1);
     trace::Trace trace;
-    const StepResult result = trainer_.step(traced ? &trace : nullptr);
+    StepResult newest;
+    trainer_.steps(
+        last - begun,
+        [&](const StepResult& result) {
+          newest = result;
+          if (result.step < last) record(result);
+        },
+        traced ? &trace : nullptr);
     if (traced) {
       trace.step = traced_;
       write_text(fs_, join_path(folder_, "trace.json"), trace::to_chrome_json(trace));
     }
+    if (job_.eval_every > 0 && last % job_.eval_every == 0) evaluate();
+    record(newest);
+    if (job_.checkpoint_every > 0 && last % job_.checkpoint_every == 0) save();
+  }
+
+  // With the held-out loss, if it is of this step.
+  void record(const StepResult& result) {
     const double rate = static_cast<double>(job_.global_batch * job_.seq_len) / result.seconds;
     if (result.step > begun_ + 1 || rates_.empty()) rates_.push_back(rate);
     summary_.final_loss = result.loss;
@@ -131,13 +154,11 @@ class Run {
     line["lr"] = result.lr;
     line["step_s"] = result.seconds;
     line["tokens_per_s"] = rate;
-    if (job_.eval_every > 0 && result.step % job_.eval_every == 0) evaluate();
     if (evaluated_ == result.step)
       line["held_out_loss"] = static_cast<double>(*summary_.held_out_loss);
     const std::string text = line.dump() + "\n";
     metrics_->write(std::as_bytes(std::span(text)));
     report(result, rate);
-    if (job_.checkpoint_every > 0 && result.step % job_.checkpoint_every == 0) save();
   }
 
   void report(const StepResult& result, double rate) const {

@@ -1,10 +1,11 @@
 #include "train/trainer.h"
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
+#include <mutex>
 #include <thread>
 
+#include "base/clock.h"
 #include "base/error.h"
 #include "base/text.h"
 #include "models/model.h"
@@ -12,7 +13,23 @@
 namespace mw::train {
 namespace {
 
-enum Which { kInit = 0, kTrain = 1, kEval = 2 };
+enum Which { kInit = 0, kTrain = 1, kEval = 2, kValidate = 3, kAmend = 4 };
+
+std::vector<const pipeline::Program*> executor_programs(const compile::CompiledPlan& plan) {
+  std::vector<const pipeline::Program*> programs{&plan.init, &plan.train, &*plan.eval};
+  if (plan.validate) programs.insert(programs.end(), {&*plan.validate, &*plan.amend});
+  return programs;
+}
+
+// Measured and proved must be the same.
+void check_equal(const execute::Measured& ran, const pipeline::RankFigures& figures, int64_t rank) {
+  MW_CHECK(ran.bytes_sent == figures.bytes_sent && ran.instructions == figures.instructions &&
+               ran.order_hash == figures.order_hash && ran.arena_peak == figures.arena_peak,
+           "rank {} ran {} instructions, sent {} bytes and touched {} bytes; verified were {}, {} "
+           "and {}",
+           rank, ran.instructions, ran.bytes_sent.value, ran.arena_peak.value, figures.instructions,
+           figures.bytes_sent.value, figures.arena_peak.value);
+}
 
 void require_sound(const pipeline::Verification& proved, const std::string& program) {
   MW_CHECK(proved.sound(), "the program '{}' is not sound:\n{}", program,
@@ -59,7 +76,20 @@ Prepared prepare(const Job& job) {
   require_sound(prepared.init, "init");
   require_sound(prepared.train, "train");
   require_sound(prepared.eval, "eval");
+  if (!prepared.plan.validate) return prepared;
+  prepared.validate = pipeline::verify(*prepared.plan.validate, options);
+  prepared.amend = pipeline::verify(*prepared.plan.amend, options);
+  require_sound(prepared.validate, "validate");
+  require_sound(prepared.amend, "amend");
+  pipeline::Verification both;
+  both.findings = pipeline::amendment_findings(prepared.plan.train, *prepared.plan.amend);
+  require_sound(both, "amend");
   return prepared;
+}
+
+const pipeline::Verification& Prepared::proved(size_t i) const {
+  const pipeline::Verification* const all[] = {&init, &train, &eval, &validate, &amend};
+  return *all[i];
 }
 
 Bytes peak_bytes(const pipeline::Program& program, const pipeline::Verification& proved,
@@ -79,9 +109,8 @@ Trainer::Trainer(FileSystem& fs, const Job& job, int threads_per_rank,
       prepared_(prepare(job_)),
       batches_(fs, job_),
       options_(executor_options(threads_per_rank, job.plan.ranks(), std::move(on_stall))) {
-  const std::vector<const pipeline::Program*> programs{&prepared_.plan.init, &prepared_.plan.train,
-                                                       &*prepared_.plan.eval};
-  executor_ = std::make_unique<execute::Executor>(programs, backend_, options_);
+  executor_ =
+      std::make_unique<execute::Executor>(executor_programs(prepared_.plan), backend_, options_);
   io_ = std::make_unique<ParameterIo>(prepared_.plan, *executor_);
 }
 
@@ -98,36 +127,91 @@ void Trainer::load(const std::string& safetensors_path) {
   load_weights(fs_, safetensors_path, job_, prepared_.plan, *io_);
 }
 
-float Trainer::metric(const char* name) const {
-  const RankId rank(0);
+float Trainer::metric(const char* name, RankId rank) const {
   return *static_cast<const float*>(executor_->state_data(rank, executor_->find_state(rank, name)));
 }
 
+void Trainer::steps(int64_t count, const std::function<void(const StepResult&)>& on_step,
+                    trace::Trace* trace) {
+  if (prepared_.plan.validate) return flow(count, on_step, trace);
+  for (int64_t i = 0; i < count; ++i) one_step(on_step, i == 0 ? trace : nullptr);
+}
+
 StepResult Trainer::step(trace::Trace* trace) {
+  StepResult last;
+  steps(1, [&](const StepResult& result) { last = result; }, trace);
+  return last;
+}
+
+void Trainer::one_step(const std::function<void(const StepResult&)>& on_step, trace::Trace* trace) {
   StepResult result;
   result.step = state_.step + 1;
   result.lr = learning_rate(job_, result.step);
-  const auto begin = std::chrono::steady_clock::now();
+  const Seconds begin = steady_clock().now();
   executor_->run(kTrain, batches_.training(prepared_.plan.plan.mesh, result.step), trace);
-  result.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  result.seconds = (steady_clock().now() - begin).value;
   check_measured(prepared_.train);
   result.loss = metric(compile::kLossValue);
   result.grad_norm = metric(compile::kGradNorm);
   if (!std::isfinite(result.loss) || !std::isfinite(result.grad_norm))
     explain_non_finite(result.step);
+  done(result);
+  on_step(result);
+}
+
+void Trainer::done(const StepResult& result) {
   state_.step = result.step;
   state_.samples += job_.global_batch;
-  return result;
+}
+
+void Trainer::flow(int64_t count, const std::function<void(const StepResult&)>& on_step,
+                   trace::Trace* trace) {
+  const cluster::Mesh& mesh = prepared_.plan.plan.mesh;
+  const int64_t first = state_.step + 1;
+  execute::Flow flow;
+  flow.train = kTrain;
+  flow.validate = kValidate;
+  flow.amend = kAmend;
+  for (int64_t i = 0; i < count; ++i) flow.loaders.push_back(batches_.training(mesh, first + i));
+  // [call] when its last rank ended it. All have, and have said so, before one has validated it.
+  std::vector<Seconds> ends(static_cast<size_t>(count), steady_clock().now());
+  std::vector<size_t> calls(static_cast<size_t>(mesh.size()), 0);  // [rank] that have ended
+  std::mutex mutex;                                                // of `ends`
+  const Seconds begin = ends.front();
+  flow.ended = [&](RankId rank, int program, const execute::Measured& measured) {
+    const pipeline::Verification& proved = prepared_.proved(static_cast<size_t>(program));
+    check_equal(measured, proved.ranks[static_cast<size_t>(mesh.index(rank, {"pp"}))], rank.value);
+    if (program != kTrain) return;
+    const size_t call = calls[rank.index()]++;
+    const std::lock_guard lock(mutex);
+    ends[call] = std::max(ends[call], steady_clock().now());
+  };
+  flow.validated = [&](RankId rank, size_t call) {
+    StepResult result;
+    result.step = first + static_cast<int64_t>(call);
+    result.loss = metric(compile::kLossValue, rank);
+    result.grad_norm = metric(compile::kGradNorm, rank);
+    if (!std::isfinite(result.loss) || !std::isfinite(result.grad_norm)) return false;
+    if (rank != RankId(0)) return true;
+    result.lr = learning_rate(job_, result.step);
+    {
+      const std::lock_guard lock(mutex);
+      result.seconds = (ends[call] - (call == 0 ? begin : ends[call - 1])).value;
+    }
+    done(result);
+    on_step(result);
+    return true;
+  };
+  executor_->run(flow, trace);
+  if (state_.step < first + count - 1) explain_non_finite(state_.step + 1);
 }
 
 // The update leaves the weights alone when the norm is not finite, so the step can be run again,
 // looking at every value.
 void Trainer::explain_non_finite(int64_t step) {
-  const std::vector<const pipeline::Program*> programs{&prepared_.plan.init, &prepared_.plan.train,
-                                                       &*prepared_.plan.eval};
   execute::ExecutorOptions options = options_;
   options.check_finite = true;
-  execute::Executor searching(programs, backend_, options);
+  execute::Executor searching(executor_programs(prepared_.plan), backend_, options);
   ParameterIo there(prepared_.plan, searching);
   for (const StateId parameter : prepared_.plan.module.parameters()) {
     there.write(parameter, Part::kWeight, io_->read(parameter, Part::kWeight));
@@ -162,15 +246,8 @@ void Trainer::save(const std::string& run_dir) {
 void Trainer::check_measured(const pipeline::Verification& proved) const {
   const cluster::Mesh& mesh = prepared_.plan.plan.mesh;
   for (int64_t r = 0; r < mesh.size(); ++r) {
-    const execute::Measured& ran = executor_->measured()[static_cast<size_t>(r)];
-    const pipeline::RankFigures& figures =
-        proved.ranks[static_cast<size_t>(mesh.index(RankId(r), {"pp"}))];
-    MW_CHECK(ran.bytes_sent == figures.bytes_sent && ran.instructions == figures.instructions &&
-                 ran.order_hash == figures.order_hash && ran.arena_peak == figures.arena_peak,
-             "rank {} ran {} instructions, sent {} bytes and touched {} bytes; verified were {}, "
-             "{} and {}",
-             r, ran.instructions, ran.bytes_sent.value, ran.arena_peak.value, figures.instructions,
-             figures.bytes_sent.value, figures.arena_peak.value);
+    check_equal(executor_->measured()[static_cast<size_t>(r)],
+                proved.ranks[static_cast<size_t>(mesh.index(RankId(r), {"pp"}))], r);
   }
 }
 

@@ -21,6 +21,10 @@ namespace mw::train {
 struct Prepared {
   compile::CompiledPlan plan;
   pipeline::Verification train, eval, init;
+  pipeline::Verification validate, amend;  // of a plan with post-validation
+
+  // What is proved of executor_programs()[i].
+  const pipeline::Verification& proved(size_t i) const;
 };
 // Compiles and verifies a job. Throws CheckFailure with the verifier's findings: a plan that parses
 // must compile to sound programs.
@@ -48,8 +52,12 @@ class Trainer {
   void resume(const std::string& run_dir);         // goes on where the run's newest checkpoint is
   void load(const std::string& safetensors_path);  // weights from a file, no optimizer state
 
-  // Runs the next step. Throws RunError where the loss is not finite, naming the step and the first
-  // op and rank that made a non-finite value; the weights are then those before the step.
+  // Runs the next steps, and says what became of each when it is known, in order: with
+  // post-validation ranks may be at work on the next then, and it is said from a rank's thread.
+  // Throws RunError where a loss is not finite, naming the step and the first op and rank that made
+  // a non-finite value; the weights are then those before the step. The trace is of the first step.
+  void steps(int64_t count, const std::function<void(const StepResult&)>& on_step,
+             trace::Trace* trace = nullptr);
   StepResult step(trace::Trace* trace = nullptr);
   // Mean loss over the first eval_batches held-out batches.
   float evaluate();
@@ -64,8 +72,13 @@ class Trainer {
   int64_t peak_bytes_per_rank() const;
 
  private:
-  float metric(const char* name) const;
+  float metric(const char* name, RankId rank = RankId(0)) const;
   void check_measured(const pipeline::Verification& proved) const;
+  void one_step(const std::function<void(const StepResult&)>& on_step, trace::Trace* trace);
+  // Steps that run into one another.
+  void flow(int64_t count, const std::function<void(const StepResult&)>& on_step,
+            trace::Trace* trace);
+  void done(const StepResult& result);
   void explain_non_finite(int64_t step);
 
   FileSystem& fs_;

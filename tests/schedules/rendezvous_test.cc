@@ -101,6 +101,34 @@ TEST_CASE("every schedule gives the same bits under rendezvous sends and random 
   }
 }
 
+// What was sent before a step is amended is dropped, wherever the ranks are then.
+TEST_CASE("with post-validation steps that are amended now and then have the same bits") {
+  constexpr int kSteps = 4;
+  std::vector<float> norms = train("dp=1,microbatches=4", {}, 0, kSteps).norms;
+  std::sort(norms.begin(), norms.end());
+  // Below all norms, between them, above: all steps are amended, some, none.
+  for (const double max_norm : {0.5 * norms.front(), 0.5 * (norms[1] + norms[2]), 2.0 * norms[3]}) {
+    CAPTURE(max_norm);
+    for (const char* plan :
+         {"pp=4,microbatches=8,schedule=zb-h2", "pp=4,microbatches=4,schedule=1f1b",
+          "pp=2,chunks=2,microbatches=4,schedule=zb-v,dp=2,zero=1",
+          "pp=2,microbatches=4,schedule=gpipe,tp=2,sp,recompute=full",
+          "pp=2,chunks=2,microbatches=4,schedule=v-half,zero=3,dp=2",
+          "pp=4,microbatches=8,schedule=dualpipe"}) {
+      CAPTURE(plan);
+      const Trained without = train(plan, {}, max_norm, kSteps);
+      for (uint64_t seed = 0; seed < 3; ++seed) {
+        CAPTURE(seed);
+        const Trained with =
+            train(plan + std::string(",post_validation"),
+                  seed == 0 ? execute::ExecutorOptions{} : harsh(seed), max_norm, kSteps);
+        CHECK(with.norms == without.norms);
+        CHECK(with.losses == without.losses);
+      }
+    }
+  }
+}
+
 TEST_CASE(
     "gpipe runs even where a send waits for its receive; 1f1b does not, and the stall is named") {
   const std::string plan = "pp=2,microbatches=4,schedule=";

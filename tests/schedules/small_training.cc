@@ -12,7 +12,6 @@ namespace mw {
 namespace {
 
 constexpr int64_t kSequence = 6, kVocabulary = 20;
-constexpr int kSteps = 2;
 
 models::ModelConfig config() {
   return models::parse_config(
@@ -21,7 +20,7 @@ models::ModelConfig config() {
       "small.json");
 }
 
-compile::CompiledPlan compile_small(const compile::Plan& plan) {
+compile::CompiledPlan compile_small(const compile::Plan& plan, double max_norm) {
   const models::ModelConfig model = config();
   const ir::Module module =
       models::build_model(model, {kSmallBatch / plan.units(), kSequence, plan.sequence_slices()});
@@ -31,7 +30,9 @@ compile::CompiledPlan compile_small(const compile::Plan& plan) {
   shape.key["heads"] = "n_head";
   shape.global_batch = kSmallBatch;
   shape.seq_len = kSequence;
-  return compile::compile({module, nullptr, plan, shape, {}});
+  compile::OptimizerSpec optimizer;
+  optimizer.max_norm = max_norm;
+  return compile::compile({module, nullptr, plan, shape, optimizer});
 }
 
 void require_sound(const pipeline::Program& program, const compile::CompiledPlan& plan) {
@@ -74,26 +75,61 @@ execute::Loader loader(const cluster::Mesh& mesh, int64_t step) {
 }  // namespace
 
 SmallTraining::SmallTraining(const std::string& plan, const execute::ExecutorOptions& options,
-                             InterpreterBackend::Hook hook)
-    : plan_(compile::parse_plan(plan)), compiled_(compile_small(plan_)), backend_(std::move(hook)) {
-  require_sound(compiled_.init, compiled_);
-  require_sound(compiled_.train, compiled_);
-  const std::vector<const pipeline::Program*> programs{&compiled_.init, &compiled_.train};
+                             InterpreterBackend::Hook hook, double max_norm)
+    : plan_(compile::parse_plan(plan)),
+      compiled_(compile_small(plan_, max_norm)),
+      backend_(std::move(hook)) {
+  std::vector<const pipeline::Program*> programs{&compiled_.init, &compiled_.train};
+  if (compiled_.validate) {
+    programs.insert(programs.end(), {&*compiled_.validate, &*compiled_.amend});
+    const std::vector<std::string> found =
+        pipeline::amendment_findings(compiled_.train, *compiled_.amend);
+    MW_CHECK(found.empty(), "{}", join(found, "\n"));
+  }
+  for (const pipeline::Program* program : programs) require_sound(*program, compiled_);
   executor_ = std::make_unique<execute::Executor>(programs, backend_, options);
 }
 
 void SmallTraining::initialize() { executor_->run(0, loader(compiled_.plan.mesh, 0)); }
 
-void SmallTraining::step() {
-  executor_->run(1, loader(compiled_.plan.mesh, ++step_));
-  const auto metric = [&](const char* name) {
-    float value;
-    std::memcpy(&value, executor_->state_data(RankId(0), executor_->find_state(RankId(0), name)),
-                sizeof value);
-    return value;
+float SmallTraining::metric(const char* name, RankId rank) const {
+  float value;
+  std::memcpy(&value, executor_->state_data(rank, executor_->find_state(rank, name)), sizeof value);
+  return value;
+}
+
+void SmallTraining::steps(int count) {
+  if (compiled_.validate) return flow(count);
+  for (int i = 0; i < count; ++i) {
+    executor_->run(1, loader(compiled_.plan.mesh, ++step_));
+    trained_.losses.push_back(metric(compile::kLossValue, RankId(0)));
+    trained_.norms.push_back(metric(compile::kGradNorm, RankId(0)));
+  }
+}
+
+// Every rank finds the same.
+void SmallTraining::flow(int count) {
+  const auto ranks = static_cast<size_t>(compiled_.plan.mesh.size());
+  std::vector<std::vector<std::pair<float, float>>> found(ranks);
+  execute::Flow flow;
+  flow.train = 1;
+  flow.validate = 2;
+  flow.amend = 3;
+  for (int i = 0; i < count; ++i) flow.loaders.push_back(loader(compiled_.plan.mesh, ++step_));
+  flow.validated = [&](RankId rank, size_t call) {
+    MW_CHECK(found[rank.index()].size() == call, "rank {} validates call {} after {} others",
+             rank.value, call, found[rank.index()].size());
+    found[rank.index()].emplace_back(metric(compile::kLossValue, rank),
+                                     metric(compile::kGradNorm, rank));
+    return true;
   };
-  trained_.losses.push_back(metric(compile::kLossValue));
-  trained_.norms.push_back(metric(compile::kGradNorm));
+  flow.ended = [](RankId, int, const execute::Measured&) {};
+  executor_->run(flow);
+  for (const auto& of_rank : found) MW_CHECK(of_rank == found[0], "ranks validate other steps");
+  for (const auto& [loss, norm] : found[0]) {
+    trained_.losses.push_back(loss);
+    trained_.norms.push_back(norm);
+  }
 }
 
 Trained SmallTraining::result() {
@@ -112,10 +148,11 @@ Trained SmallTraining::result() {
   return trained_;
 }
 
-Trained train(const std::string& plan, const execute::ExecutorOptions& options) {
-  SmallTraining training(plan, options);
+Trained train(const std::string& plan, const execute::ExecutorOptions& options, double max_norm,
+              int steps) {
+  SmallTraining training(plan, options, nullptr, max_norm);
   training.initialize();
-  for (int i = 0; i < kSteps; ++i) training.step();
+  training.steps(steps);
   return training.result();
 }
 

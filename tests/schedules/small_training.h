@@ -18,15 +18,17 @@ struct Trained {
   std::vector<std::vector<std::byte>> states;
 };
 
-// Compiled and proved; programs 0 (init) and 1 (train) on threads.
+// Compiled and proved; programs 0 (init) and 1 (train), with post-validation 2 and 3 (validate and
+// amend), on threads.
 class SmallTraining {
  public:
   // Throws Error where the compiler refuses the plan.
   explicit SmallTraining(const std::string& plan, const execute::ExecutorOptions& options = {},
-                         InterpreterBackend::Hook hook = nullptr);
+                         InterpreterBackend::Hook hook = nullptr, double max_norm = 1);
 
   void initialize();
-  void step();  // the next one
+  void step() { steps(1); }  // the next one
+  void steps(int count);     // which run into one another with post-validation
   // Of all steps so far.
   Trained result();
 
@@ -37,9 +39,13 @@ class SmallTraining {
   std::unique_ptr<execute::Executor> executor_;
   Trained trained_;
   int64_t step_ = 0;
+
+  float metric(const char* name, RankId rank) const;
+  void flow(int count);
 };
 
-Trained train(const std::string& plan, const execute::ExecutorOptions& options = {});
+Trained train(const std::string& plan, const execute::ExecutorOptions& options = {},
+              double max_norm = 1, int steps = 2);
 
 inline constexpr int64_t kSmallBatch = 8;  // sequences a step
 
