@@ -390,7 +390,8 @@ def test_a_nan_in_a_fragment_of_two_stages_is_named_as_in_its_own_stage(place, t
     assert matches(done.stderr[len(begin):].split(" ", 1)[1], place_text + "{any}\n"), done.stderr
 
 
-@pytest.mark.parametrize("plan", ["dp=1,microbatches=2", "dp=2,tp=2,pp=2,microbatches=2,sp,zero=1"])
+@pytest.mark.parametrize("plan", ["dp=1,microbatches=2", "dp=2,tp=2,pp=2,microbatches=2,sp,zero=1",
+                                  "dp=2,pp=2,microbatches=4,schedule=zb-h1,zero=1,post_validation"])
 def test_a_run_that_diverges_keeps_its_last_good_checkpoint(place, tmp_path, plan):
     job = meshwright.write_job(tmp_path / "hot.toml", model=place / "model.json", data=place / "text.txt", seq_len=64,
                                global_batch=16, checkpoint_every=1, lr=1e30, warmup=0)
@@ -405,6 +406,21 @@ def test_a_run_that_diverges_keeps_its_last_good_checkpoint(place, tmp_path, pla
     assert verified_step(run) == bad - 1
     weights = safetensors.load_file(max((run / "checkpoint").glob("step-*")) / "model-00001-of-00001.safetensors")
     assert all(numpy.isfinite(values).all() for values in weights.values())
+
+
+def test_steps_that_run_into_one_another_end_at_the_same_bad_step(place, tmp_path):
+    """Its ranks are at work on the next step when they find out."""
+    job = meshwright.write_job(tmp_path / "hot.toml", model=place / "model.json", data=place / "text.txt", seq_len=64,
+                               global_batch=16, lr=1e30, warmup=0)
+    found = []
+    for name, plan in (("one", "dp=1,microbatches=4"), ("flow", "pp=4,microbatches=4,schedule=zb-h2,post_validation")):
+        run = tmp_path / name
+        done = meshwright.execute(["train", job, "--plan", plan, "--steps", 9, "--trace-step", 1, "--run-dir", run, "--quiet"])
+        assert done.returncode == 1
+        lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+        found.append((done.stderr.split(";")[0], done.stderr.split(";")[-1], [(l["step"], l["loss"]) for l in lines]))
+        assert lines
+    assert found[0] == found[1]
 
 
 def test_a_run_killed_at_any_moment_leaves_its_last_checkpoint_whole(place, tmp_path):
