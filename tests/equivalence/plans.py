@@ -72,4 +72,6 @@ def random_plan(rng: random.Random, *, layers: int, global_batch: int, tp: list[
         plan["order"] = "-".join(axes)
     if "sp" in plan and rng.random() < 0.5:
         plan["regather"] = True
+    if plan["pp"] > 1 and rng.random() < 0.25:
+        plan["post_validation"] = True
     return plan
