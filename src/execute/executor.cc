@@ -258,18 +258,18 @@ void Executor::Impl::run(int which, int64_t calls, trace::Trace* trace,
 
 bool Executor::Impl::run_flow(const Flow& flow, int rank, bool traced) {
   const auto r = static_cast<size_t>(rank);
-  const size_t calls = flow.loaders.size();
-  // Ends with `calls`: the validation of the last one. What has been amended is validated: there is
-  // nothing to find when its call begins again.
+  // Ends with flow.calls: the validation of the last one. What has been amended is validated: there
+  // is nothing to find when its call begins again.
   bool amended = false;
-  for (size_t call = 0; call <= calls;) {
+  for (size_t call = 0; call <= flow.calls;) {
     const std::function<bool()> validated = [&] {
       return call == 0 || amended || flow.validated(RankId(rank), call - 1);
     };
     RunRequest request;
-    request.which = call < calls ? flow.train : flow.validate;
+    const Loader loader = flow.loader(std::min(call, flow.calls - 1));
+    request.which = call < flow.calls ? flow.train : flow.validate;
     request.run = runs + static_cast<int64_t>(call);
-    request.loader = call < calls ? &flow.loaders[call] : &flow.loaders.back();
+    request.loader = &loader;
     request.check_finite = options.check_finite;
     request.traced = traced && call == 0;
     request.validated = &validated;
@@ -284,12 +284,13 @@ bool Executor::Impl::run_flow(const Flow& flow, int rank, bool traced) {
     MW_CHECK(call > 0 && !amended, "there is no step before that could be amended");
     RunRequest amend = request;
     amend.which = flow.amend;
-    amend.loader = &flow.loaders[call - 1];
+    const Loader before = flow.loader(call - 1);
+    amend.loader = &before;
     amend.traced = false;
     amend.validated = nullptr;
     flow.ended(RankId(rank), flow.amend, runners[r].run(amend));
     if (ran.end == Measured::End::kStopped) return false;
-    if (call == calls) break;
+    if (call == flow.calls) break;
     amended = true;
   }
   return true;
@@ -311,8 +312,9 @@ void Executor::run(int which, const Loader& loader, trace::Trace* trace) {
 }
 
 void Executor::run(const Flow& flow, trace::Trace* trace) {
+  MW_CHECK(flow.calls > 0, "a flow of no calls");
   std::atomic<bool> stopped{false};
-  impl_->run(flow.train, static_cast<int64_t>(flow.loaders.size()), trace, [&](int rank) {
+  impl_->run(flow.train, static_cast<int64_t>(flow.calls), trace, [&](int rank) {
     if (!impl_->run_flow(flow, rank, trace != nullptr)) stopped.store(true);
   });
   impl_->failed = stopped.load();

@@ -38,7 +38,8 @@ struct Measured {
 // call without waiting for others. All functions are called from the ranks' threads.
 struct Flow {
   int train = 0, validate = 0, amend = 0;  // programs
-  std::vector<Loader> loaders;             // [call]
+  size_t calls = 0;
+  std::function<Loader(size_t call)> loader;
   // A rank has validated the step of this call, whether or not it is to be amended; the states say
   // what it found. False: it ends there, amended if so. All ranks must say the same.
   std::function<bool(RankId rank, size_t call)> validated;

@@ -172,7 +172,10 @@ void Trainer::flow(int64_t count, const std::function<void(const StepResult&)>& 
   flow.train = kTrain;
   flow.validate = kValidate;
   flow.amend = kAmend;
-  for (int64_t i = 0; i < count; ++i) flow.loaders.push_back(batches_.training(mesh, first + i));
+  flow.calls = static_cast<size_t>(count);
+  flow.loader = [&](size_t call) {
+    return batches_.training(mesh, first + static_cast<int64_t>(call));
+  };
   // [call] when its last rank ended it. All have, and have said so, before one has validated it.
   std::vector<Seconds> ends(static_cast<size_t>(count), steady_clock().now());
   std::vector<size_t> calls(static_cast<size_t>(mesh.size()), 0);  // [rank] that have ended

@@ -115,7 +115,10 @@ void SmallTraining::flow(int count) {
   flow.train = 1;
   flow.validate = 2;
   flow.amend = 3;
-  for (int i = 0; i < count; ++i) flow.loaders.push_back(loader(compiled_.plan.mesh, ++step_));
+  flow.calls = static_cast<size_t>(count);
+  flow.loader = [&](size_t call) {
+    return loader(compiled_.plan.mesh, step_ + 1 + static_cast<int64_t>(call));
+  };
   flow.validated = [&](RankId rank, size_t call) {
     MW_CHECK(found[rank.index()].size() == call, "rank {} validates call {} after {} others",
              rank.value, call, found[rank.index()].size());
@@ -125,6 +128,7 @@ void SmallTraining::flow(int count) {
   };
   flow.ended = [](RankId, int, const execute::Measured&) {};
   executor_->run(flow);
+  step_ += count;
   for (const auto& of_rank : found) MW_CHECK(of_rank == found[0], "ranks validate other steps");
   for (const auto& [loss, norm] : found[0]) {
     trained_.losses.push_back(loss);
