@@ -72,7 +72,8 @@ void FsdpGroups::update() {
 void FsdpGroups::begin_gather(int g) {
   Group& to = group(g);
   if (to.flat >= 0 || !to.whole.empty() || to.share >= 1) return;
-  Handle cast = tensors_.add(to.part(to.elements, bytes_), Category::kWorkspace, What::kToGather, kGathers);
+  Handle cast =
+      tensors_.add(to.part(to.elements, bytes_), Category::kWorkspace, What::kToGather, kGathers);
   to.flat = tensors_.add(to.elements * bytes_, Category::kWorkspace, What::kGatherBuffer, kGathers);
   tensors_.drop(cast);
 }
@@ -118,7 +119,8 @@ void FsdpGroups::scatter(int g) {
   buffer = tensors_.add(of.elements * kF32, Category::kWorkspace, What::kScatterBuffer);
   tensors_.drop(of.gradients);
   tensors_.drop(of.sums);
-  Handle made = tensors_.add(of.part(of.elements, kF32), Category::kGradients, What::kReduced, kScatters);
+  Handle made =
+      tensors_.add(of.part(of.elements, kF32), Category::kGradients, What::kReduced, kScatters);
   if (of.reduced < 0) {
     of.reduced = made;
   } else {

@@ -384,8 +384,8 @@ size_t ops_of(const Program& program) {
 }  // namespace
 
 std::vector<simulate::Held> torch_memory(const Program& program, DType dtype,
-                                         const StackMemory& memory,
-                                         const cluster::Cluster& cluster, int steps) {
+                                         const StackMemory& memory, const cluster::Cluster& cluster,
+                                         int steps) {
   MW_CHECK(steps >= 2, "{} steps: the first has no moments", steps);
   const std::vector<FragmentMemory> fragments = read_fragments(program, memory);
   int32_t last_layer = 0;

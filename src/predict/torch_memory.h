@@ -42,13 +42,12 @@ inline constexpr int kSettled = 10;
 // - A collective of tensor parallelism over another dimension than the first works on a copy
 //   [torch/distributed/_functional_collectives.py].
 // - A pipeline has a buffer for every microbatch that it receives, and keeps all outputs and the
-//   gradients of what it received until the next step begins [torch/distributed/pipelining/stage.py,
-//   clear_runtime_states]; the last stage puts its logits together behind all microbatches
-//   [schedules.py, _merge_outputs; microbatch.py, merge_chunks].
+//   gradients of what it received until the next step begins
+//   [torch/distributed/pipelining/stage.py, clear_runtime_states]; the last stage puts its logits
+//   together behind all microbatches [schedules.py, _merge_outputs; microbatch.py, merge_chunks].
 // All of PyTorch 2.6.
 std::vector<simulate::Held> torch_memory(const pipeline::Program& program, DType dtype,
-                                         const StackMemory& memory,
-                                         const cluster::Cluster& cluster,
+                                         const StackMemory& memory, const cluster::Cluster& cluster,
                                          int steps = kSettled);
 
 }  // namespace mw::predict
