@@ -46,7 +46,8 @@ struct StackMemory {
   // of the operand [pytorch/torchtitan torchtitan/models/norms.py, RMSNorm].
   bool wide_norms = false;
   // So of the norm before the loss, where only blocks are compiled: with an eager loss, which lies
-  // outside of them as well [torchtitan/parallelisms/parallelize_llama.py, apply_compile].
+  // outside of them as well [pytorch/torchtitan@582fe7d1
+  // torchtitan/parallelisms/parallelize_llama.py, apply_compile].
   bool wide_last_norm = false;
 
   // What products of linear layers in fp8 read in the backward pass is saved cast, a byte an

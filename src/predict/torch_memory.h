@@ -13,7 +13,7 @@ namespace mw::predict {
 
 // In the first step AdamW's moments are not there yet, and come to lie where they fit; until a few
 // steps later what the allocator keeps can grow. In published runs it was read when it had settled
-// (torchtitan's at the 90th step).
+// (torchtitan's at the 90th step: 31a17bfd benchmarks/llama3_h100_202412_torchtitan.md).
 inline constexpr int kSettled = 10;
 
 // Of every pipeline rank, in the last of so many steps. `program` is in_precision of `dtype`.
@@ -27,7 +27,8 @@ inline constexpr int kSettled = 10;
 //   block's, and the backward pass gathers the next block's ahead. Else they stay until the update.
 // - Every weight and moment is a tensor of its own, made in the order of the weights; the update
 //   makes the roots of all of a stage's second moments at a time [torch/optim/adamw.py,
-//   _init_group, _multi_tensor_adamw: `foreach`, torchtitan's way unless optimizer.fused].
+//   _init_group, _multi_tensor_adamw: `foreach`, torchtitan's way unless optimizer.fused;
+//   pytorch/torchtitan@04a22a00 torchtitan/optimizer.py, build_optimizers].
 // - Gradients are made in the weights' type. A layer's are copied into one f32 buffer, whose parts
 //   come out in the stream that scatters and stay there until the next step. Where the program sums
 //   microbatches first, they are summed in f32, undivided; a pipeline's stage scatters them, and
@@ -45,7 +46,7 @@ inline constexpr int kSettled = 10;
 //   gradients of what it received until the next step begins
 //   [torch/distributed/pipelining/stage.py, clear_runtime_states]; the last stage puts its logits
 //   together behind all microbatches [schedules.py, _merge_outputs; microbatch.py, merge_chunks].
-// All of PyTorch 2.6.
+// All of PyTorch 2.6.0 (2236df17).
 std::vector<simulate::Held> torch_memory(const pipeline::Program& program, DType dtype,
                                          const StackMemory& memory, const cluster::Cluster& cluster,
                                          int steps = kSettled);
