@@ -44,21 +44,36 @@ void FsdpGroups::hold_weights(int64_t divided) {
   for (const Group& one : groups_) all += one.elements;
   for (Group& one : groups_) {
     one.share = all == 0 ? 1 : static_cast<double>(divided) / static_cast<double>(all * kF32);
-    tensors_.add(one.part(kF32), Category::kWeights, What::kWeights);
+    for (const int64_t elements : one.weights)
+      tensors_.add(one.part(elements, kF32), Category::kWeights, What::kWeights);
   }
 }
 
 void FsdpGroups::hold_moments() {
   for (const Group& one : groups_) {
-    for (const What moment : {What::kFirstMoments, What::kSecondMoments})
-      tensors_.add(one.part(kF32), Category::kOptimizer, moment);
+    for (const int64_t elements : one.weights) {
+      for (const What moment : {What::kFirstMoments, What::kSecondMoments})
+        tensors_.add(one.part(elements, kF32), Category::kOptimizer, moment);
+    }
+  }
+}
+
+void FsdpGroups::update() {
+  std::vector<Handle> roots;
+  for (size_t g = 0; g < groups_.size(); ++g) {
+    const Group& one = groups_[g];
+    for (const int64_t elements : one.weights)
+      roots.push_back(tensors_.add(one.part(elements, kF32), Category::kWorkspace, What::kRoots));
+    const bool last = g + 1 == groups_.size() || groups_[g + 1].key.stage != one.key.stage;
+    if (last) tensors_.drop(roots);
   }
 }
 
 void FsdpGroups::begin_gather(int g) {
   Group& to = group(g);
   if (to.flat >= 0 || !to.whole.empty() || to.share >= 1) return;
-  Handle cast = tensors_.add(to.part(bytes_), Category::kWorkspace, What::kToGather, kGathers);
+  Handle cast =
+      tensors_.add(to.part(to.elements, bytes_), Category::kWorkspace, What::kToGather, kGathers);
   to.flat = tensors_.add(to.elements * bytes_, Category::kWorkspace, What::kGatherBuffer, kGathers);
   tensors_.drop(cast);
 }
@@ -104,7 +119,8 @@ void FsdpGroups::scatter(int g) {
   buffer = tensors_.add(of.elements * kF32, Category::kWorkspace, What::kScatterBuffer);
   tensors_.drop(of.gradients);
   tensors_.drop(of.sums);
-  Handle made = tensors_.add(of.part(kF32), Category::kGradients, What::kReduced, kScatters);
+  Handle made =
+      tensors_.add(of.part(of.elements, kF32), Category::kGradients, What::kReduced, kScatters);
   if (of.reduced < 0) {
     of.reduced = made;
   } else {

@@ -38,6 +38,8 @@ class FsdpGroups {
   // `divided`: f32 bytes of all weights that one device updates.
   void hold_weights(int64_t divided);
   void hold_moments();
+  // What AdamW makes of all weights of a stage at a time: the roots of their second moments.
+  void update();
 
   // Into the flat buffer. Nothing where the weights are there, on their way, or not divided.
   void begin_gather(int g);
@@ -70,8 +72,8 @@ class FsdpGroups {
     double share = 1;  // that a device has of them
     std::vector<Handle> whole, gradients, sums;
     Handle flat = -1, reduced = -1;
-    int64_t part(int64_t bytes) const {
-      return static_cast<int64_t>(share * static_cast<double>(elements)) * bytes;
+    int64_t part(int64_t of, int64_t bytes) const {
+      return static_cast<int64_t>(share * static_cast<double>(of)) * bytes;
     }
   };
   Group& group(int g) { return groups_[static_cast<size_t>(g)]; }

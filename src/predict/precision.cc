@@ -202,7 +202,18 @@ class Converter {
     const ir::TensorType& x = graph.type(op.operands[forward ? 0 : 1]);
     const int64_t width = x.dim(x.rank() - 1), own = dtype_size(DType::kF32);
     if (layer) return memory_.masks ? own + width : 0;
-    return memory_.wide_norms ? own + width * own : 0;
+    const bool last =
+        memory_.wide_last_norm && dtype_ != DType::kF32 && op.layer == layer_of_loss(graph);
+    const bool wide = memory_.wide_norms || last;
+    return wide ? own + width * own : 0;
+  }
+
+  static LayerId layer_of_loss(const ir::Graph& graph) {
+    for (const ir::Op& op : graph.ops) {
+      if (op.kind == ir::OpKind::kCrossEntropyMax || op.kind == ir::OpKind::kCrossEntropyGrad)
+        return op.layer;
+    }
+    return {};
   }
 
   // What is held beside the operands and results of the loss's gradient: values that it makes and
@@ -523,6 +534,7 @@ StackMemory stack_memory(const cluster::Cluster& cluster, const compile::Plan& p
   memory.attention_copies = memory.scores && cluster.stack.attention_copies;
   memory.masks = cluster.stack.dropout_masks;
   memory.wide_norms = !attained.fused_elementwise;
+  memory.wide_last_norm = cluster.stack.f32_loss;
   if (cluster.stack.narrow_saved) memory.narrow = fp8;
   memory.f16_gradients = cluster.stack.f16_gradients;
   return memory;

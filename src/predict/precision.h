@@ -45,6 +45,10 @@ struct StackMemory {
   // Of an RMS norm of several kernels the operand in f32 and the result before the weight, in place
   // of the operand [pytorch/torchtitan torchtitan/models/norms.py, RMSNorm].
   bool wide_norms = false;
+  // So of the norm before the loss, where only blocks are compiled: with an eager loss, which lies
+  // outside of them as well [pytorch/torchtitan@582fe7d1
+  // torchtitan/parallelisms/parallelize_llama.py, apply_compile].
+  bool wide_last_norm = false;
 
   // What products of linear layers in fp8 read in the backward pass is saved cast, a byte an
   // element, and where other ops read it too in half precision besides [Transformer Engine
@@ -57,7 +61,7 @@ struct StackMemory {
   bool f16_gradients = false;
 
   bool beside_loss() const { return f32_loss || gathered_ends || kept_products; }
-  bool saved() const { return scores || masks || wide_norms; }
+  bool saved() const { return scores || masks || wide_norms || wide_last_norm; }
 };
 
 // `fp8`: as in simulate::Options.

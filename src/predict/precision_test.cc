@@ -112,6 +112,34 @@ TEST_CASE(
   }
 }
 
+TEST_CASE("where blocks alone are compiled, the norm before the loss saves its operand in f32") {
+  Request request = small();
+  request.model = models::parse_config(
+      R"({"model_type": "llama", "vocab_size": 256, "max_position_embeddings": 64,
+          "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 4,
+          "num_attention_heads": 4, "num_key_value_heads": 2})",
+      "llama.json");
+  const pipeline::Program program = train_of(request);
+  const auto saved = [&](const StackMemory& memory, DType dtype) {
+    int64_t bytes = 0;
+    const pipeline::Program cast = in_precision(program, dtype, memory);
+    for (const pipeline::Buffer& buffer : cast.ranks[0].buffers) {
+      if (buffer.category == pipeline::Category::kActivations) bytes += buffer.bytes().value;
+    }
+    return bytes;
+  };
+  StackMemory last, all;
+  last.wide_last_norm = true;
+  all.wide_norms = true;
+  // In place of the operand in bf16: in f32, and the result before the weight.
+  const int64_t more = 16 * 64 * 64 * 4;
+  CHECK(saved(last, DType::kBF16) == saved({}, DType::kBF16) + more);
+  CHECK(saved(all, DType::kBF16) == saved({}, DType::kBF16) + 9 * more);
+  CHECK(saved(last, DType::kF32) == saved({}, DType::kF32));
+  request.cluster.stack.f32_loss = true;
+  CHECK(stack_memory(request.cluster, request.plan, cost::Fp8::kOff).wide_last_norm);
+}
+
 TEST_CASE("in bf16 weights and activations halve, and a parameter takes 18 bytes") {
   for (const char* plan : kPlans) {
     CAPTURE(std::string(plan));

@@ -34,13 +34,13 @@ class Replay {
         tensors_(cluster.stack.allocator, cluster.device.usable_memory()),
         groups_(tensors_, dtype) {}
 
-  simulate::Held run() {
+  simulate::Held run(int steps) {
     find_groups();
     uses_ = pipeline::buffer_uses(rank_);
     find_last_backwards();
     groups_.hold_weights(divided_bytes());
     hold_received();
-    step(nullptr);
+    for (int before = 1; before < steps; ++before) step(nullptr);
     simulate::Held held;
     held.workspace.assign(rank_.commands.size(), 0);
     step(&held);
@@ -100,6 +100,7 @@ class Replay {
   void begin_step() {
     groups_.forget_gradients();
     tensors_.drop(sent_);
+    logits_ = 0;
   }
 
   // `held`: what the step is recorded in.
@@ -323,6 +324,7 @@ class Replay {
       const size_t port = call.fragment.inputs.size() + static_cast<size_t>(output);
       Handle& saved = saved_[pipeline::root_buffer(rank_, call.command.buffers[port]).index()];
       if (program_.ranks.size() > 1) {
+        logits_ += call.fragment.graph.values[root].type.bytes().value;
         sent_.push_back(saved);
         saved = -1;
       }
@@ -336,8 +338,11 @@ class Replay {
       groups_.end_backward();
     }
     groups_.end_step();
+    Handle merged = tensors_.add(logits_, Category::kWorkspace, What::kMerged);
+    tensors_.drop(merged);
     if (!updated_) groups_.hold_moments();
     updated_ = true;
+    groups_.update();
   }
 
   const Program& program_;
@@ -353,6 +358,7 @@ class Replay {
   std::map<int32_t, int32_t> last_backward_;  // [stage] of a pipeline
   // [stage, microbatch][group]
   std::map<std::pair<FsdpGroups::Key, int32_t>, std::map<int, std::vector<Handle>>> kept_;
+  int64_t logits_ = 0;  // bytes of those that a pipeline's engine keeps
   bool updated_ = false;
 };
 
@@ -370,8 +376,9 @@ size_t ops_of(const Program& program) {
 }  // namespace
 
 std::vector<simulate::Held> torch_memory(const Program& program, DType dtype,
-                                         const StackMemory& memory,
-                                         const cluster::Cluster& cluster) {
+                                         const StackMemory& memory, const cluster::Cluster& cluster,
+                                         int steps) {
+  MW_CHECK(steps >= 2, "{} steps: the first has no moments", steps);
   const std::vector<FragmentMemory> fragments = read_fragments(program, memory);
   int32_t last_layer = 0;
   for (const Fragment& fragment : program.fragments) {
@@ -379,7 +386,7 @@ std::vector<simulate::Held> torch_memory(const Program& program, DType dtype,
   }
   std::vector<simulate::Held> held(program.ranks.size());
   in_parallel(held.size(), threads_for(ops_of(program)), [&](size_t r) {
-    held[r] = Replay(program, r, fragments, dtype, last_layer, cluster).run();
+    held[r] = Replay(program, r, fragments, dtype, last_layer, cluster).run(steps);
   });
   return held;
 }

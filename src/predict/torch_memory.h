@@ -11,9 +11,13 @@
 
 namespace mw::predict {
 
-// Of every pipeline rank, in the second of two steps (in the first one AdamW's moments are not
-// there yet, and come to lie where they fit). `program` is in_precision of `dtype`. REQUIRES: the
-// cluster's stack has an allocator other than kPlan.
+// In the first step AdamW's moments are not there yet, and come to lie where they fit; until a few
+// steps later what the allocator keeps can grow. In published runs it was read when it had settled
+// (torchtitan's at the 90th step: 31a17bfd benchmarks/llama3_h100_202412_torchtitan.md).
+inline constexpr int kSettled = 10;
+
+// Of every pipeline rank, in the last of so many steps. `program` is in_precision of `dtype`.
+// REQUIRES: the cluster's stack has an allocator other than kPlan; steps >= 2.
 //
 // - Weights are divided in f32, and gathered by layer, the layers outside blocks together with the
 //   last norm (FSDP2's root): a flat buffer in the stream that gathers, alive until the next
@@ -21,6 +25,10 @@ namespace mw::predict {
 //   torch/distributed/fsdp/_fully_shard/_fsdp_collectives.py, foreach_all_gather;
 //   _fsdp_param_group.py]. With ZeRO 3 a block's go behind its forward pass, but for the last
 //   block's, and the backward pass gathers the next block's ahead. Else they stay until the update.
+// - Every weight and moment is a tensor of its own, made in the order of the weights; the update
+//   makes the roots of all of a stage's second moments at a time [torch/optim/adamw.py,
+//   _init_group, _multi_tensor_adamw: `foreach`, torchtitan's way unless optimizer.fused;
+//   pytorch/torchtitan@04a22a00 torchtitan/optimizer.py, build_optimizers].
 // - Gradients are made in the weights' type. A layer's are copied into one f32 buffer, whose parts
 //   come out in the stream that scatters and stay there until the next step. Where the program sums
 //   microbatches first, they are summed in f32, undivided; a pipeline's stage scatters them, and
@@ -35,11 +43,12 @@ namespace mw::predict {
 // - A collective of tensor parallelism over another dimension than the first works on a copy
 //   [torch/distributed/_functional_collectives.py].
 // - A pipeline has a buffer for every microbatch that it receives, and keeps all outputs and the
-//   gradients of what it received until the step ends [torch/distributed/pipelining/stage.py,
-//   clear_runtime_states].
-// All of PyTorch 2.6.
+//   gradients of what it received until the next step begins
+//   [torch/distributed/pipelining/stage.py, clear_runtime_states]; the last stage puts its logits
+//   together behind all microbatches [schedules.py, _merge_outputs; microbatch.py, merge_chunks].
+// All of PyTorch 2.6.0 (2236df17).
 std::vector<simulate::Held> torch_memory(const pipeline::Program& program, DType dtype,
-                                         const StackMemory& memory,
-                                         const cluster::Cluster& cluster);
+                                         const StackMemory& memory, const cluster::Cluster& cluster,
+                                         int steps = kSettled);
 
 }  // namespace mw::predict

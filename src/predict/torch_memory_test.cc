@@ -34,10 +34,10 @@ Request torch_request(const std::string& plan, const char* precision = "bf16") {
   return request;
 }
 
-std::vector<simulate::Held> held_of(const Request& request) {
+std::vector<simulate::Held> held_of(const Request& request, int steps = kSettled) {
   return torch_memory(program_of(request), request.precision,
                       stack_memory(request.cluster, request.plan, request.options.fp8),
-                      request.cluster);
+                      request.cluster, steps);
 }
 
 int64_t bytes_of(const simulate::Held& held, Category category) {
@@ -150,6 +150,53 @@ TEST_CASE("a pipeline's stage scatters its gradients behind its last backward pa
   const simulate::Held held = held_of(torch_request("dp=2,zero=1,pp=2,microbatches=2"))[0];
   CHECK(bytes_of(held, Category::kWorkspace) == 4 * kBlock);
   CHECK(bytes_of(held_of(torch_request("dp=2,zero=1"))[0], Category::kWorkspace) == 0);
+}
+
+TEST_CASE("an update makes the roots of a stage's second moments, stage by stage") {
+  const auto roots = [](const char* plan, int64_t weights, int64_t share) {
+    CAPTURE(std::string(plan));
+    // The program aligns weights.
+    CHECK(static_cast<double>(held_of(torch_request(plan))[0].workspace.back()) ==
+          mw::test::close_to(static_cast<double>(4 * weights / share)).epsilon(0.03));
+  };
+  const int64_t embedding = 256 * 64 + 64 * 64;
+  roots("pp=2,microbatches=2", 2 * kBlock + embedding, 1);
+  roots("pp=2,dp=2,zero=1,microbatches=2", 2 * kBlock + embedding, 2);
+  roots("pp=2,chunks=2,microbatches=2,schedule=interleaved-1f1b", kBlock + embedding, 1);
+}
+
+TEST_CASE("a pipeline's last stage puts the logits of all microbatches together") {
+  Request request = torch_request("pp=2,microbatches=8");
+  request.model.vocab_size = 65536;
+  const std::vector<simulate::Held> held = held_of(request);
+  const int64_t logits = 8 * 2 * 64 * request.model.vocab_size * 2;  // of 16 sequences in bf16
+  const int64_t roots = 4 * 64 * request.model.vocab_size;
+  REQUIRE(logits > 2 * roots);
+  CHECK(held[1].workspace.back() == logits);
+  CHECK(held[0].workspace.back() < 2 * roots);
+}
+
+TEST_CASE("what the allocator keeps has settled by the step that is recorded") {
+  for (const cluster::Allocator kind :
+       {cluster::Allocator::kSegments, cluster::Allocator::kExpandable}) {
+    for (const char* plan :
+         {"dp=4,zero=3", "tp=2,sp,dp=2,zero=3,recompute=full",
+          "pp=2,microbatches=4,dp=2,zero=1,recompute=full",
+          "pp=2,chunks=2,microbatches=4,schedule=interleaved-1f1b,dp=2,zero=1,recompute=full"}) {
+      CAPTURE(std::string(plan));
+      Request request = torch_request(plan);
+      request.model.vocab_size = 65536;  // blocks of 16 MiB and more
+      request.cluster.stack.allocator = kind;
+      const std::vector<simulate::Held> settled = held_of(request);
+      const std::vector<simulate::Held> later = held_of(request, 3 * kSettled);
+      const std::vector<simulate::Held> second = held_of(request, 2);
+      for (size_t r = 0; r < settled.size(); ++r) {
+        CHECK(settled[r].reserved == later[r].reserved);
+        CHECK(settled[r].reserved >= second[r].reserved);
+        CHECK(settled[r].workspace == second[r].workspace);
+      }
+    }
+  }
 }
 
 TEST_CASE(

@@ -14,6 +14,7 @@ std::string_view name_of(What what) {
     case What::kWeights: return "weights in f32";
     case What::kFirstMoments: return "first moments";
     case What::kSecondMoments: return "second moments";
+    case What::kRoots: return "roots of second moments";
     case What::kToGather: return "weights to be gathered";
     case What::kGatherBuffer: return "buffers of weight gathers";
     case What::kGathered: return "gathered weights";
@@ -23,6 +24,7 @@ std::string_view name_of(What what) {
     case What::kReduced: return "reduced gradients";
     case What::kReceived: return "buffers to receive into";
     case What::kSent: return "values that were sent";
+    case What::kMerged: return "outputs put together";
     case What::kSaved: return "saved for backward";
     case What::kTemporary: return "temporaries";
     case What::kCopy: return "copies for collectives";
