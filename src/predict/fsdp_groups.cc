@@ -58,6 +58,15 @@ void FsdpGroups::hold_moments() {
   }
 }
 
+void FsdpGroups::hold_kept() {
+  for (const Group& one : groups_) {
+    for (const int64_t elements : one.weights) {
+      for (int copy = 0; copy < 4; ++copy)
+        tensors_.add(one.part(elements, kF32), Category::kOptimizer, What::kKept);
+    }
+  }
+}
+
 void FsdpGroups::update() {
   std::vector<Handle> roots;
   for (size_t g = 0; g < groups_.size(); ++g) {

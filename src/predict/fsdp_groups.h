@@ -38,6 +38,9 @@ class FsdpGroups {
   // `divided`: f32 bytes of all weights that one device updates.
   void hold_weights(int64_t divided);
   void hold_moments();
+  // What post-validation keeps of a step: copies of weights and moments before it, and its
+  // gradients.
+  void hold_kept();
   // What AdamW makes of all weights of a stage at a time: the roots of their second moments.
   void update();
 

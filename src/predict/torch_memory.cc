@@ -341,6 +341,7 @@ class Replay {
     Handle merged = tensors_.add(logits_, Category::kWorkspace, What::kMerged);
     tensors_.drop(merged);
     if (!updated_) groups_.hold_moments();
+    if (!updated_ && rank_.repeatable > 0) groups_.hold_kept();
     updated_ = true;
     groups_.update();
   }

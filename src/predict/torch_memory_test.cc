@@ -87,6 +87,22 @@ TEST_CASE("between steps a device has its part of weights and moments in f32") {
   }
 }
 
+TEST_CASE("with post-validation a device keeps copies of what its step took") {
+  for (const char* plan : {"pp=2,microbatches=4", "dp=2,pp=2,microbatches=2,zero=3"}) {
+    CAPTURE(plan);
+    const std::vector<simulate::Held> without = held_of(torch_request(plan)),
+                                      with = held_of(
+                                          torch_request(std::string(plan) + ",post_validation"));
+    for (size_t r = 0; r < 2; ++r) {
+      // Two moments, and beside them two copies of them, of the weights and the gradients.
+      CHECK(bytes_of(with[r], Category::kOptimizer) ==
+            3 * bytes_of(without[r], Category::kOptimizer));
+      for (const Category other : {Category::kWeights, Category::kGradients})
+        CHECK(bytes_of(with[r], other) == bytes_of(without[r], other));
+    }
+  }
+}
+
 TEST_CASE("ZeRO 3 keeps the ends and the last block gathered from forward to backward") {
   const auto behind_forward = [](const char* plan) {
     const Request request = torch_request(plan);

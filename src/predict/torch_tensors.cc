@@ -14,6 +14,7 @@ std::string_view name_of(What what) {
     case What::kWeights: return "weights in f32";
     case What::kFirstMoments: return "first moments";
     case What::kSecondMoments: return "second moments";
+    case What::kKept: return "kept of the step before";
     case What::kRoots: return "roots of second moments";
     case What::kToGather: return "weights to be gathered";
     case What::kGatherBuffer: return "buffers of weight gathers";

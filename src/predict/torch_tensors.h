@@ -18,6 +18,7 @@ enum class What : uint8_t {
   kWeights,
   kFirstMoments,
   kSecondMoments,
+  kKept,
   kRoots,
   kToGather,
   kGatherBuffer,
