@@ -156,8 +156,8 @@ TEST_CASE("advice is what every change takes where it is simulated, if it fits")
       request.cluster.device.memory = memory;
       const std::vector<Advice> expected = simulated(request, base.step.value);
       const AdviceReport report = advised(request, Trials::kPlans);
-      CHECK(report.tried == static_cast<int64_t>(option_changes(request).size() +
-                                                 plan_changes(request).size()));
+      CHECK(report.tried ==
+            static_cast<int64_t>(option_changes(request).size() + plan_changes(request).size()));
       CHECK(!report.shared);
       REQUIRE(report.advice.size() == expected.size());
       for (size_t i = 0; i < expected.size(); ++i) {
@@ -227,8 +227,9 @@ TEST_CASE("advice in words and as JSON") {
         Lines{"microbatches=4: 500 ms, 25.0 % less (1.00 GiB on the fullest rank)",
               "sp: 600 ms, 10.0 % less (1.00 MiB on the fullest rank)",
               "twice as good a cluster would save: matrix peak 30.0 %, link latency 0.5 %"});
-  CHECK(to_json(report).dump() ==
-        R"({"tried":7,"changes":[{"change":"microbatches=4","step_s":0.5,"gain":0.25,"memory_needed_bytes":1073741824},{"change":"sp","step_s":0.6,"gain":0.1,"memory_needed_bytes":1048576}],"twice_as_good":[{"figure":"matrix peak","gain":0.3},{"figure":"link latency","gain":0.005},{"figure":"x","gain":0.0049}]})");
+  CHECK(
+      to_json(report).dump() ==
+      R"({"tried":7,"changes":[{"change":"microbatches=4","step_s":0.5,"gain":0.25,"memory_needed_bytes":1073741824},{"change":"sp","step_s":0.6,"gain":0.1,"memory_needed_bytes":1048576}],"twice_as_good":[{"figure":"matrix peak","gain":0.3},{"figure":"link latency","gain":0.005},{"figure":"x","gain":0.0049}]})");
   report.shared = true;
   CHECK(sentences(report)[0] == "microbatches=4: 500 ms, 25.0 % less (1.00 GiB of all ranks)");
   report.advice.clear();
