@@ -232,6 +232,14 @@ std::string format_si(double number) {
   return fmt::format("{} {}", three_digits(number), kUnits[unit]);
 }
 
+static std::string percent(double share, int decimals, bool sign) {
+  const std::string digits = fmt::format("{:.{}f}", std::abs(100 * share), decimals);
+  const bool negative = share < 0 && digits.find_first_not_of("0.") != std::string::npos;
+  return (negative ? "-" : sign ? "+" : "") + digits + " %";
+}
+std::string format_percent(double share, int decimals) { return percent(share, decimals, false); }
+std::string format_change(double share) { return percent(share, 1, true); }
+
 std::string format_float(double number) { return shortest(number); }
 std::string format_float(float number) { return shortest(number); }
 

@@ -51,6 +51,10 @@ std::string format_bytes(int64_t bytes);
 std::string format_seconds(double seconds);
 // "999", "12.3 k", "1.75 G", "4.2 P": three digits, decimal units; append the unit's own name.
 std::string format_si(double number);
+// "4.1 %" of 0.041; what rounds to no more than zero is "0.0 %", never "-0.0 %".
+std::string format_percent(double share, int decimals = 1);
+// The same with its sign: "+4.1 %", "-4.1 %", "+0.0 %".
+std::string format_change(double share);
 
 // The shortest text that parses back to the same bits; always with a '.', an 'e' or "inf"/"nan", so
 // that it reads as a float: "1.0", "0.1", "1e-07".

@@ -91,6 +91,26 @@ TEST_CASE("sizes and times read well at every magnitude") {
   CHECK(format_si(1.746e11) == "175 G");
 }
 
+TEST_CASE("no percentage is a negative zero") {
+  struct Case {
+    double share;
+    const char *percent, *change;
+  };
+  for (const Case& c : {Case{0.0412, "4.1 %", "+4.1 %"}, Case{-0.0412, "-4.1 %", "-4.1 %"},
+                        Case{0, "0.0 %", "+0.0 %"}, Case{-0.0, "0.0 %", "+0.0 %"},
+                        Case{0.0004, "0.0 %", "+0.0 %"}, Case{-0.0004, "0.0 %", "+0.0 %"},
+                        Case{-0.0006, "-0.1 %", "-0.1 %"}, Case{12, "1200.0 %", "+1200.0 %"}}) {
+    CAPTURE(c.share);
+    CHECK(format_percent(c.share) == c.percent);
+    CHECK(format_change(c.share) == c.change);
+  }
+  CHECK(format_percent(0.98765, 2) == "98.77 %");
+  CHECK(format_percent(-0.004, 0) == "0 %");
+  CHECK(format_percent(-0.00004, 2) == "0.00 %");
+  CHECK(format_change(std::numeric_limits<double>::infinity()) == "+inf %");
+  CHECK(format_change(-std::numeric_limits<double>::infinity()) == "-inf %");
+}
+
 TEST_CASE("floats keep every bit and read as floats") {
   CHECK(format_float(1.0) == "1.0");
   CHECK(format_float(0.1) == "0.1");

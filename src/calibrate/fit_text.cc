@@ -103,12 +103,12 @@ std::string errors_text(const Fit& fit, bool kernels) {
     if (std::abs(residual.error) > std::abs(worst)) worst = residual.error;
   }
   if (count == 0) return "";
-  return fmt::format("{} {}: mean error {:.1f} %, worst {:+.1f} %", count,
-                     kernels ? "measured kernels" : "runs", 100 * mean / count, 100 * worst);
+  return fmt::format("{} {}: mean error {}, worst {}", count, kernels ? "measured kernels" : "runs",
+                     format_percent(mean / count), format_change(worst));
 }
 
 std::string residual_text(const Residual& residual) {
-  const std::string error = fmt::format("{:>+6.1f} %\n", 100 * residual.error);
+  const std::string error = fmt::format("{:>8}\n", format_change(residual.error));
   if (residual.collective != nullptr) {
     const CollectiveRow& row = *residual.collective;
     return fmt::format("  all_reduce of {} on {} ranks of {} nodes {}",
@@ -141,9 +141,9 @@ std::string to_text(const Fit& fit, const std::vector<cluster::LeftOut>& left_ou
                       join(errors, "; "), fit.deviation);
   if (!left_out.empty()) text += "\nleft out of the fit, then predicted:\n";
   for (const cluster::LeftOut& out : left_out)
-    text += fmt::format("  {:<72} {:>4} {:<5} mean {:>5.1f} %, worst {:>+6.1f} %\n",
-                        ending_of(out.name, 72), out.runs,
-                        out.runs == 1 ? "row:" : "rows:", 100 * out.mean, 100 * out.worst);
+    text += fmt::format("  {:<72} {:>4} {:<5} mean {:>7}, worst {:>8}\n", ending_of(out.name, 72),
+                        out.runs, out.runs == 1 ? "row:" : "rows:", format_percent(out.mean),
+                        format_change(out.worst));
   return text;
 }
 

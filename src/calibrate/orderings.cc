@@ -32,7 +32,7 @@ std::string what(const Comparison& c) {
                      c.run.overlap, c.run.global_batch, c.run.gpus);
 }
 
-std::string percent(double ratio) { return fmt::format("{:+.1f} %", 100 * (ratio - 1)); }
+std::string percent(double ratio) { return format_change(ratio - 1); }
 
 std::string published_text(const Ordering& o) {
   return o.published > 0 ? percent(o.published) : "faster";

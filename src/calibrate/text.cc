@@ -8,12 +8,6 @@
 #include "calibrate/validate.h"
 
 namespace mw::calibrate {
-namespace {
-
-std::string signed_percent(double error) { return fmt::format("{:+.1f} %", 100 * error); }
-
-}  // namespace
-
 std::string layout(const Run& run) {
   std::string text = run.tp == 0   ? "any layout"
                      : run.pp == 0 ? fmt::format("tp={}", run.tp)
@@ -33,8 +27,8 @@ std::string table(const std::vector<Summary>& summaries) {
   std::string text = fmt::format("{:<72} {:>5} {:>8} {:>8} {:>9} {:>6}\n", "source", "rows", "mean",
                                  "bias", "worst", "rank");
   for (const Summary& s : summaries) {
-    text += fmt::format("{:<72.72} {:>5} {:>6.1f} % {:>8} {:>9} {:>6}\n", s.name, s.rows,
-                        100 * s.mean, signed_percent(s.bias), signed_percent(s.worst),
+    text += fmt::format("{:<72.72} {:>5} {:>8} {:>8} {:>9} {:>6}\n", s.name, s.rows,
+                        format_percent(s.mean), format_change(s.bias), format_change(s.worst),
                         s.rows > 2 ? fmt::format("{:.3f}", s.rank_correlation) : "");
   }
   return text;
@@ -48,7 +42,7 @@ void add_memory(const std::vector<Comparison>& comparisons, std::string& text) {
     first = false;
     text += fmt::format("  {:<20} {:<36} published {:6.1f} predicted {:6.1f} {:>8}\n", c.run.model,
                         layout(c.run), c.run.memory_GiB, c.predicted_GiB,
-                        signed_percent(c.predicted_GiB / c.run.memory_GiB - 1));
+                        format_change(c.predicted_GiB / c.run.memory_GiB - 1));
   }
 }
 
@@ -95,7 +89,7 @@ std::string to_text(const std::vector<Comparison>& comparisons, bool rows) {
           c.published > 0 ? format_seconds(c.published) : fmt::format("place {:g}", c.run.value);
       text +=
           fmt::format("{} published {:>9} predicted {:>9} {:>8}{}{}\n", head, published,
-                      format_seconds(c.predicted), c.published > 0 ? signed_percent(c.error) : "",
+                      format_seconds(c.predicted), c.published > 0 ? format_change(c.error) : "",
                       c.assumed.empty() ? "" : "  with " + c.assumed,
                       c.fits ? "" : "  beyond the device's memory");
     }
@@ -135,8 +129,8 @@ std::string left_out_text(const std::vector<Comparison>& comparisons, const Mach
   for (const cluster::Profile* profile : profiles) {
     text += profile->name + "\n";
     for (const cluster::LeftOut& out : profile->left_out) {
-      text += fmt::format("  {:<70} {:>5} {:>6.1f} % {:>18}\n", ending_of(out.name, 70), out.runs,
-                          100 * out.mean, signed_percent(out.worst));
+      text += fmt::format("  {:<70} {:>5} {:>8} {:>18}\n", ending_of(out.name, 70), out.runs,
+                          format_percent(out.mean), format_change(out.worst));
     }
   }
   return text;

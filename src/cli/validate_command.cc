@@ -4,6 +4,7 @@
 
 #include "base/fs.h"
 #include "base/in_parallel.h"
+#include "base/text.h"
 #include "calibrate/orderings.h"
 #include "calibrate/validate.h"
 #include "cli/command.h"
@@ -37,7 +38,7 @@ std::vector<calibrate::Summary> effects(
 void print_effects(const std::vector<calibrate::Summary>& effects) {
   fmt::print("\n{:<44} {:>8} {:>8}\n", "without", "mean", "bias");
   for (const calibrate::Summary& s : effects)
-    fmt::print("{:<44} {:>6.1f} % {:>+6.1f} %\n", s.name, 100 * s.mean, 100 * s.bias);
+    fmt::print("{:<44} {:>8} {:>8}\n", s.name, format_percent(s.mean), format_change(s.bias));
 }
 
 Json json_of(const std::vector<calibrate::Summary>& effects) {

@@ -60,6 +60,9 @@ bool is_of_stage(StepKind kind) {
   return kind == StepKind::kUnshard || kind == StepKind::kReshard || kind == StepKind::kReduceGrad;
 }
 
+// Numbers in cells are below this.
+constexpr int64_t kMostNumber = 1 << 20;
+
 // Reads one cell's text from left to right.
 class CellReader {
  public:
@@ -80,6 +83,8 @@ class CellReader {
     if (take('^') && !read(step.action.replica)) return std::nullopt;
     return left_.empty() ? std::optional(step) : std::nullopt;
   }
+  // The number that ended the reading, as it is too large; "": none did.
+  std::string_view too_large() const { return too_large_; }
 
  private:
   bool samples(Step& step) {
@@ -102,15 +107,18 @@ class CellReader {
     return parsed.has_value();
   }
   std::optional<int32_t> number() {
-    constexpr int64_t kMost = 1 << 20;
-    const size_t digits = std::min(left_.find_first_not_of("0123456789"), left_.size());
-    const std::optional<int64_t> value = parse_int64(left_.substr(0, digits));
-    if (!value || *value >= kMost) return std::nullopt;
-    left_.remove_prefix(digits);
+    const size_t count = std::min(left_.find_first_not_of("0123456789"), left_.size());
+    if (count == 0) return std::nullopt;
+    const std::optional<int64_t> value = parse_int64(left_.substr(0, count));
+    if (!value || *value >= kMostNumber) {
+      too_large_ = left_.substr(0, count);
+      return std::nullopt;
+    }
+    left_.remove_prefix(count);
     return static_cast<int32_t>(*value);
   }
 
-  std::string_view left_;
+  std::string_view left_, too_large_;
 };
 
 void add_compute(Step step, std::vector<Action>& actions, std::vector<Step>& steps) {
@@ -119,30 +127,44 @@ void add_compute(Step step, std::vector<Action>& actions, std::vector<Step>& ste
   steps.push_back(step);
 }
 
-// Appends what a cell holds; false where it is not of the grammar.
-bool parse_cell(std::string_view cell, std::vector<Action>& actions, std::vector<Step>& steps) {
-  if (cell.empty()) return true;
+// What a cell that is not of the grammar must be.
+std::string wrong_form(std::string_view too_large = "") {
+  if (!too_large.empty()) {
+    return fmt::format("{} is too large a number; it must be below {}", clipped(too_large),
+                       kMostNumber);
+  }
+  return "it must be empty, stage, one of F I W B and microbatch as in 3F7, (3F7;4B0)OVERLAP_F_B, "
+         "or one of SEND_F RECV_F SEND_B RECV_B as in 3SEND_F7, or of UNSHARD RESHARD REDUCE_GRAD "
+         "as in 3UNSHARD";
+}
+
+// Appends what a cell holds. Returns what is wrong with it; "": nothing.
+std::string parse_cell(std::string_view cell, std::vector<Action>& actions,
+                       std::vector<Step>& steps) {
+  if (cell.empty()) return "";
   if (!starts_with(cell, "(") || !ends_with(cell, kOverlap)) {
-    const std::optional<Step> step = CellReader(cell).single();
-    if (!step) return false;
+    CellReader reader(cell);
+    const std::optional<Step> step = reader.single();
+    if (!step) return wrong_form(reader.too_large());
     if (step->kind == StepKind::kCompute) {
       add_compute(*step, actions, steps);
     } else {
       steps.push_back(*step);
     }
-    return true;
+    return "";
   }
   const std::vector<std::string_view> parts =
       split(cell.substr(1, cell.size() - 1 - kOverlap.size()), ';');
-  if (parts.size() != 2) return false;
+  if (parts.size() != 2) return wrong_form();
   const auto at = static_cast<int32_t>(actions.size());
   for (int32_t p = 0; p < 2; ++p) {
-    std::optional<Step> step = CellReader(trim(parts[static_cast<size_t>(p)])).single();
-    if (!step || step->kind != StepKind::kCompute) return false;
+    CellReader reader(trim(parts[static_cast<size_t>(p)]));
+    std::optional<Step> step = reader.single();
+    if (!step || step->kind != StepKind::kCompute) return wrong_form(reader.too_large());
     step->action.paired_with = at + 1 - p;
     add_compute(*step, actions, steps);
   }
-  return true;
+  return "";
 }
 
 // torch has no tag for replicas: where no cell has one and a stage is on several ranks, the
@@ -277,12 +299,10 @@ ParsedSchedule parse_schedule(const std::string& text, const std::string& file) 
     const std::vector<std::string_view> cells = split(lines[l], ',');
     for (size_t c = 0; c < cells.size(); ++c) {
       const std::string_view cell = trim(cells[c]);
-      if (parse_cell(cell, actions, steps)) continue;
-      diagnostics.add(
-          "{}:{}: cell {} is '{}'; it must be empty, stage, one of F I W B and microbatch as in "
-          "3F7, (3F7;4B0)OVERLAP_F_B, or one of SEND_F RECV_F SEND_B RECV_B as in 3SEND_F7, or of "
-          "UNSHARD RESHARD REDUCE_GRAD as in 3UNSHARD",
-          file, l + 1, c + 1, printable(clipped(cell)));
+      const std::string wrong = parse_cell(cell, actions, steps);
+      if (wrong.empty()) continue;
+      diagnostics.add("{}:{}: cell {} is '{}'; {}", file, l + 1, c + 1, printable(clipped(cell)),
+                      wrong);
     }
     if (actions.empty() && diagnostics.empty())
       diagnostics.add("{}:{}: rank {} has no F, I, W or B; leave the line out", file, l + 1, l);

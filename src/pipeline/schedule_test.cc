@@ -253,6 +253,31 @@ TEST_CASE("CSV cells that are no actions are reported together") {
         "s.csv:2: rank 1 has no F, I, W or B; leave the line out");
 }
 
+TEST_CASE("a number that is too large for a CSV cell is said to be so") {
+  struct Case {
+    const char *cell, *number;
+  };
+  for (const Case& c : std::vector<Case>{{"0F99999999999", "99999999999"},
+                                         {"99999999999F0", "99999999999"},
+                                         {"0F1048576", "1048576"},
+                                         {"0F0-4294967297", "4294967297"},
+                                         {"0F0/4294967296", "4294967296"},
+                                         {"0F0^2147483648", "2147483648"},
+                                         {"2SEND_F9223372036854775808", "9223372036854775808"},
+                                         {"(0F0;0B5000000000)OVERLAP_F_B", "5000000000"},
+                                         {"1099511627776UNSHARD", "1099511627776"}}) {
+    CHECK(mw::test::thrown_by([&] { parse_csv("0F0\n0F1," + std::string(c.cell), "s.csv"); }) ==
+          "s.csv:2: cell 2 is '" + std::string(c.cell) + "'; " + c.number +
+              " is too large a number; it must be below 1048576");
+  }
+  const std::string nines(100, '9');
+  CHECK(mw::test::thrown_by([&] { parse_csv("0F" + nines, "s.csv"); }) ==
+        "s.csv:1: cell 1 is '0F" + nines.substr(0, 58) + "…'; " + nines.substr(0, 60) +
+            "… is too large a number; it must be below 1048576");
+  CHECK(mw::test::thrown_by([] { parse_csv("0F1048575", "s.csv"); }).find("too large") ==
+        std::string::npos);
+}
+
 TEST_CASE("numbers far beyond the rows are said in a line, whatever their size") {
   CHECK(mw::test::thrown_by([] { parse_csv("0F1000000,0B1000000\n", "s.csv"); }) ==
         "s.csv: rank 0: stage 0 has no work for microbatches 0 to 999999");

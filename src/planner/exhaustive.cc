@@ -9,6 +9,7 @@
 #include "base/in_parallel.h"
 #include "planner/front.h"
 #include "planner/search.h"
+#include "planner/shortlist.h"
 #include "planner/simulated.h"
 #include "planner/space.h"
 
@@ -380,15 +381,24 @@ class Search {
     std::push_heap(best_.begin(), best_.end(), faster);
   }
 
-  // The fastest, and the front.
+  // The fastest, and the front; long programs as far as they may be told.
   void simulate() {
-    std::vector<Plan> plans;
-    for (const Estimated& estimated : best_) plans.push_back(estimated.plan);
-    for (Plan& plan : front_.told()) {
-      if (std::find(plans.begin(), plans.end(), plan) == plans.end())
-        plans.push_back(std::move(plan));
+    std::vector<Estimated> all = best_;
+    for (Estimated& of_front : front_.told()) {
+      if (std::none_of(all.begin(), all.end(),
+                       [&](const Estimated& other) { return other.plan == of_front.plan; }))
+        all.push_back(std::move(of_front));
     }
+    const Shortlist list = shortlist(all);
+    std::vector<Plan> plans;
+    for (const Estimated& estimated : list.first) plans.push_back(estimated.plan);
     add_fitting(simulate_plans(request_, plans), found_);
+    auto next = list.later.begin();
+    for (; next != list.later.end() &&
+           (found_.plans.empty() || Shortlist::may_win(*next, found_.plans.front().step));
+         ++next)
+      add_fitting(simulate_plans(request_, {next->plan}), found_);
+    found_.not_simulated = list.later.end() - next;
   }
 
   const Request& request_;

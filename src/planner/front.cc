@@ -30,18 +30,18 @@ void Front::keep(const Estimated& here) {
   kept_.push_back(here);
 }
 
-std::vector<compile::Plan> Front::told() const {
+std::vector<Estimated> Front::told() const {
   std::vector<Estimated> sorted = kept_;
   std::sort(sorted.begin(), sorted.end(), faster);
-  std::vector<compile::Plan> plans;
+  std::vector<Estimated> told;
   double least = 0;  // bytes of the last one
   for (const Estimated& here : sorted) {
     if (here.step.value > kReach * fastest_.value) break;
-    if (!plans.empty() && static_cast<double>(here.peak.value) > kLess * least) continue;
+    if (!told.empty() && static_cast<double>(here.peak.value) > kLess * least) continue;
     least = static_cast<double>(here.peak.value);
-    plans.push_back(here.plan);
+    told.push_back(here);
   }
-  return plans;
+  return told;
 }
 
 }  // namespace mw::planner

@@ -22,10 +22,11 @@ class Front {
   void keep(const Estimated& here);
   // From the fastest on, each with at least a tenth less memory than the one before: whatever is
   // kept has one that is no slower and needs at most a ninth more.
-  std::vector<compile::Plan> told() const;
+  std::vector<Estimated> told() const;
+
+  static constexpr double kReach = 1.5;
 
  private:
-  static constexpr double kReach = 1.5;
   static constexpr double kDetail = 1.01;
   static constexpr double kLess = 0.9;
   Seconds fastest_;              // of all that came

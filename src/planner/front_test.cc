@@ -51,9 +51,9 @@ TEST_CASE("whatever is kept has one that is told, no slower and with hardly more
     Front front;
     const std::vector<Estimated> points = random_points(seed);
     for (const Estimated& here : points) front.keep(here);
-    const std::vector<compile::Plan> told = front.told();
-    const auto of = [&](const compile::Plan& plan) -> const Estimated& {
-      return points[static_cast<size_t>(plan.microbatches)];
+    const std::vector<Estimated> told = front.told();
+    const auto of = [&](const Estimated& one) -> const Estimated& {
+      return points[static_cast<size_t>(one.plan.microbatches)];
     };
     REQUIRE(!told.empty());
     CHECK(of(told.back()).step.value <= 1.5 * of(told[0]).step.value);
@@ -64,9 +64,9 @@ TEST_CASE("whatever is kept has one that is told, no slower and with hardly more
     }
     for (const Estimated& here : points) {
       if (here.step.value > 1.5 * of(told[0]).step.value) continue;
-      CHECK(std::any_of(told.begin(), told.end(), [&](const compile::Plan& plan) {
-        return of(plan).step <= here.step && 0.9 * static_cast<double>(of(plan).peak.value) <=
-                                                 static_cast<double>(here.peak.value);
+      CHECK(std::any_of(told.begin(), told.end(), [&](const Estimated& one) {
+        return of(one).step <= here.step && 0.9 * static_cast<double>(of(one).peak.value) <=
+                                                static_cast<double>(here.peak.value);
       }));
     }
   }

@@ -50,6 +50,9 @@ struct Found {
   bool shared = false;     // by the ranks
   int64_t candidates = 0;  // plans of the space, without those that no schedule takes
   int64_t simulated = 0;
+  // Of the fastest by their estimates, and of the front, those whose programs are too long for
+  // what they promise.
+  int64_t not_simulated = 0;
   Seconds search;
 };
 

@@ -87,7 +87,7 @@ Json plan_json(const Request& request, const Candidate& best, const Candidate& c
 std::string loss(const Candidate& best, const Candidate& other) {
   const double lost = other.step.value - best.step.value;
   if (lost <= 0) return "equal";
-  return fmt::format("+{:.1f} % (+{}): {}", 100 * lost / best.step.value, format_seconds(lost),
+  return fmt::format("{} (+{}): {}", format_change(lost / best.step.value), format_seconds(lost),
                      join(parts_of(best, other), ", "));
 }
 
@@ -111,6 +111,10 @@ std::string to_text(const Request& request, const Found& found, int64_t top) {
       predict::limit_text(request.base.cluster.device),
       found.shared ? "that all ranks share" : "on the fullest rank",
       counted(found.candidates, "plan"), found.simulated, format_seconds(found.search.value));
+  if (found.not_simulated > 0) {
+    text += fmt::format("not simulated {} of the best by estimates, as their programs are long\n",
+                        found.not_simulated);
+  }
   text += predict::outside_text(request.base.cluster.stack.name, outside(request, best));
   for (const std::string& note : notes(request)) text += note + "\n";
   for (const Choice& choice : found.choices)
@@ -147,6 +151,7 @@ Json to_json(const Request& request, const Found& found, int64_t top) {
   json["search_s"] = found.search.value;
   json["candidates"] = found.candidates;
   json["simulated"] = found.simulated;
+  json["not_simulated"] = found.not_simulated;
   json["notes"] = Json::list(notes(request));
   Json alternatives{JsonArray{}}, front{JsonArray{}}, choices{JsonArray{}};
   for (size_t i = 1; i < found.plans.size() && static_cast<int64_t>(i) < top; ++i)

@@ -7,12 +7,32 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "predict/endless.h"
-#include "predict/what_if.h"
 
 namespace mw::predict {
 namespace {
 
-// Options that the request does not have, one at a time.
+// Twice as many stages a rank and half as many, and the backward in two.
+void add_schedules(const compile::Plan& plan, std::vector<Settings>& changes) {
+  const auto takes = [&](int64_t chunks) {
+    const pipeline::ScheduleKind& kind =
+        pipeline::kind_with_chunks(pipeline::kind_of(plan.schedule), chunks);
+    return kind.chunks.holds(chunks);
+  };
+  const auto add = [&](int64_t chunks) {
+    if (takes(chunks)) changes.push_back({{"chunks", std::to_string(chunks)}});
+  };
+  add(2 * plan.chunks);
+  if (plan.chunks % 2 == 0) add(plan.chunks / 2);
+  const pipeline::ScheduleKind& now =
+      pipeline::kind_with_chunks(pipeline::kind_of(plan.schedule), plan.chunks);
+  const pipeline::ScheduleKind* split = pipeline::with_split_backward(now);
+  if (split == nullptr) return;
+  changes.push_back({{"schedule", split->name}});
+  if (plan.chunks > 1) changes.back().push_back({"chunks", std::to_string(plan.chunks)});
+}
+
+}  // namespace
+
 std::vector<std::pair<std::string, simulate::Options>> option_changes(const Request& request) {
   std::vector<std::pair<std::string, simulate::Options>> changes;
   const compile::Plan& plan = request.plan;
@@ -37,27 +57,6 @@ std::vector<std::pair<std::string, simulate::Options>> option_changes(const Requ
   return changes;
 }
 
-// Twice as many stages a rank and half as many, and the backward in two.
-void add_schedules(const compile::Plan& plan, std::vector<Settings>& changes) {
-  const auto takes = [&](int64_t chunks) {
-    const pipeline::ScheduleKind& kind =
-        pipeline::kind_with_chunks(pipeline::kind_of(plan.schedule), chunks);
-    return kind.chunks.holds(chunks);
-  };
-  const auto add = [&](int64_t chunks) {
-    if (takes(chunks)) changes.push_back({{"chunks", std::to_string(chunks)}});
-  };
-  add(2 * plan.chunks);
-  if (plan.chunks % 2 == 0) add(plan.chunks / 2);
-  const pipeline::ScheduleKind& now =
-      pipeline::kind_with_chunks(pipeline::kind_of(plan.schedule), plan.chunks);
-  const pipeline::ScheduleKind* split = pipeline::with_split_backward(now);
-  if (split == nullptr) return;
-  changes.push_back({{"schedule", split->name}});
-  if (plan.chunks > 1) changes.back().push_back({"chunks", std::to_string(plan.chunks)});
-}
-
-// Neighbours of the plan with as many devices: one or two keys, as what-if would set them.
 std::vector<Settings> plan_changes(const Request& request) {
   const compile::Plan& p = request.plan;
   std::vector<Settings> changes;
@@ -89,6 +88,8 @@ std::vector<Settings> plan_changes(const Request& request) {
   }
   return changes;
 }
+
+namespace {
 
 std::string settings_text(const Settings& settings) {
   std::vector<std::string> parts;

@@ -3,9 +3,11 @@
 #pragma once
 
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "predict/predict.h"
+#include "predict/what_if.h"
 
 namespace mw::predict {
 
@@ -34,6 +36,11 @@ struct AdviceReport {
   bool shared = false;  // peaks are of all ranks, which share a memory
 };
 inline constexpr double kLeastGain = 0.005;
+
+// What is tried: options that the request does not have, one at a time; neighbours of the plan with
+// as many devices, one or two keys, as what-if would set them.
+std::vector<std::pair<std::string, simulate::Options>> option_changes(const Request& request);
+std::vector<Settings> plan_changes(const Request& request);
 
 AdviceReport advise(const Request& request, const Prediction& prediction, const Step& step,
                     Trials trials);

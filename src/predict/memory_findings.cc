@@ -16,11 +16,6 @@ struct Change {
   compile::Plan plan;
 };
 
-// Whether another schedule can take the plan's place.
-bool takes_other_kinds(const compile::Plan& plan) {
-  return plan.pp > 1 && plan.layers.empty() && !plan.post_validation;
-}
-
 // Without the options of the plan's own kind.
 Change with_kind(const compile::Plan& plan, const char* kind) {
   Change made{fmt::format("schedule={}{}", kind, plan.chunks > 1 ? ",chunks=1" : ""), plan};
@@ -41,6 +36,13 @@ Change with_kind(const compile::Plan& plan, const char* kind) {
   return made;
 }
 
+// Whether the schedule can take the place of the plan's own: stages that are named stay as they
+// are.
+bool takes_kind(const compile::Plan& plan, const char* kind) {
+  return plan.pp > 1 && !plan.post_validation &&
+         (plan.layers.empty() || with_kind(plan, kind).plan.stages() == plan.stages());
+}
+
 // What of a plan can be changed for less memory on as many devices, the least costly first.
 std::vector<Change> single_changes(const Request& request) {
   std::vector<Change> changes;
@@ -52,12 +54,12 @@ std::vector<Change> single_changes(const Request& request) {
   };
   const bool whole = now.recompute == compile::Recompute::kFull;
   const auto add_kind = [&](const char* kind) {
+    if (!takes_kind(now, kind)) return;
     Change made = with_kind(now, kind);
     if (!(made.plan == now)) changes.push_back(std::move(made));
   };
-  const bool may = takes_other_kinds(now);
   const char* leaner = pipeline::kind_of(now.schedule).variant.less_memory;
-  if (may && leaner != nullptr) add_kind(leaner);
+  if (leaner != nullptr) add_kind(leaner);
   if (now.tp > 1) add("sp", [](compile::Plan& plan) { plan.sp = true; });
   if (now.tp > 1 && !whole)
     add(now.sp ? "regather" : "sp,regather",
@@ -67,7 +69,7 @@ std::vector<Change> single_changes(const Request& request) {
   if (now.recompute == compile::Recompute::kNone)
     add("recompute=selective",
         [](compile::Plan& plan) { plan.recompute = compile::Recompute::kSelective; });
-  if (may) add_kind(pipeline::kUsualKind);
+  add_kind(pipeline::kUsualKind);
   const int64_t most = request.global_batch / now.dp;  // of one sequence each
   for (int64_t count = 2 * now.microbatches; count < most && most % count == 0; count *= 2)
     add(fmt::format("microbatches={}", count),
@@ -156,7 +158,8 @@ std::string memory_findings(const Request& request, const Prediction& prediction
   }
   std::vector<std::vector<Change>> all = {single_changes(request),
                                           joint_changes(request, {"", request.plan})};
-  if (takes_other_kinds(request.plan) && request.plan.schedule != pipeline::kUsualKind)
+  if (takes_kind(request.plan, pipeline::kUsualKind) &&
+      request.plan.schedule != pipeline::kUsualKind)
     all.push_back(joint_changes(request, with_kind(request.plan, pipeline::kUsualKind)));
   for (const std::vector<Change>& changes : all) {
     for (const Change& change : changes) {

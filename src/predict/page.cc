@@ -48,7 +48,7 @@ std::vector<report::Figure> figures_of(const Request& request, const Prediction&
           {"tokens/s", format_si(p.tokens_per_s), ""},
           {"MFU", percent_text(p.mfu) + " %", dense},
           {"HFU", percent_text(p.hfu) + " %", "recomputation counted"},
-          {"bubble", fmt::format("{:.1f} %", 100 * p.bubble), "waits and idle, mean of the ranks"},
+          {"bubble", format_percent(p.bubble), "waits and idle, mean of the ranks"},
           {"exposed comm.", format_seconds(exposed), "that nothing hides, mean of the ranks"},
           {"memory", format_bytes(p.needed().value),
            fmt::format("of {}, {}", limit_text(request.cluster.device),
@@ -118,7 +118,7 @@ report::Page page_of(const std::vector<const Request*>& requests,
 }
 
 void add_goodput(const Goodput& goodput, report::PageRun& run) {
-  run.figures.push_back({"goodput", fmt::format("{:.2f} %", 100 * goodput.goodput),
+  run.figures.push_back({"goodput", format_percent(goodput.goodput, 2),
                          fmt::format("a failure every {}, a checkpoint every {}",
                                      format_seconds(goodput.job_mtbf.value),
                                      format_seconds(goodput.interval.value))});

@@ -12,7 +12,7 @@
 namespace mw::predict {
 namespace {
 
-double percent(double part, double whole) { return whole > 0 ? 100 * part / whole : 0; }
+double part_of(double part, double whole) { return whole > 0 ? part / whole : 0; }
 
 std::string stages_text(const std::vector<int32_t>& stages) {
   std::vector<std::string> numbers;
@@ -48,8 +48,8 @@ std::string time_text(const Prediction& p) {
   std::string text;
   for (const report::Share& share : sums) {
     const double mean = share.time.value / static_cast<double>(p.result.ranks.size());
-    text += fmt::format("  {:<24} {:>10} {:5.1f} %\n", share.name, format_seconds(mean),
-                        percent(mean, p.step.value));
+    text += fmt::format("  {:<24} {:>10} {:>7}\n", share.name, format_seconds(mean),
+                        format_percent(part_of(mean, p.step.value)));
   }
   return text;
 }
@@ -162,10 +162,10 @@ std::string to_text(const Request& request, const Prediction& p) {
                   compile::short_form(request.plan), request.global_batch, request.seq_len);
   text += fmt::format(
       "step {}{}, {} tokens/s, {} TFLOP/s a device; MFU {} %, HFU {} % of {} TFLOP/s "
-      "dense {}; bubble {:.1f} %\n",
+      "dense {}; bubble {}\n",
       format_seconds(p.step.value), error_text(p.error), format_si(p.tokens_per_s),
       tflops_text(p.tflops_per_device), percent_text(p.mfu), percent_text(p.hfu),
-      p.peak.value / 1e12, p.peak_format, 100 * p.bubble);
+      p.peak.value / 1e12, p.peak_format, format_percent(p.bubble));
   text += outside_text(p.profile, p.outside);
   text += "where the time goes, mean over pipeline ranks:\n" + time_text(p);
   const std::string limit = limit_text(request.cluster.device);
@@ -248,22 +248,24 @@ std::string to_text(const Failures& failures, const Goodput& g, const Prediction
   const double steps = std::round(g.interval.value / p.step.value);
   const std::string count = steps < 1e9 ? fmt::format("{:.0f}", steps) : format_si(steps);
   const std::string best =
-      failures.interval ? fmt::format("; the best interval is {}: {:.2f} %, {} tokens/s",
-                                      format_seconds(g.best_interval.value), 100 * g.best_goodput,
-                                      format_si(p.tokens_per_s * g.best_goodput))
-                        : " (the best one)";
+      failures.interval
+          ? fmt::format("; the best interval is {}: {}, {} tokens/s",
+                        format_seconds(g.best_interval.value), format_percent(g.best_goodput, 2),
+                        format_si(p.tokens_per_s * g.best_goodput))
+          : " (the best one)";
   return fmt::format(
       "with failures: a device every {:.4g} h, so one of {} every {}; a checkpoint takes {}, a "
       "restart "
       "{}\n"
-      "  goodput {:.2f} % with a checkpoint every {}, {} {}, {} tokens/s{}\n"
-      "  lost: {:.2f} % checkpoints, {:.2f} % work done again, {:.2f} % restarts; first-order best "
+      "  goodput {} with a checkpoint every {}, {} {}, {} tokens/s{}\n"
+      "  lost: {} checkpoints, {} work done again, {} restarts; first-order best "
       "interval {} [Young 1974], {} [Daly 2006]\n",
       failures.device_mtbf.value / 3600, p.devices, format_seconds(g.job_mtbf.value),
       format_seconds(failures.checkpoint.value), format_seconds(failures.restart.value),
-      100 * g.goodput, format_seconds(g.interval.value), count, steps == 1 ? "step" : "steps",
-      format_si(p.tokens_per_s * g.goodput), best, 100 * g.checkpoints, 100 * g.lost_work,
-      100 * g.restarts, format_seconds(g.young.value), format_seconds(g.daly.value));
+      format_percent(g.goodput, 2), format_seconds(g.interval.value), count,
+      steps == 1 ? "step" : "steps", format_si(p.tokens_per_s * g.goodput), best,
+      format_percent(g.checkpoints, 2), format_percent(g.lost_work, 2),
+      format_percent(g.restarts, 2), format_seconds(g.young.value), format_seconds(g.daly.value));
 }
 
 Json to_json(const Failures& failures, const Goodput& g, const Prediction& p) {

@@ -34,14 +34,13 @@ std::string remarks(const Prediction& base, const Prediction& p) {
 
 // `devices`: with their number.
 Row figures(const Prediction& base, const Prediction& p, bool is_base, bool devices) {
-  const double change = 100 * (p.step.value / base.step.value - 1);
   Row row;
   if (devices) row.push_back(std::to_string(p.devices));
   const Row more{format_seconds(p.step.value),
-                 is_base ? "" : fmt::format("{:+.1f} %", change),
+                 is_base ? "" : format_change(p.step.value / base.step.value - 1),
                  format_si(p.tokens_per_s),
                  percent_text(p.mfu) + " %",
-                 fmt::format("{:.1f} %", 100 * p.bubble),
+                 format_percent(p.bubble),
                  format_seconds(exposed(p)),
                  format_bytes(p.needed().value),
                  remarks(base, p)};
@@ -113,8 +112,7 @@ std::string comparison_text(const std::vector<const Request*>& requests,
   for (std::string& head : heads(devices)) table[0].push_back(std::move(head));
   for (size_t i = 0; i < requests.size(); ++i) {
     table.push_back({compile::short_form(requests[i]->plan)});
-    if (!goodputs.empty())
-      table.back().push_back(fmt::format("{:.2f} %", 100 * goodputs[i].goodput));
+    if (!goodputs.empty()) table.back().push_back(format_percent(goodputs[i].goodput, 2));
     for (std::string& cell : figures(*predictions.front(), *predictions[i], i == 0, devices))
       table.back().push_back(std::move(cell));
   }

@@ -17,7 +17,7 @@ using pipeline::Program;
 
 constexpr size_t kToldWaits = 4;
 
-double percent(double part, double whole) { return whole > 0 ? 100 * part / whole : 0; }
+double part_of(double part, double whole) { return whole > 0 ? part / whole : 0; }
 
 // "stage 63", "pipeline rank 3 (stages 3, 11)", "the rank".
 std::string rank_name(const Program& program, int32_t rank) {
@@ -69,10 +69,10 @@ void add_path(const Result& result, const Program& program, std::vector<std::str
       "of the step's {}, work takes {} on {} of {} pipeline ranks and {} between them {} {}",
       format_seconds(result.step.value), format_seconds(all), passed, work.size(),
       counted(hops, "message"), hops == 1 ? "takes" : "take", format_seconds(messages));
-  const double share = percent(work[static_cast<size_t>(most)], result.step.value);
-  if (share >= 10) {
-    line += fmt::format("; {} does most, {} ({:.0f} %)", rank_name(program, most),
-                        format_seconds(work[static_cast<size_t>(most)]), share);
+  const double share = part_of(work[static_cast<size_t>(most)], result.step.value);
+  if (share >= 0.1) {
+    line += fmt::format("; {} does most, {} ({})", rank_name(program, most),
+                        format_seconds(work[static_cast<size_t>(most)]), format_percent(share, 0));
   }
   lines.push_back(std::move(line));
 }
@@ -102,10 +102,11 @@ void add_bubble(const Result& result, const Program& program, std::vector<std::s
     drain += result.ranks[r].idle.value;
   }
   const double whole = result.step.value * static_cast<double>(program.ranks.size());
-  lines.push_back(fmt::format(
-      "bubble: {:.1f} % of the step fills the pipeline (up to a rank's first backward), {:.1f} % "
-      "drains it (behind its last forward), {:.1f} % lies between",
-      percent(fill, whole), percent(drain, whole), percent(between, whole)));
+  lines.push_back(
+      fmt::format("bubble: {} of the step fills the pipeline (up to a rank's first backward), {} "
+                  "drains it (behind its last forward), {} lies between",
+                  format_percent(part_of(fill, whole)), format_percent(part_of(drain, whole)),
+                  format_percent(part_of(between, whole))));
 }
 
 void add_imbalance(const Result& result, const Program& program, std::vector<std::string>& lines) {
