@@ -16,6 +16,10 @@ struct Change {
   compile::Plan plan;
 };
 
+// Of what a step took, which post-validation keeps.
+constexpr const char* kWithoutCopies = "post_validation=false";
+void without_copies(compile::Plan& plan) { plan.post_validation = false; }
+
 // Without the options of the plan's own kind.
 Change with_kind(const compile::Plan& plan, const char* kind) {
   Change made{fmt::format("schedule={}{}", kind, plan.chunks > 1 ? ",chunks=1" : ""), plan};
@@ -39,7 +43,7 @@ Change with_kind(const compile::Plan& plan, const char* kind) {
 // Whether the schedule can take the place of the plan's own: stages that are named stay as they
 // are.
 bool takes_kind(const compile::Plan& plan, const char* kind) {
-  return plan.pp > 1 && !plan.post_validation &&
+  return plan.pp > 1 &&
          (plan.layers.empty() || with_kind(plan, kind).plan.stages() == plan.stages());
 }
 
@@ -60,6 +64,7 @@ std::vector<Change> single_changes(const Request& request) {
   };
   const char* leaner = pipeline::kind_of(now.schedule).variant.less_memory;
   if (leaner != nullptr) add_kind(leaner);
+  add(kWithoutCopies, without_copies);
   if (now.tp > 1) add("sp", [](compile::Plan& plan) { plan.sp = true; });
   if (now.tp > 1 && !whole)
     add(now.sp ? "regather" : "sp,regather",
@@ -92,6 +97,7 @@ std::vector<Change> joint_changes(const Request& request, Change made) {
     made.text += (made.text.empty() ? "" : ",") + text;
     changes.push_back(made);
   };
+  add(kWithoutCopies, without_copies);
   if (made.plan.tp > 1) add("sp", [](compile::Plan& plan) { plan.sp = true; });
   if (made.plan.dp * made.plan.cp > 1)
     add("zero=1", [](compile::Plan& plan) { plan.zero = std::max<int64_t>(1, plan.zero); });
