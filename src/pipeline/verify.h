@@ -38,6 +38,7 @@ void check_flow(const Checked& checked, Diagnostics& out);
 void check_channels(const Checked& checked, Diagnostics& out);
 void check_deadlock(const Checked& checked, Diagnostics& out);
 void check_gradients(const Checked& checked, Diagnostics& out);
+void check_norm(const Checked& checked, Diagnostics& out);
 void check_memory(const Checked& checked, Diagnostics& out);
 std::vector<RankFigures> make_figures(const Checked& checked);
 // States, step arena and the slots that the rank receives in.
