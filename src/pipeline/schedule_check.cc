@@ -285,6 +285,22 @@ class Checker {
                one.stages.size() == 1 ? "has" : "have", one.microbatches.size() == 1 ? "" : "es",
                ranges_text(one.microbatches));
     }
+    if (out_.empty() && schedule_.placement.replicas() > 1) check_ways();
+  }
+
+  // A microbatch goes through the stages of one replica: another one's do not have what it needs.
+  void check_ways() {
+    std::vector<const Action*> first(static_cast<size_t>(schedule_.microbatches), nullptr);
+    work_.for_each([&](const Unit& unit, const Work& work) {
+      const Action*& way = first[static_cast<size_t>(unit.microbatch)];
+      if (way == nullptr) way = &action(work.f);
+      if (way->replica == unit.replica) return;
+      out_.add(
+          "rank {} action {} ({}) is on replica {}, but {} is on replica {}: a microbatch goes "
+          "through one replica",
+          work.f.rank, work.f.index, to_string(action(work.f)), unit.replica, to_string(*way),
+          way->replica);
+    });
   }
 
   // "0 to 3, 7": ascending.

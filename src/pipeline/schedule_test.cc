@@ -351,6 +351,12 @@ TEST_CASE("work that is missing, doubled or on another rank is found") {
             "rank 1 action 0 (1F0) is paired with action 1, which is not paired with it"});
 }
 
+TEST_CASE("a microbatch that goes from one replica to another is found") {
+  CHECK(mw::test::thrown_by([] { parse_csv("0F0,0F1^1,0B0,0B1^1\n1F0,1B0,1F1,1B1\n", "s.csv"); }) ==
+        "s.csv: rank 1 action 2 (1F1) is on replica 0, but 0F1^1 is on replica 1: a microbatch "
+        "goes through one replica");
+}
+
 TEST_CASE("actions print in torch's letters, and what torch lacks is marked") {
   CHECK(to_string(Action{.kind = ActionKind::kB, .stage = StageId(3), .first = 7}) == "3B7");
   CHECK(to_string(Action{.kind = ActionKind::kUpdate, .stage = StageId()}) == "UPDATE");

@@ -43,8 +43,9 @@ struct VerifyOptions {
 //  channels: every receive has its publish, same type, in the same order, slots suffice;
 //  deadlock: runs all pipeline ranks' commands abstractly until all end or none can move;
 //  gradients: at the update every accumulator holds every microbatch exactly once and its partial
-//  axes are reduced once; memory: two buffers share bytes only if one's last use precedes the
-//  other's definition; peak within the limit;
+//  axes are reduced once; norm: it counts every gradient that is taken, once on all pipeline ranks;
+//  memory: two buffers share bytes only if one's last use precedes the other's definition; peak
+//  within the limit;
 //  validation: commands that a rank may repeat leave no trace, and all ranks find out together,
 //  from the sums and losses of all, whether they do.
 Verification verify(const Program& program, const VerifyOptions& options = {});

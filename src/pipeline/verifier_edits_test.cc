@@ -40,6 +40,20 @@ Buffer& state(Program& program, size_t rank, Category category) {
   throw CheckFailure("no such state");
 }
 
+// The rank's update, for an edit.
+Fragment& update(Program& program, size_t rank) {
+  return program.fragments[program.ranks[rank].commands.back().fragment.index()];
+}
+ir::Op& op_of(Fragment& fragment, ir::OpKind kind) {
+  for (ir::Op& op : fragment.graph.ops) {
+    if (op.kind == kind) return op;
+  }
+  throw CheckFailure("no such op");
+}
+std::vector<ir::Segment>& segments(Fragment& fragment, ir::OpKind kind, size_t group) {
+  return std::get<ir::FlatAttrs>(op_of(fragment, kind).attrs).groups[group];
+}
+
 struct Case {
   std::string name;
   std::function<void(Program&)> edit;
@@ -111,6 +125,36 @@ const std::vector<Case> kCases = {
                      [](const Command& c) { return c.action.kind == ActionKind::kUpdate; });
      },
      "is updated on no pipeline rank"},
+    {"data of a microbatch that is loaded once",
+     [](Program& p) { command(p, 0, Kind::kLoad, 2).microbatch = -1; },
+     "loads f32[4,8] once a step: only scalars are the same for all microbatches"},
+    {"a norm that forgets a parameter",
+     [](Program& p) {
+       for (const auto kind : {ir::OpKind::kNormBlocks, ir::OpKind::kNormParameters})
+         segments(update(p, 0), kind, 0).pop_back();
+     },
+     "op 5 (adamw) takes a gradient for other parameters than the norm counts in it"},
+    {"a norm of blocks that were made of others",
+     [](Program& p) { segments(update(p, 0), ir::OpKind::kNormBlocks, 0).pop_back(); },
+     "(norm_parameters) takes blocks of other groups than it makes sums of"},
+    {"parameters that no rank counts",
+     [](Program& p) {
+       for (const auto kind : {ir::OpKind::kNormBlocks, ir::OpKind::kNormParameters})
+         segments(update(p, 1), kind, 0).front().counts = false;
+     },
+     "the norm counts parameter 2 0 times"},
+    {"a norm of another gradient",
+     [](Program& p) {
+       ir::Graph& graph = update(p, 0).graph;
+       op_of(update(p, 0), ir::OpKind::kNormBlocks).operands[0] = graph.inputs[0].value;
+     },
+     "(adamw) takes a gradient that the norm counts 0 times"},
+    {"a step that is not clipped",
+     [](Program& p) {
+       ir::Op& step = op_of(update(p, 0), ir::OpKind::kAdamW);
+       step.operands[4] = step.operands[5];
+     },
+     "(adamw) scales its gradient by lr, which is no clipping factor"},
     {"states over each other",
      [](Program& p) {
        state(p, 0, Category::kGradients).storage.offset =
@@ -137,6 +181,56 @@ TEST_CASE("the verifier names what one edit of a pipeline breaks") {
     CAPTURE(all);
     CHECK(all.find(c.finding) != std::string::npos);
   }
+}
+
+TEST_CASE("operations of one group must have an order") {
+  Program program =
+      make_pipeline({.ranks = 2, .microbatches = 3, .dp = 2, .tp = 2, .streams = true});
+  REQUIRE(verify(program).sound());
+  for (Fragment& fragment : program.fragments) {
+    std::vector<size_t> of_dp;
+    for (size_t o = 0; o < fragment.graph.ops.size(); ++o) {
+      const ir::Op& op = fragment.graph.ops[o];
+      if (op.kind != ir::OpKind::kAllReduce) continue;
+      const auto* group = std::get_if<ir::AxisGroup>(&op.as<ir::CollectiveAttrs>().group);
+      if (group != nullptr && group->axes == ir::Axes{"dp"}) of_dp.push_back(o);
+    }
+    if (of_dp.size() < 2) continue;
+    fragment.launches[of_dp[1]].stream = StreamId(7);
+    fragment.launches[of_dp[1]].waits.clear();
+    const std::string all = join(verify(program).findings, "\n");
+    CAPTURE(all);
+    CHECK(all.find(fmt::format("op {} (all_reduce) may start before op {} has ended, both with the "
+                               "devices of dp: their order must be the same on all",
+                               of_dp[1], of_dp[0])) != std::string::npos);
+    return;
+  }
+  FAIL("no two sums over dp in one fragment");
+}
+
+TEST_CASE("gradients lie where the optimizer takes them for the parameter's") {
+  Program program = make_pipeline({.ranks = 1, .microbatches = 2});
+  ir::Module module;
+  for (const char* layer : {"1.0", "2.0"}) {
+    ir::State state;
+    state.name = std::string("w") + layer;
+    state.parameter = module.add_state(state);
+    state.kind = ir::StateKind::kGradient;
+    state.name = std::string("g") + layer;
+    module.add_state(state);
+  }
+  const VerifyOptions options{.module = &module};
+  REQUIRE(verify(program, options).sound());
+  std::vector<Buffer*> views;
+  for (Buffer& buffer : program.ranks[0].buffers) {
+    if (buffer.name == "g1.0" || buffer.name == "g2.0") views.push_back(&buffer);
+  }
+  REQUIRE(views.size() == 2);
+  std::swap(views[0]->storage, views[1]->storage);
+  const std::string all = join(verify(program, options).findings, "\n");
+  CAPTURE(all);
+  CHECK(all.find("op 3 (adamw) takes the elements 0 to 128 of 'grad/0', which are 'g2.0', for "
+                 "parameter 0 'w1.0'") != std::string::npos);
 }
 
 TEST_CASE("a rank's memory has all slots of what it receives, and none of what it sends") {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 #include <optional>
+#include <tuple>
 
 #include "pipeline/buffer_lives.h"
 #include "pipeline/verify.h"
@@ -34,7 +35,8 @@ struct Written {
   const std::string* name = nullptr;  // of the port, or of the data
   Unit unit;
   StageId stage;
-  bool once = false;  // data of the whole step
+  bool once = false;    // data of the whole step
+  FragmentId fragment;  // invalid: data
 };
 
 // Ports are named after values of the whole model; a value without a name is "%12" in its own graph
@@ -42,6 +44,14 @@ struct Written {
 bool may_be_same(const std::string& a, const std::string& b) {
   return a == b || a.empty() || b.empty() || a[0] == '%' || b[0] == '%';
 }
+
+// Where a port of a stage gets what other stages or slices make: the same in all calls.
+struct Source {
+  int32_t channel = -1;  // -1: of this rank
+  StageId stage;
+  int32_t slice = -1;
+  friend bool operator==(const Source&, const Source&) = default;
+};
 
 // A message as its producer wrote it, and the buffer it is read through.
 struct Message {
@@ -175,6 +185,10 @@ class FlowChecker {
     if (command.microbatch >= 0 && command.microbatch != command.action.first) {
       add("loads microbatch {}", command.microbatch);
     }
+    if (command.microbatch < 0 && buffer(id).type->rank() > 0) {
+      add("loads {} once a step: only scalars are the same for all microbatches",
+          ir::to_string(buffer(id).type));
+    }
     Written written{.name = &command.name, .unit = {}, .stage = {}, .once = command.microbatch < 0};
     written.unit.first = command.microbatch;
     write(id, written);
@@ -287,8 +301,8 @@ class FlowChecker {
       if (info.update_of[p] >= 0) update(command, fragment, info, p);
     }
     for (size_t p = info.inputs; p < ports.size(); ++p) {
-      write(command.buffers[p],
-            {&ports[p].name, unit_of(command.action), command.action.stage, false});
+      write(command.buffers[p], {&ports[p].name, unit_of(command.action), command.action.stage,
+                                 false, command.fragment});
     }
   }
 
@@ -359,8 +373,9 @@ class FlowChecker {
     check_written(command, port, b.name, *written_[id.index()]);
   }
 
+  // `channel`: that it came through, -1: it was made on this rank.
   void check_written(const Command& command, const Port& port, const std::string& name,
-                     const Written& written) {
+                     const Written& written, int32_t channel = -1) {
     const Unit unit = unit_of(command.action);
     if (port.kind == PortKind::kData) {
       if (*written.name != port.name) add("gives data '{}' to port '{}'", *written.name, port.name);
@@ -388,6 +403,26 @@ class FlowChecker {
       add("gives '{}' of stage {} to work of stage {}", name, written.stage.value,
           command.action.stage.value);
     }
+    if (crosses) check_source_of(command, port, name, written, channel);
+  }
+
+  // What has no name is known by where it came from in the calls before.
+  void check_source_of(const Command& command, const Port& port, const std::string& name,
+                       const Written& written, int32_t channel) {
+    const Source source{channel, written.stage, written.unit.slice};
+    const auto [known, is_first] = source_of_.try_emplace({command.fragment, &port}, source);
+    const auto [port_of, is_new] =
+        written_as_.try_emplace({command.fragment, &port, written.fragment}, written.name);
+    if (known->second == source && *port_of->second == *written.name) return;
+    add("gives '{}', written as '{}'{}, to port '{}', which before got '{}'{}", name, *written.name,
+        source_text(source), port.name, *port_of->second, source_text(known->second));
+  }
+  std::string source_text(const Source& source) const {
+    std::string text = fmt::format(" by stage {}", source.stage.value);
+    if (source.slice >= 0) text += fmt::format(", slice {}", source.slice);
+    if (source.channel < 0) return text;
+    return text + fmt::format(", channel '{}'",
+                              program_.channels[static_cast<size_t>(source.channel)].name);
   }
 
   void check_received(const PendingRead& read) {
@@ -397,20 +432,14 @@ class FlowChecker {
     command_ = read.command;
     const Buffer& b = buffer(read.buffer);
     const Message& message = it->second;
-    check_written(checked_.rank(rank_).commands[command_], *read.port, b.name, *message.written);
+    check_written(checked_.rank(rank_).commands[command_], *read.port, b.name, *message.written,
+                  read.message.first);
     const sharding::Sharding here = sharding::normalized(b.sharding, program_.mesh);
     if (!(message.sharding == here) || !(message.global_type == b.global_type)) {
       add("reads '{}' as {} of {}, but it was sent as {} of {}", b.name, to_string(here),
           ir::to_string(b.global_type), to_string(message.sharding),
           ir::to_string(message.global_type));
     }
-    // One channel always feeds the same port of a fragment in a stage.
-    const FragmentId fragment = checked_.rank(rank_).commands[command_].fragment;
-    const auto [port, is_new] = channel_of_.try_emplace({fragment, read.port}, read.message.first);
-    if (is_new || port->second == read.message.first) return;
-    add("gives port '{}' a message of channel '{}', but before one of channel '{}'",
-        read.port->name, program_.channels[static_cast<size_t>(read.message.first)].name,
-        program_.channels[static_cast<size_t>(port->second)].name);
   }
 
   // A state in place: from now on it is what the update's value is.
@@ -438,7 +467,9 @@ class FlowChecker {
   std::map<SlotKey, SlotState> slots_;
   std::map<MessageKey, Message> messages_;
   std::vector<PendingRead> reads_;
-  std::map<std::pair<FragmentId, const Port*>, int32_t> channel_of_;
+  std::map<std::pair<FragmentId, const Port*>, Source> source_of_;
+  // By fragment and port, and the fragment that wrote: what the writer calls it.
+  std::map<std::tuple<FragmentId, const Port*, FragmentId>, const std::string*> written_as_;
   std::map<std::pair<FragmentId, int32_t>, std::vector<Port>> named_;
 };
 

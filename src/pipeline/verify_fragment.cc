@@ -1,8 +1,34 @@
+#include <map>
 #include "pipeline/fragment_bytes.h"
+
 #include "pipeline/fragment_sharding.h"
+#include "pipeline/groups.h"
+#include "pipeline/streams.h"
 #include "pipeline/verify.h"
 
 namespace mw::pipeline {
+
+// All members of a group must come to its operations in the same order, whatever the speed of their
+// streams.
+static std::vector<std::string> order_findings(const Program& program, const Fragment& fragment,
+                                               const FragmentInfo& info) {
+  Diagnostics out;
+  const StreamOrder order(fragment);
+  std::map<std::string, int32_t> last;  // [group] its last operation so far
+  for (const CollectiveInfo& collective : info.collectives) {
+    if (group_size(program, *collective.group) == 1) continue;
+    const std::string group = group_label(*collective.group);
+    const auto [before, is_first] = last.try_emplace(group, collective.op);
+    if (!is_first && !order.before(before->second, collective.op)) {
+      out.add(
+          "op {} ({}) may start before op {} has ended, both with the devices of {}: their order "
+          "must be the same on all",
+          collective.op, ir::op_name(collective.kind), before->second, group);
+    }
+    before->second = collective.op;
+  }
+  return out.findings();
+}
 
 void check_fragments(const Checked& checked, Diagnostics& out) {
   for (size_t f = 0; f < checked.program.fragments.size(); ++f) {
@@ -14,6 +40,7 @@ void check_fragments(const Checked& checked, Diagnostics& out) {
     add(fragment_sharding_findings(fragment, checked.program.mesh));
     add(fragment_memory_findings(fragment, checked.info[f]));
     add(checked.accumulation[f].findings);
+    add(order_findings(checked.program, fragment, checked.info[f]));
   }
 }
 

@@ -2,6 +2,7 @@
 // the next call.
 #include <algorithm>
 #include <map>
+#include <optional>
 #include <set>
 #include <tuple>
 
@@ -60,6 +61,7 @@ class GradientChecker {
  public:
   GradientChecker(const Checked& checked, Diagnostics& out)
       : checked_(checked), program_(checked.program), out_(out), holder_sums_(checked) {
+    if (checked.options.module != nullptr) parameters_ = checked.options.module->parameters();
     for (const RankProgram& rank : program_.ranks) {
       for (const Command& command : rank.commands)
         slices_ = std::max(slices_, command.action.slice + 1);
@@ -282,13 +284,37 @@ class GradientChecker {
         continue;
       const int64_t begin = view.storage.offset / dtype_size(view.type->dtype),
                     end = begin + view.type->elements();
-      const bool known = std::any_of(
-          optimized.ranges.begin(), optimized.ranges.end(),
-          [&](const ElementRange& range) { return range.begin == begin && range.end == end; });
-      if (known) continue;
-      add("op {} (adamw) knows no parameter in the elements {} to {} of '{}', which are '{}'",
-          optimized.op, begin, end, buffer(root).name, view.name);
+      const auto range =
+          std::find_if(optimized.ranges.begin(), optimized.ranges.end(),
+                       [&](const ElementRange& r) { return r.begin == begin && r.end == end; });
+      if (range == optimized.ranges.end()) {
+        add("op {} (adamw) knows no parameter in the elements {} to {} of '{}', which are '{}'",
+            optimized.op, begin, end, buffer(root).name, view.name);
+        continue;
+      }
+      const int32_t parameter =
+          optimized.parameters[static_cast<size_t>(range - optimized.ranges.begin())];
+      const std::string name = parameter_name(parameter);
+      if (name.empty() || parameter_of(view.name) == name) continue;
+      add("op {} (adamw) takes the elements {} to {} of '{}', which are '{}', for parameter {} "
+          "'{}'",
+          optimized.op, begin, end, buffer(root).name, view.name, parameter, name);
     }
+  }
+
+  // The module's parameter of this number; empty where there is no module.
+  std::string parameter_name(int32_t parameter) const {
+    const auto index = static_cast<size_t>(parameter);
+    return index < parameters_.size() ? checked_.options.module->state(parameters_[index]).name
+                                      : "";
+  }
+  // The parameter that a state of the module is, or is the gradient of. REQUIRES: a module.
+  std::string parameter_of(const std::string& state) const {
+    const ir::Module& module = *checked_.options.module;
+    const std::optional<StateId> id = module.find_state(state);
+    if (!id) return "";
+    const StateId parameter = module.state(*id).parameter;
+    return parameter.valid() ? module.state(parameter).name : state;
   }
 
   // A weight that several pipeline ranks hold takes the sum of all their gradients, the same sum on
@@ -490,12 +516,9 @@ class GradientChecker {
   void check_all_parameters() {
     for (int32_t p = 0; p < all_parameters_; ++p) {
       if (updated_.contains(p)) continue;
-      const ir::Module* module = checked_.options.module;
-      const std::vector<StateId> parameters =
-          module ? module->parameters() : std::vector<StateId>();
-      const auto index = static_cast<size_t>(p);
+      const std::string name = parameter_name(p);
       out_.add("parameter {}{} is updated on no pipeline rank", p,
-               index < parameters.size() ? " '" + module->state(parameters[index]).name + "'" : "");
+               name.empty() ? "" : " '" + name + "'");
     }
   }
 
@@ -503,7 +526,8 @@ class GradientChecker {
   const Program& program_;
   Diagnostics& out_;
   HolderSums holder_sums_;
-  int32_t slices_ = 1;  // of a sequence
+  std::vector<StateId> parameters_;  // of the module, if there is one
+  int32_t slices_ = 1;               // of a sequence
   int32_t rank_ = 0;
   size_t command_ = 0;
   std::map<BufferId, Ledger> ledgers_;                  // [root]

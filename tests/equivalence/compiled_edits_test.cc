@@ -81,5 +81,46 @@ TEST_CASE("a random edit of a compiled program is rejected, or changes nothing")
   CHECK(tally.rejected > 3 * tally.harmless);
 }
 
+// Gives every call of a microbatch, for what it gets from another stage, nameless values of the
+// same type and microbatch.
+TEST_CASE("a value without a name is known by the stage that it came from before") {
+  using namespace pipeline;
+  const Net net = equivalence::shared_weight_net(4);
+  const compile::Plan plan = compile::parse_plan(
+      "pp=2,schedule=zb-v,chunks=2,microbatches=4,zero=3,grad_reduce=microbatch,layers=2:0:1:2");
+  const ir::Module model = net.build(equivalence::kBatch / plan.units());
+  const compile::CompiledPlan compiled = equivalence::compiled(net, model, plan);
+  VerifyOptions options;
+  options.module = &compiled.module;
+  REQUIRE(verify(compiled.train, options).sound());
+  int edits = 0;
+  for (size_t r = 0; r < compiled.train.ranks.size(); ++r) {
+    const RankProgram& rank = compiled.train.ranks[r];
+    for (size_t c = 0; c < rank.commands.size(); ++c) {
+      const Command& command = rank.commands[c];
+      if (command.kind != Command::Kind::kCall || command.action.first != 2) continue;
+      const Fragment& fragment = compiled.train.fragments[command.fragment.index()];
+      for (size_t p = 0; p < fragment.inputs.size(); ++p) {
+        const Buffer& wanted = rank.buffers[command.buffers[p].index()];
+        if (fragment.inputs[p].kind != PortKind::kBoundary) continue;
+        for (size_t b = 0; b < rank.buffers.size(); ++b) {
+          const Buffer& other = rank.buffers[b];
+          const bool fits = other.name[0] == '%' && other.name.ends_with("#2") &&
+                            other.name != wanted.name && other.type == wanted.type &&
+                            other.storage.kind == Storage::Kind::kArena;
+          if (!fits) continue;
+          Program edited = compiled.train;
+          edited.ranks[r].commands[c].buffers[p] = BufferId(static_cast<int64_t>(b));
+          CAPTURE(wanted.name);
+          CAPTURE(other.name);
+          CHECK(!verify(edited, options).sound());
+          ++edits;
+        }
+      }
+    }
+  }
+  CHECK(edits > 0);
+}
+
 }  // namespace
 }  // namespace mw
