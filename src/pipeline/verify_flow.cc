@@ -189,7 +189,9 @@ class FlowChecker {
       add("loads {} once a step: only scalars are the same for all microbatches",
           ir::to_string(buffer(id).type));
     }
-    Written written{.name = &command.name, .unit = {}, .stage = {}, .once = command.microbatch < 0};
+    Written written;
+    written.name = &command.name;
+    written.once = command.microbatch < 0;
     written.unit.first = command.microbatch;
     write(id, written);
   }
