@@ -355,6 +355,8 @@ TEST_CASE("a microbatch that goes from one replica to another is found") {
   CHECK(mw::test::thrown_by([] { parse_csv("0F0,0F1^1,0B0,0B1^1\n1F0,1B0,1F1,1B1\n", "s.csv"); }) ==
         "s.csv: rank 1 action 2 (1F1) is on replica 0, but 0F1^1 is on replica 1: a microbatch "
         "goes through one replica");
+  CHECK(mw::test::thrown_by([] { parse_csv("0F0^1,0B0^1\n1F0^1,1B0^1\n", "s.csv"); }) ==
+        "s.csv: no rank has work of replica 0, but the replicas are 0 to 1");
 }
 
 TEST_CASE("actions print in torch's letters, and what torch lacks is marked") {
