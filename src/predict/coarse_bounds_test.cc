@@ -195,3 +195,25 @@ TEST_CASE("what facts and orders are not told apart by has no order") {
     CHECK(!has(plan));
   }
 }
+
+TEST_CASE("long schedules are continued from shorter ones, whatever the rest of a round") {
+  Request request = small();
+  request.model.layers = 8;
+  request.global_batch = 120;
+  Coarse coarse(request);
+  for (const std::string& schedule : pipeline::schedule_kinds()) {
+    for (const auto& [chunks, microbatches] :
+         {std::pair(1, 30), std::pair(1, 40), std::pair(2, 40)}) {
+      compile::Plan& plan = request.plan;
+      plan = compile::Plan();
+      plan.pp = 4;
+      plan.schedule = schedule;
+      plan.chunks = chunks;
+      plan.microbatches = microbatches;
+      if (!coarse.has_order(plan)) continue;
+      CAPTURE(short_form(plan));
+      CHECK(coarse.step(plan).value ==
+            mw::test::close_to(mw::predict::predict(request).step.value).epsilon(0.05));
+    }
+  }
+}
