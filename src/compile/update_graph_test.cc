@@ -2,8 +2,13 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
+#include <functional>
+
+#include "base/text.h"
 #include "compile/compile.h"
 #include "partition/test_nets.h"
+#include "pipeline/verifier.h"
 
 namespace mw::compile {
 namespace {
@@ -44,6 +49,68 @@ TEST_CASE("small layers share a bucket, in the order of the layers") {
   REQUIRE(together.size() == 1);
   REQUIRE(together[0].size() == apart.size());
   for (size_t g = 0; g < apart.size(); ++g) CHECK(together[0][g] == apart[apart.size() - 1 - g][0]);
+}
+
+TEST_CASE("weights and moments that are not what adamw made of them are found") {
+  const ir::Module model = partition::test::gpt_net({.blocks = 3});
+  ModelShape shape;
+  shape.global_batch = 64;
+  const CompiledPlan sound =
+      compile({model, nullptr, parse_plan("dp=2,zero=1,bucket_mb=0,microbatches=2"), shape, {}});
+  const auto update = [](pipeline::Program& program) -> ir::Graph& {
+    const auto it = std::find_if(
+        program.fragments.begin(), program.fragments.end(),
+        [](const pipeline::Fragment& f) { return f.kind == pipeline::ActionKind::kUpdate; });
+    return it->graph;
+  };
+  // All-gathers of weights of as many elements, which lie apart.
+  const auto gathers = [](ir::Graph& graph) {
+    std::vector<ir::Op*> found;
+    for (ir::Op& op : graph.ops) {
+      if (op.kind == ir::OpKind::kAllGather && graph.type(op.operands[0]).dtype == DType::kF32)
+        found.push_back(&op);
+    }
+    return found;
+  };
+  struct Case {
+    const char *name, *finding;
+    std::function<void(ir::Graph&)> edit;
+  };
+  for (const Case& c : std::vector<Case>{
+           {"weights gathered in each other's place", "what adamw makes of 'weight/",
+            [&](ir::Graph& graph) {
+              const std::vector<ir::Op*> all = gathers(graph);
+              for (ir::Op* a : all) {
+                for (ir::Op* b : all) {
+                  if (a == b || !(graph.type(a->operands[0]) == graph.type(b->operands[0])))
+                    continue;
+                  return std::swap(a->operands, b->operands);
+                }
+              }
+              FAIL("no two gathers of one size");
+            }},
+           {"weights gathered as they were", "what adamw makes of nothing",
+            [&](ir::Graph& graph) {
+              ir::Op& gather = *gathers(graph)[0];
+              const OpId by = graph.value(gather.operands[0]).producer;
+              gather.operands[0] = graph.op(by).operands[0];
+            }},
+           {"moments in each other's place", "what adamw makes of 'v/", [](ir::Graph& graph) {
+              const auto step =
+                  std::find_if(graph.ops.begin(), graph.ops.end(),
+                               [](const ir::Op& op) { return op.kind == ir::OpKind::kAdamW; });
+              REQUIRE(step != graph.ops.end());
+              std::swap(step->operands[2], step->operands[3]);
+            }}}) {
+    CAPTURE(std::string(c.name));
+    pipeline::Program program = sound.train;
+    REQUIRE(pipeline::verify(program, {.module = &sound.module}).sound());
+    c.edit(update(program));
+    const std::string found =
+        join(pipeline::verify(program, {.module = &sound.module}).findings, "\n");
+    CAPTURE(found);
+    CHECK(found.find(c.finding) != std::string::npos);
+  }
 }
 
 }  // namespace

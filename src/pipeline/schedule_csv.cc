@@ -221,6 +221,20 @@ void tag_replicas(ParsedSchedule& parsed) {
   }
 }
 
+// Of replicas a file has those alone that have work.
+void check_replicas(const Schedule& schedule, const std::string& file, Diagnostics& diagnostics) {
+  std::vector<bool> works(static_cast<size_t>(schedule.placement.replicas()), false);
+  for (const auto& actions : schedule.ranks) {
+    for (const Action& action : actions) works[static_cast<size_t>(action.replica)] = true;
+  }
+  for (size_t j = 0; j < works.size(); ++j) {
+    if (!works[j]) {
+      diagnostics.add("{}: no rank has work of replica {}, but the replicas are 0 to {}", file, j,
+                      works.size() - 1);
+    }
+  }
+}
+
 // Stages, replicas, slices and microbatches as the rows have them; a stage that no row has, or two
 // have, is for findings() to tell.
 void infer_placement(Schedule& schedule) {
@@ -319,6 +333,7 @@ ParsedSchedule parse_schedule(const std::string& text, const std::string& file) 
   tag_replicas(parsed);
   infer_placement(parsed.schedule);
   check_size(parsed.schedule, file, diagnostics);
+  check_replicas(parsed.schedule, file, diagnostics);
   diagnostics.throw_if_any();
   for (const std::string& finding : findings(parsed.schedule))
     diagnostics.add("{}: {}", file, finding);

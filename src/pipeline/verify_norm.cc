@@ -1,5 +1,6 @@
 // The global norm: it counts every gradient that an optimizer takes, as a whole and once, and every
-// step is scaled by what clips it.
+// step is scaled by what clips it. And what becomes of the step: each weight and moment is what
+// adamw made of it.
 #include <algorithm>
 #include <map>
 #include <set>
@@ -8,6 +9,7 @@
 
 #include <fmt/ranges.h>
 
+#include "pipeline/buffer_lives.h"
 #include "pipeline/verify.h"
 
 namespace mw::pipeline {
@@ -97,13 +99,85 @@ class FragmentNorm {
   std::vector<int32_t> counted_;
 };
 
+// What a call leaves in weights and moments.
+class StepResults {
+ public:
+  StepResults(const Checked& checked, int32_t rank, size_t command, Diagnostics& out)
+      : checked_(checked),
+        rank_(rank),
+        at_(command),
+        command_(checked.rank(rank).commands[command]),
+        fragment_(checked.fragment(command_)),
+        graph_(fragment_.graph),
+        out_(out) {}
+
+  void run() {
+    for (const ir::StateUpdate& update : graph_.updates) {
+      for (size_t i = 0; i < fragment_.inputs.size(); ++i) {
+        if (graph_.inputs[i].state == update.state) check(command_.buffers[i], update.value);
+      }
+    }
+    for (size_t i = 0; i < graph_.outputs.size(); ++i) {
+      const BufferId id = command_.buffers[fragment_.inputs.size() + i];
+      if (buffer(id).category == Category::kWeights) check(id, graph_.outputs[i]);
+    }
+  }
+
+ private:
+  const Buffer& buffer(BufferId id) const { return checked_.rank(rank_).buffers[id.index()]; }
+  BufferId root(BufferId id) const { return root_buffer(checked_.rank(rank_), id); }
+
+  void check(BufferId to, ValueId value) {
+    const Category category = buffer(to).category;
+    if (category != Category::kWeights && category != Category::kOptimizer) return;
+    const BufferId from = made_of(value);
+    if (from.valid() && root(from) == root(to)) return;
+    out_.add("{} makes of '{}' what adamw makes of {}", place_text(checked_.program, rank_, at_),
+             buffer(to).name,
+             from.valid() ? "'" + buffer(from).name + "'" : std::string("nothing"));
+  }
+
+  // The state that an adamw made the value of, perhaps gathered since; invalid: none.
+  BufferId made_of(ValueId value) const {
+    OpId by = graph_.value(value).producer;
+    if (by.valid() && graph_.op(by).kind == OpKind::kAllGather) {
+      const ir::Op& gather = graph_.op(by);
+      const auto i = std::find(gather.results.begin(), gather.results.end(), value);
+      value = gather.operands[static_cast<size_t>(i - gather.results.begin())];
+      by = graph_.value(value).producer;
+    }
+    if (!by.valid() || graph_.op(by).kind != OpKind::kAdamW) return BufferId();
+    const ir::Op& step = graph_.op(by);
+    // weight, m and v are its operands 0, 2 and 3.
+    const auto i = std::find(step.results.begin(), step.results.end(), value);
+    const auto operand = static_cast<size_t>(i - step.results.begin());
+    const ValueId before = step.operands[operand == 0 ? 0 : operand + 1];
+    for (size_t p = 0; p < fragment_.inputs.size(); ++p)
+      if (fragment_.inputs[p].value == before) return command_.buffers[p];
+    return BufferId();
+  }
+
+  const Checked& checked_;
+  int32_t rank_;
+  size_t at_;
+  const Command& command_;
+  const Fragment& fragment_;
+  const ir::Graph& graph_;
+  Diagnostics& out_;
+};
+
 }  // namespace
 
 void check_norm(const Checked& checked, Diagnostics& out) {
   std::map<int32_t, std::vector<size_t>> counted_by;  // [parameter] pipeline ranks
   std::set<int32_t> updated;
   for (size_t r = 0; r < checked.program.ranks.size(); ++r) {
-    for (const Command& command : checked.program.ranks[r].commands) {
+    const std::vector<Command>& commands = checked.program.ranks[r].commands;
+    for (size_t c = 0; c < commands.size(); ++c) {
+      const Command& command = commands[c];
+      if (command.kind == Command::Kind::kCall &&
+          !checked.accumulation[command.fragment.index()].optimized.empty())
+        StepResults(checked, static_cast<int32_t>(r), c, out).run();
       // A step that is made again takes what was kept of the first (verify_validation.cc).
       if (command.kind != Command::Kind::kCall || command.action.kind == ActionKind::kRollback)
         continue;
