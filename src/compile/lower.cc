@@ -330,9 +330,9 @@ class RankLowering {
         call.buffers.push_back(load(call.action, plan));
       } else if (port.kind == PortKind::kBoundary) {
         const int32_t channel = shared_.at({of.inputs[i], of.senders[sender++], rank_});
-        const BufferId id_here = message_buffer(of, port, channel);
-        add_step_message(Command::Kind::kReceive, call.action, channel, id_here);
-        call.buffers.push_back(id_here);
+        const BufferId slot = message_buffer(of, port, channel);
+        add_step_message(Command::Kind::kReceive, call.action, channel, slot);
+        call.buffers.push_back(slot);
       } else {
         call.buffers.push_back(states().at(of.inputs[i]));
       }
