@@ -36,6 +36,21 @@ void set_step(double step, const std::vector<double>& busy, simulate::Result& re
   }
 }
 
+// Those of the third call, whose `commands` are behind those of two others, in place of time in
+// which a rank is idle.
+void take_waits(const std::vector<simulate::Wait>& all, size_t commands,
+                std::vector<simulate::Wait>& waits, simulate::RankResult& rank) {
+  const auto count = static_cast<int32_t>(commands);
+  for (simulate::Wait wait : all) {
+    if (wait.command < 2 * count) continue;
+    const Seconds took = wait.end - wait.begin;
+    wait.command -= 2 * count;
+    rank.waits[static_cast<size_t>(wait.reason)] += took;
+    rank.idle = std::max(rank.idle - took, Seconds(0));
+    waits.push_back(wait);
+  }
+}
+
 // So many calls of a program, one behind the other.
 pipeline::Program calls_of(const pipeline::Program& program, int64_t calls) {
   pipeline::Program all = program;
@@ -75,22 +90,28 @@ void let_run_on(const Request& request, const Step& step, simulate::Result& resu
   simulate::Options options = request.options;
   options.trace = options.figures = false;
   const std::vector<simulate::Held> held;
-  const auto time_of = [&](int64_t calls) {
-    return simulate::simulate(calls_of(step.program, calls), request.cluster, options, held)
-        .step.value;
+  const auto result_of = [&](int64_t calls) {
+    return simulate::simulate(calls_of(step.program, calls), request.cluster, options, held);
   };
   // The first call begins with all ranks at once; from the second on each is like the one before.
-  const double period = time_of(3) - time_of(2);
+  const simulate::Result two = result_of(2), three = result_of(3);
   const std::vector<double> all = busy(result);
-  set_step(std::max(period, *std::max_element(all.begin(), all.end())), all, result);
+  set_step(std::max((three.step - two.step).value, *std::max_element(all.begin(), all.end())), all,
+           result);
+  for (size_t r = 0; r < result.ranks.size(); ++r)
+    take_waits(three.waits[r], step.program.ranks[r].commands.size(), result.waits[r],
+               result.ranks[r]);
 }
 
-std::string run_on_text(const simulate::Result& result) {
+std::vector<std::string> explain_run_on(const simulate::Result& result, const Step& step) {
   const auto [rank, share] = busiest(result);
-  return fmt::format(
+  std::vector<std::string> lines = {fmt::format(
       "a step runs into the next, whose first forwards run before the norm of this one is known; "
       "pipeline rank {} works through {:.1f} % of it (the time line is of one step by itself)",
-      rank, share);
+      rank, share)};
+  for (std::string& line : simulate::explain_waits(result, step.program))
+    lines.push_back(std::move(line));
+  return lines;
 }
 
 bool is_endless(const Request& request) {

@@ -23,7 +23,7 @@ bool runs_on(const Request& request);
 // REQUIRES: runs_on(request); the result is of the step's program.
 void let_run_on(const Request& request, const Step& step, simulate::Result& result);
 // In words. REQUIRES: let_run_on has been.
-std::string run_on_text(const simulate::Result& result);
+std::vector<std::string> explain_run_on(const simulate::Result& result, const Step& step);
 // The result of a flushed step becomes that of a step among others. Its trace, by itself, stays.
 // REQUIRES: is_endless(request); the result is of flushed(request).
 void take_out_flush(const Request& request, simulate::Result& result);

@@ -86,7 +86,9 @@ TEST_CASE(
   for (size_t r = 0; r < 4; ++r) {
     const simulate::RankResult& rank = running.result.ranks[r];
     const double busy = (rank.compute + rank.total_exposed_comm() + rank.gaps).value;
-    CHECK(busy + rank.idle.value == mw::test::close_to(running.step.value));
+    CHECK((rank.total_wait() + rank.idle).value + busy == mw::test::close_to(running.step.value));
+    CHECK(rank.idle.value < 0.01 * running.step.value);
+    CHECK(running.result.waits[r].empty() == (rank.total_wait().value == 0));
     most = std::max(most, busy);
     // Copies of weight, moments and gradient, f32.
     const pipeline::RankProgram program = compile_step(request).program.ranks[r];

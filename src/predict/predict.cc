@@ -330,7 +330,7 @@ Prediction predict(const Request& request, const Step& step) {
   if (is_endless(request)) {
     hold_older_weights(step, p);
   } else if (runs_on(request)) {
-    p.path = {run_on_text(p.result)};
+    p.path = explain_run_on(p.result, step);
   } else {
     p.path = simulate::explain(p.result, step.program);
   }

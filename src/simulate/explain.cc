@@ -195,6 +195,12 @@ std::vector<std::string> explain(const Result& result, const Program& program) {
   std::vector<std::string> lines;
   add_path(result, program, lines);
   add_bubble(result, program, lines);
+  for (std::string& line : explain_waits(result, program)) lines.push_back(std::move(line));
+  return lines;
+}
+
+std::vector<std::string> explain_waits(const Result& result, const Program& program) {
+  std::vector<std::string> lines;
   add_imbalance(result, program, lines);
   add_waits(result, program, lines);
   return lines;

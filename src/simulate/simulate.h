@@ -143,5 +143,7 @@ std::string command_name(const pipeline::Program& program, int32_t rank, int32_t
 
 // The critical path in sentences: what it is made of, and the longest waits.
 std::vector<std::string> explain(const Result& result, const pipeline::Program& program);
+// Of that who computes more than the others, and the longest waits.
+std::vector<std::string> explain_waits(const Result& result, const pipeline::Program& program);
 
 }  // namespace mw::simulate
