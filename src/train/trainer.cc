@@ -176,7 +176,7 @@ void Trainer::flow(int64_t count, const std::function<void(const StepResult&)>& 
   flow.loader = [&](size_t call) {
     return batches_.training(mesh, first + static_cast<int64_t>(call));
   };
-  // [call] when its last rank ended it. All have, and have said so, before one has validated it.
+  // [call] when its last rank ended it: of those whose norms rank 0 has then, all have.
   std::vector<Seconds> ends(static_cast<size_t>(count), steady_clock().now());
   std::vector<size_t> calls(static_cast<size_t>(mesh.size()), 0);  // [rank] that have ended
   std::mutex mutex;                                                // of `ends`
