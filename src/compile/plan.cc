@@ -269,6 +269,12 @@ void add_sequence_findings(const PlanReading& reading, const ModelShape& shape,
   if (reading.sound({"cp"}) && plan.cp > 1 && shape.seq_len % (2 * plan.cp) != 0) {
     found.push_back(
         fmt::format("plan: seq_len={} is not divisible by 2*cp={}", shape.seq_len, 2 * plan.cp));
+  } else if (reading.sound({"cp", "tp", "sp"}) && plan.cp > 1 && plan.sp &&
+             shape.seq_len / plan.cp < plan.tp) {
+    found.push_back(fmt::format(
+        "plan: sp divides the {} positions that cp={} leaves of seq_len={} over tp={} ranks; use "
+        "fewer, or leave sp out",
+        shape.seq_len / plan.cp, plan.cp, shape.seq_len, plan.tp));
   }
 }
 

@@ -203,6 +203,13 @@ TEST_CASE("context and expert parallelism say what they ask of a model") {
   dense.seq_len = 12;
   CHECK(plan_findings(parse_plan("cp=4,microbatches=8"), 4, dense) ==
         std::vector<std::string>{"plan: seq_len=12 is not divisible by 2*cp=8"});
+  dense.seq_len = 4;
+  CHECK(plan_findings(parse_plan("dp=2,cp=2,tp=4,sp,microbatches=4"), 4, dense) ==
+        std::vector<std::string>{"plan: sp divides the 2 positions that cp=2 leaves of seq_len=4 "
+                                 "over tp=4 ranks; use fewer, or leave sp out"});
+  CHECK(plan_findings(parse_plan("dp=2,cp=2,tp=2,sp,microbatches=4"), 4, dense).empty());
+  CHECK(plan_findings(parse_plan("dp=2,cp=2,tp=4,microbatches=4"), 4, dense).empty());
+  dense.seq_len = 12;
   CHECK(plan_findings(parse_plan("dp=2,ep=2,microbatches=4"), 4, dense) ==
         std::vector<std::string>{
             "plan: ep=2 divides experts, and models/x.json has none; leave ep out"});
