@@ -47,7 +47,6 @@ class Binder {
     for (const pipeline::Buffer& buffer : rank_.buffers) buffers_.push_back(locate(buffer));
     std::map<Ring*, int64_t> messages;
     for (size_t c = 0; c < rank_.commands.size(); ++c) {
-      if (rank_.repeatable > 0 && c == static_cast<size_t>(rank_.repeatable)) add_repeat_point();
       command_ = static_cast<int32_t>(c);
       const Command& command = rank_.commands[c];
       switch (command.kind) {
@@ -64,10 +63,9 @@ class Binder {
         }
         case Command::Kind::kRelease: add_message(command, Instruction::Kind::kRelease); break;
       }
+      if (command_ + 1 == rank_.repeatable) add_repeat_point();
     }
     for (const auto& [ring, count] : messages) bound_.rings.push_back({ring, count});
-    if (rank_.repeatable > 0 && static_cast<size_t>(rank_.repeatable) == rank_.commands.size())
-      add_repeat_point();
   }
 
  private:

@@ -17,6 +17,20 @@ using mw::predict::test::kPlans;
 using mw::predict::test::small;
 using mw::predict::test::train_of;
 
+namespace {
+
+Request small_llama() {
+  Request request = small();
+  request.model = models::parse_config(
+      R"({"model_type": "llama", "vocab_size": 256, "max_position_embeddings": 64,
+          "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 4,
+          "num_attention_heads": 4, "num_key_value_heads": 2})",
+      "llama.json");
+  return request;
+}
+
+}  // namespace
+
 TEST_CASE("fp8 makes a step faster, is told against its own peak, and needs a device that has it") {
   Request request = small();
   request.plan = compile::parse_plan("dp=2,tp=2,microbatches=2");
@@ -113,12 +127,7 @@ TEST_CASE(
 }
 
 TEST_CASE("where blocks alone are compiled, the norm before the loss saves its operand in f32") {
-  Request request = small();
-  request.model = models::parse_config(
-      R"({"model_type": "llama", "vocab_size": 256, "max_position_embeddings": 64,
-          "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 4,
-          "num_attention_heads": 4, "num_key_value_heads": 2})",
-      "llama.json");
+  Request request = small_llama();
   const pipeline::Program program = train_of(request);
   const auto saved = [&](const StackMemory& memory, DType dtype) {
     int64_t bytes = 0;
@@ -201,12 +210,7 @@ TEST_CASE(
 }
 
 TEST_CASE("eager selective-op keeps the result of a layer's seventh product, which nobody reads") {
-  Request request = small();
-  request.model = models::parse_config(
-      R"({"model_type": "llama", "vocab_size": 256, "max_position_embeddings": 64,
-          "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 4,
-          "num_attention_heads": 4, "num_key_value_heads": 2})",
-      "llama.json");
+  Request request = small_llama();
   request.plan = compile::parse_plan("recompute=selective-op");
   REQUIRE(set_precision(request, "bf16"));
   const auto workspace = [&](bool fused) {

@@ -137,12 +137,6 @@ void Trainer::steps(int64_t count, const std::function<void(const StepResult&)>&
   for (int64_t i = 0; i < count; ++i) one_step(on_step, i == 0 ? trace : nullptr);
 }
 
-StepResult Trainer::step(trace::Trace* trace) {
-  StepResult last;
-  steps(1, [&](const StepResult& result) { last = result; }, trace);
-  return last;
-}
-
 void Trainer::one_step(const std::function<void(const StepResult&)>& on_step, trace::Trace* trace) {
   StepResult result;
   result.step = state_.step + 1;

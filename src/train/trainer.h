@@ -58,7 +58,6 @@ class Trainer {
   // a non-finite value; the weights are then those before the step. The trace is of the first step.
   void steps(int64_t count, const std::function<void(const StepResult&)>& on_step,
              trace::Trace* trace = nullptr);
-  StepResult step(trace::Trace* trace = nullptr);
   // Mean loss over the first eval_batches held-out batches.
   float evaluate();
   void save(const std::string& run_dir);
