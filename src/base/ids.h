@@ -2,6 +2,8 @@
 // add.
 #pragma once
 
+#include <absl/container/inlined_vector.h>
+
 #include <compare>
 #include <cstdint>
 #include <functional>
@@ -31,6 +33,9 @@ using FragmentId = Id<struct FragmentTag>;  // an entry of Program::fragments
 using BufferId = Id<struct BufferTag>;      // a buffer of one rank's program
 using StreamId = Id<struct StreamTag>;
 using EventId = Id<struct EventTag>;
+
+// Values in a row: an op's few operands are held in place.
+using ValueIds = absl::InlinedVector<ValueId, 4>;
 
 // A quantity of one unit over a number type.
 template <typename Tag, typename Number>

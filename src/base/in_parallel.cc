@@ -2,31 +2,102 @@
 
 #include <algorithm>
 #include <atomic>
+#include <condition_variable>
 #include <exception>
+#include <list>
+#include <mutex>
 #include <thread>
 #include <vector>
 
 namespace mw {
+namespace {
 
-void in_parallel(size_t count, int threads, const std::function<void(size_t)>& work) {
-  std::vector<std::exception_ptr> failures(count);
+// The pieces of one call, and who is at them.
+struct Pieces {
+  const std::function<void(size_t)>& work;
+  std::vector<std::exception_ptr> failures;  // [piece]
   std::atomic<size_t> next{0};
-  const auto take = [&] {
-    for (size_t i = next++; i < count; i = next++) {
+  int helpers = 0;  // under the helpers' mutex
+
+  void take() {
+    for (size_t i = next++; i < failures.size(); i = next++) {
       try {
         work(i);
       } catch (...) {
         failures[i] = std::current_exception();
       }
     }
-  };
-  {
-    std::vector<std::jthread> team;
-    for (size_t t = 1; t < std::min(count, static_cast<size_t>(std::max(1, threads))); ++t)
-      team.emplace_back(take);
-    take();
   }
-  for (const std::exception_ptr& failure : failures) {
+};
+
+// Threads that live as long as the process: what each has allocated it uses again at the next call.
+class Helpers {
+ public:
+  ~Helpers() {
+    {
+      const std::lock_guard lock(mutex_);
+      ended_ = true;
+    }
+    wanted_.notify_all();
+  }
+
+  // Works at the pieces with so many helpers at most until all are done. Pieces may have pieces of
+  // their own: nobody waits for a helper that has not begun.
+  void work_at(Pieces& pieces, size_t helpers) {
+    {
+      const std::lock_guard lock(mutex_);
+      calls_.insert(calls_.end(), helpers, &pieces);
+      while (idle_ + threads_.size() - started_ < calls_.size() && threads_.size() < kMost)
+        threads_.emplace_back([this] { help(); });
+    }
+    wanted_.notify_all();
+    pieces.take();
+    std::unique_lock lock(mutex_);
+    calls_.remove(&pieces);
+    left_.wait(lock, [&] { return pieces.helpers == 0; });
+  }
+
+ private:
+  static constexpr size_t kMost = 256;
+
+  void help() {
+    std::unique_lock lock(mutex_);
+    ++started_;
+    while (true) {
+      ++idle_;
+      wanted_.wait(lock, [&] { return ended_ || !calls_.empty(); });
+      --idle_;
+      if (ended_) return;
+      Pieces& pieces = *calls_.front();
+      calls_.pop_front();
+      ++pieces.helpers;
+      lock.unlock();
+      pieces.take();
+      lock.lock();
+      if (--pieces.helpers == 0) left_.notify_all();
+    }
+  }
+
+  std::mutex mutex_;
+  std::condition_variable wanted_, left_;
+  std::list<Pieces*> calls_;  // one for every helper that is wanted
+  size_t started_ = 0, idle_ = 0;
+  bool ended_ = false;
+  std::vector<std::jthread> threads_;  // last: they end first
+};
+
+}  // namespace
+
+void in_parallel(size_t count, int threads, const std::function<void(size_t)>& work) {
+  Pieces pieces{.work = work, .failures = std::vector<std::exception_ptr>(count)};
+  const size_t team = std::min(count, static_cast<size_t>(std::max(1, threads)));
+  if (team <= 1) {
+    pieces.take();
+  } else {
+    static Helpers helpers;
+    helpers.work_at(pieces, team - 1);
+  }
+  for (const std::exception_ptr& failure : pieces.failures) {
     if (failure) std::rethrow_exception(failure);
   }
 }

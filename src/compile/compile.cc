@@ -297,7 +297,9 @@ CompiledPlan compile_forward(const ir::Module& model, const std::string& output)
   const ResolvedPlan resolved = resolve(plan, model, shape);
   ir::Module module = model;
   ir::Graph whole = *module.find_graph("microbatch");
-  std::erase_if(whole.outputs, [&](ValueId v) { return whole.value(v).name != output; });
+  const auto others = std::remove_if(whole.outputs.begin(), whole.outputs.end(),
+                                     [&](ValueId v) { return whole.value(v).name != output; });
+  whole.outputs.erase(others, whole.outputs.end());
   MW_CHECK(whole.outputs.size() == 1, "the model has no output {}", output);
   ir::drop_dead(whole);
   ir::State state;

@@ -36,8 +36,8 @@ bool same_outputs(const StageFragment& a, const StageFragment& b) {
                     });
 }
 
-StagePorts moved_ports(const StagePorts& ports, const std::vector<ValueId>& moved) {
-  const auto move = [&](std::vector<ValueId> values) {
+StagePorts moved_ports(const StagePorts& ports, const ValueIds& moved) {
+  const auto move = [&](ValueIds values) {
     for (ValueId& v : values) v = moved[v.index()];
     return values;
   };
@@ -109,13 +109,13 @@ LocalStage Compiler::partitioned(StageGraph stage, GivenShardings given,
   made.ports.results = parts.graph.outputs;
   made.local = {std::move(parts.graph), std::move(parts.shardings), std::move(parts.global_types)};
   // What leaves the stage is an output for the passes: kept, and no part of a weight gradient.
-  std::vector<ValueId>& outputs = made.local.graph.outputs;
+  ValueIds& outputs = made.local.graph.outputs;
   for (const ValueId v : made.ports.sends) {
     if (std::find(outputs.begin(), outputs.end(), v) == outputs.end()) outputs.push_back(v);
   }
   transform::mark_work(made.local.graph);
   if (passes_.runs(kFoldAccumulate)) {
-    const std::vector<ValueId> folded = transform::fold_accumulate(made.local.graph);
+    const ValueIds folded = transform::fold_accumulate(made.local.graph);
     made.local.renumber(folded);
     made.ports = moved_ports(made.ports, folded);
   }

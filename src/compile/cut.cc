@@ -101,7 +101,7 @@ class Cutter {
   const ir::Graph& whole_;
   const std::vector<int32_t>& stage_of_layer_;
   std::vector<StageGraph> stages_;
-  std::vector<std::vector<ValueId>> local_;  // [stage][whole value]
+  std::vector<ValueIds> local_;  // [stage][whole value]
 };
 
 }  // namespace

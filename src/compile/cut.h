@@ -20,10 +20,10 @@ struct Crossing {
 struct StageGraph {
   StageId stage;
   ir::Graph graph;                 // global shapes, forward and backward of the stage's layers
-  std::vector<ValueId> whole;      // [value] -> value of the whole graph
+  ValueIds whole;                  // [value] -> value of the whole graph
   std::vector<Crossing> receives;  // inputs of the graph
   std::vector<Crossing> sends;     // one for every receiving stage; not among graph.outputs
-  std::vector<ValueId> results;    // outputs of the whole graph that this stage makes
+  ValueIds results;                // outputs of the whole graph that this stage makes
 };
 
 // Ops without a layer are cloned into every stage that uses them. REQUIRES: the whole graph's

@@ -77,7 +77,7 @@ TEST_CASE("every tagged op is in its stage once, in the order of the whole graph
   const std::vector<int32_t> stage_of_layer{0, 0, 1, 1};
   const std::vector<StageGraph> stages = cut(whole, stage_of_layer, 2);
   for (const StageGraph& stage : stages) {
-    std::vector<ValueId> expected, got;
+    ValueIds expected, got;
     for (const ir::Op& op : whole.ops) {
       if (op.layer.valid() && stage_of_layer[op.layer.index()] == stage.stage.value)
         expected.push_back(op.results[0]);

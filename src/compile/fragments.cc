@@ -163,8 +163,8 @@ class Splitter {
     return producer.valid() ? part_[producer.index()] : 0;
   }
   // Sends and results made in this part.
-  std::vector<ValueId> outputs_of(size_t p) const {
-    std::vector<ValueId> found;
+  ValueIds outputs_of(size_t p) const {
+    ValueIds found;
     for (const ValueId v : ports_.sends) {
       if (part_of_value(v) == p) found.push_back(v);
     }
@@ -336,7 +336,7 @@ class Splitter {
     clone.results.clear();
     std::vector<LocalGraph::Made> made;
     for (const ValueId v : op.results) made.push_back(stage_.like(v));
-    const std::vector<ValueId> results = local_.add_op(std::move(clone), made);
+    const ValueIds results = local_.add_op(std::move(clone), made);
     for (size_t i = 0; i < results.size(); ++i) {
       local_.graph.value(results[i]).name = stage_.graph.value(op.results[i]).name;
       moved_[op.results[i].index()] = results[i];
@@ -357,7 +357,7 @@ class Splitter {
   pipeline::Fragment fragment_;  // in the making
   size_t build_ = 0;             // index of the part in the making
   LocalGraph local_;
-  std::vector<ValueId> moved_;
+  ValueIds moved_;
 };
 
 }  // namespace

@@ -39,9 +39,9 @@ struct StageFragment {
 
 // The stage as the splitter needs it: values are of the local graph.
 struct StagePorts {
-  std::vector<ValueId> receives;  // [crossing] inputs
-  std::vector<ValueId> sends;     // [crossing]
-  std::vector<ValueId> results;
+  ValueIds receives;  // [crossing] inputs
+  ValueIds sends;     // [crossing]
+  ValueIds results;
   std::vector<bool> carried_in, carried_out;  // [crossing] Crossing::carried; empty: none is
 };
 

@@ -18,7 +18,7 @@ class InitBuilder {
       : plan_(plan), module_(module), mesh_(mesh) {}
 
   void add_group(const FlatGroup& group) {
-    std::vector<ValueId> parts;
+    ValueIds parts;
     for (const GroupMember& member : group.members) {
       const ValueId drawn = draw(member);
       if (weight_shards(plan_, group) == 1) {
@@ -43,8 +43,7 @@ class InitBuilder {
   }
 
  private:
-  ValueId op1(OpKind kind, ir::Attributes attrs, std::vector<ValueId> operands,
-              const LocalGraph::Made& made) {
+  ValueId op1(OpKind kind, ir::Attributes attrs, ValueIds operands, const LocalGraph::Made& made) {
     return local_.add_op1(make_op(kind, std::move(attrs), std::move(operands), ir::Work::kUpdate),
                           made);
   }
@@ -104,8 +103,8 @@ class InitBuilder {
   }
 
   // ZeRO-3 keeps only a part of the flat group: draw the whole group, keep the part.
-  void add_shard(const FlatGroup& group, const std::vector<ValueId>& parts) {
-    std::vector<ValueId> slots;
+  void add_shard(const FlatGroup& group, const ValueIds& parts) {
+    ValueIds slots;
     int64_t end = 0;
     for (size_t i = 0; i < parts.size(); ++i) {
       const int64_t elements = group.members[i].local.elements();

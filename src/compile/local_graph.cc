@@ -17,7 +17,7 @@ ValueId LocalGraph::add_input(const Made& made, const std::string& name, StateId
   return v;
 }
 
-std::vector<ValueId> LocalGraph::add_op(ir::Op op, const std::vector<Made>& results) {
+ValueIds LocalGraph::add_op(ir::Op op, const std::vector<Made>& results) {
   std::vector<ir::TensorType> types;
   for (const Made& made : results) types.push_back(made.local);
   const OpId id = graph.add_op(std::move(op), types);
@@ -28,7 +28,7 @@ std::vector<ValueId> LocalGraph::add_op(ir::Op op, const std::vector<Made>& resu
   return graph.op(id).results;
 }
 
-void LocalGraph::renumber(const std::vector<ValueId>& moved) {
+void LocalGraph::renumber(const ValueIds& moved) {
   std::vector<sharding::Sharding> new_shardings(graph.values.size());
   std::vector<ir::TensorType> new_types(graph.values.size());
   for (size_t v = 0; v < moved.size(); ++v) {
@@ -40,7 +40,7 @@ void LocalGraph::renumber(const std::vector<ValueId>& moved) {
   global_types = std::move(new_types);
 }
 
-ir::Op make_op(ir::OpKind kind, ir::Attributes attrs, std::vector<ValueId> operands, ir::Work work,
+ir::Op make_op(ir::OpKind kind, ir::Attributes attrs, ValueIds operands, ir::Work work,
                LayerId layer) {
   ir::Op op;
   op.kind = kind;

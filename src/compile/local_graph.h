@@ -22,17 +22,17 @@ struct LocalGraph {
   };
   void reserve(size_t values, size_t ops);  // Graph::reserve
   ValueId add_input(const Made& made, const std::string& name, StateId state = StateId());
-  std::vector<ValueId> add_op(ir::Op op, const std::vector<Made>& results);
+  ValueIds add_op(ir::Op op, const std::vector<Made>& results);
   ValueId add_op1(ir::Op op, const Made& result) { return add_op(std::move(op), {result}).front(); }
   // After a pass over `graph` that moved values: old id -> new id, invalid: dropped.
-  void renumber(const std::vector<ValueId>& moved);
+  void renumber(const ValueIds& moved);
   Made like(ValueId v) const {
     return {graph.type(v), global_types[v.index()], shardings[v.index()]};
   }
 };
 
 // An op without results yet.
-ir::Op make_op(ir::OpKind kind, ir::Attributes attrs, std::vector<ValueId> operands, ir::Work work,
+ir::Op make_op(ir::OpKind kind, ir::Attributes attrs, ValueIds operands, ir::Work work,
                LayerId layer = LayerId());
 
 // A flat buffer of `elements` f32 in all, whole or as one shard over the axis dp.

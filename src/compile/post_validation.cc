@@ -26,7 +26,7 @@ class ValidationBuilder : StepBuilder {
   // By rank, so that all ranks add in one order.
   StateFragment validate() {
     const ValueId own = norms_input();
-    std::vector<ValueId> operands;
+    ValueIds operands;
     for (int32_t rank = 0; rank < static_cast<int32_t>(plan_.pp); ++rank)
       operands.push_back(rank == c_.rank ? own : received(local_.like(own), kOwnNorms, rank));
     for (const int32_t rank : c_.loss_ranks) {
@@ -34,7 +34,7 @@ class ValidationBuilder : StepBuilder {
                                          : received(made_of(own_loss_state()), kOwnLoss, rank));
     }
     const LocalGraph::Made scalar = scalar_type(DType::kF32);
-    const std::vector<ValueId> made =
+    const ValueIds made =
         ops(OpKind::kValidate, flat_attrs(), operands, {scalar, scalar, scalar, scalar});
     output(made[0], kGradNorm);
     output(made[1], kScale);
@@ -57,7 +57,7 @@ class ValidationBuilder : StepBuilder {
       const auto kept = [&](StateId state, const char* what) {
         return named_input(steps[g].made, name_of(state) + what);
       };
-      std::vector<ValueId> amended{used};
+      ValueIds amended{used};
       for (const StateId state : {group.weight, group.moment, group.variance})
         amended.push_back(kept(state, kBefore));
       steps[g].updated = adamw(steps[g], kept(group.weight, kTaken), scale, amended);

@@ -35,19 +35,19 @@ StepBuilder::StepBuilder(const UpdateContext& context)
   std::sort(data_axes_.begin(), data_axes_.end());
 }
 
-std::vector<ValueId> StepBuilder::collective(OpKind kind, const ir::CollectiveAttrs& attrs,
-                                             Order order, const std::vector<ValueId>& operands,
-                                             const std::vector<LocalGraph::Made>& made,
-                                             const std::vector<int64_t>& whole) {
-  std::vector<ValueId> results(operands.size());
+ValueIds StepBuilder::collective(OpKind kind, const ir::CollectiveAttrs& attrs, Order order,
+                                 const ValueIds& operands,
+                                 const std::vector<LocalGraph::Made>& made,
+                                 const std::vector<int64_t>& whole) {
+  ValueIds results(operands.size());
   for (const std::vector<size_t>& bucket : buckets(whole, order == Order::kLastLayerFirst)) {
-    std::vector<ValueId> from;
+    ValueIds from;
     std::vector<LocalGraph::Made> to;
     for (const size_t i : bucket) {
       from.push_back(operands[i]);
       to.push_back(made[i]);
     }
-    const std::vector<ValueId> of_bucket = ops(kind, attrs, from, to);
+    const ValueIds of_bucket = ops(kind, attrs, from, to);
     for (size_t i = 0; i < bucket.size(); ++i) results[bucket[i]] = of_bucket[i];
   }
   return results;
@@ -160,15 +160,15 @@ std::vector<StepBuilder::GroupStep> StepBuilder::group_steps() {
   return steps;
 }
 
-std::vector<ValueId> StepBuilder::adamw(const GroupStep& step, ValueId gradient, ValueId scale,
-                                        const std::vector<ValueId>& amended) {
-  std::vector<ValueId> operands{step.before[0],
-                                gradient,
-                                step.before[1],
-                                step.before[2],
-                                scale,
-                                data_input(DType::kF32, "lr"),
-                                data_input(DType::kI64, "step")};
+ValueIds StepBuilder::adamw(const GroupStep& step, ValueId gradient, ValueId scale,
+                            const ValueIds& amended) {
+  ValueIds operands{step.before[0],
+                    gradient,
+                    step.before[1],
+                    step.before[2],
+                    scale,
+                    data_input(DType::kF32, "lr"),
+                    data_input(DType::kI64, "step")};
   operands.insert(operands.end(), amended.begin(), amended.end());
   return ops(OpKind::kAdamW, step.attrs, operands, {step.made, step.made, step.made});
 }
@@ -183,7 +183,7 @@ void StepBuilder::gather_weights(const std::vector<GroupStep>& steps) {
   for (const std::vector<size_t>& alike : by_data_axes()) {
     const FlatGroup& first = c_.groups[alike.front()];
     if (!gathered_after(first)) continue;
-    std::vector<ValueId> own;
+    ValueIds own;
     std::vector<LocalGraph::Made> whole;
     std::vector<int64_t> elements;
     for (const size_t g : alike) {
@@ -193,7 +193,7 @@ void StepBuilder::gather_weights(const std::vector<GroupStep>& steps) {
     }
     ir::CollectiveAttrs attrs;
     attrs.group = ir::AxisGroup{first.data_axes};
-    const std::vector<ValueId> gathered =
+    const ValueIds gathered =
         collective(OpKind::kAllGather, attrs, Order::kFirstLayerFirst, own, whole, elements);
     for (size_t i = 0; i < alike.size(); ++i)
       output(gathered[i], name_of(c_.groups[alike[i]].weight));

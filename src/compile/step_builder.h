@@ -19,13 +19,13 @@ class StepBuilder {
   explicit StepBuilder(const UpdateContext& context);
 
  protected:
-  ValueId op1(ir::OpKind kind, ir::Attributes attrs, std::vector<ValueId> operands,
+  ValueId op1(ir::OpKind kind, ir::Attributes attrs, ValueIds operands,
               const LocalGraph::Made& made) {
     return local_.add_op1(make_op(kind, std::move(attrs), std::move(operands), ir::Work::kUpdate),
                           made);
   }
-  std::vector<ValueId> ops(ir::OpKind kind, ir::Attributes attrs, std::vector<ValueId> operands,
-                           const std::vector<LocalGraph::Made>& made) {
+  ValueIds ops(ir::OpKind kind, ir::Attributes attrs, ValueIds operands,
+               const std::vector<LocalGraph::Made>& made) {
     return local_.add_op(make_op(kind, std::move(attrs), std::move(operands), ir::Work::kUpdate),
                          made);
   }
@@ -34,10 +34,9 @@ class StepBuilder {
   // layer first, the forward pass takes the weights of the first layer first. `whole`: the larger
   // of operand and result, by which a bucket is full.
   enum class Order : uint8_t { kLastLayerFirst, kFirstLayerFirst };
-  std::vector<ValueId> collective(ir::OpKind kind, const ir::CollectiveAttrs& attrs, Order order,
-                                  const std::vector<ValueId>& operands,
-                                  const std::vector<LocalGraph::Made>& made,
-                                  const std::vector<int64_t>& whole);
+  ValueIds collective(ir::OpKind kind, const ir::CollectiveAttrs& attrs, Order order,
+                      const ValueIds& operands, const std::vector<LocalGraph::Made>& made,
+                      const std::vector<int64_t>& whole);
 
   ValueId state_input(const LocalGraph::Made& made, const std::string& buffer, StateId state) {
     const ValueId v = local_.add_input(made, buffer, state);
@@ -71,8 +70,8 @@ class StepBuilder {
   struct GroupStep {
     ir::FlatAttrs attrs;
     LocalGraph::Made made;
-    std::vector<ValueId> before;   // weight, first and second moment
-    std::vector<ValueId> updated;  // the same
+    ValueIds before;   // weight, first and second moment
+    ValueIds updated;  // the same
   };
 
   // Whether the weights are gathered behind the step, which each rank makes of its own part.
@@ -80,8 +79,8 @@ class StepBuilder {
     return moment_shards(plan_, group) > 1 && weight_shards(plan_, group) == 1;
   }
   std::vector<GroupStep> group_steps();
-  std::vector<ValueId> adamw(const GroupStep& step, ValueId gradient, ValueId scale,
-                             const std::vector<ValueId>& amended = {});
+  ValueIds adamw(const GroupStep& step, ValueId gradient, ValueId scale,
+                 const ValueIds& amended = {});
   void update_states(const FlatGroup& group, const GroupStep& step);
   void gather_weights(const std::vector<GroupStep>& steps);
 

@@ -52,7 +52,7 @@ class UpdateBuilder : StepBuilder {
     for (const FlatGroup& group : c_.groups) {
       const LocalGraph::Made made =
           flat_type(group, gradient_shards(plan_, group), accumulated_partial(group));
-      std::vector<ValueId> uses;
+      ValueIds uses;
       for (const GroupUse& use : group.uses)
         uses.push_back(state_input(made, name_of(use.state), use.state));
       const HeldGroup* elsewhere = held(group);
@@ -78,7 +78,7 @@ class UpdateBuilder : StepBuilder {
   // Round by round (shared_sum.h). What a rank adds lies in the memory of the use that it began
   // with, and so does the sum; a rank that adds nothing makes zeros. `uses` are this rank's.
   ValueId sum_over_holders(const FlatGroup& group, const HeldGroup& held,
-                           const LocalGraph::Made& made, std::vector<ValueId> uses) {
+                           const LocalGraph::Made& made, ValueIds uses) {
     ir::CollectiveAttrs attrs;
     attrs.group = ir::Holders{name_of(group.weight)};
     ValueId sum;
@@ -118,7 +118,7 @@ class UpdateBuilder : StepBuilder {
       if (!c_.groups[g].model_partial.empty()) by_axes[c_.groups[g].model_partial].push_back(g);
     }
     for (const auto& [axes, groups] : by_axes) {
-      std::vector<ValueId> operands;
+      ValueIds operands;
       std::vector<LocalGraph::Made> made;
       std::vector<int64_t> elements;
       for (const size_t g : groups) {
@@ -128,7 +128,7 @@ class UpdateBuilder : StepBuilder {
       }
       ir::CollectiveAttrs attrs;
       attrs.group = ir::AxisGroup{axes};
-      const std::vector<ValueId> sums =
+      const ValueIds sums =
           collective(OpKind::kAllReduce, attrs, Order::kLastLayerFirst, operands, made, elements);
       for (size_t i = 0; i < groups.size(); ++i) gradients_[groups[i]] = sums[i];
     }
@@ -141,7 +141,7 @@ class UpdateBuilder : StepBuilder {
   }
   void sum_over_data_axes(const std::vector<size_t>& alike) {
     const int64_t shards = moment_shards(plan_, c_.groups[alike.front()]);
-    std::vector<ValueId> operands;
+    ValueIds operands;
     std::vector<LocalGraph::Made> made;
     std::vector<size_t> groups;
     std::vector<int64_t> elements;
@@ -159,9 +159,8 @@ class UpdateBuilder : StepBuilder {
       }
     }
     if (operands.empty()) return;
-    const std::vector<ValueId> sums =
-        collective(shards > 1 ? OpKind::kReduceScatter : OpKind::kAllReduce, attrs,
-                   Order::kLastLayerFirst, operands, made, elements);
+    const ValueIds sums = collective(shards > 1 ? OpKind::kReduceScatter : OpKind::kAllReduce,
+                                     attrs, Order::kLastLayerFirst, operands, made, elements);
     for (size_t i = 0; i < groups.size(); ++i) {
       gradients_[groups[i]] = sums[i];
       if (shards == 1) whole_[groups[i]] = sums[i];
@@ -186,8 +185,8 @@ class UpdateBuilder : StepBuilder {
     } else if (!axes.empty()) {
       parameters = sum_norms(parameters, axes, by_parameter);
     }
-    const std::vector<ValueId> norm_and_scale = ops(
-        OpKind::kClip, attrs, {parameters}, {scalar_type(DType::kF32), scalar_type(DType::kF32)});
+    const ValueIds norm_and_scale = ops(OpKind::kClip, attrs, {parameters},
+                                        {scalar_type(DType::kF32), scalar_type(DType::kF32)});
     scale_ = norm_and_scale[1];
     if (plan_.post_validation) {
       output(parameters, kOwnNorms);
@@ -218,7 +217,7 @@ class UpdateBuilder : StepBuilder {
     int64_t blocks = 0;
     const FlatGroup& first = c_.groups[alike.front()];
     ir::FlatAttrs attrs = flat_attrs(first);
-    std::vector<ValueId> gradients;
+    ValueIds gradients;
     for (const size_t g : alike) {
       const FlatGroup& group = c_.groups[g];
       gradients.push_back(gradients_[g]);
@@ -333,9 +332,9 @@ class UpdateBuilder : StepBuilder {
 
   ValueId scale_;  // the clipping factor; with post-validation that of this rank's norm alone
   static constexpr int kNowhere = -1;
-  std::vector<ValueId> gradients_;  // [group] as far as summed
-  std::vector<int> home_;           // [group] the use in whose memory the sum lies, or kNowhere
-  std::vector<ValueId> whole_;      // [group] the last value in the accumulator's own memory
+  ValueIds gradients_;     // [group] as far as summed
+  std::vector<int> home_;  // [group] the use in whose memory the sum lies, or kNowhere
+  ValueIds whole_;         // [group] the last value in the accumulator's own memory
   std::vector<std::pair<StateId, ValueId>> cleared_;
   ValueId clear_loss_;  // the accumulator, where it was taken
 };

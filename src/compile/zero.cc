@@ -95,7 +95,7 @@ class Rewriter {
     clone.results.clear();
     std::vector<LocalGraph::Made> made;
     for (const ValueId v : op.results) made.push_back(from_.like(v));
-    const std::vector<ValueId> results = to_.add_op(std::move(clone), made);
+    const ValueIds results = to_.add_op(std::move(clone), made);
     for (size_t i = 0; i < results.size(); ++i) {
       to_.graph.value(results[i]).name = from_.graph.value(op.results[i]).name;
       to_.graph.value(results[i]).logical = from_.graph.value(op.results[i]).logical;
@@ -160,7 +160,7 @@ class Rewriter {
     const std::pair<size_t, size_t> key{place.group, place.use};
     const ValueId flat = temporaries_.at(key);
     ir::AssembleAttrs assemble;
-    std::vector<ValueId> operands{flat};
+    ValueIds operands{flat};
     std::sort(parts_[key].begin(), parts_[key].end());
     for (const auto& [offset, part] : parts_[key]) {
       assemble.offsets.push_back(offset);
@@ -202,7 +202,7 @@ class Rewriter {
   const Plan& plan_;
   const std::vector<FlatGroup>& groups_;
   LocalGraph to_;
-  std::vector<ValueId> moved_;
+  ValueIds moved_;
   std::map<StateId, Place> weights_, gradients_;
   std::map<ValueId, Place> gathered_, accumulators_;
   std::map<std::pair<size_t, bool>, ValueId> flat_weights_;

@@ -11,7 +11,7 @@ namespace mw::compile {
 
 struct ZeroResult {
   LocalGraph local;
-  std::vector<ValueId>
+  ValueIds
       moved;  // [value of the stage's graph] -> value of `local`; invalid: replaced by a flat state
 };
 

@@ -335,8 +335,8 @@ TEST_CASE("a stack's one linear layer of an input is one product forward and in 
   const auto input = [&](const char* name, std::vector<int64_t> sizes) {
     return graph.add_input(ir::make_type(DType::kBF16, sizes), name);
   };
-  const auto add = [&](ir::OpKind kind, ir::Attributes attrs, ir::Work work,
-                       std::vector<ValueId> operands, std::vector<int64_t> sizes) {
+  const auto add = [&](ir::OpKind kind, ir::Attributes attrs, ir::Work work, ValueIds operands,
+                       std::vector<int64_t> sizes) {
     ir::Op op;
     op.kind = kind;
     op.attrs = std::move(attrs);
@@ -404,7 +404,7 @@ TEST_CASE("a bias, dropout and the residual's sum are one kernel where nothing e
   for (const bool others : {false, true}) {
     ir::Graph graph;
     const ir::TensorType type = ir::make_type(DType::kBF16, {1000, 100});
-    const auto add = [&](ir::OpKind kind, ir::Attributes attrs, std::vector<ValueId> operands) {
+    const auto add = [&](ir::OpKind kind, ir::Attributes attrs, ValueIds operands) {
       ir::Op op;
       op.kind = kind;
       op.attrs = std::move(attrs);
@@ -440,7 +440,7 @@ TEST_CASE("a bias that the residual's sum and something else read has its own ke
   for (const bool twice : {false, true}) {
     ir::Graph graph;
     const ir::TensorType type = ir::make_type(DType::kBF16, {1000, 100});
-    const auto add = [&](ir::OpKind kind, std::vector<ValueId> operands) {
+    const auto add = [&](ir::OpKind kind, ValueIds operands) {
       ir::Op op;
       op.kind = kind;
       op.operands = std::move(operands);
@@ -464,7 +464,7 @@ TEST_CASE("what only fp8 products read is cast before it is gathered") {
   for (const Reader reader : {Reader::kProducts, Reader::kAnOp, Reader::kTheOutside}) {
     const bool others = reader != Reader::kProducts;
     ir::Graph graph;
-    const auto add = [&](ir::OpKind kind, ir::Attributes attrs, std::vector<ValueId> operands,
+    const auto add = [&](ir::OpKind kind, ir::Attributes attrs, ValueIds operands,
                          std::vector<int64_t> sizes) {
       ir::Op op;
       op.kind = kind;

@@ -99,8 +99,8 @@ class FragmentBuilder {
     fragment_.inputs.push_back({kind, v, name});
     return v;
   }
-  std::vector<ValueId> op(ir::OpKind kind, ir::Attributes attrs, std::vector<ValueId> operands,
-                          std::vector<ir::TensorType> types) {
+  ValueIds op(ir::OpKind kind, ir::Attributes attrs, ValueIds operands,
+              std::vector<ir::TensorType> types) {
     ir::Op op;
     op.kind = kind;
     op.attrs = std::move(attrs);

@@ -93,7 +93,7 @@ std::vector<StateId> Module::parameters() const {
   return parameters;
 }
 
-std::vector<ValueId> drop_dead(Graph& graph) {
+ValueIds drop_dead(Graph& graph) {
   std::vector<bool> live(graph.values.size(), false);
   std::vector<bool> keep(graph.ops.size(), false);
   const auto read = [&](ValueId value) {
@@ -115,7 +115,7 @@ std::vector<ValueId> drop_dead(Graph& graph) {
     for (const ValueId result : op.results) read(result);
   }
 
-  std::vector<ValueId> new_values(graph.values.size());
+  ValueIds new_values(graph.values.size());
   std::vector<OpId> new_ops(graph.ops.size());
   int64_t next_value = 0, next_op = 0;
   for (size_t i = 0; i < keep.size(); ++i) {

@@ -37,8 +37,8 @@ struct Value {
 struct Op {
   OpKind kind = OpKind::kConstant;
   Attributes attrs;
-  std::vector<ValueId> operands;
-  std::vector<ValueId> results;
+  ValueIds operands;
+  ValueIds results;
   Work work = Work::kForward;
   LayerId layer;       // invalid: cloned into every stage that uses it
   RegionId recompute;  // valid: a recomputed op of this region
@@ -71,7 +71,7 @@ class Graph {
   std::vector<Value> values;
   std::vector<Op> ops;
   std::vector<Input> inputs;
-  std::vector<ValueId> outputs;
+  ValueIds outputs;
   std::vector<StateUpdate> updates;
 
   const Value& value(ValueId id) const { return values[id.index()]; }
@@ -156,6 +156,6 @@ Module parse_module(const std::string& text);
 
 // Drops ops whose results nothing reads (outputs, updates and accumulating ops are kept),
 // renumbering. Returns old value id -> new value id (invalid: dropped).
-std::vector<ValueId> drop_dead(Graph& graph);
+ValueIds drop_dead(Graph& graph);
 
 }  // namespace mw::ir

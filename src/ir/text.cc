@@ -87,7 +87,7 @@ class Writer {
  private:
   std::string state(StateId id) const { return item_ref(id, module_ ? &module_->states : nullptr); }
 
-  std::string values(const std::vector<ValueId>& ids) const {
+  std::string values(const ValueIds& ids) const {
     std::vector<std::string> refs;
     for (const ValueId id : ids) refs.push_back(value_ref(graph_, id));
     return join(refs, ", ");
@@ -325,7 +325,7 @@ class GraphReader {
       }
       taken[static_cast<size_t>(number)] = true;
     }
-    std::vector<ValueId> to(count);
+    ValueIds to(count);
     size_t next = 0;
     for (size_t i = 0; i < count; ++i) {
       if (number_[i] < 0) {
@@ -456,7 +456,12 @@ Module parse_module(const std::string& text) {
     std::string name = cursor.name();
     module.layers.push_back({std::move(name), !cursor.accept("no_block")});
   }
-  while (cursor.accept("state")) module.add_state(read_state(cursor, module));
+  while (cursor.accept("state")) {
+    State state = read_state(cursor, module);
+    if (module.find_state(state.name))
+      throw_error("module text: state {} is there already", state.name);
+    module.add_state(std::move(state));
+  }
   module.graphs = graph_names(text);
   for (Graph& graph : module.graphs) graph = GraphReader(cursor, &module).run();
   cursor.expect("}");

@@ -132,6 +132,13 @@ TEST_CASE("a mistake in graph text is named with its line and what was expected"
         "graph text: graph g: %9 is too large, there are 2 values");
 }
 
+TEST_CASE("a state that is there already is refused") {
+  const std::string state = "  state a.b : f32[2] weight init zeros\n";
+  CHECK(parse_module("module m {\n" + state + "}").states.size() == 1);
+  CHECK_THROWS_WITH_AS(parse_module("module m {\n" + state + state + "}"),
+                       "module text: state a.b is there already", Error);
+}
+
 TEST_CASE("every family of attributes round-trips through its name and its text") {
   for (unsigned seed = 0; seed < 200; ++seed) {
     std::mt19937 rng(seed);

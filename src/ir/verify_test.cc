@@ -120,7 +120,7 @@ TEST_CASE("states that do not exist, differ in type or are bound twice are named
 TEST_CASE("drop_dead drops what nothing reads and keeps outputs, updates and accumulating ops") {
   const Module module = small_module();
   Graph graph = chain(module);
-  const auto append = [&](std::vector<ValueId> operands, bool accumulates) {
+  const auto append = [&](ValueIds operands, bool accumulates) {
     Op op;
     op.kind = OpKind::kAdd;
     op.operands = std::move(operands);
@@ -130,7 +130,7 @@ TEST_CASE("drop_dead drops what nothing reads and keeps outputs, updates and acc
   const ValueId dead = append({ValueId(1), ValueId(0)}, false);
   const ValueId also_dead = append({dead, dead}, false);
   const ValueId accumulator = append({ValueId(1), ValueId(0)}, true);
-  const std::vector<ValueId> renumbered = drop_dead(graph);
+  const ValueIds renumbered = drop_dead(graph);
   verify(graph, &module);
   CHECK(graph.ops.size() == 3);
   CHECK(graph.values.size() == 4);

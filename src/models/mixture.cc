@@ -30,7 +30,7 @@ class Experts {
           ops.bias_add(logits_BSE, add_bias(net_, state_ + ".gate.bias", {m.experts}, {""}));
     net_.annotate(logits_BSE, name_ + ".router", kLogits);
     const ir::MoeAttrs attrs{m.experts, m.top_k, m.sigmoid, m.scale};
-    const std::vector<ValueId> chosen = ops.emit(ir::OpKind::kMoeTopK, attrs, {logits_BSE});
+    const ValueIds chosen = ops.emit(ir::OpKind::kMoeTopK, attrs, {logits_BSE});
     const ValueId gates = net_.annotate(chosen[0], name_ + ".gates", kLogits);
     const ValueId experts = net_.annotate(chosen[1], name_ + ".experts", kLogits);
     const ValueId rows_EBCD = net_.annotate(

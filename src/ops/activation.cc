@@ -119,8 +119,8 @@ void gradient_silu(GradientContext& c) {
 }
 
 void gradient_swiglu(GradientContext& c) {
-  const std::vector<ValueId> grads = c.builder().emit(
-      OpKind::kSwigluGrad, ir::NoAttrs{}, {c.result_grad(0), c.operand(0), c.operand(1)});
+  const ValueIds grads = c.builder().emit(OpKind::kSwigluGrad, ir::NoAttrs{},
+                                          {c.result_grad(0), c.operand(0), c.operand(1)});
   c.set_operand_grad(0, grads[0]);
   c.set_operand_grad(1, grads[1]);
 }
@@ -156,17 +156,17 @@ ValueId expand_gelu_of(Builder& b, ValueId x, bool tanh_approximation) {
   return b.mul(b.scale(x, 0.5), add_scalar(b, t, 1));
 }
 
-std::vector<ValueId> expand_gelu(Builder& b, const ir::Op& op, Operands x) {
+ValueIds expand_gelu(Builder& b, const ir::Op& op, Operands x) {
   return {expand_gelu_of(b, x[0], op.as<GeluAttrs>().tanh_approximation)};
 }
 
-std::vector<ValueId> expand_bias_gelu(Builder& b, const ir::Op& op, Operands x) {
+ValueIds expand_bias_gelu(Builder& b, const ir::Op& op, Operands x) {
   return {expand_gelu_of(b, add_bias(b, x[0], x[1]), op.as<GeluAttrs>().tanh_approximation)};
 }
 
 // Exact: Phi(x) + x phi(x). Approximation: (1 + t)/2 + x/2 (1 - t^2) kGeluScale (1 + 3 kGeluCubic
 // x^2).
-std::vector<ValueId> expand_gelu_grad(Builder& b, const ir::Op& op, Operands operands) {
+ValueIds expand_gelu_grad(Builder& b, const ir::Op& op, Operands operands) {
   const ValueId x = operands.size() == 3 ? add_bias(b, operands[1], operands[2]) : operands[1];
   ValueId derivative;
   if (op.as<GeluAttrs>().tanh_approximation) {
@@ -185,11 +185,11 @@ std::vector<ValueId> expand_gelu_grad(Builder& b, const ir::Op& op, Operands ope
   return {b.mul(operands[0], derivative)};
 }
 
-std::vector<ValueId> expand_bias_add(Builder& b, const ir::Op&, Operands x) {
+ValueIds expand_bias_add(Builder& b, const ir::Op&, Operands x) {
   return {add_bias(b, x[0], x[1])};
 }
 
-std::vector<ValueId> expand_relu_grad(Builder& b, const ir::Op&, Operands x) {
+ValueIds expand_relu_grad(Builder& b, const ir::Op&, Operands x) {
   const ValueId zero = b.constant(0, b.type(x[0]));
   return {b.select(b.compare(ir::CompareAttrs::Direction::kGt, x[1], zero), x[0], zero)};
 }
@@ -207,19 +207,19 @@ ValueId silu_derivative(Builder& b, ValueId x) {
   return b.mul(s, add_scalar(b, b.mul(x, one_minus), 1));
 }
 
-std::vector<ValueId> expand_silu(Builder& b, const ir::Op&, Operands x) {
+ValueIds expand_silu(Builder& b, const ir::Op&, Operands x) {
   return {b.mul(x[0], sigmoid(b, x[0]))};
 }
 
-std::vector<ValueId> expand_silu_grad(Builder& b, const ir::Op&, Operands x) {
+ValueIds expand_silu_grad(Builder& b, const ir::Op&, Operands x) {
   return {b.mul(x[0], silu_derivative(b, x[1]))};
 }
 
-std::vector<ValueId> expand_swiglu(Builder& b, const ir::Op&, Operands x) {
+ValueIds expand_swiglu(Builder& b, const ir::Op&, Operands x) {
   return {b.mul(b.mul(x[0], sigmoid(b, x[0])), x[1])};
 }
 
-std::vector<ValueId> expand_swiglu_grad(Builder& b, const ir::Op&, Operands x) {
+ValueIds expand_swiglu_grad(Builder& b, const ir::Op&, Operands x) {
   const ValueId dy = x[0], gate = x[1], up = x[2];
   return {b.mul(b.mul(dy, up), silu_derivative(b, gate)), b.mul(dy, b.mul(gate, sigmoid(b, gate)))};
 }

@@ -171,13 +171,13 @@ OpCost cost_attention(const ir::Op& op, Types operands, Types results) {
 void gradient_attention(GradientContext& c) {
   MW_CHECK(!c.result_grad(1).valid(), "lse has no gradient");
   const Layout at(c.op());
-  std::vector<ValueId> operands{c.result_grad(0)};
+  ValueIds operands{c.result_grad(0)};
   for (size_t i = 0; i < at.positions(); ++i) operands.push_back(c.operand(static_cast<int>(i)));
   operands.push_back(c.result(0));
   operands.push_back(c.result(1));
   for (size_t i = at.positions(); i < c.op().operands.size(); ++i)
     operands.push_back(c.operand(static_cast<int>(i)));
-  const std::vector<ValueId> grads =
+  const ValueIds grads =
       c.builder().emit(OpKind::kAttentionGrad, c.op().as<AttentionAttrs>(), operands);
   for (size_t i = 0; i < grads.size(); ++i) c.set_operand_grad(static_cast<int>(i), grads[i]);
 }
@@ -249,7 +249,7 @@ void check_expands(const AttentionAttrs& attrs) {
            attrs.window);
 }
 
-std::vector<ValueId> expand_attention(Builder& b, const ir::Op& op, Operands x) {
+ValueIds expand_attention(Builder& b, const ir::Op& op, Operands x) {
   check_expands(op.as<AttentionAttrs>());
   const Heads n = heads_of(b, op, x);
   const ValueId s = scores(b, op, n, x[Layout(op).positions()]);
@@ -262,7 +262,7 @@ std::vector<ValueId> expand_attention(Builder& b, const ir::Op& op, Operands x) 
 }
 
 // P = exp(scores - lse), dP = dout v^T, dS = P (dP - rowsum(dout out)) scale.
-std::vector<ValueId> expand_attention_grad(Builder& b, const ir::Op& op, Operands x) {
+ValueIds expand_attention_grad(Builder& b, const ir::Op& op, Operands x) {
   const AttentionAttrs& attrs = op.as<AttentionAttrs>();
   check_expands(attrs);
   const Layout at(op);

@@ -7,8 +7,8 @@ namespace mw::ops {
 
 using ir::OpKind;
 
-std::vector<ValueId> Builder::emit(OpKind kind, ir::Attributes attrs, std::vector<ValueId> operands,
-                                   std::vector<ir::TensorType> declared) {
+ValueIds Builder::emit(OpKind kind, ir::Attributes attrs, ValueIds operands,
+                       std::vector<ir::TensorType> declared) {
   ir::Op op;
   op.kind = kind;
   op.attrs = std::move(attrs);
@@ -83,7 +83,7 @@ ValueId Builder::pad(ValueId x, std::vector<int64_t> low, std::vector<int64_t> h
   return emit1(OpKind::kPad, ir::PadAttrs{std::move(low), std::move(high)}, {x});
 }
 
-ValueId Builder::concat(std::vector<ValueId> parts, int dim) {
+ValueId Builder::concat(ValueIds parts, int dim) {
   return emit1(OpKind::kConcat, ir::ConcatAttrs{dim}, std::move(parts));
 }
 
@@ -134,8 +134,7 @@ ValueId Builder::rms_norm(ValueId x_BSD, ValueId gamma_D, double epsilon) {
 }
 
 Builder::RopeTable Builder::rope_table(ValueId positions_BS, double theta, int64_t head_dim) {
-  const std::vector<ValueId> table =
-      emit(OpKind::kRopeTable, ir::RopeAttrs{theta, head_dim}, {positions_BS});
+  const ValueIds table = emit(OpKind::kRopeTable, ir::RopeAttrs{theta, head_dim}, {positions_BS});
   return {table[0], table[1]};
 }
 
@@ -146,8 +145,8 @@ ValueId Builder::rope(ValueId x_BSHD, RopeTable table) {
 namespace {
 
 // positions and, with dropout, what its random numbers depend on.
-std::vector<ValueId> with_random(std::vector<ValueId> operands, ValueId positions_BS,
-                                 double dropout, const std::optional<Builder::Random>& random) {
+ValueIds with_random(ValueIds operands, ValueId positions_BS, double dropout,
+                     const std::optional<Builder::Random>& random) {
   operands.push_back(positions_BS);
   if (dropout > 0) {
     MW_CHECK(random.has_value(), "attention with dropout {} needs seed, step and sample ids",
@@ -194,8 +193,7 @@ ValueId Builder::cross_entropy(ValueId logits_BSV, ValueId targets_BS) {
   ir::CrossEntropyAttrs attrs;
   attrs.vocab = type(logits_BSV).rank() > 0 ? type(logits_BSV).dims.back().size : 0;
   const ValueId max = emit1(OpKind::kCrossEntropyMax, attrs, {logits_BSV});
-  const std::vector<ValueId> sums =
-      emit(OpKind::kCrossEntropySum, attrs, {logits_BSV, max, targets_BS});
+  const ValueIds sums = emit(OpKind::kCrossEntropySum, attrs, {logits_BSV, max, targets_BS});
   return emit1(OpKind::kCrossEntropyLoss, attrs, {max, sums[0], sums[1], targets_BS, logits_BSV});
 }
 

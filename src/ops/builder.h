@@ -23,9 +23,9 @@ class Builder {
   RegionId recompute;
 
   // Any op; the general way in. `declared` is for ops whose result type is not inferred.
-  std::vector<ValueId> emit(ir::OpKind kind, ir::Attributes attrs, std::vector<ValueId> operands,
-                            std::vector<ir::TensorType> declared = {});
-  ValueId emit1(ir::OpKind kind, ir::Attributes attrs, std::vector<ValueId> operands,
+  ValueIds emit(ir::OpKind kind, ir::Attributes attrs, ValueIds operands,
+                std::vector<ir::TensorType> declared = {});
+  ValueId emit1(ir::OpKind kind, ir::Attributes attrs, ValueIds operands,
                 std::vector<ir::TensorType> declared = {}) {
     return emit(kind, std::move(attrs), std::move(operands), std::move(declared)).front();
   }
@@ -50,7 +50,7 @@ class Builder {
   ValueId transpose(ValueId x, std::vector<int> permutation);
   ValueId slice(ValueId x, std::vector<int64_t> start, std::vector<int64_t> limit);
   ValueId pad(ValueId x, std::vector<int64_t> low, std::vector<int64_t> high);
-  ValueId concat(std::vector<ValueId> parts, int dim);
+  ValueId concat(ValueIds parts, int dim);
   ValueId reduce(ValueId x, ir::Reduction op, std::vector<int> dims);
   // dot(x, w, "bsk,nk->bsn")
   ValueId dot(ValueId lhs, ValueId rhs, const std::string& einsum);

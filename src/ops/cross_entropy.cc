@@ -137,11 +137,11 @@ ValueId is_ignored(Builder& b, ValueId targets) {
                    b.constant(kIgnoredTarget, b.type(targets)));
 }
 
-std::vector<ValueId> expand_max(Builder& b, const ir::Op& op, Operands x) {
+ValueIds expand_max(Builder& b, const ir::Op& op, Operands x) {
   return {b.reduce(words(b, op, x[0]), Reduction::kMax, {b.type(x[0]).rank() - 1})};
 }
 
-std::vector<ValueId> expand_sum(Builder& b, const ir::Op& op, Operands x) {
+ValueIds expand_sum(Builder& b, const ir::Op& op, Operands x) {
   const ValueId logits = words(b, op, x[0]);
   const int64_t vocab = op.as<CrossEntropyAttrs>().vocab;
   const int last = b.type(logits).rank() - 1;
@@ -150,12 +150,12 @@ std::vector<ValueId> expand_sum(Builder& b, const ir::Op& op, Operands x) {
   return {b.reduce(e, Reduction::kSum, {last}), b.reduce(picked, Reduction::kSum, {last})};
 }
 
-std::vector<ValueId> expand_loss(Builder& b, const ir::Op&, Operands x) {
+ValueIds expand_loss(Builder& b, const ir::Op&, Operands x) {
   const ValueId lse = b.add(x[0], b.unary(OpKind::kLog, x[1]));
   return {b.select(is_ignored(b, x[3]), b.constant(0, b.type(lse)), b.sub(lse, x[2])), lse};
 }
 
-std::vector<ValueId> expand_grad(Builder& b, const ir::Op& op, Operands x) {
+ValueIds expand_grad(Builder& b, const ir::Op& op, Operands x) {
   const ValueId logits = words(b, op, x[0]);
   const ir::TensorType full = b.type(x[0]), type = b.type(logits);
   const int64_t vocab = op.as<CrossEntropyAttrs>().vocab;

@@ -81,14 +81,14 @@ std::string letters(int count, char first) {
   return text;
 }
 
-std::vector<ValueId> expand_embedding(Builder& b, const ir::Op& op, Operands x) {
+ValueIds expand_embedding(Builder& b, const ir::Op& op, Operands x) {
   const ValueId hot =
       b.convert(one_hot(b, x[0], op.as<EmbeddingAttrs>().vocab), b.type(x[1]).dtype);
   const std::string leading = letters(b.type(x[0]).rank(), 'a');
   return {b.dot(hot, x[1], leading + "v,ve->" + leading + "e")};
 }
 
-std::vector<ValueId> expand_embedding_grad(Builder& b, const ir::Op& op, Operands x) {
+ValueIds expand_embedding_grad(Builder& b, const ir::Op& op, Operands x) {
   const ValueId hot =
       b.convert(one_hot(b, x[0], op.as<EmbeddingAttrs>().vocab), b.type(x[1]).dtype);
   const std::string leading = letters(b.type(x[0]).rank(), 'A');

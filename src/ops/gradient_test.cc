@@ -27,7 +27,7 @@ bool close(double a, double b, double tolerance) {
 // last input.
 struct GradientGraph {
   ir::Graph graph;
-  std::vector<ValueId> operands, results, gradients;
+  ValueIds operands, results, gradients;
 
   explicit GradientGraph(const OpExample& example) {
     Builder builder(graph);
@@ -36,7 +36,7 @@ struct GradientGraph {
     results =
         builder.emit(example.kind, example.attrs, operands, test::parse_types(example.declared));
     const ValueId dy = graph.add_input(graph.type(results[0]), "dy");
-    std::vector<ValueId> result_grads(results.size());
+    ValueIds result_grads(results.size());
     result_grads[0] = dy;
     std::vector<bool> needed;
     for (const ValueId operand : operands) needed.push_back(is_floating(graph.type(operand).dtype));
@@ -176,13 +176,13 @@ TEST_CASE("every composite computes what its expansion computes") {
     CAPTURE(ir::to_string(example.attrs));
     ir::Graph graph;
     Builder builder(graph);
-    std::vector<ValueId> operands;
+    ValueIds operands;
     for (const std::string& text : example.operands)
       operands.push_back(graph.add_input(test::parse_type(text), ""));
-    const std::vector<ValueId> whole =
+    const ValueIds whole =
         builder.emit(example.kind, example.attrs, operands, test::parse_types(example.declared));
     const ir::Op op = graph.ops[0];
-    const std::vector<ValueId> parts = expand(builder, op, operands);
+    const ValueIds parts = expand(builder, op, operands);
     verify_types(graph);
     for (size_t i = 1; i < graph.ops.size(); ++i)
       CHECK((op_def(graph.ops[i].kind).expand == nullptr));

@@ -135,7 +135,7 @@ void gradient_rows(GradientContext& c) {
   const bool gates = c.op().operands.size() == 3, dispatch = c.op().kind == OpKind::kMoeDispatch;
   const ValueId dy = c.result_grad(0), experts = c.operand(1);
   if (c.needs(0)) {
-    std::vector<ValueId> operands{dy, experts};
+    ValueIds operands{dy, experts};
     if (gates) operands.push_back(c.operand(2));
     const OpKind transpose = dispatch ? OpKind::kMoeCombine : OpKind::kMoeDispatch;
     c.set_operand_grad(0, c.builder().emit1(transpose, attrs, operands));

@@ -126,8 +126,7 @@ void gradient_layer_norm(GradientContext& c) {
         0, b.emit1(OpKind::kLayerNormInputGrad, ir::NoAttrs{}, {dy, x, c.operand(1), mean, rstd}));
   }
   if (c.needs(1) || c.needs(2)) {
-    const std::vector<ValueId> grads =
-        b.emit(OpKind::kLayerNormWeightGrad, ir::NoAttrs{}, {dy, x, mean, rstd});
+    const ValueIds grads = b.emit(OpKind::kLayerNormWeightGrad, ir::NoAttrs{}, {dy, x, mean, rstd});
     c.set_operand_grad(1, grads[0]);
     c.set_operand_grad(2, grads[1]);
   }
@@ -173,7 +172,7 @@ ValueId rstd_of(const Rows& rows, ValueId centered, double epsilon) {
   return b.unary(OpKind::kRsqrt, b.add(variance, b.constant(epsilon, b.type(variance))));
 }
 
-std::vector<ValueId> expand_layer_norm(Builder& b, const ir::Op& op, Operands x) {
+ValueIds expand_layer_norm(Builder& b, const ir::Op& op, Operands x) {
   const Rows rows(b, x[0]);
   const ValueId mean = rows.mean(x[0]);
   const ValueId centered = b.sub(x[0], rows.repeat(mean));
@@ -182,14 +181,14 @@ std::vector<ValueId> expand_layer_norm(Builder& b, const ir::Op& op, Operands x)
   return {b.add(b.mul(normal, rows.weight(x[1])), rows.weight(x[2])), mean, rstd};
 }
 
-std::vector<ValueId> expand_rms_norm(Builder& b, const ir::Op& op, Operands x) {
+ValueIds expand_rms_norm(Builder& b, const ir::Op& op, Operands x) {
   const Rows rows(b, x[0]);
   const ValueId rstd = rstd_of(rows, x[0], op.as<NormAttrs>().epsilon);
   return {b.mul(b.mul(x[0], rows.repeat(rstd)), rows.weight(x[1])), rstd};
 }
 
 // g = dy gamma, n = (x - mean) rstd: dx = rstd (g - mean(g) - n mean(g n))
-std::vector<ValueId> expand_layer_norm_input_grad(Builder& b, const ir::Op&, Operands x) {
+ValueIds expand_layer_norm_input_grad(Builder& b, const ir::Op&, Operands x) {
   const Rows rows(b, x[0]);
   const ValueId g = b.mul(x[0], rows.weight(x[2]));
   const ValueId n = b.mul(b.sub(x[1], rows.repeat(x[3])), rows.repeat(x[4]));
@@ -199,20 +198,20 @@ std::vector<ValueId> expand_layer_norm_input_grad(Builder& b, const ir::Op&, Ope
 }
 
 // The same without a mean.
-std::vector<ValueId> expand_rms_norm_input_grad(Builder& b, const ir::Op&, Operands x) {
+ValueIds expand_rms_norm_input_grad(Builder& b, const ir::Op&, Operands x) {
   const Rows rows(b, x[0]);
   const ValueId g = b.mul(x[0], rows.weight(x[2]));
   const ValueId n = b.mul(x[1], rows.repeat(x[3]));
   return {b.mul(b.sub(g, b.mul(n, rows.repeat(rows.mean(b.mul(g, n))))), rows.repeat(x[3]))};
 }
 
-std::vector<ValueId> expand_layer_norm_weight_grad(Builder& b, const ir::Op&, Operands x) {
+ValueIds expand_layer_norm_weight_grad(Builder& b, const ir::Op&, Operands x) {
   const Rows rows(b, x[0]);
   const ValueId n = b.mul(b.sub(x[1], rows.repeat(x[2])), rows.repeat(x[3]));
   return {rows.sum_rows(b.mul(x[0], n)), rows.sum_rows(x[0])};
 }
 
-std::vector<ValueId> expand_rms_norm_weight_grad(Builder& b, const ir::Op&, Operands x) {
+ValueIds expand_rms_norm_weight_grad(Builder& b, const ir::Op&, Operands x) {
   const Rows rows(b, x[0]);
   return {rows.sum_rows(b.mul(x[0], b.mul(x[1], rows.repeat(x[2]))))};
 }

@@ -102,8 +102,8 @@ struct OpDef {
   void (*localize)(ir::Op& op, const LocalLayout& layout) = nullptr;
   // Composites: the same function in primitives; the oracle of the kernel's tests. Returns the
   // results.
-  std::vector<ValueId> (*expand)(Builder& builder, const ir::Op& op,
-                                 std::span<const ValueId> operands) = nullptr;
+  ValueIds (*expand)(Builder& builder, const ir::Op& op,
+                     std::span<const ValueId> operands) = nullptr;
   // Result 0 may be written over this operand's memory if it is not read later (same type); -1:
   // none.
   int in_place_operand = -1;
@@ -138,13 +138,12 @@ OpCost cost_of(const ir::Graph& graph, const ir::Op& op);
 int alias_operand(const ir::Op& op, int result);
 // Emits the op's expansion. REQUIRES: the kind has one and the op is not a shard (offsets without
 // axes).
-std::vector<ValueId> expand(Builder& builder, const ir::Op& op, std::span<const ValueId> operands);
+ValueIds expand(Builder& builder, const ir::Op& op, std::span<const ValueId> operands);
 
 // One op's gradient in the making.
 class GradientContext {
  public:
-  GradientContext(Builder& builder, ir::Op op, std::vector<ValueId> result_grads,
-                  std::vector<bool> needed)
+  GradientContext(Builder& builder, ir::Op op, ValueIds result_grads, std::vector<bool> needed)
       : builder_(builder),
         op_(std::move(op)),
         result_grads_(std::move(result_grads)),
@@ -160,14 +159,14 @@ class GradientContext {
   // Whether the gradient of the operand is wanted.
   bool needs(int i) const { return needed_[static_cast<size_t>(i)]; }
   void set_operand_grad(int i, ValueId grad) { operand_grads_[static_cast<size_t>(i)] = grad; }
-  const std::vector<ValueId>& operand_grads() const { return operand_grads_; }
+  const ValueIds& operand_grads() const { return operand_grads_; }
 
  private:
   Builder& builder_;
   ir::Op op_;
-  std::vector<ValueId> result_grads_;
+  ValueIds result_grads_;
   std::vector<bool> needed_;
-  std::vector<ValueId> operand_grads_;
+  ValueIds operand_grads_;
 };
 
 }  // namespace mw::ops

@@ -130,7 +130,7 @@ int alias_operand(const ir::Op& op, int result) {
   return static_cast<size_t>(result) < aliases.size() ? aliases[static_cast<size_t>(result)] : -1;
 }
 
-std::vector<ValueId> expand(Builder& builder, const ir::Op& op, std::span<const ValueId> operands) {
+ValueIds expand(Builder& builder, const ir::Op& op, std::span<const ValueId> operands) {
   const OpDef& def = op_def(op.kind);
   MW_CHECK(def.expand != nullptr, "{} has no expansion", ir::op_name(op.kind));
   return def.expand(builder, op, operands);

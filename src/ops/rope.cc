@@ -52,7 +52,7 @@ void gradient_rope(GradientContext& c) {
 }
 
 // (a cos - b sin, b cos + a sin); the gradient turns back: `sign` -1.
-std::vector<ValueId> turn(Builder& b, Operands x, double sign) {
+ValueIds turn(Builder& b, Operands x, double sign) {
   const ir::TensorType type = b.type(x[0]);
   const int64_t batch = type.dim(0), sequence = type.dim(1), heads = type.dim(2),
                 half = type.dim(3) / 2;
@@ -65,10 +65,8 @@ std::vector<ValueId> turn(Builder& b, Operands x, double sign) {
       3)};
 }
 
-std::vector<ValueId> expand_rope(Builder& b, const ir::Op&, Operands x) { return turn(b, x, 1); }
-std::vector<ValueId> expand_rope_grad(Builder& b, const ir::Op&, Operands x) {
-  return turn(b, x, -1);
-}
+ValueIds expand_rope(Builder& b, const ir::Op&, Operands x) { return turn(b, x, 1); }
+ValueIds expand_rope_grad(Builder& b, const ir::Op&, Operands x) { return turn(b, x, -1); }
 
 }  // namespace
 

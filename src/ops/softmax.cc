@@ -44,13 +44,13 @@ ValueId row_reduce(Builder& b, ValueId x, ir::Reduction op) {
   return b.broadcast(b.reduce(x, op, {type.rank() - 1}), sizes, dims);
 }
 
-std::vector<ValueId> expand_softmax(Builder& b, const ir::Op&, Operands x) {
+ValueIds expand_softmax(Builder& b, const ir::Op&, Operands x) {
   const ValueId e = b.unary(OpKind::kExp, b.sub(x[0], row_reduce(b, x[0], ir::Reduction::kMax)));
   return {b.div(e, row_reduce(b, e, ir::Reduction::kSum))};
 }
 
 // y (dy - sum(dy y))
-std::vector<ValueId> expand_softmax_grad(Builder& b, const ir::Op&, Operands x) {
+ValueIds expand_softmax_grad(Builder& b, const ir::Op&, Operands x) {
   return {b.mul(x[1], b.sub(x[0], row_reduce(b, b.mul(x[0], x[1]), ir::Reduction::kSum)))};
 }
 

@@ -52,30 +52,28 @@ OpCost cost_assemble(const ir::Op&, Types operands, Types) {
 }  // namespace
 
 void register_state_ops(Registry& registry) {
-  registry.add(
-      {.kind = OpKind::kAccumulate,
-       .min_operands = 2,
-       .max_operands = 2,
-       .infer = infer_accumulate,
-       .rule = rule_accumulate,
-       .cost = cost_streaming<1>,
-       .expand = [](Builder& b, const ir::Op&,
-                    std::span<const ValueId> x) { return std::vector<ValueId>{b.add(x[0], x[1])}; },
-       .in_place_operand = 0,
-       .aliases = {0}});
-  registry.add({.kind = OpKind::kZero,
-                .min_operands = 1,
-                .max_operands = 1,
-                .infer = infer_first,
-                .rule = rule_elementwise_linear,
-                .cost = [](const ir::Op&, Types,
-                           Types results) { return OpCost{.bytes = tensor_bytes(results)}; },
-                .expand =
-                    [](Builder& b, const ir::Op&, std::span<const ValueId> x) {
-                      return std::vector<ValueId>{b.constant(0, b.type(x[0]))};
-                    },
+  registry.add({.kind = OpKind::kAccumulate,
+                .min_operands = 2,
+                .max_operands = 2,
+                .infer = infer_accumulate,
+                .rule = rule_accumulate,
+                .cost = cost_streaming<1>,
+                .expand = [](Builder& b, const ir::Op&,
+                             std::span<const ValueId> x) { return ValueIds{b.add(x[0], x[1])}; },
                 .in_place_operand = 0,
                 .aliases = {0}});
+  registry.add(
+      {.kind = OpKind::kZero,
+       .min_operands = 1,
+       .max_operands = 1,
+       .infer = infer_first,
+       .rule = rule_elementwise_linear,
+       .cost = [](const ir::Op&, Types,
+                  Types results) { return OpCost{.bytes = tensor_bytes(results)}; },
+       .expand = [](Builder& b, const ir::Op&,
+                    std::span<const ValueId> x) { return ValueIds{b.constant(0, b.type(x[0]))}; },
+       .in_place_operand = 0,
+       .aliases = {0}});
   registry.add({.kind = OpKind::kView,
                 .min_operands = 1,
                 .max_operands = 1,

@@ -37,10 +37,10 @@ struct Net {
     const ValueId v = project("v", x_BSD, kN, "kv_heads");
     ir::AttentionAttrs attrs;
     attrs.scale = 0.5;
-    const std::vector<ValueId> out = b.emit(OpKind::kAttention, attrs, {q, k, v, positions_BS});
+    const ValueIds out = b.emit(OpKind::kAttention, attrs, {q, k, v, positions_BS});
     b.annotate(out[0], "out", {"batch", "attn_seq", "heads", ""});
     b.work = ir::Work::kInputGrad;
-    const std::vector<ValueId> grads =
+    const ValueIds grads =
         b.emit(OpKind::kAttentionGrad, attrs, {dout_BSHK, q, k, v, out[0], out[1], positions_BS});
     dq = b.annotate(grads[0], "d.q", {"batch", "attn_seq", "heads", ""});
     dk = b.annotate(grads[1], "d.k", {"batch", "attn_seq", "kv_heads", ""});

@@ -42,10 +42,10 @@ struct Net {
                   v = project("v", x_BSD, n.N, "kv_heads");
     ir::AttentionAttrs attrs;
     attrs.scale = 0.5;
-    const std::vector<ValueId> out = b.emit(OpKind::kAttention, attrs, {q, k, v, positions_BS});
+    const ValueIds out = b.emit(OpKind::kAttention, attrs, {q, k, v, positions_BS});
     b.annotate(out[0], "out", {"batch", "", "heads", ""});
     b.work = ir::Work::kInputGrad;
-    const std::vector<ValueId> grads =
+    const ValueIds grads =
         b.emit(OpKind::kAttentionGrad, attrs, {dout_BSHK, q, k, v, out[0], out[1], positions_BS});
     const ValueId sum =
         b.add(b.add(back("q", grads[0], x_BSD, "heads"), back("k", grads[1], x_BSD, "kv_heads")),

@@ -134,8 +134,7 @@ class Partitioner {
     result_.decisions = std::move(advice_.decisions);
   }
 
-  ValueId add_local(ir::Op op, std::vector<ValueId> globals,
-                    const std::vector<ir::TensorType>& types,
+  ValueId add_local(ir::Op op, ValueIds globals, const std::vector<ir::TensorType>& types,
                     const std::vector<Sharding>& shardings) {
     const OpId id = result_.graph.add_op(std::move(op), types);
     for (size_t i = 0; i < types.size(); ++i) {
@@ -409,7 +408,7 @@ class Partitioner {
     localize(op, local, operands, shardings);
     add_local(local, op.results, types, shardings);
     const ir::Op& added = result_.graph.ops.back();
-    const std::vector<ValueId> locals = added.results;
+    const ValueIds locals = added.results;
     for (size_t i = 0; i < op.results.size(); ++i) {
       const ValueId v = op.results[i];
       result_.graph.value(locals[i]).name = r_.graph.value(v).name;

@@ -41,9 +41,8 @@ struct Partitioned {
   ir::Graph graph;                            // local
   std::vector<sharding::Sharding> shardings;  // [local value]
   std::vector<ir::TensorType> global_types;   // [local value]
-  std::vector<ValueId> global_value;          // [local value] the global value it is a version of
-  std::vector<ValueId>
-      main_version;  // [global value] its version in its own sharding; invalid: dropped
+  ValueIds global_value;                      // [local value] the global value it is a version of
+  ValueIds main_version;  // [global value] its version in its own sharding; invalid: dropped
   std::vector<sharding::Origin> origins;      // [global value] why it lies so
   std::vector<sharding::Decision> decisions;  // where two factors claimed one axis
 };

@@ -142,7 +142,7 @@ class Tracker {
   }
 
   // What op `o` adds, apart from where it adds it.
-  std::vector<ValueId> summands(int32_t o) const {
+  ValueIds summands(int32_t o) const {
     const ir::Op& op = graph_.ops[static_cast<size_t>(o)];
     if (op.kind == OpKind::kAccumulate) return {op.operands[1]};
     return {op.operands.begin(), op.operands.end() - 1};

@@ -31,7 +31,7 @@ void check_ports(const Fragment& fragment, Diagnostics& out) {
       }
     }
   }
-  std::vector<ValueId> wanted = graph.outputs;
+  ValueIds wanted = graph.outputs;
   for (const ir::StateUpdate& update : graph.updates) wanted.push_back(update.value);
   if (fragment.outputs.size() != wanted.size()) {
     out.add("has {} output ports, the graph has {} outputs and updates", fragment.outputs.size(),

@@ -373,8 +373,7 @@ class Checker {
     if (def.localize == nullptr || op().kind == OpKind::kSlice) return;
     for (const bool normal : {false, true}) {
       ops::LocalLayout layout;
-      const auto fill = [&](const std::vector<ValueId>& values, auto& axes, auto& globals,
-                            auto& locals) {
+      const auto fill = [&](const ValueIds& values, auto& axes, auto& globals, auto& locals) {
         for (const ValueId v : values) {
           axes.push_back(normal ? of(v).dims : fragment_.shardings[v.index()].dims);
           globals.push_back(global(v));

@@ -38,7 +38,7 @@ ir::CollectiveAttrs over_holders(const std::string& state) {
   attrs.group = ir::Holders{state};
   return attrs;
 }
-void replace(ir::Op& op, ir::OpKind kind, ir::Attributes attrs, std::vector<ValueId> operands) {
+void replace(ir::Op& op, ir::OpKind kind, ir::Attributes attrs, ValueIds operands) {
   op.kind = kind;
   op.attrs = std::move(attrs);
   op.operands = std::move(operands);
@@ -117,7 +117,7 @@ const std::vector<Case> kCases = {
     {"a use that is added behind the sum", kAll,
      [](Program& p) {
        ir::Graph& graph = update(p, 0);
-       const std::vector<ValueId> uses = graph.ops[0].operands;
+       const ValueIds uses = graph.ops[0].operands;
        replace(graph.ops[0], ir::OpKind::kAllReduce, over_holders("weight/0"), {uses[0]});
        replace(graph.ops[2], ir::OpKind::kAccumulate, {}, {uses[1], graph.ops[0].results[0]});
      },
@@ -129,7 +129,7 @@ const std::vector<Case> kCases = {
      [](Program& p) {
        for (const int32_t r : {0, 1}) {
          ir::Graph& graph = update(p, r);
-         const std::vector<ValueId> uses = graph.ops[0].operands;
+         const ValueIds uses = graph.ops[0].operands;
          for (const size_t k : {0, 1})
            replace(graph.ops[2 * k], ir::OpKind::kAllReduce, over_holders("weight/0"), {uses[k]});
          graph.ops[3].operands = graph.ops[r == 0 ? 0 : 2].results;

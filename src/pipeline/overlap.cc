@@ -234,7 +234,7 @@ class Launcher {
   std::vector<Clock> ended_;  // [op] when it starts
   int32_t last_computed_ = -1;
   int64_t events_ = 0;
-  std::vector<ValueId> root_;                  // [value] in whose memory it lies, invalid: its own
+  ValueIds root_;                              // [value] in whose memory it lies, invalid: its own
   std::vector<std::vector<int32_t>> readers_;  // [root] collectives
 };
 

@@ -45,8 +45,8 @@ class FragmentPlanner {
 
  private:
   struct Root {
-    Place link;                    // valid: the memory is part of another root's
-    std::vector<ValueId> members;  // values in this memory, the value itself included
+    Place link;        // valid: the memory is part of another root's
+    ValueIds members;  // values in this memory, the value itself included
     bool is_input = false;
     bool writable = true;  // not an input, or a state that is updated here, or a consumed port
     bool consumed = false;
@@ -95,7 +95,7 @@ class FragmentPlanner {
   // `from` is a root; its memory becomes part of `to`'s.
   void link(ValueId from, Place to) {
     root(from).link = to;
-    std::vector<ValueId>& members = root(to.root).members;
+    ValueIds& members = root(to.root).members;
     members.insert(members.end(), root(from).members.begin(), root(from).members.end());
     if (from != to.root) root(from).members.clear();
   }
@@ -144,7 +144,7 @@ class FragmentPlanner {
   }
 
   bool holds_output(ValueId memory) {
-    const std::vector<ValueId>& members = root(memory).members;
+    const ValueIds& members = root(memory).members;
     return std::any_of(members.begin(), members.end(),
                        [&](ValueId v) { return root(v).is_output; });
   }
@@ -202,7 +202,7 @@ class FragmentPlanner {
     const int32_t start = first_write(from);
     const int64_t end = to.offset + bytes(from);
     if (to.offset < 0 || end > bytes(to.root)) return false;
-    for (const ValueId member : std::vector<ValueId>(root(to.root).members)) {
+    for (const ValueId member : ValueIds(root(to.root).members)) {
       const int64_t at = resolve(member).offset;
       if (at >= end || at + bytes(member) <= to.offset) continue;
       if (root(member).is_output) return false;
@@ -321,7 +321,7 @@ class FragmentPlanner {
   StreamOrder order_;
   std::vector<ir::OpIds> users_;
   std::vector<Root> roots_;
-  std::vector<ValueId> owners_;  // values with workspace memory of their own
+  ValueIds owners_;  // values with workspace memory of their own
 };
 
 void check_launches(const Fragment& fragment) {

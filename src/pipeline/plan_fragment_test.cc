@@ -55,7 +55,7 @@ TEST_CASE("values have workspace from producer to last use and share it afterwar
   const ValueId x = m.input("x", f32({64}));
   const ValueId w = m.input("w", f32({64, 64}));
   ValueId h = x;
-  std::vector<ValueId> chain;
+  ValueIds chain;
   for (int i = 0; i < 6; ++i) chain.push_back(h = m.b.dot(h, w, "k,kn->n"));
   m.output(h);
   m.plan();

@@ -60,7 +60,7 @@ struct Fragment {
   std::vector<int64_t> workspace_offset;  // [value]
   // The value whose memory this value shares (in-place results, views), invalid: its own.
   // Transitive roots.
-  std::vector<ValueId> alias_of;      // [value]
+  ValueIds alias_of;                  // [value]
   std::vector<int64_t> alias_offset;  // [value] bytes into the root
   Bytes workspace;
 };

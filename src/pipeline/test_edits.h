@@ -277,7 +277,7 @@ inline std::optional<Edit> other_accumulator(Program& program, Random& random) {
   ir::Op& op = graph.ops[o];
   if (!op.accumulates && op.kind != ir::OpKind::kAccumulate) return std::nullopt;
   ValueId& operand = op.accumulates ? op.operands.back() : op.operands[0];
-  std::vector<ValueId> alike;
+  ValueIds alike;
   for (size_t v = 0; v < op.results[0].index(); ++v) {
     const ValueId other(static_cast<int64_t>(v));
     if (other != operand && graph.type(other).elements() == graph.type(operand).elements())

@@ -105,8 +105,8 @@ class PipelineMaker {
       fragment.inputs.push_back({kind, v, name});
       return keep(v, type);
     }
-    std::vector<ValueId> ops(ir::OpKind kind, ir::Attributes attrs, std::vector<ValueId> operands,
-                             const std::vector<Typed>& types, bool accumulates = false) {
+    ValueIds ops(ir::OpKind kind, ir::Attributes attrs, ValueIds operands,
+                 const std::vector<Typed>& types, bool accumulates = false) {
       ir::Op op;
       op.kind = kind;
       op.attrs = std::move(attrs);
@@ -115,12 +115,12 @@ class PipelineMaker {
       std::vector<ir::TensorType> locals;
       for (const Typed& type : types) locals.push_back(local(type));
       const OpId id = fragment.graph.add_op(std::move(op), std::move(locals));
-      const std::vector<ValueId> results = fragment.graph.op(id).results;
+      const ValueIds results = fragment.graph.op(id).results;
       for (size_t i = 0; i < types.size(); ++i) keep(results[i], types[i]);
       return results;
     }
-    ValueId op(ir::OpKind kind, ir::Attributes attrs, std::vector<ValueId> operands,
-               const Typed& type, bool accumulates = false) {
+    ValueId op(ir::OpKind kind, ir::Attributes attrs, ValueIds operands, const Typed& type,
+               bool accumulates = false) {
       return ops(kind, std::move(attrs), std::move(operands), {type}, accumulates)[0];
     }
     ValueId collective(ir::OpKind kind, const ir::Axes& axes, ValueId x, const Typed& type) {
@@ -303,7 +303,7 @@ class PipelineMaker {
   }
 
   // The sum of a rank's norms over all ranks scales all gradients.
-  ValueId clip(Maker& m, const ir::FlatAttrs& attrs, const std::vector<ValueId>& sums) const {
+  ValueId clip(Maker& m, const ir::FlatAttrs& attrs, const ValueIds& sums) const {
     const auto groups = static_cast<int64_t>(sums.size());
     const int64_t blocks = groups * elements() / kBlock;
     ValueId squares =
@@ -318,7 +318,7 @@ class PipelineMaker {
                            typed(DType::kF64, {parameters()}, "[{}]"));
     }
     const Typed scalar = f32({}, "[]");
-    const std::vector<ValueId> made = m.ops(ir::OpKind::kClip, attrs, {norms}, {scalar, scalar});
+    const ValueIds made = m.ops(ir::OpKind::kClip, attrs, {norms}, {scalar, scalar});
     m.output(PortKind::kSaved, "grad_norm", made[0]);
     return made[1];
   }
@@ -348,7 +348,7 @@ class PipelineMaker {
     Maker m(named("UPDATE rank ", r), ActionKind::kUpdate, *this);
     const std::vector<int32_t> groups = groups_of(r);
     const Typed pending = flat(std::string("[{}]") + kPendingDp), scalar = f32({}, "[]");
-    std::vector<ValueId> gradients, sums;
+    ValueIds gradients, sums;
     for (const int32_t group : groups) {
       gradients.push_back(gradient(m, group, r));
       ValueId sum = gradients.back();
@@ -367,7 +367,7 @@ class PipelineMaker {
       const ValueId w = m.input(PortKind::kState, weight, flat(own()));
       const ValueId m1 = m.input(PortKind::kState, named("m/", s), flat(own()));
       const ValueId v1 = m.input(PortKind::kState, named("v/", s), flat(own()));
-      const std::vector<ValueId> made =
+      const ValueIds made =
           m.ops(ir::OpKind::kAdamW, flat_attrs({s}, r), {w, sums[i], m1, v1, scale, lr, step},
                 {flat(own()), flat(own()), flat(own())});
       m.update(weight, made[0]);

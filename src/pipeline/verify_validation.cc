@@ -41,7 +41,7 @@ BufferId output_buffer(const Command& command, const Fragment& fragment, size_t 
   return command.buffers[fragment.inputs.size() + output];
 }
 BufferId output_buffer(const Command& command, const Fragment& fragment, ValueId v) {
-  const std::vector<ValueId>& outputs = fragment.graph.outputs;
+  const ValueIds& outputs = fragment.graph.outputs;
   const auto it = std::find(outputs.begin(), outputs.end(), v);
   if (it == outputs.end()) return BufferId();
   return output_buffer(command, fragment, static_cast<size_t>(it - outputs.begin()));

@@ -337,7 +337,7 @@ Seconds Coarse::step(const Setting& now) {
 }
 
 // ZeRO 2 scatters every microbatch's gradients of a stage, ZeRO 3 gathers its weights for forward
-// and for backward as well: as if all of a rank went at once, in half precision.
+// and for backward as well, each slice anew: as if all of a rank went at once, in half precision.
 Seconds Coarse::dividing(const Plan& plan) {
   if (plan.dp == 1 || plan.effective_grad_reduce() != compile::GradReduce::kMicrobatch) return {};
   const bool one = plan.pp == 1;
@@ -352,7 +352,7 @@ Seconds Coarse::dividing(const Plan& plan) {
   };
   const double each = seconds(ir::OpKind::kReduceScatter) +
                       (plan.zero >= 3 ? 2 * seconds(ir::OpKind::kAllGather) : 0.0);
-  return Seconds(static_cast<double>(plan.microbatches) * each);
+  return Seconds(static_cast<double>(plan.microbatches * plan.sequence_slices()) * each);
 }
 
 Estimate Coarse::least_scheduled(const Plan& plan) {

@@ -190,7 +190,7 @@ class Differentiator {
   void differentiate_op(OpId id, const ir::Op& op) {
     MW_CHECK(op.work == Work::kForward,
              "graph '{}' is differentiated already: op {} is no forward op", graph_.name, id.value);
-    std::vector<ValueId> result_grads;
+    ValueIds result_grads;
     bool any = false;
     for (const ValueId result : op.results) {
       result_grads.push_back(

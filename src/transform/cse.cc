@@ -48,8 +48,8 @@ void adopt(ir::Graph& graph, ir::Op& stays, const ir::Op& goes) {
 
 }  // namespace
 
-std::vector<ValueId> merge_common(ir::Graph& graph) {
-  std::vector<ValueId> replaced(graph.values.size());
+ValueIds merge_common(ir::Graph& graph) {
+  ValueIds replaced(graph.values.size());
   std::unordered_map<std::string, std::vector<size_t>> seen;  // key -> places in `ops`
   std::vector<ir::Op> ops;
   for (ir::Op& op : graph.ops) {

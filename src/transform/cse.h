@@ -12,6 +12,6 @@ namespace mw::transform {
 // alone are ops that write an operand's memory, ops that call graphs, collectives, and results that
 // are held in different logical axes. The op that stays does the earliest work of the two (forward,
 // input gradient, weight gradient). Returns old value id -> new value id.
-std::vector<ValueId> merge_common(ir::Graph& graph);
+ValueIds merge_common(ir::Graph& graph);
 
 }  // namespace mw::transform

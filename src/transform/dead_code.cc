@@ -2,6 +2,6 @@
 
 namespace mw::transform {
 
-std::vector<ValueId> drop_dead_code(ir::Graph& graph) { return ir::drop_dead(graph); }
+ValueIds drop_dead_code(ir::Graph& graph) { return ir::drop_dead(graph); }
 
 }  // namespace mw::transform

@@ -8,6 +8,6 @@
 namespace mw::transform {
 
 // Returns old value id -> new value id (invalid: dropped).
-std::vector<ValueId> drop_dead_code(ir::Graph& graph);
+ValueIds drop_dead_code(ir::Graph& graph);
 
 }  // namespace mw::transform

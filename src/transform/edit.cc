@@ -18,7 +18,7 @@ void set_ops(ir::Graph& graph, std::vector<ir::Op> ops) {
   }
 }
 
-void replace_reads(ir::Graph& graph, const std::vector<ValueId>& map) {
+void replace_reads(ir::Graph& graph, const ValueIds& map) {
   const auto replace = [&](ValueId& v) {
     if (v.index() < map.size() && map[v.index()].valid()) v = map[v.index()];
   };
@@ -29,11 +29,10 @@ void replace_reads(ir::Graph& graph, const std::vector<ValueId>& map) {
   for (ir::StateUpdate& update : graph.updates) replace(update.value);
 }
 
-std::vector<ValueId> replace_ops(ir::Graph& graph, std::vector<ir::Op> ops,
-                                 const std::vector<ValueId>& replaced) {
+ValueIds replace_ops(ir::Graph& graph, std::vector<ir::Op> ops, const ValueIds& replaced) {
   set_ops(graph, std::move(ops));
   replace_reads(graph, replaced);
-  std::vector<ValueId> map = ir::drop_dead(graph);
+  ValueIds map = ir::drop_dead(graph);
   for (size_t v = 0; v < replaced.size(); ++v) {
     if (replaced[v].valid()) map[v] = map[replaced[v].index()];
   }

@@ -13,11 +13,10 @@ void set_ops(ir::Graph& graph, std::vector<ir::Op> ops);
 
 // Every read of `value` (operands, outputs, updates) becomes one of map[value], where that is
 // valid.
-void replace_reads(ir::Graph& graph, const std::vector<ValueId>& map);
+void replace_reads(ir::Graph& graph, const ValueIds& map);
 
 // Replaces the ops and the reads of values that `replaced` has another one for, and drops what is
 // then dead. Returns [old value] its new id, of a replaced one that of its stand-in; invalid: dead.
-std::vector<ValueId> replace_ops(ir::Graph& graph, std::vector<ir::Op> ops,
-                                 const std::vector<ValueId>& replaced);
+ValueIds replace_ops(ir::Graph& graph, std::vector<ir::Op> ops, const ValueIds& replaced);
 
 }  // namespace mw::transform

@@ -33,9 +33,9 @@ bool can_fold(const ir::Graph& graph, const ir::Op& sum, const std::vector<int>&
 
 }  // namespace
 
-std::vector<ValueId> fold_accumulate(ir::Graph& graph) {
+ValueIds fold_accumulate(ir::Graph& graph) {
   const std::vector<int> reads = count_reads(graph);
-  std::vector<ValueId> replaced(graph.values.size());
+  ValueIds replaced(graph.values.size());
   std::vector<bool> folded(graph.ops.size(), false);
   for (size_t i = 0; i < graph.ops.size(); ++i) {
     const ir::Op& sum = graph.ops[i];

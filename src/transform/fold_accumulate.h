@@ -12,6 +12,6 @@ namespace mw::transform {
 // else, and nothing else reads g or acc: the op gets acc as its last operand and `accumulates`, and
 // its result takes the place of the sum. Works on partitioned graphs too. Returns old value id ->
 // new value id (the sum's is that of g; invalid: dropped).
-std::vector<ValueId> fold_accumulate(ir::Graph& graph);
+ValueIds fold_accumulate(ir::Graph& graph);
 
 }  // namespace mw::transform

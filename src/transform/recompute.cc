@@ -175,7 +175,7 @@ RecomputeOptions recompute_all(const ir::Module& module, RecomputeMode mode) {
   return {std::vector<RecomputeMode>(module.layers.size(), mode), {}, false};
 }
 
-std::vector<ValueId> recompute(ir::Graph& graph, const RecomputeOptions& options) {
+ValueIds recompute(ir::Graph& graph, const RecomputeOptions& options) {
   const size_t values = graph.values.size();
   const std::vector<std::vector<size_t>> ops = ops_by_layer(graph, options.layers.size());
   std::vector<LayerId> wanted(values);
@@ -193,7 +193,7 @@ std::vector<ValueId> recompute(ir::Graph& graph, const RecomputeOptions& options
     regions.push_back(std::move(region));
   }
   insert(graph, regions, clone_of, options);
-  std::vector<ValueId> map = ir::drop_dead(graph);
+  ValueIds map = ir::drop_dead(graph);
   map.resize(values);
   return map;
 }

@@ -38,6 +38,6 @@ RecomputeOptions recompute_all(const ir::Module& module, RecomputeMode mode);
 // its value is named "re.<name>". Random numbers depend on counters alone, so a clone's result is
 // its original's bit for bit. REQUIRES: the graph is differentiated. Returns old value id -> new
 // value id.
-std::vector<ValueId> recompute(ir::Graph& graph, const RecomputeOptions& options);
+ValueIds recompute(ir::Graph& graph, const RecomputeOptions& options);
 
 }  // namespace mw::transform

@@ -31,7 +31,7 @@ struct TwoExps {
 
 TEST_CASE("CSE merges equal ops and says where values went") {
   TwoExps t;
-  const std::vector<ValueId> map = merge_common(t.graph);
+  const ValueIds map = merge_common(t.graph);
   CHECK(test::count_ops(t.graph, OpKind::kExp) == 1);
   CHECK(map[t.a.index()] == map[t.b.index()]);
   CHECK(map[t.x.index()] == t.graph.inputs[0].value);
@@ -79,7 +79,7 @@ TEST_CASE("dead code goes, with what only it needed") {
   TwoExps t;
   ops::Builder b(t.graph);
   const ValueId dead = b.unary(OpKind::kNeg, b.unary(OpKind::kTanh, t.x));
-  const std::vector<ValueId> map = drop_dead_code(t.graph);
+  const ValueIds map = drop_dead_code(t.graph);
   CHECK_FALSE(map[dead.index()].valid());
   CHECK(t.graph.ops.size() == 3);
 }

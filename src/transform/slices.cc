@@ -40,7 +40,7 @@ class Unroller {
 
   ir::Graph run() {
     for (const ir::Input& input : one_.inputs) add_input(input);
-    std::vector<ValueId> losses;
+    ValueIds losses;
     const ValueId loss = find_loss();
     for (int32_t s = 0; s < slices_; ++s) {
       here_.assign(one_.values.size(), ValueId());
@@ -153,13 +153,13 @@ class Unroller {
     return builder_.annotate(made, name, {axes[0], axes[1], axes[3], axes[4]});
   }
   // [B, S, H, D] of every slice so far -> [B, T, H, D]
-  ValueId together(const std::vector<ValueId>& parts_BSHD) {
+  ValueId together(const ValueIds& parts_BSHD) {
     const ValueId made = builder_.concat(parts_BSHD, 1);
     all_.value(made).logical = all_.value(parts_BSHD[0]).logical;
     return made;
   }
 
-  void sum_losses(const std::vector<ValueId>& losses, ValueId loss) {
+  void sum_losses(const ValueIds& losses, ValueId loss) {
     const OpId producer = all_.value(losses.back()).producer;
     builder_.layer = all_.op(producer).layer;
     ValueId sum = losses[0];
@@ -174,10 +174,10 @@ class Unroller {
   const int64_t layers_;
   ir::Graph all_;
   ops::Builder builder_;
-  std::map<ValueId, ValueId> inputs_;       // of `one_`
-  std::vector<ValueId> here_;               // [value of `one_`] in the slice in the making
-  std::vector<std::vector<ValueId>> keys_;  // [attention op of `one_`][slice]
-  std::vector<std::vector<ValueId>> values_;
+  std::map<ValueId, ValueId> inputs_;  // of `one_`
+  ValueIds here_;                      // [value of `one_`] in the slice in the making
+  std::vector<ValueIds> keys_;         // [attention op of `one_`][slice]
+  std::vector<ValueIds> values_;
 };
 
 }  // namespace
@@ -234,7 +234,7 @@ void merge_slices(ir::Module& module, const std::string& graph, int32_t slices) 
 namespace {
 
 // The losses of the slices, of which `sum` was made.
-void find_losses(const ir::Graph& graph, ValueId sum, std::vector<ValueId>& losses) {
+void find_losses(const ir::Graph& graph, ValueId sum, ValueIds& losses) {
   const OpId by = graph.value(sum).producer;
   const std::string& name = graph.value(sum).name;
   if (name.starts_with(std::string(kLoss) + "/") || !by.valid()) {
@@ -253,7 +253,7 @@ void spread_loss(ir::Graph& graph, StateId state) {
   MW_CHECK(update != graph.updates.end(), "graph '{}' has no update of the loss", graph.name);
   const ir::Op sum = graph.op(graph.value(update->value).producer);
   graph.updates.erase(update);
-  std::vector<ValueId> losses;
+  ValueIds losses;
   find_losses(graph, sum.operands[1], losses);
   ValueId accumulator = sum.operands[0];
   for (size_t s = 0; s < losses.size(); ++s) {

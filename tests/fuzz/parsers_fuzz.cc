@@ -158,7 +158,7 @@ void fuzz(const Reader& reader) {
       ++refused;
       CHECK_MESSAGE(!std::string(error.what()).empty(), reader.name, ": ", quoted(text));
     } catch (const std::exception& error) {
-      FAIL_CHECK(reader.name, ": ", error.what(), ": ", quoted(text));
+      FAIL_CHECK(reader.name, ": ", std::string(error.what()), ": ", quoted(text));
     }
   };
   for (const std::string& seed : reader.seeds) take(seed);

@@ -37,7 +37,8 @@ Schedule chimera_doubled(const ScheduleRequest& request, int32_t microbatches) {
     return std::tuple(unit_of[static_cast<size_t>(action.first)],
                       action.kind == ActionKind::kB ? 0 : 1, -action.stage.value, action.first);
   };
-  list_schedule(schedule, forwards, rules);
+  const bool made = list_schedule(schedule, forwards, rules).has_value();
+  MW_CHECK(made, "no order of {} microbatches", microbatches);
   return schedule;
 }
 

@@ -7,6 +7,8 @@
 // else is shorter.)
 #include <algorithm>
 #include <array>
+#include <map>
+#include <optional>
 #include <span>
 #include <utility>
 
@@ -59,11 +61,11 @@ Made listed(const ScheduleRequest& request) {
     for (int32_t s = 0; s < p * v; ++s)
       rules.most_alive.push_back(as_1f1b - v + s / p + 1 + one.more);
     rules.rank_of_action = [&](const Action& action) { return key_of(action, one.tie, p); };
+    rules.alive_at_most = as_1f1b;
+    if (best.makespan > 0) rules.sooner_than = static_cast<int32_t>(best.makespan);
     Schedule schedule = empty_schedule(request, folded_placement(p, v));
-    const ListOutcome made = list_schedule(schedule, forwards, rules);
-    if (made.most_alive > as_1f1b || (best.makespan > 0 && made.makespan >= best.makespan))
-      continue;
-    best = {std::move(schedule), static_cast<double>(made.makespan)};
+    const std::optional<ListOutcome> made = list_schedule(schedule, forwards, rules);
+    if (made) best = {std::move(schedule), static_cast<double>(made->makespan)};
   }
   return best;
 }
@@ -86,13 +88,19 @@ Made in_parts(const ScheduleRequest& request, const Schedule& part) {
   return made;
 }
 
-Made shortest(const ScheduleRequest& request) {
-  Made best = listed(request);
+// [microbatches] what was found, of one pipeline.
+using Known = std::map<int32_t, Made>;
+
+const Made& shortest(const ScheduleRequest& request, Known& known) {
+  const auto [it, is_new] = known.try_emplace(request.microbatches);
+  Made& best = it->second;
+  if (!is_new) return best;
+  best = listed(request);
   if (request.chunks == 2) return best;
   const auto try_parts = [&](int32_t of) {
     ScheduleRequest part = request;
     part.microbatches = of;
-    Made made = in_parts(request, shortest(part).schedule);
+    Made made = in_parts(request, shortest(part, known).schedule);
     if (made.makespan < best.makespan) best = std::move(made);
   };
   const int32_t m = request.microbatches, half = m / 2;
@@ -102,7 +110,10 @@ Made shortest(const ScheduleRequest& request) {
   return best;
 }
 
-Schedule make(const ScheduleRequest& request) { return shortest(request).schedule; }
+Schedule make(const ScheduleRequest& request) {
+  Known known;
+  return shortest(request, known).schedule;
+}
 
 }  // namespace
 

@@ -2,8 +2,12 @@
 // what comes first under a rule. Private to room pipeline.
 #pragma once
 
+#include <cstdint>
 #include <functional>
+#include <limits>
+#include <optional>
 #include <tuple>
+#include <vector>
 
 #include "pipeline/schedules/generators.h"
 
@@ -16,6 +20,9 @@ struct ListRules {
   // Smaller goes first.
   using Key = std::tuple<int32_t, int32_t, int32_t, int32_t>;
   std::function<Key(const Action&)> rank_of_action;
+  // What is to be had in the end: a makespan below this, no more alive on a rank than this.
+  int32_t sooner_than = std::numeric_limits<int32_t>::max();
+  int32_t alive_at_most = std::numeric_limits<int32_t>::max();
 };
 
 struct ListOutcome {
@@ -25,8 +32,10 @@ struct ListOutcome {
 
 // Fills in the order of `schedule`, whose placement is given: `forwards[replica]` are the forwards
 // of a replica (first, count), in order, the same on every stage; backwards are of single
-// microbatches. REQUIRES: most_alive lets every microbatch through.
-ListOutcome list_schedule(Schedule& schedule, const std::vector<std::vector<Action>>& forwards,
-                          const ListRules& rules);
+// microbatches. Empty, the order then of no use: it was given up, as it cannot be what is to be
+// had. REQUIRES: most_alive lets every microbatch through.
+std::optional<ListOutcome> list_schedule(Schedule& schedule,
+                                         const std::vector<std::vector<Action>>& forwards,
+                                         const ListRules& rules);
 
 }  // namespace mw::pipeline
