@@ -7,8 +7,9 @@
 
 namespace mw {
 
-// Calls work(0), …, work(count - 1), each once, on at most so many threads. Throws what the lowest
-// piece threw, when all have ended.
+// Calls work(0), …, work(count - 1), each once, on at most so many threads, of which the caller is
+// one; the others stay for the next call. Pieces may call it too. Throws what the lowest piece
+// threw, when all have ended.
 void in_parallel(size_t count, int threads, const std::function<void(size_t)>& work);
 
 // As many threads as so many steps of work are worth: one for few.
