@@ -191,7 +191,7 @@ Plan partitioning_plan(Plan plan) {
 
 struct PartitionedModel::Parts {
   Plan plan;
-  ir::Module module;  // differentiated
+  ir::Module module;  // differentiated; without the graphs, which are in the stages
   std::vector<LocalStage> stages;
 };
 
@@ -201,6 +201,7 @@ PartitionedModel::PartitionedModel(const CompileRequest& request) {
   ir::Module module = differentiated(request.model, resolved, passes, request.whole_recompute);
   Compiler compiler(resolved, std::move(module), passes);
   std::vector<LocalStage> stages = compiler.stages_of(training_graph(compiler.result().module));
+  compiler.result().module.graphs.clear();
   parts_ = std::make_unique<const Parts>(Parts{
       partitioning_plan(resolved.plan), std::move(compiler.result().module), std::move(stages)});
 }
