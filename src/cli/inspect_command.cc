@@ -65,6 +65,9 @@ void inspect(const JobOptions& job_options, const InspectOptions& options,
     if (const std::string wrong = one_of(kWhat)(what); !wrong.empty())
       diagnostics.add("what: {}", wrong);
   }
+  if (options.rank >= 0 && (options.what == "graph" || options.what == "fragments"))
+    diagnostics.add("--rank: is of a program or memory; {} are of all ranks; leave it out",
+                    options.what == "graph" ? "graphs" : "fragments");
   require(options.what, "what", "graph, fragments, program or memory", diagnostics);
   const size_t before = diagnostics.findings().size();
   const train::Job job = read_job(posix_fs(), job_options, diagnostics);

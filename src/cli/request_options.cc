@@ -1,10 +1,13 @@
 #include "cli/request_options.h"
 
 #include <algorithm>
+#include <map>
+#include <set>
 
 #include <fmt/core.h>
 
 #include "base/error.h"
+#include "base/json.h"
 #include "base/text.h"
 #include "cli/data_folders.h"
 #include "cli/plan_file.h"
@@ -23,16 +26,47 @@ void read_overlap(const RequestOptions& options, predict::Request& request,
                       did_you_mean(what, known), join(known, ", "));
     }
   }
+  std::set<std::string> kinds;
   for (const std::string& text : options.slowdown) {
+    const size_t equals = text.find('=');
+    const std::string kind =
+        equals == std::string::npos ? "the one of all" : text.substr(0, equals);
+    if (!kinds.insert(kind).second) diagnostics.add("--slowdown: {} is there twice", kind);
     if (const std::string wrong = simulate::set_slowdown(overlap, text); !wrong.empty())
       diagnostics.add("--slowdown: {}", wrong);
   }
 }
 
-// A plan in short form, or the file or job that holds one, says itself how often it is replicated.
+// Whether a plan's text is JSON, not the short form.
+bool is_json(const std::string& plan) { return starts_with(trim(without_bom(plan)), "{"); }
+
+// Keys and values of a plan in short form or JSON. Those of a file or job, and of what is no plan,
+// are not looked at.
+std::optional<std::map<std::string, std::string>> words_of(const std::string& plan) {
+  if (ends_with(plan, ".json") || ends_with(plan, ".toml")) return std::nullopt;
+  std::map<std::string, std::string> words;
+  if (is_json(plan)) {
+    Diagnostics later;
+    const bool reads = attempt(later, [&] {
+      const Json json = parse_json(plan, "--plan");
+      for (const auto& [key, value] : json.as_object("--plan")) words[key] = value.dump();
+    });
+    if (!reads) return std::nullopt;
+    return words;
+  }
+  for (const std::string_view entry : split(plan, ',')) {
+    const size_t equals = entry.find('=');
+    if (equals == std::string_view::npos) continue;
+    words[std::string(trim(entry.substr(0, equals)))] = trim(entry.substr(equals + 1));
+  }
+  return words;
+}
+
+// A plan in short form or JSON, or the file or job that holds one, says itself how often it is
+// replicated.
 bool says_dp(const std::string& text) {
-  if (ends_with(text, ".json") || ends_with(text, ".toml")) return true;
-  return text.starts_with("dp=") || text.find(",dp=") != std::string::npos;
+  const auto words = words_of(text);
+  return !words || words->contains("dp");
 }
 
 // The plan in `text` with the dp that --gpus leaves it, before anything is held against its dp. As
@@ -40,23 +74,26 @@ bool says_dp(const std::string& text) {
 std::string with_dp(int64_t gpus, const std::string& text) {
   if (gpus == 0 || says_dp(text)) return text;
   int64_t replica = 1;
-  for (const std::string_view entry : split(text, ',')) {
-    for (const std::string_view key : {"tp=", "pp=", "cp="}) {
-      if (!entry.starts_with(key)) continue;
-      const std::optional<int64_t> value = parse_int64(entry.substr(key.size()));
-      if (!value || *value < 1 || gpus % *value != 0) return text;
-      replica = std::min(gpus + 1, replica * *value);
-    }
+  const auto words = words_of(text);
+  for (const char* key : {"tp", "pp", "cp"}) {
+    const auto word = words->find(key);
+    if (word == words->end()) continue;
+    const std::optional<int64_t> value = parse_int64(word->second);
+    if (!value || *value < 1 || gpus % *value != 0) return text;
+    replica = std::min(gpus + 1, replica * *value);
   }
-  return gpus % replica == 0 ? fmt::format("{},dp={}", text, gpus / replica) : text;
+  if (gpus % replica != 0) return text;
+  if (!is_json(text)) return fmt::format("{},dp={}", text, gpus / replica);
+  Json json = parse_json(text, "--plan");
+  json["dp"] = gpus / replica;
+  return json.dump();
 }
 
 // "x.json" is read, everything else is a plan's short form. `where` names it in messages.
 compile::PlanReading read_plan(FileSystem& fs, const std::string& text, const std::string& where) {
   if (ends_with(text, ".json")) {
     const std::string plan = fs.read_file(text);
-    if (!starts_with(trim(without_bom(plan)), "{"))
-      throw_error("{}: must be a JSON object, a plan", text);
+    if (!is_json(plan)) throw_error("{}: must be a JSON object, a plan", text);
     return compile::read_plan(plan, text);
   }
   return compile::read_plan(text, where);

@@ -84,7 +84,12 @@ ScheduleCosts parse_costs(const ScheduleOptions& options, Diagnostics& out) {
         if (key == "b") costs.b = values;
         if (key == "w") costs.w = values;
         if (key == "comm") costs.comm = single("--costs", key, values);
-        if (key == "pair") costs.pair = single("--costs", key, values);
+        if (key == "pair") {
+          costs.pair = single("--costs", key, values);
+          if (costs.pair < 0)
+            out.add("--costs: pair={} must be at least 0; without it F beside B takes f + b + w",
+                    costs.pair);
+        }
         if (key == "sync") costs.sync = single("--costs", key, values);
       },
       out);

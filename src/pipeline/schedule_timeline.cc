@@ -322,6 +322,7 @@ std::vector<std::string> findings(const ScheduleCosts& costs, int32_t stages) {
     out.add("costs: f, b and w are 0; one of them must be above, for a step takes some time");
   check("costs: sync", costs.sync);
   check("costs: comm", costs.comm);
+  if (costs.pair >= 0) check("costs: pair", costs.pair);
   check("memory: mb", costs.mb, true);
   if (costs.mw != costs.mb) check("memory: mw", costs.mw);  // else it was not given
   return out.findings();

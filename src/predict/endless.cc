@@ -51,6 +51,16 @@ void take_waits(const std::vector<simulate::Wait>& all, size_t commands,
   }
 }
 
+// The work of the last of several calls: beside another call it hides other communication than by
+// itself.
+void take_work(const simulate::RankResult& calls, const simulate::RankResult& fewer,
+               simulate::RankResult& rank) {
+  rank.compute = calls.compute - fewer.compute;
+  rank.gaps = calls.gaps - fewer.gaps;
+  rank.exposed_comm = calls.exposed_comm;
+  for (const auto& [group, exposed] : fewer.exposed_comm) rank.exposed_comm[group] -= exposed;
+}
+
 // So many calls of a program, one behind the other.
 pipeline::Program calls_of(const pipeline::Program& program, int64_t calls) {
   pipeline::Program all = program;
@@ -95,6 +105,8 @@ void let_run_on(const Request& request, const Step& step, simulate::Result& resu
   };
   // The first call begins with all ranks at once; from the second on each is like the one before.
   const simulate::Result two = result_of(2), three = result_of(3);
+  for (size_t r = 0; r < result.ranks.size(); ++r)
+    take_work(three.ranks[r], two.ranks[r], result.ranks[r]);
   const std::vector<double> all = busy(result);
   set_step(std::max((three.step - two.step).value, *std::max_element(all.begin(), all.end())), all,
            result);

@@ -116,3 +116,23 @@ TEST_CASE(
   request.plan.post_validation = true;
   CHECK(mw::predict::predict(request).step.value == mw::test::close_to(tied).epsilon(0.03));
 }
+
+// Reductions that a rank waits for by itself are beside the next call's work among others.
+TEST_CASE("with post-validation work and waits are those of a call among others, and add up") {
+  Request request = small();
+  request.model.tie_word_embeddings = false;
+  request.cluster.links[0].bandwidth = request.cluster.links[0].bus_bandwidth =
+      cluster::BytesPerSecond(1e9);
+  request.options.overlap.grad_reduce = request.options.overlap.grad_reduce_idle = true;
+  request.plan = compile::parse_plan("pp=4,dp=2,microbatches=8,bucket_mb=0,post_validation");
+  const Prediction running = mw::predict::predict(request);
+  double exposed = 0;
+  for (const simulate::RankResult& rank : running.result.ranks) {
+    const double busy = (rank.compute + rank.total_exposed_comm() + rank.gaps).value;
+    CHECK((rank.total_wait() + rank.idle).value + busy == mw::test::close_to(running.step.value));
+    exposed += rank.total_exposed_comm().value / 4;
+  }
+  double told = 0;
+  for (const auto& [group, time] : running.exposed_comm) told += time.value;
+  CHECK(told == mw::test::close_to(exposed));
+}

@@ -316,13 +316,13 @@ Prediction predict(const Request& request, const Step& step) {
   p.result =
       simulate::simulate(step.program, request.cluster, request.options, held_by(request, step));
   p.simulate_time = steady_clock().now() - begin;
+  if (is_endless(request)) take_out_flush(request, p.result);
+  if (runs_on(request)) let_run_on(request, step, p.result);
   const double ranks = static_cast<double>(p.result.ranks.size());
   for (const simulate::RankResult& rank : p.result.ranks) {
     for (const auto& [label, time] : rank.exposed_comm)
       p.exposed_comm[label] += Seconds(time.value / ranks);
   }
-  if (is_endless(request)) take_out_flush(request, p.result);
-  if (runs_on(request)) let_run_on(request, step, p.result);
   p.step = p.result.step;
   p.bubble = p.result.bubble();
   fill_rates(request, p);

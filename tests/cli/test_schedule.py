@@ -244,6 +244,9 @@ def test_options_that_would_do_nothing_are_refused(tmp_path):
     for finding in ("--comms: says how --csv writes", "--costs: pair is of F and B at the same time, which 1f1b has not",
                     "--costs: sync is of stages on several ranks, which 1f1b has not"):
         assert finding in error
+    for pair, finding in (("-1", "--costs: pair=-1 must be at least 0; without it F beside B takes f + b + w"),
+                          ("1e13", "costs: pair=10000000000000 must be a number of at least 0 and at most 1000000000000")):
+        assert finding in schedule("dualpipe", "--stages", 2, "--microbatches", 4, "--costs", f"pair={pair}", expect=2)
     file = tmp_path / "s.csv"
     schedule("1f1b", "--stages", 2, "--microbatches", 2, "--csv", file)
     error = schedule("--from", file, "--group", 2, "--slices", 2, "--pairs", 1, "--memory-limit", 3, "--exact", expect=2)

@@ -300,6 +300,8 @@ def test_one_is_not_told_as_several():
      "ring, other"),
     (f"{JOB} --cluster selene --plan dp=2,pp=2,microbatches=2 --slowdown 0.9",
      "--slowdown: must be a number from 1 to 1000, or one of a kind of communication as in \"tensor=1.2\", is \"0.9\""),
+    (f"{JOB} --cluster selene --plan dp=2,pp=2,microbatches=2 --slowdown tensor=1.2,1.1,tensor=1.3,1.4",
+     "--slowdown: tensor is there twice\n--slowdown: the one of all is there twice"),
     (f"{JOB} --cluster selene --plan dp=2,pp=2,microbatches=2 --gpus 8 --overlap grad_redcue",
      "--overlap: unknown word 'grad_redcue', did you mean 'grad_reduce'?; known are messages, no-messages, "
      "collectives, no-tensor, async-tp, serial, grad_reduce, grad_reduce_idle, param_gather, ring, no-ring, none\n"
@@ -359,8 +361,13 @@ def test_a_mixture_of_experts_is_simulated_and_not_trained(tmp_path):
 
 def test_gpus_give_the_dp_that_a_plan_leaves_out():
     common = "--model gpt-tiny --cluster selene --global-batch 16 --json"
-    inferred = simulated(f"{common} --gpus 8 --plan tp=2,microbatches=2")
-    assert json.loads(inferred)["step_s"] == json.loads(simulated(f"{common} --plan dp=4,tp=2,microbatches=2"))["step_s"]
+    step = json.loads(simulated(f"{common} --plan dp=4,tp=2,microbatches=2"))["step_s"]
+    for plan in ("tp=2,microbatches=2", '{"tp":2,"microbatches":2}', '{"dp":4,"tp":2,"microbatches":2}'):
+        assert json.loads(simulated(f"{common} --gpus 8 --plan {plan}"))["step_s"] == step
+    for plan in ("tp=2, microbatches=2, dp=4", "microbatches=2, tp=2"):  # with spaces, as in a sentence
+        done = subprocess.run([BINARY, "simulate", *common.split(), "--gpus", "8", "--plan", plan], cwd=ROOT, capture_output=True,
+                              text=True)
+        assert json.loads(done.stdout)["step_s"] == step
 
 
 def test_scatter_gather_can_be_switched_off_where_the_profile_has_it():
