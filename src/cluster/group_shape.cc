@@ -25,7 +25,8 @@ void add_torus(const Link& link, int64_t inner, const std::vector<RankId>& membe
     std::sort(gaps.begin(), gaps.end());
     const int64_t widest = gaps.back(), apart = gaps[gaps.size() - 2];
     const bool closed = widest == gaps.front();
-    shape.torus_links += (closed ? 2.0 : 1.0) / static_cast<double>(apart);
+    shape.torus.push_back(
+        {static_cast<int64_t>(at.size()), (closed ? 2.0 : 1.0) / static_cast<double>(apart)});
     shape.torus_hops += closed ? size / 2 : size - widest;
   }
 }
@@ -71,6 +72,12 @@ int64_t period(const Cluster& cluster) {
 }
 
 }  // namespace
+
+double GroupShape::torus_links() const {
+  double links = 0;
+  for (const TorusSide& side : torus) links += side.links;
+  return links;
+}
 
 size_t GroupShape::level() const {
   size_t level = 0;

@@ -10,6 +10,15 @@
 
 namespace mw::cluster {
 
+// One dimension of a torus as a group uses it.
+struct TorusSide {
+  int64_t members = 1;  // places along it that members have
+  // Links' worth that a member has there: two where the way around is closed, else one; groups whose
+  // members lie between each other's share them.
+  double links = 0;
+  friend bool operator==(const TorusSide&, const TorusSide&) = default;
+};
+
 // A group seen from the inside out: the first level joins `ways[0]` members, the next one
 // `ways[1]` such sets, and so on; levels that join nothing new have 1. Product = size, where every
 // unit holds as many members as the others; otherwise `ways` is of the fullest unit, rounded up
@@ -19,13 +28,12 @@ struct GroupShape {
   std::vector<int64_t> ways;  // [level]
   // [level] members in the emptiest of the units that the level joins; empty: as many as in all.
   std::vector<int64_t> fewest;
-  // Where a level is a torus, whose last dimension varies fastest over devices: links' worth that a
-  // member has in all dimensions in which the members differ, and the farthest hops between two of
-  // them. A dimension has two links where the way around it is closed, else one; groups whose
-  // members lie between each other's share them.
-  double torus_links = 0;
+  // Where a level is a torus, whose last dimension varies fastest over devices: the dimensions in
+  // which the members differ, and the farthest hops between two of them.
+  std::vector<TorusSide> torus;
   int64_t torus_hops = 0;
 
+  double torus_links() const;  // of all dimensions
   // The outermost level that the group crosses. REQUIRES: size > 1.
   size_t level() const;
   // Members in the fullest and in the emptiest of the units that the level joins.

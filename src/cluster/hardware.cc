@@ -20,6 +20,7 @@ constexpr double kGiga = 1e9, kTera = 1e12, kMicro = 1e-6;
 constexpr double kTiny = 1e-9;  // a positive number
 constexpr double kHuge = 1e9;   // in the unit of its key; 1e9 GB still have a number of bytes
 constexpr int64_t kMostDevices = 1 << 30;
+constexpr size_t kMostDimensions = 8;  // of a torus
 
 void read_peaks(JsonReader peaks, Device& device) {
   for (const std::string_view format : kFormats) {
@@ -120,7 +121,10 @@ void read_link(JsonReader& link, Cluster& cluster) {
     made.torus = link.integers("torus", {.min = 1, .max = kMostDevices});
     int64_t size = 1;
     for (const int64_t n : made.torus) size = std::min(kMostDevices + 1, size * n);
-    if (size > kMostDevices) {
+    if (made.torus.size() > kMostDimensions) {
+      link.fail("torus", "has {} dimensions, must have at most {}", made.torus.size(),
+                kMostDimensions);
+    } else if (size > kMostDevices) {
       link.fail("torus", "has more than {} devices", kMostDevices);
     } else if (made.devices != 0 && size != made.devices) {
       link.fail("torus", "has {} devices, must have the level's {}", size, made.devices);

@@ -175,12 +175,33 @@ class Model {
   }
 
   // Every dimension's links carry a part of the tensor in both directions, the dimensions taking
-  // turns: passes (n-1)/n * bytes / (links * bandwidth); latency: the farthest hops, each pass
-  // [Jouppi 2023, section 2].
+  // turns: passes (n-1)/n * bytes / (links * bandwidth) where each can have its share; latency: the
+  // farthest hops, each pass [Jouppi 2023, section 2].
   void torus(const Link& link) {
     consider(Algorithm::kTorus, Protocol::kSimple,
              passes_ * static_cast<double>(group_.torus_hops) * link.latency.value,
-             passes_ * (n_ - 1) / n_ * bytes_ / (group_.torus_links * link.bandwidth.value));
+             passes_ * bytes_ * busiest_sides() / link.bandwidth.value);
+  }
+
+  // Part of the tensor that a pass sends over a link of the busiest dimensions. Of some of them that
+  // join m members each time, whatever the order, (m-1)/n at the least: what is left when the others
+  // have gone first. The largest of these bounds is reached, by parts of the tensor that take the
+  // dimensions in different orders.
+  double busiest_sides() const {
+    const std::vector<cluster::TorusSide>& sides = group_.torus;
+    double places = 1, busiest = (n_ - 1) / n_ / group_.torus_links();
+    for (const cluster::TorusSide& side : sides) places *= static_cast<double>(side.members);
+    if (places != n_) return busiest;  // members do not fill the box that they lie in
+    for (size_t some = 1; some + 1 < size_t{1} << sides.size(); ++some) {
+      double joined = 1, links = 0;
+      for (size_t d = 0; d < sides.size(); ++d) {
+        if ((some >> d & 1) == 0) continue;
+        joined *= static_cast<double>(sides[d].members);
+        links += sides[d].links;
+      }
+      busiest = std::max(busiest, (joined - 1) / n_ / links);
+    }
+    return busiest;
   }
 
   // Each member sends bytes/n to every other. What leaves a unit goes through the device's own port

@@ -182,13 +182,36 @@ TEST_CASE("a torus uses both directions of every dimension") {
   pod.links[0].bandwidth = pod.links[0].bus_bandwidth = cluster::BytesPerSecond(50e9);
   pod.links[0].latency = Seconds(1e-6);
   GroupShape all = shape({32});
-  all.torus_links = 4;
+  all.torus = {{8, 2}, {4, 2}};
   all.torus_hops = 6;
   CHECK(collective_time(pod, OpKind::kAllReduce, Bytes(320'000'000), all).time.value ==
         mw::test::close_to(2 * 310e6 / (4 * 50e9) + 12e-6));
-  all.torus_links = 2;
+  all.torus = {{8, 1}, {4, 1}};
   CHECK(collective_time(pod, OpKind::kAllGather, Bytes(320'000'000), all).time.value ==
         mw::test::close_to(310e6 / (2 * 50e9) + 6e-6));
+}
+
+TEST_CASE("a side of a torus with few links carries its part at the least") {
+  Cluster pod;
+  pod.links.resize(1);
+  pod.links[0].kind = cluster::LinkKind::kTorus;
+  pod.links[0].torus = {4, 4};
+  pod.links[0].devices = 16;
+  pod.links[0].bandwidth = pod.links[0].bus_bandwidth = cluster::BytesPerSecond(50e9);
+  const auto seconds = [&](std::vector<cluster::TorusSide> sides, int64_t members) {
+    GroupShape group = shape({members});
+    group.torus = std::move(sides);
+    return collective_time(pod, OpKind::kReduceScatter, Bytes(800'000'000), group).time.value;
+  };
+  // Both dimensions first, for half of the tensor each: 7/8 over all links.
+  CHECK(seconds({{4, 2}, {2, 2}}, 8) == mw::test::close_to(700e6 / (4 * 50e9)));
+  // Over the four rows that share their links go 3/8 when the pairs have summed.
+  CHECK(seconds({{4, 0.5}, {2, 2}}, 8) == mw::test::close_to(300e6 / (0.5 * 50e9)));
+  CHECK(seconds({{4, 2}, {2, 0.25}}, 8) == mw::test::close_to(100e6 / (0.25 * 50e9)));
+  // Of three the two slow ones together.
+  CHECK(seconds({{2, 4}, {2, 0.5}, {2, 0.5}}, 8) == mw::test::close_to(300e6 / (1.0 * 50e9)));
+  // Members on a diagonal use both dimensions for every hop.
+  CHECK(seconds({{4, 1}, {4, 0.5}}, 4) == mw::test::close_to(600e6 / (1.5 * 50e9)));
 }
 
 TEST_CASE("a switch that adds takes (n + 1)/n of the bytes through every port") {
