@@ -35,10 +35,15 @@ const ir::Segment* segment_at(const std::vector<ir::Segment>& group, int64_t ele
   return nullptr;
 }
 
-bool counts_here(const Call& call, const ir::Segment& segment) {
-  return segment.counts &&
-         std::all_of(segment.counted_at_origin_of.begin(), segment.counted_at_origin_of.end(),
-                     [&](const std::string& axis) { return call.context.index({axis}) == 0; });
+// Of the axes that split the flat view, or of the others (Segment::counted_at_origin_of).
+bool at_origin(const Call& call, const ir::Segment& segment, bool of_shard_axes) {
+  const ir::Axes& shards = call.op.as<FlatAttrs>().shard_axes;
+  return std::all_of(segment.counted_at_origin_of.begin(), segment.counted_at_origin_of.end(),
+                     [&](const Name axis) {
+                       const bool splits =
+                           std::find(shards.begin(), shards.end(), axis) != shards.end();
+                       return splits != of_shard_axes || call.context.index({axis}) == 0;
+                     });
 }
 
 int64_t shard_index(const Call& call, const FlatAttrs& attrs) {
@@ -53,7 +58,7 @@ bool norm_blocks(const Call& call) {
     const int64_t local = call.in_type(g).dim(0), first = shard_index(call, attrs) * local;
     for (int64_t i = 0; i < local; ++i) {
       const ir::Segment* segment = segment_at(attrs.groups[g], first + i);
-      if (segment == nullptr || !counts_here(call, *segment)) continue;
+      if (segment == nullptr || !segment->counts || !at_origin(call, *segment, false)) continue;
       call.out()[block + static_cast<size_t>(i / kNormBlock)] +=
           std::pow(call.in(g)[static_cast<size_t>(i)], 2);
     }
@@ -75,7 +80,7 @@ bool norm_parameters(const Call& call) {
     const int64_t local = attrs.group_elements[g] / kNormBlock / shards;
     for (int64_t block = 0; block < local * shards; ++block) {
       const ir::Segment* segment = segment_at(attrs.groups[g], block * kNormBlock);
-      if (segment == nullptr) continue;
+      if (segment == nullptr || !at_origin(call, *segment, true)) continue;
       const int64_t at = block / local * blocks_per_shard + group_start + block % local;
       call.out()[static_cast<size_t>(segment->parameter)] += call.in(0)[static_cast<size_t>(at)];
     }

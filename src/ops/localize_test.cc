@@ -7,6 +7,7 @@
 #include "ops/interpret.h"
 #include "ops/op_def.h"
 #include "ops/op_examples.h"
+#include "ops/update_ops.h"
 
 namespace mw::ops {
 namespace {
@@ -213,6 +214,37 @@ TEST_CASE("norm and update of flat shards are those of the whole") {
   for (int64_t d = 0; d < kDevices; ++d) {
     const std::vector<Tensor> mine = adamw(sharded, d, true);
     for (size_t r = 0; r < 3; ++r) CHECK(mine[r].values == part(whole[r], 0, d).values);
+  }
+}
+
+TEST_CASE("what counts at the origin of an axis counts once, whole or split over that axis") {
+  ir::FlatAttrs attrs;
+  attrs.groups = {{{0, 2 * kNormBlock, 0, true, true, {"ep"}}}};
+  attrs.group_elements = {2 * kNormBlock};
+  attrs.parameters = 1;
+  for (const int64_t shards : {1, 2}) {
+    if (shards == 2) attrs.shard_axes = {"ep"};
+    const auto run = [&](ir::OpKind kind, const Tensor& operand, int64_t elements, int64_t at) {
+      ir::Op op;
+      op.kind = kind;
+      op.attrs = attrs;
+      const std::vector<ir::TensorType> types{ir::make_type(DType::kF64, {elements})};
+      return interpret_op(op, std::vector<Tensor>{operand}, types, device(at))[0];
+    };
+    Tensor gradient = zeros(ir::make_type(DType::kF32, {2 * kNormBlock / shards}));
+    std::fill(gradient.values.begin(), gradient.values.end(), 1.0);
+    const Tensor first = run(ir::OpKind::kNormBlocks, gradient, 2 / shards, 0),
+                 second = run(ir::OpKind::kNormBlocks, gradient, 2 / shards, 1);
+    double sum = 0;
+    for (int64_t at = 0; at < kDevices; ++at) {
+      Tensor blocks = at == 0 ? first : second;
+      if (shards == 2) {
+        blocks = zeros(ir::make_type(DType::kF64, {2}));
+        blocks.values = {first.values[0], second.values[0]};
+      }
+      sum += run(ir::OpKind::kNormParameters, blocks, 1, at).values[0];
+    }
+    CHECK(sum == 2.0 * kNormBlock);
   }
 }
 

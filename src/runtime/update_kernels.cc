@@ -22,11 +22,16 @@ int64_t shards(const OpContext& c) {
   return axes.empty() ? 1 : c.device.mesh->group_size(axes);
 }
 
-// Whether this device is the one that counts the segment's elements for the norm.
-bool counts_here(const OpContext& c, const ir::Segment& segment) {
-  if (!segment.counts) return false;
+// Whether this device is at the origin of the axes that split the flat view, or of the others
+// (Segment::counted_at_origin_of).
+bool at_origin(const OpContext& c, const ir::Segment& segment, bool of_shard_axes) {
+  const ir::Axes& shards = c.op.as<ir::FlatAttrs>().shard_axes;
   return std::all_of(segment.counted_at_origin_of.begin(), segment.counted_at_origin_of.end(),
-                     [&](const std::string& axis) { return c.index({axis}) == 0; });
+                     [&](const Name axis) {
+                       const bool splits =
+                           std::find(shards.begin(), shards.end(), axis) != shards.end();
+                       return splits != of_shard_axes || c.index({axis}) == 0;
+                     });
 }
 
 // A run of elements, local to the shard.
@@ -56,7 +61,8 @@ Prepared prepare_norm_blocks(const OpContext& c) {
                "parameter {} begins at element {}, inside of a norm block", segment.parameter,
                segment.begin);
       const Run run = local_run(segment, first, elements);
-      if (run.begin < run.end && counts_here(c, segment)) counted.push_back({g, first_block, run});
+      if (run.begin < run.end && segment.counts && at_origin(c, segment, false))
+        counted.push_back({g, first_block, run});
     }
     first_block += elements / kBlock;
   }
@@ -90,6 +96,7 @@ Prepared prepare_norm_parameters(const OpContext& c) {
   for (size_t g = 0; g < attrs.groups.size(); ++g) {
     const int64_t own = attrs.group_elements[g] / n / kBlock;
     for (const ir::Segment& segment : attrs.groups[g]) {
+      if (!at_origin(c, segment, true)) continue;
       int64_t block = segment.begin / kBlock;
       const int64_t end = (segment.end + kBlock - 1) / kBlock;
       while (block < end) {
