@@ -154,10 +154,28 @@ const std::vector<Case> kCases = {
        op.operands[1] = op.operands[8];
      },
      "is amended by no op of 'amend'"},
+    {"a step that is clipped otherwise than it is validated",
+     [](CompiledPlan& p) {
+       ir::Op& op = op_of(p.train, ir::OpKind::kClip);
+       std::get<ir::FlatAttrs>(op.attrs).max_norm = 0.5;
+     },
+     "others have max_norm=0.5"},
+    {"a message is waited for that the sender may go back before",
+     [](CompiledPlan& p) {
+       pipeline::RankProgram& rank = p.train.ranks[0];
+       const auto& commands = rank.commands;
+       while (commands[static_cast<size_t>(rank.repeatable)].kind != Command::Kind::kReceive)
+         ++rank.repeatable;
+       ++rank.repeatable;
+     },
+     "may be repeated, but pipeline rank 1 may go back before it sends"},
     {"another weight decay",
      [](CompiledPlan& p) {
-       ir::Op& op = op_of(*p.amend, ir::OpKind::kAdamW);
-       std::get<ir::FlatAttrs>(op.attrs).weight_decay = 0.5;
+       for (Fragment& fragment : p.amend->fragments) {
+         for (ir::Op& op : fragment.graph.ops) {
+           if (op.kind == ir::OpKind::kAdamW) std::get<ir::FlatAttrs>(op.attrs).weight_decay = 0.5;
+         }
+       }
      },
      "is amended by no op of 'amend'"},
 };

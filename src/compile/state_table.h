@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "compile/flat_groups.h"
+#include "pipeline/metric_names.h"
 #include "pipeline/program.h"
 
 namespace mw::compile {
@@ -32,17 +33,13 @@ StateUse own_loss_state();
 // The states of post-validation, of the groups of all pipeline ranks.
 void add_kept_states(const std::vector<std::vector<FlatGroup>>& groups, ir::Module& module);
 
-// Metrics that every rank has: what the last call of a program reported.
-inline constexpr const char* kLossValue = "loss_value";  // mean over the batch's target tokens
-inline constexpr const char* kGradNorm = "grad_norm";
-
-// Of a plan with post-validation, what a step leaves for the next call to validate it.
-inline constexpr const char* kOwnNorms = "own_norms";  // sums of squares of this pipeline rank
-inline constexpr const char* kOwnLoss = "own_loss";    // sum over this pipeline rank's microbatches
-inline constexpr const char* kUsedScale = "used_scale";  // that the step was made with
-inline constexpr const char* kScale = "scale";           // that it should have been made with
-inline constexpr const char* kAmended =
-    "amended";  // 1: some rank's step is to be made again, else 0
+using pipeline::kAmended;
+using pipeline::kGradNorm;
+using pipeline::kLossValue;
+using pipeline::kOwnLoss;
+using pipeline::kOwnNorms;
+using pipeline::kScale;
+using pipeline::kUsedScale;
 // Behind the name of a flat weight or moment: a copy of what it was before the step, and behind
 // that of a weight: of the gradient that the step took.
 inline constexpr const char* kBefore = "#before";

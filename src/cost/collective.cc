@@ -183,10 +183,10 @@ class Model {
              passes_ * bytes_ * busiest_sides() / link.bandwidth.value);
   }
 
-  // Part of the tensor that a pass sends over a link of the busiest dimensions. Of some of them that
-  // join m members each time, whatever the order, (m-1)/n at the least: what is left when the others
-  // have gone first. The largest of these bounds is reached, by parts of the tensor that take the
-  // dimensions in different orders.
+  // Part of the tensor that a pass sends over a link of the busiest dimensions. Of some of them
+  // that join m members each time, whatever the order, (m-1)/n at the least: what is left when the
+  // others have gone first. The largest of these bounds is reached, by parts of the tensor that
+  // take the dimensions in different orders.
   double busiest_sides() const {
     const std::vector<cluster::TorusSide>& sides = group_.torus;
     double places = 1, busiest = (n_ - 1) / n_ / group_.torus_links();

@@ -61,6 +61,7 @@ Verification verify(const Program& program, const VerifyOptions& options) {
     check_deadlock(checked, out);
     check_gradients(checked, out);
     check_norm(checked, out);
+    check_step(checked, out);
     check_memory(checked, out);
     check_validation(checked, out);
     result.ranks = make_figures(checked);

@@ -155,6 +155,30 @@ const std::vector<Case> kCases = {
        step.operands[4] = step.operands[5];
      },
      "(adamw) scales its gradient by lr, which is no clipping factor"},
+    {"a step that is told another learning rate",
+     [](Program& p) {
+       ir::Op& step = op_of(update(p, 0), ir::OpKind::kAdamW);
+       step.operands[5] = step.operands[4];
+     },
+     "(adamw) takes %"},
+    {"a step of another optimizer",
+     [](Program& p) {
+       std::get<ir::FlatAttrs>(op_of(update(p, 0), ir::OpKind::kAdamW).attrs).beta1 = 0.5;
+     },
+     "others have beta1=0.5"},
+    {"norm and loss in each other's place",
+     [](Program& p) {
+       Fragment& f = update(p, 1);
+       std::swap(f.graph.outputs[0], f.graph.outputs[1]);
+       std::swap(f.outputs[0].value, f.outputs[1].value);
+     },
+     " as 'grad_norm'"},
+    {"a loss that is cleared and was not reported",
+     [](Program& p) {
+       ir::Op& copy = op_of(update(p, 1), ir::OpKind::kCopy);
+       copy.operands[0] = op_of(update(p, 1), ir::OpKind::kAdamW).operands[5];
+     },
+     "clears 'loss', which it does not report"},
     {"states over each other",
      [](Program& p) {
        state(p, 0, Category::kGradients).storage.offset =

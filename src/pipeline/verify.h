@@ -39,6 +39,7 @@ void check_channels(const Checked& checked, Diagnostics& out);
 void check_deadlock(const Checked& checked, Diagnostics& out);
 void check_gradients(const Checked& checked, Diagnostics& out);
 void check_norm(const Checked& checked, Diagnostics& out);
+void check_step(const Checked& checked, Diagnostics& out);
 void check_memory(const Checked& checked, Diagnostics& out);
 void check_validation(const Checked& checked, Diagnostics& out);
 void check_amendment(const Checked& train, const Checked& amend, Diagnostics& out);

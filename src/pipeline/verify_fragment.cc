@@ -1,6 +1,9 @@
 #include <map>
-#include "pipeline/fragment_bytes.h"
 
+#include <fmt/ranges.h>
+
+#include "base/text.h"
+#include "pipeline/fragment_bytes.h"
 #include "pipeline/fragment_sharding.h"
 #include "pipeline/groups.h"
 #include "pipeline/streams.h"
@@ -8,17 +11,30 @@
 
 namespace mw::pipeline {
 
+// Groups with the same devices share what they communicate by: the holders of one state and of
+// another, and all pipeline ranks.
+static std::string devices_text(const Program& program, const ir::DeviceGroup& group) {
+  if (const auto* of_axes = std::get_if<ir::AxisGroup>(&group)) {
+    std::vector<std::string> axes;
+    for (const Name axis : of_axes->axes)
+      if (program.mesh.axis_size(axis) > 1) axes.emplace_back(axis);
+    if (axes != std::vector<std::string>{"pp"}) return join(axes, ",");
+  }
+  return fmt::format("pipeline ranks {}", fmt::join(group_ranks(program, group, 0), ", "));
+}
+
 // All members of a group must come to its operations in the same order, whatever the speed of their
 // streams.
 static std::vector<std::string> order_findings(const Program& program, const Fragment& fragment,
                                                const FragmentInfo& info) {
   Diagnostics out;
   const StreamOrder order(fragment);
-  std::map<std::string, int32_t> last;  // [group] its last operation so far
+  std::map<std::string, int32_t> last;  // [devices] their last operation so far
   for (const CollectiveInfo& collective : info.collectives) {
     if (group_size(program, *collective.group) == 1) continue;
     const std::string group = group_label(*collective.group);
-    const auto [before, is_first] = last.try_emplace(group, collective.op);
+    const auto [before, is_first] =
+        last.try_emplace(devices_text(program, *collective.group), collective.op);
     if (!is_first && !order.before(before->second, collective.op)) {
       out.add(
           "op {} ({}) may start before op {} has ended, both with the devices of {}: their order "

@@ -66,6 +66,7 @@ class ValidationChecker {
     for (int32_t r = 0; r < ranks; ++r) {
       if (repeating > 0) {
         check_repeatable(r);
+        check_received(r);
         check_validate(r);
       } else {
         check_no_early_step(r);
@@ -108,6 +109,25 @@ class ValidationChecker {
       for (size_t i = 0; i < fragment.graph.outputs.size(); ++i)
         writes = writes || is_state(r, output_buffer(command, fragment, i));
       if (writes) add(r, c, "may be repeated, but writes a state");
+    }
+  }
+
+  // What is received among the commands that may be repeated was sent among those of the sender: it
+  // may go back there.
+  void check_received(int32_t r) {
+    const RankProgram& rank = checked_.rank(r);
+    for (size_t c = 0; c < static_cast<size_t>(rank.repeatable); ++c) {
+      const Command& receive = rank.commands[c];
+      if (receive.kind != Command::Kind::kReceive) continue;
+      const int32_t from = checked_.program.channels[static_cast<size_t>(receive.channel)].from;
+      const std::vector<Command>& sender = checked_.rank(from).commands;
+      const auto end = sender.begin() + checked_.rank(from).repeatable;
+      const bool sent = std::any_of(sender.begin(), end, [&](const Command& command) {
+        return command.kind == Command::Kind::kPublish && command.channel == receive.channel &&
+               command.sequence == receive.sequence;
+      });
+      if (!sent)
+        add(r, c, "may be repeated, but pipeline rank {} may go back before it sends", from);
     }
   }
 
