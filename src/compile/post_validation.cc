@@ -1,6 +1,7 @@
 // The fragments of post-validation: SHARE, VALIDATE and AMEND.
 #include "base/error.h"
 #include "compile/step_builder.h"
+#include "pipeline/metric_names.h"
 
 namespace mw::compile {
 namespace {
@@ -39,7 +40,7 @@ class ValidationBuilder : StepBuilder {
     output(made[0], kGradNorm);
     output(made[1], kScale);
     output(made[2], kAmended);
-    const ValueId scale = data_input(DType::kF32, "loss_scale");
+    const ValueId scale = data_input(DType::kF32, pipeline::kLossScale);
     output(op1(OpKind::kMul, ir::NoAttrs{}, {made[3], scale}, scalar), kLossValue);
     output(ops(OpKind::kClip, flat_attrs(), {own}, {scalar, scalar})[1], kUsedScale);
     // Validated once: without a step behind it the next call finds nothing to amend.

@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "pipeline/memory_plan.h"
+#include "pipeline/metric_names.h"
 #include "pipeline/overlap.h"
 
 namespace mw::compile {
@@ -167,8 +168,8 @@ ValueIds StepBuilder::adamw(const GroupStep& step, ValueId gradient, ValueId sca
                     step.before[1],
                     step.before[2],
                     scale,
-                    data_input(DType::kF32, "lr"),
-                    data_input(DType::kI64, "step")};
+                    data_input(DType::kF32, pipeline::kLearningRate),
+                    data_input(DType::kI64, pipeline::kStepNumber)};
   operands.insert(operands.end(), amended.begin(), amended.end());
   return ops(OpKind::kAdamW, step.attrs, operands, {step.made, step.made, step.made});
 }

@@ -8,6 +8,7 @@
 #include "compile/shared_sum.h"
 #include "compile/step_builder.h"
 #include "ops/update_ops.h"
+#include "pipeline/metric_names.h"
 
 namespace mw::compile {
 namespace {
@@ -310,7 +311,7 @@ class UpdateBuilder : StepBuilder {
       sum = op1(OpKind::kCopy, ir::NoAttrs{}, {sum}, pending);
       sum = sum_over(axes, sum, whole);
     }
-    const ValueId scale = data_input(DType::kF32, "loss_scale");
+    const ValueId scale = data_input(DType::kF32, pipeline::kLossScale);
     output(op1(OpKind::kMul, ir::NoAttrs{}, {sum, scale}, whole), kLossValue);
     clear_loss();
   }
