@@ -3,6 +3,8 @@ set(CMAKE_CXX_STANDARD 20)
 set(CMAKE_CXX_STANDARD_REQUIRED ON)
 set(CMAKE_CXX_EXTENSIONS OFF)
 set(CMAKE_POSITION_INDEPENDENT_CODE ON)
+set(CMAKE_UNITY_BUILD ${MESHWRIGHT_UNITY})
+set(CMAKE_UNITY_BUILD_BATCH_SIZE 6)
 if(NOT CMAKE_BUILD_TYPE)
   set(CMAKE_BUILD_TYPE Release CACHE STRING "" FORCE)
 endif()
@@ -19,6 +21,10 @@ add_library(mw_flags INTERFACE)
 # g++ 12 takes the unused places of absl's inlined vectors, which a copy copies too, for values.
 target_compile_options(mw_flags INTERFACE -Wall -Wextra -ffp-contract=off
   "$<$<CXX_COMPILER_ID:GNU>:-Wno-maybe-uninitialized>")
+if(MESHWRIGHT_UNITY)
+  # A class of one file may hold what that file alone sees; joined files look like headers to g++ here.
+  target_compile_options(mw_flags INTERFACE "$<$<CXX_COMPILER_ID:GNU>:-Wno-subobject-linkage>")
+endif()
 if(MESHWRIGHT_WERROR)
   # g++ 12's warnings that follow values through inlined code are often wrong in std::string, and whether
   # they come depends on what is inlined, even on the length of a path in a macro: seen, no errors. So is
@@ -61,3 +67,8 @@ find_package(Threads REQUIRED)
 find_package(fmt REQUIRED)
 find_package(absl REQUIRED)
 find_package(doctest REQUIRED)
+if(MESHWRIGHT_TESTS)
+  # doctest's own code with its main, for every test program.
+  add_library(mw_doctest STATIC "${CMAKE_CURRENT_SOURCE_DIR}/tests/doctest_main.cc")
+  target_link_libraries(mw_doctest PUBLIC mw_flags doctest::doctest)
+endif()

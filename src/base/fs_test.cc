@@ -11,7 +11,7 @@
 #include "base/fake_fs.h"
 
 using namespace mw;
-using Names = std::vector<std::string>;
+using FileNames = std::vector<std::string>;
 
 namespace {
 
@@ -51,10 +51,10 @@ void check_file_system(FileSystem& fs, const std::string& root) {
   CHECK(fs.read_file(file) == "hello world");
   fs.write_file_atomically(file, "new");
   CHECK(fs.read_file(file) == "new");
-  CHECK(fs.list(folder) == Names{"model.json"});
+  CHECK(fs.list(folder) == FileNames{"model.json"});
   fs.write_file(join_path(folder, "empty"), "");
   CHECK(fs.map_file(join_path(folder, "empty")).bytes.empty());
-  CHECK(fs.list(folder) == Names{"empty", "model.json"});
+  CHECK(fs.list(folder) == FileNames{"empty", "model.json"});
   CHECK(fs.is_directory(folder));
   CHECK(fs.exists(file));
   CHECK(fs.kind(join_path(folder, "x")) == PathKind::kNone);
@@ -88,7 +88,7 @@ void check_file_system(FileSystem& fs, const std::string& root) {
   CHECK(fs.read_file(join_path(root, "c/model.json")) == "new");
   fs.remove_all(join_path(root, "c"));
   fs.remove_all(join_path(root, "c"));
-  CHECK(fs.list(root) == Names{"a"});
+  CHECK(fs.list(root) == FileNames{"a"});
 }
 
 }  // namespace
@@ -123,7 +123,7 @@ TEST_CASE("remove_all does not follow a link") {
   REQUIRE(::symlink((temporary.path() + "/kept").c_str(),
                     (temporary.path() + "/gone/link").c_str()) == 0);
   fs.remove_all(temporary.path() + "/gone");
-  CHECK(fs.list(temporary.path()) == Names{"kept"});
+  CHECK(fs.list(temporary.path()) == FileNames{"kept"});
   CHECK(fs.read_file(temporary.path() + "/kept/file") == "x");
 }
 

@@ -65,6 +65,9 @@ using Bytes = Quantity<struct BytesTag, int64_t>;
 using Flops = Quantity<struct FlopsTag, double>;
 using Seconds = Quantity<struct SecondsTag, double>;
 
+// Of a unit: what files say in us, GB or TFLOP/s.
+inline constexpr double kMicro = 1e-6, kGiga = 1e9, kTera = 1e12;
+
 }  // namespace mw
 
 template <typename Tag>

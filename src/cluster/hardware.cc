@@ -16,7 +16,6 @@ namespace {
 
 constexpr std::array<std::string_view, 5> kKinds = {"memory", "nvlink", "pcie", "network", "torus"};
 constexpr std::array<std::string_view, 6> kFormats = {"f32", "tf32", "bf16", "f16", "fp8", "fp4"};
-constexpr double kGiga = 1e9, kTera = 1e12, kMicro = 1e-6;
 constexpr double kTiny = 1e-9;  // a positive number
 constexpr double kHuge = 1e9;   // in the unit of its key; 1e9 GB still have a number of bytes
 constexpr int64_t kMostDevices = 1 << 30;

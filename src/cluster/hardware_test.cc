@@ -14,7 +14,7 @@ using namespace mw::cluster;
 
 namespace {
 
-constexpr const char* kText = R"(name = "Box"
+constexpr const char* kBox = R"(name = "Box"
 source = "a data sheet"
 [device]
 name = "Chip"
@@ -46,13 +46,13 @@ std::string message_of(const std::string& text) {
 }
 
 std::vector<int64_t> ways(const Mesh& mesh, const Names& axes) {
-  return group_shape(parse_cluster(kText, "box.toml"), mesh, RankId(0), axes).ways;
+  return group_shape(parse_cluster(kBox, "box.toml"), mesh, RankId(0), axes).ways;
 }
 
 }  // namespace
 
 TEST_CASE("a cluster file's units are taken from its keys") {
-  const Cluster box = parse_cluster(kText, "box.toml");
+  const Cluster box = parse_cluster(kBox, "box.toml");
   CHECK(box.device.peak("bf16").value == 300e12);
   CHECK(box.device.peak("fp8").value == 0);
   CHECK(box.device.memory.value == 80'000'000'000);
@@ -67,7 +67,7 @@ TEST_CASE("a cluster file's units are taken from its keys") {
 }
 
 TEST_CASE("a node is the largest unit that no network joins") {
-  Cluster box = parse_cluster(kText, "box.toml");
+  Cluster box = parse_cluster(kBox, "box.toml");
   CHECK(box.node() == &box.links[0]);
   CHECK(box.node_devices() == 8);
   Link rack = box.links[1];
@@ -80,7 +80,7 @@ TEST_CASE("a node is the largest unit that no network joins") {
 }
 
 TEST_CASE("two ranks are joined by the innermost level that holds both") {
-  const Cluster box = parse_cluster(kText, "box.toml");
+  const Cluster box = parse_cluster(kBox, "box.toml");
   CHECK(box.level_between(0, 7) == 0);
   CHECK(box.level_between(7, 8) == 1);
   CHECK(box.level_between(16, 23) == 0);
@@ -97,13 +97,13 @@ TEST_CASE("a group crosses the levels that its ranks' order says") {
   CHECK(ways(small, {"pp"}) == std::vector<int64_t>{1, 2});
   const Mesh inner({{"tp", 2}, {"pp", 2}, {"dp", 16}});
   CHECK(ways(inner, {"dp"}) == std::vector<int64_t>{8, 2});
-  const GroupShape pair = group_shape(parse_cluster(kText, "box.toml"), {RankId(7), RankId(8)});
+  const GroupShape pair = group_shape(parse_cluster(kBox, "box.toml"), {RankId(7), RankId(8)});
   CHECK(pair.ways == std::vector<int64_t>{1, 2});
   CHECK(pair.level() == 1);
 }
 
 TEST_CASE("groups that do not divide a node are of all shapes that their replicas have") {
-  const Cluster box = parse_cluster(kText, "box.toml");
+  const Cluster box = parse_cluster(kBox, "box.toml");
   const Mesh mesh({{"dp", 4}, {"tp", 6}});
   const auto shapes = [&](const Names& axes, const Names& others) {
     return group_shapes(box, mesh.members(RankId(0), axes), mesh.members(RankId(0), others));
@@ -133,9 +133,9 @@ TEST_CASE("groups that do not divide a node are of all shapes that their replica
 }
 
 TEST_CASE("what of a device's memory no tensor gets") {
-  CHECK(parse_cluster(kText, "box.toml").device.usable_memory() == Bytes(80'000'000'000));
+  CHECK(parse_cluster(kBox, "box.toml").device.usable_memory() == Bytes(80'000'000'000));
   const auto with = [](const char* reserved) {
-    return replace_all(kText, "memory_GB = 80\n",
+    return replace_all(kBox, "memory_GB = 80\n",
                        fmt::format("memory_GB = 80\nreserved_GB = {}\n", reserved));
   };
   const Device device = parse_cluster(with("2.8"), "box.toml").device;
@@ -145,7 +145,7 @@ TEST_CASE("what of a device's memory no tensor gets") {
 }
 
 TEST_CASE("on a torus a group knows its dimensions and whether they close") {
-  std::string text = replace_all(kText, "kind = \"network\"", "kind = \"torus\"\ntorus = [4, 8]");
+  std::string text = replace_all(kBox, "kind = \"network\"", "kind = \"torus\"\ntorus = [4, 8]");
   text = replace_all(text, "devices = 8\n", "devices = 1\n");
   const Cluster pod = parse_cluster(text, "pod.toml");
   CHECK(pod.devices == 32);
@@ -176,7 +176,7 @@ TEST_CASE("on a torus a group knows its dimensions and whether they close") {
 }
 
 TEST_CASE("everything wrong with a cluster file is said at once") {
-  std::string text = replace_all(kText, "memory_GB = 80", "memory_GB = \"80\"");
+  std::string text = replace_all(kBox, "memory_GB = 80", "memory_GB = \"80\"");
   text = replace_all(text, "kind = \"network\"", "kind = \"netwrok\"");
   text = replace_all(text, "latency_us = 10", "latency = 10");
   const std::string message = message_of(text);
@@ -189,30 +189,30 @@ TEST_CASE("everything wrong with a cluster file is said at once") {
 }
 
 TEST_CASE("figures beyond what can be counted are refused") {
-  std::string text = replace_all(kText, "memory_GB = 80", "memory_GB = inf");
+  std::string text = replace_all(kBox, "memory_GB = 80", "memory_GB = inf");
   text = replace_all(text, "latency_us = 10", "latency_us = 1e300");
   CHECK(message_of(text) ==
         "box.toml:5: device.memory_GB: must be a number from 1e-09 to 1000000000, is inf\n"
         "box.toml:25: link[1].latency_us: must be a number from 0 to 1000000000, is 1e+300");
-  CHECK(message_of(replace_all(kText, "kind = \"network\"",
+  CHECK(message_of(replace_all(kBox, "kind = \"network\"",
                                "kind = \"torus\"\ntorus = [100000, 100000]")) ==
         "box.toml:24: link[1].torus: has more than 1073741824 devices");
-  CHECK(message_of(replace_all(kText, "kind = \"network\"",
+  CHECK(message_of(replace_all(kBox, "kind = \"network\"",
                                "kind = \"torus\"\ntorus = [1, 1, 1, 1, 1, 1, 1, 1, 1]")) ==
         "box.toml:24: link[1].torus: has 9 dimensions, must have at most 8");
 }
 
 TEST_CASE("link levels must nest and join all") {
-  CHECK(message_of(replace_all(kText, "devices = 8\n", "")) ==
+  CHECK(message_of(replace_all(kBox, "devices = 8\n", "")) ==
         "box.toml:14: link: 'inside' joins all devices, so it must be the last");
   const std::string text =
-      replace_all(kText, "kind = \"network\"", "kind = \"torus\"\ntorus = [3, 4]");
+      replace_all(kBox, "kind = \"network\"", "kind = \"torus\"\ntorus = [3, 4]");
   CHECK(message_of(text) ==
         "box.toml:14: link: 'net' joins 12 devices, must be a multiple of the level inside, 8");
 }
 
 TEST_CASE("collectives reach no more of a link than its port carries") {
-  const auto with = [](const char* was, const char* is) { return replace_all(kText, was, is); };
+  const auto with = [](const char* was, const char* is) { return replace_all(kBox, was, is); };
   CHECK(message_of(with("bus_GBps = 235", "bus_GBps = 301\nswitch_bus_GBps = 467")) ==
         "box.toml:19: link[0].bus_GBps: is 301, must be at most 300 beside link_GBps=300: a ring's "
         "bytes all go through a device's port\n"
@@ -228,14 +228,14 @@ TEST_CASE("collectives reach no more of a link than its port carries") {
 }
 
 TEST_CASE("two link levels of one name are refused") {
-  CHECK(message_of(replace_all(kText, "name = \"net\"", "name = \"inside\"")) ==
+  CHECK(message_of(replace_all(kBox, "name = \"net\"", "name = \"inside\"")) ==
         "box.toml:22: link[1].name: is 'inside' as that of another level; give each its own");
 }
 
 TEST_CASE("a cluster is found by name, and a near miss is named") {
   FakeFileSystem fs;
   fs.make_directory("clusters");
-  fs.write_file("clusters/box.toml", kText);
+  fs.write_file("clusters/box.toml", kBox);
   CHECK(load_cluster(fs, "box", {"none", "clusters"}).name == "Box");
   CHECK(load_cluster(fs, "clusters/box.toml", {}).name == "Box");
   try {
@@ -260,7 +260,7 @@ TEST_CASE("a cluster has the profile that its file names, or the one that is ask
   fs.make_directory("clusters");
   fs.make_directory("clusters/profiles");
   fs.write_file("clusters/box.toml",
-                replace_all(kText, "[device]\n", "profile = \"box-own\"\n[device]\n"));
+                replace_all(kBox, "[device]\n", "profile = \"box-own\"\n[device]\n"));
   fs.write_file("clusters/profiles/box-own.toml", profile("own", 20));
   fs.write_file("clusters/profiles/box-other.toml", profile("other", 30));
   const Cluster own = load_cluster(fs, "box", {"clusters"});
@@ -291,7 +291,7 @@ TEST_CASE("a cluster has the profile that its file names, or the one that is ask
                        "known are box-other, box-own; or none",
                        Error);
   fs.write_file("clusters/bad.toml",
-                replace_all(kText, "[device]\n", "profile = \"x\"\n[device]\n"));
+                replace_all(kBox, "[device]\n", "profile = \"x\"\n[device]\n"));
   CHECK_THROWS_WITH_AS(
       load_cluster(fs, "bad", {"clusters"}),
       "clusters/bad.toml: there is no profile 'x'; known are box-other, box-own; or "

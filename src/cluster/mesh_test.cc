@@ -15,7 +15,7 @@ std::vector<int> numbers(const std::vector<RankId>& ranks) {
   return numbers;
 }
 
-std::string message_of(const std::string& text) {
+std::string mesh_message(const std::string& text) {
   return mw::test::thrown_by([&] { parse_mesh(text); });
 }
 
@@ -91,13 +91,13 @@ TEST_CASE("a mesh parses from its text") {
 }
 
 TEST_CASE("a mesh that cannot be says why, all at once") {
-  CHECK(message_of("{dp:0, tp:2, tp:4}") ==
+  CHECK(mesh_message("{dp:0, tp:2, tp:4}") ==
         "mesh {dp:0, tp:2, tp:4}: axis 'dp' has size 0; it must be at least 1\n"
         "mesh {dp:0, tp:2, tp:4}: axis 'tp' is there twice");
-  CHECK(message_of("{:2}") == "mesh {:2}: axis 0 has no name");
-  CHECK(message_of("{dp=2}") ==
+  CHECK(mesh_message("{:2}") == "mesh {:2}: axis 0 has no name");
+  CHECK(mesh_message("{dp=2}") ==
         "mesh '{dp=2}': 'dp=2' must be name:size, as in {pp:4, dp:2, tp:8}");
-  CHECK(message_of("{a:100000, b:100000}") ==
+  CHECK(mesh_message("{a:100000, b:100000}") ==
         "mesh {a:100000, b:100000}: has more than 2^31 - 1 devices");
 }
 

@@ -12,8 +12,6 @@
 namespace mw::cluster {
 namespace {
 
-constexpr double kMicro = 1e-6, kGiga = 1e9;
-
 constexpr std::array<std::string_view, 3> kAllocators = {"plan", "segments", "expandable"};
 
 constexpr std::array<ConstantInfo, 26> kConstants = {{

@@ -10,7 +10,7 @@ using namespace mw::cluster;
 
 namespace {
 
-const std::string kText = R"(name = "a stack on a chip"
+const std::string kProfile = R"(name = "a stack on a chip"
 device = "chip"
 software = "stack"
 source = "by hand"
@@ -79,7 +79,7 @@ Cluster chips() {
 
 TEST_CASE("a profile replaces what a cluster file says of device and links") {
   Cluster c = chips();
-  apply(parse_profile(kText, "p.toml"), c);
+  apply(parse_profile(kProfile, "p.toml"), c);
   CHECK(c.device.attained.host_op.value == mw::test::close_to(20e-6));
   CHECK(!c.device.attained.fused_attention);
   CHECK(!c.device.attained.fused_elementwise);
@@ -107,7 +107,7 @@ TEST_CASE("a profile replaces what a cluster file says of device and links") {
 }
 
 TEST_CASE("a version replaces what its profile says") {
-  const Profile profile = parse_profile(kText, "p.toml");
+  const Profile profile = parse_profile(kProfile, "p.toml");
   REQUIRE(profile.versions.size() == 1);
   Cluster c = chips();
   apply(profile, c);
@@ -122,7 +122,7 @@ TEST_CASE("a version replaces what its profile says") {
 }
 
 TEST_CASE("a profile that is written and read again is the same text") {
-  const Profile profile = parse_profile(kText, "p.toml");
+  const Profile profile = parse_profile(kProfile, "p.toml");
   CHECK(profile.runs_that_say == std::vector<std::string>{"Stack 2"});
   CHECK(!profile.interleaved);
   CHECK(profile.selective_op);
@@ -156,6 +156,6 @@ TEST_CASE("findings about a profile are told together; another device's is refus
       Error);
   Cluster c = chips();
   c.device.name = "another";
-  CHECK_THROWS_WITH_AS(apply(parse_profile(kText, "p.toml"), c),
+  CHECK_THROWS_WITH_AS(apply(parse_profile(kProfile, "p.toml"), c),
                        "p.toml: is of chip, but chips.toml has another", Error);
 }

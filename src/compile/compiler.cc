@@ -230,7 +230,7 @@ StageCode Compiler::code_of(const LocalStage& stage, size_t rank, const std::set
                              offsets_};
   for (const std::vector<ActionKind>& parts : partings(kinds)) {
     std::vector<StageFragment> fragments =
-        split(zero.local, ports, result_.module, parts, name, options);
+        split_stage(zero.local, ports, result_.module, parts, name, options);
     for (size_t i = 0; i < parts.size(); ++i) {
       const auto [there, is_new] = code.fragments.try_emplace(parts[i], std::move(fragments[i]));
       // The forward pass is the same however the backward pass is parted.

@@ -362,9 +362,10 @@ class Splitter {
 
 }  // namespace
 
-std::vector<StageFragment> split(const LocalGraph& stage, const StagePorts& ports,
-                                 const ir::Module& module, const std::vector<ActionKind>& kinds,
-                                 const std::string& name, const SplitOptions& options) {
+std::vector<StageFragment> split_stage(const LocalGraph& stage, const StagePorts& ports,
+                                       const ir::Module& module,
+                                       const std::vector<ActionKind>& kinds,
+                                       const std::string& name, const SplitOptions& options) {
   return Splitter(stage, ports, module, kinds, name, options).run();
 }
 

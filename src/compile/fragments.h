@@ -56,9 +56,9 @@ struct SplitOptions {
 
 // Fragments of the kinds asked for, in order, e.g. {F, B}, {F, I, W} or {F}. Their memory is
 // planned.
-std::vector<StageFragment> split(const LocalGraph& stage, const StagePorts& ports,
-                                 const ir::Module& module,
-                                 const std::vector<pipeline::ActionKind>& kinds,
-                                 const std::string& name, const SplitOptions& options);
+std::vector<StageFragment> split_stage(const LocalGraph& stage, const StagePorts& ports,
+                                       const ir::Module& module,
+                                       const std::vector<pipeline::ActionKind>& kinds,
+                                       const std::string& name, const SplitOptions& options);
 
 }  // namespace mw::compile

@@ -43,10 +43,10 @@ Tensor input_of(const ir::Graph& graph, const ir::Input& input, const NetSizes& 
 
 // Runs a stage after the stages whose values it receives. A boundary value goes between ranks as it
 // is, garbage in its padded tail included.
-class Stages {
+class StagesRun {
  public:
-  Stages(const ir::Module& module, const ir::Graph& whole, std::vector<StageGraph> stages,
-         const Case& c)
+  StagesRun(const ir::Module& module, const ir::Graph& whole, std::vector<StageGraph> stages,
+            const Case& c)
       : c_(c), whole_(whole), stages_(std::move(stages)) {
     const sharding::Strategy strategy = partition::test::strategy(c.sp);
     const auto of = [&](LayerId) -> const sharding::Strategy& { return strategy; };
@@ -159,7 +159,7 @@ std::string difference(ir::Module module, const Case& c,
   ir::drop_dead(whole);
   std::vector<StageGraph> stages = cut(whole, stage_of_layer, stage_of_layer.back() + 1);
   for (const StageGraph& stage : stages) ir::verify(stage.graph, &module);
-  return Stages(module, whole, std::move(stages), c).difference();
+  return StagesRun(module, whole, std::move(stages), c).difference();
 }
 
 std::vector<Case> cases(const std::vector<NetSizes>& sizes) {

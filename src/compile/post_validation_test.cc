@@ -10,7 +10,7 @@
 #include "partition/test_nets.h"
 #include "pipeline/verifier.h"
 
-namespace mw::compile {
+namespace mw::compile::post_validation_test {
 namespace {
 
 using pipeline::Command;
@@ -193,4 +193,4 @@ TEST_CASE("one edit of a program with post-validation is found") {
 }
 
 }  // namespace
-}  // namespace mw::compile
+}  // namespace mw::compile::post_validation_test

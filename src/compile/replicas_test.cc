@@ -12,7 +12,7 @@
 #include "partition/test_nets.h"
 #include "pipeline/verifier.h"
 
-namespace mw::compile {
+namespace mw::compile::replicas_test {
 namespace {
 
 using pipeline::ActionKind;
@@ -121,4 +121,4 @@ TEST_CASE("a replica without a microbatch is an error") {
 }
 
 }  // namespace
-}  // namespace mw::compile
+}  // namespace mw::compile::replicas_test

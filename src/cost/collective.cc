@@ -15,7 +15,6 @@ using cluster::Link;
 using cluster::LinkKind;
 using ir::OpKind;
 
-constexpr double kMicro = 1e-6;
 constexpr std::array<Protocol, 3> kProtocols = {Protocol::kLL, Protocol::kLL128, Protocol::kSimple};
 
 // Microseconds by protocol: LL, LL128, Simple [NVIDIA/nccl 2.9, src/graph/tuning.cc]. Range: the

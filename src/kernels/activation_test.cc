@@ -9,7 +9,7 @@ using namespace testing;
 
 constexpr int64_t kRows = 13;
 constexpr int64_t kColumns = 77;
-constexpr int64_t kCount = kRows * kColumns;
+constexpr int64_t kCells = kRows * kColumns;
 constexpr double kPi = 3.14159265358979323846;
 
 double gelu_exact(double x) { return 0.5 * x * std::erfc(-x / std::sqrt(2.0)); }
@@ -40,12 +40,12 @@ struct Case {
 }  // namespace
 
 TEST_CASE("gelu and its gradient agree with double precision in both forms") {
-  const Floats x = normal(kCount, 1, 2.5f);
-  const Floats dy = normal(kCount, 2);
+  const Floats x = normal(kCells, 1, 2.5f);
+  const Floats dy = normal(kCells, 2);
   for (const Case& c : {Case{Gelu::kExact, gelu_exact, gelu_exact_slope},
                         Case{Gelu::kTanh, gelu_tanh, gelu_tanh_slope}}) {
     const auto got = split_independent(
-        kCount, {Floats(kCount), Floats(kCount)}, [&](int64_t begin, int64_t end, auto& out) {
+        kCells, {Floats(kCells), Floats(kCells)}, [&](int64_t begin, int64_t end, auto& out) {
           gelu(c.kind, x.data(), out[0].data(), begin, end);
           gelu_backward(c.kind, dy.data(), x.data(), out[1].data(), begin, end);
         });
@@ -74,17 +74,17 @@ TEST_CASE("gelu stays finite and monotone to its limits for large inputs") {
 }
 
 TEST_CASE("bias_gelu is gelu of the biased rows, bit for bit, at every split") {
-  const Floats x = normal(kCount, 3);
+  const Floats x = normal(kCells, 3);
   const Floats b = normal(kColumns, 4);
-  const Floats dy = normal(kCount, 5);
+  const Floats dy = normal(kCells, 5);
   Floats biased = x;
   for (size_t i = 0; i < biased.size(); ++i) biased[i] += b[i % kColumns];
   for (const Gelu kind : {Gelu::kExact, Gelu::kTanh}) {
-    Floats y(kCount), dx(kCount);
-    gelu(kind, biased.data(), y.data(), 0, kCount);
-    gelu_backward(kind, dy.data(), biased.data(), dx.data(), 0, kCount);
+    Floats y(kCells), dx(kCells);
+    gelu(kind, biased.data(), y.data(), 0, kCells);
+    gelu_backward(kind, dy.data(), biased.data(), dx.data(), 0, kCells);
     const auto got = split_independent(
-        kRows, {Floats(kCount), Floats(kCount)}, [&](int64_t begin, int64_t end, auto& out) {
+        kRows, {Floats(kCells), Floats(kCells)}, [&](int64_t begin, int64_t end, auto& out) {
           bias_gelu(kind, x.data(), b.data(), kColumns, out[0].data(), begin, end);
           bias_gelu_backward(kind, dy.data(), x.data(), b.data(), kColumns, out[1].data(), begin,
                              end);
@@ -95,10 +95,10 @@ TEST_CASE("bias_gelu is gelu of the biased rows, bit for bit, at every split") {
 }
 
 TEST_CASE("silu and its gradient agree with double precision") {
-  const Floats x = normal(kCount, 6, 4.0f);
-  const Floats dy = normal(kCount, 7);
+  const Floats x = normal(kCells, 6, 4.0f);
+  const Floats dy = normal(kCells, 7);
   const auto got = split_independent(
-      kCount, {Floats(kCount), Floats(kCount)}, [&](int64_t begin, int64_t end, auto& out) {
+      kCells, {Floats(kCells), Floats(kCells)}, [&](int64_t begin, int64_t end, auto& out) {
         silu(x.data(), out[0].data(), begin, end);
         silu_backward(dy.data(), x.data(), out[1].data(), begin, end);
       });
@@ -112,15 +112,15 @@ TEST_CASE("silu and its gradient agree with double precision") {
 }
 
 TEST_CASE("swiglu reads the halves of one array and gives both gradients") {
-  const Floats x = normal(2 * kCount, 8, 2.0f);  // gate and up side by side
-  const Floats dy = normal(kCount, 9);
+  const Floats x = normal(2 * kCells, 8, 2.0f);  // gate and up side by side
+  const Floats dy = normal(kCells, 9);
   const auto got = split_independent(
-      kRows, {Floats(kCount), Floats(2 * kCount)}, [&](int64_t begin, int64_t end, auto& out) {
+      kRows, {Floats(kCells), Floats(2 * kCells)}, [&](int64_t begin, int64_t end, auto& out) {
         swiglu(x.data(), x.data() + kColumns, 2 * kColumns, kColumns, out[0].data(), begin, end);
         swiglu_backward(dy.data(), x.data(), x.data() + kColumns, 2 * kColumns, kColumns,
                         out[1].data(), out[1].data() + kColumns, 2 * kColumns, begin, end);
       });
-  std::vector<double> y(kCount), dx(2 * kCount);
+  std::vector<double> y(kCells), dx(2 * kCells);
   for (int64_t r = 0; r < kRows; ++r) {
     for (int64_t c = 0; c < kColumns; ++c) {
       const double gate = x[r * 2 * kColumns + c];

@@ -13,7 +13,7 @@
 #include "partition/partitioner.h"
 #include "partition/test_ranks.h"
 
-namespace mw::partition {
+namespace mw::partition::grouped_test {
 namespace {
 
 using ir::OpKind;
@@ -159,4 +159,4 @@ TEST_CASE("with replicated key heads every value is what the global graph comput
 }
 
 }  // namespace
-}  // namespace mw::partition
+}  // namespace mw::partition::grouped_test

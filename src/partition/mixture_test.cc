@@ -10,7 +10,7 @@
 #include "partition/partitioner.h"
 #include "partition/test_ranks.h"
 
-namespace mw::partition {
+namespace mw::partition::mixture_test {
 namespace {
 
 using ir::OpKind;
@@ -126,4 +126,4 @@ TEST_CASE("with expert parallelism every value is what the global graph computes
 }
 
 }  // namespace
-}  // namespace mw::partition
+}  // namespace mw::partition::mixture_test

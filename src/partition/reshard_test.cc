@@ -17,7 +17,7 @@ using sharding::Sharding;
 using test::PerRank;
 using test::Tensor;
 
-const cluster::Mesh kMesh({{"dp", 2}, {"tp", 4}});
+const cluster::Mesh kTwoByFour({{"dp", 2}, {"tp", 4}});
 
 // A graph that does nothing but the reshard.
 struct Emitted {
@@ -40,8 +40,9 @@ Emitted emit(const ReshardPlan& plan, const ir::TensorType& global, const Shardi
 }
 
 std::string chain(const ir::TensorType& global, const std::string& from, const std::string& to) {
-  const ReshardPlan plan = plan_reshard(global, parse_sharding(from), parse_sharding(to), kMesh);
-  const Emitted emitted = emit(plan, global, parse_sharding(from), kMesh);
+  const ReshardPlan plan =
+      plan_reshard(global, parse_sharding(from), parse_sharding(to), kTwoByFour);
+  const Emitted emitted = emit(plan, global, parse_sharding(from), kTwoByFour);
   ir::verify(emitted.graph);
   std::string text = join(test::communication(emitted.graph), "; ");
   return fmt::format("{}{}{} B", text, text.empty() ? "" : ": ", std::llround(plan.bytes));
@@ -194,11 +195,11 @@ TEST_CASE("resharding costs no more than gathering everything") {
   for (uint64_t seed = 0; seed < 500; ++seed) {
     Random random(seed);
     const ir::TensorType type = ir::make_type(DType::kF32, {16, 8, 24});
-    const Sharding from = random_sharding(random, type, kMesh, {}),
-                   to = random_sharding(random, type, kMesh, {});
-    const double whole = plan_reshard(type, from, sharding::replicated(3), kMesh).bytes;
+    const Sharding from = random_sharding(random, type, kTwoByFour, {}),
+                   to = random_sharding(random, type, kTwoByFour, {});
+    const double whole = plan_reshard(type, from, sharding::replicated(3), kTwoByFour).bytes;
     CAPTURE(seed);
-    CHECK(plan_reshard(type, from, to, kMesh).bytes <= whole);
+    CHECK(plan_reshard(type, from, to, kTwoByFour).bytes <= whole);
   }
 }
 

@@ -48,7 +48,7 @@ void check_sound(const std::vector<Interval>& intervals, const Packing& packing)
   CHECK(packing.total >= most_alive(intervals));
 }
 
-struct Random {
+struct Draws {
   uint64_t seed, drawn = 0;
   int64_t below(int64_t n) {
     return static_cast<int64_t>(random_u32({.seed = seed}, drawn++) % static_cast<uint32_t>(n));
@@ -63,7 +63,7 @@ TEST_CASE(
   double worst = 1;
   for (uint64_t seed = 0; seed < 200; ++seed) {
     CAPTURE(seed);
-    Random random{.seed = seed};
+    Draws random{.seed = seed};
     std::vector<Interval> intervals(static_cast<size_t>(1 + random.below(120)));
     for (Interval& i : intervals) {
       i.first = random.below(60);

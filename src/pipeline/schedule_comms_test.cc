@@ -1,24 +1,15 @@
 #include "pipeline/schedule_comms.h"
 
-#include <fstream>
-#include <sstream>
-
 #include <doctest/doctest.h>
 
 #include "base/error.h"
 #include "base/test_thrown_by.h"
 #include "base/text.h"
+#include "pipeline/test_golden.h"
 
 using namespace mw;
 using namespace mw::pipeline;
-
-static std::string golden(const std::string& name) {
-  std::ifstream file(MW_SOURCE_DIR "/tests/golden/schedules/" + name);
-  REQUIRE_MESSAGE(file.good(), name);
-  std::stringstream text;
-  text << file.rdbuf();
-  return text.str();
-}
+using mw::pipeline::test::golden;
 
 static const char* const kWithComms[] = {
     "GPipe",         "1F1B",     "Interleaved1F1B", "LoopedBFS", "InterleavedZeroBubble",

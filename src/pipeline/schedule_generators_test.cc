@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <fstream>
 #include <sstream>
 
 #include <doctest/doctest.h>
@@ -14,18 +13,11 @@
 #include "base/test_close_to.h"
 #include "base/test_thrown_by.h"
 #include "pipeline/schedule_timeline.h"
+#include "pipeline/test_golden.h"
 
 using namespace mw;
 using namespace mw::pipeline;
-
-static std::string golden(const std::string& name) {
-  const std::string path = std::string(MW_SOURCE_DIR "/tests/golden/schedules/") + name;
-  std::ifstream file(path);
-  REQUIRE_MESSAGE(file.good(), path);
-  std::stringstream text;
-  text << file.rdbuf();
-  return text.str();
-}
+using mw::pipeline::test::golden;
 
 static double round_to(double value, int digits) {
   const double scale = std::pow(10, digits);

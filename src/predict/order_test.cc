@@ -49,11 +49,11 @@ TEST_CASE("an order has the slots of the program's channels, under every kind of
     for (const char* pipeline : {"pp=2,microbatches=4", "pp=4,microbatches=8"}) {
       CAPTURE(kind);
       CAPTURE(std::string(pipeline));
-      Request request = test::small();
+      Request request = predict::test::small();
       request.plan = compile::parse_plan(std::string(pipeline) + ",schedule=" + kind);
       request.model.layers = request.plan.stages();
       const Order order(pipeline::make_schedule(compile::schedule_request(request.plan)));
-      CHECK(slots_of(order) == slots_of(test::train_of(request)));
+      CHECK(slots_of(order) == slots_of(predict::test::train_of(request)));
     }
   }
 }

@@ -49,7 +49,7 @@ std::optional<int64_t> number_in(FileSystem& fs, const std::string& file, std::s
   return std::nullopt;
 }
 
-struct Prepared {
+struct PreparedOp {
   std::unique_ptr<execute::Kernel> kernel;
   std::vector<void*> operands, results;
   OpTiming timing;
@@ -118,11 +118,11 @@ std::vector<OpTiming> time_ops(const Fragment& fragment, const cluster::Mesh& me
   const SampleValues values(fragment);
   const execute::DeviceContext device{&mesh, RankId(0), 1};
   CpuBackend backend;
-  std::vector<Prepared> ops;
+  std::vector<PreparedOp> ops;
   int64_t scratch_bytes = 64;
   for (const ir::Op& op : graph.ops) {
     if (ir::is_collective(op.kind) || values.is_alias(op)) continue;
-    Prepared made;
+    PreparedOp made;
     made.kernel = backend.prepare(graph, op, device);
     for (const ValueId v : op.operands) made.operands.push_back(values.at(v));
     for (size_t r = 0; r < op.results.size(); ++r) {
@@ -144,14 +144,14 @@ std::vector<OpTiming> time_ops(const Fragment& fragment, const cluster::Mesh& me
   }
   const std::shared_ptr<void> scratch = backend.allocate(Bytes(scratch_bytes), device);
   for (int pass = 0; pass <= passes; ++pass) {
-    for (Prepared& op : ops) {
+    for (PreparedOp& op : ops) {
       const Seconds begin = steady_clock().now();
       op.kernel->run(op.operands, op.results, scratch.get());
       if (pass > 0) op.seconds.push_back(seconds_since(begin));  // the first touches its memory
     }
   }
   std::vector<OpTiming> timings;
-  for (Prepared& op : ops) {
+  for (PreparedOp& op : ops) {
     op.timing.seconds = median(op.seconds);
     timings.push_back(op.timing);
   }

@@ -16,7 +16,7 @@ bool passes_through(const OpView& op) {
   return true;
 }
 
-Proposals propose(const OpView& op) {
+Proposals propose_pass_through(const OpView& op) {
   Proposals proposals;
   if (!passes_through(op)) return proposals;
   return kFactors.propose(op);
@@ -24,6 +24,6 @@ Proposals propose(const OpView& op) {
 
 }  // namespace
 
-const PropagationStrategy kPassThrough{"pass-through", propose};
+const PropagationStrategy kPassThrough{"pass-through", propose_pass_through};
 
 }  // namespace mw::sharding

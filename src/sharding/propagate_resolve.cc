@@ -41,7 +41,7 @@ std::vector<Claim> claims_of(const OpView& op) {
 }
 
 // A claim gets its axes up to the first that a stronger claim has taken for another factor.
-Proposals propose(const OpView& op) {
+Proposals propose_resolve(const OpView& op) {
   Proposals result;
   const auto taken_by = [&](Name axis) -> const Proposal* {
     for (const Proposal& proposal : result.list) {
@@ -80,6 +80,6 @@ Proposals propose(const OpView& op) {
 
 }  // namespace
 
-const PropagationStrategy kResolve{"resolve", propose};
+const PropagationStrategy kResolve{"resolve", propose_resolve};
 
 }  // namespace mw::sharding

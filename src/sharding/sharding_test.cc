@@ -8,7 +8,7 @@
 namespace mw::sharding {
 namespace {
 
-const cluster::Mesh kMesh({{"pp", 2}, {"dp", 2}, {"tp", 4}, {"cp", 1}});
+const cluster::Mesh kTraining({{"pp", 2}, {"dp", 2}, {"tp", 4}, {"cp", 1}});
 
 TEST_CASE("the text form of a sharding round-trips") {
   for (const std::string text :
@@ -31,30 +31,30 @@ TEST_CASE("a broken sharding text names the column and what was expected") {
 TEST_CASE("a local shape is the ceiling of the global one") {
   const ir::TensorType type = ir::make_type(DType::kF32, {10, 7, 3});
   const Sharding sharding = parse_sharding("[{\"dp\"}, {\"tp\"}, {}]");
-  CHECK(local_type(type, sharding, kMesh) == ir::make_type(DType::kF32, {5, 2, 3}));
-  CHECK_FALSE(is_padded(type, sharding, 0, kMesh));
-  CHECK(is_padded(type, sharding, 1, kMesh));
+  CHECK(local_type(type, sharding, kTraining) == ir::make_type(DType::kF32, {5, 2, 3}));
+  CHECK_FALSE(is_padded(type, sharding, 0, kTraining));
+  CHECK(is_padded(type, sharding, 1, kTraining));
 }
 
 TEST_CASE("normalizing drops axes of one device") {
-  CHECK(to_string(normalized(parse_sharding("[{\"cp\", \"tp\"}] partial{\"cp\"}"), kMesh)) ==
+  CHECK(to_string(normalized(parse_sharding("[{\"cp\", \"tp\"}] partial{\"cp\"}"), kTraining)) ==
         "[{\"tp\"}]");
 }
 
 TEST_CASE("findings name an axis used twice, an unknown axis and a wrong rank") {
   const ir::TensorType type = ir::make_type(DType::kF32, {4});
-  CHECK(findings(parse_sharding("[{\"tp\"}]"), type, kMesh).empty());
-  CHECK(findings(parse_sharding("[{\"tp\"}] partial{\"tp\"}"), type, kMesh).front() ==
+  CHECK(findings(parse_sharding("[{\"tp\"}]"), type, kTraining).empty());
+  CHECK(findings(parse_sharding("[{\"tp\"}] partial{\"tp\"}"), type, kTraining).front() ==
         "sharding [{\"tp\"}] partial{\"tp\"} uses axis 'tp' twice");
-  CHECK(findings(parse_sharding("[{\"xp\"}]"), type, kMesh).size() == 1);
-  CHECK(findings(parse_sharding("[{}, {}]"), type, kMesh).size() == 1);
+  CHECK(findings(parse_sharding("[{\"xp\"}]"), type, kTraining).size() == 1);
+  CHECK(findings(parse_sharding("[{}, {}]"), type, kTraining).size() == 1);
 }
 
 TEST_CASE("a strategy gives logical axes their mesh axes, each mesh axis once") {
   const Strategy strategy{{{"batch", {"dp"}}, {"seq", {"tp"}}, {"heads", {"tp"}}}};
-  CHECK(to_string(sharding_of({"batch", "seq", "embed"}, strategy, kMesh)) ==
+  CHECK(to_string(sharding_of({"batch", "seq", "embed"}, strategy, kTraining)) ==
         "[{\"dp\"}, {\"tp\"}, {}]");
-  CHECK(to_string(sharding_of({"batch", "seq", "heads", ""}, strategy, kMesh)) ==
+  CHECK(to_string(sharding_of({"batch", "seq", "heads", ""}, strategy, kTraining)) ==
         "[{\"dp\"}, {\"tp\"}, {}, {}]");
 }
 

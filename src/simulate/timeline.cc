@@ -13,7 +13,6 @@
 namespace mw::simulate {
 namespace {
 
-using trace::Category;
 using trace::MemoryCategory;
 using trace::NameId;
 using trace::Span;
@@ -68,7 +67,8 @@ class TraceMaker {
     trace_.memory.reserve(samples);
   }
 
-  Span span(size_t r, Category category, NameId name, double begin, double end, int32_t c) const {
+  Span span(size_t r, trace::Category category, NameId name, double begin, double end,
+            int32_t c) const {
     Span span;
     span.rank = devices_[r];
     span.stream = StreamId(0);
@@ -86,14 +86,14 @@ class TraceMaker {
 
   void add_rank(size_t r) {
     RankLog& log = loop_.logs()[r];
-    Span step = span(r, Category::kStep, step_name_, 0, loop_.end(), -1);
+    Span step = span(r, trace::Category::kStep, step_name_, 0, loop_.end(), -1);
     step.stream = StreamId();
     step.command = 0;
     trace_.spans.push_back(step);
     auto wait = log.waits.begin();  // calls and waits in the order of time
     const auto add_waits = [&](double until) {
       for (; wait != log.waits.end() && wait->begin.value <= until; ++wait) {
-        trace_.spans.push_back(span(r, Category::kWait, name_of(*wait), wait->begin.value,
+        trace_.spans.push_back(span(r, trace::Category::kWait, name_of(*wait), wait->begin.value,
                                     wait->end.value, wait->command));
       }
     };
@@ -112,8 +112,8 @@ class TraceMaker {
     const int32_t timed = in_.flat.ranks[r].commands[static_cast<size_t>(call.command)].timed;
     const TimedFragment& fragment = in_.fragments[static_cast<size_t>(timed)];
     if (!in_.options.op_spans) {
-      Span made = span(r, Category::kCompute, fragment_names_[command.fragment.index()], call.begin,
-                       call.end, call.command);
+      Span made = span(r, trace::Category::kCompute, fragment_names_[command.fragment.index()],
+                       call.begin, call.end, call.command);
       made.flops = Flops(fragment.cost.flops);
       made.bytes =
           Bytes(std::accumulate(fragment.cost.sent.begin(), fragment.cost.sent.end(), int64_t{0}));
@@ -128,7 +128,7 @@ class TraceMaker {
     for (size_t o = 0; o < graph.ops.size(); ++o) {
       const OpCost& op = fragment.cost.ops[o];
       if (op.alias) continue;
-      Span made = span(r, op.label < 0 ? Category::kCompute : Category::kComm,
+      Span made = span(r, op.label < 0 ? trace::Category::kCompute : trace::Category::kComm,
                        names_.intern(ir::op_name(graph.ops[o].kind)), origin + spans[o].start,
                        origin + spans[o].end, call.command);
       if (op.label >= 0) made.stream = comm_stream(op.label, fragment.cost.update);
@@ -214,7 +214,7 @@ class TraceMaker {
     const MessageRecord& record = loop_.messages()[m];
     const auto c = static_cast<size_t>(in_.flat.messages[m].channel);
     const FlatChannel& channel = in_.flat.channels[c];
-    Span out = span(static_cast<size_t>(channel.from), Category::kComm, send_names_[c],
+    Span out = span(static_cast<size_t>(channel.from), trace::Category::kComm, send_names_[c],
                     record.begin, record.arrival, record.command);
     out.stream = StreamId(kMessageStream);
     out.bytes = Bytes(channel.sent);

@@ -6,6 +6,7 @@ import json
 import pathlib
 import subprocess
 import sys
+import tempfile
 
 import pytest
 
@@ -245,14 +246,24 @@ REACHED = {
 
 @functools.lru_cache(maxsize=None)
 def published(file):
-    return json.loads(call("validate", "--runs", f"data/published/{file}", "--json").stdout)
+    """The runs of a file; of orderings.csv those of REACHED alone, as its searched layouts take minutes."""
+    with open(ROOT / "data" / "published" / file, newline="") as text:
+        header, *runs = csv.reader(text)
+    source, metric = header.index("source"), header.index("metric")
+    if file == "orderings.csv":
+        sources = tuple(source for name, source in REACHED if name == file)
+        runs = [run for run in runs if run[metric] != "place" and run[source].startswith(sources)]
+    with tempfile.NamedTemporaryFile("w", suffix=".csv", newline="") as needed:
+        csv.writer(needed).writerows([header, *runs])
+        needed.flush()
+        return json.loads(call("validate", "--runs", needed.name, "--json").stdout)
 
 
 @pytest.mark.parametrize("file, source", REACHED)
 def test_errors_that_were_reached_stay(file, source):
-    # PipeDream-2BW's rows are of runs from an empty pipeline; places have no error.
+    # PipeDream-2BW's rows are of runs from an empty pipeline.
     errors = [abs(row["error"]) for row in published(file) if row["source"].startswith(source)
-              and row["metric"] != "place" and row["schedule"] != "pipedream-2bw"]
+              and row["schedule"] != "pipedream-2bw"]
     mean, worst = REACHED[file, source]
     assert sum(errors) / len(errors) < mean
     assert max(errors) < worst

@@ -18,7 +18,7 @@ struct Slotted {
   Action action;
 };
 
-Schedule make(const ScheduleRequest& request) {
+Schedule make_chimera(const ScheduleRequest& request) {
   const int32_t d = request.ranks, replicas = 2 * request.pairs;
   Schedule schedule = empty_schedule(request, chimera_placement(d, request.pairs));
   std::vector<std::vector<Slotted>> ranks(static_cast<size_t>(d));
@@ -54,7 +54,7 @@ extern const ScheduleKind kChimera = {
     .chunks = kOneChunk,
     .options = {.pairs = true, .sync = true},
     .check = check_chimera,
-    .make = make,
+    .make = make_chimera,
     .period = 2};
 
 }  // namespace mw::pipeline

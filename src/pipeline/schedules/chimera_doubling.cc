@@ -42,7 +42,7 @@ Schedule chimera_doubled(const ScheduleRequest& request, int32_t microbatches) {
   return schedule;
 }
 
-static Schedule make(const ScheduleRequest& request) {
+static Schedule make_chimera_doubling(const ScheduleRequest& request) {
   return chimera_doubled(request, request.microbatches);
 }
 
@@ -53,7 +53,7 @@ extern const ScheduleKind kChimeraDoubling = {
     .chunks = kOneChunk,
     .options = {.pairs = true, .sync = true},
     .check = check_chimera,
-    .make = make,
+    .make = make_chimera_doubling,
     .period = 2};
 
 }  // namespace mw::pipeline

@@ -7,7 +7,7 @@ namespace mw::pipeline {
 
 constexpr int32_t kHalves = 2;
 
-static Schedule make(const ScheduleRequest& request) {
+static Schedule make_chimera_halving(const ScheduleRequest& request) {
   Schedule schedule = chimera_doubled(request, kHalves * request.microbatches);
   schedule.parts = kHalves;
   return schedule;
@@ -20,7 +20,7 @@ extern const ScheduleKind kChimeraHalving = {
     .chunks = kOneChunk,
     .options = {.pairs = true, .sync = true},
     .check = check_chimera,
-    .make = make,
+    .make = make_chimera_halving,
     .parts = kHalves,
     .period = 2};
 

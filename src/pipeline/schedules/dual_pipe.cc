@@ -8,7 +8,7 @@
 
 namespace mw::pipeline {
 
-static void check(const ScheduleRequest& request, Diagnostics& out) {
+static void check_dual_pipe(const ScheduleRequest& request, Diagnostics& out) {
   const int32_t p = request.ranks, m = request.microbatches;
   if (p % 2 != 0) {
     out.add("schedule dualpipe: ranks={} must be even; use {} or {}", p, p == 1 ? 2 : p - 1,
@@ -20,7 +20,7 @@ static void check(const ScheduleRequest& request, Diagnostics& out) {
   }
 }
 
-static Schedule make(const ScheduleRequest& request) {
+static Schedule make_dual_pipe(const ScheduleRequest& request) {
   const int32_t p = request.ranks, each = request.microbatches / 2;
   Schedule schedule = empty_schedule(request, looped_placement(p, 1));
   const std::vector<int32_t>& down = schedule.placement.rank_of_stage;
@@ -41,7 +41,7 @@ extern const ScheduleKind kDualPipe = {
     .since = 202412,
     .chunks = kOneChunk,
     .options = {.sync = true},
-    .check = check,
-    .make = make};
+    .check = check_dual_pipe,
+    .make = make_dual_pipe};
 
 }  // namespace mw::pipeline

@@ -6,13 +6,13 @@
 
 namespace mw::pipeline {
 
-static void check(const ScheduleRequest& request, Diagnostics& out) {
+static void check_dual_pipe_v(const ScheduleRequest& request, Diagnostics& out) {
   if (request.microbatches >= 2 * request.ranks) return;
   out.add("schedule dualpipe-v: microbatches={} must be at least 2 x ranks={}",
           request.microbatches, 2 * request.ranks);
 }
 
-static Schedule make(const ScheduleRequest& request) {
+static Schedule make_dual_pipe_v(const ScheduleRequest& request) {
   const int32_t p = request.ranks;
   return rank_by_rank(request, folded_placement(p, 2), [&](int32_t r) {
     return dual_pipe_order(p, r, request.microbatches, {r, 0, 0}, {2 * p - 1 - r, 0, 0});
@@ -25,7 +25,7 @@ extern const ScheduleKind kDualPipeV = {
     .since = 202502,
     .chunks = kTwoChunks,
     .options = {},
-    .check = check,
-    .make = make};
+    .check = check_dual_pipe_v,
+    .make = make_dual_pipe_v};
 
 }  // namespace mw::pipeline

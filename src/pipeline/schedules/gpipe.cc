@@ -3,7 +3,7 @@
 
 namespace mw::pipeline {
 
-static Schedule make(const ScheduleRequest& request) {
+static Schedule make_gpipe(const ScheduleRequest& request) {
   return rank_by_rank(request, looped_placement(request.ranks, 1), [&](int32_t rank) {
     std::vector<Action> actions;
     for (int32_t k = 0; k < request.microbatches; ++k) actions.push_back(forward_action(rank, k));
@@ -18,7 +18,7 @@ extern const ScheduleKind kGPipe = {.name = "gpipe",
                                     .chunks = kOneChunk,
                                     .options = {},
                                     .check = nullptr,
-                                    .make = make,
+                                    .make = make_gpipe,
                                     .variant = {.less_memory = "1f1b"}};
 
 }  // namespace mw::pipeline

@@ -110,7 +110,7 @@ const Made& shortest(const ScheduleRequest& request, Known& known) {
   return best;
 }
 
-Schedule make(const ScheduleRequest& request) {
+Schedule make_hanayo(const ScheduleRequest& request) {
   Known known;
   return shortest(request, known).schedule;
 }
@@ -123,7 +123,7 @@ extern const ScheduleKind kHanayo = {.name = "hanayo",
                                      .chunks = {.usual = 2, .least = 2, .most = 0, .step = 2},
                                      .options = {},
                                      .check = nullptr,
-                                     .make = make,
+                                     .make = make_hanayo,
                                      .period = 0};
 
 }  // namespace mw::pipeline

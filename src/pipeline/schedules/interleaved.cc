@@ -8,7 +8,7 @@
 
 namespace mw::pipeline {
 
-static std::vector<Action> order(const ScheduleRequest& request, int32_t rank) {
+static std::vector<Action> order_of_interleaved(const ScheduleRequest& request, int32_t rank) {
   const int32_t p = request.ranks;
   const Rounds rounds = rounds_of(request);
   const auto total = static_cast<int32_t>(rounds.forward.size());
@@ -27,9 +27,9 @@ static std::vector<Action> order(const ScheduleRequest& request, int32_t rank) {
   return actions;
 }
 
-static Schedule make(const ScheduleRequest& request) {
+static Schedule make_interleaved(const ScheduleRequest& request) {
   return rank_by_rank(request, looped_placement(request.ranks, request.chunks), [&](int32_t rank) {
-    return request.ranks == 1 ? accumulation_order(request) : order(request, rank);
+    return request.ranks == 1 ? accumulation_order(request) : order_of_interleaved(request, rank);
   });
 }
 
@@ -39,7 +39,7 @@ extern const ScheduleKind kInterleaved = {.name = "interleaved-1f1b",
                                           .chunks = kAnyChunks,
                                           .options = {.group = true},
                                           .check = check_rounds,
-                                          .make = make,
+                                          .make = make_interleaved,
                                           .variant = {.one_chunk = "1f1b"}};
 
 }  // namespace mw::pipeline

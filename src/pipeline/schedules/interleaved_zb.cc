@@ -7,7 +7,7 @@
 
 namespace mw::pipeline {
 
-static std::vector<Action> order(const ScheduleRequest& request, int32_t rank) {
+static std::vector<Action> order_of_interleaved_zb(const ScheduleRequest& request, int32_t rank) {
   const int32_t p = request.ranks;
   const Rounds rounds = rounds_of(request);
   const auto total = static_cast<int32_t>(rounds.forward.size());
@@ -28,9 +28,9 @@ static std::vector<Action> order(const ScheduleRequest& request, int32_t rank) {
   return actions;
 }
 
-static Schedule make(const ScheduleRequest& request) {
+static Schedule make_interleaved_zb(const ScheduleRequest& request) {
   return rank_by_rank(request, looped_placement(request.ranks, request.chunks),
-                      [&](int32_t rank) { return order(request, rank); });
+                      [&](int32_t rank) { return order_of_interleaved_zb(request, rank); });
 }
 
 extern const ScheduleKind kInterleavedZb = {.name = "interleaved-zb",
@@ -39,7 +39,7 @@ extern const ScheduleKind kInterleavedZb = {.name = "interleaved-zb",
                                             .chunks = kAnyChunks,
                                             .options = {.group = true},
                                             .check = check_rounds,
-                                            .make = make,
+                                            .make = make_interleaved_zb,
                                             .variant = {.whole_backward = "interleaved-1f1b"}};
 
 }  // namespace mw::pipeline

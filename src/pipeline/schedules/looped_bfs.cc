@@ -5,7 +5,7 @@
 
 namespace mw::pipeline {
 
-static Schedule make(const ScheduleRequest& request) {
+static Schedule make_looped_bfs(const ScheduleRequest& request) {
   const int32_t p = request.ranks;
   return rank_by_rank(request, looped_placement(p, request.chunks), [&](int32_t rank) {
     std::vector<Action> actions;
@@ -25,7 +25,7 @@ extern const ScheduleKind kLoopedBfs = {.name = "looped-bfs",
                                         .chunks = kAnyChunks,
                                         .options = {},
                                         .check = nullptr,
-                                        .make = make,
+                                        .make = make_looped_bfs,
                                         .period = 0,
                                         .variant = {.one_chunk = "gpipe"}};
 

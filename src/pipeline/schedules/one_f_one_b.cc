@@ -19,7 +19,7 @@ std::vector<Action> one_f_one_b_order(int32_t ranks, int32_t microbatches, int32
   return actions;
 }
 
-static Schedule make(const ScheduleRequest& request) {
+static Schedule make_one_f_one_b(const ScheduleRequest& request) {
   return rank_by_rank(request, looped_placement(request.ranks, 1), [&](int32_t rank) {
     return one_f_one_b_order(request.ranks, request.microbatches, rank);
   });
@@ -32,6 +32,6 @@ extern const ScheduleKind kOneFOneB = {
     .chunks = kOneChunk,
     .options = {},
     .check = nullptr,
-    .make = make};
+    .make = make_one_f_one_b};
 
 }  // namespace mw::pipeline

@@ -6,7 +6,7 @@
 namespace mw::pipeline {
 
 // Two versions do where a step has as many microbatches as ranks [there, section 3.1].
-static void check(const ScheduleRequest& request, Diagnostics& out) {
+static void check_pipedream_2bw(const ScheduleRequest& request, Diagnostics& out) {
   if (request.microbatches >= request.ranks) return;
   out.add(
       "schedule pipedream-2bw: microbatches={} must be at least ranks={}: with fewer, those of "
@@ -14,7 +14,7 @@ static void check(const ScheduleRequest& request, Diagnostics& out) {
       request.microbatches, request.ranks);
 }
 
-static Schedule make(const ScheduleRequest& request) {
+static Schedule make_pipedream_2bw(const ScheduleRequest& request) {
   return rank_by_rank(request, looped_placement(request.ranks, 1), [&](int32_t rank) {
     return one_f_one_b_order(request.ranks, request.microbatches, rank);
   });
@@ -25,8 +25,8 @@ extern const ScheduleKind kPipeDream2Bw = {.name = "pipedream-2bw",
                                            .since = 202006,
                                            .chunks = kOneChunk,
                                            .options = {},
-                                           .check = check,
-                                           .make = make,
+                                           .check = check_pipedream_2bw,
+                                           .make = make_pipedream_2bw,
                                            .weight_versions = 2,
                                            .simulated_only = "a step of it would use older weights",
                                            .variant = {.flushed = "1f1b"}};

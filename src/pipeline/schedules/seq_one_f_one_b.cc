@@ -7,7 +7,7 @@
 
 namespace mw::pipeline {
 
-static std::vector<Action> order(const ScheduleRequest& request, int32_t rank) {
+static std::vector<Action> order_of_seq_one_f_one_b(const ScheduleRequest& request, int32_t rank) {
   const int32_t s = request.slices, units = request.microbatches * s;
   std::vector<Action> actions;
   int32_t forwards = 0;
@@ -27,9 +27,10 @@ static std::vector<Action> order(const ScheduleRequest& request, int32_t rank) {
   return actions;
 }
 
-static Schedule make(const ScheduleRequest& request) {
-  Schedule schedule = rank_by_rank(request, looped_placement(request.ranks, 1),
-                                   [&](int32_t rank) { return order(request, rank); });
+static Schedule make_seq_one_f_one_b(const ScheduleRequest& request) {
+  Schedule schedule = rank_by_rank(request, looped_placement(request.ranks, 1), [&](int32_t rank) {
+    return order_of_seq_one_f_one_b(request, rank);
+  });
   schedule.slices = request.slices;
   return schedule;
 }
@@ -40,6 +41,6 @@ extern const ScheduleKind kSeqOneFOneB = {.name = "seq-1f1b",
                                           .chunks = kOneChunk,
                                           .options = {.slices = true},
                                           .check = nullptr,
-                                          .make = make};
+                                          .make = make_seq_one_f_one_b};
 
 }  // namespace mw::pipeline

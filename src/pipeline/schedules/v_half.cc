@@ -7,7 +7,7 @@
 
 namespace mw::pipeline {
 
-static Schedule make(const ScheduleRequest& request) {
+static Schedule make_v_half(const ScheduleRequest& request) {
   const int32_t p = request.ranks, g = p % 2 == 0 ? 3 : 0;
   std::vector<BlockSlots> slots;
   for (int32_t r = 0; r < p; ++r) {
@@ -25,6 +25,6 @@ extern const ScheduleKind kVHalf = {.name = "v-half",
                                     .chunks = kTwoChunks,
                                     .options = {},
                                     .check = nullptr,
-                                    .make = make};
+                                    .make = make_v_half};
 
 }  // namespace mw::pipeline

@@ -5,7 +5,7 @@
 
 namespace mw::pipeline {
 
-static Schedule make(const ScheduleRequest& request) {
+static Schedule make_v_min(const ScheduleRequest& request) {
   const int32_t p = request.ranks, g = p % 3 == 0 ? 2 : 0;
   std::vector<BlockSlots> slots;
   for (int32_t r = 0; r < p; ++r) {
@@ -21,6 +21,6 @@ extern const ScheduleKind kVMin = {
     .chunks = kTwoChunks,
     .options = {},
     .check = nullptr,
-    .make = make};
+    .make = make_v_min};
 
 }  // namespace mw::pipeline

@@ -225,7 +225,7 @@ class Heuristic {
   std::vector<Stage> stages_;
 };
 
-void check(const ScheduleRequest& request, Diagnostics& out) {
+void check_zb_auto(const ScheduleRequest& request, Diagnostics& out) {
   for (const std::string& finding : findings(request.costs, request.ranks)) out.add("{}", finding);
   if (!(request.costs.mb > 0)) return;
   const double least = std::max(1.0, request.costs.mw / request.costs.mb);
@@ -237,7 +237,7 @@ void check(const ScheduleRequest& request, Diagnostics& out) {
   if (request.exact) check_exact(request, out);
 }
 
-Schedule make(const ScheduleRequest& request) {
+Schedule make_zb_auto(const ScheduleRequest& request) {
   std::vector<Stage> best;
   double shortest = 0;
   std::vector<int32_t> starts = {0};
@@ -276,8 +276,8 @@ extern const ScheduleKind kZbAuto = {
     .since = 202311,
     .chunks = kOneChunk,
     .options = {.memory_limit = true, .costs = true, .exact = true},
-    .check = check,
-    .make = make,
+    .check = check_zb_auto,
+    .make = make_zb_auto,
     .period = 0,
     .limits = kLimits};
 

@@ -4,7 +4,7 @@
 
 namespace mw::pipeline {
 
-static Schedule make(const ScheduleRequest& request) {
+static Schedule make_zb_h1(const ScheduleRequest& request) {
   return rank_by_rank(request, looped_placement(request.ranks, 1), [&](int32_t rank) {
     return handcrafted_zb_order(request.microbatches, rank, request.ranks - rank, rank);
   });
@@ -16,7 +16,7 @@ extern const ScheduleKind kZbH1 = {.name = "zb-h1",
                                    .chunks = kOneChunk,
                                    .options = {},
                                    .check = nullptr,
-                                   .make = make,
+                                   .make = make_zb_h1,
                                    .variant = {.whole_backward = "1f1b"}};
 
 }  // namespace mw::pipeline

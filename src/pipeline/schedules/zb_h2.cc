@@ -5,7 +5,7 @@
 
 namespace mw::pipeline {
 
-static Schedule make(const ScheduleRequest& request) {
+static Schedule make_zb_h2(const ScheduleRequest& request) {
   return rank_by_rank(request, looped_placement(request.ranks, 1), [&](int32_t rank) {
     return handcrafted_zb_order(request.microbatches, rank, 2 * (request.ranks - rank) - 1,
                                 2 * rank);
@@ -18,6 +18,6 @@ extern const ScheduleKind kZbH2 = {.name = "zb-h2",
                                    .chunks = kOneChunk,
                                    .options = {},
                                    .check = nullptr,
-                                   .make = make};
+                                   .make = make_zb_h2};
 
 }  // namespace mw::pipeline

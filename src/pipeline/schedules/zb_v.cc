@@ -52,7 +52,7 @@ class ZbVRank {
   std::vector<Action> actions_;
 };
 
-Schedule make(const ScheduleRequest& request) {
+Schedule make_zb_v(const ScheduleRequest& request) {
   const int32_t filling = std::max(request.microbatches, 2 * request.ranks - 1);
   return rank_by_rank(request, folded_placement(request.ranks, 2), [&](int32_t rank) {
     std::vector<Action> actions = ZbVRank(request.ranks, filling, rank).order();
@@ -70,6 +70,6 @@ extern const ScheduleKind kZbV = {
     .chunks = kTwoChunks,
     .options = {},
     .check = nullptr,
-    .make = make};
+    .make = make_zb_v};
 
 }  // namespace mw::pipeline
