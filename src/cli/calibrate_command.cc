@@ -292,7 +292,8 @@ void add_calibrate(CLI::App& app, const Diagnostics& words) {
           "What to fit; if not given the profile's constants with source = \"fit\", without a "
           "profile the best product's and the links' shares, gaps and latencies")
       ->delimiter(',');
-  command->add_option("-o,--output", options->output, "Write the fitted profile");
+  command->add_option("-o,--output", options->output, "Write the fitted profile")
+      ->check(written_file());
   command
       ->add_option("--runs-per-source", options->runs_per_source,
                    "At most so many runs of a source, evenly spaced; 0: all")

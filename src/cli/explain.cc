@@ -191,6 +191,16 @@ CLI::Validator one_of(std::vector<std::string> names) {
       "");
 }
 
+CLI::Validator written_file() {
+  return CLI::Validator(
+      [](std::string& text) -> std::string {
+        if (text.empty()) return "must be a file's path, is empty";
+        if (text == "-") return "must be a file's path, is '-'; standard output is /dev/stdout";
+        return {};
+      },
+      "");
+}
+
 WrongLine explain(CLI::App& app, const CLI::ParseError& error,
                   const std::vector<std::string>& arguments) {
   const std::string first = arguments.empty() ? "" : arguments.front();

@@ -100,10 +100,12 @@ void add_plan(CLI::App& app, const Diagnostics& words) {
                    "exhaustive: every uniform plan; ptdp: the rules of the PTD-P paper")
       ->check(one_of({"exhaustive", "ptdp"}));
   command->add_option("--top", options->top, "Plans that are listed (5)")->check(whole(1));
-  command->add_option(
-      "-o,--output", options->output,
-      "Write the best plan and the step that it is for as JSON, for simulate, what-if, verify "
-      "and train");
+  command
+      ->add_option(
+          "-o,--output", options->output,
+          "Write the best plan and the step that it is for as JSON, for simulate, what-if, verify "
+          "and train")
+      ->check(written_file());
   add_scatter_gather_option(*command, options->scatter_gather);
   command->add_flag("--tf32", options->tf32, "f32 products on tensor cores");
   command->add_flag("--json", options->json, "One JSON object");

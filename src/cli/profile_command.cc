@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <memory>
+#include <thread>
 
 #include <fmt/core.h>
 
@@ -21,12 +22,12 @@ struct ProfileOptions {
   int64_t seq_len = 0, batch = 8;
 };
 
-// The ops of one step of the model on one rank, as `train` would run them.
-std::vector<runtime::OpTiming> time_step(const predict::Request& request) {
+// The ops of one step of the model on one rank, as `train` would run them beside its other ranks.
+std::vector<runtime::OpTiming> time_step(const predict::Request& request, int beside) {
   const pipeline::Program program = predict::program_of(request);
   std::vector<runtime::OpTiming> timings;
   for (const pipeline::Fragment& fragment : program.fragments) {
-    for (const runtime::OpTiming& t : runtime::time_ops(fragment, program.mesh, 5))
+    for (const runtime::OpTiming& t : runtime::time_ops(fragment, program.mesh, 5, beside))
       timings.push_back(t);
   }
   return timings;
@@ -57,6 +58,15 @@ void check_memory(FileSystem& fs, const predict::Request& request) {
       "give a shorter --seq-len or a smaller model",
       request.model.source, request.global_batch, request.seq_len, format_bytes(needed.value),
       format_bytes(available.value), format_bytes(needed_memory(predict::program_of(fewer)).value));
+}
+
+// Threads that can run the step beside the one that is timed: one a core, as far as there is
+// memory.
+int threads_beside(FileSystem& fs, const predict::Request& request) {
+  const int64_t cores = std::max(1U, std::thread::hardware_concurrency());
+  const int64_t needed = std::max<int64_t>(1, needed_memory(predict::program_of(request)).value);
+  const int64_t room = runtime::available_memory(fs).value / needed;
+  return static_cast<int>(std::clamp<int64_t>(room, 1, cores)) - 1;
 }
 
 // What the measured step and threads cover.
@@ -95,13 +105,15 @@ void run_profile(const ProfileOptions& options, const Diagnostics& words) {
   check_outputs(fs, {{"--output", options.output}}, named_files(fs, file, "", ""), diagnostics);
   diagnostics.throw_if_any();
   check_memory(fs, request);
+  const int beside = threads_beside(fs, request);
   const runtime::MachineProfile profile =
-      runtime::machine_profile(runtime::time_products(), time_step(request));
+      runtime::machine_profile(runtime::time_products(beside), time_step(request, beside));
   std::string text = runtime::to_toml(
-      profile, fmt::format("measured by `meshwright profile`: products over shapes, the ops of a "
-                           "step of {} with {} sequences of {}, a copy, messages and all-reduces "
-                           "between threads",
-                           base_name(request.model.source), options.batch, request.seq_len));
+      profile,
+      fmt::format("measured by `meshwright profile`: products over shapes, the ops of a "
+                  "step of {} with {} sequences of {} on {} threads at a time, a copy, "
+                  "messages and all-reduces between threads",
+                  base_name(request.model.source), options.batch, request.seq_len, beside + 1));
   text += cluster::measured_toml(covered(request, profile.cores));
   if (options.output.empty()) {
     fmt::print("{}", text);
@@ -116,8 +128,10 @@ void add_profile(CLI::App& app, const Diagnostics& words) {
   CLI::App* command =
       app.add_subcommand("profile", "Measure this machine and write it as a cluster file");
   auto options = std::make_shared<ProfileOptions>();
-  command->add_option("-o,--output", options->output,
-                      "The cluster file, such as clusters/this-machine.toml; printed if not given");
+  command
+      ->add_option("-o,--output", options->output,
+                   "The cluster file, such as clusters/this-machine.toml; printed if not given")
+      ->check(written_file());
   command->add_option("--model", options->model,
                       "A model of models/ by name, or a config.json, whose ops are measured; "
                       "gpt-tiny if not given");

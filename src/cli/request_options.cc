@@ -26,6 +26,13 @@ void read_overlap(const RequestOptions& options, predict::Request& request,
                       did_you_mean(what, known), join(known, ", "));
     }
   }
+  for (auto later = options.overlap.begin(); later != options.overlap.end(); ++later) {
+    const auto earlier = std::find_if(options.overlap.begin(), later, [&](const std::string& word) {
+      return simulate::contradict(word, *later);
+    });
+    if (earlier != later)
+      diagnostics.add("--overlap: '{}' undoes '{}'; leave one of them out", *later, *earlier);
+  }
   std::set<std::string> kinds;
   for (const std::string& text : options.slowdown) {
     const size_t equals = text.find('=');

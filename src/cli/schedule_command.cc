@@ -427,12 +427,13 @@ void add_request_options(CLI::App* command, ScheduleOptions& options) {
 // What is printed, written and read.
 void add_io_options(CLI::App* command, ScheduleOptions& options) {
   command->add_flag("--json", options.json, "Print one object in place of the drawing");
-  command->add_option("--csv", options.csv,
-                      "Write the order in torch.distributed.pipelining's format");
+  command
+      ->add_option("--csv", options.csv, "Write the order in torch.distributed.pipelining's format")
+      ->check(written_file());
   command->add_flag("--comms", options.comms,
                     "--csv: with messages, gathers and reductions (compute_comms)");
   command->add_option("--from", options.from, "Read the order from such a file and check it");
-  command->add_option("--svg", options.svg, "Write the drawing as SVG");
+  command->add_option("--svg", options.svg, "Write the drawing as SVG")->check(written_file());
 }
 
 }  // namespace

@@ -172,9 +172,12 @@ void add_simulate(CLI::App& app, const Diagnostics& words) {
   auto options = std::make_shared<SimulateOptions>();
   add_request_options(*command, options->request);
   add_failure_options(*command, options->failures);
-  command->add_option("--trace", options->trace, "Write a Chrome trace that Perfetto opens");
-  command->add_option("--report", options->report,
-                      "Write one HTML file: time lines, memory, where the time goes");
+  command->add_option("--trace", options->trace, "Write a Chrome trace that Perfetto opens")
+      ->check(written_file());
+  command
+      ->add_option("--report", options->report,
+                   "Write one HTML file: time lines, memory, where the time goes")
+      ->check(written_file());
   command
       ->add_option("--compare", options->compare,
                    "Another plan of the same step, side by side; may be given several times")

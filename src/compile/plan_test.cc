@@ -72,6 +72,9 @@ TEST_CASE("everything wrong with a plan is said at once") {
         "--plan: tp: must be an integer of at least 1, is \"x\"\n"
         "--plan: zero: must be an integer from 0 to 3, is 4");
   CHECK(message_of("dp=2,dp=4") == "--plan: dp: is there twice");
+  CHECK(message_of("auto") ==
+        "--plan: auto: must be a plan; only train's --plan takes auto, and 'meshwright plan' finds "
+        "one for a cluster");
   CHECK(message_of("zero=4,pp=4,chunks=2,microbatches=6,sp") ==
         "--plan: zero: must be an integer from 0 to 3, is 4\n"
         "--plan: sp: sequence parallelism shards over the tensor-parallel ranks, and tp is 1; use "

@@ -336,6 +336,12 @@ bool PlanReading::sound(std::initializer_list<const char*> keys) const {
 }
 
 PlanReading read_plan(const std::string& text, const std::string& where) {
+  if (trim(text) == "auto") {
+    throw_error(
+        "{}: auto: must be a plan; only train's --plan takes auto, and 'meshwright plan' finds one "
+        "for a cluster",
+        where);
+  }
   Diagnostics diagnostics;
   PlanReading reading;
   if (starts_with(trim(without_bom(text)), "{")) {

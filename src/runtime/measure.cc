@@ -1,6 +1,7 @@
 #include "runtime/measure.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -54,6 +55,67 @@ struct PreparedOp {
   std::vector<void*> operands, results;
   OpTiming timing;
   std::vector<double> seconds;
+};
+
+// A fragment's ops with values of their own, for one thread.
+class PreparedOps {
+ public:
+  PreparedOps(const Fragment& fragment, const cluster::Mesh& mesh)
+      : values_(fragment), device_{&mesh, RankId(0), 1} {
+    const ir::Graph& graph = fragment.graph;
+    int64_t scratch_bytes = 64;
+    for (const ir::Op& op : graph.ops) {
+      if (ir::is_collective(op.kind) || values_.is_alias(op)) continue;
+      ops_.push_back(prepared(graph, op));
+      scratch_bytes = std::max(scratch_bytes, ops_.back().kernel->scratch_bytes().value);
+    }
+    scratch_ = backend_.allocate(Bytes(scratch_bytes), device_);
+  }
+
+  void run(bool timed) {
+    for (PreparedOp& op : ops_) {
+      const Seconds begin = steady_clock().now();
+      op.kernel->run(op.operands, op.results, scratch_.get());
+      if (timed) op.seconds.push_back(seconds_since(begin));
+    }
+  }
+
+  std::vector<OpTiming> timings() const {
+    std::vector<OpTiming> timings;
+    for (const PreparedOp& op : ops_) {
+      timings.push_back(op.timing);
+      timings.back().seconds = median(op.seconds);
+    }
+    return timings;
+  }
+
+ private:
+  PreparedOp prepared(const ir::Graph& graph, const ir::Op& op) {
+    PreparedOp made;
+    made.kernel = backend_.prepare(graph, op, device_);
+    for (const ValueId v : op.operands) made.operands.push_back(values_.at(v));
+    for (size_t r = 0; r < op.results.size(); ++r) {
+      const int of = ops::alias_operand(op, static_cast<int>(r));
+      made.results.push_back(of >= 0 ? made.operands[static_cast<size_t>(of)]
+                                     : values_.at(op.results[r]));
+    }
+    made.timing.kind = op.kind;
+    if (ops::op_def(op.kind).cost != nullptr) {
+      const ops::OpCost cost = ops::cost_of(graph, op);
+      made.timing.flops = cost.flops;
+      made.timing.bytes = cost.bytes;
+      made.timing.matrix_product = cost.matrix_product;
+      const auto elements = static_cast<double>(graph.type(op.results[0]).elements());
+      if (op.kind == ir::OpKind::kDot) made.timing.k = std::llround(cost.flops / 2 / elements);
+    }
+    return made;
+  }
+
+  SampleValues values_;
+  execute::DeviceContext device_;
+  CpuBackend backend_;
+  std::vector<PreparedOp> ops_;
+  std::shared_ptr<void> scratch_;
 };
 
 Fragment product(int64_t m, int64_t k, int64_t n) {
@@ -113,57 +175,33 @@ Bytes available_memory(FileSystem& fs) {
   return Bytes(std::max<int64_t>(0, least));
 }
 
-std::vector<OpTiming> time_ops(const Fragment& fragment, const cluster::Mesh& mesh, int passes) {
-  const ir::Graph& graph = fragment.graph;
-  const SampleValues values(fragment);
-  const execute::DeviceContext device{&mesh, RankId(0), 1};
-  CpuBackend backend;
-  std::vector<PreparedOp> ops;
-  int64_t scratch_bytes = 64;
-  for (const ir::Op& op : graph.ops) {
-    if (ir::is_collective(op.kind) || values.is_alias(op)) continue;
-    PreparedOp made;
-    made.kernel = backend.prepare(graph, op, device);
-    for (const ValueId v : op.operands) made.operands.push_back(values.at(v));
-    for (size_t r = 0; r < op.results.size(); ++r) {
-      const int of = ops::alias_operand(op, static_cast<int>(r));
-      made.results.push_back(of >= 0 ? made.operands[static_cast<size_t>(of)]
-                                     : values.at(op.results[r]));
-    }
-    scratch_bytes = std::max(scratch_bytes, made.kernel->scratch_bytes().value);
-    made.timing.kind = op.kind;
-    if (ops::op_def(op.kind).cost != nullptr) {
-      const ops::OpCost cost = ops::cost_of(graph, op);
-      made.timing.flops = cost.flops;
-      made.timing.bytes = cost.bytes;
-      made.timing.matrix_product = cost.matrix_product;
-      const auto elements = static_cast<double>(graph.type(op.results[0]).elements());
-      if (op.kind == ir::OpKind::kDot) made.timing.k = std::llround(cost.flops / 2 / elements);
-    }
-    ops.push_back(std::move(made));
+std::vector<OpTiming> time_ops(const Fragment& fragment, const cluster::Mesh& mesh, int passes,
+                               int beside) {
+  std::vector<std::unique_ptr<PreparedOps>> ops;
+  for (int i = 0; i <= beside; ++i) ops.push_back(std::make_unique<PreparedOps>(fragment, mesh));
+  std::atomic<int> at_work = 0;
+  std::vector<std::jthread> others;  // the first pass of each touches its memory
+  for (int i = 1; i <= beside; ++i) {
+    others.emplace_back(
+        [&at_work, &same = *ops[static_cast<size_t>(i)]](const std::stop_token& stop) {
+          same.run(false);
+          for (++at_work; !stop.stop_requested();) same.run(false);
+        });
   }
-  const std::shared_ptr<void> scratch = backend.allocate(Bytes(scratch_bytes), device);
-  for (int pass = 0; pass <= passes; ++pass) {
-    for (PreparedOp& op : ops) {
-      const Seconds begin = steady_clock().now();
-      op.kernel->run(op.operands, op.results, scratch.get());
-      if (pass > 0) op.seconds.push_back(seconds_since(begin));  // the first touches its memory
-    }
-  }
-  std::vector<OpTiming> timings;
-  for (PreparedOp& op : ops) {
-    op.timing.seconds = median(op.seconds);
-    timings.push_back(op.timing);
-  }
-  return timings;
+  PreparedOps& timed = *ops.front();
+  timed.run(false);
+  while (at_work < beside) std::this_thread::yield();
+  for (int pass = 0; pass < passes; ++pass) timed.run(true);
+  for (std::jthread& other : others) other.request_stop();
+  return timed.timings();
 }
 
-std::vector<OpTiming> time_products() {
+std::vector<OpTiming> time_products(int beside) {
   const cluster::Mesh mesh;
   std::vector<OpTiming> timings;
   for (const auto& [m, n] : {std::pair<int64_t, int64_t>{256, 256}, {512, 512}, {1024, 256}}) {
     for (const int64_t k : {16, 32, 64, 128, 256, 512, 1024}) {
-      OpTiming timing = time_ops(product(m, k, n), mesh, 9).front();
+      OpTiming timing = time_ops(product(m, k, n), mesh, 9, beside).front();
       timings.push_back(timing);
     }
   }

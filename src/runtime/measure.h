@@ -21,17 +21,19 @@ struct OpTiming {
 };
 // Runs the fragment's ops one after the other, in their order, on one thread and on small positive
 // numbers, on positions and on indices of any row; values share the fragment's workspace as it is
-// planned. Collectives and aliases are left out.
+// planned. Collectives and aliases are left out. All the while `beside` more threads run the same
+// ops on values of their own, as other ranks do: cores may share a clock, caches and memory.
 std::vector<OpTiming> time_ops(const pipeline::Fragment& fragment, const cluster::Mesh& mesh,
-                               int passes);
+                               int passes, int beside = 0);
 
-// The memory that time_ops takes for the fragment's values, beside which kernels take a little.
+// The memory that each of time_ops' threads takes for the fragment's values, beside which kernels
+// take a little.
 Bytes time_ops_bytes(const pipeline::Fragment& fragment);
 // What this process may still take: of the machine, of its control group, of its address space.
 Bytes available_memory(FileSystem& fs);
 
 // 2 m n k FLOPs of square and flat f32 products over shapes.
-std::vector<OpTiming> time_products();
+std::vector<OpTiming> time_products(int beside = 0);
 
 // Bytes a second that one thread reads and writes in a copy far larger than the caches.
 double copy_bandwidth();

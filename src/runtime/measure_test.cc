@@ -128,3 +128,25 @@ TEST_CASE(
   }
   CHECK(static_cast<const float*>(values.at(made))[0] == 0);  // what an op makes is its to fill
 }
+
+TEST_CASE("ops are timed once, beside threads that run the same ones") {
+  pipeline::Fragment fragment;
+  ir::Graph& graph = fragment.graph;
+  ops::Builder ops(graph);
+  const ValueId a = graph.add_input(ir::make_type(DType::kF32, {8, 32}), "a");
+  ops.add(ops.add(a, a), a);
+  const size_t count = graph.values.size();
+  fragment.alias_of.resize(count);
+  fragment.alias_offset.resize(count, 0);
+  fragment.workspace_offset.resize(count, pipeline::Fragment::kNotPlanned);
+  for (const int beside : {0, 1, 3}) {
+    CAPTURE(beside);
+    const std::vector<OpTiming> timings = time_ops(fragment, cluster::Mesh(), 2, beside);
+    REQUIRE(timings.size() == 2);
+    for (const OpTiming& t : timings) {
+      CHECK(t.kind == ir::OpKind::kAdd);
+      CHECK(t.seconds > 0);
+      CHECK(t.bytes == 3 * 4 * 8 * 32);
+    }
+  }
+}

@@ -59,6 +59,16 @@ bool set_overlap(Overlap& overlap, std::string_view word) {
   return false;
 }
 
+bool contradict(std::string_view earlier, std::string_view later) {
+  if (earlier == "none") return false;
+  Overlap in_order, turned;
+  set_overlap(in_order, earlier);
+  set_overlap(in_order, later);
+  set_overlap(turned, later);
+  set_overlap(turned, earlier);
+  return !(in_order == turned);
+}
+
 std::string_view beside_name(Beside beside) {
   switch (beside) {
     case Beside::kMessages: return "messages";

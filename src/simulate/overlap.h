@@ -52,6 +52,8 @@ struct Overlap {
   // Computation beside each takes this much longer, beside several as much as beside the worst; 0:
   // as the device's overlap_slowdown, which is that of collectives, and 1 beside messages.
   Slowdowns slowdown{};
+
+  bool operator==(const Overlap&) const = default;
 };
 
 // Switches what a word says: "messages", "no-messages", "collectives", "no-tensor", "async-tp"
@@ -59,6 +61,9 @@ struct Overlap {
 // "grad_reduce", "grad_reduce_idle", "param_gather", "ring", "no-ring"; "none": no collectives,
 // grad_reduce and param_gather, whatever was on before. False for any other word.
 bool set_overlap(Overlap& overlap, std::string_view word);
+// Whether two words that set_overlap knows cannot both hold: the later would undo what the earlier
+// says. "none" and then what shall go on in spite of it is sense.
+bool contradict(std::string_view earlier, std::string_view later);
 const std::vector<std::string>& overlap_words();  // that it knows
 
 // "1.2": of all; "tensor=1.2": of one. The empty text, or what is wrong with it.

@@ -45,3 +45,21 @@ TEST_CASE("of two ways to reduce gradients early the last word holds") {
   CHECK_FALSE(overlap.grad_reduce);
   CHECK_FALSE(overlap.grad_reduce_idle);
 }
+
+TEST_CASE("words that undo each other contradict, in either order") {
+  const std::pair<const char*, const char*> pairs[] = {{"messages", "no-messages"},
+                                                       {"ring", "no-ring"},
+                                                       {"no-tensor", "async-tp"},
+                                                       {"grad_reduce", "grad_reduce_idle"}};
+  for (const auto& [a, b] : pairs) {
+    CAPTURE(a);
+    CHECK(contradict(a, b));
+    CHECK(contradict(b, a));
+  }
+  CHECK(contradict("grad_reduce", "none"));
+  CHECK(!contradict("none", "grad_reduce"));
+  CHECK(!contradict("collectives", "no-tensor"));
+  CHECK(!contradict("collectives", "async-tp"));
+  CHECK(!contradict("messages", "messages"));
+  CHECK(!contradict("no-messages", "none"));
+}

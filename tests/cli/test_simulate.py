@@ -306,6 +306,10 @@ def test_one_is_not_told_as_several():
      "--overlap: unknown word 'grad_redcue', did you mean 'grad_reduce'?; known are messages, no-messages, "
      "collectives, no-tensor, async-tp, serial, grad_reduce, grad_reduce_idle, param_gather, ring, no-ring, none\n"
      "--gpus: is 8, but the plan has dp*tp*pp=2*1*2=4 ranks; use dp=4"),
+    (f"{JOB} --cluster selene --plan auto --overlap messages,none,grad_reduce,no-messages",
+     "--plan: auto: must be a plan; only train's --plan takes auto, and 'meshwright plan' finds one for a cluster\n"
+     "--overlap: 'no-messages' undoes 'messages'; leave one of them out"),
+    (f"{JOB} --cluster selene --plan dp=2 --trace -", "--trace: must be a file's path, is '-'; standard output is /dev/stdout"),
     ("--model gpt-tiny --cluster selene --plan tp=2,pp=2,cp=2 --gpus 1001",
      "--global-batch: is missing; give the sequences of a step\n"
      "--gpus: is 1001, no multiple of the plan's tp*pp*cp=2*2*2=8; use 1000 or 1008"),
@@ -338,6 +342,13 @@ def test_errors_say_what_would_be_right(arguments, message):
     done = call(arguments)
     assert done.returncode == 2
     assert message in done.stderr
+
+
+def test_a_file_without_a_name_is_not_written():
+    done = subprocess.run([BINARY, "simulate", *f"{JOB} --cluster selene --plan dp=2 --trace".split(), ""], cwd=ROOT,
+                          capture_output=True, text=True)
+    assert done.returncode == 2
+    assert "--trace: must be a file's path, is empty" in done.stderr
 
 
 def test_fp8_is_told_against_its_own_peak():
