@@ -40,11 +40,16 @@ Bytes needed_memory(const pipeline::Program& program) {
   return most;
 }
 
-// Before anything is allocated: a step that the memory has no room for, and the batch that it has.
-void check_memory(FileSystem& fs, const predict::Request& request) {
+// Before anything is allocated: how many threads can each run the step at a time, one a core at the
+// most. A step that the memory has no room for is refused, with the batch that it has.
+int threads_with_memory(FileSystem& fs, const predict::Request& request) {
   const Bytes needed = needed_memory(predict::program_of(request));
   const Bytes available = runtime::available_memory(fs);
-  if (needed <= available) return;
+  if (needed <= available) {
+    const int64_t cores = std::max(1U, std::thread::hardware_concurrency());
+    const int64_t steps = available.value / std::max<int64_t>(1, needed.value);
+    return static_cast<int>(std::min(steps, cores));
+  }
   predict::Request fewer = request;
   while (fewer.global_batch > 1) {
     fewer.global_batch /= 2;
@@ -58,15 +63,6 @@ void check_memory(FileSystem& fs, const predict::Request& request) {
       "give a shorter --seq-len or a smaller model",
       request.model.source, request.global_batch, request.seq_len, format_bytes(needed.value),
       format_bytes(available.value), format_bytes(needed_memory(predict::program_of(fewer)).value));
-}
-
-// Threads that can run the step beside the one that is timed: one a core, as far as there is
-// memory.
-int threads_beside(FileSystem& fs, const predict::Request& request) {
-  const int64_t cores = std::max(1U, std::thread::hardware_concurrency());
-  const int64_t needed = std::max<int64_t>(1, needed_memory(predict::program_of(request)).value);
-  const int64_t room = runtime::available_memory(fs).value / needed;
-  return static_cast<int>(std::clamp<int64_t>(room, 1, cores)) - 1;
 }
 
 // What the measured step and threads cover.
@@ -104,8 +100,8 @@ void run_profile(const ProfileOptions& options, const Diagnostics& words) {
   request.cluster.file = "this machine";
   check_outputs(fs, {{"--output", options.output}}, named_files(fs, file, "", ""), diagnostics);
   diagnostics.throw_if_any();
-  check_memory(fs, request);
-  const int beside = threads_beside(fs, request);
+  const int threads = threads_with_memory(fs, request);
+  const int beside = threads - 1;
   const runtime::MachineProfile profile =
       runtime::machine_profile(runtime::time_products(beside), time_step(request, beside));
   std::string text = runtime::to_toml(
@@ -113,7 +109,7 @@ void run_profile(const ProfileOptions& options, const Diagnostics& words) {
       fmt::format("measured by `meshwright profile`: products over shapes, the ops of a "
                   "step of {} with {} sequences of {} on {} threads at a time, a copy, "
                   "messages and all-reduces between threads",
-                  base_name(request.model.source), options.batch, request.seq_len, beside + 1));
+                  base_name(request.model.source), options.batch, request.seq_len, threads));
   text += cluster::measured_toml(covered(request, profile.cores));
   if (options.output.empty()) {
     fmt::print("{}", text);
