@@ -36,6 +36,8 @@ using EventId = Id<struct EventTag>;
 
 // Values in a row: an op's few operands are held in place.
 using ValueIds = absl::InlinedVector<ValueId, 4>;
+// And a message's one buffer.
+using BufferIds = absl::InlinedVector<BufferId, 4>;
 
 // A quantity of one unit over a number type.
 template <typename Tag, typename Number>

@@ -107,7 +107,7 @@ void inspect(const JobOptions& job_options, const InspectOptions& options,
                  pipeline::to_string(command.action),
                  command.fragment.valid()
                      ? plan.train.fragments[command.fragment.index()].name + ":"
-                     : command.name,
+                     : command.name.str(),
                  operands);
     }
   }

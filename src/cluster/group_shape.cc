@@ -103,32 +103,36 @@ GroupShape group_shape(const Cluster& cluster, const std::vector<RankId>& member
   shape.size = static_cast<int64_t>(members.size());
   // Units of the level inside that hold members; a device is a unit of its own.
   std::vector<int64_t> units;
+  units.reserve(members.size());
   for (const RankId rank : members) units.push_back(rank.value);
   std::sort(units.begin(), units.end());
   // [unit] members that it holds.
   std::vector<int64_t> held(units.size(), 1);
   int64_t inner = 1;
   bool even = true;
+  shape.ways.reserve(cluster.links.size());
+  shape.fewest.reserve(cluster.links.size());
   for (const Link& link : cluster.links) {
     const int64_t devices = link.devices;
     shape.fewest.push_back(*std::min_element(held.begin(), held.end()));
     even = even && shape.fewest.back() == *std::max_element(held.begin(), held.end());
-    std::vector<int64_t> outer, together;
+    // The units outside take the places of those inside: there are no more of them.
+    size_t outer = 0;
     int64_t fullest = 0, run = 0;
     for (size_t u = 0; u < units.size(); ++u) {
-      const int64_t block = devices == 0 ? 0 : units[u] * inner / devices;
-      if (outer.empty() || outer.back() != block) {
-        outer.push_back(block);
-        together.push_back(0);
+      const int64_t block = devices == 0 ? 0 : units[u] * inner / devices, members_here = held[u];
+      if (outer == 0 || units[outer - 1] != block) {
+        units[outer] = block;
+        held[outer++] = 0;
         run = 0;
       }
-      together.back() += held[u];
+      held[outer - 1] += members_here;
       fullest = std::max(fullest, ++run);
     }
     shape.ways.push_back(fullest);
-    held = std::move(together);
+    units.resize(outer);
+    held.resize(outer);
     if (link.kind == LinkKind::kTorus) add_torus(link, inner, members, shape);
-    units = std::move(outer);
     inner = devices;
   }
   if (even) shape.fewest.clear();

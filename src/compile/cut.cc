@@ -83,15 +83,11 @@ class Cutter {
   void place(const ir::Op& op, size_t s) {
     ir::Op clone = op;
     for (ValueId& v : clone.operands) v = get(s, v);
-    clone.results.clear();
-    std::vector<ir::TensorType> types;
-    for (const ValueId v : op.results) types.push_back(whole_.type(v));
     StageGraph& stage = stages_[s];
-    const OpId id = stage.graph.add_op(std::move(clone), types);
+    const OpId id = stage.graph.add_copy(std::move(clone), whole_);
     stage.whole.resize(stage.graph.values.size());
     for (size_t i = 0; i < op.results.size(); ++i) {
       const ValueId made = stage.graph.op(id).results[i];
-      stage.graph.value(made).name = whole_.value(op.results[i]).name;
       stage.graph.value(made).logical = whole_.value(op.results[i]).logical;
       stage.whole[made.index()] = op.results[i];
       local_[s][op.results[i].index()] = made;

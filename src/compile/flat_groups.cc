@@ -41,11 +41,11 @@ Accumulators accumulators_of(const std::vector<StateUse>& states, const ir::Modu
   return accumulators;
 }
 
-// By parameter, of the whole model.
-std::map<StateId, int> uses_of_parameters(const ir::Module& module) {
-  std::map<StateId, int> uses;
+// [state] of the whole model: how often a parameter is used.
+std::vector<int> uses_of_parameters(const ir::Module& module) {
+  std::vector<int> uses(module.states.size(), 0);
   for (const ir::State& state : module.states) {
-    if (is_accumulator(state)) ++uses[state.parameter];
+    if (is_accumulator(state)) ++uses[state.parameter.index()];
   }
   return uses;
 }
@@ -120,7 +120,7 @@ LocalGraph::Made flat_type(const FlatGroup& group, int64_t shards, const shardin
 std::vector<FlatGroup> make_flat_groups(const std::vector<StateUse>& states, const Plan& plan,
                                         ir::Module& module) {
   Accumulators accumulators = accumulators_of(states, module);
-  std::map<StateId, int> uses_in_model = uses_of_parameters(module);
+  const std::vector<int> uses_in_model = uses_of_parameters(module);
   std::map<Key, FlatGroup> groups;
   for (const StateUse& use : states) {
     const ir::State& state = module.state(use.state);
@@ -138,7 +138,7 @@ std::vector<FlatGroup> make_flat_groups(const std::vector<StateUse>& states, con
                state.name, join(data_axes, ","));
       key.dp_partial = pending > 0;
     }
-    if (uses_in_model[use.state] > 1) key.shared = use.state;
+    if (uses_in_model[use.state.index()] > 1) key.shared = use.state;
     FlatGroup& group = groups[key];
     group.data_axes = data_axes;
     group.data_size = shards_over(data_axes, plan);

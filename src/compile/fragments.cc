@@ -333,14 +333,8 @@ class Splitter {
   void copy(const ir::Op& op) {
     ir::Op clone = op;
     for (ValueId& v : clone.operands) v = get(v);
-    clone.results.clear();
-    std::vector<LocalGraph::Made> made;
-    for (const ValueId v : op.results) made.push_back(stage_.like(v));
-    const ValueIds results = local_.add_op(std::move(clone), made);
-    for (size_t i = 0; i < results.size(); ++i) {
-      local_.graph.value(results[i]).name = stage_.graph.value(op.results[i]).name;
-      moved_[op.results[i].index()] = results[i];
-    }
+    const ValueIds results = local_.add_copy(std::move(clone), stage_);
+    for (size_t i = 0; i < results.size(); ++i) moved_[op.results[i].index()] = results[i];
   }
 
   const LocalGraph& stage_;

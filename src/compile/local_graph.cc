@@ -19,6 +19,7 @@ ValueId LocalGraph::add_input(const Made& made, const std::string& name, StateId
 
 ValueIds LocalGraph::add_op(ir::Op op, const std::vector<Made>& results) {
   std::vector<ir::TensorType> types;
+  types.reserve(results.size());
   for (const Made& made : results) types.push_back(made.local);
   const OpId id = graph.add_op(std::move(op), types);
   for (const Made& made : results) {
@@ -26,6 +27,14 @@ ValueIds LocalGraph::add_op(ir::Op op, const std::vector<Made>& results) {
     global_types.push_back(made.global);
   }
   return graph.op(id).results;
+}
+
+ValueIds LocalGraph::add_copy(ir::Op op, const LocalGraph& from) {
+  for (const ValueId v : op.results) {
+    shardings.push_back(from.shardings[v.index()]);
+    global_types.push_back(from.global_types[v.index()]);
+  }
+  return graph.op(graph.add_copy(std::move(op), from.graph)).results;
 }
 
 void LocalGraph::renumber(const ValueIds& moved) {

@@ -23,6 +23,7 @@ struct LocalGraph {
   void reserve(size_t values, size_t ops);  // Graph::reserve
   ValueId add_input(const Made& made, const std::string& name, StateId state = StateId());
   ValueIds add_op(ir::Op op, const std::vector<Made>& results);
+  ValueIds add_copy(ir::Op op, const LocalGraph& from);  // Graph::add_copy
   ValueId add_op1(ir::Op op, const Made& result) { return add_op(std::move(op), {result}).front(); }
   // After a pass over `graph` that moved values: old id -> new id, invalid: dropped.
   void renumber(const ValueIds& moved);

@@ -29,6 +29,21 @@ struct Callee {
 };
 using Callees = std::vector<std::map<ActionKind, Callee>>;  // [stage]
 
+// A value's types and layout, which all buffers for it share.
+struct Layout {
+  pipeline::Shared<ir::TensorType> type, global_type;
+  pipeline::Shared<sharding::Sharding> sharding;
+};
+Layout layout_of(const pipeline::Fragment& fragment, ValueId v) {
+  Layout layout;
+  layout.type = fragment.graph.type(v);
+  layout.global_type = fragment.global_types[v.index()];
+  layout.sharding = fragment.shardings[v.index()];
+  return layout;
+}
+// Of each port of a fragment that is no state, inputs then outputs: for all stages that call it.
+using Layouts = std::map<const pipeline::Fragment*, std::vector<Layout>>;
+
 // A port of a stage's fragment as this rank's calls see it, the same for all microbatches.
 struct PortPlan {
   PortSource::Kind kind = PortSource::Kind::kData;
@@ -37,14 +52,14 @@ struct PortPlan {
   size_t table = 0;      // of the others: the buffer of every microbatch
   bool once = false;     // kData: the same for a whole step
   const std::string* name = nullptr;
-  pipeline::Shared<ir::TensorType> type, global_type;
-  pipeline::Shared<sharding::Sharding> sharding;
+  Layout layout;
 };
 
 struct CallPlan {
   Callee callee;
   std::vector<PortPlan> inputs, outputs;
-  size_t made = 0, messages = 0;  // inputs that it may be the first to need; commands of outputs
+  // Inputs that it may be the first to need; commands of outputs, and releases of inputs.
+  size_t made = 0, messages = 0;
 };
 
 // Fragments that are called once a step, of one rank; invalid: none.
@@ -58,8 +73,14 @@ using SharedChannels = std::map<std::tuple<std::string, int32_t, int32_t>, int32
 class RankLowering {
  public:
   RankLowering(const LowerRequest& request, const ChannelPlan& channels,
-               const SharedChannels& shared, int32_t rank, const Callees& fragments)
-      : r_(request), channels_(channels), shared_(shared), rank_(rank), fragments_(fragments) {
+               const SharedChannels& shared, const Layouts& layouts, int32_t rank,
+               const Callees& fragments)
+      : r_(request),
+        channels_(channels),
+        shared_(shared),
+        layouts_(layouts),
+        rank_(rank),
+        fragments_(fragments) {
     const StateTable& states = request.states[static_cast<size_t>(rank)];
     program_.buffers = states.buffers;
     program_.states = static_cast<int32_t>(states.buffers.size());
@@ -98,14 +119,17 @@ class RankLowering {
     if (!is_new) return plan;
     const StageFragment& fragment = r_.stages[action.stage.index()].fragments.at(action.kind);
     plan.callee = fragments_[action.stage.index()].at(action.kind);
-    for (size_t i = 0; i < fragment.inputs.size(); ++i)
-      plan.inputs.push_back(input_plan(action.stage, fragment, i));
+    const std::vector<Layout>& layouts = layouts_.at(fragment.fragment.get());
+    const size_t inputs = fragment.inputs.size();
+    for (size_t i = 0; i < inputs; ++i)
+      plan.inputs.push_back(input_plan(action.stage, fragment, i, layouts[i]));
     for (const PortPlan& port : plan.inputs) {
       const bool received = port.kind == PortSource::Kind::kReceive && port.channel >= 0;
       if (received || (port.kind == PortSource::Kind::kData && !port.once)) ++plan.made;
+      if (received) ++plan.messages;  // that goes back
     }
     for (size_t i = 0; i < fragment.outputs.size(); ++i)
-      plan.outputs.push_back(output_plan(action.stage, fragment, i));
+      plan.outputs.push_back(output_plan(action.stage, fragment, i, layouts[inputs + i]));
     for (const PortPlan& port : plan.outputs) {
       if (port.kind == PortSource::Kind::kSend && port.channel >= 0) plan.messages += 2;
     }
@@ -144,21 +168,18 @@ class RankLowering {
     program_.commands.reserve(commands);
   }
 
-  static PortPlan port_plan(const PortSource& source, const std::string& name,
-                            const pipeline::Fragment& fragment, ValueId v) {
+  static PortPlan port_plan(PortSource::Kind kind, const std::string& name, const Layout& layout) {
     PortPlan plan;
-    plan.kind = source.kind;
+    plan.kind = kind;
     plan.name = &name;
-    plan.type = fragment.graph.type(v);
-    plan.global_type = fragment.global_types[v.index()];
-    plan.sharding = fragment.shardings[v.index()];
+    plan.layout = layout;
     return plan;
   }
 
-  PortPlan input_plan(StageId stage, const StageFragment& fragment, size_t i) {
+  PortPlan input_plan(StageId stage, const StageFragment& fragment, size_t i,
+                      const Layout& layout) {
     const PortSource& source = fragment.inputs[i];
-    PortPlan plan = port_plan(source, fragment.names[i], *fragment.fragment,
-                              fragment.fragment->inputs[i].value);
+    PortPlan plan = port_plan(source.kind, fragment.names[i], layout);
     switch (source.kind) {
       case PortSource::Kind::kState:
         plan.state = states().at(r_.module.state(source.state).name);
@@ -179,10 +200,10 @@ class RankLowering {
     return plan;
   }
 
-  PortPlan output_plan(StageId stage, const StageFragment& fragment, size_t i) {
+  PortPlan output_plan(StageId stage, const StageFragment& fragment, size_t i,
+                       const Layout& layout) {
     const PortSource& source = fragment.outputs[i];
-    PortPlan plan = port_plan(source, fragment.output_name(i), *fragment.fragment,
-                              fragment.fragment->outputs[i].value);
+    PortPlan plan = port_plan(source.kind, fragment.output_name(i), layout);
     const StageCode& code = r_.stages[stage.index()];
     switch (source.kind) {
       case PortSource::Kind::kSaved:
@@ -206,7 +227,7 @@ class RankLowering {
   // Scalars are the same for a whole step; what has a batch dimension is loaded for every
   // microbatch and stage.
   void place_data(PortPlan& plan, StageId stage) {
-    plan.once = plan.type->rank() == 0;
+    plan.once = plan.layout.type->rank() == 0;
     plan.table = table(loaded_, std::pair(*plan.name, plan.once ? StageId() : stage));
   }
 
@@ -228,25 +249,29 @@ class RankLowering {
     call.names = plan.callee.names;
     call.buffers.reserve(plan.inputs.size() + plan.outputs.size());
     for (const PortPlan& port : plan.inputs) call.buffers.push_back(input(action, port));
-    const size_t outputs = call.buffers.size();
     for (const PortPlan& port : plan.outputs) call.buffers.push_back(output(action, port));
-    const std::vector<BufferId> made(call.buffers.begin() + static_cast<std::ptrdiff_t>(outputs),
-                                     call.buffers.end());
+    const size_t at = program_.commands.size(), outputs = plan.inputs.size();
     program_.commands.push_back(std::move(call));
     for (size_t i = 0; i < plan.outputs.size(); ++i) {
       const PortPlan& port = plan.outputs[i];
-      if (port.kind == PortSource::Kind::kSend && port.channel >= 0)
-        add_message(Command::Kind::kPublish, action, port.channel, made[i]);
+      if (port.kind != PortSource::Kind::kSend || port.channel < 0) continue;
+      const BufferId made = program_.commands[at].buffers[outputs + i];
+      add_message(Command::Kind::kPublish, action, port.channel, made);
     }
   }
 
   BufferId add_buffer(const PortPlan& port, Category category, int32_t microbatch) {
     Buffer& buffer = program_.buffers.emplace_back();
-    buffer.name = *port.name;
-    if (microbatch >= 0) buffer.name.append("#").append(std::to_string(microbatch));
-    buffer.type = port.type;
-    buffer.global_type = port.global_type;
-    buffer.sharding = port.sharding;
+    if (microbatch < 0) {
+      buffer.name = *port.name;
+    } else {
+      const std::string number = std::to_string(microbatch);
+      buffer.name.reserve(port.name->size() + 1 + number.size());
+      buffer.name.append(*port.name).append("#").append(number);
+    }
+    buffer.type = port.layout.type;
+    buffer.global_type = port.layout.global_type;
+    buffer.sharding = port.layout.sharding;
     buffer.category = category;
     return BufferId(static_cast<int64_t>(program_.buffers.size()) - 1);
   }
@@ -325,7 +350,8 @@ class RankLowering {
     for (size_t i = 0; i < of.inputs.size(); ++i) {
       const pipeline::Port& port = of.fragment.inputs[i];
       if (port.kind == PortKind::kData) {
-        PortPlan plan = port_plan({}, port.name, of.fragment, port.value);
+        PortPlan plan =
+            port_plan(PortSource::Kind::kData, port.name, layout_of(of.fragment, port.value));
         place_data(plan, StageId());
         call.buffers.push_back(load(call.action, plan));
       } else if (port.kind == PortKind::kBoundary) {
@@ -356,7 +382,8 @@ class RankLowering {
   }
 
   BufferId message_buffer(const StateFragment& of, const pipeline::Port& port, int32_t channel) {
-    const PortPlan plan = port_plan({}, port.name, of.fragment, port.value);
+    const PortPlan plan =
+        port_plan(PortSource::Kind::kData, port.name, layout_of(of.fragment, port.value));
     const BufferId id = add_buffer(plan, Category::kBoundary, -1);
     Storage& storage = program_.buffers[id.index()].storage;
     storage.kind = Storage::Kind::kSlot;
@@ -376,37 +403,39 @@ class RankLowering {
   // A received slot goes back right behind the last command that reads it, before anything else is
   // sent.
   void insert_releases() {
-    std::vector<Command>& before = program_.commands;
+    std::vector<Command>& commands = program_.commands;
     std::vector<size_t> last_use(program_.buffers.size(), 0);
-    for (size_t c = 0; c < before.size(); ++c) {
-      for (const BufferId id : before[c].buffers) last_use[id.index()] = c;
+    for (size_t c = 0; c < commands.size(); ++c) {
+      for (const BufferId id : commands[c].buffers) last_use[id.index()] = c;
     }
     std::vector<std::pair<size_t, size_t>> released;  // the last use, the receive
-    for (size_t c = 0; c < before.size(); ++c) {
-      if (before[c].kind == Command::Kind::kReceive)
-        released.emplace_back(last_use[before[c].buffers[0].index()], c);
+    for (size_t c = 0; c < commands.size(); ++c) {
+      if (commands[c].kind == Command::Kind::kReceive)
+        released.emplace_back(last_use[commands[c].buffers[0].index()], c);
     }
     std::sort(released.begin(), released.end());
-    std::vector<Command> releases;
-    for (const auto& [at, receive] : released) {
-      releases.push_back(before[receive]);
-      releases.back().kind = Command::Kind::kRelease;
-      releases.back().action = before[at].action;
+    // From the last on, each command makes way for the releases that come before it.
+    const size_t count = commands.size();
+    commands.resize(count + released.size());
+    size_t c = count;
+    for (size_t left = released.size(); left > 0; --left) {
+      const auto& [at, receive] = released[left - 1];
+      while (c > at + 1) {
+        --c;
+        commands[c + left] = std::move(commands[c]);
+      }
+      // What was received lies before its last use, so nothing has moved it yet.
+      Command& release = commands[at + left];
+      release = commands[receive];
+      release.kind = Command::Kind::kRelease;
+      release.action = commands[at].action;
     }
-    std::vector<Command> commands;
-    commands.reserve(before.size() + releases.size());
-    size_t next = 0;
-    for (size_t c = 0; c < before.size(); ++c) {
-      commands.push_back(std::move(before[c]));
-      for (; next < released.size() && released[next].first == c; ++next)
-        commands.push_back(std::move(releases[next]));
-    }
-    program_.commands = std::move(commands);
   }
 
   const LowerRequest& r_;
   const ChannelPlan& channels_;
   const SharedChannels& shared_;
+  const Layouts& layouts_;
   int32_t rank_;
   const Callees& fragments_;
   pipeline::RankProgram program_;
@@ -416,6 +445,27 @@ class RankLowering {
   std::map<std::pair<std::string, StageId>, size_t> loaded_;
   std::map<ChannelKey, size_t> crossings_;  // received, or made on this rank
 };
+
+Layouts layouts_of(const std::vector<StageCode>& stages) {
+  Layouts layouts;
+  for (const StageCode& stage : stages) {
+    for (const auto& [kind, called] : stage.fragments) {
+      const pipeline::Fragment& fragment = *called.fragment;
+      const auto [it, is_new] = layouts.try_emplace(&fragment);
+      if (!is_new) continue;
+      const auto add = [&, &all = it->second](const PortSource& source, ValueId v) {
+        const bool state =
+            source.kind == PortSource::Kind::kState || source.kind == PortSource::Kind::kResult;
+        all.push_back(state ? Layout() : layout_of(fragment, v));
+      };
+      for (size_t i = 0; i < called.inputs.size(); ++i)
+        add(called.inputs[i], fragment.inputs[i].value);
+      for (size_t i = 0; i < called.outputs.size(); ++i)
+        add(called.outputs[i], fragment.outputs[i].value);
+    }
+  }
+  return layouts;
+}
 
 // The fragments of all stages, those that are alike once.
 Callees add_fragments(const std::vector<StageCode>& stages, pipeline::Program& program) {
@@ -474,6 +524,7 @@ pipeline::Program lower(const LowerRequest& request) {
   const ChannelPlan channels = plan_channels(request.schedule, request.stages);
   program.channels = channels.channels;
   const SharedChannels shared = add_shared(request.validations, program);
+  const Layouts layouts = layouts_of(request.stages);
   const Callees fragments = add_fragments(request.stages, program);
   const auto add = [&](const StateFragment& of) {
     program.fragments.push_back(of.fragment);
@@ -491,7 +542,8 @@ pipeline::Program lower(const LowerRequest& request) {
   size_t actions = 0;
   for (const auto& rank : request.schedule.ranks) actions += rank.size();
   in_parallel(program.ranks.size(), threads_for(4 * actions), [&](size_t rank) {
-    RankLowering lowering(request, channels, shared, static_cast<int32_t>(rank), fragments);
+    RankLowering lowering(request, channels, shared, layouts, static_cast<int32_t>(rank),
+                          fragments);
     program.ranks[rank] = lowering.run(of_step[rank]);
     if (request.offsets) pipeline::plan_rank(program, program.ranks[rank]);
   });

@@ -100,15 +100,20 @@ std::vector<int32_t> stages_of_layers(const Plan& plan, const ir::Module& module
 
 }  // namespace
 
-std::vector<std::string> Plan::mesh_order() const {
-  std::vector<std::string> axes = order;
+const AxisOrder& usual_axis_order() {
+  static const AxisOrder usual = {"pp", "dp", "tp"};
+  return usual;
+}
+
+AxisOrder Plan::mesh_order() const {
+  AxisOrder axes = order;
   if (cp > 1 && std::find(axes.begin(), axes.end(), "cp") == axes.end())
     axes.insert(std::find(axes.begin(), axes.end(), "tp"), "cp");
   if (ep > 1) axes.insert(std::find(axes.begin(), axes.end(), "dp") + 1, "ep");
   return axes;
 }
 
-int64_t Plan::axis_size(const std::string& axis) const {
+int64_t Plan::axis_size(std::string_view axis) const {
   if (axis == "dp") return dp / ep;
   if (axis == "ep") return ep;
   if (axis == "cp") return cp;
@@ -341,7 +346,7 @@ ResolvedPlan resolve(const Plan& plan, const ir::Module& module, const ModelShap
   resolved.plan = plan;
   std::vector<cluster::Axis> axes, stage_axes;
   const std::vector<cluster::Axis> tensor = tensor_axes(plan, shape);
-  for (const std::string& name : plan.mesh_order()) {
+  for (const Name name : plan.mesh_order()) {
     if (name == "tp") {
       axes.insert(axes.end(), tensor.begin(), tensor.end());
       stage_axes.insert(stage_axes.end(), tensor.begin(), tensor.end());

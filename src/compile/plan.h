@@ -9,9 +9,13 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <string_view>
 #include <vector>
 
+#include <absl/container/inlined_vector.h>
+
 #include "base/json.h"
+#include "base/name.h"
 #include "cluster/mesh.h"
 #include "ir/graph.h"
 #include "pipeline/schedule.h"
@@ -26,13 +30,18 @@ enum class GradReduce : uint8_t { kStep, kMicrobatch };
 // Stages times microbatches of a plan are at most as many.
 inline constexpr int64_t kMostUnits = int64_t{1} << 18;
 
+// Axes of a mesh in order; as many as there are take no memory of their own, for a search copies
+// plans by the million.
+using AxisOrder = absl::InlinedVector<Name, 5>;
+const AxisOrder& usual_axis_order();  // pp, dp, tp
+
 struct Plan {
   int64_t dp = 1, tp = 1, pp = 1;
   int64_t cp = 1;  // context parallel: the sequence is divided, attention gathers keys and values
   int64_t ep = 1;  // expert parallel: a part of dp over which experts are divided
   // Mesh axes, the last varies fastest over ranks. cp lies just outside of tp where it is not
   // named.
-  std::vector<std::string> order = {"pp", "dp", "tp"};
+  AxisOrder order = usual_axis_order();
   bool sp =
       false;  // sequence parallel: activations between tensor-parallel regions are sharded over tp
   // Activations that sp or cp gathers are gathered again in the backward pass, not saved: fewer
@@ -66,8 +75,8 @@ struct Plan {
   std::string rank_text() const;
   // The mesh's axes in order: pp, dp, tp and, where they are more than 1, cp and ep, which is the
   // inner part of dp: the axis dp is then what is left of it.
-  std::vector<std::string> mesh_order() const;
-  int64_t axis_size(const std::string& axis) const;  // of the mesh
+  AxisOrder mesh_order() const;
+  int64_t axis_size(std::string_view axis) const;  // of the mesh
   // Over which a weight that nothing else divides is held by every rank and its gradients are
   // pending: of dp, ep and cp those larger than 1, major first; dp if there is none. What ZeRO
   // shards over.

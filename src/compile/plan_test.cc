@@ -131,7 +131,7 @@ TEST_CASE("combinations that cannot be are said with what could") {
 TEST_CASE("cp and ep are axes of the mesh; ep is a part of dp") {
   const Plan plan = parse_plan("dp=8,tp=2,pp=2,cp=2,ep=4,sp,microbatches=2,zero=1");
   CHECK(plan.ranks() == 64);
-  CHECK(plan.mesh_order() == std::vector<std::string>{"pp", "dp", "ep", "cp", "tp"});
+  CHECK(plan.mesh_order() == AxisOrder{"pp", "dp", "ep", "cp", "tp"});
   CHECK(plan.data_axes() == sharding::Axes{"dp", "ep", "cp"});
   CHECK(parse_plan("dp=4,ep=4").data_axes() == sharding::Axes{"ep"});
   CHECK(parse_plan("dp=4").data_axes() == sharding::Axes{"dp"});

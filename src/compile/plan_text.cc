@@ -78,6 +78,8 @@ int64_t chunks_unsaid(const std::string& schedule, int64_t pp) {
   return pp > 1 ? chunks.usual : chunks.least;
 }
 
+std::vector<std::string> texts_of(const AxisOrder& order) { return {order.begin(), order.end()}; }
+
 // What is wrong with a plan by itself. A combination is judged only where all its keys are sound.
 void check(PlanReading& reading, JsonReader& reader, const std::string& where,
            Diagnostics& diagnostics) {
@@ -88,12 +90,12 @@ void check(PlanReading& reading, JsonReader& reader, const std::string& where,
     reader.fail("schedule", "unknown schedule '{}'{}; known are {}", clipped(plan.schedule),
                 did_you_mean(plan.schedule, kinds), join(kinds, ", "));
   }
-  std::vector<std::string> order = plan.order;
+  std::vector<std::string> order = texts_of(plan.order);
   std::sort(order.begin(), order.end());
   if (order != std::vector<std::string>{"dp", "pp", "tp"} &&
       order != std::vector<std::string>{"cp", "dp", "pp", "tp"} && reading.sound({"order"})) {
     reader.fail("order", "must name pp, dp and tp{} once each, is {}",
-                plan.cp > 1 ? " (and may name cp)" : "", clipped(join(plan.order, "-")));
+                plan.cp > 1 ? " (and may name cp)" : "", clipped(join(texts_of(plan.order), "-")));
   }
   check_sequence(reading, reader);
   if (plan.dp % plan.ep != 0 && reading.sound({"dp", "ep"})) {
@@ -186,7 +188,10 @@ class PlanReader {
     read_count("pp", plan_.pp, kMostRanks);
     read_count("cp", plan_.cp, kMostChunks);
     read_count("ep", plan_.ep, kMostRanks);
-    take_if_there("order", [&](const char* key) { plan_.order = reader_.strings(key); });
+    take_if_there("order", [&](const char* key) {
+      const std::vector<std::string> axes = reader_.strings(key);
+      plan_.order.assign(axes.begin(), axes.end());
+    });
     take("sp", [&](const char* key) { plan_.sp = reader_.boolean_or(key, false); });
     take("regather", [&](const char* key) { plan_.regather = reader_.boolean_or(key, false); });
   }
@@ -377,7 +382,7 @@ Json to_json(const Plan& plan) {
   json["pp"] = plan.pp;
   if (plan.cp > 1) json["cp"] = plan.cp;
   if (plan.ep > 1) json["ep"] = plan.ep;
-  json["order"] = Json::list(plan.order);
+  json["order"] = Json::list(texts_of(plan.order));
   json["sp"] = plan.sp;
   if (plan.regather) json["regather"] = true;
   json["schedule"] = plan.schedule;
@@ -417,7 +422,7 @@ std::string short_form(const Plan& plan) {
   std::string text = fmt::format("dp={},tp={},pp={}", plan.dp, plan.tp, plan.pp);
   if (plan.cp > 1) text += fmt::format(",cp={}", plan.cp);
   if (plan.ep > 1) text += fmt::format(",ep={}", plan.ep);
-  if (plan.order != standard.order) text += ",order=" + join(plan.order, "-");
+  if (plan.order != standard.order) text += ",order=" + join(texts_of(plan.order), "-");
   if (plan.pp * plan.chunks > 1 || plan.schedule != standard.schedule)
     text += ",schedule=" + plan.schedule;
   if (plan.chunks > 1 || chunks_unsaid(plan.schedule, plan.pp) > 1)

@@ -1,7 +1,7 @@
 #include "compile/twin.h"
 
 #include <algorithm>
-#include <set>
+#include <unordered_set>
 
 #include "base/error.h"
 #include "base/rng.h"
@@ -210,19 +210,21 @@ std::optional<Twin> find_twin(const StageGraph& first, const StageGraph& other,
 bool match_groups(const std::vector<FlatGroup>& of_first, const std::vector<FlatGroup>& of_other,
                   const ir::Module& module, Twin& twin) {
   const std::map<StateId, Spot> spots = spots_in(of_first), other_spots = spots_in(of_other);
-  const auto add = [&](StateId a, StateId b) {
-    twin.states[a] = b;
-    twin.names[module.state(a).name] = module.state(b).name;
-  };
-  for (const auto& [a, b] : std::map<StateId, StateId>(twin.states)) {
+  std::vector<std::pair<StateId, StateId>> added;
+  for (const auto& [a, b] : twin.states) {
     const auto here = spots.find(a), there = other_spots.find(b);
     if ((here == spots.end()) != (there == other_spots.end())) return false;
     if (here == spots.end()) continue;
     const Spot &x = here->second, &y = there->second;
     const FlatGroup &g = of_first[x.group], &h = of_other[y.group];
     if (x.use != y.use || x.member != y.member || !same_layout(g, h)) return false;
-    add(g.weight, h.weight);
-    for (size_t u = 0; u < g.uses.size(); ++u) add(g.uses[u].state, h.uses[u].state);
+    if (!added.empty() && added.back() == std::pair(g.weight, h.weight)) continue;  // seen
+    for (size_t u = 0; u < g.uses.size(); ++u) added.emplace_back(g.uses[u].state, h.uses[u].state);
+    added.emplace_back(g.weight, h.weight);
+  }
+  for (const auto& [a, b] : added) {
+    twin.states[a] = b;
+    twin.names[module.state(a).name] = module.state(b).name;
   }
   return true;
 }
@@ -262,28 +264,29 @@ LocalGraph twin_graph(const LocalGraph& first, const Twin& twin) {
 
 namespace {
 
-// Values of the graph as the twin calls them; null: as they are.
+// A value's name as the twin has it; null: as it is.
+const std::string& name_of(const std::string& name, const Twin* twin) {
+  if (twin == nullptr) return name;
+  const auto it = twin->names.find(name);
+  return it == twin->names.end() ? name : it->second;
+}
+
+// Values of the graph as the twin calls them.
 std::vector<std::string> value_names(const ir::Graph& graph, const Twin* twin) {
   std::vector<std::string> names;
-  for (const ir::Value& value : graph.values) {
-    names.push_back(value.name);
-    if (twin == nullptr) continue;
-    const auto it = twin->names.find(value.name);
-    if (it != twin->names.end()) names.back() = it->second;
-  }
+  names.reserve(graph.values.size());
+  for (const ir::Value& value : graph.values) names.push_back(name_of(value.name, twin));
   return names;
 }
 
 // Values of the graph as all callers may call them; a name stays unique.
 void neutral_values(ir::Graph& graph, const std::vector<const Twin*>& twins) {
-  std::set<std::string> taken;
+  std::unordered_set<std::string> taken;
+  std::vector<std::string_view> names;
   for (ir::Value& value : graph.values) {
     if (value.name.empty()) continue;
-    std::vector<std::string> names{value.name};
-    for (const Twin* twin : twins) {
-      const auto it = twin->names.find(value.name);
-      if (it != twin->names.end()) names.push_back(it->second);
-    }
+    names.assign(1, value.name);
+    for (const Twin* twin : twins) names.push_back(name_of(value.name, twin));
     value.name = common_name(names);
     while (!taken.insert(value.name).second) value.name += "'";
   }
@@ -313,7 +316,7 @@ void share_names(const std::vector<std::map<pipeline::ActionKind, StageFragment>
       shared->graph.name = shared->name;
       neutral_values(shared->graph, others);
       const auto neutral_port = [&](pipeline::Port& port, size_t i) {
-        std::vector<std::string> names;
+        std::vector<std::string_view> names;
         for (const size_t caller : it->second) names.push_back(stages[caller]->at(kind).names[i]);
         port.name = common_name(names);
       };
@@ -335,10 +338,10 @@ void share_names(const std::vector<std::map<pipeline::ActionKind, StageFragment>
   }
 }
 
-std::string common_name(const std::vector<std::string>& names) {
+std::string common_name(const std::vector<std::string_view>& names) {
   size_t head = names.front().size(), tail = head;
-  for (const std::string& name : names) {
-    const std::string& like = names.front();
+  for (const std::string_view name : names) {
+    const std::string_view like = names.front();
     size_t n = 0;
     while (n < std::min(head, name.size()) && name[n] == like[n]) ++n;
     head = n;
@@ -349,12 +352,13 @@ std::string common_name(const std::vector<std::string>& names) {
     tail = n;
   }
   size_t shortest = names.front().size();
-  for (const std::string& name : names) shortest = std::min(shortest, name.size());
+  for (const std::string_view name : names) shortest = std::min(shortest, name.size());
   const bool equal = std::all_of(names.begin(), names.end(),
-                                 [&](const std::string& name) { return name == names.front(); });
-  if (equal) return names.front();
+                                 [&](std::string_view name) { return name == names.front(); });
+  if (equal) return std::string(names.front());
   tail = std::min(tail, shortest - std::min(shortest, head));
-  return names.front().substr(0, head) + "*" + names.front().substr(names.front().size() - tail);
+  std::string common(names.front().substr(0, head));
+  return common.append("*").append(names.front().substr(names.front().size() - tail));
 }
 
 }  // namespace mw::compile

@@ -4,6 +4,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "compile/cut.h"
@@ -50,6 +51,6 @@ void share_names(const std::vector<std::map<pipeline::ActionKind, StageFragment>
                  const std::vector<const Twin*>& twins);
 
 // "h.1.out", "h.2.out" -> "h.*.out": what all have at both ends.
-std::string common_name(const std::vector<std::string>& names);
+std::string common_name(const std::vector<std::string_view>& names);
 
 }  // namespace mw::compile

@@ -92,12 +92,8 @@ class Rewriter {
         v = moved(v);
       }
     }
-    clone.results.clear();
-    std::vector<LocalGraph::Made> made;
-    for (const ValueId v : op.results) made.push_back(from_.like(v));
-    const ValueIds results = to_.add_op(std::move(clone), made);
+    const ValueIds results = to_.add_copy(std::move(clone), from_);
     for (size_t i = 0; i < results.size(); ++i) {
-      to_.graph.value(results[i]).name = from_.graph.value(op.results[i]).name;
       to_.graph.value(results[i]).logical = from_.graph.value(op.results[i]).logical;
       moved_[op.results[i].index()] = results[i];
     }

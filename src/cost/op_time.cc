@@ -409,8 +409,9 @@ double narrow_share(Fp8 fp8) {
 void find_casts(const ir::Graph& graph, std::vector<OpWork>& works,
                 const std::vector<CastShare>& often) {
   find_narrow_gathers(graph, works);
-  std::set<ValueId> cast;
-  std::set<std::pair<ValueId, std::string>> stored;  // and the dimensions that are summed over
+  std::vector<bool> cast(graph.values.size(), false);
+  // And which of its dimensions are summed over, as bits, the last one's the lowest.
+  std::set<std::pair<ValueId, uint64_t>> stored;
   for (size_t o = 0; o < works.size(); ++o) {
     OpWork& work = works[o];
     if (work.kind != OpWork::Kind::kProduct || !work.narrows) continue;
@@ -418,9 +419,9 @@ void find_casts(const ir::Graph& graph, std::vector<OpWork>& works,
     const auto& attrs = op.as<ir::DotAttrs>();
     for (size_t i = 0; i < 2; ++i) {
       const ValueId v = op.operands[i];
-      std::string summed;
+      uint64_t summed = 0;
       for (const char letter : i == 0 ? attrs.lhs : attrs.rhs)
-        summed += attrs.out.find(letter) == std::string::npos ? 'k' : '.';
+        summed = summed << 1U | (attrs.out.find(letter) == std::string::npos ? 1U : 0U);
       const auto values = static_cast<double>(graph.type(v).elements());
       work.operand_values += values;
       const OpId made = graph.value(v).producer;
@@ -431,7 +432,8 @@ void find_casts(const ir::Graph& graph, std::vector<OpWork>& works,
           gathered ? static_cast<double>(graph.type(graph.op(made).operands[0]).elements())
                    : values;
       const CastShare share = often.empty() ? CastShare() : often[v.index()];
-      if (cast.insert(v).second) {
+      if (!cast[v.index()]) {
+        cast[v.index()] = true;
         work.new_values += own * share.read;
         if (gathered) work.new_layouts += own;
         work.new_operands += share.read;
@@ -439,7 +441,7 @@ void find_casts(const ir::Graph& graph, std::vector<OpWork>& works,
       if (!stored.emplace(v, summed).second) continue;
       if (!gathered) {
         work.new_layouts += values * share.written;
-      } else if (summed.back() != 'k') {
+      } else if ((summed & 1U) == 0) {
         work.new_layouts += 2 * values;
       }
     }

@@ -187,7 +187,7 @@ class RankBuilder {
     c.name = name;
     c.buffers = {buffer};
   }
-  void call(int fragment, std::vector<BufferId> buffers, int32_t microbatch = 0) {
+  void call(int fragment, BufferIds buffers, int32_t microbatch = 0) {
     pipeline::Command& c = command(pipeline::Command::Kind::kCall, microbatch);
     c.fragment = FragmentId(fragment);
     c.buffers = std::move(buffers);

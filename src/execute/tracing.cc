@@ -53,7 +53,7 @@ trace::Span span_template(const BoundProgram& program, const Instruction& instru
     }
     case Instruction::Kind::kLoad:
       span.category = Category::kIo;
-      span.name = names.intern("load " + command.name);
+      span.name = names.intern("load " + command.name.str());
       break;
     case Instruction::Kind::kAcquire:
     case Instruction::Kind::kPublish:

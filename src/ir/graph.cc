@@ -42,6 +42,18 @@ OpId Graph::add_op(Op op, std::vector<TensorType> result_types) {
   return id;
 }
 
+OpId Graph::add_copy(Op op, const Graph& from) {
+  const OpId id(static_cast<int64_t>(ops.size()));
+  for (size_t i = 0; i < op.results.size(); ++i) {
+    const Value& like = from.value(op.results[i]);
+    op.results[i] = add_value(like.type, like.name);
+    values.back().producer = id;
+    values.back().result = static_cast<int>(i);
+  }
+  ops.push_back(std::move(op));
+  return id;
+}
+
 std::vector<OpIds> Graph::users() const {
   std::vector<OpIds> users(values.size());
   for (size_t i = 0; i < ops.size(); ++i) {

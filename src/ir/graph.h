@@ -88,6 +88,9 @@ class Graph {
   ValueId add_input(TensorType type, std::string name, StateId state = StateId());
   // Appends the op and makes its result values.
   OpId add_op(Op op, std::vector<TensorType> result_types);
+  // An op of the graph `from` whose operands are of this one already; its results have their types
+  // and names.
+  OpId add_copy(Op op, const Graph& from);
   // For every value the ops that read it, in order.
   std::vector<OpIds> users() const;
 };

@@ -115,7 +115,10 @@ ShardingRule rule_of(const ir::Graph& graph, const ir::Op& op) {
 }
 
 OpCost cost_of(const ir::Graph& graph, const ir::Op& op) {
-  const TypeList operands = operand_types(graph, op), results = result_types(graph, op);
+  // Asked for every op of every program: without taking memory.
+  absl::InlinedVector<ir::TensorType, 4> operands, results;
+  for (const ValueId operand : op.operands) operands.push_back(graph.type(operand));
+  for (const ValueId result : op.results) results.push_back(graph.type(result));
   OpCost cost = op_def(op.kind).cost(op, own_operands(op, operands), results);
   if (op.accumulates) {  // The accumulator is read too, and added to.
     cost.bytes += static_cast<double>(results[0].bytes().value);

@@ -62,7 +62,7 @@ class Partitioner {
       if (!is_accumulator(input)) add_input(input);
     }
     for (size_t i = 0; i < r_.graph.ops.size(); ++i)
-      partition_op(r_.graph.ops[i], advice_.rules[i]);
+      partition_op(r_.graph.ops[i], *advice_.rules[i]);
     for (const ValueId output : r_.graph.outputs) {
       const Version whole = version_in(output, output_sharding(output), Work::kForward, LayerId());
       result_.graph.outputs.push_back(whole.local);

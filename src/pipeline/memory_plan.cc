@@ -1,8 +1,11 @@
 #include "pipeline/memory_plan.h"
 
 #include <algorithm>
+#include <array>
+#include <cstddef>
 #include <functional>
 #include <limits>
+#include <memory_resource>
 #include <numeric>
 #include <tuple>
 #include <unordered_map>
@@ -72,6 +75,8 @@ Packing columns(const std::vector<Interval>& intervals, int64_t slack) {
   std::iota(order.begin(), order.end(), 0);
   std::sort(order.begin(), order.end(),
             [&](size_t a, size_t b) { return intervals[a].bytes > intervals[b].bytes; });
+  std::vector<std::pair<int64_t, int64_t>> busy;  // last, column: the first to end on top
+  std::vector<int64_t> free;                      // columns, the lowest on top
   for (size_t begin = 0; begin < order.size();) {
     const int64_t bytes = intervals[order[begin]].bytes;
     const int64_t least = slack == 0 ? bytes : bytes - bytes / slack;
@@ -81,8 +86,8 @@ Packing columns(const std::vector<Interval>& intervals, int64_t slack) {
               order.begin() + static_cast<std::ptrdiff_t>(behind), [&](size_t a, size_t b) {
                 return std::tuple(intervals[a].first, a) < std::tuple(intervals[b].first, b);
               });
-    std::vector<std::pair<int64_t, int64_t>> busy;  // last, column: the first to end on top
-    std::vector<int64_t> free;                      // columns, the lowest on top
+    busy.clear();
+    free.clear();
     int64_t made = 0;
     for (size_t i = begin; i < behind; ++i) {
       const Interval& interval = intervals[order[i]];
@@ -167,6 +172,7 @@ struct Groups {
 
   Packing spread(const Packing& packed) const {
     Packing packing{.offsets = {}, .total = packed.total};
+    packing.offsets.reserve(of.size());
     for (size_t i = 0; i < of.size(); ++i)
       packing.offsets.push_back(packed.offsets[of[i]] + inside[i]);
     return packing;
@@ -174,9 +180,13 @@ struct Groups {
 };
 
 Groups by_life(const std::vector<Interval>& intervals) {
-  std::unordered_map<uint64_t, size_t> life_of;
+  std::array<std::byte, 1 << 14> room;  // NOLINT: of the table, which writes what it reads.
+  std::pmr::monotonic_buffer_resource memory(room.data(), room.size());
+  std::pmr::unordered_map<uint64_t, size_t> life_of(&memory);
   life_of.reserve(intervals.size());
   Groups groups;
+  groups.of.reserve(intervals.size());
+  groups.inside.reserve(intervals.size());
   for (const Interval& interval : intervals) {
     const uint64_t key =
         static_cast<uint64_t>(interval.first) << 32 | static_cast<uint64_t>(interval.last);

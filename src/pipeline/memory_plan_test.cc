@@ -185,7 +185,7 @@ TEST_CASE(
   const BufferId a = buffer(100), b = buffer(100), c = buffer(100), unused = buffer(1 << 20);
   view.parent = a;
   const BufferId part = buffer(10, view);
-  const auto call = [&](std::vector<BufferId> buffers) {
+  const auto call = [&](BufferIds buffers) {
     Command command;
     command.fragment = FragmentId(0);
     command.buffers = std::move(buffers);

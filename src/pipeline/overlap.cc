@@ -1,7 +1,7 @@
 #include "pipeline/overlap.h"
 
 #include <algorithm>
-#include <set>
+#include <span>
 
 #include "pipeline/sharing.h"
 
@@ -26,9 +26,13 @@ int32_t stream_of(const ir::Op& op, const cluster::Mesh& mesh) {
 class Orderer {
  public:
   Orderer(const Fragment& fragment, const cluster::Mesh& mesh)
-      : graph_(fragment.graph), mesh_(mesh), held_(graph_.values.size(), Held::kNo) {
+      : graph_(fragment.graph),
+        mesh_(mesh),
+        is_state_(graph_.values.size(), false),
+        held_(graph_.values.size(), Held::kNo) {
+    order_.reserve(graph_.ops.size());
     for (const Port& port : fragment.inputs) {
-      if (port.kind == PortKind::kState) states_.insert(port.value);
+      if (port.kind == PortKind::kState) is_state_[port.value.index()] = true;
     }
   }
 
@@ -43,7 +47,7 @@ class Orderer {
   bool gathers_weight(size_t o) const {
     const ir::Op& op = graph_.ops[o];
     return op.kind == ir::OpKind::kAllGather && stream_of(op, mesh_) != 0 && op.layer.valid() &&
-           states_.count(op.operands[0]) > 0;
+           is_state_[op.operands[0].index()];
   }
 
   // The first of a layer's weights, up to so many elements, are gathered behind the last gather
@@ -145,13 +149,14 @@ class Orderer {
 
   const ir::Graph& graph_;
   const cluster::Mesh& mesh_;
-  std::set<ValueId> states_;
-  std::vector<Held> held_;  // [value]
+  std::vector<bool> is_state_;  // [value]
+  std::vector<Held> held_;      // [value]
   std::vector<size_t> gradients_, sums_, order_;
 };
 
 void reorder(ir::Graph& graph, const std::vector<size_t>& order) {
   std::vector<ir::Op> ops;
+  ops.reserve(order.size());
   for (const size_t o : order) ops.push_back(std::move(graph.ops[o]));
   graph.ops = std::move(ops);
   for (size_t o = 0; o < graph.ops.size(); ++o) {
@@ -168,7 +173,8 @@ class Launcher {
         graph_(fragment.graph),
         mesh_(mesh),
         streams_(mesh.axes().size() + 2),
-        known_(streams_, Clock(streams_, -1)),
+        known_(streams_ * streams_, -1),
+        ended_(graph_.ops.size() * streams_, -1),
         root_(graph_.values.size()),
         readers_(graph_.values.size()) {}
 
@@ -179,7 +185,10 @@ class Launcher {
 
  private:
   // [stream] its last op that is known to have ended, -1: none.
-  using Clock = std::vector<int32_t>;
+  using Clock = std::span<int32_t>;
+  Clock clock(std::vector<int32_t>& clocks, int32_t at) const {
+    return {clocks.data() + static_cast<size_t>(at) * streams_, streams_};
+  }
 
   ValueId root(ValueId v) const { return root_[v.index()].valid() ? root_[v.index()] : v; }
 
@@ -187,7 +196,8 @@ class Launcher {
     const ir::Op& op = graph_.ops[static_cast<size_t>(o)];
     const int32_t stream = stream_of(op, mesh_);
     fragment_.launches[static_cast<size_t>(o)].stream = StreamId(stream);
-    std::vector<int32_t> needed;
+    std::vector<int32_t>& needed = needed_;
+    needed.clear();
     for (const ValueId v : op.operands) {
       if (graph_.value(v).producer.valid()) needed.push_back(graph_.value(v).producer.value);
     }
@@ -204,9 +214,9 @@ class Launcher {
     }
     std::sort(needed.rbegin(), needed.rend());
     for (const int32_t before : needed) wait(o, stream, before);
-    Clock& clock = known_[static_cast<size_t>(stream)];
-    ended_.push_back(clock);
-    clock[static_cast<size_t>(stream)] = o;
+    const Clock known = clock(known_, stream);
+    std::copy(known.begin(), known.end(), clock(ended_, o).begin());
+    known[static_cast<size_t>(stream)] = o;
     if (stream == 0) {
       last_computed_ = o;
     } else {
@@ -216,22 +226,23 @@ class Launcher {
 
   void wait(int32_t o, int32_t stream, int32_t before) {
     if (before < 0) return;
-    Clock& clock = known_[static_cast<size_t>(stream)];
+    const Clock known = clock(known_, stream);
     Launch& other = fragment_.launches[static_cast<size_t>(before)];
-    if (clock[other.stream.index()] >= before) return;
+    if (known[other.stream.index()] >= before) return;
     if (!other.records.valid()) other.records = EventId(events_++);
     fragment_.launches[static_cast<size_t>(o)].waits.push_back(other.records);
-    const Clock& then = ended_[static_cast<size_t>(before)];
-    for (size_t s = 0; s < streams_; ++s) clock[s] = std::max(clock[s], then[s]);
-    clock[other.stream.index()] = std::max(clock[other.stream.index()], before);
+    const Clock then = clock(ended_, before);
+    for (size_t s = 0; s < streams_; ++s) known[s] = std::max(known[s], then[s]);
+    known[other.stream.index()] = std::max(known[other.stream.index()], before);
   }
 
   Fragment& fragment_;
   const ir::Graph& graph_;
   const cluster::Mesh& mesh_;
   size_t streams_;
-  std::vector<Clock> known_;  // [stream] by its next op
-  std::vector<Clock> ended_;  // [op] when it starts
+  std::vector<int32_t> known_;   // clocks of [stream], by its next op
+  std::vector<int32_t> ended_;   // clocks of [op], when it starts
+  std::vector<int32_t> needed_;  // by the op at hand
   int32_t last_computed_ = -1;
   int64_t events_ = 0;
   ValueIds root_;                              // [value] in whose memory it lies, invalid: its own

@@ -128,8 +128,8 @@ struct Command {
   FragmentId fragment;  // kCall
   int32_t names =
       -1;  // kCall: Program::names, what ports and values are called here; -1: as in the fragment
-  std::vector<BufferId> buffers;
-  std::string name;  // kLoad
+  BufferIds buffers;
+  Name name;  // kLoad
   int32_t microbatch = -1;
   int32_t channel = -1;
   int64_t sequence = 0;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <string_view>
+#include <unordered_map>
 
 #include <fmt/format.h>
 
@@ -35,7 +36,13 @@ bool names(const char* other, const ScheduleKind& kind) {
 }  // namespace
 
 const ScheduleKind* find_kind(const std::string& name) {
-  return first_where([&](const ScheduleKind& kind) { return name == kind.name; });
+  static const std::unordered_map<std::string_view, const ScheduleKind*> by_name = [] {
+    std::unordered_map<std::string_view, const ScheduleKind*> kinds;
+    for (const ScheduleKind* kind : listed_kinds()) kinds.emplace(kind->name, kind);
+    return kinds;
+  }();
+  const auto found = by_name.find(name);
+  return found == by_name.end() ? nullptr : found->second;
 }
 
 const ScheduleKind& kind_of(const std::string& name) {

@@ -473,7 +473,7 @@ class PipelineMaker {
     }
   }
 
-  static Command command(Command::Kind kind, const Action& action, std::vector<BufferId> buffers) {
+  static Command command(Command::Kind kind, const Action& action, BufferIds buffers) {
     Command c;
     c.kind = kind;
     c.action = action;

@@ -190,7 +190,7 @@ class FlowChecker {
           ir::to_string(buffer(id).type));
     }
     Written written;
-    written.name = &command.name;
+    written.name = &command.name.str();
     written.once = command.microbatch < 0;
     written.unit.first = command.microbatch;
     write(id, written);

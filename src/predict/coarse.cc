@@ -42,7 +42,7 @@ double state_bytes(const Facts& facts) {
 // Ranks from one coordinate of an axis to the next.
 int64_t stride_of(const Plan& plan, std::string_view axis) {
   int64_t stride = 1;
-  const std::vector<std::string> order = plan.mesh_order();
+  const compile::AxisOrder order = plan.mesh_order();
   for (auto inner = order.rbegin(); inner != order.rend() && *inner != axis; ++inner)
     stride *= plan.axis_size(*inner);
   return stride;
@@ -50,7 +50,7 @@ int64_t stride_of(const Plan& plan, std::string_view axis) {
 
 // Ranks that differ in their place along one axis alone.
 std::vector<RankId> group_along(const Plan& plan, std::string_view axis) {
-  const int64_t stride = stride_of(plan, axis), size = plan.axis_size(std::string(axis));
+  const int64_t stride = stride_of(plan, axis), size = plan.axis_size(axis);
   std::vector<RankId> members;
   for (int64_t d = 0; d < size; ++d) members.emplace_back(d * stride);
   return members;
@@ -60,7 +60,7 @@ std::vector<RankId> group_along(const Plan& plan, std::string_view axis) {
 std::vector<RankId> beside(const cluster::Cluster& cluster, const Plan& plan,
                            std::string_view axis) {
   std::vector<RankId> shifts = {RankId(0)};
-  for (const std::string& other : plan.mesh_order()) {
+  for (const Name other : plan.mesh_order()) {
     if (other == axis || other == "pp") continue;
     std::vector<RankId> moved;
     const int64_t stride = stride_of(plan, other), size = plan.axis_size(other);
@@ -113,7 +113,7 @@ Plan Coarse::bare_of(Plan plan) {
 
 bool Coarse::divides_whole(const Plan& plan) const {
   // What neither facts nor orders are told apart by.
-  const Plan usual;
+  static const Plan usual;
   if (plan.cp > 1 || plan.ep > 1 || plan.group != usual.group || plan.pairs != usual.pairs ||
       plan.memory_limit != usual.memory_limit || !plan.costs.empty())
     return false;
@@ -138,14 +138,10 @@ bool Coarse::takes_order(const Plan& plan) {
 const Coarse::Setting& Coarse::setting(const Plan& plan, bool bare) {
   if (setting_ && setting_->bare == bare && setting_->plan == plan) return *setting_;
   setting_.reset();  // where a plan cannot be compiled there is none
-  Setting made;
-  made.plan = plan;
-  made.bare = bare;
-  made.work = &facts_->work(bare ? bare_of(plan) : plan);
-  made.orders = facts_->orders(plan);
+  Setting made{plan, bare, &facts_->work(bare ? bare_of(plan) : plan), {}, facts_->orders(plan)};
   blocks_ = blocks_of(plan, base_.model.layers);
-  MW_CHECK(made.orders.longer != nullptr, "plan {} has no order", short_form(plan));
-  made.state = facts_->states(plan, facts_->is_folded(plan));
+  if (made.orders.longer == nullptr) MW_CHECK(false, "plan {} has no order", short_form(plan));
+  made.state = facts_->states(plan, made.orders.folded);
   fill_states(made);
   return setting_.emplace(std::move(made));
 }
@@ -189,11 +185,11 @@ double Coarse::beside_collectives(const Setting& setting, size_t level) const {
 }
 
 // PTD-P's scatter/gather: a value that is whole on all ranks of tp goes in parts.
-Coarse::Sent Coarse::sent_of(const Setting& setting) const {
+Coarse::Sent Coarse::sent_of(const Setting& setting) {
   const Plan& plan = setting.plan;
   const double bytes = setting.work->boundary.bytes;
   if (!base_.options.scatter_gather || plan.tp == 1 || plan.sp) return {bytes, 0};
-  const std::vector<cluster::GroupShape> groups = shapes_along(base_.cluster, plan, "tp");
+  const std::vector<cluster::GroupShape>& groups = places(plan).along_tp;
   const Seconds gather = cost::collective_time(base_.cluster, ir::OpKind::kAllGather,
                                                Bytes(static_cast<int64_t>(bytes)), groups)
                              .time;
@@ -215,7 +211,7 @@ void Coarse::run(const Order& order, const Setting& setting, std::vector<double>
   const std::vector<cluster::Link>& links = base_.cluster.links;
   hop_costs_.clear();
   const Sent sent = sent_of(setting);
-  const std::vector<RankId> replicas = beside(base_.cluster, setting.plan, "pp");
+  const std::vector<RankId>& replicas = places(setting.plan).beside_pp;
   const size_t ranks = static_cast<size_t>(order.ranks());
   port_of_.assign(2 * ranks * links.size(), -1);
   for (const auto& [from, to] : order.hops()) {
@@ -239,8 +235,18 @@ void Coarse::run(const Order& order, const Setting& setting, std::vector<double>
   if (even) facts_->remember(asked, ends);
 }
 
+const Coarse::Places& Coarse::places(const Plan& plan) {
+  const auto [it, is_new] =
+      places_.try_emplace({plan.order, plan.dp, plan.tp, plan.pp, plan.cp, plan.ep});
+  if (is_new) {
+    it->second = {shapes_along(base_.cluster, plan, "tp"), shapes_along(base_.cluster, plan, "dp"),
+                  beside(base_.cluster, plan, "pp")};
+  }
+  return it->second;
+}
+
 // Gradients of ranks' stages summed over their replicas.
-std::vector<Coarse::ReplicaSum> Coarse::replica_sums(const Setting& setting) const {
+std::vector<Coarse::ReplicaSum> Coarse::replica_sums(const Setting& setting) {
   const Order& order = *setting.orders.longer;
   const int32_t replicas = order.replicas();
   if (replicas == 1) return {};
@@ -252,7 +258,7 @@ std::vector<Coarse::ReplicaSum> Coarse::replica_sums(const Setting& setting) con
     share = base_.cluster.device.attained.gradient_bytes /
             static_cast<double>(dtype_size(narrow ? DType::kF16 : DType::kF32));
   }
-  const std::vector<RankId> shifts = beside(base_.cluster, setting.plan, "pp");
+  const std::vector<RankId>& shifts = places(setting.plan).beside_pp;
   std::vector<ReplicaSum> sums;
   for (int32_t s = 0; s < order.stages(); ++s) {
     ReplicaSum sum;
@@ -299,19 +305,20 @@ void Coarse::fill_states(const Setting& setting) {
   for (const Share& share : shares) {
     states_.push_back(setting.state.of(share.blocks, share.first, share.last, share.second_blocks));
   }
-  replica_sums_ = replica_sums(setting);
+  replica_sums_.reset();
 }
 
 // Ranks meet once in the update, those with replicas of a stage before: the last to come decides
 // when.
-double Coarse::update_seconds(const std::vector<double>& ends) const {
+double Coarse::update_seconds(const Setting& setting, const std::vector<double>& ends) {
   double meet = 0, behind = 0;
   for (size_t r = 0; r < ends.size(); ++r) {
     const Facts& facts = states_[r];
     meet = std::max(meet, ends[r] + facts[kUpdateBefore]);
     behind = std::max(behind, facts[kUpdate] - facts[kUpdateBefore]);
   }
-  for (const ReplicaSum& sum : replica_sums_) {
+  if (!replica_sums_) replica_sums_ = replica_sums(setting);
+  for (const ReplicaSum& sum : *replica_sums_) {
     double came = 0, before = 0;
     for (const int32_t rank : sum.ranks) {
       came = std::max(came, ends[static_cast<size_t>(rank)]);
@@ -333,7 +340,7 @@ Seconds Coarse::step(const Setting& now) {
                         (now.orders.long_microbatches - now.orders.short_microbatches);
     for (size_t r = 0; r < ends_.size(); ++r) ends_[r] += more * (ends_[r] - short_ends_[r]);
   }
-  return Seconds(update_seconds(ends_));
+  return Seconds(update_seconds(now, ends_));
 }
 
 // ZeRO 2 scatters every microbatch's gradients of a stage, ZeRO 3 gathers its weights for forward
@@ -345,7 +352,7 @@ Seconds Coarse::dividing(const Plan& plan) {
   const Facts held = facts_->states(plan, false)
                          .of(blocks, one, one, second_blocks(base_.model, layers - blocks, blocks));
   const double weights = held[kWeights] * (plan.zero >= 3 ? static_cast<double>(plan.dp) : 1);
-  const std::vector<cluster::GroupShape> groups = shapes_along(base_.cluster, plan, "dp");
+  const std::vector<cluster::GroupShape>& groups = places(plan).along_dp;
   const auto seconds = [&](ir::OpKind kind) {
     return cost::collective_time(base_.cluster, kind, Bytes(static_cast<int64_t>(weights)), groups)
         .time.value;

@@ -9,10 +9,13 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
+#include <tuple>
 #include <vector>
 
+#include "cluster/group_shape.h"
 #include "predict/coarse_facts.h"
 #include "predict/order.h"
 #include "predict/predict.h"
@@ -92,12 +95,12 @@ class Coarse {
   struct Sent {
     double bytes = 0, gather = 0;
   };
-  Sent sent_of(const Setting& setting) const;
+  Sent sent_of(const Setting& setting);
   double beside_collectives(const Setting& setting, size_t level) const;
   // [rank] when its last action ends; the most that activations take there.
   void run(const Order& order, const Setting& setting, std::vector<double>& ends);
   void run_memory(const Order& order, const Setting& now, std::vector<double>& most);
-  double update_seconds(const std::vector<double>& ends) const;
+  double update_seconds(const Setting& setting, const std::vector<double>& ends);
   void fill_needs(const Setting& now, const std::function<double(double, double)>& grown);
   void fill_states(const Setting& setting);
   // Ranks that hold the same stages, and how long the sum of these stages' gradients takes.
@@ -105,15 +108,23 @@ class Coarse {
     std::vector<int32_t> ranks;
     double seconds = 0;
   };
-  std::vector<ReplicaSum> replica_sums(const Setting& setting) const;
+  std::vector<ReplicaSum> replica_sums(const Setting& setting);
+  // Where the groups of a mesh lie: many plans have the same.
+  struct Places {
+    std::vector<cluster::GroupShape> along_tp, along_dp;
+    std::vector<RankId> beside_pp;  // from rank 0 to the ranks of its stage
+  };
+  const Places& places(const compile::Plan& plan);
 
   std::shared_ptr<CoarseFacts> facts_;
   const Request& base_;
+  using MeshKey = std::tuple<compile::AxisOrder, int64_t, int64_t, int64_t, int64_t, int64_t>;
+  std::map<MeshKey, Places> places_;
   std::optional<Setting> setting_;
   // Of the setting: [stage] blocks; [rank] its stages together, as the update sees them.
   std::vector<int64_t> blocks_;
   std::vector<Facts> states_;
-  std::vector<ReplicaSum> replica_sums_;
+  std::optional<std::vector<ReplicaSum>> replica_sums_;  // if they were asked for
   std::vector<double> costs_, short_ends_, ends_;
   std::vector<Order::Kept> kept_;                                       // [piece]
   std::vector<double> workspace_, slot_bytes_, activations_, shorter_;  // [rank]

@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "base/in_parallel.h"
+#include "base/rng.h"
 
 namespace mw::predict {
 namespace {
@@ -173,7 +174,7 @@ void CoarseFacts::prepare_work(const std::vector<Plan>& plans, int threads) {
 
 void CoarseFacts::prepare_states(const std::vector<Plan>& plans, bool scheduled, int threads) {
   std::vector<StateKey> keys;
-  for (const Plan& plan : plans) keys.push_back(state_key(plan, scheduled && is_folded(plan)));
+  for (const Plan& plan : plans) keys.push_back(state_key(plan, scheduled && orders(plan).folded));
   const std::lock_guard lock(facts_mutex_);
   probe_missing(keys, threads);
 }
@@ -264,16 +265,28 @@ void CoarseFacts::probe_missing(const std::vector<StateKey>& asked, int threads)
   }
 }
 
-bool CoarseFacts::is_folded(const Plan& plan) {
-  return plan.pp > 1 && has_both_ends(*orders(plan).longer);
+size_t CoarseFacts::HashOfKey::operator()(const OrderKey& key) const {
+  size_t hash = std::hash<const void*>()(key.kind);
+  for (const int64_t number : {key.pp, key.chunks, key.microbatches})
+    hash = mix_bits(hash ^ static_cast<size_t>(number));
+  return hash;
 }
 
-// Null: the kind does not take these chunks or microbatches, or has what only the simulation knows.
-const Order* CoarseFacts::order(const Plan& plan, int64_t microbatches) {
+// Without order: the kind does not take these chunks or microbatches, or has what only the
+// simulation knows.
+const CoarseFacts::Made& CoarseFacts::made_order(const Plan& plan,
+                                                 const pipeline::ScheduleKind& kind,
+                                                 int64_t microbatches) {
+  const OrderKey key{&kind, plan.pp, plan.chunks, microbatches};
   Made* made = nullptr;
   {
-    const std::lock_guard lock(orders_mutex_);
-    made = &orders_[{plan.schedule, plan.pp, plan.chunks, microbatches}];
+    const std::shared_lock lock(orders_mutex_);
+    const auto there = orders_.find(key);
+    if (there != orders_.end()) made = &there->second;
+  }
+  if (made == nullptr) {
+    const std::unique_lock lock(orders_mutex_);
+    made = &orders_[key];
   }
   std::call_once(made->once, [&] {
     try {
@@ -285,8 +298,9 @@ const Order* CoarseFacts::order(const Plan& plan, int64_t microbatches) {
         made->order = std::make_unique<Order>(schedule);
     } catch (const Error&) {
     }
+    made->folded = plan.pp > 1 && made->order != nullptr && has_both_ends(*made->order);
   });
-  return made->order.get();
+  return *made;
 }
 
 CoarseFacts::Orders CoarseFacts::orders(const Plan& plan) {
@@ -298,10 +312,12 @@ CoarseFacts::Orders CoarseFacts::orders(const Plan& plan) {
   const int64_t longer = shorter + period;
   const bool whole = kind.period == 0 || plan.microbatches <= longer;
   found.long_microbatches = static_cast<int32_t>(whole ? plan.microbatches : longer);
-  found.longer = order(plan, found.long_microbatches);
+  const Made& made = made_order(plan, kind, found.long_microbatches);
+  found.longer = made.order.get();
+  found.folded = made.folded;
   if (whole || found.longer == nullptr) return found;
   found.short_microbatches = static_cast<int32_t>(shorter);
-  found.shorter = order(plan, shorter);
+  found.shorter = made_order(plan, kind, shorter).order.get();
   if (found.shorter == nullptr) found.longer = nullptr;
   return found;
 }

@@ -8,8 +8,9 @@
 #include <mutex>
 #include <optional>
 #include <set>
-#include <string>
+#include <shared_mutex>
 #include <tuple>
+#include <unordered_map>
 #include <vector>
 
 #include "predict/order.h"
@@ -36,11 +37,10 @@ class CoarseFacts {
     // Longer alone: it is the whole schedule. Null: the schedule cannot be had.
     const Order *shorter = nullptr, *longer = nullptr;
     int32_t short_microbatches = 0, long_microbatches = 0;
+    bool folded = false;  // a rank of a pipeline has the first stage and the last
     bool whole() const { return shorter == nullptr; }
   };
   Orders orders(const compile::Plan& plan);
-  // REQUIRES: it has an order.
-  bool is_folded(const compile::Plan& plan);
 
   // Make what will be asked for on so many threads. `scheduled`: folded as the plans' schedules
   // are, which they must have; otherwise not.
@@ -79,10 +79,18 @@ class CoarseFacts {
     bool dense = false;  // with one MLP in every block
     friend auto operator<=>(const StatesKey&, const StatesKey&) = default;
   };
-  using OrderKey = std::tuple<std::string, int64_t, int64_t, int64_t>;
+  struct OrderKey {
+    const pipeline::ScheduleKind* kind = nullptr;
+    int64_t pp = 1, chunks = 1, microbatches = 1;
+    friend bool operator==(const OrderKey&, const OrderKey&) = default;
+  };
+  struct HashOfKey {
+    size_t operator()(const OrderKey& key) const;
+  };
   struct Made {
     std::once_flag once;
     std::unique_ptr<Order> order;
+    bool folded = false;
   };
   // And what is read off them, where.
   struct ProbeKey {
@@ -110,7 +118,8 @@ class CoarseFacts {
   // REQUIRES: the caller holds facts_mutex_.
   void probe_missing(const std::vector<ProbeKey>& asked, int threads);
   void probe_missing(const std::vector<StateKey>& asked, int threads);
-  const Order* order(const compile::Plan& plan, int64_t microbatches);
+  const Made& made_order(const compile::Plan& plan, const pipeline::ScheduleKind& kind,
+                         int64_t microbatches);
 
   const Request base_;
   std::mutex facts_mutex_;
@@ -119,8 +128,8 @@ class CoarseFacts {
   std::set<int64_t> turns_;  // of all programs
   std::map<StatesKey, std::unique_ptr<StatePrograms>> state_programs_;
   std::map<StateKey, std::unique_ptr<StageFacts>> states_of_;
-  std::mutex orders_mutex_;
-  std::map<OrderKey, Made> orders_;
+  std::shared_mutex orders_mutex_;  // of the table; each order has its own flag
+  std::unordered_map<OrderKey, Made, HashOfKey> orders_;
   std::mutex runs_mutex_;
   std::map<Run, std::shared_ptr<const std::vector<double>>> runs_;
 };

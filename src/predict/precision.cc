@@ -5,6 +5,7 @@
 #include <map>
 #include <optional>
 #include <set>
+#include <tuple>
 
 #include "base/error.h"
 #include "base/round.h"
@@ -16,6 +17,8 @@
 namespace mw::predict {
 namespace {
 
+using pipeline::Action;
+using pipeline::ActionKind;
 using pipeline::Buffer;
 using pipeline::Category;
 using pipeline::Command;
@@ -357,6 +360,7 @@ class Converter {
   };
   void find_port_types() {
     port_types_.resize(program_.fragments.size());
+    no_states_.resize(program_.fragments.size());
     for (size_t f = 0; f < program_.fragments.size(); ++f) {
       const Fragment& fragment = program_.fragments[f];
       const auto add = [&](ValueId v) {
@@ -364,8 +368,14 @@ class Converter {
         port.type = fragment.graph.type(v);
         port.global_type = fragment.global_types[v.index()];
       };
-      for (const pipeline::Port& port : fragment.inputs) add(port.value);
-      for (const ValueId v : fragment.graph.outputs) add(v);
+      for (const pipeline::Port& port : fragment.inputs) {
+        if (port.kind != pipeline::PortKind::kState) no_states_[f].push_back(port_types_[f].size());
+        add(port.value);
+      }
+      for (const ValueId v : fragment.graph.outputs) {
+        no_states_[f].push_back(port_types_[f].size());
+        add(v);
+      }
     }
   }
 
@@ -378,10 +388,15 @@ class Converter {
   // A buffer has the type of the port that it is first given to, which writes it.
   void convert_buffers(RankProgram& rank) {
     std::vector<bool> seen(rank.buffers.size(), false);
+    std::set<std::tuple<FragmentId, StageId, int32_t>> called;  // a copy of a stage has one state
     for (const Command& command : rank.commands) {
       if (command.kind != Command::Kind::kCall) continue;
-      const std::vector<PortType>& ports = port_types_[command.fragment.index()];
-      for (size_t p = 0; p < command.buffers.size(); ++p) {
+      const size_t f = command.fragment.index();
+      const std::vector<PortType>& ports = port_types_[f];
+      const Action& action = command.action;
+      const bool first = called.emplace(command.fragment, action.stage, action.replica).second;
+      for (size_t i = 0; i < (first ? ports.size() : no_states_[f].size()); ++i) {
+        const size_t p = first ? i : no_states_[f][i];
         const size_t b = command.buffers[p].index();
         if (seen[b]) continue;
         seen[b] = true;
@@ -517,6 +532,7 @@ class Converter {
   StackMemory memory_;
   std::vector<std::vector<Category>> categories_;
   std::vector<std::vector<PortType>> port_types_;  // [fragment] inputs, then outputs
+  std::vector<std::vector<size_t>> no_states_;     // [fragment] ports
   std::vector<std::vector<Readers>> readers_;      // [fragment][input port], for `narrow` alone
 };
 
@@ -558,8 +574,9 @@ int64_t moment_bytes(const Program& program, const RankProgram& rank) {
   std::vector<bool> read(rank.buffers.size(), false);
   for (const pipeline::Command& command : rank.commands) {
     if (command.kind != pipeline::Command::Kind::kCall) continue;
-    const size_t inputs = program.fragments[command.fragment.index()].inputs.size();
-    for (size_t i = 0; i < inputs; ++i) read[command.buffers[i].index()] = true;
+    const Fragment& fragment = program.fragments[command.fragment.index()];
+    if (fragment.kind <= ActionKind::kB) continue;  // work of a microbatch reads no moments
+    for (size_t i = 0; i < fragment.inputs.size(); ++i) read[command.buffers[i].index()] = true;
   }
   int64_t bytes = 0;
   for (size_t b = 0; b < rank.buffers.size(); ++b) {

@@ -21,6 +21,7 @@ bool contains(const Axes& axes, Name axis) {
 // The strongest claim first. Bytes: what the tensors that have the factor so would have to move.
 std::vector<Claim> claims_of(const OpView& op) {
   std::vector<Claim> claims;
+  claims.reserve(2 * op.tensors.size());
   for (size_t t = 0; t < op.tensors.size(); ++t) {
     for (size_t f = 0; f < op.tensors[t].axes.size(); ++f) {
       if (op.tensors[t].axes[f].empty()) continue;
@@ -33,9 +34,9 @@ std::vector<Claim> claims_of(const OpView& op) {
         claim.bytes += op.tensors[other.tensor].bytes;
     }
   }
-  std::stable_sort(claims.begin(), claims.end(), [](const Claim& a, const Claim& b) {
-    return std::tuple(-static_cast<int>(a.authority), -a.bytes, a.factor) <
-           std::tuple(-static_cast<int>(b.authority), -b.bytes, b.factor);
+  std::sort(claims.begin(), claims.end(), [](const Claim& a, const Claim& b) {
+    return std::tuple(-static_cast<int>(a.authority), -a.bytes, a.factor, a.tensor) <
+           std::tuple(-static_cast<int>(b.authority), -b.bytes, b.factor, b.tensor);
   });
   return claims;
 }
@@ -43,6 +44,7 @@ std::vector<Claim> claims_of(const OpView& op) {
 // A claim gets its axes up to the first that a stronger claim has taken for another factor.
 Proposals propose_resolve(const OpView& op) {
   Proposals result;
+  result.list.reserve(op.rule.factors.size());
   const auto taken_by = [&](Name axis) -> const Proposal* {
     for (const Proposal& proposal : result.list) {
       if (contains(proposal.axes, axis)) return &proposal;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <memory>
 #include <optional>
 #include <tuple>
 
@@ -64,8 +65,8 @@ class Propagator {
 
   Propagation run() {
     const auto& strategies = propagation_strategies();
-    waiting_.assign(strategies.size(), Waiting(rules().size()));
-    for (size_t i = 0; i < rules().size(); ++i) wake(OpId(static_cast<int64_t>(i)));
+    waiting_.assign(strategies.size(), Waiting(r_.graph.ops.size()));
+    for (size_t i = 0; i < r_.graph.ops.size(); ++i) wake(OpId(static_cast<int64_t>(i)));
     for (size_t s = 0; s < strategies.size();) {
       const std::optional<size_t> op = waiting_[s].take();
       if (!op) {
@@ -82,8 +83,8 @@ class Propagator {
   }
 
  private:
-  // [op] without factors: none.
-  const std::vector<ShardingRule>& rules() const { return result_.rules; }
+  // Without factors: the op has none.
+  const ShardingRule& rule_of(size_t op) const { return *result_.rules[op]; }
 
   void seed() {
     result_.origins.resize(r_.graph.values.size());
@@ -105,11 +106,12 @@ class Propagator {
   // Most ops have a twin in another layer: one of the same kind, attributes and types.
   void find_rules() {
     std::map<ir::OpKind, std::vector<size_t>> unlike;  // ops
+    const auto none = std::make_shared<const ShardingRule>();
     result_.rules.reserve(r_.graph.ops.size());
     for (size_t i = 0; i < r_.graph.ops.size(); ++i) {
       const ir::Op& op = r_.graph.ops[i];
       if (ops::op_def(op.kind).rule == nullptr) {
-        result_.rules.emplace_back();
+        result_.rules.push_back(none);
         continue;
       }
       std::vector<size_t>& others = unlike[op.kind];
@@ -121,7 +123,7 @@ class Propagator {
         continue;
       }
       others.push_back(i);
-      result_.rules.push_back(ops::rule_of(r_.graph, op));
+      result_.rules.push_back(std::make_shared<const ShardingRule>(ops::rule_of(r_.graph, op)));
     }
   }
   bool same_rule(const ir::Op& a, const ir::Op& b) const {
@@ -144,13 +146,13 @@ class Propagator {
   const OpView& view_of(size_t index) {
     std::optional<OpView>& view = views_[index];
     if (!fresh_[index])
-      look_at(index, view.emplace(OpView{r_.graph.ops[index], rules()[index], r_.mesh, {}}));
+      look_at(index, view.emplace(OpView{r_.graph.ops[index], rule_of(index), r_.mesh, {}}));
     fresh_[index] = true;
     return *view;
   }
   void look_at(size_t index, OpView& view) const {
     const ir::Op& op = r_.graph.ops[index];
-    const ShardingRule& rule = rules()[index];
+    const ShardingRule& rule = rule_of(index);
     view.tensors.reserve(rule.operands.size() + rule.results.size());
     for (size_t t = 0; t < rule.operands.size() + rule.results.size(); ++t) {
       const ValueId v = tensor(op, t);
@@ -221,13 +223,13 @@ class Propagator {
   }
   void wake(OpId op) {
     fresh_[op.index()] = false;
-    if (rules()[op.index()].factors.empty()) return;
+    if (rule_of(op.index()).factors.empty()) return;
     for (Waiting& of_strategy : waiting_) of_strategy.add(op.index());
   }
 
   void decide(size_t index, const Conflict& conflict) {
     const ir::Op& op = r_.graph.ops[index];
-    const ShardingRule& rule = rules()[index];
+    const ShardingRule& rule = rule_of(index);
     const Decision made{OpId(static_cast<int64_t>(index)), conflict.axis,
                         rule.factors[conflict.kept].name,  rule.factors[conflict.lost].name,
                         tensor(op, conflict.kept_by),      tensor(op, conflict.lost_by)};
@@ -248,21 +250,21 @@ class Propagator {
                             carries = carried(r_.graph, r_.given, accumulated);
     for (size_t i = 0; i < r_.graph.ops.size(); ++i) {
       const ir::Op& op = r_.graph.ops[i];
-      if (rules()[i].factors.empty()) continue;
+      if (rule_of(i).factors.empty()) continue;
       const OpView& view = view_of(i);
-      FactorAxes layout(rules()[i].factors.size());
+      FactorAxes layout(rule_of(i).factors.size());
       for (const Proposal& proposal : kResolve.propose(view).list)
         layout[proposal.factor] = proposal.axes;
-      const Axes passed = passed_through(op, rules()[i], layout);
+      const Axes passed = passed_through(op, rule_of(i), layout);
       for (size_t r = 0; r < op.results.size(); ++r) {
         const size_t v = op.results[r].index();
         if (r_.given[v] && !accumulated[v] && !carries[v]) continue;
         Sharding& sharding = result_.shardings[v];
         sharding.partial = passed;
         for (size_t f = 0; f < layout.size(); ++f) {
-          if (layout[f].empty() || !reduced_in(rules()[i], f, r)) continue;
+          if (layout[f].empty() || !reduced_in(rule_of(i), f, r)) continue;
           add_axes(sharding.partial, layout[f]);
-          sharding.reduction = rules()[i].factors[f].reduction;
+          sharding.reduction = rule_of(i).factors[f].reduction;
         }
         erase_if(sharding.partial, [&](Name a) { return uses(sharding, a); });
       }

@@ -60,11 +60,12 @@ struct PropagationRequest {
 };
 
 struct Propagation {
-  std::vector<Sharding> shardings;       // [value], partial as its op leaves it
-  std::vector<Origin> origins;           // [value]
-  std::vector<Decision> decisions;       // by op
-  std::vector<ops::ShardingRule> rules;  // [op] without factors: it has none
-  int64_t visits = 0;                    // of ops, by strategies
+  std::vector<Sharding> shardings;  // [value], partial as its op leaves it
+  std::vector<Origin> origins;      // [value]
+  std::vector<Decision> decisions;  // by op
+  // [op] ops that are alike share one; without factors: it has none.
+  std::vector<std::shared_ptr<const ops::ShardingRule>> rules;
+  int64_t visits = 0;  // of ops, by strategies
 };
 
 Propagation propagate(const PropagationRequest& request);

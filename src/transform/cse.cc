@@ -1,11 +1,11 @@
 #include "transform/cse.h"
 
 #include <algorithm>
-#include <string>
+#include <cstddef>
+#include <cstdint>
 #include <unordered_map>
 #include <utility>
-
-#include <fmt/core.h>
+#include <vector>
 
 #include "ops/op_def.h"
 #include "transform/edit.h"
@@ -18,17 +18,25 @@ bool can_merge(const ir::Op& op) {
          ops::op_def(op.kind).aliases.empty();
 }
 
-// All that makes two ops the same but the attributes, which are compared.
-std::string key_of(const ir::Graph& graph, const ir::Op& op) {
-  std::string key =
-      fmt::format("{} {} {}:", static_cast<int>(op.kind), op.layer.value, op.recompute.value);
-  for (const ValueId operand : op.operands) key += fmt::format(" {}", operand.value);
-  for (const ValueId result : op.results) key += " " + ir::to_string(graph.type(result));
-  return key;
+// Of what two ops that are the same have in common.
+size_t hash_of(const ir::Op& op) {
+  size_t hash = static_cast<size_t>(op.kind);
+  const auto add = [&](int64_t number) {
+    hash = (hash ^ static_cast<size_t>(number)) * 0x9E3779B97F4A7C15U;
+    hash ^= hash >> 32U;
+  };
+  add(op.layer.value);
+  add(op.recompute.value);
+  for (const ValueId operand : op.operands) add(operand.value);
+  return hash;
 }
 
-bool same_axes(const ir::Graph& graph, const ir::Op& a, const ir::Op& b) {
+bool same_ops(const ir::Graph& graph, const ir::Op& a, const ir::Op& b) {
+  if (a.kind != b.kind || a.layer != b.layer || a.recompute != b.recompute ||
+      a.operands != b.operands || a.results.size() != b.results.size() || a.attrs != b.attrs)
+    return false;
   for (size_t i = 0; i < a.results.size(); ++i) {
+    if (graph.type(a.results[i]) != graph.type(b.results[i])) return false;
     const ir::LogicalAxes &x = graph.value(a.results[i]).logical,
                           &y = graph.value(b.results[i]).logical;
     if (!x.empty() && !y.empty() && x != y) return false;
@@ -50,8 +58,9 @@ void adopt(ir::Graph& graph, ir::Op& stays, const ir::Op& goes) {
 
 ValueIds merge_common(ir::Graph& graph) {
   ValueIds replaced(graph.values.size());
-  std::unordered_map<std::string, std::vector<size_t>> seen;  // key -> places in `ops`
+  std::unordered_map<size_t, std::vector<size_t>> seen;  // hash -> places in `ops`
   std::vector<ir::Op> ops;
+  ops.reserve(graph.ops.size());
   for (ir::Op& op : graph.ops) {
     for (ValueId& operand : op.operands) {
       if (replaced[operand.index()].valid()) operand = replaced[operand.index()];
@@ -60,10 +69,9 @@ ValueIds merge_common(ir::Graph& graph) {
       ops.push_back(std::move(op));
       continue;
     }
-    std::vector<size_t>& places = seen[key_of(graph, op)];
-    const auto same = std::find_if(places.begin(), places.end(), [&](size_t place) {
-      return ops[place].attrs == op.attrs && same_axes(graph, ops[place], op);
-    });
+    std::vector<size_t>& places = seen[hash_of(op)];
+    const auto same = std::find_if(places.begin(), places.end(),
+                                   [&](size_t place) { return same_ops(graph, ops[place], op); });
     if (same == places.end()) {
       places.push_back(ops.size());
       ops.push_back(std::move(op));

@@ -117,7 +117,7 @@ std::optional<Edit> swap_buffers(Program& program, Random& random) {
   const size_t r = pipeline::test::any_rank(program, random);
   pipeline::RankProgram& rank = program.ranks[r];
   const size_t c = random.below(rank.commands.size());
-  std::vector<BufferId>& buffers = rank.commands[c].buffers;
+  BufferIds& buffers = rank.commands[c].buffers;
   if (rank.commands[c].kind != Command::Kind::kCall || buffers.empty()) return std::nullopt;
   BufferId &a = any_of(buffers, random), &b = any_of(buffers, random);
   if (a == b || rank.buffers[a.index()].type != rank.buffers[b.index()].type) return std::nullopt;

@@ -54,6 +54,10 @@ class ListScheduler {
  private:
   void add_queues(int32_t stage, int32_t replica, const std::vector<Action>& forwards) {
     Queue f, b;
+    size_t backwards = 0;
+    for (const Action& action : forwards) backwards += static_cast<size_t>(action.count);
+    f.actions.reserve(forwards.size());
+    b.actions.reserve(backwards);
     for (Action action : forwards) {
       action.stage = StageId(stage);
       action.replica = replica;
@@ -63,6 +67,8 @@ class ListScheduler {
     }
     left_ += f.actions.size() + b.actions.size();
     const auto rank = static_cast<size_t>(schedule_.placement.rank_of(stage, replica));
+    std::vector<Action>& order = schedule_.ranks[rank];
+    order.reserve(order.capacity() + f.actions.size() + b.actions.size());
     for (Queue* queue : {&f, &b}) {
       for (const Action& action : queue->actions) work_left_[rank] += time_of(action);
       find_key(*queue);
