@@ -183,11 +183,16 @@ std::vector<double> Order::count_slots(int32_t microbatches) {
 
 // In the order of a run in which nobody waited for a slot, a slot's release comes before its use.
 void Order::sort_by(const std::vector<double>& ends) {
+  // Ends are whole units of time: steps are counted into their places.
+  const auto time = [&](size_t step) { return static_cast<size_t>(ends[step]); };
   std::vector<int32_t> order(steps_.size()), place(steps_.size());
-  std::iota(order.begin(), order.end(), 0);
-  std::stable_sort(order.begin(), order.end(), [&](int32_t a, int32_t b) {
-    return ends[static_cast<size_t>(a)] < ends[static_cast<size_t>(b)];
-  });
+  std::vector<size_t> first;  // [time] place of the next step that ends then
+  for (size_t i = 0; i < ends.size(); ++i) {
+    if (time(i) + 1 >= first.size()) first.resize(time(i) + 2, 0);
+    ++first[time(i) + 1];
+  }
+  std::partial_sum(first.begin(), first.end(), first.begin());
+  for (size_t i = 0; i < ends.size(); ++i) order[first[time(i)]++] = static_cast<int32_t>(i);
   std::vector<Step> sorted;
   sorted.reserve(steps_.size());
   for (const int32_t from : order) {
