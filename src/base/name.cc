@@ -36,7 +36,10 @@ std::string join(const Names& names, std::string_view separator) {
   return fmt::format("{}", fmt::join(names, separator));
 }
 
-Name::Name() : Name(std::string_view()) {}
+Name::Name() {
+  static const std::string* const none = kept("");
+  text_ = none;
+}
 Name::Name(std::string_view text) : text_(kept_near(text)) {}
 
 }  // namespace mw
