@@ -1,6 +1,7 @@
 #include "predict/order.h"
 
 #include <algorithm>
+#include <limits>
 #include <map>
 #include <numeric>
 #include <span>
@@ -18,20 +19,25 @@ Order::Order(const pipeline::Schedule& folded)
     : ranks_(folded.placement.ranks), stages_(folded.placement.stages()), slices_(folded.slices) {
   const pipeline::Schedule schedule = compile::unfold(folded);
   rank_of_ = schedule.placement.rank_of_stage;
-  sort_actions(schedule);
-  sort_by(count_slots(schedule.microbatches));
-  assign_slots(schedule.microbatches);
+  Microbatches microbatches = sort_actions(schedule);
+  sort_by(count_slots(microbatches), microbatches);
+  assign_slots(microbatches);
 }
 
-void Order::sort_actions(const pipeline::Schedule& schedule) {
+Order::Microbatches Order::sort_actions(const pipeline::Schedule& schedule) {
   const auto microbatches = static_cast<size_t>(schedule.microbatches);
+  size_t actions = 0;
+  for (const auto& rank : schedule.ranks) actions += rank.size();
+  steps_.reserve(actions);
+  Microbatches made_of{{}, microbatches};
+  made_of.of_step.reserve(actions);
   // [stage, F or not][microbatch] the step that makes what a neighbour reads.
   std::vector<int32_t> made(2 * rank_of_.size() * microbatches, -1);
   const auto unit = [&](int32_t stage, bool forward, const Action& action) -> int32_t& {
     return made[static_cast<size_t>(2 * stage + (forward ? 0 : 1)) * microbatches +
                 static_cast<size_t>(action.first)];
   };
-  std::map<std::pair<int32_t, int32_t>, int32_t> hop_ids;
+  std::map<std::pair<int32_t, int32_t>, int16_t> hop_ids;
   std::vector<size_t> next(schedule.ranks.size(), 0);
   for (bool moved = true; moved;) {
     moved = false;
@@ -42,8 +48,7 @@ void Order::sort_actions(const pipeline::Schedule& schedule) {
         const int32_t stage = action.stage.value;
         const int32_t from = neighbour(stage, forward ? -1 : 1);
         Step step;
-        step.rank = static_cast<int32_t>(r);
-        step.microbatch = action.first;
+        step.rank = static_cast<int16_t>(r);
         step.cost =
             piece_of(stage) * static_cast<int32_t>(kKinds) + static_cast<int32_t>(action.kind);
         step.copy = stage;
@@ -54,7 +59,7 @@ void Order::sort_actions(const pipeline::Schedule& schedule) {
         const int32_t to = neighbour(stage, forward ? 1 : -1);
         if (action.kind != ActionKind::kW && to >= 0 && rank_of(to) != step.rank) {
           const auto [it, is_new] =
-              hop_ids.try_emplace({step.rank, rank_of(to)}, static_cast<int32_t>(hops_.size()));
+              hop_ids.try_emplace({step.rank, rank_of(to)}, static_cast<int16_t>(hops_.size()));
           if (is_new) hops_.emplace_back(step.rank, rank_of(to));
           step.hop = it->second;
         }
@@ -63,11 +68,16 @@ void Order::sort_actions(const pipeline::Schedule& schedule) {
         if (action.kind != ActionKind::kW)
           unit(stage, forward, action) = static_cast<int32_t>(steps_.size());
         steps_.push_back(step);
+        made_of.of_step.push_back(action.first);
       }
     }
   }
   for (size_t r = 0; r < next.size(); ++r)
     MW_CHECK(next[r] == schedule.ranks[r].size(), "schedule {} stops on rank {}", schedule.name, r);
+  constexpr size_t kMost = std::numeric_limits<int16_t>::max();  // Step's numbers
+  MW_CHECK(next.size() <= kMost && hops_.size() <= kMost, "schedule {} has {} ranks, {} hops",
+           schedule.name, next.size(), hops_.size());
+  return made_of;
 }
 
 void Order::run_memory(const std::vector<Kept>& kept, const Passed& passed,
@@ -131,8 +141,8 @@ int32_t most_at_once(std::span<const UnitTimes> makers, int32_t UnitTimes::* beg
 // Values that are there at one time under each of kBackwardTimes, where nobody waits for a slot: as
 // compile/channels.cc counts slots of a program's channels, here of every boundary of an order
 // (order_test.cc holds the two against each other).
-std::vector<double> Order::count_slots(int32_t microbatches) {
-  const size_t copies = rank_of_.size(), count = static_cast<size_t>(microbatches);
+std::vector<double> Order::count_slots(const Microbatches& microbatches) {
+  const size_t copies = rank_of_.size(), count = microbatches.count;
   slots_.resize(copies);
   std::vector<UnitTimes> units(copies * count);  // [copy][microbatch]
   const auto units_of = [&](size_t copy) { return std::span(units).subspan(copy * count, count); };
@@ -152,7 +162,7 @@ std::vector<double> Order::count_slots(int32_t microbatches) {
       const Step& step = steps_[i];
       const auto cost = static_cast<size_t>(step.cost);
       UnitTimes& unit =
-          units_of(static_cast<size_t>(step.copy))[static_cast<size_t>(step.microbatch)];
+          units_of(static_cast<size_t>(step.copy))[static_cast<size_t>(microbatches.of_step[i])];
       const auto end = static_cast<int32_t>(room.ends[i]);
       const auto kind = static_cast<ActionKind>(cost % kKinds);
       const int32_t start = end - static_cast<int32_t>(costs[cost]);
@@ -182,7 +192,7 @@ std::vector<double> Order::count_slots(int32_t microbatches) {
 }
 
 // In the order of a run in which nobody waited for a slot, a slot's release comes before its use.
-void Order::sort_by(const std::vector<double>& ends) {
+void Order::sort_by(const std::vector<double>& ends, Microbatches& microbatches) {
   // Ends are whole units of time: steps are counted into their places.
   const auto time = [&](size_t step) { return static_cast<size_t>(ends[step]); };
   std::vector<int32_t> order(steps_.size()), place(steps_.size());
@@ -194,20 +204,24 @@ void Order::sort_by(const std::vector<double>& ends) {
   std::partial_sum(first.begin(), first.end(), first.begin());
   for (size_t i = 0; i < ends.size(); ++i) order[first[time(i)]++] = static_cast<int32_t>(i);
   std::vector<Step> sorted;
+  std::vector<int32_t> sorted_microbatches;
   sorted.reserve(steps_.size());
+  sorted_microbatches.reserve(steps_.size());
   for (const int32_t from : order) {
     place[static_cast<size_t>(from)] = static_cast<int32_t>(sorted.size());
     Step step = steps_[static_cast<size_t>(from)];
     if (step.need >= 0) step.need = place[static_cast<size_t>(step.need)];
     sorted.push_back(step);
+    sorted_microbatches.push_back(microbatches.of_step[static_cast<size_t>(from)]);
   }
   steps_ = std::move(sorted);
+  microbatches.of_step = std::move(sorted_microbatches);
 }
 
 // A ring: the n-th message of a channel has the slot of the one before it by as many as there are
 // slots, which its receiver releases behind the last action that reads it.
-void Order::assign_slots(int32_t microbatches) {
-  const size_t copies = rank_of_.size(), count = static_cast<size_t>(microbatches);
+void Order::assign_slots(const Microbatches& microbatches) {
+  const size_t copies = rank_of_.size(), count = microbatches.count;
   struct Unit {
     int32_t forward = -1, backward = -1;  // the last step of each
   };
@@ -221,18 +235,18 @@ void Order::assign_slots(int32_t microbatches) {
     const auto copy = static_cast<size_t>(step.copy);
     const auto id = static_cast<int32_t>(i);
     if (static_cast<ActionKind>(static_cast<size_t>(step.cost) % kKinds) == ActionKind::kF) {
-      unit(copy, step.microbatch).forward = id;
+      unit(copy, microbatches.of_step[i]).forward = id;
       if (step.hop >= 0) forwards[copy].push_back(id);
     } else {
-      unit(copy, step.microbatch).backward = id;
+      unit(copy, microbatches.of_step[i]).backward = id;
       if (step.hop >= 0) backwards[copy].push_back(id);
     }
   }
   const auto assign = [&](const std::vector<int32_t>& senders, int32_t slots, Slot slot,
                           const auto& released) {
     for (size_t n = static_cast<size_t>(slots); n < senders.size(); ++n) {
-      const Step& before = steps_[static_cast<size_t>(senders[n - static_cast<size_t>(slots)])];
-      const int32_t by = released(before.microbatch);
+      const auto before = static_cast<size_t>(senders[n - static_cast<size_t>(slots)]);
+      const int32_t by = released(microbatches.of_step[before]);
       // Of an order that takes a channel's messages in another order than they were sent, behind
       // this one: nobody waits for it here.
       if (by < senders[n])

@@ -76,18 +76,24 @@ class Order {
   const std::vector<Slots>& slots() const { return slots_; }
 
  private:
+  // Small, for a search keeps millions of them.
   struct Step {
-    int32_t rank = 0, copy = 0, cost = 0;
+    int32_t copy = 0, cost = 0;
     int32_t need = -1;  // step that must have ended
-    int32_t hop = -1;   // of the message with what it makes
-    int32_t microbatch = 0;
+    int16_t rank = 0;
+    int16_t hop = -1;                        // of the message with what it makes
     std::array<int32_t, 2> slot = {-1, -1};  // [Slot] step at whose end its message has a slot
   };
-  void sort_actions(const pipeline::Schedule& schedule);
+  // Of a schedule's steps: [step] the microbatch, and how many there are.
+  struct Microbatches {
+    std::vector<int32_t> of_step;
+    size_t count = 0;
+  };
+  Microbatches sort_actions(const pipeline::Schedule& schedule);
   // Returns [step] its end in a run in which nobody waited for a slot.
-  std::vector<double> count_slots(int32_t microbatches);
-  void sort_by(const std::vector<double>& ends);
-  void assign_slots(int32_t microbatches);
+  std::vector<double> count_slots(const Microbatches& microbatches);
+  void sort_by(const std::vector<double>& ends, Microbatches& microbatches);
+  void assign_slots(const Microbatches& microbatches);
 
   // Of the pieces of work that cost the same: a slice of a stage, on whichever replica.
   int32_t piece_of(int32_t copy) const { return copy % (stages_ * slices_); }
