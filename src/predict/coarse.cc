@@ -72,6 +72,16 @@ std::vector<RankId> beside(const cluster::Cluster& cluster, const Plan& plan,
   return shifts;
 }
 
+// The part of a block's collective beside which there is no more than a norm of activations.
+constexpr double kApart = 0.9;
+
+// The ZeRO stage, where it has collectives in forward or backward; otherwise 0.
+int64_t divided_stage(const Plan& plan) {
+  const bool divides =
+      plan.dp > 1 && plan.effective_grad_reduce() == compile::GradReduce::kMicrobatch;
+  return divides ? std::max<int64_t>(plan.zero, 1) : 0;
+}
+
 std::vector<cluster::GroupShape> shapes_along(const cluster::Cluster& cluster, const Plan& plan,
                                               std::string_view axis) {
   return cluster::group_shapes(cluster, group_along(plan, axis), beside(cluster, plan, axis));
@@ -164,13 +174,27 @@ void Coarse::fill_costs(const Setting& setting) {
   const Order& order = *setting.orders.longer;
   const size_t pieces = blocks_.size() * static_cast<size_t>(order.slices());
   costs_.resize(pieces * Order::kKinds);
+  Collectives all, one;    // of a call's blocks; of a block
+  int64_t of_blocks = -1;  // that `all` is of
+  if (setting.bare) one = collectives_of(setting.plan, 1);
   for (size_t at = 0; at < pieces; ++at) {
     const Facts facts = piece_facts(setting, static_cast<int32_t>(at));
+    const size_t stage = at % blocks_.size();
+    const int64_t blocks = blocks_[stage];
+    if (setting.bare && blocks != of_blocks) {
+      all = collectives_of(setting.plan, blocks);
+      of_blocks = blocks;
+    }
+    // A forward's first gather is beside no block, but on the first stage the embedding.
+    const double first = stage == 0 || blocks == 0 ? 0 : kApart * one.gather;
     double* cost = &costs_[at * Order::kKinds];
-    cost[static_cast<size_t>(pipeline::ActionKind::kF)] = facts[kForward];
-    cost[static_cast<size_t>(pipeline::ActionKind::kI)] = facts[kInputGrad];
-    cost[static_cast<size_t>(pipeline::ActionKind::kW)] = facts[kWeightGrad];
-    cost[static_cast<size_t>(pipeline::ActionKind::kB)] = facts[kBackward];
+    const auto set = [&](pipeline::ActionKind kind, double work, double collectives) {
+      cost[static_cast<size_t>(kind)] = std::max(work, collectives);
+    };
+    set(pipeline::ActionKind::kF, facts[kForward] + first, all.gather);
+    set(pipeline::ActionKind::kI, facts[kInputGrad], all.gather);
+    set(pipeline::ActionKind::kW, facts[kWeightGrad], all.scatter);
+    set(pipeline::ActionKind::kB, facts[kBackward], all.gather + all.scatter);
   }
 }
 
@@ -199,7 +223,8 @@ Coarse::Sent Coarse::sent_of(const Setting& setting) {
 void Coarse::run(const Order& order, const Setting& setting, std::vector<double>& ends) {
   const int64_t stride = stride_of(setting.plan, "pp");
   const int64_t outer = setting.plan.ranks() / (setting.plan.pp * stride);
-  const CoarseFacts::Run asked{&order, setting.work, stride, outer};
+  const CoarseFacts::Run asked{&order, setting.work, stride, outer,
+                               setting.bare ? divided_stage(setting.plan) : 0};
   const bool even = setting.plan.layers.empty();
   if (even) {
     if (const auto known = facts_->remembered(asked)) {
@@ -344,22 +369,35 @@ Seconds Coarse::step(const Setting& now) {
 }
 
 // ZeRO 2 scatters every microbatch's gradients of a stage, ZeRO 3 gathers its weights for forward
-// and for backward as well, each slice anew: as if all of a rank went at once, in half precision.
-Seconds Coarse::dividing(const Plan& plan) {
-  if (plan.dp == 1 || plan.effective_grad_reduce() != compile::GradReduce::kMicrobatch) return {};
-  const bool one = plan.pp == 1;
-  const int64_t layers = base_.model.layers, blocks = layers / plan.pp;
-  const Facts held = facts_->states(plan, false)
-                         .of(blocks, one, one, second_blocks(base_.model, layers - blocks, blocks));
-  const double weights = held[kWeights] * (plan.zero >= 3 ? static_cast<double>(plan.dp) : 1);
+// and for backward as well, each slice anew: as if all of them went at once, in half precision.
+Coarse::Collectives Coarse::seconds_of(const Plan& plan, double held) {
+  const double weights = held * (plan.zero >= 3 ? static_cast<double>(plan.dp) : 1);
   const std::vector<cluster::GroupShape>& groups = places(plan).along_dp;
   const auto seconds = [&](ir::OpKind kind) {
     return cost::collective_time(base_.cluster, kind, Bytes(static_cast<int64_t>(weights)), groups)
         .time.value;
   };
-  const double each = seconds(ir::OpKind::kReduceScatter) +
-                      (plan.zero >= 3 ? 2 * seconds(ir::OpKind::kAllGather) : 0.0);
-  return Seconds(static_cast<double>(plan.microbatches * plan.sequence_slices()) * each);
+  return {plan.zero >= 3 ? seconds(ir::OpKind::kAllGather) : 0.0,
+          seconds(ir::OpKind::kReduceScatter)};
+}
+
+Coarse::Collectives Coarse::collectives_of(const Plan& plan, int64_t blocks) {
+  if (divided_stage(plan) == 0) return {};
+  // Of the kind of blocks that has fewer weights.
+  const StageFacts& states = facts_->states(plan, false);
+  return seconds_of(plan, std::min(states.of(blocks, false, false, 0)[kWeights],
+                                   states.of(blocks, false, false, blocks)[kWeights]));
+}
+
+Seconds Coarse::dividing(const Plan& plan) {
+  if (divided_stage(plan) == 0) return {};
+  const bool one = plan.pp == 1;
+  const int64_t layers = base_.model.layers, blocks = layers / plan.pp;
+  const Facts held = facts_->states(plan, false)
+                         .of(blocks, one, one, second_blocks(base_.model, layers - blocks, blocks));
+  const Collectives each = seconds_of(plan, held[kWeights]);
+  return Seconds(static_cast<double>(plan.microbatches * plan.sequence_slices()) *
+                 (each.scatter + 2 * each.gather));
 }
 
 Estimate Coarse::least_scheduled(const Plan& plan) {
@@ -451,7 +489,7 @@ Estimate Coarse::memory(const Setting& now) {
 }
 
 void Coarse::run_memory(const Order& order, const Setting& now, std::vector<double>& most) {
-  const CoarseFacts::Run asked{&order, now.work, 0, 0};
+  const CoarseFacts::Run asked{&order, now.work};
   const bool even = now.plan.layers.empty();
   if (even) {
     if (const auto known = facts_->remembered(asked)) {

@@ -52,8 +52,8 @@ class Coarse {
   // collectives alone, whichever is longer; states, and one microbatch. REQUIRES: pp divides the
   // blocks.
   Estimate least(const compile::Plan& plan);
-  // And with this schedule: without ZeRO's collectives in forward and backward and what they hold,
-  // or with them alone, and where slices of a sequence take no longer than the whole.
+  // And with this schedule: each forward and backward without ZeRO's collectives and what they
+  // hold, or with them alone, and where slices of a sequence take no longer than the whole.
   // REQUIRES: as `estimate`.
   Estimate least_scheduled(const compile::Plan& plan);
   // States alone, at the least, of the fullest rank between the ends, or of as many as share a
@@ -88,6 +88,13 @@ class Coarse {
   Seconds step(const Setting& now);
 
   void fill_costs(const Setting& setting);
+  // Seconds of ZeRO's collectives at the least: a gather in F and in B or I, a scatter in B or W.
+  struct Collectives {
+    double gather = 0, scatter = 0;
+  };
+  // In a call of a stage with so many blocks; for so many bytes of weights that a rank holds.
+  Collectives collectives_of(const compile::Plan& plan, int64_t blocks);
+  Collectives seconds_of(const compile::Plan& plan, double held);
   // Of a copy of a stage (Order::copies).
   Facts piece_facts(const Setting& setting, int32_t copy) const;
   // What goes over the link for one value of a boundary, and how long its receiver gathers the

@@ -51,8 +51,9 @@ class CoarseFacts {
   struct Run {
     const Order* order = nullptr;
     const Probe* work = nullptr;
-    int64_t stride = 0;  // ranks from one pipeline coordinate to the next; 0: memory, not time
-    int64_t outer = 0;   // ranks of one pipeline coordinate, in strides
+    int64_t stride = 0;   // ranks from one pipeline coordinate to the next; 0: memory, not time
+    int64_t outer = 0;    // ranks of one pipeline coordinate, in strides
+    int64_t divides = 0;  // the ZeRO stage of which only collectives' bounds count
     friend auto operator<=>(const Run&, const Run&) = default;
   };
   // [rank]; null: nothing was remembered.

@@ -358,4 +358,10 @@ TEST_CASE("bounds lie below the estimates of random plans, and ZeRO's collective
   bare.zero = 1;
   CHECK(coarse.least(plan).step > coarse.least(bare).step);
   CHECK(coarse.least(plan).step <= coarse.step(plan));
+  // In a pipeline each forward and backward takes as long as its own collectives, and the first
+  // gather of a forward is beside nothing.
+  plan = compile::parse_plan("tp=8,pp=2,dp=32,zero=3,microbatches=8,schedule=1f1b");
+  const Seconds scheduled = coarse.least_scheduled(plan).step;
+  CHECK(scheduled.value > 1.1 * coarse.least(plan).step.value);
+  CHECK(scheduled <= coarse.step(plan));
 }
