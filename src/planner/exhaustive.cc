@@ -78,17 +78,42 @@ class Search {
   }
 
   BySize plans_by_size() {
-    BySize by_size;
+    std::vector<Plan> plans, filling;
+    std::set<std::pair<int64_t, int64_t>> seen;  // pp, microbatches
     for (const Layout& layout : planner::layouts(request_.base, request_.gpus)) {
-      for (const Plan& plan : layout_plans(request_.base, layout)) {
-        if (!pipelinings_.contains(plan.pp))
-          pipelinings_.emplace(plan.pp, planner::pipelinings(request_.base, plan.pp));
-        found_.candidates += pipelinings_taken(plan);
-        const int64_t microbatch = request_.base.global_batch / plan.dp / plan.microbatches;
-        by_size[microbatch][group_of(plan)].push_back(plan);
+      if (!pipelinings_.contains(layout.pp))
+        pipelinings_.emplace(layout.pp, planner::pipelinings(request_.base, layout.pp));
+      for (Plan& plan : layout_plans(request_.base, layout)) {
+        // Of the others it is known without an order.
+        if (plan.microbatches < 2 * plan.pp && seen.emplace(plan.pp, plan.microbatches).second) {
+          for (const Pipelining& pipelining : pipelinings(plan.pp))
+            filling.push_back(under({plan, {}, {}}, pipelining).plan);
+        }
+        plans.push_back(std::move(plan));
       }
     }
+    make_orders(std::move(filling));
+    BySize by_size;
+    for (Plan& plan : plans) {
+      found_.candidates += pipelinings_taken(plan);
+      const int64_t microbatch = request_.base.global_batch / plan.dp / plan.microbatches;
+      by_size[microbatch][group_of(plan)].push_back(std::move(plan));
+    }
     return by_size;
+  }
+
+  // Makes the orders of such plans, each once and the longest first, so that no thread waits.
+  void make_orders(std::vector<Plan> plans) {
+    const auto key = [](const Plan& plan) {
+      return std::tuple(-plan.stages() * plan.microbatches, plan.pp, plan.chunks,
+                        std::string_view(plan.schedule));
+    };
+    std::sort(plans.begin(), plans.end(),
+              [&](const Plan& a, const Plan& b) { return key(a) < key(b); });
+    const auto same = [&](const Plan& a, const Plan& b) { return key(a) == key(b); };
+    plans.erase(std::unique(plans.begin(), plans.end(), same), plans.end());
+    on_threads(plans.size(),
+               [&](predict::Coarse& coarse, size_t i) { coarse.has_order(plans[i]); });
   }
 
   // All layouts with microbatches of one size, with ZeRO 0 and 1, or 2 and 3. A group is given up
@@ -184,12 +209,14 @@ class Search {
         layout_of.push_back(i);
       }
     }
-    // Neighbours have other schedules, so that threads seldom make the same.
+    std::vector<Plan> plans;
+    for (const Looked& here : all) plans.push_back(here.plan);
+    make_orders(std::move(plans));
     std::vector<char> has_order(all.size(), 0);
     on_threads(all.size(), [&](predict::Coarse& coarse, size_t i) {
       has_order[i] = coarse.has_order(all[i].plan) ? 1 : 0;
     });
-    std::vector<Plan> plans;
+    plans.clear();
     for (size_t i = 0; i < all.size(); ++i) {
       if (has_order[i]) plans.push_back(all[i].plan);
     }
