@@ -93,7 +93,7 @@ class Verifier {
   }
 
   void input(const Input& input) {
-    where_ = [&] { return fmt::format("input {}", label(input.value)); };
+    where_ = [this, value = input.value] { return fmt::format("input {}", label(value)); };
     defines(input.value);
     check(!graph_.value(input.value).producer.valid(), "an input has a producer");
     if (!input.state.valid()) return;
@@ -147,7 +147,9 @@ class Verifier {
     for (const StateUpdate& update : graph_.updates) {
       where_ = [] { return std::string("updates"); };
       state(update.state);
-      where_ = [&] { return fmt::format("update of state '{}'", state_name(update.state)); };
+      where_ = [this, id = update.state] {
+        return fmt::format("update of state '{}'", state_name(id));
+      };
       reads(update.value);
       check(updated.insert(update.state).second, "updated twice");
       const TensorType& type = graph_.type(update.value);

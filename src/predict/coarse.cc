@@ -72,7 +72,8 @@ std::vector<RankId> beside(const cluster::Cluster& cluster, const Plan& plan,
   return shifts;
 }
 
-// The part of a block's collective beside which there is no more than a norm of activations.
+// Of a forward's first gather at least this part is beside nothing: a norm of activations, which
+// reads none of a block's matrices, may go beside the rest.
 constexpr double kApart = 0.9;
 
 // The ZeRO stage, where it has collectives in forward or backward; otherwise 0.
@@ -150,7 +151,7 @@ const Coarse::Setting& Coarse::setting(const Plan& plan, bool bare) {
   setting_.reset();  // where a plan cannot be compiled there is none
   Setting made{plan, bare, &facts_->work(bare ? bare_of(plan) : plan), {}, facts_->orders(plan)};
   blocks_ = blocks_of(plan, base_.model.layers);
-  if (made.orders.longer == nullptr) MW_CHECK(false, "plan {} has no order", short_form(plan));
+  MW_CHECK(made.orders.longer != nullptr, "plan {} has no order", short_form(plan));
   made.state = facts_->states(plan, made.orders.folded);
   fill_states(made);
   return setting_.emplace(std::move(made));
@@ -382,7 +383,7 @@ Coarse::Collectives Coarse::seconds_of(const Plan& plan, double held) {
 }
 
 Coarse::Collectives Coarse::collectives_of(const Plan& plan, int64_t blocks) {
-  if (divided_stage(plan) == 0) return {};
+  if (divided_stage(plan) == 0 || blocks == 0) return {};
   // Of the kind of blocks that has fewer weights.
   const StageFacts& states = facts_->states(plan, false);
   return seconds_of(plan, std::min(states.of(blocks, false, false, 0)[kWeights],
