@@ -79,14 +79,19 @@ struct Fitter::Parts {
   cluster::Profile profile;
   std::vector<const Run*> runs;
   std::vector<Skipped> skipped;
-  std::vector<CollectiveRow> collectives;
-  cluster::Cluster collectives_on;
+  MeasuredKernels measured;
+  cluster::Cluster measured_on;
   mutable std::vector<Case> cases;
 
-  size_t rows() const { return runs.size() + collectives.size(); }
+  size_t rows() const { return runs.size() + measured.size(); }
   std::string source(size_t row) const { return row < runs.size() ? runs[row]->source : kKernels; }
+  // What a row's weight is shared by.
+  std::string share(size_t row) const {
+    const size_t before = runs.size() + measured.collectives.size();
+    return row < before ? source(row) : kKernels + ' ' + measured.kernels[row - before].kernel;
+  }
 
-  // [row] log(predicted / measured): runs, then collectives.
+  // [row] log(predicted / measured): runs, collectives, kernels.
   std::vector<double> residuals(const std::vector<double>& logs,
                                 const std::vector<bool>& used) const {
     std::vector<double> r(rows(), 0);
@@ -101,11 +106,11 @@ struct Fitter::Parts {
       }
       r[i] = std::log(least / measured);
     });
-    cluster::Cluster at = collectives_on;
-    if (!collectives.empty()) set(at, logs);
-    for (size_t i = 0; i < collectives.size(); ++i) {
+    cluster::Cluster at = measured_on;
+    if (measured.size() > 0) set(at, logs);
+    for (size_t i = 0; i < measured.collectives.size(); ++i) {
       if (!used[runs.size() + i]) continue;
-      const CollectiveRow& row = collectives[i];
+      const CollectiveRow& row = measured.collectives[i];
       cluster::GroupShape group;
       group.size = row.ranks;
       group.ways = {row.ranks / row.nodes};
@@ -115,6 +120,12 @@ struct Fitter::Parts {
           cost::collective_time(at, ir::OpKind::kAllReduce, row.bytes, group).time.value +
           at.device.attained.collective_latency.value;
       r[runs.size() + i] = std::log(time * 1e6 / row.time_us);
+    }
+    const size_t before = runs.size() + measured.collectives.size();
+    for (size_t i = 0; i < measured.kernels.size(); ++i) {
+      const KernelRow& row = measured.kernels[i];
+      if (used[before + i])
+        r[before + i] = std::log(kernel_time(at.device, row).value * 1e6 / row.time_us);
     }
     return r;
   }
@@ -132,15 +143,15 @@ struct Fitter::Parts {
              const std::vector<double>& most, const std::vector<bool>& used,
              const std::vector<double>& w, const std::vector<double>& r) const;
 
-  // [row] what its square counts: every source alike, the table of collectives as one.
+  // [row] what its square counts: every source alike, collectives and kernels of a kind as one.
   std::vector<double> weights(const std::vector<bool>& used) const {
     std::map<std::string, double> count;
     for (size_t i = 0; i < rows(); ++i) {
-      if (used[i]) ++count[source(i)];
+      if (used[i]) ++count[share(i)];
     }
     std::vector<double> w(rows(), 0);
     for (size_t i = 0; i < rows(); ++i) {
-      if (used[i]) w[i] = 1 / count[source(i)];
+      if (used[i]) w[i] = 1 / count[share(i)];
     }
     return w;
   }
@@ -169,7 +180,7 @@ std::string Fitter::Parts::make_ready(const Run& run, const Machines& machines, 
   return first_error.empty() ? "nothing of what it leaves open fits the memory" : first_error;
 }
 
-Fitter::Fitter(const std::vector<const Run*>& runs, const std::vector<CollectiveRow>& collectives,
+Fitter::Fitter(const std::vector<const Run*>& runs, const MeasuredKernels& measured,
                const Machines& machines, const cluster::Profile& profile, FitOptions options)
     : parts_(std::make_unique<Parts>()) {
   MW_CHECK(options.constants.size() <= kMostConstants, "{} constants", options.constants.size());
@@ -178,9 +189,11 @@ Fitter::Fitter(const std::vector<const Run*>& runs, const std::vector<Collective
   Parts& parts = *parts_;
   parts.options = options;
   parts.profile = profile;
-  parts.collectives = collectives;
+  parts.measured = measured;
   for (const cluster::Cluster& cluster : machines.clusters) {
-    if (cluster.device.name == profile.device) parts.collectives_on = cluster;
+    if (cluster.device.name != profile.device) continue;
+    parts.measured_on = cluster;
+    cluster::apply(profile, parts.measured_on);
   }
   const std::vector<const Run*> all = chosen(runs, with, options.runs_per_source, parts.skipped);
   std::vector<Parts::Case> cases(all.size());
@@ -223,8 +236,11 @@ Range range_of(const std::vector<std::string>& constants, const cluster::Cluster
     MW_CHECK(info != infos.end(), "constant {}", name);
     range.least.push_back(std::log(info->least));
     range.most.push_back(std::log(info->most));
-    range.start.push_back(std::clamp(std::log(std::max(1e-9, cluster::constant(at, name))),
-                                     range.least.back(), range.most.back()));
+    // What is off begins in the middle: near nothing it would matter too little to be found.
+    const double value = cluster::constant(at, name);
+    const double start =
+        value == 0 && info->least > 0 ? std::sqrt(info->least * info->most) : std::max(1e-9, value);
+    range.start.push_back(std::clamp(std::log(start), range.least.back(), range.most.back()));
   }
   return range;
 }
@@ -298,9 +314,7 @@ Fit Fitter::fit(const std::vector<bool>& given) const {
   std::vector<bool> used = given;
   used.resize(parts.rows(), given.empty());
   const std::vector<double> w = parts.weights(used);
-  cluster::Cluster at = parts.collectives_on;
-  cluster::apply(parts.profile, at);
-  const Range range = range_of(parts.options.constants, at);
+  const Range range = range_of(parts.options.constants, parts.measured_on);
   std::vector<double> x = range.start, r = parts.residuals(x, used);
   double best = cost(r, w, x, range.start), damping = 1e-3, gain = 1;
   for (int iteration = 0; iteration < parts.options.iterations && gain >= 1e-4; ++iteration) {
@@ -352,9 +366,12 @@ Fit Fitter::Parts::fit_at(const std::vector<double>& x, const std::vector<double
   }
   const std::vector<double> all = residuals(x, std::vector<bool>(rows(), true));
   for (size_t i = 0; i < runs.size(); ++i)
-    fit.residuals.push_back({runs[i], nullptr, std::exp(all[i]) - 1});
-  for (size_t i = 0; i < collectives.size(); ++i)
-    fit.residuals.push_back({nullptr, &collectives[i], std::exp(all[runs.size() + i]) - 1});
+    fit.residuals.push_back({runs[i], nullptr, nullptr, std::exp(all[i]) - 1});
+  size_t row = runs.size();
+  for (const CollectiveRow& collective : measured.collectives)
+    fit.residuals.push_back({nullptr, &collective, nullptr, std::exp(all[row++]) - 1});
+  for (const KernelRow& kernel : measured.kernels)
+    fit.residuals.push_back({nullptr, nullptr, &kernel, std::exp(all[row++]) - 1});
   return fit;
 }
 

@@ -27,9 +27,10 @@ struct Fitted {
   bool determined = true;    // false: no row's time depends on it
 };
 struct Residual {
-  const Run* run = nullptr;                   // or
-  const CollectiveRow* collective = nullptr;  // of a kernel table
-  double error = 0;                           // predicted / measured - 1
+  const Run* run = nullptr;                   // or of the fitter's kernel table
+  const CollectiveRow* collective = nullptr;  // or
+  const KernelRow* kernel = nullptr;
+  double error = 0;  // predicted / measured - 1
 };
 // A run that was not fitted on, and why.
 struct Skipped {
@@ -38,7 +39,7 @@ struct Skipped {
 };
 struct Fit {
   std::vector<Fitted> constants;
-  std::vector<Residual> residuals;  // of runs, then of kernels
+  std::vector<Residual> residuals;  // of runs, collectives, kernels
   // Standard deviation of log(predicted / measured) of runs, every source alike; of kernels where
   // there is no run.
   double deviation = 0;
@@ -51,16 +52,16 @@ class Fitter {
   // Compiles the runs: the long part. The profile gives what is not fitted, and where the fit
   // starts. REQUIRES: the runs are of the profile's device and software and outlive the fitter;
   // the machines have a cluster of that device.
-  Fitter(const std::vector<const Run*>& runs, const std::vector<CollectiveRow>& collectives,
+  Fitter(const std::vector<const Run*>& runs, const MeasuredKernels& measured,
          const Machines& machines, const cluster::Profile& profile, FitOptions options);
   ~Fitter();
 
   // Minimises the sum over runs of weight * log(predicted / measured)^2, weight one over the number
-  // of the source's runs that are used, by damped Gauss-Newton steps in the constants' logarithms
-  // with numeric derivatives [Levenberg 1944, Marquardt 1963]. A constant that the runs do not
-  // determine stays where it starts: its logarithm has a prior of standard deviation 3 there.
-  // `used`: [row] whether it counts, runs, then kernels; empty: all. Intervals from the covariance
-  // at the end.
+  // of the source's runs, or of its kernels of one kind, that are used, by damped Gauss-Newton
+  // steps in the constants' logarithms with numeric derivatives [Levenberg 1944, Marquardt 1963]. A
+  // constant that the runs do not determine stays where it starts: its logarithm has a prior of
+  // standard deviation 3 there. `used`: [row] whether it counts, runs, then collectives, then
+  // kernels; empty: all. Intervals from the covariance at the end.
   Fit fit(const std::vector<bool>& used = {}) const;
   // [row] its source; "measured kernels" of a table.
   std::vector<std::string> sources() const;

@@ -39,13 +39,13 @@ std::vector<Run> simulated_rows(double matrix_fraction) {
   return rows;
 }
 
-Fitter fitter(const std::vector<Run>& rows, const std::vector<CollectiveRow>& collectives = {},
+Fitter fitter(const std::vector<Run>& rows, const MeasuredKernels& measured = {},
               std::vector<std::string> constants = {"matrix_fraction"}) {
   std::vector<const Run*> pointers;
   for (const Run& run : rows) pointers.push_back(&run);
   FitOptions options;
   options.constants = std::move(constants);
-  return {pointers, collectives, a100(), stack(0.9), options};
+  return {pointers, measured, a100(), stack(0.9), options};
 }
 
 }  // namespace
@@ -113,10 +113,11 @@ TEST_CASE("rows of which a fit can know nothing are left out, and say why") {
 }
 
 TEST_CASE("kernels are a source of their own, and a constant that no row needs stays") {
-  std::vector<CollectiveRow> kernels;
+  MeasuredKernels kernels;
   for (int64_t bytes = 1 << 20; bytes <= 1 << 28; bytes *= 4) {
     // A ring of 8 at 50 GB/s: 2 * 7/8 * bytes.
-    kernels.push_back({1, 8, Bytes(bytes), 1.75 * static_cast<double>(bytes) / 50e9 * 1e6});
+    kernels.collectives.push_back(
+        {1, 8, Bytes(bytes), 1.75 * static_cast<double>(bytes) / 50e9 * 1e6});
   }
   const Fit fit = fitter({}, kernels, {"node_bus_fraction", "matrix_fraction"}).fit();
   CHECK_FALSE(fit.constants[1].determined);
@@ -124,19 +125,117 @@ TEST_CASE("kernels are a source of their own, and a constant that no row needs s
   CHECK(fit.residuals.size() == kernels.size());
 }
 
-TEST_CASE("a table of kernels is checked by line") {
+namespace {
+
+const std::string kKernelHeader = "device,kernel,dtype,batch,m,n,k,causal,time_us\n";
+
+}  // namespace
+
+TEST_CASE("kernels are of a device, and take what their sizes say") {
+  const MeasuredKernels read = parse_kernels(kKernelHeader +
+                                                 "A100-SXM,product,bf16,2,512,256,128,0,30\n"
+                                                 "V100,product,f16,1,512,256,128,0,30\n"
+                                                 "A100-SXM,attention,bf16,8,1000,1001,64,1,30\n"
+                                                 "A100-SXM,attention_grad,f16,8,1000,1001,64,0,3\n"
+                                                 "A100,stream,f32,1,4096,1,1,0,30\n"
+                                                 "A100,loss,bf16,1,100,1000,1,0,30\n"
+                                                 "A100,update,f32,1,100,1,1,0,30\n"
+                                                 "A100,product,fp8,1,512,256,128,0,30\n"
+                                                 "A100,host,bf16,1,1,1,1,0,12\n",
+                                             "k.csv", "A100-SXM-80GB");
+  CHECK(read.collectives.empty());
+  REQUIRE(read.kernels.size() == 8);
+  const auto flops = [&](size_t i) { return read.kernels[i].works[0].flops; };
+  const auto bytes = [&](size_t i) {
+    double sum = 0;
+    for (const cost::OpWork& work : read.kernels[i].works) sum += work.bytes;
+    return sum;
+  };
+  CHECK(flops(0) == 2.0 * 2 * 512 * 256 * 128);
+  CHECK(bytes(0) == 2.0 * 2 * (512 * 128 + 256 * 128 + 512 * 256));
+  CHECK(flops(1) == 4.0 * 8 * 1000 * 501.5 * 64);  // the first query sees two keys
+  CHECK(flops(2) == 10.0 * 8 * 1000 * 1001 * 64);
+  CHECK(bytes(3) == 4096);
+  CHECK(bytes(4) == 4.0 * 2 * 100 * 1000);
+  CHECK(bytes(5) == 28.0 * 100);
+  CHECK(bytes(6) == 512 * 128 + 256 * 128 + 2 * 512 * 256);
+  cluster::Device device = a100().clusters[0].device;
+  device.attained.host_op = Seconds(3e-6);
+  device.attained.launch = Seconds(1e-6);
+  CHECK(kernel_time(device, read.kernels[7]).value == 3e-6);
+  // Three kernels, each issued by the host.
+  CHECK(kernel_time(device, read.kernels[4]).value == mw::test::close_to(9e-6));
+}
+
+TEST_CASE("a fit finds the constants that made the kernels' times") {
+  std::string csv = kKernelHeader;
+  const char* const sizes[] = {
+      "product,bf16,1,8192,8192,128",    "product,bf16,1,8192,8192,1024",
+      "product,bf16,1,8192,8192,8192",   "attention,bf16,64,1024,1024,128",
+      "attention,bf16,64,4096,4096,128", "attention,bf16,64,16384,16384,128",
+      "stream,f32,1,1000000000,1,1",     "stream,f32,1,4000000000,1,1"};
+  for (const char* size : sizes) csv += fmt::format("A100-SXM,{},0,1\n", size);
+  MeasuredKernels made = parse_kernels(csv, "k.csv", "A100-SXM-80GB");
+  cluster::Cluster at = a100().clusters[0];
+  cluster::apply(stack(0.9), at);
+  const std::vector<std::pair<std::string, double>> truth = {{"matrix_fraction", 0.7},
+                                                             {"product_half_k", 200},
+                                                             {"attention_fraction", 0.6},
+                                                             {"attention_half_keys", 300},
+                                                             {"memory_fraction", 0.75}};
+  std::vector<std::string> names;
+  for (const auto& [name, value] : truth) {
+    cluster::set_constant(at, name, value);
+    names.push_back(name);
+  }
+  for (KernelRow& row : made.kernels) row.time_us = kernel_time(at.device, row).value * 1e6;
+  const Fitter of_rows = fitter({}, made, names);
+  const Fit fit = of_rows.fit();
+  for (size_t i = 0; i < truth.size(); ++i) {
+    CAPTURE(truth[i].first);
+    CHECK(fit.constants[i].value == mw::test::close_to(truth[i].second).epsilon(0.05));
+  }
+  REQUIRE(fit.residuals.size() == made.kernels.size());
+  CHECK(fit.residuals[0].kernel != nullptr);
+  const std::string text = to_text(fit, {});
+  CHECK(text.find("attention       64 heads of 128, 1024 queries, 1024 keys, bf16") != text.npos);
+  CHECK(text.find("8 measured kernels: mean error 0.") != text.npos);
+  const cluster::Profile profile =
+      fitted_profile(stack(0.9), fit, {}, {.runs = {}, .kernels = "k.csv"});
+  CHECK(profile.source.find("8 kernels of k.csv: matrix_fraction") != std::string::npos);
+}
+
+TEST_CASE("a table of kernels is checked by line, whichever it is of") {
+  CHECK_THROWS_WITH_AS(
+      parse_kernels(kKernelHeader +
+                        "A100,product,f64,0,8,8,8,1,5\nA100,attention,bf16,1,9,8,8,1,5\n"
+                        "A100,sort,f32,1,8,8,8,2,5\n,update,bf16,1,8,1,1,0,0\n",
+                    "k.csv", "A100"),
+      "k.csv:2: dtype: must be one of bf16, f16, f32, fp8, is \"f64\"\n"
+      "k.csv:2: batch: must be an integer of at least 1, is \"0\"\n"
+      "k.csv:2: causal: must be 0 but for attention, is \"1\"\n"
+      "k.csv:3: causal: must be 0, as not every query has a key, is \"1\"\n"
+      "k.csv:4: kernel: must be one of product, attention, attention_grad, stream, loss, update, "
+      "host, is \"sort\"\n"
+      "k.csv:4: causal: must be at most 1, is \"2\"\n"
+      "k.csv:5: dtype: must be one of f32, is \"bf16\"\n"
+      "k.csv:5: time_us: must be a positive number, is \"0\"\n"
+      "k.csv:5: device: must be that of a cluster, or how it begins, is \"\"",
+      Error);
+  CHECK_THROWS_WITH_AS(parse_kernels(kKernelHeader, "k.csv", "A100"), "k.csv: has no rows", Error);
   const std::string header = "device,collective,nodes,ranks,bytes,time_us\n";
   const std::vector<CollectiveRow> rows =
-      parse_collectives(header +
-                            "A100-SXM,all_reduce,2,16,1024,5\nV100,all_reduce,1,8,1024,5\n"
-                            "A100-SXM,all_to_all,1,8,1024,5\n",
-                        "k.csv", "A100-SXM-80GB");
+      parse_kernels(header +
+                        "A100-SXM,all_reduce,2,16,1024,5\nV100,all_reduce,1,8,1024,5\n"
+                        "A100-SXM,all_to_all,1,8,1024,5\n",
+                    "k.csv", "A100-SXM-80GB")
+          .collectives;
   REQUIRE(rows.size() == 1);
   CHECK(rows[0].nodes == 2);
   CHECK(rows[0].ranks == 16);
   CHECK_THROWS_WITH_AS(
-      parse_collectives(header + "A100-SXM,all_reduce,0.4,8,1024,5\nA100-SXM,foo,3,8,0,-1\n",
-                        "k.csv", "A100-SXM-80GB"),
+      parse_kernels(header + "A100-SXM,all_reduce,0.4,8,1024,5\nA100-SXM,foo,3,8,0,-1\n", "k.csv",
+                    "A100-SXM-80GB"),
       "k.csv:2: nodes: must be an integer of at least 1, is \"0.4\"\n"
       "k.csv:3: collective: must be one of all_reduce, all_gather, reduce_scatter, broadcast, "
       "all_to_all, sendrecv, is \"foo\"\n"
@@ -144,11 +243,11 @@ TEST_CASE("a table of kernels is checked by line") {
       "k.csv:3: ranks: must be a multiple of the 3 nodes, is \"8\"\n"
       "k.csv:3: time_us: must be a positive number, is \"-1\"",
       Error);
-  CHECK_THROWS_WITH_AS(parse_collectives(header, "k.csv", "A100"), "k.csv: has no rows", Error);
+  CHECK_THROWS_WITH_AS(parse_kernels(header, "k.csv", "A100"), "k.csv: has no rows", Error);
   CHECK_THROWS_WITH_AS(
-      parse_collectives(header + ",all_reduce,1,1,9223372036854775807,inf\n"
-                                 "A100,all_reduce,1,99999999999,8,1e-300\n",
-                        "k.csv", "A100"),
+      parse_kernels(header + ",all_reduce,1,1,9223372036854775807,inf\n"
+                             "A100,all_reduce,1,99999999999,8,1e-300\n",
+                    "k.csv", "A100"),
       "k.csv:2: device: must be that of a cluster, or how it begins, is \"\"\n"
       "k.csv:2: ranks: must be an integer of at least 2, is \"1\"\n"
       "k.csv:2: bytes: must be at most 1125899906842624, is \"9223372036854775807\"\n"

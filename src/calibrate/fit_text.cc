@@ -27,10 +27,14 @@ constexpr std::string_view kFittedOn = "fitted by meshwright calibrate on ", kBe
 std::string source_of(const Fit& fit, const FitFiles& files, std::string_view before) {
   const auto runs = std::count_if(fit.residuals.begin(), fit.residuals.end(),
                                   [](const Residual& r) { return r.run != nullptr; });
-  const auto kernels = static_cast<std::ptrdiff_t>(fit.residuals.size()) - runs;
+  const auto collectives = std::count_if(fit.residuals.begin(), fit.residuals.end(),
+                                         [](const Residual& r) { return r.collective != nullptr; });
+  const auto kernels = static_cast<std::ptrdiff_t>(fit.residuals.size()) - runs - collectives;
   std::vector<std::string> rows, constants;
   if (runs > 0) rows.push_back(fmt::format("{} rows of {}", runs, join(files.runs, ", ")));
-  if (kernels > 0) rows.push_back(fmt::format("{} all-reduces of {}", kernels, files.kernels));
+  if (collectives > 0)
+    rows.push_back(fmt::format("{} all-reduces of {}", collectives, files.kernels));
+  if (kernels > 0) rows.push_back(fmt::format("{} kernels of {}", kernels, files.kernels));
   for (const Fitted& fitted : fit.constants) {
     if (fitted.determined) constants.push_back(fitted.name);
   }
@@ -97,7 +101,7 @@ std::string errors_text(const Fit& fit, bool kernels) {
   double mean = 0, worst = 0;
   int count = 0;
   for (const Residual& residual : fit.residuals) {
-    if ((residual.collective != nullptr) != kernels) continue;
+    if ((residual.run == nullptr) != kernels) continue;
     ++count;
     mean += std::abs(residual.error);
     if (std::abs(residual.error) > std::abs(worst)) worst = residual.error;
@@ -113,6 +117,10 @@ std::string residual_text(const Residual& residual) {
     const CollectiveRow& row = *residual.collective;
     return fmt::format("  all_reduce of {} on {} ranks of {} nodes {}",
                        format_bytes(row.bytes.value), row.ranks, row.nodes, error);
+  }
+  if (residual.kernel != nullptr) {
+    const KernelRow& row = *residual.kernel;
+    return fmt::format("  {:<15} {:<48} {:>8.4g} us {}", row.kernel, row.sizes, row.time_us, error);
   }
   const Run& run = *residual.run;
   return fmt::format("  {:<18} tp={} pp={} dp={} mb={} batch {:<5} {}", run.model, run.tp, run.pp,

@@ -1,4 +1,4 @@
-// Measured collectives, one a row of a CSV file.
+// Measured collectives and kernels, one a row of a CSV file.
 #pragma once
 
 #include <cstdint>
@@ -7,6 +7,8 @@
 #include <vector>
 
 #include "base/ids.h"
+#include "cluster/hardware.h"
+#include "cost/op_time.h"
 
 namespace mw::calibrate {
 
@@ -16,11 +18,39 @@ struct CollectiveRow {
   Bytes bytes;
   double time_us = 0;
 };
-// A CSV file with the columns device, collective, nodes, ranks, bytes, time_us: the rows of
-// all_reduce on the device, or on what its name begins with ("A100-SXM" is any A100 with that
-// connector); rows of other collectives and devices are checked and left out. Throws Error with
-// all findings.
-std::vector<CollectiveRow> parse_collectives(std::string_view csv, const std::string& file,
-                                             const std::string& device);
+
+// A kernel, or several that always come together, from the start of one call to the start of the
+// next where many are issued; or what the host takes to issue one.
+struct KernelRow {
+  std::string kernel;  // "product"
+  std::string sizes;   // as text: "8192 x 4096 x 1024, bf16"
+  std::vector<cost::OpWork> works;
+  cost::Fp8 fp8 = cost::Fp8::kOff;
+  double time_us = 0;
+};
+// The longer of the device's work and the host's to issue it.
+Seconds kernel_time(const cluster::Device& device, const KernelRow& row);
+
+struct MeasuredKernels {
+  std::vector<CollectiveRow> collectives;
+  std::vector<KernelRow> kernels;
+
+  size_t size() const { return collectives.size() + kernels.size(); }
+};
+// The rows on the device, or on what its name begins with ("A100-SXM" is any A100 with that
+// connector); rows of other devices are checked and left out. A CSV file with the columns device,
+// collective, nodes, ranks, bytes, time_us: its all_reduces; or one with device, kernel, dtype,
+// batch, m, n, k, causal, time_us, as scripts/measure_gpu.py writes it:
+//
+//   product                     batch products of [m, k] by [k, n] (dtype fp8: no casts)
+//   attention, attention_grad   fused; batch heads of all samples, m queries, n keys, size k
+//   stream                      m bytes, read and written together
+//   loss                        cross-entropy of m tokens, n words, and the logits' gradient
+//   update                      AdamW of m f32 parameters
+//   host                        an op that is too small for the device to matter
+//
+// Throws Error with all findings.
+MeasuredKernels parse_kernels(std::string_view csv, const std::string& file,
+                              const std::string& device);
 
 }  // namespace mw::calibrate

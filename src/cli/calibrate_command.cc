@@ -28,26 +28,37 @@ struct CalibrateOptions {
   bool summary = false, no_left_out = false;
 };
 
-// What a table of collectives says something of, and what runs of any stack do.
-const std::vector<std::string> kOfKernels = {"collective_latency_us", "node_bus_fraction",
-                                             "network_bus_fraction"};
+// What tables of collectives and of kernels say something of, and what runs of any stack do.
+const std::vector<std::string> kOfCollectives = {"collective_latency_us", "node_bus_fraction",
+                                                 "network_bus_fraction"};
+const std::vector<std::string> kOfKernels = {
+    "matrix_fraction",          "product_half_k",      "fp8_fraction",
+    "attention_fraction",       "attention_half_keys", "attention_grad_fraction",
+    "attention_grad_half_keys", "memory_fraction",     "loss_traffic",
+    "update_traffic",           "host_op_us"};
 const std::vector<std::string> kOfRuns = {"matrix_fraction", "memory_fraction", "launch_us",
                                           "host_op_us"};
 
 // --constants; else those that the profile marks as fitted; else, without a profile, the usual
 // ones. Without runs those of kernels among them.
 std::vector<std::string> constants_of(const CalibrateOptions& options,
-                                      const cluster::Profile& profile) {
+                                      const cluster::Profile& profile,
+                                      const calibrate::MeasuredKernels& measured) {
+  const std::vector<std::string>& of_table = measured.kernels.empty() ? kOfCollectives : kOfKernels;
   std::vector<std::string> names = options.constants, known;
   for (const cluster::ConstantInfo& info : cluster::constant_infos()) known.emplace_back(info.name);
   if (names.empty()) {
     const bool blank = profile.file.empty();
-    if (blank) names = kOfKernels;
-    if (blank && !options.runs.empty()) names.insert(names.end(), kOfRuns.begin(), kOfRuns.end());
+    const auto is_of_table = [&](const std::string& name) {
+      return std::find(of_table.begin(), of_table.end(), name) != of_table.end();
+    };
+    if (blank) names = of_table;
+    for (const std::string& name : kOfRuns) {
+      if (blank && !options.runs.empty() && !is_of_table(name)) names.push_back(name);
+    }
     for (const cluster::Constant& c : profile.constants) {
-      const bool of_kernels =
-          std::find(kOfKernels.begin(), kOfKernels.end(), c.name) != kOfKernels.end();
-      if (c.source == "fit" && (of_kernels || !options.runs.empty())) names.push_back(c.name);
+      if (c.source == "fit" && (is_of_table(c.name) || !options.runs.empty()))
+        names.push_back(c.name);
     }
   }
   Diagnostics diagnostics;
@@ -75,7 +86,7 @@ struct Input {
   std::vector<calibrate::Run> runs;  // of all files
   calibrate::Machines machines;
   cluster::Profile profile;  // to begin with
-  std::vector<calibrate::CollectiveRow> collectives;
+  calibrate::MeasuredKernels measured;
   calibrate::FitOptions fit;
 };
 
@@ -152,7 +163,6 @@ void read_profile(FileSystem& fs, const CalibrateOptions& options, Input& input,
       input.machines.profiles = {input.profile};
     }
   });
-  attempt(diagnostics, [&] { input.fit.constants = constants_of(options, input.profile); });
   const std::string& device = input.profile.device;
   if (cluster && !device.empty() && cluster->device.name != device) {
     diagnostics.add("--cluster: {} is of {}, and {} of {}; leave out --cluster or --profile",
@@ -192,10 +202,12 @@ Input read_input(FileSystem& fs, const CalibrateOptions& options, const Diagnost
   });
   if (!options.kernels.empty()) {
     attempt(diagnostics, [&] {
-      input.collectives = calibrate::parse_collectives(fs.read_file(options.kernels),
-                                                       options.kernels, input.profile.device);
+      input.measured = calibrate::parse_kernels(fs.read_file(options.kernels), options.kernels,
+                                                input.profile.device);
     });
   }
+  attempt(diagnostics,
+          [&] { input.fit.constants = constants_of(options, input.profile, input.measured); });
   std::vector<std::string> inputs = named_files(fs, "", options.cluster, options.profile);
   inputs.insert(inputs.end(), options.runs.begin(), options.runs.end());
   inputs.push_back(options.kernels);
@@ -232,9 +244,9 @@ void run_calibrate(const CalibrateOptions& options, const Diagnostics& words) {
       fit_on.push_back(&run);
     }
   }
-  if (fit_on.empty() && input.collectives.empty()) {
+  if (fit_on.empty() && input.measured.size() == 0) {
     if (options.runs.empty()) {
-      throw_error("{}: no all_reduce is of {}; nothing to fit on", options.kernels,
+      throw_error("{}: no all_reduce and no kernel is of {}; nothing to fit on", options.kernels,
                   input.profile.device);
     }
     throw_error("{}: no row is of {} with {} and marked fit{}; nothing to fit on",
@@ -243,8 +255,7 @@ void run_calibrate(const CalibrateOptions& options, const Diagnostics& words) {
                     ? fmt::format(", of at most {:g} billion parameters", options.split_at)
                     : "");
   }
-  const calibrate::Fitter fitter(fit_on, input.collectives, input.machines, input.profile,
-                                 input.fit);
+  const calibrate::Fitter fitter(fit_on, input.measured, input.machines, input.profile, input.fit);
   if (options.profile.empty() && options.cluster.empty())
     fmt::print("the rows marked fit are of {}: beginning with {}\n", input.profile.name,
                input.profile.file);
@@ -285,12 +296,14 @@ void add_calibrate(CLI::App& app, const Diagnostics& words) {
       "figures, where no profile is given; with one, the cluster of the profile's device");
   command->add_option(
       "--kernels", options->kernels,
-      "A CSV table of measured collectives that count as one more source, or alone");
+      "A CSV table of measured collectives, or of kernels (scripts/measure_gpu.py), that count as "
+      "one more source, or alone");
   command
       ->add_option(
           "--constants", options->constants,
           "What to fit; if not given the profile's constants with source = \"fit\", without a "
-          "profile the best product's and the links' shares, gaps and latencies")
+          "profile the best product's and the links' shares, gaps and latencies, and what the "
+          "table is of")
       ->delimiter(',');
   command->add_option("-o,--output", options->output, "Write the fitted profile")
       ->check(written_file());

@@ -85,8 +85,12 @@ struct Attained {
   double product_half_k = 64;      // a product whose k is this long reaches half
   double fp8_fraction = 1;  // of the share of the peak that half-precision products reach, by fp8's
   double attention_fraction = 0.75;  // fused attention's share of the largest products' rate
-  bool fused_attention = true;       // else the scores go through memory, and none is left out
-  bool fused_elementwise = true;     // else norms, rope and SwiGLU are several kernels each
+  double attention_grad_fraction = 0.65 / 0.75;  // and of that, its gradient's
+  // Keys that a query sees, at which fused attention and its gradient reach half of that: what they
+  // do once a query weighs less the more keys it sees. 0: it weighs nothing.
+  double attention_half_keys = 0, attention_grad_half_keys = 0;
+  bool fused_attention = true;    // else the scores go through memory, and none is left out
+  bool fused_elementwise = true;  // else norms, rope and SwiGLU are several kernels each
   // Linear layers of one input (queries, keys and values; gate and up) are one product.
   bool fused_linears = false;
   double cache_rate = 1;          // of traffic within the cache, over that of memory
@@ -145,6 +149,10 @@ struct Stack {
   // With ZeRO 3 a layer's weights are gathered behind the reductions of the layer before, not while
   // that one computes [PyTorch FSDP, BackwardPrefetch.BACKWARD_POST].
   bool gathers_late = false;
+  // Kernels between computation copy weights that data parallelism has gathered out of one buffer,
+  // and gradients into the one that is scattered [PyTorch FSDP2, foreach_all_gather_copy_out,
+  // foreach_reduce_scatter_copy_in].
+  bool copies_shards = false;
   // Of the weights that ZeRO 3 gathers for a block that is recomputed, so much is released behind
   // the recomputation and gathered once more for the gradients: 0 to 1.
   double gathered_again = 0;

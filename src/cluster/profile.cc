@@ -14,11 +14,14 @@ namespace {
 
 constexpr std::array<std::string_view, 3> kAllocators = {"plan", "segments", "expandable"};
 
-constexpr std::array<ConstantInfo, 26> kConstants = {{
+constexpr std::array<ConstantInfo, 29> kConstants = {{
     {"matrix_fraction", 0.05, 1, "of the dense peak, by the largest matrix products"},
     {"product_half_k", 1, 4096, "elements: a product whose k is this long reaches half"},
     {"fp8_fraction", 0.2, 2, "of the share of the peak that half-precision products reach, by fp8"},
     {"attention_fraction", 0.05, 1, "fused attention's share of the largest products' rate"},
+    {"attention_grad_fraction", 0.05, 2, "of what fused attention reaches, by its gradient"},
+    {"attention_half_keys", 1, 8192, "that a query sees where fused attention reaches half of it"},
+    {"attention_grad_half_keys", 1, 8192, "the same of its gradient"},
     {"memory_fraction", 0.05, 1, "of the memory bandwidth, by kernels that read and write"},
     {"cache_rate", 1, 10, "of kernels whose operands and results fit the cache, over memory's"},
     {"score_traffic", 0.05, 5, "bytes of unfused attention's kernels over those counted"},
@@ -61,6 +64,9 @@ double* attained(Attained& a, std::string_view name) {
   if (name == "collective_cards") return &a.collective_cards;
   if (name == "product_half_k") return &a.product_half_k;
   if (name == "attention_fraction") return &a.attention_fraction;
+  if (name == "attention_grad_fraction") return &a.attention_grad_fraction;
+  if (name == "attention_half_keys") return &a.attention_half_keys;
+  if (name == "attention_grad_half_keys") return &a.attention_grad_half_keys;
   if (name == "memory_fraction") return &a.memory_fraction;
   if (name == "cache_rate") return &a.cache_rate;
   if (name == "message_network_fraction") return &a.message_network_fraction;
@@ -213,6 +219,7 @@ Profile parse_profile(std::string_view text, const std::string& file) {
   profile.stack.attention_copies = reader.boolean_or("attention_copies", false);
   profile.stack.f16_gradients = reader.boolean_or("f16_gradients", false);
   profile.stack.gathers_late = reader.boolean_or("gathers_late", false);
+  profile.stack.copies_shards = reader.boolean_or("copies_shards", false);
   const std::string allocator = reader.choice_or("allocator", kAllocators[0], kAllocators);
   profile.stack.allocator = static_cast<Allocator>(
       std::find(kAllocators.begin(), kAllocators.end(), allocator) - kAllocators.begin());
@@ -240,7 +247,7 @@ std::string to_toml(const Profile& profile) {
     text += fmt::format("runs_that_say = {}\n", list_text(profile.runs_that_say));
   text += fmt::format(
       "overlap = {}\nscatter_gather = {}\nfused_attention = {}\n"
-      "{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}gradient_bytes = {}\n",
+      "{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}gradient_bytes = {}\n",
       list_text(profile.stack.overlap), profile.stack.scatter_gather, profile.fused_attention,
       profile.stack.gloo ? "gloo = true\n" : "",
       profile.stack.global_sums ? "" : "global_sums = false\n",
@@ -258,7 +265,8 @@ std::string to_toml(const Profile& profile) {
       profile.stack.narrow_saved ? "narrow_saved = true\n" : "",
       profile.stack.attention_copies ? "attention_copies = true\n" : "",
       profile.stack.f16_gradients ? "f16_gradients = true\n" : "",
-      profile.stack.gathers_late ? "gathers_late = true\n" : "", profile.gradient_bytes);
+      profile.stack.gathers_late ? "gathers_late = true\n" : "",
+      profile.stack.copies_shards ? "copies_shards = true\n" : "", profile.gradient_bytes);
   if (profile.stack.allocator != Allocator::kPlan) {
     text += fmt::format("allocator = {}\n",
                         quoted(kAllocators[static_cast<size_t>(profile.stack.allocator)]));

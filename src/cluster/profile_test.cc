@@ -34,6 +34,7 @@ narrow_saved = true
 attention_copies = true
 f16_gradients = true
 gathers_late = true
+copies_shards = true
 allocator = "segments"
 gradient_bytes = 2
 gathered_again = 0.6667
@@ -99,6 +100,7 @@ TEST_CASE("a profile replaces what a cluster file says of device and links") {
   CHECK(c.stack.attention_copies);
   CHECK(c.stack.f16_gradients);
   CHECK(c.stack.gathers_late);
+  CHECK(c.stack.copies_shards);
   CHECK(c.stack.allocator == Allocator::kSegments);
   CHECK(c.stack.gathered_again == 0.6667);
   REQUIRE(c.stack.measured.size() == 1);

@@ -31,10 +31,8 @@ constexpr std::array<Tile, 6> kTiles = {{{256, 128, 1.0},
                                          {128, 64, 0.85},
                                          {64, 128, 0.85},
                                          {64, 64, 0.70}}};
-// Backward reaches this share of what forward does [Dao 2023, FlashAttention-2, A100, head
-// dimension 128, causal: 0.73 and 0.63 of peak at long sequences]. Range: sequences of 1k and
-// longer.
-constexpr double kAttentionBackward = 0.65 / 0.75;
+// Of queries by keys, or of scores by values [Dao 2023, FlashAttention-2, section 4.1].
+constexpr double kAttentionProducts = 2, kAttentionGradProducts = 5;
 // Unfused attention with dropout moves its scores this often, and each time a byte of mask
 // [Korthikanti 2022, section 4.1 counts what is kept: softmax, its dropout and the mask]. Forward:
 // product out 1, softmax in and out 2, dropout in and out 2, product in 1. Backward: dropout's
@@ -91,6 +89,22 @@ double memory_time(const cluster::Device& device, double bytes, double set) {
   const double hit = cache > 0 && set > 0 ? std::min(1.0, cache / set) : 0;
   return bytes * (1 - hit + hit / device.attained.cache_rate) /
          (device.memory_bandwidth.value * device.attained.memory_fraction);
+}
+
+// Fused attention's share of the largest products' rate. What it does once a query, whatever the
+// keys, are softmax's rescaling, reading and writing the query's rows, and the half of a causal
+// tile that is thrown away.
+double attention_efficiency(const cluster::Attained& attained, const OpWork& work) {
+  const double of_forward = work.backward ? attained.attention_grad_fraction : 1;
+  const double half =
+      work.backward ? attained.attention_grad_half_keys : attained.attention_half_keys;
+  const double share = attained.attention_fraction * of_forward;
+  if (half == 0) return share;
+  const double products = work.backward ? kAttentionGradProducts : kAttentionProducts;
+  const ProductShape& s = work.shape;
+  const double a_key = 2 * products * static_cast<double>(s.batch * s.m * s.k);
+  const double keys = work.flops / a_key;  // that a query sees, on average
+  return share * keys / (keys + half);
 }
 
 // Every score and its gradient in memory, the whole square of them.
@@ -491,8 +505,7 @@ OpTime op_time(const cluster::Device& device, const OpWork& work, bool tf32, Fp8
           Seconds(kernels * attained.launch.value + unfused_attention(device, work, peak));
       return time;
     }
-    if (work.kind == OpWork::Kind::kAttention)
-      rate *= attained.attention_fraction * (work.backward ? kAttentionBackward : 1);
+    if (work.kind == OpWork::Kind::kAttention) rate *= attention_efficiency(attained, work);
   }
   if (work.op == OpKind::kGelu || work.op == OpKind::kBiasGelu || work.op == OpKind::kGeluGrad)
     bytes *= attained.activation_traffic;

@@ -201,6 +201,27 @@ TEST_CASE("fused attention runs at its share of the peak, backward at 0.65 / 0.7
   CHECK(op_time(d, work).device.value == mw::test::close_to(1e12 / 50e12 * 0.75 / 0.65));
 }
 
+TEST_CASE("fused attention reaches half where a query sees half_keys, its gradient where it says") {
+  cluster::Device d = device();
+  d.attained.attention_fraction = 0.5;
+  d.attained.attention_half_keys = 200;
+  d.attained.attention_grad_half_keys = 600;
+  d.attained.attention_grad_fraction = 0.8;
+  OpWork work;
+  work.kind = OpWork::Kind::kAttention;
+  work.matrix_product = true;
+  work.dtype = DType::kBF16;
+  work.shape = {2, 1280, 400, 64};
+  // Under a causal mask a query sees half of its keys: here 200 of 400.
+  work.flops = 2 * 2 * 2.0 * 1280 * 200 * 64;
+  CHECK(op_time(d, work).device.value == mw::test::close_to(work.flops / (50e12 / 2)));
+  work.backward = true;
+  work.flops *= 2.5;
+  CHECK(op_time(d, work).device.value == mw::test::close_to(work.flops / (0.8 * 50e12 / 4)));
+  work.flops *= 3;
+  CHECK(op_time(d, work).device.value == mw::test::close_to(work.flops / (0.8 * 50e12 / 2)));
+}
+
 TEST_CASE("unfused attention has its scores in memory, up to 4096 keys") {
   cluster::Device d = device();
   d.attained.fused_attention = false;

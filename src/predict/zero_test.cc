@@ -69,6 +69,27 @@ TEST_CASE("a product waits for the weights that are gathered for it, whatever el
   CHECK(late > 1.5 * exposed(true));
 }
 
+TEST_CASE("copies of what is gathered and scattered lengthen computation by their bytes") {
+  Request request = small();
+  request.options.host = false;
+  request.precision = DType::kBF16;
+  const auto computing = [&](const char* plan, bool copies) {
+    request.plan = compile::parse_plan(plan);
+    request.cluster.stack.copies_shards = copies;
+    return mw::predict::predict(request).result.ranks[0].compute.value;
+  };
+  const cluster::Device& device = request.cluster.device;
+  const double rate = device.memory_bandwidth.value * device.attained.memory_fraction;
+  const double weights = static_cast<double>(mw::predict::predict(request).parameters);
+  // Weights twice, forward and backward: read and written in two bytes; the embedding, which makes
+  // the logits too, once more. Gradients: read in two, written in four.
+  const double more = computing("dp=4,zero=3", true) - computing("dp=4,zero=3", false);
+  CHECK(more > 0.8 * weights * 14 / rate);
+  CHECK(more < 1.2 * weights * 14 / rate);
+  // Behind a step's update nothing is copied between computation.
+  CHECK(computing("dp=4,zero=1", true) == computing("dp=4,zero=1", false));
+}
+
 TEST_CASE("one group of a layer's gradients is not waited for where another is reduced") {
   Request request = small();
   request.options.host = false;

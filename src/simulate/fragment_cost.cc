@@ -370,6 +370,43 @@ void FragmentCoster::find_rings(const Fragment& fragment, FragmentCost& cost) co
   }
 }
 
+// Views lie between a collective and the op that reads or made its tensor.
+void FragmentCoster::find_copies(const Fragment& fragment, FragmentCost& cost) {
+  const ir::Graph& graph = fragment.graph;
+  const std::vector<ir::OpIds> users = graph.users();
+  const auto runs = [&](OpId id) {
+    const OpCost& op = cost.ops[id.index()];
+    return !op.alias && op.label < 0;
+  };
+  const auto first_reader = [&](ValueId v) {
+    std::vector<ValueId> parts{v};
+    int32_t first = -1;
+    for (size_t i = 0; i < parts.size(); ++i) {
+      for (const OpId id : users[parts[i].index()]) {
+        if (runs(id) && (first < 0 || id.value < first)) first = id.value;
+        if (cost.ops[id.index()].alias)
+          parts.insert(parts.end(), graph.op(id).results.begin(), graph.op(id).results.end());
+      }
+    }
+    return first;
+  };
+  const auto maker = [&](ValueId v) {
+    OpId made = graph.value(v).producer;
+    while (made.valid() && cost.ops[made.index()].alias && !graph.op(made).operands.empty())
+      made = graph.value(graph.op(made).operands[0]).producer;
+    return made.valid() && runs(made) ? made.value : -1;
+  };
+  for (FragmentCost::Collective& collective : cost.collectives_of) {
+    if (!collective.data) continue;
+    const ir::Op& op = graph.ops[static_cast<size_t>(collective.op)];
+    if (collective.kind == OpKind::kAllGather) {
+      collective.copied_at = first_reader(op.results[0]);
+    } else if (collective.kind == OpKind::kReduceScatter) {
+      collective.copied_at = maker(op.operands[0]);
+    }
+  }
+}
+
 // Products along a dimension that they gather before, or scatter their result's sum after.
 void FragmentCoster::find_product_rings(const Fragment& fragment, FragmentCost& cost) const {
   const ir::Graph& graph = fragment.graph;
@@ -452,6 +489,7 @@ FragmentCost FragmentCoster::cost(const Fragment& fragment, int32_t rank) {
   find_state_uses(fragment, cost);
   find_rings(fragment, cost);
   if (options_.overlap.async_tp) find_product_rings(fragment, cost);
+  if (cluster_.stack.copies_shards) find_copies(fragment, cost);
   set_times(cost, cluster_, options_);
   return cost;
 }

@@ -73,6 +73,9 @@ struct FragmentCost {
     bool data = false;  // of data parallelism, beside the update's
     double times = 1;   // that the stack runs it (Stack::gathered_again)
     int64_t size = 1;   // devices
+    // With Stack::copies_shards: the op beside which it is copied, the first one that reads what
+    // was gathered, or the one that made what is scattered; -1: none.
+    int32_t copied_at = -1;
     std::vector<cluster::GroupShape> shapes;
   };
   std::vector<Collective> collectives_of;
@@ -130,6 +133,7 @@ class FragmentCoster {
   std::vector<cost::CastShare> casts_of(const pipeline::Fragment& fragment) const;
   void find_state_uses(const pipeline::Fragment& fragment, FragmentCost& cost) const;
   void find_rings(const pipeline::Fragment& fragment, FragmentCost& cost) const;
+  static void find_copies(const pipeline::Fragment& fragment, FragmentCost& cost);
   static void find_shared_levels(FragmentCost& cost);
   void find_product_rings(const pipeline::Fragment& fragment, FragmentCost& cost) const;
 

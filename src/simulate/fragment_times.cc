@@ -47,6 +47,21 @@ void set_collective(FragmentCost& cost, const FragmentCost::Collective& collecti
   op.host *= collective.times;
 }
 
+// Both ways through the device's memory, gradients in the weights' type before.
+void add_copy(FragmentCost& cost, const FragmentCost::Collective& collective,
+              const cluster::Cluster& cluster, const Options& options) {
+  constexpr double kHalf = 2;  // bytes
+  const Bytes bytes = sent_bytes(cost, collective, cluster.device.attained, options);
+  const auto written = static_cast<double>(bytes.value);
+  double read = written;
+  if (collective.gradient_element > 0) {
+    read = static_cast<double>(collective.bytes.value) /
+           static_cast<double>(collective.gradient_element) * kHalf;
+  }
+  OpCost& op = cost.ops[static_cast<size_t>(collective.copied_at)];
+  op.device += (read + written) / streaming_rate(cluster.device) * collective.times;
+}
+
 // A ring's first part is there; while it computes with each part the next one comes.
 void hide_behind_parts(FragmentCost& cost, const FragmentCost::Ring& ring,
                        const Slowdowns& slowdowns, double streaming) {
@@ -86,6 +101,9 @@ void set_times(FragmentCost& cost, const cluster::Cluster& cluster, const Option
   }
   for (const FragmentCost::Collective& collective : cost.collectives_of)
     set_collective(cost, collective, cluster, options, op_host);
+  for (const FragmentCost::Collective& collective : cost.collectives_of) {
+    if (collective.copied_at >= 0) add_copy(cost, collective, cluster, options);
+  }
   const Slowdowns slowdowns = slowdowns_of(options.overlap, cluster.device);
   for (const FragmentCost::Ring& ring : cost.rings) {
     if (ring.attention ? options.overlap.ring : options.overlap.async_tp)

@@ -73,6 +73,20 @@ TEST_CASE("data parallelism's parts cost a share a member and their copies") {
   }
 }
 
+TEST_CASE("gathered weights are copied where they are read, gradients where they are made") {
+  const cluster::Cluster c = seconds();
+  FragmentCost cost = made(OpKind::kAllGather);
+  cost.collectives_of[0].copied_at = 1;
+  set_times(cost, c, {});
+  CHECK(cost.ops[0].device == close_to(4.5));
+  CHECK(cost.ops[1].device == close_to(2 + 2 * 4));  // read and written
+  cost = made(OpKind::kReduceScatter);
+  cost.collectives_of[0].copied_at = 1;
+  cost.collectives_of[0].gradient_element = 4;  // summed in four bytes, made in two
+  set_times(cost, c, {});
+  CHECK(cost.ops[1].device == close_to(2 + 4 + 2));
+}
+
 TEST_CASE("gradients go in the stack's format, gathered fp8 in a byte for two") {
   const cluster::Cluster c = seconds();
   FragmentCost cost = made(OpKind::kAllReduce);

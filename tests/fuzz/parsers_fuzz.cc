@@ -259,7 +259,10 @@ TEST_CASE("published runs") {
   fuzz({"collectives",
         {head(file("data/published/collectives.csv"), 8)},
         [](const std::string& text) {
-          return calibrate::parse_collectives(text, "f", "A100-SXM-80GB"), std::string();
+          return calibrate::parse_kernels(text, "f", "A100-SXM-80GB"), std::string();
+        }});
+  fuzz({"kernels", {head(file("data/measured/h100_kernels.csv"), 8)}, [](const std::string& text) {
+          return calibrate::parse_kernels(text, "f", "H100-SXM-80GB"), std::string();
         }});
 }
 
