@@ -4,6 +4,12 @@
 
 namespace mw::predict {
 
+namespace {
+
+constexpr std::array<Fact, 2> kOneAtATime = {kWorkspace, kSplitWorkspace};
+
+}  // namespace
+
 Facts StageFacts::of(int64_t blocks, bool is_first, bool is_last, int64_t second_blocks) const {
   // The planner asks millions of times: loops without conditions.
   Facts facts;
@@ -15,6 +21,16 @@ Facts StageFacts::of(int64_t blocks, bool is_first, bool is_last, int64_t second
   }
   if (is_last) {
     for (size_t f = 0; f < kFacts; ++f) facts[f] += last[f];
+  }
+  const auto counted = static_cast<double>(std::min(blocks, most_blocks)),
+             beside_ends = static_cast<double>(std::min({blocks, last_blocks, most_blocks}));
+  for (const Fact f : kOneAtATime) {
+    const double kinds = static_cast<double>(std::min(second_blocks, most_second)) * second[f],
+                 ends = (is_first ? first[f] : 0) + (is_last ? last[f] : 0);
+    const double inside = base[f] + counted * block[f] + kinds;
+    facts[f] = is_first || is_last
+                   ? std::max(inside, base[f] + beside_ends * block[f] + kinds + ends)
+                   : inside;
   }
   for (double& fact : facts) fact = std::max(0.0, fact);
   if (!is_last || blocks <= last_blocks) return facts;
@@ -32,6 +48,7 @@ StageFacts StageFacts::of_two(const Facts& few, int64_t blocks, const Facts& man
     facts.block[f] = (many[f] - few[f]) / static_cast<double>(more);
     facts.base[f] = few[f] - static_cast<double>(blocks) * facts.block[f];
   }
+  facts.most_blocks = blocks + more;
   return facts;
 }
 
@@ -52,6 +69,8 @@ StageFacts StageFacts::of_alternating(const std::vector<Facts>& stages,
   StageFacts facts;
   facts.last_blocks = blocks.back();
   const bool single = stages.size() == 4;
+  facts.most_blocks = single ? 1 : blocks[2];
+  facts.most_second = single ? 1 : blocks[2] / 2;
   // Stages that have as many blocks of either kind as the first and the last.
   const Facts& like_first = stages[single ? 2 : 1];
   const Facts& like_last = stages[1];

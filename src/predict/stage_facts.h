@@ -41,10 +41,15 @@ inline constexpr std::array<Fact, 3> kWaiting = {kInputGrad, kWeightGrad, kBackw
 // blocks of experts) second more, and first or last more where it also has what stands before or
 // behind the blocks. The backward pass begins with what stands behind: large
 // products, during which the host gets ahead. More blocks than `last` was read off have less gaps
-// as long as it is.
+// as long as it is. The workspaces of forward and backward are one block's, or two blocks' where
+// one begins before the other ends, or what stands before or behind the blocks: they grow no
+// further than with the most blocks that they were read off.
 struct StageFacts {
+  static constexpr int64_t kAny = int64_t{1} << 40;
+
   Facts base{}, block{}, second{}, first{}, last{};
-  int64_t last_blocks = 0;  // that `last` was read off
+  int64_t last_blocks = 0;                         // that `first` and `last` were read off
+  int64_t most_blocks = kAny, most_second = kAny;  // that facts were read off
   // `second_blocks`: those of the second kind.
   Facts of(int64_t blocks, bool is_first, bool is_last, int64_t second_blocks = 0) const;
 
