@@ -6,6 +6,7 @@
 #include "base/error.h"
 #include "cluster/group_shape.h"
 #include "cost/collective.h"
+#include "cost/op_time.h"
 #include "predict/precision.h"
 
 namespace mw::predict {
@@ -157,18 +158,66 @@ const Coarse::Setting& Coarse::setting(const Plan& plan, bool bare) {
   return setting_.emplace(std::move(made));
 }
 
+// Whether slices of a sequence are told by what the whole takes.
+bool Coarse::divides(const Setting& setting) {
+  return setting.orders.longer->slices() > 1 && setting.work->later.empty();
+}
+
+double Coarse::boundary_bytes(const Setting& setting) {
+  const double bytes = setting.work->boundary.bytes;
+  return divides(setting) ? bytes / setting.orders.longer->slices() : bytes;
+}
+
 Facts Coarse::piece_facts(const Setting& setting, int32_t copy) const {
   const auto stages = static_cast<int32_t>(blocks_.size()), s = copy % stages;
   const int32_t slices = setting.orders.longer->slices(), slice = copy / stages % slices;
-  const bool divided = slices > 1 && setting.work->later.empty();  // by what the whole takes
+  const bool divided = divides(setting);
   const int64_t place = std::accumulate(blocks_.begin(), blocks_.begin() + s, int64_t{0});
   Facts facts = setting.work->of_slice(divided ? 0 : slice)
                     .of(blocks_[static_cast<size_t>(s)], s == 0, s + 1 == stages,
                         second_blocks(base_.model, place, blocks_[static_cast<size_t>(s)]));
   if (divided) {
     for (double& fact : facts) fact /= slices;
+    leave_out_later_keys(setting, slice, blocks_[static_cast<size_t>(s)], facts);
   }
   return facts;
+}
+
+// Unfused attention has scores for all keys of the whole, but a slice has none for those of later
+// slices.
+void Coarse::leave_out_later_keys(const Setting& setting, int32_t slice, int64_t blocks,
+                                  Facts& facts) const {
+  const cluster::Device& device = base_.cluster.device;
+  const models::ModelConfig& model = base_.model;
+  if (device.attained.fused_attention || base_.seq_len > cost::kUnfusedKeys) return;
+  const auto slices = static_cast<double>(setting.orders.longer->slices());
+  const Plan& plan = setting.plan;
+  cost::OpWork work;
+  work.kind = cost::OpWork::Kind::kAttention;
+  work.op = ir::OpKind::kAttention;
+  work.matrix_product = true;
+  work.dtype = base_.precision;
+  work.shape = {.batch = base_.global_batch / (plan.dp * plan.units()) * model.heads / plan.tp,
+                .m = base_.seq_len,
+                .n = base_.seq_len,
+                .k = model.head_dim};
+  const double forward = cost::op_time(device, work, base_.options.tf32).device.value;
+  work.op = ir::OpKind::kAttentionGrad;
+  work.backward = true;
+  const double again = plan.recompute == compile::Recompute::kNone ? 0 : forward,
+               backward = cost::op_time(device, work, base_.options.tf32).device.value + again;
+  const double later = 1 - (slice + 1) / slices;  // share of the keys
+  const double of_one = later * static_cast<double>(blocks) / slices;
+  facts[kForward] = std::max(0.0, facts[kForward] - of_one * forward);
+  for (const Fact whole : {kInputGrad, kBackward})
+    facts[whole] = std::max(0.0, facts[whole] - of_one * backward);
+  if (!base_.cluster.stack.autograd || plan.recompute != compile::Recompute::kNone) return;
+  // Softmax, its dropout and the mask.
+  const double scores = static_cast<double>(work.shape.batch) *
+                        static_cast<double>(base_.seq_len * base_.seq_len) *
+                        (2 * static_cast<double>(dtype_size(work.dtype)) + 1);
+  facts[kSaved] = std::max(0.0, facts[kSaved] - of_one * scores);
+  facts[kSavedForWeights] = std::min(facts[kSavedForWeights], facts[kSaved]);
 }
 
 void Coarse::fill_costs(const Setting& setting) {
@@ -212,7 +261,7 @@ double Coarse::beside_collectives(const Setting& setting, size_t level) const {
 // PTD-P's scatter/gather: a value that is whole on all ranks of tp goes in parts.
 Coarse::Sent Coarse::sent_of(const Setting& setting) {
   const Plan& plan = setting.plan;
-  const double bytes = setting.work->boundary.bytes;
+  const double bytes = boundary_bytes(setting);
   if (!base_.options.scatter_gather || plan.tp == 1 || plan.sp) return {bytes, 0};
   const std::vector<cluster::GroupShape>& groups = places(plan).along_tp;
   const Seconds gather = cost::collective_time(base_.cluster, ir::OpKind::kAllGather,
@@ -498,7 +547,7 @@ void Coarse::run_memory(const Order& order, const Setting& now, std::vector<doub
       return;
     }
   }
-  order.run_memory(kept_, {now.work->boundary.bytes, now.work->boundary.held}, most);
+  order.run_memory(kept_, {boundary_bytes(now), now.work->boundary.held}, most);
   if (even) facts_->remember(asked, most);
 }
 
@@ -520,7 +569,7 @@ void Coarse::fill_needs(const Setting& now, const std::function<double(double, d
       return here.gradients + (now.work->boundary.held ? here.held : here.forward);
     };
     slot_bytes_[rank] += grown(slots(order), now.orders.whole() ? 0 : slots(*now.orders.shorter)) *
-                         now.work->boundary.bytes;
+                         boundary_bytes(now);
   }
 }
 

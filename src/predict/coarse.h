@@ -53,8 +53,8 @@ class Coarse {
   // blocks.
   Estimate least(const compile::Plan& plan);
   // And with this schedule: each forward and backward without ZeRO's collectives and what they
-  // hold, or with them alone, and where slices of a sequence take no longer than the whole.
-  // REQUIRES: as `estimate`.
+  // hold, or with them alone, and slices of a sequence as parts of the whole, less the scores that
+  // they leave out. REQUIRES: as `estimate`.
   Estimate least_scheduled(const compile::Plan& plan);
   // States alone, at the least, of the fullest rank between the ends, or of as many as share a
   // memory. REQUIRES: pp divides the blocks.
@@ -95,6 +95,10 @@ class Coarse {
   // In a call of a stage with so many blocks; for so many bytes of weights that a rank holds.
   Collectives collectives_of(const compile::Plan& plan, int64_t blocks);
   Collectives seconds_of(const compile::Plan& plan, double held);
+  static bool divides(const Setting& setting);
+  static double boundary_bytes(const Setting& setting);  // of a call's value
+  void leave_out_later_keys(const Setting& setting, int32_t slice, int64_t blocks,
+                            Facts& facts) const;
   // Of a copy of a stage (Order::copies).
   Facts piece_facts(const Setting& setting, int32_t copy) const;
   // What goes over the link for one value of a boundary, and how long its receiver gathers the

@@ -267,7 +267,7 @@ void CoarseFacts::probe_missing(const std::vector<StateKey>& asked, int threads)
 
 size_t CoarseFacts::HashOfKey::operator()(const OrderKey& key) const {
   size_t hash = std::hash<const void*>()(key.kind);
-  for (const int64_t number : {key.pp, key.chunks, key.microbatches})
+  for (const int64_t number : {key.pp, key.chunks, key.microbatches, key.slices})
     hash = mix_bits(hash ^ static_cast<size_t>(number));
   return hash;
 }
@@ -277,7 +277,7 @@ size_t CoarseFacts::HashOfKey::operator()(const OrderKey& key) const {
 const CoarseFacts::Made& CoarseFacts::made_order(const Plan& plan,
                                                  const pipeline::ScheduleKind& kind,
                                                  int64_t microbatches) {
-  const OrderKey key{&kind, plan.pp, plan.chunks, microbatches};
+  const OrderKey key{&kind, plan.pp, plan.chunks, microbatches, plan.sequence_slices()};
   Made* made = nullptr;
   {
     const std::shared_lock lock(orders_mutex_);
