@@ -143,15 +143,21 @@ struct Fitter::Parts {
              const std::vector<double>& most, const std::vector<bool>& used,
              const std::vector<double>& w, const std::vector<double>& r) const;
 
-  // [row] what its square counts: every source alike, collectives and kernels of a kind as one.
+  // [row] what its square counts: every source alike, a table as one more, its kernels' kinds
+  // alike; without runs each kind as much as a source.
   std::vector<double> weights(const std::vector<bool>& used) const {
     std::map<std::string, double> count;
     for (size_t i = 0; i < rows(); ++i) {
       if (used[i]) ++count[share(i)];
     }
+    const auto kinds =
+        static_cast<double>(std::count_if(count.begin(), count.end(), [](const auto& shared) {
+          return shared.first.starts_with(kKernels) && shared.first != kKernels;
+        }));
     std::vector<double> w(rows(), 0);
     for (size_t i = 0; i < rows(); ++i) {
       if (used[i]) w[i] = 1 / count[share(i)];
+      if (used[i] && !runs.empty() && share(i) != source(i)) w[i] /= kinds;
     }
     return w;
   }

@@ -57,11 +57,11 @@ class Fitter {
   ~Fitter();
 
   // Minimises the sum over runs of weight * log(predicted / measured)^2, weight one over the number
-  // of the source's runs, or of its kernels of one kind, that are used, by damped Gauss-Newton
-  // steps in the constants' logarithms with numeric derivatives [Levenberg 1944, Marquardt 1963]. A
-  // constant that the runs do not determine stays where it starts: its logarithm has a prior of
-  // standard deviation 3 there. `used`: [row] whether it counts, runs, then collectives, then
-  // kernels; empty: all. Intervals from the covariance at the end.
+  // of the source's runs that are used (a table of kernels is one source, its kinds alike), by
+  // damped Gauss-Newton steps in the constants' logarithms with numeric derivatives [Levenberg
+  // 1944, Marquardt 1963]. A constant that the runs do not determine stays where it starts: its
+  // logarithm has a prior of standard deviation 3 there. `used`: [row] whether it counts, runs,
+  // then collectives, then kernels; empty: all. Intervals from the covariance at the end.
   Fit fit(const std::vector<bool>& used = {}) const;
   // [row] its source; "measured kernels" of a table.
   std::vector<std::string> sources() const;
