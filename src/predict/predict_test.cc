@@ -180,7 +180,7 @@ TEST_CASE("a stage's costs are the times of its F, I and W") {
   REQUIRE(costs.size() == 3);
   // One block a stage. What a rank in the middle does more for eight more microbatches.
   const auto busy = [&] {
-    const simulate::RankResult& rank = mw::predict::predict(request).result.ranks[2];
+    const simulate::RankResult rank = mw::predict::predict(request).result.ranks[2];
     return (rank.compute + rank.gaps).value;
   };
   const double eight = busy();
