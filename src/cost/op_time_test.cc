@@ -44,6 +44,15 @@ Made product(DType dtype, int64_t m, int64_t k, int64_t n) {
               ir::make_type(dtype, {m, n}));
 }
 
+OpWork attention(const ProductShape& shape) {
+  OpWork work;
+  work.kind = OpWork::Kind::kAttention;
+  work.matrix_product = true;
+  work.dtype = DType::kBF16;
+  work.shape = shape;
+  return work;
+}
+
 }  // namespace
 
 TEST_CASE("a product's shape follows from its letters") {
@@ -189,12 +198,8 @@ TEST_CASE("a measured kernel has its rate, a product what its depth leaves of it
 
 TEST_CASE("fused attention runs at its share of the peak, backward at 0.65 / 0.75 of that") {
   cluster::Device d = device();
-  OpWork work;
-  work.kind = OpWork::Kind::kAttention;
-  work.matrix_product = true;
-  work.dtype = DType::kBF16;
+  OpWork work = attention({2, 1280, 2560, 64});
   work.flops = 1e12;
-  work.shape = {2, 1280, 2560, 64};
   d.attained.attention_fraction = 0.5;
   CHECK(op_time(d, work).device.value == mw::test::close_to(1e12 / 50e12));
   work.backward = true;
@@ -207,11 +212,7 @@ TEST_CASE("fused attention reaches half where a query sees half_keys, its gradie
   d.attained.attention_half_keys = 200;
   d.attained.attention_grad_half_keys = 600;
   d.attained.attention_grad_fraction = 0.8;
-  OpWork work;
-  work.kind = OpWork::Kind::kAttention;
-  work.matrix_product = true;
-  work.dtype = DType::kBF16;
-  work.shape = {2, 1280, 400, 64};
+  OpWork work = attention({2, 1280, 400, 64});
   // Under a causal mask a query sees half of its keys: here 200 of 400.
   work.flops = 2 * 2 * 2.0 * 1280 * 200 * 64;
   CHECK(op_time(d, work).device.value == mw::test::close_to(work.flops / (50e12 / 2)));
@@ -230,12 +231,8 @@ TEST_CASE("unfused attention has its scores in memory, up to 4096 keys") {
   d.attained.score_traffic = 1.5;
   d.attained.cache_rate = 2;
   d.attained.product_half_k = 0;
-  OpWork work;
-  work.kind = OpWork::Kind::kAttention;
-  work.matrix_product = true;
-  work.dtype = DType::kBF16;
+  OpWork work = attention({2, 1280, 2560, 64});
   work.bytes = 4e6;
-  work.shape = {2, 1280, 2560, 64};
   const double square = 2.0 * 1280 * 2560, one_product = 2 * square * 64;
   // The scores and what is made of them: 2 * 2 bytes each. Half of that fits the cache, and all of
   // the operands.
