@@ -5,9 +5,11 @@
 #include <map>
 #include <optional>
 #include <set>
-#include <tuple>
+#include <utility>
+#include <vector>
 
 #include "base/error.h"
+#include "base/in_parallel.h"
 #include "base/round.h"
 #include "compile/passes.h"
 #include "cost/op_time.h"
@@ -44,30 +46,52 @@ class Converter {
   Converter(Program program, DType dtype, const StackMemory& memory)
       : program_(std::move(program)), dtype_(dtype), memory_(memory) {}
 
-  Program run() {
-    find_categories();
+  Program run(bool arenas) {
+    find_callers();
     for (size_t f = 0; f < program_.fragments.size(); ++f) convert(f);
     find_port_types();
-    for (RankProgram& rank : program_.ranks) {
-      convert_buffers(rank);
+    if (memory_.narrow != cost::Fp8::kOff) {
+      for (const Fragment& fragment : program_.fragments) readers_.push_back(readers(fragment));
+    }
+    size_t commands = 0;
+    for (const RankProgram& rank : program_.ranks) commands += rank.commands.size();
+    std::vector<Sent> sent(program_.ranks.size());
+    in_parallel(program_.ranks.size(), threads_for(commands), [&](size_t r) {
+      RankProgram& rank = program_.ranks[r];
+      sent[r] = convert_buffers(rank);
       if (memory_.narrow != cost::Fp8::kOff) save_narrow(rank);
       place_states(rank);
+      if (arenas) pipeline::plan_rank(program_, rank);
+    });
+    for (const Sent& of_rank : sent) {
+      for (const auto& [channel, dtype] : of_rank)
+        program_.channels[static_cast<size_t>(channel)].type.dtype = dtype;
     }
     return std::move(program_);
   }
 
  private:
-  // [fragment][port, inputs, then outputs] the category of the buffer that calls give it.
-  void find_categories() {
+  // [fragment][port, inputs, then outputs] the category of the buffer that calls give it, and the
+  // lists of names that calls go by.
+  void find_callers() {
     categories_.resize(program_.fragments.size());
+    names_.resize(program_.fragments.size());
     for (const RankProgram& rank : program_.ranks) {
       for (const Command& command : rank.commands) {
         if (command.kind != Command::Kind::kCall) continue;
-        auto& ports = categories_[command.fragment.index()];
+        const size_t f = command.fragment.index();
+        std::vector<int32_t>& names = names_[f];
+        if (command.names >= 0 && (names.empty() || names.back() != command.names))
+          names.push_back(command.names);
+        auto& ports = categories_[f];
         if (!ports.empty()) continue;
         for (const BufferId buffer : command.buffers)
           ports.push_back(rank.buffers[buffer.index()].category);
       }
+    }
+    for (std::vector<int32_t>& names : names_) {
+      std::sort(names.begin(), names.end());
+      names.erase(std::unique(names.begin(), names.end()), names.end());
     }
   }
 
@@ -256,15 +280,8 @@ class Converter {
     fragment.global_types.push_back(std::move(global));
     fragment.shardings.push_back(like_logits ? fragment.shardings[logits.index()]
                                              : sharding::replicated(type.rank()));
-    std::set<int32_t> lists;  // of names
-    for (const RankProgram& rank : program_.ranks) {
-      for (const Command& command : rank.commands) {
-        if (command.kind == Command::Kind::kCall && command.fragment.index() == f &&
-            command.names >= 0)
-          lists.insert(command.names);
-      }
-    }
-    for (const int32_t list : lists) program_.names[static_cast<size_t>(list)].emplace_back(name);
+    for (const int32_t list : names_[f])
+      program_.names[static_cast<size_t>(list)].emplace_back(name);
   }
 
   const Fragment* forward_with_loss() const {
@@ -354,6 +371,9 @@ class Converter {
     return most;
   }
 
+  // Channels by whose slots a rank's calls write or read, and in which type.
+  using Sent = std::vector<std::pair<int32_t, DType>>;
+
   // What a buffer has that is given to a port.
   struct PortType {
     pipeline::Shared<ir::TensorType> type, global_type;
@@ -386,15 +406,19 @@ class Converter {
   }
 
   // A buffer has the type of the port that it is first given to, which writes it.
-  void convert_buffers(RankProgram& rank) {
+  Sent convert_buffers(RankProgram& rank) const {
+    Sent sent;
     std::vector<bool> seen(rank.buffers.size(), false);
-    std::set<std::tuple<FragmentId, StageId, int32_t>> called;  // a copy of a stage has one state
+    // [fragment] by whom it was called: a copy of a stage has one state.
+    std::vector<std::vector<std::pair<StageId, int32_t>>> callers(program_.fragments.size());
     for (const Command& command : rank.commands) {
       if (command.kind != Command::Kind::kCall) continue;
       const size_t f = command.fragment.index();
       const std::vector<PortType>& ports = port_types_[f];
-      const Action& action = command.action;
-      const bool first = called.emplace(command.fragment, action.stage, action.replica).second;
+      const std::pair caller(command.action.stage, command.action.replica);
+      std::vector<std::pair<StageId, int32_t>>& known = callers[f];
+      const bool first = std::find(known.begin(), known.end(), caller) == known.end();
+      if (first) known.push_back(caller);
       for (size_t i = 0; i < (first ? ports.size() : no_states_[f].size()); ++i) {
         const size_t p = first ? i : no_states_[f][i];
         const size_t b = command.buffers[p].index();
@@ -405,9 +429,10 @@ class Converter {
         MW_CHECK(buffer.type->dtype == DType::kF32, "{} has two types", buffer.name);
         buffer.type = ports[p].type;
         buffer.global_type = ports[p].global_type;
-        if (buffer.storage.kind == Storage::Kind::kSlot)
-          program_.channels[static_cast<size_t>(buffer.storage.channel)].type.dtype =
-              buffer.type->dtype;
+        const Storage& storage = buffer.storage;
+        if (storage.kind == Storage::Kind::kSlot &&
+            (sent.empty() || sent.back().first != storage.channel))
+          sent.emplace_back(storage.channel, buffer.type->dtype);
       }
     }
     for (size_t b = 0; b < rank.buffers.size(); ++b) {
@@ -416,6 +441,7 @@ class Converter {
       buffer.type.edit().dtype = dtype_;
       buffer.global_type.edit().dtype = dtype_;
     }
+    return sent;
   }
 
   // Who reads a value of a backward fragment: products of linear layers, and others.
@@ -453,10 +479,7 @@ class Converter {
     return ports;
   }
 
-  void save_narrow(RankProgram& rank) {
-    if (readers_.empty()) {
-      for (const Fragment& fragment : program_.fragments) readers_.push_back(readers(fragment));
-    }
+  void save_narrow(RankProgram& rank) const {
     std::vector<Readers> of_buffer(rank.buffers.size());
     for (const Command& command : rank.commands) {
       if (command.kind != Command::Kind::kCall) continue;
@@ -531,6 +554,7 @@ class Converter {
   DType dtype_;
   StackMemory memory_;
   std::vector<std::vector<Category>> categories_;
+  std::vector<std::vector<int32_t>> names_;  // [fragment] in order
   std::vector<std::vector<PortType>> port_types_;  // [fragment] inputs, then outputs
   std::vector<std::vector<size_t>> no_states_;     // [fragment] ports
   std::vector<std::vector<Readers>> readers_;      // [fragment][input port], for `narrow` alone
@@ -565,9 +589,7 @@ std::set<std::string> passes_left_out(const cluster::Cluster& cluster) {
 
 Program in_precision(Program program, DType dtype, const StackMemory& memory, bool arenas) {
   if (!plans_memory(dtype, memory)) return program;
-  program = Converter(std::move(program), dtype, memory).run();
-  if (arenas) pipeline::plan_ranks(program);
-  return program;
+  return Converter(std::move(program), dtype, memory).run(arenas);
 }
 
 int64_t moment_bytes(const Program& program, const RankProgram& rank) {
