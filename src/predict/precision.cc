@@ -554,7 +554,7 @@ class Converter {
   DType dtype_;
   StackMemory memory_;
   std::vector<std::vector<Category>> categories_;
-  std::vector<std::vector<int32_t>> names_;  // [fragment] in order
+  std::vector<std::vector<int32_t>> names_;        // [fragment] in order
   std::vector<std::vector<PortType>> port_types_;  // [fragment] inputs, then outputs
   std::vector<std::vector<size_t>> no_states_;     // [fragment] ports
   std::vector<std::vector<Readers>> readers_;      // [fragment][input port], for `narrow` alone

@@ -38,6 +38,8 @@ EventLoop::EventLoop(const LoopInput& input)
       freed_(input.flat.messages.size(), kNever),
       freed_by_(input.flat.messages.size(), -1),
       cross_(input.cross_groups.size()) {
+  for (const FlatChannel& channel : in_.flat.channels)
+    on_link_.push_back(static_cast<double>(channel.sent) / bandwidths_[channel.level]);
   for (size_t r = 0; r < states_.size(); ++r) {
     RankSums& sums = sums_[r];
     sums.comm.assign(in_.labels, 0);
@@ -45,9 +47,13 @@ EventLoop::EventLoop(const LoopInput& input)
     sums.sent.assign(in_.labels, 0);
     sums.collectives.assign(in_.labels, 0);
     RankState& state = states_[r];
+    const FlatRank& rank = in_.flat.ranks[r];
+    state.born.move_to(rank.memory.born, 0);
+    state.died.move_to(rank.memory.died, 0);
+    logs_[r].waits.reserve(rank.may_wait);
     for (size_t c = 0; c < pipeline::kCategories; ++c) {
-      state.alive_by_category[c] = in_.flat.ranks[r].memory.fixed[c];
-      state.alive += in_.flat.ranks[r].memory.fixed[c];
+      state.alive_by_category[c] = rank.memory.fixed[c];
+      state.alive += rank.memory.fixed[c];
       if (logs_calls() && state.alive_by_category[c] > 0) {
         logs_[r].memory.push_back(
             {0, static_cast<pipeline::Category>(c), state.alive_by_category[c]});
@@ -113,43 +119,48 @@ std::vector<int32_t> EventLoop::last_waits() const {
 
 void EventLoop::go(int32_t r) {
   RankState& state = states_[static_cast<size_t>(r)];
+  const FlatRank& rank = in_.flat.ranks[static_cast<size_t>(r)];
+  RankLog& log = logs_[static_cast<size_t>(r)];
   state.blocked = false;
-  while (state.next < in_.flat.ranks[static_cast<size_t>(r)].commands.size()) {
-    if (!step(r)) {
+  for (; state.next < rank.commands.size(); ++state.next) {
+    const auto here = static_cast<int32_t>(state.next);
+    if (state.born.command == here) {
+      change_memory(state, rank.memory.born, state.born, 1, log);
+      state.grew = true;
+    }
+    if (!step(r, rank.commands[state.next])) {
       state.blocked = true;
+      prefetch(r);
       return;
     }
+    if (state.grew) see_peak(r, 0);
+    state.grew = false;
+    if (state.died.command == here) change_memory(state, rank.memory.died, state.died, -1, log);
     ++events_;
-    ++state.next;
   }
 }
 
-bool EventLoop::step(int32_t r) {
-  RankState& state = states_[static_cast<size_t>(r)];
+// Other ranks come first: what this one reads and writes next is on its way meanwhile.
+void EventLoop::prefetch(int32_t r) const {
+  constexpr size_t kLine = 64;  // bytes
+  const RankState& state = states_[static_cast<size_t>(r)];
   const FlatRank& rank = in_.flat.ranks[static_cast<size_t>(r)];
-  const FlatCommand& command = rank.commands[state.next];
-  RankLog& log = logs_[static_cast<size_t>(r)];
-  if (changes_here(state, rank.memory.born, state.born))
-    change_memory(state, rank.memory.born, state.born, 1, log);
+  const std::vector<Wait>& waits = logs_[static_cast<size_t>(r)].waits;
+  __builtin_prefetch(rank.commands.data() + state.next + kLine / sizeof(FlatCommand));
+  __builtin_prefetch(rank.memory.born.data() + state.born.next);
+  __builtin_prefetch(rank.memory.died.data() + state.died.next);
+  __builtin_prefetch(waits.data() + waits.size(), 1);
+}
+
+bool EventLoop::step(int32_t r, const FlatCommand& command) {
   switch (command.kind) {
-    case Command::Kind::kLoad: break;
-    case Command::Kind::kCall:
-      if (!call(r, command)) return false;
-      break;
-    case Command::Kind::kAcquire:
-      if (!acquire(r, command.index)) return false;
-      break;
-    case Command::Kind::kPublish:
-      if (!publish(r, command.index)) return false;
-      break;
-    case Command::Kind::kReceive:
-      if (!receive(r, command.index)) return false;
-      break;
-    case Command::Kind::kRelease: release(r, command.index); break;
+    case Command::Kind::kLoad: return true;
+    case Command::Kind::kCall: return call(r, next_call(r));
+    case Command::Kind::kAcquire: return acquire(r, command.index);
+    case Command::Kind::kPublish: return publish(r, command.index);
+    case Command::Kind::kReceive: return receive(r, command.index);
+    case Command::Kind::kRelease: release(r, command.index); return true;
   }
-  if (command.kind != Command::Kind::kCall) see_peak(r, 0);
-  if (changes_here(state, rank.memory.died, state.died))
-    change_memory(state, rank.memory.died, state.died, -1, log);
   return true;
 }
 
@@ -173,9 +184,9 @@ bool EventLoop::publish(int32_t r, int32_t message) {
     record.begin = state.now;
     const FlatChannel& channel = channel_of(message);
     sums_[static_cast<size_t>(r)].messages_sent += channel.sent;
-    see_message(r, channel, std::max(state.now, state.sending_end));
-    state.sending_end = std::max(state.sending_end, state.now) +
-                        static_cast<double>(channel.sent) / bandwidths_[channel.level];
+    const double begin = std::max(state.now, state.sending_end), end = begin + on_link(message);
+    see_message(r, channel, {begin, end});
+    state.sending_end = end;
     queue_.push(state.now, message, -1);
   }
   if (in_.options.overlap.messages) return true;
@@ -193,9 +204,9 @@ bool EventLoop::receive(int32_t r, int32_t message) {
   const FlatChannel& channel = channel_of(message);
   wait(r, WaitReason::kReceive, record.arrival, channel.from, record.command, record.begin);
   // The link's latency and the last of the bytes' time, for they go one message after the other.
-  see_message(r, channel,
-              record.arrival - latencies_[channel.level] -
-                  static_cast<double>(channel.sent) / bandwidths_[channel.level]);
+  const double takes = on_link(message);
+  const double begin = record.arrival - latencies_[channel.level] - takes;
+  see_message(r, channel, {begin, begin + takes});
   if (channel.gather > 0) {
     const auto label = static_cast<size_t>(in_.gather_label);
     state.now += channel.gather;
@@ -206,12 +217,11 @@ bool EventLoop::receive(int32_t r, int32_t message) {
 }
 
 // The update's collectives, which are run behind all messages of their rank, leave them the ports.
-void EventLoop::see_message(int32_t r, const FlatChannel& channel, double begin) {
+void EventLoop::see_message(int32_t r, const FlatChannel& channel, Interval when) {
   if ((in_.update_levels >> channel.level & 1) == 0) return;
   std::vector<std::vector<Interval>>& messages = states_[static_cast<size_t>(r)].messages;
   if (messages.size() <= channel.level) messages.resize(channel.level + 1);
-  messages[channel.level].push_back(
-      {begin, begin + static_cast<double>(channel.sent) / bandwidths_[channel.level]});
+  messages[channel.level].push_back(when);
 }
 
 void EventLoop::release(int32_t r, int32_t message) {
@@ -239,24 +249,24 @@ void EventLoop::wait(int32_t r, WaitReason reason, double until, int32_t peer, i
   state.now = until;
 }
 
-bool EventLoop::call(int32_t r, const FlatCommand& command) {
-  const TimedFragment& fragment = in_.fragments[static_cast<size_t>(command.timed)];
+bool EventLoop::call(int32_t r, const FlatCall& flat) {
+  const TimedFragment& fragment = in_.fragments[static_cast<size_t>(flat.timed)];
   const bool early = in_.options.overlap.grad_reduce &&
-                     in_.program.fragments[static_cast<size_t>(command.index)].kind ==
+                     in_.program.fragments[static_cast<size_t>(flat.fragment)].kind ==
                          pipeline::ActionKind::kUpdate;
   if (fragment.cost.crosses || early) {
-    if (!walk_call(r, command, fragment)) return false;
+    if (!walk_call(r, flat, fragment)) return false;
   } else {
-    call_timed(r, command, fragment);
+    call_timed(r, flat, fragment);
   }
   count_call(r, states_[static_cast<size_t>(r)].next, fragment.cost);
   return true;
 }
 
-void EventLoop::call_timed(int32_t r, const FlatCommand& command, const TimedFragment& fragment) {
+void EventLoop::call_timed(int32_t r, const FlatCall& flat, const TimedFragment& fragment) {
   RankState& state = states_[static_cast<size_t>(r)];
   RankSums& sums = sums_[static_cast<size_t>(r)];
-  if (state.now < state.gather_end) wait_for_gathers(r, command, fragment);
+  if (state.now < state.gather_end) wait_for_gathers(r, flat, fragment);
   see_peak(r, in_.flat.ranks[static_cast<size_t>(r)].workspace_of(static_cast<int32_t>(state.next),
                                                                   fragment.cost.workspace_end));
   const double begin = state.now;
@@ -279,7 +289,7 @@ void EventLoop::call_timed(int32_t r, const FlatCommand& command, const TimedFra
   }
   if (logs_calls()) {
     logs_[static_cast<size_t>(r)].calls.push_back(
-        {static_cast<int32_t>(state.next), begin, state.now, -1});
+        {static_cast<int32_t>(state.next), flat.timed, begin, state.now, -1});
   }
   if (state.state_ready.empty()) return;
   const FlatRank& rank = in_.flat.ranks[static_cast<size_t>(r)];
@@ -288,15 +298,15 @@ void EventLoop::call_timed(int32_t r, const FlatCommand& command, const TimedFra
   for (size_t u = 0; u < fragment.cost.state_uses.size(); ++u) {
     const int32_t write = fragment.cost.state_uses[u].last_write;
     if (write < 0) continue;
-    const int32_t buffer = rank.bindings[static_cast<size_t>(command.bindings) + u];
+    const int32_t buffer = rank.bindings[static_cast<size_t>(flat.bindings) + u];
     state.state_ready[static_cast<size_t>(buffer)] =
         early ? begin + fragment.spans[static_cast<size_t>(write)].end : kNever;
   }
 }
 
-bool EventLoop::walk_call(int32_t r, const FlatCommand& command, const TimedFragment& fragment) {
+bool EventLoop::walk_call(int32_t r, const FlatCall& flat, const TimedFragment& fragment) {
   RankState& state = states_[static_cast<size_t>(r)];
-  if (!state.walking) begin_walk(r, command, fragment);
+  if (!state.walking) begin_walk(r, flat, fragment);
   double at = 0;
   const WalkOptions options{slowdowns_, state.port_ready.empty() ? nullptr : &state.port_ready,
                             &state.messages};
@@ -308,7 +318,7 @@ bool EventLoop::walk_call(int32_t r, const FlatCommand& command, const TimedFrag
   return true;
 }
 
-void EventLoop::begin_walk(int32_t r, const FlatCommand& command, const TimedFragment& fragment) {
+void EventLoop::begin_walk(int32_t r, const FlatCall& flat, const TimedFragment& fragment) {
   RankState& state = states_[static_cast<size_t>(r)];
   see_peak(r, in_.flat.ranks[static_cast<size_t>(r)].workspace_of(static_cast<int32_t>(state.next),
                                                                   fragment.cost.workspace_end));
@@ -327,10 +337,10 @@ void EventLoop::begin_walk(int32_t r, const FlatCommand& command, const TimedFra
   // Collectives may have begun when their gradients were complete.
   std::fill(state.walk.streams.begin() + 1, state.walk.streams.end(), 0.0);
   const FlatRank& rank = in_.flat.ranks[static_cast<size_t>(r)];
-  state.port_ready.assign(in_.program.fragments[static_cast<size_t>(command.index)].inputs.size(),
+  state.port_ready.assign(in_.program.fragments[static_cast<size_t>(flat.fragment)].inputs.size(),
                           0);
   for (size_t u = 0; u < fragment.cost.state_uses.size(); ++u) {
-    const int32_t buffer = rank.bindings[static_cast<size_t>(command.bindings) + u];
+    const int32_t buffer = rank.bindings[static_cast<size_t>(flat.bindings) + u];
     state.port_ready[static_cast<size_t>(fragment.cost.state_uses[u].port)] =
         std::min(state.now, state.state_ready[static_cast<size_t>(buffer)]);
   }
@@ -341,7 +351,8 @@ void EventLoop::meet(int32_t r, const TimedFragment& fragment, double at) {
   const OpCost& op = fragment.cost.ops[state.walk.next];
   CrossState& cross = cross_[static_cast<size_t>(op.cross)];
   cross.members.emplace_back(r, at);
-  if (cross.arrived == 0 || at >= cross.start) {
+  // Of those that come at one time, the first rank is the one that was waited for.
+  if (cross.arrived == 0 || at > cross.start || (at == cross.start && r < cross.last_rank)) {
     cross.start = at;
     cross.last_rank = r;
     cross.last_command = static_cast<int32_t>(state.next);
@@ -356,9 +367,8 @@ void EventLoop::meet(int32_t r, const TimedFragment& fragment, double at) {
                                   Seconds(begin), Seconds(cross.start), cross.last_rank,
                                   cross.last_command, Seconds(cross.start)});
     }
-    const FlatCommand& command = in_.flat.ranks[static_cast<size_t>(member)].commands[other.next];
-    finish_cross(in_.fragments[static_cast<size_t>(command.timed)].cost, other.walk, cross.start,
-                 cross.start + op.device);
+    finish_cross(in_.fragments[static_cast<size_t>(next_call(member).timed)].cost, other.walk,
+                 cross.start, cross.start + op.device);
     wake(member);
   }
   // go() marks this rank as blocked behind this call; run() takes it from the ready ranks.
@@ -388,7 +398,7 @@ void EventLoop::end_walk(int32_t r, const TimedFragment& fragment) {
   state.walking = false;
   if (!logs_calls()) return;
   RankLog& log = logs_[static_cast<size_t>(r)];
-  log.calls.push_back({static_cast<int32_t>(state.next), state.call_begin, end,
+  log.calls.push_back({static_cast<int32_t>(state.next), next_call(r).timed, state.call_begin, end,
                        static_cast<int32_t>(log.walks.size())});
   log.walks.push_back(state.walk.spans);
 }
@@ -422,33 +432,31 @@ void EventLoop::prepare_gathers(int32_t r) {
   RankSums& sums = sums_[static_cast<size_t>(r)];
   const FlatRank& rank = in_.flat.ranks[static_cast<size_t>(r)];
   state.gather_ready.assign(in_.program.ranks[static_cast<size_t>(r)].buffers.size(), 0);
-  for (const FlatCommand& command : rank.commands) {
-    if (command.kind != Command::Kind::kCall) continue;
-    const pipeline::Fragment& fragment = in_.program.fragments[static_cast<size_t>(command.index)];
+  for (const FlatCall& flat : rank.calls) {
+    const pipeline::Fragment& fragment = in_.program.fragments[static_cast<size_t>(flat.fragment)];
     if (fragment.kind != pipeline::ActionKind::kUpdate) continue;
-    const FragmentCost& cost = in_.fragments[static_cast<size_t>(command.timed)].cost;
+    const FragmentCost& cost = in_.fragments[static_cast<size_t>(flat.timed)].cost;
     for (const int32_t o : cost.gathers) {
       const OpCost& op = cost.ops[static_cast<size_t>(o)];
       state.gather_end += op.device;
       sums.comm[static_cast<size_t>(op.label)] += op.device;
       for (size_t u = 0; u < cost.state_uses.size(); ++u) {
         if (cost.state_uses[u].last_write != o) continue;
-        const int32_t buffer = rank.bindings[static_cast<size_t>(command.bindings) + u];
+        const int32_t buffer = rank.bindings[static_cast<size_t>(flat.bindings) + u];
         state.gather_ready[static_cast<size_t>(buffer)] = state.gather_end;
       }
     }
   }
 }
 
-void EventLoop::wait_for_gathers(int32_t r, const FlatCommand& command,
-                                 const TimedFragment& fragment) {
+void EventLoop::wait_for_gathers(int32_t r, const FlatCall& flat, const TimedFragment& fragment) {
   RankState& state = states_[static_cast<size_t>(r)];
   const FlatRank& rank = in_.flat.ranks[static_cast<size_t>(r)];
   double begin = state.now;
   for (size_t u = 0; u < fragment.cost.state_uses.size(); ++u) {
     const int32_t read = fragment.cost.state_uses[u].first_read;
     if (read < 0) continue;
-    const int32_t buffer = rank.bindings[static_cast<size_t>(command.bindings) + u];
+    const int32_t buffer = rank.bindings[static_cast<size_t>(flat.bindings) + u];
     begin = std::max(begin, state.gather_ready[static_cast<size_t>(buffer)] -
                                 fragment.spans[static_cast<size_t>(read)].start);
   }
@@ -476,14 +484,16 @@ void EventLoop::count_call(int32_t r, size_t command, const FragmentCost& cost) 
 }
 
 void EventLoop::change_memory(RankState& state, const std::vector<pipeline::LiveBytes>& changes,
-                              size_t& next, int64_t sign, RankLog& log) {
-  for (; changes_here(state, changes, next); ++next) {
+                              Cursor& at, int64_t sign, RankLog& log) const {
+  size_t next = at.next;
+  for (; next < changes.size() && changes[next].command == at.command; ++next) {
     const pipeline::LiveBytes& change = changes[next];
     int64_t& here = state.alive_by_category[static_cast<size_t>(change.category)];
     here += sign * change.bytes;
     state.alive += sign * change.bytes;
     if (logs_calls()) log.memory.push_back({state.now, change.category, here});
   }
+  at.move_to(changes, next);
 }
 
 void EventLoop::see_peak(int32_t r, int64_t workspace) {

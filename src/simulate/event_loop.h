@@ -26,6 +26,7 @@ struct TimedFragment {
 // A call as it was run; the trace is made of these.
 struct CallRecord {
   int32_t command = 0;
+  int32_t timed = 0;  // FlatCall::timed
   double begin = 0, end = 0;
   int32_t walk = -1;  // index into RankLog::walks of a call that was walked anew
 };
@@ -63,7 +64,7 @@ struct RankSums {
 struct LoopInput {
   const pipeline::Program& program;
   const FlatProgram& flat;
-  const std::vector<TimedFragment>& fragments;  // by FlatCommand::timed
+  const std::vector<TimedFragment>& fragments;  // by FlatCall::timed
   const std::vector<CrossGroup>& cross_groups;
   const cluster::Cluster& cluster;
   const Options& options;
@@ -91,17 +92,27 @@ class EventLoop {
  private:
   static constexpr double kNever = std::numeric_limits<double>::infinity();
 
+  // Where a rank is in one of its lists of changes.
+  struct Cursor {
+    size_t next = 0;
+    int32_t command = -1;  // of the next change; -1: none is left
+    void move_to(const std::vector<pipeline::LiveBytes>& changes, size_t to) {
+      next = to;
+      command = to < changes.size() ? changes[to].command : -1;
+    }
+  };
   struct RankState {
     size_t next = 0;  // command
     double now = 0;
     bool blocked = false;
+    bool grew = true;      // something came alive since its peak was looked at
     int32_t message = -1;  // that it waits for: its arrival or its slot
     bool walking = false;  // inside a call that meets other ranks
     double call_begin = 0;
     std::vector<Wait> call_waits;  // of the walked call's streams for others
     Walk walk;
     std::vector<double> port_ready;  // of the call that is walked: [input port]
-    size_t born = 0, died = 0;       // into FlatRank
+    Cursor born, died;               // in FlatRank::memory
     int64_t alive = 0;               // bytes
     int64_t alive_by_category[pipeline::kCategories] = {};
     // [level] when messages have the ports, as far as an update's collectives go there too.
@@ -119,37 +130,44 @@ class EventLoop {
   };
 
   void go(int32_t r);
-  bool step(int32_t r);  // whether the rank can go on
+  bool step(int32_t r, const FlatCommand& command);  // whether the rank can go on
+  void prefetch(int32_t r) const;
   bool acquire(int32_t r, int32_t message);
   bool publish(int32_t r, int32_t message);
   bool receive(int32_t r, int32_t message);
   void release(int32_t r, int32_t message);
-  bool call(int32_t r, const FlatCommand& command);
-  void call_timed(int32_t r, const FlatCommand& command, const TimedFragment& fragment);
-  bool walk_call(int32_t r, const FlatCommand& command, const TimedFragment& fragment);
-  void begin_walk(int32_t r, const FlatCommand& command, const TimedFragment& fragment);
+  bool call(int32_t r, const FlatCall& flat);
+  void call_timed(int32_t r, const FlatCall& flat, const TimedFragment& fragment);
+  bool walk_call(int32_t r, const FlatCall& flat, const TimedFragment& fragment);
+  void begin_walk(int32_t r, const FlatCall& flat, const TimedFragment& fragment);
   void end_walk(int32_t r, const TimedFragment& fragment);
   // Logs the call's waits as far as nothing runs on any stream meanwhile; their seconds.
   double log_waits(int32_t r, const FragmentCost& cost, double end);
-  void see_message(int32_t r, const FlatChannel& channel, double begin);
+  void see_message(int32_t r, const FlatChannel& channel, Interval when);
   void meet(int32_t r, const TimedFragment& fragment, double at);
-  void wait_for_gathers(int32_t r, const FlatCommand& command, const TimedFragment& fragment);
+  void wait_for_gathers(int32_t r, const FlatCall& flat, const TimedFragment& fragment);
   void prepare_gathers(int32_t r);
   const FlatChannel& channel_of(int32_t message) const {
     const Message& known = in_.flat.messages[static_cast<size_t>(message)];
     return in_.flat.channels[static_cast<size_t>(known.channel)];
   }
+  double on_link(int32_t message) const {
+    const Message& known = in_.flat.messages[static_cast<size_t>(message)];
+    return on_link_[static_cast<size_t>(known.channel)];
+  }
+  // REQUIRES: the rank's next command is a call.
+  const FlatCall& next_call(int32_t r) const {
+    const FlatRank& rank = in_.flat.ranks[static_cast<size_t>(r)];
+    const size_t next = states_[static_cast<size_t>(r)].next;
+    return rank.calls[static_cast<size_t>(rank.commands[next].index)];
+  }
   double slowdown_beside(Beside beside) const { return slowdowns_[static_cast<size_t>(beside)]; }
   void wait(int32_t r, WaitReason reason, double until, int32_t peer, int32_t peer_command,
             double peer_time);
   void count_call(int32_t r, size_t command, const FragmentCost& cost);
-  static bool changes_here(const RankState& state, const std::vector<pipeline::LiveBytes>& changes,
-                           size_t next) {
-    return next < changes.size() && changes[next].command == static_cast<int32_t>(state.next);
-  }
   // What comes alive before, or dies behind, a command.
-  void change_memory(RankState& state, const std::vector<pipeline::LiveBytes>& changes,
-                     size_t& next, int64_t sign, RankLog& log);
+  void change_memory(RankState& state, const std::vector<pipeline::LiveBytes>& changes, Cursor& at,
+                     int64_t sign, RankLog& log) const;
   void see_peak(int32_t r, int64_t workspace);
   void wake(int32_t r) {
     states_[static_cast<size_t>(r)].blocked = false;
@@ -162,6 +180,7 @@ class EventLoop {
   EventQueue queue_;
   const std::vector<double> bandwidths_;  // [level] of messages
   const std::vector<double> latencies_;   // the same
+  std::vector<double> on_link_;           // [channel] seconds of a message's bytes
   Links links_;
   std::vector<RankState> states_;
   std::vector<RankSums> sums_;

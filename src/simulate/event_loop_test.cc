@@ -93,12 +93,14 @@ class Hand {
   // A call's state ports have these buffers.
   void call(size_t rank, int32_t fragment, const std::vector<int32_t>& buffers = {}) {
     std::vector<int32_t>& bindings = flat.ranks[rank].bindings;
-    add(rank, {Kind::kCall, fragment, static_cast<int32_t>(bindings.size()), fragment});
+    std::vector<FlatCall>& calls = flat.ranks[rank].calls;
+    add(rank, {Kind::kCall, static_cast<int32_t>(calls.size())});
+    calls.push_back({fragment, fragment, static_cast<int32_t>(bindings.size())});
     bindings.insert(bindings.end(), buffers.begin(), buffers.end());
   }
-  void publish(size_t rank, int32_t message) { add(rank, {Kind::kPublish, message, -1, -1}); }
-  void receive(size_t rank, int32_t message) { add(rank, {Kind::kReceive, message, -1, -1}); }
-  void load(size_t rank) { add(rank, {Kind::kLoad, -1, -1, -1}); }
+  void publish(size_t rank, int32_t message) { add(rank, {Kind::kPublish, message}); }
+  void receive(size_t rank, int32_t message) { add(rank, {Kind::kReceive, message}); }
+  void load(size_t rank) { add(rank, {Kind::kLoad, -1}); }
 
   struct Ran {
     std::vector<RankSums> sums;
@@ -209,7 +211,7 @@ TEST_CASE(
   // One that writes a state, reads 1 at once and 0 after a second begins at 5 s.
   early.fragments[0].cost.state_uses = {{0, -1, 0}, {1, 0, -1}, {2, 1, -1}};
   early.flat.ranks[0].bindings = {2, 1, 0, 0, 1, 2};
-  early.flat.ranks[0].commands[1].bindings = 3;
+  early.flat.ranks[0].calls[1].bindings = 3;
   CHECK(early.run().sums[0].end == 5 + 3 + 1);
 }
 
@@ -371,6 +373,22 @@ TEST_CASE("ranks that meet wait for the last of them") {
     CHECK(waits[0].peer_command == 1);
     CHECK(waits[0].command == 1);
     CHECK(waits[0].peer_time.value == 5);
+  }
+}
+
+TEST_CASE("of ranks that come last at one time, the first is waited for") {
+  for (const size_t early : {0, 1, 2}) {
+    Hand hand(3);
+    hand.cross_groups = {{{0, 1, 2}}};
+    const int32_t meets = hand.fragment(ActionKind::kUpdate, made_of({reduces(2, 1, 0)}));
+    for (size_t rank = 0; rank < 3; ++rank) {
+      hand.call(rank,
+                hand.fragment(ActionKind::kF, made_of({computes(rank == early ? 1.0 : 3.0)})));
+      hand.call(rank, meets);
+    }
+    const auto ran = hand.run();
+    REQUIRE(ran.logs[early].waits.size() == 1);
+    CHECK(ran.logs[early].waits[0].peer == (early == 0 ? 1 : 0));
   }
 }
 

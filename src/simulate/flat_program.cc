@@ -1,6 +1,7 @@
 #include "simulate/flat_program.h"
 
 #include <algorithm>
+#include <numeric>
 
 #include "base/error.h"
 #include "base/in_parallel.h"
@@ -22,51 +23,64 @@ class Flattener {
     size_t commands = 0;
     for (const RankProgram& rank : program_.ranks) commands += rank.commands.size();
     const int threads = threads_for(commands);
-    number_messages(threads);
-    for (const pipeline::Channel& channel : program_.channels) {
-      const int64_t bytes = channel.type.bytes().value;
-      flat_.channels.push_back({channel.from, channel.to, bytes, bytes, 0, 0});
-    }
-    flat_.ranks.resize(program_.ranks.size());
-    in_parallel(flat_.ranks.size(), threads, [&](size_t r) { flat_.ranks[r] = rank(r); });
+    const size_t ranks = program_.ranks.size();
+    flat_.ranks.resize(ranks);
+    channels_.resize(ranks);
+    sequences_.resize(program_.channels.size(), 0);
+    in_parallel(ranks, threads, [&](size_t r) { flat_.ranks[r] = rank(r); });
+    const std::vector<int32_t> first = number_messages();
+    in_parallel(ranks, threads, [&](size_t r) {
+      for (size_t c = 0; c < channels_[r].size(); ++c) {
+        const int32_t channel = channels_[r][c];
+        if (channel >= 0) flat_.ranks[r].commands[c].index += first[static_cast<size_t>(channel)];
+      }
+    });
     return std::move(flat_);
   }
 
  private:
-  // Messages of a channel are consecutive, by sequence. Each channel has one rank that publishes.
-  void number_messages(int threads) {
-    std::vector<int32_t> count(program_.channels.size(), 0);
-    in_parallel(program_.ranks.size(), threads, [&](size_t r) {
-      for (const Command& command : program_.ranks[r].commands) {
-        if (command.kind != Command::Kind::kPublish) continue;
-        int32_t& n = count[static_cast<size_t>(command.channel)];
-        n = std::max(n, static_cast<int32_t>(command.sequence) + 1);
-      }
-    });
-    for (size_t c = 0; c < count.size(); ++c) {
-      first_.push_back(static_cast<int32_t>(flat_.messages.size()));
-      const int32_t slots = program_.channels[c].slots;
-      for (int32_t s = 0; s < count[c]; ++s) {
+  // Messages of a channel are consecutive, by sequence: the number of each channel's first.
+  std::vector<int32_t> number_messages() {
+    flat_.messages.reserve(std::accumulate(sequences_.begin(), sequences_.end(), size_t{0}));
+    std::vector<int32_t> firsts;
+    for (size_t c = 0; c < sequences_.size(); ++c) {
+      const pipeline::Channel& channel = program_.channels[c];
+      const int64_t bytes = channel.type.bytes().value;
+      flat_.channels.push_back({channel.from, channel.to, bytes, bytes, 0, 0});
+      const auto first = static_cast<int32_t>(flat_.messages.size());
+      for (int32_t s = 0; s < sequences_[c]; ++s) {
         flat_.messages.push_back(
-            {static_cast<int32_t>(c), s < slots ? -1 : first_.back() + s - slots});
+            {static_cast<int32_t>(c), s < channel.slots ? -1 : first + s - channel.slots});
       }
+      firsts.push_back(first);
     }
+    return firsts;
   }
 
-  FlatRank rank(size_t r) const {
+  // Its commands' messages are sequences yet.
+  FlatRank rank(size_t r) {
     const RankProgram& from = program_.ranks[r];
     FlatRank to;
+    std::vector<int32_t> sequences(sequences_.size(), 0);  // that it publishes
     to.commands.reserve(from.commands.size());
+    channels_[r].reserve(from.commands.size());
     for (const Command& command : from.commands) {
-      FlatCommand made{command.kind, -1, -1, -1};
+      int32_t index = -1;
+      channels_[r].push_back(command.channel);
       if (command.kind == Command::Kind::kCall) {
-        made.index = made.timed = command.fragment.value;
-        if (bindings_) made.bindings = bind(from, command, to);
+        index = static_cast<int32_t>(to.calls.size());
+        const int32_t bindings = bindings_ ? bind(from, command, to) : -1;
+        to.calls.push_back({command.fragment.value, command.fragment.value, bindings});
       } else if (command.channel >= 0) {
-        made.index =
-            first_[static_cast<size_t>(command.channel)] + static_cast<int32_t>(command.sequence);
+        index = static_cast<int32_t>(command.sequence);
+        int32_t& count = sequences[static_cast<size_t>(command.channel)];
+        if (command.kind == Command::Kind::kPublish) count = std::max(count, index + 1);
+        if (command.kind != Command::Kind::kRelease) ++to.may_wait;
       }
-      to.commands.push_back(made);
+      to.commands.push_back({command.kind, index});
+    }
+    for (size_t c = 0; c < sequences.size(); ++c) {
+      if (program_.channels[c].from == static_cast<int32_t>(r)) sequences_[c] = sequences[c];
     }
     if (memory_) {
       to.uses = pipeline::buffer_uses(from);
@@ -92,7 +106,8 @@ class Flattener {
 
   const Program& program_;
   bool bindings_, memory_;
-  std::vector<int32_t> first_;  // [channel] number of its first message
+  std::vector<std::vector<int32_t>> channels_;  // [rank][command] -1: none
+  std::vector<int32_t> sequences_;              // [channel] its messages
   FlatProgram flat_;
 };
 

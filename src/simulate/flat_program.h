@@ -11,9 +11,13 @@ namespace mw::simulate {
 
 struct FlatCommand {
   pipeline::Command::Kind kind = pipeline::Command::Kind::kCall;
-  int32_t index = -1;     // fragment of a call; message of the others
-  int32_t bindings = -1;  // of a call: first of its state ports' buffers, where they are wanted
-  int32_t timed = -1;     // of a call: its fragment where the rank's groups lie
+  int32_t index = -1;  // of a call: its number on the rank; of others: their message
+};
+
+struct FlatCall {
+  int32_t fragment = 0;
+  int32_t timed = 0;      // the fragment where the rank's groups lie
+  int32_t bindings = -1;  // first of its state ports' buffers, where they are wanted
 };
 
 // A value of one channel on its way: what acquire, publish, receive and release are about.
@@ -33,7 +37,9 @@ struct FlatChannel {
 
 struct FlatRank {
   std::vector<FlatCommand> commands;
-  std::vector<int32_t> bindings;          // root buffers of state ports
+  std::vector<FlatCall> calls;
+  size_t may_wait = 0;            // commands that are no calls and may wait for another rank
+  std::vector<int32_t> bindings;  // root buffers of state ports
   std::vector<pipeline::BufferUse> uses;  // [buffer]
   pipeline::BufferLives memory;
   int64_t reserved = 0;

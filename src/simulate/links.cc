@@ -1,6 +1,7 @@
 #include "simulate/links.h"
 
 #include <algorithm>
+#include <limits>
 
 #include "base/error.h"
 
@@ -68,7 +69,7 @@ std::vector<Interval> joined(std::vector<Interval> intervals) {
 }
 
 void EventQueue::push(double time, int32_t message, int32_t version) {
-  const Event event{time, made_++, message, version};
+  const Event event{time + 0.0, made_++, message, version};  // + 0.0: no time is -0
   size_t at = heap_.size();
   heap_.push_back(event);
   for (; at > 0 && is_before(event, heap_[(at - 1) / kChildren]); at = (at - 1) / kChildren)
@@ -79,19 +80,24 @@ void EventQueue::push(double time, int32_t message, int32_t version) {
 Event EventQueue::pop() {
   const Event first = heap_.front(), last = heap_.back();
   heap_.pop_back();
+  Event* const heap = heap_.data();
   const size_t count = heap_.size();
+  const Key of_last = key(last);
   size_t at = 0;
   for (size_t child = 1; child < count; child = kChildren * at + 1) {
-    const size_t behind = std::min(child + kChildren, count);
     size_t least = child;
+    Key of_least = key(heap[child]);
+    const size_t behind = std::min(child + kChildren, count);
     for (size_t c = child + 1; c < behind; ++c) {
-      if (is_before(heap_[c], heap_[least])) least = c;
+      const Key of_other = key(heap[c]);
+      least = of_other < of_least ? c : least;
+      of_least = std::min(of_least, of_other);
     }
-    if (!is_before(heap_[least], last)) break;
-    heap_[at] = heap_[least];
+    if (of_last <= of_least) break;
+    heap[at] = heap[least];
     at = least;
   }
-  if (count > 0) heap_[at] = last;
+  if (count > 0) heap[at] = last;
   return first;
 }
 
@@ -118,6 +124,7 @@ void Links::occupy(int32_t rank, size_t level, double begin, double end) {
 
 double Links::end_of(const Transfer& transfer) const {
   double at = transfer.since, open = transfer.left / transfer.rate;
+  if (taken_[transfer.out].empty() && taken_[transfer.in].empty()) return at + open;
   bool ends = false;
   each_taken(taken_[transfer.out], taken_[transfer.in], at, [&](double begin, double end) {
     if (begin - at >= open) return false;
@@ -132,6 +139,8 @@ double Links::end_of(const Transfer& transfer) const {
 
 double Links::moved(const Transfer& transfer, double now) const {
   double time = now - transfer.since;
+  if (taken_[transfer.out].empty() && taken_[transfer.in].empty())
+    return std::max(0.0, time) * transfer.rate;
   each_taken(taken_[transfer.out], taken_[transfer.in], transfer.since,
              [&](double begin, double end) {
                if (begin >= now) return false;
@@ -141,7 +150,8 @@ double Links::moved(const Transfer& transfer, double now) const {
   return std::max(0.0, time) * transfer.rate;
 }
 
-// Brings a transfer to `now` and announces its new end if its share of the ports has changed.
+// Brings a transfer to `now` if its share of the ports has changed, and announces an end that is
+// earlier than was known; a later one is seen when its event comes.
 void Links::settle(Transfer& transfer, double now) {
   const double shares =
       static_cast<double>(std::max(out_[transfer.out].size(), in_[transfer.in].size()));
@@ -150,7 +160,10 @@ void Links::settle(Transfer& transfer, double now) {
   transfer.left = std::max(0.0, transfer.left - moved(transfer, now));
   transfer.rate = rate;
   transfer.since = now;
-  queue_.push(end_of(transfer), transfer.message, ++transfer.version);
+  const double end = end_of(transfer);
+  if (end >= transfer.announced) return;
+  transfer.announced = end;
+  queue_.push(end, transfer.message, ++transfer.version);
 }
 
 void Links::settle_ports(size_t out, size_t in, double now) {
@@ -178,8 +191,9 @@ void Links::send(double now, int32_t from, int32_t to, const Waiting& waiting) {
   if (transfer_of_.size() <= static_cast<size_t>(message))
     transfer_of_.resize(static_cast<size_t>(message) + 1, -1);
   transfer_of_[static_cast<size_t>(message)] = t;
+  constexpr double kNever = std::numeric_limits<double>::infinity();
   Transfer& transfer = transfers_[static_cast<size_t>(t)];
-  transfer = {message, -1, port(from, level), port(to, level), level, bytes, 0, now};
+  transfer = {message, -1, port(from, level), port(to, level), level, bytes, 0, now, kNever};
   out_[transfer.out].push_back(t);
   in_[transfer.in].push_back(t);
   settle_ports(transfer.out, transfer.in, now);
@@ -190,9 +204,10 @@ bool Links::finish(const Event& event, double& arrival) {
   if (t < 0) return false;
   Transfer& transfer = transfers_[static_cast<size_t>(t)];
   if (transfer.version != event.version) return false;
-  // Collectives may have taken a port since the end was announced.
+  // Other transfers or collectives may have taken a port since the end was announced.
   const double end = end_of(transfer);
   if (end > event.time) {
+    transfer.announced = end;
     queue_.push(end, event.message, event.version);
     return false;
   }

@@ -75,6 +75,16 @@ TEST_CASE("a collective that is known late still slows down what is under way") 
   CHECK(arrivals({{0, 0, 1, 4}, {2, 0, 2, 4}}, {{0, 0, 1, 3}}) == Arrivals{{0, 7.5}, {1, 9}});
 }
 
+TEST_CASE("an announced end is looked at again when it comes, and brought forward when it must be") {
+  // A second transfer makes the first one later, its end sooner than was feared: at 4 s, when the
+  // first event comes, 1 byte of 4 is left; from 5 s on it has the port alone.
+  CHECK(arrivals({{0, 0, 1, 4}, {2, 0, 2, 1}}, {}) == Arrivals{{0, 5}, {1, 4}});
+  // The second transfer's end, announced while both shared, is brought forward by the first's.
+  CHECK(arrivals({{0, 0, 1, 2}, {0, 0, 2, 6}}, {}) == Arrivals{{0, 4}, {1, 8}});
+  CHECK(arrivals({{0, 0, 1, 2}, {0, 0, 2, 6}, {5, 0, 3, 3}}, {}) ==
+        Arrivals{{0, 4}, {1, 11}, {2, 11}});
+}
+
 TEST_CASE("what stands still during intervals takes their time longer") {
   const std::vector<Interval> others{{1, 2}, {4, 7}};
   CHECK(takes_beside(others, 0, 1) == 1);

@@ -159,11 +159,10 @@ class Simulation {
     for (size_t r = 0; r < flat_.ranks.size(); ++r) {
       const auto rank = static_cast<int32_t>(r);
       std::vector<int32_t> timed(of.size(), -1);  // on this rank
-      for (FlatCommand& command : flat_.ranks[r].commands) {
-        if (command.kind != pipeline::Command::Kind::kCall) continue;
-        const auto f = static_cast<size_t>(command.index);
+      for (FlatCall& call : flat_.ranks[r].calls) {
+        const auto f = static_cast<size_t>(call.fragment);
         if (timed[f] < 0) timed[f] = timed_on(f, rank, of[f]);
-        command.timed = timed[f];
+        call.timed = timed[f];
       }
     }
     for (size_t f = 0; f < of.size(); ++f) {

@@ -109,8 +109,7 @@ class TraceMaker {
   void add_call(size_t r, const CallRecord& call) {
     const pipeline::Command& command =
         in_.program.ranks[r].commands[static_cast<size_t>(call.command)];
-    const int32_t timed = in_.flat.ranks[r].commands[static_cast<size_t>(call.command)].timed;
-    const TimedFragment& fragment = in_.fragments[static_cast<size_t>(timed)];
+    const TimedFragment& fragment = in_.fragments[static_cast<size_t>(call.timed)];
     if (!in_.options.op_spans) {
       Span made = span(r, trace::Category::kCompute, fragment_names_[command.fragment.index()],
                        call.begin, call.end, call.command);
