@@ -54,8 +54,15 @@ void check_outputs(FileSystem& fs, const std::vector<OutputFile>& outputs,
 }
 
 void write_output(FileSystem& fs, const std::string& path, std::string_view text) {
+  write_output(fs, path, [&](const Sink& sink) { sink(text); });
+}
+
+void write_output(FileSystem& fs, const std::string& path,
+                  const std::function<void(const Sink&)>& write) {
   try {
-    fs.write_file(path, text);
+    const auto file = fs.create_file(path);
+    write([&](std::string_view part) { file->write(part); });
+    file->close();
   } catch (const RunError& error) {
     throw Error(std::string(error.what()));
   }

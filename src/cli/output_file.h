@@ -1,6 +1,7 @@
 // Files that a command writes at its end.
 #pragma once
 
+#include <functional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -21,5 +22,9 @@ void check_outputs(FileSystem& fs, const std::vector<OutputFile>& outputs,
                    const std::vector<std::string>& inputs, Diagnostics& diagnostics);
 // Throws Error with the path, a full disk included.
 void write_output(FileSystem& fs, const std::string& path, std::string_view text);
+// Of what `write` hands on, part by part.
+using Sink = std::function<void(std::string_view)>;
+void write_output(FileSystem& fs, const std::string& path,
+                  const std::function<void(const Sink&)>& write);
 
 }  // namespace mw::cli

@@ -75,7 +75,8 @@ TEST_CASE("a collective that is known late still slows down what is under way") 
   CHECK(arrivals({{0, 0, 1, 4}, {2, 0, 2, 4}}, {{0, 0, 1, 3}}) == Arrivals{{0, 7.5}, {1, 9}});
 }
 
-TEST_CASE("an announced end is looked at again when it comes, and brought forward when it must be") {
+TEST_CASE(
+    "an announced end is looked at again when it comes, and brought forward when it must be") {
   // A second transfer makes the first one later, its end sooner than was feared: at 4 s, when the
   // first event comes, 1 byte of 4 is left; from 5 s on it has the port alone.
   CHECK(arrivals({{0, 0, 1, 4}, {2, 0, 2, 1}}, {}) == Arrivals{{0, 5}, {1, 4}});

@@ -3,12 +3,14 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <iterator>
+#include <concepts>
 #include <utility>
+#include <vector>
 
 #include <fmt/format.h>
 
 #include "base/error.h"
+#include "base/in_parallel.h"
 #include "base/json.h"
 #include "base/text.h"
 #include "trace/memory_curve.h"
@@ -29,130 +31,202 @@ int64_t nanoseconds(Seconds time) {
   MW_CHECK(std::isfinite(time.value), "a time of {} s in a trace", time.value);
   return std::llround(time.value * 1e9);
 }
-std::string microseconds(int64_t ns) {
-  const uint64_t magnitude = static_cast<uint64_t>(ns < 0 ? -ns : ns);
-  return fmt::format("{}{}.{:03}", ns < 0 ? "-" : "", magnitude / 1000, magnitude % 1000);
-}
 std::string plain_name(RankId rank) { return fmt::format("rank {}", rank.value); }
 Seconds seconds_of(double us) { return Seconds(static_cast<double>(std::llround(us * 1e3)) / 1e9); }
 
+// Events one behind the other. A trace has millions of them: texts and whole numbers go straight
+// into the text.
+class EventText {
+ public:
+  void begin(char phase, RankId rank) {
+    text_ += ",\n{\"ph\":\"";
+    text_ += phase;
+    add("\",\"pid\":", pid(rank));
+  }
+  // Texts, characters and whole numbers.
+  template <typename... Parts>
+  void add(const Parts&... parts) {
+    (append(parts), ...);
+  }
+  // In microseconds with three decimals.
+  void add_time(std::string_view key, int64_t ns) {
+    text_ += key;
+    if (ns < 0) text_ += '-';
+    const uint64_t magnitude = static_cast<uint64_t>(ns < 0 ? -ns : ns);
+    append(magnitude / 1000);
+    text_ += '.';
+    const auto rest = static_cast<int>(magnitude % 1000);
+    for (const int digit : {rest / 100, rest / 10 % 10, rest % 10})
+      text_ += static_cast<char>('0' + digit);
+  }
+  // An argument of an event, of which `comma` parts those that are set.
+  template <typename Value>
+  void argument(bool is_set, std::string_view key, const Value& value, bool& comma) {
+    if (!is_set) return;
+    add(comma ? ",\"" : "\"", key, "\":", value);
+    comma = true;
+  }
+
+  const std::string& text() const { return text_; }
+  void clear() { text_.clear(); }
+
+ private:
+  void append(std::string_view part) { text_ += part; }
+  void append(char part) { text_ += part; }
+  template <std::integral T>
+  void append(T part) {
+    const fmt::format_int digits(part);
+    text_.append(digits.data(), digits.size());
+  }
+
+  std::string text_;
+};
+
+// What is written is made in pieces, several at a time, and handed on in their order.
 class Writer {
  public:
-  explicit Writer(const Trace& trace) : trace_(trace) {}
+  Writer(const Trace& trace, const Sink& sink) : trace_(trace), sink_(sink) {
+    for (const std::string& name : trace.names) names_.push_back(quoted(name));
+  }
 
-  std::string write() {
-    add("{{\"displayTimeUnit\":\"ms\",\"otherData\":{{\"schema\":{},\"program_hash\":{},"
-        "\"producer\":{},"
-        "\"dropped\":{}{}}},\"traceEvents\":[",
+  void write() {
+    sink_(fmt::format(
+        "{{\"displayTimeUnit\":\"ms\",\"otherData\":{{\"schema\":{},\"program_hash\":{},"
+        "\"producer\":{},\"dropped\":{}{}}},\"traceEvents\":[",
         quoted(kSchema), quoted(trace_.program_hash), quoted(trace_.producer), trace_.dropped,
-        trace_.step > 0 ? fmt::format(",\"step\":{}", trace_.step) : "");
-    for (RankId rank : ranks(trace_)) write_process(rank);
-    for (const StreamName& stream : trace_.streams) {
-      write_thread(stream.rank, stream.stream, stream.name);
-    }
-    for (const Span& span : trace_.spans) {
-      write_span(span);
-      write_flow(span);
-    }
-    for (RankId rank : ranks(trace_)) write_memory(rank);
-    out_ += "\n]}\n";
-    return std::move(out_);
+        trace_.step > 0 ? fmt::format(",\"step\":{}", trace_.step) : ""));
+    const std::vector<RankId> all = ranks(trace_);
+    EventText names;
+    for (RankId rank : all) write_process(names, rank);
+    for (const StreamName& stream : trace_.streams)
+      write_thread(names, stream.rank, stream.stream, stream.name);
+    hand_on(names);
+    const size_t spans = trace_.spans.size();
+    in_pieces((spans + kSpans - 1) / kSpans, [&](EventText& to, size_t piece) {
+      for (size_t s = piece * kSpans; s < std::min(spans, (piece + 1) * kSpans); ++s) {
+        write_span(to, trace_.spans[s]);
+        write_flow(to, trace_.spans[s]);
+      }
+    });
+    in_pieces(all.size(), [&](EventText& to, size_t r) { write_memory(to, all[r]); });
+    sink_("\n]}\n");
   }
 
  private:
-  template <typename... Args>
-  void add(fmt::format_string<Args...> format, Args&&... args) {
-    fmt::format_to(std::back_inserter(out_), format, std::forward<Args>(args)...);
-  }
+  static constexpr size_t kSpans = 4096;  // a piece
+  static constexpr size_t kAtOnce = 16;   // pieces
 
-  void begin_event(char phase, RankId rank) {
-    add("{}\n{{\"ph\":\"{}\",\"pid\":{}", first_ ? "" : ",", phase, pid(rank));
+  template <typename Write>
+  void in_pieces(size_t count, const Write& write) {
+    std::vector<EventText> made(std::min(count, kAtOnce));
+    for (size_t first = 0; first < count; first += kAtOnce) {
+      const size_t pieces = std::min(kAtOnce, count - first);
+      in_parallel(pieces, threads_for(pieces * kSpans), [&](size_t p) {
+        made[p].clear();
+        write(made[p], first + p);
+      });
+      for (size_t p = 0; p < pieces; ++p) hand_on(made[p]);
+    }
+  }
+  // Every event begins with the comma behind the one before.
+  void hand_on(const EventText& events) {
+    std::string_view text = events.text();
+    if (text.empty()) return;
+    if (first_) text.remove_prefix(1);
     first_ = false;
+    sink_(text);
   }
 
-  void write_process(RankId rank) {
-    begin_event('M', rank);
+  void write_process(EventText& to, RankId rank) const {
     const auto named = std::find_if(trace_.rank_names.begin(), trace_.rank_names.end(),
                                     [&](const RankName& name) { return name.rank == rank; });
-    add(",\"name\":\"process_name\",\"args\":{{\"name\":{}}}}}",
-        quoted(named == trace_.rank_names.end() ? plain_name(rank) : named->name));
-    begin_event('M', rank);
-    add(",\"name\":\"process_sort_index\",\"args\":{{\"sort_index\":{}}}}}", rank.value);
+    to.begin('M', rank);
+    to.add(",\"name\":\"process_name\",\"args\":{\"name\":",
+           quoted(named == trace_.rank_names.end() ? plain_name(rank) : named->name), "}}");
+    to.begin('M', rank);
+    to.add(",\"name\":\"process_sort_index\",\"args\":{\"sort_index\":", rank.value, "}}");
+    // Spans without a stream are the first of their rank.
+    const auto first =
+        std::lower_bound(trace_.spans.begin(), trace_.spans.end(), rank,
+                         [](const Span& span, RankId before) { return span.rank < before; });
     const bool has_loose =
-        std::any_of(trace_.spans.begin(), trace_.spans.end(),
-                    [&](const Span& span) { return span.rank == rank && !span.stream.valid(); });
-    if (has_loose) write_thread(rank, StreamId(), "steps");
+        first != trace_.spans.end() && first->rank == rank && !first->stream.valid();
+    if (has_loose) write_thread(to, rank, StreamId(), "steps");
   }
 
-  void write_thread(RankId rank, StreamId stream, std::string_view name) {
-    begin_event('M', rank);
-    add(",\"tid\":{},\"name\":\"thread_name\",\"args\":{{\"name\":{}}}}}", tid(stream),
-        quoted(name));
-    begin_event('M', rank);
-    add(",\"tid\":{},\"name\":\"thread_sort_index\",\"args\":{{\"sort_index\":{}}}}}", tid(stream),
-        tid(stream));
+  static void write_thread(EventText& to, RankId rank, StreamId stream, std::string_view name) {
+    to.begin('M', rank);
+    to.add(",\"tid\":", tid(stream), ",\"name\":\"thread_name\",\"args\":{\"name\":", quoted(name),
+           "}}");
+    to.begin('M', rank);
+    to.add(",\"tid\":", tid(stream),
+           ",\"name\":\"thread_sort_index\",\"args\":{\"sort_index\":", tid(stream), "}}");
   }
 
-  void write_span(const Span& span) {
+  void write_span(EventText& to, const Span& span) const {
     const int64_t start = nanoseconds(span.start), end = nanoseconds(span.end());
-    begin_event('X', span.rank);
-    add(",\"tid\":{},\"ts\":{},\"dur\":{},\"cat\":\"{}\",\"name\":{},\"args\":{{", tid(span.stream),
-        microseconds(start), microseconds(end - start), category_name(span.category),
-        quoted(trace_.name(span)));
-    const char* comma = "";
-    const auto arg = [&](std::string_view key, bool is_set, const auto& value) {
-      if (!is_set) return;
-      add("{}\"{}\":{}", comma, key, value);
-      comma = ",";
-    };
-    arg("bytes", span.bytes.value != 0, span.bytes.value);
-    arg("flops", span.flops.value != 0, format_float(span.flops.value));
-    arg("microbatch", span.microbatch.valid(), span.microbatch.value);
-    arg("stage", span.stage.valid(), span.stage.value);
-    arg("command", span.command >= 0, span.command);
-    arg("flow_out", span.flow_out >= 0, span.flow_out);
-    arg("flow_in", span.flow_in >= 0, span.flow_in);
-    out_ += "}}";
+    to.begin('X', span.rank);
+    to.add(",\"tid\":", tid(span.stream));
+    to.add_time(",\"ts\":", start);
+    to.add_time(",\"dur\":", end - start);
+    to.add(",\"cat\":\"", category_name(span.category), "\",\"name\":",
+           span.name.valid() ? std::string_view(names_.at(span.name.index())) : "\"\"",
+           ",\"args\":{");
+    bool comma = false;
+    to.argument(span.bytes.value != 0, "bytes", span.bytes.value, comma);
+    if (span.flops.value != 0) to.argument(true, "flops", format_float(span.flops.value), comma);
+    to.argument(span.microbatch.valid(), "microbatch", span.microbatch.value, comma);
+    to.argument(span.stage.valid(), "stage", span.stage.value, comma);
+    to.argument(span.command >= 0, "command", span.command, comma);
+    to.argument(span.flow_out >= 0, "flow_out", span.flow_out, comma);
+    to.argument(span.flow_in >= 0, "flow_in", span.flow_in, comma);
+    to.add("}}");
   }
 
   // An arrow leaves at the sender's start and arrives within the receiver's last nanosecond: a
   // viewer binds it to the span that encloses the moment.
-  void write_flow(const Span& span) {
+  static void write_flow(EventText& to, const Span& span) {
     const int64_t start = nanoseconds(span.start);
+    const auto arrow = [&](char phase, int64_t at, int64_t id) {
+      to.begin(phase, span.rank);
+      to.add(",\"tid\":", tid(span.stream));
+      to.add_time(",\"ts\":", at);
+      to.add(",\"cat\":\"message\",\"name\":\"message\",\"id\":", id);
+    };
     if (span.flow_out >= 0) {
-      begin_event('s', span.rank);
-      add(",\"tid\":{},\"ts\":{},\"cat\":\"message\",\"name\":\"message\",\"id\":{}}}",
-          tid(span.stream), microseconds(start), span.flow_out);
+      arrow('s', start, span.flow_out);
+      to.add("}");
     }
     if (span.flow_in >= 0) {
-      begin_event('f', span.rank);
-      add(",\"tid\":{},\"ts\":{},\"cat\":\"message\",\"name\":\"message\",\"id\":{},\"bp\":\"e\"}}",
-          tid(span.stream), microseconds(std::max(start, nanoseconds(span.end()) - 1)),
-          span.flow_in);
+      arrow('f', std::max(start, nanoseconds(span.end()) - 1), span.flow_in);
+      to.add(",\"bp\":\"e\"}");
     }
   }
 
-  void write_memory(RankId rank) {
+  void write_memory(EventText& to, RankId rank) const {
     std::array<Bytes, kMemoryCategories> last = {};
     for (const MemoryPoint& point : memory_curve(trace_, rank)) {
       if (point.by_category == last) continue;
       last = point.by_category;
-      const std::string ts = microseconds(nanoseconds(point.time));
-      begin_event('C', rank);
-      add(",\"ts\":{},\"name\":\"memory\",\"args\":{{", ts);
+      const int64_t at = nanoseconds(point.time);
+      to.begin('C', rank);
+      to.add_time(",\"ts\":", at);
+      to.add(",\"name\":\"memory\",\"args\":{");
+      bool comma = false;
       for (int c = 0; c < kMemoryCategories; ++c) {
-        add("{}\"{}\":{}", c == 0 ? "" : ",", memory_category_name(static_cast<MemoryCategory>(c)),
-            point.by_category[c].value);
+        to.argument(true, memory_category_name(static_cast<MemoryCategory>(c)),
+                    point.by_category[c].value, comma);
       }
-      out_ += "}}";
-      begin_event('C', rank);
-      add(",\"ts\":{},\"name\":\"memory total\",\"args\":{{\"bytes\":{}}}}}", ts,
-          point.total.value);
+      to.add("}}");
+      to.begin('C', rank);
+      to.add_time(",\"ts\":", at);
+      to.add(",\"name\":\"memory total\",\"args\":{\"bytes\":", point.total.value, "}}");
     }
   }
 
   const Trace& trace_;
-  std::string out_;
+  const Sink& sink_;
+  std::vector<std::string> names_;  // in quotes
   bool first_ = true;
 };
 
@@ -272,7 +346,13 @@ class Reader {
 
 }  // namespace
 
-std::string to_chrome_json(const Trace& trace) { return Writer(trace).write(); }
+void write_chrome_json(const Trace& trace, const Sink& sink) { Writer(trace, sink).write(); }
+
+std::string to_chrome_json(const Trace& trace) {
+  std::string text;
+  write_chrome_json(trace, [&](std::string_view part) { text += part; });
+  return text;
+}
 
 Trace from_chrome_json(std::string_view text, std::string_view file) {
   const Json json = parse_json(text, file);

@@ -10,6 +10,7 @@
 //   "memory total" beside it s, f  a message, from the span with flow_out to the one with flow_in
 #pragma once
 
+#include <functional>
 #include <string>
 #include <string_view>
 
@@ -21,6 +22,9 @@ namespace mw::trace {
 // that a span that begins exactly at another's end() still does. REQUIRES: finite times, and the
 // trace is sorted.
 std::string to_chrome_json(const Trace& trace);
+// The same, part by part: a large trace is never whole in memory as text.
+using Sink = std::function<void(std::string_view)>;
+void write_chrome_json(const Trace& trace, const Sink& sink);
 
 // Reads what to_chrome_json wrote: equal but for the rounding, for names that no span uses, for
 // samples that change nothing, and for the order of names and samples of one time. `file` begins

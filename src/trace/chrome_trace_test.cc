@@ -128,6 +128,32 @@ TEST_CASE("random traces are read back, and written again they have the same byt
   }
 }
 
+TEST_CASE("a trace of many pieces is one text, handed on in order") {
+  Trace trace;
+  trace.names = {"work"};
+  for (int i = 0; i < 150000; ++i) {
+    trace.spans.push_back({.rank = RankId(i / 50000),
+                           .stream = StreamId(0),
+                           .name = NameId(0),
+                           .start = ns(i),
+                           .duration = ns(1),
+                           .command = i});
+    if (i % 50000 < 3)
+      trace.memory.push_back({RankId(i / 50000), ns(i), MemoryCategory::kSaved, Bytes(i + 1)});
+  }
+  std::string text;
+  int parts = 0;
+  write_chrome_json(trace, [&](std::string_view part) {
+    text += part;
+    ++parts;
+  });
+  CHECK(parts > 30);
+  CHECK(text == to_chrome_json(trace));
+  const Trace again = from_chrome_json(text, "t.json");
+  CHECK(again.spans == trace.spans);
+  CHECK(again.memory == trace.memory);
+}
+
 TEST_CASE("a span that begins at another's end still does after rounding") {
   Trace trace;
   Seconds now;

@@ -1,13 +1,15 @@
 #include "trace/memory_curve.h"
 
 #include <algorithm>
+#include <ranges>
 
 namespace mw::trace {
 
 std::vector<MemoryPoint> memory_curve(const Trace& trace, RankId rank) {
   std::vector<MemoryPoint> curve;
-  for (const MemorySample& sample : trace.memory) {
-    if (sample.rank != rank) continue;
+  const auto [first, behind] =
+      std::ranges::equal_range(trace.memory, rank, {}, &MemorySample::rank);
+  for (const MemorySample& sample : std::ranges::subrange(first, behind)) {
     if (curve.empty()) {
       curve.push_back({sample.time, {}, {}});
     } else if (curve.back().time != sample.time) {

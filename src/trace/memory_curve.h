@@ -15,7 +15,7 @@ struct MemoryPoint {
 };
 
 // The rank's memory from each point's time to the next one's; one point for all samples of one
-// time. Categories without a sample yet hold nothing.
+// time. Categories without a sample yet hold nothing. REQUIRES: the trace is sorted.
 std::vector<MemoryPoint> memory_curve(const Trace& trace, RankId rank);
 
 struct MemoryPeak {

@@ -62,8 +62,13 @@ const std::string& Trace::name(const Span& span) const {
 
 std::vector<RankId> ranks(const Trace& trace) {
   std::set<RankId> seen;
-  for (const Span& span : trace.spans) seen.insert(span.rank);
-  for (const MemorySample& sample : trace.memory) seen.insert(sample.rank);
+  const auto see = [&](const auto& items) {  // mostly many of one rank, one behind the other
+    for (size_t i = 0; i < items.size(); ++i) {
+      if (i == 0 || items[i].rank != items[i - 1].rank) seen.insert(items[i].rank);
+    }
+  };
+  see(trace.spans);
+  see(trace.memory);
   return {seen.begin(), seen.end()};
 }
 
