@@ -1,11 +1,13 @@
 #include "simulate/timeline.h"
 
 #include <algorithm>
+#include <iterator>
 #include <map>
 #include <numeric>
 
 #include <fmt/format.h>
 
+#include "base/in_parallel.h"
 #include "ops/op_def.h"
 #include "pipeline/trace_category.h"
 #include "pipeline/volume.h"
@@ -49,14 +51,44 @@ class TraceMaker {
       receive_names_.push_back(names_.intern("receive " + channel.name));
     }
     reserve();
-    for (size_t r = 0; r < devices_.size(); ++r) add_rank(r);
-    for (size_t m = 0; m < loop_.messages().size(); ++m) add_message(m);
+    collect_messages();
+    // As they are sorted in the end, where ops are no spans of their own.
+    std::vector<size_t> order(devices_.size());
+    std::iota(order.begin(), order.end(), size_t{0});
+    std::sort(order.begin(), order.end(),
+              [&](size_t a, size_t b) { return devices_[a] < devices_[b]; });
+    for (const size_t r : order) add_rank(r);
     trace_.names = names_.names();
     trace::sort(trace_);
     return std::move(trace_);
   }
 
  private:
+  // An end of a message on its way, on the rank there.
+  struct End {
+    double start = 0;
+    int32_t message = 0;
+    bool arrives = false;
+  };
+
+  void collect_messages() {
+    ends_.resize(devices_.size());
+    for (size_t m = 0; m < loop_.messages().size(); ++m) {
+      const MessageRecord& record = loop_.messages()[m];
+      const FlatChannel& channel = channel_of(m);
+      const auto message = static_cast<int32_t>(m);
+      ends_[static_cast<size_t>(channel.from)].push_back({record.begin, message, false});
+      ends_[static_cast<size_t>(channel.to)].push_back({record.arrival, message, true});
+    }
+    in_parallel(ends_.size(), threads_for(loop_.messages().size()), [&](size_t r) {
+      std::stable_sort(ends_[r].begin(), ends_[r].end(),
+                       [](const End& a, const End& b) { return a.start < b.start; });
+    });
+  }
+  const FlatChannel& channel_of(size_t message) const {
+    return in_.flat.channels[static_cast<size_t>(in_.flat.messages[message].channel)];
+  }
+
   void reserve() {
     size_t spans = devices_.size() + 2 * loop_.messages().size(), samples = 0;
     for (const RankLog& log : loop_.logs()) {
@@ -102,6 +134,7 @@ class TraceMaker {
       add_call(r, call);
     }
     add_waits(loop_.end());
+    for (const End& end : ends_[r]) add_message(static_cast<size_t>(end.message), end.arrives);
     add_memory(r);
     name_rank(r);
   }
@@ -168,6 +201,8 @@ class TraceMaker {
   // The memory curve of the buffers, and workspace during calls.
   void add_memory(size_t r) {
     const RankLog& log = loop_.logs()[r];
+    std::vector<trace::MemorySample> buffers;
+    buffers.reserve(log.memory.size());
     int64_t metrics = 0, data = 0;  // both are "other" in a trace
     for (const MemoryRecord& record : log.memory) {
       int64_t bytes = record.bytes;
@@ -178,20 +213,23 @@ class TraceMaker {
         data = bytes;
         bytes += metrics;
       }
-      trace_.memory.push_back({devices_[r], Seconds(record.time),
-                               pipeline::trace_category(record.category), Bytes(bytes)});
+      buffers.push_back({devices_[r], Seconds(record.time),
+                         pipeline::trace_category(record.category), Bytes(bytes)});
     }
+    std::vector<trace::MemorySample> workspace;
     for (const CallRecord& call : log.calls) {
       const pipeline::Command& command =
           in_.program.ranks[r].commands[static_cast<size_t>(call.command)];
       const int64_t bytes = in_.flat.ranks[r].workspace_of(
           call.command, in_.fragments[command.fragment.index()].cost.workspace_end);
       if (bytes == 0) continue;
-      trace_.memory.push_back(
+      workspace.push_back(
           {devices_[r], Seconds(call.begin), MemoryCategory::kWorkspace, Bytes(bytes)});
-      trace_.memory.push_back(
-          {devices_[r], Seconds(call.end), MemoryCategory::kWorkspace, Bytes(0)});
+      workspace.push_back({devices_[r], Seconds(call.end), MemoryCategory::kWorkspace, Bytes(0)});
     }
+    std::merge(buffers.begin(), buffers.end(), workspace.begin(), workspace.end(),
+               std::back_inserter(trace_.memory),
+               [](const auto& a, const auto& b) { return a.time < b.time; });
   }
 
   void name_rank(size_t r) {
@@ -209,26 +247,25 @@ class TraceMaker {
     }
   }
 
-  void add_message(size_t m) {
+  void add_message(size_t m, bool arrives) {
     const MessageRecord& record = loop_.messages()[m];
     const auto c = static_cast<size_t>(in_.flat.messages[m].channel);
     const FlatChannel& channel = in_.flat.channels[c];
-    Span out = span(static_cast<size_t>(channel.from), trace::Category::kComm, send_names_[c],
-                    record.begin, record.arrival, record.command);
-    out.stream = StreamId(kMessageStream);
-    out.bytes = Bytes(channel.sent);
-    out.flow_out = static_cast<int64_t>(m);
-    trace_.spans.push_back(out);
-    Span in = out;
-    in.rank = devices_[static_cast<size_t>(channel.to)];
-    in.name = receive_names_[c];
-    in.start = Seconds(record.arrival);
-    in.duration = Seconds(0);
-    in.bytes = Bytes(0);
-    in.command = -1;
-    in.flow_out = -1;
-    in.flow_in = static_cast<int64_t>(m);
-    trace_.spans.push_back(in);
+    Span& made = trace_.spans.emplace_back(span(static_cast<size_t>(channel.from),
+                                                trace::Category::kComm, send_names_[c],
+                                                record.begin, record.arrival, record.command));
+    made.stream = StreamId(kMessageStream);
+    if (!arrives) {
+      made.bytes = Bytes(channel.sent);
+      made.flow_out = static_cast<int64_t>(m);
+      return;
+    }
+    made.rank = devices_[static_cast<size_t>(channel.to)];
+    made.name = receive_names_[c];
+    made.start = Seconds(record.arrival);
+    made.duration = Seconds(0);
+    made.command = -1;
+    made.flow_in = static_cast<int64_t>(m);
   }
 
   const LoopInput& in_;
@@ -238,6 +275,7 @@ class TraceMaker {
   trace::NameTable names_;
   NameId step_name_;
   std::vector<NameId> fragment_names_, wait_names_, send_names_, receive_names_;
+  std::vector<std::vector<End>> ends_;  // [pipeline rank] in order of time
   trace::Trace trace_;
 };
 

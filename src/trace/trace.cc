@@ -34,6 +34,12 @@ void name_unnamed_streams(Trace& trace) {
 // one key mostly come in order already.
 template <typename T, typename Key, typename Before>
 void sort_by_key(std::vector<T>& items, Key key_of, Before before) {
+  const bool sorted_already =
+      std::is_sorted(items.begin(), items.end(), [&](const T& a, const T& b) {
+        const auto x = key_of(a), y = key_of(b);
+        return x < y || (x == y && before(a, b));
+      });
+  if (sorted_already) return;
   using KeyType = decltype(key_of(items.front()));
   std::map<KeyType, std::vector<uint32_t>> buckets;
   std::vector<uint32_t>* bucket = nullptr;
