@@ -216,12 +216,20 @@ bool EventLoop::receive(int32_t r, int32_t message) {
   return true;
 }
 
+void EventLoop::forget_past(int32_t r, std::vector<Interval>& messages) const {
+  const RankState& state = states_[static_cast<size_t>(r)];
+  if (!state.state_ready.empty()) return;  // collectives may begin before their call
+  std::erase_if(messages, [&](const Interval& i) { return i.end <= state.now; });
+}
+
 // The update's collectives, which are run behind all messages of their rank, leave them the ports.
 void EventLoop::see_message(int32_t r, const FlatChannel& channel, Interval when) {
   if ((in_.update_levels >> channel.level & 1) == 0) return;
   std::vector<std::vector<Interval>>& messages = states_[static_cast<size_t>(r)].messages;
   if (messages.size() <= channel.level) messages.resize(channel.level + 1);
-  messages[channel.level].push_back(when);
+  std::vector<Interval>& here = messages[channel.level];
+  if (here.size() == here.capacity()) forget_past(r, here);
+  here.push_back(when);
 }
 
 void EventLoop::release(int32_t r, int32_t message) {
@@ -328,12 +336,11 @@ void EventLoop::begin_walk(int32_t r, const FlatCall& flat, const TimedFragment&
   state.message = -1;
   state.walk.begin(fragment.cost, state.now);
   state.port_ready.clear();
-  const bool early = !state.state_ready.empty();  // collectives may begin before the call
   for (std::vector<Interval>& messages : state.messages) {
-    if (!early) std::erase_if(messages, [&](const Interval& i) { return i.end <= state.now; });
+    forget_past(r, messages);
     messages = joined(std::move(messages));
   }
-  if (!early) return;
+  if (state.state_ready.empty()) return;
   // Collectives may have begun when their gradients were complete.
   std::fill(state.walk.streams.begin() + 1, state.walk.streams.end(), 0.0);
   const FlatRank& rank = in_.flat.ranks[static_cast<size_t>(r)];

@@ -144,6 +144,8 @@ class EventLoop {
   // Logs the call's waits as far as nothing runs on any stream meanwhile; their seconds.
   double log_waits(int32_t r, const FragmentCost& cost, double end);
   void see_message(int32_t r, const FlatChannel& channel, Interval when);
+  // Leaves out messages that no collective of a later call meets.
+  void forget_past(int32_t r, std::vector<Interval>& messages) const;
   void meet(int32_t r, const TimedFragment& fragment, double at);
   void wait_for_gathers(int32_t r, const FlatCall& flat, const TimedFragment& fragment);
   void prepare_gathers(int32_t r);
