@@ -78,7 +78,8 @@ class Search {
   }
 
   BySize plans_by_size() {
-    std::vector<Plan> plans, filling;
+    std::vector<Plan> plans;
+    std::vector<Estimated> filling;
     std::set<std::pair<int64_t, int64_t>> seen;  // pp, microbatches
     for (const Layout& layout : planner::layouts(request_.base, request_.gpus)) {
       if (!pipelinings_.contains(layout.pp))
@@ -87,12 +88,12 @@ class Search {
         // Of the others it is known without an order.
         if (plan.microbatches < 2 * plan.pp && seen.emplace(plan.pp, plan.microbatches).second) {
           for (const Pipelining& pipelining : pipelinings(plan.pp))
-            filling.push_back(under({plan, {}, {}}, pipelining).plan);
+            filling.push_back(under({plan, {}, {}}, pipelining));
         }
         plans.push_back(std::move(plan));
       }
     }
-    make_orders(std::move(filling));
+    make_orders(filling);
     BySize by_size;
     for (Plan& plan : plans) {
       found_.candidates += pipelinings_taken(plan);
@@ -103,17 +104,19 @@ class Search {
   }
 
   // Makes the orders of such plans, each once and the longest first, so that no thread waits.
-  void make_orders(std::vector<Plan> plans) {
-    const auto key = [](const Plan& plan) {
-      return std::tuple(-plan.stages() * plan.microbatches, plan.pp, plan.chunks,
-                        std::string_view(plan.schedule));
-    };
-    std::sort(plans.begin(), plans.end(),
-              [&](const Plan& a, const Plan& b) { return key(a) < key(b); });
-    const auto same = [&](const Plan& a, const Plan& b) { return key(a) == key(b); };
-    plans.erase(std::unique(plans.begin(), plans.end(), same), plans.end());
+  template <typename Has>  // a plan
+  void make_orders(const std::vector<Has>& all) {
+    using Key = std::tuple<int64_t, int64_t, int64_t, std::string_view>;
+    std::map<Key, const Plan*> of;
+    for (const Has& has : all) {
+      const Plan& plan = has.plan;
+      of.try_emplace({-plan.stages() * plan.microbatches, plan.pp, plan.chunks, plan.schedule},
+                     &plan);
+    }
+    std::vector<const Plan*> plans;
+    for (const auto& [key, plan] : of) plans.push_back(plan);
     on_threads(plans.size(),
-               [&](predict::Coarse& coarse, size_t i) { coarse.has_order(plans[i]); });
+               [&](predict::Coarse& coarse, size_t i) { coarse.has_order(*plans[i]); });
   }
 
   // All layouts with microbatches of one size, with ZeRO 0 and 1, or 2 and 3. A group is given up
@@ -209,14 +212,12 @@ class Search {
         layout_of.push_back(i);
       }
     }
-    std::vector<Plan> plans;
-    for (const Looked& here : all) plans.push_back(here.plan);
-    make_orders(std::move(plans));
+    make_orders(all);
     std::vector<char> has_order(all.size(), 0);
     on_threads(all.size(), [&](predict::Coarse& coarse, size_t i) {
       has_order[i] = coarse.has_order(all[i].plan) ? 1 : 0;
     });
-    plans.clear();
+    std::vector<Plan> plans;
     for (size_t i = 0; i < all.size(); ++i) {
       if (has_order[i]) plans.push_back(all[i].plan);
     }
