@@ -6,10 +6,27 @@
 namespace mw::pipeline {
 namespace {
 
+bool is_before(const LiveBytes& a, const LiveBytes& b) {
+  return std::tie(a.command, a.category) < std::tie(b.command, b.category);
+}
+
+// By command, then category. Mostly they are in the order of their commands.
+void sort(std::vector<LiveBytes>& changes) {
+  const auto by_command = [](const LiveBytes& a, const LiveBytes& b) {
+    return a.command < b.command;
+  };
+  if (!std::is_sorted(changes.begin(), changes.end(), by_command))
+    return std::sort(changes.begin(), changes.end(), is_before);
+  for (auto first = changes.begin(); first != changes.end();) {
+    const auto behind = std::find_if(
+        first, changes.end(), [&](const LiveBytes& c) { return c.command != first->command; });
+    if (behind - first > 1) std::sort(first, behind, is_before);
+    first = behind;
+  }
+}
+
 void merge(std::vector<LiveBytes>& changes) {
-  std::sort(changes.begin(), changes.end(), [](const LiveBytes& a, const LiveBytes& b) {
-    return std::tie(a.command, a.category) < std::tie(b.command, b.category);
-  });
+  sort(changes);
   size_t kept = 0;
   for (const LiveBytes& change : changes) {
     LiveBytes* last = kept == 0 ? nullptr : &changes[kept - 1];
@@ -31,10 +48,11 @@ std::vector<BufferUse> buffer_uses(const RankProgram& rank) {
     root[b] = root_buffer(rank, BufferId(static_cast<int32_t>(b))).value;
   std::vector<BufferUse> uses(rank.buffers.size());
   for (size_t c = 0; c < rank.commands.size(); ++c) {
+    const auto here = static_cast<int32_t>(c);
     for (const BufferId id : rank.commands[c].buffers) {
       BufferUse& use = uses[static_cast<size_t>(root[id.index()])];
-      if (use.first < 0) use.first = static_cast<int32_t>(c);
-      use.last = static_cast<int32_t>(c);
+      if (use.first < 0) use.first = here;
+      use.last = here;
     }
   }
   return uses;
@@ -47,6 +65,8 @@ BufferLives buffer_lives(const Program& program, size_t rank) {
 BufferLives buffer_lives(const Program& program, size_t rank, const std::vector<BufferUse>& uses) {
   const RankProgram& from = program.ranks[rank];
   BufferLives lives;
+  lives.born.reserve(uses.size());
+  lives.died.reserve(uses.size());
   for (size_t b = 0; b < uses.size(); ++b) {
     const Buffer& buffer = from.buffers[b];
     if (buffer.storage.kind == Storage::Kind::kState) {
