@@ -150,8 +150,11 @@ bool Coarse::takes_order(const Plan& plan) {
 const Coarse::Setting& Coarse::setting(const Plan& plan, bool bare) {
   if (setting_ && setting_->bare == bare && setting_->plan == plan) return *setting_;
   setting_.reset();  // where a plan cannot be compiled there is none
+  pieces_.clear();
   Setting made{plan, bare, &facts_->work(bare ? bare_of(plan) : plan), {}, facts_->orders(plan)};
   blocks_ = blocks_of(plan, base_.model.layers);
+  starts_.assign(blocks_.size(), 0);
+  std::partial_sum(blocks_.begin(), blocks_.end() - 1, starts_.begin() + 1);
   MW_CHECK(made.orders.longer != nullptr, "plan {} has no order", short_form(plan));
   made.state = facts_->states(plan, made.orders.folded);
   fill_states(made);
@@ -168,19 +171,25 @@ double Coarse::boundary_bytes(const Setting& setting) {
   return divides(setting) ? bytes / setting.orders.longer->slices() : bytes;
 }
 
-Facts Coarse::piece_facts(const Setting& setting, int32_t copy) const {
+const Facts& Coarse::piece_facts(const Setting& setting, int32_t copy) {
   const auto stages = static_cast<int32_t>(blocks_.size()), s = copy % stages;
   const int32_t slices = setting.orders.longer->slices(), slice = copy / stages % slices;
+  const int64_t blocks = blocks_[static_cast<size_t>(s)];
+  const int64_t second = second_blocks(base_.model, starts_[static_cast<size_t>(s)], blocks);
+  const Piece piece{slice, blocks, second, s == 0, s + 1 == stages};
+  if (piece_ < pieces_.size() && pieces_[piece_].first == piece) return pieces_[piece_].second;
+  const auto known = std::find_if(pieces_.begin(), pieces_.end(),
+                                  [&](const auto& other) { return other.first == piece; });
+  piece_ = static_cast<size_t>(known - pieces_.begin());
+  if (known != pieces_.end()) return known->second;
   const bool divided = divides(setting);
-  const int64_t place = std::accumulate(blocks_.begin(), blocks_.begin() + s, int64_t{0});
-  Facts facts = setting.work->of_slice(divided ? 0 : slice)
-                    .of(blocks_[static_cast<size_t>(s)], s == 0, s + 1 == stages,
-                        second_blocks(base_.model, place, blocks_[static_cast<size_t>(s)]));
+  Facts facts =
+      setting.work->of_slice(divided ? 0 : slice).of(blocks, piece.first, piece.last, second);
   if (divided) {
     for (double& fact : facts) fact /= slices;
-    leave_out_later_keys(setting, slice, blocks_[static_cast<size_t>(s)], facts);
+    leave_out_later_keys(setting, slice, blocks, facts);
   }
-  return facts;
+  return pieces_.emplace_back(piece, facts).second;
 }
 
 // Unfused attention has scores for all keys of the whole, but a slice has none for those of later
@@ -228,7 +237,7 @@ void Coarse::fill_costs(const Setting& setting) {
   int64_t of_blocks = -1;  // that `all` is of
   if (setting.bare) one = collectives_of(setting.plan, 1);
   for (size_t at = 0; at < pieces; ++at) {
-    const Facts facts = piece_facts(setting, static_cast<int32_t>(at));
+    const Facts& facts = piece_facts(setting, static_cast<int32_t>(at));
     const size_t stage = at % blocks_.size();
     const int64_t blocks = blocks_[stage];
     if (setting.bare && blocks != of_blocks) {
@@ -361,24 +370,26 @@ void Coarse::fill_states(const Setting& setting) {
   struct Share {
     int64_t blocks = 0, second_blocks = 0;
     bool first = false, last = false;
+    bool operator==(const Share&) const = default;
   };
   const Plan& plan = setting.plan;
   std::vector<Share> shares(static_cast<size_t>(plan.pp));
-  std::vector<int64_t> places(blocks_.size(), 0);  // of stages' first blocks
-  std::partial_sum(blocks_.begin(), blocks_.end() - 1, places.begin() + 1);
   const Order& order = *setting.orders.longer;
   for (int32_t copy = 0; copy < order.copies(); ++copy) {
     if (copy / static_cast<int32_t>(blocks_.size()) % order.slices() != 0) continue;
     const auto s = static_cast<size_t>(order.stage_of(copy));
     Share& share = shares[static_cast<size_t>(order.rank_of(copy))];
     share.blocks += blocks_[s];
-    share.second_blocks += second_blocks(base_.model, places[s], blocks_[s]);
+    share.second_blocks += second_blocks(base_.model, starts_[s], blocks_[s]);
     share.first = share.first || s == 0;
     share.last = share.last || s + 1 == blocks_.size();
   }
   states_.clear();
-  for (const Share& share : shares) {
-    states_.push_back(setting.state.of(share.blocks, share.first, share.last, share.second_blocks));
+  for (size_t r = 0; r < shares.size(); ++r) {
+    const auto& [blocks, second, first, last] = shares[r];
+    const bool alike = r > 0 && shares[r] == shares[r - 1];
+    states_.push_back(alike ? Facts(states_.back())
+                            : setting.state.of(blocks, first, last, second));
   }
   replica_sums_.reset();
 }
@@ -559,7 +570,7 @@ void Coarse::fill_needs(const Setting& now, const std::function<double(double, d
   kept_.resize(blocks_.size() * static_cast<size_t>(order.slices()));
   for (int32_t copy = 0; copy < order.copies(); ++copy) {
     const auto at = static_cast<size_t>(copy), rank = static_cast<size_t>(order.rank_of(copy));
-    const Facts facts = piece_facts(now, copy);
+    const Facts& facts = piece_facts(now, copy);
     if (at < kept_.size())
       kept_[at] = {facts[kSaved], facts[kSavedForWeights], facts[kSavedByInputGrad]};
     workspace_[rank] = std::max({workspace_[rank], order.has_whole() ? facts[kWorkspace] : 0.0,

@@ -100,7 +100,7 @@ class Coarse {
   void leave_out_later_keys(const Setting& setting, int32_t slice, int64_t blocks,
                             Facts& facts) const;
   // Of a copy of a stage (Order::copies).
-  Facts piece_facts(const Setting& setting, int32_t copy) const;
+  const Facts& piece_facts(const Setting& setting, int32_t copy);
   // What goes over the link for one value of a boundary, and how long its receiver gathers the
   // parts.
   struct Sent {
@@ -132,9 +132,19 @@ class Coarse {
   using MeshKey = std::tuple<compile::AxisOrder, int64_t, int64_t, int64_t, int64_t, int64_t>;
   std::map<MeshKey, Places> places_;
   std::optional<Setting> setting_;
-  // Of the setting: [stage] blocks; [rank] its stages together, as the update sees them.
-  std::vector<int64_t> blocks_;
+  // Of the setting: [stage] blocks, and the first of them; [rank] its stages together, as the
+  // update sees them.
+  std::vector<int64_t> blocks_, starts_;
   std::vector<Facts> states_;
+  // What tells its pieces apart: a pipeline's inner stages are mostly alike.
+  struct Piece {
+    int32_t slice = 0;
+    int64_t blocks = 0, second_blocks = 0;
+    bool first = false, last = false;
+    friend bool operator==(const Piece&, const Piece&) = default;
+  };
+  std::vector<std::pair<Piece, Facts>> pieces_;
+  size_t piece_ = 0;                                     // the one that was asked for last
   std::optional<std::vector<ReplicaSum>> replica_sums_;  // if they were asked for
   std::vector<double> costs_, short_ends_, ends_;
   std::vector<Order::Kept> kept_;                                       // [piece]

@@ -272,6 +272,14 @@ size_t CoarseFacts::HashOfKey::operator()(const OrderKey& key) const {
   return hash;
 }
 
+size_t CoarseFacts::HashOfKey::operator()(const Run& run) const {
+  size_t hash = std::hash<const void*>()(run.order);
+  hash = mix_bits(hash ^ std::hash<const void*>()(run.work));
+  for (const int64_t number : {run.stride, run.outer, run.divides})
+    hash = mix_bits(hash ^ static_cast<size_t>(number));
+  return hash;
+}
+
 // Without order: the kind does not take these chunks or microbatches, or has what only the
 // simulation knows.
 const CoarseFacts::Made& CoarseFacts::made_order(const Plan& plan,
@@ -322,16 +330,15 @@ CoarseFacts::Orders CoarseFacts::orders(const Plan& plan) {
   return found;
 }
 
-std::shared_ptr<const std::vector<double>> CoarseFacts::remembered(const Run& run) {
-  const std::lock_guard lock(runs_mutex_);
+const std::vector<double>* CoarseFacts::remembered(const Run& run) {
+  const std::shared_lock lock(runs_mutex_);
   const auto it = runs_.find(run);
-  return it == runs_.end() ? nullptr : it->second;
+  return it == runs_.end() ? nullptr : &it->second;
 }
 
 void CoarseFacts::remember(const Run& run, std::vector<double> of_ranks) {
-  auto kept = std::make_shared<const std::vector<double>>(std::move(of_ranks));
-  const std::lock_guard lock(runs_mutex_);
-  runs_.emplace(run, std::move(kept));
+  const std::unique_lock lock(runs_mutex_);
+  runs_.emplace(run, std::move(of_ranks));
 }
 
 }  // namespace mw::predict

@@ -54,10 +54,10 @@ class CoarseFacts {
     int64_t stride = 0;   // ranks from one pipeline coordinate to the next; 0: memory, not time
     int64_t outer = 0;    // ranks of one pipeline coordinate, in strides
     int64_t divides = 0;  // the ZeRO stage of which only collectives' bounds count
-    friend auto operator<=>(const Run&, const Run&) = default;
+    friend bool operator==(const Run&, const Run&) = default;
   };
   // [rank]; null: nothing was remembered.
-  std::shared_ptr<const std::vector<double>> remembered(const Run& run);
+  const std::vector<double>* remembered(const Run& run);
   void remember(const Run& run, std::vector<double> of_ranks);
 
  private:
@@ -87,6 +87,7 @@ class CoarseFacts {
   };
   struct HashOfKey {
     size_t operator()(const OrderKey& key) const;
+    size_t operator()(const Run& run) const;
   };
   struct Made {
     std::once_flag once;
@@ -131,8 +132,8 @@ class CoarseFacts {
   std::map<StateKey, std::unique_ptr<StageFacts>> states_of_;
   std::shared_mutex orders_mutex_;  // of the table; each order has its own flag
   std::unordered_map<OrderKey, Made, HashOfKey> orders_;
-  std::mutex runs_mutex_;
-  std::map<Run, std::shared_ptr<const std::vector<double>>> runs_;
+  std::shared_mutex runs_mutex_;
+  std::unordered_map<Run, std::vector<double>, HashOfKey> runs_;
 };
 
 }  // namespace mw::predict
