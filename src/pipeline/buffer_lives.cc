@@ -41,21 +41,18 @@ void merge(std::vector<LiveBytes>& changes) {
 
 }  // namespace
 
+// Views are few, and small numbers are read faster than buffers.
+BufferUses::BufferUses(const RankProgram& rank)
+    : root_(rank.buffers.size()), uses_(rank.buffers.size()) {
+  for (size_t b = 0; b < root_.size(); ++b)
+    root_[b] = root_buffer(rank, BufferId(static_cast<int32_t>(b))).value;
+}
+
 std::vector<BufferUse> buffer_uses(const RankProgram& rank) {
-  // Views are few, and small numbers are read faster than buffers.
-  std::vector<int32_t> root(rank.buffers.size());
-  for (size_t b = 0; b < root.size(); ++b)
-    root[b] = root_buffer(rank, BufferId(static_cast<int32_t>(b))).value;
-  std::vector<BufferUse> uses(rank.buffers.size());
-  for (size_t c = 0; c < rank.commands.size(); ++c) {
-    const auto here = static_cast<int32_t>(c);
-    for (const BufferId id : rank.commands[c].buffers) {
-      BufferUse& use = uses[static_cast<size_t>(root[id.index()])];
-      if (use.first < 0) use.first = here;
-      use.last = here;
-    }
-  }
-  return uses;
+  BufferUses uses(rank);
+  for (size_t c = 0; c < rank.commands.size(); ++c)
+    uses.see(static_cast<int32_t>(c), rank.commands[c]);
+  return uses.take();
 }
 
 BufferLives buffer_lives(const Program& program, size_t rank) {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <array>
+#include <utility>
 #include <vector>
 
 #include "pipeline/program.h"
@@ -28,6 +29,23 @@ struct BufferUse {
   int32_t first = -1, last = -1;
 };
 std::vector<BufferUse> buffer_uses(const RankProgram& rank);  // [buffer], at its root
+// The same for who goes through the commands anyway: see all of them in order, then take.
+class BufferUses {
+ public:
+  explicit BufferUses(const RankProgram& rank);
+  void see(int32_t number, const Command& command) {
+    for (const BufferId id : command.buffers) {
+      BufferUse& use = uses_[static_cast<size_t>(root_[id.index()])];
+      if (use.first < 0) use.first = number;
+      use.last = number;
+    }
+  }
+  std::vector<BufferUse> take() { return std::move(uses_); }
+
+ private:
+  std::vector<int32_t> root_;  // [buffer]
+  std::vector<BufferUse> uses_;
+};
 
 // Of program.ranks[rank], without the workspace of calls: a step buffer is alive from its first to
 // its last use.

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <optional>
 
 #include "base/error.h"
 #include "base/in_parallel.h"
@@ -62,11 +63,14 @@ class Flattener {
     const RankProgram& from = program_.ranks[r];
     FlatRank to;
     std::vector<int32_t> sequences(sequences_.size(), 0);  // that it publishes
+    std::optional<pipeline::BufferUses> uses;
+    if (memory_) uses.emplace(from);
     to.commands.reserve(from.commands.size());
     channels_[r].reserve(from.commands.size());
     for (const Command& command : from.commands) {
       int32_t index = -1;
       channels_[r].push_back(command.channel);
+      if (uses) uses->see(static_cast<int32_t>(to.commands.size()), command);
       if (command.kind == Command::Kind::kCall) {
         index = static_cast<int32_t>(to.calls.size());
         const int32_t bindings = bindings_ ? bind(from, command, to) : -1;
@@ -83,7 +87,7 @@ class Flattener {
       if (program_.channels[c].from == static_cast<int32_t>(r)) sequences_[c] = sequences[c];
     }
     if (memory_) {
-      to.uses = pipeline::buffer_uses(from);
+      to.uses = uses->take();
       to.memory = pipeline::buffer_lives(program_, r, to.uses);
     }
     to.reserved = from.state_arena.value + from.arena.value;

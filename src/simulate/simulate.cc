@@ -335,8 +335,11 @@ class Simulation {
     const std::vector<pipeline::BufferUse>& uses = flat_.ranks[r].uses;
     std::vector<size_t> alive;
     for (size_t b = 0; b < rank.buffers.size(); ++b) {
+      const bool named = uses[b].first >= 0,
+                 used = named && uses[b].first <= command && command <= uses[b].last;
+      // Most are of other microbatches: those are not looked at.
+      if (named && !used && b >= static_cast<size_t>(rank.states)) continue;
       const auto kind = rank.buffers[b].storage.kind;
-      const bool used = uses[b].first >= 0 && uses[b].first <= command && command <= uses[b].last;
       if (kind == pipeline::Storage::Kind::kState ||
           (used && kind == pipeline::Storage::Kind::kArena))
         alive.push_back(b);
