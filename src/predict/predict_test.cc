@@ -427,3 +427,53 @@ TEST_CASE("a cluster that is too small and a batch that does not divide are said
     CHECK(error.findings()[0] == "box.toml: has 16 devices, the plan needs dp*tp*pp=8*1*4=32");
   }
 }
+
+// Ranks of a step of so many commands are lowered, converted, flattened and drawn by several
+// threads.
+TEST_CASE("a long step takes what two short ones say, in every precision") {
+  for (const DType precision : {DType::kF32, DType::kBF16}) {
+    CAPTURE(dtype_name(precision));
+    const auto step_of = [&](int64_t microbatches) {
+      Request request = small();
+      request.precision = precision;
+      request.plan.pp = 4;
+      request.plan.microbatches = microbatches;
+      request.global_batch = microbatches;
+      request.options.trace = true;
+      return std::pair(compile_step(request), request);
+    };
+    const auto [few, of_few] = step_of(64);
+    const auto [more, of_more] = step_of(128);
+    const auto [many, of_many] = step_of(2048);
+    size_t commands = 0;
+    for (const pipeline::RankProgram& rank : many.program.ranks) {
+      commands += rank.commands.size();
+      for (const pipeline::Buffer& buffer : rank.buffers) {
+        if (buffer.category != pipeline::Category::kActivations || buffer.type->rank() < 4)
+          continue;
+        REQUIRE(buffer.type->dtype == precision);
+      }
+    }
+    CHECK(commands > 50'000);
+    for (const pipeline::Channel& channel : many.program.channels)
+      CHECK(channel.type.dtype == precision);
+    const Prediction short_step = predict::predict(of_few, few),
+                     longer = predict::predict(of_more, more),
+                     long_step = predict::predict(of_many, many);
+    const double a_microbatch = (longer.step - short_step.step).value / 64;
+    CHECK(long_step.step.value ==
+          doctest::Approx(longer.step.value + 1920 * a_microbatch).epsilon(1e-9));
+    const auto events = [](const Prediction& p) { return p.result.events; };
+    CHECK(events(long_step) - events(longer) == 30 * (events(longer) - events(short_step)));
+    for (size_t r = 0; r < 4; ++r) {
+      CHECK(long_step.memory[r].peak == longer.memory[r].peak);
+      CHECK(long_step.memory[r].alive == longer.memory[r].alive);
+    }
+    CHECK(long_step.result.trace.spans.size() - longer.result.trace.spans.size() >
+          30 * 2 * 4 * 64);  // calls alone
+    trace::Trace sorted = long_step.result.trace;
+    trace::sort(sorted);
+    CHECK(sorted.spans == long_step.result.trace.spans);
+    CHECK(sorted.memory == long_step.result.trace.memory);
+  }
+}
