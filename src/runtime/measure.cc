@@ -80,6 +80,8 @@ class PreparedOps {
     }
   }
 
+  // Timed, once at least.
+  bool has_run() const { return ops_.empty() || !ops_.front().seconds.empty(); }
   std::vector<OpTiming> timings() const {
     std::vector<OpTiming> timings;
     for (const PreparedOp& op : ops_) {
@@ -185,15 +187,25 @@ std::vector<OpTiming> time_ops(const Fragment& fragment, const cluster::Mesh& me
     others.emplace_back(
         [&at_work, &same = *ops[static_cast<size_t>(i)]](const std::stop_token& stop) {
           same.run(false);
-          for (++at_work; !stop.stop_requested();) same.run(false);
+          for (++at_work; !stop.stop_requested();) same.run(true);
         });
   }
-  PreparedOps& timed = *ops.front();
-  timed.run(false);
+  ops.front()->run(false);
   while (at_work < beside) std::this_thread::yield();
-  for (int pass = 0; pass < passes; ++pass) timed.run(true);
+  for (int pass = 0; pass < passes; ++pass) ops.front()->run(true);
   for (std::jthread& other : others) other.request_stop();
-  return timed.timings();
+  others.clear();  // ends them
+  std::vector<OpTiming> slowest;
+  double most = -1;
+  for (const auto& of_thread : ops) {
+    if (!of_thread->has_run()) continue;
+    std::vector<OpTiming> timings = of_thread->timings();
+    double sum = 0;
+    for (const OpTiming& timing : timings) sum += timing.seconds;
+    if (sum > most) slowest = std::move(timings);
+    most = std::max(most, sum);
+  }
+  return slowest;
 }
 
 std::vector<OpTiming> time_products(int beside) {

@@ -22,7 +22,8 @@ struct OpTiming {
 // Runs the fragment's ops one after the other, in their order, on one thread and on small positive
 // numbers, on positions and on indices of any row; values share the fragment's workspace as it is
 // planned. Collectives and aliases are left out. All the while `beside` more threads run the same
-// ops on values of their own, as other ranks do: cores may share a clock, caches and memory.
+// ops on values of their own, as other ranks do: cores may share a clock, caches and memory. The
+// figures are those of the slowest thread, which is the one that ranks wait for.
 std::vector<OpTiming> time_ops(const pipeline::Fragment& fragment, const cluster::Mesh& mesh,
                                int passes, int beside = 0);
 
