@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <span>
 #include <string>
@@ -9,6 +10,9 @@
 #include <vector>
 
 namespace mw {
+
+// Where a long text goes, part by part.
+using TextSink = std::function<void(std::string_view)>;
 
 // "a,,b" at ',' is {"a", "", "b"}; "" is {""}. The views point into `text`.
 std::vector<std::string_view> split(std::string_view text, char separator);

@@ -54,11 +54,11 @@ void check_outputs(FileSystem& fs, const std::vector<OutputFile>& outputs,
 }
 
 void write_output(FileSystem& fs, const std::string& path, std::string_view text) {
-  write_output(fs, path, [&](const Sink& sink) { sink(text); });
+  write_output(fs, path, [&](const TextSink& sink) { sink(text); });
 }
 
 void write_output(FileSystem& fs, const std::string& path,
-                  const std::function<void(const Sink&)>& write) {
+                  const std::function<void(const TextSink&)>& write) {
   try {
     const auto file = fs.create_file(path);
     write([&](std::string_view part) { file->write(part); });

@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "base/fs.h"
+#include "base/text.h"
 
 namespace mw::cli {
 
@@ -23,8 +24,7 @@ void check_outputs(FileSystem& fs, const std::vector<OutputFile>& outputs,
 // Throws Error with the path, a full disk included.
 void write_output(FileSystem& fs, const std::string& path, std::string_view text);
 // Of what `write` hands on, part by part.
-using Sink = std::function<void(std::string_view)>;
 void write_output(FileSystem& fs, const std::string& path,
-                  const std::function<void(const Sink&)>& write);
+                  const std::function<void(const TextSink&)>& write);
 
 }  // namespace mw::cli

@@ -156,7 +156,7 @@ void run_simulate(const SimulateOptions& options, const Diagnostics& words) {
   if (writable) {
     diagnostics.throw_if_any();
     if (!options.trace.empty())
-      write_output(fs, options.trace, [&](const Sink& sink) {
+      write_output(fs, options.trace, [&](const TextSink& sink) {
         trace::write_chrome_json(all.front().prediction.result.trace, sink);
       });
     if (!options.report.empty()) write_output(fs, options.report, page_text(all));

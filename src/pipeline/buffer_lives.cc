@@ -6,27 +6,10 @@
 namespace mw::pipeline {
 namespace {
 
-bool is_before(const LiveBytes& a, const LiveBytes& b) {
-  return std::tie(a.command, a.category) < std::tie(b.command, b.category);
-}
-
-// By command, then category. Mostly they are in the order of their commands.
-void sort(std::vector<LiveBytes>& changes) {
-  const auto by_command = [](const LiveBytes& a, const LiveBytes& b) {
-    return a.command < b.command;
-  };
-  if (!std::is_sorted(changes.begin(), changes.end(), by_command))
-    return std::sort(changes.begin(), changes.end(), is_before);
-  for (auto first = changes.begin(); first != changes.end();) {
-    const auto behind = std::find_if(
-        first, changes.end(), [&](const LiveBytes& c) { return c.command != first->command; });
-    if (behind - first > 1) std::sort(first, behind, is_before);
-    first = behind;
-  }
-}
-
 void merge(std::vector<LiveBytes>& changes) {
-  sort(changes);
+  std::sort(changes.begin(), changes.end(), [](const LiveBytes& a, const LiveBytes& b) {
+    return std::tie(a.command, a.category) < std::tie(b.command, b.category);
+  });
   size_t kept = 0;
   for (const LiveBytes& change : changes) {
     LiveBytes* last = kept == 0 ? nullptr : &changes[kept - 1];

@@ -12,7 +12,6 @@
 #include <utility>
 
 #include "base/error.h"
-#include "base/in_parallel.h"
 #include "base/round.h"
 #include "pipeline/buffer_lives.h"
 
@@ -283,13 +282,6 @@ void plan_rank(const Program& program, RankProgram& rank) {
   }
   rank.workspace_offset = packing.total;
   rank.arena = Bytes(end);
-}
-
-void plan_ranks(Program& program) {
-  size_t commands = 0;
-  for (const RankProgram& rank : program.ranks) commands += rank.commands.size();
-  in_parallel(program.ranks.size(), threads_for(commands),
-              [&](size_t rank) { plan_rank(program, program.ranks[rank]); });
 }
 
 }  // namespace mw::pipeline

@@ -46,7 +46,5 @@ void plan_sharing(Fragment& fragment);
 // workspace_offset. Slots and views follow from their channel and parent. Buffers that no command
 // names take no memory. REQUIRES: the fragments are planned.
 void plan_rank(const Program& program, RankProgram& rank);
-// All ranks, on a few threads where they have many commands.
-void plan_ranks(Program& program);
 
 }  // namespace mw::pipeline

@@ -146,7 +146,8 @@ void EventLoop::prefetch(int32_t r) const {
   const RankState& state = states_[static_cast<size_t>(r)];
   const FlatRank& rank = in_.flat.ranks[static_cast<size_t>(r)];
   const std::vector<Wait>& waits = logs_[static_cast<size_t>(r)].waits;
-  __builtin_prefetch(rank.commands.data() + state.next + kLine / sizeof(FlatCommand));
+  const size_t ahead = std::min(state.next + kLine / sizeof(FlatCommand), rank.commands.size());
+  __builtin_prefetch(rank.commands.data() + ahead);
   __builtin_prefetch(rank.memory.born.data() + state.born.next);
   __builtin_prefetch(rank.memory.died.data() + state.died.next);
   __builtin_prefetch(waits.data() + waits.size(), 1);
@@ -228,7 +229,10 @@ void EventLoop::see_message(int32_t r, const FlatChannel& channel, Interval when
   std::vector<std::vector<Interval>>& messages = states_[static_cast<size_t>(r)].messages;
   if (messages.size() <= channel.level) messages.resize(channel.level + 1);
   std::vector<Interval>& here = messages[channel.level];
-  if (here.size() == here.capacity()) forget_past(r, here);
+  if (here.size() == here.capacity()) {
+    forget_past(r, here);
+    here.reserve(2 * here.size() + 1);  // so that it is not looked through at every message
+  }
   here.push_back(when);
 }
 

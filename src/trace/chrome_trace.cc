@@ -85,7 +85,7 @@ class EventText {
 // What is written is made in pieces, several at a time, and handed on in their order.
 class Writer {
  public:
-  Writer(const Trace& trace, const Sink& sink) : trace_(trace), sink_(sink) {
+  Writer(const Trace& trace, const TextSink& sink) : trace_(trace), sink_(sink) {
     for (const std::string& name : trace.names) names_.push_back(quoted(name));
   }
 
@@ -225,7 +225,7 @@ class Writer {
   }
 
   const Trace& trace_;
-  const Sink& sink_;
+  const TextSink& sink_;
   std::vector<std::string> names_;  // in quotes
   bool first_ = true;
 };
@@ -346,7 +346,7 @@ class Reader {
 
 }  // namespace
 
-void write_chrome_json(const Trace& trace, const Sink& sink) { Writer(trace, sink).write(); }
+void write_chrome_json(const Trace& trace, const TextSink& sink) { Writer(trace, sink).write(); }
 
 std::string to_chrome_json(const Trace& trace) {
   std::string text;

@@ -10,10 +10,10 @@
 //   "memory total" beside it s, f  a message, from the span with flow_out to the one with flow_in
 #pragma once
 
-#include <functional>
 #include <string>
 #include <string_view>
 
+#include "base/text.h"
 #include "trace/trace.h"
 
 namespace mw::trace {
@@ -23,8 +23,7 @@ namespace mw::trace {
 // trace is sorted.
 std::string to_chrome_json(const Trace& trace);
 // The same, part by part: a large trace is never whole in memory as text.
-using Sink = std::function<void(std::string_view)>;
-void write_chrome_json(const Trace& trace, const Sink& sink);
+void write_chrome_json(const Trace& trace, const TextSink& sink);
 
 // Reads what to_chrome_json wrote: equal but for the rounding, for names that no span uses, for
 // samples that change nothing, and for the order of names and samples of one time. `file` begins

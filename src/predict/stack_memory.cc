@@ -1,0 +1,32 @@
+#include "predict/stack_memory.h"
+
+#include "compile/passes.h"
+
+namespace mw::predict {
+
+StackMemory stack_memory(const cluster::Cluster& cluster, const compile::Plan& plan,
+                         cost::Fp8 fp8) {
+  const cluster::Attained& attained = cluster.device.attained;
+  StackMemory memory;
+  memory.f32_loss = cluster.stack.f32_loss;
+  memory.gathered_ends = cluster.stack.gathered_ends;
+  memory.kept_products =
+      plan.recompute == compile::Recompute::kSelectiveOp && !attained.fused_elementwise;
+  memory.scores = cluster.stack.autograd && !attained.fused_attention;
+  memory.attention_copies = memory.scores && cluster.stack.attention_copies;
+  memory.masks = cluster.stack.dropout_masks;
+  memory.wide_norms = !attained.fused_elementwise;
+  memory.wide_last_norm = cluster.stack.f32_loss;
+  if (cluster.stack.narrow_saved) memory.narrow = fp8;
+  memory.f16_gradients = cluster.stack.f16_gradients;
+  return memory;
+}
+
+std::set<std::string> passes_left_out(const cluster::Cluster& cluster) {
+  std::set<std::string> out;
+  if (cluster.stack.autograd) out.insert(std::string(compile::kRemake));
+  if (cluster.stack.gathers_late) out.insert(std::string(compile::kGatherAhead));
+  return out;
+}
+
+}  // namespace mw::predict
