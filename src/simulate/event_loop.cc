@@ -34,10 +34,10 @@ EventLoop::EventLoop(const LoopInput& input)
       states_(input.flat.ranks.size()),
       sums_(input.flat.ranks.size()),
       logs_(input.flat.ranks.size()),
-      sent_(input.flat.messages.size(), MessageRecord{0, 0, kNever, kNever}),
-      freed_(input.flat.messages.size(), kNever),
-      freed_by_(input.flat.messages.size(), -1),
       cross_(input.cross_groups.size()) {
+  messages_.reserve(in_.flat.messages.size());
+  for (const Message& message : in_.flat.messages)
+    messages_.push_back({kNever, kNever, kNever, -1, -1, message.channel, message.slot_before});
   for (const FlatChannel& channel : in_.flat.channels)
     on_link_.push_back(static_cast<double>(channel.sent) / bandwidths_[channel.level]);
   for (size_t r = 0; r < states_.size(); ++r) {
@@ -75,17 +75,16 @@ void EventLoop::run() {
     }
     if (queue_.empty()) break;
     const Event event = queue_.pop();
-    const FlatChannel& channel = channel_of(event.message);
+    MessageRecord& message = messages_[static_cast<size_t>(event.message)];
+    const FlatChannel& channel = channel_of(message);
     if (event.version < 0) {
       ++events_;
       links_.start(event.time, event.message, channel.from, channel.to, channel.level,
                    static_cast<double>(channel.sent));
       continue;
     }
-    double arrival = 0;
-    if (!links_.finish(event, arrival)) continue;
+    if (!links_.finish(event, message.arrival)) continue;
     ++events_;
-    sent_[static_cast<size_t>(event.message)].arrival = arrival;
     for (const int32_t r : {channel.to, channel.from}) {
       const RankState& state = states_[static_cast<size_t>(r)];
       if (state.blocked && state.message == event.message) wake(r);
@@ -165,49 +164,48 @@ bool EventLoop::step(int32_t r, const FlatCommand& command) {
   return true;
 }
 
-bool EventLoop::acquire(int32_t r, int32_t message) {
-  const int32_t before = in_.flat.messages[static_cast<size_t>(message)].slot_before;
+bool EventLoop::acquire(int32_t r, int32_t number) {
+  const int32_t before = messages_[static_cast<size_t>(number)].slot_before;
   if (before < 0) return true;
-  const double freed = freed_[static_cast<size_t>(before)];
-  states_[static_cast<size_t>(r)].message = message;
-  if (freed == kNever) return false;
-  wait(r, WaitReason::kSlot, freed, channel_of(message).to, freed_by_[static_cast<size_t>(before)],
-       freed);
+  states_[static_cast<size_t>(r)].message = number;
+  const MessageRecord& message = messages_[static_cast<size_t>(before)];
+  if (message.freed == kNever) return false;
+  wait(r, WaitReason::kSlot, message.freed, channel_of(message).to, message.freed_by,
+       message.freed);
   return true;
 }
 
-bool EventLoop::publish(int32_t r, int32_t message) {
+bool EventLoop::publish(int32_t r, int32_t number) {
   RankState& state = states_[static_cast<size_t>(r)];
-  MessageRecord& record = sent_[static_cast<size_t>(message)];
-  if (record.begin == kNever) {
-    record.message = message;
-    record.command = static_cast<int32_t>(state.next);
-    record.begin = state.now;
+  MessageRecord& message = messages_[static_cast<size_t>(number)];
+  if (message.begin == kNever) {
+    message.command = static_cast<int32_t>(state.next);
+    message.begin = state.now;
     const FlatChannel& channel = channel_of(message);
     sums_[static_cast<size_t>(r)].messages_sent += channel.sent;
     const double begin = std::max(state.now, state.sending_end), end = begin + on_link(message);
-    see_message(r, channel, {begin, end});
+    see_message(state, channel, {begin, end});
     state.sending_end = end;
-    queue_.push(state.now, message, -1);
+    queue_.push(state.now, number, -1);
   }
   if (in_.options.overlap.messages) return true;
-  state.message = message;
-  if (record.arrival == kNever) return false;
-  wait(r, WaitReason::kSend, record.arrival, r, record.command, record.begin);
+  state.message = number;
+  if (message.arrival == kNever) return false;
+  wait(r, WaitReason::kSend, message.arrival, r, message.command, message.begin);
   return true;
 }
 
-bool EventLoop::receive(int32_t r, int32_t message) {
+bool EventLoop::receive(int32_t r, int32_t number) {
   RankState& state = states_[static_cast<size_t>(r)];
-  const MessageRecord& record = sent_[static_cast<size_t>(message)];
-  state.message = message;
-  if (record.arrival == kNever) return false;
+  const MessageRecord& message = messages_[static_cast<size_t>(number)];
+  state.message = number;
+  if (message.arrival == kNever) return false;
   const FlatChannel& channel = channel_of(message);
-  wait(r, WaitReason::kReceive, record.arrival, channel.from, record.command, record.begin);
+  wait(r, WaitReason::kReceive, message.arrival, channel.from, message.command, message.begin);
   // The link's latency and the last of the bytes' time, for they go one message after the other.
   const double takes = on_link(message);
-  const double begin = record.arrival - latencies_[channel.level] - takes;
-  see_message(r, channel, {begin, begin + takes});
+  const double begin = message.arrival - latencies_[channel.level] - takes;
+  see_message(state, channel, {begin, begin + takes});
   if (channel.gather > 0) {
     const auto label = static_cast<size_t>(in_.gather_label);
     state.now += channel.gather;
@@ -217,33 +215,32 @@ bool EventLoop::receive(int32_t r, int32_t message) {
   return true;
 }
 
-void EventLoop::forget_past(int32_t r, std::vector<Interval>& messages) const {
-  const RankState& state = states_[static_cast<size_t>(r)];
+void EventLoop::forget_past(const RankState& state, std::vector<Interval>& messages) const {
   if (!state.state_ready.empty()) return;  // collectives may begin before their call
   std::erase_if(messages, [&](const Interval& i) { return i.end <= state.now; });
 }
 
 // The update's collectives, which are run behind all messages of their rank, leave them the ports.
-void EventLoop::see_message(int32_t r, const FlatChannel& channel, Interval when) {
+void EventLoop::see_message(RankState& state, const FlatChannel& channel, Interval when) const {
   if ((in_.update_levels >> channel.level & 1) == 0) return;
-  std::vector<std::vector<Interval>>& messages = states_[static_cast<size_t>(r)].messages;
-  if (messages.size() <= channel.level) messages.resize(channel.level + 1);
-  std::vector<Interval>& here = messages[channel.level];
+  if (state.messages.size() <= channel.level) state.messages.resize(channel.level + 1);
+  std::vector<Interval>& here = state.messages[channel.level];
   if (here.size() == here.capacity()) {
-    forget_past(r, here);
+    forget_past(state, here);
     here.reserve(2 * here.size() + 1);  // so that it is not looked through at every message
   }
   here.push_back(when);
 }
 
-void EventLoop::release(int32_t r, int32_t message) {
+void EventLoop::release(int32_t r, int32_t number) {
   const RankState& state = states_[static_cast<size_t>(r)];
-  freed_[static_cast<size_t>(message)] = state.now;
-  freed_by_[static_cast<size_t>(message)] = static_cast<int32_t>(state.next);
+  MessageRecord& message = messages_[static_cast<size_t>(number)];
+  message.freed = state.now;
+  message.freed_by = static_cast<int32_t>(state.next);
   const int32_t producer = channel_of(message).from;
   const RankState& other = states_[static_cast<size_t>(producer)];
   if (other.blocked && other.message >= 0 &&
-      in_.flat.messages[static_cast<size_t>(other.message)].slot_before == message &&
+      messages_[static_cast<size_t>(other.message)].slot_before == number &&
       in_.flat.ranks[static_cast<size_t>(producer)].commands[other.next].kind ==
           Command::Kind::kAcquire) {
     wake(producer);
@@ -341,7 +338,7 @@ void EventLoop::begin_walk(int32_t r, const FlatCall& flat, const TimedFragment&
   state.walk.begin(fragment.cost, state.now);
   state.port_ready.clear();
   for (std::vector<Interval>& messages : state.messages) {
-    forget_past(r, messages);
+    forget_past(state, messages);
     messages = joined(std::move(messages));
   }
   if (state.state_ready.empty()) return;

@@ -30,10 +30,11 @@ struct CallRecord {
   double begin = 0, end = 0;
   int32_t walk = -1;  // index into RankLog::walks of a call that was walked anew
 };
+// A message as it was sent; times are infinite before they are known.
 struct MessageRecord {
-  int32_t message = 0;
-  int32_t command = 0;            // that published
-  double begin = 0, arrival = 0;  // kNever before they are known
+  double begin = 0, arrival = 0, freed = 0;  // published; there; its slot is free again
+  int32_t command = -1, freed_by = -1;       // that published; of the consumer that freed it
+  int32_t channel = 0, slot_before = -1;     // as in Message
 };
 struct MemoryRecord {
   double time = 0;
@@ -49,16 +50,17 @@ struct RankLog {
 
 // What a rank's run added up to.
 struct RankSums {
-  double compute = 0, gaps = 0, end = 0, flops = 0, matrix_flops = 0;
-  std::vector<double> comm, exposed;  // [label]
   double waits[kWaitReasons] = {};
-  int64_t instructions = 0;
-  pipeline::OrderHash order;
-  std::vector<int64_t> sent, collectives;  // [label]
-  int64_t messages_sent = 0;               // bytes
-  int64_t peak = 0, peak_categories[pipeline::kCategories] = {};
+  int64_t messages_sent = 0;  // bytes
+  int64_t peak = 0;
+  double compute = 0, gaps = 0, end = 0, flops = 0, matrix_flops = 0;
   double peak_time = 0;
   int32_t peak_command = -1;
+  int64_t peak_categories[pipeline::kCategories] = {};
+  std::vector<double> comm, exposed;       // [label]
+  std::vector<int64_t> sent, collectives;  // [label]
+  int64_t instructions = 0;
+  pipeline::OrderHash order;
 };
 
 struct LoopInput {
@@ -83,7 +85,7 @@ class EventLoop {
 
   const std::vector<RankSums>& sums() const { return sums_; }
   std::vector<RankLog>& logs() { return logs_; }
-  const std::vector<MessageRecord>& messages() const { return sent_; }
+  const std::vector<MessageRecord>& messages() const { return messages_; }
   int64_t events() const { return events_; }
   double end() const;
   // [pipeline rank] the last command that waited for another rank's value or slot; -1: none.
@@ -101,26 +103,28 @@ class EventLoop {
       command = to < changes.size() ? changes[to].command : -1;
     }
   };
-  struct RankState {
+  // What every command reads and writes comes first: ranks take turns, and there are many.
+  struct alignas(64) RankState {
     size_t next = 0;  // command
     double now = 0;
+    double sending_end = 0;  // its messages on their way, as if nobody shared their links
+    double gather_end = 0;
+    int32_t message = -1;  // that it waits for: its arrival or its slot
     bool blocked = false;
     bool grew = true;      // something came alive since its peak was looked at
-    int32_t message = -1;  // that it waits for: its arrival or its slot
     bool walking = false;  // inside a call that meets other ranks
-    double call_begin = 0;
-    std::vector<Wait> call_waits;  // of the walked call's streams for others
-    Walk walk;
-    std::vector<double> port_ready;  // of the call that is walked: [input port]
-    Cursor born, died;               // in FlatRank::memory
-    int64_t alive = 0;               // bytes
+    int64_t alive = 0;     // bytes
+    Cursor born, died;     // in FlatRank::memory
     int64_t alive_by_category[pipeline::kCategories] = {};
     // [level] when messages have the ports, as far as an update's collectives go there too.
     std::vector<std::vector<Interval>> messages;
     std::vector<double> state_ready;   // [buffer] when its last write ends; kNever: not early
     std::vector<double> gather_ready;  // [buffer] when its all-gather ends
-    double gather_end = 0;
-    double sending_end = 0;  // its messages on their way, as if nobody shared their links
+    // Of the call that meets other ranks:
+    double call_begin = 0;
+    std::vector<Wait> call_waits;  // of its streams for others
+    Walk walk;
+    std::vector<double> port_ready;  // [input port]
   };
   struct CrossState {
     size_t arrived = 0;
@@ -132,10 +136,10 @@ class EventLoop {
   void go(int32_t r);
   bool step(int32_t r, const FlatCommand& command);  // whether the rank can go on
   void prefetch(int32_t r) const;
-  bool acquire(int32_t r, int32_t message);
-  bool publish(int32_t r, int32_t message);
-  bool receive(int32_t r, int32_t message);
-  void release(int32_t r, int32_t message);
+  bool acquire(int32_t r, int32_t number);  // of a message
+  bool publish(int32_t r, int32_t number);
+  bool receive(int32_t r, int32_t number);
+  void release(int32_t r, int32_t number);
   bool call(int32_t r, const FlatCall& flat);
   void call_timed(int32_t r, const FlatCall& flat, const TimedFragment& fragment);
   bool walk_call(int32_t r, const FlatCall& flat, const TimedFragment& fragment);
@@ -143,19 +147,17 @@ class EventLoop {
   void end_walk(int32_t r, const TimedFragment& fragment);
   // Logs the call's waits as far as nothing runs on any stream meanwhile; their seconds.
   double log_waits(int32_t r, const FragmentCost& cost, double end);
-  void see_message(int32_t r, const FlatChannel& channel, Interval when);
+  void see_message(RankState& state, const FlatChannel& channel, Interval when) const;
   // Leaves out messages that no collective of a later call meets.
-  void forget_past(int32_t r, std::vector<Interval>& messages) const;
+  void forget_past(const RankState& state, std::vector<Interval>& messages) const;
   void meet(int32_t r, const TimedFragment& fragment, double at);
   void wait_for_gathers(int32_t r, const FlatCall& flat, const TimedFragment& fragment);
   void prepare_gathers(int32_t r);
-  const FlatChannel& channel_of(int32_t message) const {
-    const Message& known = in_.flat.messages[static_cast<size_t>(message)];
-    return in_.flat.channels[static_cast<size_t>(known.channel)];
+  const FlatChannel& channel_of(const MessageRecord& message) const {
+    return in_.flat.channels[static_cast<size_t>(message.channel)];
   }
-  double on_link(int32_t message) const {
-    const Message& known = in_.flat.messages[static_cast<size_t>(message)];
-    return on_link_[static_cast<size_t>(known.channel)];
+  double on_link(const MessageRecord& message) const {
+    return on_link_[static_cast<size_t>(message.channel)];
   }
   // REQUIRES: the rank's next command is a call.
   const FlatCall& next_call(int32_t r) const {
@@ -187,9 +189,7 @@ class EventLoop {
   std::vector<RankState> states_;
   std::vector<RankSums> sums_;
   std::vector<RankLog> logs_;
-  std::vector<MessageRecord> sent_;  // [message] arrival kNever: not there
-  std::vector<double> freed_;        // [message] kNever: its slot is in use
-  std::vector<int32_t> freed_by_;    // [message] command of the consumer
+  std::vector<MessageRecord> messages_;
   std::vector<CrossState> cross_;
   std::vector<int32_t> ready_;
   int64_t events_ = 0;
