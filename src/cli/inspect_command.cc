@@ -53,8 +53,8 @@ void print_memory(const pipeline::RankProgram& rank) {
                         : buffer.storage.kind == pipeline::Storage::Kind::kSlot  ? "slot"
                                                                                  : "view";
     fmt::print("  {:<5} {:>10} +{:<10} {:<12} {} {}\n", where, buffer.storage.offset,
-               buffer.bytes().value, pipeline::to_string(buffer.category), buffer.name,
-               sharding::to_string(buffer.sharding));
+               buffer.bytes().value, pipeline::to_string(buffer.category), buffer.name(),
+               sharding::to_string(buffer.sharding()));
   }
 }
 
@@ -102,7 +102,7 @@ void inspect(const JobOptions& job_options, const InspectOptions& options,
     for (size_t c = 0; c < rank.commands.size(); ++c) {
       const pipeline::Command& command = rank.commands[c];
       std::string operands;
-      for (const BufferId id : command.buffers) operands += " " + rank.buffers[id.index()].name;
+      for (const BufferId id : command.buffers) operands += " " + rank.buffers[id.index()].name();
       fmt::print("{:>5} {:<8} {:<8} {}{}\n", c, pipeline::to_string(command.kind),
                  pipeline::to_string(command.action),
                  command.fragment.valid()

@@ -175,7 +175,7 @@ int32_t ChannelPlan::find(const ChannelKey& key) const {
   return it == ids.end() ? -1 : it->second;
 }
 
-int64_t ChannelPlan::sequence(int32_t channel, int32_t microbatch) const {
+int32_t ChannelPlan::sequence(int32_t channel, int32_t microbatch) const {
   const int32_t place = sequences[static_cast<size_t>(channel)][static_cast<size_t>(microbatch)];
   MW_CHECK(place >= 0, "channel {} does not carry microbatch {}",
            channels[static_cast<size_t>(channel)].name, microbatch);

@@ -24,7 +24,7 @@ struct ChannelPlan {
   std::vector<std::vector<int32_t>> sequences;
 
   int32_t find(const ChannelKey& key) const;  // -1: both stages are on one rank
-  int64_t sequence(int32_t channel, int32_t microbatch) const;
+  int32_t sequence(int32_t channel, int32_t microbatch) const;
 };
 
 // Slots: as many as hold a value at one time when no producer has to wait for a slot and a backward

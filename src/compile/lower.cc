@@ -29,17 +29,11 @@ struct Callee {
 };
 using Callees = std::vector<std::map<ActionKind, Callee>>;  // [stage]
 
-// A value's types and layout, which all buffers for it share.
-struct Layout {
-  pipeline::Shared<ir::TensorType> type, global_type;
-  pipeline::Shared<sharding::Sharding> sharding;
-};
+// All buffers for a value share its layout.
+using Layout = pipeline::Shared<pipeline::Layout>;
 Layout layout_of(const pipeline::Fragment& fragment, ValueId v) {
-  Layout layout;
-  layout.type = fragment.graph.type(v);
-  layout.global_type = fragment.global_types[v.index()];
-  layout.sharding = fragment.shardings[v.index()];
-  return layout;
+  return Layout(
+      {fragment.graph.type(v), fragment.global_types[v.index()], fragment.shardings[v.index()]});
 }
 // Of each port of a fragment that is no state, inputs then outputs: for all stages that call it.
 using Layouts = std::map<const pipeline::Fragment*, std::vector<Layout>>;
@@ -51,7 +45,7 @@ struct PortPlan {
   int32_t channel = -1;  // kReceive, kSend; -1: both stages are on this rank
   size_t table = 0;      // of the others: the buffer of every microbatch
   bool once = false;     // kData: the same for a whole step
-  const std::string* name = nullptr;
+  Name name;
   Layout layout;
 };
 
@@ -168,10 +162,10 @@ class RankLowering {
     program_.commands.reserve(commands);
   }
 
-  static PortPlan port_plan(PortSource::Kind kind, const std::string& name, const Layout& layout) {
+  static PortPlan port_plan(PortSource::Kind kind, Name name, const Layout& layout) {
     PortPlan plan;
     plan.kind = kind;
-    plan.name = &name;
+    plan.name = name;
     plan.layout = layout;
     return plan;
   }
@@ -195,7 +189,7 @@ class RankLowering {
       case PortSource::Kind::kSaved:
         plan.table = table(saved_, std::pair(stage, source.value));
         break;
-      default: MW_CHECK(false, "{} is no input", *plan.name);
+      default: MW_CHECK(false, "{} is no input", plan.name.str());
     }
     return plan;
   }
@@ -219,7 +213,7 @@ class RankLowering {
         plan.table = table(crossings_, key);
         break;
       }
-      default: MW_CHECK(false, "{} is no output", *plan.name);
+      default: MW_CHECK(false, "{} is no output", plan.name.str());
     }
     return plan;
   }
@@ -227,8 +221,8 @@ class RankLowering {
   // Scalars are the same for a whole step; what has a batch dimension is loaded for every
   // microbatch and stage.
   void place_data(PortPlan& plan, StageId stage) {
-    plan.once = plan.layout.type->rank() == 0;
-    plan.table = table(loaded_, std::pair(*plan.name, plan.once ? StageId() : stage));
+    plan.once = plan.layout->type.rank() == 0;
+    plan.table = table(loaded_, std::pair(plan.name, plan.once ? StageId() : stage));
   }
 
   // Number of the table of `key`: a buffer for every microbatch, invalid before it is made.
@@ -262,16 +256,9 @@ class RankLowering {
 
   BufferId add_buffer(const PortPlan& port, Category category, int32_t microbatch) {
     Buffer& buffer = program_.buffers.emplace_back();
-    if (microbatch < 0) {
-      buffer.name = *port.name;
-    } else {
-      const std::string number = std::to_string(microbatch);
-      buffer.name.reserve(port.name->size() + 1 + number.size());
-      buffer.name.append(*port.name).append("#").append(number);
-    }
-    buffer.type = port.layout.type;
-    buffer.global_type = port.layout.global_type;
-    buffer.sharding = port.layout.sharding;
+    buffer.layout = port.layout;
+    buffer.value = port.name;
+    buffer.microbatch = microbatch;
     buffer.category = category;
     return BufferId(static_cast<int64_t>(program_.buffers.size()) - 1);
   }
@@ -282,7 +269,7 @@ class RankLowering {
     BufferId& id = tables_[port.table][static_cast<size_t>(action.first)];
     if (id.valid()) return id;
     MW_CHECK(port.kind == PortSource::Kind::kReceive && port.channel >= 0,
-             "{} of {} reads {} before it is made", to_string(action), r_.name, *port.name);
+             "{} of {} reads {} before it is made", to_string(action), r_.name, port.name.str());
     id = slot_buffer(port, action.first);
     add_message(Command::Kind::kReceive, action, port.channel, id);
     return id;
@@ -297,7 +284,7 @@ class RankLowering {
     command.kind = Command::Kind::kLoad;
     command.action = action;
     command.buffers = {id};
-    command.name = *port.name;
+    command.name = port.name;
     command.microbatch = microbatch;
     program_.commands.push_back(std::move(command));
     return id;
@@ -308,9 +295,8 @@ class RankLowering {
     Storage& storage = program_.buffers[id.index()].storage;
     storage.kind = Storage::Kind::kSlot;
     storage.channel = port.channel;
-    storage.slot =
-        static_cast<int32_t>(channels_.sequence(port.channel, microbatch) %
-                             channels_.channels[static_cast<size_t>(port.channel)].slots);
+    storage.slot = channels_.sequence(port.channel, microbatch) %
+                   channels_.channels[static_cast<size_t>(port.channel)].slots;
     return id;
   }
 
@@ -442,7 +428,7 @@ class RankLowering {
   std::vector<std::map<ActionKind, CallPlan>> calls_;  // [stage]
   std::vector<std::vector<BufferId>> tables_;          // [table][microbatch]
   std::map<std::pair<StageId, ValueId>, size_t> saved_;
-  std::map<std::pair<std::string, StageId>, size_t> loaded_;
+  std::map<std::pair<Name, StageId>, size_t> loaded_;
   std::map<ChannelKey, size_t> crossings_;  // received, or made on this rank
 };
 

@@ -11,6 +11,7 @@ namespace {
 
 using pipeline::Buffer;
 using pipeline::Category;
+using pipeline::Layout;
 using pipeline::Storage;
 
 class TableMaker {
@@ -47,10 +48,8 @@ class TableMaker {
 
   void add_metric(const std::string& name, const StateUse& use) {
     Buffer buffer;
-    buffer.name = name;
-    buffer.type = use.local;
-    buffer.global_type = use.global;
-    buffer.sharding = use.sharding;
+    buffer.value = name;
+    buffer.layout = {use.local, use.global, use.sharding};
     buffer.category = Category::kMetrics;
     place(buffer);
   }
@@ -76,7 +75,8 @@ class TableMaker {
   }
   BufferId push(Buffer buffer) {
     const BufferId id(static_cast<int64_t>(table_.buffers.size()));
-    MW_CHECK(table_.by_name.emplace(buffer.name, id).second, "two state buffers {}", buffer.name);
+    MW_CHECK(table_.by_name.emplace(buffer.value, id).second, "two state buffers {}",
+             buffer.value.str());
     table_.buffers.push_back(std::move(buffer));
     return id;
   }
@@ -89,16 +89,15 @@ class TableMaker {
                     const sharding::Axes& partial = {}) {
     return add_flat(group, module_.state(state).name, shards, category, partial);
   }
-  BufferId add_flat(const FlatGroup& group, std::string name, int64_t shards, Category category,
-                    const sharding::Axes& partial = {}) {
+  BufferId add_flat(const FlatGroup& group, const std::string& name, int64_t shards,
+                    Category category, const sharding::Axes& partial = {}) {
     Buffer buffer;
-    buffer.name = std::move(name);
-    buffer.global_type = ir::make_type(DType::kF32, {group.elements});
-    buffer.type = ir::make_type(DType::kF32, {group.elements / shards});
+    buffer.value = name;
     sharding::Sharding sharding = sharding::replicated(1);
     if (shards > 1) sharding.dims[0] = group.data_axes;
     sharding.partial = partial;
-    buffer.sharding = std::move(sharding);
+    buffer.layout = {ir::make_type(DType::kF32, {group.elements / shards}),
+                     ir::make_type(DType::kF32, {group.elements}), std::move(sharding)};
     buffer.category = category;
     return place(std::move(buffer));
   }
@@ -106,11 +105,9 @@ class TableMaker {
   void add_view(const GroupMember& member, const std::string& name, BufferId parent,
                 Category category, const sharding::Axes& partial) {
     Buffer buffer;
-    buffer.name = name;
-    buffer.type = member.local;
-    buffer.global_type = member.global;
-    buffer.sharding = member.sharding;
-    buffer.sharding.edit().partial = partial;
+    buffer.value = name;
+    buffer.layout = {member.local, member.global, member.sharding};
+    buffer.layout.edit().sharding.partial = partial;
     buffer.category = category;
     buffer.storage.kind = Storage::Kind::kView;
     buffer.storage.parent = parent;
@@ -120,14 +117,14 @@ class TableMaker {
 
   void add_own_part(const FlatGroup& group, BufferId weight) {
     Buffer buffer = table_.buffers[weight.index()];
-    buffer.name += "#own";
-    buffer.type = ir::make_type(DType::kF32, {group.elements / group.data_size});
-    buffer.sharding.edit().dims[0] = group.data_axes;
+    buffer.value = buffer.value.str() + "#own";
+    Layout& layout = buffer.layout.edit();
+    layout.type = ir::make_type(DType::kF32, {group.elements / group.data_size});
+    layout.sharding.dims[0] = group.data_axes;
     buffer.storage = Storage();
     buffer.storage.kind = Storage::Kind::kView;
     buffer.storage.parent = weight;
-    buffer.storage.shard_axes = group.data_axes;
-    buffer.storage.shard_stride = buffer.bytes().value;
+    buffer.storage.part = {group.data_axes, buffer.bytes().value};
     push(std::move(buffer));
   }
 

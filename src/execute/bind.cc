@@ -58,7 +58,7 @@ class Binder {
           const bool publish = command.kind == Command::Kind::kPublish;
           Ring* ring = add_message(
               command, publish ? Instruction::Kind::kPublish : Instruction::Kind::kReceive);
-          messages[ring] = std::max(messages[ring], command.sequence + 1);
+          messages[ring] = std::max<int64_t>(messages[ring], command.sequence + 1);
           break;
         }
         case Command::Kind::kRelease: add_message(command, Instruction::Kind::kRelease); break;
@@ -134,13 +134,13 @@ class Binder {
         return at;
       case Storage::Kind::kView: {
         MW_CHECK(storage.parent.valid() && storage.parent.index() < rank_.buffers.size(),
-                 "view '{}' of no buffer", buffer.name);
-        const int64_t index = context_.device.mesh->index(context_.device.rank, storage.shard_axes);
+                 "view '{}' of no buffer", buffer.name());
+        const int64_t index = context_.device.mesh->index(context_.device.rank, storage.part->axes);
         return locate(rank_.buffers[storage.parent.index()]) +
-               (storage.offset + index * storage.shard_stride);
+               (storage.offset + index * storage.part->stride);
       }
     }
-    MW_CHECK(false, "storage of '{}'", buffer.name);
+    MW_CHECK(false, "storage of '{}'", buffer.name());
   }
 
   const Location& buffer(BufferId id) const {

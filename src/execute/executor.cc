@@ -332,19 +332,19 @@ void* Executor::state_data(RankId rank, BufferId buffer) {
   BufferId at = buffer;
   while (program.buffers[at.index()].storage.kind == pipeline::Storage::Kind::kView) {
     const pipeline::Storage& view = program.buffers[at.index()].storage;
-    offset += view.offset + impl_->mesh.index(rank, view.shard_axes) * view.shard_stride;
+    offset += view.offset + impl_->mesh.index(rank, view.part->axes) * view.part->stride;
     at = view.parent;
   }
   const pipeline::Storage& storage = program.buffers[at.index()].storage;
   MW_CHECK(storage.kind == pipeline::Storage::Kind::kState,
-           "state '{}' does not lie in the state arena", program.buffers[buffer.index()].name);
+           "state '{}' does not lie in the state arena", program.buffers[buffer.index()].name());
   return context.states().data() + storage.offset + offset;
 }
 
 BufferId Executor::find_state(RankId rank, const std::string& name) const {
   const pipeline::RankProgram& program = *impl_->contexts.at(rank.index())->program(0).rank_program;
   for (int32_t b = 0; b < program.states; ++b) {
-    if (program.buffers[static_cast<size_t>(b)].name == name) return BufferId(b);
+    if (program.buffers[static_cast<size_t>(b)].name() == name) return BufferId(b);
   }
   return BufferId();
 }

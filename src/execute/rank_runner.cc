@@ -120,7 +120,7 @@ void RankRunner::run_instruction(BoundProgram& program, const Instruction& instr
     case Instruction::Kind::kLoad: {
       const pipeline::Command& command = program.command(instruction);
       const pipeline::Buffer& buffer = program.rank_program->buffers[command.buffers[0].index()];
-      (*request.loader)(command.name, command.microbatch, context_.device().rank, buffer.type,
+      (*request.loader)(command.name, command.microbatch, context_.device().rank, buffer.type(),
                         results[0]);
       break;
     }
@@ -154,7 +154,8 @@ void RankRunner::check_results(const BoundProgram& program, const Instruction& i
       program.pointers.data() + instruction.first_pointer + instruction.operands;
   if (instruction.kind == Instruction::Kind::kLoad) {
     const pipeline::Command& command = program.command(instruction);
-    check(program.rank_program->buffers[command.buffers[0].index()].type, results[0], command.name);
+    check(program.rank_program->buffers[command.buffers[0].index()].type(), results[0],
+          command.name);
   } else if (instruction.is_op()) {
     const ir::Op& op = program.op(instruction);
     if (may_be_infinite(op)) return;

@@ -178,8 +178,7 @@ class RankBuilder {
                 ir::Axes axes, int64_t stride) {
     const BufferId id = add(name, std::move(type), pipeline::Storage::Kind::kView, offset);
     rank_.buffers.back().storage.parent = parent;
-    rank_.buffers.back().storage.shard_axes = std::move(axes);
-    rank_.buffers.back().storage.shard_stride = stride;
+    rank_.buffers.back().storage.part = {std::move(axes), stride};
     return id;
   }
   void load(const std::string& name, BufferId buffer, int32_t microbatch) {
@@ -192,8 +191,8 @@ class RankBuilder {
     c.fragment = FragmentId(fragment);
     c.buffers = std::move(buffers);
   }
-  void message(pipeline::Command::Kind kind, int32_t channel, int64_t sequence) {
-    pipeline::Command& c = command(kind, static_cast<int32_t>(sequence));
+  void message(pipeline::Command::Kind kind, int32_t channel, int32_t sequence) {
+    pipeline::Command& c = command(kind, sequence);
     c.channel = channel;
     c.sequence = sequence;
   }
@@ -211,9 +210,8 @@ class RankBuilder {
   BufferId add(const std::string& name, ir::TensorType type, pipeline::Storage::Kind kind,
                int64_t offset) {
     pipeline::Buffer buffer;
-    buffer.name = name;
-    buffer.type = type;
-    buffer.global_type = std::move(type);
+    buffer.value = name;
+    buffer.layout = {type, type, {}};
     buffer.storage.kind = kind;
     buffer.storage.offset = offset;
     rank_.buffers.push_back(std::move(buffer));

@@ -8,7 +8,7 @@ namespace mw::pipeline {
 
 bool holds(const RankProgram& rank, const std::string& state) {
   return std::any_of(rank.buffers.begin(), rank.buffers.begin() + rank.states,
-                     [&](const Buffer& buffer) { return buffer.name == state; });
+                     [&](const Buffer& buffer) { return buffer.value == state; });
 }
 
 std::string group_label(const ir::DeviceGroup& group) {

@@ -190,7 +190,7 @@ TEST_CASE("a sum over holders is made of what all of them bring, and of sums bef
   const auto gradient = [&](int32_t rank) {
     const auto& buffers = program.ranks[static_cast<size_t>(rank)].buffers;
     size_t b = 0;
-    while (buffers[b].name != "grad/" + std::to_string(rank)) ++b;
+    while (buffers[b].name() != "grad/" + std::to_string(rank)) ++b;
     return std::pair(rank, BufferId(static_cast<int64_t>(b)));
   };
   using Contributions = HolderSums::Contributions;

@@ -175,7 +175,7 @@ TEST_CASE(
   RankProgram& rank = program.ranks.emplace_back();
   const auto buffer = [&](int64_t floats, Storage storage = {}) {
     Buffer b;
-    b.type = ir::make_type(DType::kF32, {floats});
+    b.layout.edit().type = ir::make_type(DType::kF32, {floats});
     b.storage = storage;
     rank.buffers.push_back(b);
     return BufferId(static_cast<int64_t>(rank.buffers.size()) - 1);

@@ -77,6 +77,14 @@ enum class Category : uint8_t {
 };
 std::string to_string(Category category);
 
+// A part of a buffer that every device has its own of: the one at its index along `axes`, `stride`
+// bytes apart. ZeRO: a rank's own part of a flat group.
+struct OwnPart {
+  sharding::Axes axes;
+  int64_t stride = 0;
+  friend bool operator==(const OwnPart&, const OwnPart&) = default;
+};
+
 // Where the bytes of a buffer are.
 struct Storage {
   enum class Kind : uint8_t {
@@ -84,25 +92,36 @@ struct Storage {
     kArena,  // at `offset` of the rank's step arena
     kSlot,   // slot `slot` of `channel`'s ring
     kView,   // inside another buffer
-  } kind = Kind::kArena;
-  int64_t offset = 0;  // bytes
+  };
+  int64_t offset = 0;    // bytes
+  Shared<OwnPart> part;  // kView: which of `parent`, behind `offset`; no axes: all of it
   int32_t channel = -1;
   int32_t slot = 0;
   BufferId parent;  // kView
-  // kView: offset += (index of the device along shard_axes) * shard_stride. ZeRO: a rank's own part
-  // of a flat group.
-  sharding::Axes shard_axes;
-  int64_t shard_stride = 0;
+  Kind kind = Kind::kArena;
 };
 
+// A value's types and how it lies on the ranks.
+struct Layout {
+  ir::TensorType type;  // local
+  ir::TensorType global_type;
+  sharding::Sharding sharding;
+  friend bool operator==(const Layout&, const Layout&) = default;
+};
+
+// There are as many as a step has values and microbatches: they hold what is their own alone.
 struct Buffer {
-  std::string name;             // global value's or state's name, with the microbatch: "h.3/out#5"
-  Shared<ir::TensorType> type;  // local
-  Shared<ir::TensorType> global_type;
-  Shared<sharding::Sharding> sharding;
-  Category category = Category::kActivations;
+  Shared<Layout> layout;
   Storage storage;
-  Bytes bytes() const { return type->bytes(); }
+  Name value;               // global value's or state's name
+  int32_t microbatch = -1;  // -1: one for all
+  Category category = Category::kActivations;
+
+  std::string name() const;                                    // with the microbatch: "h.3/out#5"
+  const ir::TensorType& type() const { return layout->type; }  // local
+  const ir::TensorType& global_type() const { return layout->global_type; }
+  const sharding::Sharding& sharding() const { return layout->sharding; }
+  Bytes bytes() const { return type().bytes(); }
 };
 
 // A ring of slots owned by a pair of pipeline ranks, one value from one stage to another; every
@@ -128,11 +147,11 @@ struct Command {
   FragmentId fragment;  // kCall
   int32_t names =
       -1;  // kCall: Program::names, what ports and values are called here; -1: as in the fragment
-  BufferIds buffers;
-  Name name;  // kLoad
   int32_t microbatch = -1;
   int32_t channel = -1;
-  int64_t sequence = 0;
+  int32_t sequence = 0;
+  Name name;  // kLoad
+  BufferIds buffers;
 };
 std::string to_string(Command::Kind kind);
 

@@ -7,6 +7,10 @@
 
 namespace mw::pipeline {
 
+std::string Buffer::name() const {
+  return microbatch < 0 ? value.str() : fmt::format("{}#{}", value.str(), microbatch);
+}
+
 std::string to_string(Category category) {
   switch (category) {
     case Category::kWeights: return "weights";
@@ -123,8 +127,8 @@ class Writer {
     for (size_t b = 0; b < rank.buffers.size(); ++b) {
       const Buffer& buffer = rank.buffers[b];
       line("  buffer {} {} {}: {}, of {} as {}, {}", b, to_string(buffer.category),
-           quoted(buffer.name), ir::to_string(buffer.type), ir::to_string(buffer.global_type),
-           to_string(buffer.sharding), storage_text(buffer.storage));
+           quoted(buffer.name()), ir::to_string(buffer.type()), ir::to_string(buffer.global_type()),
+           to_string(buffer.sharding()), storage_text(buffer.storage));
     }
     for (size_t c = 0; c < rank.commands.size(); ++c) {
       line("  command {} {}: {}", c, to_string(rank.commands[c].action),
@@ -140,9 +144,9 @@ class Writer {
                            storage.offset);
       case Storage::Kind::kView: {
         std::string text = fmt::format("in buffer {} at {}", storage.parent.value, storage.offset);
-        if (!storage.shard_axes.empty()) {
-          text += fmt::format(" + {} x index over {{{}}}", storage.shard_stride,
-                              join(storage.shard_axes, ", "));
+        if (!storage.part->axes.empty()) {
+          text += fmt::format(" + {} x index over {{{}}}", storage.part->stride,
+                              join(storage.part->axes, ", "));
         }
         return text;
       }

@@ -92,15 +92,15 @@ inline std::optional<Edit> other_buffer(Program& program, Random& random) {
   std::vector<BufferId> alike;
   for (size_t b = 0; b < rank.buffers.size(); ++b) {
     const BufferId other(static_cast<int64_t>(b));
-    if (other != id && rank.buffers[b].type == rank.buffers[id.index()].type)
+    if (other != id && rank.buffers[b].type() == rank.buffers[id.index()].type())
       alike.push_back(other);
   }
   if (alike.empty()) return std::nullopt;
   const BufferId before = id;
   id = alike[random.below(alike.size())];
   return on_command(program, r, c,
-                    fmt::format("give '{}' for '{}'", rank.buffers[id.index()].name,
-                                rank.buffers[before.index()].name)
+                    fmt::format("give '{}' for '{}'", rank.buffers[id.index()].name(),
+                                rank.buffers[before.index()].name())
                         .c_str());
 }
 
@@ -166,7 +166,7 @@ inline std::optional<Edit> move_buffer(Program& program, Random& random) {
   RankProgram& rank = program.ranks[r];
   const size_t b = random.below(rank.buffers.size());
   Storage& storage = rank.buffers[b].storage;
-  Edit edit{fmt::format("move buffer {} '{}' of rank {}", b, rank.buffers[b].name, r),
+  Edit edit{fmt::format("move buffer {} '{}' of rank {}", b, rank.buffers[b].name(), r),
             static_cast<int32_t>(r)};
   switch (storage.kind) {
     case Storage::Kind::kSlot: {
@@ -176,8 +176,8 @@ inline std::optional<Edit> move_buffer(Program& program, Random& random) {
       break;
     }
     case Storage::Kind::kView:
-      if (storage.shard_stride != 0 && random.below(2) == 0)
-        storage.shard_stride /= 2;
+      if (storage.part->stride != 0 && random.below(2) == 0)
+        storage.part.edit().stride /= 2;
       else
         storage.offset += storage.offset > 0 && random.below(2) == 0 ? -kAlignment : kAlignment;
       break;
@@ -199,7 +199,7 @@ inline std::optional<Edit> other_sharding(Program& program, Random& random) {
   const size_t r = any_rank(program, random);
   RankProgram& rank = program.ranks[r];
   const size_t b = random.below(rank.buffers.size());
-  sharding::Sharding& sharding = rank.buffers[b].sharding.edit();
+  sharding::Sharding& sharding = rank.buffers[b].layout.edit().sharding;
   if (!sharding.partial.empty())
     sharding.partial.clear();
   else
@@ -207,7 +207,7 @@ inline std::optional<Edit> other_sharding(Program& program, Random& random) {
   const int64_t shards = program.mesh.group_size({"dp", "tp"});
   if (shards == 1) return std::nullopt;
   return Edit{
-      fmt::format("other pending axes of buffer {} '{}' of rank {}", b, rank.buffers[b].name, r),
+      fmt::format("other pending axes of buffer {} '{}' of rank {}", b, rank.buffers[b].name(), r),
       static_cast<int32_t>(r)};
 }
 

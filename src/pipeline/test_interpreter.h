@@ -92,12 +92,13 @@ class Interpreter {
         continue;
       }
       // Replicas over dp start alike, whatever shard of the state they hold.
-      const bool split = !buffer.sharding->dims.empty() && !buffer.sharding->dims[0].empty();
-      const int64_t elements = buffer.type->elements();
-      const int64_t base = split ? program_.mesh.index(id, buffer.sharding->dims[0]) * elements : 0;
+      const bool split = !buffer.sharding().dims.empty() && !buffer.sharding().dims[0].empty();
+      const int64_t elements = buffer.type().elements();
+      const int64_t base =
+          split ? program_.mesh.index(id, buffer.sharding().dims[0]) * elements : 0;
       const RngKey key{.seed = 1,
                        .step = static_cast<uint64_t>(program_.mesh.index(id, {"tp"})),
-                       .site = rng_site(buffer.name)};
+                       .site = rng_site(buffer.name())};
       for (int64_t e = 0; e < elements; ++e) {
         const float value = 0.5F * random_uniform(key, static_cast<uint64_t>(base + e));
         std::memcpy(device.states.data() + buffer.storage.offset + e * 4, &value, 4);
@@ -157,13 +158,13 @@ class Interpreter {
       }
       case Storage::Kind::kView:
         return data(device, storage.parent) + storage.offset +
-               program_.mesh.index(device.id, storage.shard_axes) * storage.shard_stride;
+               program_.mesh.index(device.id, storage.part->axes) * storage.part->stride;
     }
     return nullptr;
   }
 
   void load(Device& device, const Command& command) {
-    const ir::TensorType& type = device.program->buffers[command.buffers[0].index()].type;
+    const ir::TensorType& type = device.program->buffers[command.buffers[0].index()].type();
     char* to = data(device, command.buffers[0]);
     const RngKey key{.seed = 2,
                      .step = static_cast<uint64_t>(command.microbatch + 1),
@@ -270,7 +271,7 @@ class Interpreter {
       const auto& rank = *devices_[other.index()].program;
       const bool holds = std::any_of(
           rank.buffers.begin(), rank.buffers.begin() + rank.states,
-          [&](const Buffer& b) { return b.name == std::get<ir::Holders>(group).state; });
+          [&](const Buffer& b) { return b.value == std::get<ir::Holders>(group).state; });
       if (holds) members.push_back(other);
     }
     return members;

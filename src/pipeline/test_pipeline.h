@@ -420,10 +420,9 @@ class PipelineMaker {
     if (id.valid()) return id;
     id = BufferId(static_cast<int64_t>(rank.program.buffers.size()));
     Buffer b;
-    b.name = name;
-    b.type = sharding::local_type(type.global, type.sharding, program_.mesh);
-    b.global_type = type.global;
-    b.sharding = type.sharding;
+    b.value = name;
+    b.layout = {sharding::local_type(type.global, type.sharding, program_.mesh), type.global,
+                type.sharding};
     b.category = category;
     b.storage = std::move(storage);
     rank.program.buffers.push_back(std::move(b));
@@ -454,8 +453,7 @@ class PipelineMaker {
     if (spec_.zero) {
       view(rank, named("weight/", s) + "#own", flat(own()), weight, 0);
       Buffer& part = rank.program.buffers.back();
-      part.storage.shard_axes = {"dp"};
-      part.storage.shard_stride = part.bytes().value;
+      part.storage.part = {{"dp"}, part.bytes().value};
     }
     state(rank, named("m/", s), flat(own()), Category::kOptimizer);
     state(rank, named("v/", s), flat(own()), Category::kOptimizer);

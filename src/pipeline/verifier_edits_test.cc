@@ -247,7 +247,7 @@ TEST_CASE("gradients lie where the optimizer takes them for the parameter's") {
   REQUIRE(verify(program, options).sound());
   std::vector<Buffer*> views;
   for (Buffer& buffer : program.ranks[0].buffers) {
-    if (buffer.name == "g1.0" || buffer.name == "g2.0") views.push_back(&buffer);
+    if (buffer.name() == "g1.0" || buffer.name() == "g2.0") views.push_back(&buffer);
   }
   REQUIRE(views.size() == 2);
   std::swap(views[0]->storage, views[1]->storage);

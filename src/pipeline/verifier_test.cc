@@ -78,7 +78,7 @@ TEST_CASE("a sound program ends with the same states whatever the order in which
                                       .ranks[static_cast<size_t>(program.mesh.index(
                                           RankId(static_cast<int64_t>(d)), {"pp"}))]
                                       .buffers) {
-        if (buffer.name != "grad_norm") continue;
+        if (buffer.name() != "grad_norm") continue;
         float norm;
         std::memcpy(&norm, states[d].data() + buffer.storage.offset, 4);
         CHECK(norm > 0);
@@ -101,7 +101,7 @@ Fragment& fragment(Program& program, const std::string& name) {
 BufferId buffer(const Program& program, size_t rank, const std::string& name) {
   const auto& buffers = program.ranks[rank].buffers;
   for (size_t b = 0; b < buffers.size(); ++b) {
-    if (buffers[b].name == name) return BufferId(static_cast<int64_t>(b));
+    if (buffers[b].name() == name) return BufferId(static_cast<int64_t>(b));
   }
   throw CheckFailure("no buffer " + name);
 }

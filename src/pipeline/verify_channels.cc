@@ -29,11 +29,11 @@ class ChannelChecker {
     for (const Buffer& buffer : rank.buffers) {
       if (buffer.storage.kind != Storage::Kind::kSlot) continue;
       const Channel& channel = program_.channels[static_cast<size_t>(buffer.storage.channel)];
-      if (buffer.type == channel.type && buffer.storage.offset == 0) continue;
+      if (buffer.type() == channel.type && buffer.storage.offset == 0) continue;
       out_.add(
           "pipeline rank {}, buffer '{}' is {} at byte {} of a slot of channel '{}', which holds "
           "{}",
-          r, buffer.name, ir::to_string(buffer.type), buffer.storage.offset, channel.name,
+          r, buffer.name(), ir::to_string(buffer.type()), buffer.storage.offset, channel.name,
           ir::to_string(channel.type));
     }
     for (size_t c = 0; c < rank.commands.size(); ++c) {

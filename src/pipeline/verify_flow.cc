@@ -98,7 +98,7 @@ class FlowChecker {
     const RankProgram& rank = checked_.rank(r);
     normalized_.clear();
     for (const Buffer& buffer : rank.buffers) {
-      normalized_.push_back(sharding::normalized(buffer.sharding, program_.mesh));
+      normalized_.push_back(sharding::normalized(buffer.sharding(), program_.mesh));
       check_buffer(buffer, normalized_.size() - 1);
     }
     current_ = normalized_;
@@ -111,7 +111,7 @@ class FlowChecker {
       if (current_[b] == normalized_[b]) continue;
       out_.add(
           "pipeline rank {}: state '{}' is {} at the end, but {} at the start of the next call", r,
-          rank.buffers[b].name, to_string(current_[b]), to_string(normalized_[b]));
+          rank.buffers[b].name(), to_string(current_[b]), to_string(normalized_[b]));
     }
   }
 
@@ -127,39 +127,39 @@ class FlowChecker {
 
   void check_buffer(const Buffer& b, size_t id) {
     const auto add_buffer = [&](const std::string& what) {
-      out_.add("pipeline rank {}, buffer {} '{}' {}", rank_, id, b.name, what);
+      out_.add("pipeline rank {}, buffer {} '{}' {}", rank_, id, b.name(), what);
     };
     const ir::TensorType local =
-        b.sharding->dims.size() == b.global_type->dims.size()
-            ? sharding::local_type(b.global_type, b.sharding, program_.mesh)
+        b.sharding().dims.size() == b.global_type().dims.size()
+            ? sharding::local_type(b.global_type(), b.sharding(), program_.mesh)
             : ir::TensorType();
     const auto sizes = [](const ir::TensorType& type) {
       std::vector<int64_t> list;
       for (const ir::Dim& dim : type.dims) list.push_back(dim.size);
       return list;
     };
-    if (local.dtype != b.type->dtype || sizes(local) != sizes(b.type)) {
-      add_buffer(fmt::format("of {} is no shard of {} as {}", ir::to_string(b.type),
-                             ir::to_string(b.global_type), to_string(b.sharding)));
+    if (local.dtype != b.type().dtype || sizes(local) != sizes(b.type())) {
+      add_buffer(fmt::format("of {} is no shard of {} as {}", ir::to_string(b.type()),
+                             ir::to_string(b.global_type()), to_string(b.sharding())));
     }
-    if (b.storage.kind != Storage::Kind::kView || b.storage.shard_axes.empty()) return;
+    if (b.storage.kind != Storage::Kind::kView || b.storage.part->axes.empty()) return;
     // The own part of a buffer: its shards lie side by side and fill the parent.
     const Buffer& parent = buffer(b.storage.parent);
-    const int64_t shards = sharding::shards(b.storage.shard_axes, program_.mesh);
-    if (b.storage.shard_stride != b.bytes().value || b.storage.offset != 0 ||
-        shards * b.storage.shard_stride != parent.bytes().value) {
+    const int64_t shards = sharding::shards(b.storage.part->axes, program_.mesh);
+    if (b.storage.part->stride != b.bytes().value || b.storage.offset != 0 ||
+        shards * b.storage.part->stride != parent.bytes().value) {
       add_buffer(fmt::format(
           "has {} parts of {} bytes, {} apart, that do not fill the {} bytes of '{}'", shards,
-          b.bytes().value, b.storage.shard_stride, parent.bytes().value, parent.name));
+          b.bytes().value, b.storage.part->stride, parent.bytes().value, parent.name()));
     }
-    sharding::Sharding split = parent.sharding->without_partial();
+    sharding::Sharding split = parent.sharding().without_partial();
     if (!split.dims.empty()) {
-      split.dims[0].insert(split.dims[0].end(), b.storage.shard_axes.begin(),
-                           b.storage.shard_axes.end());
+      split.dims[0].insert(split.dims[0].end(), b.storage.part->axes.begin(),
+                           b.storage.part->axes.end());
     }
     if (!(sharding::normalized(split, program_.mesh).dims == normalized_.back().dims)) {
-      add_buffer(fmt::format("is a part of '{}', must be held as {}, but is as {}", parent.name,
-                             to_string(split), to_string(b.sharding)));
+      add_buffer(fmt::format("is a part of '{}', must be held as {}, but is as {}", parent.name(),
+                             to_string(split), to_string(b.sharding())));
     }
   }
 
@@ -178,16 +178,16 @@ class FlowChecker {
     const BufferId id = command.buffers[0];
     const Storage::Kind kind = buffer(id).storage.kind;
     if (kind != Storage::Kind::kArena)
-      add("fills '{}', which is not in the step arena", buffer(id).name);
+      add("fills '{}', which is not in the step arena", buffer(id).name());
     if (command.microbatch >= program_.microbatches) {
       add("loads microbatch {}, there are {}", command.microbatch, program_.microbatches);
     }
     if (command.microbatch >= 0 && command.microbatch != command.action.first) {
       add("loads microbatch {}", command.microbatch);
     }
-    if (command.microbatch < 0 && buffer(id).type->rank() > 0) {
+    if (command.microbatch < 0 && buffer(id).type().rank() > 0) {
       add("loads {} once a step: only scalars are the same for all microbatches",
-          ir::to_string(buffer(id).type));
+          ir::to_string(buffer(id).type()));
     }
     Written written;
     written.name = &command.name.str();
@@ -201,14 +201,14 @@ class FlowChecker {
     switch (buffer(at).storage.kind) {
       case Storage::Kind::kState: return;  // the memory check follows states byte by byte
       case Storage::Kind::kArena:
-        if (written_[id.index()]) add("writes '{}' a second time", buffer(id).name);
+        if (written_[id.index()]) add("writes '{}' a second time", buffer(id).name());
         break;
       case Storage::Kind::kSlot: {
         SlotState* slot = slot_of(at, "writes");
         if (slot == nullptr) return;
         if (slot->kind != SlotState::Kind::kAcquired)
-          return add("writes '{}', a slot that it only received", buffer(id).name);
-        if (slot->written.valid()) add("writes '{}' a second time", buffer(id).name);
+          return add("writes '{}', a slot that it only received", buffer(id).name());
+        if (slot->written.valid()) add("writes '{}' a second time", buffer(id).name());
         slot->written = id;
         break;
       }
@@ -225,15 +225,15 @@ class FlowChecker {
     const Storage& storage = buffer(id).storage;
     SlotState& slot = slots_[{storage.channel, storage.slot}];
     if (slot.kind == SlotState::Kind::kFree) {
-      add("{} '{}' in slot {} of channel '{}', which it does not have", what, buffer(id).name,
+      add("{} '{}' in slot {} of channel '{}', which it does not have", what, buffer(id).name(),
           storage.slot, program_.channels[static_cast<size_t>(storage.channel)].name);
       return nullptr;
     }
     int64_t& bound = bound_[id.index()];
     if (bound < 0) bound = slot.sequence;
     if (bound != slot.sequence) {
-      add("{} '{}', which is of message {}, but its slot has message {} now", what, buffer(id).name,
-          bound, slot.sequence);
+      add("{} '{}', which is of message {}, but its slot has message {} now", what,
+          buffer(id).name(), bound, slot.sequence);
       return nullptr;
     }
     return &slot;
@@ -241,7 +241,7 @@ class FlowChecker {
 
   SlotState& slot_of(const Command& command) {
     const Channel& channel = program_.channels[static_cast<size_t>(command.channel)];
-    return slots_[{command.channel, static_cast<int32_t>(command.sequence % channel.slots)}];
+    return slots_[{command.channel, command.sequence % channel.slots}];
   }
   void check_message_buffer(const Command& command) {
     if (command.buffers.empty()) return;
@@ -249,11 +249,11 @@ class FlowChecker {
     const int64_t slots = program_.channels[static_cast<size_t>(command.channel)].slots;
     const bool fits = storage.kind == Storage::Kind::kSlot && storage.channel == command.channel &&
                       storage.slot == command.sequence % slots;
-    if (!fits) add("names '{}', which does not lie in its slot", buffer(command.buffers[0]).name);
+    if (!fits) add("names '{}', which does not lie in its slot", buffer(command.buffers[0]).name());
     int64_t& bound = bound_[command.buffers[0].index()];
     if (bound < 0) bound = command.sequence;
     if (bound != command.sequence)
-      add("names '{}', which is of message {}", buffer(command.buffers[0]).name, bound);
+      add("names '{}', which is of message {}", buffer(command.buffers[0]).name(), bound);
   }
 
   void take(const Command& command, SlotState::Kind kind) {
@@ -279,10 +279,10 @@ class FlowChecker {
       } else {
         const Buffer& b = buffer(slot.written);
         if (!command.buffers.empty() && command.buffers[0] != slot.written) {
-          add("sends '{}', but '{}' was written", buffer(command.buffers[0]).name, b.name);
+          add("sends '{}', but '{}' was written", buffer(command.buffers[0]).name(), b.name());
         }
         messages_[{command.channel, command.sequence}] = {
-            written_[slot.written.index()], normalized_[slot.written.index()], b.global_type};
+            written_[slot.written.index()], normalized_[slot.written.index()], b.global_type()};
       }
     }
     slot.kind = SlotState::Kind::kFree;
@@ -326,13 +326,13 @@ class FlowChecker {
     const Buffer& b = buffer(id);
     const size_t v = port.value.index();
     const ir::TensorType& type = fragment.graph.type(port.value);
-    if (!(b.type == type)) {
-      add("gives '{}' of {} to port '{}' of {}", b.name, ir::to_string(b.type), port.name,
+    if (!(b.type() == type)) {
+      add("gives '{}' of {} to port '{}' of {}", b.name(), ir::to_string(b.type()), port.name,
           ir::to_string(type));
     }
-    if (!(b.global_type == fragment.global_types[v])) {
-      add("gives '{}', a shard of {}, to port '{}', a shard of {}", b.name,
-          ir::to_string(b.global_type), port.name, ir::to_string(fragment.global_types[v]));
+    if (!(b.global_type() == fragment.global_types[v])) {
+      add("gives '{}', a shard of {}, to port '{}', a shard of {}", b.name(),
+          ir::to_string(b.global_type()), port.name, ir::to_string(fragment.global_types[v]));
     }
     const bool is_input = p < info.inputs;
     const sharding::Sharding& have = is_input ? current_[id.index()] : normalized_[id.index()];
@@ -340,12 +340,13 @@ class FlowChecker {
     const bool only_written = is_input && !info.uses[p].reads() && info.uses[p].writes();
     const sharding::Sharding& want = wanted_[command.fragment.index()][p];
     if (!(have == want) && !(only_written && have.dims == want.dims)) {
-      add("gives '{}' as {} to port '{}' as {}", b.name, to_string(have), port.name,
+      add("gives '{}' as {} to port '{}' as {}", b.name(), to_string(have), port.name,
           to_string(want));
     }
     if (is_input) return check_source(command, port, id);
     if (id.index() >= static_cast<size_t>(checked_.rank(rank_).states)) return;
-    if (!may_be_same(b.name, port.name)) add("writes port '{}' into state '{}'", port.name, b.name);
+    if (!may_be_same(b.name(), port.name))
+      add("writes port '{}' into state '{}'", port.name, b.name());
     current_[id.index()] = normalized_[id.index()];
   }
 
@@ -354,11 +355,11 @@ class FlowChecker {
     const BufferId at = root(id);
     const bool is_state = buffer(at).storage.kind == Storage::Kind::kState;
     if ((port.kind == PortKind::kState) != is_state) {
-      return add("gives '{}', which is {}a state, to port '{}'", b.name, is_state ? "" : "not ",
+      return add("gives '{}', which is {}a state, to port '{}'", b.name(), is_state ? "" : "not ",
                  port.name);
     }
     if (is_state) {
-      if (b.name != port.name) add("gives state '{}' to port '{}'", b.name, port.name);
+      if (b.value != port.name) add("gives state '{}' to port '{}'", b.name(), port.name);
       return;
     }
     if (buffer(at).storage.kind == Storage::Kind::kSlot) {
@@ -371,8 +372,8 @@ class FlowChecker {
       }
     }
     if (!written_[id.index()])
-      return add("reads '{}' for port '{}' before it is written", b.name, port.name);
-    check_written(command, port, b.name, *written_[id.index()]);
+      return add("reads '{}' for port '{}' before it is written", b.name(), port.name);
+    check_written(command, port, b.name(), *written_[id.index()]);
   }
 
   // `channel`: that it came through, -1: it was made on this rank.
@@ -434,12 +435,12 @@ class FlowChecker {
     command_ = read.command;
     const Buffer& b = buffer(read.buffer);
     const Message& message = it->second;
-    check_written(checked_.rank(rank_).commands[command_], *read.port, b.name, *message.written,
+    check_written(checked_.rank(rank_).commands[command_], *read.port, b.name(), *message.written,
                   read.message.first);
-    const sharding::Sharding here = sharding::normalized(b.sharding, program_.mesh);
-    if (!(message.sharding == here) || !(message.global_type == b.global_type)) {
-      add("reads '{}' as {} of {}, but it was sent as {} of {}", b.name, to_string(here),
-          ir::to_string(b.global_type), to_string(message.sharding),
+    const sharding::Sharding here = sharding::normalized(b.sharding(), program_.mesh);
+    if (!(message.sharding == here) || !(message.global_type == b.global_type())) {
+      add("reads '{}' as {} of {}, but it was sent as {} of {}", b.name(), to_string(here),
+          ir::to_string(b.global_type()), to_string(message.sharding),
           ir::to_string(message.global_type));
     }
   }

@@ -98,7 +98,7 @@ class GradientChecker {
   }
   Target target(BufferId id) const {
     Target at{id, 0};
-    const int64_t element = std::max<int64_t>(1, dtype_size(buffer(id).type->dtype));
+    const int64_t element = std::max<int64_t>(1, dtype_size(buffer(id).type().dtype));
     while (buffer(at.root).storage.kind == Storage::Kind::kView) {
       at.offset += buffer(at.root).storage.offset / element;
       at.root = buffer(at.root).storage.parent;
@@ -108,9 +108,9 @@ class GradientChecker {
   Ledger& ledger(BufferId root) {
     const auto [it, is_new] = ledgers_.try_emplace(root);
     if (is_new) {
-      it->second =
-          Ledger(flat_elements(buffer(root).type, buffer(root).global_type, buffer(root).sharding),
-                 static_cast<size_t>(program_.microbatches * slices_));
+      it->second = Ledger(
+          flat_elements(buffer(root).type(), buffer(root).global_type(), buffer(root).sharding()),
+          static_cast<size_t>(program_.microbatches * slices_));
     }
     return it->second;
   }
@@ -138,14 +138,14 @@ class GradientChecker {
             "pipeline rank {}: '{}' still holds the sums of this call at its end (elements {} to "
             "{}); they would count "
             "again in the next one",
-            r, buffer(root).name, begin, cell.end);
+            r, buffer(root).name(), begin, cell.end);
         break;
       }
     }
     for (const auto& [root, at] : cleared_) {
       if (taken_.contains(root)) continue;
       command_ = at;
-      add("clears the gradient '{}', which no optimizer took", buffer(root).name);
+      add("clears the gradient '{}', which no optimizer took", buffer(root).name());
     }
   }
 
@@ -182,13 +182,13 @@ class GradientChecker {
     const Target at = target(id);
     Ledger& held = ledger(at.root);
     const int64_t elements =
-        flat_elements(buffer(id).type, buffer(id).global_type, buffer(id).sharding);
+        flat_elements(buffer(id).type(), buffer(id).global_type(), buffer(id).sharding());
     switch (effect.kind) {
       case StateEffect::Kind::kNone: return;
       case StateEffect::Kind::kAdded:
         if (!computes) {
           if (!effect.added.empty())
-            add("adds to '{}' outside of the microbatches", buffer(id).name);
+            add("adds to '{}' outside of the microbatches", buffer(id).name());
           return;
         }
         for (const ElementRange& range : effect.added) {
@@ -212,7 +212,8 @@ class GradientChecker {
         });
         if (lost && (computes || effect.kind == StateEffect::Kind::kReplaced)) {
           add("{} '{}', which holds sums of microbatches",
-              effect.kind == StateEffect::Kind::kCleared ? "clears" : "replaces", buffer(id).name);
+              effect.kind == StateEffect::Kind::kCleared ? "clears" : "replaces",
+              buffer(id).name());
         } else if (lost && buffer(id).category == Category::kGradients) {
           cleared_.try_emplace(at.root, command_);
         }
@@ -234,7 +235,7 @@ class GradientChecker {
     ledger(at.root).visit(at.offset + begin, at.offset + end, [&](int64_t first, Cell& cell) {
       for (size_t k = 0; complete && k < cell.calls.size(); ++k) {
         if (cell.calls[k] == 1) continue;
-        add("{} '{}', whose elements {} to {} hold microbatch {} {} times", who, buffer(id).name,
+        add("{} '{}', whose elements {} to {} hold microbatch {} {} times", who, buffer(id).name(),
             first, cell.end, unit_name(k), cell.calls[k]);
         complete = false;
       }
@@ -250,12 +251,12 @@ class GradientChecker {
     for (const auto& [key, times] : all) {
       const auto& [r, id] = key;
       if (times != 1) {
-        add("{} '{}' of pipeline rank {} {} times", who, checked_.rank(r).buffers[id.index()].name,
-            r, times);
+        add("{} '{}' of pipeline rank {} {} times", who,
+            checked_.rank(r).buffers[id.index()].name(), r, times);
       }
       if (r != rank_) continue;
       if (!is_accumulator(id)) {
-        add("{} '{}' as a gradient", who, buffer(id).name);
+        add("{} '{}' as a gradient", who, buffer(id).name());
         continue;
       }
       // What is summed over holders is complete only there.
@@ -280,25 +281,25 @@ class GradientChecker {
     for (int32_t b = 0; b < rank.states; ++b) {
       const Buffer& view = rank.buffers[static_cast<size_t>(b)];
       if (view.storage.kind != Storage::Kind::kView || view.storage.parent != root ||
-          !view.storage.shard_axes.empty())
+          !view.storage.part->axes.empty())
         continue;
-      const int64_t begin = view.storage.offset / dtype_size(view.type->dtype),
-                    end = begin + view.type->elements();
+      const int64_t begin = view.storage.offset / dtype_size(view.type().dtype),
+                    end = begin + view.type().elements();
       const auto range =
           std::find_if(optimized.ranges.begin(), optimized.ranges.end(),
                        [&](const ElementRange& r) { return r.begin == begin && r.end == end; });
       if (range == optimized.ranges.end()) {
         add("op {} (adamw) knows no parameter in the elements {} to {} of '{}', which are '{}'",
-            optimized.op, begin, end, buffer(root).name, view.name);
+            optimized.op, begin, end, buffer(root).name(), view.name());
         continue;
       }
       const int32_t parameter =
           optimized.parameters[static_cast<size_t>(range - optimized.ranges.begin())];
       const std::string name = parameter_name(parameter);
-      if (name.empty() || parameter_of(view.name) == name) continue;
+      if (name.empty() || parameter_of(view.name()) == name) continue;
       add("op {} (adamw) takes the elements {} to {} of '{}', which are '{}', for parameter {} "
           "'{}'",
-          optimized.op, begin, end, buffer(root).name, view.name, parameter, name);
+          optimized.op, begin, end, buffer(root).name(), view.name(), parameter, name);
     }
   }
 
@@ -321,7 +322,7 @@ class GradientChecker {
   // all of them.
   void check_holders(const Command& command, const Optimized& optimized, BufferId weight,
                      const HolderSums::Contributions& all) {
-    const std::string& name = buffer(weight).name;
+    const std::string name = buffer(weight).name();
     const std::vector<int32_t> ranks = group_ranks(program_, ir::Holders{name}, rank_);
     const auto& sums = checked_.accumulation[command.fragment.index()].holder_sums;
     const bool of_weight = std::all_of(optimized.sums.begin(), optimized.sums.end(), [&](size_t s) {
@@ -375,7 +376,7 @@ class GradientChecker {
           return add(
               "adds '{}' to the gradient of '{}' on pipeline rank {}, which does not update "
               "it",
-              checked_.rank(key.first).buffers[key.second.index()].name, weight, key.first);
+              checked_.rank(key.first).buffers[key.second.index()].name(), weight, key.first);
         }
       }
       for (auto& [use, cells] : uses) {
@@ -401,7 +402,7 @@ class GradientChecker {
     UseCells& sum = uses[use];
     sum.accumulators +=
         fmt::format("{}'{}'{}", sum.accumulators.empty() ? "" : " and ",
-                    checked_.rank(key.first).buffers[key.second.index()].name, of_rank);
+                    checked_.rank(key.first).buffers[key.second.index()].name(), of_rank);
     if (sum.cells.cells().empty()) {
       sum.cells = std::move(cells);
       return true;
@@ -447,7 +448,7 @@ class GradientChecker {
     if (buffer(at.root).category == Category::kMetrics) {
       const Fragment& fragment = checked_.fragment(command);
       const bool summed = summed_over_ranks(fragment, fragment.inputs[port].value);
-      metrics_[buffer(at.root).name].push_back({rank_, command_, summed, ledger(at.root)});
+      metrics_[buffer(at.root).name()].push_back({rank_, command_, summed, ledger(at.root)});
       return;
     }
     // The padding between parameters holds nothing.

@@ -54,7 +54,7 @@ class MemoryChecker {
              fmt::format(format, std::forward<Args>(args)...));
   }
   void add_buffer(size_t b, const std::string& what) {
-    out_.add("pipeline rank {}, buffer {} '{}' {}", r_, b, rank_.buffers[b].name, what);
+    out_.add("pipeline rank {}, buffer {} '{}' {}", r_, b, rank_.buffers[b].name(), what);
   }
 
   void place_buffers() {
@@ -65,12 +65,12 @@ class MemoryChecker {
               storage.offset + bytes};
       if (storage.kind == Storage::Kind::kView) {
         const Place& parent = place(storage.parent);
-        const int64_t shards = sharding::shards(storage.shard_axes, program_.mesh);
-        const int64_t behind = storage.offset + (shards - 1) * storage.shard_stride + bytes;
-        if (behind > buffer(storage.parent).bytes().value || storage.shard_stride < 0) {
+        const int64_t shards = sharding::shards(storage.part->axes, program_.mesh);
+        const int64_t behind = storage.offset + (shards - 1) * storage.part->stride + bytes;
+        if (behind > buffer(storage.parent).bytes().value || storage.part->stride < 0) {
           add_buffer(
               b, fmt::format("ends at byte {} of '{}', which has {}", behind,
-                             buffer(storage.parent).name, buffer(storage.parent).bytes().value));
+                             buffer(storage.parent).name(), buffer(storage.parent).bytes().value));
         }
         p = parent;
         p.begin += storage.offset;
@@ -121,7 +121,7 @@ class MemoryChecker {
     for (size_t i = 1; i < states.size(); ++i) {
       if (places_[states[i]].begin < places_[states[i - 1]].end) {
         add_buffer(states[i],
-                   fmt::format("overlaps state '{}'", rank_.buffers[states[i - 1]].name));
+                   fmt::format("overlaps state '{}'", rank_.buffers[states[i - 1]].name()));
       }
     }
   }
@@ -181,7 +181,7 @@ class MemoryChecker {
     const std::vector<int32_t>& owner = owners(p);
     for (size_t i = p.first; i < p.last; ++i) {
       if (is_content_of(owner[i], id)) continue;
-      add("reads '{}' for port '{}', but {}", buffer(id).name, port.name,
+      add("reads '{}' for port '{}', but {}", buffer(id).name(), port.name,
           what_is_there(owner[i], id));
       return;
     }
@@ -190,7 +190,7 @@ class MemoryChecker {
     if (owner == kNothing) return "nothing was written there";
     if (owner == kSpent) return "a call that consumed it wrote over it";
     const bool part = place(BufferId(owner)).root == place(id).root;
-    return fmt::format("its bytes hold '{}'{}", buffer(BufferId(owner)).name,
+    return fmt::format("its bytes hold '{}'{}", buffer(BufferId(owner)).name(),
                        part ? ", which is one device's part of it: a gather is missing" : "");
   }
 
@@ -250,7 +250,7 @@ class MemoryChecker {
     // A gather into `b` reads `a` where it was written before.
     if (ub.writes() && written_after && ub.first_read == ub.first_write) return;
     add("writes '{}' for port '{}' over '{}', which port '{}' still uses",
-        buffer(command.buffers[a]).name, info.ports[a].name, buffer(command.buffers[b]).name,
+        buffer(command.buffers[a]).name(), info.ports[a].name, buffer(command.buffers[b]).name(),
         info.ports[b].name);
   }
   bool in_place(const Command& command, int32_t op) const {

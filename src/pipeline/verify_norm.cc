@@ -133,8 +133,8 @@ class StepResults {
     const BufferId from = made_of(value);
     if (from.valid() && root(from) == root(to)) return;
     out_.add("{} makes of '{}' what adamw makes of {}", place_text(checked_.program, rank_, at_),
-             buffer(to).name,
-             from.valid() ? "'" + buffer(from).name + "'" : std::string("nothing"));
+             buffer(to).name(),
+             from.valid() ? "'" + buffer(from).name() + "'" : std::string("nothing"));
   }
 
   // The state that an adamw made the value of, perhaps gathered since; invalid: none.

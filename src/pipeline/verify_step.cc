@@ -132,15 +132,15 @@ class StepCall {
     const Buffer& to = buffer(fragment_.inputs.size() + i);
     if (to.category != Category::kMetrics) return;
     const ValueId v = graph_.outputs[i];
-    const bool fits = to.name == kGradNorm
+    const bool fits = to.value == kGradNorm
                           ? is_result(v, OpKind::kClip, 0) || is_result(v, OpKind::kValidate, 0)
-                      : to.name == kScale     ? is_result(v, OpKind::kValidate, 1)
-                      : to.name == kAmended   ? is_result(v, OpKind::kValidate, 2)
-                      : to.name == kUsedScale ? is_result(v, OpKind::kClip, 1)
-                      : to.name == kLossValue ? is_loss(v, true) && (summed_ || !losses_.empty())
-                      : to.name == kOwnLoss   ? is_loss(v, false)
-                                              : true;
-    if (!fits) add("reports {} as '{}'", graph_.label(v), to.name);
+                      : to.value == kScale     ? is_result(v, OpKind::kValidate, 1)
+                      : to.value == kAmended   ? is_result(v, OpKind::kValidate, 2)
+                      : to.value == kUsedScale ? is_result(v, OpKind::kClip, 1)
+                      : to.value == kLossValue ? is_loss(v, true) && (summed_ || !losses_.empty())
+                      : to.value == kOwnLoss   ? is_loss(v, false)
+                                               : true;
+    if (!fits) add("reports {} as '{}'", graph_.label(v), to.name());
   }
 
   // Whether a value is the sum of what ranks hold of the loss; `scaled`: times the scale, once.
@@ -172,9 +172,9 @@ class StepCall {
   }
   bool is_loss_state(size_t port) const {
     const Buffer& of = buffer(port);
-    if (of.category != Category::kMetrics || of.type->rank() != 0) return false;
+    if (of.category != Category::kMetrics || of.type().rank() != 0) return false;
     for (const char* other : {kLossValue, kGradNorm, kScale, kAmended, kUsedScale})
-      if (of.name == other) return false;
+      if (of.value == other) return false;
     return true;
   }
   // A loss that is cleared was reported.
@@ -183,7 +183,7 @@ class StepCall {
     for (size_t p = 0; p < fragment_.inputs.size(); ++p) {
       if (effects[p].kind == StateEffect::Kind::kCleared && is_loss_state(p) &&
           !losses_.contains(p))
-        add("clears '{}', which it does not report", buffer(p).name);
+        add("clears '{}', which it does not report", buffer(p).name());
     }
   }
 

@@ -72,7 +72,7 @@ class StructureChecker {
     const Buffer& buffer = rank.buffers[b];
     const Storage& storage = buffer.storage;
     const auto add = [&](const std::string& what) {
-      out_.add("pipeline rank {}, buffer {} '{}' {}", r, b, buffer.name, what);
+      out_.add("pipeline rank {}, buffer {} '{}' {}", r, b, buffer.name(), what);
     };
     if (storage.offset < 0) add(fmt::format("lies at byte {}", storage.offset));
     switch (storage.kind) {

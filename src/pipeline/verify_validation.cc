@@ -179,7 +179,7 @@ class ValidationChecker {
     const Buffer& buffer = checked_.rank(r).buffers[id.index()];
     if (buffer.storage.kind != Storage::Kind::kSlot) return std::nullopt;
     const Channel& channel = checked_.program.channels[static_cast<size_t>(buffer.storage.channel)];
-    if (channel.to != r || !sends_state(channel.from, buffer.storage.channel, buffer.name))
+    if (channel.to != r || !sends_state(channel.from, buffer.storage.channel, buffer.name()))
       return std::nullopt;
     return channel.from;
   }
@@ -197,7 +197,7 @@ class ValidationChecker {
         const OpId by = fragment.graph.value(fragment.graph.outputs[i]).producer;
         if (!by.valid() || fragment.graph.op(by).kind != OpKind::kCopy) return false;
         const BufferId from = input_buffer(command, fragment, fragment.graph.op(by).operands[0]);
-        if (!is_state(r, from) || rank.buffers[from.index()].name != name) return false;
+        if (!is_state(r, from) || rank.buffers[from.index()].name() != name) return false;
         any = true;
       }
     }

@@ -95,7 +95,7 @@ TEST_CASE(
     int64_t kept = 0;
     for (int32_t b = 0; b < program.states; ++b) {
       const pipeline::Buffer& buffer = program.buffers[static_cast<size_t>(b)];
-      if (buffer.name.find('#') != std::string::npos) kept += buffer.bytes().value;
+      if (buffer.name().find('#') != std::string::npos) kept += buffer.bytes().value;
     }
     CHECK(kept > 0);
     CHECK(rank.reserved.value - flushed.result.ranks[r].reserved.value >= kept);

@@ -56,7 +56,7 @@ bool alike(const pipeline::RankProgram& a, const pipeline::RankProgram& b) {
          std::equal(a.buffers.begin(), a.buffers.begin() + a.states, b.buffers.begin(),
                     b.buffers.begin() + b.states,
                     [](const pipeline::Buffer& x, const pipeline::Buffer& y) {
-                      return x.category == y.category && x.type == y.type;
+                      return x.category == y.category && x.type() == y.type();
                     });
 }
 

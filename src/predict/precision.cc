@@ -48,7 +48,7 @@ class Converter {
   Program run(bool arenas) {
     find_callers();
     for (size_t f = 0; f < program_.fragments.size(); ++f) convert(f);
-    find_port_types();
+    find_port_layouts();
     if (memory_.narrow != cost::Fp8::kOff) {
       for (const Fragment& fragment : program_.fragments) readers_.push_back(readers(fragment));
     }
@@ -374,25 +374,24 @@ class Converter {
   using Sent = std::vector<std::pair<int32_t, DType>>;
 
   // What a buffer has that is given to a port.
-  struct PortType {
-    pipeline::Shared<ir::TensorType> type, global_type;
-  };
-  void find_port_types() {
-    port_types_.resize(program_.fragments.size());
+  using PortLayout = pipeline::Shared<pipeline::Layout>;
+  void find_port_layouts() {
+    port_layouts_.resize(program_.fragments.size());
     no_states_.resize(program_.fragments.size());
     for (size_t f = 0; f < program_.fragments.size(); ++f) {
       const Fragment& fragment = program_.fragments[f];
       const auto add = [&](ValueId v) {
-        PortType& port = port_types_[f].emplace_back();
-        port.type = fragment.graph.type(v);
-        port.global_type = fragment.global_types[v.index()];
+        port_layouts_[f].emplace_back(pipeline::Layout{fragment.graph.type(v),
+                                                       fragment.global_types[v.index()],
+                                                       fragment.shardings[v.index()]});
       };
       for (const pipeline::Port& port : fragment.inputs) {
-        if (port.kind != pipeline::PortKind::kState) no_states_[f].push_back(port_types_[f].size());
+        if (port.kind != pipeline::PortKind::kState)
+          no_states_[f].push_back(port_layouts_[f].size());
         add(port.value);
       }
       for (const ValueId v : fragment.graph.outputs) {
-        no_states_[f].push_back(port_types_[f].size());
+        no_states_[f].push_back(port_layouts_[f].size());
         add(v);
       }
     }
@@ -413,7 +412,7 @@ class Converter {
     for (const Command& command : rank.commands) {
       if (command.kind != Command::Kind::kCall) continue;
       const size_t f = command.fragment.index();
-      const std::vector<PortType>& ports = port_types_[f];
+      const std::vector<PortLayout>& ports = port_layouts_[f];
       const std::pair caller(command.action.stage, command.action.replica);
       std::vector<std::pair<StageId, int32_t>>& known = callers[f];
       const bool first = std::find(known.begin(), known.end(), caller) == known.end();
@@ -424,23 +423,34 @@ class Converter {
         if (seen[b]) continue;
         seen[b] = true;
         Buffer& buffer = rank.buffers[b];
-        if (buffer.type == ports[p].type) continue;
-        MW_CHECK(buffer.type->dtype == DType::kF32, "{} has two types", buffer.name);
-        buffer.type = ports[p].type;
-        buffer.global_type = ports[p].global_type;
+        if (buffer.type() == ports[p]->type) continue;
+        MW_CHECK(buffer.type().dtype == DType::kF32, "{} has two types", buffer.name());
+        set_types(buffer, ports[p]);
         const Storage& storage = buffer.storage;
         if (storage.kind == Storage::Kind::kSlot &&
             (sent.empty() || sent.back().first != storage.channel))
-          sent.emplace_back(storage.channel, buffer.type->dtype);
+          sent.emplace_back(storage.channel, buffer.type().dtype);
       }
     }
     for (size_t b = 0; b < rank.buffers.size(); ++b) {
       Buffer& buffer = rank.buffers[b];
-      if (!is_narrow(buffer.category) || buffer.type->dtype == dtype_) continue;
-      buffer.type.edit().dtype = dtype_;
-      buffer.global_type.edit().dtype = dtype_;
+      if (!is_narrow(buffer.category) || buffer.type().dtype == dtype_) continue;
+      pipeline::Layout& layout = buffer.layout.edit();
+      layout.type.dtype = layout.global_type.dtype = dtype_;
     }
     return sent;
+  }
+
+  // A state's layout is its own beside its types.
+  static void set_types(Buffer& buffer, const PortLayout& port) {
+    if (buffer.storage.kind != Storage::Kind::kState &&
+        buffer.storage.kind != Storage::Kind::kView) {
+      buffer.layout = port;
+      return;
+    }
+    pipeline::Layout& layout = buffer.layout.edit();
+    layout.type = port->type;
+    layout.global_type = port->global_type;
   }
 
   // Who reads a value of a backward fragment: products of linear layers, and others.
@@ -490,18 +500,31 @@ class Converter {
         mine.wide = mine.wide || readers_[f][p].wide;
       }
     }
+    // Of a layout that microbatches share: what becomes of it. Layouts stay until all are done.
+    std::map<std::pair<const pipeline::Layout*, bool>, PortLayout> narrowed;
+    std::vector<PortLayout> before;
     for (size_t b = 0; b < rank.buffers.size(); ++b) {
       Buffer& buffer = rank.buffers[b];
       if (!of_buffer[b].narrow || buffer.category != Category::kActivations ||
-          buffer.type->dtype != dtype_ || buffer.type->dims.empty())
+          buffer.type().dtype != dtype_ || buffer.type().dims.empty())
         continue;
-      const double bytes = static_cast<double>(dtype_size(dtype_)) *
-                           (cost::narrow_share(memory_.narrow) + (of_buffer[b].wide ? 1 : 0));
-      for (pipeline::Shared<ir::TensorType>* type : {&buffer.type, &buffer.global_type}) {
-        int64_t& last = type->edit().dims.back().size;
-        last = static_cast<int64_t>(std::ceil(static_cast<double>(last) * bytes));
-        type->edit().dtype = DType::kU8;
+      const auto [it, is_new] =
+          narrowed.try_emplace({&buffer.layout.get(), of_buffer[b].wide}, buffer.layout);
+      if (is_new) {
+        before.push_back(buffer.layout);
+        make_narrow(it->second.edit(), of_buffer[b].wide);
       }
+      buffer.layout = it->second;
+    }
+  }
+  // Bytes in place of elements; `wide`: beside the value itself.
+  void make_narrow(pipeline::Layout& layout, bool wide) const {
+    const double bytes = static_cast<double>(dtype_size(dtype_)) *
+                         (cost::narrow_share(memory_.narrow) + (wide ? 1 : 0));
+    for (ir::TensorType* type : {&layout.type, &layout.global_type}) {
+      int64_t& last = type->dims.back().size;
+      last = static_cast<int64_t>(std::ceil(static_cast<double>(last) * bytes));
+      type->dtype = DType::kU8;
     }
   }
 
@@ -512,7 +535,8 @@ class Converter {
     for (Buffer& buffer : rank.buffers) {
       if (is_narrow(buffer.category) && buffer.storage.kind == Storage::Kind::kView) {
         buffer.storage.offset = buffer.storage.offset / 4 * dtype_size(dtype_);
-        buffer.storage.shard_stride = buffer.storage.shard_stride / 4 * dtype_size(dtype_);
+        if (buffer.storage.part->stride > 0)
+          buffer.storage.part.edit().stride = buffer.storage.part->stride / 4 * dtype_size(dtype_);
       }
       if (buffer.storage.kind != Storage::Kind::kState) continue;
       buffer.storage.offset = end;
@@ -533,13 +557,11 @@ class Converter {
     }
     rank.state_arena = Bytes(end);
   }
-  static void add_state(RankProgram& rank, std::string name, const ir::TensorType& type,
-                        Category category, int64_t offset) {
+  static void add_state(RankProgram& rank, Name name, const ir::TensorType& type, Category category,
+                        int64_t offset) {
     Buffer state;
-    state.name = std::move(name);
-    state.type = type;
-    state.global_type = state.type;
-    state.sharding = sharding::replicated(1);
+    state.value = name;
+    state.layout = {type, type, sharding::replicated(1)};
     state.category = category;
     state.storage.kind = Storage::Kind::kState;
     state.storage.offset = offset;
@@ -553,10 +575,10 @@ class Converter {
   DType dtype_;
   StackMemory memory_;
   std::vector<std::vector<Category>> categories_;
-  std::vector<std::vector<int32_t>> names_;        // [fragment] in order
-  std::vector<std::vector<PortType>> port_types_;  // [fragment] inputs, then outputs
-  std::vector<std::vector<size_t>> no_states_;     // [fragment] ports
-  std::vector<std::vector<Readers>> readers_;      // [fragment][input port], for `narrow` alone
+  std::vector<std::vector<int32_t>> names_;            // [fragment] in order
+  std::vector<std::vector<PortLayout>> port_layouts_;  // [fragment] inputs, then outputs
+  std::vector<std::vector<size_t>> no_states_;         // [fragment] ports
+  std::vector<std::vector<Readers>> readers_;          // [fragment][input port], for `narrow` alone
 };
 
 }  // namespace

@@ -449,9 +449,9 @@ TEST_CASE("a long step takes what two short ones say, in every precision") {
     for (const pipeline::RankProgram& rank : many.program.ranks) {
       commands += rank.commands.size();
       for (const pipeline::Buffer& buffer : rank.buffers) {
-        if (buffer.category != pipeline::Category::kActivations || buffer.type->rank() < 4)
+        if (buffer.category != pipeline::Category::kActivations || buffer.type().rank() < 4)
           continue;
-        REQUIRE(buffer.type->dtype == precision);
+        REQUIRE(buffer.type().dtype == precision);
       }
     }
     CHECK(commands > 50'000);

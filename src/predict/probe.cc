@@ -222,7 +222,7 @@ bool ProbePrograms::is_marked(const Sample& sample, int64_t marker) {
   const auto multiple = [&](const ir::Dim& dim) { return dim.size % marker == 0; };
   for (const pipeline::RankProgram& rank : sample.program.ranks) {
     for (const pipeline::Buffer& buffer : rank.buffers) {
-      const ir::Dims& dims = buffer.global_type->dims;
+      const ir::Dims& dims = buffer.global_type().dims;
       if (std::any_of(dims.begin(), dims.end(), multiple)) return false;
     }
   }

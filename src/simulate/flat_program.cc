@@ -76,7 +76,7 @@ class Flattener {
         const int32_t bindings = bindings_ ? bind(from, command, to) : -1;
         to.calls.push_back({command.fragment.value, command.fragment.value, bindings});
       } else if (command.channel >= 0) {
-        index = static_cast<int32_t>(command.sequence);
+        index = command.sequence;
         int32_t& count = sequences[static_cast<size_t>(command.channel)];
         if (command.kind == Command::Kind::kPublish) count = std::max(count, index + 1);
         if (command.kind != Command::Kind::kRelease) ++to.may_wait;

@@ -108,7 +108,7 @@ FragmentCoster::FragmentCoster(const pipeline::Program& program, const cluster::
   for (const pipeline::RankProgram& rank : program.ranks) {
     for (const pipeline::Buffer& buffer : rank.buffers) {
       half_weights_ = half_weights_ || (buffer.category == pipeline::Category::kWeights &&
-                                        dtype_size(buffer.type->dtype) == 2);
+                                        dtype_size(buffer.type().dtype) == 2);
     }
     if (half_weights_) break;
   }

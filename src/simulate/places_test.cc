@@ -24,9 +24,9 @@ const ir::DeviceGroup kDp = ir::AxisGroup{{"dp"}};
 pipeline::Buffer buffer(const std::string& name, Category category, int64_t elements,
                         pipeline::Storage::Kind storage) {
   pipeline::Buffer made;
-  made.name = name;
-  made.type = made.global_type = ir::make_type(DType::kF32, {elements});
-  made.sharding = sharding::replicated(1);
+  made.value = name;
+  const ir::TensorType type = ir::make_type(DType::kF32, {elements});
+  made.layout = {type, type, sharding::replicated(1)};
   made.category = category;
   made.storage.kind = storage;
   return made;
@@ -58,7 +58,7 @@ TEST_CASE("a whole value is sent in parts and gathered, one that is split is not
   CHECK(scattered.step.value == close_to(1 + 3 + 16.0 / 3 + 1));
   CHECK(scattered.ranks[1].exposed_comm.at("tp").value == close_to(16.0 / 3));
   CHECK(scattered.ranks[0].bytes_by_group.at("pp").value == 3);
-  program.ranks[1].buffers[0].sharding = sharding::parse_sharding(R"([{"tp"}])");
+  program.ranks[1].buffers[0].layout.edit().sharding = sharding::parse_sharding(R"([{"tp"}])");
   CHECK(simulate(program, c, options).step.value == 1 + 8 + 1);
 }
 

@@ -142,7 +142,7 @@ class Simulation {
                buffer.storage.channel == static_cast<int32_t>(c);
       });
       if (slot == buffers.end()) continue;
-      const auto& dims = slot->sharding->dims;
+      const auto& dims = slot->sharding().dims;
       whole[c] = std::none_of(dims.begin(), dims.end(), [](const sharding::Axes& axes) {
         return std::any_of(axes.begin(), axes.end(),
                            [](std::string_view axis) { return pipeline::is_tensor_axis(axis); });
@@ -354,7 +354,7 @@ class Simulation {
     std::vector<LiveTensor> tensors = slots_and_workspace(r, command);
     for (size_t i = 0; i < count; ++i) {
       const pipeline::Buffer& buffer = rank.buffers[alive[i]];
-      tensors.push_back({buffer.name, buffer.category, buffer.bytes()});
+      tensors.push_back({buffer.name(), buffer.category, buffer.bytes()});
     }
     std::stable_sort(tensors.begin(), tensors.end(),
                      [](const LiveTensor& a, const LiveTensor& b) { return a.bytes > b.bytes; });

@@ -105,14 +105,14 @@ TEST_CASE("a value without a name is known by the stage that it came from before
         if (fragment.inputs[p].kind != PortKind::kBoundary) continue;
         for (size_t b = 0; b < rank.buffers.size(); ++b) {
           const Buffer& other = rank.buffers[b];
-          const bool fits = other.name[0] == '%' && other.name.ends_with("#2") &&
-                            other.name != wanted.name && other.type == wanted.type &&
+          const bool fits = other.value.str()[0] == '%' && other.microbatch == 2 &&
+                            other.name() != wanted.name() && other.type() == wanted.type() &&
                             other.storage.kind == Storage::Kind::kArena;
           if (!fits) continue;
           Program edited = compiled.train;
           edited.ranks[r].commands[c].buffers[p] = BufferId(static_cast<int64_t>(b));
-          CAPTURE(wanted.name);
-          CAPTURE(other.name);
+          CAPTURE(wanted.name());
+          CAPTURE(other.name());
           CHECK(!verify(edited, options).sound());
           ++edits;
         }

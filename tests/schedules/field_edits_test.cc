@@ -120,11 +120,13 @@ std::optional<Edit> swap_buffers(Program& program, Random& random) {
   BufferIds& buffers = rank.commands[c].buffers;
   if (rank.commands[c].kind != Command::Kind::kCall || buffers.empty()) return std::nullopt;
   BufferId &a = any_of(buffers, random), &b = any_of(buffers, random);
-  if (a == b || rank.buffers[a.index()].type != rank.buffers[b.index()].type) return std::nullopt;
+  if (a == b || rank.buffers[a.index()].type() != rank.buffers[b.index()].type())
+    return std::nullopt;
   std::swap(a, b);
   return pipeline::test::on_command(
       program, r, c,
-      fmt::format("swap '{}' and '{}'", rank.buffers[a.index()].name, rank.buffers[b.index()].name)
+      fmt::format("swap '{}' and '{}'", rank.buffers[a.index()].name(),
+                  rank.buffers[b.index()].name())
           .c_str());
 }
 
@@ -135,7 +137,7 @@ std::optional<Edit> other_load(Program& program, Random& random) {
   Command &load = rank.commands[c], &other = rank.commands[d];
   if (load.kind != Command::Kind::kLoad || other.kind != Command::Kind::kLoad ||
       load.name == other.name ||
-      rank.buffers[load.buffers[0].index()].type != rank.buffers[other.buffers[0].index()].type)
+      rank.buffers[load.buffers[0].index()].type() != rank.buffers[other.buffers[0].index()].type())
     return std::nullopt;
   load.name = other.name;
   return pipeline::test::on_command(program, r, c, "other data");

@@ -65,7 +65,7 @@ Machine::Machine(const Program& program, const MachineOptions& options)
     device.states = Memory(own.state_arena.value);
     for (int32_t b = 0; b < own.states; ++b) {
       if (own.buffers[static_cast<size_t>(b)].storage.kind == Storage::Kind::kState)
-        set_state(device.id, BufferId(b), zeros(own.buffers[static_cast<size_t>(b)].type));
+        set_state(device.id, BufferId(b), zeros(own.buffers[static_cast<size_t>(b)].type()));
     }
   }
 }
@@ -78,8 +78,8 @@ Array Machine::state(RankId rank, BufferId buffer) {
   Device& device = devices_[rank.index()];
   const Place place = place_of(device, buffer);
   const Buffer& of = rank_program(rank).buffers[buffer.index()];
-  const std::optional<Array> array = place.memory->read(place.offset, of.type, place.owner);
-  MW_CHECK(array, "state '{}' of device {} is not there", of.name, rank.value);
+  const std::optional<Array> array = place.memory->read(place.offset, of.type(), place.owner);
+  MW_CHECK(array, "state '{}' of device {} is not there", of.name(), rank.value);
   return *array;
 }
 
@@ -216,16 +216,16 @@ bool Machine::channel_command(Device& device, const Command& command) {
 void Machine::load(Device& device, const Command& command) {
   const BufferId id = command.buffers.at(0);
   const Buffer& buffer = rank_program(device.id).buffers.at(id.index());
-  Array array = zeros(buffer.type);
-  for_each(buffer.type, [&](const Index& local, size_t at) {
+  Array array = zeros(buffer.type());
+  for_each(buffer.type(), [&](const Index& local, size_t at) {
     Index global = local;
     for (size_t d = 0; d < global.size(); ++d) {
-      if (d < buffer.sharding->dims.size())
+      if (d < buffer.sharding().dims.size())
         global[d] +=
-            program_->mesh.index(device.id, buffer.sharding->dims[d]) * buffer.type->dims[d].size;
+            program_->mesh.index(device.id, buffer.sharding().dims[d]) * buffer.type().dims[d].size;
     }
     if (!global.empty() && command.microbatch >= 0)
-      global[0] += command.microbatch * buffer.global_type->dim(0);
+      global[0] += command.microbatch * buffer.global_type().dim(0);
     array.values[at] = (*loader_)(command.name, command.microbatch, global);
   });
   const Place place = place_of(device, id);
@@ -340,7 +340,7 @@ std::vector<RankId> Machine::members(const Device& device, const ir::DeviceGroup
     const RankProgram& rank = rank_program(other);
     const bool holds = std::any_of(
         rank.buffers.begin(), rank.buffers.begin() + rank.states,
-        [&](const Buffer& buffer) { return buffer.name == std::get<ir::Holders>(group).state; });
+        [&](const Buffer& buffer) { return buffer.value == std::get<ir::Holders>(group).state; });
     if (holds) holders.push_back(other);
   }
   MW_CHECK(std::find(holders.begin(), holders.end(), device.id) != holders.end(),
@@ -397,11 +397,11 @@ Machine::Place Machine::place_of(Device& device, BufferId id) {
     case Storage::Kind::kView: {
       Place place = place_of(device, storage.parent);
       place.offset += storage.offset +
-                      program_->mesh.index(device.id, storage.shard_axes) * storage.shard_stride;
+                      program_->mesh.index(device.id, storage.part->axes) * storage.part->stride;
       return place;
     }
   }
-  MW_CHECK(false, "storage of '{}'", buffer.name);
+  MW_CHECK(false, "storage of '{}'", buffer.name());
 }
 
 // Devices that differ in the pipeline coordinate alone share it.

@@ -208,7 +208,7 @@ class Run {
       const std::array<StateId, 3> states = {group.weight, group.moment, group.variance};
       for (size_t which = 0; which < 3; ++which) {
         const BufferId id = compiled_.states[coordinate(rank)].at(name(states[which]));
-        const int64_t local = machine_.rank_program(rank).buffers[id.index()].type->elements();
+        const int64_t local = machine_.rank_program(rank).buffers[id.index()].type().elements();
         const int64_t first =
             local < group.elements ? mesh_.index(rank, group.data_axes) * local : 0;
         for (const compile::GroupMember& member : group.members) {
@@ -234,7 +234,7 @@ class Run {
     each_element(rank, [&](BufferId id, size_t element, const std::string& parameter, size_t which,
                            size_t global) {
       Array& array =
-          arrays.try_emplace(id, zeros(machine_.rank_program(rank).buffers[id.index()].type))
+          arrays.try_emplace(id, zeros(machine_.rank_program(rank).buffers[id.index()].type()))
               .first->second;
       array.values[element] = wanted_[0].states.at(parameter)[which].values[global];
     });
@@ -266,9 +266,9 @@ class Run {
     for (int32_t b = 0; b < program.states; ++b) {
       const pipeline::Buffer& buffer = program.buffers[static_cast<size_t>(b)];
       if (buffer.storage.kind != pipeline::Storage::Kind::kState) continue;
-      if (buffer.category != pipeline::Category::kGradients && buffer.name != "loss") continue;
+      if (buffer.category != pipeline::Category::kGradients && buffer.value != "loss") continue;
       for (const Num x : machine_.state(rank, BufferId(b)).values)
-        MW_CHECK(x == 0, "device {}: '{}' is not cleared", rank.value, buffer.name);
+        MW_CHECK(x == 0, "device {}: '{}' is not cleared", rank.value, buffer.name());
     }
   }
   void check_metrics(RankId rank, size_t steps) {
