@@ -13,7 +13,7 @@
 using namespace mw;
 using namespace mw::pipeline;
 
-static double highest(const std::vector<double>& values) {
+static double highest_peak(const std::vector<double>& values) {
   return *std::max_element(values.begin(), values.end());
 }
 
@@ -75,13 +75,13 @@ TEST_CASE("the exact order has the shortest span of all orders") {
           tried.ranks = {a, b};
           if (!findings(tried).empty()) continue;
           const Timeline times = timeline(tried, costs);
-          if (highest(times.peak_activations) <= limit + 1e-6)
+          if (highest_peak(times.peak_activations) <= limit + 1e-6)
             best = std::min(best, span_of(times));
         }
       }
       CHECK(exact.name == "zb-auto, exact");
       CHECK(span_of(timeline(exact, costs)) == mw::test::close_to(best));
-      CHECK(highest(timeline(exact, costs).peak_activations) <= limit + 1e-6);
+      CHECK(highest_peak(timeline(exact, costs).peak_activations) <= limit + 1e-6);
     }
   }
 }
@@ -109,7 +109,7 @@ TEST_CASE("a search that is cut off keeps the best order so far and says how far
   CHECK(findings(cut).empty());
   const Timeline times = timeline(cut, request.costs);
   CHECK(span_of(times) <= heuristic + 1e-6);
-  CHECK(highest(times.peak_activations) <= request.memory_limit + 1e-6);
+  CHECK(highest_peak(times.peak_activations) <= request.memory_limit + 1e-6);
   const Schedule whole = exact_order(request, start);
   CHECK(whole.name == "zb-auto, exact");
   const double best = span_of(timeline(whole, request.costs));

@@ -75,19 +75,23 @@ void EventLoop::run() {
     }
     if (queue_.empty()) break;
     const Event event = queue_.pop();
-    MessageRecord& message = messages_[static_cast<size_t>(event.message)];
-    const FlatChannel& channel = channel_of(message);
-    if (event.version < 0) {
+    if (!event.ends) {
       ++events_;
-      links_.start(event.time, event.message, channel.from, channel.to, channel.level,
+      const FlatChannel& channel = channel_of(messages_[static_cast<size_t>(event.index)]);
+      links_.start(event.time, event.index, channel.from, channel.to, channel.level,
                    static_cast<double>(channel.sent));
       continue;
     }
-    if (!links_.finish(event, message.arrival)) continue;
+    double arrival = 0;
+    const int32_t number = links_.finish(event, arrival);
+    if (number == Links::kNone) continue;
     ++events_;
+    MessageRecord& message = messages_[static_cast<size_t>(number)];
+    message.arrival = arrival;
+    const FlatChannel& channel = channel_of(message);
     for (const int32_t r : {channel.to, channel.from}) {
       const RankState& state = states_[static_cast<size_t>(r)];
-      if (state.blocked && state.message == event.message) wake(r);
+      if (state.blocked && state.message == number) wake(r);
     }
   }
   for (size_t r = 0; r < states_.size(); ++r) {
@@ -186,7 +190,7 @@ bool EventLoop::publish(int32_t r, int32_t number) {
     const double begin = std::max(state.now, state.sending_end), end = begin + on_link(message);
     see_message(state, channel, {begin, end});
     state.sending_end = end;
-    queue_.push(state.now, number, -1);
+    queue_.push(state.now, false, number);
   }
   if (in_.options.overlap.messages) return true;
   state.message = number;

@@ -68,37 +68,42 @@ std::vector<Interval> joined(std::vector<Interval> intervals) {
   return made;
 }
 
-void EventQueue::push(double time, int32_t message, int32_t version) {
-  const Event event{time + 0.0, made_++, message, version};  // + 0.0: no time is -0
+uint32_t EventQueue::push(double time, bool ends, int32_t index) {
+  const uint32_t number = made_++;
+  const uint64_t rest = uint64_t{number} << 32 | static_cast<uint32_t>(2 * index + (ends ? 1 : 0));
+  // + 0.0: no time is -0
+  const Key event = static_cast<Key>(std::bit_cast<uint64_t>(time + 0.0)) << 64 | rest;
   size_t at = heap_.size();
   heap_.push_back(event);
-  for (; at > 0 && is_before(event, heap_[(at - 1) / kChildren]); at = (at - 1) / kChildren)
+  for (; at > 0 && event < heap_[(at - 1) / kChildren]; at = (at - 1) / kChildren)
     heap_[at] = heap_[(at - 1) / kChildren];
   heap_[at] = event;
+  return number;
 }
 
 Event EventQueue::pop() {
-  const Event first = heap_.front(), last = heap_.back();
+  const Key first = heap_.front(), last = heap_.back();
   heap_.pop_back();
-  Event* const heap = heap_.data();
+  Key* const heap = heap_.data();
   const size_t count = heap_.size();
-  const Key of_last = key(last);
   size_t at = 0;
   for (size_t child = 1; child < count; child = kChildren * at + 1) {
     size_t least = child;
-    Key of_least = key(heap[child]);
+    Key of_least = heap[child];
     const size_t behind = std::min(child + kChildren, count);
     for (size_t c = child + 1; c < behind; ++c) {
-      const Key of_other = key(heap[c]);
+      const Key of_other = heap[c];
       least = of_other < of_least ? c : least;
       of_least = std::min(of_least, of_other);
     }
-    if (of_last <= of_least) break;
-    heap[at] = heap[least];
+    if (last <= of_least) break;
+    heap[at] = of_least;
     at = least;
   }
   if (count > 0) heap[at] = last;
-  return first;
+  const auto what = static_cast<uint32_t>(first);
+  return {std::bit_cast<double>(static_cast<uint64_t>(first >> 64)),
+          static_cast<uint32_t>(first >> 32), (what & 1) != 0, static_cast<int32_t>(what / 2)};
 }
 
 Links::Links(size_t ranks, std::vector<double> bandwidth, std::vector<double> latency,
@@ -109,12 +114,10 @@ Links::Links(size_t ranks, std::vector<double> bandwidth, std::vector<double> la
       bandwidth_(std::move(bandwidth)),
       latency_(std::move(latency)),
       queue_(queue),
-      out_(ranks * levels_),
-      in_(ranks * levels_),
-      taken_(ranks * levels_) {}
+      ports_(ranks * levels_) {}
 
 void Links::occupy(int32_t rank, size_t level, double begin, double end) {
-  std::vector<Interval>& taken = taken_[port(rank, level)];
+  std::vector<Interval>& taken = ports_[port(rank, level)].taken;
   if (!taken.empty() && begin <= taken.back().end) {
     taken.back().end = std::max(taken.back().end, end);
   } else if (end > begin) {
@@ -124,9 +127,10 @@ void Links::occupy(int32_t rank, size_t level, double begin, double end) {
 
 double Links::end_of(const Transfer& transfer) const {
   double at = transfer.since, open = transfer.left / transfer.rate;
-  if (taken_[transfer.out].empty() && taken_[transfer.in].empty()) return at + open;
+  const std::vector<Interval>&out = ports_[transfer.out].taken, &in = ports_[transfer.in].taken;
+  if (out.empty() && in.empty()) return at + open;
   bool ends = false;
-  each_taken(taken_[transfer.out], taken_[transfer.in], at, [&](double begin, double end) {
+  each_taken(out, in, at, [&](double begin, double end) {
     if (begin - at >= open) return false;
     open -= begin - at;
     ends = (end - begin) * kBesideCollective >= open;
@@ -139,9 +143,9 @@ double Links::end_of(const Transfer& transfer) const {
 
 double Links::moved(const Transfer& transfer, double now) const {
   double time = now - transfer.since;
-  if (taken_[transfer.out].empty() && taken_[transfer.in].empty())
-    return std::max(0.0, time) * transfer.rate;
-  each_taken(taken_[transfer.out], taken_[transfer.in], transfer.since,
+  const std::vector<Interval>&out = ports_[transfer.out].taken, &in = ports_[transfer.in].taken;
+  if (out.empty() && in.empty()) return std::max(0.0, time) * transfer.rate;
+  each_taken(out, in, transfer.since,
              [&](double begin, double end) {
                if (begin >= now) return false;
                time -= (std::min(end, now) - begin) * (1 - kBesideCollective);
@@ -152,9 +156,10 @@ double Links::moved(const Transfer& transfer, double now) const {
 
 // Brings a transfer to `now` if its share of the ports has changed, and announces an end that is
 // earlier than was known; a later one is seen when its event comes.
-void Links::settle(Transfer& transfer, double now) {
+void Links::settle(int32_t t, double now) {
+  Transfer& transfer = transfers_[static_cast<size_t>(t)];
   const double shares =
-      static_cast<double>(std::max(out_[transfer.out].size(), in_[transfer.in].size()));
+      static_cast<double>(std::max(ports_[transfer.out].out.size(), ports_[transfer.in].in.size()));
   const double rate = bandwidth_[transfer.level] / shares;
   if (rate == transfer.rate) return;
   transfer.left = std::max(0.0, transfer.left - moved(transfer, now));
@@ -163,17 +168,17 @@ void Links::settle(Transfer& transfer, double now) {
   const double end = end_of(transfer);
   if (end >= transfer.announced) return;
   transfer.announced = end;
-  queue_.push(end, transfer.message, ++transfer.version);
+  transfer.event = queue_.push(end, true, t);
 }
 
 void Links::settle_ports(size_t out, size_t in, double now) {
-  for (const int32_t t : out_[out]) settle(transfers_[static_cast<size_t>(t)], now);
-  for (const int32_t t : in_[in]) settle(transfers_[static_cast<size_t>(t)], now);
+  for (const int32_t t : ports_[out].out) settle(t, now);
+  for (const int32_t t : ports_[in].in) settle(t, now);
 }
 
 void Links::start(double now, int32_t message, int32_t from, int32_t to, size_t level,
                   double bytes) {
-  std::vector<Waiting>& waiting = line(from, to);
+  Line& waiting = line(from, to);
   waiting.push_back({message, level, bytes});
   if (waiting.size() == 1) send(now, from, to, waiting.front());
 }
@@ -188,41 +193,40 @@ void Links::send(double now, int32_t from, int32_t to, const Waiting& waiting) {
     t = free_.back();
     free_.pop_back();
   }
-  if (transfer_of_.size() <= static_cast<size_t>(message))
-    transfer_of_.resize(static_cast<size_t>(message) + 1, -1);
-  transfer_of_[static_cast<size_t>(message)] = t;
   constexpr double kNever = std::numeric_limits<double>::infinity();
-  Transfer& transfer = transfers_[static_cast<size_t>(t)];
-  transfer = {message, -1, port(from, level), port(to, level), level, bytes, 0, now, kNever};
-  out_[transfer.out].push_back(t);
-  in_[transfer.in].push_back(t);
-  settle_ports(transfer.out, transfer.in, now);
+  const size_t out = port(from, level), in = port(to, level);
+  transfers_[static_cast<size_t>(t)] = {message, 0, out, in, level, bytes, 0, now, kNever};
+  ports_[out].out.push_back(t);
+  ports_[in].in.push_back(t);
+  settle_ports(out, in, now);
 }
 
-bool Links::finish(const Event& event, double& arrival) {
-  const int32_t t = transfer_of_[static_cast<size_t>(event.message)];
-  if (t < 0) return false;
+int32_t Links::finish(const Event& event, double& arrival) {
+  const int32_t t = event.index;
   Transfer& transfer = transfers_[static_cast<size_t>(t)];
-  if (transfer.version != event.version) return false;
+  if (transfer.event != event.number) return kNone;
   // Other transfers or collectives may have taken a port since the end was announced.
   const double end = end_of(transfer);
   if (end > event.time) {
     transfer.announced = end;
-    queue_.push(end, event.message, event.version);
-    return false;
+    transfer.event = queue_.push(end, true, t);
+    return kNone;
   }
   arrival = event.time + latency_[transfer.level];
+  const int32_t message = transfer.message;
   const size_t out = transfer.out, in = transfer.in;
-  std::erase(out_[out], t);
-  std::erase(in_[in], t);
-  transfer_of_[static_cast<size_t>(event.message)] = -1;
+  const auto leave = [t](absl::InlinedVector<int32_t, 4>& transfers) {
+    transfers.erase(std::remove(transfers.begin(), transfers.end(), t), transfers.end());
+  };
+  leave(ports_[out].out);
+  leave(ports_[in].in);
   free_.push_back(t);
   const auto from = static_cast<int32_t>(out / levels_), to = static_cast<int32_t>(in / levels_);
-  std::vector<Waiting>& waiting = line(from, to);
+  Line& waiting = line(from, to);
   waiting.erase(waiting.begin());
   settle_ports(out, in, event.time);
   if (!waiting.empty()) send(event.time, from, to, waiting.front());
-  return true;
+  return message;
 }
 
 }  // namespace mw::simulate

@@ -7,6 +7,8 @@
 #include <cstdint>
 #include <vector>
 
+#include <absl/container/inlined_vector.h>
+
 namespace mw::simulate {
 
 struct Interval {
@@ -20,33 +22,29 @@ void add_interval(std::vector<Interval>& intervals, Interval more);
 // In order and apart.
 std::vector<Interval> joined(std::vector<Interval> intervals);
 
-// Something that happens at a time; `number` makes the order of equal times that of their making.
+// A message is published, or a transfer may end, at a time.
 struct Event {
   double time = 0;
-  uint64_t number = 0;
-  int32_t message = 0;
-  int32_t version = -1;  // -1: the message is published; else: it ends, if this is its last word
+  uint32_t number = 0;  // the order of equal times is that of their making
+  bool ends = false;
+  int32_t index = 0;  // the message; of an end: the transfer
 };
 
 // A heap of four children a node, which is half as deep as one of two.
 class EventQueue {
  public:
   bool empty() const { return heap_.empty(); }
-  // REQUIRES: time >= 0.
-  void push(double time, int32_t message, int32_t version);
+  // The event's number. REQUIRES: time >= 0.
+  uint32_t push(double time, bool ends, int32_t index);
   Event pop();
 
  private:
   static constexpr size_t kChildren = 4;
-  // In order of time, then number, as one integer: times are no less than 0, and then their bits
-  // are in their order. Compared without a branch, which nobody could foretell.
+  // An event as one integer: time, number, then what it is about. Times are no less than 0, and
+  // then their bits are in their order. Compared without a branch, which nobody could foretell.
   __extension__ using Key = unsigned __int128;
-  static Key key(const Event& event) {
-    return static_cast<Key>(std::bit_cast<uint64_t>(event.time)) << 64 | event.number;
-  }
-  static bool is_before(const Event& a, const Event& b) { return key(a) < key(b); }
-  std::vector<Event> heap_;
-  uint64_t made_ = 0;
+  std::vector<Key> heap_;
+  uint32_t made_ = 0;
 };
 
 // Every device has a port out and a port in at every link level. Messages from one rank to another
@@ -62,9 +60,11 @@ class Links {
   // A collective has both ports of a device. REQUIRES: it begins no earlier than the one before,
   // and no earlier than the last event.
   void occupy(int32_t rank, size_t level, double begin, double end);
-  // Whether the event ends its transfer; others are outdated. Then `arrival` is when the value is
-  // there: the transfer's end and the link's latency.
-  bool finish(const Event& event, double& arrival);
+  // Whether the message is on its way: else its event was that it is published.
+  static constexpr int32_t kNone = -1;
+  // The message whose transfer the event ends; kNone: it is outdated. `arrival` becomes when the
+  // value is there: the transfer's end and the link's latency.
+  int32_t finish(const Event& event, double& arrival);
 
  private:
   static constexpr double kBesideCollective = 0.5;
@@ -74,7 +74,8 @@ class Links {
     double bytes = 0;
   };
   struct Transfer {
-    int32_t message = 0, version = -1;
+    int32_t message = 0;
+    uint32_t event = 0;      // that announces its end
     size_t out = 0, in = 0;  // ports
     size_t level = 0;
     double left = 0, rate = 0, since = 0;  // bytes, bytes a second, seconds
@@ -83,25 +84,29 @@ class Links {
   size_t port(int32_t rank, size_t level) const {
     return static_cast<size_t>(rank) * levels_ + level;
   }
-  std::vector<Waiting>& line(int32_t from, int32_t to) {
+  // Most have one message, or transfer, at a time.
+  using Line = absl::InlinedVector<Waiting, 2>;
+  struct Port {
+    absl::InlinedVector<int32_t, 4> out, in;  // transfers
+    std::vector<Interval> taken;              // by collectives; in order and apart
+  };
+  Line& line(int32_t from, int32_t to) {
     return lines_[static_cast<size_t>(from) * ranks_ + static_cast<size_t>(to)];
   }
   void send(double now, int32_t from, int32_t to, const Waiting& message);
   // When it ends as far as is known, and how long it went on from `since` until `now`.
   double end_of(const Transfer& transfer) const;
   double moved(const Transfer& transfer, double now) const;
-  void settle(Transfer& transfer, double now);
+  void settle(int32_t t, double now);
   void settle_ports(size_t out, size_t in, double now);
 
   size_t ranks_, levels_;
-  std::vector<std::vector<Waiting>> lines_;  // [from, to] the first of them is under way
+  std::vector<Line> lines_;                  // [from, to] the first of them is under way
   std::vector<double> bandwidth_, latency_;  // [level]
   EventQueue& queue_;
   std::vector<Transfer> transfers_;  // those under way, and free places
   std::vector<int32_t> free_;
-  std::vector<int32_t> transfer_of_;            // [message] -1: not under way
-  std::vector<std::vector<int32_t>> out_, in_;  // [port] transfers
-  std::vector<std::vector<Interval>> taken_;    // [port] by collectives; in order and apart
+  std::vector<Port> ports_;  // of a device at a link level
 };
 
 }  // namespace mw::simulate

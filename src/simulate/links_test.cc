@@ -26,20 +26,21 @@ struct Taken {
 std::map<int32_t, double> arrivals(const std::vector<Sent>& sent, const std::vector<Taken>& taken) {
   EventQueue queue;
   Links links(4, {1}, {0}, queue);
-  for (size_t m = 0; m < sent.size(); ++m) queue.push(sent[m].at, static_cast<int32_t>(m), -1);
+  for (size_t m = 0; m < sent.size(); ++m) queue.push(sent[m].at, false, static_cast<int32_t>(m));
   size_t told = 0;
   std::map<int32_t, double> arrived;
   while (!queue.empty()) {
     const Event event = queue.pop();
     for (; told < taken.size() && taken[told].known <= event.time; ++told)
       links.occupy(taken[told].rank, 0, taken[told].begin, taken[told].end);
-    if (event.version < 0) {
-      const Sent& message = sent[static_cast<size_t>(event.message)];
-      links.start(event.time, event.message, message.from, message.to, 0, message.bytes);
+    if (!event.ends) {
+      const Sent& message = sent[static_cast<size_t>(event.index)];
+      links.start(event.time, event.index, message.from, message.to, 0, message.bytes);
       continue;
     }
     double arrival = 0;
-    if (links.finish(event, arrival)) arrived[event.message] = arrival;
+    const int32_t message = links.finish(event, arrival);
+    if (message != Links::kNone) arrived[message] = arrival;
   }
   return arrived;
 }
@@ -110,11 +111,14 @@ TEST_CASE("events come in order of time, those of one time in the order of their
     if (waiting.empty() || random() % 5 < 3) {
       const double time = static_cast<double>(random() % 40);
       waiting.emplace_back(time, made);
-      queue.push(time, made++, 0);
+      CHECK(queue.push(time, made % 3 == 0, made) == static_cast<uint32_t>(made));
+      ++made;
     } else {
       const auto first = std::min_element(waiting.begin(), waiting.end());
       const Event event = queue.pop();
-      REQUIRE(std::pair(event.time, event.message) == *first);
+      REQUIRE(std::pair(event.time, event.index) == *first);
+      CHECK(event.ends == (event.index % 3 == 0));
+      CHECK(event.number == static_cast<uint32_t>(event.index));
       waiting.erase(first);
     }
     REQUIRE(queue.empty() == waiting.empty());
