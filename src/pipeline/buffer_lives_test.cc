@@ -1,0 +1,67 @@
+#include "pipeline/buffer_lives.h"
+
+#include <random>
+
+#include <doctest/doctest.h>
+
+namespace mw::pipeline {
+namespace {
+
+// What buffer_uses says of itself, buffer by buffer.
+std::vector<BufferUse> seen_one_by_one(const RankProgram& rank) {
+  std::vector<BufferUse> uses(rank.buffers.size());
+  for (size_t c = 0; c < rank.commands.size(); ++c) {
+    for (const BufferId id : rank.commands[c].buffers) {
+      BufferUse& use = uses[root_buffer(rank, id).index()];
+      if (use.first < 0) use.first = static_cast<int32_t>(c);
+      use.last = static_cast<int32_t>(c);
+    }
+  }
+  return uses;
+}
+
+}  // namespace
+
+TEST_CASE("a buffer's uses are its first and last command, whatever calls have at the same places") {
+  std::mt19937 engine(7);
+  const auto below = [&](size_t count) { return static_cast<size_t>(engine()) % count; };
+  const auto buffer_below = [&](size_t count) {
+    return BufferId(static_cast<int64_t>(below(count)));
+  };
+  for (int turn = 0; turn < 200; ++turn) {
+    RankProgram rank;
+    for (int b = 0; b < 12; ++b) {
+      Buffer& buffer = rank.buffers.emplace_back();
+      if (b < 8 || below(2) == 0) continue;
+      buffer.storage.kind = Storage::Kind::kView;
+      buffer.storage.parent = buffer_below(static_cast<size_t>(b));
+    }
+    std::vector<BufferIds> of_fragment(3);  // its last call's
+    for (int c = 0; c < 25; ++c) {
+      Command& command = rank.commands.emplace_back();
+      if (below(4) == 0) {
+        command.kind = Command::Kind::kRelease;
+        command.buffers = {buffer_below(12)};
+        continue;
+      }
+      const size_t f = below(3);
+      command.fragment = FragmentId(static_cast<int64_t>(f));
+      BufferIds& buffers = of_fragment[f];
+      if (below(8) == 0) buffers.resize(below(7), BufferId(0));
+      for (BufferId& id : buffers) {
+        if (below(4) == 0) id = buffer_below(12);
+      }
+      command.buffers = buffers;
+    }
+    const std::vector<BufferUse> uses = buffer_uses(rank), wanted = seen_one_by_one(rank);
+    REQUIRE(uses.size() == wanted.size());
+    for (size_t b = 0; b < uses.size(); ++b) {
+      CAPTURE(turn);
+      CAPTURE(b);
+      CHECK(uses[b].first == wanted[b].first);
+      CHECK(uses[b].last == wanted[b].last);
+    }
+  }
+}
+
+}  // namespace mw::pipeline
