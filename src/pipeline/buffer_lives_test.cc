@@ -22,7 +22,8 @@ std::vector<BufferUse> seen_one_by_one(const RankProgram& rank) {
 
 }  // namespace
 
-TEST_CASE("a buffer's uses are its first and last command, whatever calls have at the same places") {
+TEST_CASE(
+    "a buffer's uses are its first and last command, whatever calls have at the same places") {
   std::mt19937 engine(7);
   const auto below = [&](size_t count) { return static_cast<size_t>(engine()) % count; };
   const auto buffer_below = [&](size_t count) {

@@ -100,10 +100,11 @@ TEST_CASE("one group of a layer's gradients is not waited for where another is r
     request.plan = compile::parse_plan(plan);
     return mw::predict::predict(request).result.ranks[0].exposed_comm.at("dp").value;
   };
-  // With sp a layer has two groups.
+  // With sp a layer has two groups, the second of which waits for a sum over tp first: 2.5 times as
+  // much; 3.2 times if it were waited for where the first one is reduced.
   const double two = exposed("dp=2,tp=2,sp,zero=2,microbatches=4");
   const double one = exposed("dp=2,tp=2,zero=2,microbatches=4");
-  CHECK(two < 2 * one);
+  CHECK(two < 2.8 * one);
 }
 
 TEST_CASE("weights are gathered in their own precision, gradients summed in the stack's") {

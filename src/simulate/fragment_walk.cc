@@ -65,7 +65,9 @@ bool advance(const FragmentCost& cost, Walk& walk, const WalkOptions& options, d
   const std::vector<double>* state_ready = options.state_ready;
   for (; walk.next < cost.ops.size(); ++walk.next) {
     const OpCost& op = cost.ops[walk.next];
-    double start = op.alias ? 0 : walk.streams[static_cast<size_t>(op.stream)];
+    // By data alone an alias is there with what it is of; on a stream also behind all before it.
+    const bool queues = !op.alias || cost.in_order;
+    double start = queues ? walk.streams[static_cast<size_t>(op.stream)] : 0;
     for (uint32_t d = op.first_dep; d < op.first_dep + op.deps; ++d)
       start = std::max(start, walk.spans[static_cast<size_t>(cost.deps[d])].end);
     if (state_ready != nullptr) {
@@ -75,10 +77,8 @@ bool advance(const FragmentCost& cost, Walk& walk, const WalkOptions& options, d
     OpSpan& span = walk.spans[walk.next];
     if (op.alias) {
       span = {start, start};
-      if (cost.in_order) {  // what comes after it on its stream need not wait for the same again
-        double& stream = walk.streams[static_cast<size_t>(op.stream)];
-        stream = std::max(stream, start);
-      }
+      // What comes after it on its stream need not wait for the same again.
+      if (cost.in_order) walk.streams[static_cast<size_t>(op.stream)] = start;
       continue;
     }
     walk.host += op.host;

@@ -144,6 +144,29 @@ TEST_CASE("in order, what comes behind an empty op of a stream waits for what th
   }
 }
 
+TEST_CASE(
+    "in order, who waits for an empty op waits for its stream; else for what it is of alone") {
+  // 3 s of computation, a view of something else, and a collective of it.
+  FragmentCost cost;
+  cost.streams = 2;
+  cost.ops.resize(3);
+  cost.ops[0].device = 3;
+  cost.ops[1].alias = true;
+  cost.ops[2].device = 1;
+  cost.ops[2].stream = 1;
+  cost.ops[2].label = 0;
+  cost.ops[2].deps = 1;
+  cost.deps = {1};
+  for (const bool in_order : {false, true}) {
+    cost.in_order = in_order;
+    Walk walk;
+    walk.begin(cost, 0);
+    double meet = 0;
+    CHECK_FALSE(advance(cost, walk, {}, meet));
+    CHECK(walk.spans[2].start == (in_order ? 3 : 0));
+  }
+}
+
 TEST_CASE("collectives that begin before their call do not wait for its host") {
   FragmentCost cost;
   cost.streams = 2;

@@ -145,12 +145,11 @@ double Links::moved(const Transfer& transfer, double now) const {
   double time = now - transfer.since;
   const std::vector<Interval>&out = ports_[transfer.out].taken, &in = ports_[transfer.in].taken;
   if (out.empty() && in.empty()) return std::max(0.0, time) * transfer.rate;
-  each_taken(out, in, transfer.since,
-             [&](double begin, double end) {
-               if (begin >= now) return false;
-               time -= (std::min(end, now) - begin) * (1 - kBesideCollective);
-               return true;
-             });
+  each_taken(out, in, transfer.since, [&](double begin, double end) {
+    if (begin >= now) return false;
+    time -= (std::min(end, now) - begin) * (1 - kBesideCollective);
+    return true;
+  });
   return std::max(0.0, time) * transfer.rate;
 }
 
