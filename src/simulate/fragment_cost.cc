@@ -338,6 +338,12 @@ void FragmentCoster::find_shared_levels(FragmentCost& cost) {
     cost.shared_levels |= once & levels;
     once |= levels;
   }
+  if (cost.shared_levels == 0) return;
+  cost.queues.resize(static_cast<size_t>(cost.streams));
+  for (size_t o = 0; o < cost.ops.size(); ++o) {
+    if (!cost.ops[o].alias || cost.in_order)
+      cost.queues[static_cast<size_t>(cost.ops[o].stream)].push_back(static_cast<int32_t>(o));
+  }
 }
 
 // Keys and values are gathered, their gradients scattered, right at the attention.

@@ -51,6 +51,8 @@ struct FragmentCost {
   std::vector<ir::OpKind> kinds;  // [op]
   int32_t streams = 1;
   uint32_t shared_levels = 0;  // that collectives of several streams cross, as bits
+  // [stream] its ops in order, where levels are shared; by data alone, without aliases.
+  std::vector<std::vector<int32_t>> queues;
   bool crosses = false;
   double flops = 0, matrix_flops = 0;
   std::vector<int64_t> sent, collectives;  // [label], of one call

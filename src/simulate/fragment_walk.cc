@@ -1,7 +1,8 @@
 #include "simulate/fragment_walk.h"
 
 #include <algorithm>
-#include <bit>
+
+#include "simulate/shared_walk.h"
 
 namespace mw::simulate {
 namespace {
@@ -16,7 +17,8 @@ double slowdown_beside(const Walk& walk, double start, const Slowdowns& slowdown
   return most;
 }
 
-// A collective's time beside messages at the levels that it crosses.
+}  // namespace
+
 double beside_messages(const OpCost& op, double start,
                        const std::vector<std::vector<Interval>>& messages) {
   const double sending = op.device - op.latency;
@@ -28,40 +30,24 @@ double beside_messages(const OpCost& op, double start,
   return op.latency + longest;
 }
 
-// Behind its latency a collective stands still while those of other streams, which were issued
-// before it, have one of its links.
-double beside_collectives(const FragmentCost& cost, const Walk& walk, const OpCost& op,
-                          double start, double takes) {
-  const double sending = takes - op.latency;
-  double longest = sending;
-  for (size_t level = 0; level < walk.links.size(); ++level) {
-    if (((op.levels & cost.shared_levels) >> level & 1) != 0)
-      longest = std::max(longest, takes_beside(walk.links[level], start + op.latency, sending));
-  }
-  return op.latency + longest;
-}
-
-void take_links(const FragmentCost& cost, Walk& walk, const OpCost& op, const OpSpan& span) {
-  if (span.end <= span.start + op.latency) return;
-  for (size_t level = 0; level < walk.links.size(); ++level) {
-    if (((op.levels & cost.shared_levels) >> level & 1) != 0)
-      add_interval(walk.links[level], {span.start + op.latency, span.end});
-  }
-}
-
-}  // namespace
-
 void Walk::begin(const FragmentCost& cost, double at) {
   next = 0;
   host = end = at;
   streams.assign(static_cast<size_t>(cost.streams), at);
   beside.assign(streams.size(), Beside::kOther);
   spans.assign(cost.ops.size(), OpSpan{});
-  links.clear();
-  links.resize(static_cast<size_t>(std::bit_width(cost.shared_levels)));
+  if (cost.shared_levels == 0) return;
+  shared = {};
+  shared.heads.assign(streams.size(), 0);
+  shared.ended.assign(cost.ops.size(), false);
+  for (const OpCost& op : cost.ops) {
+    if (!op.alias) host += op.host;
+    shared.issued.push_back(host);
+  }
 }
 
 bool advance(const FragmentCost& cost, Walk& walk, const WalkOptions& options, double& meet) {
+  if (cost.shared_levels != 0) return advance_shared(cost, walk, options, meet);
   const std::vector<double>* state_ready = options.state_ready;
   for (; walk.next < cost.ops.size(); ++walk.next) {
     const OpCost& op = cost.ops[walk.next];
@@ -85,21 +71,18 @@ bool advance(const FragmentCost& cost, Walk& walk, const WalkOptions& options, d
     // A collective that starts before the call was issued by the host long ago.
     if (op.stream == 0 || state_ready == nullptr) start = std::max(start, walk.host);
     if (op.cross >= 0) {
-      meet = start + beside_collectives(cost, walk, op, start, op.latency) - op.latency;
+      meet = start;
       return true;
     }
     double takes = op.device;
     if (op.levels != 0 && options.messages != nullptr)
       takes = beside_messages(op, start, *options.messages);
-    if ((op.levels & cost.shared_levels) != 0)
-      takes = beside_collectives(cost, walk, op, start, takes);
     if (op.label >= 0) {
       walk.beside[static_cast<size_t>(op.stream)] = op.beside;
     } else {
       takes *= slowdown_beside(walk, start, options.slowdowns);
     }
     span = {start, start + takes};
-    take_links(cost, walk, op, span);
     walk.streams[static_cast<size_t>(op.stream)] = span.end;
     walk.end = std::max(walk.end, span.end);
   }
@@ -107,9 +90,9 @@ bool advance(const FragmentCost& cost, Walk& walk, const WalkOptions& options, d
 }
 
 void finish_cross(const FragmentCost& cost, Walk& walk, double start, double end) {
+  if (cost.shared_levels != 0) return finish_cross_shared(cost, walk, start, end);
   const OpCost& op = cost.ops[walk.next];
   walk.spans[walk.next] = {start, end};
-  take_links(cost, walk, op, walk.spans[walk.next]);
   walk.streams[static_cast<size_t>(op.stream)] = end;
   walk.beside[static_cast<size_t>(op.stream)] = op.beside;
   walk.end = std::max(walk.end, end);

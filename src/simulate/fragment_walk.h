@@ -20,9 +20,27 @@ struct Walk {
   std::vector<double> streams;  // when each is free
   std::vector<Beside> beside;   // [stream] its last collective
   std::vector<OpSpan> spans;    // [op]
-  // [level] when collectives have the device's links, where those of several streams use them.
-  std::vector<std::vector<Interval>> links;
-  double end = 0;  // of all ops so far
+  double end = 0;               // of all ops so far
+
+  // Where collectives share links.
+  struct Shared {
+    struct Sending {
+      int32_t op = 0;
+      double from = 0;  // behind its latency
+      double left = 0;  // seconds, its links alone
+    };
+    struct Crossing {  // of a collective over several pipeline ranks
+      uint32_t levels = 0;
+      double begin = 0, end = 0;
+    };
+    std::vector<size_t> heads;        // [stream] the next of FragmentCost::queues
+    std::vector<bool> ended;          // [op] its end is known
+    std::vector<double> issued;       // [op] by the host
+    std::vector<Sending> sending;     // under way
+    std::vector<Crossing> crossings;  // all so far
+    size_t first_cross = 0;           // no collective over several pipeline ranks before is open
+    double now = 0;
+  } shared;
 
   void begin(const FragmentCost& cost, double at);
 };
@@ -35,6 +53,9 @@ struct WalkOptions {
   // [level] when messages have the device's ports: collectives stand still meanwhile.
   const std::vector<std::vector<Interval>>* messages = nullptr;
 };
+// A collective's time beside messages at the levels that it crosses.
+double beside_messages(const OpCost& op, double start,
+                       const std::vector<std::vector<Interval>>& messages);
 bool advance(const FragmentCost& cost, Walk& walk, const WalkOptions& options, double& meet);
 void finish_cross(const FragmentCost& cost, Walk& walk, double start, double end);
 

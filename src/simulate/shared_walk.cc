@@ -1,0 +1,251 @@
+#include "simulate/shared_walk.h"
+
+#include <algorithm>
+#include <bit>
+#include <limits>
+
+namespace mw::simulate {
+namespace {
+
+constexpr double kNever = std::numeric_limits<double>::infinity();
+
+class SharedClock {
+ public:
+  SharedClock(const FragmentCost& cost, Walk& walk, const WalkOptions& options)
+      : cost_(cost), walk_(walk), shared_(walk.shared), options_(options) {}
+
+  // Until the end (false) or until a collective over several pipeline ranks is next (true).
+  bool run(double& meet) {
+    while (true) {
+      double start = kNever;
+      const int32_t next = next_op(start);
+      const double change = next_change();
+      if (next < 0 && change == kNever) break;
+      if (next < 0 || change < start) {
+        go_on(change);
+        continue;
+      }
+      go_on(start);
+      const OpCost& op = op_of(next);
+      if (op.cross >= 0) {
+        const double sends = start + op.latency;
+        meet = start + std::max(0.0, free_again(op, sends) - sends);
+        walk_.next = static_cast<size_t>(next);
+        return true;
+      }
+      begin(next, start);
+    }
+    for (size_t o = 0; o < cost_.ops.size(); ++o) {
+      if (cost_.ops[o].alias) is_ended(static_cast<int32_t>(o));
+    }
+    walk_.next = cost_.ops.size();
+    return false;
+  }
+
+ private:
+  const OpCost& op_of(int32_t o) const { return cost_.ops[static_cast<size_t>(o)]; }
+  uint32_t levels_of(const OpCost& op) const { return op.levels & cost_.shared_levels; }
+
+  // Of the streams' next ops the one that can start first, and when; -1: none can yet.
+  int32_t next_op(double& start) {
+    int32_t first = -1;
+    for (size_t s = 0; s < cost_.queues.size(); ++s) {
+      const std::vector<int32_t>& queue = cost_.queues[s];
+      size_t& head = shared_.heads[s];
+      if (!cost_.in_order) {
+        while (head < queue.size() && op_of(queue[head]).alias) ++head;
+      }
+      if (head == queue.size()) continue;
+      const int32_t o = queue[head];
+      double at = 0;
+      if (!can_start(o, at)) continue;
+      if (at < start || (at == start && o < first)) {
+        start = at;
+        first = o;
+      }
+    }
+    return first;
+  }
+  bool can_start(int32_t o, double& at) {
+    const OpCost& op = op_of(o);
+    at = walk_.streams[static_cast<size_t>(op.stream)];
+    if (at == kNever || (op.cross >= 0 && o != first_cross()) || !are_there(op, at)) return false;
+    // A collective that starts before the call was issued by the host long ago.
+    if (!op.alias && (op.stream == 0 || options_.state_ready == nullptr))
+      at = std::max(at, shared_.issued[static_cast<size_t>(o)]);
+    return true;
+  }
+  // All ranks meet in the same order.
+  int32_t first_cross() {
+    size_t& first = shared_.first_cross;
+    while (first < cost_.ops.size() && (cost_.ops[first].cross < 0 || shared_.ended[first]))
+      ++first;
+    return static_cast<int32_t>(first);
+  }
+  // Whether all that the op waits for has an end, which `at` is no earlier than then.
+  bool are_there(const OpCost& op, double& at) {
+    for (uint32_t d = op.first_dep; d < op.first_dep + op.deps; ++d) {
+      const int32_t before = cost_.deps[d];
+      if (!is_ended(before)) return false;
+      at = std::max(at, walk_.spans[static_cast<size_t>(before)].end);
+    }
+    if (options_.state_ready == nullptr) return true;
+    for (uint32_t s = op.first_state; s < op.first_state + op.states; ++s)
+      at = std::max(at, (*options_.state_ready)[static_cast<size_t>(cost_.state_reads[s])]);
+    return true;
+  }
+  // By data alone an alias is on no stream: it is there with what it is of.
+  bool is_ended(int32_t o) {
+    const OpCost& op = op_of(o);
+    if (shared_.ended[static_cast<size_t>(o)] || !op.alias || cost_.in_order)
+      return shared_.ended[static_cast<size_t>(o)];
+    double at = 0;
+    if (!are_there(op, at)) return false;
+    end(o, at, at);
+    return true;
+  }
+
+  void end(int32_t o, double start, double at) {
+    walk_.spans[static_cast<size_t>(o)] = {start, at};
+    shared_.ended[static_cast<size_t>(o)] = true;
+  }
+
+  void begin(int32_t o, double start) {
+    const OpCost& op = op_of(o);
+    const auto stream = static_cast<size_t>(op.stream);
+    ++shared_.heads[stream];
+    if (op.alias) {
+      end(o, start, start);
+      walk_.streams[stream] = start;
+      return;
+    }
+    double takes = op.device;
+    if (op.levels != 0 && options_.messages != nullptr)
+      takes = beside_messages(op, start, *options_.messages);
+    if (op.label >= 0) {
+      walk_.beside[stream] = op.beside;
+    } else {
+      takes *= slowdown(start);
+    }
+    if (levels_of(op) != 0 && takes > op.latency) {
+      walk_.spans[static_cast<size_t>(o)].start = start;
+      walk_.streams[stream] = kNever;
+      shared_.sending.push_back({o, start + op.latency, takes - op.latency});
+      return;
+    }
+    end(o, start, start + takes);
+    walk_.streams[stream] = start + takes;
+    walk_.end = std::max(walk_.end, start + takes);
+  }
+  // Of computation that starts then: the worst of the collectives that go on.
+  double slowdown(double start) const {
+    double most = 1;
+    for (size_t s = 1; s < walk_.streams.size(); ++s) {
+      if (walk_.streams[s] > start)
+        most = std::max(most, options_.slowdowns[static_cast<size_t>(walk_.beside[s])]);
+    }
+    return most;
+  }
+
+  // When those that have a link of the op at `at` leave it, if nobody comes.
+  double free_again(const OpCost& op, double at) const {
+    std::vector<Walk::Shared::Sending> others;
+    for (const Walk::Shared::Sending& other : shared_.sending) {
+      if (other.from <= at && (levels_of(op_of(other.op)) & levels_of(op)) != 0)
+        others.push_back(other);
+    }
+    std::sort(others.begin(), others.end(),
+              [](const auto& a, const auto& b) { return a.from < b.from; });
+    double free = shared_.now;
+    for (const Walk::Shared::Sending& other : others)
+      free = std::max(free, other.from) + other.left;
+    return free;
+  }
+
+  // Seconds of its links alone that a collective has of a second from now on.
+  double rate(const Walk::Shared::Sending& one) const {
+    if (one.from > shared_.now) return 0;
+    double least = 1;
+    for (uint32_t rest = levels_of(op_of(one.op)); rest != 0; rest &= rest - 1) {
+      const uint32_t level = rest & -rest;
+      double users = 0;
+      for (const Walk::Shared::Sending& other : shared_.sending) {
+        if (other.from <= shared_.now && (op_of(other.op).levels & level) != 0) ++users;
+      }
+      for (const Walk::Shared::Crossing& cross : shared_.crossings) {
+        if ((cross.levels & level) != 0 && cross.begin <= shared_.now && shared_.now < cross.end)
+          return 0;
+      }
+      least = std::min(least, 1 / users);
+    }
+    return least;
+  }
+  double end_of(const Walk::Shared::Sending& one) const {
+    const double here = rate(one);
+    return here > 0 ? shared_.now + one.left / here : kNever;
+  }
+  // When the next collective ends or its links are divided otherwise; kNever: none is under way.
+  double next_change() const {
+    if (shared_.sending.empty()) return kNever;
+    double next = kNever;
+    for (const Walk::Shared::Sending& one : shared_.sending)
+      next = std::min(next, one.from > shared_.now ? one.from : end_of(one));
+    for (const Walk::Shared::Crossing& cross : shared_.crossings) {
+      for (const double border : {cross.begin, cross.end}) {
+        if (border > shared_.now) next = std::min(next, border);
+      }
+    }
+    return next;
+  }
+  // REQUIRES: nothing changes before.
+  void go_on(double until) {
+    std::vector<Walk::Shared::Sending>& sending = shared_.sending;
+    if (!sending.empty() && until > shared_.now) {
+      std::vector<double> left;
+      for (const Walk::Shared::Sending& one : sending) {
+        left.push_back(end_of(one) <= until ? 0 : one.left - rate(one) * (until - shared_.now));
+      }
+      size_t kept = 0;
+      for (size_t i = 0; i < sending.size(); ++i) {
+        sending[i].left = left[i];
+        if (left[i] > 0) {
+          sending[kept++] = sending[i];
+          continue;
+        }
+        const int32_t o = sending[i].op;
+        end(o, walk_.spans[static_cast<size_t>(o)].start, until);
+        walk_.streams[static_cast<size_t>(op_of(o).stream)] = until;
+        walk_.end = std::max(walk_.end, until);
+      }
+      sending.resize(kept);
+    }
+    shared_.now = std::max(shared_.now, until);
+  }
+
+  const FragmentCost& cost_;
+  Walk& walk_;
+  Walk::Shared& shared_;
+  const WalkOptions& options_;
+};
+
+}  // namespace
+
+bool advance_shared(const FragmentCost& cost, Walk& walk, const WalkOptions& options,
+                    double& meet) {
+  return SharedClock(cost, walk, options).run(meet);
+}
+
+void finish_cross_shared(const FragmentCost& cost, Walk& walk, double start, double end) {
+  const OpCost& op = cost.ops[walk.next];
+  const uint32_t levels = op.levels & cost.shared_levels;
+  if (levels != 0 && end > start + op.latency)
+    walk.shared.crossings.push_back({levels, start + op.latency, end});
+  walk.spans[walk.next] = {start, end};
+  walk.shared.ended[walk.next] = true;
+  ++walk.shared.heads[static_cast<size_t>(op.stream)];
+  walk.streams[static_cast<size_t>(op.stream)] = end;
+  walk.beside[static_cast<size_t>(op.stream)] = op.beside;
+  walk.end = std::max(walk.end, end);
+}
+
+}  // namespace mw::simulate
