@@ -82,6 +82,26 @@ class Model {
     return best_;
   }
 
+  // REQUIRES: fastest(). What a level's transfer would take alone, over the longest one's.
+  std::vector<double> link_uses() const {
+    std::vector<double> alone(group_.ways.size(), 0);
+    for (size_t l = 0; l < alone.size(); ++l) {
+      if (group_.ways[l] <= 1) continue;
+      switch (best_.algorithm) {
+        case Algorithm::kRing:
+        case Algorithm::kTree: alone[l] = 1 / ring_bus(l); break;
+        case Algorithm::kHierarchical: alone[l] = passed_on(l); break;
+        case Algorithm::kDirect: alone[l] = sent_out(l); break;
+        case Algorithm::kSwitch:
+        case Algorithm::kTorus:
+        case Algorithm::kNone: alone[l] = 1; break;
+      }
+    }
+    const double longest = *std::max_element(alone.begin(), alone.end());
+    for (double& use : alone) use = longest > 0 ? use / longest : 1;
+    return alone;
+  }
+
  private:
   void consider(Algorithm algorithm, Protocol protocol, double latency, double transfer) {
     const double time = latency + transfer;
@@ -94,17 +114,19 @@ class Model {
 
   // Of a ring through all members: as many rings cross the borders of units as members have ports
   // there in the emptiest, and as the software uses of a node's network cards.
+  double ring_bus(size_t level) const {
+    const Link& link = cluster_.links[level];
+    const double rings =
+        link.kind == LinkKind::kNetwork
+            ? std::min(group_.emptiest_unit(level), cluster_.device.attained.collective_cards)
+            : group_.emptiest_unit(level);
+    return rings * link.bus_bandwidth.value;
+  }
   double ring_bus() const {
     double bus = 0;
     for (size_t l = 0; l < group_.ways.size(); ++l) {
       if (group_.ways[l] <= 1) continue;
-      const Link& link = cluster_.links[l];
-      const double rings =
-          link.kind == LinkKind::kNetwork
-              ? std::min(group_.emptiest_unit(l), cluster_.device.attained.collective_cards)
-              : group_.emptiest_unit(l);
-      const double here = rings * link.bus_bandwidth.value;
-      bus = bus == 0 ? here : std::min(bus, here);
+      bus = bus == 0 ? ring_bus(l) : std::min(bus, ring_bus(l));
     }
     return bus;
   }
@@ -155,12 +177,16 @@ class Model {
     for (size_t l = 0; l < group_.ways.size(); ++l) {
       if (group_.ways[l] <= 1) continue;
       const double ways = static_cast<double>(group_.ways[l]);
-      const Link& link = cluster_.links[l];
-      latency += passes_ * (ways - 1) * link.latency.value;
-      slowest = std::max(slowest, passes_ * (ways - 1) / ways * bytes_ / group_.emptiest_unit(l) /
-                                      link.bus_bandwidth.value);
+      latency += passes_ * (ways - 1) * cluster_.links[l].latency.value;
+      slowest = std::max(slowest, passed_on(l));
     }
     consider(Algorithm::kHierarchical, Protocol::kSimple, latency, slowest);
+  }
+
+  double passed_on(size_t level) const {  // seconds
+    const double ways = static_cast<double>(group_.ways[level]);
+    return passes_ * (ways - 1) / ways * bytes_ / group_.emptiest_unit(level) /
+           cluster_.links[level].bus_bandwidth.value;
   }
 
   // Each member's port carries what it gives to the others' sums and 1/n of the sum in one
@@ -211,12 +237,15 @@ class Model {
     for (size_t l = 0; l < group_.ways.size(); ++l) {
       if (group_.ways[l] <= 1) continue;
       const Link& link = cluster_.links[l];
-      const double joined = std::min(group_.fullest_unit(l + 1), n_);
-      const double share = std::max(joined - group_.emptiest_unit(l), 0.0) / n_;
       latency = std::max(latency, link.latency.value);
-      slowest = std::max(slowest, share * bytes_ / link.bus_bandwidth.value);
+      slowest = std::max(slowest, sent_out(l));
     }
     consider(Algorithm::kDirect, Protocol::kSimple, latency, slowest);
+  }
+  double sent_out(size_t level) const {  // seconds
+    const double joined = std::min(group_.fullest_unit(level + 1), n_);
+    const double share = std::max(joined - group_.emptiest_unit(level), 0.0) / n_;
+    return share * bytes_ / cluster_.links[level].bus_bandwidth.value;
   }
 
   const Cluster& cluster_;
@@ -252,6 +281,13 @@ CollectiveTime collective_time(const Cluster& cluster, OpKind kind, Bytes bytes,
     if (time.time > slowest.time) slowest = time;
   }
   return slowest;
+}
+
+std::vector<double> link_uses(const Cluster& cluster, OpKind kind, Bytes bytes,
+                              const GroupShape& group) {
+  Model model(cluster, kind, bytes, group);
+  model.fastest();
+  return model.link_uses();
 }
 
 Seconds message_latency(const Cluster& cluster, size_t level) {

@@ -43,6 +43,11 @@ CollectiveTime collective_time(const cluster::Cluster& cluster, ir::OpKind kind,
 CollectiveTime collective_time(const cluster::Cluster& cluster, ir::OpKind kind, Bytes bytes,
                                const std::vector<cluster::GroupShape>& groups);
 
+// [level of the group] which share of a level's bandwidth its transfer takes, all of the narrowest
+// one's. REQUIRES: the group has several members.
+std::vector<double> link_uses(const cluster::Cluster& cluster, ir::OpKind kind, Bytes bytes,
+                              const cluster::GroupShape& group);
+
 // Of messages between two devices whose innermost common level is `level`, by link and stack.
 Seconds message_latency(const cluster::Cluster& cluster, size_t level);
 cluster::BytesPerSecond message_bandwidth(const cluster::Cluster& cluster, size_t level);

@@ -103,6 +103,39 @@ TEST_CASE("all to all sends to peers inside and outside at the same time") {
         mw::test::close_to(280e6 / 100e9 + 1e-6));
 }
 
+TEST_CASE("a collective takes all of its narrowest links, and of the others a part") {
+  struct Case {
+    const char* what;
+    Cluster cluster;
+    OpKind kind;
+    std::vector<int64_t> ways;
+    std::vector<double> uses;
+  };
+  Cluster gloo = plain();
+  gloo.stack.gloo = true;
+  const Case cases[] = {
+      {"one level", plain(), OpKind::kAllReduce, {8}, {1}},
+      {"hierarchical, 14 ms inside and 15 ms outside",
+       plain(),
+       OpKind::kAllReduce,
+       {8, 4},
+       {14. / 15, 1}},
+      {"eight rings of 10 GB/s, 100 GB/s inside", gloo, OpKind::kAllReduce, {8, 4}, {0.8, 1}},
+      {"one ring of 10 GB/s", gloo, OpKind::kAllGather, {1, 4}, {0, 1}},
+      {"24 of 32 parts at 10 GB/s, 7 at 100 GB/s",
+       plain(),
+       OpKind::kAllToAll,
+       {8, 4},
+       {0.07 / 2.4, 1}}};
+  for (const Case& c : cases) {
+    CAPTURE(c.what);
+    const std::vector<double> uses =
+        link_uses(c.cluster, c.kind, Bytes(800'000'000), shape(c.ways));
+    REQUIRE(uses.size() == c.uses.size());
+    for (size_t l = 0; l < uses.size(); ++l) CHECK(uses[l] == mw::test::close_to(c.uses[l]));
+  }
+}
+
 TEST_CASE("small messages take LL or a tree, large ones a ring with Simple") {
   Cluster box = plain(cluster::LinkKind::kNvlink);
   box.links[0].bus_bandwidth = cluster::BytesPerSecond(235e9);

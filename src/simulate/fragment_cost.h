@@ -51,6 +51,8 @@ struct FragmentCost {
   std::vector<ir::OpKind> kinds;  // [op]
   int32_t streams = 1;
   uint32_t shared_levels = 0;  // that collectives of several streams cross, as bits
+  // [level][op] which share of a shared level's bandwidth a collective takes; empty: all of it.
+  std::vector<std::vector<double>> uses;
   // [stream] its ops in order, where levels are shared; by data alone, without aliases.
   std::vector<std::vector<int32_t>> queues;
   bool crosses = false;

@@ -1,5 +1,6 @@
 // When a fragment's ops run on a cluster: the figures of FragmentCost, on the cluster's speeds.
 #include <algorithm>
+#include <bit>
 #include <cmath>
 
 #include "cost/collective.h"
@@ -45,6 +46,24 @@ void set_collective(FragmentCost& cost, const FragmentCost::Collective& collecti
   op.latency = (op.device - sending) * collective.times;
   op.device *= collective.times;
   op.host *= collective.times;
+}
+
+// What its groups take of the levels that it shares with others, the most of them.
+void set_uses(FragmentCost& cost, const FragmentCost::Collective& collective,
+              const cluster::Cluster& cluster, const Options& options) {
+  const auto o = static_cast<size_t>(collective.op);
+  if ((cost.ops[o].levels & cost.shared_levels) == 0 || collective.kind == OpKind::kPermute) return;
+  const Bytes bytes = sent_bytes(cost, collective, cluster.device.attained, options);
+  std::vector<double> most(cost.uses.size(), 0);
+  for (const cluster::GroupShape& shape : collective.shapes) {
+    if (shape.size <= 1) continue;
+    const std::vector<double> uses = cost::link_uses(cluster, collective.kind, bytes, shape);
+    for (size_t l = 0; l < std::min(uses.size(), most.size()); ++l)
+      most[l] = std::max(most[l], uses[l]);
+  }
+  for (size_t l = 0; l < most.size(); ++l) {
+    if (most[l] > 0) cost.uses[l][o] = most[l];
+  }
 }
 
 // Both ways through the device's memory, gradients in the weights' type before.
@@ -101,6 +120,10 @@ void set_times(FragmentCost& cost, const cluster::Cluster& cluster, const Option
   }
   for (const FragmentCost::Collective& collective : cost.collectives_of)
     set_collective(cost, collective, cluster, options, op_host);
+  cost.uses.assign(static_cast<size_t>(std::bit_width(cost.shared_levels)),
+                   std::vector<double>(cost.ops.size(), 1));
+  for (const FragmentCost::Collective& collective : cost.collectives_of)
+    set_uses(cost, collective, cluster, options);
   for (const FragmentCost::Collective& collective : cost.collectives_of) {
     if (collective.copied_at >= 0) add_copy(cost, collective, cluster, options);
   }

@@ -47,6 +47,13 @@ TEST_CASE("collectives of two streams share a link, of two links they go on at o
   CHECK(together.spans[2].start == 15);
   CHECK(together.spans[2].end == 16);
   CHECK(together.end == 16);
+  // The second takes a quarter of the link, as another is narrower: it is not slowed down, and
+  // leaves three quarters.
+  cost.uses.assign(2, std::vector<double>(3, 1));
+  cost.uses[1][1] = 0.25;
+  const Walk narrow = walked(0b10);
+  CHECK(narrow.spans[1].end == 12);
+  CHECK(narrow.spans[0].end == 13.5);
 }
 
 TEST_CASE("a collective's latency leaves its link to others") {

@@ -1,7 +1,6 @@
 #include "simulate/shared_walk.h"
 
 #include <algorithm>
-#include <bit>
 #include <limits>
 
 namespace mw::simulate {
@@ -162,21 +161,39 @@ class SharedClock {
     return free;
   }
 
+  double use(int32_t o, size_t level) const {
+    return level < cost_.uses.size() ? cost_.uses[level][static_cast<size_t>(o)] : 1;
+  }
+  // What each user of a level may take of it, so that those that want no more have what they want
+  // and the others have the rest in even shares.
+  double fair_share(size_t level) const {
+    std::vector<double> uses;
+    for (const Walk::Shared::Sending& one : shared_.sending) {
+      if (one.from <= shared_.now && (levels_of(op_of(one.op)) >> level & 1) != 0)
+        uses.push_back(use(one.op, level));
+    }
+    std::sort(uses.begin(), uses.end());
+    double rest = 1;
+    for (size_t i = 0; i < uses.size(); ++i) {
+      const double share = rest / static_cast<double>(uses.size() - i);
+      if (uses[i] > share) return share;
+      rest -= uses[i];
+    }
+    return 1;
+  }
   // Seconds of its links alone that a collective has of a second from now on.
   double rate(const Walk::Shared::Sending& one) const {
     if (one.from > shared_.now) return 0;
     double least = 1;
-    for (uint32_t rest = levels_of(op_of(one.op)); rest != 0; rest &= rest - 1) {
-      const uint32_t level = rest & -rest;
-      double users = 0;
-      for (const Walk::Shared::Sending& other : shared_.sending) {
-        if (other.from <= shared_.now && (op_of(other.op).levels & level) != 0) ++users;
-      }
+    const uint32_t levels = levels_of(op_of(one.op));
+    for (size_t level = 0; levels >> level != 0; ++level) {
+      if ((levels >> level & 1) == 0) continue;
       for (const Walk::Shared::Crossing& cross : shared_.crossings) {
-        if ((cross.levels & level) != 0 && cross.begin <= shared_.now && shared_.now < cross.end)
+        if ((cross.levels >> level & 1) != 0 && cross.begin <= shared_.now &&
+            shared_.now < cross.end)
           return 0;
       }
-      least = std::min(least, 1 / users);
+      least = std::min(least, fair_share(level) / use(one.op, level));
     }
     return least;
   }
@@ -200,7 +217,7 @@ class SharedClock {
   // REQUIRES: nothing changes before.
   void go_on(double until) {
     std::vector<Walk::Shared::Sending>& sending = shared_.sending;
-    if (!sending.empty() && until > shared_.now) {
+    if (!sending.empty() && until >= shared_.now) {  // also what is left of a rounded second
       std::vector<double> left;
       for (const Walk::Shared::Sending& one : sending) {
         left.push_back(end_of(one) <= until ? 0 : one.left - rate(one) * (until - shared_.now));

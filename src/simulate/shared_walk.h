@@ -6,8 +6,9 @@
 namespace mw::simulate {
 
 // As advance() and finish_cross(), which leave to these the fragments with shared levels. Ops run
-// in order of time: a collective, behind its latency, has an even share of every link that others
-// use at the time, and stands still while a collective over several pipeline ranks has one.
+// in order of time: a collective, behind its latency, has what it can take of every link that it
+// shares, but no more than an even share where that is less than all want; it stands still while a
+// collective over several pipeline ranks has one.
 bool advance_shared(const FragmentCost& cost, Walk& walk, const WalkOptions& options, double& meet);
 void finish_cross_shared(const FragmentCost& cost, Walk& walk, double start, double end);
 
