@@ -1,0 +1,155 @@
+#include "simulate/shared_walk.h"
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <random>
+
+namespace mw::simulate {
+namespace {
+
+constexpr uint32_t kLevels = 2, kStreams = 4;
+
+// Ops of random lengths on a stream of computation and three of collectives over two shared levels.
+FragmentCost random_cost(std::mt19937& engine) {
+  const auto below = [&](size_t count) { return static_cast<size_t>(engine()) % count; };
+  FragmentCost cost;
+  cost.streams = kStreams;
+  cost.in_order = true;
+  cost.shared_levels = (1 << kLevels) - 1;
+  cost.queues.resize(kStreams);
+  cost.uses.resize(kLevels);
+  for (size_t o = 0; o < 14; ++o) {
+    OpCost op;
+    op.stream = static_cast<int32_t>(below(kStreams));
+    op.device = 0.25 * static_cast<double>(1 + below(12));
+    if (op.stream > 0) {
+      op.label = op.stream - 1;
+      op.latency = 0.25 * static_cast<double>(below(3));
+      op.device += op.latency;
+      op.levels = static_cast<uint32_t>(1 + below(cost.shared_levels));
+    }
+    op.first_dep = static_cast<uint32_t>(cost.deps.size());
+    for (size_t d = 0; o > 0 && d < below(3); ++d)
+      cost.deps.push_back(static_cast<int32_t>(below(o)));
+    op.deps = static_cast<uint32_t>(cost.deps.size()) - op.first_dep;
+    cost.queues[static_cast<size_t>(op.stream)].push_back(static_cast<int32_t>(o));
+    for (std::vector<double>& uses : cost.uses)
+      uses.push_back(std::vector{0.25, 0.5, 1.0}[below(3)]);
+    cost.ops.push_back(op);
+  }
+  return cost;
+}
+
+// The same in small steps of time: [op] its end.
+std::vector<double> ends_by_steps(const FragmentCost& cost, double step) {
+  std::vector<double> ends(cost.ops.size(), -1), done(cost.ops.size(), 0);
+  std::vector<size_t> heads(kStreams, 0);
+  size_t open = cost.ops.size();
+  for (double now = 0; open > 0; now += step) {
+    std::vector<size_t> running;
+    for (size_t s = 0; s < kStreams; ++s) {
+      if (heads[s] == cost.queues[s].size()) continue;
+      const auto o = static_cast<size_t>(cost.queues[s][heads[s]]);
+      const OpCost& op = cost.ops[o];
+      const auto first = cost.deps.begin() + op.first_dep;
+      if (std::all_of(first, first + op.deps, [&](int32_t d) {
+            const double end = ends[static_cast<size_t>(d)];
+            return end >= 0 && end <= now + step / 2;
+          }))
+        running.push_back(o);
+    }
+    const auto sends = [&](size_t o, size_t level) {
+      return (cost.ops[o].levels >> level & 1) != 0 && done[o] >= cost.ops[o].latency - step / 2;
+    };
+    std::vector<double> rates(cost.ops.size(), 1);
+    for (size_t level = 0; level < kLevels; ++level) {
+      // Drop by drop to all who want more.
+      std::vector<double> has(cost.ops.size(), 0);
+      double left = 1;
+      for (bool given = true; given && left > 1e-9;) {
+        given = false;
+        for (const size_t o : running) {
+          if (!sends(o, level) || has[o] >= cost.uses[level][o]) continue;
+          has[o] += 1.0 / 1024;
+          left -= 1.0 / 1024;
+          given = true;
+        }
+      }
+      for (const size_t o : running) {
+        if (sends(o, level)) rates[o] = std::min(rates[o], has[o] / cost.uses[level][o]);
+      }
+    }
+    for (const size_t o : running) {
+      done[o] += step * std::min(1.0, rates[o]);
+      if (done[o] < cost.ops[o].device - step / 2) continue;
+      ends[o] = now + step;
+      ++heads[static_cast<size_t>(cost.ops[o].stream)];
+      --open;
+    }
+  }
+  return ends;
+}
+
+}  // namespace
+
+TEST_CASE("shared links are divided as in small steps of time") {
+  std::mt19937 engine(5);
+  for (int turn = 0; turn < 60; ++turn) {
+    const FragmentCost cost = random_cost(engine);
+    Walk walk;
+    walk.begin(cost, 0);
+    double meet = 0;
+    REQUIRE_FALSE(advance_shared(cost, walk, {}, meet));
+    const std::vector<double> ends = ends_by_steps(cost, 1.0 / 256);
+    for (size_t o = 0; o < ends.size(); ++o) {
+      CAPTURE(turn);
+      CAPTURE(o);
+      CHECK(walk.spans[o].end == doctest::Approx(ends[o]).epsilon(0.01));
+    }
+  }
+}
+
+TEST_CASE("what is waited for from other pipeline ranks comes in the order of the program") {
+  // Two such collectives, the second of which could be first; the link is the first's alone from 3
+  // to 5, while another collective has a second left.
+  FragmentCost cost;
+  cost.streams = 4;
+  cost.in_order = true;
+  cost.shared_levels = 1;
+  cost.queues = {{0}, {1}, {2}, {3}};
+  cost.ops.resize(4);
+  for (size_t o = 0; o < 4; ++o) {
+    cost.ops[o].stream = static_cast<int32_t>(o);
+    cost.ops[o].device = 2;
+    if (o > 0) cost.ops[o].levels = 1, cost.ops[o].label = static_cast<int32_t>(o) - 1;
+  }
+  cost.ops[1].cross = 0;
+  cost.ops[1].deps = 1;
+  cost.deps = {0};
+  cost.ops[2].cross = 1;
+  cost.ops[3].device = 4;
+  Walk walk;
+  walk.begin(cost, 0);
+  double meet = 0;
+  REQUIRE(advance(cost, walk, {}, meet));
+  CHECK(walk.next == 1);
+  CHECK(meet == 4);  // when the link is free again
+  finish_cross(cost, walk, 4, 6);
+  REQUIRE(advance(cost, walk, {}, meet));
+  CHECK(walk.next == 2);
+  finish_cross(cost, walk, 6, 7);
+  CHECK_FALSE(advance(cost, walk, {}, meet));
+  CHECK(walk.spans[3].end == 4);
+  CHECK(walk.end == 7);
+  // Others stand still while it has the link.
+  walk.begin(cost, 0);
+  REQUIRE(advance(cost, walk, {}, meet));
+  finish_cross(cost, walk, 3, 5);
+  REQUIRE(advance(cost, walk, {}, meet));
+  finish_cross(cost, walk, 6, 7);
+  CHECK_FALSE(advance(cost, walk, {}, meet));
+  CHECK(walk.spans[3].end == 6);
+}
+
+}  // namespace mw::simulate
