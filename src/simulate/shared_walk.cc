@@ -155,9 +155,21 @@ class SharedClock {
     }
     std::sort(others.begin(), others.end(),
               [](const auto& a, const auto& b) { return a.from < b.from; });
-    double free = shared_.now;
+    double free = others.empty() ? at : shared_.now;
     for (const Walk::Shared::Sending& other : others)
       free = std::max(free, other.from) + other.left;
+    // Behind one that is under way, beside those that begin with it: sums of a stage's copies,
+    // which engines send together with its replicas', less in all than both here.
+    for (bool later = true; later;) {
+      later = false;
+      for (const Walk::Shared::Crossing& cross : shared_.crossings) {
+        const double then = std::max(free, at);
+        if ((cross.levels & levels_of(op)) == 0 || then <= cross.begin || cross.end <= then)
+          continue;
+        free = cross.end;
+        later = true;
+      }
+    }
     return free;
   }
 
@@ -236,7 +248,8 @@ class SharedClock {
       }
       sending.resize(kept);
     }
-    shared_.now = std::max(shared_.now, until);
+    // Back, too: what waits for other ranks in the order of the program may have begun early.
+    shared_.now = sending.empty() ? until : std::max(shared_.now, until);
   }
 
   const FragmentCost& cost_;
