@@ -14,6 +14,15 @@ void share_levels(FragmentCost& cost, uint32_t levels) {
     cost.queues[static_cast<size_t>(cost.ops[o].stream)].push_back(static_cast<int32_t>(o));
 }
 
+// REQUIRES: no other ranks are met.
+Walk walked_from_zero(const FragmentCost& cost) {
+  Walk walk;
+  walk.begin(cost, 0);
+  double meet = 0;
+  CHECK_FALSE(advance(cost, walk, {}, meet));
+  return walk;
+}
+
 TEST_CASE("collectives of two streams share a link, of two links they go on at once") {
   // Two collectives of 3 s and 2 s that wait for nothing, and one of 1 s of the first one's stream.
   FragmentCost cost;
@@ -148,10 +157,7 @@ TEST_CASE("in order, what comes behind an empty op of a stream waits for what th
   cost.ops[2].device = 1;
   for (const bool in_order : {false, true}) {
     cost.in_order = in_order;
-    Walk walk;
-    walk.begin(cost, 0);
-    double meet = 0;
-    CHECK_FALSE(advance(cost, walk, {}, meet));
+    const Walk walk = walked_from_zero(cost);
     CHECK(walk.spans[1].end == 3);
     CHECK(walk.spans[2].start == (in_order ? 3 : 0));
   }
@@ -172,10 +178,7 @@ TEST_CASE(
   cost.deps = {1};
   for (const bool in_order : {false, true}) {
     cost.in_order = in_order;
-    Walk walk;
-    walk.begin(cost, 0);
-    double meet = 0;
-    CHECK_FALSE(advance(cost, walk, {}, meet));
+    const Walk walk = walked_from_zero(cost);
     CHECK(walk.spans[2].start == (in_order ? 3 : 0));
   }
 }
