@@ -344,7 +344,7 @@ void* Executor::state_data(RankId rank, BufferId buffer) {
 BufferId Executor::find_state(RankId rank, const std::string& name) const {
   const pipeline::RankProgram& program = *impl_->contexts.at(rank.index())->program(0).rank_program;
   for (int32_t b = 0; b < program.states; ++b) {
-    if (program.buffers[static_cast<size_t>(b)].name() == name) return BufferId(b);
+    if (program.buffers[static_cast<size_t>(b)].value == name) return BufferId(b);
   }
   return BufferId();
 }

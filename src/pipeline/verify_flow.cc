@@ -345,7 +345,7 @@ class FlowChecker {
     }
     if (is_input) return check_source(command, port, id);
     if (id.index() >= static_cast<size_t>(checked_.rank(rank_).states)) return;
-    if (!may_be_same(b.name(), port.name))
+    if (!may_be_same(b.value, port.name))
       add("writes port '{}' into state '{}'", port.name, b.name());
     current_[id.index()] = normalized_[id.index()];
   }
@@ -373,11 +373,11 @@ class FlowChecker {
     }
     if (!written_[id.index()])
       return add("reads '{}' for port '{}' before it is written", b.name(), port.name);
-    check_written(command, port, b.name(), *written_[id.index()]);
+    check_written(command, port, b, *written_[id.index()]);
   }
 
   // `channel`: that it came through, -1: it was made on this rank.
-  void check_written(const Command& command, const Port& port, const std::string& name,
+  void check_written(const Command& command, const Port& port, const Buffer& b,
                      const Written& written, int32_t channel = -1) {
     const Unit unit = unit_of(command.action);
     if (port.kind == PortKind::kData) {
@@ -392,33 +392,34 @@ class FlowChecker {
     const bool same_name =
         crosses ? may_be_same(*written.name, port.name) : *written.name == port.name;
     if (!same_name)
-      add("gives '{}', written as '{}', to port '{}'", name, *written.name, port.name);
+      add("gives '{}', written as '{}', to port '{}'", b.name(), *written.name, port.name);
     if (port.kind == PortKind::kCarried) {
       Unit other = written.unit;
       other.slice = unit.slice;
       if (!(other == unit) || written.unit.slice == unit.slice)
-        add("carries '{}' of {} to {}", name, to_string(written.unit), to_string(unit));
+        add("carries '{}' of {} to {}", b.name(), to_string(written.unit), to_string(unit));
     } else if (!(written.unit == unit)) {
-      add("gives '{}' of {} to work on {}", name, to_string(written.unit), to_string(unit));
+      add("gives '{}' of {} to work on {}", b.name(), to_string(written.unit), to_string(unit));
     }
     const bool in_stage = port.kind == PortKind::kSaved || port.kind == PortKind::kCarried;
     if (in_stage && written.stage != command.action.stage) {
-      add("gives '{}' of stage {} to work of stage {}", name, written.stage.value,
+      add("gives '{}' of stage {} to work of stage {}", b.name(), written.stage.value,
           command.action.stage.value);
     }
-    if (crosses) check_source_of(command, port, name, written, channel);
+    if (crosses) check_source_of(command, port, b, written, channel);
   }
 
   // What has no name is known by where it came from in the calls before.
-  void check_source_of(const Command& command, const Port& port, const std::string& name,
+  void check_source_of(const Command& command, const Port& port, const Buffer& b,
                        const Written& written, int32_t channel) {
     const Source source{channel, written.stage, written.unit.slice};
     const auto [known, is_first] = source_of_.try_emplace({command.fragment, &port}, source);
     const auto [port_of, is_new] =
         written_as_.try_emplace({command.fragment, &port, written.fragment}, written.name);
     if (known->second == source && *port_of->second == *written.name) return;
-    add("gives '{}', written as '{}'{}, to port '{}', which before got '{}'{}", name, *written.name,
-        source_text(source), port.name, *port_of->second, source_text(known->second));
+    add("gives '{}', written as '{}'{}, to port '{}', which before got '{}'{}", b.name(),
+        *written.name, source_text(source), port.name, *port_of->second,
+        source_text(known->second));
   }
   std::string source_text(const Source& source) const {
     std::string text = fmt::format(" by stage {}", source.stage.value);
@@ -435,7 +436,7 @@ class FlowChecker {
     command_ = read.command;
     const Buffer& b = buffer(read.buffer);
     const Message& message = it->second;
-    check_written(checked_.rank(rank_).commands[command_], *read.port, b.name(), *message.written,
+    check_written(checked_.rank(rank_).commands[command_], *read.port, b, *message.written,
                   read.message.first);
     const sharding::Sharding here = sharding::normalized(b.sharding(), program_.mesh);
     if (!(message.sharding == here) || !(message.global_type == b.global_type())) {

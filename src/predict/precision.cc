@@ -14,6 +14,7 @@
 #include "cost/op_time.h"
 #include "pipeline/memory_plan.h"
 #include "predict/kept_products.h"
+#include "predict/narrow_saved.h"
 
 namespace mw::predict {
 namespace {
@@ -49,16 +50,15 @@ class Converter {
     find_callers();
     for (size_t f = 0; f < program_.fragments.size(); ++f) convert(f);
     find_port_layouts();
-    if (memory_.narrow != cost::Fp8::kOff) {
-      for (const Fragment& fragment : program_.fragments) readers_.push_back(readers(fragment));
-    }
+    std::optional<NarrowSaved> narrow;
+    if (memory_.narrow != cost::Fp8::kOff) narrow.emplace(program_, dtype_, memory_.narrow);
     size_t commands = 0;
     for (const RankProgram& rank : program_.ranks) commands += rank.commands.size();
     std::vector<Sent> sent(program_.ranks.size());
     in_parallel(program_.ranks.size(), threads_for(commands), [&](size_t r) {
       RankProgram& rank = program_.ranks[r];
       sent[r] = convert_buffers(rank);
-      if (memory_.narrow != cost::Fp8::kOff) save_narrow(rank);
+      if (narrow) narrow->convert(rank);
       place_states(rank);
       if (arenas) pipeline::plan_rank(program_, rank);
     });
@@ -453,81 +453,6 @@ class Converter {
     layout.global_type = port->global_type;
   }
 
-  // Who reads a value of a backward fragment: products of linear layers, and others.
-  struct Readers {
-    bool narrow = false, wide = false;
-  };
-  // By input port.
-  static std::vector<Readers> readers(const Fragment& fragment) {
-    const ir::Graph& graph = fragment.graph;
-    const std::vector<cost::ProductRole> roles = cost::product_roles(graph);
-    const auto root = [&](ValueId v) {
-      const ValueId of = fragment.alias_of[v.index()];
-      return of.valid() ? of.index() : v.index();
-    };
-    std::vector<Readers> of_value(graph.values.size());
-    for (size_t o = graph.ops.size(); o-- > 0;) {  // what a gather makes is read behind it
-      const ir::Op& op = graph.ops[o];
-      for (const ValueId v : op.operands) {
-        Readers& mine = of_value[root(v)];
-        if (!op.results.empty() && root(op.results[0]) == root(v)) continue;
-        if (op.kind == ir::OpKind::kAllGather) {
-          const Readers& behind = of_value[root(op.results[0])];
-          mine.narrow = mine.narrow || behind.narrow;
-          mine.wide = mine.wide || behind.wide;
-        } else if (roles[o] == cost::ProductRole::kLinear) {
-          mine.narrow = true;
-        } else {
-          mine.wide = true;
-        }
-      }
-    }
-    for (const ValueId v : graph.outputs) of_value[root(v)].wide = true;
-    std::vector<Readers> ports;
-    for (const pipeline::Port& port : fragment.inputs) ports.push_back(of_value[root(port.value)]);
-    return ports;
-  }
-
-  void save_narrow(RankProgram& rank) const {
-    std::vector<Readers> of_buffer(rank.buffers.size());
-    for (const Command& command : rank.commands) {
-      if (command.kind != Command::Kind::kCall) continue;
-      const size_t f = command.fragment.index();
-      if (program_.fragments[f].kind == pipeline::ActionKind::kF) continue;
-      for (size_t p = 0; p < readers_[f].size(); ++p) {
-        Readers& mine = of_buffer[command.buffers[p].index()];
-        mine.narrow = mine.narrow || readers_[f][p].narrow;
-        mine.wide = mine.wide || readers_[f][p].wide;
-      }
-    }
-    // Of a layout that microbatches share: what becomes of it. Layouts stay until all are done.
-    std::map<std::pair<const pipeline::Layout*, bool>, PortLayout> narrowed;
-    std::vector<PortLayout> before;
-    for (size_t b = 0; b < rank.buffers.size(); ++b) {
-      Buffer& buffer = rank.buffers[b];
-      if (!of_buffer[b].narrow || buffer.category != Category::kActivations ||
-          buffer.type().dtype != dtype_ || buffer.type().dims.empty())
-        continue;
-      const auto [it, is_new] =
-          narrowed.try_emplace({&buffer.layout.get(), of_buffer[b].wide}, buffer.layout);
-      if (is_new) {
-        before.push_back(buffer.layout);
-        make_narrow(it->second.edit(), of_buffer[b].wide);
-      }
-      buffer.layout = it->second;
-    }
-  }
-  // Bytes in place of elements; `wide`: beside the value itself.
-  void make_narrow(pipeline::Layout& layout, bool wide) const {
-    const double bytes = static_cast<double>(dtype_size(dtype_)) *
-                         (cost::narrow_share(memory_.narrow) + (wide ? 1 : 0));
-    for (ir::TensorType* type : {&layout.type, &layout.global_type}) {
-      int64_t& last = type->dims.back().size;
-      last = static_cast<int64_t>(std::ceil(static_cast<double>(last) * bytes));
-      type->dtype = DType::kU8;
-    }
-  }
-
   // States one behind the other, and the master copy: as many bytes as one of the two moments.
   void place_states(RankProgram& rank) const {
     int64_t end = 0;
@@ -578,7 +503,6 @@ class Converter {
   std::vector<std::vector<int32_t>> names_;            // [fragment] in order
   std::vector<std::vector<PortLayout>> port_layouts_;  // [fragment] inputs, then outputs
   std::vector<std::vector<size_t>> no_states_;         // [fragment] ports
-  std::vector<std::vector<Readers>> readers_;          // [fragment][input port], for `narrow` alone
 };
 
 }  // namespace

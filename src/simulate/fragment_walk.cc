@@ -5,19 +5,6 @@
 #include "simulate/shared_walk.h"
 
 namespace mw::simulate {
-namespace {
-
-// Of computation that starts then: the worst of the collectives that go on.
-double slowdown_beside(const Walk& walk, double start, const Slowdowns& slowdowns) {
-  double most = 1;
-  for (size_t s = 1; s < walk.streams.size(); ++s) {
-    if (walk.streams[s] > start)
-      most = std::max(most, slowdowns[static_cast<size_t>(walk.beside[s])]);
-  }
-  return most;
-}
-
-}  // namespace
 
 double beside_messages(const OpCost& op, double start,
                        const std::vector<std::vector<Interval>>& messages) {
@@ -28,6 +15,15 @@ double beside_messages(const OpCost& op, double start,
       longest = std::max(longest, takes_beside(messages[level], start + op.latency, sending));
   }
   return op.latency + longest;
+}
+
+double slowdown_beside(const Walk& walk, double start, const Slowdowns& slowdowns) {
+  double most = 1;
+  for (size_t s = 1; s < walk.streams.size(); ++s) {
+    if (walk.streams[s] > start)
+      most = std::max(most, slowdowns[static_cast<size_t>(walk.beside[s])]);
+  }
+  return most;
 }
 
 void Walk::begin(const FragmentCost& cost, double at) {

@@ -56,6 +56,8 @@ struct WalkOptions {
 // A collective's time beside messages at the levels that it crosses.
 double beside_messages(const OpCost& op, double start,
                        const std::vector<std::vector<Interval>>& messages);
+// Of computation that starts then: the worst of the collectives that go on.
+double slowdown_beside(const Walk& walk, double start, const Slowdowns& slowdowns);
 bool advance(const FragmentCost& cost, Walk& walk, const WalkOptions& options, double& meet);
 void finish_cross(const FragmentCost& cost, Walk& walk, double start, double end);
 

@@ -227,22 +227,4 @@ TEST_CASE("communication is exposed where nothing computes, and counts once wher
   }
 }
 
-TEST_CASE("an interval joins those that it touches") {
-  std::vector<Interval> intervals;
-  const auto add = [&](double begin, double end) { add_interval(intervals, {begin, end}); };
-  add(4, 5);
-  add(1, 2);
-  add(7, 8);
-  REQUIRE(intervals.size() == 3);
-  CHECK(intervals[0].begin == 1);
-  CHECK(intervals[2].end == 8);
-  add(2, 4);
-  REQUIRE(intervals.size() == 2);
-  CHECK(intervals[0].begin == 1);
-  CHECK(intervals[0].end == 5);
-  add(0, 9);
-  REQUIRE(intervals.size() == 1);
-  CHECK(intervals[0].end == 9);
-}
-
 }  // namespace mw::simulate

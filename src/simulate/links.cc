@@ -41,18 +41,6 @@ double takes_beside(const std::vector<Interval>& others, double start, double ta
   return takes + still;
 }
 
-void add_interval(std::vector<Interval>& intervals, Interval more) {
-  const auto first =
-      std::lower_bound(intervals.begin(), intervals.end(), more.begin,
-                       [](const Interval& i, double begin) { return i.end < begin; });
-  auto last = first;
-  for (; last != intervals.end() && last->begin <= more.end; ++last) {
-    more.begin = std::min(more.begin, last->begin);
-    more.end = std::max(more.end, last->end);
-  }
-  intervals.insert(intervals.erase(first, last), more);
-}
-
 std::vector<Interval> joined(std::vector<Interval> intervals) {
   std::sort(intervals.begin(), intervals.end(), [](const Interval& a, const Interval& b) {
     return a.begin != b.begin ? a.begin < b.begin : a.end < b.end;

@@ -17,8 +17,6 @@ struct Interval {
 // How long something takes from `start` that stands still during these intervals, which are in
 // order and apart.
 double takes_beside(const std::vector<Interval>& others, double start, double takes);
-// To intervals that are in order and apart, which they stay.
-void add_interval(std::vector<Interval>& intervals, Interval more);
 // In order and apart.
 std::vector<Interval> joined(std::vector<Interval> intervals);
 
@@ -60,7 +58,6 @@ class Links {
   // A collective has both ports of a device. REQUIRES: it begins no earlier than the one before,
   // and no earlier than the last event.
   void occupy(int32_t rank, size_t level, double begin, double end);
-  // Whether the message is on its way: else its event was that it is published.
   static constexpr int32_t kNone = -1;
   // The message whose transfer the event ends; kNone: it is outdated. `arrival` becomes when the
   // value is there: the transfer's end and the link's latency.

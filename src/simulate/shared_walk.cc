@@ -124,7 +124,7 @@ class SharedClock {
     if (op.label >= 0) {
       walk_.beside[stream] = op.beside;
     } else {
-      takes *= slowdown(start);
+      takes *= slowdown_beside(walk_, start, options_.slowdowns);
     }
     if (levels_of(op) != 0 && takes > op.latency) {
       walk_.spans[static_cast<size_t>(o)].start = start;
@@ -135,15 +135,6 @@ class SharedClock {
     end(o, start, start + takes);
     walk_.streams[stream] = start + takes;
     walk_.end = std::max(walk_.end, start + takes);
-  }
-  // Of computation that starts then: the worst of the collectives that go on.
-  double slowdown(double start) const {
-    double most = 1;
-    for (size_t s = 1; s < walk_.streams.size(); ++s) {
-      if (walk_.streams[s] > start)
-        most = std::max(most, options_.slowdowns[static_cast<size_t>(walk_.beside[s])]);
-    }
-    return most;
   }
 
   // When those that have a link of the op at `at` leave it, if nobody comes.
