@@ -1,6 +1,7 @@
 #include "calibrate/run_request.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <optional>
 
@@ -265,6 +266,8 @@ predict::Request request_of(const Run& run, const Machines& machines, int64_t mi
   const bool keeps = profile != nullptr && profile->keeps_gathered;
   plan.regather = (plan.sp || plan.cp > 1) && !(keeps && recompute == compile::Recompute::kFull);
   plan.zero = run.zero;
+  const double bucket = request.cluster.device.attained.reduce_bucket;
+  if (bucket > 0) plan.bucket_mb = std::llround(bucket);
   set_schedule(run, plan);
   plan.recompute = recompute;
   plan.microbatches = run.global_batch / (run.dp * micro_batch);

@@ -99,8 +99,11 @@ struct Attained {
   double logits_fraction = 1;     // of what their shape says, by products with the vocabulary
   double loss_traffic = 1;        // of the loss's kernels: bytes over the fewest possible
   double update_traffic = 1;      // of the optimizer's kernels
-  double gradient_bytes = 4;      // an element in which gradients are reduced
-  double overlap_slowdown = 1;    // how much longer computation beside communication takes
+  // MiB of gradients that one all-reduce of the step sums at most; 0: all that the plan's buckets
+  // hold.
+  double reduce_bucket = 0;
+  double gradient_bytes = 4;    // an element in which gradients are reduced
+  double overlap_slowdown = 1;  // how much longer computation beside communication takes
 };
 
 struct Device {

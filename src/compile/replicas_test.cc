@@ -10,6 +10,7 @@
 #include "base/text.h"
 #include "compile/compile.h"
 #include "partition/test_nets.h"
+#include "pipeline/groups.h"
 #include "pipeline/verifier.h"
 
 namespace mw::compile::replicas_test {
@@ -96,6 +97,94 @@ TEST_CASE("a sum over replicas that is forgotten is refused by the weight's name
     }
   }
   FAIL("nothing is summed over holders");
+}
+
+// The update's collectives that add up gradients: "all_reduce holders(weight/h.3, [dp]) 2", the
+// number of groups last.
+std::string sums_of(const CompiledPlan& plan, size_t rank) {
+  const std::vector<Command>& commands = plan.train.ranks[rank].commands;
+  const auto update = std::find_if(commands.begin(), commands.end(), [](const Command& command) {
+    return command.kind == Command::Kind::kCall && command.action.kind == ActionKind::kUpdate;
+  });
+  std::vector<std::string> sums;
+  const ir::Graph& graph = plan.train.fragments[update->fragment.index()].graph;
+  for (const ir::Op& op : graph.ops) {
+    if (op.kind != ir::OpKind::kAllReduce && op.kind != ir::OpKind::kReduceScatter) continue;
+    if (graph.type(op.operands[0]).dtype != DType::kF32 || graph.type(op.operands[0]).rank() == 0)
+      continue;
+    sums.push_back(fmt::format("{} {} {}", ir::op_name(op.kind),
+                               pipeline::group_label(op.as<ir::CollectiveAttrs>().group),
+                               op.operands.size()));
+  }
+  return join(sums, "; ");
+}
+
+TEST_CASE("replicas are summed with their data-parallel ranks, the last stage first") {
+  struct Case {
+    const char* plan;
+    std::string sums;  // of pipeline rank 0, which has stages 0 and 3
+  };
+  const std::vector<Case> cases = {{"pp=4,schedule=chimera,microbatches=4",
+                                    "all_reduce holders weight/h.3 2; "
+                                    "all_reduce holders weight/embed 2; "
+                                    "all_reduce holders weight/words 1"},
+                                   // One collective in place of two.
+                                   {"dp=2,pp=4,schedule=chimera,microbatches=4",
+                                    "all_reduce holders weight/h.3,dp 2; "
+                                    "all_reduce holders weight/embed,dp 2; "
+                                    "all_reduce holders weight/words,dp 1"},
+                                   // What ZeRO leaves to a rank.
+                                   {"dp=2,pp=4,schedule=chimera,microbatches=4,zero=1",
+                                    "reduce_scatter dp 5; "
+                                    "all_reduce holders weight/h.3 2; "
+                                    "all_reduce holders weight/embed 2; "
+                                    "all_reduce holders weight/words 1"},
+                                   {"dp=2,pp=4,schedule=chimera,microbatches=4,zero=2",
+                                    "all_reduce holders weight/h.3 2; "
+                                    "all_reduce holders weight/embed 2; "
+                                    "all_reduce holders weight/words 1"},
+                                   {"dp=2,pp=4,schedule=chimera,microbatches=4,bucket_mb=0",
+                                    "all_reduce holders weight/h.3,dp 1; "
+                                    "all_reduce holders weight/h.3,dp 1; "
+                                    "all_reduce holders weight/embed,dp 1; "
+                                    "all_reduce holders weight/embed,dp 1; "
+                                    "all_reduce holders weight/words,dp 1"}};
+  for (const Case& c : cases) {
+    CAPTURE(std::string(c.plan));
+    const CompiledPlan plan = compiled(c.plan);
+    CHECK(findings(plan) == "");
+    CHECK(sums_of(plan, 0) == c.sums);
+    CHECK(sums_of(plan, 3) == c.sums);
+  }
+}
+
+TEST_CASE("gradients that one replica takes for others are found") {
+  const CompiledPlan whole = compiled("dp=2,pp=4,schedule=chimera,microbatches=4");
+  REQUIRE(whole.train.ranks[0].commands.back().fragment !=
+          whole.train.ranks[3].commands.back().fragment);
+  const auto summed_over = [&](const ir::Holders& holders) {
+    CompiledPlan plan = whole;
+    pipeline::Fragment& update =
+        plan.train.fragments[plan.train.ranks[3].commands.back().fragment.index()];
+    const auto op =
+        std::find_if(update.graph.ops.begin(), update.graph.ops.end(), [](const ir::Op& o) {
+          return o.kind == ir::OpKind::kAllReduce &&
+                 std::holds_alternative<ir::Holders>(o.as<ir::CollectiveAttrs>().group);
+        });
+    ir::CollectiveAttrs attrs = op->as<ir::CollectiveAttrs>();
+    attrs.group = holders;
+    op->attrs = attrs;
+    return findings(plan);
+  };
+  const std::string apart = summed_over({"weight/h.3"});
+  CAPTURE(apart);
+  CHECK(contains(apart, "must make result 0 as"));
+  const std::string twice = summed_over({"weight/h.3", {"dp", "xp"}});
+  CAPTURE(twice);
+  CHECK(contains(twice, "works over axis 'xp', which the mesh"));
+  const std::string others = summed_over({"weight/h.2", {"dp"}});
+  CAPTURE(others);
+  CHECK(contains(others, "to which pipeline rank 3 does not belong"));
 }
 
 TEST_CASE("a microbatch that a replica adds twice is found where the replicas are summed") {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 #include <optional>
+#include <tuple>
 
 #include "base/error.h"
 #include "compile/shared_sum.h"
@@ -23,6 +24,7 @@ class UpdateBuilder : StepBuilder {
     sum_uses();
     sum_over_model_axes();
     sum_over_data_axes();
+    sum_replicas();
     norms();
     step();
     if (plan_.post_validation) {
@@ -48,7 +50,7 @@ class UpdateBuilder : StepBuilder {
     return axes;
   }
 
-  // The uses of a parameter, in model order; then the replicas, by ascending rank.
+  // The uses of a parameter, in model order.
   void sum_uses() {
     for (const FlatGroup& group : c_.groups) {
       const LocalGraph::Made made =
@@ -65,11 +67,6 @@ class UpdateBuilder : StepBuilder {
       for (size_t u = 1; u < uses.size(); ++u) {
         sum = op1(OpKind::kAccumulate, ir::NoAttrs{}, {sum, uses[u]}, made);
         cleared_.emplace_back(group.uses[u].state, uses[u]);
-      }
-      if (elsewhere != nullptr) {
-        ir::CollectiveAttrs attrs;
-        attrs.group = ir::Holders{name_of(group.weight)};
-        sum = op1(OpKind::kAllReduce, attrs, {sum}, made);
       }
       gradients_.push_back(sum);
       home_.push_back(0);
@@ -135,6 +132,14 @@ class UpdateBuilder : StepBuilder {
     }
   }
 
+  // Whether a stage's replicas sum the group together with their data-parallel ranks, in one
+  // collective.
+  bool sums_with_replicas(const FlatGroup& group) const {
+    const HeldGroup* elsewhere = held(group);
+    return elsewhere != nullptr && elsewhere->replicated && group.dp_partial &&
+           moment_shards(plan_, group) == 1;
+  }
+
   void sum_over_data_axes() {
     whole_ = gradients_;
     if (plan_.effective_grad_reduce() == GradReduce::kMicrobatch) return;
@@ -150,6 +155,7 @@ class UpdateBuilder : StepBuilder {
     attrs.group = ir::AxisGroup{c_.groups[alike.front()].data_axes};
     for (const size_t g : alike) {
       const FlatGroup& group = c_.groups[g];
+      if (sums_with_replicas(group)) continue;
       if (group.dp_partial) {
         operands.push_back(gradients_[g]);
         made.push_back(flat_type(group, shards));
@@ -165,6 +171,50 @@ class UpdateBuilder : StepBuilder {
     for (size_t i = 0; i < groups.size(); ++i) {
       gradients_[groups[i]] = sums[i];
       if (shards == 1) whole_[groups[i]] = sums[i];
+    }
+  }
+
+  // The replicas of a stage: what each has of the gradient, summed over its data-parallel ranks
+  // or, whole, with them. The last stage first, whose gradients are complete first; what several
+  // stages use comes last.
+  void sum_replicas() {
+    constexpr int32_t kShared = -1;
+    using Alike = std::tuple<int32_t, std::vector<int32_t>, sharding::Axes>;
+    std::map<Alike, std::vector<size_t>> alike;
+    for (size_t g = 0; g < c_.groups.size(); ++g) {
+      const FlatGroup& group = c_.groups[g];
+      const HeldGroup* elsewhere = held(group);
+      if (elsewhere == nullptr || !elsewhere->replicated) continue;
+      const bool with_data =
+          sums_with_replicas(group) && plan_.effective_grad_reduce() != GradReduce::kMicrobatch;
+      alike[{group.shared ? kShared : stage_of(group), elsewhere->ranks,
+             with_data ? group.data_axes : sharding::Axes{}}]
+          .push_back(g);
+    }
+    for (auto it = alike.rbegin(); it != alike.rend(); ++it)
+      sum_replicas(it->second, std::get<sharding::Axes>(it->first));
+  }
+  int32_t stage_of(const FlatGroup& group) const {
+    const LayerId layer = c_.module.state(group.uses.at(0).accumulators.at(0)).use;
+    return c_.plan.stage_of_layer[layer.index()];
+  }
+  void sum_replicas(const std::vector<size_t>& groups, const sharding::Axes& axes) {
+    ValueIds operands;
+    std::vector<LocalGraph::Made> made;
+    std::vector<int64_t> elements;
+    for (const size_t g : groups) {
+      operands.push_back(gradients_[g]);
+      made.push_back(axes.empty() ? local_.like(gradients_[g]) : flat_type(c_.groups[g], 1));
+      elements.push_back(made.back().local.elements());
+    }
+    ir::CollectiveAttrs attrs;
+    attrs.group = ir::Holders{name_of(c_.groups[groups.front()].weight), axes};
+    const ValueIds sums =
+        collective(OpKind::kAllReduce, attrs, Order::kLastLayerFirst, operands, made, elements);
+    for (size_t i = 0; i < groups.size(); ++i) {
+      const size_t g = groups[i];
+      if (whole_[g] == gradients_[g]) whole_[g] = sums[i];
+      gradients_[g] = sums[i];
     }
   }
 

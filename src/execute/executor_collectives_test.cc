@@ -6,6 +6,7 @@
 #include <atomic>
 #include <thread>
 
+#include "execute/mesh_groups.h"
 #include "execute/test_programs.h"
 #include "execute/test_support.h"
 
@@ -251,6 +252,33 @@ TEST_CASE(
   for (const int r : {0, 4}) CHECK(state(executor, r, "tbl.grad")[0] == 17);
   for (const int r : {1, 5}) CHECK(state(executor, r, "tbl.grad")[0] == 34);
   CHECK(!executor.find_state(RankId(2), "tbl.grad").valid());
+}
+
+TEST_CASE("the holders of a state reduce it with their data-parallel ranks in one group") {
+  Program program;
+  program.name = "train";
+  program.mesh = Mesh({{"pp", 3}, {"dp", 2}, {"tp", 2}});
+  FragmentBuilder fragment("REDUCE_GRAD");
+  const ValueId x = fragment.input("tbl.grad", f32({2}), PortKind::kState);
+  const ValueId sum = fragment.collective(
+      OpKind::kAllReduce, {Holders{"tbl.grad", {"dp"}}, ir::Reduction::kSum, 0, 0, 0}, x, f32({2}));
+  fragment.alias(sum, x);
+  fragment.output(sum, "tbl.grad", PortKind::kState);
+  program.fragments = {fragment.build()};
+  program.ranks.resize(3);
+  for (const int p : {0, 2}) {
+    RankBuilder r(program.ranks[static_cast<size_t>(p)]);
+    r.call(0, {r.state("tbl.grad", f32({2}))});
+  }
+  CHECK(members_of(program, RankId(11), ir::Holders{"tbl.grad", {"dp"}}) ==
+        std::vector<RankId>{RankId(1), RankId(9), RankId(3), RankId(11)});
+  FakeBackend backend;
+  Executor executor({&program}, backend, {});
+  for (const int r : {0, 1, 2, 3, 8, 9, 10, 11})
+    state(executor, r, "tbl.grad")[0] = static_cast<float>(1 << r);
+  executor.run(0, no_loads);
+  for (const int r : {0, 2, 8, 10}) CHECK(state(executor, r, "tbl.grad")[0] == 1 + 4 + 256 + 1024);
+  for (const int r : {1, 3, 9, 11}) CHECK(state(executor, r, "tbl.grad")[0] == 2 + 8 + 512 + 2048);
 }
 
 TEST_CASE("members that run different collectives are told so") {

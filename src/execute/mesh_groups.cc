@@ -30,10 +30,13 @@ std::vector<RankId> members_of(const pipeline::Program& program, RankId rank,
                                const ir::DeviceGroup& group) {
   if (const auto* axes = std::get_if<ir::AxisGroup>(&group))
     return program.mesh.members(rank, axes->axes);
-  const std::string& state = std::get<ir::Holders>(group).state;
+  const auto& [state, axes] = std::get<ir::Holders>(group);
+  const std::vector<int32_t> coordinates = pipeline::group_ranks(program, group, 0);
   std::vector<RankId> members;
-  for (const int32_t p : pipeline::group_ranks(program, group, 0))
-    members.push_back(at_pipeline_coordinate(program.mesh, rank, p));
+  for (const RankId beside : program.mesh.members(rank, axes)) {
+    for (const int32_t p : coordinates)
+      members.push_back(at_pipeline_coordinate(program.mesh, beside, p));
+  }
   MW_CHECK(std::find(members.begin(), members.end(), rank) != members.end(),
            "rank {} takes part in a collective of the holders of '{}', which it does not hold",
            rank.value, state);

@@ -14,7 +14,8 @@ int32_t pipeline_coordinate(const cluster::Mesh& mesh, RankId rank);
 RankId at_pipeline_coordinate(const cluster::Mesh& mesh, RankId rank, int32_t coordinate);
 
 // Members in the group's order, `rank` among them. AxisGroup: ascending index along the axes.
-// Holders: ascending pipeline coordinate. REQUIRES: the rank itself holds the state.
+// Holders: the same, and for each index by ascending pipeline coordinate. REQUIRES: the rank itself
+// holds the state.
 std::vector<RankId> members_of(const pipeline::Program& program, RankId rank,
                                const ir::DeviceGroup& group);
 // The groups of more than one rank that the rank's programs run collectives in, each once, in the

@@ -194,7 +194,13 @@ class Printer {
       text += "axes";
       print(axes->axes);
     } else {
-      text += fmt::format("holders({})", written_name(std::get<Holders>(v).state));
+      const Holders& holders = std::get<Holders>(v);
+      text += fmt::format("holders({}", written_name(holders.state));
+      if (!holders.axes.empty()) {
+        text += ", ";
+        print(holders.axes);
+      }
+      text += ')';
     }
   }
   void print(const Axes& v) { print_list(v); }
@@ -277,8 +283,10 @@ class Reader {
     }
     cursor_.expect("holders");
     cursor_.expect("(");
-    v = Holders{cursor_.name()};
+    Holders holders{cursor_.name()};
+    if (cursor_.accept(",")) read(holders.axes);
     cursor_.expect(")");
+    v = std::move(holders);
   }
   void read(Axes& v) { read_list(v); }
   template <typename T>

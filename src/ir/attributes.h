@@ -30,9 +30,10 @@ struct AxisGroup {
   friend bool operator==(const AxisGroup&, const AxisGroup&) = default;
 };
 // All devices that hold a copy of a state, derived from the placement (tied embeddings, pipeline
-// replicas).
+// replicas), and that differ besides only along `axes` of their stage's mesh.
 struct Holders {
   std::string state;
+  Axes axes{};
   friend bool operator==(const Holders&, const Holders&) = default;
 };
 using DeviceGroup = std::variant<AxisGroup, Holders>;

@@ -36,7 +36,11 @@ inline Attributes random_attributes(std::mt19937& rng) {
     case 16:
       return RandomAttrs{RandomAttrs::Distribution::kUniform, 0, real(), "w", {4, 8}, {offset, {}}};
     case 17: return CollectiveAttrs{AxisGroup{{"tp"}}, Reduction::kMax, 1, 0, number(64)};
-    case 18: return CollectiveAttrs{Holders{"tbl.weight"}, Reduction::kSum, 0, 0, 0};
+    case 18: {
+      Holders holders{"tbl.weight"};
+      if (number(2) == 1) holders.axes = {"cp", "dp"};
+      return CollectiveAttrs{holders, Reduction::kSum, 0, 0, 0};
+    }
     case 19: return PadMaskAttrs{1, -INFINITY, offset};
     case 20: return MoeAttrs{8, 2, number(2) == 1, real()};
     default: {

@@ -12,14 +12,18 @@ bool holds(const RankProgram& rank, const std::string& state) {
 }
 
 std::string group_label(const ir::DeviceGroup& group) {
-  if (const auto* holders = std::get_if<ir::Holders>(&group)) return "holders " + holders->state;
-  return join(std::get<ir::AxisGroup>(group).axes, ",");
+  const auto* holders = std::get_if<ir::Holders>(&group);
+  if (holders == nullptr) return join(std::get<ir::AxisGroup>(group).axes, ",");
+  std::string label = "holders " + holders->state;
+  if (!holders->axes.empty()) label += "," + join(holders->axes, ",");
+  return label;
 }
 
 int64_t group_size(const Program& program, const ir::DeviceGroup& group) {
   if (const auto* axes = std::get_if<ir::AxisGroup>(&group))
     return program.mesh.group_size(axes->axes);
-  return static_cast<int64_t>(group_ranks(program, group, 0).size());
+  return static_cast<int64_t>(group_ranks(program, group, 0).size()) *
+         program.mesh.group_size(std::get<ir::Holders>(group).axes);
 }
 
 std::vector<int32_t> group_ranks(const Program& program, const ir::DeviceGroup& group,

@@ -8,7 +8,7 @@
 
 namespace mw::pipeline {
 
-// "dp", "dp,tp", "holders tbl": what figures are kept by.
+// "dp", "dp,tp", "holders tbl", "holders tbl,dp": what figures are kept by.
 std::string group_label(const ir::DeviceGroup& group);
 // Whether the pipeline rank holds the state.
 bool holds(const RankProgram& rank, const std::string& state);

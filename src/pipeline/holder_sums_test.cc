@@ -102,7 +102,7 @@ const std::vector<Case> kCases = {
      "takes 'grad/2' of pipeline rank 2 2 times"},
     {"the sum over the holders of another state", kEnds,
      [](Program& p) {
-       for (const int32_t r : {0, 2}) update(p, r).ops[0].attrs = over_holders("m/0");
+       for (const int32_t r : {0, 2}) update(p, r).ops[0].attrs = over_holders("weight/1");
      },
      "updates 'weight/0', which 2 pipeline ranks hold, with a sum over holders that is not of its "
      "gradients alone"},
@@ -169,6 +169,12 @@ TEST_CASE("the verifier names what is wrong with a sum over the holders of a wei
     });
     if (c.alone) CHECK(of_commands == 1);
   }
+}
+
+TEST_CASE("a group is its ranks, whichever of the states they hold it is named by") {
+  Program program = make_pipeline(kEnds);
+  for (const int32_t r : {0, 2}) update(program, r).ops[0].attrs = over_holders("m/0");
+  CHECK(join(verify(program).findings, "\n") == "");
 }
 
 TEST_CASE("two uses of a weight in one stage each have every microbatch") {

@@ -58,14 +58,15 @@ class StepChecker {
              to_string(result(i)));
   }
 
+  static const Axes& named_axes(const ir::DeviceGroup& group) {
+    const auto* holders = std::get_if<ir::Holders>(&group);
+    return holders != nullptr ? holders->axes : std::get<ir::AxisGroup>(group).axes;
+  }
   // The axes of the group that have more than one device.
   Axes group_axes() const {
-    const auto& group = op_.as<ir::CollectiveAttrs>().group;
     Axes axes;
-    if (const auto* of_axes = std::get_if<ir::AxisGroup>(&group)) {
-      for (const Name axis : of_axes->axes) {
-        if (mesh_.axis_size(axis) > 1) axes.push_back(axis);
-      }
+    for (const Name axis : named_axes(op_.as<ir::CollectiveAttrs>().group)) {
+      if (mesh_.axis_size(axis) > 1) axes.push_back(axis);
     }
     return axes;
   }
@@ -73,11 +74,9 @@ class StepChecker {
   void pairs() {
     const ir::CollectiveAttrs& attrs = op_.as<ir::CollectiveAttrs>();
     const Axes axes = group_axes();
-    if (const auto* group = std::get_if<ir::AxisGroup>(&attrs.group)) {
-      for (const Name axis : group->axes) {
-        if (!mesh_.has(axis))
-          out_.add("works over axis '{}', which the mesh {} lacks", axis, to_string(mesh_));
-      }
+    for (const Name axis : named_axes(attrs.group)) {
+      if (!mesh_.has(axis))
+        out_.add("works over axis '{}', which the mesh {} lacks", axis, to_string(mesh_));
     }
     const int rank = values_.global_operands.empty() ? 0 : values_.global_operands[0]->rank();
     const bool needs_dim = op_.kind != OpKind::kAllReduce;
@@ -92,12 +91,11 @@ class StepChecker {
   }
 
   void pair(size_t i, const ir::CollectiveAttrs& attrs, const Axes& axes) {
-    if (std::holds_alternative<ir::Holders>(attrs.group)) {
-      if (op_.kind != OpKind::kAllReduce)
-        out_.add("works on the holders of a state, which only sum it");
-      return expect(i, operand(i));
-    }
     Sharding want = operand(i);
+    if (std::holds_alternative<ir::Holders>(attrs.group) && op_.kind != OpKind::kAllReduce) {
+      out_.add("works on the holders of a state, which only sum it");
+      return expect(i, want);
+    }
     const auto dim = static_cast<size_t>(attrs.dim);
     switch (op_.kind) {
       case OpKind::kAllReduce: reduce(want, attrs, axes); break;

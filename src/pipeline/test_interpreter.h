@@ -266,13 +266,15 @@ class Interpreter {
   std::vector<RankId> members_of(const Device& device, const ir::DeviceGroup& group) const {
     if (const auto* axes = std::get_if<ir::AxisGroup>(&group))
       return program_.mesh.members(device.id, axes->axes);
+    const ir::Holders& holders = std::get<ir::Holders>(group);
     std::vector<RankId> members;
-    for (const RankId other : program_.mesh.members(device.id, {"pp"})) {
-      const auto& rank = *devices_[other.index()].program;
-      const bool holds = std::any_of(
-          rank.buffers.begin(), rank.buffers.begin() + rank.states,
-          [&](const Buffer& b) { return b.value == std::get<ir::Holders>(group).state; });
-      if (holds) members.push_back(other);
+    for (const RankId beside : program_.mesh.members(device.id, holders.axes)) {
+      for (const RankId other : program_.mesh.members(beside, {"pp"})) {
+        const auto& rank = *devices_[other.index()].program;
+        const bool holds = std::any_of(rank.buffers.begin(), rank.buffers.begin() + rank.states,
+                                       [&](const Buffer& b) { return b.value == holders.state; });
+        if (holds) members.push_back(other);
+      }
     }
     return members;
   }

@@ -326,7 +326,7 @@ class GradientChecker {
     const std::vector<int32_t> ranks = group_ranks(program_, ir::Holders{name}, rank_);
     const auto& sums = checked_.accumulation[command.fragment.index()].holder_sums;
     const bool of_weight = std::all_of(optimized.sums.begin(), optimized.sums.end(), [&](size_t s) {
-      return sums[s].state == name && !sums[s].other;
+      return group_ranks(program_, ir::Holders{sums[s].state}, rank_) == ranks && !sums[s].other;
     });
     const size_t wanted = ranks.size() > 1 ? 1 : 0;
     const bool direct = wanted == 1 && !optimized.gradients.empty();

@@ -49,20 +49,25 @@ int64_t stride_of(const Plan& plan, std::string_view axis) {
   return stride;
 }
 
-// Ranks that differ in their place along one axis alone.
-std::vector<RankId> group_along(const Plan& plan, std::string_view axis) {
-  const int64_t stride = stride_of(plan, axis), size = plan.axis_size(axis);
-  std::vector<RankId> members;
-  for (int64_t d = 0; d < size; ++d) members.emplace_back(d * stride);
+// Ranks that differ from `rank` in their places along the axes alone.
+std::vector<RankId> group_along(const Plan& plan, const Names& axes, RankId rank) {
+  std::vector<RankId> members = {rank};
+  for (const Name axis : axes) {
+    std::vector<RankId> moved;
+    const int64_t stride = stride_of(plan, axis), size = plan.axis_size(axis);
+    for (const RankId member : members) {
+      for (int64_t d = 0; d < size; ++d) moved.emplace_back(member.value + d * stride);
+    }
+    members = std::move(moved);
+  }
   return members;
 }
 
-// From rank 0 to those ranks of its stage that are not of its group along the axis ("pp": of none).
-std::vector<RankId> beside(const cluster::Cluster& cluster, const Plan& plan,
-                           std::string_view axis) {
+// From rank 0 to those ranks of its stage that are not of its group along the axes ("pp": of none).
+std::vector<RankId> beside(const cluster::Cluster& cluster, const Plan& plan, const Names& axes) {
   std::vector<RankId> shifts = {RankId(0)};
   for (const Name other : plan.mesh_order()) {
-    if (other == axis || other == "pp") continue;
+    if (other == "pp" || std::find(axes.begin(), axes.end(), other) != axes.end()) continue;
     std::vector<RankId> moved;
     const int64_t stride = stride_of(plan, other), size = plan.axis_size(other);
     for (const RankId shift : shifts) {
@@ -85,8 +90,9 @@ int64_t divided_stage(const Plan& plan) {
 }
 
 std::vector<cluster::GroupShape> shapes_along(const cluster::Cluster& cluster, const Plan& plan,
-                                              std::string_view axis) {
-  return cluster::group_shapes(cluster, group_along(plan, axis), beside(cluster, plan, axis));
+                                              const Names& axes) {
+  return cluster::group_shapes(cluster, group_along(plan, axes, RankId(0)),
+                               beside(cluster, plan, axes));
 }
 
 }  // namespace
@@ -323,13 +329,14 @@ const Coarse::Places& Coarse::places(const Plan& plan) {
   const auto [it, is_new] =
       places_.try_emplace({plan.order, plan.dp, plan.tp, plan.pp, plan.cp, plan.ep});
   if (is_new) {
-    it->second = {shapes_along(base_.cluster, plan, "tp"), shapes_along(base_.cluster, plan, "dp"),
-                  beside(base_.cluster, plan, "pp")};
+    it->second = {shapes_along(base_.cluster, plan, {"tp"}),
+                  shapes_along(base_.cluster, plan, {"dp"}), beside(base_.cluster, plan, {})};
   }
   return it->second;
 }
 
-// Gradients of ranks' stages summed over their replicas.
+// Gradients of ranks' stages summed over their replicas: what ZeRO leaves of them to one rank, or
+// with the data-parallel ranks in one collective, which is in place of the update's own.
 std::vector<Coarse::ReplicaSum> Coarse::replica_sums(const Setting& setting) {
   const Order& order = *setting.orders.longer;
   const int32_t replicas = order.replicas();
@@ -342,7 +349,19 @@ std::vector<Coarse::ReplicaSum> Coarse::replica_sums(const Setting& setting) {
     share = base_.cluster.device.attained.gradient_bytes /
             static_cast<double>(dtype_size(narrow ? DType::kF16 : DType::kF32));
   }
-  const std::vector<RankId>& shifts = places(setting.plan).beside_pp;
+  const Names data = setting.plan.data_axes();
+  const bool together = setting.plan.zero == 0 && divided_stage(setting.plan) == 0;
+  const Names others = together ? data : Names{};
+  const std::vector<RankId> shifts = beside(base_.cluster, setting.plan, others);
+  const std::vector<cluster::GroupShape> of_data = shapes_along(base_.cluster, setting.plan, data);
+  const auto seconds = [&](double bytes, const std::vector<cluster::GroupShape>& shapes) {
+    const auto sent = Bytes(static_cast<int64_t>(bytes * share));
+    return cost::collective_time(base_.cluster, ir::OpKind::kAllReduce, sent, shapes).time.value;
+  };
+  double parts = 1;
+  if (setting.plan.zero == 1 && divided_stage(setting.plan) == 0) {
+    for (const Name axis : data) parts *= static_cast<double>(setting.plan.axis_size(axis));
+  }
   std::vector<ReplicaSum> sums;
   for (int32_t s = 0; s < order.stages(); ++s) {
     ReplicaSum sum;
@@ -354,13 +373,13 @@ std::vector<Coarse::ReplicaSum> Coarse::replica_sums(const Setting& setting) {
     std::vector<RankId> members;
     double bytes = 0;
     for (const int32_t rank : sum.ranks) {
-      members.emplace_back(rank * stride);
-      bytes = std::max(bytes, states_[static_cast<size_t>(rank)][kGradients]);
+      for (const RankId member : group_along(setting.plan, others, RankId(rank * stride)))
+        members.push_back(member);
+      bytes = std::max(bytes, states_[static_cast<size_t>(rank)][kGradients] / parts);
     }
-    sum.seconds = cost::collective_time(base_.cluster, ir::OpKind::kAllReduce,
-                                        Bytes(static_cast<int64_t>(bytes * share)),
-                                        cluster::group_shapes(base_.cluster, members, shifts))
-                      .time.value;
+    std::sort(members.begin(), members.end());
+    sum.seconds = seconds(bytes, cluster::group_shapes(base_.cluster, members, shifts));
+    if (together) sum.seconds -= seconds(bytes, of_data);
     sums.push_back(std::move(sum));
   }
   return sums;

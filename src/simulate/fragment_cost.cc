@@ -86,6 +86,22 @@ bool sums_of_step(const ir::Graph& graph, const ir::Op& op) {
   });
 }
 
+// The streams of a fragment's collectives: one for those of each label, which has a process group;
+// with Gloo as many as that has threads, which take them in turn.
+class Streams {
+ public:
+  Streams(bool gloo, size_t labels) : threads_(gloo ? kGlooThreads : 1), taken_(labels, 0) {}
+  int32_t of(int32_t label) {
+    return 1 + label * threads_ + taken_[static_cast<size_t>(label)]++ % threads_;
+  }
+
+ private:
+  // [pytorch torch/csrc/distributed/c10d/init.cpp: twice its devices, of which there is one]
+  static constexpr int32_t kGlooThreads = 2;
+  const int32_t threads_;
+  std::vector<int32_t> taken_;  // [label] collectives
+};
+
 }  // namespace
 
 int32_t Labels::id(const std::string& label) {
@@ -151,26 +167,28 @@ const FragmentCoster::Group& FragmentCoster::group_along(const Names& axes, int3
   return group;
 }
 
-const FragmentCoster::Group& FragmentCoster::group_holding(const std::string& state) {
-  const auto [it, is_new] = holders_.try_emplace(state);
+const FragmentCoster::Group& FragmentCoster::group_holding(const ir::Holders& holders) {
+  const auto [it, is_new] = holders_.try_emplace(pipeline::group_label(holders));
   Group& group = it->second;
   if (!is_new) return group;
-  std::vector<RankId> members;
+  std::set<RankId> members;
   for (size_t r = 0; r < program_.ranks.size(); ++r) {
-    if (!holds(program_.ranks[r], state)) continue;
+    if (!holds(program_.ranks[r], holders.state)) continue;
     group.ranks.push_back(static_cast<int32_t>(r));
-    const RankId member = representative(static_cast<int32_t>(r));
-    if (members.empty() || members.back() != member) members.push_back(member);
+    const std::vector<RankId> of_rank =
+        program_.mesh.members(representative(static_cast<int32_t>(r)), holders.axes);
+    members.insert(of_rank.begin(), of_rank.end());
   }
-  MW_CHECK(!members.empty(), "nobody holds {}", state);
+  MW_CHECK(!members.empty(), "nobody holds {}", holders.state);
   group.size = static_cast<int64_t>(members.size());
-  group.shapes = cluster::group_shapes(cluster_, members, replicas_beside({}));
+  group.shapes = cluster::group_shapes(cluster_, {members.begin(), members.end()},
+                                       replicas_beside(holders.axes));
   return group;
 }
 
 const FragmentCoster::Group& FragmentCoster::group_of(const ir::DeviceGroup& group, int32_t rank) {
   if (const auto* axes = std::get_if<ir::AxisGroup>(&group)) return group_along(axes->axes, rank);
-  return group_holding(std::get<ir::Holders>(group).state);
+  return group_holding(std::get<ir::Holders>(group));
 }
 
 bool FragmentCoster::lie_alike(const Fragment& fragment, int32_t a, int32_t b) {
@@ -249,10 +267,11 @@ void FragmentCoster::add_launch_deps(const Fragment& fragment, FragmentCost& cos
   }
 }
 
-// By data alone: collectives of each label on a stream of their own, everything else on stream 0;
+// By data alone: collectives of each label on streams of their own, everything else on stream 0;
 // so is a collective that holds up all that comes after it.
 void FragmentCoster::add_data_deps(const Fragment& fragment, FragmentCost& cost) const {
   const ir::Graph& graph = fragment.graph;
+  Streams streams(cluster_.stack.gloo, labels_.names().size());
   std::vector<int32_t> port_of(graph.values.size(), -1);
   for (size_t i = 0; i < fragment.inputs.size(); ++i) {
     if (fragment.inputs[i].kind == pipeline::PortKind::kState)
@@ -264,7 +283,7 @@ void FragmentCoster::add_data_deps(const Fragment& fragment, FragmentCost& cost)
                        (options_.overlap.serial ||
                         (!options_.overlap.tensor &&
                          is_tensor_label(labels_.names()[static_cast<size_t>(op.label)])));
-    op.stream = holds ? 0 : op.label + 1;
+    op.stream = op.label < 0 || holds ? 0 : streams.of(op.label);
     cost.streams = std::max(cost.streams, op.stream + 1);
     op.first_dep = static_cast<uint32_t>(cost.deps.size());
     op.first_state = static_cast<uint32_t>(cost.state_reads.size());
@@ -486,7 +505,7 @@ FragmentCost FragmentCoster::cost(const Fragment& fragment, int32_t rank) {
   // microbatches alone.
   const Overlap& overlap = options_.overlap;
   if (overlap.collectives || (overlap.serial && !cost.update) ||
-      (cost.update && (overlap.grad_reduce || overlap.param_gather))) {
+      (cost.update && (overlap.grad_reduce || overlap.param_gather || cluster_.stack.gloo))) {
     add_data_deps(fragment, cost);
   } else {
     add_launch_deps(fragment, cost);

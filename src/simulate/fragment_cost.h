@@ -129,7 +129,7 @@ class FragmentCoster {
   // Found once: a model has the same groups in every block.
   const Group& group_of(const ir::DeviceGroup& group, int32_t rank);
   const Group& group_along(const Names& axes, int32_t rank);
-  const Group& group_holding(const std::string& state);
+  const Group& group_holding(const ir::Holders& holders);
   void add_collective(const pipeline::Fragment& fragment, const ir::Op& op, int32_t rank,
                       FragmentCost& cost, OpCost& made);
   void add_launch_deps(const pipeline::Fragment& fragment, FragmentCost& cost) const;
@@ -150,7 +150,7 @@ class FragmentCoster {
   std::vector<CrossGroup> cross_groups_;
   std::vector<std::string> cross_names_;
   std::map<std::pair<int32_t, Names>, Group> groups_;  // by pipeline rank, -1: all, and the axes
-  std::map<std::string, Group> holders_;               // by what they hold
+  std::map<std::string, Group> holders_;               // by their label
 };
 
 }  // namespace mw::simulate

@@ -26,15 +26,27 @@ Bytes sent_bytes(const FragmentCost& cost, const FragmentCost::Collective& colle
   return Bytes(std::llround(static_cast<double>(collective.bytes.value) * share));
 }
 
+// How many all-reduces the stack sums the step's gradients in.
+double pieces_of(const FragmentCost& cost, const FragmentCost::Collective& collective, Bytes bytes,
+                 const cluster::Attained& attained) {
+  constexpr double kMebibyte = 1 << 20;
+  if (!cost.update || collective.kind != ir::OpKind::kAllReduce || attained.reduce_bucket <= 0)
+    return 1;
+  const double full = static_cast<double>(bytes.value) / (attained.reduce_bucket * kMebibyte);
+  return std::max(1.0, std::round(full));
+}
+
 void set_collective(FragmentCost& cost, const FragmentCost::Collective& collective,
                     const cluster::Cluster& cluster, const Options& options, double op_host) {
   const cluster::Attained& attained = cluster.device.attained;
   const Bytes bytes = sent_bytes(cost, collective, attained, options);
   OpCost& op = cost.ops[static_cast<size_t>(collective.op)];
+  const double pieces = pieces_of(cost, collective, bytes, attained);
+  const auto piece = Bytes(std::llround(static_cast<double>(bytes.value) / pieces));
   const bool parts = collective.data && (collective.kind == OpKind::kAllGather ||
                                          collective.kind == OpKind::kReduceScatter);
   const cost::CollectiveTime time =
-      cost::collective_time(cluster, collective.kind, bytes, collective.shapes);
+      cost::collective_time(cluster, collective.kind, piece, collective.shapes);
   const double sending = (time.time - time.latency).value;
   op.device = (time.time + attained.collective_latency).value;
   if (parts) op.device += attained.collective_member.value * static_cast<double>(collective.size);
@@ -43,9 +55,10 @@ void set_collective(FragmentCost& cost, const FragmentCost::Collective& collecti
                  streaming_rate(cluster.device);
   }
   op.host = op_host > 0 ? op_host + attained.host_collective.value : 0;
-  op.latency = (op.device - sending) * collective.times;
-  op.device *= collective.times;
-  op.host *= collective.times;
+  const double times = collective.times * pieces;
+  op.latency = (op.device - sending) * times;
+  op.device *= times;
+  op.host *= times;
 }
 
 // What its groups take of the levels that it shares with others, the most of them.

@@ -56,6 +56,43 @@ TEST_CASE("a collective takes its ring, the stack's latency, and as often as the
   CHECK(cost.ops[0].host == close_to(2 * 0.625));
 }
 
+TEST_CASE("a stack with buckets sums the step's gradients in several all-reduces") {
+  cluster::Cluster c = seconds();
+  const auto takes = [&](OpKind kind, bool update, double bucket_MiB) {
+    FragmentCost cost = made(kind);
+    cost.update = update;
+    c.device.attained.reduce_bucket = bucket_MiB;
+    set_times(cost, c, {});
+    return std::pair{cost.ops[0].device, cost.ops[0].latency};
+  };
+  // 6 s of bytes, 6 hops of half a second; 4 GB are 3,815 MiB.
+  CHECK(takes(OpKind::kAllReduce, true, 0).first == close_to(6 + 3));
+  CHECK(takes(OpKind::kAllReduce, true, 1000).first == close_to(6 + 4 * 3));
+  CHECK(takes(OpKind::kAllReduce, true, 1000).second == close_to(4 * 3));
+  CHECK(takes(OpKind::kAllReduce, true, 8000).first == close_to(6 + 3));
+  CHECK(takes(OpKind::kAllReduce, false, 1000).first == close_to(6 + 3));
+  CHECK(takes(OpKind::kReduceScatter, true, 1000).first == close_to(3 + 1.5));
+}
+
+TEST_CASE("the threads of Gloo take all-reduces of the same devices in turn") {
+  // Three sums, each with what follows it, of 1 s each but for a hop's 8 s there and back.
+  pipeline::Program program;
+  program.mesh = cluster::Mesh({{"dp", 2}});
+  program.fragments = {
+      sequence("UPDATE", pipeline::ActionKind::kUpdate, "crcrcr", ir::AxisGroup{{"dp"}})};
+  program.ranks.resize(1);
+  program.ranks[0].commands = {call_of(0)};
+  cluster::Cluster c = unit_cluster(8);
+  c.devices = 2;
+  Options options;
+  options.overlap.grad_reduce = true;
+  CHECK(simulate(program, c, options).step.value == close_to(1 + 3 * 16));
+  c.stack.gloo = true;
+  CHECK(simulate(program, c, options).step.value == close_to(1 + 2 * 16));
+  options.overlap.grad_reduce = false;  // what is at the step's end goes two at a time, too
+  CHECK(simulate(program, c, options).step.value == close_to(1 + 2 * 16));
+}
+
 TEST_CASE("data parallelism's parts cost a share a member and their copies") {
   cluster::Cluster c = seconds();
   c.device.attained.collective_member = Seconds(0.125);

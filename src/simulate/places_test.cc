@@ -189,6 +189,26 @@ TEST_CASE("sums over the holders of any weight are one entry of exposed communic
   }
 }
 
+TEST_CASE("replicas that are summed with their data-parallel ranks are exposed along dp") {
+  pipeline::Program program;
+  program.mesh = cluster::Mesh({{"pp", 2}, {"dp", 3}});
+  program.ranks.resize(2);
+  program.fragments = {sequence("UPDATE", ActionKind::kUpdate, "cr", ir::Holders{"tall", {"dp"}})};
+  for (pipeline::RankProgram& rank : program.ranks) {
+    rank.buffers = {buffer("tall", Category::kWeights, 1, pipeline::Storage::Kind::kState)};
+    rank.states = 1;
+    rank.commands = {call_of(0)};
+  }
+  cluster::Cluster c = unit_cluster(1);
+  c.devices = 6;
+  const Result result = simulate(program, c);
+  CHECK(result.step.value == 1 + 2 * 5);  // a ring of six: ten hops of a second
+  for (const RankResult& rank : result.ranks) {
+    CHECK(rank.exposed_comm == std::map<std::string, Seconds>{{"dp", Seconds(10)}});
+    CHECK(rank.collectives_by_group.at("holders tall,dp") == 1);
+  }
+}
+
 TEST_CASE("the largest tensors of the peak are in order, slots with those who receive") {
   pipeline::Program program = sends_whole();
   program.channels[0].slots = 3;

@@ -149,13 +149,12 @@ class SharedClock {
     double free = others.empty() ? at : shared_.now;
     for (const Walk::Shared::Sending& other : others)
       free = std::max(free, other.from) + other.left;
-    // Behind one that is under way, beside those that begin with it: sums of a stage's copies,
-    // which engines send together with its replicas', less in all than both here.
+    // Behind one that is under way.
     for (bool later = true; later;) {
       later = false;
       for (const Walk::Shared::Crossing& cross : shared_.crossings) {
         const double then = std::max(free, at);
-        if ((cross.levels & levels_of(op)) == 0 || then <= cross.begin || cross.end <= then)
+        if ((cross.levels & levels_of(op)) == 0 || then < cross.begin || cross.end <= then)
           continue;
         free = cross.end;
         later = true;

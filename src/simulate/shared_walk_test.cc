@@ -152,4 +152,31 @@ TEST_CASE("what is waited for from other pipeline ranks comes in the order of th
   CHECK(walk.spans[3].end == 6);
 }
 
+TEST_CASE("of two that other pipeline ranks begin with at once the second waits for the link") {
+  FragmentCost cost;
+  cost.streams = 3;
+  cost.in_order = true;
+  cost.shared_levels = 1;
+  cost.queues = {{}, {0}, {1}};
+  cost.ops.resize(2);
+  for (size_t o = 0; o < 2; ++o) {
+    cost.ops[o].stream = static_cast<int32_t>(o) + 1;
+    cost.ops[o].device = 3;
+    cost.ops[o].latency = 1;
+    cost.ops[o].levels = 1;
+    cost.ops[o].label = cost.ops[o].cross = static_cast<int32_t>(o);
+  }
+  Walk walk;
+  walk.begin(cost, 0);
+  double meet = 0;
+  REQUIRE(advance(cost, walk, {}, meet));
+  CHECK(meet == 0);
+  finish_cross(cost, walk, 0, 3);
+  REQUIRE(advance(cost, walk, {}, meet));
+  CHECK(meet == 2);  // its second without bytes is beside the last of the first's
+  finish_cross(cost, walk, 2, 5);
+  CHECK_FALSE(advance(cost, walk, {}, meet));
+  CHECK(walk.end == 5);
+}
+
 }  // namespace mw::simulate

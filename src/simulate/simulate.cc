@@ -18,6 +18,14 @@
 namespace mw::simulate {
 namespace {
 
+// Under which exposed communication is told: shared weights are one entry, whatever they are
+// called; replicas that are summed with the ranks along axes are theirs.
+std::string entry_of(const std::string& label) {
+  if (!label.starts_with("holders ")) return label;
+  const size_t axes = label.find(',');
+  return axes == std::string::npos ? "shared weights" : label.substr(axes + 1);
+}
+
 using pipeline::Category;
 using pipeline::Program;
 
@@ -261,9 +269,7 @@ class Simulation {
     for (size_t l = 0; l < labels_.names().size(); ++l) {
       const std::string& label = labels_.names()[l];
       if (sums.comm[l] > 0) made.comm[label] = Seconds(sums.comm[l]);
-      // Tied embeddings and replicas are one entry, whatever they are called.
-      const std::string entry = label.starts_with("holders ") ? "shared weights" : label;
-      if (sums.exposed[l] > 0) made.exposed_comm[entry] += Seconds(sums.exposed[l]);
+      if (sums.exposed[l] > 0) made.exposed_comm[entry_of(label)] += Seconds(sums.exposed[l]);
       if (sums.collectives[l] > 0) {
         made.bytes_by_group[label] += Bytes(sums.sent[l]);
         made.collectives_by_group[label] += sums.collectives[l];

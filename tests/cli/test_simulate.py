@@ -473,7 +473,7 @@ def test_a_schedule_without_a_flush_is_simulated_and_not_trained():
 def test_exposed_communication_is_told_by_axis():
     exposed = json.loads(simulated(f"{JOB} --cluster selene --plan dp=2,tp=2,pp=2,schedule=chimera,microbatches=4 "
                                    "--json"))["exposed_comm_s"]
-    assert {"dp", "tp", "shared weights"} <= set(exposed) and not any("weight/" in key for key in exposed)
+    assert {"dp", "tp"} <= set(exposed) and not any("weight/" in key for key in exposed)
 
 
 def test_compared_plans_say_what_lies_outside_the_profile():

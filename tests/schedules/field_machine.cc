@@ -335,16 +335,19 @@ bool Machine::collective(Device& device, const Command& command, size_t o) {
 std::vector<RankId> Machine::members(const Device& device, const ir::DeviceGroup& group) const {
   if (const auto* axes = std::get_if<ir::AxisGroup>(&group))
     return program_->mesh.members(device.id, axes->axes);
+  const auto& [state, axes] = std::get<ir::Holders>(group);
   std::vector<RankId> holders;
-  for (const RankId other : program_->mesh.members(device.id, {"pp"})) {
-    const RankProgram& rank = rank_program(other);
-    const bool holds = std::any_of(
-        rank.buffers.begin(), rank.buffers.begin() + rank.states,
-        [&](const Buffer& buffer) { return buffer.value == std::get<ir::Holders>(group).state; });
-    if (holds) holders.push_back(other);
+  for (const RankId beside : program_->mesh.members(device.id, axes)) {
+    for (const RankId other : program_->mesh.members(beside, {"pp"})) {
+      const RankProgram& rank = rank_program(other);
+      const bool holds =
+          std::any_of(rank.buffers.begin(), rank.buffers.begin() + rank.states,
+                      [&name = state](const Buffer& buffer) { return buffer.value == name; });
+      if (holds) holders.push_back(other);
+    }
   }
   MW_CHECK(std::find(holders.begin(), holders.end(), device.id) != holders.end(),
-           "{}: holds no '{}'", where(device), std::get<ir::Holders>(group).state);
+           "{}: holds no '{}'", where(device), state);
   return holders;
 }
 
