@@ -149,12 +149,14 @@ class SharedClock {
     double free = others.empty() ? at : shared_.now;
     for (const Walk::Shared::Sending& other : others)
       free = std::max(free, other.from) + other.left;
-    // Behind one that is under way.
+    // Behind those that it would not be done before.
+    const double sending = op.device - op.latency;
     for (bool later = true; later;) {
       later = false;
       for (const Walk::Shared::Crossing& cross : shared_.crossings) {
         const double then = std::max(free, at);
-        if ((cross.levels & levels_of(op)) == 0 || then < cross.begin || cross.end <= then)
+        if ((cross.levels & levels_of(op)) == 0 || cross.end <= then ||
+            then + sending <= cross.begin)
           continue;
         free = cross.end;
         later = true;

@@ -177,6 +177,16 @@ TEST_CASE("of two that other pipeline ranks begin with at once the second waits 
   finish_cross(cost, walk, 2, 5);
   CHECK_FALSE(advance(cost, walk, {}, meet));
   CHECK(walk.end == 5);
+  // So it does where its bytes would begin before the first's and be in their way: those are later
+  // by what other ranks are late.
+  for (const double late : {0.5, 1.0, 2.0, 3.0}) {
+    CAPTURE(late);
+    walk.begin(cost, 0);
+    REQUIRE(advance(cost, walk, {}, meet));
+    finish_cross(cost, walk, late, late + 3);
+    REQUIRE(advance(cost, walk, {}, meet));
+    CHECK(meet == (late < 2 ? late + 2 : 0));
+  }
 }
 
 }  // namespace mw::simulate
