@@ -137,7 +137,8 @@ class UpdateBuilder : StepBuilder {
   bool sums_with_replicas(const FlatGroup& group) const {
     const HeldGroup* elsewhere = held(group);
     return elsewhere != nullptr && elsewhere->replicated && group.dp_partial &&
-           moment_shards(plan_, group) == 1;
+           moment_shards(plan_, group) == 1 &&
+           plan_.effective_grad_reduce() != GradReduce::kMicrobatch;
   }
 
   void sum_over_data_axes() {
@@ -185,10 +186,8 @@ class UpdateBuilder : StepBuilder {
       const FlatGroup& group = c_.groups[g];
       const HeldGroup* elsewhere = held(group);
       if (elsewhere == nullptr || !elsewhere->replicated) continue;
-      const bool with_data =
-          sums_with_replicas(group) && plan_.effective_grad_reduce() != GradReduce::kMicrobatch;
       alike[{group.shared ? kShared : stage_of(group), elsewhere->ranks,
-             with_data ? group.data_axes : sharding::Axes{}}]
+             sums_with_replicas(group) ? group.data_axes : sharding::Axes{}}]
           .push_back(g);
     }
     for (auto it = alike.rbegin(); it != alike.rend(); ++it)

@@ -228,15 +228,15 @@ TEST_CASE("an all-reduce goes on beside the ops between its start and who waits 
   }
 }
 
-TEST_CASE(
-    "the holders of a state reduce it across pipeline ranks with the same other coordinates") {
+// Pipeline ranks 0 and 2 of three sum a gradient that they hold, over `axes` as well.
+Program reduced_by_holders(const Mesh& mesh, const ir::Axes& axes) {
   Program program;
   program.name = "train";
-  program.mesh = Mesh({{"pp", 3}, {"dp", 2}});
+  program.mesh = mesh;
   FragmentBuilder fragment("REDUCE_GRAD");
   const ValueId x = fragment.input("tbl.grad", f32({2}), PortKind::kState);
   const ValueId sum = fragment.collective(
-      OpKind::kAllReduce, {Holders{"tbl.grad"}, ir::Reduction::kSum, 0, 0, 0}, x, f32({2}));
+      OpKind::kAllReduce, {Holders{"tbl.grad", axes}, ir::Reduction::kSum, 0, 0, 0}, x, f32({2}));
   fragment.alias(sum, x);
   fragment.output(sum, "tbl.grad", PortKind::kState);
   program.fragments = {fragment.build()};
@@ -245,6 +245,12 @@ TEST_CASE(
     RankBuilder r(program.ranks[static_cast<size_t>(p)]);
     r.call(0, {r.state("tbl.grad", f32({2}))});
   }
+  return program;
+}
+
+TEST_CASE(
+    "the holders of a state reduce it across pipeline ranks with the same other coordinates") {
+  const Program program = reduced_by_holders(Mesh({{"pp", 3}, {"dp", 2}}), {});
   FakeBackend backend;
   Executor executor({&program}, backend, {});
   for (const int r : {0, 1, 4, 5}) state(executor, r, "tbl.grad")[0] = static_cast<float>(1 << r);
@@ -255,21 +261,7 @@ TEST_CASE(
 }
 
 TEST_CASE("the holders of a state reduce it with their data-parallel ranks in one group") {
-  Program program;
-  program.name = "train";
-  program.mesh = Mesh({{"pp", 3}, {"dp", 2}, {"tp", 2}});
-  FragmentBuilder fragment("REDUCE_GRAD");
-  const ValueId x = fragment.input("tbl.grad", f32({2}), PortKind::kState);
-  const ValueId sum = fragment.collective(
-      OpKind::kAllReduce, {Holders{"tbl.grad", {"dp"}}, ir::Reduction::kSum, 0, 0, 0}, x, f32({2}));
-  fragment.alias(sum, x);
-  fragment.output(sum, "tbl.grad", PortKind::kState);
-  program.fragments = {fragment.build()};
-  program.ranks.resize(3);
-  for (const int p : {0, 2}) {
-    RankBuilder r(program.ranks[static_cast<size_t>(p)]);
-    r.call(0, {r.state("tbl.grad", f32({2}))});
-  }
+  const Program program = reduced_by_holders(Mesh({{"pp", 3}, {"dp", 2}, {"tp", 2}}), {"dp"});
   CHECK(members_of(program, RankId(11), ir::Holders{"tbl.grad", {"dp"}}) ==
         std::vector<RankId>{RankId(1), RankId(9), RankId(3), RankId(11)});
   FakeBackend backend;

@@ -11,19 +11,22 @@ bool holds(const RankProgram& rank, const std::string& state) {
                      [&](const Buffer& buffer) { return buffer.value == state; });
 }
 
-std::string group_label(const ir::DeviceGroup& group) {
+const ir::Axes& named_axes(const ir::DeviceGroup& group) {
   const auto* holders = std::get_if<ir::Holders>(&group);
-  if (holders == nullptr) return join(std::get<ir::AxisGroup>(group).axes, ",");
-  std::string label = "holders " + holders->state;
-  if (!holders->axes.empty()) label += "," + join(holders->axes, ",");
-  return label;
+  return holders != nullptr ? holders->axes : std::get<ir::AxisGroup>(group).axes;
+}
+
+std::string group_label(const ir::DeviceGroup& group) {
+  const std::string axes = join(named_axes(group), ",");
+  const auto* holders = std::get_if<ir::Holders>(&group);
+  if (holders == nullptr) return axes;
+  return "holders " + holders->state + (axes.empty() ? "" : "," + axes);
 }
 
 int64_t group_size(const Program& program, const ir::DeviceGroup& group) {
-  if (const auto* axes = std::get_if<ir::AxisGroup>(&group))
-    return program.mesh.group_size(axes->axes);
-  return static_cast<int64_t>(group_ranks(program, group, 0).size()) *
-         program.mesh.group_size(std::get<ir::Holders>(group).axes);
+  const int64_t along = program.mesh.group_size(named_axes(group));
+  if (std::holds_alternative<ir::AxisGroup>(group)) return along;
+  return along * static_cast<int64_t>(group_ranks(program, group, 0).size());
 }
 
 std::vector<int32_t> group_ranks(const Program& program, const ir::DeviceGroup& group,

@@ -10,6 +10,8 @@ namespace mw::pipeline {
 
 // "dp", "dp,tp", "holders tbl", "holders tbl,dp": what figures are kept by.
 std::string group_label(const ir::DeviceGroup& group);
+// The mesh axes that a group names: of holders, those along which they differ besides.
+const ir::Axes& named_axes(const ir::DeviceGroup& group);
 // Whether the pipeline rank holds the state.
 bool holds(const RankProgram& rank, const std::string& state);
 // Devices in the group that one device of the pipeline rank belongs to.

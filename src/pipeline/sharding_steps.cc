@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "pipeline/groups.h"
 
 namespace mw::pipeline {
 namespace {
@@ -58,10 +59,6 @@ class StepChecker {
              to_string(result(i)));
   }
 
-  static const Axes& named_axes(const ir::DeviceGroup& group) {
-    const auto* holders = std::get_if<ir::Holders>(&group);
-    return holders != nullptr ? holders->axes : std::get<ir::AxisGroup>(group).axes;
-  }
   // The axes of the group that have more than one device.
   Axes group_axes() const {
     Axes axes;

@@ -14,16 +14,14 @@ namespace mw::pipeline {
 // Groups with the same devices share what they communicate by: the holders of one state and of
 // another, and all pipeline ranks.
 static std::string devices_text(const Program& program, const ir::DeviceGroup& group) {
-  const auto* holders = std::get_if<ir::Holders>(&group);
   std::vector<std::string> axes;
-  for (const Name axis : holders != nullptr ? holders->axes : std::get<ir::AxisGroup>(group).axes)
+  for (const Name axis : named_axes(group))
     if (program.mesh.axis_size(axis) > 1) axes.emplace_back(axis);
-  const bool all = holders == nullptr && axes == std::vector<std::string>{"pp"};
-  if (holders == nullptr && !all) return join(axes, ",");
-  std::string text =
+  const bool all = axes == std::vector<std::string>{"pp"};
+  if (std::holds_alternative<ir::AxisGroup>(group) && !all) return join(axes, ",");
+  const std::string ranks =
       fmt::format("pipeline ranks {}", fmt::join(group_ranks(program, group, 0), ", "));
-  if (!all && !axes.empty()) text += " and " + join(axes, ",");
-  return text;
+  return all || axes.empty() ? ranks : ranks + " and " + join(axes, ",");
 }
 
 // All members of a group must come to its operations in the same order, whatever the speed of their

@@ -7,6 +7,7 @@
 #include "cluster/group_shape.h"
 #include "cost/collective.h"
 #include "cost/op_time.h"
+#include "predict/plan_groups.h"
 #include "predict/precision.h"
 
 namespace mw::predict {
@@ -40,44 +41,6 @@ double state_bytes(const Facts& facts) {
   return facts[kWeights] + facts[kGradients] + facts[kOptimizer];
 }
 
-// Ranks from one coordinate of an axis to the next.
-int64_t stride_of(const Plan& plan, std::string_view axis) {
-  int64_t stride = 1;
-  const compile::AxisOrder order = plan.mesh_order();
-  for (auto inner = order.rbegin(); inner != order.rend() && *inner != axis; ++inner)
-    stride *= plan.axis_size(*inner);
-  return stride;
-}
-
-// Ranks that differ from `rank` in their places along the axes alone.
-std::vector<RankId> group_along(const Plan& plan, const Names& axes, RankId rank) {
-  std::vector<RankId> members = {rank};
-  for (const Name axis : axes) {
-    std::vector<RankId> moved;
-    const int64_t stride = stride_of(plan, axis), size = plan.axis_size(axis);
-    for (const RankId member : members) {
-      for (int64_t d = 0; d < size; ++d) moved.emplace_back(member.value + d * stride);
-    }
-    members = std::move(moved);
-  }
-  return members;
-}
-
-// From rank 0 to those ranks of its stage that are not of its group along the axes ("pp": of none).
-std::vector<RankId> beside(const cluster::Cluster& cluster, const Plan& plan, const Names& axes) {
-  std::vector<RankId> shifts = {RankId(0)};
-  for (const Name other : plan.mesh_order()) {
-    if (other == "pp" || std::find(axes.begin(), axes.end(), other) != axes.end()) continue;
-    std::vector<RankId> moved;
-    const int64_t stride = stride_of(plan, other), size = plan.axis_size(other);
-    for (const RankId shift : shifts) {
-      for (int64_t d = 0; d < size; ++d) moved.emplace_back(shift.value + d * stride);
-    }
-    shifts = cluster::distinct_shifts(cluster, moved);
-  }
-  return shifts;
-}
-
 // Of a forward's first gather at least this part is beside nothing: a norm of activations, which
 // reads none of a block's matrices, may go beside the rest.
 constexpr double kApart = 0.9;
@@ -87,12 +50,6 @@ int64_t divided_stage(const Plan& plan) {
   const bool divides =
       plan.dp > 1 && plan.effective_grad_reduce() == compile::GradReduce::kMicrobatch;
   return divides ? std::max<int64_t>(plan.zero, 1) : 0;
-}
-
-std::vector<cluster::GroupShape> shapes_along(const cluster::Cluster& cluster, const Plan& plan,
-                                              const Names& axes) {
-  return cluster::group_shapes(cluster, group_along(plan, axes, RankId(0)),
-                               beside(cluster, plan, axes));
 }
 
 }  // namespace

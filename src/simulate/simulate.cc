@@ -18,6 +18,9 @@
 namespace mw::simulate {
 namespace {
 
+using pipeline::Category;
+using pipeline::Program;
+
 // Under which exposed communication is told: shared weights are one entry, whatever they are
 // called; replicas that are summed with the ranks along axes are theirs.
 std::string entry_of(const std::string& label) {
@@ -25,9 +28,6 @@ std::string entry_of(const std::string& label) {
   const size_t axes = label.find(',');
   return axes == std::string::npos ? "shared weights" : label.substr(axes + 1);
 }
-
-using pipeline::Category;
-using pipeline::Program;
 
 class Simulation {
  public:
