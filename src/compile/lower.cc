@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "base/in_parallel.h"
 #include "compile/channels.h"
+#include "compile/repeatable.h"
 #include "pipeline/memory_plan.h"
 
 namespace mw::compile {
@@ -68,13 +69,14 @@ class RankLowering {
  public:
   RankLowering(const LowerRequest& request, const ChannelPlan& channels,
                const SharedChannels& shared, const Layouts& layouts, int32_t rank,
-               const Callees& fragments)
+               const Callees& fragments, size_t repeatable)
       : r_(request),
         channels_(channels),
         shared_(shared),
         layouts_(layouts),
         rank_(rank),
-        fragments_(fragments) {
+        fragments_(fragments),
+        repeatable_(repeatable) {
     const StateTable& states = request.states[static_cast<size_t>(rank)];
     program_.buffers = states.buffers;
     program_.states = static_cast<int32_t>(states.buffers.size());
@@ -92,9 +94,10 @@ class RankLowering {
     if (!r_.stages.empty()) {
       calls_.resize(r_.stages.size());
       reserve();
-      for (const Action& action : r_.schedule.ranks[rank]) {
-        if (!may_repeat(action)) validate();
-        add_action(action);
+      const std::vector<Action>& actions = r_.schedule.ranks[rank];
+      for (size_t i = 0; i < actions.size(); ++i) {
+        if (i == repeatable_) validate();
+        add_action(actions[i]);
       }
     }
     validate();
@@ -128,13 +131,6 @@ class RankLowering {
       if (port.kind == PortSource::Kind::kSend && port.channel >= 0) plan.messages += 2;
     }
     return plan;
-  }
-
-  // A forward that adds to no state.
-  bool may_repeat(const Action& action) const {
-    if (action.kind != ActionKind::kF) return false;
-    const StageCode& code = r_.stages[action.stage.index()];
-    return code.fragments.at(action.kind).fragment->graph.updates.empty();
   }
 
   // Up to the releases behind the call of VALIDATE.
@@ -424,6 +420,7 @@ class RankLowering {
   const Layouts& layouts_;
   int32_t rank_;
   const Callees& fragments_;
+  size_t repeatable_;  // actions before VALIDATE
   pipeline::RankProgram program_;
   std::vector<std::map<ActionKind, CallPlan>> calls_;  // [stage]
   std::vector<std::vector<BufferId>> tables_;          // [table][microbatch]
@@ -523,13 +520,16 @@ pipeline::Program lower(const LowerRequest& request) {
     of_step[rank].share = add(request.validations[rank].share);
     of_step[rank].validate = add(request.validations[rank].validate);
   }
+  const std::vector<size_t> repeatable = request.validations.empty() || request.stages.empty()
+                                             ? std::vector<size_t>(request.states.size())
+                                             : repeatable_actions(request.schedule, request.stages);
   // Ranks are apart from each other.
   program.ranks.resize(request.states.size());
   size_t actions = 0;
   for (const auto& rank : request.schedule.ranks) actions += rank.size();
   in_parallel(program.ranks.size(), threads_for(4 * actions), [&](size_t rank) {
-    RankLowering lowering(request, channels, shared, layouts, static_cast<int32_t>(rank),
-                          fragments);
+    RankLowering lowering(request, channels, shared, layouts, static_cast<int32_t>(rank), fragments,
+                          repeatable[rank]);
     program.ranks[rank] = lowering.run(of_step[rank]);
     if (request.offsets) pipeline::plan_rank(program, program.ranks[rank]);
   });

@@ -113,6 +113,12 @@ AxisOrder Plan::mesh_order() const {
   return axes;
 }
 
+AxisOrder Plan::usual_order() const {
+  Plan usual = *this;
+  usual.order = usual_axis_order();
+  return usual.mesh_order();
+}
+
 int64_t Plan::axis_size(std::string_view axis) const {
   if (axis == "dp") return dp / ep;
   if (axis == "ep") return ep;
@@ -122,7 +128,7 @@ int64_t Plan::axis_size(std::string_view axis) const {
 
 sharding::Axes Plan::data_axes() const {
   sharding::Axes axes;
-  for (const Name axis : mesh_order()) {
+  for (const Name axis : usual_order()) {
     if (axis != "tp" && axis != "pp" && axis_size(axis) > 1) axes.push_back(axis);
   }
   if (axes.empty()) axes.push_back("dp");
@@ -344,18 +350,21 @@ ResolvedPlan resolve(const Plan& plan, const ir::Module& module, const ModelShap
 
   ResolvedPlan resolved;
   resolved.plan = plan;
-  std::vector<cluster::Axis> axes, stage_axes;
   const std::vector<cluster::Axis> tensor = tensor_axes(plan, shape);
-  for (const Name name : plan.mesh_order()) {
-    if (name == "tp") {
-      axes.insert(axes.end(), tensor.begin(), tensor.end());
-      stage_axes.insert(stage_axes.end(), tensor.begin(), tensor.end());
-      continue;
+  const auto axes_of = [&](const AxisOrder& order, bool of_stage) {
+    std::vector<cluster::Axis> axes;
+    for (const Name name : order) {
+      if (name == "pp" && of_stage) continue;
+      if (name == "tp") {
+        axes.insert(axes.end(), tensor.begin(), tensor.end());
+      } else {
+        axes.push_back({name, plan.axis_size(name)});
+      }
     }
-    axes.push_back({name, plan.axis_size(name)});
-    if (name != "pp") stage_axes.push_back(axes.back());
-  }
-  resolved.mesh = cluster::Mesh(axes);
+    return axes;
+  };
+  const std::vector<cluster::Axis> stage_axes = axes_of(plan.usual_order(), true);
+  resolved.mesh = cluster::Mesh(axes_of(plan.mesh_order(), false));
   const sharding::Strategy strategy = strategy_of(plan, tensor);
   resolved.outside = strategy;
 

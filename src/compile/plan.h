@@ -76,6 +76,9 @@ struct Plan {
   // The mesh's axes in order: pp, dp, tp and, where they are more than 1, cp and ep, which is the
   // inner part of dp: the axis dp is then what is left of it.
   AxisOrder mesh_order() const;
+  // The same axes in their usual order, whatever the mesh's. Lists of axes follow it, so that what
+  // is divided or summed over several of them has one order in all meshes.
+  AxisOrder usual_order() const;
   int64_t axis_size(std::string_view axis) const;  // of the mesh
   // Over which a weight that nothing else divides is held by every rank and its gradients are
   // pending: of dp, ep and cp those larger than 1, major first; dp if there is none. What ZeRO

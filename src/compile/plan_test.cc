@@ -138,7 +138,10 @@ TEST_CASE("cp and ep are axes of the mesh; ep is a part of dp") {
   CHECK(parse_plan("").data_axes() == sharding::Axes{"dp"});
   CHECK(parse_plan(short_form(plan)) == plan);
   CHECK(short_form(plan_from_json(to_json(plan), "x")) == short_form(plan) + ",grad_reduce=step");
-  CHECK(parse_plan("dp=2,cp=2,order=pp-cp-dp-tp").mesh_order().front() == "pp");
+  const Plan other = parse_plan("dp=2,cp=2,order=pp-cp-dp-tp");
+  CHECK(other.mesh_order() == AxisOrder{"pp", "cp", "dp", "tp"});
+  CHECK(other.usual_order() == AxisOrder{"pp", "dp", "cp", "tp"});
+  CHECK(other.data_axes() == sharding::Axes{"dp", "cp"});
   CHECK(message_of("dp=6,ep=4") ==
         "--plan: ep: divides the experts over a part of dp=6, which is no multiple of 4");
   CHECK(message_of("pp=2,cp=2,schedule=seq-1f1b,microbatches=2") ==

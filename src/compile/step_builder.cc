@@ -27,7 +27,8 @@ LocalGraph::Made vector_type(DType dtype, int64_t local, int64_t global,
 StepBuilder::StepBuilder(const UpdateContext& context)
     : c_(context), plan_(context.plan.plan), parameters_(context.module.parameters()) {
   const sharding::Axes data = plan_.data_axes();
-  for (const cluster::Axis& axis : c_.plan.mesh.axes()) {
+  if (plan_.pp > 1) model_axes_.push_back("pp");
+  for (const cluster::Axis& axis : c_.plan.stages.front().mesh.axes()) {
     if (axis.size == 1) continue;
     const bool is_data = std::find(data.begin(), data.end(), axis.name) != data.end();
     (is_data ? data_axes_ : model_axes_).push_back(axis.name);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <map>
 
 #include "base/error.h"
 #include "ops/op_def.h"
@@ -48,6 +49,7 @@ class Partitioner {
     result_.main_version.resize(request.graph.values.size());
     result_.graph.name = request.graph.name;
     find_weights();
+    find_originals();
     propagate();
   }
 
@@ -100,6 +102,29 @@ class Partitioner {
     weight_.assign(r_.graph.values.size(), false);
     for (const ir::Input& input : r_.graph.inputs) {
       if (input.state.valid() && !is_accumulator(input)) weight_[input.value.index()] = true;
+    }
+  }
+
+  // A clone of a recomputed op is its original by kind, attributes, layer and what it reads.
+  void find_originals() {
+    original_.resize(r_.graph.values.size());
+    for (size_t v = 0; v < original_.size(); ++v) original_[v] = ValueId(static_cast<int64_t>(v));
+    std::map<std::vector<int64_t>, const ir::Op*> forward;
+    std::vector<int64_t> key;
+    const auto any = [&](const ir::Op& op) { return op.recompute.valid(); };
+    if (std::none_of(r_.graph.ops.begin(), r_.graph.ops.end(), any)) return;
+    for (const ir::Op& op : r_.graph.ops) {
+      if (op.work != Work::kForward && !op.recompute.valid()) continue;
+      key = {static_cast<int64_t>(op.kind), memo_.number(op.attrs), op.layer.value};
+      for (const ValueId v : op.operands) key.push_back(original_[v.index()].value);
+      if (!op.recompute.valid()) {
+        forward.emplace(key, &op);
+        continue;
+      }
+      const auto of = forward.find(key);
+      if (of == forward.end()) continue;
+      for (size_t i = 0; i < op.results.size(); ++i)
+        original_[op.results[i].index()] = of->second->results[i];
     }
   }
 
@@ -266,6 +291,11 @@ class Partitioner {
                                      carried_[v.index()] ? static_cast<int>(main_[v.index()]) : -1,
                                      static_cast<int>(versions_[v.index()].size())});
       for (const Version& version : versions_[v.index()]) problem.push_back(version.number);
+      if (const ValueId original = original_[v.index()]; original != v) {
+        problem.push_back(-2);
+        for (const Version& version : versions_[original.index()])
+          problem.push_back(version.number);
+      }
     }
     for (const ValueId v : op.results) {
       problem.insert(problem.end(),
@@ -281,6 +311,10 @@ class Partitioner {
       std::vector<Sharding> have;
       main_version(v);
       for (const Version& version : versions_[v.index()]) have.push_back(version.sharding);
+      if (original_[v.index()] != v) {
+        for (const Version& version : versions_[original_[v.index()].index()])
+          have.push_back(version.sharding);
+      }
       problem.operands.push_back(std::move(have));
     }
     for (const ValueId v : op.results) {
@@ -291,6 +325,11 @@ class Partitioner {
       const ValueId v = op.operands[static_cast<size_t>(i)];
       double bytes = 0;
       if (cheapest(v, needed, bytes) == nullptr) return -1.0;
+      // As if it had been kept: whatever is recomputed, sums are made in the same order.
+      if (const ValueId original = original_[v.index()]; original != v) {
+        double kept = 0;
+        if (cheapest(original, needed, kept) != nullptr) bytes = std::min(bytes, kept);
+      }
       return is_weight(v) || stops_carried(v, needed) ? bytes * kNeverFactor : bytes;
     };
     problem.result_cost = [&](int i, const Sharding& made) {
@@ -497,6 +536,7 @@ class Partitioner {
   std::vector<std::vector<Version>> versions_;
   std::vector<size_t> main_;
   std::vector<bool> may_pend_, carried_, weight_;
+  std::vector<ValueId> original_;  // [value] what it is made again of; itself, if it is no clone
   sharding::Propagation advice_;
   Partitioned result_;
 };

@@ -94,8 +94,14 @@ CHOSEN = [
     ("gpt-micro", "tp=2,pp=2,schedule=zb-h1,microbatches=4,sp,regather,recompute=selective"),
     ("llama-micro", "tp=2,cp=2,microbatches=2,sp,regather"),
     ("llama-thirds", "tp=3,pp=2,schedule=interleaved-1f1b,chunks=2,microbatches=4,sp,regather"),
+    ("llama-micro", "tp=4,microbatches=2,sp,recompute=selective-op"),
+    ("gpt-dropout", "tp=4,pp=2,schedule=zb-h1,microbatches=2,sp,recompute=selective-op"),
+    ("gpt-micro", "dp=2,cp=2,tp=2,microbatches=2,sp,zero=2,order=pp-cp-tp-dp"),
+    ("llama-micro", "tp=4,cp=2,microbatches=2,sp,order=pp-dp-tp-cp"),
+    ("llama-micro", "pp=3,schedule=v-min,microbatches=16,layers=0:0:1:3:0:0,post_validation"),
 ]
 RANDOM = 40
+ANY = 60
 SAMPLED = 14
 
 
@@ -218,6 +224,31 @@ def test_a_base_plan_follows_one_rank_for_fifty_steps(runs, model, plan):
     run, one = runs.run(model, plan, steps=50), runs.run(model, "dp=1", steps=50)
     assert one.metrics[-1]["loss"] < one.metrics[0]["loss"] - 0.3
     assert run.series("loss") == pytest.approx(one.series("loss"), rel=1e-5), explain([], run, one)
+
+
+@pytest.mark.parametrize("number", range(ANY if meshwright.EVERYTHING else ANY // 5))
+def test_any_plan_is_refused_or_equals_its_base_plan(runs, number):
+    """Drawn from all schedules and options; what is refused is drawn again."""
+    rng = random.Random(f"{meshwright.SEED} {number}")
+    model = rng.choice(list(MODELS))
+    shape = MODELS[model]
+    layers = shape.changes.get("num_hidden_layers", 4)
+    while True:
+        plan = plans.any_plan(rng, layers=layers, global_batch=shape.global_batch, tp=shape.tp)
+        text = plans.short_form(plan)
+        arguments = ["verify", runs.job(model), "--plan", text]
+        done = meshwright.execute(arguments)
+        if done.returncode == 0:
+            break
+        assert done.returncode == 2, f"{meshwright.command_line(arguments)}\n{done.stderr}"
+    run = runs.get(model, text)
+    base = runs.get(model, plans.short_form(plans.base(plan)))
+    if plan["schedule"] in plans.ROUNDED:
+        for key in ("loss", "grad_norm"):
+            assert run.series(key) == pytest.approx(base.series(key), rel=1e-6), explain([], run, base)
+    else:
+        found = differences(run, base)
+        assert not found, explain(found, run, base)
 
 
 # Microbatches in another order (looped-bfs), weights held twice or more (chimera, dualpipe), slices of sequences.
