@@ -1,6 +1,7 @@
 #include "sharding/propagation.h"
 
 #include <algorithm>
+#include <bit>
 #include <map>
 #include <memory>
 #include <optional>
@@ -34,21 +35,23 @@ void add_axes(Axes& to, const Axes& from) {
 // Ops of a graph, the first of them to be taken first.
 class Waiting {
  public:
-  explicit Waiting(size_t ops) : waits_(ops, false) {}
+  explicit Waiting(size_t ops) : waits_(ops / kBits + 1, 0) {}
   void add(size_t op) {
-    waits_[op] = true;
-    from_ = std::min(from_, op);
+    waits_[op / kBits] |= uint64_t{1} << (op % kBits);
+    from_ = std::min(from_, op / kBits);
   }
   std::optional<size_t> take() {
-    while (from_ < waits_.size() && !waits_[from_]) ++from_;
+    while (from_ < waits_.size() && waits_[from_] == 0) ++from_;
     if (from_ == waits_.size()) return std::nullopt;
-    waits_[from_] = false;
-    return from_++;
+    const auto bit = static_cast<size_t>(std::countr_zero(waits_[from_]));
+    waits_[from_] &= waits_[from_] - 1;
+    return from_ * kBits + bit;
   }
 
  private:
-  std::vector<bool> waits_;
-  size_t from_ = 0;  // none waits before it
+  static constexpr size_t kBits = 64;
+  std::vector<uint64_t> waits_;  // a bit an op
+  size_t from_ = 0;              // none waits before this word
 };
 
 class Propagator {
