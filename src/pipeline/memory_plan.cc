@@ -20,20 +20,60 @@ namespace {
 
 int64_t aligned(int64_t bytes) { return round_up(bytes, kAlignment); }
 
+struct Placed {
+  int64_t begin, end;   // bytes
+  int64_t first, last;  // steps
+};
+
+// What has been placed, as a whole and by parts of the time, since most intervals live shortly.
+class Placing {
+ public:
+  explicit Placing(const std::vector<Interval>& intervals) {
+    if (intervals.empty()) return;
+    int64_t last = intervals[0].last;
+    first_ = intervals[0].first;
+    for (const Interval& i : intervals) {
+      first_ = std::min(first_, i.first);
+      last = std::max(last, i.last);
+    }
+    steps_ = (last - first_) / static_cast<int64_t>(kParts) + 1;
+    all_.reserve(intervals.size());
+  }
+  // Those that live at one time with it are among these, by begin.
+  const std::vector<Placed>& beside(const Interval& interval) const {
+    const size_t part = part_of(interval.first);
+    return part == part_of(interval.last) ? parts_[part] : all_;
+  }
+  void add(const Placed& placed) {
+    insert(placed, all_);
+    for (size_t part = part_of(placed.first); part <= part_of(placed.last); ++part)
+      insert(placed, parts_[part]);
+  }
+
+ private:
+  static constexpr size_t kParts = 64;
+  size_t part_of(int64_t step) const { return static_cast<size_t>((step - first_) / steps_); }
+  static void insert(const Placed& placed, std::vector<Placed>& to) {
+    const auto behind =
+        std::upper_bound(to.begin(), to.end(), placed.begin,
+                         [](int64_t begin, const Placed& other) { return begin < other.begin; });
+    to.insert(behind, placed);
+  }
+
+  int64_t first_ = 0, steps_ = 1;  // of a part
+  std::vector<Placed> all_;
+  std::array<std::vector<Placed>, kParts> parts_;
+};
+
 // Places the intervals in the given order, each into the tightest gap between those already placed
 // that live at the same time.
 Packing place(const std::vector<Interval>& intervals, const std::vector<size_t>& order) {
-  struct Placed {
-    int64_t begin, end;   // bytes
-    int64_t first, last;  // steps
-  };
   Packing packing{.offsets = std::vector<int64_t>(intervals.size(), 0), .total = 0};
-  std::vector<Placed> placed;  // by begin
-  placed.reserve(order.size());
+  Placing placed(intervals);
   for (const size_t i : order) {
     const Interval& here = intervals[i];
     int64_t at = -1, best_gap = 0, end = 0;
-    for (const Placed& other : placed) {
+    for (const Placed& other : placed.beside(here)) {
       if (other.first > here.last || here.first > other.last) continue;
       const int64_t gap = other.begin - end;
       if (gap >= here.bytes && (at < 0 || gap < best_gap)) at = end, best_gap = gap;
@@ -42,10 +82,7 @@ Packing place(const std::vector<Interval>& intervals, const std::vector<size_t>&
     const int64_t offset = at < 0 ? end : at;
     packing.offsets[i] = offset;
     packing.total = std::max(packing.total, offset + here.bytes);
-    const auto behind =
-        std::upper_bound(placed.begin(), placed.end(), offset,
-                         [](int64_t begin, const Placed& other) { return begin < other.begin; });
-    placed.insert(behind, {offset, offset + here.bytes, here.first, here.last});
+    placed.add({offset, offset + here.bytes, here.first, here.last});
   }
   return packing;
 }
