@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <limits>
 
+#include <absl/container/inlined_vector.h>
+
 namespace mw::simulate {
 namespace {
 
@@ -171,11 +173,12 @@ class SharedClock {
   // What each user of a level may take of it, so that those that want no more have what they want
   // and the others have the rest in even shares.
   double fair_share(size_t level) const {
-    std::vector<double> uses;
+    absl::InlinedVector<double, 8> uses;
     for (const Walk::Shared::Sending& one : shared_.sending) {
       if (one.from <= shared_.now && (levels_of(op_of(one.op)) >> level & 1) != 0)
         uses.push_back(use(one.op, level));
     }
+    if (uses.size() == 1) return 1;
     std::sort(uses.begin(), uses.end());
     double rest = 1;
     for (size_t i = 0; i < uses.size(); ++i) {
@@ -222,7 +225,7 @@ class SharedClock {
   void go_on(double until) {
     std::vector<Walk::Shared::Sending>& sending = shared_.sending;
     if (!sending.empty() && until >= shared_.now) {  // also what is left of a rounded second
-      std::vector<double> left;
+      absl::InlinedVector<double, 8> left;
       for (const Walk::Shared::Sending& one : sending) {
         left.push_back(end_of(one) <= until ? 0 : one.left - rate(one) * (until - shared_.now));
       }
