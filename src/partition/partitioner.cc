@@ -48,7 +48,7 @@ class Partitioner {
     for (const ir::Value& value : request.graph.values) type_.push_back(memo_.number(value.type));
     result_.main_version.resize(request.graph.values.size());
     result_.graph.name = request.graph.name;
-    find_weights();
+    find_inputs();
     find_originals();
     propagate();
   }
@@ -98,9 +98,11 @@ class Partitioner {
     return main_version(v).sharding.without_partial();
   }
 
-  void find_weights() {
+  void find_inputs() {
     weight_.assign(r_.graph.values.size(), false);
+    input_.assign(r_.graph.values.size(), nullptr);
     for (const ir::Input& input : r_.graph.inputs) {
+      input_[input.value.index()] = &input;
       if (input.state.valid() && !is_accumulator(input)) weight_[input.value.index()] = true;
     }
   }
@@ -499,9 +501,8 @@ class Partitioner {
   // pending sum.
   void partition_accumulate(const ir::Op& op) {
     const ValueId acc = op.operands[0], g = op.operands[1];
-    const auto input = std::find_if(r_.graph.inputs.begin(), r_.graph.inputs.end(),
-                                    [&](const ir::Input& i) { return i.value == acc; });
-    MW_CHECK(input != r_.graph.inputs.end(), "accumulator {} is no state", r_.graph.label(acc));
+    const ir::Input* input = input_[acc.index()];
+    MW_CHECK(input != nullptr, "accumulator {} is no state", r_.graph.label(acc));
     Sharding wanted =
         given(acc) ? given(acc)->without_partial() : sharding::replicated(type(acc).rank());
     wanted.partial = main_version(g).sharding.partial;
@@ -536,6 +537,7 @@ class Partitioner {
   std::vector<std::vector<Version>> versions_;
   std::vector<size_t> main_;
   std::vector<bool> may_pend_, carried_, weight_;
+  std::vector<const ir::Input*> input_;  // [value] null: it is none
   std::vector<ValueId> original_;  // [value] what it is made again of; itself, if it is no clone
   sharding::Propagation advice_;
   Partitioned result_;
