@@ -105,19 +105,15 @@ const AxisOrder& usual_axis_order() {
   return usual;
 }
 
-AxisOrder Plan::mesh_order() const {
-  AxisOrder axes = order;
-  if (cp > 1 && std::find(axes.begin(), axes.end(), "cp") == axes.end())
+// With the axes that an order need not name.
+static AxisOrder with_inner_axes(AxisOrder axes, const Plan& plan) {
+  if (plan.cp > 1 && std::find(axes.begin(), axes.end(), "cp") == axes.end())
     axes.insert(std::find(axes.begin(), axes.end(), "tp"), "cp");
-  if (ep > 1) axes.insert(std::find(axes.begin(), axes.end(), "dp") + 1, "ep");
+  if (plan.ep > 1) axes.insert(std::find(axes.begin(), axes.end(), "dp") + 1, "ep");
   return axes;
 }
-
-AxisOrder Plan::usual_order() const {
-  Plan usual = *this;
-  usual.order = usual_axis_order();
-  return usual.mesh_order();
-}
+AxisOrder Plan::mesh_order() const { return with_inner_axes(order, *this); }
+AxisOrder Plan::usual_order() const { return with_inner_axes(usual_axis_order(), *this); }
 
 int64_t Plan::axis_size(std::string_view axis) const {
   if (axis == "dp") return dp / ep;

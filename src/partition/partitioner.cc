@@ -111,15 +111,15 @@ class Partitioner {
   void find_originals() {
     original_.resize(r_.graph.values.size());
     for (size_t v = 0; v < original_.size(); ++v) original_[v] = ValueId(static_cast<int64_t>(v));
+    const auto is_clone = [](const ir::Op& op) { return op.recompute.valid(); };
+    if (std::none_of(r_.graph.ops.begin(), r_.graph.ops.end(), is_clone)) return;
     std::map<std::vector<int64_t>, const ir::Op*> forward;
     std::vector<int64_t> key;
-    const auto any = [&](const ir::Op& op) { return op.recompute.valid(); };
-    if (std::none_of(r_.graph.ops.begin(), r_.graph.ops.end(), any)) return;
     for (const ir::Op& op : r_.graph.ops) {
-      if (op.work != Work::kForward && !op.recompute.valid()) continue;
+      if (op.work != Work::kForward && !is_clone(op)) continue;
       key = {static_cast<int64_t>(op.kind), memo_.number(op.attrs), op.layer.value};
       for (const ValueId v : op.operands) key.push_back(original_[v.index()].value);
-      if (!op.recompute.valid()) {
+      if (!is_clone(op)) {
         forward.emplace(key, &op);
         continue;
       }

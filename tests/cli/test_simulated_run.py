@@ -18,6 +18,7 @@ if meshwright.missing():
 
 ROOT, BINARY = meshwright.ROOT, str(meshwright.BINARY)
 JOB = "examples/gpt-micro.toml"
+DRAWN = 40 if meshwright.EVERYTHING else 5  # plans
 ALIASES = ("assemble", "view", "reshape", "copy")  # of the time line; where they move nothing they are not drawn
 
 
@@ -25,9 +26,6 @@ def run(*arguments):
     done = subprocess.run([BINARY, *arguments], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return done.stdout
-
-
-DRAWN = 40 if meshwright.EVERYTHING else 5
 
 
 def streams(path, process, category):
@@ -55,8 +53,10 @@ def drawn(number):
     rng = random.Random(f"{meshwright.SEED} {number}")
     while True:
         plan = plans.short_form(plans.any_plan(rng, layers=4, global_batch=16, tp=[1, 2, 4]))
-        if meshwright.execute(["verify", JOB, "--plan", plan]).returncode == 0:
+        done = meshwright.execute(["verify", JOB, "--plan", plan])
+        if done.returncode == 0:
             return plan
+        assert done.returncode == 2, f"{plan}\n{done.stderr}"
 
 
 CHOSEN = [
