@@ -78,10 +78,17 @@ bool says_dp(const std::string& text) {
 
 // The plan in `text` with the dp that --gpus leaves it, before anything is held against its dp. As
 // it is where it says its own, or where no dp would do: messages come later.
-std::string with_dp(int64_t gpus, const std::string& text) {
+std::string with_dp(FileSystem& fs, int64_t gpus, const std::string& text) {
   if (gpus == 0 || says_dp(text)) return text;
   int64_t replica = 1;
-  const auto words = words_of(text);
+  auto words = words_of(text);
+  if (words->contains("schedule") && !words->contains("pp")) {  // a file's has its own
+    Diagnostics later;
+    attempt(later, [&] {
+      const auto files = compile::files_beside(fs, "");
+      (*words)["pp"] = std::to_string(compile::read_plan(text, "--plan", files).plan.pp);
+    });
+  }
   for (const char* key : {"tp", "pp", "cp"}) {
     const auto word = words->find(key);
     if (word == words->end()) continue;
@@ -101,9 +108,9 @@ compile::PlanReading read_plan(FileSystem& fs, const std::string& text, const st
   if (ends_with(text, ".json")) {
     const std::string plan = fs.read_file(text);
     if (!is_json(plan)) throw_error("{}: must be a JSON object, a plan", text);
-    return compile::read_plan(plan, text);
+    return compile::read_plan(plan, text, compile::files_beside(fs, text));
   }
-  return compile::read_plan(text, where);
+  return compile::read_plan(text, where, compile::files_beside(fs, ""));
 }
 
 // The options, and in place of those that are not given what the plan file says of its step. As
@@ -114,7 +121,7 @@ RequestOptions with_step(FileSystem& fs, RequestOptions options) {
   Diagnostics later;
   std::optional<compile::PlannedStep> step;
   attempt(later, [&] {
-    step = compile::read_plan(fs.read_file(file), file).step;
+    step = compile::read_plan(fs.read_file(file), file, compile::files_beside(fs, file)).step;
     if (step) step = from_plan_file(fs, *step, file);
   });
   if (!step) return options;
@@ -144,7 +151,7 @@ struct Known {
 void read_job(FileSystem& fs, const RequestOptions& options, predict::Request& request,
               Known& known) {
   train::JobOverrides overrides;
-  if (!options.plan.empty()) overrides.plan = with_dp(options.gpus, options.plan);
+  if (!options.plan.empty()) overrides.plan = with_dp(fs, options.gpus, options.plan);
   if (!options.model.empty()) overrides.model = model_file(fs, options.model);
   const train::Job job = train::read_job(fs, options.what, overrides, train::JobUse::kSimulate);
   request.model = job.model;
@@ -183,7 +190,7 @@ void read_parts(FileSystem& fs, const RequestOptions& options, predict::Request&
     diagnostics.add("--plan: is missing; give a plan such as tp=8,pp=8,dp=16");
   } else {
     attempt(diagnostics, [&] {
-      known.plan = read_plan(fs, with_dp(options.gpus, plan),
+      known.plan = read_plan(fs, with_dp(fs, options.gpus, plan),
                              options.what.empty() ? "--plan" : options.what);
       request.plan = known.plan->plan;
       for (const std::string& finding : known.plan->findings) diagnostics.add("{}", finding);
@@ -299,7 +306,7 @@ predict::Request with_plan(FileSystem& fs, const RequestOptions& options,
                            const std::string& where, Diagnostics& diagnostics) {
   predict::Request other = request;
   attempt(diagnostics, [&] {
-    const compile::PlanReading reading = read_plan(fs, with_dp(options.gpus, plan), where);
+    const compile::PlanReading reading = read_plan(fs, with_dp(fs, options.gpus, plan), where);
     other.plan = reading.plan;
     for (const std::string& finding : reading.findings) diagnostics.add("{}", finding);
     Diagnostics found;
@@ -336,7 +343,8 @@ void add_request_options(CLI::App& command, RequestOptions& options) {
   command.add_option("--cluster", options.cluster,
                      "A cluster of clusters/ by name, such as selene, or a TOML file");
   add_profile_option(command, options.profile);
-  command.add_option("--plan", options.plan, "The plan: tp=8,pp=8,dp=16,microbatches=96,…");
+  command.add_option("--plan", options.plan,
+                     "The plan: tp=8,pp=8,dp=16,microbatches=96,…; schedule may be a CSV file");
   command
       .add_option("--gpus", options.gpus,
                   "Devices: dp*tp*pp*cp; gives the dp that --plan leaves out")

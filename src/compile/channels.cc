@@ -27,6 +27,7 @@ class SlotCounter {
   SlotCounter(const pipeline::Schedule& schedule, const std::vector<StageCode>& stages,
               const ChannelPlan& plan)
       : schedule_(schedule),
+        plan_(plan),
         microbatches_(static_cast<size_t>(schedule.microbatches)),
         split_(stages.size() * microbatches_, false),
         most_(plan.channels.size(), 1) {
@@ -38,10 +39,12 @@ class SlotCounter {
     }
   }
 
-  // [channel] the most values that it holds at a time in any run so far, where a backward takes
+  // [channel] the most slots that it takes at a time in any run so far, where a backward takes
   // `backward` times as long as a forward.
-  const std::vector<int64_t>& run(int32_t backward) {
-    held_.assign(most_.size(), 0);
+  const std::vector<int32_t>& run(int32_t backward) {
+    held_.assign(most_.size(), Held());
+    for (size_t c = 0; c < held_.size(); ++c)
+      held_[c].is_over.assign(plan_.microbatches[c].size(), false);
     published_.assign(numbers_.size() * microbatches_, false);
     std::vector<size_t> next(schedule_.ranks.size(), 0);
     size_t left = 0;
@@ -58,7 +61,7 @@ class SlotCounter {
         busy[r] = grows ? backward : 1;
         hold(action);
       }
-      for (size_t c = 0; c < held_.size(); ++c) most_[c] = std::max(most_[c], held_[c]);
+      for (size_t c = 0; c < held_.size(); ++c) most_[c] = std::max(most_[c], held_[c].slots());
       for (size_t r = 0; r < next.size(); ++r) {
         if (busy[r] == 0) continue;
         any = true;
@@ -124,26 +127,42 @@ class SlotCounter {
     return std::all_of(reads.begin(), reads.end(),
                        [&](int32_t n) { return published_[message(n, action)]; });
   }
-  void change(int32_t number, int64_t by) {
-    const int32_t c = channel_[static_cast<size_t>(number)];
-    if (c >= 0) held_[static_cast<size_t>(c)] += by;
-  }
+  // Messages of a channel that were begun, and the oldest that is not over.
+  struct Held {
+    int32_t begun = 0, oldest = 0;
+    std::vector<bool> is_over;  // [place]
+    int32_t slots() const { return begun - oldest; }
+  };
   void hold(const Action& action) {
-    for (const int32_t n : use(action).sends) change(n, 1);
+    for (const int32_t n : use(action).sends) {
+      const int32_t c = channel_[static_cast<size_t>(n)];
+      if (c >= 0) ++held_[static_cast<size_t>(c)].begun;
+    }
+  }
+  void let_go(int32_t number, const Action& action) {
+    const int32_t c = channel_[static_cast<size_t>(number)];
+    if (c < 0) return;
+    Held& held = held_[static_cast<size_t>(c)];
+    held.is_over[static_cast<size_t>(plan_.sequence(c, action.first))] = true;
+    while (held.oldest < held.begun && held.is_over[static_cast<size_t>(held.oldest)])
+      ++held.oldest;
   }
   void finish(const Action& action) {
     for (const int32_t n : use(action).sends) pending_.push_back(message(n, action));
     const CrossingUse& here = use(action);
-    for (const int32_t n : split_[unit(action)] ? here.last_split : here.last_whole) change(n, -1);
+    for (const int32_t n : split_[unit(action)] ? here.last_split : here.last_whole)
+      let_go(n, action);
   }
 
   const pipeline::Schedule& schedule_;
+  const ChannelPlan& plan_;
   size_t microbatches_;
   std::vector<bool> split_;                                // [stage, microbatch] has I and W
   std::vector<std::array<CrossingUse, kWorkKinds>> uses_;  // [stage][kind]
   std::map<ChannelKey, int32_t> numbers_;
   std::vector<int32_t> channel_;  // [number] -1: both stages are on one rank
-  std::vector<int64_t> held_, most_;
+  std::vector<Held> held_;
+  std::vector<int32_t> most_;
   std::vector<bool> published_;  // [number, microbatch]
   std::vector<size_t> pending_;
 };
@@ -166,6 +185,17 @@ std::vector<int32_t> sequence_of(const pipeline::Schedule& schedule, const Stage
       sequence[static_cast<size_t>(action.first)] = sent++;
   }
   return sequence;
+}
+
+// [place] microbatch.
+std::vector<int32_t> in_order(const std::vector<int32_t>& sequence) {
+  const auto sent =
+      std::count_if(sequence.begin(), sequence.end(), [](int32_t n) { return n >= 0; });
+  std::vector<int32_t> microbatches(static_cast<size_t>(sent));
+  for (size_t m = 0; m < sequence.size(); ++m) {
+    if (sequence[m] >= 0) microbatches[static_cast<size_t>(sequence[m])] = static_cast<int32_t>(m);
+  }
+  return microbatches;
 }
 
 }  // namespace
@@ -205,15 +235,15 @@ ChannelPlan plan_channels(const pipeline::Schedule& schedule,
         channel.type = fragment.fragment->graph.type(fragment.fragment->outputs[i].value);
         plan.channels.push_back(std::move(channel));
         plan.sequences.push_back(sequence_of(schedule, stages[s], s, source.crossing));
+        plan.microbatches.push_back(in_order(plan.sequences.back()));
       }
     }
   }
   if (stages.empty()) return plan;
   SlotCounter counter(schedule, stages, plan);
   for (const int32_t backward : pipeline::kBackwardTimes) {
-    const std::vector<int64_t>& slots = counter.run(backward);
-    for (size_t c = 0; c < slots.size(); ++c)
-      plan.channels[c].slots = static_cast<int32_t>(slots[c]);
+    const std::vector<int32_t>& slots = counter.run(backward);
+    for (size_t c = 0; c < slots.size(); ++c) plan.channels[c].slots = slots[c];
   }
   return plan;
 }

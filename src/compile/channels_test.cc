@@ -69,6 +69,34 @@ TEST_CASE("slots do not follow the number of microbatches under 1F1B") {
     CHECK(channel(many.train, c.name).slots == c.slots);
 }
 
+TEST_CASE(
+    "messages that are read in another order than they are sent in have slots from first to last") {
+  const ir::Module model = partition::test::mlp_net({.B = 4, .blocks = 2});
+  // The last of four is read first, and that of microbatch 0 again in its backward, last of all.
+  const std::string order =
+      "0F0,0F1,0F2,0F3,0B3,0B1,0B2,0B0\n"
+      "1F3,1B3,1F0,1F1,1B1,1F2,1I2,1W2,1B0\n";
+  const auto file = [&](const std::string&) { return order; };
+  ModelShape shape;
+  shape.global_batch = 64;
+  const CompiledPlan plan =
+      compile({model, nullptr, parse_plan("schedule=order.csv", "--plan", file), shape, {}});
+  CHECK(channel(plan.train, "block.0.out 0->1").slots == 4);
+  pipeline::VerifyOptions options;
+  options.module = &plan.module;
+  CHECK(join(pipeline::verify(plan.train, options).findings, "\n") == "");
+  std::vector<int32_t> received, calls;
+  for (const pipeline::Command& command : plan.train.ranks[1].commands) {
+    if (command.kind == pipeline::Command::Kind::kReceive &&
+        plan.train.channels[static_cast<size_t>(command.channel)].name == "block.0.out 0->1")
+      received.push_back(command.microbatch);
+    if (command.kind == pipeline::Command::Kind::kCall && command.action.stage.valid())
+      calls.push_back(command.microbatch);
+  }
+  CHECK(received == std::vector<int32_t>{0, 1, 2, 3});
+  CHECK(calls == std::vector<int32_t>{3, 3, 0, 1, 1, 2, 2, 2, 0});
+}
+
 TEST_CASE("stages on one rank hand values over without a channel") {
   const ir::Module model = partition::test::mlp_net({.blocks = 2});
   // Stages 0 and 2 are on rank 0, 1 and 3 on rank 1: in.out goes 0->1 and 0->3.

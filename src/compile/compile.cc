@@ -175,7 +175,10 @@ Plan partitioning_plan(Plan plan) {
   const Plan none;
   plan.slices = plan.sequence_slices();
   plan.microbatches = plan.units();
-  if (plan.slices == 1) plan.schedule = none.schedule;
+  if (plan.slices == 1) {
+    plan.schedule = none.schedule;
+    plan.written = none.written;
+  }
   plan.regather = none.regather;
   plan.zero = none.zero;
   plan.grad_reduce = none.grad_reduce;

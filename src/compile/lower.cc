@@ -76,7 +76,8 @@ class RankLowering {
         layouts_(layouts),
         rank_(rank),
         fragments_(fragments),
-        repeatable_(repeatable) {
+        repeatable_(repeatable),
+        received_(channels.channels.size(), 0) {
     const StateTable& states = request.states[static_cast<size_t>(rank)];
     program_.buffers = states.buffers;
     program_.states = static_cast<int32_t>(states.buffers.size());
@@ -246,7 +247,7 @@ class RankLowering {
       const PortPlan& port = plan.outputs[i];
       if (port.kind != PortSource::Kind::kSend || port.channel < 0) continue;
       const BufferId made = program_.commands[at].buffers[outputs + i];
-      add_message(Command::Kind::kPublish, action, port.channel, made);
+      add_message(Command::Kind::kPublish, action, port.channel, action.first, made);
     }
   }
 
@@ -266,9 +267,20 @@ class RankLowering {
     if (id.valid()) return id;
     MW_CHECK(port.kind == PortSource::Kind::kReceive && port.channel >= 0,
              "{} of {} reads {} before it is made", to_string(action), r_.name, port.name.str());
-    id = slot_buffer(port, action.first);
-    add_message(Command::Kind::kReceive, action, port.channel, id);
+    receive_up_to(action, port);
     return id;
+  }
+
+  // Messages come in the order in which they are sent, whatever the order in which they are read.
+  void receive_up_to(const Action& action, const PortPlan& port) {
+    const std::vector<int32_t>& sent = channels_.microbatches[static_cast<size_t>(port.channel)];
+    for (int32_t& next = received_[static_cast<size_t>(port.channel)];
+         next <= channels_.sequence(port.channel, action.first); ++next) {
+      const int32_t microbatch = sent[static_cast<size_t>(next)];
+      BufferId& id = tables_[port.table][static_cast<size_t>(microbatch)];
+      id = slot_buffer(port, microbatch);
+      add_message(Command::Kind::kReceive, action, port.channel, microbatch, id);
+    }
   }
 
   BufferId load(const Action& action, const PortPlan& port) {
@@ -296,13 +308,14 @@ class RankLowering {
     return id;
   }
 
-  void add_message(Command::Kind kind, const Action& action, int32_t channel, BufferId buffer) {
+  void add_message(Command::Kind kind, const Action& action, int32_t channel, int32_t microbatch,
+                   BufferId buffer) {
     Command& command = program_.commands.emplace_back();
     command.kind = kind;
     command.action = action;
-    command.microbatch = action.first;
+    command.microbatch = microbatch;
     command.channel = channel;
-    command.sequence = channels_.sequence(channel, action.first);
+    command.sequence = channels_.sequence(channel, microbatch);
     command.buffers = {buffer};
   }
 
@@ -315,7 +328,7 @@ class RankLowering {
       id = add_buffer(port, Category::kBoundary, action.first);
     } else {
       id = slot_buffer(port, action.first);
-      add_message(Command::Kind::kAcquire, action, port.channel, id);
+      add_message(Command::Kind::kAcquire, action, port.channel, action.first, id);
     }
     return id;
   }
@@ -427,6 +440,7 @@ class RankLowering {
   std::map<std::pair<StageId, ValueId>, size_t> saved_;
   std::map<std::pair<Name, StageId>, size_t> loaded_;
   std::map<ChannelKey, size_t> crossings_;  // received, or made on this rank
+  std::vector<int32_t> received_;           // [channel] messages so far
 };
 
 Layouts layouts_of(const std::vector<StageCode>& stages) {

@@ -138,7 +138,13 @@ std::string Plan::rank_text() const {
 
 int64_t Plan::units() const { return microbatches * pipeline::kind_of(schedule).parts; }
 
+bool operator==(const WrittenSchedule& a, const WrittenSchedule& b) {
+  if (a.schedule == b.schedule || !a || !b) return a.schedule == b.schedule;
+  return a.schedule->name == b.schedule->name && to_csv(*a.schedule) == to_csv(*b.schedule);
+}
+
 int64_t Plan::sequence_slices() const {
+  if (written) return written.schedule->slices;
   if (!pipeline::kind_of(schedule).options.slices) return 1;
   return slices > 0 ? slices : pipeline::kUsualSlices;
 }

@@ -4,8 +4,10 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <initializer_list>
 #include <map>
+#include <memory>
 #include <optional>
 #include <set>
 #include <string>
@@ -14,6 +16,7 @@
 
 #include <absl/container/inlined_vector.h>
 
+#include "base/fs.h"
 #include "base/json.h"
 #include "base/name.h"
 #include "cluster/mesh.h"
@@ -35,6 +38,13 @@ inline constexpr int64_t kMostUnits = int64_t{1} << 18;
 using AxisOrder = absl::InlinedVector<Name, 5>;
 const AxisOrder& usual_axis_order();  // pp, dp, tp
 
+// The schedule of a file, in place of one that a kind makes. Equal where they say the same.
+struct WrittenSchedule {
+  std::shared_ptr<const pipeline::Schedule> schedule;  // null: the plan names a kind
+  explicit operator bool() const { return schedule != nullptr; }
+  friend bool operator==(const WrittenSchedule& a, const WrittenSchedule& b);
+};
+
 struct Plan {
   int64_t dp = 1, tp = 1, pp = 1;
   int64_t cp = 1;  // context parallel: the sequence is divided, attention gathers keys and values
@@ -47,7 +57,8 @@ struct Plan {
   // Activations that sp or cp gathers are gathered again in the backward pass, not saved: fewer
   // bytes held, more sent [Korthikanti 2022, section 4.2.2].
   bool regather = false;
-  std::string schedule = pipeline::kUsualKind;
+  std::string schedule = pipeline::kUsualKind;  // a kind, or the CSV file that `written` is of
+  WrittenSchedule written;
   int64_t chunks = 1;        // stages a pipeline rank
   int64_t microbatches = 1;  // per data-parallel replica
   int64_t zero = 0;          // ZeRO stage 0-3
@@ -104,6 +115,12 @@ struct PlannedStep {
   friend bool operator==(const PlannedStep&, const PlannedStep&) = default;
 };
 
+// The text of the file of a schedule that a plan names. Throws Error where there is none.
+using ReadFile = std::function<std::string(const std::string& path)>;
+// A relative path that there is in the folder of `file`, which names it, is that file; any other is
+// of the working directory. REQUIRES: fs outlives the result.
+ReadFile files_beside(FileSystem& fs, const std::string& file);
+
 // A plan as far as its text is right: what is wrong with it, and the keys that have no sound value
 // (they stand at their defaults), so that a model's findings can be said together with the text's.
 struct PlanReading {
@@ -113,8 +130,10 @@ struct PlanReading {
   std::optional<PlannedStep> step;
   bool sound(std::initializer_list<const char*> keys) const;
 };
-// As parse_plan, with the findings in the result. Throws Error where the text is no JSON.
-PlanReading read_plan(const std::string& text, const std::string& where = "--plan");
+// As parse_plan, with the findings in the result. Throws Error where the text is no JSON. Without
+// `files` a schedule's file is a finding, unless the JSON has its actions.
+PlanReading read_plan(const std::string& text, const std::string& where = "--plan",
+                      const ReadFile& files = {});
 
 // What keeps a sound plan from being run, "" if nothing does: a schedule that is only simulated.
 std::string run_finding(const Plan& plan, const std::string& where = "--plan");
@@ -122,7 +141,8 @@ std::string run_finding(const Plan& plan, const std::string& where = "--plan");
 // From the short form, or from JSON text if it starts with '{'. `where` names the source in
 // messages. Throws Error with all findings: unknown keys (did you mean), values that are no
 // numbers, combinations that cannot be.
-Plan parse_plan(const std::string& text, const std::string& where = "--plan");
+Plan parse_plan(const std::string& text, const std::string& where = "--plan",
+                const ReadFile& files = {});
 Plan plan_from_json(const Json& json, const std::string& where);
 Json to_json(const Plan& plan);
 // With "for".

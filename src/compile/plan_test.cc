@@ -101,7 +101,7 @@ TEST_CASE("a key, schedule or choice that is nearly right gets the right one") {
         "--plan: microbatch: unknown key, did you mean 'microbatches'?");
   CHECK(message_of("pp=2,schedule=1f1") ==
         "--plan: schedule: unknown schedule '1f1', did you mean '1f1b'?; known are " +
-            join(pipeline::all_schedule_kinds(), ", "));
+            join(pipeline::all_schedule_kinds(), ", ") + ", or FILE.csv");
   CHECK(run_finding(parse_plan("pp=2,schedule=pipedream-2bw,microbatches=2")) ==
         "--plan: schedule: 'pipedream-2bw' can be drawn and simulated (meshwright schedule, "
         "simulate), but not run: a step of it would use older weights; what runs is " +
@@ -113,6 +113,73 @@ TEST_CASE("a key, schedule or choice that is nearly right gets the right one") {
   CHECK(message_of("grad_reduce=steps") ==
         R"(--plan: grad_reduce: must be "step" or "microbatch", is "steps", did you mean 'step'?)");
   CHECK(message_of(R"({"dp": 2, "tpp": 2})") == "--plan: tpp: unknown key, did you mean 'tp'?");
+}
+
+// Four stages on two ranks, whose last microbatches change places.
+constexpr const char* kOrder =
+    "0F0,2F0,0F1,2F1,2B0,2I1,0B0,2W1,0B1\n"
+    "1F0,3F0,3B0,1F1,1B0,3F1,3B1,1B1\n";
+
+ReadFile one_file(const std::string& name, const std::string& text) {
+  return [=](const std::string& path) {
+    if (path != name) throw_error("{}: no such file", path);
+    return text;
+  };
+}
+
+TEST_CASE("a schedule from a file gives the plan its sizes, and JSON has its actions") {
+  const ReadFile files = one_file("order.csv", kOrder);
+  const Plan plan = parse_plan("dp=2,schedule=order.csv,zero=1,grad_reduce=step", "--plan", files);
+  CHECK(short_form(plan) ==
+        "dp=2,tp=1,pp=2,schedule=order.csv,chunks=2,microbatches=2,zero=1,grad_reduce=step");
+  CHECK(parse_plan(short_form(plan), "--plan", files) == plan);
+  CHECK(plan_from_json(to_json(plan), "plan.json") == plan);
+  CHECK(parse_plan("dp=2,zero=1,schedule=order.csv,pp=2,chunks=2,microbatches=2,grad_reduce=step",
+                   "--plan", files) == plan);
+  CHECK(plan.stages() == 4);
+  CHECK(plan.units() == 2);
+  CHECK(plan.sequence_slices() == 1);
+  CHECK(base_plan(plan) == parse_plan("dp=2,microbatches=2,grad_reduce=step"));
+  const ReadFile sliced = one_file("cut.csv", "0F0/0,0F0/1,0B0/1,0B0/0\n");
+  CHECK(parse_plan("schedule=cut.csv", "--plan", sliced).sequence_slices() == 2);
+  Plan other = plan;
+  other.written =
+      parse_plan("schedule=order.csv", "--plan", one_file("order.csv", "0F0,0B0,0F1,0B1\n"))
+          .written;
+  CHECK_FALSE(other == plan);
+}
+
+TEST_CASE("what is wrong with a schedule from a file is said with its plan's other findings") {
+  const auto finding = [](const std::string& plan, const std::string& text = kOrder) {
+    return mw::test::thrown_by([&] { parse_plan(plan, "--plan", one_file("order.csv", text)); });
+  };
+  CHECK(finding("schedule=other.csv") == "--plan: schedule: other.csv: no such file");
+  CHECK(message_of("schedule=order.csv") ==
+        "--plan: schedule: order.csv is a file, and none is read here");
+  CHECK(finding("schedule=order.csv,pp=4,chunks=1,microbatches=8") ==
+        "--plan: schedule order.csv: has 4 stages on 2 pipeline ranks, the plan 4 on 4\n"
+        "--plan: schedule order.csv: has 2 microbatches, the plan 8");
+  CHECK(finding("schedule=order.csv,group=2,slices=2,costs=1:1:1") ==
+        "--plan: costs: are what zb-auto minimises, and the schedule is order.csv\n"
+        "--plan: group: is an option of some kinds of schedules, and order.csv has its own order; "
+        "leave it out\n"
+        "--plan: slices: is an option of some kinds of schedules, and order.csv has its own order; "
+        "leave it out");
+  CHECK(finding("schedule=order.csv,cp=2", "0F0/0,0F0/1,0B0/1,0B0/0\n") ==
+        "--plan: cp: divides a sequence over ranks, and order.csv cuts it into slices; use one of "
+        "them");
+  CHECK(finding("zero=4,schedule=order.csv", "0F0,0B0,0F1\n").find("zero: must be") !=
+        std::string::npos);
+  CHECK(
+      finding("schedule=order.csv", "0F0,0B0,0F1\n").starts_with("--plan: schedule: order.csv: "));
+  const auto of_json = [](const std::string& json) {
+    return mw::test::thrown_by([&] { parse_plan(json, "plan.json"); });
+  };
+  CHECK(of_json(R"({"schedule": "1f1b", "actions": ["0F0,0B0"]})") ==
+        "plan.json: actions: are of a schedule from a file; name it, as in \"schedule\": "
+        "\"order.csv\"");
+  CHECK(of_json(R"({"schedule": "order.csv", "actions": "0F0,0B0"})")
+            .starts_with("plan.json: actions: "));
 }
 
 TEST_CASE("combinations that cannot be are said with what could") {

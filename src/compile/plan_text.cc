@@ -22,6 +22,9 @@ constexpr int64_t kMostChunks = 1024;
 constexpr int64_t kMostMicrobatches = int64_t{1} << 20;
 constexpr int64_t kMostMebibytes = int64_t{1} << 30;
 
+// Of the name of a file that has a schedule.
+constexpr std::string_view kFileEnd = ".csv";
+
 constexpr std::array<std::string_view, 4> kRecompute = {"none", "selective", "full",
                                                         "selective-op"};
 constexpr std::array<std::string_view, 2> kGradReduce = {"step", "microbatch"};
@@ -35,6 +38,24 @@ Enum enum_of(const std::array<std::string_view, N>& names, std::string_view name
 template <size_t N, typename Enum>
 std::string_view name_of(const std::array<std::string_view, N>& names, Enum value) {
   return names[static_cast<size_t>(value)];
+}
+
+// Of a schedule from a file, which has its own order.
+void check_written(const Plan& plan, const std::string& where, JsonReader& reader,
+                   Diagnostics& diagnostics) {
+  const auto own = [&](const char* key, bool is_said) {
+    if (is_said) {
+      reader.fail(key,
+                  "is an option of some kinds of schedules, and {} has its own order; leave it out",
+                  plan.schedule);
+    }
+  };
+  own("group", plan.group > 0);
+  own("pairs", plan.pairs > 0);
+  own("slices", plan.slices > 0);
+  own("memory_limit", plan.memory_limit > 0);
+  for (const std::string& finding : schedule_findings(*plan.written.schedule, plan))
+    diagnostics.add("{}: {}", where, finding);
 }
 
 // What a schedule says of the plan's sizes.
@@ -84,11 +105,12 @@ std::vector<std::string> texts_of(const AxisOrder& order) { return {order.begin(
 void check(PlanReading& reading, JsonReader& reader, const std::string& where,
            Diagnostics& diagnostics) {
   const Plan& plan = reading.plan;
-  const bool known = pipeline::find_kind(plan.schedule) != nullptr;
+  const bool known = plan.written || pipeline::find_kind(plan.schedule) != nullptr;
   if (!known && reading.sound({"schedule"})) {
     const std::vector<std::string> kinds = pipeline::all_schedule_kinds();
-    reader.fail("schedule", "unknown schedule '{}'{}; known are {}", clipped(plan.schedule),
-                did_you_mean(plan.schedule, kinds), join(kinds, ", "));
+    reader.fail("schedule", "unknown schedule '{}'{}; known are {}, or FILE{}",
+                clipped(plan.schedule), did_you_mean(plan.schedule, kinds), join(kinds, ", "),
+                kFileEnd);
   }
   std::vector<std::string> order = texts_of(plan.order);
   std::sort(order.begin(), order.end());
@@ -131,15 +153,23 @@ void check(PlanReading& reading, JsonReader& reader, const std::string& where,
   }
   if (known && reading.sound({"schedule", "pp", "chunks", "microbatches", "group", "pairs",
                               "slices", "memory_limit", "costs"})) {
-    check_schedule(plan, where, diagnostics);
+    if (plan.written) {
+      check_written(plan, where, reader, diagnostics);
+    } else {
+      check_schedule(plan, where, diagnostics);
+    }
   }
 }
 
 // Reads a plan's keys, remembering those that have no sound value.
 class PlanReader {
  public:
-  PlanReader(const Json& json, const std::string& where, Diagnostics& diagnostics)
-      : reader_(json, where, &diagnostics), where_(where), diagnostics_(diagnostics) {}
+  PlanReader(const Json& json, const std::string& where, const ReadFile& files,
+             Diagnostics& diagnostics)
+      : reader_(json, where, &diagnostics),
+        where_(where),
+        files_(files),
+        diagnostics_(diagnostics) {}
 
   PlanReading read() {
     read_mesh();
@@ -203,11 +233,48 @@ class PlanReader {
       const pipeline::ScheduleKind& usual = pipeline::kind_of(pipeline::kUsualKind);
       plan_.schedule = reader_.string_or(key, pipeline::kind_with_chunks(usual, plan_.chunks).name);
     });
-    if (!has_chunks) plan_.chunks = chunks_unsaid(plan_.schedule, plan_.pp);
+    read_written();
+    if (!has_chunks && !plan_.written) plan_.chunks = chunks_unsaid(plan_.schedule, plan_.pp);
     read_count("microbatches", plan_.microbatches, kMostMicrobatches);
+    if (plan_.written) take_sizes(*plan_.written.schedule);
     take_if_there("layers", [&](const char* key) {
       plan_.layers = reader_.integers(key, {.min = 0, .max = kMostUnits});
     });
+  }
+
+  // The actions of a schedule that is named after a file: those of the JSON, or the file's.
+  void read_written() {
+    std::vector<std::string> rows;
+    take_if_there("actions", [&](const char* key) { rows = reader_.strings(key); });
+    const bool has_rows = reader_.has("actions");
+    if (!ends_with(plan_.schedule, kFileEnd)) {
+      if (has_rows)
+        reader_.fail("actions",
+                     "are of a schedule from a file; name it, as in \"schedule\": \"order{}\"",
+                     kFileEnd);
+      return;
+    }
+    if (!reading_.sound({"actions"})) reading_.unsound.insert("schedule");
+    if (!reading_.sound({"schedule"})) return;
+    take("schedule", [&](const char* key) {
+      if (!has_rows && !files_)
+        return reader_.fail(key, "{} is a file, and none is read here", clipped(plan_.schedule));
+      try {
+        const std::string text = has_rows ? join(rows, "\n") : files_(plan_.schedule);
+        plan_.written.schedule =
+            std::make_shared<const pipeline::Schedule>(pipeline::parse_csv(text, plan_.schedule));
+      } catch (const Error& error) {
+        for (const std::string& finding : error.findings()) reader_.fail(key, "{}", finding);
+      }
+    });
+  }
+
+  // What is not said of a schedule that is written down follows from it.
+  void take_sizes(const pipeline::Schedule& schedule) {
+    const int32_t ranks = schedule.placement.ranks;
+    if (!reader_.has("pp")) plan_.pp = ranks;
+    if (!reader_.has("chunks")) plan_.chunks = std::max(1, schedule.placement.stages() / ranks);
+    if (!reader_.has("microbatches")) plan_.microbatches = schedule.microbatches;
   }
 
   void read_memory() {
@@ -277,6 +344,7 @@ class PlanReader {
 
   JsonReader reader_;
   const std::string& where_;
+  const ReadFile& files_;
   Diagnostics& diagnostics_;
   PlanReading reading_;
   Plan& plan_ = reading_.plan;
@@ -340,7 +408,14 @@ bool PlanReading::sound(std::initializer_list<const char*> keys) const {
                       [&](const char* key) { return unsound.count(key) > 0; });
 }
 
-PlanReading read_plan(const std::string& text, const std::string& where) {
+ReadFile files_beside(FileSystem& fs, const std::string& file) {
+  return [&fs, folder = parent_path(file)](const std::string& path) {
+    const std::string beside = folder == "." ? path : join_path(folder, path);
+    return fs.read_file(fs.exists(beside) ? beside : path);
+  };
+}
+
+PlanReading read_plan(const std::string& text, const std::string& where, const ReadFile& files) {
   if (trim(text) == "auto") {
     throw_error(
         "{}: auto: must be a plan; only train's --plan takes auto, and 'meshwright plan' finds one "
@@ -351,26 +426,26 @@ PlanReading read_plan(const std::string& text, const std::string& where) {
   PlanReading reading;
   if (starts_with(trim(without_bom(text)), "{")) {
     const Json json = parse_json(text, where);
-    reading = PlanReader(json, where, diagnostics).read();
+    reading = PlanReader(json, where, files, diagnostics).read();
   } else {
     std::set<std::string> doubled;
     const Json json = short_to_json(text, where, diagnostics, &doubled);
-    reading = PlanReader(json, where, diagnostics).read();
+    reading = PlanReader(json, where, files, diagnostics).read();
     reading.unsound.merge(doubled);
   }
   reading.findings = diagnostics.findings();
   return reading;
 }
 
-Plan parse_plan(const std::string& text, const std::string& where) {
-  const PlanReading reading = read_plan(text, where);
+Plan parse_plan(const std::string& text, const std::string& where, const ReadFile& files) {
+  const PlanReading reading = read_plan(text, where, files);
   if (!reading.findings.empty()) throw Error(reading.findings);
   return reading.plan;
 }
 
 Plan plan_from_json(const Json& json, const std::string& where) {
   Diagnostics diagnostics;
-  const Plan plan = PlanReader(json, where, diagnostics).read().plan;
+  const Plan plan = PlanReader(json, where, {}, diagnostics).read().plan;
   diagnostics.throw_if_any();
   return plan;
 }
@@ -386,6 +461,14 @@ Json to_json(const Plan& plan) {
   json["sp"] = plan.sp;
   if (plan.regather) json["regather"] = true;
   json["schedule"] = plan.schedule;
+  if (plan.written) {
+    const std::string text = to_csv(*plan.written.schedule);
+    Json rows{JsonArray{}};
+    for (const std::string_view row : split(text, '\n')) {
+      if (!row.empty()) rows.push_back(Json(std::string(row)));
+    }
+    json["actions"] = std::move(rows);
+  }
   json["chunks"] = plan.chunks;
   json["microbatches"] = plan.microbatches;
   json["zero"] = plan.zero;

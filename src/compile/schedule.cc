@@ -14,6 +14,15 @@ void check_schedule(const pipeline::Schedule& schedule, const Plan& plan) {
   Diagnostics diagnostics;
   for (const std::string& finding : pipeline::findings(schedule))
     diagnostics.add("schedule {}: {}", schedule.name, finding);
+  for (const std::string& finding : schedule_findings(schedule, plan))
+    diagnostics.add("{}", finding);
+  diagnostics.throw_if_any();
+}
+
+}  // namespace
+
+std::vector<std::string> schedule_findings(const pipeline::Schedule& schedule, const Plan& plan) {
+  Diagnostics diagnostics;
   const auto& placement = schedule.placement;
   if (placement.stages() != plan.stages() || placement.ranks != plan.pp) {
     diagnostics.add("schedule {}: has {} stages on {} pipeline ranks, the plan {} on {}",
@@ -28,10 +37,8 @@ void check_schedule(const pipeline::Schedule& schedule, const Plan& plan) {
                     schedule.slices, plan.sequence_slices());
   }
   for (const std::string& finding : idle_replicas(schedule)) diagnostics.add("{}", finding);
-  diagnostics.throw_if_any();
+  return diagnostics.findings();
 }
-
-}  // namespace
 
 std::vector<std::string> idle_replicas(const pipeline::Schedule& schedule) {
   const int32_t replicas = schedule.placement.replicas();
@@ -52,6 +59,11 @@ std::vector<std::string> idle_replicas(const pipeline::Schedule& schedule) {
 }
 
 pipeline::Schedule schedule_of(const Plan& plan) {
+  if (plan.written) {
+    pipeline::Schedule schedule = *plan.written.schedule;
+    schedule.post_validation = plan.post_validation;
+    return schedule;
+  }
   return pipeline::make_schedule(schedule_request(plan));
 }
 

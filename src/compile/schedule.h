@@ -12,6 +12,8 @@ namespace mw::compile {
 // A replica without a microbatch would hold weights for nothing, and gradients that nothing adds
 // to: one finding each.
 std::vector<std::string> idle_replicas(const pipeline::Schedule& schedule);
+// What the schedule may not have under the plan: one finding each.
+std::vector<std::string> schedule_findings(const pipeline::Schedule& schedule, const Plan& plan);
 // The one that the plan names.
 pipeline::Schedule schedule_of(const Plan& plan);
 // That one, or `asked` where there is one. Throws Error with all that it may not have under the

@@ -13,6 +13,7 @@ namespace {
 
 // Twice as many stages a rank and half as many, and the backward in two.
 void add_schedules(const compile::Plan& plan, std::vector<Settings>& changes) {
+  if (plan.written) return;  // what is like it only its author knows
   const auto takes = [&](int64_t chunks) {
     const pipeline::ScheduleKind& kind =
         pipeline::kind_with_chunks(pipeline::kind_of(plan.schedule), chunks);

@@ -24,6 +24,7 @@ void without_copies(compile::Plan& plan) { plan.post_validation = false; }
 Change with_kind(const compile::Plan& plan, const char* kind) {
   Change made{fmt::format("schedule={}{}", kind, plan.chunks > 1 ? ",chunks=1" : ""), plan};
   made.plan.schedule = kind;
+  made.plan.written = {};
   made.plan.chunks = 1;
   std::vector<std::string> dropped;
   const auto drop = [&](const char* name, auto& option) {

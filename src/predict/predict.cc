@@ -277,6 +277,7 @@ std::vector<double> stage_costs(const Request& request) {
   MW_CHECK(apart != nullptr, "no kind has the order of {} with I and W apart",
            pipeline::kUsualKind);
   split.plan.schedule = apart->name;
+  split.plan.written = {};
   split.plan.memory_limit = 0;
   split.plan.costs.clear();
   const Step step = compile_step(split);

@@ -121,9 +121,9 @@ compile::Plan with_keys(const compile::Plan& plan, const Settings& settings) {
   std::vector<std::string> parts;
   const std::string form = compile::short_form(plan);
   const pipeline::ScheduleKind& kind = pipeline::kind_of(plan.schedule);
-  const bool usual = pipeline::is_usual(kind);
+  const bool usual = !plan.written && pipeline::is_usual(kind);
   if (const auto chunks = given.find("chunks");
-      chunks != given.end() && given.count("schedule") == 0 && !usual) {
+      chunks != given.end() && given.count("schedule") == 0 && !usual && !plan.written) {
     given["schedule"] =
         pipeline::kind_with_chunks(kind, parse_int64(chunks->second).value_or(plan.chunks)).name;
   }
@@ -134,7 +134,12 @@ compile::Plan with_keys(const compile::Plan& plan, const Settings& settings) {
     if (given.count(name) == 0 && !follows) parts.emplace_back(part);
   }
   for (const auto& [key, value] : given) parts.push_back(key + "=" + value);
-  return compile::parse_plan(join(parts, ","), "--vary");
+  const auto own_file = [&](const std::string& path) {
+    if (!plan.written || path != plan.schedule)
+      throw_error("{}: only the plan itself takes a schedule from a file", path);
+    return to_csv(*plan.written.schedule);
+  };
+  return compile::parse_plan(join(parts, ","), "--vary", own_file);
 }
 
 // A value of a key of the plan that no plan could have.

@@ -59,9 +59,11 @@ void read_model(FileSystem& fs, Job& job, Diagnostics& diagnostics) {
 // The plan of the command line, its file, or the job's own.
 compile::PlanReading read_plan(FileSystem& fs, const std::optional<std::string>& asked,
                                const std::string& own, const std::string& path) {
-  if (!asked) return compile::read_plan(own, path + ": plan");
-  if (ends_with(*asked, ".json")) return compile::read_plan(fs.read_file(*asked), *asked);
-  return compile::read_plan(*asked);
+  if (!asked) return compile::read_plan(own, path + ": plan", compile::files_beside(fs, path));
+  const bool is_file = ends_with(*asked, ".json");
+  const compile::ReadFile files = compile::files_beside(fs, is_file ? *asked : "");
+  return is_file ? compile::read_plan(fs.read_file(*asked), *asked, files)
+                 : compile::read_plan(*asked, "--plan", files);
 }
 
 // `runs`: the schedule is not only simulated.

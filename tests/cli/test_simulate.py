@@ -543,3 +543,44 @@ def test_a_plan_file_is_an_object(text, tmp_path):
     file.write_text(text)
     done = call(f"--model gpt-tiny --cluster selene --global-batch 8 --plan {file}")
     assert done.returncode == 2 and f"{file}: must be a JSON object, a plan" in done.stderr
+
+
+def test_a_schedule_from_a_file_is_simulated_as_the_kind_that_wrote_it(tmp_path):
+    for kind, chunks in (("zb-h1", 1), ("interleaved-1f1b", 2), ("zb-v", 2), ("chimera", 1), ("seq-1f1b", 1)):
+        order = tmp_path / f"{kind}.csv"
+        ranks = 4 // chunks
+        done = meshwright.execute(["schedule", kind, "--stages", ranks, "--microbatches", 8, "--csv", order])
+        assert done.returncode == 0, done.stderr
+        common = f"{JOB} --cluster selene --gpus {4 * ranks} --json --advice none --plan zero=1,tp=2"
+        own = json.loads(simulated(f"{common},pp={ranks},chunks={chunks},microbatches=8,schedule={kind}"))
+        read = json.loads(simulated(f"{common},schedule={order}"))
+        for key in ("step_s", "bubble", "peak_bytes", "bytes_sent", "exposed_comm_s", "events"):
+            assert read[key] == own[key], kind
+        assert (read["plan"]["dp"], read["plan"]["pp"], read["plan"]["chunks"]) == (2, ranks, chunks)
+
+
+def test_a_plan_file_with_a_schedules_actions_needs_its_file_no_more(tmp_path):
+    (tmp_path / "order.csv").write_text("0F0,0F1,0B0,0B1\n1F0,1B0,1F1,1B1\n")
+    plan = tmp_path / "plan.json"
+    plan.write_text(json.dumps({"schedule": "order.csv"}))  # beside the plan file
+    first = json.loads(simulated(f"{JOB} --cluster selene --plan {plan} --json"))
+    assert first["plan"]["actions"] == ["0F0,0F1,0B0,0B1", "1F0,1B0,1F1,1B1"]
+    (tmp_path / "order.csv").unlink()
+    done = call(f"{JOB} --cluster selene --plan {plan}")
+    assert done.returncode == 2 and f"{plan}: schedule: order.csv: " in done.stderr
+    plan.write_text(json.dumps(first["plan"]))
+    assert json.loads(simulated(f"{JOB} --cluster selene --plan {plan} --json"))["step_s"] == first["step_s"]
+
+
+def test_a_schedule_from_a_file_is_varied_and_advised_within_what_it_says(tmp_path):
+    order = tmp_path / "order.csv"
+    order.write_text("0F0,0F1,0B0,0B1\n1F0,1B0,1F1,1B1\n")
+    text = simulated(f"{JOB} --cluster selene --plan schedule={order} --advice plans")
+    assert "chunks=" not in text.split("what to change")[-1]
+    done = meshwright.execute(["what-if", JOB, "--cluster", "selene", "--plan", f"schedule={order}", "--json",
+                               "--vary", "zero=0,1", "--vary", "microbatches=2,4", "--vary", "dp=2"])
+    rows = json.loads(done.stdout)["rows"]
+    assert ["step_s" in row for row in rows] == [True, False, True, False]
+    assert "has 2 microbatches, the plan 4" in rows[1]["reason"]
+    done = meshwright.execute(["what-if", JOB, "--cluster", "selene", "--plan", f"schedule={order}", "--vary", "schedule=1f1b,b.csv"])
+    assert done.returncode == 2 and "b.csv" in done.stderr

@@ -11,6 +11,7 @@ import pytest
 for _folder in ("peers", "equivalence"):
     sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / _folder))
 import meshwright  # noqa: E402
+import orders  # noqa: E402
 import plans  # noqa: E402
 
 if meshwright.missing():
@@ -59,6 +60,14 @@ def drawn(number):
         assert done.returncode == 2, f"{plan}\n{done.stderr}"
 
 
+def written(folder):
+    """Four stages on two ranks, whose microbatches overtake each other."""
+    path = folder / "order.csv"
+    rows = orders.random_order(random.Random(meshwright.SEED), ranks=2, stages=4, microbatches=4, ascending=False)
+    path.write_text("\n".join(rows), encoding="utf-8")
+    return f"dp=2,zero=1,schedule={path}"
+
+
 CHOSEN = [
     "dp=2,tp=2,pp=2,microbatches=4,sp,zero=1",
     "pp=4,microbatches=4,schedule=zb-h1",
@@ -66,10 +75,12 @@ CHOSEN = [
 ]
 
 
-@pytest.mark.parametrize("plan", [*CHOSEN, *range(DRAWN)])
+@pytest.mark.parametrize("plan", [*CHOSEN, "written", *range(DRAWN)])
 def test_a_simulated_step_runs_the_ops_of_the_executed_one_and_sends_its_bytes(plan, tmp_path):
     if isinstance(plan, int):
         plan = drawn(plan)
+    elif plan == "written":
+        plan = written(tmp_path)
     run("train", JOB, "--plan", plan, "--steps", "2", "--run-dir", str(tmp_path / "run"))
     simulated = json.loads(
         run(

@@ -16,6 +16,7 @@ import pytest
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "peers"))
 
 import meshwright  # noqa: E402
+import orders  # noqa: E402
 import plans  # noqa: E402
 
 if meshwright.missing():
@@ -102,6 +103,7 @@ CHOSEN = [
 ]
 RANDOM = 40
 ANY = 60
+WRITTEN = 40  # schedules of files
 SAMPLED = 14
 
 
@@ -249,6 +251,51 @@ def test_any_plan_is_refused_or_equals_its_base_plan(runs, number):
     else:
         found = differences(run, base)
         assert not found, explain(found, run, base)
+
+
+def written_plan(rng: random.Random, shape: Model, path: pathlib.Path) -> tuple[dict, bool]:
+    """A plan with a random schedule, which is written to `path`; whether it keeps the order of every sum."""
+    layers = shape.changes.get("num_hidden_layers", 4)
+    plan = plans.any_plan(rng, layers=layers, global_batch=shape.global_batch, tp=shape.tp)
+    for key in ("chunks", "group", "pairs", "slices", "memory_limit", "costs", "layers"):
+        plan.pop(key, None)
+    stages = plan["pp"] * rng.choice([1, 1, 2, 3])
+    if stages > layers or rng.random() < 0.3:
+        cuts = sorted(rng.randint(0, layers) for _ in range(stages - 1))
+        plan["layers"] = ":".join(str(b - a) for a, b in zip([0, *cuts], [*cuts, layers]))
+    ascending, more = rng.random() < 0.7, {}
+    if plan["pp"] > 1 and plan["microbatches"] > 1 and rng.random() < 0.2:
+        more["replicas"] = 2
+    if plan["cp"] == 1 and shape.seq_len % 4 == 0 and rng.random() < 0.2:
+        more["slices"] = rng.choice([2, 4])
+    rows = orders.random_order(rng, ranks=plan["pp"], stages=stages, microbatches=plan["microbatches"],
+                               ascending=ascending, **more)
+    path.write_text("\n".join(rows) + "\n", encoding="utf-8")
+    plan["schedule"] = str(path)
+    return plan, ascending and not more
+
+
+@pytest.mark.parametrize("number", range(WRITTEN if meshwright.EVERYTHING else WRITTEN // 5))
+def test_a_schedule_from_a_file_equals_the_base_plan(runs, number):
+    """Any placement of stages and any order that runs; what is refused for other reasons is drawn again."""
+    rng = random.Random(f"written {meshwright.SEED} {number}")
+    model = rng.choice(list(MODELS))
+    while True:
+        plan, keeps_sums = written_plan(rng, MODELS[model], runs.folder / f"order-{number}.csv")
+        text = plans.short_form(plan)
+        arguments = ["verify", runs.job(model), "--plan", text]
+        done = meshwright.execute(arguments)
+        if done.returncode == 0:
+            break
+        assert done.returncode == 2, f"{meshwright.command_line(arguments)}\n{done.stderr}"
+    run = runs.get(model, text)
+    base = runs.get(model, plans.short_form(plans.base(plan)))
+    if keeps_sums:
+        found = differences(run, base)
+        assert not found, explain(found, run, base)
+    for key in ("loss", "grad_norm"):
+        assert run.series(key) == pytest.approx(base.series(key), rel=1e-6), explain([], run, base)
+    assert (run.folder / "plan.json").read_text(encoding="utf-8").count('"actions"') == 1
 
 
 # Microbatches in another order (looped-bfs), weights held twice or more (chimera, dualpipe), slices of sequences.
