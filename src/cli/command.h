@@ -21,6 +21,7 @@ CLI::Validator any_whole();
 CLI::Validator number_above(double least);
 CLI::Validator number_at_least(double least);
 CLI::Validator one_of(std::vector<std::string> names);
+CLI::Validator not_empty();     // of a text
 CLI::Validator written_file();  // of a path that is written: neither empty nor "-"
 inline constexpr int64_t kMostWhole32 = std::numeric_limits<int32_t>::max();
 

@@ -191,6 +191,11 @@ CLI::Validator one_of(std::vector<std::string> names) {
       "");
 }
 
+CLI::Validator not_empty() {
+  return CLI::Validator(
+      [](std::string& text) -> std::string { return text.empty() ? "must not be empty" : ""; }, "");
+}
+
 CLI::Validator written_file() {
   return CLI::Validator(
       [](std::string& text) -> std::string {

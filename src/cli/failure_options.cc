@@ -36,15 +36,23 @@ void add_failure_options(CLI::App& command, FailureOptions& options) {
   command.add_flag("--goodput", options.goodput,
                    "Share of time that is training that lasts, when devices fail; the figures of "
                    "Llama 3's run where the next four are not given");
-  command.add_option("--mtbf", options.mtbf,
-                     "Hours between failures of one device that stop the job (50677)");
-  command.add_option("--checkpoint-interval", options.interval,
-                     "Seconds of training between checkpoints, or auto: the best (auto)");
-  command.add_option("--checkpoint-time", options.checkpoint,
-                     "Seconds that training stands still for a checkpoint (12 bytes a parameter "
-                     "over 2 TB/s)");
-  command.add_option("--restart-time", options.restart,
-                     "Seconds from a failure until training goes on (600)");
+  command
+      .add_option("--mtbf", options.mtbf,
+                  "Hours between failures of one device that stop the job (50677)")
+      ->check(not_empty());
+  command
+      .add_option("--checkpoint-interval", options.interval,
+                  "Seconds of training between checkpoints, or auto: the best (auto)")
+      ->check(not_empty());
+  command
+      .add_option("--checkpoint-time", options.checkpoint,
+                  "Seconds that training stands still for a checkpoint (12 bytes a parameter "
+                  "over 2 TB/s)")
+      ->check(not_empty());
+  command
+      .add_option("--restart-time", options.restart,
+                  "Seconds from a failure until training goes on (600)")
+      ->check(not_empty());
 }
 
 std::optional<predict::Failures> read_failures(const FailureOptions& options, int64_t parameters,

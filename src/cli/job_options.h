@@ -29,16 +29,23 @@ inline train::Job read_job(FileSystem& fs, const JobOptions& options, Diagnostic
 inline std::shared_ptr<JobOptions> add_job_options(CLI::App& command) {
   auto options = std::make_shared<JobOptions>();
   command.add_option("job", options->job, "The job: a TOML file such as examples/gpt-tiny.toml");
-  command.add_option(
-      "--plan", options->overrides.plan,
-      "The plan: dp=2,tp=2,pp=2,schedule=interleaved-1f1b,chunks=2,microbatches=8,sp,zero=1,"
-      "recompute=selective,grad_reduce=step,layers=3:5 (schedule may be a CSV file); or its JSON; "
-      "or "
-      "a file such as R/plan.json; train also takes auto, the fastest for this machine");
-  command.add_option("--model", options->overrides.model,
-                     "A Hugging Face config.json in place of the job's");
-  command.add_option("--data", options->overrides.data,
-                     "A text file or a .bin/.idx prefix in place of the job's");
+  command
+      .add_option(
+          "--plan", options->overrides.plan,
+          "The plan: dp=2,tp=2,pp=2,schedule=interleaved-1f1b,chunks=2,microbatches=8,sp,zero=1,"
+          "recompute=selective,grad_reduce=step,layers=3:5 (schedule may be a CSV file); or its "
+          "JSON; "
+          "or "
+          "a file such as R/plan.json; train also takes auto, the fastest for this machine")
+      ->check(not_empty());
+  command
+      .add_option("--model", options->overrides.model,
+                  "A Hugging Face config.json in place of the job's")
+      ->check(not_empty());
+  command
+      .add_option("--data", options->overrides.data,
+                  "A text file or a .bin/.idx prefix in place of the job's")
+      ->check(not_empty());
   command
       .add_option("--seed", options->overrides.seed,
                   "Seed of the weights, the sample order and dropout")

@@ -320,9 +320,11 @@ predict::Request with_plan(FileSystem& fs, const RequestOptions& options,
 }
 
 void add_profile_option(CLI::App& command, std::string& profile) {
-  command.add_option("--profile", profile,
-                     "What software runs there: a profile of clusters/profiles/ by name, a TOML "
-                     "file, or none; the cluster's own if not given");
+  command
+      .add_option("--profile", profile,
+                  "What software runs there: a profile of clusters/profiles/ by name, a TOML "
+                  "file, or none; the cluster's own if not given")
+      ->check(not_empty());
 }
 
 void add_scatter_gather_option(CLI::App& command, std::optional<bool>& scatter_gather) {

@@ -24,7 +24,7 @@ namespace {
 using pipeline::ScheduleCosts;
 using pipeline::ScheduleRequest;
 
-constexpr int64_t kMost = 1 << 20;  // stages x microbatches
+constexpr int64_t kMost = 1 << 20;  // stages x chunks x microbatches x slices
 
 struct ScheduleOptions {
   std::string kind, from, csv, svg, costs, memory, sync = "end";
@@ -174,6 +174,13 @@ void print_text(const std::vector<report::ScheduleDrawing>& drawings) {
   }
 }
 
+// Pieces of work, where stages and microbatches are given.
+double drawn(const ScheduleOptions& options) {
+  const auto times = [](int32_t n) { return static_cast<double>(std::max(1, n)); };
+  return static_cast<double>(*options.stages) * static_cast<double>(*options.microbatches) *
+         times(options.request.chunks) * times(options.request.slices);
+}
+
 void check_options(const ScheduleOptions& options, Diagnostics& out) {
   if (options.from.empty()) {
     if (options.kind.empty())
@@ -181,9 +188,18 @@ void check_options(const ScheduleOptions& options, Diagnostics& out) {
               join(pipeline::all_schedule_kinds(), ", "));
     if (!options.stages) out.add("--stages: is missing; it is the number of pipeline ranks");
     if (!options.microbatches) out.add("--microbatches: is missing");
-    if (options.stages && options.microbatches && *options.stages * *options.microbatches > kMost)
-      out.add("--stages, --microbatches: {} x {} is more than the {} that are drawn",
-              *options.stages, *options.microbatches, kMost);
+    if (options.stages && options.microbatches && drawn(options) > static_cast<double>(kMost)) {
+      std::vector<std::string> names = {"--stages", "--microbatches"};
+      std::string factors = fmt::format("{} x {}", *options.stages, *options.microbatches);
+      const auto add = [&](const char* name, int32_t factor) {
+        if (factor <= 1) return;
+        names.emplace_back(name);
+        factors += fmt::format(" x {}", factor);
+      };
+      add("--chunks", options.request.chunks);
+      add("--slices", options.request.slices);
+      out.add("{}: {} is more than the {} that are drawn", join(names, ", "), factors, kMost);
+    }
     return;
   }
   if (!options.kind.empty())
@@ -297,7 +313,7 @@ bool takes_any_microbatches(ScheduleOptions& options) {
   constexpr int64_t kOfRanks = 24;
   if (options.microbatches || !options.stages || !options.from.empty()) return false;
   options.microbatches = kOfRanks * *options.stages;
-  return *options.stages * *options.microbatches <= kMost;
+  return drawn(options) <= static_cast<double>(kMost);
 }
 
 // What the format has no word for, so that --from reads another schedule.

@@ -183,6 +183,7 @@ void add_simulate(CLI::App& app, const Diagnostics& words) {
   command
       ->add_option("--compare", options->compare,
                    "Another plan of the same step, side by side; may be given several times")
+      ->check(not_empty())
       ->take_all()
       ->allow_extra_args(false);
   command

@@ -14,6 +14,9 @@
 namespace mw::cli {
 namespace {
 
+// Of a rank: more than machines have cores.
+constexpr int64_t kMostThreads = 1024;
+
 struct TrainOptions {
   train::RunOptions run;
   bool json = false, quiet = false;
@@ -42,6 +45,9 @@ void train_job(const JobOptions& job_options, const TrainOptions& options,
   if (automatic) overrides.plan = "dp=1";
   train::Job job;
   Diagnostics diagnostics = words;
+  if (options.run.init && options.run.resume)
+    diagnostics.add(
+        "--init: a run that is resumed has its own weights; leave out --init or --resume");
   require(job_options.job, "job", "a TOML file such as examples/gpt-tiny.toml", diagnostics);
   attempt(diagnostics, [&] {
     if (job_options.job.empty()) return train::check_overrides(fs, overrides);
@@ -92,16 +98,22 @@ void add_train(CLI::App& app, const Diagnostics& words) {
       ->add_option("--trace-step", options->run.trace_step,
                    "Number of the step that trace.json shows (default: the run's second)")
       ->check(whole(1));
-  command->add_option("--run-dir", options->run.run_dir,
-                      "Folder for metrics, trace and checkpoints (default: runs/<job>)");
-  command->add_option("--resume", options->run.resume,
-                      "Go on with a run, under this or any other plan");
-  command->add_option("--init", options->run.init,
-                      "Start from the weights of a safetensors file (Hugging Face names)");
+  command
+      ->add_option("--run-dir", options->run.run_dir,
+                   "Folder for metrics, trace and checkpoints (default: runs/<job>)")
+      ->check(not_empty());
+  command
+      ->add_option("--resume", options->run.resume,
+                   "Go on with a run, under this or any other plan")
+      ->check(not_empty());
+  command
+      ->add_option("--init", options->run.init,
+                   "Start from the weights of a safetensors file (Hugging Face names)")
+      ->check(not_empty());
   command
       ->add_option("--threads-per-rank", options->run.threads_per_rank,
                    "Threads of every rank (default: cores / ranks, at least 1)")
-      ->check(whole(1, kMostWhole32));
+      ->check(whole(1, kMostThreads));
   command->add_flag("--json", options->json,
                     "The last line of standard output is one object with the results");
   command->add_flag("--quiet", options->quiet, "No progress lines");

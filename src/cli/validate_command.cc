@@ -103,8 +103,10 @@ void add_validate(CLI::App& app, const Diagnostics& words) {
   CLI::App* command =
       app.add_subcommand("validate", "Hold simulated step times against published training runs");
   auto options = std::make_shared<ValidateOptions>();
-  command->add_option("--runs", options->runs,
-                      "A CSV file of runs; data/published/runs.csv if not given");
+  command
+      ->add_option("--runs", options->runs,
+                   "A CSV file of runs; data/published/runs.csv if not given")
+      ->check(not_empty());
   command->add_option("--threads", options->threads, "Rows at a time; as many as there are cores")
       ->check(whole(1, kMostWhole32));
   command->add_flag(

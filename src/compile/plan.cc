@@ -261,7 +261,7 @@ void add_batch_findings(const PlanReading& reading, const ModelShape& shape,
                     shape.global_batch, factor, plan.dp, plan.microbatches, factor,
                     plan.dp * plan.units(), parts == 1 ? "" : "part of a "));
   } else if (const int64_t sequences = shape.global_batch / (plan.dp * plan.units());
-             sequences > kMostTokens / shape.seq_len) {
+             !shape.is_sample && sequences > kMostTokens / shape.seq_len) {
     found.push_back(
         fmt::format("plan: microbatches of {} sequences of {} tokens have more than {} tokens; use "
                     "more microbatches",

@@ -182,6 +182,7 @@ struct ModelShape {
   std::map<std::string, std::string> key;      // logical axis -> the config's key, e.g. "n_head"
   int64_t global_batch = 1, seq_len = 1;
   int64_t experts = 0, top_k = 0;  // of a mixture, and those that a token goes to
+  bool is_sample = false;          // that nobody runs: a microbatch may have any number of tokens
 };
 
 // Throws Error with all findings: heads that tp does not divide (with the values that do), kv_heads

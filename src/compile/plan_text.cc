@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <set>
 
 #include <fmt/ranges.h>
@@ -300,8 +301,11 @@ class PlanReader {
     read_option("group", plan_.group);
     read_option("pairs", plan_.pairs);
     read_option("slices", plan_.slices);
-    take("memory_limit",
-         [&](const char* key) { plan_.memory_limit = reader_.number_or(key, 0, {.min = 0}); });
+    take("memory_limit", [&](const char* key) {
+      plan_.memory_limit = reader_.number_or(key, 0, {.min = 0});
+      if (reader_.has(key) && !(plan_.memory_limit > 0 && std::isfinite(plan_.memory_limit)))
+        reader_.fail(key, "must be above 0, is {}", plan_.memory_limit);
+    });
     take_if_there("costs", [&](const char* key) { plan_.costs = reader_.numbers(key); });
     take("post_validation",
          [&](const char* key) { plan_.post_validation = reader_.boolean_or(key, false); });

@@ -200,6 +200,13 @@ void read_mixtral(JsonReader& reader, ModelConfig& config) {
   read_head_dim(reader, config);
   read_experts(reader, config, "num_local_experts");
   config.mixture.ffn_size = config.ffn_size;
+  if (reader.has("sliding_window")) {
+    const int64_t positions = reader.integer_or("sliding_window", 0, {.min = 1});
+    if (positions < config.max_positions)
+      reader.fail("sliding_window", "must be null or all {} positions, is {}", config.max_positions,
+                  positions);
+  }
+  reader.ignore("sliding_window");
 }
 
 void read_qwen3_moe(JsonReader& reader, ModelConfig& config) {
@@ -210,6 +217,11 @@ void read_qwen3_moe(JsonReader& reader, ModelConfig& config) {
   config.normed_heads = true;
   if (reader.integer_or("decoder_sparse_step", 1, {.min = 1}) != 1)
     reader.fail("decoder_sparse_step", "must be 1: every layer has experts");
+  if (reader.has("mlp_only_layers") && !reader.integers("mlp_only_layers").empty())
+    reader.fail("mlp_only_layers", "must be empty: every layer has experts");
+  reader.ignore("mlp_only_layers");
+  if (reader.boolean_or("use_sliding_window", false))
+    reader.fail("use_sliding_window", "must be false: attention is over all positions");
 }
 
 void read_gpt_oss(JsonReader& reader, ModelConfig& config) {
@@ -230,6 +242,11 @@ void read_deepseek_v3(JsonReader& reader, ModelConfig& config) {
   mixture.shared_ffn_size =
       mixture.ffn_size * reader.integer_or("n_shared_experts", 1, {.min = 0, .max = kMostHeads});
   mixture.dense_layers = reader.integer_or("first_k_dense_replace", 3, {.min = 0});
+  if (mixture.dense_layers > config.layers)
+    reader.fail("first_k_dense_replace", "must be at most the {} layers, is {}", config.layers,
+                mixture.dense_layers);
+  if (reader.integer_or("moe_layer_freq", 1, {.min = 1}) != 1)
+    reader.fail("moe_layer_freq", "must be 1: every layer behind the dense ones has experts");
   mixture.sigmoid = true;
   mixture.scale = reader.number_or("routed_scaling_factor", 2.5, {.min = 0});
   LatentAttention& latent = config.latent;

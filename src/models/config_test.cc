@@ -3,6 +3,8 @@
 #include <doctest/doctest.h>
 
 #include "base/error.h"
+#include "base/fs.h"
+#include "base/json.h"
 #include "base/test_thrown_by.h"
 
 using namespace mw;
@@ -151,6 +153,27 @@ TEST_CASE("heads that do not fit a Llama config are reported with those that do"
       "15\n"
       "models/x.json: num_key_value_head: is no key of a llama config, did you mean "
       "'num_key_value_heads'?");
+}
+
+TEST_CASE("keys of mixtures that would change the model are refused, not left out") {
+  const auto finding = [](const char* model, const char* key, const Json& value) {
+    Json config =
+        parse_json(posix_fs().read_file(std::string(MW_SOURCE_DIR) + "/models/" + model), "x.json");
+    config[key] = value;
+    return mw::test::thrown_by([&] { parse_config(config.dump(), "x.json"); });
+  };
+  CHECK(finding("qwen3-30b-a3b.json", "mlp_only_layers", Json::list(std::vector<int64_t>{0, 1})) ==
+        "x.json: mlp_only_layers: must be empty: every layer has experts");
+  CHECK(finding("qwen3-30b-a3b.json", "mlp_only_layers", Json(JsonArray{})) == "no error");
+  CHECK(finding("qwen3-30b-a3b.json", "use_sliding_window", Json(true)) ==
+        "x.json: use_sliding_window: must be false: attention is over all positions");
+  CHECK(finding("mixtral-8x7b.json", "sliding_window", Json(int64_t{128}))
+            .starts_with("x.json: sliding_window: must be null or all "));
+  CHECK(finding("mixtral-8x7b.json", "sliding_window", Json()) == "no error");
+  CHECK(finding("deepseek-v3.json", "moe_layer_freq", Json(int64_t{2})) ==
+        "x.json: moe_layer_freq: must be 1: every layer behind the dense ones has experts");
+  CHECK(finding("deepseek-v3.json", "first_k_dense_replace", Json(int64_t{100})) ==
+        "x.json: first_k_dense_replace: must be at most the 61 layers, is 100");
 }
 
 TEST_CASE("a file that is no JSON is reported with its name") {

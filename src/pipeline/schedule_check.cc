@@ -106,10 +106,19 @@ class Checker {
     for (size_t r = 0; r < schedule_.ranks.size(); ++r) collect(static_cast<int32_t>(r));
     check_complete();
     if (out_.empty()) check_progress();
-    return out_.findings();
+    std::vector<std::string> found = out_.findings();
+    if (found.size() > kMostFindings) {
+      found.resize(kMostFindings);
+      found.emplace_back("and more like these");
+    }
+    return found;
   }
 
  private:
+  // More of them nobody reads.
+  static constexpr size_t kMostFindings = 100;
+  bool is_enough() const { return out_.findings().size() > kMostFindings; }
+
   const Action& action(Place place) const {
     return schedule_.ranks[static_cast<size_t>(place.rank)][static_cast<size_t>(place.index)];
   }
@@ -125,8 +134,10 @@ class Checker {
     const std::vector<Action>& actions = schedule_.ranks[static_cast<size_t>(rank)];
     for (int32_t a = 0; a < static_cast<int32_t>(actions.size()); ++a) {
       const Place here{rank, a};
-      check_action(here);
-      for_units(action(here), [&](const Unit& unit) { collect_unit(unit, here); });
+      if (!is_enough()) check_action(here);
+      for_units(action(here), [&](const Unit& unit) {
+        if (!is_enough()) collect_unit(unit, here);
+      });
     }
   }
 
@@ -250,6 +261,7 @@ class Checker {
     std::map<std::pair<int32_t, int32_t>, std::vector<int32_t>>
         slices;  // (stage, replica) -> units per microbatch
     work_.for_each([&](const Unit& unit, const Work& work) {
+      if (is_enough()) return;
       // What comes without an F before it was told with its place.
       const Place last = work.w.valid() ? work.w : work.i.valid() ? work.i : work.f;
       if (!work.i.valid() || !work.w.valid()) {
@@ -268,7 +280,7 @@ class Checker {
     std::vector<Idle> idle;
     for (int32_t s = 0; s < schedule_.placement.stages(); ++s) {
       std::vector<int32_t> without;  // microbatches
-      for (int32_t k = 0; k < schedule_.microbatches; ++k) {
+      for (int32_t k = 0; k < schedule_.microbatches && !is_enough(); ++k) {
         if (!check_shared_out(s, k, slices)) without.push_back(k);
       }
       if (without.empty()) continue;
@@ -294,7 +306,7 @@ class Checker {
     work_.for_each([&](const Unit& unit, const Work& work) {
       const Action*& way = first[static_cast<size_t>(unit.microbatch)];
       if (way == nullptr) way = &action(work.f);
-      if (way->replica == unit.replica) return;
+      if (way->replica == unit.replica || is_enough()) return;
       out_.add(
           "rank {} action {} ({}) is on replica {}, but {} is on replica {}: a microbatch goes "
           "through one replica",
@@ -358,6 +370,20 @@ class Checker {
     return result;
   }
 
+  // An action, and what it waits for.
+  struct Wait {
+    Place here, need;
+  };
+  // What keeps a rank from its next action, or from a pair, whose two parts begin together.
+  Wait next_wait(int32_t rank, const std::vector<int32_t>& done) const {
+    Place here{rank, done[static_cast<size_t>(rank)]};
+    const bool is_pair = action(here).paired_with == here.index + 1;
+    const Place need = missing(here, done);
+    if (need.valid() || !is_pair) return {here, need};
+    ++here.index;
+    return {here, missing(here, done)};
+  }
+
   // Runs the ranks until all are at their end or none can move. A rank that waits is woken by the
   // rank it waits for.
   void check_progress() {
@@ -371,22 +397,21 @@ class Checker {
       ready.pop_back();
       const auto r = static_cast<size_t>(rank);
       while (done[r] < static_cast<int32_t>(schedule_.ranks[r].size())) {
-        const Place wait = missing({rank, done[r]}, done);
-        if (wait.valid()) {
-          waiters[static_cast<size_t>(wait.rank)].push_back(rank);
+        const Wait wait = next_wait(rank, done);
+        if (wait.need.valid()) {
+          waiters[static_cast<size_t>(wait.need.rank)].push_back(rank);
           break;
         }
-        ++done[r];
+        done[r] = wait.here.index + 1;
         ready.insert(ready.end(), waiters[r].begin(), waiters[r].end());
         waiters[r].clear();
       }
     }
     for (size_t r = 0; r < ranks; ++r) {
       if (done[r] == static_cast<int32_t>(schedule_.ranks[r].size())) continue;
-      const Place here{static_cast<int32_t>(r), done[r]};
-      const Place wait = missing(here, done);
-      out_.add("rank {} waits forever at action {} ({}) for {} of rank {}", r, done[r],
-               to_string(action(here)), to_string(action(wait)), wait.rank);
+      const auto [here, need] = next_wait(static_cast<int32_t>(r), done);
+      out_.add("rank {} waits forever at action {} ({}) for {} of rank {}", r, here.index,
+               to_string(action(here)), to_string(action(need)), need.rank);
     }
   }
 

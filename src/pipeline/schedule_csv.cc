@@ -224,8 +224,17 @@ void tag_replicas(ParsedSchedule& parsed) {
 // Of replicas a file has those alone that have work.
 void check_replicas(const Schedule& schedule, const std::string& file, Diagnostics& diagnostics) {
   std::vector<bool> works(static_cast<size_t>(schedule.placement.replicas()), false);
-  for (const auto& actions : schedule.ranks) {
-    for (const Action& action : actions) works[static_cast<size_t>(action.replica)] = true;
+  for (size_t r = 0; r < schedule.ranks.size(); ++r) {
+    for (size_t i = 0; i < schedule.ranks[r].size(); ++i) {
+      const Action& action = schedule.ranks[r][i];
+      if (static_cast<size_t>(action.replica) >= works.size()) {
+        diagnostics.add(
+            "{}: rank {} action {} is {}, but the replicas are 0 to {}, on as many ranks", file, r,
+            i, to_string(action), works.size() - 1);
+        return;
+      }
+      works[static_cast<size_t>(action.replica)] = true;
+    }
   }
   for (size_t j = 0; j < works.size(); ++j) {
     if (!works[j]) {
@@ -263,6 +272,21 @@ void infer_placement(Schedule& schedule) {
       placement.rank_of_stage = std::move(row);
     } else {
       placement.rank_of_replica.push_back(std::move(row));
+    }
+  }
+}
+
+// Cells may name ranges: what they come to is bounded before anything is made of it.
+void check_ranges(const Schedule& schedule, const std::string& file, Diagnostics& diagnostics) {
+  constexpr int64_t kMostUnits = 1 << 22;
+  int64_t units = 0;
+  for (size_t r = 0; r < schedule.ranks.size(); ++r) {
+    for (size_t i = 0; i < schedule.ranks[r].size(); ++i) {
+      units += schedule.ranks[r][i].count;
+      if (units <= kMostUnits) continue;
+      diagnostics.add("{}: rank {} action {} ({}) makes it more than {} pieces of work", file, r, i,
+                      to_string(schedule.ranks[r][i]), kMostUnits);
+      return;
     }
   }
 }
@@ -330,6 +354,8 @@ ParsedSchedule parse_schedule(const std::string& text, const std::string& file) 
                            [](const Step& s) { return s.kind == StepKind::kCompute; });
       });
   if (compute_only) parsed.steps.clear();
+  check_ranges(parsed.schedule, file, diagnostics);
+  diagnostics.throw_if_any();
   tag_replicas(parsed);
   infer_placement(parsed.schedule);
   check_size(parsed.schedule, file, diagnostics);

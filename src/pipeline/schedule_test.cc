@@ -290,6 +290,21 @@ TEST_CASE("numbers far beyond the rows are said in a line, whatever their size")
         "s.csv: stages 0 to 999999 have no work for microbatch 0");
 }
 
+TEST_CASE("replicas and ranges beyond the rows are said before anything is made of them") {
+  CHECK(mw::test::thrown_by([] { parse_csv("0F0^1048575,0B0^1048575\n", "s.csv"); }) ==
+        "s.csv: rank 0 action 0 is 0F0^1048575, but the replicas are 0 to 0, on as many ranks");
+  CHECK(mw::test::thrown_by([] { parse_csv("0F0,0B0\n0F1^70,0B1^70\n", "s.csv"); }) ==
+        "s.csv: rank 1 action 0 is 0F1^70, but the replicas are 0 to 1, on as many ranks");
+  std::string row = "0F0-1000000";
+  for (int i = 0; i < 5; ++i) row += ",0F0-1000000";
+  CHECK(mw::test::thrown_by([&] { parse_csv(row + "\n", "s.csv"); }) ==
+        "s.csv: rank 0 action 4 (0F0-1000000) makes it more than 4194304 pieces of work");
+  const std::string twice =
+      mw::test::thrown_by([] { parse_csv("0F0-999,0F0-999,0B0-999\n", "s.csv"); });
+  CHECK(split(twice, '\n').size() == 101);
+  CHECK(twice.ends_with("\ns.csv: and more like these"));
+}
+
 TEST_CASE("weights are gathered where they are used, once") {
   CHECK(parse_csv("0UNSHARD,0F0,0RESHARD,0UNSHARD,0B0,0RESHARD\n", "s.csv").ranks[0].size() == 2);
   CHECK(mw::test::thrown_by([] { parse_csv("0UNSHARD,0F0,0RESHARD,0B0\n", "s.csv"); }) ==
@@ -333,6 +348,12 @@ TEST_CASE("ranks that wait for each other are found") {
   CHECK(mw::test::thrown_by([] { parse_csv("0F0,0B0,0F1,0B1\n1F1,1B1,1F0,1B0\n", "s.csv"); }) ==
         "s.csv: rank 0 waits forever at action 1 (0B0) for 1B0 of rank 1\n"
         "s.csv: rank 1 waits forever at action 0 (1F1) for 0F1 of rank 0");
+  // The two of a pair begin together: a backward may not need, by way of another rank, its forward.
+  CHECK(mw::test::thrown_by(
+            [] { parse_csv("0F0,(0F1;0B0)OVERLAP_F_B,0B1\n1F0,1F1,1B0,1B1\n", "s.csv"); }) ==
+        "s.csv: rank 0 waits forever at action 2 (0B0) for 1B0 of rank 1\n"
+        "s.csv: rank 1 waits forever at action 1 (1F1) for 0F1 of rank 0");
+  CHECK(parse_csv("0F0,0F1,0B0,0B1\n1F0,(1F1;1B0)OVERLAP_F_B,1B1\n", "s.csv").microbatches == 2);
 }
 
 TEST_CASE("work that is missing, doubled or on another rank is found") {

@@ -131,3 +131,40 @@ TEST_CASE("the exact order of costs whose sums round") {
                                         .costs = costs});
   CHECK(timeline(exact, costs).makespan >= 2 * (1.3 + 1.5 + 3));
 }
+
+TEST_CASE("works that take no time keep the limit and the heuristic's span") {
+  if (no_solver()) return;
+  struct Case {
+    int32_t ranks, microbatches;
+    double limit;
+    ScheduleCosts costs;
+  };
+  const Case cases[] = {{2, 3, 2, {.f = {0, 1}, .b = {1}, .w = {1}}},
+                        {2, 2, 2, {.f = {1, 0}, .b = {1}, .w = {1}}},
+                        {2, 2, 2, {.f = {1}, .b = {1, 0}, .w = {1}}},
+                        {2, 3, 2, {.f = {1}, .b = {1}, .w = {0}}},
+                        {3, 4, 3, {.f = {0, 1, 0}, .b = {2}, .w = {0, 1, 1}}}};
+  for (const Case& c : cases) {
+    ScheduleRequest request{.kind = "zb-auto", .ranks = c.ranks, .microbatches = c.microbatches};
+    request.memory_limit = c.limit;
+    request.costs = c.costs;
+    const Timeline start = timeline(make_schedule(request), c.costs);
+    request.exact = true;
+    const Schedule exact = make_schedule(request);
+    CHECK(findings(exact).empty());
+    const Timeline times = timeline(exact, c.costs);
+    CHECK(span_of(times) <= span_of(start) + 1e-6);
+    CHECK(highest_peak(times.peak_activations) <= c.limit + 1e-6);
+  }
+}
+
+TEST_CASE("of orders with the shortest span the heuristic's is kept where it ends no later") {
+  if (no_solver()) return;
+  ScheduleRequest request{.kind = "zb-auto", .ranks = 2, .microbatches = 5, .memory_limit = 2};
+  request.costs = {.f = {1}, .b = {1}, .w = {2}};
+  const Schedule start = make_schedule(request);
+  request.exact = true;
+  const Schedule exact = make_schedule(request);
+  CHECK(exact.name == "zb-auto, exact");
+  CHECK(timeline(exact, request.costs).makespan <= timeline(start, request.costs).makespan);
+}

@@ -197,6 +197,25 @@ TEST_CASE("the rules of PTD-P name themselves") {
   CHECK(search(request).plans.front().step <= found.plans.front().step);
 }
 
+TEST_CASE("ranks that are threads of one machine are one node to the rules of PTD-P") {
+  Request request = small(16);
+  request.method = Method::kPtdP;
+  request.base.global_batch = 3;  // no data parallelism, and 8 layers have no 16 stages
+  request.base.cluster.cores = 4;
+  request.base.cluster.links[0].devices = 0;
+  const Found found = search(request);
+  REQUIRE(!found.plans.empty());
+  CHECK(found.plans.front().plan.tp > 1);
+}
+
+TEST_CASE("sequences may be as long as positions go") {
+  Request request = small(4);
+  request.base.model.max_positions = request.base.seq_len = 1 << 19;
+  request.base.global_batch = 4;
+  request.base.cluster.device.memory = Bytes(int64_t{1} << 46);
+  CHECK(!search(request).plans.empty());
+}
+
 TEST_CASE("the plans of the space are those that their schedules take") {
   for (const int64_t gpus : {2, 4}) {
     Request request = small(gpus);

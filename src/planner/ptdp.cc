@@ -28,7 +28,9 @@ class Rules {
 
   Found run() {
     std::vector<Layout> all = layouts(base_, request_.gpus);
-    const int64_t node = base_.cluster.node_devices();
+    // Ranks that are threads are all in one node.
+    const int64_t node =
+        base_.cluster.shares_memory() ? request_.gpus : base_.cluster.node_devices();
     // As little model parallelism as fits; inside it tensor parallelism up to the node.
     std::stable_sort(all.begin(), all.end(), [&](const Layout& a, const Layout& b) {
       if (a.tp * a.pp != b.tp * b.pp) return a.tp * a.pp < b.tp * b.pp;

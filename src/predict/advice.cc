@@ -20,7 +20,10 @@ void add_schedules(const compile::Plan& plan, std::vector<Settings>& changes) {
     return kind.chunks.holds(chunks);
   };
   const auto add = [&](int64_t chunks) {
-    if (takes(chunks)) changes.push_back({{"chunks", std::to_string(chunks)}});
+    if (!takes(chunks)) return;
+    const pipeline::ScheduleKind& kind = pipeline::kind_of(plan.schedule);
+    changes.push_back({{"schedule", pipeline::kind_with_chunks(kind, chunks).name},
+                       {"chunks", std::to_string(chunks)}});
   };
   add(2 * plan.chunks);
   if (plan.chunks % 2 == 0) add(plan.chunks / 2);

@@ -92,15 +92,18 @@ TEST_CASE("neighbours of a plan differ in one or two keys and have as many devic
            {"tp=2,sp,regather,microbatches=16,recompute=selective",
             "microbatches=8; regather=false; recompute=none; tp=1,pp=2; tp=1,dp=2"},
            {"pp=4,microbatches=16",
-            "microbatches=8; chunks=2; schedule=zb-h1; post_validation; pp=2,tp=2; pp=2,dp=2"},
+            "microbatches=8; schedule=interleaved-1f1b,chunks=2; schedule=zb-h1; post_validation; "
+            "pp=2,tp=2; pp=2,dp=2"},
            {"pp=2,layers=3:1,microbatches=16",
-            "microbatches=8; chunks=2; schedule=zb-h1; post_validation"},
+            "microbatches=8; schedule=interleaved-1f1b,chunks=2; schedule=zb-h1; post_validation"},
            {"dp=2,pp=2,schedule=interleaved-1f1b,chunks=2,microbatches=8",
-            "microbatches=4; chunks=4; chunks=1; schedule=interleaved-zb,chunks=2; "
+            "microbatches=4; schedule=interleaved-1f1b,chunks=4; schedule=1f1b,chunks=1; "
+            "schedule=interleaved-zb,chunks=2; "
             "post_validation; zero=1; "
             "pp=1,tp=2; pp=1,dp=4; dp=1,pp=4"},
            {"pp=2,schedule=interleaved-1f1b,chunks=3,microbatches=16",
-            "microbatches=8; chunks=6; schedule=interleaved-zb,chunks=3; post_validation; "
+            "microbatches=8; schedule=interleaved-1f1b,chunks=6; schedule=interleaved-zb,chunks=3; "
+            "post_validation; "
             "pp=1,tp=2; pp=1,dp=2"},
            {"pp=2,schedule=zb-v,chunks=2,microbatches=16",
             "microbatches=8; post_validation; pp=1,tp=2; pp=1,dp=2"},

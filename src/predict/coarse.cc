@@ -1,6 +1,7 @@
 #include "predict/coarse.h"
 
 #include <algorithm>
+#include <cmath>
 #include <numeric>
 
 #include "base/error.h"
@@ -39,6 +40,12 @@ int64_t second_blocks(const models::ModelConfig& model, int64_t place, int64_t b
 
 double state_bytes(const Facts& facts) {
   return facts[kWeights] + facts[kGradients] + facts[kOptimizer];
+}
+
+// As many as there are numbers for, where ranks that share one memory need more.
+Bytes whole_bytes(double bytes) {
+  constexpr double kMost = 0x1p62;
+  return Bytes(static_cast<int64_t>(std::min(bytes, kMost)));
 }
 
 // Of a forward's first gather at least this part is beside nothing: a norm of activations, which
@@ -458,7 +465,7 @@ Bytes Coarse::states(const Plan& plan) {
   };
   const double last = held(layers - blocks);
   const double bytes = sharing(plan) > 1 ? std::min(held(0), last) : last;
-  return Bytes(static_cast<int64_t>(bytes) * sharing(plan));
+  return whole_bytes(std::floor(bytes) * static_cast<double>(sharing(plan)));
 }
 
 Estimate Coarse::least(const Plan& asked) {
@@ -492,7 +499,8 @@ Estimate Coarse::least(const Plan& asked) {
       std::min(like_first[kSaved], like_last[kSaved]) / most_parts() +
       std::max(std::min(block[kWorkspace], block[kSplitWorkspace]), held[kUpdateWorkspace]);
   return {std::max(Seconds(step), dividing(asked)),
-          states(asked) + Bytes(static_cast<int64_t>(bytes) * sharing(asked))};
+          whole_bytes(static_cast<double>(states(asked).value) +
+                      std::floor(bytes) * static_cast<double>(sharing(asked)))};
 }
 
 Estimate Coarse::memory(const Plan& plan) { return memory(setting(plan)); }
@@ -521,7 +529,7 @@ Estimate Coarse::memory(const Setting& now) {
     estimate.peak = std::max(estimate.peak, Bytes(static_cast<int64_t>(bytes)));
   }
   if (const int64_t ranks = sharing(plan); ranks > 1)
-    estimate.peak = Bytes(static_cast<int64_t>(all * static_cast<double>(ranks / plan.pp)));
+    estimate.peak = whole_bytes(all * static_cast<double>(ranks / plan.pp));
   return estimate;
 }
 

@@ -37,18 +37,22 @@ void set_step(double step, const std::vector<double>& busy, simulate::Result& re
 }
 
 // Those of the third call, whose `commands` are behind those of two others, in place of time in
-// which a rank is idle.
+// which a rank is idle: of no more than it is.
 void take_waits(const std::vector<simulate::Wait>& all, size_t commands,
                 std::vector<simulate::Wait>& waits, simulate::RankResult& rank) {
   const auto count = static_cast<int32_t>(commands);
+  Seconds sum;
   for (simulate::Wait wait : all) {
     if (wait.command < 2 * count) continue;
-    const Seconds took = wait.end - wait.begin;
     wait.command -= 2 * count;
-    rank.waits[static_cast<size_t>(wait.reason)] += took;
-    rank.idle = std::max(rank.idle - took, Seconds(0));
+    sum += wait.end - wait.begin;
     waits.push_back(wait);
   }
+  if (sum.value <= 0) return;
+  const double part = std::min(1.0, rank.idle.value / sum.value);
+  for (const simulate::Wait& wait : waits)
+    rank.waits[static_cast<size_t>(wait.reason)] += (wait.end - wait.begin) * part;
+  rank.idle = std::max(rank.idle - sum, Seconds(0));
 }
 
 // The work of the last of several calls: beside another call it hides other communication than by
@@ -101,6 +105,7 @@ void let_run_on(const Request& request, const Step& step, simulate::Result& resu
   options.trace = options.figures = false;
   const std::vector<simulate::Held> held;
   const auto result_of = [&](int64_t calls) {
+    options.calls = static_cast<int32_t>(calls);
     return simulate::simulate(calls_of(step.program, calls), request.cluster, options, held);
   };
   // The first call begins with all ranks at once; from the second on each is like the one before.

@@ -118,6 +118,30 @@ TEST_CASE(
 }
 
 // Reductions that a rank waits for by itself are beside the next call's work among others.
+TEST_CASE("sums where a rank waits are those of every call, however many run into one another") {
+  Request request = small();
+  request.model.tie_word_embeddings = false;
+  request.cluster.links[0].bandwidth = request.cluster.links[0].bus_bandwidth =
+      cluster::BytesPerSecond(1e9);
+  const auto step = [&](const char* plan, bool early, bool idle) {
+    request.options.overlap.grad_reduce = early;
+    request.options.overlap.grad_reduce_idle = idle;
+    request.plan = compile::parse_plan(plan);
+    const Prediction running = mw::predict::predict(request);
+    for (const simulate::RankResult& rank : running.result.ranks) {
+      const double busy = (rank.compute + rank.total_exposed_comm() + rank.gaps).value;
+      CHECK((rank.total_wait() + rank.idle).value + busy == mw::test::close_to(running.step.value));
+    }
+    return running.step.value;
+  };
+  for (const char* plan : {"pp=2,dp=2,schedule=zb-h1,microbatches=2,zero=2,post_validation",
+                           "pp=4,dp=2,microbatches=8,bucket_mb=0,post_validation"}) {
+    CAPTURE(plan);
+    const double late = step(plan, false, false), idle = step(plan, true, true);
+    CHECK(idle <= late * 1.0001);
+  }
+}
+
 TEST_CASE("with post-validation work and waits are those of a call among others, and add up") {
   Request request = small();
   request.model.tie_word_embeddings = false;

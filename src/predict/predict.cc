@@ -1,6 +1,7 @@
 #include "predict/predict.h"
 
 #include <algorithm>
+#include <limits>
 #include <optional>
 
 #include "base/clock.h"
@@ -235,7 +236,11 @@ Bytes Prediction::needed() const {
     sum += rank.peak;
   }
   if (sharing == 1) return most;
-  return Bytes(sum.value * sharing / static_cast<int64_t>(memory.size()));
+  const auto ranks = static_cast<int64_t>(memory.size());
+  constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
+  // Of more ranks than memory could ever hold.
+  if (sum.value > kMost / sharing) return Bytes(kMost);
+  return Bytes(sum.value * sharing / ranks);
 }
 
 std::vector<int32_t> Prediction::too_full() const {

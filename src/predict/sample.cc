@@ -57,6 +57,7 @@ compile::ModelShape sample_shape(const Request& request, const compile::Plan& pl
                                  int64_t microbatch) {
   compile::ModelShape shape = model_shape(request);
   shape.global_batch = batch_of(request, plan, microbatch).batch * plan.microbatches;
+  shape.is_sample = true;
   return shape;
 }
 

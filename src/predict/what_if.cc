@@ -110,6 +110,9 @@ void scale(cluster::Cluster& cluster, const std::string& key, double factor) {
   }
 }
 
+// What the plan's own schedule is called here, where a file has it.
+constexpr const char* kOwnFile = "the plan's own.csv";
+
 // The plan with keys of its short form set. Chunks and schedule follow each other where only one of
 // the two is given, as in a plan that is written anew.
 compile::Plan with_keys(const compile::Plan& plan, const Settings& settings) {
@@ -119,7 +122,9 @@ compile::Plan with_keys(const compile::Plan& plan, const Settings& settings) {
   }
   if (given.empty()) return plan;
   std::vector<std::string> parts;
-  const std::string form = compile::short_form(plan);
+  compile::Plan named = plan;  // a file's name may have a comma
+  if (plan.written) named.schedule = kOwnFile;
+  const std::string form = compile::short_form(named);
   const pipeline::ScheduleKind& kind = pipeline::kind_of(plan.schedule);
   const bool usual = !plan.written && pipeline::is_usual(kind);
   if (const auto chunks = given.find("chunks");
@@ -135,11 +140,16 @@ compile::Plan with_keys(const compile::Plan& plan, const Settings& settings) {
   }
   for (const auto& [key, value] : given) parts.push_back(key + "=" + value);
   const auto own_file = [&](const std::string& path) {
-    if (!plan.written || path != plan.schedule)
+    if (!plan.written || path != kOwnFile)
       throw_error("{}: only the plan itself takes a schedule from a file", path);
     return to_csv(*plan.written.schedule);
   };
-  return compile::parse_plan(join(parts, ","), "--vary", own_file);
+  compile::Plan made = compile::parse_plan(join(parts, ","), "--vary", own_file);
+  if (made.written) {
+    made.schedule = plan.schedule;
+    made.written = plan.written;
+  }
+  return made;
 }
 
 // A value of a key of the plan that no plan could have.

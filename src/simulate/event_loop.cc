@@ -120,6 +120,16 @@ std::vector<int32_t> EventLoop::last_waits() const {
   return last;
 }
 
+bool EventLoop::is_early(int32_t r, int32_t command) const {
+  const int32_t of_call =
+      static_cast<int32_t>(in_.program.ranks[static_cast<size_t>(r)].commands.size()) /
+      in_.options.calls;
+  // Where the last call has no wait, no call has.
+  const int32_t last =
+      (*in_.last_early)[static_cast<size_t>(r)] - (in_.options.calls - 1) * of_call;
+  return command % of_call < last;
+}
+
 void EventLoop::go(int32_t r) {
   RankState& state = states_[static_cast<size_t>(r)];
   const FlatRank& rank = in_.flat.ranks[static_cast<size_t>(r)];
@@ -306,8 +316,7 @@ void EventLoop::call_timed(int32_t r, const FlatCall& flat, const TimedFragment&
   }
   if (state.state_ready.empty()) return;
   const FlatRank& rank = in_.flat.ranks[static_cast<size_t>(r)];
-  const bool early = in_.last_early == nullptr ||
-                     static_cast<int32_t>(state.next) < (*in_.last_early)[static_cast<size_t>(r)];
+  const bool early = in_.last_early == nullptr || is_early(r, static_cast<int32_t>(state.next));
   for (size_t u = 0; u < fragment.cost.state_uses.size(); ++u) {
     const int32_t write = fragment.cost.state_uses[u].last_write;
     if (write < 0) continue;

@@ -92,6 +92,9 @@ class EventLoop {
   std::vector<int32_t> last_waits() const;
 
  private:
+  // Whether gradients of the command's call may be reduced early: `last_early` of the last of
+  // several calls holds for each of them.
+  bool is_early(int32_t r, int32_t command) const;
   static constexpr double kNever = std::numeric_limits<double>::infinity();
 
   // Where a rank is in one of its lists of changes.

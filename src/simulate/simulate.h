@@ -34,6 +34,7 @@ struct Options {
   bool trace = false;               // spans of calls, waits and messages, memory samples
   bool op_spans = false;     // with trace: spans of ops in place of calls, as a real run records
   bool program_hash = true;  // with trace: name the program's hash
+  int32_t calls = 1;         // of one step that the program has, one behind the other
 };
 
 // As a software stack runs: its overlap and scatter/gather. Throws Error for a word that is none.

@@ -102,6 +102,21 @@ void read_training(JsonReader reader, Job& job) {
   reader.finish();
 }
 
+// Of values that are right each by itself.
+void check_together(const Job& job, const std::string& path, Diagnostics& diagnostics) {
+  if (job.valid_fraction == 0 && job.eval_every > 0) {
+    diagnostics.add(
+        "{}: data.valid_fraction: is 0, so that nothing is held out for eval.every={}; "
+        "use more, or eval.every=0",
+        path, job.eval_every);
+  }
+  if (job.min_lr > job.lr) {
+    diagnostics.add(
+        "{}: train.min_lr: is {}, above lr={}, from which the rate falls to it; use less", path,
+        job.min_lr, job.lr);
+  }
+}
+
 // Tables that a job may leave out.
 void read_optional(JsonReader& reader, Job& job) {
   for (const char* optional : {"eval", "checkpoint"}) reader.ignore(optional);
@@ -175,6 +190,7 @@ Job read_job(FileSystem& fs, const std::string& path, const JobOverrides& overri
         "{}: train.global_batch*data.seq_len={}*{} is more than {} tokens a step; use fewer", path,
         job.global_batch, job.seq_len, kMostTokens);
   }
+  if (diagnostics.empty()) check_together(job, path, diagnostics);
   const bool file_is_sound = diagnostics.empty();
   read_model(fs, job, diagnostics);
   const bool model_is_sound = file_is_sound == diagnostics.empty();

@@ -268,7 +268,7 @@ def test_sizes_beyond_all_memory_are_refused(tmp_path):
     error = schedule("--stages", 1 << 20, "--microbatches", 1 << 20, "--jsn", "1f1b", expect=2)
     assert "--jsn: unknown option" in error and "is more than the 1048576 that are drawn" in error
     error = schedule("looped-bfs", "--stages", 1000, "--microbatches", 1000, "--chunks", 2000000000, expect=2)
-    assert "1000 ranks x 2000000000 chunks x 1000 microbatches are more than 5e+07 forwards" in error
+    assert "--stages, --microbatches, --chunks: 1000 x 1000 x 2000000000 is more than the 1048576 that are drawn" in error
     file = tmp_path / "big.csv"
     file.write_text("".join(f"0F{m}^{r},0B{m}^{r}\n" for r, m in [(r, r if r < 3999 else 1048574) for r in range(4000)]))
     assert "1048575 microbatches and 1 slices in 4000 replicas" in schedule("--from", file, expect=2)

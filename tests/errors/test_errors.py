@@ -55,6 +55,8 @@ def write_jobs(d):
     meshwright.write_job(d / "batch8.toml", **{**job, "global_batch": 8})
     (d / "keys.toml").write_text(text.replace("warmup", "warm_up").replace("lr = 0.0003\n", 'lr = "fast"\n')
                                  .replace("[eval]", "[evel]").replace("seq_len = 64\n", ""))
+    (d / "rising.toml").write_text(text.replace("min_lr = 3e-05", "min_lr = 1"))
+    meshwright.write_job(d / "none_held_out.toml", **{**job, "valid_fraction": 0, "eval_every": 1})
     (d / "syntax.toml").write_text('model = "model.json\n[data]\n')
     (d / "twice.toml").write_text("seed = 1\nseed = 2\n")
     (d / "plan.toml").write_text('plan = "tq=2"\n' + text)
@@ -159,6 +161,16 @@ CASES = {
     "interleaved": (JOB + "--plan pp=2,chunks=2,microbatches=1",
                     "--plan: schedule interleaved-1f1b: microbatches=1 is not a multiple of ranks=2; use microbatches=2, or "
                     "rounds of group=1"),
+    "no limit": (JOB + "--plan pp=2,schedule=zb-auto,memory_limit=0", "--plan: memory_limit: must be above 0, is 0"),
+    "endless limit": (JOB + "--plan pp=2,schedule=zb-auto,memory_limit=inf", "--plan: memory_limit: must be above 0, is inf"),
+    "no schedule file": (JOB + "--plan schedule=no.csv", "--plan: schedule: no.csv: does not exist"),
+    "init of a resumed run": (JOB + "--init x --resume {d}/none", "--init: a run that is resumed has its own weights; leave out "
+                              "--init or --resume"),
+    "nothing held out": ("train {d}/none_held_out.toml", "{d}/none_held_out.toml: data.valid_fraction: is 0, so that nothing is "
+                         "held out for eval.every=1; use more, or eval.every=0"),
+    "rising rate": ("train {d}/rising.toml", "{d}/rising.toml: train.min_lr: is 1, above lr=0.0003, from which the rate falls to "
+                    "it; use less"),
+    "threads": (JOB + "--threads-per-rank 1025", "--threads-per-rank: must be at most 1024, is 1025" + HELP),
     "plan key": (JOB + "--plan microbatch=4", "--plan: microbatch: unknown key, did you mean 'microbatches'?"),
     "optional plan key": (JOB + "--plan layer=2:2,pp=2,microbatches=2",
                           "--plan: layer: unknown key, did you mean 'layers'?"),
@@ -489,3 +501,15 @@ def test_a_full_disk_stops_the_run_and_keeps_the_checkpoint_before(place, small_
     assert "the disk has" in done.stderr or "No space left" in done.stderr, done.stderr
     assert verified_step(run) == len(list((run / "checkpoint").glob("step-??????")))
     assert not list((run / "checkpoint").glob("*.tmp"))
+
+
+@pytest.mark.parametrize("command, option", [
+    *(("train {d}/job.toml", option) for option in ("--plan", "--model", "--data", "--run-dir", "--resume", "--init")),
+    ("verify {d}/job.toml", "--plan"),
+    *(("simulate {d}/job.toml --cluster selene", option) for option in ("--compare", "--profile", "--mtbf", "--checkpoint-time",
+                                                                         "--checkpoint-interval", "--restart-time")),
+    ("validate", "--runs"),
+])
+def test_an_option_is_not_empty(place, command, option):
+    done = meshwright.execute([*command.format(d=place).split(), option, ""])
+    assert done.returncode == 2 and f"{option}: must not be empty" in done.stderr

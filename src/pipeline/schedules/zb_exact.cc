@@ -50,16 +50,12 @@ class OrderProgram {
     MW_CHECK(!solution.values.empty(), "no order, though there is one to start from");
     Schedule schedule = empty_schedule(request_, looped_placement(p_, 1));
     for (int32_t s = 0; s < p_; ++s) {
-      std::vector<Work> order = works();
-      std::sort(order.begin(), order.end(), [&](const Work& a, const Work& b) {
-        if (always_before(a, b) || always_before(b, a)) return always_before(a, b);
-        return solution.values[index(end_of(s, a))] < solution.values[index(end_of(s, b))];
-      });
-      for (const Work& work : order) {
+      for (const Work& work : order_of(s, solution.values)) {
         schedule.ranks[static_cast<size_t>(s)].push_back(
             action_of(kKinds[work.kind], s, work.microbatch));
       }
     }
+    if (is_as_good(schedule)) schedule.ranks = start_ranks_;
     const bool optimal = solution.status == solver::Solution::Status::kOptimal;
     const double gap = solution.objective > 0 ? 1 - solution.bound / solution.objective : 0;
     schedule.name = optimal ? "zb-auto, exact"
@@ -69,6 +65,43 @@ class OrderProgram {
 
  private:
   static size_t index(int32_t variable) { return static_cast<size_t>(variable); }
+
+  // As the bits say: ends tie where a work takes no time. Next comes what is before all that is
+  // left.
+  std::vector<Work> order_of(int32_t s, const std::vector<double>& values) const {
+    const auto is_before = [&](const Work& a, const Work& b) {
+      if (always_before(a, b) || always_before(b, a)) return always_before(a, b);
+      const auto bit = bits_.find({s, a, b});
+      return bit != bits_.end() ? values[index(bit->second)] > 0.5
+                                : values[index(bits_.at({s, b, a}))] < 0.5;
+    };
+    std::vector<Work> left = works(), order;
+    while (!left.empty()) {
+      const auto next = std::find_if(left.begin(), left.end(), [&](const Work& work) {
+        return std::none_of(left.begin(), left.end(), [&](const Work& other) {
+          return other != work && is_before(other, work);
+        });
+      });
+      MW_CHECK(next != left.end(), "the order of stage {} goes round in a circle", s);
+      order.push_back(*next);
+      left.erase(next);
+    }
+    return order;
+  }
+
+  // Whether the order to start from has no longer a span, and its last rank ends no later.
+  bool is_as_good(const Schedule& found) const {
+    const Timeline times = timeline(found, request_.costs);
+    constexpr double kSame = 1 + 1e-9;
+    return start_span_ <= span_of(times) * kSame && start_makespan_ <= times.makespan * kSame;
+  }
+
+  static double span_of(const Timeline& times) {
+    double longest = 0;
+    for (const auto& rank : times.times)
+      longest = std::max(longest, rank.back().end - rank.front().start);
+    return longest;
+  }
 
   std::vector<Work> works() const {
     std::vector<Work> result;
@@ -87,15 +120,19 @@ class OrderProgram {
 
   void read_start(const Schedule& start) {
     const Timeline times = timeline(start, request_.costs);
+    start_ranks_ = start.ranks;
+    start_span_ = span_of(times);
+    start_makespan_ = times.makespan;
     double last_weights = 0;
     for (size_t s = 0; s < start.ranks.size(); ++s) {
       for (size_t a = 0; a < start.ranks[s].size(); ++a) {
         const Action& action = start.ranks[s][a];
         const auto kind = static_cast<size_t>(std::find(kKinds.begin(), kKinds.end(), action.kind) -
                                               kKinds.begin());
-        start_end_[{static_cast<int32_t>(s), Work{kind, action.first}}] = times.times[s][a].end;
+        const std::pair at{static_cast<int32_t>(s), Work{kind, action.first}};
+        start_end_[at] = times.times[s][a].end;
+        start_place_[at] = a;
       }
-      start_span_ = std::max(start_span_, times.times[s].back().end - times.times[s].front().start);
       last_weights = std::max(last_weights, m_ * cost(static_cast<int32_t>(s), {2, 0}));
     }
     // Stage 0 begins at 0, so ends by its span; every other stage's last I ends before that, and
@@ -131,7 +168,7 @@ class OrderProgram {
         if (next) after(end_of(s, b), end_of(s, a), cost(s, b));
         if (a.kind >= b.kind || always_before(a, b)) continue;
         // b is of an earlier microbatch than a, or it would come later.
-        const bool a_first = start_end_.at({s, a}) < start_end_.at({s, b});
+        const bool a_first = start_place_.at({s, a}) < start_place_.at({s, b});
         const int32_t bit = add({.lower = 0, .upper = 1, .integer = true}, a_first ? 1 : 0);
         bits_[{s, a, b}] = bit;
         program_.add_row(cost(s, b) - horizon_, kInfinity,
@@ -208,7 +245,9 @@ class OrderProgram {
   std::map<std::pair<int32_t, Work>, int32_t> ends_;
   std::map<std::pair<int32_t, Work>, double> start_end_;
   std::map<std::tuple<int32_t, Work, Work>, int32_t> bits_;
-  double start_span_ = 0, horizon_ = 0;
+  std::map<std::pair<int32_t, Work>, size_t> start_place_;  // on its rank
+  std::vector<std::vector<Action>> start_ranks_;
+  double start_span_ = 0, start_makespan_ = 0, horizon_ = 0;
 };
 
 }  // namespace
