@@ -334,6 +334,31 @@ TEST_CASE("zb-auto's memory is below its limit, and more memory makes no longer 
   }
 }
 
+TEST_CASE("zb-auto with more memory than twice 1F1B's is no longer than with that, or with 1F1B's") {
+  const ScheduleCosts uneven[] = {
+      {.f = {1, 0, 0, .5}, .b = {1.37}, .w = {.3}, .comm = .1},
+      {.f = {3, .5, 3, 1}, .b = {1}, .w = {1}},
+      {.f = {.2, 2, .4, 1}, .b = {1, .1, 2, 1}, .w = {2, .3, .3, 1}, .comm = .5},
+  };
+  for (const ScheduleCosts& costs : uneven) {
+    const auto span = [&](double limit) {
+      const Timeline times = timeline(make_schedule({.kind = "zb-auto",
+                                                     .ranks = 4,
+                                                     .microbatches = 12,
+                                                     .memory_limit = limit,
+                                                     .costs = costs}),
+                                      costs);
+      double longest = 0;
+      for (const auto& rank : times.times)
+        longest = std::max(longest, rank.back().end - rank.front().start);
+      return longest;
+    };
+    const double as_1f1b = span(4), twice = span(8);
+    CHECK(twice <= as_1f1b + 1e-9);
+    for (const double more : {9., 12., 16., 1e12}) CHECK(span(more) <= twice + 1e-9);
+  }
+}
+
 TEST_CASE("zb-auto keeps its limit where W holds more than B") {
   const RngKey key{7};
   for (uint64_t i = 0; i < 300; ++i) {

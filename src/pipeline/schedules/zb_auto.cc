@@ -6,8 +6,9 @@
 // the stages take one F each, where they may, and one I each; a W goes where it fits into the wait
 // for either, where it would make the largest bubble of all stages no larger, and where memory must
 // be freed. Three choices are open; all eight ways are tried and the one with the shortest span is
-// kept. Under less than one stage's share of 1F1B, which the paper does not go below, a fourth is.
-// With `exact` the order is that of an integer program (zb_exact.h).
+// kept; so are those under less memory that the paper names, where more is there. Under less than
+// one stage's share of 1F1B, which the paper does not go below, a fourth is. With `exact` the order
+// is that of an integer program (zb_exact.h).
 #include <algorithm>
 #include <array>
 #include <optional>
@@ -241,18 +242,27 @@ Schedule make_zb_auto(const ScheduleRequest& request) {
   std::vector<Stage> best;
   double shortest = 0;
   std::vector<int32_t> starts = {0};
-  const auto held = static_cast<int32_t>(request.memory_limit + kMemorySlack);
-  if (held < request.ranks) {
+  if (request.memory_limit + kMemorySlack < request.ranks) {
+    const auto held = static_cast<int32_t>(request.memory_limit + kMemorySlack);
     starts.push_back(held);
     if (held > 1) starts.push_back(held - 1);
   }
-  for (int32_t way = 8 * static_cast<int32_t>(starts.size()) - 1; way >= 0; --way) {
-    Heuristic heuristic(request, {(way & 4) != 0, (way & 2) != 0, (way & 1) != 0,
+  const auto try_ways = [&](double limit) {
+    ScheduleRequest under = request;
+    under.memory_limit = limit;
+    for (int32_t way = 8 * static_cast<int32_t>(starts.size()) - 1; way >= 0; --way) {
+      Heuristic heuristic(under, {(way & 4) != 0, (way & 2) != 0, (way & 1) != 0,
                                   starts[static_cast<size_t>(way) / 8]});
-    if (!heuristic.run()) continue;
-    if (!best.empty() && heuristic.span() >= shortest) continue;
-    shortest = heuristic.span();
-    best = heuristic.take();
+      if (!heuristic.run()) continue;
+      if (!best.empty() && heuristic.span() >= shortest) continue;
+      shortest = heuristic.span();
+      best = heuristic.take();
+    }
+  };
+  try_ways(request.memory_limit);
+  // Early forwards that memory allows may be in the way of what is shorter.
+  for (const double fewer : {2.0 * request.ranks, 1.0 * request.ranks}) {
+    if (request.memory_limit > fewer) try_ways(fewer);
   }
   if (best.empty()) {
     throw_error(
