@@ -172,6 +172,11 @@ TEST_CASE("what is wrong with a schedule from a file is said with its plan's oth
         std::string::npos);
   CHECK(
       finding("schedule=order.csv", "0F0,0B0,0F1\n").starts_with("--plan: schedule: order.csv: "));
+  // Sizes that a broken file does not give are not held against the model.
+  const PlanReading broken = read_plan("schedule=order.csv,layers=1:1:1:5,post_validation",
+                                       "--plan", one_file("order.csv", "0F0,0B0,0F1\n"));
+  CHECK(broken.findings.size() == 1);
+  CHECK(plan_findings(broken, 8, shape()).empty());
   const auto of_json = [](const std::string& json) {
     return mw::test::thrown_by([&] { parse_plan(json, "plan.json"); });
   };

@@ -237,7 +237,7 @@ class PlanReader {
     read_written();
     if (!has_chunks && !plan_.written) plan_.chunks = chunks_unsaid(plan_.schedule, plan_.pp);
     read_count("microbatches", plan_.microbatches, kMostMicrobatches);
-    if (plan_.written) take_sizes(*plan_.written.schedule);
+    take_sizes();
     take_if_there("layers", [&](const char* key) {
       plan_.layers = reader_.integers(key, {.min = 0, .max = kMostUnits});
     });
@@ -271,7 +271,15 @@ class PlanReader {
   }
 
   // What is not said of a schedule that is written down follows from it.
-  void take_sizes(const pipeline::Schedule& schedule) {
+  void take_sizes() {
+    if (!ends_with(plan_.schedule, kFileEnd)) return;
+    if (!plan_.written) {  // nobody knows them
+      for (const char* key : {"pp", "chunks", "microbatches"}) {
+        if (!reader_.has(key)) reading_.unsound.insert(key);
+      }
+      return;
+    }
+    const pipeline::Schedule& schedule = *plan_.written.schedule;
     const int32_t ranks = schedule.placement.ranks;
     if (!reader_.has("pp")) plan_.pp = ranks;
     if (!reader_.has("chunks")) plan_.chunks = std::max(1, schedule.placement.stages() / ranks);

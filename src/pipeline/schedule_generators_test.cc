@@ -334,7 +334,8 @@ TEST_CASE("zb-auto's memory is below its limit, and more memory makes no longer 
   }
 }
 
-TEST_CASE("zb-auto with more memory than twice 1F1B's is no longer than with that, or with 1F1B's") {
+TEST_CASE(
+    "zb-auto with more memory than twice 1F1B's is no longer than with that, or with 1F1B's") {
   const ScheduleCosts uneven[] = {
       {.f = {1, 0, 0, .5}, .b = {1.37}, .w = {.3}, .comm = .1},
       {.f = {3, .5, 3, 1}, .b = {1}, .w = {1}},
