@@ -286,10 +286,14 @@ def test_a_schedule_from_a_file_equals_the_base_plan(runs, number):
     """Any placement of stages and any order that runs; what is refused for other reasons is drawn again."""
     rng = random.Random(f"written {meshwright.SEED} {number}")
     model = rng.choice(list(MODELS))
-    drawn = []  # the last is the one that is taken
-    plan, text = not_refused(
-        runs.job(model), lambda: drawn.append(written_plan(rng, MODELS[model], runs.folder / f"order-{number}.csv")) or drawn[-1][0])
-    keeps_sums = drawn[-1][1]
+    keeps_sums = False
+
+    def draw() -> dict:
+        nonlocal keeps_sums
+        plan, keeps_sums = written_plan(rng, MODELS[model], runs.folder / f"order-{number}.csv")
+        return plan
+
+    plan, text = not_refused(runs.job(model), draw)
     run = runs.get(model, text)
     base = runs.get(model, plans.short_form(plans.base(plan)))
     if keeps_sums:
