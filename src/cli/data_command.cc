@@ -5,6 +5,7 @@
 #include "base/count.h"
 #include "base/error.h"
 #include "cli/command.h"
+#include "cli/output_file.h"
 #include "data/indexed_dataset.h"
 
 namespace mw::cli {
@@ -40,6 +41,12 @@ void add_data(CLI::App& app, const Diagnostics& words) {
     Diagnostics diagnostics = words;
     require(options->file, "file", "a text", diagnostics);
     require(options->prefix, "--output", "a PREFIX of PREFIX.bin and PREFIX.idx", diagnostics);
+    for (const char* end : {".bin", ".idx"}) {
+      if (!options->prefix.empty() && same_file(options->file, options->prefix + end)) {
+        diagnostics.add("--output: {} would write over the text {}; choose another prefix",
+                        options->prefix, options->file);
+      }
+    }
     diagnostics.throw_if_any();
     data::write_indexed_text(posix_fs(), options->file, options->prefix, splits.at(options->split));
     print_info(options->prefix);

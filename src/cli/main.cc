@@ -1,9 +1,12 @@
 // meshwright: the one catch, the one place that chooses the exit code.
 
+#include <cerrno>
 #include <cstdio>
+#include <cstring>
 #include <exception>
 #include <memory>
 #include <string>
+#include <system_error>
 #include <vector>
 
 #include <fmt/core.h>
@@ -70,6 +73,15 @@ int refuse(const mw::cli::WrongLine& line) {
   return kWrongInput;
 }
 
+// What was printed may not have come out: a full disk, a closed output.
+int written() {
+  errno = 0;
+  if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return kDone;
+  fmt::print(stderr, "meshwright: standard output: cannot be written: {}\n",
+             errno != 0 ? std::strerror(errno) : "an earlier write failed");
+  return kRunFailed;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -78,7 +90,7 @@ int main(int argc, char** argv) {
   try {
     try {
       parser->parse(argc, argv);
-      return kDone;
+      return written();
     } catch (const CLI::Success& help) {
       return parser->exit(help);
     } catch (const CLI::ParseError& error) {
@@ -87,6 +99,8 @@ int main(int argc, char** argv) {
   } catch (const mw::Error& error) {
     return report("meshwright: ", error, kWrongInput);
   } catch (const mw::RunError& error) {
+    return report("meshwright: ", error, kRunFailed);
+  } catch (const std::system_error& error) {  // such as a standard output that is full
     return report("meshwright: ", error, kRunFailed);
   } catch (const std::exception& error) {
     return report("meshwright: internal error: ", error, kRunFailed);

@@ -6,19 +6,6 @@
 namespace mw::cli {
 namespace {
 
-// By whatever name, links included. What is not there yet is compared by its path.
-bool same_file(const std::string& a, const std::string& b) {
-  if (a.empty() || b.empty()) return false;
-  std::error_code none;
-  if (std::filesystem::exists(b, none) && !std::filesystem::is_regular_file(b, none))
-    return false;  // /dev/null
-  if (std::filesystem::equivalent(a, b, none)) return true;
-  const auto place = [&](const std::string& path) {
-    return std::filesystem::weakly_canonical(std::filesystem::absolute(path, none), none);
-  };
-  return place(a) == place(b);
-}
-
 void check_output(FileSystem& fs, const std::string& path, Diagnostics& diagnostics) {
   try {
     const bool is_new = !fs.exists(path);
@@ -30,6 +17,18 @@ void check_output(FileSystem& fs, const std::string& path, Diagnostics& diagnost
 }
 
 }  // namespace
+
+bool same_file(const std::string& a, const std::string& b) {
+  if (a.empty() || b.empty()) return false;
+  std::error_code none;
+  if (std::filesystem::exists(b, none) && !std::filesystem::is_regular_file(b, none))
+    return false;  // /dev/null
+  if (std::filesystem::equivalent(a, b, none)) return true;
+  const auto place = [&](const std::string& path) {
+    return std::filesystem::weakly_canonical(std::filesystem::absolute(path, none), none);
+  };
+  return place(a) == place(b);
+}
 
 void check_outputs(FileSystem& fs, const std::vector<OutputFile>& outputs,
                    const std::vector<std::string>& inputs, Diagnostics& diagnostics) {

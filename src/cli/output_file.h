@@ -16,6 +16,8 @@ struct OutputFile {
   std::string option, path;  // no path: nothing is written
 };
 
+// By whatever name, links included. What is not there yet is compared by its path.
+bool same_file(const std::string& a, const std::string& b);
 // Before the work: a path that cannot be written, that the command reads, or that two options write
 // is a finding beside all others. What lies there stays as it is. `inputs` may hold what is no
 // path.

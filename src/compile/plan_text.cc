@@ -55,6 +55,12 @@ void check_written(const Plan& plan, const std::string& where, JsonReader& reade
   own("pairs", plan.pairs > 0);
   own("slices", plan.slices > 0);
   own("memory_limit", plan.memory_limit > 0);
+  const pipeline::Placement& placement = plan.written.schedule->placement;
+  if (placement.stages() % placement.ranks != 0) {
+    reader.fail("schedule", "{} has {} stages on {} ranks, must have a multiple of its ranks",
+                plan.schedule, placement.stages(), placement.ranks);
+    return;
+  }
   for (const std::string& finding : schedule_findings(*plan.written.schedule, plan))
     diagnostics.add("{}: {}", where, finding);
 }

@@ -134,17 +134,26 @@ compile::Plan with_keys(const compile::Plan& plan, const Settings& settings) {
   }
   for (const std::string_view part : split(form, ',')) {
     const std::string name(part.substr(0, part.find('=')));
-    const bool follows = usual && ((name == "schedule" && given.count("chunks") > 0) ||
-                                   (name == "chunks" && given.count("schedule") > 0));
+    const bool follows = (usual && ((name == "schedule" && given.count("chunks") > 0) ||
+                                    (name == "chunks" && given.count("schedule") > 0))) ||
+                         // A file's stages a rank are of its own order.
+                         (plan.written && name == "chunks" && given.count("schedule") > 0);
     if (given.count(name) == 0 && !follows) parts.emplace_back(part);
   }
   for (const auto& [key, value] : given) parts.push_back(key + "=" + value);
   const auto own_file = [&](const std::string& path) {
-    if (!plan.written || path != kOwnFile)
-      throw_error("{}: only the plan itself takes a schedule from a file", path);
+    MW_CHECK(path == kOwnFile, "{} is varied", path);
     return to_csv(*plan.written.schedule);
   };
-  compile::Plan made = compile::parse_plan(join(parts, ","), "--vary", own_file);
+  compile::Plan made;
+  try {
+    made = compile::parse_plan(join(parts, ","), "--vary", own_file);
+  } catch (const Error& error) {
+    std::vector<std::string> found;
+    for (const std::string& finding : error.findings())
+      found.push_back(replace_all(finding, kOwnFile, plan.schedule));
+    throw Error(found);
+  }
   if (made.written) {
     made.schedule = plan.schedule;
     made.written = plan.written;
@@ -161,6 +170,12 @@ void check_plan_value(const std::string& key, const std::string& value) {
     if (!number || *number < 1)
       throw_error("--vary {}: must be a whole number from 1 on, is '{}'", key, value);
   } else if (key == "schedule") {
+    if (ends_with(value, ".csv")) {
+      throw_error(
+          "--vary schedule: {} is a file, which the plan itself may name; 'simulate --compare "
+          "schedule={}' puts it beside another plan",
+          value, value);
+    }
     if (pipeline::find_kind(value) == nullptr) compile::parse_plan("schedule=" + value, "--vary");
   } else {
     // Beside what makes a value of the key possible.

@@ -110,6 +110,13 @@ void check_together(const Job& job, const std::string& path, Diagnostics& diagno
         "use more, or eval.every=0",
         path, job.eval_every);
   }
+  const std::pair<const char*, double> rates[] = {{"lr", job.lr},
+                                                  {"weight_decay", job.optimizer.weight_decay},
+                                                  {"epsilon", job.optimizer.epsilon}};
+  for (const auto& [key, rate] : rates) {
+    if (rate > std::numeric_limits<float>::max())
+      diagnostics.add("{}: train.{}: is {}, more than a float holds; use less", path, key, rate);
+  }
   if (job.min_lr > job.lr) {
     diagnostics.add(
         "{}: train.min_lr: is {}, above lr={}, from which the rate falls to it; use less", path,

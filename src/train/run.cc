@@ -137,7 +137,7 @@ class Run {
       trace.step = traced_;
       write_text(fs_, join_path(folder_, "trace.json"), trace::to_chrome_json(trace));
     }
-    if (job_.eval_every > 0 && last % job_.eval_every == 0) evaluate();
+    if (job_.eval_every > 0 && (last % job_.eval_every == 0 || last == last_)) evaluate();
     record(newest);
     if (job_.checkpoint_every > 0 && last % job_.checkpoint_every == 0) save();
   }

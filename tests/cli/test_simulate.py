@@ -582,5 +582,14 @@ def test_a_schedule_from_a_file_is_varied_and_advised_within_what_it_says(tmp_pa
     rows = json.loads(done.stdout)["rows"]
     assert ["step_s" in row for row in rows] == [True, False, True, False]
     assert "has 2 microbatches, the plan 4" in rows[1]["reason"]
+    assert "the plan's own" not in rows[1]["reason"] and str(order) in rows[1]["reason"]
     done = meshwright.execute(["what-if", JOB, "--cluster", "selene", "--plan", f"schedule={order}", "--vary", "schedule=1f1b,b.csv"])
-    assert done.returncode == 2 and "b.csv" in done.stderr
+    assert done.returncode == 2 and "--vary schedule: b.csv is a file" in done.stderr
+    # Two stages a rank are of the file's order, not of the kinds that are asked for.
+    order.write_text("0F0,2F0,2B0,0B0,0F1,2F1,2B1,0B1\n1F0,3F0,3B0,1B0,1F1,3F1,3B1,1B1\n")
+    done = meshwright.execute(["what-if", JOB, "--cluster", "selene", "--plan", f"schedule={order}", "--json",
+                               "--vary", "schedule=1f1b,gpipe"])
+    assert ["step_s" in row for row in json.loads(done.stdout)["rows"]] == [True, True]
+    order.write_text("0F0,2F0,2B0,0B0\n1F0,1B0\n")
+    done = call(f"{JOB} --cluster selene --plan schedule={order}")
+    assert done.returncode == 2 and f"schedule: {order} has 3 stages on 2 ranks, must have a multiple" in done.stderr

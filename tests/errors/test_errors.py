@@ -513,3 +513,22 @@ def test_a_full_disk_stops_the_run_and_keeps_the_checkpoint_before(place, small_
 def test_an_option_is_not_empty(place, command, option):
     done = meshwright.execute([*command.format(d=place).split(), option, ""])
     assert done.returncode == 2 and f"{option}: must not be empty" in done.stderr
+
+
+@pytest.mark.parametrize("link", [False, True])
+def test_a_text_is_not_written_over_under_another_name(tmp_path, link):
+    text = tmp_path / ("a.txt" if link else "b.bin")
+    text.write_bytes(VERSE * 10)
+    if link:
+        (tmp_path / "b.bin").symlink_to(text)
+    done = meshwright.execute(["data", "build", text, "-o", f"{tmp_path}/./b"])
+    assert done.returncode == 2 and "would write over the text" in done.stderr
+    assert text.read_bytes() == VERSE * 10
+
+
+@pytest.mark.parametrize("arguments", [["schedule", "1f1b", "--stages", "4", "--microbatches", "8"],
+                                       ["schedule", "1f1b", "--stages", "64", "--microbatches", "512"]])
+def test_a_standard_output_that_is_full_fails(arguments):
+    with open("/dev/full", "w", encoding="utf-8") as full:
+        done = subprocess.run([str(meshwright.BINARY), *arguments], cwd=ROOT, stdout=full, stderr=subprocess.PIPE, text=True)
+    assert done.returncode == 1 and "internal" not in done.stderr and "No space left" in done.stderr
