@@ -34,9 +34,8 @@ inline std::shared_ptr<JobOptions> add_job_options(CLI::App& command) {
           "--plan", options->overrides.plan,
           "The plan: dp=2,tp=2,pp=2,schedule=interleaved-1f1b,chunks=2,microbatches=8,sp,zero=1,"
           "recompute=selective,grad_reduce=step,layers=3:5 (schedule may be a CSV file); or its "
-          "JSON; "
-          "or "
-          "a file such as R/plan.json; train also takes auto, the fastest for this machine")
+          "JSON; or a file such as R/plan.json; train also takes auto, the fastest for this "
+          "machine")
       ->check(not_empty());
   command
       .add_option("--model", options->overrides.model,

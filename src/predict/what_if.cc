@@ -134,10 +134,10 @@ compile::Plan with_keys(const compile::Plan& plan, const Settings& settings) {
   }
   for (const std::string_view part : split(form, ',')) {
     const std::string name(part.substr(0, part.find('=')));
-    const bool follows = (usual && ((name == "schedule" && given.count("chunks") > 0) ||
-                                    (name == "chunks" && given.count("schedule") > 0))) ||
-                         // A file's stages a rank are of its own order.
-                         (plan.written && name == "chunks" && given.count("schedule") > 0);
+    // A file's stages a rank are of its own order.
+    const bool follows =
+        (usual && name == "schedule" && given.count("chunks") > 0) ||
+        ((usual || plan.written) && name == "chunks" && given.count("schedule") > 0);
     if (given.count(name) == 0 && !follows) parts.emplace_back(part);
   }
   for (const auto& [key, value] : given) parts.push_back(key + "=" + value);
