@@ -254,9 +254,9 @@ void FakeFileSystem::remove(const std::string& path) {
   change(at.directory, {{at.name, std::nullopt}});
 }
 
-void FakeFileSystem::make_directory(const std::string& path) {
+bool FakeFileSystem::make_directory(const std::string& path) {
   if (const auto old = find(path)) {
-    if (nodes_[*old].directory) return;
+    if (nodes_[*old].directory) return false;
     throw_error("{}: cannot make the directory: File exists", path);
   }
   const Place at = place(path);
@@ -265,6 +265,7 @@ void FakeFileSystem::make_directory(const std::string& path) {
   nodes_.emplace_back();
   nodes_[node].directory = true;
   change(at.directory, {{at.name, node}});
+  return true;
 }
 
 std::vector<std::string> FakeFileSystem::list(const std::string& path) {

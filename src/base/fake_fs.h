@@ -55,7 +55,7 @@ class FakeFileSystem : public FileSystem {
   void sync_directory(const std::string& path) override;
   void rename(const std::string& from, const std::string& to) override;
   void remove(const std::string& path) override;
-  void make_directory(const std::string& path) override;
+  bool make_directory(const std::string& path) override;
   std::vector<std::string> list(const std::string& path) override;
   PathKind kind(const std::string& path) override;
   bool is_link(const std::string&) override { return false; }

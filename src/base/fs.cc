@@ -199,10 +199,10 @@ class PosixFileSystem : public FileSystem {
     if (std::remove(path.c_str()) != 0) fail(path, "remove", errno);
   }
 
-  void make_directory(const std::string& path) override {
-    if (::mkdir(path.c_str(), 0777) == 0) return;
+  bool make_directory(const std::string& path) override {
+    if (::mkdir(path.c_str(), 0777) == 0) return true;
     const int error = errno;
-    if (error == EEXIST && is_directory(path)) return;
+    if (error == EEXIST && is_directory(path)) return false;
     fail(path, "make the directory", error);
   }
 

@@ -53,8 +53,9 @@ class FileSystem {
   virtual void rename(const std::string& from, const std::string& to) = 0;
   // A file or an empty directory.
   virtual void remove(const std::string& path) = 0;
-  // The parent must be there; the directory itself may be.
-  virtual void make_directory(const std::string& path) = 0;
+  // The parent must be there; the directory itself may be. True if it was not: of several that make
+  // it at once, one is told so.
+  virtual bool make_directory(const std::string& path) = 0;
   // The names in a directory, sorted.
   virtual std::vector<std::string> list(const std::string& path) = 0;
   // Follows links; a link to nowhere is kNone.

@@ -89,6 +89,8 @@ void check_file_system(FileSystem& fs, const std::string& root) {
   fs.remove_all(join_path(root, "c"));
   fs.remove_all(join_path(root, "c"));
   CHECK(fs.list(root) == FileNames{"a"});
+  CHECK(fs.make_directory(join_path(root, "b")));
+  CHECK_FALSE(fs.make_directory(join_path(root, "b")));
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 #include <exception>
 #include <list>
 #include <mutex>
+#include <system_error>
 #include <thread>
 #include <vector>
 
@@ -47,8 +48,9 @@ class Helpers {
     {
       const std::lock_guard lock(mutex_);
       calls_.insert(calls_.end(), helpers, &pieces);
-      while (idle_ + threads_.size() - started_ < calls_.size() && threads_.size() < kMost)
-        threads_.emplace_back([this] { help(); });
+      while (idle_ + threads_.size() - started_ < calls_.size() && threads_.size() < kMost &&
+             start_helper()) {
+      }
     }
     wanted_.notify_all();
     pieces.take();
@@ -59,6 +61,16 @@ class Helpers {
 
  private:
   static constexpr size_t kMost = 256;
+
+  // False where the system starts no more: those that there are do the work.
+  bool start_helper() {
+    try {
+      threads_.emplace_back([this] { help(); });
+      return true;
+    } catch (const std::system_error&) {
+      return false;
+    }
+  }
 
   void help() {
     std::unique_lock lock(mutex_);

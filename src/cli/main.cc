@@ -33,6 +33,7 @@ std::unique_ptr<CLI::App> make_parser(const mw::Diagnostics& words) {
       "meshwright");
   app->require_subcommand(1);
   app->set_help_all_flag("--help-all", "Help of every subcommand");
+  app->set_version_flag("--version", "meshwright " MESHWRIGHT_VERSION);
   for (const auto add :
        {mw::cli::add_train, mw::cli::add_verify, mw::cli::add_inspect, mw::cli::add_simulate,
         mw::cli::add_what_if, mw::cli::add_plan, mw::cli::add_schedule, mw::cli::add_validate,

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/thread.h"
 
 namespace mw::comm {
 namespace {
@@ -70,15 +71,25 @@ class FirstError {
 void run_ranks(ThreadWorld& world, const std::function<void(Endpoint&)>& fn) {
   FirstError first;
   std::vector<std::thread> threads;
-  for (int rank = 0; rank < world.size(); ++rank) {
-    threads.emplace_back([&world, &first, &fn, rank = RankId(rank)] {
-      try {
-        fn(world.endpoint(rank));
-      } catch (...) {
-        const std::string cause = first.take(rank);
-        if (!cause.empty()) world.abort(cause);
-      }
-    });
+  threads.reserve(static_cast<size_t>(world.size()));
+  const auto stop = [&world, &first](RankId rank) {  // call within a handler
+    const std::string cause = first.take(rank);
+    if (!cause.empty()) world.abort(cause);
+  };
+  for (int r = 0; r < world.size(); ++r) {
+    const RankId rank(r);
+    try {
+      threads.push_back(start_thread([&world, &fn, &stop, rank] {
+        try {
+          fn(world.endpoint(rank));
+        } catch (...) {
+          stop(rank);
+        }
+      }));
+    } catch (const RunError&) {  // those that have started would wait for it
+      stop(rank);
+      break;
+    }
   }
   for (std::thread& thread : threads) thread.join();
   first.rethrow();

@@ -1,10 +1,13 @@
 #include "execute/team.h"
 
+#include "base/thread.h"
+
 namespace mw::execute {
 
-Team::Team(int members) {
+// By way of the empty team, whose destructor ends those that have started where one cannot.
+Team::Team(int members) : Team() {
   threads_.reserve(static_cast<size_t>(members));
-  for (int m = 0; m < members; ++m) threads_.emplace_back([this, m] { work(m); });
+  for (int m = 0; m < members; ++m) threads_.push_back(start_thread([this, m] { work(m); }));
 }
 
 Team::~Team() {

@@ -11,6 +11,7 @@ namespace mw::execute {
 
 class Team {
  public:
+  // Throws RunError if the system has no more threads.
   explicit Team(int members);
   // Waits for the job in progress.
   ~Team();
@@ -23,6 +24,7 @@ class Team {
   void run(const std::function<void(int)>& job);
 
  private:
+  Team() = default;
   void work(int member);
 
   std::mutex mutex_;

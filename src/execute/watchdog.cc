@@ -4,6 +4,7 @@
 #include <chrono>
 
 #include "base/clock.h"
+#include "base/thread.h"
 
 namespace mw::execute {
 
@@ -11,7 +12,7 @@ Watchdog::Watchdog(Seconds stall, Progress progress, OnStall on_stall)
     : stall_(stall),
       progress_(std::move(progress)),
       on_stall_(std::move(on_stall)),
-      thread_([this] { work(); }) {}
+      thread_(start_thread([this] { work(); })) {}
 
 Watchdog::~Watchdog() {
   {

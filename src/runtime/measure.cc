@@ -14,6 +14,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "base/median.h"
 #include "base/text.h"
 #include "comm/run_ranks.h"
 #include "ops/op_def.h"
@@ -28,12 +29,6 @@ using pipeline::Fragment;
 constexpr int kPasses = 5;
 constexpr double kSmall = 65536;  // bytes
 constexpr double kLeast = 1e-18;  // a positive number: seconds of a FLOP or a byte are small
-
-double median(std::vector<double> values) {
-  std::nth_element(values.begin(), values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2),
-                   values.end());
-  return values[values.size() / 2];
-}
 
 double seconds_since(Seconds begin) { return (steady_clock().now() - begin).value; }
 

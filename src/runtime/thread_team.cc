@@ -1,5 +1,7 @@
 #include "runtime/thread_team.h"
 
+#include "base/thread.h"
+
 #if defined(__x86_64__)
 #include <immintrin.h>
 #endif
@@ -35,9 +37,11 @@ uint64_t new_job(uint64_t state, int64_t pieces) {
 
 }  // namespace
 
-ThreadTeam::ThreadTeam(int threads) {
+// By way of the empty team, whose destructor ends those that have started where one cannot.
+ThreadTeam::ThreadTeam(int threads) : ThreadTeam() {
+  helpers_.reserve(static_cast<size_t>(threads - 1));
   for (int thread = 1; thread < threads; ++thread)
-    helpers_.emplace_back([this, thread] { help(thread); });
+    helpers_.push_back(start_thread([this, thread] { help(thread); }));
 }
 
 ThreadTeam::~ThreadTeam() {

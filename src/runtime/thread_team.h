@@ -12,7 +12,7 @@ namespace mw::runtime {
 
 class ThreadTeam {
  public:
-  // REQUIRES: threads >= 1, the caller's own included.
+  // REQUIRES: threads >= 1, the caller's own included. Throws RunError if the system has no more.
   explicit ThreadTeam(int threads);
   ~ThreadTeam();
   ThreadTeam(const ThreadTeam&) = delete;
@@ -27,6 +27,7 @@ class ThreadTeam {
   void run(int64_t pieces, Piece piece, void* context);
 
  private:
+  ThreadTeam() = default;
   void help(int thread);
   // Claims a piece of the current job; -1 if there is none left, and then `seen` is the state.
   int64_t claim(uint64_t& seen);

@@ -1,9 +1,9 @@
 #include "train/run.h"
 
 #include <algorithm>
-#include <cmath>
 
 #include "base/error.h"
+#include "base/median.h"
 #include "base/text.h"
 #include "trace/chrome_trace.h"
 #include "train/trainer.h"
@@ -11,45 +11,30 @@
 namespace mw::train {
 namespace {
 
-void write_text(FileSystem& fs, const std::string& path, const std::string& text) {
-  const std::unique_ptr<WritableFile> file = fs.create_file(path);
-  file->write(std::as_bytes(std::span(text)));
-  file->sync();
-  file->close();
+bool holds_run(FileSystem& fs, const std::string& folder) {
+  return fs.exists(join_path(folder, "metrics.jsonl"));
 }
 
-void make_directories(FileSystem& fs, const std::string& path) {
-  if (path.empty() || path == "/" || fs.kind(path) == PathKind::kDirectory) return;
-  make_directories(fs, parent_path(path));
-  fs.make_directory(path);
+void refuse_taken(FileSystem& fs, const RunOptions& options) {
+  if (!options.run_dir || !holds_run(fs, *options.run_dir)) return;
+  throw_error(
+      "--run-dir: {} already holds a run; choose another folder, or resume it with --resume {} "
+      "into a new one",
+      *options.run_dir, *options.run_dir);
 }
 
-// A folder of our own: the one asked for, which must not hold another run, or the first free one.
-std::string choose_folder(FileSystem& fs, const Job& job, const RunOptions& options) {
-  const auto taken = [&](const std::string& path) {
-    return fs.kind(path) != PathKind::kNone &&
-           fs.kind(join_path(path, "metrics.jsonl")) != PathKind::kNone;
-  };
+// The folder that is asked for, or the first of runs/<job>, runs/<job>-2, … that is not there: of
+// runs that begin at once each has its own.
+std::string make_folder(FileSystem& fs, const Job& job, const RunOptions& options) {
+  refuse_taken(fs, options);
   if (options.run_dir) {
-    if (taken(*options.run_dir)) {
-      throw_error(
-          "--run-dir: {} already holds a run; choose another folder, or resume it with --resume {} "
-          "into a new one",
-          *options.run_dir, *options.run_dir);
-    }
+    fs.make_directories(*options.run_dir);
     return *options.run_dir;
   }
-  for (int n = 1;; ++n) {
-    const std::string path =
-        fmt::format("runs/{}{}", job.name, n == 1 ? "" : fmt::format("-{}", n));
-    if (!taken(path)) return path;
-  }
-}
-
-double median(std::vector<double> values) {
-  if (values.empty()) return 0;
-  std::sort(values.begin(), values.end());
-  return values[values.size() / 2];
+  fs.make_directories("runs");
+  std::string folder = fmt::format("runs/{}", job.name);
+  for (int n = 2; !fs.make_directory(folder); ++n) folder = fmt::format("runs/{}-{}", job.name, n);
+  return folder;
 }
 
 class Run {
@@ -59,17 +44,14 @@ class Run {
         job_(job),
         options_(options),
         progress_(progress),
-        folder_(choose_folder(fs, job, options)),
-        trainer_(fs, job, options.threads_per_rank, options.on_stall) {
-    summary_.run_dir = folder_;
-    last_ = options.steps.value_or(job.horizon);
-  }
+        trainer_(fs, job, options.threads_per_rank, options.on_stall),
+        last_(options.steps.value_or(job.horizon)) {}
 
   RunSummary go() {
     start();
     if (trainer_.state().step >= last_) {
       throw_error("--steps: {} is not beyond step {}, where the run {} stands", last_,
-                  trainer_.state().step, options_.resume.value_or(folder_));
+                  trainer_.state().step, options_.resume.value_or(job_.name));
     }
     begun_ = trainer_.state().step;
     traced_ = options_.trace_step.value_or(std::min(begun_ + 2, last_));
@@ -106,11 +88,15 @@ class Run {
   }
 
   void open_folder() {
-    make_directories(fs_, folder_);
-    write_text(fs_, join_path(folder_, "plan.json"), compile::to_json(job_.plan).dump_pretty());
-    write_text(fs_, join_path(folder_, "job.json"), run_record(job_).dump_pretty());
-    write_text(fs_, join_path(folder_, "config.json"), job_.model_json);
+    folder_ = summary_.run_dir = make_folder(fs_, job_, options_);
+    write("plan.json", compile::to_json(job_.plan).dump_pretty());
+    write("job.json", run_record(job_).dump_pretty());
+    write("config.json", job_.model_json);
     metrics_ = fs_.create_file(join_path(folder_, "metrics.jsonl"));
+  }
+
+  void write(const std::string& name, const std::string& text) {
+    fs_.write_file_atomically(join_path(folder_, name), text);
   }
 
   // Up to the next that something else must wait for: an evaluation, a checkpoint; and the traced
@@ -135,7 +121,7 @@ class Run {
         traced ? &trace : nullptr);
     if (traced) {
       trace.step = traced_;
-      write_text(fs_, join_path(folder_, "trace.json"), trace::to_chrome_json(trace));
+      write("trace.json", trace::to_chrome_json(trace));
     }
     if (job_.eval_every > 0 && (last % job_.eval_every == 0 || last == last_)) evaluate();
     record(newest);
@@ -145,7 +131,8 @@ class Run {
   // With the held-out loss, if it is of this step.
   void record(const StepResult& result) {
     const double rate = static_cast<double>(job_.global_batch * job_.seq_len) / result.seconds;
-    if (result.step > begun_ + 1 || rates_.empty()) rates_.push_back(rate);
+    if (result.step == begun_ + 2) rates_.clear();  // of the first step, which warms up
+    rates_.push_back(rate);
     summary_.final_loss = result.loss;
     Json line{JsonObject{}};
     line["step"] = result.step;
@@ -157,7 +144,7 @@ class Run {
     if (evaluated_ == result.step)
       line["held_out_loss"] = static_cast<double>(*summary_.held_out_loss);
     const std::string text = line.dump() + "\n";
-    metrics_->write(std::as_bytes(std::span(text)));
+    metrics_->write(text);
     report(result, rate);
   }
 
@@ -185,19 +172,21 @@ class Run {
   const Job& job_;
   const RunOptions& options_;
   const Progress& progress_;
-  std::string folder_;
   Trainer trainer_;
+  std::string folder_;
   std::unique_ptr<WritableFile> metrics_;
   RunSummary summary_;
   std::vector<double> rates_;
   // Steps by number: done when the run began, the last one, the traced one, …
-  int64_t begun_ = 0, last_ = 0, traced_ = 0, saved_ = -1, evaluated_ = -1;
+  int64_t last_;
+  int64_t begun_ = 0, traced_ = 0, saved_ = -1, evaluated_ = -1;
 };
 
 }  // namespace
 
 RunSummary run(FileSystem& fs, const Job& job, const RunOptions& options,
                const Progress& progress) {
+  refuse_taken(fs, options);
   return Run(fs, job, options, progress).go();
 }
 

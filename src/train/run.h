@@ -12,7 +12,7 @@ namespace mw::train {
 
 struct RunOptions {
   std::optional<std::string>
-      run_dir;  // default: runs/<job>, or the first of runs/<job>-2 … that is free
+      run_dir;  // default: the first of runs/<job>, runs/<job>-2, … that is not there
   std::optional<std::string> resume;  // a run folder
   std::optional<std::string> init;    // safetensors with Hugging Face names
   std::optional<int64_t> steps;       // the last step's number; default: the job's horizon
@@ -27,7 +27,7 @@ struct RunSummary {
   int64_t steps = 0;  // the last step's number
   float final_loss = 0;
   std::optional<float> held_out_loss;
-  double tokens_per_s = 0;  // median over the run's steps
+  double tokens_per_s = 0;  // median over the steps, of more than one without the first
   int64_t peak_bytes_per_rank = 0, bytes_sent_per_step = 0;
 };
 

@@ -8,6 +8,7 @@ import json
 import os
 import pathlib
 import re
+import resource
 import shlex
 import struct
 import subprocess
@@ -78,6 +79,34 @@ def test_a_trace_of_a_step_that_does_not_run_is_refused(tmp_path):
     assert done.returncode == 2
     assert "--trace-step: 4 is none of this run's steps, 1 to 3" in done.stderr
     assert not (tmp_path / "R").exists()
+
+
+def test_the_version_is_the_projects():
+    version = re.search(r"project\(meshwright VERSION (\S+)", (ROOT / "CMakeLists.txt").read_text()).group(1)
+    assert run("--version") == f"meshwright {version}\n"
+
+
+def test_runs_that_begin_at_once_have_a_folder_each(tmp_path):
+    begun = [subprocess.Popen([str(meshwright.BINARY), "train", str(ROOT / JOB), "--plan", "dp=1", "--steps", "1", "--quiet"],
+                              cwd=tmp_path, stdout=subprocess.PIPE, text=True) for _ in range(3)]
+    told = sorted(one.communicate(timeout=300)[0] for one in begun)
+    assert [one.returncode for one in begun] == [0, 0, 0]
+    name = pathlib.Path(JOB).stem
+    assert told == [f"run folder runs/{name}{n}\n" for n in ("", "-2", "-3")]
+    for path in (tmp_path / "runs").iterdir():
+        assert len(metrics(path)) == 1
+
+
+def test_a_system_without_further_threads_is_told(tmp_path):
+    """A stack of 8 TiB: an address space has room for some of the sixteen ranks' threads, not for all."""
+    def large_stacks():
+        resource.setrlimit(resource.RLIMIT_STACK, (1 << 43, resource.getrlimit(resource.RLIMIT_STACK)[1]))
+    hard = resource.getrlimit(resource.RLIMIT_STACK)[1]
+    if hard != resource.RLIM_INFINITY and hard < 1 << 43:
+        pytest.skip("stacks are limited here")
+    done = subprocess.run([str(meshwright.BINARY), "train", JOB, "--plan", "dp=16,microbatches=1", "--steps", "1", "--run-dir",
+                           f"{tmp_path}/R"], cwd=ROOT, capture_output=True, text=True, timeout=300, preexec_fn=large_stacks)
+    assert (done.returncode, done.stderr) == (1, "meshwright: no further thread can be started: Resource temporarily unavailable\n")
 
 
 def test_losses_in_the_file_have_full_float_precision(trained):
