@@ -28,7 +28,8 @@ bool deals_evenly(const Run& run) {
 }  // namespace
 
 bool chunks_open(const Run& run, const Machines& machines) {
-  if (run.pp <= 1 || run.notes.find("vpp not stated") == std::string::npos) return false;
+  const auto says = [&](const char* words) { return run.notes.find(words) != std::string::npos; };
+  if (run.pp <= 1 || !(says("vpp not stated") || says("VPP not published"))) return false;
   const cluster::Profile* profile = profile_of(run, machines);
   return profile == nullptr || profile->interleaved;
 }
@@ -37,9 +38,10 @@ std::vector<Run> layouts(const Run& run, const Machines& machines) {
   std::vector<Run> all;
   if (run.pp > 0 || run.dp > 0) {
     all.push_back(run);
-    for (int64_t v = 2; chunks_open(run, machines) && v * run.pp <= run.layers + 2; v *= 2) {
-      all.push_back(run);
-      all.back().vpp = v;
+    for (int64_t v = 2; chunks_open(run, machines) && v * run.pp <= run.layers + 2; ++v) {
+      Run one = run;
+      one.vpp = v;
+      if (deals_evenly(one)) all.push_back(one);
     }
     return all;
   }

@@ -266,9 +266,15 @@ TEST_CASE("what a row leaves open of its layout is every depth, and every divisi
   run.layers = 8;
   run.pp = 4;
   run.dp = 1;
-  run.notes = "vpp not stated";
-  REQUIRE(layouts(run, machines).size() == 2);
-  CHECK(layouts(run, machines)[1].vpp == 2);
+  for (const char* notes : {"vpp not stated", "MBS and VPP not published"}) {
+    run.notes = notes;
+    REQUIRE(layouts(run, machines).size() == 2);
+    CHECK(layouts(run, machines)[1].vpp == 2);
+  }
+  run.layers = 22;  // 24 with embedding and head
+  REQUIRE(layouts(run, machines).size() == 4);
+  CHECK(layouts(run, machines)[2].vpp == 3);
+  CHECK(layouts(run, machines)[3].vpp == 6);
   cluster::Profile plain;
   plain.device = "A100";
   plain.software = run.software = "plain";

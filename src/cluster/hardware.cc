@@ -97,6 +97,19 @@ void check_bus(JsonReader& link, const Link& made) {
           "a port carries what a device gives and its part of the sum");
 }
 
+// The longest latency of a message that a link of the kind has where NCCL's constants hold: NVLink
+// of A100s, PCIe, and cards with RDMA (the cluster files here). 0: they do not hold for the kind.
+double usual_latency_us(LinkKind kind) {
+  switch (kind) {
+    case LinkKind::kNvlink: return 6.5;
+    case LinkKind::kPcie: return 10;
+    case LinkKind::kNetwork: return 14;
+    case LinkKind::kMemory:
+    case LinkKind::kTorus: return 0;
+  }
+  return 0;
+}
+
 void read_link(JsonReader& link, Cluster& cluster) {
   Link made;
   made.name = link.string("name");
@@ -109,6 +122,8 @@ void read_link(JsonReader& link, Cluster& cluster) {
   made.devices = link.integer_or("devices", 0, {.min = 1, .max = kMostDevices});
   made.bandwidth = BytesPerSecond(link.number("link_GBps", {.min = kTiny, .max = kHuge}) * kGiga);
   made.latency = Seconds(link.number("latency_us", {.min = 0, .max = kHuge}) * kMicro);
+  if (const double usual = usual_latency_us(made.kind) * kMicro; usual > 0)
+    made.hop_factor = std::max(1.0, made.latency.value / usual);
   made.bus_bandwidth = made.bandwidth;
   if (link.has("bus_GBps"))
     made.bus_bandwidth =

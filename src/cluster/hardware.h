@@ -55,7 +55,8 @@ struct Link {
   int64_t devices = 0;       // 0: all of the cluster
   BytesPerSecond bandwidth;  // one direction: of a device's port; torus: of one of its links
   Seconds latency;           // of a message from device to device
-  // Of what NCCL's own constants say that a collective's hop over such a link takes.
+  // Of what NCCL's own constants say that a collective's hop over such a link takes: more than once
+  // where a message takes longer than over the links that the constants are of.
   double hop_factor = 1;
   // What a ring of collectives reaches of it, as nccl-tests counts busbw; `bandwidth` if not given.
   BytesPerSecond bus_bandwidth;

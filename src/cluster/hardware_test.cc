@@ -66,6 +66,17 @@ TEST_CASE("a cluster file's units are taken from its keys") {
   CHECK((Bytes(50'000'000'000) / box.links[1].bandwidth).value == 2);
 }
 
+TEST_CASE("a link of longer latency than NCCL's constants are of has longer hops") {
+  const auto hops = [](const char* latency) {
+    const std::string text = replace_all(kBox, "latency_us = 10", latency);
+    return parse_cluster(text, "box.toml").links[1].hop_factor;
+  };
+  CHECK(hops("latency_us = 1") == 1);
+  CHECK(hops("latency_us = 14") == 1);
+  CHECK(hops("latency_us = 70") == mw::test::close_to(5.0));
+  CHECK(parse_cluster(kBox, "box.toml").links[0].hop_factor == 1);
+}
+
 TEST_CASE("a node is the largest unit that no network joins") {
   Cluster box = parse_cluster(kBox, "box.toml");
   CHECK(box.node() == &box.links[0]);

@@ -22,8 +22,14 @@ class UpdateBuilder : StepBuilder {
 
   StateFragment update() {
     sum_uses();
-    sum_over_model_axes();
-    sum_over_data_axes();
+    whole_ = gradients_;
+    // What tensor parallelism left pending comes last, in collectives of its own: the others are
+    // complete layer by layer, these when the whole backward pass is.
+    if (plan_.effective_grad_reduce() != GradReduce::kMicrobatch) {
+      sum_over_data_axes(/*pending=*/false);
+      sum_over_model_axes();
+      sum_over_data_axes(/*pending=*/true);
+    }
     sum_replicas();
     norms();
     step();
@@ -110,7 +116,6 @@ class UpdateBuilder : StepBuilder {
 
   // Groups that are pending over the same axes together.
   void sum_over_model_axes() {
-    if (plan_.effective_grad_reduce() == GradReduce::kMicrobatch) return;
     std::map<sharding::Axes, std::vector<size_t>> by_axes;
     for (size_t g = 0; g < c_.groups.size(); ++g) {
       if (!c_.groups[g].model_partial.empty()) by_axes[c_.groups[g].model_partial].push_back(g);
@@ -128,7 +133,7 @@ class UpdateBuilder : StepBuilder {
       attrs.group = ir::AxisGroup{axes};
       const ValueIds sums =
           collective(OpKind::kAllReduce, attrs, Order::kLastLayerFirst, operands, made, elements);
-      for (size_t i = 0; i < groups.size(); ++i) gradients_[groups[i]] = sums[i];
+      for (size_t i = 0; i < groups.size(); ++i) whole_[groups[i]] = gradients_[groups[i]] = sums[i];
     }
   }
 
@@ -141,11 +146,14 @@ class UpdateBuilder : StepBuilder {
            plan_.effective_grad_reduce() != GradReduce::kMicrobatch;
   }
 
-  void sum_over_data_axes() {
-    whole_ = gradients_;
-    if (plan_.effective_grad_reduce() == GradReduce::kMicrobatch) return;
-    for (const std::vector<size_t>& alike : by_data_axes()) sum_over_data_axes(alike);
+  // `pending`: the groups that were pending over model axes, or the others.
+  void sum_over_data_axes(bool pending) {
+    for (std::vector<size_t>& alike : by_data_axes()) {
+      std::erase_if(alike, [&](size_t g) { return is_pending(c_.groups[g]) != pending; });
+      if (!alike.empty()) sum_over_data_axes(alike);
+    }
   }
+  static bool is_pending(const FlatGroup& group) { return !group.model_partial.empty(); }
   void sum_over_data_axes(const std::vector<size_t>& alike) {
     const int64_t shards = moment_shards(plan_, c_.groups[alike.front()]);
     ValueIds operands;
@@ -177,16 +185,16 @@ class UpdateBuilder : StepBuilder {
 
   // The replicas of a stage: what each has of the gradient, summed over its data-parallel ranks
   // or, whole, with them. The last stage first, whose gradients are complete first; what several
-  // stages use comes last.
+  // stages use comes behind, and last what was pending over model axes.
   void sum_replicas() {
     constexpr int32_t kShared = -1;
-    using Alike = std::tuple<int32_t, std::vector<int32_t>, sharding::Axes>;
+    using Alike = std::tuple<bool, int32_t, std::vector<int32_t>, sharding::Axes>;
     std::map<Alike, std::vector<size_t>> alike;
     for (size_t g = 0; g < c_.groups.size(); ++g) {
       const FlatGroup& group = c_.groups[g];
       const HeldGroup* elsewhere = held(group);
       if (elsewhere == nullptr || !elsewhere->replicated) continue;
-      alike[{group.shared ? kShared : stage_of(group), elsewhere->ranks,
+      alike[{!is_pending(group), group.shared ? kShared : stage_of(group), elsewhere->ranks,
              sums_with_replicas(group) ? group.data_axes : sharding::Axes{}}]
           .push_back(g);
     }

@@ -51,6 +51,18 @@ TEST_CASE("small layers share a bucket, in the order of the layers") {
   for (size_t g = 0; g < apart.size(); ++g) CHECK(together[0][g] == apart[apart.size() - 1 - g][0]);
 }
 
+TEST_CASE("what tensor parallelism left pending comes last, in buckets of its own") {
+  const auto reduced = collectives("dp=2,tp=2,sp", ir::OpKind::kAllReduce);
+  const auto apart = collectives("dp=2,tp=2,sp,bucket_mb=0", ir::OpKind::kAllReduce);
+  // Of matrices over dp; of norms and biases over tp, then over dp; the norm's and the loss's sums.
+  REQUIRE(reduced.size() >= 3);
+  CHECK(reduced[1] == reduced[2]);
+  CHECK(reduced[0] != reduced[1]);
+  const size_t matrices = reduced[0].size(), pending = reduced[1].size();
+  REQUIRE(apart.size() == reduced.size() - 3 + matrices + 2 * pending);
+  for (size_t i = 0; i < pending; ++i) CHECK(apart[matrices + i] == apart[matrices + pending + i]);
+}
+
 TEST_CASE("weights and moments that are not what adamw made of them are found") {
   const ir::Module model = partition::test::gpt_net({.blocks = 3});
   ModelShape shape;
