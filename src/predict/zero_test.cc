@@ -122,6 +122,14 @@ TEST_CASE("weights are gathered in their own precision, gradients summed in the 
     return static_cast<double>(run("dp=4,zero=1", precision, 4).bytes_by_group.at("dp").value);
   };
   CHECK(sent(DType::kBF16) == mw::test::close_to(0.75 * sent(DType::kF32)).epsilon(0.01));
+  // What is told as sent is what is timed.
+  for (const char* plan : {"dp=4,zero=1", "dp=4,zero=2"}) {
+    const auto bytes = [&](double gradient_bytes) {
+      return static_cast<double>(
+          run(plan, DType::kBF16, gradient_bytes).bytes_by_group.at("dp").value);
+    };
+    CHECK(bytes(2) == mw::test::close_to(2.0 / 3 * bytes(4)).epsilon(0.01));
+  }
   for (const char* plan : {"dp=4,zero=1", "dp=4,zero=2,microbatches=4", "dp=4,zero=3"}) {
     CAPTURE(std::string(plan));
     const auto all = [&](DType precision, double bytes) {

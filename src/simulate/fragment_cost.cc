@@ -218,8 +218,6 @@ void FragmentCoster::add_collective(const Fragment& fragment, const ir::Op& op, 
   const auto l = static_cast<size_t>(made.label);
   cost.sent.resize(std::max(cost.sent.size(), l + 1), 0);
   cost.collectives.resize(cost.sent.size(), 0);
-  cost.sent[l] += pipeline::collective_volume(op.kind, whole, group.size).value;
-  ++cost.collectives[l];
   for (const cluster::GroupShape& shape : group.shapes) {
     for (size_t level = 0; level < shape.ways.size(); ++level) {
       if (shape.ways[level] > 1) made.levels |= uint32_t{1} << level;
@@ -232,13 +230,20 @@ void FragmentCoster::add_collective(const Fragment& fragment, const ir::Op& op, 
   collective.kind = op.kind;
   collective.bytes = whole;
   collective.data = !cost.update && is_data_group(attrs.group);
-  if (reduces && (cost.update || collective.data) && half_weights_)
-    collective.gradient_element = dtype_size(fragment.graph.type(op.operands[0]).dtype);
+  if (reduces && (cost.update || collective.data) && half_weights_) {
+    const auto element = static_cast<int64_t>(dtype_size(fragment.graph.type(op.operands[0]).dtype));
+    collective.gradients = whole.value / element;
+    collective.bytes = Bytes(std::llround(cluster_.device.attained.gradient_bytes *
+                                          static_cast<double>(collective.gradients)));
+  }
   collective.size = group.size;
   collective.shapes = group.shapes;
   if (collective.data && op.kind == OpKind::kAllGather && cluster_.stack.gathered_again > 0 &&
       serves_recomputation(fragment, op))
     collective.times += cluster_.stack.gathered_again;
+  const Bytes once = pipeline::collective_volume(op.kind, collective.bytes, group.size);
+  cost.sent[l] += std::llround(static_cast<double>(once.value) * collective.times);
+  ++cost.collectives[l];
   cost.collectives_of.push_back(std::move(collective));
   if (group.ranks.size() <= 1) return;
   cost.crosses = true;

@@ -70,10 +70,10 @@ struct FragmentCost {
   struct Collective {
     int32_t op = 0;
     ir::OpKind kind = ir::OpKind::kAllReduce;
-    Bytes bytes;  // on the links
-    // Of an element of gradients that are summed in the stack's own format, as they are under
-    // weights in half precision; 0: they are not.
-    size_t gradient_element = 0;
+    // Of its whole operand or result on the links: gradients under weights in half precision in the
+    // stack's own format (cluster::Attained::gradient_bytes).
+    Bytes bytes;
+    int64_t gradients = 0;  // elements that are summed in that format; 0: they are in the program's
     bool data = false;  // of data parallelism, beside the update's
     double times = 1;   // that the stack runs it (Stack::gathered_again)
     int64_t size = 1;   // devices

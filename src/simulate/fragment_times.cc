@@ -17,13 +17,10 @@ double streaming_rate(const cluster::Device& device) {
 
 // Bytes of a collective's operands as the stack sends them.
 Bytes sent_bytes(const FragmentCost& cost, const FragmentCost::Collective& collective,
-                 const cluster::Attained& attained, const Options& options) {
-  double share = 1;
-  if (collective.gradient_element > 0)
-    share = attained.gradient_bytes / static_cast<double>(collective.gradient_element);
-  if (cost.works[static_cast<size_t>(collective.op)].gathers_narrow)
-    share = cost::narrow_share(options.fp8);
-  return Bytes(std::llround(static_cast<double>(collective.bytes.value) * share));
+                 const Options& options) {
+  if (!cost.works[static_cast<size_t>(collective.op)].gathers_narrow) return collective.bytes;
+  return Bytes(std::llround(static_cast<double>(collective.bytes.value) *
+                            cost::narrow_share(options.fp8)));
 }
 
 // How many all-reduces the stack sums the step's gradients in.
@@ -39,7 +36,7 @@ double pieces_of(const FragmentCost& cost, const FragmentCost::Collective& colle
 void set_collective(FragmentCost& cost, const FragmentCost::Collective& collective,
                     const cluster::Cluster& cluster, const Options& options, double op_host) {
   const cluster::Attained& attained = cluster.device.attained;
-  const Bytes bytes = sent_bytes(cost, collective, attained, options);
+  const Bytes bytes = sent_bytes(cost, collective, options);
   OpCost& op = cost.ops[static_cast<size_t>(collective.op)];
   const double pieces = pieces_of(cost, collective, bytes, attained);
   const auto piece = Bytes(std::llround(static_cast<double>(bytes.value) / pieces));
@@ -66,7 +63,7 @@ void set_uses(FragmentCost& cost, const FragmentCost::Collective& collective,
               const cluster::Cluster& cluster, const Options& options) {
   const auto o = static_cast<size_t>(collective.op);
   if ((cost.ops[o].levels & cost.shared_levels) == 0 || collective.kind == OpKind::kPermute) return;
-  const Bytes bytes = sent_bytes(cost, collective, cluster.device.attained, options);
+  const Bytes bytes = sent_bytes(cost, collective, options);
   std::vector<double> most(cost.uses.size(), 0);
   for (const cluster::GroupShape& shape : collective.shapes) {
     if (shape.size <= 1) continue;
@@ -83,13 +80,9 @@ void set_uses(FragmentCost& cost, const FragmentCost::Collective& collective,
 void add_copy(FragmentCost& cost, const FragmentCost::Collective& collective,
               const cluster::Cluster& cluster, const Options& options) {
   constexpr double kHalf = 2;  // bytes
-  const Bytes bytes = sent_bytes(cost, collective, cluster.device.attained, options);
-  const auto written = static_cast<double>(bytes.value);
-  double read = written;
-  if (collective.gradient_element > 0) {
-    read = static_cast<double>(collective.bytes.value) /
-           static_cast<double>(collective.gradient_element) * kHalf;
-  }
+  const auto written = static_cast<double>(sent_bytes(cost, collective, options).value);
+  const double read =
+      collective.gradients > 0 ? kHalf * static_cast<double>(collective.gradients) : written;
   OpCost& op = cost.ops[static_cast<size_t>(collective.copied_at)];
   op.device += (read + written) / streaming_rate(cluster.device) * collective.times;
 }
