@@ -133,7 +133,8 @@ class UpdateBuilder : StepBuilder {
       attrs.group = ir::AxisGroup{axes};
       const ValueIds sums =
           collective(OpKind::kAllReduce, attrs, Order::kLastLayerFirst, operands, made, elements);
-      for (size_t i = 0; i < groups.size(); ++i) whole_[groups[i]] = gradients_[groups[i]] = sums[i];
+      for (size_t i = 0; i < groups.size(); ++i)
+        whole_[groups[i]] = gradients_[groups[i]] = sums[i];
     }
   }
 

@@ -108,8 +108,10 @@ std::vector<std::pair<std::string, Settings>> figure_changes(const cluster::Clus
       {"matrix peak", {{"matrix_peak", "2"}}},
       {"memory bandwidth", {{"memory_bandwidth", "2"}}},
       {"host and launch time", {{"host_time", "0.5"}}}};
-  for (const cluster::Link& link : cluster.links)
-    changes.push_back({link.name + " bandwidth", {{"link_bandwidth." + link.name, "2"}}});
+  for (const cluster::Link& link : cluster.links) {
+    const char* what = link.kind == cluster::LinkKind::kMemory ? " link bandwidth" : " bandwidth";
+    changes.push_back({link.name + what, {{"link_bandwidth." + link.name, "2"}}});
+  }
   if (!cluster.links.empty()) changes.push_back({"link latency", {{"link_latency", "0.5"}}});
   return changes;
 }

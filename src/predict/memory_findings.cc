@@ -11,18 +11,37 @@
 namespace mw::predict {
 namespace {
 
+using compile::Plan;
+using compile::Recompute;
+
 struct Change {
-  std::string text;  // "sp,zero=1"
-  compile::Plan plan;
+  Plan plan;
+  std::string kind = {};  // what is said of another schedule; "": the plan's own
 };
 
-// Of what a step took, which post-validation keeps.
-constexpr const char* kWithoutCopies = "post_validation=false";
-void without_copies(compile::Plan& plan) { plan.post_validation = false; }
+// "sp,zero=1"
+std::string text_of(const Plan& now, const Change& change) {
+  const Plan& plan = change.plan;
+  std::vector<std::string> parts;
+  if (!change.kind.empty()) parts.push_back(change.kind);
+  // Of what a step took, which post-validation keeps.
+  if (plan.post_validation != now.post_validation) parts.emplace_back("post_validation=false");
+  if (plan.sp != now.sp) parts.emplace_back("sp");
+  if (plan.regather != now.regather) parts.emplace_back("regather");
+  if (plan.zero != now.zero) parts.push_back(fmt::format("zero={}", plan.zero));
+  if (plan.ep != now.ep) parts.push_back(fmt::format("ep={}", plan.ep));
+  if (plan.recompute != now.recompute) {
+    parts.emplace_back(plan.recompute == Recompute::kFull ? "recompute=full"
+                                                          : "recompute=selective");
+  }
+  if (plan.microbatches != now.microbatches)
+    parts.push_back(fmt::format("microbatches={}", plan.microbatches));
+  return join(parts, ",");
+}
 
 // Without the options of the plan's own kind.
-Change with_kind(const compile::Plan& plan, const char* kind) {
-  Change made{fmt::format("schedule={}{}", kind, plan.chunks > 1 ? ",chunks=1" : ""), plan};
+Change with_kind(const Plan& plan, const char* kind) {
+  Change made{plan, fmt::format("schedule={}{}", kind, plan.chunks > 1 ? ",chunks=1" : "")};
   made.plan.schedule = kind;
   made.plan.written = {};
   made.plan.chunks = 1;
@@ -37,27 +56,37 @@ Change with_kind(const compile::Plan& plan, const char* kind) {
   drop("slices", made.plan.slices);
   drop("memory_limit", made.plan.memory_limit);
   drop("costs", made.plan.costs);
-  if (!dropped.empty()) made.text += fmt::format(" (without {})", join(dropped, ", "));
+  if (!dropped.empty()) made.kind += fmt::format(" (without {})", join(dropped, ", "));
   return made;
 }
 
 // Whether the schedule can take the place of the plan's own: stages that are named stay as they
 // are.
-bool takes_kind(const compile::Plan& plan, const char* kind) {
+bool takes_kind(const Plan& plan, const char* kind) {
   return plan.pp > 1 &&
          (plan.layers.empty() || with_kind(plan, kind).plan.stages() == plan.stages());
+}
+
+// Over how many ranks a mixture's experts can be divided inside a node, the fewest first.
+std::vector<int64_t> expert_ways(const Request& request, const Plan& plan) {
+  std::vector<int64_t> ways;
+  const int64_t most = std::min(plan.dp, std::max<int64_t>(1, request.cluster.node_devices()));
+  for (int64_t ep = 2; ep <= most; ++ep) {
+    if (plan.dp % ep == 0 && request.model.mixture.experts % ep == 0) ways.push_back(ep);
+  }
+  return request.model.mixture.experts > 0 ? ways : std::vector<int64_t>{};
 }
 
 // What of a plan can be changed for less memory on as many devices, the least costly first.
 std::vector<Change> single_changes(const Request& request) {
   std::vector<Change> changes;
-  const compile::Plan& now = request.plan;
-  const auto add = [&](std::string text, const auto& change) {
-    Change made{std::move(text), now};
+  const Plan& now = request.plan;
+  const auto add = [&](const auto& change) {
+    Change made{now};
     change(made.plan);
     if (!(made.plan == now)) changes.push_back(std::move(made));
   };
-  const bool whole = now.recompute == compile::Recompute::kFull;
+  const bool whole = now.recompute == Recompute::kFull;
   const auto add_kind = [&](const char* kind) {
     if (!takes_kind(now, kind)) return;
     Change made = with_kind(now, kind);
@@ -65,25 +94,20 @@ std::vector<Change> single_changes(const Request& request) {
   };
   const char* leaner = pipeline::kind_of(now.schedule).variant.less_memory;
   if (leaner != nullptr) add_kind(leaner);
-  add(kWithoutCopies, without_copies);
-  if (now.tp > 1) add("sp", [](compile::Plan& plan) { plan.sp = true; });
-  if (now.tp > 1 && !whole)
-    add(now.sp ? "regather" : "sp,regather",
-        [](compile::Plan& plan) { plan.sp = plan.regather = true; });
-  if (now.dp * now.cp > 1)
-    add("zero=1", [](compile::Plan& plan) { plan.zero = std::max<int64_t>(1, plan.zero); });
-  if (now.recompute == compile::Recompute::kNone)
-    add("recompute=selective",
-        [](compile::Plan& plan) { plan.recompute = compile::Recompute::kSelective; });
+  add([](Plan& plan) { plan.post_validation = false; });
+  if (now.tp > 1) add([](Plan& plan) { plan.sp = true; });
+  if (now.tp > 1 && !whole) add([](Plan& plan) { plan.sp = plan.regather = true; });
+  if (now.dp * now.cp > 1) add([](Plan& plan) { plan.zero = std::max<int64_t>(1, plan.zero); });
+  for (const int64_t ep : expert_ways(request, now))
+    add([&](Plan& plan) { plan.ep = std::max(ep, plan.ep); });
+  if (now.recompute == Recompute::kNone)
+    add([](Plan& plan) { plan.recompute = Recompute::kSelective; });
   add_kind(pipeline::kUsualKind);
   const int64_t most = request.global_batch / now.dp;  // of one sequence each
   for (int64_t count = 2 * now.microbatches; count < most && most % count == 0; count *= 2)
-    add(fmt::format("microbatches={}", count),
-        [&](compile::Plan& plan) { plan.microbatches = count; });
-  add(fmt::format("microbatches={}", most),
-      [&](compile::Plan& plan) { plan.microbatches = std::max(most, plan.microbatches); });
-  if (!whole)
-    add("recompute=full", [](compile::Plan& plan) { plan.recompute = compile::Recompute::kFull; });
+    add([&](Plan& plan) { plan.microbatches = count; });
+  add([&](Plan& plan) { plan.microbatches = std::max(most, plan.microbatches); });
+  if (!whole) add([](Plan& plan) { plan.recompute = Recompute::kFull; });
   return changes;
 }
 
@@ -91,36 +115,28 @@ std::vector<Change> single_changes(const Request& request) {
 std::vector<Change> joint_changes(const Request& request, Change made) {
   std::vector<Change> changes;
   const int64_t most = request.global_batch / made.plan.dp;
-  const auto add = [&](const std::string& text, const auto& change) {
-    const compile::Plan before = made.plan;
+  const auto add = [&](const auto& change) {
+    const Plan before = made.plan;
     change(made.plan);
-    if (made.plan == before) return;
-    made.text += (made.text.empty() ? "" : ",") + text;
-    changes.push_back(made);
+    if (!(made.plan == before)) changes.push_back(made);
   };
-  add(kWithoutCopies, without_copies);
-  if (made.plan.tp > 1) add("sp", [](compile::Plan& plan) { plan.sp = true; });
-  if (made.plan.dp * made.plan.cp > 1)
-    add("zero=1", [](compile::Plan& plan) { plan.zero = std::max<int64_t>(1, plan.zero); });
+  const auto smallest = [&](Plan& plan) { plan.microbatches = std::max(most, plan.microbatches); };
+  add([](Plan& plan) { plan.post_validation = false; });
+  if (made.plan.tp > 1) add([](Plan& plan) { plan.sp = true; });
+  const bool divides = made.plan.dp * made.plan.cp > 1;
+  if (divides) add([](Plan& plan) { plan.zero = std::max<int64_t>(1, plan.zero); });
+  if (const std::vector<int64_t> ways = expert_ways(request, made.plan); !ways.empty())
+    add([&](Plan& plan) { plan.ep = std::max(ways.back(), plan.ep); });
   const Change shared = made;
-  if (made.plan.recompute == compile::Recompute::kNone)
-    add("recompute=selective",
-        [](compile::Plan& plan) { plan.recompute = compile::Recompute::kSelective; });
-  const auto smallest = [&](compile::Plan& plan) {
-    plan.microbatches = std::max(most, plan.microbatches);
-  };
-  add(fmt::format("microbatches={}", most), smallest);
-  if (made.plan.recompute != compile::Recompute::kFull) {
+  if (made.plan.recompute == Recompute::kNone)
+    add([](Plan& plan) { plan.recompute = Recompute::kSelective; });
+  add(smallest);
+  if (made.plan.recompute != Recompute::kFull) {
     made = shared;
-    add("recompute=full", [](compile::Plan& plan) { plan.recompute = compile::Recompute::kFull; });
-    add(fmt::format("microbatches={}", most), smallest);
+    add([](Plan& plan) { plan.recompute = Recompute::kFull; });
+    add(smallest);
   }
-  if (made.plan.dp * made.plan.cp > 1 && made.plan.zero < 3) {
-    if (!made.text.empty()) made.text = replace_all(made.text + ",", "zero=1,", "");
-    made.text += "zero=3";
-    made.plan.zero = 3;
-    changes.push_back(made);
-  }
+  if (divides) add([](Plan& plan) { plan.zero = 3; });
   return changes;
 }
 
@@ -133,6 +149,36 @@ bool fits_with(const Request& request, const Change& change) {
   } catch (const Error&) {
     return false;  // such as microbatches that the schedule does not take
   }
+}
+
+// Of changes that fit together, those without one of which they do not: what is not needed is taken
+// back, the costliest first.
+Change needed_ones(const Request& request, Change change) {
+  const Plan& now = request.plan;
+  const auto take_back = [&](const auto& to_less) {
+    Change less = change;
+    to_less(less.plan);
+    if (less.plan == change.plan || !fits_with(request, less)) return false;
+    change = std::move(less);
+    return true;
+  };
+  if (!take_back([&](Plan& plan) { plan.recompute = now.recompute; }) &&
+      change.plan.recompute == Recompute::kFull && now.recompute == Recompute::kNone)
+    take_back([](Plan& plan) { plan.recompute = Recompute::kSelective; });
+  for (int64_t count = now.microbatches; count < change.plan.microbatches; count *= 2) {
+    if (take_back([&](Plan& plan) { plan.microbatches = count; })) break;
+  }
+  for (int64_t zero = now.zero; zero < change.plan.zero; zero = zero == 0 ? 1 : 3) {
+    if (take_back([&](Plan& plan) { plan.zero = zero; })) break;
+  }
+  std::vector<int64_t> ways = expert_ways(request, now);
+  ways.insert(ways.begin(), now.ep);
+  for (const int64_t ep : ways) {
+    if (ep >= now.ep && take_back([&](Plan& plan) { plan.ep = std::min(ep, plan.ep); })) break;
+  }
+  take_back([&](Plan& plan) { plan.sp = now.sp; });
+  take_back([&](Plan& plan) { plan.post_validation = now.post_validation; });
+  return change;
 }
 
 }  // namespace
@@ -164,14 +210,15 @@ std::string memory_findings(const Request& request, const Prediction& prediction
     text += fmt::format("; {} more {} too full", full.size() - 1, full.size() == 2 ? "is" : "are");
   }
   std::vector<std::vector<Change>> all = {single_changes(request),
-                                          joint_changes(request, {"", request.plan})};
+                                          joint_changes(request, {request.plan})};
   if (takes_kind(request.plan, pipeline::kUsualKind) &&
       request.plan.schedule != pipeline::kUsualKind)
     all.push_back(joint_changes(request, with_kind(request.plan, pipeline::kUsualKind)));
   for (const std::vector<Change>& changes : all) {
     for (const Change& change : changes) {
       if (fits_with(request, change))
-        return text + "; the nearest change that fits: " + change.text;
+        return text + "; the nearest change that fits: " +
+               text_of(request.plan, needed_ones(request, change));
     }
   }
   const char* left = !request.cluster.shares_memory()

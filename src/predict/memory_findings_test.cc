@@ -76,12 +76,14 @@ TEST_CASE("the nearest change that fits is the least costly one of those that do
       {"dp=4,microbatches=4", "dp=4,zero=1,recompute=selective,microbatches=4",
        "zero=1,recompute=selective"},
       {"dp=4,microbatches=4", "dp=4,zero=1,recompute=full,microbatches=4", "zero=1,recompute=full"},
-      {"dp=4,microbatches=4", "dp=4,zero=3,recompute=full,microbatches=4", "recompute=full,zero=3"},
+      {"dp=4,microbatches=4", "dp=4,zero=3,recompute=full,microbatches=4", "zero=3,recompute=full"},
       {"dp=4,microbatches=2", "dp=4,zero=3,recompute=full,microbatches=4",
-       "recompute=full,microbatches=4,zero=3"},
+       "zero=3,recompute=full,microbatches=4"},
+      {"dp=4,microbatches=4", "dp=4,zero=3,recompute=selective,microbatches=4",
+       "zero=3,recompute=selective"},
       {"dp=4,microbatches=4,recompute=full", "dp=4,zero=3,recompute=full,microbatches=4", "zero=3"},
       {"dp=4,microbatches=2,recompute=full", "dp=4,zero=3,recompute=full,microbatches=4",
-       "microbatches=4,zero=3"},
+       "zero=3,microbatches=4"},
       {"dp=4,microbatches=4,zero=2,recompute=full", "dp=4,zero=3,recompute=full,microbatches=4",
        "zero=3"},
       {"dp=2,pp=2,schedule=gpipe,microbatches=4", "dp=2,pp=2,zero=1,recompute=full,microbatches=8",
@@ -89,8 +91,7 @@ TEST_CASE("the nearest change that fits is the least costly one of those that do
       {"microbatches=1", "microbatches=16,recompute=full", "recompute=full,microbatches=16"},
       {"microbatches=16", "microbatches=16,recompute=full", "recompute=full"},
       {"dp=2,microbatches=1", "dp=2,microbatches=8", "microbatches=8"},
-      {"dp=4,microbatches=1", "dp=4,microbatches=2,zero=1",
-       "zero=1,recompute=selective,microbatches=4"},
+      {"dp=4,microbatches=1", "dp=4,microbatches=2,zero=1", "zero=1,microbatches=2"},
   });
 }
 

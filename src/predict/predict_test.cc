@@ -201,8 +201,8 @@ TEST_CASE("gradients of complete layers are reduced beside the rest of the backw
     request.options.overlap.grad_reduce = overlap;
     return mw::predict::predict(request).exposed_comm.at("dp").value;
   };
-  for (const std::string plan : {"dp=4", "dp=4,zero=1", "dp=4,pp=2,microbatches=2",
-                                 "dp=4,tp=2,sp", "dp=4,tp=2,sp,zero=1"}) {
+  for (const std::string plan :
+       {"dp=4", "dp=4,zero=1", "dp=4,pp=2,microbatches=2", "dp=4,tp=2,sp", "dp=4,tp=2,sp,zero=1"}) {
     CAPTURE(plan);
     const std::string layers = plan + ",bucket_mb=0";
     // One bucket is complete with the first layer's gradients, and hides nothing; with sequence

@@ -172,7 +172,7 @@ std::string to_text(const Request& request, const Prediction& p) {
   text += p.sharing > 1 ? fmt::format("memory, {} of {} that the {} ranks share",
                                       format_bytes(p.needed().value), limit, p.sharing)
                         : fmt::format("memory of {} a device", limit);
-  text += "; what is alive at each rank's fullest instant:\n" +
+  text += "; what each rank needs, and what of it is alive at its fullest instant:\n" +
           memory_text(p, request.cluster.stack.allocator) + largest_text(p);
   text += "critical path:\n";
   for (const std::string& line : p.path) text += "  " + line + "\n";

@@ -231,7 +231,8 @@ void FragmentCoster::add_collective(const Fragment& fragment, const ir::Op& op, 
   collective.bytes = whole;
   collective.data = !cost.update && is_data_group(attrs.group);
   if (reduces && (cost.update || collective.data) && half_weights_) {
-    const auto element = static_cast<int64_t>(dtype_size(fragment.graph.type(op.operands[0]).dtype));
+    const auto element =
+        static_cast<int64_t>(dtype_size(fragment.graph.type(op.operands[0]).dtype));
     collective.gradients = whole.value / element;
     collective.bytes = Bytes(std::llround(cluster_.device.attained.gradient_bytes *
                                           static_cast<double>(collective.gradients)));

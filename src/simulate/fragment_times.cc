@@ -19,8 +19,8 @@ double streaming_rate(const cluster::Device& device) {
 Bytes sent_bytes(const FragmentCost& cost, const FragmentCost::Collective& collective,
                  const Options& options) {
   if (!cost.works[static_cast<size_t>(collective.op)].gathers_narrow) return collective.bytes;
-  return Bytes(std::llround(static_cast<double>(collective.bytes.value) *
-                            cost::narrow_share(options.fp8)));
+  return Bytes(
+      std::llround(static_cast<double>(collective.bytes.value) * cost::narrow_share(options.fp8)));
 }
 
 // How many all-reduces the stack sums the step's gradients in.
