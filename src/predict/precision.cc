@@ -29,16 +29,23 @@ using pipeline::Program;
 using pipeline::RankProgram;
 using pipeline::Storage;
 
-// Statistics beside the main result: log-sum-exp, means, maxima, sums.
-bool is_statistic(const ir::Graph& graph, const ir::Value& value) {
-  if (!value.producer.valid()) return false;
-  switch (graph.op(value.producer).kind) {
+// A row's log-sum-exp, mean, maximum, sum or loss, which an op keeps beside its main result.
+bool is_statistic(ir::OpKind kind, int32_t result) {
+  switch (kind) {
     case ir::OpKind::kCrossEntropyMax:
     case ir::OpKind::kCrossEntropySum:
     case ir::OpKind::kCrossEntropyLoss: return true;
-    case ir::OpKind::kSwigluGrad: return false;  // its second result is a gradient like the first
-    default: return value.result > 0 && value.type.rank() < 4;
+    case ir::OpKind::kAttention:
+    case ir::OpKind::kLayerNorm:
+    case ir::OpKind::kRmsNorm: return result > 0;
+    default: return false;
   }
+}
+
+// Collectives and the local ops that go with them: each result is what its operand was.
+bool moves(ir::OpKind kind) {
+  return ir::is_collective(kind) || kind == ir::OpKind::kShardSlice ||
+         kind == ir::OpKind::kPadMask || kind == ir::OpKind::kTrim || kind == ir::OpKind::kCopy;
 }
 
 class Converter {
@@ -48,7 +55,8 @@ class Converter {
 
   Program run(bool arenas) {
     find_callers();
-    for (size_t f = 0; f < program_.fragments.size(); ++f) convert(f);
+    converted_.resize(program_.fragments.size(), false);
+    for (size_t f = 0; f < program_.fragments.size(); ++f) convert_behind_writers(f);
     find_port_layouts();
     std::optional<NarrowSaved> narrow;
     if (memory_.narrow != cost::Fp8::kOff) narrow.emplace(program_, dtype_, memory_.narrow);
@@ -70,13 +78,20 @@ class Converter {
   }
 
  private:
-  // [fragment][port, inputs, then outputs] the category of the buffer that calls give it, and the
-  // lists of names that calls go by.
+  // An output that a call writes; of no fragment: it comes from another rank, or is a state.
+  struct Writer {
+    int32_t fragment = -1, output = 0;
+  };
+
+  // [fragment][port, inputs, then outputs] the category of the buffer that calls give it, who wrote
+  // it, and the lists of names that calls go by.
   void find_callers() {
     categories_.resize(program_.fragments.size());
     names_.resize(program_.fragments.size());
+    writers_.resize(program_.fragments.size());
     for (const RankProgram& rank : program_.ranks) {
-      for (const Command& command : rank.commands) {
+      for (size_t c = 0; c < rank.commands.size(); ++c) {
+        const Command& command = rank.commands[c];
         if (command.kind != Command::Kind::kCall) continue;
         const size_t f = command.fragment.index();
         std::vector<int32_t>& names = names_[f];
@@ -86,12 +101,49 @@ class Converter {
         if (!ports.empty()) continue;
         for (const BufferId buffer : command.buffers)
           ports.push_back(rank.buffers[buffer.index()].category);
+        writers_[f] = writers_before(rank, c);
       }
     }
     for (std::vector<int32_t>& names : names_) {
       std::sort(names.begin(), names.end());
       names.erase(std::unique(names.begin(), names.end()), names.end());
     }
+  }
+
+  // [input] of a call.
+  std::vector<Writer> writers_before(const RankProgram& rank, size_t call) const {
+    const Command& command = rank.commands[call];
+    const size_t inputs = program_.fragments[command.fragment.index()].inputs.size();
+    std::vector<Writer> writers(inputs);
+    for (size_t i = 0; i < inputs; ++i) {
+      const BufferId buffer = command.buffers[i];
+      if (rank.buffers[buffer.index()].storage.kind != Storage::Kind::kArena) continue;
+      for (size_t c = call; c-- > 0 && writers[i].fragment < 0;) {
+        const Command& before = rank.commands[c];
+        if (before.kind != Command::Kind::kCall) continue;
+        const size_t first = program_.fragments[before.fragment.index()].inputs.size();
+        for (size_t b = first; b < before.buffers.size(); ++b) {
+          if (before.buffers[b] == buffer)
+            writers[i] = {before.fragment.value, static_cast<int32_t>(b - first)};
+        }
+      }
+    }
+    return writers;
+  }
+
+  // What a fragment reads has the precision in which it was written.
+  void convert_behind_writers(size_t f) {
+    if (converted_[f]) return;
+    converted_[f] = true;
+    for (const Writer& writer : writers_[f]) {
+      if (writer.fragment >= 0) convert_behind_writers(static_cast<size_t>(writer.fragment));
+    }
+    convert(f);
+  }
+  bool written_in_f32(const Writer& writer) const {
+    if (writer.fragment < 0) return false;
+    const ir::Graph& graph = program_.fragments[static_cast<size_t>(writer.fragment)].graph;
+    return graph.type(graph.outputs[static_cast<size_t>(writer.output)]).dtype == DType::kF32;
   }
 
   void convert(size_t f) {
@@ -120,15 +172,23 @@ class Converter {
       }
     }
     std::vector<bool> half(graph.values.size(), false);
-    for (size_t v = 0; v < graph.values.size(); ++v) {
-      const ir::Value& value = graph.values[v];
-      if (dtype_ == DType::kF32 || value.type.dtype != DType::kF32) continue;
-      const std::optional<Category> state =
-          of_state[root(ValueId(static_cast<int64_t>(v))).index()];
-      if (state) {
-        half[v] = *state == Category::kWeights;
-      } else {
-        half[v] = !update && value.type.elements() > 1 && !is_statistic(graph, value);
+    const auto decide = [&](ValueId v, bool in_f32) {
+      const ir::TensorType& type = graph.type(v);
+      if (dtype_ == DType::kF32 || type.dtype != DType::kF32) return;
+      const std::optional<Category> state = of_state[root(v).index()];
+      half[v.index()] =
+          state ? *state == Category::kWeights : !update && type.elements() > 1 && !in_f32;
+    };
+    for (size_t i = 0; i < fragment.inputs.size(); ++i)
+      decide(fragment.inputs[i].value, written_in_f32(writers_[f][i]));
+    for (const ir::Op& op : graph.ops) {
+      for (size_t r = 0; r < op.results.size(); ++r) {
+        bool in_f32 = is_statistic(op.kind, static_cast<int32_t>(r));
+        if (moves(op.kind)) {
+          const ValueId moved = op.operands[std::min(r, op.operands.size() - 1)];
+          in_f32 = graph.type(moved).dtype == DType::kF32 && !half[moved.index()];
+        }
+        decide(op.results[r], in_f32);
       }
     }
     for (size_t v = 0; v < graph.values.size(); ++v) {
@@ -500,6 +560,8 @@ class Converter {
   DType dtype_;
   StackMemory memory_;
   std::vector<std::vector<Category>> categories_;
+  std::vector<std::vector<Writer>> writers_;           // [fragment][input]
+  std::vector<bool> converted_;                        // [fragment], or under way
   std::vector<std::vector<int32_t>> names_;            // [fragment] in order
   std::vector<std::vector<PortLayout>> port_layouts_;  // [fragment] inputs, then outputs
   std::vector<std::vector<size_t>> no_states_;         // [fragment] ports

@@ -149,6 +149,51 @@ TEST_CASE("where blocks alone are compiled, the norm before the loss saves its o
   CHECK(stack_memory(request.cluster, request.plan, cost::Fp8::kOff).wide_last_norm);
 }
 
+TEST_CASE("what a fragment reads has the precision in which another wrote it") {
+  for (const Request& model : {small(), small_llama()}) {
+    for (const char* plan : kPlans) {
+      CAPTURE(std::string(plan));
+      Request request = model;
+      request.plan = compile::parse_plan(plan);
+      const pipeline::Program cast = in_precision(train_of(request), DType::kBF16);
+      std::set<std::string> in_f32;
+      for (const pipeline::RankProgram& rank : cast.ranks) {
+        for (const pipeline::Command& command : rank.commands) {
+          if (command.kind != pipeline::Command::Kind::kCall) continue;
+          const pipeline::Fragment& fragment = cast.fragments[command.fragment.index()];
+          for (size_t b = 0; b < command.buffers.size(); ++b) {
+            const pipeline::Buffer& buffer = rank.buffers[command.buffers[b].index()];
+            if (buffer.storage.kind != pipeline::Storage::Kind::kArena) continue;
+            const size_t inputs = fragment.inputs.size();
+            const ValueId port =
+                b < inputs ? fragment.inputs[b].value : fragment.graph.outputs[b - inputs];
+            CHECK(fragment.graph.type(port).dtype == buffer.type().dtype);
+          }
+        }
+      }
+      // Of what an op makes beside its result only statistics stay in f32.
+      for (const pipeline::Fragment& fragment : cast.fragments) {
+        if (fragment.kind == pipeline::ActionKind::kUpdate) continue;
+        for (const ir::Op& op : fragment.graph.ops) {
+          for (const ValueId v : op.results) {
+            const ir::TensorType& type = fragment.graph.type(v);
+            const bool in_state = fragment.alias_of[v.index()].valid();  // a sum of gradients
+            if (type.dtype == DType::kF32 && type.elements() > 1 && !in_state)
+              in_f32.emplace(ir::op_name(op.kind));
+          }
+        }
+      }
+      for (const std::string& op : in_f32) {
+        CAPTURE(op);
+        const std::set<std::string> expected = {
+            "attention",         "layer_norm",         "rms_norm",  "cross_entropy_max",
+            "cross_entropy_sum", "cross_entropy_loss", "all_reduce"};
+        CHECK(expected.contains(op));
+      }
+    }
+  }
+}
+
 TEST_CASE("in bf16 weights and activations halve, and a parameter takes 18 bytes") {
   for (const char* plan : kPlans) {
     CAPTURE(std::string(plan));
