@@ -212,13 +212,30 @@ std::string named_profile(FileSystem& fs, const std::string& where, const std::s
   throw Error({no_profile(fs, where, name, searched, otherwise)});
 }
 
+// The profile of the cluster's device whose software is called so; "": there is none.
+std::string profile_of_software(FileSystem& fs, const Cluster& cluster,
+                                const std::vector<std::string>& folders) {
+  for (const std::string& folder : folders) {
+    const std::string profiles = join_path(folder, "profiles");
+    for (const std::string& name : names_in(fs, {profiles})) {
+      const std::string file = join_path(profiles, name + ".toml");
+      const Profile profile = parse_profile(fs.read_file(file), file);
+      if (profile.device == cluster.device.name && profile.software == cluster.profile) return file;
+    }
+  }
+  return "";
+}
+
 // A name's file lies beside the cluster file or, as a copy elsewhere has none, in one of the
-// folders.
+// folders. What is asked for may be the software's name, as results tell it.
 std::string profile_file(FileSystem& fs, const Cluster& cluster, bool asked,
                          std::vector<std::string> folders) {
   const size_t slash = cluster.file.rfind('/');
   const std::string beside = slash == std::string::npos ? "." : cluster.file.substr(0, slash);
   folders.insert(folders.begin(), beside);
+  if (const std::string file = asked ? profile_of_software(fs, cluster, folders) : "";
+      !file.empty())
+    return file;
   return named_profile(fs, asked ? "--profile" : cluster.file, cluster.profile, folders);
 }
 

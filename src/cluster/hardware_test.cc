@@ -279,6 +279,7 @@ TEST_CASE("a cluster has the profile that its file names, or the one that is ask
   CHECK(own.stack.error == 0.1);
   CHECK(own.device.attained.host_op.value == mw::test::close_to(20e-6));
   CHECK(load_cluster(fs, "box", {"clusters"}, "box-other").stack.name == "other");
+  CHECK(load_cluster(fs, "box", {"clusters"}, "other").stack.name == "other");
   CHECK(find_profile(fs, "box-other", {"nowhere", "clusters"}) ==
         "clusters/profiles/box-other.toml");
   CHECK(find_profile(fs, "mine/x.toml", {}) == "mine/x.toml");

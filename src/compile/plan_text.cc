@@ -390,7 +390,11 @@ Json short_to_json(const std::string& text, const std::string& where, Diagnostic
   Json json{JsonObject{}};
   for (const std::string_view part : split(text, ',')) {
     const std::string_view item = trim(part);
-    if (item.empty()) continue;
+    if (item.empty() && trim(text).empty()) continue;
+    if (item.empty()) {
+      diagnostics.add("{}: has a comma too many", where);
+      continue;
+    }
     const size_t equals = item.find('=');
     const std::string key(trim(item.substr(0, equals)));
     if (json.find(key) != nullptr) {
@@ -403,15 +407,17 @@ Json short_to_json(const std::string& text, const std::string& where, Diagnostic
       continue;
     }
     const std::string value(trim(item.substr(equals + 1)));
+    const bool is_switch = key == "sp" || key == "regather" || key == "post_validation";
     if (key == "layers" || key == "order" || key == "costs") {
       json[key] = short_list(key, value);
     } else if (const auto number = parse_int64(value)) {
-      const bool is_switch = key == "sp" || key == "regather" || key == "post_validation";
       json[key] = is_switch && (*number == 0 || *number == 1) ? Json(*number == 1) : Json(*number);
     } else if (const auto real = parse_double(value); real && key == "memory_limit") {
       json[key] = Json(*real);
     } else if (value == "true" || value == "false") {
       json[key] = Json(value == "true");
+    } else if (is_switch && (value == "on" || value == "off")) {
+      json[key] = Json(value == "on");
     } else {
       json[key] = Json(value);
     }

@@ -145,7 +145,14 @@ void read_optional(JsonReader& reader, Job& job) {
 Toml read_toml(FileSystem& fs, const std::string& path, const JobOverrides& overrides) {
   Diagnostics diagnostics;
   try {
-    return parse_toml(fs.read_file(path), path);
+    const std::string text = fs.read_file(path);
+    if (starts_with(trim(without_bom(text)), "{")) {
+      throw_error(
+          "{}: is JSON; a job is a TOML file such as examples/gpt-tiny.toml, and a plan goes with "
+          "--plan",
+          path);
+    }
+    return parse_toml(text, path);
   } catch (const Error& error) {
     diagnostics.absorb(error);
   }

@@ -86,6 +86,12 @@ def test_the_version_is_the_projects():
     assert run("--version") == f"meshwright {version}\n"
 
 
+def test_a_plan_in_place_of_a_job_is_told(trained):
+    done = meshwright.execute(["verify", trained / "plan.json"])
+    assert (done.returncode, done.stderr) == (2, f"meshwright: {trained}/plan.json: is JSON; a job is a TOML file such as "
+                                                 "examples/gpt-tiny.toml, and a plan goes with --plan\n")
+
+
 def test_runs_that_begin_at_once_have_a_folder_each(tmp_path):
     begun = [subprocess.Popen([str(meshwright.BINARY), "train", str(ROOT / JOB), "--plan", "dp=1", "--steps", "1", "--quiet"],
                               cwd=tmp_path, stdout=subprocess.PIPE, text=True) for _ in range(3)]
