@@ -127,7 +127,7 @@ class Advisor {
     for (const auto& [name, options] : option_changes(quick_)) {
       Request other = quick_;
       other.options = options;
-      add(name, predict(other, step));
+      add(name, predict(other, step), "");
     }
     for (const auto& [name, settings] : figure_changes(quick_.cluster)) {
       const Prediction other = predict(changed(quick_, settings), step);
@@ -138,7 +138,8 @@ class Advisor {
   void try_plans() {
     for (const Settings& settings : plan_changes(quick_)) {
       try {
-        add(settings_text(settings), predict(changed(quick_, settings)));
+        const Request other = changed(quick_, settings);
+        add(settings_text(settings), predict(other), compile::short_form(other.plan));
       } catch (const Error&) {
         ++report_.tried;  // such a plan cannot be
       }
@@ -155,10 +156,10 @@ class Advisor {
 
  private:
   double gain(const Prediction& other) const { return 1 - other.step.value / base_.step.value; }
-  void add(const std::string& name, const Prediction& other) {
+  void add(const std::string& name, const Prediction& other, std::string plan) {
     ++report_.tried;
     if (gain(other) < kLeastGain || !other.too_full().empty()) return;
-    report_.advice.push_back({name, other.step, gain(other), other.needed()});
+    report_.advice.push_back({name, other.step, gain(other), other.needed(), std::move(plan)});
   }
 
   const Prediction& base_;
@@ -216,6 +217,7 @@ Json to_json(const AdviceReport& report) {
     entry["change"] = one.change;
     entry["step_s"] = one.step.value;
     entry["gain"] = one.gain;
+    if (!one.plan.empty()) entry["plan"] = one.plan;
     entry["memory_needed_bytes"] = one.peak.value;
     advice.push_back(std::move(entry));
   }

@@ -20,6 +20,7 @@ struct Advice {
   Seconds step;
   double gain = 0;  // share of the step that it saves
   Bytes peak;       // of the fullest rank
+  std::string plan;  // in short, where the plan is another one
 };
 
 // A figure of the cluster made twice as good, and what that saves: where the step is bound.

@@ -231,17 +231,17 @@ TEST_CASE("advice in words and as JSON") {
   AdviceReport report;
   report.trials = Trials::kPlans;
   report.tried = 7;
-  report.advice = {{"microbatches=4", Seconds(0.5), 0.25, Bytes(1 << 30)},
-                   {"sp", Seconds(0.6), 0.1, Bytes(1 << 20)}};
+  report.advice = {{"microbatches=4", Seconds(0.5), 0.25, Bytes(1 << 30), "dp=2,microbatches=4"},
+                   {"--overlap ring", Seconds(0.6), 0.1, Bytes(1 << 20), ""}};
   report.bounds = {{"matrix peak", 0.3}, {"link latency", 0.005}, {"x", 0.0049}};
   using Lines = std::vector<std::string>;
   CHECK(sentences(report) ==
         Lines{"microbatches=4: 500 ms, 25.0 % less (1.00 GiB on the fullest rank)",
-              "sp: 600 ms, 10.0 % less (1.00 MiB on the fullest rank)",
+              "--overlap ring: 600 ms, 10.0 % less (1.00 MiB on the fullest rank)",
               "twice as good a cluster would save: matrix peak 30.0 %, link latency 0.5 %"});
   CHECK(
       to_json(report).dump() ==
-      R"({"tried":7,"changes":[{"change":"microbatches=4","step_s":0.5,"gain":0.25,"memory_needed_bytes":1073741824},{"change":"sp","step_s":0.6,"gain":0.1,"memory_needed_bytes":1048576}],"twice_as_good":[{"figure":"matrix peak","gain":0.3},{"figure":"link latency","gain":0.005},{"figure":"x","gain":0.0049}]})");
+      R"({"tried":7,"changes":[{"change":"microbatches=4","step_s":0.5,"gain":0.25,"plan":"dp=2,microbatches=4","memory_needed_bytes":1073741824},{"change":"--overlap ring","step_s":0.6,"gain":0.1,"memory_needed_bytes":1048576}],"twice_as_good":[{"figure":"matrix peak","gain":0.3},{"figure":"link latency","gain":0.005},{"figure":"x","gain":0.0049}]})");
   report.shared = true;
   CHECK(sentences(report)[0] == "microbatches=4: 500 ms, 25.0 % less (1.00 GiB of all ranks)");
   report.advice.clear();
