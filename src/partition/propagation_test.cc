@@ -38,7 +38,7 @@ Annotated gpt(bool sp, const test::NetSizes& sizes = {}) {
   return net;
 }
 
-// Inputs, weight matrices and these activations; biases and norms too only with `vectors`.
+// Inputs, weight matrices and these activations.
 Given handful(const Annotated& net, const std::set<std::string>& activations) {
   Given given(net.all.size());
   for (const ir::Input& input : net.graph().inputs) {
