@@ -19,8 +19,8 @@ using ir::Work;
 using sharding::Sharding;
 
 // A weight that moves would move in every microbatch, and a carried sum that is taken early is
-// taken twice: never cheaper than what it saves.
-constexpr double kNeverFactor = 1e6;
+// taken twice: a byte of it counts for a million others.
+constexpr double kDearFactor = 1e6;
 
 // A global value in one layout.
 struct Version {
@@ -332,7 +332,7 @@ class Partitioner {
         double kept = 0;
         if (cheapest(original, needed, kept) != nullptr) bytes = std::min(bytes, kept);
       }
-      return is_weight(v) || stops_carried(v, needed) ? bytes * kNeverFactor : bytes;
+      return is_weight(v) || stops_carried(v, needed) ? bytes * kDearFactor : bytes;
     };
     problem.result_cost = [&](int i, const Sharding& made) {
       const ValueId v = op.results[static_cast<size_t>(i)];

@@ -23,8 +23,7 @@ using test::Tensor;
 Partitioned partitioned(const ir::Graph& graph, const ir::Module& module, const cluster::Mesh& mesh,
                         const sharding::Strategy& strategy) {
   const auto of = [&](LayerId) -> const sharding::Strategy& { return strategy; };
-  Partitioned result =
-      partition({graph, module, mesh, of, given_shardings(graph, module, mesh, of)});
+  Partitioned result = partition({graph, module, mesh, given_shardings(graph, module, mesh, of)});
   ir::verify(result.graph, nullptr);
   ops::verify_types(result.graph);
   return result;
