@@ -33,7 +33,7 @@ struct Version {
 // Ops whose kernels leave the padded columns or rows out by themselves.
 bool handles_padding(OpKind kind) {
   return kind == OpKind::kCrossEntropyMax || kind == OpKind::kCrossEntropySum ||
-         kind == OpKind::kEmbedding || kind == OpKind::kCrossEntropyGrad;
+         kind == OpKind::kEmbedding;
 }
 
 class Partitioner {
@@ -374,13 +374,15 @@ class Partitioner {
     return operands;
   }
 
-  // A contracted factor with a padded tail must contribute nothing: the tail of an operand that the
-  // op is linear in has to hold zeros (of a maximum: the lowest number).
+  // A factor with a padded tail that some result reduces must contribute nothing to it: the tail of
+  // an operand that the op is linear in has to hold zeros (of a maximum: the lowest number). The
+  // others hold finite numbers there (`emit`).
   void mask_contracted(const ir::Op& op, const ops::ShardingRule& rule,
                        const Assignment& assignment, std::vector<Version>& operands) {
     for (size_t f = 0; f < rule.factors.size(); ++f) {
       const ops::Factor& factor = rule.factors[f];
-      if (!factor.contracted || factor.size % sharding::shards(assignment.factors[f], r_.mesh) == 0)
+      if (!sharding::reduced_in_any(rule, f) ||
+          factor.size % sharding::shards(assignment.factors[f], r_.mesh) == 0)
         continue;
       int at_operand = -1, at_dim = -1;
       bool safe = false;
@@ -396,7 +398,7 @@ class Partitioner {
                  (linear && operands[i].tail_zero[d] && factor.reduction == ir::Reduction::kSum);
         }
       }
-      MW_CHECK(at_operand >= 0, "{}: contracted factor {} in no operand", ir::op_name(op.kind),
+      MW_CHECK(at_operand >= 0, "{}: reduced factor {} in no operand", ir::op_name(op.kind),
                factor.name);
       if (safe) continue;
       const double neutral = factor.reduction == ir::Reduction::kSum ? 0
