@@ -107,7 +107,8 @@ class Partitioner {
     }
   }
 
-  // A clone of a recomputed op is its original by kind, attributes, layer and what it reads.
+  // A clone of a recomputed op is its original by kind, attributes, layer, what it reads and the
+  // types of what it makes.
   void find_originals() {
     original_.resize(r_.graph.values.size());
     for (size_t v = 0; v < original_.size(); ++v) original_[v] = ValueId(static_cast<int64_t>(v));
@@ -119,6 +120,7 @@ class Partitioner {
       if (op.work != Work::kForward && !is_clone(op)) continue;
       key = {static_cast<int64_t>(op.kind), memo_.number(op.attrs), op.layer.value};
       for (const ValueId v : op.operands) key.push_back(original_[v.index()].value);
+      for (const ValueId v : op.results) key.push_back(type_[v.index()]);
       if (!is_clone(op)) {
         forward.emplace(key, &op);
         continue;

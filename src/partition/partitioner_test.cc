@@ -213,6 +213,30 @@ TEST_CASE("what another stage sends may have garbage in its padded tail") {
   CHECK(difference(module_of(graph), {}, cluster::Mesh({{"tp", 4}}), true) == "");
 }
 
+// A clone is laid out as if it were its original, and no other op with the same operands.
+TEST_CASE("two reshapes of one value in one recomputed layer are told apart") {
+  ir::Module module;
+  module.layers = {{"l", true}};
+  ir::Graph graph;
+  ops::Builder b(graph);
+  b.layer = LayerId(0);
+  const ValueId x_BF = graph.add_input(ir::make_type(DType::kF32, {4, 6}), "x");
+  graph.value(x_BF).logical = {"batch", "ffn"};
+  const ValueId y_BF = b.unary(ir::OpKind::kTanh, x_BF);
+  const auto reshaped = [&] {
+    const ValueId some = b.reshape(y_BF, {4, 2, 3}), all = b.reshape(y_BF, {24});
+    return b.add(b.reduce(b.mul(some, some), ir::Reduction::kSum, {0, 1, 2}),
+                 b.reduce(b.mul(all, all), ir::Reduction::kSum, {0}));
+  };
+  const ValueId forward = reshaped();
+  const size_t ops = graph.ops.size();
+  b.work = ir::Work::kInputGrad;
+  const ValueId again = reshaped();
+  for (size_t i = ops; i < graph.ops.size(); ++i) graph.ops[i].recompute = RegionId(0);
+  graph.outputs = {b.add(forward, again)};
+  CHECK(difference(module_of(graph), {}, cluster::Mesh({{"dp", 2}, {"tp", 2}}), false) == "");
+}
+
 TEST_CASE("the gradient of logits has zeros behind the vocabulary, not behind the sequence") {
   ir::Graph graph;
   ops::Builder b(graph);
