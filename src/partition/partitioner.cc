@@ -274,6 +274,15 @@ class Partitioner {
     return version;
   }
 
+  Version with_zero_tails(ValueId v, Version version, const ir::Op& reader) {
+    for (int d = 0; d < type(v).rank(); ++d) {
+      if (!version.tail_zero[static_cast<size_t>(d)] &&
+          sharding::is_padded(type(v), version.sharding, d, r_.mesh))
+        version = masked(v, version, d, reader);
+    }
+    return version;
+  }
+
   void partition_op(const ir::Op& op, const ops::ShardingRule& rule) {
     if (op.kind == OpKind::kAccumulate) return partition_accumulate(op);
     MW_CHECK(ops::op_def(op.kind).rule != nullptr, "{} in a global graph", ir::op_name(op.kind));
@@ -415,7 +424,8 @@ class Partitioner {
   std::vector<bool> tails(const ir::Op& op, const ops::ShardingRule& rule, size_t result,
                           const std::vector<Version>& operands) const {
     std::vector<bool> zero;
-    const bool each = rule.linearity == ops::ShardingRule::Linearity::kEach && !rule.linear.empty();
+    const bool each =
+        rule.linearity == ops::ShardingRule::Linearity::kEach && rule.finite_preserving;
     for (const std::vector<int>& dim : rule.results[result]) {
       bool any = false, all = rule.zero_preserving, seen = false;
       for (size_t i = 0; i < operands.size(); ++i) {
@@ -458,9 +468,11 @@ class Partitioner {
       const ValueId v = op.results[i];
       result_.graph.value(locals[i]).name = r_.graph.value(v).name;
       result_.graph.value(locals[i]).logical = r_.graph.value(v).logical;
-      add_version(
-          v, {shardings[i], memo_.number(shardings[i]), locals[i], tails(op, rule, i, operands)},
-          true);
+      Version made{shardings[i], memo_.number(shardings[i]), locals[i],
+                   tails(op, rule, i, operands)};
+      // Readers take what lies beside zeros for zero: it must not be infinite.
+      if (!rule.finite_preserving) made = with_zero_tails(v, made, op);
+      add_version(v, made, true);
       settle(v, op);
     }
   }
@@ -515,13 +527,7 @@ class Partitioner {
       for (const Name axis : axes) erase(wanted.partial, axis);
     }
     if (wanted.partial.empty()) wanted.reduction = ir::Reduction::kSum;
-    Version gradient = version_in(g, wanted, op.work, op.layer);
-    for (size_t d = 0; d < wanted.dims.size(); ++d) {
-      if (!gradient.tail_zero[d] &&
-          sharding::is_padded(type(g), wanted, static_cast<int>(d), r_.mesh)) {
-        gradient = masked(g, gradient, static_cast<int>(d), op);
-      }
-    }
+    const Version gradient = with_zero_tails(g, version_in(g, wanted, op.work, op.layer), op);
     const ValueId local_acc = add_input(*input, wanted);
     ir::Op local = op;
     local.operands = {local_acc, gradient.local};

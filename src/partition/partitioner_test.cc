@@ -213,6 +213,52 @@ TEST_CASE("what another stage sends may have garbage in its padded tail") {
   CHECK(difference(module_of(graph), {}, cluster::Mesh({{"tp", 4}}), true) == "");
 }
 
+// 0 / 0, 0 * inf: what a padded tail holds counts in a product though the other tail is zeros.
+TEST_CASE("quotients, roots, logarithms and powers leave nothing infinite in a padded tail") {
+  const auto difference_of = [](auto make) {
+    ir::Module module;
+    ir::Graph graph;
+    ops::Builder b(graph);
+    const auto weight = [&](const std::string& name) {  // with zeros in its tail
+      ir::State state;
+      state.name = name;
+      state.type = ir::make_type(DType::kF32, {5});
+      state.logical = {"ffn"};
+      return graph.add_input(state.type, name, module.add_state(state));
+    };
+    const ValueId x_F = weight("x"), y_F = weight("y");
+    graph.outputs = {make(b, x_F, y_F)};
+    const cluster::Mesh mesh({{"tp", 2}});
+    const Partitioned result = partitioned(graph, module, mesh, test::strategy(false));
+    std::vector<Tensor> inputs;
+    for (const ir::Input& input : graph.inputs) {
+      inputs.push_back(test::random_tensor(graph.type(input.value), "positive"));
+      for (double& value : inputs.back().values) value += 2;
+    }
+    return test::difference(graph, inputs, result, mesh);
+  };
+  using ir::OpKind;
+  const auto sum = [](ops::Builder& b, ValueId v) { return b.reduce(v, ir::Reduction::kSum, {0}); };
+  CHECK(difference_of([&](ops::Builder& b, ValueId x_F, ValueId y_F) {
+          return sum(b, b.div(x_F, y_F));
+        }) == "");
+  CHECK(difference_of([&](ops::Builder& b, ValueId x_F, ValueId y_F) {
+          return sum(b, b.mul(x_F, b.unary(OpKind::kRsqrt, y_F)));
+        }) == "");
+  CHECK(difference_of([](ops::Builder& b, ValueId x_F, ValueId y_F) {
+          return b.dot(b.unary(OpKind::kLog, x_F), y_F, "f,f->");
+        }) == "");
+  // Behind x they hold the root of -1 and e^1000.
+  CHECK(difference_of([](ops::Builder& b, ValueId x_F, ValueId y_F) {
+          const ValueId less_F = b.sub(x_F, b.constant(1, b.type(x_F)));
+          return b.dot(b.unary(OpKind::kSqrt, less_F), y_F, "f,f->");
+        }) == "");
+  CHECK(difference_of([](ops::Builder& b, ValueId x_F, ValueId y_F) {
+          const ValueId less_F = b.sub(b.constant(1, b.type(x_F)), x_F);
+          return b.dot(b.unary(OpKind::kExp, b.scale(less_F, 1e3)), y_F, "f,f->");
+        }) == "");
+}
+
 // A clone is laid out as if it were its original, and no other op with the same operands.
 TEST_CASE("two reshapes of one value in one recomputed layer are told apart") {
   ir::Module module;
