@@ -27,9 +27,8 @@ void print_graph(const compile::CompiledPlan& plan) {
   const auto strategy = [&](LayerId layer) -> const sharding::Strategy& {
     return plan.plan.strategy(layer);
   };
-  const partition::Partitioned laid_out =
-      partition::partition({graph, plan.module, mesh, strategy,
-                            partition::given_shardings(graph, plan.module, mesh, strategy)});
+  const partition::Partitioned laid_out = partition::partition(
+      {graph, plan.module, mesh, partition::given_shardings(graph, plan.module, mesh, strategy)});
   fmt::print("\nshardings on {} and their origins\n{}", cluster::to_string(mesh),
              partition::layout_text(laid_out, graph, plan.module));
 }

@@ -55,7 +55,7 @@ Compiler::Compiler(const ResolvedPlan& plan, ir::Module module, PassSet passes, 
 
 std::vector<LocalStage> Compiler::stages_of(const ir::Graph& whole) {
   const ResolvedPlan& plan = result_.plan;
-  const StrategyOf strategy = [&plan](LayerId layer) -> const sharding::Strategy& {
+  const auto strategy = [&plan](LayerId layer) -> const sharding::Strategy& {
     return plan.strategy(layer);
   };
   const cluster::Mesh& mesh = plan.stages.front().mesh;
@@ -63,7 +63,7 @@ std::vector<LocalStage> Compiler::stages_of(const ir::Graph& whole) {
       cut(whole, plan.stage_of_layer, static_cast<int32_t>(plan.stages.size()));
   mark_carried(cuts);
   GivenShardings given = partition::given_shardings(whole, result_.module, mesh, strategy);
-  settle_boundaries(whole, cuts, given, strategy);
+  settle_boundaries(whole, cuts, given);
   std::vector<LocalStage> stages;
   std::vector<GivenShardings> given_of;  // [stage]
   std::multimap<uint64_t, size_t> partitioned_stages;
@@ -84,7 +84,7 @@ std::vector<LocalStage> Compiler::stages_of(const ir::Graph& whole) {
       made.cut = std::move(stage);
     } else {
       partitioned_stages.emplace(hash, stages.size());
-      made = partitioned(std::move(stage), std::move(of_stage), strategy);
+      made = partitioned(std::move(stage), std::move(of_stage));
       made.first = stages.size();
     }
     stages.push_back(std::move(made));
@@ -92,11 +92,10 @@ std::vector<LocalStage> Compiler::stages_of(const ir::Graph& whole) {
   return stages;
 }
 
-LocalStage Compiler::partitioned(StageGraph stage, GivenShardings given,
-                                 const StrategyOf& strategy) {
+LocalStage Compiler::partitioned(StageGraph stage, GivenShardings given) {
   const cluster::Mesh& mesh = result_.plan.stages[stage.stage.index()].mesh;
-  Partitioned parts = partition::partition(
-      {stage.graph, result_.module, mesh, strategy, std::move(given), memo_of(mesh)});
+  Partitioned parts =
+      partition::partition({stage.graph, result_.module, mesh, std::move(given), memo_of(mesh)});
   LocalStage made;
   for (const Crossing& crossing : stage.receives) {
     made.ports.receives.push_back(parts.main_version[crossing.value.index()]);
@@ -303,7 +302,7 @@ HeldGroup Compiler::holders_of(const FlatGroup& of) const {
 // Values that cross between stages need one sharding on both sides. Where no annotation gives it,
 // it is the one that the partitioner chooses in the whole graph.
 void Compiler::settle_boundaries(const ir::Graph& whole, const std::vector<StageGraph>& cuts,
-                                 GivenShardings& given, const StrategyOf& strategy) {
+                                 GivenShardings& given) {
   std::set<ValueId> open;
   for (const StageGraph& stage : cuts) {
     for (const Crossing& crossing : stage.receives) {
@@ -311,8 +310,8 @@ void Compiler::settle_boundaries(const ir::Graph& whole, const std::vector<Stage
     }
   }
   if (open.empty()) return;
-  const Partitioned all = partition::partition(
-      {whole, result_.module, stage_mesh(), strategy, given, memo_of(stage_mesh())});
+  const Partitioned all =
+      partition::partition({whole, result_.module, stage_mesh(), given, memo_of(stage_mesh())});
   for (const ValueId v : open) {
     given[v.index()] = all.shardings[all.main_version[v.index()].index()].without_partial();
   }

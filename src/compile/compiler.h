@@ -3,7 +3,6 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <map>
 #include <optional>
 #include <set>
@@ -65,14 +64,13 @@ class Compiler {
 
  private:
   using GivenShardings = std::vector<std::optional<sharding::Sharding>>;
-  using StrategyOf = std::function<const sharding::Strategy&(LayerId)>;
 
   bool shares() const { return passes_.runs(kShareStages); }
   void mark_carried(std::vector<StageGraph>& cuts) const;
   bool same_plan(const StageGraph& a, const StageGraph& b) const;
   void settle_boundaries(const ir::Graph& whole, const std::vector<StageGraph>& cuts,
-                         GivenShardings& given, const StrategyOf& strategy);
-  LocalStage partitioned(StageGraph stage, GivenShardings given, const StrategyOf& strategy);
+                         GivenShardings& given);
+  LocalStage partitioned(StageGraph stage, GivenShardings given);
   partition::Memo* memo_of(const cluster::Mesh& mesh);
   StageCode twin_code(const StageCode& first, const LocalStage& stage) const;
   HeldGroup holders_of(const FlatGroup& of) const;

@@ -54,7 +54,7 @@ class StagesRun {
     for (const StageGraph& stage : stages_) {
       std::vector<std::optional<Sharding>> mine;
       for (const ValueId v : stage.whole) mine.push_back(given[v.index()]);
-      parts_.push_back(partition::partition({stage.graph, module, c.mesh, of, mine}));
+      parts_.push_back(partition::partition({stage.graph, module, c.mesh, mine}));
       ops::verify_types(parts_.back().graph);
     }
     for (const ir::Input& input : whole.inputs) inputs_.push_back(input_of(whole, input, c.sizes));

@@ -220,12 +220,15 @@ void add_expert_findings(const PlanReading& reading, const ModelShape& shape,
                     plan.tp, plan.tp));
     return;
   }
-  const int64_t parts = plan.cp * plan.tp;
+  // Slices that do not divide the sequence are said among the findings of sequences.
+  const int64_t all = reading.sound({"slices", "schedule"}) ? plan.sequence_slices() : 1;
+  const int64_t slices = shape.seq_len % all == 0 ? all : 1, parts = slices * plan.cp * plan.tp;
   if (shape.seq_len % parts != 0 || shape.seq_len / parts * shape.top_k % shape.experts != 0) {
     found.push_back(fmt::format(
-        "plan: seq_len={} in cp*tp={} parts does not give each of {} experts a whole number of "
-        "rows at {} experts a token; use a multiple of {}",
-        shape.seq_len, parts, shape.experts, shape.top_k, parts * shape.experts / shape.top_k));
+        "plan: seq_len={} in {}={} parts does not give each of {} experts a whole number of rows "
+        "at {} experts a token; use a multiple of {}{}",
+        shape.seq_len, slices > 1 ? "slices*tp" : "cp*tp", parts, shape.experts, shape.top_k,
+        parts * shape.experts / shape.top_k, slices > 1 ? ", or fewer slices" : ""));
   }
 }
 

@@ -303,6 +303,16 @@ TEST_CASE("context and expert parallelism say what they ask of a model") {
         std::vector<std::string>{
             "plan: seq_len=16 in cp*tp=8 parts does not give each of 8 experts a whole number of "
             "rows at 2 experts a token; use a multiple of 32"});
+  CHECK(plan_findings(parse_plan("pp=2,schedule=seq-1f1b,slices=4,microbatches=8"), 4, mixture)
+            .empty());
+  CHECK(plan_findings(parse_plan("tp=2,pp=2,sp,schedule=seq-1f1b,slices=4,microbatches=8"), 4,
+                      mixture) ==
+        std::vector<std::string>{
+            "plan: seq_len=16 in slices*tp=8 parts does not give each of 8 experts a whole number "
+            "of rows at 2 experts a token; use a multiple of 32, or fewer slices"});
+  CHECK(plan_findings(parse_plan("pp=2,schedule=seq-1f1b,slices=3,microbatches=8"), 4, mixture) ==
+        std::vector<std::string>{
+            "plan: seq_len=16 is not divisible by slices=3; use slices=1, 2, 4, 8 or 16"});
 }
 
 ModelShape batch_of(int64_t samples) {

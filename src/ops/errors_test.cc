@@ -65,6 +65,8 @@ TEST_CASE("errors of shape ops show the shapes") {
   CHECK(error_of(K::kReshape, ir::NoAttrs{}, {"f32[2,3]"}, {"f32[4]"}) ==
         "reshape: x f32[2,3] has 6 elements, the result f32[4] has 4; elements and dtype must be "
         "the same");
+  CHECK(error_of(K::kReshape, ir::NoAttrs{}, {"f32[0,4]"}, {"f32[2,0]"}) ==
+        "reshape: x f32[0,4] and the result f32[2,0] must have no dimension of size 0");
   CHECK(error_of(K::kTranspose, ir::DimsAttrs{{0, 0}}, {"f32[2,3]"}) ==
         "transpose: [0,0] is not a permutation of the dimensions of x f32[2,3]");
   CHECK(error_of(K::kSlice, ir::SliceAttrs{{0}, {4}, {1}}, {"f32[3]"}) ==

@@ -1,4 +1,5 @@
 // B batch, S sequence, T key sequence, H query heads, K key/value heads, D head dim
+#include <algorithm>
 #include <cmath>
 #include <limits>
 
@@ -53,9 +54,11 @@ class AttentionCall {
   double key_position(int64_t b, int64_t t) const {
     return call_.in(positions())[static_cast<size_t>(b * T + t)];
   }
+  // Queries of a padded tail, behind the end of the sequence, see what its last one sees.
   double query_position(int64_t b, int64_t s) const {
     const bool part = !attrs_.queries.axes.empty();
-    return key_position(b, (part ? call_.offset(attrs_.queries, S) : T - S) + s);
+    const int64_t first = part ? call_.offset(attrs_.queries, S) : T - S;
+    return key_position(b, std::min(first + s, T - 1));
   }
   double score(int64_t b, int64_t h, int64_t s, int64_t t) const {
     if (attrs_.causal && key_position(b, t) > query_position(b, s))

@@ -92,11 +92,13 @@ ShardingRule rule_norm(const ir::Op& op, Types operands, Types results) {
     case OpKind::kLayerNorm: {
       ShardingRule rule = norm_rule("xww", "xss", true, rank, operands, results);
       rule.zero_preserving = false;
+      rule.finite_preserving = op.as<NormAttrs>().epsilon > 0;  // rstd of a row of equals
       return rule;
     }
     case OpKind::kRmsNorm: {
       ShardingRule rule = norm_rule("xw", "xs", true, rank, operands, results);
       rule.zero_preserving = false;  // rstd of a row of zeros
+      rule.finite_preserving = op.as<NormAttrs>().epsilon > 0;
       return rule;
     }
     case OpKind::kLayerNormInputGrad:

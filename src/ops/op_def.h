@@ -48,6 +48,10 @@ struct ShardingRule {
   // For padded shards: whether zeros in the padded tail of an operand give zeros in the padded tail
   // of the result (true for dot, mul, scale, relu…; false for exp, bias_add, cross_entropy).
   bool zero_preserving = true;
+  // For padded shards: whether finite numbers in the padded tails of the operands give finite ones
+  // in the result's (false for div, log, sqrt, rsqrt, exp). What is false is masked at once, so
+  // that a padded tail beside one of zeros adds nothing to a product: 0 * inf is not 0.
+  bool finite_preserving = true;
 
   // "b s k, n k -> b s n"; factor names in order of appearance.
   std::string to_string() const;

@@ -45,6 +45,7 @@ std::string rule_text(const ShardingRule& rule) {
                         fmt::join(rule.linear, ","));
   }
   if (!rule.zero_preserving) text += "; not zero preserving";
+  if (!rule.finite_preserving) text += "; not finite preserving";
   return text;
 }
 

@@ -60,13 +60,22 @@ ShardingRule rule_mul(const ir::Op&, Types operands, Types results) {
 ShardingRule rule_div(const ir::Op&, Types operands, Types results) {
   ShardingRule rule = elementwise_rule(operands, results);
   rule.linear = {0};
-  rule.zero_preserving = false;  // 0 / 0
+  rule.zero_preserving = rule.finite_preserving = false;  // 0 / 0
   return rule;
 }
 
 ShardingRule rule_not_zero_preserving(const ir::Op&, Types operands, Types results) {
   ShardingRule rule = elementwise_rule(operands, results);
   rule.zero_preserving = false;
+  return rule;
+}
+
+// Of some finite numbers infinities or none: the root of -1, the logarithm of 0, e^1000.
+template <bool kZeroPreserving>
+ShardingRule rule_not_finite_preserving(const ir::Op&, Types operands, Types results) {
+  ShardingRule rule = elementwise_rule(operands, results);
+  rule.zero_preserving = kZeroPreserving;
+  rule.finite_preserving = false;
   return rule;
 }
 
@@ -213,11 +222,11 @@ void register_elementwise(Registry& registry) {
   add_unary<1>(registry, OpKind::kNeg, rule_elementwise_linear, gradient_neg, true);
   add_unary<1>(registry, OpKind::kScale, rule_elementwise_linear, gradient_scale, true);
   add_unary<1>(registry, OpKind::kRelu, rule_elementwise, gradient_relu, true);
-  add_unary<10>(registry, OpKind::kExp, rule_not_zero_preserving, gradient_exp);
-  add_unary<10>(registry, OpKind::kLog, rule_not_zero_preserving, gradient_log);
+  add_unary<10>(registry, OpKind::kExp, rule_not_finite_preserving<false>, gradient_exp);
+  add_unary<10>(registry, OpKind::kLog, rule_not_finite_preserving<false>, gradient_log);
   add_unary<15>(registry, OpKind::kTanh, rule_elementwise, gradient_tanh);
-  add_unary<1>(registry, OpKind::kSqrt, rule_elementwise, gradient_sqrt);
-  add_unary<2>(registry, OpKind::kRsqrt, rule_not_zero_preserving, gradient_rsqrt);
+  add_unary<1>(registry, OpKind::kSqrt, rule_not_finite_preserving<true>, gradient_sqrt);
+  add_unary<2>(registry, OpKind::kRsqrt, rule_not_finite_preserving<false>, gradient_rsqrt);
   add_unary<15>(registry, OpKind::kErf, rule_elementwise, gradient_erf);
   registry.add({.kind = OpKind::kCompare,
                 .min_operands = 2,

@@ -1,4 +1,6 @@
 // constant and random: no tensor operands, the declared type.
+#include <cmath>
+
 #include "ops/builder.h"
 #include "ops/family.h"
 
@@ -31,7 +33,9 @@ ShardingRule rule_of_result(const ir::Op&, Types operands, Types results) {
 
 ShardingRule rule_constant(const ir::Op& op, Types operands, Types results) {
   ShardingRule rule = rule_of_result(op, operands, results);
-  rule.zero_preserving = op.as<ir::ConstantAttrs>().value == 0;
+  const double value = op.as<ir::ConstantAttrs>().value;
+  rule.zero_preserving = value == 0;
+  rule.finite_preserving = std::isfinite(value);
   return rule;
 }
 

@@ -79,6 +79,10 @@ TypeList infer_reshape(const ir::Op& op, Types operands, Types declared) {
            ir::to_string(operands[0]), operands[0].elements(), ir::to_string(declared[0]),
            declared[0].elements());
   }
+  if (declared[0].elements() == 0) {
+    reject(op, "x {} and the result {} must have no dimension of size 0",
+           ir::to_string(operands[0]), ir::to_string(declared[0]));
+  }
   return {declared[0]};
 }
 

@@ -26,12 +26,12 @@ struct Net {
   ops::Builder b{graph};
   ValueId k, dq, dk, dv, sum;
 
-  Net() {
+  explicit Net(int64_t S = kS) {
     graph.name = "microbatch";
-    const ValueId x_BSD = data("x", DType::kF32, {kB, kS, kD}, {"batch", "attn_seq", "embed"});
-    const ValueId positions_BS = data("positions", DType::kI32, {kB, kS}, {"batch", "attn_seq"});
+    const ValueId x_BSD = data("x", DType::kF32, {kB, S, kD}, {"batch", "attn_seq", "embed"});
+    const ValueId positions_BS = data("positions", DType::kI32, {kB, S}, {"batch", "attn_seq"});
     const ValueId dout_BSHK =
-        data("dout", DType::kF32, {kB, kS, kH, kK}, {"batch", "attn_seq", "heads", ""});
+        data("dout", DType::kF32, {kB, S, kH, kK}, {"batch", "attn_seq", "heads", ""});
     const ValueId q = project("q", x_BSD, kH, "heads");
     k = project("k", x_BSD, kN, "kv_heads");
     const ValueId v = project("v", x_BSD, kN, "kv_heads");
@@ -81,8 +81,8 @@ Partitioned partitioned(const Net& net, const cluster::Mesh& mesh) {
   strategy.axes = {
       {"batch", {"dp"}}, {"attn_seq", {"cp"}}, {"heads", {"tp"}}, {"kv_heads", {"tp"}}};
   const auto of = [&](LayerId) -> const sharding::Strategy& { return strategy; };
-  Partitioned result = partition(
-      {net.graph, net.module, mesh, of, given_shardings(net.graph, net.module, mesh, of)});
+  Partitioned result =
+      partition({net.graph, net.module, mesh, given_shardings(net.graph, net.module, mesh, of)});
   ir::verify(result.graph);
   ops::verify_types(result.graph);
   return result;
@@ -142,6 +142,25 @@ TEST_CASE("with context parallelism every value is what the global graph compute
     const cluster::Mesh mesh(axes);
     CAPTURE(cluster::to_string(mesh));
     CHECK(test::difference(net.graph, inputs, partitioned(net, mesh), mesh) == "");
+  }
+}
+
+// Queries are in the gradient of queries and are summed over in those of keys and values.
+TEST_CASE(
+    "queries behind the end of the sequence add nothing to the gradients of keys and values") {
+  for (const int64_t S : {5, 7}) {
+    const Net net(S);
+    std::vector<Tensor> inputs;
+    for (const ir::Input& input : net.graph.inputs) {
+      const std::string& name = net.graph.value(input.value).name;
+      inputs.push_back(test::random_tensor(net.graph.type(input.value), name));
+      for (size_t i = 0; name == "positions" && i < inputs.back().values.size(); ++i)
+        inputs.back().values[i] = static_cast<double>(static_cast<int64_t>(i) % S);
+    }
+    CAPTURE(S);
+    const cluster::Mesh mesh({{"cp", 2}});
+    CHECK(test::difference(net.graph, inputs, partitioned(net, mesh), mesh,
+                           {.tail = 1e3, .relative = 1}) == "");
   }
 }
 

@@ -100,8 +100,8 @@ sharding::Strategy strategy(bool sp) {
 Partitioned partitioned(const Net& net, const cluster::Mesh& mesh, bool sp) {
   const sharding::Strategy layout = strategy(sp);
   const auto of = [&](LayerId) -> const sharding::Strategy& { return layout; };
-  Partitioned result = partition(
-      {net.graph, net.module, mesh, of, given_shardings(net.graph, net.module, mesh, of)});
+  Partitioned result =
+      partition({net.graph, net.module, mesh, given_shardings(net.graph, net.module, mesh, of)});
   ir::verify(result.graph);
   ops::verify_types(result.graph);
   return result;

@@ -75,8 +75,8 @@ Partitioned partitioned(const Net& net, const cluster::Mesh& mesh) {
   strategy.axes = {
       {"batch", {"dp", "ep"}}, {"expert", {"ep"}}, {"expert_batch", {"dp"}}, {"seq", {"cp", "tp"}}};
   const auto of = [&](LayerId) -> const sharding::Strategy& { return strategy; };
-  Partitioned result = partition(
-      {net.graph, net.module, mesh, of, given_shardings(net.graph, net.module, mesh, of)});
+  Partitioned result =
+      partition({net.graph, net.module, mesh, given_shardings(net.graph, net.module, mesh, of)});
   ir::verify(result.graph);
   ops::verify_types(result.graph);
   return result;

@@ -19,8 +19,8 @@ using ir::Work;
 using sharding::Sharding;
 
 // A weight that moves would move in every microbatch, and a carried sum that is taken early is
-// taken twice: never cheaper than what it saves.
-constexpr double kNeverFactor = 1e6;
+// taken twice: a byte of it counts for a million others.
+constexpr double kDearFactor = 1e6;
 
 // A global value in one layout.
 struct Version {
@@ -33,7 +33,7 @@ struct Version {
 // Ops whose kernels leave the padded columns or rows out by themselves.
 bool handles_padding(OpKind kind) {
   return kind == OpKind::kCrossEntropyMax || kind == OpKind::kCrossEntropySum ||
-         kind == OpKind::kEmbedding || kind == OpKind::kCrossEntropyGrad;
+         kind == OpKind::kEmbedding;
 }
 
 class Partitioner {
@@ -107,7 +107,8 @@ class Partitioner {
     }
   }
 
-  // A clone of a recomputed op is its original by kind, attributes, layer and what it reads.
+  // A clone of a recomputed op is its original by kind, attributes, layer, what it reads and the
+  // types of what it makes.
   void find_originals() {
     original_.resize(r_.graph.values.size());
     for (size_t v = 0; v < original_.size(); ++v) original_[v] = ValueId(static_cast<int64_t>(v));
@@ -119,6 +120,7 @@ class Partitioner {
       if (op.work != Work::kForward && !is_clone(op)) continue;
       key = {static_cast<int64_t>(op.kind), memo_.number(op.attrs), op.layer.value};
       for (const ValueId v : op.operands) key.push_back(original_[v.index()].value);
+      for (const ValueId v : op.results) key.push_back(type_[v.index()]);
       if (!is_clone(op)) {
         forward.emplace(key, &op);
         continue;
@@ -272,6 +274,15 @@ class Partitioner {
     return version;
   }
 
+  Version with_zero_tails(ValueId v, Version version, const ir::Op& reader) {
+    for (int d = 0; d < type(v).rank(); ++d) {
+      if (!version.tail_zero[static_cast<size_t>(d)] &&
+          sharding::is_padded(type(v), version.sharding, d, r_.mesh))
+        version = masked(v, version, d, reader);
+    }
+    return version;
+  }
+
   void partition_op(const ir::Op& op, const ops::ShardingRule& rule) {
     if (op.kind == OpKind::kAccumulate) return partition_accumulate(op);
     MW_CHECK(ops::op_def(op.kind).rule != nullptr, "{} in a global graph", ir::op_name(op.kind));
@@ -332,7 +343,7 @@ class Partitioner {
         double kept = 0;
         if (cheapest(original, needed, kept) != nullptr) bytes = std::min(bytes, kept);
       }
-      return is_weight(v) || stops_carried(v, needed) ? bytes * kNeverFactor : bytes;
+      return is_weight(v) || stops_carried(v, needed) ? bytes * kDearFactor : bytes;
     };
     problem.result_cost = [&](int i, const Sharding& made) {
       const ValueId v = op.results[static_cast<size_t>(i)];
@@ -374,13 +385,15 @@ class Partitioner {
     return operands;
   }
 
-  // A contracted factor with a padded tail must contribute nothing: the tail of an operand that the
-  // op is linear in has to hold zeros (of a maximum: the lowest number).
+  // A factor with a padded tail that some result reduces must contribute nothing to it: the tail of
+  // an operand that the op is linear in has to hold zeros (of a maximum: the lowest number). The
+  // others hold finite numbers there (`emit`).
   void mask_contracted(const ir::Op& op, const ops::ShardingRule& rule,
                        const Assignment& assignment, std::vector<Version>& operands) {
     for (size_t f = 0; f < rule.factors.size(); ++f) {
       const ops::Factor& factor = rule.factors[f];
-      if (!factor.contracted || factor.size % sharding::shards(assignment.factors[f], r_.mesh) == 0)
+      if (!sharding::reduced_in_any(rule, f) ||
+          factor.size % sharding::shards(assignment.factors[f], r_.mesh) == 0)
         continue;
       int at_operand = -1, at_dim = -1;
       bool safe = false;
@@ -396,7 +409,7 @@ class Partitioner {
                  (linear && operands[i].tail_zero[d] && factor.reduction == ir::Reduction::kSum);
         }
       }
-      MW_CHECK(at_operand >= 0, "{}: contracted factor {} in no operand", ir::op_name(op.kind),
+      MW_CHECK(at_operand >= 0, "{}: reduced factor {} in no operand", ir::op_name(op.kind),
                factor.name);
       if (safe) continue;
       const double neutral = factor.reduction == ir::Reduction::kSum ? 0
@@ -411,7 +424,8 @@ class Partitioner {
   std::vector<bool> tails(const ir::Op& op, const ops::ShardingRule& rule, size_t result,
                           const std::vector<Version>& operands) const {
     std::vector<bool> zero;
-    const bool each = rule.linearity == ops::ShardingRule::Linearity::kEach && !rule.linear.empty();
+    const bool each =
+        rule.linearity == ops::ShardingRule::Linearity::kEach && rule.finite_preserving;
     for (const std::vector<int>& dim : rule.results[result]) {
       bool any = false, all = rule.zero_preserving, seen = false;
       for (size_t i = 0; i < operands.size(); ++i) {
@@ -454,9 +468,11 @@ class Partitioner {
       const ValueId v = op.results[i];
       result_.graph.value(locals[i]).name = r_.graph.value(v).name;
       result_.graph.value(locals[i]).logical = r_.graph.value(v).logical;
-      add_version(
-          v, {shardings[i], memo_.number(shardings[i]), locals[i], tails(op, rule, i, operands)},
-          true);
+      Version made{shardings[i], memo_.number(shardings[i]), locals[i],
+                   tails(op, rule, i, operands)};
+      // Readers take what lies beside zeros for zero: it must not be infinite.
+      if (!rule.finite_preserving) made = with_zero_tails(v, made, op);
+      add_version(v, made, true);
       settle(v, op);
     }
   }
@@ -511,13 +527,7 @@ class Partitioner {
       for (const Name axis : axes) erase(wanted.partial, axis);
     }
     if (wanted.partial.empty()) wanted.reduction = ir::Reduction::kSum;
-    Version gradient = version_in(g, wanted, op.work, op.layer);
-    for (size_t d = 0; d < wanted.dims.size(); ++d) {
-      if (!gradient.tail_zero[d] &&
-          sharding::is_padded(type(g), wanted, static_cast<int>(d), r_.mesh)) {
-        gradient = masked(g, gradient, static_cast<int>(d), op);
-      }
-    }
+    const Version gradient = with_zero_tails(g, version_in(g, wanted, op.work, op.layer), op);
     const ValueId local_acc = add_input(*input, wanted);
     ir::Op local = op;
     local.operands = {local_acc, gradient.local};

@@ -4,11 +4,12 @@
 // First the given shardings are propagated (sharding/propagation.h). Then op by op, in order: every
 // mesh axis may lie on any factor of the op's sharding rule that an operand or a result's given or
 // propagated sharding proposes, or on none; of these assignments the one with the fewest bytes to
-// move is taken (weights never move). Given shardings are held exactly; a propagated one is advice,
-// and an origin says where it was not taken. Contracting a sharded factor leaves the result
-// partial; a partial value is reduced where an op is not linear in it, or at once where its
-// sharding is fixed by an annotation. A partial gradient that only goes into its accumulator stays
-// partial. Device groups stay symbolic: the cost does not depend on how many devices an axis has.
+// move is taken, the bytes of weights a million times dearer than others. Given shardings are held
+// exactly; a propagated one is advice, and an origin says where it was not taken. Contracting a
+// sharded factor leaves the result partial; a partial value is reduced where an op is not linear in
+// it, or at once where its sharding is fixed by an annotation. A partial gradient that only goes
+// into its accumulator stays partial. Device groups stay symbolic: the cost does not depend on how
+// many devices an axis has.
 #pragma once
 
 #include <functional>
@@ -28,8 +29,6 @@ struct PartitionRequest {
   const ir::Graph& graph;
   const ir::Module& module;
   const cluster::Mesh& mesh;  // of the stage, without pipeline axes
-  // Layout of logical axes for a layer's values (invalid id: values outside all layers).
-  std::function<const sharding::Strategy&(LayerId)> strategy;
   // [value] given shardings: annotated values and inputs are held exactly so; empty: the
   // partitioner chooses.
   std::vector<std::optional<sharding::Sharding>> given;
@@ -48,7 +47,8 @@ struct Partitioned {
 };
 
 // The sharding that annotations and states give to every value of a graph, before anything is
-// partitioned.
+// partitioned. `strategy`: the layout of logical axes for a layer's values (invalid id: of values
+// outside all layers).
 std::vector<std::optional<sharding::Sharding>> given_shardings(
     const ir::Graph& graph, const ir::Module& module, const cluster::Mesh& mesh,
     const std::function<const sharding::Strategy&(LayerId)>& strategy);

@@ -23,8 +23,7 @@ using test::Tensor;
 Partitioned partitioned(const ir::Graph& graph, const ir::Module& module, const cluster::Mesh& mesh,
                         const sharding::Strategy& strategy) {
   const auto of = [&](LayerId) -> const sharding::Strategy& { return strategy; };
-  Partitioned result =
-      partition({graph, module, mesh, of, given_shardings(graph, module, mesh, of)});
+  Partitioned result = partition({graph, module, mesh, given_shardings(graph, module, mesh, of)});
   ir::verify(result.graph, nullptr);
   ops::verify_types(result.graph);
   return result;
@@ -212,6 +211,76 @@ TEST_CASE("what another stage sends may have garbage in its padded tail") {
   const ValueId dw = b.dot(dy_BSD, x_BSD, "bsn,bsk->nk");
   graph.outputs = {b.unary(ir::OpKind::kTanh, dw)};
   CHECK(difference(module_of(graph), {}, cluster::Mesh({{"tp", 4}}), true) == "");
+}
+
+// 0 / 0, 0 * inf: what a padded tail holds counts in a product though the other tail is zeros.
+TEST_CASE("quotients, roots, logarithms and powers leave nothing infinite in a padded tail") {
+  const auto difference_of = [](auto make) {
+    ir::Module module;
+    ir::Graph graph;
+    ops::Builder b(graph);
+    const auto weight = [&](const std::string& name) {  // with zeros in its tail
+      ir::State state;
+      state.name = name;
+      state.type = ir::make_type(DType::kF32, {5});
+      state.logical = {"ffn"};
+      return graph.add_input(state.type, name, module.add_state(state));
+    };
+    const ValueId x_F = weight("x"), y_F = weight("y");
+    graph.outputs = {make(b, x_F, y_F)};
+    const cluster::Mesh mesh({{"tp", 2}});
+    const Partitioned result = partitioned(graph, module, mesh, test::strategy(false));
+    std::vector<Tensor> inputs;
+    for (const ir::Input& input : graph.inputs) {
+      inputs.push_back(test::random_tensor(graph.type(input.value), "positive"));
+      for (double& value : inputs.back().values) value += 2;
+    }
+    return test::difference(graph, inputs, result, mesh);
+  };
+  using ir::OpKind;
+  const auto sum = [](ops::Builder& b, ValueId v) { return b.reduce(v, ir::Reduction::kSum, {0}); };
+  CHECK(difference_of([&](ops::Builder& b, ValueId x_F, ValueId y_F) {
+          return sum(b, b.div(x_F, y_F));
+        }) == "");
+  CHECK(difference_of([&](ops::Builder& b, ValueId x_F, ValueId y_F) {
+          return sum(b, b.mul(x_F, b.unary(OpKind::kRsqrt, y_F)));
+        }) == "");
+  CHECK(difference_of([](ops::Builder& b, ValueId x_F, ValueId y_F) {
+          return b.dot(b.unary(OpKind::kLog, x_F), y_F, "f,f->");
+        }) == "");
+  // Behind x they hold the root of -1 and e^1000.
+  CHECK(difference_of([](ops::Builder& b, ValueId x_F, ValueId y_F) {
+          const ValueId less_F = b.sub(x_F, b.constant(1, b.type(x_F)));
+          return b.dot(b.unary(OpKind::kSqrt, less_F), y_F, "f,f->");
+        }) == "");
+  CHECK(difference_of([](ops::Builder& b, ValueId x_F, ValueId y_F) {
+          const ValueId less_F = b.sub(b.constant(1, b.type(x_F)), x_F);
+          return b.dot(b.unary(OpKind::kExp, b.scale(less_F, 1e3)), y_F, "f,f->");
+        }) == "");
+}
+
+// A clone is laid out as if it were its original, and no other op with the same operands.
+TEST_CASE("two reshapes of one value in one recomputed layer are told apart") {
+  ir::Module module;
+  module.layers = {{"l", true}};
+  ir::Graph graph;
+  ops::Builder b(graph);
+  b.layer = LayerId(0);
+  const ValueId x_BF = graph.add_input(ir::make_type(DType::kF32, {4, 6}), "x");
+  graph.value(x_BF).logical = {"batch", "ffn"};
+  const ValueId y_BF = b.unary(ir::OpKind::kTanh, x_BF);
+  const auto reshaped = [&] {
+    const ValueId some = b.reshape(y_BF, {4, 2, 3}), all = b.reshape(y_BF, {24});
+    return b.add(b.reduce(b.mul(some, some), ir::Reduction::kSum, {0, 1, 2}),
+                 b.reduce(b.mul(all, all), ir::Reduction::kSum, {0}));
+  };
+  const ValueId forward = reshaped();
+  const size_t ops = graph.ops.size();
+  b.work = ir::Work::kInputGrad;
+  const ValueId again = reshaped();
+  for (size_t i = ops; i < graph.ops.size(); ++i) graph.ops[i].recompute = RegionId(0);
+  graph.outputs = {b.add(forward, again)};
+  CHECK(difference(module_of(graph), {}, cluster::Mesh({{"dp", 2}, {"tp", 2}}), false) == "");
 }
 
 TEST_CASE("the gradient of logits has zeros behind the vocabulary, not behind the sequence") {

@@ -38,7 +38,7 @@ Annotated gpt(bool sp, const test::NetSizes& sizes = {}) {
   return net;
 }
 
-// Inputs, weight matrices and these activations; biases and norms too only with `vectors`.
+// Inputs, weight matrices and these activations.
 Given handful(const Annotated& net, const std::set<std::string>& activations) {
   Given given(net.all.size());
   for (const ir::Input& input : net.graph().inputs) {
@@ -87,13 +87,11 @@ TEST_CASE("one annotated activation more makes it sequence parallel") {
 TEST_CASE("a GPT partitioned from a handful of annotations communicates as a fully annotated one") {
   for (const bool sp : {false, true}) {
     const Annotated net = gpt(sp);
-    const sharding::Strategy strategy = test::strategy(sp);
-    const auto of = [&](LayerId) -> const sharding::Strategy& { return strategy; };
     Given few = handful(net, {"embed.sum"});
     for (const ir::Input& input : net.graph().inputs)
       few[input.value.index()] = net.all[input.value.index()];
-    const Partitioned all = partition({net.graph(), net.module, kMesh, of, net.all});
-    const Partitioned some = partition({net.graph(), net.module, kMesh, of, few});
+    const Partitioned all = partition({net.graph(), net.module, kMesh, net.all});
+    const Partitioned some = partition({net.graph(), net.module, kMesh, few});
     CAPTURE(sp);
     // In another order: what nobody annotated is reduced where it is read, not where it is made.
     std::vector<std::string> few_moves = test::communication(some.graph),
@@ -117,12 +115,10 @@ TEST_CASE("where another layout moves fewer bytes than the propagated one, the o
   const ValueId product = b.dot(small, large, "ad,bd->ab");
   graph.value(product).name = "product";
   graph.outputs = {b.unary(OpKind::kExp, product)};
-  const sharding::Strategy strategy;
-  const auto of = [&](LayerId) -> const sharding::Strategy& { return strategy; };
   Given given(graph.values.size());
   given[small.index()] = given[graph.inputs[1].value.index()] =
       sharding::parse_sharding(R"([{"tp"}, {}])");
-  const Partitioned found = partition({graph, module, kMesh, of, given});
+  const Partitioned found = partition({graph, module, kMesh, given});
   CHECK(to_string(found.origins[product.index()], graph, product, module) ==
         R"(moves fewer bytes than [{"tp"}, {}]: tp from small through dot product by resolve)");
   CHECK(to_string(found.shardings[found.main_version[product.index()].index()]) ==

@@ -110,6 +110,13 @@ class Planner {
     return std::find(to_.partial.begin(), to_.partial.end(), axis) != to_.partial.end();
   }
 
+  static bool uses(const Sharding& s, Name axis) {
+    const auto has = [&](const Axes& axes) {
+      return std::find(axes.begin(), axes.end(), axis) != axes.end();
+    };
+    return has(s.partial) || std::any_of(s.dims.begin(), s.dims.end(), has);
+  }
+
   std::vector<Move> moves(const Sharding& s) const {
     std::vector<Move> result;
     const int rank = static_cast<int>(s.dims.size());
@@ -120,7 +127,7 @@ class Planner {
     if (!pending.empty()) add_reductions(s, pending, result);
     for (int dim = 0; dim < rank; ++dim) {
       add_gathers(s, dim, result);
-      if (pending.empty()) add_slices(s, dim, result);
+      add_slices(s, dim, result);
       add_permute(s, dim, result);
       for (int other = 0; other < rank; ++other) {
         if (other != dim) add_all_to_all(s, dim, other, result);
@@ -179,21 +186,20 @@ class Planner {
     }
   }
 
+  // Over the next of the wanted axes, and on to as many as are free.
   void add_slices(const Sharding& s, int dim, std::vector<Move>& result) const {
     const Axes& have = s.dims[static_cast<size_t>(dim)];
     const Axes& want = to_.dims[static_cast<size_t>(dim)];
     if (want.size() <= have.size() || !std::equal(have.begin(), have.end(), want.begin())) return;
-    Sharding after = s;
-    const Axes added(want.begin() + static_cast<int64_t>(have.size()), want.end());
-    for (const Name axis : added) {
-      if (std::find(s.partial.begin(), s.partial.end(), axis) != s.partial.end()) return;
-      for (const Axes& axes : s.dims) {
-        if (std::find(axes.begin(), axes.end(), axis) != axes.end()) return;
-      }
+    Axes added;
+    for (size_t i = have.size(); i < want.size() && !uses(s, want[i]); ++i) {
+      added.push_back(want[i]);
+      Sharding after = s;
+      Axes& cut = after.dims[static_cast<size_t>(dim)];
+      cut.assign(want.begin(), want.begin() + static_cast<int64_t>(i) + 1);
+      if (compatible(dim, have, cut))
+        result.push_back({{OpKind::kShardSlice, added, dim, 0, after}, 0});
     }
-    if (!compatible(dim, have, want)) return;
-    after.dims[static_cast<size_t>(dim)] = want;
-    result.push_back({{OpKind::kShardSlice, added, dim, 0, after}, 0});
   }
 
   // Straight to the wanted axes, or to as many of them as there are shards: the next steps are

@@ -25,7 +25,7 @@ std::string axes_text(const Axes& axes) { return "{" + join(axes, ", ") + "}"; }
 // Ops whose kernels leave padded rows and columns out by themselves.
 bool handles_padding(OpKind kind) {
   return kind == OpKind::kCrossEntropyMax || kind == OpKind::kCrossEntropySum ||
-         kind == OpKind::kCrossEntropyGrad || kind == OpKind::kEmbedding;
+         kind == OpKind::kEmbedding;
 }
 
 class Checker {
@@ -37,7 +37,10 @@ class Checker {
         zero_(graph_.values.size(), false) {
     for (const Sharding& s : fragment.shardings)
       shardings_.push_back(sharding::normalized(s, mesh));
-    for (const ir::Value& value : graph_.values) tails_.emplace_back(value.type.dims.size(), true);
+    for (const ir::Value& value : graph_.values) {
+      tails_.emplace_back(value.type.dims.size(), true);
+      boundless_.emplace_back(value.type.dims.size(), false);
+    }
   }
 
   std::vector<std::string> run() {
@@ -52,6 +55,7 @@ class Checker {
         add("works on whole tensors that do not fit: {}", failure.what());
       }
     }
+    check_left();
     return out_.findings();
   }
 
@@ -121,6 +125,7 @@ class Checker {
   }
 
   void check_op() {
+    check_boundless();
     if (is_sharding_step(op().kind)) return check_step();
     zero_results();
     if (ops::op_def(op().kind).rule == nullptr) {
@@ -164,6 +169,8 @@ class Checker {
       if (op().kind != OpKind::kPadMask) continue;
       const ir::PadMaskAttrs& attrs = op().as<ir::PadMaskAttrs>();
       tails_[v.index()][static_cast<size_t>(attrs.dim)] = attrs.value == 0;
+      boundless_[v.index()] = boundless_[op().operands[0].index()];
+      boundless_[v.index()][static_cast<size_t>(attrs.dim)] = false;
       masked_.push_back({v, attrs.dim});
     }
   }
@@ -324,7 +331,8 @@ class Checker {
   void check_tails(const ShardingRule& rule) {
     for (size_t f = 0; f < rule.factors.size(); ++f) {
       const ops::Factor& factor = rule.factors[f];
-      if (!factor.contracted || !factor_axes_[f] || handles_padding(op().kind)) continue;
+      if (!sharding::reduced_in_any(rule, f) || !factor_axes_[f] || handles_padding(op().kind))
+        continue;
       if (factor.size % sharding::shards(*factor_axes_[f], mesh_) == 0) continue;
       if (!has_safe_tail(rule, f)) {
         add("reduces over factor {} of its rule \"{}\", whose last shard is padded, and no operand "
@@ -332,12 +340,35 @@ class Checker {
             factor.name, rule.to_string());
       }
     }
-    const bool each = rule.linearity == ShardingRule::Linearity::kEach && !rule.linear.empty();
     for (size_t r = 0; r < rule.results.size(); ++r) {
+      const ValueId v = op().results[r];
       for (size_t d = 0; d < rule.results[r].size(); ++d) {
-        tails_[op().results[r].index()][d] = tail_of_result(rule, rule.results[r][d], each);
+        const bool zero = tail_of_result(rule, rule.results[r][d]);
+        tails_[v.index()][d] = zero;
+        boundless_[v.index()][d] =
+            !zero && !rule.finite_preserving &&
+            sharding::is_padded(global(v), of(v), static_cast<int>(d), mesh_);
       }
     }
+  }
+  // Such a value may only be masked: what reads it beside a tail of zeros takes 0 * inf for 0.
+  void check_boundless() {
+    for (const ValueId v : op().operands) {
+      if (op().kind != OpKind::kPadMask && is_boundless(v)) {
+        add("reads {}, whose padded tail may hold infinities: it must be masked first",
+            graph_.label(v));
+      }
+    }
+  }
+  void check_left() {
+    for (const ValueId v : graph_.outputs) {
+      if (is_boundless(v))
+        out_.add("{}: leaves with a padded tail that may hold infinities", graph_.label(v));
+    }
+  }
+  bool is_boundless(ValueId v) const {
+    const std::vector<bool>& dims = boundless_[v.index()];
+    return std::find(dims.begin(), dims.end(), true) != dims.end();
   }
   bool has_safe_tail(const ShardingRule& rule, size_t f) const {
     for (size_t i = 0; i < rule.operands.size(); ++i) {
@@ -352,8 +383,9 @@ class Checker {
     }
     return false;
   }
-  bool tail_of_result(const ShardingRule& rule, const std::vector<int>& dim, bool each) const {
+  bool tail_of_result(const ShardingRule& rule, const std::vector<int>& dim) const {
     if (op().kind == OpKind::kCrossEntropyGrad || op().kind == OpKind::kEmbeddingGrad) return true;
+    const bool each = rule.linearity == ShardingRule::Linearity::kEach && rule.finite_preserving;
     bool any = false, all = rule.zero_preserving, seen = false;
     for (size_t i = 0; i < rule.operands.size(); ++i) {
       for (size_t d = 0; d < rule.operands[i].size(); ++d) {
@@ -400,8 +432,8 @@ class Checker {
   const cluster::Mesh& mesh_;
   std::vector<Sharding> shardings_;  // normalized
   std::vector<bool> zero_;           // [value] known to be zeros
-  std::vector<std::vector<bool>>
-      tails_;  // [value][dimension] the padded tail is known to hold zeros
+  // [value][dimension] the padded tail is known to hold zeros; may hold infinities.
+  std::vector<std::vector<bool>> tails_, boundless_;
   std::vector<Masked> masked_;
   std::vector<std::optional<Axes>> factor_axes_;
   const ir::Op* op_ = nullptr;

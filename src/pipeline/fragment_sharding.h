@@ -16,7 +16,7 @@ namespace mw::pipeline {
 //  needs whole is whole; a
 //    contracted sharded factor leaves the result pending; a pending sum passes only where the op is
 //    linear (so that a forgotten all-reduce is found); a padded tail that is summed over holds
-//    zeros;
+//    zeros, and one that may hold infinities is masked before anything reads it;
 //  attributes with offsets of shards (embedding rows, vocabulary columns, …) name the axes that the
 //  operands have; collectives and local moves change the sharding as they say; views, the norm and
 //  the optimizer get whole gradients.

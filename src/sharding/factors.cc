@@ -88,4 +88,11 @@ bool reduced_in(const ShardingRule& rule, size_t factor, size_t result) {
                      [&](const ShardingRule::Dims& dims) { return has_factor(dims, factor); });
 }
 
+bool reduced_in_any(const ShardingRule& rule, size_t factor) {
+  for (size_t r = 0; r < rule.results.size(); ++r) {
+    if (reduced_in(rule, factor, r)) return true;
+  }
+  return false;
+}
+
 }  // namespace mw::sharding

@@ -33,5 +33,6 @@ bool has_factor(const ops::ShardingRule::Dims& dims, size_t factor);
 // Whether a split of the factor leaves this result a pending reduction: it stands in an operand and
 // not in the result, and the kernel reads it.
 bool reduced_in(const ops::ShardingRule& rule, size_t factor, size_t result);
+bool reduced_in_any(const ops::ShardingRule& rule, size_t factor);  // result
 
 }  // namespace mw::sharding

@@ -57,6 +57,8 @@ TEST_CASE("a factor that one result lacks is reduced in that one") {
   CHECK_FALSE(reduced_in(rule, 2, 0));
   CHECK(reduced_in(rule, 2, 1));
   CHECK_FALSE(reduced_in(rule, 1, 1));
+  CHECK(reduced_in_any(rule, 2));
+  CHECK_FALSE(reduced_in_any(rule, 1));
 }
 
 }  // namespace

@@ -48,6 +48,8 @@ class Parser {
       }
       sharding.partial = axes();
       std::sort(sharding.partial.begin(), sharding.partial.end());
+      // What is not partial has no reduction.
+      if (!sharding.is_partial()) sharding.reduction = ir::Reduction::kSum;
     }
     skip_space();
     if (at_ != text_.size()) fail("the end");

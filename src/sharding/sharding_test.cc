@@ -16,6 +16,8 @@ TEST_CASE("the text form of a sharding round-trips") {
         "[{}] partial<max>{\"dp\", \"tp\"}"}) {
     CHECK(to_string(parse_sharding(text)) == text);
   }
+  // What is not partial has no reduction.
+  CHECK(parse_sharding("[{}] partial<max>{}") == parse_sharding("[{}]"));
 }
 
 TEST_CASE("a broken sharding text names the column and what was expected") {

@@ -243,6 +243,8 @@ compile::ModelShape model_shape(const Job& job) {
   }
   shape.global_batch = job.global_batch;
   shape.seq_len = job.seq_len;
+  shape.experts = job.model.mixture.experts;
+  shape.top_k = job.model.mixture.top_k;
   return shape;
 }
 

@@ -141,7 +141,7 @@ void insert(ir::Graph& graph, std::vector<Region>& regions, const std::vector<Cl
                               options.layers[op.layer.index()] == RecomputeMode::kSelective;
     return !keeps_result || op.kind == OpKind::kAttentionGrad;
   };
-  std::vector<Region*> at(graph.ops.size() + 1, nullptr);
+  std::vector<Region*> at(graph.ops.size(), nullptr);
   size_t clones = 0;
   for (Region& region : regions) {
     at[region.first_backward] = &region;
@@ -185,7 +185,8 @@ ValueIds recompute(ir::Graph& graph, const RecomputeOptions& options) {
     const LayerId layer(static_cast<int64_t>(l));
     if (options.layers[l] == RecomputeMode::kNone) continue;
     Region region = find_region(graph, layer, ops[l], options, wanted);
-    if (region.ops.empty()) continue;
+    // Without a backward pass nothing reads it again (a layer whose gradients nobody asked for).
+    if (region.ops.empty() || region.first_backward == graph.ops.size()) continue;
     for (const size_t op : region.ops) {
       region.clones.push_back(clone(graph, graph.ops[op], layer, clone_of));
       region.clones.back().kept = region.unread.contains(op);

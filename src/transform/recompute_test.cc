@@ -76,6 +76,17 @@ TEST_CASE("whole layers are recomputed to their ends, and stay") {
   CHECK(counts(microbatch(whole)) == all);
 }
 
+// A graph that nobody differentiated, as of evaluation.
+TEST_CASE("without a backward pass nothing is recomputed") {
+  ir::Module module = test::gpt(0);
+  for (const bool whole : {false, true}) {
+    RecomputeOptions options = recompute_all(module, RecomputeMode::kFull);
+    options.whole = whole;
+    ir::Module same = recomputed(module, options);
+    CHECK(ir::to_text(microbatch(same)) == ir::to_text(microbatch(module)));
+  }
+}
+
 TEST_CASE("a checkpointed attention's result stays, for the product behind it") {
   ir::Module module = test::gpt(0);
   differentiate(module);
