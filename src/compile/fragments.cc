@@ -103,8 +103,9 @@ class Splitter {
   }
 
  private:
-  // What a part reads from parts before it, looking through aliases.
+  // What a part reads from parts before it, looking through what is made anew.
   void find_saved(size_t p) {
+    looked_at_.assign(stage_.graph.values.size(), false);
     for (size_t o = 0; o < stage_.graph.ops.size(); ++o) {
       if (part_[o] != p) continue;
       for (const ValueId v : stage_.graph.ops[o].operands) need_saved(p, v);
@@ -112,6 +113,8 @@ class Splitter {
     for (const ValueId v : outputs_of(p)) need_saved(p, v);
   }
   void need_saved(size_t p, ValueId v) {
+    if (looked_at_[v.index()]) return;
+    looked_at_[v.index()] = true;
     const OpId producer = stage_.graph.value(v).producer;
     if (!producer.valid() || part_[producer.index()] == p || gather_instead(p, v).valid()) return;
     const ir::Op& op = stage_.graph.op(producer);
@@ -261,8 +264,9 @@ class Splitter {
     const bool shares = !producer.valid() || is_alias(stage_.graph.op(producer)) ||
                         stage_.graph.op(producer).kind == OpKind::kAccumulate;
     if (!output_already && !shares) return get(v);
-    const ir::Op& op = stage_.graph.op(producer.valid() ? producer : OpId(0));
-    return local_.add_op1(make_op(OpKind::kCopy, ir::NoAttrs{}, {get(v)}, op.work, op.layer),
+    const Work work = producer.valid() ? stage_.graph.op(producer).work : Work::kForward;
+    const LayerId layer = producer.valid() ? stage_.graph.op(producer).layer : LayerId();
+    return local_.add_op1(make_op(OpKind::kCopy, ir::NoAttrs{}, {get(v)}, work, layer),
                           stage_.like(v));
   }
 
@@ -346,6 +350,7 @@ class Splitter {
   std::vector<size_t> part_;                            // [op] index into kinds
   std::map<std::pair<ValueId, size_t>, OpId> gathers_;  // by the divided weights and the part
   std::vector<std::set<ValueId>> saved_;                // [part] values that later parts read
+  std::vector<bool> looked_at_;                         // [value] by need_saved, for a part
   std::map<ValueId, size_t> last_reader_;               // part
   StageFragment* made_ = nullptr;
   pipeline::Fragment fragment_;  // in the making

@@ -73,7 +73,7 @@ void check_schedule(const Plan& plan, const std::string& where, Diagnostics& dia
     for (const std::string& finding : pipeline::findings(request.costs, request.ranks))
       of_costs.add("{}", finding);
     of_costs.throw_if_any();
-    for (const std::string& finding : idle_replicas(pipeline::make_schedule(request)))
+    for (const std::string& finding : idle_replicas(request))
       diagnostics.add("{}: {}", where, finding);
   } catch (const Error& error) {
     for (const std::string& finding : error.findings()) diagnostics.add("{}: {}", where, finding);

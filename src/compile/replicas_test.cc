@@ -19,10 +19,10 @@ namespace {
 using pipeline::ActionKind;
 using pipeline::Command;
 
-CompiledPlan compiled(const std::string& plan) {
+CompiledPlan compiled(const std::string& plan, int64_t global_batch = 64) {
   const ir::Module model = partition::test::gpt_net({.blocks = 4});
   ModelShape shape;
-  shape.global_batch = 64;
+  shape.global_batch = global_batch;
   return compile({model, &model, parse_plan(plan), shape, {}});
 }
 
@@ -202,11 +202,50 @@ TEST_CASE("a microbatch that a replica adds twice is found where the replicas ar
   CHECK(contains(found, fmt::format("hold microbatch {} 2 times", again.action.first)));
 }
 
-TEST_CASE("a replica without a microbatch is an error") {
-  CHECK_THROWS_WITH(
-      compiled("pp=2,schedule=chimera,microbatches=1"),
-      "--plan: schedule chimera: replica 1 of the stages has none of the 1 microbatches; "
-      "it takes at least 2, one a replica");
+TEST_CASE("a replica without a microbatch is an error, with how many microbatches are enough") {
+  struct Case {
+    std::string plan;
+    int32_t microbatches, least;
+    std::vector<int32_t> idle;
+  };
+  const std::vector<Case> cases = {
+      {"pp=2,schedule=chimera", 1, 2, {1}},
+      {"pp=4,schedule=chimera,pairs=2", 1, 4, {1, 2, 3}},
+      {"pp=4,schedule=chimera,pairs=2", 3, 4, {3}},
+      {"pp=2,schedule=chimera-doubling", 2, 3, {1}},
+      {"pp=4,schedule=chimera-doubling,pairs=2", 6, 7, {3}},
+      {"pp=2,schedule=chimera-halving", 1, 2, {1}},
+      {"pp=4,schedule=chimera-halving,pairs=2", 3, 4, {3}},
+  };
+  for (const Case& c : cases) {
+    const auto plan = [&](int32_t n) { return fmt::format("{},microbatches={}", c.plan, n); };
+    const std::string text = plan(c.microbatches);
+    CAPTURE(text);
+    const std::string kind = parse_plan(plan(c.least)).schedule;
+    std::vector<std::string> expected;
+    for (const int32_t j : c.idle) {
+      expected.push_back(
+          fmt::format("--plan: schedule {}: replica {} of the stages has none of the {} "
+                      "microbatches; it takes at least {}",
+                      kind, j, c.microbatches, c.least));
+    }
+    CHECK_THROWS_WITH(compiled(text), join(expected, "\n").c_str());
+    CHECK_THROWS_AS(compiled(plan(c.least - 1)), Error);
+    CHECK(findings(compiled(plan(c.least), 2 * 3 * 4 * 7)) == "");
+  }
+}
+
+TEST_CASE("a schedule of one's own without work for a replica is an error") {
+  const ir::Module model = partition::test::gpt_net({.blocks = 4});
+  const pipeline::Schedule own =
+      pipeline::make_schedule({.kind = "chimera", .ranks = 2, .microbatches = 1});
+  Plan plan = parse_plan("pp=2,schedule=chimera,microbatches=2");
+  plan.microbatches = 1;
+  ModelShape shape;
+  shape.global_batch = 4;
+  CHECK_THROWS_WITH(compile({model, &model, plan, shape, {}, &own}),
+                    "schedule chimera: replica 1 of the stages has none of the 1 microbatches; "
+                    "give every replica some");
 }
 
 }  // namespace

@@ -19,6 +19,41 @@ void check_schedule(const pipeline::Schedule& schedule, const Plan& plan) {
   diagnostics.throw_if_any();
 }
 
+// Replicas that have no microbatch.
+std::vector<int32_t> without_work(const pipeline::Schedule& schedule) {
+  std::vector<bool> works(static_cast<size_t>(schedule.placement.replicas()), false);
+  for (const auto& actions : schedule.ranks) {
+    for (const pipeline::Action& action : actions)
+      works[static_cast<size_t>(action.replica)] = true;
+  }
+  std::vector<int32_t> idle;
+  for (size_t j = 0; j < works.size(); ++j) {
+    if (!works[j]) idle.push_back(static_cast<int32_t>(j));
+  }
+  return idle;
+}
+
+// A finding for each idle replica, in the microbatches that were asked for.
+std::vector<std::string> told(const pipeline::Schedule& schedule, const std::vector<int32_t>& idle,
+                              const std::string& advice) {
+  std::vector<std::string> found;
+  for (const int32_t j : idle) {
+    found.push_back(
+        fmt::format("schedule {}: replica {} of the stages has none of the {} microbatches; {}",
+                    schedule.name, j, schedule.microbatches / schedule.parts, advice));
+  }
+  return found;
+}
+
+// With which every replica has work. REQUIRES: with those of the request one has none.
+int32_t least_microbatches(pipeline::ScheduleRequest request) {
+  do {
+    ++request.microbatches;
+  } while (!pipeline::request_findings(request).empty() ||
+           !without_work(pipeline::make_schedule(request)).empty());
+  return request.microbatches;
+}
+
 }  // namespace
 
 std::vector<std::string> schedule_findings(const pipeline::Schedule& schedule, const Plan& plan) {
@@ -36,26 +71,17 @@ std::vector<std::string> schedule_findings(const pipeline::Schedule& schedule, c
     diagnostics.add("schedule {}: has {} slices of a sequence, the plan {}", schedule.name,
                     schedule.slices, plan.sequence_slices());
   }
-  for (const std::string& finding : idle_replicas(schedule)) diagnostics.add("{}", finding);
+  for (const std::string& finding :
+       told(schedule, without_work(schedule), "give every replica some"))
+    diagnostics.add("{}", finding);
   return diagnostics.findings();
 }
 
-std::vector<std::string> idle_replicas(const pipeline::Schedule& schedule) {
-  const int32_t replicas = schedule.placement.replicas();
-  std::vector<bool> works(static_cast<size_t>(replicas), false);
-  for (const auto& actions : schedule.ranks) {
-    for (const pipeline::Action& action : actions)
-      works[static_cast<size_t>(action.replica)] = true;
-  }
-  std::vector<std::string> found;
-  for (int32_t j = 0; j < replicas; ++j) {
-    if (works[static_cast<size_t>(j)]) continue;
-    found.push_back(fmt::format(
-        "schedule {}: replica {} of the stages has none of the {} microbatches; it takes at least "
-        "{}, one a replica",
-        schedule.name, j, schedule.microbatches, replicas));
-  }
-  return found;
+std::vector<std::string> idle_replicas(const pipeline::ScheduleRequest& request) {
+  const pipeline::Schedule schedule = pipeline::make_schedule(request);
+  const std::vector<int32_t> idle = without_work(schedule);
+  if (idle.empty()) return {};
+  return told(schedule, idle, fmt::format("it takes at least {}", least_microbatches(request)));
 }
 
 pipeline::Schedule schedule_of(const Plan& plan) {

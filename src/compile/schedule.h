@@ -10,8 +10,8 @@
 namespace mw::compile {
 
 // A replica without a microbatch would hold weights for nothing, and gradients that nothing adds
-// to: one finding each.
-std::vector<std::string> idle_replicas(const pipeline::Schedule& schedule);
+// to: one finding each, with how many microbatches the kind takes. Throws Error as make_schedule.
+std::vector<std::string> idle_replicas(const pipeline::ScheduleRequest& request);
 // What the schedule may not have under the plan: one finding each.
 std::vector<std::string> schedule_findings(const pipeline::Schedule& schedule, const Plan& plan);
 // The one that the plan names.

@@ -1,10 +1,10 @@
 // Scaled dot-product attention as one op, with the logarithm of the softmax's denominator for the
 // backward pass [Dao et al. 2022]. Causal: key position <= query position, by the values of
-// positions, of which there is one a key; the queries are the last S of the T keys (T > S: those
-// before are of earlier slices of the sequence), or with context parallelism this device's part of
-// them: keys, values and positions are all-gathered, which moves as many bytes as passing them
-// around a ring. B batch, S sequence, T key sequence, H query
-// heads, K key/value heads, G = H / K, D head dim
+// positions, of which there is one a key, and with a window no further behind; the queries are the
+// last S of the T keys (T > S: those before are of earlier slices of the sequence), or with context
+// parallelism this device's part of them: keys, values and positions are all-gathered, which moves
+// as many bytes as passing them around a ring. B batch, S sequence, T key sequence, H query heads,
+// K key/value heads, G = H / K, D head dim
 #include <algorithm>
 #include <limits>
 
@@ -197,8 +197,8 @@ void localize_attention(ir::Op& op, const LocalLayout& layout) {
 // --- expansions ---
 
 struct Heads {
-  ValueId q_BSHD, k_BTHD, v_BTHD;
-  int64_t B, S, T, H, K, D;
+  ValueId q_BSHD, k_BTHD, v_BTHV;
+  int64_t B = 0, S = 0, T = 0, H = 0, K = 0, D = 0, V = 0;
 };
 
 ValueId part(Builder& b, ValueId qkv, int64_t i) {
@@ -210,22 +210,23 @@ ValueId part(Builder& b, ValueId qkv, int64_t i) {
 
 Heads heads_of(Builder& b, const ir::Op& op, Operands x) {
   const Layout at(op);
-  Heads n{};
+  Heads n;
   if (at.packed) {
-    n = {part(b, x[at.q()], 0), part(b, x[at.q()], 1), part(b, x[at.q()], 2), 0, 0, 0, 0, 0, 0};
+    n = {part(b, x[at.q()], 0), part(b, x[at.q()], 1), part(b, x[at.q()], 2)};
   } else {
-    n = {x[at.q()], x[at.k()], x[at.v()], 0, 0, 0, 0, 0, 0};
+    n = {x[at.q()], x[at.k()], x[at.v()]};
   }
   const ir::TensorType q = b.type(n.q_BSHD);
   n.B = q.dim(0), n.S = q.dim(1), n.H = q.dim(2), n.D = q.dim(3);
   n.T = b.type(n.k_BTHD).dim(1), n.K = b.type(n.k_BTHD).dim(2);
-  const auto repeat = [&](ValueId x_BTKD) {
-    if (n.K == n.H) return x_BTKD;
-    return b.reshape(b.broadcast(x_BTKD, {n.B, n.T, n.K, n.H / n.K, n.D}, {0, 1, 2, 4}),
-                     {n.B, n.T, n.H, n.D});
+  n.V = b.type(n.v_BTHV).dim(3);
+  const auto repeat = [&](ValueId x_BTK, int64_t size) {
+    if (n.K == n.H) return x_BTK;
+    return b.reshape(b.broadcast(x_BTK, {n.B, n.T, n.K, n.H / n.K, size}, {0, 1, 2, 4}),
+                     {n.B, n.T, n.H, size});
   };
-  n.k_BTHD = repeat(n.k_BTHD);
-  n.v_BTHD = repeat(n.v_BTHD);
+  n.k_BTHD = repeat(n.k_BTHD, n.D);
+  n.v_BTHV = repeat(n.v_BTHV, n.V);
   return n;
 }
 
@@ -237,16 +238,19 @@ ValueId scores(Builder& b, const ir::Op& op, const Heads& n, ValueId positions_B
   const std::vector<int64_t> sizes{n.B, n.H, n.S, n.T};
   const ValueId positions_BS =
       n.T == n.S ? positions_BT : b.slice(positions_BT, {0, n.T - n.S}, {n.B, n.T});
-  const ValueId mask =
-      b.compare(ir::CompareAttrs::Direction::kLe, b.broadcast(positions_BT, sizes, {0, 3}),
-                b.broadcast(positions_BS, sizes, {0, 2}));
-  return b.select(mask, s, b.constant(-std::numeric_limits<double>::infinity(), b.type(s)));
+  const ValueId keys = b.broadcast(positions_BT, sizes, {0, 3}),
+                queries = b.broadcast(positions_BS, sizes, {0, 2});
+  const ValueId never = b.constant(-std::numeric_limits<double>::infinity(), b.type(s));
+  const ValueId masked =
+      b.select(b.compare(ir::CompareAttrs::Direction::kLe, keys, queries), s, never);
+  if (attrs.window == 0) return masked;
+  const ValueId behind = b.sub(queries, keys);
+  const ValueId window = b.constant(static_cast<double>(attrs.window), b.type(behind));
+  return b.select(b.compare(ir::CompareAttrs::Direction::kLt, behind, window), masked, never);
 }
 
 void check_expands(const AttentionAttrs& attrs) {
-  MW_CHECK(attrs.dropout == 0 && attrs.window == 0,
-           "attention with dropout {} and a window of {} has no expansion", attrs.dropout,
-           attrs.window);
+  MW_CHECK(attrs.dropout == 0, "attention with dropout {} has no expansion", attrs.dropout);
 }
 
 ValueIds expand_attention(Builder& b, const ir::Op& op, Operands x) {
@@ -258,7 +262,7 @@ ValueIds expand_attention(Builder& b, const ir::Op& op, Operands x) {
   const ValueId e = b.unary(OpKind::kExp, b.sub(s, b.broadcast(max, sizes, {0, 1, 2})));
   const ValueId sum = b.reduce(e, Reduction::kSum, {3});
   const ValueId p = b.div(e, b.broadcast(sum, sizes, {0, 1, 2}));
-  return {b.dot(p, n.v_BTHD, "bhst,bthd->bshd"), b.add(max, b.unary(OpKind::kLog, sum))};
+  return {b.dot(p, n.v_BTHV, "bhst,bthv->bshv"), b.add(max, b.unary(OpKind::kLog, sum))};
 }
 
 // P = exp(scores - lse), dP = dout v^T, dS = P (dP - rowsum(dout out)) scale.
@@ -271,22 +275,22 @@ ValueIds expand_attention_grad(Builder& b, const ir::Op& op, Operands x) {
   const std::vector<int64_t> sizes{n.B, n.H, n.S, n.T};
   const ValueId s = scores(b, op, n, x[at.positions()]);
   const ValueId p = b.unary(OpKind::kExp, b.sub(s, b.broadcast(lse, sizes, {0, 1, 2})));
-  const ValueId dp = b.dot(dout, n.v_BTHD, "bshd,bthd->bhst");
+  const ValueId dp = b.dot(dout, n.v_BTHV, "bshv,bthv->bhst");
   const ValueId delta_BSH = b.reduce(b.mul(dout, out), Reduction::kSum, {3});
   const ValueId ds =
       b.scale(b.mul(p, b.sub(dp, b.broadcast(delta_BSH, sizes, {0, 2, 1}))), attrs.scale);
   const ValueId dq = b.dot(ds, n.k_BTHD, "bhst,bthd->bshd");
   const ValueId dk = b.dot(ds, n.q_BSHD, "bhst,bshd->bthd");
-  const ValueId dv = b.dot(p, dout, "bhst,bshd->bthd");
+  const ValueId dv = b.dot(p, dout, "bhst,bshv->bthv");
   if (attrs.packed) {
     const std::vector<int64_t> one{n.B, n.S, 1, n.H, n.D};
     return {b.concat({b.reshape(dq, one), b.reshape(dk, one), b.reshape(dv, one)}, 2)};
   }
-  const auto sum_group = [&](ValueId dx) {
+  const auto sum_group = [&](ValueId dx, int64_t size) {
     if (n.K == n.H) return dx;
-    return b.reduce(b.reshape(dx, {n.B, n.T, n.K, n.H / n.K, n.D}), Reduction::kSum, {3});
+    return b.reduce(b.reshape(dx, {n.B, n.T, n.K, n.H / n.K, size}), Reduction::kSum, {3});
   };
-  return {dq, sum_group(dk), sum_group(dv)};
+  return {dq, sum_group(dk, n.D), sum_group(dv, n.V)};
 }
 
 }  // namespace

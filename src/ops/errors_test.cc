@@ -258,6 +258,30 @@ TEST_CASE("an accumulator must have the type of the result, and an op must be ab
   CHECK_THROWS_AS(infer(op, test::parse_types({"f32[8]", "f32[8]", "f32[8]"})), CheckFailure);
 }
 
+TEST_CASE("errors of a mixture of experts say what must fit what") {
+  ir::MoeAttrs attrs;
+  attrs.experts = 4, attrs.top_k = 2;
+  CHECK(error_of(K::kMoeTopK, attrs, {"f32[2,6,3]"}) ==
+        "moe_top_k: logits f32[2,6,3] must have experts=4, and top_k=2 of them");
+  CHECK(error_of(K::kMoeTopKGrad, attrs, {"f32[2,6,2]", "i32[2,6,2]", "f32[2]"}) ==
+        "moe_top_k_grad: logits f32[2] must have 3 dimensions, has 1");
+  CHECK(error_of(K::kMoeTopKGrad, attrs, {"f32[2,6,2]", "i32[2,6,2]", "f32[2,6,3]"}) ==
+        "moe_top_k_grad: logits f32[2,6,3] must have experts=4, and top_k=2 of them");
+  CHECK(error_of(K::kMoeDispatch, attrs, {"f32[2,6,8]", "i32[2,6,3]"}) ==
+        "moe_dispatch: experts i32[2,6,3] must have top_k=2 a token");
+  CHECK(error_of(K::kMoeDispatch, attrs, {"f32[2,5,8]", "i32[2,5,2]"}) ==
+        "moe_dispatch: 5 tokens with top_k=2 must be a whole number of rows for each of 4 experts");
+  attrs.experts = 3;  // six tokens would give each of them four rows
+  CHECK(error_of(K::kMoeDispatch, attrs, {"f32[2,6,8]", "i32[2,6,2]"}) ==
+        "moe_dispatch: top_k=2 must divide experts=3");
+  attrs.experts = 0;
+  CHECK(error_of(K::kMoeDispatch, attrs, {"f32[2,6,8]", "i32[2,6,2]"}) ==
+        "moe_dispatch: top_k=2 must divide experts=0");
+  attrs.top_k = 0;
+  CHECK(error_of(K::kMoeDispatch, attrs, {"f32[2,6,8]", "i32[2,6,0]"}) ==
+        "moe_dispatch: top_k=0 must divide experts=0");
+}
+
 TEST_CASE("verify_types names the graph and the op") {
   ir::Graph graph;
   graph.name = "microbatch";

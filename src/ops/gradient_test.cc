@@ -198,6 +198,28 @@ TEST_CASE("every composite computes what its expansion computes") {
   CHECK(expanded >= 40);
 }
 
+TEST_CASE("a query with a window of one key has the value at its own position") {
+  ir::Graph graph;
+  Builder b(graph);
+  ValueIds qkv;
+  for (const char* type : {"f32[1,2,4,2]", "f32[1,5,2,2]", "f32[1,5,2,3]"})
+    qkv.push_back(graph.add_input(test::parse_type(type), ""));
+  const ValueId positions = graph.add_input(test::parse_type("i32[1,5]"), "positions");
+  ir::AttentionAttrs attrs;
+  attrs.window = 1;
+  const ValueIds y = b.emit(ir::OpKind::kAttention, attrs, {qkv[0], qkv[1], qkv[2], positions});
+  const std::vector<Tensor> values = interpret(
+      graph,
+      std::vector<Tensor>{test::sample("f32[1,2,4,2]", 1), test::sample("f32[1,5,2,2]", 2),
+                          test::sample("f32[1,5,2,3]", 3), test::sample("i32[1,5] positions", 4)});
+  const std::vector<double>&out = values[y[0].index()].values, &v = values[qkv[2].index()].values;
+  REQUIRE(out.size() == 24);  // the last two positions, four heads of three
+  for (size_t i = 0; i < out.size(); ++i) {
+    const size_t s = 3 + i / 12, h = i / 3 % 4, d = i % 3;
+    CHECK(close(out[i], v[(s * 2 + h / 2) * 3 + d], 1e-12));
+  }
+}
+
 TEST_CASE("what accumulates adds to its last operand") {
   for (const OpExample& example : op_examples()) {
     if (!op_def(example.kind).can_accumulate) continue;

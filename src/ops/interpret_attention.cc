@@ -1,4 +1,4 @@
-// B batch, S sequence, T key sequence, H query heads, K key/value heads, D head dim
+// B batch, S sequence, T key sequence, H query heads, K key/value heads, D head dim, V of values
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -23,8 +23,9 @@ class AttentionCall {
     B = q.dim(0), S = q.dim(1), H = q.dim(attrs_.packed ? 3 : 2), D = q.dims.back().size;
     K = attrs_.packed ? H : call.in_type(first() + 1).dim(2);
     T = attrs_.packed ? S : call.in_type(first() + 1).dim(1);
+    V = attrs_.packed ? D : call.in_type(first() + 2).dim(3);
   }
-  int64_t B, S, T, H, K, D;
+  int64_t B, S, T, H, K, D, V;
 
   size_t first() const { return gradient_ ? 1 : 0; }
   size_t behind_qkv() const { return first() + (attrs_.packed ? 1 : 3); }
@@ -37,15 +38,15 @@ class AttentionCall {
   At at(int which, int64_t b, int64_t s, int64_t h, int64_t d) const {
     if (attrs_.packed) return {0, static_cast<size_t>((((b * S + s) * 3 + which) * H + h) * D + d)};
     const int64_t heads = which == 0 ? H : K, head = which == 0 ? h : h / (H / K);
-    const int64_t row = b * (which == 0 ? S : T) + s;
-    return {static_cast<size_t>(which), static_cast<size_t>((row * heads + head) * D + d)};
+    const int64_t row = b * (which == 0 ? S : T) + s, size = which == 2 ? V : D;
+    return {static_cast<size_t>(which), static_cast<size_t>((row * heads + head) * size + d)};
   }
   double qkv(int which, int64_t b, int64_t s, int64_t h, int64_t d) const {
     const At place = at(which, b, s, h, d);
     return call_.in(first() + place.tensor)[place.element];
   }
   size_t out_at(int64_t b, int64_t s, int64_t h, int64_t d) const {
-    return static_cast<size_t>(((b * S + s) * H + h) * D + d);
+    return static_cast<size_t>(((b * S + s) * H + h) * V + d);
   }
   size_t lse_at(int64_t b, int64_t h, int64_t s) const {
     return static_cast<size_t>((b * H + h) * S + s);
@@ -60,9 +61,13 @@ class AttentionCall {
     const int64_t first = part ? call_.offset(attrs_.queries, S) : T - S;
     return key_position(b, std::min(first + s, T - 1));
   }
+  bool sees(int64_t b, int64_t s, int64_t t) const {
+    if (!attrs_.causal) return true;
+    const double behind = query_position(b, s) - key_position(b, t);
+    return behind >= 0 && (attrs_.window == 0 || behind < static_cast<double>(attrs_.window));
+  }
   double score(int64_t b, int64_t h, int64_t s, int64_t t) const {
-    if (attrs_.causal && key_position(b, t) > query_position(b, s))
-      return -std::numeric_limits<double>::infinity();
+    if (!sees(b, s, t)) return -std::numeric_limits<double>::infinity();
     double sum = 0;
     for (int64_t d = 0; d < D; ++d) sum += qkv(0, b, s, h, d) * qkv(1, b, t, h, d);
     return sum * attrs_.scale;
@@ -106,7 +111,7 @@ bool attention(const Call& call) {
     call.out(1)[a.lse_at(b, h, s)] = lse;
     for (int64_t t = 0; t < a.T; ++t) {
       const double p = std::exp(a.score(b, h, s, t) - lse) * a.kept(b, h, s, t);
-      for (int64_t d = 0; d < a.D; ++d)
+      for (int64_t d = 0; d < a.V; ++d)
         call.out()[a.out_at(b, s, h, d)] += p * a.qkv(2, b, t, h, d);
     }
   });
@@ -122,19 +127,20 @@ bool attention_grad(const Call& call) {
   };
   for_queries(a, [&](int64_t b, int64_t h, int64_t s) {
     double delta = 0;
-    for (int64_t d = 0; d < a.D; ++d)
+    for (int64_t d = 0; d < a.V; ++d)
       delta += dout[a.out_at(b, s, h, d)] * out[a.out_at(b, s, h, d)];
     for (int64_t t = 0; t < a.T; ++t) {
       const double p = std::exp(a.score(b, h, s, t) - lse[a.lse_at(b, h, s)]),
                    kept = a.kept(b, h, s, t);
       double dp = 0;
-      for (int64_t d = 0; d < a.D; ++d) dp += dout[a.out_at(b, s, h, d)] * a.qkv(2, b, t, h, d);
+      for (int64_t d = 0; d < a.V; ++d) dp += dout[a.out_at(b, s, h, d)] * a.qkv(2, b, t, h, d);
       const double ds = p * (kept * dp - delta) * a.attrs().scale;
       for (int64_t d = 0; d < a.D; ++d) {
         add(a.at(0, b, s, h, d), ds * a.qkv(1, b, t, h, d));
         add(a.at(1, b, t, h, d), ds * a.qkv(0, b, s, h, d));
-        add(a.at(2, b, t, h, d), p * kept * dout[a.out_at(b, s, h, d)]);
       }
+      for (int64_t d = 0; d < a.V; ++d)
+        add(a.at(2, b, t, h, d), p * kept * dout[a.out_at(b, s, h, d)]);
     }
   });
   return true;

@@ -27,10 +27,12 @@ Sizes check_experts(const ir::Op& op, const ir::TensorType& experts) {
   const MoeAttrs& attrs = op.as<MoeAttrs>();
   require_rank(op, "experts", experts, 3);
   require_dtype(op, "experts", experts, DType::kI32);
+  if (attrs.top_k < 1 || attrs.experts < 1 || attrs.experts % attrs.top_k != 0)
+    reject(op, "top_k={} must divide experts={}", attrs.top_k, attrs.experts);
   if (experts.dim(2) != attrs.top_k)
     reject(op, "experts {} must have top_k={} a token", ir::to_string(experts), attrs.top_k);
   const int64_t S = experts.dim(1);
-  if (attrs.experts % attrs.top_k != 0 || S * attrs.top_k % attrs.experts != 0) {
+  if (S * attrs.top_k % attrs.experts != 0) {
     reject(op, "{} tokens with top_k={} must be a whole number of rows for each of {} experts", S,
            attrs.top_k, attrs.experts);
   }
@@ -49,21 +51,27 @@ void check_gates(const ir::Op& op, Types operands, size_t at, const Sizes& n) {
                "one for each expert of a token");
 }
 
-TypeList infer_top_k(const ir::Op& op, Types operands, Types) {
+void check_logits(const ir::Op& op, const ir::TensorType& logits) {
   const MoeAttrs& attrs = op.as<MoeAttrs>();
-  const ir::TensorType& logits = operands[0];
   require_float(op, "logits", logits);
   require_rank(op, "logits", logits, 3);
   if (logits.dim(2) != attrs.experts || attrs.top_k < 1 || attrs.top_k > attrs.experts) {
     reject(op, "logits {} must have experts={}, and top_k={} of them", ir::to_string(logits),
            attrs.experts, attrs.top_k);
   }
+}
+
+TypeList infer_top_k(const ir::Op& op, Types operands, Types) {
+  const MoeAttrs& attrs = op.as<MoeAttrs>();
+  const ir::TensorType& logits = operands[0];
+  check_logits(op, logits);
   const ir::Dims dims{logits.dims[0], logits.dims[1], attrs.top_k};
   return {{logits.dtype, dims}, {DType::kI32, dims}};
 }
 
 TypeList infer_top_k_grad(const ir::Op& op, Types operands, Types) {
   const ir::TensorType &dgates = operands[0], &logits = operands[2];
+  check_logits(op, logits);
   const ir::Dim k = op.as<MoeAttrs>().top_k;
   require_type(op, "dgates", dgates, {logits.dtype, {logits.dims[0], logits.dims[1], k}},
                "one for each expert of a token");

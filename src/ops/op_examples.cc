@@ -95,13 +95,14 @@ void add_rowwise(Examples& e) {
   e.push_back({K::kRmsNormWeightGrad, ir::NoAttrs{}, {x, x, rstd}});
 }
 
-ir::AttentionAttrs attention(bool packed, bool causal, double dropout) {
+ir::AttentionAttrs attention(bool packed, bool causal, double dropout, int64_t window = 0) {
   ir::AttentionAttrs attrs;
   attrs.scale = 0.5;
   attrs.packed = packed;
   attrs.causal = causal;
   attrs.dropout = dropout;
   if (dropout > 0) attrs.site = "h.0.attn";
+  attrs.window = window;
   return attrs;
 }
 
@@ -132,6 +133,24 @@ void add_attention(Examples& e) {
   e.push_back({K::kAttentionGrad,
                attention(true, true, 0.3),
                {out, qkv, out, lse, positions, scalar, scalar, ids}});
+  e.push_back({K::kAttention, attention(true, true, 0, 2), {qkv, positions}});
+  e.push_back(
+      {K::kAttention, attention(false, true, 0, 2), {out, longer, longer, longer_positions}});
+  e.push_back({K::kAttentionGrad, attention(true, true, 0, 2), {out, qkv, out, lse, positions}});
+  e.push_back({K::kAttentionGrad,
+               attention(false, true, 0, 2),
+               {out, out, longer, longer, out, lse, longer_positions}});
+  // Values whose heads are smaller or larger, of as many heads as the queries or of half as many.
+  for (const std::string size : {"1", "3"}) {
+    for (const std::string heads : {"4", "2"}) {
+      const std::string k = "f32[2,3," + heads + ",2]", v = "f32[2,3," + heads + "," + size + "]";
+      const std::string other = "f32[2,3,4," + size + "]";
+      e.push_back({K::kAttention, attention(false, true, 0), {out, k, v, positions}});
+      e.push_back({K::kAttentionGrad,
+                   attention(false, true, 0),
+                   {other, out, k, v, other, lse, positions}});
+    }
+  }
 }
 
 void add_vocabulary(Examples& e) {

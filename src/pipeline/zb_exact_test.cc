@@ -168,3 +168,80 @@ TEST_CASE("of orders with the shortest span the heuristic's is kept where it end
   CHECK(exact.name == "zb-auto, exact");
   CHECK(timeline(exact, request.costs).makespan <= timeline(start, request.costs).makespan);
 }
+
+TEST_CASE("the exact order is the same in whatever unit the costs are") {
+  if (no_solver()) return;
+  ScheduleRequest request{.kind = "zb-auto", .ranks = 3, .microbatches = 4, .memory_limit = 2};
+  const ScheduleCosts all_costs[] = {
+      {.f = {1}, .b = {2}, .w = {.3}},
+      {.f = {.75, 1.25, 2}, .b = {2.25, 2.25, 1}, .w = {1.5, 2.25, 1.75}, .comm = .25},
+      {.f = {1.75, 2.25, 2}, .b = {2, .25, .25}, .w = {.25, 1.5, .5}, .mb = 1, .mw = .5}};
+  for (const ScheduleCosts& costs : all_costs) {
+    request.costs = costs;
+    request.exact = false;
+    const double heuristic = span_of(timeline(make_schedule(request), costs));
+    request.exact = true;
+    const Schedule whole = make_schedule(request);
+    CHECK(whole.name == "zb-auto, exact");
+    CHECK(span_of(timeline(whole, costs)) < heuristic - 1);
+    for (const double unit : {1e-9, 1e-6, 1e6, 1e9}) {
+      CAPTURE(unit);
+      request.costs = costs;
+      for (auto* list : {&request.costs.f, &request.costs.b, &request.costs.w}) {
+        for (double& cost : *list) cost *= unit;
+      }
+      request.costs.comm *= unit;
+      const Schedule exact = make_schedule(request);
+      CHECK(exact.name == whole.name);
+      CHECK(exact.ranks == whole.ranks);
+      request.costs = costs;
+      request.costs.mb *= unit;
+      request.costs.mw *= unit;
+      CHECK(make_schedule(request).ranks == whole.ranks);
+    }
+  }
+}
+
+TEST_CASE("small costs beside large ones have an order") {
+  if (no_solver()) return;
+  struct Case {
+    int32_t ranks, microbatches;
+    ScheduleCosts costs;
+    double limit = ranks;
+  };
+  const Case cases[] = {
+      {1, 3, {.f = {0}, .b = {1e-7}, .w = {0}, .comm = 1e-3}},
+      {3, 3, {.f = {1e-3, 1e-3, 0}, .b = {1e-7, 1e-7, 0}, .w = {1e-7, 1.258e-3, 0}, .comm = 1e-3}},
+      {4, 6, {.f = {1e-8}, .b = {1e-8}, .w = {1e-8}, .comm = 0}},
+      {4,
+       5,
+       {.f = {1e-6, 0, 0, 1e-8}, .b = {1e-6, 1e-5, 1e-8, 1e-8}, .w = {1, 0, 1, 0}, .comm = 1e-4},
+       3},
+      {4, 5, {.f = {1e-7, 0, 0, 1}, .b = {.7, 1, 0, 1e-8}, .w = {1, 1, 1e-8, 1e-6}, .comm = .3}, 4},
+      {4,
+       5,
+       {.f = {1e-8, 1e-6, 1e-7, 1e-7}, .b = {1, 0, 0, 1e-7}, .w = {1, .7, 1, 2}, .comm = 1e-4},
+       4}};
+  for (const Case& c : cases) {
+    ScheduleRequest request{.kind = "zb-auto", .ranks = c.ranks, .microbatches = c.microbatches};
+    request.costs = c.costs;
+    request.memory_limit = c.limit;
+    const double heuristic = span_of(timeline(make_schedule(request), c.costs));
+    request.exact = true;
+    const Schedule exact = make_schedule(request);
+    CHECK(exact.name == "zb-auto, exact");
+    CHECK(findings(exact).empty());
+    CHECK(span_of(timeline(exact, c.costs)) <= heuristic * (1 + 1e-12));
+  }
+}
+
+TEST_CASE("the exact span is that of stages that begin as soon as they can") {
+  if (no_solver()) return;
+  // Stages 1 and 2 could begin later and end no later: that is no shorter time.
+  ScheduleRequest request{.kind = "zb-auto", .ranks = 3, .microbatches = 4, .memory_limit = 4};
+  request.costs = {.f = {1, .5, 1}, .b = {.37, 2, .5}, .w = {1, 1, 2.03}, .comm = .2};
+  request.exact = true;
+  const Schedule exact = make_schedule(request);
+  CHECK(exact.name == "zb-auto, exact");
+  CHECK(span_of(timeline(exact, request.costs)) == mw::test::close_to(15));
+}

@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "base/test_close_to.h"
 #include "compile/passes.h"
+#include "cost/op_time.h"
 #include "predict/test_request.h"
 
 using namespace mw;
@@ -252,6 +253,66 @@ TEST_CASE(
       return tensor.name.ends_with("largest log-probabilities in f32");
     }));
   }
+}
+
+TEST_CASE("weights stay gathered but for those that the backward pass has gathered by then") {
+  Request request = small();
+  request.plan = compile::parse_plan("dp=2,zero=3");
+  StackMemory memory;
+  memory.gathered_ends = true;
+  const auto held = [&](const pipeline::Program& program) {
+    int64_t elements = 0;
+    for (const pipeline::Fragment& fragment :
+         in_precision(program, DType::kBF16, memory).fragments) {
+      for (const ir::Value& value : fragment.graph.values) {
+        if (value.name == "weights that stay gathered") elements += value.type.elements();
+      }
+    }
+    return elements;
+  };
+  pipeline::Program program = train_of(request);
+  // Tied embedding and positions, the last norm; a block: all but matrices in parts of 256.
+  const int64_t all = held(program);
+  CHECK(all == 256 * 64 + 64 * 64 + 2 * 256 + 12 * 64 * 64 + 8 * 256);
+
+  // Gathered before the loss's gradient is taken, and read behind it.
+  const auto backward =
+      std::find_if(program.fragments.begin(), program.fragments.end(),
+                   [](const pipeline::Fragment& f) { return f.kind == pipeline::ActionKind::kB; });
+  ir::Graph& graph = backward->graph;
+  const auto find = [&](ir::OpKind kind, auto from) {
+    return std::find_if(from, graph.ops.end(), [&](const ir::Op& op) { return op.kind == kind; });
+  };
+  const auto loss = find(ir::OpKind::kCrossEntropyGrad, graph.ops.begin());
+  const auto gather = find(ir::OpKind::kAllGather, loss);
+  const int64_t elements = graph.type(gather->results[0]).elements();
+  std::rotate(loss, gather, gather + 1);
+  for (size_t o = 0; o < graph.ops.size(); ++o) {
+    for (const ValueId v : graph.ops[o].results)
+      graph.value(v).producer = OpId(static_cast<int64_t>(o));
+  }
+  CHECK(held(program) == all - elements);
+}
+
+TEST_CASE("scores of more keys than unfused attention takes are not saved") {
+  Request request = small();
+  request.global_batch = 1;
+  StackMemory memory;
+  memory.scores = true;
+  const auto more = [&](int64_t keys) {
+    request.model = models::parse_config(
+        fmt::format(R"({{"model_type": "gpt2", "vocab_size": 256, "n_positions": {}, "n_embd": 64,
+            "n_layer": 1, "n_head": 4}})",
+                    keys),
+        "long.json");
+    request.seq_len = keys;
+    const pipeline::Program whole = train_of(request);
+    return in_precision(whole, DType::kBF16, memory).ranks[0].arena.value -
+           in_precision(whole, DType::kBF16).ranks[0].arena.value;
+  };
+  // Softmax, its dropout and a mask for each pair and head.
+  CHECK(more(cost::kUnfusedKeys) > int64_t{5} * 4 * cost::kUnfusedKeys * cost::kUnfusedKeys);
+  CHECK(more(cost::kUnfusedKeys + 64) == 0);
 }
 
 TEST_CASE("eager selective-op keeps the result of a layer's seventh product, which nobody reads") {

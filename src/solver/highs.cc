@@ -4,6 +4,8 @@
 #include <dlfcn.h>
 #include <interfaces/highs_c_api.h>
 
+#include <algorithm>
+#include <cmath>
 #include <memory>
 
 #include <fmt/format.h>
@@ -84,11 +86,19 @@ void check(HighsInt status, const char* what) {
   if (status == kHighsStatusError) throw RunError(fmt::format("HiGHS failed at {}", what));
 }
 
-void pass(void* highs, const IntegerProgram& program) {
+// HiGHS's tolerances are for costs like 1: it gets them in this unit.
+double cost_unit(const IntegerProgram& program) {
+  double largest = 0;
+  for (const IntegerProgram::Variable& variable : program.variables())
+    largest = std::max(largest, std::abs(variable.cost));
+  return largest > 0 ? largest : 1;
+}
+
+void pass(void* highs, const IntegerProgram& program, double unit) {
   std::vector<double> cost, lower, upper, row_lower, row_upper, values;
   std::vector<HighsInt> kinds, starts, columns;
   for (const IntegerProgram::Variable& variable : program.variables()) {
-    cost.push_back(variable.cost);
+    cost.push_back(variable.cost / unit);
     lower.push_back(bounded(variable.lower));
     upper.push_back(bounded(variable.upper));
     kinds.push_back(variable.integer ? kHighsVarTypeInteger : kHighsVarTypeContinuous);
@@ -111,25 +121,39 @@ void pass(void* highs, const IntegerProgram& program) {
 }
 
 Solution::Status status_of(HighsInt status, bool has_values) {
-  if (status == kHighsModelStatusOptimal || status == kHighsModelStatusModelEmpty)
-    return Solution::Status::kOptimal;
+  if (status == kHighsModelStatusOptimal) return Solution::Status::kOptimal;
   if (status == kHighsModelStatusInfeasible) return Solution::Status::kInfeasible;
   if (status == kHighsModelStatusUnbounded || status == kHighsModelStatusUnboundedOrInfeasible)
     return Solution::Status::kUnbounded;
   return has_values ? Solution::Status::kFeasible : Solution::Status::kNothing;
 }
 
+// HiGHS looks at no row of a program without variables: each is a sum of nothing.
+Solution of_no_variables(const IntegerProgram& program) {
+  const auto& rows = program.rows();
+  const bool satisfied = std::all_of(rows.begin(), rows.end(), [](const IntegerProgram::Row& row) {
+    return row.lower <= 0 && 0 <= row.upper;
+  });
+  Solution solution;
+  solution.status = satisfied ? Solution::Status::kOptimal : Solution::Status::kInfeasible;
+  if (satisfied) solution.bound = 0;
+  return solution;
+}
+
 }  // namespace
 
 Solution solve(const IntegerProgram& program, const SolveOptions& options) {
+  if (program.variables().empty()) return of_no_variables(program);
   const Highs owner(api().create());
   void* highs = owner.get();
   api().setBoolOptionValue(highs, "output_flag", 0);
   if (options.most_nodes > 0) api().setIntOptionValue(highs, "mip_max_nodes", options.most_nodes);
-  api().setDoubleOptionValue(highs, "mip_rel_gap", options.relative_gap);
-  api().setIntOptionValue(highs, "threads", options.threads);
+  api().setDoubleOptionValue(highs, "mip_rel_gap", kGap);
+  api().setDoubleOptionValue(highs, "mip_abs_gap", 0);
+  api().setIntOptionValue(highs, "threads", 1);  // the same answer every time
   api().setIntOptionValue(highs, "random_seed", 0);
-  pass(highs, program);
+  const double unit = cost_unit(program);
+  pass(highs, program, unit);
   if (!options.start.empty()) {
     MW_CHECK(options.start.size() == program.variables().size(), "start of {} for {} variables",
              options.start.size(), program.variables().size());
@@ -148,9 +172,16 @@ Solution solve(const IntegerProgram& program, const SolveOptions& options) {
     std::vector<double> row_values(program.rows().size());
     check(api().getSolution(highs, solution.values.data(), nullptr, row_values.data(), nullptr),
           "reading the solution");
-    solution.objective = api().getObjectiveValue(highs);
+    solution.objective = api().getObjectiveValue(highs) * unit;
   }
-  api().getDoubleInfoValue(highs, "mip_dual_bound", &solution.bound);
+  const auto& variables = program.variables();
+  if (std::any_of(variables.begin(), variables.end(), [](const auto& v) { return v.integer; })) {
+    api().getDoubleInfoValue(highs, "mip_dual_bound", &solution.bound);
+    solution.bound *= unit;
+  }
+  // HiGHS keeps no bound where it has no integers, or none that are open.
+  if (solution.status == Solution::Status::kOptimal && solution.bound == -kInfinity)
+    solution.bound = solution.objective;
   return solution;
 }
 

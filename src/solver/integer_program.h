@@ -41,17 +41,18 @@ class IntegerProgram {
   std::vector<Row> rows_;
 };
 
+// What is nearer to the best than this, in proportion, is taken for it.
+inline constexpr double kGap = 1e-6;
+
 struct SolveOptions {
   // Of the search tree: then the best found is the answer, on every machine the same. 0: none.
   int32_t most_nodes = 0;
-  double relative_gap = 1e-6;
-  int32_t threads = 1;        // one: the same answer every time
   std::vector<double> start;  // a value a variable, where the search begins; empty: none
 };
 
 struct Solution {
   enum class Status {
-    kOptimal,     // within the gap
+    kOptimal,     // no more than kGap of the objective above the bound, however small both are
     kFeasible,    // the nodes were used up; `bound` says how far from optimal this may be
     kInfeasible,  // no values satisfy the rows
     kUnbounded,
@@ -60,7 +61,7 @@ struct Solution {
   Status status = Status::kNothing;
   std::vector<double> values;  // of the best found; empty where there is none
   double objective = 0;
-  double bound = 0;  // no values are better than this
+  double bound = -kInfinity;  // no values are better than this; -infinity: nothing is known
 };
 
 // Throws Error where the build has no solver. Deterministic: no clock ends the search.

@@ -10,6 +10,7 @@ namespace mw::solver {
 namespace {
 
 std::vector<double> ranks_of(const std::vector<double>& values) {
+  for (const double value : values) MW_CHECK(!std::isnan(value), "NaN has no rank");
   std::vector<size_t> order(values.size());
   std::iota(order.begin(), order.end(), size_t{0});
   std::sort(order.begin(), order.end(), [&](size_t a, size_t b) { return values[a] < values[b]; });

@@ -1,7 +1,10 @@
 #include "solver/rank_correlation.h"
 
+#include <cmath>
+
 #include <doctest/doctest.h>
 
+#include "base/error.h"
 #include "base/test_close_to.h"
 
 using mw::solver::rank_correlation;
@@ -14,4 +17,9 @@ TEST_CASE("rank correlation sees the order alone, and equal numbers share their 
   CHECK(rank_correlation({1, 2, 2, 4}, {1, 2, 3, 4}) == close_to(0.948683));
   CHECK(rank_correlation({5, 5}, {1, 2}) == 0);
   CHECK(rank_correlation({5}, {1}) == 0);
+}
+
+TEST_CASE("a list with NaN has no rank correlation") {
+  CHECK_THROWS_AS(rank_correlation({1, NAN, 3}, {1, 2, 3}), mw::CheckFailure);
+  CHECK_THROWS_AS(rank_correlation({1, 2, 3}, {1, 2, NAN}), mw::CheckFailure);
 }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <map>
 
 #include <fmt/format.h>
@@ -14,6 +15,10 @@ namespace {
 
 using solver::IntegerProgram;
 using solver::kInfinity;
+
+// A span that is longer than the bound by no more than this, in proportion, is taken for the
+// shortest: the sum of the solver's tolerances.
+constexpr double kExact = 1e-5;
 
 constexpr std::array kKinds = {ActionKind::kF, ActionKind::kI, ActionKind::kW};
 
@@ -30,10 +35,33 @@ bool always_before(const Work& a, const Work& b) {
   return a != b && a.kind <= b.kind && a.microbatch <= b.microbatch;
 }
 
+// Costs in units of the largest, and so memory: the solver's tolerances are for numbers like 1. All
+// are multiples of 2^-30, so that sums of them are exact and no tie hangs on a rounding.
+ScheduleCosts of_largest(const ScheduleRequest& request) {
+  ScheduleCosts costs = request.costs;
+  const std::array lists = {&costs.f, &costs.b, &costs.w};
+  double largest = request.ranks > 1 ? costs.comm : 0;
+  for (const std::vector<double>* list : lists)
+    largest = std::max(largest, *std::max_element(list->begin(), list->end()));
+  const auto in_units = [&](double cost) {
+    return std::ldexp(std::round(std::ldexp(cost / largest, 30)), -30);
+  };
+  for (std::vector<double>* list : lists)
+    std::transform(list->begin(), list->end(), list->begin(), in_units);
+  costs.comm = in_units(costs.comm);
+  const double memory = std::max(costs.mb, costs.mw);
+  costs.mb /= memory;
+  costs.mw /= memory;
+  return costs;
+}
+
 class OrderProgram {
  public:
   OrderProgram(const ScheduleRequest& request, const Schedule& start)
-      : request_(request), p_(request.ranks), m_(request.microbatches) {
+      : request_(request),
+        costs_(of_largest(request)),
+        p_(request.ranks),
+        m_(request.microbatches) {
     read_start(start);
     for (int32_t s = 0; s < p_; ++s) add_ends(s);
     for (int32_t s = 0; s < p_; ++s) {
@@ -56,8 +84,9 @@ class OrderProgram {
       }
     }
     if (is_as_good(schedule)) schedule.ranks = start_ranks_;
-    const bool optimal = solution.status == solver::Solution::Status::kOptimal;
-    const double gap = solution.objective > 0 ? 1 - solution.bound / solution.objective : 0;
+    const double span = span_of(timeline(schedule, costs_));
+    const double gap = span > 0 ? std::max(0.0, 1 - solution.bound / span) : 0;
+    const bool optimal = solution.status == solver::Solution::Status::kOptimal && gap <= kExact;
     schedule.name = optimal ? "zb-auto, exact"
                             : fmt::format("zb-auto, within {:.1f} % of the exact one", 100 * gap);
     return schedule;
@@ -89,11 +118,11 @@ class OrderProgram {
     return order;
   }
 
-  // Whether the order to start from has no longer a span, and its last rank ends no later.
+  // Whether the order to start from has a shorter span, or the same and its last rank ends no
+  // later.
   bool is_as_good(const Schedule& found) const {
-    const Timeline times = timeline(found, request_.costs);
-    constexpr double kSame = 1 + 1e-9;
-    return start_span_ <= span_of(times) * kSame && start_makespan_ <= times.makespan * kSame;
+    const Timeline times = timeline(found, costs_);
+    return std::pair(start_span_, start_makespan_) <= std::pair(span_of(times), times.makespan);
   }
 
   static double span_of(const Timeline& times) {
@@ -112,14 +141,12 @@ class OrderProgram {
   }
   double cost(int32_t stage, const Work& work) const {
     const StageId id(stage);
-    return work.kind == 0   ? request_.costs.f_of(id)
-           : work.kind == 1 ? request_.costs.b_of(id)
-                            : request_.costs.w_of(id);
+    return work.kind == 0 ? costs_.f_of(id) : work.kind == 1 ? costs_.b_of(id) : costs_.w_of(id);
   }
   int32_t end_of(int32_t stage, const Work& work) const { return ends_.at({stage, work}); }
 
   void read_start(const Schedule& start) {
-    const Timeline times = timeline(start, request_.costs);
+    const Timeline times = timeline(start, costs_);
     start_ranks_ = start.ranks;
     start_span_ = span_of(times);
     start_makespan_ = times.makespan;
@@ -148,12 +175,14 @@ class OrderProgram {
     program_.add_row(at_least, kInfinity, {{later, 1}, {earlier, -1}});
   }
 
+  // A stage begins as soon as it can, as a timeline has it: a later begin would make a span shorter
+  // than the one that is told.
   void add_ends(int32_t s) {
     for (const Work& work : works()) {
-      const bool first = s == 0 && work == Work{0, 0};
-      const double least = cost(s, work);
+      const double start = start_end_.at({s, work});
+      const bool first = work == Work{0, 0};
       ends_[{s, work}] =
-          add({.lower = least, .upper = first ? least : horizon_}, start_end_.at({s, work}));
+          add({.lower = first ? start : cost(s, work), .upper = first ? start : horizon_}, start);
     }
   }
 
@@ -184,19 +213,35 @@ class OrderProgram {
       for (const Work& later : {Work{b.kind, b.microbatch + 1}, Work{b.kind + 1, b.microbatch}}) {
         if (const auto it = bits_.find({s, a, later}); it != bits_.end()) after(it->second, bit, 0);
       }
-      if (const auto it = bits_.find({s, Work{a.kind, a.microbatch + 1}, b}); it != bits_.end())
-        after(bit, it->second, 0);
+      for (const Work& later : {Work{a.kind, a.microbatch + 1}, Work{a.kind + 1, a.microbatch}}) {
+        if (const auto it = bits_.find({s, later, b}); it != bits_.end()) after(bit, it->second, 0);
+      }
+    }
+    add_circles(s);
+  }
+
+  // No three works run in a circle: then the bits are an order. Times forbid it only where works
+  // take longer than the solver tells apart.
+  void add_circles(int32_t s) {
+    for (int32_t c = 0; c < m_; ++c) {
+      for (int32_t b = 0; b < c; ++b) {
+        for (int32_t a = 0; a < b; ++a) {
+          const Work f{0, c}, i{1, b}, w{2, a};
+          program_.add_row(
+              0, 1,
+              {{bits_.at({s, f, i}), 1}, {bits_.at({s, i, w}), 1}, {bits_.at({s, f, w}), -1}});
+        }
+      }
     }
   }
 
   double delta(size_t kind) const {
-    const ScheduleCosts& costs = request_.costs;
-    return kind == 0 ? costs.mb : kind == 1 ? costs.mw - costs.mb : -costs.mw;
+    return kind == 0 ? costs_.mb : kind == 1 ? costs_.mw - costs_.mb : -costs_.mw;
   }
 
   // What is held when a work that adds to it begins is below the limit.
   void add_memory(int32_t s) {
-    const double limit = (request_.memory_limit + kMemorySlack) * request_.costs.mb;
+    const double limit = (request_.memory_limit + kMemorySlack) * costs_.mb;
     const std::vector<Work> all = works();
     for (const Work& work : all) {
       if (delta(work.kind) <= 0) continue;
@@ -216,7 +261,7 @@ class OrderProgram {
   }
 
   void add_chains() {
-    const double comm = request_.costs.comm;
+    const double comm = costs_.comm;
     for (int32_t s = 0; s + 1 < p_; ++s) {
       for (int32_t k = 0; k < m_; ++k) {
         after(end_of(s + 1, {0, k}), end_of(s, {0, k}), cost(s + 1, {0, k}) + comm);
@@ -229,9 +274,7 @@ class OrderProgram {
     double work = 0;
     for (int32_t s = 0; s < p_; ++s)
       work = std::max(work, m_ * (cost(s, {0, 0}) + cost(s, {1, 0}) + cost(s, {2, 0})));
-    // Sums of the same costs in another order: the start may round to less than its own work.
-    const double most = std::max(work, start_span_);
-    const int32_t span = add({.cost = 1, .lower = work, .upper = most}, most);
+    const int32_t span = add({.cost = 1, .lower = work, .upper = start_span_}, start_span_);
     for (int32_t s = 0; s < p_; ++s) {
       program_.add_row(cost(s, {0, 0}), kInfinity,
                        {{span, 1}, {end_of(s, {2, m_ - 1}), -1}, {end_of(s, {0, 0}), 1}});
@@ -239,6 +282,7 @@ class OrderProgram {
   }
 
   const ScheduleRequest& request_;
+  const ScheduleCosts costs_;
   int32_t p_, m_;
   IntegerProgram program_;
   std::vector<double> start_values_;
