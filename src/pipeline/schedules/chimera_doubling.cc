@@ -1,9 +1,9 @@
 // Chimera's forward doubling [Li 2021, section 3.5]: a forward carries two microbatches and so
 // takes as long as the backward of one (b + w = 2 f). A unit of 2 D microbatches has then 3 D slots
 // of work on every rank. With one pair, list scheduling (older units first, backwards before
-// forwards, later stages before earlier ones) puts it into 4 D - 2: the bubble is (D - 2) / (3 N / 2
-// + D - 2) for N microbatches, a multiple of 2 D; more pairs wait less. Up to 2 D microbatches are
-// alive.
+// forwards, later stages before earlier ones) puts it into 4 D - 2: for N microbatches, a multiple
+// of 2 D, the bubble is (D - 2) / (3 N / 2 + D - 2); more pairs wait less. Up to 2 D microbatches
+// are alive.
 #include "pipeline/schedules/chimera_doubling.h"
 
 #include <algorithm>
