@@ -18,8 +18,8 @@ enum class Trials : uint8_t { kNone, kOptions, kPlans };
 struct Advice {
   std::string change;  // "microbatches=192", "--overlap collectives"
   Seconds step;
-  double gain = 0;  // share of the step that it saves
-  Bytes peak;       // of the fullest rank
+  double gain = 0;   // share of the step that it saves
+  Bytes peak;        // of the fullest rank
   std::string plan;  // in short, where the plan is another one
 };
 

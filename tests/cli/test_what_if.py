@@ -62,7 +62,7 @@ def test_the_table_has_a_line_a_combination_and_reasons():
     (f"{BASE.replace('selene', 'selena')} --vary dp --vary =2",
      ["--vary: must be KEY=VALUE,VALUE… such as link_bandwidth=0.5,1,2, is 'dp'", "is '=2'",
       "there is no cluster 'selena', did you mean 'selene'?"]),
-    (f"{BASE} --vary regather=true,on --vary post_validation=x --vary memory_limit=x --vary costs=1:x --vary layers=a:8 --vary order=pp-dp",
+    (f"{BASE} --vary regather=true,maybe --vary post_validation=x --vary memory_limit=x --vary costs=1:x --vary layers=a:8 --vary order=pp-dp",
      ["regather: must be true or false", "post_validation: must be true or false", "memory_limit: must be a number of at least 0",
       "costs[1]: must be a number", "layers[0]: must be an integer", "order: must name pp, dp and tp once each, is pp-dp"]),
     (f"{BASE} --vary link_bandwidth.nvlnk=2", ["unknown key 'link_bandwidth.nvlnk', did you mean 'link_bandwidth.nvlink'?"]),
