@@ -18,9 +18,9 @@ enum class Trials : uint8_t { kNone, kOptions, kPlans };
 struct Advice {
   std::string change;  // "microbatches=192", "--overlap collectives"
   Seconds step;
-  double gain = 0;   // share of the step that it saves
-  Bytes peak;        // of the fullest rank
-  std::string plan;  // in short, where the plan is another one
+  double gain = 0;        // share of the step that it saves
+  Bytes peak;             // of the fullest rank
+  std::string plan = {};  // in short, where the plan is another one
 };
 
 // A figure of the cluster made twice as good, and what that saves: where the step is bound.
