@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <map>
 #include <numeric>
 
 #include "base/json_reader.h"
@@ -212,18 +213,24 @@ std::string named_profile(FileSystem& fs, const std::string& where, const std::s
   throw Error({no_profile(fs, where, name, searched, otherwise)});
 }
 
-// The profile of the cluster's device whose software is called so; "": there is none.
+// The profile of the cluster's device whose software is called so; "": there is none, or several.
 std::string profile_of_software(FileSystem& fs, const Cluster& cluster,
                                 const std::vector<std::string>& folders) {
+  std::map<std::string, std::string> found;  // the first file of a name
   for (const std::string& folder : folders) {
     const std::string profiles = join_path(folder, "profiles");
     for (const std::string& name : names_in(fs, {profiles})) {
       const std::string file = join_path(profiles, name + ".toml");
-      const Profile profile = parse_profile(fs.read_file(file), file);
-      if (profile.device == cluster.device.name && profile.software == cluster.profile) return file;
+      if (name == cluster.profile) return file;
+      try {
+        const Profile profile = parse_profile(fs.read_file(file), file);
+        if (profile.device == cluster.device.name && profile.software == cluster.profile)
+          found.emplace(name, file);
+      } catch (const Error&) {  // not asked for
+      }
     }
   }
-  return "";
+  return found.size() == 1 ? found.begin()->second : "";
 }
 
 // A name's file lies beside the cluster file or, as a copy elsewhere has none, in one of the
@@ -233,9 +240,10 @@ std::string profile_file(FileSystem& fs, const Cluster& cluster, bool asked,
   const size_t slash = cluster.file.rfind('/');
   const std::string beside = slash == std::string::npos ? "." : cluster.file.substr(0, slash);
   folders.insert(folders.begin(), beside);
-  if (const std::string file = asked ? profile_of_software(fs, cluster, folders) : "";
-      !file.empty())
-    return file;
+  if (asked && !ends_with(cluster.profile, ".toml")) {
+    const std::string file = profile_of_software(fs, cluster, folders);
+    if (!file.empty()) return file;
+  }
   return named_profile(fs, asked ? "--profile" : cluster.file, cluster.profile, folders);
 }
 

@@ -280,6 +280,16 @@ TEST_CASE("a cluster has the profile that its file names, or the one that is ask
   CHECK(own.device.attained.host_op.value == mw::test::close_to(20e-6));
   CHECK(load_cluster(fs, "box", {"clusters"}, "box-other").stack.name == "other");
   CHECK(load_cluster(fs, "box", {"clusters"}, "other").stack.name == "other");
+  // A file's name goes before a software's; a software of two files is none; other files do not
+  // matter.
+  fs.write_file("clusters/profiles/a-broken.toml", "hello = 1");
+  fs.write_file("clusters/profiles/a-own.toml", profile("box-own", 40));
+  CHECK(load_cluster(fs, "box", {"clusters"}, "box-own").stack.name == "own");
+  fs.write_file("clusters/profiles/a-own.toml", profile("other", 40));
+  CHECK_THROWS_AS(load_cluster(fs, "box", {"clusters"}, "other"), Error);
+  fs.remove("clusters/profiles/a-own.toml");
+  CHECK(load_cluster(fs, "box", {"clusters"}, "other").stack.name == "other");
+  fs.remove("clusters/profiles/a-broken.toml");
   CHECK(find_profile(fs, "box-other", {"nowhere", "clusters"}) ==
         "clusters/profiles/box-other.toml");
   CHECK(find_profile(fs, "mine/x.toml", {}) == "mine/x.toml");

@@ -33,25 +33,38 @@ std::vector<int32_t> without_work(const pipeline::Schedule& schedule) {
   return idle;
 }
 
-// A finding for each idle replica, in the microbatches that were asked for.
+// Nothing where all have work; in the microbatches that were asked for.
 std::vector<std::string> told(const pipeline::Schedule& schedule, const std::vector<int32_t>& idle,
                               const std::string& advice) {
-  std::vector<std::string> found;
-  for (const int32_t j : idle) {
-    found.push_back(
-        fmt::format("schedule {}: replica {} of the stages has none of the {} microbatches; {}",
-                    schedule.name, j, schedule.microbatches / schedule.parts, advice));
-  }
-  return found;
+  if (idle.empty()) return {};
+  const size_t others = idle.size() - 1;
+  const std::string more =
+      others == 0 ? "" : fmt::format(", nor {} {} more", others == 1 ? "has" : "have", others);
+  return {fmt::format("schedule {}: replica {} of the stages has none of the {} microbatches{}; {}",
+                      schedule.name, idle.front(), schedule.microbatches / schedule.parts, more,
+                      advice)};
 }
 
-// With which every replica has work. REQUIRES: with those of the request one has none.
+// With which every replica has work; 0: no number that a plan can have is enough. REQUIRES: with
+// those of the request one has none.
 int32_t least_microbatches(pipeline::ScheduleRequest request) {
-  do {
-    ++request.microbatches;
-  } while (!pipeline::request_findings(request).empty() ||
-           !without_work(pipeline::make_schedule(request)).empty());
-  return request.microbatches;
+  const auto enough = [&](int64_t microbatches) {
+    request.microbatches = static_cast<int32_t>(microbatches);
+    return pipeline::request_findings(request).empty() &&
+           without_work(pipeline::make_schedule(request)).empty();
+  };
+  const int64_t most = kMostUnits / (int64_t{request.ranks} * request.chunks);
+  int64_t few = request.microbatches, many = std::min(most, 2 * few);
+  while (many > few && !enough(many)) {
+    few = many;
+    many = std::min(most, 2 * many);
+  }
+  if (many <= few) return 0;
+  while (many - few > 1) {
+    const int64_t middle = (few + many) / 2;
+    (enough(middle) ? many : few) = middle;
+  }
+  return static_cast<int32_t>(many);
 }
 
 }  // namespace
@@ -81,7 +94,9 @@ std::vector<std::string> idle_replicas(const pipeline::ScheduleRequest& request)
   const pipeline::Schedule schedule = pipeline::make_schedule(request);
   const std::vector<int32_t> idle = without_work(schedule);
   if (idle.empty()) return {};
-  return told(schedule, idle, fmt::format("it takes at least {}", least_microbatches(request)));
+  const int32_t least = least_microbatches(request);
+  return told(schedule, idle,
+              least > 0 ? fmt::format("it takes at least {}", least) : "use fewer pairs");
 }
 
 pipeline::Schedule schedule_of(const Plan& plan) {

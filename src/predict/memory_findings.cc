@@ -77,6 +77,16 @@ std::vector<int64_t> expert_ways(const Request& request, const Plan& plan) {
   return request.model.mixture.experts > 0 ? ways : std::vector<int64_t>{};
 }
 
+// Numbers of smaller microbatches, those of one sequence last.
+std::vector<int64_t> more_microbatches(const Request& request, const Plan& plan) {
+  std::vector<int64_t> counts;
+  const int64_t most = request.global_batch / plan.dp;
+  for (int64_t count = 2 * plan.microbatches; count <= most; count += plan.microbatches) {
+    if (most % count == 0) counts.push_back(count);
+  }
+  return counts;
+}
+
 // What of a plan can be changed for less memory on as many devices, the least costly first.
 std::vector<Change> single_changes(const Request& request) {
   std::vector<Change> changes;
@@ -103,10 +113,8 @@ std::vector<Change> single_changes(const Request& request) {
   if (now.recompute == Recompute::kNone)
     add([](Plan& plan) { plan.recompute = Recompute::kSelective; });
   add_kind(pipeline::kUsualKind);
-  const int64_t most = request.global_batch / now.dp;  // of one sequence each
-  for (int64_t count = 2 * now.microbatches; count < most && most % count == 0; count *= 2)
+  for (const int64_t count : more_microbatches(request, now))
     add([&](Plan& plan) { plan.microbatches = count; });
-  add([&](Plan& plan) { plan.microbatches = std::max(most, plan.microbatches); });
   if (!whole) add([](Plan& plan) { plan.recompute = Recompute::kFull; });
   return changes;
 }
@@ -136,7 +144,13 @@ std::vector<Change> joint_changes(const Request& request, Change made) {
     add([](Plan& plan) { plan.recompute = Recompute::kFull; });
     add(smallest);
   }
-  if (divides) add([](Plan& plan) { plan.zero = 3; });
+  if (divides) {  // first with the plan's own microbatches: a schedule may not take others
+    Change own = made;
+    own.plan.microbatches = shared.plan.microbatches;
+    own.plan.zero = 3;
+    changes.push_back(std::move(own));
+    add([](Plan& plan) { plan.zero = 3; });
+  }
   return changes;
 }
 
@@ -165,8 +179,11 @@ Change needed_ones(const Request& request, Change change) {
   if (!take_back([&](Plan& plan) { plan.recompute = now.recompute; }) &&
       change.plan.recompute == Recompute::kFull && now.recompute == Recompute::kNone)
     take_back([](Plan& plan) { plan.recompute = Recompute::kSelective; });
-  for (int64_t count = now.microbatches; count < change.plan.microbatches; count *= 2) {
-    if (take_back([&](Plan& plan) { plan.microbatches = count; })) break;
+  if (!take_back([&](Plan& plan) { plan.microbatches = now.microbatches; })) {
+    for (const int64_t count : more_microbatches(request, now)) {
+      if (count >= change.plan.microbatches) break;
+      if (take_back([&](Plan& plan) { plan.microbatches = count; })) break;
+    }
   }
   for (int64_t zero = now.zero; zero < change.plan.zero; zero = zero == 0 ? 1 : 3) {
     if (take_back([&](Plan& plan) { plan.zero = zero; })) break;

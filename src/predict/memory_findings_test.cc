@@ -81,6 +81,10 @@ TEST_CASE("the nearest change that fits is the least costly one of those that do
        "zero=3,recompute=full,microbatches=4"},
       {"dp=4,microbatches=4", "dp=4,zero=3,recompute=selective,microbatches=4",
        "zero=3,recompute=selective"},
+      // Of one sequence each it takes none.
+      {"dp=4,pp=2,schedule=chimera-halving,microbatches=2",
+       "dp=4,pp=2,schedule=chimera-halving,zero=3,recompute=full,microbatches=2",
+       "zero=3,recompute=full"},
       {"dp=4,microbatches=4,recompute=full", "dp=4,zero=3,recompute=full,microbatches=4", "zero=3"},
       {"dp=4,microbatches=2,recompute=full", "dp=4,zero=3,recompute=full,microbatches=4",
        "zero=3,microbatches=4"},

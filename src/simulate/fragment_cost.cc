@@ -230,10 +230,10 @@ void FragmentCoster::add_collective(const Fragment& fragment, const ir::Op& op, 
   collective.kind = op.kind;
   collective.bytes = whole;
   collective.data = !cost.update && is_data_group(attrs.group);
-  if (reduces && (cost.update || collective.data) && half_weights_) {
-    const auto element =
-        static_cast<int64_t>(dtype_size(fragment.graph.type(op.operands[0]).dtype));
-    collective.gradients = whole.value / element;
+  const DType dtype = fragment.graph.type(op.operands[0]).dtype;  // f64: the norm's sums
+  const bool of_gradients = reduces && (cost.update || collective.data) && dtype != DType::kF64;
+  if (of_gradients && half_weights_) {
+    collective.gradients = whole.value / static_cast<int64_t>(dtype_size(dtype));
     collective.bytes = Bytes(std::llround(cluster_.device.attained.gradient_bytes *
                                           static_cast<double>(collective.gradients)));
   }

@@ -24,7 +24,7 @@ void refuse_taken(FileSystem& fs, const RunOptions& options) {
 }
 
 // The folder that is asked for, or the first of runs/<job>, runs/<job>-2, … that is not there: of
-// runs that begin at once each has its own.
+// runs that begin at once and ask for none each has its own.
 std::string make_folder(FileSystem& fs, const Job& job, const RunOptions& options) {
   refuse_taken(fs, options);
   if (options.run_dir) {
