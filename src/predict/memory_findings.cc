@@ -172,7 +172,7 @@ Change needed_ones(const Request& request, Change change) {
   const auto take_back = [&](const auto& to_less) {
     Change less = change;
     to_less(less.plan);
-    if (less.plan == change.plan || !fits_with(request, less)) return false;
+    if (less.plan == change.plan || less.plan == now || !fits_with(request, less)) return false;
     change = std::move(less);
     return true;
   };
