@@ -1,10 +1,12 @@
 #include "partition/reshard.h"
 
 #include <algorithm>
+#include <limits>
 #include <optional>
 #include <queue>
 
 #include "base/error.h"
+#include "base/rng.h"
 #include "sharding/permutation.h"
 
 namespace mw::partition {
@@ -21,6 +23,18 @@ constexpr double kStepBytes = 1e-3;
 bool same(const Sharding& a, const Sharding& b) {
   return a.dims == b.dims && a.partial == b.partial &&
          (a.partial.empty() || a.reduction == b.reduction);
+}
+
+// Equal for what is the same, and hardly ever for what is not.
+uint64_t fingerprint(const Sharding& s) {
+  uint64_t hash = 0;
+  const auto add = [&](const Axes& axes) {
+    for (const Name axis : axes) hash = mix_bits(hash ^ reinterpret_cast<uintptr_t>(&axis.str()));
+    hash = mix_bits(hash + 1);
+  };
+  for (const Axes& axes : s.dims) add(axes);
+  add(s.partial);
+  return hash;
 }
 
 struct Move {
@@ -49,18 +63,22 @@ class Planner {
         return std::tie(bytes, order) > std::tie(other.bytes, other.order);
       }
     };
-    std::vector<Reached> reached;  // few: to look through them is faster than to name them
-    const auto place_of = [&](const Sharding& sharding) {
-      return static_cast<size_t>(
-          std::find_if(reached.begin(), reached.end(),
-                       [&](const Reached& r) { return same(r.sharding, sharding); }) -
-          reached.begin());
+    std::vector<Reached> reached;
+    std::vector<uint64_t> prints;  // of what is reached: up to some thousand, mostly a few
+    const auto place_of = [&](const Sharding& sharding, uint64_t print) {
+      auto at = std::find(prints.begin(), prints.end(), print);
+      while (at != prints.end() &&
+             !same(reached[static_cast<size_t>(at - prints.begin())].sharding, sharding))
+        at = std::find(at + 1, prints.end(), print);
+      return static_cast<size_t>(at - prints.begin());
     };
     std::priority_queue<Node, std::vector<Node>, std::greater<>> queue;
     int64_t order = 0;
     reached.push_back({from, 0, 0, {}, false});
+    prints.push_back(fingerprint(from));
     queue.push({0, order++, 0});
     std::optional<size_t> goal;
+    double enough = std::numeric_limits<double>::infinity();  // a path of so many is known
     while (!queue.empty()) {
       const Node node = queue.top();
       queue.pop();
@@ -73,11 +91,17 @@ class Planner {
       const Sharding sharding = reached[node.at].sharding;
       for (Move& move : moves(sharding)) {
         const double bytes = node.bytes + move.bytes + kStepBytes;
-        const size_t at = place_of(move.step.after);
+        if (bytes >= enough) continue;
+        const uint64_t print = fingerprint(move.step.after);
+        const size_t at = place_of(move.step.after, print);
         if (at < reached.size() && reached[at].bytes <= bytes) continue;
-        if (at == reached.size()) reached.emplace_back();
+        if (at == reached.size()) {
+          reached.emplace_back();
+          prints.push_back(print);
+        }
         Sharding after = move.step.after;
         reached[at] = {std::move(after), bytes, node.at, std::move(move.step), false};
+        if (same(reached[at].sharding, to_)) enough = bytes;
         queue.push({bytes, order++, at});
       }
     }
@@ -106,7 +130,7 @@ class Planner {
   bool compatible(int dim, const Axes& fewer, const Axes& more) const {
     return fewer.empty() || divides(dim, more);
   }
-  bool wanted_partial(const std::string& axis) const {
+  bool wanted_partial(Name axis) const {
     return std::find(to_.partial.begin(), to_.partial.end(), axis) != to_.partial.end();
   }
 
@@ -233,7 +257,7 @@ class Planner {
     const Axes& axes = s.dims[static_cast<size_t>(from_dim)];
     if (axes.empty()) return;
     Sharding after = s;
-    const std::string axis = axes.back();
+    const Name axis = axes.back();
     after.dims[static_cast<size_t>(from_dim)].pop_back();
     Axes& target = after.dims[static_cast<size_t>(to_dim)];
     const Axes before = target;

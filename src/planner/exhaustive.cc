@@ -60,8 +60,8 @@ class Search {
   }
 
  private:
-  using Group = std::tuple<int64_t, bool, compile::Recompute>;  // tp, sp
-  static Group group_of(const Plan& plan) { return {plan.tp, plan.sp, plan.recompute}; }
+  using Group = std::tuple<int64_t, int64_t, bool, compile::Recompute>;  // tp, ep, sp
+  static Group group_of(const Plan& plan) { return {plan.tp, plan.ep, plan.sp, plan.recompute}; }
   // [sequences of a microbatch][group] layouts.
   using BySize = std::map<int64_t, std::map<Group, std::vector<Plan>>>;
 

@@ -62,12 +62,32 @@ std::string message_of(const Request& request) {
   return mw::test::thrown_by([&] { search(request); });
 }
 
+// Four experts, two a token, in every block.
+Request small_mixture(int64_t gpus) {
+  Request request = small(gpus);
+  request.base.model = models::parse_config(
+      R"({"model_type": "mixtral", "vocab_size": 256, "max_position_embeddings": 64,
+          "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2,
+          "num_attention_heads": 4, "num_key_value_heads": 4, "num_local_experts": 4,
+          "num_experts_per_tok": 2, "rms_norm_eps": 1e-5, "rope_theta": 1e4,
+          "tie_word_embeddings": false})",
+      "mixture.json");
+  return request;
+}
+
+Request small_uneven(int64_t gpus) {
+  Request request = small(gpus);
+  request.base.model.layers = 11;  // on 2 or 4 ranks as if they were 12
+  return request;
+}
+
 }  // namespace
 
 TEST_CASE("the exhaustive planner finds what simulating every plan finds") {
-  for (const int64_t gpus : {1, 2, 4}) {
-    CAPTURE(gpus);
-    const Request request = small(gpus);
+  for (const Request& request : {small(1), small(2), small(4), small_uneven(2), small_mixture(2)}) {
+    CAPTURE(request.base.model.source);
+    CAPTURE(request.base.model.layers);
+    CAPTURE(request.gpus);
     const Found found = search(request);
     REQUIRE(!found.plans.empty());
     const std::vector<Timed> all = time_all(request);
@@ -86,6 +106,25 @@ TEST_CASE("the exhaustive planner finds what simulating every plan finds") {
       }));
     }
   }
+}
+
+TEST_CASE("stages with a block less, and parts of dp for experts, are in the space") {
+  std::set<std::pair<int64_t, int64_t>> depths;  // pp, chunks
+  const Request uneven = small_uneven(8);
+  for (const Layout& layout : layouts(uneven.base, 8)) {
+    for (const Pipelining& pipelining : pipelinings(uneven.base, layout.pp))
+      depths.emplace(layout.pp, pipelining.chunks);
+  }
+  CHECK(depths == std::set<std::pair<int64_t, int64_t>>{
+                      {1, 1}, {2, 1}, {2, 2}, {2, 3}, {4, 1}});  // not 12 stages, nor pp=8
+  std::set<std::pair<int64_t, int64_t>> experts;                 // dp, ep
+  const Request mixture = small_mixture(8);
+  for (const Layout& layout : layouts(mixture.base, 8)) {
+    for (const compile::Plan& plan : layout_plans(mixture.base, layout))
+      experts.emplace(plan.dp, plan.ep);
+  }
+  CHECK(experts == std::set<std::pair<int64_t, int64_t>>{
+                       {1, 1}, {2, 1}, {2, 2}, {4, 1}, {4, 2}, {4, 4}, {8, 1}, {8, 2}, {8, 4}});
 }
 
 TEST_CASE("schedules with replicas and with slices are in the space") {
@@ -298,17 +337,17 @@ TEST_CASE("everything that is wrong with a request is said at once") {
   CHECK(message_of(request) ==
         "--gpus: is 17, but box.toml has 16 devices; use at most 16\n"
         "--seq-len: is 128, but small.json has 64 positions; use at most 64\n"
-        "--gpus: no plan has 17 ranks: tp must divide the 4 heads, pp the 4 layers and dp the "
-        "global batch of 8; use 16 devices, or another batch");
+        "--gpus: no plan has 17 ranks: tp must divide the 4 heads, pp the 4 layers or up to a "
+        "tenth more, and dp the global batch of 8; use 16 devices, or another batch");
   request = small(7);
   CHECK(message_of(request) ==
-        "--gpus: no plan has 7 ranks: tp must divide the 4 heads, pp the 4 layers and dp the "
-        "global batch of 8; use 4 or 8 devices, or another batch");
+        "--gpus: no plan has 7 ranks: tp must divide the 4 heads, pp the 4 layers or up to a "
+        "tenth more, and dp the global batch of 8; use 4 or 8 devices, or another batch");
   request = small(1'000'000'000);  // as quick as 7
   request.base.cluster.devices = 0;
   CHECK(message_of(request) ==
-        "--gpus: no plan has 1000000000 ranks: tp must divide the 4 heads, pp the 4 layers and dp "
-        "the global batch of 8; use 128 devices, or another batch");
+        "--gpus: no plan has 1000000000 ranks: tp must divide the 4 heads, pp the 4 layers or up "
+        "to a tenth more, and dp the global batch of 8; use 128 devices, or another batch");
   request = small(11);
   request.base.cluster.links.front().devices = 4;
   CHECK(message_of(request) == "--gpus: is 11, not a multiple of the 4 devices that " +
@@ -362,21 +401,28 @@ TEST_CASE("a model that does not fit is told the least number of devices that wo
         std::string::npos);
 }
 
-TEST_CASE("the least number of devices is that of plans under any schedule") {
+TEST_CASE("the least number of devices is that of plans under any schedule, with divided experts") {
   FileSystem& fs = posix_fs();
   const std::string root = MW_SOURCE_DIR;
-  const std::string file = root + "/models/qwen3-30b-a3b.json";
   Request request;
-  request.base.model = models::parse_config(fs.read_file(file), file);
+  const auto take = [&](const char* model, int64_t seq_len, int64_t batch) {
+    const std::string file = fmt::format("{}/models/{}.json", root, model);
+    request.base.model = models::parse_config(fs.read_file(file), file);
+    request.base.seq_len = seq_len;
+    request.base.global_batch = batch;
+  };
   request.base.cluster = cluster::load_cluster(fs, "a100-40gb", {root + "/clusters"});
-  request.base.seq_len = 4096;
-  request.base.global_batch = 16;
   request.threads = 2;
-  // On 16 the weights of a whole stage are too much for ZeRO 3 to gather, those of one block not.
   request.gpus = 2;
-  const std::string message = message_of(request);
-  CAPTURE(message);
-  CHECK(message.find("; the least that would do is 16 devices, with dp=8,tp=1,pp=2,schedule=") !=
+  take("mixtral-8x7b", 32768, 15);  // no microbatch of a whole sequence fits on 32
+  const std::string slices = message_of(request);
+  CAPTURE(slices);
+  CHECK(slices.find("; the least that would do is 32 devices, with dp=1,tp=1,pp=32,"
+                    "schedule=seq-1f1b,") != std::string::npos);
+  take("qwen3-30b-a3b", 4096, 16);
+  const std::string experts = message_of(request);
+  CAPTURE(experts);
+  CHECK(experts.find("; the least that would do is 16 devices, with dp=8,tp=1,pp=2,ep=8,") !=
         std::string::npos);
   request.gpus = 16;
   request.method = Method::kPtdP;

@@ -93,7 +93,7 @@ class Rules {
   std::vector<Plan> with_chunks(const Plan& plan, Found& found) {
     std::vector<Plan> plans{plan};
     if (plan.pp == 1) return plans;
-    for (const int64_t chunks : divisors(base_.model.layers / plan.pp)) {
+    for (const int64_t chunks : chunk_counts(base_, plan.pp)) {
       if (chunks == 1) continue;
       Plan interleaved = plan;
       interleaved.schedule =

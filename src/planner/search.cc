@@ -26,6 +26,7 @@ Plan divided(const predict::Request& base, const Layout& layout) {
   plan.tp = layout.tp;
   plan.pp = layout.pp;
   plan.dp = layout.dp;
+  plan.ep = expert_ways(base, layout.dp).back();
   plan.sp = layout.tp > 1 && base.seq_len % layout.tp == 0;
   plan.zero = layout.dp > 1 ? 3 : 0;
   plan.recompute = compile::Recompute::kFull;

@@ -24,6 +24,21 @@ bool takes_tp(const predict::Request& base, int64_t tp) {
          (base.seq_len % tp == 0 && base.seq_len / tp * mixture.top_k % mixture.experts == 0);
 }
 
+int64_t most_blocks(const predict::Request& base, int64_t pp) {
+  return (base.model.layers + pp - 1) / pp;
+}
+
+// Pipelines whose ranks have equal shares of the blocks, or some one less, to a tenth of the whole:
+// 126 blocks as if they were 128.
+std::vector<int64_t> pipelines(const predict::Request& base) {
+  std::vector<int64_t> found;
+  const int64_t layers = base.model.layers;
+  for (int64_t pp = 1; pp <= layers; ++pp) {
+    if (10 * most_blocks(base, pp) * pp <= 11 * layers) found.push_back(pp);
+  }
+  return found;
+}
+
 // "use 6 or 8 devices, or another batch": the nearest numbers of devices below and above, of those
 // that the cluster has, for which there is a layout.
 std::string nearest_devices(const predict::Request& base, int64_t devices) {
@@ -59,7 +74,7 @@ std::vector<Layout> layouts(const predict::Request& base, int64_t devices) {
   std::vector<Layout> found;
   for (const int64_t tp : divisors(base.model.heads)) {
     if (devices % tp != 0 || !takes_tp(base, tp)) continue;
-    for (const int64_t pp : divisors(base.model.layers)) {
+    for (const int64_t pp : pipelines(base)) {
       const int64_t dp = devices / tp / pp;
       if (devices == tp * pp * dp && base.global_batch % dp == 0) found.push_back({tp, pp, dp});
     }
@@ -69,11 +84,10 @@ std::vector<Layout> layouts(const predict::Request& base, int64_t devices) {
 
 std::vector<int64_t> device_counts(const predict::Request& base, int64_t least, int64_t most) {
   std::set<int64_t> counts;
-  const std::vector<int64_t> pipelines = divisors(base.model.layers),
-                             replicas = divisors(base.global_batch);
+  const std::vector<int64_t> depths = pipelines(base), replicas = divisors(base.global_batch);
   for (const int64_t tp : divisors(base.model.heads)) {
     if (!takes_tp(base, tp)) continue;
-    for (const int64_t pp : pipelines) {
+    for (const int64_t pp : depths) {
       for (const int64_t dp : replicas) {
         const int64_t devices = tp * pp * dp;
         if (devices >= least && devices <= most && fills_nodes(base.cluster, devices))
@@ -84,15 +98,27 @@ std::vector<int64_t> device_counts(const predict::Request& base, int64_t least, 
   return {counts.begin(), counts.end()};
 }
 
+std::vector<int64_t> expert_ways(const predict::Request& base, int64_t dp) {
+  const int64_t experts = base.model.mixture.experts;
+  return divisors(experts == 0 ? 1 : std::gcd(experts, dp));
+}
+
 std::vector<Plan> layout_plans(const predict::Request& base, const Layout& layout) {
   std::vector<Plan> plans;
   Plan plan;
   plan.tp = layout.tp;
   plan.pp = layout.pp;
   plan.dp = layout.dp;
-  for (const bool sp : {false, true}) {
-    if (sp && (layout.tp == 1 || base.seq_len % layout.tp != 0)) continue;
-    if (!sp && layout.tp > 1 && base.model.mixture.experts > 0) continue;
+  std::vector<std::pair<int64_t, bool>> ways;  // ep, sp
+  for (const int64_t ep : expert_ways(base, layout.dp)) {
+    for (const bool sp : {false, true}) {
+      if (sp && (layout.tp == 1 || base.seq_len % layout.tp != 0)) continue;
+      if (!sp && layout.tp > 1 && base.model.mixture.experts > 0) continue;
+      ways.emplace_back(ep, sp);
+    }
+  }
+  for (const auto& [ep, sp] : ways) {
+    plan.ep = ep;
     plan.sp = sp;
     for (plan.zero = 0; plan.zero <= (layout.dp > 1 ? 3 : 0); ++plan.zero) {
       for (const Recompute recompute :
@@ -110,11 +136,17 @@ std::vector<Plan> layout_plans(const predict::Request& base, const Layout& layou
   return plans;
 }
 
+std::vector<int64_t> chunk_counts(const predict::Request& base, int64_t pp) {
+  std::vector<int64_t> counts = divisors(most_blocks(base, pp));
+  std::erase_if(counts, [&](int64_t chunks) { return pp * chunks > base.model.layers; });
+  return counts;
+}
+
 std::vector<Pipelining> pipelinings(const predict::Request& base, int64_t pp) {
   if (pp == 1) return {{pipeline::kUsualKind, 1}};
   std::vector<Pipelining> found;
   for (const std::string& kind : pipeline::schedule_kinds()) {
-    for (const int64_t chunks : divisors(base.model.layers / pp)) {
+    for (const int64_t chunks : chunk_counts(base, pp)) {
       const bool other = chunks == 1 && pipeline::kind_of(kind).variant.one_chunk != nullptr;
       if (!other) found.push_back({kind, chunks});
     }
@@ -163,8 +195,9 @@ std::vector<std::string> findings(const Request& request) {
              base.global_batch <= kMostSequences && has_model &&
              layouts(base, request.gpus).empty()) {
     out.add(
-        "--gpus: no plan has {} ranks: tp must divide the {} heads, pp the {} layers and dp the "
-        "global batch of {}; {}",
+        "--gpus: no plan has {} ranks: tp must divide the {} heads, pp the {} layers or up to a "
+        "tenth more, "
+        "and dp the global batch of {}; {}",
         request.gpus, base.model.heads, base.model.layers, base.global_batch,
         nearest_devices(base, request.gpus));
   }

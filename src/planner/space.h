@@ -12,17 +12,24 @@ struct Layout {
   int64_t tp = 1, pp = 1, dp = 1;
 };
 
-// tp divides the heads, pp the blocks, dp the batch, and their product is `devices`.
+// tp divides the heads, dp the batch, pp the blocks or a tenth more places than there are blocks,
+// and their product is `devices`.
 std::vector<Layout> layouts(const predict::Request& base, int64_t devices);
 
 // The numbers of devices from `least` to `most` that fill nodes and have a layout, ascending.
 std::vector<int64_t> device_counts(const predict::Request& base, int64_t least, int64_t most);
 
-// Everything of a layout but its schedule and chunks: sp, ZeRO where dp > 1, recompute, microbatch
-// sizes. Gradient accumulation (1f1b) stands for the schedule.
+// Parts of dp that a mixture's experts can be divided over; 1 alone without one.
+std::vector<int64_t> expert_ways(const predict::Request& base, int64_t dp);
+
+// Everything of a layout but its schedule and chunks: ep, sp, ZeRO where dp > 1, recompute,
+// microbatch sizes. Gradient accumulation (1f1b) stands for the schedule.
 std::vector<compile::Plan> layout_plans(const predict::Request& base, const Layout& layout);
 
-// Schedule and chunks that split the blocks evenly; kinds that differ in nothing are there once.
+// Chunks that divide the most blocks that a pipeline rank has.
+std::vector<int64_t> chunk_counts(const predict::Request& base, int64_t pp);
+
+// Schedule and chunks; kinds that differ in nothing are there once.
 struct Pipelining {
   std::string schedule;
   int64_t chunks = 1;

@@ -92,10 +92,10 @@ std::string loss(const Candidate& best, const Candidate& other) {
 }
 
 std::vector<std::string> notes(const Request& request) {
-  if (request.base.model.mixture.experts == 0) return {};
+  if (request.base.model.mixture.experts == 0 || request.method != Method::kPtdP) return {};
   return {
-      "ep is not searched: every device of a stage holds all of its experts (or their parts); "
-      "simulate --plan takes ep=…"};
+      "the rules of ptdp know no ep: every device of a stage holds all of its experts (or their "
+      "parts); use --planner exhaustive"};
 }
 
 std::string to_text(const Request& request, const Found& found, int64_t top) {

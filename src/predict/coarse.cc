@@ -96,7 +96,7 @@ Plan Coarse::bare_of(Plan plan) {
 bool Coarse::divides_whole(const Plan& plan) const {
   // What neither facts nor orders are told apart by.
   static const Plan usual;
-  if (plan.cp > 1 || plan.ep > 1 || plan.group != usual.group || plan.pairs != usual.pairs ||
+  if (plan.cp > 1 || plan.group != usual.group || plan.pairs != usual.pairs ||
       plan.memory_limit != usual.memory_limit || !plan.costs.empty())
     return false;
   return plan.stages() * plan.microbatches <= compile::kMostUnits &&
@@ -313,19 +313,31 @@ std::vector<Coarse::ReplicaSum> Coarse::replica_sums(const Setting& setting) {
     share = base_.cluster.device.attained.gradient_bytes /
             static_cast<double>(dtype_size(narrow ? DType::kF16 : DType::kF32));
   }
-  const Names data = setting.plan.data_axes();
   const bool together = setting.plan.zero == 0 && divided_stage(setting.plan) == 0;
-  const Names others = together ? data : Names{};
-  const std::vector<RankId> shifts = beside(base_.cluster, setting.plan, others);
-  const std::vector<cluster::GroupShape> of_data = shapes_along(base_.cluster, setting.plan, data);
   const auto seconds = [&](double bytes, const std::vector<cluster::GroupShape>& shapes) {
     const auto sent = Bytes(static_cast<int64_t>(bytes * share));
     return cost::collective_time(base_.cluster, ir::OpKind::kAllReduce, sent, shapes).time.value;
   };
-  double parts = 1;
-  if (setting.plan.zero == 1 && divided_stage(setting.plan) == 0) {
-    for (const Name axis : data) parts *= static_cast<double>(setting.plan.axis_size(axis));
-  }
+  // Of one kind of weights: which ranks have their replicas, and the parts that ZeRO 1 leaves.
+  struct Kind {
+    Names others;
+    std::vector<RankId> shifts;
+    std::vector<cluster::GroupShape> of_data;
+    double parts = 1;
+  };
+  const auto kind_of = [&](const Names& data) {
+    Kind kind;
+    kind.others = together ? data : Names{};
+    kind.shifts = beside(base_.cluster, setting.plan, kind.others);
+    kind.of_data = shapes_along(base_.cluster, setting.plan, data);
+    if (setting.plan.zero == 1 && divided_stage(setting.plan) == 0) {
+      for (const Name axis : data) kind.parts *= static_cast<double>(setting.plan.axis_size(axis));
+    }
+    return kind;
+  };
+  Names of_experts = setting.plan.data_axes();
+  erase(of_experts, "ep");
+  const Kind usual = kind_of(setting.plan.data_axes()), experts = kind_of(of_experts);
   std::vector<ReplicaSum> sums;
   for (int32_t s = 0; s < order.stages(); ++s) {
     ReplicaSum sum;
@@ -334,16 +346,26 @@ std::vector<Coarse::ReplicaSum> Coarse::replica_sums(const Setting& setting) {
     std::sort(sum.ranks.begin(), sum.ranks.end());
     const auto same = [&](const ReplicaSum& other) { return other.ranks == sum.ranks; };
     if (std::any_of(sums.begin(), sums.end(), same)) continue;  // all of a rank's stages go at once
-    std::vector<RankId> members;
-    double bytes = 0;
+    double all = 0, divided = 0;                                // bytes
     for (const int32_t rank : sum.ranks) {
-      for (const RankId member : group_along(setting.plan, others, RankId(rank * stride)))
-        members.push_back(member);
-      bytes = std::max(bytes, states_[static_cast<size_t>(rank)][kGradients] / parts);
+      const Facts& states = states_[static_cast<size_t>(rank)];
+      all = std::max(all, states[kGradients]);
+      divided = std::max(divided, states[kExpertGradients]);
     }
-    std::sort(members.begin(), members.end());
-    sum.seconds = seconds(bytes, cluster::group_shapes(base_.cluster, members, shifts));
-    if (together) sum.seconds -= seconds(bytes, of_data);
+    const auto add = [&](const Kind& kind, double bytes) {
+      if (bytes <= 0) return;
+      std::vector<RankId> members;
+      for (const int32_t rank : sum.ranks) {
+        for (const RankId member : group_along(setting.plan, kind.others, RankId(rank * stride)))
+          members.push_back(member);
+      }
+      std::sort(members.begin(), members.end());
+      sum.seconds +=
+          seconds(bytes / kind.parts, cluster::group_shapes(base_.cluster, members, kind.shifts));
+      if (together) sum.seconds -= seconds(bytes / kind.parts, kind.of_data);
+    };
+    add(usual, all - divided);
+    add(experts, divided);
     sums.push_back(std::move(sum));
   }
   return sums;
@@ -415,7 +437,9 @@ Seconds Coarse::step(const Setting& now) {
 // ZeRO 2 scatters every microbatch's gradients of a stage, ZeRO 3 gathers its weights for forward
 // and for backward as well, each slice anew: as if all of them went at once, in half precision.
 Coarse::Collectives Coarse::seconds_of(const Plan& plan, double held) {
-  const double weights = held * (plan.zero >= 3 ? static_cast<double>(plan.dp) : 1);
+  // Experts are gathered over a part of dp, and the others over all of it at no less than this.
+  const double weights =
+      held * (plan.zero >= 3 ? static_cast<double>(plan.dp) : 1) / static_cast<double>(plan.ep);
   const std::vector<cluster::GroupShape>& groups = places(plan).along_dp;
   const auto seconds = [&](ir::OpKind kind) {
     return cost::collective_time(base_.cluster, kind, Bytes(static_cast<int64_t>(weights)), groups)

@@ -49,7 +49,8 @@ class Coarse {
   Estimate memory(const compile::Plan& plan);
   Seconds step(const compile::Plan& plan);
   // Bounds from below, whatever the schedule and the chunks: all work without a bubble, or ZeRO's
-  // collectives alone, whichever is longer; states, and one microbatch. REQUIRES: pp divides the
+  // collectives alone, whichever is longer; states, and one microbatch. Where pp does not divide
+  // the blocks, as if each rank had as many as the one with the fewest. REQUIRES: pp is at most the
   // blocks.
   Estimate least(const compile::Plan& plan);
   // And with this schedule: each forward and backward without ZeRO's collectives and what they
@@ -57,7 +58,7 @@ class Coarse {
   // they leave out. REQUIRES: as `estimate`.
   Estimate least_scheduled(const compile::Plan& plan);
   // States alone, at the least, of the fullest rank between the ends, or of as many as share a
-  // memory. REQUIRES: pp divides the blocks.
+  // memory. REQUIRES: as `least`.
   Bytes states(const compile::Plan& plan);
 
   // Compile what `states` and `least` of these plans will ask for, on so many threads.

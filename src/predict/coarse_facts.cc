@@ -66,21 +66,24 @@ CoarseFacts::ProbeKey CoarseFacts::work_key(const Plan& plan) const {
   ProgramKey& key = probe.program;
   probe.microbatch = base_.global_batch / (plan.dp * plan.units());
   probe.pp = plan.pp > 1 ? 2 : 1;
+  probe.dp = plan.ep;
   if (base_.options.fp8 != cost::Fp8::kOff && base_.cluster.stack.narrow_saved)
     probe.microbatches = plan.units();
   key.tp = plan.tp;
+  key.ep = plan.ep;
   key.recompute = plan.recompute;
   key.sp = plan.sp;
   key.regather = plan.regather;
   key.slices = plan.sequence_slices();
   key.pipelined = plan.pp > 1;
   // As many ranks as the plan has show a group that straddles nodes.
-  if (straddles(base_.cluster, plan.tp)) probe.dp = plan.dp * plan.pp / probe.pp;
+  if (straddles(base_.cluster, plan.tp) || straddles(base_.cluster, plan.tp * plan.ep))
+    probe.dp = plan.dp * plan.pp / probe.pp;
   const bool reduces = plan.effective_grad_reduce() == compile::GradReduce::kMicrobatch;
   if (plan.dp == 1 || (!reduces && plan.zero <= 1)) return probe;
   probe.dp = plan.dp;
   probe.pp = plan.pp;
-  key.data_parallel = true;
+  key.data_parallel = plan.dp > plan.ep;
   key.zero = plan.zero;
   key.grad_reduce = plan.effective_grad_reduce();
   // What hides behind the blocks beside it does not where there are none: not by the line.
@@ -107,9 +110,10 @@ CoarseFacts::StateKey CoarseFacts::state_key(const Plan& plan, bool folded) {
   StatesKey& key = state.program;
   key.folded = folded;
   key.tp = plan.tp;
+  key.ep = plan.ep;
   key.sp = plan.sp;
   key.pipelined = plan.pp > 1;
-  key.data_parallel = plan.dp > 1;
+  key.data_parallel = plan.dp > plan.ep;
   key.grad_reduce = plan.grad_reduce;
   return state;
 }
@@ -125,7 +129,8 @@ Request CoarseFacts::request_of(const ProgramKey& key) const {
   plan.zero = key.zero;
   plan.recompute = key.recompute;
   plan.grad_reduce = key.grad_reduce;
-  plan.dp = key.data_parallel ? 2 : 1;
+  plan.ep = key.ep;
+  plan.dp = key.data_parallel ? 2 * key.ep : key.ep;
   plan.pp = key.pipelined ? 2 : 1;
   if (key.slices > 1) {
     plan.schedule = pipeline::kinds_with(&pipeline::KindOptions::slices).front();
@@ -142,7 +147,8 @@ Request CoarseFacts::request_of(const StatesKey& key) const {
   plan.tp = key.tp;
   plan.sp = key.sp;
   plan.grad_reduce = key.grad_reduce;
-  plan.dp = key.data_parallel ? 2 : 1;
+  plan.ep = key.ep;
+  plan.dp = key.data_parallel ? 2 * key.ep : key.ep;
   plan.pp = key.pipelined ? 2 : 1;
   return request;
 }
@@ -179,14 +185,28 @@ void CoarseFacts::prepare_states(const std::vector<Plan>& plans, bool scheduled,
   probe_missing(keys, threads);
 }
 
+CoarseFacts::ProbeKey CoarseFacts::dense_of(ProbeKey key) {
+  ProgramKey& program = key.program;
+  program.dense = true;
+  if (program.ep == 1) return key;
+  program.ep = 1;
+  program.data_parallel = program.grad_reduce == compile::GradReduce::kMicrobatch;
+  if (!program.data_parallel) key.dp = 1;
+  return key;
+}
+
+CoarseFacts::StateKey CoarseFacts::dense_of(StateKey key) {
+  key.program.dense = true;
+  key.program.data_parallel = key.dp > 1;
+  key.program.ep = 1;
+  return key;
+}
+
 template <typename Key>
 std::vector<Key> CoarseFacts::with_dense(std::vector<Key> keys) const {
   if (dense_blocks(base_.model) == 0) return keys;
   const size_t count = keys.size();
-  for (size_t i = 0; i < count; ++i) {
-    keys.push_back(keys[i]);
-    keys.back().program.dense = true;
-  }
+  for (size_t i = 0; i < count; ++i) keys.push_back(dense_of(keys[i]));
   return keys;
 }
 
@@ -227,9 +247,7 @@ void CoarseFacts::probe_missing(const std::vector<ProbeKey>& asked, int threads)
   if (dense_blocks(base_.model) == 0) return;
   for (const auto& [key, probe] : probes) {
     if (key.program.dense) continue;
-    ProbeKey dense = key;
-    dense.program.dense = true;
-    const Probe& all = *probes_.at(dense);
+    const Probe& all = *probes_.at(dense_of(key));
     (*probe)->facts.add_second(all.facts, key.program.blocks);
     for (size_t s = 0; s < all.later.size(); ++s)
       (*probe)->later[s].add_second(all.later[s], key.program.blocks);
@@ -259,9 +277,7 @@ void CoarseFacts::probe_missing(const std::vector<StateKey>& asked, int threads)
   if (dense_blocks(base_.model) == 0) return;
   for (const auto& [key, facts] : states) {
     if (key.program.dense) continue;
-    StateKey dense = key;
-    dense.program.dense = true;
-    (*facts)->add_second(*states_of_.at(dense));
+    (*facts)->add_second(*states_of_.at(dense_of(key)));
   }
 }
 

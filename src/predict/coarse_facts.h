@@ -63,18 +63,19 @@ class CoarseFacts {
  private:
   // What tells programs of a few layers apart.
   struct ProgramKey {
-    int64_t tp = 1, zero = 0;
+    int64_t tp = 1, ep = 1, zero = 0;
     int64_t blocks = 0;  // of every stage; 0: any number
     int64_t slices = 1;
     compile::Recompute recompute = compile::Recompute::kNone;
     compile::GradReduce grad_reduce = compile::GradReduce::kStep;
+    // data_parallel: beside the ranks over which experts are divided there are others.
     bool sp = false, regather = false, data_parallel = false, pipelined = false;
     bool dense = false;  // with one MLP in every block
     friend auto operator<=>(const ProgramKey&, const ProgramKey&) = default;
   };
   // And what tells those of updates apart.
   struct StatesKey {
-    int64_t tp = 1;
+    int64_t tp = 1, ep = 1;
     std::optional<compile::GradReduce> grad_reduce;
     bool sp = false, data_parallel = false, pipelined = false, folded = false;
     bool dense = false;  // with one MLP in every block
@@ -114,7 +115,10 @@ class CoarseFacts {
   static StateKey state_key(const compile::Plan& plan, bool folded);
   Request request_of(const ProgramKey& key) const;
   Request request_of(const StatesKey& key) const;
-  // And those that show the model's blocks with one MLP, where others have experts.
+  // What shows the model's blocks with one MLP, where others have experts: no axis divides them.
+  static ProbeKey dense_of(ProbeKey key);
+  static StateKey dense_of(StateKey key);
+  // And those.
   template <typename Key>
   std::vector<Key> with_dense(std::vector<Key> keys) const;
   // REQUIRES: the caller holds facts_mutex_.

@@ -322,6 +322,70 @@ TEST_CASE("blocks with one MLP before those with experts are told apart") {
   }
 }
 
+TEST_CASE("experts that a part of dp divides") {
+  struct Case {
+    const char* model;
+    int64_t layers;
+    std::vector<const char*> plans;
+  };
+  const std::vector<Case> cases = {
+      {"deepseek-v3",
+       12,
+       {"dp=8,ep=8,tp=2,sp,pp=4,microbatches=8", "dp=8,ep=4,pp=4,microbatches=8,recompute=full",
+        "dp=8,ep=2,pp=4,microbatches=4,zero=1", "dp=16,ep=8,pp=4,microbatches=4,zero=2",
+        "dp=16,ep=4,pp=2,microbatches=4,zero=3", "dp=8,ep=8,pp=4,microbatches=8,zero=3",
+        "dp=32,ep=32,microbatches=2,zero=1", "dp=8,ep=8,pp=4,microbatches=8,schedule=dualpipe"}},
+      {"mixtral-8x7b",
+       8,
+       {"dp=8,ep=8,pp=4,microbatches=8,schedule=zb-h1", "dp=16,ep=4,microbatches=4,zero=3",
+        "dp=8,ep=2,tp=4,sp,pp=2,chunks=2,microbatches=8,zero=1",
+        "dp=4,ep=4,pp=4,microbatches=16,schedule=chimera"}}};
+  for (const Case& of : cases) {
+    Request request = request_for(of.model, "dgx-h100", 64);
+    request.model.layers = of.layers;
+    Coarse coarse(request);
+    for (const char* text : of.plans) {
+      request.plan = compile::parse_plan(text);
+      CAPTURE(std::string(text));
+      REQUIRE(coarse.has_order(request.plan));
+      const predict::Prediction prediction = predict::predict(request);
+      const Estimate estimate = coarse.estimate(request.plan), least = coarse.least(request.plan),
+                     scheduled = coarse.least_scheduled(request.plan);
+      CHECK(estimate.step.value == mw::test::close_to(prediction.step.value).epsilon(0.03));
+      CHECK(static_cast<double>(estimate.peak.value) ==
+            mw::test::close_to(static_cast<double>(prediction.needed().value)).epsilon(0.05));
+      CHECK(least.step.value <= (1 + 1e-9) * estimate.step.value);
+      CHECK(scheduled.step.value <= (1 + 1e-9) * estimate.step.value);
+      CHECK(least.peak <= estimate.peak);
+      CHECK(coarse.states(request.plan) <= least.peak);
+    }
+  }
+}
+
+TEST_CASE("stages that the blocks do not come out even on") {
+  Request request = request_for("gpt-3.6b", "selene", 64);
+  request.model.layers = 14;
+  Coarse coarse(request);
+  for (const char* text : {"pp=4,microbatches=16", "tp=2,pp=8,dp=2,microbatches=16,zero=1",
+                           "pp=4,schedule=interleaved-1f1b,chunks=2,microbatches=16",
+                           "pp=8,dp=2,microbatches=8,zero=3",
+                           "pp=4,schedule=zb-v,chunks=2,microbatches=16,recompute=full",
+                           "pp=4,schedule=chimera,microbatches=16"}) {
+    request.plan = compile::parse_plan(text);
+    CAPTURE(std::string(text));
+    const predict::Prediction prediction = predict::predict(request);
+    const Estimate estimate = coarse.estimate(request.plan), least = coarse.least(request.plan),
+                   scheduled = coarse.least_scheduled(request.plan);
+    CHECK(estimate.step.value == mw::test::close_to(prediction.step.value).epsilon(0.03));
+    CHECK(static_cast<double>(estimate.peak.value) ==
+          mw::test::close_to(static_cast<double>(prediction.needed().value)).epsilon(0.05));
+    CHECK(least.step.value <= (1 + 1e-9) * estimate.step.value);
+    CHECK(scheduled.step.value <= (1 + 1e-9) * estimate.step.value);
+    CHECK(least.peak <= estimate.peak);
+    CHECK(coarse.states(request.plan) <= least.peak);
+  }
+}
+
 TEST_CASE("gradients are summed over each stage's own replicas, which lie differently on a torus") {
   Request request = request_for("gpt-7.5b", "tpu-v4", 512);
   request.model.layers = 24;

@@ -246,7 +246,7 @@ ProbePrograms::Sample ProbePrograms::compile_sample(const std::vector<int64_t>& 
   plan = asked;
   plan.chunks = 1;
   plan.pp = static_cast<int64_t>(blocks.size());
-  plan.dp = asked.dp > 1 ? 2 : 1;
+  plan.dp = asked.dp > asked.ep ? 2 * asked.ep : asked.ep;
   plan.microbatches = 2;
   const bool sliced = asked.sequence_slices() > 1;
   if (!sliced) plan.schedule = compile::Plan().schedule;
@@ -279,7 +279,7 @@ ProbePrograms::Sample ProbePrograms::compile_sample(const std::vector<int64_t>& 
 
 pipeline::Program ProbePrograms::placed(const Sample& sample, const View& view) {
   pipeline::Program program;
-  program.mesh = resized(sample.program.mesh, view.dp, view.pp);
+  program.mesh = resized(sample.program.mesh, view.dp / sample.plan.ep, view.pp);
   program.microbatches = static_cast<int32_t>(view.microbatches);
   for (const pipeline::RankProgram& rank : sample.program.ranks) {
     pipeline::RankProgram& here = program.ranks.emplace_back();

@@ -16,8 +16,9 @@ using pipeline::Fragment;
 bool is_flat_part(const Fragment& fragment, size_t v) {
   const ir::TensorType& type = fragment.graph.values[v].type;
   const auto& dims = fragment.shardings[v].dims;
-  return type.rank() == 1 && is_floating(type.dtype) && dims.size() == 1 &&
-         dims[0] == sharding::Axes{"dp"};
+  return type.rank() == 1 && is_floating(type.dtype) && dims.size() == 1 && !dims[0].empty() &&
+         std::all_of(dims[0].begin(), dims[0].end(),
+                     [](Name axis) { return axis == "dp" || axis == "ep"; });
 }
 
 models::BatchShape batch_of(const Request& request, const compile::Plan& plan, int64_t microbatch) {

@@ -23,6 +23,7 @@ enum Fact : uint8_t {
   kUpdateWorkspace,
   kWeights,
   kGradients,
+  kExpertGradients,  // of kGradients, whole ones of experts over which ep divides
   kOptimizer,
   // Gaps in which the device waits, of I, W and B; and how far the host is ahead at their end.
   kGaps,

@@ -1,5 +1,6 @@
 #include "predict/state_programs.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "compile/compile.h"
@@ -13,6 +14,12 @@ using pipeline::ActionKind;
 using pipeline::Category;
 using pipeline::Command;
 
+// Of experts, which ep divides: all other gradients are summed over it.
+bool is_of_experts(const pipeline::Buffer& gradient, const compile::Plan& plan) {
+  const sharding::Axes& summed = gradient.sharding().partial;
+  return plan.ep > 1 && std::find(summed.begin(), summed.end(), "ep") == summed.end();
+}
+
 // ZeRO's states are divided by `dp` where the small program divides them by its own: as
 // compile/flat_groups.h has it.
 void add_states(const pipeline::RankProgram& rank, const compile::Plan& plan, int64_t dp,
@@ -25,7 +32,10 @@ void add_states(const pipeline::RankProgram& rank, const compile::Plan& plan, in
     const auto bytes = static_cast<double>(buffer.bytes().value);
     switch (buffer.category) {
       case Category::kWeights: facts[kWeights] += bytes * (plan.zero >= 3 ? again : 1); break;
-      case Category::kGradients: facts[kGradients] += bytes * (scattered ? again : 1); break;
+      case Category::kGradients:
+        facts[kGradients] += bytes * (scattered ? again : 1);
+        if (!scattered && is_of_experts(buffer, plan)) facts[kExpertGradients] += bytes;
+        break;
       case Category::kOptimizer: facts[kOptimizer] += bytes * (plan.zero >= 1 ? again : 1); break;
       default: break;
     }
@@ -66,7 +76,7 @@ void StatePrograms::compile(const std::vector<int64_t>& blocks) {
   plan.schedule = compile::Plan().schedule;
   plan.chunks = folded_ ? 2 : 1;
   plan.pp = static_cast<int64_t>(blocks.size()) / plan.chunks;
-  plan.dp = request_.plan.dp > 1 ? 2 : 1;
+  plan.dp = request_.plan.dp > plan.ep ? 2 * plan.ep : plan.ep;
   plan.layers = blocks;
   const pipeline::Schedule schedule = sample_schedule(plan.pp, folded_);
   plan.microbatches = schedule.microbatches;
@@ -93,7 +103,7 @@ void StatePrograms::compile(const std::vector<int64_t>& blocks) {
 
 std::vector<Facts> StatePrograms::facts_of(const Sample& sample, int64_t dp, int64_t pp) const {
   pipeline::Program program = sample.program;
-  program.mesh = resized(program.mesh, dp, pp);
+  program.mesh = resized(program.mesh, dp / sample.plan.ep, pp);
   for (size_t f = 0; f < program.fragments.size(); ++f)
     place_on(program.mesh, nullptr, 1, f, program.fragments[f]);
   const std::vector<simulate::CallTime> times = times_on(program, request_, pp, folded_);
