@@ -161,6 +161,8 @@ void Compiler::make_states(const std::vector<LocalStage>& stages,
       (result_.module.state(state).kind == ir::StateKind::kMetric ? metrics : list).push_back(use);
     }
     result_.groups.push_back(make_flat_groups(list, result_.plan.plan, result_.module));
+    for (size_t g = 0; g < result_.groups.back().size(); ++g)
+      holders_[result_.groups.back()[g].weight].emplace_back(static_cast<int32_t>(rank), g);
     metrics_.push_back(std::move(metrics));
   }
 }
@@ -279,16 +281,14 @@ HeldGroup Compiler::holders_of(const FlatGroup& of) const {
   HeldGroup held;
   held.weight = of.weight;
   std::map<LayerId, std::vector<int32_t>> uses;  // in model order, the ranks of each
-  for (size_t rank = 0; rank < result_.groups.size(); ++rank) {
-    for (const FlatGroup& group : result_.groups[rank]) {
-      if (group.weight != of.weight) continue;
-      held.ranks.push_back(static_cast<int32_t>(rank));
-      if (!group.shared) continue;
-      for (const GroupUse& use : group.uses) {
-        MW_CHECK(!use.accumulators.empty(), "pipeline rank {} holds {} and does not use it", rank,
-                 group.name);
-        uses[result_.module.state(use.accumulators[0]).use].push_back(static_cast<int32_t>(rank));
-      }
+  for (const auto& [rank, index] : holders_.at(of.weight)) {
+    const FlatGroup& group = result_.groups[static_cast<size_t>(rank)][index];
+    held.ranks.push_back(rank);
+    if (!group.shared) continue;
+    for (const GroupUse& use : group.uses) {
+      MW_CHECK(!use.accumulators.empty(), "pipeline rank {} holds {} and does not use it", rank,
+               group.name);
+      uses[result_.module.state(use.accumulators[0]).use].push_back(rank);
     }
   }
   held.replicated = !of.shared && held.ranks.size() > 1;

@@ -81,6 +81,8 @@ class Compiler {
   std::optional<partition::Memo> memo_;
   std::vector<std::map<StateId, StateUse>> uses_;  // [pipeline rank]
   std::vector<std::vector<StateUse>> metrics_;
+  // By FlatGroup::weight: the pipeline ranks that hold it, ascending, and which of their groups.
+  std::map<StateId, std::vector<std::pair<int32_t, size_t>>> holders_;
 };
 
 }  // namespace mw::compile

@@ -13,7 +13,11 @@ constexpr int32_t kEverywhere = -1;
 class Cutter {
  public:
   Cutter(const ir::Graph& whole, const std::vector<int32_t>& stage_of_layer, int32_t stages)
-      : whole_(whole), stage_of_layer_(stage_of_layer), stages_(static_cast<size_t>(stages)) {
+      : whole_(whole),
+        stage_of_layer_(stage_of_layer),
+        stages_(static_cast<size_t>(stages)),
+        input_of_(whole.values.size(), nullptr) {
+    for (const ir::Input& input : whole.inputs) input_of_[input.value.index()] = &input;
     for (size_t s = 0; s < stages_.size(); ++s) {
       stages_[s].stage = StageId(static_cast<int64_t>(s));
       stages_[s].graph.name = fmt::format("{} stage {}", whole.name, s);
@@ -54,9 +58,8 @@ class Cutter {
     const ir::Value& value = whole_.value(v);
     StageGraph& stage = stages_[s];
     if (!value.producer.valid()) {
-      const auto input = std::find_if(whole_.inputs.begin(), whole_.inputs.end(),
-                                      [&](const ir::Input& i) { return i.value == v; });
-      MW_CHECK(input != whole_.inputs.end(), "{} has no producer and is no input", whole_.label(v));
+      const ir::Input* input = input_of_[v.index()];
+      MW_CHECK(input != nullptr, "{} has no producer and is no input", whole_.label(v));
       here = stage.graph.add_input(value.type, value.name, input->state);
     } else {
       const ir::Op& producer = whole_.op(value.producer);
@@ -97,6 +100,7 @@ class Cutter {
   const ir::Graph& whole_;
   const std::vector<int32_t>& stage_of_layer_;
   std::vector<StageGraph> stages_;
+  std::vector<const ir::Input*> input_of_;  // [whole value] null: it is none
   std::vector<ValueIds> local_;  // [stage][whole value]
 };
 

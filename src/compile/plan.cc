@@ -12,11 +12,15 @@ namespace {
 // Of a microbatch: bytes of the widest values stay far from 2^63.
 constexpr int64_t kMostTokens = int64_t{1} << 31;
 
+// Ascending. Of numbers that a command line may make large, so up to the root alone.
 std::vector<int64_t> divisors(int64_t n) {
-  std::vector<int64_t> found;
-  for (int64_t d = 1; d <= n; ++d) {
-    if (n % d == 0) found.push_back(d);
+  std::vector<int64_t> found, large;
+  for (int64_t d = 1; d <= n / d; ++d) {
+    if (n % d != 0) continue;
+    found.push_back(d);
+    if (d != n / d) large.push_back(n / d);
   }
+  found.insert(found.end(), large.rbegin(), large.rend());
   return found;
 }
 
@@ -131,9 +135,10 @@ sharding::Axes Plan::data_axes() const {
   return axes;
 }
 
-std::string Plan::rank_text() const {
-  return cp == 1 ? fmt::format("dp*tp*pp={}*{}*{}={}", dp, tp, pp, ranks())
-                 : fmt::format("dp*tp*pp*cp={}*{}*{}*{}={}", dp, tp, pp, cp, ranks());
+std::string Plan::rank_text() const { return fmt::format("{}={}", factors_text(), ranks()); }
+std::string Plan::factors_text() const {
+  return cp == 1 ? fmt::format("dp*tp*pp={}*{}*{}", dp, tp, pp)
+                 : fmt::format("dp*tp*pp*cp={}*{}*{}*{}", dp, tp, pp, cp);
 }
 
 int64_t Plan::units() const { return microbatches * pipeline::kind_of(schedule).parts; }

@@ -84,6 +84,7 @@ struct Plan {
   int64_t ranks() const { return dp * tp * pp * cp; }
   // "dp*tp*pp=2*4*1=8": the number of ranks as people write it.
   std::string rank_text() const;
+  std::string factors_text() const;  // the same without the product, which may overflow
   // The mesh's axes in order: pp, dp, tp and, where they are more than 1, cp and ep, which is the
   // inner part of dp: the axis dp is then what is left of it.
   AxisOrder mesh_order() const;

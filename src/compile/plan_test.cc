@@ -229,10 +229,24 @@ TEST_CASE("sizes that no cluster has, and whose products overflow, are said to b
         "--plan: tp: must be at most 1048576, is 4294967296");
   CHECK(message_of("dp=1048576,tp=1048576,pp=1048576") ==
         "--plan: dp*tp*pp=1048576*1048576*1048576 is more than 1048576 ranks; use fewer");
+  CHECK(message_of("dp=1048576,tp=1048576,pp=1048576,cp=1024") ==
+        "--plan: dp*tp*pp*cp=1048576*1048576*1048576*1024 is more than 1048576 ranks; use fewer");
   CHECK(message_of("pp=1024,chunks=1024,microbatches=1048576") ==
         "--plan: pp*chunks*microbatches=1024*1024*1048576 is more than 262144 units of work; use "
         "fewer");
   CHECK(message_of("layers=9223372036854775807:1").starts_with("--plan: layers"));
+}
+
+TEST_CASE("a memory limit that is none is said once") {
+  const auto limit = [](const std::string& value) {
+    return message_of("pp=2,schedule=zb-auto,memory_limit=" + value);
+  };
+  const std::string where = "--plan: memory_limit: ";
+  CHECK(limit("0") == where + "must be above 0, is 0");
+  CHECK(limit("-1") == where + "must be a number of at least 0, is -1");
+  CHECK(limit("nan") == where + "must be a number of at least 0, is nan");
+  CHECK(limit("inf") == where + "must be a finite number, is inf");
+  CHECK(limit("abc") == where + "must be a number of at least 0, is \"abc\"");
 }
 
 TEST_CASE("the base plan keeps what changes bits and drops the rest") {
@@ -274,6 +288,22 @@ TEST_CASE("a plan that does not fit the model says what would") {
       plan_findings(parse_plan("pp=2,layers=1:2:2"), 4, shape()) ==
       std::vector<std::string>{"plan: layers has 3 entries, must have one a stage: pp*chunks=2*1=2",
                                "plan: layers add up to 5, must add up to the model's 4 layers"});
+}
+
+// A sequence of so many tokens is no model's, but the finding comes before that of the model.
+TEST_CASE("what divides a large number is found at once") {
+  ModelShape much = shape();
+  much.is_sample = true;  // any number of tokens
+  const auto slices = [&](int64_t seq_len, const std::string& plan) {
+    much.seq_len = seq_len;
+    return plan_findings(parse_plan("schedule=seq-1f1b," + plan), 4, much);
+  };
+  CHECK(slices(36, "slices=5") ==
+        std::vector<std::string>{"plan: seq_len=36 is not divisible by slices=5; use slices=1, 2, "
+                                 "3, 4, 6, 9, 12, 18 or 36"});
+  CHECK(slices(1'000'000'000'039, "slices=3") ==  // a prime
+        std::vector<std::string>{"plan: seq_len=1000000000039 is not divisible by slices=3; use "
+                                 "slices=1 or 1000000000039"});
 }
 
 TEST_CASE("context and expert parallelism say what they ask of a model") {

@@ -134,9 +134,8 @@ void check(PlanReading& reading, JsonReader& reader, const std::string& where,
   }
   // No product of three of the numbers overflows: each is bounded.
   if (plan.dp * plan.tp * plan.pp > kMostRanks || plan.ranks() > kMostRanks) {
-    const std::string text = plan.rank_text();
-    diagnostics.add("{}: {} is more than {} ranks; use fewer", where,
-                    text.substr(0, text.rfind('=')), kMostRanks);
+    diagnostics.add("{}: {} is more than {} ranks; use fewer", where, plan.factors_text(),
+                    kMostRanks);
     reading.unsound.insert({"dp", "tp", "pp", "cp"});
   }
   if (plan.stages() * plan.microbatches > kMostUnits &&
@@ -316,9 +315,14 @@ class PlanReader {
     read_option("pairs", plan_.pairs);
     read_option("slices", plan_.slices);
     take("memory_limit", [&](const char* key) {
+      const size_t before = diagnostics_.findings().size();
       plan_.memory_limit = reader_.number_or(key, 0, {.min = 0});
-      if (reader_.has(key) && !(plan_.memory_limit > 0 && std::isfinite(plan_.memory_limit)))
-        reader_.fail(key, "must be above 0, is {}", plan_.memory_limit);
+      if (!reader_.has(key) || diagnostics_.findings().size() > before) return;
+      if (plan_.memory_limit == 0) {
+        reader_.fail(key, "must be above 0, is 0");
+      } else if (!std::isfinite(plan_.memory_limit)) {
+        reader_.fail(key, "must be a finite number, is {}", plan_.memory_limit);
+      }
     });
     take_if_there("costs", [&](const char* key) { plan_.costs = reader_.numbers(key); });
     take("post_validation",

@@ -90,18 +90,18 @@ class Converter {
     names_.resize(program_.fragments.size());
     writers_.resize(program_.fragments.size());
     for (const RankProgram& rank : program_.ranks) {
-      for (size_t c = 0; c < rank.commands.size(); ++c) {
-        const Command& command = rank.commands[c];
+      std::vector<Writer> last(rank.buffers.size());
+      for (const Command& command : rank.commands) {
         if (command.kind != Command::Kind::kCall) continue;
         const size_t f = command.fragment.index();
         std::vector<int32_t>& names = names_[f];
         if (command.names >= 0 && (names.empty() || names.back() != command.names))
           names.push_back(command.names);
-        auto& ports = categories_[f];
-        if (!ports.empty()) continue;
-        for (const BufferId buffer : command.buffers)
-          ports.push_back(rank.buffers[buffer.index()].category);
-        writers_[f] = writers_before(rank, c);
+        const size_t inputs = program_.fragments[f].inputs.size();
+        if (categories_[f].empty()) find_ports(rank, command, inputs, last);
+        for (size_t b = inputs; b < command.buffers.size(); ++b)
+          last[command.buffers[b].index()] = {command.fragment.value,
+                                              static_cast<int32_t>(b - inputs)};
       }
     }
     for (std::vector<int32_t>& names : names_) {
@@ -110,25 +110,17 @@ class Converter {
     }
   }
 
-  // [input] of a call.
-  std::vector<Writer> writers_before(const RankProgram& rank, size_t call) const {
-    const Command& command = rank.commands[call];
-    const size_t inputs = program_.fragments[command.fragment.index()].inputs.size();
-    std::vector<Writer> writers(inputs);
+  // Of the first call of a fragment. `last`: [buffer] who wrote it before.
+  void find_ports(const RankProgram& rank, const Command& call, size_t inputs,
+                  const std::vector<Writer>& last) {
+    const size_t f = call.fragment.index();
+    for (const BufferId buffer : call.buffers)
+      categories_[f].push_back(rank.buffers[buffer.index()].category);
     for (size_t i = 0; i < inputs; ++i) {
-      const BufferId buffer = command.buffers[i];
-      if (rank.buffers[buffer.index()].storage.kind != Storage::Kind::kArena) continue;
-      for (size_t c = call; c-- > 0 && writers[i].fragment < 0;) {
-        const Command& before = rank.commands[c];
-        if (before.kind != Command::Kind::kCall) continue;
-        const size_t first = program_.fragments[before.fragment.index()].inputs.size();
-        for (size_t b = first; b < before.buffers.size(); ++b) {
-          if (before.buffers[b] == buffer)
-            writers[i] = {before.fragment.value, static_cast<int32_t>(b - first)};
-        }
-      }
+      const size_t buffer = call.buffers[i].index();
+      const bool inner = rank.buffers[buffer].storage.kind == Storage::Kind::kArena;
+      writers_[f].push_back(inner ? last[buffer] : Writer());
     }
-    return writers;
   }
 
   // What a fragment reads has the precision in which it was written.

@@ -33,7 +33,8 @@ class Differentiator {
         graph_(graph),
         options_(options),
         builder_(graph),
-        forward_ops_(graph.ops.size()) {}
+        forward_ops_(graph.ops.size()),
+        uses_from_(graph.ops.size()) {}
 
   void run() {
     graph_.reserve(4 * graph_.values.size(), 4 * graph_.ops.size());
@@ -47,7 +48,7 @@ class Differentiator {
     for (size_t i = forward_ops_; i-- > 0;) {
       const ir::Op op = graph_.ops[i];
       differentiate_op(OpId(static_cast<int64_t>(i)), op);
-      finish_parameters(OpId(static_cast<int64_t>(i)), op);
+      for (const size_t use : uses_from_[i]) finish_parameter(uses_[use]);
     }
     ir::drop_dead(graph_);
     mark_work(graph_);
@@ -58,7 +59,6 @@ class Differentiator {
   struct Use {
     ValueId parameter;
     LayerId layer;
-    OpId first;  // of its ops in the layer; the last to give its contribution
     ValueId accumulator;
     StateId state;
   };
@@ -168,7 +168,8 @@ class Differentiator {
     const StateId id = module_.add_state(std::move(state));
     const ValueId accumulator = graph_.add_input(graph_.type(parameter.value), name, id);
     graph_.value(accumulator).logical = graph_.value(parameter.value).logical;
-    uses_.push_back({parameter.value, layer, first, accumulator, id});
+    uses_from_[first.index()].push_back(uses_.size());
+    uses_.push_back({parameter.value, layer, accumulator, id});
   }
 
   void accumulate_loss(ValueId loss) {
@@ -259,29 +260,26 @@ class Differentiator {
     if (value.producer.valid() && value.name.empty() && !name.empty()) value.name = "d." + name;
   }
 
-  // Accumulates the gradients of the parameters of which this op was the first use in its layer.
-  void finish_parameters(OpId id, const ir::Op& op) {
-    for (const Use& use : uses_) {
-      if (use.first != id || use.layer != op.layer) continue;
-      std::vector<Contribution>& all = gradients_[use.parameter.index()];
-      std::vector<Contribution> rest;
-      std::vector<Contribution> mine;
-      for (const Contribution& part : all) (part.layer == use.layer ? mine : rest).push_back(part);
-      all = std::move(mine);
-      const std::string& name = module_.state(use.state).name;
-      const ValueId gradient =
-          gradient_of(use.parameter, use.layer, name.substr(kGradPrefix.size()));
-      gradients_[use.parameter.index()] = std::move(rest);
-      if (!gradient.valid()) {
-        throw_error("graph '{}': no gradient comes to '{}' though its parameter reaches the loss",
-                    graph_.name, name);
-      }
-      builder_.layer = use.layer;
-      const ValueId sum =
-          builder_.emit1(OpKind::kAccumulate, ir::NoAttrs{}, {use.accumulator, gradient});
-      graph_.value(sum).logical = graph_.value(use.parameter).logical;
-      graph_.updates.push_back({use.state, sum});
+  // Accumulates the gradients of a parameter in a layer, when the first op that uses it there has
+  // given its contribution, the last of all.
+  void finish_parameter(const Use& use) {
+    std::vector<Contribution>& all = gradients_[use.parameter.index()];
+    std::vector<Contribution> rest;
+    std::vector<Contribution> mine;
+    for (const Contribution& part : all) (part.layer == use.layer ? mine : rest).push_back(part);
+    all = std::move(mine);
+    const std::string& name = module_.state(use.state).name;
+    const ValueId gradient = gradient_of(use.parameter, use.layer, name.substr(kGradPrefix.size()));
+    gradients_[use.parameter.index()] = std::move(rest);
+    if (!gradient.valid()) {
+      throw_error("graph '{}': no gradient comes to '{}' though its parameter reaches the loss",
+                  graph_.name, name);
     }
+    builder_.layer = use.layer;
+    const ValueId sum =
+        builder_.emit1(OpKind::kAccumulate, ir::NoAttrs{}, {use.accumulator, gradient});
+    graph_.value(sum).logical = graph_.value(use.parameter).logical;
+    graph_.updates.push_back({use.state, sum});
   }
 
   ir::Module& module_;
@@ -292,6 +290,7 @@ class Differentiator {
   std::vector<bool> needed_, reaching_;
   std::vector<std::vector<Contribution>> gradients_;
   std::vector<Use> uses_;
+  std::vector<std::vector<size_t>> uses_from_;  // [forward op] uses that it is the first op of
 };
 
 }  // namespace

@@ -162,7 +162,7 @@ CASES = {
                     "--plan: schedule interleaved-1f1b: microbatches=1 is not a multiple of ranks=2; use microbatches=2, or "
                     "rounds of group=1"),
     "no limit": (JOB + "--plan pp=2,schedule=zb-auto,memory_limit=0", "--plan: memory_limit: must be above 0, is 0"),
-    "endless limit": (JOB + "--plan pp=2,schedule=zb-auto,memory_limit=inf", "--plan: memory_limit: must be above 0, is inf"),
+    "endless limit": (JOB + "--plan pp=2,schedule=zb-auto,memory_limit=inf", "--plan: memory_limit: must be a finite number, is inf"),
     "no schedule file": (JOB + "--plan schedule=no.csv", "--plan: schedule: no.csv: does not exist"),
     "init of a resumed run": (JOB + "--init x --resume {d}/none", "--init: a run that is resumed has its own weights; leave out "
                               "--init or --resume"),
