@@ -1,0 +1,149 @@
+// Coarse estimates where one of their terms is much of a step or of its memory, against the
+// simulation.
+#include <doctest/doctest.h>
+
+#include <string>
+#include <vector>
+
+#include "base/fs.h"
+#include "base/test_close_to.h"
+#include "predict/coarse.h"
+#include "predict/test_request.h"
+
+using namespace mw;
+using namespace mw::predict;
+using mw::predict::test::small;
+
+namespace {
+
+Request request_for(const std::string& model, int64_t layers) {
+  Request request = small();
+  const std::string root = MW_SOURCE_DIR, file = root + "/models/" + model + ".json";
+  request.model = models::parse_config(posix_fs().read_file(file), file);
+  request.model.layers = layers;
+  request.cluster.device.memory = Bytes(int64_t{1} << 44);
+  return request;
+}
+
+void set_bandwidth(Request& request, double bytes) {
+  for (cluster::Link& link : request.cluster.links)
+    link.bandwidth = link.bus_bandwidth = cluster::BytesPerSecond(bytes);
+}
+
+double bytes(Bytes of) { return static_cast<double>(of.value); }
+
+struct Known {
+  double step = 0, memory = 0;  // what the estimate may be off; 0: anything
+};
+void check(Request request, const std::string& plan, const Known& known) {
+  CAPTURE(plan);
+  request.plan = compile::parse_plan(plan);
+  Coarse coarse(request);
+  REQUIRE(coarse.has_order(request.plan));
+  const Estimate estimate = coarse.estimate(request.plan);
+  const Prediction prediction = mw::predict::predict(request);
+  if (known.step > 0) {
+    CHECK(estimate.step.value == mw::test::close_to(prediction.step.value).epsilon(known.step));
+  }
+  if (known.memory > 0) {
+    CHECK(bytes(estimate.peak) ==
+          mw::test::close_to(bytes(prediction.needed())).epsilon(known.memory));
+  }
+}
+
+}  // namespace
+
+TEST_CASE("blocks that stages do not share evenly are the first stages'") {
+  Request request = small();
+  request.model.layers = 5;
+  for (const char* plan : {"pp=3,microbatches=8", "pp=4,microbatches=8"})
+    check(request, plan, {.step = 0.01, .memory = 0.01});
+}
+
+TEST_CASE("the blocks with all keys are those at odd places of the model, not of a stage") {
+  Request request = request_for("gpt-oss-120b", 4);
+  request.seq_len = 16384;  // of a window of 128
+  request.global_batch = 8;
+  for (const char* plan : {"tp=4,sp,pp=2,layers=1:3,microbatches=8",
+                           "tp=4,sp,pp=2,layers=3:1,microbatches=8", "tp=4,sp,pp=4,microbatches=8"})
+    check(request, plan, {.step = 0.01, .memory = 0.01});
+}
+
+TEST_CASE("messages are slower by the part of all calls in which collectives have their port") {
+  Request request = small();
+  set_bandwidth(request, 1e9);
+  request.model.hidden_size = 256;
+  request.global_batch = 64;
+  for (const char* plan : {"tp=2,pp=4,microbatches=16", "tp=2,pp=4,microbatches=16,schedule=zb-h1",
+                           "tp=2,pp=4,microbatches=16,recompute=full"})
+    check(request, plan, {.step = 0.04});
+}
+
+TEST_CASE("slots of gradients are held beside those of activations") {
+  Request request = small();
+  request.model.hidden_size = 256;
+  request.global_batch = 64;
+  for (const char* plan : {"tp=4,pp=4,microbatches=8", "tp=2,pp=4,microbatches=16",
+                           "tp=2,pp=4,microbatches=16,recompute=full"})
+    check(request, plan, {.memory = 0.01});
+}
+
+TEST_CASE("gradients that every microbatch reduces are held in parts, with ZeRO 1 too") {
+  for (const char* plan : {"dp=4,zero=1,grad_reduce=microbatch,microbatches=4",
+                           "dp=4,zero=0,grad_reduce=microbatch,microbatches=4",
+                           "dp=4,zero=2,grad_reduce=step,microbatches=4",
+                           "dp=4,pp=2,zero=1,grad_reduce=microbatch,microbatches=4"})
+    check(small(), plan, {.memory = 0.01});
+}
+
+TEST_CASE("what is gathered for two blocks a stage is read off stages of two blocks") {
+  Request request = small();
+  request.model.layers = 8;
+  request.global_batch = 64;
+  for (const char* plan :
+       {"dp=4,pp=4,zero=3,microbatches=4", "dp=4,pp=4,zero=3,microbatches=16,schedule=zb-h1"})
+    check(request, plan, {.step = 0.01, .memory = 0.01});
+}
+
+TEST_CASE("sums over replicas are in the format of gradients, before the norm that ranks meet in") {
+  for (const bool narrow : {false, true}) {
+    CAPTURE(narrow);
+    Request request = small();
+    REQUIRE(set_precision(request, "f16"));
+    request.cluster.stack.f16_gradients = narrow;
+    request.cluster.device.attained.gradient_bytes = 2;
+    request.model.tie_word_embeddings = false;
+    request.model.vocab_size = 1 << 14;
+    set_bandwidth(request, 1e9);
+    for (const char* plan :
+         {"pp=2,schedule=chimera,microbatches=2", "dp=2,pp=2,schedule=chimera,microbatches=2",
+          "dp=2,pp=2,schedule=chimera,microbatches=2,zero=1"})
+      check(request, plan, {.step = 0.02});
+  }
+}
+
+TEST_CASE("bounds of memory that ranks share are those of the kind of blocks that has less") {
+  Request request = request_for("deepseek-v3", 6);  // three blocks with one MLP before the others
+  request.seq_len = 512;
+  request.cluster.cores = 16;
+  Coarse coarse(request);
+  for (const char* text : {"pp=2,microbatches=8", "dp=2,pp=3,microbatches=8,zero=3",
+                           "dp=2,pp=2,zero=1,microbatches=4,schedule=zb-h1"}) {
+    CAPTURE(std::string(text));
+    request.plan = compile::parse_plan(text);
+    const double needed = bytes(mw::predict::predict(request).needed());
+    CHECK(bytes(coarse.states(request.plan)) <= needed);
+    CHECK(bytes(coarse.least(request.plan).peak) <= needed);
+  }
+}
+
+TEST_CASE("a bound of memory has no more of a microbatch than two slices save") {
+  Request request = small();
+  request.cluster.device.attained.fused_attention = false;  // the scores are most of it
+  request.cluster.stack.autograd = true;
+  request.model.max_positions = request.seq_len = 2048;
+  const compile::Plan plan = compile::parse_plan("pp=2,schedule=seq-1f1b,slices=2,microbatches=4");
+  Coarse coarse(request);
+  CHECK(coarse.least(plan).peak <= coarse.memory(plan).peak);
+  CHECK(coarse.least_scheduled(plan).peak <= coarse.memory(plan).peak);
+}
