@@ -125,6 +125,12 @@ TEST_CASE("what is free goes back where the device has no room") {
           {5, 60, 160}});
 }
 
+TEST_CASE("a free block at the end that grows takes room for what it lacks alone") {
+  // 41 MiB are 20 that are free and two pages, for which there is room: nothing goes back.
+  replay(Allocator::kExpandable, 130,
+         {{0, 40, 40}, {1, 20, 60}, {2, 20, 80}, {2, 0, 80}, {0, 0, 80}, {3, 41, 120}});
+}
+
 TEST_CASE("blocks never overlap, and all that is reserved is in use or free") {
   std::mt19937 random(7);
   for (const Allocator kind : {Allocator::kSegments, Allocator::kExpandable}) {

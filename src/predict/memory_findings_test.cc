@@ -29,11 +29,10 @@ std::string findings(Request request, const std::string& plan, Bytes limit) {
 struct Case {
   const char *plan, *fits, *change;
 };
-void check_changes(const std::vector<Case>& cases) {
+void check_changes(const std::vector<Case>& cases, const Request& request = small()) {
   for (const Case& c : cases) {
     CAPTURE(std::string(c.plan));
     CAPTURE(std::string(c.fits));
-    const Request request = small();
     const std::string text = findings(request, c.plan, needed(request, c.fits));
     CAPTURE(text);
     CHECK(text.ends_with("; the nearest change that fits: " + std::string(c.change)));
@@ -111,6 +110,40 @@ TEST_CASE("another schedule is proposed for stages that are named where it has t
       {"dp=2,pp=2,layers=2:2,schedule=gpipe,microbatches=4",
        "dp=2,pp=2,zero=1,recompute=full,microbatches=8",
        "schedule=1f1b,zero=1,recompute=full,microbatches=8"},
+  });
+}
+
+TEST_CASE("experts are divided over as few ranks as do, and over no more than a node's") {
+  Request request = small();
+  request.model = models::parse_config(
+      R"({"model_type": "mixtral", "vocab_size": 256, "max_position_embeddings": 64,
+          "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 4,
+          "num_attention_heads": 4, "num_key_value_heads": 4, "num_local_experts": 8,
+          "num_experts_per_tok": 2})",
+      "small.json");
+  request.cluster.links[0].devices = 4;
+  request.cluster.links.push_back(request.cluster.links[0]);
+  request.cluster.links[1].devices = 0;
+  check_changes(
+      {
+          {"dp=8,zero=1,microbatches=2", "dp=8,zero=1,ep=2,microbatches=2", "ep=2"},
+          {"dp=8,zero=1,microbatches=2", "dp=8,zero=1,ep=4,microbatches=2", "ep=4"},
+          // Over eight it would do by itself.
+          {"dp=8,zero=1,microbatches=2", "dp=8,zero=1,ep=8,microbatches=2", "zero=3,ep=4"},
+          {"dp=8,ep=2,recompute=full,microbatches=2",
+           "dp=8,ep=2,zero=3,recompute=full,microbatches=2", "zero=3"},
+      },
+      request);
+}
+
+TEST_CASE("sequence parallelism is taken back where the rest fits without it") {
+  check_changes({
+      {"tp=2,dp=2,microbatches=8", "tp=2,dp=2,zero=1,recompute=full,microbatches=8",
+       "zero=1,recompute=full"},
+      {"tp=2,dp=2,microbatches=4,recompute=full", "tp=2,dp=2,zero=3,recompute=full,microbatches=8",
+       "zero=3,microbatches=8"},
+      {"tp=2,dp=2,zero=2,microbatches=8,recompute=full",
+       "tp=2,dp=2,zero=3,recompute=full,microbatches=8", "sp"},
   });
 }
 

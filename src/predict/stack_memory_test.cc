@@ -1,0 +1,35 @@
+#include "predict/stack_memory.h"
+
+#include <doctest/doctest.h>
+
+#include "predict/test_request.h"
+
+using namespace mw;
+using namespace mw::predict;
+
+TEST_CASE("what a stack keeps follows from what it fuses and what its autograd saves") {
+  for (int i = 0; i < 32; ++i) {
+    Request request = predict::test::small();
+    cluster::Stack& stack = request.cluster.stack;
+    cluster::Attained& attained = request.cluster.device.attained;
+    stack.autograd = (i & 1) != 0;
+    stack.attention_copies = (i & 2) != 0;
+    attained.fused_attention = (i & 4) != 0;
+    attained.fused_elementwise = (i & 8) != 0;
+    stack.dropout_masks = stack.f32_loss = (i & 16) != 0;
+    CAPTURE(i);
+    const auto memory = [&](const char* plan) {
+      return stack_memory(request.cluster, compile::parse_plan(plan), cost::Fp8::kOff);
+    };
+    const StackMemory usual = memory("dp=1");
+    // Scores that go through memory are saved, and with them what is copied for them.
+    CHECK(usual.scores == (stack.autograd && !attained.fused_attention));
+    CHECK(usual.attention_copies == (usual.scores && stack.attention_copies));
+    CHECK(usual.wide_norms == !attained.fused_elementwise);
+    CHECK(usual.wide_last_norm == stack.f32_loss);
+    CHECK(usual.masks == stack.dropout_masks);
+    CHECK(!usual.kept_products);
+    CHECK(!memory("recompute=selective").kept_products);
+    CHECK(memory("recompute=selective-op").kept_products == !attained.fused_elementwise);
+  }
+}
