@@ -387,6 +387,52 @@ TEST_CASE("ranks that share a memory fit together or not at all") {
   CHECK(message.find(" would do, with dp=") != std::string::npos);
 }
 
+TEST_CASE("of ranks that share a memory as many are proposed as fit") {
+  Request request = small(8);
+  request.base.cluster.cores = 4;
+  request.base.model.layers = 1;
+  const auto least = [&](int64_t ranks) {
+    Request of = request;
+    of.gpus = ranks;
+    of.simulated = 1000;  // all
+    Bytes bytes = request.base.cluster.device.memory;
+    for (const Candidate& here : search(of).plans) bytes = std::min(bytes, here.needed);
+    return bytes;
+  };
+  const Bytes four = least(4);
+  REQUIRE(least(8).value > four.value * 11 / 10);
+  request.base.cluster.device.memory = Bytes(four.value * 21 / 20);
+  const std::string message = message_of(request);
+  CAPTURE(message);
+  CHECK(message.find("; 4 would do, with ") != std::string::npos);
+}
+
+TEST_CASE("the rules of PTD-P interleave where that is faster and fits") {
+  Request request = small(8);  // without a node: what does not fit on a device is in a pipeline
+  request.method = Method::kPtdP;
+  request.base.model.layers = 8;
+  request.base.global_batch = 32;
+  const auto simulated = [&](const char* plan) {
+    predict::Request one = request.base;
+    one.plan = compile::parse_plan(plan);
+    return predict::predict(one);
+  };
+  const predict::Prediction usual = simulated("dp=2,pp=4,microbatches=8"),
+                            chunks = simulated(
+                                "dp=2,pp=4,schedule=interleaved-1f1b,chunks=2,microbatches=8");
+  REQUIRE(chunks.step < usual.step);
+  request.base.cluster.device.memory =
+      Bytes(std::max(usual.needed(), chunks.needed()).value * 11 / 10);
+  const Candidate best = search(request).plans.front();
+  CAPTURE(short_form(best.plan));
+  CHECK(best.plan.chunks > 1);
+  predict::Request other = request.base;
+  other.plan = best.plan;
+  other.plan.schedule = pipeline::kUsualKind;
+  other.plan.chunks = 1;
+  CHECK(best.step < predict::predict(other).step);
+}
+
 TEST_CASE("a model that does not fit is told the least number of devices that would do") {
   const Request request = small(1, 0.0018);
   const std::string message = message_of(request);

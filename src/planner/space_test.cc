@@ -1,0 +1,87 @@
+#include "planner/space.h"
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <set>
+#include <vector>
+
+#include "predict/test_request.h"
+
+using namespace mw;
+using namespace mw::planner;
+
+namespace {
+
+std::vector<int64_t> tensor_ways(const predict::Request& base, int64_t devices) {
+  std::set<int64_t> ways;
+  for (const Layout& layout : layouts(base, devices)) ways.insert(layout.tp);
+  return {ways.begin(), ways.end()};
+}
+
+}  // namespace
+
+TEST_CASE("tp divides the heads, and the key heads or they it, and leaves experts whole rows") {
+  struct Case {
+    int64_t heads, kv_heads, experts, top_k, seq_len;
+    std::vector<int64_t> ways;
+  };
+  for (const Case& c : std::vector<Case>{{8, 8, 0, 0, 64, {1, 2, 4, 8}},
+                                         {8, 2, 0, 0, 64, {1, 2, 4, 8}},
+                                         {8, 1, 0, 0, 64, {1, 2, 4, 8}},
+                                         {24, 12, 0, 0, 64, {1, 2, 3, 4, 6, 12, 24}},
+                                         {24, 6, 0, 0, 64, {1, 2, 3, 6, 12, 24}},  // not 4, not 8
+                                         // 64 / tp tokens, each for two of the experts.
+                                         {8, 8, 32, 2, 64, {1, 2, 4}},
+                                         {8, 8, 128, 2, 64, {1}},
+                                         {8, 8, 8, 2, 64, {1, 2, 4, 8}},
+                                         {8, 8, 8, 8, 60, {1, 2, 4}}}) {
+    CAPTURE(c.heads);
+    CAPTURE(c.kv_heads);
+    CAPTURE(c.experts);
+    predict::Request base = predict::test::small();
+    base.model.heads = c.heads;
+    base.model.kv_heads = c.kv_heads;
+    base.model.mixture.experts = c.experts;
+    base.model.mixture.top_k = c.top_k;
+    base.seq_len = c.seq_len;
+    base.global_batch = 48;
+    CHECK(tensor_ways(base, 48) == c.ways);
+  }
+}
+
+TEST_CASE("sequence parallelism is tried where tp divides the sequence, of experts nothing else") {
+  struct Case {
+    int64_t tp, seq_len, experts;
+    bool without, with;
+  };
+  for (const Case& c :
+       {Case{1, 64, 0, true, false}, Case{2, 64, 0, true, true}, Case{2, 63, 0, true, false},
+        Case{4, 62, 0, true, false}, Case{1, 64, 8, true, false}, Case{2, 64, 8, false, true}}) {
+    CAPTURE(c.tp);
+    CAPTURE(c.seq_len);
+    predict::Request base = predict::test::small();
+    base.seq_len = c.seq_len;
+    base.model.mixture.experts = c.experts;
+    const std::vector<compile::Plan> plans = layout_plans(base, {c.tp, 1, 1});
+    for (const bool sp : {false, true}) {
+      CHECK(std::any_of(plans.begin(), plans.end(), [&](const auto& plan) {
+              return plan.sp == sp;
+            }) == (sp ? c.with : c.without));
+    }
+    // Gathered again wherever there is something that would be saved otherwise.
+    for (const compile::Plan& plan : plans)
+      CHECK(plan.regather == (plan.sp && plan.recompute != compile::Recompute::kFull));
+  }
+}
+
+TEST_CASE("no plan has more units of work than one may have") {
+  predict::Request base = predict::test::small();
+  base.global_batch = 1 << 20;
+  for (const int64_t pp : {1, 4}) {
+    int64_t most = 0;
+    for (const compile::Plan& plan : layout_plans(base, {1, pp, 1}))
+      most = std::max(most, plan.stages() * plan.microbatches);
+    CHECK(most == compile::kMostUnits);
+  }
+}
