@@ -208,6 +208,17 @@ TEST_CASE(
   early.call(0, f, {0});
   early.call(0, u, {0, 1, 2});
   CHECK(early.run().sums[0].end == 2 + (3 + 2 * 3) + 1);
+  // A short one is slower as long as it runs: at 2 s a second beside the gather that takes three.
+  Hand brief(1);
+  brief.options = hand.options;
+  FragmentCost second = made_of({computes(1)});
+  second.state_uses = {{0, 0, -1}};
+  const int32_t s = brief.fragment(ActionKind::kF, std::move(second));
+  FragmentCost later = hand.fragments[static_cast<size_t>(u)].cost;
+  const int32_t update = brief.fragment(ActionKind::kUpdate, std::move(later));
+  brief.call(0, s, {0});
+  brief.call(0, update, {0, 1, 2});
+  CHECK(brief.run().sums[0].end == 2 + 3 + 1);
   // One that writes a state, reads 1 at once and 0 after a second begins at 5 s.
   early.fragments[0].cost.state_uses = {{0, -1, 0}, {1, 0, -1}, {2, 1, -1}};
   early.flat.ranks[0].bindings = {2, 1, 0, 0, 1, 2};

@@ -69,6 +69,7 @@ TEST_CASE("a stack with buckets sums the step's gradients in several all-reduces
   CHECK(takes(OpKind::kAllReduce, true, 0).first == close_to(6 + 3));
   CHECK(takes(OpKind::kAllReduce, true, 1000).first == close_to(6 + 4 * 3));
   CHECK(takes(OpKind::kAllReduce, true, 1000).second == close_to(4 * 3));
+  CHECK(takes(OpKind::kAllReduce, true, 1700).first == close_to(6 + 2 * 3));  // nearer to two
   CHECK(takes(OpKind::kAllReduce, true, 8000).first == close_to(6 + 3));
   CHECK(takes(OpKind::kAllReduce, false, 1000).first == close_to(6 + 3));
   CHECK(takes(OpKind::kReduceScatter, true, 1000).first == close_to(3 + 1.5));
@@ -117,6 +118,10 @@ TEST_CASE("gathered weights are copied where they are read, gradients where they
   set_times(cost, c, {});
   CHECK(cost.ops[0].device == close_to(4.5));
   CHECK(cost.ops[1].device == close_to(2 + 2 * 4));  // read and written
+  cost.collectives_of[0].times = 1.5;                // every second one is gathered again
+  set_times(cost, c, {});
+  CHECK(cost.ops[0].device == close_to(1.5 * 4.5));
+  CHECK(cost.ops[1].device == close_to(2 + 1.5 * 2 * 4));
   cost = made(OpKind::kReduceScatter);
   cost.collectives_of[0].copied_at = 1;
   cost.collectives_of[0].gradients = cost.collectives_of[0].bytes.value / 4;  // made in two bytes
