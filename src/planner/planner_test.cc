@@ -433,6 +433,16 @@ TEST_CASE("the rules of PTD-P interleave where that is faster and fits") {
   CHECK(best.step < predict::predict(other).step);
 }
 
+TEST_CASE("the rules take no more units of work than a plan may have") {
+  Request request = small(3);  // three stages: nothing else has three ranks
+  request.base.model.layers = 3;
+  request.base.global_batch = 1 << 20;
+  request.method = Method::kPtdP;
+  const Found found = search(request);
+  CHECK(found.plans.front().plan.pp == 3);
+  CHECK(found.candidates == 17);  // 1 to 2^16 microbatches
+}
+
 TEST_CASE("a model that does not fit is told the least number of devices that would do") {
   const Request request = small(1, 0.0018);
   const std::string message = message_of(request);

@@ -77,6 +77,7 @@ class Rules {
       std::vector<int64_t> microbatches = divisors(base_.global_batch / plan.dp);
       std::reverse(microbatches.begin(), microbatches.end());  // the smallest microbatch first
       for (const int64_t m : microbatches) {
+        if (m > compile::kMostUnits / plan.pp) continue;
         plan.microbatches = m;
         found.candidates += 1;
         if (peak(plan) > limit_) break;

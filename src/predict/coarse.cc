@@ -52,13 +52,6 @@ Bytes whole_bytes(double bytes) {
 // reads none of a block's matrices, may go beside the rest.
 constexpr double kApart = 0.9;
 
-// The ZeRO stage, where it has collectives in forward or backward; otherwise 0.
-int64_t divided_stage(const Plan& plan) {
-  const bool divides =
-      plan.dp > 1 && plan.effective_grad_reduce() == compile::GradReduce::kMicrobatch;
-  return divides ? std::max<int64_t>(plan.zero, 1) : 0;
-}
-
 }  // namespace
 
 Coarse::Coarse(Request request)
@@ -84,6 +77,12 @@ void Coarse::prepare_scheduled(const std::vector<Plan>& plans, int threads) {
 
 void Coarse::prepare_exact(const std::vector<Plan>& plans, int threads) {
   facts_->prepare_work(plans, threads);
+}
+
+int64_t Coarse::divided_stage(const Plan& plan) {
+  const bool divides =
+      plan.dp > 1 && plan.effective_grad_reduce() == compile::GradReduce::kMicrobatch;
+  return divides ? std::max<int64_t>(plan.zero, 1) : 0;
 }
 
 Plan Coarse::bare_of(Plan plan) {
@@ -163,14 +162,11 @@ const Facts& Coarse::piece_facts(const Setting& setting, int32_t copy) {
 }
 
 // Unfused attention has scores for all keys of the whole, but a slice has none for those of later
-// slices.
-void Coarse::leave_out_later_keys(const Setting& setting, int32_t slice, int64_t blocks,
-                                  Facts& facts) const {
+// slices. Of a block and a microbatch; zeros: the profile's attention is fused.
+Coarse::Scores Coarse::scores_of(const Plan& plan) const {
   const cluster::Device& device = base_.cluster.device;
   const models::ModelConfig& model = base_.model;
-  if (device.attained.fused_attention || base_.seq_len > cost::kUnfusedKeys) return;
-  const auto slices = static_cast<double>(setting.orders.longer->slices());
-  const Plan& plan = setting.plan;
+  if (device.attained.fused_attention || base_.seq_len > cost::kUnfusedKeys) return {};
   cost::OpWork work;
   work.kind = cost::OpWork::Kind::kAttention;
   work.op = ir::OpKind::kAttention;
@@ -180,22 +176,30 @@ void Coarse::leave_out_later_keys(const Setting& setting, int32_t slice, int64_t
                 .m = base_.seq_len,
                 .n = base_.seq_len,
                 .k = model.head_dim};
-  const double forward = cost::op_time(device, work, base_.options.tf32).device.value;
+  Scores scores;
+  scores.forward = cost::op_time(device, work, base_.options.tf32).device.value;
   work.op = ir::OpKind::kAttentionGrad;
   work.backward = true;
-  const double again = plan.recompute == compile::Recompute::kNone ? 0 : forward,
-               backward = cost::op_time(device, work, base_.options.tf32).device.value + again;
+  const double again = plan.recompute == compile::Recompute::kNone ? 0 : scores.forward;
+  scores.backward = cost::op_time(device, work, base_.options.tf32).device.value + again;
+  if (!base_.cluster.stack.autograd || plan.recompute != compile::Recompute::kNone) return scores;
+  // Softmax, its dropout and the mask.
+  scores.saved = static_cast<double>(work.shape.batch) *
+                 static_cast<double>(base_.seq_len * base_.seq_len) *
+                 (2 * static_cast<double>(dtype_size(work.dtype)) + 1);
+  return scores;
+}
+
+void Coarse::leave_out_later_keys(const Setting& setting, int32_t slice, int64_t blocks,
+                                  Facts& facts) const {
+  const Scores scores = scores_of(setting.plan);
+  const auto slices = static_cast<double>(setting.orders.longer->slices());
   const double later = 1 - (slice + 1) / slices;  // share of the keys
   const double of_one = later * static_cast<double>(blocks) / slices;
-  facts[kForward] = std::max(0.0, facts[kForward] - of_one * forward);
+  facts[kForward] = std::max(0.0, facts[kForward] - of_one * scores.forward);
   for (const Fact whole : {kInputGrad, kBackward})
-    facts[whole] = std::max(0.0, facts[whole] - of_one * backward);
-  if (!base_.cluster.stack.autograd || plan.recompute != compile::Recompute::kNone) return;
-  // Softmax, its dropout and the mask.
-  const double scores = static_cast<double>(work.shape.batch) *
-                        static_cast<double>(base_.seq_len * base_.seq_len) *
-                        (2 * static_cast<double>(dtype_size(work.dtype)) + 1);
-  facts[kSaved] = std::max(0.0, facts[kSaved] - of_one * scores);
+    facts[whole] = std::max(0.0, facts[whole] - of_one * scores.backward);
+  facts[kSaved] = std::max(0.0, facts[kSaved] - of_one * scores.saved);
   facts[kSavedForWeights] = std::min(facts[kSavedForWeights], facts[kSaved]);
 }
 
@@ -297,78 +301,6 @@ const Coarse::Places& Coarse::places(const Plan& plan) {
                   shapes_along(base_.cluster, plan, {"dp"}), beside(base_.cluster, plan, {})};
   }
   return it->second;
-}
-
-// Gradients of ranks' stages summed over their replicas: what ZeRO leaves of them to one rank, or
-// with the data-parallel ranks in one collective, which is in place of the update's own.
-std::vector<Coarse::ReplicaSum> Coarse::replica_sums(const Setting& setting) {
-  const Order& order = *setting.orders.longer;
-  const int32_t replicas = order.replicas();
-  if (replicas == 1) return {};
-  const int64_t stride = stride_of(setting.plan, "pp");
-  const StackMemory memory = stack_memory(base_.cluster, setting.plan, base_.options.fp8);
-  const bool narrow = memory.f16_gradients && base_.precision == DType::kF16;
-  double share = 1;
-  if (base_.precision != DType::kF32) {
-    share = base_.cluster.device.attained.gradient_bytes /
-            static_cast<double>(dtype_size(narrow ? DType::kF16 : DType::kF32));
-  }
-  const bool together = setting.plan.zero == 0 && divided_stage(setting.plan) == 0;
-  const auto seconds = [&](double bytes, const std::vector<cluster::GroupShape>& shapes) {
-    const auto sent = Bytes(static_cast<int64_t>(bytes * share));
-    return cost::collective_time(base_.cluster, ir::OpKind::kAllReduce, sent, shapes).time.value;
-  };
-  // Of one kind of weights: which ranks have their replicas, and the parts that ZeRO 1 leaves.
-  struct Kind {
-    Names others;
-    std::vector<RankId> shifts;
-    std::vector<cluster::GroupShape> of_data;
-    double parts = 1;
-  };
-  const auto kind_of = [&](const Names& data) {
-    Kind kind;
-    kind.others = together ? data : Names{};
-    kind.shifts = beside(base_.cluster, setting.plan, kind.others);
-    kind.of_data = shapes_along(base_.cluster, setting.plan, data);
-    if (setting.plan.zero == 1 && divided_stage(setting.plan) == 0) {
-      for (const Name axis : data) kind.parts *= static_cast<double>(setting.plan.axis_size(axis));
-    }
-    return kind;
-  };
-  Names of_experts = setting.plan.data_axes();
-  erase(of_experts, "ep");
-  const Kind usual = kind_of(setting.plan.data_axes()), experts = kind_of(of_experts);
-  std::vector<ReplicaSum> sums;
-  for (int32_t s = 0; s < order.stages(); ++s) {
-    ReplicaSum sum;
-    for (int32_t j = 0; j < replicas; ++j)
-      sum.ranks.push_back(order.rank_of(j * order.slices() * order.stages() + s));
-    std::sort(sum.ranks.begin(), sum.ranks.end());
-    const auto same = [&](const ReplicaSum& other) { return other.ranks == sum.ranks; };
-    if (std::any_of(sums.begin(), sums.end(), same)) continue;  // all of a rank's stages go at once
-    double all = 0, divided = 0;                                // bytes
-    for (const int32_t rank : sum.ranks) {
-      const Facts& states = states_[static_cast<size_t>(rank)];
-      all = std::max(all, states[kGradients]);
-      divided = std::max(divided, states[kExpertGradients]);
-    }
-    const auto add = [&](const Kind& kind, double bytes) {
-      if (bytes <= 0) return;
-      std::vector<RankId> members;
-      for (const int32_t rank : sum.ranks) {
-        for (const RankId member : group_along(setting.plan, kind.others, RankId(rank * stride)))
-          members.push_back(member);
-      }
-      std::sort(members.begin(), members.end());
-      sum.seconds +=
-          seconds(bytes / kind.parts, cluster::group_shapes(base_.cluster, members, kind.shifts));
-      if (together) sum.seconds -= seconds(bytes / kind.parts, kind.of_data);
-    };
-    add(usual, all - divided);
-    add(experts, divided);
-    sums.push_back(std::move(sum));
-  }
-  return sums;
 }
 
 void Coarse::fill_states(const Setting& setting) {
@@ -492,6 +424,12 @@ Bytes Coarse::states(const Plan& plan) {
   return whole_bytes(std::floor(bytes) * static_cast<double>(sharing(plan)));
 }
 
+// Of a plan that has some schedule.
+int64_t Coarse::slices_at_most(const Plan& plan) const {
+  if (plan.sequence_slices() > 1) return plan.sequence_slices();
+  return plan.pp == 1 || base_.seq_len % pipeline::kUsualSlices != 0 ? 1 : pipeline::kUsualSlices;
+}
+
 Estimate Coarse::least(const Plan& asked) {
   const Plan plan = bare_of(asked);
   const StageFacts& work = facts_->work(plan).facts;
@@ -508,6 +446,11 @@ Estimate Coarse::least(const Plan& asked) {
   const auto seconds = [](const Facts& facts) {
     return facts[kForward] + std::min(facts[kBackward], facts[kInputGrad] + facts[kWeightGrad]);
   };
+  // Under a schedule with slices of sequences a call works in a part, without later slices' keys.
+  const auto slices = static_cast<double>(slices_at_most(asked));
+  const Scores scores = slices > 1 ? scores_of(plan) : Scores();
+  const double later = static_cast<double>(blocks) * (slices - 1) / (2 * slices) *
+                       (scores.forward + scores.backward);
   // Every rank has as many blocks: the slowest takes no less than the mean.
   const double of_first_kind = seconds(work.of(blocks, one, one, 0)),
                of_second_kind = seconds(work.of(blocks, one, one, blocks)),
@@ -517,11 +460,13 @@ Estimate Coarse::least(const Plan& asked) {
   // one between the ends.
   const double beside_end = std::min(seconds(like_first), seconds(like_last));
   const double mean = one ? 0.0 : (beside_end + seconds(work.of(blocks, false, true, in_last))) / 2;
-  const double step = static_cast<double>(plan.microbatches) * std::max(busy, mean) +
+  const double step = static_cast<double>(plan.microbatches) *
+                          std::max(0.0, std::max(busy, mean) - later) +
                       (asked.zero >= 2 ? 0.0 : held[kUpdate]);
   const double bytes =
       std::min(like_first[kSaved], like_last[kSaved]) / most_parts() +
-      std::max(std::min(block[kWorkspace], block[kSplitWorkspace]), held[kUpdateWorkspace]);
+      std::max(std::min(block[kWorkspace], block[kSplitWorkspace]) / slices,
+               held[kUpdateWorkspace]);
   return {std::max(Seconds(step), dividing(asked)),
           whole_bytes(static_cast<double>(states(asked).value) +
                       std::floor(bytes) * static_cast<double>(sharing(asked)))};

@@ -83,6 +83,8 @@ class Coarse {
   bool divides_whole(const compile::Plan& plan) const;
   const Setting& setting(const compile::Plan& plan, bool bare = false);
   static compile::Plan bare_of(compile::Plan plan);
+  // The ZeRO stage, where it has collectives in forward or backward; otherwise 0.
+  static int64_t divided_stage(const compile::Plan& plan);
   Seconds dividing(const compile::Plan& plan);
   Estimate memory(const Setting& now);
   int64_t sharing(const compile::Plan& plan) const;
@@ -98,6 +100,11 @@ class Coarse {
   Collectives seconds_of(const compile::Plan& plan, double held);
   static bool divides(const Setting& setting);
   static double boundary_bytes(const Setting& setting);  // of a call's value
+  struct Scores {
+    double forward = 0, backward = 0, saved = 0;  // seconds, and bytes that autograd keeps
+  };
+  Scores scores_of(const compile::Plan& plan) const;
+  int64_t slices_at_most(const compile::Plan& plan) const;
   void leave_out_later_keys(const Setting& setting, int32_t slice, int64_t blocks,
                             Facts& facts) const;
   // Of a copy of a stage (Order::copies).

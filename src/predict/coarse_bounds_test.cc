@@ -171,7 +171,7 @@ TEST_CASE("what facts and orders are not told apart by has no order") {
     CAPTURE(std::string(text));
     CHECK(has(compile::parse_plan(text)));
   }
-  for (const char* text : {"cp=2,microbatches=2", "ep=2,dp=2,microbatches=2",
+  for (const char* text : {"cp=2,microbatches=2",
                            "pp=2,schedule=interleaved-1f1b,chunks=2,group=4,microbatches=8",
                            "pp=4,schedule=chimera,pairs=2,microbatches=8",
                            "pp=2,schedule=zb-auto,memory_limit=4,microbatches=4",
