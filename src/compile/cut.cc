@@ -101,7 +101,7 @@ class Cutter {
   const std::vector<int32_t>& stage_of_layer_;
   std::vector<StageGraph> stages_;
   std::vector<const ir::Input*> input_of_;  // [whole value] null: it is none
-  std::vector<ValueIds> local_;  // [stage][whole value]
+  std::vector<ValueIds> local_;             // [stage][whole value]
 };
 
 }  // namespace

@@ -460,13 +460,12 @@ Estimate Coarse::least(const Plan& asked) {
   // one between the ends.
   const double beside_end = std::min(seconds(like_first), seconds(like_last));
   const double mean = one ? 0.0 : (beside_end + seconds(work.of(blocks, false, true, in_last))) / 2;
-  const double step = static_cast<double>(plan.microbatches) *
-                          std::max(0.0, std::max(busy, mean) - later) +
-                      (asked.zero >= 2 ? 0.0 : held[kUpdate]);
-  const double bytes =
-      std::min(like_first[kSaved], like_last[kSaved]) / most_parts() +
-      std::max(std::min(block[kWorkspace], block[kSplitWorkspace]) / slices,
-               held[kUpdateWorkspace]);
+  const double step =
+      static_cast<double>(plan.microbatches) * std::max(0.0, std::max(busy, mean) - later) +
+      (asked.zero >= 2 ? 0.0 : held[kUpdate]);
+  const double bytes = std::min(like_first[kSaved], like_last[kSaved]) / most_parts() +
+                       std::max(std::min(block[kWorkspace], block[kSplitWorkspace]) / slices,
+                                held[kUpdateWorkspace]);
   return {std::max(Seconds(step), dividing(asked)),
           whole_bytes(static_cast<double>(states(asked).value) +
                       std::floor(bytes) * static_cast<double>(sharing(asked)))};
