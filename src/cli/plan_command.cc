@@ -16,6 +16,7 @@ namespace {
 
 struct PlanOptions {
   std::string model, cluster, profile, precision = "bf16", planner = "exhaustive", output;
+  std::vector<std::string> only;
   int64_t gpus = 0, global_batch = 0, seq_len = 0, top = 5;
   bool json = false, tf32 = false;
   std::optional<bool> scatter_gather;
@@ -33,6 +34,7 @@ planner::Request read_request(FileSystem& fs, const PlanOptions& options,
   if (options.scatter_gather) base.options.scatter_gather = *options.scatter_gather;
   base.options.program_hash = base.options.order_hash = false;
   request.gpus = options.gpus;
+  request.only = planner::parse_only(options.only, diagnostics);
   request.method =
       options.planner == "ptdp" ? planner::Method::kPtdP : planner::Method::kExhaustive;
   for (const std::string& finding : planner::findings(request)) diagnostics.add("{}", finding);
@@ -99,6 +101,13 @@ void add_plan(CLI::App& app, const Diagnostics& words) {
       ->add_option("--planner", options->planner,
                    "exhaustive: every uniform plan; ptdp: the rules of the PTD-P paper")
       ->check(one_of({"exhaustive", "ptdp"}));
+  command
+      ->add_option("--only", options->only,
+                   "Values that plans may have of tp, pp, dp, ep, chunks, microbatches, zero, sp, "
+                   "recompute or schedule, such as tp=1,2,4,8; may be given again for another")
+      ->type_name("KEY=VALUE,...")
+      ->expected(1)
+      ->take_all();
   command->add_option("--top", options->top, "Plans that are listed (5)")->check(whole(1));
   command
       ->add_option(

@@ -81,10 +81,10 @@ class Search {
     std::vector<Plan> plans;
     std::vector<Estimated> filling;
     std::set<std::pair<int64_t, int64_t>> seen;  // pp, microbatches
-    for (const Layout& layout : planner::layouts(request_.base, request_.gpus)) {
+    for (const Layout& layout : planner::layouts(request_, request_.gpus)) {
       if (!pipelinings_.contains(layout.pp))
-        pipelinings_.emplace(layout.pp, planner::pipelinings(request_.base, layout.pp));
-      for (Plan& plan : layout_plans(request_.base, layout)) {
+        pipelinings_.emplace(layout.pp, planner::pipelinings(request_, layout.pp));
+      for (Plan& plan : layout_plans(request_, layout)) {
         // Of the others it is known without an order.
         if (plan.microbatches < 2 * plan.pp && seen.emplace(plan.pp, plan.microbatches).second) {
           for (const Pipelining& pipelining : pipelinings(plan.pp))
@@ -130,7 +130,7 @@ class Search {
         if ((plan.zero >= 2) == divided) plans.push_back(plan);
       }
     }
-    if (divided) keep_dividing(plans);
+    if (divided && request_.only.takes("zero", 1)) keep_dividing(plans);
     std::map<Group, Seconds> fastest;
     std::set<Group> tried;
     for (const Plan& plan : plans) tried.insert(group_of(plan));

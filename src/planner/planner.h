@@ -8,6 +8,7 @@
 
 #include "base/json.h"
 #include "compile/plan.h"
+#include "planner/only.h"
 #include "predict/predict.h"
 
 namespace mw::planner {
@@ -20,6 +21,7 @@ enum class Method : uint8_t {
 struct Request {
   predict::Request base;  // its plan is not read
   int64_t gpus = 1;
+  Only only = {};  // of plans that the exhaustive search looks at
   Method method = Method::kExhaustive;
   int64_t simulated = 50;  // candidates that the event simulation looks at
   int threads = 0;         // 0: as many as cores

@@ -39,9 +39,9 @@ struct Timed {
 // Every plan of the space that fits, under the event simulation.
 std::vector<Timed> time_all(const Request& request) {
   std::vector<Timed> all;
-  for (const Layout& layout : layouts(request.base, request.gpus)) {
-    for (compile::Plan plan : layout_plans(request.base, layout)) {
-      for (const Pipelining& pipelining : pipelinings(request.base, layout.pp)) {
+  for (const Layout& layout : layouts(request, request.gpus)) {
+    for (compile::Plan plan : layout_plans(request, layout)) {
+      for (const Pipelining& pipelining : pipelinings(request, layout.pp)) {
         plan.schedule = pipelining.schedule;
         plan.chunks = pipelining.chunks;
         predict::Request one = request.base;
@@ -111,20 +111,77 @@ TEST_CASE("the exhaustive planner finds what simulating every plan finds") {
 TEST_CASE("stages with a block less, and parts of dp for experts, are in the space") {
   std::set<std::pair<int64_t, int64_t>> depths;  // pp, chunks
   const Request uneven = small_uneven(8);
-  for (const Layout& layout : layouts(uneven.base, 8)) {
-    for (const Pipelining& pipelining : pipelinings(uneven.base, layout.pp))
+  for (const Layout& layout : layouts(uneven, 8)) {
+    for (const Pipelining& pipelining : pipelinings(uneven, layout.pp))
       depths.emplace(layout.pp, pipelining.chunks);
   }
   CHECK(depths == std::set<std::pair<int64_t, int64_t>>{
                       {1, 1}, {2, 1}, {2, 2}, {2, 3}, {4, 1}});  // not 12 stages, nor pp=8
   std::set<std::pair<int64_t, int64_t>> experts;                 // dp, ep
   const Request mixture = small_mixture(8);
-  for (const Layout& layout : layouts(mixture.base, 8)) {
-    for (const compile::Plan& plan : layout_plans(mixture.base, layout))
+  for (const Layout& layout : layouts(mixture, 8)) {
+    for (const compile::Plan& plan : layout_plans(mixture, layout))
       experts.emplace(plan.dp, plan.ep);
   }
   CHECK(experts == std::set<std::pair<int64_t, int64_t>>{
                        {1, 1}, {2, 1}, {2, 2}, {4, 1}, {4, 2}, {4, 4}, {8, 1}, {8, 2}, {8, 4}});
+}
+
+TEST_CASE("a search looks at what --only takes, and finds the fastest of that") {
+  Diagnostics diagnostics;
+  const auto with = [&](Request request, const std::vector<std::string>& only) {
+    request.only = parse_only(only, diagnostics);
+    return request;
+  };
+  const Request request =
+      with(small(4), {"tp=1,2", "zero=2,3", "schedule=gpipe,zb-h1", "recompute=full", "sp=off"});
+  CHECK(to_string(request.only) == "sp=off tp=1,2 zero=2,3 recompute=full schedule=gpipe,zb-h1");
+  const Found found = search(request);
+  REQUIRE(!found.plans.empty());
+  for (const Candidate& here : found.plans) {
+    CAPTURE(compile::short_form(here.plan));
+    CHECK(here.plan.tp <= 2);
+    CHECK(here.plan.recompute == compile::Recompute::kFull);
+    CHECK(!here.plan.sp);
+    if (here.plan.dp > 1) CHECK(here.plan.zero >= 2);
+    if (here.plan.pp > 1) CHECK((here.plan.schedule == "gpipe" || here.plan.schedule == "zb-h1"));
+  }
+  const std::vector<Timed> all = time_all(request);
+  CHECK(found.plans.front().step ==
+        std::min_element(all.begin(), all.end(), [](const Timed& a, const Timed& b) {
+          return a.step < b.step;
+        })->step);
+  CHECK(search(small(4)).plans.front().step <= found.plans.front().step);
+  CHECK(search(with(small_mixture(4), {"ep=4"})).plans.front().plan.ep == 4);
+  CHECK(search(with(small(4), {"pp=2", "chunks=2", "microbatches=8"})).plans.front().plan.chunks ==
+        2);
+  CHECK(diagnostics.findings().empty());
+  CHECK(message_of(with(small(4), {"tp=3"})) ==
+        "--gpus: no plan with tp=3 has 4 ranks: tp must divide the 4 heads, pp the 4 layers or up "
+        "to a tenth more, and dp the global batch of 8; use another batch");
+  CHECK(message_of(with(small(4), {"pp=2", "chunks=3"})) ==
+        "--only: no plan of 4 ranks has chunks=3 pp=2");
+  // The least that would do has them too.
+  CHECK(message_of(with(small(1, 0.0018), {"tp=1", "dp=1"}))
+            .find("; the least that would do is 4 devices, with dp=1,tp=1,pp=4") !=
+        std::string::npos);
+}
+
+TEST_CASE("what --only is not") {
+  Diagnostics diagnostics;
+  parse_only({"tp", "pq=1", "tp=0", "zero=4", "sp=1", "recompute=all", "schedule=1f2b", "tp=2"},
+             diagnostics);
+  CHECK(diagnostics.findings() ==
+        std::vector<std::string>{
+            "--only: must be KEY=VALUE,VALUE… such as tp=1,2,4,8, is 'tp'",
+            "--only: there is no key 'pq', did you mean 'pp'?; there are tp, pp, dp, ep, chunks, "
+            "microbatches, zero, sp, recompute, schedule",
+            "--only tp: must be a whole number from 1 on, is '0'",
+            "--only zero: must be a whole number from 0 to 3, is '4'",
+            "--only sp: must be on or off, is '1'",
+            "--only recompute: must be none, selective or full, is 'all'",
+            "--only schedule: there is no '1f2b', did you mean '1f1b'?",
+            "--only tp: is there twice"});
 }
 
 TEST_CASE("schedules with replicas and with slices are in the space") {
@@ -261,9 +318,9 @@ TEST_CASE("the plans of the space are those that their schedules take") {
     request.simulated = 1;  // one plan at most is tried without regather
     predict::Coarse coarse(request.base);
     int64_t plans = 0;
-    for (const Layout& layout : layouts(request.base, gpus)) {
-      for (compile::Plan plan : layout_plans(request.base, layout)) {
-        for (const Pipelining& pipelining : pipelinings(request.base, layout.pp)) {
+    for (const Layout& layout : layouts(request, gpus)) {
+      for (compile::Plan plan : layout_plans(request, layout)) {
+        for (const Pipelining& pipelining : pipelinings(request, layout.pp)) {
           plan.schedule = pipelining.schedule;
           plan.chunks = pipelining.chunks;
           CAPTURE(compile::short_form(plan));

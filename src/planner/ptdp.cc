@@ -27,7 +27,7 @@ class Rules {
         limit_(static_cast<double>(base_.cluster.device.usable_memory().value)) {}
 
   Found run() {
-    std::vector<Layout> all = layouts(base_, request_.gpus);
+    std::vector<Layout> all = layouts(request_, request_.gpus);
     // Ranks that are threads are all in one node.
     const int64_t node =
         base_.cluster.shares_memory() ? request_.gpus : base_.cluster.node_devices();
@@ -94,7 +94,7 @@ class Rules {
   std::vector<Plan> with_chunks(const Plan& plan, Found& found) {
     std::vector<Plan> plans{plan};
     if (plan.pp == 1) return plans;
-    for (const int64_t chunks : chunk_counts(base_, plan.pp)) {
+    for (const int64_t chunks : chunk_counts(request_, plan.pp)) {
       if (chunks == 1) continue;
       Plan interleaved = plan;
       interleaved.schedule =

@@ -3,10 +3,12 @@
 #include <algorithm>
 #include <limits>
 #include <optional>
+#include <tuple>
 
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/text.h"
+#include "pipeline/schedule.h"
 #include "planner/simulated.h"
 #include "planner/space.h"
 
@@ -20,38 +22,39 @@ struct Least {
   Plan plan;
 };
 
-// Everything divided, recomputed and taken in the smallest microbatches.
-Plan divided(const predict::Request& base, const Layout& layout) {
-  Plan plan;
-  plan.tp = layout.tp;
-  plan.pp = layout.pp;
-  plan.dp = layout.dp;
-  plan.ep = expert_ways(base, layout.dp).back();
-  plan.sp = layout.tp > 1 && base.seq_len % layout.tp == 0;
-  plan.zero = layout.dp > 1 ? 3 : 0;
-  plan.recompute = compile::Recompute::kFull;
-  for (const int64_t microbatches : divisors(base.global_batch / layout.dp)) {
-    if (microbatches <= compile::kMostUnits / layout.pp) plan.microbatches = microbatches;
+// Of a layout's plans the one with everything divided, recomputed and taken in the smallest
+// microbatches; empty: there is none.
+std::optional<Plan> divided(const Request& request, const Layout& layout) {
+  const auto order = [](const Plan& plan) {
+    return std::tuple(plan.zero, plan.recompute, plan.ep, plan.sp, plan.microbatches);
+  };
+  std::optional<Plan> most;
+  for (Plan& plan : layout_plans(request, layout)) {
+    if (!most || order(plan) > order(*most)) most = std::move(plan);
   }
-  return plan;
+  return most;
 }
 
 // The plan that needs the least memory on so many devices, under the usual schedule or, where none
 // fits into `limit` so, under any that may. Empty: no layout.
-std::optional<Least> least_memory(const predict::Request& base, int64_t devices, Bytes limit,
+std::optional<Least> least_memory(const Request& request, int64_t devices, Bytes limit,
                                   predict::Coarse& coarse) {
   std::optional<Least> least;
   const auto look_at = [&](const Plan& plan) {
     const Bytes peak = coarse.memory(plan).peak;
     if (!least || peak < least->peak) least = Least{peak, plan};
   };
-  const std::vector<Layout> all = layouts(base, devices);
-  for (const Layout& layout : all) look_at(divided(base, layout));
-  if (!least || least->peak <= limit) return least;
-  for (const Layout& layout : all) {
-    Plan plan = divided(base, layout);
+  std::vector<Plan> all;
+  for (const Layout& layout : layouts(request, devices)) {
+    if (std::optional<Plan> plan = divided(request, layout)) all.push_back(std::move(*plan));
+  }
+  if (request.only.takes_schedule(pipeline::kUsualKind)) {
+    for (const Plan& plan : all) look_at(plan);
+    if (!least || least->peak <= limit) return least;
+  }
+  for (Plan& plan : all) {
     if (coarse.least(plan).peak > limit) continue;  // whatever the schedule
-    for (const Pipelining& pipelining : pipelinings(base, layout.pp)) {
+    for (const Pipelining& pipelining : pipelinings(request, plan.pp)) {
       plan.schedule = pipelining.schedule;
       plan.chunks = pipelining.chunks;
       if (coarse.has_order(plan)) look_at(plan);
@@ -68,9 +71,10 @@ Needs least_devices(const Request& request, predict::Coarse& coarse) {
   Request unbounded = request;  // more devices than there are, too
   unbounded.base.cluster.devices = 0;
   Needs needs;
-  if (const auto least = least_memory(base, request.gpus, limit, coarse)) needs.least = least->peak;
+  if (const auto least = least_memory(request, request.gpus, limit, coarse))
+    needs.least = least->peak;
   const auto fits = [&](int64_t devices) {
-    const auto least = least_memory(base, devices, limit, coarse);
+    const auto least = least_memory(request, devices, limit, coarse);
     if (!least || least->peak > limit || !simulate_plans(unbounded, {least->plan}).fits[0])
       return false;
     needs.devices = devices;
@@ -78,7 +82,7 @@ Needs least_devices(const Request& request, predict::Coarse& coarse) {
     return true;
   };
   if (base.cluster.shares_memory()) {  // the fewer ranks, the less they need together
-    std::vector<int64_t> fewer = device_counts(base, 1, request.gpus - 1);
+    std::vector<int64_t> fewer = device_counts(request, 1, request.gpus - 1);
     std::reverse(fewer.begin(), fewer.end());
     for (const int64_t devices : fewer) {
       if (fits(devices)) break;
@@ -86,7 +90,7 @@ Needs least_devices(const Request& request, predict::Coarse& coarse) {
     return needs;
   }
   // The most that is looked at is sixty-four times what was asked for.
-  for (const int64_t devices : device_counts(base, request.gpus + 1, 64 * request.gpus)) {
+  for (const int64_t devices : device_counts(request, request.gpus + 1, 64 * request.gpus)) {
     if (fits(devices)) break;
   }
   return needs;

@@ -14,8 +14,10 @@ namespace {
 using compile::Plan;
 using compile::Recompute;
 
-bool takes_tp(const predict::Request& base, int64_t tp) {
+bool takes_tp(const Request& request, int64_t tp) {
+  const predict::Request& base = request.base;
   const models::ModelConfig& model = base.model;
+  if (!request.only.takes("tp", tp)) return false;
   if (model.heads % tp != 0) return false;
   if (model.kv_heads % tp != 0 && tp % model.kv_heads != 0) return false;
   // Each expert gets a whole number of rows from each part of a sequence (compile/plan.cc).
@@ -30,20 +32,23 @@ int64_t most_blocks(const predict::Request& base, int64_t pp) {
 
 // Pipelines whose ranks have equal shares of the blocks, or some one less, to a tenth of the whole:
 // 126 blocks as if they were 128.
-std::vector<int64_t> pipelines(const predict::Request& base) {
+std::vector<int64_t> pipelines(const Request& request) {
+  const predict::Request& base = request.base;
   std::vector<int64_t> found;
   const int64_t layers = base.model.layers;
   for (int64_t pp = 1; pp <= layers; ++pp) {
-    if (10 * most_blocks(base, pp) * pp <= 11 * layers) found.push_back(pp);
+    if (request.only.takes("pp", pp) && 10 * most_blocks(base, pp) * pp <= 11 * layers)
+      found.push_back(pp);
   }
   return found;
 }
 
 // "use 6 or 8 devices, or another batch": the nearest numbers of devices below and above, of those
 // that the cluster has, for which there is a layout.
-std::string nearest_devices(const predict::Request& base, int64_t devices) {
+std::string nearest_devices(const Request& request, int64_t devices) {
+  const predict::Request& base = request.base;
   const int64_t most = base.cluster.devices > 0 ? base.cluster.devices : 2 * devices;
-  const std::vector<int64_t> counts = device_counts(base, 1, std::min(2 * devices, most));
+  const std::vector<int64_t> counts = device_counts(request, 1, std::min(2 * devices, most));
   const auto above = std::upper_bound(counts.begin(), counts.end(), devices);
   std::vector<std::string> near;
   if (above != counts.begin()) near.push_back(std::to_string(*std::prev(above)));
@@ -70,27 +75,31 @@ std::vector<int64_t> divisors(int64_t n) {
   return small;
 }
 
-std::vector<Layout> layouts(const predict::Request& base, int64_t devices) {
+std::vector<Layout> layouts(const Request& request, int64_t devices) {
+  const predict::Request& base = request.base;
   std::vector<Layout> found;
   for (const int64_t tp : divisors(base.model.heads)) {
-    if (devices % tp != 0 || !takes_tp(base, tp)) continue;
-    for (const int64_t pp : pipelines(base)) {
+    if (devices % tp != 0 || !takes_tp(request, tp)) continue;
+    for (const int64_t pp : pipelines(request)) {
       const int64_t dp = devices / tp / pp;
-      if (devices == tp * pp * dp && base.global_batch % dp == 0) found.push_back({tp, pp, dp});
+      if (devices == tp * pp * dp && base.global_batch % dp == 0 && request.only.takes("dp", dp))
+        found.push_back({tp, pp, dp});
     }
   }
   return found;
 }
 
-std::vector<int64_t> device_counts(const predict::Request& base, int64_t least, int64_t most) {
+std::vector<int64_t> device_counts(const Request& request, int64_t least, int64_t most) {
+  const predict::Request& base = request.base;
   std::set<int64_t> counts;
-  const std::vector<int64_t> depths = pipelines(base), replicas = divisors(base.global_batch);
+  const std::vector<int64_t> depths = pipelines(request), replicas = divisors(base.global_batch);
   for (const int64_t tp : divisors(base.model.heads)) {
-    if (!takes_tp(base, tp)) continue;
+    if (!takes_tp(request, tp)) continue;
     for (const int64_t pp : depths) {
       for (const int64_t dp : replicas) {
         const int64_t devices = tp * pp * dp;
-        if (devices >= least && devices <= most && fills_nodes(base.cluster, devices))
+        if (devices >= least && devices <= most && request.only.takes("dp", dp) &&
+            fills_nodes(base.cluster, devices))
           counts.insert(devices);
       }
     }
@@ -98,22 +107,27 @@ std::vector<int64_t> device_counts(const predict::Request& base, int64_t least, 
   return {counts.begin(), counts.end()};
 }
 
-std::vector<int64_t> expert_ways(const predict::Request& base, int64_t dp) {
-  const int64_t experts = base.model.mixture.experts;
-  return divisors(experts == 0 ? 1 : std::gcd(experts, dp));
+std::vector<int64_t> expert_ways(const Request& request, int64_t dp) {
+  const int64_t experts = request.base.model.mixture.experts;
+  std::vector<int64_t> ways = divisors(experts == 0 ? 1 : std::gcd(experts, dp));
+  std::erase_if(ways, [&](int64_t ep) { return !request.only.takes("ep", ep); });
+  return ways;
 }
 
-std::vector<Plan> layout_plans(const predict::Request& base, const Layout& layout) {
+std::vector<Plan> layout_plans(const Request& request, const Layout& layout) {
+  const predict::Request& base = request.base;
+  const Only& only = request.only;
   std::vector<Plan> plans;
   Plan plan;
   plan.tp = layout.tp;
   plan.pp = layout.pp;
   plan.dp = layout.dp;
   std::vector<std::pair<int64_t, bool>> ways;  // ep, sp
-  for (const int64_t ep : expert_ways(base, layout.dp)) {
+  for (const int64_t ep : expert_ways(request, layout.dp)) {
     for (const bool sp : {false, true}) {
       if (sp && (layout.tp == 1 || base.seq_len % layout.tp != 0)) continue;
       if (!sp && layout.tp > 1 && base.model.mixture.experts > 0) continue;
+      if (layout.tp > 1 && !only.takes("sp", sp ? 1 : 0)) continue;
       ways.emplace_back(ep, sp);
     }
   }
@@ -121,12 +135,15 @@ std::vector<Plan> layout_plans(const predict::Request& base, const Layout& layou
     plan.ep = ep;
     plan.sp = sp;
     for (plan.zero = 0; plan.zero <= (layout.dp > 1 ? 3 : 0); ++plan.zero) {
+      if (layout.dp > 1 && !only.takes("zero", plan.zero)) continue;
       for (const Recompute recompute :
            {Recompute::kNone, Recompute::kSelective, Recompute::kFull}) {
+        if (!only.takes(recompute)) continue;
         plan.recompute = recompute;
         plan.regather = sp && recompute != Recompute::kFull;
         for (const int64_t microbatches : divisors(base.global_batch / layout.dp)) {
           if (microbatches > compile::kMostUnits / layout.pp) break;  // larger ones follow
+          if (!only.takes("microbatches", microbatches)) continue;
           plan.microbatches = microbatches;
           plans.push_back(plan);
         }
@@ -136,22 +153,33 @@ std::vector<Plan> layout_plans(const predict::Request& base, const Layout& layou
   return plans;
 }
 
-std::vector<int64_t> chunk_counts(const predict::Request& base, int64_t pp) {
-  std::vector<int64_t> counts = divisors(most_blocks(base, pp));
-  std::erase_if(counts, [&](int64_t chunks) { return pp * chunks > base.model.layers; });
+std::vector<int64_t> chunk_counts(const Request& request, int64_t pp) {
+  std::vector<int64_t> counts = divisors(most_blocks(request.base, pp));
+  std::erase_if(counts, [&](int64_t chunks) {
+    return pp * chunks > request.base.model.layers || !request.only.takes("chunks", chunks);
+  });
   return counts;
 }
 
-std::vector<Pipelining> pipelinings(const predict::Request& base, int64_t pp) {
+std::vector<Pipelining> pipelinings(const Request& request, int64_t pp) {
   if (pp == 1) return {{pipeline::kUsualKind, 1}};
   std::vector<Pipelining> found;
   for (const std::string& kind : pipeline::schedule_kinds()) {
-    for (const int64_t chunks : chunk_counts(base, pp)) {
+    if (!request.only.takes_schedule(kind)) continue;
+    for (const int64_t chunks : chunk_counts(request, pp)) {
       const bool other = chunks == 1 && pipeline::kind_of(kind).variant.one_chunk != nullptr;
       if (!other) found.push_back({kind, chunks});
     }
   }
   return found;
+}
+
+// Of those that `only` takes, whatever they need.
+static bool has_plans(const Request& request) {
+  const std::vector<Layout> all = layouts(request, request.gpus);
+  return std::any_of(all.begin(), all.end(), [&](const Layout& layout) {
+    return !layout_plans(request, layout).empty() && !pipelinings(request, layout.pp).empty();
+  });
 }
 
 std::vector<std::string> findings(const Request& request) {
@@ -193,13 +221,21 @@ std::vector<std::string> findings(const Request& request) {
         mixture.experts / std::gcd(mixture.experts, mixture.top_k));
   } else if (whole && request.gpus > 0 && base.global_batch > 0 &&
              base.global_batch <= kMostSequences && has_model &&
-             layouts(base, request.gpus).empty()) {
+             layouts(request, request.gpus).empty()) {
     out.add(
-        "--gpus: no plan has {} ranks: tp must divide the {} heads, pp the {} layers or up to a "
+        "--gpus: no plan{} has {} ranks: tp must divide the {} heads, pp the {} layers or up to a "
         "tenth more, "
         "and dp the global batch of {}; {}",
-        request.gpus, base.model.heads, base.model.layers, base.global_batch,
-        nearest_devices(base, request.gpus));
+        request.only.empty() ? "" : fmt::format(" with {}", to_string(request.only)), request.gpus,
+        base.model.heads, base.model.layers, base.global_batch,
+        nearest_devices(request, request.gpus));
+  }
+  if (!request.only.empty()) {
+    if (request.method == Method::kPtdP)
+      out.add("--only: the rules of ptdp choose themselves; use --planner exhaustive");
+    if (out.findings().empty() && request.gpus > 0 && has_model && base.global_batch > 0 &&
+        !has_plans(request))
+      out.add("--only: no plan of {} ranks has {}", request.gpus, to_string(request.only));
   }
   return out.findings();
 }

@@ -1,4 +1,5 @@
-// The plans that a search looks at. Private to room planner.
+// The plans that a search looks at: what the request's `only` takes of all. Private to room
+// planner.
 #pragma once
 
 #include <string>
@@ -14,27 +15,27 @@ struct Layout {
 
 // tp divides the heads, dp the batch, pp the blocks or a tenth more places than there are blocks,
 // and their product is `devices`.
-std::vector<Layout> layouts(const predict::Request& base, int64_t devices);
+std::vector<Layout> layouts(const Request& request, int64_t devices);
 
 // The numbers of devices from `least` to `most` that fill nodes and have a layout, ascending.
-std::vector<int64_t> device_counts(const predict::Request& base, int64_t least, int64_t most);
+std::vector<int64_t> device_counts(const Request& request, int64_t least, int64_t most);
 
 // Parts of dp that a mixture's experts can be divided over; 1 alone without one.
-std::vector<int64_t> expert_ways(const predict::Request& base, int64_t dp);
+std::vector<int64_t> expert_ways(const Request& request, int64_t dp);
 
 // Everything of a layout but its schedule and chunks: ep, sp, ZeRO where dp > 1, recompute,
 // microbatch sizes. Gradient accumulation (1f1b) stands for the schedule.
-std::vector<compile::Plan> layout_plans(const predict::Request& base, const Layout& layout);
+std::vector<compile::Plan> layout_plans(const Request& request, const Layout& layout);
 
 // Chunks that divide the most blocks that a pipeline rank has.
-std::vector<int64_t> chunk_counts(const predict::Request& base, int64_t pp);
+std::vector<int64_t> chunk_counts(const Request& request, int64_t pp);
 
 // Schedule and chunks; kinds that differ in nothing are there once.
 struct Pipelining {
   std::string schedule;
   int64_t chunks = 1;
 };
-std::vector<Pipelining> pipelinings(const predict::Request& base, int64_t pp);
+std::vector<Pipelining> pipelinings(const Request& request, int64_t pp);
 
 // Whether they are part of a node or whole ones.
 bool fills_nodes(const cluster::Cluster& cluster, int64_t devices);

@@ -13,9 +13,9 @@ using namespace mw::planner;
 
 namespace {
 
-std::vector<int64_t> tensor_ways(const predict::Request& base, int64_t devices) {
+std::vector<int64_t> tensor_ways(const Request& request, int64_t devices) {
   std::set<int64_t> ways;
-  for (const Layout& layout : layouts(base, devices)) ways.insert(layout.tp);
+  for (const Layout& layout : layouts(request, devices)) ways.insert(layout.tp);
   return {ways.begin(), ways.end()};
 }
 
@@ -39,14 +39,15 @@ TEST_CASE("tp divides the heads, and the key heads or they it, and leaves expert
     CAPTURE(c.heads);
     CAPTURE(c.kv_heads);
     CAPTURE(c.experts);
-    predict::Request base = predict::test::small();
+    Request request;
+    predict::Request& base = request.base = predict::test::small();
     base.model.heads = c.heads;
     base.model.kv_heads = c.kv_heads;
     base.model.mixture.experts = c.experts;
     base.model.mixture.top_k = c.top_k;
     base.seq_len = c.seq_len;
     base.global_batch = 48;
-    CHECK(tensor_ways(base, 48) == c.ways);
+    CHECK(tensor_ways(request, 48) == c.ways);
   }
 }
 
@@ -60,10 +61,11 @@ TEST_CASE("sequence parallelism is tried where tp divides the sequence, of exper
         Case{4, 62, 0, true, false}, Case{1, 64, 8, true, false}, Case{2, 64, 8, false, true}}) {
     CAPTURE(c.tp);
     CAPTURE(c.seq_len);
-    predict::Request base = predict::test::small();
+    Request request;
+    predict::Request& base = request.base = predict::test::small();
     base.seq_len = c.seq_len;
     base.model.mixture.experts = c.experts;
-    const std::vector<compile::Plan> plans = layout_plans(base, {c.tp, 1, 1});
+    const std::vector<compile::Plan> plans = layout_plans(request, {c.tp, 1, 1});
     for (const bool sp : {false, true}) {
       CHECK(std::any_of(plans.begin(), plans.end(), [&](const auto& plan) {
               return plan.sp == sp;
@@ -76,11 +78,12 @@ TEST_CASE("sequence parallelism is tried where tp divides the sequence, of exper
 }
 
 TEST_CASE("no plan has more units of work than one may have") {
-  predict::Request base = predict::test::small();
+  Request request;
+  predict::Request& base = request.base = predict::test::small();
   base.global_batch = 1 << 20;
   for (const int64_t pp : {1, 4}) {
     int64_t most = 0;
-    for (const compile::Plan& plan : layout_plans(base, {1, pp, 1}))
+    for (const compile::Plan& plan : layout_plans(request, {1, pp, 1}))
       most = std::max(most, plan.stages() * plan.microbatches);
     CHECK(most == compile::kMostUnits);
   }

@@ -92,10 +92,16 @@ std::string loss(const Candidate& best, const Candidate& other) {
 }
 
 std::vector<std::string> notes(const Request& request) {
-  if (request.base.model.mixture.experts == 0 || request.method != Method::kPtdP) return {};
-  return {
-      "the rules of ptdp know no ep: every device of a stage holds all of its experts (or their "
-      "parts); use --planner exhaustive"};
+  constexpr int64_t kLong = 1 << 14;  // tokens of sequences that are divided as a rule
+  std::vector<std::string> notes;
+  if (request.base.model.mixture.experts > 0 && request.method == Method::kPtdP) {
+    notes.emplace_back(
+        "the rules of ptdp know no ep: every device of a stage holds all of its experts (or their "
+        "parts); use --planner exhaustive");
+  }
+  if (request.base.seq_len >= kLong)
+    notes.emplace_back("cp is not searched: no plan divides sequences; simulate --plan takes cp=…");
+  return notes;
 }
 
 std::string to_text(const Request& request, const Found& found, int64_t top) {
@@ -106,11 +112,13 @@ std::string to_text(const Request& request, const Found& found, int64_t top) {
       "simulated, {}\n",
       request.base.model.source, request.gpus, request.base.cluster.name, request.base.global_batch,
       short_form(best.plan), format_seconds(best.step.value),
-      predict::error_text(request.base.cluster.stack.error), best.tokens_per_s,
-      predict::percent_text(best.mfu), format_bytes(best.needed.value),
+      predict::error_text(request.base.cluster.stack.error, !outside(request, best).empty()),
+      best.tokens_per_s, predict::percent_text(best.mfu), format_bytes(best.needed.value),
       predict::limit_text(request.base.cluster.device),
       found.shared ? "that all ranks share" : "on the fullest rank",
-      counted(found.candidates, "plan"), found.simulated, format_seconds(found.search.value));
+      counted(found.candidates, "plan") +
+          (request.only.empty() ? "" : fmt::format(" with {}", to_string(request.only))),
+      found.simulated, format_seconds(found.search.value));
   if (found.not_simulated > 0) {
     text += fmt::format("not simulated {} of the best by estimates, as their programs are long\n",
                         found.not_simulated);
@@ -124,8 +132,16 @@ std::string to_text(const Request& request, const Found& found, int64_t top) {
   for (size_t i = 0; i < count && count > 1; ++i)
     text += row(request, found.plans[i], best, found.memory_limit);
   if (found.front.size() > 1) text += "\nless memory for more time:\n";
+  constexpr double kLess = 0.9;  // of the one before: what is told
+  const Candidate* before = nullptr;
   for (const size_t i : found.front) {
-    if (found.front.size() > 1) text += row(request, found.plans[i], best, found.memory_limit);
+    const Candidate& here = found.plans[i];
+    if (found.front.size() == 1 ||
+        (before != nullptr && static_cast<double>(here.needed.value) >
+                                  kLess * static_cast<double>(before->needed.value)))
+      continue;
+    text += row(request, here, best, found.memory_limit);
+    before = &here;
   }
   return text;
 }
@@ -150,6 +166,7 @@ Json to_json(const Request& request, const Found& found, int64_t top) {
   json["memory_needed_bytes"] = best.needed.value;
   json["search_s"] = found.search.value;
   json["candidates"] = found.candidates;
+  json["only"] = to_string(request.only);
   json["simulated"] = found.simulated;
   json["not_simulated"] = found.not_simulated;
   json["notes"] = Json::list(notes(request));

@@ -42,7 +42,7 @@ std::vector<report::Figure> figures_of(const Request& request, const Prediction&
       fmt::format("{} of {} TFLOP/s dense {}", tflops_text(p.tflops_per_device),
                   p.peak.value / 1e12, p.peak_format);
   return {{"devices", std::to_string(p.devices), ""},
-          {"step", format_seconds(p.step.value) + error_text(p.error),
+          {"step", format_seconds(p.step.value) + error_text(p.error, !p.outside.empty()),
            p.error > 0 ? fmt::format("the deviation of the runs behind the profile '{}'", p.profile)
                        : ""},
           {"tokens/s", format_si(p.tokens_per_s), ""},

@@ -178,6 +178,11 @@ std::vector<std::string> outside_profile(const Request& request) {
         return half(name) == half(own);
       }))
     outside.push_back(fmt::format("precision {} (measured {})", own, join(known, ", ")));
+  if (!known.empty() && !request.cluster.device.attained.fused_attention &&
+      request.seq_len > cost::kUnfusedKeys) {
+    outside.push_back(
+        fmt::format("attention of {} keys, taken as fused (measured unfused)", request.seq_len));
+  }
   if (stack.measured.empty() && known.empty()) {
     outside.emplace_back(stack.name.empty() ? "everything (no profile)"
                                             : "everything (no run is behind its constants)");

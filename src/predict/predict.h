@@ -120,8 +120,8 @@ std::vector<double> stage_costs(const Request& request);
 // What of the request lies outside the runs behind the cluster's profile: "tp 16 (measured 1 to
 // 8)".
 std::vector<std::string> outside_profile(const Request& request);
-// " +- 9 %", or "" without an error.
-std::string error_text(double error);
+// " +- 9 %", of what lies outside the runs behind it " +- 9 % or more"; "" without an error.
+std::string error_text(double error, bool outside);
 // "80.0 GiB", or "77.4 GiB for tensors (of 80.0 GiB)" where a part is reserved.
 std::string limit_text(const cluster::Device& device);
 // The error, or null without one.

@@ -140,8 +140,9 @@ std::string percent_text(double part) {
   return part >= 0.001 ? fmt::format("{:.1f}", 100 * part) : fmt::format("{:.2g}", 100 * part);
 }
 
-std::string error_text(double error) {
-  return error > 0 ? fmt::format(" +- {:.0f} %", 100 * error) : std::string();
+std::string error_text(double error, bool outside) {
+  if (error <= 0) return "";
+  return fmt::format(" +- {:.0f} %{}", 100 * error, outside ? " or more" : "");
 }
 
 Json error_json(double error) { return error > 0 ? Json(error) : Json(); }
@@ -163,9 +164,9 @@ std::string to_text(const Request& request, const Prediction& p) {
   text += fmt::format(
       "step {}{}, {} tokens/s, {} TFLOP/s a device; MFU {} %, HFU {} % of {} TFLOP/s "
       "dense {}; bubble {}\n",
-      format_seconds(p.step.value), error_text(p.error), format_si(p.tokens_per_s),
-      tflops_text(p.tflops_per_device), percent_text(p.mfu), percent_text(p.hfu),
-      p.peak.value / 1e12, p.peak_format, format_percent(p.bubble));
+      format_seconds(p.step.value), error_text(p.error, !p.outside.empty()),
+      format_si(p.tokens_per_s), tflops_text(p.tflops_per_device), percent_text(p.mfu),
+      percent_text(p.hfu), p.peak.value / 1e12, p.peak_format, format_percent(p.bubble));
   text += outside_text(p.profile, p.outside);
   text += "where the time goes, mean over pipeline ranks:\n" + time_text(p);
   const std::string limit = limit_text(request.cluster.device);

@@ -130,7 +130,7 @@ std::string to_text(const Prediction& base, const std::vector<Variation>& variat
   Row first(variations.size());
   first[0] = "as it is";
   for (std::string& cell : figures(base, base, true, devices)) first.push_back(std::move(cell));
-  first[variations.size() + (devices ? 1 : 0)] += error_text(base.error);
+  first[variations.size() + (devices ? 1 : 0)] += error_text(base.error, !base.outside.empty());
   table.push_back(std::move(first));
   for (const WhatIf& what : rows) {
     Row row = what.values;

@@ -48,7 +48,7 @@ def test_json_has_the_plan_and_its_figures():
 
 def test_the_best_step_has_the_error_of_the_clusters_profile():
     text = done(f"{SMALL} --planner ptdp")
-    assert re.search(r"^step  .* \+- 9 %   ", text, re.MULTILINE) and "outside of what the profile 'megatron'" in text
+    assert re.search(r"^step  .* \+- 9 % or more   ", text, re.MULTILINE) and "outside of what the profile 'megatron'" in text
     text = done(f"{SMALL} --planner ptdp --profile none")
     assert "+-" not in text and "outside of what was measured: everything (no profile)" in text
 
@@ -95,13 +95,31 @@ def test_a_mixture_of_experts_has_sequence_parallelism_where_it_has_tp():
     assert max(found["peak_bytes"]) <= 80 * 2**30
 
 
-def test_that_experts_are_not_divided_is_said():
+def test_experts_are_divided_and_where_not_it_is_said():
     mixture = "plan --model mixtral-8x7b --cluster dgx-h100 --global-batch 64 --seq-len 4096"
-    note = "ep is not searched: every device of a stage holds all of its experts (or their parts); simulate --plan takes ep=…"
-    assert f"\n{note}\n" in done(f"{mixture} --gpus 16")
-    assert json.loads(done(f"{mixture} --gpus 16 --json"))["notes"] == [note]
-    refused = run(f"{mixture} --gpus 8")
+    best = json.loads(done(f"{mixture} --gpus 16 --json"))
+    assert best["plan"]["ep"] > 1 and best["notes"] == []
+    again = json.loads(done(f"simulate --model mixtral-8x7b --cluster dgx-h100 --global-batch 64 --seq-len 4096 --plan {best['short']} --json"))
+    assert again["step_s"] == best["step_s"]
+    note = "the rules of ptdp know no ep: every device of a stage holds all of its experts (or their parts); use --planner exhaustive"
+    assert json.loads(done(f"{mixture.replace('dgx-h100', 'h200')} --gpus 64 --planner ptdp --json"))["notes"] == [note]
+    refused = run(f"{mixture} --gpus 8 --planner ptdp")
     assert refused.returncode == 2 and "does not fit on 8 devices" in refused.stderr and note in refused.stderr
+
+
+def test_only_what_a_stack_can_run():
+    found = json.loads(done(f"{SMALL} --only tp=2,4 --only zero=0,1 --only schedule=1f1b,interleaved-1f1b --json"))
+    assert found["only"] == "tp=2,4 zero=0,1 schedule=1f1b,interleaved-1f1b"
+    for one in [found, *found["alternatives"], *found["front"]]:
+        assert one["plan"]["tp"] in (2, 4) and one["plan"].get("zero", 0) < 2
+        assert one["plan"].get("schedule", "1f1b") in ("1f1b", "interleaved-1f1b")
+    refused = run(f"{SMALL} --planner ptdp --only tp=2 --only zero=4 --only spam=1")
+    assert refused.returncode == 2 and refused.stderr.count("--only") == 3
+
+
+def test_long_sequences_are_not_divided_and_that_is_said():
+    found = json.loads(done("plan --model mixtral-8x7b --cluster h200 --gpus 64 --global-batch 64 --planner ptdp --json"))
+    assert found["notes"][-1] == "cp is not searched: no plan divides sequences; simulate --plan takes cp=…"
 
 
 def test_a_small_share_of_the_peak_has_its_digits():
