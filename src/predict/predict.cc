@@ -43,8 +43,8 @@ compile::CompileRequest compile_request(const Request& request, const ir::Module
           .whole_recompute = request.cluster.stack.whole_recompute};
 }
 
-// Of a step on all devices, as papers count them; they have no formula for every second product,
-// so there those that the ranks run count.
+// Of a step on all devices, as papers count them; they have no formula for every second product:
+// what ranks make again is added there.
 double hardware_flops_of(const Prediction& p, compile::Recompute recompute,
                          const models::ModelFlops& token, double tokens) {
   switch (recompute) {
@@ -53,9 +53,10 @@ double hardware_flops_of(const Prediction& p, compile::Recompute recompute,
     case compile::Recompute::kFull: return token.full_recompute.value * tokens;
     case compile::Recompute::kSelectiveOp: break;
   }
-  double flops = 0;
-  for (const simulate::RankResult& rank : p.result.ranks) flops += rank.matrix_flops.value;
-  return flops * static_cast<double>(p.devices) / static_cast<double>(p.result.ranks.size());
+  double again = 0;
+  for (const simulate::RankResult& rank : p.result.ranks) again += rank.recomputed_flops.value;
+  return token.training.value * tokens +
+         again * static_cast<double>(p.devices) / static_cast<double>(p.result.ranks.size());
 }
 
 void fill_rates(const Request& request, Prediction& p) {

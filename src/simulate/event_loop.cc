@@ -491,7 +491,7 @@ void EventLoop::wait_for_gathers(int32_t r, const FlatCall& flat, const TimedFra
 void EventLoop::count_call(int32_t r, size_t command, const FragmentCost& cost) {
   RankSums& sums = sums_[static_cast<size_t>(r)];
   sums.flops += cost.flops;
-  sums.matrix_flops += cost.matrix_flops;
+  sums.recomputed_flops += cost.recomputed_flops;
   if (!in_.options.figures) return;
   sums.instructions += static_cast<int64_t>(cost.ops.size());
   if (in_.options.order_hash) {

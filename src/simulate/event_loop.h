@@ -53,7 +53,7 @@ struct RankSums {
   double waits[kWaitReasons] = {};
   int64_t messages_sent = 0;  // bytes
   int64_t peak = 0;
-  double compute = 0, gaps = 0, end = 0, flops = 0, matrix_flops = 0;
+  double compute = 0, gaps = 0, end = 0, flops = 0, recomputed_flops = 0;
   double peak_time = 0;
   int32_t peak_command = -1;
   int64_t peak_categories[pipeline::kCategories] = {};

@@ -491,7 +491,8 @@ FragmentCost FragmentCoster::cost(const Fragment& fragment, int32_t rank) {
       if (role == cost::ProductRole::kLogits) work.kind = cost::OpWork::Kind::kLogits;
       work.narrows = role == cost::ProductRole::kLogits || role == cost::ProductRole::kLinear;
       cost.flops += work.flops;
-      if (work.matrix_product) cost.matrix_flops += square_flops(graph, op, work.flops);
+      if (work.matrix_product && op.recompute.valid())
+        cost.recomputed_flops += square_flops(graph, op, work.flops);
       cost.works[cost.ops.size()] = work;
     }
     cost.ops.push_back(made);

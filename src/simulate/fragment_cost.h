@@ -56,7 +56,7 @@ struct FragmentCost {
   // [stream] its ops in order, where levels are shared; by data alone, without aliases.
   std::vector<std::vector<int32_t>> queues;
   bool crosses = false;
-  double flops = 0, matrix_flops = 0;
+  double flops = 0, recomputed_flops = 0;
   std::vector<int64_t> sent, collectives;  // [label], of one call
   int64_t workspace_end = 0;
   // Input ports of states, with the last op that writes and the first that reads their memory.

@@ -263,7 +263,7 @@ class Simulation {
     made.idle = Seconds(loop.end() - sums.end);
     for (size_t w = 0; w < kWaitReasons; ++w) made.waits[w] = Seconds(sums.waits[w]);
     made.flops = Flops(sums.flops);
-    made.matrix_flops = Flops(sums.matrix_flops);
+    made.recomputed_flops = Flops(sums.recomputed_flops);
     made.instructions = sums.instructions;
     made.order_hash = sums.order.value();
     for (size_t l = 0; l < labels_.names().size(); ++l) {

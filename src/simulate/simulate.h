@@ -88,7 +88,7 @@ struct RankResult {
 
   std::map<std::string, Seconds> comm;  // all of it, hidden or not
   Flops flops;                          // executed by one device
-  Flops matrix_flops;                   // of products, causal attention as the whole square
+  Flops recomputed_flops;  // of products that are made again, causal attention as the whole square
   MemoryPeak peak;
   Bytes reserved;  // state arena, step arena and slots, as the memory plan lays them out
 
