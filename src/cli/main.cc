@@ -15,13 +15,14 @@
 #include "base/text.h"
 #include "cli/command.h"
 #include "cli/explain.h"
+#include "cli/standard_error.h"
 
 namespace {
 
 enum ExitCode { kDone = 0, kRunFailed = 1, kWrongInput = 2 };
 
 int report(const char* prefix, const std::exception& error, int code) {
-  fmt::print(stderr, "{}{}\n", prefix, error.what());
+  mw::cli::tell(fmt::format("{}{}", prefix, error.what()));
   return code;
 }
 
@@ -70,7 +71,7 @@ int refuse(const mw::cli::WrongLine& line) {
     for (std::string& finding : other_findings(line)) findings.push_back(std::move(finding));
   }
   findings.push_back(line.hint);
-  fmt::print(stderr, "meshwright: {}\n", mw::join(findings, "\n"));
+  mw::cli::tell("meshwright: " + mw::join(findings, "\n"));
   return kWrongInput;
 }
 
@@ -78,8 +79,8 @@ int refuse(const mw::cli::WrongLine& line) {
 int written() {
   errno = 0;
   if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return kDone;
-  fmt::print(stderr, "meshwright: standard output: cannot be written: {}\n",
-             errno != 0 ? std::strerror(errno) : "an earlier write failed");
+  mw::cli::tell(fmt::format("meshwright: standard output: cannot be written: {}",
+                            errno != 0 ? std::strerror(errno) : "an earlier write failed"));
   return kRunFailed;
 }
 

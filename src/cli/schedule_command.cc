@@ -15,6 +15,7 @@
 #include "base/text.h"
 #include "cli/command.h"
 #include "cli/output_file.h"
+#include "cli/standard_error.h"
 #include "pipeline/schedule_comms.h"
 #include "report/schedule_drawing.h"
 
@@ -365,8 +366,8 @@ void show(ScheduleOptions options, const Diagnostics& words) {
                  options.comms ? pipeline::to_csv(first, pipeline::with_communication(first))
                                : pipeline::to_csv(first));
     if (const std::string lost = lost_in_csv(first); !lost.empty())
-      fmt::print(stderr, "meshwright: {}: --from reads another schedule than {}: {}\n", options.csv,
-                 first.name, lost);
+      tell(fmt::format("meshwright: {}: --from reads another schedule than {}: {}", options.csv,
+                       first.name, lost));
   }
   if (!options.svg.empty()) write_output(posix_fs(), options.svg, report::draw_svg(drawings));
   if (!options.json) {

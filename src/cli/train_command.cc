@@ -8,6 +8,7 @@
 #include "base/json.h"
 #include "cli/data_folders.h"
 #include "cli/job_options.h"
+#include "cli/standard_error.h"
 #include "planner/planner.h"
 #include "train/run.h"
 
@@ -41,6 +42,12 @@ void train_job(const JobOptions& job_options, const TrainOptions& options,
                const Diagnostics& words) {
   FileSystem& fs = posix_fs();
   train::JobOverrides overrides = job_options.overrides;
+  const auto say = [&options](const std::string& line) {
+    if (options.quiet) return;
+    if (options.json) return tell(line);
+    fmt::print("{}\n", line);
+    std::fflush(stdout);
+  };
   const bool automatic = overrides.plan == "auto";
   if (automatic) overrides.plan = "dp=1";
   train::Job job;
@@ -57,16 +64,11 @@ void train_job(const JobOptions& job_options, const TrainOptions& options,
   diagnostics.throw_if_any();
   if (automatic) {
     job.plan = plan_for_this_machine(fs, job);
-    if (!options.quiet)
-      fmt::print(options.json ? stderr : stdout, "plan {}\n", short_form(job.plan));
+    say("plan " + short_form(job.plan));
   }
   train::RunOptions run = options.run;
-  run.on_stall = [](const std::string& report) { fmt::print(stderr, "meshwright: {}\n", report); };
-  const train::RunSummary summary = train::run(fs, job, run, [&](const std::string& line) {
-    if (options.quiet) return;
-    fmt::print(options.json ? stderr : stdout, "{}\n", line);
-    std::fflush(options.json ? stderr : stdout);
-  });
+  run.on_stall = [](const std::string& report) { tell("meshwright: " + report); };
+  const train::RunSummary summary = train::run(fs, job, run, say);
   if (!options.json) {
     fmt::print("run folder {}\n", summary.run_dir);
     return;

@@ -434,6 +434,14 @@ def test_memory_and_a_path_that_cannot_be_written_are_said_at_once():
     assert (done.returncode, done.stderr) == (2, trace + "\n")
 
 
+# Output that is no terminal's waits in a buffer.
+def test_an_error_stands_behind_what_was_printed_where_both_go_to_one_pipe():
+    line = "--model gpt-1.7b --cluster selene --plan tp=1,pp=1,dp=1 --global-batch 64"
+    done = subprocess.run([BINARY, "simulate", *line.split()], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    *_, last, error = done.stdout.splitlines()
+    assert last.startswith("compiled in ") and error.startswith("meshwright: memory: pipeline rank 0 needs ")
+
+
 def test_a_full_disk_is_named_with_its_path():
     done = call(f"{JOB} --cluster selene --plan {PLAN} --trace /dev/full")
     assert (done.returncode, done.stderr) == (2, "meshwright: /dev/full: cannot write: No space left on device\n")
