@@ -11,6 +11,7 @@
 #include "cli/data_folders.h"
 #include "cli/output_file.h"
 #include "cluster/measured.h"
+#include "models/model.h"
 #include "predict/predict.h"
 #include "runtime/measure.h"
 
@@ -89,10 +90,8 @@ void run_profile(const ProfileOptions& options, const Diagnostics& words) {
     if (const std::string what = request.model.only_simulated(); !what.empty())
       throw_error("{}: has {}, which has no kernels to measure yet; give a model without", path,
                   what);
-    if (options.seq_len > request.model.max_positions) {
-      throw_error("--seq-len: is {}, but {} has {} positions; use at most {}", options.seq_len,
-                  path, request.model.max_positions, request.model.max_positions);
-    }
+    const std::string wrong = models::positions_finding(request.model, options.seq_len);
+    if (!wrong.empty()) throw_error("--seq-len: {}", wrong);
   });
   request.seq_len = options.seq_len > 0 ? options.seq_len : request.model.max_positions;
   request.global_batch = options.batch;

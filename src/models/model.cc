@@ -57,9 +57,11 @@ void write_loss(NetBuilder& net, const TransformerInputs& inputs, ValueId h_BSD,
 }
 
 std::string positions_finding(const ModelConfig& config, int64_t seq_len) {
-  return fmt::format(
-      "{}: the sequence length must be from 1 to the {} positions of the model, is {}",
-      config.source, config.max_positions, seq_len);
+  if (seq_len <= config.max_positions) return "";
+  const bool rotary = config.family == Family::kLlama;
+  return fmt::format("is {}, but {} has {} positions; use at most {}{}", seq_len, config.source,
+                     config.max_positions, config.max_positions,
+                     rotary ? ", or a copy of the file with a larger max_position_embeddings" : "");
 }
 
 ir::Module build_model(const ModelConfig& config, BatchShape shape) {
@@ -67,8 +69,11 @@ ir::Module build_model(const ModelConfig& config, BatchShape shape) {
   if (shape.batch < 1)
     diagnostics.add("{}: the batch must have at least 1 sample, has {}", config.source,
                     shape.batch);
-  if (shape.seq_len < 1 || shape.seq_len > config.max_positions)
-    diagnostics.add("{}", positions_finding(config, shape.seq_len));
+  if (shape.seq_len < 1)
+    diagnostics.add("{}: the sequence must have at least 1 token, has {}", config.source,
+                    shape.seq_len);
+  if (const std::string wrong = positions_finding(config, shape.seq_len); !wrong.empty())
+    diagnostics.add("the sequence length {}", wrong);
   diagnostics.throw_if_any();
   return config.family == Family::kGpt2 ? build_gpt2(config, shape) : build_llama(config, shape);
 }

@@ -31,7 +31,8 @@ struct BatchShape {
 // (the sequence inside attention and MLP: only context parallelism shards it); embed, heads,
 // kv_heads, ffn, vocab. Throws Error where the sequence is longer than the config's positions.
 ir::Module build_model(const ModelConfig& config, BatchShape shape);
-// What it says of a sequence that the model has no positions for.
+// "is 65, but x.json has 64 positions; use at most 64 …", where the sequence is longer than that;
+// else "". Rotary positions are no weights, so a model with them is told how to get more.
 std::string positions_finding(const ModelConfig& config, int64_t seq_len);
 
 // Elements of all weights; tied embeddings count once.

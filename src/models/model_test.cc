@@ -292,9 +292,16 @@ TEST_CASE("a sequence that is longer than the model's positions is refused") {
   const ModelConfig config = model_config("gpt-micro");
   CHECK_THROWS_WITH_AS(build_model(config, {0, 65}),
                        "models/gpt-micro.json: the batch must have at least 1 sample, has 0\n"
-                       "models/gpt-micro.json: the sequence length must be from 1 to the 64 "
-                       "positions of the model, is 65",
+                       "the sequence length is 65, but models/gpt-micro.json has 64 positions; use "
+                       "at most 64",
                        Error);
+  CHECK_THROWS_WITH_AS(build_model(config, {1, 0}),
+                       "models/gpt-micro.json: the sequence must have at least 1 token, has 0",
+                       Error);
+  CHECK(positions_finding(config, 64).empty());
+  CHECK(positions_finding(model_config("llama-micro"), 65) ==
+        "is 65, but models/llama-micro.json has 64 positions; use at most 64, or a copy of the "
+        "file with a larger max_position_embeddings");
 }
 
 TEST_CASE("FLOPs per token are those of Megatron's formula") {

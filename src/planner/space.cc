@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "base/text.h"
+#include "models/model.h"
 #include "pipeline/schedule.h"
 
 namespace mw::planner {
@@ -208,10 +209,9 @@ std::vector<std::string> findings(const Request& request) {
             unit->devices, unit->name, below, above <= most ? fmt::format(" or {}", above) : "");
   }
   const bool has_model = base.model.layers > 0;
-  if (has_model && base.seq_len > base.model.max_positions) {
-    out.add("--seq-len: is {}, but {} has {} positions; use at most {}", base.seq_len,
-            base.model.source, base.model.max_positions, base.model.max_positions);
-  }
+  const std::string too_long =
+      has_model ? models::positions_finding(base.model, base.seq_len) : std::string();
+  if (!too_long.empty()) out.add("--seq-len: {}", too_long);
   const models::Mixture& mixture = base.model.mixture;
   if (mixture.experts > 0 && base.seq_len * mixture.top_k % mixture.experts != 0) {
     out.add(

@@ -135,8 +135,8 @@ std::vector<std::string> model_findings(const Request& request,
                                         const compile::PlanReading& reading) {
   std::vector<std::string> found =
       compile::plan_findings(reading, request.model.layers, model_shape(request));
-  if (request.seq_len > request.model.max_positions)
-    found.push_back(models::positions_finding(request.model, request.seq_len));
+  const std::string wrong = models::positions_finding(request.model, request.seq_len);
+  if (!wrong.empty()) found.push_back("the sequence length " + wrong);
   return found;
 }
 

@@ -10,6 +10,7 @@
 #include "base/toml.h"
 #include "data/batch.h"
 #include "data/token_source.h"
+#include "models/model.h"
 
 namespace mw::train {
 namespace {
@@ -222,9 +223,9 @@ Job read_job(FileSystem& fs, const std::string& path, const JobOverrides& overri
   } catch (const Error& error) {
     diagnostics.absorb(error);
   }
-  if (model_is_sound && file_is_sound && job.seq_len > job.model.max_positions) {
-    diagnostics.add("{}: data.seq_len: is {}, but {} has {} positions; use at most {}", path,
-                    job.seq_len, job.model_file, job.model.max_positions, job.model.max_positions);
+  if (model_is_sound && file_is_sound) {
+    const std::string too_long = models::positions_finding(job.model, job.seq_len);
+    if (!too_long.empty()) diagnostics.add("{}: data.seq_len: {}", path, too_long);
   }
   if (use == JobUse::kTrain && file_is_sound) check_corpus(fs, job, diagnostics);
   diagnostics.throw_if_any();

@@ -194,6 +194,17 @@ def test_options_that_are_wrong_are_said_at_once():
         assert name in refused.stderr, refused.stderr
 
 
+# Rotary positions are no weights: a longer sequence needs only another number in the file.
+def test_a_sequence_beyond_rotary_positions_is_refused_with_the_key_to_change(tmp_path):
+    longer = "use at most 8192, or a copy of the file with a larger max_position_embeddings\n"
+    line = "--model llama3-8b --cluster dgx-h100 --global-batch 16 --seq-len 131072"
+    assert run(f"plan --gpus 16 {line}").stderr.endswith(f"llama3-8b.json has 8192 positions; {longer}")
+    assert run(f"simulate --plan tp=8,dp=2,microbatches=8 {line}").stderr.endswith(f"llama3-8b.json has 8192 positions; {longer}")
+    config = json.loads((meshwright.ROOT / "models/llama3-8b.json").read_text())
+    (tmp_path / "long.json").write_text(json.dumps({**config, "max_position_embeddings": 131072}))
+    done(f"simulate --plan tp=8,dp=2,microbatches=8 {line} --ignore-memory --model {tmp_path}/long.json".replace("--model llama3-8b ", ""))
+
+
 def test_findings_and_a_path_that_cannot_be_written_come_together(tmp_path):
     refused = run("plan --model gpt-1.7b --cluster selene --gpus 7 --global-batch 5 --seq-len 99999 -o /nowhere/p.json")
     assert refused.returncode == 2

@@ -475,12 +475,12 @@ def test_compared_plans_say_what_lies_outside_the_profile():
 
 @pytest.mark.parametrize("options, findings", [
     ("--plan pp=4,tp=7 --global-batch 1 --seq-len 99999 --cluster selene",
-     ["n_head=24 is not divisible by tp=7", "from 1 to the 2048 positions of the model, is 99999"]),
+     ["n_head=24 is not divisible by tp=7", "the sequence length is 99999, but "]),
     ("--plan pp=4,tp=7,microbatches=3 --global-batch 1 --cluster nope",
      ["there is no cluster 'nope'", "n_head=24 is not divisible by tp=7", "global_batch=1 is not divisible by dp*microbatches=1*3=3"]),
     ("--plan pp=4,foo=3 --global-batch 4 --seq-len 99999 --ops --tf32 --cluster selene",
      ["foo: unknown key", "--tf32: is of f32 products, and the precision is bf16", "--ops: says what --trace and --report draw",
-      "positions of the model, is 99999"]),
+      "gpt-1.7b.json has 2048 positions; use at most 2048"]),
     ("--plan pp=4,microbatches=4 --global-batch 4 --tf32 --precision f32 --cluster v100-p3", ["has no tf32 products"]),
 ])
 def test_what_is_wrong_with_several_files_is_told_together(options, findings):
