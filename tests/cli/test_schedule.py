@@ -213,6 +213,12 @@ def test_what_the_file_has_no_word_for_is_said(kind, lost, tmp_path):
                            if lost else "")
 
 
+# The figures of docs/schedules.md.
+def test_an_order_without_a_flush_is_read_as_one_with_it(tmp_path):
+    assert figures("pipedream-2bw", 4, 8, "--csv", tmp_path / "s.csv")["makespan"] == 24
+    assert json.loads(schedule("--from", tmp_path / "s.csv", "--json"))["makespan"] == figures("1f1b", 4, 8)["makespan"] == 33
+
+
 def test_costs_sizes_and_paths_that_are_wrong_are_said_at_once():
     text = schedule("chimera", "--stages", 5, "--microbatches", 4, "--costs", "f=x", "--svg", "/nowhere/a.svg", "--csv",
                     "/", expect=2)
