@@ -298,12 +298,12 @@ void add_calibrate(CLI::App& app, const Diagnostics& words) {
       "--kernels", options->kernels,
       "A CSV table of measured collectives, or of kernels (scripts/measure_gpu.py), that count as "
       "one more source, or alone");
-  command
-      ->add_option(
-          "--constants", options->constants,
-          "What to fit; if not given the profile's constants with source = \"fit\", without a "
-          "profile the best product's and the links' shares, gaps and latencies, and what the "
-          "table is of")
+  one_word(command->add_option(
+               "--constants", options->constants,
+               "What to fit; if not given the profile's constants with source = \"fit\", without a "
+               "profile the best product's and the links' shares, gaps and latencies, and what the "
+               "table is of"),
+           kCommas)
       ->delimiter(',');
   command->add_option("-o,--output", options->output, "Write the fitted profile")
       ->check(written_file());

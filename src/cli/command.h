@@ -23,6 +23,10 @@ CLI::Validator number_at_least(double least);
 CLI::Validator one_of(std::vector<std::string> names);
 CLI::Validator not_empty();     // of a text
 CLI::Validator written_file();  // of a path that is written: neither empty nor "-"
+// An option that may be given several times takes one word each time: the next may be a positional.
+// `many`: how --help says that there may be several.
+CLI::Option* one_word(CLI::Option* option, const char* many = "TEXT, again for more");
+inline constexpr const char* kCommas = "TEXT,TEXT...";
 inline constexpr int64_t kMostWhole32 = std::numeric_limits<int32_t>::max();
 
 // Runs it, and takes the Error that it throws as findings. Whether it threw none.

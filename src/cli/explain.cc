@@ -34,7 +34,24 @@ std::vector<std::string> option_names(const CLI::App& app) {
   return names;
 }
 
-std::vector<std::string> unknown_words(const CLI::App& command) {
+// Whether an option takes one word each time that it is given (command.h).
+bool takes_one_word(const CLI::Option& option) {
+  return option.get_items_expected_max() > 1 && !option.get_allow_extra_args() &&
+         !option.get_positional();
+}
+
+// The option whose second word this is: it takes one; "" where there is none.
+std::string before_its_words(const std::string& word, const CLI::App& command,
+                             const std::vector<std::string>& line) {
+  auto at = std::find(line.rbegin(), line.rend(), word);
+  while (at != line.rend() && !starts_with(*at, "-")) ++at;
+  if (at == line.rend()) return "";
+  const CLI::Option* option = command.get_option_no_throw(*at);
+  return option != nullptr && takes_one_word(*option) ? *at : "";
+}
+
+std::vector<std::string> unknown_words(const CLI::App& command,
+                                       const std::vector<std::string>& line) {
   std::vector<std::string> findings;
   for (const std::string& word : command.remaining(true)) {
     if (!starts_with(word, "-")) continue;
@@ -43,8 +60,12 @@ std::vector<std::string> unknown_words(const CLI::App& command) {
                                    did_you_mean(name, option_names(command))));
   }
   if (findings.empty()) {
-    for (const std::string& word : command.remaining(true))
-      findings.push_back(fmt::format("'{}' is one argument too many", clipped(word)));
+    for (const std::string& word : command.remaining(true)) {
+      const std::string option = before_its_words(word, command, line), text = clipped(word);
+      findings.push_back(fmt::format(
+          "'{}' is one argument too many{}", text,
+          option.empty() ? "" : fmt::format("; for another {0} write {0} {1}", option, text)));
+    }
   }
   return findings;
 }
@@ -191,6 +212,10 @@ CLI::Validator one_of(std::vector<std::string> names) {
       "");
 }
 
+CLI::Option* one_word(CLI::Option* option, const char* many) {
+  return option->take_all()->allow_extra_args(false)->option_text(many);
+}
+
 CLI::Validator not_empty() {
   return CLI::Validator(
       [](std::string& text) -> std::string { return text.empty() ? "must not be empty" : ""; }, "");
@@ -212,7 +237,7 @@ WrongLine explain(CLI::App& app, const CLI::ParseError& error,
   CLI::App& command = deepest(app);
   const std::vector<std::string> subcommands = subcommand_names(command);
   const std::vector<std::string> unknown =
-      subcommands.empty() ? unknown_words(command) : std::vector<std::string>();
+      subcommands.empty() ? unknown_words(command, arguments) : std::vector<std::string>();
   const bool of_extras = dynamic_cast<const CLI::ExtrasError*>(&error) != nullptr;
   const bool of_two = dynamic_cast<const CLI::ExcludesError*>(&error) != nullptr;
   WrongLine line;

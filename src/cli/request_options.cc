@@ -185,7 +185,11 @@ void read_parts(FileSystem& fs, const RequestOptions& options, predict::Request&
                 Known& known, Diagnostics& diagnostics) {
   const std::string& plan = options.what.empty() ? options.plan : options.what;
   if (!options.what.empty() && !options.plan.empty())
-    diagnostics.add("--plan: there are two plans, {} and {}; give one", options.what, options.plan);
+    diagnostics.add(
+        "--plan: there are two plans, {} and {}; give one{}", options.what, options.plan,
+        options.several.empty()
+            ? ""
+            : fmt::format(", or for another {0} write {0} {1}", options.several, options.what));
   if (plan.empty()) {
     diagnostics.add("--plan: is missing; give a plan such as tp=8,pp=8,dp=16");
   } else {
@@ -363,22 +367,23 @@ void add_request_options(CLI::App& command, RequestOptions& options) {
           "Of weights and activations: bf16 (if not given), f16, f32; fp8, mxfp8: bf16, and the "
           "linear layers' products in fp8 with a scale a tensor or a block")
       ->check(one_of(predict::precision_names()));
-  command
-      .add_option(
-          "--overlap", options.overlap,
-          "What goes on beside computation: messages (on unless no-messages), "
-          "collectives (but for no-tensor those of tensor parallelism; async-tp: with "
-          "their own products in parts), grad_reduce (grad_reduce_idle: where the rank then "
-          "waits), param_gather; serial: no collective of a microbatch; ring (of context "
-          "parallelism; on unless no-ring). Beside what the "
-          "profile has; none: in its place")
+  one_word(command.add_option(
+               "--overlap", options.overlap,
+               "What goes on beside computation: messages (on unless no-messages), "
+               "collectives (but for no-tensor those of tensor parallelism; async-tp: with "
+               "their own products in parts), grad_reduce (grad_reduce_idle: where the rank then "
+               "waits), param_gather; serial: no collective of a microbatch; ring (of context "
+               "parallelism; on unless no-ring). Beside what the "
+               "profile has; none: in its place"),
+           kCommas)
       ->delimiter(',');
-  command
-      .add_option(
+  one_word(
+      command.add_option(
           "--slowdown", options.slowdown,
           "How much longer computation takes beside communication: 1.2, or beside one kind "
           "tensor=1.2 (messages, tensor, grad_reduce, param_gather, ring, other); otherwise as the "
-          "profile says beside collectives, and 1 beside messages")
+          "profile says beside collectives, and 1 beside messages"),
+      kCommas)
       ->delimiter(',');
   add_scatter_gather_option(command, options.scatter_gather);
   command.add_flag("--tf32", options.tf32, "f32 products on tensor cores");

@@ -21,6 +21,7 @@ struct RequestOptions {
   int64_t gpus = 0, global_batch = 0, seq_len = 0;
   std::optional<bool> scatter_gather;
   bool tf32 = false;
+  std::string several;  // the command's option of one word a time, where it was given
 };
 
 // What they fill must live as long as the command.

@@ -180,12 +180,9 @@ void add_simulate(CLI::App& app, const Diagnostics& words) {
       ->add_option("--report", options->report,
                    "Write one HTML file: time lines, memory, where the time goes")
       ->check(written_file());
-  command
-      ->add_option("--compare", options->compare,
-                   "Another plan of the same step, side by side; may be given several times")
-      ->check(not_empty())
-      ->take_all()
-      ->allow_extra_args(false);
+  one_word(command->add_option("--compare", options->compare,
+                               "Another plan of the same step, side by side"))
+      ->check(not_empty());
   command
       ->add_option("--advice", options->advice,
                    "What to change, each change simulated: of the options, or also of the plan "
@@ -196,7 +193,10 @@ void add_simulate(CLI::App& app, const Diagnostics& words) {
   command->add_flag("--ignore-memory", options->ignore_memory,
                     "Do not fail where the devices have too little memory");
   command->add_flag("--json", options->json, "One JSON object");
-  command->callback([options, &words] { run_simulate(*options, words); });
+  command->callback([options, &words] {
+    if (!options->compare.empty()) options->request.several = "--compare";
+    run_simulate(*options, words);
+  });
 }
 
 }  // namespace mw::cli

@@ -52,16 +52,17 @@ void add_what_if(CLI::App& app, const Diagnostics& words) {
       "what-if", "Say how long a step takes with other links, devices, sizes and plans: a table");
   auto options = std::make_shared<WhatIfOptions>();
   add_request_options(*command, options->request);
-  command
-      ->add_option("--vary", options->vary,
-                   "KEY=VALUE,VALUE…, several make every combination. Factors of the cluster: "
-                   "link_bandwidth, link_latency (or of one level: link_bandwidth.nvlink), "
-                   "matrix_peak, memory_bandwidth, memory_size, host_time; keys of the plan; "
-                   "global_batch, seq_len")
-      ->take_all()
-      ->allow_extra_args(false);
+  one_word(command->add_option(
+      "--vary", options->vary,
+      "KEY=VALUE,VALUE…, several make every combination. Factors of the cluster: "
+      "link_bandwidth, link_latency (or of one level: link_bandwidth.nvlink), "
+      "matrix_peak, memory_bandwidth, memory_size, host_time; keys of the plan; "
+      "global_batch, seq_len"));
   command->add_flag("--json", options->json, "One JSON object");
-  command->callback([options, &words] { run_what_if(*options, words); });
+  command->callback([options, &words] {
+    if (!options->vary.empty()) options->request.several = "--vary";
+    run_what_if(*options, words);
+  });
 }
 
 }  // namespace mw::cli

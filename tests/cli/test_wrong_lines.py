@@ -25,6 +25,38 @@ def refused(line):
     return findings
 
 
+# What --help shows as one word takes one; what follows is the job or the plan.
+@pytest.mark.parametrize("line, findings", [
+    ("simulate --model gpt-7.5b --cluster selene --global-batch 64 --plan tp=8,microbatches=64 --compare tp=4,pp=2 pp=8",
+     ["--plan: there are two plans, pp=8 and tp=8,microbatches=64; give one, or for another --compare write --compare pp=8"]),
+    ("simulate examples/gpt-micro.toml --cluster selene --compare dp=1 dp=2",
+     ["'dp=2' is one argument too many; for another --compare write --compare dp=2"]),
+    ("what-if examples/gpt-micro.toml --cluster selene --vary dp=1 tp=2",
+     ["'tp=2' is one argument too many; for another --vary write --vary tp=2"]),
+    ("simulate examples/gpt-micro.toml --cluster selene dp=2", ["'dp=2' is one argument too many"]),
+])
+def test_a_second_word_of_an_option_that_takes_one_is_told_with_the_option(line, findings):
+    done = subprocess.run([BINARY, *line.split()], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 2 and done.stderr.removeprefix("meshwright: ").splitlines()[:len(findings)] == findings
+
+
+@pytest.mark.parametrize("line", [
+    "simulate --overlap collectives examples/gpt-micro.toml --cluster selene --plan dp=2",
+    "simulate --slowdown 1.2 examples/gpt-micro.toml --cluster selene --plan dp=2",
+    "what-if --vary dp=1,2 examples/gpt-micro.toml --cluster selene",
+    "schedule --stages 2 --microbatches 2 --compare 1f1b gpipe",
+])
+def test_an_option_of_one_word_leaves_the_next_to_the_job(line):
+    done = subprocess.run([BINARY, *line.split()], cwd=ROOT, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_help_says_several_words_only_where_there_may_be():
+    words = {command: [line.split()[0] for line in subprocess.run([BINARY, command, "--help"], capture_output=True, text=True)
+                       .stdout.splitlines() if " TEXT ... " in line] for command in ("simulate", "what-if", "calibrate", "schedule")}
+    assert words == {"simulate": [], "what-if": [], "calibrate": ["runs"], "schedule": ["--compare"]}
+
+
 @pytest.mark.parametrize("line, findings", [
     # A wrong value, an unknown option and what is wrong with the plan, the cluster and a path.
     ("plan --model gpt-7.5b --cluster selena --gpus 64 --global-batch x --top 0 --topp 3 -o nowhere/p.json",
