@@ -352,8 +352,9 @@ void add_request_options(CLI::App& command, RequestOptions& options) {
   command.add_option("--plan", options.plan,
                      "The plan: tp=8,pp=8,dp=16,microbatches=96,…; schedule may be a CSV file");
   command
-      .add_option("--gpus", options.gpus,
-                  "Devices: dp*tp*pp*cp; gives the dp that --plan leaves out")
+      .add_option(
+          "--gpus", options.gpus,
+          "Devices: dp*tp*pp, and *cp of a plan with cp; gives the dp that --plan leaves out")
       ->check(whole(1));
   command.add_option("--global-batch", options.global_batch, "Sequences of a step")
       ->check(whole(1));
