@@ -143,6 +143,40 @@ TEST_CASE("a byte order mark before TOML or JSON is no part of it") {
   CHECK(parse_json("\xEF\xBB\xBF{\"a\": 1}", "x.json").at("a", "x.json").as_integer("a") == 1);
 }
 
+TEST_CASE("a TOML key of very many parts is refused before it is read") {
+  const auto key = [](int parts) {
+    std::string text = "a";
+    for (int i = 1; i < parts; ++i) text += ".a";
+    return text;
+  };
+  struct Form {
+    const char* text;
+    int most;  // parts, where the key stands in another's value
+  };
+  for (const Form& form :
+       {Form{"b = 1\n{} = 1.5\n", 64}, Form{"#\n[{}]\n", 64}, Form{"#\n[[{}]]\n", 64},
+        Form{"# '\nb = {{ {} = 1 }}\n", 63}, Form{"#\nb = [1.5, {{ {} = 1 }}]\n", 63}}) {
+    CAPTURE(form.text);
+    const auto parse = [&](int parts) {
+      parse_toml(fmt::format(fmt::runtime(form.text), key(parts)), "x.toml");
+    };
+    CHECK_NOTHROW(parse(form.most));
+    for (const int parts : {form.most + 1, 12'000, 300'000}) {
+      CHECK_THROWS_WITH_AS(parse(parts), "x.toml:2: a key has more than 64 parts; use fewer",
+                           Error);
+    }
+  }
+  // Dots of texts and numbers are no key's, nor do keys of one table add up.
+  const std::string dots(200, '.');
+  std::string many;
+  for (int i = 0; i < 100; ++i) many += fmt::format("k{}.b = [[1.5, {{ c.d = 2.5 }}], []]\n", i);
+  CHECK_NOTHROW(
+      parse_toml(fmt::format("a = \"{0}\\\" {0}\" # {0}\nb = '{0}\\'\nc = \"\"\"{0}\n\"{0}\\\n"
+                             "  {0}\"\"\"\"\nd = '''{0}\\'''\n\"{0}\".'{0}' = 1\n{1}",
+                             dots, many),
+                 "x.toml"));
+}
+
 TEST_CASE("broken TOML is reported with line and column") {
   CHECK_THROWS_AS(parse_toml("a = \n", "c.toml"), Error);
   try {

@@ -20,6 +20,71 @@ struct NoToml {};
 namespace mw {
 namespace {
 
+// Looks for keys of very many parts, "a.b.c…": each is a table in a table, and TOML++ goes through
+// those by recursion, even to free them. Arrays and inline tables in one another it counts itself.
+class KeyDepth {
+ public:
+  explicit KeyDepth(std::string_view text) : text_(text) {}
+
+  // The line of the first key with more than `most` parts, those of the inline tables around it
+  // among them; 0: there is none. What is no TOML is the parser's to tell.
+  int line_beyond(int most) {
+    for (; at_ < text_.size(); ++at_) {
+      const char c = text_[at_];
+      if (c == '#') at_ = std::min(text_.find('\n', at_), text_.size()) - 1;
+      if (c == '"' || c == '\'') skip_string(c);
+      if (c == '.' && in_key_ && around_ + ++parts_ > most) return line_;
+      if (c == '=') in_key_ = false;
+      if (c == '{' || c == '[') open();
+      if ((c == '}' || c == ']') && !opened_.empty()) close();
+      if (c == ',' || c == '\n') begin_key();
+      if (c == '\n') ++line_;
+    }
+    return 0;
+  }
+
+ private:
+  void begin_key() {
+    parts_ = 1;
+    in_key_ = true;
+  }
+  void open() {
+    opened_.push_back(in_key_ ? 0 : parts_);  // no value: a header, or an array's element
+    around_ += opened_.back();
+    begin_key();
+  }
+  void close() {
+    around_ -= opened_.back();
+    opened_.pop_back();
+    in_key_ = false;
+  }
+
+  bool is_at(std::string_view part) const { return text_.substr(at_).starts_with(part); }
+
+  // To its last quote, or where it has none to the end of its line.
+  void skip_string(char quote) {
+    const std::string three(3, quote), end = is_at(three) ? three : std::string(1, quote);
+    for (at_ += end.size(); at_ < text_.size() && !is_at(end); ++at_) {
+      if (is_at("\n") && end != three) break;
+      if (is_at("\n")) ++line_;
+      if (quote == '"' && (is_at("\\\\") || is_at("\\\""))) ++at_;
+    }
+    if (!is_at(end)) {
+      --at_;
+      return;
+    }
+    at_ += end.size() - 1;
+    // A long one may end in up to two quotes of its own.
+    for (int i = 0; i < 2 && end == three && text_.substr(at_ + 1).starts_with(quote); ++i) ++at_;
+  }
+
+  std::string_view text_;
+  size_t at_ = 0;
+  int line_ = 1, parts_ = 1, around_ = 0;
+  bool in_key_ = true;
+  std::vector<int> opened_;  // parts of the keys whose values are open
+};
+
 // Where a table begins: TOML++ keeps a table's keys sorted, the file's order is in their positions.
 // A table made by "[a.b]" alone has no position of its own, so it stands where its first child
 // does.
@@ -96,6 +161,9 @@ Json convert(const toml::node& node, const std::string& path, KeyLines& lines) {
 }  // namespace
 
 Toml parse_toml(std::string_view text, std::string_view file) {
+  constexpr int kMostParts = 64;
+  if (const int line = KeyDepth(text).line_beyond(kMostParts); line > 0)
+    throw_error("{}:{}: a key has more than {} parts; use fewer", file, line, kMostParts);
   try {
     const toml::table table = toml::parse(text);
     Toml result;
