@@ -224,7 +224,9 @@ std::string reason(const Run& run, const Machines& machines) {
     if (run.pp + run.dp > 0 && count == 0)
       return fmt::format("{}: is empty; give all of tp, pp and dp, or neither pp nor dp", name);
   }
-  if (run.pp + run.dp > 0 && run.tp * run.pp * run.dp * run.cp != run.gpus) {
+  const double devices =
+      static_cast<double>(run.tp * run.pp * run.dp) * static_cast<double>(run.cp);
+  if (run.pp + run.dp > 0 && devices != static_cast<double>(run.gpus)) {
     return fmt::format("tp*pp*dp{}={}*{}*{}{} is not the {} devices", run.cp > 1 ? "*cp" : "",
                        run.tp, run.pp, run.dp, run.cp > 1 ? fmt::format("*{}", run.cp) : "",
                        run.gpus);

@@ -181,17 +181,18 @@ void read_row(const RowReader& row, Run& run) {
   row.count("ffn", run.ffn, 1, false, 4 * kMostWidth);
   row.count("seq", run.seq, 1, false, kMostWords);
   row.count("vocab", run.vocab, 1, false, kMostWords);
-  row.count("gpus", run.gpus, 1, false, 1 << 20);
-  row.usual("cp", run.cp, 1);
+  constexpr int64_t kMostWays = 1 << 20;  // as a plan's ranks; three of them multiply to an int64_t
+  row.count("gpus", run.gpus, 1, false, kMostWays);
+  row.usual("cp", run.cp, 1, kMostWays);
   run.tp = run.pp = run.dp = 0;
-  row.count("tp", run.tp, 1, true);
-  row.count("pp", run.pp, 1, true);
-  row.usual("vpp", run.vpp, 1);
-  row.usual("ep", run.ep, 1);
-  row.count("dp", run.dp, 1, true);
+  row.count("tp", run.tp, 1, true, kMostWays);
+  row.count("pp", run.pp, 1, true, kMostWays);
+  row.usual("vpp", run.vpp, 1, kMostWays);
+  row.usual("ep", run.ep, 1, kMostWays);
+  row.count("dp", run.dp, 1, true, kMostWays);
   row.usual("zero", run.zero, 0);
-  row.count("micro_batch", run.micro_batch, 1, true);
-  row.count("global_batch", run.global_batch, 1, false, 1 << 20);
+  row.count("micro_batch", run.micro_batch, 1, true, kMostWays);
+  row.count("global_batch", run.global_batch, 1, false, kMostWays);
   int64_t sp = 0;
   row.usual("sp", sp, 0, 1);
   run.sp = sp != 0;

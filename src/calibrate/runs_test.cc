@@ -149,6 +149,22 @@ TEST_CASE("sizes are at most those of a model's config.json") {
         "runs.csv:2: vocab: must be at most 67108864, is \"67108865\"");
 }
 
+TEST_CASE("what divides a run is at most the ranks of a plan") {
+  std::string bad = kRow;
+  bad.replace(bad.find(",4,2,1,1,2,1,1,1,0,,8,"), 22,
+              ",1048577,1048577,1,1048577,1048577,1048577,1048577,1048577,0,4294967296,1048577,");
+  CHECK(mw::test::thrown_by([&] { parse_runs(kHeader + bad, "runs.csv"); }) ==
+        "runs.csv:2: gpus: must be at most 1048576, is \"1048577\"\n"
+        "runs.csv:2: cp: must be at most 1048576, is \"1048577\"\n"
+        "runs.csv:2: tp: must be at most 1048576, is \"1048577\"\n"
+        "runs.csv:2: pp: must be at most 1048576, is \"1048577\"\n"
+        "runs.csv:2: vpp: must be at most 1048576, is \"1048577\"\n"
+        "runs.csv:2: ep: must be at most 1048576, is \"1048577\"\n"
+        "runs.csv:2: dp: must be at most 1048576, is \"1048577\"\n"
+        "runs.csv:2: micro_batch: must be at most 1048576, is \"4294967296\"\n"
+        "runs.csv:2: global_batch: must be at most 1048576, is \"1048577\"");
+}
+
 TEST_CASE("an unknown schedule or overlap is a finding") {
   std::string bad = kRow;
   bad.replace(bad.find(",1f1b,,"), 7, ",1F1B,colectives,");

@@ -113,6 +113,12 @@ TEST_CASE("a row that cannot be simulated says why") {
   CHECK(reason(run, a100()) == "dp: is empty; give all of tp, pp and dp, or neither pp nor dp");
 }
 
+TEST_CASE("a row of more ranks than an int64_t counts is refused") {
+  Run run = gpt(2, 64, 4, 128, 512, 8);
+  run.tp = run.pp = run.dp = run.cp = 1 << 20;
+  CHECK(reason(run, a100()) == "tp*pp*dp*cp=1048576*1048576*1048576*1048576 is not the 1 devices");
+}
+
 TEST_CASE("a row of one stage has its schedule and its chunks, or says why it cannot") {
   Run run = gpt(4, 64, 4, 64, 128, 4);
   const auto plan_of = [&](const std::string& schedule, int64_t vpp) {
