@@ -140,6 +140,8 @@ TEST_CASE("a schedule from a file gives the plan its sizes, and JSON has its act
   CHECK(plan.units() == 2);
   CHECK(plan.sequence_slices() == 1);
   CHECK(base_plan(plan) == parse_plan("dp=2,microbatches=2,grad_reduce=step"));
+  CHECK(short_form(parse_plan("schedule=ORDER.CSV", "--plan", one_file("ORDER.CSV", kOrder))) ==
+        "dp=1,tp=1,pp=2,schedule=ORDER.CSV,chunks=2,microbatches=2");
   const ReadFile sliced = one_file("cut.csv", "0F0/0,0F0/1,0B0/1,0B0/0\n");
   CHECK(parse_plan("schedule=cut.csv", "--plan", sliced).sequence_slices() == 2);
   Plan other = plan;

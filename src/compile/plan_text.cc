@@ -23,8 +23,9 @@ constexpr int64_t kMostChunks = 1024;
 constexpr int64_t kMostMicrobatches = int64_t{1} << 20;
 constexpr int64_t kMostMebibytes = int64_t{1} << 30;
 
-// Of the name of a file that has a schedule.
+// Of the name of a file that has a schedule; also in capitals.
 constexpr std::string_view kFileEnd = ".csv";
+bool names_file(std::string_view schedule) { return ends_with(to_lower(schedule), kFileEnd); }
 
 constexpr std::array<std::string_view, 4> kRecompute = {"none", "selective", "full",
                                                         "selective-op"};
@@ -253,7 +254,7 @@ class PlanReader {
     std::vector<std::string> rows;
     take_if_there("actions", [&](const char* key) { rows = reader_.strings(key); });
     const bool has_rows = reader_.has("actions");
-    if (!ends_with(plan_.schedule, kFileEnd)) {
+    if (!names_file(plan_.schedule)) {
       if (has_rows)
         reader_.fail("actions",
                      "are of a schedule from a file; name it, as in \"schedule\": \"order{}\"",
@@ -277,7 +278,7 @@ class PlanReader {
 
   // What is not said of a schedule that is written down follows from it.
   void take_sizes() {
-    if (!ends_with(plan_.schedule, kFileEnd)) return;
+    if (!names_file(plan_.schedule)) return;
     if (!plan_.written) {  // nobody knows them
       for (const char* key : {"pp", "chunks", "microbatches"}) {
         if (!reader_.has(key)) reading_.unsound.insert(key);

@@ -170,7 +170,7 @@ void check_plan_value(const std::string& key, const std::string& value) {
     if (!number || *number < 1)
       throw_error("--vary {}: must be a whole number from 1 on, is '{}'", key, value);
   } else if (key == "schedule") {
-    if (ends_with(value, ".csv")) {
+    if (ends_with(to_lower(value), ".csv")) {
       throw_error(
           "--vary schedule: {} is a file, which the plan itself may name; 'simulate --compare "
           "schedule={}' puts it beside another plan",

@@ -543,6 +543,16 @@ def test_a_schedule_from_a_file_is_simulated_as_the_kind_that_wrote_it(tmp_path)
         assert (read["plan"]["dp"], read["plan"]["pp"], read["plan"]["chunks"]) == (2, ranks, chunks)
 
 
+def test_a_schedules_file_may_end_in_capitals(tmp_path):
+    for name in ("order.csv", "ORDER.CSV"):
+        (tmp_path / name).write_text("0F0,0F1,0B0,0B1\n1F0,1B0,1F1,1B1\n")
+    lower, upper = (json.loads(simulated(f"{JOB} --cluster selene --plan schedule={tmp_path}/{name} --json"))
+                    for name in ("order.csv", "ORDER.CSV"))
+    assert upper["step_s"] == lower["step_s"] and upper["plan"]["actions"] == lower["plan"]["actions"]
+    done = meshwright.execute(["what-if", JOB, "--cluster", "selene", "--vary", f"schedule={tmp_path}/ORDER.CSV"])
+    assert done.returncode == 2 and "ORDER.CSV is a file" in done.stderr
+
+
 def test_a_plan_file_with_a_schedules_actions_needs_its_file_no_more(tmp_path):
     (tmp_path / "order.csv").write_text("0F0,0F1,0B0,0B1\n1F0,1B0,1F1,1B1\n")
     plan = tmp_path / "plan.json"
