@@ -6,29 +6,35 @@
 #include "base/median.h"
 #include "base/text.h"
 #include "trace/chrome_trace.h"
+#include "train/run_checkpoint.h"
 #include "train/trainer.h"
 
 namespace mw::train {
 namespace {
 
-bool holds_run(FileSystem& fs, const std::string& folder) {
-  return fs.exists(join_path(folder, "metrics.jsonl"));
-}
-
-void refuse_taken(FileSystem& fs, const RunOptions& options) {
-  if (!options.run_dir || !holds_run(fs, *options.run_dir)) return;
+constexpr const char* kMetrics = "metrics.jsonl";
+[[noreturn]] void throw_taken(const std::string& folder) {
   throw_error(
       "--run-dir: {} already holds a run; choose another folder, or resume it with --resume {} "
       "into a new one",
-      *options.run_dir, *options.run_dir);
+      folder, folder);
 }
 
-// The folder that is asked for, or the first of runs/<job>, runs/<job>-2, … that is not there: of
-// runs that begin at once and ask for none each has its own.
+void refuse_taken(FileSystem& fs, const RunOptions& options) {
+  if (!options.run_dir) return;
+  for (const char* name : {kMetrics, kCheckpoints}) {
+    if (fs.exists(join_path(*options.run_dir, name))) throw_taken(*options.run_dir);
+  }
+}
+
+// The folder that is asked for, which of runs that begin at once belongs to the one that makes the
+// checkpoints' folder in it; or the first of runs/<job>, runs/<job>-2, … that is not there.
 std::string make_folder(FileSystem& fs, const Job& job, const RunOptions& options) {
   refuse_taken(fs, options);
   if (options.run_dir) {
     fs.make_directories(*options.run_dir);
+    if (!fs.make_directory(join_path(*options.run_dir, kCheckpoints)))
+      throw_taken(*options.run_dir);
     return *options.run_dir;
   }
   fs.make_directories("runs");
@@ -92,7 +98,7 @@ class Run {
     write("plan.json", compile::to_json(job_.plan).dump_pretty());
     write("job.json", run_record(job_).dump_pretty());
     write("config.json", job_.model_json);
-    metrics_ = fs_.create_file(join_path(folder_, "metrics.jsonl"));
+    metrics_ = fs_.create_file(join_path(folder_, kMetrics));
   }
 
   void write(const std::string& name, const std::string& text) {

@@ -36,7 +36,8 @@ using Progress = std::function<void(const std::string& line)>;
 
 // Writes plan.json, job.json, config.json, metrics.jsonl, trace.json (of one step) and
 // checkpoint/ into the run folder. Nothing is written before the job has compiled and its programs
-// are verified.
+// are verified. Throws Error where the run folder that is asked for holds a run, even one that
+// began at the same time.
 RunSummary run(FileSystem& fs, const Job& job, const RunOptions& options, const Progress& progress);
 
 }  // namespace mw::train

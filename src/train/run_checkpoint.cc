@@ -66,7 +66,7 @@ void save_run(FileSystem& fs, const std::string& run_dir, const Job& job,
   const std::vector<models::TensorMapping> mappings = models::hf_mapping(job.model, plan.module);
   checkpoint::SaveOptions options;
   options.keep = job.keep;
-  checkpoint::CheckpointWriter writer(fs, join_path(run_dir, "checkpoint"), state.step,
+  checkpoint::CheckpointWriter writer(fs, join_path(run_dir, kCheckpoints), state.step,
                                       groups_of(mappings), options);
   for (const models::TensorMapping& m : mappings)
     append_hf(m, io, Part::kWeight, m.hf_name, writer);
@@ -87,7 +87,7 @@ void save_run(FileSystem& fs, const std::string& run_dir, const Job& job,
 RunState load_run(FileSystem& fs, const std::string& run_dir, const Job& job,
                   const compile::CompiledPlan& plan, ParameterIo& io) {
   const checkpoint::CheckpointReader reader =
-      checkpoint::CheckpointReader::latest(fs, join_path(run_dir, "checkpoint"));
+      checkpoint::CheckpointReader::latest(fs, join_path(run_dir, kCheckpoints));
   const std::vector<models::TensorMapping> mappings = models::hf_mapping(job.model, plan.module);
   std::vector<checkpoint::TensorSpec> wanted;
   for (const checkpoint::TensorGroup& group : groups_of(mappings)) {

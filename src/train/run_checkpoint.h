@@ -10,6 +10,8 @@
 
 namespace mw::train {
 
+constexpr const char* kCheckpoints = "checkpoint";  // their folder in that of the run
+
 struct RunState {
   int64_t step = 0;     // steps done; the next batch begins at sample step * global_batch
   int64_t samples = 0;  // drawn so far

@@ -437,6 +437,17 @@ def test_steps_that_run_into_one_another_end_at_the_same_bad_step(place, tmp_pat
     assert found[0] == found[1]
 
 
+def test_of_two_runs_that_begin_at_once_one_has_the_folder(place, tmp_path):
+    line = ["train", place / "job.toml", "--plan", "dp=1,microbatches=4", "--steps", "3", "--run-dir", tmp_path / "r", "--quiet"]
+    both = [subprocess.Popen([meshwright.BINARY, *line], cwd=ROOT, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                             stderr=subprocess.PIPE, text=True) for _ in range(2)]
+    ends = sorted((process.communicate()[1], process.returncode) for process in both)
+    assert ends == [("", 0), (f"meshwright: --run-dir: {tmp_path}/r already holds a run; choose another folder, or resume it "
+                              f"with --resume {tmp_path}/r into a new one\n", 2)]
+    steps = [json.loads(one)["step"] for one in (tmp_path / "r/metrics.jsonl").read_text().splitlines()]
+    assert steps == [1, 2, 3] and verified_step(tmp_path / "r") == 3
+
+
 def test_a_run_killed_at_any_moment_leaves_its_last_checkpoint_whole(place, tmp_path):
     """A run that saves every step is killed again and again, and resumed from what is there. Two of three kills wait until
     a save is under way."""
