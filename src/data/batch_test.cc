@@ -46,6 +46,26 @@ std::unique_ptr<TokenSource> source_of(FileSystem& fs, int64_t size) {
 
 }  // namespace
 
+TEST_CASE("a corpus is told from another by its tokens, not by its name") {
+  FakeFileSystem fs;
+  const auto of = [&](const std::string& text, const std::string& path) {
+    fs.write_file(path, text);
+    return fingerprint(*open_text(fs, path));
+  };
+  for (const int64_t size : {0, 1, 16384, 16385, 100'000}) {
+    CAPTURE(size);
+    const std::string text = text_of(size), known = of(text, "a.txt");
+    CHECK(of(text, "b.txt") == known);
+    CHECK(of(text + "x", "a.txt") != known);
+    for (const int64_t at : {int64_t{0}, size / 2, size - 1}) {
+      if (at < 0 || at >= size) continue;
+      std::string other = text;
+      other[static_cast<size_t>(at)] ^= 1;
+      CHECK(of(other, "a.txt") != known);
+    }
+  }
+}
+
 TEST_CASE("a permutation is a bijection at every size") {
   for (int64_t size = 1; size < 300; ++size) {
     for (uint64_t epoch = 0; epoch < 3; ++epoch) {

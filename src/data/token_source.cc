@@ -1,9 +1,12 @@
 #include "data/token_source.h"
 
 #include <algorithm>
+#include <span>
+#include <string>
 #include <vector>
 
 #include "base/error.h"
+#include "base/hash.h"
 #include "base/text.h"
 #include "data/indexed_dataset.h"
 
@@ -44,6 +47,27 @@ std::unique_ptr<TokenSource> open_corpus(FileSystem& fs, const std::string& path
                        (!fs.exists(path) && fs.exists(path + ".idx"));
   if (indexed) return open_indexed(fs, path);
   return open_text(fs, path);
+}
+
+std::string fingerprint(const TokenSource& source) {
+  constexpr int64_t kPiece = 1 << 14, kMostPieces = 1 << 10;
+  const int64_t tokens = source.num_tokens(), documents = source.num_documents();
+  Hasher128 hasher;
+  const auto add = [&hasher](int64_t number) { hasher.update(std::to_string(number) + "\n"); };
+  add(tokens);
+  add(documents);
+  const int64_t apart = (documents + kMostPieces - 1) / kMostPieces;
+  for (int64_t d = 0; d < documents; d += apart) add(source.document_end(d));
+  const int64_t pieces = std::min((tokens + kPiece - 1) / kPiece, kMostPieces);
+  std::vector<int32_t> piece(static_cast<size_t>(std::min(kPiece, tokens)));
+  for (int64_t i = 0; i < pieces; ++i) {
+    // The last one ends where the corpus does.
+    const int64_t last = tokens - std::ssize(piece);
+    source.read(pieces == 1 ? 0 : last / (pieces - 1) * i + last % (pieces - 1) * i / (pieces - 1),
+                std::ssize(piece), piece.data());
+    hasher.update(std::as_bytes(std::span(piece)));
+  }
+  return hasher.digest().hex();
 }
 
 TokenRange scan_tokens(const TokenSource& source) {

@@ -32,6 +32,10 @@ std::unique_ptr<TokenSource> open_text(FileSystem& fs, const std::string& path);
 // any other file as text.
 std::unique_ptr<TokenSource> open_corpus(FileSystem& fs, const std::string& path);
 
+// What tells one corpus from another, whatever its file is called: a hash of the number of tokens,
+// the ends of the documents and the tokens, beyond 16 M of them in evenly spaced pieces.
+std::string fingerprint(const TokenSource& source);
+
 struct TokenRange {
   int32_t min = 0;
   int32_t max = -1;

@@ -4,10 +4,12 @@
 
 #include <cstdint>
 #include <memory>
+#include <string>
 
 #include "base/fs.h"
 #include "cluster/mesh.h"
 #include "data/batch.h"
+#include "data/token_source.h"
 #include "execute/executor.h"
 #include "train/job.h"
 
@@ -26,6 +28,8 @@ class Batches {
   execute::Loader evaluation(const cluster::Mesh& mesh, int64_t batch) const;
   // How many whole batches the held-out part has.
   int64_t evaluation_batches() const;
+  // Of the data (data/token_source.h).
+  std::string fingerprint() const { return data::fingerprint(*source_); }
 
  private:
   execute::Loader loader(const cluster::Mesh& mesh, const data::SampleSet& set,

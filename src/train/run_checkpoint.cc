@@ -79,6 +79,7 @@ void save_run(FileSystem& fs, const std::string& run_dir, const Job& job,
   Json json{JsonObject{}};
   json["step"] = state.step;
   json["samples"] = state.samples;
+  json["data"] = state.data;
   json["seed"] = job.seed;
   json["plan"] = compile::to_json(job.plan);
   writer.finish(json);
@@ -103,7 +104,7 @@ RunState load_run(FileSystem& fs, const std::string& run_dir, const Job& job,
   }
   Diagnostics diagnostics;
   JsonReader state(reader.run_state(), reader.path(), &diagnostics);
-  RunState result{state.integer("step"), state.integer("samples")};
+  RunState result{state.integer("step"), state.integer("samples"), state.string_or("data", "")};
   state.ignore_all();
   diagnostics.throw_if_any();
   return result;

@@ -15,6 +15,7 @@ constexpr const char* kCheckpoints = "checkpoint";  // their folder in that of t
 struct RunState {
   int64_t step = 0;     // steps done; the next batch begins at sample step * global_batch
   int64_t samples = 0;  // drawn so far
+  std::string data;     // fingerprint of what they are drawn from; "" in older checkpoints
 };
 
 // Writes <run_dir>/checkpoint/step-NNNNNN, complete or not at all, and keeps the last job.keep.

@@ -112,6 +112,7 @@ Trainer::Trainer(FileSystem& fs, const Job& job, int threads_per_rank,
   executor_ =
       std::make_unique<execute::Executor>(executor_programs(prepared_.plan), backend_, options_);
   io_ = std::make_unique<ParameterIo>(prepared_.plan, *executor_);
+  state_.data = batches_.fingerprint();
 }
 
 void Trainer::initialize() {
@@ -120,7 +121,16 @@ void Trainer::initialize() {
 }
 
 void Trainer::resume(const std::string& run_dir) {
+  const std::string data = state_.data;
   state_ = load_run(fs_, run_dir, job_, prepared_.plan, *io_);
+  if (!state_.data.empty() && state_.data != data) {
+    throw_error(
+        "data.file: {} is not what the run {} was trained on; resume it with the same text, or "
+        "begin "
+        "anew from its weights with --init",
+        job_.data_file, run_dir);
+  }
+  state_.data = data;
 }
 
 void Trainer::load(const std::string& safetensors_path) {

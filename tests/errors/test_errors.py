@@ -85,6 +85,7 @@ def write_data(d):
         if bin_ is not None:
             (d / f"{name}.bin").write_bytes(bin_)
     meshwright.write_indexed(d / "wide", [1, 2, 70000] * 2000)
+    (d / "other.txt").write_bytes((VERSE * 700).replace(b"e", b"E", 1))
     (d / "tiny.txt").write_bytes(b"In the beginning")
     (d / "nothing.txt").write_bytes(b"")
     (d / "few.txt").write_bytes(VERSE * 20)
@@ -280,6 +281,9 @@ CASES = {
                               "--model: {d}/llama.json is not the model of the run {d}/run; leave --model out to resume it"),
     "resume batch": ("train {d}/batch8.toml --resume {d}/run", "train.global_batch: is 8, but the run {d}/run has 16; "
                      "resume it with a job of 16"),
+    "resume another text": (JOB + "--resume {d}/run --data {d}/other.txt --steps 5 --run-dir {d}/no", "data.file: {d}/other.txt is not "
+                            "what the run {d}/run was trained on; resume it with the same text, or begin anew from its weights with "
+                            "--init"),
     "resume no further": (JOB + "--resume {d}/run --steps 4", "--steps: 4 is not beyond step 4, where the run {d}/run stands"),
     "no checkpoint": (JOB + "--resume {d}/none", "{d}/none/checkpoint: has no checkpoint (a folder such as step-000020)"),
     "flipped bit": (JOB + "--resume {d}/flipped", "{d}/flipped/checkpoint/step-000004/model-00001-of-00001.safetensors: "
