@@ -41,6 +41,7 @@ const std::vector<std::string> kPlanKeys = {"dp",
                                             "costs",
                                             "post_validation"};
 const std::vector<std::string> kSizes = {"global_batch", "seq_len"};
+constexpr const char* kPrecision = "precision";
 
 bool is_in(const std::vector<std::string>& names, const std::string& name) {
   return std::find(names.begin(), names.end(), name) != names.end();
@@ -55,6 +56,7 @@ std::vector<std::string> known_keys(const cluster::Cluster& cluster) {
   }
   all.insert(all.end(), kPlanKeys.begin(), kPlanKeys.end());
   all.insert(all.end(), kSizes.begin(), kSizes.end());
+  all.emplace_back(kPrecision);
   return all;
 }
 
@@ -187,6 +189,15 @@ void check_plan_value(const std::string& key, const std::string& value) {
   }
 }
 
+// tf32 is of f32 products.
+void vary_precision(Request& request, const std::string& value) {
+  if (!set_precision(request, value)) {
+    throw_error("--vary {}: must be one of {}, is '{}'{}", kPrecision,
+                join(precision_names(), ", "), value, did_you_mean(value, precision_names()));
+  }
+  if (request.precision != DType::kF32) request.options.tf32 = false;
+}
+
 std::string step_key(const Request& request) {
   return fmt::format("{} {} {} {}", compile::to_json(request.plan).dump(), request.global_batch,
                      request.seq_len, precision_name(request));
@@ -260,7 +271,9 @@ Variation parse_variation(const std::string& text) {
 Request changed(Request request, const Settings& settings, int64_t devices) {
   for (const auto& [key, value] : settings) {
     if (is_in(kPlanKeys, key)) continue;
-    if (is_in(kSizes, key)) {
+    if (key == kPrecision) {
+      vary_precision(request, value);
+    } else if (is_in(kSizes, key)) {
       const auto number = parse_int64(value);
       if (!number || *number < 1)
         throw_error("--vary {}: must be a whole number from 1 on, is '{}'", key, value);

@@ -2,7 +2,7 @@
 //
 // Figures of the cluster are multiplied: link_bandwidth and link_latency (of all levels, or of one:
 // link_bandwidth.nvlink), matrix_peak, memory_bandwidth, memory_size, host_time. Keys of the plan
-// (dp, microbatches, schedule…), global_batch and seq_len are set.
+// (dp, microbatches, schedule…), global_batch, seq_len and precision are set.
 #pragma once
 
 #include <optional>

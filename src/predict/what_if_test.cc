@@ -68,6 +68,25 @@ TEST_CASE("a figure changes what it is about") {
   CHECK(batch.prediction->step.value > base);
 }
 
+TEST_CASE("a precision that is varied is that of another request") {
+  Request request = small("dp=2,tp=2,pp=2,microbatches=4");
+  request.cluster.device.peaks.emplace_back("tf32", cluster::FlopsPerSecond(2e11));
+  request.precision = DType::kF32;
+  request.options.tf32 = true;
+  const std::vector<WhatIf> rows = rows_of(request, {"precision=f32,bf16,fp8", "dp=2"});
+  Request half = request;
+  set_precision(half, "bf16");
+  half.options.tf32 = false;
+  CHECK(rows[0].prediction->step == predict::predict(request).step);
+  CHECK(rows[1].prediction->step == predict::predict(half).step);
+  CHECK(rows[0].prediction->step != rows[1].prediction->step);
+  CHECK(rows[2].reason ==
+        "box.toml: chip has no fp8 products (peak_TFLOPs.fp8); use --precision bf16");
+  CHECK(message_of(request, {"precision=bf17"}) ==
+        "--vary precision: must be one of bf16, f16, f32, fp8, mxfp8, is 'bf17', did you mean "
+        "'bf16'?");
+}
+
 TEST_CASE("a row says what lies outside the profile where the first one does not") {
   Request request = small("dp=2,tp=2,pp=2,microbatches=4");
   request.cluster.stack.name = "stack";
