@@ -107,8 +107,10 @@ void scale(cluster::Cluster& cluster, const std::string& key, double factor) {
   } else if (figure == "memory_size") {
     device.memory = Bytes(static_cast<int64_t>(static_cast<double>(device.memory.value) * factor));
   } else {
-    device.attained.launch = device.attained.launch * factor;
-    device.attained.host_op = device.attained.host_op * factor;
+    cluster::Attained& attained = device.attained;
+    for (Seconds* time :
+         {&attained.launch, &attained.host_op, &attained.host_collective, &attained.step_overhead})
+      *time = *time * factor;
   }
 }
 

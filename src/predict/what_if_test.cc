@@ -87,6 +87,21 @@ TEST_CASE("a precision that is varied is that of another request") {
         "'bf16'?");
 }
 
+TEST_CASE("host_time is of all that the host does, and of the launch gap") {
+  const auto step_of = [](const char* plan, Seconds cluster::Attained::* time, const char* factor) {
+    Request request = small(plan);
+    request.cluster.device.attained.host_op = Seconds(1e-9);
+    request.cluster.device.attained.*time = Seconds(1);  // nothing else is nearly as long
+    return rows_of(request, {factor})[0].prediction->step.value;
+  };
+  for (const auto time : {&cluster::Attained::launch, &cluster::Attained::host_op,
+                          &cluster::Attained::host_collective, &cluster::Attained::step_overhead}) {
+    const char* plan = "tp=2,microbatches=2";
+    const double whole = step_of(plan, time, "host_time=1");
+    CHECK(step_of(plan, time, "host_time=0.5") < 0.75 * whole);
+  }
+}
+
 TEST_CASE("a row says what lies outside the profile where the first one does not") {
   Request request = small("dp=2,tp=2,pp=2,microbatches=4");
   request.cluster.stack.name = "stack";
