@@ -164,6 +164,25 @@ TEST_CASE("weights that a stack releases behind the recomputation are gathered o
   }
 }
 
+TEST_CASE("spans of ops say as many bytes as their rank sends, those gathered again too") {
+  Request request = small();
+  REQUIRE(set_precision(request, "bf16"));
+  request.plan = compile::parse_plan("dp=4,zero=3,microbatches=4,recompute=full");
+  request.options.trace = true;
+  const auto told = [&](bool op_spans) {
+    request.options.op_spans = op_spans;
+    const Prediction p = mw::predict::predict(request);
+    Bytes bytes;
+    for (const trace::Span& span : p.result.trace.spans) bytes += span.bytes;
+    CHECK(bytes.value == p.result.ranks[0].bytes_sent.value);
+    return bytes.value;
+  };
+  const int64_t once = told(true);
+  request.cluster.stack.gathered_again = 0.6667;
+  CHECK(told(true) > once);
+  CHECK(told(true) == told(false));
+}
+
 TEST_CASE("gradients are summed in f16 where weights are and the stack does so") {
   const auto gradients = [](const char* plan, const char* precision, bool narrow) {
     Request request = small();

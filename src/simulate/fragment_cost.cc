@@ -186,6 +186,11 @@ const FragmentCoster::Group& FragmentCoster::group_holding(const ir::Holders& ho
   return group;
 }
 
+int64_t FragmentCost::Collective::sent() const {
+  const Bytes once = pipeline::collective_volume(kind, bytes, size);
+  return std::llround(static_cast<double>(once.value) * times);
+}
+
 const FragmentCoster::Group& FragmentCoster::group_of(const ir::DeviceGroup& group, int32_t rank) {
   if (const auto* axes = std::get_if<ir::AxisGroup>(&group)) return group_along(axes->axes, rank);
   return group_holding(std::get<ir::Holders>(group));
@@ -242,8 +247,7 @@ void FragmentCoster::add_collective(const Fragment& fragment, const ir::Op& op, 
   if (collective.data && op.kind == OpKind::kAllGather && cluster_.stack.gathered_again > 0 &&
       serves_recomputation(fragment, op))
     collective.times += cluster_.stack.gathered_again;
-  const Bytes once = pipeline::collective_volume(op.kind, collective.bytes, group.size);
-  cost.sent[l] += std::llround(static_cast<double>(once.value) * collective.times);
+  cost.sent[l] += collective.sent();
   ++cost.collectives[l];
   cost.collectives_of.push_back(std::move(collective));
   if (group.ranks.size() <= 1) return;

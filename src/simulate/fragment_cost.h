@@ -81,6 +81,7 @@ struct FragmentCost {
     // was gathered, or the one that made what is scattered; -1: none.
     int32_t copied_at = -1;
     std::vector<cluster::GroupShape> shapes;
+    int64_t sent() const;  // bytes, by all its devices, as often as it runs
   };
   std::vector<Collective> collectives_of;
   // Computation in parts that are steps of a ring, with the collectives that bring or take them

@@ -10,7 +10,6 @@
 #include "base/in_parallel.h"
 #include "ops/op_def.h"
 #include "pipeline/trace_category.h"
-#include "pipeline/volume.h"
 
 namespace mw::simulate {
 namespace {
@@ -173,10 +172,8 @@ class TraceMaker {
 
   static std::vector<int64_t> sent_by_op(const FragmentCost& cost) {
     std::vector<int64_t> sent(cost.ops.size(), 0);
-    for (const FragmentCost::Collective& collective : cost.collectives_of) {
-      sent[static_cast<size_t>(collective.op)] =
-          pipeline::collective_volume(collective.kind, collective.bytes, collective.size).value;
-    }
+    for (const FragmentCost::Collective& collective : cost.collectives_of)
+      sent[static_cast<size_t>(collective.op)] = collective.sent();
     return sent;
   }
 
