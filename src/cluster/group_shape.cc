@@ -24,7 +24,7 @@ void add_torus(const Link& link, int64_t inner, const std::vector<RankId>& membe
     for (size_t i = 1; i < at.size(); ++i) gaps.push_back(at[i] - at[i - 1]);
     std::sort(gaps.begin(), gaps.end());
     const int64_t widest = gaps.back(), apart = gaps[gaps.size() - 2];
-    const bool closed = widest == gaps.front();
+    const bool closed = size > 2 && widest == gaps.front();
     shape.torus.push_back(
         {static_cast<int64_t>(at.size()), (closed ? 2.0 : 1.0) / static_cast<double>(apart)});
     shape.torus_hops += closed ? size / 2 : size - widest;

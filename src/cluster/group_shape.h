@@ -13,8 +13,8 @@ namespace mw::cluster {
 // One dimension of a torus as a group uses it.
 struct TorusSide {
   int64_t members = 1;  // places along it that members have
-  // Links' worth that a member has there: two where the way around is closed, else one; groups
-  // whose members lie between each other's share them.
+  // Links' worth that a member has there: two where the way around is closed, else one, also where
+  // the side is of two devices; groups whose members lie between each other's share them.
   double links = 0;
   friend bool operator==(const TorusSide&, const TorusSide&) = default;
 };

@@ -6,6 +6,7 @@
 
 #include "base/count.h"
 #include "base/text.h"
+#include "cluster/slice.h"
 #include "planner/planner.h"
 #include "predict/page.h"
 
@@ -110,7 +111,8 @@ std::string to_text(const Request& request, const Found& found, int64_t top) {
       "{} on {} of {}, global batch {}\nbest plan     {}\nstep          {}{}   {:.0f} tokens/s   "
       "MFU {} %\nmemory        {} of {} {}\nsearched      {}, {} "
       "simulated, {}\n",
-      request.base.model.source, request.gpus, request.base.cluster.name, request.base.global_batch,
+      request.base.model.source, request.gpus,
+      cluster::slice_name(request.base.cluster, request.gpus), request.base.global_batch,
       short_form(best.plan), format_seconds(best.step.value),
       predict::error_text(request.base.cluster.stack.error, !outside(request, best).empty()),
       best.tokens_per_s, predict::percent_text(best.mfu), format_bytes(best.needed.value),

@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "cluster/group_shape.h"
+#include "cluster/slice.h"
 #include "cost/collective.h"
 #include "cost/op_time.h"
 #include "predict/plan_groups.h"
@@ -297,8 +298,9 @@ const Coarse::Places& Coarse::places(const Plan& plan) {
   const auto [it, is_new] =
       places_.try_emplace({plan.order, plan.dp, plan.tp, plan.pp, plan.cp, plan.ep});
   if (is_new) {
-    it->second = {shapes_along(base_.cluster, plan, {"tp"}),
-                  shapes_along(base_.cluster, plan, {"dp"}), beside(base_.cluster, plan, {})};
+    const cluster::Cluster on = cluster::slice_of(base_.cluster, plan.ranks());
+    it->second = {shapes_along(on, plan, {"tp"}), shapes_along(on, plan, {"dp"}),
+                  beside(on, plan, {})};
   }
   return it->second;
 }

@@ -76,9 +76,12 @@ CoarseFacts::ProbeKey CoarseFacts::work_key(const Plan& plan) const {
   key.regather = plan.regather;
   key.slices = plan.sequence_slices();
   key.pipelined = plan.pp > 1;
-  // As many ranks as the plan has show a group that straddles nodes.
-  if (straddles(base_.cluster, plan.tp) || straddles(base_.cluster, plan.tp * plan.ep))
+  // As many ranks as the plan has show a group that straddles nodes, and the torus that they have.
+  if (straddles(base_.cluster, plan.tp) || straddles(base_.cluster, plan.tp * plan.ep) ||
+      base_.cluster.links[0].kind == cluster::LinkKind::kTorus) {
+    if (plan.dp * plan.pp % probe.pp != 0) probe.pp = plan.pp;
     probe.dp = plan.dp * plan.pp / probe.pp;
+  }
   const bool reduces = plan.effective_grad_reduce() == compile::GradReduce::kMicrobatch;
   if (plan.dp == 1 || (!reduces && plan.zero <= 1)) return probe;
   probe.dp = plan.dp;

@@ -1,6 +1,7 @@
 // Sums of gradients over replicas of stages, of coarse estimates (coarse.h).
 #include <algorithm>
 
+#include "cluster/slice.h"
 #include "cost/collective.h"
 #include "predict/coarse.h"
 #include "predict/plan_groups.h"
@@ -47,22 +48,23 @@ std::vector<Coarse::ReplicaSum> Coarse::replica_sums(const Setting& setting) {
   const Order& order = *setting.orders.longer;
   if (order.replicas() == 1) return {};
   const compile::Plan& plan = setting.plan;
-  const StackMemory memory = stack_memory(base_.cluster, plan, base_.options.fp8);
+  const cluster::Cluster on = cluster::slice_of(base_.cluster, plan.ranks());
+  const StackMemory memory = stack_memory(on, plan, base_.options.fp8);
   const bool narrow = memory.f16_gradients && base_.precision == DType::kF16;
   const auto size = static_cast<double>(dtype_size(narrow ? DType::kF16 : DType::kF32));
   const double share =
-      base_.precision == DType::kF32 ? 1 : base_.cluster.device.attained.gradient_bytes / size;
+      base_.precision == DType::kF32 ? 1 : on.device.attained.gradient_bytes / size;
   const bool step = divided_stage(plan) == 0, together = plan.zero == 0 && step;
   Names of_experts = plan.data_axes();
   erase(of_experts, "ep");
   const auto kind = [&](const Names& data) {
-    return kind_of(base_.cluster, plan, data, together, plan.zero == 1 && step);
+    return kind_of(on, plan, data, together, plan.zero == 1 && step);
   };
   const Kind usual = kind(plan.data_axes()), experts = kind(of_experts);
   const int64_t stride = stride_of(plan, "pp");
   const auto seconds = [&](double bytes, const std::vector<cluster::GroupShape>& shapes) {
     const auto sent = Bytes(static_cast<int64_t>(bytes * share));
-    return cost::collective_time(base_.cluster, ir::OpKind::kAllReduce, sent, shapes).time.value;
+    return cost::collective_time(on, ir::OpKind::kAllReduce, sent, shapes).time.value;
   };
   std::vector<ReplicaSum> sums;
   for (int32_t s = 0; s < order.stages(); ++s) {
@@ -91,7 +93,7 @@ std::vector<Coarse::ReplicaSum> Coarse::replica_sums(const Setting& setting) {
       }
       std::sort(members.begin(), members.end());
       const double part = bytes / of.parts;
-      sum.seconds += seconds(part, cluster::group_shapes(base_.cluster, members, of.shifts));
+      sum.seconds += seconds(part, cluster::group_shapes(on, members, of.shifts));
       if (together) sum.seconds -= seconds(part, of.of_data);
     };
     add(usual, all - divided);

@@ -1,7 +1,9 @@
-// Groups of devices that do not divide a node: some lie in one, others in two.
+// Groups of devices that do not divide a node: some lie in one, others in two; and the part of a
+// torus that a job has.
 #include <doctest/doctest.h>
 
 #include "base/test_close_to.h"
+#include "predict/coarse.h"
 #include "predict/predict.h"
 #include "predict/test_request.h"
 
@@ -54,4 +56,31 @@ TEST_CASE("pipeline ranks with equal stages wait for their own groups' links") {
   CHECK(straddling[1] > 2 * inside[1]);
   CHECK(straddling[2] == mw::test::close_to(inside[2]));
   CHECK(inside[1] == mw::test::close_to(inside[2]));
+}
+
+TEST_CASE("a job on a part of a torus takes as long as on a torus of that part's sides") {
+  Request request = small();
+  cluster::Link& link = request.cluster.links[0];
+  link.kind = cluster::LinkKind::kTorus;
+  link.bandwidth = link.bus_bandwidth = cluster::BytesPerSecond(1e9);
+  for (const char* plan :
+       {"tp=4,dp=4,sp,microbatches=4", "tp=4,dp=4,sp,zero=1,microbatches=2", "dp=16",
+        "tp=4,pp=4,microbatches=4", "pp=2,dp=8,schedule=chimera,microbatches=2"}) {
+    CAPTURE(std::string(plan));
+    request.plan = compile::parse_plan(plan);
+    const auto set_sides = [&](int64_t side) {
+      link.torus = {side, side};
+      link.devices = request.cluster.devices = side * side;
+    };
+    set_sides(4);
+    const Prediction own = mw::predict::predict(request);
+    const double coarse = Coarse(request).step(request.plan).value;
+    CHECK(coarse == mw::test::close_to(own.step.value).epsilon(0.15));
+    set_sides(16);
+    const Prediction part = mw::predict::predict(request);
+    CHECK(part.step == own.step);
+    CHECK(part.exposed_comm == own.exposed_comm);
+    CHECK(Coarse(request).step(request.plan).value == coarse);
+    CHECK(to_text(request, part).find("(box, 4x4 of it)") != std::string::npos);
+  }
 }

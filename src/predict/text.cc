@@ -6,6 +6,7 @@
 
 #include "base/count.h"
 #include "base/text.h"
+#include "cluster/slice.h"
 #include "predict/page.h"
 #include "predict/predict.h"
 
@@ -159,7 +160,7 @@ std::string to_text(const Request& request, const Prediction& p) {
   std::string text =
       fmt::format("{}: {} parameters on {} x {} ({}), plan {}, global batch {}, sequence {}\n",
                   request.model.source, format_si(static_cast<double>(p.parameters)), p.devices,
-                  request.cluster.device.name, request.cluster.name,
+                  request.cluster.device.name, cluster::slice_name(request.cluster, p.devices),
                   compile::short_form(request.plan), request.global_batch, request.seq_len);
   text += fmt::format(
       "step {}{}, {} tokens/s, {} TFLOP/s a device; MFU {} %, HFU {} % of {} TFLOP/s "

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "cluster/slice.h"
 #include "simulate/fragment_walk.h"
 
 namespace mw::simulate {
@@ -45,9 +46,10 @@ CallTime time_of(const FragmentCost& cost, const Slowdowns& slowdowns, size_t la
 
 }  // namespace
 
-std::vector<CallTime> call_times(const pipeline::Program& program, const cluster::Cluster& cluster,
+std::vector<CallTime> call_times(const pipeline::Program& program, const cluster::Cluster& whole,
                                  const Options& options,
                                  const std::vector<std::vector<int32_t>>& coordinates) {
+  const cluster::Cluster cluster = cluster::slice_of(whole, program.mesh.size());
   // What a rank stands for besides its first place are ranks behind all others.
   std::vector<int32_t> places;
   std::vector<std::vector<int32_t>> places_of(program.ranks.size());

@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "base/in_parallel.h"
 #include "base/text.h"
+#include "cluster/slice.h"
 #include "cost/collective.h"
 #include "pipeline/axes.h"
 #include "pipeline/memory_plan.h"
@@ -427,13 +428,14 @@ double Result::bubble() const {
 
 Result simulate(const Program& program, const cluster::Cluster& cluster, const Options& options,
                 const std::vector<Held>& held) {
-  return Simulation(program, cluster, options, held).run();
+  const cluster::Cluster on = cluster::slice_of(cluster, program.mesh.size());
+  return Simulation(program, on, options, held).run();
 }
 
 struct Prepared::Parts {
   Parts(Program given, const cluster::Cluster& on, const Options& how)
       : program(std::move(given)),
-        cluster(on),
+        cluster(cluster::slice_of(on, program.mesh.size())),
         options(how),
         simulation(program, cluster, options, held) {
     simulation.prepare();
@@ -467,7 +469,7 @@ Prepared::Prepared(Prepared&&) noexcept = default;
 Prepared& Prepared::operator=(Prepared&&) noexcept = default;
 
 Seconds Prepared::step(const cluster::Cluster& cluster) {
-  parts_->cluster = cluster;
+  parts_->cluster = cluster::slice_of(cluster, parts_->program.mesh.size());
   return parts_->simulation.step_again();
 }
 
