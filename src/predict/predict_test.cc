@@ -103,6 +103,30 @@ TEST_CASE("keys and values go around a ring beside attention, unless they are ga
         mw::test::close_to(simulate::simulate(program, request.cluster, options).step.value));
 }
 
+TEST_CASE("products in parts hide nothing of what goes over another kind of link") {
+  Request request = small();
+  cluster::Cluster& c = request.cluster;
+  c.links[0].devices = 2;
+  c.links.push_back(c.links[0]);
+  c.links[1].devices = 0;
+  const auto gained = [&](const char* plan) {  // seconds
+    request.plan = compile::parse_plan(plan);
+    const pipeline::Program program = program_of(request);
+    const auto step = [&](const char* word) {
+      simulate::Options options;
+      REQUIRE(simulate::set_overlap(options.overlap, word));
+      return simulate::simulate(program, c, options).step.value;
+    };
+    return step("collectives") - step("async-tp");
+  };
+  CHECK(gained("tp=4,sp") > 0);
+  c.links[1].kind = cluster::LinkKind::kNetwork;
+  CHECK(gained("tp=4,sp") == 0);
+  CHECK(gained("tp=2,sp,dp=2") > 0);
+  c.links[0].kind = cluster::LinkKind::kNetwork;  // nothing but a network
+  CHECK(gained("tp=4,sp") > 0);
+}
+
 TEST_CASE(
     "products in parts hide their own gathers and scatters, and fp8 halves what is gathered") {
   Request request = small();

@@ -102,6 +102,16 @@ class Streams {
   std::vector<int32_t> taken_;  // [label] collectives
 };
 
+// Whether all levels that are crossed are of the innermost one's kind. There devices read each
+// other's memory, as products in parts do: within one NVLink domain [PyTorch's symmetric memory,
+// Transformer Engine's user buffers, from memory].
+bool reads_directly(const cluster::Cluster& cluster, uint32_t levels) {
+  for (size_t l = 0; l < cluster.links.size(); ++l) {
+    if ((levels >> l & 1) != 0 && cluster.links[l].kind != cluster.links[0].kind) return false;
+  }
+  return true;
+}
+
 }  // namespace
 
 int32_t Labels::id(const std::string& label) {
@@ -448,8 +458,10 @@ void FragmentCoster::find_product_rings(const Fragment& fragment, FragmentCost& 
   const std::vector<ir::OpIds> users = graph.users();
   for (const FragmentCost::Collective& collective : cost.collectives_of) {
     const ir::Op& op = graph.ops[static_cast<size_t>(collective.op)];
-    const int32_t label = cost.ops[static_cast<size_t>(collective.op)].label;
-    if (!is_tensor_label(labels_.names()[static_cast<size_t>(label)])) continue;
+    const OpCost& moves = cost.ops[static_cast<size_t>(collective.op)];
+    if (!is_tensor_label(labels_.names()[static_cast<size_t>(moves.label)]) ||
+        !reads_directly(cluster_, moves.levels))
+      continue;
     FragmentCost::Ring ring{false, collective.size, {}, {collective.op}, Bytes(0)};
     if (op.kind == OpKind::kAllGather) {
       const auto dim = static_cast<size_t>(op.as<ir::CollectiveAttrs>().dim);
