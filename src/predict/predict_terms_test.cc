@@ -2,6 +2,7 @@
 #include <doctest/doctest.h>
 
 #include <limits>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -26,6 +27,37 @@ TEST_CASE("a replica's microbatch is compared with those that were measured, ZeR
   CHECK(outside("microbatches=4") == std::vector<std::string>{"microbatch 4 (measured 2)"});
   CHECK(outside("dp=2,microbatches=8") ==
         std::vector<std::string>{"microbatch 1 (measured 2)", "zero 0 (measured 1)"});
+}
+
+TEST_CASE("calls and waits of a trace add up to what is told of the step") {
+  using trace::Category;
+  Request request = small();
+  request.options.trace = true;
+  for (const char* plan : {"pp=4,microbatches=4", "dp=2,tp=2,pp=2,microbatches=4,zero=1",
+                           "dp=2,pp=4,microbatches=4,zero=2"}) {
+    CAPTURE(std::string(plan));
+    request.plan = compile::parse_plan(plan);
+    const simulate::Result result = mw::predict::predict(request).result;
+    bool waits = false;
+    for (const simulate::RankResult& rank : result.ranks) {
+      std::map<Category, double> seconds;
+      double nested = 0;  // of waits in an update
+      trace::Span update;
+      for (const trace::Span& span : result.trace.spans) {  // in order of their starts
+        if (span.rank != rank.rank || span.stream != StreamId(0)) continue;
+        seconds[span.category] += span.duration.value;
+        if (span.category == Category::kUpdate) update = span;
+        if (span.category == Category::kWait && span.start < update.end())
+          nested += span.duration.value;
+      }
+      waits = waits || nested > 0;
+      const double works = (rank.compute + rank.gaps + rank.total_exposed_comm()).value;
+      CHECK(seconds[Category::kCompute] + seconds[Category::kUpdate] - nested ==
+            mw::test::close_to(works));
+      CHECK(seconds[Category::kWait] == mw::test::close_to(rank.total_wait().value));
+    }
+    CHECK(waits);
+  }
 }
 
 TEST_CASE("what ranks of one memory need together is as much as there are numbers for") {

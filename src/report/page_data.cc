@@ -47,6 +47,11 @@ bool is_bar(const Span& span) {
          !(span.duration.value == 0 && span.flow_in >= 0);
 }
 
+// The page draws an update as the computation that it is but for its waits, which are bars upon it.
+trace::Category drawn_as(trace::Category category) {
+  return category == trace::Category::kUpdate ? trace::Category::kCompute : category;
+}
+
 class RunPacker {
  public:
   RunPacker(const PageRun& run, Packer& packer) : run_(run), packer_(packer) {}
@@ -95,7 +100,7 @@ class RunPacker {
     packer_.signed_number(start - before);
     packer_.number(end - start);
     if ((same & 1) == 0) {
-      packer_.number(static_cast<int64_t>(bar.category));
+      packer_.number(static_cast<int64_t>(drawn_as(bar.category)));
       packer_.number(bar.stage.value + 1);
     }
     if ((same & 2) == 0) {

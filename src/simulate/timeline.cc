@@ -143,8 +143,9 @@ class TraceMaker {
         in_.program.ranks[r].commands[static_cast<size_t>(call.command)];
     const TimedFragment& fragment = in_.fragments[static_cast<size_t>(call.timed)];
     if (!in_.options.op_spans) {
-      Span made = span(r, trace::Category::kCompute, fragment_names_[command.fragment.index()],
-                       call.begin, call.end, call.command);
+      Span made =
+          span(r, fragment.cost.update ? trace::Category::kUpdate : trace::Category::kCompute,
+               fragment_names_[command.fragment.index()], call.begin, call.end, call.command);
       made.flops = Flops(fragment.cost.flops);
       made.bytes =
           Bytes(std::accumulate(fragment.cost.sent.begin(), fragment.cost.sent.end(), int64_t{0}));

@@ -9,7 +9,7 @@ namespace mw::trace {
 namespace {
 
 constexpr Category kPriority[] = {Category::kCompute, Category::kComm, Category::kCopy,
-                                  Category::kIo, Category::kWait};
+                                  Category::kIo,      Category::kWait, Category::kUpdate};
 
 // What other spans of the rank lie in: no time of its own.
 bool encloses(Category category) {

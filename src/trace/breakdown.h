@@ -34,8 +34,9 @@ struct RankBreakdown {
   // Category.
   std::array<Seconds, kCategories> active;
   // Each moment belongs to the first category that is active then, in the order compute, comm,
-  // copy, io, wait. So exposed[kComm] is communication that no computation hides, and all of them
-  // (kStep and kCall are zero) and idle add up to the window.
+  // copy, io, wait, update. So exposed[kComm] is communication that no computation hides, an update
+  // is what its waits leave of it, and all of them (kStep and kCall are zero) and idle add up to
+  // the window.
   std::array<Seconds, kCategories> exposed;
   Seconds idle;      // no span but steps and calls
   Bytes comm_bytes;  // of comm spans that start in the window

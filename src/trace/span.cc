@@ -11,6 +11,7 @@ std::string_view category_name(Category category) {
     case Category::kStep: return "step";
     case Category::kIo: return "io";
     case Category::kCall: return "call";
+    case Category::kUpdate: return "update";
   }
   return "?";
 }

@@ -12,14 +12,15 @@ namespace mw::trace {
 
 enum class Category : uint8_t {
   kCompute,
-  kComm,  // a collective, a send or a receive at work
-  kCopy,  // within a device or between it and its host
-  kWait,  // blocked on another rank or stream
-  kStep,  // one training step; encloses the rank's other spans, `command` is the step's number
-  kIo,    // files: data, checkpoints
-  kCall   // a fragment's call; encloses its ops where these are spans of their own
+  kComm,   // a collective, a send or a receive at work
+  kCopy,   // within a device or between it and its host
+  kWait,   // blocked on another rank or stream
+  kStep,   // one training step; encloses the rank's other spans, `command` is the step's number
+  kIo,     // files: data, checkpoints
+  kCall,   // a fragment's call; encloses its ops where these are spans of their own
+  kUpdate  // the update's call where its ops are none; encloses its waits for other ranks
 };
-inline constexpr int kCategories = 7;
+inline constexpr int kCategories = 8;
 
 enum class MemoryCategory : uint8_t {
   kWeight,

@@ -112,6 +112,20 @@ TEST_CASE("each moment of a window belongs to one category, and overlaps hide co
   CHECK(list[1].idle == Seconds(7));
 }
 
+TEST_CASE("an update is what its waits leave of it") {
+  const Trace trace = trace_of({
+      span_of(0, 0, Category::kStep, 0, 8),
+      span_of(0, 0, Category::kCompute, 0, 3),
+      span_of(0, 0, Category::kUpdate, 3, 4),
+      span_of(0, 0, Category::kWait, 4, 1),
+  });
+  const RankBreakdown b = breakdown(trace, {Seconds(0), Seconds(8)}).at(0);
+  CHECK(exposed(b, Category::kCompute) == Seconds(3));
+  CHECK(exposed(b, Category::kUpdate) == Seconds(3));
+  CHECK(exposed(b, Category::kWait) == Seconds(1));
+  CHECK(b.idle == Seconds(1));
+}
+
 TEST_CASE("a step lasts from its first rank's begin to its last rank's end") {
   std::vector<Span> spans = {span_of(0, 0, Category::kStep, 0, 4),
                              span_of(1, 0, Category::kStep, 1, 4),
