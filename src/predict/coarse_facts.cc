@@ -78,7 +78,7 @@ CoarseFacts::ProbeKey CoarseFacts::work_key(const Plan& plan) const {
   key.pipelined = plan.pp > 1;
   // As many ranks as the plan has show a group that straddles nodes, and the torus that they have.
   if (straddles(base_.cluster, plan.tp) || straddles(base_.cluster, plan.tp * plan.ep) ||
-      base_.cluster.links[0].kind == cluster::LinkKind::kTorus) {
+      (!base_.cluster.links.empty() && base_.cluster.links[0].kind == cluster::LinkKind::kTorus)) {
     if (plan.dp * plan.pp % probe.pp != 0) probe.pp = plan.pp;
     probe.dp = plan.dp * plan.pp / probe.pp;
   }
