@@ -67,10 +67,12 @@ bool takes_kind(const Plan& plan, const char* kind) {
          (plan.layers.empty() || with_kind(plan, kind).plan.stages() == plan.stages());
 }
 
-// Over how many ranks a mixture's experts can be divided inside a node, the fewest first.
+// Over how many ranks a mixture's experts can be divided inside a node, where there are nodes, the
+// fewest first.
 std::vector<int64_t> expert_ways(const Request& request, const Plan& plan) {
   std::vector<int64_t> ways;
-  const int64_t most = std::min(plan.dp, std::max<int64_t>(1, request.cluster.node_devices()));
+  const cluster::Link* node = request.cluster.node();
+  const int64_t most = node == nullptr ? plan.dp : std::min(plan.dp, node->devices);
   for (int64_t ep = 2; ep <= most; ++ep) {
     if (plan.dp % ep == 0 && request.model.mixture.experts % ep == 0) ways.push_back(ep);
   }

@@ -134,6 +134,10 @@ TEST_CASE("experts are divided over as few ranks as do, and over no more than a 
            "dp=8,ep=2,zero=3,recompute=full,microbatches=2", "zero=3"},
       },
       request);
+  request.cluster.links.pop_back();  // no nodes
+  request.cluster.links[0].devices = 16;
+  check_changes({{"dp=8,zero=1,microbatches=2", "dp=8,zero=1,ep=8,microbatches=2", "ep=8"}},
+                request);
 }
 
 TEST_CASE("sequence parallelism is taken back where the rest fits without it") {
