@@ -92,6 +92,20 @@ void check_step(Coarse& coarse, const Request& request, double epsilon) {
         mw::test::close_to(predict::predict(request).step.value).epsilon(epsilon));
 }
 
+// Near the simulation, and not below the bounds.
+void check_estimate(Coarse& coarse, const Request& request) {
+  const predict::Prediction prediction = predict::predict(request);
+  const Estimate estimate = coarse.estimate(request.plan), least = coarse.least(request.plan),
+                 scheduled = coarse.least_scheduled(request.plan);
+  CHECK(estimate.step.value == mw::test::close_to(prediction.step.value).epsilon(0.03));
+  CHECK(static_cast<double>(estimate.peak.value) ==
+        mw::test::close_to(static_cast<double>(prediction.needed().value)).epsilon(0.05));
+  CHECK(least.step.value <= (1 + 1e-9) * estimate.step.value);
+  CHECK(scheduled.step.value <= (1 + 1e-9) * estimate.step.value);
+  CHECK(least.peak <= estimate.peak);
+  CHECK(coarse.states(request.plan) <= least.peak);
+}
+
 }  // namespace
 
 TEST_CASE("a plan of more units of work than a plan may have has no order") {
@@ -348,16 +362,7 @@ TEST_CASE("experts that a part of dp divides") {
       request.plan = compile::parse_plan(text);
       CAPTURE(std::string(text));
       REQUIRE(coarse.has_order(request.plan));
-      const predict::Prediction prediction = predict::predict(request);
-      const Estimate estimate = coarse.estimate(request.plan), least = coarse.least(request.plan),
-                     scheduled = coarse.least_scheduled(request.plan);
-      CHECK(estimate.step.value == mw::test::close_to(prediction.step.value).epsilon(0.03));
-      CHECK(static_cast<double>(estimate.peak.value) ==
-            mw::test::close_to(static_cast<double>(prediction.needed().value)).epsilon(0.05));
-      CHECK(least.step.value <= (1 + 1e-9) * estimate.step.value);
-      CHECK(scheduled.step.value <= (1 + 1e-9) * estimate.step.value);
-      CHECK(least.peak <= estimate.peak);
-      CHECK(coarse.states(request.plan) <= least.peak);
+      check_estimate(coarse, request);
     }
   }
 }
@@ -373,16 +378,7 @@ TEST_CASE("stages that the blocks do not come out even on") {
                            "pp=4,schedule=chimera,microbatches=16"}) {
     request.plan = compile::parse_plan(text);
     CAPTURE(std::string(text));
-    const predict::Prediction prediction = predict::predict(request);
-    const Estimate estimate = coarse.estimate(request.plan), least = coarse.least(request.plan),
-                   scheduled = coarse.least_scheduled(request.plan);
-    CHECK(estimate.step.value == mw::test::close_to(prediction.step.value).epsilon(0.03));
-    CHECK(static_cast<double>(estimate.peak.value) ==
-          mw::test::close_to(static_cast<double>(prediction.needed().value)).epsilon(0.05));
-    CHECK(least.step.value <= (1 + 1e-9) * estimate.step.value);
-    CHECK(scheduled.step.value <= (1 + 1e-9) * estimate.step.value);
-    CHECK(least.peak <= estimate.peak);
-    CHECK(coarse.states(request.plan) <= least.peak);
+    check_estimate(coarse, request);
   }
 }
 
