@@ -101,13 +101,11 @@ void add_plan(CLI::App& app, const Diagnostics& words) {
       ->add_option("--planner", options->planner,
                    "exhaustive: every uniform plan; ptdp: the rules of the PTD-P paper")
       ->check(one_of({"exhaustive", "ptdp"}));
-  command
-      ->add_option("--only", options->only,
-                   "Values that plans may have of tp, pp, dp, ep, chunks, microbatches, zero, sp, "
-                   "recompute or schedule, such as tp=1,2,4,8; may be given again for another")
-      ->type_name("KEY=VALUE,...")
-      ->expected(1)
-      ->take_all();
+  one_word(
+      command->add_option("--only", options->only,
+                          "Values that plans may have of tp, pp, dp, ep, chunks, microbatches, "
+                          "zero, sp, recompute or schedule, such as tp=1,2,4,8"),
+      "KEY=VALUE,..., again for more");
   command->add_option("--top", options->top, "Plans that are listed (5)")->check(whole(1));
   command
       ->add_option(

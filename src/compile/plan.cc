@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/divisors.h"
 #include "base/error.h"
 #include "base/text.h"
 #include "pipeline/schedule_timeline.h"
@@ -11,18 +12,6 @@ namespace {
 
 // Of a microbatch: bytes of the widest values stay far from 2^63.
 constexpr int64_t kMostTokens = int64_t{1} << 31;
-
-// Ascending. Of numbers that a command line may make large, so up to the root alone.
-std::vector<int64_t> divisors(int64_t n) {
-  std::vector<int64_t> found, large;
-  for (int64_t d = 1; d <= n / d; ++d) {
-    if (n % d != 0) continue;
-    found.push_back(d);
-    if (d != n / d) large.push_back(n / d);
-  }
-  found.insert(found.end(), large.rbegin(), large.rend());
-  return found;
-}
 
 // "1, 2 or 4".
 std::string alternatives(const std::vector<int64_t>& values) {

@@ -7,6 +7,7 @@
 
 #include <fmt/core.h>
 
+#include "base/divisors.h"
 #include "base/error.h"
 #include "base/json.h"
 #include "base/json_reader.h"
@@ -55,13 +56,13 @@ double dropout(JsonReader& reader, std::string_view key, double fallback) {
   return rate;
 }
 
-// "1, 2, 4 or 8": the divisors of n up to `most` of them, the largest ones.
-std::string divisors(int64_t n, size_t most = 8) {
+// "1, 2, 4 or 8": the divisors of n, or the eight largest ones.
+std::string divisor_text(int64_t n) {
+  constexpr size_t kMost = 8;
+  const std::vector<int64_t> all = divisors(n);
   std::vector<std::string> found;
-  for (int64_t d = n; d >= 1 && found.size() < most; --d) {
-    if (n % d == 0) found.push_back(fmt::format("{}", d));
-  }
-  std::reverse(found.begin(), found.end());
+  for (size_t i = all.size() - std::min(all.size(), kMost); i < all.size(); ++i)
+    found.push_back(std::to_string(all[i]));
   if (found.size() == 1) return found[0];
   const std::string last = found.back();
   found.pop_back();
@@ -73,7 +74,7 @@ void must_divide(JsonReader& reader, std::string_view divisor_key, int64_t divis
                  std::string_view key, int64_t value) {
   if (divisor < 1 || value < 1 || value % divisor == 0) return;
   reader.fail(divisor_key, "must divide {}={}, is {}; use {}", key, value, divisor,
-              divisors(value));
+              divisor_text(value));
 }
 
 // Keys that nobody asked for are usual in these files (a tokenizer's, a trainer's); one that is
@@ -190,7 +191,7 @@ void read_experts(JsonReader& reader, ModelConfig& config, std::string_view expe
   mixture.top_k = read_size(reader, "num_experts_per_tok", kMostHeads);
   if (mixture.experts % std::max<int64_t>(1, mixture.top_k) != 0) {
     reader.fail("num_experts_per_tok", "must divide {}={}, is {}; use {}", experts_key,
-                mixture.experts, mixture.top_k, divisors(mixture.experts));
+                mixture.experts, mixture.top_k, divisor_text(mixture.experts));
   }
   config.rope_theta = reader.number_or("rope_theta", 10000, {.min = 1});
 }

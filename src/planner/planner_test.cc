@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <set>
 
+#include "base/divisors.h"
 #include "base/error.h"
 #include "base/fs.h"
 #include "base/test_close_to.h"
@@ -161,6 +162,11 @@ TEST_CASE("a search looks at what --only takes, and finds the fastest of that") 
         "to a tenth more, and dp the global batch of 8; use another batch");
   CHECK(message_of(with(small(4), {"pp=2", "chunks=3"})) ==
         "--only: no plan of 4 ranks has chunks=3 pp=2");
+  // What is needed at the least is told where no schedule that is taken fits.
+  const std::string full = message_of(with(small(2, 0.0018), {"schedule=gpipe"}));
+  CAPTURE(full);
+  CHECK(full.find("the fullest rank needs at least ") != std::string::npos);
+  CHECK(full.find("at least 0 B") == std::string::npos);
   // The least that would do has them too.
   CHECK(message_of(with(small(1, 0.0018), {"tp=1", "dp=1"}))
             .find("; the least that would do is 4 devices, with dp=1,tp=1,pp=4") !=

@@ -7,6 +7,7 @@
 
 #include <fmt/format.h>
 
+#include "base/divisors.h"
 #include "pipeline/schedule_kind.h"
 #include "planner/search.h"
 #include "planner/simulated.h"

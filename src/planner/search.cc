@@ -53,7 +53,11 @@ std::optional<Least> least_memory(const Request& request, int64_t devices, Bytes
     if (!least || least->peak <= limit) return least;
   }
   for (Plan& plan : all) {
-    if (coarse.least(plan).peak > limit) continue;  // whatever the schedule
+    const Bytes bound = coarse.least(plan).peak;  // whatever the schedule
+    if (bound > limit) {
+      if (!least || bound < least->peak) least = Least{bound, plan};
+      continue;
+    }
     for (const Pipelining& pipelining : pipelinings(request, plan.pp)) {
       plan.schedule = pipelining.schedule;
       plan.chunks = pipelining.chunks;

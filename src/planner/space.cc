@@ -4,7 +4,9 @@
 #include <numeric>
 #include <set>
 
+#include "base/divisors.h"
 #include "base/error.h"
+#include "base/round.h"
 #include "base/text.h"
 #include "models/model.h"
 #include "pipeline/schedule.h"
@@ -28,7 +30,7 @@ bool takes_tp(const Request& request, int64_t tp) {
 }
 
 int64_t most_blocks(const predict::Request& base, int64_t pp) {
-  return (base.model.layers + pp - 1) / pp;
+  return ceil_div(base.model.layers, pp);
 }
 
 // Pipelines whose ranks have equal shares of the blocks, or some one less, to a tenth of the whole:
@@ -63,17 +65,6 @@ std::string nearest_devices(const Request& request, int64_t devices) {
 bool fills_nodes(const cluster::Cluster& cluster, int64_t devices) {
   const int64_t node = cluster.node_devices();
   return devices <= node || devices % node == 0;
-}
-
-std::vector<int64_t> divisors(int64_t n) {
-  std::vector<int64_t> small, large;
-  for (int64_t d = 1; d * d <= n; ++d) {
-    if (n % d != 0) continue;
-    small.push_back(d);
-    if (d * d != n) large.push_back(n / d);
-  }
-  small.insert(small.end(), large.rbegin(), large.rend());
-  return small;
 }
 
 std::vector<Layout> layouts(const Request& request, int64_t devices) {
@@ -224,8 +215,7 @@ std::vector<std::string> findings(const Request& request) {
              layouts(request, request.gpus).empty()) {
     out.add(
         "--gpus: no plan{} has {} ranks: tp must divide the {} heads, pp the {} layers or up to a "
-        "tenth more, "
-        "and dp the global batch of {}; {}",
+        "tenth more, and dp the global batch of {}; {}",
         request.only.empty() ? "" : fmt::format(" with {}", to_string(request.only)), request.gpus,
         base.model.heads, base.model.layers, base.global_batch,
         nearest_devices(request, request.gpus));

@@ -40,6 +40,4 @@ std::vector<Pipelining> pipelinings(const Request& request, int64_t pp);
 // Whether they are part of a node or whole ones.
 bool fills_nodes(const cluster::Cluster& cluster, int64_t devices);
 
-std::vector<int64_t> divisors(int64_t n);
-
 }  // namespace mw::planner

@@ -193,7 +193,8 @@ CoarseFacts::ProbeKey CoarseFacts::dense_of(ProbeKey key) {
   program.dense = true;
   if (program.ep == 1) return key;
   program.ep = 1;
-  program.data_parallel = program.grad_reduce == compile::GradReduce::kMicrobatch;
+  program.data_parallel =
+      program.zero >= 2 || program.grad_reduce == compile::GradReduce::kMicrobatch;
   if (!program.data_parallel) key.dp = 1;
   return key;
 }

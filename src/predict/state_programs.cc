@@ -14,10 +14,11 @@ using pipeline::ActionKind;
 using pipeline::Category;
 using pipeline::Command;
 
-// Of experts, which ep divides: all other gradients are summed over it.
+// Of experts, which ep divides: all other gradients are summed over it at the step's end.
 bool is_of_experts(const pipeline::Buffer& gradient, const compile::Plan& plan) {
   const sharding::Axes& summed = gradient.sharding().partial;
-  return plan.ep > 1 && std::find(summed.begin(), summed.end(), "ep") == summed.end();
+  return plan.ep > 1 && plan.effective_grad_reduce() == compile::GradReduce::kStep &&
+         std::find(summed.begin(), summed.end(), "ep") == summed.end();
 }
 
 // ZeRO's states are divided by `dp` where the small program divides them by its own: as
@@ -34,7 +35,7 @@ void add_states(const pipeline::RankProgram& rank, const compile::Plan& plan, in
       case Category::kWeights: facts[kWeights] += bytes * (plan.zero >= 3 ? again : 1); break;
       case Category::kGradients:
         facts[kGradients] += bytes * (scattered ? again : 1);
-        if (!scattered && is_of_experts(buffer, plan)) facts[kExpertGradients] += bytes;
+        if (is_of_experts(buffer, plan)) facts[kExpertGradients] += bytes;
         break;
       case Category::kOptimizer: facts[kOptimizer] += bytes * (plan.zero >= 1 ? again : 1); break;
       default: break;
