@@ -11,34 +11,18 @@
 #include "base/test_close_to.h"
 #include "models/config.h"
 #include "predict/predict.h"
-#include "predict/test_request.h"
+#include "predict/test_torch.h"
 #include "predict/torch_fragments.h"
 
 using namespace mw;
 using namespace mw::predict;
-using mw::predict::test::small;
+using namespace mw::predict::test;
 using pipeline::Category;
 
 namespace {
 
-constexpr int64_t kBlock = 12 * 64 * 64 + 13 * 64;      // elements of a block's weights
 constexpr int64_t kEnds = 256 * 64 + 64 * 64 + 2 * 64;  // of the two ends
-constexpr int64_t kAll = 4 * kBlock + kEnds;
-
-Request torch_request(const std::string& plan, const char* precision = "bf16") {
-  Request request = small();
-  REQUIRE(set_precision(request, precision));
-  request.plan = compile::parse_plan(plan);
-  request.cluster.stack.allocator = cluster::Allocator::kExpandable;
-  request.cluster.stack.f32_loss = true;
-  return request;
-}
-
-std::vector<simulate::Held> held_of(const Request& request, int steps = kSettled) {
-  return torch_memory(program_of(request), request.precision,
-                      stack_memory(request.cluster, request.plan, request.options.fp8),
-                      request.cluster, steps);
-}
+constexpr int64_t kAll = 4 * kBlockElements + kEnds;
 
 int64_t bytes_of(const simulate::Held& held, Category category) {
   return held.lives.fixed[static_cast<size_t>(category)];
@@ -116,7 +100,7 @@ TEST_CASE("ZeRO 3 keeps the ends and the last block gathered from forward to bac
     }
     return int64_t{0};
   };
-  CHECK(behind_forward("dp=4,zero=3") == 2 * (kEnds + kBlock));
+  CHECK(behind_forward("dp=4,zero=3") == 2 * (kEnds + kBlockElements));
   CHECK(behind_forward("dp=4,zero=1") == 2 * kAll);
 }
 
@@ -157,14 +141,14 @@ TEST_CASE("a pipeline's stage scatters its gradients behind its last backward pa
     return *std::max_element(gradients.begin(), gradients.end());
   };
   const int64_t embedding = 256 * 64 + 64 * 64;
-  CHECK(most("dp=2,zero=1,pp=2,microbatches=2") == 4 * (2 * kBlock + embedding));
+  CHECK(most("dp=2,zero=1,pp=2,microbatches=2") == 4 * (2 * kBlockElements + embedding));
   // Of the second chunk the device's half alone.
   CHECK(static_cast<double>(
             most("dp=2,zero=1,pp=2,chunks=2,microbatches=2,schedule=interleaved-1f1b")) ==
-        mw::test::close_to(4 * (1.5 * kBlock + embedding)).epsilon(0.01));
+        mw::test::close_to(4 * (1.5 * kBlockElements + embedding)).epsilon(0.01));
   // What was scattered last stays for the next step.
   const simulate::Held held = held_of(torch_request("dp=2,zero=1,pp=2,microbatches=2"))[0];
-  CHECK(bytes_of(held, Category::kWorkspace) == 4 * kBlock);
+  CHECK(bytes_of(held, Category::kWorkspace) == 4 * kBlockElements);
   CHECK(bytes_of(held_of(torch_request("dp=2,zero=1"))[0], Category::kWorkspace) == 0);
 }
 
@@ -176,9 +160,9 @@ TEST_CASE("an update makes the roots of a stage's second moments, stage by stage
           mw::test::close_to(static_cast<double>(4 * weights / share)).epsilon(0.03));
   };
   const int64_t embedding = 256 * 64 + 64 * 64;
-  roots("pp=2,microbatches=2", 2 * kBlock + embedding, 1);
-  roots("pp=2,dp=2,zero=1,microbatches=2", 2 * kBlock + embedding, 2);
-  roots("pp=2,chunks=2,microbatches=2,schedule=interleaved-1f1b", kBlock + embedding, 1);
+  roots("pp=2,microbatches=2", 2 * kBlockElements + embedding, 1);
+  roots("pp=2,dp=2,zero=1,microbatches=2", 2 * kBlockElements + embedding, 2);
+  roots("pp=2,chunks=2,microbatches=2,schedule=interleaved-1f1b", kBlockElements + embedding, 1);
 }
 
 TEST_CASE("a pipeline's last stage puts the logits of all microbatches together") {

@@ -10,28 +10,17 @@
 #include "base/test_close_to.h"
 #include "models/config.h"
 #include "predict/predict.h"
-#include "predict/test_request.h"
+#include "predict/test_torch.h"
 #include "predict/torch_fragments.h"
 #include "predict/torch_memory.h"
 
 using namespace mw;
 using namespace mw::predict;
-using mw::predict::test::small;
+using namespace mw::predict::test;
 using pipeline::ActionKind;
 using pipeline::Category;
 
 namespace {
-
-constexpr int64_t kBlockElements = 12 * 64 * 64 + 13 * 64;  // elements of a block's weights
-
-Request step_request(const std::string& plan, const std::string& precision = "bf16") {
-  Request request = small();
-  REQUIRE(set_precision(request, precision));
-  request.plan = compile::parse_plan(plan);
-  request.cluster.stack.allocator = cluster::Allocator::kExpandable;
-  request.cluster.stack.f32_loss = true;
-  return request;
-}
 
 models::ModelConfig llama(int64_t kv_heads, int64_t ffn = 64) {
   return models::parse_config(
@@ -42,19 +31,13 @@ models::ModelConfig llama(int64_t kv_heads, int64_t ffn = 64) {
       "llama.json");
 }
 
-std::vector<simulate::Held> held_with(const Request& request) {
-  return torch_memory(program_of(request), request.precision,
-                      stack_memory(request.cluster, request.plan, request.options.fp8),
-                      request.cluster);
-}
-
 // What a rank's calls of a kind work in, and what is alive of a category behind each.
 struct Behind {
   std::vector<int64_t> workspace, alive;
 };
 Behind behind(const Request& request, size_t rank, ActionKind kind, Category category) {
   const pipeline::Program program = program_of(request);
-  const simulate::Held held = held_with(request)[rank];
+  const simulate::Held held = held_of(request)[rank];
   const std::vector<pipeline::Command>& commands = program.ranks[rank].commands;
   Behind found;
   int64_t now = held.lives.fixed[static_cast<size_t>(category)];
@@ -88,7 +71,7 @@ TEST_CASE("the loss computes with logits in f32, and as many more where they are
         Case{"tp=2", "bf16", 2, 1 + 2 + 0.5, 3}, Case{"tp=2", "f32", 2, 2 + 1, 3}}) {
     CAPTURE(std::string(c.plan));
     CAPTURE(std::string(c.precision));
-    Request request = step_request(c.plan, c.precision);
+    Request request = torch_request(c.plan, c.precision);
     request.model.vocab_size = 1 << 16;
     const double logits = 16.0 * 64 * 65536 * 4 / static_cast<double>(c.parts);
     const auto of = [&](ActionKind kind) {
@@ -103,10 +86,10 @@ TEST_CASE("behind a backward pass none of a stage's weights are gathered") {
   for (const char* plan : {"dp=2,pp=2,zero=3,microbatches=4", "dp=4,zero=3,microbatches=2",
                            "dp=2,pp=2,zero=3,microbatches=4,recompute=full"}) {
     CAPTURE(std::string(plan));
-    const Request request = step_request(plan);
+    const Request request = torch_request(plan);
     for (size_t rank = 0; rank < static_cast<size_t>(request.plan.pp); ++rank) {
       const int64_t fixed =
-          held_with(request)[rank].lives.fixed[static_cast<size_t>(Category::kWeights)];
+          held_of(request)[rank].lives.fixed[static_cast<size_t>(Category::kWeights)];
       for (const int64_t alive : behind(request, rank, ActionKind::kB, Category::kWeights).alive)
         CHECK(alive == fixed);
     }
@@ -114,18 +97,18 @@ TEST_CASE("behind a backward pass none of a stage's weights are gathered") {
 }
 
 TEST_CASE("a backward pass gathers the block before the one that it is at") {
-  Request request = step_request("dp=4,zero=3");
+  Request request = torch_request("dp=4,zero=3");
   request.global_batch = 4;
   request.seq_len = 2;  // weights are most of it
   std::map<std::string, int64_t> bytes;
-  const simulate::Held held = held_with(request)[0];
+  const simulate::Held held = held_of(request)[0];
   for (const simulate::LiveTensor& tensor : held.largest) bytes[tensor.name] = tensor.bytes.value;
   CHECK(static_cast<double>(bytes["buffers of weight gathers"]) ==
         mw::test::close_to(2.0 * kBlockElements).epsilon(0.03));
 }
 
 TEST_CASE("products that selective-op keeps are there from forward to backward") {
-  Request request = step_request("dp=2,recompute=selective-op");
+  Request request = torch_request("dp=2,recompute=selective-op");
   request.model = llama(2);
   request.cluster.device.attained.fused_elementwise = false;
   // Of eight sequences: logarithms in f32, and a product as wide as the MLP of each block.
@@ -145,7 +128,7 @@ TEST_CASE("keys and values are repeated where attention reads them, forward and 
                                        {"cp=2", 4}}) {
     CAPTURE(std::string(plan));
     CAPTURE(kv_heads);
-    Request request = step_request(plan);
+    Request request = torch_request(plan);
     request.model = llama(kv_heads);
     const pipeline::Program program = program_of(request);
     const std::vector<FragmentMemory> fragments =
@@ -166,7 +149,7 @@ TEST_CASE("keys and values are repeated where attention reads them, forward and 
 
 TEST_CASE("what is gathered along the sequence is put in order in a copy") {
   const auto copies = [](const char* plan) {
-    Request request = step_request(plan);
+    Request request = torch_request(plan);
     const pipeline::Program program = program_of(request);
     std::map<int64_t, int64_t> count;  // [bytes]
     for (const FragmentMemory& fragment : read_fragments(
@@ -186,7 +169,7 @@ TEST_CASE("what is gathered along the sequence is put in order in a copy") {
   CHECK(copies("tp=2").empty());
   CHECK(copies("dp=4,zero=3").empty());
   // Where the MLP is narrow a backward pass is fullest with one and its copy.
-  Request request = step_request("tp=2,sp");
+  Request request = torch_request("tp=2,sp");
   request.cluster.stack.f32_loss = false;
   request.model = llama(4, 8);
   const int64_t workspace =
