@@ -48,21 +48,31 @@ constexpr double kUnfusedOpsForward = 6, kUnfusedOpsBackward = 10;
 // its operands and writes its result; norms and rope go through f32. Bytes an element of half
 // precision over those of one fused kernel, and kernels. RMSNorm: to f32 6, square 8, mean 4, scale
 // 8, back 6, weight 4; its gradient: weight 4, to f32 6, scale 8, product and its sum 16, square's
-// 24, mean's 8, sum of both 12, back 6. Rope: to f32 6, complex product 8, back 6. SwiGLU: silu 4,
-// product 6; their gradients 18 [counted from pytorch/torchtitan torchtitan/models/llama/model.py
-// of 2024 and PyTorch's derivatives.yaml, from memory]. Range: activations that do not fit the
-// caches.
+// 24, mean's 8, sum of both 12, back 6. Rope: to f32 6, complex product 8, back 6 [counted from
+// pytorch/torchtitan torchtitan/models/llama/model.py of 2024 and PyTorch's derivatives.yaml, from
+// memory]. Range: activations that do not fit the caches.
 struct Unfused {
   OpKind kind;
   double bytes, kernels;
 };
-constexpr std::array<Unfused, 7> kUnfused = {{{OpKind::kRmsNorm, 36.0 / 4, 6},
+constexpr std::array<Unfused, 5> kUnfused = {{{OpKind::kRmsNorm, 36.0 / 4, 6},
                                               {OpKind::kRmsNormInputGrad, 84.0 / 6, 12},
                                               {OpKind::kRmsNormWeightGrad, 8.0 / 4, 2},
                                               {OpKind::kRope, 20.0 / 4, 3},
-                                              {OpKind::kRopeGrad, 20.0 / 4, 3},
-                                              {OpKind::kSwiglu, 10.0 / 6, 2},
-                                              {OpKind::kSwigluGrad, 18.0 / 10, 3}}};
+                                              {OpKind::kRopeGrad, 20.0 / 4, 3}}};
+
+// So do a mixture's rows. Bytes an element of half precision: a row is read and written 4 and,
+// before its expert (its gradient behind it), multiplied by its gate in f32, to f32 6, product 8,
+// back 6; the gate's gradient is a product 12 and its sum 4 [counted from torchtitan/models/moe.py
+// of 2025, from memory]. Rows are put together in atomic sums of half precision, which take as long
+// on an H100 as on an H200, whose memory is 1.4 times as fast: 0.54 to 0.63 ms for 134 million
+// elements (scripts/measure_gpu_steps.py), about one a multiprocessor and clock, 256 of its FLOPs
+// in f32.
+constexpr double kRowBytes = 4 + 20, kGateGradBytes = 16;
+constexpr double kFlopsASum = 256;
+// Kernels: softmax in f32, choice, counts and order of the rows; its gradient; of rows.
+constexpr double kTopKKernels = 20, kTopKGradKernels = 6;
+constexpr double kRowKernels = 4, kGateGradKernels = 2, kSumKernels = 2;
 
 bool is_loss(OpKind kind) {
   return kind == OpKind::kCrossEntropyMax || kind == OpKind::kCrossEntropySum ||
@@ -144,6 +154,22 @@ OpTime fp8_time(const cluster::Device& device, const OpWork& work, Fp8 fp8, OpTi
   time.device += Seconds(std::max(work.flops / rate, (work.bytes - work.operand_values) / memory) +
                          casts / memory + kernels * attained.launch.value);
   return time;
+}
+
+// A mixture's op in several kernels; none: it is not one.
+struct RowWork {
+  double bytes = 0, sums = 0, kernels = 0;
+};
+RowWork row_work(const OpWork& work) {
+  const double rows = work.flops / 2, halves = static_cast<double>(dtype_size(work.dtype)) / 2;
+  switch (work.op) {
+    case OpKind::kMoeTopK: return {work.bytes, 0, kTopKKernels};
+    case OpKind::kMoeTopKGrad: return {work.bytes, 0, kTopKGradKernels};
+    case OpKind::kMoeGateGrad: return {kGateGradBytes * halves * rows, 0, kGateGradKernels};
+    case OpKind::kMoeDispatch: return {kRowBytes * halves * rows, 0, kRowKernels};
+    case OpKind::kMoeCombine: return {0, rows, kSumKernels};
+    default: return {};
+  }
 }
 
 double kernel_rate(const cluster::Device& device, OpKind kind) {
@@ -482,6 +508,14 @@ OpTime op_time(const cluster::Device& device, const OpWork& work, bool tf32, Fp8
     return fp8_time(device, work, fp8, time);
   double bytes = work.bytes;
   if (!attained.fused_elementwise && work.kind == OpWork::Kind::kStream) {
+    if (const RowWork rows = row_work(work); rows.kernels > 0) {
+      const double f32 = device.peak("f32").value;
+      const double sums = f32 > 0 ? rows.sums * kFlopsASum / f32 : 0;
+      time.host = Seconds(rows.kernels * attained.host_op.value);
+      time.device = Seconds(rows.kernels * attained.launch.value + sums +
+                            memory_time(device, rows.bytes, work.bytes));
+      return time;
+    }
     for (const Unfused& unfused : kUnfused) {
       if (unfused.kind != work.op) continue;
       bytes *= unfused.bytes;

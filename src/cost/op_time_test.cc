@@ -114,14 +114,58 @@ TEST_CASE("what is not fused is several kernels, each of which reads and writes"
   cluster::Device d = device();
   d.attained.launch = Seconds(2e-6);
   d.attained.host_op = Seconds(7e-6);
-  const ir::TensorType x = ir::make_type(DType::kBF16, {1000, 1000});
-  const Made op = make(ir::OpKind::kSwiglu, ir::NoAttrs{}, {x, x}, x);
-  CHECK(op_time(d, op.graph, op.op).device.value == mw::test::close_to(2e-6 + 6e6 / 1e12));
+  const ir::TensorType x = ir::make_type(DType::kBF16, {10, 100, 10, 100}),
+                       table = ir::make_type(DType::kBF16, {10, 100, 50});
+  const Made op = make(ir::OpKind::kRope, ir::NoAttrs{}, {x, table, table}, x);
+  const double own = work_of(op.graph, op.op).bytes;
+  CHECK(op_time(d, op.graph, op.op).device.value == mw::test::close_to(2e-6 + own / 1e12));
   d.attained.fused_elementwise = false;
-  CHECK(op_time(d, op.graph, op.op).device.value == mw::test::close_to(2 * 2e-6 + 10e6 / 1e12));
-  CHECK(op_time(d, op.graph, op.op).host.value == mw::test::close_to(2 * 7e-6));
+  CHECK(op_time(d, op.graph, op.op).device.value == mw::test::close_to(3 * 2e-6 + 5 * own / 1e12));
+  CHECK(op_time(d, op.graph, op.op).host.value == mw::test::close_to(3 * 7e-6));
   const Made add = make(ir::OpKind::kAdd, ir::NoAttrs{}, {x, x}, x);
   CHECK(op_time(d, add.graph, add.op).device.value == mw::test::close_to(2e-6 + 6e6 / 1e12));
+}
+
+TEST_CASE("a mixture's rows go through f32 where nothing is fused, and sums of them are atomic") {
+  // 2 x 1,000 tokens of 100 values, each to two of eight experts: 400,000 values of rows.
+  const ir::TensorType tokens = ir::make_type(DType::kBF16, {2, 1000, 100}),
+                       rows = ir::make_type(DType::kBF16, {8, 2, 250, 100}),
+                       logits = ir::make_type(DType::kBF16, {2, 1000, 8}),
+                       chosen = ir::make_type(DType::kI32, {2, 1000, 2}),
+                       gates = ir::make_type(DType::kBF16, {2, 1000, 2});
+  const double values = 8 * 2 * 250 * 100;
+  struct Case {
+    ir::OpKind kind;
+    std::vector<ir::TensorType> operands;
+    ir::TensorType result;
+    double kernels, bytes, sums;
+  };
+  for (const Case& c :
+       {Case{ir::OpKind::kMoeDispatch, {tokens, chosen}, rows, 4, 24 * values, 0},
+        Case{ir::OpKind::kMoeDispatch, {tokens, chosen, gates}, rows, 4, 24 * values, 0},
+        Case{ir::OpKind::kMoeCombine, {rows, chosen, gates}, tokens, 2, 0, values},
+        Case{ir::OpKind::kMoeCombine, {rows, chosen}, tokens, 2, 0, values},
+        Case{ir::OpKind::kMoeGateGrad, {rows, tokens, chosen}, gates, 2, 16 * values, 0},
+        Case{ir::OpKind::kMoeTopK, {logits}, gates, 20, 2.0 * 2 * 1000 * (8 + 2), 0},
+        Case{ir::OpKind::kMoeTopKGrad,
+             {gates, chosen, logits},
+             logits,
+             6,
+             2.0 * 2 * 1000 * (2 + 2 * 2 + 8 + 8),
+             0}}) {
+    CAPTURE(ir::op_name(c.kind));
+    const Made op = make(c.kind, ir::MoeAttrs{8, 2}, c.operands, c.result);
+    cluster::Device d = device();
+    d.attained.launch = Seconds(2e-6);
+    d.attained.host_op = Seconds(7e-6);
+    const OpTime fused = op_time(d, op.graph, op.op);
+    CHECK(fused.device.value == mw::test::close_to(2e-6 + work_of(op.graph, op.op).bytes / 1e12));
+    d.attained.fused_elementwise = false;
+    const OpTime apart = op_time(d, op.graph, op.op);
+    CHECK(apart.device.value ==
+          mw::test::close_to(c.kernels * 2e-6 + c.bytes / 1e12 + c.sums * 256 / 10e12));
+    CHECK(apart.host.value == mw::test::close_to(c.kernels * 7e-6));
+  }
 }
 
 TEST_CASE("unfused attention makes all scores of all heads, whatever the mask leaves of them") {

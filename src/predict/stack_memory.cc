@@ -16,6 +16,8 @@ StackMemory stack_memory(const cluster::Cluster& cluster, const compile::Plan& p
   memory.attention_copies = memory.scores && cluster.stack.attention_copies;
   memory.masks = cluster.stack.dropout_masks;
   memory.wide_norms = !attained.fused_elementwise;
+  memory.copies = cluster.stack.autograd && !attained.fused_elementwise &&
+                  plan.recompute != compile::Recompute::kSelectiveOp;
   memory.wide_last_norm = cluster.stack.f32_loss;
   if (cluster.stack.narrow_saved) memory.narrow = fp8;
   memory.f16_gradients = cluster.stack.f16_gradients;

@@ -47,6 +47,11 @@ struct StackMemory {
   // outside of them as well [pytorch/torchtitan@582fe7d1
   // torchtitan/parallelisms/parallelize_llama.py, apply_compile].
   bool wide_last_norm = false;
+  // Of attention whose keys and values have fewer heads than the queries what its kernel reads, one
+  // for every query; of a mixture's rows also f32, which their gates multiply. In PyTorch's memory
+  // alone (torch_memory.h) [pytorch/torchtitan torchtitan/models/llama/model.py, repeat_kv;
+  // torchtitan/models/moe.py].
+  bool copies = false;
 
   // What products of linear layers in fp8 read in the backward pass is saved cast, a byte an
   // element, and where other ops read it too in half precision besides [Transformer Engine

@@ -27,6 +27,10 @@ TEST_CASE("what a stack keeps follows from what it fuses and what its autograd s
     CHECK(usual.attention_copies == (usual.scores && stack.attention_copies));
     CHECK(usual.wide_norms == !attained.fused_elementwise);
     CHECK(usual.wide_last_norm == stack.f32_loss);
+    const bool eager = stack.autograd && !attained.fused_elementwise;
+    CHECK(usual.copies == eager);
+    CHECK(memory("recompute=full").copies == eager);
+    CHECK(!memory("recompute=selective-op").copies);  // products are kept, not what attention reads
     CHECK(usual.masks == stack.dropout_masks);
     CHECK(!usual.kept_products);
     CHECK(!memory("recompute=selective").kept_products);

@@ -13,6 +13,10 @@ using pipeline::Command;
 using pipeline::Fragment;
 using pipeline::PortKind;
 
+// Of a mixture's rows, in half precision what f32 takes besides, less what is not saved of what the
+// experts made.
+constexpr int64_t kRowCopies = 2;
+
 class FragmentReader {
  public:
   // `categories`: of the buffers at its input ports.
@@ -151,10 +155,13 @@ class FragmentReader {
     made.divided = graph_.type(logits).dims.back().size <
                    fragment_.global_types[logits.index()].dims.back().size;
   }
-  // Keys and values that fewer heads have than queries.
+  // Keys and values that fewer heads have than queries, a mixture's rows.
   void find_repeats() {
     made_.repeats.assign(graph_.values.size(), 1);
+    made_.saves_repeats = memory_.copies;
     for (const ir::Op& op : graph_.ops) {
+      if (op.kind == ir::OpKind::kMoeDispatch && op.operands.size() == 2 && memory_.copies)
+        made_.repeats[root(op.results[0])] = kRowCopies;
       const bool forward = op.kind == ir::OpKind::kAttention;
       if (!forward && op.kind != ir::OpKind::kAttentionGrad) continue;
       if (op.as<ir::AttentionAttrs>().packed) continue;

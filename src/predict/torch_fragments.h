@@ -41,7 +41,8 @@ struct FragmentMemory {
   std::vector<std::vector<int32_t>> last_reads;  // [op] roots that nothing reads behind it
   std::vector<int32_t> input, output;            // [value] index among the ports, -1: none
   std::vector<int32_t> root;                     // [value] whose memory it shares
-  std::vector<int64_t> repeats;                  // [root] heads that each of its heads is made for
+  std::vector<int64_t> repeats;                  // [root] times its bytes, as kernels read it
+  bool saves_repeats = false;                    // so it is saved, too
   std::map<int32_t, LayerWeights> weights;       // [layer] that it reads
 };
 

@@ -239,7 +239,8 @@ class Replay {
     if (buffer.storage.kind == Storage::Kind::kSlot) {
       sent_.push_back(tensors_.add(bytes, Category::kBoundary, What::kSent));
     } else if (saved_[b] < 0) {
-      saved_[b] = tensors_.add(buffer.bytes().value, buffer.category, What::kSaved);
+      const int64_t times = call.memory.saves_repeats ? call.memory.repeats[value] : 1;
+      saved_[b] = tensors_.add(buffer.bytes().value * times, buffer.category, What::kSaved);
     }
   }
 

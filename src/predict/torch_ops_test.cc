@@ -147,6 +147,60 @@ TEST_CASE("keys and values are repeated where attention reads them, forward and 
   }
 }
 
+namespace {
+
+// What a step's forward passes save for its backward passes.
+int64_t saved(const Request& request) {
+  return behind(request, 0, ActionKind::kF, Category::kActivations).alive.at(0);
+}
+
+}  // namespace
+
+TEST_CASE("an eager stack saves what kernels read, and every kernel's operands") {
+  // Of four blocks: 16 sequences of 64 tokens, 64 values and an MLP of 64, two heads of four for
+  // keys and values.
+  const int64_t tokens = 16 * 64, value = 2 * tokens * 64, kv = value / 2;
+  Request request = torch_request("dp=1");
+  request.model = llama(2);
+  request.cluster.device.attained.fused_elementwise = false;
+  request.cluster.stack.autograd = true;
+  const int64_t eager = saved(request);
+  // As if every query had keys and values of its own.
+  request.model = llama(4);
+  CHECK(saved(request) == eager);
+  // Fused, SwiGLU saves no output of its first half, and norms save no f32 and no second result;
+  // attention repeats nothing.
+  request.model = llama(2);
+  request.cluster.device.attained.fused_elementwise = true;
+  const int64_t wide_norms = 4 * 2 * 2 * value;
+  CHECK(eager - saved(request) == 4 * (value + 2 * kv) + wide_norms);
+}
+
+TEST_CASE("an eager stack saves a mixture's rows in f32 besides") {
+  const auto of = [](bool autograd) {
+    Request request = torch_request("dp=1");
+    request.model = models::parse_config(
+        R"({"model_type": "mixtral", "vocab_size": 256, "max_position_embeddings": 64,
+            "hidden_size": 64, "intermediate_size": 64, "num_hidden_layers": 4,
+            "num_attention_heads": 4, "num_key_value_heads": 4, "num_local_experts": 4,
+            "num_experts_per_tok": 2})",
+        "mixtral.json");
+    request.cluster.device.attained.fused_elementwise = false;
+    request.cluster.stack.autograd = autograd;
+    const pipeline::Program program = program_of(request);
+    int64_t bytes = 0;
+    for (const FragmentMemory& fragment : read_fragments(
+             program, stack_memory(request.cluster, request.plan, request.options.fp8))) {
+      if (!fragment.forward) continue;
+      CHECK(fragment.saves_repeats == autograd);
+      for (const int64_t repeats : fragment.repeats) bytes += repeats - 1;
+    }
+    return bytes;
+  };
+  CHECK(of(true) == 4);  // of four blocks
+  CHECK(of(false) == 0);
+}
+
 TEST_CASE("what is gathered along the sequence is put in order in a copy") {
   const auto copies = [](const char* plan) {
     Request request = torch_request(plan);

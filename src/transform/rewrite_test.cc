@@ -1,4 +1,4 @@
-// CSE, dead code and folded accumulation.
+// CSE, dead code, folded accumulation and ops taken apart.
 #include <doctest/doctest.h>
 
 #include "base/test_close_to.h"
@@ -9,6 +9,7 @@
 #include "transform/dead_code.h"
 #include "transform/fold_accumulate.h"
 #include "transform/test_models.h"
+#include "transform/unfuse.h"
 
 namespace mw::transform {
 namespace {
@@ -124,6 +125,36 @@ TEST_CASE("an accumulation stays where its gradient or its accumulator is read e
     fold_accumulate(graph);
     CHECK(test::count_ops(graph, OpKind::kAccumulate) == 1);
   }
+}
+
+TEST_CASE("without fused kernels SwiGLU is two ops, of the same values, layer and axes") {
+  ir::Graph graph;
+  ops::Builder b(graph);
+  b.layer = LayerId(3);
+  const ValueId gate = graph.add_input(ir::make_type(DType::kF32, {2, 3}), "gate"),
+                up = graph.add_input(graph.type(gate), "up"), hidden = b.swiglu(gate, up);
+  graph.value(hidden).logical = {"batch", "mlp"};
+  graph.value(hidden).name = std::string("hidden");
+  graph.outputs = {b.unary(OpKind::kTanh, hidden)};
+  const std::vector<ops::Tensor> inputs = test::inputs_of(graph);
+  const std::vector<ops::Tensor> expected = ops::interpret(graph, inputs);
+  unfuse_activations(graph);
+  ir::verify(graph);
+  ops::verify_types(graph);
+  REQUIRE(graph.ops.size() == 3);
+  const ir::Op &silu = graph.ops[0], &product = graph.ops[1];
+  CHECK(silu.kind == OpKind::kSilu);
+  CHECK(silu.operands == ValueIds{gate});
+  CHECK(product.kind == OpKind::kMul);
+  CHECK(product.operands == ValueIds{silu.results[0], up});
+  CHECK(graph.value(product.results[0]).name == "hidden");
+  for (const ir::Op* op : {&silu, &product}) {
+    CHECK(op->layer == LayerId(3));
+    CHECK(graph.value(op->results[0]).logical == ir::LogicalAxes{"batch", "mlp"});
+  }
+  const std::vector<ops::Tensor> made = ops::interpret(graph, inputs);
+  for (size_t i = 0; i < expected[0].values.size(); ++i)
+    CHECK(made[0].values[i] == mw::test::close_to(expected[0].values[i]).epsilon(1e-14));
 }
 
 }  // namespace
