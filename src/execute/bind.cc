@@ -231,7 +231,7 @@ class Binder {
       if (is_port[root]) {
         places[v] = ports[root] + offset;
       } else if (fragment.workspace_offset[root] != Fragment::kNotPlanned) {
-        const int64_t in_arena = rank_.workspace_offset + fragment.workspace_offset[root];
+        const int64_t in_arena = command.workspace_offset + fragment.workspace_offset[root];
         places[v].data = context_.arena + in_arena + offset;
         places[v].arena_end = in_arena + graph.values[root].type.bytes().value;
       } else {

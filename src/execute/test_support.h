@@ -198,7 +198,7 @@ class RankBuilder {
   }
   // REQUIRES: all arena buffers are there.
   void finish(Bytes workspace) {
-    rank_.workspace_offset = rank_.arena.value;
+    for (pipeline::Command& command : rank_.commands) command.workspace_offset = rank_.arena.value;
     rank_.arena += workspace;
   }
   int32_t stage = 0;

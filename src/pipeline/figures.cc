@@ -72,7 +72,7 @@ class FigureMaker {
     for (size_t p = 0; p < info.ports.size(); ++p) {
       if (info.uses[p].touched) reach(command.buffers[p]);
     }
-    if (info.workspace_end > 0) reach(rank_.workspace_offset + info.workspace_end);
+    if (info.workspace_end > 0) reach(command.workspace_offset + info.workspace_end);
   }
 
   void reach(BufferId id) {

@@ -293,31 +293,72 @@ Packing pack(const std::vector<Interval>& wanted) {
   return apart.total < best.total ? apart : best;
 }
 
+namespace {
+
+// What is in the step arena while commands go by, in order: where the last of it ends.
+class AliveEnd {
+ public:
+  explicit AliveEnd(std::vector<Placed> buffers) : buffers_(std::move(buffers)) {
+    std::sort(buffers_.begin(), buffers_.end(),
+              [](const Placed& a, const Placed& b) { return a.first < b.first; });
+  }
+  // REQUIRES: no smaller than the last time.
+  int64_t at(int64_t command) {
+    while (next_ < buffers_.size() && buffers_[next_].first <= command) {
+      alive_.emplace_back(buffers_[next_].end, buffers_[next_].last);
+      std::push_heap(alive_.begin(), alive_.end());
+      ++next_;
+    }
+    while (!alive_.empty() && alive_.front().second < command) {
+      std::pop_heap(alive_.begin(), alive_.end());
+      alive_.pop_back();
+    }
+    return alive_.empty() ? 0 : alive_.front().first;
+  }
+
+ private:
+  std::vector<Placed> buffers_;
+  size_t next_ = 0;
+  std::vector<std::pair<int64_t, int64_t>> alive_;  // end, last: the furthest end on top
+};
+
+}  // namespace
+
 void plan_rank(const Program& program, RankProgram& rank) {
   const std::vector<BufferUse> uses = buffer_uses(rank);
-  int64_t workspace = 0;
-  for (const Command& command : rank.commands) {
-    if (command.kind == Command::Kind::kCall)
-      workspace = std::max(workspace, program.fragments[command.fragment.index()].workspace.value);
-  }
   std::vector<Interval> intervals;
   std::vector<size_t> buffers;
+  std::vector<Placed> placed;
+  int64_t scalars = 0, end = 0;
+  const auto put = [&](size_t b, int64_t offset) {
+    rank.buffers[b].storage.offset = offset;
+    placed.push_back({offset, offset + rank.buffers[b].bytes().value, uses[b].first, uses[b].last});
+    end = std::max(end, placed.back().end);
+  };
   for (size_t b = 0; b < rank.buffers.size(); ++b) {
     Storage& storage = rank.buffers[b].storage;
     if (storage.kind != Storage::Kind::kArena) continue;
     storage.offset = 0;
     if (uses[b].first < 0) continue;
-    intervals.push_back({uses[b].first, uses[b].last, rank.buffers[b].bytes().value});
-    buffers.push_back(b);
+    const int64_t bytes = rank.buffers[b].bytes().value;
+    if (bytes <= kAlignment) {
+      put(b, scalars);
+      scalars += kAlignment;
+    } else {
+      intervals.push_back({uses[b].first, uses[b].last, bytes});
+      buffers.push_back(b);
+    }
   }
   const Packing packing = pack(intervals);
-  int64_t end = workspace > 0 ? packing.total + workspace : 0;
-  for (size_t i = 0; i < buffers.size(); ++i) {
-    Buffer& buffer = rank.buffers[buffers[i]];
-    buffer.storage.offset = packing.offsets[i];
-    end = std::max(end, packing.offsets[i] + buffer.bytes().value);
+  for (size_t i = 0; i < buffers.size(); ++i) put(buffers[i], scalars + packing.offsets[i]);
+  AliveEnd alive(std::move(placed));
+  for (size_t c = 0; c < rank.commands.size(); ++c) {
+    Command& command = rank.commands[c];
+    if (command.kind != Command::Kind::kCall) continue;
+    const int64_t bytes = program.fragments[command.fragment.index()].workspace.value;
+    command.workspace_offset = bytes > 0 ? aligned(alive.at(static_cast<int64_t>(c))) : 0;
+    if (bytes > 0) end = std::max(end, command.workspace_offset + bytes);
   }
-  rank.workspace_offset = packing.total;
   rank.arena = Bytes(end);
 }
 

@@ -41,10 +41,11 @@ void plan_fragment(Fragment& fragment);
 // Of this alias_of and alias_offset alone: no value has workspace memory.
 void plan_sharing(Fragment& fragment);
 
-// Gives every kArena buffer of the rank an offset from its first to its last command, puts the
-// workspace behind them and fills arena, which ends with the last byte that is ever used, and
-// workspace_offset. Slots and views follow from their channel and parent. Buffers that no command
-// names take no memory. REQUIRES: the fragments are planned.
+// Gives every kArena buffer of the rank an offset from its first to its last command and puts the
+// workspace of each call behind those that are alive then; scalars, which may live long, lie in
+// front. Fills arena, which ends with the last
+// byte that is ever used. Slots and views follow from their channel and parent. Buffers that no
+// command names take no memory. REQUIRES: the fragments are planned.
 void plan_rank(const Program& program, RankProgram& rank);
 
 }  // namespace mw::pipeline

@@ -54,7 +54,7 @@ struct Fragment {
   std::vector<Port> inputs;                   // graph.inputs, in order
   std::vector<Port> outputs;     // graph.outputs, in order; then graph.updates (kState)
   std::vector<Launch> launches;  // [op]
-  // Static plan of the values inside: byte offset in the rank's workspace; kNotPlanned: a port's
+  // Static plan of the values inside: byte offset in the call's workspace; kNotPlanned: a port's
   // buffer or an alias.
   static constexpr int64_t kNotPlanned = -1;
   std::vector<int64_t> workspace_offset;  // [value]
@@ -150,7 +150,8 @@ struct Command {
   int32_t microbatch = -1;
   int32_t channel = -1;
   int32_t sequence = 0;
-  Name name;  // kLoad
+  int64_t workspace_offset = 0;  // kCall: in the step arena, of the values inside the fragment
+  Name name;                     // kLoad
   BufferIds buffers;
 };
 std::string to_string(Command::Kind kind);
@@ -166,8 +167,7 @@ struct RankProgram {
   int32_t repeatable = 0;
   BufferId amended;  // f32 scalar
   Bytes state_arena;
-  Bytes arena;  // step buffers and, from workspace_offset on, the workspace of fragment calls
-  int64_t workspace_offset = 0;
+  Bytes arena;  // step buffers, and behind those that are alive the workspace of a fragment's call
 };
 
 struct Program {

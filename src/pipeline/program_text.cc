@@ -118,8 +118,8 @@ class Writer {
 
   void rank(size_t r) {
     const RankProgram& rank = program_.ranks[r];
-    line("rank {}: {} states in {}, arena {}, workspace at {}", r, rank.states,
-         rank.state_arena.value, rank.arena.value, rank.workspace_offset);
+    line("rank {}: {} states in {}, arena {}", r, rank.states, rank.state_arena.value,
+         rank.arena.value);
     if (rank.repeatable > 0) {
       line("  commands before {} again where buffer {} is not 0", rank.repeatable,
            rank.amended.value);
@@ -160,6 +160,7 @@ class Writer {
       case Command::Kind::kCall:
         text += fmt::format(" fragment {}", command.fragment.value);
         if (command.names >= 0) text += fmt::format(" with names {}", command.names);
+        text += fmt::format(", workspace at {}", command.workspace_offset);
         break;
       default: text += fmt::format(" message {} of channel {}", command.sequence, command.channel);
     }

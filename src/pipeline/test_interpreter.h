@@ -199,7 +199,7 @@ class Interpreter {
       if (p.value == root) return data(device, command.buffers[port]) + offset;
       ++port;
     }
-    return device.arena.data() + device.program->workspace_offset +
+    return device.arena.data() + command.workspace_offset +
            fragment.workspace_offset[root.index()] + offset;
   }
 
@@ -208,7 +208,7 @@ class Interpreter {
     const Fragment& fragment = program_.fragments[command.fragment.index()];
     const size_t ops = fragment.graph.ops.size();
     if (!device.in_call) {
-      std::memset(device.arena.data() + device.program->workspace_offset, kPoison,
+      std::memset(device.arena.data() + command.workspace_offset, kPoison,
                   static_cast<size_t>(fragment.workspace.value));
       device.ended.assign(ops, false);
       device.arrived_at.assign(ops, false);

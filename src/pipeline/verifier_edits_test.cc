@@ -33,6 +33,13 @@ Command& command(Program& program, size_t rank, Kind kind, int32_t microbatch,
                  ActionKind action = ActionKind::kF) {
   return program.ranks[rank].commands[index_of(program, rank, kind, microbatch, action)];
 }
+// The first call of rank 0 that works behind something.
+Command& working(Program& program) {
+  for (Command& command : program.ranks[0].commands) {
+    if (command.kind == Kind::kCall && command.workspace_offset > 0) return command;
+  }
+  throw CheckFailure("no call works behind a buffer");
+}
 Buffer& state(Program& program, size_t rank, Category category) {
   for (Buffer& buffer : program.ranks[rank].buffers) {
     if (buffer.storage.kind == Storage::Kind::kState && buffer.category == category) return buffer;
@@ -88,8 +95,16 @@ const std::vector<Case> kCases = {
     {"a state behind the end of the states",
      [](Program& p) { p.ranks[0].state_arena = p.ranks[0].state_arena - Bytes(64); },
      " of the states"},
-    {"a buffer in the workspace", [](Program& p) { p.ranks[0].workspace_offset -= 64; },
-     "the workspace begins at "},
+    {"a call that works over what a later one reads",
+     [](Program& p) { working(p).workspace_offset -= 64; }, "but a call worked there"},
+    {"a call that works over its own buffer",
+     [](Program& p) {
+       for (const BufferId id : working(p).buffers) {
+         const Storage& storage = p.ranks[0].buffers[id.index()].storage;
+         if (storage.kind == Storage::Kind::kArena) working(p).workspace_offset = storage.offset;
+       }
+     },
+     "works over "},
     {"a workspace behind the end of the arena",
      [](Program& p) { p.ranks[0].arena = p.ranks[0].arena - Bytes(64); },
      "does not lie in the arena of "},

@@ -1,6 +1,6 @@
 // The arenas of a rank, byte by byte: what a call reads must be what was written there last under
-// that name, or as part of it; ports of a call do not overwrite each other; everything lies inside
-// its arena and the workspace behind the buffers.
+// that name, or as part of it; ports of a call do not overwrite each other, nor does what it works
+// in; everything lies inside its arena.
 #include <algorithm>
 
 #include "pipeline/memory_plan.h"
@@ -13,6 +13,7 @@ namespace {
 constexpr int32_t kNothing = -1;  // nobody wrote these bytes
 constexpr int32_t kBefore = -2;   // a state as the call finds it
 constexpr int32_t kSpent = -3;    // a consumed input that its reader wrote over
+constexpr int32_t kWorked = -4;   // a call worked there
 
 class MemoryChecker {
  public:
@@ -84,11 +85,10 @@ class MemoryChecker {
   void check_bounds() {
     std::vector<size_t> states;
     std::vector<bool> used(rank_.buffers.size(), false);
-    int64_t workspace = 0;
+    bool outside = false;
     for (const Command& command : rank_.commands) {
       for (const BufferId id : command.buffers) used[place(id).root.index()] = true;
-      if (command.kind == Command::Kind::kCall)
-        workspace = std::max(workspace, checked_.fragment(command).workspace.value);
+      if (!outside && workspace_of(command) > 0) outside = !check_workspace(command);
     }
     for (size_t b = 0; b < rank_.buffers.size(); ++b) {
       const Storage::Kind kind = rank_.buffers[b].storage.kind;
@@ -99,22 +99,13 @@ class MemoryChecker {
           add_buffer(b, fmt::format("ends at byte {} of {} of the states", p.end,
                                     rank_.state_arena.value));
       }
-      if (kind == Storage::Kind::kArena && used[b] && p.end > rank_.workspace_offset) {
-        add_buffer(b, fmt::format("ends at byte {}, the workspace begins at {}", p.end,
-                                  rank_.workspace_offset));
-      } else if (kind == Storage::Kind::kArena && used[b] && p.end > rank_.arena.value) {
+      if (kind == Storage::Kind::kArena && used[b] && p.end > rank_.arena.value) {
         add_buffer(
             b, fmt::format("ends at byte {} of {} of the step arena", p.end, rank_.arena.value));
       }
       const bool is_root = kind == Storage::Kind::kState || kind == Storage::Kind::kArena;
       if (is_root && p.begin % kAlignment != 0)
         add_buffer(b, fmt::format("begins at byte {}, not a multiple of {}", p.begin, kAlignment));
-    }
-    if (rank_.workspace_offset < 0 || rank_.workspace_offset % kAlignment != 0 ||
-        (workspace > 0 && rank_.workspace_offset + workspace > rank_.arena.value)) {
-      out_.add(
-          "pipeline rank {}: the workspace of {} bytes at byte {} does not lie in the arena of {}",
-          r_, workspace, rank_.workspace_offset, rank_.arena.value);
     }
     std::sort(states.begin(), states.end(),
               [&](size_t a, size_t b) { return places_[a].begin < places_[b].begin; });
@@ -126,7 +117,19 @@ class MemoryChecker {
     }
   }
 
-  // Cuts both arenas at all borders of buffers, so that a buffer is a run of pieces.
+  int64_t workspace_of(const Command& command) const {
+    if (command.kind != Command::Kind::kCall) return 0;
+    return checked_.fragment(command).workspace.value;
+  }
+  bool check_workspace(const Command& command) {
+    const int64_t at = command.workspace_offset, bytes = workspace_of(command);
+    if (at >= 0 && at % kAlignment == 0 && at + bytes <= rank_.arena.value) return true;
+    out_.add("pipeline rank {}: a workspace of {} bytes at byte {} does not lie in the arena of {}",
+             r_, bytes, at, rank_.arena.value);
+    return false;
+  }
+
+  // Cuts both arenas at all borders of buffers and workspaces, so that each is a run of pieces.
   void make_pieces() {
     std::vector<int64_t> state_cuts, arena_cuts;
     const auto cuts = [&](const Place& p) -> std::vector<int64_t>& {
@@ -137,6 +140,12 @@ class MemoryChecker {
       cuts(p).push_back(p.begin);
       cuts(p).push_back(p.end);
     }
+    for (const Command& command : rank_.commands) {
+      const int64_t bytes = workspace_of(command);
+      if (bytes == 0) continue;
+      arena_cuts.push_back(command.workspace_offset);
+      arena_cuts.push_back(command.workspace_offset + bytes);
+    }
     for (std::vector<int64_t>* list : {&state_cuts, &arena_cuts}) {
       std::sort(list->begin(), list->end());
       list->erase(std::unique(list->begin(), list->end()), list->end());
@@ -145,12 +154,14 @@ class MemoryChecker {
     arena_.assign(arena_cuts.size(), kNothing);
     for (Place& p : places_) {
       if (!p.in_arenas() || p.begin == p.end) continue;
-      const std::vector<int64_t>& list = cuts(p);
-      p.first =
-          static_cast<size_t>(std::lower_bound(list.begin(), list.end(), p.begin) - list.begin());
-      p.last =
-          static_cast<size_t>(std::lower_bound(list.begin(), list.end(), p.end) - list.begin());
+      p.first = piece(cuts(p), p.begin);
+      p.last = piece(cuts(p), p.end);
     }
+    arena_cuts_ = std::move(arena_cuts);
+  }
+
+  static size_t piece(const std::vector<int64_t>& cuts, int64_t byte) {
+    return static_cast<size_t>(std::lower_bound(cuts.begin(), cuts.end(), byte) - cuts.begin());
   }
 
   void write(BufferId id, int32_t owner) {
@@ -189,6 +200,7 @@ class MemoryChecker {
   std::string what_is_there(int32_t owner, BufferId id) const {
     if (owner == kNothing) return "nothing was written there";
     if (owner == kSpent) return "a call that consumed it wrote over it";
+    if (owner == kWorked) return "a call worked there";
     const bool part = place(BufferId(owner)).root == place(id).root;
     return fmt::format("its bytes hold '{}'{}", buffer(BufferId(owner)).name(),
                        part ? ", which is one device's part of it: a gather is missing" : "");
@@ -200,6 +212,7 @@ class MemoryChecker {
     for (size_t p = 0; p < info.inputs; ++p) {
       if (info.uses[p].reads()) read(command.buffers[p], info.ports[p]);
     }
+    work(command, info);
     std::vector<size_t> writers;
     for (size_t p = 0; p < info.ports.size(); ++p) {
       if (info.uses[p].writes()) writers.push_back(p);
@@ -211,6 +224,21 @@ class MemoryChecker {
       const bool spent = p < info.inputs && info.update_of[p] < 0;
       write(command.buffers[p], spent ? kSpent : command.buffers[p].value);
     }
+  }
+
+  // What lies where the call works is gone; none of its ports may.
+  void work(const Command& command, const FragmentInfo& info) {
+    const int64_t begin = command.workspace_offset, end = begin + workspace_of(command);
+    if (begin == end) return;
+    for (size_t p = 0; p < info.ports.size(); ++p) {
+      const Place& at = place(command.buffers[p]);
+      if (at.space != Storage::Kind::kArena || !info.uses[p].touched) continue;
+      if (at.begin < end && begin < at.end)
+        add("works over '{}', its port '{}'", buffer(command.buffers[p]).name(),
+            info.ports[p].name);
+    }
+    std::fill(arena_.begin() + static_cast<int64_t>(piece(arena_cuts_, begin)),
+              arena_.begin() + static_cast<int64_t>(piece(arena_cuts_, end)), kWorked);
   }
 
   // Two ports over the same bytes, one of which is written.
@@ -266,6 +294,7 @@ class MemoryChecker {
   size_t command_ = 0;
   std::vector<Place> places_;            // [buffer]
   std::vector<int32_t> states_, arena_;  // [piece] the buffer that was written there last
+  std::vector<int64_t> arena_cuts_;      // [piece] its first byte
   std::vector<size_t> order_;            // ports of a call by place
 };
 

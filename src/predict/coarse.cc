@@ -465,8 +465,8 @@ Estimate Coarse::least(const Plan& asked) {
   const double step =
       static_cast<double>(plan.microbatches) * std::max(0.0, std::max(busy, mean) - later) +
       (asked.zero >= 2 ? 0.0 : held[kUpdate]);
-  const double bytes = std::min(like_first[kSaved], like_last[kSaved]) / most_parts() +
-                       std::max(std::min(block[kWorkspace], block[kSplitWorkspace]) / slices,
+  const double bytes = std::max(std::min(like_first[kSaved], like_last[kSaved]) / most_parts() +
+                                    std::min(block[kWorkspace], block[kSplitWorkspace]) / slices,
                                 held[kUpdateWorkspace]);
   return {std::max(Seconds(step), dividing(asked)),
           whole_bytes(static_cast<double>(states(asked).value) +
@@ -493,8 +493,8 @@ Estimate Coarse::memory(const Setting& now) {
   for (size_t r = 0; r < static_cast<size_t>(plan.pp); ++r) {
     const double held = grown(activations_[r], now.orders.whole() ? activations_[r] : shorter_[r]);
     const Facts& state = states_[r];
-    const double bytes = state_bytes(state) + slot_bytes_[r] + held +
-                         std::max(workspace_[r], state[kUpdateWorkspace]);
+    const double bytes = state_bytes(state) + slot_bytes_[r] +
+                         std::max(held + workspace_[r], state[kUpdateWorkspace]);
     all += bytes;
     estimate.peak = std::max(estimate.peak, Bytes(static_cast<int64_t>(bytes)));
   }

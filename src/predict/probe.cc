@@ -73,7 +73,7 @@ void add_calls(const pipeline::Program& program, const pipeline::RankProgram& ra
     const auto workspace = static_cast<double>(fragment.workspace.value);
     if (fragment.kind == ActionKind::kF || fragment.kind == ActionKind::kB)
       facts[kWorkspace] = std::max(facts[kWorkspace], workspace);
-    if (fragment.kind != ActionKind::kB)
+    if (fragment.kind != ActionKind::kB && fragment.kind != ActionKind::kUpdate)
       facts[kSplitWorkspace] = std::max(facts[kSplitWorkspace], workspace);
     for (size_t level = 0; level < time.links.size() && kLinks + level < kFacts; ++level)
       facts[kLinks + level] += time.links[level].value;

@@ -376,7 +376,7 @@ Machine::Place Machine::place_of(Device& device, const Command& command, ValueId
     return place;
   }
   constexpr int64_t kBehindBuffers = int64_t{1} << 32;
-  return {&device.arena, rank_program(device.id).workspace_offset + at.offset,
+  return {&device.arena, command.workspace_offset + at.offset,
           kBehindBuffers * device.calls + static_cast<int64_t>(at.root)};
 }
 
