@@ -122,7 +122,7 @@ std::vector<int32_t> EventLoop::last_waits() const {
 
 bool EventLoop::is_early(int32_t r, int32_t command) const {
   const int32_t of_call =
-      static_cast<int32_t>(in_.program.ranks[static_cast<size_t>(r)].commands.size()) /
+      static_cast<int32_t>(in_.flat.ranks[static_cast<size_t>(r)].commands.size()) /
       in_.options.calls;
   // Where the last call has no wait, no call has.
   const int32_t last =

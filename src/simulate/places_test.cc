@@ -82,6 +82,15 @@ TEST_CASE("a prepared program is simulated anew at other speeds") {
   }
 }
 
+TEST_CASE("a prepared program knows before which of its commands sums may start early") {
+  Options options;
+  options.overlap.grad_reduce = options.overlap.grad_reduce_idle = true;
+  const pipeline::Program program = sends_whole();
+  Prepared prepared(program, unit_cluster(0, 1), options);
+  CHECK(prepared.step(unit_cluster(0, 1)).value == 1 + 8 + 1);
+  CHECK(prepared.step(unit_cluster(0, 2)).value == 1 + 4 + 1);
+}
+
 TEST_CASE("a fragment takes longer on the rank whose group lies in two nodes") {
   pipeline::Program program;
   program.mesh = cluster::Mesh({{"pp", 3}, {"tp", 2}});
