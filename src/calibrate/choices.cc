@@ -46,12 +46,13 @@ std::vector<Run> layouts(const Run& run, const Machines& machines) {
     return all;
   }
   for (const int64_t tp : tensor_ways(run, machines)) {
-    for (int64_t pp = 2; pp <= run.layers + 2 && tp * pp <= run.gpus; ++pp) {
+    const int64_t stage = tp * run.cp;  // devices
+    for (int64_t pp = 2; pp <= run.layers + 2 && stage * pp <= run.gpus; ++pp) {
       Run one = run;
       one.tp = tp;
       one.pp = pp;
-      one.dp = run.gpus / (tp * pp);
-      if (tp * pp * one.dp == run.gpus && deals_evenly(one)) all.push_back(one);
+      one.dp = run.gpus / (stage * pp);
+      if (stage * pp * one.dp == run.gpus && deals_evenly(one)) all.push_back(one);
     }
   }
   return all;

@@ -62,6 +62,25 @@ TEST_CASE("an order that the simulator turns round is not kept, and is told") {
   CHECK(to_text(made).find("published +100.0 % predicted  -16.7 %") != std::string::npos);
 }
 
+TEST_CASE("rows of other models or devices are in no order, a source's ratios have their mean") {
+  std::vector<Comparison> rows = {row("table", 2, 3), row("table", 4, 6), row("table", 3, 3),
+                                  row("table", 24, 6)};
+  rows[2].run.model = rows[3].run.model = "Llama";
+  const auto pairs = [&] { return orderings(rows); };
+  REQUIRE(pairs().size() == 2);
+  // Twice and eight times the rate as published, twice and twice as predicted.
+  const std::string text = to_text(pairs());
+  const size_t line = text.find("table ");
+  REQUIRE(line != std::string::npos);
+  const std::string of_table = text.substr(line, text.find('\n', line) - line);
+  CHECK(of_table.find(" +300.0 %") != std::string::npos);
+  CHECK(of_table.find(" +100.0 %") != std::string::npos);
+  rows[1].run.gpu = "H100";
+  CHECK(pairs().size() == 1);
+  rows[3].run.gpu = "H100";
+  CHECK(pairs().empty());
+}
+
 TEST_CASE("where a source tells places alone, equal ones are no order") {
   const std::vector<Comparison> rows = {placed("figure", 2, 3), placed("figure", 1, 2),
                                         placed("figure", 2, 4)};
