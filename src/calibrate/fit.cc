@@ -113,9 +113,9 @@ struct Fitter::Parts {
       const CollectiveRow& row = measured.collectives[i];
       cluster::GroupShape group;
       group.size = row.ranks;
-      group.ways = {row.ranks / row.nodes};
-      if (row.nodes > 1) group.ways.push_back(row.nodes);
-      group.ways.resize(at.links.size(), 1);
+      group.ways.assign(at.links.size(), 1);
+      group.ways[0] = row.ranks / row.nodes;
+      group.ways[std::min<size_t>(1, group.ways.size() - 1)] *= row.nodes;
       const double time =
           cost::collective_time(at, ir::OpKind::kAllReduce, row.bytes, group).time.value +
           at.device.attained.collective_latency.value;

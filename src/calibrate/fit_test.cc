@@ -6,6 +6,8 @@
 #include "base/test_close_to.h"
 #include "calibrate/test_runs.h"
 #include "calibrate/validate.h"
+#include "cluster/group_shape.h"
+#include "cost/collective.h"
 
 using namespace mw;
 using namespace mw::calibrate;
@@ -255,4 +257,124 @@ TEST_CASE("a table of kernels is checked by line, whichever it is of") {
       "k.csv:3: ranks: must be at most 1048576, is \"99999999999\"\n"
       "k.csv:3: time_us: must be from 1e-12 to 1e+12, is \"1e-300\"",
       Error);
+}
+
+namespace {
+
+// Streams of so many bytes at shares of the bandwidth of 2 TB/s, and updates.
+MeasuredKernels streams(const std::vector<double>& shares,
+                        const std::vector<double>& updates = {}) {
+  std::string csv = kKernelHeader;
+  for (size_t i = 0; i < shares.size(); ++i)
+    csv += fmt::format("A100-SXM,stream,f32,1,{}000000000,1,1,0,1\n", i + 1);
+  for (size_t i = 0; i < updates.size(); ++i)
+    csv += fmt::format("A100-SXM,update,f32,1,{}00000000,1,1,0,1\n", i + 1);
+  MeasuredKernels made = parse_kernels(csv, "k.csv", "A100-SXM-80GB");
+  for (size_t i = 0; i < made.kernels.size(); ++i) {
+    const double share = i < shares.size() ? shares[i] : updates[i - shares.size()];
+    made.kernels[i].time_us = made.kernels[i].works[0].bytes / (2e12 * share) * 1e6;
+  }
+  return made;
+}
+
+// Of the profile as it is, and what it says of the rows.
+Fitter unfitted(const std::vector<const Run*>& runs, const MeasuredKernels& measured,
+                const Machines& machines, int runs_per_source = 0) {
+  FitOptions options;
+  options.constants = {"memory_fraction"};
+  options.iterations = 0;
+  options.runs_per_source = runs_per_source;
+  return {runs, measured, machines, stack(0.9), options};
+}
+
+}  // namespace
+
+TEST_CASE("kinds of kernels weigh alike, however many rows they have") {
+  // Two rows at half of the bandwidth and one at 0.8 of it: in the middle of the kinds' logarithms.
+  const Fit fit = fitter({}, streams({0.5, 0.5}, {0.8}), {"memory_fraction"}).fit();
+  const double middle = std::sqrt(0.5 * 0.8), off = std::log(0.8 / 0.5) / 2;
+  CHECK(fit.constants[0].value == mw::test::close_to(middle).epsilon(1e-3));
+  CHECK(fit.residuals[0].error == mw::test::close_to(0.5 / middle - 1).epsilon(1e-3));
+  CHECK(fit.residuals[2].error == mw::test::close_to(0.8 / middle - 1).epsilon(1e-3));
+  CHECK(fit.deviation == mw::test::close_to(off).epsilon(1e-3));
+  // Weights of a half, a half and one are as many as 4 / 1.5 rows.
+  const double deviation = off * std::sqrt(1.5 / 4);
+  CHECK(fit.constants[0].low ==
+        mw::test::close_to(middle * std::exp(-1.96 * deviation)).epsilon(1e-3));
+  CHECK(fit.constants[0].high ==
+        mw::test::close_to(middle * std::exp(1.96 * deviation)).epsilon(1e-3));
+}
+
+TEST_CASE("beside runs a table of kernels is one source, of however many kinds") {
+  const std::vector<Run> rows = simulated_rows(0.5);
+  cluster::Cluster at = a100().clusters[0];
+  cluster::apply(stack(0.8), at);
+  double values[2] = {};
+  for (const int kinds : {1, 2}) {
+    std::string csv = kKernelHeader + "A100-SXM,product,bf16,1,8192,8192,8192,0,1\n";
+    if (kinds == 2) csv += "A100-SXM,attention,bf16,64,4096,4096,128,0,1\n";
+    MeasuredKernels made = parse_kernels(csv, "k.csv", "A100-SXM-80GB");
+    for (KernelRow& row : made.kernels) row.time_us = kernel_time(at.device, row).value * 1e6;
+    values[kinds - 1] = fitter(rows, made).fit().constants[0].value;
+  }
+  CHECK(values[0] > 0.52);
+  CHECK(values[0] < 0.78);
+  CHECK(values[1] == mw::test::close_to(values[0]).epsilon(0.005));
+}
+
+TEST_CASE("a measured collective is one of the cluster's, its latency beside the algorithm's") {
+  Machines nodes = a100(), cards = a100();  // cards: a network joins all devices
+  for (Machines* machines : {&nodes, &cards})
+    machines->clusters[0].device.attained.collective_latency = Seconds(5e-6);
+  cluster::Link& outside = nodes.clusters[0].links[0];
+  cluster::Link inside = outside;
+  inside.kind = cluster::LinkKind::kNvlink;
+  inside.devices = 8;
+  inside.bandwidth = inside.bus_bandwidth = cluster::BytesPerSecond(300e9);
+  outside.bandwidth = outside.bus_bandwidth = cluster::BytesPerSecond(10e9);
+  nodes.clusters[0].links.insert(nodes.clusters[0].links.begin(), inside);
+  struct Case {
+    const Machines& machines;
+    int64_t nodes, ranks;
+  };
+  for (const Case& c : {Case{nodes, 1, 8}, {nodes, 2, 16}, {cards, 1, 8}, {cards, 4, 4}}) {
+    CAPTURE(c.nodes);
+    CAPTURE(c.ranks);
+    const cluster::Cluster& on = c.machines.clusters[0];
+    std::vector<RankId> members;
+    for (int64_t r = 0; r < c.ranks; ++r) members.emplace_back(r);
+    const Bytes bytes(1 << 24);
+    const double seconds =
+        cost::collective_time(on, ir::OpKind::kAllReduce, bytes, cluster::group_shape(on, members))
+            .time.value +
+        5e-6;
+    MeasuredKernels measured;
+    measured.collectives = {{c.nodes, c.ranks, bytes, 2 * seconds * 1e6}};
+    CHECK(unfitted({}, measured, c.machines).fit().residuals[0].error == mw::test::close_to(-0.5));
+  }
+}
+
+TEST_CASE("what a fit says of rows left out is their mean error, and the worst with its sign") {
+  MeasuredKernels measured = streams(std::vector<double>(10, 1.0));
+  measured.kernels[2].time_us /= 1.1;
+  measured.kernels[7].time_us /= 0.7;
+  const std::vector<cluster::LeftOut> out = left_out(unfitted({}, measured, a100()));
+  REQUIRE(out.size() == 1);  // all rows are of one source
+  CHECK(out[0].name == "every fifth measured kernel");
+  CHECK(out[0].runs == 2);
+  CHECK(out[0].mean == mw::test::close_to(0.2));
+  CHECK(out[0].worst == mw::test::close_to(-0.3));
+}
+
+TEST_CASE("of a source with many runs some are fitted on, evenly spaced") {
+  std::vector<Run> rows(5, gpt(2, 64, 4, 64, 128, 4));
+  std::vector<const Run*> pointers;
+  for (Run& run : rows) {
+    run.source = "table";
+    pointers.push_back(&run);
+  }
+  const Fit fit = unfitted(pointers, {}, a100(), 2).fit();
+  REQUIRE(fit.residuals.size() == 2);
+  CHECK(fit.residuals[0].run == &rows[0]);
+  CHECK(fit.residuals[1].run == &rows[2]);
 }
