@@ -131,16 +131,17 @@ class Model {
     return bus;
   }
 
-  // Ring: passes (n-1) steps, of them passes k hops across a level that joins k units;
-  // passes (n-1)/n * bytes / bus bandwidth + latency of the hops [Thakur 2005; NCCL 2.9].
+  // Ring: passes (n-1) steps, of them passes k hops across the borders of k units that a level
+  // joins, but for those that are borders of the level outside, too; passes (n-1)/n * bytes / bus
+  // bandwidth + latency of the hops [Thakur 2005; NCCL 2.9].
   void ring(Protocol protocol) {
     if (!is_nccl(cluster_) && protocol != Protocol::kSimple) return;
     double left = passes_ * (n_ - 1), latency = 0, units = 1;
     for (size_t l = group_.ways.size(); l-- > 0;) {
       if (group_.ways[l] <= 1) continue;
+      const double outer = units > 1 ? units : 0;
       units *= static_cast<double>(group_.ways[l]);
-      const bool innermost = group_.fullest_unit(l) == 1;
-      const double hops = innermost ? left : std::min(left, passes_ * units);
+      const double hops = std::min(left, passes_ * (units - outer));
       left -= hops;
       const Link& link = cluster_.links[l];
       latency +=

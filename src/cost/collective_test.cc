@@ -83,6 +83,20 @@ TEST_CASE("a ring crosses a node's border once for each node and pass, NCCL's co
         mw::test::close_to(3.6e-6 + 4 * 2.7e-6 + 27 * 0.47e-6));
 }
 
+TEST_CASE("a border that is one of a level outside, too, is crossed there alone") {
+  // Four nodes of two boards of three devices, by Gloo: of 23 hops 4 between nodes, 4 between
+  // boards.
+  Cluster c = plain();
+  c.stack.gloo = true;
+  c.links.insert(c.links.begin() + 1, c.links[0]);
+  c.links[1].latency = Seconds(2e-6);
+  CHECK(time_of(c, OpKind::kAllGather, 0, {3, 2, 4}) ==
+        mw::test::close_to(4 * 5e-6 + 4 * 2e-6 + 15 * 1e-6));
+  CHECK(time_of(c, OpKind::kAllReduce, 0, {3, 2, 1}) ==
+        mw::test::close_to(2 * (2 * 2e-6 + 3 * 1e-6)));
+  CHECK(time_of(c, OpKind::kAllGather, 0, {1, 2, 4}) == mw::test::close_to(4 * 5e-6 + 3 * 2e-6));
+}
+
 TEST_CASE("what is no NCCL takes its links' latency, inside and outside") {
   Cluster c = plain();
   c.links[1].kind = cluster::LinkKind::kNetwork;
@@ -134,6 +148,26 @@ TEST_CASE("a collective takes all of its narrowest links, and of the others a pa
     REQUIRE(uses.size() == c.uses.size());
     for (size_t l = 0; l < uses.size(); ++l) CHECK(uses[l] == mw::test::close_to(c.uses[l]));
   }
+  // NCCL's tree over 64 nodes, whose eight cards have 80 GB/s and the ring inside has 100 GB/s.
+  const Cluster nccl = plain(cluster::LinkKind::kNvlink);
+  const Bytes some(1 << 20);
+  REQUIRE(collective_time(nccl, OpKind::kAllReduce, some, shape({8, 64})).algorithm ==
+          Algorithm::kTree);
+  const std::vector<double> of_tree = link_uses(nccl, OpKind::kAllReduce, some, shape({8, 64}));
+  REQUIRE(of_tree.size() == 2);
+  CHECK(of_tree[0] == mw::test::close_to(0.8));
+  CHECK(of_tree[1] == 1);
+}
+
+TEST_CASE("a permutation is one message across the outermost level") {
+  for (const auto& [ways, level, latency, rate] :
+       {std::tuple{std::vector<int64_t>{4, 1}, 0, 1e-6, 100e9}, {{2, 2}, 1, 5e-6, 10e9}}) {
+    const CollectiveTime time =
+        collective_time(plain(), OpKind::kPermute, Bytes(100'000'000), shape(ways));
+    CHECK(time.level == static_cast<size_t>(level));
+    CHECK(time.latency.value == mw::test::close_to(latency));
+    CHECK(time.time.value == mw::test::close_to(latency + 100e6 / rate));
+  }
 }
 
 TEST_CASE("small messages take LL or a tree, large ones a ring with Simple") {
@@ -178,6 +212,15 @@ TEST_CASE("a tree across nodes reaches a part of the bus inside, less on more th
     CHECK(t.latency.value == mw::test::close_to(c.latency));
     CHECK(t.time.value == mw::test::close_to(c.latency + 2 * static_cast<double>(c.bytes) / c.bus));
   }
+}
+
+TEST_CASE("a tree of one device a node is as fast as the network") {
+  Cluster box = plain(cluster::LinkKind::kNvlink);
+  box.links[0].bus_bandwidth = cluster::BytesPerSecond(235e9);
+  box.links[1].bus_bandwidth = cluster::BytesPerSecond(25e9);
+  // LL, which leaves 1 / 3.8 of the network's 25 GB/s.
+  CHECK(time_of(box, OpKind::kAllReduce, 1 << 16, {1, 64}) ==
+        mw::test::close_to(64.4e-6 + 2.0 * (1 << 16) * 3.8 / 25e9));
 }
 
 TEST_CASE("the factor of a link's hops scales NCCL's constants and leaves its base") {
@@ -259,6 +302,11 @@ TEST_CASE("a switch that adds takes (n + 1)/n of the bytes through every port") 
         mw::test::close_to(2 * 7.0 / 8 * whole / 400e9 + latency));
   CHECK(time_of(box, OpKind::kAllReduce, bytes, {4, 1}) ==
         mw::test::close_to(1.25 * whole / port + latency));
+  // A group of several nodes is no switch's, whatever the network's.
+  Cluster both = box;
+  both.links[1].switch_bus_bandwidth = cluster::BytesPerSecond(1e15);
+  CHECK(time_of(both, OpKind::kAllReduce, bytes, {8, 4}) ==
+        time_of(box, OpKind::kAllReduce, bytes, {8, 4}));
   // Two devices send each other the half as fast without it, where the bus is as fast as the port.
   box.links[0].bus_bandwidth = cluster::BytesPerSecond(port);
   CHECK(collective_time(box, OpKind::kAllReduce, Bytes(bytes), shape({2, 1})).algorithm ==
