@@ -196,6 +196,47 @@ TEST_CASE("unfused attention makes all scores of all heads, whatever the mask le
   }
 }
 
+TEST_CASE("attention's work is of its queries, keys and values, forward and backward") {
+  // Latent attention's values are shorter than its keys; of a window or a part, keys are more than
+  // queries.
+  const auto type = [](int64_t length, int64_t size) {
+    return ir::make_type(DType::kBF16, {2, length, 4, size});
+  };
+  const auto work = [](ir::OpKind kind, const std::vector<ir::TensorType>& operands) {
+    ir::Graph graph;
+    ir::Op op;
+    op.kind = kind;
+    op.attrs = ir::AttentionAttrs{};
+    for (const ir::TensorType& operand : operands)
+      op.operands.push_back(graph.add_input(operand, "x"));
+    const OpId id = graph.add_op(op, ops::infer(op, ops::operand_types(graph, op)));
+    return work_of(graph, graph.op(id));
+  };
+  const ir::TensorType positions = ir::make_type(DType::kI32, {2, 256}),
+                       lse = ir::make_type(DType::kF32, {2, 4, 128});
+  const ProductShape shape{.batch = 8, .m = 128, .n = 256, .k = 64};
+  const OpWork forward =
+      work(ir::OpKind::kAttention, {type(128, 96), type(256, 96), type(256, 64), positions});
+  CHECK(forward.shape == shape);
+  CHECK(!forward.backward);
+  const OpWork backward = work(
+      ir::OpKind::kAttentionGrad,
+      {type(128, 64), type(128, 96), type(256, 96), type(256, 64), type(128, 64), lse, positions});
+  CHECK(backward.shape == shape);
+  CHECK(backward.backward);
+}
+
+TEST_CASE("products with the vocabulary reach their share of what their shape says") {
+  cluster::Device d = device();
+  const Made made = product(DType::kBF16, 2560, 8192, 1280);
+  OpWork work = work_of(made.graph, made.op);
+  const double linear = op_time(d, work).device.value;
+  d.attained.logits_fraction = 0.5;
+  CHECK(op_time(d, work).device.value == linear);
+  work.kind = OpWork::Kind::kLogits;
+  CHECK(op_time(d, work).device.value == mw::test::close_to(2 * linear));
+}
+
 TEST_CASE("GELU of several kernels moves as many times the bytes") {
   cluster::Device d = device();
   const ir::TensorType x = ir::make_type(DType::kF32, {1000, 1000});
@@ -238,6 +279,13 @@ TEST_CASE("a measured kernel has its rate, a product what its depth leaves of it
   const ir::TensorType x = ir::make_type(DType::kF32, {1000, 1000});
   const Made add = make(ir::OpKind::kAdd, ir::NoAttrs{}, {x, x}, x);
   CHECK(op_time(d, add.graph, add.op).device.value == mw::test::close_to(2e-6 + 12e6 / 0.5e12));
+  // Attention's rate is one of FLOPs, whatever its bytes.
+  d.kernel_rates = {{"attention", 40e12}};
+  OpWork scores = attention({2, 1280, 2560, 64});
+  scores.op = ir::OpKind::kAttention;
+  scores.flops = 1e12;
+  scores.bytes = 1e15;
+  CHECK(op_time(d, scores).device.value == mw::test::close_to(2e-6 + 1e12 / 40e12));
 }
 
 TEST_CASE("fused attention runs at its share of the peak, backward at 0.65 / 0.75 of that") {
@@ -392,63 +440,6 @@ TEST_CASE(
   CHECK(works[1].new_operands == 1);
 }
 
-TEST_CASE("a stack's one linear layer of an input is one product forward and in both gradients") {
-  ir::Graph graph;
-  const auto input = [&](const char* name, std::vector<int64_t> sizes) {
-    return graph.add_input(ir::make_type(DType::kBF16, sizes), name);
-  };
-  const auto add = [&](ir::OpKind kind, ir::Attributes attrs, ir::Work work, ValueIds operands,
-                       std::vector<int64_t> sizes) {
-    ir::Op op;
-    op.kind = kind;
-    op.attrs = std::move(attrs);
-    op.work = work;
-    op.operands = std::move(operands);
-    return graph.op(graph.add_op(std::move(op), {ir::make_type(DType::kBF16, sizes)})).results[0];
-  };
-  const auto dot = [&](const char* lhs, const char* rhs, const char* out, ir::Work work, ValueId a,
-                       ValueId b, std::vector<int64_t> sizes) {
-    return add(ir::OpKind::kDot, ir::DotAttrs{lhs, rhs, out}, work, {a, b}, std::move(sizes));
-  };
-  using ir::Work;
-  const ValueId x = input("x", {64, 32}), y = input("y", {64, 32});
-  const ValueId q = input("q", {48, 32}), k = input("k", {16, 32}), o = input("o", {32, 32});
-  dot("bd", "hd", "bh", Work::kForward, x, q, {64, 48});
-  dot("bd", "hd", "bh", Work::kForward, x, k, {64, 16});
-  dot("bd", "hd", "bh", Work::kForward, y, o, {64, 32});  // of another input
-  const ValueId dq = input("dq", {64, 48}), dk = input("dk", {64, 16});
-  dot("bh", "bd", "hd", Work::kWeightGrad, dq, x, {48, 32});
-  dot("bh", "bd", "hd", Work::kWeightGrad, dk, x, {16, 32});
-  const ValueId a = dot("bh", "hd", "bd", Work::kInputGrad, dq, q, {64, 32});
-  const ValueId b = dot("bh", "hd", "bd", Work::kInputGrad, dk, k, {64, 32});
-  const ValueId both = add(ir::OpKind::kAdd, {}, Work::kInputGrad, {a, b}, {64, 32});
-  const ValueId rest = dot("bh", "hd", "bd", Work::kInputGrad, y, o, {64, 32});
-  const ValueId again = add(ir::OpKind::kAdd, {}, Work::kInputGrad, {rest, y}, {64, 32});
-  graph.outputs = {both, again};
-  std::vector<OpWork> works;
-  for (const ir::Op& op : graph.ops) works.push_back(work_of(graph, op));
-  find_casts(graph, works);
-  fuse_linears(graph, works);
-  const auto one = [](int64_t m, int64_t n, int64_t k) { return ProductShape{1, m, n, k}; };
-  const auto bytes = [](double elements) { return 2 * elements; };
-  CHECK(works[0].kind == OpWork::Kind::kFused);
-  CHECK(works[1].shape == one(64, 64, 32));
-  CHECK(works[1].flops == 2.0 * 64 * 64 * 32);
-  CHECK(works[1].bytes == bytes(64 * 32 + 64 * 32 + 64 * 64));
-  CHECK(works[1].operand_values == 64 * 32 + 64 * 32);
-  CHECK(works[2].shape == one(64, 32, 32));
-  CHECK(works[3].kind == OpWork::Kind::kFused);
-  CHECK(works[4].shape == one(64, 32, 64));
-  CHECK(works[4].bytes == bytes(64 * 64 + 64 * 32 + 64 * 32));
-  CHECK(works[5].kind == OpWork::Kind::kFused);
-  CHECK(works[6].kind == OpWork::Kind::kFused);
-  CHECK(works[7].kind == OpWork::Kind::kProduct);
-  CHECK(works[7].shape == one(64, 32, 64));
-  CHECK(works[7].bytes == bytes(64 * 64 + 64 * 32 + 64 * 32));
-  CHECK(works[8].kind == OpWork::Kind::kProduct);  // with the residual's it is no product
-  CHECK(works[9].kind == OpWork::Kind::kStream);
-}
-
 TEST_CASE("what is cast in a share of a graph's runs takes that share of the reads and writes") {
   const Made made = product(DType::kBF16, 1280, 1000, 2560);
   const ir::Op& op = made.graph.ops.back();
@@ -483,6 +474,8 @@ TEST_CASE("a bias, dropout and the residual's sum are one kernel where nothing e
     std::vector<OpWork> works;
     for (const ir::Op& op : graph.ops) works.push_back(work_of(graph, op));
     const double before = works.back().bytes;
+    const double flops = works.back().flops + works[0].flops;
+    CHECK(works[0].flops > 0);
     fuse_elementwise(graph, works);
     const cluster::Device d = device();
     if (others) {
@@ -491,71 +484,10 @@ TEST_CASE("a bias, dropout and the residual's sum are one kernel where nothing e
     } else {
       // x, the bias and the residual are read, the sum is written.
       CHECK(works.back().bytes == 3 * 200e3 + 200);
+      CHECK(works.back().flops == flops);
       CHECK(works[0].kind == OpWork::Kind::kFused);
       CHECK(op_time(d, works[0]).device.value == 0);
       CHECK(op_time(d, works[0]).host.value == 0);
     }
   }
-}
-
-TEST_CASE("a bias that the residual's sum and something else read has its own kernel") {
-  for (const bool twice : {false, true}) {
-    ir::Graph graph;
-    const ir::TensorType type = ir::make_type(DType::kBF16, {1000, 100});
-    const auto add = [&](ir::OpKind kind, ValueIds operands) {
-      ir::Op op;
-      op.kind = kind;
-      op.operands = std::move(operands);
-      return graph.op(graph.add_op(std::move(op), {type})).results[0];
-    };
-    const ValueId x = graph.add_input(type, "x"), residual = graph.add_input(type, "residual");
-    const ValueId bias = graph.add_input(ir::make_type(DType::kBF16, {100}), "bias");
-    const ValueId biased = add(ir::OpKind::kBiasAdd, {x, bias});
-    graph.outputs = {add(ir::OpKind::kAdd, {residual, biased})};
-    if (twice) graph.outputs.push_back(biased);
-    std::vector<OpWork> works;
-    for (const ir::Op& op : graph.ops) works.push_back(work_of(graph, op));
-    fuse_elementwise(graph, works);
-    CHECK((works[0].kind == OpWork::Kind::kFused) == !twice);
-    CHECK(works[1].bytes == (twice ? 3 * 200e3 : 3 * 200e3 + 200));
-  }
-}
-
-TEST_CASE("what only fp8 products read is cast before it is gathered") {
-  enum class Reader { kProducts, kAnOp, kTheOutside };
-  for (const Reader reader : {Reader::kProducts, Reader::kAnOp, Reader::kTheOutside}) {
-    const bool others = reader != Reader::kProducts;
-    ir::Graph graph;
-    const auto add = [&](ir::OpKind kind, ir::Attributes attrs, ValueIds operands,
-                         std::vector<int64_t> sizes) {
-      ir::Op op;
-      op.kind = kind;
-      op.attrs = std::move(attrs);
-      op.operands = std::move(operands);
-      return graph.op(graph.add_op(std::move(op), {ir::make_type(DType::kBF16, sizes)})).results[0];
-    };
-    const ValueId part = graph.add_input(ir::make_type(DType::kBF16, {4, 3}), "x");
-    const ValueId w = graph.add_input(ir::make_type(DType::kBF16, {5, 3}), "w");
-    const ValueId dy = graph.add_input(ir::make_type(DType::kBF16, {8, 5}), "dy");
-    const ValueId x =
-        add(ir::OpKind::kAllGather,
-            ir::CollectiveAttrs{.group = ir::AxisGroup{{"tp"}}, .global_size = 8}, {part}, {8, 3});
-    add(ir::OpKind::kDot, ir::DotAttrs{"bk", "nk", "bn"}, {x, w}, {8, 5});
-    add(ir::OpKind::kDot, ir::DotAttrs{"bn", "bk", "nk"}, {dy, x}, {5, 3});
-    if (reader == Reader::kAnOp) add(ir::OpKind::kRelu, {}, {x}, {8, 3});
-    if (reader == Reader::kTheOutside) graph.outputs = {x};
-    std::vector<OpWork> works(1);
-    for (size_t o = 1; o < graph.ops.size(); ++o) works.push_back(work_of(graph, graph.ops[o]));
-    find_casts(graph, works);
-    CHECK(works[0].gathers_narrow == !others);
-    // A part of x where it lies and the whole of w; for the weight's gradient dy, and x once more,
-    // read and written, in the order that sums samples.
-    CHECK(works[1].new_values == (others ? 24 : 12) + 15);
-    CHECK(works[1].new_layouts == (others ? 24 : 12) + 15);
-    CHECK(works[2].new_values == 40);
-    CHECK(works[2].new_layouts == 40 + (others ? 24 : 2 * 24));
-  }
-  CHECK(narrow_share(Fp8::kOff) == 1);
-  CHECK(narrow_share(Fp8::kTensor) == 0.5);
-  CHECK(narrow_share(Fp8::kBlock) == mw::test::close_to(0.5 * 33 / 32));
 }
