@@ -132,6 +132,12 @@ void read_link(JsonReader& link, Cluster& cluster) {
   link.ignore("bus_GBps");
   made.switch_bus_bandwidth =
       BytesPerSecond(link.number_or("switch_bus_GBps", 0, {.min = 0, .max = kHuge}) * kGiga);
+  const bool adds =
+      cluster.links.empty() && made.kind != LinkKind::kMemory && made.kind != LinkKind::kTorus;
+  if (made.switch_bus_bandwidth.value > 0 && !adds)
+    link.fail("switch_bus_GBps",
+              "must be of the innermost level, of kind nvlink, pcie or network: sums that its "
+              "switch makes are told of no other");
   if (made.kind == LinkKind::kTorus) {
     made.torus = link.integers("torus", {.min = 1, .max = kMostDevices});
     int64_t size = 1;

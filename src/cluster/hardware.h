@@ -60,7 +60,7 @@ struct Link {
   double hop_factor = 1;
   // What a ring of collectives reaches of it, as nccl-tests counts busbw; `bandwidth` if not given.
   BytesPerSecond bus_bandwidth;
-  // all_reduce where the switch adds (NVLS, SHARP); 0: it cannot.
+  // all_reduce where the switch of the innermost level adds (NVLS); 0: it cannot.
   BytesPerSecond switch_bus_bandwidth;
   std::vector<int64_t> torus;  // devices along each dimension
   std::string source;

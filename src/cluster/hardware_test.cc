@@ -64,6 +64,14 @@ TEST_CASE("a cluster file's units are taken from its keys") {
   CHECK(box.links[1].bus_bandwidth.value == 25e9);
   CHECK(box.links[1].devices == 0);
   CHECK((Bytes(50'000'000'000) / box.links[1].bandwidth).value == 2);
+  std::string text = replace_all(kBox, "memory_GB = 80", "memory_GB = 80\ncache_MB = 40");
+  text = replace_all(text, "[device.attained]",
+                     "kernel_G_per_s = { dot = 250000 }\n[device.attained]\n"
+                     "collective_latency_us = 3");
+  const Device device = parse_cluster(text, "box.toml").device;
+  CHECK(device.cache == Bytes(40'000'000));
+  CHECK(device.kernel_rates == std::vector<std::pair<std::string, double>>{{"dot", 250e12}});
+  CHECK(device.attained.collective_latency.value == mw::test::close_to(3e-6));
 }
 
 TEST_CASE("a link of longer latency than NCCL's constants are of has longer hops") {
@@ -75,6 +83,9 @@ TEST_CASE("a link of longer latency than NCCL's constants are of has longer hops
   CHECK(hops("latency_us = 14") == 1);
   CHECK(hops("latency_us = 70") == mw::test::close_to(5.0));
   CHECK(parse_cluster(kBox, "box.toml").links[0].hop_factor == 1);
+  std::string bridges = replace_all(kBox, "\"nvlink\"", "\"pcie\"");
+  bridges = replace_all(bridges, "latency_us = 6\n", "latency_us = 25\n");
+  CHECK(parse_cluster(bridges, "box.toml").links[0].hop_factor == mw::test::close_to(2.5));
 }
 
 TEST_CASE("a node is the largest unit that no network joins") {
@@ -85,6 +96,8 @@ TEST_CASE("a node is the largest unit that no network joins") {
   rack.devices = 32;
   box.links.insert(box.links.begin() + 1, rack);
   CHECK(box.node_devices() == 8);
+  box.links[0].devices = 1;  // boards of one device
+  CHECK(box.node() == nullptr);
   box.links.erase(box.links.begin());
   CHECK(box.node() == nullptr);
   CHECK(box.node_devices() == 1);
@@ -141,6 +154,10 @@ TEST_CASE("groups that do not divide a node are of all shapes that their replica
   // Pipeline hops of 6: inside a node from 0, but not from 2.
   CHECK(level_between(box, RankId(0), RankId(6), {RankId(0), RankId(1)}) == 0);
   CHECK(level_between(box, RankId(0), RankId(6), {RankId(0), RankId(1), RankId(2)}) == 1);
+  CHECK(level_between(box, RankId(0), RankId(6), {RankId(2), RankId(0)}) == 1);
+  // Moved by three, the second of two comes to lie in the next node.
+  CHECK(group_shapes(box, {RankId(4), RankId(5)}, {RankId(0), RankId(2)}).size() == 1);
+  CHECK(group_shapes(box, {RankId(4), RankId(5)}, {RankId(0), RankId(3)}).size() == 2);
 }
 
 TEST_CASE("what of a device's memory no tensor gets") {
@@ -184,6 +201,11 @@ TEST_CASE("on a torus a group knows its dimensions and whether they close") {
   CHECK(ranks({0, 2, 4}).torus_hops == 4);
   CHECK(ranks({0, 1, 7}).torus_links() == 1);
   CHECK(ranks({0, 1, 7}).torus_hops == 2);
+  // Moved along their row or over its end: each place of the torus is one of its own.
+  const std::vector<RankId> shifts = {RankId(0), RankId(1), RankId(7)};
+  CHECK(distinct_shifts(pod, shifts) == shifts);
+  CHECK(group_shapes(pod, {RankId(0), RankId(1)}, {RankId(0), RankId(6)}).size() == 1);
+  CHECK(group_shapes(pod, {RankId(0), RankId(1)}, {RankId(0), RankId(7)}).size() == 2);
 }
 
 TEST_CASE("everything wrong with a cluster file is said at once") {
@@ -220,6 +242,14 @@ TEST_CASE("link levels must nest and join all") {
       replace_all(kBox, "kind = \"network\"", "kind = \"torus\"\ntorus = [3, 4]");
   CHECK(message_of(text) ==
         "box.toml:14: link: 'net' joins 12 devices, must be a multiple of the level inside, 8");
+  const auto pod = [](int devices) {
+    const std::string all =
+        replace_all(kBox, "[device]\n", fmt::format("devices = {}\n[device]\n", devices));
+    return replace_all(all, "kind = \"network\"", "kind = \"network\"\ndevices = 64");
+  };
+  CHECK(parse_cluster(pod(64), "box.toml").devices == 64);
+  CHECK(message_of(pod(65)) ==
+        "box.toml:3: devices: is 65, but the outermost link, 'net', joins 64");
 }
 
 TEST_CASE("collectives reach no more of a link than its port carries") {
@@ -232,6 +262,11 @@ TEST_CASE("collectives reach no more of a link than its port carries") {
   parse_cluster(with("bus_GBps = 235", "bus_GBps = 300\nswitch_bus_GBps = 466"), "box.toml");
   std::string memory = with("\"nvlink\"", "\"memory\"");
   parse_cluster(replace_all(memory, "bus_GBps = 235", "bus_GBps = 400"), "box.toml");
+  CHECK(message_of(with("kind = \"network\"", "kind = \"network\"\nswitch_bus_GBps = 20")) ==
+        "box.toml:24: link[1].switch_bus_GBps: must be of the innermost level, of kind nvlink, "
+        "pcie or network: sums that its switch makes are told of no other");
+  CHECK(message_of(replace_all(memory, "bus_GBps = 235", "switch_bus_GBps = 300"))
+            .find("link[0].switch_bus_GBps: must be of the innermost level") != std::string::npos);
   const std::string torus = with("\"network\"", "\"torus\"\ntorus = [4, 4]\nbus_GBps = 101");
   CHECK(message_of(torus).find("link[1].bus_GBps: is 101, must be at most 100 beside "
                                "link_GBps=25: a device has two links a dimension") !=
