@@ -144,6 +144,23 @@ TEST_CASE("every constant can be set and read") {
   }
 }
 
+TEST_CASE("a link's constants are of its own kind, as shares of what its port carries") {
+  for (const std::string kind : {"node", "network"}) {
+    CAPTURE(kind);
+    const size_t at = kind == "node" ? 0 : 1;
+    Cluster c = chips();
+    for (Link& link : c.links) link.bus_bandwidth = BytesPerSecond(80e9);
+    set_constant(c, kind + "_bus_fraction", 0.5);
+    CHECK(c.links[at].bus_bandwidth.value == 50e9);
+    CHECK(c.links[1 - at].bus_bandwidth.value == 80e9);
+    CHECK(constant(c, kind + "_bus_fraction") == 0.5);
+  }
+  Cluster c = chips();
+  set_constant(c, "network_latency_us", 7);
+  CHECK(c.links[0].latency.value == 0);
+  CHECK(c.links[1].latency.value == mw::test::close_to(7e-6));
+}
+
 TEST_CASE("findings about a profile are told together; another device's is refused") {
   CHECK_THROWS_WITH_AS(
       parse_profile("name = \"x\"\ndevice = \"chip\"\nsoftware = \"s\"\nsource = \"y\"\n"

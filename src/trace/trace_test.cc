@@ -127,18 +127,23 @@ TEST_CASE("an update is what its waits leave of it") {
 }
 
 TEST_CASE("a step lasts from its first rank's begin to its last rank's end") {
-  std::vector<Span> spans = {span_of(0, 0, Category::kStep, 0, 4),
-                             span_of(1, 0, Category::kStep, 1, 4),
-                             span_of(0, 0, Category::kStep, 5, 1)};
-  spans[0].command = spans[1].command = 7;
-  spans[2].command = 8;
+  std::vector<Span> spans = {
+      span_of(0, 0, Category::kStep, 1, 3), span_of(1, 0, Category::kStep, 0, 3),
+      span_of(2, 0, Category::kStep, 2, 3), span_of(0, 0, Category::kStep, 5, 1)};
+  spans[0].command = spans[1].command = spans[2].command = 7;
+  spans[3].command = 8;
   const auto steps = step_windows(trace_of(spans));
   REQUIRE(steps.size() == 2);
   CHECK(steps[0].step == 7);
   CHECK(steps[0].window.begin == Seconds(0));
   CHECK(steps[0].window.end == Seconds(5));
   CHECK(steps[1].window.end == Seconds(6));
-  CHECK(whole(trace_of(spans)).end == Seconds(6));
+  Trace all = trace_of(spans);
+  CHECK(whole(all).begin == Seconds(0));
+  CHECK(whole(all).end == Seconds(6));
+  all.memory = {{.rank = RankId(0), .time = Seconds(-1)}, {.rank = RankId(0), .time = Seconds(9)}};
+  CHECK(whole(all).begin == Seconds(-1));
+  CHECK(whole(all).end == Seconds(9));
   CHECK(whole(Trace{}).end == Seconds(0));
 }
 
@@ -163,6 +168,10 @@ TEST_CASE("totals by name are of the spans that start in the window, largest tim
   const auto list = breakdown(trace, {Seconds(0), Seconds(9)});
   CHECK(list[0].comm_bytes == Bytes(10));
   CHECK(list[0].flops == Flops(4));
+  // What encloses other spans is not told beside them.
+  for (const Category around : {Category::kStep, Category::kCall})
+    trace.spans.push_back(span_of(0, 0, around, 0, 9));
+  CHECK(totals_by_name(trace, {Seconds(0), Seconds(9)}).size() == 2);
 }
 
 TEST_CASE(
