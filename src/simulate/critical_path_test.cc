@@ -43,4 +43,18 @@ TEST_CASE("the critical path goes back through what ended each wait") {
         Parts{{0, 0, 1, false}, {0, 1, 2, true}, {1, 2, 9, false}});
 }
 
+TEST_CASE("a wait of the command that sent, after it had sent, is not on the critical path") {
+  // Rank 0 sent at 3, in its second command, which then waits from 4 to 6.
+  Wait of_first = wait(0, 0, 1, 0, 1), later = wait(1, 4, 6, 2, 5);
+  of_first.peer = later.peer = 1;
+  const std::vector<PathPart> parts =
+      critical_path({{of_first, later}, {wait(2, 2, 5, 1, 3)}}, {7, 9}, {2, 4});
+  REQUIRE(parts.size() == 4);
+  CHECK(parts[1].rank == 0);
+  CHECK(parts[1].begin.value == 1);
+  CHECK(parts[1].end.value == 3);
+  CHECK(parts[2].message);
+  CHECK(parts[3].begin.value == 5);
+}
+
 }  // namespace mw::simulate

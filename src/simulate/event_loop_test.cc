@@ -98,6 +98,8 @@ class Hand {
     calls.push_back({fragment, fragment, static_cast<int32_t>(bindings.size())});
     bindings.insert(bindings.end(), buffers.begin(), buffers.end());
   }
+  void acquire(size_t rank, int32_t message) { add(rank, {Kind::kAcquire, message}); }
+  void release(size_t rank, int32_t message) { add(rank, {Kind::kRelease, message}); }
   void publish(size_t rank, int32_t message) { add(rank, {Kind::kPublish, message}); }
   void receive(size_t rank, int32_t message) { add(rank, {Kind::kReceive, message}); }
   void load(size_t rank) { add(rank, {Kind::kLoad, -1}); }
@@ -106,15 +108,17 @@ class Hand {
     std::vector<RankSums> sums;
     std::vector<RankLog> logs;
     std::vector<MessageRecord> messages;
+    std::vector<int32_t> last_waits;
     double wait(size_t rank, WaitReason reason) const {
       return sums[rank].waits[static_cast<size_t>(reason)];
     }
   };
   Ran run() {
-    const cluster::Cluster cluster = unit_cluster(0, 1);
-    EventLoop loop({program, flat, fragments, cross_groups, cluster, options, 1, 0, update_levels});
+    const cluster::Cluster cluster = unit_cluster(latency, 1);
+    EventLoop loop({program, flat, fragments, cross_groups, cluster, options, 1, 0, update_levels,
+                    last_early.empty() ? nullptr : &last_early});
     loop.run();
-    return {loop.sums(), loop.logs(), loop.messages()};
+    return {loop.sums(), loop.logs(), loop.messages(), loop.last_waits()};
   }
   void slow_down(Beside beside, double factor) {
     options.overlap.slowdown.fill(1);
@@ -127,6 +131,8 @@ class Hand {
   std::vector<CrossGroup> cross_groups;
   Options options;
   uint32_t update_levels = 1;
+  std::vector<int32_t> last_early;  // empty: all
+  double latency = 0;               // of messages
 
  private:
   void add(size_t rank, const FlatCommand& command) {
@@ -199,6 +205,7 @@ TEST_CASE(
   CHECK(ran.sums[0].comm[0] == 5);
   CHECK(ran.sums[0].exposed[0] == 0);
   CHECK(ran.sums[0].end == 4 + (3 + 2) + 3 + 1);
+  CHECK(ran.last_waits == std::vector<int32_t>{-1});  // for no other rank
   // A pass that reads what comes first alone begins at 2 s and has 3 s beside the gather.
   Hand early(1);
   early.options = hand.options;
@@ -251,6 +258,31 @@ TEST_CASE("sums of gradients begin when the gradients are complete, before their
   CHECK(twice.run().sums[0].end == 10);
 }
 
+TEST_CASE("sums of gradients begin early before the last command that waits, in every call") {
+  struct Case {
+    int32_t calls, last_early;
+    double call;  // seconds
+  };
+  // The backward pass is the first of three commands of a call: of one call its sums begin early
+  // if the second is the last that waits, of two if that of the second call, the fifth, is.
+  for (const Case& c : {Case{1, 0, 9}, {1, 1, 6}, {1, -1, 9}, {2, 3, 9}, {2, 4, 6}}) {
+    CAPTURE(c.calls);
+    CAPTURE(c.last_early);
+    Hand hand(1);
+    hand.options.overlap.grad_reduce = true;
+    hand.options.calls = c.calls;
+    hand.last_early = {c.last_early};
+    const int32_t b = hand.fragment(ActionKind::kB, backward()),
+                  u = hand.fragment(ActionKind::kUpdate, update(), 2);
+    for (int32_t call = 0; call < c.calls; ++call) {
+      hand.call(0, b, {2, 0, 1});
+      hand.load(0);
+      hand.call(0, u, {0, 1});
+    }
+    CHECK(hand.run().sums[0].end == c.calls * c.call);
+  }
+}
+
 TEST_CASE("an update's sums leave the ports to messages that are on their way") {
   struct Case {
     uint32_t update_levels;
@@ -294,6 +326,27 @@ TEST_CASE(
   CHECK(hand.run().sums[0].end == 11);
 }
 
+TEST_CASE("a message has its receiver's ports before its latency, which nobody waits for there") {
+  // From 0 s to 4 s, and it is there at 6 s. The sum of 3 s, whose gradient is there at 1 s, runs
+  // from 4 s on.
+  Hand hand(2);
+  hand.latency = 2;
+  hand.options.overlap.grad_reduce = true;
+  const int32_t m = hand.message(0, 1, 4);
+  hand.publish(0, m);
+  FragmentCost gradient = made_of({computes(1)});
+  gradient.state_uses = {{0, -1, 0}};
+  hand.call(1, hand.fragment(ActionKind::kB, std::move(gradient)), {0});
+  hand.receive(1, m);
+  FragmentCost cost = made_of({reduces(3, 1)});
+  cost.state_uses = {{0, 0, 0}};
+  read_state(cost, 0, 0);
+  hand.call(1, hand.fragment(ActionKind::kUpdate, std::move(cost), 1), {0});
+  const auto ran = hand.run();
+  CHECK(ran.wait(1, WaitReason::kReceive) == 6 - 1);
+  CHECK(ran.sums[1].end == 7);
+}
+
 TEST_CASE("messages that a rank sends or takes back to back have its ports one after the other") {
   // Two of 4 s each, the second published at 1 s: the ports are free from 8 s on.
   for (const size_t rank : {0, 1}) {
@@ -333,6 +386,42 @@ TEST_CASE("a sender that its message holds up waits from its end on for its arri
   }
 }
 
+TEST_CASE("who waits for a slot waits for the command that gives it back, when it does") {
+  Hand hand(2);
+  const int32_t first = hand.message(0, 1, 4), second = hand.message(0, 1, 4);
+  hand.flat.messages[static_cast<size_t>(second)].slot_before = first;
+  hand.publish(0, first);
+  hand.acquire(0, second);
+  hand.publish(0, second);
+  hand.receive(1, first);
+  hand.call(1, hand.fragment(ActionKind::kF, made_of({computes(3)})));
+  hand.release(1, first);
+  const auto ran = hand.run();
+  REQUIRE(ran.logs[0].waits.size() == 1);
+  const Wait& wait = ran.logs[0].waits[0];
+  CHECK(wait.reason == WaitReason::kSlot);
+  CHECK(wait.command == 1);
+  CHECK(wait.begin.value == 0);
+  CHECK(wait.end.value == 7);
+  CHECK(wait.peer == 1);
+  CHECK(wait.peer_command == 2);
+  CHECK(wait.peer_time.value == 7);
+  CHECK(ran.last_waits == std::vector<int32_t>{1, 0});
+}
+
+TEST_CASE("a rank's calls add up to its FLOPs, those that it makes again told apart") {
+  Hand hand(1);
+  FragmentCost cost = made_of({computes(1)});
+  cost.flops = 10;
+  cost.recomputed_flops = 3;
+  const int32_t f = hand.fragment(ActionKind::kF, std::move(cost));
+  hand.call(0, f);
+  hand.call(0, f);
+  const auto ran = hand.run();
+  CHECK(ran.sums[0].flops == 20);
+  CHECK(ran.sums[0].recomputed_flops == 6);
+}
+
 TEST_CASE("a message goes half as fast while its sender's collectives have the port") {
   Hand hand(2);
   const int32_t m = hand.message(0, 1, 4);
@@ -370,6 +459,7 @@ TEST_CASE("ranks that meet wait for the last of them") {
     hand.call(rank, meets);
   }
   const auto ran = hand.run();
+  CHECK(ran.last_waits == std::vector<int32_t>{-1, -1, -1});  // for no message
   for (size_t r = 0; r < 3; ++r) {
     CAPTURE(r);
     CHECK(ran.sums[r].end == 7);

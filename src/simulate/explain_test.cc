@@ -69,6 +69,34 @@ TEST_CASE("a wait fills the pipeline up to a rank's first backward, that one's o
               "drains it (behind its last forward), 3.0 % lies between"});
 }
 
+TEST_CASE("an input gradient's call ends the filling as a whole backward does") {
+  Result result = made({10, 10, 10, 10});
+  for (size_t rank = 0; rank < 4; ++rank) {
+    const auto commands = static_cast<int32_t>(unit().program.ranks[rank].commands.size());
+    for (int32_t c = 0; c < commands; ++c) add_wait(result, rank, c, c, c + 0.5, 0);
+  }
+  pipeline::Program split = unit().program;
+  for (pipeline::RankProgram& rank : split.ranks) {
+    for (pipeline::Command& command : rank.commands) {
+      if (command.action.kind == pipeline::ActionKind::kB)
+        command.action.kind = pipeline::ActionKind::kI;
+    }
+  }
+  CHECK(explain(result, split)[1] == explain(result, unit().program)[1]);
+}
+
+TEST_CASE("at most four waits are told") {
+  Result result = made({10, 10, 10, 10});
+  for (const size_t rank : {0, 1, 2}) {
+    const auto begin = static_cast<double>(10 * rank);
+    add_wait(result, rank, 0, begin, begin + 1, static_cast<int32_t>(rank) + 1);
+    add_wait(result, rank + 1, 1, begin + 2, begin + 3, static_cast<int32_t>(rank));
+    add_wait(result, rank, 2, begin + 4, begin + 5, static_cast<int32_t>(rank) + 1);
+    result.waits[rank].back().reason = WaitReason::kSlot;
+  }
+  CHECK(explain_waits(result, unit().program).size() == 4);
+}
+
 TEST_CASE("the longest waits are told, two of a reason and direction") {
   Result result = made({10, 10, 10, 10});
   add_wait(result, 0, 3, 0, 1, 1);

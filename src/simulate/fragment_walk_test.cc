@@ -90,6 +90,16 @@ TEST_CASE("a collective's latency leaves its link to others") {
   REQUIRE(use.size() == 1);
   REQUIRE(use[0].size() == 1);
   CHECK(use[0][0].begin == 1);
+  // Of the levels that are asked for alone, and of nothing that is latency alone.
+  cost.ops[0].levels = 0b11;
+  const auto outside = link_use(cost, walk.spans, 0b10);
+  REQUIRE(outside.size() == 2);
+  CHECK(outside[0].empty());
+  REQUIRE(outside[1].size() == 1);
+  CHECK(outside[1][0].begin == 3);
+  CHECK(outside[1][0].end == 5);
+  cost.ops[0].levels = 0b1;
+  CHECK(link_use(cost, {{0, 3}, {0, 1}}, 0b1).empty());
   // Of several pipeline ranks' the latency runs while another has the link.
   cost.ops[1].cross = 0;
   walk.begin(cost, 0);
@@ -100,12 +110,18 @@ TEST_CASE("a collective's latency leaves its link to others") {
   CHECK(advance(cost, walk, {}, meet));
   CHECK(meet == 0.5);
   // Messages hold up what is behind the latency alone: half a second is shared.
-  const std::vector<std::vector<Interval>> messages{{{0, 2}}};
+  std::vector<std::vector<Interval>> messages{{{0, 2}}};
   cost.ops[1].cross = -1;
   walk.begin(cost, 0);
   CHECK_FALSE(advance(cost, walk, {.messages = &messages}, meet));
   CHECK(walk.spans[0].end == 4.5);
   CHECK(walk.spans[1].end == 5.5);
+  // From 3 to 4 both stand still: 2 s of the first and 2 s of the second, from 3.5 on shared.
+  messages = {{{3, 4}}};
+  walk.begin(cost, 0);
+  CHECK_FALSE(advance(cost, walk, {.messages = &messages}, meet));
+  CHECK(walk.spans[0].end == 6.5);
+  CHECK(walk.spans[1].end == 7);
 }
 
 TEST_CASE("computation beside collectives takes as much longer as beside the worst of them") {
@@ -123,6 +139,11 @@ TEST_CASE("computation beside collectives takes as much longer as beside the wor
   add(3, 1, Beside::kTensor);
   add(1, 2, Beside::kGradReduce);
   for (int i = 0; i < 3; ++i) add(1, 0);
+  // The same where collectives share a link that none of these crosses.
+  uint32_t shared = 0;
+  SUBCASE("apart") {}
+  SUBCASE("where links are shared") { shared = 0b1; }
+  share_levels(cost, shared);
   WalkOptions options;
   options.slowdowns[static_cast<size_t>(Beside::kTensor)] = 1.5;
   options.slowdowns[static_cast<size_t>(Beside::kGradReduce)] = 1.25;
@@ -142,6 +163,16 @@ TEST_CASE("computation beside collectives takes as much longer as beside the wor
   CHECK(walk.spans[2].end == 2);
   CHECK(walk.spans[3].end == 3.5);
   CHECK(walk.spans[4].end == 4.5);
+  // Beside one that several pipeline ranks begin at 0 and end at 3.
+  cost.ops[0].cross = 0;
+  Walk met;
+  met.begin(cost, 0);
+  double meet = 0;
+  REQUIRE(advance(cost, met, options, meet));
+  finish_cross(cost, met, 0, 3);
+  CHECK_FALSE(advance(cost, met, options, meet));
+  CHECK(met.spans[2].end == 2);
+  CHECK(met.spans[3].end == 3.5);
 }
 
 TEST_CASE("in order, what comes behind an empty op of a stream waits for what that waited for") {
@@ -194,13 +225,16 @@ TEST_CASE("collectives that begin before their call do not wait for its host") {
   cost.ops[1].device = 1;
   cost.state_reads = {0};
   const std::vector<double> ready = {4};
-  Walk walk;
-  walk.begin(cost, 10);
-  walk.streams[1] = 0;
-  double meet = 0;
-  CHECK_FALSE(advance(cost, walk, {.state_ready = &ready}, meet));
-  CHECK(walk.spans[0].start == 4);
-  CHECK(walk.spans[1].start == 10);
+  for (const uint32_t shared : {0b0, 0b1}) {
+    share_levels(cost, shared);
+    Walk walk;
+    walk.begin(cost, 10);
+    walk.streams[1] = 0;
+    double meet = 0;
+    CHECK_FALSE(advance(cost, walk, {.state_ready = &ready}, meet));
+    CHECK(walk.spans[0].start == 4);
+    CHECK(walk.spans[1].start == 10);
+  }
 }
 
 TEST_CASE("communication is exposed where nothing computes, and counts once where several run") {
@@ -224,6 +258,30 @@ TEST_CASE("communication is exposed where nothing computes, and counts once wher
     CHECK(time.compute == 4);
     CHECK(time.exposed[0] == c.exposed);
     CHECK(time.gaps == c.gaps);
+  }
+}
+
+TEST_CASE("a call stands still where nothing of it runs, between its begin and its end") {
+  struct Case {
+    std::vector<OpSpan> spans;
+    std::vector<std::pair<double, double>> gaps;
+  };
+  // In a call from 3 to 10.
+  const std::vector<Case> cases = {
+      {{}, {{3, 10}}},
+      {{{0, 2}, {5, 6}}, {{3, 5}, {6, 10}}},
+      {{{0, 4}, {4, 5}, {7, 10}}, {{5, 7}}},
+      {{{8, 9}, {4, 4}, {12, 13}}, {{3, 8}, {9, 10}}},
+      {{{2, 12}}, {}},
+  };
+  for (const Case& c : cases) {
+    FragmentCost cost;
+    cost.ops.resize(c.spans.size());
+    Walk walk;
+    walk.spans = c.spans;
+    std::vector<std::pair<double, double>> gaps;
+    for (const Interval& gap : still(cost, walk, 3, 10)) gaps.emplace_back(gap.begin, gap.end);
+    CHECK(gaps == c.gaps);
   }
 }
 

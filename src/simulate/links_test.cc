@@ -63,6 +63,8 @@ TEST_CASE("transfers share a port evenly, and go half as fast beside a collectiv
   CHECK(arrivals({{0, 0, 1, 4}}, {{0, 0, 1, 3}, {0, 1, 2, 4}}) == Arrivals{{0, 5.5}});
   CHECK(arrivals({{0, 0, 1, 4}}, {{0, 0, 0, 2}, {0, 1, 3, 4}}) == Arrivals{{0, 5.5}});
   CHECK(arrivals({{0, 0, 1, 4}}, {{0, 0, 1, 9}}) == Arrivals{{0, 7}});
+  // One that ends while an earlier one goes on.
+  CHECK(arrivals({{0, 0, 1, 4}}, {{0, 0, 1, 5}, {0, 0, 2, 3}}) == Arrivals{{0, 6}});
   // Of another device; before and behind the transfer.
   CHECK(arrivals({{0, 0, 1, 4}}, {{0, 2, 1, 3}}) == Arrivals{{0, 4}});
   CHECK(arrivals({{5, 0, 1, 4}}, {{0, 0, 1, 3}, {0, 0, 9, 12}}) == Arrivals{{0, 9}});

@@ -189,4 +189,30 @@ TEST_CASE("of two that other pipeline ranks begin with at once the second waits 
   }
 }
 
+TEST_CASE("what has left the link before another's first byte does not hold that one up") {
+  FragmentCost cost;
+  cost.streams = 3;
+  cost.in_order = true;
+  cost.shared_levels = 1;
+  cost.queues = {{}, {0}, {1}};
+  cost.ops.resize(2);
+  for (size_t o = 0; o < 2; ++o) {
+    cost.ops[o].stream = static_cast<int32_t>(o) + 1;
+    cost.ops[o].levels = 1;
+    cost.ops[o].label = static_cast<int32_t>(o);
+  }
+  cost.ops[0].device = 1.5;
+  cost.ops[1].device = 3;
+  cost.ops[1].cross = 0;
+  for (const auto& [latency, meets] : {std::pair{2.0, 0.0}, {1.5, 0.0}, {1.0, 0.5}, {0.0, 1.5}}) {
+    CAPTURE(latency);
+    cost.ops[1].latency = latency;
+    Walk walk;
+    walk.begin(cost, 0);
+    double meet = 0;
+    REQUIRE(advance(cost, walk, {}, meet));
+    CHECK(meet == meets);
+  }
+}
+
 }  // namespace mw::simulate
