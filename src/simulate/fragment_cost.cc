@@ -505,7 +505,7 @@ FragmentCost FragmentCoster::cost(const Fragment& fragment, int32_t rank) {
       cost::OpWork work = cost::work_of(graph, op, cost.update);
       const cost::ProductRole role = roles[cost.ops.size()];
       if (role == cost::ProductRole::kLogits) work.kind = cost::OpWork::Kind::kLogits;
-      work.narrows = role == cost::ProductRole::kLogits || role == cost::ProductRole::kLinear;
+      work.narrows = role == cost::ProductRole::kLinear;
       cost.flops += work.flops;
       if (work.matrix_product && op.recompute.valid())
         cost.recomputed_flops += square_flops(graph, op, work.flops);

@@ -149,6 +149,94 @@ TEST_CASE("the update costs the host the step's own work alone") {
   set_times(cost, c, {});
   CHECK(cost.ops[0].host == 3);
   CHECK(cost.ops[1].host == 0);
+  Options options;
+  options.host = false;
+  for (OpCost& op : cost.ops) op.host = 0;
+  set_times(cost, c, options);
+  CHECK(cost.ops[0].host == 0);
+}
+
+TEST_CASE("products that are made again are told with the whole square of causal attention") {
+  for (const int64_t queries : {256, 128}) {  // all, or one device's of two
+    for (const bool again : {false, true}) {
+      const auto type = [](int64_t length) {
+        return ir::make_type(DType::kBF16, {2, length, 4, 64});
+      };
+      ir::AttentionAttrs attrs;
+      if (queries < 256) attrs.queries.axes = {"cp"};
+      ir::Op op;
+      op.kind = OpKind::kAttention;
+      op.attrs = attrs;
+      if (again) op.recompute = RegionId(0);
+      pipeline::Fragment fragment;
+      ir::Graph& graph = fragment.graph;
+      for (const ir::TensorType& operand :
+           {type(queries), type(256), type(256), ir::make_type(DType::kI32, {2, 256})})
+        op.operands.push_back(graph.add_input(operand, "x"));
+      graph.add_op(op, {type(queries), ir::make_type(DType::kF32, {2, 4, queries})});
+      fragment.alias_of.resize(graph.values.size());
+      fragment.workspace_offset.resize(graph.values.size(), -1);
+      fragment.launches.resize(1);
+      pipeline::Program program;
+      program.mesh = cluster::Mesh({{"cp", 2}});
+      program.ranks.resize(1);
+      const cluster::Cluster c = seconds();
+      const Options options;
+      Labels labels;
+      const FragmentCost cost = FragmentCoster(program, c, options, labels).cost(fragment, 0);
+      const double square = 2 * 2 * 2.0 * 4 * static_cast<double>(queries) * 256 * 64;
+      CHECK(cost.recomputed_flops == close_to(again ? square : 0));
+      CHECK(cost.flops == close_to(square * 257 / 512));
+    }
+  }
+}
+
+TEST_CASE("copies and sums of parts stream as fast as the stack's kernels do") {
+  cluster::Cluster c = seconds();
+  c.device.attained.memory_fraction = 0.5;
+  FragmentCost cost = made(OpKind::kAllGather);
+  cost.collectives_of[0].copied_at = 1;
+  set_times(cost, c, {});
+  CHECK(cost.ops[1].device == close_to(1 + 2 * 1 + 2 * 2 * 4));
+}
+
+TEST_CASE("a ring of attention is slowed down as beside keys and values, if it is one") {
+  const cluster::Cluster c = seconds();
+  FragmentCost cost = made(OpKind::kAllGather);
+  cost.rings = {{.attention = true, .size = 4, .computes = {1}, .collectives = {0}}};
+  Options options;
+  options.overlap.slowdown.fill(1);
+  options.overlap.slowdown[static_cast<size_t>(Beside::kRing)] = 1.5;
+  set_times(cost, c, options);
+  CHECK(cost.ops[0].device == close_to(4.5 - 1.5 + 0.5 * 1.5));
+  options.overlap.ring = false;
+  options.overlap.async_tp = true;
+  set_times(cost, c, options);
+  CHECK(cost.ops[0].device == close_to(4.5));
+}
+
+TEST_CASE("of a link that is shared a collective takes what the fullest of its groups takes") {
+  // Inside nodes of two 4 GB/s, between them 1 GB/s: by Gloo a ring of both nodes' devices takes a
+  // half of the link inside (two cards of 1 GB/s), one device a node none of it.
+  cluster::Cluster c = seconds();
+  c.links.push_back(c.links[0]);
+  c.links[0].devices = 2;
+  c.links[0].bandwidth = c.links[0].bus_bandwidth = cluster::BytesPerSecond(4e9);
+  c.stack.gloo = true;
+  cluster::GroupShape across, whole;
+  across.size = 2;
+  across.ways = {1, 2};
+  whole.size = 4;
+  whole.ways = {2, 2};
+  for (const bool first : {false, true}) {
+    FragmentCost cost = made(OpKind::kAllReduce);
+    cost.shared_levels = cost.ops[0].levels = 0b11;
+    cost.collectives_of[0].shapes = {first ? whole : across, first ? across : whole};
+    set_times(cost, c, {});
+    REQUIRE(cost.uses.size() == 2);
+    CHECK(cost.uses[0][0] == close_to(0.5));
+    CHECK(cost.uses[1][0] == 1);
+  }
 }
 
 TEST_CASE("behind the parts of a product three of four steps hide, and slow it down") {
@@ -169,6 +257,7 @@ TEST_CASE("behind the parts of a product three of four steps hide, and slow it d
   cost.rings[0].summed = Bytes(800'000'000);
   set_times(cost, c, options);
   CHECK(cost.ops[0].device == close_to(4.5 - 1.5 + 0.5 * 1.5 + 0.8 * 1.25));
+  CHECK(cost.ops[0].latency == close_to(1.5 * (4.5 - 1.5 + 0.5 * 1.5) / 4.5 + 0.8 * 1.25));
 }
 
 }  // namespace mw::simulate

@@ -218,6 +218,18 @@ TEST_CASE("replicas that are summed with their data-parallel ranks are exposed a
   }
 }
 
+TEST_CASE("a rank reserves its arenas and the slots that it receives in") {
+  pipeline::Program program = sends_whole();
+  program.channels[0].slots = 3;
+  for (pipeline::RankProgram& rank : program.ranks) {
+    rank.state_arena = Bytes(100);
+    rank.arena = Bytes(50);
+  }
+  const Result result = simulate(program, unit_cluster(0, 1));
+  CHECK(result.ranks[0].reserved == Bytes(150));
+  CHECK(result.ranks[1].reserved == Bytes(150 + 3 * 8));
+}
+
 TEST_CASE("the largest tensors of the peak are in order, slots with those who receive") {
   pipeline::Program program = sends_whole();
   program.channels[0].slots = 3;
