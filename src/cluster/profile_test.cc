@@ -21,6 +21,7 @@ fused_attention = false
 gloo = true
 global_sums = false
 fused_elementwise = false
+fused_linears = true
 interleaved = false
 selective_op = true
 selective = false
@@ -84,6 +85,7 @@ TEST_CASE("a profile replaces what a cluster file says of device and links") {
   CHECK(c.device.attained.host_op.value == mw::test::close_to(20e-6));
   CHECK(!c.device.attained.fused_attention);
   CHECK(!c.device.attained.fused_elementwise);
+  CHECK(c.device.attained.fused_linears);
   CHECK(c.device.attained.gradient_bytes == 2);
   CHECK(c.links[0].bus_bandwidth.value == 100e9);
   CHECK(c.links[1].bus_bandwidth.value == 50e9);

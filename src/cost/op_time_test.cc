@@ -110,6 +110,35 @@ TEST_CASE("an op takes the larger of arithmetic and memory, and the gap before i
   CHECK(op_time(d, add.graph, add.op).device.value == mw::test::close_to(2e-6 + 12e6 / 1e12));
 }
 
+TEST_CASE("what software reaches of the peaks is a share of both") {
+  cluster::Device d = device();
+  d.attained.matrix_fraction = 0.5;
+  d.attained.memory_fraction = 0.25;
+  const Made large = product(DType::kBF16, 2560, 8192, 1280);
+  const double flops = 2.0 * 2560 * 8192 * 1280;
+  CHECK(op_time(d, large.graph, large.op).device.value ==
+        mw::test::close_to(flops / (0.5 * 100e12 * 8192.0 / (8192 + 64))));
+  OpWork scores = attention({2, 1280, 2560, 64});
+  scores.flops = 1e12;
+  d.attained.attention_fraction = 0.8;
+  CHECK(op_time(d, scores).device.value == mw::test::close_to(1e12 / (0.5 * 0.8 * 100e12)));
+  // What is neither product nor attention computes at the peak of f32.
+  OpWork stream;
+  stream.kind = OpWork::Kind::kStream;
+  stream.flops = 1e12;
+  CHECK(op_time(d, stream).device.value == mw::test::close_to(1e12 / 10e12));
+  stream.bytes = 1e12;
+  CHECK(op_time(d, stream).device.value == mw::test::close_to(1e12 / (0.25 * 1e12)));
+  // So do casts and operands of products in fp8.
+  d.peaks.emplace_back("fp8", cluster::FlopsPerSecond(200e12));
+  OpWork cast = work_of(large.graph, large.op);
+  cast.operand_values = cast.new_values = cast.new_layouts = 1e9;
+  cast.flops = 0;
+  cast.bytes = 3e9;
+  CHECK(op_time(d, cast, false, Fp8::kTensor).device.value ==
+        mw::test::close_to((2e9 + 5e9) / (0.25 * 1e12)));
+}
+
 TEST_CASE("what is not fused is several kernels, each of which reads and writes") {
   cluster::Device d = device();
   d.attained.launch = Seconds(2e-6);
@@ -203,10 +232,11 @@ TEST_CASE("attention's work is of its queries, keys and values, forward and back
     return ir::make_type(DType::kBF16, {2, length, 4, size});
   };
   const auto work = [](ir::OpKind kind, const std::vector<ir::TensorType>& operands) {
+    const ir::AttentionAttrs attrs;
     ir::Graph graph;
     ir::Op op;
     op.kind = kind;
-    op.attrs = ir::AttentionAttrs{};
+    op.attrs = attrs;
     for (const ir::TensorType& operand : operands)
       op.operands.push_back(graph.add_input(operand, "x"));
     const OpId id = graph.add_op(op, ops::infer(op, ops::operand_types(graph, op)));

@@ -94,6 +94,40 @@ TEST_CASE("a stack's one linear layer of an input is one product forward and in 
   CHECK(works[9].kind == OpWork::Kind::kStream);
 }
 
+TEST_CASE("input gradients that something else reads, or that are none, are no one product") {
+  enum class Case { kOne, kReadTwice, kForward };
+  for (const Case c : {Case::kOne, Case::kReadTwice, Case::kForward}) {
+    ir::Graph graph;
+    const auto input = [&](const char* name, std::vector<int64_t> sizes) {
+      return graph.add_input(ir::make_type(DType::kBF16, std::move(sizes)), name);
+    };
+    ValueIds parts;
+    const auto add = [&](ir::OpKind kind, ir::Attributes attrs, ir::Work work, ValueIds operands) {
+      ir::Op op;
+      op.kind = kind;
+      op.attrs = std::move(attrs);
+      op.work = work;
+      op.operands = std::move(operands);
+      const OpId id = graph.add_op(std::move(op), {ir::make_type(DType::kBF16, {64, 32})});
+      return graph.op(id).results[0];
+    };
+    for (const char* name : {"q", "k"}) {
+      const ir::Work work = c == Case::kForward ? ir::Work::kForward : ir::Work::kInputGrad;
+      parts.push_back(add(ir::OpKind::kDot, ir::DotAttrs{"bh", "hd", "bd"}, work,
+                          {input("dy", {64, 48}), input(name, {48, 32})}));
+    }
+    graph.outputs = {add(ir::OpKind::kAdd, {}, ir::Work::kInputGrad, parts)};
+    if (c == Case::kReadTwice) graph.outputs.push_back(parts[1]);
+    std::vector<OpWork> works;
+    for (const ir::Op& op : graph.ops) works.push_back(work_of(graph, op));
+    find_casts(graph, works);
+    fuse_linears(graph, works);
+    for (size_t o = 0; o < 2; ++o)
+      CHECK((works[o].kind == OpWork::Kind::kFused) == (c == Case::kOne));
+    CHECK((works[2].kind == OpWork::Kind::kProduct) == (c == Case::kOne));
+  }
+}
+
 TEST_CASE("layers of one input that are recomputed are no product with those before them") {
   for (const bool again : {false, true}) {
     ir::Graph graph;
