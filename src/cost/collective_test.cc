@@ -237,6 +237,16 @@ TEST_CASE("the factor of a link's hops scales NCCL's constants and leaves its ba
         mw::test::close_to(2 * 7.0 / 8 * (1 << 30) / 400e9));
 }
 
+TEST_CASE("hops through a host's bridges have NCCL's constants of PCIe") {
+  const Cluster box = plain(cluster::LinkKind::kPcie);
+  const int64_t bytes = int64_t{1} << 30;
+  CHECK(time_of(box, OpKind::kAllGather, 0, {8, 1}) == mw::test::close_to(3.6e-6 + 7 * 1.0e-6));
+  const CollectiveTime large =
+      collective_time(box, OpKind::kAllReduce, Bytes(bytes), shape({8, 1}));
+  CHECK(large.protocol == Protocol::kSimple);
+  CHECK(large.latency.value == mw::test::close_to(8.4e-6 + 14 * 5.7e-6));
+}
+
 TEST_CASE("Gloo has rings alone, whose every step takes the link's latency") {
   Cluster c = plain(cluster::LinkKind::kNvlink);
   c.stack.gloo = true;

@@ -69,6 +69,30 @@ TEST_CASE("a wait fills the pipeline up to a rank's first backward, that one's o
               "drains it (behind its last forward), 3.0 % lies between"});
 }
 
+TEST_CASE("work and messages of the critical path are told apart, and on how many ranks it lies") {
+  Result result = made({10, 10, 10, 10});
+  result.critical_path = {{0, Seconds(0), Seconds(20), false},
+                          {0, Seconds(20), Seconds(25), true},
+                          {2, Seconds(25), Seconds(95), false},
+                          {2, Seconds(95), Seconds(100), true}};
+  CHECK(explain(result, unit().program)[0] ==
+        "of the step's 1 min 40 s, work takes 1 min 30 s on 2 of 4 pipeline ranks and 2 messages "
+        "between "
+        "them take 10.0 s; stage 2 does most, 1 min 10 s (70 %)");
+}
+
+TEST_CASE("a wait is in a collective, and before any other command") {
+  for (const WaitReason reason : {WaitReason::kCollective, WaitReason::kSlot}) {
+    Result result = made({10, 10, 10, 10});
+    add_wait(result, 1, 1, 0, 4, 0);
+    result.waits[1][0].reason = reason;
+    CHECK(lines(result, "stage 1 waits 4.00 s ")[0].starts_with(
+        reason == WaitReason::kSlot
+            ? "stage 1 waits 4.00 s before F of stage 1, microbatch 0, for stage 0 to give a slot"
+            : "stage 1 waits 4.00 s in F of stage 1, microbatch 0, for stage 0, the last in a"));
+  }
+}
+
 TEST_CASE("an input gradient's call ends the filling as a whole backward does") {
   Result result = made({10, 10, 10, 10});
   for (size_t rank = 0; rank < 4; ++rank) {

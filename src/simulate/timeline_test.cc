@@ -1,4 +1,5 @@
 // Spans by hand: computations one second each, a byte a second.
+#include <algorithm>
 #include <string>
 #include <vector>
 
@@ -64,6 +65,28 @@ TEST_CASE("calls are spans where ops are none, the update's of a category of its
   CHECK(spans_of(trace, 1) ==
         Spans{"compute short on 0 from 0 to 1", "update UPDATE on 0 from 1 to 8",
               "wait waits for pipeline rank 0 in a collective on 0 from 2 to 3"});
+}
+
+TEST_CASE("a message is under way with its sender, and arrives at a moment of its receiver") {
+  const UnitProgram unit({.kind = "1f1b", .ranks = 2, .microbatches = 2}, 1, 2, 1);
+  Options options;
+  options.trace = true;
+  const trace::Trace trace = simulate(unit.program, unit_cluster(0.5, 2), options).trace;
+  // 4 bytes at 2 bytes a second, and half a second.
+  const Spans sender = spans_of(trace, 0), receiver = spans_of(trace, 1);
+  const auto has = [](const Spans& spans, const char* text) {
+    return std::find(spans.begin(), spans.end(), text) != spans.end();
+  };
+  CHECK(has(sender, "comm send x on 1 from 1 to 3.5"));
+  CHECK(!has(sender, "comm receive x on 1 from 3.5 to 3.5"));
+  CHECK(has(receiver, "comm receive x on 1 from 3.5 to 3.5"));
+  int32_t microbatch = 0;
+  for (const trace::Span& span : trace.spans) {
+    if (span.rank != RankId(0) || trace.name(span) != "F") continue;
+    CHECK(span.stage == StageId(0));
+    CHECK(span.microbatch == MicrobatchId(microbatch++));
+  }
+  CHECK(microbatch == 2);
 }
 
 TEST_CASE("what an update sends beside the calls before it is on streams of its own") {

@@ -83,6 +83,17 @@ TEST_CASE("what was written is read back") {
   CHECK(from_chrome_json(to_chrome_json(Trace{}), "t.json") == Trace{});
 }
 
+TEST_CASE("what began before the trace's zero is read back, and memory is told where it changes") {
+  Trace trace = small_trace();
+  trace.spans[1].start = ns(-1500);
+  sort(trace);
+  const std::string text = to_chrome_json(trace);
+  CHECK(text.find("\"ts\":-1.500,\"dur\":0.250") != std::string::npos);
+  CHECK(from_chrome_json(text, "t.json") == trace);
+  trace.memory.push_back({RankId(0), ns(3000), MemoryCategory::kSaved, Bytes(20)});
+  CHECK(to_chrome_json(trace) == text);
+}
+
 TEST_CASE("random traces are read back, and written again they have the same bytes") {
   for (uint64_t seed = 0; seed < 20; ++seed) {
     CAPTURE(seed);

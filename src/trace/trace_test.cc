@@ -66,6 +66,9 @@ TEST_CASE("traces of several processes become one with one table of names") {
   CHECK(merged.name(merged.spans[1]) == "y");
   CHECK(merged.names == std::vector<std::string>{"y", "x"});
 
+  a.dropped = 2, b.dropped = 3;
+  const Trace lossy[] = {a, b};
+  CHECK(merge(lossy).dropped == 5);
   a.program_hash = "1", b.program_hash = "2";
   a.producer = b.producer = "execute";
   const Trace other[] = {a, b};
@@ -74,6 +77,14 @@ TEST_CASE("traces of several processes become one with one table of names") {
       "traces of different runs: one is of program 1 by execute, another of program 2 by "
       "execute; merge the traces of one run",
       Error);
+}
+
+TEST_CASE("of spans that begin at one time those around others come first") {
+  const Trace trace =
+      trace_of({span_of(0, 0, Category::kCompute, 1, 1), span_of(0, 0, Category::kCall, 1, 3),
+                span_of(0, 0, Category::kCompute, 0, 1)});
+  CHECK(trace.spans[0].start == Seconds(0));
+  CHECK(trace.spans[1].category == Category::kCall);
 }
 
 TEST_CASE("each moment of a window belongs to one category, and overlaps hide communication") {
