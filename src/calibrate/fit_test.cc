@@ -157,6 +157,12 @@ TEST_CASE("kernels are of a device, and take what their sizes say") {
   CHECK(bytes(0) == 2.0 * 2 * (512 * 128 + 256 * 128 + 512 * 256));
   CHECK(flops(1) == 4.0 * 8 * 1000 * 501.5 * 64);  // the first query sees two keys
   CHECK(flops(2) == 10.0 * 8 * 1000 * 1001 * 64);
+  CHECK(bytes(1) == 2.0 * 2 * 8 * (1000 + 1001) * 64);
+  CHECK(bytes(2) == 2 * bytes(1));  // and the gradients of all
+  CHECK(!read.kernels[1].works[0].backward);
+  CHECK(read.kernels[2].works[0].backward);
+  CHECK(read.kernels[0].fp8 == cost::Fp8::kOff);
+  CHECK(read.kernels[6].fp8 == cost::Fp8::kTensor);
   CHECK(bytes(3) == 4096);
   CHECK(bytes(4) == 4.0 * 2 * 100 * 1000);
   CHECK(bytes(5) == 28.0 * 100);
@@ -303,6 +309,28 @@ TEST_CASE("kinds of kernels weigh alike, however many rows they have") {
         mw::test::close_to(middle * std::exp(-1.96 * deviation)).epsilon(1e-3));
   CHECK(fit.constants[0].high ==
         mw::test::close_to(middle * std::exp(1.96 * deviation)).epsilon(1e-3));
+}
+
+TEST_CASE("rows that a fit leaves out weigh nothing in their kind") {
+  const Fit fit =
+      fitter({}, streams({0.5, 0.9}, {0.8}), {"memory_fraction"}).fit({true, false, true});
+  const double middle = std::sqrt(0.5 * 0.8);
+  CHECK(fit.constants[0].value == mw::test::close_to(middle).epsilon(1e-3));
+  CHECK(fit.residuals[1].error == mw::test::close_to(0.9 / middle - 1).epsilon(1e-3));
+}
+
+TEST_CASE("what a row leaves open is in a fit what fits the memory, as in validate") {
+  Machines machines = a100();
+  machines.profiles = {stack(0.9)};
+  Run run = gpt(4, 256, 4, 512, 512, 4);
+  run.software = "stack";
+  const Comparison small = validate({run}, machines, 1)[0];  // one sequence, all made again
+  machines.clusters[0].device.memory =
+      Bytes(static_cast<int64_t>(1.001 * small.predicted_GiB * (1 << 30)));
+  run.recompute = "unknown";
+  run.micro_batch = 0;
+  CHECK(unfitted({&run}, {}, machines).fit().residuals[0].error ==
+        mw::test::close_to(small.error).epsilon(1e-9));
 }
 
 TEST_CASE("beside runs a table of kernels is one source, of however many kinds") {

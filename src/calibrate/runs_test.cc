@@ -111,6 +111,7 @@ TEST_CASE("a value is read in its unit; what is no unit of the metric is a findi
   CHECK(read("iteration_time", "3528", "ms") == mw::test::close_to(3.528));
   CHECK(read("iteration_time", "2", "min") == 120);
   CHECK(read("hw_tflops_per_gpu", "0.137", "PFLOP/s") == mw::test::close_to(137));
+  CHECK(read("model_tflops_per_gpu", "137000", "GFLOP/s") == mw::test::close_to(137));
   CHECK(read("mfu", "0.44", "fraction") == mw::test::close_to(44));
   CHECK(read("mfu", "44", "%") == 44);
   CHECK(read("tokens_per_s_per_gpu", "3.9", "ktok/s") == mw::test::close_to(3900));
@@ -123,6 +124,16 @@ TEST_CASE("a value is read in its unit; what is no unit of the metric is a findi
                        "runs.csv:2: value: must be at most the peak, is \"200\"", Error);
   CHECK_THROWS_WITH_AS(read("mfu", "0.44", ""),
                        "runs.csv:2: unit: must be one of %, fraction, is \"\"", Error);
+}
+
+TEST_CASE("a model is as large as its blocks, a long name as its ending") {
+  Run run;
+  run.layers = 3;
+  run.hidden = 8;
+  run.ffn = 32;
+  CHECK(block_parameters(run) == 12 * 3 * 64);
+  CHECK(ending_of("abcdefgh", 8) == "abcdefgh");
+  CHECK(ending_of("abcdefghi", 8) == "...efghi");
 }
 
 TEST_CASE("sp is 0 or 1, a value is finite") {
