@@ -140,7 +140,7 @@ struct Stack {
   // what it has and keeps its loss to itself.
   bool global_sums = true;
   // What it holds while it takes the gradient of the loss (predict/precision.h).
-  bool f32_loss = false, gathered_ends = false;
+  bool f32_loss = false, f32_softmax = false, gathered_ends = false;
   bool whole_recompute = false;  // full recomputation runs blocks again to their ends
   // Its backward pass finds what autograd saves, and of every dropout a mask (predict/precision.h).
   bool autograd = false, dropout_masks = false;

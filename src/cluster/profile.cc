@@ -213,6 +213,7 @@ Profile parse_profile(std::string_view text, const std::string& file) {
   profile.selective = reader.boolean_or("selective", true);
   profile.keeps_gathered = reader.boolean_or("keeps_gathered", false);
   profile.stack.f32_loss = reader.boolean_or("f32_loss", false);
+  profile.stack.f32_softmax = reader.boolean_or("f32_softmax", false);
   profile.stack.gathered_ends = reader.boolean_or("gathered_ends", false);
   profile.stack.whole_recompute = reader.boolean_or("whole_recompute", false);
   profile.stack.autograd = reader.boolean_or("autograd", false);
@@ -249,7 +250,7 @@ std::string to_toml(const Profile& profile) {
     text += fmt::format("runs_that_say = {}\n", list_text(profile.runs_that_say));
   text += fmt::format(
       "overlap = {}\nscatter_gather = {}\nfused_attention = {}\n"
-      "{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}gradient_bytes = {}\n",
+      "{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}gradient_bytes = {}\n",
       list_text(profile.stack.overlap), profile.stack.scatter_gather, profile.fused_attention,
       profile.stack.gloo ? "gloo = true\n" : "",
       profile.stack.global_sums ? "" : "global_sums = false\n",
@@ -260,6 +261,7 @@ std::string to_toml(const Profile& profile) {
       profile.selective ? "" : "selective = false\n",
       profile.keeps_gathered ? "keeps_gathered = true\n" : "",
       profile.stack.f32_loss ? "f32_loss = true\n" : "",
+      profile.stack.f32_softmax ? "f32_softmax = true\n" : "",
       profile.stack.gathered_ends ? "gathered_ends = true\n" : "",
       profile.stack.whole_recompute ? "whole_recompute = true\n" : "",
       profile.stack.autograd ? "autograd = true\n" : "",

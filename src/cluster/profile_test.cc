@@ -27,6 +27,7 @@ selective_op = true
 selective = false
 keeps_gathered = true
 f32_loss = true
+f32_softmax = true
 gathered_ends = true
 whole_recompute = true
 autograd = true
@@ -93,6 +94,7 @@ TEST_CASE("a profile replaces what a cluster file says of device and links") {
   CHECK(c.stack.overlap == std::vector<std::string>{"grad_reduce"});
   CHECK(c.stack.scatter_gather);
   CHECK(c.stack.f32_loss);
+  CHECK(c.stack.f32_softmax);
   CHECK(c.stack.gathered_ends);
   CHECK(c.stack.whole_recompute);
   CHECK_FALSE(c.stack.global_sums);

@@ -312,6 +312,9 @@ class Converter {
         if (logits.dims.back().size < global.dims.back().size)
           hold(f, at, {DType::kF32, logits.dims}, "probabilities in f32");
       }
+      // The values of the logits stand for a half of it.
+      if (memory_.f32_softmax && dtype_ != DType::kF32)
+        hold(f, at, {dtype_, logits.dims}, "softmax in f32, its other half");
       const int64_t gathered =
           memory_.gathered_ends ? gathered_ends() - gathered_at(program_.fragments[f], o) : 0;
       if (gathered > 0) hold(f, at, {dtype_, {gathered}}, "weights that stay gathered");

@@ -255,6 +255,28 @@ TEST_CASE(
   }
 }
 
+TEST_CASE("a softmax in f32 takes the logits' place once more, in half precision alone") {
+  for (const char* precision : {"bf16", "f32"}) {
+    CAPTURE(std::string(precision));
+    Request request = small();
+    request.model.vocab_size = 1 << 16;
+    REQUIRE(set_precision(request, precision));
+    const Prediction fused = mw::predict::predict(request);
+    request.cluster.stack.f32_softmax = true;
+    const Prediction apart = mw::predict::predict(request);
+    CHECK(apart.step == fused.step);
+    const int64_t logits =
+        request.global_batch / request.plan.units() * request.seq_len * request.model.vocab_size;
+    const int64_t more = apart.memory[0].alive.value - fused.memory[0].alive.value;
+    if (request.precision == DType::kF32) {
+      CHECK(more == 0);
+    } else {  // without it the step may be fullest elsewhere
+      CHECK(more <= 2 * logits);
+      CHECK(more > 2 * logits * 98 / 100);
+    }
+  }
+}
+
 TEST_CASE("weights stay gathered but for those that the backward pass has gathered by then") {
   Request request = small();
   request.plan = compile::parse_plan("dp=2,zero=3");

@@ -9,6 +9,7 @@ StackMemory stack_memory(const cluster::Cluster& cluster, const compile::Plan& p
   const cluster::Attained& attained = cluster.device.attained;
   StackMemory memory;
   memory.f32_loss = cluster.stack.f32_loss;
+  memory.f32_softmax = cluster.stack.f32_softmax;
   memory.gathered_ends = cluster.stack.gathered_ends;
   memory.kept_products =
       plan.recompute == compile::Recompute::kSelectiveOp && !attained.fused_elementwise;

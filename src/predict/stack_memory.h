@@ -17,6 +17,10 @@ struct StackMemory {
   // there in f32; where the vocabulary is divided, also the probabilities [PyTorch
   // torch/distributed/tensor/parallel/loss.py, _nll_loss_and_log_softmax_backward].
   bool f32_loss = false;
+  // The logits are cast to f32, become their softmax in place and then their gradient, which is
+  // cast back: four bytes a logit in the place of its two [Megatron-LM
+  // megatron/core/tensor_parallel/cross_entropy.py, models/common/language_module].
+  bool f32_softmax = false;
   // With ZeRO 3 the weights outside blocks and those of the last block stay gathered from forward
   // to backward (FSDP2's root and torchtitan's last block). And all of the time two buffers into
   // which layers are gathered, as the one before lives until the next is there [PyTorch
@@ -63,7 +67,7 @@ struct StackMemory {
   // that the update makes of them, when activations are gone, is left out.
   bool f16_gradients = false;
 
-  bool beside_loss() const { return f32_loss || gathered_ends || kept_products; }
+  bool beside_loss() const { return f32_loss || f32_softmax || gathered_ends || kept_products; }
   bool saved() const { return scores || masks || wide_norms || wide_last_norm; }
 };
 
