@@ -86,7 +86,12 @@ CsvTable parse_csv(std::string_view csv, const std::string& file,
                    std::span<const std::string_view> columns, Diagnostics& diagnostics) {
   CsvTable table;
   CsvReader reader(csv, file);
-  if (!reader.at_end()) table.names = reader.next().cells;
+  if (reader.at_end()) {
+    diagnostics.add("{}: is empty; it must begin with the columns' names, {}", file,
+                    join(columns, ", "));
+    return table;
+  }
+  table.names = reader.next().cells;
   for (const std::string_view column : columns) {
     if (std::find(table.names.begin(), table.names.end(), column) == table.names.end())
       diagnostics.add("{}:1: there is no column '{}'{}", file, column,

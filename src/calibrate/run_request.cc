@@ -207,7 +207,12 @@ Machines read_machines(FileSystem& fs, const std::string& folder) {
 
 std::string reason(const Run& run, const Machines& machines) {
   const std::optional<Experts> experts = experts_of(run.moe);
-  if (!run.moe.empty() && !experts) return "moe: unknown form " + run.moe;
+  if (!run.moe.empty() && !experts) {
+    return fmt::format(
+        "moe: unknown form {}; must be such as E256k8s1f2048 (experts, experts of a token, shared "
+        "ones, an expert's ffn), then also ;3 dense (layers) and ;MLA",
+        run.moe);
+  }
   if (experts && experts->dense > run.layers)
     return fmt::format("moe: {} dense layers of {}", experts->dense, run.layers);
   if (precision_name(run).empty())

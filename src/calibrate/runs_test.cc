@@ -199,6 +199,13 @@ TEST_CASE("a column that is missing is named, with the near miss") {
                        "runs.csv:1: there is no column 'hidden', did you mean 'hiden'?", Error);
 }
 
+TEST_CASE("a file without a line is empty, and nothing else is wrong with it") {
+  CHECK_THROWS_WITH_AS(
+      parse_runs("", "runs.csv"),
+      doctest::Contains("runs.csv: is empty; it must begin with the columns' names, source, model"),
+      Error);
+}
+
 TEST_CASE("a column that is there twice is refused, one that no run has too") {
   CHECK_THROWS_WITH_AS(
       parse_runs("hidden,tp,my own,my own,notes," + kHeader + "1,1,2,3,," + kRow, "runs.csv"),

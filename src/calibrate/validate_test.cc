@@ -80,11 +80,15 @@ TEST_CASE("a row that cannot be simulated says why") {
   Run run = gpt(2, 64, 4, 64, 128, 4);
   CHECK(reason(run, a100()) == "");
   run.moe = "E8k2";
-  CHECK(reason(run, a100()) == "moe: unknown form E8k2");
+  const std::string forms =
+      "; must be such as E256k8s1f2048 (experts, experts of a token, shared ones, an expert's "
+      "ffn), "
+      "then also ;3 dense (layers) and ;MLA";
+  CHECK(reason(run, a100()) == "moe: unknown form E8k2" + forms);
   for (const char* odd : {"E8k9s0f1", "E8k2s0f0", "E8k2s-1f128", "E8k2s0f128;x dense",
                           "E8k2s0f999999999999", "MLA"}) {
     run.moe = odd;
-    CHECK(reason(run, a100()) == std::string("moe: unknown form ") + odd);
+    CHECK(reason(run, a100()) == std::string("moe: unknown form ") + odd + forms);
   }
   run.moe = "E8k2s0f128;3 dense";
   CHECK(reason(run, a100()) == "moe: 3 dense layers of 2");

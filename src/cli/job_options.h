@@ -6,6 +6,7 @@
 #include <string>
 
 #include "cli/command.h"
+#include "cli/data_folders.h"
 #include "train/job.h"
 
 namespace mw::cli {
@@ -15,13 +16,22 @@ struct JobOptions {
   train::JobOverrides overrides;
 };
 
+// With the file of a model that is given by name; a path that is there, or ends as one does, stays.
+inline train::JobOverrides overrides_of(FileSystem& fs, const JobOptions& options) {
+  train::JobOverrides overrides = options.overrides;
+  if (overrides.model && !fs.exists(*overrides.model))
+    overrides.model = model_file(fs, *overrides.model);
+  return overrides;
+}
+
 // What is wrong is added to `diagnostics`; where there is no job, what is with its overrides.
 inline train::Job read_job(FileSystem& fs, const JobOptions& options, Diagnostics& diagnostics) {
   train::Job job;
   require(options.job, "job", "a TOML file such as examples/gpt-tiny.toml", diagnostics);
   attempt(diagnostics, [&] {
-    if (options.job.empty()) return train::check_overrides(fs, options.overrides);
-    job = train::read_job(fs, options.job, options.overrides);
+    const train::JobOverrides overrides = overrides_of(fs, options);
+    if (options.job.empty()) return train::check_overrides(fs, overrides);
+    job = train::read_job(fs, options.job, overrides);
   });
   return job;
 }
@@ -38,8 +48,9 @@ inline std::shared_ptr<JobOptions> add_job_options(CLI::App& command) {
           "machine")
       ->check(not_empty());
   command
-      .add_option("--model", options->overrides.model,
-                  "A Hugging Face config.json in place of the job's")
+      .add_option(
+          "--model", options->overrides.model,
+          "A model of models/ by name, or a Hugging Face config.json, in place of the job's")
       ->check(not_empty());
   command
       .add_option("--data", options->overrides.data,

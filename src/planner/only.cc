@@ -28,16 +28,19 @@ bool is_in(const std::vector<T>& list, const T& one) {
 void add_count(const std::string& key, std::string_view value, Only& only,
                Diagnostics& diagnostics) {
   std::vector<int64_t>& counts = only.counts[key];
+  const std::string hint = value.find('=') == std::string_view::npos
+                               ? ""
+                               : fmt::format("; give --only {} for itself", clipped(value));
   if (key == "sp") {
     if (value == "on" || value == "off") return counts.push_back(value == "on" ? 1 : 0);
-    return diagnostics.add("--only sp: must be on or off, is '{}'", clipped(value));
+    return diagnostics.add("--only sp: must be on or off, is '{}'{}", clipped(value), hint);
   }
   const auto number = parse_int64(value);
   const bool zero = key == "zero";
   if (number && *number >= (zero ? 0 : 1) && (!zero || *number <= 3))
     return counts.push_back(*number);
-  diagnostics.add("--only {}: must be a whole number {}, is '{}'", key,
-                  zero ? "from 0 to 3" : "from 1 on", clipped(value));
+  diagnostics.add("--only {}: must be a whole number {}, is '{}'{}", key,
+                  zero ? "from 0 to 3" : "from 1 on", clipped(value), hint);
 }
 
 void add_recompute(std::string_view value, Only& only, Diagnostics& diagnostics) {
@@ -51,8 +54,8 @@ void add_schedule(std::string_view value, Only& only, Diagnostics& diagnostics) 
   const std::vector<std::string> kinds = pipeline::schedule_kinds();
   const std::string kind(value);
   if (is_in(kinds, kind)) return only.schedules.push_back(kind);
-  diagnostics.add("--only schedule: there is no '{}'{}", clipped(value),
-                  did_you_mean(value, std::span<const std::string>(kinds)));
+  diagnostics.add("--only schedule: there is no '{}'{}; known are {}", clipped(value),
+                  did_you_mean(value, std::span<const std::string>(kinds)), join(kinds, ", "));
 }
 
 }  // namespace

@@ -10,6 +10,7 @@
 #include "base/fs.h"
 #include "base/test_close_to.h"
 #include "base/test_thrown_by.h"
+#include "base/text.h"
 #include "pipeline/schedule.h"
 #include "planner/simulated.h"
 #include "planner/space.h"
@@ -159,7 +160,7 @@ TEST_CASE("a search looks at what --only takes, and finds the fastest of that") 
   CHECK(diagnostics.findings().empty());
   CHECK(message_of(with(small(4), {"tp=3"})) ==
         "--gpus: no plan with tp=3 has 4 ranks: tp must divide the 4 heads, pp the 4 layers or up "
-        "to a tenth more, and dp the global batch of 8; use another batch");
+        "to a tenth more, and dp the global batch of 8; use another batch or --only");
   CHECK(message_of(with(small(4), {"pp=2", "chunks=3"})) ==
         "--only: no plan of 4 ranks has chunks=3 pp=2");
   // What is needed at the least is told where no schedule that is taken fits.
@@ -175,7 +176,8 @@ TEST_CASE("a search looks at what --only takes, and finds the fastest of that") 
 
 TEST_CASE("what --only is not") {
   Diagnostics diagnostics;
-  parse_only({"tp", "pq=1", "tp=0", "zero=4", "sp=1", "recompute=all", "schedule=1f2b", "tp=2"},
+  parse_only({"tp", "pq=1", "tp=0", "zero=4", "sp=1", "recompute=all", "schedule=1f2b", "tp=2",
+              "sp=on,tp=2", "dp=4,pp=2"},
              diagnostics);
   CHECK(diagnostics.findings() ==
         std::vector<std::string>{
@@ -186,8 +188,10 @@ TEST_CASE("what --only is not") {
             "--only zero: must be a whole number from 0 to 3, is '4'",
             "--only sp: must be on or off, is '1'",
             "--only recompute: must be none, selective or full, is 'all'",
-            "--only schedule: there is no '1f2b', did you mean '1f1b'?",
-            "--only tp: is there twice"});
+            "--only schedule: there is no '1f2b', did you mean '1f1b'?; known are " +
+                join(pipeline::schedule_kinds(), ", "),
+            "--only tp: is there twice", "--only sp: is there twice",
+            "--only dp: must be a whole number from 1 on, is 'pp=2'; give --only pp=2 for itself"});
 }
 
 TEST_CASE("schedules with replicas and with slices are in the space") {

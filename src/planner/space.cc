@@ -56,8 +56,9 @@ std::string nearest_devices(const Request& request, int64_t devices) {
   std::vector<std::string> near;
   if (above != counts.begin()) near.push_back(std::to_string(*std::prev(above)));
   if (above != counts.end()) near.push_back(std::to_string(*above));
-  if (near.empty()) return "use another batch";
-  return fmt::format("use {} devices, or another batch", join(near, " or "));
+  const std::string_view other = request.only.empty() ? "another batch" : "another batch or --only";
+  if (near.empty()) return fmt::format("use {}", other);
+  return fmt::format("use {} devices, or {}", join(near, " or "), other);
 }
 
 }  // namespace

@@ -310,8 +310,8 @@ def test_one_is_not_told_as_several():
      "--mtbf: must be above 0 hours, is '-3'\n--checkpoint-time: must be above 0 seconds, is '0'\n"
      "--restart-time: must be at least 0 seconds, is 'soon'\n"
      "--checkpoint-interval: must be above 0 seconds or auto, is 'never'"),
-    (f"{JOB} --cluster selene --plan pp=2,microbatches=4 --mtbf 1e-300 --checkpoint-interval 1e300",
-     "--mtbf: must be from 1e-12 to 1e+12 hours, is '1e-300'\n"
+    (f"{JOB} --cluster selene --plan pp=2,microbatches=4 --mtbf 1e-300 --checkpoint-interval 1e300 --restart-time inf",
+     "--mtbf: must be from 1e-12 to 1e+12 hours, is '1e-300'\n--restart-time: must be from 1e-12 to 1e+12 seconds, is 'inf'\n"
      "--checkpoint-interval: must be from 1e-12 to 1e+12 seconds or auto, is '1e300'"),
     (f"{JOB} --cluster selene --plan pp=2,microbatches=4 --advice plan", "must be one of auto, none, options, plans"),
     (f"{JOB} --cluster selene --plan dp=2 --precision fp8",

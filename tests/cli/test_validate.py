@@ -44,7 +44,7 @@ def test_json_has_the_rows_columns_and_the_error(few):
         assert row["error"] == pytest.approx(row["predicted"] / row["published"] - 1)
         assert abs(row["error"]) < 0.06
     assert rows[4]["error"] is None
-    assert rows[4]["reason"] == "moe: unknown form E128"
+    assert rows[4]["reason"].startswith("moe: unknown form E128; must be such as E256k8s1f2048 (")
 
 
 def test_errors_on_runs_left_out_of_the_fit_stand_beside_the_errors(few):

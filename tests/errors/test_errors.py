@@ -221,6 +221,7 @@ CASES = {
     "no paths": ("train {d}/paths.toml", "{d}/paths.toml: model: is missing; must be a string\n"
                  '{d}/paths.toml:3: data.file: must be the path of a file, is ""'),
     "no model": (JOB + "--model {d}/modell.json", "{d}/modell.json: does not exist, did you mean 'model.json'?"),
+    "no model's name": (JOB + "--model llama-mikro", "--model: there is no model 'llama-mikro', did you mean 'llama-micro'?; known are {any}; or give a file, x.json"),
     "model's keys": (JOB + "--model {d}/broken.json",
                      '{d}/broken.json: vocab_size: must be an integer of at least 1, is "many"\n'
                      "{d}/broken.json: n_head: must divide n_embd=64, is 5; use 1, 2, 4, 8, 16, 32 or 64"),
