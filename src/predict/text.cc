@@ -246,6 +246,9 @@ Json to_json(const Request& request, const Prediction& p) {
   return json;
 }
 
+// A step that takes so many times its time is none.
+constexpr double kNoProgress = 1e-4;
+
 std::string to_text(const Failures& failures, const Goodput& g, const Prediction& p) {
   const double steps = std::round(g.interval.value / p.step.value);
   const std::string count = steps < 1e9 ? fmt::format("{:.0f}", steps) : format_si(steps);
@@ -254,7 +257,8 @@ std::string to_text(const Failures& failures, const Goodput& g, const Prediction
           ? fmt::format("; the best interval is {}: {}, {} tokens/s",
                         format_seconds(g.best_interval.value), format_percent(g.best_goodput, 2),
                         format_si(p.tokens_per_s * g.best_goodput))
-          : " (the best one)";
+      : g.goodput < kNoProgress ? ": the job makes no progress, its devices fail too often"
+                                : " (the best one)";
   return fmt::format(
       "with failures: a device every {:.4g} h, so one of {} every {}; a checkpoint takes {}, a "
       "restart "

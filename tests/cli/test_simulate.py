@@ -154,6 +154,7 @@ def test_goodput_with_figures_of_ones_own():
     assert "a device every 1000 h, so one of 8 every 5.2 days; a checkpoint takes 30.0 s, a restart 5 min 00 s" in text
     assert re.search(r"goodput 98\.\d\d % with a checkpoint every 1 h 00 min, \d+ steps, [\d.]+ [kMG]? ?tokens/s; the best interval is 1 h 26 min: 98", text)
     assert "(the best one)" in simulated(common)
+    assert ": the job makes no progress, its devices fail too often" in simulated(f"{common} --mtbf 0.001".replace("--mtbf 1000 ", ""))
     two = f"{common} --checkpoint-interval 1 --compare dp=8,microbatches=1 --advice none"
     first = json.loads(simulated(f"{two} --json"))
     goodputs = [one["goodput"]["goodput"] for one in (first, *first["compared"])]
