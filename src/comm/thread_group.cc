@@ -21,6 +21,10 @@ void Posted::assign(const Collective& c, bool is_split) {
   out.assign(c.out.begin(), c.out.end());
 }
 
+std::string Posted::text() const {
+  return describe(view()) + (split ? ", to be finished later" : "");
+}
+
 bool Posted::matches(const Posted& other) const {
   const auto same_count = [](const Buffer& a, const Buffer& b) { return a.count == b.count; };
   return kind == other.kind && split == other.split && dtype == other.dtype && op == other.op &&
@@ -170,8 +174,8 @@ class ThreadCommunicator final : public Communicator, private ThreadHandle {
       group_->fail(
           fmt::format("group '{}', operation {}: rank {} calls {}, rank {} calls {}; all members "
                       "must call the same operation",
-                      name(), operation_, members()[0].value, describe(first.view()),
-                      members()[member].value, describe(posted(member).view())));
+                      name(), operation_, members()[0].value, first.text(), members()[member].value,
+                      posted(member).text()));
       group_->check();
     }
   }

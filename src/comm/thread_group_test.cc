@@ -329,6 +329,70 @@ TEST_CASE("members that call different operations learn of each other") {
         head + "barrier" + tail);
 }
 
+TEST_CASE("whatever two operations differ in, the members learn of it") {
+  using Call = void (*)(Communicator&, double*, double*);
+  struct Row {
+    Call first, second;
+    const char *first_text, *second_text;
+  };
+  const Call reduce = [](Communicator& group, double* x, double*) {
+    const Buffer in[] = {{x, 6}};
+    group.all_reduce(in, DType::kF64, ReduceOp::kSum);
+  };
+  const Call start = [](Communicator& group, double* x, double*) {
+    const Buffer in[] = {{x, 6}};
+    group.start_all_reduce(in, DType::kF64, ReduceOp::kSum);
+    group.finish();
+  };
+  const Call exchange = [](Communicator& group, double* x, double* y) {
+    const Buffer in[] = {{x, 6}}, out[] = {{y, 6}};
+    group.all_to_all(in, out, DType::kF64);
+  };
+  const Call scatter = [](Communicator& group, double* x, double* y) {
+    const Buffer in[] = {{x, 6}}, out[] = {{y, 3}};
+    group.reduce_scatter(in, out, DType::kF64, ReduceOp::kSum);
+  };
+  const Call from_0 = [](Communicator& group, double* x, double*) {
+    const Buffer in[] = {{x, 6}};
+    group.broadcast(in, DType::kF64, 0);
+  };
+  const Call from_1 = [](Communicator& group, double* x, double*) {
+    const Buffer in[] = {{x, 6}};
+    group.broadcast(in, DType::kF64, 1);
+  };
+  const Call forth = [](Communicator& group, double* x, double* y) {
+    const Buffer in[] = {{x, 6}}, out[] = {{y, 6}};
+    const PermutePair pairs[] = {{0, 1}};
+    group.permute(in, out, DType::kF64, pairs);
+  };
+  const Call back = [](Communicator& group, double* x, double* y) {
+    const Buffer in[] = {{x, 6}}, out[] = {{y, 6}};
+    const PermutePair pairs[] = {{1, 0}};
+    group.permute(in, out, DType::kF64, pairs);
+  };
+  const Row rows[] = {
+      {reduce, scatter, "all_reduce sum f64 [6]", "reduce_scatter sum f64 [6]"},
+      {exchange, from_0, "all_to_all f64 [6]", "broadcast f64 [6] from 0"},
+      {from_0, from_1, "broadcast f64 [6] from 0", "broadcast f64 [6] from 1"},
+      {forth, back, "permute f64 [6] 0>1", "permute f64 [6] 1>0"},
+      {reduce, start, "all_reduce sum f64 [6]", "all_reduce sum f64 [6], to be finished later"},
+      {start, reduce, "all_reduce sum f64 [6], to be finished later", "all_reduce sum f64 [6]"},
+  };
+  for (const Row& row : rows) {
+    CAPTURE(row.second_text);
+    ThreadWorld world(2);
+    const std::string text = run_error(world, [&](Endpoint& endpoint) {
+      const auto group = endpoint.group(all_ranks(2), "dp");
+      std::vector<double> x(6), y(6);
+      (endpoint.rank() == RankId(0) ? row.first : row.second)(*group, x.data(), y.data());
+    });
+    CHECK(text.substr(text.find("group")) ==
+          fmt::format("group 'dp', operation 0: rank 0 calls {}, rank 1 calls {}; all members must "
+                      "call the same operation",
+                      row.first_text, row.second_text));
+  }
+}
+
 TEST_CASE("a group whose members disagree about it is an error that names both") {
   ThreadWorld world(3);
   const std::string text = run_error(world, [](Endpoint& endpoint) {

@@ -35,6 +35,8 @@ struct Posted {
   // Keeps the vectors' memory: no allocation once the largest operation was seen.
   void assign(const Collective& op, bool is_split);
   Collective view() const { return {kind, dtype, op, root, pairs, in, out}; }
+  // describe(view()), and whether it was started.
+  std::string text() const;
   // Same operation, whatever the addresses.
   bool matches(const Posted& other) const;
 };

@@ -79,6 +79,7 @@ TEST_CASE("with copying a slot is full of NaNs before it is written and after it
       if (*slot != poison) throw std::runtime_error("acquire");
       *slot = 5;
       channel->publish(0);
+      if (*slot != poison) throw std::runtime_error("publish");
       *slot = 6;  // too late: nobody sees it
     } else {
       const auto channel = consumer_of(endpoint);
