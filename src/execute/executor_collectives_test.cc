@@ -54,7 +54,8 @@ void check(const std::vector<Case>& cases) {
     FakeBackend backend;
     Executor executor({&one.program}, backend, {});
     for (int r = 0; r < 4; ++r) {
-      for (int64_t i = 0; i < 8; ++i) state(executor, r, "x")[i] = x(r, i / 4, i % 4);
+      for (int64_t i = 0; i < c.in[0] * c.in[1]; ++i)
+        state(executor, r, "x")[i] = x(r, i / c.in[1], i % c.in[1]);
     }
     executor.run(0, no_loads);
     for (int r = 0; r < 4; ++r) {
@@ -147,6 +148,11 @@ TEST_CASE("collectives over mesh axes gather and exchange any dimension") {
        {1, 8},
        [](int r, int64_t, int64_t j) { return x((r & ~1) + j / 4, r & 1, j % 4); }},
       {OpKind::kAllToAll,
+       columns_to_rows,
+       {4, 2},
+       {2, 4},
+       [](int r, int64_t i, int64_t j) { return x((r & ~1) + j / 2, (r & 1) * 2 + i, j % 2); }},
+      {OpKind::kAllToAll,
        same,
        {2, 4},
        {2, 4},
@@ -184,6 +190,80 @@ TEST_CASE(
     CHECK(state(executor, r, "x")[1] == 6);
     CHECK(state(executor, r, "y")[2] == 60);
     CHECK(executor.measured()[0].bytes_sent == Bytes(30));  // 2 * 3/4 of 20 bytes
+  }
+}
+
+TEST_CASE("a list of tensors is staged side by side where their parts are no runs of memory") {
+  Program program;
+  program.name = "train";
+  program.mesh = Mesh({{"tp", 2}});
+  FragmentBuilder fragment("F");
+  const ValueIds whole =
+      fragment.op(OpKind::kAllGather, dim1,
+                  {fragment.input("a", f32({2, 2})), fragment.input("b", f32({2, 3}))},
+                  {f32({2, 4}), f32({2, 6})});
+  fragment.output(whole[0], "a2");
+  fragment.output(whole[1], "b2");
+  const ValueId part = fragment.input("c", f32({1, 2}));
+  fragment.output(fragment.collective(OpKind::kAllGather, dim0, part, f32({2, 2})), "c2");
+  program.fragments = {fragment.build()};
+  program.ranks.resize(1);
+  RankBuilder r(program.ranks[0]);
+  const BufferId a = r.state("a", f32({2, 2})), b = r.state("b", f32({2, 3})),
+                 c = r.state("c", f32({1, 2})), a2 = r.state("a2", f32({2, 4})),
+                 b2 = r.state("b2", f32({2, 6})), c2 = r.state("c2", f32({2, 2}));
+  r.call(0, {a, b, c, a2, b2, c2});
+  Program without = program;
+  without.ranks[0].commands.clear();
+  FakeBackend backend;
+  Executor executor({&without, &program}, backend, {});
+  for (int rank = 0; rank < 2; ++rank) {
+    for (int64_t i = 0; i < 4; ++i) state(executor, rank, "a")[i] = x(rank, i / 2, i % 2);
+    for (int64_t i = 0; i < 6; ++i) state(executor, rank, "b")[i] = x(rank, 5 + i / 3, i % 3);
+  }
+  executor.run(1, no_loads);
+  for (int rank = 0; rank < 2; ++rank) {
+    for (int64_t i = 0; i < 8; ++i)
+      CHECK(state(executor, rank, "a2")[i] == x(i % 4 / 2, i / 4, i % 2));
+    for (int64_t i = 0; i < 12; ++i)
+      CHECK(state(executor, rank, "b2")[i] == x(i % 6 / 3, 5 + i / 6, i % 3));
+    CHECK(executor.measured()[static_cast<size_t>(rank)].scratch == Bytes(64 + 64));
+  }
+}
+
+TEST_CASE("a started all-reduce ends before what follows on its stream, and with its call") {
+  enum class Behind { kNothing, kCollective, kCopy };
+  for (const Behind behind : {Behind::kNothing, Behind::kCollective, Behind::kCopy}) {
+    CAPTURE(static_cast<int>(behind));
+    FragmentBuilder fragment("B");
+    const ValueId in = fragment.input("x", f32({4}));
+    const ValueId sum = fragment.collective(OpKind::kAllReduce, dim0, in, f32({4}));
+    const ValueId beside = fragment.scale(in, 2);
+    ValueId out = sum;
+    if (behind == Behind::kCollective) {
+      const ValueId twice = fragment.collective(OpKind::kAllReduce, dim0, beside, f32({4}));
+      out = fragment.op(OpKind::kAdd, ir::NoAttrs{}, {sum, twice}, {f32({4})})[0];
+    } else if (behind == Behind::kCopy) {
+      out = fragment.op(OpKind::kCopy, ir::NoAttrs{}, {sum}, {f32({4})})[0];
+    }
+    fragment.output(out, "y");
+    OneFragment one(Mesh({{"tp", 2}}), fragment, f32({4}), f32({4}));
+    std::vector<pipeline::Launch>& launches = one.program.fragments[0].launches;
+    launches[0] = {StreamId(1), {}, EventId(0)};
+    if (behind == Behind::kCollective) {  // on a stream of its own
+      launches[2] = {StreamId(2), {}, EventId(1)};
+      launches[3].waits = {EventId(0), EventId(1)};
+    } else if (behind == Behind::kCopy) {  // which needs no event
+      launches[2].stream = StreamId(1);
+    }
+    FakeBackend backend;
+    Executor executor({&one.program}, backend, {});
+    for (int run = 0; run < 3; ++run) {
+      for (int r = 0; r < 2; ++r) std::fill_n(state(executor, r, "x"), 4, 1.0f + r);
+      executor.run(0, no_loads);
+      for (int r = 0; r < 2; ++r)
+        CHECK(state(executor, r, "y")[3] == (behind == Behind::kCollective ? 9 : 3));
+    }
   }
 }
 

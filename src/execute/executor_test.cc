@@ -89,9 +89,10 @@ TEST_CASE("from the second run on nothing is allocated but the run's own handful
 }
 
 TEST_CASE("programs share states and rings") {
-  const Program train = two_stages();
+  Program train = two_stages();
   Program eval = two_stages();
   eval.name = "eval";
+  train.ranks[0].arena = Bytes(1000);
   FakeBackend backend;
   Executor executor({&train, &eval}, backend, {});
   executor.run(0, load_ramp);
@@ -100,6 +101,7 @@ TEST_CASE("programs share states and rings") {
   CHECK(state(executor, 1, "sum")[1] == 3 * 4 * 303);
   CHECK(executor.measured()[0].bytes_sent == Bytes(3 * 16));
   CHECK(backend.allocations == 2);  // rank 0 has no state, rank 1 no arena
+  CHECK(backend.allocated == Bytes(1000 + 64));
 }
 
 TEST_CASE("a view is a device's own part of a flat state") {
@@ -117,6 +119,7 @@ TEST_CASE("a view is a device's own part of a flat state") {
   const BufferId flat = r.state("flat", f32({5}));
   const BufferId view = r.view("part", f32({2}), flat, 4, {"dp"}, 8);
   r.call(0, {view});
+  program.ranks[0].states = 2;
   FakeBackend backend;
   Executor executor({&program}, backend, {});
   for (int rank = 0; rank < 4; ++rank) std::fill_n(state(executor, rank, "flat"), 5, 1.0f);
@@ -125,6 +128,7 @@ TEST_CASE("a view is a device's own part of a flat state") {
     const float* values = state(executor, rank, "flat");
     const std::vector<float> first = {1, 10, 10, 1, 1}, second = {1, 1, 1, 10, 10};
     CHECK(std::vector<float>(values, values + 5) == (rank < 2 ? first : second));
+    CHECK(state(executor, rank, "part") == values + (rank < 2 ? 1 : 3));
   }
 }
 
@@ -142,6 +146,25 @@ TEST_CASE("an alias is an instruction that runs no kernel") {
   executor.run(0, no_loads);
   CHECK(state(executor, 0, "y")[3] == 15);
   CHECK(executor.measured()[0].instructions == 2);
+}
+
+TEST_CASE("a view that lies in its operand is an alias, and only that") {
+  for (const int64_t offset : {1, 2}) {
+    FragmentBuilder fragment("F");
+    const ValueId x = fragment.input("x", f32({4}));
+    const ValueId part = fragment.op(OpKind::kView, ir::ViewAttrs{2}, {x}, {f32({2})})[0];
+    fragment.alias(part, x, 4 * offset);
+    fragment.output(fragment.scale(part, 3), "y");
+    const OneFragment one(Mesh(), fragment, f32({4}), f32({2}));
+    FakeBackend backend;
+    int ran = 0;
+    backend.on(OpKind::kView, [&](const FakeBackend::Call&) { ++ran; });
+    Executor executor({&one.program}, backend, {});
+    std::copy_n(std::vector<float>{1, 2, 3, 4}.begin(), 4, state(executor, 0, "x"));
+    executor.run(0, no_loads);
+    CHECK(ran == (offset == 2 ? 0 : 1));
+    CHECK(state(executor, 0, "y")[0] == static_cast<float>(3 * (1 + offset)));
+  }
 }
 
 TEST_CASE("a command with too few buffers is a failed check") {

@@ -70,6 +70,7 @@ class FakeBackend : public Backend {
   std::shared_ptr<void> allocate(Bytes bytes, const DeviceContext&) override {
     std::lock_guard lock(mutex_);
     ++allocations;
+    allocated += bytes;
     const auto size = static_cast<size_t>((bytes.value + 4095) / 4096 * 4096);
     void* data = std::aligned_alloc(4096, size);
     std::memset(data, 0, size);
@@ -78,6 +79,7 @@ class FakeBackend : public Backend {
   void enter_rank(const DeviceContext&) override {}
 
   int prepared = 0, allocations = 0;
+  Bytes allocated;
 
  private:
   std::mutex mutex_;
