@@ -129,6 +129,10 @@ TEST_CASE("an order draws every sample once an epoch, differently in every epoch
   CHECK(epochs[0][0] == 23);
   CHECK(epochs[0][1] == 2);
   CHECK(epochs[0][2] == 79);
+  const SampleOrder larger(3, 1000);  // of an even number of bits
+  CHECK(larger.sample(0) == 690);
+  CHECK(larger.sample(1) == 9);
+  CHECK(larger.sample(1000) == 138);
 }
 
 TEST_CASE("a batch is the same however it is split") {
@@ -166,7 +170,7 @@ TEST_CASE("targets are the inputs one further") {
 
 TEST_CASE("training and held-out samples share no token and waste less than a sample") {
   FakeFileSystem fs;
-  for (const int64_t size : {18, 19, 100, 997, 1000}) {
+  for (const int64_t size : {18, 19, 25, 26, 100, 997, 1000}) {
     const auto source = source_of(fs, size);
     for (const double fraction : {0.01, 0.1, 0.5, 0.99}) {
       CAPTURE(size);
@@ -184,6 +188,7 @@ TEST_CASE("training and held-out samples share no token and waste less than a sa
   const auto source = source_of(fs, 8002);
   CHECK(split_samples(*source, 8, 0.1).valid.num_samples == 100);
   CHECK(split_samples(*source, 8, 0).valid.num_samples == 0);
+  CHECK(split_samples(*source, 8, 0.0126).valid.num_samples == 13);  // the nearest
 }
 
 TEST_CASE("a corpus that is too short is an Error that says the lengths") {
@@ -226,4 +231,28 @@ TEST_CASE("a token outside the vocabulary is an Error that names it") {
       "c.bin: token 2 is 300, must be below the model's vocabulary of 256; was the corpus "
       "made with another tokenizer?",
       Error);
+}
+
+TEST_CASE("the vocabulary ends before its size, for the last target too") {
+  FakeFileSystem fs;
+  IndexedWriter writer(fs, "c", TokenType::kU8);
+  const std::vector<int32_t> wanted = {1, 2, 254, 4, 5, 255};
+  writer.add_sequence(wanted);
+  writer.finish();
+  const auto source = open_indexed(fs, "c");
+  const SampleSet set = split_samples(*source, 5, 0).train;
+  const auto fill_with = [&](int64_t vocab_size) {
+    std::vector<int32_t> tokens(5), targets(5);
+    fill_batch(set, SampleOrder::sequential(1), 0, 1, vocab_size,
+               {tokens.data(), targets.data(), nullptr});
+  };
+  CHECK_NOTHROW(fill_with(256));
+  const auto text = [](int64_t token, int64_t value, int64_t vocab_size) {
+    return fmt::format(
+        "c.bin: token {} is {}, must be below the model's vocabulary of {}; was the corpus made "
+        "with another tokenizer?",
+        token, value, vocab_size);
+  };
+  CHECK_THROWS_WITH_AS(fill_with(255), text(5, 255, 255).c_str(), Error);
+  CHECK_THROWS_WITH_AS(fill_with(254), text(2, 254, 254).c_str(), Error);
 }
