@@ -12,6 +12,8 @@
 #include "base/rng.h"
 #include "base/test_thrown_by.h"
 #include "base/text.h"
+#include "checkpoint/index.h"
+#include "checkpoint/layout.h"
 
 using namespace mw;
 using namespace mw::checkpoint;
@@ -399,4 +401,99 @@ TEST_CASE("a full disk is a RunError, shows nothing partial and leaves the old c
   }
   CHECK(early > 0);
   CHECK(late > 0);
+}
+
+TEST_CASE("a shard is filled to its last byte, and a larger tensor has one of its own") {
+  struct Case {
+    std::vector<int64_t> bytes;
+    std::vector<size_t> shards;  // tensors of each
+  };
+  for (const auto& [bytes, shards] : std::vector<Case>{{{}, {}},
+                                                       {{60, 40}, {2}},
+                                                       {{60, 41}, {1, 1}},
+                                                       {{60, 40, 0, 1}, {3, 1}},
+                                                       {{0, 200, 50, 50}, {2, 2}},
+                                                       {{50, 200, 50}, {1, 1, 1}},
+                                                       {{50, 60, 40, 100, 1}, {1, 2, 1, 1}}}) {
+    std::vector<TensorSpec> tensors;
+    for (const int64_t b : bytes) tensors.push_back({"t", DType::kU8, {b}});
+    std::vector<size_t> is;
+    for (const auto& shard : plan_shards(tensors, Bytes(100)).shards) is.push_back(shard.size());
+    CHECK(is == shards);
+  }
+}
+
+TEST_CASE("an index that counts other bytes than its shards hold is reported") {
+  FakeFileSystem fs;
+  save(fs, 20);
+  const std::string path = "run/step-000020/model.safetensors.index.json";
+  fs.write_file(path,
+                replace_all(fs.read_file(path), "\"total_size\": 117", "\"total_size\": 118"));
+  Diagnostics out;
+  TensorFiles::open(fs, "run/step-000020", "model", out);
+  CHECK(mw::test::thrown_by([&] { out.throw_if_any(); }) ==
+        path + ": metadata.total_size is 118, the shards hold 117 bytes");
+}
+
+TEST_CASE("a step that is there beside what it replaces is listed once, and is the new one") {
+  FakeFileSystem fs;
+  save(fs, 10);
+  fs.rename("run/step-000010", "run/step-000020.replaced");
+  CHECK(list_steps(fs, "run") == Steps{20});
+  CHECK(CheckpointReader::at_step(fs, "run", 20).step() == 10);
+  save(fs, 30);  // puts back what was replaced
+  CHECK(fs.list("run") == std::vector<std::string>{"step-000020", "step-000030"});
+  fs.rename("run/step-000030", "run/step-000020.replaced");
+  CHECK(list_steps(fs, "run") == Steps{20});
+  CHECK(CheckpointReader::at_step(fs, "run", 20).step() == 10);
+}
+
+TEST_CASE("a manifest and shards that name other tensors are reported") {
+  FakeFileSystem fs;
+  save(fs, 20);
+  const std::string path = "run/step-000020/meshwright.json";
+  JsonObject manifest = unseal_manifest(fs.read_file(path), path).as_object(path);
+  JsonObject tensors = manifest["tensors"].as_object(path);
+  tensors.append("lm_head.weight", tensors["step"]);
+  tensors.erase("step");
+  manifest["tensors"] = Json(tensors);
+  fs.write_file(path, seal_manifest(Json(manifest)));
+  CHECK(open_failure(fs) == path + ": tensor 'lm_head.weight' is in no shard\n" + path +
+                                ": tensor 'step' of a shard is not listed");
+}
+
+TEST_CASE("a file that changes behind its opening is found by verify") {
+  FakeFileSystem fs;
+  {
+    CheckpointWriter writer(fs, "run", 1, {});
+    writer.add_file("config.json", "{}");
+    writer.finish(Json());
+  }
+  const CheckpointReader reader = CheckpointReader::latest(fs, "run");
+  reader.verify();
+  fs.flip_bit("run/step-000001/config.json", 0);
+  CHECK(starts_with(mw::test::thrown_by([&] { reader.verify(); }),
+                    "run/step-000001/config.json: checksum is "));
+}
+
+TEST_CASE("shards that do not fit, with their headers, are refused before they are written") {
+  FakeFileSystem probe;
+  save(probe, 10);
+  int64_t all = 0, shards = 0;
+  for (const std::string& name : probe.list("run/step-000010")) {
+    const int64_t bytes = probe.file_size("run/step-000010/" + name).value;
+    all += bytes;
+    if (ends_with(name, ".safetensors")) shards += bytes;
+  }
+  for (const int64_t missing : {0, 1}) {
+    FakeFileSystem fs;
+    save(fs, 10);
+    fs.set_capacity(Bytes(all + shards - missing));
+    try {
+      save(fs, 20);
+      FAIL("the disk is too small");
+    } catch (const RunError& error) {
+      CHECK(starts_with(error.what(), "run/step-000020: a checkpoint takes ") == (missing == 1));
+    }
+  }
 }
