@@ -216,3 +216,36 @@ TEST_CASE(
   CHECK(rank.arena.value == 2 * 448 + 1000);
   CHECK(offset(a) == offset(c));
 }
+
+TEST_CASE(
+    "scalars lie in front, one a line, and the arena ends behind the last buffer or workspace") {
+  Program program;
+  program.fragments.resize(2);
+  program.fragments[1].workspace = Bytes(10);
+  RankProgram& rank = program.ranks.emplace_back();
+  const auto buffer = [&](int64_t floats) {
+    Buffer b;
+    b.layout.edit().type = ir::make_type(DType::kF32, {floats});
+    rank.buffers.push_back(b);
+    return BufferId(static_cast<int64_t>(rank.buffers.size()) - 1);
+  };
+  const BufferId one = buffer(1), line = buffer(16), more = buffer(17), later = buffer(30),
+                 two = buffer(2);
+  const auto call = [&](int fragment, BufferIds buffers) {
+    Command& command = rank.commands.emplace_back();
+    command.fragment = FragmentId(fragment);
+    command.buffers = std::move(buffers);
+  };
+  call(1, {one, line});
+  call(0, {more});
+  call(1, {two});
+  call(0, {later, one});
+  plan_rank(program, rank);
+  std::vector<int64_t> offsets, workspaces;
+  for (const BufferId id : {one, line, two, more, later})
+    offsets.push_back(rank.buffers[id.index()].storage.offset);
+  for (const Command& command : rank.commands) workspaces.push_back(command.workspace_offset);
+  CHECK(offsets == std::vector<int64_t>{0, 64, 128, 192, 192});
+  CHECK(workspaces == std::vector<int64_t>{128, 0, 192, 0});
+  CHECK(rank.arena == Bytes(192 + 120));
+}
