@@ -66,6 +66,38 @@ TEST_CASE("a corpus is told from another by its tokens, not by its name") {
   }
 }
 
+TEST_CASE("a corpus is told from another by where any of its documents ends") {
+  FakeFileSystem fs;
+  const std::vector<int32_t> tokens = {1, 2, 3, 4, 5, 6};
+  std::set<std::string> all;
+  for (const std::vector<size_t>& ends :
+       {std::vector<size_t>{6}, {1, 6}, {2, 6}, {1, 3, 6}, {1, 2, 6}, {1, 3, 4, 6}, {1, 3, 5, 6}}) {
+    IndexedWriter writer(fs, "c", TokenType::kU8);
+    size_t begin = 0;
+    for (const size_t end : ends) {
+      writer.add_sequence(std::span(tokens).subspan(begin, end - begin));
+      writer.end_document();
+      begin = end;
+    }
+    writer.finish();
+    all.insert(fingerprint(*open_indexed(fs, "c")));
+  }
+  CHECK(all.size() == 7);
+}
+
+TEST_CASE("the range of a corpus is that of all its blocks") {
+  FakeFileSystem fs;
+  for (const size_t at : {size_t{5}, size_t{65535}, size_t{65536}, size_t{139'999}}) {
+    std::string text(140'000, 'b');
+    text[at] = 'z';
+    text[139'999 - at] = 'a';
+    fs.write_file("corpus.txt", text);
+    const TokenRange range = scan_tokens(*open_text(fs, "corpus.txt"));
+    CHECK(range.min == 'a');
+    CHECK(range.max == 'z');
+  }
+}
+
 TEST_CASE("a permutation is a bijection at every size") {
   for (int64_t size = 1; size < 300; ++size) {
     for (uint64_t epoch = 0; epoch < 3; ++epoch) {
@@ -133,6 +165,10 @@ TEST_CASE("an order draws every sample once an epoch, differently in every epoch
   CHECK(larger.sample(0) == 690);
   CHECK(larger.sample(1) == 9);
   CHECK(larger.sample(1000) == 138);
+  const SampleOrder power(3, 64);  // the largest index has a bit less than the size
+  CHECK(power.sample(0) == 42);
+  CHECK(power.sample(1) == 26);
+  CHECK(power.sample(64) == 3);
 }
 
 TEST_CASE("a batch is the same however it is split") {
