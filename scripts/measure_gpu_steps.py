@@ -3,7 +3,7 @@
 
 usage: measure_gpu_steps.py STEPS.csv -o MEASURED.csv [--steps 8] [--kernels DIR]
 
-STEPS.csv has the columns of data/measured/steps.csv; a row's model is models/MODEL.json with so
+STEPS.csv has the columns of data/measured/h100_steps.csv; a row's model is models/MODEL.json with so
 many layers, its profile says whether blocks are compiled. What is measured is filled in: the median
 step's seconds, those of them that the fake group's copies took, the allocator's most bytes.
 `--kernels` writes what each op took of the GPU in a step.
@@ -256,7 +256,7 @@ def measured(row, steps, kernels):
     config["num_hidden_layers"] = int(row["layers"])
     model, update = divided(row, config)
     shape = (int(row["global_batch"]) // int(row["devices"]), int(row["seq_len"]))
-    inputs, targets = (torch.randint(0, config["vocab_size"], shape, device=DEVICE) for _ in "it")
+    inputs, targets = (torch.randint(0, config["vocab_size"], shape, device=DEVICE) for _ in range(2))
 
     def step():
         update.zero_grad()
@@ -295,7 +295,7 @@ def measured(row, steps, kernels):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("rows", help="a table with the columns of data/measured/steps.csv")
+    parser.add_argument("rows", help="a table with the columns of data/measured/h100_steps.csv")
     parser.add_argument("-o", "--output", required=True, help="the table, measured")
     parser.add_argument("--steps", type=int, default=8, help="the first two do not count")
     parser.add_argument("--kernels", help="a folder for each row's kernels")

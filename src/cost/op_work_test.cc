@@ -1,6 +1,7 @@
 // What of a graph's ops is one kernel, and what products take and cast.
 #include <doctest/doctest.h>
 
+#include <utility>
 #include <vector>
 
 #include "base/test_close_to.h"
@@ -9,14 +10,23 @@
 using namespace mw;
 using namespace mw::cost;
 
+namespace {
+
+// An op without attributes; what it makes is of the type.
+ValueId add_op(ir::Graph& graph, ir::OpKind kind, ValueIds operands, const ir::TensorType& type) {
+  ir::Op op;
+  op.kind = kind;
+  op.operands = std::move(operands);
+  return graph.op(graph.add_op(std::move(op), {type})).results[0];
+}
+
+}  // namespace
+
 TEST_CASE("products are of linear layers but for the logits' and the routers', both ways") {
   ir::Graph graph;
   const ir::TensorType type = ir::make_type(DType::kBF16, {8, 8});
   const auto add = [&](ir::OpKind kind, ValueIds operands) {
-    ir::Op op;
-    op.kind = kind;
-    op.operands = std::move(operands);
-    return graph.op(graph.add_op(std::move(op), {type})).results[0];
+    return add_op(graph, kind, std::move(operands), type);
   };
   using ir::OpKind;
   const ValueId x = graph.add_input(type, "x");
@@ -158,10 +168,7 @@ TEST_CASE("a bias that the residual's sum and something else read has its own ke
     ir::Graph graph;
     const ir::TensorType type = ir::make_type(DType::kBF16, {1000, 100});
     const auto add = [&](ir::OpKind kind, ValueIds operands) {
-      ir::Op op;
-      op.kind = kind;
-      op.operands = std::move(operands);
-      return graph.op(graph.add_op(std::move(op), {type})).results[0];
+      return add_op(graph, kind, std::move(operands), type);
     };
     const ValueId x = graph.add_input(type, "x"), residual = graph.add_input(type, "residual");
     const ValueId bias = graph.add_input(ir::make_type(DType::kBF16, {100}), "bias");

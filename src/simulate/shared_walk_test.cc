@@ -91,6 +91,19 @@ std::vector<double> ends_by_steps(const FragmentCost& cost, double step) {
   return ends;
 }
 
+// Two ops on streams of their own that have a level's link in turn.
+FragmentCost two_in_order() {
+  FragmentCost cost;
+  cost.streams = 3;
+  cost.in_order = true;
+  cost.shared_levels = 1;
+  cost.queues = {{}, {0}, {1}};
+  cost.ops.resize(2);
+  cost.ops[0].stream = 1;
+  cost.ops[1].stream = 2;
+  return cost;
+}
+
 }  // namespace
 
 TEST_CASE("shared links are divided as in small steps of time") {
@@ -153,14 +166,8 @@ TEST_CASE("what is waited for from other pipeline ranks comes in the order of th
 }
 
 TEST_CASE("of two that other pipeline ranks begin with at once the second waits for the link") {
-  FragmentCost cost;
-  cost.streams = 3;
-  cost.in_order = true;
-  cost.shared_levels = 1;
-  cost.queues = {{}, {0}, {1}};
-  cost.ops.resize(2);
+  FragmentCost cost = two_in_order();
   for (size_t o = 0; o < 2; ++o) {
-    cost.ops[o].stream = static_cast<int32_t>(o) + 1;
     cost.ops[o].device = 3;
     cost.ops[o].latency = 1;
     cost.ops[o].levels = 1;
@@ -190,14 +197,8 @@ TEST_CASE("of two that other pipeline ranks begin with at once the second waits 
 }
 
 TEST_CASE("what has left the link before another's first byte does not hold that one up") {
-  FragmentCost cost;
-  cost.streams = 3;
-  cost.in_order = true;
-  cost.shared_levels = 1;
-  cost.queues = {{}, {0}, {1}};
-  cost.ops.resize(2);
+  FragmentCost cost = two_in_order();
   for (size_t o = 0; o < 2; ++o) {
-    cost.ops[o].stream = static_cast<int32_t>(o) + 1;
     cost.ops[o].levels = 1;
     cost.ops[o].label = static_cast<int32_t>(o);
   }
