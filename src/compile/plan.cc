@@ -1,6 +1,7 @@
 #include "compile/plan.h"
 
 #include <algorithm>
+#include <numeric>
 
 #include "base/divisors.h"
 #include "base/error.h"
@@ -148,7 +149,8 @@ int64_t Plan::prefetch_elements() const {
 }
 
 GradReduce Plan::effective_grad_reduce() const {
-  return grad_reduce.value_or(zero >= 2 ? GradReduce::kMicrobatch : GradReduce::kStep);
+  const bool divided = zero >= 2 && dp * cp > 1;  // gradients of a weight
+  return grad_reduce.value_or(divided ? GradReduce::kMicrobatch : GradReduce::kStep);
 }
 
 pipeline::ScheduleRequest schedule_request(const Plan& plan) {
@@ -222,7 +224,8 @@ void add_expert_findings(const PlanReading& reading, const ModelShape& shape,
         "plan: seq_len={} in {}={} parts does not give each of {} experts a whole number of rows "
         "at {} experts a token; use a multiple of {}{}",
         shape.seq_len, slices > 1 ? "slices*tp" : "cp*tp", parts, shape.experts, shape.top_k,
-        parts * shape.experts / shape.top_k, slices > 1 ? ", or fewer slices" : ""));
+        parts * (shape.experts / std::gcd(shape.experts, shape.top_k)),
+        slices > 1 ? ", or fewer slices" : ""));
   }
 }
 

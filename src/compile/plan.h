@@ -63,7 +63,8 @@ struct Plan {
   int64_t microbatches = 1;  // per data-parallel replica
   int64_t zero = 0;          // ZeRO stage 0-3
   Recompute recompute = Recompute::kNone;
-  std::optional<GradReduce> grad_reduce;  // default: step for ZeRO 0 and 1, microbatch for 2 and 3
+  // Default: step for ZeRO 0 and 1 and where one rank holds each weight, microbatch for 2 and 3.
+  std::optional<GradReduce> grad_reduce;
   // Gradients are reduced, and ZeRO 1's weights gathered, in collectives of at least so many MiB of
   // whole layers. 160: 40 million elements, as in Megatron-LM.
   int64_t bucket_mb = 160;

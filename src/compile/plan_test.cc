@@ -62,8 +62,11 @@ TEST_CASE("what a plan leaves out has its usual value") {
   CHECK(parse_plan("pp=2,microbatches=3,schedule=chimera-halving").units() == 6);
   CHECK(parse_plan("pp=2,schedule=seq-1f1b").sequence_slices() == 2);
   CHECK(parse_plan("zero=1").effective_grad_reduce() == GradReduce::kStep);
-  CHECK(parse_plan("zero=2").effective_grad_reduce() == GradReduce::kMicrobatch);
-  CHECK(parse_plan("zero=2,grad_reduce=step").effective_grad_reduce() == GradReduce::kStep);
+  CHECK(parse_plan("dp=2,zero=2").effective_grad_reduce() == GradReduce::kMicrobatch);
+  CHECK(parse_plan("cp=2,zero=3").effective_grad_reduce() == GradReduce::kMicrobatch);
+  CHECK(parse_plan("dp=2,zero=1").effective_grad_reduce() == GradReduce::kStep);
+  CHECK(parse_plan("dp=2,zero=2,grad_reduce=step").effective_grad_reduce() == GradReduce::kStep);
+  CHECK(parse_plan("tp=2,zero=3").effective_grad_reduce() == GradReduce::kStep);
 }
 
 TEST_CASE("everything wrong with a plan is said at once") {

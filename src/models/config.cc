@@ -184,14 +184,13 @@ void read_llama(JsonReader& reader, ModelConfig& config) {
                         "rope_theta", "rope_parameters", "rope_scaling", "head_dim"});
 }
 
-// Rows come out even only where the experts are a multiple of those that a token goes to.
 void read_experts(JsonReader& reader, ModelConfig& config, std::string_view experts_key) {
   Mixture& mixture = config.mixture;
   mixture.experts = read_size(reader, experts_key, kMostHeads);
   mixture.top_k = read_size(reader, "num_experts_per_tok", kMostHeads);
-  if (mixture.experts % std::max<int64_t>(1, mixture.top_k) != 0) {
-    reader.fail("num_experts_per_tok", "must divide {}={}, is {}; use {}", experts_key,
-                mixture.experts, mixture.top_k, divisor_text(mixture.experts));
+  if (mixture.experts < mixture.top_k) {
+    reader.fail("num_experts_per_tok", "must be 1 to {}={}, is {}", experts_key, mixture.experts,
+                mixture.top_k);
   }
   config.rope_theta = reader.number_or("rope_theta", 10000, {.min = 1});
 }
@@ -251,7 +250,7 @@ void read_deepseek_v3(JsonReader& reader, ModelConfig& config) {
   mixture.sigmoid = true;
   mixture.scale = reader.number_or("routed_scaling_factor", 2.5, {.min = 0});
   LatentAttention& latent = config.latent;
-  latent.query_rank = read_size(reader, "q_lora_rank", kMostWidth);
+  latent.query_rank = reader.integer_or("q_lora_rank", 0, {.min = 1, .max = kMostWidth});
   latent.kv_rank = read_size(reader, "kv_lora_rank", kMostWidth);
   latent.rope_dim = read_size(reader, "qk_rope_head_dim", kMostHeads);
   latent.value_dim = read_size(reader, "v_head_dim", kMostHeads);

@@ -24,8 +24,9 @@ struct Mixture {
   friend bool operator==(const Mixture&, const Mixture&) = default;
 };
 
-// DeepSeek's multi-head latent attention: queries, and keys with values, go through a narrow normed
-// vector; a part of every head has rotary positions, of keys one for all heads.
+// DeepSeek's multi-head latent attention: queries, unless query_rank is 0, and keys with values go
+// through a narrow normed vector; a part of every head has rotary positions, of keys one for all
+// heads.
 struct LatentAttention {
   int64_t query_rank = 0, kv_rank = 0;  // 0: plain heads
   int64_t rope_dim = 0;                 // of head_dim; the rest has no positions

@@ -1,6 +1,6 @@
 // Multi-head latent attention as it is trained [DeepSeek-AI 2024, DeepSeek-V2, section 2.1]:
-// queries from a normed vector of query_rank, keys and values from one of kv_rank; a part of every
-// head, of keys one part for all heads, has rotary positions.
+// queries from a normed vector of query_rank (or, without, from the block's input), keys and values
+// from one of kv_rank; a part of every head, of keys one part for all heads, has rotary positions.
 //
 // B batch, S sequence, D model, H heads, K head dim = N + R: N without, R with positions, V value
 // dim
@@ -27,12 +27,13 @@ class Latent {
     const LatentAttention& latent = config_.latent;
     const int64_t H = config_.heads, K = config_.head_dim, R = latent.rope_dim, N = K - R,
                   V = latent.value_dim;
-    const ValueId q_narrow = narrow(x_BSD, "q_a", latent.query_rank);
-    const ValueId q_BSHK = widen(q_narrow, "q_b_proj", K);
+    const ValueId q_BSHK = latent.query_rank > 0
+                               ? widen(narrow(x_BSD, "q_a", latent.query_rank), "q_b_proj", "", K)
+                               : widen(x_BSD, "q_proj", "embed", K);
     const ValueId q =
         heads(ops_.concat({part(q_BSHK, 0, N), ops_.rope(part(q_BSHK, N, K), rope)}, 3), "q");
     const ValueId kv_narrow = narrow(x_BSD, "kv_a", latent.kv_rank);
-    const ValueId kv_BSHX = widen(kv_narrow, "kv_b_proj", N + V);
+    const ValueId kv_BSHX = widen(kv_narrow, "kv_b_proj", "", N + V);
     // The keys' part with positions: one head, for all.
     const ValueId w_1RD = add_weight(net_, config_, state_ + ".k_rope_proj.weight",
                                      {1, R, config_.hidden_size}, {"", "", "embed"});
@@ -62,10 +63,11 @@ class Latent {
     return net_.annotate(ops_.rms_norm(x_BSR, gain, config_.norm_epsilon),
                          name_ + "." + matrix + "_norm", kNarrow);
   }
-  ValueId widen(ValueId x_BSR, const std::string& matrix, int64_t dim) {
+  // `axis`: of what is made wide.
+  ValueId widen(ValueId x_BSR, const std::string& matrix, const std::string& axis, int64_t dim) {
     const int64_t rank = ops_.type(x_BSR).dim(2);
     const ValueId w_HXR = add_weight(net_, config_, state_ + "." + matrix + ".weight",
-                                     {config_.heads, dim, rank}, {"heads", "", ""});
+                                     {config_.heads, dim, rank}, {"heads", "", axis});
     return heads(ops_.dot(x_BSR, w_HXR, "bsr,hxr->bshx"), matrix);
   }
   ValueId heads(ValueId x_BSHX, const std::string& what) {

@@ -95,7 +95,8 @@ double projection_flops(const ModelConfig& config) {
     return 2 * (d * (h * k + 2 * static_cast<double>(config.kv_heads) * k) + h * k * d);
   const auto q = static_cast<double>(latent.query_rank), kv = static_cast<double>(latent.kv_rank),
              r = static_cast<double>(latent.rope_dim), v = static_cast<double>(latent.value_dim);
-  return 2 * (d * q + q * h * k + d * (kv + r) + kv * h * (k - r + v) + h * v * d);
+  const double queries = q > 0 ? d * q + q * h * k : d * h * k;
+  return 2 * (queries + d * (kv + r) + kv * h * (k - r + v) + h * v * d);
 }
 
 // Of one layer's MLP, or of what a token meets of its experts.

@@ -66,10 +66,11 @@ TEST_CASE("parameters of mixtures of experts are the published ones, and so are 
     double billions, active_billions;  // the latter with the embedding that a token reads
   };
   // Mixtral: arXiv 2401.04088; Qwen3: arXiv 2505.09388; DeepSeek-V3: arXiv 2412.19437; GPT-OSS:
-  // arXiv 2508.10925, table 1, which leaves the embedding out of the active ones.
+  // arXiv 2508.10925, table 1, which leaves the embedding out of the active ones; Moonlight: arXiv
+  // 2502.16982, 15.29 and 2.24 without embedding and head.
   for (const Row& row : {Row{"mixtral-8x7b", 46.7, 12.9}, Row{"qwen3-30b-a3b", 30.5, 3.3},
                          Row{"qwen3-235b-a22b", 235, 22}, Row{"deepseek-v3", 671, 37},
-                         Row{"gpt-oss-120b", 116.8, 5.1}}) {
+                         Row{"gpt-oss-120b", 116.8, 5.1}, Row{"moonlight-16b-a3b", 15.96, 2.91}}) {
     CAPTURE(row.file);
     const std::string file = std::string(MW_SOURCE_DIR) + "/models/" + row.file + ".json";
     const ModelConfig config = parse_config(posix_fs().read_file(file), file);

@@ -271,15 +271,15 @@ TEST_CASE("errors of a mixture of experts say what must fit what") {
         "moe_dispatch: experts i32[2,6,3] must have top_k=2 a token");
   CHECK(error_of(K::kMoeDispatch, attrs, {"f32[2,5,8]", "i32[2,5,2]"}) ==
         "moe_dispatch: 5 tokens with top_k=2 must be a whole number of rows for each of 4 experts");
-  attrs.experts = 3;  // six tokens would give each of them four rows
+  attrs.experts = 3;  // six tokens give each of them four rows
+  CHECK(error_of(K::kMoeCombine, attrs, {"f32[3,2,3,8]", "i32[2,6,2]"}) ==
+        "moe_combine: rows f32[3,2,3,8] must be f32[3,2,4,8], experts, batch, rows of each");
+  attrs.experts = 1;
   CHECK(error_of(K::kMoeDispatch, attrs, {"f32[2,6,8]", "i32[2,6,2]"}) ==
-        "moe_dispatch: top_k=2 must divide experts=3");
-  attrs.experts = 0;
-  CHECK(error_of(K::kMoeDispatch, attrs, {"f32[2,6,8]", "i32[2,6,2]"}) ==
-        "moe_dispatch: top_k=2 must divide experts=0");
+        "moe_dispatch: top_k=2 must be 1 to experts=1");
   attrs.top_k = 0;
   CHECK(error_of(K::kMoeDispatch, attrs, {"f32[2,6,8]", "i32[2,6,0]"}) ==
-        "moe_dispatch: top_k=0 must divide experts=0");
+        "moe_dispatch: top_k=0 must be 1 to experts=1");
 }
 
 TEST_CASE("verify_types names the graph and the op") {

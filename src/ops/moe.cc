@@ -8,6 +8,7 @@
 // beyond is dropped. All rows of a device's tokens are dealt out there, for all experts; that
 // experts lie on other devices makes the exchange of rows an all-to-all.
 #include <algorithm>
+#include <numeric>
 
 #include "ops/builder.h"
 #include "ops/family.h"
@@ -27,8 +28,8 @@ Sizes check_experts(const ir::Op& op, const ir::TensorType& experts) {
   const MoeAttrs& attrs = op.as<MoeAttrs>();
   require_rank(op, "experts", experts, 3);
   require_dtype(op, "experts", experts, DType::kI32);
-  if (attrs.top_k < 1 || attrs.experts < 1 || attrs.experts % attrs.top_k != 0)
-    reject(op, "top_k={} must divide experts={}", attrs.top_k, attrs.experts);
+  if (attrs.top_k < 1 || attrs.top_k > attrs.experts)
+    reject(op, "top_k={} must be 1 to experts={}", attrs.top_k, attrs.experts);
   if (experts.dim(2) != attrs.top_k)
     reject(op, "experts {} must have top_k={} a token", ir::to_string(experts), attrs.top_k);
   const int64_t S = experts.dim(1);
@@ -103,9 +104,12 @@ TypeList infer_gate_grad(const ir::Op& op, Types operands, Types) {
   return {{operands[1].dtype, {n.B, n.S, n.K}}};
 }
 
-// A sequence is c tokens of r for each row: dividing it divides the rows.
+// A sequence is c times r tokens, for each expert c times q rows: dividing it divides the rows.
 ShardingRule rule_rows(const ir::Op& op, Types operands, Types results) {
-  const std::string rows = "[e] b c d", tokens = "b (c [r]) d", chosen = "b (c [r]) [k]";
+  const MoeAttrs& attrs = op.as<MoeAttrs>();
+  const int64_t common = std::gcd(attrs.experts, attrs.top_k), q = attrs.top_k / common;
+  const std::string rows = q == 1 ? "[e] b c d" : "[e] b (c [q]) d", tokens = "b (c [r]) d",
+                    chosen = "b (c [r]) [k]";
   std::string text;
   switch (op.kind) {
     case OpKind::kMoeDispatch: text = tokens + ", " + chosen; break;
@@ -115,7 +119,7 @@ ShardingRule rule_rows(const ir::Op& op, Types operands, Types results) {
   if (op.kind != OpKind::kMoeGateGrad && operands.size() > 2) text += ", " + chosen;
   text += " -> ";
   text += op.kind == OpKind::kMoeDispatch ? rows : op.kind == OpKind::kMoeCombine ? tokens : chosen;
-  ShardingRule rule = make_rule(text, operands, results);
+  ShardingRule rule = make_rule(text, operands, results, {{'q', q}, {'r', attrs.experts / common}});
   rule.linear = op.kind == OpKind::kMoeGateGrad ? std::vector<int>{0, 1} : std::vector<int>{0};
   return rule;
 }

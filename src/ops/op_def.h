@@ -61,9 +61,11 @@ struct ShardingRule {
 // "." is a factor of its own that cannot be sharded; a factor in brackets "[k]" cannot be sharded
 // wherever it stands; "~k" is an ignored factor. A tensor of rank 0 is written as nothing: "b s d,
 // , b -> b s d". Contracted factors are sums until set_reduction says otherwise. REQUIRES: the text
-// fits the ranks of the types.
+// fits the ranks of the types. `sizes`: of factors that the types leave open, as both of "(b s)"
+// where neither is a dimension of its own.
 ShardingRule make_rule(const std::string& text, std::span<const ir::TensorType> operands,
-                       std::span<const ir::TensorType> results);
+                       std::span<const ir::TensorType> results,
+                       std::initializer_list<std::pair<char, int64_t>> sizes = {});
 void set_reduction(ShardingRule& rule, ir::Reduction reduction);  // of every contracted factor
 // All dimensions of equal position and size move together; operands of rank 0 or with size 1
 // dimensions broadcast.

@@ -194,6 +194,12 @@ void add_mixture(Examples& e) {
     e.push_back({K::kMoeCombine, moe, {rows, experts}});
     e.push_back({K::kMoeCombine, moe, {rows, experts, gates}});
     e.push_back({K::kMoeGateGrad, moe, {rows, tokens, experts}});
+    // 3 tokens are 2 rows of each expert.
+    const ir::MoeAttrs three{3, 2, sigmoid, 1};
+    const std::string of_three = "i32[2,6,2] below 3", six = "f32[2,6,3]", four = "f32[3,2,4,3]";
+    e.push_back({K::kMoeDispatch, three, {six, of_three}});
+    e.push_back({K::kMoeCombine, three, {four, of_three, "f32[2,6,2]"}});
+    e.push_back({K::kMoeGateGrad, three, {four, six, of_three}});
   }
 }
 

@@ -16,12 +16,17 @@ class RuleParser {
   explicit RuleParser(const std::string& text) : text_(text) { index_of_.fill(-1); }
 
   ShardingRule parse(std::span<const ir::TensorType> operands,
-                     std::span<const ir::TensorType> results) {
+                     std::span<const ir::TensorType> results,
+                     std::initializer_list<std::pair<char, int64_t>> sizes) {
     const size_t arrow = text_.find("->");
     MW_CHECK(arrow != std::string::npos, "rule '{}' has no ->", text_);
     const std::string_view text = text_;
     rule_.operands = tensors(text.substr(0, arrow), operands.size());
     rule_.results = tensors(text.substr(arrow + 2), results.size());
+    for (const auto& [name, size] : sizes) {
+      if (const int index = index_of_[static_cast<unsigned char>(name)]; index >= 0)
+        at(index).size = size;
+    }
     read_sizes(rule_.operands, operands);
     read_sizes(rule_.results, results);
     solve_joined(rule_.operands, operands);
@@ -168,8 +173,9 @@ std::string ShardingRule::to_string() const {
 }
 
 ShardingRule make_rule(const std::string& text, std::span<const ir::TensorType> operands,
-                       std::span<const ir::TensorType> results) {
-  return RuleParser(text).parse(operands, results);
+                       std::span<const ir::TensorType> results,
+                       std::initializer_list<std::pair<char, int64_t>> sizes) {
+  return RuleParser(text).parse(operands, results, sizes);
 }
 
 void set_reduction(ShardingRule& rule, ir::Reduction reduction) {

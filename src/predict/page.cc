@@ -65,7 +65,9 @@ report::PageRun page_run(const Request& request, const Prediction& p) {
     run.note = fmt::format("does not fit: needs {} of {}; ", format_bytes(p.needed().value),
                            limit_text(request.cluster.device));
   }
-  run.note += std::string(trim(outside_text(p.profile, p.outside)));
+  for (const std::string_view remark : split(remarks_text(p), '\n')) {
+    if (!remark.empty()) run.note += fmt::format("{}; ", remark);
+  }
   if (ends_with(run.note, "; ")) run.note.resize(run.note.size() - 2);
   run.memory_limit = p.memory_limit;
   for (size_t r = 0; r < p.result.ranks.size(); ++r)

@@ -12,6 +12,7 @@
 #include "predict/endless.h"
 #include "predict/precision.h"
 #include "predict/torch_memory.h"
+#include "predict/without_effect.h"
 #include "simulate/call_time.h"
 #include "transform/unfuse.h"
 
@@ -354,6 +355,7 @@ Prediction predict(const Request& request, const Step& step) {
   p.profile = request.cluster.stack.name;
   p.error = request.cluster.stack.error;
   p.outside = outside_profile(request);
+  p.without_effect = without_effect(request);
   return p;
 }
 

@@ -53,7 +53,8 @@ struct Prediction {
   std::string profile;                   // "" if the cluster has none
   // The profile's: how far predictions of its runs were off, a standard deviation; 0: no profile.
   double error = 0;
-  std::vector<std::string> outside;  // what lies outside the runs behind the profile
+  std::vector<std::string> outside;         // what lies outside the runs behind the profile
+  std::vector<std::string> without_effect;  // settings that change nothing (without_effect.h)
 
   // The fullest rank's reserved memory; of ranks that share one memory, all of theirs.
   Bytes needed() const;
@@ -128,6 +129,8 @@ std::string limit_text(const cluster::Device& device);
 Json error_json(double error);
 // A line about what lies outside, "" if nothing does.
 std::string outside_text(const std::string& profile, const std::vector<std::string>& outside);
+// That line, and one about what is without effect.
+std::string remarks_text(const Prediction& prediction);
 
 // For people: step, throughput, utilization with the peak's name, bubble, communication, memory by
 // stage, the critical path, what to change.

@@ -46,6 +46,16 @@ Request mixture() {
       "mixture.json");
   return request;
 }
+// Queries without a narrow vector, and experts that are no multiple of a token's: 3 tokens are 2
+// rows of each.
+Request uneven_mixture() {
+  Request request = mixture();
+  request.model.latent.query_rank = 0;
+  request.model.mixture.experts = 6;
+  request.model.mixture.top_k = 4;
+  request.seq_len = 48;
+  return request;
+}
 
 TEST_CASE("programs with context and expert parallelism are sound, and simulated as they are") {
   struct Case {
@@ -57,7 +67,9 @@ TEST_CASE("programs with context and expert parallelism are sound, and simulated
                         Case{mixture(), "dp=4,ep=2,pp=2,microbatches=2,zero=1"},
                         Case{mixture(), "dp=2,ep=2,tp=2,sp,pp=2,microbatches=4,zero=1"},
                         Case{mixture(), "dp=4,ep=4,cp=2,microbatches=2,recompute=selective"},
-                        Case{mixture(), "dp=4,ep=2,tp=2,sp,microbatches=2,zero=3"}}) {
+                        Case{mixture(), "dp=4,ep=2,tp=2,sp,microbatches=2,zero=3"},
+                        Case{uneven_mixture(), "dp=2,ep=2,tp=2,sp,pp=2,microbatches=4,zero=1"},
+                        Case{uneven_mixture(), "dp=2,ep=2,cp=4,microbatches=2"}}) {
     CAPTURE(std::string(c.plan));
     Request request = c.request;
     request.precision = DType::kF32;

@@ -156,6 +156,13 @@ std::string outside_text(const std::string& profile, const std::vector<std::stri
                      join(outside, ", "));
 }
 
+std::string remarks_text(const Prediction& p) {
+  std::string text = outside_text(p.profile, p.outside);
+  if (!p.without_effect.empty())
+    text += fmt::format("without effect here: {}\n", join(p.without_effect, ", "));
+  return text;
+}
+
 std::string to_text(const Request& request, const Prediction& p) {
   std::string text =
       fmt::format("{}: {} parameters on {} x {} ({}), plan {}, global batch {}, sequence {}\n",
@@ -168,7 +175,7 @@ std::string to_text(const Request& request, const Prediction& p) {
       format_seconds(p.step.value), error_text(p.error, !p.outside.empty()),
       format_si(p.tokens_per_s), tflops_text(p.tflops_per_device), percent_text(p.mfu),
       percent_text(p.hfu), p.peak.value / 1e12, p.peak_format, format_percent(p.bubble));
-  text += outside_text(p.profile, p.outside);
+  text += remarks_text(p);
   text += "where the time goes, mean over pipeline ranks:\n" + time_text(p);
   const std::string limit = limit_text(request.cluster.device);
   text += p.sharing > 1 ? fmt::format("memory, {} of {} that the {} ranks share",
@@ -211,6 +218,7 @@ Json to_json(const Request& request, const Prediction& p) {
   json["step_error"] = error_json(p.error);
   json["profile"] = p.profile;
   json["outside_profile"] = Json::list(p.outside);
+  json["without_effect"] = Json::list(p.without_effect);
   json["tokens_per_s"] = p.tokens_per_s;
   json["tflops_per_gpu"] = p.tflops_per_device;
   json["mfu"] = p.mfu;

@@ -144,7 +144,7 @@ std::string to_text(const Prediction& base, const std::vector<Variation>& variat
     }
     table.push_back(std::move(row));
   }
-  return lay_out(table, 0) + outside_text(base.profile, base.outside);
+  return lay_out(table, 0) + remarks_text(base);
 }
 
 Json to_json(const Request& request, const Prediction& base,
