@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <numeric>
 
 #include "base/error.h"
 #include "base/in_parallel.h"
@@ -15,9 +16,12 @@
 namespace mw::calibrate {
 namespace {
 
-constexpr double kStep = 0.02;     // of a constant's logarithm, for derivatives
+constexpr double kStep = 0.01;       // of a constant's logarithm, up and down, for derivatives
+constexpr int kRounds = 3;           // the prior is weighed anew by how far rows are off
+constexpr double kLeastGain = 1e-6;  // of what is minimised, for another step
 constexpr double kPrior = 3.0;     // standard deviation of a constant's logarithm around its start
-constexpr double kTypical = 0.05;  // expected residual: what the prior is weighed against
+constexpr double kTypical = 0.05;  // a row's expected residual, before any is known
+constexpr double kLeast = 1e-5;    // of what a row is taken to be off by
 
 const std::string kKernels = "measured kernels";  // their source
 
@@ -59,6 +63,15 @@ std::vector<const Run*> chosen(const std::vector<const Run*>& runs, const Machin
   }
   return all;
 }
+
+// The logarithms of the constants: where they begin, and their range.
+struct Range {
+  std::vector<double> start, least, most;
+};
+// Logarithms of the constants, and the residuals of all rows there.
+struct Point {
+  std::vector<double> x, r;
+};
 
 }  // namespace
 
@@ -139,9 +152,13 @@ struct Fitter::Parts {
                                             const std::vector<double>& r,
                                             const std::vector<double>& most,
                                             const std::vector<bool>& used) const;
-  Fit fit_at(const std::vector<double>& x, const std::vector<double>& start,
-             const std::vector<double>& most, const std::vector<bool>& used,
-             const std::vector<double>& w, const std::vector<double>& r) const;
+  // Steps downhill from `at` until they gain little.
+  void descend(Point& at, const Range& range, const std::vector<bool>& used,
+               const std::vector<double>& w, double prior) const;
+  double deviation(const std::vector<double>& r, const std::vector<bool>& used,
+                   const std::vector<double>& w) const;
+  Fit fit_at(const Point& at, const Range& range, const std::vector<bool>& used,
+             const std::vector<double>& w, double prior) const;
 
   // [row] what its square counts: every source alike, a table as one more, its kernels' kinds
   // alike; without runs each kind as much as a source.
@@ -227,12 +244,6 @@ const std::vector<Skipped>& Fitter::skipped() const { return parts_->skipped; }
 
 namespace {
 
-constexpr double kPriorWeight = kTypical * kTypical / (kPrior * kPrior);
-
-// The logarithms of the constants: where they begin, and their range.
-struct Range {
-  std::vector<double> start, least, most;
-};
 Range range_of(const std::vector<std::string>& constants, const cluster::Cluster& at) {
   const auto infos = cluster::constant_infos();
   Range range;
@@ -253,10 +264,10 @@ Range range_of(const std::vector<std::string>& constants, const cluster::Cluster
 
 // What the fit minimises: squares of residuals and of ways from the start.
 double cost(const std::vector<double>& r, const std::vector<double>& w,
-            const std::vector<double>& x, const std::vector<double>& start) {
+            const std::vector<double>& x, const std::vector<double>& start, double prior) {
   double sum = 0;
   for (size_t i = 0; i < r.size(); ++i) sum += w[i] * r[i] * r[i];
-  for (size_t p = 0; p < x.size(); ++p) sum += kPriorWeight * (x[p] - start[p]) * (x[p] - start[p]);
+  for (size_t p = 0; p < x.size(); ++p) sum += prior * (x[p] - start[p]) * (x[p] - start[p]);
   return sum;
 }
 
@@ -267,12 +278,13 @@ struct NormalEquations {
 };
 NormalEquations normal_equations(const std::vector<std::vector<double>>& jacobian,
                                  const std::vector<double>& r, const std::vector<double>& w,
-                                 const std::vector<double>& x, const std::vector<double>& start) {
+                                 const std::vector<double>& x, const std::vector<double>& start,
+                                 double prior) {
   const size_t n = x.size();
   NormalEquations made{Matrix(n, std::vector<double>(n, 0)), std::vector<double>(n, 0)};
   for (size_t p = 0; p < n; ++p) {
-    made.gradient[p] = kPriorWeight * (x[p] - start[p]);
-    made.matrix[p][p] = kPriorWeight;
+    made.gradient[p] = prior * (x[p] - start[p]);
+    made.matrix[p][p] = prior;
     for (size_t i = 0; i < r.size(); ++i) made.gradient[p] += w[i] * jacobian[p][i] * r[i];
     for (size_t q = 0; q < n; ++q) {
       for (size_t i = 0; i < r.size(); ++i)
@@ -306,14 +318,35 @@ std::vector<std::vector<double>> Fitter::Parts::jacobian(const std::vector<doubl
   std::vector<std::vector<double>> columns;
   for (size_t p = 0; p < x.size(); ++p) {
     std::vector<double> moved = x;
-    const double step = x[p] + kStep <= most[p] ? kStep : -kStep;
-    moved[p] += step;
+    moved[p] = std::min(x[p] + kStep, most[p]);
+    const double above = moved[p];
     std::vector<double> column = residuals(moved, used);
-    for (size_t i = 0; i < column.size(); ++i) column[i] = (column[i] - r[i]) / step;
+    moved[p] = x[p] - kStep;
+    const std::vector<double> below = residuals(moved, used);
+    for (size_t i = 0; i < column.size(); ++i)
+      column[i] = (column[i] - below[i]) / (above - moved[p]);
     columns.push_back(std::move(column));
   }
   return columns;
 }
+
+namespace {
+
+// Rows of equal weight that would tell as much.
+double effective_rows(const std::vector<double>& w) {
+  double squares = 0, weight = 0;
+  for (const double v : w) weight += v, squares += v * v;
+  return squares > 0 ? weight * weight / squares : 1;
+}
+
+// What the square of a constant's way from its start counts where a row is off by `residual`.
+double prior_weight(const std::vector<double>& w, double residual) {
+  const double weight = std::accumulate(w.begin(), w.end(), 0.0);
+  const double off = std::max(kLeast, residual);
+  return off * off / (kPrior * kPrior) * weight / effective_rows(w);
+}
+
+}  // namespace
 
 Fit Fitter::fit(const std::vector<bool>& given) const {
   const Parts& parts = *parts_;
@@ -321,54 +354,67 @@ Fit Fitter::fit(const std::vector<bool>& given) const {
   used.resize(parts.rows(), given.empty());
   const std::vector<double> w = parts.weights(used);
   const Range range = range_of(parts.options.constants, parts.measured_on);
-  std::vector<double> x = range.start, r = parts.residuals(x, used);
-  double best = cost(r, w, x, range.start), damping = 1e-3, gain = 1;
-  for (int iteration = 0; iteration < parts.options.iterations && gain >= 1e-4; ++iteration) {
+  Point at{range.start, parts.residuals(range.start, used)};
+  double prior = prior_weight(w, kTypical);
+  for (int round = 0; round < kRounds; ++round) {
+    parts.descend(at, range, used, w, prior);
+    prior = prior_weight(w, parts.deviation(at.r, used, w));
+  }
+  return parts.fit_at(at, range, used, w, prior);
+}
+
+void Fitter::Parts::descend(Point& at, const Range& range, const std::vector<bool>& used,
+                            const std::vector<double>& w, double prior) const {
+  double best = cost(at.r, w, at.x, range.start, prior), damping = 1e-3, gain = 1;
+  for (int iteration = 0; iteration < options.iterations && gain >= kLeastGain; ++iteration) {
     const NormalEquations equations =
-        normal_equations(parts.jacobian(x, r, range.most, used), r, w, x, range.start);
+        normal_equations(jacobian(at.x, at.r, range.most, used), at.r, w, at.x, range.start, prior);
     gain = 0;
     for (int attempt = 0; attempt < 6 && gain == 0; ++attempt) {
-      const std::vector<double> moved = damped_step(equations, damping, x, range);
-      const std::vector<double> tried = parts.residuals(moved, used);
-      const double now = cost(tried, w, moved, range.start);
+      const std::vector<double> moved = damped_step(equations, damping, at.x, range);
+      const std::vector<double> tried = residuals(moved, used);
+      const double now = cost(tried, w, moved, range.start, prior);
       if (now >= best) {
         damping *= 8;
         continue;
       }
       gain = (best - now) / best;
-      x = moved;
-      r = tried;
+      at = {moved, tried};
       best = now;
       damping = std::max(1e-6, damping / 4);
     }
   }
-  return parts.fit_at(x, range.start, range.most, used, w, r);
 }
 
-// What is told of the constants at x, with the residuals r of the rows that are used.
-Fit Fitter::Parts::fit_at(const std::vector<double>& x, const std::vector<double>& start,
-                          const std::vector<double>& most, const std::vector<bool>& used,
-                          const std::vector<double>& w, const std::vector<double>& r) const {
-  Fit fit;
+// Of the runs' residuals, every source alike; of the kernels' where there is no run.
+double Fitter::Parts::deviation(const std::vector<double>& r, const std::vector<bool>& used,
+                                const std::vector<double>& w) const {
   double sum = 0, total = 0;
   for (size_t i = 0; i < (runs.empty() ? rows() : runs.size()); ++i) {
     if (!used[i]) continue;
     sum += w[i] * r[i] * r[i];
     total += w[i];
   }
-  fit.deviation = total > 0 ? std::sqrt(sum / total) : 0;
-  // Effective number of rows: that of equal weights with the same total.
-  double squares = 0, weight = 0;
-  for (const double v : w) weight += v, squares += v * v;
-  const double effective = squares > 0 ? weight * weight / squares : 1;
-  const Matrix normal = normal_equations(jacobian(x, r, most, used), r, w, x, start).matrix;
+  return total > 0 ? std::sqrt(sum / total) : 0;
+}
+
+// What is told of the constants at x, with the residuals r of the rows that are used.
+Fit Fitter::Parts::fit_at(const Point& at, const Range& range, const std::vector<bool>& used,
+                          const std::vector<double>& w, double prior) const {
+  const auto& [x, r] = at;
+  const std::vector<double>& start = range.start;
+  Fit fit;
+  fit.deviation = deviation(r, used, w);
+  const double weight = std::accumulate(w.begin(), w.end(), 0.0), effective = effective_rows(w);
+  const Matrix normal =
+      normal_equations(jacobian(x, r, range.most, used), r, w, x, start, prior).matrix;
   const Matrix covariance = inverse(normal);
   for (size_t p = 0; p < x.size(); ++p) {
     const double deviation =
         std::sqrt(covariance[p][p] * fit.deviation * fit.deviation * weight / effective);
     fit.constants.push_back({options.constants[p], std::exp(start[p]), std::exp(x[p]),
                              std::exp(x[p] - 1.96 * deviation), std::exp(x[p] + 1.96 * deviation),
-                             normal[p][p] > kPriorWeight});
+                             normal[p][p] > prior});
   }
   const std::vector<double> all = residuals(x, std::vector<bool>(rows(), true));
   for (size_t i = 0; i < runs.size(); ++i)

@@ -60,8 +60,10 @@ class Fitter {
   // of the source's runs that are used (a table of kernels is one source, its kinds alike), by
   // damped Gauss-Newton steps in the constants' logarithms with numeric derivatives [Levenberg
   // 1944, Marquardt 1963]. A constant that the runs do not determine stays where it starts: its
-  // logarithm has a prior of standard deviation 3 there. `used`: [row] whether it counts, runs,
-  // then collectives, then kernels; empty: all. Intervals from the covariance at the end.
+  // logarithm has a prior of standard deviation 3 there, weighed against how far the rows are off
+  // in the end, so that rows without noise give the constants that made them. `used`: [row]
+  // whether it counts, runs, then collectives, then kernels; empty: all. Intervals from the
+  // covariance at the end.
   Fit fit(const std::vector<bool>& used = {}) const;
   // [row] its source; "measured kernels" of a table.
   std::vector<std::string> sources() const;

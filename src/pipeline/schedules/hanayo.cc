@@ -56,7 +56,8 @@ const std::array<Try, 12> kWaves = {{{Tie::kOlder},
                                      {Block{2, 4, 0, 1}, 2},
                                      {Block{1, 3, 0, 2}, 4}}};
 
-std::function<ListRules::Key(const Action&)> key_of(const Try& one, const ScheduleRequest& request) {
+std::function<ListRules::Key(const Action&)> key_of(const Try& one,
+                                                    const ScheduleRequest& request) {
   const int32_t p = request.ranks, stages = p * request.chunks;
   if (const Tie* tie = std::get_if<Tie>(&one.rule)) {
     return [tie = *tie, p](const Action& action) -> ListRules::Key {
