@@ -123,6 +123,10 @@ void read_versions(std::vector<JsonReader> readers, Profile& profile) {
     version.f16_gradients = reader.boolean_or("f16_gradients", profile.stack.f16_gradients);
     version.gradient_bytes =
         reader.integer_or("gradient_bytes", profile.gradient_bytes, {.min = 1, .max = 8});
+    // A version's own format is that of both kinds of halves.
+    version.bf16_gradient_bytes = reader.integer_or(
+        "bf16_gradient_bytes", reader.has("gradient_bytes") ? 0 : profile.bf16_gradient_bytes,
+        {.min = 1, .max = 8});
     if (reader.has("constants")) read_constants(reader.object("constants"), version.constants);
     reader.ignore("constants");
     reader.finish();
@@ -228,6 +232,8 @@ Profile parse_profile(std::string_view text, const std::string& file) {
       std::find(kAllocators.begin(), kAllocators.end(), allocator) - kAllocators.begin());
   profile.stack.gathered_again = reader.number_or("gathered_again", 0, {.min = 0, .max = 1});
   profile.gradient_bytes = reader.integer_or("gradient_bytes", 4, {.min = 1, .max = 8});
+  profile.bf16_gradient_bytes =
+      reader.integer_or("bf16_gradient_bytes", 0, {.min = 1, .max = 8});
   profile.stack.error = reader.number_or("error", 0, {.min = 0});
   if (reader.has("versions")) read_versions(reader.objects("versions"), profile);
   reader.ignore("versions");
@@ -271,6 +277,8 @@ std::string to_toml(const Profile& profile) {
       profile.stack.f16_gradients ? "f16_gradients = true\n" : "",
       profile.stack.gathers_late ? "gathers_late = true\n" : "",
       profile.stack.copies_shards ? "copies_shards = true\n" : "", profile.gradient_bytes);
+  if (profile.bf16_gradient_bytes > 0)
+    text += fmt::format("bf16_gradient_bytes = {}\n", profile.bf16_gradient_bytes);
   if (profile.stack.allocator != Allocator::kPlan) {
     text += fmt::format("allocator = {}\n",
                         quoted(kAllocators[static_cast<size_t>(profile.stack.allocator)]));
@@ -289,6 +297,11 @@ std::string to_toml(const Profile& profile) {
       text += fmt::format("f16_gradients = {}\n", version.f16_gradients);
     if (version.gradient_bytes != profile.gradient_bytes)
       text += fmt::format("gradient_bytes = {}\n", version.gradient_bytes);
+    if (version.bf16_gradient_bytes != profile.bf16_gradient_bytes) {
+      text += fmt::format("bf16_gradient_bytes = {}\n", version.bf16_gradient_bytes > 0
+                                                            ? version.bf16_gradient_bytes
+                                                            : version.gradient_bytes);
+    }
     text += fmt::format("source = {}\n", quoted(version.source));
     for (const Constant& c : version.constants)
       text += fmt::format("constants.{}\n", entry_text(c));
@@ -323,6 +336,7 @@ void apply(const Profile& profile, Cluster& cluster) {
   cluster.device.attained.fused_elementwise = profile.fused_elementwise;
   cluster.device.attained.fused_linears = profile.fused_linears;
   cluster.device.attained.gradient_bytes = static_cast<double>(profile.gradient_bytes);
+  cluster.device.attained.bf16_gradient_bytes = static_cast<double>(profile.bf16_gradient_bytes);
   for (const Constant& c : profile.constants) set_constant(cluster, c.name, c.value);
   cluster.stack = profile.stack;
 }
@@ -333,6 +347,7 @@ void apply(const Profile::Version& version, Cluster& cluster) {
   cluster.stack.f16_gradients = version.f16_gradients;
   cluster.device.attained.fused_attention = version.fused_attention;
   cluster.device.attained.gradient_bytes = static_cast<double>(version.gradient_bytes);
+  cluster.device.attained.bf16_gradient_bytes = static_cast<double>(version.bf16_gradient_bytes);
   for (const Constant& c : version.constants) set_constant(cluster, c.name, c.value);
 }
 

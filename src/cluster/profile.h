@@ -9,7 +9,7 @@
 //   source = "…"
 //   overlap = ["grad_reduce"]         # as `simulate --overlap` takes them
 //   scatter_gather, gloo, global_sums, fused_attention, fused_elementwise, fused_linears,
-//   interleaved, keeps_gathered, gradient_bytes
+//   interleaved, keeps_gathered, gradient_bytes, bf16_gradient_bytes
 //   error = 0.06                      # standard deviation of log(predicted / measured)
 //   [[versions]]                      # optional; see Profile
 //   runs_that_say = ["a paper"]
@@ -75,7 +75,7 @@ struct Profile {
     std::vector<std::string> runs_that_say, overlap;
     std::string source;
     bool fused_attention = true, attention_copies = false, f16_gradients = false;
-    int64_t gradient_bytes = 4;
+    int64_t gradient_bytes = 4, bf16_gradient_bytes = 0;
     std::vector<Constant> constants;
   };
   std::vector<Version> versions;
@@ -87,6 +87,7 @@ struct Profile {
   bool selective = true;      // the stack has selective recomputation
   bool keeps_gathered = false;  // with full recomputation, until the gradients: no Plan::regather
   int64_t gradient_bytes = 4;   // an element in which gradients are reduced
+  int64_t bf16_gradient_bytes = 0;  // those of bf16 weights; 0: as gradient_bytes
   std::vector<Constant> constants;
   Stack stack;
   std::vector<LeftOut> left_out;  // empty: it is not known

@@ -39,6 +39,7 @@ gathers_late = true
 copies_shards = true
 allocator = "segments"
 gradient_bytes = 2
+bf16_gradient_bytes = 4
 gathered_again = 0.6667
 error = 0.05
 
@@ -87,7 +88,8 @@ TEST_CASE("a profile replaces what a cluster file says of device and links") {
   CHECK(!c.device.attained.fused_attention);
   CHECK(!c.device.attained.fused_elementwise);
   CHECK(c.device.attained.fused_linears);
-  CHECK(c.device.attained.gradient_bytes == 2);
+  CHECK(c.device.attained.gradient_bytes_of(false) == 2);
+  CHECK(c.device.attained.gradient_bytes_of(true) == 4);
   CHECK(c.links[0].bus_bandwidth.value == 100e9);
   CHECK(c.links[1].bus_bandwidth.value == 50e9);
   CHECK(c.stack.name == "stack");
@@ -122,7 +124,8 @@ TEST_CASE("a version replaces what its profile says") {
   CHECK(c.device.attained.fused_attention);
   CHECK(!c.stack.attention_copies);
   CHECK(!c.stack.f16_gradients);
-  CHECK(c.device.attained.gradient_bytes == 8);
+  CHECK(c.device.attained.gradient_bytes_of(false) == 8);
+  CHECK(c.device.attained.gradient_bytes_of(true) == 8);
   CHECK(c.device.attained.launch.value == mw::test::close_to(3e-6));
   CHECK(c.device.attained.host_op.value == mw::test::close_to(20e-6));
 }

@@ -160,7 +160,7 @@ TEST_CASE("a search looks at what --only takes, and finds the fastest of that") 
   CHECK(diagnostics.findings().empty());
   CHECK(message_of(with(small(4), {"tp=3"})) ==
         "--gpus: no plan with tp=3 has 4 ranks: tp must divide the 4 heads, pp the 4 layers or up "
-        "to a tenth more, and dp the global batch of 8; use another batch or --only");
+        "to a quarter more, and dp the global batch of 8; use another batch or --only");
   CHECK(message_of(with(small(4), {"pp=2", "chunks=3"})) ==
         "--only: no plan of 4 ranks has chunks=3 pp=2");
   // What is needed at the least is told where no schedule that is taken fits.
@@ -405,16 +405,16 @@ TEST_CASE("everything that is wrong with a request is said at once") {
         "--gpus: is 17, but box.toml has 16 devices; use at most 16\n"
         "--seq-len: is 128, but small.json has 64 positions; use at most 64\n"
         "--gpus: no plan has 17 ranks: tp must divide the 4 heads, pp the 4 layers or up to a "
-        "tenth more, and dp the global batch of 8; use 16 devices, or another batch");
+        "quarter more, and dp the global batch of 8; use 16 devices, or another batch");
   request = small(7);
   CHECK(message_of(request) ==
         "--gpus: no plan has 7 ranks: tp must divide the 4 heads, pp the 4 layers or up to a "
-        "tenth more, and dp the global batch of 8; use 4 or 8 devices, or another batch");
+        "quarter more, and dp the global batch of 8; use 4 or 8 devices, or another batch");
   request = small(1'000'000'000);  // as quick as 7
   request.base.cluster.devices = 0;
   CHECK(message_of(request) ==
         "--gpus: no plan has 1000000000 ranks: tp must divide the 4 heads, pp the 4 layers or up "
-        "to a tenth more, and dp the global batch of 8; use 128 devices, or another batch");
+        "to a quarter more, and dp the global batch of 8; use 128 devices, or another batch");
   request = small(11);
   request.base.cluster.links.front().devices = 4;
   CHECK(message_of(request) == "--gpus: is 11, not a multiple of the 4 devices that " +

@@ -33,14 +33,14 @@ int64_t most_blocks(const predict::Request& base, int64_t pp) {
   return ceil_div(base.model.layers, pp);
 }
 
-// Pipelines whose ranks have equal shares of the blocks, or some one less, to a tenth of the whole:
-// 126 blocks as if they were 128.
+// Pipelines whose ranks have equal shares of the blocks, or some one less, to a quarter of the
+// whole: 126 blocks as if they were 128, 36 on 8 ranks as if they were 40.
 std::vector<int64_t> pipelines(const Request& request) {
   const predict::Request& base = request.base;
   std::vector<int64_t> found;
   const int64_t layers = base.model.layers;
   for (int64_t pp = 1; pp <= layers; ++pp) {
-    if (request.only.takes("pp", pp) && 10 * most_blocks(base, pp) * pp <= 11 * layers)
+    if (request.only.takes("pp", pp) && 4 * most_blocks(base, pp) * pp <= 5 * layers)
       found.push_back(pp);
   }
   return found;
@@ -216,7 +216,7 @@ std::vector<std::string> findings(const Request& request) {
              layouts(request, request.gpus).empty()) {
     out.add(
         "--gpus: no plan{} has {} ranks: tp must divide the {} heads, pp the {} layers or up to a "
-        "tenth more, and dp the global batch of {}; {}",
+        "quarter more, and dp the global batch of {}; {}",
         request.only.empty() ? "" : fmt::format(" with {}", to_string(request.only)), request.gpus,
         base.model.heads, base.model.layers, base.global_batch,
         nearest_devices(request, request.gpus));

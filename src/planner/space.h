@@ -13,7 +13,7 @@ struct Layout {
   int64_t tp = 1, pp = 1, dp = 1;
 };
 
-// tp divides the heads, dp the batch, pp the blocks or a tenth more places than there are blocks,
+// tp divides the heads, dp the batch, pp the blocks or a quarter more places than there are blocks,
 // and their product is `devices`.
 std::vector<Layout> layouts(const Request& request, int64_t devices);
 

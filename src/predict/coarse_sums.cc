@@ -53,7 +53,9 @@ std::vector<Coarse::ReplicaSum> Coarse::replica_sums(const Setting& setting) {
   const bool narrow = memory.f16_gradients && base_.precision == DType::kF16;
   const auto size = static_cast<double>(dtype_size(narrow ? DType::kF16 : DType::kF32));
   const double share =
-      base_.precision == DType::kF32 ? 1 : on.device.attained.gradient_bytes / size;
+      base_.precision == DType::kF32
+          ? 1
+          : on.device.attained.gradient_bytes_of(base_.precision == DType::kBF16) / size;
   const bool step = divided_stage(plan) == 0, together = plan.zero == 0 && step;
   Names of_experts = plan.data_axes();
   erase(of_experts, "ep");

@@ -109,9 +109,10 @@ TEST_CASE("sums over replicas are in the format of gradients, before the norm th
   for (const bool narrow : {false, true}) {
     CAPTURE(narrow);
     Request request = small();
-    REQUIRE(set_precision(request, "f16"));
+    REQUIRE(set_precision(request, narrow ? "f16" : "bf16"));
     request.cluster.stack.f16_gradients = narrow;
-    request.cluster.device.attained.gradient_bytes = 2;
+    request.cluster.device.attained.gradient_bytes = narrow ? 2 : 1;
+    request.cluster.device.attained.bf16_gradient_bytes = 3;
     request.model.vocab_size = 1 << 14;  // tied: both ends' gradients are added up before
     set_bandwidth(request, 1e9);
     for (const char* plan :

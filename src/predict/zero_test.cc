@@ -140,6 +140,23 @@ TEST_CASE("weights are gathered in their own precision, gradients summed in the 
   }
 }
 
+TEST_CASE("gradients of bf16 weights are summed in a format of their own") {
+  Request request = small();
+  request.plan = compile::parse_plan("dp=4");
+  request.cluster.device.attained.gradient_bytes = 2;
+  const auto sent = [&](DType precision, double bf16) {
+    request.precision = precision;
+    request.cluster.device.attained.bf16_gradient_bytes = bf16;
+    return mw::predict::predict(request).result.ranks[0].bytes_by_group.at("dp");
+  };
+  const Bytes two = sent(DType::kF16, 0);
+  CHECK(sent(DType::kF16, 4) == two);
+  CHECK(sent(DType::kBF16, 0) == two);
+  const Bytes four = sent(DType::kBF16, 4);
+  CHECK(static_cast<double>(four.value) ==
+        mw::test::close_to(2 * static_cast<double>(two.value)).epsilon(0.01));
+}
+
 TEST_CASE("weights that a stack releases behind the recomputation are gathered once more") {
   Request request = small();
   request.options.host = false;

@@ -133,8 +133,10 @@ FragmentCoster::FragmentCoster(const pipeline::Program& program, const cluster::
       coordinates_(std::move(coordinates)) {
   for (const pipeline::RankProgram& rank : program.ranks) {
     for (const pipeline::Buffer& buffer : rank.buffers) {
-      half_weights_ = half_weights_ || (buffer.category == pipeline::Category::kWeights &&
-                                        dtype_size(buffer.type().dtype) == 2);
+      if (buffer.category != pipeline::Category::kWeights) continue;
+      const DType dtype = buffer.type().dtype;
+      half_weights_ = half_weights_ || dtype_size(dtype) == 2;
+      bf16_weights_ = bf16_weights_ || dtype == DType::kBF16;
     }
     if (half_weights_) break;
   }
@@ -249,8 +251,9 @@ void FragmentCoster::add_collective(const Fragment& fragment, const ir::Op& op, 
   const bool of_gradients = reduces && (cost.update || collective.data) && dtype != DType::kF64;
   if (of_gradients && half_weights_) {
     collective.gradients = whole.value / static_cast<int64_t>(dtype_size(dtype));
-    collective.bytes = Bytes(std::llround(cluster_.device.attained.gradient_bytes *
-                                          static_cast<double>(collective.gradients)));
+    collective.bytes =
+        Bytes(std::llround(cluster_.device.attained.gradient_bytes_of(bf16_weights_) *
+                           static_cast<double>(collective.gradients)));
   }
   collective.size = group.size;
   collective.shapes = group.shapes;

@@ -147,7 +147,7 @@ class FragmentCoster {
   const Options& options_;
   Labels& labels_;
   std::vector<int32_t> coordinates_;
-  bool half_weights_ = false;
+  bool half_weights_ = false, bf16_weights_ = false;
   std::vector<CrossGroup> cross_groups_;
   std::vector<std::string> cross_names_;
   std::map<std::pair<int32_t, Names>, Group> groups_;  // by pipeline rank, -1: all, and the axes
