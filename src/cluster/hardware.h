@@ -103,9 +103,9 @@ struct Attained {
   // MiB of gradients that one all-reduce of the step sums at most; 0: all that the plan's buckets
   // hold.
   double reduce_bucket = 0;
-  double gradient_bytes = 4;    // an element in which gradients are reduced
+  double gradient_bytes = 4;       // an element in which gradients are reduced
   double bf16_gradient_bytes = 0;  // those of bf16 weights; 0: as gradient_bytes
-  double overlap_slowdown = 1;  // how much longer computation beside communication takes
+  double overlap_slowdown = 1;     // how much longer computation beside communication takes
   double gradient_bytes_of(bool bf16) const {
     return bf16 && bf16_gradient_bytes > 0 ? bf16_gradient_bytes : gradient_bytes;
   }

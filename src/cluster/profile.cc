@@ -232,8 +232,7 @@ Profile parse_profile(std::string_view text, const std::string& file) {
       std::find(kAllocators.begin(), kAllocators.end(), allocator) - kAllocators.begin());
   profile.stack.gathered_again = reader.number_or("gathered_again", 0, {.min = 0, .max = 1});
   profile.gradient_bytes = reader.integer_or("gradient_bytes", 4, {.min = 1, .max = 8});
-  profile.bf16_gradient_bytes =
-      reader.integer_or("bf16_gradient_bytes", 0, {.min = 1, .max = 8});
+  profile.bf16_gradient_bytes = reader.integer_or("bf16_gradient_bytes", 0, {.min = 1, .max = 8});
   profile.stack.error = reader.number_or("error", 0, {.min = 0});
   if (reader.has("versions")) read_versions(reader.objects("versions"), profile);
   reader.ignore("versions");

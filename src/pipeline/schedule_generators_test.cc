@@ -482,6 +482,30 @@ TEST_CASE("hanayo takes no longer than flushing between halves, and holds no mor
   }
 }
 
+TEST_CASE(
+    "of one wave hanayo idles as long however many microbatches there are, of more not much "
+    "longer") {
+  for (const int32_t p : {2, 3, 4, 5, 8}) {
+    for (const int32_t rounds : {1, 2, 5, 9}) {
+      CAPTURE(p);
+      CAPTURE(rounds);
+      const auto idle = [&](int32_t chunks, int32_t microbatches) {
+        const Timeline times = timeline(
+            make_schedule(
+                {.kind = "hanayo", .ranks = p, .chunks = chunks, .microbatches = microbatches}),
+            {});
+        CHECK(highest(times.peak_activations) <= p);
+        return times.makespan - 3 * chunks * microbatches;
+      };
+      CHECK(idle(2, rounds * p) <= 4 * (p - 1) + (p > 5 ? 1 : 0));
+      CHECK(idle(2, rounds * p + 1) <= 4 * (p - 1) + 2);
+      // 1F1B idles for 3 chunks (p - 1).
+      for (const int32_t chunks : {4, 8})
+        CHECK(idle(chunks, rounds * p) <= (chunks == 4 ? 12 : 16) * (p - 1));
+    }
+  }
+}
+
 TEST_CASE("hanayo's bubble is no larger than its paper's ratio at N = P") {
   for (const int32_t p : {4, 8}) {
     for (const int32_t waves : {1, 2, 4}) {

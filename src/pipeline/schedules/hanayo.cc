@@ -82,35 +82,39 @@ std::function<ListRules::Key(const Action&)> key_of(const Try& one,
   };
 }
 
+constexpr int32_t kFew = 2;  // microbatches a rank, by which the rule for more is chosen
+
 struct Made {
   Schedule schedule;
   double makespan = 0;
+  const Try* by = nullptr;  // of a list
 };
 
-Made listed(const ScheduleRequest& request) {
+// By the best of `tries`; of none, where each holds more than 1F1B does.
+Made listed(const ScheduleRequest& request, std::span<const Try> tries) {
   const int32_t p = request.ranks, v = request.chunks;
   std::vector<std::vector<Action>> forwards(1);
   for (int32_t k = 0; k < request.microbatches; ++k) forwards[0].push_back(forward_action(0, k));
   const int32_t as_1f1b = std::min(p, request.microbatches) * v;  // chunks alive on a rank
   Made best;
-  for (const Try& one : v == 2 ? std::span<const Try>(kOneWave) : std::span<const Try>(kWaves)) {
+  for (const Try& one : tries) {
     ListRules rules;
     // A later chunk always finds room, so that earlier ones cannot block it.
     for (int32_t s = 0; s < p * v; ++s)
       rules.most_alive.push_back(as_1f1b - v + s / p + 1 + one.more);
     rules.rank_of_action = key_of(one, request);
     rules.alive_at_most = as_1f1b;
-    if (best.makespan > 0) rules.sooner_than = static_cast<int32_t>(best.makespan);
+    if (best.by != nullptr) rules.sooner_than = static_cast<int32_t>(best.makespan);
     Schedule schedule = empty_schedule(request, folded_placement(p, v));
     const std::optional<ListOutcome> made = list_schedule(schedule, forwards, rules);
-    if (made) best = {std::move(schedule), static_cast<double>(made->makespan)};
+    if (made) best = {std::move(schedule), static_cast<double>(made->makespan), &one};
   }
   return best;
 }
 
 // As many microbatches as `request` in parts of so many, each in the order of `part`.
 Made in_parts(const ScheduleRequest& request, const Schedule& part) {
-  Made made{part, 0};
+  Made made{.schedule = part};
   made.schedule.microbatches = request.microbatches;
   for (std::vector<Action>& actions : made.schedule.ranks) {
     const std::vector<Action> once = actions;
@@ -133,18 +137,27 @@ const Made& shortest(const ScheduleRequest& request, Known& known) {
   const auto [it, is_new] = known.try_emplace(request.microbatches);
   Made& best = it->second;
   if (!is_new) return best;
-  best = listed(request);
+  const auto of = [&](int32_t microbatches) -> const Made& {
+    ScheduleRequest other = request;
+    other.microbatches = microbatches;
+    return shortest(other, known);
+  };
+  const auto tries = request.chunks == 2 ? std::span<const Try>(kOneWave) : std::span(kWaves);
+  const int32_t m = request.microbatches, p = request.ranks, half = m / 2, few = kFew * p;
+  // Of many microbatches the rule that is best for few: a block's goes on as it is.
+  if (const Made* shown = request.chunks > 2 && m > few ? &of(few) : nullptr;
+      shown != nullptr && shown->by != nullptr && std::holds_alternative<Block>(shown->by->rule)) {
+    best = listed(request, std::span(shown->by, 1));
+    if (best.by != nullptr) return best;
+  }
+  best = listed(request, tries);
   if (request.chunks == 2) return best;
-  const auto try_parts = [&](int32_t of) {
-    ScheduleRequest part = request;
-    part.microbatches = of;
-    Made made = in_parts(request, shortest(part, known).schedule);
+  const auto try_parts = [&](int32_t part) {
+    Made made = in_parts(request, of(part).schedule);
     if (made.makespan < best.makespan) best = std::move(made);
   };
-  const int32_t m = request.microbatches, half = m / 2;
   if (m % 2 == 0) try_parts(half);
-  if (m % request.ranks == 0 && m > request.ranks && half != request.ranks)
-    try_parts(request.ranks);
+  if (m % p == 0 && m > p && half != p) try_parts(p);
   return best;
 }
 
