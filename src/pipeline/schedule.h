@@ -150,11 +150,11 @@ std::vector<int32_t> peak_in_flight(const Schedule& schedule);
 // torch.distributed.pipelining's compute_only format, one line a rank: "0F0,0F1,1F0,1B0,…", an
 // overlapped pair as "(1F3;2B0)OVERLAP_F_B". What torch lacks has tags: see to_string(Action).
 std::string to_csv(const Schedule& schedule);
-// Compute alone or with communication (schedule_comms.h), whose messages are then checked and left
-// out. Empty cells are idle time and vanish. The placement follows from the rows, the schedule is
-// named after the file; without replica tags the microbatches that take the same way through the
-// ranks are one replica. Throws Error with everything that is wrong with the text, or with all
-// findings of the schedule.
+// Compute alone or with communication (schedule_comms.h). Gathers, reductions and, where a cell has
+// one, messages are checked and left out. Empty cells are idle time and vanish. The placement
+// follows from the rows, the schedule is named after the file; without replica tags the
+// microbatches that take the same way through the ranks are one replica. Throws Error with
+// everything that is wrong with the text, or with all findings of the schedule.
 Schedule parse_csv(const std::string& text, const std::string& file);
 // "F", "REDUCE_GRAD", …
 std::string to_string(ActionKind kind);

@@ -23,6 +23,11 @@ bool sums_gradients(ActionKind kind) { return kind == ActionKind::kW || kind == 
 using Message = std::tuple<bool, int32_t, int32_t, int32_t, int32_t>;
 using StageCopy = std::pair<int32_t, int32_t>;  // stage, replica
 
+bool is_message(StepKind kind) {
+  return kind == StepKind::kSendF || kind == StepKind::kRecvF || kind == StepKind::kSendB ||
+         kind == StepKind::kRecvB;
+}
+
 StageCopy copy_of(const Action& action) { return {action.stage.value, action.replica}; }
 
 // The message that an action makes, if another rank needs it, or that it needs from another rank.
@@ -178,10 +183,19 @@ class MessageSweep {
   std::set<Message> made_;
 };
 
+bool has_messages(const Steps& steps) {
+  return std::any_of(steps.begin(), steps.end(), [](const std::vector<Step>& rank) {
+    return std::any_of(rank.begin(), rank.end(), [](const Step& s) { return is_message(s.kind); });
+  });
+}
+
 class StepChecker {
  public:
   StepChecker(const Schedule& schedule, const Steps& steps)
-      : schedule_(schedule), steps_(steps), neighbours_(schedule) {}
+      : schedule_(schedule),
+        steps_(steps),
+        neighbours_(schedule),
+        has_messages_(has_messages(steps)) {}
 
   std::vector<std::string> run() {
     for (size_t r = 0; r < steps_.size(); ++r) collect(r);
@@ -293,7 +307,7 @@ class StepChecker {
     const Action& action = steps_[here.rank][here.index].action;
     if (sums_gradients(action.kind) && reduced.contains(copy_of(action)))
       complain(here, "comes after its stage's gradients were reduced");
-    if (action.kind == ActionKind::kW) return;
+    if (action.kind == ActionKind::kW || !has_messages_) return;
     const Neighbours::Peer from = neighbours_.producer(action), to = neighbours_.consumer(action);
     for (int32_t k = 0; k < action.count; ++k) {
       Action one = action;
@@ -361,6 +375,7 @@ class StepChecker {
   const Schedule& schedule_;
   const Steps& steps_;
   Neighbours neighbours_;
+  bool has_messages_;
   std::map<Message, Place> sent_, received_;
   bool reduces_ = false;                                // a row has REDUCE_GRAD
   std::vector<std::pair<StageCopy, Place>> unreduced_;  // without one: its last action
@@ -380,11 +395,6 @@ const char* name_of(StepKind kind) {
     case StepKind::kReduceGrad: return "REDUCE_GRAD";
   }
   return "?";
-}
-
-bool is_message(StepKind kind) {
-  return kind == StepKind::kSendF || kind == StepKind::kRecvF || kind == StepKind::kSendB ||
-         kind == StepKind::kRecvB;
 }
 
 }  // namespace

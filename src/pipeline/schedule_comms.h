@@ -37,7 +37,8 @@ Steps with_communication(const Schedule& schedule);
 
 // What is wrong with the steps of a schedule whose own findings are empty: a message that is
 // missing, there twice, sent before it is made or received after it is used; messages of two ranks
-// that are received in another order than sent; ranks that wait for each other.
+// that are received in another order than sent; ranks that wait for each other. Without any message
+// they are of whoever adds the messages: gathers and reductions alone are checked.
 std::vector<std::string> findings(const Schedule& schedule, const Steps& steps);
 
 std::string to_string(const Step& step);
@@ -46,7 +47,7 @@ std::string to_csv(const Schedule& schedule, const Steps& steps);
 
 struct ParsedSchedule {
   Schedule schedule;
-  Steps steps;  // empty: the file has compute alone
+  Steps steps;  // empty: the file has compute alone; else all of its cells that are not idle
 };
 // Either format; see parse_csv.
 ParsedSchedule parse_schedule(const std::string& text, const std::string& file);

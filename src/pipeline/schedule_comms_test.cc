@@ -1,5 +1,7 @@
 #include "pipeline/schedule_comms.h"
 
+#include <algorithm>
+
 #include <doctest/doctest.h>
 
 #include "base/error.h"
@@ -32,6 +34,63 @@ TEST_CASE("our lowering puts messages, gathers and reductions where torch puts t
     const Schedule schedule = parse_csv(golden(name + "_pp4_m8.csv"), name);
     const std::string written = to_csv(schedule, with_communication(schedule));
     CHECK(split_lines(written) == split_lines(golden(name + "_pp4_m8_comms.csv")));
+  }
+}
+
+// The text without the cells that have one of the words.
+static std::string without(const std::string& text, const std::vector<std::string>& words) {
+  std::string kept;
+  for (const std::string_view line : split_lines(text)) {
+    std::vector<std::string_view> cells = split(line, ',');
+    std::erase_if(cells, [&](std::string_view cell) {
+      return std::any_of(words.begin(), words.end(), [&](const std::string& word) {
+        return cell.find(word) != std::string_view::npos;
+      });
+    });
+    kept += join(cells, ",") + "\n";
+  }
+  return kept;
+}
+
+// What torch has before it adds messages: _add_unshard_reshard, _add_reduce_grad, both.
+TEST_CASE("an order with gathers and reductions and no message is read, and written as it was") {
+  const std::vector<std::string> messages = {"SEND_", "RECV_"}, gathers = {"UNSHARD", "RESHARD"};
+  for (const std::string name : kWithComms) {
+    const std::string both = without(golden(name + "_pp4_m8_comms.csv"), messages);
+    for (const std::string& text : {both, without(both, gathers), without(both, {"REDUCE_GRAD"})}) {
+      CAPTURE(name);
+      const ParsedSchedule parsed = parse_schedule(text, name);
+      CHECK(to_csv(parsed.schedule, parsed.steps) == text);
+      CHECK(parsed.schedule.ranks == parse_csv(golden(name + "_pp4_m8.csv"), name).ranks);
+    }
+  }
+}
+
+TEST_CASE("gathers and reductions of an order without messages are held to the same rules") {
+  struct Case {
+    const char *text, *finding;
+  };
+  for (const Case& c : std::vector<Case>{
+           // torch 2.13's ScheduleGPipe._get_pipeline_order(), and with its idle time.
+           {"0F0,0F1,0B0,0B1,0REDUCE_GRAD\n1F0,1F1,1B0,1B1,1REDUCE_GRAD\n", "no error"},
+           {"0F0,0F1,,,,0B0,0B1,0REDUCE_GRAD\n,1F0,1F1,1B0,1B1,1REDUCE_GRAD\n", "no error"},
+           {"0UNSHARD,0F0,0B0,0RESHARD\n1UNSHARD,1F0,1B0,1RESHARD\n", "no error"},
+           {"0F0,0REDUCE_GRAD,0B0\n1F0,1B0,1REDUCE_GRAD\n",
+            "s.csv: rank 0 step 2 (0B0) comes after its stage's gradients were reduced"},
+           {"0UNSHARD,0F0,0B0\n1F0,1UNSHARD,1B0\n",
+            "s.csv: rank 1 step 0 (1F0) needs its stage's weights, which UNSHARD has not gathered "
+            "before it"},
+           {"0F0,0B0,1REDUCE_GRAD\n1F0,1B0\n",
+            "s.csv: rank 0 step 2 (1REDUCE_GRAD) is of a stage that this rank does not host\n"
+            "s.csv: rank 0 step 1 (0B0) is the last of a stage whose gradients no REDUCE_GRAD "
+            "reduces, as it does others'\n"
+            "s.csv: rank 1 step 1 (1B0) is the last of a stage whose gradients no REDUCE_GRAD "
+            "reduces, as it does others'"},
+           // One message, and all of them must be there.
+           {"0F0,0SEND_F0,0B0,0REDUCE_GRAD\n1RECV_F0,1F0,1B0,1REDUCE_GRAD\n",
+            "s.csv: rank 0 step 2 (0B0) has not received what it needs before it"}}) {
+    CAPTURE(std::string(c.text));
+    CHECK(mw::test::thrown_by([&] { parse_csv(c.text, "s.csv"); }) == c.finding);
   }
 }
 

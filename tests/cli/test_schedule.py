@@ -73,6 +73,15 @@ def test_csv_with_messages_is_torchs(name, tmp_path):
     schedule("--from", GOLDEN / f"{name}_pp4_m8_comms.csv")
 
 
+def test_an_order_with_reductions_and_no_messages_is_compute_alone(tmp_path):
+    """What torch 2.13's ScheduleGPipe._get_pipeline_order() gives for 2 ranks and 3 microbatches."""
+    (tmp_path / "s.csv").write_text("0F0,0F1,0F2,,,0B0,0B1,0B2,0REDUCE_GRAD\n,1F0,1F1,1F2,1B0,1B1,1B2,1REDUCE_GRAD\n")
+    got = json.loads(schedule("--from", tmp_path / "s.csv", "--csv", tmp_path / "t.csv", "--comms", "--json"))
+    assert got["makespan"] == figures("gpipe", 2, 3)["makespan"]
+    schedule("gpipe", "--stages", 2, "--microbatches", 3, "--csv", tmp_path / "u.csv", "--comms")
+    assert (tmp_path / "t.csv").read_text() == (tmp_path / "u.csv").read_text()
+
+
 def test_zero_bubble_rates_of_the_heuristic():
     h, a, s = 2304, 24, 1024
     costs = "f=18.522,b=18.086,w=9.337,comm=0.601"
