@@ -213,8 +213,8 @@ TEST_CASE("a replica without a microbatch is an error, with how many microbatche
       {"pp=4,schedule=chimera,pairs=2", 1, 4, 1, ", nor have 2 more"},
       {"pp=4,schedule=chimera,pairs=2", 2, 4, 2, ", nor has 1 more"},
       {"pp=4,schedule=chimera,pairs=2", 3, 4, 3},
-      {"pp=2,schedule=chimera-doubling", 2, 3, 1},
-      {"pp=4,schedule=chimera-doubling,pairs=2", 6, 7, 3},
+      {"pp=2,schedule=chimera-doubling", 1, 2, 1},
+      {"pp=4,schedule=chimera-doubling,pairs=2", 3, 4, 3},
       {"pp=2,schedule=chimera-halving", 1, 2, 1},
       {"pp=4,schedule=chimera-halving,pairs=2", 3, 4, 3},
   };

@@ -5,7 +5,7 @@
 
 namespace mw::pipeline {
 
-// `microbatches` in place of the request's.
+// `microbatches` in place of the request's; all forwards carry two but, of an odd number, one.
 Schedule chimera_doubled(const ScheduleRequest& request, int32_t microbatches);
 
 }  // namespace mw::pipeline

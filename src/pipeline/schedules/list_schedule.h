@@ -33,7 +33,7 @@ struct ListOutcome {
 // Fills in the order of `schedule`, whose placement is given: `forwards[replica]` are the forwards
 // of a replica (first, count), in order, the same on every stage; backwards are of single
 // microbatches. Empty, the order then of no use: it was given up, as it cannot be what is to be
-// had. REQUIRES: most_alive lets every microbatch through.
+// had, or as all that is left waits for room under most_alive.
 std::optional<ListOutcome> list_schedule(Schedule& schedule,
                                          const std::vector<std::vector<Action>>& forwards,
                                          const ListRules& rules);
