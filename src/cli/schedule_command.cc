@@ -246,6 +246,11 @@ void refuse_beside_file(const ScheduleRequest& given, Diagnostics& out) {
   refuse(given.pairs != 0, "--pairs");
   refuse(given.memory_limit != 0, "--memory-limit");
   refuse(given.exact, "--exact");
+  if (given.sync != pipeline::GradientSync::kEnd)
+    out.add(
+        "--sync: the file has no gradient synchronisation to choose, as every stage is on one "
+        "rank; "
+        "leave it out");
 }
 
 // Costs that are of something that no schedule has.
@@ -265,8 +270,10 @@ void refuse_idle_costs(const ScheduleCosts& costs, const std::vector<pipeline::S
             schedules.front().name);
 }
 
+// `note`: what a file does not say and was taken for granted.
 std::vector<pipeline::Schedule> schedules_of(const ScheduleOptions& options,
-                                             const ScheduleCosts& costs, Diagnostics& out) {
+                                             const ScheduleCosts& costs, std::string& note,
+                                             Diagnostics& out) {
   std::vector<pipeline::Schedule> schedules;
   const auto attempt = [&](auto make) {
     try {
@@ -287,7 +294,12 @@ std::vector<pipeline::Schedule> schedules_of(const ScheduleOptions& options,
   if (options.from.empty()) {
     kinds.insert(kinds.begin(), options.kind);
   } else {
-    attempt([&] { return pipeline::parse_csv(posix_fs().read_file(options.from), options.from); });
+    attempt([&] {
+      const std::string text = posix_fs().read_file(options.from);
+      pipeline::ParsedSchedule parsed = pipeline::parse_schedule(text, options.from);
+      note = std::move(parsed.note);
+      return std::move(parsed.schedule);
+    });
     if (schedules.empty()) return schedules;
     schedules.front().post_validation = request.post_validation;
     schedules.front().sync = request.sync;
@@ -295,7 +307,9 @@ std::vector<pipeline::Schedule> schedules_of(const ScheduleOptions& options,
     request.microbatches = schedules.front().microbatches;
   }
   // Every kind takes the options that it has; those that none has are the first one's to refuse.
-  const ScheduleRequest nobodys = without_options_of(request, kinds);
+  ScheduleRequest nobodys = without_options_of(request, kinds);
+  if (!schedules.empty() && schedules.front().placement.replicas() > 1)
+    nobodys.sync = pipeline::GradientSync::kEnd;  // the file's
   for (const std::string& kind : kinds) {
     ScheduleRequest own = request;
     own.kind = kind;
@@ -345,17 +359,19 @@ void show(ScheduleOptions options, const Diagnostics& words) {
   for (const std::string& finding : pipeline::findings(costs, 0)) out.add("{}", finding);
   if (out.findings().size() > before) costs = ScheduleCosts();
   std::vector<pipeline::Schedule> schedules;
+  std::string note;
   if (complete) {
-    schedules = schedules_of(options, costs, out);
+    schedules = schedules_of(options, costs, note, out);
   } else if (!options.kind.empty()) {
     if (const std::string wrong = pipeline::kind_finding(options.kind); !wrong.empty()) {
       out.add("{}", wrong);
     } else if (ScheduleOptions other = options; takes_any_microbatches(other)) {
-      schedules_of(other, costs, out);
+      schedules_of(other, costs, note, out);
     }
   }
   check_outputs(posix_fs(), {{"--csv", options.csv}, {"--svg", options.svg}}, {options.from}, out);
   out.throw_if_any();
+  if (!note.empty()) tell("meshwright: " + note);
 
   std::vector<report::ScheduleDrawing> drawings;
   for (const pipeline::Schedule& schedule : schedules)

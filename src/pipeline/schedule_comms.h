@@ -47,7 +47,8 @@ std::string to_csv(const Schedule& schedule, const Steps& steps);
 
 struct ParsedSchedule {
   Schedule schedule;
-  Steps steps;  // empty: the file has compute alone; else all of its cells that are not idle
+  Steps steps;       // empty: the file has compute alone; else all of its cells that are not idle
+  std::string note;  // what was taken for granted that the file does not say; "": nothing
 };
 // Either format; see parse_csv.
 ParsedSchedule parse_schedule(const std::string& text, const std::string& file);

@@ -150,3 +150,23 @@ TEST_CASE("slices out of order and microbatches on two replicas are found") {
         "s.csv: stage 0 has microbatch 0 on replica 0 and on replica 1\n"
         "s.csv: stage 1 has microbatch 0 on replica 0 and on replica 1");
 }
+
+TEST_CASE("stages on several ranks of a file without replica tags are said to be replicas") {
+  const auto note = [](const std::string& text) { return parse_schedule(text, "s.csv").note; };
+  CHECK(note("0F0,0B0\n0F1,0B1\n") ==
+        "s.csv: stage 0 is on ranks 0 and 1; as no cell has a replica tag, as in 0F1^1, they are "
+        "taken as replicas of the weights");
+  CHECK(note("0F0,0B0\n0F1,0B1\n0F2,0B2\n")
+            .starts_with("s.csv: stage 0 is on ranks 0, 1 and 2; as no"));
+  CHECK(note(golden("Chimera_f1_pp4_m8.csv")) ==
+        "s.csv: stage 0 is on ranks 0 and 3, stage 1 on ranks 1 and 2, stage 2 on ranks 2 and 1, "
+        "stage 3 on ranks 3 and 0; as no cell has a replica tag, as in 3F2^1, they are taken as "
+        "replicas of the weights");
+  CHECK(note("0F0,0B0\n0F1^1,0B1^1\n") == "");
+  CHECK(note("0F0,0B0\n1F0,1B0\n") == "");
+  const std::string of_ten =
+      to_csv(make_schedule({.kind = "chimera", .ranks = 10, .microbatches = 2}));
+  CHECK(note(of_ten) == "");
+  CHECK(note(replace_all(of_ten, "^1", ""))
+            .find(", stage 7 on ranks 7 and 2, and so on; as no cell") != std::string::npos);
+}

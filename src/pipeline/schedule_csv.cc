@@ -169,8 +169,8 @@ std::string parse_cell(std::string_view cell, std::vector<Action>& actions,
 
 // torch has no tag for replicas: where no cell has one and a stage is on several ranks, the
 // microbatches that take the same way through the ranks are one replica, in the order of their
-// numbers. Ways that are not whole are left to findings().
-void tag_replicas(ParsedSchedule& parsed) {
+// numbers. Ways that are not whole are left to findings(). Whether it has tagged any.
+bool tag_replicas(ParsedSchedule& parsed) {
   std::map<int32_t, std::map<int32_t, int32_t>> way_of;  // microbatch -> stage -> rank
   std::map<int32_t, int32_t> host;
   bool several = false, tagged = false;
@@ -181,15 +181,15 @@ void tag_replicas(ParsedSchedule& parsed) {
       several |= host.emplace(a.stage.value, rank).first->second != rank;
       for (int32_t k = 0; k < a.count; ++k) {
         const auto [it, isnew] = way_of[a.first + k].emplace(a.stage.value, rank);
-        if (!isnew && it->second != rank) return;
+        if (!isnew && it->second != rank) return false;
       }
     }
   }
-  if (!several || tagged) return;
+  if (!several || tagged) return false;
   std::vector<std::map<int32_t, int32_t>> ways;
   std::map<int32_t, int32_t> replica_of;
   for (const auto& [microbatch, way] : way_of) {
-    if (way.size() != host.size()) return;
+    if (way.size() != host.size()) return false;
     auto it = std::find(ways.begin(), ways.end(), way);
     if (it == ways.end()) it = ways.insert(ways.end(), way);
     replica_of[microbatch] = static_cast<int32_t>(it - ways.begin());
@@ -198,7 +198,7 @@ void tag_replicas(ParsedSchedule& parsed) {
   for (size_t i = 0; i < ways.size(); ++i) {
     for (size_t j = 0; j < i; ++j) {
       for (const auto& [stage, rank] : ways[i]) {
-        if (ways[j].at(stage) == rank) return;
+        if (ways[j].at(stage) == rank) return false;
       }
     }
   }
@@ -219,6 +219,32 @@ void tag_replicas(ParsedSchedule& parsed) {
       if (way != ways.end()) step.action.replica = static_cast<int32_t>(way - ways.begin());
     }
   }
+  return true;
+}
+
+// "f.csv: stage 0 is on ranks 0 and 1, …": that they are replicas is for whoever wrote it to know.
+std::string note_of_replicas(const Schedule& schedule) {
+  constexpr int32_t kMostTold = 8;
+  const Placement& placement = schedule.placement;
+  std::vector<std::string> stages;
+  for (int32_t s = 0; s < std::min(placement.stages(), kMostTold); ++s) {
+    std::vector<std::string> ranks;
+    for (int32_t j = 0; j + 1 < placement.replicas(); ++j)
+      ranks.push_back(std::to_string(placement.rank_of(s, j)));
+    stages.push_back(fmt::format("stage {} {}on ranks {} and {}", s, s == 0 ? "is " : "",
+                                 join(ranks, ", "),
+                                 placement.rank_of(s, placement.replicas() - 1)));
+  }
+  if (placement.stages() > kMostTold) stages.emplace_back("and so on");
+  std::string tagged;
+  for (const std::vector<Action>& actions : schedule.ranks) {
+    for (const Action& action : actions) {
+      if (tagged.empty() && action.replica == 1) tagged = to_string(action);
+    }
+  }
+  return fmt::format(
+      "{}: {}; as no cell has a replica tag, as in {}, they are taken as replicas of the weights",
+      schedule.name, join(stages, ", "), tagged);
 }
 
 // Of replicas a file has those alone that have work.
@@ -356,7 +382,7 @@ ParsedSchedule parse_schedule(const std::string& text, const std::string& file) 
   if (compute_only) parsed.steps.clear();
   check_ranges(parsed.schedule, file, diagnostics);
   diagnostics.throw_if_any();
-  tag_replicas(parsed);
+  const bool untagged = tag_replicas(parsed);
   infer_placement(parsed.schedule);
   check_size(parsed.schedule, file, diagnostics);
   check_replicas(parsed.schedule, file, diagnostics);
@@ -368,6 +394,7 @@ ParsedSchedule parse_schedule(const std::string& text, const std::string& file) 
       diagnostics.add("{}: {}", file, finding);
   }
   diagnostics.throw_if_any();
+  if (untagged) parsed.note = note_of_replicas(parsed.schedule);
   return parsed;
 }
 

@@ -269,6 +269,30 @@ def test_options_that_would_do_nothing_are_refused(tmp_path):
         assert f"{option}: the order is that of the file; leave it out" in error
 
 
+def test_stages_on_several_ranks_of_a_file_are_said_to_be_replicas(tmp_path):
+    file = tmp_path / "s.csv"
+    for rows, told in (("0F0,0B0\n0F1,0B1\n", "stage 0 is on ranks 0 and 1; as no cell has a replica tag, as in 0F1^1, they are "
+                        "taken as replicas of the weights"), ("0F0,0B0\n0F1^1,0B1^1\n", "")):
+        file.write_text(rows)
+        done = meshwright.execute(["schedule", "--from", file, "--json"])
+        assert done.returncode == 0 and json.loads(done.stdout)["weight_copies"] == 2
+        assert done.stderr == (f"meshwright: {file}: {told}\n" if told else "")
+
+
+def test_sums_of_a_file_are_chosen_where_it_has_replicas(tmp_path):
+    one, two = tmp_path / "one.csv", tmp_path / "two.csv"
+    one.write_text("0F0,0B0\n1F0,1B0\n")
+    schedule("chimera", "--stages", 4, "--microbatches", 4, "--csv", two)
+    assert schedule("--from", one, "--sync", "eager", expect=2) == (
+        "meshwright: --sync: the file has no gradient synchronisation to choose, as every stage is on one rank; leave it out\n")
+    assert "schedule 1f1b: has no gradient synchronisation to choose" in schedule(
+        "--from", one, "--compare", "1f1b", "--sync", "eager", expect=2)
+    for more in ([], ["--compare", "1f1b"]):
+        schedule("--from", two, "--sync", "eager", *more)
+    schedule("--from", one, "--sync", "end", "--compare", "chimera")
+    schedule("--from", one, "--sync", "eager", "--compare", "chimera")
+
+
 @pytest.mark.parametrize("rows, peaks", [
     ("0F0,0B0\n0F1^1,0B1^1\n", [1, 1]),       # one stage on two ranks
     ("0F0,1F0,1B0,0B0\n2F0,2B0\n", [1, 1]),    # two stages and one
