@@ -188,7 +188,14 @@ CLI::Validator whole(int64_t least, int64_t most) {
   return CLI::Validator(
       [=](std::string& text) {
         const auto value = parse_int64(text);
-        if (!value) return fmt::format("must be a whole number, is '{}'", clipped(text));
+        if (!value) {
+          const bool negative = starts_with(text, "-");
+          const std::string digits = text.substr(negative ? 1 : 0);
+          if (digits.empty() || digits.find_first_not_of("0123456789") != std::string::npos)
+            return fmt::format("must be a whole number, is '{}'", clipped(text));
+          return fmt::format("must be at {} {}, is {}", negative ? "least" : "most",
+                             negative ? least : most, clipped(text));
+        }
         if (*value < least) return fmt::format("must be at least {}, is {}", least, text);
         return *value > most ? fmt::format("must be at most {}, is {}", most, text) : std::string();
       },

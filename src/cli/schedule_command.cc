@@ -29,78 +29,98 @@ constexpr int64_t kMost = 1 << 20;  // stages x chunks x microbatches x slices
 
 struct ScheduleOptions {
   std::string kind, from, csv, svg, costs, memory, sync = "end";
-  std::vector<std::string> compare;
+  std::vector<std::string> compare;  // as given; names of kinds once they are split
   ScheduleRequest request;
   std::optional<int64_t> stages, microbatches;
   std::optional<double> memory_limit;
   bool json = false, comms = false;
 };
 
-std::vector<double> parse_numbers(std::string_view text, const char* option, Diagnostics& out) {
+// A key of "f=1,b=1:2,comm=0".
+struct Key {
+  std::string name;
+  bool each_stage = false;  // it may have a value for each stage
+};
+
+// What is no number is said and 1.
+std::vector<double> parse_numbers(std::string_view text, const char* option, const Key& key,
+                                  Diagnostics& out) {
   std::vector<double> numbers;
-  for (const std::string_view part : split(text, ':')) {
+  const std::vector<std::string_view> parts = split(text, ':');
+  if (parts.size() > 1 && !key.each_stage) {
+    out.add("{}: {} is one number, not one a stage", option, key.name);
+    return {1};
+  }
+  for (const std::string_view part : parts) {
     const std::optional<double> number = parse_double(part);
-    if (!number || !std::isfinite(*number)) {
-      out.add("{}: '{}' is no number; it must be as in 1.5, or 1:1:2:1 with one for each stage",
-              option, part);
+    const bool is_number = number && std::isfinite(*number);
+    if (!is_number) {
+      out.add("{}: '{}' is no number; it must be as in 1.5{}", option, clipped(part),
+              key.each_stage ? ", or 1:1:2:1 with one for each stage" : "");
     }
-    numbers.push_back(number.value_or(1));
+    numbers.push_back(is_number ? *number : 1);
   }
   return numbers;
 }
 
-// "f=1,b=1:2,comm=0": every value goes to `set(key, values)`, which is false for an unknown key.
+// Every value goes to `set(key, values)`.
 template <typename Set>
-void parse_pairs(const std::string& text, const char* option, const std::vector<std::string>& keys,
-                 Set set, Diagnostics& out) {
+void parse_pairs(const std::string& text, const char* option, const std::vector<Key>& keys, Set set,
+                 Diagnostics& out) {
   if (text.empty()) return;
-  std::vector<std::string> seen;
+  std::vector<std::string> names, seen;
+  for (const Key& key : keys) names.push_back(key.name);
   for (const std::string_view part : split(text, ',')) {
     const size_t equals = part.find('=');
-    const std::string key(trim(part.substr(0, equals)));
-    if (equals == std::string_view::npos ||
-        std::find(keys.begin(), keys.end(), key) == keys.end()) {
-      out.add("{}: '{}' is not of the form key=number; keys are {}{}", option, part,
-              join(keys, ", "), did_you_mean(key, keys));
+    const std::string name(trim(part.substr(0, equals)));
+    const auto key =
+        std::find_if(keys.begin(), keys.end(), [&](const Key& k) { return k.name == name; });
+    if (key == keys.end()) {
+      out.add("{}: '{}' is not of the form key=number; keys are {}{}", option, clipped(part),
+              join(names, ", "), did_you_mean(name, names));
       continue;
     }
-    if (std::find(seen.begin(), seen.end(), key) != seen.end())
-      out.add("{}: {} is there twice", option, key);
-    seen.push_back(key);
-    set(key, parse_numbers(trim(part.substr(equals + 1)), option, out));
+    if (std::find(seen.begin(), seen.end(), name) != seen.end())
+      out.add("{}: {} is there twice", option, name);
+    seen.push_back(name);
+    const std::string_view value =
+        equals == std::string_view::npos ? "" : trim(part.substr(equals + 1));
+    if (value.empty()) {
+      out.add("{}: {} has no value; give it one, as in {}=1", option, name, name);
+    } else {
+      set(name, parse_numbers(value, option, *key, out));
+    }
   }
 }
 
 ScheduleCosts parse_costs(const ScheduleOptions& options, Diagnostics& out) {
   ScheduleCosts costs;
-  const auto single = [&](const char* option, const std::string& key,
-                          const std::vector<double>& values) {
-    if (values.size() != 1) out.add("{}: {} is one number, not one a stage", option, key);
-    return values.front();
-  };
   parse_pairs(
-      options.costs, "--costs", {"f", "b", "w", "comm", "pair", "sync"},
+      options.costs, "--costs",
+      {{"f", true}, {"b", true}, {"w", true}, {"comm"}, {"pair"}, {"sync"}},
       [&](const std::string& key, const std::vector<double>& values) {
         if (key == "f") costs.f = values;
         if (key == "b") costs.b = values;
         if (key == "w") costs.w = values;
-        if (key == "comm") costs.comm = single("--costs", key, values);
+        if (key == "comm") costs.comm = values.front();
         if (key == "pair") {
-          costs.pair = single("--costs", key, values);
+          costs.pair = values.front();
           if (costs.pair < 0)
             out.add("--costs: pair={} must be at least 0; without it F beside B takes f + b + w",
                     costs.pair);
         }
-        if (key == "sync") costs.sync = single("--costs", key, values);
+        if (key == "sync") costs.sync = values.front();
       },
       out);
+  std::optional<double> mw;
   parse_pairs(
-      options.memory, "--memory", {"mb", "mw"},
+      options.memory, "--memory", {{"mb"}, {"mw"}},
       [&](const std::string& key, const std::vector<double>& values) {
-        (key == "mb" ? costs.mb : costs.mw) = single("--memory", key, values);
+        if (key == "mb") costs.mb = values.front();
+        if (key == "mw") mw = values.front();
       },
       out);
-  if (options.memory.find("mw") == std::string::npos) costs.mw = costs.mb;
+  costs.mw = mw.value_or(costs.mb);
   return costs;
 }
 
@@ -343,7 +363,28 @@ std::string lost_in_csv(const pipeline::Schedule& schedule) {
   return join(lost, "; ");
 }
 
+// "zb-h1,zb-v", once or more, as names.
+std::vector<std::string> names_in(const std::vector<std::string>& words) {
+  std::vector<std::string> names;
+  for (const std::string& word : words) {
+    for (const std::string_view name : split(word, ',')) names.emplace_back(trim(name));
+  }
+  return names;
+}
+
+CLI::Validator no_empty_name() {
+  return CLI::Validator(
+      [](std::string& text) -> std::string {
+        for (const std::string& name : names_in({text})) {
+          if (name.empty()) return "a name is empty; names are as in zb-h1,zb-v";
+        }
+        return {};
+      },
+      "");
+}
+
 void show(ScheduleOptions options, const Diagnostics& words) {
+  options.compare = names_in(options.compare);
   const bool compares = !options.compare.empty();
   if (compares && options.kind.empty() && options.from.empty()) {
     options.kind = options.compare.front();
@@ -431,13 +472,17 @@ void add_request_options(CLI::App* command, ScheduleOptions& options) {
                    of_kinds(&pipeline::KindOptions::pairs,
                             "pairs of pipelines, a divisor of half of the ranks (usually 1)"))
       ->check(whole(1, kMostWhole32));
-  command->add_option(
-      "--costs", options.costs,
-      "Time of a microbatch on a stage: f=1,b=1,w=1,comm=0; f, b and w may have a "
-      "value for each stage, f=1:1:2:1; pair=2.5 is F beside B, sync the sum of a stage's "
-      "gradients over its replicas. With --compare they are those of a rank's whole share");
-  command->add_option("--memory", options.memory,
-                      "What a microbatch holds: mb=1 from F to the end of I, mw=1 to the end of W");
+  command
+      ->add_option(
+          "--costs", options.costs,
+          "Time of a microbatch on a stage: f=1,b=1,w=1,comm=0; f, b and w may have a "
+          "value for each stage, f=1:1:2:1; pair=2.5 is F beside B, sync the sum of a stage's "
+          "gradients over its replicas. With --compare they are those of a rank's whole share")
+      ->check(not_empty());
+  command
+      ->add_option("--memory", options.memory,
+                   "What a microbatch holds: mb=1 from F to the end of I, mw=1 to the end of W")
+      ->check(not_empty());
   command
       ->add_option("--memory-limit", options.memory_limit,
                    of_kinds(&pipeline::KindOptions::memory_limit,
@@ -485,7 +530,7 @@ void add_schedule(CLI::App& app, const Diagnostics& words) {
       ->add_option("--compare", options->compare,
                    "Other kinds, at the same time scale: zb-h1,zb-v; without a schedule before "
                    "them, these alone. Each takes the options that it has")
-      ->delimiter(',');
+      ->check(no_empty_name());
   command->footer(kinds_help());
   command->callback([options, &words] { show(*options, words); });
 }

@@ -192,6 +192,7 @@ def test_compare_has_one_time_scale():
     got = figures("1f1b", 4, 8, "--compare", "zb-v,interleaved-1f1b")
     assert [one["schedule"] for one in got] == ["1f1b", "zb-v", "interleaved-1f1b"]
     assert [one["makespan"] for one in got] == [33, 25.5, 28.5]
+    assert figures("1f1b", 4, 8, "--compare", "zb-v", "--compare", "interleaved-1f1b") == got
     alone = json.loads(schedule("--compare", "1f1b,zb-v,interleaved-1f1b", "--stages", 4, "--microbatches", 8, "--json"))
     assert alone == got
 
@@ -234,6 +235,35 @@ def test_costs_sizes_and_paths_that_are_wrong_are_said_at_once():
     assert [line.split(":")[0] for line in text.splitlines()] == [
         "meshwright", "schedule chimera", "/", "/nowhere/a.svg"]
     assert "--costs: 'x' is no number" in text and "ranks=5 must be even; use 4 or 6" in text
+
+
+NO_KEY = "'{}' is not of the form key=number; keys are f, b, w, comm, pair, sync"
+
+
+@pytest.mark.parametrize("option, value, told", [
+    ("--costs", "f", "f has no value; give it one, as in f=1"),
+    ("--costs", "comm=", "comm has no value; give it one, as in comm=1"),
+    ("--costs", "ff=1", NO_KEY.format("ff=1") + ", did you mean 'f'?"),
+    ("--costs", "f=1,", NO_KEY.format("")),
+    ("--costs", "f=nan", "'nan' is no number; it must be as in 1.5, or 1:1:2:1 with one for each stage"),
+    ("--costs", "f=1:inf:1:1", "'inf' is no number; it must be as in 1.5, or 1:1:2:1 with one for each stage"),
+    ("--costs", "comm=nan", "'nan' is no number; it must be as in 1.5"),
+    ("--memory", "mb=nan", "'nan' is no number; it must be as in 1.5"),
+    ("--memory", "mb=1:2:1:1", "mb is one number, not one a stage"),
+    ("--costs", "", "must not be empty"),
+    ("--memory", "", "must not be empty"),
+    ("--compare", "", "a name is empty; names are as in zb-h1,zb-v"),
+    ("--compare", "zb-h1,,zb-v", "a name is empty; names are as in zb-h1,zb-v"),
+    ("--compare", "zb-h1,", "a name is empty; names are as in zb-h1,zb-v"),
+    ("--stages", "99999999999999999999", "must be at most 1048576, is 99999999999999999999"),
+    ("--stages", "-99999999999999999999", "must be at least 1, is -99999999999999999999"),
+    ("--stages", "9e9", "must be a whole number, is '9e9'"),
+    ("--chunks", "99999999999999999999", "must be at most 2147483647, is 99999999999999999999"),
+])
+def test_a_fault_of_the_line_is_one_message(option, value, told):
+    stages = [] if option == "--stages" else ["--stages", 4]
+    error = schedule("1f1b", *stages, "--microbatches", 4, option, value, expect=2)
+    assert error.replace("(meshwright schedule --help explains all)\n", "") == f"meshwright: {option}: {told}\n"
 
 
 def test_files_beyond_all_sizes_are_refused_in_a_line(tmp_path):
