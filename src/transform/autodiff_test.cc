@@ -5,6 +5,7 @@
 #include <doctest/doctest.h>
 
 #include "base/error.h"
+#include "base/test_close_to.h"
 #include "base/test_thrown_by.h"
 #include "ops/builder.h"
 #include "ops/op_def.h"
@@ -182,8 +183,217 @@ TEST_CASE("uses of a weight in one layer are added in order, then accumulated on
   CHECK(of_first.operands[1] == x);
 }
 
+// One layer "only"; "x" is data, "w" a weight.
+const std::string kSmall = R"(module small {
+  layer only
+  layer other
+  state w : f32[4] <embed> weight @only
+  state seen : f32[4] moment @only
+  state ids : i32[4] weight @only
+  graph microbatch {
+    in %x : f32[4]
+    in %loss_scale : f32[]
+    in %w : f32[4] <embed> state w
+    in %seen : f32[4] state seen
+    in %ids : i32[4] state ids
+BODY    out %loss_sum
+  }
+})";
+
+ir::Module small(const std::string& body) {
+  std::string text = kSmall;
+  return ir::parse_module(text.replace(text.find("BODY"), 4, body));
+}
+
+TEST_CASE("only weights of floating numbers are parameters") {
+  const ir::Module module =
+      differentiated(small("    %wx = mul(%w, %x) : f32[4] @only F\n"
+                           "    %wxs = mul(%wx, %seen) : f32[4] @only F\n"
+                           "    %loss_sum = reduce{op=sum, dims=[0]}(%wxs) : f32[] @only F\n"));
+  CHECK(module.find_state("grad/w").has_value());
+  CHECK_FALSE(module.find_state("grad/seen").has_value());
+  CHECK_FALSE(module.find_state("grad/ids").has_value());
+}
+
+TEST_CASE("what no weight goes through needs no gradient, and what nothing needs is gone") {
+  const ir::Module module =
+      differentiated(small("    %no_gradient = silu_grad(%x, %x) : f32[4] @only F\n"
+                           "    %unread = exp(%w) : f32[4] @only F\n"
+                           "    %wx = mul(%w, %no_gradient) : f32[4] @only F\n"
+                           "    %loss_sum = reduce{op=sum, dims=[0]}(%wx) : f32[] @only F\n"));
+  const ir::Graph& graph = *module.find_graph("microbatch");
+  CHECK(test::count_ops(graph, OpKind::kSiluGrad) == 1);
+  CHECK(test::count_ops(graph, OpKind::kExp) == 0);
+}
+
+TEST_CASE("an accumulator is held and decays as its weight") {
+  ir::Module module = small(
+      "    %wx = mul(%w, %x) : f32[4] @only F\n"
+      "    %loss_sum = reduce{op=sum, dims=[0]}(%wx) : f32[] @only F\n");
+  for (const bool decay : {false, true}) {
+    ir::Module copy = module;
+    copy.states[copy.find_state("w")->index()].decay = decay;
+    copy = differentiated(std::move(copy));
+    const StateId id = *copy.find_state("grad/w");
+    CHECK(copy.state(id).decay == decay);
+    CHECK(copy.state(id).logical == ir::LogicalAxes{"embed"});
+    const ir::Graph& graph = microbatch(copy);
+    for (const ir::Input& input : graph.inputs) {
+      if (input.state == id) CHECK(graph.value(input.value).logical == ir::LogicalAxes{"embed"});
+    }
+    for (const ir::StateUpdate& update : graph.updates) {
+      if (update.state == id) CHECK(graph.value(update.value).logical == ir::LogicalAxes{"embed"});
+    }
+  }
+}
+
+TEST_CASE("the loss is added to what its state has") {
+  ir::Module module = differentiated(test::mlp(1));
+  const ir::Graph& graph = microbatch(module);
+  const std::vector<ops::Tensor> inputs = test::inputs_of(graph);
+  double before = 0;
+  for (size_t i = 0; i < graph.inputs.size(); ++i) {
+    if (graph.inputs[i].state == module.find_state("loss")) before = inputs[i].values[0];
+  }
+  const auto after = test::outcome(module, graph, inputs);
+  CHECK(before != 0);
+  CHECK(after.at("loss").values[0] == before + after.at("loss_sum").values[0]);
+}
+
+// h is of layer "only"; each layer uses it twice.
+TEST_CASE("uses of a value are added in their layer, the layers' sums where the value is from") {
+  const ir::Module module =
+      differentiated(small("    %h = mul(%w, %x) : f32[4] <embed> @only F\n"
+                           "    %a = exp(%h) : f32[4] @only F\n"
+                           "    %b = exp(%h) : f32[4] @other F\n"
+                           "    %c = tanh(%h) : f32[4] @only F\n"
+                           "    %d = tanh(%h) : f32[4] @other F\n"
+                           "    %ac = add(%a, %c) : f32[4] @other F\n"
+                           "    %bd = mul(%b, %d) : f32[4] @other F\n"
+                           "    %all = mul(%ac, %bd) : f32[4] @other F\n"
+                           "    %loss_sum = reduce{op=sum, dims=[0]}(%all) : f32[] @other F\n"));
+  const ir::Graph& graph = *module.find_graph("microbatch");
+  const ir::Op& total = *producer_of(graph, "d.h");
+  REQUIRE(total.kind == OpKind::kAdd);
+  CHECK(total.layer == LayerId(0));
+  for (const int i : {0, 1}) {
+    const ir::Value& sum = graph.value(total.operands[static_cast<size_t>(i)]);
+    REQUIRE(sum.producer.valid());
+    CHECK(graph.op(sum.producer).kind == OpKind::kAdd);
+    CHECK(graph.op(sum.producer).layer == LayerId(i));
+    CHECK(sum.logical == ir::LogicalAxes{"embed"});
+    CHECK(sum.name.empty());
+  }
+  CHECK(graph.value(total.results[0]).logical == ir::LogicalAxes{"embed"});
+}
+
+TEST_CASE("a gradient of several values has the name of the last") {
+  const ir::Module module =
+      differentiated(small("    %first = mul(%w, %x) : f32[4] @only F\n"
+                           "    %last = add(%first, %x) : f32[4] @only F\n"
+                           "    %square = mul(%last, %last) : f32[4] @only F\n"
+                           "    %loss_sum = reduce{op=sum, dims=[0]}(%square) : f32[] @only F\n"));
+  const ir::Graph& graph = *module.find_graph("microbatch");
+  CHECK(producer_of(graph, "d.last") != nullptr);
+  CHECK(producer_of(graph, "d.first") == nullptr);
+}
+
+TEST_CASE("layers whose uses of a weight take turns have each its own gradient") {
+  ir::Module module = small(
+      "    %a = mul(%x, %w) : f32[4] @only F\n"
+      "    %b = mul(%a, %w) : f32[4] @other F\n"
+      "    %c = exp(%w) : f32[4] @only F\n"
+      "    %d = mul(%b, %c) : f32[4] @other F\n"
+      "    %loss_sum = reduce{op=sum, dims=[0]}(%d) : f32[] @other F\n");
+  module = differentiated(std::move(module));
+  const ir::Graph& graph = microbatch(module);
+  const std::vector<ops::Tensor> inputs = test::inputs_of(graph);
+  const auto result = test::outcome(module, graph, inputs);
+  const auto at = [&](const std::string& name) {
+    for (size_t i = 0; i < graph.inputs.size(); ++i) {
+      if (graph.value(graph.inputs[i].value).name == name) return inputs[i].values[0];
+    }
+    return 0.0;
+  };
+  // loss = x w^2 e^w: of layer "other" one w.
+  const double x = at("x"), w = at("w"), scale = at("loss_scale");
+  CHECK(result.at("grad/w@other").values[0] - at("grad/w@other") ==
+        mw::test::close_to(scale * x * w * std::exp(w)).epsilon(1e-12));
+  CHECK(result.at("grad/w@only").values[0] - at("grad/w@only") ==
+        mw::test::close_to(scale * (x * w + x * w * w) * std::exp(w)).epsilon(1e-12));
+}
+
+TEST_CASE("what leaves the graph is no weight gradient, and what nobody reads says nothing") {
+  ir::Graph graph = ir::parse_graph(R"(graph backward {
+    in %x : f32[4]
+    in %acc : f32[4] state 0
+    in %more : f32[4] state 1
+    %sent = exp(%x) : f32[4] @0 I
+    %kept = tanh(%x) : f32[4] @0 I
+    %both = exp(%sent) : f32[4] @0 I
+    %again = exp(%x) : f32[4] @0 I recompute 0
+    %1 = accumulate(%acc, %kept) : f32[4] @0 I
+    %2 = accumulate(%more, %again) : f32[4] @0 W
+    out %sent, %both
+    update 0 = %1
+    update 1 = %2
+  })");
+  mark_work(graph);
+  const auto work = [&](const std::string& name) { return producer_of(graph, name)->work; };
+  CHECK(work("sent") == Work::kInputGrad);
+  CHECK(work("both") == Work::kInputGrad);
+  CHECK(work("kept") == Work::kWeightGrad);
+  CHECK(work("again") == Work::kInputGrad);
+}
+
+TEST_CASE("an op that makes an input gradient and a weight gradient is refused") {
+  ir::Graph graph = ir::parse_graph(R"(graph backward {
+    in %x : f32[2,4]
+    in %gamma : f32[4]
+    in %acc : f32[2] state 0
+    %y, %rstd = rms_norm{epsilon=1e-05}(%x, %gamma) : f32[2,4], f32[2] @0 I
+    %sum = accumulate(%acc, %rstd) : f32[2] @0 I
+    out %y
+    update 0 = %sum
+  })");
+  CHECK_THROWS_WITH_AS(mark_work(graph),
+                       doctest::Contains("op 0 (rms_norm -> y) makes an input gradient and a "
+                                         "weight gradient"),
+                       CheckFailure);
+  graph.outputs.clear();  // nobody reads y
+  mark_work(graph);
+  CHECK(graph.ops[0].work == Work::kWeightGrad);
+  graph.outputs = {graph.ops[0].results[0]};
+  graph.updates.clear();
+  graph.ops.pop_back();  // nobody reads rstd
+  mark_work(graph);
+  CHECK(graph.ops[0].work == Work::kInputGrad);
+}
+
 std::string error_of(ir::Module module, const AutodiffOptions& options = {}) {
   return mw::test::thrown_by([&] { differentiate(module, options); });
+}
+
+TEST_CASE("a loss of another type, a parameter beside the loss and a pass begun are refused") {
+  ir::Module wide = test::mlp(1);
+  microbatch(wide).value(microbatch(wide).inputs[2].value).type.dtype = DType::kF64;
+  CHECK(error_of(wide) ==
+        "graph 'microbatch': the input 'loss_scale' is f64[]; it must have the type f32[] of the "
+        "loss");
+  ir::Module counts = test::mlp(1);
+  microbatch(counts).value(microbatch(counts).outputs[0]).type.dtype = DType::kI32;
+  CHECK(error_of(counts) ==
+        "graph 'microbatch': the loss 'loss_sum' is i32[]; it must be a floating scalar");
+  // Read, but by nothing that the loss depends on.
+  CHECK(error_of(small("    %side = exp(%w) : f32[4] @only F\n"
+                       "    %unread = exp(%side) : f32[4] @only F\n"
+                       "    %loss_sum = reduce{op=sum, dims=[0]}(%x) : f32[] @only F\n")) ==
+        "graph 'microbatch': parameter 'w' does not reach the loss 'loss_sum'; without a gradient "
+        "it cannot be trained");
+  ir::Module begun = test::mlp(1);
+  microbatch(begun).ops.back().work = Work::kInputGrad;
+  CHECK_THROWS_WITH_AS(differentiate(begun), doctest::Contains("is differentiated already"),
+                       CheckFailure);
 }
 
 TEST_CASE("what cannot be differentiated is an error that names it") {

@@ -1,5 +1,7 @@
 #include "transform/pass.h"
 
+#include <functional>
+
 #include <doctest/doctest.h>
 
 #include "base/error.h"
@@ -54,6 +56,42 @@ TEST_CASE("passes run in order, timed and dumped, but for those switched off") {
   CHECK(runs[1].ops_before == runs[0].ops_after);
   CHECK(runs[1].ops_after > runs[1].ops_before);
   CHECK(runs[2].time.value == 0);
+}
+
+// Every look at it takes a second.
+class SlowClock : public Clock {
+ public:
+  Seconds now() const override { return Seconds(seconds_ += 1); }
+
+ private:
+  mutable double seconds_ = 0;
+};
+
+TEST_CASE("a pass takes the time from its start to its end") {
+  ir::Module module = test::mlp(1);
+  const SlowClock clock;
+  RunOptions run;
+  run.clock = &clock;
+  for (const PassRun& pass : run_passes(module, {"cse", "dead_code"}, {}, run))
+    CHECK(pass.time.value == 1);
+}
+
+TEST_CASE("what a pass leaves is verified, its types too, unless nobody asks for it") {
+  const auto run = [](bool verify, const std::function<void(ir::Graph&)>& edit) {
+    ir::Module module = test::mlp(1);
+    edit(microbatch(module));
+    RunOptions options;
+    options.verify = verify;
+    run_passes(module, {"dead_code"}, {}, options);
+  };
+  const auto layer = [](ir::Graph& graph) { graph.ops[0].layer = LayerId(99); };
+  const auto type = [](ir::Graph& graph) {
+    graph.value(graph.ops[0].results[0]).type = ir::make_type(DType::kF32, {3, 6});
+  };
+  CHECK_THROWS(run(true, layer));
+  CHECK_THROWS(run(true, type));
+  run(false, layer);
+  run(false, type);
 }
 
 TEST_CASE("all passes together give the gradients that autodiff alone gives") {

@@ -74,6 +74,20 @@ TEST_CASE("whole layers are recomputed to their ends, and stay") {
   CHECK(all[2] > 0);
   ir::drop_dead(microbatch(whole));
   CHECK(counts(microbatch(whole)) == all);
+  const ir::Graph& graph = microbatch(whole);
+  for (const ir::Op& op : graph.ops) {
+    CHECK((!op.recompute.valid() || ops::op_def(op.kind).aliases.empty()));  // no sum twice
+    if (op.work == Work::kForward) continue;
+    for (const ValueId operand : op.operands) {
+      const OpId maker = graph.value(operand).producer;
+      CHECK((!maker.valid() || graph.op(maker).work != Work::kForward ||
+             graph.op(maker).layer != op.layer));
+    }
+  }
+  // Of the other modes nothing that is not read.
+  options = recompute_all(module, RecomputeMode::kSelectiveOp);
+  options.whole = true;
+  CHECK(counts(microbatch(module = recomputed(module, options)))[2] == 0);
 }
 
 // A graph that nobody differentiated, as of evaluation.
@@ -162,6 +176,8 @@ TEST_CASE("selective-op keeps attention and every second product, and what devic
   CHECK(products({}) == std::vector<std::string>{"dhe", "dhe"});
   CHECK(products({"ffn"}) == std::vector<std::string>{"dhe", "dhe"});
   CHECK(products({"heads", "ffn"}).empty());
+  // What the product keeps is not summed.
+  CHECK(products({"batch", "seq"}) == std::vector<std::string>{"dhe", "dhe"});
 }
 
 TEST_CASE(
@@ -183,7 +199,8 @@ TEST_CASE(
 TEST_CASE("the mode is the layer's own, and clones stand before the layer's first backward op") {
   ir::Module module = test::mlp(2);
   differentiate(module);
-  const ir::Module copy = recomputed(module, {{RecomputeMode::kNone, RecomputeMode::kFull}});
+  const std::vector<RecomputeMode> first_two{RecomputeMode::kNone, RecomputeMode::kFull};
+  const ir::Module copy = recomputed(module, {first_two});
   const ir::Graph& graph = *copy.find_graph("microbatch");
   bool backward_begun = false;
   int cloned = 0;
@@ -196,7 +213,45 @@ TEST_CASE("the mode is the layer's own, and clones stand before the layer's firs
       backward_begun = true;
     }
   }
+  // A layer beyond the list is as it was.
+  const ir::Module whole = recomputed(module, {first_two, {}, true});
+  for (const ir::Op& op : whole.find_graph("microbatch")->ops)
+    CHECK((!op.recompute.valid() || op.layer == LayerId(1)));
   CHECK(cloned == 2);  // dot, bias_add; ReLU's gradient reads its operand
+}
+
+TEST_CASE("what is recomputed already stays as it is, and ops without a layer are left alone") {
+  for (ir::Module module : {test::mlp(2), test::gpt(0)}) {
+    for (ir::Op& op : microbatch(module).ops) {
+      if (op.layer == LayerId(2)) op.layer = LayerId();
+    }
+    differentiate(module);
+    const RecomputeOptions options = recompute_all(module, RecomputeMode::kFull);
+    const std::vector<ops::Tensor> inputs = test::inputs_of(microbatch(module));
+    const auto expected = test::outcome(module, microbatch(module), inputs);
+    module = recomputed(module, options);
+    check_same(test::outcome(module, microbatch(module), inputs), expected);
+    CHECK(ir::to_text(microbatch(module)) ==
+          ir::to_text(*recomputed(module, options).find_graph("microbatch")));
+  }
+}
+
+TEST_CASE("a clone has its value's axes; what sums into memory or over devices has none") {
+  const auto clones = [](const std::string& made) {
+    ir::Graph graph = ir::parse_graph("graph one {\n  in %x : f32[4]\n  in %dy : f32[4]\n" + made +
+                                      "  %dx = mul(%y, %dy) : f32[4] @0 I\n  out %dx\n}");
+    recompute(graph, {{RecomputeMode::kFull}});
+    const ir::Op& last = graph.ops.back();
+    const ir::Op& maker = graph.op(graph.value(last.operands[0]).producer);
+    if (maker.recompute.valid())
+      CHECK(graph.value(maker.results[0]).logical == ir::LogicalAxes{"embed"});
+    return maker.recompute.valid();
+  };
+  CHECK(clones("  %y = exp(%x) : f32[4] <embed> @0 F\n"));
+  CHECK_FALSE(clones("  %y = exp(%x) : f32[4] <embed> @1 F\n"));
+  CHECK_FALSE(clones("  %y = accumulate(%x, %x) : f32[4] <embed> @0 F\n"));
+  CHECK_FALSE(clones("  %y = reduce{op=sum, dims=[]}(%x, %x) : f32[4] <embed> @0 F accumulates\n"));
+  CHECK_FALSE(clones("  %y = all_reduce{group=axes[dp], op=sum}(%x) : f32[4] <embed> @0 F\n"));
 }
 
 TEST_CASE("with mode none nothing changes") {

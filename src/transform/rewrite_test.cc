@@ -76,6 +76,57 @@ TEST_CASE("CSE leaves accumulations alone") {
   CHECK(test::count_ops(graph, OpKind::kAccumulate) == 2);
 }
 
+TEST_CASE("CSE merges ops in all but what they are") {
+  const auto left = [](const std::string& ops) {
+    ir::Graph graph = ir::parse_graph("graph one {\n  in %x : f32[4]\n  in %acc : f32[4,4]\n" +
+                                      ops + "  out %a, %b\n}");
+    merge_common(graph);
+    ir::verify(graph);
+    return graph.ops.size();
+  };
+  const std::string slice = "slice{start=[0], limit=[2]}(%x) : f32[2] @0 F\n";
+  CHECK(left("  %a = " + slice + "  %b = " + slice) == 1);
+  CHECK(left("  %a = " + slice + "  %b = slice{start=[1], limit=[3]}(%x) : f32[2] @0 F\n") == 2);
+  CHECK(left("  %a = convert(%x) : f64[4] @0 F\n  %b = convert(%x) : bf16[4] @0 F\n") == 2);
+  const std::string sum = "dot{lhs=i, rhs=j, out=ij}(%x, %x, %acc) : f32[4,4] @0 F accumulates\n";
+  CHECK(left("  %a = " + sum + "  %b = " + sum) == 2);
+  const std::string reduce =
+      "all_reduce{group=axes[dp], op=sum}(%x) : "
+      "f32[4] @0 F\n";
+  CHECK(left("  %a = " + reduce + "  %b = " + reduce) == 2);
+  const std::string called = "neg(%x) : f32[4] @0 F calls [0]\n";
+  CHECK(left("  %a = " + called + "  %b = " + called) == 2);
+}
+
+TEST_CASE("CSE sees that ops are the same whose operands have become the same") {
+  ir::Graph graph = ir::parse_graph(R"(graph chains {
+    in %x : f32[4]
+    %a = exp(%x) : f32[4] @0 F
+    %b = exp(%x) : f32[4] @0 F
+    %na = neg(%a) : f32[4] @0 F
+    %nb = neg(%b) : f32[4] @0 F
+    %y = add(%na, %nb) : f32[4] @0 F
+    out %y, %nb
+  })");
+  merge_common(graph);
+  ir::verify(graph);
+  REQUIRE(graph.ops.size() == 3);
+  CHECK(graph.ops[2].operands == ValueIds{graph.ops[1].results[0], graph.ops[1].results[0]});
+  CHECK(graph.outputs[1] == graph.ops[1].results[0]);
+}
+
+TEST_CASE("of merged ops the one that stays keeps its own name and axes") {
+  TwoExps t;
+  t.graph.value(t.a).name = std::string("first");
+  t.graph.value(t.a).logical = {"batch"};
+  t.graph.value(t.b).name = std::string("second");
+  merge_common(t.graph);
+  CHECK(test::count_ops(t.graph, OpKind::kExp) == 1);
+  const ir::Value& stays = t.graph.value(t.graph.ops[0].results[0]);
+  CHECK(stays.name == "first");
+  CHECK(stays.logical == ir::LogicalAxes{"batch"});
+}
+
 TEST_CASE("dead code goes, with what only it needed") {
   TwoExps t;
   ops::Builder b(t.graph);
@@ -114,17 +165,48 @@ TEST_CASE("products take the accumulation in, other gradients keep it") {
   }
 }
 
-TEST_CASE("an accumulation stays where its gradient or its accumulator is read elsewhere") {
-  for (int what = 0; what < 2; ++what) {
-    ir::Graph graph;
-    ops::Builder b(graph);
-    const ValueId x = graph.add_input(ir::make_type(DType::kF32, {2, 2}), "x");
-    const ValueId acc = graph.add_input(graph.type(x), "acc");
-    const ValueId g = b.dot(x, x, "bn,bk->nk");
-    graph.outputs = {b.binary(OpKind::kAccumulate, acc, g), what == 0 ? g : acc};
-    fold_accumulate(graph);
-    CHECK(test::count_ops(graph, OpKind::kAccumulate) == 1);
-  }
+// The graph of one accumulation, folded.
+ir::Graph folded(const std::string& ops, const std::string& end = "out %sum") {
+  ir::Graph graph = ir::parse_graph(
+      "graph one {\n  in %x : f32[2,2]\n  in %acc : f32[2,2] state 0\n" + ops + "  " + end + "\n}");
+  fold_accumulate(graph);
+  ir::verify(graph);
+  return graph;
+}
+
+TEST_CASE("a product takes in the accumulation of its own work and layer alone") {
+  const std::string dot = "dot{lhs=bn, rhs=bk, out=nk}", sum = "accumulate(%acc, %g) : f32[2,2] ";
+  const auto stays = [&](const std::string& ops, const std::string& end = "out %sum") {
+    return test::count_ops(folded(ops, end), OpKind::kAccumulate) == 1;
+  };
+  const std::string g = "  %g = " + dot + "(%x, %x) : f32[2,2] @0 W\n";
+  CHECK_FALSE(stays(g + "  %sum = " + sum + "@0 W\n"));
+  CHECK(stays(g + "  %sum = " + sum + "@0 I\n"));
+  CHECK(stays(g + "  %sum = " + sum + "@1 W\n"));
+  CHECK(stays(g + "  %sum = " + sum + "@0 W\n", "out %sum, %g"));
+  CHECK(stays(g + "  %sum = " + sum + "@0 W\n", "out %sum, %acc"));
+  CHECK(stays(g + "  %sum = " + sum + "@0 W\n", "update 0 = %g\n  out %sum"));
+  // It has an accumulator already.
+  CHECK(stays("  %other = exp(%x) : f32[2,2] @0 W\n  %g = " + dot +
+              "(%x, %x, %other) : f32[2,2] @0 W accumulates\n  %sum = " + sum + "@0 W\n"));
+  // The accumulator is made before the product, or behind it.
+  const std::string made = "  %made = exp(%acc) : f32[2,2] @0 W\n",
+                    end = "  %sum = accumulate(%made, %g) : f32[2,2] @0 W\n";
+  CHECK_FALSE(stays(made + g + end));
+  CHECK(stays(g + made + end));
+}
+
+TEST_CASE(
+    "a product that takes an accumulation in has the sum's name, and axes where it has none") {
+  const auto gradient = [](const std::string& axes) {
+    const ir::Graph graph = folded("  %g = dot{lhs=bn, rhs=bk, out=nk}(%x, %x) : f32[2,2]" + axes +
+                                   " @0 W\n  %sum = accumulate(%acc, %g) : f32[2,2] <n, k> @0 W\n");
+    REQUIRE(graph.ops.size() == 1);
+    return graph.value(graph.ops[0].results[0]);
+  };
+  CHECK(gradient("").name == "sum");
+  CHECK(gradient("").logical == ir::LogicalAxes{"n", "k"});
+  CHECK(gradient(" <a, b>").logical == ir::LogicalAxes{"a", "b"});
 }
 
 TEST_CASE("without fused kernels SwiGLU is two ops, of the same values, layer and axes") {
