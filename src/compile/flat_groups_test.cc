@@ -6,6 +6,7 @@
 
 #include <fmt/core.h>
 
+#include "base/error.h"
 #include "ops/update_ops.h"
 
 namespace mw::compile {
@@ -130,6 +131,74 @@ TEST_CASE(
   CHECK((a[1].moment == b[0].moment));
 }
 
+TEST_CASE("experts have a group of their own, over the data axes that do not divide them") {
+  States states(1);
+  states.add("router", 64, {0}, {"dp", "ep"});
+  states.add("experts", 64, {0}, {"dp"});
+  states.uses[2].sharding = states.uses[3].sharding = parse_sharding(R"([{"ep"}])");
+  states.uses[3].sharding.partial = {"dp"};
+  for (const int64_t dp : {8, 4}) {
+    CAPTURE(dp);
+    Plan plan;
+    plan.dp = dp;
+    plan.ep = 4;
+    ir::Module module = states.module;
+    std::vector<StateUse> uses = states.uses;
+    if (dp == 4) uses[1].sharding.partial = {"ep"};
+    const std::vector<FlatGroup> groups = make_flat_groups(uses, plan, module);
+    REQUIRE(groups.size() == 2);
+    const FlatGroup &whole = groups[groups[0].name == "h.0" ? 0 : 1],
+                    &experts = groups[groups[0].name == "h.0" ? 1 : 0];
+    CHECK(whole.name == "h.0");
+    CHECK(whole.data_axes == plan.data_axes());
+    CHECK(whole.data_size == dp);
+    CHECK(experts.name == "h.0/experts");
+    CHECK(experts.data_axes == sharding::Axes{"dp"});
+    CHECK(experts.data_size == dp / 4);
+  }
+}
+
+TEST_CASE("a weight that nobody trains has a group with room for a gradient") {
+  States states(1);
+  states.add("w", 64, {0}, {});
+  const std::vector<FlatGroup> groups = make_flat_groups({states.uses[0]}, {}, states.module);
+  REQUIRE(groups.size() == 1);
+  REQUIRE(groups[0].uses.size() == 1);
+  CHECK(groups[0].uses[0].accumulators.empty());
+}
+
+TEST_CASE("what cannot lie in one flat state is refused") {
+  States states(2);
+  states.add("a", 64, {0}, {"dp"});
+  states.add("b", 300, {0}, {"dp"});
+  states.add("tied", 64, {0, 1}, {"dp"});
+  Plan plan;
+  plan.dp = plan.cp = 2;
+  const auto refused = [&](const std::vector<StateUse>& uses, const char* why) {
+    ir::Module module = states.module;
+    make_flat_groups({states.uses[0]}, {}, module);
+    CHECK_THROWS_WITH_AS(make_flat_groups(uses, plan, module), doctest::Contains(why),
+                         CheckFailure);
+  };
+  refused({states.uses[2]}, "two flat states weight/h.0");
+  refused({states.uses[0], states.uses[1]}, "a pends over a part of dp,cp");
+  std::vector<StateUse> tied{states.uses[4], states.uses[5], states.uses[6]};
+  tied[1].sharding.partial = {"dp", "cp"};
+  tied[2].sharding.partial = {"dp", "cp", "tp"};
+  refused(tied, "uses of tied pend over different axes");
+}
+
+TEST_CASE("a flat state lies on its group's own axes; what pends over them is in order") {
+  FlatGroup group;
+  group.elements = 1024;
+  group.data_axes = {"dp", "cp"};
+  CHECK(flat_type(group, 4).sharding.dims[0] == sharding::Axes{"dp", "cp"});
+  CHECK(flat_type(group, 1).sharding.dims[0].empty());
+  CHECK(data_pending(group).empty());
+  group.dp_partial = true;
+  CHECK(data_pending(group) == sharding::Axes{"cp", "dp"});
+}
+
 TEST_CASE("ZeRO's stages shard what they say") {
   const auto shards = [](const std::string& text) {
     const Plan plan = parse_plan(text);
@@ -142,6 +211,8 @@ TEST_CASE("ZeRO's stages shard what they say") {
   CHECK((shards("dp=4,zero=1") == std::array<int64_t, 3>{1, 1, 4}));
   CHECK((shards("dp=4,zero=2") == std::array<int64_t, 3>{1, 4, 4}));
   CHECK((shards("dp=4,zero=2,grad_reduce=step") == std::array<int64_t, 3>{1, 1, 4}));
+  CHECK((shards("dp=4,grad_reduce=microbatch") == std::array<int64_t, 3>{1, 1, 1}));
+  CHECK((shards("dp=4,zero=1,grad_reduce=microbatch") == std::array<int64_t, 3>{1, 4, 4}));
   CHECK((shards("dp=4,zero=3") == std::array<int64_t, 3>{4, 4, 4}));
   CHECK((shards("dp=4,cp=2,zero=1") == std::array<int64_t, 3>{1, 1, 8}));
 }

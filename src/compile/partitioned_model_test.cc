@@ -36,6 +36,30 @@ TEST_CASE("a partitioned model serves all plans that differ in ZeRO and schedule
   }
 }
 
+TEST_CASE("what decides nothing of how a model is partitioned does not stay") {
+  Plan plan;
+  plan.regather = plan.post_validation = true;
+  plan.zero = 3;
+  plan.grad_reduce = GradReduce::kStep;
+  plan.bucket_mb = plan.prefetch_mb = 7;
+  plan.group = plan.pairs = 2;
+  plan.memory_limit = 3;
+  plan.costs = {1, 1, 1};
+  plan.schedule = "zb-auto";
+  Plan none;
+  none.slices = 1;
+  CHECK(partitioning_plan(plan) == none);
+}
+
+TEST_CASE("a model that is partitioned under another plan is refused") {
+  const ir::Module model = partition::test::gpt_net({.S = 16, .blocks = 8});
+  const PartitionedModel partitioned(request_for(model, "dp=2,pp=2,microbatches=4"));
+  CompileRequest request = request_for(model, "dp=2,pp=4,microbatches=4");
+  request.partitioned = &partitioned;
+  CHECK_THROWS_WITH_AS(compile(request), doctest::Contains("the model is partitioned under"),
+                       CheckFailure);
+}
+
 TEST_CASE("what decides how a model is partitioned stays in partitioning_plan") {
   const Plan base = partitioning_plan(parse_plan("dp=2,tp=2,pp=2,microbatches=4,zero=1"));
   for (const std::string other :

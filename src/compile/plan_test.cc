@@ -88,6 +88,35 @@ TEST_CASE("everything wrong with a plan is said at once") {
   CHECK(message_of("sp,tpp=2") == "--plan: tpp: unknown key, did you mean 'tp'?");
 }
 
+TEST_CASE("a model says nothing of what it cannot judge by") {
+  ModelShape mixture = shape();
+  mixture.experts = 8;
+  mixture.top_k = 2;
+  mixture.seq_len = 16;
+  const auto found = [&](const std::string& text, const std::set<std::string>& unsound) {
+    PlanReading reading;
+    reading.plan = parse_plan(text);
+    reading.unsound = unsound;
+    return plan_findings(reading, 4, mixture).size();
+  };
+  CHECK(found("tp=8,sp", {}) == 2);
+  CHECK(found("tp=8,sp", {"tp"}) == 0);
+  CHECK(found("tp=2", {}) == 1);
+  CHECK(found("tp=2", {"sp"}) == 0);
+  CHECK(found("microbatches=3", {}) == 1);
+  CHECK(found("microbatches=3", {"dp"}) == 0);
+  CHECK(found("schedule=seq-1f1b,slices=5", {}) == 1);
+  CHECK(found("schedule=seq-1f1b,slices=5", {"slices"}) == 0);
+  CHECK(found("schedule=seq-1f1b,slices=8", {}) == 1);
+  CHECK(found("schedule=seq-1f1b,slices=8", {"schedule"}) == 0);
+  CHECK(found("pp=8", {}) == 1);
+  CHECK(found("pp=8", {"layers"}) == 0);
+  mixture.experts = 0;
+  mixture.seq_len = 4;
+  CHECK(found("cp=2,tp=4,sp", {}) == 1);
+  CHECK(found("cp=2,tp=4,sp", {"sp"}) == 0);
+}
+
 TEST_CASE("what a model says of a plan is judged by the plan's sound keys") {
   const PlanReading reading = read_plan("zero=4,tp=8,pp=x,microbatches=3,layers=1:2");
   CHECK(reading.findings.size() == 2);
@@ -261,6 +290,9 @@ TEST_CASE("the base plan keeps what changes bits and drops the rest") {
   CHECK(base_plan(parse_plan("tp=2,pp=2,sp,regather,microbatches=2")) ==
         parse_plan("tp=2,microbatches=2,sp,grad_reduce=step"));
   CHECK(base_plan(base_plan(plan)) == base_plan(plan));
+  CHECK(base_plan(parse_plan("dp=4,ep=2,cp=2,zero=1")) ==
+        parse_plan("dp=4,ep=2,cp=2,grad_reduce=step"));
+  CHECK(base_plan(parse_plan("pp=2,microbatches=3,schedule=chimera-halving")).microbatches == 6);
   CHECK(base_plan(parse_plan("zero=1")).grad_reduce == GradReduce::kStep);
 }
 
@@ -293,6 +325,25 @@ TEST_CASE("a plan that does not fit the model says what would") {
       plan_findings(parse_plan("pp=2,layers=1:2:2"), 4, shape()) ==
       std::vector<std::string>{"plan: layers has 3 entries, must have one a stage: pp*chunks=2*1=2",
                                "plan: layers add up to 5, must add up to the model's 4 layers"});
+}
+
+TEST_CASE("the least and the most that fits a model is right, one beyond is not") {
+  ModelShape shape;
+  shape.name = "models/y.json";
+  shape.must_divide = {{"heads", 1}};
+  const auto found = [&](const std::string& plan) {
+    return plan_findings(parse_plan(plan), 4, shape);
+  };
+  CHECK(found("tp=2") ==
+        std::vector<std::string>{"models/y.json: heads=1 is not divisible by tp=2; use tp=1"});
+  shape.seq_len = 4;
+  shape.global_batch = int64_t{1} << 29;
+  CHECK(found("").empty());
+  shape.global_batch += 1;
+  CHECK(found("").size() == 1);
+  shape.global_batch = 1;
+  CHECK(found("layers=3") ==
+        std::vector<std::string>{"plan: layers add up to 3, must add up to the model's 4 layers"});
 }
 
 // A sequence of so many tokens is no model's, but the finding comes before that of the model.
@@ -330,6 +381,17 @@ TEST_CASE("context and expert parallelism say what they ask of a model") {
   mixture.experts = 8;
   mixture.top_k = 2;
   mixture.seq_len = 16;
+  CHECK(plan_findings(parse_plan("dp=6,ep=3,microbatches=1"), 4, mixture).front() ==
+        "plan: global_batch=8 is not divisible by dp*microbatches=6*1=6; every microbatch needs a "
+        "whole number of sequences");
+  CHECK(plan_findings(parse_plan("dp=6,ep=3,microbatches=1"), 4, mixture).back() ==
+        "models/x.json: 8 experts are not divisible by ep=3; use ep=1, 2, 4 or 8");
+  Plan apart;  // which no text makes
+  apart.dp = 2;
+  apart.ep = 4;
+  CHECK(plan_findings(apart, 4, mixture) ==
+        std::vector<std::string>{"plan: ep=4 is no divisor of dp=2: experts are divided over a "
+                                 "part of the data-parallel ranks"});
   CHECK(plan_findings(parse_plan("dp=2,ep=2,tp=2,sp,microbatches=4"), 4, mixture).empty());
   CHECK(plan_findings(parse_plan("dp=4,ep=4,tp=2,microbatches=2"), 4, mixture) ==
         std::vector<std::string>{
@@ -383,8 +445,42 @@ TEST_CASE("a layer list deals blocks out as it says, stages without a block incl
   CHECK(cluster::to_string(resolved.mesh) == "{pp:3, dp:2, tp:2}");
   CHECK(cluster::to_string(resolved.stages[1].mesh) == "{dp:2, tp:2}");
   CHECK(resolved.stages[1].layers == 0);
+  CHECK(resolved.stages[1].first_layer == 0);
   CHECK(resolved.stages[2].first_layer == 3);
   CHECK(resolved.stages[2].layers == 3);
+}
+
+TEST_CASE("tensor parallelism has two axes where several ranks share a key and value head") {
+  const ir::Module module = partition::test::gpt_net({.blocks = 2});
+  const auto resolved = [&](const std::string& plan, int64_t kv_heads) {
+    ModelShape shape = batch_of(8);
+    shape.must_divide = {{"heads", 4}, {"kv_heads", kv_heads}};
+    return resolve(parse_plan(plan), module, shape);
+  };
+  CHECK(cluster::to_string(resolved("tp=4", 4).mesh) == "{pp:1, dp:1, tp:4}");
+  const ResolvedPlan shared = resolved("tp=4", 2);
+  CHECK(cluster::to_string(shared.mesh) == "{pp:1, dp:1, tp_kv:2, tp_rep:2}");
+  CHECK(shared.outside.axes.at("kv_heads") == sharding::Axes{"tp_kv"});
+  CHECK(shared.outside.axes.at("heads") == sharding::Axes{"tp_kv", "tp_rep"});
+}
+
+TEST_CASE("samples lie on dp and ep, sequences on cp, where there are such") {
+  const ir::Module module = partition::test::gpt_net({.blocks = 2});
+  const auto axes = [&](const std::string& plan) {
+    ModelShape shape = batch_of(8);
+    shape.seq_len = 8;
+    shape.experts = 4;
+    shape.top_k = 2;
+    return resolve(parse_plan(plan), module, shape).outside.axes;
+  };
+  const auto plain = axes("dp=2");
+  CHECK(plain.at("batch") == sharding::Axes{"dp"});
+  for (const char* axis : {"expert", "attn_seq", "seq"}) CHECK(!plain.contains(axis));
+  const auto all = axes("dp=4,ep=2,cp=2");
+  CHECK(all.at("batch") == sharding::Axes{"dp", "ep"});
+  CHECK(all.at("expert") == sharding::Axes{"ep"});
+  CHECK(all.at("attn_seq") == sharding::Axes{"cp"});
+  CHECK(all.at("seq") == sharding::Axes{"cp"});
 }
 
 }  // namespace

@@ -56,6 +56,49 @@ TEST_CASE("a replica unfolds to stages of its own, a joined forward to one a mic
   CHECK(unfolded_name(5, 2, 4) == "1/2");
 }
 
+TEST_CASE("a replica's slices lie behind those of the replica before, and fold back") {
+  pipeline::Schedule cut;
+  cut.slices = 3;
+  cut.placement = {.ranks = 2, .rank_of_stage = {0, 1}, .rank_of_replica = {{1, 0}}};
+  cut.ranks = {{{.stage = StageId(1), .replica = 1, .slice = 2},
+                {.stage = StageId(0), .replica = 0, .slice = 1},
+                {.stage = StageId(1), .replica = 1, .slice = -1}},
+               {}};
+  const pipeline::Schedule unfolded = unfold(cut);
+  CHECK(unfolded.placement.rank_of_stage ==
+        std::vector<int32_t>{0, 1, 0, 1, 0, 1, 1, 0, 1, 0, 1, 0});
+  const std::vector<int32_t> stages{11, 2, 7}, replicas{1, 0, 1}, folded_stages{1, 0, 1};
+  pipeline::Program program;
+  program.ranks.resize(1);
+  for (size_t i = 0; i < 3; ++i) {
+    CHECK(unfolded.ranks[0][i].stage == StageId(stages[i]));
+    program.ranks[0].commands.emplace_back().action = unfolded.ranks[0][i];
+  }
+  fold(program, 2, 3);
+  for (size_t i = 0; i < 3; ++i) {
+    CHECK(program.ranks[0].commands[i].action.stage == StageId(folded_stages[i]));
+    CHECK(program.ranks[0].commands[i].action.replica == replicas[i]);
+  }
+}
+
+TEST_CASE("actions of one microbatch that overlap still do when unfolded, joined ones do not") {
+  pipeline::Schedule schedule;
+  schedule.placement = {.ranks = 1, .rank_of_stage = {0}};
+  const auto action = [](ActionKind kind, int32_t first, int32_t count, int32_t paired_with) {
+    return pipeline::Action{.kind = kind,
+                            .stage = StageId(0),
+                            .first = first,
+                            .count = count,
+                            .paired_with = paired_with};
+  };
+  schedule.ranks = {{action(ActionKind::kF, 0, 2, 2), action(ActionKind::kF, 2, 1, 3),
+                     action(ActionKind::kB, 0, 1, 0), action(ActionKind::kB, 1, 1, 1)}};
+  const pipeline::Schedule unfolded = unfold(schedule);
+  std::vector<int32_t> paired;
+  for (const pipeline::Action& one : unfolded.ranks[0]) paired.push_back(one.paired_with);
+  CHECK(paired == std::vector<int32_t>{-1, -1, 4, -1, 2});
+}
+
 TEST_CASE("a stage with two replicas is held, trained and summed on both ranks") {
   const CompiledPlan plan = compiled("pp=4,schedule=chimera,microbatches=4");
   CHECK(findings(plan) == "");

@@ -332,5 +332,14 @@ TEST_CASE("groups that differ in one thing are no twin's") {
   }
 }
 
+TEST_CASE("names of alike values have one name with a star for what differs") {
+  CHECK(common_name({"h.0.x", "h.1.x"}) == "h.*.x");
+  CHECK(common_name({"h.0.x", "h.10.x", "h.2.x"}) == "h.*.x");
+  CHECK(common_name({"same", "same"}) == "same");
+  CHECK(common_name({"aa", "aaa"}) == "aa*");
+  CHECK(common_name({"aaa", "aa"}) == "aa*");
+  CHECK(common_name({"x", "y"}) == "*");
+}
+
 }  // namespace
 }  // namespace mw::compile

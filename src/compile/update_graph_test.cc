@@ -63,6 +63,41 @@ TEST_CASE("what tensor parallelism left pending comes last, in buckets of its ow
   for (size_t i = 0; i < pending; ++i) CHECK(apart[matrices + i] == apart[matrices + pending + i]);
 }
 
+TEST_CASE("the step takes the optimizer's numbers, and decay from each weight") {
+  ir::Module model = partition::test::gpt_net({.blocks = 3});
+  model.states[1].decay = false;
+  ModelShape shape;
+  shape.global_batch = 64;
+  OptimizerSpec optimizer;
+  optimizer.beta1 = 0.5;
+  optimizer.beta2 = 0.25;
+  optimizer.epsilon = 0.125;
+  optimizer.weight_decay = 0.75;
+  optimizer.max_norm = 3;
+  const CompiledPlan compiled =
+      compile({model, nullptr, parse_plan("dp=2,zero=1"), shape, optimizer});
+  int steps = 0, without_decay = 0;
+  for (const pipeline::Fragment& fragment : compiled.train.fragments) {
+    for (const ir::Op& op : fragment.graph.ops) {
+      const auto* attrs = std::get_if<ir::FlatAttrs>(&op.attrs);
+      if (attrs == nullptr) continue;
+      CHECK(attrs->max_norm == 3);
+      if (op.kind != ir::OpKind::kAdamW) continue;
+      ++steps;
+      CHECK(attrs->beta1 == 0.5);
+      CHECK(attrs->beta2 == 0.25);
+      CHECK(attrs->epsilon == 0.125);
+      CHECK(attrs->weight_decay == 0.75);
+      for (const ir::Segment& segment : attrs->groups.at(0)) {
+        CHECK(segment.decay == (segment.parameter != 1));
+        without_decay += segment.decay ? 0 : 1;
+      }
+    }
+  }
+  CHECK(steps > 0);
+  CHECK(without_decay == 1);
+}
+
 TEST_CASE("weights and moments that are not what adamw made of them are found") {
   const ir::Module model = partition::test::gpt_net({.blocks = 3});
   ModelShape shape;
