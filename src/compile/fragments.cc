@@ -110,7 +110,6 @@ class Splitter {
       if (part_[o] != p) continue;
       for (const ValueId v : stage_.graph.ops[o].operands) need_saved(p, v);
     }
-    for (const ValueId v : outputs_of(p)) need_saved(p, v);
   }
   void need_saved(size_t p, ValueId v) {
     if (looked_at_[v.index()]) return;
@@ -126,7 +125,7 @@ class Splitter {
              stage_.graph.label(v));
     saved_[is_saved_weight(p, v) ? last_gather(p, op.operands[0]) : part_[producer.index()]].insert(
         v);
-    last_reader_[v] = std::max(last_reader_[v], p);
+    last_reader_[v] = p;  // parts come in order
   }
   // The part's own gather of the weights that a part before it has gathered as `v`, if it has one:
   // then nothing is saved of what was gathered first.
@@ -165,18 +164,6 @@ class Splitter {
     const OpId producer = stage_.graph.value(v).producer;
     return producer.valid() ? part_[producer.index()] : 0;
   }
-  // Sends and results made in this part.
-  ValueIds outputs_of(size_t p) const {
-    ValueIds found;
-    for (const ValueId v : ports_.sends) {
-      if (part_of_value(v) == p) found.push_back(v);
-    }
-    for (const ValueId v : ports_.results) {
-      if (part_of_value(v) == p) found.push_back(v);
-    }
-    return found;
-  }
-
   StageFragment build(size_t p) {
     StageFragment made;
     made_ = &made;

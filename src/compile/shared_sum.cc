@@ -18,11 +18,9 @@ std::vector<SumRound> sum_rounds(const std::vector<int32_t>& rank_of_use) {
     while (u < uses) {
       const int32_t rank = rank_of_use[u];
       const size_t end = run_end(u);
-      // Sums of two commute; from the third on, the all-reduce's order must be the model's.
-      const bool joins =
-          end == u + 1 && (round.parts.size() == 1 || rank > highest) &&
-          std::none_of(round.parts.begin(), round.parts.end(),
-                       [&](const SumRound::Part& part) { return part.rank == rank; });
+      // Sums of two commute; from the third on, the all-reduce's order must be the model's. No rank
+      // comes twice: the second's is not the first's, whose run has ended, and later ones ascend.
+      const bool joins = end == u + 1 && (round.parts.size() == 1 || rank > highest);
       if (!round.parts.empty() && !joins) break;
       SumRound::Part part{rank, round.parts.empty() && !rounds.empty(), {}};
       for (; u < end; ++u) part.uses.push_back(u);

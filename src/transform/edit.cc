@@ -20,7 +20,7 @@ void set_ops(ir::Graph& graph, std::vector<ir::Op> ops) {
 
 void replace_reads(ir::Graph& graph, const ValueIds& map) {
   const auto replace = [&](ValueId& v) {
-    if (v.index() < map.size() && map[v.index()].valid()) v = map[v.index()];
+    if (map[v.index()].valid()) v = map[v.index()];
   };
   for (ir::Op& op : graph.ops) {
     for (ValueId& operand : op.operands) replace(operand);

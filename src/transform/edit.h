@@ -12,7 +12,7 @@ namespace mw::transform {
 void set_ops(ir::Graph& graph, std::vector<ir::Op> ops);
 
 // Every read of `value` (operands, outputs, updates) becomes one of map[value], where that is
-// valid.
+// valid. REQUIRES: `map` has all values of the graph.
 void replace_reads(ir::Graph& graph, const ValueIds& map);
 
 // Replaces the ops and the reads of values that `replaced` has another one for, and drops what is

@@ -61,10 +61,8 @@ std::set<size_t> kept_ops(const ir::Graph& graph, const std::vector<size_t>& ops
 }
 
 // An op that writes an operand's memory does not give the same result twice.
-bool can_clone(const ir::Op& op, LayerId layer, RecomputeMode mode) {
-  if (op.layer != layer || op.work != Work::kForward || op.accumulates ||
-      ir::is_collective(op.kind))
-    return false;
+bool can_clone(const ir::Op& op, RecomputeMode mode) {
+  if (op.work != Work::kForward || op.accumulates || ir::is_collective(op.kind)) return false;
   if (!ops::op_def(op.kind).aliases.empty()) return false;
   return mode != RecomputeMode::kSelective || op.kind == OpKind::kAttention;
 }
@@ -97,7 +95,7 @@ Region find_region(const ir::Graph& graph, LayerId layer, const std::vector<size
       const bool any = std::any_of(op.results.begin(), op.results.end(),
                                    [&](ValueId v) { return wanted[v.index()] == layer; });
       const bool again = options.whole && mode == RecomputeMode::kFull;
-      if ((!any && !again) || !can_clone(op, layer, mode) || kept.contains(*i)) continue;
+      if ((!any && !again) || !can_clone(op, mode) || kept.contains(*i)) continue;
       region.ops.push_back(*i);
       if (!any) region.unread.insert(*i);
     }
@@ -186,7 +184,7 @@ ValueIds recompute(ir::Graph& graph, const RecomputeOptions& options) {
     if (options.layers[l] == RecomputeMode::kNone) continue;
     Region region = find_region(graph, layer, ops[l], options, wanted);
     // Without a backward pass nothing reads it again (a layer whose gradients nobody asked for).
-    if (region.ops.empty() || region.first_backward == graph.ops.size()) continue;
+    if (region.first_backward == graph.ops.size()) continue;
     for (const size_t op : region.ops) {
       region.clones.push_back(clone(graph, graph.ops[op], layer, clone_of));
       region.clones.back().kept = region.unread.contains(op);

@@ -48,7 +48,7 @@ class Unroller {
       for (size_t o = 0; o < one_.ops.size(); ++o) add_op(o, s);
       losses.push_back(here_[loss.index()]);
     }
-    sum_losses(losses, loss);
+    sum_losses(losses);
     return std::move(all_);
   }
 
@@ -84,7 +84,6 @@ class Unroller {
     start[d] = from_start ? 0 : slice * size;
     limit[d] = (slice + 1) * size;
     builder_.layer = LayerId();
-    builder_.recompute = RegionId();
     const ValueId made = builder_.slice(whole, start, limit);
     all_.value(made).logical = one_.value(input).logical;
     return made;
@@ -159,13 +158,12 @@ class Unroller {
     return made;
   }
 
-  void sum_losses(const ValueIds& losses, ValueId loss) {
+  void sum_losses(const ValueIds& losses) {
     const OpId producer = all_.value(losses.back()).producer;
     builder_.layer = all_.op(producer).layer;
     ValueId sum = losses[0];
     for (size_t s = 1; s < losses.size(); ++s) sum = builder_.add(sum, losses[s]);
     all_.value(sum).name = kLoss;
-    all_.value(sum).logical = one_.value(loss).logical;
     all_.outputs = {sum};
   }
 
