@@ -2,12 +2,12 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
 #include <optional>
 
 #include "base/error.h"
 #include "base/text.h"
 #include "calibrate/choices.h"
+#include "calibrate/run_model.h"
 #include "cost/op_time.h"
 #include "models/model.h"
 
@@ -18,17 +18,6 @@ const cluster::Cluster* cluster_of(const Run& run, const Machines& machines) {
   }
   return nullptr;
 }
-
-namespace {
-
-// Whether the row's source or notes hold one of the texts.
-bool says_one_of(const Run& run, const std::vector<std::string>& texts) {
-  return std::any_of(texts.begin(), texts.end(), [&](const std::string& text) {
-    return run.source.find(text) != std::string::npos || run.notes.find(text) != std::string::npos;
-  });
-}
-
-}  // namespace
 
 const cluster::Profile* profile_of(const Run& run, const Machines& machines) {
   const cluster::Profile *named = nullptr, *column = nullptr, *usual = nullptr;
@@ -70,90 +59,6 @@ void set_schedule(const Run& run, compile::Plan& plan) {
   }
   plan.post_validation = run.overlap == kPostValidation;
   plan.layers = stage_layers(run, plan.stages());
-}
-
-// "E256k8s1f2048;3 dense;MLA": 256 experts, 8 of them a token's, a shared one, 2048 wide; the first
-// 3 layers have none; latent attention.
-struct Experts {
-  int64_t experts = 0, top_k = 0, shared = 0, ffn = 0, dense = 0;
-  bool latent = false;
-};
-std::optional<Experts> experts_of(const std::string& moe) {
-  Experts made;
-  for (const std::string_view part : split(moe, ';')) {
-    const std::vector<std::string_view> words = split_words(part);
-    if (words.size() == 2 && words[1] == "dense") {
-      made.dense = parse_int64(words[0]).value_or(-1);
-    } else if (words.size() == 1 && words[0] == "MLA") {
-      made.latent = true;
-    } else {
-      const std::string text(part);
-      int used = 0;
-      long long e = 0, k = 0, s = 0, f = 0;
-      if (std::sscanf(text.c_str(), "E%lldk%llds%lldf%lld%n", &e, &k, &s, &f, &used) != 4 ||
-          used != static_cast<int>(text.size()))
-        return std::nullopt;
-      made.experts = e, made.top_k = k, made.shared = s, made.ffn = f;
-    }
-  }
-  // As in a model's config.json (models/config.cc).
-  constexpr int64_t kMostExperts = 1 << 14, kMostWidth = int64_t{4} << 20;
-  if (made.experts < 1 || made.experts > kMostExperts || made.top_k < 1 ||
-      made.top_k > made.experts || made.shared < 0 || made.shared > kMostExperts || made.ffn < 1 ||
-      made.ffn > kMostWidth || made.dense < 0)
-    return std::nullopt;
-  return made;
-}
-
-// What a row does not say stands in the models' public config.json: Qwen3 has heads of 128 and
-// norms them; GPT-OSS has heads of 64, biases and a window of 128 in every other layer;
-// DeepSeek-V3's latent attention has ranks 1536 and 512, heads of 128 + 64 and values of 128.
-void add_experts(const Run& run, const Experts& experts, models::ModelConfig& model) {
-  models::Mixture& mixture = model.mixture;
-  mixture.experts = experts.experts;
-  mixture.top_k = experts.top_k;
-  mixture.ffn_size = experts.ffn;
-  mixture.shared_ffn_size = experts.shared * experts.ffn;
-  mixture.dense_layers = experts.dense;
-  model.family = models::Family::kLlama;
-  model.activation = models::Activation::kSilu;
-  model.tie_word_embeddings = false;
-  if (starts_with(run.model, "Qwen3")) {
-    model.head_dim = 128;
-    model.normed_heads = true;
-  } else if (starts_with(run.model, "GPT-OSS")) {
-    model.head_dim = 64;
-    model.attention_bias = mixture.bias = true;
-    model.window = 128;
-  }
-  if (!experts.latent) return;
-  mixture.sigmoid = true;
-  mixture.scale = 2.5;
-  model.latent = {1536, 512, 64, 128};
-  model.head_dim = 128 + 64;
-}
-
-// A Llama or one of the mixtures, which are built as Llamas; else a GPT, whose output weights are
-// its own where its queries share keys (Megatron-LM's functional tests untie them) or its notes say
-// "untied embeddings".
-models::ModelConfig model_of(const Run& run) {
-  models::ModelConfig model;
-  const bool llama = starts_with(run.model, "Llama") || !run.moe.empty();
-  model.source = run.model;
-  model.family = llama ? models::Family::kLlama : models::Family::kGpt2;
-  model.vocab_size = run.vocab;
-  model.max_positions = run.seq;
-  model.hidden_size = run.hidden;
-  model.layers = run.layers;
-  model.heads = run.heads;
-  model.kv_heads = run.kv_heads;
-  model.head_dim = run.hidden / run.heads;
-  model.ffn_size = run.ffn;
-  model.tie_word_embeddings =
-      !llama && run.kv_heads == run.heads && !says_one_of(run, {"untied embeddings"});
-  if (llama) model.activation = models::Activation::kSilu;
-  if (const auto experts = experts_of(run.moe)) add_experts(run, *experts, model);
-  return model;
 }
 
 // Where a row has another network than its device usually has.

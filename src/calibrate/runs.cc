@@ -198,6 +198,7 @@ void read_row(const RowReader& row, Run& run) {
   run.sp = sp != 0;
   row.number("value", run.value, false);
   read_unit(row, run);
+  row.number("params_b", run.params_b, true);
   constexpr double kMostGBps = 1e9;  // as of a cluster file's links
   row.number("nic_GBps", run.nic_GBps, true, kMostGBps);
   row.number("memory_GiB", run.memory_GiB, true);

@@ -26,7 +26,7 @@ struct Run {
   int64_t micro_batch = 0, global_batch = 0;
   bool sp = false;
   double value = 0;  // s, TFLOP/s, %, tokens/s, sequences/s or a place, whatever the row's unit
-  double nic_GBps = 0, memory_GiB = 0;
+  double params_b = 0, nic_GBps = 0, memory_GiB = 0;
   std::vector<std::string> usual;  // "zero 0": what is taken where sp, cp, vpp, ep, zero are empty
   std::string amended;             // what is not taken from the row, and why; see Amendment
 

@@ -9,6 +9,7 @@
 #include "base/in_parallel.h"
 #include "base/text.h"
 #include "calibrate/choices.h"
+#include "calibrate/run_model.h"
 #include "solver/rank_correlation.h"
 
 namespace mw::calibrate {
@@ -67,6 +68,7 @@ std::string assumed(const Run& run, const Run& laid, const Machines& machines, i
   if (run.micro_batch == 0) parts.push_back(fmt::format("microbatch {}", size));
   if (run.recompute == "unknown") parts.push_back("recompute " + recompute_name(way));
   parts.insert(parts.end(), run.usual.begin(), run.usual.end());
+  if (const std::string blocks = blocks_of(run).assumed; !blocks.empty()) parts.push_back(blocks);
   if (const std::string profile = assumed_profile(run, machines); !profile.empty())
     parts.push_back(profile);
   return join(parts, ", ");

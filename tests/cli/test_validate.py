@@ -305,3 +305,15 @@ def test_rows_beyond_all_sizes_are_refused(tmp_path):
     done = call("validate", "--runs", path)
     assert done.returncode == 2
     assert 'layers: must be at most 16384, is "1000000"' in done.stderr and "global_batch: must be at most 1048576" in done.stderr
+
+
+def test_the_blocks_do_not_hang_on_how_the_models_name_is_written(tmp_path):
+    first = next(r for r in RUNS if "Llama3.1-8B" in r and "torchtitan" in r)
+    path = tmp_path / "runs.csv"
+    names = ["llama3-8b", "LLaMA-7B", "Meta-Llama-3.1-8B", "Mistral-7B", "Yi-34B", ""]
+    path.write_text("\n".join([RUNS[0], first, *(first.replace("Llama3.1-8B", name, 1) for name in names)]) + "\n")
+    said, *others = json.loads(call("validate", "--runs", path, "--json").stdout)
+    assert [row["model"] for row in others] == [*names[:-1], None]
+    assert all(row["predicted"] == said["predicted"] for row in others)
+    assert all(row["assumed"] == said["assumed"] for row in others[:-1])
+    assert others[-1]["assumed"].endswith("Llama blocks (params_b 8: a Llama has 8.03, a GPT 6.18)")
