@@ -83,7 +83,8 @@ const std::string& CsvTable::cell(const Line& line, std::string_view name) const
 }
 
 CsvTable parse_csv(std::string_view csv, const std::string& file,
-                   std::span<const std::string_view> columns, Diagnostics& diagnostics) {
+                   std::span<const std::string_view> columns, Diagnostics& diagnostics,
+                   std::vector<CsvTable::Line>* odd) {
   CsvTable table;
   CsvReader reader(csv, file);
   if (reader.at_end()) {
@@ -109,12 +110,18 @@ CsvTable parse_csv(std::string_view csv, const std::string& file,
     if (is_blank(line)) continue;
     if (line.cells.size() == table.names.size()) {
       table.lines.push_back(std::move(line));
+    } else if (odd != nullptr) {
+      odd->push_back(std::move(line));
     } else {
-      diagnostics.add("{}:{}: has {} cells, must have the header's {}", file, line.number,
-                      line.cells.size(), table.names.size());
+      diagnostics.add("{}:{}: {}", file, line.number, odd_length(table, line));
     }
   }
   return table;
+}
+
+std::string odd_length(const CsvTable& table, const CsvTable::Line& line) {
+  return fmt::format("has {} cells, must have the header's {}", line.cells.size(),
+                     table.names.size());
 }
 
 }  // namespace mw::calibrate

@@ -23,9 +23,12 @@ struct CsvTable {
 };
 
 // A quoted cell may hold commas, line ends and doubled quotes. Throws Error where a column is
-// missing or there twice, or a quote is never closed; lines of another length are findings, and
-// left out.
+// missing or there twice, or a quote is never closed; lines of another length are left out: they
+// go to `odd`, and without it are findings.
 CsvTable parse_csv(std::string_view csv, const std::string& file,
-                   std::span<const std::string_view> columns, Diagnostics& diagnostics);
+                   std::span<const std::string_view> columns, Diagnostics& diagnostics,
+                   std::vector<CsvTable::Line>* odd = nullptr);
+// "has 2 cells, must have the header's 35".
+std::string odd_length(const CsvTable& table, const CsvTable::Line& line);
 
 }  // namespace mw::calibrate

@@ -10,6 +10,7 @@ namespace mw::calibrate {
 namespace {
 
 bool comparable(const Comparison& a, const Comparison& b) {
+  if (a.run.value <= 0 || b.run.value <= 0) return false;  // nothing is published
   return a.run.source == b.run.source && a.run.model == b.run.model && a.run.gpu == b.run.gpu &&
          (a.published > 0) == (b.published > 0);
 }

@@ -81,6 +81,13 @@ TEST_CASE("rows of other models or devices are in no order, a source's ratios ha
   CHECK(pairs().empty());
 }
 
+TEST_CASE("rows that publish nothing are in no order") {
+  for (const double published : {0.0, 2.0}) {
+    CHECK(orderings({row("table", 0, 3), row("table", published, 6)}).empty());
+    CHECK(orderings({placed("table", published, 3), placed("table", 0, 6)}).empty());
+  }
+}
+
 TEST_CASE("where a source tells places alone, equal ones are no order") {
   const std::vector<Comparison> rows = {placed("figure", 2, 3), placed("figure", 1, 2),
                                         placed("figure", 2, 4)};

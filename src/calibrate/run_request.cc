@@ -71,6 +71,61 @@ void set_network(cluster::Cluster& cluster, double nic_GBps) {
   }
 }
 
+// Of what a row calls its experts, precision, sharding, overlap and device.
+void add_findings_of_words(const Run& run, const Machines& machines,
+                           std::vector<std::string>& findings) {
+  const std::optional<Experts> experts = experts_of(run.moe);
+  if (!run.moe.empty() && !experts) {
+    findings.push_back(fmt::format(
+        "moe: unknown form {}; must be such as E256k8s1f2048 (experts, experts of a token, shared "
+        "ones, an expert's ffn), then also ;3 dense (layers) and ;MLA",
+        run.moe));
+  }
+  if (experts && run.layers > 0 && experts->dense > run.layers)
+    findings.push_back(fmt::format("moe: {} dense layers of {}", experts->dense, run.layers));
+  if (precision_name(run).empty()) {
+    findings.push_back(fmt::format("precision: unknown '{}', known: bf16, fp16, fp32, fp8, fp8-mx",
+                                   run.precision));
+  }
+  if (run.zero > 3) findings.push_back(fmt::format("zero: is {}, must be 0 to 3", run.zero));
+  if (run.overlap == kPostValidation && run.pp == 1)
+    findings.emplace_back("overlap: post-validation is of several pipeline ranks, and pp is 1");
+  if (cluster_of(run, machines) == nullptr) {
+    findings.push_back(run.gpu.empty()
+                           ? "gpu: is empty; give a device that a file of clusters/ has"
+                           : fmt::format("no file of clusters/ has the device {}", run.gpu));
+  }
+}
+
+// Of numbers that do not go together. What a cell has not told is 0, and a finding already.
+void add_findings_of_layout(const Run& run, std::vector<std::string>& findings) {
+  const auto is_wrong = [&](const char* column) {
+    return std::any_of(run.findings.begin(), run.findings.end(), [&](const std::string& finding) {
+      return starts_with(finding, fmt::format("{}:", column));
+    });
+  };
+  for (const auto& [name, count] : {std::pair("tp", run.tp), {"pp", run.pp}, {"dp", run.dp}}) {
+    if (run.pp + run.dp > 0 && count == 0 && !is_wrong(name)) {
+      findings.push_back(
+          fmt::format("{}: is empty; give all of tp, pp and dp, or neither pp nor dp", name));
+    }
+  }
+  const double devices =
+      static_cast<double>(run.tp * run.pp * run.dp) * static_cast<double>(run.cp);
+  if (devices > 0 && run.gpus > 0 && devices != static_cast<double>(run.gpus)) {
+    findings.push_back(fmt::format("tp*pp*dp{}={}*{}*{}{} is not the {} devices",
+                                   run.cp > 1 ? "*cp" : "", run.tp, run.pp, run.dp,
+                                   run.cp > 1 ? fmt::format("*{}", run.cp) : "", run.gpus));
+  }
+  if (run.hidden > 0 && run.heads > 0 && run.hidden % run.heads != 0)
+    findings.push_back(fmt::format("{} heads do not divide hidden {}", run.heads, run.hidden));
+  const int64_t micro_batch = std::max<int64_t>(1, run.micro_batch);
+  if (run.dp > 0 && run.global_batch % (run.dp * micro_batch) != 0) {
+    findings.push_back(fmt::format("a batch of {} is no multiple of dp {} x microbatch {}",
+                                   run.global_batch, run.dp, micro_batch));
+  }
+}
+
 // Whether a profile of some device is for the row's software.
 bool knows_software(const Run& run, const Machines& machines) {
   return std::any_of(
@@ -111,43 +166,15 @@ Machines read_machines(FileSystem& fs, const std::string& folder) {
 }
 
 std::string reason(const Run& run, const Machines& machines) {
-  const std::optional<Experts> experts = experts_of(run.moe);
-  if (!run.moe.empty() && !experts) {
-    return fmt::format(
-        "moe: unknown form {}; must be such as E256k8s1f2048 (experts, experts of a token, shared "
-        "ones, an expert's ffn), then also ;3 dense (layers) and ;MLA",
-        run.moe);
+  std::vector<std::string> findings = run.findings;
+  if (!run.is_odd) {
+    add_findings_of_words(run, machines, findings);
+    add_findings_of_layout(run, findings);
   }
-  if (experts && experts->dense > run.layers)
-    return fmt::format("moe: {} dense layers of {}", experts->dense, run.layers);
-  if (precision_name(run).empty())
-    return fmt::format("precision: unknown '{}', known: bf16, fp16, fp32, fp8, fp8-mx",
-                       run.precision);
-  if (run.zero > 3) return fmt::format("zero: is {}, must be 0 to 3", run.zero);
-  if (run.overlap == kPostValidation && run.pp == 1)
-    return "overlap: post-validation is of several pipeline ranks, and pp is 1";
-  const cluster::Cluster* cluster = cluster_of(run, machines);
-  if (cluster == nullptr) return fmt::format("no file of clusters/ has the device {}", run.gpu);
-  if (run.pp == 0 && run.dp == 0 && layouts(run, machines).empty())
-    return fmt::format("no pipeline of {} layers divides {} devices", run.layers, run.gpus);
-  for (const auto& [name, count] : {std::pair("tp", run.tp), {"pp", run.pp}, {"dp", run.dp}}) {
-    if (run.pp + run.dp > 0 && count == 0)
-      return fmt::format("{}: is empty; give all of tp, pp and dp, or neither pp nor dp", name);
-  }
-  const double devices =
-      static_cast<double>(run.tp * run.pp * run.dp) * static_cast<double>(run.cp);
-  if (run.pp + run.dp > 0 && devices != static_cast<double>(run.gpus)) {
-    return fmt::format("tp*pp*dp{}={}*{}*{}{} is not the {} devices", run.cp > 1 ? "*cp" : "",
-                       run.tp, run.pp, run.dp, run.cp > 1 ? fmt::format("*{}", run.cp) : "",
-                       run.gpus);
-  }
-  if (run.hidden % run.heads != 0)
-    return fmt::format("{} heads do not divide hidden {}", run.heads, run.hidden);
-  const int64_t micro_batch = std::max<int64_t>(1, run.micro_batch);
-  if (run.dp > 0 && run.global_batch % (run.dp * micro_batch) != 0)
-    return fmt::format("a batch of {} is no multiple of dp {} x microbatch {}", run.global_batch,
-                       run.dp, micro_batch);
-  return "";
+  if (findings.empty() && run.pp == 0 && run.dp == 0 && layouts(run, machines).empty())
+    findings.push_back(
+        fmt::format("no pipeline of {} layers divides {} devices", run.layers, run.gpus));
+  return join(findings, "; ");
 }
 
 predict::Request request_of(const Run& run, const Machines& machines, int64_t micro_batch,
@@ -208,10 +235,11 @@ Flops full_recompute_flops(const models::ModelConfig& model, int64_t seq, int64_
 }
 
 double stated_step(const Run& run) {
+  if (run.value <= 0) return 0;
   const auto batch = static_cast<double>(run.global_batch);
   if (run.metric == "iteration_time") return run.value;
   if (run.metric == "sequences_per_s") return batch / run.value;
-  if (run.metric == "tokens_per_s_per_gpu")
+  if (run.metric == "tokens_per_s_per_gpu" && run.gpus > 0)
     return batch * static_cast<double>(run.seq) / static_cast<double>(run.gpus) / run.value;
   return 0;
 }
@@ -219,7 +247,7 @@ double stated_step(const Run& run) {
 double published_step(const Run& run) {
   const bool hardware = run.metric == "hw_tflops_per_gpu" && run.recompute != "unknown";
   if (run.metric != "model_tflops_per_gpu" && !hardware) return stated_step(run);
-  if (!run.moe.empty() && !experts_of(run.moe)) return 0;
+  if (!run.findings.empty() || (!run.moe.empty() && !experts_of(run.moe))) return 0;
   predict::Request request;
   request.model = model_of(run);
   if (run.recompute == "full") request.plan.recompute = compile::Recompute::kFull;
@@ -234,7 +262,7 @@ double published_step(const Run& run, const predict::Request& request) {
     return of(request.model, run.seq, run.global_batch).value;
   };
   if (const double stated = stated_step(run); stated > 0) return stated;
-  if (run.metric == "place") return 0;
+  if (run.metric == "place" || run.value <= 0) return 0;
   if (run.metric == "mfu") {
     const double peak = cost::matrix_peak(request.cluster.device, request.precision).value;
     return flops(false) / devices / (run.value / 100 * peak);

@@ -23,8 +23,8 @@ Machines read_machines(FileSystem& fs, const std::string& folder);
 // Of the row's device; nullptr: there is none.
 const cluster::Cluster* cluster_of(const Run& run, const Machines& machines);
 
-// Why the row cannot be simulated, "" if it can: what graph, rules or costs do not have, a device
-// that no cluster file has, numbers that do not go together.
+// Why the row cannot be simulated, "" if it can: all of its cells' findings, of what graph, rules
+// or costs do not have, a device that no cluster file has, numbers that do not go together.
 std::string reason(const Run& run, const Machines& machines);
 
 // The profile of the row's device and stack: one whose runs_that_say the row's source or notes say,

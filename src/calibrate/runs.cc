@@ -6,18 +6,17 @@
 #include "base/error.h"
 #include "base/text.h"
 #include "calibrate/csv_table.h"
+#include "calibrate/run_model.h"
 #include "pipeline/schedule.h"
 #include "simulate/overlap.h"
 
 namespace mw::calibrate {
 namespace {
 
-// One row; findings name line and column.
+// One row; findings name the column.
 class RowReader {
  public:
-  RowReader(Run& run, const std::vector<Amendment>& amendments, const std::string& file,
-            Diagnostics& diagnostics)
-      : run_(run), cells_(run.columns), file_(file), diagnostics_(diagnostics) {
+  RowReader(Run& run, const std::vector<Amendment>& amendments) : run_(run), cells_(run.columns) {
     const std::string source = source_name(cell("source"));
     for (const Amendment& amendment : amendments) {
       if (amendment.source != source) continue;
@@ -30,6 +29,7 @@ class RowReader {
     }
   }
 
+  bool empty(std::string_view name) const { return cell(name).empty(); }
   void text(std::string_view name, std::string& to) const { to = cell(name); }
   void count(std::string_view name, int64_t& to, int64_t least, bool optional = false,
              int64_t most = int64_t{1} << 32) const {
@@ -47,7 +47,7 @@ class RowReader {
   // An empty cell leaves what is there, and the row says so.
   void usual(std::string_view name, int64_t& to, int64_t least,
              int64_t most = int64_t{1} << 32) const {
-    if (cell(name).empty()) run_.usual.push_back(fmt::format("{} {}", name, to));
+    if (empty(name)) run_.usual.push_back(fmt::format("{} {}", name, to));
     count(name, to, least, true, most);
   }
   void number(std::string_view name, double& to, bool optional, double most = 1e12) const {
@@ -62,15 +62,18 @@ class RowReader {
       fail(name, "a positive number", text);
     }
   }
-  void refuse(std::string_view name, const std::string& must_be, double is) const {
-    fail(name, must_be, fmt::format("{:g}", is));
+  void refuse(std::string_view name, const std::string& must_be) const {
+    fail(name, must_be, cell(name));
   }
   void one_of(std::string_view name, std::string& to, const std::vector<std::string>& known) const {
-    to = cell(name);
-    if (std::find(known.begin(), known.end(), to) != known.end()) return;
+    const std::string& is = cell(name);
+    if (std::find(known.begin(), known.end(), is) != known.end()) {
+      to = is;
+      return;
+    }
     std::vector<std::string> words;
     for (const std::string& word : known) words.push_back(word.empty() ? "empty" : word);
-    fail(name, (known.size() > 1 ? "one of " : "") + join(words, ", "), to);
+    fail(name, (known.size() > 1 ? "one of " : "") + join(words, ", "), is);
   }
 
  private:
@@ -82,13 +85,11 @@ class RowReader {
     return kNone;
   }
   void fail(std::string_view name, const std::string& must_be, const std::string& is) const {
-    diagnostics_.add("{}:{}: {}: must be {}, is \"{}\"", file_, run_.line, name, must_be, is);
+    run_.findings.push_back(fmt::format("{}: must be {}, is \"{}\"", name, must_be, is));
   }
 
   Run& run_;
   std::vector<std::pair<std::string, std::string>> cells_;
-  const std::string& file_;
-  Diagnostics& diagnostics_;
 };
 
 constexpr std::array<std::string_view, 34> kColumns = {
@@ -128,20 +129,24 @@ std::vector<std::string> metrics() {
   return names;
 }
 
-// The value becomes one in the metric's first unit.
-void read_unit(const RowReader& row, Run& run) {
-  const double cell = run.value;
+// What is published, in the metric's first unit; nothing where the cell is empty.
+void read_value(const RowReader& row, Run& run) {
+  const bool is_published = !row.empty("value");
+  if (is_published || !row.empty("metric")) row.one_of("metric", run.metric, metrics());
+  if (!is_published) return;
+  double cell = 0;
+  row.number("value", cell, false);
   for (const Metric& metric : known_metrics()) {
     if (metric.name != run.metric) continue;
     std::vector<std::string> names;
     for (const Unit& unit : metric.units) names.emplace_back(unit.name);
-    std::string unit;
+    std::string unit = "?";
     row.one_of("unit", unit, names);
     for (const Unit& known : metric.units) {
-      if (unit == known.name) run.value *= known.factor;
+      if (unit == known.name) run.value = cell * known.factor;
     }
   }
-  if (run.metric == "mfu" && run.value > 100) row.refuse("value", "at most the peak", cell);
+  if (run.metric == "mfu" && run.value > 100) row.refuse("value", "at most the peak");
 }
 
 // Every kind, also by its names under a memory limit, or none.
@@ -157,6 +162,25 @@ std::vector<std::string> overlaps() {
   return names;
 }
 
+// A GPT's MLPs are four times as wide as its blocks; those of mixtures are experts alone, unless
+// some layers are dense.
+void take_usual_ffn(const RowReader& row, Run& run) {
+  const std::optional<Experts> experts = experts_of(run.moe);
+  if (experts && experts->dense == 0) {
+    run.ffn = experts->ffn;
+  } else if (const bool known = run.layers * run.heads * run.kv_heads * run.vocab * run.seq > 0;
+             known) {
+    run.ffn = 4 * run.hidden;
+    if (blocks_of(run).family == models::Family::kLlama) {
+      run.ffn = 0;
+      row.refuse("ffn", "given for a Llama's blocks, which have no usual width");
+    }
+  }
+  if (run.ffn > 0) run.usual.push_back(fmt::format("ffn {}", run.ffn));
+}
+
+constexpr const char* kUsualUse = "use check";
+
 void read_row(const RowReader& row, Run& run) {
   row.text("source", run.source);
   row.text("model", run.model);
@@ -165,20 +189,25 @@ void read_row(const RowReader& row, Run& run) {
   row.one_of("recompute", run.recompute, {"none", "selective", "full", "unknown", ""});
   if (run.recompute.empty()) run.recompute = "unknown";  // an empty cell was not published
   row.text("precision", run.precision);
-  row.one_of("metric", run.metric, metrics());
   row.one_of("schedule", run.schedule, schedules());
   row.one_of("overlap", run.overlap, overlaps());
   row.text("software", run.software);
   row.text("notes", run.notes);
-  row.one_of("use", run.use, {"fit", "check"});
+  if (row.empty("use")) {
+    run.use = "check";
+    run.usual.emplace_back(kUsualUse);
+  } else {
+    row.one_of("use", run.use, {"fit", "check"});
+  }
   // As in a model's config.json (models/config.cc).
   constexpr int64_t kMostLayers = 1 << 14, kMostHeads = 1 << 14, kMostWidth = 1 << 20,
                     kMostWords = 1 << 26;
   row.count("layers", run.layers, 1, false, kMostLayers);
   row.count("hidden", run.hidden, 1, false, kMostWidth);
   row.count("heads", run.heads, 1, false, kMostHeads);
-  row.count("kv_heads", run.kv_heads, 1, false, kMostHeads);
-  row.count("ffn", run.ffn, 1, false, 4 * kMostWidth);
+  run.kv_heads = run.heads;
+  row.usual("kv_heads", run.kv_heads, 1, kMostHeads);
+  row.count("ffn", run.ffn, 1, true, 4 * kMostWidth);
   row.count("seq", run.seq, 1, false, kMostWords);
   row.count("vocab", run.vocab, 1, false, kMostWords);
   constexpr int64_t kMostWays = 1 << 20;  // as a plan's ranks; three of them multiply to an int64_t
@@ -196,12 +225,21 @@ void read_row(const RowReader& row, Run& run) {
   int64_t sp = 0;
   row.usual("sp", sp, 0, 1);
   run.sp = sp != 0;
-  row.number("value", run.value, false);
-  read_unit(row, run);
+  read_value(row, run);
   row.number("params_b", run.params_b, true);
   constexpr double kMostGBps = 1e9;  // as of a cluster file's links
   row.number("nic_GBps", run.nic_GBps, true, kMostGBps);
   row.number("memory_GiB", run.memory_GiB, true);
+  if (row.empty("ffn") && run.hidden > 0) take_usual_ffn(row, run);
+}
+
+// A cell that the line does not have is empty.
+Run row_of(const CsvTable& table, const CsvTable::Line& line) {
+  Run run;
+  run.line = line.number;
+  for (size_t c = 0; c < table.names.size(); ++c)
+    run.columns.emplace_back(table.names[c], c < line.cells.size() ? line.cells[c] : "");
+  return run;
 }
 
 }  // namespace
@@ -228,22 +266,51 @@ std::vector<Amendment> parse_amendments(std::string_view csv, const std::string&
   return amendments;
 }
 
-std::vector<Run> parse_runs(std::string_view csv, const std::string& file,
+std::vector<Run> parse_rows(std::string_view csv, const std::string& file,
                             const std::vector<Amendment>& amendments) {
   Diagnostics diagnostics;
-  const CsvTable table = parse_csv(csv, file, kColumns, diagnostics);
+  std::vector<CsvTable::Line> odd;
+  const CsvTable table = parse_csv(csv, file, kColumns, diagnostics, &odd);
   std::vector<Run> runs;
   for (const CsvTable::Line& line : table.lines) {
-    Run run;
-    run.line = line.number;
-    for (size_t c = 0; c < line.cells.size(); ++c)
-      run.columns.emplace_back(table.names[c], line.cells[c]);
-    read_row(RowReader(run, amendments, file, diagnostics), run);
+    Run run = row_of(table, line);
+    read_row(RowReader(run, amendments), run);
     runs.push_back(std::move(run));
+  }
+  for (const CsvTable::Line& line : odd) {
+    Run run = row_of(table, line);
+    RowReader(run, amendments).text("source", run.source);
+    run.is_odd = true;
+    run.findings.push_back(odd_length(table, line));
+    const auto later = std::find_if(runs.begin(), runs.end(),
+                                    [&](const Run& other) { return other.line > run.line; });
+    runs.insert(later, std::move(run));
   }
   if (runs.empty() && diagnostics.empty()) diagnostics.add("{}: has no runs", file);
   diagnostics.throw_if_any();
   return runs;
+}
+
+std::vector<Run> parse_runs(std::string_view csv, const std::string& file,
+                            const std::vector<Amendment>& amendments) {
+  std::vector<Run> runs = parse_rows(csv, file, amendments);
+  Diagnostics diagnostics;
+  for (const Run& run : runs) {
+    for (const std::string& finding : run.findings)
+      diagnostics.add("{}:{}: {}", file, run.line, finding);
+    if (!run.findings.empty()) continue;
+    if (run.value == 0)
+      diagnostics.add("{}:{}: value: must be a positive number, is \"\"", file, run.line);
+    if (std::find(run.usual.begin(), run.usual.end(), kUsualUse) != run.usual.end())
+      diagnostics.add("{}:{}: use: must be one of fit, check, is \"\"", file, run.line);
+  }
+  diagnostics.throw_if_any();
+  return runs;
+}
+
+std::vector<Run> read_rows(FileSystem& fs, const std::string& file,
+                           const std::vector<Amendment>& amendments) {
+  return parse_rows(fs.read_file(file), file, amendments);
 }
 
 std::vector<Run> read_runs(FileSystem& fs, const std::string& file,

@@ -25,10 +25,14 @@ struct Run {
   int64_t gpus = 0, tp = 1, cp = 1, pp = 1, vpp = 1, ep = 1, dp = 1, zero = 0;
   int64_t micro_batch = 0, global_batch = 0;
   bool sp = false;
-  double value = 0;  // s, TFLOP/s, %, tokens/s, sequences/s or a place, whatever the row's unit
+  // s, TFLOP/s, %, tokens/s, sequences/s or a place, whatever the row's unit; 0: none is published
+  double value = 0;
   double params_b = 0, nic_GBps = 0, memory_GiB = 0;
-  std::vector<std::string> usual;  // "zero 0": what is taken where sp, cp, vpp, ep, zero are empty
-  std::string amended;             // what is not taken from the row, and why; see Amendment
+  // "zero 0": what is taken where sp, cp, vpp, ep, zero, kv_heads, ffn or use are empty.
+  std::vector<std::string> usual;
+  std::string amended;                // what is not taken from the row, and why; see Amendment
+  std::vector<std::string> findings;  // of its cells; what they concern is as if not said
+  bool is_odd = false;                // too few or too many cells: none is read, but its source
 
   bool fits() const { return use == "fit"; }  // a profile may be fitted on it
 };
@@ -49,9 +53,15 @@ struct Amendment {
 // A CSV with these columns. Throws Error with all findings.
 std::vector<Amendment> parse_amendments(std::string_view csv, const std::string& file);
 
-// Throws Error with all findings: columns that are missing, cells that are no numbers or unknown
-// words, by line.
-// Run::columns stay as they stand in the file.
+// What is wrong with a row stays with it, in Run::findings: cells that are no numbers or unknown
+// words, too many or too few of them. Throws Error with what is wrong with the file: columns that
+// are missing, quotes, no rows. Run::columns stay as they stand in the file.
+std::vector<Run> parse_rows(std::string_view csv, const std::string& file,
+                            const std::vector<Amendment>& amendments = {});
+std::vector<Run> read_rows(FileSystem& fs, const std::string& file,
+                           const std::vector<Amendment>& amendments = {});
+// Rows to fit on: throws Error with all rows' findings, too, by line, and where nothing is
+// published or a row does not say its use.
 std::vector<Run> parse_runs(std::string_view csv, const std::string& file,
                             const std::vector<Amendment>& amendments = {});
 std::vector<Run> read_runs(FileSystem& fs, const std::string& file,

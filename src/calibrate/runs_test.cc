@@ -8,6 +8,7 @@
 #include "base/test_close_to.h"
 #include "base/test_thrown_by.h"
 #include "base/text.h"
+#include "calibrate/run_request.h"
 
 using namespace mw;
 using namespace mw::calibrate;
@@ -21,6 +22,18 @@ const std::string kHeader =
 const std::string kRow =
     "\"A paper; tables 1, 2\",GPT,1,2,64,4,4,256,128,512,,chip,4,2,1,1,2,1,1,1,0,,8,full,fp16,"
     "iteration_time,1.5,s,,1f1b,,megatron,,\"says \"\"so\"\"\",fit\n";
+
+// The row with another cell.
+std::string with(std::string_view column, std::string_view cell, const std::string& row = kRow) {
+  const std::vector<std::string_view> names = split(trim(kHeader), ',');
+  // The first cell has the row's one quoted comma.
+  size_t at = row.find('"', 1);
+  for (const std::string_view name : names) {
+    if (name == column) break;
+    at = row.find(',', at) + 1;
+  }
+  return row.substr(0, at) + std::string(cell) + row.substr(row.find_first_of(",\n", at));
+}
 
 }  // namespace
 
@@ -71,11 +84,105 @@ TEST_CASE("all findings of a file are told together, by line and column") {
   bad.replace(bad.find(",full,"), 6, ",half,");
   bad.replace(bad.find(",2,64,"), 6, ",x,64,");
   CHECK_THROWS_WITH_AS(
-      parse_runs(kHeader + kRow + bad + "a,b\n", "runs.csv"),
-      "runs.csv:4: has 2 cells, must have the header's 35\n"
-      "runs.csv:3: recompute: must be one of none, selective, full, unknown, empty, is "
-      "\"half\"\nruns.csv:3: layers: must be an integer of at least 1, is \"x\"",
+      parse_runs(kHeader + "a,b\n" + kRow + bad + "c\n", "runs.csv"),
+      "runs.csv:2: has 2 cells, must have the header's 35\n"
+      "runs.csv:4: recompute: must be one of none, selective, full, unknown, empty, is "
+      "\"half\"\nruns.csv:4: layers: must be an integer of at least 1, is \"x\"\n"
+      "runs.csv:5: has 1 cells, must have the header's 35",
       Error);
+}
+
+TEST_CASE("rows that are only compared keep what is wrong with them, and the file is read") {
+  struct Case {
+    const char *column, *cell, *finding;
+  };
+  std::string text = kHeader + kRow;
+  const std::vector<Case> cases = {
+      {"recompute", "half",
+       "recompute: must be one of none, selective, full, unknown, empty, is \"half\""},
+      {"layers", "", "layers: must be an integer of at least 1, is \"\""},
+      {"seq", "", "seq: must be an integer of at least 1, is \"\""},
+      {"vocab", "-1", "vocab: must be an integer of at least 1, is \"-1\""},
+      {"gpus", "", "gpus: must be an integer of at least 1, is \"\""},
+      {"params_b", "8B", "params_b: must be a positive number, is \"8B\""},
+      {"metric", "iteration-time",
+       "metric: must be one of iteration_time, hw_tflops_per_gpu, model_tflops_per_gpu, mfu, "
+       "tokens_per_s_per_gpu, sequences_per_s, place, is \"iteration-time\""},
+      {"metric", "",
+       "metric: must be one of iteration_time, hw_tflops_per_gpu, model_tflops_per_gpu, mfu, "
+       "tokens_per_s_per_gpu, sequences_per_s, place, is \"\""},
+      {"unit", "h", "unit: must be one of s, ms, min, is \"h\""},
+      {"value", "-3", "value: must be a positive number, is \"-3\""},
+      {"use", "test", "use: must be one of fit, check, is \"test\""}};
+  for (const Case& c : cases) text += with(c.column, c.cell);
+  const std::vector<Run> runs = parse_rows(text + "a,b\n" + kRow, "runs.csv");
+  REQUIRE(runs.size() == cases.size() + 3);
+  CHECK(runs.front().findings.empty());
+  CHECK(runs.back().findings.empty());
+  for (size_t i = 0; i < cases.size(); ++i) {
+    CAPTURE(cases[i].column);
+    CHECK(runs[i + 1].findings == std::vector<std::string>{cases[i].finding});
+    CHECK(runs[i + 1].line == static_cast<int>(i) + 3);
+    CHECK(mw::test::thrown_by([&] {
+            parse_runs(kHeader + with(cases[i].column, cases[i].cell), "runs.csv");
+          }) == std::string("runs.csv:2: ") + cases[i].finding);
+  }
+  const Run& odd = runs[cases.size() + 1];
+  CHECK(odd.findings == std::vector<std::string>{"has 2 cells, must have the header's 35"});
+  CHECK(odd.source == "a");
+  CHECK(reason(odd, {}) == odd.findings[0]);
+  REQUIRE(odd.columns.size() == 35);
+  CHECK(odd.columns[1] == std::pair<std::string, std::string>("model", "b"));
+  CHECK(odd.columns[34] == std::pair<std::string, std::string>("use", ""));
+  CHECK(mw::test::thrown_by([] { parse_rows(kHeader, "runs.csv"); }) == "runs.csv: has no runs");
+}
+
+TEST_CASE("a cell that is empty has its usual value where there is one, and the row says so") {
+  struct Case {
+    std::vector<std::pair<const char*, const char*>> cells;
+    std::vector<std::string> usual, findings;
+    int64_t kv_heads, ffn;
+  };
+  const std::string no_ffn =
+      "ffn: must be given for a Llama's blocks, which have no usual width, "
+      "is \"\"";
+  for (const Case& c : std::vector<Case>{
+           {{{"kv_heads", ""}}, {"kv_heads 4"}, {}, 4, 256},
+           {{{"ffn", ""}}, {"ffn 256"}, {}, 4, 256},
+           {{{"use", ""}}, {"use check"}, {}, 4, 256},
+           {{{"kv_heads", ""}, {"ffn", ""}}, {"kv_heads 4", "ffn 256"}, {}, 4, 256},
+           {{{"model", "llama"}, {"ffn", ""}}, {}, {no_ffn}, 4, 0},
+           {{{"model", "other"}, {"ffn", ""}, {"kv_heads", "2"}, {"params_b", ""}},
+            {},
+            {no_ffn},
+            2,
+            0},
+           {{{"model", "other"}, {"ffn", ""}, {"params_b", ""}}, {"ffn 256"}, {}, 4, 256},
+           {{{"moe", "E8k2s0f96"}, {"ffn", ""}}, {"ffn 96"}, {}, 4, 96},
+           {{{"moe", "E8k2s0f96;1 dense"}, {"ffn", ""}}, {}, {no_ffn}, 4, 0}}) {
+    std::string row = kRow;
+    for (const auto& [column, cell] : c.cells) row = with(column, cell, row);
+    CAPTURE(row);
+    const Run run = parse_rows(kHeader + row, "runs.csv")[0];
+    CHECK(run.usual == c.usual);
+    CHECK(run.findings == c.findings);
+    CHECK(run.kv_heads == c.kv_heads);
+    CHECK(run.ffn == c.ffn);
+    CHECK(run.fits() == (c.cells[0].first != std::string("use")));
+  }
+}
+
+TEST_CASE("a row that publishes nothing may be compared but not fitted on, nor one of no use") {
+  const std::string silent = with("unit", "", with("metric", "", with("value", "")));
+  for (const std::string& row : {with("value", ""), silent}) {
+    const Run run = parse_rows(kHeader + row, "runs.csv")[0];
+    CHECK(run.findings.empty());
+    CHECK(run.value == 0);
+    CHECK(mw::test::thrown_by([&] { parse_runs(kHeader + row, "runs.csv"); }) ==
+          "runs.csv:2: value: must be a positive number, is \"\"");
+  }
+  CHECK(mw::test::thrown_by([&] { parse_runs(kHeader + with("use", ""), "runs.csv"); }) ==
+        "runs.csv:2: use: must be one of fit, check, is \"\"");
 }
 
 TEST_CASE("an empty recompute was not published: it is unknown, and the column stays empty") {

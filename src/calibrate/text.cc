@@ -46,6 +46,22 @@ void add_memory(const std::vector<Comparison>& comparisons, std::string& text) {
   }
 }
 
+// The row's cells where they are not all understood.
+std::string plan_text(const Run& run) {
+  if (run.findings.empty()) return layout(run);
+  std::string text;
+  for (const auto& [column, cell] : run.columns) {
+    if ((column == "tp" || column == "pp" || column == "dp") && !cell.empty())
+      text += fmt::format("{}{}={}", text.empty() ? "" : " ", column, cell);
+  }
+  return text;
+}
+
+std::string published_words(const Comparison& c) {
+  if (c.published > 0) return format_seconds(c.published);
+  return c.run.value > 0 ? fmt::format("place {:g}", c.run.value) : "nothing";
+}
+
 // A number where the cell is one; null where it is empty.
 Json cell(const std::string& text) {
   if (text.empty()) return {};
@@ -79,16 +95,15 @@ std::string to_text(const std::vector<Comparison>& comparisons, bool rows) {
         text += fmt::format("{}\n", source);
       }
       const std::string head =
-          fmt::format("  {:<16.16} {:<38} {:>5} x {:<18.18} {:<5}", c.run.model, layout(c.run),
-                      c.run.gpus, c.run.gpu, c.run.use);
+          fmt::format("  {:<16.16} {:<38} {:>5} x {:<18.18} {:<5}", c.run.model, plan_text(c.run),
+                      c.run.gpus > 0 ? fmt::format("{}", c.run.gpus) : "?", c.run.gpu, c.run.use);
       if (!c.reason.empty()) {
-        text += fmt::format("{} not simulated: {}\n", head, c.reason);
+        const std::string line = c.run.findings.empty() ? "" : fmt::format("line {}: ", c.run.line);
+        text += fmt::format("{} not simulated: {}{}\n", head, line, c.reason);
         continue;
       }
-      const std::string published =
-          c.published > 0 ? format_seconds(c.published) : fmt::format("place {:g}", c.run.value);
       text +=
-          fmt::format("{} published {:>9} predicted {:>9} {:>8}{}{}\n", head, published,
+          fmt::format("{} published {:>9} predicted {:>9} {:>8}{}{}\n", head, published_words(c),
                       format_seconds(c.predicted), c.published > 0 ? format_change(c.error) : "",
                       c.assumed.empty() ? "" : "  with " + c.assumed,
                       c.fits ? "" : "  beyond the device's memory");
@@ -161,6 +176,7 @@ Json to_json(const std::vector<Comparison>& comparisons) {
       row["error"] = c.published > 0 ? Json(c.error) : Json();
       row["predicted_memory_GiB"] = c.predicted_GiB;
       row["assumed"] = c.assumed.empty() ? Json() : Json(c.assumed);
+      if (c.run.value <= 0) row["reason"] = "value: is empty; nothing is published to compare with";
     } else {
       row["predicted"] = nullptr;
       const double published = published_step(c.run);

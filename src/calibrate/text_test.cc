@@ -68,6 +68,34 @@ TEST_CASE("a row's JSON has its step and memory, and what is known of one that i
   CHECK(list[1].at("reason", "row").as_string("row") == "no such device");
 }
 
+TEST_CASE(
+    "a row that is not understood is printed by its cells; one that publishes nothing says so") {
+  std::vector<Comparison> rows = {compared(0, "check"), compared(0, "check")};
+  rows[0].run.line = 7;
+  rows[0].run.findings = {"pp: must be a number"};
+  rows[0].run.columns = {{"tp", "2"}, {"pp", "two"}, {"dp", ""}, {"gpus", "x"}, {"value", "3"}};
+  rows[0].run.gpus = 0;
+  rows[0].run.metric = "sequences_per_s";
+  rows[0].run.global_batch = 0;
+  rows[0].reason = "pp: must be a number";
+  rows[1].run.value = rows[1].published = 0;
+  const std::string text = to_text(rows);
+  CHECK(line_of(text, "  GPT ") ==
+        " GPT tp=2 pp=two ? x A100 check not simulated: line 7: pp: must be a number");
+  CHECK(text.find("published   nothing predicted") != std::string::npos);
+  CHECK(line_of(text, "1 rows are not simulated") == "1 rows are not simulated");
+  const JsonArray list = to_json(rows).as_array("rows");
+  REQUIRE(list.size() == 2);
+  CHECK(list[0].at("reason", "row").as_string("row") == "pp: must be a number");
+  CHECK(list[1].at("reason", "row").as_string("row") ==
+        "value: is empty; nothing is published to compare with");
+  CHECK(list[1].at("predicted", "row").as_number("row") == 2);
+  for (const Json& row : list) {
+    CHECK(row.at("published", "row").is_null());
+    CHECK(row.at("error", "row").is_null());
+  }
+}
+
 TEST_CASE("a fitted profile has what its rows determine, its error and what they cover") {
   std::vector<Run> runs(3, gpt(2, 128, 4, 64, 128, 4));
   runs[1].hidden = 64;

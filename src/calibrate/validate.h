@@ -13,10 +13,11 @@ namespace mw::calibrate {
 
 struct Comparison {
   Run run;
-  std::string reason;                   // why it was not simulated; then nothing below holds
-  double predicted = 0, published = 0;  // seconds of a step; published 0: only a place is known
-  double error = 0;                     // predicted / published - 1
-  double work = 0;                      // the model's FLOPs of a step on one device
+  std::string reason;  // why it was not simulated; then nothing below holds
+  // Seconds of a step; published 0: only a place is known, or nothing (Run::value 0).
+  double predicted = 0, published = 0;
+  double error = 0;  // predicted / published - 1
+  double work = 0;   // the model's FLOPs of a step on one device
   // What the row does not say: the fastest that fits the memory; what takes the least if none does.
   std::string assumed;
   double predicted_GiB = 0;  // the fullest device's

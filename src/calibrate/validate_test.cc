@@ -117,9 +117,51 @@ TEST_CASE("a row that cannot be simulated says why") {
   CHECK(reason(run, a100()) == "dp: is empty; give all of tp, pp and dp, or neither pp nor dp");
 }
 
+TEST_CASE("all that is wrong with a row is its reason, in one text") {
+  Run run = gpt(2, 64, 3, 64, 128, 5);
+  run.findings = {"recompute: must be full", "tp: must be an integer"};
+  run.tp = run.pp = 0;
+  run.dp = 2;
+  run.precision = "int4";
+  run.zero = 5;
+  run.gpu.clear();
+  CHECK(reason(run, a100()) ==
+        "recompute: must be full; tp: must be an integer; precision: unknown 'int4', known: bf16, "
+        "fp16, fp32, fp8, fp8-mx; zero: is 5, must be 0 to 3; gpu: is empty; give a device that a "
+        "file of clusters/ has; pp: is empty; give all of tp, pp and dp, or neither pp nor dp; 3 "
+        "heads do not divide hidden 64; a batch of 5 is no multiple of dp 2 x microbatch 1");
+}
+
+TEST_CASE("a row that is not understood leaves the others as they are") {
+  Run bad = gpt(2, 64, 4, 64, 128, 4);
+  bad.findings = {"schedule: must be gpipe"};
+  const Run good = gpt(2, 64, 4, 64, 128, 4);
+  const std::vector<Comparison> made = validate({bad, good}, a100(), 1);
+  CHECK(made[0].reason == "schedule: must be gpipe");
+  CHECK(made[1].reason.empty());
+  CHECK(made[1].predicted == validate({good}, a100(), 1)[0].predicted);
+  CHECK(summaries(made).size() == 1);
+  CHECK(summaries(made)[0].rows == 1);
+}
+
+TEST_CASE("of a row that publishes nothing there is a prediction and no error") {
+  Run run = gpt(2, 64, 4, 64, 128, 4);
+  run.value = 0;
+  for (const char* metric : {"", "iteration_time", "mfu", "hw_tflops_per_gpu", "sequences_per_s"}) {
+    CAPTURE(metric);
+    run.metric = metric;
+    const Comparison made = validate({run}, a100(), 1)[0];
+    CHECK(made.reason.empty());
+    CHECK(made.predicted > 0);
+    CHECK(made.published == 0);
+    CHECK(made.error == 0);
+    CHECK(summaries({made}).empty());
+  }
+}
+
 TEST_CASE("a row of more ranks than an int64_t counts is refused") {
   Run run = gpt(2, 64, 4, 128, 512, 8);
-  run.tp = run.pp = run.dp = run.cp = 1 << 20;
+  run.tp = run.pp = run.dp = run.cp = run.global_batch = 1 << 20;
   CHECK(reason(run, a100()) == "tp*pp*dp*cp=1048576*1048576*1048576*1048576 is not the 1 devices");
 }
 

@@ -27,7 +27,7 @@ std::vector<calibrate::Summary> effects(
   for (size_t i = 0; i < all.size(); ++i) {
     std::vector<const calibrate::Comparison*> rows;
     for (const calibrate::Comparison& c : all[i]) {
-      if (c.reason.empty()) rows.push_back(&c);
+      if (c.reason.empty() && c.published > 0) rows.push_back(&c);
     }
     made.push_back(
         calibrate::summary(i == 0 ? "(nothing: the whole model)" : ablations[i - 1].name, rows));
@@ -68,7 +68,7 @@ void run_validate(const ValidateOptions& options, const Diagnostics& words) {
       options.runs.empty() ? join_path(data_folder("data/published"), "runs.csv") : options.runs;
   std::vector<calibrate::Run> runs;
   calibrate::Machines machines;
-  attempt(diagnostics, [&] { runs = calibrate::read_runs(fs, file, published_amendments(fs)); });
+  attempt(diagnostics, [&] { runs = calibrate::read_rows(fs, file, published_amendments(fs)); });
   attempt(diagnostics, [&] { machines = calibrate::read_machines(fs, data_folder("clusters")); });
   diagnostics.throw_if_any();
   const int threads = threads_or_cores(options.threads);

@@ -18,6 +18,7 @@ if meshwright.missing():
 
 ROOT, BINARY = meshwright.ROOT, str(meshwright.BINARY)
 RUNS = (ROOT / "data" / "published" / "runs.csv").read_text().splitlines()
+FIRST = next(r for r in RUNS if "2205.05198 Table 5" in r and "GPT-22B" in r)
 
 
 def call(*arguments):
@@ -295,16 +296,93 @@ def test_a_fit_of_more_constants_than_rows_is_refused(few):
     assert "--constants: 4 rows cannot determine 4 constants" in done.stderr
 
 
-def test_rows_beyond_all_sizes_are_refused(tmp_path):
-    path = tmp_path / "runs.csv"
-    head, row = RUNS[0].split(","), dict(zip(RUNS[0].split(","), next(csv.reader([RUNS[1]]))))
+def written(path, *changes):
+    """A file of the SP paper's first row, once with each of the changes."""
+    head, row = RUNS[0].split(","), dict(zip(RUNS[0].split(","), next(csv.reader([FIRST]))))
     with open(path, "w", newline="") as text:
         writer = csv.DictWriter(text, head)
         writer.writeheader()
-        writer.writerow({**row, "layers": 1000000, "global_batch": 100000000})
-    done = call("validate", "--runs", path)
+        writer.writerows({**row, **change} for change in changes)
+    return path
+
+
+# A cell, and what is the reason why its row is not simulated.
+BAD = [
+    ({"schedule": "1F1B"}, "schedule: must be one of 1f1b, gpipe, "),
+    ({"overlap": "colectives"}, "overlap: must be one of messages, "),
+    ({"recompute": "half"}, 'recompute: must be one of none, selective, full, unknown, empty, is "half"'),
+    ({"metric": "speed"}, "metric: must be one of iteration_time, "),
+    ({"vocab": ""}, 'vocab: must be an integer of at least 1, is ""'),
+    ({"seq": ""}, 'seq: must be an integer of at least 1, is ""'),
+    ({"gpus": ""}, 'gpus: must be an integer of at least 1, is ""'),
+    ({"layers": 1000000, "global_batch": 100000000},
+     'layers: must be at most 16384, is "1000000"; global_batch: must be at most 1048576, is "100000000"'),
+    ({"model": "llama3", "ffn": ""}, "ffn: must be given for a Llama's blocks, which have no usual width"),
+    ({"precision": "int4"}, "precision: unknown 'int4', known: "),
+    ({"zero": 5, "gpu": ""}, "zero: is 5, must be 0 to 3; gpu: is empty; give a device "),
+    ({"use": "test"}, 'use: must be one of fit, check, is "test"'),
+]
+
+
+def test_a_row_that_cannot_be_read_is_told_and_the_others_are_simulated(tmp_path):
+    path = written(tmp_path / "runs.csv", {}, *(change for change, _ in BAD), {})
+    with open(path, "a") as text:
+        text.write("a,b\n")
+    done = call("validate", "--runs", path, "--json")
+    assert (done.returncode, done.stderr) == (0, "")
+    first, *bad, last, odd = json.loads(done.stdout)
+    assert first["predicted"] == last["predicted"] > 0 and abs(first["error"]) < 0.06 and "reason" not in first
+    for row, (change, reason) in zip(bad, BAD, strict=True):
+        assert row["reason"].startswith(reason)
+        assert row["error"] is row["predicted"] is None
+        assert row["published"] == (None if "metric" in change else first["published"])
+    assert odd["reason"] == "has 2 cells, must have the header's 35" and odd["published"] is None
+    text = call("validate", "--runs", path)
+    assert (text.returncode, text.stderr) == (0, "")
+    assert f"{len(BAD) + 1} rows are not simulated\n" in text.stdout
+    assert 'not simulated: line 5: recompute: must be one of none, selective, full, unknown, empty, is "half"\n' in text.stdout
+    summary = json.loads(call("validate", "--runs", path, "--json", "--summary").stdout)
+    assert [source["rows"] for source in summary] == [2]
+    for options in (["--orderings"], ["--ablate", "--summary"]):
+        assert call("validate", "--runs", written(path, {}, BAD[0][0]), *options).returncode == 0
+
+
+@pytest.mark.parametrize("change, reason", [case for case in BAD if "precision" not in case[0] and "zero" not in case[0]])
+def test_a_fit_refuses_rows_that_cannot_be_read(tmp_path, change, reason):
+    path = written(tmp_path / "runs.csv", {}, change)
+    done = call("calibrate", path, "--profile", "a100-80gb-megatron")
     assert done.returncode == 2
-    assert 'layers: must be at most 16384, is "1000000"' in done.stderr and "global_batch: must be at most 1048576" in done.stderr
+    assert done.stderr.startswith(f"meshwright: {path}:3: {reason.split('; ')[0]}")
+
+
+def test_empty_cells_are_what_is_usual_and_the_row_says_so(tmp_path):
+    path = written(tmp_path / "runs.csv", {}, {"kv_heads": "", "ffn": "", "use": ""}, {"value": ""},
+                   {"value": "", "metric": "", "unit": ""})
+    done = call("validate", "--runs", path, "--json")
+    assert done.returncode == 0, done.stderr
+    said, usual, *silent = json.loads(done.stdout)
+    assert usual["assumed"] == "use check, kv_heads 64, ffn 24576"
+    assert (usual["predicted"], usual["error"]) == (said["predicted"], said["error"])
+    for row in silent:
+        assert row["predicted"] == said["predicted"]
+        assert row["published"] is row["error"] is row["assumed"] is None
+        assert row["reason"] == "value: is empty; nothing is published to compare with"
+    text = call("validate", "--runs", path).stdout
+    assert text.count("published   nothing predicted") == 2 and "are not simulated" not in text
+    done = call("calibrate", path, "--profile", "a100-80gb-megatron")
+    assert done.returncode == 2
+    assert done.stderr.splitlines()[:2] == [f'meshwright: {path}:3: use: must be one of fit, check, is ""',
+                                            f'{path}:4: value: must be a positive number, is ""']
+
+
+def test_what_is_wrong_with_the_file_is_refused(tmp_path):
+    path = tmp_path / "runs.csv"
+    for text, finding in [(RUNS[0] + "\n", f"{path}: has no runs"), ("", f"{path}: is empty; it must begin with "),
+                          (f'{RUNS[0]}\n"a', f'{path}:2: the cell "a has no closing quote')]:
+        path.write_text(text)
+        done = call("validate", "--runs", path)
+        assert done.returncode == 2 and done.stderr.startswith(f"meshwright: {finding}")
+    assert call("validate", "--runs", tmp_path / "nowhere.csv").returncode == 2
 
 
 def test_the_blocks_do_not_hang_on_how_the_models_name_is_written(tmp_path):

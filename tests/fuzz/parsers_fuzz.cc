@@ -18,6 +18,7 @@
 #include "base/toml.h"
 #include "calibrate/fit.h"
 #include "calibrate/runs.h"
+#include "calibrate/validate.h"
 #include "checkpoint/safetensors.h"
 #include "cluster/hardware.h"
 #include "cluster/mesh.h"
@@ -252,6 +253,10 @@ TEST_CASE("graphs") {
 TEST_CASE("published runs") {
   fuzz({"runs", {head(file("data/published/runs.csv"), 6)}, [](const std::string& text) {
           return calibrate::parse_runs(text, "f"), std::string();
+        }});
+  fuzz({"rows", {head(file("data/published/runs.csv"), 6)}, [](const std::string& text) {
+          const auto compared = calibrate::validate(calibrate::parse_rows(text, "f"), {}, 1);
+          return calibrate::to_json(compared), calibrate::to_text(compared), std::string();
         }});
   fuzz({"amendments", {file("data/published/amendments.csv")}, [](const std::string& text) {
           return calibrate::parse_amendments(text, "f"), std::string();
