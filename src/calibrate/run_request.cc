@@ -12,6 +12,18 @@
 #include "models/model.h"
 
 namespace mw::calibrate {
+void name_devices(std::vector<Run>& runs, const Machines& machines) {
+  for (Run& run : runs) {
+    if (cluster_of(run, machines) != nullptr) continue;
+    for (const cluster::Cluster& cluster : machines.clusters) {
+      const std::vector<std::string>& also = cluster.device.also;
+      if (std::find(also.begin(), also.end(), run.gpu) == also.end()) continue;
+      run.gpu = cluster.device.name;
+      break;
+    }
+  }
+}
+
 const cluster::Cluster* cluster_of(const Run& run, const Machines& machines) {
   for (const cluster::Cluster& cluster : machines.clusters) {
     if (cluster.device.name == run.gpu) return &cluster;
@@ -71,6 +83,15 @@ void set_network(cluster::Cluster& cluster, double nic_GBps) {
   }
 }
 
+std::vector<std::string> device_names(const Machines& machines) {
+  std::vector<std::string> names;
+  for (const cluster::Cluster& cluster : machines.clusters) {
+    names.push_back(cluster.device.name);
+    names.insert(names.end(), cluster.device.also.begin(), cluster.device.also.end());
+  }
+  return names;
+}
+
 // Of what a row calls its experts, precision, sharding, overlap and device.
 void add_findings_of_words(const Run& run, const Machines& machines,
                            std::vector<std::string>& findings) {
@@ -93,7 +114,8 @@ void add_findings_of_words(const Run& run, const Machines& machines,
   if (cluster_of(run, machines) == nullptr) {
     findings.push_back(run.gpu.empty()
                            ? "gpu: is empty; give a device that a file of clusters/ has"
-                           : fmt::format("no file of clusters/ has the device {}", run.gpu));
+                           : fmt::format("no file of clusters/ has the device {}{}", run.gpu,
+                                         did_you_mean(run.gpu, device_names(machines))));
   }
 }
 

@@ -20,6 +20,9 @@ struct Machines {
 };
 Machines read_machines(FileSystem& fs, const std::string& folder);
 
+// Rows whose gpu is another name of a device get the device's own.
+void name_devices(std::vector<Run>& runs, const Machines& machines);
+
 // Of the row's device; nullptr: there is none.
 const cluster::Cluster* cluster_of(const Run& run, const Machines& machines);
 

@@ -44,6 +44,31 @@ TEST_CASE("a row's plan is what its columns say") {
   CHECK(request_for(run, machines).plan.bucket_mb == 25);
 }
 
+TEST_CASE("a row's device is known by each of its names, and a near miss is told") {
+  Machines machines = a100();
+  machines.clusters.push_back(machines.clusters[0]);
+  machines.clusters[0].device.also = {"Ampere", "A100 (cluster 7)"};
+  machines.clusters[1].device.name = "Ampere-2";
+  machines.clusters[1].device.also = {"A100", "Ampere"};  // those of the first
+  struct Case {
+    const char *gpu, *named, *reason;
+  };
+  for (const Case& c : std::vector<Case>{
+           {"A100", "A100", ""},
+           {"Ampere", "A100", ""},
+           {"A100 (cluster 7)", "A100", ""},
+           {"Ampere-2", "Ampere-2", ""},
+           {"Amper", "Amper", "no file of clusters/ has the device Amper, did you mean 'Ampere'?"},
+           {"Volta", "Volta", "no file of clusters/ has the device Volta"}}) {
+    CAPTURE(c.gpu);
+    std::vector<Run> runs = {gpt(2, 64, 4, 64, 128, 4)};
+    runs[0].gpu = c.gpu;
+    name_devices(runs, machines);
+    CHECK(runs[0].gpu == c.named);
+    CHECK(reason(runs[0], machines) == c.reason);
+  }
+}
+
 TEST_CASE("of pairs of pipelines the column vpp is their number") {
   Run run = gpt(4, 64, 4, 64, 128, 16);
   run.gpus = run.pp = 4;

@@ -150,6 +150,7 @@ void read_profile(FileSystem& fs, const CalibrateOptions& options, Input& input,
       take_cluster(*cluster, input.machines);
     });
   }
+  calibrate::name_devices(input.runs, input.machines);
   if (options.profile.empty() && options.cluster.empty()) {
     if (const cluster::Profile* own = profile_of_rows(input, diagnostics)) input.profile = *own;
   }

@@ -71,6 +71,7 @@ void run_validate(const ValidateOptions& options, const Diagnostics& words) {
   attempt(diagnostics, [&] { runs = calibrate::read_rows(fs, file, published_amendments(fs)); });
   attempt(diagnostics, [&] { machines = calibrate::read_machines(fs, data_folder("clusters")); });
   diagnostics.throw_if_any();
+  calibrate::name_devices(runs, machines);
   const int threads = threads_or_cores(options.threads);
   std::vector<calibrate::Ablation> ablations;
   if (options.ablate) ablations = calibrate::ablations();

@@ -55,6 +55,8 @@ void read_attained(JsonReader attained, Device& device) {
 void read_device(JsonReader device, Cluster& cluster) {
   Device& d = cluster.device;
   d.name = device.string("name");
+  if (device.has("also")) d.also = device.strings("also");
+  device.ignore("also");
   d.memory = Bytes(std::llround(device.number("memory_GB", {.min = kTiny, .max = kHuge}) * kGiga));
   d.reserved =
       Bytes(std::llround(device.number_or("reserved_GB", 0, {.min = 0, .max = kHuge}) * kGiga));

@@ -7,6 +7,7 @@
 //   source = "…"                      # also of every section that names none
 //   [device]
 //   name, memory_GB, memory_GBps, multiprocessors, and where they are known reserved_GB, cache_MB
+//   also = ["…"]                      # optional: other names of the device
 //   [device.peak_TFLOPs]              # dense; f32, tf32, bf16, f16, fp8, fp4
 //   [device.kernel_G_per_s]           # optional, by op: FLOPs of products, bytes of all else
 //   [device.attained]                 # what software makes of it; see Attained
@@ -113,6 +114,7 @@ struct Attained {
 
 struct Device {
   std::string name;
+  std::vector<std::string> also;                              // what tables of runs call it, too
   std::vector<std::pair<std::string, FlopsPerSecond>> peaks;  // dense, by format
   Bytes memory;
   Bytes reserved;  // of it, for no tensor: driver, context of the process, buffers of collectives

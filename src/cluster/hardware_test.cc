@@ -74,6 +74,17 @@ TEST_CASE("a cluster file's units are taken from its keys") {
   CHECK(device.attained.collective_latency.value == mw::test::close_to(3e-6));
 }
 
+TEST_CASE("a device may have other names") {
+  CHECK(parse_cluster(kBox, "box.toml").device.also.empty());
+  const auto called = [](const char* also) {
+    return replace_all(kBox, "memory_GB = 80", std::string("memory_GB = 80\nalso = ") + also);
+  };
+  CHECK(parse_cluster(called(R"(["Chip 80", "the chip"])"), "box.toml").device.also ==
+        std::vector<std::string>{"Chip 80", "the chip"});
+  CHECK(message_of(called("\"the chip\"")) ==
+        "box.toml: device.also: must be an array of strings, is \"the chip\"");
+}
+
 TEST_CASE("a link of longer latency than NCCL's constants are of has longer hops") {
   const auto hops = [](const char* latency) {
     const std::string text = replace_all(kBox, "latency_us = 10", latency);

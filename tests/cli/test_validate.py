@@ -395,3 +395,27 @@ def test_the_blocks_do_not_hang_on_how_the_models_name_is_written(tmp_path):
     assert all(row["predicted"] == said["predicted"] for row in others)
     assert all(row["assumed"] == said["assumed"] for row in others[:-1])
     assert others[-1]["assumed"].endswith("Llama blocks (params_b 8: a Llama has 8.03, a GPT 6.18)")
+
+
+# Every device of the published figures, under the name that they have there; the format of its products.
+DEVICES = {"P100-PCIe-16GB (Piz Daint XC50)": "fp16", "P100-SXM2": "fp16", "V100-SXM2-16/32GB": "fp16", "V100-SXM3 (DGX-2)": "fp16",
+           "A100-SXM-40GB": "bf16", "A100-SXM-80GB": "bf16", "H100-SXM-80GB": "bf16", "H100-SXM-96GB-500W (torchtitan)": "bf16",
+           "H800-SXM": "bf16", "H200-SXM": "bf16", "GH200-SXM": "bf16", "B200-SXM": "bf16", "GB200-NVL72": "bf16",
+           "TPU v3": "bf16", "TPU v4": "bf16", "TPU v5p": "bf16"}
+
+
+def test_every_published_device_has_a_cluster(tmp_path):
+    path = written(tmp_path / "runs.csv", *({"layers": 8, "hidden": 2048, "heads": 16, "kv_heads": 16, "ffn": 8192, "gpu": name,
+                                             "precision": precision} for name, precision in DEVICES.items()), {"gpu": "TPU v"})
+    done = call("validate", "--runs", path, "--json")
+    assert done.returncode == 0, done.stderr
+    *rows, missing = json.loads(done.stdout)
+    assert [row["gpu"] for row in rows] == list(DEVICES)
+    assert [row.get("reason") for row in rows] == [None] * len(DEVICES)
+    assert missing["reason"].startswith("no file of clusters/ has the device TPU v, did you mean 'TPU v")
+    step = {row["gpu"]: row["predicted"] for row in rows}
+    assert step["P100-SXM2"] > step["V100-SXM2-16/32GB"] > step["A100-SXM-80GB"] > step["H800-SXM"] > step["H100-SXM-80GB"]
+    assert step["TPU v3"] > step["TPU v4"] > step["TPU v5p"]
+    assert call("calibrate", written(tmp_path / "fit.csv", {"gpu": "TPU v4", "precision": "bf16"}), "--cluster", "tpu-v4",
+                "--constants", "matrix_fraction").stderr.endswith(
+                    "--constants: 1 row cannot determine 1 constants and say how sure they are; name fewer, or give more rows\n")
