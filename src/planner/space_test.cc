@@ -51,6 +51,26 @@ TEST_CASE("tp divides the heads, and the key heads or they it, and leaves expert
   }
 }
 
+TEST_CASE("pp deals the blocks evenly or to places of up to a quarter more") {
+  struct Case {
+    int64_t layers;
+    std::vector<int64_t> depths;
+  };
+  for (const Case& c : std::vector<Case>{{8, {1, 2, 3, 4, 5, 8}},  // 9 and 10 places
+                                         {9, {1, 2, 3, 5, 9}},     // 7 would be 14
+                                         {4, {1, 2, 4}}}) {
+    CAPTURE(c.layers);
+    Request request;
+    request.base = predict::test::small();
+    request.base.model.layers = c.layers;
+    request.base.model.heads = request.base.model.kv_heads = 1;
+    request.base.global_batch = 5040;
+    std::set<int64_t> depths;
+    for (const Layout& layout : layouts(request, 2520)) depths.insert(layout.pp);
+    CHECK(std::vector<int64_t>(depths.begin(), depths.end()) == c.depths);
+  }
+}
+
 TEST_CASE("sequence parallelism is tried where tp divides the sequence, of experts nothing else") {
   struct Case {
     int64_t tp, seq_len, experts;

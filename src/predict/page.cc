@@ -65,7 +65,8 @@ report::PageRun page_run(const Request& request, const Prediction& p) {
     run.note = fmt::format("does not fit: needs {} of {}; ", format_bytes(p.needed().value),
                            limit_text(request.cluster.device));
   }
-  for (const std::string_view remark : split(remarks_text(p), '\n')) {
+  const std::string remarks = remarks_text(p);
+  for (const std::string_view remark : split(remarks, '\n')) {
     if (!remark.empty()) run.note += fmt::format("{}; ", remark);
   }
   if (ends_with(run.note, "; ")) run.note.resize(run.note.size() - 2);

@@ -206,7 +206,7 @@ def test_a_sequence_beyond_rotary_positions_is_refused_with_the_key_to_change(tm
 
 
 def test_findings_and_a_path_that_cannot_be_written_come_together(tmp_path):
-    refused = run("plan --model gpt-1.7b --cluster selene --gpus 7 --global-batch 5 --seq-len 99999 -o /nowhere/p.json")
+    refused = run("plan --model gpt-tiny --cluster selene --gpus 7 --global-batch 5 --seq-len 99999 -o /nowhere/p.json")
     assert refused.returncode == 2
     for part in ("--seq-len: is 99999", "--gpus: no plan has 7 ranks", "/nowhere/p.json: does not exist"):
         assert part in refused.stderr
@@ -232,7 +232,7 @@ def test_ranks_that_share_a_memory_fit_together():
 
 
 def test_a_precision_that_the_devices_lack_is_told_with_the_rest():
-    refused = run("plan --model gpt-1.7b --cluster selene --gpus 7 --global-batch 5 --precision fp8 --tf32")
+    refused = run("plan --model gpt-tiny --cluster selene --gpus 7 --global-batch 5 --precision fp8 --tf32")
     assert refused.returncode == 2
     for part in ("--tf32: is of f32 products, and the precision is fp8", "has no fp8 products", "--gpus: no plan has 7 ranks"):
         assert part in refused.stderr
