@@ -114,16 +114,17 @@ compile::PlanReading read_plan(FileSystem& fs, const std::string& text, const st
 }
 
 // The options, and in place of those that are not given what the plan file says of its step. As
-// they are where the file cannot be read: messages come later.
-RequestOptions with_step(FileSystem& fs, RequestOptions options) {
+// they are where the file cannot be read, `unread` then: messages come later.
+RequestOptions with_step(FileSystem& fs, RequestOptions options, bool* unread = nullptr) {
   const std::string& file = options.what.empty() ? options.plan : options.what;
   if (!ends_with(file, ".json")) return options;
   Diagnostics later;
   std::optional<compile::PlannedStep> step;
-  attempt(later, [&] {
+  const bool reads = attempt(later, [&] {
     step = compile::read_plan(fs.read_file(file), file, compile::files_beside(fs, file)).step;
     if (step) step = from_plan_file(fs, *step, file);
   });
+  if (unread != nullptr) *unread = !reads;
   if (!step) return options;
   const auto fill = [](auto& option, const auto& value) {
     if (option == std::decay_t<decltype(option)>()) option = value;
@@ -181,8 +182,9 @@ void hold_against_gpus(int64_t gpus, const compile::PlanReading& reading,
   }
 }
 
-void read_parts(FileSystem& fs, const RequestOptions& options, predict::Request& request,
-                Known& known, Diagnostics& diagnostics) {
+// `unread`: of a plan file, which may say what is missing.
+void read_parts(FileSystem& fs, const RequestOptions& options, bool unread,
+                predict::Request& request, Known& known, Diagnostics& diagnostics) {
   const std::string& plan = options.what.empty() ? options.plan : options.what;
   if (!options.what.empty() && !options.plan.empty())
     diagnostics.add(
@@ -200,8 +202,10 @@ void read_parts(FileSystem& fs, const RequestOptions& options, predict::Request&
       for (const std::string& finding : known.plan->findings) diagnostics.add("{}", finding);
     });
   }
-  known.model = read_model(fs, options.model, options.seq_len, request, diagnostics);
-  known.batch = read_batch(options.global_batch, request, diagnostics);
+  if (!unread || !options.model.empty())
+    known.model = read_model(fs, options.model, options.seq_len, request, diagnostics);
+  if (!unread || options.global_batch != 0)
+    known.batch = read_batch(options.global_batch, request, diagnostics);
 }
 
 }  // namespace
@@ -260,15 +264,17 @@ predict::Request read_request(FileSystem& fs, const RequestOptions& given,
                               Diagnostics& diagnostics) {
   predict::Request request;
   Known known;
-  const RequestOptions options = with_step(fs, given);
+  bool unread = false;
+  const RequestOptions options = with_step(fs, given, &unread);
   if (ends_with(options.what, ".toml")) {
     attempt(diagnostics, [&] { read_job(fs, options, request, known); });
   } else {
-    read_parts(fs, options, request, known, diagnostics);
+    read_parts(fs, options, unread, request, known, diagnostics);
   }
   if (options.global_batch > 0) request.global_batch = options.global_batch;
   if (options.seq_len > 0) request.seq_len = options.seq_len;
-  known.cluster = read_cluster(fs, options.cluster, options.profile, request, diagnostics);
+  if (!unread || !options.cluster.empty())
+    known.cluster = read_cluster(fs, options.cluster, options.profile, request, diagnostics);
   // The option's own values are checked before, those of a file are not.
   const std::string& file = options.what.empty() ? options.plan : options.what;
   PrecisionWords names;

@@ -178,13 +178,16 @@ class PlanReader {
         files_(files),
         diagnostics_(diagnostics) {}
 
-  PlanReading read() {
+  // `steps`: it may name the step that it is for, which a short form cannot.
+  PlanReading read(bool steps = true) {
     read_mesh();
     read_pipeline();
     read_memory();
     read_schedule_options();
-    if (reader_.has("for")) read_step(reader_.object("for"));
-    reader_.ignore("for");
+    if (steps) {
+      if (reader_.has("for")) read_step(reader_.object("for"));
+      reader_.ignore("for");
+    }
     read_the_end();
     check(reading_, reader_, where_, diagnostics_);
     return std::move(reading_);
@@ -459,7 +462,7 @@ PlanReading read_plan(const std::string& text, const std::string& where, const R
   } else {
     std::set<std::string> doubled;
     const Json json = short_to_json(text, where, diagnostics, &doubled);
-    reading = PlanReader(json, where, files, diagnostics).read();
+    reading = PlanReader(json, where, files, diagnostics).read(false);
     reading.unsound.merge(doubled);
   }
   reading.findings = diagnostics.findings();

@@ -187,13 +187,14 @@ std::vector<std::string> findings(const Request& request) {
     out.add("--global-batch: is {}, must be at most {} sequences", base.global_batch,
             kMostSequences);
   }
-  if (cluster.devices > 0 && request.gpus > cluster.devices) {
+  const bool too_many = cluster.devices > 0 && request.gpus > cluster.devices;
+  if (too_many) {
     out.add("--gpus: is {}, but {} has {} devices; use at most {}", request.gpus, cluster.file,
             cluster.devices, cluster.devices);
   }
   const cluster::Link* unit = cluster.node();
   const bool whole = fills_nodes(cluster, request.gpus);
-  if (!whole) {
+  if (!whole && !(too_many && fills_nodes(cluster, cluster.devices))) {
     const int64_t most = cluster.devices > 0 ? cluster.devices : 2 * request.gpus;
     const int64_t below = std::min(request.gpus, most) / unit->devices * unit->devices;
     const int64_t above = (request.gpus / unit->devices + 1) * unit->devices;

@@ -87,6 +87,18 @@ def test_a_plan_file_whose_step_is_wrong(tmp_path):
         assert part in ran.stderr, ran.stderr
 
 
+def test_a_plan_file_that_cannot_be_read_may_name_what_the_options_do_not(tmp_path):
+    (tmp_path / "plan.json").write_text('{"dp": 8,')
+    for line in (f"{tmp_path}/plan.json", f"--plan {tmp_path}/plan.json", f"{tmp_path}/none.json"):
+        ran = run(f"simulate {line}")
+        assert ran.returncode == 2 and len(ran.stderr.splitlines()) == 1, ran.stderr
+    ran = run(f"simulate {tmp_path}/plan.json --model gpt-tinny --global-batch 8")
+    assert "did you mean 'gpt-tiny'?" in ran.stderr and "--cluster" not in ran.stderr
+    for key in ("foo", "for"):  # a short form names no step
+        ran = run(f"simulate --model gpt-tiny --cluster selene --global-batch 8 --plan tp=2,{key}=1")
+        assert ran.stderr == f"meshwright: --plan: {key}: unknown key\n"
+
+
 def test_a_mixture_of_experts_has_sequence_parallelism_where_it_has_tp():
     found = json.loads(done("plan --model deepseek-v3 --cluster dgx-h100 --gpus 512 --global-batch 512 --seq-len 4096 --only ep=8,32 --only zero=1 "
                             "--only microbatches=1,2,4,8,16,32 --json --top 20"))
