@@ -118,7 +118,9 @@ std::string to_text(const std::vector<Comparison>& comparisons, bool rows) {
   add("rows that are only compared", check);
   add("rows that do not say recompute or microbatch", assumed);
   text += table(all);
-  if (open > 0) text += fmt::format("{} rows are not simulated\n", open);
+  if (open > 0)
+    text += fmt::format("{} not simulated\n",
+                        open == 1 ? "1 row is" : fmt::format("{} rows are", open));
   std::map<std::string, int> amended;
   for (const Comparison& c : comparisons) {
     if (!c.run.amended.empty()) ++amended[c.run.amended];

@@ -52,7 +52,7 @@ TEST_CASE("rows that are fitted on, compared, assumed, places and not simulated 
         "rows that are only compared 1 20.0 % -20.0 % -20.0 % ");
   CHECK(line_of(text, "rows that do not say recompute or microbatch") ==
         "rows that do not say recompute or microbatch 1 30.0 % +30.0 % +30.0 % ");
-  CHECK(line_of(text, "1 rows are not simulated") == "1 rows are not simulated");
+  CHECK(line_of(text, "1 row is not simulated") == "1 row is not simulated");
   CHECK(text.find("published   10.0 predicted   12.0  +20.0 %\n") != std::string::npos);
 }
 
@@ -83,7 +83,7 @@ TEST_CASE(
   CHECK(line_of(text, "  GPT ") ==
         " GPT tp=2 pp=two ? x A100 check not simulated: line 7: pp: must be a number");
   CHECK(text.find("published   nothing predicted") != std::string::npos);
-  CHECK(line_of(text, "1 rows are not simulated") == "1 rows are not simulated");
+  CHECK(line_of(text, "1 row is not simulated") == "1 row is not simulated");
   const JsonArray list = to_json(rows).as_array("rows");
   REQUIRE(list.size() == 2);
   CHECK(list[0].at("reason", "row").as_string("row") == "pp: must be a number");
