@@ -118,8 +118,8 @@ TEST_CASE("stages with a block less, and parts of dp for experts, are in the spa
       depths.emplace(layout.pp, pipelining.chunks);
   }
   CHECK(depths == std::set<std::pair<int64_t, int64_t>>{
-                      {1, 1}, {2, 1}, {2, 2}, {2, 3}, {4, 1}});  // not 12 stages, nor pp=8
-  std::set<std::pair<int64_t, int64_t>> experts;                 // dp, ep
+                      {1, 1}, {2, 1}, {2, 2}, {2, 3}, {4, 1}, {4, 2}});  // not 12 stages, nor pp=8
+  std::set<std::pair<int64_t, int64_t>> experts;                         // dp, ep
   const Request mixture = small_mixture(8);
   for (const Layout& layout : layouts(mixture, 8)) {
     for (const compile::Plan& plan : layout_plans(mixture, layout))

@@ -156,10 +156,14 @@ std::vector<int64_t> chunk_counts(const Request& request, int64_t pp) {
 
 std::vector<Pipelining> pipelinings(const Request& request, int64_t pp) {
   if (pp == 1) return {{pipeline::kUsualKind, 1}};
+  std::vector<int64_t> counts = chunk_counts(request, pp);
+  if (most_blocks(request.base, pp) % 2 != 0 && 2 * pp <= request.base.model.layers &&
+      request.only.takes("chunks", 2))
+    counts.push_back(2);
   std::vector<Pipelining> found;
   for (const std::string& kind : pipeline::schedule_kinds()) {
     if (!request.only.takes_schedule(kind)) continue;
-    for (const int64_t chunks : chunk_counts(request, pp)) {
+    for (const int64_t chunks : counts) {
       const bool other = chunks == 1 && pipeline::kind_of(kind).variant.one_chunk != nullptr;
       if (!other) found.push_back({kind, chunks});
     }

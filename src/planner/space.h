@@ -27,7 +27,8 @@ std::vector<int64_t> expert_ways(const Request& request, int64_t dp);
 // microbatch sizes. Gradient accumulation (1f1b) stands for the schedule.
 std::vector<compile::Plan> layout_plans(const Request& request, const Layout& layout);
 
-// Chunks that divide the most blocks that a pipeline rank has.
+// Chunks that divide the most blocks that a pipeline rank has. Beside these `pipelinings` has two
+// chunks of an odd number, the one a block longer: a rank has no more blocks by it.
 std::vector<int64_t> chunk_counts(const Request& request, int64_t pp);
 
 // Schedule and chunks; kinds that differ in nothing are there once.

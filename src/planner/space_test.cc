@@ -71,6 +71,27 @@ TEST_CASE("pp deals the blocks evenly or to places of up to a quarter more") {
   }
 }
 
+TEST_CASE("chunks divide a rank's blocks, or are two") {
+  struct Case {
+    int64_t layers, pp;
+    std::set<int64_t> chunks;
+  };
+  for (const Case& c : std::vector<Case>{{12, 2, {1, 2, 3, 6}},
+                                         {10, 2, {1, 2, 5}},
+                                         {9, 2, {1, 2}},  // 5 chunks of 2 ranks are more than 9
+                                         {4, 4, {1}},
+                                         {7, 4, {1}}}) {
+    CAPTURE(c.layers);
+    CAPTURE(c.pp);
+    Request request;
+    request.base = predict::test::small();
+    request.base.model.layers = c.layers;
+    std::set<int64_t> chunks;
+    for (const Pipelining& one : pipelinings(request, c.pp)) chunks.insert(one.chunks);
+    CHECK(chunks == c.chunks);
+  }
+}
+
 TEST_CASE("sequence parallelism is tried where tp divides the sequence, of experts nothing else") {
   struct Case {
     int64_t tp, seq_len, experts;
