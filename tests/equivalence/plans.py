@@ -36,7 +36,8 @@ def base(plan: dict) -> dict:
     kept = {key: plan[key] for key in ("dp", "tp", "cp", "sp", "microbatches") if key in plan}
     if plan.get("schedule") == "chimera-halving":  # whose microbatches are halves
         kept["microbatches"] = 2 * plan.get("microbatches", 1)
-    kept["grad_reduce"] = plan.get("grad_reduce", "microbatch" if plan.get("zero", 0) >= 2 else "step")
+    divided = plan.get("zero", 0) >= 2 and plan.get("dp", 1) * plan.get("cp", 1) > 1
+    kept["grad_reduce"] = plan.get("grad_reduce", "microbatch" if divided else "step")
     return kept
 
 
