@@ -17,8 +17,11 @@ using compile::Recompute;
 constexpr std::array<std::string_view, 10> kKeys = {
     "tp", "pp", "dp", "ep", "chunks", "microbatches", "zero", "sp", "recompute", "schedule"};
 // What a search looks at.
-constexpr std::array<std::pair<std::string_view, Recompute>, 3> kRecompute = {
-    {{"none", Recompute::kNone}, {"selective", Recompute::kSelective}, {"full", Recompute::kFull}}};
+constexpr std::array<std::pair<std::string_view, Recompute>, 4> kRecompute = {
+    {{"none", Recompute::kNone},
+     {"selective", Recompute::kSelective},
+     {"selective-op", Recompute::kSelectiveOp},
+     {"full", Recompute::kFull}}};
 
 template <typename T>
 bool is_in(const std::vector<T>& list, const T& one) {
@@ -47,7 +50,8 @@ void add_recompute(std::string_view value, Only& only, Diagnostics& diagnostics)
   for (const auto& [name, recompute] : kRecompute) {
     if (name == value) return only.recompute.push_back(recompute);
   }
-  diagnostics.add("--only recompute: must be none, selective or full, is '{}'", clipped(value));
+  diagnostics.add("--only recompute: must be none, selective, selective-op or full, is '{}'",
+                  clipped(value));
 }
 
 void add_schedule(std::string_view value, Only& only, Diagnostics& diagnostics) {
@@ -64,7 +68,9 @@ bool Only::takes(std::string_view key, int64_t value) const {
   const auto there = counts.find(key);
   return there == counts.end() || is_in(there->second, value);
 }
-bool Only::takes(Recompute value) const { return is_in(recompute, value); }
+bool Only::takes(Recompute value) const {
+  return is_in(recompute, value) && !(recompute.empty() && value == Recompute::kSelectiveOp);
+}
 bool Only::takes_schedule(const std::string& kind) const { return is_in(schedules, kind); }
 
 Only parse_only(const std::vector<std::string>& texts, Diagnostics& diagnostics) {

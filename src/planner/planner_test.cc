@@ -187,7 +187,7 @@ TEST_CASE("what --only is not") {
             "--only tp: must be a whole number from 1 on, is '0'",
             "--only zero: must be a whole number from 0 to 3, is '4'",
             "--only sp: must be on or off, is '1'",
-            "--only recompute: must be none, selective or full, is 'all'",
+            "--only recompute: must be none, selective, selective-op or full, is 'all'",
             "--only schedule: there is no '1f2b', did you mean '1f1b'?; known are " +
                 join(pipeline::schedule_kinds(), ", "),
             "--only tp: is there twice", "--only sp: is there twice",

@@ -130,7 +130,7 @@ std::vector<Plan> layout_plans(const Request& request, const Layout& layout) {
     for (plan.zero = 0; plan.zero <= (layout.dp > 1 ? 3 : 0); ++plan.zero) {
       if (layout.dp > 1 && !only.takes("zero", plan.zero)) continue;
       for (const Recompute recompute :
-           {Recompute::kNone, Recompute::kSelective, Recompute::kFull}) {
+           {Recompute::kNone, Recompute::kSelective, Recompute::kSelectiveOp, Recompute::kFull}) {
         if (!only.takes(recompute)) continue;
         plan.recompute = recompute;
         plan.regather = sp && recompute != Recompute::kFull;

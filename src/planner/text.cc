@@ -93,7 +93,7 @@ std::string loss(const Candidate& best, const Candidate& other) {
 }
 
 std::vector<std::string> notes(const Request& request) {
-  constexpr int64_t kLong = 1 << 14;  // tokens of sequences that are divided as a rule
+  constexpr int64_t kLong = 1 << 13;  // tokens of sequences that are divided as a rule
   std::vector<std::string> notes;
   if (request.base.model.mixture.experts > 0 && request.method == Method::kPtdP) {
     notes.emplace_back(

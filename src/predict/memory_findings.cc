@@ -31,8 +31,9 @@ std::string text_of(const Plan& now, const Change& change) {
   if (plan.zero != now.zero) parts.push_back(fmt::format("zero={}", plan.zero));
   if (plan.ep != now.ep) parts.push_back(fmt::format("ep={}", plan.ep));
   if (plan.recompute != now.recompute) {
-    parts.emplace_back(plan.recompute == Recompute::kFull ? "recompute=full"
-                                                          : "recompute=selective");
+    parts.emplace_back(plan.recompute == Recompute::kFull          ? "recompute=full"
+                       : plan.recompute == Recompute::kSelectiveOp ? "recompute=selective-op"
+                                                                   : "recompute=selective");
   }
   if (plan.microbatches != now.microbatches)
     parts.push_back(fmt::format("microbatches={}", plan.microbatches));
@@ -114,6 +115,7 @@ std::vector<Change> single_changes(const Request& request) {
     add([&](Plan& plan) { plan.ep = std::max(ep, plan.ep); });
   if (now.recompute == Recompute::kNone)
     add([](Plan& plan) { plan.recompute = Recompute::kSelective; });
+  if (!whole) add([](Plan& plan) { plan.recompute = Recompute::kSelectiveOp; });
   add_kind(pipeline::kUsualKind);
   for (const int64_t count : more_microbatches(request, now))
     add([&](Plan& plan) { plan.microbatches = count; });

@@ -118,8 +118,11 @@ std::vector<std::string> kernel_findings(const cluster::Cluster& cluster) {
 std::string precision_finding(const Request& request) {
   const cluster::Cluster& cluster = request.cluster;
   if (request.options.fp8 == cost::Fp8::kOff || cluster.device.peak("fp8").value > 0) return "";
-  return fmt::format("{}: {} has no fp8 products (peak_TFLOPs.fp8); use --precision bf16",
-                     cluster.file, cluster.device.name);
+  const std::string_view other = cluster.device.peak("bf16").value > 0  ? "bf16"
+                                 : cluster.device.peak("f16").value > 0 ? "f16"
+                                                                        : "f32";
+  return fmt::format("{}: {} has no fp8 products (peak_TFLOPs.fp8); use --precision {}",
+                     cluster.file, cluster.device.name, other);
 }
 
 std::vector<std::string> cluster_findings(const Request& request,
@@ -185,6 +188,14 @@ std::vector<std::string> outside_profile(const Request& request) {
         return half(name) == half(own);
       }))
     outside.push_back(fmt::format("precision {} (measured {})", own, join(known, ", ")));
+  if (const cluster::Device& device = request.cluster.device;
+      request.options.fp8 == cost::Fp8::kOff && device.peak(own).value == 0 &&
+      !device.peaks.empty()) {
+    const double taken =
+        cost::matrix_peak(device, request.precision, request.options.tf32).value / 1e12;
+    outside.push_back(fmt::format("{} products, which {} has not (taken at {:g} TFLOP/s)", own,
+                                  device.name, taken));
+  }
   if (!known.empty() && !request.cluster.device.attained.fused_attention &&
       request.seq_len > cost::kUnfusedKeys) {
     outside.push_back(

@@ -400,7 +400,8 @@ TEST_CASE("what lies outside the runs behind a profile is told") {
   request.model.mixture.experts = 8;
   REQUIRE(set_precision(request, "f16"));
   CHECK(outside_profile(request) ==
-        std::vector<std::string>{"cp 2 (measured 1)", "experts 8 (measured 0)"});
+        std::vector<std::string>{"cp 2 (measured 1)", "experts 8 (measured 0)",
+                                 "f16 products, which chip has not (taken at 100 TFLOP/s)"});
 }
 
 TEST_CASE("what does not fit is said with what holds it") {

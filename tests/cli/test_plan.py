@@ -130,6 +130,12 @@ def test_only_what_a_stack_can_run():
     assert refused.returncode == 2 and refused.stderr.count("--only") == 3
 
 
+def test_selective_op_is_searched_where_it_is_named():
+    named, plain = (json.loads(done(f"{SMALL} --json {only}")) for only in ("--only recompute=selective-op", ""))
+    assert {one["plan"]["recompute"] for one in (named, *named["alternatives"])} == {"selective-op"}
+    assert "selective-op" not in {one["plan"]["recompute"] for one in (plain, *plain["alternatives"], *plain["front"])}
+
+
 def test_long_sequences_are_not_divided_and_that_is_said():
     found = json.loads(done("plan --model mixtral-8x7b --cluster h200 --gpus 64 --global-batch 64 --planner ptdp --json"))
     assert found["notes"][-1] == "cp is not searched: no plan divides sequences; simulate --plan takes cp=…"
