@@ -97,6 +97,42 @@ TEST_CASE(
   CHECK(calls == std::vector<int32_t>{3, 3, 0, 1, 1, 2, 2, 2, 0});
 }
 
+// What one channel holds at a time of a net of two stages, whose second stage's first product reads
+// the value in its forward and for its weight gradient.
+TEST_CASE(
+    "slots are the most messages at a time, whether a backward takes one, two or three units") {
+  struct Case {
+    const char *name, *first, *second;
+    int32_t slots;
+  };
+  for (const Case& c : std::vector<Case>{
+           // B of one unit leaves room for three, of two for all.
+           {"a long B", "0F0,0F1,0F2,0F3,0B0,0B1,0B2,0B3", "1F0,1B0,1F1,1B1,1F2,1B2,1F3,1B3", 4},
+           // The value is held up to the end of W: I of one unit for four, of two for five.
+           {"a long I", "0F0,0F1,0F2,0F3,0F4,0B0,0B1,0B2,0B3,0B4",
+            "1F0,1I0,1W0,1F1,1I1,1W1,1F2,1I2,1W2,1F3,1I3,1W3,1F4,1I4,1W4", 5},
+           {"one way and the other", "0F0,0F1,0B0,0F2,0B1,0F3,0B2,0B3",
+            "1F0,1B0,1F1,1I1,1W1,1F2,1B2,1F3,1I3,1W3", 2},
+           // Microbatch 0 has its slot to the end, so the others have theirs in a row behind it.
+           {"the oldest is the last", "0F0,0F1,0B1,0F2,0B2,0F3,0B3,0B0",
+            "1F0,1F1,1B1,1F2,1B2,1F3,1B3,1B0", 4},
+           // A message can be read from the unit behind the one that sent it.
+           {"forwards in a row", "0F0,0F1,0F2,0F3,0B3,0B2,0B1,0B0",
+            "1F0,1F1,1F2,1F3,1B3,1B2,1B1,1B0", 4}}) {
+    CAPTURE(c.name);
+    const std::string order = fmt::format("{}\n{}\n", c.first, c.second);
+    const auto file = [&](const std::string&) { return order; };
+    const ir::Module model = partition::test::mlp_net({.B = 4, .blocks = 2});
+    ModelShape shape;
+    shape.global_batch = 60;
+    const CompiledPlan plan =
+        compile({model, &model, parse_plan("schedule=order.csv", "--plan", file), shape, {}});
+    CHECK(channel(plan.train, "block.0.out 0->1").slots == c.slots);
+    // In evaluation one is written while the one before is read.
+    CHECK(channel(*plan.eval, "block.0.out 0->1").slots == 2);
+  }
+}
+
 TEST_CASE("stages on one rank hand values over without a channel") {
   const ir::Module model = partition::test::mlp_net({.blocks = 2});
   // Stages 0 and 2 are on rank 0, 1 and 3 on rank 1: in.out goes 0->1 and 0->3.

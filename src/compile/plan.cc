@@ -185,7 +185,7 @@ Plan base_plan(const Plan& plan) {
 const sharding::Strategy& ResolvedPlan::strategy(LayerId layer) const {
   if (!layer.valid()) return outside;
   const Stage& stage = stages[static_cast<size_t>(stage_of_layer[layer.index()])];
-  return stage.strategies[layer.index() - static_cast<size_t>(stage.first_layer)];
+  return stage.strategies.at(layer.index() - static_cast<size_t>(stage.first_layer));
 }
 
 namespace {

@@ -4,6 +4,9 @@
 
 #include <algorithm>
 #include <functional>
+#include <set>
+
+#include <fmt/core.h>
 
 #include "base/text.h"
 #include "compile/compile.h"
@@ -14,8 +17,10 @@ namespace mw::compile {
 namespace {
 
 // Elements that the update's collectives of a kind take at once, in the order of the program.
-std::vector<std::vector<int64_t>> collectives(const std::string& plan, ir::OpKind kind) {
-  const ir::Module model = partition::test::gpt_net({.blocks = 3});
+std::vector<std::vector<int64_t>> collectives(const std::string& plan, ir::OpKind kind,
+                                              const partition::test::NetSizes& sizes = {
+                                                  .blocks = 3}) {
+  const ir::Module model = partition::test::gpt_net(sizes);
   ModelShape shape;
   shape.global_batch = 64;
   const CompiledPlan compiled = compile({model, &model, parse_plan(plan), shape, {}});
@@ -49,6 +54,23 @@ TEST_CASE("small layers share a bucket, in the order of the layers") {
   REQUIRE(together.size() == 1);
   REQUIRE(together[0].size() == apart.size());
   for (size_t g = 0; g < apart.size(); ++g) CHECK(together[0][g] == apart[apart.size() - 1 - g][0]);
+}
+
+TEST_CASE("a bucket is full with as many bytes of f32") {
+  // A block has some 64 D elements, 4 MiB and a little.
+  const partition::test::NetSizes wide{.D = 16384, .blocks = 3};
+  for (const auto& [mebibytes, blocks] : {std::pair{4, 1}, {5, 2}, {9, 3}}) {
+    CAPTURE(mebibytes);
+    const auto reduced = collectives(fmt::format("dp=2,zero=1,bucket_mb={}", mebibytes),
+                                     ir::OpKind::kReduceScatter, wide);
+    REQUIRE(!reduced.empty());
+    int most = 0;
+    for (const auto& bucket : reduced) {
+      const auto block = [](int64_t elements) { return elements > 60 * 16384; };
+      most = std::max(most, static_cast<int>(std::count_if(bucket.begin(), bucket.end(), block)));
+    }
+    CHECK(most == blocks);
+  }
 }
 
 TEST_CASE("what tensor parallelism left pending comes last, in buckets of its own") {
@@ -96,6 +118,138 @@ TEST_CASE("the step takes the optimizer's numbers, and decay from each weight") 
   }
   CHECK(steps > 0);
   CHECK(without_decay == 1);
+}
+
+// Of every rank's update.
+std::vector<ir::Op> update_ops(const CompiledPlan& plan) {
+  std::vector<ir::Op> ops;
+  for (const pipeline::Fragment& fragment : plan.train.fragments) {
+    if (fragment.kind == pipeline::ActionKind::kUpdate)
+      ops.insert(ops.end(), fragment.graph.ops.begin(), fragment.graph.ops.end());
+  }
+  return ops;
+}
+
+CompiledPlan compiled(const ir::Module& model, const std::string& plan) {
+  ModelShape shape;
+  shape.global_batch = 64;
+  return compile({model, nullptr, parse_plan(plan), shape, {}});
+}
+
+TEST_CASE("what the step took is cleared, in the memory of the sum") {
+  const ir::Module model = partition::test::gpt_net({.blocks = 4});
+  for (const std::string plan :
+       {"dp=2", "tp=2,sp", "dp=2,tp=2,sp", "pp=2,microbatches=4,schedule=chimera,tp=2,sp",
+        "pp=2,microbatches=4,schedule=chimera,dp=2,tp=2,sp"}) {
+    CAPTURE(plan);
+    for (const pipeline::Fragment& fragment : compiled(model, plan).train.fragments) {
+      if (fragment.kind != pipeline::ActionKind::kUpdate) continue;
+      std::set<ValueId> taken, cleared;
+      for (const ir::Op& op : fragment.graph.ops) {
+        if (op.kind == ir::OpKind::kAdamW) taken.insert(op.operands[1]);
+        if (op.kind == ir::OpKind::kZero) cleared.insert(op.operands[0]);
+      }
+      CHECK(!taken.empty());
+      CHECK(std::includes(cleared.begin(), cleared.end(), taken.begin(), taken.end()));
+    }
+  }
+}
+
+TEST_CASE("an axis of one device is in no group") {
+  const ir::Module model = partition::test::gpt_net({.blocks = 3});
+  for (const std::string axis : {"dp", "tp"}) {
+    CAPTURE(axis);
+    int groups = 0;
+    for (const ir::Op& op : update_ops(compiled(model, axis + "=2"))) {
+      const auto* attrs = std::get_if<ir::CollectiveAttrs>(&op.attrs);
+      if (attrs == nullptr) continue;
+      ++groups;
+      CHECK(std::get<ir::AxisGroup>(attrs->group).axes == ir::Axes{axis});
+    }
+    CHECK(groups > 0);
+  }
+}
+
+TEST_CASE("for the norm a parameter that tp does not divide counts on its first rank alone") {
+  const ir::Module model = partition::test::gpt_net({.blocks = 3});
+  int divided = 0, whole = 0;
+  for (const ir::Op& op : update_ops(compiled(model, "dp=2,tp=2,pp=2,sp,microbatches=4"))) {
+    if (op.kind != ir::OpKind::kNormBlocks) continue;
+    for (const std::vector<ir::Segment>& group : op.as<ir::FlatAttrs>().groups) {
+      for (const ir::Segment& segment : group) {
+        const ir::LogicalAxes& logical =
+            model.states[static_cast<size_t>(segment.parameter)].logical;
+        const bool is_divided = std::any_of(logical.begin(), logical.end(), [](const auto& axis) {
+          return axis == "heads" || axis == "ffn" || axis == "vocab";
+        });
+        CHECK(segment.counted_at_origin_of == (is_divided ? ir::Axes{} : ir::Axes{"tp"}));
+        ++(is_divided ? divided : whole);
+      }
+    }
+  }
+  // Of a block four matrices and two biases are divided; so is the table, which both ranks have.
+  CHECK(divided == 3 * 6 + 2);
+  CHECK(whole == 3 * 6 + 3);
+}
+
+TEST_CASE("the axes over which a value pends are in order of their names") {
+  const partition::test::NetSizes sizes{.S = 16};
+  const ir::Module model = partition::test::gpt_net(sizes);
+  ModelShape shape;
+  shape.global_batch = 64;
+  shape.seq_len = sizes.S;
+  int over_both = 0;
+  for (const std::string plan : {"dp=2,cp=2", "dp=2,cp=2,zero=2", "dp=2,cp=2,tp=2,sp"}) {
+    const CompiledPlan compiled = compile({model, &model, parse_plan(plan), shape, {}});
+    for (const pipeline::Program* program : {&compiled.train, &*compiled.eval}) {
+      for (const pipeline::Fragment& fragment : program->fragments) {
+        for (const sharding::Sharding& sharding : fragment.shardings) {
+          CHECK(std::is_sorted(sharding.partial.begin(), sharding.partial.end()));
+          over_both += sharding.partial == sharding::Axes{"cp", "dp"} ? 1 : 0;
+        }
+      }
+    }
+  }
+  CHECK(over_both > 0);
+}
+
+TEST_CASE("replicas sum what tensor parallelism left pending last") {
+  const ir::Module model = partition::test::gpt_net({.blocks = 4});
+  for (const pipeline::Fragment& fragment :
+       compiled(model, "pp=2,microbatches=4,schedule=chimera,tp=2,sp").train.fragments) {
+    if (fragment.kind != pipeline::ActionKind::kUpdate) continue;
+    std::string order;
+    for (const ir::Op& op : fragment.graph.ops) {
+      const auto* attrs = std::get_if<ir::CollectiveAttrs>(&op.attrs);
+      if (attrs == nullptr || !std::holds_alternative<ir::Holders>(attrs->group)) continue;
+      order += std::get<ir::Holders>(attrs->group).state.ends_with("/tp") ? 'p' : 'w';
+    }
+    CHECK(order == "wwwpp");
+  }
+}
+
+TEST_CASE("gradients that are reduced in every microbatch lie in a buffer in order") {
+  const ir::Module model = partition::test::gpt_net({.blocks = 3});
+  for (const std::string plan : {"dp=2,zero=3", "tp=2,sp,grad_reduce=microbatch"}) {
+    CAPTURE(plan);
+    int buffers = 0, named = 0;
+    for (const pipeline::Fragment& fragment : compiled(model, plan).train.fragments) {
+      for (const ir::Input& input : fragment.graph.inputs)
+        named += fragment.graph.value(input.value).logical.size() == 3 ? 1 : 0;
+      if (fragment.kind == pipeline::ActionKind::kUpdate) continue;
+      for (const ir::Op& op : fragment.graph.ops) {
+        const auto* attrs = std::get_if<ir::CollectiveAttrs>(&op.attrs);
+        if (attrs != nullptr && !plan.starts_with("dp"))
+          CHECK(std::get<ir::AxisGroup>(attrs->group).axes == ir::Axes{"tp"});
+        if (op.kind != ir::OpKind::kAssemble) continue;
+        ++buffers;
+        const std::vector<int64_t>& offsets = op.as<ir::AssembleAttrs>().offsets;
+        CHECK(std::is_sorted(offsets.begin(), offsets.end()));
+      }
+    }
+    CHECK(buffers > 0);
+    CHECK(named > 0);
+  }
 }
 
 TEST_CASE("weights and moments that are not what adamw made of them are found") {
