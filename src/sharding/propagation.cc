@@ -253,7 +253,6 @@ class Propagator {
                             carries = carried(r_.graph, r_.given, accumulated);
     for (size_t i = 0; i < r_.graph.ops.size(); ++i) {
       const ir::Op& op = r_.graph.ops[i];
-      if (rule_of(i).factors.empty()) continue;
       const OpView& view = view_of(i);
       FactorAxes layout(rule_of(i).factors.size());
       for (const Proposal& proposal : kResolve.propose(view).list)
@@ -372,10 +371,16 @@ std::string to_text(const Propagation& propagation, const ir::Graph& graph,
                         to_string(propagation.origins[v], graph, value, module));
   }
   for (const Decision& decision : propagation.decisions) {
-    const std::string kept = fmt::format("{} of {}", decision.kept, graph.label(decision.kept_by));
-    const std::string lost = fmt::format("{} of {}", decision.lost, graph.label(decision.lost_by));
-    text += fmt::format("decided at {}: axis {} splits {}, not {}\n", op_text(graph, decision.op),
-                        decision.axis, kept, lost);
+    const std::string kept_by = graph.label(decision.kept_by),
+                      lost_by = graph.label(decision.lost_by);
+    text += fmt::format("decided at {}: ", op_text(graph, decision.op));
+    if (decision.kept == decision.lost) {
+      text += fmt::format("{} is split as {} has it, not over {} as {} has it\n", decision.kept,
+                          kept_by, decision.axis, lost_by);
+    } else {
+      text += fmt::format("axis {} splits {} of {}, not {} of {}\n", decision.axis, decision.kept,
+                          kept_by, decision.lost, lost_by);
+    }
   }
   return text;
 }

@@ -43,7 +43,8 @@ struct Origin {
   std::optional<Sharding> propagated;  // kCheaper: what was not taken
 };
 
-// A decision that the rules did not force.
+// A decision that the rules did not force: which factor an axis splits, or, where they are one,
+// over which axes it is split: as `kept_by` has it, not over `axis` as `lost_by` has it.
 struct Decision {
   OpId op;
   std::string axis;

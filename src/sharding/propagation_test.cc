@@ -100,11 +100,86 @@ TEST_CASE("a pending sum passes linear ops and stops at the others") {
   CHECK(pending(power).empty());
 }
 
+TEST_CASE(
+    "which sums pass an op: alike in all terms, of one factor of a product, never a maximum") {
+  Net n;
+  n.mesh = cluster::Mesh({{"dp", 2}, {"tp", 2}});
+  const auto pending_over = [&](const std::string& axis, ir::Reduction reduction) {
+    const ValueId x_BF = n.input("x", {8, 16}, fmt::format(R"([{{}}, {{"{}"}}])", axis));
+    if (reduction != ir::Reduction::kSum) return n.b.reduce(x_BF, reduction, {1});
+    return n.b.dot(x_BF, n.input("w", {8, 16}), "bf,df->bd");
+  };
+  const ValueId over_tp = pending_over("tp", ir::Reduction::kSum),
+                over_dp = pending_over("dp", ir::Reduction::kSum),
+                most = pending_over("tp", ir::Reduction::kMax), whole = n.input("y", {8, 8}),
+                split = n.weight("v", {8, 8}, R"([{"tp"}, {}])"),
+                unsplit = n.b.reduce(n.input("z", {8, 16}), ir::Reduction::kMax, {1}),
+                number = n.b.reduce(over_tp, ir::Reduction::kSum, {0, 1});
+  struct Case {
+    const char* name;
+    ValueId made;
+    std::string sharding;
+  };
+  for (const Case& c : std::vector<Case>{
+           {"a maximum", most, R"([{}] partial<max>{"tp"})"},
+           {"a maximum over what is whole", unsplit, "[{}]"},
+           {"the double of a maximum", n.b.scale(most, 2), "[{}]"},
+           {"two maxima", n.b.add(most, most), "[{}]"},
+           {"unlike terms", n.b.add(over_tp, over_dp), "[{}, {}]"},
+           {"a whole term first", n.b.add(whole, over_tp), "[{}, {}]"},
+           {"the second operand of a product", n.b.dot(whole, over_tp, "ab,bc->ac"),
+            R"([{}, {}] partial{"tp"})"},
+           {"both operands", n.b.dot(over_dp, over_tp, "ab,bc->ac"), R"([{}, {}] partial{"dp"})"},
+           {"a product over the axis", n.b.dot(over_tp, split, "ab,cb->ac"), R"([{}, {"tp"}])"},
+           {"a number", n.b.scale(number, 2), R"([] partial{"tp"})"}}) {
+    CAPTURE(c.name);
+    const Sharding made = n.run().shardings[c.made.index()];
+    CHECK(to_string(made) == c.sharding);
+    CHECK(made == parse_sharding(c.sharding));
+  }
+}
+
+TEST_CASE("a product that sums over two split dimensions pends over both, in order") {
+  Net n;
+  const ValueId x = n.input("x", {8, 16}, R"([{"tp"}, {"dp"}])");
+  const ValueId y = n.b.dot(x, n.input("y", {8, 16}), "ab,ab->");
+  CHECK(to_string(n.run().shardings[y.index()]) == R"([] partial{"dp", "tp"})");
+}
+
+TEST_CASE("a given value is whole, but for one that is only accumulated or carried") {
+  Net n;
+  const ValueId x = n.input("x", {8, 16}, R"([{"dp"}, {"tp"}])");
+  const ValueId dy = n.input("dy", {8, 4}, R"([{"dp"}, {}])");
+  const ValueId y = n.give(n.b.dot(x, n.input("w", {4, 16}), "bf,df->bd"), R"([{"dp"}, {}])");
+  n.b.work = ir::Work::kWeightGrad;
+  const ValueId dw = n.give(n.b.dot(dy, x, "bd,bf->df"), R"([{}, {"tp"}])");
+  const ValueId sum =
+      n.b.emit1(ir::OpKind::kAccumulate, ir::NoAttrs{}, {n.input("acc", {4, 16}), dw});
+  // Its dimension on tp is given and cannot pend as well.
+  const ValueId all = n.give(n.b.dot(x, x, "bf,bf->b"), R"([{"tp"}])");
+  const ValueId total =
+      n.b.emit1(ir::OpKind::kAccumulate, ir::NoAttrs{}, {n.input("sum", {8}), all});
+  n.b.work = ir::Work::kInputGrad;
+  const ValueId dx =
+      n.give(n.b.dot(n.input("a", {8, 16}, R"([{}, {"dp"}])"), n.input("b", {4, 16}), "bf,df->bd"),
+             R"([{}, {"tp"}])");
+  const ValueId next = n.b.dot(dx, n.input("c", {2, 4}), "bd,ed->be");
+  n.graph.outputs = {y, sum, total, next};
+  const Propagation found = n.run();
+  const auto layout = [&](ValueId v) { return to_string(found.shardings[v.index()]); };
+  CHECK(layout(y) == R"([{"dp"}, {}])");
+  CHECK(layout(dw) == R"([{}, {"tp"}] partial{"dp"})");
+  CHECK(layout(all) == R"([{"tp"}])");
+  CHECK(layout(dx) == R"([{}, {"tp"}] partial{"dp"})");
+}
+
 TEST_CASE("nothing is invented: without a given sharding all is whole") {
   Net n;
   const ValueId y = n.b.dot(n.input("x", {8, 16}), n.input("w", {4, 16}), "bf,df->bd");
+  const ValueId v = n.weight("v", {4});
   const Propagation found = n.run();
   CHECK(n.of(found, y) == "[{}, {}] <- nothing splits it");
+  CHECK(n.of(found, v) == "[{}] <- nothing splits it");
 }
 
 TEST_CASE("where two factors claim one axis, the state's layout is followed and the text says so") {
@@ -136,6 +211,115 @@ TEST_CASE("an axis goes where there are fewer elements than devices, or twice, n
   const Propagation found = n.run();
   CHECK(to_string(found.shardings[z.index()]) == R"([{}, {"dp"}])");
   CHECK(found.decisions.size() == 1);
+}
+
+// x0 -> neg -> x, and what another op has x on.
+struct Middle : Net {
+  ValueId x0, x;
+  explicit Middle(const std::vector<int64_t>& sizes, const std::string& sharding = "") {
+    mesh = cluster::Mesh({{"dp", 2}, {"tp", 4}, {"cp", 2}});
+    x0 = input("x0", sizes, sharding);
+    x = named(b.unary(ir::OpKind::kNeg, x0), "x");
+  }
+};
+
+TEST_CASE("what resolve decides flows on as the more certain strategies pass it on") {
+  Middle n({8, 16});
+  const ValueId w = n.weight("w", {4, 16}, R"([{}, {"tp"}])");
+  n.give(n.named(n.b.dot(n.x, w, "ad,bd->ab"), "y"), R"([{"tp"}, {}])");
+  const Propagation found = n.run();
+  CHECK(n.of(found, n.x0) == R"([{}, {"tp"}] <- tp from x through neg x by pass-through)");
+  CHECK(to_string(found.shardings[w.index()]) == R"([{}, {"tp"}])");
+}
+
+TEST_CASE("an annotation is followed though what is propagated has more bytes") {
+  Middle n({64, 8}, R"([{"tp"}, {}])");
+  const ValueId small = n.input("small", {4, 8}, R"([{"tp"}, {}])");
+  const ValueId y = n.named(n.b.dot(small, n.x, "ad,bd->ab"), "y");
+  CHECK(n.of(n.run(), y) == R"([{"tp"}, {}] <- tp from small through dot y by resolve)");
+}
+
+TEST_CASE("a tensor keeps the axes that it has, in their order, each once") {
+  const auto sharding_of_x = [](const Middle& n) {
+    return to_string(n.run().shardings[n.x.index()]);
+  };
+  {  // Other axes of the same dimension.
+    Middle n({8, 16}, R"([{"dp"}, {}])");
+    n.named(n.b.add(n.x, n.input("z", {8, 16}, R"([{"tp", "cp"}, {}])")), "z + x");
+    CHECK(sharding_of_x(n) == R"([{"dp"}, {}])");
+    CHECK(
+        to_text(n.run(), n.graph, n.module)
+            .ends_with("decided at add z + x: a is split as z has it, not over dp as x has it\n"));
+  }
+  {  // The same axis for another dimension.
+    Middle n({8, 16}, R"([{}, {"tp"}])");
+    n.give(n.b.reduce(n.x, ir::Reduction::kSum, {1}), R"([{"tp"}])");
+    CHECK(sharding_of_x(n) == R"([{}, {"tp"}])");
+  }
+  {  // Axes that do not follow the borders of the op's factors.
+    Middle n({8}, R"([{"tp"}])");
+    n.give(n.b.reshape(n.x, {2, 4}), R"([{"dp"}, {}])");
+    CHECK(sharding_of_x(n) == R"([{"tp"}])");
+  }
+  {  // The inner of two factors alone.
+    Middle n({8});
+    n.give(n.b.reshape(n.x, {2, 4}), R"([{}, {"tp"}])");
+    CHECK(sharding_of_x(n) == "[{}]");
+  }
+  {  // Given.
+    Middle n({8, 16});
+    n.give(n.x, R"([{"dp"}, {}])");
+    n.b.add(n.x, n.input("z", {8, 16}, R"([{"dp", "tp"}, {}])"));
+    CHECK(sharding_of_x(n) == R"([{"dp"}, {}])");
+  }
+}
+
+TEST_CASE("what an op needs whole claims no axis") {
+  Net n;
+  const ValueId y = n.input("y", {8, 16}, R"([{"tp"}, {}])");
+  const ValueId dy = n.input("dy", {8, 16}, R"([{}, {"tp"}])");
+  const ValueId dx = n.b.emit1(ir::OpKind::kSoftmaxGrad, ir::NoAttrs{}, {y, dy});
+  const Propagation found = n.run();
+  CHECK(to_string(found.shardings[dx.index()]) == R"([{"tp"}, {}])");
+  CHECK(found.decisions.empty());
+}
+
+TEST_CASE("ops of one kind have one rule only where attributes and types are the same") {
+  Net n;
+  const ValueId x = n.input("x", {8, 8}, R"([{"tp"}, {}])"), w = n.input("w", {8, 8});
+  const auto layout = [&](ValueId v) { return to_string(n.run().shardings[v.index()]); };
+  const ValueId straight = n.b.dot(x, w, "ab,bc->ac"), across = n.b.dot(x, w, "ab,ac->bc");
+  CHECK(layout(straight) == R"([{"tp"}, {}])");
+  CHECK(layout(across) == R"([{}, {}] partial{"tp"})");
+  n.b.unary(ir::OpKind::kNeg, n.input("few", {2, 8}));
+  CHECK(layout(n.b.unary(ir::OpKind::kNeg, x)) == R"([{"tp"}, {}])");
+  const ValueId row = n.input("row", {24}, R"([{"tp"}])");
+  const ValueId of_six = n.b.reshape(row, {6, 4}), of_four = n.b.reshape(row, {4, 6});
+  CHECK(layout(of_six) == "[{}, {}]");
+  CHECK(layout(of_four) == R"([{"tp"}, {}])");
+}
+
+TEST_CASE("a sharding flows back over any number of ops") {
+  Net n;
+  const ValueId x = n.input("x", {8});
+  ValueId y = x;
+  for (int i = 0; i < 200; ++i) y = n.b.unary(ir::OpKind::kNeg, y);
+  n.give(y, R"([{"tp"}])");
+  CHECK(to_string(n.run().shardings[x.index()]) == R"([{"tp"}])");
+}
+
+TEST_CASE("every op has its decisions, one for each factor that lost") {
+  Net n;
+  const ValueId x = n.input("x", {8, 8}, R"([{"tp"}, {}])"),
+                y = n.input("y", {8, 8}, R"([{}, {"tp"}])");
+  for (const char* name : {"first", "second"})
+    n.give(n.named(n.b.dot(x, y, "ad,bd->ab"), name), R"([{}, {"tp"}])");
+  const std::string text = to_text(n.run(), n.graph, n.module);
+  CHECK(text.substr(text.find("decided")) ==
+        "decided at dot first: axis tp splits a of x, not b of first\n"
+        "decided at dot first: axis tp splits a of x, not d of y\n"
+        "decided at dot second: axis tp splits a of x, not b of second\n"
+        "decided at dot second: axis tp splits a of x, not d of y\n");
 }
 
 TEST_CASE("queries that share a key head are split behind the key heads") {
