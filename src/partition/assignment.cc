@@ -88,7 +88,6 @@ class Chooser {
 
   // With and without letting pending sums pass.
   void consider(Assignment& assignment) {
-    assignment.kept_partial.clear();
     price(assignment);
     Axes pending;
     for (const int i : p_.rule.linear) {

@@ -174,10 +174,9 @@ class Partitioner {
     return result_.graph.op(id).results.front();
   }
 
-  void add_version(ValueId global, Version version, bool is_main) {
-    std::vector<Version>& versions = versions_[global.index()];
-    if (is_main) main_[global.index()] = versions.size();
-    versions.push_back(std::move(version));
+  // The first is the main one, unless `settle` brings another.
+  void add_version(ValueId global, Version version) {
+    versions_[global.index()].push_back(std::move(version));
   }
 
   // REQUIRES: called for a value without a version.
@@ -193,10 +192,8 @@ class Partitioner {
     result_.global_types.push_back(value.type);
     result_.global_value.push_back(input.value);
     // States have zeros in their tails; what another stage sends has what its ops left there.
-    add_version(input.value,
-                {layout, memo_.number(layout), local,
-                 std::vector<bool>(value.type.dims.size(), input.state.valid())},
-                true);
+    add_version(input.value, {layout, memo_.number(layout), local,
+                              std::vector<bool>(value.type.dims.size(), input.state.valid())});
     return local;
   }
 
@@ -252,7 +249,7 @@ class Partitioner {
       if (step.kind == OpKind::kAllToAll)
         made.tail_zero[static_cast<size_t>(step.concat_dim)] = true;
     }
-    add_version(v, made, false);
+    add_version(v, made);
     return made;
   }
 
@@ -472,7 +469,7 @@ class Partitioner {
                    tails(op, rule, i, operands)};
       // Readers take what lies beside zeros for zero: it must not be infinite.
       if (!rule.finite_preserving) made = with_zero_tails(v, made, op);
-      add_version(v, made, true);
+      add_version(v, made);
       settle(v, op);
     }
   }
@@ -534,10 +531,8 @@ class Partitioner {
     local.results.clear();
     const ir::TensorType local_type = sharding::local_type(type(acc), wanted, r_.mesh);
     add_local(std::move(local), op.results, {local_type}, {wanted});
-    add_version(
-        op.results[0],
-        {wanted, memo_.number(wanted), result_.graph.ops.back().results[0], gradient.tail_zero},
-        true);
+    add_version(op.results[0], {wanted, memo_.number(wanted), result_.graph.ops.back().results[0],
+                                gradient.tail_zero});
   }
 
   const PartitionRequest& r_;

@@ -126,6 +126,42 @@ TEST_CASE("an op that is not linear in a pending sum gets it reduced") {
   CHECK(!result.shardings[result.graph.outputs[0].index()].is_partial());
 }
 
+TEST_CASE("a value is laid out by its own layer's strategy, a state by its layer's") {
+  ir::Module module;
+  module.layers = {{"first", true}, {"second", true}};
+  ir::Graph graph;
+  ops::Builder b(graph);
+  std::vector<ValueId> values;
+  for (int64_t layer = 0; layer < 2; ++layer) {
+    ir::State state;
+    state.name = fmt::format("w{}", layer);
+    state.type = ir::make_type(DType::kF32, {4});
+    state.layer = b.layer = LayerId(layer);
+    if (layer == 1) state.logical = {"ffn"};
+    values.push_back(graph.add_input(state.type, state.name, module.add_state(state)));
+    values.push_back(b.annotate(b.unary(ir::OpKind::kExp, values.back()), "h", {"ffn"}));
+  }
+  const sharding::Strategy whole, split = test::strategy(false);
+  const auto given = given_shardings(graph, module, cluster::Mesh({{"tp", 2}}),
+                                     [&](LayerId layer) -> const sharding::Strategy& {
+                                       return layer == LayerId(1) ? split : whole;
+                                     });
+  Texts texts;
+  for (const ValueId v : values) texts.push_back(to_string(given[v.index()].value()));
+  CHECK(texts == Texts{"[{}]", "[{}]", R"([{"tp"}])", R"([{"tp"}])"});
+}
+
+TEST_CASE("a memo is of one mesh") {
+  const ir::Module module = test::mlp_net({});
+  const cluster::Mesh mesh({{"tp", 2}});
+  Memo memo(cluster::Mesh({{"tp", 4}}));
+  const ir::Graph& graph = module.graphs[0];
+  PartitionRequest request{graph, module, mesh, {}, &memo};
+  request.given.resize(graph.values.size());
+  CHECK_THROWS_WITH_AS(partition(request), doctest::Contains("a memo of another mesh"),
+                       CheckFailure);
+}
+
 // --- partitioned graphs on interpreted ranks ---
 
 std::vector<Tensor> inputs_of(const ir::Graph& graph, const NetSizes& n) {
@@ -257,6 +293,26 @@ TEST_CASE("quotients, roots, logarithms and powers leave nothing infinite in a p
           const ValueId less_F = b.sub(b.constant(1, b.type(x_F)), x_F);
           return b.dot(b.unary(OpKind::kExp, b.scale(less_F, 1e3)), y_F, "f,f->");
         }) == "");
+}
+
+TEST_CASE("of two pending operands of a product one is summed first, or an op's other operand") {
+  ir::Graph graph;
+  ops::Builder b(graph);
+  const auto pending = [&](const std::string& name, int64_t rows, int64_t columns) {
+    const ValueId x = graph.add_input(ir::make_type(DType::kF32, {rows, 4}), name);
+    const ValueId w = graph.add_input(ir::make_type(DType::kF32, {columns, 4}), name + ".w");
+    for (const ValueId v : {x, w}) graph.value(v).logical = {"", "ffn"};
+    return b.dot(x, w, "rf,cf->rc");
+  };
+  const ValueId large = pending("large", 64, 8), small = pending("small", 8, 2);
+  const ValueId tokens = graph.add_input(ir::make_type(DType::kI32, {64}), "tokens");
+  ir::EmbeddingAttrs attrs;
+  attrs.vocab = 16;
+  const ValueId table = b.emit1(ir::OpKind::kEmbeddingGrad, attrs, {tokens, large},
+                                {ir::make_type(DType::kF32, {16, 8})});
+  graph.outputs = {b.unary(ir::OpKind::kTanh, b.dot(large, small, "ab,bc->ac")),
+                   b.unary(ir::OpKind::kTanh, table)};
+  CHECK(difference(module_of(graph), {.V = 16}, cluster::Mesh({{"tp", 2}}), false) == "");
 }
 
 // A clone is laid out as if it were its original, and no other op with the same operands.
