@@ -42,9 +42,9 @@ TEST_CASE("a product keeps one operand pending, the first that can, where that m
   const ops::ShardingRule rule = rule_of("a b, b c -> a c", {0, 1});
   const Sharding pending = parse_sharding(R"([{}, {}] partial{"tp"})");
   // Whether the sum passes: bytes of each operand as it pends (negative: it cannot) and whole, and
-  // of the result.
+  // of the result as it pends and whole.
   const auto passes = [&](std::pair<double, double> first, std::pair<double, double> second,
-                          double result) {
+                          double result, double whole_result = 0) {
     AssignmentProblem problem{rule, kMesh, {}, {}, {}, {}, {}, 0};
     problem.operands = {{pending}, {pending}};
     problem.results = {std::nullopt};
@@ -52,7 +52,9 @@ TEST_CASE("a product keeps one operand pending, the first that can, where that m
       const auto& [partial, whole] = i == 0 ? first : second;
       return s.is_partial() ? partial : whole;
     };
-    problem.result_cost = [&](int, const Sharding& s) { return s.is_partial() ? result : 0; };
+    problem.result_cost = [&](int, const Sharding& s) {
+      return s.is_partial() ? result : whole_result;
+    };
     const Assignment made = choose_assignment(problem);
     CHECK(result_sharding(rule, 0, made).partial == made.kept_partial);
     return !made.kept_partial.empty();
@@ -60,7 +62,7 @@ TEST_CASE("a product keeps one operand pending, the first that can, where that m
   CHECK(passes({0, 9}, {0, 9}, 8));
   CHECK_FALSE(passes({0, 9}, {0, 9}, 10));  // the second is whole in any case
   CHECK(passes({-1, 0}, {0, 9}, 8));
-  CHECK_FALSE(passes({-1, 0}, {-1, 0}, -1));  // neither can pend
+  CHECK_FALSE(passes({-1, 0}, {-1, 0}, 0, 3));  // neither can pend
 }
 
 TEST_CASE("a pending sum is that of operands that an op is linear in and of factors it reduces") {

@@ -2,6 +2,7 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstdlib>
 #include <fstream>
@@ -247,6 +248,27 @@ TEST_CASE("what another stage sends may have garbage in its padded tail") {
   const ValueId dw = b.dot(dy_BSD, x_BSD, "bsn,bsk->nk");
   graph.outputs = {b.unary(ir::OpKind::kTanh, dw)};
   CHECK(difference(module_of(graph), {}, cluster::Mesh({{"tp", 4}}), true) == "");
+}
+
+TEST_CASE("rows of a table and columns of logits behind the vocabulary need no mask") {
+  const ir::Module module = test::gpt_net({.V = 13});
+  const Partitioned result = partitioned(module, cluster::Mesh({{"tp", 2}}), false);
+  CHECK(std::none_of(result.graph.ops.begin(), result.graph.ops.end(),
+                     [](const ir::Op& op) { return op.kind == ir::OpKind::kPadMask; }));
+}
+
+TEST_CASE("the gradient of a table adds no row of a padded tail") {
+  ir::Graph graph;
+  ops::Builder b(graph);
+  const ValueId tokens_B = graph.add_input(ir::make_type(DType::kI32, {5}), "tokens");
+  const ValueId dy_BD = graph.add_input(ir::make_type(DType::kF32, {5, 3}), "dy");
+  for (const ValueId v : {tokens_B, dy_BD}) graph.value(v).logical = {"batch"};
+  graph.value(dy_BD).logical.push_back("");
+  ir::EmbeddingAttrs attrs;
+  attrs.vocab = 16;
+  graph.outputs = {b.emit1(ir::OpKind::kEmbeddingGrad, attrs, {tokens_B, dy_BD},
+                           {ir::make_type(DType::kF32, {16, 3})})};
+  CHECK(difference(module_of(graph), {.V = 16}, cluster::Mesh({{"dp", 2}}), false) == "");
 }
 
 // 0 / 0, 0 * inf: what a padded tail holds counts in a product though the other tail is zeros.
