@@ -147,9 +147,8 @@ struct Fitter::Parts {
       cluster::set_constant(at, options.constants[p], std::exp(logs[p]));
   }
 
-  // [constant][row] their derivatives at x, where they are r.
+  // [constant][row] their derivatives at x.
   std::vector<std::vector<double>> jacobian(const std::vector<double>& x,
-                                            const std::vector<double>& r,
                                             const std::vector<double>& most,
                                             const std::vector<bool>& used) const;
   // Steps downhill from `at` until they gain little.
@@ -312,7 +311,6 @@ std::vector<double> damped_step(const NormalEquations& equations, double damping
 }  // namespace
 
 std::vector<std::vector<double>> Fitter::Parts::jacobian(const std::vector<double>& x,
-                                                         const std::vector<double>& r,
                                                          const std::vector<double>& most,
                                                          const std::vector<bool>& used) const {
   std::vector<std::vector<double>> columns;
@@ -368,7 +366,7 @@ void Fitter::Parts::descend(Point& at, const Range& range, const std::vector<boo
   double best = cost(at.r, w, at.x, range.start, prior), damping = 1e-3, gain = 1;
   for (int iteration = 0; iteration < options.iterations && gain >= kLeastGain; ++iteration) {
     const NormalEquations equations =
-        normal_equations(jacobian(at.x, at.r, range.most, used), at.r, w, at.x, range.start, prior);
+        normal_equations(jacobian(at.x, range.most, used), at.r, w, at.x, range.start, prior);
     gain = 0;
     for (int attempt = 0; attempt < 6 && gain == 0; ++attempt) {
       const std::vector<double> moved = damped_step(equations, damping, at.x, range);
@@ -407,7 +405,7 @@ Fit Fitter::Parts::fit_at(const Point& at, const Range& range, const std::vector
   fit.deviation = deviation(r, used, w);
   const double weight = std::accumulate(w.begin(), w.end(), 0.0), effective = effective_rows(w);
   const Matrix normal =
-      normal_equations(jacobian(x, r, range.most, used), r, w, x, start, prior).matrix;
+      normal_equations(jacobian(x, range.most, used), r, w, x, start, prior).matrix;
   const Matrix covariance = inverse(normal);
   for (size_t p = 0; p < x.size(); ++p) {
     const double deviation =
