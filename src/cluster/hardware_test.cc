@@ -82,7 +82,7 @@ TEST_CASE("a device may have other names") {
   CHECK(parse_cluster(called(R"(["Chip 80", "the chip"])"), "box.toml").device.also ==
         std::vector<std::string>{"Chip 80", "the chip"});
   CHECK(message_of(called("\"the chip\"")) ==
-        "box.toml: device.also: must be an array of strings, is \"the chip\"");
+        "box.toml:6: device.also: must be an array of strings, is \"the chip\"");
 }
 
 TEST_CASE("a link of longer latency than NCCL's constants are of has longer hops") {

@@ -120,6 +120,10 @@ ScheduleRequest own_options(ScheduleRequest request);
 Schedule make_schedule(const ScheduleRequest& request);
 // What it would throw, without making it, but for post-validation.
 std::vector<std::string> request_findings(const ScheduleRequest& request);
+// The shortest rounds (ScheduleRequest::group) that so many microbatches fill, the last with as
+// many as there are ranks at the least: where they are no multiple of the ranks, of which rounds
+// usually are. All of them, where they are fewer.
+int32_t shortest_rounds(int32_t ranks, int32_t microbatches);
 inline constexpr int32_t kUsualSlices = 2;  // of a sequence, of the kinds that have them
 
 // What a schedule asks of whoever runs it, beyond F and B of whole microbatches on a looped

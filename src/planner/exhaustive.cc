@@ -350,8 +350,7 @@ class Search {
   }
 
   static Estimated under(Estimated layout, const Pipelining& pipelining) {
-    layout.plan.schedule = pipelining.schedule;
-    layout.plan.chunks = pipelining.chunks;
+    lay(pipelining, layout.plan);
     return layout;
   }
 

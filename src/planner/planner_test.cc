@@ -44,8 +44,7 @@ std::vector<Timed> time_all(const Request& request) {
   for (const Layout& layout : layouts(request, request.gpus)) {
     for (compile::Plan plan : layout_plans(request, layout)) {
       for (const Pipelining& pipelining : pipelinings(request, layout.pp)) {
-        plan.schedule = pipelining.schedule;
-        plan.chunks = pipelining.chunks;
+        lay(pipelining, plan);
         predict::Request one = request.base;
         one.plan = plan;
         try {
@@ -331,8 +330,7 @@ TEST_CASE("the plans of the space are those that their schedules take") {
     for (const Layout& layout : layouts(request, gpus)) {
       for (compile::Plan plan : layout_plans(request, layout)) {
         for (const Pipelining& pipelining : pipelinings(request, layout.pp)) {
-          plan.schedule = pipelining.schedule;
-          plan.chunks = pipelining.chunks;
+          lay(pipelining, plan);
           CAPTURE(compile::short_form(plan));
           CHECK(coarse.takes_order(plan) == coarse.has_order(plan));
           plans += coarse.has_order(plan) ? 1 : 0;

@@ -59,8 +59,7 @@ std::optional<Least> least_memory(const Request& request, int64_t devices, Bytes
       continue;
     }
     for (const Pipelining& pipelining : pipelinings(request, plan.pp)) {
-      plan.schedule = pipelining.schedule;
-      plan.chunks = pipelining.chunks;
+      lay(pipelining, plan);
       if (coarse.has_order(plan)) look_at(plan);
     }
   }

@@ -171,6 +171,18 @@ std::vector<Pipelining> pipelinings(const Request& request, int64_t pp) {
   return found;
 }
 
+void lay(const Pipelining& pipelining, Plan& plan) {
+  plan.schedule = pipelining.schedule;
+  plan.chunks = pipelining.chunks;
+  plan.group = 0;
+  if (!pipeline::kind_of(plan.schedule).options.group || plan.microbatches % plan.pp == 0 ||
+      plan.microbatches < 2 * plan.pp)
+    return;
+  const int32_t rounds = pipeline::shortest_rounds(static_cast<int32_t>(plan.pp),
+                                                   static_cast<int32_t>(plan.microbatches));
+  if (2 * rounds <= 3 * plan.pp) plan.group = rounds;
+}
+
 // Of those that `only` takes, whatever they need.
 static bool has_plans(const Request& request) {
   const std::vector<Layout> all = layouts(request, request.gpus);

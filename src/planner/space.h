@@ -37,6 +37,10 @@ struct Pipelining {
   int64_t chunks = 1;
 };
 std::vector<Pipelining> pipelinings(const Request& request, int64_t pp);
+// Gives the plan that schedule. Where its microbatches are no multiple of its ranks, but at least
+// twice as many: in the shortest rounds that they fill, of up to half as many again as ranks.
+// (Longer ones hold more, and fewer microbatches leave more idle.)
+void lay(const Pipelining& pipelining, compile::Plan& plan);
 
 // Whether they are part of a node or whole ones.
 bool fills_nodes(const cluster::Cluster& cluster, int64_t devices);

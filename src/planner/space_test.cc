@@ -92,6 +92,31 @@ TEST_CASE("chunks divide a rank's blocks, or are two") {
   }
 }
 
+TEST_CASE("interleaved kinds take rounds that their microbatches fill") {
+  struct Case {
+    const char* schedule;
+    int64_t pp, microbatches, group;
+  };
+  for (const Case& c : std::vector<Case>{{"interleaved-1f1b", 4, 8, 0},
+                                         {"interleaved-1f1b", 4, 10, 5},
+                                         {"interleaved-zb", 16, 120, 20},
+                                         {"interleaved-1f1b", 4, 9, 5},   // 5 and 4
+                                         {"interleaved-1f1b", 4, 6, 0},   // fewer than twice
+                                         {"interleaved-1f1b", 8, 17, 9},  // 9 and 8
+                                         {"1f1b", 4, 10, 0}}) {
+    CAPTURE(std::string(c.schedule));
+    CAPTURE(c.microbatches);
+    compile::Plan plan;
+    plan.pp = c.pp;
+    plan.microbatches = c.microbatches;
+    plan.group = 1;
+    lay({c.schedule, 2}, plan);
+    CHECK(plan.group == c.group);
+    CHECK(plan.schedule == c.schedule);
+    CHECK(plan.chunks == 2);
+  }
+}
+
 TEST_CASE("sequence parallelism is tried where tp divides the sequence, of experts nothing else") {
   struct Case {
     int64_t tp, seq_len, experts;

@@ -96,8 +96,8 @@ Plan Coarse::bare_of(Plan plan) {
 bool Coarse::divides_whole(const Plan& plan) const {
   // What neither facts nor orders are told apart by.
   static const Plan usual;
-  if (plan.cp > 1 || plan.group != usual.group || plan.pairs != usual.pairs ||
-      plan.memory_limit != usual.memory_limit || !plan.costs.empty())
+  if (plan.cp > 1 || plan.pairs != usual.pairs || plan.memory_limit != usual.memory_limit ||
+      !plan.costs.empty())
     return false;
   return plan.stages() * plan.microbatches <= compile::kMostUnits &&
          base_.global_batch % (plan.dp * plan.units()) == 0 &&

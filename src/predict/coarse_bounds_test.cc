@@ -171,16 +171,14 @@ TEST_CASE("what facts and orders are not told apart by has no order") {
     CAPTURE(std::string(text));
     CHECK(has(compile::parse_plan(text)));
   }
-  for (const char* text :
-       {"cp=2,microbatches=2", "pp=2,schedule=interleaved-1f1b,chunks=2,group=4,microbatches=8",
-        "pp=4,schedule=chimera,pairs=2,microbatches=8",
-        "pp=2,schedule=zb-auto,memory_limit=4,microbatches=4",
-        "pp=2,schedule=zb-auto,costs=1:1:1,microbatches=4",
-        // 16 sequences in 3, or in 4 of each of 8.
-        "microbatches=3", "dp=8,microbatches=4",
-        // 64 tokens in slices of a third; slices without a pipeline.
-        "pp=2,schedule=seq-1f1b,slices=3,microbatches=4",
-        "schedule=seq-1f1b,slices=2,microbatches=4"}) {
+  for (const char* text : {"cp=2,microbatches=2", "pp=4,schedule=chimera,pairs=2,microbatches=8",
+                           "pp=2,schedule=zb-auto,memory_limit=4,microbatches=4",
+                           "pp=2,schedule=zb-auto,costs=1:1:1,microbatches=4",
+                           // 16 sequences in 3, or in 4 of each of 8.
+                           "microbatches=3", "dp=8,microbatches=4",
+                           // 64 tokens in slices of a third; slices without a pipeline.
+                           "pp=2,schedule=seq-1f1b,slices=3,microbatches=4",
+                           "schedule=seq-1f1b,slices=2,microbatches=4"}) {
     CAPTURE(std::string(text));
     CHECK(!has(compile::parse_plan(text)));
   }

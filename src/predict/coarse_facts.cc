@@ -287,7 +287,7 @@ void CoarseFacts::probe_missing(const std::vector<StateKey>& asked, int threads)
 
 size_t CoarseFacts::HashOfKey::operator()(const OrderKey& key) const {
   size_t hash = std::hash<const void*>()(key.kind);
-  for (const int64_t number : {key.pp, key.chunks, key.microbatches, key.slices})
+  for (const int64_t number : {key.pp, key.chunks, key.microbatches, key.slices, key.group})
     hash = mix_bits(hash ^ static_cast<size_t>(number));
   return hash;
 }
@@ -305,7 +305,7 @@ size_t CoarseFacts::HashOfKey::operator()(const Run& run) const {
 const CoarseFacts::Made& CoarseFacts::made_order(const Plan& plan,
                                                  const pipeline::ScheduleKind& kind,
                                                  int64_t microbatches) {
-  const OrderKey key{&kind, plan.pp, plan.chunks, microbatches, plan.sequence_slices()};
+  const OrderKey key{&kind, plan.pp, plan.chunks, microbatches, plan.sequence_slices(), plan.group};
   Made* made = nullptr;
   {
     const std::shared_lock lock(orders_mutex_);
@@ -320,7 +320,8 @@ const CoarseFacts::Made& CoarseFacts::made_order(const Plan& plan,
     try {
       const pipeline::Schedule schedule = pipeline::make_schedule(
           {plan.schedule, static_cast<int32_t>(plan.pp), static_cast<int32_t>(plan.chunks),
-           static_cast<int32_t>(microbatches), 0, static_cast<int32_t>(plan.slices)});
+           static_cast<int32_t>(microbatches), static_cast<int32_t>(plan.group),
+           static_cast<int32_t>(plan.slices)});
       const pipeline::ScheduleNeeds needs = pipeline::needs(schedule);
       if (!needs.no_flush && all_replicas_work(schedule))
         made->order = std::make_unique<Order>(schedule);
@@ -338,7 +339,8 @@ CoarseFacts::Orders CoarseFacts::orders(const Plan& plan) {
   const int64_t period = std::max<int64_t>(1, kind.period) * plan.pp;
   const int64_t shorter = kFilling * period + plan.microbatches % period;
   const int64_t longer = shorter + period;
-  const bool whole = kind.period == 0 || plan.microbatches <= longer;
+  // Rounds that are asked for may leave a shorter last one to other microbatches.
+  const bool whole = kind.period == 0 || plan.group != 0 || plan.microbatches <= longer;
   found.long_microbatches = static_cast<int32_t>(whole ? plan.microbatches : longer);
   const Made& made = made_order(plan, kind, found.long_microbatches);
   found.longer = made.order.get();

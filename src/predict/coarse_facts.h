@@ -83,7 +83,7 @@ class CoarseFacts {
   };
   struct OrderKey {
     const pipeline::ScheduleKind* kind = nullptr;
-    int64_t pp = 1, chunks = 1, microbatches = 1, slices = 1;
+    int64_t pp = 1, chunks = 1, microbatches = 1, slices = 1, group = 0;
     friend bool operator==(const OrderKey&, const OrderKey&) = default;
   };
   struct HashOfKey {

@@ -105,6 +105,16 @@ TEST_CASE("what is gathered for two blocks a stage is read off stages of two blo
     check(request, plan, {.step = 0.01, .memory = 0.01});
 }
 
+TEST_CASE("rounds that a plan asks for are those of its estimate") {
+  Request request = small();
+  request.model.layers = 8;
+  request.global_batch = 24;
+  for (const char* plan : {"pp=4,schedule=interleaved-1f1b,chunks=2,group=6,microbatches=6",
+                           "pp=4,schedule=interleaved-1f1b,chunks=2,group=12,microbatches=24",
+                           "pp=2,dp=2,schedule=interleaved-zb,chunks=4,group=3,microbatches=3"})
+    check(request, plan, {.step = 0.01, .memory = 0.05});
+}
+
 TEST_CASE("sums over replicas are in the format of gradients, before the norm that ranks meet in") {
   for (const bool narrow : {false, true}) {
     CAPTURE(narrow);

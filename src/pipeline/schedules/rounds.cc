@@ -19,6 +19,12 @@ Rounds rounds_of(const ScheduleRequest& request) {
   return rounds;
 }
 
+int32_t shortest_rounds(int32_t ranks, int32_t microbatches) {
+  int32_t rounds = std::min(ranks, microbatches);
+  while (microbatches % rounds != 0 && microbatches % rounds < ranks) ++rounds;
+  return rounds;
+}
+
 void check_rounds(const ScheduleRequest& request, Diagnostics& out) {
   const int32_t p = request.ranks, m = request.microbatches, group = request.group;
   if (group == p) {
@@ -26,12 +32,10 @@ void check_rounds(const ScheduleRequest& request, Diagnostics& out) {
     const int32_t below = m / p * p;
     const std::string nearest =
         below == 0 ? std::to_string(p) : std::to_string(below) + " or " + std::to_string(below + p);
-    int32_t other = std::min(p, m);  // the shortest rounds that these microbatches do fill
-    while (m % other != 0 && m % other < p) ++other;
     out.add(
         "schedule {}: microbatches={} is not a multiple of ranks={}; use microbatches={}, or "
         "rounds of group={}",
-        request.kind, m, p, nearest, other);
+        request.kind, m, p, nearest, shortest_rounds(p, m));
     return;
   }
   if (group == m) return;
