@@ -17,11 +17,11 @@ namespace mw::calibrate {
 namespace {
 
 constexpr double kStep = 0.01;       // of a constant's logarithm, up and down, for derivatives
-constexpr int kRounds = 3;           // the prior is weighed anew by how far rows are off
 constexpr double kLeastGain = 1e-6;  // of what is minimised, for another step
-constexpr double kPrior = 3.0;     // standard deviation of a constant's logarithm around its start
-constexpr double kTypical = 0.05;  // a row's expected residual, before any is known
-constexpr double kLeast = 1e-5;    // of what a row is taken to be off by
+constexpr double kPrior = 3.0;       // standard deviation of a constant's logarithm, from its start
+constexpr double kTypical = 0.05;    // a row's expected residual, before any is known
+constexpr double kLeast = 1e-5;      // of what a row is taken to be off by
+constexpr int kRounds = 3;           // the prior is weighed anew by how far rows are off
 
 const std::string kKernels = "measured kernels";  // their source
 
@@ -261,6 +261,20 @@ Range range_of(const std::vector<std::string>& constants, const cluster::Cluster
   return range;
 }
 
+// Rows of equal weight that would tell as much.
+double effective_rows(const std::vector<double>& w) {
+  double squares = 0, weight = 0;
+  for (const double v : w) weight += v, squares += v * v;
+  return squares > 0 ? weight * weight / squares : 1;
+}
+
+// What the square of a constant's way from its start counts where a row is off by `residual`.
+double prior_weight(const std::vector<double>& w, double residual) {
+  const double weight = std::accumulate(w.begin(), w.end(), 0.0);
+  const double off = std::max(kLeast, residual);
+  return off * off / (kPrior * kPrior) * weight / effective_rows(w);
+}
+
 // What the fit minimises: squares of residuals and of ways from the start.
 double cost(const std::vector<double>& r, const std::vector<double>& w,
             const std::vector<double>& x, const std::vector<double>& start, double prior) {
@@ -327,24 +341,6 @@ std::vector<std::vector<double>> Fitter::Parts::jacobian(const std::vector<doubl
   }
   return columns;
 }
-
-namespace {
-
-// Rows of equal weight that would tell as much.
-double effective_rows(const std::vector<double>& w) {
-  double squares = 0, weight = 0;
-  for (const double v : w) weight += v, squares += v * v;
-  return squares > 0 ? weight * weight / squares : 1;
-}
-
-// What the square of a constant's way from its start counts where a row is off by `residual`.
-double prior_weight(const std::vector<double>& w, double residual) {
-  const double weight = std::accumulate(w.begin(), w.end(), 0.0);
-  const double off = std::max(kLeast, residual);
-  return off * off / (kPrior * kPrior) * weight / effective_rows(w);
-}
-
-}  // namespace
 
 Fit Fitter::fit(const std::vector<bool>& given) const {
   const Parts& parts = *parts_;

@@ -12,6 +12,7 @@
 #include "models/model.h"
 
 namespace mw::calibrate {
+
 void name_devices(std::vector<Run>& runs, const Machines& machines) {
   for (Run& run : runs) {
     if (cluster_of(run, machines) != nullptr) continue;

@@ -266,11 +266,11 @@ void refuse_beside_file(const ScheduleRequest& given, Diagnostics& out) {
   refuse(given.pairs != 0, "--pairs");
   refuse(given.memory_limit != 0, "--memory-limit");
   refuse(given.exact, "--exact");
-  if (given.sync != pipeline::GradientSync::kEnd)
+  if (given.sync != pipeline::GradientSync::kEnd) {
     out.add(
         "--sync: the file has no gradient synchronisation to choose, as every stage is on one "
-        "rank; "
-        "leave it out");
+        "rank; leave it out");
+  }
 }
 
 // Costs that are of something that no schedule has.

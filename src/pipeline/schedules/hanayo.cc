@@ -41,20 +41,20 @@ struct Try {
   std::variant<Tie, Block> rule;
   int32_t more = 0;
 };
-const std::array<Try, 4> kOneWave = {
+constexpr std::array<Try, 4> kOneWave = {
     {{Block{1, 2, 0, 1}}, {Block{1, 3, 0, 1}}, {Tie::kOlder}, {Tie::kLater}}};
-const std::array<Try, 12> kWaves = {{{Tie::kOlder},
-                                     {Tie::kLater},
-                                     {Tie::kLaterOfGroup},
-                                     {Tie::kLater, 2},
-                                     {Tie::kLaterOfGroup, 2},
-                                     {Block{2, 4, 1, 0}},
-                                     {Block{1, 5, 0, 1}},
-                                     {Block{2, 5, 6, 0}},
-                                     {Block{4, 5, 1, 0}},
-                                     {Block{1, 3, 0, 1}},
-                                     {Block{2, 4, 0, 1}, 2},
-                                     {Block{1, 3, 0, 2}, 4}}};
+constexpr std::array<Try, 12> kWaves = {{{Tie::kOlder},
+                                         {Tie::kLater},
+                                         {Tie::kLaterOfGroup},
+                                         {Tie::kLater, 2},
+                                         {Tie::kLaterOfGroup, 2},
+                                         {Block{2, 4, 1, 0}},
+                                         {Block{1, 5, 0, 1}},
+                                         {Block{2, 5, 6, 0}},
+                                         {Block{4, 5, 1, 0}},
+                                         {Block{1, 3, 0, 1}},
+                                         {Block{2, 4, 0, 1}, 2},
+                                         {Block{1, 3, 0, 2}, 4}}};
 
 std::function<ListRules::Key(const Action&)> key_of(const Try& one,
                                                     const ScheduleRequest& request) {
