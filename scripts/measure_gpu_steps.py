@@ -11,7 +11,7 @@ step's seconds, those of them that the fake group's copies took, the allocator's
 The model is a Llama or a mixture of experts, written as torchtitan's are [pytorch/torchtitan
 torchtitan/models, of 2024 and, experts, 2025]: norms and rope through f32, keys and values repeated
 for every query, experts in grouped products. FSDP2 divides it, its root stays gathered, as in
-PyTorch 2.6. The group is PyTorch's fake one, whose gathers copy inside the device. All its shards
+PyTorch 2.6; context parallelism is PyTorch's ring of flash attention. The group is PyTorch's fake one, whose gathers copy inside the device. All its shards
 are one, so that a router's logits would tie: which experts a token goes to is drawn, evenly, and
 the router's choice is made and not used.
 """
@@ -193,7 +193,7 @@ def keeps_every_second():
 
 
 def divided(row, config):
-    """The row's model on the first of its devices, with its optimizer."""
+    """The row's model on the first of its devices, with its optimizer and the mesh of dp and cp."""
     from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
@@ -201,10 +201,12 @@ def divided(row, config):
 
     devices = int(row["devices"])
     plan = dict(part.split("=") for part in row["plan"].split(","))
-    if plan["dp"] != row["devices"] or plan.get("zero") != "3" or row["precision"] != "bf16":
-        sys.exit(f"this measures dp=N, zero=3 in bf16, not {row['plan']} in {row['precision']}")
+    dp, cp = int(plan["dp"]), int(plan.get("cp", 1))
+    if dp * cp != devices or plan.get("zero") != "3" or row["precision"] != "bf16":
+        sys.exit(f"this measures dp=N, cp=M, zero=3 in bf16, not {row['plan']} in {row['precision']}")
     torch.distributed.init_process_group("fake", store=FakeStore(), rank=0, world_size=devices)
-    samples = int(row["global_batch"]) // devices
+    mesh = init_device_mesh(DEVICE, (dp, cp), mesh_dim_names=("dp", "cp"))
+    samples = int(row["global_batch"]) // dp
     with torch.device("meta"):
         model = Model(config, samples, int(row["seq_len"]))
     for i, block in enumerate(model.blocks):
@@ -215,17 +217,17 @@ def divided(row, config):
         if row["profile"].endswith("-compiled"):
             block.compile()
         model.blocks[i] = block
-    mesh = init_device_mesh(DEVICE, (devices,))
+    whole = mesh[("dp", "cp")]._flatten()
     policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
     for i, block in enumerate(model.blocks):
-        fully_shard(block, mesh=mesh, mp_policy=policy,
+        fully_shard(block, mesh=whole, mp_policy=policy,
                     reshard_after_forward=i + 1 < len(model.blocks))  # fmt: skip
-    fully_shard(model, mesh=mesh, mp_policy=policy, reshard_after_forward=False)
+    fully_shard(model, mesh=whole, mp_policy=policy, reshard_after_forward=False)
     model.to_empty(device=DEVICE)
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.to_local().normal_(0, 0.02)
-    return model, torch.optim.AdamW(model.parameters(), lr=1e-4, foreach=True)
+    return model, torch.optim.AdamW(model.parameters(), lr=1e-4, foreach=True), mesh
 
 
 def ops_of(step, wait):
@@ -254,9 +256,16 @@ def copies_of_the_group(ops):
 def measured(row, steps, kernels):
     config = json.loads((ROOT / f"models/{row['model']}.json").read_text())
     config["num_hidden_layers"] = int(row["layers"])
-    model, update = divided(row, config)
-    shape = (int(row["global_batch"]) // int(row["devices"]), int(row["seq_len"]))
+    model, update, mesh = divided(row, config)
+    shape = (int(row["global_batch"]) // mesh["dp"].size(), int(row["seq_len"]))
     inputs, targets = (torch.randint(0, config["vocab_size"], shape, device=DEVICE) for _ in range(2))
+    if mesh["cp"].size() > 1:
+        from torch.distributed.tensor.experimental import context_parallel
+
+        along = [inputs, targets, model.turns]  # dealt to the ranks; left so, and attention a ring
+        context_parallel(
+            mesh["cp"], buffers=along, buffer_seq_dims=[1, 1, 1], no_restore_buffers=set(along)
+        ).__enter__()
 
     def step():
         update.zero_grad()

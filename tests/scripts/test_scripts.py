@@ -1,8 +1,11 @@
 """The scripts' own logic: the text's dump, the linter's function lengths, the sum of test results."""
 
+import csv
 import importlib.machinery
 import importlib.util
 import pathlib
+import subprocess
+import sys
 
 import pytest
 
@@ -77,3 +80,20 @@ def test_results_are_summed_over_programs_and_crashes_count(tmp_path):
     </testsuite>""")
     # good 4+1 skipped, bad 1+2, leak 2 and the failed program, crash 1, program 1, absent skipped.
     assert load("test").count_ctest(report) == [8, 4, 2]
+
+
+def test_gpu_steps_are_measured_without_a_gpu_too(tmp_path):
+    pytest.importorskip("torch")
+    columns = "model,layers,profile,devices,plan,global_batch,seq_len,precision"
+    columns += ",step_s,group_s,allocated_GiB,reserved_GiB"
+    plans = ["dp=8,zero=3,recompute=selective-op", "dp=4,cp=2,zero=3,recompute=full", "dp=2,tp=4,zero=3"]
+    rows = [f'llama-micro,2,h100-80gb-torch,8,"{plan}",8,64,bf16,,,,' for plan in plans]
+    steps, measured = tmp_path / "steps.csv", tmp_path / "measured.csv"
+    steps.write_text("\n".join([columns, *rows]) + "\n")
+    words = [sys.executable, SCRIPTS / "measure_gpu_steps.py", steps, "-o", measured, "--steps", "3"]
+    done = subprocess.run(words, capture_output=True, text=True)
+    alone, ring, refused = csv.DictReader(measured.open())
+    assert 0 < float(alone["group_s"]) < float(alone["step_s"]) < 60
+    assert 0 < float(ring["group_s"]) < float(ring["step_s"]) < 60
+    assert "this measures dp=N, cp=M, zero=3 in bf16, not dp=2,tp=4,zero=3 in bf16" in done.stderr
+    assert (refused["step_s"], alone["allocated_GiB"]) == ("", "")
