@@ -57,7 +57,7 @@ void add_what_if(CLI::App& app, const Diagnostics& words) {
       "KEY=VALUE,VALUE…, several make every combination. Factors of the cluster: "
       "link_bandwidth, link_latency (or of one level: link_bandwidth.nvlink), "
       "matrix_peak, memory_bandwidth, memory_size, host_time; keys of the plan; "
-      "global_batch, seq_len, precision"));
+      "global_batch, seq_len, precision, gpus (dp and microbatches follow)"));
   command->add_flag("--json", options->json, "One JSON object");
   command->callback([options, &words] {
     if (!options->vary.empty()) options->request.several = "--vary";

@@ -42,6 +42,7 @@ const std::vector<std::string> kPlanKeys = {"dp",
                                             "post_validation"};
 const std::vector<std::string> kSizes = {"global_batch", "seq_len"};
 constexpr const char* kPrecision = "precision";
+constexpr const char* kDevices = "gpus";
 
 bool is_in(const std::vector<std::string>& names, const std::string& name) {
   return std::find(names.begin(), names.end(), name) != names.end();
@@ -57,6 +58,7 @@ std::vector<std::string> known_keys(const cluster::Cluster& cluster) {
   all.insert(all.end(), kPlanKeys.begin(), kPlanKeys.end());
   all.insert(all.end(), kSizes.begin(), kSizes.end());
   all.emplace_back(kPrecision);
+  all.emplace_back(kDevices);
   return all;
 }
 
@@ -165,14 +167,19 @@ compile::Plan with_keys(const compile::Plan& plan, const Settings& settings) {
   return made;
 }
 
+int64_t count_of(const std::string& key, const std::string& value) {
+  const auto number = parse_int64(value);
+  if (!number || *number < 1)
+    throw_error("--vary {}: must be a whole number from 1 on, is '{}'", key, value);
+  return *number;
+}
+
 // A value of a key of the plan that no plan could have.
 void check_plan_value(const std::string& key, const std::string& value) {
   static const std::vector<std::string> kCounts = {
       "dp", "tp", "pp", "cp", "ep", "chunks", "microbatches", "group", "pairs", "slices"};
   if (is_in(kCounts, key)) {
-    const auto number = parse_int64(value);
-    if (!number || *number < 1)
-      throw_error("--vary {}: must be a whole number from 1 on, is '{}'", key, value);
+    count_of(key, value);
   } else if (key == "schedule") {
     if (ends_with(to_lower(value), ".csv")) {
       throw_error(
@@ -220,6 +227,8 @@ size_t combinations(const std::vector<Variation>& variations) {
 void check_value(const Request& request, const std::string& key, const std::string& value) {
   if (is_in(kPlanKeys, key)) {
     check_plan_value(key, value);
+  } else if (key == kDevices) {
+    count_of(key, value);
   } else {
     changed(request, {{key, value}});
   }
@@ -271,29 +280,40 @@ Variation parse_variation(const std::string& text) {
 }
 
 Request changed(Request request, const Settings& settings, int64_t devices) {
+  const auto sets = [&](const char* name) {
+    return std::any_of(settings.begin(), settings.end(),
+                       [&](const auto& setting) { return setting.first == name; });
+  };
   for (const auto& [key, value] : settings) {
     if (is_in(kPlanKeys, key)) continue;
     if (key == kPrecision) {
       vary_precision(request, value);
+    } else if (key == kDevices) {
+      devices = count_of(key, value);
     } else if (is_in(kSizes, key)) {
-      const auto number = parse_int64(value);
-      if (!number || *number < 1)
-        throw_error("--vary {}: must be a whole number from 1 on, is '{}'", key, value);
-      (key == "global_batch" ? request.global_batch : request.seq_len) = *number;
+      (key == "global_batch" ? request.global_batch : request.seq_len) = count_of(key, value);
     } else {
       scale(request.cluster, key, factor_of(key, value));
     }
   }
+  const int64_t pieces = request.plan.dp * request.plan.microbatches;
   request.plan = with_keys(request.plan, settings);
   compile::Plan& plan = request.plan;
   if (devices == 0 || plan.ranks() == devices) return request;
+  const std::string option = sets(kDevices) ? "gpus" : "--gpus";
   const int64_t replica = plan.ranks() / plan.dp;
-  const bool sets_dp = std::any_of(settings.begin(), settings.end(),
-                                   [](const auto& setting) { return setting.first == "dp"; });
-  if (sets_dp) throw_error("--gpus: is {}, but the plan has {} ranks", devices, plan.rank_text());
+  if (sets("dp"))
+    throw_error("{}: is {}, but the plan has {} ranks", option, devices, plan.rank_text());
   if (devices % replica != 0)
-    throw_error("--gpus: is {}, no multiple of the {} devices of a replica", devices, replica);
+    throw_error("{}: is {}, no multiple of the {} devices of a replica", option, devices, replica);
   plan.dp = devices / replica;
+  if (!sets(kDevices) || sets("microbatches")) return request;
+  if (pieces % plan.dp != 0) {
+    throw_error("gpus: {} give dp={}, which does not divide the batch's {} microbatches; vary "
+                "microbatches, too",
+                devices, plan.dp, pieces);
+  }
+  plan.microbatches = pieces / plan.dp;
   return request;
 }
 

@@ -68,6 +68,29 @@ TEST_CASE("a figure changes what it is about") {
   CHECK(batch.prediction->step.value > base);
 }
 
+TEST_CASE("dp and microbatches of as many sequences follow the devices that are varied") {
+  const Request request = small("dp=2,tp=2,pp=2,microbatches=4");
+  const auto as_plan = [&](const char* plan) {
+    Request other = request;
+    other.plan = compile::parse_plan(plan);
+    return predict::predict(other).step;
+  };
+  const std::vector<WhatIf> rows = rows_of(request, {"gpus=4,8,16,12"});
+  CHECK(rows[0].prediction->step == as_plan("tp=2,pp=2,microbatches=8"));
+  CHECK(rows[1].prediction->step == predict::predict(request).step);
+  CHECK(rows[2].prediction->step == as_plan("dp=4,tp=2,pp=2,microbatches=2"));
+  CHECK(rows[3].reason ==
+        "gpus: 12 give dp=3, which does not divide the batch's 8 microbatches; vary microbatches, "
+        "too");
+  const std::vector<WhatIf> both = rows_of(request, {"gpus=4,6", "microbatches=2", "zero=1"});
+  CHECK(both[0].prediction->step == as_plan("tp=2,pp=2,microbatches=2,zero=1"));
+  CHECK(both[1].reason == "gpus: is 6, no multiple of the 4 devices of a replica");
+  CHECK(message_of(request, {"gpus=4", "dp=2"}) ==
+        "--vary gpus=4 dp=2: gpus: is 4, but the plan has dp*tp*pp=2*2*2=8 ranks");
+  CHECK(message_of(request, {"gpus=0"}) ==
+        "--vary gpus: must be a whole number from 1 on, is '0'");
+}
+
 TEST_CASE("a precision that is varied is that of another request") {
   Request request = small("dp=2,tp=2,pp=2,microbatches=4");
   request.cluster.device.peaks.emplace_back("tf32", cluster::FlopsPerSecond(2e11));
