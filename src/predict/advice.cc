@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include "base/error.h"
+#include "base/round.h"
 #include "base/text.h"
 #include "predict/endless.h"
 
@@ -74,6 +75,10 @@ std::vector<Settings> plan_changes(const Request& request) {
     changes.push_back({{"post_validation", "true"}});
   if (p.tp > 1 && !p.sp) changes.push_back({{"sp", "true"}});
   if (p.sp || p.cp > 1) changes.push_back({{"regather", p.regather ? "false" : "true"}});
+  if (const int64_t parts = p.tp * p.cp; p.sp && request.seq_len % parts != 0) {
+    // What does not divide is padded and trimmed beside each collective.
+    changes.push_back({{"seq_len", text(round_up(request.seq_len, parts))}});
+  }
   if (p.dp * p.cp > 1 && p.zero == 0) changes.push_back({{"zero", "1"}});
   if (p.recompute == compile::Recompute::kFull) {
     changes.push_back({{"recompute", "selective"}});

@@ -118,6 +118,23 @@ TEST_CASE("neighbours of a plan differ in one or two keys and have as many devic
   }
 }
 
+TEST_CASE("sequences that parts of them do not divide are tried longer") {
+  Request request = planned("dp=2,tp=4,sp,microbatches=4,zero=1");
+  const std::string others = plans_tried(request);
+  request.seq_len = 61;
+  const std::string padded = plans_tried(request);
+  CHECK(padded == replace_all(others, "regather", "regather; seq_len=64"));
+  const AdviceReport report = advised(request, Trials::kPlans);
+  const auto longer = std::find_if(report.advice.begin(), report.advice.end(),
+                                   [](const Advice& a) { return a.change == "seq_len=64"; });
+  REQUIRE(longer != report.advice.end());
+  Request whole = request;
+  whole.seq_len = 64;
+  CHECK(longer->step == mw::predict::predict(whole).step);
+  request.plan.sp = false;
+  CHECK(plans_tried(request).find("seq_len") == std::string::npos);
+}
+
 TEST_CASE("options are tried that the request does not have and the plan has a use for") {
   const std::string early = "--overlap grad_reduce,param_gather";
   for (const auto& [plan, words, changes] : std::vector<std::array<std::string, 3>>{
