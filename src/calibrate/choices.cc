@@ -71,8 +71,8 @@ std::vector<compile::Recompute> recomputes(const Run& run, const Machines& machi
   if (run.recompute == "none") return {compile::Recompute::kNone};
   if (run.recompute == "selective") {
     const cluster::Profile* profile = profile_of(run, machines);
-    return {profile != nullptr && profile->selective_op ? compile::Recompute::kSelectiveOp
-                                                        : compile::Recompute::kSelective};
+    return {profile != nullptr && profile->stack.selective_op ? compile::Recompute::kSelectiveOp
+                                                              : compile::Recompute::kSelective};
   }
   if (run.recompute == "full") return {compile::Recompute::kFull};
   const cluster::Profile* profile = profile_of(run, machines);

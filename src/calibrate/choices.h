@@ -15,7 +15,7 @@ std::vector<Run> layouts(const Run& run, const Machines& machines);
 bool chunks_open(const Run& run, const Machines& machines);
 // What a row may be, where it does not say: microbatches of 1, 2, 4 and 8 sequences, no, selective
 // or full recomputation, in the order in which a step is the faster at equal microbatches.
-// "selective" is what its stack calls so (cluster::Profile::selective_op).
+// "selective" is what its stack calls so (cluster::Stack::selective_op).
 std::vector<int64_t> micro_batches(const Run& run);
 std::vector<compile::Recompute> recomputes(const Run& run, const Machines& machines);
 

@@ -53,7 +53,7 @@ TEST_CASE("selective recomputation is what a row's stack calls so") {
   cluster::Profile profile;
   profile.device = run.gpu;
   profile.software = run.software = "stack";
-  profile.selective_op = true;
+  profile.stack.selective_op = true;
   machines.profiles = {profile};
   CHECK(recomputes(run, machines) == std::vector<Recompute>{Recompute::kSelectiveOp});
 }

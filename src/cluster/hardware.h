@@ -148,6 +148,7 @@ struct Stack {
   // What it holds while it takes the gradient of the loss (predict/precision.h).
   bool f32_loss = false, f32_softmax = false, gathered_ends = false;
   bool whole_recompute = false;  // full recomputation runs blocks again to their ends
+  bool selective_op = false;     // what it calls selective recomputation is plan.h's kSelectiveOp
   // Its backward pass finds what autograd saves, and of every dropout a mask (predict/precision.h).
   bool autograd = false, dropout_masks = false;
   // Of products in fp8 it saves the cast operands, the weights' for all microbatches of a step.

@@ -213,7 +213,7 @@ Profile parse_profile(std::string_view text, const std::string& file) {
   profile.fused_elementwise = reader.boolean_or("fused_elementwise", true);
   profile.fused_linears = reader.boolean_or("fused_linears", false);
   profile.interleaved = reader.boolean_or("interleaved", true);
-  profile.selective_op = reader.boolean_or("selective_op", false);
+  profile.stack.selective_op = reader.boolean_or("selective_op", false);
   profile.selective = reader.boolean_or("selective", true);
   profile.keeps_gathered = reader.boolean_or("keeps_gathered", false);
   profile.stack.f32_loss = reader.boolean_or("f32_loss", false);
@@ -262,7 +262,7 @@ std::string to_toml(const Profile& profile) {
       profile.fused_elementwise ? "" : "fused_elementwise = false\n",
       profile.fused_linears ? "fused_linears = true\n" : "",
       profile.interleaved ? "" : "interleaved = false\n",
-      profile.selective_op ? "selective_op = true\n" : "",
+      profile.stack.selective_op ? "selective_op = true\n" : "",
       profile.selective ? "" : "selective = false\n",
       profile.keeps_gathered ? "keeps_gathered = true\n" : "",
       profile.stack.f32_loss ? "f32_loss = true\n" : "",

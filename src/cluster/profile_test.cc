@@ -134,7 +134,7 @@ TEST_CASE("a profile that is written and read again is the same text") {
   const Profile profile = parse_profile(kProfile, "p.toml");
   CHECK(profile.runs_that_say == std::vector<std::string>{"Stack 2"});
   CHECK(!profile.interleaved);
-  CHECK(profile.selective_op);
+  CHECK(profile.stack.selective_op);
   CHECK(profile.keeps_gathered);
   REQUIRE(profile.versions.size() == 1);
   CHECK(profile.versions[0].runs_that_say == std::vector<std::string>{"an old paper"});

@@ -68,9 +68,7 @@ bool Only::takes(std::string_view key, int64_t value) const {
   const auto there = counts.find(key);
   return there == counts.end() || is_in(there->second, value);
 }
-bool Only::takes(Recompute value) const {
-  return is_in(recompute, value) && !(recompute.empty() && value == Recompute::kSelectiveOp);
-}
+bool Only::takes(Recompute value) const { return is_in(recompute, value); }
 bool Only::takes_schedule(const std::string& kind) const { return is_in(schedules, kind); }
 
 Only parse_only(const std::vector<std::string>& texts, Diagnostics& diagnostics) {

@@ -110,6 +110,8 @@ std::vector<int64_t> expert_ways(const Request& request, int64_t dp) {
 std::vector<Plan> layout_plans(const Request& request, const Layout& layout) {
   const predict::Request& base = request.base;
   const Only& only = request.only;
+  const Recompute not_here =
+      base.cluster.stack.selective_op ? Recompute::kSelective : Recompute::kSelectiveOp;
   std::vector<Plan> plans;
   Plan plan;
   plan.tp = layout.tp;
@@ -131,7 +133,7 @@ std::vector<Plan> layout_plans(const Request& request, const Layout& layout) {
       if (layout.dp > 1 && !only.takes("zero", plan.zero)) continue;
       for (const Recompute recompute :
            {Recompute::kNone, Recompute::kSelective, Recompute::kSelectiveOp, Recompute::kFull}) {
-        if (!only.takes(recompute)) continue;
+        if (!only.takes(recompute) || (only.recompute.empty() && recompute == not_here)) continue;
         plan.recompute = recompute;
         plan.regather = sp && recompute != Recompute::kFull;
         for (const int64_t microbatches : divisors(base.global_batch / layout.dp)) {

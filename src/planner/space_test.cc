@@ -143,6 +143,26 @@ TEST_CASE("sequence parallelism is tried where tp divides the sequence, of exper
   }
 }
 
+TEST_CASE("selective recomputation is what the stack calls so, unless it is named") {
+  using compile::Recompute;
+  const auto tried = [](bool selective_op, std::vector<Recompute> named) {
+    Request request;
+    request.base = predict::test::small();
+    request.base.cluster.stack.selective_op = selective_op;
+    request.only.recompute = std::move(named);
+    std::set<Recompute> kinds;
+    for (const compile::Plan& plan : layout_plans(request, {1, 1, 1})) kinds.insert(plan.recompute);
+    return kinds;
+  };
+  using Kinds = std::set<Recompute>;
+  CHECK(tried(false, {}) == Kinds{Recompute::kNone, Recompute::kSelective, Recompute::kFull});
+  CHECK(tried(true, {}) == Kinds{Recompute::kNone, Recompute::kSelectiveOp, Recompute::kFull});
+  for (const Recompute kind : {Recompute::kSelective, Recompute::kSelectiveOp}) {
+    CHECK(tried(false, {kind}) == Kinds{kind});
+    CHECK(tried(true, {kind}) == Kinds{kind});
+  }
+}
+
 TEST_CASE("no plan has more units of work than one may have") {
   Request request;
   predict::Request& base = request.base = predict::test::small();

@@ -309,9 +309,10 @@ Request changed(Request request, const Settings& settings, int64_t devices) {
   plan.dp = devices / replica;
   if (!sets(kDevices) || sets("microbatches")) return request;
   if (pieces % plan.dp != 0) {
-    throw_error("gpus: {} give dp={}, which does not divide the batch's {} microbatches; vary "
-                "microbatches, too",
-                devices, plan.dp, pieces);
+    throw_error(
+        "gpus: {} give dp={}, which does not divide the batch's {} microbatches; vary "
+        "microbatches, too",
+        devices, plan.dp, pieces);
   }
   plan.microbatches = pieces / plan.dp;
   return request;

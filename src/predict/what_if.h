@@ -2,8 +2,9 @@
 //
 // Figures of the cluster are multiplied: link_bandwidth and link_latency (of all levels, or of one:
 // link_bandwidth.nvlink), matrix_peak, memory_bandwidth, memory_size, host_time. Keys of the plan
-// (dp, microbatches, schedule…), global_batch, seq_len, precision and gpus are set. dp follows gpus,
-// and so do microbatches, of as many sequences as before, where they are not varied themselves.
+// (dp, microbatches, schedule…), global_batch, seq_len, precision and gpus are set. dp follows
+// gpus, and so do microbatches, of as many sequences as before, where they are not varied
+// themselves.
 #pragma once
 
 #include <optional>

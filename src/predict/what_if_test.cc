@@ -87,8 +87,7 @@ TEST_CASE("dp and microbatches of as many sequences follow the devices that are 
   CHECK(both[1].reason == "gpus: is 6, no multiple of the 4 devices of a replica");
   CHECK(message_of(request, {"gpus=4", "dp=2"}) ==
         "--vary gpus=4 dp=2: gpus: is 4, but the plan has dp*tp*pp=2*2*2=8 ranks");
-  CHECK(message_of(request, {"gpus=0"}) ==
-        "--vary gpus: must be a whole number from 1 on, is '0'");
+  CHECK(message_of(request, {"gpus=0"}) == "--vary gpus: must be a whole number from 1 on, is '0'");
 }
 
 TEST_CASE("a precision that is varied is that of another request") {
