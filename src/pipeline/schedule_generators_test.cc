@@ -181,8 +181,9 @@ TEST_CASE("the closed forms hold for all sizes") {
         CHECK(chimera.bubble == mw::test::close_to((pd - 2) / (2 * md + pd - 2)));
         CHECK(chimera.weight_copies == 2);
       }
-      if (p % 2 == 0 && p >= 4) {
-        CHECK(run({.kind = "v-half", .ranks = p, .microbatches = m}).makespan == 6 * m + 3 * p - 7);
+      if (p % 2 == 0) {
+        CHECK(run({.kind = "v-half", .ranks = p, .microbatches = m}).makespan ==
+              (p == 2 ? 6 * m + 1 : 6 * m + 3 * p - 7));
       }
     }
   }
@@ -538,9 +539,9 @@ TEST_CASE("what a kind cannot take says what it can") {
         "schedule chimera: ranks=5 must be even; use 4 or 6");
   CHECK(error({.kind = "chimera", .ranks = 12, .microbatches = 4, .pairs = 4}) ==
         "schedule chimera: pairs=4 must divide half of ranks=12; use 1, 2, 3, 6");
-  CHECK(error({.kind = "dualpipe", .ranks = 3, .microbatches = 5}) ==
-        "schedule dualpipe: ranks=3 must be even; use 2 or 4\n"
-        "schedule dualpipe: microbatches=5 must be even and at least 2 x ranks=6; use 6");
+  CHECK(error({.kind = "dualpipe", .ranks = 5, .microbatches = 9}) ==
+        "schedule dualpipe: ranks=5 must be even; use 4 or 6\n"
+        "schedule dualpipe: microbatches=9 must be even and at least 2 x ranks=10; use 10");
   CHECK(error({.kind = "dualpipe-v", .ranks = 4, .microbatches = 7}) ==
         "schedule dualpipe-v: microbatches=7 must be at least 2 x ranks=8");
   CHECK(error({.kind = "pipedream-2bw", .ranks = 4, .microbatches = 3}) ==

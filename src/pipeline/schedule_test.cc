@@ -231,8 +231,69 @@ TEST_CASE("a request that cannot be met says why") {
       "or rounds of group=3");
   CHECK(error({.kind = "interleaved-zb", .ranks = 4, .microbatches = 3, .group = 5}) ==
         "schedule interleaved-zb: group=5 must be microbatches=3, which are fewer than ranks=4");
+  CHECK(error({.kind = "interleaved-zb", .ranks = 4, .microbatches = 4, .group = 5}) ==
+        "schedule interleaved-zb: group=5 must be from ranks=4 to microbatches=4");
   CHECK(error({.kind = "interleaved-1f1b", .ranks = 4, .microbatches = 9, .group = 3}) ==
         "schedule interleaved-1f1b: group=3 must be from ranks=4 to microbatches=9");
+}
+
+TEST_CASE("options of other kinds are refused by name, and left out of a kind's own") {
+  ScheduleRequest all{.kind = "gpipe",
+                      .ranks = 4,
+                      .chunks = 1,
+                      .microbatches = 8,
+                      .group = 8,
+                      .slices = 3,
+                      .pairs = 2,
+                      .memory_limit = 5,
+                      .exact = true};
+  all.sync = GradientSync::kEager;
+  CHECK(mw::test::thrown_by([&] { make_schedule(all); }) ==
+        "schedule gpipe: has no group, an option of interleaved-1f1b, interleaved-zb\n"
+        "schedule gpipe: has no slices, an option of seq-1f1b\n"
+        "schedule gpipe: has no pairs, an option of chimera, chimera-doubling, chimera-halving\n"
+        "schedule gpipe: has no memory limit, an option of zb-auto\n"
+        "schedule gpipe: has no gradient synchronisation to choose, an option of chimera, "
+        "chimera-doubling, chimera-halving, dualpipe\n"
+        "schedule gpipe: has no exact order, an option of zb-auto");
+  for (const ScheduleKind* kind : listed_kinds()) {
+    CAPTURE(kind->name);
+    all.kind = kind->name;
+    all.chunks = kind->chunks.usual;
+    const ScheduleRequest own = own_options(all);
+    CHECK(own.chunks == (kind->chunks.most == kind->chunks.least ? 0 : all.chunks));
+    CHECK(own.group == (kind->options.group ? 8 : 0));
+    CHECK(own.slices == (kind->options.slices ? 3 : 0));
+    CHECK(own.pairs == (kind->options.pairs ? 2 : 0));
+    CHECK(own.memory_limit == (kind->options.memory_limit ? 5 : 0));
+    CHECK(own.exact == kind->options.exact);
+    CHECK(own.sync == (kind->options.sync ? GradientSync::kEager : GradientSync::kEnd));
+    CHECK(request_findings(own).empty());
+  }
+  all.kind = "1f2b";
+  CHECK(own_options(all).slices == 3);
+}
+
+TEST_CASE("an order that comes again makes every further part of it as long") {
+  for (const ScheduleKind* kind : listed_kinds()) {
+    for (const int32_t p : {2, 4}) {
+      const int32_t part = kind->period * p;
+      for (int32_t m = 3 * part; part > 0 && m < 4 * part; ++m) {
+        if (!request_findings({.kind = kind->name, .ranks = p, .microbatches = m}).empty())
+          continue;
+        CAPTURE(kind->name);
+        CAPTURE(p);
+        CAPTURE(m);
+        const auto makespan = [&](int32_t parts) {
+          return timeline(make_schedule(
+                              {.kind = kind->name, .ranks = p, .microbatches = m + parts * part}),
+                          {})
+              .makespan;
+        };
+        CHECK(makespan(2) - makespan(1) == makespan(1) - makespan(0));
+      }
+    }
+  }
 }
 
 TEST_CASE("CSV cells that are no actions are reported together") {
@@ -244,6 +305,13 @@ TEST_CASE("CSV cells that are no actions are reported together") {
   CHECK(mw::test::thrown_by([] { parse_csv("0F0,0X1\n1F0, 0F0xyz ,1B-1\n", "s.csv"); }) ==
         "s.csv:1: cell 2 is '0X1'" + rest + "\ns.csv:2: cell 2 is '0F0xyz'" + rest +
             "\ns.csv:2: cell 3 is '1B-1'" + rest);
+  for (const std::string cell :
+       {"0", "F0", "0F", "0F-1", "0F3-", "0F3-3", "0F3-2", "0F0/", "0F0^", "0F0 1", "0SEND_F",
+        "0SEND_F0-1", "0UNSHARD0", "(0F0)OVERLAP_F_B", "(0F0;0B1;0F2)OVERLAP_F_B",
+        "(0F0;0SEND_F0)OVERLAP_F_B", "(0F0;0B1)"}) {
+    CHECK(mw::test::thrown_by([&] { parse_csv("0F0,0B0," + cell, "s.csv"); }) ==
+          "s.csv:1: cell 3 is '" + cell + "'" + rest);
+  }
   CHECK(mw::test::thrown_by([] { parse_csv("", "s.csv"); }) ==
         "s.csv: is empty; it must have one line a rank");
   CHECK(mw::test::thrown_by([] { parse_csv("\n \n", "s.csv"); }) ==
@@ -370,6 +438,19 @@ TEST_CASE("work that is missing, doubled or on another rank is found") {
   CHECK(findings(schedule) ==
         std::vector<std::string>{
             "rank 1 action 0 (1F0) is paired with action 1, which is not paired with it"});
+}
+
+TEST_CASE("slices that are missing or out of order are found, of any microbatch") {
+  CHECK(mw::test::thrown_by([] { parse_csv("0F0/0,0F0/1,0B0/1,0B0/0,0F1/0,0B1/0\n", "s.csv"); }) ==
+        "s.csv: rank 0 action 5 (0B1/0) comes before slice 1 of its microbatch\n"
+        "s.csv: stage 0 has 1 of the 2 slices of microbatch 1");
+  Schedule schedule = parse_csv("0F0/0,0F0/1,0B0/1,0B0/0,0F1/0,0F1/1,0B1/1,0B1/0\n", "s.csv");
+  schedule.microbatches = 1;
+  CHECK(findings(schedule) ==
+        std::vector<std::string>{"rank 0 action 4 is 0F1/0, but the microbatches are 0 to 0",
+                                 "rank 0 action 5 is 0F1/1, but the microbatches are 0 to 0",
+                                 "rank 0 action 6 is 0B1/1, but the microbatches are 0 to 0",
+                                 "rank 0 action 7 is 0B1/0, but the microbatches are 0 to 0"});
 }
 
 TEST_CASE("a microbatch that goes from one replica to another is found") {

@@ -119,6 +119,28 @@ TEST_CASE("a step that does not wait for the others still waits for its rank's s
   CHECK(times.period_bubble == close_to(1 - 12. / 31));
 }
 
+// 1F1B's ranks wait for the last backward, ZB-H2's for nothing: (p - 1) (f + b) and no time beyond
+// the work.
+TEST_CASE("steps that run into each other are as far apart as a rank's own time in one of them") {
+  const ScheduleCosts uneven{.f = {1}, .b = {1.25}, .w = {.5}};
+  for (int32_t p = 1; p <= 6; ++p) {
+    for (int32_t m = 2 * p - 1; m <= 3 * p + 1; ++m) {
+      CAPTURE(p);
+      CAPTURE(m);
+      const auto period = [&](const char* kind, const ScheduleCosts& costs) {
+        const Timeline times = timeline(
+            make_schedule({.kind = kind, .ranks = p, .microbatches = m, .post_validation = true}),
+            costs);
+        CHECK(times.period_bubble ==
+              close_to(1 - m * (costs.f[0] + costs.b[0] + costs.w[0]) / times.period));
+        return times.period;
+      };
+      CHECK(period("1f1b", uneven) == close_to((m + p - 1) * 2.75));
+      CHECK(period("zb-h2", {}) == 3 * m);
+    }
+  }
+}
+
 TEST_CASE("costs that are no times are said") {
   using List = std::vector<std::string>;
   CHECK(findings(ScheduleCosts{.f = {2e12}}, 4) ==

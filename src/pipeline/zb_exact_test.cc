@@ -1,4 +1,5 @@
-// zb-auto's exact order against all orders, the heuristic, and itself cut off.
+// zb-auto's exact order against all orders, the heuristic, and itself cut off; the heuristic where
+// there is a closed form.
 #include <algorithm>
 #include <array>
 
@@ -244,4 +245,21 @@ TEST_CASE("the exact span is that of stages that begin as soon as they can") {
   const Schedule exact = make_schedule(request);
   CHECK(exact.name == "zb-auto, exact");
   CHECK(span_of(timeline(exact, request.costs)) == mw::test::close_to(15));
+}
+
+// Its only idle time is the way to the last stage and back, of which each stage waits at one end.
+TEST_CASE(
+    "zb-auto with twice 1F1B's memory has no bubble but the ends, from 2 p - 1 microbatches on") {
+  for (int32_t p = 1; p <= 9; ++p) {
+    for (int32_t m = 2 * p - 1; m <= 4 * p; ++m) {
+      CAPTURE(p);
+      CAPTURE(m);
+      const Timeline times = timeline(
+          make_schedule({.kind = "zb-auto", .ranks = p, .microbatches = m, .memory_limit = 2. * p}),
+          {});
+      CHECK(span_of(times) == 3 * m);
+      CHECK(times.makespan == 3 * m + p - 1);
+      CHECK(highest_peak(times.peak_activations) <= 2 * p);
+    }
+  }
 }
