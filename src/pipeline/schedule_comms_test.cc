@@ -188,6 +188,14 @@ TEST_CASE("stages on several ranks of a file without replica tags are said to be
         "s.csv: stage 0 is on ranks 0 and 3, stage 1 on ranks 1 and 2, stage 2 on ranks 2 and 1, "
         "stage 3 on ranks 3 and 0; as no cell has a replica tag, as in 3F2^1, they are taken as "
         "replicas of the weights");
+  for (const char* kind : {"chimera", "dualpipe"}) {
+    const Schedule schedule = make_schedule({.kind = kind, .ranks = 4, .microbatches = 8});
+    const Steps steps = with_communication(schedule);
+    const ParsedSchedule read =
+        parse_schedule(replace_all(to_csv(schedule, steps), "^1", ""), "s.csv");
+    CHECK(read.steps == steps);
+    CHECK(read.schedule.placement == schedule.placement);
+  }
   CHECK(note("0F0,0B0\n0F1^1,0B1^1\n") == "");
   CHECK(note("0F0,0B0\n1F0,1B0\n") == "");
   const std::string of_ten =

@@ -333,11 +333,12 @@ void check_size(const Schedule& schedule, const std::string& file, Diagnostics& 
   const double places = static_cast<double>(needed) * replicas;
   const double rows = 2 * static_cast<double>(units) * replicas;
   if (places <= std::max(static_cast<double>(kFew), rows)) return;
+  // The place that is told is the first with the number that is largest.
+  const int64_t largest = std::max<int64_t>({stages, schedule.microbatches, schedule.slices});
   for (size_t r = 0; r < schedule.ranks.size(); ++r) {
     for (size_t i = 0; i < schedule.ranks[r].size(); ++i) {
       const Action& a = schedule.ranks[r][i];
-      if (a.stage.value + 1 < stages && a.first + a.count < schedule.microbatches &&
-          a.slice + 1 < schedule.slices)
+      if (a.stage.value + 1 < largest && a.first + a.count < largest && a.slice + 1 < largest)
         continue;
       diagnostics.add(
           "{}: rank {} action {} ({}) makes it {} stages, {} microbatches and {} slices{}, {} "

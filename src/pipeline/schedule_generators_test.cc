@@ -436,6 +436,7 @@ TEST_CASE("every kind's schedules can run, for all sizes that it takes") {
           continue;
         }
         ++made;
+        CHECK(schedule.name == kind);
         const std::vector<std::string> wrong = findings(schedule);
         CHECK_MESSAGE(wrong.empty(), (wrong.empty() ? "" : wrong.front()));
         const Schedule read = parse_csv(to_csv(schedule), "s.csv");
@@ -463,20 +464,21 @@ TEST_CASE("one round of all microbatches can be shorter than the pipeline") {
   }
 }
 
-TEST_CASE("hanayo takes no longer than flushing between halves, and holds no more than 1F1B") {
+TEST_CASE("hanayo takes no longer than flushing between parts, and holds no more than 1F1B") {
   for (const int32_t p : {2, 3, 4, 6}) {
-    for (const int32_t chunks : {2, 4, 6}) {
-      for (const int32_t half : {2, 3, 4, 6, 12}) {
+    for (const int32_t chunks : {2, 4, 6, 10}) {
+      for (const int32_t half : {2, 3, 4, 6, 9, 12}) {
         CAPTURE(p);
         CAPTURE(chunks);
         CAPTURE(half);
         const ScheduleRequest request{
             .kind = "hanayo", .ranks = p, .chunks = chunks, .microbatches = 2 * half};
-        ScheduleRequest part = request;
-        part.microbatches = half;
         const Timeline whole = timeline(make_schedule(request), {});
-        const Timeline of_half = timeline(make_schedule(part), {});
-        CHECK(whole.makespan <= 2 * of_half.makespan);
+        for (const int32_t parts : {2, chunks > 2 && 2 * half % p == 0 ? 2 * half / p : 1}) {
+          ScheduleRequest part = request;
+          part.microbatches /= parts;
+          CHECK(whole.makespan <= parts * timeline(make_schedule(part), {}).makespan);
+        }
         for (const double peak : whole.peak_activations) CHECK(peak <= std::min(p, 2 * half));
       }
     }
@@ -581,4 +583,9 @@ TEST_CASE("a schedule says what it needs of whoever runs it") {
   CHECK(words("chimera") == Words{"stages on several ranks"});
   CHECK(words("pipedream-2bw") == Words{"weights of an older step"});
   CHECK(words("hanayo") == Words{"a folded placement"});
+  CHECK(words("seq-1f1b") == Words{"slices of sequences"});
+  CHECK(words("chimera-doubling") ==
+        Words{"stages on several ranks", "several microbatches in one action"});
+  CHECK(words("dualpipe") == Words{"input and weight gradients apart", "stages on several ranks",
+                                   "a forward beside a backward"});
 }

@@ -296,6 +296,36 @@ TEST_CASE("an order that comes again makes every further part of it as long") {
   }
 }
 
+TEST_CASE("the shortest rounds are the shortest that are accepted") {
+  for (int32_t p = 1; p <= 8; ++p) {
+    for (int32_t m = 1; m <= 5 * p; ++m) {
+      const auto fits = [&](int32_t group) {
+        return request_findings(
+                   {.kind = "interleaved-1f1b", .ranks = p, .microbatches = m, .group = group})
+            .empty();
+      };
+      int32_t shortest = 1;
+      while (!fits(shortest)) ++shortest;
+      CAPTURE(p);
+      CAPTURE(m);
+      CHECK(shortest_rounds(p, m) == shortest);
+    }
+  }
+}
+
+TEST_CASE("a schedule beyond all memory is refused before it is made") {
+  const auto wrong = [](const ScheduleRequest& request) {
+    return join(request_findings(request), "\n");
+  };
+  CHECK(wrong({"looped-bfs", 1000, 50, 1000}) == "");
+  CHECK(wrong({"looped-bfs", 1000, 51, 1000}) ==
+        "schedule looped-bfs: 1000 ranks x 51 chunks x 1000 microbatches are more than 5e+07 "
+        "forwards");
+  CHECK(wrong({.kind = "seq-1f1b", .ranks = 1000, .microbatches = 1000, .slices = 51}) ==
+        "schedule seq-1f1b: 1000 ranks x 1 chunks x 1000 microbatches x 51 slices are more than "
+        "5e+07 forwards");
+}
+
 TEST_CASE("CSV cells that are no actions are reported together") {
   const std::string rest =
       "; it must be empty, stage, one of F I W B and microbatch as in 3F7, (3F7;4B0)OVERLAP_F_B, "
@@ -352,6 +382,12 @@ TEST_CASE("numbers far beyond the rows are said in a line, whatever their size")
   CHECK(mw::test::thrown_by([] { parse_csv("1000000F1000000\n", "s.csv"); }) ==
         "s.csv: rank 0 action 0 (1000000F1000000) makes it 1000001 stages, 1000001 microbatches "
         "and 1 slices, 1000002000001 forwards, but the rows have 1");
+  CHECK(mw::test::thrown_by([] { parse_csv("0F0,0B0,0F7,0F1048575/1048575\n1F0\n", "s.csv"); }) ==
+        "s.csv: rank 0 action 3 (0F1048575/1048575) makes it 2 stages, 1048576 microbatches and "
+        "1048576 slices, 2199023255552 forwards, but the rows have 4");
+  CHECK(mw::test::thrown_by([] { parse_csv("0F0,0B0\n0F1000000^1,0B0^1\n", "s.csv"); }) ==
+        "s.csv: rank 1 action 0 (0F1000000^1) makes it 1 stages, 1000001 microbatches and 1 slices "
+        "in 2 replicas, 1000001 forwards, but the rows have 2");
   CHECK(mw::test::thrown_by([] { parse_csv("0F0,0B0,0F2,0B2,0F3,0B3,0F6,0B6\n", "s.csv"); }) ==
         "s.csv: rank 0: stage 0 has no work for microbatches 1, 4 to 5");
   CHECK(mw::test::thrown_by([] { parse_csv("1000000F0,1000000B0\n", "s.csv"); }) ==
@@ -444,6 +480,12 @@ TEST_CASE("slices that are missing or out of order are found, of any microbatch"
   CHECK(mw::test::thrown_by([] { parse_csv("0F0/0,0F0/1,0B0/1,0B0/0,0F1/0,0B1/0\n", "s.csv"); }) ==
         "s.csv: rank 0 action 5 (0B1/0) comes before slice 1 of its microbatch\n"
         "s.csv: stage 0 has 1 of the 2 slices of microbatch 1");
+  CHECK(mw::test::thrown_by([] { parse_csv("0F0,0B0,0F1/0,0F1/1,0B1/1,0B1/0\n", "s.csv"); })
+            .starts_with("s.csv: rank 0 action 0 is 0F0, but the slices are 0 to 1\n"
+                         "s.csv: rank 0 action 1 is 0B0, but the slices are 0 to 1\n"));
+  Schedule whole = make_schedule({"1f1b", 1, 1, 1});
+  whole.ranks[0][0].slice = 0;
+  CHECK(findings(whole).front() == "rank 0 action 0 is 0F0/0, but the slices are whole sequences");
   Schedule schedule = parse_csv("0F0/0,0F0/1,0B0/1,0B0/0,0F1/0,0F1/1,0B1/1,0B1/0\n", "s.csv");
   schedule.microbatches = 1;
   CHECK(findings(schedule) ==

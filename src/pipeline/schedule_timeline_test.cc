@@ -107,6 +107,20 @@ TEST_CASE("sums of replicas begin when both ranks have come to them, one after t
   }
 }
 
+TEST_CASE("a replica without work is not waited for") {
+  // The only microbatch goes down the ranks and ends on stage s at 4 + 2 (4 - s).
+  ScheduleRequest request{.kind = "chimera", .ranks = 4, .microbatches = 1};
+  for (const GradientSync sync : {GradientSync::kEager, GradientSync::kEagerOpt}) {
+    request.sync = sync;
+    const Timeline times = timeline(make_schedule(request), {.sync = .5});
+    for (const auto& of_rank : times.syncs) {
+      CHECK(of_rank.size() == 2);
+      for (const SyncTime& sum : of_rank) CHECK(sum.start == 12 - 2 * sum.stage.value);
+    }
+    CHECK(times.makespan == 12.5);
+  }
+}
+
 TEST_CASE("a step that does not wait for the others still waits for its rank's sums") {
   // 9 to 19 and 19 to 29 on the outer ranks; 12 to 22 and 22 to 32 on the inner ones, which begin
   // at 1.
@@ -145,6 +159,20 @@ TEST_CASE("costs that are no times are said") {
   using List = std::vector<std::string>;
   CHECK(findings(ScheduleCosts{.f = {2e12}}, 4) ==
         List{"costs: f=2000000000000 must be a number of at least 0 and at most 1000000000000"});
+  const auto below = [](const char* name) {
+    return List{std::string(name) + "=-1 must be a number of at least 0 and at most 1000000000000"};
+  };
+  CHECK(findings(ScheduleCosts{.f = {1, 1, 1, -1}}, 4) == below("costs: f"));
+  CHECK(findings(ScheduleCosts{.b = {-1}}, 4) == below("costs: b"));
+  CHECK(findings(ScheduleCosts{.w = {-1}}, 4) == below("costs: w"));
+  CHECK(findings(ScheduleCosts{.comm = -1}, 4) == below("costs: comm"));
+  CHECK(findings(ScheduleCosts{.sync = -1}, 4) == below("costs: sync"));
+  CHECK(findings(ScheduleCosts{.pair = 2e12}, 4) ==
+        List{"costs: pair=2000000000000 must be a number of at least 0 and at most 1000000000000"});
+  CHECK(findings(ScheduleCosts{.f = {1, 2}}, 4) ==
+        List{"costs: f has 2 values; it must have one, or one for each of the 4 stages"});
+  CHECK(findings(ScheduleCosts{.f = {0}, .b = {0}, .w = {0}}, 4) ==
+        List{"costs: f, b and w are 0; one of them must be above, for a step takes some time"});
   CHECK(findings(ScheduleCosts{.mw = -1}, 4) ==
         List{"memory: mw=-1 must be a number of at least 0 and at most 1000000000000"});
   CHECK(findings(ScheduleCosts{.mb = 0}, 4) ==

@@ -118,6 +118,7 @@ TEST_CASE("a search that is cut off keeps the best order so far and says how far
   // The bound in the name holds.
   const size_t at = std::string("zb-auto, within ").size();
   const double percent = *parse_double(cut.name.substr(at, cut.name.find(" %") - at));
+  CHECK(percent < 100);
   CHECK(best >= span_of(times) * (1 - (percent + .05) / 100) - 1e-6);
 }
 
@@ -262,4 +263,16 @@ TEST_CASE(
       CHECK(highest_peak(times.peak_activations) <= 2 * p);
     }
   }
+}
+
+TEST_CASE("an exact order of more than 600 order variables is refused") {
+  const auto refused = [](int32_t p, int32_t m) {
+    return join(request_findings({.kind = "zb-auto", .ranks = p, .microbatches = m, .exact = true}),
+                "\n");
+  };
+  // 3 p m (m - 1) / 2 of them.
+  CHECK(refused(20, 5) == "");
+  CHECK(refused(4, 11) ==
+        "schedule zb-auto: the exact order of ranks=4 and microbatches=11 has 660 order variables; "
+        "at most 600 are solved");
 }

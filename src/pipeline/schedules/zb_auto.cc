@@ -188,7 +188,9 @@ class Heuristic {
     for (size_t s = stages_.size(); s-- > 0;) {
       MW_CHECK(stages_[s].done[kInput] == microbatch, "stage {} has {} I, not {}", s,
                stages_[s].done[kInput], microbatch);
-      if (stages_[s].done[kForward] <= microbatch) return false;
+      // At most one F of a round is left out, by a stage that is two ahead of the next.
+      MW_CHECK(stages_[s].done[kForward] > microbatch, "stage {} has {} F in round {}", s,
+               stages_[s].done[kForward], microbatch);
       if (!make_room(s, kInput)) return false;
       if (s + 1 < stages_.size()) fill_wait(s, kInput);
       if (s == 0 && stages_[s].done[kForward] == m_) {
