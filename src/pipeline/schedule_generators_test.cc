@@ -182,8 +182,9 @@ TEST_CASE("the closed forms hold for all sizes") {
         CHECK(chimera.weight_copies == 2);
       }
       if (p % 2 == 0) {
-        CHECK(run({.kind = "v-half", .ranks = p, .microbatches = m}).makespan ==
-              (p == 2 ? 6 * m + 1 : 6 * m + 3 * p - 7));
+        const Timeline v_half = run({.kind = "v-half", .ranks = p, .microbatches = m});
+        CHECK(v_half.makespan == (p == 2 ? 6 * m + 1 : 6 * m + 3 * p - 7));
+        if (p == 2 && m > p) CHECK(v_half.span_bubble == 0);
       }
     }
   }
@@ -212,6 +213,10 @@ TEST_CASE("a step without a flush takes its part of the microbatches' round trip
         const double rate = std::max(3., (3 * p + 2 * (p - 1) * comm) / p);
         CHECK(times.makespan == mw::test::close_to(m * rate));
         CHECK(times.bubble == mw::test::close_to(1 - 3 / rate));
+        const ScheduleCosts in_ms{.f = {1e-3}, .b = {1e-3}, .w = {1e-3}, .comm = 1e-3 * comm};
+        const Timeline short_times = timeline(
+            make_schedule({.kind = "pipedream-2bw", .ranks = p, .microbatches = m}), in_ms);
+        CHECK(short_times.makespan == mw::test::close_to(1e-3 * m * rate));
       }
     }
   }

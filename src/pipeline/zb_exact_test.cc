@@ -55,9 +55,12 @@ static bool no_solver() {
 TEST_CASE("the exact order has the shortest span of all orders") {
   if (no_solver()) return;
   ScheduleRequest request{.kind = "zb-auto", .ranks = 2, .microbatches = 3};
-  const ScheduleCosts all_costs[] = {{.f = {1}, .b = {2}, .w = {.3}},
-                                     {.f = {1.3, .7}, .b = {.6, 1.7}, .w = {.4, .9}, .comm = .5},
-                                     {.f = {1}, .b = {1}, .w = {1}, .mb = 1, .mw = .4}};
+  const ScheduleCosts all_costs[] = {
+      {.f = {1}, .b = {2}, .w = {.3}},
+      {.f = {1.3, .7}, .b = {.6, 1.7}, .w = {.4, .9}, .comm = .5},
+      {.f = {1}, .b = {1}, .w = {1}, .mb = 1, .mw = .4},
+      // The shortest ends later than the heuristic's.
+      {.f = {1.25, .25}, .b = {1.75, .25}, .w = {.25, 3}, .comm = .5}};
   std::vector<std::vector<Action>> first, second;
   std::vector<Action> order;
   add_orders(0, 3, {}, order, first);
