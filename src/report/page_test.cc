@@ -1,8 +1,14 @@
 #include "report/page.h"
 
+#include <array>
+#include <cmath>
+#include <map>
+#include <numeric>
+
 #include <doctest/doctest.h>
 
 #include "base/json.h"
+#include "base/rng.h"
 #include "report/page_data.h"
 
 using namespace mw;
@@ -35,6 +41,39 @@ Page page_of(std::vector<trace::Span> spans) {
   return page;
 }
 
+// Reads what packed_base64 writes.
+class Unpacker {
+ public:
+  explicit Unpacker(const std::string& base64) {
+    const std::string digits = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    uint32_t word = 0, bits = 0;
+    for (const char c : base64.substr(0, base64.find('='))) {
+      word = word << 6 | static_cast<uint32_t>(digits.find(c));
+      bits += 6;
+      if (bits < 8) continue;
+      bits -= 8;
+      bytes_.push_back(static_cast<uint8_t>(word >> bits));
+    }
+  }
+  int64_t number() {
+    int64_t value = 0;
+    for (int shift = 0;; shift += 7) {
+      const uint8_t byte = bytes_.at(at_++);
+      value += static_cast<int64_t>(byte % 128) << shift;
+      if (byte < 128) return value;
+    }
+  }
+  int64_t signed_number() {
+    const int64_t n = number();
+    return n % 2 == 0 ? n / 2 : -(n + 1) / 2;
+  }
+  bool at_end() const { return at_ == bytes_.size(); }
+
+ private:
+  std::vector<uint8_t> bytes_;
+  size_t at_ = 0;
+};
+
 }  // namespace
 
 TEST_CASE("bars are packed with what changes from one to the next of a name") {
@@ -50,6 +89,54 @@ TEST_CASE("bars are packed with what changes from one to the next of a name") {
   CHECK(text == "AQAAAwgArAIAAQAAARACAQABAAABDwACAA==");
 }
 
+TEST_CASE("packed bars are read back as they were, whatever they have in common") {
+  std::vector<trace::Span> spans;
+  const RngKey key{11};
+  int64_t begin = 0;
+  for (uint64_t i = 0; i < 400; ++i) {
+    const auto draw = [&](uint64_t which, uint32_t most) {
+      return static_cast<int>(random_u32(key, 8 * i + which) % most);
+    };
+    begin += draw(0, 500);
+    trace::Span span =
+        bar("", draw(1, 2), static_cast<double>(begin) * 1e-9, draw(2, 300) * 1e-9, draw(3, 3));
+    span.category = draw(4, 2) == 0 ? trace::Category::kCompute : trace::Category::kComm;
+    span.stage = StageId(draw(5, 2));
+    span.bytes = Bytes(draw(6, 2));
+    span.flops = Flops(draw(7, 2));
+    spans.push_back(span);
+  }
+  std::vector<std::vector<std::string>> names;
+  Unpacker packed(packed_base64(page_of(spans), names));
+  CHECK(packed.number() == 1);  // lane
+  CHECK(packed.number() == 0);  // stream
+  CHECK(names[0].at(static_cast<size_t>(packed.number())) == "compute");
+  CHECK(packed.number() == static_cast<int64_t>(spans.size()));
+  struct Last {
+    int64_t category = 0, stage = 0, bytes = 0, flops = 0, microbatch = 0;
+  };
+  std::map<int64_t, Last> last_of;
+  int64_t before = 0;
+  for (const trace::Span& span : spans) {
+    const int64_t head = packed.number(), start = before + packed.signed_number();
+    before = start + packed.number();
+    Last& last = last_of[head / 8];
+    if ((head & 1) == 0) last.category = packed.number(), last.stage = packed.number();
+    if ((head & 2) == 0) last.bytes = packed.number(), last.flops = packed.number();
+    last.microbatch = (head & 4) == 0 ? packed.number() : last.microbatch + 1;
+    CHECK(names[0].at(static_cast<size_t>(head / 8)) == (span.name.value == 0 ? "F" : "B"));
+    CHECK(start == std::llround(span.start.value * 1e9));
+    CHECK(before == std::llround(span.end().value * 1e9));
+    CHECK(last.category == static_cast<int64_t>(span.category));
+    CHECK(last.stage == span.stage.value + 1);
+    CHECK(last.bytes == span.bytes.value);
+    CHECK(last.flops == std::llround(span.flops.value));
+    CHECK(last.microbatch == span.microbatch.value + 1);
+  }
+  CHECK(packed.number() == 0);  // points of memory
+  CHECK(packed.at_end());
+}
+
 TEST_CASE("a long memory curve keeps its peak") {
   Page page = page_of({bar("", 0, 0, 1, 0)});
   std::vector<trace::MemorySample>& samples = page.runs[0].trace.memory;
@@ -61,6 +148,21 @@ TEST_CASE("a long memory curve keeps its peak") {
   const std::string packed = packed_base64(page, names);
   CHECK(packed.size() < kMemoryPoints * 20);
   CHECK(packed.size() > kMemoryPoints * 8);
+  Unpacker reader(packed);
+  for (int i = 0; i < 4 + 8; ++i) reader.number();  // the lane and its bar
+  const int64_t points = reader.number();
+  CHECK(points <= static_cast<int64_t>(kMemoryPoints));
+  int64_t time = 0, peak = 0, at_peak = 0;
+  std::array<int64_t, trace::kMemoryCategories> bytes{};
+  for (int64_t point = 0; point < points; ++point) {
+    time += reader.number();
+    for (int64_t& held : bytes) held += reader.signed_number();
+    const int64_t total = std::accumulate(bytes.begin(), bytes.end(), int64_t{0});
+    if (total > peak) peak = total, at_peak = time;
+  }
+  CHECK(peak == 1'000'000'007);
+  CHECK(at_peak == 432'100'000);
+  CHECK(reader.at_end());
 }
 
 TEST_CASE("the page holds no text that ends an element early, and names no other file") {

@@ -1,6 +1,7 @@
 #include "report/schedule_drawing.h"
 
 #include <algorithm>
+#include <cmath>
 #include <set>
 
 #include <doctest/doctest.h>
@@ -41,6 +42,70 @@ TEST_CASE("every row has the same width and no escape without colours") {
   }
 }
 
+// At `columns` for a time of 1, six for the shortest action, every action fills what it takes with
+// its label and dashes: small letters for every other of a rank's stages.
+static std::vector<std::string> boxes_of(const ScheduleDrawing& drawing, double columns,
+                                         double end) {
+  std::vector<std::string> rows;
+  const Shades shades(drawing.schedule.placement);
+  for (size_t r = 0; r < drawing.schedule.ranks.size(); ++r) {
+    std::string row(static_cast<size_t>(columns * end), '.');
+    for (size_t a = 0; a < drawing.schedule.ranks[r].size(); ++a) {
+      const pipeline::Action& action = drawing.schedule.ranks[r][a];
+      const pipeline::ActionTime& time = drawing.times.times[r][a];
+      const bool first = action.paired_with == static_cast<int32_t>(a) + 1;
+      const bool second = !first && action.paired_with >= 0;
+      const double middle = (time.start + time.end) / 2;
+      const auto from = static_cast<size_t>(columns * (second ? middle : time.start));
+      const auto to = static_cast<size_t>(columns * (first ? middle : time.end));
+      const std::string kind = pipeline::to_string(action.kind);
+      const std::string label =
+          (shades.index(action) % 2 == 0 ? kind : to_lower(kind)) + std::to_string(action.first);
+      row.replace(from, to - from, fmt::format("{:-<{}}", label, to - from));
+    }
+    rows.push_back(std::move(row));
+  }
+  return rows;
+}
+
+TEST_CASE("every action is drawn from its begin to its end") {
+  for (const std::string& kind : pipeline::all_schedule_kinds()) {
+    CAPTURE(kind);
+    const ScheduleDrawing drawing = drawing_of(kind.c_str(), 4, 8);
+    double end = 0, shortest = 1e9;
+    for (const auto& rank : drawing.times.times) {
+      for (const pipeline::ActionTime& time : rank) {
+        end = std::max(end, time.end);
+        shortest = std::min(shortest, time.end - time.start);
+      }
+    }
+    const auto columns = static_cast<int32_t>(6 / shortest * end) + 9;
+    const std::vector<std::string> boxes = boxes_of(drawing, 6 / shortest, end);
+    const std::string text = draw_text(drawing, {.columns = columns});
+    std::string expected;
+    for (size_t r = 0; r < boxes.size(); ++r)
+      expected += fmt::format("rank {} |{}|\n", r, boxes[r]);
+    CHECK(text == expected);
+    // At the scale of a longer one the rest is idle.
+    const std::string beside = draw_text(drawing, {.columns = 2 * columns, .end = 2 * end});
+    CHECK(split_lines(beside)[0] ==
+          fmt::format("rank 0 |{}{}|", boxes[0], std::string(boxes[0].size(), '.')));
+  }
+}
+
+TEST_CASE("where a label does not fit its letter stands, and a box without a column is left out") {
+  CHECK(draw_text(drawing_of("interleaved-1f1b", 2, 2), {.columns = 24}) ==
+        "rank 0 |FFff..b0.b1B0B1|\n"
+        "rank 1 |.FFfb0fb1B0B1..|\n");
+  const std::string narrow = draw_text(drawing_of("gpipe", 11, 40), {.columns = 0});
+  const std::vector<std::string_view> lines = split_lines(narrow);
+  REQUIRE(lines.size() == 11);
+  CHECK(lines[0].starts_with("rank  0 |"));
+  CHECK(lines[10].starts_with("rank 10 |"));
+  for (const std::string_view line : lines) CHECK(line.size() == lines[0].size());
+  CHECK(lines[0].size() == std::string("rank  0 |").size() + 10 + 1);
+}
+
 TEST_CASE("an svg has a box for every action, named by it") {
   const ScheduleDrawing drawings[] = {drawing_of("1f1b", 4, 8), drawing_of("zb-h1", 4, 8)};
   const std::string svg = draw_svg(drawings);
@@ -60,6 +125,29 @@ static std::vector<std::string> values_of(const std::string& svg, const std::str
     values.push_back(svg.substr(from, svg.find('"', from) - from));
   }
   return values;
+}
+
+TEST_CASE("an svg's boxes begin and end at their times, on one scale up to the right edge") {
+  const ScheduleDrawing drawings[] = {drawing_of("1f1b", 4, 8), drawing_of("zb-h1", 4, 8)};
+  const std::string svg = draw_svg(drawings);
+  const std::vector<std::string> xs = values_of(svg, "<rect x=\"");
+  // Beside "rank 0": 8 pixels, 6 letters, 8 pixels.
+  const double left = 8 + 6 * 7.7 + 8, scale = (1200 - 8 - left) / 33;
+  size_t box = 0;
+  for (const ScheduleDrawing& drawing : drawings) {
+    for (const auto& rank : drawing.times.times) {
+      for (const pipeline::ActionTime& time : rank) {
+        REQUIRE(box < xs.size());
+        CHECK(std::abs(*parse_double(xs[box]) - (left + time.start * scale)) < .006);
+        const double width = (time.end - time.start) * scale;
+        CHECK(svg.find(fmt::format("width=\"{:.2f}\"", width)) != std::string::npos);
+        CHECK(svg.find(fmt::format("<text x=\"{:.2f}\"", left + time.start * scale + width / 2)) !=
+              std::string::npos);
+        ++box;
+      }
+    }
+  }
+  CHECK(box == xs.size());
 }
 
 TEST_CASE("every chunk and every replica of a rank has a shade of its own") {

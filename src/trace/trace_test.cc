@@ -39,6 +39,8 @@ TEST_CASE("recorders merge into one trace that begins at zero, sorted, with name
   const Recorder* recorders[] = {&one, &zero};
   Trace trace = merge(recorders, names, "abc", "execute");
   REQUIRE(trace.spans.size() == 3);
+  CHECK(trace.program_hash == "abc");
+  CHECK(trace.producer == "execute");
   CHECK(trace.spans[0].rank == RankId(0));
   CHECK(trace.spans[0].start == Seconds(1));
   CHECK(trace.spans[1].start == Seconds(0));
@@ -65,6 +67,10 @@ TEST_CASE("traces of several processes become one with one table of names") {
   CHECK(merged.name(merged.spans[0]) == "y");
   CHECK(merged.name(merged.spans[1]) == "y");
   CHECK(merged.names == std::vector<std::string>{"y", "x"});
+  const StreamName zero{RankId(0), StreamId(0), "c"}, one{RankId(1), StreamId(0), "c"};
+  a.streams = {zero, one}, b.streams = {one};
+  const Trace named[] = {b, a};
+  CHECK(merge(named).streams == std::vector<StreamName>{zero, one});
 
   a.dropped = 2, b.dropped = 3;
   const Trace lossy[] = {a, b};
@@ -105,6 +111,8 @@ TEST_CASE("each moment of a window belongs to one category, and overlaps hide co
   const auto list = breakdown(trace, {Seconds(0), Seconds(8)});
   REQUIRE(list.size() == 2);
   const RankBreakdown& b = list[0];
+  CHECK(b.rank == RankId(0));
+  CHECK(list[1].rank == RankId(1));
   CHECK(active(b, Category::kCompute) == Seconds(3));
   CHECK(active(b, Category::kComm) == Seconds(3));
   CHECK(active(b, Category::kWait) == Seconds(3));
@@ -202,6 +210,7 @@ TEST_CASE(
   CHECK(curve[0].total == Bytes(10));
   CHECK(curve[1].total == Bytes(18));
   CHECK(curve[2].total == Bytes(15));
+  trace.spans = {span_of(1, 0, Category::kCompute, 0, 1)};  // of a rank without samples
   const auto peaks = memory_peaks(trace);
   REQUIRE(peaks.size() == 1);
   CHECK(peaks[0].rank == RankId(2));
