@@ -138,31 +138,33 @@ TEST_CASE("packed bars are read back as they were, whatever they have in common"
 }
 
 TEST_CASE("a long memory curve keeps its peak") {
-  Page page = page_of({bar("", 0, 0, 1, 0)});
-  std::vector<trace::MemorySample>& samples = page.runs[0].trace.memory;
-  for (int i = 0; i < 10000; ++i) {
-    samples.push_back({RankId(0), Seconds(i * 1e-4), trace::MemoryCategory::kSaved,
-                       Bytes(i == 4321 ? 1'000'000'007 : i % 2)});
+  for (const int highest : {0, 4321, 4325, 4329, 9999}) {
+    Page page = page_of({bar("", 0, 0, 1, 0)});
+    std::vector<trace::MemorySample>& samples = page.runs[0].trace.memory;
+    for (int i = 0; i < 10000; ++i) {
+      samples.push_back({RankId(0), Seconds(i * 1e-4), trace::MemoryCategory::kSaved,
+                         Bytes(i == highest ? 1'000'000'007 : i % 2)});
+    }
+    std::vector<std::vector<std::string>> names;
+    const std::string packed = packed_base64(page, names);
+    CHECK(packed.size() < kMemoryPoints * 20);
+    CHECK(packed.size() > kMemoryPoints * 8);
+    Unpacker reader(packed);
+    for (int i = 0; i < 4 + 8; ++i) reader.number();  // the lane and its bar
+    const int64_t points = reader.number();
+    CHECK(points <= static_cast<int64_t>(kMemoryPoints));
+    int64_t time = 0, peak = 0, at_peak = 0;
+    std::array<int64_t, trace::kMemoryCategories> bytes{};
+    for (int64_t point = 0; point < points; ++point) {
+      time += reader.number();
+      for (int64_t& held : bytes) held += reader.signed_number();
+      const int64_t total = std::accumulate(bytes.begin(), bytes.end(), int64_t{0});
+      if (total > peak) peak = total, at_peak = time;
+    }
+    CHECK(peak == 1'000'000'007);
+    CHECK(at_peak == highest * 100'000);
+    CHECK(reader.at_end());
   }
-  std::vector<std::vector<std::string>> names;
-  const std::string packed = packed_base64(page, names);
-  CHECK(packed.size() < kMemoryPoints * 20);
-  CHECK(packed.size() > kMemoryPoints * 8);
-  Unpacker reader(packed);
-  for (int i = 0; i < 4 + 8; ++i) reader.number();  // the lane and its bar
-  const int64_t points = reader.number();
-  CHECK(points <= static_cast<int64_t>(kMemoryPoints));
-  int64_t time = 0, peak = 0, at_peak = 0;
-  std::array<int64_t, trace::kMemoryCategories> bytes{};
-  for (int64_t point = 0; point < points; ++point) {
-    time += reader.number();
-    for (int64_t& held : bytes) held += reader.signed_number();
-    const int64_t total = std::accumulate(bytes.begin(), bytes.end(), int64_t{0});
-    if (total > peak) peak = total, at_peak = time;
-  }
-  CHECK(peak == 1'000'000'007);
-  CHECK(at_peak == 432'100'000);
-  CHECK(reader.at_end());
 }
 
 TEST_CASE("the page holds no text that ends an element early, and names no other file") {
@@ -176,8 +178,13 @@ TEST_CASE("the page holds no text that ends an element early, and names no other
 }
 
 TEST_CASE("figures are JSON that reads back") {
-  const Page page = page_of({});
+  Page page = page_of({});
+  page.runs[0].ranks[0].peak.by_category = {{trace::MemoryCategory::kOther, Bytes(2)},
+                                            {trace::MemoryCategory::kWeight, Bytes(3)}};
   const Json json = parse_json(figures_json(page, {{"F"}}), "figures");
-  CHECK(json.at("runs", "").as_array("")[0].at("ranks", "").as_array("")[0].at("reserved", "") ==
-        Json(7));
+  const Json& rank = json.at("runs", "").as_array("")[0].at("ranks", "").as_array("")[0];
+  CHECK(rank.at("reserved", "") == Json(7));
+  const Json& peak = rank.at("peak", "");
+  CHECK(peak.at("bytes", "") == Json(5));
+  CHECK(peak.at("by", "").at("data and metrics", "") == Json(2));
 }

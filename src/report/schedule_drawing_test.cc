@@ -93,6 +93,21 @@ TEST_CASE("every action is drawn from its begin to its end") {
   }
 }
 
+TEST_CASE("a drawing is the same in whatever unit the costs are") {
+  for (const int32_t columns : {30, 42, 75, 108, 200}) {
+    ScheduleDrawing drawing = drawing_of("1f1b", 4, 8);
+    const std::string text = draw_text(drawing, {.columns = columns});
+    const std::string beside = draw_text(drawing, {.columns = columns, .end = 40});
+    for (const double unit : {1e-6, .01, .1, .35, .7, 1.19, 1.41, 1e3}) {
+      CAPTURE(columns);
+      CAPTURE(unit);
+      drawing.times = pipeline::timeline(drawing.schedule, {.f = {unit}, .b = {unit}, .w = {unit}});
+      CHECK(draw_text(drawing, {.columns = columns}) == text);
+      CHECK(draw_text(drawing, {.columns = columns, .end = 40 * unit}) == beside);
+    }
+  }
+}
+
 TEST_CASE("where a label does not fit its letter stands, and a box without a column is left out") {
   CHECK(draw_text(drawing_of("interleaved-1f1b", 2, 2), {.columns = 24}) ==
         "rank 0 |FFff..b0.b1B0B1|\n"

@@ -127,8 +127,9 @@ std::string draw_text(const ScheduleDrawing& drawing, const TextStyle& style) {
   const int32_t room = std::max(10, style.columns - digits - 8);
   const double unit = shortest(drawing.times);
   double scale = end > 0 ? std::min(room / end, unit > 0 ? kWidestUnit / unit : 1) : 1;
-  // Whole columns a unit look regular where there is room for them.
-  if (scale * unit >= 1) scale = std::floor(scale * unit) / unit;
+  // Whole columns a unit look regular where there is room for them, which a rounding does not take.
+  const double whole = std::floor(scale * unit * (1 + 1e-9));
+  if (whole >= 1) scale = whole / unit;
   const auto column = [&](double time) { return static_cast<int32_t>(std::lround(time * scale)); };
   const Shades shades(drawing.schedule.placement);
   std::string text;
