@@ -160,6 +160,9 @@ struct Stack {
   // With ZeRO 3 a layer's weights are gathered behind the reductions of the layer before, not while
   // that one computes [PyTorch FSDP, BackwardPrefetch.BACKWARD_POST].
   bool gathers_late = false;
+  // Of a layer's weights ZeRO 3 gathers no more than so many MiB (in f32) while the layer before
+  // computes, whatever the plan's prefetch_mb; 0: what the plan says.
+  int64_t prefetch_mb = 0;
   // Kernels between computation copy weights that data parallelism has gathered out of one buffer,
   // and gradients into the one that is scattered [PyTorch FSDP2, foreach_all_gather_copy_out,
   // foreach_reduce_scatter_copy_in].

@@ -227,6 +227,7 @@ Profile parse_profile(std::string_view text, const std::string& file) {
   profile.stack.f16_gradients = reader.boolean_or("f16_gradients", false);
   profile.stack.gathers_late = reader.boolean_or("gathers_late", false);
   profile.stack.copies_shards = reader.boolean_or("copies_shards", false);
+  profile.stack.prefetch_mb = reader.integer_or("prefetch_mb", 0, {.min = 0});
   const std::string allocator = reader.choice_or("allocator", kAllocators[0], kAllocators);
   profile.stack.allocator = static_cast<Allocator>(
       std::find(kAllocators.begin(), kAllocators.end(), allocator) - kAllocators.begin());
@@ -282,6 +283,8 @@ std::string to_toml(const Profile& profile) {
     text += fmt::format("allocator = {}\n",
                         quoted(kAllocators[static_cast<size_t>(profile.stack.allocator)]));
   }
+  if (profile.stack.prefetch_mb > 0)
+    text += fmt::format("prefetch_mb = {}\n", profile.stack.prefetch_mb);
   if (profile.stack.gathered_again > 0)
     text += fmt::format("gathered_again = {:.4g}\n", profile.stack.gathered_again);
   if (profile.stack.error > 0) text += fmt::format("error = {:.4g}\n", profile.stack.error);

@@ -41,6 +41,7 @@ allocator = "segments"
 gradient_bytes = 2
 bf16_gradient_bytes = 4
 gathered_again = 0.6667
+prefetch_mb = 4096
 error = 0.05
 
 [[versions]]
@@ -109,6 +110,7 @@ TEST_CASE("a profile replaces what a cluster file says of device and links") {
   CHECK(c.stack.copies_shards);
   CHECK(c.stack.allocator == Allocator::kSegments);
   CHECK(c.stack.gathered_again == 0.6667);
+  CHECK(c.stack.prefetch_mb == 4096);
   REQUIRE(c.stack.measured.size() == 1);
   CHECK(c.stack.measured[0].most == 8192);
   CHECK(c.stack.precisions == std::vector<std::string>{"bf16", "fp8"});

@@ -149,6 +149,15 @@ class Splitter {
     return made.valid() && gathers_state(stage_.graph, stage_.graph.op(made)) &&
            part_[made.index()] != p && !gather_instead(p, op.operands[0]).valid();
   }
+  // Weights that the part saves by themselves, by its gather of them.
+  std::multimap<OpId, ValueId> saved_weights(size_t p) const {
+    std::multimap<OpId, ValueId> weights;
+    for (const ValueId v : saved_[p]) {
+      const ir::Op& op = stage_.graph.op(stage_.graph.value(v).producer);
+      if (op.kind == OpKind::kView) weights.emplace(gather_instead(p, op.operands[0]), v);
+    }
+    return weights;
+  }
   // Only the main result of a norm: its mean and rstd are small, and saved.
   bool remade(size_t p, ValueId v) const {
     const ir::Value& value = stage_.graph.value(v);
@@ -173,10 +182,15 @@ class Splitter {
     local_.graph.name = fmt::format("{} {}", pipeline::to_string(kinds_[p]), name_);
     const auto ops = static_cast<size_t>(std::count(part_.begin(), part_.end(), p));
     local_.reserve(2 * ops, ops + ops / 4);  // and inputs; what is made again
+    const std::multimap<OpId, ValueId> weights = saved_weights(p);
+    std::map<ValueId, ValueId> own;  // copies of them
     for (size_t o = 0; o < stage_.graph.ops.size(); ++o) {
       const ir::Op& op = stage_.graph.ops[o];
       const bool early = !op.results.empty() && moved_[op.results[0].index()].valid();
       if (part_[o] == p && !early) copy(op);
+      // Behind the gather, so that nothing keeps what it gathered beyond its layer.
+      const auto [begin, end] = weights.equal_range(OpId(static_cast<int64_t>(o)));
+      for (auto it = begin; it != end; ++it) own[it->second] = own_copy(p, it->second);
     }
     for (size_t c = 0; c < ports_.sends.size(); ++c) {
       if (part_of_value(ports_.sends[c]) == p) send(p, c);
@@ -192,8 +206,9 @@ class Splitter {
       PortSource source;
       source.kind = PortSource::Kind::kSaved;
       source.value = v;
-      const bool weight = stage_.graph.op(stage_.graph.value(v).producer).kind == OpKind::kView;
-      add_output(weight ? own_copy(p, v) : moved_[v.index()], PortKind::kSaved, v, source);
+      const auto copied = own.find(v);
+      add_output(copied != own.end() ? copied->second : moved_[v.index()], PortKind::kSaved, v,
+                 source);
     }
     for (const ir::StateUpdate& update : stage_.graph.updates) {
       if (part_of_value(update.value) != p) continue;

@@ -1,5 +1,7 @@
 #include <doctest/doctest.h>
 
+#include <algorithm>
+#include <map>
 #include <set>
 
 #include <fmt/core.h>
@@ -58,6 +60,59 @@ TEST_CASE("ZeRO 3 gathers a layer's weights before the layer ahead of it compute
   CHECK(order_of(ahead, ActionKind::kF) == "g0 g1 g2 c1 g3 c2 g4 c3 g5 c4 c5 ");
   CHECK(order_of(late, ActionKind::kB) == "g5 c5 g5 c5 g4 c4 g3 c3 g2 c2 g1 c1 ");
   CHECK(order_of(ahead, ActionKind::kB) == "g5 g4 c5 g3 c4 g2 c3 g1 c2 c1 ");
+}
+
+// Of how many layers gathered weights are in memory at once, at most; but for the embedding's, the
+// first layer, whose table the head may read too.
+size_t most_layers_gathered(const pipeline::Fragment& fragment) {
+  const ir::Graph& graph = fragment.graph;
+  std::set<ValueId> states;
+  for (const pipeline::Port& port : fragment.inputs) {
+    if (port.kind == pipeline::PortKind::kState) states.insert(port.value);
+  }
+  std::map<ValueId, ValueId> gathered;  // a part of it -> the whole
+  std::map<ValueId, std::pair<size_t, size_t>> lives;
+  for (size_t o = 0; o < graph.ops.size(); ++o) {
+    const ir::Op& op = graph.ops[o];
+    if (op.kind == ir::OpKind::kAllGather && states.contains(op.operands[0])) {
+      gathered[op.results[0]] = op.results[0];
+      lives[op.results[0]] = {o, o};
+    }
+    for (const ValueId v : op.operands) {
+      const auto whole = gathered.find(v);
+      if (whole == gathered.end()) continue;
+      lives[whole->second].second = o;
+      if (op.kind == ir::OpKind::kView || op.kind == ir::OpKind::kReshape)
+        gathered[op.results[0]] = whole->second;
+    }
+  }
+  size_t most = 0;
+  for (size_t o = 0; o < graph.ops.size(); ++o) {
+    std::set<int64_t> layers;
+    for (const auto& [whole, life] : lives) {
+      const int64_t layer = graph.op(graph.value(whole).producer).layer.value;
+      if (layer > 0 && life.first <= o && o <= life.second) layers.insert(layer);
+    }
+    most = std::max(most, layers.size());
+  }
+  return most;
+}
+
+TEST_CASE("two layers' gathered weights are in memory at a time, however the backward is split") {
+  for (const std::string schedule :
+       {"", ",pp=2,schedule=zb-h1,microbatches=4", ",pp=2,schedule=zb-v,microbatches=4",
+        ",pp=2,schedule=dualpipe,microbatches=8", ",pp=2,schedule=zb-h1,microbatches=4,sp,tp=2"}) {
+    for (const std::string recompute : {"none", "selective", "full"}) {
+      for (const auto& [ahead, most] : {std::pair{"", 2}, std::pair{",prefetch_mb=0", 1}}) {
+        const std::string plan = "dp=2,zero=3" + schedule + ",recompute=" + recompute + ahead;
+        CAPTURE(plan);
+        for (const pipeline::Fragment& fragment : compiled(plan, true).train.fragments) {
+          CAPTURE(fragment.name);
+          CHECK(most_layers_gathered(fragment) <= static_cast<size_t>(most));
+        }
+      }
+    }
+  }
 }
 
 TEST_CASE("no more is gathered ahead than prefetch_mb says") {

@@ -69,8 +69,9 @@ struct Plan {
   // whole layers. 160: 40 million elements, as in Megatron-LM.
   int64_t bucket_mb = 160;
   // ZeRO 3 gathers so many MiB of a layer's weights at the most, counted in f32 and whole as they
-  // are gathered, while the layer before computes; the rest behind it. 0: all behind it.
-  int64_t prefetch_mb = 4096;
+  // are gathered, while the layer before computes; the rest behind it. A TiB: all of any layer, as
+  // FSDP's backward prefetch. 0: all behind it.
+  int64_t prefetch_mb = int64_t{1} << 20;
   std::vector<int64_t> layers;  // blocks of each stage; empty: dealt out evenly
   // Options of some schedules; 0 or empty: what is usual for the kind.
   int64_t group = 0;          // microbatches a round

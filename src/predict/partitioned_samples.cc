@@ -10,7 +10,7 @@ namespace mw::predict {
 compile::CompileRequest sample_request(const Request& request, const compile::Plan& plan,
                                        int64_t microbatch, const ir::Module& model) {
   return {.model = model,
-          .plan = plan,
+          .plan = stack_plan(request.cluster, plan),
           .shape = sample_shape(request, plan, microbatch),
           .optimizer = {},
           .without = passes_left_out(request.cluster),

@@ -40,7 +40,7 @@ ir::Module model_of(const Request& request) {
 compile::CompileRequest compile_request(const Request& request, const ir::Module& model,
                                         const StackMemory& memory) {
   return {.model = model,
-          .plan = request.plan,
+          .plan = stack_plan(request.cluster, request.plan),
           .shape = model_shape(request),
           .optimizer = {},
           .without = passes_left_out(request.cluster),

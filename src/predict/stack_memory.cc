@@ -1,5 +1,7 @@
 #include "predict/stack_memory.h"
 
+#include <algorithm>
+
 #include "compile/passes.h"
 
 namespace mw::predict {
@@ -23,6 +25,12 @@ StackMemory stack_memory(const cluster::Cluster& cluster, const compile::Plan& p
   if (cluster.stack.narrow_saved) memory.narrow = fp8;
   memory.f16_gradients = cluster.stack.f16_gradients;
   return memory;
+}
+
+compile::Plan stack_plan(const cluster::Cluster& cluster, compile::Plan plan) {
+  const int64_t most = cluster.stack.prefetch_mb;
+  if (most > 0) plan.prefetch_mb = std::min(plan.prefetch_mb, most);
+  return plan;
 }
 
 std::set<std::string> passes_left_out(const cluster::Cluster& cluster) {

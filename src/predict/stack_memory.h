@@ -74,6 +74,9 @@ struct StackMemory {
 // `fp8`: as in simulate::Options.
 StackMemory stack_memory(const cluster::Cluster& cluster, const compile::Plan& plan, cost::Fp8 fp8);
 
+// The plan with no more gathered ahead than the stack does.
+compile::Plan stack_plan(const cluster::Cluster& cluster, compile::Plan plan);
+
 // The passes that a plan is compiled without: where the stack saves what the compiler would make
 // again, or gathers weights only behind the layer before.
 std::set<std::string> passes_left_out(const cluster::Cluster& cluster);

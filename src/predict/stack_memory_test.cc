@@ -39,3 +39,26 @@ TEST_CASE("what a stack keeps follows from what it fuses and what its autograd s
     CHECK(memory("recompute=selective-op").kept_products == !attained.fused_elementwise);
   }
 }
+
+TEST_CASE("no more is gathered ahead than the stack does, nor than the plan says") {
+  cluster::Cluster cluster;
+  compile::Plan plan;
+  const auto most = [&](int64_t of_stack, int64_t of_plan) {
+    cluster.stack.prefetch_mb = of_stack;
+    plan.prefetch_mb = of_plan;
+    return stack_plan(cluster, plan).prefetch_mb;
+  };
+  CHECK(most(0, 70) == 70);
+  CHECK(most(4096, 70) == 70);
+  CHECK(most(4096, 5000) == 4096);
+  // A program is compiled so, and its step takes as long as the plan's that says it.
+  Request request = predict::test::small();
+  request.plan = compile::parse_plan("dp=4,microbatches=2,zero=3");
+  request.plan.prefetch_mb = 0;
+  const Seconds late = mw::predict::predict(request).step;
+  request.plan.prefetch_mb = compile::Plan().prefetch_mb;
+  const Seconds ahead = mw::predict::predict(request).step;
+  CHECK(ahead < late);
+  request.cluster.stack.prefetch_mb = 1;  // all of this model's layers
+  CHECK(mw::predict::predict(request).step == ahead);
+}

@@ -39,7 +39,7 @@ Training draw(const std::string& kind, Random& random) {
     plan.grad_reduce =
         random.below(2) == 0 ? compile::GradReduce::kStep : compile::GradReduce::kMicrobatch;
   plan.bucket_mb = one_of(random, {0, 160});
-  plan.prefetch_mb = one_of(random, {0, 4096});
+  plan.prefetch_mb = one_of(random, {0, 1 << 20});
   if (random.below(2) == 0) plan.layers = random_layers(random, plan.stages(), 4);
   plan.post_validation = random.below(3) == 0;
   const pipeline::KindOptions& options = pipeline::kind_of(kind).options;
