@@ -4,6 +4,7 @@
 #include <iterator>
 #include <map>
 #include <numeric>
+#include <tuple>
 
 #include <fmt/format.h>
 
@@ -18,7 +19,7 @@ using trace::MemoryCategory;
 using trace::NameId;
 using trace::Span;
 
-constexpr int32_t kMessageStream = 1, kFirstCommStream = 2;
+constexpr int32_t kFirstMessageStream = 1;
 
 std::string wait_name(const Wait& wait) {
   switch (wait.reason) {
@@ -50,6 +51,7 @@ class TraceMaker {
       receive_names_.push_back(names_.intern("receive " + channel.name));
     }
     reserve();
+    collect_peers();
     collect_messages();
     // As they are sorted in the end, where ops are no spans of their own.
     std::vector<size_t> order(devices_.size());
@@ -65,24 +67,70 @@ class TraceMaker {
  private:
   // An end of a message on its way, on the rank there.
   struct End {
+    StreamId stream;
     double start = 0;
     int32_t message = 0;
     bool arrives = false;
   };
 
+  // Messages with a peer have a stream of their own, on both ranks.
+  void collect_peers() {
+    peers_.resize(devices_.size());
+    for (const FlatChannel& channel : in_.flat.channels) {
+      for (const auto& [here, there] :
+           {std::pair{channel.from, channel.to}, std::pair{channel.to, channel.from}}) {
+        std::vector<int32_t>& peers = peers_[static_cast<size_t>(here)];
+        const auto at = std::lower_bound(peers.begin(), peers.end(), there);
+        if (at == peers.end() || *at != there) peers.insert(at, there);
+      }
+    }
+    for (const std::vector<int32_t>& peers : peers_)
+      most_peers_ = std::max(most_peers_, static_cast<int32_t>(peers.size()));
+  }
+  StreamId message_stream(int32_t here, int32_t there) const {
+    const std::vector<int32_t>& peers = peers_[static_cast<size_t>(here)];
+    const auto at = std::lower_bound(peers.begin(), peers.end(), there) - peers.begin();
+    return StreamId(kFirstMessageStream + static_cast<int32_t>(at));
+  }
+
   void collect_messages() {
     ends_.resize(devices_.size());
+    leaves_.resize(loop_.messages().size());
     for (size_t m = 0; m < loop_.messages().size(); ++m) {
       const MessageRecord& record = loop_.messages()[m];
       const FlatChannel& channel = channel_of(m);
       const auto message = static_cast<int32_t>(m);
-      ends_[static_cast<size_t>(channel.from)].push_back({record.begin, message, false});
-      ends_[static_cast<size_t>(channel.to)].push_back({record.arrival, message, true});
+      ends_[static_cast<size_t>(channel.from)].push_back(
+          {message_stream(channel.from, channel.to), record.begin, message, false});
+      ends_[static_cast<size_t>(channel.to)].push_back(
+          {message_stream(channel.to, channel.from), record.arrival, message, true});
     }
     in_parallel(ends_.size(), threads_for(loop_.messages().size()), [&](size_t r) {
-      std::stable_sort(ends_[r].begin(), ends_[r].end(),
-                       [](const End& a, const End& b) { return a.start < b.start; });
+      const auto sort = [&] {
+        std::stable_sort(ends_[r].begin(), ends_[r].end(), [](const End& a, const End& b) {
+          return std::tie(a.stream, a.start) < std::tie(b.stream, b.start);
+        });
+      };
+      sort();
+      if (queue_sends(ends_[r])) sort();
     });
+  }
+  // Messages to one rank go one after the other: each leaves when the one before is there. Whether
+  // one leaves later than it was published. REQUIRES: the ends are in order.
+  bool queue_sends(std::vector<End>& ends) {
+    StreamId stream;
+    double free = 0;
+    bool waited = false;
+    for (End& end : ends) {
+      if (end.stream != stream) free = 0;
+      stream = end.stream;
+      if (end.arrives) continue;
+      waited = waited || free > end.start;
+      end.start = std::max(end.start, free);
+      leaves_[static_cast<size_t>(end.message)] = end.start;
+      free = loop_.messages()[static_cast<size_t>(end.message)].arrival;
+    }
+    return waited;
   }
   const FlatChannel& channel_of(size_t message) const {
     return in_.flat.channels[static_cast<size_t>(in_.flat.messages[message].channel)];
@@ -185,7 +233,8 @@ class TraceMaker {
   }
   StreamId comm_stream(int32_t label, bool update) const {
     const auto labels = static_cast<int32_t>(labels_.names().size());
-    return StreamId(kFirstCommStream + label + (update && update_goes_ahead() ? labels : 0));
+    return StreamId(kFirstMessageStream + most_peers_ + label +
+                    (update && update_goes_ahead() ? labels : 0));
   }
 
   // By reason and peer, made when it is first asked for.
@@ -234,7 +283,11 @@ class TraceMaker {
     trace_.rank_names.push_back(
         {devices_[r], fmt::format("rank {}, pipeline rank {}", devices_[r].value, r)});
     trace_.streams.push_back({devices_[r], StreamId(0), "compute"});
-    trace_.streams.push_back({devices_[r], StreamId(kMessageStream), "pp messages"});
+    for (const int32_t peer : peers_[r]) {
+      trace_.streams.push_back(
+          {devices_[r], message_stream(static_cast<int32_t>(r), peer),
+           fmt::format("messages, rank {}", devices_[static_cast<size_t>(peer)].value)});
+    }
     if (!in_.options.op_spans) return;
     for (size_t l = 0; l < labels_.names().size(); ++l) {
       const auto label = static_cast<int32_t>(l);
@@ -249,16 +302,17 @@ class TraceMaker {
     const MessageRecord& record = loop_.messages()[m];
     const auto c = static_cast<size_t>(in_.flat.messages[m].channel);
     const FlatChannel& channel = in_.flat.channels[c];
-    Span& made = trace_.spans.emplace_back(span(static_cast<size_t>(channel.from),
-                                                trace::Category::kComm, send_names_[c],
-                                                record.begin, record.arrival, record.command));
-    made.stream = StreamId(kMessageStream);
+    Span& made =
+        trace_.spans.emplace_back(span(static_cast<size_t>(channel.from), trace::Category::kComm,
+                                       send_names_[c], leaves_[m], record.arrival, record.command));
+    made.stream = message_stream(channel.from, channel.to);
     if (!arrives) {
       made.bytes = Bytes(channel.sent);
       made.flow_out = static_cast<int64_t>(m);
       return;
     }
     made.rank = devices_[static_cast<size_t>(channel.to)];
+    made.stream = message_stream(channel.to, channel.from);
     made.name = receive_names_[c];
     made.start = Seconds(record.arrival);
     made.duration = Seconds(0);
@@ -273,7 +327,10 @@ class TraceMaker {
   trace::NameTable names_;
   NameId step_name_;
   std::vector<NameId> fragment_names_, wait_names_, send_names_, receive_names_;
-  std::vector<std::vector<End>> ends_;  // [pipeline rank] in order of time
+  std::vector<std::vector<int32_t>> peers_;  // [pipeline rank] in order
+  int32_t most_peers_ = 0;
+  std::vector<double> leaves_;          // [message] when it goes onto its link
+  std::vector<std::vector<End>> ends_;  // [pipeline rank] by stream, in order of time
   trace::Trace trace_;
 };
 

@@ -1,6 +1,8 @@
 // Spans by hand: computations one second each, a byte a second.
 #include <algorithm>
+#include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <doctest/doctest.h>
@@ -50,12 +52,12 @@ TEST_CASE("ops are spans of their own where they ran, in calls that meet others,
   CHECK(spans_of(trace, 0) ==
         Spans{"compute constant on 0 from 0 to 1", "compute relu on 0 from 1 to 2",
               "compute constant on 0 from 2 to 3", "compute relu on 0 from 7 to 8",
-              "comm all_reduce on 2 from 3 to 7"});
+              "comm all_reduce on 1 from 3 to 7"});
   CHECK(spans_of(trace, 1) ==
         Spans{"compute constant on 0 from 0 to 1", "compute constant on 0 from 1 to 2",
               "wait waits for pipeline rank 0 in a collective on 0 from 2 to "
               "3",
-              "compute relu on 0 from 7 to 8", "comm all_reduce on 2 from 3 to 7"});
+              "compute relu on 0 from 7 to 8", "comm all_reduce on 1 from 3 to 7"});
 }
 
 TEST_CASE("calls are spans where ops are none, the update's of a category of its own") {
@@ -89,6 +91,45 @@ TEST_CASE("a message is under way with its sender, and arrives at a moment of it
   CHECK(microbatch == 2);
 }
 
+TEST_CASE("messages with each peer are on a stream of their own and leave one after the other") {
+  for (const char* kind : {"1f1b", "gpipe", "interleaved-1f1b", "zb-v"}) {
+    CAPTURE(std::string(kind));
+    const bool chunks = kind[0] == 'i' || kind[0] == 'z';
+    pipeline::ScheduleRequest request{.kind = kind, .ranks = 4, .microbatches = 8};
+    if (chunks) request.chunks = 2;
+    const UnitProgram unit(request, 1, 1, 1);
+    Options options;
+    options.trace = true;
+    // A message takes four times as long as a forward.
+    const trace::Trace trace = simulate(unit.program, unit_cluster(0.25, 1), options).trace;
+    std::map<std::pair<int, int>, std::vector<const trace::Span*>> sends;
+    std::map<int64_t, const trace::Span*> arrivals;
+    for (const trace::Span& span : trace.spans) {
+      if (span.flow_in >= 0) arrivals[span.flow_in] = &span;
+      if (span.flow_out >= 0) sends[{span.rank.value, span.stream.value}].push_back(&span);
+    }
+    std::map<std::pair<int, int>, std::string> names;
+    for (const trace::StreamName& stream : trace.streams)
+      names[{stream.rank.value, stream.stream.value}] = stream.name;
+    bool waited = false;
+    for (auto& [stream, spans] : sends) {
+      std::sort(spans.begin(), spans.end(),
+                [](const auto* a, const auto* b) { return a->start < b->start; });
+      for (size_t i = 0; i < spans.size(); ++i) {
+        const trace::Span& arrived = *arrivals.at(spans[i]->flow_out);
+        CHECK(arrived.start == spans[i]->end());
+        CHECK(names.at(stream) == fmt::format("messages, rank {}", arrived.rank.value));
+        CHECK(names.at({arrived.rank.value, arrived.stream.value}) ==
+              fmt::format("messages, rank {}", stream.first));
+        if (i == 0) continue;
+        CHECK(spans[i - 1]->end() <= spans[i]->start);
+        waited = waited || spans[i - 1]->end() == spans[i]->start;
+      }
+    }
+    CHECK(waited);
+  }
+}
+
 TEST_CASE("what an update sends beside the calls before it is on streams of its own") {
   pipeline::Program program;
   program.mesh = cluster::Mesh({{"pp", 1}, {"dp", 2}});
@@ -106,8 +147,8 @@ TEST_CASE("what an update sends beside the calls before it is on streams of its 
     for (const trace::Span& span : trace.spans) {
       if (span.category == trace::Category::kComm) streams.push_back(span.stream.value);
     }
-    CHECK(streams == (ahead ? std::vector<int>{2, 3} : std::vector<int>{2, 2}));
-    CHECK(trace.streams.size() == (ahead ? 4 : 3));
+    CHECK(streams == (ahead ? std::vector<int>{1, 2} : std::vector<int>{1, 1}));
+    CHECK(trace.streams.size() == (ahead ? 3 : 2));
   }
 }
 
