@@ -5,6 +5,7 @@
 #include <string_view>
 
 #include <doctest/doctest.h>
+#include <fmt/format.h>
 
 #include "base/toml.h"
 
@@ -188,6 +189,14 @@ TEST_CASE("broken TOML is reported with line and column") {
 
 TEST_CASE("what TOML++ asserts of is an error like any other") {
   CHECK_THROWS_WITH_AS(parse_toml("a = 1\n[[[b]]]\n", "f.toml"),
-                       "f.toml: is no TOML: a key or value begins with a character that it cannot",
-                       Error);
+                       "f.toml:2: a key or value begins with a character that it cannot", Error);
+  for (const auto& [text, line] :
+       {std::pair{"[[[", 1}, {"a = 1\n\n[[[\nb = 2\n", 3}, {"a = [\n1,\n2]\nb = 3\n\n[[[", 6}}) {
+    CAPTURE(std::string(text));
+    CHECK_THROWS_WITH_AS(
+        parse_toml(text, "f.toml"),
+        fmt::format("f.toml:{}: a key or value begins with a character that it cannot", line)
+            .c_str(),
+        Error);
+  }
 }

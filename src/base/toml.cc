@@ -158,6 +158,26 @@ Json convert(const toml::node& node, const std::string& path, KeyLines& lines) {
   return {};
 }
 
+// The line that TOML++ asserts of: without those from it on, the text is read or has another fault.
+int line_of_no_toml(std::string_view text) {
+  const auto is_no_toml = [&](size_t size) {
+    try {
+      toml::parse(text.substr(0, size));
+    } catch (const NoToml&) {
+      return true;
+    } catch (const toml::parse_error&) {
+    }
+    return false;
+  };
+  std::vector<size_t> ends;  // of lines
+  for (size_t at = text.find('\n'); at != text.npos; at = text.find('\n', at + 1))
+    ends.push_back(at);
+  ends.push_back(text.size());
+  const auto line =
+      std::partition_point(ends.begin(), ends.end(), [&](size_t end) { return !is_no_toml(end); });
+  return static_cast<int>(line - ends.begin()) + 1;
+}
+
 }  // namespace
 
 Toml parse_toml(std::string_view text, std::string_view file) {
@@ -173,7 +193,8 @@ Toml parse_toml(std::string_view text, std::string_view file) {
     const toml::source_position at = error.source().begin;
     throw_error("{}:{}:{}: {}", file, at.line, at.column, error.description());
   } catch (const NoToml&) {
-    throw_error("{}: is no TOML: a key or value begins with a character that it cannot", file);
+    throw_error("{}:{}: a key or value begins with a character that it cannot", file,
+                line_of_no_toml(text));
   }
 }
 

@@ -392,7 +392,7 @@ Json short_list(const std::string& key, std::string_view value) {
 }
 
 // "tp=2,sp,layers=3:2:3" as the JSON object that says the same.
-// Keys that stand there twice are added to *doubled.
+// Keys that stand there twice, or without their name, are added to *doubled.
 Json short_to_json(const std::string& text, const std::string& where, Diagnostics& diagnostics,
                    std::set<std::string>* doubled) {
   Json json{JsonObject{}};
@@ -408,6 +408,12 @@ Json short_to_json(const std::string& text, const std::string& where, Diagnostic
     if (json.find(key) != nullptr) {
       diagnostics.add("{}: {}: is there twice", where, clipped(key));
       doubled->insert(key);
+      continue;
+    }
+    if (equals == std::string_view::npos && ends_with(to_lower(key), ".csv")) {
+      diagnostics.add("{}: {}: is a schedule's file; give schedule={}", where, clipped(key),
+                      clipped(key));
+      doubled->insert("schedule");
       continue;
     }
     if (equals == std::string_view::npos) {

@@ -43,6 +43,8 @@ TEST_CASE("a key without a sound value has its usual one, and what depends on it
   CHECK(read_plan("recompute=ful").plan.recompute == Recompute::kNone);
   CHECK(read_plan("bucket_mb=x").plan.bucket_mb == Plan().bucket_mb);
   CHECK(message_of("dp=x,ep=2") == "--plan: dp: must be an integer of at least 1, is \"x\"");
+  CHECK(message_of("dp=2,orders/My.CSV,tp=2") ==
+        "--plan: orders/My.CSV: is a schedule's file; give schedule=orders/My.CSV");
   CHECK(message_of("regather,spx") == "--plan: spx: unknown key, did you mean 'sp'?");
   CHECK(message_of("pp=2,cp=2,schedule=seq-1f1b,microbatches=2,schedules=1") ==
         "--plan: schedules: unknown key, did you mean 'schedule'?");

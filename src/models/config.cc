@@ -38,10 +38,11 @@ constexpr int64_t kMostWidth = int64_t{1} << 20;
 constexpr int64_t kMostWords = int64_t{1} << 26;
 constexpr int64_t kMostPositions = int64_t{1} << 26;
 
+// 0 where it is too large, as of a key that is no number: what is held against it says nothing.
 int64_t bounded(JsonReader& reader, std::string_view key, int64_t size, int64_t most) {
   if (size <= most) return size;
   reader.fail(key, "must be at most {}, is {}", most, size);
-  return 1;
+  return 0;
 }
 int64_t read_size(JsonReader& reader, std::string_view key, int64_t most) {
   return bounded(reader, key, reader.integer(key, {.min = 1}), most);
@@ -188,7 +189,7 @@ void read_experts(JsonReader& reader, ModelConfig& config, std::string_view expe
   Mixture& mixture = config.mixture;
   mixture.experts = read_size(reader, experts_key, kMostHeads);
   mixture.top_k = read_size(reader, "num_experts_per_tok", kMostHeads);
-  if (mixture.experts < mixture.top_k) {
+  if (mixture.experts > 0 && mixture.experts < mixture.top_k) {
     reader.fail("num_experts_per_tok", "must be 1 to {}={}, is {}", experts_key, mixture.experts,
                 mixture.top_k);
   }
@@ -242,7 +243,7 @@ void read_deepseek_v3(JsonReader& reader, ModelConfig& config) {
   mixture.shared_ffn_size =
       mixture.ffn_size * reader.integer_or("n_shared_experts", 1, {.min = 0, .max = kMostHeads});
   mixture.dense_layers = reader.integer_or("first_k_dense_replace", 3, {.min = 0});
-  if (mixture.dense_layers > config.layers)
+  if (config.layers > 0 && mixture.dense_layers > config.layers)
     reader.fail("first_k_dense_replace", "must be at most the {} layers, is {}", config.layers,
                 mixture.dense_layers);
   if (reader.integer_or("moe_layer_freq", 1, {.min = 1}) != 1)

@@ -117,6 +117,14 @@ TEST_CASE("sizes whose products would overflow are said to be too large") {
 models/x.json: n_embd: must be at most 1048576, is 4294967296
 models/x.json: n_layer: must be at most 16384, is 9223372036854775807
 models/x.json: n_head: must be at most 16384, is 4294967296)");
+  // Nothing is held against a size that is none.
+  CHECK(
+      message_of(
+          R"({"model_type": "mixtral", "vocab_size": 256, "hidden_size": 1099511627776, "num_hidden_layers": 2,
+        "num_attention_heads": 4, "intermediate_size": 64, "max_position_embeddings": 8,
+        "num_local_experts": 0, "num_experts_per_tok": 2})") ==
+      "models/x.json: hidden_size: must be at most 1048576, is 1099511627776\n"
+      "models/x.json: num_local_experts: must be an integer of at least 1, is 0");
 }
 
 TEST_CASE("everything wrong with a GPT-2 config is reported at once") {
