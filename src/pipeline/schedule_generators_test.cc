@@ -190,6 +190,19 @@ TEST_CASE("the closed forms hold for all sizes") {
   }
 }
 
+TEST_CASE("v-half of few microbatches takes as long as their way there and back") {
+  for (int32_t p = 4; p <= 16; p += 2) {
+    for (int32_t m = 1; m <= p / 2; ++m) {
+      CAPTURE(p);
+      CAPTURE(m);
+      const Timeline times =
+          timeline(make_schedule({.kind = "v-half", .ranks = p, .microbatches = m}), {});
+      CHECK(times.makespan == 4 * p + 2 * m - 1);
+      CHECK(highest(times.peak_activations) <= p / 2 + 1);
+    }
+  }
+}
+
 TEST_CASE("work that fills a step leaves a bubble of 0, not of a rounding below it") {
   const ScheduleCosts narrow{.f = {2}, .b = {1}, .w = {.1}};
   const Timeline full =

@@ -126,12 +126,17 @@ void take_last_w(Slots& slots, int32_t ranks, int32_t first_moves, int32_t secon
   }
 }
 
-// Puts each W into the first idle slot behind all W that stayed and behind its own I.
-void put_w(Slots& slots, int32_t ranks, std::vector<Action> weights) {
+// Puts each W into the first idle slot behind all W that stayed and behind its own I; or all behind
+// the end.
+void put_w(Slots& slots, int32_t ranks, std::vector<Action> weights, bool behind) {
   const auto before = [&](const Action& a, const Action& b) {
     return std::pair(second_chunk(a, ranks), a.first) < std::pair(second_chunk(b, ranks), b.first);
   };
   std::sort(weights.begin(), weights.end(), before);
+  if (behind) {
+    for (const Action& w : weights) slots.put(slots.end(), w);
+    return;
+  }
   int32_t from = 0;
   std::map<std::pair<int32_t, int32_t>, int32_t> input_slot;  // (stage, microbatch)
   for (const Action& w : weights) input_slot[{w.stage.value, w.first}] = slots.end();
@@ -159,7 +164,7 @@ void put_w(Slots& slots, int32_t ranks, std::vector<Action> weights) {
 // The last input gradients follow each other in a chain up and down the ranks that starts right
 // after rank 0's last forward of chunk 1, microbatches two slots apart; the W wait for the idle
 // slots.
-void tighten_cooldown(Schedule& schedule, int32_t peak) {
+void tighten_cooldown(Schedule& schedule, int32_t peak, bool behind) {
   const int32_t p = schedule.placement.ranks, m = schedule.microbatches;
   std::vector<Slots> ranks = slots_of(schedule);
   int32_t last_forward = 0;
@@ -185,7 +190,7 @@ void tighten_cooldown(Schedule& schedule, int32_t peak) {
     };
     put(i0, last_forward + 2 * p - r);
     put(i1, last_forward + 1 + r);
-    put_w(slots, p, std::move(weights));
+    put_w(slots, p, std::move(weights), behind);
     schedule.ranks[static_cast<size_t>(r)] = row_of(slots);
   }
 }
@@ -332,8 +337,22 @@ void reorder_ends(Schedule& schedule) {
     row = pack_warmup(row, p, r, schedule.microbatches, peak);
   }
   schedule.ranks = IdleFiller(schedule, peak).run();
-  tighten_cooldown(schedule, peak);
-  schedule.ranks = IdleFiller(schedule, peak).run();
+  const auto cooled = [&](bool behind) {
+    Schedule way = schedule;
+    tighten_cooldown(way, peak, behind);
+    way.ranks = IdleFiller(way, peak).run();
+    return way;
+  };
+  Schedule usual = cooled(false);
+  if (schedule.microbatches < p) {
+    // Few microbatches are often done sooner with W behind the end, from where idle slots take
+    // them.
+    const auto makespan = [](const Schedule& way) { return timeline(way, {}).makespan; };
+    Schedule other = cooled(true);
+    if (peak_of(other) <= peak_of(usual) && makespan(other) < makespan(usual))
+      std::swap(usual, other);
+  }
+  schedule = std::move(usual);
 }
 
 }  // namespace mw::pipeline
