@@ -13,6 +13,7 @@ host takes to issue an op, is left out: one row says how long that is.
 | product | x w^T, as a linear layer calls it; of experts, grouped | batch products of [m, k] by [k, n] |
 | attention, attention_grad | FlashAttention-2, its gradients | batch heads, m queries, n keys, size k |
 | stream | a sum or copy of vectors, a fill | m bytes, read and written together |
+| gradient_copy | a block's gradients in bf16 into the f32 buffer that FSDP2 scatters | m elements, for n ranks |
 | loss | cross_entropy of f32 logits, with gradients | m tokens, n words |
 | update | AdamW as PyTorch has it by default, `foreach`, f32 | m parameters |
 | host | a linear layer too small for the device to matter | |
@@ -168,6 +169,22 @@ def streams(table):
         table.add(lambda: b.zero_(), "stream", "f32", m=size)
 
 
+def gradient_copies(table):
+    blocks = [  # square matrices, narrow ones, of the FFN; experts
+        [(h, h)] * 2 + [(h // 4, h)] * 2 + [(7 * h // 2, h)] * 2 + [(h, 7 * h // 2)]
+        for h in (1024, 2048, 4096, 8192)
+    ] + [[(experts, ffn, 2048)] * 3 for experts, ffn in ((32, 1024), (128, 768))]
+    for shapes in blocks:
+        gradients = [normal(*shape) for shape in shapes]
+        elements = sum(gradient.numel() for gradient in gradients)
+        for ranks in (8, 32):
+            whole = torch.empty(ranks, elements // ranks, device="cuda")
+            table.add(
+                lambda: torch._chunk_cat(gradients, dim=0, num_chunks=ranks, out=whole),
+                "gradient_copy", "bf16", m=elements, n=ranks,
+            )  # fmt: skip
+
+
 def ends(table):
     for tokens in (2048, 8192):
         for words in (32000, 128256):
@@ -195,7 +212,7 @@ def main():
     if not torch.cuda.is_available():
         parser.error("PyTorch finds no GPU here")
     table = Table(options.device, options.seconds)
-    for part in (products, grouped_products, attention, streams, ends):
+    for part in (products, grouped_products, attention, streams, gradient_copies, ends):
         part(table)
         table.write(options.output)
     print(f"{len(table.rows)} kernels in {options.output}")

@@ -156,10 +156,11 @@ TEST_CASE("kernels are of a device, and take what their sizes say") {
                                                  "A100,loss,bf16,1,100,1000,1,0,30\n"
                                                  "A100,update,f32,1,100,1,1,0,30\n"
                                                  "A100,product,fp8,1,512,256,128,0,30\n"
-                                                 "A100,host,bf16,1,1,1,1,0,12\n",
+                                                 "A100,host,bf16,1,1,1,1,0,12\n"
+                                                 "A100,gradient_copy,f16,1,100,8,1,0,9\n",
                                              "k.csv", "A100-SXM-80GB");
   CHECK(read.collectives.empty());
-  REQUIRE(read.kernels.size() == 8);
+  REQUIRE(read.kernels.size() == 9);
   const auto flops = [&](size_t i) { return read.kernels[i].works[0].flops; };
   const auto bytes = [&](size_t i) {
     double sum = 0;
@@ -179,6 +180,7 @@ TEST_CASE("kernels are of a device, and take what their sizes say") {
   CHECK(bytes(3) == 4096);
   CHECK(bytes(4) == 4.0 * 2 * 100 * 1000);
   CHECK(bytes(5) == 28.0 * 100);
+  CHECK(bytes(8) == 6.0 * 100);  // two read, four written
   CHECK(bytes(6) == 512 * 128 + 256 * 128 + 2 * 512 * 256);
   cluster::Device device = a100().clusters[0].device;
   device.attained.host_op = Seconds(3e-6);
@@ -191,19 +193,18 @@ TEST_CASE("kernels are of a device, and take what their sizes say") {
 TEST_CASE("a fit finds the constants that made the kernels' times") {
   std::string csv = kKernelHeader;
   const char* const sizes[] = {
-      "product,bf16,1,8192,8192,128",    "product,bf16,1,8192,8192,1024",
-      "product,bf16,1,8192,8192,8192",   "attention,bf16,64,1024,1024,128",
-      "attention,bf16,64,4096,4096,128", "attention,bf16,64,16384,16384,128",
-      "stream,f32,1,1000000000,1,1",     "stream,f32,1,4000000000,1,1"};
+      "product,bf16,1,8192,8192,128",      "product,bf16,1,8192,8192,1024",
+      "product,bf16,1,8192,8192,8192",     "attention,bf16,64,1024,1024,128",
+      "attention,bf16,64,4096,4096,128",   "attention,bf16,64,16384,16384,128",
+      "stream,f32,1,1000000000,1,1",       "stream,f32,1,4000000000,1,1",
+      "gradient_copy,bf16,1,600000000,8,1"};
   for (const char* size : sizes) csv += fmt::format("A100-SXM,{},0,1\n", size);
   MeasuredKernels made = parse_kernels(csv, "k.csv", "A100-SXM-80GB");
   cluster::Cluster at = a100().clusters[0];
   cluster::apply(stack(0.9), at);
-  const std::vector<std::pair<std::string, double>> truth = {{"matrix_fraction", 0.7},
-                                                             {"product_half_k", 200},
-                                                             {"attention_fraction", 0.6},
-                                                             {"attention_half_keys", 300},
-                                                             {"memory_fraction", 0.75}};
+  const std::vector<std::pair<std::string, double>> truth = {
+      {"matrix_fraction", 0.7},     {"product_half_k", 200},   {"attention_fraction", 0.6},
+      {"attention_half_keys", 300}, {"memory_fraction", 0.75}, {"gradient_copy_traffic", 1.6}};
   std::vector<std::string> names;
   for (const auto& [name, value] : truth) {
     cluster::set_constant(at, name, value);
@@ -220,10 +221,10 @@ TEST_CASE("a fit finds the constants that made the kernels' times") {
   CHECK(fit.residuals[0].kernel != nullptr);
   const std::string text = to_text(fit, {});
   CHECK(text.find("attention       64 heads of 128, 1024 queries, 1024 keys, bf16") != text.npos);
-  CHECK(text.find("8 measured kernels: mean error 0.") != text.npos);
+  CHECK(text.find("9 measured kernels: mean error 0.") != text.npos);
   const cluster::Profile profile =
       fitted_profile(stack(0.9), fit, {}, {.runs = {}, .kernels = "k.csv"});
-  CHECK(profile.source.find("8 kernels of k.csv: matrix_fraction") != std::string::npos);
+  CHECK(profile.source.find("9 kernels of k.csv: matrix_fraction") != std::string::npos);
 }
 
 TEST_CASE("a table of kernels is checked by line, whichever it is of") {
@@ -237,7 +238,7 @@ TEST_CASE("a table of kernels is checked by line, whichever it is of") {
       "k.csv:2: causal: must be 0 but for attention, is \"1\"\n"
       "k.csv:3: causal: must be 0, as not every query has a key, is \"1\"\n"
       "k.csv:4: kernel: must be one of product, attention, attention_grad, stream, loss, update, "
-      "host, is \"sort\"\n"
+      "host, gradient_copy, is \"sort\"\n"
       "k.csv:4: causal: must be at most 1, is \"2\"\n"
       "k.csv:5: dtype: must be one of f32, is \"bf16\"\n"
       "k.csv:5: time_us: must be a positive number, is \"0\"\n"

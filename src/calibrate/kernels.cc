@@ -144,6 +144,10 @@ std::vector<OpWork> works_of(const std::string& kernel, const Sizes& s) {
   if (kernel == "attention" || kernel == "attention_grad")
     return {fused_attention(s, kernel == "attention_grad")};
   if (kernel == "stream") return {of_bytes(OpWork::Kind::kStream, OpKind::kCopy, s, s.rows())};
+  if (kernel == "gradient_copy") {
+    constexpr double kSummed = 4;  // bytes
+    return {of_bytes(OpWork::Kind::kGradientCopy, OpKind::kCopy, s, (s.one + kSummed) * s.rows())};
+  }
   if (kernel == "host") return {work_of_kind(OpWork::Kind::kNothing, OpKind::kCopy, s)};
   if (kernel == "update") {
     // Weight, gradient and both moments read, all but the gradient written.
@@ -163,6 +167,8 @@ std::string text_of(const std::string& kernel, const Sizes& s) {
     if (s.batch > 1) text = fmt::format("{} of {}", s.batch, text);
   } else if (kernel == "stream") {
     text = format_bytes(s.m);
+  } else if (kernel == "gradient_copy") {
+    text = fmt::format("{} gradients for {} ranks", s.m, s.n);
   } else if (kernel == "update") {
     text = fmt::format("{} parameters", s.m);
   } else if (kernel == "loss") {
@@ -176,9 +182,9 @@ std::string text_of(const std::string& kernel, const Sizes& s) {
 
 std::vector<KernelRow> read_kernels(const CsvTable& table, const std::string& file,
                                     const std::string& device, Diagnostics& diagnostics) {
-  static const std::vector<std::string> kKernels = {"product", "attention", "attention_grad",
-                                                    "stream",  "loss",      "update",
-                                                    "host"},
+  static const std::vector<std::string> kKernels = {"product", "attention",    "attention_grad",
+                                                    "stream",  "loss",         "update",
+                                                    "host",    "gradient_copy"},
                                         kTypes = {"bf16", "f16", "f32", "fp8"},
                                         kHalf = {"bf16", "f16"}, kFull = {"f32"},
                                         kWide = {"bf16", "f16", "f32"};
@@ -190,13 +196,14 @@ std::vector<KernelRow> read_kernels(const CsvTable& table, const std::string& fi
     Sizes s;
     const bool product = row.kernel == "product", stream = row.kernel == "stream";
     const bool attention = row.kernel.starts_with("attention");
-    s.dtype = cells.word("dtype", product                  ? kTypes
-                                  : attention              ? kHalf
-                                  : row.kernel == "update" ? kFull
-                                                           : kWide);
+    const bool update = row.kernel == "update", copies = row.kernel == "gradient_copy";
+    s.dtype = cells.word("dtype", product               ? kTypes
+                                  : attention || copies ? kHalf
+                                  : update              ? kFull
+                                                        : kWide);
     s.one = s.dtype == "f32" ? 4 : s.dtype == "fp8" ? 1 : 2;
     s.batch = cells.count("batch", 1, kMostBatch);
-    s.m = cells.count("m", 1, stream || row.kernel == "update" ? kMostBytes : kMostSize);
+    s.m = cells.count("m", 1, stream || update || copies ? kMostBytes : kMostSize);
     s.n = cells.count("n", 1, kMostSize);
     s.k = cells.count("k", 1, kMostSize);
     s.causal = cells.count("causal", 0, 1) == 1;

@@ -32,10 +32,10 @@ struct CalibrateOptions {
 const std::vector<std::string> kOfCollectives = {"collective_latency_us", "node_bus_fraction",
                                                  "network_bus_fraction"};
 const std::vector<std::string> kOfKernels = {
-    "matrix_fraction",          "product_half_k",      "fp8_fraction",
-    "attention_fraction",       "attention_half_keys", "attention_grad_fraction",
-    "attention_grad_half_keys", "memory_fraction",     "loss_traffic",
-    "update_traffic",           "host_op_us"};
+    "matrix_fraction",          "product_half_k",        "fp8_fraction",
+    "attention_fraction",       "attention_half_keys",   "attention_grad_fraction",
+    "attention_grad_half_keys", "memory_fraction",       "loss_traffic",
+    "update_traffic",           "gradient_copy_traffic", "host_op_us"};
 const std::vector<std::string> kOfRuns = {"matrix_fraction", "memory_fraction", "launch_us",
                                           "host_op_us"};
 

@@ -95,12 +95,13 @@ struct Attained {
   bool fused_elementwise = true;  // else norms, rope and SwiGLU are several kernels each
   // Linear layers of one input (queries, keys and values; gate and up) are one product.
   bool fused_linears = false;
-  double cache_rate = 1;          // of traffic within the cache, over that of memory
-  double score_traffic = 1;       // of unfused attention's kernels: bytes over those counted
-  double activation_traffic = 1;  // of GELU's kernels: bytes over those of one that is fused
-  double logits_fraction = 1;     // of what their shape says, by products with the vocabulary
-  double loss_traffic = 1;        // of the loss's kernels: bytes over the fewest possible
-  double update_traffic = 1;      // of the optimizer's kernels
+  double cache_rate = 1;             // of traffic within the cache, over that of memory
+  double score_traffic = 1;          // of unfused attention's kernels: bytes over those counted
+  double activation_traffic = 1;     // of GELU's kernels: bytes over those of one that is fused
+  double logits_fraction = 1;        // of what their shape says, by products with the vocabulary
+  double loss_traffic = 1;           // of the loss's kernels: bytes over the fewest possible
+  double update_traffic = 1;         // of the optimizer's kernels
+  double gradient_copy_traffic = 1;  // of those that put gradients together (Stack::copies_shards)
   // MiB of gradients that one all-reduce of the step sums at most; 0: all that the plan's buckets
   // hold.
   double reduce_bucket = 0;

@@ -14,7 +14,7 @@ namespace {
 
 constexpr std::array<std::string_view, 3> kAllocators = {"plan", "segments", "expandable"};
 
-constexpr std::array<ConstantInfo, 30> kConstants = {{
+constexpr std::array<ConstantInfo, 31> kConstants = {{
     {"matrix_fraction", 0.05, 1, "of the dense peak, by the largest matrix products"},
     {"product_half_k", 1, 4096, "elements: a product whose k is this long reaches half"},
     {"fp8_fraction", 0.2, 2, "of the share of the peak that half-precision products reach, by fp8"},
@@ -29,6 +29,8 @@ constexpr std::array<ConstantInfo, 30> kConstants = {{
     {"logits_fraction", 0.1, 1, "of what their shape says, by products with the vocabulary"},
     {"loss_traffic", 0.2, 50, "bytes of the loss's kernels over the fewest possible"},
     {"update_traffic", 0.05, 20, "bytes of the optimizer's kernels over the fewest possible"},
+    {"gradient_copy_traffic", 0.2, 20,
+     "bytes of the kernels that put gradients together for a collective over the fewest possible"},
     {"reduce_bucket_MiB", 0.1, 1e4, "of gradients that one all-reduce of the step sums at most"},
     {"overlap_slowdown", 1, 4, "time of computation beside communication, over that alone"},
     {"launch_us", 0.1, 1000, "from the end of a kernel to the start of the next"},
@@ -76,6 +78,7 @@ double* attained(Attained& a, std::string_view name) {
   if (name == "logits_fraction") return &a.logits_fraction;
   if (name == "loss_traffic") return &a.loss_traffic;
   if (name == "update_traffic") return &a.update_traffic;
+  if (name == "gradient_copy_traffic") return &a.gradient_copy_traffic;
   if (name == "reduce_bucket_MiB") return &a.reduce_bucket;
   if (name == "overlap_slowdown") return &a.overlap_slowdown;
   return nullptr;

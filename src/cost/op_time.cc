@@ -545,6 +545,7 @@ OpTime op_time(const cluster::Device& device, const OpWork& work, bool tf32, Fp8
     bytes *= attained.activation_traffic;
   if (work.kind == OpWork::Kind::kLoss) bytes *= attained.loss_traffic;
   if (work.kind == OpWork::Kind::kUpdate) bytes *= attained.update_traffic;
+  if (work.kind == OpWork::Kind::kGradientCopy) bytes *= attained.gradient_copy_traffic;
   const double arithmetic = rate > 0 ? work.flops / rate : 0;
   const double memory = memory_time(device, bytes, work.bytes);
   time.device += Seconds(std::max(arithmetic, memory));

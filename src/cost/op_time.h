@@ -52,9 +52,10 @@ struct OpTime {
 // All of an op that its time depends on, but for the device.
 struct OpWork {
   enum class Kind : uint8_t {
-    kNothing,  // a kernel without arithmetic or traffic to speak of
-    kStream,   // reads and writes
-    kProduct,  // `shape`
+    kNothing,       // a kernel without arithmetic or traffic to speak of
+    kStream,        // reads and writes
+    kGradientCopy,  // puts gradients together in their collective's type
+    kProduct,       // `shape`
     kLogits,  // a product that makes logits or takes their gradient: `shape`; work_of says kProduct
     kAttention,  // shape: heads of all samples x [queries, keys], k = the head's size
     kLoss,       // reads and writes logits

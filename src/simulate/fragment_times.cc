@@ -81,10 +81,11 @@ void add_copy(FragmentCost& cost, const FragmentCost::Collective& collective,
               const cluster::Cluster& cluster, const Options& options) {
   constexpr double kHalf = 2;  // bytes
   const auto written = static_cast<double>(sent_bytes(cost, collective, options).value);
-  const double read =
-      collective.gradients > 0 ? kHalf * static_cast<double>(collective.gradients) : written;
+  const bool gradients = collective.gradients > 0;
+  const double read = gradients ? kHalf * static_cast<double>(collective.gradients) : written;
+  const double traffic = gradients ? cluster.device.attained.gradient_copy_traffic : 1;
   OpCost& op = cost.ops[static_cast<size_t>(collective.copied_at)];
-  op.device += (read + written) / streaming_rate(cluster.device) * collective.times;
+  op.device += traffic * (read + written) / streaming_rate(cluster.device) * collective.times;
 }
 
 // A ring's first part is there; while it computes with each part the next one comes.

@@ -112,7 +112,7 @@ TEST_CASE("data parallelism's parts cost a share a member and their copies") {
 }
 
 TEST_CASE("gathered weights are copied where they are read, gradients where they are made") {
-  const cluster::Cluster c = seconds();
+  cluster::Cluster c = seconds();
   FragmentCost cost = made(OpKind::kAllGather);
   cost.collectives_of[0].copied_at = 1;
   set_times(cost, c, {});
@@ -127,6 +127,14 @@ TEST_CASE("gathered weights are copied where they are read, gradients where they
   cost.collectives_of[0].gradients = cost.collectives_of[0].bytes.value / 4;  // made in two bytes
   set_times(cost, c, {});
   CHECK(cost.ops[1].device == close_to(2 + 4 + 2));
+  // By a kernel of its own, which the stack's constants know.
+  c.device.attained.gradient_copy_traffic = 3;
+  set_times(cost, c, {});
+  CHECK(cost.ops[1].device == close_to(2 + 3 * (4 + 2)));
+  cost = made(OpKind::kAllGather);
+  cost.collectives_of[0].copied_at = 1;
+  set_times(cost, c, {});
+  CHECK(cost.ops[1].device == close_to(2 + 2 * 4));
 }
 
 TEST_CASE("what is gathered in fp8 goes in a byte for two") {

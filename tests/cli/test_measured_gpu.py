@@ -48,12 +48,12 @@ def test_a_step_and_its_memory(device, row, tmp_path):
     if row["step_s"]:
         # The fake group's copies run beside computation and are no part of what is predicted.
         step, copies = float(row["step_s"]), float(row["group_s"] or 0)
-        assert 0.93 * (step - copies) <= result["compute_s"] <= 1.05 * step
+        assert 0.95 * (step - copies) <= result["compute_s"] <= 1.03 * step
 
 
 @pytest.mark.parametrize(
     "device, profile, kernels, error, constants",
-    [("h100", "h100-80gb-torch", 246, "4.9", 11), ("h200", "h200-141gb-torch", 229, "5.3", 10)],
+    [("h100", "h100-80gb-torch", 258, "5.0", 12), ("h200", "h200-141gb-torch", 241, "5.3", 11)],
 )
 def test_kernels_fit_the_profiles_constants(device, profile, kernels, error, constants, tmp_path):
     fitted = tmp_path / "fitted.toml"
