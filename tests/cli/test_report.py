@@ -110,6 +110,17 @@ def test_a_bar_lies_where_its_times_say_in_its_colour(page):
 
 
 @in_browser
+def test_messages_to_every_rank_have_their_own_colour(page):
+    bars = page.run("""meshwright.timelines[0].run.ranks.flatMap((rank) => rank.lanes.flatMap((lane) =>
+      Array.from({length: lane.n}, (_, i) => [meshwright.page.runs[0].names[lane.name[i]], lane.label,
+                                              meshwright.timelines[0].fill(lane, i).join()])))""")
+    sends = [(label, colour) for name, label, colour in bars if name.startswith("send ")]
+    others = {colour for name, _, colour in bars if not name.startswith("send ")}
+    assert len({label for label, _ in sends}) > 1
+    assert len({colour for _, colour in sends}) == 1 and sends[0][1] not in others
+
+
+@in_browser
 def test_the_pointer_tells_what_lies_under_it(page):
     page.run("meshwright.view.fit(); scrollTo(0, 0)")
     page.frame()

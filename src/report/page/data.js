@@ -31,7 +31,8 @@ class Reader {
 function readLane(reader, names) {
   const stream = reader.number(), label = names[reader.number()], n = reader.number();
   const lane = {
-    stream, label, n, start: new Float64Array(n), end: new Float64Array(n), name: new Uint32Array(n),
+    stream, label, n, messages: label.startsWith("messages"),
+    start: new Float64Array(n), end: new Float64Array(n), name: new Uint32Array(n),
     category: new Uint8Array(n), microbatch: new Int32Array(n), stage: new Int32Array(n),
     bytes: new Float64Array(n), flops: new Float64Array(n),
   };

@@ -46,7 +46,7 @@ const anyBar = (f) => page.runs.some((run) => run.ranks.some((rank) => rank.lane
   [...Array(lane.n).keys()].some((i) => f(run, lane, i)))));
 const isCall = (run, lane, i) => /^(F|I|W|B|UPDATE)$/.test(run.kinds[lane.name[i]]);
 const isOp = (run, lane, i) => lane.category[i] === COMPUTE && !isCall(run, lane, i);
-const isCollective = (run, lane, i) => lane.category[i] === COMM && lane.stream !== 1;
+const isCollective = (run, lane, i) => lane.category[i] === COMM && !lane.messages;
 
 // Mean over ranks: [name, ns].
 function meanShares(run) {
@@ -99,14 +99,14 @@ function timelineLegend() {
   if (ops) entries.push(["op", colour("other")]);
   if (page.runs.some((run) => run.chunks > 1)) entries.push(["darker: odd chunk", mixed(colour(ops ? "other" : "F"), [20, 24, 34], 0.3)]);
   if (anyBar((run, lane, i) => lane.category[i] === WAIT)) entries.push(["waits for another rank", colour("wait")]);
-  if (anyBar((run, lane) => lane.stream === 1)) entries.push(["message on its way", colour("message")]);
+  if (anyBar((run, lane) => lane.messages)) entries.push(["message on its way", colour("message")]);
   if (anyBar(isCollective)) entries.push(["collective", colour("comm")]);
   entries.push(["critical path", colour("path"), true]);
   return legend(entries);
 }
 
 function timelineWords() {
-  const thin = [["messages", (run, lane) => lane.stream === 1], ["collectives", isCollective]]
+  const thin = [["messages", (run, lane) => lane.messages], ["collectives", isCollective]]
     .filter(([, f]) => anyBar(f)).map(([name]) => name).join(" and ");
   return `A row is a pipeline rank; a bar is ${anyBar(isOp) ? "an op" : "a call for one microbatch"}` +
     `${thin ? `; the thin bars below are ${thin}` : ""}.`;

@@ -128,7 +128,7 @@ class Timeline {
     const kinds = this.run.kinds.map((kind) => Math.max(0, KINDS.indexOf(kind)));
     for (let i = 0; i < lane.n; ++i) {
       const odd = lane.stage[i] < 0 ? 0 : Math.floor(lane.stage[i] / ranks) % 2;
-      paint[i] = lane.category[i] === WAIT ? 0 : lane.category[i] === COMM ? (lane.stream === 1 ? 1 : 2)
+      paint[i] = lane.category[i] === WAIT ? 0 : lane.category[i] === COMM ? (lane.messages ? 1 : 2)
         : 3 + 2 * kinds[lane.name[i]] + odd;
     }
     return paint;
