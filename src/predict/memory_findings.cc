@@ -37,6 +37,7 @@ std::string text_of(const Plan& now, const Change& change) {
   }
   if (plan.microbatches != now.microbatches)
     parts.push_back(fmt::format("microbatches={}", plan.microbatches));
+  if (plan.prefetch_mb != now.prefetch_mb) parts.emplace_back("prefetch_mb=0");
   return join(parts, ",");
 }
 
@@ -120,6 +121,7 @@ std::vector<Change> single_changes(const Request& request) {
   for (const int64_t count : more_microbatches(request, now))
     add([&](Plan& plan) { plan.microbatches = count; });
   if (!whole) add([](Plan& plan) { plan.recompute = Recompute::kFull; });
+  if (now.zero == 3 && now.dp * now.cp > 1) add([](Plan& plan) { plan.prefetch_mb = 0; });
   return changes;
 }
 
@@ -154,6 +156,7 @@ std::vector<Change> joint_changes(const Request& request, Change made) {
     own.plan.zero = 3;
     changes.push_back(std::move(own));
     add([](Plan& plan) { plan.zero = 3; });
+    add([](Plan& plan) { plan.prefetch_mb = 0; });
   }
   return changes;
 }
@@ -180,6 +183,7 @@ Change needed_ones(const Request& request, Change change) {
     change = std::move(less);
     return true;
   };
+  take_back([&](Plan& plan) { plan.prefetch_mb = now.prefetch_mb; });
   if (!take_back([&](Plan& plan) { plan.recompute = now.recompute; }) &&
       change.plan.recompute == Recompute::kFull && now.recompute == Recompute::kNone)
     take_back([](Plan& plan) { plan.recompute = Recompute::kSelective; });
