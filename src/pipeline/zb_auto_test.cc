@@ -5,7 +5,6 @@
 #include <doctest/doctest.h>
 
 #include "base/rng.h"
-#include "base/test_close_to.h"
 #include "pipeline/schedule_timeline.h"
 
 using namespace mw;
