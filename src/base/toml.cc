@@ -162,7 +162,7 @@ Json convert(const toml::node& node, const std::string& path, KeyLines& lines) {
 int line_of_no_toml(std::string_view text) {
   const auto is_no_toml = [&](size_t size) {
     try {
-      toml::parse(text.substr(0, size));
+      (void)toml::parse(text.substr(0, size));
     } catch (const NoToml&) {
       return true;
     } catch (const toml::parse_error&) {
