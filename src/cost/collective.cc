@@ -29,9 +29,10 @@ constexpr double kNvlsLatency = 23;  // [NCCL 2.18, src/graph/tuning.cc]
 // and is not pipelined as deeply, LL128 a flag with every 120 bytes.
 constexpr Latencies kRingShare = {0.25, 0.92, 1.0};
 constexpr Latencies kTreeShare = {1 / 3.8, 0.92, 0.92};
-// Trees reach less of the inside bus than rings: 110 of 235 GB/s on two nodes, 80 on more [NCCL
-// 2.9, Ampere].
-constexpr double kTreeBusTwoNodes = 110.0 / 235, kTreeBusMoreNodes = 80.0 / 235;
+// Trees reach less of the inside bus than rings: 110 of 235 GB/s on two nodes, 80 on more, with
+// LL128 130 and 105 [NCCL 2.8, Ampere].
+constexpr Latencies kTreeBusTwoNodes = {110.0 / 235, 130.0 / 235, 110.0 / 235};
+constexpr Latencies kTreeBusMoreNodes = {80.0 / 235, 105.0 / 235, 80.0 / 235};
 
 double hop_latency(const Link& link, Protocol protocol, bool tree) {
   const auto p = static_cast<size_t>(protocol);
@@ -163,10 +164,12 @@ class Model {
       if (!chain) nodes *= ways;
       hops += (chain ? ways - 1 : std::log2(ways)) * hop_latency(cluster_.links[l], protocol, true);
     }
-    const double cap = cluster_.links[0].bus_bandwidth.value * (nodes <= 1   ? 1
-                                                                : nodes <= 2 ? kTreeBusTwoNodes
-                                                                             : kTreeBusMoreNodes);
-    const double bus = std::min(ring_bus(), cap) * kTreeShare[p];
+    double bus = ring_bus();
+    if (nodes > 1 && cluster_.links[0].kind != LinkKind::kNetwork) {
+      const double part = (nodes <= 2 ? kTreeBusTwoNodes : kTreeBusMoreNodes)[p];
+      bus = std::min(bus, part * cluster_.links[0].bus_bandwidth.value);
+    }
+    bus *= kTreeShare[p];
     consider(Algorithm::kTree, protocol, kTreeBase[p] * kMicro + 2 * hops, 2 * bytes_ / bus);
   }
 
