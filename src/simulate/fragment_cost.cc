@@ -9,7 +9,6 @@
 #include "cost/collective.h"
 #include "cost/op_time.h"
 #include "ops/op_def.h"
-#include "pipeline/axes.h"
 #include "pipeline/groups.h"
 #include "pipeline/volume.h"
 
@@ -50,18 +49,20 @@ double square_flops(const ir::Graph& graph, const ir::Op& op, double flops) {
 // Tensor parallelism's groups: "tp", or with fewer key heads than ranks "tp_kv" and "tp_rep".
 bool is_tensor_label(const std::string& label) { return starts_with(label, "tp"); }
 
-// Of data parallelism: over dp, and what else divides the data.
-bool is_data_group(const ir::DeviceGroup& group) {
-  const auto* of = std::get_if<ir::AxisGroup>(&group);
-  return of != nullptr && std::find(of->axes.begin(), of->axes.end(), "dp") != of->axes.end() &&
-         std::all_of(of->axes.begin(), of->axes.end(),
-                     [](const std::string& axis) { return pipeline::is_data_axis(axis); });
+// Gathers a state, weights that ranks divide, or reduces weights' gradients.
+bool is_of_weights(const Fragment& fragment, const ir::Op& op) {
+  if (op.kind == OpKind::kAllReduce || op.kind == OpKind::kReduceScatter)
+    return op.work == ir::Work::kWeightGrad;
+  return op.kind == OpKind::kAllGather &&
+         std::any_of(fragment.inputs.begin(), fragment.inputs.end(), [&](const auto& port) {
+           return port.kind == pipeline::PortKind::kState && port.value == op.operands[0];
+         });
 }
 
-Beside beside_of(OpKind kind, const std::string& label, bool update) {
+Beside beside_of(OpKind kind, const std::string& label, bool of_weights) {
   if (kind == OpKind::kAllToAll || kind == OpKind::kPermute) return Beside::kOther;
   if (is_tensor_label(label)) return Beside::kTensor;
-  if (!update && label == "cp") return Beside::kRing;
+  if (!of_weights && label == "cp") return Beside::kRing;
   return kind == OpKind::kAllGather ? Beside::kParamGather : Beside::kGradReduce;
 }
 
@@ -241,12 +242,13 @@ void FragmentCoster::add_collective(const Fragment& fragment, const ir::Op& op, 
     }
   }
   const bool reduces = op.kind == OpKind::kAllReduce || op.kind == OpKind::kReduceScatter;
-  made.beside = beside_of(op.kind, label, cost.update);
+  const bool of_weights = is_of_weights(fragment, op);
+  made.beside = beside_of(op.kind, label, cost.update || of_weights);
   FragmentCost::Collective collective;
   collective.op = static_cast<int32_t>(cost.ops.size());
   collective.kind = op.kind;
   collective.bytes = whole;
-  collective.data = !cost.update && is_data_group(attrs.group);
+  collective.data = !cost.update && of_weights;
   const DType dtype = fragment.graph.type(op.operands[0]).dtype;  // f64: the norm's sums
   const bool of_gradients = reduces && (cost.update || collective.data) && dtype != DType::kF64;
   if (of_gradients && half_weights_) {

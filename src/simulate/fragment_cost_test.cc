@@ -42,6 +42,7 @@ class HandFragment {
     op.kind = kind;
     op.attrs = std::move(attrs);
     op.operands = std::move(operands);
+    op.work = work;
     if (again) op.recompute = RegionId(0);
     return graph().op(graph().add_op(std::move(op), std::move(types))).results;
   }
@@ -75,7 +76,9 @@ class HandFragment {
   pipeline::Program program;
   cluster::Cluster on = unit_cluster(1, 1);
   Options options;
-  bool again = false;  // ops that are added are recomputed ones
+  // Of the ops that are added: what they are of, and whether they are recomputed ones.
+  ir::Work work = ir::Work::kForward;
+  bool again = false;
 
  private:
   std::vector<int64_t> sizes_of(ValueId v) {
@@ -107,22 +110,36 @@ TEST_CASE("what a collective is to computation beside it is its kind's and its a
     hand.collective(c.kind, c.axis, hand.input({8}));
     CHECK(hand.cost().ops[0].beside == c.beside);
   }
+  // Over cp alone weights are gathered and their gradients reduced, too.
+  HandFragment hand(ActionKind::kB);
+  hand.collective(OpKind::kAllGather, "cp", hand.input({4}, PortKind::kState), {8});
+  hand.work = ir::Work::kWeightGrad;
+  hand.collective(OpKind::kReduceScatter, "cp", hand.input({8}), {4});
+  CHECK(hand.cost().ops[0].beside == Beside::kParamGather);
+  CHECK(hand.cost().ops[1].beside == Beside::kGradReduce);
 }
 
 TEST_CASE("gradients under weights in half precision are summed in the stack's format") {
   struct Case {
     ActionKind fragment;
+    ir::Work work;
     const char* axis;
     DType weights, summed;
     int64_t gradients, bytes;
   };
-  for (const Case& c : {Case{ActionKind::kUpdate, "dp", DType::kBF16, DType::kF32, 8, 16},
-                        {ActionKind::kUpdate, "dp", DType::kBF16, DType::kF64, 0, 64},  // the norm
-                        {ActionKind::kUpdate, "dp", DType::kF32, DType::kF32, 0, 32},
-                        {ActionKind::kB, "dp", DType::kBF16, DType::kF32, 8, 16},
-                        {ActionKind::kB, "tp", DType::kBF16, DType::kF32, 0, 32}}) {
+  using ir::Work;
+  for (const Case& c :
+       {Case{ActionKind::kUpdate, Work::kForward, "dp", DType::kBF16, DType::kF32, 8, 16},
+        {ActionKind::kUpdate, Work::kForward, "dp", DType::kBF16, DType::kF64, 0, 64},  // the norm
+        {ActionKind::kUpdate, Work::kForward, "dp", DType::kF32, DType::kF32, 0, 32},
+        {ActionKind::kB, Work::kWeightGrad, "dp", DType::kBF16, DType::kF32, 8, 16},
+        {ActionKind::kB, Work::kWeightGrad, "cp", DType::kBF16, DType::kF32, 8, 16},
+        {ActionKind::kB, Work::kWeightGrad, "tp", DType::kBF16, DType::kF32, 8, 16},
+        {ActionKind::kB, Work::kInputGrad, "tp", DType::kBF16, DType::kF32, 0, 32},
+        {ActionKind::kB, Work::kInputGrad, "cp", DType::kBF16, DType::kF32, 0, 32}}) {
     HandFragment hand(c.fragment);
     hand.on.device.attained.gradient_bytes = 2;
+    hand.work = c.work;
     pipeline::Buffer weights;
     const ir::TensorType type = ir::make_type(c.weights, {8});
     weights.layout = {type, type, sharding::replicated(1)};
@@ -153,15 +170,15 @@ TEST_CASE("a stack without global sums leaves out those of the norm and of the l
 TEST_CASE("weights that serve a recomputation are gathered again, in part") {
   enum class Reader { kRecomputed, kPlain, kView };
   for (const Reader reader : {Reader::kRecomputed, Reader::kPlain, Reader::kView}) {
-    for (const char* axis : {"dp", "tp"}) {
+    for (const PortKind kind : {PortKind::kState, PortKind::kSaved}) {
       HandFragment hand(ActionKind::kB);
       hand.on.stack.gathered_again = 0.5;
-      const ValueId w = hand.collective(OpKind::kAllGather, axis, hand.input({4}), {8});
+      const ValueId w = hand.collective(OpKind::kAllGather, "dp", hand.input({4}, kind), {8});
       hand.again = reader != Reader::kPlain;
       const ValueId part = hand.view(w);
       hand.again = reader == Reader::kRecomputed;
       hand.relu(part);
-      const bool twice = reader == Reader::kRecomputed && std::string(axis) == "dp";
+      const bool twice = reader == Reader::kRecomputed && kind == PortKind::kState;
       CHECK(hand.cost().collectives_of[0].times == (twice ? 1.5 : 1));
     }
   }
@@ -303,10 +320,12 @@ TEST_CASE("attention over parts of a sequence rings with keys and values, and th
 TEST_CASE("shards are copied at the first op that reads them, behind the one that made them") {
   HandFragment hand(ActionKind::kB);
   hand.on.stack.copies_shards = true;
-  const ValueId w = hand.collective(OpKind::kAllGather, "dp", hand.input({4}), {8});  // op 0
-  const ValueId first = hand.relu(w);                                                 // op 1
-  hand.relu(hand.view(w));                                                            // op 3
-  hand.collective(OpKind::kReduceScatter, "dp", hand.view(first), {4});               // op 5
+  const ValueId w =
+      hand.collective(OpKind::kAllGather, "dp", hand.input({4}, PortKind::kState), {8});  // op 0
+  const ValueId first = hand.relu(w);                                                     // op 1
+  hand.relu(hand.view(w));                                                                // op 3
+  hand.work = ir::Work::kWeightGrad;
+  hand.collective(OpKind::kReduceScatter, "dp", hand.view(first), {4});  // op 5
   hand.collective(OpKind::kAllReduce, "dp", first);
   const FragmentCost cost = hand.cost();
   REQUIRE(cost.collectives_of.size() == 3);
