@@ -65,7 +65,9 @@ class Model {
   CollectiveTime fastest() {
     best_.level = group_.level();
     const Link& outer = cluster_.links[best_.level];
-    if (kind_ == OpKind::kAllToAll) {
+    if (kind_ == OpKind::kAllToAll && outer.kind == LinkKind::kTorus) {
+      torus_exchange(outer);
+    } else if (kind_ == OpKind::kAllToAll) {
       direct();
     } else if (outer.kind == LinkKind::kTorus) {
       torus(outer);
@@ -231,6 +233,22 @@ class Model {
       busiest = std::max(busiest, (joined - 1) / n_ / links);
     }
     return busiest;
+  }
+
+  // Each member sends bytes/n to every other, along one side after the other on the shortest ways.
+  // Of a side of m members a value goes floor(m^2 / 4) / m places on the mean, over a ring's links
+  // evenly; of an open side as much passes over the link in the middle. All sides work at the same
+  // time, so that the slowest counts; of a cube with closed sides that is its bisection's time.
+  void torus_exchange(const Link& link) {
+    double places = 1, slowest = 0;
+    for (const cluster::TorusSide& side : group_.torus) {
+      const auto m = static_cast<double>(side.members);
+      places *= m;
+      if (side.members > 1) slowest = std::max(slowest, std::floor(m * m / 4) / m / side.links);
+    }
+    consider(Algorithm::kTorus, Protocol::kSimple,
+             static_cast<double>(group_.torus_hops) * link.latency.value,
+             bytes_ * slowest * n_ / places / link.bandwidth.value);
   }
 
   // Each member sends bytes/n to every other. What leaves a unit goes through the device's own port

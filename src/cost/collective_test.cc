@@ -1,6 +1,9 @@
 #include <doctest/doctest.h>
 
+#include <array>
 #include <cmath>
+#include <cstdlib>
+#include <map>
 #include <vector>
 
 #include "base/test_close_to.h"
@@ -310,6 +313,84 @@ TEST_CASE("a side of a torus with few links carries its part at the least") {
   CHECK(seconds({{2, 4}, {2, 0.5}, {2, 0.5}}, 8) == mw::test::close_to(300e6 / (1.0 * 50e9)));
   // Members on a diagonal use both dimensions for every hop.
   CHECK(seconds({{4, 1}, {4, 0.5}}, 4) == mw::test::close_to(600e6 / (1.5 * 50e9)));
+}
+
+namespace {
+
+// Of all links of a box the most that one carries in one direction, where every place sends a part
+// of one to each place, itself included, along one side after the other on the shortest ways; of
+// two such ways half on each.
+double busiest_link(const std::vector<int64_t>& sides, bool closed) {
+  int64_t places = 1;
+  for (const int64_t side : sides) places *= side;
+  std::map<std::array<int64_t, 3>, double> loads;  // place, side, direction
+  const auto walk = [&](int64_t place, size_t d, int64_t stride, int64_t hops, int64_t way,
+                        double part) {
+    for (; hops > 0; --hops) {
+      loads[{place, static_cast<int64_t>(d), way}] += part;
+      const int64_t x = place / stride % sides[d];
+      place += ((x + way + sides[d]) % sides[d] - x) * stride;
+    }
+    return place;
+  };
+  for (int64_t from = 0; from < places; ++from) {
+    for (int64_t to = 0; to < places; ++to) {
+      int64_t place = from, stride = 1;
+      for (size_t d = 0; d < sides.size(); ++d) {
+        const int64_t m = sides[d], x = from / stride % m, y = to / stride % m;
+        const int64_t ahead = (y - x + m) % m, behind = (x - y + m) % m;
+        const double part = 1.0 / static_cast<double>(places);
+        int64_t next = place;
+        if (closed && m > 2) {
+          const bool both = ahead == behind;
+          if (ahead <= behind) next = walk(place, d, stride, ahead, 1, both ? part / 2 : part);
+          if (behind <= ahead) next = walk(place, d, stride, behind, -1, both ? part / 2 : part);
+        } else {
+          next = walk(place, d, stride, std::abs(y - x), y > x ? 1 : -1, part);
+        }
+        place = next;
+        stride *= m;
+      }
+    }
+  }
+  double most = 0;
+  for (const auto& [link, load] : loads) most = std::max(most, load);
+  return most;
+}
+
+}  // namespace
+
+TEST_CASE("an exchange on a torus takes what its busiest link carries") {
+  Cluster pod;
+  pod.links.resize(1);
+  pod.links[0].kind = cluster::LinkKind::kTorus;
+  pod.links[0].bandwidth = pod.links[0].bus_bandwidth = cluster::BytesPerSecond(50e9);
+  for (const std::vector<int64_t>& sides :
+       std::vector<std::vector<int64_t>>{{16}, {5}, {2}, {4, 4, 4}, {8, 4}, {2, 8}, {3, 6, 2}}) {
+    for (const bool closed : {true, false}) {
+      int64_t places = 1;
+      for (const int64_t side : sides) places *= side;
+      CAPTURE(sides.size());
+      CAPTURE(places);
+      CAPTURE(closed);
+      pod.links[0].torus = sides;
+      pod.links[0].devices = places;
+      GroupShape group = shape({places});
+      group.torus.clear();
+      for (const int64_t side : sides)
+        group.torus.push_back({side, closed && side > 2 ? 2.0 : 1.0});
+      const CollectiveTime t = collective_time(pod, OpKind::kAllToAll, Bytes(1'000'000'000), group);
+      CHECK(t.algorithm == Algorithm::kTorus);
+      CHECK(t.time.value == mw::test::close_to(1e9 * busiest_link(sides, closed) / 50e9));
+    }
+  }
+  // Every fourth place of a closed row of 16: four such groups share the row's links.
+  GroupShape strided = shape({4});
+  strided.torus = {{4, 0.5}};
+  strided.torus_hops = 8;
+  pod.links[0].latency = Seconds(1e-6);
+  CHECK(collective_time(pod, OpKind::kAllToAll, Bytes(1'000'000'000), strided).time.value ==
+        mw::test::close_to(1e9 / (0.5 * 50e9) + 8e-6));
 }
 
 TEST_CASE("a switch that adds takes (n + 1)/n of the bytes through every port") {
