@@ -40,6 +40,7 @@ struct AssignmentProblem {
   // Bytes to bring result i from a sharding into the wanted one (or to whole, if none is wanted).
   std::function<double(int result, const sharding::Sharding&)> result_cost;
   double flops = 0;
+  double streamed = 0;  // bytes that the op reads and writes, where they count beside those moved
 };
 
 // Cheapest assignment; among equals the one that divides the work most, then the first proposed.

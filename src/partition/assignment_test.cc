@@ -23,7 +23,7 @@ ops::ShardingRule rule_of(const std::string& text, std::vector<int> linear,
 TEST_CASE("among equals the first proposed; work divides a tie, and bytes that it outweighs") {
   const ops::ShardingRule rule = rule_of("a b, a b -> a b", {});
   const auto chosen = [&](double flops, double split_bytes) {
-    AssignmentProblem problem{rule, kMesh, {}, {}, {}, {}, {}, flops};
+    AssignmentProblem problem{rule, kMesh, {}, {}, {}, {}, {}, flops, 0};
     problem.operands = {{parse_sharding(R"([{}, {"tp"}])")}, {parse_sharding(R"([{"tp"}, {}])")}};
     problem.results = {std::nullopt};
     problem.operand_cost = [&](int, const Sharding& s) {
@@ -45,7 +45,7 @@ TEST_CASE("a product keeps one operand pending, the first that can, where that m
   // of the result as it pends and whole.
   const auto passes = [&](std::pair<double, double> first, std::pair<double, double> second,
                           double result, double whole_result = 0) {
-    AssignmentProblem problem{rule, kMesh, {}, {}, {}, {}, {}, 0};
+    AssignmentProblem problem{rule, kMesh, {}, {}, {}, {}, {}, 0, 0};
     problem.operands = {{pending}, {pending}};
     problem.results = {std::nullopt};
     problem.operand_cost = [&](int i, const Sharding& s) {

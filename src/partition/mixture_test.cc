@@ -25,14 +25,16 @@ struct Net {
   ops::Builder b{graph};
   ValueId rows, sum;
 
-  Net() {
+  explicit Net(int64_t number = kE, int64_t top_k = kK, int64_t size = kD, int64_t wide = kF)
+      : state_sizes_{number, wide, size} {
     graph.name = "microbatch";
     const ir::LogicalAxes tokens{"batch", "seq", ""},
         of_experts{"expert", "expert_batch", "seq", ""};
-    const ir::MoeAttrs attrs{kE, kK, false, 1};
-    const ValueId x = data("x", DType::kF32, kD, tokens), dy = data("dy", DType::kF32, kF, tokens),
-                  gates = data("gates", DType::kF32, kK, tokens),
-                  experts = data("experts", DType::kI32, kK, tokens);
+    const ir::MoeAttrs attrs{number, top_k, false, 1};
+    const ValueId x = data("x", DType::kF32, size, tokens),
+                  dy = data("dy", DType::kF32, wide, tokens),
+                  gates = data("gates", DType::kF32, top_k, tokens),
+                  experts = data("experts", DType::kI32, top_k, tokens);
     const ValueId w = state("w", ir::StateKind::kWeight);
     rows = b.annotate(b.emit1(OpKind::kMoeDispatch, attrs, {x, experts}), "rows", of_experts);
     const ValueId made = b.annotate(b.dot(rows, w, "ebcd,efd->ebcf"), "made", of_experts);
@@ -63,11 +65,14 @@ struct Net {
   ValueId state(const std::string& name, ir::StateKind kind) {
     ir::State made;
     made.name = name;
-    made.type = ir::make_type(DType::kF32, {kE, kF, kD});
+    made.type = ir::make_type(DType::kF32, state_sizes_);
     made.kind = kind;
     made.logical = {"expert", "", ""};
     return graph.add_input(made.type, name, module.add_state(made));
   }
+
+ private:
+  std::vector<int64_t> state_sizes_;  // E, F, D
 };
 
 Partitioned partitioned(const Net& net, const cluster::Mesh& mesh) {
@@ -102,6 +107,15 @@ TEST_CASE(
     if (op.kind == OpKind::kAllToAll) moved.push_back(result.graph.type(op.operands[0]).elements());
   }
   CHECK(moved == std::vector<int64_t>{rows * kD, rows * kF, rows * kF, rows * kD});
+}
+
+TEST_CASE("tokens of more experts than parts of them are dealt out where they are") {
+  // To gather them would move fewer bytes than their rows have, but each device would write all.
+  const Net net(16, 8, 64, 64);
+  const Partitioned result = partitioned(net, cluster::Mesh({{"dp", 2}, {"ep", 4}}));
+  CHECK(join(test::communication(result.graph), "; ") ==
+        "all_to_all{ep} dim 0 from 1; all_to_all{ep} dim 1 from 0; all_to_all{ep} dim 0 from 1; "
+        "all_to_all{ep} dim 1 from 0");
 }
 
 TEST_CASE("with expert parallelism every value is what the global graph computes") {

@@ -316,7 +316,12 @@ class Partitioner {
   }
 
   Assignment choose(const ir::Op& op, const ops::ShardingRule& rule) {
-    AssignmentProblem problem{rule, r_.mesh, {}, {}, {}, {}, {}, ops::cost_of(r_.graph, op).flops};
+    const ops::OpCost cost = ops::cost_of(r_.graph, op);
+    AssignmentProblem problem{rule, r_.mesh, {}, {}, {}, {}, {}, cost.flops, 0};
+    // Rows of experts are top_k times as many as tokens: dealt out by every rank that could have
+    // them, they take longer than the tokens that are not moved then.
+    if (op.kind == ir::OpKind::kMoeDispatch || op.kind == ir::OpKind::kMoeCombine)
+      problem.streamed = cost.bytes;
     for (const ValueId v : op.operands) {
       std::vector<Sharding> have;
       main_version(v);
