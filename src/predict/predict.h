@@ -129,7 +129,7 @@ std::string limit_text(const cluster::Device& device);
 Json error_json(double error);
 // A line about what lies outside, "" if nothing does.
 std::string outside_text(const std::string& profile, const std::vector<std::string>& outside);
-// That line, and one about what is without effect.
+// That line, one about what is without effect, and one about an HFU that no device has.
 std::string remarks_text(const Prediction& prediction);
 
 // For people: step, throughput, utilization with the peak's name, bubble, communication, memory by

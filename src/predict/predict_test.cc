@@ -359,6 +359,11 @@ TEST_CASE("MFU is the model's FLOPs over step, devices and the dense peak that i
   const Prediction selective = mw::predict::predict(request);
   CHECK(selective.hfu / selective.mfu ==
         mw::test::close_to(token.selective_recompute.value / token.training.value));
+  Prediction above = full;
+  CHECK(remarks_text(above).find("HFU above 100 %") == std::string::npos);
+  above.hfu = 1.1;
+  CHECK(remarks_text(above).find("HFU above 100 %: it counts the whole square") !=
+        std::string::npos);
 }
 
 // With tp none of these: what is summed over tp is saved.

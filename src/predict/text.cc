@@ -160,6 +160,10 @@ std::string remarks_text(const Prediction& p) {
   std::string text = outside_text(p.profile, p.outside);
   if (!p.without_effect.empty())
     text += fmt::format("without effect here: {}\n", join(p.without_effect, ", "));
+  if (p.hfu > 1) {
+    text +=
+        "HFU above 100 %: it counts the whole square of a causal mask, of which half is computed\n";
+  }
   return text;
 }
 
