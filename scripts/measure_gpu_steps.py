@@ -11,9 +11,9 @@ step's seconds, those of them that the fake group's copies took, the allocator's
 The model is a Llama or a mixture of experts, written as torchtitan's are [pytorch/torchtitan
 torchtitan/models, of 2024 and, experts, 2025]: norms and rope through f32, keys and values repeated
 for every query, experts in grouped products. FSDP2 divides it, its root stays gathered, as in
-PyTorch 2.6; context parallelism is PyTorch's ring of flash attention. The group is PyTorch's fake one, whose gathers copy inside the device. All its shards
-are one, so that a router's logits would tie: which experts a token goes to is drawn, evenly, and
-the router's choice is made and not used.
+PyTorch 2.6; context parallelism is PyTorch's ring of flash attention. The group is PyTorch's fake
+one, whose gathers copy inside the device. All its shards are one, so that a router's logits would
+tie: which experts a token goes to is drawn, evenly, and the router's choice is made and not used.
 """
 
 import argparse

@@ -192,6 +192,8 @@ class Splitter {
       const auto [begin, end] = weights.equal_range(OpId(static_cast<int64_t>(o)));
       for (auto it = begin; it != end; ++it) own[it->second] = own_copy(p, it->second);
     }
+    MW_CHECK(own.size() == weights.size(), "{}: a weight is saved that no gather brings",
+             local_.graph.name);
     for (size_t c = 0; c < ports_.sends.size(); ++c) {
       if (part_of_value(ports_.sends[c]) == p) send(p, c);
     }

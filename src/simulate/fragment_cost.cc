@@ -248,9 +248,9 @@ void FragmentCoster::add_collective(const Fragment& fragment, const ir::Op& op, 
   collective.op = static_cast<int32_t>(cost.ops.size());
   collective.kind = op.kind;
   collective.bytes = whole;
-  collective.data = !cost.update && of_weights;
+  collective.of_weights = !cost.update && of_weights;
   const DType dtype = fragment.graph.type(op.operands[0]).dtype;  // f64: the norm's sums
-  const bool of_gradients = reduces && (cost.update || collective.data) && dtype != DType::kF64;
+  const bool of_gradients = reduces && (cost.update || of_weights) && dtype != DType::kF64;
   if (of_gradients && half_weights_) {
     collective.gradients = whole.value / static_cast<int64_t>(dtype_size(dtype));
     collective.bytes =
@@ -259,7 +259,7 @@ void FragmentCoster::add_collective(const Fragment& fragment, const ir::Op& op, 
   }
   collective.size = group.size;
   collective.shapes = group.shapes;
-  if (collective.data && op.kind == OpKind::kAllGather && cluster_.stack.gathered_again > 0 &&
+  if (collective.of_weights && op.kind == OpKind::kAllGather && cluster_.stack.gathered_again > 0 &&
       serves_recomputation(fragment, op))
     collective.times += cluster_.stack.gathered_again;
   cost.sent[l] += collective.sent();
@@ -447,7 +447,7 @@ void FragmentCoster::find_copies(const Fragment& fragment, FragmentCost& cost) {
     return made.valid() && runs(made) ? made.value : -1;
   };
   for (FragmentCost::Collective& collective : cost.collectives_of) {
-    if (!collective.data) continue;
+    if (!collective.of_weights) continue;
     const ir::Op& op = graph.ops[static_cast<size_t>(collective.op)];
     if (collective.kind == OpKind::kAllGather) {
       collective.copied_at = first_reader(op.results[0]);

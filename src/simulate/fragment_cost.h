@@ -74,9 +74,10 @@ struct FragmentCost {
     // stack's own format (cluster::Attained::gradient_bytes).
     Bytes bytes;
     int64_t gradients = 0;  // elements that are summed in that format; 0: they are in the program's
-    bool data = false;      // of data parallelism, beside the update's
-    double times = 1;       // that the stack runs it (Stack::gathered_again)
-    int64_t size = 1;       // devices
+    // Beside the update's: gathers weights that ranks divide, or reduces weights' gradients.
+    bool of_weights = false;
+    double times = 1;  // that the stack runs it (Stack::gathered_again)
+    int64_t size = 1;  // devices
     // With Stack::copies_shards: the op beside which it is copied, the first one that reads what
     // was gathered, or the one that made what is scattered; -1: none.
     int32_t copied_at = -1;

@@ -40,8 +40,8 @@ void set_collective(FragmentCost& cost, const FragmentCost::Collective& collecti
   OpCost& op = cost.ops[static_cast<size_t>(collective.op)];
   const double pieces = pieces_of(cost, collective, bytes, attained);
   const auto piece = Bytes(std::llround(static_cast<double>(bytes.value) / pieces));
-  const bool parts = collective.data && (collective.kind == OpKind::kAllGather ||
-                                         collective.kind == OpKind::kReduceScatter);
+  const bool parts = collective.of_weights && (collective.kind == OpKind::kAllGather ||
+                                               collective.kind == OpKind::kReduceScatter);
   const cost::CollectiveTime time =
       cost::collective_time(cluster, collective.kind, piece, collective.shapes);
   const double sending = (time.time - time.latency).value;

@@ -101,7 +101,7 @@ TEST_CASE("data parallelism's parts cost a share a member and their copies") {
   for (const OpKind kind : {OpKind::kAllGather, OpKind::kReduceScatter, OpKind::kAllReduce}) {
     for (const bool data : {false, true}) {
       FragmentCost cost = made(kind);
-      cost.collectives_of[0].data = data;
+      cost.collectives_of[0].of_weights = data;
       set_times(cost, c, {});
       const bool whole = kind == OpKind::kAllReduce;
       const double more = data && !whole ? 4 * 0.125 + 2 * 4 : 0;

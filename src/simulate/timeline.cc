@@ -65,7 +65,7 @@ class TraceMaker {
   }
 
  private:
-  // An end of a message on its way, on the rank there.
+  // An end of a message on its way, on the rank there: when it goes onto its link, or arrives.
   struct End {
     StreamId stream;
     double start = 0;
@@ -95,7 +95,6 @@ class TraceMaker {
 
   void collect_messages() {
     ends_.resize(devices_.size());
-    leaves_.resize(loop_.messages().size());
     for (size_t m = 0; m < loop_.messages().size(); ++m) {
       const MessageRecord& record = loop_.messages()[m];
       const FlatChannel& channel = channel_of(m);
@@ -127,7 +126,6 @@ class TraceMaker {
       if (end.arrives) continue;
       waited = waited || free > end.start;
       end.start = std::max(end.start, free);
-      leaves_[static_cast<size_t>(end.message)] = end.start;
       free = loop_.messages()[static_cast<size_t>(end.message)].arrival;
     }
     return waited;
@@ -181,7 +179,7 @@ class TraceMaker {
       add_call(r, call);
     }
     add_waits(loop_.end());
-    for (const End& end : ends_[r]) add_message(static_cast<size_t>(end.message), end.arrives);
+    for (const End& end : ends_[r]) add_message(end);
     add_memory(r);
     name_rank(r);
   }
@@ -283,7 +281,7 @@ class TraceMaker {
     trace_.rank_names.push_back(
         {devices_[r], fmt::format("rank {}, pipeline rank {}", devices_[r].value, r)});
     trace_.streams.push_back({devices_[r], StreamId(0), "compute"});
-    for (const int32_t peer : peers_[r]) {
+    for (const int32_t peer : peers_[r]) {  // the report's page knows these by their first word
       trace_.streams.push_back(
           {devices_[r], message_stream(static_cast<int32_t>(r), peer),
            fmt::format("messages, rank {}", devices_[static_cast<size_t>(peer)].value)});
@@ -298,26 +296,23 @@ class TraceMaker {
     }
   }
 
-  void add_message(size_t m, bool arrives) {
-    const MessageRecord& record = loop_.messages()[m];
-    const auto c = static_cast<size_t>(in_.flat.messages[m].channel);
+  void add_message(const End& end) {
+    const MessageRecord& record = loop_.messages()[static_cast<size_t>(end.message)];
+    const auto c = static_cast<size_t>(in_.flat.messages[static_cast<size_t>(end.message)].channel);
     const FlatChannel& channel = in_.flat.channels[c];
     Span& made =
         trace_.spans.emplace_back(span(static_cast<size_t>(channel.from), trace::Category::kComm,
-                                       send_names_[c], leaves_[m], record.arrival, record.command));
-    made.stream = message_stream(channel.from, channel.to);
-    if (!arrives) {
+                                       send_names_[c], end.start, record.arrival, record.command));
+    made.stream = end.stream;
+    if (!end.arrives) {
       made.bytes = Bytes(channel.sent);
-      made.flow_out = static_cast<int64_t>(m);
+      made.flow_out = end.message;
       return;
     }
     made.rank = devices_[static_cast<size_t>(channel.to)];
-    made.stream = message_stream(channel.to, channel.from);
     made.name = receive_names_[c];
-    made.start = Seconds(record.arrival);
-    made.duration = Seconds(0);
     made.command = -1;
-    made.flow_in = static_cast<int64_t>(m);
+    made.flow_in = end.message;
   }
 
   const LoopInput& in_;
@@ -329,7 +324,6 @@ class TraceMaker {
   std::vector<NameId> fragment_names_, wait_names_, send_names_, receive_names_;
   std::vector<std::vector<int32_t>> peers_;  // [pipeline rank] in order
   int32_t most_peers_ = 0;
-  std::vector<double> leaves_;          // [message] when it goes onto its link
   std::vector<std::vector<End>> ends_;  // [pipeline rank] by stream, in order of time
   trace::Trace trace_;
 };
