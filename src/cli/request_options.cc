@@ -380,7 +380,8 @@ void add_request_options(CLI::App& command, RequestOptions& options) {
                "collectives (but for no-tensor those of tensor parallelism; async-tp: with "
                "their own products in parts), grad_reduce (grad_reduce_idle: where the rank then "
                "waits), param_gather; serial: no collective of a microbatch; ring (of context "
-               "parallelism; on unless no-ring). Beside what the "
+               "parallelism; on unless no-ring), pairs (experts' exchanges beside the pass that a "
+               "schedule lays together with theirs; on unless no-pairs). Beside what the "
                "profile has; none: in its place"),
            kCommas)
       ->delimiter(',');

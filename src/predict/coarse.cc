@@ -208,6 +208,7 @@ void Coarse::fill_costs(const Setting& setting) {
   const Order& order = *setting.orders.longer;
   const size_t pieces = blocks_.size() * static_cast<size_t>(order.slices());
   costs_.resize(pieces * Order::kKinds);
+  saved_.clear();
   Collectives all, one;    // of a call's blocks; of a block
   int64_t of_blocks = -1;  // that `all` is of
   if (setting.bare) one = collectives_of(setting.plan, 1);
@@ -229,6 +230,14 @@ void Coarse::fill_costs(const Setting& setting) {
     set(pipeline::ActionKind::kI, facts[kInputGrad], all.gather);
     set(pipeline::ActionKind::kW, facts[kWeightGrad], all.scatter);
     set(pipeline::ActionKind::kB, facts[kBackward], all.gather + all.scatter);
+    saved_.push_back(facts[kPaired]);
+  }
+  // What either's forward and backward save beside each other is known: half of both.
+  for (const Order::Pair& pair : order.pairs()) {
+    const auto piece = static_cast<size_t>(pair.piece);
+    const double saved = (saved_[piece] + saved_[static_cast<size_t>(pair.first_piece)]) / 2;
+    costs_.push_back(
+        std::max(0.0, costs_[piece * Order::kKinds + static_cast<size_t>(pair.kind)] - saved));
   }
 }
 
@@ -446,7 +455,8 @@ Estimate Coarse::least(const Plan& asked) {
               like_last = work.of(blocks, one, one, in_last),
               held = state.of(blocks, one, one, in_last), block = work.of(1, false, false);
   const auto seconds = [](const Facts& facts) {
-    return facts[kForward] + std::min(facts[kBackward], facts[kInputGrad] + facts[kWeightGrad]);
+    return facts[kForward] +
+           std::min(facts[kBackward] - facts[kPaired], facts[kInputGrad] + facts[kWeightGrad]);
   };
   // Under a schedule with slices of sequences a call works in a part, without later slices' keys.
   const auto slices = static_cast<double>(slices_at_most(asked));

@@ -154,7 +154,7 @@ class Coarse {
   std::vector<std::pair<Piece, Facts>> pieces_;
   size_t piece_ = 0;                                     // the one that was asked for last
   std::optional<std::vector<ReplicaSum>> replica_sums_;  // if they were asked for
-  std::vector<double> costs_, short_ends_, ends_;
+  std::vector<double> costs_, short_ends_, ends_, saved_;
   std::vector<Order::Kept> kept_;                                       // [piece]
   std::vector<double> workspace_, slot_bytes_, activations_, shorter_;  // [rank]
   std::vector<Order::Hop> hop_costs_;

@@ -345,10 +345,16 @@ TEST_CASE("experts that a part of dp divides") {
   const std::vector<Case> cases = {
       {"deepseek-v3",
        12,
-       {"dp=8,ep=8,tp=2,sp,pp=4,microbatches=8", "dp=8,ep=4,pp=4,microbatches=8,recompute=full",
-        "dp=8,ep=2,pp=4,microbatches=4,zero=1", "dp=16,ep=8,pp=4,microbatches=4,zero=2",
-        "dp=16,ep=4,pp=2,microbatches=4,zero=3", "dp=8,ep=8,pp=4,microbatches=8,zero=3",
-        "dp=32,ep=32,microbatches=2,zero=1", "dp=8,ep=8,pp=4,microbatches=8,schedule=dualpipe"}},
+       {
+           "dp=8,ep=8,tp=2,sp,pp=4,microbatches=8",
+           "dp=8,ep=4,pp=4,microbatches=8,recompute=full",
+           "dp=8,ep=2,pp=4,microbatches=4,zero=1",
+           "dp=16,ep=8,pp=4,microbatches=4,zero=2",
+           "dp=16,ep=4,pp=2,microbatches=4,zero=3",
+           "dp=8,ep=8,pp=4,microbatches=8,zero=3",
+           "dp=32,ep=32,microbatches=2,zero=1",
+           "dp=8,ep=8,pp=4,microbatches=8,schedule=dualpipe",
+       }},
       {"mixtral-8x7b",
        8,
        {"dp=8,ep=8,pp=4,microbatches=8,schedule=zb-h1", "dp=16,ep=4,microbatches=4,zero=3",
@@ -364,6 +370,29 @@ TEST_CASE("experts that a part of dp divides") {
       REQUIRE(coarse.has_order(request.plan));
       check_estimate(coarse, request);
     }
+  }
+}
+
+TEST_CASE("a forward and a backward that a schedule lays together") {
+  Request request = request_for("deepseek-v3", "dgx-h100", 1024);
+  request.model.layers = 24;
+  Request apart_request = request;
+  REQUIRE(simulate::set_overlap(apart_request.options.overlap, "no-pairs"));
+  Coarse coarse(request), apart_coarse(apart_request);
+  for (const char* text : {"dp=16,ep=16,pp=4,microbatches=64,schedule=dualpipe",
+                           "dp=16,ep=16,pp=4,microbatches=16,schedule=dualpipe,recompute=full",
+                           "dp=32,ep=32,pp=2,microbatches=16,schedule=dualpipe-v",
+                           "dp=64,ep=64,pp=8,microbatches=16,schedule=dualpipe,zero=1",
+                           "dp=16,ep=16,pp=4,microbatches=16,schedule=dualpipe-v,zero=1"}) {
+    request.plan = compile::parse_plan(text);
+    CAPTURE(std::string(text));
+    REQUIRE(coarse.has_order(request.plan));
+    check_estimate(coarse, request);
+    Request apart = apart_request;
+    apart.plan = request.plan;
+    const double together = predict::predict(request).step.value;
+    CHECK(together < 0.98 * predict::predict(apart).step.value);
+    check_estimate(apart_coarse, apart);
   }
 }
 

@@ -24,6 +24,29 @@ Order::Order(const pipeline::Schedule& folded)
   assign_slots(microbatches);
 }
 
+int32_t Order::cost_of(const std::vector<Action>& actions, size_t at) {
+  const Action& action = actions[at];
+  const int32_t piece = piece_of(action.stage.value);
+  const auto kinds = static_cast<int32_t>(kKinds);
+  const auto cost = piece * kinds + static_cast<int32_t>(action.kind);
+  if (action.paired_with < 0 || action.paired_with > static_cast<int32_t>(at)) return cost;
+  const Action& first = actions[static_cast<size_t>(action.paired_with)];
+  const bool whole = (action.kind == ActionKind::kF && first.kind == ActionKind::kB) ||
+                     (action.kind == ActionKind::kB && first.kind == ActionKind::kF);
+  if (!whole) return cost;
+  const Pair pair{action.kind, piece, piece_of(first.stage.value)};
+  const auto known = std::find(pairs_.begin(), pairs_.end(), pair);
+  const auto number = static_cast<int32_t>(known - pairs_.begin());
+  if (known == pairs_.end()) pairs_.push_back(pair);
+  return pieces() * kinds + number;
+}
+
+ActionKind Order::kind_of(const Step& step) const {
+  const auto cost = static_cast<size_t>(step.cost);
+  const size_t single = static_cast<size_t>(pieces()) * kKinds;
+  return cost < single ? static_cast<ActionKind>(cost % kKinds) : pairs_[cost - single].kind;
+}
+
 Order::Microbatches Order::sort_actions(const pipeline::Schedule& schedule) {
   const auto microbatches = static_cast<size_t>(schedule.microbatches);
   size_t actions = 0;
@@ -49,8 +72,7 @@ Order::Microbatches Order::sort_actions(const pipeline::Schedule& schedule) {
         const int32_t from = neighbour(stage, forward ? -1 : 1);
         Step step;
         step.rank = static_cast<int16_t>(r);
-        step.cost =
-            piece_of(stage) * static_cast<int32_t>(kKinds) + static_cast<int32_t>(action.kind);
+        step.cost = cost_of(schedule.ranks[r], next[r]);
         step.copy = stage;
         if (action.kind != ActionKind::kW && from >= 0) {
           step.need = unit(from, forward, action);
@@ -86,8 +108,8 @@ void Order::run_memory(const std::vector<Kept>& kept, const Passed& passed,
   std::vector<double> now(static_cast<size_t>(ranks_), 0);
   for (const Step& step : steps_) {
     const auto rank = static_cast<size_t>(step.rank);
-    const Kept& here = kept[static_cast<size_t>(step.cost) / kKinds];
-    const auto kind = static_cast<ActionKind>(static_cast<size_t>(step.cost) % kKinds);
+    const Kept& here = kept[static_cast<size_t>(piece_of(step.copy))];
+    const ActionKind kind = kind_of(step);
     const int32_t before = neighbour(step.copy, -1), behind = neighbour(step.copy, 1);
     const double received = before >= 0 && rank_of(before) == step.rank ? passed.bytes : 0;
     const double sent = behind >= 0 && rank_of(behind) == step.rank ? passed.bytes : 0;
@@ -146,16 +168,19 @@ std::vector<double> Order::count_slots(const Microbatches& microbatches) {
   slots_.resize(copies);
   std::vector<UnitTimes> units(copies * count);  // [copy][microbatch]
   const auto units_of = [&](size_t copy) { return std::span(units).subspan(copy * count, count); };
-  std::vector<double> costs(copies * kKinds, 1), rank_ends;
+  const size_t single = static_cast<size_t>(pieces()) * kKinds;
+  std::vector<double> costs(single + pairs_.size(), 1), rank_ends;
   Room room;
   std::vector<Hop> hop_costs(hops_.size());
   for (size_t h = 0; h < hop_costs.size(); ++h)
     hop_costs[h].port = hop_costs[h].into = static_cast<int32_t>(h);
   for (const int32_t backward : pipeline::kBackwardTimes) {
-    for (size_t s = 0; s < copies; ++s) {
+    for (size_t p = 0; p < static_cast<size_t>(pieces()); ++p) {
       for (const ActionKind kind : {ActionKind::kB, ActionKind::kI})
-        costs[s * kKinds + static_cast<size_t>(kind)] = backward;
+        costs[p * kKinds + static_cast<size_t>(kind)] = backward;
     }
+    for (size_t p = 0; p < pairs_.size(); ++p)
+      costs[single + p] = pairs_[p].kind == ActionKind::kB ? backward : 1;
     run(costs, hop_costs, Slot::kForward, room, rank_ends);
     int32_t last = 0;
     for (size_t i = 0; i < steps_.size(); ++i) {
@@ -164,7 +189,7 @@ std::vector<double> Order::count_slots(const Microbatches& microbatches) {
       UnitTimes& unit =
           units_of(static_cast<size_t>(step.copy))[static_cast<size_t>(microbatches.of_step[i])];
       const auto end = static_cast<int32_t>(room.ends[i]);
-      const auto kind = static_cast<ActionKind>(cost % kKinds);
+      const ActionKind kind = kind_of(step);
       const int32_t start = end - static_cast<int32_t>(costs[cost]);
       last = std::max(last, end);
       if (kind == ActionKind::kF) {
@@ -234,7 +259,7 @@ void Order::assign_slots(const Microbatches& microbatches) {
     const Step& step = steps_[i];
     const auto copy = static_cast<size_t>(step.copy);
     const auto id = static_cast<int32_t>(i);
-    if (static_cast<ActionKind>(static_cast<size_t>(step.cost) % kKinds) == ActionKind::kF) {
+    if (kind_of(step) == ActionKind::kF) {
       unit(copy, microbatches.of_step[i]).forward = id;
       if (step.hop >= 0) forwards[copy].push_back(id);
     } else {

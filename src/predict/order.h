@@ -18,6 +18,13 @@ class Order {
   explicit Order(const pipeline::Schedule& schedule);
 
   static constexpr size_t kKinds = 4;  // F, I, W, B: the first of pipeline::ActionKind
+  // The second of a forward and a whole backward that the schedule lays together: pieces of work
+  // (slice * stages + stage).
+  struct Pair {
+    pipeline::ActionKind kind = pipeline::ActionKind::kB;
+    int32_t piece = 0, first_piece = 0;
+    friend bool operator==(const Pair&, const Pair&) = default;
+  };
   // What a message takes: the time that it occupies its port, one after another, and the way.
   struct Hop {
     double port_seconds = 0, latency = 0;
@@ -34,7 +41,8 @@ class Order {
   };
   // How long a rank keeps what it received: until its forward has read it, or its backward.
   enum class Slot : uint8_t { kForward, kHeld };
-  // `costs`: [(slice * stages + stage) * kKinds + kind] seconds; `hop_costs`: [hop]. A sender waits
+  // `costs`: [(slice * stages + stage) * kKinds + kind] seconds, and behind these [pair] what the
+  // second takes behind the first; `hop_costs`: [hop]. A sender waits
   // for a free slot of `slots()`. Returns [rank] when its last action ends; the vector is the
   // caller's to use again.
   void run(const std::vector<double>& costs, const std::vector<Hop>& hop_costs, Slot slot,
@@ -42,6 +50,7 @@ class Order {
 
   // From a pipeline rank to another, where some value goes.
   const std::vector<std::pair<int32_t, int32_t>>& hops() const { return hops_; }
+  const std::vector<Pair>& pairs() const { return pairs_; }
   int32_t ranks() const { return ranks_; }
   // Of all copies; the first `stages` of them are the stages.
   int32_t copies() const { return static_cast<int32_t>(rank_of_.size()); }
@@ -95,8 +104,12 @@ class Order {
   void sort_by(const std::vector<double>& ends, Microbatches& microbatches);
   void assign_slots(const Microbatches& microbatches);
 
+  int32_t pieces() const { return stages_ * slices_; }
   // Of the pieces of work that cost the same: a slice of a stage, on whichever replica.
-  int32_t piece_of(int32_t copy) const { return copy % (stages_ * slices_); }
+  int32_t piece_of(int32_t copy) const { return copy % pieces(); }
+  // `at`: the action's place among its rank's `actions`.
+  int32_t cost_of(const std::vector<pipeline::Action>& actions, size_t at);
+  pipeline::ActionKind kind_of(const Step& step) const;
   // The copy before (-1) or behind (1) in the chain; -1: none.
   int32_t neighbour(int32_t copy, int32_t by) const {
     const int32_t stage = stage_of(copy) + by;
@@ -108,6 +121,7 @@ class Order {
   std::vector<int32_t> rank_of_;
   std::vector<Step> steps_;
   std::vector<std::pair<int32_t, int32_t>> hops_;
+  std::vector<Pair> pairs_;
   std::vector<Slots> slots_;
 };
 

@@ -94,6 +94,7 @@ void add_calls(const pipeline::Program& program, const pipeline::RankProgram& ra
         break;
       case ActionKind::kB:
         facts[kBackward] = time.whole.value;
+        facts[kPaired] = time.paired.value;
         add_gaps(time, 2, facts);
         break;
       default: break;

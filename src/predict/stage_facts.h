@@ -13,6 +13,7 @@ enum Fact : uint8_t {
   kInputGrad,  // of a backward that is split into I and W
   kWeightGrad,
   kBackward,  // whole
+  kPaired,    // that forward and whole backward take less where a schedule lays them together
   kUpdate,
   kUpdateBefore,      // of kUpdate, until pipeline ranks meet
   kSaved,             // activations of a microbatch from F to B or I

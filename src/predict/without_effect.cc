@@ -2,6 +2,8 @@
 
 #include <fmt/core.h>
 
+#include "compile/schedule.h"
+
 namespace mw::predict {
 namespace {
 
@@ -19,8 +21,11 @@ struct Facts {
         tensor(plan.tp > 1),
         gathers_tensors(plan.sp),
         messages(plan.pp > 1),
-        ring(plan.cp > 1) {}
-  bool replicas, gathers_updated, gathers_ahead, reduces, tensor, gathers_tensors, messages, ring;
+        ring(plan.cp > 1),
+        experts(plan.ep > 1),
+        pairs(experts && pipeline::needs(compile::schedule_of(plan)).pairs) {}
+  bool replicas, gathers_updated, gathers_ahead, reduces, tensor, gathers_tensors, messages, ring,
+      experts, pairs;
 };
 
 // One kind of communication, and why there is none.
@@ -60,6 +65,11 @@ void add_overlap(const Overlap& own, const Overlap& profile, const Facts& facts,
   if (own.param_gather != profile.param_gather && !facts.gathers_updated)
     found.emplace_back("overlap param_gather (the update gathers none; it does with zero=1 or 2)");
   if (own.ring != profile.ring && !facts.ring) found.emplace_back("overlap of the ring (cp is 1)");
+  if (own.pairs != profile.pairs && !facts.experts) {
+    found.emplace_back("overlap of pairs (ep is 1)");
+  } else if (own.pairs != profile.pairs && !facts.pairs) {
+    found.emplace_back("overlap of pairs (the schedule lays no forward and backward together)");
+  }
   for (const Kind& kind : kKinds) {
     const auto b = static_cast<size_t>(kind.beside);
     if (own.slowdown[b] == profile.slowdown[b] || facts.*kind.there) continue;

@@ -62,7 +62,8 @@ TEST_CASE("settings about what a step does not have are told, and change nothing
       {"dp=2",
        {"no-ring"},
        {"ring=1.5"},
-       {"overlap of the ring (cp is 1)", "slowdown ring=1.5 (cp is 1)"}}};
+       {"overlap of the ring (cp is 1)", "slowdown ring=1.5 (cp is 1)"}},
+      {"pp=2,microbatches=4,schedule=dualpipe", {"no-pairs"}, {}, {"overlap of pairs (ep is 1)"}}};
   for (const Said& c : cases) {
     CAPTURE(std::string(c.plan));
     const Request request = request_of(c.plan, c.overlap, c.slowdown);

@@ -4,6 +4,7 @@
 
 #include "cluster/slice.h"
 #include "simulate/fragment_walk.h"
+#include "simulate/pair_cost.h"
 
 namespace mw::simulate {
 namespace {
@@ -19,6 +20,22 @@ std::vector<int32_t> callers(const pipeline::Program& program) {
     }
   }
   return caller;
+}
+
+// [fragment] the first forward of the rank that calls it, where it is a whole backward; -1: it is
+// none, or there is none.
+std::vector<int32_t> forwards_beside(const pipeline::Program& program,
+                                     const std::vector<int32_t>& caller) {
+  std::vector<int32_t> of_rank(program.ranks.size(), -1), beside;
+  for (size_t f = caller.size(); f-- > 0;) {
+    if (caller[f] >= 0 && program.fragments[f].kind == pipeline::ActionKind::kF)
+      of_rank[static_cast<size_t>(caller[f])] = static_cast<int32_t>(f);
+  }
+  for (size_t f = 0; f < caller.size(); ++f) {
+    const bool whole = caller[f] >= 0 && program.fragments[f].kind == pipeline::ActionKind::kB;
+    beside.push_back(whole ? of_rank[static_cast<size_t>(caller[f])] : -1);
+  }
+  return beside;
 }
 
 CallTime time_of(const FragmentCost& cost, const Slowdowns& slowdowns, size_t labels) {
@@ -44,6 +61,14 @@ CallTime time_of(const FragmentCost& cost, const Slowdowns& slowdowns, size_t la
   return time;
 }
 
+// That a backward and the forward beside it take less together.
+Seconds saved(const FragmentCost& forward, const FragmentCost& backward, Seconds backward_alone,
+              const Slowdowns& slowdowns, size_t labels) {
+  constexpr uint32_t kNoLevels = 0;
+  const Seconds both(time_pair(forward, backward, slowdowns, kNoLevels, labels).time.duration);
+  return std::max(Seconds(0), time_of(forward, slowdowns, labels).whole + backward_alone - both);
+}
+
 }  // namespace
 
 std::vector<CallTime> call_times(const pipeline::Program& program, const cluster::Cluster& whole,
@@ -67,6 +92,7 @@ std::vector<CallTime> call_times(const pipeline::Program& program, const cluster
   Labels labels;
   FragmentCoster coster(program, cluster, options, labels, places);
   const Slowdowns slowdowns = slowdowns_of(options.overlap, cluster.device);
+  const std::vector<int32_t> beside = forwards_beside(program, caller);
   std::vector<CallTime> times(program.fragments.size());
   for (size_t f = 0; f < times.size(); ++f) {
     if (caller[f] < 0) continue;
@@ -76,6 +102,11 @@ std::vector<CallTime> call_times(const pipeline::Program& program, const cluster
       if (i > 0 && coster.lie_alike(fragment, of[0], of[i])) continue;
       const FragmentCost cost = coster.cost(fragment, of[i]);
       CallTime time = time_of(cost, slowdowns, labels.names().size());
+      if (beside[f] >= 0 && options.overlap.pairs && has_exchanges(cost) && !cost.crosses) {
+        const FragmentCost forward =
+            coster.cost(program.fragments[static_cast<size_t>(beside[f])], of[i]);
+        time.paired = saved(forward, cost, time.whole, slowdowns, labels.names().size());
+      }
       if (i == 0 || time.whole > times[f].whole) times[f] = std::move(time);
     }
   }

@@ -14,8 +14,9 @@ struct CallTime {
   Seconds whole;
   Seconds before;  // until the first collective over several pipeline ranks; without one, all of it
   std::vector<Seconds> links;  // [level] when collectives have the device's links there
-  Seconds gaps;  // of it, in which the device waits for the host or for another stream
-  Seconds lead;  // how far the host is ahead at the end: what could come then waits less for it
+  Seconds gaps;    // of it, in which the device waits for the host or for another stream
+  Seconds paired;  // of a whole backward: what it and the rank's forward save, laid together
+  Seconds lead;    // how far the host is ahead at the end: what could come then waits less for it
 };
 
 // [fragment] its time on the first pipeline rank that calls it, where nobody is waited for; zero

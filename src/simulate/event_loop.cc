@@ -277,53 +277,17 @@ bool EventLoop::call(int32_t r, const FlatCall& flat) {
   const bool early = in_.options.overlap.grad_reduce &&
                      in_.program.fragments[static_cast<size_t>(flat.fragment)].kind ==
                          pipeline::ActionKind::kUpdate;
-  if (fragment.cost.crosses || early) {
+  if (states_[static_cast<size_t>(r)].pair >= 0) {
+    call_second(r, flat, fragment);
+  } else if (flat.pair >= 0) {
+    if (!call_first(r, flat, fragment)) return false;
+  } else if (fragment.cost.crosses || early) {
     if (!walk_call(r, flat, fragment)) return false;
   } else {
     call_timed(r, flat, fragment);
   }
   count_call(r, states_[static_cast<size_t>(r)].next, fragment.cost);
   return true;
-}
-
-void EventLoop::call_timed(int32_t r, const FlatCall& flat, const TimedFragment& fragment) {
-  RankState& state = states_[static_cast<size_t>(r)];
-  RankSums& sums = sums_[static_cast<size_t>(r)];
-  if (state.now < state.gather_end) wait_for_gathers(r, flat, fragment);
-  see_peak(r, in_.flat.ranks[static_cast<size_t>(r)].workspace_of(static_cast<int32_t>(state.next),
-                                                                  fragment.cost.workspace_end));
-  const double begin = state.now;
-  state.now += fragment.time.duration;
-  if (state.sending_end > begin) {
-    const double beside = std::min(state.now, state.sending_end) - begin;
-    const double longer = beside * (slowdown_beside(Beside::kMessages) - 1);
-    state.now += longer;
-    sums.gaps += longer;
-  }
-  sums.compute += fragment.time.compute;
-  sums.gaps += fragment.time.gaps;
-  for (size_t l = 0; l < fragment.time.comm.size(); ++l) {
-    sums.comm[l] += fragment.time.comm[l];
-    sums.exposed[l] += fragment.time.exposed[l];
-  }
-  for (size_t level = 0; level < fragment.links.size(); ++level) {
-    for (const Interval& use : fragment.links[level])
-      links_.occupy(r, level, begin + use.begin, begin + use.end);
-  }
-  if (logs_calls()) {
-    logs_[static_cast<size_t>(r)].calls.push_back(
-        {static_cast<int32_t>(state.next), flat.timed, begin, state.now, -1});
-  }
-  if (state.state_ready.empty()) return;
-  const FlatRank& rank = in_.flat.ranks[static_cast<size_t>(r)];
-  const bool early = in_.last_early == nullptr || is_early(r, static_cast<int32_t>(state.next));
-  for (size_t u = 0; u < fragment.cost.state_uses.size(); ++u) {
-    const int32_t write = fragment.cost.state_uses[u].last_write;
-    if (write < 0) continue;
-    const int32_t buffer = rank.bindings[static_cast<size_t>(flat.bindings) + u];
-    state.state_ready[static_cast<size_t>(buffer)] =
-        early ? begin + fragment.spans[static_cast<size_t>(write)].end : kNever;
-  }
 }
 
 bool EventLoop::walk_call(int32_t r, const FlatCall& flat, const TimedFragment& fragment) {

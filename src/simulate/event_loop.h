@@ -9,6 +9,7 @@
 #include "simulate/flat_program.h"
 #include "simulate/fragment_walk.h"
 #include "simulate/links.h"
+#include "simulate/pair_cost.h"
 #include "simulate/simulate.h"
 
 namespace mw::simulate {
@@ -29,6 +30,10 @@ struct CallRecord {
   int32_t timed = 0;  // FlatCall::timed
   double begin = 0, end = 0;
   int32_t walk = -1;  // index into RankLog::walks of a call that was walked anew
+  // Of a pair: which (LoopInput::pairs), which of its two, and when both began; `end` of the first
+  // and `begin` of the second divide its time as the two take it by themselves.
+  int32_t pair = -1, which = 0;
+  double pair_begin = 0;
 };
 // A message as it was sent; times are infinite before they are known.
 struct MessageRecord {
@@ -67,6 +72,7 @@ struct LoopInput {
   const pipeline::Program& program;
   const FlatProgram& flat;
   const std::vector<TimedFragment>& fragments;  // by FlatCall::timed
+  const std::vector<TimedPair>& pairs;          // by FlatCall::pair
   const std::vector<CrossGroup>& cross_groups;
   const cluster::Cluster& cluster;
   const Options& options;
@@ -113,6 +119,7 @@ class EventLoop {
     double sending_end = 0;  // its messages on their way, as if nobody shared their links
     double gather_end = 0;
     int32_t message = -1;  // that it waits for: its arrival or its slot
+    int32_t pair = -1;     // whose second call comes next
     bool blocked = false;
     bool grew = true;      // something came alive since its peak was looked at
     bool walking = false;  // inside a call that meets other ranks
@@ -123,6 +130,7 @@ class EventLoop {
     std::vector<std::vector<Interval>> messages;
     std::vector<double> state_ready;   // [buffer] when its last write ends; kNever: not early
     std::vector<double> gather_ready;  // [buffer] when its all-gather ends
+    double pair_begin = 0;             // when the last pair's calls began
     // Of the call that meets other ranks:
     double call_begin = 0;
     std::vector<Wait> call_waits;  // of its streams for others
@@ -145,6 +153,12 @@ class EventLoop {
   void release(int32_t r, int32_t number);
   bool call(int32_t r, const FlatCall& flat);
   void call_timed(int32_t r, const FlatCall& flat, const TimedFragment& fragment);
+  bool call_first(int32_t r, const FlatCall& flat, const TimedFragment& fragment);  // of a pair
+  void call_second(int32_t r, const FlatCall& flat, const TimedFragment& fragment);
+  // The rank is busy from now on, beside messages for longer: until when.
+  void take(int32_t r, const FragmentTime& time, const std::vector<std::vector<Interval>>& links);
+  void see_writes(int32_t r, const FlatCall& flat, const TimedFragment& fragment,
+                  const std::vector<OpSpan>& spans, double begin);
   bool walk_call(int32_t r, const FlatCall& flat, const TimedFragment& fragment);
   void begin_walk(int32_t r, const FlatCall& flat, const TimedFragment& fragment);
   void end_walk(int32_t r, const TimedFragment& fragment);

@@ -63,6 +63,7 @@ class Flattener {
     const RankProgram& from = program_.ranks[r];
     FlatRank to;
     std::vector<int32_t> sequences(sequences_.size(), 0);  // that it publishes
+    int32_t paired_with = -1;                              // of the call before
     std::optional<pipeline::BufferUses> uses;
     if (memory_) uses.emplace(from);
     to.commands.reserve(from.commands.size());
@@ -74,6 +75,10 @@ class Flattener {
       if (command.kind == Command::Kind::kCall) {
         index = static_cast<int32_t>(to.calls.size());
         const int32_t bindings = bindings_ ? bind(from, command, to) : -1;
+        // A pair has each other's places among the rank's actions.
+        if (paired_with >= 0 && paired_with == command.action.paired_with + 1)
+          to.calls.back().paired = static_cast<int32_t>(to.commands.size());
+        paired_with = command.action.paired_with;
         to.calls.push_back({command.fragment.value, command.fragment.value, bindings});
       } else if (command.channel >= 0) {
         index = command.sequence;

@@ -374,7 +374,7 @@ std::vector<cost::CastShare> FragmentCoster::casts_of(const Fragment& fragment) 
   return casts;
 }
 
-void FragmentCoster::find_shared_levels(FragmentCost& cost) {
+void find_shared_levels(FragmentCost& cost) {
   std::vector<uint32_t> of_stream(static_cast<size_t>(cost.streams), 0);
   for (const OpCost& op : cost.ops) of_stream[static_cast<size_t>(op.stream)] |= op.levels;
   uint32_t once = 0;

@@ -107,6 +107,9 @@ struct FragmentCost {
 // host nothing beside the step's own work, which is the first op's.
 void set_times(FragmentCost& cost, const cluster::Cluster& cluster, const Options& options);
 
+// Sets which link levels collectives of several streams cross, and with them the queues.
+void find_shared_levels(FragmentCost& cost);
+
 // Costs of fragments on a cluster, of the slowest device of the pipeline rank that calls them.
 // `coordinates`: [rank of the program] its place on the mesh's axis "pp"; empty: its number.
 class FragmentCoster {
@@ -140,7 +143,6 @@ class FragmentCoster {
   void find_state_uses(const pipeline::Fragment& fragment, FragmentCost& cost) const;
   void find_rings(const pipeline::Fragment& fragment, FragmentCost& cost) const;
   static void find_copies(const pipeline::Fragment& fragment, FragmentCost& cost);
-  static void find_shared_levels(FragmentCost& cost);
   void find_product_rings(const pipeline::Fragment& fragment, FragmentCost& cost) const;
 
   const pipeline::Program& program_;

@@ -32,6 +32,8 @@ constexpr Word kSwitches[] = {
     {"param_gather", [](Overlap& o) { o.param_gather = true; }},
     {"ring", [](Overlap& o) { o.ring = true; }},
     {"no-ring", [](Overlap& o) { o.ring = false; }},
+    {"pairs", [](Overlap& o) { o.pairs = true; }},
+    {"no-pairs", [](Overlap& o) { o.pairs = false; }},
     {"none",
      [](Overlap& o) {
        o.collectives = o.async_tp = o.param_gather = false;

@@ -49,6 +49,9 @@ struct Overlap {
   // Context parallelism passes keys and values around a ring: attention computes with one part
   // while the next is on its way [Liu 2023, Ring Attention]. Off: it waits for all of them.
   bool ring = true;
+  // Of a forward and a backward that a schedule lays together (DualPipe), one computes while the
+  // experts' exchanges of the other are on their way. Off: one after the other.
+  bool pairs = true;
   // Computation beside each takes this much longer, beside several as much as beside the worst; 0:
   // as the device's overlap_slowdown, which is that of collectives, and 1 beside messages.
   Slowdowns slowdown{};
@@ -58,8 +61,9 @@ struct Overlap {
 
 // Switches what a word says: "messages", "no-messages", "collectives", "no-tensor", "async-tp"
 // (which is collectives, those of tensor parallelism among them, and products in parts), "serial",
-// "grad_reduce", "grad_reduce_idle", "param_gather", "ring", "no-ring"; "none": no collectives,
-// grad_reduce and param_gather, whatever was on before. False for any other word.
+// "grad_reduce", "grad_reduce_idle", "param_gather", "ring", "no-ring", "pairs", "no-pairs";
+// "none": no collectives, grad_reduce and param_gather, whatever was on before. False for any other
+// word.
 bool set_overlap(Overlap& overlap, std::string_view word);
 // Whether two words that set_overlap knows cannot both hold: the later would undo what the earlier
 // says. "none" and then what shall go on in spite of it is sense.

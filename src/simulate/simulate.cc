@@ -101,6 +101,7 @@ class Simulation {
     return {program_,
             flat_,
             fragments_,
+            pairs_,
             coster_.cross_groups(),
             cluster_,
             options,
@@ -216,6 +217,33 @@ class Simulation {
                                             : link_use(fragment.cost, walk.spans, levels);
       fragment.spans = std::move(walk.spans);
     }
+    time_pairs(levels);
+  }
+  // Calls that a schedule lays together run so where that is shorter.
+  void time_pairs(uint32_t levels) {
+    pairs_.clear();
+    std::map<std::pair<int32_t, int32_t>, int32_t> known;
+    for (FlatRank& rank : flat_.ranks) {
+      for (size_t c = 0; c < rank.calls.size(); ++c) {
+        FlatCall& call = rank.calls[c];
+        if (call.paired < 0 || !options_.overlap.pairs) continue;
+        const auto [it, is_new] = known.try_emplace({call.timed, rank.calls[c + 1].timed}, -1);
+        if (is_new) it->second = time_pair_of(it->first.first, it->first.second, levels);
+        call.pair = it->second;
+      }
+    }
+  }
+  int32_t time_pair_of(int32_t a, int32_t b, uint32_t levels) {
+    const TimedFragment &first = fragments_[static_cast<size_t>(a)],
+                        &second = fragments_[static_cast<size_t>(b)];
+    if (first.cost.crosses || second.cost.crosses) return -1;
+    if (!has_exchanges(first.cost) && !has_exchanges(second.cost)) return -1;
+    TimedPair pair =
+        time_pair(first.cost, second.cost, slowdowns_of(options_.overlap, cluster_.device), levels,
+                  labels_.names().size());
+    if (pair.time.duration >= first.time.duration + second.time.duration) return -1;
+    pairs_.push_back(std::move(pair));
+    return static_cast<int32_t>(pairs_.size()) - 1;
   }
 
   Result collect(const LoopInput& input, EventLoop& loop) {
@@ -377,6 +405,7 @@ class Simulation {
   FragmentCoster coster_;
   FlatProgram flat_;
   std::vector<TimedFragment> fragments_;
+  std::vector<TimedPair> pairs_;
   std::vector<RankId> devices_;  // [pipeline rank] that stands for it
   int32_t gather_label_ = -1;
   uint32_t update_levels_ = 0;

@@ -200,9 +200,12 @@ class TraceMaker {
     }
     const ir::Graph& graph = in_.program.fragments[command.fragment.index()].graph;
     const std::vector<int64_t> sent = sent_by_op(fragment.cost);
+    const auto which = static_cast<size_t>(call.which);
     const std::vector<OpSpan>& spans =
-        call.walk < 0 ? fragment.spans : loop_.logs()[r].walks[static_cast<size_t>(call.walk)];
-    const double origin = call.walk < 0 ? call.begin : 0;
+        call.walk >= 0   ? loop_.logs()[r].walks[static_cast<size_t>(call.walk)]
+        : call.pair >= 0 ? in_.pairs[static_cast<size_t>(call.pair)].spans[which]
+                         : fragment.spans;
+    const double origin = call.walk >= 0 ? 0 : call.pair >= 0 ? call.pair_begin : call.begin;
     for (size_t o = 0; o < graph.ops.size(); ++o) {
       const OpCost& op = fragment.cost.ops[o];
       if (op.alias) continue;

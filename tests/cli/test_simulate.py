@@ -287,7 +287,7 @@ def test_one_is_not_told_as_several():
      "--slowdown: tensor is there twice\n--slowdown: the one of all is there twice"),
     (f"{JOB} --cluster selene --plan dp=2,pp=2,microbatches=2 --gpus 8 --overlap grad_redcue",
      "--overlap: unknown word 'grad_redcue', did you mean 'grad_reduce'?; known are messages, no-messages, "
-     "collectives, no-tensor, async-tp, serial, grad_reduce, grad_reduce_idle, param_gather, ring, no-ring, none\n"
+     "collectives, no-tensor, async-tp, serial, grad_reduce, grad_reduce_idle, param_gather, ring, no-ring, pairs, no-pairs, none\n"
      "--gpus: is 8, but the plan has dp*tp*pp=2*1*2=4 ranks; use dp=4"),
     (f"{JOB} --cluster selene --plan auto --overlap messages,none,grad_reduce,no-messages",
      "--plan: auto: must be a plan; only train's --plan takes auto, and 'meshwright plan' finds one for a cluster\n"

@@ -1,0 +1,114 @@
+// Calls that meet no other rank, by themselves and in pairs: how long they take is known.
+#include <algorithm>
+
+#include "simulate/event_loop.h"
+
+namespace mw::simulate {
+
+void EventLoop::call_timed(int32_t r, const FlatCall& flat, const TimedFragment& fragment) {
+  RankState& state = states_[static_cast<size_t>(r)];
+  if (state.now < state.gather_end) wait_for_gathers(r, flat, fragment);
+  see_peak(r, in_.flat.ranks[static_cast<size_t>(r)].workspace_of(static_cast<int32_t>(state.next),
+                                                                  fragment.cost.workspace_end));
+  const double begin = state.now;
+  take(r, fragment.time, fragment.links);
+  if (logs_calls()) {
+    logs_[static_cast<size_t>(r)].calls.push_back(
+        {static_cast<int32_t>(state.next), flat.timed, begin, state.now, -1});
+  }
+  see_writes(r, flat, fragment, fragment.spans, begin);
+}
+
+void EventLoop::take(int32_t r, const FragmentTime& time,
+                     const std::vector<std::vector<Interval>>& links) {
+  RankState& state = states_[static_cast<size_t>(r)];
+  RankSums& sums = sums_[static_cast<size_t>(r)];
+  const double begin = state.now;
+  state.now += time.duration;
+  if (state.sending_end > begin) {
+    const double beside = std::min(state.now, state.sending_end) - begin;
+    const double longer = beside * (slowdown_beside(Beside::kMessages) - 1);
+    state.now += longer;
+    sums.gaps += longer;
+  }
+  sums.compute += time.compute;
+  sums.gaps += time.gaps;
+  for (size_t l = 0; l < time.comm.size(); ++l) {
+    sums.comm[l] += time.comm[l];
+    sums.exposed[l] += time.exposed[l];
+  }
+  for (size_t level = 0; level < links.size(); ++level) {
+    for (const Interval& use : links[level])
+      links_.occupy(r, level, begin + use.begin, begin + use.end);
+  }
+}
+
+void EventLoop::see_writes(int32_t r, const FlatCall& flat, const TimedFragment& fragment,
+                           const std::vector<OpSpan>& spans, double begin) {
+  RankState& state = states_[static_cast<size_t>(r)];
+  if (state.state_ready.empty()) return;
+  const FlatRank& rank = in_.flat.ranks[static_cast<size_t>(r)];
+  const bool early = in_.last_early == nullptr || is_early(r, static_cast<int32_t>(state.next));
+  for (size_t u = 0; u < fragment.cost.state_uses.size(); ++u) {
+    const int32_t write = fragment.cost.state_uses[u].last_write;
+    if (write < 0) continue;
+    const int32_t buffer = rank.bindings[static_cast<size_t>(flat.bindings) + u];
+    state.state_ready[static_cast<size_t>(buffer)] =
+        early ? begin + spans[static_cast<size_t>(write)].end : kNever;
+  }
+}
+
+// Both begin when what both read is there, and what they make is there when both have ended, as
+// pipeline::timeline has it.
+bool EventLoop::call_first(int32_t r, const FlatCall& flat, const TimedFragment& fragment) {
+  RankState& state = states_[static_cast<size_t>(r)];
+  const FlatRank& rank = in_.flat.ranks[static_cast<size_t>(r)];
+  int32_t last = -1;  // of the messages for the second, the one that comes last
+  for (auto c = state.next + 1; c < static_cast<size_t>(flat.paired); ++c) {
+    if (rank.commands[c].kind != pipeline::Command::Kind::kReceive) continue;
+    const int32_t number = rank.commands[c].index;
+    state.message = number;
+    const double arrival = messages_[static_cast<size_t>(number)].arrival;
+    if (arrival == kNever) return false;
+    if (last < 0 || arrival > messages_[static_cast<size_t>(last)].arrival) last = number;
+  }
+  if (last >= 0) {
+    const MessageRecord& message = messages_[static_cast<size_t>(last)];
+    wait(r, WaitReason::kReceive, message.arrival, channel_of(message).from, message.command,
+         message.begin);
+  }
+  if (state.now < state.gather_end) wait_for_gathers(r, flat, fragment);
+  see_peak(r, rank.workspace_of(static_cast<int32_t>(state.next), fragment.cost.workspace_end));
+  const TimedPair& pair = in_.pairs[static_cast<size_t>(flat.pair)];
+  state.pair = flat.pair;
+  state.pair_begin = state.now;
+  take(r, pair.time, pair.links);
+  if (logs_calls()) {
+    const double alone = fragment.time.duration;
+    const double both = alone + in_.fragments[static_cast<size_t>((&flat)[1].timed)].time.duration;
+    const double split = state.pair_begin + (state.now - state.pair_begin) * alone / both;
+    logs_[static_cast<size_t>(r)].calls.push_back({static_cast<int32_t>(state.next), flat.timed,
+                                                   state.pair_begin, split, -1, flat.pair, 0,
+                                                   state.pair_begin});
+  }
+  see_writes(r, flat, fragment, pair.spans[0], state.pair_begin);
+  return true;
+}
+
+// Its time is the first's.
+void EventLoop::call_second(int32_t r, const FlatCall& flat, const TimedFragment& fragment) {
+  RankState& state = states_[static_cast<size_t>(r)];
+  see_peak(r, in_.flat.ranks[static_cast<size_t>(r)].workspace_of(static_cast<int32_t>(state.next),
+                                                                  fragment.cost.workspace_end));
+  const TimedPair& pair = in_.pairs[static_cast<size_t>(state.pair)];
+  if (logs_calls()) {
+    std::vector<CallRecord>& calls = logs_[static_cast<size_t>(r)].calls;
+    const double end = state.pair_begin + pair.time.duration;
+    calls.push_back({static_cast<int32_t>(state.next), flat.timed, calls.back().end,
+                     std::max(calls.back().end, end), -1, state.pair, 1, state.pair_begin});
+  }
+  see_writes(r, flat, fragment, pair.spans[1], state.pair_begin);
+  state.pair = -1;
+}
+
+}  // namespace mw::simulate
