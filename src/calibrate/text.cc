@@ -66,7 +66,8 @@ std::string published_words(const Comparison& c) {
 Json cell(const std::string& text) {
   if (text.empty()) return {};
   if (const std::optional<int64_t> integer = parse_int64(text)) return *integer;
-  if (const std::optional<double> number = parse_double(text)) return *number;
+  if (const std::optional<double> number = parse_double(text); number && std::isfinite(*number))
+    return *number;
   return text;
 }
 

@@ -46,7 +46,7 @@ void add_failure_options(CLI::App& command, FailureOptions& options) {
   command
       .add_option("--checkpoint-time", options.checkpoint,
                   "Seconds that training stands still for a checkpoint (12 bytes a parameter "
-                  "over 2 TB/s)")
+                  "over 2 TB/s); 0: it goes on meanwhile")
       ->check(not_empty());
   command
       .add_option("--restart-time", options.restart,
@@ -63,7 +63,7 @@ std::optional<predict::Failures> read_failures(const FailureOptions& options, in
                                predict::kLlama3DeviceMtbf.value / 3600, diagnostics));
   const double state = static_cast<double>(parameters) * predict::kCheckpointBytesAParameter;
   failures.checkpoint =
-      Seconds(number_of("--checkpoint-time", options.checkpoint, 0, false, " seconds",
+      Seconds(number_of("--checkpoint-time", options.checkpoint, 0, true, " seconds",
                         state / predict::kLlama3StorageBytesPerSecond, diagnostics));
   failures.restart = Seconds(number_of("--restart-time", options.restart, 0, true, " seconds",
                                        predict::kDalyRestart.value, diagnostics));

@@ -374,16 +374,18 @@ void add_request_options(CLI::App& command, RequestOptions& options) {
           "Of weights and activations: bf16 (if not given), f16, f32; fp8, mxfp8: bf16, and the "
           "linear layers' products in fp8 with a scale a tensor or a block")
       ->check(one_of(predict::precision_names()));
-  one_word(command.add_option(
-               "--overlap", options.overlap,
-               "What goes on beside computation: messages (on unless no-messages), "
-               "collectives (but for no-tensor those of tensor parallelism; async-tp: with "
-               "their own products in parts), grad_reduce (grad_reduce_idle: where the rank then "
-               "waits), param_gather; serial: no collective of a microbatch; ring (of context "
-               "parallelism; on unless no-ring), pairs (experts' exchanges beside the pass that a "
-               "schedule lays together with theirs; on unless no-pairs). Beside what the "
-               "profile has; none: in its place"),
-           kCommas)
+  one_word(
+      command.add_option(
+          "--overlap", options.overlap,
+          "What goes on beside computation: messages (on unless no-messages), "
+          "collectives (but for no-tensor those of tensor parallelism; async-tp: with "
+          "their own products in parts), weights (ZeRO 2 and 3's inside a microbatch; on unless "
+          "no-weights), grad_reduce (grad_reduce_idle: where the rank then "
+          "waits), param_gather; serial: no collective of a microbatch; ring (of context "
+          "parallelism; on unless no-ring), pairs (experts' exchanges beside the pass that a "
+          "schedule lays together with theirs; on unless no-pairs). Beside what the "
+          "profile has; none: in its place"),
+      kCommas)
       ->delimiter(',');
   one_word(
       command.add_option(

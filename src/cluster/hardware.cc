@@ -174,7 +174,10 @@ void check_levels(JsonReader& reader, Cluster& cluster) {
     if (link.devices != 0) inner = link.devices;
   }
   if (cluster.links.empty()) {
-    reader.fail("link", "must be there at least once");
+    if (cluster.devices > 1)
+      reader.fail("link", "must be there at least once, as [[link]]: devices is {}",
+                  cluster.devices);
+    cluster.devices = 1;
     return;
   }
   const int64_t joined = cluster.links.back().devices;
@@ -296,7 +299,9 @@ Cluster parse_cluster(std::string_view text, const std::string& file) {
   cluster.devices = reader.integer_or("devices", 0, {.min = 1});
   cluster.cores = reader.integer_or("cores", 0, {.min = 1});
   read_device(reader.object("device"), cluster);
-  for (JsonReader& link : reader.objects("link")) read_link(link, cluster);
+  if (reader.has("link")) {  // one device has none
+    for (JsonReader& link : reader.objects("link")) read_link(link, cluster);
+  }
   if (reader.has("measured")) read_measured(reader.object("measured"), cluster.stack);
   reader.ignore("measured");
   if (diagnostics.empty()) check_levels(reader, cluster);

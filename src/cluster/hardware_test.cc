@@ -246,6 +246,15 @@ TEST_CASE("figures beyond what can be counted are refused") {
         "box.toml:24: link[1].torus: has 9 dimensions, must have at most 8");
 }
 
+TEST_CASE("one device needs no links, several do") {
+  const std::string alone(kBox, std::string_view(kBox).find("[[link]]"));
+  const Cluster one = parse_cluster(alone, "box.toml");
+  CHECK(one.links.empty());
+  CHECK(one.devices == 1);
+  CHECK(message_of(fmt::format("devices = 2\n{}", alone)) ==
+        "box.toml: link: must be there at least once, as [[link]]: devices is 2");
+}
+
 TEST_CASE("link levels must nest and join all") {
   CHECK(message_of(replace_all(kBox, "devices = 8\n", "")) ==
         "box.toml:14: link: 'inside' joins all devices, so it must be the last");

@@ -141,6 +141,25 @@ TEST_CASE("makespans, bubbles and peaks at unit costs are those of the reference
   }
 }
 
+TEST_CASE("v-half's period is its building block's, whatever F, I and W take") {
+  // Of two chunks: all work, and what the block itself leaves idle.
+  for (const auto& [b, w] :
+       {std::pair{1.0, 1.0}, {1.2, .8}, {1.5, 1.0}, {.5, 1.0}, {1.0, 2.0}, {1.5, .5}, {2.0, 1.0}}) {
+    const ScheduleCosts costs{.f = {1}, .b = {b}, .w = {w}};
+    const double period = 2 * (1 + b + w) + std::max(0.0, 2 * (b - 1 - w / 2));
+    for (int32_t p = 3; p <= 16; ++p) {
+      CAPTURE(p);
+      CAPTURE(b);
+      CAPTURE(w);
+      const auto makespan = [&](int32_t m) {
+        return timeline(make_schedule({.kind = "v-half", .ranks = p, .microbatches = m}), costs)
+            .makespan;
+      };
+      CHECK(makespan(4 * p) - makespan(3 * p) == doctest::Approx(p * period));
+    }
+  }
+}
+
 TEST_CASE("the closed forms hold for all sizes") {
   const auto run = [](ScheduleRequest request, const ScheduleCosts& costs = {}) {
     return timeline(make_schedule(request), costs);

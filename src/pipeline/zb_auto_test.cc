@@ -94,6 +94,38 @@ TEST_CASE("zb-auto below one stage's share of 1F1B keeps microbatches apart") {
   }
 }
 
+TEST_CASE("zb-auto is no longer than the orders by hand that its limit allows") {
+  const auto span = [](const ScheduleRequest& request, const ScheduleCosts& costs) {
+    double longest = 0;
+    for (const auto& rank : timeline(make_schedule(request), costs).times)
+      longest = std::max(longest, rank.back().end - rank.front().start);
+    return longest;
+  };
+  for (uint32_t seed = 0; seed < 60; ++seed) {
+    CAPTURE(seed);
+    uint64_t drawn = 0;
+    const auto below = [&](uint32_t n) { return random_u32({.seed = seed}, drawn++) % n; };
+    const auto p = static_cast<int32_t>(2 + below(6)), m = static_cast<int32_t>(p + below(16));
+    const auto stage_costs = [&] {
+      std::vector<double> costs;
+      for (int32_t s = 0; s < p; ++s) costs.push_back(.5 * (1 + below(6)));
+      return costs;
+    };
+    const ScheduleCosts costs{
+        .f = stage_costs(), .b = stage_costs(), .w = stage_costs(), .comm = .5 * below(2)};
+    for (const auto& [kind, limit] : {std::pair{"zb-h1", p}, {"zb-h2", 2 * p - 1}}) {
+      const ScheduleRequest by_hand{.kind = kind, .ranks = p, .microbatches = m};
+      const ScheduleRequest found{.kind = "zb-auto",
+                                  .ranks = p,
+                                  .microbatches = m,
+                                  .memory_limit = static_cast<double>(limit),
+                                  .costs = costs};
+      CHECK(span(found, costs) <= span(by_hand, costs) * (1 + 1e-9));
+      CHECK(largest(timeline(make_schedule(found), costs).peak_activations) <= limit + 1e-6);
+    }
+  }
+}
+
 TEST_CASE("zb-auto finds an order for stages that differ a hundredfold") {
   for (uint32_t seed = 0; seed < 200; ++seed) {
     CAPTURE(seed);

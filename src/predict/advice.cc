@@ -51,6 +51,9 @@ std::vector<std::pair<std::string, simulate::Options>> option_changes(const Requ
     add("--overlap messages", [](simulate::Options& o) { o.overlap.messages = true; });
   if (!now.collectives && plan.tp * plan.dp * plan.cp > 1)
     add("--overlap collectives", [](simulate::Options& o) { o.overlap.collectives = true; });
+  const bool every_microbatch = plan.effective_grad_reduce() == compile::GradReduce::kMicrobatch;
+  if (!now.weights && plan.dp * plan.cp > 1 && every_microbatch)
+    add("--overlap weights", [](simulate::Options& o) { o.overlap.weights = true; });
   if (!(now.grad_reduce && !now.grad_reduce_idle && now.param_gather) && plan.dp * plan.cp > 1) {
     add("--overlap grad_reduce,param_gather", [](simulate::Options& o) {
       o.overlap.grad_reduce = o.overlap.param_gather = true;
@@ -81,8 +84,8 @@ std::vector<Settings> plan_changes(const Request& request) {
   }
   if (p.dp * p.cp > 1 && p.zero == 0) changes.push_back({{"zero", "1"}});
   if (p.recompute == compile::Recompute::kFull) {
-    changes.push_back({{"recompute", "selective"}});
-    changes.push_back({{"recompute", "selective-op"}});
+    const bool by_op = request.cluster.stack.selective_op;  // what the stack has
+    changes.push_back({{"recompute", by_op ? "selective-op" : "selective"}});
   }
   if (p.recompute != compile::Recompute::kNone) changes.push_back({{"recompute", "none"}});
   const auto shift = [&](const char* from, int64_t less, const char* to, int64_t more) {

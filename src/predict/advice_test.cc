@@ -87,7 +87,7 @@ TEST_CASE("neighbours of a plan differ in one or two keys and have as many devic
            {"cp=2,microbatches=16", "microbatches=8; regather; zero=1"},
            {"tp=3,microbatches=1", "microbatches=2; sp"},
            {"tp=4,sp,microbatches=16,recompute=full",
-            "microbatches=8; regather; recompute=selective; recompute=selective-op; "
+            "microbatches=8; regather; recompute=selective; "
             "recompute=none; tp=2,pp=2; tp=2,dp=2"},
            {"tp=2,sp,regather,microbatches=16,recompute=selective",
             "microbatches=8; regather=false; recompute=none; tp=1,pp=2; tp=1,dp=2"},
@@ -149,6 +149,8 @@ TEST_CASE("options are tried that the request does not have and the plan has a u
            {"dp=2,microbatches=2", "collectives param_gather", early},
            {"dp=2,microbatches=2", "collectives grad_reduce param_gather", ""},
            {"dp=2,microbatches=2", "collectives grad_reduce_idle param_gather", early},
+           {"dp=2,zero=2,microbatches=2", "collectives no-weights", "--overlap weights; " + early},
+           {"dp=2,zero=1,microbatches=2", "collectives no-weights", early},
            {"tp=2,pp=2,microbatches=2", "collectives messages", "--scatter-gather"},
            {"tp=2,pp=2,sp,microbatches=2", "collectives messages", ""},
            {"pp=2,microbatches=2", "collectives messages", ""},
@@ -162,6 +164,7 @@ TEST_CASE("options are tried that the request does not have and the plan has a u
     for (const auto& [name, options] : option_changes(request)) {
       if (name == "--overlap messages") CHECK(options.overlap.messages);
       if (name == "--overlap collectives") CHECK(options.overlap.collectives);
+      if (name == "--overlap weights") CHECK(options.overlap.weights);
       if (name == "--scatter-gather") CHECK(options.scatter_gather);
       if (name != early) continue;
       CHECK(options.overlap.grad_reduce);

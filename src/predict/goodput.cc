@@ -11,6 +11,7 @@ namespace {
 // The x in (0, 1) with (1 - x) e^x = e^-c: the best interval over M, for a checkpoint of c M.
 // Newton from Young's sqrt(2 c); the left side falls and is concave in (0, 1), so it converges.
 double best_share(double c) {
+  if (c == 0) return 0;
   double x = std::min(0.999, std::sqrt(2 * c));
   for (int i = 0; i < 100; ++i) {
     // In logarithms, so that a small c keeps its digits.
@@ -29,7 +30,7 @@ double inverse_growth(double x) { return std::exp(-x) / -std::expm1(-x); }
 }  // namespace
 
 Goodput goodput(const Failures& failures, int64_t devices, Seconds step) {
-  MW_CHECK(failures.device_mtbf.value > 0 && failures.checkpoint.value > 0 &&
+  MW_CHECK(failures.device_mtbf.value > 0 && failures.checkpoint.value >= 0 &&
                failures.restart.value >= 0 && devices > 0 && step.value > 0,
            "mtbf {}, checkpoint {}, restart {}, devices {}, step {}", failures.device_mtbf.value,
            failures.checkpoint.value, failures.restart.value, devices, step.value);

@@ -19,7 +19,7 @@ namespace mw::predict {
 
 struct Failures {
   Seconds device_mtbf;              // mean time between failures of one device that stop the job
-  Seconds checkpoint;               // that training stands still for one
+  Seconds checkpoint;               // that training stands still for one; 0: it goes on meanwhile
   Seconds restart;                  // from a failure until training goes on: detect, replace, load
   std::optional<Seconds> interval;  // of training between two checkpoints; none: the best
 };
@@ -48,7 +48,7 @@ struct Goodput {
 };
 
 // An interval is of whole steps, at least one: a checkpoint is between two. REQUIRES: positive
-// times (a restart may take none), devices of at least 1.
+// times (a checkpoint and a restart may take none), devices of at least 1.
 Goodput goodput(const Failures& failures, int64_t devices, Seconds step);
 
 }  // namespace mw::predict

@@ -90,6 +90,16 @@ TEST_CASE("an interval is of whole steps") {
   CHECK(goodput(best, 1, Seconds(11)).best_interval == Seconds(22));
 }
 
+TEST_CASE("a checkpoint that stops nothing is best after every step") {
+  const Failures failures{Seconds(1000), Seconds(0), Seconds(100), std::nullopt};
+  const Goodput best = goodput(failures, 1, Seconds(7));
+  CHECK(best.best_interval == Seconds(7));
+  CHECK(best.checkpoints == 0);
+  CHECK(best.young == Seconds(0));
+  // tau / (M e^(R / M) (e^(tau / M) - 1))
+  CHECK(best.goodput == mw::test::close_to(0.007 / (std::exp(0.1) * std::expm1(0.007))));
+}
+
 TEST_CASE("goodput is what a played job has") {
   CHECK(of(3600, 30, 300, Seconds(600)).goodput ==
         mw::test::close_to(played(3600, 30, 300, 600, 200000)).epsilon(0.003));

@@ -85,6 +85,23 @@ TEST_CASE("the FLOPs that a step's products run are the same however the sequenc
   }
 }
 
+TEST_CASE("weights that go beside nothing show all that they take, in order and by data") {
+  Request request = small();
+  request.plan = compile::parse_plan("dp=2,microbatches=2,zero=3");
+  for (const char* order : {"messages", "collectives"}) {
+    CAPTURE(std::string(order));
+    REQUIRE(simulate::set_overlap(request.options.overlap, order));
+    const auto shown = [&](const char* word) {
+      Request said = request;
+      REQUIRE(simulate::set_overlap(said.options.overlap, word));
+      const simulate::RankResult rank = mw::predict::predict(said).result.ranks[0];
+      return rank.exposed_comm.at("dp").value / rank.comm.at("dp").value;
+    };
+    CHECK(shown("weights") < 0.9);
+    CHECK(shown("no-weights") == doctest::Approx(1));
+  }
+}
+
 TEST_CASE("a ring hides keys and values behind attention, and the sums of their gradients") {
   Request request = small();
   request.options.host = false;

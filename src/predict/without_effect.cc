@@ -22,10 +22,11 @@ struct Facts {
         gathers_tensors(plan.sp),
         messages(plan.pp > 1),
         ring(plan.cp > 1),
+        weights(replicas && plan.effective_grad_reduce() == compile::GradReduce::kMicrobatch),
         experts(plan.ep > 1),
         pairs(experts && pipeline::needs(compile::schedule_of(plan)).pairs) {}
   bool replicas, gathers_updated, gathers_ahead, reduces, tensor, gathers_tensors, messages, ring,
-      experts, pairs;
+      weights, experts, pairs;
 };
 
 // One kind of communication, and why there is none.
@@ -65,6 +66,8 @@ void add_overlap(const Overlap& own, const Overlap& profile, const Facts& facts,
   if (own.param_gather != profile.param_gather && !facts.gathers_updated)
     found.emplace_back("overlap param_gather (the update gathers none; it does with zero=1 or 2)");
   if (own.ring != profile.ring && !facts.ring) found.emplace_back("overlap of the ring (cp is 1)");
+  if (own.weights != profile.weights && !facts.weights)
+    found.emplace_back("overlap of weights (no microbatch gathers or reduces any)");
   if (own.pairs != profile.pairs && !facts.experts) {
     found.emplace_back("overlap of pairs (ep is 1)");
   } else if (own.pairs != profile.pairs && !facts.pairs) {

@@ -63,6 +63,10 @@ TEST_CASE("settings about what a step does not have are told, and change nothing
        {"no-ring"},
        {"ring=1.5"},
        {"overlap of the ring (cp is 1)", "slowdown ring=1.5 (cp is 1)"}},
+      {"dp=2,zero=1",
+       {"no-weights"},
+       {},
+       {"overlap of weights (no microbatch gathers or reduces any)"}},
       {"pp=2,microbatches=4,schedule=dualpipe", {"no-pairs"}, {}, {"overlap of pairs (ep is 1)"}}};
   for (const Said& c : cases) {
     CAPTURE(std::string(c.plan));

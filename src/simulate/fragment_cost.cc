@@ -275,13 +275,19 @@ void FragmentCoster::add_collective(const Fragment& fragment, const ir::Op& op, 
   }
 }
 
+// Whether it gathers or reduces weights of a microbatch, which go beside nothing.
+bool FragmentCoster::holds_up(const OpCost& op, const FragmentCost& cost) const {
+  return !options_.overlap.weights && !cost.update && op.label >= 0 &&
+         (op.beside == Beside::kParamGather || op.beside == Beside::kGradReduce);
+}
+
 void FragmentCoster::add_launch_deps(const Fragment& fragment, FragmentCost& cost) const {
   cost.in_order = true;
   std::vector<int32_t> recorder;  // [event]
   for (size_t o = 0; o < cost.ops.size(); ++o) {
     const pipeline::Launch& launch = fragment.launches[o];
     OpCost& op = cost.ops[o];
-    op.stream = launch.stream.value;
+    op.stream = holds_up(op, cost) ? 0 : launch.stream.value;
     cost.streams = std::max(cost.streams, op.stream + 1);
     op.first_dep = static_cast<uint32_t>(cost.deps.size());
     for (const EventId event : launch.waits) cost.deps.push_back(recorder[event.index()]);
@@ -308,7 +314,7 @@ void FragmentCoster::add_data_deps(const Fragment& fragment, FragmentCost& cost)
                        (options_.overlap.serial ||
                         (!options_.overlap.tensor &&
                          is_tensor_label(labels_.names()[static_cast<size_t>(op.label)])));
-    op.stream = op.label < 0 || holds ? 0 : streams.of(op.label);
+    op.stream = op.label < 0 || holds || holds_up(op, cost) ? 0 : streams.of(op.label);
     cost.streams = std::max(cost.streams, op.stream + 1);
     op.first_dep = static_cast<uint32_t>(cost.deps.size());
     op.first_state = static_cast<uint32_t>(cost.state_reads.size());

@@ -137,6 +137,7 @@ class FragmentCoster {
   const Group& group_holding(const ir::Holders& holders);
   void add_collective(const pipeline::Fragment& fragment, const ir::Op& op, int32_t rank,
                       FragmentCost& cost, OpCost& made);
+  bool holds_up(const OpCost& op, const FragmentCost& cost) const;
   void add_launch_deps(const pipeline::Fragment& fragment, FragmentCost& cost) const;
   void add_data_deps(const pipeline::Fragment& fragment, FragmentCost& cost) const;
   std::vector<cost::CastShare> casts_of(const pipeline::Fragment& fragment) const;

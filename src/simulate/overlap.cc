@@ -21,6 +21,8 @@ constexpr Word kSwitches[] = {
     {"no-messages", [](Overlap& o) { o.messages = false; }},
     {"collectives", [](Overlap& o) { o.collectives = true; }},
     {"no-tensor", [](Overlap& o) { o.tensor = false; }},
+    {"weights", [](Overlap& o) { o.weights = true; }},
+    {"no-weights", [](Overlap& o) { o.weights = false; }},
     {"async-tp", [](Overlap& o) { o.collectives = o.tensor = o.async_tp = true; }},
     {"serial", [](Overlap& o) { o.serial = true; }},
     {"grad_reduce",

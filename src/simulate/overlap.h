@@ -32,6 +32,9 @@ struct Overlap {
   // With `collectives`: those of tensor parallelism too. Off: each holds up all that comes after
   // it.
   bool tensor = true;
+  // Gathers and reductions of weights inside a microbatch (ZeRO 2 and 3) go on beside computation.
+  // Off: each holds up all that comes after it.
+  bool weights = true;
   // Products of tensor parallelism run in parts: with each part of a gathered operand as it comes,
   // for each part of a scattered result before it leaves [Wang 2022, Overlap Communication with
   // Dependent Computation; PyTorch torch/_inductor/fx_passes/micro_pipeline_tp.py]. Off: they wait
@@ -59,11 +62,11 @@ struct Overlap {
   bool operator==(const Overlap&) const = default;
 };
 
-// Switches what a word says: "messages", "no-messages", "collectives", "no-tensor", "async-tp"
-// (which is collectives, those of tensor parallelism among them, and products in parts), "serial",
-// "grad_reduce", "grad_reduce_idle", "param_gather", "ring", "no-ring", "pairs", "no-pairs";
-// "none": no collectives, grad_reduce and param_gather, whatever was on before. False for any other
-// word.
+// Switches what a word says: "messages", "no-messages", "collectives", "no-tensor", "weights",
+// "no-weights", "async-tp" (which is collectives, those of tensor parallelism among them, and
+// products in parts), "serial", "grad_reduce", "grad_reduce_idle", "param_gather", "ring",
+// "no-ring", "pairs", "no-pairs"; "none": no collectives, grad_reduce and param_gather, whatever
+// was on before. False for any other word.
 bool set_overlap(Overlap& overlap, std::string_view word);
 // Whether two words that set_overlap knows cannot both hold: the later would undo what the earlier
 // says. "none" and then what shall go on in spite of it is sense.

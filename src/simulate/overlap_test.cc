@@ -47,11 +47,9 @@ TEST_CASE("of two ways to reduce gradients early the last word holds") {
 }
 
 TEST_CASE("words that undo each other contradict, in either order") {
-  const std::pair<const char*, const char*> pairs[] = {{"messages", "no-messages"},
-                                                       {"ring", "no-ring"},
-                                                       {"pairs", "no-pairs"},
-                                                       {"no-tensor", "async-tp"},
-                                                       {"grad_reduce", "grad_reduce_idle"}};
+  const std::pair<const char*, const char*> pairs[] = {
+      {"messages", "no-messages"}, {"ring", "no-ring"},       {"weights", "no-weights"},
+      {"pairs", "no-pairs"},       {"no-tensor", "async-tp"}, {"grad_reduce", "grad_reduce_idle"}};
   for (const auto& [a, b] : pairs) {
     CAPTURE(a);
     CHECK(contradict(a, b));

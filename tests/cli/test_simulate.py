@@ -287,7 +287,7 @@ def test_one_is_not_told_as_several():
      "--slowdown: tensor is there twice\n--slowdown: the one of all is there twice"),
     (f"{JOB} --cluster selene --plan dp=2,pp=2,microbatches=2 --gpus 8 --overlap grad_redcue",
      "--overlap: unknown word 'grad_redcue', did you mean 'grad_reduce'?; known are messages, no-messages, "
-     "collectives, no-tensor, async-tp, serial, grad_reduce, grad_reduce_idle, param_gather, ring, no-ring, pairs, no-pairs, none\n"
+     "collectives, no-tensor, weights, no-weights, async-tp, serial, grad_reduce, grad_reduce_idle, param_gather, ring, no-ring, pairs, no-pairs, none\n"
      "--gpus: is 8, but the plan has dp*tp*pp=2*1*2=4 ranks; use dp=4"),
     (f"{JOB} --cluster selene --plan auto --overlap messages,none,grad_reduce,no-messages",
      "--plan: auto: must be a plan; only train's --plan takes auto, and 'meshwright plan' finds one for a cluster\n"
@@ -303,12 +303,12 @@ def test_one_is_not_told_as_several():
     ("--model gpt-tiny --cluster selene --plan pp=2 --gpus 4 --global-batch 8 --compare pp=3",
      "--compare: --gpus: is 4, no multiple of the plan's tp*pp=1*3=3; use 3 or 6"),
     (f"{JOB} --cluster selene --plan pp=2,microbatches=4 --trace nowhere/t.json", "nowhere/t.json: "),
-    (f"{JOB} --cluster selene --plan pp=2,microbatches=4 --mtbf -3 --checkpoint-time 0 --restart-time soon "
+    (f"{JOB} --cluster selene --plan pp=2,microbatches=4 --mtbf -3 --checkpoint-time -1 --restart-time soon "
      "--checkpoint-interval never --compare pp=2,chunk=2",
      "--compare: chunk: unknown key, did you mean 'chunks'?"),
-    (f"{JOB} --cluster selene --plan pp=2,microbatches=4 --mtbf -3 --checkpoint-time 0 --restart-time soon "
+    (f"{JOB} --cluster selene --plan pp=2,microbatches=4 --mtbf -3 --checkpoint-time -1 --restart-time soon "
      "--checkpoint-interval never",
-     "--mtbf: must be above 0 hours, is '-3'\n--checkpoint-time: must be above 0 seconds, is '0'\n"
+     "--mtbf: must be above 0 hours, is '-3'\n--checkpoint-time: must be at least 0 seconds, is '-1'\n"
      "--restart-time: must be at least 0 seconds, is 'soon'\n"
      "--checkpoint-interval: must be above 0 seconds or auto, is 'never'"),
     (f"{JOB} --cluster selene --plan pp=2,microbatches=4 --mtbf 1e-300 --checkpoint-interval 1e300 --restart-time inf",

@@ -196,7 +196,9 @@ void tighten_cooldown(Schedule& schedule, int32_t peak, bool behind) {
 }
 
 // Moves work into idle slots before it, slot after slot, where what it needs has ended and the peak
-// is kept.
+// is kept. What a rank does between its first I and its last F of chunk 0 keeps its order: moved
+// from period to period, work would leave idle time in each where F, I and W differ, but of two
+// ranks.
 class IdleFiller {
  public:
   IdleFiller(const Schedule& schedule, int32_t peak)
@@ -206,11 +208,13 @@ class IdleFiller {
         ranks_(slots_of(schedule)),
         ended_(static_cast<size_t>(2 * p_ * m_), {-1, -1}),
         alive_(ranks_.size(), 0),
-        waiting_(ranks_.size()) {
+        waiting_(ranks_.size()),
+        steady_(ranks_.size()) {
     for (size_t r = 0; r < ranks_.size(); ++r) {
       for (int32_t slot = 0; slot < ranks_[r].end(); ++slot) {
         if (ranks_[r].contains(slot)) waiting_[r][queue_of(ranks_[r].at(slot))].push_back(slot);
       }
+      if (p_ > 2) steady_[r] = {waiting_[r][kFirstI].front(), waiting_[r][kFirstF].back()};
     }
   }
 
@@ -219,7 +223,8 @@ class IdleFiller {
     for (const Slots& slots : ranks_) end = std::max(end, slots.end());
     for (int32_t slot = 0; slot < end; ++slot) {
       for (size_t r = 0; r < ranks_.size(); ++r) {
-        if (!ranks_[r].contains(slot)) fill(r, slot);
+        const auto [from, to] = steady_[r];
+        if (!ranks_[r].contains(slot) && (slot < from || to < slot)) fill(r, slot);
         if (ranks_[r].contains(slot)) note(r, slot, ranks_[r].at(slot));
       }
     }
@@ -248,9 +253,12 @@ class IdleFiller {
     alive_[rank] += delta(a);
     waiting_[rank][queue_of(a)].pop_front();
   }
+  static constexpr size_t kFirstF = 0, kFirstI = 2, kFirstW = 4;  // queues of chunk 0
   size_t queue_of(const Action& a) const {
-    const size_t kind = a.kind == ActionKind::kF ? 0 : a.kind == ActionKind::kI ? 2 : 4;
-    return kind + (second_chunk(a, p_) ? 1 : 0);
+    const size_t first = a.kind == ActionKind::kF   ? kFirstF
+                         : a.kind == ActionKind::kI ? kFirstI
+                                                    : kFirstW;
+    return first + (second_chunk(a, p_) ? 1 : 0);
   }
   // The first later action, one of each kind and chunk, that may run here.
   void fill(size_t rank, int32_t slot) {
@@ -283,6 +291,7 @@ class IdleFiller {
   std::vector<int32_t> alive_;
   // [rank][kind and chunk] the slots of what has not run
   std::vector<std::array<std::deque<int32_t>, 6>> waiting_;
+  std::vector<std::pair<int32_t, int32_t>> steady_;  // [rank] first and last slot; {0, 0}: none
 };
 
 // The slots of W of chunk 0 and of chunk 1: where the block repeats, each free slot takes the W of

@@ -1,9 +1,9 @@
 // V-Half [Qi 2024, 2405.15362, table 9]: a building block on two folded chunks whose forwards and
 // backwards move by two slots a rank one way and by one the other: about half of 1F1B's memory
-// (p / 2 + 1 microbatches for even p), no bubble in the steady state whatever f, b and w are. Ends
-// are reordered under the same peak; at f = b = w and for even p >= 4 the makespan is 6 m + 3 p - 7
-// for m >= p, and 4 p + 2 m - 1 for m <= p / 2, which is a microbatch's way there and back, and the
-// others behind it.
+// (p / 2 + 1 microbatches for even p), no bubble in the steady state as long as b <= f + w / 2.
+// Ends are reordered under the same peak; at f = b = w and for even p >= 4 the makespan is 6 m + 3
+// p - 7 for m >= p, and 4 p + 2 m - 1 for m <= p / 2, which is a microbatch's way there and back,
+// and the others behind it.
 #include "pipeline/schedules/block_schedule.h"
 
 namespace mw::pipeline {

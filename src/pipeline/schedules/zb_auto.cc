@@ -7,8 +7,9 @@
 // for either, where it would make the largest bubble of all stages no larger, and where memory must
 // be freed. Three choices are open; all eight ways are tried and the one with the shortest span is
 // kept; so are those under less memory that the paper names, where more is there. Under less than
-// one stage's share of 1F1B, which the paper does not go below, a fourth is. With `exact` the order
-// is that of an integer program (zb_exact.h).
+// one stage's share of 1F1B, which the paper does not go below, a fourth is. Where stages differ
+// the paper's orders by hand, ZB-H1 and ZB-H2, may be shorter: they are taken then. With `exact`
+// the order is that of an integer program (zb_exact.h).
 #include <algorithm>
 #include <array>
 #include <optional>
@@ -16,6 +17,7 @@
 #include <fmt/format.h>
 
 #include "pipeline/schedule_timeline.h"
+#include "pipeline/schedules/handcrafted_zb.h"
 #include "pipeline/schedules/zb_exact.h"
 
 namespace mw::pipeline {
@@ -240,6 +242,30 @@ void check_zb_auto(const ScheduleRequest& request, Diagnostics& out) {
   if (request.exact) check_exact(request, out);
 }
 
+// ZB-H1 or ZB-H2 where it keeps to the limit and its span is less; else null.
+std::optional<Schedule> shorter_by_hand(const ScheduleRequest& request, double span) {
+  std::optional<Schedule> best;
+  for (const int32_t times : {1, 2}) {
+    Schedule schedule =
+        rank_by_rank(request, looped_placement(request.ranks, 1), [&](int32_t rank) {
+          const int32_t warmup = times * (request.ranks - rank) - (times - 1);
+          return handcrafted_zb_order(request.microbatches, rank, warmup, times * rank);
+        });
+    const Timeline times_of = timeline(schedule, request.costs);
+    const double most =
+        *std::max_element(times_of.peak_activations.begin(), times_of.peak_activations.end());
+    if (most > request.memory_limit + kMemorySlack) continue;
+    double longest = 0;
+    for (const std::vector<ActionTime>& rank : times_of.times)
+      longest = std::max(longest, rank.back().end - rank.front().start);
+    constexpr double kRounding = 1e-9;
+    if (longest >= span * (1 - kRounding)) continue;
+    span = longest;
+    best = std::move(schedule);
+  }
+  return best;
+}
+
 Schedule make_zb_auto(const ScheduleRequest& request) {
   std::vector<Stage> best;
   double shortest = 0;
@@ -274,6 +300,8 @@ Schedule make_zb_auto(const ScheduleRequest& request) {
   }
   Schedule schedule = empty_schedule(request, looped_placement(request.ranks, 1));
   for (size_t s = 0; s < best.size(); ++s) schedule.ranks[s] = std::move(best[s].order);
+  if (std::optional<Schedule> by_hand = shorter_by_hand(request, shortest))
+    schedule = std::move(*by_hand);
   return request.exact ? exact_order(request, schedule) : schedule;
 }
 
