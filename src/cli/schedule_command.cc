@@ -179,13 +179,7 @@ report::TextStyle terminal_style() {
 }
 
 void print_text(const std::vector<report::ScheduleDrawing>& drawings) {
-  report::TextStyle style = terminal_style();
-  if (drawings.size() > 1) {
-    for (const report::ScheduleDrawing& drawing : drawings) {
-      for (const auto& rank : drawing.times.times)
-        style.end = std::max(style.end, rank.empty() ? 0 : rank.back().end);
-    }
-  }
+  const report::TextStyle style = report::with_one_scale(terminal_style(), drawings);
   for (const report::ScheduleDrawing& drawing : drawings) {
     const int32_t ranks = drawing.schedule.placement.ranks;
     const int32_t microbatches = drawing.schedule.microbatches / drawing.schedule.parts;

@@ -19,6 +19,7 @@ struct TextStyle {
   int32_t columns = 160;  // of the terminal
   bool color = false;     // 256-colour escapes; without, F, I, W and B are letters
   double end = 0;         // the time at the right edge; 0: the drawing's own last end
+  double unit = 0;        // the shortest action that has its columns; 0: the drawing's own
 };
 
 // Which of its rank's stages an action is of, replica after replica: later ones are darker.
@@ -38,6 +39,8 @@ class Shades {
 // "rank 0 |0 1 2 3 …|": every row as wide as the others; idle time is dots. A box is numbered where
 // it is wide enough. Ends with '\n'.
 std::string draw_text(const ScheduleDrawing& drawing, const TextStyle& style);
+// The style in which all of them have one time scale.
+TextStyle with_one_scale(TextStyle style, std::span<const ScheduleDrawing> drawings);
 
 // All drawings at one time scale, one above the other, in the order given; no label leaves the
 // picture.

@@ -120,12 +120,21 @@ double Shades::darkness(const Action& action) const {
   return most_ == 1 ? 0 : static_cast<double>(index(action)) / (most_ - 1);
 }
 
+TextStyle with_one_scale(TextStyle style, std::span<const ScheduleDrawing> drawings) {
+  for (const ScheduleDrawing& drawing : drawings) {
+    style.end = std::max(style.end, last_end(drawing.times));
+    const double unit = shortest(drawing.times);
+    if (unit > 0 && (style.unit == 0 || unit < style.unit)) style.unit = unit;
+  }
+  return style;
+}
+
 std::string draw_text(const ScheduleDrawing& drawing, const TextStyle& style) {
   const double end = style.end > 0 ? style.end : last_end(drawing.times);
   const size_t ranks = drawing.schedule.ranks.size();
   const auto digits = static_cast<int32_t>(std::to_string(ranks - 1).size());
   const int32_t room = std::max(10, style.columns - digits - 8);
-  const double unit = shortest(drawing.times);
+  const double unit = style.unit > 0 ? style.unit : shortest(drawing.times);
   double scale = end > 0 ? std::min(room / end, unit > 0 ? kWidestUnit / unit : 1) : 1;
   // Whole columns a unit look regular where there is room for them, which a rounding does not take.
   const double whole = std::floor(scale * unit * (1 + 1e-9));

@@ -1,9 +1,16 @@
 """meshwright schedule: figures, drawings, files and errors of the command."""
 
 import csv
+import fcntl
 import json
+import os
 import pathlib
+import pty
+import re
+import struct
+import subprocess
 import sys
+import termios
 import time
 import xml.etree.ElementTree
 
@@ -259,6 +266,7 @@ NO_KEY = "'{}' is not of the form key=number; keys are f, b, w, comm, pair, sync
     ("--stages", "-99999999999999999999", "must be at least 1, is -99999999999999999999"),
     ("--stages", "9e9", "must be a whole number, is '9e9'"),
     ("--chunks", "99999999999999999999", "must be at most 2147483647, is 99999999999999999999"),
+    ("--chunks", "2147483648", "must be at most 2147483647, is 2147483648"),
 ])
 def test_a_fault_of_the_line_is_one_message(option, value, told):
     stages = [] if option == "--stages" else ["--stages", 4]
@@ -282,6 +290,71 @@ def test_compared_kinds_take_the_options_that_they_have():
     pairs = json.loads(schedule("chimera", "--compare", "chimera-doubling", "--pairs", 2, "--stages", 8, "--microbatches", 16, "--json"))
     assert [kind["weight_copies"] for kind in pairs] == [4, 4]
     assert "has no memory limit" in schedule("--compare", "1f1b,gpipe", "--memory-limit", 8, *step, expect=2)
+
+
+@pytest.mark.parametrize("option, kind, other, name", [
+    (("--group", 2), "interleaved-1f1b", "gpipe", "group"), (("--slices", 2), "seq-1f1b", "gpipe", "slices"),
+    (("--pairs", 1), "chimera", "gpipe", "pairs"), (("--exact",), "zb-auto", "gpipe", "exact order"),
+    (("--memory-limit", 4), "zb-auto", "gpipe", "memory limit"),
+    (("--sync", "eager"), "chimera", "gpipe", "gradient synchronisation to choose")])
+def test_an_option_is_of_a_compared_kind_or_refused(option, kind, other, name):
+    step = ("1f1b", "--stages", 2, "--microbatches", 4, *option, "--compare")
+    assert len(json.loads(schedule(*step, kind, "--json"))) == 2
+    assert f"schedule 1f1b: has no {name}, an option of " in schedule(*step, other, expect=2)
+
+
+def test_compared_costs_are_those_of_a_ranks_whole_share():
+    step = ("--stages", 2, "--microbatches", 4, "--json")
+    _, got = json.loads(schedule("1f1b", "--compare", "dualpipe-v", "--costs", "f=2,b=4,w=6,pair=8", *step))
+    assert got["makespan"] == figures("dualpipe-v", 2, 4, "--costs", "f=1,b=2,w=3,pair=4")["makespan"]
+    assert got["makespan"] != figures("dualpipe-v", 2, 4, "--costs", "f=1,b=2,w=3,pair=8")["makespan"]
+
+
+def test_compared_drawings_have_one_time_scale():
+    """A forward of zb-v's two stages a rank takes half of a forward of gpipe's one."""
+    text = schedule("gpipe", "--compare", "zb-v", "--stages", 2, "--microbatches", 4)
+    whole, half = [line for line in text.splitlines() if line.startswith("rank 0 |")]
+    begin = len("rank 0 |")
+    assert len(whole) == len(half) and whole.index("F1") - begin == 2 * (half.index("F1") - begin) > 0
+
+
+def test_figures_are_of_whole_microbatches_and_of_ranks():
+    halved = figures("chimera-halving", 2, 2)
+    assert (halved["stages"], halved["chunks"], halved["microbatches"]) == (2, 1, 2)
+    assert schedule("chimera-halving", "--stages", 2, "--microbatches", 2).startswith("chimera-halving: 2 ranks, 2 microbatches\n")
+    folded = figures("zb-v", 4, 8)
+    assert (folded["stages"], folded["chunks"]) == (4, 2)
+    assert folded["needs"] == ["input and weight gradients apart", "a folded placement"]
+    assert figures("zb-h1", 4, 8, "--memory", "mb=3") == figures("zb-h1", 4, 8, "--memory", "mb=3,mw=3")
+    assert figures("zb-h1", 4, 8, "--memory", "mb=3") != figures("zb-h1", 4, 8, "--memory", "mb=3,mw=1")
+
+
+def test_a_file_has_the_options_of_its_steps_and_is_compared_at_its_size(tmp_path):
+    file = tmp_path / "s.csv"
+    schedule("zb-h2", "--stages", 4, "--microbatches", 8, "--csv", file)
+    assert json.loads(schedule("--from", file, "--post-validation", "--json"))["period"] == 24
+    both = json.loads(schedule("--from", file, "--compare", "gpipe", "--json"))
+    assert [(one["stages"], one["microbatches"]) for one in both] == [(4, 8), (4, 8)]
+    assert "--from: stages, microbatches and chunks are those of the file" in schedule("--from", file, "--chunks", 2, expect=2)
+    schedule("chimera", "--stages", 8, "--microbatches", 8, "--csv", file)
+    for sync in ("end", "eager", "eager-opt"):
+        options = ("--costs", "sync=2", "--sync", sync)
+        assert json.loads(schedule("--from", file, *options, "--json"))["makespan"] == figures("chimera", 8, 8, *options)["makespan"]
+
+
+@pytest.mark.parametrize("no_color", [False, True])
+def test_on_a_terminal_a_drawing_has_its_width_and_its_colours(no_color):
+    leader, follower = pty.openpty()
+    fcntl.ioctl(follower, termios.TIOCSWINSZ, struct.pack("4H", 24, 60, 0, 0))
+    environment = {key: value for key, value in os.environ.items() if key != "NO_COLOR"} | ({"NO_COLOR": "1"} if no_color else {})
+    line = [str(meshwright.BINARY), *"schedule 1f1b --stages 2 --microbatches 16".split()]
+    done = subprocess.run(line, cwd=meshwright.ROOT, env=environment, stdin=subprocess.DEVNULL, stdout=follower, timeout=60)
+    os.close(follower)
+    text = os.read(leader, 1 << 16).decode()
+    os.close(leader)
+    assert done.returncode == 0 and ("\x1b[" in text) != no_color
+    rows = [re.sub(r"\x1b\[[\d;]*m", "", row) for row in text.splitlines() if row.startswith("rank ")]
+    assert len(rows) == 2 and all(50 <= len(row) <= 60 for row in rows)
 
 
 def test_options_that_would_do_nothing_are_refused(tmp_path):
@@ -338,6 +411,8 @@ def test_sizes_beyond_all_memory_are_refused(tmp_path):
     assert "--jsn: unknown option" in error and "is more than the 1048576 that are drawn" in error
     error = schedule("looped-bfs", "--stages", 1000, "--microbatches", 1000, "--chunks", 2000000000, expect=2)
     assert "--stages, --microbatches, --chunks: 1000 x 1000 x 2000000000 is more than the 1048576 that are drawn" in error
+    error = schedule("seq-1f1b", "--stages", 1000, "--microbatches", 1000, "--slices", 2, expect=2)
+    assert "--stages, --microbatches, --slices: 1000 x 1000 x 2 is more than the 1048576 that are drawn" in error
     file = tmp_path / "big.csv"
     file.write_text("".join(f"0F{m}^{r},0B{m}^{r}\n" for r, m in [(r, r if r < 3999 else 1048574) for r in range(4000)]))
     assert "1048575 microbatches and 1 slices in 4000 replicas" in schedule("--from", file, expect=2)
