@@ -241,6 +241,7 @@ void run_calibrate(const CalibrateOptions& options, const Diagnostics& words) {
     if (run.gpu != input.profile.device || run.software != input.profile.software) continue;
     if (options.split_at > 0 && calibrate::block_parameters(run) > options.split_at * 1e9) {
       larger.push_back(run);
+      larger.back().use = "check";  // whatever the row says
     } else if (run.fits()) {
       fit_on.push_back(&run);
     }

@@ -52,15 +52,18 @@ std::string before_its_words(const std::string& word, const CLI::App& command,
 
 std::vector<std::string> unknown_words(const CLI::App& command,
                                        const std::vector<std::string>& line) {
-  std::vector<std::string> findings;
-  for (const std::string& word : command.remaining(true)) {
-    if (!starts_with(word, "-")) continue;
-    const std::string name = word.substr(0, word.find('='));
+  std::vector<std::string> findings, left = command.remaining(true);
+  const auto mark = std::find(left.begin(), left.end(), "--");  // no option stands behind it
+  for (auto word = left.begin(); word != mark; ++word) {
+    if (!starts_with(*word, "-")) continue;
+    const std::string name = word->substr(0, word->find('='));
+    const bool is_letter = name.size() == 2;  // each is near every other
     findings.push_back(fmt::format("{}: unknown option{}", clipped(name),
-                                   did_you_mean(name, option_names(command))));
+                                   is_letter ? "" : did_you_mean(name, option_names(command))));
   }
   if (findings.empty()) {
-    for (const std::string& word : command.remaining(true)) {
+    if (mark != left.end()) left.erase(mark);
+    for (const std::string& word : left) {
       const std::string option = before_its_words(word, command, line), text = clipped(word);
       findings.push_back(fmt::format(
           "'{}' is one argument too many{}", text,
@@ -138,7 +141,7 @@ bool is_of_unknown(const std::string& word, const CLI::App& command,
                    const std::vector<std::string>& line) {
   const std::vector<std::string> unknown = command.remaining(true);
   for (size_t i = 1; i < line.size(); ++i) {
-    if (line[i] == word && starts_with(line[i - 1], "-") &&
+    if (line[i] == word && starts_with(line[i - 1], "-") && line[i - 1] != "--" &&
         std::find(unknown.begin(), unknown.end(), line[i - 1]) != unknown.end())
       return true;
   }

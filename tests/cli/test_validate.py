@@ -187,6 +187,102 @@ def test_without_a_profile_runs_are_fitted_from_the_clusters_figures(few, tmp_pa
     assert "left out of the fit, then predicted:" in done.stdout and "[[left_out]]" in text
 
 
+@pytest.fixture
+def four(tmp_path):
+    """The SP paper's runs of 22B and 175B alone."""
+    path = tmp_path / "four.csv"
+    path.write_text("\n".join([RUNS[0], *(r for r in RUNS if "2205.05198 Table 5" in r and ("GPT-22B" in r or "GPT-175B" in r))]) + "\n")
+    return path
+
+
+def constants(done):
+    """What a fit was of, and its values."""
+    assert done.returncode == 0, done.stderr
+    return {line.split()[0]: line.split()[1:3] for line in done.stdout.split("\n\n")[0].splitlines()[1:]}
+
+
+def test_without_constants_named_those_of_the_profile_are_fitted_or_the_usual_ones(four, tmp_path):
+    refused = "--constants: 4 rows cannot determine {} constants "
+    assert refused.format(7) in call("calibrate", four, "--cluster", "selene").stderr
+    profile = (ROOT / "clusters/profiles/a100-80gb-megatron.toml").read_text()
+    assert refused.format(profile.count('"fit"')) in call("calibrate", four, "--profile", "a100-80gb-megatron").stderr
+    # Of those a table of collectives says something of the ones that are of them.
+    table = ("--kernels", ROOT / "data/published/collectives.csv", "--iterations", 0, "--no-left-out")
+    assert list(constants(call("calibrate", *table, "--profile", "a100-80gb-megatron"))) == [
+        "collective_latency_us", "node_bus_fraction", "network_bus_fraction"]
+    guessed = tmp_path / "guessed.toml"
+    guessed.write_text(profile.replace('"fit"', '"guess"'))
+    assert call("calibrate", four, "--profile", guessed).stderr == (
+        f'meshwright: {guessed}: marks no constant with source = "fit"; name some with --constants\n')
+
+
+ONE = ("--constants", "matrix_fraction")
+
+
+def test_a_fit_takes_as_many_rows_and_steps_as_it_is_told_and_prints_what_is_asked_for(four):
+    begin = ("calibrate", four, "--profile", "a100-80gb-megatron", *ONE)
+    whole = call(*begin)
+    assert "\n4 runs: mean error " in whole.stdout and "\nresiduals:\n" in whole.stdout and "\nleft out of the fit" in whole.stdout
+    short = call(*begin, "--runs-per-source", 3, "--iterations", 0, "--no-left-out", "--summary").stdout
+    assert "\n3 runs: mean error " in short and "residuals" not in short and "left out" not in short
+    start, fitted = constants(whole)["matrix_fraction"]
+    assert start != fitted
+    assert constants(call(*begin, "--iterations", 0))["matrix_fraction"] == [start, start]
+
+
+def test_larger_models_are_predicted_with_what_the_smaller_ones_were_fitted_on(four):
+    begin = ("calibrate", four, "--profile", "a100-80gb-megatron", *ONE, "--no-left-out", "--split-at", 100)
+    (fit, larger), (_, before) = (call(*begin, *more).stdout.split("\nmodels above 100 billion parameters, none of them fitted on:\n")
+                                  for more in ((), ("--iterations", 0)))
+    assert "\n2 runs: mean error " in fit
+    rows = [line for line in larger.splitlines() if line.startswith("  GPT-175B ")]
+    assert len(rows) == 2 and larger != before
+    assert "rows that are only compared " in larger and "rows that profiles are fitted on" not in larger
+    summary = call(*begin, "--summary").stdout
+    assert summary.endswith("fitted on:\n" + larger[larger.index("source "):]) and "residuals" not in summary
+
+
+def test_rows_of_another_stack_and_rows_that_cannot_be_simulated_are_not_fitted_on(four, tmp_path):
+    head, *rows = four.read_text().splitlines()
+    path = written(tmp_path / "others.csv", {"software": "other"}, {"moe": "E128"})
+    path.write_text("\n".join([path.read_text().rstrip("\n"), *rows]) + "\n")
+    done = call("calibrate", path, "--profile", "a100-80gb-megatron", *ONE, "--no-left-out")
+    assert "\n4 runs: mean error " in done.stdout
+    assert done.stdout.startswith("not fitted on: line 3, GPT-22B (arXiv:2205.05198 Table 5): moe: unknown form E128")
+    # Of two stacks one of which has no profile none is chosen.
+    assert call("calibrate", path, *ONE).stderr.startswith(
+        "meshwright: --profile: is missing, and the rows marked fit are of A100-SXM-80GB with megatron, A100-SXM-80GB with other; ")
+
+
+def test_a_cluster_of_ones_own_is_the_one_of_its_device(four, tmp_path):
+    slow, foreign = tmp_path / "slow.toml", tmp_path / "foreign.toml"
+    slow.write_text((ROOT / "clusters/selene.toml").read_text().replace("memory_GBps = 2039", "memory_GBps = 1039"))
+    begin = ("calibrate", four, "--profile", "a100-80gb-megatron", *ONE, "--no-left-out", "--iterations", 0, "--summary")
+    own = call(*begin, "--cluster", slow)
+    assert own.returncode == 0 and own.stdout != call(*begin).stdout
+    profile = (ROOT / "clusters/profiles/a100-80gb-megatron.toml").read_text()
+    foreign.write_text(profile.replace('device = "A100-SXM-80GB"', 'device = "Abacus"'))
+    assert call("calibrate", four, "--profile", foreign, *ONE).stderr.startswith(
+        f"meshwright: {foreign}: no cluster has its device Abacus; name one with --cluster\n")
+
+
+def test_ablations_are_told_beside_the_whole_models_errors(tmp_path):
+    """Of rows that publish a time."""
+    path = written(tmp_path / "runs.csv", {}, {"recompute": "none"}, {"value": ""})
+    errors = [row["error"] for row in json.loads(call("validate", "--runs", path, "--json").stdout)]
+    whole, *others = json.loads(call("validate", "--runs", path, "--ablate", "--json").stdout)
+    assert errors.pop() is None and len(errors) == whole["rows"] == 2
+    assert whole["without"] == "(nothing: the whole model)" and len({one["without"] for one in others}) == len(others) > 10
+    assert whole["mean"] == pytest.approx(sum(map(abs, errors)) / 2) and whole["bias"] == pytest.approx(sum(errors) / 2)
+    peak = next(one for one in others if one["without"] == "the best product's share of the peak")
+    assert peak["bias"] < whole["bias"] - 0.01
+    text = call("validate", "--runs", path, "--ablate", "--summary").stdout
+    *_, table = text.split("\n\n")
+    assert table.splitlines()[0].split() == ["without", "mean", "bias"] and "  GPT-22B " not in text
+    for line, one in zip(table.splitlines()[1:], [whole, *others], strict=True):
+        assert line.split() == [*one["without"].split(), f"{100 * one['mean']:.1f}", "%", f"{100 * one['bias']:+.1f}", "%"]
+
+
 def test_errors_name_the_file_and_what_would_be_right(tmp_path):
     bad = tmp_path / "bad.csv"
     bad.write_text(RUNS[0].replace("hidden", "hiden") + "\n")

@@ -100,6 +100,9 @@ def test_help_says_several_words_only_where_there_may_be():
                                              "nowhere.toml"]),
     ("train --steps 0 --plan dp=2,foo=1", ["--steps: must be at least 1, is 0", "job: is missing; give a TOML file", "--plan: foo: unknown key"]),
     ("inspect graph nowhere.toml --rank -1", ["--rank: must be at least 0, is -1", "nowhere.toml"]),
+    # What stands behind "--" is no option.
+    ("train --steps 0 -- -nowhere.toml", ["--steps: must be at least 1, is 0", "-nowhere.toml: does not exist"]),
+    ("inspect graf -- -nowhere.toml --rank", ["'--rank' is one argument too many", "what: must be one of graph, ", "-nowhere.toml: does not exist"]),
     ("generate nowhere --prompt a --tokens 0", ["--tokens: must be at least 1, is 0", "nowhere"]),
     ("profile --batch 0 --model nowhere.json -o no/p.toml",
      ["--batch: must be at least 1, is 0", "nowhere.json", "no/p.toml"]),
@@ -126,6 +129,23 @@ def test_a_value_that_is_missing_or_too_much_is_told():
     assert told[0] == "--gpus: a value is missing" and [one.split(":")[0] for one in told[1:]] == ["--cluster", "--global-batch"]
     told = refused("plan --model gpt-7.5b --gpus 8 --global-batch 8 --json=maybe")
     assert told[0] == "--json: takes no value, is 'maybe'" and told[1].startswith("--cluster: is missing")
+
+
+@pytest.mark.parametrize("line, told", [
+    ("data build a.txt --bogus=3 -z", "--bogus: unknown option\n-z: unknown option\n"
+                                      "--output: is missing; give a PREFIX of PREFIX.bin and PREFIX.idx\n(meshwright data build"),
+    ("checkpoint info a b", "'b' is one argument too many\n(meshwright checkpoint info"),
+    ("plan --topp=3", "--topp: unknown option, did you mean '--top'?\n{any}\n(meshwright plan")])
+def test_the_words_and_the_help_are_those_of_the_innermost_subcommand(line, told):
+    done = subprocess.run([BINARY, *line.split()], cwd=ROOT, capture_output=True, text=True)
+    begin, _, end = f"meshwright: {told} --help explains all)\n".partition("{any}")
+    assert done.returncode == 2 and done.stderr.startswith(begin) and done.stderr.endswith(end), done.stderr
+
+
+def test_names_that_are_known_are_told_once():
+    told = refused("plan --model gpt-nano --gpus x")
+    names = next(one for one in told if one.startswith("--model")).split("known are ")[1].split("; ")[0].split(", ")
+    assert "gpt-micro" in names and names == sorted(set(names))
 
 
 def test_the_value_of_an_unknown_option_is_no_plan():
@@ -208,21 +228,27 @@ SIMULATE = "simulate --model gpt-tiny --cluster selene --plan dp=2 --global-batc
     ("schedule 1f1b --stages 2 --microbatches 2 --csv {0}/x --svg {0}/x", "--svg: {0}/x is what --csv writes, too"),
     ("schedule --from {0}/s.csv --csv {0}/s.csv --exact", "--csv: {0}/s.csv is read by the command, and would be lost"),
     ("simulate {0}/p.json --cluster selene --model gpt-tiny --global-batch 0 --report {0}/p.json", "--report: {0}/p.json is read"),
+    ("simulate {0}/j.toml --cluster selene --report {0}/c.json", "--report: {0}/c.json is read"),  # the job's model
     ("simulate {0}/p.json --report {0}/c.json", "--report: {0}/c.json is read"),  # the plan file's model
     ("simulate --model {0}/c.json --cluster {0}/x.toml --compare {0}/p.json --trace {0}/p.json", "--trace: {0}/p.json is read"),
     ("plan --model {0}/c.json --cluster {0}/x.toml -o {0}/link", "--output: {0}/link is read"),
+    ("plan --model {0}/c.json --profile {0}/x.toml -o {0}/x.toml", "--output: {0}/x.toml is read"),
+    ("plan --cluster {0}/x.toml -o {0}/hard", "--output: {0}/hard is read"),
     ("plan --cluster {0}/x.toml -o {0}/x.toml", "--output: {0}/x.toml is read"),
     ("profile --model {0}/c.json -o {0}/c.json", "--output: {0}/c.json is read"),
     ("calibrate {0}/r.csv -o {0}/r.csv", "--output: {0}/r.csv is read"),
     ("calibrate --kernels {0}/r.csv -o {0}/r.csv", "--output: {0}/r.csv is read"),
     ("calibrate --profile {0}/x.toml -o {0}/x.toml", "--output: {0}/x.toml is read"),
+    ("calibrate {0}/none.csv --profile a100-80gb-megatron -o clusters/profiles/a100-80gb-megatron.toml", "--output: clusters/profiles/"),
 ])
 def test_no_output_overwrites_an_input_or_another_output(tmp_path, line, finding):
     files = {"s.csv": "0F0,0B0\n", "c.json": (ROOT / "models/gpt-tiny.json").read_text(), "x.toml": "name = 1\n", "r.csv": "a,b\n",
+             "j.toml": (ROOT / "examples/gpt-tiny.toml").read_text().replace('"../models/gpt-tiny.json"', '"c.json"'),
              "p.json": '{"dp": 2, "for": {"model": "c.json", "cluster": "selene", "global_batch": 4}}'}
     for name, text in files.items():
         (tmp_path / name).write_text(text)
     (tmp_path / "link").symlink_to("c.json")
+    (tmp_path / "hard").hardlink_to(tmp_path / "x.toml")
     done = subprocess.run([BINARY, *line.format(tmp_path, tmp_path.name).split()], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 2, done.stdout
     assert finding.format(tmp_path, tmp_path.name) in done.stderr
