@@ -2,9 +2,11 @@
 
 #include <doctest/doctest.h>
 
+#include "base/json.h"
 #include "base/test_close_to.h"
 
 using namespace mw::calibrate;
+using mw::JsonArray;
 
 namespace {
 
@@ -116,4 +118,31 @@ TEST_CASE("pairs of one step are counted apart, and what is not one is said") {
   const size_t end = text.find('\n', line);
   CHECK(text.substr(end - 12, 12) == "     1     1");
   CHECK(text.find("predicted  -16.7 %  (of two steps)\n") != std::string::npos);
+}
+
+TEST_CASE("orders that are not kept are told by source, with what a row overlaps") {
+  std::vector<Comparison> rows = {row("table", 2, 3),    row("table", 4, 2.5),
+                                  row("table", 1, 2),    placed("fig", 1, 3),
+                                  placed("fig", 2, 1.5), placed("fig", 3, 0.75)};
+  for (Comparison& c : rows)
+    c.run.gpus = 8, c.run.global_batch = 16, c.run.seq = 64, c.run.recompute = "full";
+  rows[0].run.overlap = "collectives";
+  rows[1].run.global_batch = 32;
+  const std::vector<Ordering> made = orderings(rows);
+  const std::string text = to_text(made);
+  CHECK(text.substr(text.find("\nnot kept")) == R"(
+not kept:
+  table, GPT
+    tp=1 pp=1 dp=1 full collectives batch 16 on 8        over tp=1 pp=1 dp=1 full batch 32 on 8                    published +100.0 % predicted  -16.7 %  (of two steps)
+  fig, GPT
+    tp=1 pp=1 dp=1 full batch 16 on 8                    over tp=1 pp=1 dp=1 full batch 16 on 8                    published   faster predicted  -50.0 %
+    tp=1 pp=1 dp=1 full batch 16 on 8                    over tp=1 pp=1 dp=1 full batch 16 on 8                    published   faster predicted  -75.0 %
+    tp=1 pp=1 dp=1 full batch 16 on 8                    over tp=1 pp=1 dp=1 full batch 16 on 8                    published   faster predicted  -50.0 %
+)");
+  CHECK(text.find(" 3     2        +152.0 %         +16.0 %\n") != std::string::npos);
+  const JsonArray list = to_json(made).as_array("orders");
+  CHECK(
+      list.front().dump() ==
+      R"({"source":"table","model":"GPT","faster":"tp=1 pp=1 dp=1 full collectives batch 16 on 8","slower":"tp=1 pp=1 dp=1 full batch 32 on 8","published":2.0,"predicted":0.8333333333333333,"kept":false,"of_one_step":false})");
+  CHECK(list.back().at("published", "order").is_null());
 }
