@@ -144,8 +144,10 @@ def test_a_llama_starts_from_its_own_weights(tmp_path):
 
 def test_the_last_line_of_json_output_is_the_result(tmp_path):
     out = run(f"train {JOB} --plan dp=2,microbatches=4 --steps 2 --run-dir {tmp_path}/R --json")
-    result = json.loads(out.splitlines()[-1])
+    result = json.loads(out)
     assert RESULT_KEYS <= set(result)
+    assert (result["run_dir"], result["steps"]) == (f"{tmp_path}/R", 2) and result["plan"].startswith("dp=2,")
+    assert result["held_out_loss"] == json.loads((tmp_path / "R/metrics.jsonl").read_text().splitlines()[-1])["held_out_loss"]
     assert result["final_loss"] == metrics(tmp_path / "R")[-1]["loss"]
     assert result["bytes_sent_per_step"] > 0 and result["peak_bytes_per_rank"] > 0
 
@@ -191,6 +193,53 @@ def test_inspect(what, first):
     assert "pipeline rank 0" not in out
 
 
+def test_verify_says_in_words_what_it_says_as_json():
+    def size(text):  # three digits and a unit
+        number, unit = text.split()
+        return pytest.approx(float(number) * 1024 ** ["B", "KiB", "MiB"].index(unit), rel=0.006)
+
+    text = run(f"verify {JOB} --plan {PLAN}")
+    result = json.loads(run(f"verify {JOB} --plan {PLAN} --json"))
+    assert f" ({result['fragments']} fragments, {result['channels']} channels)" in text
+    assert len({rank["order_hash"] for rank in result["ranks"]}) == 2
+    for block, rank in zip(text.split("\npipeline rank ")[1:], result["ranks"][::4], strict=True):
+        head, *lines = block.splitlines()
+        figures = re.fullmatch(r"\d: (.*): states (.*), step arena (.*), slots (.*); (\d+) instructions and (.*) sent a step", head).groups()
+        for told, key in zip(figures, ("peak_bytes", "state_bytes", "step_arena_bytes", "slot_bytes", "", "bytes_sent"), strict=True):
+            assert int(told) == rank["instructions"] if not key else rank[key] == size(told), key
+        sent = {group: (bytes_, how) for group, bytes_, how in re.findall(r"^  sent over (.*?) +(\S+ [KM]?i?B) in (.*)$", "\n".join(lines), re.MULTILINE)}
+        assert set(sent) == set(rank["bytes_sent_by_group"])
+        for group, (bytes_, how) in sent.items():
+            count = rank["collectives_by_group"].get(group, 0)
+            assert rank["bytes_sent_by_group"][group] == size(bytes_)
+            assert how == ("messages" if group == "pp" else "1 collective" if count == 1 else f"{count} collectives")
+
+
+def test_inspected_memory_is_what_verify_counts():
+    rank = json.loads(run(f"verify {JOB} --plan {PLAN} --json"))["ranks"][7]
+    _, sizes, *buffers = run(f"inspect memory {JOB} --plan {PLAN} --rank 7").splitlines()
+    states, arena = re.fullmatch(r"states (\S+) KiB, step arena (\S+) KiB", sizes).groups()
+    assert float(states) == pytest.approx(rank["state_bytes"] / 1024, rel=0.01) != pytest.approx(float(arena), rel=0.01)
+    assert float(arena) == pytest.approx(rank["step_arena_bytes"] / 1024, rel=0.01)
+    places = {"state": [], "arena": []}
+    for kind, offset, size in re.findall(r"^  (state|arena) +(\d+) \+(\d+) ", "\n".join(buffers), re.MULTILINE):
+        places[kind].append((int(offset), int(offset) + int(size)))
+    states = sorted(places["state"])
+    assert states[0][0] == 0 and all(begin >= end for (_, end), (begin, _) in zip(states, states[1:]))
+    assert rank["state_bytes"] - 64 < states[-1][1] <= rank["state_bytes"]
+    assert 0 < max(end for _, end in places["arena"]) <= rank["step_arena_bytes"]  # the rest is of calls' temporaries
+
+
+def test_an_inspected_program_has_its_operands_and_global_shapes():
+    fragments = run(f"inspect fragments {JOB} --plan {PLAN}")
+    assert re.search(r"^  tokens : \[\{\"dp\"\}, \{\}\] of i32\[2,\d+\]$", fragments, re.MULTILINE)
+    program = run(f"inspect program {JOB} --plan {PLAN}")
+    workspaces = [int(size) for size in re.findall(r"^fragment \d+ .* workspace (\d+)$", program, re.MULTILINE)]
+    told = re.findall(r"^fragment '.*', workspace (\S+) KiB$", fragments, re.MULTILINE)
+    assert [float(size) for size in told] == pytest.approx([size / 1024 for size in workspaces], rel=0.01) and min(workspaces) > 0
+    assert "F stages 1, 2: h.0.mlp.residual#0 transformer.h.1.ln_1.weight " in run(f"inspect program {JOB} --plan {PLAN} --rank 7")
+
+
 def test_generate_is_the_same_for_the_same_seed(trained):
     def text(options):
         return meshwright.generated(["generate", trained, "--prompt", "In the beginning", "--tokens", 12, *options])
@@ -206,7 +255,14 @@ def test_data_build_and_info(tmp_path):
     expected = f"{tmp_path}/set: 41 tokens of type u16 in 1 sequence and 1 document, the longest of 41 tokens; "
     assert run(f"data build {text} -o {tmp_path}/set").startswith(expected)
     assert run(f"data info {tmp_path}/set").startswith(expected)
+    assert run(f"data info {tmp_path}/set").endswith("; tokens from 10 to 118\n")
     assert "in 2 sequences and 2 documents" in run(f"data build {text} -o {tmp_path}/two --documents paragraphs")
+    assert "in 4 sequences and 4 documents, the longest of 17 tokens" in run(f"data build {text} -o {tmp_path}/three --documents lines")
+    # A document of two sequences.
+    (tmp_path / "joined.bin").write_bytes(struct.pack("<5i", *range(7, 12)))
+    (tmp_path / "joined.idx").write_bytes(b"MMIDIDX\0\0" + struct.pack("<QBQQ2i2q2q", 1, 4, 2, 2, 2, 3, 0, 8, 0, 2))
+    assert run(f"data info {tmp_path}/joined") == (f"{tmp_path}/joined: 5 tokens of type i32 in 2 sequences and 1 document, the longest of 5 "
+                                                   "tokens; tokens from 7 to 11\n")
 
 
 def test_checkpoint_info_and_verify(trained):

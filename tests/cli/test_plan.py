@@ -79,6 +79,26 @@ def test_the_written_plan_says_its_step_to_simulate_and_what_if(tmp_path):
     assert other["profile"] != ""
 
 
+def test_tf32_and_scatter_gather_are_of_the_search_and_of_the_written_step(tmp_path):
+    line = ("plan --model gpt-7.5b --cluster selene --gpus 32 --global-batch 16 --only tp=8 --only pp=4 --only sp=off --only schedule=1f1b "
+            f"--only recompute=none --json -o {tmp_path}/p.json ")
+    steps = {}
+    for options, step in (("", {}), ("--no-scatter-gather", {"scatter_gather": False}), ("--precision f32 --tf32", {"precision": "f32", "tf32": True})):
+        steps[options] = json.loads(done(line + options))["step_s"]
+        written = json.loads((tmp_path / "p.json").read_text())["for"]
+        assert written == {"model": "gpt-7.5b", "cluster": "selene", "global_batch": 16, "seq_len": 2048, "precision": "bf16"} | step
+        again = json.loads(done(f"simulate {tmp_path}/p.json --advice none --json"))
+        assert again["step_s"] == steps[options] and again["peak_format"] == ("tf32" if "tf32" in options else "bf16")
+    assert len(set(steps.values())) == 3
+
+
+def test_as_many_plans_are_listed_as_are_asked_for():
+    few = f"{SMALL} --only tp=2 --only pp=1 --only microbatches=1 --only recompute=none"
+    listed = done(f"{few} --top 3").split("what the others lose and gain:\n")[1].split("\n\n")[0]
+    assert len(re.findall(r"  dp=4,tp=2,pp=1", listed)) == 3
+    assert "what the others lose and gain" not in done(f"{few} --top 1")
+
+
 def test_a_plan_file_whose_step_is_wrong(tmp_path):
     (tmp_path / "plan.json").write_text('{"dp": 8, "for": {"model": "gpt-tiny", "global_batch": 0, "cluste": "selene"}}')
     ran = run(f"simulate {tmp_path}/plan.json")
@@ -267,15 +287,16 @@ def test_a_plan_file_names_its_files_from_its_own_folder(tmp_path):
         (tmp_path / name).mkdir(parents=True)
     (tmp_path / "there/m.json").write_text((ROOT / "models/gpt-tiny.json").read_text())
     (tmp_path / "there/c.toml").write_text((ROOT / "clusters/selene.toml").read_text())
+    (tmp_path / "there/p.toml").write_text((ROOT / "clusters/profiles/a100-80gb-megatron.toml").read_text())
 
     def at(folder, *arguments):
         ran = subprocess.run([BINARY, *arguments], cwd=tmp_path / folder, capture_output=True, text=True)
         assert ran.returncode == 0, ran.stderr
         return ran.stdout
 
-    at("there", *"plan --model m.json --cluster c.toml --profile none --gpus 8 --global-batch 16 -o ../here/deep/plan.json".split())
+    at("there", *f"plan --model m.json --cluster {tmp_path}/there/c.toml --profile p.toml --gpus 8 --global-batch 16 -o ../here/deep/plan.json".split())
     written = json.loads((tmp_path / "here/deep/plan.json").read_text())["for"]
-    assert (written["model"], written["cluster"], written["profile"]) == ("../../there/m.json", "../../there/c.toml", "none")
+    assert (written["model"], written["cluster"], written["profile"]) == ("../../there/m.json", f"{tmp_path}/there/c.toml", "../../there/p.toml")
     steps = {json.loads(at(folder, "simulate", file, "--advice", "none", "--json"))["step_s"] for folder, file in
              (("elsewhere", "../here/deep/plan.json"), ("here/deep", "plan.json"), (".", f"{tmp_path}/here/deep/plan.json"))}
     assert len(steps) == 1

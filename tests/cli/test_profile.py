@@ -1,6 +1,7 @@
 """`meshwright profile`: what it refuses before it allocates anything."""
 
 import pathlib
+import re
 import resource
 import subprocess
 import sys
@@ -36,9 +37,12 @@ def test_the_batch_that_is_offered_has_room():
     message = refused("--model", "gpt-tiny", "--batch", "512")
     batch = message.split("--batch ")[1].split(" ")[0]
     assert message.endswith(f"--batch {batch} fits") and 8 <= int(batch) < 512
-    done = subprocess.run([str(meshwright.BINARY), "profile", "--batch", "1", "--seq-len", "32"], cwd=meshwright.ROOT, capture_output=True,
+    done = subprocess.run([str(meshwright.BINARY), "profile", "--batch", "2", "--seq-len", "32"], cwd=meshwright.ROOT, capture_output=True,
                           text=True)
-    assert done.returncode == 0 and "gpt-tiny.json with 1 sequences of 32" in done.stdout
+    assert done.returncode == 0 and "gpt-tiny.json with 2 sequences of 32" in done.stdout
+    cores = re.search(r"^cores = (\d+)", done.stdout, re.MULTILINE).group(1)
+    assert ("\n[measured]\nhidden = [320, 320]\nsequence = [32, 32]\nmicrobatch = [1, 2]\n"
+            f'devices = [1, {cores}]\nprecision = ["f32"]\n') in done.stdout
 
 
 def test_models_without_kernels_and_sequences_that_are_too_long_are_refused():

@@ -320,6 +320,8 @@ CASES = {
                      "--rank: is 2, but the plan has 2 ranks; use 0 to 1"),
     "inspect graph of a rank": ("inspect graph {d}/job.toml --rank 0",
                                 "--rank: is of a program or memory; graphs are of all ranks; leave it out"),
+    "inspect fragments of a rank": ("inspect fragments {d}/job.toml --rank 0",
+                                    "--rank: is of a program or memory; fragments are of all ranks; leave it out"),
     "verify heads": ("verify {d}/job.toml --plan tp=3", "{d}/model.json: n_head=4 is not divisible by tp=3; use tp=1, 2 or 4"),
     "generate nothing": ("generate {d}/rum --prompt x", "{d}/rum/config.json: does not exist: there is no folder '{d}/rum'"),
     "generate flipped": ("generate {d}/flipped --prompt x", "{d}/flipped/checkpoint/step-000004/model-00001-of-00001"
