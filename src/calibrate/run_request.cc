@@ -226,7 +226,7 @@ predict::Request request_of(const Run& run, const Machines& machines, int64_t mi
   // As Megatron-LM does (megatron/core/tensor_parallel/layers.py), and torchtitan's selective
   // recomputation.
   const bool keeps = profile != nullptr && profile->keeps_gathered;
-  plan.regather = (plan.sp || plan.cp > 1) && !(keeps && recompute == compile::Recompute::kFull);
+  plan.regather = plan.sp && !(keeps && recompute == compile::Recompute::kFull);
   plan.zero = run.zero;
   const double bucket = request.cluster.device.attained.reduce_bucket;
   if (bucket > 0) plan.bucket_mb = std::llround(bucket);

@@ -98,6 +98,7 @@ void check_bus(JsonReader& link, const Link& made) {
   at_most("switch_bus_GBps", made.switch_bus_bandwidth,
           made.devices <= 1 ? 2 : 2 * (n - 1) / (n + 1),
           "a port carries what a device gives and its part of the sum");
+  at_most("switch_port_GBps", made.switch_port_bandwidth, 1, "it is that port's");
 }
 
 // The longest latency of a message that a link of the kind has where NCCL's constants hold: NVLink
@@ -134,6 +135,10 @@ void read_link(JsonReader& link, Cluster& cluster) {
   link.ignore("bus_GBps");
   made.switch_bus_bandwidth =
       BytesPerSecond(link.number_or("switch_bus_GBps", 0, {.min = 0, .max = kHuge}) * kGiga);
+  made.switch_port_bandwidth =
+      BytesPerSecond(link.number_or("switch_port_GBps", 0, {.min = 0, .max = kHuge}) * kGiga);
+  if (made.switch_port_bandwidth.value > 0 && made.switch_bus_bandwidth.value <= 0)
+    link.fail("switch_port_GBps", "is of sums in the switch, and switch_bus_GBps says none");
   const bool adds =
       cluster.links.empty() && made.kind != LinkKind::kMemory && made.kind != LinkKind::kTorus;
   if (made.switch_bus_bandwidth.value > 0 && !adds)

@@ -15,7 +15,7 @@
 //   (a profile replaces these and says more: profile.h)
 //   [[link]]                          # innermost first
 //   name, kind, devices, link_GBps, latency_us
-//   and where they apply bus_GBps, switch_bus_GBps, torus
+//   and where they apply bus_GBps, switch_bus_GBps, switch_port_GBps, torus
 //   [measured]                        # optional, of a machine that was measured: measured.h
 #pragma once
 
@@ -61,8 +61,9 @@ struct Link {
   double hop_factor = 1;
   // What a ring of collectives reaches of it, as nccl-tests counts busbw; `bandwidth` if not given.
   BytesPerSecond bus_bandwidth;
-  // all_reduce where the switch of the innermost level adds (NVLS); 0: it cannot.
-  BytesPerSecond switch_bus_bandwidth;
+  // all_reduce where the switch of the innermost level adds (NVLS); 0: it cannot. And what a port
+  // then reaches; 0: as the bus of all the switch's devices says.
+  BytesPerSecond switch_bus_bandwidth, switch_port_bandwidth;
   std::vector<int64_t> torus;  // devices along each dimension
   std::string source;
 };

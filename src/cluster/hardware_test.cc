@@ -280,6 +280,11 @@ TEST_CASE("collectives reach no more of a link than its port carries") {
         "box.toml:20: link[0].switch_bus_GBps: is 467, must be at most 466.667 beside "
         "link_GBps=300: a port carries what a device gives and its part of the sum");
   parse_cluster(with("bus_GBps = 235", "bus_GBps = 300\nswitch_bus_GBps = 466"), "box.toml");
+  CHECK(message_of(with("bus_GBps = 235", "switch_bus_GBps = 400\nswitch_port_GBps = 301"))
+            .find("link[0].switch_port_GBps: is 301, must be at most 300") != std::string::npos);
+  CHECK(message_of(with("bus_GBps = 235", "switch_port_GBps = 200")) ==
+        "box.toml:19: link[0].switch_port_GBps: is of sums in the switch, and switch_bus_GBps says "
+        "none");
   std::string memory = with("\"nvlink\"", "\"memory\"");
   parse_cluster(replace_all(memory, "bus_GBps = 235", "bus_GBps = 400"), "box.toml");
   CHECK(message_of(with("kind = \"network\"", "kind = \"network\"\nswitch_bus_GBps = 20")) ==

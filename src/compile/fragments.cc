@@ -65,6 +65,19 @@ bool trims_activations(const ir::Graph& graph, const ir::Op& op) {
   return producer.valid() && gathers_activations(graph, graph.op(producer));
 }
 
+// Of context parallelism: keys and values, which no engine keeps of other ranks for the backward
+// pass [Liu 2023, Ring Attention; Dubey 2024, section 3.3.2].
+bool gathers_keys(const ir::Graph& graph, const ir::Op& op) {
+  if (op.kind == OpKind::kTrim) {
+    const OpId producer = graph.value(op.operands[0]).producer;
+    return producer.valid() && gathers_keys(graph, graph.op(producer));
+  }
+  if (!gathers_activations(graph, op)) return false;
+  const auto* group = std::get_if<ir::AxisGroup>(&op.as<ir::CollectiveAttrs>().group);
+  return group != nullptr && std::all_of(group->axes.begin(), group->axes.end(),
+                                         [](std::string_view axis) { return axis == "cp"; });
+}
+
 // An all-gather of a state: of weights that ZeRO 3 divides.
 bool gathers_state(const ir::Graph& graph, const ir::Op& op) {
   return op.kind == OpKind::kAllGather && !graph.value(op.operands[0]).producer.valid();
@@ -163,6 +176,7 @@ class Splitter {
     const ir::Value& value = stage_.graph.value(v);
     if (!value.producer.valid() || value.result != 0) return false;
     const ir::Op& op = stage_.graph.op(value.producer);
+    if (gathers_keys(stage_.graph, op)) return true;
     if (options_.regather &&
         (gathers_activations(stage_.graph, op) || trims_activations(stage_.graph, op)))
       return true;

@@ -54,8 +54,8 @@ struct Plan {
   AxisOrder order = usual_axis_order();
   bool sp =
       false;  // sequence parallel: activations between tensor-parallel regions are sharded over tp
-  // Activations that sp or cp gathers are gathered again in the backward pass, not saved: fewer
-  // bytes held, more sent [Korthikanti 2022, section 4.2.2].
+  // Activations that sp gathers are gathered again in the backward pass, not saved: fewer bytes
+  // held, more sent [Korthikanti 2022, section 4.2.2]. Keys and values that cp gathers always are.
   bool regather = false;
   std::string schedule = pipeline::kUsualKind;  // a kind, or the CSV file that `written` is of
   WrittenSchedule written;

@@ -93,11 +93,10 @@ void check_sequence(const PlanReading& reading, JsonReader& reader) {
                 "sequence parallelism shards over the tensor-parallel ranks, and tp is 1; use tp=2 "
                 "or leave sp out");
   }
-  if (plan.regather && !plan.sp && plan.cp == 1 && reading.sound({"regather", "sp", "cp"})) {
-    reader.fail(
-        "regather",
-        "activations are gathered with sp or cp, and the plan has neither; use sp, or leave "
-        "regather out");
+  if (plan.regather && !plan.sp && reading.sound({"regather", "sp"})) {
+    reader.fail("regather",
+                "is of what sp gathers, and the plan has none (what cp gathers is never kept); use "
+                "sp, or leave regather out");
   }
 }
 

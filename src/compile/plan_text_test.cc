@@ -74,7 +74,7 @@ TEST_CASE("switches are said in all their ways, and no other key is a switch") {
 }
 
 TEST_CASE("what goes together is taken, and of what does not all is said") {
-  CHECK(parse_plan("cp=2,regather").regather);
+  CHECK(parse_plan("tp=2,sp,cp=2,regather").regather);
   CHECK(parse_plan("pp=2,schedule=zb-auto,costs=1:1:1,microbatches=2").costs.size() == 3);
   CHECK(message_of("pp=2,schedule=zb-auto,costs=1:1,microbatches=2") ==
         "--plan: costs: has 2 numbers, must have three or four: f, b, w and comm");

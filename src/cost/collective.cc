@@ -197,12 +197,17 @@ class Model {
 
   // Each member's port carries what it gives to the others' sums and 1/n of the sum in one
   // direction, its 1/n of the others' parts and the sum in the other: (1 + 1/n) bytes. The measured
-  // bus bandwidth, 2 (n-1)/n bytes over the time, is that of all the switch's devices.
+  // bus bandwidth, 2 (n-1)/n bytes over the time, is that of all the switch's devices; where a
+  // port's rate is told, too, the bus is the most of any number of them.
   void in_switch(const Link& link) {
     const double all = link.devices > 1 ? static_cast<double>(link.devices) : n_;
-    const double port = link.switch_bus_bandwidth.value * (all + 1) / (2 * (all - 1));
+    const double bus = link.switch_bus_bandwidth.value;
+    const bool told = link.switch_port_bandwidth.value > 0;
+    const double port = told ? link.switch_port_bandwidth.value : bus * (all + 1) / (2 * (all - 1));
+    const double over_port = (1 + 1 / n_) * bytes_ / port,
+                 over_bus = told ? 2 * (n_ - 1) / n_ * bytes_ / bus : 0;
     consider(Algorithm::kSwitch, Protocol::kSimple, kNvlsLatency * kMicro * link.hop_factor,
-             (1 + 1 / n_) * bytes_ / port);
+             std::max(over_port, over_bus));
   }
 
   // Every dimension's links carry a part of the tensor in both directions, the dimensions taking

@@ -405,6 +405,16 @@ TEST_CASE("a switch that adds takes (n + 1)/n of the bytes through every port") 
         mw::test::close_to(2 * 7.0 / 8 * whole / 400e9 + latency));
   CHECK(time_of(box, OpKind::kAllReduce, bytes, {4, 1}) ==
         mw::test::close_to(1.25 * whole / port + latency));
+  // Where a port does more than that, four devices reach as much of the bus as eight, two do not.
+  Cluster told = box;
+  told.links[0].switch_port_bandwidth = cluster::BytesPerSecond(270e9);
+  CHECK(time_of(told, OpKind::kAllReduce, bytes, {8, 1}) ==
+        time_of(box, OpKind::kAllReduce, bytes, {8, 1}));
+  told.links[0].switch_port_bandwidth = cluster::BytesPerSecond(340e9);
+  CHECK(time_of(told, OpKind::kAllReduce, bytes, {4, 1}) ==
+        mw::test::close_to(1.5 * whole / 400e9 + latency));
+  CHECK(time_of(told, OpKind::kAllReduce, bytes, {2, 1}) ==
+        mw::test::close_to(1.5 * whole / 340e9 + latency));
   // A group of several nodes is no switch's, whatever the network's.
   Cluster both = box;
   both.links[1].switch_bus_bandwidth = cluster::BytesPerSecond(1e15);

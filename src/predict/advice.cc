@@ -77,7 +77,7 @@ std::vector<Settings> plan_changes(const Request& request) {
   if (p.pp > 1 && !p.post_validation && !is_endless(request))
     changes.push_back({{"post_validation", "true"}});
   if (p.tp > 1 && !p.sp) changes.push_back({{"sp", "true"}});
-  if (p.sp || p.cp > 1) changes.push_back({{"regather", p.regather ? "false" : "true"}});
+  if (p.sp) changes.push_back({{"regather", p.regather ? "false" : "true"}});
   if (const int64_t parts = p.tp * p.cp; p.sp && request.seq_len % parts != 0) {
     // What does not divide is padded and trimmed beside each collective.
     changes.push_back({{"seq_len", text(round_up(request.seq_len, parts))}});

@@ -83,8 +83,7 @@ TEST_CASE("neighbours of a plan differ in one or two keys and have as many devic
            {"microbatches=16", "microbatches=8"},
            {"dp=4,microbatches=4", "microbatches=2; zero=1; dp=2,pp=2"},
            {"dp=4,microbatches=4,zero=1", "microbatches=2; dp=2,pp=2"},
-           {"cp=2,microbatches=16,regather", "microbatches=8; regather=false; zero=1"},
-           {"cp=2,microbatches=16", "microbatches=8; regather; zero=1"},
+           {"cp=2,microbatches=16", "microbatches=8; zero=1"},
            {"tp=3,microbatches=1", "microbatches=2; sp"},
            {"tp=4,sp,microbatches=16,recompute=full",
             "microbatches=8; regather; recompute=selective; "

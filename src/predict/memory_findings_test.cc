@@ -68,7 +68,7 @@ TEST_CASE("the nearest change that fits is the least costly one of those that do
        "dp=4,pp=2,zero=1,recompute=selective,microbatches=4",
        "post_validation=false,zero=1,recompute=selective"},
       {"cp=4,microbatches=16", "cp=4,zero=1,microbatches=16", "zero=1"},
-      {"cp=4,microbatches=16", "cp=4,recompute=selective,microbatches=16", "zero=1"},
+      {"cp=4,microbatches=16", "cp=4,recompute=full,microbatches=16", "zero=1"},
       {"dp=2,microbatches=1", "dp=2,microbatches=2", "microbatches=2"},
       {"cp=4,microbatches=16,recompute=full", "cp=4,zero=3,recompute=full,microbatches=16",
        "zero=3"},

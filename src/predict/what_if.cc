@@ -84,6 +84,7 @@ void scale_links(cluster::Cluster& cluster, const std::string& figure, const std
     link.bandwidth = link.bandwidth * factor;
     link.bus_bandwidth = link.bus_bandwidth * factor;
     link.switch_bus_bandwidth = link.switch_bus_bandwidth * factor;
+    link.switch_port_bandwidth = link.switch_port_bandwidth * factor;
   }
 }
 

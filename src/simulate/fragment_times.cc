@@ -88,6 +88,28 @@ void add_copy(FragmentCost& cost, const FragmentCost::Collective& collective,
   op.device += traffic * (read + written) / streaming_rate(cluster.device) * collective.times;
 }
 
+// Keys and values, and their gradients, go from each device to the next one, a part at a time: of
+// a unit's devices one sends to another unit, over its own port alone, and the others wait for it.
+// A torus has a link to both neighbours along the ring, as its collectives use it.
+void pass_around(FragmentCost& cost, const FragmentCost::Ring& ring,
+                 const cluster::Cluster& cluster, const Options& options) {
+  for (const FragmentCost::Collective& collective : cost.collectives_of) {
+    if (std::find(ring.collectives.begin(), ring.collectives.end(), collective.op) ==
+        ring.collectives.end())
+      continue;
+    OpCost& op = cost.ops[static_cast<size_t>(collective.op)];
+    const auto outermost = static_cast<size_t>(std::bit_width(op.levels)) - 1;
+    if (op.levels == 0 || cluster.links[outermost].kind == cluster::LinkKind::kTorus) continue;
+    const auto steps = static_cast<double>(collective.size - 1) * collective.times;
+    const double part = static_cast<double>(sent_bytes(cost, collective, options).value) /
+                        static_cast<double>(collective.size);
+    const double latency =
+        (cluster.links[outermost].latency + cluster.device.attained.collective_latency).value;
+    op.latency = steps * latency;
+    op.device = op.latency + steps * part / cost::message_bandwidth(cluster, outermost).value;
+  }
+}
+
 // A ring's first part is there; while it computes with each part the next one comes.
 void hide_behind_parts(FragmentCost& cost, const FragmentCost::Ring& ring,
                        const Slowdowns& slowdowns, double streaming) {
@@ -136,6 +158,7 @@ void set_times(FragmentCost& cost, const cluster::Cluster& cluster, const Option
   }
   const Slowdowns slowdowns = slowdowns_of(options.overlap, cluster.device);
   for (const FragmentCost::Ring& ring : cost.rings) {
+    if (ring.attention && options.overlap.ring) pass_around(cost, ring, cluster, options);
     if (ring.attention ? options.overlap.ring : options.overlap.async_tp)
       hide_behind_parts(cost, ring, slowdowns, streaming_rate(cluster.device));
   }

@@ -223,6 +223,39 @@ TEST_CASE("a ring of attention is slowed down as beside keys and values, if it i
   CHECK(cost.ops[0].device == close_to(4.5));
 }
 
+TEST_CASE("a ring of attention goes over one port of a node, a gather over all that are in it") {
+  // Nodes of two at 4 GB/s, 1 GB/s a device between them; 2 us of latency.
+  cluster::Cluster c = seconds();
+  c.links.push_back(c.links[0]);
+  c.links[0].devices = 2;
+  c.links[0].bandwidth = c.links[0].bus_bandwidth = cluster::BytesPerSecond(4e9);
+  c.links[1].latency = Seconds(2e-6);
+  FragmentCost cost = made(OpKind::kAllGather);
+  cost.rings = {{.attention = true, .size = 4, .computes = {1}, .collectives = {0}}};
+  cost.collectives_of[0].size = 4;
+  cost.collectives_of[0].bytes = Bytes(8'000'000'000);
+  cluster::GroupShape whole;
+  whole.size = 4;
+  whole.ways = {2, 2};
+  cost.collectives_of[0].shapes = {whole};
+  cost.ops[0].levels = 0b11;
+  const double latency = 2e-6 + c.device.attained.collective_latency.value;
+  Options options;
+  options.overlap.ring = false;
+  set_times(cost, c, options);
+  CHECK(cost.ops[0].device < 4);  // 3 of 4 parts at 2 GB/s, and latencies
+  options.overlap.ring = true;
+  set_times(cost, c, options);
+  // Three parts of 2 GB at 1 GB/s, three quarters of a second of computation beside.
+  CHECK(cost.ops[0].device == close_to(3 * (2 + latency) - 0.75 * cost.ops[1].device));
+  // Inside a node, too: one part after the other.
+  cost.ops[0].levels = 0b01;
+  cost.collectives_of[0].shapes[0].ways = {4, 1};
+  set_times(cost, c, options);
+  const double inside = c.links[0].latency.value + c.device.attained.collective_latency.value;
+  CHECK(cost.ops[0].device == close_to(3 * (0.5 + inside) - 0.75 * cost.ops[1].device));
+}
+
 TEST_CASE("of a link that is shared a collective takes what the fullest of its groups takes") {
   // Inside nodes of two 4 GB/s, between them 1 GB/s: by Gloo a ring of both nodes' devices takes a
   // half of the link inside (two cards of 1 GB/s), one device a node none of it.

@@ -152,8 +152,8 @@ CASES = {
                             "microbatch needs a whole number of sequences"),
     "slices": (JOB + "--plan pp=2,schedule=seq-1f1b,slices=3",
                "plan: seq_len=64 is not divisible by slices=3; use slices=1, 2, 4, 8, 16, 32 or 64"),
-    "regather": (JOB + "--plan tp=2,regather", "--plan: regather: activations are gathered with sp or cp, and the plan has "
-                 "neither; use sp, or leave regather out"),
+    "regather": (JOB + "--plan tp=2,regather", "--plan: regather: is of what sp gathers, and the plan has none (what cp "
+                 "gathers is never kept); use sp, or leave regather out"),
     "post-validation": (JOB + "--plan dp=2,post_validation", "--plan: post_validation: one pipeline rank knows the norm of "
                         "all stages before its step; use pp=2 or more, or leave post_validation out"),
     "costs": (JOB + "--plan pp=2,costs=1:1:1", "--plan: costs: are what zb-auto minimises, and the schedule is 1f1b"),
