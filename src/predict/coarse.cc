@@ -220,11 +220,13 @@ void Coarse::fill_costs(const Setting& setting) {
       all = collectives_of(setting.plan, blocks);
       of_blocks = blocks;
     }
-    // A forward's first gather is beside no block, but on the first stage the embedding.
-    const double first = stage == 0 || blocks == 0 ? 0 : kApart * one.gather;
+    // A forward's first gather is beside no block, but on the first stage the embedding; where a
+    // stack's gathers are beside nothing, none is.
+    const bool beside = base_.options.overlap.weights;
+    const double first = stage == 0 || blocks == 0 || !beside ? 0 : kApart * one.gather;
     double* cost = &costs_[at * Order::kKinds];
     const auto set = [&](pipeline::ActionKind kind, double work, double collectives) {
-      cost[static_cast<size_t>(kind)] = std::max(work, collectives);
+      cost[static_cast<size_t>(kind)] = beside ? std::max(work, collectives) : work + collectives;
     };
     set(pipeline::ActionKind::kF, facts[kForward] + first, all.gather);
     set(pipeline::ActionKind::kI, facts[kInputGrad], all.gather);
@@ -478,7 +480,12 @@ Estimate Coarse::least(const Plan& asked) {
   const double bytes = std::max(std::min(like_first[kSaved], like_last[kSaved]) / most_parts() +
                                     std::min(block[kWorkspace], block[kSplitWorkspace]) / slices,
                                 held[kUpdateWorkspace]);
-  return {std::max(Seconds(step), dividing(asked)),
+  const Collectives each = collectives_of(asked, blocks);
+  const double behind = base_.options.overlap.weights
+                            ? 0
+                            : static_cast<double>(asked.microbatches * asked.sequence_slices()) *
+                                  (each.scatter + 2 * each.gather);
+  return {std::max(Seconds(step + behind), dividing(asked)),
           whole_bytes(static_cast<double>(states(asked).value) +
                       std::floor(bytes) * static_cast<double>(sharing(asked)))};
 }

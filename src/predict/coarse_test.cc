@@ -363,12 +363,15 @@ TEST_CASE("experts that a part of dp divides") {
   for (const Case& of : cases) {
     Request request = request_for(of.model, "dgx-h100", 64);
     request.model.layers = of.layers;
-    Coarse coarse(request);
-    for (const char* text : of.plans) {
-      request.plan = compile::parse_plan(text);
-      CAPTURE(std::string(text));
-      REQUIRE(coarse.has_order(request.plan));
-      check_estimate(coarse, request);
+    for (const char* word : {"weights", "no-weights"}) {
+      REQUIRE(simulate::set_overlap(request.options.overlap, word));
+      Coarse coarse(request);
+      for (const char* text : of.plans) {
+        request.plan = compile::parse_plan(text);
+        CAPTURE(std::string(text));
+        REQUIRE(coarse.has_order(request.plan));
+        check_estimate(coarse, request);
+      }
     }
   }
 }
@@ -477,12 +480,15 @@ TEST_CASE("bounds lie below the estimates of random plans, and ZeRO's collective
   const int64_t plans = std::getenv("MESHWRIGHT_TEST_ALL") != nullptr ? 500 : 60;
   Request base = request_for("gpt-7.5b", "selene", 512);
   base.model.layers = 24;
-  Coarse coarse(base);
+  Request serial_base = base;
+  REQUIRE(simulate::set_overlap(serial_base.options.overlap, "no-weights"));
+  Coarse coarse(base), serial(serial_base);
   Random random{11};
   for (int64_t i = 0; i < plans; ++i) {
     const compile::Plan plan = random_plan(base, random, coarse);
-    const Estimate exact = coarse.estimate(plan), least = coarse.least(plan),
-                   scheduled = coarse.least_scheduled(plan);
+    Coarse& of = i % 2 == 0 ? coarse : serial;
+    const Estimate exact = of.estimate(plan), least = of.least(plan),
+                   scheduled = of.least_scheduled(plan);
     CAPTURE(short_form(plan));
     CHECK(least.step.value <= exact.step.value * 1.0001);
     CHECK(scheduled.step.value <= exact.step.value * 1.0001);
@@ -502,4 +508,8 @@ TEST_CASE("bounds lie below the estimates of random plans, and ZeRO's collective
   const Seconds scheduled = coarse.least_scheduled(plan).step;
   CHECK(scheduled.value > 1.1 * coarse.least(plan).step.value);
   CHECK(scheduled <= coarse.step(plan));
+  // Beside nothing they come on top.
+  CHECK(serial.least(plan).step > coarse.least(plan).step);
+  CHECK(serial.least_scheduled(plan).step > scheduled);
+  CHECK(serial.least_scheduled(plan).step <= serial.step(plan));
 }
