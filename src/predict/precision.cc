@@ -312,9 +312,10 @@ class Converter {
         if (logits.dims.back().size < global.dims.back().size)
           hold(f, at, {DType::kF32, logits.dims}, "probabilities in f32");
       }
-      // The values of the logits stand for a half of it.
+      // A copy: the logits in half precision live meanwhile, then the gradient in their type
+      // [NVIDIA/Megatron-LM megatron/core/tensor_parallel/cross_entropy.py].
       if (memory_.f32_softmax && dtype_ != DType::kF32)
-        hold(f, at, {dtype_, logits.dims}, "softmax in f32, its other half");
+        hold(f, at, {DType::kF32, logits.dims}, "softmax in f32");
       const int64_t gathered =
           memory_.gathered_ends ? gathered_ends() - gathered_at(program_.fragments[f], o) : 0;
       if (gathered > 0) hold(f, at, {dtype_, {gathered}}, "weights that stay gathered");

@@ -255,7 +255,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("a softmax in f32 takes the logits' place once more, in half precision alone") {
+TEST_CASE("a softmax in f32 is there beside the logits, in half precision alone") {
   for (const char* precision : {"bf16", "f32"}) {
     CAPTURE(std::string(precision));
     Request request = small();
@@ -271,8 +271,8 @@ TEST_CASE("a softmax in f32 takes the logits' place once more, in half precision
     if (request.precision == DType::kF32) {
       CHECK(more == 0);
     } else {  // without it the step may be fullest elsewhere
-      CHECK(more <= 2 * logits);
-      CHECK(more > 2 * logits * 98 / 100);
+      CHECK(more <= 4 * logits);
+      CHECK(more > 4 * logits * 98 / 100);
     }
   }
 }

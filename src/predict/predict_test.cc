@@ -113,7 +113,8 @@ TEST_CASE("keys and values go around a ring beside attention, unless they are ga
   request.cluster.device.memory_bandwidth = cluster::BytesPerSecond(1e30);
   for (const simulate::Options& way : {simulate::Options(), options}) {
     const simulate::RankResult rank = simulate::simulate(program, request.cluster, way).ranks[0];
-    CHECK(rank.exposed_comm.at("cp").value == mw::test::close_to(rank.comm.at("cp").value));
+    // But for what goes beside another collective.
+    CHECK(rank.exposed_comm.at("cp").value > 0.95 * rank.comm.at("cp").value);
   }
 }
 

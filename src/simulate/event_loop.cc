@@ -279,7 +279,7 @@ bool EventLoop::call(int32_t r, const FlatCall& flat) {
                          pipeline::ActionKind::kUpdate;
   if (states_[static_cast<size_t>(r)].pair >= 0) {
     call_second(r, flat, fragment);
-  } else if (flat.pair >= 0) {
+  } else if (flat.pair >= 0 && in_.options.overlap.pairs) {
     if (!call_first(r, flat, fragment)) return false;
   } else if (fragment.cost.crosses || early) {
     if (!walk_call(r, flat, fragment)) return false;

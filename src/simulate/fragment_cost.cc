@@ -426,6 +426,14 @@ void FragmentCoster::find_rings(const Fragment& fragment, FragmentCost& cost) co
   }
 }
 
+// A ring is a part of its attention: what it shows is beside nothing.
+void FragmentCoster::hold_rings(FragmentCost& cost) const {
+  if (!options_.overlap.ring) return;
+  for (const FragmentCost::Ring& ring : cost.rings) {
+    for (const int32_t o : ring.collectives) cost.ops[static_cast<size_t>(o)].stream = 0;
+  }
+}
+
 // Views lie between a collective and the op that reads or made its tensor.
 void FragmentCoster::find_copies(const Fragment& fragment, FragmentCost& cost) {
   const ir::Graph& graph = fragment.graph;
@@ -544,9 +552,10 @@ FragmentCost FragmentCoster::cost(const Fragment& fragment, int32_t rank) {
   } else {
     add_launch_deps(fragment, cost);
   }
+  find_rings(fragment, cost);
+  hold_rings(cost);
   find_shared_levels(cost);
   find_state_uses(fragment, cost);
-  find_rings(fragment, cost);
   if (options_.overlap.async_tp) find_product_rings(fragment, cost);
   if (cluster_.stack.copies_shards) find_copies(fragment, cost);
   set_times(cost, cluster_, options_);

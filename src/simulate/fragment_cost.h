@@ -143,6 +143,7 @@ class FragmentCoster {
   std::vector<cost::CastShare> casts_of(const pipeline::Fragment& fragment) const;
   void find_state_uses(const pipeline::Fragment& fragment, FragmentCost& cost) const;
   void find_rings(const pipeline::Fragment& fragment, FragmentCost& cost) const;
+  void hold_rings(FragmentCost& cost) const;
   static void find_copies(const pipeline::Fragment& fragment, FragmentCost& cost);
   void find_product_rings(const pipeline::Fragment& fragment, FragmentCost& cost) const;
 

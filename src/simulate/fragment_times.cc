@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
+#include <map>
 
 #include "cost/collective.h"
 #include "simulate/fragment_cost.h"
@@ -110,9 +111,10 @@ void pass_around(FragmentCost& cost, const FragmentCost::Ring& ring,
   }
 }
 
-// A ring's first part is there; while it computes with each part the next one comes.
-void hide_behind_parts(FragmentCost& cost, const FragmentCost::Ring& ring,
-                       const Slowdowns& slowdowns, double streaming) {
+// A ring's first part is there; while it computes with each part the next one comes. Which part of
+// its collectives is seen.
+double shown_part(const FragmentCost& cost, const FragmentCost::Ring& ring,
+                  const Slowdowns& slowdowns) {
   double moving = 0, computing = 0;
   for (const int32_t o : ring.collectives) moving += cost.ops[static_cast<size_t>(o)].device;
   for (const int32_t o : ring.computes) computing += cost.ops[static_cast<size_t>(o)].device;
@@ -121,17 +123,42 @@ void hide_behind_parts(FragmentCost& cost, const FragmentCost::Ring& ring,
   const double hidden = std::min(1.0, beside / moving);
   const Beside kind = ring.attention ? Beside::kRing : Beside::kTensor;
   const double slowdown = slowdowns[static_cast<size_t>(kind)];
+  return 1 - hidden + hidden * (slowdown - 1);
+}
+
+void hide_behind_parts(FragmentCost& cost, const FragmentCost::Ring& ring,
+                       const Slowdowns& slowdowns, double streaming) {
+  const double shown = shown_part(cost, ring, slowdowns);
   for (const int32_t o : ring.collectives) {
     OpCost& op = cost.ops[static_cast<size_t>(o)];
-    const double shown = 1 - hidden + hidden * (slowdown - 1);
     op.device *= shown;
     op.latency *= shown;
   }
   if (ring.summed.value == 0) return;
+  const auto parts = static_cast<double>(ring.size);
   OpCost& scatter = cost.ops[static_cast<size_t>(ring.collectives[0])];
   const double sum = static_cast<double>(ring.summed.value) * (1 + 1 / parts) / streaming;
   scatter.device += sum;
   scatter.latency += sum;
+}
+
+// Keys and values that are gathered for an attention that is made again and for its gradient go
+// around twice, for each.
+void pass_around_and_hide(FragmentCost& cost, const cluster::Cluster& cluster,
+                          const Options& options, const Slowdowns& slowdowns) {
+  std::map<int32_t, double> passes;  // [op] how much of one is seen
+  for (const FragmentCost::Ring& ring : cost.rings) {
+    if (ring.attention) pass_around(cost, ring, cluster, options);
+  }
+  for (const FragmentCost::Ring& ring : cost.rings) {
+    if (!ring.attention) continue;
+    const double shown = shown_part(cost, ring, slowdowns);
+    for (const int32_t o : ring.collectives) passes[o] += shown;
+  }
+  for (const auto& [o, shown] : passes) {
+    cost.ops[static_cast<size_t>(o)].device *= shown;
+    cost.ops[static_cast<size_t>(o)].latency *= shown;
+  }
 }
 
 }  // namespace
@@ -157,9 +184,9 @@ void set_times(FragmentCost& cost, const cluster::Cluster& cluster, const Option
     if (collective.copied_at >= 0) add_copy(cost, collective, cluster, options);
   }
   const Slowdowns slowdowns = slowdowns_of(options.overlap, cluster.device);
+  if (options.overlap.ring) pass_around_and_hide(cost, cluster, options, slowdowns);
   for (const FragmentCost::Ring& ring : cost.rings) {
-    if (ring.attention && options.overlap.ring) pass_around(cost, ring, cluster, options);
-    if (ring.attention ? options.overlap.ring : options.overlap.async_tp)
+    if (!ring.attention && options.overlap.async_tp)
       hide_behind_parts(cost, ring, slowdowns, streaming_rate(cluster.device));
   }
   if (!cost.update || !options.host) return;

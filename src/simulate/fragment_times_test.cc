@@ -248,6 +248,11 @@ TEST_CASE("a ring of attention goes over one port of a node, a gather over all t
   set_times(cost, c, options);
   // Three parts of 2 GB at 1 GB/s, three quarters of a second of computation beside.
   CHECK(cost.ops[0].device == close_to(3 * (2 + latency) - 0.75 * cost.ops[1].device));
+  // Keys that an attention made again and its gradient both read go around once for each.
+  cost.rings.push_back(cost.rings[0]);
+  set_times(cost, c, options);
+  CHECK(cost.ops[0].device == close_to(2 * (3 * (2 + latency) - 0.75 * cost.ops[1].device)));
+  cost.rings.pop_back();
   // Inside a node, too: one part after the other.
   cost.ops[0].levels = 0b01;
   cost.collectives_of[0].shapes[0].ways = {4, 1};

@@ -17,8 +17,8 @@ bool holds(const OpCost& op) {
 
 class Joiner {
  public:
-  Joiner(const FragmentCost& first, const FragmentCost& second)
-      : sides_{Side(first), Side(second)} {
+  Joiner(const FragmentCost& first, const FragmentCost& second, size_t begins)
+      : sides_{Side(first), Side(second)}, last_(begins) {
     for (Side& side : sides_) {
       MW_CHECK(!side.cost.crosses, "a call that meets other ranks is laid beside another");
       for (const OpCost& op : side.cost.ops) {
@@ -37,7 +37,8 @@ class Joiner {
       size_t which = starts[1] < starts[0] ? 1 : 0;
       if (starts[0] == starts[1]) {
         const double longer = sides_[1].exchanges - sides_[0].exchanges;
-        which = longer > 0 ? 1 : longer < 0 ? 0 : last_;
+        const bool none_yet = made_.cost.ops.empty();
+        which = none_yet || longer == 0 ? last_ : longer > 0 ? 1 : 0;
       }
       add(which, starts[which]);
       last_ = which;
@@ -202,7 +203,7 @@ class Joiner {
   double host_ = 0;
   std::array<int32_t, 2> holding_ = {-1, -1};  // the side's last collective that holds the other
   std::array<double, 2> held_ = {0, 0};        // until then
-  size_t last_ = 0;                            // the side whose op came last
+  size_t last_;                                // the side whose op came last
 };
 
 }  // namespace
@@ -211,18 +212,32 @@ bool has_exchanges(const FragmentCost& cost) {
   return std::any_of(cost.ops.begin(), cost.ops.end(), is_exchange);
 }
 
-PairCost pair_cost(const FragmentCost& first, const FragmentCost& second) {
-  return Joiner(first, second).join();
+PairCost pair_cost(const FragmentCost& first, const FragmentCost& second, size_t begins) {
+  return Joiner(first, second, begins).join();
 }
+
+namespace {
+
+Walk walked(const FragmentCost& cost, const Slowdowns& slowdowns) {
+  Walk walk;
+  walk.begin(cost, 0);
+  double meet = 0;
+  MW_CHECK(!advance(cost, walk, {.slowdowns = slowdowns}, meet),
+           "a pair of its own meets others at {}", meet);
+  return walk;
+}
+
+}  // namespace
 
 TimedPair time_pair(const FragmentCost& first, const FragmentCost& second,
                     const Slowdowns& slowdowns, uint32_t levels, size_t labels) {
-  const PairCost pair = pair_cost(first, second);
-  Walk walk;
-  walk.begin(pair.cost, 0);
-  double meet = 0;
-  MW_CHECK(!advance(pair.cost, walk, {.slowdowns = slowdowns}, meet),
-           "a pair of its own meets others at {}", meet);
+  PairCost pair = pair_cost(first, second, 0);
+  Walk walk = walked(pair.cost, slowdowns);
+  PairCost other = pair_cost(first, second, 1);
+  if (Walk turned = walked(other.cost, slowdowns); turned.end < walk.end) {
+    std::swap(pair, other);
+    std::swap(walk, turned);
+  }
   TimedPair timed;
   timed.time = divide(pair.cost, walk, 0, walk.end, labels);
   timed.links = link_use(pair.cost, walk.spans, levels);

@@ -19,13 +19,15 @@ struct PairCost {
   std::array<std::vector<int32_t>, 2> place_of;  // [which][op] where it is among cost.ops
 };
 
-// What both do takes turns on the device: each goes on until what it needs is on its way, and where
-// both could, the one whose exchanges still take longer does. Exchanges (Beside::kOther) and the
+// What both do takes turns on the device, the one that `begins` (0 or 1) first: each goes on until
+// what it needs is on its way, and where both could, the one whose exchanges still take longer
+// does. Exchanges (Beside::kOther) and the
 // gathers and reductions of weights go on beside the other's computation, all other collectives
 // hold that up as they hold up their own. REQUIRES: neither meets other pipeline ranks.
-PairCost pair_cost(const FragmentCost& first, const FragmentCost& second);
+PairCost pair_cost(const FragmentCost& first, const FragmentCost& second, size_t begins);
 
-// Its ops walked once from time 0. `links`: as link_use() has them, of these levels.
+// Its ops walked once from time 0, with whichever begins if both are done sooner. `links`: as
+// link_use() has them, of these levels.
 struct TimedPair {
   FragmentTime time;
   std::array<std::vector<OpSpan>, 2> spans;  // [which][op]

@@ -72,6 +72,9 @@ TEST_CASE("one computes while the other's exchanges are on their way") {
       {{"c1", "x6", "c1"}, {"c1", "x6", "c1"}, 14},
       // The second's exchanges take longer, so it comes first and computes when it can.
       {{"c2", "c2"}, {"c1", "x2", "c1", "x2", "c1"}, 7},
+      // Whichever begins: the second's long tail is behind its exchange.
+      {{"c4", "x3", "c1"}, {"c1", "x3", "c6"}, 12},
+      {{"c1", "x3", "c6"}, {"c4", "x3", "c1"}, 12},
       // Without exchanges one after the other.
       {{"c2", "c1"}, {"c4"}, 7},
       // A collective of tensor parallelism holds up both.

@@ -50,6 +50,7 @@ class Simulation {
   Result run() {
     prepare();
     find_last_early();
+    use_pairs_where_shorter();
     const LoopInput input = loop_input();
     EventLoop loop(input);
     loop.run();
@@ -79,6 +80,7 @@ class Simulation {
     }
     walk_fragments();
     find_last_early();
+    use_pairs_where_shorter();
     EventLoop loop(loop_input());
     loop.run();
     return Seconds(loop.end());
@@ -94,9 +96,25 @@ class Simulation {
     loop.run();
     last_early_ = loop.last_waits();
   }
-  LoopInput loop_input() const {
-    return loop_input(options_, options_.overlap.grad_reduce_idle ? &last_early_ : nullptr);
+  // A pair's messages leave behind both of its calls: whether that is worth what it saves shows in
+  // the step.
+  void use_pairs_where_shorter() {
+    paired_ = options_;
+    if (pairs_.empty()) return;
+    const auto step = [&](bool pairs) {
+      Options bare = options_;
+      bare.trace = bare.figures = false;
+      bare.overlap.pairs = pairs;
+      EventLoop loop(loop_input(bare, early()));
+      loop.run();
+      return loop.end();
+    };
+    paired_.overlap.pairs = step(true) < step(false);
   }
+  const std::vector<int32_t>* early() const {
+    return options_.overlap.grad_reduce_idle ? &last_early_ : nullptr;
+  }
+  LoopInput loop_input() const { return loop_input(paired_, early()); }
   LoopInput loop_input(const Options& options, const std::vector<int32_t>* last_early) const {
     return {program_,
             flat_,
@@ -410,6 +428,7 @@ class Simulation {
   int32_t gather_label_ = -1;
   uint32_t update_levels_ = 0;
   std::vector<int32_t> last_early_;  // LoopInput::last_early
+  Options paired_;                   // with pairs where these make the step shorter
 };
 
 }  // namespace
