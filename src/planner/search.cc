@@ -76,6 +76,7 @@ Needs least_devices(const Request& request, predict::Coarse& coarse) {
   Needs needs;
   if (const auto least = least_memory(request, request.gpus, limit, coarse))
     needs.least = least->peak;
+  if (base.cluster.links.empty()) return needs;  // nothing joins more devices than one
   const auto fits = [&](int64_t devices) {
     const auto least = least_memory(request, devices, limit, coarse);
     if (!least || least->peak > limit || !simulate_plans(unbounded, {least->plan}).fits[0])

@@ -51,6 +51,8 @@ std::vector<std::pair<std::string, simulate::Options>> option_changes(const Requ
     add("--overlap messages", [](simulate::Options& o) { o.overlap.messages = true; });
   if (!now.collectives && plan.tp * plan.dp * plan.cp > 1)
     add("--overlap collectives", [](simulate::Options& o) { o.overlap.collectives = true; });
+  if (now.ring && plan.cp > 1)
+    add("--overlap no-ring", [](simulate::Options& o) { o.overlap.ring = false; });
   const bool every_microbatch = plan.effective_grad_reduce() == compile::GradReduce::kMicrobatch;
   if (!now.weights && plan.dp * plan.cp > 1 && every_microbatch)
     add("--overlap weights", [](simulate::Options& o) { o.overlap.weights = true; });

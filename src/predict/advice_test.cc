@@ -143,7 +143,8 @@ TEST_CASE("options are tried that the request does not have and the plan has a u
            {"tp=2,microbatches=2", "none no-messages", "--overlap collectives"},
            {"tp=2,microbatches=2", "collectives no-messages", ""},
            {"dp=2,microbatches=2", "none", "--overlap collectives; " + early},
-           {"cp=2,microbatches=2", "none", "--overlap collectives; " + early},
+           {"cp=2,microbatches=2", "none", "--overlap collectives; --overlap no-ring; " + early},
+           {"cp=2,microbatches=2", "none no-ring", "--overlap collectives; " + early},
            {"dp=2,microbatches=2", "collectives grad_reduce", early},
            {"dp=2,microbatches=2", "collectives param_gather", early},
            {"dp=2,microbatches=2", "collectives grad_reduce param_gather", ""},
@@ -163,6 +164,7 @@ TEST_CASE("options are tried that the request does not have and the plan has a u
     for (const auto& [name, options] : option_changes(request)) {
       if (name == "--overlap messages") CHECK(options.overlap.messages);
       if (name == "--overlap collectives") CHECK(options.overlap.collectives);
+      if (name == "--overlap no-ring") CHECK(!options.overlap.ring);
       if (name == "--overlap weights") CHECK(options.overlap.weights);
       if (name == "--scatter-gather") CHECK(options.scatter_gather);
       if (name != early) continue;

@@ -327,7 +327,10 @@ std::vector<double> stage_costs(const Request& request) {
 }
 
 std::vector<simulate::Held> held_by(const Request& request, const Step& step) {
-  if (request.cluster.stack.allocator == cluster::Allocator::kPlan) return {};
+  // PyTorch's pipelines have no slices of sequences: there the program's memory is told.
+  if (request.cluster.stack.allocator == cluster::Allocator::kPlan ||
+      request.plan.sequence_slices() > 1)
+    return {};
   return torch_memory(step.program, request.precision,
                       stack_memory(request.cluster, request.plan, request.options.fp8),
                       request.cluster);

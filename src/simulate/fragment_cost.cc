@@ -63,6 +63,7 @@ Beside beside_of(OpKind kind, const std::string& label, bool of_weights) {
   if (kind == OpKind::kAllToAll || kind == OpKind::kPermute) return Beside::kOther;
   if (is_tensor_label(label)) return Beside::kTensor;
   if (!of_weights && label == "cp") return Beside::kRing;
+  if (!of_weights && label == "ep") return Beside::kOther;  // tokens, gathered for few experts
   return kind == OpKind::kAllGather ? Beside::kParamGather : Beside::kGradReduce;
 }
 

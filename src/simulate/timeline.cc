@@ -106,8 +106,12 @@ class TraceMaker {
     }
     in_parallel(ends_.size(), threads_for(loop_.messages().size()), [&](size_t r) {
       const auto sort = [&] {
-        std::stable_sort(ends_[r].begin(), ends_[r].end(), [](const End& a, const End& b) {
-          return std::tie(a.stream, a.start) < std::tie(b.stream, b.start);
+        const auto command = [&](const End& end) {  // of one time those go in order of commands
+          return end.arrives ? -1 : loop_.messages()[static_cast<size_t>(end.message)].command;
+        };
+        std::stable_sort(ends_[r].begin(), ends_[r].end(), [&](const End& a, const End& b) {
+          return std::tuple(a.stream, a.start, command(a)) <
+                 std::tuple(b.stream, b.start, command(b));
         });
       };
       sort();
