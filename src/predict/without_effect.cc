@@ -23,10 +23,9 @@ struct Facts {
         messages(plan.pp > 1),
         ring(plan.cp > 1),
         weights(replicas && plan.effective_grad_reduce() == compile::GradReduce::kMicrobatch),
-        experts(plan.ep > 1),
-        pairs(experts && pipeline::needs(compile::schedule_of(plan)).pairs) {}
+        experts(plan.ep > 1) {}
   bool replicas, gathers_updated, gathers_ahead, reduces, tensor, gathers_tensors, messages, ring,
-      weights, experts, pairs;
+      weights, experts;
 };
 
 // One kind of communication, and why there is none.
@@ -55,8 +54,8 @@ void add_plan(const compile::Plan& plan, const Facts& facts, std::vector<std::st
     found.push_back(fmt::format("bucket_mb={} (every gradient is on one rank)", plan.bucket_mb));
 }
 
-void add_overlap(const Overlap& own, const Overlap& profile, const Facts& facts,
-                 std::vector<std::string>& found) {
+void add_overlap(const compile::Plan& plan, const Overlap& own, const Overlap& profile,
+                 const Facts& facts, std::vector<std::string>& found) {
   if (own.messages != profile.messages && !facts.messages)
     found.emplace_back("overlap of messages (one pipeline rank sends none)");
   if (own.async_tp != profile.async_tp && !facts.gathers_tensors)
@@ -68,10 +67,12 @@ void add_overlap(const Overlap& own, const Overlap& profile, const Facts& facts,
   if (own.ring != profile.ring && !facts.ring) found.emplace_back("overlap of the ring (cp is 1)");
   if (own.weights != profile.weights && !facts.weights)
     found.emplace_back("overlap of weights (no microbatch gathers or reduces any)");
-  if (own.pairs != profile.pairs && !facts.experts) {
-    found.emplace_back("overlap of pairs (ep is 1)");
-  } else if (own.pairs != profile.pairs && !facts.pairs) {
-    found.emplace_back("overlap of pairs (the schedule lays no forward and backward together)");
+  if (own.pairs != profile.pairs) {
+    if (!facts.experts) {
+      found.emplace_back("overlap of pairs (ep is 1)");
+    } else if (!pipeline::needs(compile::schedule_of(plan)).pairs) {
+      found.emplace_back("overlap of pairs (the schedule lays no forward and backward together)");
+    }
   }
   for (const Kind& kind : kKinds) {
     const auto b = static_cast<size_t>(kind.beside);
@@ -90,7 +91,7 @@ std::vector<std::string> without_effect(const Request& request) {
   const Facts facts(request.plan);
   add_plan(request.plan, facts, found);
   const Options profile = simulate::options_of(request.cluster.stack);
-  add_overlap(request.options.overlap, profile.overlap, facts, found);
+  add_overlap(request.plan, request.options.overlap, profile.overlap, facts, found);
   if (request.options.scatter_gather != profile.scatter_gather &&
       (!facts.tensor || !facts.messages || request.plan.sp)) {
     found.push_back(

@@ -96,12 +96,17 @@ TEST_CASE("settings about what a step has are not told") {
       {"dp=2,zero=2", {"param_gather"}, {"grad_reduce=2"}, {}},
       {"tp=2,sp,bucket_mb=0", {"async-tp"}, {"tensor=1.5"}, {}},
       {"pp=2,microbatches=2", {"no-messages"}, {"messages=2"}, {}},
+      {"dp=2,ep=2,pp=2,microbatches=4,schedule=dualpipe", {"no-pairs"}, {}, {}},
+      {"dp=2,zero=2", {"no-weights"}, {}, {}},
       // Of all kinds: about those that there are.
       {"microbatches=2", {}, {"1.5"}, {}}};
   for (const Said& c : cases) {
     CAPTURE(std::string(c.plan));
     CHECK(without_effect(request_of(c.plan, c.overlap, c.slowdown)).empty());
   }
+  CHECK(without_effect(request_of("dp=2,ep=2,pp=2,microbatches=4", {"no-pairs"}, {})) ==
+        std::vector<std::string>{
+            "overlap of pairs (the schedule lays no forward and backward together)"});
 }
 
 TEST_CASE(

@@ -155,7 +155,7 @@ class EventLoop {
   void call_timed(int32_t r, const FlatCall& flat, const TimedFragment& fragment);
   bool call_first(int32_t r, const FlatCall& flat, const TimedFragment& fragment);  // of a pair
   void call_second(int32_t r, const FlatCall& flat, const TimedFragment& fragment);
-  // The rank is busy from now on, beside messages for longer: until when.
+  // Moves the rank's clock on, beside messages for longer, and counts the time.
   void take(int32_t r, const FragmentTime& time, const std::vector<std::vector<Interval>>& links);
   void see_writes(int32_t r, const FlatCall& flat, const TimedFragment& fragment,
                   const std::vector<OpSpan>& spans, double begin);

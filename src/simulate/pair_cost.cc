@@ -44,10 +44,7 @@ class Joiner {
       last_ = which;
     }
     made_.cost.streams = static_cast<int32_t>(streams_.size());
-    for (size_t i = 0; i < 2; ++i) {
-      add_figures(sides_[i].cost);
-      made_.place_of[i] = std::move(sides_[i].place);
-    }
+    for (size_t i = 0; i < 2; ++i) made_.place_of[i] = std::move(sides_[i].place);
     add_uses();
     find_shared_levels(made_.cost);
     return std::move(made_);
@@ -173,15 +170,8 @@ class Joiner {
     cost.deps.insert(cost.deps.end(), deps.begin(), deps.end());
     side.place.push_back(static_cast<int32_t>(cost.ops.size()));
     cost.ops.push_back(op);
-    cost.kinds.push_back(side.cost.kinds[side.next]);
   }
 
-  void add_figures(const FragmentCost& from) {
-    FragmentCost& cost = made_.cost;
-    cost.flops += from.flops;
-    cost.recomputed_flops += from.recomputed_flops;
-    cost.workspace_end = std::max(cost.workspace_end, from.workspace_end);
-  }
   // A level that is shared in neither may be in both.
   void add_uses() {
     FragmentCost& cost = made_.cost;

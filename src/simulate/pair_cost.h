@@ -21,9 +21,9 @@ struct PairCost {
 
 // What both do takes turns on the device, the one that `begins` (0 or 1) first: each goes on until
 // what it needs is on its way, and where both could, the one whose exchanges still take longer
-// does. Exchanges (Beside::kOther) and the
-// gathers and reductions of weights go on beside the other's computation, all other collectives
-// hold that up as they hold up their own. REQUIRES: neither meets other pipeline ranks.
+// does. Exchanges (Beside::kOther) and the gathers and reductions of weights go on beside the
+// other's computation, all other collectives hold that up as they hold up their own. Of `cost` only
+// what the clock reads is set. REQUIRES: neither meets other pipeline ranks.
 PairCost pair_cost(const FragmentCost& first, const FragmentCost& second, size_t begins);
 
 // Its ops walked once from time 0, with whichever begins if both are done sooner. `links`: as

@@ -17,7 +17,6 @@
 #include <fmt/format.h>
 
 #include "pipeline/schedule_timeline.h"
-#include "pipeline/schedules/handcrafted_zb.h"
 #include "pipeline/schedules/zb_exact.h"
 
 namespace mw::pipeline {
@@ -245,12 +244,8 @@ void check_zb_auto(const ScheduleRequest& request, Diagnostics& out) {
 // ZB-H1 or ZB-H2 where it keeps to the limit and its span is less; else null.
 std::optional<Schedule> shorter_by_hand(const ScheduleRequest& request, double span) {
   std::optional<Schedule> best;
-  for (const int32_t times : {1, 2}) {
-    Schedule schedule =
-        rank_by_rank(request, looped_placement(request.ranks, 1), [&](int32_t rank) {
-          const int32_t warmup = times * (request.ranks - rank) - (times - 1);
-          return handcrafted_zb_order(request.microbatches, rank, warmup, times * rank);
-        });
+  for (const char* kind : {"zb-h1", "zb-h2"}) {
+    Schedule schedule = find_kind(kind)->make(request);
     const Timeline times_of = timeline(schedule, request.costs);
     const double most =
         *std::max_element(times_of.peak_activations.begin(), times_of.peak_activations.end());
