@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "execute/mesh_groups.h"
 #include "pipeline/figures.h"
+#include "pipeline/memory_plan.h"
 #include "sharding/permutation.h"
 
 namespace mw::execute {
@@ -229,7 +230,7 @@ class Binder {
         offset = fragment.alias_offset[v];
       }
       if (is_port[root]) {
-        places[v] = ports[root] + offset;
+        places[v] = ports[root] + offset + own_part(fragment, command, ValueId(v));
       } else if (fragment.workspace_offset[root] != Fragment::kNotPlanned) {
         const int64_t in_arena = command.workspace_offset + fragment.workspace_offset[root];
         places[v].data = context_.arena + in_arena + offset;
@@ -245,6 +246,15 @@ class Binder {
                graph.label(value));
     }
     return places;
+  }
+
+  // Bytes from the first part of what was scattered to this rank's, 0: it lies in none.
+  int64_t own_part(const Fragment& fragment, const Command& command, ValueId v) const {
+    if (!pipeline::lies_in_own_part(fragment, v)) return 0;
+    const OpId scatter = fragment.graph.value(v).producer;
+    const comm::Communicator* group =
+        prepared_.op(command.fragment, scatter.value).collective->group();
+    return group == nullptr ? 0 : group->rank() * fragment.graph.type(v).bytes().value;
   }
 
   void add_call(const Command& command) {

@@ -193,6 +193,32 @@ TEST_CASE(
   }
 }
 
+TEST_CASE("what is scattered in place lies in each rank's own part") {
+  FragmentBuilder fragment("F");
+  const ValueId whole = fragment.input("x", f32({8, 1}), PortKind::kState);
+  const ValueId part =
+      fragment.collective(OpKind::kReduceScatter, with(dim0, dp), whole, f32({2, 1}));
+  fragment.alias(part, whole);
+  fragment.output(fragment.scale(part, 2), "y");
+  const OneFragment one(Mesh({{"dp", 4}, {"tp", 2}}), fragment, f32({8, 1}), f32({2, 1}));
+  FakeBackend backend;
+  Executor executor({&one.program}, backend, {});
+  for (int r = 0; r < 8; ++r)
+    for (int i = 0; i < 8; ++i) state(executor, r, "x")[i] = x(r, i, 0);
+  executor.run(0, no_loads);
+  for (int r = 0; r < 8; ++r) {
+    CAPTURE(r);
+    const int own = r / 2;
+    for (int i = 0; i < 8; ++i) {
+      // The ranks of a group are those of one tp coordinate.
+      float sum = 0;
+      for (int d = 0; d < 4; ++d) sum += x(2 * d + r % 2, i, 0);
+      CHECK(state(executor, r, "x")[i] == (i / 2 == own ? sum : x(r, i, 0)));
+      if (i / 2 == own) CHECK(state(executor, r, "y")[i % 2] == 2 * sum);
+    }
+  }
+}
+
 TEST_CASE("a list of tensors is staged side by side where their parts are no runs of memory") {
   Program program;
   program.name = "train";

@@ -4,6 +4,7 @@
 #include <map>
 
 #include "base/error.h"
+#include "pipeline/memory_plan.h"
 #include "pipeline/sharing.h"
 #include "pipeline/streams.h"
 
@@ -243,9 +244,12 @@ class Checker {
     }
     check_own_operands(op, i);
     check_input(v);
-    const int64_t base = place(v).offset;
+    // Which part is a rank's own differs from rank to rank: it may be any.
+    const bool is_part = lies_in_own_part(fragment_, v);
+    const ValueId over = is_part ? op.operands[static_cast<size_t>(i)] : v;
+    const int64_t base = place(over).offset;
     bool reported = false;
-    memory(v).visit(base, base + bytes(v), [&](int64_t, Segment& segment) {
+    memory(v).visit(base, base + bytes(over), [&](int64_t, Segment& segment) {
       if (reported) return;
       for (const int32_t reader : segment.readers) {
         if (reader == op_ || has_ended(reader) || reported) continue;
@@ -260,6 +264,10 @@ class Checker {
                owner_name(segment.owner), segment.writer);
       reported = true;
     });
+    if (is_part) {
+      memory(v).replace(base, base + bytes(over),
+                        {.end = 0, .owner = {}, .from = 0, .writer = op_, .readers = {}});
+    }
     own_and_write(v);
   }
 
@@ -277,6 +285,7 @@ class Checker {
       if (lies_at(v, operand, 0) && bytes(v) == bytes(operand) &&
           may_overwrite(op, i, static_cast<int>(x)))
         continue;
+      if (lies_at(v, operand, 0) && may_keep_own_part(op, i, static_cast<int>(x))) continue;
       out_.add("{} writes {} over its operand {}, which it cannot do in place", here(),
                graph_.label(v), graph_.label(operand));
     }

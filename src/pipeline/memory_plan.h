@@ -35,11 +35,15 @@ Packing pack(const std::vector<Interval>& intervals);
 // each result over its operand) if that operand is workspace memory, a consumed port or a state
 // that this fragment updates, of the same size and not read later. Everything else has workspace
 // memory from its producer to its last use, on all streams. An output never shares an input's
-// memory, unless it is a state. CheckFailure where an op must write over what it may not, or a
-// state's value cannot be made in place.
+// memory, unless it is a state. What a reduce-scatter leaves of a state lies in the rank's own part
+// of it, if only zeros are written there afterwards, behind its last use. CheckFailure where an op
+// must write over what it may not, or a state's value cannot be made in place.
 void plan_fragment(Fragment& fragment);
 // Of this alias_of and alias_offset alone: no value has workspace memory.
 void plan_sharing(Fragment& fragment);
+// Whether a value lies in the rank's own part of what was scattered: its alias_offset is where the
+// first member of the group has it, and each next member has it as many bytes further as it has.
+bool lies_in_own_part(const Fragment& fragment, ValueId v);
 
 // Gives every kArena buffer of the rank an offset from its first to its last command and puts the
 // workspace of each call behind those that are alive then; scalars, which may live long, lie in

@@ -31,6 +31,7 @@ class FragmentPlanner {
     for (size_t o = 0; o < graph_.ops.size(); ++o) place_op(static_cast<int32_t>(o));
     for (const ir::StateUpdate& update : graph_.updates) place_update(update);
     for (const ValueId output : graph_.outputs) place_output(output);
+    for (size_t o = 0; o < graph_.ops.size(); ++o) place_own_parts(static_cast<int32_t>(o));
     write_sharing();
   }
   // REQUIRES: share() before.
@@ -284,6 +285,43 @@ class FragmentPlanner {
     link(at.root, {output, 0});
   }
 
+  // Last, so that nothing else is placed in these parts.
+  void place_own_parts(int32_t o) {
+    const ir::Op& here = op(o);
+    for (size_t i = 0; i < here.results.size(); ++i) {
+      const ValueId v = here.results[i];
+      if (!may_keep_own_part(here, static_cast<int>(i), static_cast<int>(i))) continue;
+      const Place at = resolve(here.operands[i]);
+      const bool alone = resolve(v).root == v && root(v).members.size() == 1 && !root(v).kept;
+      if (!alone || !root(at.root).is_input || !root(at.root).writable || root(at.root).consumed)
+        continue;
+      const auto uses =
+          std::count_if(here.operands.begin(), here.operands.end(),
+                        [&](ValueId operand) { return resolve(operand).root == at.root; });
+      if (uses == 1 && is_over_at(at.root, o, v)) link(v, at);
+    }
+  }
+
+  // Whether nobody wants what lies in this memory once op `o` has run: other uses have ended before
+  // it starts, or only write zeros behind the last use of `v`.
+  bool is_over_at(ValueId memory, int32_t o, ValueId v) {
+    const auto zeroes_behind = [&](int32_t later) {
+      return op(later).kind == OpKind::kZero &&
+             std::all_of(users_[v.index()].begin(), users_[v.index()].end(),
+                         [&](OpId user) { return order_.before(number(user), later); });
+    };
+    for (const ValueId member : root(memory).members) {
+      const OpId producer = graph_.value(member).producer;
+      const bool is_later = producer.valid() && number(producer) > o;
+      if (is_later ? !zeroes_behind(number(producer)) : root(member).kept) return false;
+      for (const OpId user : users_[member.index()]) {
+        const int32_t u = number(user);
+        if (u != o && !order_.before(u, o) && !zeroes_behind(u)) return false;
+      }
+    }
+    return true;
+  }
+
   void write_sharing() {
     const size_t values = graph_.values.size();
     fragment_.alias_of.assign(values, ValueId());
@@ -341,6 +379,19 @@ void plan_fragment(Fragment& fragment) {
 void plan_sharing(Fragment& fragment) {
   check_launches(fragment);
   FragmentPlanner(fragment).share();
+}
+
+bool lies_in_own_part(const Fragment& fragment, ValueId v) {
+  const ir::Graph& graph = fragment.graph;
+  const OpId producer = graph.value(v).producer;
+  const ValueId memory = fragment.alias_of[v.index()];
+  if (!memory.valid() || !producer.valid()) return false;
+  const ir::Op& op = graph.op(producer);
+  const auto i =
+      static_cast<size_t>(std::find(op.results.begin(), op.results.end(), v) - op.results.begin());
+  if (!may_keep_own_part(op, static_cast<int>(i), static_cast<int>(i))) return false;
+  const ValueId scattered = fragment.alias_of[op.operands[i].index()];
+  return memory == (scattered.valid() ? scattered : op.operands[i]);
 }
 
 }  // namespace mw::pipeline

@@ -1,5 +1,9 @@
 #include <doctest/doctest.h>
 
+#include <functional>
+#include <utility>
+#include <vector>
+
 #include "base/error.h"
 #include "ops/builder.h"
 #include "pipeline/memory_plan.h"
@@ -46,6 +50,13 @@ struct Maker {
     attrs.group = ir::AxisGroup{{"dp"}};
     return b.emit1(OpKind::kAllReduce, attrs, {x});
   }
+  ValueId reduce_scatter(ValueId x, ir::TensorType part, int dim = 0) {
+    ir::CollectiveAttrs attrs;
+    attrs.group = ir::AxisGroup{{"dp"}};
+    attrs.dim = dim;
+    return b.emit1(OpKind::kReduceScatter, attrs, {x}, {std::move(part)});
+  }
+  ValueId zero(ValueId x) { return b.emit1(OpKind::kZero, {}, {x}); }
 };
 
 }  // namespace
@@ -160,6 +171,100 @@ TEST_CASE("what a state takes and the parts of an assemble are made in place") {
   CHECK(m.alias(sum) == grad);
   CHECK(m.alias(zero) == grad);
   CHECK(m.fragment.workspace.value == 0);
+}
+
+TEST_CASE("what is left of a scattered state lies in the rank's own part of it") {
+  Maker m;
+  const ValueId step = m.input("step", f32({64}), PortKind::kState);
+  const ValueId grad = m.input("grad", f32({256}), PortKind::kState);
+  const ValueId sum = m.all_reduce(grad);
+  const ValueId part = m.reduce_scatter(sum, f32({64}));
+  m.update(0, m.b.emit1(OpKind::kAccumulate, {}, {step, part}));
+  const ValueId zero = m.zero(sum);
+  m.update(1, zero);
+  m.plan();
+  CHECK(m.alias(part) == grad);
+  CHECK(m.alias_offset(part) == 0);
+  CHECK(m.alias(zero) == grad);
+  CHECK(m.fragment.workspace.value == 0);
+  CHECK(lies_in_own_part(m.fragment, part));
+  for (const ValueId v : {step, grad, sum, zero}) CHECK_FALSE(lies_in_own_part(m.fragment, v));
+}
+
+TEST_CASE("a scattered state that somebody wants afterwards keeps its bytes") {
+  struct Case {
+    const char* what;
+    std::function<void(Maker&, ValueId grad, ValueId part)> then;
+    std::vector<int64_t> whole = {256}, part = {64};
+    int dim = 0;
+  };
+  const auto sum = [](Maker& m, ValueId part) { m.output(m.b.relu(part)); };
+  const std::vector<Case> cases = {
+      {"is not zeroed", [&](Maker& m, ValueId, ValueId part) { sum(m, part); }},
+      {"is zeroed while its part is wanted",
+       [&](Maker& m, ValueId grad, ValueId part) {
+         m.update(0, m.zero(grad));
+         sum(m, part);
+       }},
+      {"is read",
+       [&](Maker& m, ValueId grad, ValueId part) {
+         sum(m, part);
+         m.output(m.b.relu(grad));
+         m.update(0, m.zero(grad));
+       }},
+      {"is read in part",
+       [&](Maker& m, ValueId grad, ValueId part) {
+         sum(m, part);
+         m.output(m.b.relu(m.view(grad, 64, f32({64}))));
+         m.update(0, m.zero(grad));
+       }},
+      {"is scattered by columns",
+       [&](Maker& m, ValueId grad, ValueId part) {
+         sum(m, part);
+         m.update(0, m.zero(grad));
+       },
+       {4, 64},
+       {4, 16},
+       1},
+      {"has an output for its part",
+       [&](Maker& m, ValueId grad, ValueId part) {
+         m.output(part);
+         m.update(0, m.zero(grad));
+       }},
+      {"has its part zeroed",
+       [&](Maker& m, ValueId grad, ValueId part) {
+         sum(m, m.zero(part));
+         m.update(0, m.zero(grad));
+       }},
+  };
+  for (const Case& c : cases) {
+    CAPTURE(c.what);
+    Maker m;
+    const ValueId grad = m.input("grad", f32(c.whole), PortKind::kState);
+    const ValueId part = m.reduce_scatter(grad, f32(c.part), c.dim);
+    c.then(m, grad, part);
+    if (m.fragment.graph.updates.empty()) m.update(0, grad);
+    m.plan();
+    CHECK(m.alias(part) != grad);
+    CHECK_FALSE(lies_in_own_part(m.fragment, part));
+  }
+  // Nor does it where it is no state of this call's own, or where the other stream may zero it.
+  for (const bool other_stream : {false, true}) {
+    CAPTURE(other_stream);
+    Maker m;
+    const ValueId grad =
+        m.input("grad", f32({256}), other_stream ? PortKind::kState : PortKind::kSaved);
+    const ValueId part = m.reduce_scatter(grad, f32({64}));
+    sum(m, part);
+    if (other_stream) {
+      m.update(0, m.zero(grad));
+      m.fragment.launches.resize(m.fragment.graph.ops.size());
+      m.fragment.launches[0].records = EventId(0);
+      m.fragment.launches[2] = {StreamId(1), {EventId(0)}, EventId()};
+    }
+    m.plan();
+    CHECK(m.alias(part) != grad);
+  }
 }
 
 TEST_CASE("a part that is read in its old form afterwards cannot be made in the flat buffer") {

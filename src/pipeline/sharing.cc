@@ -23,6 +23,11 @@ bool may_overwrite(const ir::Op& op, int result, int operand) {
   return result == 0 && ops::op_def(op.kind).in_place_operand == operand;
 }
 
+bool may_keep_own_part(const ir::Op& op, int result, int operand) {
+  return op.kind == OpKind::kReduceScatter && result == operand &&
+         op.as<ir::CollectiveAttrs>().dim == 0;
+}
+
 bool reads_bytes(const ir::Op& op, int operand) {
   switch (op.kind) {
     case OpKind::kZero:

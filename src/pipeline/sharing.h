@@ -21,6 +21,9 @@ struct Sharing {
 Sharing sharing_of(const ir::Graph& graph, const ir::Op& op, int result);
 // Whether the op may write this result exactly over this operand's memory.
 bool may_overwrite(const ir::Op& op, int result, int operand);
+// Whether the op may leave this result in the rank's own part of this operand, which holds a part
+// for each member of its group, one behind the other.
+bool may_keep_own_part(const ir::Op& op, int result, int operand);
 // Whether the op reads the bytes of this operand: not if it only writes over them or hands a view
 // on.
 bool reads_bytes(const ir::Op& op, int operand);

@@ -15,6 +15,7 @@
 #include "base/error.h"
 #include "base/rng.h"
 #include "ops/update_ops.h"
+#include "pipeline/memory_plan.h"
 #include "pipeline/program.h"
 
 namespace mw::pipeline {
@@ -184,11 +185,21 @@ class Interpreter {
     }
   }
 
+  // Bytes from where the first member of its group has what was scattered to where this one has it.
+  int64_t own_part(const Device& device, const Fragment& fragment, ValueId v) const {
+    if (!lies_in_own_part(fragment, v)) return 0;
+    const ir::Graph& graph = fragment.graph;
+    const auto& attrs = graph.op(graph.value(v).producer).as<ir::CollectiveAttrs>();
+    const std::vector<RankId> members = members_of(device, attrs.group);
+    return (std::find(members.begin(), members.end(), device.id) - members.begin()) *
+           graph.type(v).bytes().value;
+  }
   char* value(Device& device, const Command& command, ValueId v) {
     const Fragment& fragment = program_.fragments[command.fragment.index()];
     const ValueId alias = fragment.alias_of[v.index()];
     const ValueId root = alias.valid() ? alias : v;
-    const int64_t offset = alias.valid() ? fragment.alias_offset[v.index()] : 0;
+    const int64_t offset =
+        alias.valid() ? fragment.alias_offset[v.index()] + own_part(device, fragment, v) : 0;
     size_t port = 0;
     for (const Port& p : fragment.inputs) {
       if (p.value == root) return data(device, command.buffers[port]) + offset;

@@ -7,6 +7,7 @@
 #include <doctest/doctest.h>
 
 #include "base/text.h"
+#include "pipeline/memory_plan.h"
 #include "pipeline/test_pipeline.h"
 #include "pipeline/verifier.h"
 #include "pipeline/verify.h"
@@ -219,6 +220,43 @@ TEST_CASE("the verifier names what one edit of a pipeline breaks") {
     const std::string all = join(verify(program).findings, "\n");
     CAPTURE(all);
     CHECK(all.find(c.finding) != std::string::npos);
+  }
+}
+
+TEST_CASE("what lies in a rank's own part is where it was scattered, until that is cleared") {
+  struct Edit {
+    const char* name;
+    std::function<void(Fragment&)> edit;
+    const char* finding;
+  };
+  const auto scattered = [](Fragment& f) {
+    return op_of(f, ir::OpKind::kReduceScatter).results[0];
+  };
+  const std::vector<Edit> edits = {
+      {"in the next rank's part",
+       [&](Fragment& f) {
+         f.alias_offset[scattered(f).index()] += f.graph.type(scattered(f)).bytes().value;
+       },
+       "which it cannot do in place"},
+      {"while the whole is wanted",
+       [](Fragment& f) {
+         op_of(f, ir::OpKind::kAdamW).operands[1] =
+             op_of(f, ir::OpKind::kReduceScatter).operands[0];
+       },
+       "reads grad/0, but its byte 0 holds %1"},
+  };
+  for (const Edit& edit : edits) {
+    CAPTURE(edit.name);
+    Program program =
+        make_pipeline({.ranks = 2, .microbatches = 3, .dp = 2, .tp = 1, .zero = true});
+    REQUIRE(verify(program).sound());
+    Fragment& fragment = update(program, 0);
+    REQUIRE(lies_in_own_part(fragment, scattered(fragment)));
+    edit.edit(fragment);
+    const std::string all = join(verify(program).findings, "\n");
+    CAPTURE(all);
+    CAPTURE(all);
+    CHECK(all.find(edit.finding) != std::string::npos);
   }
 }
 
