@@ -381,15 +381,18 @@ std::vector<cost::CastShare> FragmentCoster::casts_of(const Fragment& fragment) 
   return casts;
 }
 
-void find_shared_levels(FragmentCost& cost) {
+void find_queues(FragmentCost& cost) {
   std::vector<uint32_t> of_stream(static_cast<size_t>(cost.streams), 0);
-  for (const OpCost& op : cost.ops) of_stream[static_cast<size_t>(op.stream)] |= op.levels;
+  for (const OpCost& op : cost.ops) {
+    of_stream[static_cast<size_t>(op.stream)] |= op.levels;
+    if (op.stream > 0 && op.label >= 0) cost.besides |= uint32_t{1} << static_cast<int>(op.beside);
+  }
   uint32_t once = 0;
   for (const uint32_t levels : of_stream) {
     cost.shared_levels |= once & levels;
     once |= levels;
   }
-  if (cost.shared_levels == 0) return;
+  if (cost.shared_levels == 0 && cost.besides == 0) return;
   cost.queues.resize(static_cast<size_t>(cost.streams));
   for (size_t o = 0; o < cost.ops.size(); ++o) {
     if (!cost.ops[o].alias || cost.in_order)
@@ -555,7 +558,7 @@ FragmentCost FragmentCoster::cost(const Fragment& fragment, int32_t rank) {
   }
   find_rings(fragment, cost);
   hold_rings(cost);
-  find_shared_levels(cost);
+  find_queues(cost);
   find_state_uses(fragment, cost);
   if (options_.overlap.async_tp) find_product_rings(fragment, cost);
   if (cluster_.stack.copies_shards) find_copies(fragment, cost);

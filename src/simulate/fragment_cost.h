@@ -51,9 +51,10 @@ struct FragmentCost {
   std::vector<ir::OpKind> kinds;  // [op]
   int32_t streams = 1;
   uint32_t shared_levels = 0;  // that collectives of several streams cross, as bits
+  uint32_t besides = 0;        // what collectives are to the computation beside them, as bits
   // [level][op] which share of a shared level's bandwidth a collective takes; empty: all of it.
   std::vector<std::vector<double>> uses;
-  // [stream] its ops in order, where levels are shared; by data alone, without aliases.
+  // [stream] its ops in order, where there are several; by data alone, without aliases.
   std::vector<std::vector<int32_t>> queues;
   bool crosses = false;
   double flops = 0, recomputed_flops = 0;
@@ -107,8 +108,9 @@ struct FragmentCost {
 // host nothing beside the step's own work, which is the first op's.
 void set_times(FragmentCost& cost, const cluster::Cluster& cluster, const Options& options);
 
-// Sets which link levels collectives of several streams cross, and with them the queues.
-void find_shared_levels(FragmentCost& cost);
+// Sets the streams' queues, which link levels collectives of several of them cross, and what their
+// collectives are to the computation beside them.
+void find_queues(FragmentCost& cost);
 
 // Costs of fragments on a cluster, of the slowest device of the pipeline rank that calls them.
 // `coordinates`: [rank of the program] its place on the mesh's axis "pp"; empty: its number.

@@ -216,7 +216,7 @@ TEST_CASE("links are shared by collectives of several streams that cross them") 
     const FragmentCost cost = hand.cost();
     const bool shared = std::string(second) == "dp";
     CHECK(cost.shared_levels == (shared ? 1 : 0));
-    CHECK(cost.queues.size() == (shared ? 3 : 0));
+    CHECK(cost.queues.size() == (shared ? 3 : 2));
   }
 }
 

@@ -17,33 +17,35 @@ double beside_messages(const OpCost& op, double start,
   return op.latency + longest;
 }
 
-double slowdown_beside(const Walk& walk, double start, const Slowdowns& slowdowns) {
-  double most = 1;
-  for (size_t s = 1; s < walk.streams.size(); ++s) {
-    if (walk.streams[s] > start)
-      most = std::max(most, slowdowns[static_cast<size_t>(walk.beside[s])]);
+// Whether computation or collectives wait for more than their streams and what they read.
+static bool runs_by_time(const FragmentCost& cost, const Slowdowns& slowdowns) {
+  if (cost.shared_levels != 0) return true;
+  for (size_t b = 0; cost.besides >> b != 0; ++b) {
+    if ((cost.besides >> b & 1) != 0 && slowdowns[b] != 1) return true;
   }
-  return most;
+  return false;
 }
 
 void Walk::begin(const FragmentCost& cost, double at) {
   next = 0;
   host = end = at;
   streams.assign(static_cast<size_t>(cost.streams), at);
-  beside.assign(streams.size(), Beside::kOther);
   spans.assign(cost.ops.size(), OpSpan{});
-  if (cost.shared_levels == 0) return;
+  by_time = false;
+  if (cost.queues.empty()) return;
   shared = {};
   shared.heads.assign(streams.size(), 0);
   shared.ended.assign(cost.ops.size(), false);
+  double issued = at;
   for (const OpCost& op : cost.ops) {
-    if (!op.alias) host += op.host;
-    shared.issued.push_back(host);
+    if (!op.alias) issued += op.host;
+    shared.issued.push_back(issued);
   }
 }
 
 bool advance(const FragmentCost& cost, Walk& walk, const WalkOptions& options, double& meet) {
-  if (cost.shared_levels != 0) return advance_shared(cost, walk, options, meet);
+  walk.by_time = runs_by_time(cost, options.slowdowns);
+  if (walk.by_time) return advance_shared(cost, walk, options, meet);
   const std::vector<double>* state_ready = options.state_ready;
   for (; walk.next < cost.ops.size(); ++walk.next) {
     const OpCost& op = cost.ops[walk.next];
@@ -73,11 +75,6 @@ bool advance(const FragmentCost& cost, Walk& walk, const WalkOptions& options, d
     double takes = op.device;
     if (op.levels != 0 && options.messages != nullptr)
       takes = beside_messages(op, start, *options.messages);
-    if (op.label >= 0) {
-      walk.beside[static_cast<size_t>(op.stream)] = op.beside;
-    } else {
-      takes *= slowdown_beside(walk, start, options.slowdowns);
-    }
     span = {start, start + takes};
     walk.streams[static_cast<size_t>(op.stream)] = span.end;
     walk.end = std::max(walk.end, span.end);
@@ -86,11 +83,10 @@ bool advance(const FragmentCost& cost, Walk& walk, const WalkOptions& options, d
 }
 
 void finish_cross(const FragmentCost& cost, Walk& walk, double start, double end) {
-  if (cost.shared_levels != 0) return finish_cross_shared(cost, walk, start, end);
+  if (walk.by_time) return finish_cross_shared(cost, walk, start, end);
   const OpCost& op = cost.ops[walk.next];
   walk.spans[walk.next] = {start, end};
   walk.streams[static_cast<size_t>(op.stream)] = end;
-  walk.beside[static_cast<size_t>(op.stream)] = op.beside;
   walk.end = std::max(walk.end, end);
   ++walk.next;
 }

@@ -18,29 +18,31 @@ struct Walk {
   size_t next = 0;
   double host = 0;              // when the host issues the next op
   std::vector<double> streams;  // when each is free
-  std::vector<Beside> beside;   // [stream] its last collective
   std::vector<OpSpan> spans;    // [op]
   double end = 0;               // of all ops so far
 
-  // Where collectives share links.
+  // Where collectives share links, or they and computation are slower beside each other.
   struct Shared {
     struct Sending {
       int32_t op = 0;
       double from = 0;  // behind its latency
-      double left = 0;  // seconds, its links alone
+      double left = 0;  // seconds, its links alone and beside no computation
     };
     struct Crossing {  // of a collective over several pipeline ranks
       uint32_t levels = 0;
+      Beside beside = Beside::kOther;
       double begin = 0, end = 0;
     };
     std::vector<size_t> heads;        // [stream] the next of FragmentCost::queues
     std::vector<bool> ended;          // [op] its end is known
     std::vector<double> issued;       // [op] by the host
-    std::vector<Sending> sending;     // under way
+    std::vector<Sending> sending;     // collectives under way
+    Sending computing{-1};            // computation under way; op -1: none, or its end is known
     std::vector<Crossing> crossings;  // all so far
     size_t first_cross = 0;           // no collective over several pipeline ranks before is open
     double now = 0;
   } shared;
+  bool by_time = false;  // ops run in order of time (shared_walk.h), not in that of the fragment
 
   void begin(const FragmentCost& cost, double at);
 };
@@ -56,8 +58,6 @@ struct WalkOptions {
 // A collective's time beside messages at the levels that it crosses.
 double beside_messages(const OpCost& op, double start,
                        const std::vector<std::vector<Interval>>& messages);
-// Of computation that starts then: the worst of the collectives that go on.
-double slowdown_beside(const Walk& walk, double start, const Slowdowns& slowdowns);
 bool advance(const FragmentCost& cost, Walk& walk, const WalkOptions& options, double& meet);
 void finish_cross(const FragmentCost& cost, Walk& walk, double start, double end);
 

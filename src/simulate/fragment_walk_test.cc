@@ -4,14 +4,21 @@
 
 #include <utility>
 
+#include "base/test_close_to.h"
+
 namespace mw::simulate {
+
+using mw::test::close_to;
 
 // Its ops by stream, as FragmentCoster queues them.
 void share_levels(FragmentCost& cost, uint32_t levels) {
   cost.shared_levels = levels;
   cost.queues.assign(static_cast<size_t>(cost.streams), {});
-  for (size_t o = 0; levels != 0 && o < cost.ops.size(); ++o)
-    cost.queues[static_cast<size_t>(cost.ops[o].stream)].push_back(static_cast<int32_t>(o));
+  for (size_t o = 0; o < cost.ops.size(); ++o) {
+    const OpCost& op = cost.ops[o];
+    if (op.stream > 0) cost.besides |= uint32_t{1} << static_cast<int>(op.beside);
+    cost.queues[static_cast<size_t>(op.stream)].push_back(static_cast<int32_t>(o));
+  }
 }
 
 // REQUIRES: no other ranks are met.
@@ -124,7 +131,7 @@ TEST_CASE("a collective's latency leaves its link to others") {
   CHECK(walk.spans[1].end == 7);
 }
 
-TEST_CASE("computation beside collectives takes as much longer as beside the worst of them") {
+TEST_CASE("computation and collectives take longer beside each other") {
   // Two collectives of 3 s and 1 s, and three ops of 1 s beside them.
   FragmentCost cost;
   cost.streams = 3;
@@ -155,14 +162,22 @@ TEST_CASE("computation beside collectives takes as much longer as beside the wor
     return walk;
   };
   Walk walk = walked();
+  // The longer collective takes 4.5 s beside them, in which three ops take 1.5 s each; the other
+  // one 1.25 s.
+  CHECK(walk.spans[0].end == 4.5);
+  CHECK(walk.spans[1].end == 1.25);
   CHECK(walk.spans[2].end == 1.5);
   CHECK(walk.spans[3].end == 3);
-  CHECK(walk.spans[4].end == 4);  // it begins when the longer one ends
+  CHECK(walk.spans[4].end == 4.5);
   options.slowdowns[static_cast<size_t>(Beside::kGradReduce)] = 2;
   walk = walked();
+  // Computation has half of the 2 s that the shorter one takes now; then it is beside the longer
+  // one alone, which is slower by its own kind all the time.
+  CHECK(walk.spans[1].end == 2);
+  CHECK(walk.spans[0].end == 4.5);
   CHECK(walk.spans[2].end == 2);
   CHECK(walk.spans[3].end == 3.5);
-  CHECK(walk.spans[4].end == 4.5);
+  CHECK(walk.spans[4].end == close_to(4.5 + (1 - 1 / 1.5)));
   // Beside one that several pipeline ranks begin at 0 and end at 3.
   cost.ops[0].cross = 0;
   Walk met;
@@ -172,7 +187,7 @@ TEST_CASE("computation beside collectives takes as much longer as beside the wor
   finish_cross(cost, met, 0, 3);
   CHECK_FALSE(advance(cost, met, options, meet));
   CHECK(met.spans[2].end == 2);
-  CHECK(met.spans[3].end == 3.5);
+  CHECK(met.spans[3].end == close_to(3 + (1 - 1 / 1.5)));
 }
 
 TEST_CASE("in order, what comes behind an empty op of a stream waits for what that waited for") {

@@ -55,7 +55,8 @@ struct Overlap {
   // Of a forward and a backward that a schedule lays together (DualPipe), one computes while the
   // experts' exchanges of the other are on their way. Off: one after the other.
   bool pairs = true;
-  // Computation beside each takes this much longer, beside several as much as beside the worst; 0:
+  // Computation beside each takes this much longer, beside several as much as beside the worst, and
+  // so does a collective beside computation [Galvatron's bct_dp_overlap, Miao et al. 2022]; 0:
   // as the device's overlap_slowdown, which is that of collectives, and 1 beside messages.
   Slowdowns slowdown{};
 

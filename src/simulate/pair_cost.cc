@@ -46,7 +46,7 @@ class Joiner {
     made_.cost.streams = static_cast<int32_t>(streams_.size());
     for (size_t i = 0; i < 2; ++i) made_.place_of[i] = std::move(sides_[i].place);
     add_uses();
-    find_shared_levels(made_.cost);
+    find_queues(made_.cost);
     return std::move(made_);
   }
 

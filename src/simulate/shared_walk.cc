@@ -13,7 +13,12 @@ constexpr double kNever = std::numeric_limits<double>::infinity();
 class SharedClock {
  public:
   SharedClock(const FragmentCost& cost, Walk& walk, const WalkOptions& options)
-      : cost_(cost), walk_(walk), shared_(walk.shared), options_(options) {}
+      : cost_(cost),
+        walk_(walk),
+        shared_(walk.shared),
+        options_(options),
+        is_slower_(std::any_of(options.slowdowns.begin(), options.slowdowns.end(),
+                               [](double slowdown) { return slowdown != 1; })) {}
 
   // Until the end (false) or until a collective over several pipeline ranks is next (true).
   bool run(double& meet) {
@@ -123,12 +128,14 @@ class SharedClock {
     double takes = op.device;
     if (op.levels != 0 && options_.messages != nullptr)
       takes = beside_messages(op, start, *options_.messages);
-    if (op.label >= 0) {
-      walk_.beside[stream] = op.beside;
-    } else {
-      takes *= slowdown_beside(walk_, start, options_.slowdowns);
+    if (is_slower_ && op.label < 0 && op.stream == 0) {
+      walk_.spans[static_cast<size_t>(o)].start = start;
+      walk_.streams[stream] = kNever;
+      shared_.computing = {o, start, takes};
+      return;
     }
-    if (levels_of(op) != 0 && takes > op.latency) {
+    const bool depends = levels_of(op) != 0 || (is_slower_ && op.label >= 0 && op.stream != 0);
+    if (depends && takes > op.latency) {
       walk_.spans[static_cast<size_t>(o)].start = start;
       walk_.streams[stream] = kNever;
       shared_.sending.push_back({o, start + op.latency, takes - op.latency});
@@ -188,7 +195,25 @@ class SharedClock {
     }
     return 1;
   }
-  // Seconds of its links alone that a collective has of a second from now on.
+  double slowdown(Beside beside) const { return options_.slowdowns[static_cast<size_t>(beside)]; }
+  bool computes() const {
+    return shared_.computing.op >= 0 && shared_.computing.from <= shared_.now;
+  }
+  // Seconds alone that computation has of a second from now on.
+  double computing_rate() const {
+    if (!computes()) return 0;
+    double most = 1;
+    for (const Walk::Shared::Sending& one : shared_.sending) {
+      if (one.from <= shared_.now) most = std::max(most, slowdown(op_of(one.op).beside));
+    }
+    for (const Walk::Shared::Crossing& cross : shared_.crossings) {
+      if (cross.begin <= shared_.now && shared_.now < cross.end)
+        most = std::max(most, slowdown(cross.beside));
+    }
+    return 1 / most;
+  }
+  // Seconds of its links alone, beside no computation, that a collective has of a second from now
+  // on.
   double rate(const Walk::Shared::Sending& one) const {
     if (one.from > shared_.now) return 0;
     double least = 1;
@@ -202,18 +227,20 @@ class SharedClock {
       }
       least = std::min(least, fair_share(level) / use(one.op, level));
     }
-    return least;
+    return computes() ? least / slowdown(op_of(one.op).beside) : least;
   }
-  double end_of(const Walk::Shared::Sending& one) const {
-    const double here = rate(one);
-    return here > 0 ? shared_.now + one.left / here : kNever;
+  // When what has `left` seconds alone and so much of a second from now on begins or ends.
+  double change_of(const Walk::Shared::Sending& one, double rate) const {
+    if (one.from > shared_.now) return one.from;
+    return rate > 0 ? shared_.now + one.left / rate : kNever;
   }
-  // When the next collective ends or its links are divided otherwise; kNever: none is under way.
+  // When the next op under way ends or what it has of a second changes; kNever: none is.
   double next_change() const {
-    if (shared_.sending.empty()) return kNever;
+    if (shared_.sending.empty() && shared_.computing.op < 0) return kNever;
     double next = kNever;
+    if (shared_.computing.op >= 0) next = change_of(shared_.computing, computing_rate());
     for (const Walk::Shared::Sending& one : shared_.sending)
-      next = std::min(next, one.from > shared_.now ? one.from : end_of(one));
+      next = std::min(next, change_of(one, rate(one)));
     for (const Walk::Shared::Crossing& cross : shared_.crossings) {
       for (const double border : {cross.begin, cross.end}) {
         if (border > shared_.now) next = std::min(next, border);
@@ -221,36 +248,52 @@ class SharedClock {
     }
     return next;
   }
+  // What of it is left then. REQUIRES: nothing changes before.
+  double left_at(double until, const Walk::Shared::Sending& one, double rate) const {
+    if (one.from <= shared_.now && change_of(one, rate) <= until) return 0;
+    return one.left - rate * (until - shared_.now);
+  }
   // REQUIRES: nothing changes before.
   void go_on(double until) {
     std::vector<Walk::Shared::Sending>& sending = shared_.sending;
-    if (!sending.empty() && until >= shared_.now) {  // also what is left of a rounded second
+    Walk::Shared::Sending& computing = shared_.computing;
+    const bool waits = sending.empty() && computing.op < 0;
+    if (!waits && until >= shared_.now) {  // also what is left of a rounded second
       absl::InlinedVector<double, 8> left;
-      for (const Walk::Shared::Sending& one : sending) {
-        left.push_back(end_of(one) <= until ? 0 : one.left - rate(one) * (until - shared_.now));
+      for (const Walk::Shared::Sending& one : sending)
+        left.push_back(left_at(until, one, rate(one)));
+      if (computing.op >= 0) {
+        computing.left = left_at(until, computing, computing_rate());
+        if (computing.left <= 0) {
+          end_at(computing.op, until);
+          computing.op = -1;
+        }
       }
       size_t kept = 0;
       for (size_t i = 0; i < sending.size(); ++i) {
         sending[i].left = left[i];
         if (left[i] > 0) {
           sending[kept++] = sending[i];
-          continue;
+        } else {
+          end_at(sending[i].op, until);
         }
-        const int32_t o = sending[i].op;
-        end(o, walk_.spans[static_cast<size_t>(o)].start, until);
-        walk_.streams[static_cast<size_t>(op_of(o).stream)] = until;
-        walk_.end = std::max(walk_.end, until);
       }
       sending.resize(kept);
     }
     // Back, too: what waits for other ranks in the order of the program may have begun early.
-    shared_.now = sending.empty() ? until : std::max(shared_.now, until);
+    shared_.now = waits ? until : std::max(shared_.now, until);
+  }
+  void end_at(int32_t o, double at) {
+    end(o, walk_.spans[static_cast<size_t>(o)].start, at);
+    walk_.streams[static_cast<size_t>(op_of(o).stream)] = at;
+    walk_.end = std::max(walk_.end, at);
   }
 
   const FragmentCost& cost_;
   Walk& walk_;
   Walk::Shared& shared_;
   const WalkOptions& options_;
+  const bool is_slower_;  // what runs beside each other
 };
 
 }  // namespace
@@ -263,13 +306,12 @@ bool advance_shared(const FragmentCost& cost, Walk& walk, const WalkOptions& opt
 void finish_cross_shared(const FragmentCost& cost, Walk& walk, double start, double end) {
   const OpCost& op = cost.ops[walk.next];
   const uint32_t levels = op.levels & cost.shared_levels;
-  if (levels != 0 && end > start + op.latency)
-    walk.shared.crossings.push_back({levels, start + op.latency, end});
+  if (end > start + op.latency)
+    walk.shared.crossings.push_back({levels, op.beside, start + op.latency, end});
   walk.spans[walk.next] = {start, end};
   walk.shared.ended[walk.next] = true;
   ++walk.shared.heads[static_cast<size_t>(op.stream)];
   walk.streams[static_cast<size_t>(op.stream)] = end;
-  walk.beside[static_cast<size_t>(op.stream)] = op.beside;
   walk.end = std::max(walk.end, end);
 }
 

@@ -28,6 +28,7 @@ FragmentCost random_cost(std::mt19937& engine) {
       op.latency = 0.25 * static_cast<double>(below(3));
       op.device += op.latency;
       op.levels = static_cast<uint32_t>(1 + below(cost.shared_levels));
+      op.beside = static_cast<Beside>(below(kBesides));
     }
     op.first_dep = static_cast<uint32_t>(cost.deps.size());
     for (size_t d = 0; o > 0 && d < below(3); ++d)
@@ -42,7 +43,8 @@ FragmentCost random_cost(std::mt19937& engine) {
 }
 
 // The same in small steps of time: [op] its end.
-std::vector<double> ends_by_steps(const FragmentCost& cost, double step) {
+std::vector<double> ends_by_steps(const FragmentCost& cost, double step,
+                                  const Slowdowns& slowdowns) {
   std::vector<double> ends(cost.ops.size(), -1), done(cost.ops.size(), 0);
   std::vector<size_t> heads(kStreams, 0);
   size_t open = cost.ops.size();
@@ -80,6 +82,18 @@ std::vector<double> ends_by_steps(const FragmentCost& cost, double step) {
         if (sends(o, level)) rates[o] = std::min(rates[o], has[o] / cost.uses[level][o]);
       }
     }
+    // Computation and what is on its way are slower beside each other.
+    for (const size_t computes : running) {
+      if (cost.ops[computes].stream != 0) continue;
+      double most = 1;
+      for (const size_t o : running) {
+        if (cost.ops[o].stream == 0 || done[o] < cost.ops[o].latency - step / 2) continue;
+        const double slowdown = slowdowns[static_cast<size_t>(cost.ops[o].beside)];
+        rates[o] /= slowdown;
+        most = std::max(most, slowdown);
+      }
+      rates[computes] /= most;
+    }
     for (const size_t o : running) {
       done[o] += step * std::min(1.0, rates[o]);
       if (done[o] < cost.ops[o].device - step / 2) continue;
@@ -106,15 +120,20 @@ FragmentCost two_in_order() {
 
 }  // namespace
 
-TEST_CASE("shared links are divided as in small steps of time") {
+TEST_CASE(
+    "shared links are divided, and what runs beside each other is slower, as in small steps of "
+    "time") {
   std::mt19937 engine(5);
-  for (int turn = 0; turn < 60; ++turn) {
+  for (int turn = 0; turn < 120; ++turn) {
     const FragmentCost cost = random_cost(engine);
+    WalkOptions options;
+    for (double& slowdown : options.slowdowns)
+      slowdown = turn % 2 == 0 ? 1 : std::vector{1.0, 1.25, 2.0}[engine() % 3];
     Walk walk;
     walk.begin(cost, 0);
     double meet = 0;
-    REQUIRE_FALSE(advance_shared(cost, walk, {}, meet));
-    const std::vector<double> ends = ends_by_steps(cost, 1.0 / 256);
+    REQUIRE_FALSE(advance_shared(cost, walk, options, meet));
+    const std::vector<double> ends = ends_by_steps(cost, 1.0 / 256, options.slowdowns);
     for (size_t o = 0; o < ends.size(); ++o) {
       CAPTURE(turn);
       CAPTURE(o);
