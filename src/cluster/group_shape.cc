@@ -8,10 +8,11 @@
 namespace mw::cluster {
 namespace {
 
+// `dimension`: of the tori inside.
 void add_torus(const Link& link, int64_t inner, const std::vector<RankId>& members,
-               GroupShape& shape) {
+               int32_t& dimension, GroupShape& shape) {
   int64_t stride = inner;
-  for (size_t d = link.torus.size(); d-- > 0;) {
+  for (size_t d = link.torus.size(); d-- > 0; ++dimension) {
     const int64_t size = link.torus[d];
     std::vector<int64_t> at;
     for (const RankId rank : members) at.push_back(rank.value / stride % size);
@@ -25,8 +26,8 @@ void add_torus(const Link& link, int64_t inner, const std::vector<RankId>& membe
     std::sort(gaps.begin(), gaps.end());
     const int64_t widest = gaps.back(), apart = gaps[gaps.size() - 2];
     const bool closed = size > 2 && widest == gaps.front();
-    shape.torus.push_back(
-        {static_cast<int64_t>(at.size()), (closed ? 2.0 : 1.0) / static_cast<double>(apart)});
+    shape.torus.push_back({static_cast<int64_t>(at.size()),
+                           (closed ? 2.0 : 1.0) / static_cast<double>(apart), dimension});
     shape.torus_hops += closed ? size / 2 : size - widest;
   }
 }
@@ -109,6 +110,7 @@ GroupShape group_shape(const Cluster& cluster, const std::vector<RankId>& member
   // [unit] members that it holds.
   std::vector<int64_t> held(units.size(), 1);
   int64_t inner = 1;
+  int32_t dimension = 0;
   bool even = true;
   shape.ways.reserve(cluster.links.size());
   shape.fewest.reserve(cluster.links.size());
@@ -132,7 +134,7 @@ GroupShape group_shape(const Cluster& cluster, const std::vector<RankId>& member
     shape.ways.push_back(fullest);
     units.resize(outer);
     held.resize(outer);
-    if (link.kind == LinkKind::kTorus) add_torus(link, inner, members, shape);
+    if (link.kind == LinkKind::kTorus) add_torus(link, inner, members, dimension, shape);
     inner = devices;
   }
   if (even) shape.fewest.clear();

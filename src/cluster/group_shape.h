@@ -16,6 +16,7 @@ struct TorusSide {
   // Links' worth that a member has there: two where the way around is closed, else one, also where
   // the side is of two devices; groups whose members lie between each other's share them.
   double links = 0;
+  int32_t dimension = 0;  // which one of all tori's, from the inside out
   friend bool operator==(const TorusSide&, const TorusSide&) = default;
 };
 

@@ -114,7 +114,25 @@ bool reads_directly(const cluster::Cluster& cluster, uint32_t levels) {
   return true;
 }
 
+void set_levels(const cluster::Cluster& cluster, const std::vector<cluster::GroupShape>& shapes,
+                OpCost& op) {
+  for (const cluster::GroupShape& shape : shapes) {
+    for (size_t level = 0; level < shape.ways.size(); ++level) {
+      if (shape.ways[level] <= 1) continue;
+      op.levels |= uint32_t{1} << level;
+      if (cluster.links[level].kind != cluster::LinkKind::kTorus) op.links |= uint32_t{1} << level;
+    }
+    for (const cluster::TorusSide& side : shape.torus)
+      op.links |= uint32_t{1} << side_level(cluster, side);
+  }
+}
+
 }  // namespace
+
+size_t side_level(const cluster::Cluster& cluster, const cluster::TorusSide& side) {
+  constexpr size_t kLast = 31;
+  return std::min(kLast, cluster.links.size() + static_cast<size_t>(side.dimension));
+}
 
 int32_t Labels::id(const std::string& label) {
   const auto it = std::find(names_.begin(), names_.end(), label);
@@ -237,11 +255,7 @@ void FragmentCoster::add_collective(const Fragment& fragment, const ir::Op& op, 
   const auto l = static_cast<size_t>(made.label);
   cost.sent.resize(std::max(cost.sent.size(), l + 1), 0);
   cost.collectives.resize(cost.sent.size(), 0);
-  for (const cluster::GroupShape& shape : group.shapes) {
-    for (size_t level = 0; level < shape.ways.size(); ++level) {
-      if (shape.ways[level] > 1) made.levels |= uint32_t{1} << level;
-    }
-  }
+  set_levels(cluster_, group.shapes, made);
   const bool reduces = op.kind == OpKind::kAllReduce || op.kind == OpKind::kReduceScatter;
   const bool of_weights = is_of_weights(fragment, op);
   made.beside = beside_of(op.kind, label, cost.update || of_weights);
@@ -384,7 +398,7 @@ std::vector<cost::CastShare> FragmentCoster::casts_of(const Fragment& fragment) 
 void find_queues(FragmentCost& cost) {
   std::vector<uint32_t> of_stream(static_cast<size_t>(cost.streams), 0);
   for (const OpCost& op : cost.ops) {
-    of_stream[static_cast<size_t>(op.stream)] |= op.levels;
+    of_stream[static_cast<size_t>(op.stream)] |= op.links;
     if (op.stream > 0 && op.label >= 0) cost.besides |= uint32_t{1} << static_cast<int>(op.beside);
   }
   uint32_t once = 0;

@@ -38,6 +38,7 @@ struct OpCost {
   int32_t label = -1;                // of a collective that sends something
   int32_t cross = -1;                // of a collective over several pipeline ranks: its CrossGroup
   uint32_t levels = 0;               // of a collective: link levels that it crosses, as bits
+  uint32_t links = 0;                // and those, where a torus has a level for each of its sides
   Beside beside = Beside::kOther;    // of a collective: what it is to computation beside it
   bool alias = false;                // nothing runs
   uint32_t first_dep = 0, deps = 0;  // into FragmentCost::deps: ops that must have ended
@@ -50,7 +51,7 @@ struct FragmentCost {
   std::vector<int32_t> deps, state_reads;
   std::vector<ir::OpKind> kinds;  // [op]
   int32_t streams = 1;
-  uint32_t shared_levels = 0;  // that collectives of several streams cross, as bits
+  uint32_t shared_levels = 0;  // that collectives of several streams cross, as OpCost::links
   uint32_t besides = 0;        // what collectives are to the computation beside them, as bits
   // [level][op] which share of a shared level's bandwidth a collective takes; empty: all of it.
   std::vector<std::vector<double>> uses;
@@ -108,6 +109,9 @@ struct FragmentCost {
 // host nothing beside the step's own work, which is the first op's.
 void set_times(FragmentCost& cost, const cluster::Cluster& cluster, const Options& options);
 
+// A level of `OpCost::links`: a torus's sides, which have links of their own, lie behind all
+// levels.
+size_t side_level(const cluster::Cluster& cluster, const cluster::TorusSide& side);
 // Sets the streams' queues, which link levels collectives of several of them cross, and what their
 // collectives are to the computation beside them.
 void find_queues(FragmentCost& cost);

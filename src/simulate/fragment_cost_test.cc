@@ -220,6 +220,26 @@ TEST_CASE("links are shared by collectives of several streams that cross them") 
   }
 }
 
+TEST_CASE("collectives along different sides of a torus share no links") {
+  // Devices lie along the last side first: tp and cp of two are the inner side of four.
+  for (const char* second : {"dp", "cp"}) {
+    HandFragment hand(ActionKind::kF);
+    hand.on.links[0].kind = cluster::LinkKind::kTorus;
+    hand.on.links[0].torus = {2, 4};
+    hand.on.links[0].devices = hand.on.devices = 8;
+    hand.options.overlap.collectives = true;
+    const ValueId x = hand.input({8});
+    hand.collective(OpKind::kAllReduce, "tp", x);
+    hand.collective(OpKind::kAllReduce, second, x);
+    const FragmentCost cost = hand.cost();
+    const bool shared = std::string(second) == "cp";
+    CHECK((cost.shared_levels != 0) == shared);
+    CHECK(cost.ops[0].levels == 1);
+    CHECK(cost.ops[1].levels == 1);
+    CHECK((cost.ops[0].links & cost.ops[1].links) == cost.shared_levels);
+  }
+}
+
 TEST_CASE("a stack that saves what it has cast reads weights once a step, what is saved never") {
   HandFragment hand(ActionKind::kI);
   hand.program.microbatches = 4;

@@ -63,14 +63,20 @@ void set_collective(FragmentCost& cost, const FragmentCost::Collective& collecti
 void set_uses(FragmentCost& cost, const FragmentCost::Collective& collective,
               const cluster::Cluster& cluster, const Options& options) {
   const auto o = static_cast<size_t>(collective.op);
-  if ((cost.ops[o].levels & cost.shared_levels) == 0 || collective.kind == OpKind::kPermute) return;
+  if ((cost.ops[o].links & cost.shared_levels) == 0 || collective.kind == OpKind::kPermute) return;
   const Bytes bytes = sent_bytes(cost, collective, options);
   std::vector<double> most(cost.uses.size(), 0);
   for (const cluster::GroupShape& shape : collective.shapes) {
     if (shape.size <= 1) continue;
     const std::vector<double> uses = cost::link_uses(cluster, collective.kind, bytes, shape);
-    for (size_t l = 0; l < std::min(uses.size(), most.size()); ++l)
-      most[l] = std::max(most[l], uses[l]);
+    const auto add = [&](size_t level, double use) {
+      if (level < most.size()) most[level] = std::max(most[level], use);
+    };
+    for (size_t l = 0; l < uses.size(); ++l) {
+      add(l, uses[l]);
+      if (cluster.links[l].kind != cluster::LinkKind::kTorus) continue;
+      for (const cluster::TorusSide& side : shape.torus) add(side_level(cluster, side), uses[l]);
+    }
   }
   for (size_t l = 0; l < most.size(); ++l) {
     if (most[l] > 0) cost.uses[l][o] = most[l];

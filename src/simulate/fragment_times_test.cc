@@ -276,7 +276,7 @@ TEST_CASE("of a link that is shared a collective takes what the fullest of its g
   whole.ways = {2, 2};
   for (const bool first : {false, true}) {
     FragmentCost cost = made(OpKind::kAllReduce);
-    cost.shared_levels = cost.ops[0].levels = 0b11;
+    cost.shared_levels = cost.ops[0].links = 0b11;
     cost.collectives_of[0].shapes = {first ? whole : across, first ? across : whole};
     set_times(cost, c, {});
     REQUIRE(cost.uses.size() == 2);

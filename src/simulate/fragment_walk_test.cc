@@ -39,7 +39,7 @@ TEST_CASE("collectives of two streams share a link, of two links they go on at o
     op.device = seconds;
     op.stream = stream;
     op.label = stream - 1;
-    op.levels = levels;
+    op.levels = op.links = levels;
     cost.ops.push_back(op);
   };
   add(3, 1, 0b10);
@@ -82,7 +82,7 @@ TEST_CASE("a collective's latency leaves its link to others") {
     op.latency = latency;
     op.stream = static_cast<int32_t>(cost.ops.size()) + 1;
     op.label = op.stream - 1;
-    op.levels = 0b1;
+    op.levels = op.links = 0b1;
     cost.ops.push_back(op);
   }
   share_levels(cost, 0b1);

@@ -25,7 +25,7 @@ FragmentCost chain_of(const std::vector<std::string>& words) {
     const auto collective = [&](int32_t label, Beside beside) {
       op.label = label;
       op.stream = label + 1;
-      op.levels = uint32_t{1} << label;
+      op.levels = op.links = uint32_t{1} << label;
       op.beside = beside;
     };
     if (word[0] == 'x') collective(kExperts, Beside::kOther);

@@ -50,7 +50,7 @@ class SharedClock {
 
  private:
   const OpCost& op_of(int32_t o) const { return cost_.ops[static_cast<size_t>(o)]; }
-  uint32_t levels_of(const OpCost& op) const { return op.levels & cost_.shared_levels; }
+  uint32_t levels_of(const OpCost& op) const { return op.links & cost_.shared_levels; }
 
   // Of the streams' next ops the one that can start first, and when; -1: none can yet.
   int32_t next_op(double& start) {
@@ -305,7 +305,7 @@ bool advance_shared(const FragmentCost& cost, Walk& walk, const WalkOptions& opt
 
 void finish_cross_shared(const FragmentCost& cost, Walk& walk, double start, double end) {
   const OpCost& op = cost.ops[walk.next];
-  const uint32_t levels = op.levels & cost.shared_levels;
+  const uint32_t levels = op.links & cost.shared_levels;
   if (end > start + op.latency)
     walk.shared.crossings.push_back({levels, op.beside, start + op.latency, end});
   walk.spans[walk.next] = {start, end};

@@ -27,7 +27,7 @@ FragmentCost random_cost(std::mt19937& engine) {
       op.label = op.stream - 1;
       op.latency = 0.25 * static_cast<double>(below(3));
       op.device += op.latency;
-      op.levels = static_cast<uint32_t>(1 + below(cost.shared_levels));
+      op.levels = op.links = static_cast<uint32_t>(1 + below(cost.shared_levels));
       op.beside = static_cast<Beside>(below(kBesides));
     }
     op.first_dep = static_cast<uint32_t>(cost.deps.size());
@@ -154,7 +154,8 @@ TEST_CASE("what is waited for from other pipeline ranks comes in the order of th
   for (size_t o = 0; o < 4; ++o) {
     cost.ops[o].stream = static_cast<int32_t>(o);
     cost.ops[o].device = 2;
-    if (o > 0) cost.ops[o].levels = 1, cost.ops[o].label = static_cast<int32_t>(o) - 1;
+    if (o > 0)
+      cost.ops[o].levels = cost.ops[o].links = 1, cost.ops[o].label = static_cast<int32_t>(o) - 1;
   }
   cost.ops[1].cross = 0;
   cost.ops[1].deps = 1;
@@ -189,7 +190,7 @@ TEST_CASE("of two that other pipeline ranks begin with at once the second waits 
   for (size_t o = 0; o < 2; ++o) {
     cost.ops[o].device = 3;
     cost.ops[o].latency = 1;
-    cost.ops[o].levels = 1;
+    cost.ops[o].links = 1;
     cost.ops[o].label = cost.ops[o].cross = static_cast<int32_t>(o);
   }
   Walk walk;
@@ -218,7 +219,7 @@ TEST_CASE("of two that other pipeline ranks begin with at once the second waits 
 TEST_CASE("what has left the link before another's first byte does not hold that one up") {
   FragmentCost cost = two_in_order();
   for (size_t o = 0; o < 2; ++o) {
-    cost.ops[o].levels = 1;
+    cost.ops[o].links = 1;
     cost.ops[o].label = static_cast<int32_t>(o);
   }
   cost.ops[0].device = 1.5;

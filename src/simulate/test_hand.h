@@ -23,7 +23,7 @@ inline OpCost reduces(double seconds, int32_t stream, int32_t cross = -1) {
   OpCost op = computes(seconds);
   op.stream = stream;
   op.label = 0;
-  op.levels = 1;
+  op.levels = op.links = 1;
   op.cross = cross;
   op.beside = Beside::kGradReduce;
   return op;
