@@ -11,7 +11,7 @@ void EventLoop::call_timed(int32_t r, const FlatCall& flat, const TimedFragment&
   see_peak(r, in_.flat.ranks[static_cast<size_t>(r)].workspace_of(static_cast<int32_t>(state.next),
                                                                   fragment.cost.workspace_end));
   const double begin = state.now;
-  take(r, fragment.time, fragment.links);
+  take(r, fragment.time, fragment.links, fragment.taken);
   if (logs_calls()) {
     logs_[static_cast<size_t>(r)].calls.push_back(
         {static_cast<int32_t>(state.next), flat.timed, begin, state.now, -1});
@@ -20,10 +20,12 @@ void EventLoop::call_timed(int32_t r, const FlatCall& flat, const TimedFragment&
 }
 
 void EventLoop::take(int32_t r, const FragmentTime& time,
-                     const std::vector<std::vector<Interval>>& links) {
+                     const std::vector<std::vector<Interval>>& links,
+                     const std::vector<std::vector<Interval>>& taken) {
   RankState& state = states_[static_cast<size_t>(r)];
   RankSums& sums = sums_[static_cast<size_t>(r)];
   const double begin = state.now;
+  if (!state.state_ready.empty() && !taken.empty()) state.calls.emplace_back(begin, &taken);
   state.now += time.duration;
   if (state.sending_end > begin) {
     const double beside = std::min(state.now, state.sending_end) - begin;
@@ -82,7 +84,7 @@ bool EventLoop::call_first(int32_t r, const FlatCall& flat, const TimedFragment&
   const TimedPair& pair = in_.pairs[static_cast<size_t>(flat.pair)];
   state.pair = flat.pair;
   state.pair_begin = state.now;
-  take(r, pair.time, pair.links);
+  take(r, pair.time, pair.links, pair.taken);
   if (logs_calls()) {
     const double alone = fragment.time.duration;
     const double both = alone + in_.fragments[static_cast<size_t>((&flat)[1].timed)].time.duration;

@@ -295,7 +295,7 @@ bool EventLoop::walk_call(int32_t r, const FlatCall& flat, const TimedFragment& 
   if (!state.walking) begin_walk(r, flat, fragment);
   double at = 0;
   const WalkOptions options{slowdowns_, state.port_ready.empty() ? nullptr : &state.port_ready,
-                            &state.messages};
+                            &state.messages, &state.taken};
   if (advance(fragment.cost, state.walk, options, at)) {
     meet(r, fragment, at);
     return false;
@@ -329,6 +329,25 @@ void EventLoop::begin_walk(int32_t r, const FlatCall& flat, const TimedFragment&
     state.port_ready[static_cast<size_t>(fragment.cost.state_uses[u].port)] =
         std::min(state.now, state.state_ready[static_cast<size_t>(buffer)]);
   }
+  if (fragment.cost.update) see_taken(state);
+}
+
+void EventLoop::see_taken(RankState& state) const {
+  state.taken = state.messages;
+  double first = state.now;  // gradient that is there; what no call writes has 0
+  for (const double ready : state.port_ready) first = ready > 0 ? std::min(first, ready) : first;
+  double next = state.now;  // call's begin
+  for (size_t c = state.calls.size(); c-- > 0 && next > first;) {
+    const auto& [begin, links] = state.calls[c];
+    if (state.taken.size() < links->size()) state.taken.resize(links->size());
+    for (size_t level = 0; level < links->size(); ++level) {
+      for (const Interval& use : (*links)[level])
+        state.taken[level].push_back({begin + use.begin, begin + use.end});
+    }
+    next = begin;
+  }
+  state.calls.clear();
+  for (std::vector<Interval>& level : state.taken) level = joined(std::move(level));
 }
 
 void EventLoop::meet(int32_t r, const TimedFragment& fragment, double at) {

@@ -22,6 +22,8 @@ struct TimedFragment {
   std::vector<OpSpan> spans;  // [op]
   // [level] when its collectives have links that messages of the caller go over.
   std::vector<std::vector<Interval>> links;
+  // [level of OpCost::fills] when its collectives have them.
+  std::vector<std::vector<Interval>> taken;
 };
 
 // A call as it was run; the trace is made of these.
@@ -128,6 +130,9 @@ class EventLoop {
     int64_t alive_by_category[pipeline::kCategories] = {};
     // [level] when messages have the ports, as far as an update's collectives go there too.
     std::vector<std::vector<Interval>> messages;
+    // Calls since the last update whose collectives have links, and when they began.
+    std::vector<std::pair<double, const std::vector<std::vector<Interval>>*>> calls;
+    std::vector<std::vector<Interval>> taken;  // WalkOptions::taken
     std::vector<double> state_ready;   // [buffer] when its last write ends; kNever: not early
     std::vector<double> gather_ready;  // [buffer] when its all-gather ends
     double pair_begin = 0;             // when the last pair's calls began
@@ -156,11 +161,14 @@ class EventLoop {
   bool call_first(int32_t r, const FlatCall& flat, const TimedFragment& fragment);  // of a pair
   void call_second(int32_t r, const FlatCall& flat, const TimedFragment& fragment);
   // Moves the rank's clock on, beside messages for longer, and counts the time.
-  void take(int32_t r, const FragmentTime& time, const std::vector<std::vector<Interval>>& links);
+  void take(int32_t r, const FragmentTime& time, const std::vector<std::vector<Interval>>& links,
+            const std::vector<std::vector<Interval>>& taken);
   void see_writes(int32_t r, const FlatCall& flat, const TimedFragment& fragment,
                   const std::vector<OpSpan>& spans, double begin);
   bool walk_call(int32_t r, const FlatCall& flat, const TimedFragment& fragment);
   void begin_walk(int32_t r, const FlatCall& flat, const TimedFragment& fragment);
+  // Links that messages and the calls before have while the walk's collectives may go on.
+  void see_taken(RankState& state) const;
   void end_walk(int32_t r, const TimedFragment& fragment);
   // Logs the call's waits as far as nothing runs on any stream meanwhile; their seconds.
   double log_waits(int32_t r, const FragmentCost& cost, double end);

@@ -198,6 +198,31 @@ TEST_CASE(
   CHECK(hand.run().sums[0].end == 11);
 }
 
+TEST_CASE("an update's early sums leave links to collectives of calls that take most of them") {
+  struct Case {
+    uint32_t of_call, of_update;
+    double end;
+  };
+  // The gradient is there at 1 s, the call's collective sends from 2 s to 6 s. The sum of 3 s runs
+  // from 1 s to 2 s and from 6 s on, or beside it.
+  for (const Case& c : {Case{1, 1, 8}, {0, 1, 6}, {1, 0, 6}, {2, 1, 6}, {3, 2, 8}}) {
+    CAPTURE(c.of_call);
+    CAPTURE(c.of_update);
+    Hand hand(1);
+    hand.options.overlap.grad_reduce = true;
+    FragmentCost gradient = made_of({computes(1), computes(1), reduces(4, 0)});
+    gradient.ops[2].fills = c.of_call;
+    gradient.state_uses = {{0, -1, 0}};
+    FragmentCost sum = made_of({reduces(3, 1)});
+    sum.ops[0].fills = c.of_update;
+    sum.state_uses = {{0, 0, 0}};
+    read_state(sum, 0, 0);
+    hand.call(0, hand.fragment(ActionKind::kB, std::move(gradient)), {0});
+    hand.call(0, hand.fragment(ActionKind::kUpdate, std::move(sum), 1), {0});
+    CHECK(hand.run().sums[0].end == c.end);
+  }
+}
+
 TEST_CASE("a message has its receiver's ports before its latency, which nobody waits for there") {
   // From 0 s to 4 s, and it is there at 6 s. The sum of 3 s, whose gradient is there at 1 s, runs
   // from 4 s on.

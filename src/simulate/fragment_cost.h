@@ -35,13 +35,14 @@ struct OpCost {
   double device = 0, host = 0;  // seconds
   double latency = 0;           // of a collective: the first of `device`, its links free
   int32_t stream = 0;
-  int32_t label = -1;                // of a collective that sends something
-  int32_t cross = -1;                // of a collective over several pipeline ranks: its CrossGroup
-  uint32_t levels = 0;               // of a collective: link levels that it crosses, as bits
-  uint32_t links = 0;                // and those, where a torus has a level for each of its sides
-  Beside beside = Beside::kOther;    // of a collective: what it is to computation beside it
-  bool alias = false;                // nothing runs
-  uint32_t first_dep = 0, deps = 0;  // into FragmentCost::deps: ops that must have ended
+  int32_t label = -1;   // of a collective that sends something
+  int32_t cross = -1;   // of a collective over several pipeline ranks: its CrossGroup
+  uint32_t levels = 0;  // of a collective: link levels that it crosses, as bits
+  uint32_t links = 0;   // and those, where a torus has a level for each of its sides
+  uint32_t fills = 0;   // of `links`, those of which it takes most, where sums may be early
+  Beside beside = Beside::kOther;        // of a collective: what it is to computation beside it
+  bool alias = false;                    // nothing runs
+  uint32_t first_dep = 0, deps = 0;      // into FragmentCost::deps: ops that must have ended
   uint32_t first_state = 0, states = 0;  // into FragmentCost::state_reads: input ports it reads
 };
 

@@ -83,6 +83,28 @@ void set_uses(FragmentCost& cost, const FragmentCost::Collective& collective,
   }
 }
 
+// Of the levels that it crosses, those of which its groups take more than half: two such
+// collectives hold each other up.
+void set_fills(FragmentCost& cost, const FragmentCost::Collective& collective,
+               const cluster::Cluster& cluster, const Options& options) {
+  OpCost& op = cost.ops[static_cast<size_t>(collective.op)];
+  op.fills = 0;
+  if (collective.kind == OpKind::kPermute) return;
+  const Bytes bytes = sent_bytes(cost, collective, options);
+  for (const cluster::GroupShape& shape : collective.shapes) {
+    if (shape.size <= 1) continue;
+    const std::vector<double> uses = cost::link_uses(cluster, collective.kind, bytes, shape);
+    for (size_t l = 0; l < uses.size(); ++l) {
+      if (uses[l] <= 0.5) continue;
+      op.fills |= uint32_t{1} << l;
+      if (cluster.links[l].kind != cluster::LinkKind::kTorus) continue;
+      for (const cluster::TorusSide& side : shape.torus)
+        op.fills |= uint32_t{1} << side_level(cluster, side);
+    }
+  }
+  op.fills &= op.links;
+}
+
 // Both ways through the device's memory, gradients in the weights' type before.
 void add_copy(FragmentCost& cost, const FragmentCost::Collective& collective,
               const cluster::Cluster& cluster, const Options& options) {
@@ -186,6 +208,9 @@ void set_times(FragmentCost& cost, const cluster::Cluster& cluster, const Option
                    std::vector<double>(cost.ops.size(), 1));
   for (const FragmentCost::Collective& collective : cost.collectives_of)
     set_uses(cost, collective, cluster, options);
+  for (const FragmentCost::Collective& collective : cost.collectives_of) {
+    if (options.overlap.grad_reduce) set_fills(cost, collective, cluster, options);
+  }
   for (const FragmentCost::Collective& collective : cost.collectives_of) {
     if (collective.copied_at >= 0) add_copy(cost, collective, cluster, options);
   }

@@ -282,6 +282,12 @@ TEST_CASE("of a link that is shared a collective takes what the fullest of its g
     REQUIRE(cost.uses.size() == 2);
     CHECK(cost.uses[0][0] == close_to(0.5));
     CHECK(cost.uses[1][0] == 1);
+    CHECK(cost.ops[0].fills == 0);
+    // Where sums may be early: links of which it takes more than half.
+    Options early;
+    early.overlap.grad_reduce = true;
+    set_times(cost, c, early);
+    CHECK(cost.ops[0].fills == 0b10);
   }
 }
 

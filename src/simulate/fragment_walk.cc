@@ -6,14 +6,17 @@
 
 namespace mw::simulate {
 
-double beside_messages(const OpCost& op, double start,
-                       const std::vector<std::vector<Interval>>& messages) {
+double beside_others(const OpCost& op, double start, const WalkOptions& options) {
   const double sending = op.device - op.latency;
   double longest = sending;
-  for (size_t level = 0; level < messages.size(); ++level) {
-    if ((op.levels >> level & 1) != 0)
-      longest = std::max(longest, takes_beside(messages[level], start + op.latency, sending));
-  }
+  const auto see = [&](const std::vector<std::vector<Interval>>* others, uint32_t levels) {
+    for (size_t level = 0; others != nullptr && level < others->size(); ++level) {
+      if ((levels >> level & 1) != 0)
+        longest = std::max(longest, takes_beside((*others)[level], start + op.latency, sending));
+    }
+  };
+  see(options.messages, op.levels);
+  see(options.taken, op.fills);
   return op.latency + longest;
 }
 
@@ -73,8 +76,7 @@ bool advance(const FragmentCost& cost, Walk& walk, const WalkOptions& options, d
       return true;
     }
     double takes = op.device;
-    if (op.levels != 0 && options.messages != nullptr)
-      takes = beside_messages(op, start, *options.messages);
+    if (op.levels != 0) takes = beside_others(op, start, options);
     span = {start, start + takes};
     walk.streams[static_cast<size_t>(op.stream)] = span.end;
     walk.end = std::max(walk.end, span.end);
@@ -92,13 +94,14 @@ void finish_cross(const FragmentCost& cost, Walk& walk, double start, double end
 }
 
 std::vector<std::vector<Interval>> link_use(const FragmentCost& cost,
-                                            const std::vector<OpSpan>& spans, uint32_t levels) {
+                                            const std::vector<OpSpan>& spans, uint32_t levels,
+                                            uint32_t OpCost::* of) {
   std::vector<std::vector<Interval>> use;
   for (size_t o = 0; o < cost.ops.size(); ++o) {
     const OpCost& op = cost.ops[o];
     if (op.alias || spans[o].end <= spans[o].start + op.latency) continue;
-    for (size_t level = 0; (op.levels & levels) >> level != 0; ++level) {
-      if (((op.levels & levels) >> level & 1) == 0) continue;
+    for (size_t level = 0; (op.*of & levels) >> level != 0; ++level) {
+      if (((op.*of & levels) >> level & 1) == 0) continue;
       use.resize(std::max(use.size(), level + 1));
       use[level].push_back({spans[o].start + op.latency, spans[o].end});
     }

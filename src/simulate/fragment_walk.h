@@ -54,16 +54,19 @@ struct WalkOptions {
   const std::vector<double>* state_ready = nullptr;  // [input port] when it is complete
   // [level] when messages have the device's ports: collectives stand still meanwhile.
   const std::vector<std::vector<Interval>>* messages = nullptr;
+  // [level of OpCost::fills] when messages or collectives of calls before have them: the same.
+  const std::vector<std::vector<Interval>>* taken = nullptr;
 };
-// A collective's time beside messages at the levels that it crosses.
-double beside_messages(const OpCost& op, double start,
-                       const std::vector<std::vector<Interval>>& messages);
+// A collective's time beside what is told of the levels that it crosses.
+double beside_others(const OpCost& op, double start, const WalkOptions& options);
 bool advance(const FragmentCost& cost, Walk& walk, const WalkOptions& options, double& meet);
 void finish_cross(const FragmentCost& cost, Walk& walk, double start, double end);
 
-// [level of `levels`] when the walk's collectives have the device's links.
+// [level of `levels`] when the walk's collectives have the device's links: those of them that `of`
+// says of an op.
 std::vector<std::vector<Interval>> link_use(const FragmentCost& cost,
-                                            const std::vector<OpSpan>& spans, uint32_t levels);
+                                            const std::vector<OpSpan>& spans, uint32_t levels,
+                                            uint32_t OpCost::* of = &OpCost::levels);
 
 // How a call's time divides.
 struct FragmentTime {

@@ -231,6 +231,7 @@ TimedPair time_pair(const FragmentCost& first, const FragmentCost& second,
   TimedPair timed;
   timed.time = divide(pair.cost, walk, 0, walk.end, labels);
   timed.links = link_use(pair.cost, walk.spans, levels);
+  timed.taken = link_use(pair.cost, walk.spans, ~uint32_t{0}, &OpCost::fills);
   for (size_t i = 0; i < 2; ++i) {
     for (const int32_t place : pair.place_of[i])
       timed.spans[i].push_back(walk.spans[static_cast<size_t>(place)]);

@@ -27,11 +27,11 @@ struct PairCost {
 PairCost pair_cost(const FragmentCost& first, const FragmentCost& second, size_t begins);
 
 // Its ops walked once from time 0, with whichever begins if both are done sooner. `links`: as
-// link_use() has them, of these levels.
+// link_use() has them, of these levels; `taken` as TimedFragment::taken.
 struct TimedPair {
   FragmentTime time;
   std::array<std::vector<OpSpan>, 2> spans;  // [which][op]
-  std::vector<std::vector<Interval>> links;
+  std::vector<std::vector<Interval>> links, taken;
 };
 TimedPair time_pair(const FragmentCost& first, const FragmentCost& second,
                     const Slowdowns& slowdowns, uint32_t levels, size_t labels);

@@ -126,8 +126,7 @@ class SharedClock {
       return;
     }
     double takes = op.device;
-    if (op.levels != 0 && options_.messages != nullptr)
-      takes = beside_messages(op, start, *options_.messages);
+    if (op.levels != 0) takes = beside_others(op, start, options_);
     if (is_slower_ && op.label < 0 && op.stream == 0) {
       walk_.spans[static_cast<size_t>(o)].start = start;
       walk_.streams[stream] = kNever;

@@ -218,9 +218,13 @@ class Simulation {
     uint32_t levels = 0;  // of messages
     for (const FlatChannel& channel : flat_.channels) levels |= uint32_t{1} << channel.level;
     update_levels_ = 0;
+    uint32_t update_fills = 0;
     for (const TimedFragment& fragment : fragments_) {
       if (!fragment.cost.update) continue;
-      for (const OpCost& op : fragment.cost.ops) update_levels_ |= op.levels;
+      for (const OpCost& op : fragment.cost.ops) {
+        update_levels_ |= op.levels;
+        update_fills |= op.fills;
+      }
     }
     for (TimedFragment& fragment : fragments_) {
       if (fragment.cost.ops.empty() || fragment.cost.crosses) continue;
@@ -233,6 +237,9 @@ class Simulation {
       fragment.time = divide(fragment.cost, walk, 0, walk.end, labels_.names().size());
       fragment.links = fragment.cost.update ? std::vector<std::vector<Interval>>{}
                                             : link_use(fragment.cost, walk.spans, levels);
+      fragment.taken = fragment.cost.update
+                           ? std::vector<std::vector<Interval>>{}
+                           : link_use(fragment.cost, walk.spans, update_fills, &OpCost::fills);
       fragment.spans = std::move(walk.spans);
     }
     time_pairs(levels);

@@ -72,6 +72,7 @@ class Hand {
       double meet = 0;
       REQUIRE_FALSE(advance(cost, walk, {}, meet));
       timed.time = divide(cost, walk, 0, walk.end, 1);
+      timed.taken = link_use(cost, walk.spans, ~uint32_t{0}, &OpCost::fills);
       timed.spans = walk.spans;
     }
     timed.cost = std::move(cost);
