@@ -41,7 +41,7 @@ TEST_CASE("computation beside one kind of communication is slowed down by that k
       {"pp=2,microbatches=4", "messages", {Beside::kMessages}},
       {"tp=2,sp,microbatches=2", "async-tp", {Beside::kTensor}},
       {"dp=4,microbatches=2,bucket_mb=0", "grad_reduce", {Beside::kGradReduce}},
-      {"dp=4,zero=1,microbatches=2", "param_gather", {Beside::kParamGather}},
+      {"dp=4,zero=1,microbatches=2,bucket_mb=0", "param_gather", {Beside::kParamGather}},
       {"cp=4,microbatches=2", "ring", {Beside::kRing}},
       {"dp=4,zero=3,microbatches=2", "collectives", {Beside::kGradReduce, Beside::kParamGather}}};
   for (const Case& c : cases) {

@@ -27,6 +27,25 @@ TEST_CASE("what FSDP2 keeps gathered is there while the gradient of the loss is 
   CHECK(workspace("dp=2,zero=1", true) == workspace("dp=2,zero=1", false));
 }
 
+TEST_CASE("first passes wait for the weights that ZeRO 1's update gathers beside them") {
+  // Links so slow that gathers take far longer than all computation, which alone can hide them.
+  Request request = small();
+  request.cluster.links[0].bandwidth = request.cluster.links[0].bus_bandwidth =
+      cluster::BytesPerSecond(1e8);
+  request.plan = compile::parse_plan("dp=4,zero=1,bucket_mb=0");
+  for (const char* precision : {"f32", "bf16"}) {
+    CAPTURE(std::string(precision));
+    REQUIRE(set_precision(request, precision));
+    request.options.overlap.param_gather = false;
+    const Prediction behind = mw::predict::predict(request);
+    request.options.overlap.param_gather = true;
+    const Prediction beside = mw::predict::predict(request);
+    const simulate::RankResult& rank = beside.result.ranks[0];
+    CHECK(behind.step - beside.step <= rank.compute);
+    CHECK(rank.waits[static_cast<size_t>(simulate::WaitReason::kGather)] > rank.compute);
+  }
+}
+
 TEST_CASE("a sequence that tp does not divide is gathered again, too, rather than saved") {
   Request request = small();
   const auto activations = [&](const char* plan, int64_t seq_len) {

@@ -7,7 +7,7 @@ namespace mw::simulate {
 
 void EventLoop::call_timed(int32_t r, const FlatCall& flat, const TimedFragment& fragment) {
   RankState& state = states_[static_cast<size_t>(r)];
-  if (state.now < state.gather_end) wait_for_gathers(r, flat, fragment);
+  if (state.now < state.gather_end) wait_for_gathers(r, flat, fragment, fragment.taken);
   see_peak(r, in_.flat.ranks[static_cast<size_t>(r)].workspace_of(static_cast<int32_t>(state.next),
                                                                   fragment.cost.workspace_end));
   const double begin = state.now;
@@ -79,9 +79,9 @@ bool EventLoop::call_first(int32_t r, const FlatCall& flat, const TimedFragment&
     wait(r, WaitReason::kReceive, message.arrival, channel_of(message).from, message.command,
          message.begin);
   }
-  if (state.now < state.gather_end) wait_for_gathers(r, flat, fragment);
-  see_peak(r, rank.workspace_of(static_cast<int32_t>(state.next), fragment.cost.workspace_end));
   const TimedPair& pair = in_.pairs[static_cast<size_t>(flat.pair)];
+  if (state.now < state.gather_end) wait_for_gathers(r, flat, fragment, pair.taken);
+  see_peak(r, rank.workspace_of(static_cast<int32_t>(state.next), fragment.cost.workspace_end));
   state.pair = flat.pair;
   state.pair_begin = state.now;
   take(r, pair.time, pair.links, pair.taken);

@@ -436,36 +436,67 @@ void EventLoop::prepare_gathers(int32_t r) {
   RankSums& sums = sums_[static_cast<size_t>(r)];
   const FlatRank& rank = in_.flat.ranks[static_cast<size_t>(r)];
   state.gather_ready.assign(in_.program.ranks[static_cast<size_t>(r)].buffers.size(), 0);
-  for (const FlatCall& flat : rank.calls) {
+  for (size_t c = 0; c < rank.commands.size(); ++c) {
+    if (rank.commands[c].kind != Command::Kind::kCall) continue;
+    const FlatCall& flat = rank.calls[static_cast<size_t>(rank.commands[c].index)];
     const pipeline::Fragment& fragment = in_.program.fragments[static_cast<size_t>(flat.fragment)];
     if (fragment.kind != pipeline::ActionKind::kUpdate) continue;
     const FragmentCost& cost = in_.fragments[static_cast<size_t>(flat.timed)].cost;
     for (const int32_t o : cost.gathers) {
       const OpCost& op = cost.ops[static_cast<size_t>(o)];
       state.gather_end += op.device;
+      state.gather_fills |= op.fills;
       sums.comm[static_cast<size_t>(op.label)] += op.device;
       for (size_t u = 0; u < cost.state_uses.size(); ++u) {
         if (cost.state_uses[u].last_write != o) continue;
         const int32_t buffer = rank.bindings[static_cast<size_t>(flat.bindings) + u];
         state.gather_ready[static_cast<size_t>(buffer)] = state.gather_end;
       }
+      // Weights that it makes whole have no input.
+      const pipeline::RankProgram& program = in_.program.ranks[static_cast<size_t>(r)];
+      for (size_t i = 0; i < fragment.graph.outputs.size(); ++i) {
+        const ValueId v = fragment.graph.outputs[i], root = fragment.alias_of[v.index()];
+        if (fragment.graph.value(root.valid() ? root : v).producer != OpId(o)) continue;
+        const BufferId buffer = program.commands[c].buffers[fragment.inputs.size() + i];
+        state.gather_ready[pipeline::root_buffer(program, buffer).index()] = state.gather_end;
+      }
     }
   }
 }
 
-void EventLoop::wait_for_gathers(int32_t r, const FlatCall& flat, const TimedFragment& fragment) {
+// They stand still while the call's collectives take most of their links.
+void EventLoop::wait_for_gathers(int32_t r, const FlatCall& flat, const TimedFragment& fragment,
+                                 const std::vector<std::vector<Interval>>& taken) {
   RankState& state = states_[static_cast<size_t>(r)];
   const FlatRank& rank = in_.flat.ranks[static_cast<size_t>(r)];
   double begin = state.now;
+  std::vector<Interval> still;  // from the call's begin on
+  for (size_t level = 0; level < taken.size(); ++level) {
+    if ((state.gather_fills >> level & 1) != 0)
+      still.insert(still.end(), taken[level].begin(), taken[level].end());
+  }
+  still = joined(std::move(still));
+  const auto idle_before = [&](double time) {  // of their links, since the call began
+    double idle = time;
+    for (const Interval& use : still) idle -= std::max(0.0, std::min(use.end, time) - use.begin);
+    return idle;
+  };
   for (size_t u = 0; u < fragment.cost.state_uses.size(); ++u) {
     const int32_t read = fragment.cost.state_uses[u].first_read;
     if (read < 0) continue;
     const int32_t buffer = rank.bindings[static_cast<size_t>(flat.bindings) + u];
-    begin = std::max(begin, state.gather_ready[static_cast<size_t>(buffer)] -
-                                fragment.spans[static_cast<size_t>(read)].start);
+    const double ready = state.gather_ready[static_cast<size_t>(buffer)];
+    if (ready > begin)
+      begin = std::max(begin, ready - idle_before(fragment.spans[static_cast<size_t>(read)].start));
   }
+  const auto later = [&](double ready) {
+    return ready > begin ? begin + takes_beside(still, 0, ready - begin) : ready;
+  };
+  const double sending = state.gather_end - begin;
+  for (double& ready : state.gather_ready) ready = later(ready);
+  state.gather_end = later(state.gather_end);
   wait(r, WaitReason::kGather, begin, r, static_cast<int32_t>(state.next), 0);
-  const double beside = std::max(0.0, std::min(fragment.time.duration, state.gather_end - begin));
+  const double beside = std::max(0.0, std::min(fragment.time.duration, sending));
   const double longer = beside * (slowdown_beside(Beside::kParamGather) - 1);
   state.now += longer;
   sums_[static_cast<size_t>(r)].gaps += longer;

@@ -120,8 +120,9 @@ class EventLoop {
     double now = 0;
     double sending_end = 0;  // its messages on their way, as if nobody shared their links
     double gather_end = 0;
-    int32_t message = -1;  // that it waits for: its arrival or its slot
-    int32_t pair = -1;     // whose second call comes next
+    uint32_t gather_fills = 0;  // OpCost::fills of its gathers
+    int32_t message = -1;       // that it waits for: its arrival or its slot
+    int32_t pair = -1;          // whose second call comes next
     bool blocked = false;
     bool grew = true;      // something came alive since its peak was looked at
     bool walking = false;  // inside a call that meets other ranks
@@ -176,7 +177,9 @@ class EventLoop {
   // Leaves out messages that no collective of a later call meets.
   void forget_past(const RankState& state, std::vector<Interval>& messages) const;
   void meet(int32_t r, const TimedFragment& fragment, double at);
-  void wait_for_gathers(int32_t r, const FlatCall& flat, const TimedFragment& fragment);
+  // `taken`: as TimedFragment's, of what begins.
+  void wait_for_gathers(int32_t r, const FlatCall& flat, const TimedFragment& fragment,
+                        const std::vector<std::vector<Interval>>& taken);
   void prepare_gathers(int32_t r);
   const FlatChannel& channel_of(const MessageRecord& message) const {
     return in_.flat.channels[static_cast<size_t>(message.channel)];

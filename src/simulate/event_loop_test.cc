@@ -105,6 +105,29 @@ TEST_CASE(
   CHECK(early.run().sums[0].end == 5 + 3 + 1);
 }
 
+TEST_CASE("gathers beside first passes leave links to collectives that take most of them") {
+  // The pass reads weights behind a collective that sends from 1 s to 5 s; they are gathered in 5
+  // s.
+  for (const uint32_t fills : {0b00, 0b01, 0b10}) {
+    CAPTURE(fills);
+    Hand hand(1);
+    hand.options.overlap.param_gather = true;
+    FragmentCost forward = made_of({computes(1), reduces(4, 0), computes(1)});
+    forward.ops[1].fills = fills;
+    forward.state_uses = {{0, 2, -1}};
+    FragmentCost gathers = made_of({computes(1), reduces(5, 1)});
+    gathers.gathers = {1};
+    gathers.ops[1].alias = true;
+    gathers.ops[1].fills = 0b01;
+    gathers.state_uses = {{0, -1, 1}};
+    hand.call(0, hand.fragment(ActionKind::kF, std::move(forward)), {0});
+    hand.call(0, hand.fragment(ActionKind::kUpdate, std::move(gathers)), {0});
+    const auto ran = hand.run();
+    CHECK(ran.wait(0, WaitReason::kGather) == (fills == 0b01 ? 4 : 0));
+    CHECK(ran.sums[0].end == (fills == 0b01 ? 4 : 0) + 6 + 1);
+  }
+}
+
 TEST_CASE("sums of gradients begin when the gradients are complete, before their call") {
   for (const double slower : {1.0, 1.5}) {
     Hand hand(1);

@@ -209,7 +209,8 @@ void set_times(FragmentCost& cost, const cluster::Cluster& cluster, const Option
   for (const FragmentCost::Collective& collective : cost.collectives_of)
     set_uses(cost, collective, cluster, options);
   for (const FragmentCost::Collective& collective : cost.collectives_of) {
-    if (options.overlap.grad_reduce) set_fills(cost, collective, cluster, options);
+    if (options.overlap.grad_reduce || options.overlap.param_gather)
+      set_fills(cost, collective, cluster, options);
   }
   for (const FragmentCost::Collective& collective : cost.collectives_of) {
     if (collective.copied_at >= 0) add_copy(cost, collective, cluster, options);
