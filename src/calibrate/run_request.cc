@@ -149,13 +149,6 @@ void add_findings_of_layout(const Run& run, std::vector<std::string>& findings) 
   }
 }
 
-// Whether a profile of some device is for the row's software.
-bool knows_software(const Run& run, const Machines& machines) {
-  return std::any_of(
-      machines.profiles.begin(), machines.profiles.end(),
-      [&](const cluster::Profile& profile) { return profile.software == run.software; });
-}
-
 }  // namespace
 
 std::string_view precision_name(const Run& run) {
@@ -172,9 +165,10 @@ int64_t expert_count(const Run& run) {
 }
 
 std::string assumed_profile(const Run& run, const Machines& machines) {
-  if (run.software.empty() || run.software == "other" || knows_software(run, machines)) return "";
+  if (run.software.empty() || run.software == "other") return "";
   const cluster::Profile* profile = profile_of(run, machines);
-  return profile == nullptr ? "" : "software " + profile->software;
+  if (profile == nullptr || profile->software == run.software) return "";
+  return says_one_of(run, profile->runs_that_say) ? "" : "software " + profile->software;
 }
 
 Machines read_machines(FileSystem& fs, const std::string& folder) {

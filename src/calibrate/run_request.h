@@ -45,7 +45,7 @@ void set_costs(predict::Request& request);
 // As predict::precision_names has it; "": the row's is unknown.
 std::string_view precision_name(const Run& run);
 int64_t expert_count(const Run& run);
-// "software megatron": whose profile a row gets whose own software no profile is for; else "".
+// "software megatron": whose profile a row gets where its device has none of its software; else "".
 std::string assumed_profile(const Run& run, const Machines& machines);
 
 // Seconds of a step, from whatever the source published:

@@ -28,7 +28,7 @@ TEST_CASE("FLOPs of a step are the papers': PTD-P equation 3, SP paper appendix 
   }
 }
 
-TEST_CASE("software that no profile is for gets the cluster's own, and the row says so") {
+TEST_CASE("software that a device has no profile for gets the cluster's own, and the row says so") {
   Machines machines = a100();
   cluster::Profile profile;
   profile.name = profile.software = profile.stack.name = "stack";
@@ -44,6 +44,14 @@ TEST_CASE("software that no profile is for gets the cluster's own, and the row s
   CHECK(assumed_profile(run, machines) == "");
   run.software = "zzz";
   CHECK(assumed_profile(run, machines) == "software stack");
+  profile.software = "zzz";
+  profile.device = "another";
+  machines.profiles.push_back(profile);
+  CHECK(assumed_profile(run, machines) == "software stack");
+  machines.profiles[0].runs_that_say = {"engine"};
+  run.notes = "under an engine";
+  CHECK(assumed_profile(run, machines) == "");
+  machines.profiles[0].runs_that_say = {};
   machines.clusters[0].profile = "";
   CHECK(assumed_profile(run, machines) == "");
 }
