@@ -93,14 +93,14 @@ TEST_CASE("a prediction in words") {
   p.error = 0.086;
   p.profile = "stack";
   p.outside = {"tp 16 (measured 1 to 8)"};
-  p.without_effect = {"zero=1 (every weight is on one rank)"};
+  p.without_effect = {"zero=1 (dp and cp are 1)"};
   p.suggestions = {"sp: 1.00 s"};
   CHECK(
       to_text(request, p) ==
       R"(small.json: 1.50 M parameters on 8 x chip (box), plan dp=2,tp=1,pp=4,schedule=1f1b,microbatches=4, global batch 16, sequence 64
 step 2.00 s +- 9 % or more, 12.3 k tokens/s, 0.123 TFLOP/s a device; MFU 25.0 %, HFU 50.0 % of 2 TFLOP/s dense bf16; bubble 12.5 %
 outside of what the profile 'stack' was measured on: tp 16 (measured 1 to 8)
-without effect here: zero=1 (every weight is on one rank)
+without effect here: zero=1 (dp and cp are 1)
 where the time goes, mean over pipeline ranks:
   computation                  1.00 s  50.0 %
   exposed dp                   125 ms   6.2 %

@@ -43,12 +43,12 @@ constexpr Kind kKinds[] = {
 
 void add_plan(const compile::Plan& plan, const Facts& facts, std::vector<std::string>& found) {
   const compile::Plan usual;
-  constexpr const char* kOneRank = "every weight is on one rank";
+  constexpr const char* kNothingDivides = "dp and cp are 1";
   if (plan.zero > 0 && !facts.replicas)
-    found.push_back(fmt::format("zero={} ({})", plan.zero, kOneRank));
+    found.push_back(fmt::format("zero={} ({})", plan.zero, kNothingDivides));
   if (plan.prefetch_mb != usual.prefetch_mb && !facts.gathers_ahead) {
     found.push_back(fmt::format("prefetch_mb={} ({})", plan.prefetch_mb,
-                                plan.zero == 3 ? kOneRank : "it is of zero=3"));
+                                plan.zero == 3 ? kNothingDivides : "it is of zero=3"));
   }
   if (plan.bucket_mb != usual.bucket_mb && !facts.reduces)
     found.push_back(fmt::format("bucket_mb={} (every gradient is on one rank)", plan.bucket_mb));

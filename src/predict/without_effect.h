@@ -9,7 +9,7 @@
 namespace mw::predict {
 
 // Those that the plan says otherwise than Plan's default, and the options otherwise than the
-// cluster's profile, each with its reason: "zero=3 (every weight is on one rank)".
+// cluster's profile, each with its reason: "zero=3 (dp and cp are 1)".
 std::vector<std::string> without_effect(const Request& request);
 
 }  // namespace mw::predict

@@ -32,11 +32,12 @@ Request request_of(const char* plan, const std::vector<const char*>& overlap,
 
 TEST_CASE("settings about what a step does not have are told, and change nothing") {
   const std::vector<Said> cases = {
-      {"microbatches=2,zero=1", {}, {}, {"zero=1 (every weight is on one rank)"}},
+      {"microbatches=2,zero=1", {}, {}, {"zero=1 (dp and cp are 1)"}},
       {"microbatches=2,tp=2,zero=3,prefetch_mb=1",
        {},
        {},
-       {"zero=3 (every weight is on one rank)", "prefetch_mb=1 (every weight is on one rank)"}},
+       {"zero=3 (dp and cp are 1)", "prefetch_mb=1 (dp and cp are 1)"}},
+      {"pp=2,microbatches=4,schedule=chimera,zero=2", {}, {}, {"zero=2 (dp and cp are 1)"}},
       {"dp=2,zero=1,prefetch_mb=0", {}, {}, {"prefetch_mb=0 (it is of zero=3)"}},
       {"tp=2,bucket_mb=0", {}, {}, {"bucket_mb=0 (every gradient is on one rank)"}},
       {"dp=2,tp=2",
