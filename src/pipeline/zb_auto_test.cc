@@ -5,6 +5,7 @@
 #include <doctest/doctest.h>
 
 #include "base/rng.h"
+#include "base/test_close_to.h"
 #include "pipeline/schedule_timeline.h"
 
 using namespace mw;
@@ -124,6 +125,18 @@ TEST_CASE("zb-auto is no longer than the orders by hand that its limit allows") 
       CHECK(largest(timeline(make_schedule(found), costs).peak_activations) <= limit + 1e-6);
     }
   }
+}
+
+TEST_CASE(
+    "of orders that are as long without a flush zb-auto takes the one that is shorter with it") {
+  const ScheduleCosts costs{.f = {1}, .b = {1}, .w = {1.3}, .comm = .1};
+  const ScheduleRequest by_hand{.kind = "zb-h1", .ranks = 6, .microbatches = 6};
+  const ScheduleRequest found{
+      .kind = "zb-auto", .ranks = 6, .microbatches = 6, .memory_limit = 6, .costs = costs};
+  const Timeline times = timeline(make_schedule(found), costs);
+  const Timeline other = timeline(make_schedule(by_hand), costs);
+  CHECK(times.span_bubble == mw::test::close_to(other.span_bubble));
+  CHECK(times.makespan <= other.makespan * (1 + 1e-9));
 }
 
 TEST_CASE("zb-auto finds an order for stages that differ a hundredfold") {

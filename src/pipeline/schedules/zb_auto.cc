@@ -6,12 +6,14 @@
 // the stages take one F each, where they may, and one I each; a W goes where it fits into the wait
 // for either, where it would make the largest bubble of all stages no larger, and where memory must
 // be freed. Three choices are open; all eight ways are tried and the one with the shortest span is
-// kept; so are those under less memory that the paper names, where more is there. Under less than
-// one stage's share of 1F1B, which the paper does not go below, a fourth is. Where stages differ
-// the paper's orders by hand, ZB-H1 and ZB-H2, may be shorter: they are taken then. With `exact`
-// the order is that of an integer program (zb_exact.h).
+// kept, of equal ones that with the shortest makespan; so are those under less memory that the
+// paper names, where more is there. Under less than one stage's share of 1F1B, which the paper does
+// not go below, a fourth is. Where stages differ the paper's orders by hand, ZB-H1 and ZB-H2, may
+// be shorter: they are taken then. With `exact` the order is that of an integer program
+// (zb_exact.h).
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <optional>
 
 #include <fmt/format.h>
@@ -32,6 +34,17 @@ struct Choices {
 };
 
 enum Kind : size_t { kForward, kInput, kWeight };
+
+// What a step takes without a flush, and with one.
+struct Length {
+  double span = 0, makespan = 0;
+
+  bool is_below(const Length& other) const {
+    constexpr double kRounding = 1e-9;
+    if (std::abs(span - other.span) > kRounding * other.span) return span < other.span;
+    return makespan < other.makespan * (1 - kRounding);
+  }
+};
 
 // One stage's state while the order is being made.
 struct Stage {
@@ -71,9 +84,12 @@ class Heuristic {
     return true;
   }
 
-  double span() const {
-    double longest = 0;
-    for (const Stage& stage : stages_) longest = std::max(longest, stage.clock - stage.first_start);
+  Length length() const {
+    Length longest;
+    for (const Stage& stage : stages_) {
+      longest.span = std::max(longest.span, stage.clock - stage.first_start);
+      longest.makespan = std::max(longest.makespan, stage.clock);
+    }
     return longest;
   }
   std::vector<Stage> take() { return std::move(stages_); }
@@ -241,8 +257,8 @@ void check_zb_auto(const ScheduleRequest& request, Diagnostics& out) {
   if (request.exact) check_exact(request, out);
 }
 
-// ZB-H1 or ZB-H2 where it keeps to the limit and its span is less; else null.
-std::optional<Schedule> shorter_by_hand(const ScheduleRequest& request, double span) {
+// ZB-H1 or ZB-H2 where it keeps to the limit and is shorter; else null.
+std::optional<Schedule> shorter_by_hand(const ScheduleRequest& request, Length shortest) {
   std::optional<Schedule> best;
   for (const char* kind : {"zb-h1", "zb-h2"}) {
     Schedule schedule = find_kind(kind)->make(request);
@@ -250,12 +266,11 @@ std::optional<Schedule> shorter_by_hand(const ScheduleRequest& request, double s
     const double most =
         *std::max_element(times_of.peak_activations.begin(), times_of.peak_activations.end());
     if (most > request.memory_limit + kMemorySlack) continue;
-    double longest = 0;
+    Length length = {.makespan = times_of.makespan};
     for (const std::vector<ActionTime>& rank : times_of.times)
-      longest = std::max(longest, rank.back().end - rank.front().start);
-    constexpr double kRounding = 1e-9;
-    if (longest >= span * (1 - kRounding)) continue;
-    span = longest;
+      length.span = std::max(length.span, rank.back().end - rank.front().start);
+    if (!length.is_below(shortest)) continue;
+    shortest = length;
     best = std::move(schedule);
   }
   return best;
@@ -263,7 +278,7 @@ std::optional<Schedule> shorter_by_hand(const ScheduleRequest& request, double s
 
 Schedule make_zb_auto(const ScheduleRequest& request) {
   std::vector<Stage> best;
-  double shortest = 0;
+  Length shortest;
   std::vector<int32_t> starts = {0};
   if (request.memory_limit + kMemorySlack < request.ranks) {
     const auto held = static_cast<int32_t>(request.memory_limit + kMemorySlack);
@@ -277,8 +292,8 @@ Schedule make_zb_auto(const ScheduleRequest& request) {
       Heuristic heuristic(under, {(way & 4) != 0, (way & 2) != 0, (way & 1) != 0,
                                   starts[static_cast<size_t>(way) / 8]});
       if (!heuristic.run()) continue;
-      if (!best.empty() && heuristic.span() >= shortest) continue;
-      shortest = heuristic.span();
+      if (!best.empty() && !heuristic.length().is_below(shortest)) continue;
+      shortest = heuristic.length();
       best = heuristic.take();
     }
   };
