@@ -82,14 +82,15 @@ void read_device(JsonReader device, Cluster& cluster) {
 // What collectives reach of a device's port is no more than the port; that of devices in one memory
 // is as fast as the caches are.
 void check_bus(JsonReader& link, const Link& made) {
+  const bool torus = made.kind == LinkKind::kTorus;
   if (made.kind == LinkKind::kMemory || made.bandwidth.value <= 0) return;
+  if (torus && made.torus.empty()) return;
   const auto at_most = [&](const char* key, BytesPerSecond is, double links, const char* why) {
     const double most = links * made.bandwidth.value / kGiga;
     if (is.value / kGiga <= most * (1 + kTiny)) return;
     link.fail(key, "is {:g}, must be at most {:g} beside link_GBps={:g}: {}", is.value / kGiga,
               most, made.bandwidth.value / kGiga, why);
   };
-  const bool torus = made.kind == LinkKind::kTorus;
   at_most("bus_GBps", made.bus_bandwidth, torus ? 2 * static_cast<double>(made.torus.size()) : 1,
           torus ? "a device has two links a dimension"
                 : "a ring's bytes all go through a device's port");
@@ -149,7 +150,9 @@ void read_link(JsonReader& link, Cluster& cluster) {
     made.torus = link.integers("torus", {.min = 1, .max = kMostDevices});
     int64_t size = 1;
     for (const int64_t n : made.torus) size = std::min(kMostDevices + 1, size * n);
-    if (made.torus.size() > kMostDimensions) {
+    if (const Json* given = link.raw("torus"); given && given->is_array() && made.torus.empty()) {
+      link.fail("torus", "has no dimensions, must have one or more");
+    } else if (made.torus.size() > kMostDimensions) {
       link.fail("torus", "has {} dimensions, must have at most {}", made.torus.size(),
                 kMostDimensions);
     } else if (size > kMostDevices) {

@@ -244,6 +244,12 @@ TEST_CASE("figures beyond what can be counted are refused") {
   CHECK(message_of(replace_all(kBox, "kind = \"network\"",
                                "kind = \"torus\"\ntorus = [1, 1, 1, 1, 1, 1, 1, 1, 1]")) ==
         "box.toml:24: link[1].torus: has 9 dimensions, must have at most 8");
+  CHECK(message_of(replace_all(kBox, "kind = \"network\"", "kind = \"torus\"\ntorus = []")) ==
+        "box.toml:24: link[1].torus: has no dimensions, must have one or more");
+  CHECK(message_of(replace_all(kBox, "kind = \"network\"", "kind = \"torus\"\ntorus = 4")) ==
+        "box.toml:24: link[1].torus: must be an array of integers, is 4");
+  CHECK(message_of(replace_all(kBox, "kind = \"network\"", "kind = \"torus\""))
+            .ends_with("link[1].torus: is missing; must be an array of integers"));
 }
 
 TEST_CASE("one device needs no links, several do") {
