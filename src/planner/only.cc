@@ -28,6 +28,13 @@ bool is_in(const std::vector<T>& list, const T& one) {
   return list.empty() || std::find(list.begin(), list.end(), one) != list.end();
 }
 
+// A key with a value that is refused is taken for one that was not given.
+void forget(const std::string& key, Only& only) {
+  only.counts.erase(key);
+  if (key == "recompute") only.recompute.clear();
+  if (key == "schedule") only.schedules.clear();
+}
+
 void add_count(const std::string& key, std::string_view value, Only& only,
                Diagnostics& diagnostics) {
   std::vector<int64_t>& counts = only.counts[key];
@@ -87,6 +94,7 @@ Only parse_only(const std::vector<std::string>& texts, Diagnostics& diagnostics)
       diagnostics.add("--only {}: is there twice", key);
     } else {
       seen.push_back(key);
+      const size_t before = diagnostics.findings().size();
       for (std::string_view value : split(std::string_view(text).substr(equals + 1), ',')) {
         value = trim(value);
         if (key == "recompute") {
@@ -97,6 +105,7 @@ Only parse_only(const std::vector<std::string>& texts, Diagnostics& diagnostics)
           add_count(key, value, only, diagnostics);
         }
       }
+      if (diagnostics.findings().size() > before) forget(key, only);
     }
   }
   return only;

@@ -175,9 +175,9 @@ TEST_CASE("a search looks at what --only takes, and finds the fastest of that") 
 
 TEST_CASE("what --only is not") {
   Diagnostics diagnostics;
-  parse_only({"tp", "pq=1", "tp=0", "zero=4", "sp=1", "recompute=all", "schedule=1f2b", "tp=2",
-              "sp=on,tp=2", "dp=4,pp=2"},
-             diagnostics);
+  const Only only = parse_only({"tp", "pq=1", "tp=0", "zero=4", "sp=1", "recompute=all",
+                                "schedule=1f2b", "tp=2", "sp=on,tp=2", "dp=4,pp=2"},
+                               diagnostics);
   CHECK(diagnostics.findings() ==
         std::vector<std::string>{
             "--only: must be KEY=VALUE,VALUE… such as tp=1,2,4,8, is 'tp'",
@@ -191,6 +191,8 @@ TEST_CASE("what --only is not") {
                 join(pipeline::schedule_kinds(), ", "),
             "--only tp: is there twice", "--only sp: is there twice",
             "--only dp: must be a whole number from 1 on, is 'pp=2'; give --only pp=2 for itself"});
+  // Nor are keys with such values in what is said of the space.
+  CHECK(to_string(only) == "");
 }
 
 TEST_CASE("schedules with replicas and with slices are in the space") {
