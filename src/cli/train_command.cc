@@ -11,6 +11,7 @@
 #include "cli/standard_error.h"
 #include "planner/planner.h"
 #include "train/run.h"
+#include "train/trainer.h"
 
 namespace mw::cli {
 namespace {
@@ -64,6 +65,7 @@ void train_job(const JobOptions& job_options, const TrainOptions& options,
   });
   diagnostics.throw_if_any();
   if (automatic) {
+    train::require_kernels(job);
     job.plan = plan_for_this_machine(fs, job);
     say("plan " + short_form(job.plan));
   }

@@ -336,7 +336,7 @@ def test_a_mixture_of_experts_is_simulated_and_not_trained(tmp_path):
     result = json.loads(simulated("--model mixtral-8x7b --cluster dgx-h100 --plan dp=8,ep=4,pp=2,microbatches=4,zero=1 "
                                   "--global-batch 32 --seq-len 4096 --json --ignore-memory"))
     assert result["exposed_comm_s"]["ep"] > 0
-    for plan in ("dp=2,microbatches=2", "dp=2,ep=2,microbatches=2"):
+    for plan in ("dp=2,microbatches=2", "dp=2,ep=2,microbatches=2", "auto"):
         done = subprocess.run([BINARY, "train", JOB, "--model", "models/mixtral-8x7b.json", "--plan", plan, "--run-dir",
                                str(tmp_path / "run")], cwd=ROOT, capture_output=True, text=True)
         assert done.returncode == 2
