@@ -94,7 +94,9 @@ std::vector<report::Share> shares_of(const simulate::RankResult& rank) {
   }
   shares.push_back({"wait: core", rank.core_wait});
   shares.push_back({kIdleShare, rank.idle});
-  std::erase_if(shares, [](const report::Share& share) { return share.time.value <= 0; });
+  // Less is what differences of times leave by rounding.
+  constexpr double kNanosecond = 1e-9;
+  std::erase_if(shares, [](const report::Share& share) { return share.time.value < kNanosecond; });
   return shares;
 }
 

@@ -17,7 +17,7 @@ std::string tflops_text(double tflops);
 std::string percent_text(double part);
 
 // Where a rank's step goes: computation, exposed communication by group, gaps, waits by reason,
-// idle time; those that take no time are left out. They add up to the step.
+// idle time; those that take no nanosecond are left out. They add up to the step.
 std::vector<report::Share> shares_of(const simulate::RankResult& rank);
 
 // Several plans of one model on one cluster. REQUIRES: at least one, simulated with a trace.

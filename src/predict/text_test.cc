@@ -62,7 +62,7 @@ Prediction by_hand() {
   first.peak.at = "B of stage 4, microbatch 1";
   for (const char* name : {"a", "b", "c", "d", "e"})
     first.peak.largest.push_back({name, Category::kWeights, Bytes(kMiB)});
-  last.exposed_comm = {{"dp", Seconds(0.5)}};
+  last.exposed_comm = {{"dp", Seconds(0.5)}, {"pp", Seconds(8e-11)}};
   last.gaps = Seconds(0.125);
   last.waits[0] = Seconds(0.25);
   last.core_wait = Seconds(0.0625);
