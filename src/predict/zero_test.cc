@@ -4,6 +4,7 @@
 #include "base/test_close_to.h"
 #include "predict/predict.h"
 #include "predict/test_request.h"
+#include "simulate/prepared.h"
 
 using namespace mw;
 using namespace mw::predict;
@@ -43,6 +44,9 @@ TEST_CASE("first passes wait for the weights that ZeRO 1's update gathers beside
     const simulate::RankResult& rank = beside.result.ranks[0];
     CHECK(behind.step - beside.step <= rank.compute);
     CHECK(rank.waits[static_cast<size_t>(simulate::WaitReason::kGather)] > rank.compute);
+    // A fit's program waits for them, too.
+    simulate::Prepared prepared(compile_step(request).program, request.cluster, request.options);
+    CHECK(prepared.step(request.cluster) == beside.result.step);
   }
 }
 

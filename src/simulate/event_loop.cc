@@ -385,10 +385,12 @@ void EventLoop::end_walk(int32_t r, const TimedFragment& fragment) {
   double end = std::max(state.call_begin, state.walk.end);
   double before = 0;  // what communication beside the calls before this one cost those
   for (size_t o = 0; o < fragment.cost.ops.size(); ++o) {
-    if (fragment.cost.ops[o].label < 0 || fragment.cost.ops[o].alias) continue;
+    const OpCost& op = fragment.cost.ops[o];
+    if (op.label < 0 || op.alias) continue;
     const OpSpan& span = state.walk.spans[o];
-    before += std::max(0.0, std::min(span.end, state.call_begin) - span.start) *
-              (slowdown_beside(fragment.cost.ops[o].beside) - 1);
+    const double beside = std::max(0.0, std::min(span.end, state.call_begin) - span.start);
+    // Not while it stands still.
+    before += std::min(beside, op.device) * (slowdown_beside(op.beside) - 1);
   }
   end += before;
   const FragmentTime time = divide(fragment.cost, state.walk, state.call_begin, end, in_.labels);
@@ -436,29 +438,24 @@ void EventLoop::prepare_gathers(int32_t r) {
   RankSums& sums = sums_[static_cast<size_t>(r)];
   const FlatRank& rank = in_.flat.ranks[static_cast<size_t>(r)];
   state.gather_ready.assign(in_.program.ranks[static_cast<size_t>(r)].buffers.size(), 0);
-  for (size_t c = 0; c < rank.commands.size(); ++c) {
-    if (rank.commands[c].kind != Command::Kind::kCall) continue;
-    const FlatCall& flat = rank.calls[static_cast<size_t>(rank.commands[c].index)];
+  for (const FlatCall& flat : rank.calls) {
     const pipeline::Fragment& fragment = in_.program.fragments[static_cast<size_t>(flat.fragment)];
     if (fragment.kind != pipeline::ActionKind::kUpdate) continue;
     const FragmentCost& cost = in_.fragments[static_cast<size_t>(flat.timed)].cost;
+    const auto ready = [&](size_t binding) {
+      const int32_t buffer = rank.bindings[static_cast<size_t>(flat.bindings) + binding];
+      state.gather_ready[static_cast<size_t>(buffer)] = state.gather_end;
+    };
     for (const int32_t o : cost.gathers) {
       const OpCost& op = cost.ops[static_cast<size_t>(o)];
       state.gather_end += op.device;
       state.gather_fills |= op.fills;
       sums.comm[static_cast<size_t>(op.label)] += op.device;
       for (size_t u = 0; u < cost.state_uses.size(); ++u) {
-        if (cost.state_uses[u].last_write != o) continue;
-        const int32_t buffer = rank.bindings[static_cast<size_t>(flat.bindings) + u];
-        state.gather_ready[static_cast<size_t>(buffer)] = state.gather_end;
+        if (cost.state_uses[u].last_write == o) ready(u);
       }
-      // Weights that it makes whole have no input.
-      const pipeline::RankProgram& program = in_.program.ranks[static_cast<size_t>(r)];
-      for (size_t i = 0; i < fragment.graph.outputs.size(); ++i) {
-        const ValueId v = fragment.graph.outputs[i], root = fragment.alias_of[v.index()];
-        if (fragment.graph.value(root.valid() ? root : v).producer != OpId(o)) continue;
-        const BufferId buffer = program.commands[c].buffers[fragment.inputs.size() + i];
-        state.gather_ready[pipeline::root_buffer(program, buffer).index()] = state.gather_end;
+      for (const FragmentCost::Gathered& gathered : cost.gathered) {
+        if (gathered.op == o) ready(cost.state_uses.size() + static_cast<size_t>(gathered.output));
       }
     }
   }

@@ -110,6 +110,11 @@ class Flattener {
       if (fragment.inputs[i].kind == pipeline::PortKind::kState)
         to.bindings.push_back(pipeline::root_buffer(from, command.buffers[i]).value);
     }
+    if (fragment.kind != pipeline::ActionKind::kUpdate) return first;
+    for (size_t i = 0; i < fragment.graph.outputs.size(); ++i) {
+      const BufferId buffer = command.buffers[fragment.inputs.size() + i];
+      to.bindings.push_back(pipeline::root_buffer(from, buffer).value);
+    }
     return first;
   }
 

@@ -17,7 +17,9 @@ struct FlatCommand {
 struct FlatCall {
   int32_t fragment = 0;
   int32_t timed = 0;      // the fragment where the rank's groups lie
-  int32_t bindings = -1;  // first of its state ports' buffers, where they are wanted
+  // First of its state ports' buffers, behind which are those of an update's outputs; -1: nobody
+  // wants them.
+  int32_t bindings = -1;
   int32_t paired = -1;    // the command of the call behind it that a schedule lays beside it
   int32_t pair = -1;      // with `paired`: the two as one (TimedPair), where that is shorter
 };
@@ -41,7 +43,7 @@ struct FlatRank {
   std::vector<FlatCommand> commands;
   std::vector<FlatCall> calls;
   size_t may_wait = 0;            // commands that are no calls and may wait for another rank
-  std::vector<int32_t> bindings;  // root buffers of state ports
+  std::vector<int32_t> bindings;  // root buffers of what calls are bound to
   std::vector<pipeline::BufferUse> uses;  // [buffer]
   pipeline::BufferLives memory;
   int64_t reserved = 0;
@@ -57,7 +59,8 @@ struct FlatProgram {
   std::vector<Message> messages;
 };
 
-// With `bindings`, calls know the buffers of their fragment's state ports (inputs of kind state);
+// With `bindings`, calls know the buffers of their fragment's state ports (inputs of kind state),
+// updates those of their outputs, too;
 // with `memory`, ranks what they hold when.
 FlatProgram flatten(const pipeline::Program& program, bool bindings, bool memory);
 

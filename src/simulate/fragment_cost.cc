@@ -376,6 +376,12 @@ void FragmentCoster::find_state_uses(const Fragment& fragment, FragmentCost& cos
         });
     if (last) cost.gathers.push_back(static_cast<int32_t>(o));
   }
+  if (!cost.update) return;
+  for (size_t i = 0; i < graph.outputs.size(); ++i) {
+    const OpId producer = graph.value(root_of(fragment, graph.outputs[i])).producer;
+    if (std::find(cost.gathers.begin(), cost.gathers.end(), producer.value) != cost.gathers.end())
+      cost.gathered.push_back({producer.value, static_cast<int32_t>(i)});
+  }
 }
 
 // What a stack that saves what it has cast casts again: weights once a step, which stands here for

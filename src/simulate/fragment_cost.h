@@ -68,6 +68,12 @@ struct FragmentCost {
   };
   std::vector<StateUse> state_uses;
   std::vector<int32_t> gathers;  // all-gathers that nothing but states takes
+  // Of an update: weights that it makes whole and has no input of.
+  struct Gathered {
+    int32_t op = 0;      // one of `gathers`
+    int32_t output = 0;  // of the graph
+  };
+  std::vector<Gathered> gathered;
   // What the times are made of: by op, and by collective.
   std::vector<cost::OpWork> works;
   struct Collective {
