@@ -458,6 +458,26 @@ void FragmentCoster::hold_rings(FragmentCost& cost) const {
   }
 }
 
+// Collectives of one group run in their order, whatever holds some of them up.
+static void keep_orders(FragmentCost& cost) {
+  std::vector<int32_t> last;  // [label]
+  for (size_t o = 0; o < cost.ops.size(); ++o) {
+    OpCost& op = cost.ops[o];
+    if (op.label < 0 || op.alias) continue;
+    last.resize(std::max(last.size(), static_cast<size_t>(op.label) + 1), -1);
+    int32_t& before = last[static_cast<size_t>(op.label)];
+    if (before >= 0 && cost.ops[static_cast<size_t>(before)].stream != op.stream) {
+      std::vector<int32_t> deps(cost.deps.begin() + op.first_dep,
+                                cost.deps.begin() + op.first_dep + op.deps);
+      deps.push_back(before);
+      op.first_dep = static_cast<uint32_t>(cost.deps.size());
+      op.deps = static_cast<uint32_t>(deps.size());
+      cost.deps.insert(cost.deps.end(), deps.begin(), deps.end());
+    }
+    before = static_cast<int32_t>(o);
+  }
+}
+
 // Views lie between a collective and the op that reads or made its tensor.
 void FragmentCoster::find_copies(const Fragment& fragment, FragmentCost& cost) {
   const ir::Graph& graph = fragment.graph;
@@ -578,6 +598,7 @@ FragmentCost FragmentCoster::cost(const Fragment& fragment, int32_t rank) {
   }
   find_rings(fragment, cost);
   hold_rings(cost);
+  keep_orders(cost);
   find_queues(cost);
   find_state_uses(fragment, cost);
   if (options_.overlap.async_tp) find_product_rings(fragment, cost);

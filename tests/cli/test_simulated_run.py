@@ -72,6 +72,7 @@ CHOSEN = [
     "dp=2,tp=2,pp=2,microbatches=4,sp,zero=1",
     "pp=4,microbatches=4,schedule=zb-h1",
     "dp=4,zero=3,microbatches=2,recompute=full",
+    "dp=2,cp=2,zero=1,microbatches=2",
 ]
 
 
