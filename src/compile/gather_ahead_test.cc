@@ -176,5 +176,34 @@ TEST_CASE("activations that are gathered again stay where they are") {
   }
 }
 
+TEST_CASE("what is gathered for products of weights alone makes no layer wait for sums of others") {
+  const auto over = [](const ir::Op& op, ir::OpKind kind, const char* axis) {
+    if (op.kind != kind) return false;
+    const auto* group = std::get_if<ir::AxisGroup>(&op.as<ir::CollectiveAttrs>().group);
+    return group != nullptr && group->axes == sharding::Axes{axis};
+  };
+  const CompiledPlan made = compiled("dp=2,tp=2,sp,zero=2,recompute=selective-op", true);
+  int gathered = 0, added = 0;
+  for (const pipeline::Fragment& fragment : made.train.fragments) {
+    const auto& ops = fragment.graph.ops;
+    std::set<ValueId> scattered;
+    for (size_t o = 0; o < ops.size(); ++o) {
+      if (ops[o].work != ir::Work::kWeightGrad) continue;
+      gathered += over(ops[o], ir::OpKind::kAllGather, "tp");
+      if (over(ops[o], ir::OpKind::kReduceScatter, "dp")) scattered.insert(ops[o].results[0]);
+      if (ops[o].kind != ir::OpKind::kAccumulate || !scattered.contains(ops[o].operands[1]))
+        continue;
+      ++added;
+      // No product lies between a sum and the next one that goes out.
+      for (size_t next = o + 1; next < ops.size(); ++next) {
+        if (over(ops[next], ir::OpKind::kReduceScatter, "dp")) break;
+        CHECK(ops[next].kind != ir::OpKind::kDot);
+      }
+    }
+  }
+  CHECK(gathered > 0);
+  CHECK(added >= kBlocks);
+}
+
 }  // namespace
 }  // namespace mw::compile

@@ -39,6 +39,7 @@ class Orderer {
   std::vector<size_t> order(int64_t gather_ahead) {
     for (size_t o = 0; o < graph_.ops.size(); ++o) place(o);
     release(gradients_);
+    release(products_);
     release(sums_);
     return gather_ahead > 0 ? gathered_ahead(gather_ahead) : std::move(order_);
   }
@@ -96,6 +97,8 @@ class Orderer {
   enum class Held : uint8_t {
     kNo,
     kGradient,  // in gradients_
+    kGathered,  // no, but a collective has gathered it for weight gradients alone
+    kProduct,   // of such a value, in products_
     kReduced,   // no, but a collective has reduced it from weight gradients
     kSum,       // in sums_
   };
@@ -110,25 +113,38 @@ class Orderer {
     };
     if (of_weights && !communicates) {
       const bool sum = reads(Held::kReduced) || reads(Held::kSum);
-      if (sum && reads(Held::kGradient)) release(gradients_);
-      hold(o, sum);
+      const bool product = !sum && (reads(Held::kGathered) || reads(Held::kProduct));
+      if ((sum || product) && reads(Held::kGradient)) release(gradients_);
+      if (sum && reads(Held::kProduct)) release(products_);
+      if (sum) {
+        hold(o, sums_, Held::kSum);
+      } else if (product) {
+        hold(o, products_, Held::kProduct);
+      } else {
+        hold(o, gradients_, Held::kGradient);
+      }
       return;
     }
     if (!gradients_.empty() && graph_.ops[gradients_.front()].layer != op.layer)
       release(gradients_);
     if (reads(Held::kGradient)) release(gradients_);
+    if (reads(Held::kProduct)) release(products_);
     if (reads(Held::kSum)) release(sums_);
-    if (communicates && of_weights) release_sums_before(op.layer);
+    const bool gathers = op.kind == ir::OpKind::kAllGather;
+    if (communicates && of_weights) {
+      release_before(op.layer, products_);
+      if (!gathers) release_before(op.layer, sums_);
+    }
     order_.push_back(o);
     if (!communicates) return;
-    for (const ValueId v : op.results) held_[v.index()] = of_weights ? Held::kReduced : Held::kNo;
+    const Held made = !of_weights ? Held::kNo : gathers ? Held::kGathered : Held::kReduced;
+    for (const ValueId v : op.results) held_[v.index()] = made;
     release(gradients_);
   }
 
-  void hold(size_t o, bool sum) {
-    (sum ? sums_ : gradients_).push_back(o);
-    for (const ValueId v : graph_.ops[o].results)
-      held_[v.index()] = sum ? Held::kSum : Held::kGradient;
+  void hold(size_t o, std::vector<size_t>& list, Held held) {
+    list.push_back(o);
+    for (const ValueId v : graph_.ops[o].results) held_[v.index()] = held;
   }
   void release(std::vector<size_t>& list) {
     for (const size_t o : list) {
@@ -139,11 +155,11 @@ class Orderer {
   }
 
   // A layer's own wait on: another group of its gradients is no work beside which one is reduced.
-  void release_sums_before(LayerId layer) {
-    const auto own = std::stable_partition(sums_.begin(), sums_.end(),
+  void release_before(LayerId layer, std::vector<size_t>& list) {
+    const auto own = std::stable_partition(list.begin(), list.end(),
                                            [&](size_t o) { return graph_.ops[o].layer != layer; });
-    std::vector<size_t> others(sums_.begin(), own);
-    sums_.erase(sums_.begin(), own);
+    std::vector<size_t> others(list.begin(), own);
+    list.erase(list.begin(), own);
     release(others);
   }
 
@@ -151,7 +167,7 @@ class Orderer {
   const cluster::Mesh& mesh_;
   std::vector<bool> is_state_;  // [value]
   std::vector<Held> held_;      // [value]
-  std::vector<size_t> gradients_, sums_, order_;
+  std::vector<size_t> gradients_, products_, sums_, order_;
 };
 
 void reorder(ir::Graph& graph, const std::vector<size_t>& order) {

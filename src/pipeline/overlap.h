@@ -14,7 +14,8 @@ namespace mw::pipeline {
 // member stays on stream 0.
 //
 // Weight gradients wait for the next collective, but not beyond their layer's last input gradient;
-// sums of gradients that a collective reduced wait until one of another layer reduces. A collective
+// sums of gradients that a collective reduced wait until one of another layer reduces, and products
+// of what is gathered for them alone until one of another layer gathers or reduces. A collective
 // starts no earlier than the op before it, so that no more memory is alive than that order keeps.
 // The first of a layer's weights, up to `gather_ahead` elements, are gathered where those of the
 // layer before would be, while that layer computes: two layers' are alive at a time, as with FSDP's
