@@ -450,14 +450,6 @@ void FragmentCoster::find_rings(const Fragment& fragment, FragmentCost& cost) co
   }
 }
 
-// A ring is a part of its attention: what it shows is beside nothing.
-void FragmentCoster::hold_rings(FragmentCost& cost) const {
-  if (!options_.overlap.ring) return;
-  for (const FragmentCost::Ring& ring : cost.rings) {
-    for (const int32_t o : ring.collectives) cost.ops[static_cast<size_t>(o)].stream = 0;
-  }
-}
-
 // Collectives of one group run in their order, whatever holds some of them up.
 static void keep_orders(FragmentCost& cost) {
   std::vector<int32_t> last;  // [label]
@@ -476,6 +468,15 @@ static void keep_orders(FragmentCost& cost) {
     }
     before = static_cast<int32_t>(o);
   }
+}
+
+// A ring is a part of its attention: what it shows is beside nothing.
+void FragmentCoster::hold_rings(FragmentCost& cost) const {
+  if (!options_.overlap.ring || cost.rings.empty()) return;
+  for (const FragmentCost::Ring& ring : cost.rings) {
+    for (const int32_t o : ring.collectives) cost.ops[static_cast<size_t>(o)].stream = 0;
+  }
+  keep_orders(cost);
 }
 
 // Views lie between a collective and the op that reads or made its tensor.
@@ -598,7 +599,6 @@ FragmentCost FragmentCoster::cost(const Fragment& fragment, int32_t rank) {
   }
   find_rings(fragment, cost);
   hold_rings(cost);
-  keep_orders(cost);
   find_queues(cost);
   find_state_uses(fragment, cost);
   if (options_.overlap.async_tp) find_product_rings(fragment, cost);
