@@ -292,7 +292,7 @@ class FragmentPlanner {
       const ValueId v = here.results[i];
       if (!may_keep_own_part(here, static_cast<int>(i), static_cast<int>(i))) continue;
       const Place at = resolve(here.operands[i]);
-      const bool alone = resolve(v).root == v && root(v).members.size() == 1 && !root(v).kept;
+      const bool alone = root(v).members.size() == 1 && !root(v).kept;
       if (!alone || !root(at.root).is_input || !root(at.root).writable || root(at.root).consumed)
         continue;
       const auto uses =

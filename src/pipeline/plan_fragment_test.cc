@@ -198,9 +198,22 @@ TEST_CASE("a scattered state that somebody wants afterwards keeps its bytes") {
     std::vector<int64_t> whole = {256}, part = {64};
     int dim = 0;
   };
-  const auto sum = [](Maker& m, ValueId part) { m.output(m.b.relu(part)); };
+  // Into a state of its own: nothing else lies over the part.
+  const auto sum = [](Maker& m, ValueId part) {
+    const ValueId step = m.input("step", m.fragment.graph.type(part), PortKind::kState);
+    m.update(m.states - 1, m.b.emit1(OpKind::kAccumulate, {}, {step, part}));
+  };
   const std::vector<Case> cases = {
-      {"is not zeroed", [&](Maker& m, ValueId, ValueId part) { sum(m, part); }},
+      {"is not zeroed",
+       [&](Maker& m, ValueId grad, ValueId part) {
+         sum(m, part);
+         m.update(0, grad);
+       }},
+      {"is made anew while its part is wanted",
+       [&](Maker& m, ValueId, ValueId part) {
+         m.update(0, m.b.relu(m.input("x", f32({256}))));
+         sum(m, part);
+       }},
       {"is zeroed while its part is wanted",
        [&](Maker& m, ValueId grad, ValueId part) {
          m.update(0, m.zero(grad));
@@ -243,27 +256,70 @@ TEST_CASE("a scattered state that somebody wants afterwards keeps its bytes") {
     const ValueId grad = m.input("grad", f32(c.whole), PortKind::kState);
     const ValueId part = m.reduce_scatter(grad, f32(c.part), c.dim);
     c.then(m, grad, part);
-    if (m.fragment.graph.updates.empty()) m.update(0, grad);
     m.plan();
     CHECK(m.alias(part) != grad);
     CHECK_FALSE(lies_in_own_part(m.fragment, part));
   }
-  // Nor does it where it is no state of this call's own, or where the other stream may zero it.
-  for (const bool other_stream : {false, true}) {
-    CAPTURE(other_stream);
+  // Nor does it where it is no state of this call's own, or what another stream reads or zeroes.
+  for (const char* what : {"", "saved", "consumed", "made here", "zeroed beside", "read beside"}) {
+    const std::string is = what;
+    CAPTURE(is);
     Maker m;
-    const ValueId grad =
-        m.input("grad", f32({256}), other_stream ? PortKind::kState : PortKind::kSaved);
+    const bool state = is != "saved" && is != "consumed";
+    const ValueId input = m.input("grad", f32({256}), state ? PortKind::kState : PortKind::kSaved);
+    m.fragment.inputs[0].consumed = is == "consumed";
+    const ValueId before = m.b.relu(input);
+    m.output(before);
+    const ValueId grad = is == "made here" ? m.all_reduce(m.b.relu(input)) : input;
     const ValueId part = m.reduce_scatter(grad, f32({64}));
     sum(m, part);
-    if (other_stream) {
-      m.update(0, m.zero(grad));
-      m.fragment.launches.resize(m.fragment.graph.ops.size());
-      m.fragment.launches[0].records = EventId(0);
-      m.fragment.launches[2] = {StreamId(1), {EventId(0)}, EventId()};
+    const ValueId zero = m.zero(grad);
+    if (state && is != "made here") m.update(0, zero);
+    if (is == "made here") m.update(0, input);
+    m.fragment.launches.resize(m.fragment.graph.ops.size());
+    const auto launch = [&](ValueId v) -> Launch& {
+      return m.fragment.launches[m.fragment.graph.value(v).producer.index()];
+    };
+    if (is == "zeroed beside") {
+      launch(before).records = EventId(0);
+      launch(zero) = {StreamId(1), {EventId(0)}, EventId()};
+    } else if (is == "read beside") {
+      launch(before) = {StreamId(1), {}, EventId(0)};
+      launch(zero) = {StreamId(0), {EventId(0)}, EventId()};
+    }
+    if (is == "saved") {
+      m.fragment.graph.ops.pop_back();
+      m.fragment.graph.values.pop_back();
+      m.fragment.launches.pop_back();
     }
     m.plan();
-    CHECK(m.alias(part) != grad);
+    CHECK(lies_in_own_part(m.fragment, part) == is.empty());
+  }
+}
+
+TEST_CASE("of a list that is scattered each part lies in its own state, or apart where it is one") {
+  for (const bool one : {false, true}) {
+    CAPTURE(one);
+    Maker m;
+    const ValueId first = m.input("a", f32({128}), PortKind::kState),
+                  second = m.input("b", f32({128}), PortKind::kState),
+                  step = m.input("c", f32({32}), PortKind::kState);
+    const ValueId other = one ? m.view(first, 64, f32({64})) : second;
+    ir::CollectiveAttrs attrs;
+    attrs.group = ir::AxisGroup{{"dp"}};
+    const ValueId whole = one ? m.view(first, 0, f32({64})) : first;
+    const ir::TensorType part = f32({one ? 16 : 32});
+    const ValueIds parts = m.b.emit(OpKind::kReduceScatter, attrs, {whole, other}, {part, part});
+    ValueId sum = one ? m.view(step, 0, part) : step;
+    for (const ValueId v : parts) sum = m.b.emit1(OpKind::kAccumulate, {}, {sum, v});
+    m.update(0, m.zero(first));
+    m.update(1, m.zero(second));
+    m.update(2, step);
+    m.plan();
+    for (size_t i = 0; i < 2; ++i) {
+      CHECK(lies_in_own_part(m.fragment, parts[i]) == !one);
+      if (!one) CHECK(m.alias(parts[i]) == (i == 0 ? first : second));
+    }
   }
 }
 
