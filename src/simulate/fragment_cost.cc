@@ -412,7 +412,7 @@ void find_queues(FragmentCost& cost) {
     cost.shared_levels |= once & levels;
     once |= levels;
   }
-  if (cost.shared_levels == 0 && cost.besides == 0) return;
+  if (cost.besides == 0) return;
   cost.queues.resize(static_cast<size_t>(cost.streams));
   for (size_t o = 0; o < cost.ops.size(); ++o) {
     if (!cost.ops[o].alias || cost.in_order)

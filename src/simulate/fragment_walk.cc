@@ -34,7 +34,6 @@ void Walk::begin(const FragmentCost& cost, double at) {
   host = end = at;
   streams.assign(static_cast<size_t>(cost.streams), at);
   spans.assign(cost.ops.size(), OpSpan{});
-  by_time = false;
   if (cost.queues.empty()) return;
   shared = {};
   shared.heads.assign(streams.size(), 0);

@@ -131,6 +131,21 @@ TEST_CASE("a collective's latency leaves its link to others") {
   CHECK(walk.spans[1].end == 7);
 }
 
+TEST_CASE("messages hold up what crosses their level, other collectives what takes most of one") {
+  // On a torus, whose sides have levels of their own: 3 s behind half a second of latency.
+  OpCost op;
+  op.device = 3.5;
+  op.latency = 0.5;
+  op.levels = 0b01;
+  op.links = 0b110;
+  op.fills = 0b010;
+  const std::vector<std::vector<Interval>> messages{{{1, 2}}}, taken{{}, {{1, 3}}, {{0, 9}}};
+  CHECK(beside_others(op, 0, {}) == 3.5);
+  CHECK(beside_others(op, 0, {.messages = &messages}) == 4.5);
+  CHECK(beside_others(op, 0, {.taken = &taken}) == 5.5);
+  CHECK(beside_others(op, 0, {.messages = &messages, .taken = &taken}) == 5.5);
+}
+
 TEST_CASE("computation and collectives take longer beside each other") {
   // Two collectives of 3 s and 1 s, and three ops of 1 s beside them.
   FragmentCost cost;

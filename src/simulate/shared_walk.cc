@@ -133,7 +133,7 @@ class SharedClock {
       shared_.computing = {o, start, takes};
       return;
     }
-    const bool depends = levels_of(op) != 0 || (is_slower_ && op.label >= 0 && op.stream != 0);
+    const bool depends = levels_of(op) != 0 || (is_slower_ && op.label >= 0);
     if (depends && takes > op.latency) {
       walk_.spans[static_cast<size_t>(o)].start = start;
       walk_.streams[stream] = kNever;
@@ -195,12 +195,9 @@ class SharedClock {
     return 1;
   }
   double slowdown(Beside beside) const { return options_.slowdowns[static_cast<size_t>(beside)]; }
-  bool computes() const {
-    return shared_.computing.op >= 0 && shared_.computing.from <= shared_.now;
-  }
-  // Seconds alone that computation has of a second from now on.
+  bool computes() const { return shared_.computing.op >= 0; }
+  // Seconds alone that computation, which is under way, has of a second from now on.
   double computing_rate() const {
-    if (!computes()) return 0;
     double most = 1;
     for (const Walk::Shared::Sending& one : shared_.sending) {
       if (one.from <= shared_.now) most = std::max(most, slowdown(op_of(one.op).beside));
@@ -235,9 +232,9 @@ class SharedClock {
   }
   // When the next op under way ends or what it has of a second changes; kNever: none is.
   double next_change() const {
-    if (shared_.sending.empty() && shared_.computing.op < 0) return kNever;
+    if (shared_.sending.empty() && !computes()) return kNever;
     double next = kNever;
-    if (shared_.computing.op >= 0) next = change_of(shared_.computing, computing_rate());
+    if (computes()) next = change_of(shared_.computing, computing_rate());
     for (const Walk::Shared::Sending& one : shared_.sending)
       next = std::min(next, change_of(one, rate(one)));
     for (const Walk::Shared::Crossing& cross : shared_.crossings) {
@@ -256,12 +253,12 @@ class SharedClock {
   void go_on(double until) {
     std::vector<Walk::Shared::Sending>& sending = shared_.sending;
     Walk::Shared::Sending& computing = shared_.computing;
-    const bool waits = sending.empty() && computing.op < 0;
+    const bool waits = sending.empty() && !computes();
     if (!waits && until >= shared_.now) {  // also what is left of a rounded second
       absl::InlinedVector<double, 8> left;
       for (const Walk::Shared::Sending& one : sending)
         left.push_back(left_at(until, one, rate(one)));
-      if (computing.op >= 0) {
+      if (computes()) {
         computing.left = left_at(until, computing, computing_rate());
         if (computing.left <= 0) {
           end_at(computing.op, until);

@@ -236,4 +236,84 @@ TEST_CASE("what has left the link before another's first byte does not hold that
   }
 }
 
+TEST_CASE("what other pipeline ranks begin with is beside others between its bytes alone") {
+  // From 1 s to 4 s over one link; computation of 4 s beside it, and 4 s over another link.
+  FragmentCost cost = two_in_order();
+  cost.shared_levels = 0b11;
+  cost.queues = {{2}, {0}, {1}};
+  cost.ops.resize(3);
+  cost.ops[0].label = cost.ops[0].cross = 0;
+  cost.ops[0].links = 0b01;
+  cost.ops[0].beside = Beside::kTensor;
+  cost.ops[1].label = 1;
+  cost.ops[1].links = 0b10;
+  for (OpCost& op : cost.ops) op.device = 4;
+  WalkOptions options;
+  options.slowdowns[static_cast<size_t>(Beside::kTensor)] = 2;
+  Walk walk;
+  walk.begin(cost, 0);
+  double meet = 0;
+  REQUIRE(advance(cost, walk, options, meet));
+  finish_cross(cost, walk, 1, 4);
+  CHECK_FALSE(advance(cost, walk, options, meet));
+  CHECK(walk.spans[1].end == 4);
+  CHECK(walk.spans[2].end == 5.5);  // 1 s alone, 1.5 s of its time beside, 1.5 s alone
+}
+
+TEST_CASE("only computation of the first stream and collectives of others slow each other down") {
+  // A collective of 2 s on the first stream with 2 s of computation behind it, one of 3 s on the
+  // second, and what sends nothing on the third.
+  FragmentCost cost = two_in_order();
+  cost.shared_levels = 0;
+  cost.queues = {{0, 3}, {1}, {2}};
+  cost.ops = std::vector<OpCost>(4);
+  const double seconds[] = {2, 3, 6, 2};
+  const int32_t streams[] = {0, 1, 2, 0}, labels[] = {0, 1, -1, -1};
+  for (size_t o = 0; o < 4; ++o) {
+    cost.ops[o].device = seconds[o];
+    cost.ops[o].stream = streams[o];
+    cost.ops[o].label = labels[o];
+  }
+  cost.ops[1].beside = Beside::kGradReduce;
+  WalkOptions options;
+  options.slowdowns.fill(3);
+  options.slowdowns[static_cast<size_t>(Beside::kGradReduce)] = 2;
+  Walk walk;
+  walk.begin(cost, 0);
+  double meet = 0;
+  CHECK_FALSE(advance_shared(cost, walk, options, meet));
+  CHECK(walk.spans[0].end == 2);
+  CHECK(walk.spans[1].end == 4);  // its last second is beside computation
+  CHECK(walk.spans[2].end == 6);
+  CHECK(walk.spans[3].end == 5);
+}
+
+TEST_CASE("behind what other pipeline ranks began with early, ops begin early too") {
+  // The first meets others at 2 s, behind computation; the second has begun with them at 0 s.
+  FragmentCost cost = two_in_order();
+  cost.queues = {{0}, {1}, {2, 3}};
+  cost.ops = std::vector<OpCost>(4);
+  for (size_t o = 0; o < 4; ++o) {
+    cost.ops[o].device = 2;
+    cost.ops[o].stream = static_cast<int32_t>(std::min<size_t>(o, 2));
+    cost.ops[o].label = static_cast<int32_t>(o) - 1;
+  }
+  cost.ops[1].cross = 0;
+  cost.ops[1].deps = 1;
+  cost.deps = {0};
+  cost.ops[2].cross = 1;
+  cost.ops[3].links = 1;
+  Walk walk;
+  walk.begin(cost, 0);
+  double meet = 0;
+  REQUIRE(advance(cost, walk, {}, meet));
+  CHECK(meet == 2);
+  finish_cross(cost, walk, 2, 4);
+  REQUIRE(advance(cost, walk, {}, meet));
+  CHECK(meet == 0);
+  finish_cross(cost, walk, 0, 1);
+  CHECK_FALSE(advance(cost, walk, {}, meet));
+  CHECK(walk.spans[3].end == 3);
+}
+
 }  // namespace mw::simulate
