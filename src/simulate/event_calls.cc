@@ -7,7 +7,10 @@ namespace mw::simulate {
 
 void EventLoop::call_timed(int32_t r, const FlatCall& flat, const TimedFragment& fragment) {
   RankState& state = states_[static_cast<size_t>(r)];
-  if (state.now < state.gather_end) wait_for_gathers(r, flat, fragment, fragment.taken);
+  if (state.now < state.gather_end) {
+    wait_for_gathers(r, flat, fragment.cost, fragment.spans, fragment.time.duration,
+                     fragment.taken);
+  }
   see_peak(r, in_.flat.ranks[static_cast<size_t>(r)].workspace_of(static_cast<int32_t>(state.next),
                                                                   fragment.cost.workspace_end));
   const double begin = state.now;
@@ -80,7 +83,8 @@ bool EventLoop::call_first(int32_t r, const FlatCall& flat, const TimedFragment&
          message.begin);
   }
   const TimedPair& pair = in_.pairs[static_cast<size_t>(flat.pair)];
-  if (state.now < state.gather_end) wait_for_gathers(r, flat, fragment, pair.taken);
+  if (state.now < state.gather_end)
+    wait_for_gathers(r, flat, fragment.cost, pair.spans[0], pair.time.duration, pair.taken);
   see_peak(r, rank.workspace_of(static_cast<int32_t>(state.next), fragment.cost.workspace_end));
   state.pair = flat.pair;
   state.pair_begin = state.now;

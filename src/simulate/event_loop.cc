@@ -462,7 +462,8 @@ void EventLoop::prepare_gathers(int32_t r) {
 }
 
 // They stand still while the call's collectives take most of their links.
-void EventLoop::wait_for_gathers(int32_t r, const FlatCall& flat, const TimedFragment& fragment,
+void EventLoop::wait_for_gathers(int32_t r, const FlatCall& flat, const FragmentCost& cost,
+                                 const std::vector<OpSpan>& spans, double seconds,
                                  const std::vector<std::vector<Interval>>& taken) {
   RankState& state = states_[static_cast<size_t>(r)];
   const FlatRank& rank = in_.flat.ranks[static_cast<size_t>(r)];
@@ -478,13 +479,13 @@ void EventLoop::wait_for_gathers(int32_t r, const FlatCall& flat, const TimedFra
     for (const Interval& use : still) idle -= std::max(0.0, std::min(use.end, time) - use.begin);
     return idle;
   };
-  for (size_t u = 0; u < fragment.cost.state_uses.size(); ++u) {
-    const int32_t read = fragment.cost.state_uses[u].first_read;
+  for (size_t u = 0; u < cost.state_uses.size(); ++u) {
+    const int32_t read = cost.state_uses[u].first_read;
     if (read < 0) continue;
     const int32_t buffer = rank.bindings[static_cast<size_t>(flat.bindings) + u];
     const double ready = state.gather_ready[static_cast<size_t>(buffer)];
     if (ready > begin)
-      begin = std::max(begin, ready - idle_before(fragment.spans[static_cast<size_t>(read)].start));
+      begin = std::max(begin, ready - idle_before(spans[static_cast<size_t>(read)].start));
   }
   const auto later = [&](double ready) {
     return ready > begin ? begin + takes_beside(still, 0, ready - begin) : ready;
@@ -493,7 +494,7 @@ void EventLoop::wait_for_gathers(int32_t r, const FlatCall& flat, const TimedFra
   for (double& ready : state.gather_ready) ready = later(ready);
   state.gather_end = later(state.gather_end);
   wait(r, WaitReason::kGather, begin, r, static_cast<int32_t>(state.next), 0);
-  const double beside = std::max(0.0, std::min(fragment.time.duration, sending));
+  const double beside = std::max(0.0, std::min(seconds, sending));
   const double longer = beside * (slowdown_beside(Beside::kParamGather) - 1);
   state.now += longer;
   sums_[static_cast<size_t>(r)].gaps += longer;

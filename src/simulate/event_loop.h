@@ -177,8 +177,9 @@ class EventLoop {
   // Leaves out messages that no collective of a later call meets.
   void forget_past(const RankState& state, std::vector<Interval>& messages) const;
   void meet(int32_t r, const TimedFragment& fragment, double at);
-  // `taken`: as TimedFragment's, of what begins.
-  void wait_for_gathers(int32_t r, const FlatCall& flat, const TimedFragment& fragment,
+  // `spans` of the call's ops, `seconds` and `taken` of what begins: the call, or its pair.
+  void wait_for_gathers(int32_t r, const FlatCall& flat, const FragmentCost& cost,
+                        const std::vector<OpSpan>& spans, double seconds,
                         const std::vector<std::vector<Interval>>& taken);
   void prepare_gathers(int32_t r);
   const FlatChannel& channel_of(const MessageRecord& message) const {

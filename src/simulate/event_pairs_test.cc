@@ -68,6 +68,40 @@ TEST_CASE("a gradient that a pair's backward writes is there at its own op's end
   CHECK(hand.run().sums[0].end == 7);
   hand.pairs[0].spans[1] = {{4, 5}, {5, 6}, {5, 6}};
   CHECK(hand.run().sums[0].end == 8);
+  // From 1 s to 5 s the pair's collectives have the links.
+  hand.pairs[0].spans[1] = {{0, 1}, {1, 2}, {4, 6}};
+  hand.pairs[0].taken = {{{1, 5}}};
+  CHECK(hand.run().sums[0].end == 7);
+  hand.fragments[static_cast<size_t>(update)].cost.ops[0].fills = 1;
+  CHECK(hand.run().sums[0].end == 8);
+}
+
+TEST_CASE("a pair waits for gathered weights by when it reads them as one") {
+  // A weight is gathered until 3 s, another until 12 s. The pair reads it 4 s behind its begin, of
+  // which its collectives take 2 s; the forward alone would after 2 s.
+  Hand hand(1);
+  hand.options.overlap.param_gather = true;
+  FragmentCost reads = made_of({computes(2), computes(1)});
+  reads.state_uses = {{0, 1, -1}};
+  FragmentCost gathers = made_of({computes(1), reduces(3, 1), reduces(9, 1)});
+  gathers.gathers = {1, 2};
+  for (const size_t o : {1, 2}) {
+    gathers.ops[o].alias = true;
+    gathers.ops[o].fills = 1;
+  }
+  gathers.state_uses = {{0, -1, 1}, {1, -1, 2}};
+  hand.call(0, hand.fragment(ActionKind::kF, std::move(reads)), {0});
+  hand.call(0, hand.fragment(ActionKind::kB, made_of({computes(6)})));
+  hand.pair_last(0, 8);
+  hand.pairs[0].spans[0] = {{0, 2}, {4, 5}};
+  hand.pairs[0].taken = {{{0, 2}}};
+  hand.call(0, hand.fragment(ActionKind::kUpdate, std::move(gathers)), {0, 1});
+  const Hand::Ran ran = hand.run();
+  CHECK(ran.wait(0, WaitReason::kGather) == 1);
+  CHECK(ran.sums[0].end == 1 + 8 + 1);
+  // Slower as long as both run beside the gather.
+  hand.slow_down(Beside::kParamGather, 2);
+  CHECK(hand.run().sums[0].end == 1 + 8 + 8 + 1);
 }
 
 }  // namespace mw::simulate
