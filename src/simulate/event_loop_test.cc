@@ -128,6 +128,75 @@ TEST_CASE("gathers beside first passes leave links to collectives that take most
   }
 }
 
+TEST_CASE("gathers stand still while collectives have their links, before a weight is read") {
+  struct Case {
+    bool waits;  // the second collective, for the reading op
+    double first, second, begin;
+  };
+  // The pass reads a weight at 3 s, which is gathered in 5 s; it begins when those are gone by but
+  // for what its own time before has of the links: none, or 2 s.
+  for (const Case& c : {Case{false, 1, 3, 5}, {true, 1, 2, 3}}) {
+    CAPTURE(c.waits);
+    Hand hand(1);
+    hand.options.overlap.param_gather = true;
+    FragmentCost forward =
+        made_of({computes(3), reduces(c.first, 1), computes(1), reduces(c.second, 1)});
+    if (c.waits) wait_for(forward, 3, {2});
+    forward.state_uses = {{0, 2, -1}};
+    FragmentCost gathers = made_of({computes(1), reduces(5, 1)});
+    gathers.gathers = {1};
+    gathers.ops[1].alias = true;
+    gathers.state_uses = {{0, -1, 1}};
+    for (OpCost* op : {&forward.ops[1], &forward.ops[3], &gathers.ops[1]}) op->fills = 0b11;
+    hand.call(0, hand.fragment(ActionKind::kF, std::move(forward)), {0});
+    hand.call(0, hand.fragment(ActionKind::kUpdate, std::move(gathers)), {0});
+    CHECK(hand.run().wait(0, WaitReason::kGather) == c.begin);
+  }
+}
+
+TEST_CASE("gathers that a call's collectives held up are later for the calls behind it") {
+  // The first pass has the links from 0 s to 4 s, a gather of 6 s is there at 10 s; the second
+  // pass reads that.
+  Hand hand(1);
+  hand.options.overlap.param_gather = true;
+  FragmentCost first = made_of({reduces(4, 0), computes(3)});
+  FragmentCost gathers = made_of({computes(1), reduces(6, 1)});
+  first.ops[0].fills = gathers.ops[1].fills = 1;
+  gathers.gathers = {1};
+  gathers.ops[1].alias = true;
+  gathers.state_uses = {{0, -1, 1}};
+  FragmentCost second = made_of({computes(1)});
+  second.state_uses = {{0, 0, -1}};
+  hand.call(0, hand.fragment(ActionKind::kF, std::move(first)));
+  hand.call(0, hand.fragment(ActionKind::kF, std::move(second)), {0});
+  hand.call(0, hand.fragment(ActionKind::kUpdate, std::move(gathers)), {0});
+  const auto ran = hand.run();
+  CHECK(ran.wait(0, WaitReason::kGather) == 3);
+  CHECK(ran.sums[0].end == 10 + 1 + 1);
+  // Computation is slower while it goes on, not while it stands still.
+  hand.slow_down(Beside::kParamGather, 3);
+  CHECK(hand.run().sums[0].end == 7 + 2 * 6 + 1 + 1);
+}
+
+TEST_CASE("first passes wait for weights that an update makes whole and has no input of") {
+  // Its state is buffer 3; its outputs, gathered until 5 s and 2 s, are buffers 2 and 1.
+  for (const auto& [buffer, ready] : {std::pair{1, 2.0}, {2, 5.0}, {3, 0.0}}) {
+    CAPTURE(buffer);
+    Hand hand(1);
+    hand.options.overlap.param_gather = true;
+    FragmentCost forward = made_of({computes(1)});
+    forward.state_uses = {{0, 0, -1}};
+    FragmentCost gathers = made_of({computes(1), reduces(2, 1), reduces(3, 1)});
+    gathers.gathers = {1, 2};
+    for (const size_t o : {1, 2}) gathers.ops[o].alias = true;
+    gathers.state_uses = {{0, -1, 0}};
+    gathers.gathered = {{2, 0}, {1, 1}};
+    hand.call(0, hand.fragment(ActionKind::kF, std::move(forward)), {buffer});
+    hand.call(0, hand.fragment(ActionKind::kUpdate, std::move(gathers)), {3, 2, 1});
+    CHECK(hand.run().wait(0, WaitReason::kGather) == ready);
+  }
+}
+
 TEST_CASE("sums of gradients begin when the gradients are complete, before their call") {
   for (const double slower : {1.0, 1.5}) {
     Hand hand(1);
@@ -241,6 +310,35 @@ TEST_CASE("an update's early sums leave links to collectives of calls that take 
     sum.state_uses = {{0, 0, 0}};
     read_state(sum, 0, 0);
     hand.call(0, hand.fragment(ActionKind::kB, std::move(gradient)), {0});
+    hand.call(0, hand.fragment(ActionKind::kUpdate, std::move(sum), 1), {0});
+    CHECK(hand.run().sums[0].end == c.end);
+  }
+}
+
+TEST_CASE("an update's early sums leave links to all calls since the gradient, and to messages") {
+  // The gradient is there at 2 s; collectives send from 2 s to 4 s and, of the next call, from 5 s
+  // to 7 s, a message from 4 s to 5 s. The last call ends at 7 s, or at 12 s.
+  struct Case {
+    bool message;
+    double last, slower, end;
+  };
+  for (const Case& c : {Case{false, 0, 1, 9}, {true, 0, 1, 10}, {false, 5, 1.5, 12 + 0.5 * 3}}) {
+    CAPTURE(c.message);
+    CAPTURE(c.last);
+    Hand hand(2);
+    hand.options.overlap.grad_reduce = true;
+    hand.slow_down(Beside::kGradReduce, c.slower);
+    FragmentCost gradient = made_of({computes(1), reduces(2, 0)});
+    gradient.state_uses = {{0, -1, 0}};
+    FragmentCost next = made_of({computes(1), reduces(2, 0), computes(c.last)});
+    FragmentCost sum = made_of({reduces(3, 1)});
+    sum.state_uses = {{0, 0, 0}};
+    read_state(sum, 0, 0);
+    for (OpCost* op : {&gradient.ops[1], &next.ops[1], &sum.ops[0]}) op->fills = 1;
+    hand.call(0, hand.fragment(ActionKind::kF, made_of({computes(1)})));
+    hand.call(0, hand.fragment(ActionKind::kB, std::move(gradient)), {0});
+    if (c.message) hand.publish(0, hand.message(0, 1, 1));
+    hand.call(0, hand.fragment(ActionKind::kB, std::move(next)));
     hand.call(0, hand.fragment(ActionKind::kUpdate, std::move(sum), 1), {0});
     CHECK(hand.run().sums[0].end == c.end);
   }

@@ -240,6 +240,35 @@ TEST_CASE("collectives along different sides of a torus share no links") {
   }
 }
 
+TEST_CASE("a torus's sides have levels behind all links', as many as there are bits") {
+  cluster::Cluster on = unit_cluster();
+  on.links.resize(3);
+  CHECK(side_level(on, {2, 1, 0}) == 3);
+  CHECK(side_level(on, {2, 1, 2}) == 5);
+  CHECK(side_level(on, {2, 1, 40}) == 31);
+}
+
+TEST_CASE("an update's outputs that are gathered last, through views too, are weights made whole") {
+  for (const ActionKind kind : {ActionKind::kUpdate, ActionKind::kB}) {
+    HandFragment hand(kind);
+    const ValueId x = hand.input({8}, PortKind::kState);
+    const ValueId sum = hand.relu(x);
+    const ValueId first = hand.collective(OpKind::kAllGather, "dp", x, {16});
+    const ValueId read = hand.collective(OpKind::kAllGather, "dp", x, {16});
+    const ValueId last = hand.collective(OpKind::kAllGather, "tp", x, {16});
+    hand.relu(read);
+    hand.graph().outputs = {sum, hand.view(last), read, first};
+    const FragmentCost cost = hand.cost();
+    CHECK(cost.gathers == std::vector<int32_t>{1, 3});
+    REQUIRE(cost.gathered.size() == (kind == ActionKind::kUpdate ? 2 : 0));
+    if (cost.gathered.empty()) continue;
+    CHECK(cost.gathered[0].op == 3);
+    CHECK(cost.gathered[0].output == 1);
+    CHECK(cost.gathered[1].op == 1);
+    CHECK(cost.gathered[1].output == 3);
+  }
+}
+
 TEST_CASE("a stack that saves what it has cast reads weights once a step, what is saved never") {
   HandFragment hand(ActionKind::kI);
   hand.program.microbatches = 4;

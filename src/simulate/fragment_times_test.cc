@@ -291,6 +291,46 @@ TEST_CASE("of a link that is shared a collective takes what the fullest of its g
   }
 }
 
+TEST_CASE(
+    "of a torus a collective takes its sides alone, of what its groups do not cross nothing") {
+  cluster::Cluster c = seconds();
+  c.links[0].kind = cluster::LinkKind::kTorus;
+  c.links[0].torus = {4, 2};
+  c.links.push_back(c.links[0]);
+  c.links[1].kind = cluster::LinkKind::kNetwork;
+  Options early;
+  early.overlap.param_gather = true;  // that alone
+  FragmentCost cost = made(OpKind::kAllGather);
+  OpCost& op = cost.ops[0];
+  op.levels = 0b01;
+  op.links = 0b1000;
+  cluster::GroupShape& shape = cost.collectives_of[0].shapes[0];
+  shape.ways = {4, 1};
+  shape.torus = {{4, 2, 1}};
+  shape.torus_hops = 2;
+  set_times(cost, c, early);
+  CHECK(op.fills == 0b1000);
+  // Between tori, 64 times as fast, goes a fourth of the bytes.
+  op.levels = 0b11;
+  op.links = 0b1010;
+  cost.shared_levels = 0b1010;
+  shape.size = 8;
+  shape.ways = {4, 2};
+  c.links[1].bandwidth = c.links[1].bus_bandwidth = cluster::BytesPerSecond(64e9);
+  set_times(cost, c, early);
+  CHECK(cost.uses[1][0] == close_to(1.0 / 256));
+  CHECK(cost.uses[3][0] == 1);
+  CHECK(op.fills == 0b1000);
+  // Neither a group of one device nor what one device sends to another.
+  shape.size = 1;
+  set_times(cost, c, early);
+  CHECK(op.fills == 0);
+  shape.size = 8;
+  cost.collectives_of[0].kind = OpKind::kPermute;
+  set_times(cost, c, early);
+  CHECK(op.fills == 0);
+}
+
 TEST_CASE("behind the parts of a product three of four steps hide, and slow it down") {
   const cluster::Cluster c = seconds();
   FragmentCost cost = made(OpKind::kAllGather);
