@@ -137,6 +137,27 @@ TEST_CASE(
   const Timeline other = timeline(make_schedule(by_hand), costs);
   CHECK(times.span_bubble == mw::test::close_to(other.span_bubble));
   CHECK(times.makespan <= other.makespan * (1 + 1e-9));
+  struct Case {
+    int32_t ranks, microbatches;
+    double w, limit, bubble, makespan;
+  };
+  // Ties among its own orders, and of those with the orders by hand.
+  for (const Case& c : {Case{3, 6, 1.3, 4.5, .066038, 22.0},
+                        {5, 5, 1.3, 5, .225352, 21.3},
+                        {4, 6, 1.3, 4, .153846, 23.7},
+                        {3, 3, 1.0, 3, .210526, 11.4}}) {
+    CAPTURE(c.ranks);
+    CAPTURE(c.microbatches);
+    const ScheduleCosts of{.f = {1}, .b = {1}, .w = {c.w}, .comm = .1};
+    const Timeline made = timeline(make_schedule({.kind = "zb-auto",
+                                                  .ranks = c.ranks,
+                                                  .microbatches = c.microbatches,
+                                                  .memory_limit = c.limit,
+                                                  .costs = of}),
+                                   of);
+    CHECK(made.span_bubble == mw::test::close_to(c.bubble).epsilon(1e-4));
+    CHECK(made.makespan == mw::test::close_to(c.makespan));
+  }
 }
 
 TEST_CASE("zb-auto finds an order for stages that differ a hundredfold") {

@@ -7,6 +7,7 @@
 #include "base/test_close_to.h"
 #include "pipeline/test_pipeline.h"
 #include "pipeline/verifier.h"
+#include "simulate/flat_program.h"
 #include "simulate/test_programs.h"
 #include "trace/breakdown.h"
 #include "trace/memory_curve.h"
@@ -380,6 +381,29 @@ TEST_CASE("a cluster with too few devices is refused") {
   spec.ranks = 4;
   CHECK_THROWS_WITH_AS(simulate(pipeline::make_pipeline(spec), small),
                        "unit.toml: has 2 devices, the plan has 4 ranks", Error);
+}
+
+TEST_CASE("calls know the buffers of their states, and updates behind those their outputs'") {
+  using pipeline::ActionKind;
+  for (const ActionKind kind : {ActionKind::kUpdate, ActionKind::kB}) {
+    pipeline::Program program;
+    pipeline::Fragment& fragment = program.fragments.emplace_back(chain("U", kind, 1));
+    fragment.inputs = {{pipeline::PortKind::kData, ValueId(0), "x"},
+                       {pipeline::PortKind::kState, ValueId(0), "w"}};
+    fragment.graph.outputs = {ValueId(0), ValueId(0)};
+    pipeline::RankProgram& rank = program.ranks.emplace_back();
+    rank.buffers.resize(5);
+    rank.buffers[4].storage.kind = pipeline::Storage::Kind::kView;
+    rank.buffers[4].storage.parent = BufferId(2);
+    pipeline::Command call = call_of(0);
+    call.buffers = {BufferId(0), BufferId(1), BufferId(4), BufferId(3)};
+    rank.commands = {call, call};
+    const FlatRank flat = flatten(program, true, false).ranks[0];
+    const bool updates = kind == ActionKind::kUpdate;
+    CHECK(flat.bindings ==
+          (updates ? std::vector<int32_t>{1, 2, 3, 1, 2, 3} : std::vector<int32_t>{1, 1}));
+    CHECK(flat.calls[1].bindings == (updates ? 3 : 1));
+  }
 }
 
 }  // namespace mw::simulate
