@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "ops/builder.h"
+#include "pipeline/fragment_bytes.h"
 #include "pipeline/memory_plan.h"
 
 using namespace mw;
@@ -321,6 +322,25 @@ TEST_CASE("of a list that is scattered each part lies in its own state, or apart
       if (!one) CHECK(m.alias(parts[i]) == (i == 0 ? first : second));
     }
   }
+}
+
+TEST_CASE("a scattered state holds nothing but the rank's own part, which may be any") {
+  Maker m;
+  const ValueId grad = m.input("grad", f32({256}), PortKind::kState);
+  const ValueId part = m.reduce_scatter(grad, f32({64}));
+  m.output(m.b.relu(m.view(grad, 128, f32({64}))));
+  m.output(m.b.scale(part, 2));
+  m.update(0, m.zero(grad));
+  m.plan();
+  const auto findings = [&] {
+    return fragment_memory_findings(m.fragment, make_fragment_info(m.fragment));
+  };
+  CHECK(findings().empty());
+  REQUIRE(m.alias(part) != grad);
+  m.fragment.alias_of[part.index()] = grad;
+  m.fragment.workspace_offset[part.index()] = Fragment::kNotPlanned;
+  REQUIRE(findings().size() == 1);
+  CHECK(findings()[0].find(", but its byte 0 holds nothing") != std::string::npos);
 }
 
 TEST_CASE("a part that is read in its old form afterwards cannot be made in the flat buffer") {
