@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Time kernels of a GPU with PyTorch into a table for `meshwright calibrate --kernels`.
 
-usage: measure_gpu.py --device NAME -o TABLE.csv [--seconds 0.1]
+usage: measure_gpu.py --device NAME -o TABLE.csv [--seconds 0.1] [--attention cudnn] [--only PART…]
 
 NAME is the device's in the cluster file (H100-SXM-80GB). A row is a kernel and the microseconds
 from the start of one call to the start of the next, of as many as fill --seconds, so that large
@@ -11,7 +11,7 @@ host takes to issue an op, is left out: one row says how long that is.
 | kernel | is | sizes |
 | --- | --- | --- |
 | product | x w^T, as a linear layer calls it; of experts, grouped | batch products of [m, k] by [k, n] |
-| attention, attention_grad | FlashAttention-2, its gradients | batch heads, m queries, n keys, size k |
+| attention, attention_grad | FlashAttention-2 or cuDNN's, its gradients | batch heads, m queries, n keys, size k |
 | stream | a sum or copy of vectors, a fill | m bytes, read and written together |
 | gradient_copy | a block's gradients in bf16 into the f32 buffer that FSDP2 scatters | m elements, for n ranks |
 | loss | cross_entropy of f32 logits, with gradients | m tokens, n words |
@@ -31,8 +31,12 @@ SHORTEST_US = 25
 COLUMNS = ["source", "device", "kernel", "dtype", "batch", "m", "n", "k", "causal", "time_us"]
 
 
+ATTENTION = {"flash": SDPBackend.FLASH_ATTENTION, "cudnn": SDPBackend.CUDNN_ATTENTION}
+
+
 class Table:
-    def __init__(self, device, seconds):
+    def __init__(self, device, seconds, attention):
+        self.attention = ATTENTION[attention]
         name = torch.cuda.get_device_name()
         self.source = f"scripts/measure_gpu.py; PyTorch {torch.__version__}; {name}"
         self.device, self.seconds, self.rows = device, seconds, []
@@ -143,7 +147,7 @@ def attention(table):
                 samples = 32768 // length
                 q, k, v = (normal(samples, heads, length, size) for _ in range(3))
                 sizes = ("bf16", samples * heads, length, length, size, int(causal))
-                with sdpa_kernel(SDPBackend.FLASH_ATTENTION):
+                with sdpa_kernel(table.attention):
 
                     def forward():
                         return F.scaled_dot_product_attention(q, k, v, is_causal=causal)
@@ -208,12 +212,16 @@ def main():
     parser.add_argument("--device", required=True, help="its name in the cluster file")
     parser.add_argument("-o", "--output", required=True, help="the table")
     parser.add_argument("--seconds", type=float, default=0.1, help="of calls a kernel")
+    parser.add_argument("--attention", choices=ATTENTION, default="flash", help="whose kernels")
+    parts = {part.__name__.replace("_", "-"): part
+             for part in (products, grouped_products, attention, streams, gradient_copies, ends)}  # fmt: skip
+    parser.add_argument("--only", choices=parts, nargs="+", default=parts, help="of these parts")
     options = parser.parse_args()
     if not torch.cuda.is_available():
         parser.error("PyTorch finds no GPU here")
-    table = Table(options.device, options.seconds)
-    for part in (products, grouped_products, attention, streams, gradient_copies, ends):
-        part(table)
+    table = Table(options.device, options.seconds, options.attention)
+    for part in options.only:
+        parts[part](table)
         table.write(options.output)
     print(f"{len(table.rows)} kernels in {options.output}")
 

@@ -34,6 +34,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 GPU = torch.cuda.is_available()
 DEVICE = "cuda" if GPU else "cpu"
+KERNELS = {"flash": SDPBackend.FLASH_ATTENTION, "cudnn": SDPBackend.CUDNN_ATTENTION}
 
 
 class Norm(nn.Module):
@@ -57,6 +58,8 @@ def rotated(x, turns):
 
 
 class Attention(nn.Module):
+    kernel = "flash"
+
     def __init__(self, c):
         super().__init__()
         self.heads, self.kv_heads = c["num_attention_heads"], c["num_key_value_heads"]
@@ -79,7 +82,7 @@ class Attention(nn.Module):
         q, k = rotated(q, turns), rotated(k, turns)
         k, v = (self.repeated(t) for t in (k, v))
         q, k, v = (t.transpose(1, 2) for t in (q, k, v))
-        with sdpa_kernel(SDPBackend.FLASH_ATTENTION):
+        with sdpa_kernel(KERNELS[Attention.kernel]):
             out = F.scaled_dot_product_attention(q, k, v, is_causal=True)
         return self.wo(out.transpose(1, 2).contiguous().view(samples, length, -1))
 
@@ -148,6 +151,14 @@ class Block(nn.Module):
         return x + self.ffn(self.ffn_norm(x))
 
 
+def turns_of(c, length):
+    """Of each position's pairs, one factor a pair: [1, length, 1, pairs]."""
+    size = c.get("head_dim", c["hidden_size"] // c["num_attention_heads"])
+    rates = c["rope_theta"] ** (-torch.arange(0, size, 2, device=DEVICE).float() / size)
+    angles = torch.outer(torch.arange(length, device=DEVICE), rates)
+    return torch.polar(torch.ones_like(angles), angles)[None, :, None, :]
+
+
 class Model(nn.Module):
     def __init__(self, c, samples, length):
         super().__init__()
@@ -157,10 +168,7 @@ class Model(nn.Module):
         )
         self.norm = Norm(c["hidden_size"], c["rms_norm_eps"])
         self.output = linear(c["hidden_size"], c["vocab_size"])
-        size = c.get("head_dim", c["hidden_size"] // c["num_attention_heads"])
-        rates = c["rope_theta"] ** (-torch.arange(0, size, 2, device=DEVICE).float() / size)
-        angles = torch.outer(torch.arange(length, device=DEVICE), rates)
-        self.turns = torch.polar(torch.ones_like(angles), angles)[None, :, None, :]
+        self.turns = turns_of(c, length)
 
     def forward(self, tokens):
         x = self.embedding(tokens)
@@ -175,7 +183,8 @@ def keeps_every_second():
 
     aten = torch.ops.aten
     kept = {aten.mm.default, aten._scaled_dot_product_flash_attention.default,
-            aten._scaled_dot_product_efficient_attention.default}  # fmt: skip
+            aten._scaled_dot_product_efficient_attention.default,
+            aten._scaled_dot_product_cudnn_attention.default}  # fmt: skip
 
     def contexts():
         products = {False: 0, True: 0}
@@ -256,6 +265,7 @@ def copies_of_the_group(ops):
 def measured(row, steps, kernels):
     config = json.loads((ROOT / f"models/{row['model']}.json").read_text())
     config["num_hidden_layers"] = int(row["layers"])
+    Attention.kernel = row.get("attention") or "flash"
     model, update, mesh = divided(row, config)
     shape = (int(row["global_batch"]) // mesh["dp"].size(), int(row["seq_len"]))
     inputs, targets = (torch.randint(0, config["vocab_size"], shape, device=DEVICE) for _ in range(2))

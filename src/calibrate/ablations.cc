@@ -25,6 +25,10 @@ std::vector<Ablation> ablations() {
        [](predict::Request& request) { request.options.overlap.messages = true; }},
       {"PTD-P's scatter/gather",
        [](predict::Request& request) { request.options.scatter_gather = false; }},
+      {"kernels that add gradients up",
+       [](predict::Request& request) {
+         request.cluster.stack.accumulation = cluster::Accumulation::kProducts;
+       }},
       {"lists of one tensor a rank, and their copies", attained([](auto& a) {
          a.collective_member = Seconds(0);
          a.collective_copies = 0;

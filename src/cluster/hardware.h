@@ -138,6 +138,11 @@ struct Device {
 // expandable segments or with them (predict/caching_allocator.h).
 enum class Allocator : uint8_t { kPlan, kSegments, kExpandable };
 
+// Who adds a microbatch's gradients to those before it: the products that make them, or kernels of
+// their own; into buffers that a step begins with, or, as autograd does, into the first ones, which
+// are kept as they come or cast to the sum's format.
+enum class Accumulation : uint8_t { kProducts, kBuffers, kAutograd };
+
 // How a software stack runs on the device, and how well it was predicted; from a profile.
 struct Stack {
   std::string name;                  // "megatron"; empty: no profile
@@ -157,6 +162,7 @@ struct Stack {
   bool narrow_saved = false;
   bool attention_copies = false;  // unfused attention copies keys and values (predict/precision.h)
   bool f16_gradients = false;     // those of f16 weights are summed in f16 (predict/precision.h)
+  Accumulation accumulation = Accumulation::kProducts;
   // Other than kPlan: memory is that of FSDP2 and PyTorch's pipelines (predict/torch_memory.h).
   Allocator allocator = Allocator::kPlan;
   // With ZeRO 3 a layer's weights are gathered behind the reductions of the layer before, not while

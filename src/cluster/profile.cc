@@ -13,6 +13,7 @@ namespace mw::cluster {
 namespace {
 
 constexpr std::array<std::string_view, 3> kAllocators = {"plan", "segments", "expandable"};
+constexpr std::array<std::string_view, 3> kAccumulations = {"products", "buffers", "autograd"};
 
 constexpr std::array<ConstantInfo, 31> kConstants = {{
     {"matrix_fraction", 0.05, 1, "of the dense peak, by the largest matrix products"},
@@ -114,6 +115,19 @@ void read_constants(JsonReader reader, std::vector<Constant>& constants) {
   reader.finish();
 }
 
+// By number of the names.
+template <typename Choice, size_t kNames>
+Choice choice(JsonReader& reader, std::string_view key, Choice fallback,
+              const std::array<std::string_view, kNames>& names) {
+  const std::string name = reader.choice_or(key, names[static_cast<size_t>(fallback)], names);
+  return static_cast<Choice>(std::find(names.begin(), names.end(), name) - names.begin());
+}
+
+std::string accumulation_text(Accumulation accumulation) {
+  return fmt::format("accumulation = {}\n",
+                     quoted(kAccumulations[static_cast<size_t>(accumulation)]));
+}
+
 void read_versions(std::vector<JsonReader> readers, Profile& profile) {
   for (JsonReader& reader : readers) {
     Profile::Version& version = profile.versions.emplace_back();
@@ -124,6 +138,8 @@ void read_versions(std::vector<JsonReader> readers, Profile& profile) {
     version.attention_copies =
         reader.boolean_or("attention_copies", profile.stack.attention_copies);
     version.f16_gradients = reader.boolean_or("f16_gradients", profile.stack.f16_gradients);
+    version.accumulation =
+        choice(reader, "accumulation", profile.stack.accumulation, kAccumulations);
     version.gradient_bytes =
         reader.integer_or("gradient_bytes", profile.gradient_bytes, {.min = 1, .max = 8});
     // A version's own format is that of both kinds of halves.
@@ -231,9 +247,9 @@ Profile parse_profile(std::string_view text, const std::string& file) {
   profile.stack.gathers_late = reader.boolean_or("gathers_late", false);
   profile.stack.copies_shards = reader.boolean_or("copies_shards", false);
   profile.stack.prefetch_mb = reader.integer_or("prefetch_mb", 0, {.min = 0});
-  const std::string allocator = reader.choice_or("allocator", kAllocators[0], kAllocators);
-  profile.stack.allocator = static_cast<Allocator>(
-      std::find(kAllocators.begin(), kAllocators.end(), allocator) - kAllocators.begin());
+  profile.stack.allocator = choice(reader, "allocator", Allocator::kPlan, kAllocators);
+  profile.stack.accumulation =
+      choice(reader, "accumulation", Accumulation::kProducts, kAccumulations);
   profile.stack.gathered_again = reader.number_or("gathered_again", 0, {.min = 0, .max = 1});
   profile.gradient_bytes = reader.integer_or("gradient_bytes", 4, {.min = 1, .max = 8});
   profile.bf16_gradient_bytes = reader.integer_or("bf16_gradient_bytes", 0, {.min = 1, .max = 8});
@@ -286,6 +302,8 @@ std::string to_toml(const Profile& profile) {
     text += fmt::format("allocator = {}\n",
                         quoted(kAllocators[static_cast<size_t>(profile.stack.allocator)]));
   }
+  if (profile.stack.accumulation != Accumulation::kProducts)
+    text += accumulation_text(profile.stack.accumulation);
   if (profile.stack.prefetch_mb > 0)
     text += fmt::format("prefetch_mb = {}\n", profile.stack.prefetch_mb);
   if (profile.stack.gathered_again > 0)
@@ -300,6 +318,8 @@ std::string to_toml(const Profile& profile) {
       text += fmt::format("attention_copies = {}\n", version.attention_copies);
     if (version.f16_gradients != profile.stack.f16_gradients)
       text += fmt::format("f16_gradients = {}\n", version.f16_gradients);
+    if (version.accumulation != profile.stack.accumulation)
+      text += accumulation_text(version.accumulation);
     if (version.gradient_bytes != profile.gradient_bytes)
       text += fmt::format("gradient_bytes = {}\n", version.gradient_bytes);
     if (version.bf16_gradient_bytes != profile.bf16_gradient_bytes) {
@@ -350,6 +370,7 @@ void apply(const Profile::Version& version, Cluster& cluster) {
   cluster.stack.overlap = version.overlap;
   cluster.stack.attention_copies = version.attention_copies;
   cluster.stack.f16_gradients = version.f16_gradients;
+  cluster.stack.accumulation = version.accumulation;
   cluster.device.attained.fused_attention = version.fused_attention;
   cluster.device.attained.gradient_bytes = static_cast<double>(version.gradient_bytes);
   cluster.device.attained.bf16_gradient_bytes = static_cast<double>(version.bf16_gradient_bytes);

@@ -9,7 +9,7 @@
 //   source = "…"
 //   overlap = ["grad_reduce"]         # as `simulate --overlap` takes them
 //   scatter_gather, gloo, global_sums, fused_attention, fused_elementwise, fused_linears,
-//   interleaved, keeps_gathered, gradient_bytes, bf16_gradient_bytes
+//   interleaved, keeps_gathered, accumulation, gradient_bytes, bf16_gradient_bytes
 //   error = 0.06                      # standard deviation of log(predicted / measured)
 //   [[versions]]                      # optional; see Profile
 //   runs_that_say = ["a paper"]
@@ -68,13 +68,14 @@ struct Profile {
   // Texts in the source or the notes of a published run that name this stack, where the run's
   // software column names another one (whose layers ran under this stack's engine).
   std::vector<std::string> runs_that_say;
-  // Versions of the stack that hide other work, have another attention or reduce gradients in
-  // another format: of published runs with such texts in source or notes. What a version leaves
+  // Versions of the stack that hide other work, have another attention, add gradients up otherwise
+  // or reduce them in another format: of published runs with such texts in source or notes. What a version leaves
   // out is the profile's.
   struct Version {
     std::vector<std::string> runs_that_say, overlap;
     std::string source;
     bool fused_attention = true, attention_copies = false, f16_gradients = false;
+    Accumulation accumulation = Accumulation::kProducts;
     int64_t gradient_bytes = 4, bf16_gradient_bytes = 0;
     std::vector<Constant> constants;
   };

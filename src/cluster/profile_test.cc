@@ -38,6 +38,7 @@ f16_gradients = true
 gathers_late = true
 copies_shards = true
 allocator = "segments"
+accumulation = "autograd"
 gradient_bytes = 2
 bf16_gradient_bytes = 4
 gathered_again = 0.6667
@@ -50,6 +51,7 @@ overlap = ["serial"]
 fused_attention = true
 attention_copies = false
 f16_gradients = false
+accumulation = "buffers"
 gradient_bytes = 8
 source = "its code"
 constants.launch_us = { value = 3, source = "its paper" }
@@ -109,6 +111,7 @@ TEST_CASE("a profile replaces what a cluster file says of device and links") {
   CHECK(c.stack.gathers_late);
   CHECK(c.stack.copies_shards);
   CHECK(c.stack.allocator == Allocator::kSegments);
+  CHECK(c.stack.accumulation == Accumulation::kAutograd);
   CHECK(c.stack.gathered_again == 0.6667);
   CHECK(c.stack.prefetch_mb == 4096);
   REQUIRE(c.stack.measured.size() == 1);
@@ -126,6 +129,7 @@ TEST_CASE("a version replaces what its profile says") {
   CHECK(c.device.attained.fused_attention);
   CHECK(!c.stack.attention_copies);
   CHECK(!c.stack.f16_gradients);
+  CHECK(c.stack.accumulation == Accumulation::kBuffers);
   CHECK(c.device.attained.gradient_bytes_of(false) == 8);
   CHECK(c.device.attained.gradient_bytes_of(true) == 8);
   CHECK(c.device.attained.launch.value == mw::test::close_to(3e-6));

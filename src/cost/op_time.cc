@@ -365,6 +365,7 @@ bool is_linear(const OpWork& work) { return work.kind == OpWork::Kind::kProduct 
 void join_products(OpWork& before, OpWork& of) {
   of.flops += before.flops;
   of.bytes += before.bytes;
+  of.adds += before.adds;
   of.operand_values += before.operand_values;
   of.new_values += before.new_values;
   of.new_layouts += before.new_layouts;
@@ -488,7 +489,10 @@ void find_casts(const ir::Graph& graph, std::vector<OpWork>& works,
   }
 }
 
-OpTime op_time(const cluster::Device& device, const OpWork& work, bool tf32, Fp8 fp8) {
+namespace {
+
+// Without the kernel that adds its result to a sum.
+OpTime own_time(const cluster::Device& device, const OpWork& work, bool tf32, Fp8 fp8) {
   const cluster::Attained& attained = device.attained;
   OpTime time;
   if (work.kind == OpWork::Kind::kFused) return time;
@@ -549,6 +553,17 @@ OpTime op_time(const cluster::Device& device, const OpWork& work, bool tf32, Fp8
   const double arithmetic = rate > 0 ? work.flops / rate : 0;
   const double memory = memory_time(device, bytes, work.bytes);
   time.device += Seconds(std::max(arithmetic, memory));
+  return time;
+}
+
+}  // namespace
+
+OpTime op_time(const cluster::Device& device, const OpWork& work, bool tf32, Fp8 fp8) {
+  OpTime time = own_time(device, work, tf32, fp8);
+  if (work.kind == OpWork::Kind::kFused || work.adds == 0) return time;
+  time.host += device.attained.host_op;
+  time.device +=
+      device.attained.launch + Seconds(memory_time(device, work.adds, work.adds));
   return time;
 }
 

@@ -68,6 +68,7 @@ struct OpWork {
   bool matrix_product = false;  // runs on the matrix units
   DType dtype = DType::kF32;    // of operand 0
   double flops = 0, bytes = 0;  // the op's own (ops::cost_of)
+  double adds = 0;  // bytes of the kernel behind it that adds its result to a sum; 0: there is none
   ProductShape shape;
   bool narrows = true;  // a product that may run in fp8, an all-gather that may carry it
   // Of an all-gather, for fp8 (find_casts): it carries fp8, as only such products read its result.

@@ -299,6 +299,25 @@ TEST_CASE("the loss and the update move their own multiples of the bytes") {
   CHECK(seconds(OpWork::Kind::kUpdate) == mw::test::close_to(5e6 / 1e12));
 }
 
+TEST_CASE("a kernel behind an op adds its result to a sum, for the host, too") {
+  cluster::Device d = device();
+  d.attained.launch = Seconds(5e-6);
+  d.attained.host_op = Seconds(20e-6);
+  d.attained.memory_fraction = 0.5;
+  const Made made = product(DType::kBF16, 4096, 4096, 4096);
+  for (const Fp8 fp8 : {Fp8::kOff, Fp8::kTensor}) {
+    d.peaks.emplace_back("fp8", cluster::FlopsPerSecond(200e12));
+    OpWork work = work_of(made.graph, made.op);
+    const OpTime alone = op_time(d, work, false, fp8);
+    work.adds = 1e6;  // bytes
+    const OpTime both = op_time(d, work, false, fp8);
+    CHECK((both.device - alone.device).value == mw::test::close_to(5e-6 + 2e-6));
+    CHECK((both.host - alone.host).value == mw::test::close_to(20e-6));
+    work.kind = OpWork::Kind::kFused;  // another op's kernel has it
+    CHECK(op_time(d, work, false, fp8).device.value == 0);
+  }
+}
+
 TEST_CASE("a measured kernel has its rate, a product what its depth leaves of it") {
   cluster::Device d = device();
   d.attained.launch = Seconds(2e-6);

@@ -82,6 +82,8 @@ TEST_CASE("a stack's one linear layer of an input is one product forward and in 
   graph.outputs = {both, again};
   std::vector<OpWork> works;
   for (const ir::Op& op : graph.ops) works.push_back(work_of(graph, op));
+  works[3].adds = 10;
+  works[4].adds = 20;
   find_casts(graph, works);
   fuse_linears(graph, works);
   const auto one = [](int64_t m, int64_t n, int64_t k) { return ProductShape{1, m, n, k}; };
@@ -94,6 +96,7 @@ TEST_CASE("a stack's one linear layer of an input is one product forward and in 
   CHECK(works[2].shape == one(64, 32, 32));
   CHECK(works[3].kind == OpWork::Kind::kFused);
   CHECK(works[4].shape == one(64, 32, 64));
+  CHECK(works[4].adds == 10 + 20);
   CHECK(works[4].bytes == bytes(64 * 64 + 64 * 32 + 64 * 32));
   CHECK(works[5].kind == OpWork::Kind::kFused);
   CHECK(works[6].kind == OpWork::Kind::kFused);

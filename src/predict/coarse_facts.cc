@@ -67,7 +67,9 @@ CoarseFacts::ProbeKey CoarseFacts::work_key(const Plan& plan) const {
   probe.microbatch = base_.global_batch / (plan.dp * plan.units());
   probe.pp = plan.pp > 1 ? 2 : 1;
   probe.dp = plan.ep;
-  if (base_.options.fp8 != cost::Fp8::kOff && base_.cluster.stack.narrow_saved)
+  const cluster::Stack& stack = base_.cluster.stack;
+  if ((base_.options.fp8 != cost::Fp8::kOff && stack.narrow_saved) ||
+      stack.accumulation == cluster::Accumulation::kAutograd)
     probe.microbatches = plan.units();
   key.tp = plan.tp;
   key.ep = plan.ep;

@@ -489,6 +489,31 @@ void FragmentCoster::find_product_rings(const Fragment& fragment, FragmentCost& 
   }
 }
 
+// What an op adds to a sum of microbatches it makes alone where the stack does not add there, in the
+// weights' format.
+cost::OpWork FragmentCoster::work_of(const ir::Graph& graph, const ir::Op& op, bool update) const {
+  const cluster::Accumulation by = cluster_.stack.accumulation;
+  if (!op.accumulates || by == cluster::Accumulation::kProducts)
+    return cost::work_of(graph, op, update);
+  ir::Op alone = op;
+  alone.accumulates = false;
+  alone.operands.pop_back();
+  cost::OpWork work = cost::work_of(graph, alone, update);
+  const ir::TensorType& sum = graph.type(op.results[0]);
+  const auto elements = static_cast<double>(sum.elements());
+  const auto size = static_cast<double>(dtype_size(sum.dtype));
+  const double kept =
+      half_weights_ ? cluster_.device.attained.gradient_bytes_of(bf16_weights_) : size;
+  const double made = half_weights_ ? 2 : size;
+  work.bytes -= (size - made) * elements;
+  const double first = by == cluster::Accumulation::kBuffers ? made + 2 * kept
+                       : kept == made || program_.microbatches == 1 ? 0
+                                                                    : made + kept;
+  const double runs = std::max(1, program_.microbatches);
+  work.adds = (first + (runs - 1) * (made + 2 * kept)) / runs * elements;
+  return work;
+}
+
 FragmentCost FragmentCoster::cost(const Fragment& fragment, int32_t rank) {
   FragmentCost cost;
   cost.update = fragment.kind == pipeline::ActionKind::kUpdate;
@@ -507,7 +532,7 @@ FragmentCost FragmentCoster::cost(const Fragment& fragment, int32_t rank) {
     } else if (is_alias(fragment, op)) {
       made.alias = true;
     } else {
-      cost::OpWork work = cost::work_of(graph, op, cost.update);
+      cost::OpWork work = work_of(graph, op, cost.update);
       const cost::ProductRole role = roles[cost.ops.size()];
       if (role == cost::ProductRole::kLogits) work.kind = cost::OpWork::Kind::kLogits;
       work.narrows = role == cost::ProductRole::kLinear;

@@ -43,6 +43,7 @@ class HandFragment {
     op.attrs = std::move(attrs);
     op.operands = std::move(operands);
     op.work = work;
+    op.accumulates = accumulates;
     if (again) op.recompute = RegionId(0);
     return graph().op(graph().add_op(std::move(op), std::move(types))).results;
   }
@@ -76,9 +77,10 @@ class HandFragment {
   pipeline::Program program;
   cluster::Cluster on = unit_cluster(1, 1);
   Options options;
-  // Of the ops that are added: what they are of, and whether they are recomputed ones.
+  // Of the ops that are added: what they are of, and whether they are recomputed ones, and add to
+  // their last operand.
   ir::Work work = ir::Work::kForward;
-  bool again = false;
+  bool again = false, accumulates = false;
 
  private:
   std::vector<int64_t> sizes_of(ValueId v) {
@@ -363,6 +365,47 @@ TEST_CASE("attention over parts of a sequence rings with keys and values, and th
     CHECK(cost.rings[0].computes == std::vector<int32_t>{2});
     CHECK(cost.rings[0].collectives ==
           (backward ? std::vector<int32_t>{0, 1, 3, 4} : std::vector<int32_t>{0, 1}));
+  }
+}
+
+TEST_CASE("products add gradients up, or kernels behind them, which autograd's first do not have") {
+  using cluster::Accumulation;
+  struct Case {
+    Accumulation by;
+    DType weights;
+    double kept;  // bytes of an element in which gradients are summed
+    int32_t microbatches;
+    double adds, bytes;  // an element of the gradient
+  };
+  constexpr double kOperands = 2.0 * (4 * 8 + 4 * 16) / (8 * 16);  // bytes, of half precision
+  for (const Case& c :
+       {Case{Accumulation::kProducts, DType::kBF16, 4, 4, 0, kOperands + 8},
+        {Accumulation::kBuffers, DType::kBF16, 4, 4, 10, kOperands + 2},
+        {Accumulation::kBuffers, DType::kBF16, 2, 4, 6, kOperands + 2},
+        {Accumulation::kBuffers, DType::kF32, 2, 1, 12, 2 * kOperands + 4},
+        {Accumulation::kAutograd, DType::kBF16, 4, 1, 0, kOperands + 2},
+        {Accumulation::kAutograd, DType::kBF16, 4, 4, (6 + 3 * 10) / 4.0, kOperands + 2},
+        {Accumulation::kAutograd, DType::kBF16, 2, 4, 3 * 6 / 4.0, kOperands + 2},
+        {Accumulation::kAutograd, DType::kF32, 4, 2, 12 / 2.0, 2 * kOperands + 4}}) {
+    HandFragment hand(ActionKind::kB);
+    hand.on.stack.accumulation = c.by;
+    hand.on.device.attained.gradient_bytes = c.kept;
+    hand.program.microbatches = c.microbatches;
+    pipeline::Buffer weights;
+    weights.category = pipeline::Category::kWeights;
+    const ir::TensorType type = ir::make_type(c.weights, {1});
+    weights.layout = {type, type, sharding::replicated(1)};
+    hand.program.ranks[0].buffers.push_back(weights);
+    hand.work = ir::Work::kWeightGrad;
+    const ValueId dy = hand.input({4, 8}, PortKind::kData, c.weights),
+                  x = hand.input({4, 16}, PortKind::kData, c.weights),
+                  sum = hand.input({8, 16}, PortKind::kState, DType::kF32);
+    hand.accumulates = true;
+    hand.add(OpKind::kDot, ir::DotAttrs{"bn", "bk", "nk"}, {dy, x, sum}, {8, 16}, DType::kF32);
+    const FragmentCost cost = hand.cost();
+    CHECK(cost.works[0].adds == c.adds * 8 * 16);
+    CHECK(cost.works[0].bytes == c.bytes * 8 * 16);
+    CHECK(cost.works[0].shape == cost::ProductShape{1, 8, 16, 4});
   }
 }
 
