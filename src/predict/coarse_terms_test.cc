@@ -132,6 +132,21 @@ TEST_CASE("sums over replicas are in the format of gradients, before the norm th
   }
 }
 
+TEST_CASE("what is saved in eight bits takes as many in estimates") {
+  Request request = request_for("llama3-8b", 8);
+  request.cluster.stack.autograd = request.cluster.stack.narrow_saved = true;
+  request.cluster.device.peaks.emplace_back("fp8", cluster::FlopsPerSecond(200e12));
+  request.cluster.device.attained.fused_attention = true;
+  request.seq_len = 2048;
+  REQUIRE(set_precision(request, "fp8"));
+  for (const char* plan :
+       {"tp=4,microbatches=2", "dp=4,microbatches=1,zero=3", "dp=2,pp=4,microbatches=8",
+        "dp=2,tp=2,pp=4,microbatches=4,sp,recompute=selective",
+        "pp=4,microbatches=8,schedule=interleaved-zb,chunks=2",
+        "pp=4,microbatches=8,schedule=zb-h2"})
+    check(request, plan, {.memory = 0.03});
+}
+
 TEST_CASE("bounds of memory that ranks share are those of the kind of blocks that has less") {
   Request request = request_for("deepseek-v3", 6);  // three blocks with one MLP before the others
   request.seq_len = 512;

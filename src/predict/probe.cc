@@ -47,11 +47,39 @@ void drop_update(pipeline::Program& program) {
   }
 }
 
-double saved_bytes(const Fragment& fragment, const std::vector<pipeline::Port>& ports) {
+// [fragment][port, inputs, then outputs] what the buffer of a call takes of the value's bytes.
+using KeptShares = std::vector<std::vector<double>>;
+
+// Of what is saved in eight bits (narrow_saved.h), which fragments do not say.
+KeptShares kept_shares(const pipeline::Program& program) {
+  KeptShares shares(program.fragments.size());
+  for (const pipeline::RankProgram& rank : program.ranks) {
+    for (const Command& command : rank.commands) {
+      if (command.kind != Command::Kind::kCall) continue;
+      const Fragment& fragment = program.fragments[command.fragment.index()];
+      std::vector<double>& here = shares[command.fragment.index()];
+      here.clear();
+      for (size_t p = 0; p < command.buffers.size(); ++p) {
+        const size_t inputs = fragment.inputs.size();
+        const pipeline::Port& port = p < inputs ? fragment.inputs[p] : fragment.outputs[p - inputs];
+        const auto whole = static_cast<double>(fragment.graph.type(port.value).bytes().value);
+        const Bytes kept = rank.buffers[command.buffers[p].index()].bytes();
+        here.push_back(whole > 0 ? static_cast<double>(kept.value) / whole : 1);
+      }
+    }
+  }
+  return shares;
+}
+
+// `shares`: of `ports`, from `first` on; empty: all of their bytes.
+double saved_bytes(const Fragment& fragment, const std::vector<pipeline::Port>& ports,
+                   const std::vector<double>& shares, size_t first) {
   double bytes = 0;
-  for (const pipeline::Port& port : ports) {
+  for (size_t p = 0; p < ports.size(); ++p) {
+    const pipeline::Port& port = ports[p];
     if (port.kind == pipeline::PortKind::kSaved || port.kind == pipeline::PortKind::kCarried)
-      bytes += static_cast<double>(fragment.graph.type(port.value).bytes().value);
+      bytes += static_cast<double>(fragment.graph.type(port.value).bytes().value) *
+               (shares.empty() ? 1 : shares[first + p]);
   }
   return bytes;
 }
@@ -64,12 +92,16 @@ void add_gaps(const simulate::CallTime& time, size_t i, Facts& facts) {
 
 // `slice`: whose calls; -1: all.
 void add_calls(const pipeline::Program& program, const pipeline::RankProgram& rank,
-               const std::vector<simulate::CallTime>& times, int32_t slice, Facts& facts) {
+               const std::vector<simulate::CallTime>& times, const KeptShares& kept, int32_t slice,
+               Facts& facts) {
+  const std::vector<double> all;
   for (const Command& command : rank.commands) {
     if (command.kind != Command::Kind::kCall) continue;
     if (slice >= 0 && command.action.slice != slice) continue;
     const Fragment& fragment = program.fragments[command.fragment.index()];
     const simulate::CallTime& time = times[command.fragment.index()];
+    const std::vector<double>& shares = kept.empty() ? all : kept[command.fragment.index()];
+    const size_t inputs = fragment.inputs.size();
     const auto workspace = static_cast<double>(fragment.workspace.value);
     if (fragment.kind == ActionKind::kF || fragment.kind == ActionKind::kB)
       facts[kWorkspace] = std::max(facts[kWorkspace], workspace);
@@ -80,17 +112,17 @@ void add_calls(const pipeline::Program& program, const pipeline::RankProgram& ra
     switch (fragment.kind) {
       case ActionKind::kF:
         facts[kForward] = time.whole.value;
-        facts[kSaved] = saved_bytes(fragment, fragment.outputs);
+        facts[kSaved] = saved_bytes(fragment, fragment.outputs, shares, inputs);
         break;
       case ActionKind::kI:
         facts[kInputGrad] = time.whole.value;
         add_gaps(time, 0, facts);
-        facts[kSavedByInputGrad] = saved_bytes(fragment, fragment.outputs);
+        facts[kSavedByInputGrad] = saved_bytes(fragment, fragment.outputs, shares, inputs);
         break;
       case ActionKind::kW:
         facts[kWeightGrad] = time.whole.value;
         add_gaps(time, 1, facts);
-        facts[kSavedForWeights] = saved_bytes(fragment, fragment.inputs);
+        facts[kSavedForWeights] = saved_bytes(fragment, fragment.inputs, shares, 0);
         break;
       case ActionKind::kB:
         facts[kBackward] = time.whole.value;
@@ -273,6 +305,7 @@ ProbePrograms::Sample ProbePrograms::compile_sample(const std::vector<int64_t>& 
   constexpr bool kArenas = false;
   sample.program = in_precision(std::move(compiled.train), request_.precision, memory, kArenas);
   if (sample.program.ranks.size() > 1) find_boundary(sample.program, sample.boundary);
+  if (memory.narrow != cost::Fp8::kOff) sample.kept_shares = kept_shares(sample.program);
   strip(sample.program);
   drop_update(sample.program);
   return sample;
@@ -294,12 +327,12 @@ pipeline::Program ProbePrograms::placed(const Sample& sample, const View& view) 
   return program;
 }
 
-std::vector<Facts> ProbePrograms::facts_of(const pipeline::Program& program, const View& view,
-                                           int32_t slice) const {
-  const std::vector<simulate::CallTime> times = times_on(program, request_, view.pp);
+std::vector<Facts> ProbePrograms::facts_of(const Sample& sample, const pipeline::Program& placed,
+                                           const View& view, int32_t slice) const {
+  const std::vector<simulate::CallTime> times = times_on(placed, request_, view.pp);
   std::vector<Facts> facts;
-  for (const pipeline::RankProgram& rank : program.ranks)
-    add_calls(program, rank, times, slice, facts.emplace_back());
+  for (const pipeline::RankProgram& rank : placed.ranks)
+    add_calls(placed, rank, times, sample.kept_shares, slice, facts.emplace_back());
   return facts;
 }
 
@@ -309,7 +342,7 @@ Probe ProbePrograms::on(int64_t dp, int64_t pp, int64_t microbatch, int64_t micr
   const Samples& samples = shown->second;
   const View view{dp, pp, microbatch, shown->first, microbatches};
   const auto whole = [&](const Sample& sample) {
-    return facts_of(placed(sample, view), view, -1)[0];
+    return facts_of(sample, placed(sample, view), view, -1)[0];
   };
   Probe made;
   if (samples.size() == 2) {
@@ -323,7 +356,7 @@ Probe ProbePrograms::on(int64_t dp, int64_t pp, int64_t microbatch, int64_t micr
   const std::vector<int64_t>& layers = sample.plan.layers;
   const bool alternating = alternates() && (layers.size() > 4 || layers[0] == 1);
   const auto of_slice = [&](int32_t slice) {
-    const std::vector<Facts> facts = facts_of(program, view, slice);
+    const std::vector<Facts> facts = facts_of(sample, program, view, slice);
     return alternating ? StageFacts::of_alternating(facts, layers)
                        : StageFacts::of_four(facts, layers);
   };

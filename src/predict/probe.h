@@ -67,7 +67,10 @@ class ProbePrograms {
     pipeline::Program program;  // no more of it than the facts are read from
     compile::Plan plan;
     Boundary boundary;
-    int64_t largest = 1;                // of the sizes that do not depend on the microbatch
+    int64_t largest = 1;  // of the sizes that do not depend on the microbatch
+    // [fragment][port, inputs, then outputs] what a buffer takes of the value's bytes; no
+    // fragments: all of them.
+    std::vector<std::vector<double>> kept_shares;
     std::optional<GrowingSizes> sizes;  // from here to the next number of sequences
   };
   // Where and with which microbatch the programs are looked at.
@@ -89,8 +92,8 @@ class ProbePrograms {
   Compiled::const_iterator shown_by(int64_t microbatch) const;
   static pipeline::Program placed(const Sample& sample, const View& view);
   // `slice`: whose calls; -1: all.
-  std::vector<Facts> facts_of(const pipeline::Program& program, const View& view,
-                              int32_t slice) const;
+  std::vector<Facts> facts_of(const Sample& sample, const pipeline::Program& placed,
+                              const View& view, int32_t slice) const;
 
   Request request_;
   int64_t blocks_ = 0;
