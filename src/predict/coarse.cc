@@ -33,12 +33,6 @@ std::vector<int64_t> blocks_of(const Plan& plan, int64_t blocks) {
   return counts;
 }
 
-// Of so many blocks from `place` on those of the model's second kind (stage_facts.h).
-int64_t second_blocks(const models::ModelConfig& model, int64_t place, int64_t blocks) {
-  if (model.window > 0) return (place + blocks) / 2 - place / 2;
-  return std::clamp<int64_t>(dense_blocks(model) - place, 0, blocks);
-}
-
 double state_bytes(const Facts& facts) {
   return facts[kWeights] + facts[kGradients] + facts[kOptimizer];
 }
@@ -347,13 +341,21 @@ void Coarse::fill_states(const Setting& setting) {
 // Ranks meet once in the update, those with replicas of a stage before: the last to come decides
 // when.
 double Coarse::update_seconds(const Setting& setting, const std::vector<double>& ends) {
+  if (!replica_sums_) replica_sums_ = replica_sums(setting);
+  std::vector<double> over_replicas(ends.size(), 0);
+  for (const ReplicaSum& sum : *replica_sums_) {
+    for (const int32_t rank : sum.ranks) over_replicas[static_cast<size_t>(rank)] += sum.seconds;
+  }
+  const bool beside = sums_go_beside() && !setting.bare;
+  const std::vector<Sums> sums =
+      beside ? sums_beside(setting, over_replicas) : std::vector<Sums>(ends.size());
   double meet = 0, behind = 0;
   for (size_t r = 0; r < ends.size(); ++r) {
     const Facts& facts = states_[r];
-    meet = std::max(meet, ends[r] + facts[kUpdateBefore]);
-    behind = std::max(behind, facts[kUpdate] - facts[kUpdateBefore]);
+    meet = std::max(meet, ends[r] + sums[r].behind + facts[kUpdateBefore]);
+    behind = std::max(behind, facts[kUpdate] - facts[kUpdateBefore] + sums[r].slower);
   }
-  if (!replica_sums_) replica_sums_ = replica_sums(setting);
+  if (sums_go_beside()) return meet + behind;
   for (const ReplicaSum& sum : *replica_sums_) {
     double came = 0, before = 0;
     for (const int32_t rank : sum.ranks) {
@@ -376,7 +378,7 @@ Seconds Coarse::step(const Setting& now) {
                         (now.orders.long_microbatches - now.orders.short_microbatches);
     for (size_t r = 0; r < ends_.size(); ++r) ends_[r] += more * (ends_[r] - short_ends_[r]);
   }
-  return Seconds(update_seconds(now, ends_));
+  return Seconds(update_seconds(now, ends_) + gathers_beside(now));
 }
 
 // ZeRO 2 scatters every microbatch's gradients of a stage, ZeRO 3 gathers its weights for forward

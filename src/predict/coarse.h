@@ -120,6 +120,19 @@ class Coarse {
   void run(const Order& order, const Setting& setting, std::vector<double>& ends);
   void run_memory(const Order& order, const Setting& now, std::vector<double>& most);
   double update_seconds(const Setting& setting, const std::vector<double>& ends);
+  // A stage's part of what a rank sums or gathers beside calls (coarse_beside.cc).
+  struct Part;
+  bool sums_go_beside() const {
+    return base_.options.overlap.grad_reduce && !base_.options.overlap.grad_reduce_idle;
+  }
+  std::vector<std::vector<Part>> parts_of_ranks(const Setting& setting, Fact fact) const;
+  // [rank] seconds of its sums behind its last call, and what sums before that end slow down.
+  struct Sums {
+    double behind = 0, slower = 0;
+  };
+  std::vector<Sums> sums_beside(const Setting& setting, const std::vector<double>& over_replicas);
+  // By how much the first forwards begin or end later for what is gathered beside them.
+  double gathers_beside(const Setting& setting);
   void fill_needs(const Setting& now, const std::function<double(double, double)>& grown);
   void fill_states(const Setting& setting);
   // Ranks that hold the same stages, and how long the sum of these stages' gradients takes.

@@ -56,6 +56,11 @@ int64_t dense_blocks(const models::ModelConfig& model) {
   return model.mixture.experts > 0 ? std::min(model.mixture.dense_layers, model.layers) : 0;
 }
 
+int64_t second_blocks(const models::ModelConfig& model, int64_t place, int64_t blocks) {
+  if (model.window > 0) return (place + blocks) / 2 - place / 2;
+  return std::clamp<int64_t>(dense_blocks(model) - place, 0, blocks);
+}
+
 CoarseFacts::CoarseFacts(Request request) : base_(std::move(request)) {}
 CoarseFacts::~CoarseFacts() = default;
 

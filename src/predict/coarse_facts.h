@@ -22,6 +22,8 @@ namespace mw::predict {
 
 // Blocks with one MLP before those with experts.
 int64_t dense_blocks(const models::ModelConfig& model);
+// Of so many blocks from `place` on those of the model's second kind (stage_facts.h).
+int64_t second_blocks(const models::ModelConfig& model, int64_t place, int64_t blocks);
 
 class CoarseFacts {
  public:

@@ -102,6 +102,26 @@ Order::Microbatches Order::sort_actions(const pipeline::Schedule& schedule) {
   return made_of;
 }
 
+std::vector<Order::Tail> Order::tails(const std::vector<double>& costs) const {
+  std::vector<Tail> tails(rank_of_.size());
+  std::vector<double> behind(static_cast<size_t>(ranks_), 0);
+  std::vector<char> found(tails.size(), 0);
+  size_t left = tails.size();
+  for (size_t i = steps_.size(); i-- > 0 && left > 0;) {
+    const Step& step = steps_[i];
+    const double seconds = costs[static_cast<size_t>(step.cost)];
+    double& here = behind[static_cast<size_t>(step.rank)];
+    here += seconds;
+    const ActionKind kind = kind_of(step);
+    const auto copy = static_cast<size_t>(step.copy);
+    if (found[copy] != 0 || (kind != ActionKind::kB && kind != ActionKind::kW)) continue;
+    tails[copy] = {here, seconds};
+    found[copy] = 1;
+    --left;
+  }
+  return tails;
+}
+
 void Order::run_memory(const std::vector<Kept>& kept, const Passed& passed,
                        std::vector<double>& most) const {
   most.assign(static_cast<size_t>(ranks_), 0);

@@ -77,6 +77,14 @@ class Order {
   void run_memory(const std::vector<Kept>& kept, const Passed& passed,
                   std::vector<double>& most) const;
 
+  // Seconds of a rank's work from when a copy's last backward that makes gradients of weights
+  // begins, to the rank's end; and of that backward alone.
+  struct Tail {
+    double to_end = 0, backward = 0;
+  };
+  // `costs`: as of `run`. [copy]; what has no such backward has zeros.
+  std::vector<Tail> tails(const std::vector<double>& costs) const;
+
   // [copy] slots that its channels have, as the compiler counts them (compile/channels.h): for
   // what it receives, where the backward reads that too (`held`) or not, and for gradients.
   struct Slots {

@@ -57,3 +57,30 @@ TEST_CASE("an order has the slots of the program's channels, under every kind of
     }
   }
 }
+
+TEST_CASE("a copy's last backward is told with what its rank does from then on") {
+  const auto order_of = [](const char* plan) {
+    return Order(pipeline::make_schedule(compile::schedule_request(compile::parse_plan(plan))));
+  };
+  const auto costs_of = [](const Order& order) {  // F, I, W and B of every stage
+    std::vector<double> costs;
+    for (int32_t s = 0; s < order.stages(); ++s) costs.insert(costs.end(), {1, 2, 3, 10});
+    return costs;
+  };
+  const Order whole = order_of("pp=2,microbatches=4");
+  for (const Order::Tail& tail : whole.tails(costs_of(whole))) {
+    CHECK(tail.to_end == 10);
+    CHECK(tail.backward == 10);
+  }
+  // The first stages' backwards are last on each rank: of all microbatches of a round.
+  const Order chunks = order_of("pp=2,microbatches=4,schedule=interleaved-1f1b,chunks=2");
+  const std::vector<Order::Tail> tails = chunks.tails(costs_of(chunks));
+  CHECK(tails[0].to_end == 10);
+  CHECK(tails[2].to_end == 10 + 2 * 10);
+  CHECK(tails[2].backward == 10);
+  const Order split = order_of("pp=2,microbatches=4,schedule=zb-h1");
+  CHECK(split.tails(costs_of(split))[0].backward == 3);
+  // Each replica of a stage has its own.
+  CHECK(order_of("pp=2,microbatches=2,schedule=chimera").tails(std::vector<double>(8, 1)).size() ==
+        4);
+}

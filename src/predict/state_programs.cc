@@ -49,6 +49,8 @@ void add_update(const pipeline::Program& program, const pipeline::RankProgram& r
     const simulate::CallTime& time = times[command.fragment.index()];
     facts[kUpdate] = time.whole.value;
     facts[kUpdateBefore] = time.before.value;
+    facts[kUpdateSums] = time.sums.value;
+    facts[kUpdateGathers] = time.gathers.value;
     facts[kUpdateWorkspace] =
         static_cast<double>(program.fragments[command.fragment.index()].workspace.value);
   }

@@ -38,19 +38,39 @@ std::vector<int32_t> forwards_beside(const pipeline::Program& program,
   return beside;
 }
 
-CallTime time_of(const FragmentCost& cost, const Slowdowns& slowdowns, size_t labels) {
+// `sums_before`: what reads only gradients is done before the call begins.
+CallTime time_of(const FragmentCost& cost, const Slowdowns& slowdowns, size_t labels,
+                 bool sums_before = false) {
   CallTime time;
   Walk walk;
-  walk.begin(cost, 0);
+  std::vector<double> state_ready;
+  double begin = 0;
+  if (sums_before) {
+    for (const OpCost& op : cost.ops) begin += op.label >= 0 ? 2 * op.device : 0;
+    int32_t ports = 0;
+    for (const int32_t port : cost.state_reads) ports = std::max(ports, port + 1);
+    state_ready.assign(static_cast<size_t>(ports), 0);
+  }
+  walk.begin(cost, begin);
+  if (sums_before) std::fill(walk.streams.begin() + 1, walk.streams.end(), 0.0);
+  const WalkOptions options{.slowdowns = slowdowns,
+                            .state_ready = sums_before ? &state_ready : nullptr};
   double meet = 0;
   bool met = false;
-  while (advance(cost, walk, {.slowdowns = slowdowns}, meet)) {
-    if (!met) time.before = Seconds(meet);
-    met = true;
+  while (advance(cost, walk, options, meet)) {
+    if (!met && meet >= begin) {
+      time.before = Seconds(meet - begin);
+      met = true;
+    }
     finish_cross(cost, walk, meet, meet + cost.ops[walk.next].device);
   }
-  time.whole = Seconds(walk.end);
-  time.gaps = Seconds(divide(cost, walk, 0, walk.end, labels).gaps);
+  const double end = std::max(walk.end, begin);
+  time.whole = Seconds(end - begin);
+  for (size_t o = 0; o < cost.ops.size() && sums_before; ++o) {
+    if (cost.ops[o].label >= 0 && !cost.ops[o].alias && walk.spans[o].start < begin)
+      time.sums = std::max(time.sums, Seconds(std::min(walk.spans[o].end, begin)));
+  }
+  time.gaps = Seconds(divide(cost, walk, begin, end, labels).gaps);
   time.lead = Seconds(std::max(0.0, walk.end - walk.host));
   if (!met) time.before = time.whole;
   for (const std::vector<Interval>& level : link_use(cost, walk.spans, ~uint32_t{0})) {
@@ -100,8 +120,19 @@ std::vector<CallTime> call_times(const pipeline::Program& program, const cluster
     const std::vector<int32_t>& of = places_of[static_cast<size_t>(caller[f])];
     for (size_t i = 0; i < of.size(); ++i) {
       if (i > 0 && coster.lie_alike(fragment, of[0], of[i])) continue;
-      const FragmentCost cost = coster.cost(fragment, of[i]);
-      CallTime time = time_of(cost, slowdowns, labels.names().size());
+      FragmentCost cost = coster.cost(fragment, of[i]);
+      const bool update = fragment.kind == pipeline::ActionKind::kUpdate;
+      Seconds gathers;
+      for (const int32_t o : cost.gathers) {
+        if (!update || !options.overlap.param_gather) break;
+        OpCost& op = cost.ops[static_cast<size_t>(o)];
+        gathers += Seconds(op.device);
+        op.alias = true;
+      }
+      CallTime time =
+          time_of(cost, slowdowns, labels.names().size(),
+                  update && options.overlap.grad_reduce && !options.overlap.grad_reduce_idle);
+      time.gathers = gathers;
       if (beside[f] >= 0 && options.overlap.pairs && has_exchanges(cost) && !cost.crosses) {
         const FragmentCost forward =
             coster.cost(program.fragments[static_cast<size_t>(beside[f])], of[i]);

@@ -16,7 +16,10 @@ struct CallTime {
   std::vector<Seconds> links;  // [level] when collectives have the device's links there
   Seconds gaps;    // of it, in which the device waits for the host or for another stream
   Seconds paired;  // of a whole backward: what it and the rank's forward save, laid together
-  Seconds lead;    // how far the host is ahead at the end: what could come then waits less for it
+  // Of an update: sums of gradients that may go beside the backward pass, and gathers that go
+  // beside the next step's first calls, both one after the other; neither is in `whole`.
+  Seconds sums, gathers;
+  Seconds lead;  // how far the host is ahead at the end: what could come then waits less for it
 };
 
 // [fragment] its time on the first pipeline rank that calls it, where nobody is waited for; zero

@@ -79,6 +79,54 @@ TEST_CASE("a call that meets other ranks knows when it first does, and waits for
   CHECK(time.links[0].value == doctest::Approx(2 * 16.0 / 3));
 }
 
+TEST_CASE("an update's sums and gathers that go beside other calls are not in its time") {
+  pipeline::Fragment update;
+  update.name = "UPDATE";
+  update.kind = ActionKind::kUpdate;
+  const ir::TensorType type = ir::make_type(DType::kF32, {1});
+  ir::CollectiveAttrs attrs;
+  attrs.group = kTp;
+  ir::Op sum, step, gather;
+  sum.kind = ir::OpKind::kAllReduce;
+  step.kind = ir::OpKind::kRelu;
+  gather.kind = ir::OpKind::kAllGather;
+  sum.attrs = gather.attrs = attrs;
+  ValueId last = update.graph.add_input(type, "gradient");
+  pipeline::Port& gradient = update.inputs.emplace_back();
+  gradient.value = last;
+  gradient.kind = pipeline::PortKind::kState;
+  for (ir::Op* op : {&sum, &step, &gather}) {
+    op->operands = {last};
+    const OpId id = update.graph.add_op(std::move(*op), {type});
+    last = update.graph.op(id).results[0];
+  }
+  update.global_types.assign(4, type);
+  update.shardings.assign(4, sharding::replicated(1));
+  update.launches.resize(3);
+  pipeline::plan_fragment(update);
+  pipeline::Program program = program_of({update}, 1);
+  program.ranks[0].commands = {call_of(0)};
+  Options options;
+  CallTime time = call_times(program, nodes_of_three(), options)[0];
+  const double gathers = time.whole.value - 4 - 1;
+  CHECK(gathers > 0);
+  CHECK(time.sums.value == 0);
+  CHECK(time.gathers.value == 0);
+  options.overlap.grad_reduce = true;
+  time = call_times(program, nodes_of_three(), options)[0];
+  CHECK(time.sums.value == 4);
+  CHECK(time.whole.value == 1 + gathers);
+  CHECK(time.before.value == 1 + gathers);
+  options.overlap.param_gather = true;
+  time = call_times(program, nodes_of_three(), options)[0];
+  CHECK(time.gathers.value == gathers);
+  CHECK(time.whole.value == 1);
+  options.overlap.grad_reduce_idle = true;  // where that is, only the whole step shows
+  time = call_times(program, nodes_of_three(), options)[0];
+  CHECK(time.sums.value == 0);
+  CHECK(time.whole.value == 4 + 1);
+}
+
 TEST_CASE("a fragment takes what it takes on the first rank that calls it") {
   const pipeline::Fragment f = sequence("F", ActionKind::kF, "ccrc", kTp);
   pipeline::Program program = program_of({f, f, f, f}, 3);
