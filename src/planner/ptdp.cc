@@ -3,6 +3,7 @@
 // data parallelism with the rest; the microbatch that its pipeline makes fastest; interleaving.
 #include <algorithm>
 #include <optional>
+#include <string>
 #include <utility>
 
 #include <fmt/format.h>
@@ -95,13 +96,20 @@ class Rules {
   std::vector<Plan> with_chunks(const Plan& plan, Found& found) {
     std::vector<Plan> plans{plan};
     if (plan.pp == 1) return plans;
+    not_interleaved_ =
+        fmt::format("{} layers give no equal chunks on {} ranks", base_.model.layers, plan.pp);
     for (const int64_t chunks : chunk_counts(request_, plan.pp)) {
       if (chunks == 1) continue;
       Plan interleaved = plan;
       interleaved.schedule =
           pipeline::kind_with_chunks(pipeline::kind_of(plan.schedule), chunks).name;
       interleaved.chunks = chunks;
-      if (!coarse_.has_order(interleaved)) continue;
+      if (!coarse_.has_order(interleaved)) {
+        not_interleaved_ = fmt::format("it takes multiples of {} microbatches, not {}", plan.pp,
+                                       plan.microbatches);
+        continue;
+      }
+      not_interleaved_ = "more chunks do not fit";
       found.candidates += 1;
       if (peak(interleaved) <= limit_ * kMemorySlack) plans.push_back(interleaved);
     }
@@ -144,20 +152,25 @@ class Rules {
             : "section 3.5: activations fit, so that nothing is computed twice");
   }
 
-  static void explain_schedule(const Plan& plan, Found& found) {
+  void explain_schedule(const Plan& plan, Found& found) const {
     if (plan.pp == 1) return;
+    const bool slower =
+        std::any_of(found.plans.begin(), found.plans.end(),
+                    [](const Candidate& candidate) { return candidate.plan.chunks > 1; });
     found.choices.push_back(
         {fmt::format("schedule={},chunks={}", plan.schedule, plan.chunks),
          plan.chunks > 1
              ? "section 2.2: the interleaved schedule divides the bubble by the chunks; the fastest"
-             : "section 2.2: more chunks cost more in messages than they save in bubble, or do not "
-               "fit"});
+             : "section 2.2: not the interleaved schedule: " +
+                   (slower ? "more chunks cost more in messages than they save in bubble"
+                           : not_interleaved_)});
   }
 
   const Request& request_;
   const predict::Request& base_;
   predict::Coarse& coarse_;
   double limit_;
+  std::string not_interleaved_;  // why, where no such plan was simulated and fits
 };
 
 }  // namespace
