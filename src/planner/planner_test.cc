@@ -162,6 +162,12 @@ TEST_CASE("a search looks at what --only takes, and finds the fastest of that") 
         "to a quarter more, and dp the global batch of 8; use another batch or --only");
   CHECK(message_of(with(small(4), {"pp=2", "chunks=3"})) ==
         "--only: no plan of 4 ranks has chunks=3 pp=2");
+  CHECK(message_of(with(small(4), {"pp=2", "chunks=2", "schedule=1f1b"})) ==
+        "--only: no plan of 4 ranks has chunks=2 pp=2 schedule=1f1b: no schedule of these takes "
+        "such chunks and microbatches");
+  CHECK(message_of(with(small(4), {"pp=4", "microbatches=1", "schedule=dualpipe"})) ==
+        "--only: no plan of 4 ranks has microbatches=1 pp=4 schedule=dualpipe: no schedule of "
+        "these takes such chunks and microbatches");
   // What is needed at the least is told where no schedule that is taken fits.
   const std::string full = message_of(with(small(2, 0.0018), {"schedule=gpipe"}));
   CAPTURE(full);

@@ -49,7 +49,9 @@ std::optional<Least> least_memory(const Request& request, int64_t devices, Bytes
     if (std::optional<Plan> plan = divided(request, layout)) all.push_back(std::move(*plan));
   }
   if (request.only.takes_schedule(pipeline::kUsualKind)) {
-    for (const Plan& plan : all) look_at(plan);
+    for (const Plan& plan : all) {
+      if (plan.pp == 1 || request.only.takes("chunks", 1)) look_at(plan);
+    }
     if (!least || least->peak <= limit) return least;
   }
   for (Plan& plan : all) {
@@ -143,6 +145,13 @@ Found search(const Request& request) {
       request.method == Method::kPtdP ? ptdp(request, coarse) : exhaustive(request, coarse);
   found.memory_limit = request.base.cluster.device.usable_memory();
   found.shared = request.base.cluster.shares_memory();
+  // Layouts alone, whose schedules take nothing of this.
+  if (found.candidates == 0 && !request.only.empty()) {
+    throw_error(
+        "--only: no plan of {} ranks has {}: no schedule of these takes such chunks and "
+        "microbatches",
+        request.gpus, to_string(request.only));
+  }
   if (found.plans.empty()) throw_too_large(request, found, coarse);
   found.search = steady_clock().now() - begin;
   return found;
