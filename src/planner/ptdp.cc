@@ -8,6 +8,7 @@
 
 #include <fmt/format.h>
 
+#include "base/count.h"
 #include "base/divisors.h"
 #include "pipeline/schedule_kind.h"
 #include "planner/search.h"
@@ -126,9 +127,8 @@ class Rules {
             ? fmt::format("takeaway 1: tensor parallelism inside a node of {} devices, as far as "
                           "it divides the {} heads and {} devices",
                           node, base_.model.heads, request_.gpus)
-            : fmt::format("takeaway 1: tensor parallelism up to the {} devices of a node, no "
-                          "further",
-                          node));
+            : fmt::format("takeaway 1: tensor parallelism up to the {} of a node, no further",
+                          counted(node, "device")));
     const bool forced = least && plan.tp * plan.pp > 1;
     add(fmt::format("pp={}", plan.pp),
         plan.pp == 1 ? "takeaway 1: no pipeline, the model fits inside a node"
