@@ -69,8 +69,8 @@ struct Profile {
   // software column names another one (whose layers ran under this stack's engine).
   std::vector<std::string> runs_that_say;
   // Versions of the stack that hide other work, have another attention, add gradients up otherwise
-  // or reduce them in another format: of published runs with such texts in source or notes. What a version leaves
-  // out is the profile's.
+  // or reduce them in another format: of published runs with such texts in source or notes. What a
+  // version leaves out is the profile's.
   struct Version {
     std::vector<std::string> runs_that_say, overlap;
     std::string source;

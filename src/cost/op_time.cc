@@ -562,8 +562,7 @@ OpTime op_time(const cluster::Device& device, const OpWork& work, bool tf32, Fp8
   OpTime time = own_time(device, work, tf32, fp8);
   if (work.kind == OpWork::Kind::kFused || work.adds == 0) return time;
   time.host += device.attained.host_op;
-  time.device +=
-      device.attained.launch + Seconds(memory_time(device, work.adds, work.adds));
+  time.device += device.attained.launch + Seconds(memory_time(device, work.adds, work.adds));
   return time;
 }
 

@@ -101,7 +101,8 @@ class CoarseFacts {
   struct ProbeKey {
     ProgramKey program;
     int64_t dp = 1, pp = 1, microbatch = 1;
-    int64_t microbatches = 1;  // where a stack casts weights once for all of them, or keeps the first's gradients
+    int64_t microbatches =
+        1;  // where a stack casts weights once for all of them, or keeps the first's gradients
     friend auto operator<=>(const ProbeKey&, const ProbeKey&) = default;
   };
   struct StateKey {

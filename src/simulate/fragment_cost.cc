@@ -49,14 +49,17 @@ double square_flops(const ir::Graph& graph, const ir::Op& op, double flops) {
 // Tensor parallelism's groups: "tp", or with fewer key heads than ranks "tp_kv" and "tp_rep".
 bool is_tensor_label(const std::string& label) { return starts_with(label, "tp"); }
 
+bool is_state(const Fragment& fragment, ValueId v) {
+  return std::any_of(fragment.inputs.begin(), fragment.inputs.end(), [&](const auto& port) {
+    return port.kind == pipeline::PortKind::kState && port.value == v;
+  });
+}
+
 // Gathers a state, weights that ranks divide, or reduces weights' gradients.
 bool is_of_weights(const Fragment& fragment, const ir::Op& op) {
   if (op.kind == OpKind::kAllReduce || op.kind == OpKind::kReduceScatter)
     return op.work == ir::Work::kWeightGrad;
-  return op.kind == OpKind::kAllGather &&
-         std::any_of(fragment.inputs.begin(), fragment.inputs.end(), [&](const auto& port) {
-           return port.kind == pipeline::PortKind::kState && port.value == op.operands[0];
-         });
+  return op.kind == OpKind::kAllGather && is_state(fragment, op.operands[0]);
 }
 
 Beside beside_of(OpKind kind, const std::string& label, bool of_weights) {
@@ -489,11 +492,14 @@ void FragmentCoster::find_product_rings(const Fragment& fragment, FragmentCost& 
   }
 }
 
-// What an op adds to a sum of microbatches it makes alone where the stack does not add there, in the
-// weights' format.
-cost::OpWork FragmentCoster::work_of(const ir::Graph& graph, const ir::Op& op, bool update) const {
+// What an op adds to a sum of microbatches, a state, it makes alone where the stack does not add
+// there, in the weights' format.
+cost::OpWork FragmentCoster::work_of(const Fragment& fragment, const ir::Op& op) const {
+  const ir::Graph& graph = fragment.graph;
+  const bool update = fragment.kind == pipeline::ActionKind::kUpdate;
   const cluster::Accumulation by = cluster_.stack.accumulation;
-  if (!op.accumulates || by == cluster::Accumulation::kProducts)
+  if (!op.accumulates || by == cluster::Accumulation::kProducts ||
+      !is_state(fragment, root_of(fragment, op.operands.back())))
     return cost::work_of(graph, op, update);
   ir::Op alone = op;
   alone.accumulates = false;
@@ -506,7 +512,7 @@ cost::OpWork FragmentCoster::work_of(const ir::Graph& graph, const ir::Op& op, b
       half_weights_ ? cluster_.device.attained.gradient_bytes_of(bf16_weights_) : size;
   const double made = half_weights_ ? 2 : size;
   work.bytes -= (size - made) * elements;
-  const double first = by == cluster::Accumulation::kBuffers ? made + 2 * kept
+  const double first = by == cluster::Accumulation::kBuffers        ? made + 2 * kept
                        : kept == made || program_.microbatches == 1 ? 0
                                                                     : made + kept;
   const double runs = std::max(1, program_.microbatches);
@@ -532,7 +538,7 @@ FragmentCost FragmentCoster::cost(const Fragment& fragment, int32_t rank) {
     } else if (is_alias(fragment, op)) {
       made.alias = true;
     } else {
-      cost::OpWork work = work_of(graph, op, cost.update);
+      cost::OpWork work = work_of(fragment, op);
       const cost::ProductRole role = roles[cost.ops.size()];
       if (role == cost::ProductRole::kLogits) work.kind = cost::OpWork::Kind::kLogits;
       work.narrows = role == cost::ProductRole::kLinear;

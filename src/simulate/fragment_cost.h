@@ -154,7 +154,7 @@ class FragmentCoster {
   void add_launch_deps(const pipeline::Fragment& fragment, FragmentCost& cost) const;
   void add_data_deps(const pipeline::Fragment& fragment, FragmentCost& cost) const;
   std::vector<cost::CastShare> casts_of(const pipeline::Fragment& fragment) const;
-  cost::OpWork work_of(const ir::Graph& graph, const ir::Op& op, bool update) const;
+  cost::OpWork work_of(const pipeline::Fragment& fragment, const ir::Op& op) const;
   void find_state_uses(const pipeline::Fragment& fragment, FragmentCost& cost) const;
   void find_rings(const pipeline::Fragment& fragment, FragmentCost& cost) const;
   void hold_rings(FragmentCost& cost) const;

@@ -375,18 +375,22 @@ TEST_CASE("products add gradients up, or kernels behind them, which autograd's f
     DType weights;
     double kept;  // bytes of an element in which gradients are summed
     int32_t microbatches;
+    PortKind into;       // ZeRO's temporary buffer of a microbatch is no state
     double adds, bytes;  // an element of the gradient
   };
   constexpr double kOperands = 2.0 * (4 * 8 + 4 * 16) / (8 * 16);  // bytes, of half precision
   for (const Case& c :
-       {Case{Accumulation::kProducts, DType::kBF16, 4, 4, 0, kOperands + 8},
-        {Accumulation::kBuffers, DType::kBF16, 4, 4, 10, kOperands + 2},
-        {Accumulation::kBuffers, DType::kBF16, 2, 4, 6, kOperands + 2},
-        {Accumulation::kBuffers, DType::kF32, 2, 1, 12, 2 * kOperands + 4},
-        {Accumulation::kAutograd, DType::kBF16, 4, 1, 0, kOperands + 2},
-        {Accumulation::kAutograd, DType::kBF16, 4, 4, (6 + 3 * 10) / 4.0, kOperands + 2},
-        {Accumulation::kAutograd, DType::kBF16, 2, 4, 3 * 6 / 4.0, kOperands + 2},
-        {Accumulation::kAutograd, DType::kF32, 4, 2, 12 / 2.0, 2 * kOperands + 4}}) {
+       {Case{Accumulation::kProducts, DType::kBF16, 4, 4, PortKind::kState, 0, kOperands + 8},
+        {Accumulation::kBuffers, DType::kBF16, 4, 4, PortKind::kState, 10, kOperands + 2},
+        {Accumulation::kBuffers, DType::kBF16, 2, 4, PortKind::kState, 6, kOperands + 2},
+        {Accumulation::kBuffers, DType::kF32, 2, 1, PortKind::kState, 12, 2 * kOperands + 4},
+        {Accumulation::kBuffers, DType::kBF16, 4, 4, PortKind::kData, 0, kOperands + 8},
+        {Accumulation::kAutograd, DType::kBF16, 4, 1, PortKind::kState, 0, kOperands + 2},
+        {Accumulation::kAutograd, DType::kBF16, 4, 4, PortKind::kState, (6 + 3 * 10) / 4.0,
+         kOperands + 2},
+        {Accumulation::kAutograd, DType::kBF16, 2, 4, PortKind::kState, 3 * 6 / 4.0, kOperands + 2},
+        {Accumulation::kAutograd, DType::kF32, 4, 2, PortKind::kState, 12 / 2.0,
+         2 * kOperands + 4}}) {
     HandFragment hand(ActionKind::kB);
     hand.on.stack.accumulation = c.by;
     hand.on.device.attained.gradient_bytes = c.kept;
@@ -399,7 +403,7 @@ TEST_CASE("products add gradients up, or kernels behind them, which autograd's f
     hand.work = ir::Work::kWeightGrad;
     const ValueId dy = hand.input({4, 8}, PortKind::kData, c.weights),
                   x = hand.input({4, 16}, PortKind::kData, c.weights),
-                  sum = hand.input({8, 16}, PortKind::kState, DType::kF32);
+                  sum = hand.input({8, 16}, c.into, DType::kF32);
     hand.accumulates = true;
     hand.add(OpKind::kDot, ir::DotAttrs{"bn", "bk", "nk"}, {dy, x, sum}, {8, 16}, DType::kF32);
     const FragmentCost cost = hand.cost();
