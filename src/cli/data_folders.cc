@@ -6,6 +6,7 @@
 #include "base/error.h"
 #include "base/fs.h"
 #include "base/text.h"
+#include "cluster/profile.h"
 
 namespace mw::cli {
 
@@ -61,7 +62,7 @@ std::vector<std::string> named_files(FileSystem& fs, const std::string& model,
   };
   add(model, ".json", "models", "");
   add(cluster, ".toml", "clusters", "");
-  add(profile, ".toml", "clusters", "profiles/");
+  add(cluster::parse_profile_name(profile).name, ".toml", "clusters", "profiles/");
   return files;
 }
 

@@ -3,6 +3,7 @@
 #include <filesystem>
 
 #include "base/text.h"
+#include "cluster/profile.h"
 
 namespace mw::cli {
 namespace {
@@ -12,7 +13,10 @@ template <typename Change>
 void change_paths(compile::PlannedStep& step, const Change& change) {
   if (ends_with(step.model, ".json")) change(step.model);
   if (ends_with(step.cluster, ".toml")) change(step.cluster);
-  if (ends_with(step.profile, ".toml")) change(step.profile);
+  auto [profile, version] = cluster::parse_profile_name(step.profile);
+  if (!ends_with(profile, ".toml")) return;
+  change(profile);
+  step.profile = version.empty() ? profile : profile + ":" + version;
 }
 
 }  // namespace

@@ -333,7 +333,8 @@ void add_profile_option(CLI::App& command, std::string& profile) {
   command
       .add_option("--profile", profile,
                   "What software runs there: a profile of clusters/profiles/ by name, a TOML "
-                  "file, or none; the cluster's own if not given")
+                  "file, or none; the cluster's own if not given. NAME:VERSION: a version that "
+                  "the profile has, such as h100-80gb-torch:cudnn")
       ->check(not_empty());
 }
 

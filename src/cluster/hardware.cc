@@ -325,12 +325,17 @@ std::string find_profile(FileSystem& fs, const std::string& name,
 
 Cluster load_cluster(FileSystem& fs, const std::string& name,
                      const std::vector<std::string>& folders, const std::string& profile) {
+  const ProfileName named = parse_profile_name(profile);
   const auto load = [&](const std::string& path) {
     Cluster cluster = parse_cluster(fs.read_file(path), path);
-    if (!profile.empty()) cluster.profile = profile == "none" ? "" : profile;
+    if (!named.name.empty()) cluster.profile = named.name == "none" ? "" : named.name;
+    if (cluster.profile.empty() && !named.version.empty())
+      throw_error("--profile: '{}' is a version of no profile", clipped(profile));
     if (cluster.profile.empty()) return cluster;
-    const std::string file = profile_file(fs, cluster, !profile.empty(), folders);
-    apply(parse_profile(fs.read_file(file), file), cluster);
+    const std::string file = profile_file(fs, cluster, !named.name.empty(), folders);
+    const Profile read = parse_profile(fs.read_file(file), file);
+    apply(read, cluster);
+    if (!named.version.empty()) apply_version(read, named.version, cluster);
     return cluster;
   };
   if (ends_with(name, ".toml")) return load(name);
@@ -346,9 +351,9 @@ Cluster load_cluster(FileSystem& fs, const std::string& name,
   std::vector<std::string> beside;
   for (const std::string& folder : folders) beside.push_back(join_path(folder, "profiles"));
   const std::vector<std::string> profiles = names_in(fs, beside);
-  if (!profile.empty() && profile != "none" && !ends_with(profile, ".toml") &&
-      std::find(profiles.begin(), profiles.end(), profile) == profiles.end())
-    diagnostics.absorb(Error({no_profile(fs, "--profile", profile, beside)}));
+  if (!named.name.empty() && named.name != "none" && !ends_with(named.name, ".toml") &&
+      std::find(profiles.begin(), profiles.end(), named.name) == profiles.end())
+    diagnostics.absorb(Error({no_profile(fs, "--profile", named.name, beside)}));
   throw Error(diagnostics.findings());
 }
 

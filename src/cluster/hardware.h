@@ -212,8 +212,8 @@ Cluster parse_cluster(std::string_view toml, const std::string& file);
 // `name` is a file ("x/y.toml"), or a cluster's name: NAME.toml in the first of the folders that
 // has it. `profile` is applied: "" the one that the file names, "none" no profile, NAME the file
 // profiles/NAME.toml beside it or in the folders, the one there of the cluster's device whose
-// software is NAME, or x.toml. Throws Error, with the near miss and
-// the names that there are.
+// software is NAME, or x.toml, and behind a colon a version of it (ProfileName). Throws Error, with
+// the near miss and the names that there are.
 Cluster load_cluster(FileSystem& fs, const std::string& name,
                      const std::vector<std::string>& folders, const std::string& profile = "");
 

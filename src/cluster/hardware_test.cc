@@ -365,6 +365,28 @@ TEST_CASE("a cluster has the profile that its file names, or the one that is ask
   CHECK(load_cluster(fs, "mine/box.toml", {"clusters"}).stack.name == "own");
   CHECK(load_cluster(fs, "box", {"clusters"}, "clusters/profiles/box-other.toml").stack.name ==
         "other");
+  // A version of a profile, by what its runs say.
+  fs.write_file("clusters/profiles/box-own.toml",
+                profile("own", 20) +
+                    "[[versions]]\nruns_that_say = [\"arXiv:2104\", \"early\"]\noverlap = []\n"
+                    "source = \"s\"\nconstants.host_op_us = { value = 50, source = \"s\" }\n"
+                    "[[versions]]\nruns_that_say = [\"late\"]\noverlap = []\nsource = \"s\"\n");
+  for (const char* const version :
+       {"box-own:arXiv:2104", "own:early", ":early", "clusters/profiles/box-own.toml:early"}) {
+    const Cluster early = load_cluster(fs, "box", {"clusters"}, version);
+    CHECK(early.device.attained.host_op.value == mw::test::close_to(50e-6));
+    CHECK(starts_with(early.stack.name, "own:"));
+  }
+  CHECK_THROWS_WITH_AS(load_cluster(fs, "box", {"clusters"}, "box-own:erly"),
+                       "--profile: clusters/profiles/box-own.toml has no version 'erly', did "
+                       "you mean 'early'?; known are arXiv:2104, early, late",
+                       Error);
+  CHECK_THROWS_WITH_AS(load_cluster(fs, "box", {"clusters"}, "box-other:early"),
+                       "--profile: clusters/profiles/box-other.toml has no version 'early'; known "
+                       "are none",
+                       Error);
+  CHECK_THROWS_WITH_AS(load_cluster(fs, "box", {"clusters"}, "none:early"),
+                       "--profile: 'none:early' is a version of no profile", Error);
   const Cluster none = load_cluster(fs, "box", {"clusters"}, "none");
   CHECK(none.stack.name.empty());
   CHECK(none.device.attained.host_op.value == mw::test::close_to(10e-6));

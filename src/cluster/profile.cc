@@ -377,4 +377,31 @@ void apply(const Profile::Version& version, Cluster& cluster) {
   for (const Constant& c : version.constants) set_constant(cluster, c.name, c.value);
 }
 
+ProfileName parse_profile_name(std::string_view text) {
+  const size_t colon = text.find(':');
+  if (colon == std::string_view::npos || ends_with(text, ".toml")) return {std::string(text), ""};
+  return {std::string(text.substr(0, colon)), std::string(text.substr(colon + 1))};
+}
+
+void apply_version(const Profile& profile, const std::string& says, Cluster& cluster) {
+  std::vector<std::string> known;
+  const Profile::Version* found = nullptr;
+  bool several = false;
+  for (const Profile::Version& version : profile.versions) {
+    known.insert(known.end(), version.runs_that_say.begin(), version.runs_that_say.end());
+    const auto& words = version.runs_that_say;
+    if (std::find(words.begin(), words.end(), says) == words.end()) continue;
+    several = found != nullptr;
+    found = &version;
+  }
+  if (found == nullptr || several) {
+    throw_error("--profile: {} has {} version '{}'{}; known are {}", profile.file,
+                several ? "more than one" : "no", clipped(says),
+                several ? "" : did_you_mean(says, known),
+                known.empty() ? "none" : join(known, ", "));
+  }
+  apply(*found, cluster);
+  cluster.stack.name += ":" + says;
+}
+
 }  // namespace mw::cluster

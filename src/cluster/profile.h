@@ -93,6 +93,13 @@ struct Profile {
   std::vector<LeftOut> left_out;  // empty: it is not known
 };
 
+// "NAME:VERSION" as --profile takes it: a profile, and a text that one of its versions has in
+// runs_that_say; without a colon no version, without a name the cluster's own profile.
+struct ProfileName {
+  std::string name, version;
+};
+ProfileName parse_profile_name(std::string_view text);
+
 // Throws Error with everything that is wrong with the text.
 Profile parse_profile(std::string_view toml, const std::string& file);
 std::string to_toml(const Profile& profile);
@@ -103,5 +110,8 @@ std::vector<Profile> read_profiles(FileSystem& fs, const std::string& folder);
 void apply(const Profile& profile, Cluster& cluster);
 // After its profile.
 void apply(const Profile::Version& version, Cluster& cluster);
+// The version that says so, which results then name with the stack. Throws Error with those that
+// there are where none or several do.
+void apply_version(const Profile& profile, const std::string& says, Cluster& cluster);
 
 }  // namespace mw::cluster

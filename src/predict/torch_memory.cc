@@ -250,7 +250,18 @@ class Replay {
     if (port < 0 || call.memory.forward || call.memory.output[v] >= 0) return;
     const size_t b =
         pipeline::root_buffer(rank_, call.command.buffers[static_cast<size_t>(port)]).index();
-    if (uses_[b].last == call.index) tensors_.drop(saved_[b]);
+    let_go(call, b);
+  }
+
+  // Behind the call that reads it last; behind the weights' gradients where those have a call of
+  // their own, until which autograd's graph stays whole.
+  void let_go(const Call& call, size_t b) {
+    if (uses_[b].last != call.index) return;
+    if (call.fragment.kind == pipeline::ActionKind::kI && saved_[b] >= 0) {
+      graphs_[kept_key(call)].push_back(saved_[b]);
+      saved_[b] = -1;
+    }
+    tensors_.drop(saved_[b]);
   }
 
   // Logits in f32, and their logarithms of softmax, which stay [PyTorch
@@ -311,8 +322,9 @@ class Replay {
     for (Handle& handle : call.here) tensors_.drop(handle);
     for (const BufferId id : call.command.buffers) {
       const size_t b = pipeline::root_buffer(rank_, id).index();
-      if (uses_[b].last == call.index) tensors_.drop(saved_[b]);
+      let_go(call, b);
     }
+    if (call.fragment.kind == pipeline::ActionKind::kW) tensors_.drop(graphs_[kept_key(call)]);
   }
   // What the loss read in the weights' type: a pipeline's engine keeps it with the outputs.
   void drop_logits(Call& call) {
@@ -360,6 +372,7 @@ class Replay {
   std::map<int32_t, int32_t> last_backward_;  // [stage] of a pipeline
   // [stage, microbatch][group]
   std::map<std::pair<FsdpGroups::Key, int32_t>, std::map<int, std::vector<Handle>>> kept_;
+  std::map<std::pair<FsdpGroups::Key, int32_t>, std::vector<Handle>> graphs_;  // [the same]
   int64_t logits_ = 0;  // bytes of those that a pipeline's engine keeps
   bool updated_ = false;
 };

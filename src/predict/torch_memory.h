@@ -35,7 +35,9 @@ inline constexpr int kSettled = 10;
 //   releases its weights, behind its last backward pass, and its last layer's buffer stays until
 //   it does so again [torch/distributed/pipelining/stage.py, backward_maybe_with_nosync, which
 //   leaves FSDP2's final callback out].
-// - What forward saves goes as the backward pass has read it; logits go once they are cast for the
+// - What forward saves goes as the backward pass has read it; where inputs' and weights' gradients
+//   have passes of their own, it stays until the second one [torch/distributed/pipelining/
+//   _backward.py, stage_backward_input, retain_graph]; logits go once they are cast for the
 //   loss [pytorch/torchtitan train.py].
 // - Keys and values of grouped queries are repeated for every head before context parallelism
 //   gathers them and attention reads them [torchtitan/models/llama/model.py, repeat_kv;

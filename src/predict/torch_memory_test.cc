@@ -176,6 +176,37 @@ TEST_CASE("a pipeline's last stage puts the logits of all microbatches together"
   CHECK(held[0].workspace.back() < 2 * roots);
 }
 
+TEST_CASE("what forward saves stays until the gradients of weights, in passes of their own, too") {
+  const auto behind = [](const char* plan, pipeline::ActionKind kind) {
+    const Request request = torch_request(plan);
+    const pipeline::Program program = program_of(request);
+    const simulate::Held held = held_of(request)[0];
+    int32_t call = 0;
+    const auto is_call = [&](const pipeline::Command& command) {
+      return command.kind == pipeline::Command::Kind::kCall &&
+             program.fragments[command.fragment.index()].kind == kind;
+    };
+    while (!is_call(program.ranks[0].commands[static_cast<size_t>(call)])) ++call;
+    int64_t alive = 0;
+    for (const pipeline::LiveBytes& born : held.lives.born) {  // by a call: before the next command
+      if (born.category == Category::kActivations && born.command <= call + 1) alive += born.bytes;
+    }
+    for (const pipeline::LiveBytes& died : held.lives.died) {
+      if (died.category == Category::kActivations && died.command <= call) alive -= died.bytes;
+    }
+    return alive;
+  };
+  using pipeline::ActionKind;
+  const char* const split = "pp=2,microbatches=1,schedule=zb-h1";
+  const int64_t saved = behind(split, ActionKind::kF);
+  CHECK(saved == behind("pp=2,microbatches=1,schedule=1f1b", ActionKind::kF));
+  // And gradients of what the two blocks' four products and two norms make, in bf16.
+  const int64_t tokens = 16 * 64;
+  CHECK(behind(split, ActionKind::kI) == saved + 2 * tokens * 2 * (3 + 1 + 4 + 1 + 2) * 64);
+  CHECK(behind(split, ActionKind::kW) == 0);
+  CHECK(behind("pp=2,microbatches=1,schedule=1f1b", ActionKind::kB) == 0);
+}
+
 TEST_CASE("what the allocator keeps has settled by the step that is recorded") {
   for (const cluster::Allocator kind :
        {cluster::Allocator::kSegments, cluster::Allocator::kExpandable}) {

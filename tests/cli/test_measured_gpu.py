@@ -1,8 +1,10 @@
-"""Steps that were measured on GPUs, predicted from their kernels alone (data/measured/README.md)."""
+"""Steps and passes that were measured on GPUs, predicted from their kernels alone
+(data/measured/README.md)."""
 
 import csv
 import json
 import pathlib
+import statistics
 import subprocess
 import sys
 
@@ -26,23 +28,30 @@ STEPS = [
 
 def name(step):
     device, row = step
-    return "-".join([device, *(row[k] for k in ("profile", "model", "layers", "seq_len", "plan"))])
+    told = ("profile", "attention", "model", "layers", "seq_len", "plan")
+    return "-".join([device, *(row[k] for k in told)])
+
+
+def simulated(device, row, layers, words, tmp_path):
+    """`simulate` of the row's model with so many layers, nothing slowed by collectives."""
+    config = json.loads((ROOT / f"models/{row['model']}.json").read_text())
+    config["num_hidden_layers"] = layers
+    config["max_position_embeddings"] = max(config["max_position_embeddings"], int(row["seq_len"]))
+    model = tmp_path / "model.json"
+    model.write_text(json.dumps(config))
+    words = ["simulate", "--model", str(model), "--cluster", CLUSTERS[device], *words]
+    words += ["--seq-len", row["seq_len"], "--advice", "options", "--json", "--slowdown", "1"]
+    done = subprocess.run([BINARY, *words], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
 
 
 @pytest.mark.parametrize("device, row", STEPS, ids=[name(step) for step in STEPS])
 def test_a_step_and_its_memory(device, row, tmp_path):
-    config = json.loads((ROOT / f"models/{row['model']}.json").read_text())
-    config["num_hidden_layers"] = int(row["layers"])
-    config["max_position_embeddings"] = max(config["max_position_embeddings"], int(row["seq_len"]))
-    model = tmp_path / "model.json"
-    model.write_text(json.dumps(config))
-    words = ["simulate", "--model", str(model), "--cluster", CLUSTERS[device], "--profile", row["profile"]]
-    words += ["--gpus", row["devices"], "--plan", row["plan"], "--global-batch", row["global_batch"]]
-    words += ["--seq-len", row["seq_len"], "--precision", row["precision"], "--advice", "options", "--json",
-              "--slowdown", "1"]  # no collective ran beside computation
-    done = subprocess.run([BINARY, *words], cwd=ROOT, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    result = json.loads(done.stdout)
+    version = ":cudnn" if row["attention"] == "cudnn" else ""
+    words = ["--profile", row["profile"] + version, "--gpus", row["devices"], "--plan", row["plan"]]
+    words += ["--global-batch", row["global_batch"], "--precision", row["precision"]]
+    result = simulated(device, row, int(row["layers"]), words, tmp_path)
     if row["allocated_GiB"]:
         assert result["alive_bytes"][0] / 2**30 == pytest.approx(float(row["allocated_GiB"]), rel=0.04)
         assert result["peak_bytes"][0] / 2**30 == pytest.approx(float(row["reserved_GiB"]), rel=0.05)
@@ -50,6 +59,49 @@ def test_a_step_and_its_memory(device, row, tmp_path):
         # The fake group's copies run beside computation and are no part of what is predicted.
         step, copies = float(row["step_s"]), float(row["group_s"] or 0)
         assert 0.93 * (step - copies) <= result["compute_s"] <= 1.03 * step
+
+
+PASSES = list(csv.DictReader((MEASURED / "h100_passes.csv").open()))
+MICROBATCHES = 12
+
+
+@pytest.mark.parametrize("row", PASSES, ids=[f"{row['model']}-{row['seq_len']}" for row in PASSES])
+def test_the_passes_of_a_stage_and_what_they_hold(row, tmp_path):
+    """The middle one of three stages; a mixture in eager mode takes longer than what is counted."""
+    profile = tmp_path / "halves.toml"  # gradients were added up in the weights' format
+    own = (ROOT / f"clusters/profiles/{row['profile']}.toml").read_text()
+    profile.write_text(own.replace("[[versions]]", "gradient_bytes = 2\n\n[[versions]]", 1))
+    trace, layers = tmp_path / "trace.json", 3 * int(row["layers"])
+    seconds, held = {}, []
+    for schedule in ("1f1b", "zb-h1"):
+        plan = f"pp=3,microbatches={MICROBATCHES},schedule={schedule}"
+        words = ["--profile", str(profile), "--plan", plan, "--trace", str(trace), "--ignore-memory"]
+        words += ["--global-batch", str(MICROBATCHES * int(row["samples"]))]
+        simulated("h100", row, layers, words, tmp_path)
+        events = json.loads(trace.read_text())["traceEvents"]
+        middle = sorted((e for e in events if e["pid"] == 2), key=lambda e: e.get("ts", 0))
+        calls = [e for e in middle if e.get("cat") == "compute"]
+        for kind in "FBIW":
+            times = [e["dur"] / 1e6 for e in calls if e["name"][0] == kind]
+            if times:
+                seconds.setdefault(kind, statistics.median(times))
+        activations = [(e["ts"], e["args"]["activations"]) for e in middle if e["name"] == "memory"]
+
+        def alive(call):
+            end = call["ts"] + call["dur"] + 0.5
+            return [held for at, held in activations if at <= end][-1] / 2**30
+
+        first = alive(calls[0])
+        inputs = [call for call in calls if call["name"][0] == "I"]
+        if inputs:
+            before = sum(call["ts"] < inputs[0]["ts"] for call in calls)
+            held = [first, alive(inputs[0]) - (before - 1) * first]
+    mixture = row["model"].startswith(("mixtral", "qwen"))
+    for kind, column in zip("FBIW", ("forward_s", "backward_s", "input_s", "weight_s")):
+        measured = float(row[column])
+        assert measured * (0.8 if mixture else 0.97) <= seconds[kind] <= 1.02 * measured, column
+    assert held[0] == pytest.approx(float(row["held_GiB"]), rel=0.025)
+    assert held[1] == pytest.approx(float(row["held_to_weights_GiB"]), rel=0.025)
 
 
 @pytest.mark.parametrize(
