@@ -39,8 +39,13 @@ std::vector<Ablation> ablations() {
       {"the best product's share of the peak", attained([](auto& a) { a.matrix_fraction = 1; })},
       {"streaming kernels' share of the bandwidth",
        attained([](auto& a) { a.memory_fraction = 1; })},
-      {"collectives' share of the links",
-       links([](cluster::Link& link) { link.bus_bandwidth = link.bandwidth; })},
+      {"collectives' share of the links", links([](cluster::Link& link) {
+         link.bus_bandwidth = link.bandwidth;
+         if (link.switch_bus_bandwidth.value == 0) return;
+         // As much as a port takes: in_switch of cost/collective.cc is then bound by it.
+         link.switch_port_bandwidth = link.bandwidth;
+         link.switch_bus_bandwidth = link.bandwidth * 2.0;
+       })},
       {"unfused attention's scores in memory", attained([](auto& a) { a.fused_attention = true; })},
       {"fitted traffic of the loss and the optimizer",
        attained([](auto& a) { a.loss_traffic = a.update_traffic = 1; })},

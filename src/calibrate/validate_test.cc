@@ -409,6 +409,34 @@ TEST_CASE("several changes at once, compiled once, are the same as each by itsel
   CHECK(all[1][0].predicted > all[0][0].predicted);
 }
 
+static void switch_off(const std::string& name, predict::Request& request) {
+  for (const Ablation& ablation : ablations()) {
+    if (ablation.name == name) return ablation.change(request);
+  }
+  FAIL(name);
+}
+
+TEST_CASE("without collectives' share of the links a switch's ports carry all that they can") {
+  predict::Request request;
+  cluster::Link link;
+  link.kind = cluster::LinkKind::kNvlink;
+  link.devices = 8;
+  link.bandwidth = cluster::BytesPerSecond(450e9);
+  link.bus_bandwidth = cluster::BytesPerSecond(360e9);
+  link.switch_bus_bandwidth = cluster::BytesPerSecond(480e9);
+  link.hop_factor = 0;
+  request.cluster.links = {link};
+  switch_off("collectives' share of the links", request);
+  const cluster::Link& off = request.cluster.links[0];
+  CHECK(off.bus_bandwidth == link.bandwidth);
+  CHECK(off.switch_port_bandwidth == link.bandwidth);
+  CHECK(off.switch_bus_bandwidth >= link.bandwidth * 2.0);  // no bound
+  request.cluster.links[0].switch_bus_bandwidth = cluster::BytesPerSecond(0);
+  request.cluster.links[0].switch_port_bandwidth = cluster::BytesPerSecond(0);
+  switch_off("collectives' share of the links", request);  // a switch that does not add
+  CHECK(request.cluster.links[0].switch_bus_bandwidth.value == 0);
+}
+
 TEST_CASE("each mechanism that is switched off is so in what is held, too") {
   Machines machines = a100();
   cluster::Profile profile;
