@@ -56,6 +56,7 @@ std::vector<Ablation> ablations() {
       {"what the stack adds to messages", attained([](auto& a) {
          a.message_latency = Seconds(0);
          a.message_bandwidth = cluster::BytesPerSecond(0);
+         a.message_network_fraction = 1;
        })},
       {"latency of the links", links([](cluster::Link& link) {
          link.latency = Seconds(0);

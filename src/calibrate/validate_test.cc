@@ -437,6 +437,17 @@ TEST_CASE("without collectives' share of the links a switch's ports carry all th
   CHECK(request.cluster.links[0].switch_bus_bandwidth.value == 0);
 }
 
+TEST_CASE("without what the stack adds a message has all of its card") {
+  predict::Request request;
+  request.cluster.device.attained.message_network_fraction = 0.5;
+  request.cluster.device.attained.message_latency = Seconds(1e-6);
+  request.cluster.device.attained.message_bandwidth = cluster::BytesPerSecond(1e9);
+  switch_off("what the stack adds to messages", request);
+  CHECK(request.cluster.device.attained.message_network_fraction == 1);
+  CHECK(request.cluster.device.attained.message_latency.value == 0);
+  CHECK(request.cluster.device.attained.message_bandwidth.value == 0);
+}
+
 TEST_CASE("each mechanism that is switched off is so in what is held, too") {
   Machines machines = a100();
   cluster::Profile profile;
