@@ -100,6 +100,11 @@ const ScheduleKind* with_split_backward(const ScheduleKind& kind) {
       [&](const ScheduleKind& other) { return names(other.variant.whole_backward, kind); });
 }
 
+const ScheduleKind* shorter_in_same_memory(const ScheduleKind& kind) {
+  return first_where(
+      [&](const ScheduleKind& other) { return names(other.variant.same_memory, kind); });
+}
+
 bool is_usual(const ScheduleKind& kind) { return names(kUsualKind, kind_with_chunks(kind, 1)); }
 
 }  // namespace mw::pipeline

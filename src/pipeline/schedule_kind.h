@@ -46,6 +46,7 @@ struct Variant {
   const char* whole_backward = nullptr;  // its orders of F and of I, but I and W are one
   const char* flushed = nullptr;         // its order within a step, with a flush behind it
   const char* less_memory = nullptr;     // takes as long and has fewer microbatches alive
+  const char* same_memory = nullptr;     // takes longer and has as many microbatches alive
 };
 
 // What a kind is called under a memory limit of so many times its ranks.
@@ -104,6 +105,9 @@ std::vector<std::string> kinds_with(bool KindOptions::* option);
 const ScheduleKind& kind_with_chunks(const ScheduleKind& kind, int64_t chunks);
 // The kind that is this one with I and W apart; null: there is none.
 const ScheduleKind* with_split_backward(const ScheduleKind& kind);
+// The kind that takes less time than this one and has no more microbatches alive; null: there is
+// none.
+const ScheduleKind* shorter_in_same_memory(const ScheduleKind& kind);
 // Whether it is the usual kind, with whatever stages a rank.
 bool is_usual(const ScheduleKind& kind);
 

@@ -135,8 +135,8 @@ TEST_CASE("a kind is the variant that it says it is") {
   for (const ScheduleKind* kind : listed_kinds()) {
     CAPTURE(kind->name);
     const Variant& variant = kind->variant;
-    for (const char* other :
-         {variant.one_chunk, variant.whole_backward, variant.flushed, variant.less_memory})
+    for (const char* other : {variant.one_chunk, variant.whole_backward, variant.flushed,
+                              variant.less_memory, variant.same_memory})
       CHECK((other == nullptr || find_kind(other) != nullptr));
     if (variant.one_chunk != nullptr) {
       CHECK(timeline(made_of(kind->name), {}).makespan ==
@@ -165,6 +165,15 @@ TEST_CASE("a kind is the variant that it says it is") {
       CHECK(timeline(more, {}).makespan == timeline(less, {}).makespan);
       CHECK(peak_in_flight(more) > peak_in_flight(less));
     }
+    if (variant.same_memory != nullptr) {
+      // Of stages that are half as long.
+      const int32_t chunks = kind->chunks.usual;
+      const Schedule shorter = made_of(kind->name, chunks), longer = made_of(variant.same_memory);
+      CHECK(timeline(shorter, {}).makespan < chunks * timeline(longer, {}).makespan);
+      const std::vector<int32_t> peaks = peak_in_flight(shorter), allowed = peak_in_flight(longer);
+      CHECK(*std::max_element(peaks.begin(), peaks.end()) <=
+            chunks * *std::max_element(allowed.begin(), allowed.end()));
+    }
     CHECK(kind->runs() == (kind->weight_versions == 1));
   }
 }
@@ -182,6 +191,8 @@ TEST_CASE("with other stages a rank a kind comes to another") {
   CHECK(!is_usual(kind_of("gpipe")));
   CHECK(std::string(with_split_backward(kind_of("1f1b"))->name) == "zb-h1");
   CHECK(with_split_backward(kind_of("gpipe")) == nullptr);
+  CHECK(std::string(shorter_in_same_memory(kind_of("1f1b"))->name) == "zb-v");
+  CHECK(shorter_in_same_memory(kind_of("zb-v")) == nullptr);
   CHECK(std::string(published_kind("zb-2p").kind->name) == "zb-auto");
   CHECK(published_kind("zb-2p").limit == 2);
   CHECK(published_kind("").limit == 0);

@@ -12,7 +12,8 @@
 namespace mw::predict {
 namespace {
 
-// Twice as many stages a rank and half as many, and the backward in two.
+// Twice as many stages a rank and half as many, the backward in two, and what takes less time than
+// the usual kind in its memory.
 void add_schedules(const compile::Plan& plan, std::vector<Settings>& changes) {
   if (plan.written) return;  // what is like it only its author knows
   const auto takes = [&](int64_t chunks) {
@@ -30,10 +31,25 @@ void add_schedules(const compile::Plan& plan, std::vector<Settings>& changes) {
   if (plan.chunks % 2 == 0) add(plan.chunks / 2);
   const pipeline::ScheduleKind& now =
       pipeline::kind_with_chunks(pipeline::kind_of(plan.schedule), plan.chunks);
-  const pipeline::ScheduleKind* split = pipeline::with_split_backward(now);
-  if (split == nullptr) return;
-  changes.push_back({{"schedule", split->name}});
-  if (plan.chunks > 1) changes.back().push_back({"chunks", std::to_string(plan.chunks)});
+  if (const pipeline::ScheduleKind* split = pipeline::with_split_backward(now)) {
+    changes.push_back({{"schedule", split->name}});
+    if (plan.chunks > 1) changes.back().push_back({"chunks", std::to_string(plan.chunks)});
+  }
+  const pipeline::ScheduleKind* shorter =
+      pipeline::shorter_in_same_memory(pipeline::kind_of(pipeline::kUsualKind));
+  if (shorter == nullptr || shorter == &now) return;
+  const int64_t chunks = shorter->chunks.usual;
+  if (!plan.layers.empty() && chunks * plan.pp != plan.stages()) return;  // that are named
+  changes.push_back({{"schedule", shorter->name}, {"chunks", std::to_string(chunks)}});
+}
+
+// Experts over twice as many ranks and half as many, where a mixture has as many.
+void add_experts(const Request& request, std::vector<Settings>& changes) {
+  const compile::Plan& plan = request.plan;
+  const int64_t experts = request.model.mixture.experts, twice = 2 * plan.ep;
+  if (experts > 0 && plan.dp % twice == 0 && experts % twice == 0)
+    changes.push_back({{"ep", std::to_string(twice)}});
+  if (plan.ep % 2 == 0) changes.push_back({{"ep", std::to_string(plan.ep / 2)}});
 }
 
 }  // namespace
@@ -84,7 +100,8 @@ std::vector<Settings> plan_changes(const Request& request) {
     // What does not divide is padded and trimmed beside each collective.
     changes.push_back({{"seq_len", text(round_up(request.seq_len, parts))}});
   }
-  if (p.dp * p.cp > 1 && p.zero == 0) changes.push_back({{"zero", "1"}});
+  if (p.dp * p.cp > 1 && p.zero != 1) changes.push_back({{"zero", "1"}});
+  add_experts(request, changes);
   if (p.recompute == compile::Recompute::kFull) {
     const bool by_op = request.cluster.stack.selective_op;  // what the stack has
     changes.push_back({{"recompute", by_op ? "selective-op" : "selective"}});

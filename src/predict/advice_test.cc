@@ -83,6 +83,7 @@ TEST_CASE("neighbours of a plan differ in one or two keys and have as many devic
            {"microbatches=16", "microbatches=8"},
            {"dp=4,microbatches=4", "microbatches=2; zero=1; dp=2,pp=2"},
            {"dp=4,microbatches=4,zero=1", "microbatches=2; dp=2,pp=2"},
+           {"dp=4,microbatches=4,zero=3", "microbatches=2; zero=1; dp=2,pp=2"},
            {"cp=2,microbatches=16", "microbatches=8; zero=1"},
            {"tp=3,microbatches=1", "microbatches=2; sp"},
            {"tp=4,sp,microbatches=16,recompute=full",
@@ -91,30 +92,47 @@ TEST_CASE("neighbours of a plan differ in one or two keys and have as many devic
            {"tp=2,sp,regather,microbatches=16,recompute=selective",
             "microbatches=8; regather=false; recompute=none; tp=1,pp=2; tp=1,dp=2"},
            {"pp=4,microbatches=16",
-            "microbatches=8; schedule=interleaved-1f1b,chunks=2; schedule=zb-h1; post_validation; "
-            "pp=2,tp=2; pp=2,dp=2"},
+            "microbatches=8; schedule=interleaved-1f1b,chunks=2; schedule=zb-h1; "
+            "schedule=zb-v,chunks=2; post_validation; pp=2,tp=2; pp=2,dp=2"},
            {"pp=2,layers=3:1,microbatches=16",
             "microbatches=8; schedule=interleaved-1f1b,chunks=2; schedule=zb-h1; post_validation"},
            {"dp=2,pp=2,schedule=interleaved-1f1b,chunks=2,microbatches=8",
             "microbatches=4; schedule=interleaved-1f1b,chunks=4; schedule=1f1b,chunks=1; "
-            "schedule=interleaved-zb,chunks=2; "
+            "schedule=interleaved-zb,chunks=2; schedule=zb-v,chunks=2; "
             "post_validation; zero=1; "
             "pp=1,tp=2; pp=1,dp=4; dp=1,pp=4"},
            {"pp=2,schedule=interleaved-1f1b,chunks=3,microbatches=16",
             "microbatches=8; schedule=interleaved-1f1b,chunks=6; schedule=interleaved-zb,chunks=3; "
-            "post_validation; "
+            "schedule=zb-v,chunks=2; post_validation; "
             "pp=1,tp=2; pp=1,dp=2"},
            {"pp=2,schedule=zb-v,chunks=2,microbatches=16",
             "microbatches=8; post_validation; pp=1,tp=2; pp=1,dp=2"},
+           {"pp=2,layers=1:1:1:1,schedule=looped-bfs,chunks=2,microbatches=16",
+            "microbatches=8; schedule=looped-bfs,chunks=4; schedule=gpipe,chunks=1; "
+            "schedule=zb-v,chunks=2; post_validation"},
            {"pp=2,schedule=zb-h1,microbatches=16",
-            "microbatches=8; post_validation; pp=1,tp=2; pp=1,dp=2"},
+            "microbatches=8; schedule=zb-v,chunks=2; post_validation; pp=1,tp=2; pp=1,dp=2"},
            {"pp=2,schedule=zb-h1,post_validation,microbatches=16",
-            "microbatches=8; pp=1,tp=2; pp=1,dp=2"},
+            "microbatches=8; schedule=zb-v,chunks=2; pp=1,tp=2; pp=1,dp=2"},
            {"pp=2,schedule=pipedream-2bw,microbatches=16",
-            "microbatches=8; pp=1,tp=2; pp=1,dp=2"}}) {
+            "microbatches=8; schedule=zb-v,chunks=2; pp=1,tp=2; pp=1,dp=2"}}) {
     CAPTURE(std::string(c.plan));
     CHECK(plans_tried(planned(c.plan)) == c.changes);
   }
+}
+
+TEST_CASE("experts are tried over twice as many ranks and half as many") {
+  Request request = planned("dp=4,zero=1,microbatches=2");
+  request.model.mixture.experts = 6;
+  const std::string others = "microbatches=4; microbatches=1; ";
+  for (const auto& [ep, changes] :
+       std::vector<std::pair<int64_t, std::string>>{{1, "ep=2; "}, {2, "ep=1; "}, {4, "ep=2; "}}) {
+    request.plan.ep = ep;
+    CHECK(plans_tried(request) == others + changes + "dp=2,pp=2");
+  }
+  request.plan.ep = 2;
+  request.model.mixture.experts = 8;
+  CHECK(plans_tried(request) == others + "ep=4; ep=1; dp=2,pp=2");
 }
 
 TEST_CASE("sequences that parts of them do not divide are tried longer") {

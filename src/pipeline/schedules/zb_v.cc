@@ -70,6 +70,7 @@ extern const ScheduleKind kZbV = {
     .chunks = kTwoChunks,
     .options = {},
     .check = nullptr,
-    .make = make_zb_v};
+    .make = make_zb_v,
+    .variant = {.same_memory = "1f1b"}};
 
 }  // namespace mw::pipeline
