@@ -1,10 +1,14 @@
 // What does not fit, and the nearest change that does.
 #include <algorithm>
+#include <functional>
+#include <map>
+#include <optional>
 #include <type_traits>
 
 #include <fmt/format.h>
 
 #include "base/error.h"
+#include "base/json.h"
 #include "base/text.h"
 #include "predict/predict.h"
 
@@ -91,42 +95,119 @@ std::vector<int64_t> more_microbatches(const Request& request, const Plan& plan)
   return counts;
 }
 
-// What of a plan can be changed for less memory on as many devices, the least costly first.
-std::vector<Change> single_changes(const Request& request) {
-  std::vector<Change> changes;
+bool divides(const Plan& plan) { return plan.dp * plan.cp > 1; }  // what ZeRO does
+
+// The values of one key, or of two that go together: the plan's own first, then those that take
+// less memory, the nearest first.
+using Values = std::vector<std::function<void(Plan&)>>;
+
+std::vector<Values> keys_of(const Request& request) {
   const Plan& now = request.plan;
-  const auto add = [&](const auto& change) {
-    Change made{now};
-    change(made.plan);
-    if (!(made.plan == now)) changes.push_back(std::move(made));
+  std::vector<Values> keys;
+  const auto add = [&](auto member, const auto& values) {
+    Values made = {[=, own = now.*member](Plan& plan) { plan.*member = own; }};
+    for (const auto& value : values) made.push_back([=](Plan& plan) { plan.*member = value; });
+    keys.push_back(std::move(made));
   };
   const bool whole = now.recompute == Recompute::kFull;
-  const auto add_kind = [&](const char* kind) {
-    if (!takes_kind(now, kind)) return;
-    Change made = with_kind(now, kind);
-    if (!(made.plan == now)) changes.push_back(std::move(made));
-  };
-  const char* leaner = pipeline::kind_of(now.schedule).variant.less_memory;
-  if (leaner != nullptr) add_kind(leaner);
-  add([](Plan& plan) { plan.post_validation = false; });
-  if (now.tp > 1) add([](Plan& plan) { plan.sp = true; });
-  if (now.tp > 1 && !whole) add([](Plan& plan) { plan.sp = plan.regather = true; });
-  if (now.dp * now.cp > 1) add([](Plan& plan) { plan.zero = std::max<int64_t>(1, plan.zero); });
-  for (const int64_t ep : expert_ways(request, now))
-    add([&](Plan& plan) { plan.ep = std::max(ep, plan.ep); });
-  if (now.recompute == Recompute::kNone)
-    add([](Plan& plan) { plan.recompute = Recompute::kSelective; });
-  if (!whole) add([](Plan& plan) { plan.recompute = Recompute::kSelectiveOp; });
-  add_kind(pipeline::kUsualKind);
-  for (const int64_t count : more_microbatches(request, now))
-    add([&](Plan& plan) { plan.microbatches = count; });
-  if (!whole) add([](Plan& plan) { plan.recompute = Recompute::kFull; });
-  if (now.zero == 3 && now.dp * now.cp > 1) add([](Plan& plan) { plan.prefetch_mb = 0; });
-  return changes;
+  if (now.post_validation) add(&Plan::post_validation, std::vector{false});
+  if (now.tp > 1) {
+    const auto parts = [](bool sp, bool regather) {
+      return [=](Plan& plan) {
+        plan.sp = sp;
+        plan.regather = regather;
+      };
+    };
+    keys.push_back({parts(now.sp, now.regather), parts(true, now.regather)});
+    if (!whole) keys.back().push_back(parts(true, true));
+  }
+  if (divides(now)) {
+    std::vector<int64_t> zeros;
+    for (int64_t zero = now.zero + 1; zero <= 3; ++zero) zeros.push_back(zero);
+    add(&Plan::zero, zeros);
+  }
+  std::vector<int64_t> ways = expert_ways(request, now);
+  std::erase_if(ways, [&](int64_t ep) { return ep <= now.ep; });
+  add(&Plan::ep, ways);
+  std::vector<Recompute> recomputes;
+  if (now.recompute == Recompute::kNone) recomputes.push_back(Recompute::kSelective);
+  if (!whole && now.recompute != Recompute::kSelectiveOp)
+    recomputes.push_back(Recompute::kSelectiveOp);
+  if (!whole) recomputes.push_back(Recompute::kFull);
+  add(&Plan::recompute, recomputes);
+  add(&Plan::microbatches, more_microbatches(request, now));
+  add(&Plan::prefetch_mb, std::vector<int64_t>{0});
+  return keys;
 }
 
-// Several at a time, each with one more, behind those that `made` has.
-std::vector<Change> joint_changes(const Request& request, Change made) {
+// What a step takes with plans that fit; each is simulated once.
+class Steps {
+ public:
+  explicit Steps(const Request& request) : request_(request) {
+    request_.options.trace = request_.options.figures = false;
+  }
+  // None: it does not fit, or cannot be, such as microbatches that the schedule does not take.
+  std::optional<Seconds> of(const Plan& plan) {
+    const auto [it, is_new] = steps_.try_emplace(compile::to_json(plan).dump());
+    if (!is_new) return it->second;
+    request_.plan = plan;
+    try {
+      const Prediction prediction = predict(request_);
+      if (prediction.too_full().empty()) it->second = prediction.step;
+    } catch (const Error&) {
+    }
+    return it->second;
+  }
+
+ private:
+  Request request_;
+  std::map<std::string, std::optional<Seconds>> steps_;
+};
+
+// The shortest step's, of those of one place the first.
+class Shortest {
+ public:
+  explicit Shortest(Steps& steps) : steps_(steps) {}
+  // Whether it fits.
+  bool add(const Change& change) {
+    const std::optional<Seconds> step = steps_.of(change.plan);
+    if (step && (!best_ || *step < step_)) {
+      best_ = change;
+      step_ = *step;
+    }
+    return step.has_value();
+  }
+  const std::optional<Change>& best() const { return best_; }
+
+ private:
+  Steps& steps_;
+  std::optional<Change> best_;
+  Seconds step_;
+};
+
+// One change: of every key the nearest value that fits, or another schedule.
+std::optional<Change> single_change(const Request& request, Steps& steps) {
+  const Plan& now = request.plan;
+  Shortest shortest(steps);
+  const char* leaner = pipeline::kind_of(now.schedule).variant.less_memory;
+  for (const char* kind : {leaner, pipeline::kUsualKind}) {
+    if (kind == nullptr || !takes_kind(now, kind)) continue;
+    if (const Change made = with_kind(now, kind); !(made.plan == now)) shortest.add(made);
+  }
+  for (const Values& values : keys_of(request)) {
+    for (const auto& set : values) {
+      Change made{now};
+      set(made.plan);
+      if (!(made.plan == now) && shortest.add(made)) break;
+    }
+  }
+  return shortest.best();
+}
+
+// Several at a time, each with one more, behind those that `made` has. `sharded`: weights are
+// divided before anything is computed again; `regathered`: so is what sp gathers.
+std::vector<Change> joint_changes(const Request& request, Change made, bool sharded,
+                                  bool regathered) {
   std::vector<Change> changes;
   const int64_t most = request.global_batch / made.plan.dp;
   const auto add = [&](const auto& change) {
@@ -135,22 +216,26 @@ std::vector<Change> joint_changes(const Request& request, Change made) {
     if (!(made.plan == before)) changes.push_back(made);
   };
   const auto smallest = [&](Plan& plan) { plan.microbatches = std::max(most, plan.microbatches); };
+  const bool whole = made.plan.recompute == Recompute::kFull, regather = made.plan.regather;
   add([](Plan& plan) { plan.post_validation = false; });
   if (made.plan.tp > 1) add([](Plan& plan) { plan.sp = true; });
-  const bool divides = made.plan.dp * made.plan.cp > 1;
-  if (divides) add([](Plan& plan) { plan.zero = std::max<int64_t>(1, plan.zero); });
+  if (made.plan.tp > 1 && !whole && regathered) add([](Plan& plan) { plan.regather = true; });
+  const bool parts = divides(made.plan);
+  if (parts) add([](Plan& plan) { plan.zero = std::max<int64_t>(1, plan.zero); });
   if (const std::vector<int64_t> ways = expert_ways(request, made.plan); !ways.empty())
     add([&](Plan& plan) { plan.ep = std::max(ways.back(), plan.ep); });
+  if (parts && sharded) add([](Plan& plan) { plan.zero = 3; });
   const Change shared = made;
   if (made.plan.recompute == Recompute::kNone)
     add([](Plan& plan) { plan.recompute = Recompute::kSelective; });
   add(smallest);
-  if (made.plan.recompute != Recompute::kFull) {
+  if (!whole) {
     made = shared;
+    made.plan.regather = regather;
     add([](Plan& plan) { plan.recompute = Recompute::kFull; });
     add(smallest);
   }
-  if (divides) {  // first with the plan's own microbatches: a schedule may not take others
+  if (parts) {  // first with the plan's own microbatches: a schedule may not take others
     Change own = made;
     own.plan.microbatches = shared.plan.microbatches;
     own.plan.zero = 3;
@@ -161,49 +246,56 @@ std::vector<Change> joint_changes(const Request& request, Change made) {
   return changes;
 }
 
-bool fits_with(const Request& request, const Change& change) {
-  Request other = request;
-  other.plan = change.plan;
-  other.options.trace = other.options.figures = false;
-  try {
-    return predict(other).too_full().empty();
-  } catch (const Error&) {
-    return false;  // such as microbatches that the schedule does not take
+// Of changes that fit together, those without one of which they do not: what is not needed is taken
+// back, first what then makes the shortest step.
+Change needed_ones(const Request& request, Change change, Steps& steps) {
+  const std::vector<Values> keys = keys_of(request);
+  for (;;) {
+    Shortest shortest(steps);
+    for (const Values& values : keys) {
+      for (const auto& set : values) {
+        Change less = change;
+        set(less.plan);
+        if (less.plan == change.plan || shortest.add(less)) break;
+      }
+    }
+    if (!shortest.best()) return change;
+    change = *shortest.best();
   }
 }
 
-// Of changes that fit together, those without one of which they do not: what is not needed is taken
-// back, the costliest first.
-Change needed_ones(const Request& request, Change change) {
-  const Plan& now = request.plan;
-  const auto take_back = [&](const auto& to_less) {
-    Change less = change;
-    to_less(less.plan);
-    if (less.plan == change.plan || less.plan == now || !fits_with(request, less)) return false;
-    change = std::move(less);
-    return true;
-  };
-  take_back([&](Plan& plan) { plan.prefetch_mb = now.prefetch_mb; });
-  if (!take_back([&](Plan& plan) { plan.recompute = now.recompute; }) &&
-      change.plan.recompute == Recompute::kFull && now.recompute == Recompute::kNone)
-    take_back([](Plan& plan) { plan.recompute = Recompute::kSelective; });
-  if (!take_back([&](Plan& plan) { plan.microbatches = now.microbatches; })) {
-    for (const int64_t count : more_microbatches(request, now)) {
-      if (count >= change.plan.microbatches) break;
-      if (take_back([&](Plan& plan) { plan.microbatches = count; })) break;
+// The first of several changes that fit together, without what is not needed; of their orders the
+// one with the shortest step.
+std::optional<Change> joint_change(const Request& request, const Change& made, Steps& steps) {
+  Shortest shortest(steps);
+  for (const bool sharded : {false, true}) {
+    for (const bool regathered : {false, true}) {
+      for (const Change& change : joint_changes(request, made, sharded, regathered)) {
+        if (!steps.of(change.plan)) continue;
+        shortest.add(needed_ones(request, change, steps));
+        break;
+      }
     }
   }
-  for (int64_t zero = now.zero; zero < change.plan.zero; zero = zero == 0 ? 1 : 3) {
-    if (take_back([&](Plan& plan) { plan.zero = zero; })) break;
+  return shortest.best();
+}
+
+// One change if that takes no time, or less than several do; several with the plan's schedule
+// before those with another one.
+std::optional<Change> nearest_change(const Request& request, Seconds step) {
+  Steps steps(request);
+  Shortest shortest(steps);
+  const Plan& now = request.plan;
+  if (const std::optional<Change> one = single_change(request, steps)) {
+    shortest.add(*one);
+    if (*steps.of(one->plan) <= step) return one;
   }
-  std::vector<int64_t> ways = expert_ways(request, now);
-  ways.insert(ways.begin(), now.ep);
-  for (const int64_t ep : ways) {
-    if (ep >= now.ep && take_back([&](Plan& plan) { plan.ep = std::min(ep, plan.ep); })) break;
-  }
-  take_back([&](Plan& plan) { plan.sp = now.sp; });
-  take_back([&](Plan& plan) { plan.post_validation = now.post_validation; });
-  return change;
+  if (const std::optional<Change> several = joint_change(request, {now}, steps))
+    shortest.add(*several);
+  if (!shortest.best() && now.schedule != pipeline::kUsualKind &&
+      takes_kind(now, pipeline::kUsualKind))
+    return joint_change(request, with_kind(now, pipeline::kUsualKind), steps);
+  return shortest.best();
 }
 
 }  // namespace
@@ -234,18 +326,8 @@ std::string memory_findings(const Request& request, const Prediction& prediction
   if (full.size() > 1 && prediction.sharing == 1) {
     text += fmt::format("; {} more {} too full", full.size() - 1, full.size() == 2 ? "is" : "are");
   }
-  std::vector<std::vector<Change>> all = {single_changes(request),
-                                          joint_changes(request, {request.plan})};
-  if (takes_kind(request.plan, pipeline::kUsualKind) &&
-      request.plan.schedule != pipeline::kUsualKind)
-    all.push_back(joint_changes(request, with_kind(request.plan, pipeline::kUsualKind)));
-  for (const std::vector<Change>& changes : all) {
-    for (const Change& change : changes) {
-      if (fits_with(request, change))
-        return text + "; the nearest change that fits: " +
-               text_of(request.plan, needed_ones(request, change));
-    }
-  }
+  if (const std::optional<Change> change = nearest_change(request, prediction.step))
+    return text + "; the nearest change that fits: " + text_of(request.plan, *change);
   const char* left = !request.cluster.shares_memory()
                          ? "more stages (pp) or tensor parallelism (tp)"
                      : request.plan.dp > 1 ? "fewer ranks (dp)"

@@ -5,14 +5,14 @@ from test_simulate import call, simulated
 
 
 @pytest.mark.parametrize("plan, change", [
-    ("tp=8,pp=8,microbatches=48,schedule=chimera", "schedule=1f1b,recompute=selective,microbatches=96"),
-    ("tp=8,pp=8,microbatches=48,schedule=chimera,pairs=2", "schedule=1f1b (without pairs),recompute=selective,microbatches=96"),
+    ("tp=8,pp=8,microbatches=48,schedule=chimera", "schedule=1f1b,sp,regather,recompute=selective"),
+    ("tp=8,pp=8,microbatches=48,schedule=chimera,pairs=2", "schedule=1f1b (without pairs),sp,regather,recompute=selective"),
 ])
 def test_another_schedule_and_more_that_fit_are_told_together(plan, change):
     done = call(f"--model gpt3-175b --cluster selene --global-batch 96 --advice none --plan {plan}")
     assert done.returncode == 2 and done.stderr.rstrip().endswith(f"; the nearest change that fits: {change}")
     simulated(f"--model gpt3-175b --cluster selene --global-batch 96 --advice none "
-              f"--plan tp=8,pp=8,schedule=1f1b,recompute=selective,microbatches=96")
+              f"--plan tp=8,pp=8,microbatches=48,schedule=1f1b,sp,regather,recompute=selective")
 
 
 def test_no_part_of_a_change_that_fits_is_left_out_in_vain():
@@ -41,3 +41,18 @@ def test_memory_that_another_schedule_saves_is_told():
     assert done.returncode == 2
     assert "A100-SXM-80GB has 77.4 GiB for tensors (of 80.0 GiB)" in done.stderr
     assert "the nearest change that fits: schedule=1f1b" in done.stderr
+
+
+@pytest.mark.parametrize("model, plan, change", [
+    # The schedule's change takes 10 % more, that of the microbatches nothing.
+    ("gpt-7.5b --cluster a100-40gb --global-batch 64", "pp=4,dp=2,microbatches=16,schedule=zb-h1,zero=1,recompute=selective",
+     "microbatches=32"),
+    # zero=3 alone fits, and takes three times as long.
+    ("mixtral-8x7b --cluster dgx-h100 --global-batch 64 --seq-len 4096", "dp=16,tp=2,sp,microbatches=4,zero=1",
+     "ep=8,recompute=selective-op"),
+])
+def test_the_change_that_takes_the_least_time_is_told(model, plan, change):
+    done = call(f"--model {model} --advice none --plan {plan}")
+    assert done.returncode == 2 and done.stderr.rstrip().endswith(f"; the nearest change that fits: {change}")
+    changed = dict(part.partition("=")[::2] for part in plan.split(",") + change.split(","))
+    simulated(f"--model {model} --advice none --plan {','.join('='.join(item).rstrip('=') for item in changed.items())}")
