@@ -23,12 +23,15 @@ class UpdateBuilder : StepBuilder {
   StateFragment update() {
     sum_uses();
     whole_ = gradients_;
-    // What tensor parallelism left pending comes last, in collectives of its own: the others are
-    // complete layer by layer, these when the whole backward pass is.
+    // What tensor parallelism left pending is summed in collectives of its own. The last layer's
+    // are complete first, of both kinds: those that are more go before, and the others wait for
+    // them.
     if (plan_.effective_grad_reduce() != GradReduce::kMicrobatch) {
-      sum_over_data_axes(/*pending=*/false);
+      const bool pending_first = most_is_pending();
+      if (!pending_first) sum_over_data_axes(/*pending=*/false);
       sum_over_model_axes();
       sum_over_data_axes(/*pending=*/true);
+      if (pending_first) sum_over_data_axes(/*pending=*/false);
     }
     sum_replicas();
     norms();
@@ -155,6 +158,13 @@ class UpdateBuilder : StepBuilder {
     }
   }
   static bool is_pending(const FlatGroup& group) { return !group.model_partial.empty(); }
+  // Of a mixture's gradients most are: each rank has whole experts and a part of the tokens.
+  bool most_is_pending() const {
+    int64_t pending = 0, others = 0;
+    for (const FlatGroup& group : c_.groups)
+      (is_pending(group) ? pending : others) += group.elements;
+    return pending > others;
+  }
   void sum_over_data_axes(const std::vector<size_t>& alike) {
     const int64_t shards = moment_shards(plan_, c_.groups[alike.front()]);
     ValueIds operands;
