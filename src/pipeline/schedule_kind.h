@@ -70,6 +70,8 @@ struct ScheduleKind {
   int32_t weight_versions = 1;  // Schedule::weight_versions
   // The order comes again after as many microbatches as this many pipelines have ranks; 0: never.
   int32_t period = 1;
+  // Of every stage, each on a rank of its own; with KindOptions::pairs a pair's.
+  int32_t replicas = 1;
   // Why the compiler does not lower it, so that it can be drawn and simulated but not run; null: it
   // does.
   const char* simulated_only = nullptr;

@@ -285,6 +285,22 @@ TEST_CASE("options of other kinds are refused by name, and left out of a kind's 
   CHECK(own_options(all).slices == 3);
 }
 
+TEST_CASE("a kind has as many replicas of a stage as it says") {
+  for (const ScheduleKind* kind : listed_kinds()) {
+    for (const int32_t pairs : {0, 1, 2}) {
+      if (pairs > 0 && !kind->options.pairs) continue;
+      const ScheduleRequest request{.kind = kind->name,
+                                    .ranks = 4,
+                                    .chunks = kind->chunks.usual,
+                                    .microbatches = 16,
+                                    .pairs = pairs};
+      CAPTURE(kind->name);
+      CAPTURE(pairs);
+      CHECK(make_schedule(request).placement.replicas() == kind->replicas * std::max(1, pairs));
+    }
+  }
+}
+
 TEST_CASE("an order that comes again makes every further part of it as long") {
   for (const ScheduleKind* kind : listed_kinds()) {
     for (const int32_t p : {2, 4}) {

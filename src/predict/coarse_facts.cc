@@ -5,6 +5,7 @@
 #include "base/error.h"
 #include "base/in_parallel.h"
 #include "base/rng.h"
+#include "base/round.h"
 
 namespace mw::predict {
 namespace {
@@ -74,8 +75,12 @@ CoarseFacts::ProbeKey CoarseFacts::work_key(const Plan& plan) const {
   probe.dp = plan.ep;
   const cluster::Stack& stack = base_.cluster.stack;
   if ((base_.options.fp8 != cost::Fp8::kOff && stack.narrow_saved) ||
-      stack.accumulation == cluster::Accumulation::kAutograd)
-    probe.microbatches = plan.units();
+      stack.accumulation == cluster::Accumulation::kAutograd) {
+    const int64_t replicas =
+        plan.pp == 1 ? 1
+                     : pipeline::kind_of(plan.schedule).replicas * std::max<int64_t>(1, plan.pairs);
+    probe.microbatches = ceil_div(plan.units(), replicas);
+  }
   key.tp = plan.tp;
   key.ep = plan.ep;
   key.recompute = plan.recompute;

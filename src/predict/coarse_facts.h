@@ -101,8 +101,9 @@ class CoarseFacts {
   struct ProbeKey {
     ProgramKey program;
     int64_t dp = 1, pp = 1, microbatch = 1;
-    int64_t microbatches =
-        1;  // where a stack casts weights once for all of them, or keeps the first's gradients
+    // Of a replica, where a stack casts weights once for all of them, or keeps the first's
+    // gradients.
+    int64_t microbatches = 1;
     friend auto operator<=>(const ProbeKey&, const ProbeKey&) = default;
   };
   struct StateKey {

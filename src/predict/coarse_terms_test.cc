@@ -147,6 +147,32 @@ TEST_CASE("what is saved in eight bits takes as many in estimates") {
     check(request, plan, {.memory = 0.03});
 }
 
+TEST_CASE("what adds gradients up takes as long in estimates, which autograd's first do not have") {
+  Request request = request_for("llama3-8b", 8);
+  request.cluster.device.memory_bandwidth = cluster::BytesPerSecond(1e10);
+  const auto step = [&](const char* plan, cluster::Accumulation by) {
+    Request other = request;
+    other.plan = compile::parse_plan(plan);
+    other.cluster.stack.accumulation = by;
+    Coarse coarse(other);
+    return std::pair(coarse.step(other.plan).value, mw::predict::predict(other).step.value);
+  };
+  for (const char* plan :
+       {"microbatches=1", "microbatches=16", "pp=4,microbatches=2",
+        "pp=2,microbatches=4,schedule=interleaved-1f1b,chunks=2",
+        "pp=2,microbatches=4,schedule=zb-h1", "pp=4,microbatches=4,schedule=chimera",
+        "pp=4,microbatches=8,schedule=dualpipe", "pp=4,microbatches=1,schedule=seq-1f1b,slices=2",
+        "dp=2,pp=2,microbatches=4,zero=1"}) {
+    CAPTURE(std::string(plan));
+    const auto [buffers, in_buffers] = step(plan, cluster::Accumulation::kBuffers);
+    const auto [first, kept] = step(plan, cluster::Accumulation::kAutograd);
+    CHECK(buffers == mw::test::close_to(in_buffers).epsilon(0.01));
+    CHECK(first == mw::test::close_to(kept).epsilon(0.01));
+    CHECK(buffers - first == mw::test::close_to(in_buffers - kept).epsilon(0.03));
+    CHECK(in_buffers > kept);
+  }
+}
+
 TEST_CASE("bounds of memory that ranks share are those of the kind of blocks that has less") {
   Request request = request_for("deepseek-v3", 6);  // three blocks with one MLP before the others
   request.seq_len = 512;

@@ -163,6 +163,18 @@ FragmentCoster::FragmentCoster(const pipeline::Program& program, const cluster::
     }
     if (half_weights_) break;
   }
+  runs_ = runs_of_a_stage();
+}
+
+// Replicas of a stage share the microbatches, slices of a sequence are runs of their own.
+double FragmentCoster::runs_of_a_stage() const {
+  int32_t replicas = 1, slices = 1;
+  for (const Fragment& fragment : program_.fragments) slices = std::max(slices, fragment.slice + 1);
+  if (!program_.ranks.empty()) {
+    for (const pipeline::Command& command : program_.ranks[0].commands)
+      replicas = std::max(replicas, command.action.replica + 1);
+  }
+  return std::max(1.0, static_cast<double>(program_.microbatches) * slices / replicas);
 }
 
 RankId FragmentCoster::representative(int32_t pipeline_rank) const {
@@ -392,10 +404,10 @@ void FragmentCoster::find_state_uses(const Fragment& fragment, FragmentCost& cos
 // written with the first one, not read again.
 std::vector<cost::CastShare> FragmentCoster::casts_of(const Fragment& fragment) const {
   if (options_.fp8 == cost::Fp8::kOff || !cluster_.stack.narrow_saved) return {};
-  const double runs = std::max(1, program_.microbatches);
   std::vector<cost::CastShare> of_root(fragment.graph.values.size());
   for (const pipeline::Port& port : fragment.inputs) {
-    if (port.kind == pipeline::PortKind::kState) of_root[port.value.index()] = {1 / runs, 1 / runs};
+    if (port.kind == pipeline::PortKind::kState)
+      of_root[port.value.index()] = {1 / runs_, 1 / runs_};
     if (port.kind == pipeline::PortKind::kSaved) of_root[port.value.index()] = {0, 1};
   }
   std::vector<cost::CastShare> casts;
@@ -512,11 +524,10 @@ cost::OpWork FragmentCoster::work_of(const Fragment& fragment, const ir::Op& op)
       half_weights_ ? cluster_.device.attained.gradient_bytes_of(bf16_weights_) : size;
   const double made = half_weights_ ? 2 : size;
   work.bytes -= (size - made) * elements;
-  const double first = by == cluster::Accumulation::kBuffers        ? made + 2 * kept
-                       : kept == made || program_.microbatches == 1 ? 0
-                                                                    : made + kept;
-  const double runs = std::max(1, program_.microbatches);
-  work.adds = (first + (runs - 1) * (made + 2 * kept)) / runs * elements;
+  const double first = by == cluster::Accumulation::kBuffers ? made + 2 * kept
+                       : kept == made || runs_ == 1          ? 0
+                                                             : made + kept;
+  work.adds = (first + (runs_ - 1) * (made + 2 * kept)) / runs_ * elements;
   return work;
 }
 

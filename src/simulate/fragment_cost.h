@@ -154,6 +154,7 @@ class FragmentCoster {
   void add_launch_deps(const pipeline::Fragment& fragment, FragmentCost& cost) const;
   void add_data_deps(const pipeline::Fragment& fragment, FragmentCost& cost) const;
   std::vector<cost::CastShare> casts_of(const pipeline::Fragment& fragment) const;
+  double runs_of_a_stage() const;
   cost::OpWork work_of(const pipeline::Fragment& fragment, const ir::Op& op) const;
   void find_state_uses(const pipeline::Fragment& fragment, FragmentCost& cost) const;
   void find_rings(const pipeline::Fragment& fragment, FragmentCost& cost) const;
@@ -167,6 +168,7 @@ class FragmentCoster {
   Labels& labels_;
   std::vector<int32_t> coordinates_;
   bool half_weights_ = false, bf16_weights_ = false;
+  double runs_ = 1;  // of a stage's pass on a rank, in a step
   std::vector<CrossGroup> cross_groups_;
   std::vector<std::string> cross_names_;
   std::map<std::pair<int32_t, Names>, Group> groups_;  // by pipeline rank, -1: all, and the axes

@@ -413,6 +413,35 @@ TEST_CASE("products add gradients up, or kernels behind them, which autograd's f
   }
 }
 
+TEST_CASE("replicas share the microbatches whose gradients are added up, slices are runs of own") {
+  struct Case {
+    int32_t microbatches, replica, slice;  // of the last
+    double runs;
+  };
+  for (const Case& c : {Case{8, 0, -1, 8},
+                        {8, 1, -1, 4},
+                        {8, 3, -1, 2},
+                        {2, 1, -1, 1},
+                        {1, 1, -1, 1},
+                        {8, 0, 1, 16},
+                        {1, 0, 3, 4}}) {
+    CAPTURE(c.runs);
+    HandFragment hand(ActionKind::kB);
+    hand.on.stack.accumulation = cluster::Accumulation::kAutograd;
+    hand.program.microbatches = c.microbatches;
+    pipeline::Command call;
+    call.action.replica = c.replica;
+    hand.program.ranks[0].commands = {call, pipeline::Command()};
+    hand.program.fragments.resize(2);
+    hand.program.fragments[0].slice = c.slice;
+    const ValueId dy = hand.input({4, 8}), x = hand.input({4, 16}),
+                  sum = hand.input({8, 16}, PortKind::kState);
+    hand.accumulates = true;
+    hand.add(OpKind::kDot, ir::DotAttrs{"bn", "bk", "nk"}, {dy, x, sum}, {8, 16}, DType::kF32);
+    CHECK(hand.cost().works[0].adds == (c.runs - 1) / c.runs * 12 * 8 * 16);
+  }
+}
+
 TEST_CASE("shards are copied at the first op that reads them, behind the one that made them") {
   HandFragment hand(ActionKind::kB);
   hand.on.stack.copies_shards = true;

@@ -55,6 +55,7 @@ extern const ScheduleKind kChimera = {
     .options = {.pairs = true, .sync = true},
     .check = check_chimera,
     .make = make_chimera,
-    .period = 2};
+    .period = 2,
+    .replicas = 2};
 
 }  // namespace mw::pipeline

@@ -197,6 +197,7 @@ extern const ScheduleKind kChimeraDoubling = {
     .options = {.pairs = true, .sync = true},
     .check = check_chimera,
     .make = make_chimera_doubling,
-    .period = 2};
+    .period = 2,
+    .replicas = 2};
 
 }  // namespace mw::pipeline

@@ -22,6 +22,7 @@ extern const ScheduleKind kChimeraHalving = {
     .check = check_chimera,
     .make = make_chimera_halving,
     .parts = kHalves,
-    .period = 2};
+    .period = 2,
+    .replicas = 2};
 
 }  // namespace mw::pipeline

@@ -42,6 +42,7 @@ extern const ScheduleKind kDualPipe = {
     .chunks = kOneChunk,
     .options = {.sync = true},
     .check = check_dual_pipe,
-    .make = make_dual_pipe};
+    .make = make_dual_pipe,
+    .replicas = 2};
 
 }  // namespace mw::pipeline
