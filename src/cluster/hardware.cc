@@ -326,6 +326,8 @@ std::string find_profile(FileSystem& fs, const std::string& name,
 Cluster load_cluster(FileSystem& fs, const std::string& name,
                      const std::vector<std::string>& folders, const std::string& profile) {
   const ProfileName named = parse_profile_name(profile);
+  if (named.version.empty() && ends_with(profile, ":"))
+    throw_error("--profile: '{}' has no version behind its colon; leave it out", clipped(profile));
   const auto load = [&](const std::string& path) {
     Cluster cluster = parse_cluster(fs.read_file(path), path);
     if (!named.name.empty()) cluster.profile = named.name == "none" ? "" : named.name;

@@ -8,6 +8,7 @@
 #include "base/text.h"
 #include "cluster/group_shape.h"
 #include "cluster/hardware.h"
+#include "cluster/profile.h"
 
 using namespace mw;
 using namespace mw::cluster;
@@ -366,11 +367,12 @@ TEST_CASE("a cluster has the profile that its file names, or the one that is ask
   CHECK(load_cluster(fs, "box", {"clusters"}, "clusters/profiles/box-other.toml").stack.name ==
         "other");
   // A version of a profile, by what its runs say.
-  fs.write_file("clusters/profiles/box-own.toml",
-                profile("own", 20) +
-                    "[[versions]]\nruns_that_say = [\"arXiv:2104\", \"early\"]\noverlap = []\n"
-                    "source = \"s\"\nconstants.host_op_us = { value = 50, source = \"s\" }\n"
-                    "[[versions]]\nruns_that_say = [\"late\"]\noverlap = []\nsource = \"s\"\n");
+  fs.write_file(
+      "clusters/profiles/box-own.toml",
+      profile("own", 20) +
+          "[[versions]]\nruns_that_say = [\"arXiv:2104\", \"early\", \"both\"]\noverlap = []\n"
+          "source = \"s\"\nconstants.host_op_us = { value = 50, source = \"s\" }\n"
+          "[[versions]]\nruns_that_say = [\"late\", \"both\"]\noverlap = []\nsource = \"s\"\n");
   for (const char* const version :
        {"box-own:arXiv:2104", "own:early", ":early", "clusters/profiles/box-own.toml:early"}) {
     const Cluster early = load_cluster(fs, "box", {"clusters"}, version);
@@ -379,12 +381,24 @@ TEST_CASE("a cluster has the profile that its file names, or the one that is ask
   }
   CHECK_THROWS_WITH_AS(load_cluster(fs, "box", {"clusters"}, "box-own:erly"),
                        "--profile: clusters/profiles/box-own.toml has no version 'erly', did "
-                       "you mean 'early'?; known are arXiv:2104, early, late",
+                       "you mean 'early'?; known are arXiv:2104, early, both, late, both",
                        Error);
   CHECK_THROWS_WITH_AS(load_cluster(fs, "box", {"clusters"}, "box-other:early"),
                        "--profile: clusters/profiles/box-other.toml has no version 'early'; known "
                        "are none",
                        Error);
+  CHECK_THROWS_WITH_AS(load_cluster(fs, "box", {"clusters"}, "box-own:both"),
+                       "--profile: clusters/profiles/box-own.toml has more than one version "
+                       "'both'; known are arXiv:2104, early, both, late, both",
+                       Error);
+  CHECK(load_cluster(fs, "box", {"clusters"}, "own:early").stack.name == "own:early");
+  CHECK_THROWS_WITH_AS(load_cluster(fs, "box", {"clusters"}, "box-own:"),
+                       "--profile: 'box-own:' has no version behind its colon; leave it out",
+                       Error);
+  CHECK(parse_profile_name("a:b/x.toml:arXiv:2104").name == "a:b/x.toml");
+  CHECK(parse_profile_name("a:b/x.toml:arXiv:2104").version == "arXiv:2104");
+  CHECK(parse_profile_name("a:b/x.toml").name == "a:b/x.toml");
+  CHECK(parse_profile_name("a:b").version == "b");
   CHECK_THROWS_WITH_AS(load_cluster(fs, "box", {"clusters"}, "none:early"),
                        "--profile: 'none:early' is a version of no profile", Error);
   const Cluster none = load_cluster(fs, "box", {"clusters"}, "none");

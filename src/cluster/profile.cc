@@ -378,8 +378,10 @@ void apply(const Profile::Version& version, Cluster& cluster) {
 }
 
 ProfileName parse_profile_name(std::string_view text) {
-  const size_t colon = text.find(':');
-  if (colon == std::string_view::npos || ends_with(text, ".toml")) return {std::string(text), ""};
+  constexpr std::string_view kFile = ".toml";
+  const size_t file = text.rfind(".toml:");  // a path may have colons
+  const size_t colon = file == std::string_view::npos ? text.find(':') : file + kFile.size();
+  if (colon == std::string_view::npos || ends_with(text, kFile)) return {std::string(text), ""};
   return {std::string(text.substr(0, colon)), std::string(text.substr(colon + 1))};
 }
 
