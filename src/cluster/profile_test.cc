@@ -146,6 +146,10 @@ TEST_CASE("a profile that is written and read again is the same text") {
   CHECK(profile.versions[0].runs_that_say == std::vector<std::string>{"an old paper"});
   CHECK(profile.versions[0].overlap == std::vector<std::string>{"serial"});
   CHECK(to_toml(parse_profile(to_toml(profile), "p.toml")) == to_toml(profile));
+  const Profile again = parse_profile(to_toml(profile), "p.toml");
+  CHECK(again.stack.accumulation == Accumulation::kAutograd);
+  REQUIRE(again.versions.size() == 1);
+  CHECK(again.versions[0].accumulation == Accumulation::kBuffers);
 }
 
 TEST_CASE("every constant can be set and read") {
