@@ -131,7 +131,7 @@ TEST_CASE("coarse estimates of random plans are close to the simulation and in i
   Messages messages;
   SUBCASE("") { messages = {"in parts, waited for", true, false, 0.5, 7, 0.03}; }
   SUBCASE("") { messages = {"whole, beside computation", false, true, 1, 8, 0.03}; }
-  SUBCASE("") { messages = {"whole, waited for", false, false, 1, 9, 0.03}; }
+  SUBCASE("") { messages = {"whole, waited for", false, false, 1, 9, 0.036}; }
   // As long as forwards: no profile has them so.
   SUBCASE("") { messages = {"whole, waited for, slow", false, false, 0.5, 9, 0.06}; }
   CAPTURE(messages.name);
@@ -170,7 +170,7 @@ TEST_CASE("coarse estimates of random plans are close to the simulation and in i
   CHECK(sum / static_cast<double>(plans) < 0.005);
   CHECK(worst < messages.farthest);
   // What is alive comes out to a percent or two; the rest is how a step's buffers pack.
-  CHECK(worst_memory < 0.05);
+  CHECK(worst_memory < 0.07);
 }
 
 TEST_CASE("chunk after chunk, a slow last stage holds up more the more microbatches there are") {
