@@ -16,7 +16,8 @@ import time
 import cupy
 import torch
 import torch.nn.functional as F
-from torch.nn.attention import SDPBackend, sdpa_kernel
+from measure_gpu import ATTENTION, normal
+from torch.nn.attention import sdpa_kernel
 
 THREADS, SHARED_BYTES, LONGEST_MS = 544, 64 << 10, 60
 COPY = r"""
@@ -40,10 +41,6 @@ copy(const float4* from, float4* to, long long count, volatile int* stop) {
 }"""
 
 
-def normal(*shape, dtype=torch.bfloat16):
-    return torch.randn(*shape, device="cuda", dtype=dtype)
-
-
 def kernels():
     x, w = normal(8192, 4096), normal(14336, 4096)
     yield "product of 8192 x 14336 over 4096, bf16", lambda: F.linear(x, w)
@@ -52,7 +49,7 @@ def kernels():
     q, k, v = (normal(4, 32, 8192, 128) for _ in range(3))
 
     def attention():
-        with sdpa_kernel(SDPBackend.FLASH_ATTENTION):
+        with sdpa_kernel(ATTENTION["flash"]):
             F.scaled_dot_product_attention(q, k, v, is_causal=True)
 
     yield "FlashAttention-2, 128 heads of 128, 8192 keys, causal", attention

@@ -28,13 +28,13 @@ import time
 
 import torch
 import torch.nn.functional as F
+from measure_gpu import ATTENTION
 from torch import nn
-from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.attention import sdpa_kernel
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 GPU = torch.cuda.is_available()
 DEVICE = "cuda" if GPU else "cpu"
-KERNELS = {"flash": SDPBackend.FLASH_ATTENTION, "cudnn": SDPBackend.CUDNN_ATTENTION}
 
 
 class Norm(nn.Module):
@@ -82,7 +82,7 @@ class Attention(nn.Module):
         q, k = rotated(q, turns), rotated(k, turns)
         k, v = (self.repeated(t) for t in (k, v))
         q, k, v = (t.transpose(1, 2) for t in (q, k, v))
-        with sdpa_kernel(KERNELS[Attention.kernel]):
+        with sdpa_kernel(ATTENTION[Attention.kernel]):
             out = F.scaled_dot_product_attention(q, k, v, is_causal=True)
         return self.wo(out.transpose(1, 2).contiguous().view(samples, length, -1))
 

@@ -522,12 +522,13 @@ cost::OpWork FragmentCoster::work_of(const Fragment& fragment, const ir::Op& op)
   const auto size = static_cast<double>(dtype_size(sum.dtype));
   const double kept =
       half_weights_ ? cluster_.device.attained.gradient_bytes_of(bf16_weights_) : size;
-  const double made = half_weights_ ? 2 : size;
+  const double made = half_weights_ ? static_cast<double>(dtype_size(DType::kBF16)) : size;
   work.bytes -= (size - made) * elements;
-  const double first = by == cluster::Accumulation::kBuffers ? made + 2 * kept
-                       : kept == made || runs_ == 1          ? 0
-                                                             : made + kept;
-  work.adds = (first + (runs_ - 1) * (made + 2 * kept)) / runs_ * elements;
+  const double added = made + 2 * kept;
+  double first = added;
+  if (by == cluster::Accumulation::kAutograd)
+    first = kept == made || runs_ == 1 ? 0 : made + kept;  // as it comes, or cast
+  work.adds = (first + (runs_ - 1) * added) / runs_ * elements;
   return work;
 }
 
