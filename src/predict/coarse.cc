@@ -338,6 +338,22 @@ void Coarse::fill_states(const Setting& setting) {
   replica_sums_.reset();
 }
 
+// The two ends of a pipeline meet before, in the sum of the gradients of a tied embedding: who
+// comes first has summed its blocks' gradients meanwhile. `begins`: [rank] of its update.
+void Coarse::wait_for_tied(const Setting& setting, std::vector<double>& begins) const {
+  const Order& order = *setting.orders.longer;
+  const auto rank_of = [&](int32_t stage) { return static_cast<size_t>(order.rank_of(stage)); };
+  const int32_t last = order.stages() - 1;
+  if (!base_.model.tie_word_embeddings || rank_of(0) == rank_of(last)) return;
+  const double meet = std::max(begins[rank_of(0)], begins[rank_of(last)]);
+  for (const int32_t stage : {0, last}) {
+    const double of_blocks = static_cast<double>(blocks_[static_cast<size_t>(stage)]) *
+                             setting.state.block[kUpdateBefore];
+    double& begin = begins[rank_of(stage)];
+    begin = std::max(begin, meet - of_blocks);
+  }
+}
+
 // Ranks meet once in the update, those with replicas of a stage before: the last to come decides
 // when.
 double Coarse::update_seconds(const Setting& setting, const std::vector<double>& ends) {
@@ -349,10 +365,13 @@ double Coarse::update_seconds(const Setting& setting, const std::vector<double>&
   const bool beside = sums_go_beside() && !setting.bare;
   const std::vector<Sums> sums =
       beside ? sums_beside(setting, over_replicas) : std::vector<Sums>(ends.size());
+  std::vector<double> begins = ends;
+  for (size_t r = 0; r < ends.size(); ++r) begins[r] += sums[r].behind;
+  wait_for_tied(setting, begins);
   double meet = 0, behind = 0;
   for (size_t r = 0; r < ends.size(); ++r) {
     const Facts& facts = states_[r];
-    meet = std::max(meet, ends[r] + sums[r].behind + facts[kUpdateBefore]);
+    meet = std::max(meet, begins[r] + facts[kUpdateBefore]);
     behind = std::max(behind, facts[kUpdate] - facts[kUpdateBefore] + sums[r].slower);
   }
   if (sums_go_beside()) return meet + behind;

@@ -120,6 +120,7 @@ class Coarse {
   void run(const Order& order, const Setting& setting, std::vector<double>& ends);
   void run_memory(const Order& order, const Setting& now, std::vector<double>& most);
   double update_seconds(const Setting& setting, const std::vector<double>& ends);
+  void wait_for_tied(const Setting& setting, std::vector<double>& begins) const;
   // A stage's part of what a rank sums or gathers beside calls (coarse_beside.cc).
   struct Part;
   bool sums_go_beside() const {

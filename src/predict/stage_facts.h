@@ -15,7 +15,7 @@ enum Fact : uint8_t {
   kBackward,  // whole
   kPaired,    // that forward and whole backward take less where a schedule lays them together
   kUpdate,
-  kUpdateBefore,      // of kUpdate, until pipeline ranks meet
+  kUpdateBefore,      // of kUpdate, until all pipeline ranks meet
   kUpdateSums,        // beside the backward pass, and
   kUpdateGathers,     // beside the next forwards: not of kUpdate (simulate/call_time.h)
   kSaved,             // activations of a microbatch from F to B or I

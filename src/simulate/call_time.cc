@@ -38,9 +38,10 @@ std::vector<int32_t> forwards_beside(const pipeline::Program& program,
   return beside;
 }
 
-// `sums_before`: what reads only gradients is done before the call begins.
+// `sums_before`: what reads only gradients is done before the call begins. `of_all`: [cross group]
+// whether all pipeline ranks are in it.
 CallTime time_of(const FragmentCost& cost, const Slowdowns& slowdowns, size_t labels,
-                 bool sums_before = false) {
+                 bool sums_before = false, const std::vector<bool>& of_all = {}) {
   CallTime time;
   Walk walk;
   std::vector<double> state_ready;
@@ -58,7 +59,7 @@ CallTime time_of(const FragmentCost& cost, const Slowdowns& slowdowns, size_t la
   double meet = 0;
   bool met = false;
   while (advance(cost, walk, options, meet)) {
-    if (!met && meet >= begin) {
+    if (!met && meet >= begin && of_all[static_cast<size_t>(cost.ops[walk.next].cross)]) {
       time.before = Seconds(meet - begin);
       met = true;
     }
@@ -129,9 +130,12 @@ std::vector<CallTime> call_times(const pipeline::Program& program, const cluster
         gathers += Seconds(op.device);
         op.alias = true;
       }
-      CallTime time =
-          time_of(cost, slowdowns, labels.names().size(),
-                  update && options.overlap.grad_reduce && !options.overlap.grad_reduce_idle);
+      std::vector<bool> of_all;
+      for (const CrossGroup& group : coster.cross_groups())
+        of_all.push_back(group.ranks.size() == program.ranks.size());
+      CallTime time = time_of(
+          cost, slowdowns, labels.names().size(),
+          update && options.overlap.grad_reduce && !options.overlap.grad_reduce_idle, of_all);
       time.gathers = gathers;
       if (beside[f] >= 0 && options.overlap.pairs && has_exchanges(cost) && !cost.crosses) {
         const FragmentCost forward =

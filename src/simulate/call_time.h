@@ -12,7 +12,7 @@ namespace mw::simulate {
 
 struct CallTime {
   Seconds whole;
-  Seconds before;  // until the first collective over several pipeline ranks; without one, all of it
+  Seconds before;  // until the first collective over all pipeline ranks; without one, all of it
   std::vector<Seconds> links;  // [level] when collectives have the device's links there
   Seconds gaps;    // of it, in which the device waits for the host or for another stream
   Seconds paired;  // of a whole backward: what it and the rank's forward save, laid together
