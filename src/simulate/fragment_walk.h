@@ -29,6 +29,7 @@ struct Walk {
       double left = 0;  // seconds, its links alone and beside no computation
     };
     struct Crossing {  // of a collective over several pipeline ranks
+      int32_t op = 0;
       uint32_t levels = 0;
       Beside beside = Beside::kOther;
       double begin = 0, end = 0;

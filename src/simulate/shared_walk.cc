@@ -9,6 +9,7 @@ namespace mw::simulate {
 namespace {
 
 constexpr double kNever = std::numeric_limits<double>::infinity();
+constexpr double kNothing = 1e-9;  // of a link
 
 class SharedClock {
  public:
@@ -35,7 +36,7 @@ class SharedClock {
       const OpCost& op = op_of(next);
       if (op.cross >= 0) {
         const double sends = start + op.latency;
-        meet = start + std::max(0.0, free_again(op, sends) - sends);
+        meet = start + std::max(0.0, free_again(next, sends) - sends);
         walk_.next = static_cast<size_t>(next);
         return true;
       }
@@ -145,13 +146,16 @@ class SharedClock {
     walk_.end = std::max(walk_.end, start + takes);
   }
 
-  // When those that have a link of the op at `at` leave it, if nobody comes.
-  double free_again(const OpCost& op, double at) const {
+  // When those that have a link of op `o` at `at` leave it, if nobody comes; at once where there is
+  // as much of the links as the op wants.
+  double free_again(int32_t o, double at) const {
+    const OpCost& op = op_of(o);
     std::vector<Walk::Shared::Sending> others;
     for (const Walk::Shared::Sending& other : shared_.sending) {
       if (other.from <= at && (levels_of(op_of(other.op)) & levels_of(op)) != 0)
         others.push_back(other);
     }
+    if (has_room(o, others)) others.clear();
     std::sort(others.begin(), others.end(),
               [](const auto& a, const auto& b) { return a.from < b.from; });
     double free = others.empty() ? at : shared_.now;
@@ -163,9 +167,7 @@ class SharedClock {
       later = false;
       for (const Walk::Shared::Crossing& cross : shared_.crossings) {
         const double then = std::max(free, at);
-        if ((cross.levels & levels_of(op)) == 0 || cross.end <= then ||
-            then + sending <= cross.begin)
-          continue;
+        if (cross.end <= then || then + sending <= cross.begin || have_room(o, cross)) continue;
         free = cross.end;
         later = true;
       }
@@ -178,21 +180,53 @@ class SharedClock {
   }
   // What each user of a level may take of it, so that those that want no more have what they want
   // and the others have the rest in even shares.
-  double fair_share(size_t level) const {
-    absl::InlinedVector<double, 8> uses;
-    for (const Walk::Shared::Sending& one : shared_.sending) {
-      if (one.from <= shared_.now && (levels_of(op_of(one.op)) >> level & 1) != 0)
-        uses.push_back(use(one.op, level));
-    }
-    if (uses.size() == 1) return 1;
+  using Uses = absl::InlinedVector<double, 8>;
+  static double fair_share(Uses uses, double rest) {
+    if (uses.size() == 1) return rest;
     std::sort(uses.begin(), uses.end());
-    double rest = 1;
     for (size_t i = 0; i < uses.size(); ++i) {
       const double share = rest / static_cast<double>(uses.size() - i);
       if (uses[i] > share) return share;
       rest -= uses[i];
     }
     return 1;
+  }
+  // What collectives over several pipeline ranks leave of it: they take what they want.
+  double left_of(size_t level) const {
+    double rest = 1;
+    for (const Walk::Shared::Crossing& cross : shared_.crossings) {
+      if ((cross.levels >> level & 1) != 0 && cross.begin <= shared_.now && shared_.now < cross.end)
+        rest -= use(cross.op, level);
+    }
+    return rest < kNothing ? 0 : rest;
+  }
+  double fair_share(size_t level) const {
+    Uses uses;
+    for (const Walk::Shared::Sending& one : shared_.sending) {
+      if (one.from <= shared_.now && (levels_of(op_of(one.op)) >> level & 1) != 0)
+        uses.push_back(use(one.op, level));
+    }
+    return fair_share(std::move(uses), left_of(level));
+  }
+  // Whether op `o` has all that it wants beside these.
+  bool has_room(int32_t o, const std::vector<Walk::Shared::Sending>& others) const {
+    const uint32_t levels = levels_of(op_of(o));
+    for (size_t level = 0; levels >> level != 0; ++level) {
+      if ((levels >> level & 1) == 0) continue;
+      Uses uses = {use(o, level)};
+      for (const Walk::Shared::Sending& other : others) {
+        if ((levels_of(op_of(other.op)) >> level & 1) != 0) uses.push_back(use(other.op, level));
+      }
+      if (uses.size() > 1 && use(o, level) > fair_share(uses, 1)) return false;
+    }
+    return true;
+  }
+  bool have_room(int32_t o, const Walk::Shared::Crossing& cross) const {
+    const uint32_t levels = levels_of(op_of(o)) & cross.levels;
+    for (size_t level = 0; levels >> level != 0; ++level) {
+      if ((levels >> level & 1) != 0 && use(o, level) + use(cross.op, level) > 1) return false;
+    }
+    return true;
   }
   double slowdown(Beside beside) const { return options_.slowdowns[static_cast<size_t>(beside)]; }
   bool computes() const { return shared_.computing.op >= 0; }
@@ -215,13 +249,8 @@ class SharedClock {
     double least = 1;
     const uint32_t levels = levels_of(op_of(one.op));
     for (size_t level = 0; levels >> level != 0; ++level) {
-      if ((levels >> level & 1) == 0) continue;
-      for (const Walk::Shared::Crossing& cross : shared_.crossings) {
-        if ((cross.levels >> level & 1) != 0 && cross.begin <= shared_.now &&
-            shared_.now < cross.end)
-          return 0;
-      }
-      least = std::min(least, fair_share(level) / use(one.op, level));
+      if ((levels >> level & 1) != 0)
+        least = std::min(least, fair_share(level) / use(one.op, level));
     }
     return computes() ? least / slowdown(op_of(one.op).beside) : least;
   }
@@ -303,7 +332,8 @@ void finish_cross_shared(const FragmentCost& cost, Walk& walk, double start, dou
   const OpCost& op = cost.ops[walk.next];
   const uint32_t levels = op.links & cost.shared_levels;
   if (end > start + op.latency)
-    walk.shared.crossings.push_back({levels, op.beside, start + op.latency, end});
+    walk.shared.crossings.push_back(
+        {static_cast<int32_t>(walk.next), levels, op.beside, start + op.latency, end});
   walk.spans[walk.next] = {start, end};
   walk.shared.ended[walk.next] = true;
   ++walk.shared.heads[static_cast<size_t>(op.stream)];

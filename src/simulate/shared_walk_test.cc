@@ -185,6 +185,62 @@ TEST_CASE("what is waited for from other pipeline ranks comes in the order of th
   CHECK(walk.spans[3].end == 6);
 }
 
+TEST_CASE("what is waited for from other pipeline ranks takes of a link what it wants") {
+  // It could begin at 2 s, beside another collective that has the whole link for 4 s.
+  FragmentCost cost;
+  cost.streams = 3;
+  cost.in_order = true;
+  cost.shared_levels = 1;
+  cost.queues = {{0}, {1}, {2}};
+  cost.ops.resize(3);
+  for (size_t o = 0; o < 3; ++o) {
+    cost.ops[o].stream = static_cast<int32_t>(o);
+    cost.ops[o].device = o == 2 ? 4 : 2;
+    if (o > 0)
+      cost.ops[o].levels = cost.ops[o].links = 1, cost.ops[o].label = static_cast<int32_t>(o) - 1;
+  }
+  cost.ops[1].cross = 0;
+  cost.ops[1].deps = 1;
+  cost.deps = {0};
+  struct Case {
+    double wants, meet, other_end;
+  };
+  // Half of it is its share; what is left is the other's.
+  for (const Case& c : {Case{0.25, 2, 4.5}, {0.5, 2, 5}, {0.75, 4, 4}, {1, 4, 4}}) {
+    CAPTURE(c.wants);
+    cost.uses = {{0, c.wants, 1}};
+    Walk walk;
+    walk.begin(cost, 0);
+    double meet = 0;
+    REQUIRE(advance(cost, walk, {}, meet));
+    CHECK(meet == c.meet);
+    finish_cross(cost, walk, meet, meet + 2);
+    CHECK_FALSE(advance(cost, walk, {}, meet));
+    CHECK(walk.spans[2].end == c.other_end);
+  }
+}
+
+TEST_CASE(
+    "two that other pipeline ranks begin with have a link together if it is enough for both") {
+  FragmentCost cost = two_in_order();
+  for (size_t o = 0; o < 2; ++o) {
+    cost.ops[o].device = 3;
+    cost.ops[o].links = 1;
+    cost.ops[o].label = cost.ops[o].cross = static_cast<int32_t>(o);
+  }
+  for (const double second : {0.4, 0.6}) {
+    CAPTURE(second);
+    cost.uses = {{0.6, second}};
+    Walk walk;
+    walk.begin(cost, 0);
+    double meet = 0;
+    REQUIRE(advance(cost, walk, {}, meet));
+    finish_cross(cost, walk, 0, 3);
+    REQUIRE(advance(cost, walk, {}, meet));
+    CHECK(meet == (second == 0.4 ? 0 : 3));
+  }
+}
+
 TEST_CASE("of two that other pipeline ranks begin with at once the second waits for the link") {
   FragmentCost cost = two_in_order();
   for (size_t o = 0; o < 2; ++o) {
