@@ -27,9 +27,10 @@ std::string table(const std::vector<Summary>& summaries) {
   std::string text = fmt::format("{:<72} {:>5} {:>8} {:>8} {:>9} {:>6}\n", "source", "rows", "mean",
                                  "bias", "worst", "rank");
   for (const Summary& s : summaries) {
-    text += fmt::format("{:<72.72} {:>5} {:>8} {:>8} {:>9} {:>6}\n", s.name, s.rows,
-                        format_percent(s.mean), format_change(s.bias), format_change(s.worst),
-                        s.rows > 2 ? fmt::format("{:.3f}", s.rank_correlation) : "");
+    text += fmt::format(
+        "{:<72.72} {:>5} {:>8} {:>8} {:>9} {:>6}\n", s.name, s.rows, format_percent(s.mean),
+        format_change(s.bias), format_change(s.worst),
+        s.rows > 2 && s.rank_correlation ? fmt::format("{:.3f}", *s.rank_correlation) : "");
   }
   return text;
 }
@@ -117,7 +118,7 @@ std::string to_text(const std::vector<Comparison>& comparisons, bool rows) {
   };
   add("rows that profiles are fitted on", fit);
   add("rows that are only compared", check);
-  add("rows that do not say recompute or microbatch", assumed);
+  add("rows of which something is assumed", assumed);
   text += table(all);
   if (open > 0)
     text += fmt::format("{} not simulated\n",
@@ -157,12 +158,13 @@ std::string left_out_text(const std::vector<Comparison>& comparisons, const Mach
 Json to_json(const std::vector<Summary>& summaries) {
   JsonArray list;
   for (const Summary& s : summaries) {
-    list.push_back(Json(JsonObject{{"source", s.name},
-                                   {"rows", s.rows},
-                                   {"mean", s.mean},
-                                   {"bias", s.bias},
-                                   {"worst", s.worst},
-                                   {"rank_correlation", s.rank_correlation}}));
+    list.push_back(Json(
+        JsonObject{{"source", s.name},
+                   {"rows", s.rows},
+                   {"mean", s.mean},
+                   {"bias", s.bias},
+                   {"worst", s.worst},
+                   {"rank_correlation", s.rank_correlation ? Json(*s.rank_correlation) : Json()}}));
   }
   return Json(std::move(list));
 }

@@ -51,8 +51,8 @@ TEST_CASE("rows that are fitted on, compared, assumed, places and not simulated 
         "rows that profiles are fitted on 1 10.0 % +10.0 % +10.0 % ");
   CHECK(line_of(text, "rows that are only compared") ==
         "rows that are only compared 1 20.0 % -20.0 % -20.0 % ");
-  CHECK(line_of(text, "rows that do not say recompute or microbatch") ==
-        "rows that do not say recompute or microbatch 1 30.0 % +30.0 % +30.0 % ");
+  CHECK(line_of(text, "rows of which something is assumed") ==
+        "rows of which something is assumed 1 30.0 % +30.0 % +30.0 % ");
   CHECK(line_of(text, "1 row is not simulated") == "1 row is not simulated");
   CHECK(text.find("published   10.0 predicted   12.0  +20.0 %\n") != std::string::npos);
 }
@@ -187,7 +187,11 @@ memory of the fullest device, GiB:
 )");
   rows[0].assumed.clear();
   rows[2].published = 3;
-  CHECK(line_of(to_text(rows, false), "A paper") == "A paper 3 10.0 % +10.0 % +10.0 % 0.000");
+  // Equal predictions have no ranks.
+  CHECK(line_of(to_text(rows, false), "A paper") == "A paper 3 10.0 % +10.0 % +10.0 % ");
+  rows[0].predicted = 2.1;
+  rows[0].published = 1.9;
+  CHECK(line_of(to_text(rows, false), "A paper") == "A paper 3 10.0 % +10.0 % +10.0 % 0.866");
 }
 
 TEST_CASE("what a profile's fit left out is told of rows that were simulated") {

@@ -166,7 +166,11 @@ Summary summary(const std::string& name, const std::vector<const Comparison*>& c
   if (s.rows == 0) return s;
   s.mean /= s.rows;
   s.bias /= s.rows;
-  s.rank_correlation = solver::rank_correlation(predicted, published);
+  const auto differ = [](const std::vector<double>& values) {
+    return std::any_of(values.begin(), values.end(), [&](double v) { return v != values[0]; });
+  };
+  if (differ(predicted) && differ(published))
+    s.rank_correlation = solver::rank_correlation(predicted, published);
   return s;
 }
 

@@ -39,10 +39,11 @@ std::vector<std::vector<Comparison>> validate(const std::vector<Run>& runs,
 struct Summary {
   std::string name;
   int rows = 0;
-  double mean = 0;              // of |error|
-  double bias = 0;              // of error
-  double worst = 0;             // the error that is largest in size
-  double rank_correlation = 0;  // Spearman, predicted against published; 0 for one row
+  double mean = 0;   // of |error|
+  double bias = 0;   // of error
+  double worst = 0;  // the error that is largest in size
+  // Spearman, predicted against published; none where all of either are equal.
+  std::optional<double> rank_correlation;
 };
 // By source; rows that assume something apart, as "… (assumed)".
 std::vector<Summary> summaries(const std::vector<Comparison>& comparisons);

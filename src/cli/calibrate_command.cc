@@ -135,10 +135,32 @@ const cluster::Profile* profile_of_rows(const Input& input, Diagnostics& diagnos
   }
   if (stacks.size() == 1 && known.size() == 1) return made;
   diagnostics.add(
-      "--profile: is missing{}; give a profile to begin with{}, or with --cluster a device",
-      stacks.empty() ? "" : fmt::format(", and the rows marked fit are of {}", join(names, ", ")),
+      "--profile: is missing, and {}; give a profile to begin with{}, or with --cluster a device",
+      stacks.empty() ? "no row is marked fit"
+                     : fmt::format("the rows marked fit are of {}", join(names, ", ")),
       known.empty() ? "" : fmt::format(" ({})", join(known, ", ")));
   return nullptr;
+}
+
+// By its name or file; or by its software, as other commands take it, of the device of rows marked
+// fit.
+cluster::Profile profile_named(FileSystem& fs, const std::string& name, const Input& input) {
+  std::vector<std::string> files;
+  std::vector<const cluster::Profile*> of_rows;
+  for (const cluster::Profile& profile : input.machines.profiles) {
+    if (profile.software != name) continue;
+    const std::string file = base_name(profile.file);
+    files.push_back(file.substr(0, file.rfind(".toml")));
+    const auto is_of = [&](const calibrate::Run& run) {
+      return run.fits() && run.gpu == profile.device;
+    };
+    if (std::any_of(input.runs.begin(), input.runs.end(), is_of)) of_rows.push_back(&profile);
+  }
+  if (of_rows.size() == 1) return *of_rows.front();
+  if (!files.empty())
+    throw_error("--profile: '{}' is the software of {}; name one of them", name, join(files, ", "));
+  const std::string file = cluster::find_profile(fs, name, data_folders("clusters"));
+  return cluster::parse_profile(fs.read_file(file), file);
 }
 
 void read_profile(FileSystem& fs, const CalibrateOptions& options, Input& input,
@@ -156,8 +178,7 @@ void read_profile(FileSystem& fs, const CalibrateOptions& options, Input& input,
   }
   attempt(diagnostics, [&] {
     if (!options.profile.empty()) {
-      const std::string file = cluster::find_profile(fs, options.profile, data_folders("clusters"));
-      input.profile = cluster::parse_profile(fs.read_file(file), file);
+      input.profile = profile_named(fs, options.profile, input);
     } else if (cluster && (options.runs.empty() || !input.runs.empty())) {
       input.profile =
           calibrate::blank_profile(*cluster, software_of(input, options, cluster->device.name));

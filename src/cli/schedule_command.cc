@@ -500,7 +500,8 @@ void add_request_options(CLI::App* command, ScheduleOptions& options) {
 void add_io_options(CLI::App* command, ScheduleOptions& options) {
   command->add_flag("--json", options.json, "Print one object in place of the drawing");
   command
-      ->add_option("--csv", options.csv, "Write the order in torch.distributed.pipelining's format")
+      ->add_option("--csv", options.csv,
+                   "Write the order in torch.distributed.pipelining's format; of several the first")
       ->check(written_file());
   command->add_flag("--comms", options.comms,
                     "--csv: with messages, gathers and reductions (compute_comms)");

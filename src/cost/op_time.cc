@@ -254,7 +254,7 @@ OpWork work_of(const ir::Graph& graph, const ir::Op& op, bool update) {
     work.shape = attention_shape(graph, op);
   } else if (is_loss(op.kind)) {
     work.kind = OpWork::Kind::kLoss;
-  } else if (update) {
+  } else if (update && op.kind != OpKind::kZero && op.kind != OpKind::kCopy) {
     work.kind = OpWork::Kind::kUpdate;
   }
   return work;

@@ -59,7 +59,7 @@ struct OpWork {
     kLogits,  // a product that makes logits or takes their gradient: `shape`; work_of says kProduct
     kAttention,  // shape: heads of all samples x [queries, keys], k = the head's size
     kLoss,       // reads and writes logits
-    kUpdate,     // reads and writes the optimizer's state
+    kUpdate,     // reads and writes the optimizer's state, or takes the norm of gradients
     kFused       // a part of the kernel of an op behind it (fuse_elementwise)
   };
   Kind kind = Kind::kNothing;

@@ -97,7 +97,7 @@ ProgramTrace::ProgramTrace(const BoundProgram& program, trace::NameTable& names)
     if (commands[c].kind != pipeline::Command::Kind::kCall) continue;
     const pipeline::Fragment& fragment = program.program->fragments[commands[c].fragment.index()];
     calls_[c].category = Category::kCall;
-    calls_[c].name = names.intern(fragment.name);
+    calls_[c].name = names.intern(pipeline::call_name(commands[c], fragment));
     calls_[c].stream = StreamId(0);
     workspace_[c] = pipeline::workspace_end(fragment);
     ++spans_needed_;

@@ -155,6 +155,9 @@ struct Command {
   BufferIds buffers;
 };
 std::string to_string(Command::Kind kind);
+// "F stage 3", of a slice "F stage 3/1", on a replica "F stage 3^1"; of a whole rank's the
+// fragment's name, which several stages may have together. REQUIRES: it calls the fragment.
+std::string call_name(const Command& command, const Fragment& fragment);
 
 struct RankProgram {
   std::vector<Buffer>

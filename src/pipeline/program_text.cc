@@ -37,6 +37,15 @@ std::string to_string(Command::Kind kind) {
   return "?";
 }
 
+std::string call_name(const Command& command, const Fragment& fragment) {
+  const Action& action = command.action;
+  if (!action.stage.valid()) return fragment.name;
+  std::string name = fmt::format("{} stage {}", to_string(action.kind), action.stage.value);
+  if (action.slice >= 0) name += fmt::format("/{}", action.slice);
+  if (action.replica > 0) name += fmt::format("^{}", action.replica);
+  return name;
+}
+
 namespace {
 
 std::string_view port_name(PortKind kind) {

@@ -1,6 +1,7 @@
 // What does not fit, and the nearest change that does.
 #include <algorithm>
 #include <functional>
+#include <limits>
 #include <map>
 #include <optional>
 #include <type_traits>
@@ -10,6 +11,7 @@
 #include "base/error.h"
 #include "base/json.h"
 #include "base/text.h"
+#include "predict/coarse.h"
 #include "predict/predict.h"
 
 namespace mw::predict {
@@ -95,6 +97,11 @@ std::vector<int64_t> more_microbatches(const Request& request, const Plan& plan)
   return counts;
 }
 
+// What the stack has.
+Recompute selective_of(const Request& request) {
+  return request.cluster.stack.selective_op ? Recompute::kSelectiveOp : Recompute::kSelective;
+}
+
 bool divides(const Plan& plan) { return plan.dp * plan.cp > 1; }  // what ZeRO does
 
 // The values of one key, or of two that go together: the plan's own first, then those that take
@@ -130,9 +137,7 @@ std::vector<Values> keys_of(const Request& request) {
   std::erase_if(ways, [&](int64_t ep) { return ep <= now.ep; });
   add(&Plan::ep, ways);
   std::vector<Recompute> recomputes;
-  if (now.recompute == Recompute::kNone) recomputes.push_back(Recompute::kSelective);
-  if (!whole && now.recompute != Recompute::kSelectiveOp)
-    recomputes.push_back(Recompute::kSelectiveOp);
+  if (now.recompute == Recompute::kNone) recomputes.push_back(selective_of(request));
   if (!whole) recomputes.push_back(Recompute::kFull);
   add(&Plan::recompute, recomputes);
   add(&Plan::microbatches, more_microbatches(request, now));
@@ -140,14 +145,25 @@ std::vector<Values> keys_of(const Request& request) {
   return keys;
 }
 
-// What a step takes with plans that fit; each is simulated once.
+// Estimates of memory are at most some percent off, of what another allocator than the plan
+// reserves by half; those of steps, where messages are most of them, by a fifth.
+constexpr double kOff = 1.1, kOffWithAllocator = 2, kStepOff = 1.25;
+
+// What a step takes with plans that fit. Each is simulated once, and only where an estimate does
+// not tell.
 class Steps {
  public:
-  explicit Steps(const Request& request) : request_(request) {
+  explicit Steps(const Request& request)
+      : request_(request),
+        coarse_(request),
+        limit_(static_cast<double>(request.cluster.device.usable_memory().value)),
+        off_(request.cluster.stack.allocator == cluster::Allocator::kPlan ? kOff
+                                                                          : kOffWithAllocator) {
     request_.options.trace = request_.options.figures = false;
   }
   // None: it does not fit, or cannot be, such as microbatches that the schedule does not take.
   std::optional<Seconds> of(const Plan& plan) {
+    if (estimate_of(plan).peak > off_ * limit_) return {};
     const auto [it, is_new] = steps_.try_emplace(compile::to_json(plan).dump());
     if (!is_new) return it->second;
     request_.plan = plan;
@@ -159,8 +175,33 @@ class Steps {
     return it->second;
   }
 
+  bool fit(const Plan& plan) {
+    return estimate_of(plan).peak * off_ < limit_ || of(plan).has_value();
+  }
+  // Whether it surely takes longer.
+  bool is_slower(const Plan& plan, Seconds than) {
+    return estimate_of(plan).step > kStepOff * than.value;
+  }
+
  private:
+  struct Estimated {
+    double peak = 0, step = 0;
+  };
+  // Of a plan that cannot be endless memory; of one that has no estimate what tells nothing.
+  Estimated estimate_of(const Plan& plan) {
+    constexpr Estimated kNone = {std::numeric_limits<double>::infinity(), 0};
+    request_.plan = plan;
+    if (!compile::plan_findings(plan, request_.model.layers, model_shape(request_)).empty())
+      return kNone;
+    const bool ahead = plan.zero >= 3 && plan.prefetch_mb != Plan().prefetch_mb;
+    if (ahead || !coarse_.has_order(plan)) return {limit_, 0};
+    const Estimate estimate = coarse_.estimate(plan);
+    return {static_cast<double>(estimate.peak.value), estimate.step.value};
+  }
+
   Request request_;
+  Coarse coarse_;
+  const double limit_, off_;
   std::map<std::string, std::optional<Seconds>> steps_;
 };
 
@@ -170,6 +211,7 @@ class Shortest {
   explicit Shortest(Steps& steps) : steps_(steps) {}
   // Whether it fits.
   bool add(const Change& change) {
+    if (best_ && steps_.is_slower(change.plan, step_)) return steps_.fit(change.plan);
     const std::optional<Seconds> step = steps_.of(change.plan);
     if (step && (!best_ || *step < step_)) {
       best_ = change;
@@ -227,7 +269,7 @@ std::vector<Change> joint_changes(const Request& request, Change made, bool shar
   if (parts && sharded) add([](Plan& plan) { plan.zero = 3; });
   const Change shared = made;
   if (made.plan.recompute == Recompute::kNone)
-    add([](Plan& plan) { plan.recompute = Recompute::kSelective; });
+    add([&](Plan& plan) { plan.recompute = selective_of(request); });
   add(smallest);
   if (!whole) {
     made = shared;
@@ -271,7 +313,7 @@ std::optional<Change> joint_change(const Request& request, const Change& made, S
   for (const bool sharded : {false, true}) {
     for (const bool regathered : {false, true}) {
       for (const Change& change : joint_changes(request, made, sharded, regathered)) {
-        if (!steps.of(change.plan)) continue;
+        if (!steps.fit(change.plan)) continue;
         shortest.add(needed_ones(request, change, steps));
         break;
       }

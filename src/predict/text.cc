@@ -276,8 +276,8 @@ std::string to_text(const Failures& failures, const Goodput& g, const Prediction
       "restart "
       "{}\n"
       "  goodput {} with a checkpoint every {}, {} {}, {} tokens/s{}\n"
-      "  lost: {} checkpoints, {} work done again, {} restarts; first-order best "
-      "interval {} [Young 1974], {} [Daly 2006]\n",
+      "  lost: {} checkpoints, {} work done again, {} restarts; best "
+      "interval to first order {} [Young 1974], as a series {} [Daly 2006]\n",
       failures.device_mtbf.value / 3600, p.devices, format_seconds(g.job_mtbf.value),
       format_seconds(failures.checkpoint.value), format_seconds(failures.restart.value),
       format_percent(g.goodput, 2), format_seconds(g.interval.value), count,

@@ -176,7 +176,7 @@ TEST_CASE("what failures cost, in words") {
       to_text(failures, g, p) ==
       R"(with failures: a device every 1000 h, so one of 8 every 5.2 days; a checkpoint takes 30.0 s, a restart 5 min 00 s
   goodput 90.00 % with a checkpoint every 10 min 00 s, 300 steps, 11.1 k tokens/s (the best one)
-  lost: 5.00 % checkpoints, 3.00 % work done again, 2.00 % restarts; first-order best interval 8 min 20 s [Young 1974], 6 min 40 s [Daly 2006]
+  lost: 5.00 % checkpoints, 3.00 % work done again, 2.00 % restarts; best interval to first order 8 min 20 s [Young 1974], as a series 6 min 40 s [Daly 2006]
 )");
   failures.interval = Seconds(2);
   g.interval = Seconds(2);

@@ -52,7 +52,8 @@ void add_path(const Result& result, const Program& program, std::vector<std::str
   const auto most = static_cast<int32_t>(std::max_element(work.begin(), work.end()) - work.begin());
   const auto passed = std::count_if(work.begin(), work.end(), [](double w) { return w > 0; });
   const Seconds core_wait = result.ranks[0].core_wait;
-  if (core_wait.value > 0) {
+  constexpr double kTold = 1e-9;
+  if (core_wait.value > kTold) {
     lines.push_back(fmt::format(
         "the {} ranks share cores, which their work takes all of the step's {}: each waits {} for "
         "one; with a core for each the step would take {}",
@@ -60,7 +61,7 @@ void add_path(const Result& result, const Program& program, std::vector<std::str
         format_seconds((result.step - core_wait).value)));
   }
   if (program.ranks.size() == 1) {
-    if (core_wait.value > 0) return;
+    if (core_wait.value > kTold) return;
     lines.push_back(fmt::format("the rank works through all of the step's {}",
                                 format_seconds(result.step.value)));
     return;

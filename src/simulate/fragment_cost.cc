@@ -505,11 +505,14 @@ void FragmentCoster::find_product_rings(const Fragment& fragment, FragmentCost& 
 }
 
 // What an op adds to a sum of microbatches, a state, it makes alone where the stack does not add
-// there, in the weights' format.
+// there, in the weights' format. Autograd lets gradients go in place of setting them to zero.
 cost::OpWork FragmentCoster::work_of(const Fragment& fragment, const ir::Op& op) const {
   const ir::Graph& graph = fragment.graph;
   const bool update = fragment.kind == pipeline::ActionKind::kUpdate;
   const cluster::Accumulation by = cluster_.stack.accumulation;
+  cost::OpWork let_go;
+  let_go.kind = cost::OpWork::Kind::kFused;
+  if (update && op.kind == OpKind::kZero && by == cluster::Accumulation::kAutograd) return let_go;
   if (!op.accumulates || by == cluster::Accumulation::kProducts ||
       !is_state(fragment, root_of(fragment, op.operands.back())))
     return cost::work_of(graph, op, update);

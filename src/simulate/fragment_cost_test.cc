@@ -413,6 +413,25 @@ TEST_CASE("products add gradients up, or kernels behind them, which autograd's f
   }
 }
 
+TEST_CASE("an update sets gradients to zero where they have a buffer that stays") {
+  for (const auto by : {cluster::Accumulation::kProducts, cluster::Accumulation::kBuffers,
+                        cluster::Accumulation::kAutograd}) {
+    for (const ActionKind kind : {ActionKind::kUpdate, ActionKind::kB}) {
+      CAPTURE(static_cast<int>(by));
+      HandFragment hand(kind);
+      hand.on.stack.accumulation = by;
+      hand.on.device.attained.update_traffic = 3;  // of the optimizer alone
+      const ValueId sum = hand.input({8, 16}, PortKind::kState);
+      hand.add(OpKind::kZero, ir::NoAttrs{}, {sum}, {8, 16});
+      const FragmentCost cost = hand.cost();
+      const bool goes = by == cluster::Accumulation::kAutograd && kind == ActionKind::kUpdate;
+      CHECK((cost.works[0].kind == cost::OpWork::Kind::kFused) == goes);
+      if (!goes) CHECK(cost.works[0].kind == cost::OpWork::Kind::kStream);
+      CHECK((cost.ops[0].device == 0) == goes);
+    }
+  }
+}
+
 TEST_CASE("replicas share the microbatches whose gradients are added up, slices are runs of own") {
   struct Case {
     int32_t microbatches, replica, slice;  // of the last

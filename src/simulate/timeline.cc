@@ -1,7 +1,7 @@
 #include "simulate/timeline.h"
 
 #include <algorithm>
-#include <iterator>
+#include <limits>
 #include <map>
 #include <numeric>
 #include <tuple>
@@ -43,8 +43,6 @@ class TraceMaker {
   trace::Trace make() {
     trace_.producer = "simulate";
     step_name_ = names_.intern("step");
-    for (const pipeline::Fragment& fragment : in_.program.fragments)
-      fragment_names_.push_back(names_.intern(fragment.name));
     wait_names_.resize(kWaitReasons * (devices_.size() + 1));
     for (const pipeline::Channel& channel : in_.program.channels) {
       send_names_.push_back(names_.intern("send " + channel.name));
@@ -195,7 +193,7 @@ class TraceMaker {
     if (!in_.options.op_spans) {
       Span made =
           span(r, fragment.cost.update ? trace::Category::kUpdate : trace::Category::kCompute,
-               fragment_names_[command.fragment.index()], call.begin, call.end, call.command);
+               name_of(command), call.begin, call.end, call.command);
       made.flops = Flops(fragment.cost.flops);
       made.bytes =
           Bytes(std::accumulate(fragment.cost.sent.begin(), fragment.cost.sent.end(), int64_t{0}));
@@ -242,6 +240,16 @@ class TraceMaker {
                     (update && update_goes_ahead() ? labels : 0));
   }
 
+  using CallKey = std::tuple<FragmentId, StageId, int32_t, int32_t>;  // slice, replica
+  NameId name_of(const pipeline::Command& command) {
+    const pipeline::Action& action = command.action;
+    NameId& name = call_names_[{command.fragment, action.stage, action.slice, action.replica}];
+    if (!name.valid()) {
+      name = names_.intern(
+          pipeline::call_name(command, in_.program.fragments[command.fragment.index()]));
+    }
+    return name;
+  }
   // By reason and peer, made when it is first asked for.
   NameId name_of(const Wait& wait) {
     NameId& name = wait_names_[static_cast<size_t>(wait.reason) * (devices_.size() + 1) +
@@ -279,9 +287,26 @@ class TraceMaker {
           {devices_[r], Seconds(call.begin), MemoryCategory::kWorkspace, Bytes(bytes)});
       workspace.push_back({devices_[r], Seconds(call.end), MemoryCategory::kWorkspace, Bytes(0)});
     }
-    std::merge(buffers.begin(), buffers.end(), workspace.begin(), workspace.end(),
-               std::back_inserter(trace_.memory),
-               [](const auto& a, const auto& b) { return a.time < b.time; });
+    // Some buffers are temporaries, too, which live from one call to another.
+    Bytes of_buffers, of_call;
+    const auto add = [&](trace::MemorySample sample, Bytes& now, Bytes other) {
+      now = sample.bytes;
+      sample.bytes += other;
+      trace_.memory.push_back(sample);
+    };
+    auto next = workspace.begin();
+    const auto add_workspace = [&](Seconds until) {
+      for (; next != workspace.end() && next->time < until; ++next) add(*next, of_call, of_buffers);
+    };
+    for (const trace::MemorySample& sample : buffers) {
+      add_workspace(sample.time);
+      if (sample.category == MemoryCategory::kWorkspace) {
+        add(sample, of_buffers, of_call);
+      } else {
+        trace_.memory.push_back(sample);
+      }
+    }
+    add_workspace(Seconds(std::numeric_limits<double>::infinity()));
   }
 
   void name_rank(size_t r) {
@@ -328,7 +353,8 @@ class TraceMaker {
   const std::vector<RankId>& devices_;
   trace::NameTable names_;
   NameId step_name_;
-  std::vector<NameId> fragment_names_, wait_names_, send_names_, receive_names_;
+  std::vector<NameId> wait_names_, send_names_, receive_names_;
+  std::map<CallKey, NameId> call_names_;
   std::vector<std::vector<int32_t>> peers_;  // [pipeline rank] in order
   int32_t most_peers_ = 0;
   std::vector<std::vector<End>> ends_;  // [pipeline rank] by stream, in order of time

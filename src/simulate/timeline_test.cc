@@ -84,7 +84,7 @@ TEST_CASE("a message is under way with its sender, and arrives at a moment of it
   CHECK(has(receiver, "comm receive x on 1 from 3.5 to 3.5"));
   int32_t microbatch = 0;
   for (const trace::Span& span : trace.spans) {
-    if (span.rank != RankId(0) || trace.name(span) != "F") continue;
+    if (span.rank != RankId(0) || trace.name(span) != "F stage 0") continue;
     CHECK(span.stage == StageId(0));
     CHECK(span.microbatch == MicrobatchId(microbatch++));
   }

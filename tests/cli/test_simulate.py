@@ -230,6 +230,29 @@ def test_collectives_of_an_update_that_is_under_way_have_tracks_of_their_own(tmp
         ends[track] = start + round(e["dur"] * 1000)
 
 
+@pytest.mark.parametrize("profile", ["h100-80gb-torch", "h100-80gb-megatron"])
+def test_the_memory_curve_is_highest_where_the_text_says(profile, tmp_path):
+    """PyTorch keeps temporaries from one call to another, such as the logits in f32."""
+    trace = tmp_path / "trace.json"
+    done = meshwright.execute(["simulate", "--model", "llama3-8b", "--cluster", "dgx-h100", "--gpus", "8", "--global-batch", "16", "--plan",
+                               "zero=3,recompute=full", "--profile", profile, "--ignore-memory", "--trace", trace, "--json"])
+    points = [e for e in json.loads(trace.read_text())["traceEvents"] if e["ph"] == "C" and e["name"] == "memory"]
+    assert max(sum(e["args"].values()) for e in points) == json.loads(done.stdout)["alive_bytes"][0]
+
+
+def test_calls_are_called_by_their_stage_and_replica(tmp_path):
+    """Stages that are alike share a fragment."""
+    names = {}
+    for schedule in ("1f1b", "chimera", "seq-1f1b"):
+        trace = tmp_path / f"{schedule}.json"
+        meshwright.execute(["simulate", "--model", "gpt-1.7b", "--cluster", "selene", "--gpus", "4", "--global-batch", "8", "--plan",
+                            f"pp=4,microbatches=8,schedule={schedule}", "--trace", trace])
+        names[schedule] = {e["name"] for e in json.loads(trace.read_text())["traceEvents"] if e["ph"] == "X" and e["cat"] == "compute"}
+    assert names["1f1b"] == {f"{kind} stage {s}" for kind in "FB" for s in range(4)}
+    assert names["chimera"] == names["1f1b"] | {f"{name}^1" for name in names["1f1b"]}
+    assert names["seq-1f1b"] == {f"{name}/{i}" for name in names["1f1b"] for i in range(2)}
+
+
 def test_context_parallelism_is_advised_to_overlap_its_sums_of_gradients():
     step = "--model llama3-8b --cluster h200 --global-batch 8 --seq-len 8192 --profile none --plan cp=8,microbatches=4,zero=1"
     changes = {c["change"]: c for c in json.loads(simulated(f"{step} --json"))["advice"]["changes"]}
