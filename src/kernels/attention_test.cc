@@ -11,6 +11,8 @@ using namespace testing;
 
 using Doubles = std::vector<double>;
 
+constexpr char kNaN = -1;  // every byte of one: what is read from scratch must have been written
+
 // An example with q, k and v in one fused array [B, S, (H + 2 Hkv) * D] and everything else
 // contiguous. Sq is Sk unless the example is built with fewer queries, which are then the last
 // ones.
@@ -49,7 +51,7 @@ struct Example {
     return split_independent(
         a.B * a.H, {Floats(a.B * a.Sq * a.H * a.D, 5.0f), Floats(a.B * a.H * a.Sq, 5.0f)},
         [&](int64_t begin, int64_t end, auto& out) {
-          std::vector<char> scratch(attention_forward_scratch_bytes(a), 77);
+          std::vector<char> scratch(attention_forward_scratch_bytes(a), kNaN);
           attention_forward(a, q(), k(), v(), contiguous(out[0].data(), a.Sq, a.H, a.D),
                             out[1].data(), scratch.data(), begin, end);
         });
@@ -60,7 +62,7 @@ struct Example {
     return split_independent(
         a.B * a.Hkv, {Floats(a.B * a.Sq * a.H * a.D, 5.0f), kv, kv},
         [&](int64_t begin, int64_t end, auto& out) {
-          std::vector<char> scratch(attention_backward_scratch_bytes(a), 77);
+          std::vector<char> scratch(attention_backward_scratch_bytes(a), kNaN);
           attention_backward(a, q(), k(), v(), contiguous(forwarded[0].data(), a.Sq, a.H, a.D),
                              forwarded[1].data(), contiguous(dout.data(), a.Sq, a.H, a.D),
                              contiguous(out[0].data(), a.Sq, a.H, a.D),
@@ -92,8 +94,11 @@ struct Reference {
     }
   }
 
+  int64_t query_position(int64_t b, int64_t i) const {
+    return a.position_q[b * (a.position_q_stride > 0 ? a.position_q_stride : a.Sq) + i];
+  }
   bool visible(int64_t b, int64_t i, int64_t j) const {
-    if (a.causal && a.position_k[b * a.Sk + j] > a.position_q[b * a.Sq + i]) return false;
+    if (a.causal && a.position_k[b * a.Sk + j] > query_position(b, i)) return false;
     return a.segment_q == nullptr || a.segment_q[b * a.Sq + i] == a.segment_k[b * a.Sk + j];
   }
   double factor(int64_t b, int64_t h, int64_t i, int64_t j) const {
@@ -101,7 +106,7 @@ struct Reference {
     if (d.rate == 0) return 1;
     const int64_t head = d.sample_id_B[b] * d.H_total + d.head_offset + h;
     const int64_t index =
-        (head * d.S_total + a.position_q[b * a.Sq + i]) * d.S_total + a.position_k[b * a.Sk + j];
+        (head * d.S_total + query_position(b, i)) * d.S_total + a.position_k[b * a.Sk + j];
     return random_u32(d.key, static_cast<uint64_t>(index)) >= d.rate * 0x1p32 ? 1 / (1 - d.rate)
                                                                               : 0;
   }
@@ -245,6 +250,34 @@ TEST_CASE("attention with dropout on the probabilities agrees with double precis
   shuffled.use_dropout(0.5);
   for (int64_t s = 0; s < 100; ++s) shuffled.position_k[s] = static_cast<int32_t>(s * 37 % 100);
   check(shuffled);
+}
+
+TEST_CASE(
+    "each batch entry has positions of its own, with gaps, of which its queries are the last") {
+  Example e(3, 50, 130, 2, 1, 16);
+  for (int64_t s = 0; s < 130; ++s) {
+    e.position_k[s] = static_cast<int32_t>(s == 129 ? 140 : s);  // a gap before a block's last key
+    e.position_k[130 + s] = static_cast<int32_t>(2 * s + 7);
+    e.position_k[260 + s] = static_cast<int32_t>(s * 37 % 130);
+  }
+  e.a.position_q = e.position_k.data() + 80;
+  e.a.position_q_stride = 130;
+  check(e);
+  e.use_dropout(0.3);
+  check(e);
+}
+
+TEST_CASE("a probability whose random word is the threshold is kept") {
+  Example e(1, 6, 6, 1, 1, 8);
+  for (int64_t q = 0; q < 6; ++q) {
+    for (int64_t k = 0; k <= q; ++k) {
+      const auto index = static_cast<uint64_t>((e.sample[0] * 1000 + q) * 1000 + k);
+      const double rate = random_u32({1, 2, 3}, index) * 0x1p-32;
+      if (rate > 0.9) continue;  // the others' factor would be large
+      e.use_dropout(rate);
+      check(e);
+    }
+  }
 }
 
 TEST_CASE("a shard of the heads and samples has the bits of the whole, dropout included") {

@@ -30,6 +30,7 @@ TEST_CASE("a keep rule's threshold is rate * 2^32, rounded up") {
   CHECK(keep_rule(0.5).threshold == 0x80000000u);
   CHECK(keep_rule(0.5).scale == 2.0f);
   CHECK(keep_rule(0.1).threshold == 429496730u);
+  CHECK(keep_rule(1 - 0x1p-40).threshold == 0xffffffffu);
 }
 
 TEST_CASE("dropout keeps 1 - rate of the elements and scales them") {
@@ -52,28 +53,26 @@ TEST_CASE("dropout keeps 1 - rate of the elements and scales them") {
   CHECK(std::fabs(kept / count - 0.9) < 4 * std::sqrt(0.09 / count));
 }
 
-TEST_CASE("the dropout mask of a shard is the whole tensor's at that place") {
-  const int64_t S = 12, D = 37;
-  const std::vector<int64_t> sample = {4, 1, 8};
-  std::vector<int32_t> position;
-  for (int64_t i = 0; i < 3 * S; ++i) position.push_back(static_cast<int32_t>(i % S));
-  const Floats x = normal(3 * S * D, 1);
-  Floats whole(3 * S * D);
-  dropout({kKey, 0.3, S, D, 0}, x.data(), sample.data(), position.data(), S, D, whole.data(), 0,
-          3 * S);
-  // One sample, positions 5, 2 and 11, columns 9 .. 30.
-  const int64_t d_offset = 9, D_local = 22, b = 2;
-  const std::vector<int32_t> some = {5, 2, 11};
-  Floats part(3 * D_local);
-  for (int64_t s = 0; s < 3; ++s) {
-    const float* row = x.data() + (b * S + some[s]) * D + d_offset;
-    std::copy(row, row + D_local, part.begin() + s * D_local);
-  }
-  dropout({kKey, 0.3, S, D, d_offset}, part.data(), &sample[b], some.data(), 3, D_local,
-          part.data(), 0, 3);
-  for (int64_t s = 0; s < 3; ++s) {
-    for (int64_t d = 0; d < D_local; ++d) {
-      CHECK(part[s * D_local + d] == whole[(b * S + some[s]) * D + d_offset + d]);
+TEST_CASE("an element of a shard is dropped by the random word of its global place") {
+  // One sample, positions 5, 2 and 11, columns 509 .. 1208: several runs of random words.
+  const int64_t S_total = 12, D_total = 1300, d_offset = 509, D = 700, sample = 8;
+  const std::vector<int32_t> position = {5, 2, 11};
+  const Floats x = normal(3 * D, 1);
+  const auto word = [&](int64_t s, int64_t d) {
+    const int64_t row = sample * S_total + position[static_cast<size_t>(s)];
+    return random_u32(kKey, static_cast<uint64_t>(row * D_total + d_offset + d));
+  };
+  // The second rate is such that one element's word is the threshold: it is kept.
+  for (const double rate : {0.3, word(1, 600) * 0x1p-32}) {
+    Floats y = x;
+    dropout({kKey, rate, S_total, D_total, d_offset}, y.data(), &sample, position.data(), 3, D,
+            y.data(), 0, 3);
+    const auto factor = static_cast<float>(1 / (1 - rate));
+    for (int64_t s = 0; s < 3; ++s) {
+      for (int64_t d = 0; d < D; ++d) {
+        const bool kept = word(s, d) >= rate * 0x1p32;
+        CHECK(y[s * D + d] == (kept ? x[s * D + d] * factor : 0.0f));
+      }
     }
   }
 }

@@ -7,14 +7,14 @@ namespace {
 
 using namespace testing;
 
-constexpr int64_t kTokens = 40;
+constexpr int64_t kTokens = 100;
 constexpr int64_t kVocab = 11;
 constexpr int64_t kWidth = 101;
 
 template <typename Token>
 std::vector<Token> tokens() {
   std::vector<Token> t;
-  for (int64_t i = 0; i < kTokens; ++i) t.push_back(static_cast<Token>(i * i % 23));
+  for (int64_t i = 0; i < kTokens; ++i) t.push_back(static_cast<Token>(i * 5 % 23));
   return t;
 }
 

@@ -122,16 +122,18 @@ TEST_CASE("the loss's gradient agrees with double precision, with one scale a ro
   CHECK(worst_error(got[0], want, 1e-3) < 3e-6);
 }
 
-TEST_CASE("a shard that is padding alone has maximum -inf and sum 0") {
-  const Floats logits(8, 5.0f);
+TEST_CASE("a shard of padding alone, or of logits -inf alone, has maximum -inf and sum 0") {
   const std::vector<int64_t> target = {1};
-  const VocabShard shard{8, 0, 100};
-  float top = 0, sum = 1, logit = 1;
-  cross_entropy_max(logits.data(), shard, &top, 0, 1);
-  CHECK(top == -INFINITY);
-  cross_entropy_sum(logits.data(), target.data(), &top, shard, &sum, &logit, 0, 1);
-  CHECK(sum == 0.0f);
-  CHECK(logit == 0.0f);
+  for (const int64_t words : {0, 5}) {
+    const Floats logits(8, words == 0 ? 5.0f : -INFINITY);
+    const VocabShard shard{8, words, 100};
+    float top = 0, sum = 1, logit = 1;
+    cross_entropy_max(logits.data(), shard, &top, 0, 1);
+    CHECK(top == -INFINITY);
+    cross_entropy_sum(logits.data(), target.data(), &top, shard, &sum, &logit, 0, 1);
+    CHECK(sum == 0.0f);
+    CHECK(logit == 0.0f);
+  }
 }
 
 }  // namespace mw::kernels

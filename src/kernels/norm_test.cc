@@ -101,6 +101,35 @@ TEST_CASE("rms_norm and its gradients agree with double precision at every split
   }
 }
 
+TEST_CASE("epsilon is added to the mean square: small rows, rows of zeros and of equal numbers") {
+  const int64_t D = 77;
+  for (const double size : {0.0, 1e-3, 1.0}) {
+    Floats x = normal(D, 1, static_cast<float>(size));
+    const Floats gamma = normal(D, 2), beta = normal(D, 3);
+    for (const bool centered : {false, true}) {
+      const Reference want(centered, x, gamma, centered ? beta : Floats(), Floats(D), 1, D, kEps);
+      Floats y(D);
+      float mean = 0, rstd = 0;
+      if (centered) {
+        layer_norm(x.data(), gamma.data(), beta.data(), kEps, D, y.data(), &mean, &rstd, 0, 1);
+      } else {
+        rms_norm(x.data(), gamma.data(), kEps, D, y.data(), &rstd, 0, 1);
+      }
+      CHECK(worst_error(y, want.y, 1e-3) < 2e-6);
+      if (size == 0) CHECK(rstd == static_cast<float>(1 / std::sqrt(static_cast<double>(kEps))));
+    }
+  }
+  // Whose variance is rounded to one below zero, or above.
+  for (int64_t n = 2; n < 200; ++n) {
+    const Floats x(n, 16777215.0f), gamma(n, 1.0f);
+    Floats y(n);
+    float mean = 0, rstd = 0;
+    layer_norm(x.data(), gamma.data(), nullptr, kEps, n, y.data(), &mean, &rstd, 0, 1);
+    CHECK(rstd > 0);
+    CHECK(std::all_of(y.begin(), y.end(), [](float v) { return v == 0; }));
+  }
+}
+
 TEST_CASE("an accumulating weight gradient has the bits of a weight gradient and an addition") {
   const int64_t R = 29, D = 1100;
   const Inputs in(R, D);

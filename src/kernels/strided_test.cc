@@ -7,13 +7,19 @@ namespace mw::kernels {
 using namespace testing;
 
 TEST_CASE("a permute of four dimensions puts every element in its place, at every split") {
-  // [B, S, H, D] to [B, H, S, D], to [D, H, S, B], and to [B, D, S, H].
+  // [B, S, H, D] to [B, H, S, D], to [D, H, S, B], to [B, D, S, H], and so that neighbours of the
+  // source are rows apart in the target.
   const int64_t size[4] = {2, 19, 3, 37};
   const int64_t stride[4] = {19 * 3 * 37, 3 * 37, 37, 1};
   const int64_t n = 2 * 19 * 3 * 37;
   const Floats x = normal(n, 1);
-  for (const auto& order :
-       {std::array<int, 4>{0, 2, 1, 3}, {3, 2, 1, 0}, {0, 3, 1, 2}, {2, 3, 0, 1}}) {
+  for (const auto& order : {std::array<int, 4>{0, 2, 1, 3},
+                            {3, 2, 1, 0},
+                            {0, 3, 1, 2},
+                            {2, 3, 0, 1},
+                            {0, 2, 3, 1},
+                            {1, 2, 3, 0},
+                            {0, 1, 3, 2}}) {
     StridedCopy copy;
     copy.rank = 4;
     int64_t target_stride = 1;

@@ -55,8 +55,15 @@ void in_pieces(int64_t n, uint64_t site, Work&& work) {
   }
 }
 
+// Adds 1 to `changes` where `now` has other bits than `before`.
+inline void count_changes(const Floats& before, const Floats& now, std::vector<int>& changes) {
+  for (size_t i = 0; i < now.size(); ++i)
+    changes[i] += std::memcmp(&before[i], &now[i], sizeof(float)) != 0;
+}
+
 // Runs work(begin, end, outputs) over [0, n) at once and in three random ways of cutting it into
-// pieces; every output must have the same bits each time. Returns the outputs.
+// pieces; every output must have the same bits each time, and no two pieces may write one element,
+// as they run on threads of their own. Returns the outputs.
 template <typename Work>
 std::vector<Floats> split_independent(int64_t n, std::vector<Floats> outputs, Work&& work) {
   std::vector<Floats> whole = outputs;
@@ -66,6 +73,15 @@ std::vector<Floats> split_independent(int64_t n, std::vector<Floats> outputs, Wo
     in_pieces(n, site, [&](int64_t begin, int64_t end) { work(begin, end, cut); });
     for (size_t i = 0; i < whole.size(); ++i) CHECK(same_bits(whole[i], cut[i]));
   }
+  std::vector<std::vector<int>> changes;
+  for (const Floats& output : outputs) changes.emplace_back(output.size(), 0);
+  in_pieces(n, 3, [&](int64_t begin, int64_t end) {
+    std::vector<Floats> alone = outputs;
+    work(begin, end, alone);
+    for (size_t i = 0; i < outputs.size(); ++i) count_changes(outputs[i], alone[i], changes[i]);
+  });
+  for (const std::vector<int>& of_output : changes)
+    CHECK(std::all_of(of_output.begin(), of_output.end(), [](int c) { return c <= 1; }));
   return whole;
 }
 
