@@ -5,10 +5,11 @@
 namespace mw::runtime::detail {
 namespace {
 
-// The calling rank's threads; more are made when a loop asks for them.
+// The calling rank's threads, made anew when a loop asks for another number of them: a larger team
+// would hand out ranges under thread numbers that the loop has no scratch for.
 ThreadTeam& team_of(int threads) {
   thread_local std::unique_ptr<ThreadTeam> team;
-  if (team == nullptr || team->threads() < threads) {
+  if (team == nullptr || team->threads() != threads) {
     team.reset();
     team = std::make_unique<ThreadTeam>(threads);
   }

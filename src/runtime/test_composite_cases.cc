@@ -151,7 +151,7 @@ at::Tensor turned(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& 
 
 void add_rope(std::vector<OpCase>& cases) {
   for (const int64_t D : {2, 6, 64}) {
-    const at::Tensor positions = random_ints({2, 5}, 3000);
+    const at::Tensor positions = random_ints({2, 100}, 3000);
     const at::Tensor frequencies =
         at::pow(10000.0, -at::arange(0, D, 2, at::kDouble) / static_cast<double>(D));
     const at::Tensor angles = positions.to(at::kDouble).unsqueeze(-1) * frequencies;
@@ -161,7 +161,7 @@ void add_rope(std::vector<OpCase>& cases) {
                      .operands = {positions},
                      .expected = [=](const Tensors&) { return Tensors{cos, sin}; },
                      .tolerance = 5e-4});  // fp32 angles
-    const at::Tensor x = random_tensor({2, 5, 3, D}), dy = random_tensor({2, 5, 3, D}, 2);
+    const at::Tensor x = random_tensor({2, 100, 3, D}), dy = random_tensor({2, 100, 3, D}, 2);
     const Function rope = [=](const Tensors& x) { return turned(x[0], cos, sin); };
     cases.push_back({.kind = OpKind::kRope,
                      .attrs = ir::NoAttrs{},

@@ -422,40 +422,89 @@ void add_convolutions(std::vector<OpCase>& cases) {
   }
 }
 
-void add_random(std::vector<OpCase>& cases) {
-  // Rows over 3 devices (2 + 2 + 1 and a row of padding), columns over 2.
+// Rows over 3 devices (the last one's may be padding), columns over 2, each of `rows` x `columns`.
+void add_random(std::vector<OpCase>& cases, int64_t rows, int64_t columns, int64_t global_rows,
+                int64_t seed) {
   const cluster::Mesh mesh({{"dp", 3}, {"tp", 2}});
+  const int64_t global_columns = 2 * columns - 1;  // and a column of padding
   for (const auto distribution :
        {ir::RandomAttrs::Distribution::kNormal, ir::RandomAttrs::Distribution::kUniform}) {
     for (int rank = 0; rank < 6; ++rank) {
-      const ir::RandomAttrs attrs{distribution, 0.5,    0.02,
-                                  "init/w",     {5, 8}, {{{"dp"}, 5}, {{"tp"}, 8}}};
+      const ir::RandomAttrs attrs{distribution,
+                                  0.5,
+                                  0.02,
+                                  "init/w",
+                                  {global_rows, global_columns},
+                                  {{{"dp"}, global_rows}, {{"tp"}, global_columns}}};
       cases.push_back(
           {.kind = OpKind::kRandom,
            .attrs = attrs,
-           .operands = {scalar(11)},
+           .operands = {scalar(seed)},
            .expected =
                [=](const Tensors&) {
-                 at::Tensor y = at::zeros({2, 4});
-                 for (int64_t i = 0; i < 2; ++i) {
-                   for (int64_t j = 0; j < 4; ++j) {
-                     const int64_t row = rank / 2 * 2 + i, column = rank % 2 * 4 + j;
-                     if (row >= 5) continue;
-                     const RngKey key{.seed = 11, .step = 0, .site = rng_site("init/w")};
-                     const auto index = static_cast<uint64_t>(row * 8 + column);
+                 at::Tensor y = at::zeros({rows, columns});
+                 auto* element = y.data_ptr<float>();
+                 const RngKey key{
+                     .seed = static_cast<uint64_t>(seed), .step = 0, .site = rng_site("init/w")};
+                 for (int64_t i = 0; i < rows; ++i) {
+                   for (int64_t j = 0; j < columns; ++j, ++element) {
+                     const int64_t row = rank / 2 * rows + i, column = rank % 2 * columns + j;
+                     if (row >= global_rows || column >= global_columns) continue;
+                     const auto index = static_cast<uint64_t>(row * global_columns + column);
                      const bool normal = distribution == ir::RandomAttrs::Distribution::kNormal;
-                     y[i][j] = 0.5 + 0.02 * (normal ? random_normal(key, index)
-                                                    : 2 * random_uniform(key, index) - 1);
+                     *element = 0.5f + 0.02f * (normal ? random_normal(key, index)
+                                                       : 2 * random_uniform(key, index) - 1);
                    }
                  }
                  return Tensors{y};
                },
-           .declared = {ir::make_type(DType::kF32, {2, 4})},
+           .declared = {ir::make_type(DType::kF32, {rows, columns})},
            .tolerance = 1e-6,
            .mesh = mesh,
            .rank = rank});
     }
   }
+}
+
+void add_random_scalar(std::vector<OpCase>& cases) {
+  const RngKey key{.seed = 0, .step = 0, .site = rng_site("init/s")};
+  cases.push_back(
+      {.kind = OpKind::kRandom,
+       .attrs = ir::RandomAttrs{ir::RandomAttrs::Distribution::kUniform, 1, 2, "init/s", {}, {}},
+       .operands = {},
+       .expected =
+           [=](const Tensors&) {
+             return Tensors{at::scalar_tensor(1 + 2 * (2 * random_uniform(key, 0) - 1))};
+           },
+       .declared = {ir::make_type(DType::kF32, {})},
+       .tolerance = 1e-6});
+}
+
+// Enough elements that two threads have parts.
+void add_large(std::vector<OpCase>& cases) {
+  const at::Tensor x = random_tensor({300, 131}), y = random_tensor({300, 131}, 2);
+  cases.push_back({.kind = OpKind::kCompare,
+                   .attrs = ir::CompareAttrs{ir::CompareAttrs::Direction::kLt},
+                   .operands = {x, y},
+                   .expected = [](const Tensors& x) { return Tensors{x[0] < x[1]}; }});
+  cases.push_back({.kind = OpKind::kConvert,
+                   .attrs = ir::NoAttrs{},
+                   .operands = {x},
+                   .expected = [](const Tensors& x) { return Tensors{x[0].to(at::kDouble)}; },
+                   .declared = {ir::make_type(DType::kF64, {300, 131})}});
+  cases.push_back({.kind = OpKind::kCopy,
+                   .attrs = ir::NoAttrs{},
+                   .operands = {x},
+                   .expected = [](const Tensors& x) { return Tensors{x[0]}; }});
+  cases.push_back({.kind = OpKind::kTranspose,
+                   .attrs = ir::DimsAttrs{{1, 0}},
+                   .operands = {x},
+                   .expected = [](const Tensors& x) { return Tensors{x[0].t().contiguous()}; }});
+  // Two runs of dimensions are summed behind one that is larger than what they leave.
+  cases.push_back({.kind = OpKind::kReduce,
+                   .attrs = ir::ReduceAttrs{ir::Reduction::kSum, {0, 2, 4}},
+                   .operands = {random_tensor({3, 5, 2, 11, 7})},
+                   .expected = [](const Tensors& x) { return Tensors{x[0].sum({0, 2, 4})}; }});
 }
 
 }  // namespace
@@ -471,7 +520,10 @@ std::vector<OpCase> primitive_cases() {
   add_reductions(cases);
   add_products(cases);
   add_convolutions(cases);
-  add_random(cases);
+  add_random(cases, 2, 4, 5, 11);
+  add_random(cases, 64, 512, 100, (int64_t{3} << 32) + 11);
+  add_random_scalar(cases);
+  add_large(cases);
   return cases;
 }
 

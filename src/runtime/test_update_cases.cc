@@ -38,13 +38,40 @@ at::Tensor flat_group(const std::vector<ir::Segment>& segments, int64_t elements
   return x * kept;
 }
 
+// Sums of squares by norm block.
+at::Tensor block_sums(const at::Tensor& g) {
+  return g.to(at::kDouble).square().view({-1, kBlock}).sum(1);
+}
+
+void add_large_norm(std::vector<OpCase>& cases) {
+  ir::FlatAttrs attrs = flat_attrs();
+  // More blocks than one thread's share, of which a part counts.
+  attrs.groups = {
+      {{.begin = 0, .end = 300 * kBlock - 7, .parameter = 0, .counted_at_origin_of = {}},
+       {.begin = 300 * kBlock,
+        .end = 302 * kBlock,
+        .parameter = 1,
+        .counts = false,
+        .counted_at_origin_of = {}}}};
+  attrs.group_elements = {302 * kBlock};
+  attrs.shard_axes = {};
+  cases.push_back({.kind = OpKind::kNormBlocks,
+                   .attrs = attrs,
+                   .operands = {flat_group(attrs.groups[0], 302 * kBlock, 4)},
+                   .expected =
+                       [](const Tensors& g) {
+                         at::Tensor blocks = block_sums(g[0]);
+                         blocks.slice(0, 300, 302).zero_();
+                         return Tensors{blocks};
+                       },
+                   .tolerance = 1e-12,
+                   .mesh = mesh()});
+}
+
 void add_norm(std::vector<OpCase>& cases) {
   const ir::FlatAttrs attrs = flat_attrs();
   const at::Tensor g0 = flat_group(attrs.groups[0], 4 * kBlock, 1),
                    g1 = flat_group(attrs.groups[1], 2 * kBlock, 2);
-  const auto sums = [](const at::Tensor& g) {
-    return g.to(at::kDouble).square().view({-1, kBlock}).sum(1);
-  };
   for (int rank = 0; rank < 4; ++rank) {
     const int dp = rank / 2, tp = rank % 2;
     cases.push_back(
@@ -53,7 +80,7 @@ void add_norm(std::vector<OpCase>& cases) {
          .operands = {g0.chunk(2)[static_cast<size_t>(dp)], g1.chunk(2)[static_cast<size_t>(dp)]},
          .expected =
              [=](const Tensors& g) {
-               return Tensors{at::cat({sums(g[0]), sums(g[1]) * (tp == 0)})};
+               return Tensors{at::cat({block_sums(g[0]), block_sums(g[1]) * (tp == 0)})};
              },
          .tolerance = 1e-12,
          .mesh = mesh(),
@@ -108,38 +135,77 @@ void add_norm(std::vector<OpCase>& cases) {
   }
 }
 
+// A shard's step in double from weight, grad, m and v.
+Tensors stepped(const ir::FlatAttrs& attrs, int dp, const at::Tensor& weight,
+                const at::Tensor& grad, const at::Tensor& m_old, const at::Tensor& v_old,
+                double scale, int64_t step) {
+  at::Tensor decay = at::zeros({attrs.group_elements[0]}, at::kDouble);
+  for (const ir::Segment& s : attrs.groups[0])
+    decay.slice(0, s.begin, s.end).fill_(s.decay ? attrs.weight_decay : 0);
+  decay = decay.chunk(2)[static_cast<size_t>(dp)];
+  const double rate = 0.01f, n = static_cast<double>(step);
+  const at::Tensor g = grad.to(at::kDouble) * scale, m = 0.9 * m_old.to(at::kDouble) + 0.1 * g,
+                   v = 0.999 * v_old.to(at::kDouble) + 0.001 * g * g;
+  const at::Tensor denominator = (v / (1 - std::pow(0.999, n))).sqrt() + 1e-8;
+  const at::Tensor w =
+      weight.to(at::kDouble) * (1 - rate * decay) - rate * m / (1 - std::pow(0.9, n)) / denominator;
+  return {w.to(at::kFloat), m.to(at::kFloat), v.to(at::kFloat)};
+}
+
 void add_adamw(std::vector<OpCase>& cases) {
-  ir::FlatAttrs attrs = flat_attrs();
-  attrs.groups.pop_back();
-  attrs.group_elements.pop_back();
+  ir::FlatAttrs small = flat_attrs(), large = small;
+  for (ir::FlatAttrs* attrs : {&small, &large}) {
+    attrs->groups.pop_back();
+    attrs->group_elements.pop_back();
+  }
+  large.groups[0][1].end = 300 * kBlock - 7;  // more than one thread's share
+  large.group_elements[0] = 300 * kBlock;
+  const float nan = std::nanf("");
   for (const int dp : {0, 1}) {
-    for (const int64_t step : {1, 17}) {
-      const auto shard = [&](uint64_t seed) {
-        return flat_group(attrs.groups[0], 4 * kBlock, seed).chunk(2)[static_cast<size_t>(dp)];
-      };
-      at::Tensor decay = at::zeros({4 * kBlock}, at::kDouble);
-      decay.slice(0, 0, 600).fill_(attrs.weight_decay);
-      decay = decay.chunk(2)[static_cast<size_t>(dp)];
-      const at::Tensor scale = at::scalar_tensor(0.5f), lr = at::scalar_tensor(0.01f);
+    const auto shard = [dp](const ir::FlatAttrs& attrs, uint64_t seed) {
+      return flat_group(attrs.groups[0], attrs.group_elements[0], seed)
+          .chunk(2)[static_cast<size_t>(dp)];
+    };
+    const auto add = [&](const ir::FlatAttrs& attrs, int64_t step, float scale,
+                         const Tensors& before, auto expected) {
+      Tensors operands = {shard(attrs, 1),
+                          shard(attrs, 2),
+                          0.1 * shard(attrs, 3),
+                          0.01 * shard(attrs, 4).square(),
+                          at::scalar_tensor(scale),
+                          at::scalar_tensor(0.01f),
+                          scalar(step)};
+      operands.insert(operands.end(), before.begin(), before.end());
       cases.push_back({.kind = OpKind::kAdamW,
                        .attrs = attrs,
-                       .operands = {shard(1), shard(2), 0.1 * shard(3), 0.01 * shard(4).square(),
-                                    scale, lr, scalar(step)},
-                       .expected =
-                           [=](const Tensors& x) {
-                             const auto d = [&](size_t i) { return x[i].to(at::kDouble); };
-                             const double rate = 0.01f, n = static_cast<double>(step);
-                             const at::Tensor g = d(1) * 0.5, m = 0.9 * d(2) + 0.1 * g,
-                                              v = 0.999 * d(3) + 0.001 * g * g;
-                             const at::Tensor denominator =
-                                 (v / (1 - std::pow(0.999, n))).sqrt() + 1e-8;
-                             const at::Tensor w = d(0) * (1 - rate * decay) -
-                                                  rate * m / (1 - std::pow(0.9, n)) / denominator;
-                             return Tensors{w.to(at::kFloat), m.to(at::kFloat), v.to(at::kFloat)};
-                           },
+                       .operands = operands,
+                       .expected = expected,
                        .tolerance = 2e-6,
                        .mesh = mesh(),
                        .rank = 2 * dp});
+    };
+    for (const ir::FlatAttrs& attrs : {small, large}) {
+      for (const int64_t step : {1, 17}) {
+        add(attrs, step, 0.5f, {}, [=](const Tensors& x) {
+          return stepped(attrs, dp, x[0], x[1], x[2], x[3], 0.5, step);
+        });
+      }
+    }
+    const auto as_they_are = [](const Tensors& x) { return Tensors{x[0], x[2], x[3]}; };
+    add(small, 3, nan, {}, as_they_are);
+    // A step that is amended: made with another scale than it should have been.
+    const Tensors before = {shard(small, 5), shard(small, 6), shard(small, 7).square()};
+    const auto with_used = [&](float used) {
+      return Tensors{at::scalar_tensor(used), before[0], before[1], before[2]};
+    };
+    add(small, 3, 0.5f, with_used(0.5f), as_they_are);
+    add(small, 3, nan, with_used(nan), as_they_are);
+    add(small, 3, nan, with_used(0.5f),
+        [](const Tensors& x) { return Tensors{x[8], x[9], x[10]}; });
+    for (const float used : {0.25f, nan}) {
+      add(small, 3, 0.5f, with_used(used), [small, dp](const Tensors& x) {
+        return stepped(small, dp, x[8], x[1], x[9], x[10], 0.5, 3);
+      });
     }
   }
 }
@@ -165,6 +231,7 @@ std::vector<OpCase> update_cases() {
          return Tensors{y};
        }});
   add_norm(cases);
+  add_large_norm(cases);
   add_adamw(cases);
   return cases;
 }

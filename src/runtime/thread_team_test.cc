@@ -2,8 +2,10 @@
 
 #include <doctest/doctest.h>
 
+#include <chrono>
 #include <vector>
 
+#include "execute/test_allocations.h"
 #include "runtime/parallel.h"
 
 namespace mw::runtime {
@@ -64,6 +66,64 @@ TEST_CASE("parallel_for covers a range once, in ranges of at least a grain that 
         CHECK(badly_placed == 0);
       }
     }
+  }
+}
+
+// Of a loop's ranges each waits until as many have begun, which so many threads alone can do.
+class Meeting {
+ public:
+  explicit Meeting(int expected) : expected_(expected) {}
+  // Whether all came.
+  bool meet() {
+    ++come_;
+    const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+    while (come_ < expected_ && std::chrono::steady_clock::now() < end) std::this_thread::yield();
+    return come_ >= expected_;
+  }
+
+ private:
+  const int expected_;
+  std::atomic<int> come_{0};
+};
+
+TEST_CASE(
+    "helpers that sleep are woken; a loop has as many threads as it asks for, and no others") {
+  for (const int threads : {2, 4, 3}) {
+    for (int loop = 0; loop < 2; ++loop) {
+      CAPTURE(threads);
+      Meeting meeting(threads);
+      std::atomic<int> met{0}, others{0};
+      std::atomic<bool> came[4] = {};
+      parallel_for(threads, 4 * threads, 1, [&](int thread, int64_t, int64_t) {
+        if (thread >= threads) {
+          ++others;
+        } else if (!came[thread].exchange(true)) {
+          met += meeting.meet() ? 1 : 0;
+        }
+      });
+      CHECK(others == 0);
+      CHECK(met == threads);
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));  // until they sleep
+    }
+  }
+}
+
+TEST_CASE("once its threads are there a loop allocates nothing") {
+  const auto loop = [](int threads) { parallel_for(threads, 100, 1, [](int64_t, int64_t) {}); };
+  loop(3);
+  execute::start_counting_allocations();
+  loop(3);
+  CHECK(execute::stop_counting_allocations() == 0);
+}
+
+TEST_CASE("few indices are dealt out one by one") {
+  for (const int64_t n : {2, 5, 8}) {
+    std::atomic<int> ranges{0};
+    parallel_for(2, n, 1, [&](int64_t begin, int64_t end) {
+      CHECK(end == begin + 1);
+      ++ranges;
+    });
+    CHECK(ranges == n);
   }
 }
 
