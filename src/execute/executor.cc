@@ -286,7 +286,6 @@ bool Executor::Impl::run_flow(const Flow& flow, int rank, bool traced) {
     amend.which = flow.amend;
     const Loader before = flow.loader(call - 1);
     amend.loader = &before;
-    amend.traced = false;
     amend.validated = nullptr;
     flow.ended(RankId(rank), flow.amend, runners[r].run(amend));
     if (ran.end == Measured::End::kStopped) return false;

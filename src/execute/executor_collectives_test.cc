@@ -67,8 +67,9 @@ void check(const std::vector<Case>& cases) {
 }
 
 TEST_CASE("collectives over mesh axes reduce and scatter any dimension") {
-  CollectiveAttrs largest = dim0;
+  CollectiveAttrs largest = dim0, smallest = dim0;
   largest.op = ir::Reduction::kMax;
+  smallest.op = ir::Reduction::kMin;
   check({
       {OpKind::kAllReduce,
        dim0,
@@ -80,6 +81,16 @@ TEST_CASE("collectives over mesh axes reduce and scatter any dimension") {
        {2, 4},
        {2, 4},
        [](int r, int64_t i, int64_t j) { return x(r | 1, i, j); }},
+      {OpKind::kAllReduce,
+       smallest,
+       {2, 4},
+       {2, 4},
+       [](int r, int64_t i, int64_t j) { return x(r & ~1, i, j); }},
+      {OpKind::kReduceScatter,
+       largest,
+       {2, 4},
+       {1, 4},
+       [](int r, int64_t, int64_t j) { return x(r | 1, r & 1, j); }},
       {OpKind::kAllReduce,
        with(dim0, dp),
        {2, 4},
@@ -242,18 +253,22 @@ TEST_CASE("a list of tensors is staged side by side where their parts are no run
   Program without = program;
   without.ranks[0].commands.clear();
   FakeBackend backend;
-  Executor executor({&without, &program}, backend, {});
-  for (int rank = 0; rank < 2; ++rank) {
-    for (int64_t i = 0; i < 4; ++i) state(executor, rank, "a")[i] = x(rank, i / 2, i % 2);
-    for (int64_t i = 0; i < 6; ++i) state(executor, rank, "b")[i] = x(rank, 5 + i / 3, i % 3);
-  }
-  executor.run(1, no_loads);
-  for (int rank = 0; rank < 2; ++rank) {
-    for (int64_t i = 0; i < 8; ++i)
-      CHECK(state(executor, rank, "a2")[i] == x(i % 4 / 2, i / 4, i % 2));
-    for (int64_t i = 0; i < 12; ++i)
-      CHECK(state(executor, rank, "b2")[i] == x(i % 6 / 3, 5 + i / 6, i % 3));
-    CHECK(executor.measured()[static_cast<size_t>(rank)].scratch == Bytes(64 + 64));
+  for (const bool first : {false, true}) {  // the program that needs the scratch
+    Executor executor(first ? std::vector<const Program*>{&program, &without}
+                            : std::vector<const Program*>{&without, &program},
+                      backend, {});
+    for (int rank = 0; rank < 2; ++rank) {
+      for (int64_t i = 0; i < 4; ++i) state(executor, rank, "a")[i] = x(rank, i / 2, i % 2);
+      for (int64_t i = 0; i < 6; ++i) state(executor, rank, "b")[i] = x(rank, 5 + i / 3, i % 3);
+    }
+    executor.run(first ? 0 : 1, no_loads);
+    for (int rank = 0; rank < 2; ++rank) {
+      for (int64_t i = 0; i < 8; ++i)
+        CHECK(state(executor, rank, "a2")[i] == x(i % 4 / 2, i / 4, i % 2));
+      for (int64_t i = 0; i < 12; ++i)
+        CHECK(state(executor, rank, "b2")[i] == x(i % 6 / 3, 5 + i / 6, i % 3));
+      CHECK(executor.measured()[static_cast<size_t>(rank)].scratch == Bytes(64 + 64));
+    }
   }
 }
 
@@ -334,6 +349,28 @@ TEST_CASE("an all-reduce goes on beside the ops between its start and who waits 
   }
 }
 
+TEST_CASE("a started all-reduce takes what its op says: sum, maximum or minimum") {
+  for (const auto op : {ir::Reduction::kSum, ir::Reduction::kMax, ir::Reduction::kMin}) {
+    CAPTURE(static_cast<int>(op));
+    CollectiveAttrs attrs = dim0;
+    attrs.op = op;
+    FragmentBuilder fragment("B");
+    const ValueId in = fragment.input("x", f32({1}));
+    const ValueId of_all = fragment.collective(OpKind::kAllReduce, attrs, in, f32({1}));
+    const ValueId beside = fragment.scale(in, 10);
+    fragment.output(fragment.op(OpKind::kAdd, ir::NoAttrs{}, {of_all, beside}, {f32({1})})[0], "y");
+    OneFragment one(Mesh({{"tp", 2}}), fragment, f32({1}), f32({1}));
+    one.program.fragments[0].launches[0] = {StreamId(1), {}, EventId(0)};
+    one.program.fragments[0].launches[2].waits = {EventId(0)};
+    FakeBackend backend;
+    Executor executor({&one.program}, backend, {});
+    for (int r = 0; r < 2; ++r) state(executor, r, "x")[0] = 2.0f + 3 * r;
+    executor.run(0, no_loads);
+    const float of_both = op == ir::Reduction::kSum ? 7 : op == ir::Reduction::kMax ? 5 : 2;
+    for (int r = 0; r < 2; ++r) CHECK(state(executor, r, "y")[0] == of_both + 10 * (2 + 3 * r));
+  }
+}
+
 // Pipeline ranks 0 and 2 of three sum a gradient that they hold, over `axes` as well.
 Program reduced_by_holders(const Mesh& mesh, const ir::Axes& axes) {
   Program program;
@@ -377,6 +414,31 @@ TEST_CASE("the holders of a state reduce it with their data-parallel ranks in on
   executor.run(0, no_loads);
   for (const int r : {0, 2, 8, 10}) CHECK(state(executor, r, "tbl.grad")[0] == 1 + 4 + 256 + 1024);
   for (const int r : {1, 3, 9, 11}) CHECK(state(executor, r, "tbl.grad")[0] == 2 + 8 + 512 + 2048);
+}
+
+TEST_CASE(
+    "where one pipeline rank could start an all-reduce of holders and the other not, none is") {
+  Program program = reduced_by_holders(Mesh({{"pp", 3}}), {});
+  // Rank 2's fragment has an op beside the all-reduce, which is launched to go on beside it.
+  FragmentBuilder fragment("REDUCE_GRAD 2");
+  const ValueId x = fragment.input("tbl.grad", f32({2}), PortKind::kState);
+  const ValueId sum = fragment.collective(
+      OpKind::kAllReduce, {Holders{"tbl.grad"}, ir::Reduction::kSum, 0, 0, 0}, x, f32({2}));
+  fragment.alias(sum, x);
+  fragment.scale(fragment.input("y", f32({2}), PortKind::kState), 2);
+  fragment.output(sum, "tbl.grad", PortKind::kState);
+  program.fragments.push_back(fragment.build());
+  program.fragments[1].launches[0] = {StreamId(1), {}, EventId(0)};
+  program.ranks[2] = {};
+  RankBuilder r(program.ranks[2]);
+  const BufferId grad = r.state("tbl.grad", f32({2}));
+  r.call(1, {grad, r.state("y", f32({2}))});
+  r.finish(program.fragments[1].workspace);
+  FakeBackend backend;
+  Executor executor({&program}, backend, {});
+  for (const int rank : {0, 2}) state(executor, rank, "tbl.grad")[1] = static_cast<float>(1 + rank);
+  executor.run(0, no_loads);
+  for (const int rank : {0, 2}) CHECK(state(executor, rank, "tbl.grad")[1] == 4);
 }
 
 TEST_CASE("members that run different collectives are told so") {

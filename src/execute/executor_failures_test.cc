@@ -2,8 +2,10 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <cmath>
 #include <limits>
 #include <thread>
 
@@ -35,6 +37,24 @@ TEST_CASE("a kernel that throws ends all ranks within a second and the error nam
       RunError);
   CHECK(std::chrono::steady_clock::now() - start < std::chrono::seconds(1));
   CHECK_THROWS_AS(executor.run(0, load_ramp), CheckFailure);
+}
+
+TEST_CASE("a rank that waits for nobody ends at its next instruction when another one fails") {
+  FragmentBuilder fragment("F");
+  ValueId x = fragment.input("x", f32({1}));
+  for (int i = 0; i < 100; ++i) x = fragment.scale(x, 2);
+  fragment.output(x, "y");
+  const OneFragment one(Mesh({{"dp", 2}}), fragment, f32({1}), f32({1}));
+  FakeBackend backend;
+  std::atomic<int> ran{0};
+  backend.on(OpKind::kScale, [&](const FakeBackend::Call& call) {
+    if (call.rank == RankId(1)) throw RunError("out of luck");
+    ++ran;
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  });
+  Executor executor({&one.program}, backend, {});
+  CHECK_THROWS_AS(executor.run(0, no_loads), RunError);
+  CHECK(ran < 100);
 }
 
 TEST_CASE("an error of the input keeps its findings, each with its place") {
@@ -136,6 +156,44 @@ TEST_CASE("check_finite names the first op whose result is not finite") {
       "'%1' of 'x': "
       "'%1' is inf at element 2 of f32[4], the first number of this rank that is not finite",
       RunError);
+}
+
+TEST_CASE("check_finite looks at what is loaded, too") {
+  const Program program = two_stages();
+  FakeBackend backend;
+  ExecutorOptions options;
+  options.check_finite = true;
+  Executor executor({&program}, backend, options);
+  const Loader load = [](const std::string&, int32_t microbatch, RankId, const ir::TensorType& type,
+                         void* data) {
+    std::fill_n(static_cast<float*>(data), type.elements(), microbatch == 2 ? NAN : 1.0f);
+  };
+  CHECK_THROWS_WITH_AS(
+      executor.run(0, load),
+      "rank 0 (pp=0), train run 0, command 8 load 'x' (0F2), microbatch 2: 'x' is nan at element 0 "
+      "of f32[4], the first number of this rank that is not finite",
+      RunError);
+}
+
+TEST_CASE("check_finite takes no offence at infinities that an op is to make") {
+  FragmentBuilder fragment("F");
+  const float infinity = std::numeric_limits<float>::infinity();
+  const ValueId x = fragment.input("x", f32({1}));
+  const ValueId never =
+      fragment.op(OpKind::kConstant, ir::ConstantAttrs{-infinity}, {}, {f32({1})})[0];
+  fragment.output(fragment.op(OpKind::kMax, ir::NoAttrs{}, {x, never}, {f32({1})})[0], "y");
+  const OneFragment one(Mesh(), fragment, f32({1}), f32({1}));
+  FakeBackend backend;
+  backend.on(OpKind::kConstant, [=](const FakeBackend::Call& call) { *call.out() = -infinity; });
+  backend.on(OpKind::kMax, [](const FakeBackend::Call& call) {
+    *call.out() = std::max(*call.in(0), *call.in(1));
+  });
+  ExecutorOptions options;
+  options.check_finite = true;
+  Executor executor({&one.program}, backend, options);
+  state(executor, 0, "x")[0] = 5;
+  executor.run(0, no_loads);
+  CHECK(state(executor, 0, "y")[0] == 5);
 }
 
 }  // namespace

@@ -2,7 +2,9 @@
 #include <doctest/doctest.h>
 
 #include <algorithm>
-#include <mutex>
+#include <chrono>
+#include <functional>
+#include <thread>
 
 #include "execute/test_programs.h"
 #include "execute/test_support.h"
@@ -98,8 +100,11 @@ struct FlowRun {
   std::unique_ptr<Executor> executor;
   std::vector<std::vector<size_t>> validated{2};  // [rank] the calls whose steps were validated
   std::vector<std::vector<int>> ended{2};         // [rank] programs
+  size_t without_data = 99;                       // the call whose loads fail
+  std::function<void()> behind_a_program = [] {};
+  ExecutorOptions options;
 
-  void run(size_t calls, size_t stop_behind) {
+  void run(size_t calls, size_t stop_behind, trace::Trace* trace = nullptr) {
     backend.on(OpKind::kErf, [](const FakeBackend::Call& call) {
       call.out()[0] = call.in(1)[0] + call.in(2)[0] > kMost ? 1 : 0;
     });
@@ -107,16 +112,19 @@ struct FlowRun {
       call.out()[0] = call.in(0)[0] - call.in(1)[0];
     });
     executor = std::make_unique<Executor>(std::vector<const Program*>{&train, &validate, &amend},
-                                          backend, ExecutorOptions{});
+                                          backend, options);
     Flow flow;
     flow.train = kTrain;
     flow.validate = kValidate;
     flow.amend = kAmend;
     flow.calls = calls;
-    flow.loader = [](size_t call) {
-      return [call](const std::string&, int32_t, RankId rank, const ir::TensorType&, void* data) {
-        *static_cast<float*>(data) = added(call, rank.value);
-      };
+    flow.loader = [&, calls](size_t call) {
+      CHECK(call < calls);
+      return
+          [&, call](const std::string&, int32_t, RankId rank, const ir::TensorType&, void* data) {
+            if (call == without_data) throw RunError("no data");
+            *static_cast<float*>(data) = added(call, rank.value);
+          };
     };
     flow.validated = [&](RankId rank, size_t call) {
       validated[rank.index()].push_back(call);
@@ -124,8 +132,9 @@ struct FlowRun {
     };
     flow.ended = [&](RankId rank, int program, const Measured&) {
       ended[rank.index()].push_back(program);
+      behind_a_program();
     };
-    executor->run(flow);
+    executor->run(flow, trace);
   }
 };
 
@@ -178,6 +187,45 @@ TEST_CASE("a flow that is stopped has taken back the step behind which it was, a
     }
     CHECK_THROWS_AS(flow.executor->run(kTrain, no_loads), CheckFailure);
   }
+}
+
+TEST_CASE("a step that is to be amended outside of a flow is a failed check") {
+  FlowRun flow;
+  flow.run(1, 1);
+  CHECK_NOTHROW(flow.executor->run(kTrain, no_loads));
+  for (int p = 0; p < 2; ++p) state(*flow.executor, p, "w")[0] = kMost;
+  CHECK(contains(error_of([&] { flow.executor->run(kTrain, no_loads); }),
+                 {"there is no step before that could be amended"}));
+}
+
+TEST_CASE("what is done between the programs of a flow is no stall, however long it takes") {
+  FlowRun flow;
+  flow.options.stall_seconds = 0.05;
+  flow.behind_a_program = [] { std::this_thread::sleep_for(std::chrono::milliseconds(150)); };
+  CHECK_NOTHROW(flow.run(2, 2));
+}
+
+TEST_CASE("a flow counts a run a call, traces the first one and keeps the last one's figures") {
+  FlowRun flow;
+  trace::Trace trace;
+  flow.run(3, 3, &trace);
+  for (const Measured& measured : flow.executor->measured())
+    CHECK(measured.instructions == 5);  // of the training program, not of the validation behind it
+  CHECK(trace.dropped == 0);
+  CHECK(std::count_if(trace.spans.begin(), trace.spans.end(), [](const trace::Span& span) {
+          return span.category == trace::Category::kStep && span.command == 0;
+        }) == 2);
+  CHECK(std::count_if(trace.spans.begin(), trace.spans.end(), [](const trace::Span& span) {
+          return span.category == trace::Category::kStep;
+        }) == 2);
+  // The run behind it is the fourth.
+  const Loader fails = [](const std::string&, int32_t, RankId, const ir::TensorType&, void*) {
+    throw RunError("no data");
+  };
+  CHECK(contains(error_of([&] { flow.executor->run(kAmend, fails); }), {", amend run 3, "}));
+  FlowRun broken;
+  broken.without_data = 2;
+  CHECK(contains(error_of([&] { broken.run(4, 4); }), {", train run 2, ", "load 'x'", "no data"}));
 }
 
 }  // namespace

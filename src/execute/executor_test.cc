@@ -118,8 +118,9 @@ TEST_CASE("a view is a device's own part of a flat state") {
   RankBuilder r(program.ranks[0]);
   const BufferId flat = r.state("flat", f32({5}));
   const BufferId view = r.view("part", f32({2}), flat, 4, {"dp"}, 8);
+  r.view("half", f32({1}), view, 0, {"tp"}, 4);
   r.call(0, {view});
-  program.ranks[0].states = 2;
+  program.ranks[0].states = 3;
   FakeBackend backend;
   Executor executor({&program}, backend, {});
   for (int rank = 0; rank < 4; ++rank) std::fill_n(state(executor, rank, "flat"), 5, 1.0f);
@@ -129,6 +130,7 @@ TEST_CASE("a view is a device's own part of a flat state") {
     const std::vector<float> first = {1, 10, 10, 1, 1}, second = {1, 1, 1, 10, 10};
     CHECK(std::vector<float>(values, values + 5) == (rank < 2 ? first : second));
     CHECK(state(executor, rank, "part") == values + (rank < 2 ? 1 : 3));
+    CHECK(state(executor, rank, "half") == values + (rank < 2 ? 1 : 3) + rank % 2);
   }
 }
 
@@ -167,11 +169,44 @@ TEST_CASE("a view that lies in its operand is an alias, and only that") {
   }
 }
 
-TEST_CASE("a command with too few buffers is a failed check") {
-  Program program = two_stages();
-  program.ranks[0].commands[2].buffers.pop_back();
+// What the construction says of a program that is not sound.
+std::string refused(const Program& program) {
   FakeBackend backend;
-  CHECK_THROWS_AS(Executor({&program}, backend, {}), CheckFailure);
+  return error_of([&] { Executor({&program}, backend, {}); });
+}
+
+TEST_CASE("a command with too few or too many buffers is a failed check") {
+  Program few = two_stages(), many = two_stages();
+  few.ranks[0].commands[2].buffers.pop_back();
+  many.ranks[0].commands[2].buffers.push_back(BufferId(0));
+  CHECK(contains(refused(few), {"command 2 (F stage 0) has 1 buffers, too few"}));
+  CHECK(contains(refused(many), {"command 2 (F stage 0) has 3 buffers, must be 2"}));
+}
+
+TEST_CASE("an output that lies elsewhere than in its buffer is a failed check") {
+  const std::string message = "command 0 (F): output x does not lie in its buffer";
+  FragmentBuilder same("F");  // the output is an input, whose bytes nobody copies
+  same.output(same.input("x", f32({4})), "y");
+  CHECK(contains(refused(OneFragment(Mesh(), same, f32({4}), f32({4})).program), {message}));
+  FragmentBuilder alias("F");  // or lies in one
+  const ValueId x = alias.input("x", f32({4}));
+  const ValueId flat = alias.op(OpKind::kReshape, ir::NoAttrs{}, {x}, {f32({2, 2})})[0];
+  alias.alias(flat, x);
+  alias.output(flat, "y");
+  CHECK(contains(refused(OneFragment(Mesh(), alias, f32({4}), f32({2, 2})).program),
+                 {"output %1 does not lie in its buffer"}));
+}
+
+TEST_CASE("programs must have one mesh, and a rank program for each pipeline rank") {
+  const Program train = two_stages();
+  Program other = two_stages(), short_of_one = two_stages();
+  other.name = "eval";
+  other.mesh = Mesh({{"pp", 2}, {"dp", 1}});
+  short_of_one.ranks.pop_back();
+  FakeBackend backend;
+  CHECK(contains(error_of([&] { Executor({&train, &other}, backend, {}); }),
+                 {"program 'eval' has mesh", "the first one"}));
+  CHECK(contains(refused(short_of_one), {"program 'train' has 1 rank programs for"}));
 }
 
 }  // namespace

@@ -71,5 +71,19 @@ TEST_CASE("a call's span encloses its ops, and the memory curve is the buffers' 
   }
 }
 
+TEST_CASE("a program is traced whole, though a smaller one was traced last") {
+  const Program large = two_stages();
+  Program small = two_stages();
+  for (pipeline::RankProgram& rank : small.ranks) rank.commands.clear();
+  FakeBackend backend;
+  Executor executor({&large, &small}, backend, {});
+  for (const int which : {0, 1, 0}) {
+    trace::Trace trace;
+    executor.run(which, load_ramp, &trace);
+    CHECK(trace.dropped == 0);
+    CHECK(trace.spans.size() == (which == 0 ? 3 * (5 + 1) + 3 * (3 + 1) + 2 : 2));
+  }
+}
+
 }  // namespace
 }  // namespace mw::execute

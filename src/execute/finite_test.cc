@@ -2,6 +2,7 @@
 
 #include <doctest/doctest.h>
 
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -38,6 +39,33 @@ TEST_CASE("the first of many is found on both sides of a block's end") {
     std::vector<uint32_t> words(3000, 0x3f800000);
     words[at] = words[2999] = 0x7f800000;
     CHECK(first_of(DType::kF32, words) == std::to_string(at) + " inf");
+  }
+}
+
+TEST_CASE("maxima, minima and constants may be infinite, sums and all other ops not") {
+  const auto may = [](ir::OpKind kind, ir::Attributes attrs) {
+    ir::Op op;
+    op.kind = kind;
+    op.attrs = std::move(attrs);
+    return may_be_infinite(op);
+  };
+  constexpr double kInfinite = std::numeric_limits<double>::infinity();
+  using ir::OpKind;
+  using ir::Reduction;
+  CHECK(may(OpKind::kConstant, ir::ConstantAttrs{-kInfinite}));
+  CHECK_FALSE(may(OpKind::kConstant, ir::ConstantAttrs{1}));
+  CHECK(may(OpKind::kPadMask, ir::PadMaskAttrs{0, -kInfinite, {}}));
+  CHECK_FALSE(may(OpKind::kPadMask, ir::PadMaskAttrs{0, 0, {}}));
+  CHECK(may(OpKind::kCrossEntropyMax, ir::CrossEntropyAttrs{}));
+  CHECK_FALSE(may(OpKind::kCrossEntropyLoss, ir::CrossEntropyAttrs{}));
+  CHECK_FALSE(may(OpKind::kAdd, ir::NoAttrs{}));
+  for (const Reduction reduction : {Reduction::kSum, Reduction::kMax, Reduction::kMin}) {
+    CHECK(may(OpKind::kReduce, ir::ReduceAttrs{reduction, {0}}) == (reduction != Reduction::kSum));
+    ir::CollectiveAttrs collective;
+    collective.op = reduction;
+    for (const OpKind kind : {OpKind::kAllReduce, OpKind::kReduceScatter})
+      CHECK(may(kind, collective) == (reduction != Reduction::kSum));
+    CHECK_FALSE(may(OpKind::kAllGather, collective));
   }
 }
 
