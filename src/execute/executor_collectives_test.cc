@@ -464,6 +464,7 @@ TEST_CASE("members that run different collectives are told so") {
   const std::string error = error_of([&] { executor.run(0, no_loads); });
   CHECK(contains(error, {"command 0 call 'F'", "op 0 all_reduce '%1' of 'g', peer rank",
                          "all_reduce sum f32 [2]"}));
+  CHECK(error.find("peer ranks") == std::string::npos);  // not the rank itself
 }
 
 TEST_CASE("a group that a member never calls is a failed check, not a hang") {

@@ -39,6 +39,32 @@ TEST_CASE("a kernel that throws ends all ranks within a second and the error nam
   CHECK_THROWS_AS(executor.run(0, load_ramp), CheckFailure);
 }
 
+TEST_CASE("a place has the calling stage's names, all microbatches of the call and the other end") {
+  Program program = two_stages();
+  // Two inputs, then the three values.
+  program.names = {{"in 0", "in 1", "the sum", "the part", "the new sum"}};
+  for (Command& command : program.ranks[1].commands) {
+    if (command.kind != Command::Kind::kCall) continue;
+    command.names = 0;
+    command.action.count = 3;
+  }
+  FakeBackend backend;
+  backend.on(OpKind::kAccumulate, [](const FakeBackend::Call&) { throw RunError("out of luck"); });
+  Executor executor({&program}, backend, {});
+  CHECK(contains(error_of([&] { executor.run(0, load_ramp); }),
+                 {"rank 1 (pp=1), train run 0, command 1 call 'F stage 1' (",
+                  "), microbatches 0 to 2, op 0 accumulate 'the new sum': out of luck"}));
+  // Rank 0 sends nothing: rank 1 waits for it.
+  Program silent = two_stages();
+  silent.ranks[0].commands.clear();
+  ExecutorOptions options;
+  options.stall_seconds = 0.1;
+  Executor waiting({&silent}, backend, options);
+  CHECK(contains(error_of([&] { waiting.run(0, load_ramp); }),
+                 {"rank 1 (pp=1), train run 0, command 0 ",
+                  "message 0 of channel 'y 0->1' (1F0), microbatch 0, peer rank 0: "}));
+}
+
 TEST_CASE("a rank that waits for nobody ends at its next instruction when another one fails") {
   FragmentBuilder fragment("F");
   ValueId x = fragment.input("x", f32({1}));

@@ -25,7 +25,7 @@ TEST_CASE("a traced run has a span for every instruction and call and an arrow f
   CHECK(trace.producer == "execute");
   CHECK(trace.program_hash == pipeline::program_hash(program));
   CHECK(trace.spans.size() == 2 * (3 * (5 + 1) + 3 * (3 + 1) + 2));
-  std::multiset<int64_t> out, in;
+  std::multiset<int64_t> out, in, loads;
   Bytes sent;
   for (const trace::Span& span : trace.spans) {
     CHECK(span.start.value >= 0);
@@ -34,7 +34,10 @@ TEST_CASE("a traced run has a span for every instruction and call and an arrow f
     if (span.category == trace::Category::kStep) sent += span.bytes;
     CHECK(!trace.name(span).empty());
     if (trace.name(span) == "scale") CHECK(span.category == trace::Category::kCompute);
+    if (trace.name(span) == "scale") CHECK(span.flops == Flops(4));
+    if (trace.name(span) == "load x") loads.insert(span.microbatch.value);
   }
+  CHECK(loads == std::multiset<int64_t>{0, 0, 1, 1, 2, 2});
   CHECK(out == in);
   CHECK(std::set<int64_t>(out.begin(), out.end()).size() == 6);
   CHECK(sent == Bytes(2 * 48));
@@ -68,7 +71,34 @@ TEST_CASE("a call's span encloses its ops, and the memory curve is the buffers' 
     const std::vector<trace::MemoryPoint> curve = trace::memory_curve(trace, peak.rank);
     CHECK(curve.back().by_category[static_cast<size_t>(trace::MemoryCategory::kWorkspace)] ==
           Bytes(0));
+    // What a run leaves: the state and the slots.
+    CHECK(curve.back().total == Bytes(peak.rank == RankId(1) ? 16 + 2 * 16 : 0));
   }
+}
+
+TEST_CASE("a started all-reduce is communication, and what waits for its end a wait") {
+  FragmentBuilder fragment("B");
+  const ValueId in = fragment.input("x", f32({1}));
+  const ValueId sum = fragment.collective(
+      ir::OpKind::kAllReduce, {ir::AxisGroup{{"tp"}}, ir::Reduction::kSum, 0, 0, 0}, in, f32({1}));
+  const ValueId beside = fragment.scale(in, 2);
+  fragment.output(fragment.op(ir::OpKind::kAdd, ir::NoAttrs{}, {sum, beside}, {f32({1})})[0], "y");
+  OneFragment one(cluster::Mesh({{"tp", 2}}), fragment, f32({1}), f32({1}));
+  one.program.fragments[0].launches[0] = {StreamId(1), {}, EventId(0)};
+  one.program.fragments[0].launches[2].waits = {EventId(0)};
+  FakeBackend backend;
+  Executor executor({&one.program}, backend, {});
+  trace::Trace trace;
+  executor.run(0, no_loads, &trace);
+  std::multiset<trace::Category> categories;
+  for (const trace::Span& span : trace.spans) {
+    if (trace.name(span) != "all_reduce") continue;
+    categories.insert(span.category);
+    CHECK(span.stream == StreamId(1));
+  }
+  using trace::Category;
+  CHECK(categories == std::multiset<Category>{Category::kComm, Category::kComm, Category::kWait,
+                                              Category::kWait});
 }
 
 TEST_CASE("a program is traced whole, though a smaller one was traced last") {
