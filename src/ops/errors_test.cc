@@ -22,6 +22,8 @@ std::string error_of(K kind, ir::Attributes attrs, const std::vector<std::string
 
 TEST_CASE("the number of operands is checked before anything else") {
   CHECK(error_of(K::kAdd, ir::NoAttrs{}, {"f32[2]"}) == "add: takes 2 operands, got 1");
+  CHECK(error_of(K::kAdd, ir::NoAttrs{}, {"f32[2]", "f32[2]", "f32[2]"}) ==
+        "add: takes 2 operands, got 3");
   CHECK(error_of(K::kNeg, ir::NoAttrs{}, {}) == "neg: takes 1 operand, got 0");
   CHECK(error_of(K::kConcat, ir::ConcatAttrs{}, {}) == "concat: takes at least 1 operand, got 0");
   CHECK(error_of(K::kGeluGrad, ir::GeluAttrs{}, {"f32[2]"}) ==
@@ -161,11 +163,23 @@ TEST_CASE("errors of attention and rope say what must fit what") {
   CHECK(error_of(K::kAttentionGrad, attrs,
                  {"f32[2,3,4,2]", "f32[2,3,3,4,2]", "f32[2,3,4,2]", "f32[2,3,4]", "i32[2,3]"}) ==
         "attention_grad: lse f32[2,3,4] must be f32[2,4,3], batch, heads and sequence of q");
+  CHECK(error_of(K::kAttentionGrad, attrs,
+                 {"f32[2,3,4,1]", "f32[2,3,3,4,2]", "f32[2,3,4,2]", "f32[2,4,3]", "i32[2,3]"}) ==
+        "attention_grad: dout f32[2,3,4,1] must be f32[2,3,4,2], the attention's result");
+  CHECK(error_of(K::kAttentionGrad, attrs,
+                 {"f32[2,3,4,2]", "f32[2,3,3,4,2]", "f32[2,3,4]", "f32[2,4,3]", "i32[2,3]"}) ==
+        "attention_grad: out f32[2,3,4] must be f32[2,3,4,2], the attention's result");
   attrs.dropout = 1;
   CHECK(
       error_of(K::kAttention, attrs, {"f32[2,3,3,4,2]", "i32[2,3]", "i64[]", "i64[]", "i64[2]"}) ==
       "attention: dropout 1 must be in [0, 1)");
   attrs.dropout = 0.5;
+  CHECK(
+      error_of(K::kAttention, attrs, {"f32[2,3,3,4,2]", "i32[2,3]", "i32[]", "i64[]", "i64[2]"}) ==
+      "attention: seed i32[] must be i64[], a scalar");
+  CHECK(
+      error_of(K::kAttention, attrs, {"f32[2,3,3,4,2]", "i32[2,3]", "i64[]", "i64[1]", "i64[2]"}) ==
+      "attention: step i64[1] must be i64[], a scalar");
   CHECK(
       error_of(K::kAttention, attrs, {"f32[2,3,3,4,2]", "i32[2,3]", "i64[]", "i64[]", "i64[3]"}) ==
       "attention: sample_ids i64[3] must be i64[2], one a sample");

@@ -39,8 +39,8 @@ Tensor part(const Tensor& whole, int dim, int64_t index) {
   return interpret_op(op, std::vector<Tensor>{whole}, types, device(index))[0];
 }
 
-// Which dimension of each operand and result is sharded over the devices, -1: none. A result of
-// kSum or kMax is pending.
+// Which dimension of each operand and result is sharded over the devices, -1: none. With kSum or
+// kMax the results that are not sharded are pending.
 struct Split {
   std::vector<int> operands, results;
   enum class Pending { kNo, kSum, kMax } pending = Pending::kNo;
@@ -81,8 +81,9 @@ void check_shards(const test::OpExample& example, const Split& split) {
       Tensor mine = shards[static_cast<size_t>(d)][r];
       const Tensor& other = shards[static_cast<size_t>(1 - d)][r];
       for (size_t i = 0; i < mine.values.size(); ++i) {
-        if (split.pending == Split::Pending::kSum) mine.values[i] += other.values[i];
-        if (split.pending == Split::Pending::kMax)
+        const bool whole_here = split.results[r] < 0;
+        if (split.pending == Split::Pending::kSum && whole_here) mine.values[i] += other.values[i];
+        if (split.pending == Split::Pending::kMax && whole_here)
           mine.values[i] = std::max(mine.values[i], other.values[i]);
         CHECK(mine.values[i] ==
               mw::test::close_to(part(whole[r], split.results[r], d).values[i]).epsilon(1e-12));
@@ -148,6 +149,32 @@ TEST_CASE("random numbers of a shard are the whole's") {
   operands.insert(operands.end(), tail.begin(), tail.end());
   check_shards({ir::OpKind::kAttentionGrad, attention, operands},
                {{2, 3, 2, 1, -1, -1, -1, -1}, {3}});
+}
+
+TEST_CASE("a part of the queries sees the keys that it sees in the whole sequence") {
+  for (const double dropout : {0.0, 0.3}) {
+    for (const int64_t window : {0, 2}) {
+      ir::AttentionAttrs attrs;
+      attrs.dropout = dropout;
+      attrs.site = "h.0.attn";
+      attrs.window = window;
+      const std::string q = "f32[2,4,4,2]", kv = "f32[2,4,2,2]";
+      std::vector<std::string> forward{q, kv, kv, "i32[2,4] positions"},
+          backward{q, q, kv, kv, q, "f32[2,4,4]", "i32[2,4] positions"};
+      Split of_forward{{1, -1, -1, -1}, {1, 2}},
+          of_backward{{1, 1, -1, -1, 1, 2, -1}, {1, -1, -1}, Split::Pending::kSum};
+      for (auto* operands : {&forward, &backward}) {
+        Split& split = operands == &forward ? of_forward : of_backward;
+        for (const char* random : {"i64[] below 9", "i64[] below 9", "i64[2] below 99"}) {
+          if (dropout == 0) continue;
+          operands->push_back(random);
+          split.operands.push_back(-1);
+        }
+      }
+      check_shards({ir::OpKind::kAttention, attrs, forward}, of_forward);
+      check_shards({ir::OpKind::kAttentionGrad, attrs, backward}, of_backward);
+    }
+  }
 }
 
 TEST_CASE("a slice of a shard keeps whole the dimensions that it keeps whole") {

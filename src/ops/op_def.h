@@ -67,8 +67,8 @@ ShardingRule make_rule(const std::string& text, std::span<const ir::TensorType> 
                        std::span<const ir::TensorType> results,
                        std::initializer_list<std::pair<char, int64_t>> sizes = {});
 void set_reduction(ShardingRule& rule, ir::Reduction reduction);  // of every contracted factor
-// All dimensions of equal position and size move together; operands of rank 0 or with size 1
-// dimensions broadcast.
+// All dimensions of equal position move together; operands of rank 0 broadcast. REQUIRES: the
+// others have the dimensions of result 0.
 ShardingRule elementwise_rule(std::span<const ir::TensorType> operands,
                               std::span<const ir::TensorType> results);
 

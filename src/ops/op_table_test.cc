@@ -155,6 +155,10 @@ TEST_CASE("rules are read from and written as text") {
   CHECK_FALSE(rule.factors[3].shardable);
   CHECK(rule.factors[3].contracted);
   CHECK(rule.factors[5].ignored);
+  // In brackets once is everywhere, whatever comes behind.
+  const ShardingRule once =
+      make_rule("[b], b -> b", types({"f32[2]", "f32[2]"}), types({"f32[2]"}));
+  CHECK_FALSE(once.factors[0].shardable);
   CHECK_THROWS_AS(make_rule("b s -> b s", types({"f32[2]"}), types({"f32[2]"})), CheckFailure);
   CHECK_THROWS_AS(make_rule("b -> b", types({"f32[2]"}), types({"f32[3]"})), CheckFailure);
 }
@@ -174,6 +178,7 @@ TEST_CASE("an accumulating op has a rule and a cost with its accumulator") {
   verify_types(graph);
   CHECK(rule_of(graph, graph.op(id)).to_string() == "b n, b k, n k -> n k");
   CHECK(cost_of(graph, graph.op(id)).flops == 2 * 8 * 4 * 5 + 4 * 5);
+  CHECK(cost_of(graph, graph.op(id)).bytes == 4 * (8 * 4 + 8 * 5 + 2 * 4 * 5));
   CHECK(alias_operand(graph.op(id), 0) == 2);
 }
 

@@ -193,20 +193,10 @@ ShardingRule elementwise_rule(std::span<const ir::TensorType> operands,
     rule.factors.push_back(Factor{.name = static_cast<char>('a' + d), .size = shape.dim(d)});
   }
   const auto dims_of = [&](const ir::TensorType& type) {
-    ShardingRule::Dims dims;
-    MW_CHECK(type.rank() == 0 || type.rank() == shape.rank(), "{} does not broadcast to {}",
+    MW_CHECK(type.rank() == 0 || type.dims == shape.dims, "{} does not broadcast to {}",
              ir::to_string(type), ir::to_string(shape));
-    for (int d = 0; d < type.rank(); ++d) {
-      if (type.dim(d) == shape.dim(d)) {
-        dims.push_back({d});
-        continue;
-      }
-      MW_CHECK(type.dim(d) == 1, "{} does not broadcast to {}", ir::to_string(type),
-               ir::to_string(shape));
-      dims.push_back({static_cast<int>(rule.factors.size())});
-      rule.factors.push_back(
-          Factor{.name = '.', .size = 1, .contracted = false, .shardable = false});
-    }
+    ShardingRule::Dims dims;
+    for (int d = 0; d < type.rank(); ++d) dims.push_back({d});
     return dims;
   };
   for (const ir::TensorType& type : operands) rule.operands.push_back(dims_of(type));
