@@ -180,8 +180,11 @@ struct AttentionCase {
   double dropout = 0;
   cluster::Mesh mesh = {};
   int rank = 0;
-  int64_t before = 0;  // keys in front of the first query
-  int64_t T() const { return S + before; }
+  int64_t before = 0;       // keys in front of the first query
+  int64_t behind = 0;       // keys behind the last query
+  bool of_queries = false;  // the mesh divides the queries, not the heads
+  int64_t T() const { return before + S + behind; }
+  int64_t first_head() const { return of_queries ? 0 : rank * H; }
 };
 
 constexpr double kScale = 0.21;
@@ -198,7 +201,7 @@ at::Tensor dropout_mask(const AttentionCase& t, const ir::AttentionAttrs& attrs,
       for (int64_t q = 0; q < t.S; ++q) {
         for (int64_t k = 0; k < t.T(); ++k) {
           const uint64_t index = ops::attention_dropout_index(
-              100 + b, t.rank * t.H + h, heads, positions[b][t.before + q].item<int>(),
+              100 + b, t.first_head() + h, heads, positions[b][t.before + q].item<int>(),
               positions[b][k].item<int>());
           if (random_u32(key, index) >= threshold) mask[b][h][q][k] = 1 / (1 - t.dropout);
         }
@@ -226,7 +229,8 @@ void add_attention_case(std::vector<OpCase>& cases, const AttentionCase& t, bool
                            .site = "h.0.attn",
                            .heads = {},
                            .queries = {}};
-  if (t.mesh.size() > 1) attrs.heads = {{"tp"}, t.H * t.mesh.size()};
+  if (t.mesh.size() > 1 && t.of_queries) attrs.queries = {{"cp"}, t.S * t.mesh.size()};
+  if (t.mesh.size() > 1 && !t.of_queries) attrs.heads = {{"tp"}, t.H * t.mesh.size()};
   // Positions in any order: the mask is by value.
   const at::Tensor positions =
       at::cat({at::arange(t.T(), at::kInt).unsqueeze(0).expand({1, t.T()}),
@@ -287,6 +291,13 @@ void add_attention(std::vector<OpCase>& cases) {
   add_attention_case(cases, {1, 8, 4, 1, 4, true, 0.25}, false);
   add_attention_case(cases, {2, 9, 4, 2, 8, true, 0, {}, 0, 13}, false);
   add_attention_case(cases, {2, 5, 2, 2, 4, true, 0.3, {}, 0, 10}, false);
+  const cluster::Mesh cp({{"cp", 3}});
+  for (const int rank : {0, 1, 2}) {
+    for (const double dropout : {0.0, 0.3}) {
+      add_attention_case(
+          cases, {2, 5, 2, 2, 4, true, dropout, cp, rank, 5 * rank, 10 - 5 * rank, true}, false);
+    }
+  }
 }
 
 }  // namespace

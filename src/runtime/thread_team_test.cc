@@ -99,6 +99,8 @@ TEST_CASE(
           ++others;
         } else if (!came[thread].exchange(true)) {
           met += meeting.meet() ? 1 : 0;
+          // So long that the rank's own thread sleeps, too, and is to be woken.
+          if (thread > 0) std::this_thread::sleep_for(std::chrono::milliseconds(20));
         }
       });
       CHECK(others == 0);
