@@ -54,6 +54,12 @@ TEST_CASE("errors of elementwise primitives show both types") {
         "select: mask bool[3] must be bool[2], the shape of on_true (or a scalar)");
   CHECK(error_of(K::kConvert, ir::NoAttrs{}, {"f32[2]"}, {"bf16[3]"}) ==
         "convert: result bf16[3] must have the dimensions of x f32[2]");
+  ir::RandomAttrs offsets;
+  offsets.global_sizes = {4};
+  offsets.offsets = {{{"dp"}, 4}, {{"tp"}, 4}};
+  CHECK(error_of(K::kRandom, offsets, {}, {"f32[2]"}) ==
+        "random: global_sizes (and offsets) must have one entry for each dimension of the result "
+        "f32[2]");
   CHECK(error_of(K::kRandom, ir::RandomAttrs{}, {}, {"f32[2]"}) ==
         "random: global_sizes (and offsets) must have one entry for each dimension of the result "
         "f32[2]");
@@ -73,6 +79,18 @@ TEST_CASE("errors of shape ops show the shapes") {
         "transpose: [0,0] is not a permutation of the dimensions of x f32[2,3]");
   CHECK(error_of(K::kSlice, ir::SliceAttrs{{0}, {4}, {1}}, {"f32[3]"}) ==
         "slice: [0) to [4) by [1] does not lie in x f32[3]");
+  CHECK(error_of(K::kSlice, ir::SliceAttrs{{-1}, {2}, {1}}, {"f32[3]"}) ==
+        "slice: [-1) to [2) by [1] does not lie in x f32[3]");
+  CHECK(error_of(K::kSlice, ir::SliceAttrs{{2}, {2}, {1}}, {"f32[3]"}) ==
+        "slice: [2) to [2) by [1] does not lie in x f32[3]");
+  CHECK(error_of(K::kSlice, ir::SliceAttrs{{0}, {2}, {0}}, {"f32[3]"}) ==
+        "slice: [0) to [2) by [0] does not lie in x f32[3]");
+  CHECK(error_of(K::kPad, ir::PadAttrs{{-1}, {1}}, {"f32[3]"}) ==
+        "pad: low [-1] and high [1] must be one number >= 0 for each dimension of x f32[3]");
+  CHECK(error_of(K::kConcat, ir::ConcatAttrs{-1}, {"f32[2,3]"}) ==
+        "concat: part f32[2,3] has no dimension -1");
+  CHECK(error_of(K::kBroadcast, ir::DimsAttrs{{0, 0}}, {"f32[2,2]"}, {"f32[2,2]"})
+            .starts_with("broadcast: x f32[2,2] does not fit result f32[2,2]"));
   CHECK(error_of(K::kPad, ir::PadAttrs{{0}, {-1}}, {"f32[3]"}) ==
         "pad: low [0] and high [-1] must be one number >= 0 for each dimension of x f32[3]");
   CHECK(error_of(K::kConcat, ir::ConcatAttrs{2}, {"f32[2,3]"}) ==
@@ -108,6 +126,13 @@ TEST_CASE("errors of products name the letters") {
         "conv: w f32[2,3,3,3] is larger than x f32[2,3,2,8] with padding 0");
   CHECK(error_of(K::kConv, ir::ConvAttrs{{1}, {0, 0}, {}}, {"f32[2,3,8,8]", "f32[2,3,3,3]"}) ==
         "conv: needs two strides >= 1, two paddings >= 0");
+  CHECK(error_of(K::kConv, ir::ConvAttrs{{1, 1}, {0, -1}, {}}, {"f32[2,3,8,8]", "f32[2,3,3,3]"}) ==
+        "conv: needs two strides >= 1, two paddings >= 0");
+  // (2 - 3) / 2 + 1 is no size.
+  CHECK(error_of(K::kConvInputGrad, ir::ConvAttrs{{2, 2}, {0, 0}, {2, 2}},
+                 {"f32[2,2,1,1]", "f32[2,3,3,3]"}) ==
+        "conv_input_grad: x f32[2,3,2,2] and w f32[2,3,3,3] with stride 2 and padding 0 do not "
+        "give y f32[2,2,1,1]");
   CHECK(error_of(K::kConvInputGrad, conv, {"f32[2,2,6,6]", "f32[2,3,3,3]"}) ==
         "conv_input_grad: needs two strides >= 1, two paddings >= 0 and two input sizes");
   const ir::ConvAttrs sized{{1, 1}, {0, 0}, {9, 8}};
@@ -119,6 +144,9 @@ TEST_CASE("errors of products name the letters") {
         "of output channels");
   CHECK(error_of(K::kConvWeightGrad, sized, {"f32[2,3,8,8]", "f32[1,2,6,6]"}) ==
         "conv_weight_grad: x f32[2,3,8,8] and dy f32[1,2,6,6] must have the same dtype and batch "
+        "size");
+  CHECK(error_of(K::kConvWeightGrad, sized, {"f32[2,3,8,8]", "bf16[2,2,6,6]"}) ==
+        "conv_weight_grad: x f32[2,3,8,8] and dy bf16[2,2,6,6] must have the same dtype and batch "
         "size");
 }
 
@@ -203,7 +231,16 @@ TEST_CASE("errors of vocabulary ops and dropout name the attribute that does not
   vocab.vocab = 8;
   CHECK(error_of(K::kCrossEntropyMax, vocab, {"f32[2,7]"}) ==
         "cross_entropy_max: logits f32[2,7] must have vocab=8 columns at least");
+  vocab.vocab = 0;
+  CHECK(error_of(K::kCrossEntropyMax, vocab, {"f32[2,7]"}) ==
+        "cross_entropy_max: logits f32[2,7] must have vocab=0 columns at least");
   vocab.vocab = 7;
+  CHECK(
+      error_of(K::kCrossEntropyGrad, vocab, {"f32[2,7]", "f32[2]", "i32[2]", "f32[]"}) ==
+      "cross_entropy_grad: dloss f32[] must be f32[2], the leading dimensions of logits f32[2,7]");
+  CHECK(
+      error_of(K::kCrossEntropyLoss, vocab, {"f32[2]", "f32[3]", "f32[2]", "i32[2]", "f32[2,7]"}) ==
+      "cross_entropy_loss: sum f32[3] must be f32[2], the leading dimensions of logits f32[2,7]");
   CHECK(error_of(K::kCrossEntropySum, vocab, {"f32[2,7]", "f32[2]", "i32[3]"}) ==
         "cross_entropy_sum: targets i32[3] must be i32[2], the leading dimensions of logits "
         "f32[2,7]");
@@ -241,6 +278,16 @@ TEST_CASE("errors of state ops and collectives show what does not fit") {
   CHECK(error_of(K::kAdamW, flat,
                  {"f32[256]", "f32[512]", "f32[256]", "f32[256]", "f32[]", "f32[]", "i64[]"}) ==
         "adamw: grad f32[512] must have the type of weight f32[256]");
+  CHECK(error_of(K::kNormBlocks, flat, {"f32[0]"}) ==
+        "norm_blocks: grad f32[0] must be an even share of its group of 512 elements");
+  CHECK(error_of(K::kValidate, flat, {"f64[2]", "f64[2]"}) ==
+        "validate: takes squares of 2 ranks and 0 losses");
+  CHECK(error_of(K::kValidate, flat, {"f32[]", "f32[]"}) ==
+        "validate: takes squares of 0 ranks and 2 losses");
+  CHECK(error_of(K::kValidate, flat, {"f64[3]", "f32[]"}) ==
+        "validate: squares f64[3] must be f64[2], one for each parameter");
+  CHECK(error_of(K::kValidate, flat, {"f64[2]", "f32[]", "f64[]"}) ==
+        "validate: loss f64[] must be f32[], a scalar");
   flat.groups = {};
   CHECK(error_of(K::kAdamW, flat,
                  {"f32[256]", "f32[256]", "f32[256]", "f32[256]", "f32[]", "f32[]", "i64[]"}) ==
@@ -254,6 +301,35 @@ TEST_CASE("errors of state ops and collectives show what does not fit") {
         "permute: needs the axes that dim 0 is split over before and behind");
   CHECK(error_of(K::kTrim, ir::NoAttrs{}, {"f32[2,4]"}, {"f32[2,5]"}) ==
         "trim: x f32[2,4] is smaller than the result f32[2,5]");
+}
+
+TEST_CASE("each operand of an update is held against the weight, or must be a scalar") {
+  ir::FlatAttrs flat;
+  flat.groups = {{}};
+  flat.group_elements = {512};
+  const std::vector<std::string> fits{"f32[256]", "f32[256]", "f32[256]", "f32[256]",
+                                      "f32[]",    "f32[]",    "i64[]",    "f32[]",
+                                      "f32[256]", "f32[256]", "f32[256]"};
+  const std::vector<std::string> names{"weight",        "grad",     "m",       "v",
+                                       "scale",         "lr",       "step",    "used scale",
+                                       "weight before", "m before", "v before"};
+  const auto with = [&](size_t operand, const std::string& type) {
+    std::vector<std::string> operands = fits;
+    operands[operand] = type;
+    return error_of(K::kAdamW, flat, operands);
+  };
+  CHECK(with(0, "f32[256]") == "no error");
+  for (size_t i = 1; i < fits.size(); ++i) {
+    CAPTURE(i);
+    if (fits[i] == "f32[256]") {
+      CHECK(with(i, "f32[512]") ==
+            "adamw: " + names[i] + " f32[512] must have the type of weight f32[256]");
+    } else {
+      CHECK(with(i, "f64[]") == "adamw: " + names[i] + " f64[] must be " + fits[i] + ", a scalar");
+    }
+  }
+  CHECK(error_of(K::kAdamW, flat, {fits.begin(), fits.begin() + 8}) ==
+        "adamw: takes 7 operands, or 11 where it amends a step, got 8");
 }
 
 TEST_CASE("an accumulator must have the type of the result, and an op must be able to accumulate") {

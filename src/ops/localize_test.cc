@@ -181,6 +181,14 @@ TEST_CASE("a slice of a shard keeps whole the dimensions that it keeps whole") {
   check_shards({ir::OpKind::kSlice, ir::SliceAttrs{{0, 1}, {4, 3}, {1, 1}}, {"f32[4,5]"}},
                {{0}, {0}});
   check_shards({ir::OpKind::kPad, ir::PadAttrs{{0, 1}, {0, 2}}, {"f32[4,5]"}}, {{0}, {0}});
+  ir::Op op;
+  op.kind = ir::OpKind::kSlice;
+  op.attrs = ir::SliceAttrs{{0}, {2}, {1}};
+  LocalLayout layout;
+  layout.global_operands = {test::parse_type("f32[4]")};
+  layout.local_operands = {test::parse_type("f32[2]")};
+  layout.operands = {{{"tp"}}};
+  CHECK_THROWS_AS(op_def(op.kind).localize(op, layout), CheckFailure);
 }
 
 TEST_CASE("norm and update of flat shards are those of the whole") {

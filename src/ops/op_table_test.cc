@@ -1,6 +1,7 @@
 // Every op kind: what it infers, its rule, its cost, against a golden table. MW_BLESS=1 rewrites
 // it.
 #include <algorithm>
+#include <cmath>
 #include <cstdlib>
 #include <fstream>
 #include <set>
@@ -161,6 +162,18 @@ TEST_CASE("rules are read from and written as text") {
   CHECK_FALSE(once.factors[0].shardable);
   CHECK_THROWS_AS(make_rule("b s -> b s", types({"f32[2]"}), types({"f32[2]"})), CheckFailure);
   CHECK_THROWS_AS(make_rule("b -> b", types({"f32[2]"}), types({"f32[3]"})), CheckFailure);
+}
+
+TEST_CASE("a padded constant is zeros where it is zero, and finite where it is") {
+  ir::Op op;
+  op.kind = ir::OpKind::kConstant;
+  const std::vector<ir::TensorType> result = test::parse_types({"f32[2]"});
+  for (const double value : {0.0, 2.0, HUGE_VAL}) {
+    op.attrs = ir::ConstantAttrs{value};
+    const ShardingRule rule = op_def(op.kind).rule(op, {}, result);
+    CHECK(rule.zero_preserving == (value == 0));
+    CHECK(rule.finite_preserving == (value != HUGE_VAL));
+  }
 }
 
 TEST_CASE("an accumulating op has a rule and a cost with its accumulator") {

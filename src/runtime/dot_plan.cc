@@ -134,12 +134,12 @@ class Planner {
     if (column.size == 1 || column_stride == 1) {
       ld = row.size > 1 ? row_stride : column.size;
       transposed = false;
-      return ld >= column.size;
+      return true;
     }
     if (row.size == 1 || row_stride == 1) {
       ld = column_stride;
       transposed = true;
-      return ld >= row.size;
+      return true;
     }
     return false;
   }

@@ -44,6 +44,10 @@ TEST_CASE("letters that do not fold become loops around the largest product") {
   CHECK(plan->k == 4);
   CHECK(plan->lda == 12);
   CHECK(plan->b_transposed);
+  const auto summed = plan_dot({"asb", "bsc", "ac"}, f32({4, 3, 7}), f32({7, 3, 5}), f32({4, 5}));
+  REQUIRE(summed);
+  CHECK(summed->k == 7);
+  CHECK(summed->products() == 3);
 }
 
 TEST_CASE(

@@ -133,15 +133,22 @@ Tensors run_case(const OpCase& c, int threads, bool in_place) {
     }
     out.push_back(results.back().data_ptr());
   }
-  std::vector<char> scratch(static_cast<size_t>(kernel->scratch_bytes().value) + 64,
-                            static_cast<char>(0xff));
+  // NaN, and behind it bytes that the kernel must not touch.
+  constexpr size_t kGuard = 4096;
+  constexpr char kUntouched = 0x5a;
+  const auto scratch_bytes = static_cast<size_t>(kernel->scratch_bytes().value);
+  std::vector<char> scratch(scratch_bytes + 64 + kGuard, static_cast<char>(0xff));
   auto address = reinterpret_cast<uintptr_t>(scratch.data());
   address = (address + 63) / 64 * 64;
+  char* const guard = reinterpret_cast<char*>(address) + scratch_bytes;
+  std::fill_n(guard, kGuard, kUntouched);
   execute::start_counting_allocations();
   kernel->run(in, out, reinterpret_cast<void*>(address));
   const int64_t allocations = execute::stop_counting_allocations();
   MW_CHECK(c.by_aten || threads > 1 || allocations == 0, "{} called new {} times",
            ir::op_name(c.kind), allocations);
+  MW_CHECK(std::all_of(guard, guard + kGuard, [](char x) { return x == kUntouched; }),
+           "{} wrote behind its scratch", ir::op_name(c.kind));
   return results;
 }
 

@@ -361,6 +361,14 @@ void add_products(std::vector<OpCase>& cases) {
       }
     }
   }
+  // Two contracted letters that do not fold, one of more than a chunk of gemm's.
+  cases.push_back(
+      {.kind = OpKind::kDot,
+       .attrs = ir::DotAttrs{"asb", "bsc", "ac"},
+       .operands = {random_tensor({40, 3, 300}), random_tensor({300, 3, 50}, 2)},
+       .expected =
+           [](const Tensors& x) { return Tensors{at::einsum("asb,bsc->ac", {x[0], x[1]})}; },
+       .tolerance = 5e-5});
   cases.push_back(
       {.kind = OpKind::kDot,
        .attrs = ir::DotAttrs{"bsk", "nk", "bsn"},
