@@ -97,6 +97,12 @@ TEST_CASE("errors of shape ops show the shapes") {
         "concat: part f32[2,3] has no dimension 2");
   CHECK(error_of(K::kConcat, ir::ConcatAttrs{1}, {"f32[2,3]", "f32[3,3]"}) ==
         "concat: part f32[3,3] must be like part f32[2,3] in all but dimension 1");
+  CHECK(error_of(K::kConcat, ir::ConcatAttrs{1}, {"f32[2,3]", "f32[2]"}) ==
+        "concat: part f32[2] must be like part f32[2,3] in all but dimension 1");
+  CHECK(error_of(K::kBroadcast, ir::DimsAttrs{{-1}}, {"f32[2]"}, {"f32[2,3]"})
+            .starts_with("broadcast: x f32[2] does not fit result f32[2,3]"));
+  CHECK(error_of(K::kReduce, ir::ReduceAttrs{ir::Reduction::kSum, {1, 1}}, {"f32[2,3]"}) ==
+        "reduce: dims [1,1] must be ascending dimensions of x f32[2,3]");
   CHECK(error_of(K::kReduce, ir::ReduceAttrs{ir::Reduction::kSum, {1, 0}}, {"f32[2,3]"}) ==
         "reduce: dims [1,0] must be ascending dimensions of x f32[2,3]");
 }
@@ -155,6 +161,8 @@ TEST_CASE("errors of row-wise composites show both shapes") {
         "bias_add: bias f32[3] must have the trailing dimensions of x f32[2,4]");
   CHECK(error_of(K::kGeluGrad, ir::GeluAttrs{}, {"f32[2]", "f32[3]"}) ==
         "gelu_grad: x f32[3] must have the type of dy f32[2]");
+  CHECK(error_of(K::kGeluGrad, ir::GeluAttrs{}, {"f32[2,4]", "f32[2,4]", "f32[3]"}) ==
+        "gelu_grad: bias f32[3] must have the trailing dimensions of x f32[2,4]");
   CHECK(error_of(K::kSwiglu, ir::NoAttrs{}, {"f32[2]", "f32[3]"}) ==
         "swiglu: up f32[3] must have the type of gate f32[2]");
   CHECK(error_of(K::kSoftmax, ir::NoAttrs{}, {"f32[]"}) ==
@@ -259,6 +267,10 @@ TEST_CASE("errors of state ops and collectives show what does not fit") {
         "accumulate: g f32[3] must have the type of accumulator f32[2]");
   CHECK(error_of(K::kView, ir::ViewAttrs{5}, {"f32[10]"}, {"f32[2,3]"}) ==
         "view: f32[2,3] at element 5 does not lie in flat f32[10]");
+  CHECK(error_of(K::kView, ir::ViewAttrs{-1}, {"f32[10]"}, {"f32[2]"}) ==
+        "view: f32[2] at element -1 does not lie in flat f32[10]");
+  CHECK(error_of(K::kView, ir::ViewAttrs{0}, {"f32[10]"}, {"i32[2]"}) ==
+        "view: i32[2] at element 0 does not lie in flat f32[10]");
   CHECK(error_of(K::kAssemble, ir::AssembleAttrs{{0}}, {"f32[10]"}) ==
         "assemble: takes 1 parts, as many as offsets, got 0");
   ir::FlatAttrs flat;
@@ -299,6 +311,14 @@ TEST_CASE("errors of state ops and collectives show what does not fit") {
         "all_to_all: dim and concat_dim are both 0");
   CHECK(error_of(K::kPermute, tp, {"f32[2,4]"}) ==
         "permute: needs the axes that dim 0 is split over before and behind");
+  ir::CollectiveAttrs from = tp;
+  from.from = {"dp"};
+  CHECK(error_of(K::kPermute, from, {"f32[2,4]"}) ==
+        "permute: needs the axes that dim 0 is split over before and behind");
+  CHECK(error_of(K::kAllGather, tp, {"f32[2,4]"}, {"bf16[4,4]"}) ==
+        "all_gather: x f32[2,4] does not become bf16[4,4]");
+  CHECK(error_of(K::kPadMask, ir::PadMaskAttrs{2, 0, {}}, {"f32[2,4]"}) ==
+        "pad_mask: x f32[2,4] must have at least 3 dimensions");
   CHECK(error_of(K::kTrim, ir::NoAttrs{}, {"f32[2,4]"}, {"f32[2,5]"}) ==
         "trim: x f32[2,4] is smaller than the result f32[2,5]");
 }

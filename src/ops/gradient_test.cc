@@ -107,6 +107,24 @@ TEST_CASE("every op's gradient is that of finite differences") {
   }
 }
 
+TEST_CASE("a norm's weights have a gradient where any one of them is wanted") {
+  for (const int wanted : {0, 1, 2}) {
+    ir::Graph graph;
+    Builder b(graph);
+    const ValueId x = graph.add_input(test::parse_type("f32[2,4]"), "x"),
+                  gamma = graph.add_input(test::parse_type("f32[4]"), "gamma"),
+                  beta = graph.add_input(test::parse_type("f32[4]"), "beta");
+    b.layer_norm(x, gamma, beta, 1e-5);
+    const ir::Op op = graph.ops[0];
+    std::vector<bool> needed(3, false);
+    needed[static_cast<size_t>(wanted)] = true;
+    GradientContext context(b, op, {x, ValueId(), ValueId()}, needed);
+    op_def(op.kind).gradient(context);
+    CHECK(context.operand_grads()[static_cast<size_t>(wanted)].valid());
+    CHECK(graph.ops.size() == 2);  // one op more, not both gradients
+  }
+}
+
 TEST_CASE("rope's gradient turns back: with a table of true angles it is the inverse") {
   ir::Graph graph;
   Builder b(graph);

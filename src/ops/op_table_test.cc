@@ -176,6 +176,31 @@ TEST_CASE("a padded constant is zeros where it is zero, and finite where it is")
   }
 }
 
+TEST_CASE("norms of padded rows are finite by their epsilon alone") {
+  for (const ir::OpKind kind : {ir::OpKind::kLayerNorm, ir::OpKind::kRmsNorm}) {
+    const OpExample example = *std::find_if(op_examples().begin(), op_examples().end(),
+                                            [&](const OpExample& e) { return e.kind == kind; });
+    for (const double epsilon : {0.0, 1e-5}) {
+      ir::Op op = test::op_of(example);
+      op.attrs = ir::NormAttrs{epsilon};
+      const std::vector<ir::TensorType> operands = test::parse_types(example.operands);
+      CHECK(op_def(kind).rule(op, operands, infer(op, operands)).finite_preserving ==
+            (epsilon > 0));
+    }
+  }
+}
+
+TEST_CASE("dimensions of size 1 have no factor in common, wherever a reshape puts them") {
+  const auto rule = [](const std::string& in, const std::string& out) {
+    ir::Op op;
+    op.kind = ir::OpKind::kReshape;
+    return op_def(op.kind).rule(op, test::parse_types({in}), test::parse_types({out})).to_string();
+  };
+  CHECK(rule("f32[2,5]", "f32[2,1,5]") == "a c -> a . c");
+  CHECK(rule("f32[2,1,5]", "f32[2,5]") == "a . c -> a c");
+  CHECK(rule("f32[6]", "f32[1,6,1]") == "b -> . b .");
+}
+
 TEST_CASE("an accumulating op has a rule and a cost with its accumulator") {
   ir::Graph graph;
   const ValueId dy = graph.add_input(test::parse_type("f32[8,4]"), "dy"),

@@ -133,14 +133,18 @@ TEST_CASE("a norm that is not finite, of all or of one rank, makes the scale NaN
   for (const double max_norm : {0.0, 1.0}) {
     attrs.max_norm = max_norm;
     for (const double last : {std::nan(""), HUGE_VAL}) {
-      const Tensors clip = run_case({ir::OpKind::kClip, attrs, {squares(last)}, {}}, 1, false);
-      CHECK_FALSE(std::isfinite(clip[0].item<float>()));
-      CHECK(std::isnan(clip[1].item<float>()));
+      const OpCase clip{ir::OpKind::kClip, attrs, {squares(last)}, {}};
+      for (const Tensors& y : {run_case(clip, 1, false), interpret_case(clip)}) {
+        CHECK_FALSE(std::isfinite(y[0].item<double>()));
+        CHECK(std::isnan(y[1].item<double>()));
+      }
       const auto amended = [&](double first, double second) {
-        const Tensors y = run_case(
-            {ir::OpKind::kValidate, attrs, {squares(first), squares(second), loss}, {}}, 1, false);
-        CHECK(std::isnan(y[1].item<float>()));
-        return y[2].item<float>();
+        const OpCase c{ir::OpKind::kValidate, attrs, {squares(first), squares(second), loss}, {}};
+        const Tensors y = run_case(c, 1, false), reference = interpret_case(c);
+        CHECK(std::isnan(y[1].item<double>()));
+        CHECK(std::isnan(reference[1].item<double>()));
+        CHECK(y[2].item<double>() == reference[2].item<double>());
+        return y[2].item<double>();
       };
       CHECK(amended(last, last) == 0);  // both ranks' own scales were NaN
       CHECK(amended(last, 4) == 1);
