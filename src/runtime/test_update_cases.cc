@@ -88,17 +88,23 @@ void add_norm(std::vector<OpCase>& cases) {
   }
   // As gathered: blocks 0, 1 of group 0 and 0 of group 1, then the second shard's.
   const at::Tensor blocks = random_tensor({6}, 3).to(at::kDouble).abs();
-  cases.push_back({.kind = OpKind::kNormParameters,
-                   .attrs = attrs,
-                   .operands = {blocks},
-                   .expected =
-                       [](const Tensors& x) {
-                         const at::Tensor& b = x[0];
-                         return Tensors{at::stack(
-                             {b[4], at::zeros({}, at::kDouble), b[0] + b[1] + b[3], b[2] + b[5]})};
-                       },
-                   .tolerance = 1e-14,
-                   .mesh = mesh()});
+  for (const int rank : {0, 2}) {  // at the origin of dp, which splits the groups, and not
+    ir::FlatAttrs at_origin = attrs;
+    at_origin.groups[1][0].counted_at_origin_of = {"dp"};
+    cases.push_back({.kind = OpKind::kNormParameters,
+                     .attrs = at_origin,
+                     .operands = {blocks},
+                     .expected =
+                         [rank](const Tensors& x) {
+                           const at::Tensor& b = x[0];
+                           return Tensors{
+                               at::stack({b[4], at::zeros({}, at::kDouble), b[0] + b[1] + b[3],
+                                          (b[2] + b[5]) * (rank == 0)})};
+                         },
+                     .tolerance = 1e-14,
+                     .mesh = mesh(),
+                     .rank = rank});
+  }
   for (const double max_norm : {0.0, 0.7, 100.0}) {
     ir::FlatAttrs clip = attrs;
     clip.max_norm = max_norm;
@@ -112,26 +118,26 @@ void add_norm(std::vector<OpCase>& cases) {
                                max_norm > 0 && norm > max_norm ? max_norm / (norm + 1e-6) : 1;
                            return Tensors{at::scalar_tensor(norm), at::scalar_tensor(scale)};
                          },
-                     .tolerance = 1e-6});
-    // Of two ranks' squares and losses.
+                     .tolerance = 1e-7});
+    // Of three ranks' squares and losses.
     cases.push_back(
         {.kind = OpKind::kValidate,
          .attrs = clip,
-         .operands = {blocks.slice(0, 0, 4), blocks.slice(0, 2, 6), at::scalar_tensor(2.5F),
-                      at::scalar_tensor(0.25F)},
+         .operands = {blocks.slice(0, 0, 4), blocks.slice(0, 2, 6), blocks.slice(0, 1, 5),
+                      at::scalar_tensor(2.5F), at::scalar_tensor(0.25F), at::scalar_tensor(8.0F)},
          .expected =
              [max_norm](const Tensors& x) {
                const auto scale = [max_norm](double norm) {
                  return max_norm > 0 && norm > max_norm ? max_norm / (norm + 1e-6) : 1;
                };
-               const double norm = std::sqrt((x[0] + x[1]).sum().item<double>());
+               const double norm = std::sqrt((x[0] + x[1] + x[2]).sum().item<double>());
                bool amended = false;
-               for (const size_t r : {0, 1})
+               for (const size_t r : {0, 1, 2})
                  amended = amended || scale(std::sqrt(x[r].sum().item<double>())) != scale(norm);
                return Tensors{at::scalar_tensor(norm), at::scalar_tensor(scale(norm)),
-                              at::scalar_tensor(amended ? 1.0 : 0.0), at::scalar_tensor(2.75)};
+                              at::scalar_tensor(amended ? 1.0 : 0.0), at::scalar_tensor(10.75)};
              },
-         .tolerance = 1e-6});
+         .tolerance = 1e-7});
   }
 }
 
