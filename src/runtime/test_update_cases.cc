@@ -105,8 +105,12 @@ void add_norm(std::vector<OpCase>& cases) {
                      .mesh = mesh(),
                      .rank = rank});
   }
+}
+
+void add_clip(std::vector<OpCase>& cases) {
+  const at::Tensor blocks = random_tensor({6}, 3).to(at::kDouble).abs();
   for (const double max_norm : {0.0, 0.7, 100.0}) {
-    ir::FlatAttrs clip = attrs;
+    ir::FlatAttrs clip = flat_attrs();
     clip.max_norm = max_norm;
     cases.push_back({.kind = OpKind::kClip,
                      .attrs = clip,
@@ -238,6 +242,7 @@ std::vector<OpCase> update_cases() {
        }});
   add_norm(cases);
   add_large_norm(cases);
+  add_clip(cases);
   add_adamw(cases);
   return cases;
 }
