@@ -251,7 +251,7 @@ TEST_CASE("an update of half-precision weights reads and writes their master cop
     ir::Graph graph;
     ir::Op op;
     op.kind = ir::OpKind::kAdamW;
-    op.attrs = ir::FlatAttrs{};
+    op.attrs.emplace<ir::FlatAttrs>();
     for (const char* type : {weights, "f32[100]", "f32[100]", "f32[100]"})
       op.operands.push_back(graph.add_input(test::parse_type(type), ""));
     while (op.operands.size() < 7)
