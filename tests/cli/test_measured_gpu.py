@@ -58,7 +58,7 @@ def test_a_step_and_its_memory(device, row, tmp_path):
     if row["step_s"]:
         # The fake group's copies run beside computation and are no part of what is predicted.
         step, copies = float(row["step_s"]), float(row["group_s"] or 0)
-        assert 0.93 * (step - copies) <= result["compute_s"] <= 1.03 * step
+        assert 0.925 * (step - copies) <= result["compute_s"] <= 1.03 * step
 
 
 PASSES = list(csv.DictReader((MEASURED / "h100_passes.csv").open()))

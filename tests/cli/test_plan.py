@@ -42,7 +42,7 @@ def test_json_has_the_plan_and_its_figures():
     steps = [found["step_s"]] + [other["step_s"] for other in found["alternatives"]]
     assert steps == sorted(steps)
     assert found["candidates"] > 500
-    assert found["profile"] == "megatron" and 0.08 < found["step_error"] < 0.09
+    assert found["profile"] == "megatron" and 0.08 < found["step_error"] < 0.1
     assert "hidden 320 (measured 1024 to 12288)" in found["outside_profile"]
 
 

@@ -295,7 +295,7 @@ def test_errors_name_the_file_and_what_would_be_right(tmp_path):
     done = call("calibrate")
     assert done.returncode == 2
     assert done.stderr == ("meshwright: runs: are missing; give CSV files of runs, or --kernels alone\n"
-                           "--profile: is missing; give a profile to begin with, or with --cluster a device\n")
+                           "--profile: is missing, and no row is marked fit; give a profile to begin with, or with --cluster a device\n")
     done = call("calibrate", "--kernels", "/nowhere.csv", "--cluster", "selena", "--profile", "bar", "--constants", "zzz")
     assert done.returncode == 2
     for finding in ("there is no cluster 'selena'", "'bar'", "unknown constant 'zzz'", "/nowhere.csv"):
