@@ -14,8 +14,8 @@ double number_of(const std::string& option, const std::string& text, double leas
   constexpr double kMost = 1e12;  // beyond it, and below one part of it, nothing is told apart
   const auto number = parse_double(text);
   if (number && (*number > kMost || (*number > 0 && *number < 1 / kMost))) {
-    diagnostics.add("{}: must be from {:g} to {:g}{}, is '{}'", option, 1 / kMost, kMost, also,
-                    text);
+    diagnostics.add("{}: must be {}from {:g} to {:g}{}, is '{}'", option, equal ? "0 or " : "",
+                    1 / kMost, kMost, also, text);
     return fallback;
   }
   if (number && std::isfinite(*number) && (equal ? *number >= least : *number > least))

@@ -110,6 +110,8 @@ compile::PlanReading read_plan(FileSystem& fs, const std::string& text, const st
     if (!is_json(plan)) throw_error("{}: must be a JSON object, a plan", text);
     return compile::read_plan(plan, text, compile::files_beside(fs, text));
   }
+  if (text.find('/') != std::string::npos && fs.is_directory(text))
+    throw_error("{}: is a folder; give a plan, x.json or x.toml", clipped(text));
   return compile::read_plan(text, where, compile::files_beside(fs, ""));
 }
 

@@ -207,8 +207,8 @@ std::vector<std::string> findings(const Request& request) {
   }
   const bool too_many = cluster.devices > 0 && request.gpus > cluster.devices;
   if (too_many) {
-    out.add("--gpus: is {}, but {} has {} devices; use at most {}", request.gpus, cluster.file,
-            cluster.devices, cluster.devices);
+    out.add("--gpus: is {}, but {} has {} {}; use at most {}", request.gpus, cluster.file,
+            cluster.devices, cluster.devices == 1 ? "device" : "devices", cluster.devices);
   }
   const cluster::Link* unit = cluster.node();
   const bool whole = fills_nodes(cluster, request.gpus);

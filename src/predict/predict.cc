@@ -131,8 +131,8 @@ std::vector<std::string> cluster_findings(const Request& request,
   const cluster::Cluster& cluster = request.cluster;
   if (cluster.devices > 0 && reading.plan.ranks() > cluster.devices &&
       reading.sound({"dp", "tp", "pp", "cp"})) {
-    diagnostics.add("{}: has {} devices, the plan needs {}", cluster.file, cluster.devices,
-                    reading.plan.rank_text());
+    diagnostics.add("{}: has {} {}, the plan needs {}", cluster.file, cluster.devices,
+                    cluster.devices == 1 ? "device" : "devices", reading.plan.rank_text());
   }
   if (const std::string finding = precision_finding(request); !finding.empty())
     diagnostics.add("{}", finding);

@@ -40,8 +40,8 @@ class Simulation {
         held_(held),
         coster_(program, cluster, options, labels_) {
     if (cluster.devices > 0 && program.mesh.size() > cluster.devices) {
-      throw_error("{}: has {} devices, the plan has {} ranks", cluster.file, cluster.devices,
-                  program.mesh.size());
+      throw_error("{}: has {} {}, the plan has {} ranks", cluster.file, cluster.devices,
+                  cluster.devices == 1 ? "device" : "devices", program.mesh.size());
     }
     MW_CHECK(held.empty() || held.size() == program.ranks.size(), "{} of {} ranks hold something",
              held.size(), program.ranks.size());

@@ -288,6 +288,7 @@ def test_one_is_not_told_as_several():
          "--global-batch: is missing; give the sequences of a step"),
     (f"{JOB}", "--cluster: is missing; give a cluster of clusters/ such as selene, or x.toml"),
     (f"{JOB} --cluster selena", "--cluster: there is no cluster 'selena', did you mean 'selene'?"),
+    ("--model gpt3-175b --plan clusters/profiles --global-batch 8 --cluster selene", "clusters/profiles: is a folder; give a plan, x.json or x.toml"),
     ("--model gpt3-175 --plan tp=8 --global-batch 8 --cluster selene",
      "--model: there is no model 'gpt3-175', did you mean 'gpt3-175b'?"),
     (f"{JOB} --cluster selene --plan dp=2,pp=2,microbatches=2 --slowdown 1.2,tensr=2",
@@ -326,7 +327,7 @@ def test_one_is_not_told_as_several():
      "--restart-time: must be at least 0 seconds, is 'soon'\n"
      "--checkpoint-interval: must be above 0 seconds or auto, is 'never'"),
     (f"{JOB} --cluster selene --plan pp=2,microbatches=4 --mtbf 1e-300 --checkpoint-interval 1e300 --restart-time inf",
-     "--mtbf: must be from 1e-12 to 1e+12 hours, is '1e-300'\n--restart-time: must be from 1e-12 to 1e+12 seconds, is 'inf'\n"
+     "--mtbf: must be from 1e-12 to 1e+12 hours, is '1e-300'\n--restart-time: must be 0 or from 1e-12 to 1e+12 seconds, is 'inf'\n"
      "--checkpoint-interval: must be from 1e-12 to 1e+12 seconds or auto, is '1e300'"),
     (f"{JOB} --cluster selene --plan pp=2,microbatches=4 --advice plan", "must be one of auto, none, options, plans"),
     (f"{JOB} --cluster selene --plan dp=2 --precision fp8",
