@@ -115,6 +115,12 @@ void take_cluster(const cluster::Cluster& cluster, calibrate::Machines& machines
   machines.clusters.push_back(cluster);
 }
 
+// The name by which --profile takes it.
+std::string name_of(const cluster::Profile& profile) {
+  const std::string file = base_name(profile.file);
+  return file.substr(0, file.rfind(".toml"));
+}
+
 // Without --profile and --cluster: the profile of the one stack that the rows marked fit are of;
 // nullptr with a finding where they are of several, or of one that has none.
 const cluster::Profile* profile_of_rows(const Input& input, Diagnostics& diagnostics) {
@@ -128,8 +134,7 @@ const cluster::Profile* profile_of_rows(const Input& input, Diagnostics& diagnos
     names.push_back(fmt::format("{} with {}", device, software));
     for (const cluster::Profile& profile : input.machines.profiles) {
       if (profile.device != device || profile.software != software) continue;
-      const std::string file = base_name(profile.file);
-      known.push_back(file.substr(0, file.rfind(".toml")));
+      known.push_back(name_of(profile));
       made = &profile;
     }
   }
@@ -145,20 +150,19 @@ const cluster::Profile* profile_of_rows(const Input& input, Diagnostics& diagnos
 // By its name or file; or by its software, as other commands take it, of the device of rows marked
 // fit.
 cluster::Profile profile_named(FileSystem& fs, const std::string& name, const Input& input) {
-  std::vector<std::string> files;
+  std::vector<std::string> names;
   std::vector<const cluster::Profile*> of_rows;
   for (const cluster::Profile& profile : input.machines.profiles) {
     if (profile.software != name) continue;
-    const std::string file = base_name(profile.file);
-    files.push_back(file.substr(0, file.rfind(".toml")));
+    names.push_back(name_of(profile));
     const auto is_of = [&](const calibrate::Run& run) {
       return run.fits() && run.gpu == profile.device;
     };
     if (std::any_of(input.runs.begin(), input.runs.end(), is_of)) of_rows.push_back(&profile);
   }
   if (of_rows.size() == 1) return *of_rows.front();
-  if (!files.empty())
-    throw_error("--profile: '{}' is the software of {}; name one of them", name, join(files, ", "));
+  if (!names.empty())
+    throw_error("--profile: '{}' is the software of {}; name one of them", name, join(names, ", "));
   const std::string file = cluster::find_profile(fs, name, data_folders("clusters"));
   return cluster::parse_profile(fs.read_file(file), file);
 }

@@ -510,9 +510,11 @@ cost::OpWork FragmentCoster::work_of(const Fragment& fragment, const ir::Op& op)
   const ir::Graph& graph = fragment.graph;
   const bool update = fragment.kind == pipeline::ActionKind::kUpdate;
   const cluster::Accumulation by = cluster_.stack.accumulation;
-  cost::OpWork let_go;
-  let_go.kind = cost::OpWork::Kind::kFused;
-  if (update && op.kind == OpKind::kZero && by == cluster::Accumulation::kAutograd) return let_go;
+  if (update && op.kind == OpKind::kZero && by == cluster::Accumulation::kAutograd) {
+    cost::OpWork none;
+    none.kind = cost::OpWork::Kind::kFused;
+    return none;
+  }
   if (!op.accumulates || by == cluster::Accumulation::kProducts ||
       !is_state(fragment, root_of(fragment, op.operands.back())))
     return cost::work_of(graph, op, update);
