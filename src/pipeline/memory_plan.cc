@@ -7,6 +7,7 @@
 #include <limits>
 #include <memory_resource>
 #include <numeric>
+#include <optional>
 #include <tuple>
 #include <unordered_map>
 #include <utility>
@@ -65,9 +66,13 @@ class Placing {
   std::array<std::vector<Placed>, kParts> parts_;
 };
 
+// Packings are tried until one takes as much as the best so far.
+constexpr int64_t kAnyTotal = std::numeric_limits<int64_t>::max();
+
 // Places the intervals in the given order, each into the tightest gap between those already placed
-// that live at the same time.
-Packing place(const std::vector<Interval>& intervals, const std::vector<size_t>& order) {
+// that live at the same time. Empty: it takes no less than `less_than`.
+std::optional<Packing> place(const std::vector<Interval>& intervals,
+                             const std::vector<size_t>& order, int64_t less_than) {
   Packing packing{.offsets = std::vector<int64_t>(intervals.size(), 0), .total = 0};
   Placing placed(intervals);
   for (const size_t i : order) {
@@ -82,6 +87,7 @@ Packing place(const std::vector<Interval>& intervals, const std::vector<size_t>&
     const int64_t offset = at < 0 ? end : at;
     packing.offsets[i] = offset;
     packing.total = std::max(packing.total, offset + here.bytes);
+    if (packing.total >= less_than) return {};
     placed.add({offset, offset + here.bytes, here.first, here.last});
   }
   return packing;
@@ -104,8 +110,10 @@ int64_t most_alive(const std::vector<Interval>& intervals) {
 // Intervals of like sizes, which are at most 1 / `slack` below the largest of them (0: equal), in
 // columns: each takes the lowest column that is free when it begins. With equal sizes the least
 // total if all of them are fullest at one time, as a schedule's steady state makes them; where
-// chunks that differ a little take turns, like sizes are less.
-Packing columns(const std::vector<Interval>& intervals, int64_t slack) {
+// chunks that differ a little take turns, like sizes are less. Empty: it takes no less than
+// `less_than`.
+std::optional<Packing> columns(const std::vector<Interval>& intervals, int64_t slack,
+                               int64_t less_than) {
   Packing packing{.offsets = std::vector<int64_t>(intervals.size(), 0), .total = 0};
   std::vector<size_t> order(intervals.size());
   std::iota(order.begin(), order.end(), 0);
@@ -146,6 +154,7 @@ Packing columns(const std::vector<Interval>& intervals, int64_t slack) {
       std::push_heap(busy.begin(), busy.end(), std::greater<>());
     }
     packing.total += made * bytes;
+    if (packing.total >= less_than) return {};
     begin = behind;
   }
   return packing;
@@ -166,37 +175,35 @@ bool good_enough(int64_t total, int64_t bound) { return total - bound <= bound /
 Packing columns(const std::vector<Interval>& intervals, int64_t bound, Packing best) {
   for (const int64_t slack : kSlacks) {
     if (good_enough(best.total, bound)) break;
-    Packing packing = columns(intervals, slack);
-    if (packing.total < best.total) best = std::move(packing);
+    if (std::optional<Packing> packing = columns(intervals, slack, best.total))
+      best = *std::move(packing);
   }
   return best;
 }
 
-Packing pack_aligned(const std::vector<Interval>& intervals, int64_t bound) {
-  Packing best{.offsets = {}, .total = std::numeric_limits<int64_t>::max()};
+// `best` if none is smaller.
+Packing pack_aligned(const std::vector<Interval>& intervals, int64_t bound, Packing best) {
   if (intervals.size() >= kTryColumns) {
     best = columns(intervals, bound, std::move(best));
     if (good_enough(best.total, bound)) return best;
   }
-  const auto keep = [&](Packing other) {
-    if (other.total < best.total) best = std::move(other);
-  };
   std::vector<size_t> order(intervals.size());
   std::iota(order.begin(), order.end(), 0);
   const auto length = [&](size_t i) { return intervals[i].last - intervals[i].first; };
-  const auto by = [&](auto before) {
+  const auto try_by = [&](auto before) {
     std::vector<size_t> sorted = order;
     std::stable_sort(sorted.begin(), sorted.end(), before);
-    return place(intervals, sorted);
+    if (std::optional<Packing> packing = place(intervals, sorted, best.total))
+      best = *std::move(packing);
   };
-  keep(by([&](size_t a, size_t b) {
+  try_by([&](size_t a, size_t b) {
     if (intervals[a].bytes != intervals[b].bytes) return intervals[a].bytes > intervals[b].bytes;
     return intervals[a].first < intervals[b].first;
-  }));
+  });
   if (intervals.size() > kTryAllOrders) return best;
-  if (best.total > bound) keep(by([&](size_t a, size_t b) { return length(a) > length(b); }));
+  if (best.total > bound) try_by([&](size_t a, size_t b) { return length(a) > length(b); });
   if (best.total > bound)
-    keep(by([&](size_t a, size_t b) { return intervals[a].first < intervals[b].first; }));
+    try_by([&](size_t a, size_t b) { return intervals[a].first < intervals[b].first; });
   return best;
 }
 
@@ -281,7 +288,8 @@ Packing pack(const std::vector<Interval>& wanted) {
   // A step's buffers mostly live from F to B of a microbatch: their lives are few.
   const Groups groups = by_life(intervals);
   const int64_t bound = most_alive(groups.lives);
-  Packing best = groups.spread(pack_aligned(groups.lives, bound));
+  Packing best =
+      groups.spread(pack_aligned(groups.lives, bound, {.offsets = {}, .total = kAnyTotal}));
   for (int64_t page = largest; page <= kLargestPage * largest; page *= 2) {
     if (good_enough(best.total, bound)) break;
     const Groups pages = in_pages(intervals, groups, page);
@@ -289,8 +297,7 @@ Packing pack(const std::vector<Interval>& wanted) {
     if (packing.total < best.total) best = pages.spread(packing);
   }
   if (intervals.size() > kTryAllOrders || best.total == bound) return best;
-  Packing apart = pack_aligned(intervals, bound);
-  return apart.total < best.total ? apart : best;
+  return pack_aligned(intervals, bound, std::move(best));
 }
 
 namespace {

@@ -1,17 +1,16 @@
 // Every uniform plan. Coarse estimates bound each layout from below, the most promising first, so
 // that most schedules are never looked at; the result is as if all had been.
 #include <algorithm>
-#include <atomic>
 #include <map>
 #include <set>
 #include <tuple>
 
-#include "base/in_parallel.h"
 #include "planner/front.h"
 #include "planner/search.h"
 #include "planner/shortlist.h"
 #include "planner/simulated.h"
 #include "planner/space.h"
+#include "planner/workers.h"
 
 namespace mw::planner {
 namespace {
@@ -41,9 +40,8 @@ class Search {
       : request_(request),
         coarse_(coarse),
         limit_(static_cast<double>(request.base.cluster.device.usable_memory().value) *
-               kMemorySlack) {
-    for (int t = 0; t < thread_count(request); ++t) workers_.push_back(coarse.another());
-  }
+               kMemorySlack),
+        workers_(coarse, thread_count(request)) {}
 
   Found run() {
     const BySize by_size = plans_by_size();
@@ -103,20 +101,11 @@ class Search {
     return by_size;
   }
 
-  // Makes the orders of such plans, each once and the longest first, so that no thread waits.
   template <typename Has>  // a plan
   void make_orders(const std::vector<Has>& all) {
-    using Key = std::tuple<int64_t, int64_t, int64_t, std::string_view>;
-    std::map<Key, const Plan*> of;
-    for (const Has& has : all) {
-      const Plan& plan = has.plan;
-      of.try_emplace({-plan.stages() * plan.microbatches, plan.pp, plan.chunks, plan.schedule},
-                     &plan);
-    }
     std::vector<const Plan*> plans;
-    for (const auto& [key, plan] : of) plans.push_back(plan);
-    on_threads(plans.size(),
-               [&](predict::Coarse& coarse, size_t i) { coarse.has_order(*plans[i]); });
+    for (const Has& has : all) plans.push_back(&has.plan);
+    workers_.make_orders(plans);
   }
 
   // All layouts with microbatches of one size, with ZeRO 0 and 1, or 2 and 3. A group is given up
@@ -155,7 +144,7 @@ class Search {
     for (const Plan& plan : plans) {
       if (plan.microbatches > 1) others.push_back(beside(plan));
     }
-    coarse_.prepare(others, thread_count(request_));
+    coarse_.prepare(others, workers_.threads());
     std::erase_if(plans, [&](const Plan& plan) {
       return plan.microbatches > 1 &&
              static_cast<double>(coarse_.memory(beside(plan)).peak.value) * kMemorySlack <= limit_;
@@ -169,7 +158,7 @@ class Search {
       it->second = std::min(it->second, step);
     }
     std::stable_sort(layouts.begin(), layouts.end(), faster);
-    coarse_.prepare_exact(soon(layouts), thread_count(request_));
+    coarse_.prepare_exact(soon(layouts), workers_.threads());
     for (size_t at = 0; at < layouts.size() && may_be_among_best(layouts[at]); at += kSideBySide) {
       const auto looked =
           look_side_by_side(layouts, at, [&](predict::Coarse& coarse, Looked& here) {
@@ -188,15 +177,6 @@ class Search {
     bool dear = false;  // at the least; otherwise as it is, the step if it was worth while
   };
 
-  // Calls work(worker, i) for all i below `count` on several threads.
-  template <typename Work>
-  void on_threads(size_t count, const Work& work) {
-    std::atomic<size_t> next{0};
-    in_parallel(workers_.size(), static_cast<int>(workers_.size()), [&](size_t t) {
-      for (size_t i = next++; i < count; i = next++) work(workers_[t], i);
-    });
-  }
-
   // [layout] from `at` on, under those of its pipelinings that it can have. What is not dear is
   // looked at by `look_at_cheap`, which starts from what the layout takes at the least and may read
   // what was found so far.
@@ -214,15 +194,15 @@ class Search {
     }
     make_orders(all);
     std::vector<char> has_order(all.size(), 0);
-    on_threads(all.size(), [&](predict::Coarse& coarse, size_t i) {
+    workers_.run(all.size(), [&](predict::Coarse& coarse, size_t i) {
       has_order[i] = coarse.has_order(all[i].plan) ? 1 : 0;
     });
     std::vector<Plan> plans;
     for (size_t i = 0; i < all.size(); ++i) {
       if (has_order[i]) plans.push_back(all[i].plan);
     }
-    coarse_.prepare_scheduled(plans, thread_count(request_));
-    on_threads(all.size(), [&](predict::Coarse& coarse, size_t i) {
+    coarse_.prepare_scheduled(plans, workers_.threads());
+    workers_.run(all.size(), [&](predict::Coarse& coarse, size_t i) {
       if (!has_order[i]) return;
       Looked& here = all[i];
       here.dear = is_dear(here.plan);
@@ -239,9 +219,9 @@ class Search {
 
   // Those of the layouts that may fit, with what they take at the least.
   std::vector<Estimated> fitting(std::vector<Plan> plans) {
-    coarse_.prepare_states(plans, thread_count(request_));
+    coarse_.prepare_states(plans, workers_.threads());
     std::erase_if(plans, [&](const Plan& plan) { return !fits(coarse_.states(plan)); });
-    coarse_.prepare(plans, thread_count(request_));
+    coarse_.prepare(plans, workers_.threads());
     std::vector<Estimated> layouts;
     for (Plan& plan : plans) {
       const predict::Estimate least = coarse_.least(plan);
@@ -314,7 +294,7 @@ class Search {
       plans.back().regather = false;
     }
     found_.candidates += static_cast<int64_t>(plans.size());
-    coarse_.prepare_exact(plans, thread_count(request_));
+    coarse_.prepare_exact(plans, workers_.threads());
     for (Plan& plan : plans) {
       Looked here;
       here.plan = std::move(plan);
@@ -335,7 +315,7 @@ class Search {
       batch.push_back(*next);
       plans.push_back(next->plan);
     }
-    coarse_.prepare_exact(plans, thread_count(request_));
+    coarse_.prepare_exact(plans, workers_.threads());
     for (const Estimated& here : batch) look_at_front(here);
     return next;
   }
@@ -430,8 +410,8 @@ class Search {
 
   const Request& request_;
   predict::Coarse& coarse_;
-  std::vector<predict::Coarse> workers_;  // [thread]
   double limit_;
+  Workers workers_;
   std::map<int64_t, std::vector<Pipelining>> pipelinings_;          // [pp]
   std::map<std::tuple<int64_t, int64_t, int64_t>, int64_t> taken_;  // [pp, dp, microbatches]
   std::set<Group> given_up_;

@@ -11,6 +11,7 @@
 #include "pipeline/schedule.h"
 #include "planner/simulated.h"
 #include "planner/space.h"
+#include "planner/workers.h"
 
 namespace mw::planner {
 namespace {
@@ -35,52 +36,89 @@ std::optional<Plan> divided(const Request& request, const Layout& layout) {
   return most;
 }
 
-// The plan that needs the least memory on so many devices, under the usual schedule or, where none
-// fits into `limit` so, under any that may. Empty: no layout.
-std::optional<Least> least_memory(const Request& request, int64_t devices, Bytes limit,
-                                  predict::Coarse& coarse) {
-  std::optional<Least> least;
-  const auto look_at = [&](const Plan& plan) {
-    const Bytes peak = coarse.memory(plan).peak;
-    if (!least || peak < least->peak) least = Least{peak, plan};
-  };
-  std::vector<Plan> all;
-  for (const Layout& layout : layouts(request, devices)) {
-    if (std::optional<Plan> plan = divided(request, layout)) all.push_back(std::move(*plan));
-  }
-  if (request.only.takes_schedule(pipeline::kUsualKind)) {
-    for (const Plan& plan : all) {
-      if (plan.pp == 1 || request.only.takes("chunks", 1)) look_at(plan);
+// Looks for it on several threads.
+class LeastMemory {
+ public:
+  LeastMemory(const Request& request, predict::Coarse& coarse)
+      : request_(request),
+        coarse_(coarse),
+        workers_(coarse, thread_count(request)),
+        limit_(request.base.cluster.device.usable_memory()) {}
+
+  // The plan that needs the least on so many devices, under the usual schedule or, where none fits
+  // so, under any that may. Empty: no layout.
+  std::optional<Least> on(int64_t devices) {
+    std::vector<Plan> all;
+    for (const Layout& layout : layouts(request_, devices)) {
+      if (std::optional<Plan> plan = divided(request_, layout)) all.push_back(std::move(*plan));
     }
-    if (!least || least->peak <= limit) return least;
-  }
-  for (Plan& plan : all) {
-    const Bytes bound = coarse.least(plan).peak;  // whatever the schedule
-    if (bound > limit) {
-      if (!least || bound < least->peak) least = Least{bound, plan};
-      continue;
+    std::optional<Least> least;
+    if (request_.only.takes_schedule(pipeline::kUsualKind)) {
+      std::vector<Plan> usual;
+      for (const Plan& plan : all) {
+        if (plan.pp == 1 || request_.only.takes("chunks", 1)) usual.push_back(plan);
+      }
+      look_at(usual, least);
+      if (!least || least->peak <= limit_) return least;
     }
-    for (const Pipelining& pipelining : pipelinings(request, plan.pp)) {
-      lay(pipelining, plan);
-      if (coarse.has_order(plan)) look_at(plan);
+    look_at(under_others(std::move(all), least), least);
+    return least;
+  }
+
+ private:
+  // What may fit, under every schedule that it can have. What cannot is looked at by its bound.
+  std::vector<Plan> under_others(std::vector<Plan> all, std::optional<Least>& least) {
+    coarse_.prepare(all, workers_.threads());
+    std::vector<Plan> plans;
+    for (Plan& plan : all) {
+      const Bytes bound = coarse_.least(plan).peak;  // whatever the schedule
+      if (bound > limit_) {
+        if (!least || bound < least->peak) least = Least{bound, plan};
+        continue;
+      }
+      for (const Pipelining& pipelining : pipelinings(request_, plan.pp)) {
+        lay(pipelining, plan);
+        plans.push_back(plan);
+      }
+    }
+    std::vector<const Plan*> orders;
+    for (const Plan& plan : plans) orders.push_back(&plan);
+    workers_.make_orders(orders);
+    std::erase_if(plans, [&](const Plan& plan) { return !coarse_.has_order(plan); });
+    return plans;
+  }
+
+  // REQUIRES: they have orders.
+  void look_at(const std::vector<Plan>& plans, std::optional<Least>& least) {
+    coarse_.prepare_exact(plans, workers_.threads());
+    std::vector<Bytes> peaks(plans.size());
+    workers_.run(plans.size(), [&](predict::Coarse& coarse, size_t i) {
+      peaks[i] = coarse.memory(plans[i]).peak;
+    });
+    for (size_t i = 0; i < plans.size(); ++i) {
+      if (!least || peaks[i] < least->peak) least = Least{peaks[i], plans[i]};
     }
   }
-  return least;
-}
+
+  const Request& request_;
+  predict::Coarse& coarse_;
+  Workers workers_;
+  Bytes limit_;
+};
 
 }  // namespace
 
 Needs least_devices(const Request& request, predict::Coarse& coarse) {
   const predict::Request& base = request.base;
   const Bytes limit = base.cluster.device.usable_memory();
+  LeastMemory least_memory(request, coarse);
   Request unbounded = request;  // more devices than there are, too
   unbounded.base.cluster.devices = 0;
   Needs needs;
-  if (const auto least = least_memory(request, request.gpus, limit, coarse))
-    needs.least = least->peak;
+  if (const auto least = least_memory.on(request.gpus)) needs.least = least->peak;
   if (base.cluster.links.empty()) return needs;  // nothing joins more devices than one
   const auto fits = [&](int64_t devices) {
-    const auto least = least_memory(request, devices, limit, coarse);
+    const auto least = least_memory.on(devices);
     if (!least || least->peak > limit || !simulate_plans(unbounded, {least->plan}).fits[0])
       return false;
     needs.devices = devices;

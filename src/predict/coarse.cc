@@ -450,12 +450,20 @@ Bytes Coarse::states(const Plan& plan) {
   const bool one = plan.pp == 1;
   const StageFacts& state = facts_->states(plan, false);
   const int64_t layers = base_.model.layers, blocks = layers / plan.pp;
-  const auto held = [&](int64_t place) {
-    return state_bytes(state.of(blocks, one, one, second_blocks(base_.model, place, blocks)));
+  const auto held = [&](int64_t count, int64_t second) {
+    return state_bytes(state.of(count, one, one, second));
   };
-  const double last = held(layers - blocks);
-  const double bytes = sharing(plan) > 1 ? std::min(held(0), last) : last;
-  return whole_bytes(std::floor(bytes) * static_cast<double>(sharing(plan)));
+  const double first = held(blocks, second_blocks(base_.model, 0, blocks)),
+               last = held(blocks, second_blocks(base_.model, layers - blocks, blocks));
+  if (sharing(plan) > 1)
+    return whole_bytes(std::floor(std::min(first, last)) * static_cast<double>(sharing(plan)));
+  if (layers % plan.pp == 0) return whole_bytes(std::floor(last));
+  // Some rank has one block more, of either kind.
+  const int64_t in_all = second_blocks(base_.model, 0, layers),
+                fewest = std::max<int64_t>(0, blocks + 1 - (layers - in_all)),
+                most = std::min(blocks + 1, in_all);
+  const double fullest = std::min(held(blocks + 1, fewest), held(blocks + 1, most));
+  return whole_bytes(std::floor(std::max(last, fullest)));
 }
 
 // Of a plan that has some schedule.
@@ -486,11 +494,16 @@ Estimate Coarse::least(const Plan& asked) {
   const Scores scores = slices > 1 ? scores_of(plan) : Scores();
   const double later = static_cast<double>(blocks) * (slices - 1) / (2 * slices) *
                        (scores.forward + scores.backward);
-  // Every rank has as many blocks: the slowest takes no less than the mean.
-  const double of_first_kind = seconds(work.of(blocks, one, one, 0)),
-               of_second_kind = seconds(work.of(blocks, one, one, blocks)),
-               busy = of_first_kind + (of_second_kind - of_first_kind) *
-                                          static_cast<double>(in_all) / static_cast<double>(layers);
+  // The slowest rank takes no less than the mean, which has its share of both kinds of blocks.
+  const auto of_both_kinds = [&](int64_t count) {
+    const double of_first_kind = seconds(work.of(count, one, one, 0)),
+                 of_second_kind = seconds(work.of(count, one, one, count));
+    return of_first_kind + (of_second_kind - of_first_kind) * static_cast<double>(in_all) /
+                               static_cast<double>(layers);
+  };
+  const double more = static_cast<double>(layers % plan.pp) / static_cast<double>(plan.pp);
+  double busy = of_both_kinds(blocks);
+  if (more > 0) busy += more * (of_both_kinds(blocks + 1) - busy);
   // The last stage is on one rank, or with replicas on two that take turns with the first stage or
   // one between the ends.
   const double beside_end = std::min(seconds(like_first), seconds(like_last));

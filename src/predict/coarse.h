@@ -50,8 +50,9 @@ class Coarse {
   Seconds step(const compile::Plan& plan);
   // Bounds from below, whatever the schedule and the chunks: all work without a bubble, or ZeRO's
   // collectives alone, whichever is longer; states, and one microbatch. Where pp does not divide
-  // the blocks, as if each rank had as many as the one with the fewest. REQUIRES: pp is at most the
-  // blocks.
+  // the blocks, the slowest rank works at least as long as the mean, the fullest has the states of
+  // one block more than the others, and activations are those of the others. REQUIRES: pp is at
+  // most the blocks.
   Estimate least(const compile::Plan& plan);
   // And with this schedule: each forward and backward without ZeRO's collectives and what they
   // hold, or with them alone, and slices of a sequence as parts of the whole, less the scores that
