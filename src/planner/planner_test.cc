@@ -239,9 +239,8 @@ TEST_CASE("of plans with one step the one with the least memory is the best") {
     made.needed = Bytes(bytes);
     return made;
   };
-  Simulated simulated;
-  simulated.candidates = {candidate(2, 30), candidate(1, 60), candidate(1, 50), candidate(2, 20)};
-  simulated.fits.assign(4, true);
+  const Simulated simulated = {candidate(2, 30), candidate(1, 60), std::nullopt, candidate(1, 50),
+                               candidate(2, 20)};
   Found found;
   add_fitting(simulated, found);
   std::vector<int64_t> needed;

@@ -119,8 +119,7 @@ Needs least_devices(const Request& request, predict::Coarse& coarse) {
   if (base.cluster.links.empty()) return needs;  // nothing joins more devices than one
   const auto fits = [&](int64_t devices) {
     const auto least = least_memory.on(devices);
-    if (!least || least->peak > limit || !simulate_plans(unbounded, {least->plan}).fits[0])
-      return false;
+    if (!least || least->peak > limit || !simulate_plans(unbounded, {least->plan})[0]) return false;
     needs.devices = devices;
     needs.plan = least->plan;
     return true;

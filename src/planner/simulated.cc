@@ -52,9 +52,7 @@ std::vector<std::vector<size_t>> partitioned_alike(const std::vector<compile::Pl
 int thread_count(const Request& request) { return threads_or_cores(request.threads); }
 
 Simulated simulate_plans(const Request& request, const std::vector<compile::Plan>& plans) {
-  Simulated simulated;
-  simulated.candidates.resize(plans.size());
-  std::vector<char> fits(plans.size(), 0);
+  Simulated simulated(plans.size());
   const std::vector<std::vector<size_t>> groups = partitioned_alike(plans);
   in_parallel(groups.size(), thread_count(request), [&](size_t g) {
     predict::Request one = request.base;
@@ -63,20 +61,18 @@ Simulated simulate_plans(const Request& request, const std::vector<compile::Plan
     for (const size_t i : groups[g]) {
       one.plan = plans[i];
       if (groups[g].size() > 1 && !base) base.emplace(one);
-      const predict::Prediction prediction =
-          predict::predict(one, predict::compile_step(one, base ? &*base : nullptr));
-      simulated.candidates[i] = candidate_of(plans[i], prediction);
-      fits[i] = prediction.too_full().empty() ? 1 : 0;
+      const std::optional<predict::Prediction> prediction =
+          predict::predict_if_fits(one, predict::compile_step(one, base ? &*base : nullptr));
+      if (prediction) simulated[i] = candidate_of(plans[i], *prediction);
     }
   });
-  simulated.fits.assign(fits.begin(), fits.end());
   return simulated;
 }
 
 void add_fitting(Simulated simulated, Found& found) {
-  found.simulated += static_cast<int64_t>(simulated.candidates.size());
-  for (size_t i = 0; i < simulated.candidates.size(); ++i) {
-    if (simulated.fits[i]) found.plans.push_back(std::move(simulated.candidates[i]));
+  found.simulated += static_cast<int64_t>(simulated.size());
+  for (std::optional<Candidate>& one : simulated) {
+    if (one) found.plans.push_back(*std::move(one));
   }
   std::stable_sort(found.plans.begin(), found.plans.end(),
                    [](const Candidate& a, const Candidate& b) {

@@ -1,17 +1,15 @@
 // Plans under the event simulation. Private to room planner.
 #pragma once
 
+#include <optional>
 #include <vector>
 
 #include "planner/planner.h"
 
 namespace mw::planner {
 
-// One entry a plan, in order; `fits` says which need no more memory than a device has.
-struct Simulated {
-  std::vector<Candidate> candidates;
-  std::vector<bool> fits;
-};
+// One entry a plan, in order; empty: it needs more memory than a device has.
+using Simulated = std::vector<std::optional<Candidate>>;
 Simulated simulate_plans(const Request& request, const std::vector<compile::Plan>& plans);
 
 // Adds those that fit to `found`, sorts by step, then by memory, and finds the front.

@@ -36,6 +36,17 @@ CachingAllocator::Place CachingAllocator::place(Block block) const {
   return {part(block).pool, part(block).address};
 }
 
+void CachingAllocator::write_layout(std::vector<int64_t>& to) const {
+  for (const auto& [index, pool] : pools_) {
+    to.push_back(-1 - index);
+    to.push_back(pool.end);
+    for (Block block = pool.last; block >= 0; block = part(block).before) {
+      to.push_back(4 * part(block).bytes + static_cast<int64_t>(part(block).state));
+      to.push_back(part(block).begins_segment ? 1 : 0);
+    }
+  }
+}
+
 CachingAllocator::Block CachingAllocator::allocate(int64_t bytes, int32_t stream) {
   if (bytes <= 0) return -1;
   bytes = round_up(bytes, kUnit);

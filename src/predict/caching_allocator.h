@@ -38,6 +38,8 @@ class CachingAllocator {
     int64_t address = 0;
   };
   Place place(Block block) const;
+  // What will be given out depends on this alone: the parts of every pool, in order.
+  void write_layout(std::vector<int64_t>& to) const;
 
  private:
   enum class State : uint8_t { kUsed, kFree, kUnmapped };

@@ -168,8 +168,9 @@ class Steps {
     if (!is_new) return it->second;
     request_.plan = plan;
     try {
-      const Prediction prediction = predict(request_);
-      if (prediction.too_full().empty()) it->second = prediction.step;
+      const std::optional<Prediction> prediction =
+          predict_if_fits(request_, compile_step(request_));
+      if (prediction) it->second = prediction->step;
     } catch (const Error&) {
     }
     return it->second;

@@ -326,18 +326,22 @@ std::vector<double> stage_costs(const Request& request) {
   return costs;
 }
 
+// PyTorch's pipelines have no slices of sequences: there the program's memory is told.
+static bool has_allocator(const Request& request) {
+  return request.cluster.stack.allocator != cluster::Allocator::kPlan &&
+         request.plan.sequence_slices() == 1;
+}
+
 std::vector<simulate::Held> held_by(const Request& request, const Step& step) {
-  // PyTorch's pipelines have no slices of sequences: there the program's memory is told.
-  if (request.cluster.stack.allocator == cluster::Allocator::kPlan ||
-      request.plan.sequence_slices() > 1)
-    return {};
+  if (!has_allocator(request)) return {};
   return torch_memory(step.program, request.precision,
                       stack_memory(request.cluster, request.plan, request.options.fp8),
                       request.cluster);
 }
 
-Prediction predict(const Request& request, const Step& step) {
-  checked(request);
+// Of ranks that hold so much.
+static Prediction predict(const Request& request, const Step& step,
+                          const std::vector<simulate::Held>& held) {
   Prediction p;
   p.devices = request.plan.ranks();
   p.memory_limit = request.cluster.device.usable_memory();
@@ -345,8 +349,7 @@ Prediction predict(const Request& request, const Step& step) {
   p.parameters = step.parameters;
   p.compile_time = step.compile_time;
   const Seconds begin = steady_clock().now();
-  p.result =
-      simulate::simulate(step.program, request.cluster, request.options, held_by(request, step));
+  p.result = simulate::simulate(step.program, request.cluster, request.options, held);
   p.simulate_time = steady_clock().now() - begin;
   if (is_endless(request)) take_out_flush(request, p.result);
   if (runs_on(request)) let_run_on(request, step, p.result);
@@ -371,6 +374,26 @@ Prediction predict(const Request& request, const Step& step) {
   p.outside = outside_profile(request);
   p.without_effect = without_effect(request);
   return p;
+}
+
+Prediction predict(const Request& request, const Step& step) {
+  checked(request);
+  return predict(request, step, held_by(request, step));
+}
+
+std::optional<Prediction> predict_if_fits(const Request& request, const Step& step) {
+  checked(request);
+  std::vector<simulate::Held> held;
+  if (has_allocator(request)) {
+    auto fitting = torch_memory_if_fits(
+        step.program, request.precision,
+        stack_memory(request.cluster, request.plan, request.options.fp8), request.cluster);
+    if (!fitting && !request.cluster.shares_memory()) return {};
+    held = fitting ? *std::move(fitting) : held_by(request, step);
+  }
+  Prediction prediction = predict(request, step, held);
+  if (!prediction.too_full().empty()) return {};
+  return prediction;
 }
 
 Prediction predict(const Request& request) { return predict(request, compile_step(request)); }

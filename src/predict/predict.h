@@ -111,6 +111,9 @@ std::vector<simulate::Held> held_by(const Request& request, const Step& step);
 pipeline::Program program_of(const Request& request);
 // REQUIRES: the step is of the request's model, plan, batch, sequence and precision.
 Prediction predict(const Request& request, const Step& step);
+// Empty: it needs more memory than there is; told without a simulation where the stack's own
+// allocator says so.
+std::optional<Prediction> predict_if_fits(const Request& request, const Step& step);
 // Both of them.
 Prediction predict(const Request& request);
 

@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <map>
+#include <optional>
 #include <set>
 
 #include "base/error.h"
@@ -31,19 +33,30 @@ class Replay {
         fragments_(fragments),
         dtype_(dtype),
         last_layer_(last_layer),
-        tensors_(cluster.stack.allocator, cluster.device.usable_memory()),
+        capacity_(cluster.device.usable_memory()),
+        tensors_(cluster.stack.allocator, capacity_),
         groups_(tensors_, dtype) {}
 
-  simulate::Held run(int steps) {
+  // Empty: given up, as the rank, or another with the same `full`, has no room. null: never.
+  std::optional<simulate::Held> run(int steps, std::atomic<bool>* full) {
+    full_ = full;
     find_groups();
     uses_ = pipeline::buffer_uses(rank_);
     find_last_backwards();
     groups_.hold_weights(divided_bytes());
     hold_received();
-    for (int before = 1; before < steps; ++before) step(nullptr);
+    // Behind a step that changed nothing all are like it.
+    std::vector<int64_t> before;
+    for (int done = 1; done < steps; ++done) {
+      if (!step(nullptr)) return {};
+      begin_step();
+      std::vector<int64_t> behind = tensors_.layout();
+      if (behind == before) break;
+      before = std::move(behind);
+    }
     simulate::Held held;
     held.workspace.assign(rank_.commands.size(), 0);
-    step(&held);
+    if (!step(&held)) return {};
     held.reserved = tensors_.most_reserved();
     held.by_category = tensors_.by_category_at_fullest();
     held.largest = tensors_.at_fullest();
@@ -103,8 +116,8 @@ class Replay {
     logits_ = 0;
   }
 
-  // `held`: what the step is recorded in.
-  void step(simulate::Held* held) {
+  // Whether it was not given up. `held`: what the step is recorded in.
+  bool step(simulate::Held* held) {
     begin_step();
     saved_.assign(rank_.buffers.size(), -1);
     if (held != nullptr) {
@@ -117,7 +130,15 @@ class Replay {
       tensors_.watch();
       command(static_cast<int32_t>(c));
       if (held != nullptr) record(*held, c, before, alive);
+      if (is_full()) return false;
     }
+    return true;
+  }
+
+  bool is_full() {
+    if (full_ == nullptr) return false;
+    if (tensors_.most_reserved() > capacity_) *full_ = true;
+    return *full_;
   }
 
   void record(simulate::Held& held, size_t c,
@@ -364,6 +385,8 @@ class Replay {
   const std::vector<FragmentMemory>& fragments_;
   DType dtype_;
   int32_t last_layer_;
+  Bytes capacity_;
+  std::atomic<bool>* full_ = nullptr;
   TorchTensors tensors_;
   FsdpGroups groups_;
   std::vector<pipeline::BufferUse> uses_;  // [root buffer]
@@ -388,11 +411,10 @@ size_t ops_of(const Program& program) {
   return ops;
 }
 
-}  // namespace
-
-std::vector<simulate::Held> torch_memory(const Program& program, DType dtype,
-                                         const StackMemory& memory, const cluster::Cluster& cluster,
-                                         int steps) {
+// Of all ranks. With `full`, which must be false, as much as was told before one had no room.
+std::vector<simulate::Held> replay(const Program& program, DType dtype, const StackMemory& memory,
+                                   const cluster::Cluster& cluster, int steps,
+                                   std::atomic<bool>* full) {
   MW_CHECK(steps >= 2, "{} steps: the first has no moments", steps);
   const std::vector<FragmentMemory> fragments = read_fragments(program, memory);
   int32_t last_layer = 0;
@@ -401,8 +423,26 @@ std::vector<simulate::Held> torch_memory(const Program& program, DType dtype,
   }
   std::vector<simulate::Held> held(program.ranks.size());
   in_parallel(held.size(), threads_for(ops_of(program)), [&](size_t r) {
-    held[r] = Replay(program, r, fragments, dtype, last_layer, cluster).run(steps);
+    Replay of(program, r, fragments, dtype, last_layer, cluster);
+    if (std::optional<simulate::Held> made = of.run(steps, full)) held[r] = *std::move(made);
   });
+  return held;
+}
+
+}  // namespace
+
+std::vector<simulate::Held> torch_memory(const Program& program, DType dtype,
+                                         const StackMemory& memory, const cluster::Cluster& cluster,
+                                         int steps) {
+  return replay(program, dtype, memory, cluster, steps, nullptr);
+}
+
+std::optional<std::vector<simulate::Held>> torch_memory_if_fits(const Program& program, DType dtype,
+                                                                const StackMemory& memory,
+                                                                const cluster::Cluster& cluster) {
+  std::atomic<bool> full = false;
+  std::vector<simulate::Held> held = replay(program, dtype, memory, cluster, kSettled, &full);
+  if (full) return {};
   return held;
 }
 

@@ -2,6 +2,7 @@
 // pipelines would allocate it, on PyTorch's caching allocator.
 #pragma once
 
+#include <optional>
 #include <vector>
 
 #include "cluster/hardware.h"
@@ -52,5 +53,10 @@ inline constexpr int kSettled = 10;
 std::vector<simulate::Held> torch_memory(const pipeline::Program& program, DType dtype,
                                          const StackMemory& memory, const cluster::Cluster& cluster,
                                          int steps = kSettled);
+// Empty: some rank finds no room on its device; told as soon as one does.
+std::optional<std::vector<simulate::Held>> torch_memory_if_fits(const pipeline::Program& program,
+                                                                DType dtype,
+                                                                const StackMemory& memory,
+                                                                const cluster::Cluster& cluster);
 
 }  // namespace mw::predict

@@ -13,6 +13,7 @@
 #include "predict/predict.h"
 #include "predict/test_torch.h"
 #include "predict/torch_fragments.h"
+#include "predict/torch_tensors.h"
 
 using namespace mw;
 using namespace mw::predict;
@@ -322,4 +323,56 @@ TEST_CASE("whatever the plan, a step ends with what it began with") {
       CHECK(mw::predict::predict(request).step == p.step);
     }
   }
+}
+
+TEST_CASE("whether a step fits is told as its prediction tells it") {
+  for (const char* plan : {"dp=1", "dp=4,zero=3,microbatches=2", "pp=4,microbatches=8",
+                           "pp=2,microbatches=4,schedule=zb-h1,dp=2,zero=1",
+                           "pp=2,microbatches=2,schedule=seq-1f1b"}) {
+    for (const cluster::Allocator kind : {cluster::Allocator::kPlan, cluster::Allocator::kSegments,
+                                          cluster::Allocator::kExpandable}) {
+      CAPTURE(std::string(plan));
+      Request request = torch_request(plan);
+      request.cluster.stack.allocator = kind;
+      const Step step = compile_step(request);
+      const Bytes needed = mw::predict::predict(request, step).needed();
+      for (const int64_t percent : {50, 80, 99, 100, 150}) {
+        request.cluster.device.memory = Bytes(needed.value * percent / 100);
+        const Prediction told = mw::predict::predict(request, step);
+        const std::optional<Prediction> fits = predict_if_fits(request, step);
+        REQUIRE(fits.has_value() == told.too_full().empty());
+        if (!fits) continue;
+        CHECK(fits->step == told.step);
+        CHECK(fits->needed() == told.needed());
+      }
+      CHECK(predict_if_fits(request, step));
+      request.cluster.device.memory = Bytes(1);
+      CHECK(!predict_if_fits(request, step));
+    }
+  }
+}
+
+TEST_CASE("tensors lie as before if all of them do, whatever became of others") {
+  using pipeline::Category;
+  TorchTensors one(cluster::Allocator::kExpandable, Bytes(int64_t{1} << 40));
+  constexpr int64_t kBytes = 24 << 20;
+  TorchTensors::Handle first = one.add(kBytes, Category::kWeights, What::kWeights);
+  const std::vector<int64_t> before = one.layout();
+  TorchTensors::Handle more = one.add(kBytes, Category::kWorkspace, What::kTemporary);
+  CHECK(one.layout() != before);
+  one.drop(more);
+  CHECK(one.layout() != before);  // what it had is kept
+  const std::vector<int64_t> kept = one.layout();
+  more = one.add(kBytes, Category::kWorkspace, What::kTemporary);
+  one.drop(more);
+  CHECK(one.layout() == kept);
+  // The same bytes in another order.
+  TorchTensors::Handle second = one.add(kBytes, Category::kWeights, What::kWeights);
+  const std::vector<int64_t> two = one.layout();
+  one.drop(first);
+  first = one.add(kBytes, Category::kWeights, What::kWeights);
+  CHECK(one.layout() != two);
+  one.drop(second);
+  second = one.add(kBytes, Category::kWeights, What::kWeights);
+  CHECK(one.layout() == two);
 }

@@ -47,13 +47,31 @@ TorchTensors::Handle TorchTensors::add(int64_t bytes, Category category, What wh
   if (free_.empty()) {
     tensors_.emplace_back();
     blocks_.emplace_back();
+    made_.emplace_back();
   } else {
     handle = free_.back();
     free_.pop_back();
   }
   change(handle, {bytes, category, what});
   blocks_[static_cast<size_t>(handle)] = allocator_.allocate(bytes, stream);
+  made_[static_cast<size_t>(handle)] = all_made_++;
   return handle;
+}
+
+std::vector<int64_t> TorchTensors::layout() const {
+  std::vector<size_t> alive;
+  for (size_t t = 0; t < tensors_.size(); ++t) {
+    if (tensors_[t].bytes > 0) alive.push_back(t);
+  }
+  std::sort(alive.begin(), alive.end(), [&](size_t a, size_t b) { return made_[a] < made_[b]; });
+  std::vector<int64_t> layout;
+  for (const size_t t : alive) {
+    const CachingAllocator::Place place = allocator_.place(blocks_[t]);
+    layout.insert(layout.end(), {static_cast<int64_t>(tensors_[t].what), tensors_[t].bytes,
+                                 place.pool, place.address});
+  }
+  allocator_.write_layout(layout);
+  return layout;
 }
 
 void TorchTensors::drop(Handle& handle) {

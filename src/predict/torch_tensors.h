@@ -58,6 +58,10 @@ class TorchTensors {
   void watch() { most_ = alive_; }
   int64_t most() const { return most_; }
 
+  // What comes of the same tensors from here on depends on this alone: where all that are alive
+  // lie, in the order in which they were made, and what the allocator keeps.
+  std::vector<int64_t> layout() const;
+
   // From here on changes are written down.
   void write_down();
   // What was alive when the most was since then; of one kind together, largest first.
@@ -75,6 +79,8 @@ class TorchTensors {
   CachingAllocator allocator_;
   std::vector<Tensor> tensors_;
   std::vector<CachingAllocator::Block> blocks_;
+  std::vector<int64_t> made_;  // [tensor] the how manieth it is
+  int64_t all_made_ = 0;
   std::vector<Handle> free_;
   std::array<int64_t, pipeline::kCategories> by_category_ = {};
   int64_t alive_ = 0, most_ = 0;
