@@ -40,7 +40,7 @@ class Search {
       : request_(request),
         coarse_(coarse),
         limit_(static_cast<double>(request.base.cluster.device.usable_memory().value) *
-               kMemorySlack),
+               memory_slack(request)),
         workers_(coarse, thread_count(request)) {}
 
   Found run() {
@@ -146,8 +146,9 @@ class Search {
     }
     coarse_.prepare(others, workers_.threads());
     std::erase_if(plans, [&](const Plan& plan) {
-      return plan.microbatches > 1 &&
-             static_cast<double>(coarse_.memory(beside(plan)).peak.value) * kMemorySlack <= limit_;
+      return plan.microbatches > 1 && static_cast<double>(coarse_.memory(beside(plan)).peak.value) *
+                                              memory_slack(request_) <=
+                                          limit_;
     });
   }
 
@@ -367,7 +368,12 @@ class Search {
     return fits(least.peak) && may_be_among_best(least);
   }
 
-  size_t wanted() const { return static_cast<size_t>(request_.simulated); }
+  size_t simulated() const { return static_cast<size_t>(request_.simulated); }
+  // Twice as many where only its simulation tells whether a plan fits.
+  size_t wanted() const {
+    return request_.base.cluster.stack.allocator == cluster::Allocator::kPlan ? simulated()
+                                                                              : 2 * simulated();
+  }
 
   void take(Looked here) {
     if (!fits(here.peak)) return;
@@ -388,10 +394,21 @@ class Search {
     std::push_heap(best_.begin(), best_.end(), faster);
   }
 
-  // The fastest, and the front; long programs as far as they may be told.
+  // The fastest, and the front; long programs as far as they may be told. More of the fastest as
+  // long as fewer fit than were asked for.
   void simulate() {
-    std::vector<Estimated> all = best_;
-    for (Estimated& of_front : front_.told()) {
+    const auto behind =
+        best_.begin() + static_cast<std::ptrdiff_t>(std::min(simulated(), best_.size()));
+    simulate(std::vector<Estimated>(best_.begin(), behind), front_.told());
+    for (auto next = behind; next != best_.end() && found_.plans.size() < simulated();) {
+      const auto missing = static_cast<std::ptrdiff_t>(simulated() - found_.plans.size());
+      const auto end = next + std::min(missing, best_.end() - next);
+      simulate(std::vector<Estimated>(next, end), {});
+      next = end;
+    }
+  }
+  void simulate(std::vector<Estimated> all, std::vector<Estimated> front) {
+    for (Estimated& of_front : front) {
       if (std::none_of(all.begin(), all.end(),
                        [&](const Estimated& other) { return other.plan == of_front.plan; }))
         all.push_back(std::move(of_front));
@@ -405,7 +422,7 @@ class Search {
            (found_.plans.empty() || Shortlist::may_win(*next, found_.plans.front().step));
          ++next)
       add_fitting(simulate_plans(request_, {next->plan}), found_);
-    found_.not_simulated = list.later.end() - next;
+    found_.not_simulated += list.later.end() - next;
   }
 
   const Request& request_;

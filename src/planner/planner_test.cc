@@ -12,6 +12,7 @@
 #include "base/test_thrown_by.h"
 #include "base/text.h"
 #include "pipeline/schedule.h"
+#include "planner/search.h"
 #include "planner/simulated.h"
 #include "planner/space.h"
 #include "predict/coarse.h"
@@ -82,10 +83,25 @@ Request small_uneven(int64_t gpus) {
   return request;
 }
 
+// Under PyTorch's allocator, with half the memory that its largest plans take.
+Request small_torch(int64_t gpus) {
+  Request request = small(gpus, 0.5);
+  request.base.model = models::parse_config(
+      R"({"model_type": "gpt2", "vocab_size": 16384, "n_positions": 512, "n_embd": 512,
+          "n_layer": 2, "n_head": 4, "embd_pdrop": 0.0, "resid_pdrop": 0.0, "attn_pdrop": 0.0})",
+      "wider.json");
+  request.base.seq_len = 512;
+  request.base.global_batch = 4;
+  request.base.cluster.stack.allocator = cluster::Allocator::kExpandable;
+  request.base.cluster.stack.f32_loss = true;
+  return request;
+}
+
 }  // namespace
 
 TEST_CASE("the exhaustive planner finds what simulating every plan finds") {
-  for (const Request& request : {small(1), small(2), small(4), small_uneven(2), small_mixture(2)}) {
+  for (const Request& request :
+       {small(1), small(2), small(4), small_uneven(2), small_mixture(2), small_torch(2)}) {
     CAPTURE(request.base.model.source);
     CAPTURE(request.base.model.layers);
     CAPTURE(request.gpus);
@@ -97,13 +113,14 @@ TEST_CASE("the exhaustive planner finds what simulating every plan finds") {
     CHECK(found.plans.front().step == best.step);
     // For each plan one of the front is as fast and needs as little memory: to a tenth of the
     // memory, and to the coarse estimate's error in both (docs/planner.md).
+    const double off = memory_slack(request) + 0.01;
     for (const Timed& timed : all) {
       if (timed.step.value > 1.45 * best.step.value) continue;
       CHECK(std::any_of(found.front.begin(), found.front.end(), [&](size_t i) {
         const Candidate& here = found.plans[i];
         return here.step.value <= 1.04 * timed.step.value &&
                static_cast<double>(here.needed.value) <=
-                   1.04 / 0.9 * static_cast<double>(timed.peak.value);
+                   off / 0.9 * static_cast<double>(timed.peak.value);
       }));
     }
   }

@@ -112,7 +112,7 @@ class Rules {
       }
       not_interleaved_ = "more chunks do not fit";
       found.candidates += 1;
-      if (peak(interleaved) <= limit_ * kMemorySlack) plans.push_back(interleaved);
+      if (peak(interleaved) <= limit_ * memory_slack(request_)) plans.push_back(interleaved);
     }
     return plans;
   }

@@ -10,8 +10,11 @@ namespace mw::planner {
 Found exhaustive(const Request& request, predict::Coarse& coarse);
 Found ptdp(const Request& request, predict::Coarse& coarse);
 
-// Coarse memory may be so much above a device's before a plan is given up unsimulated.
-inline constexpr double kMemorySlack = 1.03;
+// Coarse memory may be so much above a device's before a plan is given up unsimulated. What a
+// stack's own allocator keeps is estimated less well than what a program's plan holds.
+inline double memory_slack(const Request& request) {
+  return request.base.cluster.stack.allocator == cluster::Allocator::kPlan ? 1.03 : 1.15;
+}
 
 // What fills the devices at the least, and how many would do.
 struct Needs {

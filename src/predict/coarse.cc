@@ -33,16 +33,6 @@ std::vector<int64_t> blocks_of(const Plan& plan, int64_t blocks) {
   return counts;
 }
 
-double state_bytes(const Facts& facts) {
-  return facts[kWeights] + facts[kGradients] + facts[kOptimizer];
-}
-
-// As many as there are numbers for, where ranks that share one memory need more.
-Bytes whole_bytes(double bytes) {
-  constexpr double kMost = 0x1p62;
-  return Bytes(static_cast<int64_t>(std::min(bytes, kMost)));
-}
-
 // Of a forward's first gather at least this part is beside nothing: a norm of activations, which
 // reads none of a block's matrices, may go beside the rest.
 constexpr double kApart = 0.9;
@@ -441,31 +431,6 @@ Estimate Coarse::least_scheduled(const Plan& plan) {
   return estimate;
 }
 
-// Ranks in one memory.
-int64_t Coarse::sharing(const Plan& plan) const {
-  return base_.cluster.shares_memory() ? plan.ranks() : 1;
-}
-
-Bytes Coarse::states(const Plan& plan) {
-  const bool one = plan.pp == 1;
-  const StageFacts& state = facts_->states(plan, false);
-  const int64_t layers = base_.model.layers, blocks = layers / plan.pp;
-  const auto held = [&](int64_t count, int64_t second) {
-    return state_bytes(state.of(count, one, one, second));
-  };
-  const double first = held(blocks, second_blocks(base_.model, 0, blocks)),
-               last = held(blocks, second_blocks(base_.model, layers - blocks, blocks));
-  if (sharing(plan) > 1)
-    return whole_bytes(std::floor(std::min(first, last)) * static_cast<double>(sharing(plan)));
-  if (layers % plan.pp == 0) return whole_bytes(std::floor(last));
-  // Some rank has one block more, of either kind.
-  const int64_t in_all = second_blocks(base_.model, 0, layers),
-                fewest = std::max<int64_t>(0, blocks + 1 - (layers - in_all)),
-                most = std::min(blocks + 1, in_all);
-  const double fullest = std::min(held(blocks + 1, fewest), held(blocks + 1, most));
-  return whole_bytes(std::floor(std::max(last, fullest)));
-}
-
 // Of a plan that has some schedule.
 int64_t Coarse::slices_at_most(const Plan& plan) const {
   if (plan.sequence_slices() > 1) return plan.sequence_slices();
@@ -522,71 +487,6 @@ Estimate Coarse::least(const Plan& asked) {
   return {std::max(Seconds(step + behind), dividing(asked)),
           whole_bytes(static_cast<double>(states(asked).value) +
                       std::floor(bytes) * static_cast<double>(sharing(asked)))};
-}
-
-Estimate Coarse::memory(const Plan& plan) { return memory(setting(plan)); }
-
-Estimate Coarse::memory(const Setting& now) {
-  const Plan& plan = now.plan;
-  const Order& order = *now.orders.longer;
-  // What grows with the microbatches in the shorter schedules goes on growing.
-  const auto grown = [&](double longer, double shorter) {
-    if (now.orders.whole() || longer <= shorter) return longer;
-    return longer + (longer - shorter) *
-                        static_cast<double>(plan.microbatches - now.orders.long_microbatches) /
-                        (now.orders.long_microbatches - now.orders.short_microbatches);
-  };
-  fill_needs(now, grown);
-  run_memory(order, now, activations_);
-  if (!now.orders.whole()) run_memory(*now.orders.shorter, now, shorter_);
-  Estimate estimate;
-  double all = 0;  // pipeline ranks
-  for (size_t r = 0; r < static_cast<size_t>(plan.pp); ++r) {
-    const double held = grown(activations_[r], now.orders.whole() ? activations_[r] : shorter_[r]);
-    const Facts& state = states_[r];
-    const double bytes = state_bytes(state) + slot_bytes_[r] +
-                         std::max(held + workspace_[r], state[kUpdateWorkspace]);
-    all += bytes;
-    estimate.peak = std::max(estimate.peak, Bytes(static_cast<int64_t>(bytes)));
-  }
-  if (const int64_t ranks = sharing(plan); ranks > 1)
-    estimate.peak = whole_bytes(all * static_cast<double>(ranks / plan.pp));
-  return estimate;
-}
-
-void Coarse::run_memory(const Order& order, const Setting& now, std::vector<double>& most) {
-  const CoarseFacts::Run asked{&order, now.work};
-  const bool even = now.plan.layers.empty();
-  if (even) {
-    if (const auto known = facts_->remembered(asked)) {
-      most = *known;
-      return;
-    }
-  }
-  order.run_memory(kept_, {boundary_bytes(now), now.work->boundary.held}, most);
-  if (even) facts_->remember(asked, most);
-}
-
-// What the ranks' stages keep, their slots and their largest workspace.
-void Coarse::fill_needs(const Setting& now, const std::function<double(double, double)>& grown) {
-  const Order& order = *now.orders.longer;
-  workspace_.assign(static_cast<size_t>(order.ranks()), 0);
-  slot_bytes_.assign(workspace_.size(), 0);
-  kept_.resize(blocks_.size() * static_cast<size_t>(order.slices()));
-  for (int32_t copy = 0; copy < order.copies(); ++copy) {
-    const auto at = static_cast<size_t>(copy), rank = static_cast<size_t>(order.rank_of(copy));
-    const Facts& facts = piece_facts(now, copy);
-    if (at < kept_.size())
-      kept_[at] = {facts[kSaved], facts[kSavedForWeights], facts[kSavedByInputGrad]};
-    workspace_[rank] = std::max({workspace_[rank], order.has_whole() ? facts[kWorkspace] : 0.0,
-                                 order.has_split() ? facts[kSplitWorkspace] : 0.0});
-    const auto slots = [&](const Order& of) {
-      const Order::Slots& here = of.slots()[at];
-      return here.gradients + (now.work->boundary.held ? here.held : here.forward);
-    };
-    slot_bytes_[rank] += grown(slots(order), now.orders.whole() ? 0 : slots(*now.orders.shorter)) *
-                         boundary_bytes(now);
-  }
 }
 
 Estimate Coarse::estimate(const Plan& plan) {

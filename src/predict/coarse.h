@@ -135,7 +135,12 @@ class Coarse {
   std::vector<Sums> sums_beside(const Setting& setting, const std::vector<double>& over_replicas);
   // By how much the first forwards begin or end later for what is gathered beside them.
   double gathers_beside(const Setting& setting);
+  static Bytes whole_bytes(double bytes);
   void fill_needs(const Setting& now, const std::function<double(double, double)>& grown);
+  bool has_processes(const compile::Plan& plan) const;
+  double logits(const compile::Plan& plan) const;
+  const Facts& of_process(const compile::Plan& plan, bool last, const Facts& of_program);
+  void fill_outputs(const Setting& now);
   void fill_states(const Setting& setting);
   // Ranks that hold the same stages, and how long the sum of these stages' gradients takes.
   struct ReplicaSum {
@@ -170,8 +175,13 @@ class Coarse {
   size_t piece_ = 0;                                     // the one that was asked for last
   std::optional<std::vector<ReplicaSum>> replica_sums_;  // if they were asked for
   std::vector<double> costs_, short_ends_, ends_, saved_;
+  Facts of_process_ = {};
   std::vector<Order::Kept> kept_;                                       // [piece]
   std::vector<double> workspace_, slot_bytes_, activations_, shorter_;  // [rank]
+  struct Outputs {
+    double sent = 0, logits = 0;  // bytes
+  };
+  std::vector<Outputs> outputs_;  // [rank]
   std::vector<Order::Hop> hop_costs_;
   Order::Room room_;
   std::vector<int32_t> port_of_;  // [(out of each pipeline rank, into each) * link levels + level]
