@@ -2,7 +2,7 @@
 
 #include <algorithm>
 #include <limits>
-#include <tuple>
+#include <utility>
 
 #include "base/error.h"
 #include "base/round.h"
@@ -126,17 +126,18 @@ void CachingAllocator::take_in_behind(Block block) {
 }
 
 // The first free part that is no smaller.
-CachingAllocator::Parts::iterator CachingAllocator::by_size(Pool& pool, int64_t bytes,
-                                                            int64_t address) {
-  return std::lower_bound(pool.free.begin(), pool.free.end(), std::tuple(bytes, address),
-                          [&](Block block, const std::tuple<int64_t, int64_t>& least) {
-                            return std::tuple(part(block).bytes, part(block).address) < least;
+std::vector<CachingAllocator::Free>::iterator CachingAllocator::by_size(Pool& pool, int64_t bytes,
+                                                                        int64_t address) {
+  return std::lower_bound(pool.free.begin(), pool.free.end(), std::pair(bytes, address),
+                          [](const Free& free, const std::pair<int64_t, int64_t>& least) {
+                            return std::pair(free.bytes, free.address) < least;
                           });
 }
 void CachingAllocator::set_free(Block block) {
   Pool& in = pool_of(block);
   part(block).state = State::kFree;
-  in.free.insert(by_size(in, part(block).bytes, part(block).address), block);
+  const Free free{part(block).bytes, part(block).address, block};
+  in.free.insert(by_size(in, free.bytes, free.address), free);
 }
 void CachingAllocator::unset_free(Block block) {
   Pool& in = pool_of(block);
@@ -159,12 +160,16 @@ void CachingAllocator::unset_unmapped(Block block) {
 // to, so that it is left alone as long as others fit.
 CachingAllocator::Block CachingAllocator::best_fit(const Pool& from, int64_t bytes) {
   auto it = std::lower_bound(from.free.begin(), from.free.end(), bytes,
-                             [&](Block block, int64_t least) { return part(block).bytes < least; });
+                             [](const Free& free, int64_t least) { return free.bytes < least; });
   if (it == from.free.end()) return -1;
-  for (auto next = std::next(it); next != from.free.end() && grown(from, *next) < grown(from, *it);
-       ++next)
+  int64_t most = grown(from, it->block);
+  for (auto next = std::next(it); next != from.free.end(); ++next) {
+    const int64_t more = grown(from, next->block);
+    if (more >= most) break;
     it = next;
-  return *it;
+    most = more;
+  }
+  return it->block;
 }
 int64_t CachingAllocator::grown(const Pool& in, Block block) const {
   const Part& free = part(block);
@@ -259,10 +264,13 @@ CachingAllocator::Block CachingAllocator::map_pages(int32_t index, int64_t bytes
 
 void CachingAllocator::make_room(int64_t bytes) {
   if (reserved_ + bytes <= capacity_) return;
+  const bool expandable = kind_ == cluster::Allocator::kExpandable;
   for (auto& [index, pool] : pools_) {
-    const Parts free = pool.free;
-    for (const Block block : free) {
-      if (kind_ == cluster::Allocator::kExpandable) {
+    // None smaller has a page or is a segment.
+    const std::vector<Free> all(by_size(pool, expandable ? pool.page : kSegmentUnit, 0),
+                                pool.free.end());
+    for (const auto& [bytes, address, block] : all) {
+      if (expandable) {
         unmap(block);
       } else {
         give_back(block);

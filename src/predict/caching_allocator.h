@@ -44,6 +44,10 @@ class CachingAllocator {
  private:
   enum class State : uint8_t { kUsed, kFree, kUnmapped };
   using Parts = std::vector<Block>;
+  struct Free {
+    int64_t bytes = 0, address = 0;
+    Block block = -1;
+  };
   // Parts of a pool's addresses, each linked with its neighbours.
   struct Part {
     int64_t bytes = 0, address = 0;
@@ -54,8 +58,8 @@ class CachingAllocator {
   };
   // Of one stream, of small blocks or large ones.
   struct Pool {
-    Parts free;      // by bytes, then address
-    Parts unmapped;  // by address
+    std::vector<Free> free;  // by bytes, then address
+    Parts unmapped;          // by address
     Block last = -1;
     int64_t end = 0;   // addresses behind it were never given out
     int64_t page = 0;  // of an expandable segment
@@ -65,7 +69,7 @@ class CachingAllocator {
   const Part& part(Block block) const { return parts_[static_cast<size_t>(block)]; }
   Pool& pool(int32_t index);
   Pool& pool_of(Block block) { return pools_.find(part(block).pool)->second; }
-  Parts::iterator by_size(Pool& pool, int64_t bytes, int64_t address);
+  static std::vector<Free>::iterator by_size(Pool& pool, int64_t bytes, int64_t address);
 
   Block add_part(int32_t pool, Block before, int64_t bytes, State state);
   void remove_part(Block block);

@@ -146,8 +146,8 @@ std::vector<Values> keys_of(const Request& request) {
 }
 
 // Estimates of memory are at most some percent off, of what another allocator than the plan
-// reserves by half; those of steps, where messages are most of them, by a fifth.
-constexpr double kOff = 1.1, kOffWithAllocator = 2, kStepOff = 1.25;
+// reserves by a third; those of steps, where messages are most of them, by a fifth.
+constexpr double kOff = 1.1, kOffWithAllocator = 1.5, kStepOff = 1.25;
 
 // What a step takes with plans that fit. Each is simulated once, and only where an estimate does
 // not tell.

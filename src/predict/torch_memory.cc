@@ -45,13 +45,13 @@ class Replay {
     find_last_backwards();
     groups_.hold_weights(divided_bytes());
     hold_received();
-    // Behind a step that changed nothing all are like it.
+    // Behind a step that changed nothing all are like it; one without room is the last there is.
     std::vector<int64_t> before;
     for (int done = 1; done < steps; ++done) {
       if (!step(nullptr)) return {};
       begin_step();
       std::vector<int64_t> behind = tensors_.layout();
-      if (behind == before) break;
+      if (behind == before || tensors_.most_reserved() > capacity_) break;
       before = std::move(behind);
     }
     simulate::Held held;
