@@ -147,6 +147,24 @@ TEST_CASE("what is saved in eight bits takes as many in estimates") {
     check(request, plan, {.memory = 0.03});
 }
 
+TEST_CASE("activations that a stack's kernels do not fuse are several ops in estimates, too") {
+  for (const char* model : {"llama3-8b", "gpt-1.7b", "mixtral-8x7b"}) {
+    CAPTURE(std::string(model));
+    Request request = request_for(model, 4);
+    request.seq_len = 1024;
+    request.cluster.device.memory_bandwidth = cluster::BytesPerSecond(1e10);
+    for (const char* plan : {"microbatches=4", "pp=2,microbatches=4,recompute=full"}) {
+      request.cluster.device.attained.fused_elementwise = true;
+      check(request, plan, {.step = 1e-4, .memory = 0.03});
+      request.plan = compile::parse_plan(plan);
+      const Seconds fused = Coarse(request).step(request.plan);
+      request.cluster.device.attained.fused_elementwise = false;
+      check(request, plan, {.step = 1e-4, .memory = 0.03});
+      CHECK(Coarse(request).step(request.plan) > fused);
+    }
+  }
+}
+
 TEST_CASE("what adds gradients up takes as long in estimates, which autograd's first do not have") {
   Request request = request_for("llama3-8b", 8);
   request.cluster.device.memory_bandwidth = cluster::BytesPerSecond(1e10);

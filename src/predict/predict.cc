@@ -14,7 +14,6 @@
 #include "predict/torch_memory.h"
 #include "predict/without_effect.h"
 #include "simulate/call_time.h"
-#include "transform/unfuse.h"
 
 namespace mw::predict {
 namespace {
@@ -28,13 +27,9 @@ const Request& checked(const Request& request) {
 }
 
 ir::Module model_of(const Request& request) {
-  ir::Module module = models::build_model(
-      request.model, {request.global_batch / request.plan.units(), request.seq_len,
+  return stack_model(request.cluster, request.model,
+                     {request.global_batch / request.plan.units(), request.seq_len,
                       request.plan.sequence_slices(), request.plan.cp > 1});
-  if (!request.cluster.device.attained.fused_elementwise) {
-    for (ir::Graph& graph : module.graphs) transform::unfuse_activations(graph);
-  }
-  return module;
 }
 
 compile::CompileRequest compile_request(const Request& request, const ir::Module& model,

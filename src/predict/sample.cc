@@ -4,6 +4,7 @@
 
 #include "cluster/group_shape.h"
 #include "pipeline/memory_plan.h"
+#include "predict/stack_memory.h"
 
 namespace mw::predict {
 namespace {
@@ -51,7 +52,7 @@ ir::Module sample_model(const Request& request, const compile::Plan& plan, int64
   config.layers = 0;
   for (const int64_t blocks : plan.layers) config.layers += blocks;
   config.mixture.dense_layers = 0;  // they have a sample of their own (coarse_facts.h)
-  return models::build_model(config, batch_of(request, plan, microbatch));
+  return stack_model(request.cluster, config, batch_of(request, plan, microbatch));
 }
 
 compile::ModelShape sample_shape(const Request& request, const compile::Plan& plan,

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "compile/passes.h"
+#include "transform/unfuse.h"
 
 namespace mw::predict {
 
@@ -31,6 +32,15 @@ compile::Plan stack_plan(const cluster::Cluster& cluster, compile::Plan plan) {
   const int64_t most = cluster.stack.prefetch_mb;
   if (most > 0) plan.prefetch_mb = std::min(plan.prefetch_mb, most);
   return plan;
+}
+
+ir::Module stack_model(const cluster::Cluster& cluster, const models::ModelConfig& config,
+                       const models::BatchShape& shape) {
+  ir::Module module = models::build_model(config, shape);
+  if (!cluster.device.attained.fused_elementwise) {
+    for (ir::Graph& graph : module.graphs) transform::unfuse_activations(graph);
+  }
+  return module;
 }
 
 std::set<std::string> passes_left_out(const cluster::Cluster& cluster) {

@@ -1,4 +1,4 @@
-// What a software stack holds in memory, and what it leaves out of a program.
+// What a software stack holds in memory, and how its program differs from the compiler's own.
 #pragma once
 
 #include <set>
@@ -7,6 +7,7 @@
 #include "cluster/hardware.h"
 #include "compile/plan.h"
 #include "cost/op_time.h"
+#include "models/model.h"
 
 namespace mw::predict {
 
@@ -76,6 +77,10 @@ StackMemory stack_memory(const cluster::Cluster& cluster, const compile::Plan& p
 
 // The plan with no more gathered ahead than the stack does.
 compile::Plan stack_plan(const cluster::Cluster& cluster, compile::Plan plan);
+
+// The model in the ops that the stack has kernels for.
+ir::Module stack_model(const cluster::Cluster& cluster, const models::ModelConfig& config,
+                       const models::BatchShape& shape);
 
 // The passes that a plan is compiled without: where the stack saves what the compiler would make
 // again, or gathers weights only behind the layer before.
