@@ -260,6 +260,22 @@ TEST_CASE("behind the vocabulary's products the host is ahead, for as many block
   }
 }
 
+TEST_CASE("where the host is slower than a block, its lead behind the vocabulary ends after some") {
+  for (const int64_t layers : {3, 6, 12, 24, 48}) {
+    Request request = request_for("gpt-1.7b", "b200", 4);
+    request.options = simulate::options_of(request.cluster.stack);
+    request.model.layers = layers;
+    request.seq_len = 1024;
+    REQUIRE(set_precision(request, "fp8"));
+    Coarse coarse(request);
+    for (const char* plan : {"microbatches=4", "microbatches=4,recompute=full"}) {
+      CAPTURE(layers);
+      request.plan = compile::parse_plan(plan);
+      check_step(coarse, request, layers < 12 ? 0.02 : 0.01);
+    }
+  }
+}
+
 TEST_CASE("ten thousand coarse estimates a second, as a ratio to one simulation") {
   Request base = request_for("gpt-7.5b", "selene", 512);
   base.model.layers = 24;

@@ -348,6 +348,7 @@ Probe ProbePrograms::on(int64_t dp, int64_t pp, int64_t microbatch, int64_t micr
   if (samples.size() == 2) {
     const int64_t few = samples[0].plan.layers[0], many = samples[1].plan.layers[0];
     made.facts = StageFacts::of_two(whole(samples[0]), few, whole(samples[1]), many - few);
+    made.facts.ahead_blocks = few;
     return made;
   }
   const Sample& sample = samples[0];

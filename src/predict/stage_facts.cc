@@ -33,6 +33,7 @@ Facts StageFacts::of(int64_t blocks, bool is_first, bool is_last, int64_t second
                    : inside;
   }
   for (double& fact : facts) fact = std::max(0.0, fact);
+  if (ahead_blocks > 0 && blocks > ahead_blocks) add_gaps_behind(blocks, facts);
   if (!is_last || blocks <= last_blocks) return facts;
   for (size_t i = 0; i < kWaiting.size(); ++i) {
     const double gaps = static_cast<double>(blocks - last_blocks) * block[kGaps + i];
@@ -40,6 +41,17 @@ Facts StageFacts::of(int64_t blocks, bool is_first, bool is_last, int64_t second
     facts[kWaiting[i]] -= std::clamp(lead, 0.0, std::max(0.0, gaps));
   }
   return facts;
+}
+
+// What the host is ahead of the device behind the first blocks lasts for some more of them, in
+// which there are fewer gaps than later.
+void StageFacts::add_gaps_behind(int64_t blocks, Facts& facts) const {
+  const auto more = static_cast<double>(blocks - ahead_blocks);
+  for (size_t i = 0; i < kWaiting.size(); ++i) {
+    const double grows = block[kLeads + i], gaps = block[kGaps + i];
+    const double lead = base[kLeads + i] + static_cast<double>(ahead_blocks) * grows;
+    if (grows < 0) facts[kWaiting[i]] += std::max(0.0, more * (gaps - grows) - lead) - more * gaps;
+  }
 }
 
 StageFacts StageFacts::of_two(const Facts& few, int64_t blocks, const Facts& many, int64_t more) {

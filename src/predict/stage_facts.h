@@ -54,6 +54,9 @@ struct StageFacts {
   Facts base{}, block{}, second{}, first{}, last{};
   int64_t last_blocks = 0;                         // that `first` and `last` were read off
   int64_t most_blocks = kAny, most_second = kAny;  // that facts were read off
+  // Of a stage that is always the first and the last: the fewest blocks that facts were read off,
+  // until which the host may still be ahead of the device. 0: of others.
+  int64_t ahead_blocks = 0;
   // `second_blocks`: those of the second kind.
   Facts of(int64_t blocks, bool is_first, bool is_last, int64_t second_blocks = 0) const;
 
@@ -70,6 +73,9 @@ struct StageFacts {
   // both are of stages with so many, 0: with any number. Workspaces stay as they are: one block's
   // at a time.
   void add_second(const StageFacts& all, int64_t blocks = 0);
+
+ private:
+  void add_gaps_behind(int64_t blocks, Facts& facts) const;
 };
 
 }  // namespace mw::predict

@@ -151,6 +151,36 @@ TEST_CASE("more blocks behind the last stage's end have less gaps, as long as th
   }
 }
 
+TEST_CASE("where the host's lead falls from block to block, those behind its end have gaps") {
+  // Of two blocks and of four: a block takes 10, and the host 3 more than that.
+  Facts few{}, many{};
+  for (size_t i = 0; i < kWaiting.size(); ++i) {
+    few[kWaiting[i]] = 120, few[kLeads + i] = 12;
+    many[kWaiting[i]] = 140, many[kLeads + i] = 6;
+  }
+  StageFacts facts = StageFacts::of_two(few, 2, many, 2);
+  for (const Fact f : kWaiting) CHECK(facts.of(10, true, true)[f] == 200);
+  facts.ahead_blocks = 2;
+  for (const Fact f : kWaiting) {
+    CHECK(facts.of(1, true, true)[f] == 110);
+    CHECK(facts.of(4, true, true)[f] == 140);
+    CHECK(facts.of(6, true, true)[f] == 160);  // where the lead ends
+    CHECK(facts.of(7, true, true)[f] == 170 + 3);
+    CHECK(facts.of(10, true, true)[f] == 200 + 12);
+  }
+  // The lead has ended within the third block.
+  for (size_t i = 0; i < kWaiting.size(); ++i) {
+    few[kLeads + i] = 2;
+    many[kWaiting[i]] = 144, many[kGaps + i] = 4, many[kLeads + i] = 0;
+  }
+  facts = StageFacts::of_two(few, 2, many, 2);
+  facts.ahead_blocks = 2;
+  for (const Fact f : kWaiting) {
+    CHECK(facts.of(4, true, true)[f] == 144);
+    CHECK(facts.of(10, true, true)[f] == 120 + 8 * 10 + 8 * 3 - 2);
+  }
+}
+
 TEST_CASE("blocks of a second kind differ in all but what one block works in at a time") {
   StageFacts ours, all;
   for (size_t f = 0; f < kFacts; ++f) {
