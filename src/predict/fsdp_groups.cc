@@ -90,6 +90,7 @@ void FsdpGroups::begin_gather(int g) {
 void FsdpGroups::gather(int g, bool forward) {
   Group& to = group(g);
   if (!to.whole.empty()) return;
+  if (to.share >= 1 && bytes_ == kF32) return;  // they are there
   begin_gather(g);
   if (forward) tensors_.drop(last_flat_);
   for (const int64_t elements : to.weights)

@@ -46,7 +46,8 @@ class FsdpGroups {
 
   // Into the flat buffer. Nothing where the weights are there, on their way, or not divided.
   void begin_gather(int g);
-  // Out of it. In the forward pass the buffer stays until the next group's is read.
+  // Out of it. In the forward pass the buffer stays until the next group's is read. Weights in f32
+  // that are not divided are read where they lie.
   void gather(int g, bool forward);
   void release(int g);
   // The last group's buffer goes.

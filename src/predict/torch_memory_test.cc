@@ -89,8 +89,8 @@ TEST_CASE("with post-validation a device keeps copies of what its step took") {
 }
 
 TEST_CASE("ZeRO 3 keeps the ends and the last block gathered from forward to backward") {
-  const auto behind_forward = [](const char* plan) {
-    const Request request = torch_request(plan);
+  const auto behind_forward = [](const char* plan, const char* precision = "bf16") {
+    const Request request = torch_request(plan, precision);
     const pipeline::Program program = program_of(request);
     const simulate::Held held = held_of(request)[0];
     const std::vector<int64_t> weights = curve(held, Category::kWeights);
@@ -103,6 +103,10 @@ TEST_CASE("ZeRO 3 keeps the ends and the last block gathered from forward to bac
   };
   CHECK(behind_forward("dp=4,zero=3") == 2 * (kEnds + kBlockElements));
   CHECK(behind_forward("dp=4,zero=1") == 2 * kAll);
+  CHECK(behind_forward("dp=4,zero=0") == 2 * kAll);  // cast
+  CHECK(behind_forward("dp=4,zero=1", "f32") == 4 * kAll);
+  CHECK(behind_forward("dp=4,zero=0", "f32") == 0);
+  CHECK(behind_forward("dp=1", "f32") == 0);
 }
 
 TEST_CASE("gradients are reduced into f32 parts, or summed undivided where microbatches are") {
