@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cstddef>
 #include <functional>
 #include <limits>
@@ -95,15 +96,19 @@ std::optional<Packing> place(const std::vector<Interval>& intervals,
 
 // The most bytes alive at one time: no packing is smaller.
 int64_t most_alive(const std::vector<Interval>& intervals) {
-  std::vector<std::pair<int64_t, int64_t>> changes;  // time, bytes; what ends comes first
-  changes.reserve(2 * intervals.size());
+  if (intervals.empty()) return 0;
+  int64_t first = intervals[0].first, last = intervals[0].last;
   for (const Interval& i : intervals) {
-    changes.emplace_back(i.first, i.bytes);
-    changes.emplace_back(i.last + 1, -i.bytes);
+    first = std::min(first, i.first);
+    last = std::max(last, i.last);
   }
-  std::sort(changes.begin(), changes.end());
+  std::vector<int64_t> changes(static_cast<size_t>(last - first) + 2, 0);  // [time]
+  for (const Interval& i : intervals) {
+    changes[static_cast<size_t>(i.first - first)] += i.bytes;
+    changes[static_cast<size_t>(i.last + 1 - first)] -= i.bytes;
+  }
   int64_t alive = 0, most = 0;
-  for (const auto& [time, bytes] : changes) most = std::max(most, alive += bytes);
+  for (const int64_t change : changes) most = std::max(most, alive += change);
   return most;
 }
 
@@ -112,13 +117,10 @@ int64_t most_alive(const std::vector<Interval>& intervals) {
 // total if all of them are fullest at one time, as a schedule's steady state makes them; where
 // chunks that differ a little take turns, like sizes are less. Empty: it takes no less than
 // `less_than`.
-std::optional<Packing> columns(const std::vector<Interval>& intervals, int64_t slack,
-                               int64_t less_than) {
+// `order`: by size, the largest first, those of one size as they begin.
+std::optional<Packing> columns(const std::vector<Interval>& intervals, std::vector<size_t> order,
+                               int64_t slack, int64_t less_than) {
   Packing packing{.offsets = std::vector<int64_t>(intervals.size(), 0), .total = 0};
-  std::vector<size_t> order(intervals.size());
-  std::iota(order.begin(), order.end(), 0);
-  std::sort(order.begin(), order.end(),
-            [&](size_t a, size_t b) { return intervals[a].bytes > intervals[b].bytes; });
   std::vector<std::pair<int64_t, int64_t>> busy;  // last, column: the first to end on top
   std::vector<int64_t> free;                      // columns, the lowest on top
   for (size_t begin = 0; begin < order.size();) {
@@ -126,10 +128,12 @@ std::optional<Packing> columns(const std::vector<Interval>& intervals, int64_t s
     const int64_t least = slack == 0 ? bytes : bytes - bytes / slack;
     size_t behind = begin;
     while (behind < order.size() && intervals[order[behind]].bytes >= least) ++behind;
-    std::sort(order.begin() + static_cast<std::ptrdiff_t>(begin),
-              order.begin() + static_cast<std::ptrdiff_t>(behind), [&](size_t a, size_t b) {
-                return std::tuple(intervals[a].first, a) < std::tuple(intervals[b].first, b);
-              });
+    if (intervals[order[behind - 1]].bytes < bytes) {
+      std::sort(order.begin() + static_cast<std::ptrdiff_t>(begin),
+                order.begin() + static_cast<std::ptrdiff_t>(behind), [&](size_t a, size_t b) {
+                  return std::tuple(intervals[a].first, a) < std::tuple(intervals[b].first, b);
+                });
+    }
     busy.clear();
     free.clear();
     int64_t made = 0;
@@ -173,9 +177,15 @@ bool good_enough(int64_t total, int64_t bound) { return total - bound <= bound /
 
 // The best of columns; `best` if none is smaller.
 Packing columns(const std::vector<Interval>& intervals, int64_t bound, Packing best) {
+  std::vector<size_t> order(intervals.size());
+  std::iota(order.begin(), order.end(), 0);
+  std::sort(order.begin(), order.end(), [&](size_t a, size_t b) {
+    return std::tuple(-intervals[a].bytes, intervals[a].first, a) <
+           std::tuple(-intervals[b].bytes, intervals[b].first, b);
+  });
   for (const int64_t slack : kSlacks) {
     if (good_enough(best.total, bound)) break;
-    if (std::optional<Packing> packing = columns(intervals, slack, best.total))
+    if (std::optional<Packing> packing = columns(intervals, order, slack, best.total))
       best = *std::move(packing);
   }
   return best;
@@ -302,31 +312,40 @@ Packing pack(const std::vector<Interval>& wanted) {
 
 namespace {
 
-// What is in the step arena while commands go by, in order: where the last of it ends.
-class AliveEnd {
+// Where the furthest ends of what is in the step arena while calls run.
+class AliveEnds {
  public:
-  explicit AliveEnd(std::vector<Placed> buffers) : buffers_(std::move(buffers)) {
-    std::sort(buffers_.begin(), buffers_.end(),
-              [](const Placed& a, const Placed& b) { return a.first < b.first; });
+  explicit AliveEnds(const std::vector<Command>& commands) : calls_before_(commands.size() + 1, 0) {
+    for (size_t c = 0; c < commands.size(); ++c)
+      calls_before_[c + 1] = calls_before_[c] + (commands[c].kind == Command::Kind::kCall ? 1 : 0);
+    for (size_t run = 1; run <= calls_before_.back(); run *= 2)
+      ends_.emplace_back(calls_before_.back() + 1 - run, 0);
   }
-  // REQUIRES: no smaller than the last time.
-  int64_t at(int64_t command) {
-    while (next_ < buffers_.size() && buffers_[next_].first <= command) {
-      alive_.emplace_back(buffers_[next_].end, buffers_[next_].last);
-      std::push_heap(alive_.begin(), alive_.end());
-      ++next_;
+  void add(const Placed& buffer) {
+    const size_t first = calls_before_[static_cast<size_t>(buffer.first)],
+                 behind = calls_before_[static_cast<size_t>(buffer.last) + 1];
+    if (first == behind) return;
+    const auto level = static_cast<size_t>(std::bit_width(behind - first) - 1);
+    std::vector<int64_t>& ends = ends_[level];
+    for (const size_t run : {first, behind - (size_t{1} << level)})
+      ends[run] = std::max(ends[run], buffer.end);
+  }
+  // [call] in order; behind all `add`.
+  const std::vector<int64_t>& of_calls() {
+    for (size_t level = ends_.size(); level-- > 1;) {
+      const size_t half = size_t{1} << (level - 1);
+      for (size_t run = 0; run < ends_[level].size(); ++run) {
+        for (const size_t part : {run, run + half})
+          ends_[level - 1][part] = std::max(ends_[level - 1][part], ends_[level][run]);
+      }
     }
-    while (!alive_.empty() && alive_.front().second < command) {
-      std::pop_heap(alive_.begin(), alive_.end());
-      alive_.pop_back();
-    }
-    return alive_.empty() ? 0 : alive_.front().first;
+    if (ends_.empty()) ends_.emplace_back();
+    return ends_[0];
   }
 
  private:
-  std::vector<Placed> buffers_;
-  size_t next_ = 0;
-  std::vector<std::pair<int64_t, int64_t>> alive_;  // end, last: the furthest end on top
+  std::vector<size_t> calls_before_;        // [command]
+  std::vector<std::vector<int64_t>> ends_;  // [level][call] of 2^level calls from this one on
 };
 
 }  // namespace
@@ -335,12 +354,13 @@ void plan_rank(const Program& program, RankProgram& rank) {
   const std::vector<BufferUse> uses = buffer_uses(rank);
   std::vector<Interval> intervals;
   std::vector<size_t> buffers;
-  std::vector<Placed> placed;
+  AliveEnds alive(rank.commands);
   int64_t scalars = 0, end = 0;
   const auto put = [&](size_t b, int64_t offset) {
     rank.buffers[b].storage.offset = offset;
-    placed.push_back({offset, offset + rank.buffers[b].bytes().value, uses[b].first, uses[b].last});
-    end = std::max(end, placed.back().end);
+    const int64_t behind = offset + rank.buffers[b].bytes().value;
+    alive.add({offset, behind, uses[b].first, uses[b].last});
+    end = std::max(end, behind);
   };
   for (size_t b = 0; b < rank.buffers.size(); ++b) {
     Storage& storage = rank.buffers[b].storage;
@@ -358,12 +378,12 @@ void plan_rank(const Program& program, RankProgram& rank) {
   }
   const Packing packing = pack(intervals);
   for (size_t i = 0; i < buffers.size(); ++i) put(buffers[i], scalars + packing.offsets[i]);
-  AliveEnd alive(std::move(placed));
-  for (size_t c = 0; c < rank.commands.size(); ++c) {
-    Command& command = rank.commands[c];
+  auto alive_end = alive.of_calls().begin();
+  for (Command& command : rank.commands) {
     if (command.kind != Command::Kind::kCall) continue;
     const int64_t bytes = program.fragments[command.fragment.index()].workspace.value;
-    command.workspace_offset = bytes > 0 ? aligned(alive.at(static_cast<int64_t>(c))) : 0;
+    const int64_t before = *alive_end++;
+    command.workspace_offset = bytes > 0 ? aligned(before) : 0;
     if (bytes > 0) end = std::max(end, command.workspace_offset + bytes);
   }
   rank.arena = Bytes(end);
