@@ -150,6 +150,13 @@ const cluster::Profile* profile_of_rows(const Input& input, Diagnostics& diagnos
 // By its name or file; or by its software, as other commands take it, of the device of rows marked
 // fit.
 cluster::Profile profile_named(FileSystem& fs, const std::string& name, const Input& input) {
+  if (const cluster::ProfileName named = cluster::parse_profile_name(name);
+      !named.version.empty()) {
+    throw_error(
+        "--profile: '{}' is a version; a profile is fitted, its versions take over what they "
+        "do not say; use {}",
+        clipped(name), named.name.empty() ? "a profile's name" : clipped(named.name));
+  }
   std::vector<std::string> names;
   std::vector<const cluster::Profile*> of_rows;
   for (const cluster::Profile& profile : input.machines.profiles) {

@@ -172,6 +172,8 @@ def test_an_unknown_key_hides_what_it_was_meant_for_alone():
     ("validate --json --summary --ablate", "--json: prints one list, of --summary or of --ablate; leave one out"),
     ("calibrate --kernels data/published/collectives.csv --cluster selene --split-at 10",
      "--split-at: divides runs, and there are none; leave it out"),
+    ("calibrate data/published/runs.csv --profile a100-80gb-megatron:2021",
+     "--profile: 'a100-80gb-megatron:2021' is a version; a profile is fitted, its versions take over what they do not say; use a100-80gb-megatron"),
     ("plan --gpus 9999 --cluster piz-daint --model gpt-7.5b --global-batch 7", "--gpus: is 9999, but "),
 ])
 def test_options_that_would_be_dropped_are_refused(line, finding):
