@@ -146,9 +146,7 @@ class Search {
     }
     coarse_.prepare(others, workers_.threads());
     std::erase_if(plans, [&](const Plan& plan) {
-      return plan.microbatches > 1 && static_cast<double>(coarse_.memory(beside(plan)).peak.value) *
-                                              memory_slack(request_) <=
-                                          limit_;
+      return plan.microbatches > 1 && surely_fits(coarse_.memory(beside(plan)).peak);
     });
   }
 
@@ -363,6 +361,16 @@ class Search {
   }
 
   bool fits(Bytes peak) const { return static_cast<double>(peak.value) <= limit_; }
+  // Whatever a stack's own allocator makes of it.
+  bool surely_fits(Bytes peak) const {
+    const double usable = limit_ / memory_slack(request_);
+    return static_cast<double>(peak.value) * (tells_memory() ? 1 : memory_slack(request_)) <=
+           usable;
+  }
+  // Whether it is the program's plan of memory, which estimates tell.
+  bool tells_memory() const {
+    return request_.base.cluster.stack.allocator == cluster::Allocator::kPlan;
+  }
   // Whether it can be one of the best, where it takes no less than that.
   bool may_be_best(const Estimated& least) const {
     return fits(least.peak) && may_be_among_best(least);
@@ -370,10 +378,7 @@ class Search {
 
   size_t simulated() const { return static_cast<size_t>(request_.simulated); }
   // Twice as many where only its simulation tells whether a plan fits.
-  size_t wanted() const {
-    return request_.base.cluster.stack.allocator == cluster::Allocator::kPlan ? simulated()
-                                                                              : 2 * simulated();
-  }
+  size_t wanted() const { return tells_memory() ? simulated() : 2 * simulated(); }
 
   void take(Looked here) {
     if (!fits(here.peak)) return;
