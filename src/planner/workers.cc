@@ -1,8 +1,11 @@
 #include "planner/workers.h"
 
+#include <atomic>
 #include <map>
 #include <string_view>
 #include <tuple>
+
+#include "base/in_parallel.h"
 
 namespace mw::planner {
 

@@ -1,11 +1,9 @@
 // Estimates on several threads. Private to room planner.
 #pragma once
 
-#include <atomic>
 #include <functional>
 #include <vector>
 
-#include "base/in_parallel.h"
 #include "compile/plan.h"
 #include "predict/coarse.h"
 

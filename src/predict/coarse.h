@@ -137,7 +137,6 @@ class Coarse {
   double gathers_beside(const Setting& setting);
   static Bytes whole_bytes(double bytes);
   void fill_needs(const Setting& now, const std::function<double(double, double)>& grown);
-  bool has_processes(const compile::Plan& plan) const;
   double logits(const compile::Plan& plan) const;
   const Facts& of_process(const compile::Plan& plan, bool last, const Facts& of_program);
   void fill_outputs(const Setting& now);

@@ -2,9 +2,9 @@
 #include <algorithm>
 #include <cmath>
 
-#include "base/error.h"
 #include "predict/coarse.h"
 #include "predict/stage_facts.h"
+#include "predict/torch_memory.h"
 
 namespace mw::predict {
 namespace {
@@ -93,16 +93,11 @@ void Coarse::run_memory(const Order& order, const Setting& now, std::vector<doub
   if (even) facts_->remember(asked, most);
 }
 
-// As PyTorch's processes hold it (torch_memory.h), which have no slices of sequences.
-bool Coarse::has_processes(const Plan& plan) const {
-  return base_.cluster.stack.allocator != cluster::Allocator::kPlan && plan.sequence_slices() == 1;
-}
-
 // A buffer for all that a copy of a stage receives, and until the next step what it sent and the
 // logits of all microbatches, which are put together at the end.
 void Coarse::fill_outputs(const Setting& now) {
   outputs_.assign(static_cast<size_t>(now.plan.pp), Outputs());
-  if (now.plan.pp == 1 || !has_processes(now.plan)) return;
+  if (now.plan.pp == 1 || !has_processes(base_.cluster.stack, now.plan)) return;
   const Order& order = *now.orders.longer;
   const auto microbatches = static_cast<double>(now.plan.microbatches) / order.replicas();
   const double boundary = boundary_bytes(now);
@@ -148,7 +143,7 @@ void Coarse::fill_needs(const Setting& now, const std::function<double(double, d
   workspace_.assign(static_cast<size_t>(order.ranks()), 0);
   slot_bytes_.assign(workspace_.size(), 0);
   kept_.resize(blocks_.size() * static_cast<size_t>(order.slices()));
-  const bool processes = has_processes(now.plan);
+  const bool processes = has_processes(base_.cluster.stack, now.plan);
   for (int32_t copy = 0; copy < order.copies(); ++copy) {
     const auto at = static_cast<size_t>(copy), rank = static_cast<size_t>(order.rank_of(copy));
     const Facts& of_program = piece_facts(now, copy);

@@ -321,14 +321,8 @@ std::vector<double> stage_costs(const Request& request) {
   return costs;
 }
 
-// PyTorch's pipelines have no slices of sequences: there the program's memory is told.
-static bool has_allocator(const Request& request) {
-  return request.cluster.stack.allocator != cluster::Allocator::kPlan &&
-         request.plan.sequence_slices() == 1;
-}
-
 std::vector<simulate::Held> held_by(const Request& request, const Step& step) {
-  if (!has_allocator(request)) return {};
+  if (!has_processes(request.cluster.stack, request.plan)) return {};
   return torch_memory(step.program, request.precision,
                       stack_memory(request.cluster, request.plan, request.options.fp8),
                       request.cluster);
@@ -379,12 +373,14 @@ Prediction predict(const Request& request, const Step& step) {
 std::optional<Prediction> predict_if_fits(const Request& request, const Step& step) {
   checked(request);
   std::vector<simulate::Held> held;
-  if (has_allocator(request)) {
+  if (has_processes(request.cluster.stack, request.plan) && !request.cluster.shares_memory()) {
     auto fitting = torch_memory_if_fits(
         step.program, request.precision,
         stack_memory(request.cluster, request.plan, request.options.fp8), request.cluster);
-    if (!fitting && !request.cluster.shares_memory()) return {};
-    held = fitting ? *std::move(fitting) : held_by(request, step);
+    if (!fitting) return {};
+    held = *std::move(fitting);
+  } else {
+    held = held_by(request, step);
   }
   Prediction prediction = predict(request, step, held);
   if (!prediction.too_full().empty()) return {};

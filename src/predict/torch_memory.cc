@@ -431,6 +431,10 @@ std::vector<simulate::Held> replay(const Program& program, DType dtype, const St
 
 }  // namespace
 
+bool has_processes(const cluster::Stack& stack, const compile::Plan& plan) {
+  return stack.allocator != cluster::Allocator::kPlan && plan.sequence_slices() == 1;
+}
+
 std::vector<simulate::Held> torch_memory(const Program& program, DType dtype,
                                          const StackMemory& memory, const cluster::Cluster& cluster,
                                          int steps) {

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "cluster/hardware.h"
+#include "compile/plan.h"
 #include "pipeline/program.h"
 #include "predict/precision.h"
 #include "simulate/simulate.h"
@@ -16,6 +17,10 @@ namespace mw::predict {
 // steps later what the allocator keeps can grow. In published runs it was read when it had settled
 // (torchtitan's at the 90th step: 31a17bfd benchmarks/llama3_h100_202412_torchtitan.md).
 inline constexpr int kSettled = 10;
+
+// Whether a plan's ranks hold what this says: a stack with an allocator of its own. PyTorch's
+// pipelines have no slices of sequences: with them it is the program's plan of memory.
+bool has_processes(const cluster::Stack& stack, const compile::Plan& plan);
 
 // Of every pipeline rank, in the last of so many steps. `program` is in_precision of `dtype`.
 // REQUIRES: the cluster's stack has an allocator other than kPlan; steps >= 2.

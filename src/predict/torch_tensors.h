@@ -79,7 +79,7 @@ class TorchTensors {
   CachingAllocator allocator_;
   std::vector<Tensor> tensors_;
   std::vector<CachingAllocator::Block> blocks_;
-  std::vector<int64_t> made_;  // [tensor] the how manieth it is
+  std::vector<int64_t> made_;  // [tensor] how many were made before it
   int64_t all_made_ = 0;
   std::vector<Handle> free_;
   std::array<int64_t, pipeline::kCategories> by_category_ = {};
