@@ -31,7 +31,7 @@ bool chunks_open(const Run& run, const Machines& machines) {
   const auto says = [&](const char* words) { return run.notes.find(words) != std::string::npos; };
   if (run.pp <= 1 || !(says("vpp not stated") || says("VPP not published"))) return false;
   const cluster::Profile* profile = profile_of(run, machines);
-  return profile == nullptr || profile->interleaved;
+  return profile == nullptr || !profile->stack.lacks(cluster::Lacking::kInterleaved);
 }
 
 std::vector<Run> layouts(const Run& run, const Machines& machines) {
@@ -76,7 +76,7 @@ std::vector<compile::Recompute> recomputes(const Run& run, const Machines& machi
   }
   if (run.recompute == "full") return {compile::Recompute::kFull};
   const cluster::Profile* profile = profile_of(run, machines);
-  if (profile != nullptr && !profile->selective)
+  if (profile != nullptr && profile->stack.lacks(cluster::Lacking::kSelective))
     return {compile::Recompute::kNone, compile::Recompute::kFull};
   return {compile::Recompute::kNone, compile::Recompute::kSelective, compile::Recompute::kFull};
 }

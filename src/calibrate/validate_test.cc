@@ -338,7 +338,7 @@ TEST_CASE("what a row leaves open of its layout is every depth, and every divisi
   cluster::Profile plain;
   plain.device = "A100";
   plain.software = run.software = "plain";
-  plain.interleaved = false;
+  plain.stack.lacking = {cluster::Lacking::kInterleaved};
   machines.profiles = {plain};
   CHECK(layouts(run, machines).size() == 1);
 }
@@ -502,7 +502,7 @@ TEST_CASE("a stack without selective recomputation recomputes all or nothing") {
   cluster::Profile plain;
   plain.device = run.gpu;
   plain.software = run.software;
-  plain.selective = false;
+  plain.stack.lacking = {cluster::Lacking::kSelective};
   machines.profiles = {plain};
   CHECK(recomputes(run, machines) == std::vector<Recompute>{Recompute::kNone, Recompute::kFull});
 }

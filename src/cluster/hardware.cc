@@ -268,6 +268,10 @@ std::string profile_file(FileSystem& fs, const Cluster& cluster, bool asked,
 
 }  // namespace
 
+bool Stack::lacks(Lacking what) const {
+  return std::find(lacking.begin(), lacking.end(), what) != lacking.end();
+}
+
 FlopsPerSecond Device::peak(std::string_view format) const {
   for (const auto& [name, peak] : peaks) {
     if (name == format) return peak;

@@ -143,9 +143,23 @@ enum class Allocator : uint8_t { kPlan, kSegments, kExpandable };
 // are kept as they come or cast to the sum's format.
 enum class Accumulation : uint8_t { kProducts, kBuffers, kAutograd };
 
+// What a stack's engine does not run, of what plans may have: several stages a rank; selective
+// recomputation; a backward pass in two, inputs' gradients and weights', or in two where something
+// is recomputed; a stage on several ranks; slices of sequences.
+enum class Lacking : uint8_t {
+  kInterleaved,
+  kSelective,
+  kSplitBackward,
+  kSplitRecompute,
+  kReplicas,
+  kSlices
+};
+
 // How a software stack runs on the device, and how well it was predicted; from a profile.
 struct Stack {
-  std::string name;                  // "megatron"; empty: no profile
+  std::string name;  // "megatron"; empty: no profile
+  std::vector<Lacking> lacking = {};
+  bool lacks(Lacking what) const;
   std::vector<std::string> overlap;  // as `simulate --overlap` takes them
   bool scatter_gather = false;
   bool gloo = false;  // collectives are Gloo's rings over TCP, not NCCL's

@@ -14,6 +14,8 @@ namespace {
 
 constexpr std::array<std::string_view, 3> kAllocators = {"plan", "segments", "expandable"};
 constexpr std::array<std::string_view, 3> kAccumulations = {"products", "buffers", "autograd"};
+constexpr std::array<std::string_view, 6> kLacking = {
+    "interleaved", "selective", "split-backward", "split-recompute", "replicas", "slices"};
 
 constexpr std::array<ConstantInfo, 31> kConstants = {{
     {"matrix_fraction", 0.05, 1, "of the dense peak, by the largest matrix products"},
@@ -128,6 +130,17 @@ std::string accumulation_text(Accumulation accumulation) {
                      quoted(kAccumulations[static_cast<size_t>(accumulation)]));
 }
 
+void read_lacking(JsonReader& reader, std::vector<Lacking>& lacking) {
+  for (const std::string& name : reader.strings("lacks")) {
+    const auto known = std::find(kLacking.begin(), kLacking.end(), name);
+    if (known == kLacking.end()) {
+      reader.fail("lacks", "'{}' is not one of {}", name, join(kLacking, ", "));
+    } else {
+      lacking.push_back(static_cast<Lacking>(known - kLacking.begin()));
+    }
+  }
+}
+
 void read_versions(std::vector<JsonReader> readers, Profile& profile) {
   for (JsonReader& reader : readers) {
     Profile::Version& version = profile.versions.emplace_back();
@@ -167,6 +180,13 @@ void read_left_out(std::vector<JsonReader> readers, std::vector<LeftOut>& all) {
 std::string list_text(std::vector<std::string> words) {
   for (std::string& word : words) word = quoted(word);
   return "[" + join(words, ", ") + "]";
+}
+
+std::string lacking_text(const std::vector<Lacking>& lacking) {
+  if (lacking.empty()) return "";
+  std::vector<std::string> names;
+  for (const Lacking what : lacking) names.emplace_back(kLacking[static_cast<size_t>(what)]);
+  return fmt::format("lacks = {}\n", list_text(names));
 }
 
 // { value = 0.5, source = "..." }
@@ -231,9 +251,9 @@ Profile parse_profile(std::string_view text, const std::string& file) {
   profile.fused_attention = reader.boolean_or("fused_attention", true);
   profile.fused_elementwise = reader.boolean_or("fused_elementwise", true);
   profile.fused_linears = reader.boolean_or("fused_linears", false);
-  profile.interleaved = reader.boolean_or("interleaved", true);
+  if (reader.has("lacks")) read_lacking(reader, profile.stack.lacking);
+  reader.ignore("lacks");
   profile.stack.selective_op = reader.boolean_or("selective_op", false);
-  profile.selective = reader.boolean_or("selective", true);
   profile.keeps_gathered = reader.boolean_or("keeps_gathered", false);
   profile.stack.f32_loss = reader.boolean_or("f32_loss", false);
   profile.stack.f32_softmax = reader.boolean_or("f32_softmax", false);
@@ -275,15 +295,13 @@ std::string to_toml(const Profile& profile) {
     text += fmt::format("runs_that_say = {}\n", list_text(profile.runs_that_say));
   text += fmt::format(
       "overlap = {}\nscatter_gather = {}\nfused_attention = {}\n"
-      "{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}gradient_bytes = {}\n",
+      "{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}gradient_bytes = {}\n",
       list_text(profile.stack.overlap), profile.stack.scatter_gather, profile.fused_attention,
       profile.stack.gloo ? "gloo = true\n" : "",
       profile.stack.global_sums ? "" : "global_sums = false\n",
       profile.fused_elementwise ? "" : "fused_elementwise = false\n",
-      profile.fused_linears ? "fused_linears = true\n" : "",
-      profile.interleaved ? "" : "interleaved = false\n",
+      profile.fused_linears ? "fused_linears = true\n" : "", lacking_text(profile.stack.lacking),
       profile.stack.selective_op ? "selective_op = true\n" : "",
-      profile.selective ? "" : "selective = false\n",
       profile.keeps_gathered ? "keeps_gathered = true\n" : "",
       profile.stack.f32_loss ? "f32_loss = true\n" : "",
       profile.stack.f32_softmax ? "f32_softmax = true\n" : "",

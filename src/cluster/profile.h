@@ -83,8 +83,6 @@ struct Profile {
   bool fused_attention = true;
   bool fused_elementwise = true;
   bool fused_linears = false;
-  bool interleaved = true;      // the stack has interleaved schedules
-  bool selective = true;        // the stack has selective recomputation
   bool keeps_gathered = false;  // with full recomputation, until the gradients: no Plan::regather
   int64_t gradient_bytes = 4;   // an element in which gradients are reduced
   int64_t bf16_gradient_bytes = 0;  // those of bf16 weights; 0: as gradient_bytes

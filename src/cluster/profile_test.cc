@@ -22,9 +22,8 @@ gloo = true
 global_sums = false
 fused_elementwise = false
 fused_linears = true
-interleaved = false
+lacks = ["interleaved", "slices"]
 selective_op = true
-selective = false
 keeps_gathered = true
 f32_loss = true
 f32_softmax = true
@@ -139,7 +138,9 @@ TEST_CASE("a version replaces what its profile says") {
 TEST_CASE("a profile that is written and read again is the same text") {
   const Profile profile = parse_profile(kProfile, "p.toml");
   CHECK(profile.runs_that_say == std::vector<std::string>{"Stack 2"});
-  CHECK(!profile.interleaved);
+  CHECK(profile.stack.lacking == std::vector<Lacking>{Lacking::kInterleaved, Lacking::kSlices});
+  CHECK(profile.stack.lacks(Lacking::kSlices));
+  CHECK_FALSE(profile.stack.lacks(Lacking::kReplicas));
   CHECK(profile.stack.selective_op);
   CHECK(profile.keeps_gathered);
   REQUIRE(profile.versions.size() == 1);
@@ -181,14 +182,17 @@ TEST_CASE("a link's constants are of its own kind, as shares of what its port ca
 TEST_CASE("findings about a profile are told together; another device's is refused") {
   CHECK_THROWS_WITH_AS(
       parse_profile("name = \"x\"\ndevice = \"chip\"\nsoftware = \"s\"\nsource = \"y\"\n"
+                    "lacks = [\"slices\", \"pipes\"]\n"
                     "[constants]\nhost_op = { value = 1, source = \"a\" }\n"
                     "launch_us = { value = 1, low = 2, high = 1, source = \"a\" }\n"
                     "[measured]\nsequence = [2, 1]\nhiden = [1, 2]\n",
                     "p.toml"),
-      "p.toml:7: constants.launch_us.high: must be at least low\n"
-      "p.toml:6: constants.host_op: unknown key, did you mean 'host_op_us'?\n"
-      "p.toml:9: measured.sequence: must be [least, most]\n"
-      "p.toml:10: measured.hiden: unknown key, did you mean 'hidden'?",
+      "p.toml:5: lacks: 'pipes' is not one of interleaved, selective, split-backward, "
+      "split-recompute, replicas, slices\n"
+      "p.toml:8: constants.launch_us.high: must be at least low\n"
+      "p.toml:7: constants.host_op: unknown key, did you mean 'host_op_us'?\n"
+      "p.toml:10: measured.sequence: must be [least, most]\n"
+      "p.toml:11: measured.hiden: unknown key, did you mean 'hidden'?",
       Error);
   Cluster c = chips();
   c.device.name = "another";

@@ -72,6 +72,7 @@ struct ScheduleKind {
   int32_t period = 1;
   // Of every stage, each on a rank of its own; with KindOptions::pairs a pair's.
   int32_t replicas = 1;
+  bool split_backward = false;  // I and W apart, be it of some microbatches
   // Why the compiler does not lower it, so that it can be drawn and simulated but not run; null: it
   // does.
   const char* simulated_only = nullptr;

@@ -285,7 +285,7 @@ TEST_CASE("options of other kinds are refused by name, and left out of a kind's 
   CHECK(own_options(all).slices == 3);
 }
 
-TEST_CASE("a kind has as many replicas of a stage as it says") {
+TEST_CASE("a kind has as many replicas of a stage, and its backward apart, as it says") {
   for (const ScheduleKind* kind : listed_kinds()) {
     for (const int32_t pairs : {0, 1, 2}) {
       if (pairs > 0 && !kind->options.pairs) continue;
@@ -296,7 +296,10 @@ TEST_CASE("a kind has as many replicas of a stage as it says") {
                                     .pairs = pairs};
       CAPTURE(kind->name);
       CAPTURE(pairs);
-      CHECK(make_schedule(request).placement.replicas() == kind->replicas * std::max(1, pairs));
+      const Schedule schedule = make_schedule(request);
+      CHECK(schedule.placement.replicas() == kind->replicas * std::max(1, pairs));
+      CHECK(needs(schedule).split_backward == kind->split_backward);
+      CHECK(needs(schedule).slices == kind->options.slices);
     }
   }
 }

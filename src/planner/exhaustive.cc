@@ -63,13 +63,16 @@ class Search {
   // [sequences of a microbatch][group] layouts.
   using BySize = std::map<int64_t, std::map<Group, std::vector<Plan>>>;
 
-  const std::vector<Pipelining>& pipelinings(int64_t pp) const { return pipelinings_.at(pp); }
+  const std::vector<Pipelining>& pipelinings(const Plan& plan) const {
+    return pipelinings_.at({plan.pp, plan.recompute});
+  }
 
   // Of those of its stages, how many the plan can have; whatever else it has.
   int64_t pipelinings_taken(const Plan& plan) {
-    const auto [known, is_new] = taken_.try_emplace({plan.pp, plan.dp, plan.microbatches}, 0);
+    const auto [known, is_new] =
+        taken_.try_emplace({plan.pp, plan.dp, plan.microbatches, plan.recompute}, 0);
     if (is_new) {
-      for (const Pipelining& pipelining : pipelinings(plan.pp))
+      for (const Pipelining& pipelining : pipelinings(plan))
         known->second += coarse_.takes_order(under({plan, {}, {}}, pipelining).plan) ? 1 : 0;
     }
     return known->second;
@@ -78,14 +81,15 @@ class Search {
   BySize plans_by_size() {
     std::vector<Plan> plans;
     std::vector<Estimated> filling;
-    std::set<std::pair<int64_t, int64_t>> seen;  // pp, microbatches
+    std::set<std::tuple<int64_t, int64_t, compile::Recompute>> seen;  // pp, microbatches
     for (const Layout& layout : planner::layouts(request_, request_.gpus)) {
-      if (!pipelinings_.contains(layout.pp))
-        pipelinings_.emplace(layout.pp, planner::pipelinings(request_, layout.pp));
       for (Plan& plan : layout_plans(request_, layout)) {
+        if (!pipelinings_.contains({plan.pp, plan.recompute}))
+          pipelinings_.try_emplace({plan.pp, plan.recompute}, planner::pipelinings(request_, plan));
         // Of the others it is known without an order.
-        if (plan.microbatches < 2 * plan.pp && seen.emplace(plan.pp, plan.microbatches).second) {
-          for (const Pipelining& pipelining : pipelinings(plan.pp))
+        if (plan.microbatches < 2 * plan.pp &&
+            seen.emplace(plan.pp, plan.microbatches, plan.recompute).second) {
+          for (const Pipelining& pipelining : pipelinings(plan))
             filling.push_back(under({plan, {}, {}}, pipelining));
         }
         plans.push_back(std::move(plan));
@@ -186,7 +190,7 @@ class Search {
     std::vector<Looked> all;
     std::vector<size_t> layout_of;
     for (size_t i = 0; i < looked.size(); ++i) {
-      for (const Pipelining& pipelining : pipelinings(layouts[at + i].plan.pp)) {
+      for (const Pipelining& pipelining : pipelinings(layouts[at + i].plan)) {
         all.push_back({under(layouts[at + i], pipelining)});
         layout_of.push_back(i);
       }
@@ -434,8 +438,9 @@ class Search {
   predict::Coarse& coarse_;
   double limit_;
   Workers workers_;
-  std::map<int64_t, std::vector<Pipelining>> pipelinings_;          // [pp]
-  std::map<std::tuple<int64_t, int64_t, int64_t>, int64_t> taken_;  // [pp, dp, microbatches]
+  std::map<std::pair<int64_t, compile::Recompute>, std::vector<Pipelining>> pipelinings_;  // [pp]
+  // [pp, dp, microbatches]
+  std::map<std::tuple<int64_t, int64_t, int64_t, compile::Recompute>, int64_t> taken_;
   std::set<Group> given_up_;
   std::vector<Estimated> best_;  // a heap
   Front front_;                  // of all looked at

@@ -44,7 +44,7 @@ std::vector<Timed> time_all(const Request& request) {
   std::vector<Timed> all;
   for (const Layout& layout : layouts(request, request.gpus)) {
     for (compile::Plan plan : layout_plans(request, layout)) {
-      for (const Pipelining& pipelining : pipelinings(request, layout.pp)) {
+      for (const Pipelining& pipelining : pipelinings(request, plan)) {
         lay(pipelining, plan);
         predict::Request one = request.base;
         one.plan = plan;
@@ -130,7 +130,9 @@ TEST_CASE("stages with a block less, and parts of dp for experts, are in the spa
   std::set<std::pair<int64_t, int64_t>> depths;  // pp, chunks
   const Request uneven = small_uneven(8);
   for (const Layout& layout : layouts(uneven, 8)) {
-    for (const Pipelining& pipelining : pipelinings(uneven, layout.pp))
+    compile::Plan plan;
+    plan.pp = layout.pp;
+    for (const Pipelining& pipelining : pipelinings(uneven, plan))
       depths.emplace(layout.pp, pipelining.chunks);
   }
   CHECK(depths == std::set<std::pair<int64_t, int64_t>>{
@@ -353,7 +355,7 @@ TEST_CASE("the plans of the space are those that their schedules take") {
     int64_t plans = 0;
     for (const Layout& layout : layouts(request, gpus)) {
       for (compile::Plan plan : layout_plans(request, layout)) {
-        for (const Pipelining& pipelining : pipelinings(request, layout.pp)) {
+        for (const Pipelining& pipelining : pipelinings(request, plan)) {
           lay(pipelining, plan);
           CAPTURE(compile::short_form(plan));
           CHECK(coarse.takes_order(plan) == coarse.has_order(plan));

@@ -14,6 +14,7 @@
 #include "planner/search.h"
 #include "planner/simulated.h"
 #include "planner/space.h"
+#include "predict/lacking.h"
 
 namespace mw::planner {
 namespace {
@@ -105,6 +106,10 @@ class Rules {
       interleaved.schedule =
           pipeline::kind_with_chunks(pipeline::kind_of(plan.schedule), chunks).name;
       interleaved.chunks = chunks;
+      if (!predict::lacking(base_.cluster.stack, interleaved).empty()) {
+        not_interleaved_ = "the stack's engine has none";
+        continue;
+      }
       if (!coarse_.has_order(interleaved)) {
         not_interleaved_ = fmt::format("it takes multiples of {} microbatches, not {}", plan.pp,
                                        plan.microbatches);

@@ -61,4 +61,8 @@ TEST_CASE("why the rules of PTD-P do not interleave is what kept them from it") 
   request.base.cluster.device.memory = Bytes(25'000'000);
   CHECK(schedule_rule(request) ==
         "section 2.2: not the interleaved schedule: 2 layers give no equal chunks on 2 ranks");
+  request = in_two_stages(4);
+  request.base.cluster.stack.lacking = {cluster::Lacking::kInterleaved};
+  CHECK(schedule_rule(request) ==
+        "section 2.2: not the interleaved schedule: the stack's engine has none");
 }

@@ -76,7 +76,7 @@ class LeastMemory {
         if (!least || bound < least->peak) least = Least{bound, plan};
         continue;
       }
-      for (const Pipelining& pipelining : pipelinings(request_, plan.pp)) {
+      for (const Pipelining& pipelining : pipelinings(request_, plan)) {
         lay(pipelining, plan);
         plans.push_back(plan);
       }

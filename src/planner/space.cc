@@ -10,6 +10,7 @@
 #include "base/text.h"
 #include "models/model.h"
 #include "pipeline/schedule.h"
+#include "predict/lacking.h"
 
 namespace mw::planner {
 namespace {
@@ -133,8 +134,11 @@ std::vector<Plan> layout_plans(const Request& request, const Layout& layout) {
       if (layout.dp > 1 && !only.takes("zero", plan.zero)) continue;
       for (const Recompute recompute :
            {Recompute::kNone, Recompute::kSelective, Recompute::kSelectiveOp, Recompute::kFull}) {
-        if (!only.takes(recompute) || (only.recompute.empty() && recompute == not_here)) continue;
         plan.recompute = recompute;
+        if (!only.takes(recompute)) continue;
+        if (only.recompute.empty() &&
+            (recompute == not_here || !predict::lacking(base.cluster.stack, plan).empty()))
+          continue;
         plan.regather = sp && recompute != Recompute::kFull;
         for (const int64_t microbatches : divisors(base.global_batch / layout.dp)) {
           if (microbatches > compile::kMostUnits / layout.pp) break;  // larger ones follow
@@ -156,7 +160,8 @@ std::vector<int64_t> chunk_counts(const Request& request, int64_t pp) {
   return counts;
 }
 
-std::vector<Pipelining> pipelinings(const Request& request, int64_t pp) {
+std::vector<Pipelining> pipelinings(const Request& request, const Plan& layout) {
+  const int64_t pp = layout.pp;
   if (pp == 1) return {{pipeline::kUsualKind, 1}};
   std::vector<int64_t> counts = chunk_counts(request, pp);
   if (most_blocks(request.base, pp) % 2 != 0 && 2 * pp <= request.base.model.layers &&
@@ -167,7 +172,13 @@ std::vector<Pipelining> pipelinings(const Request& request, int64_t pp) {
     if (!request.only.takes_schedule(kind)) continue;
     for (const int64_t chunks : counts) {
       const bool other = chunks == 1 && pipeline::kind_of(kind).variant.one_chunk != nullptr;
-      if (!other) found.push_back({kind, chunks});
+      if (other) continue;
+      Plan plan = layout;
+      plan.schedule = kind;
+      plan.chunks = chunks;
+      if (!request.only.schedules.empty() ||
+          predict::lacking(request.base.cluster.stack, plan).empty())
+        found.push_back({kind, chunks});
     }
   }
   return found;
@@ -189,7 +200,9 @@ void lay(const Pipelining& pipelining, Plan& plan) {
 static bool has_plans(const Request& request) {
   const std::vector<Layout> all = layouts(request, request.gpus);
   return std::any_of(all.begin(), all.end(), [&](const Layout& layout) {
-    return !layout_plans(request, layout).empty() && !pipelinings(request, layout.pp).empty();
+    const std::vector<Plan> plans = layout_plans(request, layout);
+    return std::any_of(plans.begin(), plans.end(),
+                       [&](const Plan& plan) { return !pipelinings(request, plan).empty(); });
   });
 }
 

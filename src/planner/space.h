@@ -23,8 +23,9 @@ std::vector<int64_t> device_counts(const Request& request, int64_t least, int64_
 // Parts of dp that a mixture's experts can be divided over; 1 alone without one.
 std::vector<int64_t> expert_ways(const Request& request, int64_t dp);
 
-// Everything of a layout but its schedule and chunks: ep, sp, ZeRO where dp > 1, recompute,
-// microbatch sizes. Gradient accumulation (1f1b) stands for the schedule.
+// Everything of a layout but its schedule and chunks: ep, sp, ZeRO where dp > 1, recompute that the
+// stack's engine has or `only` names, microbatch sizes. Gradient accumulation (1f1b) stands for the
+// schedule.
 std::vector<compile::Plan> layout_plans(const Request& request, const Layout& layout);
 
 // Chunks that divide the most blocks that a pipeline rank has. Beside these `pipelinings` has two
@@ -36,7 +37,8 @@ struct Pipelining {
   std::string schedule;
   int64_t chunks = 1;
 };
-std::vector<Pipelining> pipelinings(const Request& request, int64_t pp);
+// Of a layout's plan, without what the stack's engine does not run unless `only` names schedules.
+std::vector<Pipelining> pipelinings(const Request& request, const compile::Plan& layout);
 // Gives the plan that schedule. Where its microbatches are no multiple of its ranks, but at least
 // twice as many: in the shortest rounds that they fill, of up to half as many again as ranks.
 // (Longer ones hold more, and fewer microbatches leave more idle.)

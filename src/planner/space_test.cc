@@ -6,6 +6,7 @@
 #include <set>
 #include <vector>
 
+#include "pipeline/schedule_kind.h"
 #include "predict/test_request.h"
 
 using namespace mw;
@@ -87,9 +88,49 @@ TEST_CASE("chunks divide a rank's blocks, or are two") {
     request.base = predict::test::small();
     request.base.model.layers = c.layers;
     std::set<int64_t> chunks;
-    for (const Pipelining& one : pipelinings(request, c.pp)) chunks.insert(one.chunks);
+    compile::Plan plan;
+    plan.pp = c.pp;
+    for (const Pipelining& one : pipelinings(request, plan)) chunks.insert(one.chunks);
     CHECK(chunks == c.chunks);
   }
+}
+
+TEST_CASE("what a stack's engine does not run is not in the space, unless it is named") {
+  Request request;
+  request.base = predict::test::small();
+  const auto kinds = [&](compile::Recompute recompute) {
+    compile::Plan plan;
+    plan.pp = 4;
+    plan.recompute = recompute;
+    std::set<std::string> found;
+    for (const Pipelining& one : pipelinings(request, plan)) found.insert(one.schedule);
+    return found;
+  };
+  const auto recomputes = [&] {
+    std::set<compile::Recompute> found;
+    for (const compile::Plan& plan : layout_plans(request, {1, 4, 1})) found.insert(plan.recompute);
+    return found;
+  };
+  using compile::Recompute;
+  const std::set<std::string> all = kinds(Recompute::kNone);
+  CHECK(all == kinds(Recompute::kFull));
+  CHECK(recomputes().contains(Recompute::kSelective));
+  request.base.cluster.stack.lacking = {cluster::Lacking::kSplitRecompute,
+                                        cluster::Lacking::kReplicas, cluster::Lacking::kSlices,
+                                        cluster::Lacking::kSelective};
+  for (const std::string& kind : all) {
+    CAPTURE(kind);
+    const pipeline::ScheduleKind& facts = pipeline::kind_of(kind);
+    const bool runs = facts.replicas == 1 && !facts.options.slices;
+    CHECK(kinds(Recompute::kNone).contains(kind) == runs);
+    CHECK(kinds(Recompute::kFull).contains(kind) == (runs && !facts.split_backward));
+  }
+  CHECK(kinds(Recompute::kFull).contains("1f1b"));
+  CHECK_FALSE(recomputes().contains(Recompute::kSelective));
+  request.only.recompute = {Recompute::kSelective};
+  CHECK(recomputes().contains(Recompute::kSelective));
+  request.only.schedules = {"chimera", "zb-h1"};
+  CHECK(kinds(Recompute::kFull) == std::set<std::string>{"chimera", "zb-h1"});
 }
 
 TEST_CASE("interleaved kinds take rounds that their microbatches fill") {

@@ -8,6 +8,7 @@
 #include "base/text.h"
 #include "cluster/slice.h"
 #include "planner/planner.h"
+#include "predict/lacking.h"
 #include "predict/page.h"
 
 namespace mw::planner {
@@ -102,6 +103,12 @@ std::vector<std::string> notes(const Request& request) {
   }
   if (request.base.seq_len >= kLong)
     notes.emplace_back("cp is not searched: no plan divides sequences; simulate --plan takes cp=…");
+  const std::vector<std::string> lacking = predict::all_lacking(request.base.cluster.stack);
+  if (!lacking.empty() && request.method == Method::kExhaustive) {
+    notes.push_back(
+        fmt::format("not searched, as the engine of '{}' has none: {}; --only takes what it names",
+                    request.base.cluster.stack.name, join(lacking, ", ")));
+  }
   return notes;
 }
 

@@ -99,6 +99,11 @@ TEST_CASE("what the search leaves out is said of long sequences and of mixtures 
             (tokens == 8192 ? 1U : 0U) + (method == Method::kPtdP ? 1U : 0U));
     }
   }
+  request.method = Method::kExhaustive;
+  request.base.cluster.stack.lacking = {cluster::Lacking::kReplicas, cluster::Lacking::kSlices};
+  CHECK(notes(request).back() ==
+        "not searched, as the engine of 'stack' has none: stages on several ranks, slices of "
+        "sequences; --only takes what it names");
   const std::string text = to_text(request, four(), 1);
   for (const std::string& note : notes(request))
     CHECK_MESSAGE(text.find("\n" + note + "\n") != std::string::npos, note);

@@ -8,6 +8,7 @@
 #include "base/round.h"
 #include "base/text.h"
 #include "predict/endless.h"
+#include "predict/lacking.h"
 
 namespace mw::predict {
 namespace {
@@ -166,6 +167,7 @@ class Advisor {
     for (const Settings& settings : plan_changes(quick_)) {
       try {
         const Request other = changed(quick_, settings);
+        if (!lacking(other.cluster.stack, other.plan).empty()) continue;
         add(settings_text(settings), predict(other), compile::short_form(other.plan));
       } catch (const Error&) {
         ++report_.tried;  // such a plan cannot be

@@ -222,6 +222,20 @@ TEST_CASE("advice is what every change takes where it is simulated, if it fits")
   }
 }
 
+TEST_CASE("no change is tried that the stack's engine does not run") {
+  Request request = planned("dp=2,pp=2,microbatches=8");
+  const int64_t all = advised(request, Trials::kPlans).tried;
+  request.cluster.stack.lacking = {cluster::Lacking::kSplitBackward,
+                                   cluster::Lacking::kInterleaved};
+  int64_t lacked = 0;
+  for (const Settings& settings : plan_changes(request)) {
+    const std::string text = text_of(settings);
+    if (text.find("zb-") != std::string::npos || text.find("chunks") != std::string::npos) ++lacked;
+  }
+  CHECK(lacked >= 2);
+  CHECK(advised(request, Trials::kPlans).tried == all - lacked);
+}
+
 TEST_CASE("advice without plans tries options alone, and none nothing") {
   const Request request = planned("dp=2,pp=2,microbatches=8");
   const AdviceReport options = advised(request, Trials::kOptions), none = advised(request, {});

@@ -102,6 +102,19 @@ TEST_CASE("the nearest change that fits is one that takes no time, or the least 
   });
 }
 
+TEST_CASE("no change is named that the stack's engine does not run, unless the plan has it too") {
+  Request request = small();
+  const std::vector<Case> selective = {{"dp=4,microbatches=4,recompute=selective",
+                                        "dp=4,zero=1,recompute=selective,microbatches=4",
+                                        "zero=1"}};
+  const char* fits = "dp=4,zero=1,recompute=selective,microbatches=4";
+  check_changes({{"dp=4,microbatches=4", fits, "zero=1,recompute=selective"}}, request);
+  check_changes(selective, request);
+  request.cluster.stack.lacking = {cluster::Lacking::kSelective};
+  check_changes({{"dp=4,microbatches=4", fits, "zero=1,recompute=full"}}, request);
+  check_changes(selective, request);
+}
+
 TEST_CASE("no other change of one key that fits makes the step shorter") {
   // Of every key the values that are tried, the nearest first.
   const std::vector<std::vector<std::string>> keys = {

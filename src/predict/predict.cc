@@ -10,6 +10,7 @@
 #include "cost/op_time.h"
 #include "models/model.h"
 #include "predict/endless.h"
+#include "predict/lacking.h"
 #include "predict/precision.h"
 #include "predict/torch_memory.h"
 #include "predict/without_effect.h"
@@ -200,6 +201,8 @@ std::vector<std::string> outside_profile(const Request& request) {
     outside.emplace_back(stack.name.empty() ? "everything (no profile)"
                                             : "everything (no run is behind its constants)");
   }
+  for (const std::string& what : lacking(stack, plan))
+    outside.push_back(what + " (its engine has none)");
   return outside;
 }
 

@@ -43,6 +43,7 @@ extern const ScheduleKind kDualPipe = {
     .options = {.sync = true},
     .check = check_dual_pipe,
     .make = make_dual_pipe,
-    .replicas = 2};
+    .replicas = 2,
+    .split_backward = true};
 
 }  // namespace mw::pipeline

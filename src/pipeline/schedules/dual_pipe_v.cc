@@ -26,6 +26,7 @@ extern const ScheduleKind kDualPipeV = {
     .chunks = kTwoChunks,
     .options = {},
     .check = check_dual_pipe_v,
-    .make = make_dual_pipe_v};
+    .make = make_dual_pipe_v,
+    .split_backward = true};
 
 }  // namespace mw::pipeline

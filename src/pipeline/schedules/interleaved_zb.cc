@@ -40,6 +40,7 @@ extern const ScheduleKind kInterleavedZb = {.name = "interleaved-zb",
                                             .options = {.group = true},
                                             .check = check_rounds,
                                             .make = make_interleaved_zb,
+                                            .split_backward = true,
                                             .variant = {.whole_backward = "interleaved-1f1b"}};
 
 }  // namespace mw::pipeline

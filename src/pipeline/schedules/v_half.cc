@@ -26,6 +26,7 @@ extern const ScheduleKind kVHalf = {.name = "v-half",
                                     .chunks = kTwoChunks,
                                     .options = {},
                                     .check = nullptr,
-                                    .make = make_v_half};
+                                    .make = make_v_half,
+                                    .split_backward = true};
 
 }  // namespace mw::pipeline

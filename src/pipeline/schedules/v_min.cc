@@ -21,6 +21,7 @@ extern const ScheduleKind kVMin = {
     .chunks = kTwoChunks,
     .options = {},
     .check = nullptr,
-    .make = make_v_min};
+    .make = make_v_min,
+    .split_backward = true};
 
 }  // namespace mw::pipeline

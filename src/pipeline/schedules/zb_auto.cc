@@ -329,6 +329,7 @@ extern const ScheduleKind kZbAuto = {
     .check = check_zb_auto,
     .make = make_zb_auto,
     .period = 0,
+    .split_backward = true,
     .limits = kLimits};
 
 }  // namespace mw::pipeline

@@ -17,6 +17,7 @@ extern const ScheduleKind kZbH1 = {.name = "zb-h1",
                                    .options = {},
                                    .check = nullptr,
                                    .make = make_zb_h1,
+                                   .split_backward = true,
                                    .variant = {.whole_backward = "1f1b"}};
 
 }  // namespace mw::pipeline

@@ -18,6 +18,7 @@ extern const ScheduleKind kZbH2 = {.name = "zb-h2",
                                    .chunks = kOneChunk,
                                    .options = {},
                                    .check = nullptr,
-                                   .make = make_zb_h2};
+                                   .make = make_zb_h2,
+                                   .split_backward = true};
 
 }  // namespace mw::pipeline

@@ -71,6 +71,7 @@ extern const ScheduleKind kZbV = {
     .options = {},
     .check = nullptr,
     .make = make_zb_v,
+    .split_backward = true,
     .variant = {.same_memory = "1f1b"}};
 
 }  // namespace mw::pipeline

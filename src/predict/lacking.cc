@@ -1,0 +1,68 @@
+#include "predict/lacking.h"
+
+#include "pipeline/schedule.h"
+
+namespace mw::predict {
+namespace {
+
+using cluster::Lacking;
+using compile::Plan;
+using compile::Recompute;
+
+// Of the order alone. One pipeline rank takes microbatch after microbatch, whatever the kind.
+pipeline::ScheduleNeeds needs_of(const Plan& plan) {
+  if (plan.pp == 1) return {};
+  if (plan.written) return pipeline::needs(*plan.written.schedule);
+  const pipeline::ScheduleKind& kind = pipeline::kind_of(plan.schedule);
+  pipeline::ScheduleNeeds needs;
+  needs.split_backward = kind.split_backward;
+  needs.replicas = kind.replicas > 1;
+  needs.slices = kind.options.slices;
+  return needs;
+}
+
+struct Trait {
+  Lacking lacking;
+  const char* words;
+  bool (*has)(const Plan& plan, const pipeline::ScheduleNeeds& needs);
+};
+constexpr Trait kTraits[] = {
+    {Lacking::kInterleaved, "several stages a rank",
+     [](const Plan& plan, const pipeline::ScheduleNeeds&) { return plan.chunks > 1; }},
+    {Lacking::kSelective, "selective recomputation",
+     [](const Plan& plan, const pipeline::ScheduleNeeds&) {
+       return plan.recompute == Recompute::kSelective || plan.recompute == Recompute::kSelectiveOp;
+     }},
+    {Lacking::kSplitBackward, "I and W apart",
+     [](const Plan&, const pipeline::ScheduleNeeds& needs) { return needs.split_backward; }},
+    {Lacking::kSplitRecompute, "I and W apart of what is recomputed",
+     [](const Plan& plan, const pipeline::ScheduleNeeds& needs) {
+       return needs.split_backward && plan.recompute != Recompute::kNone;
+     }},
+    {Lacking::kReplicas, "stages on several ranks",
+     [](const Plan&, const pipeline::ScheduleNeeds& needs) { return needs.replicas; }},
+    {Lacking::kSlices, "slices of sequences",
+     [](const Plan&, const pipeline::ScheduleNeeds& needs) { return needs.slices; }},
+};
+
+}  // namespace
+
+std::vector<std::string> lacking(const cluster::Stack& stack, const compile::Plan& plan) {
+  std::vector<std::string> found;
+  if (stack.lacking.empty()) return found;
+  const pipeline::ScheduleNeeds needs = needs_of(plan);
+  for (const Trait& trait : kTraits) {
+    if (stack.lacks(trait.lacking) && trait.has(plan, needs)) found.emplace_back(trait.words);
+  }
+  return found;
+}
+
+std::vector<std::string> all_lacking(const cluster::Stack& stack) {
+  std::vector<std::string> all;
+  for (const Trait& trait : kTraits) {
+    if (stack.lacks(trait.lacking)) all.emplace_back(trait.words);
+  }
+  return all;
+}
+
+}  // namespace mw::predict

@@ -1,0 +1,17 @@
+// What of a plan the engine of its software stack does not run.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "cluster/hardware.h"
+#include "compile/plan.h"
+
+namespace mw::predict {
+
+// As far as the profile says: "stages on several ranks"; empty: it runs the plan.
+std::vector<std::string> lacking(const cluster::Stack& stack, const compile::Plan& plan);
+// What it lacks, whatever the plan, in the same words.
+std::vector<std::string> all_lacking(const cluster::Stack& stack);
+
+}  // namespace mw::predict
