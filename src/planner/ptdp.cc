@@ -106,7 +106,7 @@ class Rules {
       interleaved.schedule =
           pipeline::kind_with_chunks(pipeline::kind_of(plan.schedule), chunks).name;
       interleaved.chunks = chunks;
-      if (!predict::lacking(base_.cluster.stack, interleaved).empty()) {
+      if (!predict::lacks_no_more(base_.cluster.stack, interleaved, plan)) {
         not_interleaved_ = "the stack's engine has none";
         continue;
       }

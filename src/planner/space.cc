@@ -18,10 +18,28 @@ namespace {
 using compile::Plan;
 using compile::Recompute;
 
+// Whether `only` has the value; where it does not name the key, whether the stack's engine runs it.
+bool takes(const Request& request, const char* key, int64_t Plan::* member, int64_t value) {
+  if (request.only.counts.contains(key)) return request.only.takes(key, value);
+  Plan plan;
+  plan.*member = value;
+  return predict::lacks_no_more(request.base.cluster.stack, plan, Plan());
+}
+
+bool takes(const Request& request, Recompute recompute) {
+  if (!request.only.recompute.empty()) return request.only.takes(recompute);
+  const cluster::Stack& stack = request.base.cluster.stack;
+  if (recompute == (stack.selective_op ? Recompute::kSelective : Recompute::kSelectiveOp))
+    return false;  // what the stack does not call so
+  Plan plan;
+  plan.recompute = recompute;
+  return predict::lacks_no_more(stack, plan, Plan());
+}
+
 bool takes_tp(const Request& request, int64_t tp) {
   const predict::Request& base = request.base;
   const models::ModelConfig& model = base.model;
-  if (!request.only.takes("tp", tp)) return false;
+  if (!takes(request, "tp", &Plan::tp, tp)) return false;
   if (model.heads % tp != 0) return false;
   if (model.kv_heads % tp != 0 && tp % model.kv_heads != 0) return false;
   // Each expert gets a whole number of rows from each part of a sequence (compile/plan.cc).
@@ -41,7 +59,7 @@ std::vector<int64_t> pipelines(const Request& request) {
   std::vector<int64_t> found;
   const int64_t layers = base.model.layers;
   for (int64_t pp = 1; pp <= layers; ++pp) {
-    if (request.only.takes("pp", pp) && 4 * most_blocks(base, pp) * pp <= 5 * layers)
+    if (takes(request, "pp", &Plan::pp, pp) && 4 * most_blocks(base, pp) * pp <= 5 * layers)
       found.push_back(pp);
   }
   return found;
@@ -111,8 +129,6 @@ std::vector<int64_t> expert_ways(const Request& request, int64_t dp) {
 std::vector<Plan> layout_plans(const Request& request, const Layout& layout) {
   const predict::Request& base = request.base;
   const Only& only = request.only;
-  const Recompute not_here =
-      base.cluster.stack.selective_op ? Recompute::kSelective : Recompute::kSelectiveOp;
   std::vector<Plan> plans;
   Plan plan;
   plan.tp = layout.tp;
@@ -134,11 +150,8 @@ std::vector<Plan> layout_plans(const Request& request, const Layout& layout) {
       if (layout.dp > 1 && !only.takes("zero", plan.zero)) continue;
       for (const Recompute recompute :
            {Recompute::kNone, Recompute::kSelective, Recompute::kSelectiveOp, Recompute::kFull}) {
+        if (!takes(request, recompute)) continue;
         plan.recompute = recompute;
-        if (!only.takes(recompute)) continue;
-        if (only.recompute.empty() &&
-            (recompute == not_here || !predict::lacking(base.cluster.stack, plan).empty()))
-          continue;
         plan.regather = sp && recompute != Recompute::kFull;
         for (const int64_t microbatches : divisors(base.global_batch / layout.dp)) {
           if (microbatches > compile::kMostUnits / layout.pp) break;  // larger ones follow
@@ -177,7 +190,7 @@ std::vector<Pipelining> pipelinings(const Request& request, const Plan& layout) 
       plan.schedule = kind;
       plan.chunks = chunks;
       if (!request.only.schedules.empty() ||
-          predict::lacking(request.base.cluster.stack, plan).empty())
+          predict::lacks_no_more(request.base.cluster.stack, plan, layout))
         found.push_back({kind, chunks});
     }
   }

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <set>
+#include <tuple>
 #include <vector>
 
 #include "pipeline/schedule_kind.h"
@@ -127,10 +128,34 @@ TEST_CASE("what a stack's engine does not run is not in the space, unless it is 
   }
   CHECK(kinds(Recompute::kFull).contains("1f1b"));
   CHECK_FALSE(recomputes().contains(Recompute::kSelective));
+  // Beside what is asked for.
+  request.base.cluster.stack.lacking.push_back(cluster::Lacking::kPipelines);
+  CHECK_FALSE(recomputes().empty());
+  CHECK(kinds(Recompute::kFull).contains("1f1b"));
+  CHECK_FALSE(kinds(Recompute::kFull).contains("chimera"));
   request.only.recompute = {Recompute::kSelective};
   CHECK(recomputes().contains(Recompute::kSelective));
   request.only.schedules = {"chimera", "zb-h1"};
   CHECK(kinds(Recompute::kFull) == std::set<std::string>{"chimera", "zb-h1"});
+}
+
+TEST_CASE(
+    "an engine of data parallelism alone has no other layouts, but for those that are named") {
+  Request request;
+  request.base = predict::test::small();
+  request.base.global_batch = 8;
+  const auto found = [&] {
+    std::set<std::tuple<int64_t, int64_t, int64_t>> all;  // tp, pp, dp
+    for (const Layout& layout : layouts(request, 8)) all.emplace(layout.tp, layout.pp, layout.dp);
+    return all;
+  };
+  CHECK(found().size() > 3);
+  request.base.cluster.stack.lacking = {cluster::Lacking::kTensor, cluster::Lacking::kPipelines};
+  CHECK(found() == std::set<std::tuple<int64_t, int64_t, int64_t>>{{1, 1, 8}});
+  CHECK(device_counts(request, 1, 16) == std::vector<int64_t>{1, 2, 4, 8});
+  request.only.counts["tp"] = {2};
+  CHECK(found() == std::set<std::tuple<int64_t, int64_t, int64_t>>{{2, 1, 4}});
+  CHECK(pipelinings(request, compile::parse_plan("pp=2,microbatches=4")).size() > 1);
 }
 
 TEST_CASE("interleaved kinds take rounds that their microbatches fill") {

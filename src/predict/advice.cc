@@ -167,7 +167,7 @@ class Advisor {
     for (const Settings& settings : plan_changes(quick_)) {
       try {
         const Request other = changed(quick_, settings);
-        if (!lacking(other.cluster.stack, other.plan).empty()) continue;
+        if (!lacks_no_more(other.cluster.stack, other.plan, quick_.plan)) continue;
         add(settings_text(settings), predict(other), compile::short_form(other.plan));
       } catch (const Error&) {
         ++report_.tried;  // such a plan cannot be

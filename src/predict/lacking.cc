@@ -1,5 +1,7 @@
 #include "predict/lacking.h"
 
+#include <algorithm>
+
 #include "pipeline/schedule.h"
 
 namespace mw::predict {
@@ -27,6 +29,10 @@ struct Trait {
   bool (*has)(const Plan& plan, const pipeline::ScheduleNeeds& needs);
 };
 constexpr Trait kTraits[] = {
+    {Lacking::kTensor, "tensor parallelism",
+     [](const Plan& plan, const pipeline::ScheduleNeeds&) { return plan.tp > 1; }},
+    {Lacking::kPipelines, "pipelines",
+     [](const Plan& plan, const pipeline::ScheduleNeeds&) { return plan.pp > 1; }},
     {Lacking::kInterleaved, "several stages a rank",
      [](const Plan& plan, const pipeline::ScheduleNeeds&) { return plan.chunks > 1; }},
     {Lacking::kSelective, "selective recomputation",
@@ -47,7 +53,7 @@ constexpr Trait kTraits[] = {
 
 }  // namespace
 
-std::vector<std::string> lacking(const cluster::Stack& stack, const compile::Plan& plan) {
+std::vector<std::string> lacking(const cluster::Stack& stack, const Plan& plan) {
   std::vector<std::string> found;
   if (stack.lacking.empty()) return found;
   const pipeline::ScheduleNeeds needs = needs_of(plan);
@@ -55,6 +61,14 @@ std::vector<std::string> lacking(const cluster::Stack& stack, const compile::Pla
     if (stack.lacks(trait.lacking) && trait.has(plan, needs)) found.emplace_back(trait.words);
   }
   return found;
+}
+
+bool lacks_no_more(const cluster::Stack& stack, const Plan& plan, const Plan& other) {
+  if (stack.lacking.empty()) return true;
+  const pipeline::ScheduleNeeds needs = needs_of(plan), others = needs_of(other);
+  return std::none_of(std::begin(kTraits), std::end(kTraits), [&](const Trait& trait) {
+    return stack.lacks(trait.lacking) && trait.has(plan, needs) && !trait.has(other, others);
+  });
 }
 
 std::vector<std::string> all_lacking(const cluster::Stack& stack) {

@@ -11,6 +11,9 @@ namespace mw::predict {
 
 // As far as the profile says: "stages on several ranks"; empty: it runs the plan.
 std::vector<std::string> lacking(const cluster::Stack& stack, const compile::Plan& plan);
+// Whether it lacks no more of the plan than of `other`, which somebody has asked for.
+bool lacks_no_more(const cluster::Stack& stack, const compile::Plan& plan,
+                   const compile::Plan& other);
 // What it lacks, whatever the plan, in the same words.
 std::vector<std::string> all_lacking(const cluster::Stack& stack);
 

@@ -14,6 +14,8 @@ TEST_CASE("what a plan has of what an engine lacks is told") {
     const char* words;
   };
   const std::vector<Case> cases = {
+      {Lacking::kTensor, {"tp=2,microbatches=4"}, {"pp=2,microbatches=4"}, "tensor parallelism"},
+      {Lacking::kPipelines, {"pp=2,microbatches=4"}, {"tp=2,microbatches=4"}, "pipelines"},
       {Lacking::kInterleaved,
        {"pp=2,schedule=interleaved-1f1b,chunks=2,microbatches=4",
         "pp=2,schedule=zb-v,chunks=2,microbatches=4"},
@@ -58,6 +60,21 @@ TEST_CASE("what a plan has of what an engine lacks is told") {
     }
     CHECK(predict::all_lacking(stack) == told);
   }
+}
+
+TEST_CASE("what another plan lacks too is not more") {
+  cluster::Stack stack;
+  const auto no_more = [&](const char* plan, const char* other) {
+    return predict::lacks_no_more(stack, compile::parse_plan(plan), compile::parse_plan(other));
+  };
+  const char *split = "pp=2,schedule=zb-h1,microbatches=4",
+             *slices = "pp=2,schedule=seq-1f1b,microbatches=4";
+  CHECK(no_more(split, slices));
+  stack.lacking = {Lacking::kSplitBackward, Lacking::kSlices};
+  CHECK_FALSE(no_more(split, slices));
+  CHECK_FALSE(no_more(split, "pp=2,microbatches=4"));
+  CHECK(no_more(split, "pp=4,schedule=zb-h2,microbatches=8"));
+  CHECK(no_more("pp=2,microbatches=4", slices));
 }
 
 TEST_CASE("of a schedule that was read from a file its actions tell what it has") {

@@ -156,7 +156,7 @@ class Steps {
  public:
   explicit Steps(const Request& request)
       : request_(request),
-        lacked_(lacking(request.cluster.stack, request.plan)),
+        asked_(request.plan),
         coarse_(request),
         limit_(static_cast<double>(request.cluster.device.usable_memory().value)),
         off_(request.cluster.stack.allocator == cluster::Allocator::kPlan ? kOff
@@ -190,19 +190,12 @@ class Steps {
   struct Estimated {
     double peak = 0, step = 0;
   };
-  // What the stack's engine has as far as the request's own plan asks no more of it.
-  bool runs(const Plan& plan) const {
-    const std::vector<std::string> more = lacking(request_.cluster.stack, plan);
-    return std::all_of(more.begin(), more.end(), [&](const std::string& what) {
-      return std::find(lacked_.begin(), lacked_.end(), what) != lacked_.end();
-    });
-  }
   // Of a plan that cannot be endless memory; of one that has no estimate what tells nothing.
   Estimated estimate_of(const Plan& plan) {
     constexpr Estimated kNone = {std::numeric_limits<double>::infinity(), 0};
     request_.plan = plan;
     if (!compile::plan_findings(plan, request_.model.layers, model_shape(request_)).empty() ||
-        !runs(plan))
+        !lacks_no_more(request_.cluster.stack, plan, asked_))
       return kNone;
     const bool ahead = plan.zero >= 3 && plan.prefetch_mb != Plan().prefetch_mb;
     if (ahead || !coarse_.has_order(plan)) return {limit_, 0};
@@ -211,7 +204,7 @@ class Steps {
   }
 
   Request request_;
-  const std::vector<std::string> lacked_;  // that the request's own plan has all the same
+  const Plan asked_;
   Coarse coarse_;
   const double limit_, off_;
   std::map<std::string, std::optional<Seconds>> steps_;
