@@ -181,6 +181,7 @@ struct Stack {
   Accumulation accumulation = Accumulation::kProducts;
   // Other than kPlan: memory is that of FSDP2 and PyTorch's pipelines (predict/torch_memory.h).
   Allocator allocator = Allocator::kPlan;
+  bool torch_2_6 = false;  // its pipelines are those of PyTorch 2.6, not of 2.11 and later
   // With ZeRO 3 a layer's weights are gathered behind the reductions of the layer before, not while
   // that one computes [PyTorch FSDP, BackwardPrefetch.BACKWARD_POST].
   bool gathers_late = false;

@@ -269,6 +269,7 @@ Profile parse_profile(std::string_view text, const std::string& file) {
   profile.stack.copies_shards = reader.boolean_or("copies_shards", false);
   profile.stack.prefetch_mb = reader.integer_or("prefetch_mb", 0, {.min = 0});
   profile.stack.allocator = choice(reader, "allocator", Allocator::kPlan, kAllocators);
+  profile.stack.torch_2_6 = reader.boolean_or("torch_2_6", false);
   profile.stack.accumulation =
       choice(reader, "accumulation", Accumulation::kProducts, kAccumulations);
   profile.stack.gathered_again = reader.number_or("gathered_again", 0, {.min = 0, .max = 1});
@@ -321,6 +322,7 @@ std::string to_toml(const Profile& profile) {
     text += fmt::format("allocator = {}\n",
                         quoted(kAllocators[static_cast<size_t>(profile.stack.allocator)]));
   }
+  if (profile.stack.torch_2_6) text += "torch_2_6 = true\n";
   if (profile.stack.accumulation != Accumulation::kProducts)
     text += accumulation_text(profile.stack.accumulation);
   if (profile.stack.prefetch_mb > 0)

@@ -37,6 +37,7 @@ f16_gradients = true
 gathers_late = true
 copies_shards = true
 allocator = "segments"
+torch_2_6 = true
 accumulation = "autograd"
 gradient_bytes = 2
 bf16_gradient_bytes = 4
@@ -110,6 +111,7 @@ TEST_CASE("a profile replaces what a cluster file says of device and links") {
   CHECK(c.stack.gathers_late);
   CHECK(c.stack.copies_shards);
   CHECK(c.stack.allocator == Allocator::kSegments);
+  CHECK(c.stack.torch_2_6);
   CHECK(c.stack.accumulation == Accumulation::kAutograd);
   CHECK(c.stack.gathered_again == 0.6667);
   CHECK(c.stack.prefetch_mb == 4096);

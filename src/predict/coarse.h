@@ -138,7 +138,7 @@ class Coarse {
   static Bytes whole_bytes(double bytes);
   void fill_needs(const Setting& now, const std::function<double(double, double)>& grown);
   double logits(const compile::Plan& plan) const;
-  const Facts& of_process(const compile::Plan& plan, bool last, const Facts& of_program);
+  const Facts& of_process(const Setting& now, int32_t copy, const Facts& of_program);
   void fill_outputs(const Setting& now);
   void fill_states(const Setting& setting);
   // Ranks that hold the same stages, and how long the sum of these stages' gradients takes.

@@ -93,8 +93,8 @@ void Coarse::run_memory(const Order& order, const Setting& now, std::vector<doub
   if (even) facts_->remember(asked, most);
 }
 
-// A buffer for all that a copy of a stage receives, and until the next step what it sent and the
-// logits of all microbatches, which are put together at the end.
+// A buffer for all that a copy of a stage receives, and until the next step the logits of all
+// microbatches, which are put together at the end, and in PyTorch 2.6 what it sent.
 void Coarse::fill_outputs(const Setting& now) {
   outputs_.assign(static_cast<size_t>(now.plan.pp), Outputs());
   if (now.plan.pp == 1 || !has_processes(base_.cluster.stack, now.plan)) return;
@@ -107,7 +107,7 @@ void Coarse::fill_outputs(const Setting& now) {
     for (const int32_t by : {-1, 1}) {
       if (s + by < 0 || s + by >= order.stages() || order.rank_of(copy + by) == rank) continue;
       slot_bytes_[static_cast<size_t>(rank)] += microbatches * boundary;
-      outputs.sent += microbatches * boundary;
+      if (base_.cluster.stack.torch_2_6) outputs.sent += microbatches * boundary;
     }
     if (s + 1 == order.stages())
       outputs.logits += microbatches * logits(now.plan) * dtype_size(base_.precision);
@@ -121,10 +121,20 @@ double Coarse::logits(const Plan& plan) const {
          static_cast<double>(base_.model.vocab_size) / static_cast<double>(plan.tp);
 }
 
-// Of a stage, whose facts those of its program are: the logarithms of softmax in f32 stay from
-// forward to backward in place of the logits, and autograd's graph until the weights' gradients.
-const Facts& Coarse::of_process(const Plan& plan, bool last, const Facts& of_program) {
+// Of a copy of a stage, whose facts those of its program are: the logarithms of softmax in f32 stay
+// from forward to backward in place of the logits, and autograd's graph until the weights'
+// gradients; so does, since PyTorch 2.6, what is sent.
+const Facts& Coarse::of_process(const Setting& now, int32_t copy, const Facts& of_program) {
   of_process_ = of_program;
+  const Plan& plan = now.plan;
+  const Order& order = *now.orders.longer;
+  const int32_t s = order.stage_of(copy);
+  const bool last = s + 1 == order.stages();
+  const auto sends = [&](int32_t by) {
+    return s + by >= 0 && s + by < order.stages() && order.rank_of(copy + by) != order.rank_of(copy);
+  };
+  const double kept = base_.cluster.stack.torch_2_6 || plan.pp == 1 ? 0 : boundary_bytes(now);
+  if (sends(1)) of_process_[kSaved] += kept;
   if (last) {
     const double bytes = logits(plan) * dtype_size(DType::kF32);
     of_process_[kSaved] += bytes - logits(plan) * dtype_size(base_.precision);
@@ -134,6 +144,8 @@ const Facts& Coarse::of_process(const Plan& plan, bool last, const Facts& of_pro
       of_process_[workspace] = std::max(of_process_[workspace], beside);
   }
   of_process_[kSavedForWeights] = of_process_[kSaved];
+  if (sends(1)) of_process_[kSavedForWeights] -= kept;
+  if (sends(-1)) of_process_[kSavedForWeights] += kept;
   return of_process_;
 }
 
@@ -147,8 +159,7 @@ void Coarse::fill_needs(const Setting& now, const std::function<double(double, d
   for (int32_t copy = 0; copy < order.copies(); ++copy) {
     const auto at = static_cast<size_t>(copy), rank = static_cast<size_t>(order.rank_of(copy));
     const Facts& of_program = piece_facts(now, copy);
-    const bool last = order.stage_of(copy) + 1 == order.stages();
-    const Facts& facts = processes ? of_process(now.plan, last, of_program) : of_program;
+    const Facts& facts = processes ? of_process(now, copy, of_program) : of_program;
     if (at < kept_.size())
       kept_[at] = {facts[kSaved], facts[kSavedForWeights], facts[kSavedByInputGrad]};
     workspace_[rank] = std::max({workspace_[rank], order.has_whole() ? facts[kWorkspace] : 0.0,

@@ -54,13 +54,14 @@ class FsdpGroups {
   void end_forward();
 
   void add_gradient(int g, int64_t elements);
+  bool has_gradients(int g) const { return !group(g).gradients.empty(); }
   // Undivided, in f32.
   void sum_gradients(int g);
   // Over the ranks that have parts of the weights; where they are not divided, only summed.
   void scatter(int g);
   // Of the stage's groups, all behind its last backward pass, and its weights are released: as a
   // pipeline's engine does it [PyTorch torch/distributed/pipelining/stage.py of 2.6,
-  // backward_maybe_with_nosync].
+  // backward_maybe_with_nosync; schedules.py of 2.13, REDUCE_GRAD].
   void scatter_stage(int32_t stage);
   // What was scattered last goes.
   void end_backward();

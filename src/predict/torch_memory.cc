@@ -34,6 +34,7 @@ class Replay {
         dtype_(dtype),
         last_layer_(last_layer),
         capacity_(cluster.device.usable_memory()),
+        torch_2_6_(cluster.stack.torch_2_6),
         tensors_(cluster.stack.allocator, capacity_),
         groups_(tensors_, dtype) {}
 
@@ -161,6 +162,22 @@ class Replay {
     if (command.kind != Command::Kind::kCall) return;
     const Fragment& fragment = program_.fragments[command.fragment.index()];
     if (fragment.kind == pipeline::ActionKind::kUpdate) return update();
+    // A pipeline's first stage has all of its backward pass where the weights' gradients are.
+    const bool first = command.action.stage.valid() && command.action.stage.value == 0;
+    if (first && fragment.kind == pipeline::ActionKind::kI) {
+      put_off_[command.action.first] = c;
+      return;
+    }
+    if (first && fragment.kind == pipeline::ActionKind::kW) {
+      const auto it = put_off_.find(command.action.first);
+      if (it != put_off_.end()) call_at(it->second);
+    }
+    call_at(c);
+  }
+
+  void call_at(int32_t c) {
+    const Command& command = rank_.commands[static_cast<size_t>(c)];
+    const Fragment& fragment = program_.fragments[command.fragment.index()];
     Call call(command, fragment, fragments_[command.fragment.index()], c);
     for (size_t o = 0; o < fragment.graph.ops.size(); ++o) run(call, o);
     end(call);
@@ -180,6 +197,7 @@ class Replay {
     int group = -1;            // whose weights were read last
     std::vector<Handle> here;  // [root]
     bool loss = false;         // the loss has begun
+    std::set<int> began, in_place;  // groups whose gradients it makes, and adds to others
   };
 
   void run(Call& call, size_t o) {
@@ -193,7 +211,7 @@ class Replay {
       }
       if (op.kind == OpMemory::Kind::kWeightGradient) {
         const int g = groups_.find(key(call.command, op.layer));
-        if (g >= 0) groups_.add_gradient(g, op.elements);
+        if (g >= 0 && !adds_in_place(call, g)) groups_.add_gradient(g, op.elements);
       }
       Handle f32 = op.kind == OpMemory::Kind::kLossGradient ? gradient_of_logits(op) : -1;
       Handle copy = tensors_.add(op.copy, Category::kWorkspace, What::kCopy);
@@ -202,6 +220,19 @@ class Replay {
       tensors_.drop(f32);
     }
     for (const int32_t v : call.memory.last_reads[o]) read_last(call, static_cast<size_t>(v));
+  }
+
+  // Whether its inputs' gradients and its weights' are taken apart: not on the first stage.
+  static bool is_split(const Call& call) {
+    return call.command.action.stage.valid() && call.command.action.stage.value > 0 &&
+           (call.fragment.kind == pipeline::ActionKind::kI ||
+            call.fragment.kind == pipeline::ActionKind::kW);
+  }
+  // To what the pass before it left.
+  bool adds_in_place(Call& call, int g) {
+    if (!is_split(call) || call.memory.scatters) return false;
+    if (call.began.insert(g).second && groups_.has_gradients(g)) call.in_place.insert(g);
+    return call.in_place.contains(g);
   }
 
   void enter(Call& call, int32_t layer) {
@@ -232,7 +263,12 @@ class Replay {
     const auto it = kept_.find(kept_key(call));
     if (it != kept_.end()) tensors_.drop(it->second[call.group]);
   }
+  // Summed where the inputs' gradients have been taken, which FSDP2 waits for: those of a pass of
+  // the weights' alone behind the next one [torch/distributed/fsdp/_fully_shard/_fsdp_state.py,
+  // RegisterPostBackwardFunction].
   void reduce(Call& call, int g) {
+    if (is_split(call) && call.fragment.kind == pipeline::ActionKind::kW && !call.memory.scatters)
+      return;
     if (call.memory.scatters) {
       groups_.scatter(g);
     } else {
@@ -258,11 +294,19 @@ class Replay {
     const size_t b = pipeline::root_buffer(rank_, call.command.buffers[port]).index();
     const pipeline::Buffer& buffer = rank_.buffers[b];
     if (buffer.storage.kind == Storage::Kind::kSlot) {
-      sent_.push_back(tensors_.add(bytes, Category::kBoundary, What::kSent));
+      sent(call).push_back(tensors_.add(bytes, Category::kBoundary, What::kSent));
     } else if (saved_[b] < 0) {
       const int64_t times = call.memory.saves_repeats ? call.memory.repeats[value] : 1;
       saved_[b] = tensors_.add(buffer.bytes().value * times, buffer.category, What::kSaved);
     }
+  }
+
+  // Where what a call sends is kept: 2.6 does until the next step, later ones a result until its
+  // gradient has been taken, a gradient until the call ends or, of inputs alone, the weights' does.
+  std::vector<Handle>& sent(const Call& call) {
+    if (torch_2_6_) return sent_;
+    if (call.memory.forward) return results_[kept_key(call)];
+    return call.fragment.kind == pipeline::ActionKind::kI ? graphs_[kept_key(call)] : passing_;
   }
 
   void read_last(Call& call, size_t v) {
@@ -278,7 +322,7 @@ class Replay {
   // their own, until which autograd's graph stays whole.
   void let_go(const Call& call, size_t b) {
     if (uses_[b].last != call.index) return;
-    if (call.fragment.kind == pipeline::ActionKind::kI && saved_[b] >= 0) {
+    if (is_split(call) && call.fragment.kind == pipeline::ActionKind::kI && saved_[b] >= 0) {
       graphs_[kept_key(call)].push_back(saved_[b]);
       saved_[b] = -1;
     }
@@ -338,7 +382,12 @@ class Replay {
       if (program_.ranks.size() <= 1) groups_.end_backward();
       const int32_t stage = call.command.action.stage.value;
       const auto last = last_backward_.find(stage);
-      if (last != last_backward_.end() && last->second == call.index) groups_.scatter_stage(stage);
+      if (last != last_backward_.end() && last->second == call.index) {
+        groups_.scatter_stage(stage);
+        if (!torch_2_6_) groups_.end_backward();
+      }
+      if (call.fragment.kind != pipeline::ActionKind::kW) tensors_.drop(results_[kept_key(call)]);
+      tensors_.drop(passing_);
     }
     for (Handle& handle : call.here) tensors_.drop(handle);
     for (const BufferId id : call.command.buffers) {
@@ -386,16 +435,19 @@ class Replay {
   DType dtype_;
   int32_t last_layer_;
   Bytes capacity_;
+  bool torch_2_6_;
   std::atomic<bool>* full_ = nullptr;
   TorchTensors tensors_;
   FsdpGroups groups_;
   std::vector<pipeline::BufferUse> uses_;  // [root buffer]
   std::vector<Handle> saved_;              // [root buffer]
   std::vector<Handle> sent_, logarithms_;  // sent_: and all that a pipeline's engine keeps with it
+  std::vector<Handle> passing_;            // gradients, of the call
   std::map<int32_t, int32_t> last_backward_;  // [stage] of a pipeline
+  std::map<int32_t, int32_t> put_off_;        // [microbatch] I of the first stage
   // [stage, microbatch][group]
   std::map<std::pair<FsdpGroups::Key, int32_t>, std::map<int, std::vector<Handle>>> kept_;
-  std::map<std::pair<FsdpGroups::Key, int32_t>, std::vector<Handle>> graphs_;  // [the same]
+  std::map<std::pair<FsdpGroups::Key, int32_t>, std::vector<Handle>> graphs_, results_;  // [the same]
   int64_t logits_ = 0;  // bytes of those that a pipeline's engine keeps
   bool updated_ = false;
 };

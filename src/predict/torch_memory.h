@@ -38,8 +38,8 @@ bool has_processes(const cluster::Stack& stack, const compile::Plan& plan);
 // - Gradients are made in the weights' type. A layer's are copied into one f32 buffer, whose parts
 //   come out in the stream that scatters and stay there until the next step. Where the program sums
 //   microbatches first, they are summed in f32, undivided; a pipeline's stage scatters them, and
-//   releases its weights, behind its last backward pass, and its last layer's buffer stays until
-//   it does so again [torch/distributed/pipelining/stage.py, backward_maybe_with_nosync, which
+//   releases its weights, behind its last backward pass, and, in 2.6, its last layer's buffer stays
+//   until it does so again [torch/distributed/pipelining/stage.py, backward_maybe_with_nosync, which
 //   leaves FSDP2's final callback out].
 // - What forward saves goes as the backward pass has read it; where inputs' and weights' gradients
 //   have passes of their own, it stays until the second one [torch/distributed/pipelining/
@@ -50,11 +50,14 @@ bool has_processes(const cluster::Stack& stack, const compile::Plan& plan);
 //   torch/distributed/tensor/experimental/_attention.py, _AllGatherRotater].
 // - A collective of tensor parallelism over another dimension than the first works on a copy
 //   [torch/distributed/_functional_collectives.py].
-// - A pipeline has a buffer for every microbatch that it receives, and keeps all outputs and the
-//   gradients of what it received until the next step begins
-//   [torch/distributed/pipelining/stage.py, clear_runtime_states]; the last stage puts its logits
-//   together behind all microbatches [schedules.py, _merge_outputs; microbatch.py, merge_chunks].
-// All of PyTorch 2.6.0 (2236df17).
+// - A pipeline has a buffer for every microbatch that it receives. In 2.6 it keeps all outputs and
+//   the gradients of what it received until the next step begins
+//   [torch/distributed/pipelining/stage.py, clear_runtime_states]; later ones keep an output until
+//   its gradient has been taken, and the gradient of an input until it is sent, or until the
+//   weights' gradients where those have a pass of their own [2.13, backward_one_chunk]. The last
+//   stage keeps its logits and puts them together behind all microbatches [schedules.py,
+//   _merge_outputs; microbatch.py, merge_chunks].
+// All of PyTorch 2.6.0 (2236df17) and, where nothing else is said, later ones.
 std::vector<simulate::Held> torch_memory(const pipeline::Program& program, DType dtype,
                                          const StackMemory& memory, const cluster::Cluster& cluster,
                                          int steps = kSettled);

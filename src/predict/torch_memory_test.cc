@@ -121,20 +121,43 @@ TEST_CASE("gradients are reduced into f32 parts, or summed undivided where micro
   CHECK(most("dp=1,microbatches=2") == 4 * kAll);
 }
 
-TEST_CASE("a pipeline has buffers for all microbatches, and keeps what it sent and its logits") {
-  const Request request = torch_request("dp=2,pp=2,microbatches=8,zero=1");
-  const std::vector<simulate::Held> held = held_of(request);
+TEST_CASE("a pipeline has buffers for all microbatches, and keeps its logits, in 2.6 what it sent") {
+  Request request = torch_request("dp=2,pp=2,microbatches=8,zero=1");
   const int64_t value = 1 * 64 * 64 * 2;  // a sequence in bf16
-  for (const simulate::Held& one : held) CHECK(bytes_of(one, Category::kBoundary) == 8 * value);
-  const std::vector<int64_t> first = curve(held[0], Category::kBoundary);
-  CHECK(*std::max_element(first.begin(), first.end()) == 16 * value);
-  CHECK(first.back() == 8 * value);
-  // The second rank has the gradients of what it received until the next step.
-  const std::vector<int64_t> second = curve(held[1], Category::kBoundary);
-  CHECK(*std::max_element(second.begin(), second.end()) == 16 * value);
-  const std::vector<int64_t> last = curve(held[1], Category::kActivations);
-  CHECK(*std::max_element(last.begin(), last.end()) >= 7 * 64 * 256 * 2);
-  CHECK(last.back() == 0);
+  const auto most = [&](const simulate::Held& held) {
+    const std::vector<int64_t> bytes = curve(held, Category::kBoundary);
+    CHECK(bytes_of(held, Category::kBoundary) == 8 * value);
+    CHECK(bytes.back() == 8 * value);
+    return *std::max_element(bytes.begin(), bytes.end());
+  };
+  for (const bool old : {false, true}) {
+    request.cluster.stack.torch_2_6 = old;
+    const std::vector<simulate::Held> held = held_of(request);
+    // Results of two microbatches on their way, or of all; and the second rank has the gradients of
+    // what it received until the next step.
+    CHECK(most(held[0]) == (old ? 16 : 10) * value);
+    CHECK(most(held[1]) == (old ? 16 : 8) * value);
+    const std::vector<int64_t> last = curve(held[1], Category::kActivations);
+    CHECK(*std::max_element(last.begin(), last.end()) >= 7 * 64 * 256 * 2);
+    CHECK(last.back() == 0);
+  }
+}
+
+TEST_CASE("gradients of inputs stay until those of weights, which are summed behind the next ones") {
+  const Request request = torch_request("dp=2,pp=4,microbatches=8,zero=1,schedule=zb-h1");
+  const int64_t value = 1 * 64 * 64 * 2;
+  // The second rank has two microbatches between the two passes at the most, four results, and what
+  // it receives.
+  const simulate::Held held = held_of(request)[1];
+  const std::vector<int64_t> sent = curve(held, Category::kBoundary);
+  CHECK(*std::max_element(sent.begin(), sent.end()) == (16 + 2 + 2) * value);
+  const std::vector<int64_t> gradients = curve(held, Category::kGradients);
+  CHECK(static_cast<double>(*std::max_element(gradients.begin(), gradients.end())) ==
+        mw::test::close_to((4.0 + 2) * kBlockElements).epsilon(0.002));
+  // The first has both passes in one.
+  const std::vector<int64_t> first = curve(held_of(request)[0], Category::kGradients);
+  CHECK(*std::max_element(first.begin(), first.end()) ==
+        4 * (kBlockElements + 256 * 64 + 64 * 64));
 }
 
 TEST_CASE("a pipeline's stage scatters its gradients behind its last backward pass") {
@@ -151,9 +174,11 @@ TEST_CASE("a pipeline's stage scatters its gradients behind its last backward pa
   CHECK(static_cast<double>(
             most("dp=2,zero=1,pp=2,chunks=2,microbatches=2,schedule=interleaved-1f1b")) ==
         mw::test::close_to(4 * (1.5 * kBlockElements + embedding)).epsilon(0.01));
-  // What was scattered last stays for the next step.
-  const simulate::Held held = held_of(torch_request("dp=2,zero=1,pp=2,microbatches=2"))[0];
-  CHECK(bytes_of(held, Category::kWorkspace) == 4 * kBlockElements);
+  // What was scattered last stays for the next step in 2.6.
+  Request request = torch_request("dp=2,zero=1,pp=2,microbatches=2");
+  CHECK(bytes_of(held_of(request)[0], Category::kWorkspace) == 0);
+  request.cluster.stack.torch_2_6 = true;
+  CHECK(bytes_of(held_of(request)[0], Category::kWorkspace) == 4 * kBlockElements);
   CHECK(bytes_of(held_of(torch_request("dp=2,zero=1"))[0], Category::kWorkspace) == 0);
 }
 
@@ -182,16 +207,16 @@ TEST_CASE("a pipeline's last stage puts the logits of all microbatches together"
 }
 
 TEST_CASE("what forward saves stays until the gradients of weights, in passes of their own, too") {
-  const auto behind = [](const char* plan, pipeline::ActionKind kind) {
+  const auto behind = [](const char* plan, pipeline::ActionKind kind, size_t rank = 1) {
     const Request request = torch_request(plan);
     const pipeline::Program program = program_of(request);
-    const simulate::Held held = held_of(request)[0];
+    const simulate::Held held = held_of(request)[rank];
     int32_t call = 0;
     const auto is_call = [&](const pipeline::Command& command) {
       return command.kind == pipeline::Command::Kind::kCall &&
              program.fragments[command.fragment.index()].kind == kind;
     };
-    while (!is_call(program.ranks[0].commands[static_cast<size_t>(call)])) ++call;
+    while (!is_call(program.ranks[rank].commands[static_cast<size_t>(call)])) ++call;
     int64_t alive = 0;
     for (const pipeline::LiveBytes& born : held.lives.born) {  // by a call: before the next command
       if (born.category == Category::kActivations && born.command <= call + 1) alive += born.bytes;
@@ -202,14 +227,18 @@ TEST_CASE("what forward saves stays until the gradients of weights, in passes of
     return alive;
   };
   using pipeline::ActionKind;
-  const char* const split = "pp=2,microbatches=1,schedule=zb-h1";
+  const char* const split = "pp=4,microbatches=1,schedule=zb-h1";
   const int64_t saved = behind(split, ActionKind::kF);
-  CHECK(saved == behind("pp=2,microbatches=1,schedule=1f1b", ActionKind::kF));
-  // And gradients of what the two blocks' four products and two norms make, in bf16.
+  CHECK(saved == behind("pp=4,microbatches=1,schedule=1f1b", ActionKind::kF));
+  // And gradients of what the block's products and two norms make, in bf16; the last product's is
+  // what was received.
   const int64_t tokens = 16 * 64;
-  CHECK(behind(split, ActionKind::kI) == saved + 2 * tokens * 2 * (3 + 1 + 4 + 1 + 2) * 64);
+  CHECK(behind(split, ActionKind::kI) == saved + tokens * 2 * (3 + 1 + 4 + 2) * 64);
   CHECK(behind(split, ActionKind::kW) == 0);
-  CHECK(behind("pp=2,microbatches=1,schedule=1f1b", ActionKind::kB) == 0);
+  CHECK(behind("pp=4,microbatches=1,schedule=1f1b", ActionKind::kB) == 0);
+  // The first stage has no pass for inputs alone.
+  CHECK(behind(split, ActionKind::kI, 0) == behind(split, ActionKind::kF, 0));
+  CHECK(behind(split, ActionKind::kW, 0) == 0);
 }
 
 TEST_CASE("what the allocator keeps has settled by the step that is recorded") {
