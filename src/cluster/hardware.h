@@ -143,12 +143,13 @@ enum class Allocator : uint8_t { kPlan, kSegments, kExpandable };
 // are kept as they come or cast to the sum's format.
 enum class Accumulation : uint8_t { kProducts, kBuffers, kAutograd };
 
-// What a stack's engine does not run, of what plans may have: tp; pp; several stages a rank;
-// selective recomputation; a backward pass in two, inputs' gradients and weights', or in two where
-// something is recomputed; a stage on several ranks; slices of sequences.
+// What a stack's engine does not run, of what plans may have: tp; pp; ZeRO 2 and 3 with pp; several
+// stages a rank; selective recomputation; a backward pass in two, inputs' gradients and weights',
+// or in two where something is recomputed; a stage on several ranks; slices of sequences.
 enum class Lacking : uint8_t {
   kTensor,
   kPipelines,
+  kDividedPipelines,
   kInterleaved,
   kSelective,
   kSplitBackward,

@@ -14,9 +14,9 @@ namespace {
 
 constexpr std::array<std::string_view, 3> kAllocators = {"plan", "segments", "expandable"};
 constexpr std::array<std::string_view, 3> kAccumulations = {"products", "buffers", "autograd"};
-constexpr std::array<std::string_view, 8> kLacking = {
-    "tensor-parallelism", "pipelines",       "interleaved", "selective",
-    "split-backward",     "split-recompute", "replicas",    "slices"};
+constexpr std::array<std::string_view, 9> kLacking = {
+    "tensor-parallelism", "pipelines",       "divided-pipelines", "interleaved", "selective",
+    "split-backward",     "split-recompute", "replicas",          "slices"};
 
 constexpr std::array<ConstantInfo, 31> kConstants = {{
     {"matrix_fraction", 0.05, 1, "of the dense peak, by the largest matrix products"},

@@ -189,8 +189,8 @@ TEST_CASE("findings about a profile are told together; another device's is refus
                     "launch_us = { value = 1, low = 2, high = 1, source = \"a\" }\n"
                     "[measured]\nsequence = [2, 1]\nhiden = [1, 2]\n",
                     "p.toml"),
-      "p.toml:5: lacks: 'pipes' is not one of tensor-parallelism, pipelines, interleaved, "
-      "selective, split-backward, split-recompute, replicas, slices\n"
+      "p.toml:5: lacks: 'pipes' is not one of tensor-parallelism, pipelines, divided-pipelines, "
+      "interleaved, selective, split-backward, split-recompute, replicas, slices\n"
       "p.toml:8: constants.launch_us.high: must be at least low\n"
       "p.toml:7: constants.host_op: unknown key, did you mean 'host_op_us'?\n"
       "p.toml:10: measured.sequence: must be [least, most]\n"

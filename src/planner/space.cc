@@ -18,12 +18,14 @@ namespace {
 using compile::Plan;
 using compile::Recompute;
 
-// Whether `only` has the value; where it does not name the key, whether the stack's engine runs it.
-bool takes(const Request& request, const char* key, int64_t Plan::* member, int64_t value) {
+// Whether `only` has the value; where it does not name the key, whether the stack's engine runs it,
+// in a plan that is otherwise like `other`.
+bool takes(const Request& request, const char* key, int64_t Plan::* member, int64_t value,
+           const Plan& other = Plan()) {
   if (request.only.counts.contains(key)) return request.only.takes(key, value);
-  Plan plan;
+  Plan plan = other;
   plan.*member = value;
-  return predict::lacks_no_more(request.base.cluster.stack, plan, Plan());
+  return predict::lacks_no_more(request.base.cluster.stack, plan, other);
 }
 
 bool takes(const Request& request, Recompute recompute) {
@@ -134,6 +136,7 @@ std::vector<Plan> layout_plans(const Request& request, const Layout& layout) {
   plan.tp = layout.tp;
   plan.pp = layout.pp;
   plan.dp = layout.dp;
+  const Plan whole = plan;
   std::vector<std::pair<int64_t, bool>> ways;  // ep, sp
   for (const int64_t ep : expert_ways(request, layout.dp)) {
     for (const bool sp : {false, true}) {
@@ -147,7 +150,7 @@ std::vector<Plan> layout_plans(const Request& request, const Layout& layout) {
     plan.ep = ep;
     plan.sp = sp;
     for (plan.zero = 0; plan.zero <= (layout.dp > 1 ? 3 : 0); ++plan.zero) {
-      if (layout.dp > 1 && !only.takes("zero", plan.zero)) continue;
+      if (layout.dp > 1 && !takes(request, "zero", &Plan::zero, plan.zero, whole)) continue;
       for (const Recompute recompute :
            {Recompute::kNone, Recompute::kSelective, Recompute::kSelectiveOp, Recompute::kFull}) {
         if (!takes(request, recompute)) continue;

@@ -153,6 +153,16 @@ TEST_CASE(
   request.base.cluster.stack.lacking = {cluster::Lacking::kTensor, cluster::Lacking::kPipelines};
   CHECK(found() == std::set<std::tuple<int64_t, int64_t, int64_t>>{{1, 1, 8}});
   CHECK(device_counts(request, 1, 16) == std::vector<int64_t>{1, 2, 4, 8});
+  const auto zeros = [&](const Layout& layout) {
+    std::set<int64_t> all;
+    for (const compile::Plan& plan : layout_plans(request, layout)) all.insert(plan.zero);
+    return all;
+  };
+  request.base.cluster.stack.lacking.push_back(cluster::Lacking::kDividedPipelines);
+  CHECK(zeros({1, 2, 4}) == std::set<int64_t>{0, 1});
+  CHECK(zeros({1, 1, 8}) == std::set<int64_t>{0, 1, 2, 3});
+  request.only.counts["zero"] = {3};
+  CHECK(zeros({1, 2, 4}) == std::set<int64_t>{3});
   request.only.counts["tp"] = {2};
   CHECK(found() == std::set<std::tuple<int64_t, int64_t, int64_t>>{{2, 1, 4}});
   CHECK(pipelinings(request, compile::parse_plan("pp=2,microbatches=4")).size() > 1);

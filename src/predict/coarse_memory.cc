@@ -131,7 +131,8 @@ const Facts& Coarse::of_process(const Setting& now, int32_t copy, const Facts& o
   const int32_t s = order.stage_of(copy);
   const bool last = s + 1 == order.stages();
   const auto sends = [&](int32_t by) {
-    return s + by >= 0 && s + by < order.stages() && order.rank_of(copy + by) != order.rank_of(copy);
+    return s + by >= 0 && s + by < order.stages() &&
+           order.rank_of(copy + by) != order.rank_of(copy);
   };
   const double kept = base_.cluster.stack.torch_2_6 || plan.pp == 1 ? 0 : boundary_bytes(now);
   if (sends(1)) of_process_[kSaved] += kept;

@@ -33,6 +33,8 @@ constexpr Trait kTraits[] = {
      [](const Plan& plan, const pipeline::ScheduleNeeds&) { return plan.tp > 1; }},
     {Lacking::kPipelines, "pipelines",
      [](const Plan& plan, const pipeline::ScheduleNeeds&) { return plan.pp > 1; }},
+    {Lacking::kDividedPipelines, "ZeRO 2 and 3 with pipelines",
+     [](const Plan& plan, const pipeline::ScheduleNeeds&) { return plan.pp > 1 && plan.zero > 1; }},
     {Lacking::kInterleaved, "several stages a rank",
      [](const Plan& plan, const pipeline::ScheduleNeeds&) { return plan.chunks > 1; }},
     {Lacking::kSelective, "selective recomputation",

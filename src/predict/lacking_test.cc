@@ -16,6 +16,10 @@ TEST_CASE("what a plan has of what an engine lacks is told") {
   const std::vector<Case> cases = {
       {Lacking::kTensor, {"tp=2,microbatches=4"}, {"pp=2,microbatches=4"}, "tensor parallelism"},
       {Lacking::kPipelines, {"pp=2,microbatches=4"}, {"tp=2,microbatches=4"}, "pipelines"},
+      {Lacking::kDividedPipelines,
+       {"dp=2,pp=2,microbatches=4,zero=2", "dp=2,pp=2,microbatches=4,zero=3"},
+       {"dp=2,pp=2,microbatches=4,zero=1", "dp=2,microbatches=4,zero=3"},
+       "ZeRO 2 and 3 with pipelines"},
       {Lacking::kInterleaved,
        {"pp=2,schedule=interleaved-1f1b,chunks=2,microbatches=4",
         "pp=2,schedule=zb-v,chunks=2,microbatches=4"},

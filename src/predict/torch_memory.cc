@@ -194,9 +194,9 @@ class Replay {
     const Fragment& fragment;
     const FragmentMemory& memory;
     int32_t index;
-    int group = -1;            // whose weights were read last
-    std::vector<Handle> here;  // [root]
-    bool loss = false;         // the loss has begun
+    int group = -1;                 // whose weights were read last
+    std::vector<Handle> here;       // [root]
+    bool loss = false;              // the loss has begun
     std::set<int> began, in_place;  // groups whose gradients it makes, and adds to others
   };
 
@@ -447,7 +447,8 @@ class Replay {
   std::map<int32_t, int32_t> put_off_;        // [microbatch] I of the first stage
   // [stage, microbatch][group]
   std::map<std::pair<FsdpGroups::Key, int32_t>, std::map<int, std::vector<Handle>>> kept_;
-  std::map<std::pair<FsdpGroups::Key, int32_t>, std::vector<Handle>> graphs_, results_;  // [the same]
+  std::map<std::pair<FsdpGroups::Key, int32_t>, std::vector<Handle>> graphs_,
+      results_;         // [the same]
   int64_t logits_ = 0;  // bytes of those that a pipeline's engine keeps
   bool updated_ = false;
 };

@@ -39,8 +39,8 @@ bool has_processes(const cluster::Stack& stack, const compile::Plan& plan);
 //   come out in the stream that scatters and stay there until the next step. Where the program sums
 //   microbatches first, they are summed in f32, undivided; a pipeline's stage scatters them, and
 //   releases its weights, behind its last backward pass, and, in 2.6, its last layer's buffer stays
-//   until it does so again [torch/distributed/pipelining/stage.py, backward_maybe_with_nosync, which
-//   leaves FSDP2's final callback out].
+//   until it does so again [torch/distributed/pipelining/stage.py, backward_maybe_with_nosync,
+//   which leaves FSDP2's final callback out].
 // - What forward saves goes as the backward pass has read it; where inputs' and weights' gradients
 //   have passes of their own, it stays until the second one [torch/distributed/pipelining/
 //   _backward.py, stage_backward_input, retain_graph]; logits go once they are cast for the

@@ -121,7 +121,8 @@ TEST_CASE("gradients are reduced into f32 parts, or summed undivided where micro
   CHECK(most("dp=1,microbatches=2") == 4 * kAll);
 }
 
-TEST_CASE("a pipeline has buffers for all microbatches, and keeps its logits, in 2.6 what it sent") {
+TEST_CASE(
+    "a pipeline has buffers for all microbatches, and keeps its logits, in 2.6 what it sent") {
   Request request = torch_request("dp=2,pp=2,microbatches=8,zero=1");
   const int64_t value = 1 * 64 * 64 * 2;  // a sequence in bf16
   const auto most = [&](const simulate::Held& held) {
@@ -143,7 +144,8 @@ TEST_CASE("a pipeline has buffers for all microbatches, and keeps its logits, in
   }
 }
 
-TEST_CASE("gradients of inputs stay until those of weights, which are summed behind the next ones") {
+TEST_CASE(
+    "gradients of inputs stay until those of weights, which are summed behind the next ones") {
   const Request request = torch_request("dp=2,pp=4,microbatches=8,zero=1,schedule=zb-h1");
   const int64_t value = 1 * 64 * 64 * 2;
   // The second rank has two microbatches between the two passes at the most, four results, and what
@@ -156,8 +158,7 @@ TEST_CASE("gradients of inputs stay until those of weights, which are summed beh
         mw::test::close_to((4.0 + 2) * kBlockElements).epsilon(0.002));
   // The first has both passes in one.
   const std::vector<int64_t> first = curve(held_of(request)[0], Category::kGradients);
-  CHECK(*std::max_element(first.begin(), first.end()) ==
-        4 * (kBlockElements + 256 * 64 + 64 * 64));
+  CHECK(*std::max_element(first.begin(), first.end()) == 4 * (kBlockElements + 256 * 64 + 64 * 64));
 }
 
 TEST_CASE("a pipeline's stage scatters its gradients behind its last backward pass") {
