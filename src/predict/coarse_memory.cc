@@ -93,8 +93,8 @@ void Coarse::run_memory(const Order& order, const Setting& now, std::vector<doub
   if (even) facts_->remember(asked, most);
 }
 
-// A buffer for all that a copy of a stage receives, and until the next step the logits of all
-// microbatches, which are put together at the end, and in PyTorch 2.6 what it sent.
+// A buffer for all that a copy of a stage receives, and, in PyTorch 2.6, until the next step what
+// it sent and the logits of all microbatches, which are put together at the end.
 void Coarse::fill_outputs(const Setting& now) {
   outputs_.assign(static_cast<size_t>(now.plan.pp), Outputs());
   if (now.plan.pp == 1 || !has_processes(base_.cluster.stack, now.plan)) return;
@@ -109,7 +109,7 @@ void Coarse::fill_outputs(const Setting& now) {
       slot_bytes_[static_cast<size_t>(rank)] += microbatches * boundary;
       if (base_.cluster.stack.torch_2_6) outputs.sent += microbatches * boundary;
     }
-    if (s + 1 == order.stages())
+    if (s + 1 == order.stages() && base_.cluster.stack.torch_2_6)
       outputs.logits += microbatches * logits(now.plan) * dtype_size(base_.precision);
   }
 }
@@ -123,7 +123,7 @@ double Coarse::logits(const Plan& plan) const {
 
 // Of a copy of a stage, whose facts those of its program are: the logarithms of softmax in f32 stay
 // from forward to backward in place of the logits, and autograd's graph until the weights'
-// gradients; so does, since PyTorch 2.6, what is sent.
+// gradients; since PyTorch 2.6 results and logits stay until their gradients have been taken.
 const Facts& Coarse::of_process(const Setting& now, int32_t copy, const Facts& of_program) {
   of_process_ = of_program;
   const Plan& plan = now.plan;
@@ -134,19 +134,21 @@ const Facts& Coarse::of_process(const Setting& now, int32_t copy, const Facts& o
     return s + by >= 0 && s + by < order.stages() &&
            order.rank_of(copy + by) != order.rank_of(copy);
   };
-  const double kept = base_.cluster.stack.torch_2_6 || plan.pp == 1 ? 0 : boundary_bytes(now);
-  if (sends(1)) of_process_[kSaved] += kept;
+  const bool keeps = !base_.cluster.stack.torch_2_6 && plan.pp > 1;
+  const double boundary = keeps ? boundary_bytes(now) : 0;
+  double result = sends(1) ? boundary : 0;  // until its gradient has been taken
   if (last) {
-    const double bytes = logits(plan) * dtype_size(DType::kF32);
-    of_process_[kSaved] += bytes - logits(plan) * dtype_size(base_.precision);
+    const double bytes = logits(plan) * dtype_size(DType::kF32),
+                 narrow = logits(plan) * dtype_size(base_.precision);
+    of_process_[kSaved] += bytes - narrow;
+    if (keeps) result = narrow;
     // What lies beside them while the logits' gradient is made.
     const double beside = (plan.tp > 1 ? 3 : 2) * bytes;
     for (const Fact workspace : {kWorkspace, kSplitWorkspace})
       of_process_[workspace] = std::max(of_process_[workspace], beside);
   }
-  of_process_[kSavedForWeights] = of_process_[kSaved];
-  if (sends(1)) of_process_[kSavedForWeights] -= kept;
-  if (sends(-1)) of_process_[kSavedForWeights] += kept;
+  of_process_[kSavedForWeights] = of_process_[kSaved] + (sends(-1) ? boundary : 0);
+  of_process_[kSaved] += result;
   return of_process_;
 }
 

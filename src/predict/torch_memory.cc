@@ -396,7 +396,8 @@ class Replay {
     }
     if (call.fragment.kind == pipeline::ActionKind::kW) tensors_.drop(graphs_[kept_key(call)]);
   }
-  // What the loss read in the weights' type: a pipeline's engine keeps it with the outputs.
+  // What the loss read in the weights' type: a pipeline's engine keeps it with the outputs, in 2.6
+  // of all microbatches.
   void drop_logits(Call& call) {
     for (size_t o = 0; o < call.memory.ops.size(); ++o) {
       if (call.memory.ops[o].kind != OpMemory::Kind::kLoss) continue;
@@ -406,7 +407,10 @@ class Replay {
       if (output < 0) return;
       const size_t port = call.fragment.inputs.size() + static_cast<size_t>(output);
       Handle& saved = saved_[pipeline::root_buffer(rank_, call.command.buffers[port]).index()];
-      if (program_.ranks.size() > 1) {
+      if (program_.ranks.size() > 1 && !torch_2_6_) {
+        results_[kept_key(call)].push_back(saved);
+        saved = -1;
+      } else if (program_.ranks.size() > 1) {
         logits_ += call.fragment.graph.values[root].type.bytes().value;
         sent_.push_back(saved);
         saved = -1;

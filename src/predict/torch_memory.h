@@ -54,9 +54,10 @@ bool has_processes(const cluster::Stack& stack, const compile::Plan& plan);
 //   the gradients of what it received until the next step begins
 //   [torch/distributed/pipelining/stage.py, clear_runtime_states]; later ones keep an output until
 //   its gradient has been taken, and the gradient of an input until it is sent, or until the
-//   weights' gradients where those have a pass of their own [2.13, backward_one_chunk]. The last
-//   stage keeps its logits and puts them together behind all microbatches [schedules.py,
-//   _merge_outputs; microbatch.py, merge_chunks].
+//   weights' gradients where those have a pass of their own [2.13, backward_one_chunk]. In 2.6 the
+//   last stage keeps its logits and puts them together behind all microbatches [schedules.py,
+//   _merge_outputs; microbatch.py, merge_chunks]; torchtitan asks for no outputs since 0.2.1
+//   [torchtitan/train.py, return_outputs=False].
 // All of PyTorch 2.6.0 (2236df17) and, where nothing else is said, later ones.
 std::vector<simulate::Held> torch_memory(const pipeline::Program& program, DType dtype,
                                          const StackMemory& memory, const cluster::Cluster& cluster,

@@ -130,8 +130,8 @@ def most_bytes(case) -> int:
         for _ in range(2):
             alive.most = alive.now
             update.zero_grad()
-            schedule.step(*([tokens] if mine[0] == 0 else []), **({"target": targets, "losses": []}
-                                                                  if mine[-1] == count - 1 else {}))
+            known = {"target": targets, "losses": []} if mine[-1] == count - 1 else {}
+            schedule.step(*([tokens] if mine[0] == 0 else []), **known, return_outputs=False)
             nn.utils.clip_grad_norm_(weights, 1.0, foreach=True)
             update.step()
     return alive.most
