@@ -438,8 +438,9 @@ class Search {
   predict::Coarse& coarse_;
   double limit_;
   Workers workers_;
-  std::map<std::pair<int64_t, compile::Recompute>, std::vector<Pipelining>> pipelinings_;  // [pp]
-  // [pp, dp, microbatches]
+  // [pp, recompute]
+  std::map<std::pair<int64_t, compile::Recompute>, std::vector<Pipelining>> pipelinings_;
+  // [pp, dp, microbatches, recompute]
   std::map<std::tuple<int64_t, int64_t, int64_t, compile::Recompute>, int64_t> taken_;
   std::set<Group> given_up_;
   std::vector<Estimated> best_;  // a heap

@@ -127,8 +127,10 @@ class Rules {
     const auto add = [&](std::string what, std::string rule) {
       found.choices.push_back({std::move(what), std::move(rule)});
     };
+    const cluster::Stack& stack = base_.cluster.stack;
     add(fmt::format("tp={}", plan.tp),
-        plan.pp > 1 && plan.tp < node
+        stack.lacks(cluster::Lacking::kTensor) ? "the stack's engine has no tensor parallelism"
+        : plan.pp > 1 && plan.tp < node
             ? fmt::format("takeaway 1: tensor parallelism inside a node of {} devices, as far as "
                           "it divides the {} heads and {} devices",
                           node, base_.model.heads, request_.gpus)
@@ -136,10 +138,11 @@ class Rules {
                           counted(node, "device")));
     const bool forced = least && plan.tp * plan.pp > 1;
     add(fmt::format("pp={}", plan.pp),
-        plan.pp == 1 ? "takeaway 1: no pipeline, the model fits inside a node"
-        : forced     ? "takeaway 1: pipeline parallelism for the devices that data parallelism "
-                       "cannot take"
-                     : "takeaway 1: pipeline parallelism for what does not fit inside a node");
+        stack.lacks(cluster::Lacking::kPipelines) ? "the stack's engine has no pipelines"
+        : plan.pp == 1 ? "takeaway 1: no pipeline, the model fits inside a node"
+        : forced       ? "takeaway 1: pipeline parallelism for the devices that data parallelism "
+                         "cannot take"
+                       : "takeaway 1: pipeline parallelism for what does not fit inside a node");
     add(fmt::format("dp={}", plan.dp),
         forced ? fmt::format("takeaway 2: {} is the least tp*pp that {} devices and a global batch "
                              "of {} leave; data parallelism for the other devices",

@@ -66,3 +66,14 @@ TEST_CASE("why the rules of PTD-P do not interleave is what kept them from it") 
   CHECK(schedule_rule(request) ==
         "section 2.2: not the interleaved schedule: the stack's engine has none");
 }
+
+TEST_CASE("of tensor parallelism and pipelines that an engine has not no takeaway is told") {
+  Request request = in_two_stages(4);
+  request.base.cluster.device.memory = Bytes(1'000'000'000);
+  request.base.cluster.stack.lacking = {cluster::Lacking::kTensor, cluster::Lacking::kPipelines};
+  const Found found = search(request);
+  CHECK(found.choices[0].what == "tp=1");
+  CHECK(found.choices[0].rule == "the stack's engine has no tensor parallelism");
+  CHECK(found.choices[1].what == "pp=1");
+  CHECK(found.choices[1].rule == "the stack's engine has no pipelines");
+}

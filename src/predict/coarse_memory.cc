@@ -15,6 +15,13 @@ double state_bytes(const Facts& facts) {
   return facts[kWeights] + facts[kGradients] + facts[kOptimizer];
 }
 
+// Whether a copy of a stage has its values from the stage before (by -1), or passes them on to the
+// one behind (by 1), on another rank.
+bool has_neighbour(const Order& order, int32_t copy, int32_t by) {
+  const int32_t s = order.stage_of(copy) + by;
+  return s >= 0 && s < order.stages() && order.rank_of(copy + by) != order.rank_of(copy);
+}
+
 }  // namespace
 
 // As many as there are numbers for, where ranks that share one memory need more.
@@ -105,7 +112,7 @@ void Coarse::fill_outputs(const Setting& now) {
     const int32_t rank = order.rank_of(copy), s = order.stage_of(copy);
     Outputs& outputs = outputs_[static_cast<size_t>(rank)];
     for (const int32_t by : {-1, 1}) {
-      if (s + by < 0 || s + by >= order.stages() || order.rank_of(copy + by) == rank) continue;
+      if (!has_neighbour(order, copy, by)) continue;
       slot_bytes_[static_cast<size_t>(rank)] += microbatches * boundary;
       if (base_.cluster.stack.torch_2_6) outputs.sent += microbatches * boundary;
     }
@@ -128,15 +135,11 @@ const Facts& Coarse::of_process(const Setting& now, int32_t copy, const Facts& o
   of_process_ = of_program;
   const Plan& plan = now.plan;
   const Order& order = *now.orders.longer;
-  const int32_t s = order.stage_of(copy);
-  const bool last = s + 1 == order.stages();
-  const auto sends = [&](int32_t by) {
-    return s + by >= 0 && s + by < order.stages() &&
-           order.rank_of(copy + by) != order.rank_of(copy);
-  };
+  const bool last = order.stage_of(copy) + 1 == order.stages();
   const bool keeps = !base_.cluster.stack.torch_2_6 && plan.pp > 1;
   const double boundary = keeps ? boundary_bytes(now) : 0;
-  double result = sends(1) ? boundary : 0;  // until its gradient has been taken
+  double result =
+      has_neighbour(order, copy, 1) ? boundary : 0;  // until its gradient has been taken
   if (last) {
     const double bytes = logits(plan) * dtype_size(DType::kF32),
                  narrow = logits(plan) * dtype_size(base_.precision);
@@ -147,7 +150,8 @@ const Facts& Coarse::of_process(const Setting& now, int32_t copy, const Facts& o
     for (const Fact workspace : {kWorkspace, kSplitWorkspace})
       of_process_[workspace] = std::max(of_process_[workspace], beside);
   }
-  of_process_[kSavedForWeights] = of_process_[kSaved] + (sends(-1) ? boundary : 0);
+  of_process_[kSavedForWeights] =
+      of_process_[kSaved] + (has_neighbour(order, copy, -1) ? boundary : 0);
   of_process_[kSaved] += result;
   return of_process_;
 }

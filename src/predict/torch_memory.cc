@@ -194,10 +194,10 @@ class Replay {
     const Fragment& fragment;
     const FragmentMemory& memory;
     int32_t index;
-    int group = -1;                 // whose weights were read last
-    std::vector<Handle> here;       // [root]
-    bool loss = false;              // the loss has begun
-    std::set<int> began, in_place;  // groups whose gradients it makes, and adds to others
+    int group = -1;                // whose weights were read last
+    std::vector<Handle> here;      // [root]
+    bool loss = false;             // the loss has begun
+    std::map<int, bool> in_place;  // [group] whether its gradients are added to others
   };
 
   void run(Call& call, size_t o) {
@@ -231,8 +231,7 @@ class Replay {
   // To what the pass before it left.
   bool adds_in_place(Call& call, int g) {
     if (!is_split(call) || call.memory.scatters) return false;
-    if (call.began.insert(g).second && groups_.has_gradients(g)) call.in_place.insert(g);
-    return call.in_place.contains(g);
+    return call.in_place.try_emplace(g, groups_.has_gradients(g)).first->second;
   }
 
   void enter(Call& call, int32_t layer) {
@@ -407,12 +406,9 @@ class Replay {
       if (output < 0) return;
       const size_t port = call.fragment.inputs.size() + static_cast<size_t>(output);
       Handle& saved = saved_[pipeline::root_buffer(rank_, call.command.buffers[port]).index()];
-      if (program_.ranks.size() > 1 && !torch_2_6_) {
-        results_[kept_key(call)].push_back(saved);
-        saved = -1;
-      } else if (program_.ranks.size() > 1) {
-        logits_ += call.fragment.graph.values[root].type.bytes().value;
-        sent_.push_back(saved);
+      if (program_.ranks.size() > 1) {
+        if (torch_2_6_) logits_ += call.fragment.graph.values[root].type.bytes().value;
+        sent(call).push_back(saved);
         saved = -1;
       }
       return tensors_.drop(saved);

@@ -33,7 +33,7 @@ class Block(torch.nn.Module):
         return x + self.down(torch.nn.functional.silu(self.gate(y)) * self.up(y))
 
 
-def every_second_product():
+def keeps_products():
     """The policy of selective recomputation by op: products are kept."""
     keep = recompute.CheckpointPolicy.MUST_SAVE, recompute.CheckpointPolicy.PREFER_RECOMPUTE
     return recompute.create_selective_checkpoint_contexts(
@@ -43,7 +43,7 @@ def every_second_product():
 WAYS = {
     "none": lambda block, x: block(x),
     "full": lambda block, x: recompute.checkpoint(block, x, use_reentrant=False),
-    "selective": lambda block, x: recompute.checkpoint(block, x, use_reentrant=False, context_fn=every_second_product),
+    "selective": lambda block, x: recompute.checkpoint(block, x, use_reentrant=False, context_fn=keeps_products),
 }
 
 

@@ -5,10 +5,8 @@ and a row of it. Prints the most bytes that tensors had in the second step. Ever
 nothing refers to it, as a GPU's allocator would count it, in blocks of 512 bytes.
 """
 
-import csv
 import json
 import pathlib
-import re
 import sys
 import weakref
 
@@ -24,6 +22,7 @@ from torch.distributed.tensor import DTensor
 from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
+from torch_pipeline import hosted
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "scripts"))
 import measure_gpu_steps as models  # noqa: E402
@@ -111,13 +110,11 @@ def loss_of(logits, targets):
 
 
 def most_bytes(case) -> int:
-    with open(case["order"], newline="", encoding="utf-8") as rows:
-        hosted = [sorted({int(stage) for cell in row for stage in re.findall(r"(\d+)[FBIW]\d", cell)})
-                  for row in csv.reader(rows)]
-    count = 1 + max(stage for stages in hosted for stage in stages)
-    mine, dp, microbatches = hosted[case["rank"]], case["dp"], case["microbatches"]
-    distributed.init_process_group("fake", store=FakeStore(), rank=case["rank"] * dp, world_size=len(hosted) * dp)
-    mesh = init_device_mesh("cpu", (len(hosted), dp), mesh_dim_names=("pp", "dp"))
+    stages_of = hosted(case["order"])
+    count = 1 + max(stage for stages in stages_of for stage in stages)
+    mine, dp, microbatches = stages_of[case["rank"]], case["dp"], case["microbatches"]
+    distributed.init_process_group("fake", store=FakeStore(), rank=case["rank"] * dp, world_size=len(stages_of) * dp)
+    mesh = init_device_mesh("cpu", (len(stages_of), dp), mesh_dim_names=("pp", "dp"))
     with Alive() as alive:
         stages = [stage_of(case, index, count, mesh) for index in mine]
         schedule = _PipelineScheduleRuntime(stages, microbatches, loss_fn=loss_of, scale_grads=False)
