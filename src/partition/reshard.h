@@ -28,12 +28,12 @@ struct ReshardPlan {
   double bytes = 0;
 };
 
-// Shortest path over shardings (Dijkstra); the moves are gathering a suffix of a dimension's axes,
+// Shortest path over shardings (A*); the moves are gathering a suffix of a dimension's axes,
 // slicing over the next ones of those it wants, moving the last axis of a dimension to another one,
 // moving whole shards between devices so that a dimension lies on the wanted axes, reducing, and
 // reducing with scattering. A dimension that its axes do not divide changes between no axes and all
 // of them only, since its shards' borders depend on all. REQUIRES: both normalized on the mesh;
-// `to` is partial at most over axes that `from` is partial over.
+// `to` is partial at most over axes that `from` is partial over; they have at most 15 axes together.
 ReshardPlan plan_reshard(const ir::TensorType& global, const sharding::Sharding& from,
                          const sharding::Sharding& to, const cluster::Mesh& mesh);
 

@@ -155,10 +155,10 @@ class Advisor {
     for (const auto& [name, options] : option_changes(quick_)) {
       Request other = quick_;
       other.options = options;
-      add(name, predict(other, step), "");
+      add(name, predict(other, step, base_), "");
     }
     for (const auto& [name, settings] : figure_changes(quick_.cluster)) {
-      const Prediction other = predict(changed(quick_, settings), step);
+      const Prediction other = predict(changed(quick_, settings), step, base_);
       report_.bounds.push_back({name, gain(other)});
     }
   }

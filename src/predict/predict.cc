@@ -331,9 +331,10 @@ std::vector<simulate::Held> held_by(const Request& request, const Step& step) {
                       request.cluster);
 }
 
+using SharedHeld = std::shared_ptr<const std::vector<simulate::Held>>;
+
 // Of ranks that hold so much.
-static Prediction predict(const Request& request, const Step& step,
-                          const std::vector<simulate::Held>& held) {
+static Prediction predict(const Request& request, const Step& step, SharedHeld held) {
   Prediction p;
   p.devices = request.plan.ranks();
   p.memory_limit = request.cluster.device.usable_memory();
@@ -341,7 +342,7 @@ static Prediction predict(const Request& request, const Step& step,
   p.parameters = step.parameters;
   p.compile_time = step.compile_time;
   const Seconds begin = steady_clock().now();
-  p.result = simulate::simulate(step.program, request.cluster, request.options, held);
+  p.result = simulate::simulate(step.program, request.cluster, request.options, *held);
   p.simulate_time = steady_clock().now() - begin;
   if (is_endless(request)) take_out_flush(request, p.result);
   if (runs_on(request)) let_run_on(request, step, p.result);
@@ -365,12 +366,23 @@ static Prediction predict(const Request& request, const Step& step,
   p.error = request.cluster.stack.error;
   p.outside = outside_profile(request);
   p.without_effect = without_effect(request);
+  p.held = std::move(held);
   return p;
+}
+
+static SharedHeld shared(std::vector<simulate::Held> held) {
+  return std::make_shared<const std::vector<simulate::Held>>(std::move(held));
 }
 
 Prediction predict(const Request& request, const Step& step) {
   checked(request);
-  return predict(request, step, held_by(request, step));
+  return predict(request, step, shared(held_by(request, step)));
+}
+
+Prediction predict(const Request& request, const Step& step, const Prediction& of_step) {
+  if (of_step.memory_limit != request.cluster.device.usable_memory()) return predict(request, step);
+  checked(request);
+  return predict(request, step, of_step.held);
 }
 
 std::optional<Prediction> predict_if_fits(const Request& request, const Step& step) {
@@ -385,7 +397,7 @@ std::optional<Prediction> predict_if_fits(const Request& request, const Step& st
   } else {
     held = held_by(request, step);
   }
-  Prediction prediction = predict(request, step, held);
+  Prediction prediction = predict(request, step, shared(std::move(held)));
   if (!prediction.too_full().empty()) return {};
   return prediction;
 }

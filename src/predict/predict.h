@@ -3,6 +3,7 @@
 #pragma once
 
 #include <map>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -55,6 +56,7 @@ struct Prediction {
   double error = 0;
   std::vector<std::string> outside;         // what lies outside the runs behind the profile
   std::vector<std::string> without_effect;  // settings that change nothing (without_effect.h)
+  std::shared_ptr<const std::vector<simulate::Held>> held;  // held_by, as it was simulated with
 
   // The fullest rank's reserved memory; of ranks that share one memory, all of theirs.
   Bytes needed() const;
@@ -111,6 +113,9 @@ std::vector<simulate::Held> held_by(const Request& request, const Step& step);
 pipeline::Program program_of(const Request& request);
 // REQUIRES: the step is of the request's model, plan, batch, sequence and precision.
 Prediction predict(const Request& request, const Step& step);
+// The same, where a prediction of this step is there, with other options or on a faster or slower
+// cluster: what its ranks hold is as it was if a device has as much memory.
+Prediction predict(const Request& request, const Step& step, const Prediction& of_step);
 // Empty: it needs more memory than there is; told without a simulation where the stack's own
 // allocator says so.
 std::optional<Prediction> predict_if_fits(const Request& request, const Step& step);

@@ -326,7 +326,11 @@ std::vector<WhatIf> what_if(const Request& request, const std::vector<Variation>
   diagnostics.throw_if_any();
   const size_t count = combinations(variations);
   std::vector<WhatIf> rows(count);
-  std::map<std::string, std::unique_ptr<Step>> steps;
+  struct Known {
+    std::unique_ptr<Step> step;
+    size_t row = 0;  // the first one of it
+  };
+  std::map<std::string, Known> steps;
   for (size_t i = 0; i < count; ++i) {
     WhatIf& row = rows[i];
     size_t left = i, block = count;
@@ -342,9 +346,13 @@ std::vector<WhatIf> what_if(const Request& request, const std::vector<Variation>
     try {
       row.request = changed(request, settings, devices);
       row.has_request = true;
-      std::unique_ptr<Step>& step = steps[step_key(row.request)];
-      if (step == nullptr) step = std::make_unique<Step>(compile_step(row.request));
-      row.prediction = predict(row.request, *step);
+      Known& known = steps[step_key(row.request)];
+      if (known.step == nullptr) {
+        known = {std::make_unique<Step>(compile_step(row.request)), i};
+        row.prediction = predict(row.request, *known.step);
+      } else {
+        row.prediction = predict(row.request, *known.step, *rows[known.row].prediction);
+      }
     } catch (const Error& error) {
       row.reason = join(error.findings(), "; ");
     }
