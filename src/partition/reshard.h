@@ -33,7 +33,8 @@ struct ReshardPlan {
 // moving whole shards between devices so that a dimension lies on the wanted axes, reducing, and
 // reducing with scattering. A dimension that its axes do not divide changes between no axes and all
 // of them only, since its shards' borders depend on all. REQUIRES: both normalized on the mesh;
-// `to` is partial at most over axes that `from` is partial over; they have at most 15 axes together.
+// `to` is partial at most over axes that `from` is partial over; they have at most 15 axes
+// together.
 ReshardPlan plan_reshard(const ir::TensorType& global, const sharding::Sharding& from,
                          const sharding::Sharding& to, const cluster::Mesh& mesh);
 

@@ -399,11 +399,10 @@ ReshardPlan plan_reshard(const ir::TensorType& global, const Sharding& from, con
   const Layout* before = &start;
   for (const Search::Reached& reached : *path) {
     const Step& step = reached.step;
-    const Axes axes =
-        step.kind == OpKind::kPermute
-            ? sharding::permutation_axes(numbers.names(before->dims[step.dim]),
-                                         numbers.names(reached.layout.dims[step.dim]))
-            : numbers.names(step.axes);
+    const Axes axes = step.kind == OpKind::kPermute
+                          ? sharding::permutation_axes(numbers.names(before->dims[step.dim]),
+                                                       numbers.names(reached.layout.dims[step.dim]))
+                          : numbers.names(step.axes);
     plan.steps.push_back({step.kind, axes, static_cast<int>(step.dim),
                           static_cast<int>(step.concat_dim),
                           numbers.sharding(reached.layout, from.reduction)});

@@ -254,6 +254,33 @@ TEST_CASE("the largest tensors of the peak are in order, slots with those who re
   CHECK(names(1) == "s49 196; s36 144; s25 100; s16 64; s9 36; 3 slots of y 24; s5 20; s4 16; ");
 }
 
+TEST_CASE("a tensor that nobody named is told by the op and the call that make it") {
+  pipeline::Program program;
+  program.mesh = cluster::Mesh({{"pp", 1}});
+  program.fragments = {chain("F", ActionKind::kF, 2), chain("F", ActionKind::kF, 1)};
+  program.ranks.resize(1);
+  pipeline::RankProgram& rank = program.ranks[0];
+  for (const char* name : {"%1", "x"}) {
+    rank.buffers.push_back(
+        buffer(name, Category::kActivations, 5, pipeline::Storage::Kind::kArena));
+    rank.buffers.back().microbatch = 2;
+  }
+  pipeline::Fragment& fragment = program.fragments[0];
+  fragment.graph.outputs = {ValueId(0), ValueId(1)};
+  rank.commands = {call_of(0), call_of(1)};
+  for (pipeline::Command& call : rank.commands) call.buffers = {BufferId(1), BufferId(0)};
+  rank.commands[0].action.kind = ActionKind::kF;
+  rank.commands[0].action.stage = StageId(0);
+  rank.commands[0].action.first = 2;
+  program.fragments[1].inputs.resize(2);
+  const Result result = simulate(program, unit_cluster(0, 1));
+  std::vector<std::string> names;
+  for (const LiveTensor& tensor : result.ranks[0].peak.largest) names.push_back(tensor.name);
+  REQUIRE(names.size() >= 2);
+  CHECK(names[0] == "relu of F of stage 0, microbatch 2");
+  CHECK(names[1] == "x#2");
+}
+
 TEST_CASE("what a rank holds may be said in place of what the program does") {
   pipeline::Program program;
   program.mesh = cluster::Mesh({{"pp", 1}});

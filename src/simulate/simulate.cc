@@ -390,6 +390,25 @@ class Simulation {
     return found;
   }
 
+  // "add of F of stage 3, microbatch 0" where nobody named the value. `first`: the command that
+  // makes it.
+  std::string tensor_name(size_t r, size_t b, int32_t first) const {
+    const pipeline::RankProgram& rank = program_.ranks[r];
+    const std::string name = rank.buffers[b].name();
+    const pipeline::Command& call = rank.commands[static_cast<size_t>(first)];
+    if (!name.starts_with('%') || call.kind != pipeline::Command::Kind::kCall) return name;
+    const pipeline::Fragment& fragment = program_.fragments[call.fragment.index()];
+    for (size_t port = fragment.inputs.size(); port < call.buffers.size(); ++port) {
+      if (pipeline::root_buffer(rank, call.buffers[port]).index() != b) continue;
+      const ValueId made = fragment.graph.outputs[port - fragment.inputs.size()];
+      const OpId producer = fragment.graph.value(made).producer;
+      if (!producer.valid()) break;
+      return fmt::format("{} of {}", ir::op_name(fragment.graph.op(producer).kind),
+                         command_name(program_, static_cast<int32_t>(r), first));
+    }
+    return name;
+  }
+
   std::vector<LiveTensor> largest(size_t r, int32_t command) const {
     const pipeline::RankProgram& rank = program_.ranks[r];
     const std::vector<pipeline::BufferUse>& uses = flat_.ranks[r].uses;
@@ -414,7 +433,8 @@ class Simulation {
     std::vector<LiveTensor> tensors = slots_and_workspace(r, command);
     for (size_t i = 0; i < count; ++i) {
       const pipeline::Buffer& buffer = rank.buffers[alive[i]];
-      tensors.push_back({buffer.name(), buffer.category, buffer.bytes()});
+      tensors.push_back(
+          {tensor_name(r, alive[i], uses[alive[i]].first), buffer.category, buffer.bytes()});
     }
     std::stable_sort(tensors.begin(), tensors.end(),
                      [](const LiveTensor& a, const LiveTensor& b) { return a.bytes > b.bytes; });
