@@ -146,6 +146,9 @@ class PosixWritableFile : public WritableFile {
   FileDescriptor fd_;
 };
 
+// What a pipe, or a device, may give that no size says.
+constexpr int64_t kMostOfPipe = int64_t{256} << 20;
+
 class PosixFileSystem : public FileSystem {
  public:
   std::string read_file(const std::string& path) override {
@@ -160,6 +163,9 @@ class PosixFileSystem : public FileSystem {
       if (got < 0 && errno != EINTR) throw_errno(path, "read", errno);
       text.resize(had + static_cast<size_t>(std::max<ssize_t>(got, 0)));
       if (got == 0) return text;
+      if (text.size() > static_cast<size_t>(size + kMostOfPipe))
+        throw_error("{}: gives more than {} without an end; is it a file?", path,
+                    format_bytes(kMostOfPipe));
     }
   }
 

@@ -129,6 +129,11 @@ TEST_CASE("remove_all does not follow a link") {
   CHECK(fs.read_file(temporary.path() + "/kept/file") == "x");
 }
 
+TEST_CASE("what does not end is refused") {
+  CHECK_THROWS_WITH_AS(posix_fs().read_file("/dev/zero"),
+                       "/dev/zero: gives more than 256 MiB without an end; is it a file?", Error);
+}
+
 TEST_CASE("a full disk is a RunError and keeps what fitted") {
   FakeFileSystem fs;
   fs.set_capacity(Bytes(8));
