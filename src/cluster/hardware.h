@@ -169,16 +169,18 @@ struct Stack {
   // A step ends with the sums of all gradients' norm and of the loss; without, each rank clips by
   // what it has and keeps its loss to itself.
   bool global_sums = true;
-  // What it holds while it takes the gradient of the loss (predict/precision.h).
+  // What it holds while it takes the gradient of the loss (predict/stack_memory.h).
   bool f32_loss = false, f32_softmax = false, gathered_ends = false;
   bool whole_recompute = false;  // full recomputation runs blocks again to their ends
   bool selective_op = false;     // what it calls selective recomputation is plan.h's kSelectiveOp
-  // Its backward pass finds what autograd saves, and of every dropout a mask (predict/precision.h).
+  // Its backward pass finds what autograd saves, and of every dropout a mask
+  // (predict/stack_memory.h).
   bool autograd = false, dropout_masks = false;
   // Of products in fp8 it saves the cast operands, the weights' for all microbatches of a step.
   bool narrow_saved = false;
-  bool attention_copies = false;  // unfused attention copies keys and values (predict/precision.h)
-  bool f16_gradients = false;     // those of f16 weights are summed in f16 (predict/precision.h)
+  bool attention_copies =
+      false;                   // unfused attention copies keys and values (predict/stack_memory.h)
+  bool f16_gradients = false;  // those of f16 weights are summed in f16 (predict/stack_memory.h)
   Accumulation accumulation = Accumulation::kProducts;
   // Other than kPlan: memory is that of FSDP2 and PyTorch's pipelines (predict/torch_memory.h).
   Allocator allocator = Allocator::kPlan;

@@ -9,7 +9,7 @@
 //   source = "…"
 //   overlap = ["grad_reduce"]         # as `simulate --overlap` takes them
 //   scatter_gather, gloo, global_sums, fused_attention, fused_elementwise, fused_linears,
-//   interleaved, keeps_gathered, accumulation, gradient_bytes, bf16_gradient_bytes
+//   keeps_gathered, accumulation, gradient_bytes, bf16_gradient_bytes, … (docs/profiles.md: all)
 //   error = 0.06                      # standard deviation of log(predicted / measured)
 //   [[versions]]                      # optional; see Profile
 //   runs_that_say = ["a paper"]

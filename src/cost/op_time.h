@@ -125,8 +125,8 @@ OpTime op_time(const cluster::Device& device, const ir::Graph& graph, const ir::
 // Whether a rate of Device::kernel_rates is of FLOPs, not of bytes.
 bool is_matrix_kernel(std::string_view op_name);
 
-// The device's peak for products of this element type; f16's where it has no bf16; the largest peak
-// where it lists neither.
+// The device's peak for products of this element type; f16's where it has no bf16, and the other
+// way round; where it lists neither the first of its peaks (f32, tf32, bf16, f16, fp8, fp4).
 cluster::FlopsPerSecond matrix_peak(const cluster::Device& device, DType dtype, bool tf32 = false);
 
 }  // namespace mw::cost
