@@ -178,9 +178,9 @@ struct Stack {
   bool autograd = false, dropout_masks = false;
   // Of products in fp8 it saves the cast operands, the weights' for all microbatches of a step.
   bool narrow_saved = false;
-  bool attention_copies =
-      false;                   // unfused attention copies keys and values (predict/stack_memory.h)
-  bool f16_gradients = false;  // those of f16 weights are summed in f16 (predict/stack_memory.h)
+  // Unfused attention copies keys and values; gradients of f16 weights are summed in f16
+  // (predict/stack_memory.h).
+  bool attention_copies = false, f16_gradients = false;
   Accumulation accumulation = Accumulation::kProducts;
   // Other than kPlan: memory is that of FSDP2 and PyTorch's pipelines (predict/torch_memory.h).
   Allocator allocator = Allocator::kPlan;

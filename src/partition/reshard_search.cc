@@ -42,7 +42,6 @@ class AxisList {
   int size() const { return (std::bit_width(bits_) + 3) / 4; }
   bool empty() const { return bits_ == 0; }
   int operator[](int i) const { return static_cast<int>(bits_ >> (4 * i) & 15) - 1; }
-  int back() const { return (*this)[size() - 1]; }
   // REQUIRES: it holds fewer than kMost.
   void push_back(int axis) { bits_ |= static_cast<uint64_t>(axis + 1) << (4 * size()); }
   void append(AxisList more) { bits_ |= more.bits_ << (4 * size()); }

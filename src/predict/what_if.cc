@@ -4,6 +4,7 @@
 #include <cmath>
 #include <map>
 #include <memory>
+#include <optional>
 
 #include <fmt/format.h>
 
@@ -328,7 +329,7 @@ std::vector<WhatIf> what_if(const Request& request, const std::vector<Variation>
   std::vector<WhatIf> rows(count);
   struct Known {
     std::unique_ptr<Step> step;
-    size_t row = 0;  // the first one of it
+    std::optional<size_t> row;  // the first one that it has a prediction of
   };
   std::map<std::string, Known> steps;
   for (size_t i = 0; i < count; ++i) {
@@ -347,12 +348,10 @@ std::vector<WhatIf> what_if(const Request& request, const std::vector<Variation>
       row.request = changed(request, settings, devices);
       row.has_request = true;
       Known& known = steps[step_key(row.request)];
-      if (known.step == nullptr) {
-        known = {std::make_unique<Step>(compile_step(row.request)), i};
-        row.prediction = predict(row.request, *known.step);
-      } else {
-        row.prediction = predict(row.request, *known.step, *rows[known.row].prediction);
-      }
+      if (known.step == nullptr) known.step = std::make_unique<Step>(compile_step(row.request));
+      row.prediction = known.row ? predict(row.request, *known.step, *rows[*known.row].prediction)
+                                 : predict(row.request, *known.step);
+      if (!known.row) known.row = i;
     } catch (const Error& error) {
       row.reason = join(error.findings(), "; ");
     }

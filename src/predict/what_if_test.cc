@@ -68,6 +68,27 @@ TEST_CASE("a figure changes what it is about") {
   CHECK(batch.prediction->step.value > base);
 }
 
+TEST_CASE("rows of one step hold what each by itself holds, with other memory too") {
+  Request request = small("dp=2,pp=2,microbatches=4");
+  request.cluster.stack.allocator = cluster::Allocator::kExpandable;
+  request.cluster.device.memory = Bytes(int64_t{4} << 30);
+  const std::vector<WhatIf> rows =
+      rows_of(request, {"memory_size=0.0005,1,2", "link_bandwidth=1,2"});
+  std::vector<const void*> held;
+  for (const WhatIf& row : rows) {
+    const predict::Prediction alone = predict::predict(row.request);
+    CHECK(row.prediction->needed() == alone.needed());
+    CHECK(row.prediction->step.value == alone.step.value);
+    CHECK(row.prediction->too_full() == alone.too_full());
+    held.push_back(row.prediction->held.get());
+  }
+  REQUIRE(held.size() == 6);
+  CHECK(!rows[0].prediction->too_full().empty());
+  CHECK(rows[2].prediction->too_full().empty());
+  CHECK(held[0] == held[1]);
+  CHECK(held[0] != held[2]);
+}
+
 TEST_CASE("dp and microbatches of as many sequences follow the devices that are varied") {
   const Request request = small("dp=2,tp=2,pp=2,microbatches=4");
   const auto as_plan = [&](const char* plan) {
