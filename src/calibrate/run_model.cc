@@ -5,6 +5,8 @@
 #include <cmath>
 #include <cstdio>
 
+#include <fmt/format.h>
+
 #include "base/error.h"
 #include "base/text.h"
 
@@ -37,6 +39,9 @@ constexpr std::array<Known, 18> kKnown = {{{"llama", models::Family::kLlama},
                                            {"opt", models::Family::kGpt2, true},
                                            {"pythia", models::Family::kGpt2},
                                            {"bert", models::Family::kGpt2}}};
+
+// Of params_b, as a logarithm: a quarter.
+const double kNearSizes = std::log(1.25);
 
 bool is_letter(char c) { return c >= 'a' && c <= 'z'; }
 
@@ -75,7 +80,7 @@ Blocks blocks_by_sizes(const Run& run) {
     const double gpt = billions(run, Family::kGpt2), llama = billions(run, Family::kLlama);
     const double from_gpt = std::abs(std::log(gpt / run.params_b)),
                  from_llama = std::abs(std::log(llama / run.params_b));
-    if (std::min(from_gpt, from_llama) < std::log(1.25)) {
+    if (std::min(from_gpt, from_llama) < kNearSizes) {
       const bool is_llama = from_llama < from_gpt;
       return {
           is_llama ? Family::kLlama : Family::kGpt2,
@@ -168,6 +173,13 @@ Blocks blocks_of(const Run& run) {
     if (holds(name, known)) return {known.family, ""};
   }
   return blocks_by_sizes(run);
+}
+
+std::string odd_sizes(const Run& run) {
+  if (run.params_b <= 0 || !run.moe.empty()) return "";
+  const double have = billions(run, blocks_of(run).family);
+  if (std::abs(std::log(have / run.params_b)) < kNearSizes) return "";
+  return fmt::format("sizes of {:.3g} billion parameters, not {:g}", have, run.params_b);
 }
 
 models::ModelConfig model_of(const Run& run) {

@@ -31,6 +31,10 @@ struct Blocks {
 };
 Blocks blocks_of(const Run& run);
 
+// "sizes of 17.7 billion parameters, not 177", where the blocks' matrices have more than a quarter
+// more or less than params_b; "": they have not, or a mixture's are not held against it.
+std::string odd_sizes(const Run& run);
+
 // REQUIRES: the row's sizes are there. A GPT's output weights are its own where its queries share
 // keys (Megatron-LM's functional tests untie them) or its notes say "untied embeddings".
 models::ModelConfig model_of(const Run& run);

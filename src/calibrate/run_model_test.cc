@@ -137,3 +137,22 @@ TEST_CASE(
   CHECK(unnamed.assumed == "Llama blocks (kv_heads 2 of 4 heads)");
   CHECK(other.predicted != llama.predicted);
 }
+
+TEST_CASE("params_b of other sizes is told beside what a row leaves open") {
+  Run run = gpt(96, 12288, 96, 2048, 51200, 8);
+  run.model = "GPT";
+  for (const double near : {0.0, 145.0, 175.0, 215.0}) {
+    run.params_b = near;
+    CHECK(odd_sizes(run).empty());
+  }
+  run.params_b = 17.5;
+  CHECK(odd_sizes(run) == "sizes of 175 billion parameters, not 17.5");
+  run.params_b = 250;
+  CHECK(odd_sizes(run) == "sizes of 175 billion parameters, not 250");
+  run.moe = "E8k2s0f14336";
+  CHECK(odd_sizes(run).empty());
+  Run small = gpt(2, 64, 4, 64, 128, 4);
+  small.model = "GPT";
+  small.params_b = 1;
+  CHECK(validate({small}, a100(), 1)[0].assumed == "sizes of 0.000111 billion parameters, not 1");
+}

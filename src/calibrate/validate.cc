@@ -69,6 +69,7 @@ std::string assumed(const Run& run, const Run& laid, const Machines& machines, i
   if (run.recompute == "unknown") parts.push_back("recompute " + recompute_name(way));
   parts.insert(parts.end(), run.usual.begin(), run.usual.end());
   if (const std::string blocks = blocks_of(run).assumed; !blocks.empty()) parts.push_back(blocks);
+  if (const std::string sizes = odd_sizes(run); !sizes.empty()) parts.push_back(sizes);
   if (const std::string profile = assumed_profile(run, machines); !profile.empty())
     parts.push_back(profile);
   return join(parts, ", ");

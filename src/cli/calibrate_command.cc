@@ -174,7 +174,8 @@ cluster::Profile profile_named(FileSystem& fs, const std::string& name, const In
   return cluster::parse_profile(fs.read_file(file), file);
 }
 
-void read_profile(FileSystem& fs, const CalibrateOptions& options, Input& input,
+// `all_runs`: every row was read, so that what they have not is known.
+void read_profile(FileSystem& fs, const CalibrateOptions& options, bool all_runs, Input& input,
                   Diagnostics& diagnostics) {
   std::optional<cluster::Cluster> cluster;
   if (!options.cluster.empty()) {
@@ -184,13 +185,13 @@ void read_profile(FileSystem& fs, const CalibrateOptions& options, Input& input,
     });
   }
   calibrate::name_devices(input.runs, input.machines);
-  if (options.profile.empty() && options.cluster.empty()) {
+  if (options.profile.empty() && options.cluster.empty() && all_runs) {
     if (const cluster::Profile* own = profile_of_rows(input, diagnostics)) input.profile = *own;
   }
   attempt(diagnostics, [&] {
     if (!options.profile.empty()) {
       input.profile = profile_named(fs, options.profile, input);
-    } else if (cluster && (options.runs.empty() || !input.runs.empty())) {
+    } else if (cluster && all_runs) {
       input.profile =
           calibrate::blank_profile(*cluster, software_of(input, options, cluster->device.name));
       input.machines.profiles = {input.profile};
@@ -218,20 +219,21 @@ Input read_input(FileSystem& fs, const CalibrateOptions& options, const Diagnost
   if (options.runs.empty() && options.split_at > 0)
     diagnostics.add("--split-at: divides runs, and there are none; leave it out");
   std::set<std::string> seen;
+  bool all_runs = true;
   for (const std::string& file : options.runs) {
     if (!seen.insert(file).second) {
       diagnostics.add(
           "runs: {} is there twice, and its rows would count as many more; give it once", file);
       continue;
     }
-    attempt(diagnostics, [&] {
+    all_runs &= attempt(diagnostics, [&] {
       for (calibrate::Run& run : calibrate::read_runs(fs, file, published_amendments(fs)))
         input.runs.push_back(std::move(run));
     });
   }
   attempt(diagnostics, [&] {
     input.machines = calibrate::read_machines(fs, data_folder("clusters"));
-    read_profile(fs, options, input, diagnostics);
+    read_profile(fs, options, all_runs, input, diagnostics);
   });
   if (!options.kernels.empty()) {
     attempt(diagnostics, [&] {

@@ -18,6 +18,7 @@ namespace {
 
 void read_overlap(const RequestOptions& options, predict::Request& request,
                   Diagnostics& diagnostics) {
+  request.asked = {options.overlap, options.slowdown};
   simulate::Overlap& overlap = request.options.overlap;
   const std::vector<std::string>& known = simulate::overlap_words();
   for (const std::string& what : options.overlap) {

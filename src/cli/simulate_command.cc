@@ -9,6 +9,7 @@
 #include "predict/advice.h"
 #include "predict/page.h"
 #include "predict/what_if.h"
+#include "predict/without_effect.h"
 #include "trace/chrome_trace.h"
 
 namespace mw::cli {
@@ -60,6 +61,7 @@ Simulated simulate_one(const SimulateOptions& options, const std::string& advice
   made.request = std::move(request);
   const predict::Step step = predict::compile_step(made.request);
   made.prediction = predict::predict(made.request, step);
+  predict::add_without_effect(made.request, step, made.prediction);
   made.advice =
       predict::advise(made.request, made.prediction, step, trials_of(advice, made.prediction));
   made.prediction.suggestions = predict::sentences(made.advice);

@@ -1,7 +1,9 @@
+#include <algorithm>
 #include <memory>
 
 #include <fmt/core.h>
 
+#include "base/error.h"
 #include "base/fs.h"
 #include "base/in_parallel.h"
 #include "base/text.h"
@@ -60,6 +62,27 @@ void check_together(const ValidateOptions& options, Diagnostics& diagnostics) {
     diagnostics.add("--json: prints one list, of --summary or of --ablate; leave one out");
 }
 
+// `all`: without a change, then of each ablation.
+void print(const ValidateOptions& options, const calibrate::Machines& machines,
+           const std::vector<calibrate::Ablation>& ablations,
+           const std::vector<std::vector<calibrate::Comparison>>& all) {
+  const std::vector<calibrate::Comparison>& comparisons = all.front();
+  if (options.orderings) {
+    const std::vector<calibrate::Ordering> orderings = calibrate::orderings(comparisons);
+    fmt::print("{}", options.json ? calibrate::to_json(orderings).dump_pretty()
+                                  : calibrate::to_text(orderings));
+  } else if (options.json) {
+    const Json json = options.ablate    ? json_of(effects(ablations, all))
+                      : options.summary ? calibrate::to_json(calibrate::summaries(comparisons))
+                                        : calibrate::to_json(comparisons);
+    fmt::print("{}", json.dump_pretty());
+  } else {
+    fmt::print("{}{}", calibrate::to_text(comparisons, !options.summary),
+               calibrate::left_out_text(comparisons, machines));
+    if (options.ablate) print_effects(effects(ablations, all));
+  }
+}
+
 void run_validate(const ValidateOptions& options, const Diagnostics& words) {
   FileSystem& fs = posix_fs();
   Diagnostics diagnostics = words;
@@ -79,23 +102,11 @@ void run_validate(const ValidateOptions& options, const Diagnostics& words) {
   for (const calibrate::Ablation& ablation : ablations) changes.push_back(ablation.change);
   const std::vector<std::vector<calibrate::Comparison>> all =
       calibrate::validate(runs, machines, threads, changes);
-  const std::vector<calibrate::Comparison>& comparisons = all.front();
-  if (options.orderings) {
-    const std::vector<calibrate::Ordering> orderings = calibrate::orderings(comparisons);
-    fmt::print("{}", options.json ? calibrate::to_json(orderings).dump_pretty()
-                                  : calibrate::to_text(orderings));
-    return;
-  }
-  if (options.json) {
-    const Json json = options.ablate    ? json_of(effects(ablations, all))
-                      : options.summary ? calibrate::to_json(calibrate::summaries(comparisons))
-                                        : calibrate::to_json(comparisons);
-    fmt::print("{}", json.dump_pretty());
-    return;
-  }
-  fmt::print("{}{}", calibrate::to_text(comparisons, !options.summary),
-             calibrate::left_out_text(comparisons, machines));
-  if (options.ablate) print_effects(effects(ablations, all));
+  print(options, machines, ablations, all);
+  const auto can_be = [](const calibrate::Comparison& c) { return c.reason.empty(); };
+  if (std::none_of(all.front().begin(), all.front().end(), can_be))
+    throw_error("{}:{}: no row can be simulated, this one as {}", file,
+                all.front().front().run.line, all.front().front().reason);
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 #include "base/error.h"
 #include "cli/request_options.h"
 #include "predict/what_if.h"
+#include "predict/without_effect.h"
 
 namespace mw::cli {
 namespace {
@@ -37,7 +38,9 @@ void run_what_if(const WhatIfOptions& options, const Diagnostics& words) {
   diagnostics.throw_if_any();
   const std::vector<predict::WhatIf> rows =
       predict::what_if(request, variations, options.request.gpus);
-  const predict::Prediction base = predict::predict(request);
+  const predict::Step step = predict::compile_step(request);
+  predict::Prediction base = predict::predict(request, step);
+  predict::add_without_effect(request, step, base);
   if (options.json) {
     fmt::print("{}", predict::to_json(request, base, variations, rows).dump_pretty());
   } else {

@@ -170,6 +170,21 @@ pipeline::ScheduleRequest schedule_request(const Plan& plan) {
   return request;
 }
 
+std::vector<std::string> drop_options(Plan& plan, const pipeline::ScheduleKind& kind) {
+  std::vector<std::string> dropped;
+  const auto drop = [&](const char* key, bool has, auto& option) {
+    if (has || option == std::decay_t<decltype(option)>{}) return;
+    option = {};
+    dropped.emplace_back(key);
+  };
+  drop("group", kind.options.group, plan.group);
+  drop("pairs", kind.options.pairs, plan.pairs);
+  drop("slices", kind.options.slices, plan.slices);
+  drop("memory_limit", kind.options.memory_limit, plan.memory_limit);
+  drop("costs", kind.options.costs, plan.costs);
+  return dropped;
+}
+
 Plan base_plan(const Plan& plan) {
   Plan base;
   base.dp = plan.dp;

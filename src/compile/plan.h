@@ -154,6 +154,8 @@ std::string short_form(const Plan& plan);
 
 // What the plan asks of its schedule.
 pipeline::ScheduleRequest schedule_request(const Plan& plan);
+// Takes out of the plan what only other kinds have an option for; the keys of what was set.
+std::vector<std::string> drop_options(Plan& plan, const pipeline::ScheduleKind& kind);
 
 // The plan whose losses this plan's must equal bit for bit: same dp, tp, sp, microbatch size and
 // grad_reduce, but one stage, no ZeRO, no recompute.

@@ -510,7 +510,7 @@ Json to_json(const Plan& plan) {
   json["microbatches"] = plan.microbatches;
   json["zero"] = plan.zero;
   json["recompute"] = name_of(kRecompute, plan.recompute);
-  json["grad_reduce"] = name_of(kGradReduce, plan.effective_grad_reduce());
+  if (plan.grad_reduce) json["grad_reduce"] = name_of(kGradReduce, *plan.grad_reduce);
   if (plan.bucket_mb != Plan().bucket_mb) json["bucket_mb"] = plan.bucket_mb;
   if (plan.prefetch_mb != Plan().prefetch_mb) json["prefetch_mb"] = plan.prefetch_mb;
   if (!plan.layers.empty()) json["layers"] = Json::list(plan.layers);

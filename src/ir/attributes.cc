@@ -73,9 +73,14 @@ template <typename F, typename A = NormAttrs>
 void fields(const NormAttrs*, F& f) {
   f("epsilon", &A::epsilon);
 }
+template <typename F, typename A = RopeScaling>
+void fields(const RopeScaling*, F& f) {
+  f("factor", &A::factor), f.optional("low_turns", &A::low_turns);
+  f.optional("high_turns", &A::high_turns), f.optional("positions", &A::positions);
+}
 template <typename F, typename A = RopeAttrs>
 void fields(const RopeAttrs*, F& f) {
-  f("theta", &A::theta), f("head_dim", &A::head_dim);
+  f("theta", &A::theta), f("head_dim", &A::head_dim), f.optional("scaling", &A::scaling);
 }
 template <typename F, typename A = ShardOffset>
 void fields(const ShardOffset*, F& f) {

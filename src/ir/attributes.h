@@ -95,9 +95,18 @@ struct NormAttrs {
   double epsilon = 1e-5;
   friend bool operator==(const NormAttrs&, const NormAttrs&) = default;
 };
+// The angles of pairs that turn slowly are divided by `factor`: of those that turn less than
+// low_turns times in `positions` positions, of those up to high_turns in part. No positions: of
+// all pairs. transformers' rope_type "llama3" and "linear".
+struct RopeScaling {
+  double factor = 1, low_turns = 0, high_turns = 0;
+  int64_t positions = 0;
+  friend bool operator==(const RopeScaling&, const RopeScaling&) = default;
+};
 struct RopeAttrs {
   double theta = 10000;
   int64_t head_dim = 0;
+  RopeScaling scaling;
   friend bool operator==(const RopeAttrs&, const RopeAttrs&) = default;
 };
 // Where a shard's first index lies in the global dimension. The partitioner writes it for ops whose

@@ -26,7 +26,7 @@ inline Attributes random_attributes(std::mt19937& rng) {
     case 8: return ConvAttrs{{1, 2}, {number(2), 0}, {28, 28}};
     case 9: return GeluAttrs{number(2) == 1};
     case 10: return NormAttrs{1e-5};
-    case 11: return RopeAttrs{500000, 64};
+    case 11: return RopeAttrs{500000, 64, {8, 1, 4, 8192}};
     case 12:
       return AttentionAttrs{real(),     number(2) == 1, true,   0.1,
                             "h.0.attn", offset,         offset, number(64)};

@@ -1,6 +1,8 @@
 #include "kernels/rope.h"
 
+#include <algorithm>
 #include <cmath>
+#include <numbers>
 
 #include "kernels/vec_math.h"
 
@@ -35,6 +37,23 @@ void rope_inverse_frequencies(double theta, int64_t D, float* inv_freq) {
   for (int64_t i = 0; i < D / 2; ++i) {
     const float exponent = static_cast<float>(2 * i) / static_cast<float>(D);
     inv_freq[i] = 1.0f / std::pow(static_cast<float>(theta), exponent);
+  }
+}
+
+void scale_rope_frequencies(double factor, double low_turns, double high_turns, int64_t positions,
+                            int64_t D, float* inv_freq) {
+  for (int64_t i = 0; i < D / 2; ++i) {
+    const float slow = inv_freq[i] / static_cast<float>(factor);
+    if (positions == 0) {
+      inv_freq[i] = slow;
+      continue;
+    }
+    const float length = static_cast<float>(2 * std::numbers::pi) / inv_freq[i];  // of a turn
+    const float turns = static_cast<float>(positions) / length;
+    const float share = std::clamp(
+        (turns - static_cast<float>(low_turns)) / static_cast<float>(high_turns - low_turns), 0.0f,
+        1.0f);
+    inv_freq[i] = (1 - share) * slow + share * inv_freq[i];
   }
 }
 

@@ -10,6 +10,11 @@ namespace mw::kernels {
 
 // inv_freq[i] = 1 / theta^(2i/D), i < D/2, in fp32 as transformers computes it.
 void rope_inverse_frequencies(double theta, int64_t D, float* inv_freq);
+// Divides those by `factor` that turn less than low_turns times in `positions` positions, those
+// between low_turns and high_turns in part, in fp32 as transformers' rope_type "llama3". positions
+// 0: all ("linear"). REQUIRES: low_turns < high_turns, or no positions.
+void scale_rope_frequencies(double factor, double low_turns, double high_turns, int64_t positions,
+                            int64_t D, float* inv_freq);
 
 // cos and sin of position * inv_freq, [R, D/2]; the angle is an fp32 product.
 // REQUIRES: positions and inv_freq in (-2^31, 2^31) and [0, 1].

@@ -44,6 +44,29 @@ TEST_CASE("the rope table is the cosine and sine of an fp32 angle") {
   CHECK(worst_error(table.sin, sin, 1e-30) < 6.1e-8);
 }
 
+TEST_CASE("slow pairs are slowed down, those between in part, fast ones not") {
+  const int64_t D = 64;
+  Floats plain(D / 2), scaled(D / 2), linear(D / 2);
+  for (Floats* f : {&plain, &scaled, &linear}) rope_inverse_frequencies(500000, D, f->data());
+  scale_rope_frequencies(8, 1, 4, 8192, D, scaled.data());
+  scale_rope_frequencies(8, 0, 0, 0, D, linear.data());
+  int fast = 0, slow = 0;
+  for (size_t i = 0; i < plain.size(); ++i) {
+    const double turns = 8192 * static_cast<double>(plain[i]) / 6.283185307179586;
+    const double ratio = static_cast<double>(scaled[i] / plain[i]);
+    CHECK(linear[i] == plain[i] / 8);
+    CHECK(ratio == mw::test::close_to(turns > 4   ? 1
+                                      : turns < 1 ? 0.125
+                                                  : 0.125 + 0.875 * (turns - 1) / 3)
+                       .epsilon(1e-5));
+    fast += turns > 4;
+    slow += turns < 1;
+  }
+  CHECK(fast + slow < D / 2);
+  CHECK(fast > 0);
+  CHECK(slow > 0);
+}
+
 TEST_CASE("rope turns the two halves of every head inside a fused array, and back") {
   const int64_t R = static_cast<int64_t>(kPositions.size()), H = 3, D = 20;
   const int64_t stride = 2 * H * D + 7;

@@ -57,13 +57,15 @@ double dropout(JsonReader& reader, std::string_view key, double fallback) {
   return rate;
 }
 
-// "1, 2, 4 or 8": the divisors of n, or the eight largest ones.
-std::string divisor_text(int64_t n) {
+// "1, 2, 4 or 8": all, or the eight that are nearest to `near` in their order. REQUIRES: they rise.
+std::string nearest_text(const std::vector<int64_t>& all, int64_t near) {
   constexpr size_t kMost = 8;
-  const std::vector<int64_t> all = divisors(n);
+  const auto above =
+      static_cast<size_t>(std::upper_bound(all.begin(), all.end(), near) - all.begin());
+  const size_t most = std::min(all.size(), kMost);
+  const size_t begin = std::min(above - std::min(above, most / 2), all.size() - most);
   std::vector<std::string> found;
-  for (size_t i = all.size() - std::min(all.size(), kMost); i < all.size(); ++i)
-    found.push_back(std::to_string(all[i]));
+  for (size_t i = begin; i < begin + most; ++i) found.push_back(std::to_string(all[i]));
   if (found.size() == 1) return found[0];
   const std::string last = found.back();
   found.pop_back();
@@ -75,7 +77,7 @@ void must_divide(JsonReader& reader, std::string_view divisor_key, int64_t divis
                  std::string_view key, int64_t value) {
   if (divisor < 1 || value < 1 || value % divisor == 0) return;
   reader.fail(divisor_key, "must divide {}={}, is {}; use {}", key, value, divisor,
-              divisor_text(value));
+              nearest_text(divisors(value), divisor));
 }
 
 // Keys that nobody asked for are usual in these files (a tokenizer's, a trainer's); one that is
@@ -123,21 +125,41 @@ void read_gpt2(JsonReader& reader, ModelConfig& config) {
                 "scale_attn_weights", "scale_attn_by_inverse_layer_idx", "add_cross_attention"});
 }
 
+// Types that are computed are read in full, of others the name: time and memory are the same.
+void read_rope_scaling(JsonReader& reader, ModelConfig& config) {
+  constexpr std::array<std::string_view, 6> kTypes = {"default", "linear", "llama3",
+                                                      "dynamic", "yarn",   "longrope"};
+  const std::string type =
+      reader.choice_or(reader.has("type") ? "type" : "rope_type", "default", kTypes);
+  ir::RopeScaling& scaling = config.rope_scaling;
+  if (type == "linear" || type == "llama3") {
+    scaling.factor = reader.number("factor", {.min = 1});
+  } else if (type != "default") {
+    config.rope_type = type;
+  }
+  if (type != "llama3") return;
+  scaling.low_turns = reader.number("low_freq_factor", {.min = 0});
+  scaling.high_turns = reader.number("high_freq_factor", {.min = 0});
+  scaling.positions = reader.integer("original_max_position_embeddings", {.min = 1});
+  if (scaling.low_turns >= scaling.high_turns) {
+    reader.fail("low_freq_factor", "must be below high_freq_factor={:g}, is {:g}",
+                scaling.high_turns, scaling.low_turns);
+  }
+}
+
 // Either rope_theta and rope_scaling (transformers 4) or rope_parameters (5).
-double rope_theta(JsonReader& reader) {
-  constexpr std::array<std::string_view, 1> kTypes = {"default"};
+void read_rope(JsonReader& reader, ModelConfig& config) {
   const JsonReader::NumberRange range{.min = 1};
-  double theta = reader.number_or("rope_theta", 10000, range);
+  config.rope_theta = reader.number_or("rope_theta", 10000, range);
   if (reader.has("rope_parameters")) {
     JsonReader parameters = reader.object("rope_parameters");
-    theta = parameters.number_or("rope_theta", theta, range);
-    parameters.choice_or("rope_type", "default", kTypes);
+    config.rope_theta = parameters.number_or("rope_theta", config.rope_theta, range);
+    read_rope_scaling(parameters, config);
   }
   if (reader.has("rope_scaling")) {
     JsonReader scaling = reader.object("rope_scaling");
-    scaling.choice_or(scaling.has("type") ? "type" : "rope_type", "default", kTypes);
+    read_rope_scaling(scaling, config);
   }
-  return theta;
 }
 
 // What the configs of all models with Llama's blocks say.
@@ -158,17 +180,30 @@ void read_blocks(JsonReader& reader, ModelConfig& config) {
   config.attention_bias = reader.boolean_or("attention_bias", false);
 }
 
+// A head's share of the width, which rotary embedding turns by halves.
+void divide_into_heads(JsonReader& reader, ModelConfig& config) {
+  const int64_t width = config.hidden_size;
+  if (config.heads < 1 || width < 1) return;
+  config.head_dim = width / config.heads;
+  if (width % config.heads == 0 && config.head_dim % 2 == 0) return;
+  if (width % 2 != 0) {
+    reader.fail("hidden_size", "must be even for rotary embedding, is {}", width);
+    return;
+  }
+  reader.fail("num_attention_heads",
+              "must divide hidden_size={} into heads of an even size for rotary embedding, is {}; "
+              "use {}",
+              width, config.heads, nearest_text(divisors(width / 2), config.heads));
+}
+
 void read_head_dim(JsonReader& reader, ModelConfig& config) {
   if (reader.has("head_dim")) {
     config.head_dim =
         bounded(reader, "head_dim", reader.integer("head_dim", {.min = 2}), kMostHeads);
+    if (config.head_dim % 2 != 0)
+      reader.fail("head_dim", "must be even for rotary embedding, is {}", config.head_dim);
   } else {
-    must_divide(reader, "num_attention_heads", config.heads, "hidden_size", config.hidden_size);
-    config.head_dim = config.heads > 0 ? config.hidden_size / config.heads : 0;
-  }
-  if (config.head_dim % 2 != 0) {
-    reader.fail(reader.has("head_dim") ? "head_dim" : "num_attention_heads",
-                "must make an even head size for rotary embedding, makes {}", config.head_dim);
+    divide_into_heads(reader, config);
   }
   must_divide(reader, "num_key_value_heads", config.kv_heads, "num_attention_heads", config.heads);
 }
@@ -176,7 +211,7 @@ void read_head_dim(JsonReader& reader, ModelConfig& config) {
 void read_llama(JsonReader& reader, ModelConfig& config) {
   read_blocks(reader, config);
   config.mlp_bias = reader.boolean_or("mlp_bias", false);
-  config.rope_theta = rope_theta(reader);
+  read_rope(reader, config);
   read_head_dim(reader, config);
   report_slips(reader, {"model_type", "vocab_size", "max_position_embeddings", "hidden_size",
                         "num_hidden_layers", "num_attention_heads", "num_key_value_heads",
@@ -292,6 +327,7 @@ std::string ModelConfig::only_simulated() const {
   if (mixture.experts > 0) return "a mixture of experts";
   if (latent.kv_rank > 0) return "latent attention";
   if (window > 0) return "attention with a window";
+  if (!rope_type.empty()) return fmt::format("rope_type \"{}\"", rope_type);
   return "";
 }
 

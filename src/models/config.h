@@ -6,6 +6,8 @@
 #include <string>
 #include <string_view>
 
+#include "ir/attributes.h"
+
 namespace mw::models {
 
 enum class Family : uint8_t { kGpt2, kLlama };
@@ -51,9 +53,11 @@ struct ModelConfig {
   bool tie_word_embeddings = true;
   double embedding_dropout = 0, residual_dropout = 0, attention_dropout = 0;
 
-  bool scale_attention = true;                    // GPT-2: by 1/sqrt(head_dim)
-  bool scale_attention_by_layer = false;          // GPT-2: and by 1/(layer + 1)
-  double rope_theta = 10000;                      // Llama
+  bool scale_attention = true;            // GPT-2: by 1/sqrt(head_dim)
+  bool scale_attention_by_layer = false;  // GPT-2: and by 1/(layer + 1)
+  double rope_theta = 10000;              // Llama
+  ir::RopeScaling rope_scaling;
+  std::string rope_type;  // one that nothing is computed of: "yarn"; "" for those of rope_scaling
   bool attention_bias = false, mlp_bias = false;  // Llama; GPT-2 always has biases
   bool normed_heads = false;                      // queries and keys are normed by head (Qwen3)
   int64_t window = 0;  // every other layer from the first attends to so many keys; 0: none does

@@ -1,6 +1,7 @@
 #include "models/config.h"
 
 #include <doctest/doctest.h>
+#include <fmt/core.h>
 
 #include "base/error.h"
 #include "base/fs.h"
@@ -69,10 +70,31 @@ TEST_CASE("rope_theta is read from where transformers 4 and 5 write it") {
             with(kLlama, R"("rope_parameters": {"rope_theta": 500000.0, "rope_type": "default"})"),
             "")
             .rope_theta == 500000);
-  CHECK(message_of(with(kLlama, R"("rope_parameters": {"rope_type": "llama3"})")) ==
-        R"(models/x.json: rope_parameters.rope_type: must be "default", is "llama3")");
-  CHECK(message_of(with(kLlama, R"("rope_scaling": {"type": "linear", "factor": 2.0})")) ==
-        R"(models/x.json: rope_scaling.type: must be "default", is "linear")");
+}
+
+TEST_CASE("scaling of rotary positions is read, or named where nothing is computed of it") {
+  const auto scaling = [](const char* text) { return parse_config(with(kLlama, text), ""); };
+  const ModelConfig llama3 = scaling(
+      R"("rope_scaling": {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+         "original_max_position_embeddings": 8192, "rope_type": "llama3"})");
+  CHECK(llama3.rope_scaling == ir::RopeScaling{8, 1, 4, 8192});
+  CHECK(llama3.only_simulated() == "");
+  const ModelConfig linear =
+      scaling(R"("rope_parameters": {"rope_theta": 5000, "rope_type": "linear", "factor": 2.0})");
+  CHECK(linear.rope_scaling == ir::RopeScaling{2, 0, 0, 0});
+  CHECK(linear.rope_theta == 5000);
+  const ModelConfig yarn = scaling(R"("rope_scaling": {"type": "yarn", "factor": 4.0})");
+  CHECK(yarn.rope_scaling == ir::RopeScaling());
+  CHECK(yarn.only_simulated() == "rope_type \"yarn\"");
+  CHECK(message_of(with(kLlama, R"("rope_scaling": {"rope_type": "llama3", "factor": 0.5,
+                                    "low_freq_factor": 4, "high_freq_factor": 1})")) ==
+        "models/x.json: rope_scaling.factor: must be a number of at least 1, is 0.5\n"
+        "models/x.json: rope_scaling.original_max_position_embeddings: is missing; must be an "
+        "integer of at least 1\n"
+        "models/x.json: rope_scaling.low_freq_factor: must be below high_freq_factor=1, is 4");
+  CHECK(
+      message_of(with(kLlama, R"("rope_parameters": {"rope_type": "lama3"})")) ==
+      R"(models/x.json: rope_parameters.rope_type: must be "default", "linear", "llama3", "dynamic", "yarn" or "longrope", is "lama3", did you mean 'llama3'?)");
 }
 
 TEST_CASE("keys that do not concern training are ignored") {
@@ -144,21 +166,33 @@ models/x.json: n_head: must divide n_embd=64, is 5; use 1, 2, 4, 8, 16, 32 or 64
 models/x.json: tie_word_embedding: is no key of a gpt2 config, did you mean 'tie_word_embeddings'?)");
 }
 
+TEST_CASE("of heads that divide, those nearest to the number are told, of an even size") {
+  const auto said = [](int width, int heads) {
+    return message_of(fmt::format(
+        R"({{"model_type": "llama", "vocab_size": 256, "max_position_embeddings": 64, "hidden_size": {},
+        "intermediate_size": 160, "num_hidden_layers": 2, "num_attention_heads": {}}})",
+        width, heads));
+  };
+  const std::string begin = "models/x.json: num_attention_heads: must divide hidden_size=";
+  const std::string middle = " into heads of an even size for rotary embedding, is ";
+  CHECK(said(24, 5) == begin + "24" + middle + "5; use 1, 2, 3, 4, 6 or 12");
+  CHECK(said(24, 8) == begin + "24" + middle + "8; use 1, 2, 3, 4, 6 or 12");
+  CHECK(said(4096, 31) == begin + "4096" + middle + "31; use 2, 4, 8, 16, 32, 64, 128 or 256");
+  for (const int heads : {2, 4, 8, 16, 32, 64, 128, 256}) CHECK(said(4096, heads) == "no error");
+}
+
 TEST_CASE("heads that do not fit a Llama config are reported with those that do") {
   CHECK(
       message_of(with(kLlama, R"("num_key_value_heads": 3)")) ==
       "models/x.json: num_key_value_heads: must divide num_attention_heads=4, is 3; use 1, 2 or 4");
   CHECK(message_of(with(kLlama, R"("head_dim": 7)")) ==
-        "models/x.json: head_dim: must make an even head size for rotary embedding, makes 7");
+        "models/x.json: head_dim: must be even for rotary embedding, is 7");
   CHECK(message_of(with(kLlama, R"("head_dim": 24)")) == "no error");
   CHECK(
       message_of(
           R"({"model_type": "llama", "vocab_size": 256, "max_position_embeddings": 64, "hidden_size": 63,
         "intermediate_size": 160, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_head": 2})") ==
-      "models/x.json: num_attention_heads: must divide hidden_size=63, is 4; use 1, 3, 7, 9, 21 or "
-      "63\n"
-      "models/x.json: num_attention_heads: must make an even head size for rotary embedding, makes "
-      "15\n"
+      "models/x.json: hidden_size: must be even for rotary embedding, is 63\n"
       "models/x.json: num_key_value_head: is no key of a llama config, did you mean "
       "'num_key_value_heads'?");
 }

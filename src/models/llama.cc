@@ -37,8 +37,10 @@ class Llama {
 
   ir::Module build() {
     const bool latent = config_.latent.kv_rank > 0;
-    const auto table = net_.ops().rope_table(inputs_.positions_BS, config_.rope_theta,
-                                             latent ? config_.latent.rope_dim : config_.head_dim);
+    const auto table = net_.ops().rope_table(
+        inputs_.positions_BS,
+        {config_.rope_theta, latent ? config_.latent.rope_dim : config_.head_dim,
+         config_.rope_scaling});
     rope_.cos = net_.annotate(table.cos, "rope.cos", {"batch", "attn_seq", ""});
     rope_.sin = net_.annotate(table.sin, "rope.sin", {"batch", "attn_seq", ""});
 

@@ -133,8 +133,8 @@ ValueId Builder::rms_norm(ValueId x_BSD, ValueId gamma_D, double epsilon) {
   return emit1(OpKind::kRmsNorm, ir::NormAttrs{epsilon}, {x_BSD, gamma_D});
 }
 
-Builder::RopeTable Builder::rope_table(ValueId positions_BS, double theta, int64_t head_dim) {
-  const ValueIds table = emit(OpKind::kRopeTable, ir::RopeAttrs{theta, head_dim}, {positions_BS});
+Builder::RopeTable Builder::rope_table(ValueId positions_BS, const ir::RopeAttrs& attrs) {
+  const ValueIds table = emit(OpKind::kRopeTable, attrs, {positions_BS});
   return {table[0], table[1]};
 }
 

@@ -70,7 +70,7 @@ class Builder {
   struct RopeTable {
     ValueId cos, sin;
   };  // each f32 [B, S, head_dim / 2]
-  RopeTable rope_table(ValueId positions_BS, double theta, int64_t head_dim);
+  RopeTable rope_table(ValueId positions_BS, const ir::RopeAttrs& attrs);
   ValueId rope(ValueId x_BSHD, RopeTable table);
   // The sample ids are read only with dropout > 0, together with the i64 scalars seed and step.
   struct Random {

@@ -219,7 +219,7 @@ TEST_CASE("errors of attention and rope say what must fit what") {
   CHECK(
       error_of(K::kAttention, attrs, {"f32[2,3,3,4,2]", "i32[2,3]", "i64[]", "i64[]", "i64[3]"}) ==
       "attention: sample_ids i64[3] must be i64[2], one a sample");
-  CHECK(error_of(K::kRopeTable, ir::RopeAttrs{10000, 3}, {"i32[2,3]"}) ==
+  CHECK(error_of(K::kRopeTable, ir::RopeAttrs{10000, 3, {}}, {"i32[2,3]"}) ==
         "rope_table: head_dim 3 must be even and positive");
   CHECK(error_of(K::kRope, ir::NoAttrs{}, {"f32[2,3,2,4]", "f32[2,3,4]", "f32[2,3,2]"}) ==
         "rope: cos f32[2,3,4] must be f32[2,3,2], batch, sequence and half the head dimension of x "

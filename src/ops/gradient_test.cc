@@ -130,7 +130,7 @@ TEST_CASE("rope's gradient turns back: with a table of true angles it is the inv
   Builder b(graph);
   const ValueId x = graph.add_input(test::parse_type("f32[2,3,2,4]"), "x");
   const ValueId positions = graph.add_input(test::parse_type("i32[2,3]"), "positions");
-  const Builder::RopeTable table = b.rope_table(positions, 10000, 4);
+  const Builder::RopeTable table = b.rope_table(positions, {10000, 4, {}});
   const ValueId y = b.rope(x, table);
   const ValueId back = b.emit1(ir::OpKind::kRopeGrad, ir::NoAttrs{}, {y, table.cos, table.sin});
   const std::vector<Tensor> values = interpret(

@@ -146,14 +146,26 @@ bool attention_grad(const Call& call) {
   return true;
 }
 
+// What is left of a frequency.
+double scaled(double frequency, const ir::RopeScaling& scaling) {
+  const double slow = frequency / scaling.factor;
+  if (scaling.positions == 0) return slow;
+  const double turns = static_cast<double>(scaling.positions) * frequency / (2 * std::numbers::pi);
+  if (turns <= scaling.low_turns) return slow;
+  if (turns >= scaling.high_turns) return frequency;
+  const double share = (turns - scaling.low_turns) / (scaling.high_turns - scaling.low_turns);
+  return (1 - share) * slow + share * frequency;
+}
+
 bool rope_table(const Call& call) {
   const ir::RopeAttrs& attrs = call.op.as<ir::RopeAttrs>();
   const int64_t half = attrs.head_dim / 2;
   for (size_t i = 0; i < call.out().size(); ++i) {
     const int64_t element = static_cast<int64_t>(i) % half;
     const double position = call.in(0)[i / static_cast<size_t>(half)];
-    const double angle = position * std::pow(attrs.theta, -2.0 * static_cast<double>(element) /
-                                                              static_cast<double>(attrs.head_dim));
+    const double frequency = std::pow(
+        attrs.theta, -2.0 * static_cast<double>(element) / static_cast<double>(attrs.head_dim));
+    const double angle = position * scaled(frequency, attrs.scaling);
     call.out(0)[i] = std::cos(angle);
     call.out(1)[i] = std::sin(angle);
   }

@@ -110,7 +110,8 @@ void add_attention(Examples& e) {
   const std::string positions = "i32[2,3] positions", out = "f32[2,3,4,2]", lse = "f32[2,4,3]";
   const std::string qkv = "f32[2,3,3,4,2]", kv = "f32[2,3,2,2]", scalar = "i64[] below 9",
                     ids = "i64[2] below 9";
-  e.push_back({K::kRopeTable, ir::RopeAttrs{10000, 4}, {positions}});
+  e.push_back({K::kRopeTable, ir::RopeAttrs{10000, 4, {}}, {positions}});
+  e.push_back({K::kRopeTable, ir::RopeAttrs{10000, 8, {8, 0.5, 3, 16}}, {positions}});
   e.push_back({K::kRope, ir::NoAttrs{}, {"f32[2,3,2,4]", "f32[2,3,2]", "f32[2,3,2]"}});
   e.push_back({K::kRopeGrad, ir::NoAttrs{}, {"f32[2,3,2,4]", "f32[2,3,2]", "f32[2,3,2]"}});
   for (const bool causal : {true, false}) {

@@ -1,6 +1,6 @@
 // Rotary position embedding [Su et al. 2021] in the half-split order of Hugging Face's Llama:
 // element i of the first half of a head turns with element i of the second. cos and sin are [B, S,
-// head_dim/2] of position * theta^(-2i/head_dim).
+// head_dim/2] of position * theta^(-2i/head_dim), slower where RopeAttrs::scaling says so.
 #include "ops/builder.h"
 #include "ops/family.h"
 
@@ -17,6 +17,12 @@ TypeList infer_table(const ir::Op& op, Types operands, Types) {
   const int64_t head_dim = op.as<RopeAttrs>().head_dim;
   if (head_dim < 2 || head_dim % 2 != 0)
     reject(op, "head_dim {} must be even and positive", head_dim);
+  const ir::RopeScaling& scaling = op.as<RopeAttrs>().scaling;
+  if (!(scaling.factor > 0)) reject(op, "factor {} must be positive", scaling.factor);
+  if (scaling.positions > 0 && !(scaling.low_turns < scaling.high_turns)) {
+    reject(op, "low_turns {} must be less than high_turns {}", scaling.low_turns,
+           scaling.high_turns);
+  }
   const ir::TensorType table{DType::kF32, {operands[0].dims[0], operands[0].dims[1], head_dim / 2}};
   return {table, table};
 }

@@ -239,6 +239,7 @@ class StepChecker {
     std::set<Message> made, received;
     std::map<StageCopy, bool> reduced;
     std::map<StageCopy, bool> whole;  // of the stages whose weights the row gathers at all
+    std::set<StageCopy> lacking;      // told at the first action of several that need one gather
     for (const Step& step : steps_[rank]) {
       if (step.kind == StepKind::kUnshard || step.kind == StepKind::kReshard)
         whole[copy_of(step.action)] = false;
@@ -248,7 +249,8 @@ class StepChecker {
       const Place here{rank, i};
       switch (step.kind) {
         case StepKind::kCompute:
-          if (const auto it = whole.find(copy_of(step.action)); it != whole.end() && !it->second)
+          if (const auto it = whole.find(copy_of(step.action));
+              it != whole.end() && !it->second && lacking.insert(it->first).second)
             complain(here, "needs its stage's weights, which UNSHARD has not gathered before it");
           collect_compute(here, made, received, reduced);
           break;
@@ -267,6 +269,7 @@ class StepChecker {
         case StepKind::kReshard: {
           check_host(here);
           bool& gathered = whole[copy_of(step.action)];
+          lacking.erase(copy_of(step.action));
           const bool gathers = step.kind == StepKind::kUnshard;
           if (gathered == gathers)
             complain(here, gathers ? "comes while the weights are gathered"

@@ -80,6 +80,13 @@ TEST_CASE("gathers and reductions of an order without messages are held to the s
            {"0UNSHARD,0F0,0B0\n1F0,1UNSHARD,1B0\n",
             "s.csv: rank 1 step 0 (1F0) needs its stage's weights, which UNSHARD has not gathered "
             "before it"},
+           // Once for all that one gather is missing to.
+           {"0F0,0B0,0F1,0B1,0UNSHARD,0F2,0B2,0RESHARD,0F3,0B3\n"
+            "1F0,1B0,1F1,1B1,1F2,1B2,1F3,1B3\n",
+            "s.csv: rank 0 step 0 (0F0) needs its stage's weights, which UNSHARD has not gathered "
+            "before it\n"
+            "s.csv: rank 0 step 8 (0F3) needs its stage's weights, which UNSHARD has not gathered "
+            "before it"},
            {"0F0,0B0,1REDUCE_GRAD\n1F0,1B0\n",
             "s.csv: rank 0 step 2 (1REDUCE_GRAD) is of a stage that this rank does not host\n"
             "s.csv: rank 0 step 1 (0B0) is the last of a stage whose gradients no REDUCE_GRAD "

@@ -358,6 +358,8 @@ ParsedSchedule parse_schedule(const std::string& text, const std::string& file) 
   Diagnostics diagnostics;
   std::vector<std::string_view> lines = split_lines(without_bom(text));
   while (!lines.empty() && trim(lines.back()).empty()) lines.pop_back();
+  constexpr int64_t kMostTold = 16;  // one slip is often in every cell
+  int64_t wrong_cells = 0;
   for (size_t l = 0; l < lines.size(); ++l) {
     std::vector<Action>& actions = parsed.schedule.ranks.emplace_back();
     std::vector<Step>& steps = parsed.steps.emplace_back();
@@ -365,13 +367,15 @@ ParsedSchedule parse_schedule(const std::string& text, const std::string& file) 
     for (size_t c = 0; c < cells.size(); ++c) {
       const std::string_view cell = trim(cells[c]);
       const std::string wrong = parse_cell(cell, actions, steps);
-      if (wrong.empty()) continue;
+      if (wrong.empty() || ++wrong_cells > kMostTold) continue;
       diagnostics.add("{}:{}: cell {} is '{}'; {}", file, l + 1, c + 1, printable(clipped(cell)),
                       wrong);
     }
     if (actions.empty() && diagnostics.empty())
       diagnostics.add("{}:{}: rank {} has no F, I, W or B; leave the line out", file, l + 1, l);
   }
+  if (wrong_cells > kMostTold)
+    diagnostics.add("{}: {} more cells are of no such form", file, wrong_cells - kMostTold);
   if (lines.empty()) diagnostics.add("{}: is empty; it must have one line a rank", file);
   diagnostics.throw_if_any();
 

@@ -372,6 +372,12 @@ TEST_CASE("CSV cells that are no actions are reported together") {
     CHECK(mw::test::thrown_by([&] { parse_csv("0F0,0B0," + cell, "s.csv"); }) ==
           "s.csv:1: cell 3 is '" + cell + "'" + rest);
   }
+  // A slip that is in all cells is told of a few.
+  std::string lower;
+  for (int rank = 0; rank < 4; ++rank) lower += "0f0,0f1,0f2,0b0,0b1,0b2\n";
+  const std::string many = mw::test::thrown_by([&] { parse_csv(lower, "s.csv"); });
+  CHECK(std::count(many.begin(), many.end(), '\n') == 16);
+  CHECK(many.ends_with("\ns.csv: 8 more cells are of no such form"));
   CHECK(mw::test::thrown_by([] { parse_csv("", "s.csv"); }) ==
         "s.csv: is empty; it must have one line a rank");
   CHECK(mw::test::thrown_by([] { parse_csv("\n \n", "s.csv"); }) ==

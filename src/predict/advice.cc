@@ -168,7 +168,9 @@ class Advisor {
       try {
         const Request other = changed(quick_, settings);
         if (!lacks_no_more(other.cluster.stack, other.plan, quick_.plan)) continue;
-        add(settings_text(settings), predict(other), compile::short_form(other.plan));
+        const std::string followed = followers(quick_.plan, other.plan, settings);
+        add(settings_text(settings) + (followed.empty() ? "" : " (" + followed + ")"),
+            predict(other), compile::short_form(other.plan));
       } catch (const Error&) {
         ++report_.tried;  // such a plan cannot be
       }

@@ -48,23 +48,14 @@ std::string text_of(const Plan& now, const Change& change) {
   return join(parts, ",");
 }
 
-// Without the options of the plan's own kind.
+// Without the options that the kind does not have.
 Change with_kind(const Plan& plan, const char* kind) {
   Change made{plan, fmt::format("schedule={}{}", kind, plan.chunks > 1 ? ",chunks=1" : "")};
   made.plan.schedule = kind;
   made.plan.written = {};
   made.plan.chunks = 1;
-  std::vector<std::string> dropped;
-  const auto drop = [&](const char* name, auto& option) {
-    if (option == std::decay_t<decltype(option)>{}) return;
-    option = {};
-    dropped.emplace_back(name);
-  };
-  drop("group", made.plan.group);
-  drop("pairs", made.plan.pairs);
-  drop("slices", made.plan.slices);
-  drop("memory_limit", made.plan.memory_limit);
-  drop("costs", made.plan.costs);
+  const std::vector<std::string> dropped =
+      compile::drop_options(made.plan, pipeline::kind_of(kind));
   if (!dropped.empty()) made.kind += fmt::format(" (without {})", join(dropped, ", "));
   return made;
 }

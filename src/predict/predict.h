@@ -17,6 +17,11 @@
 
 namespace mw::predict {
 
+// Words of --overlap and --slowdown, in their order.
+struct Asked {
+  std::vector<std::string> overlap, slowdown;
+};
+
 struct Request {
   models::ModelConfig model;
   cluster::Cluster cluster;
@@ -24,7 +29,8 @@ struct Request {
   int64_t global_batch = 1;  // sequences of a step
   int64_t seq_len = 1;
   DType precision = DType::kBF16;  // of weights and activations; f32, bf16 or f16 (with fp8 bf16)
-  simulate::Options options;
+  simulate::Options options;       // the profile's, with what is asked for
+  Asked asked;
 };
 
 struct StageMemory {

@@ -118,35 +118,56 @@ void scale(cluster::Cluster& cluster, const std::string& key, double factor) {
   }
 }
 
+bool is_unset(const Settings& settings, const std::string& key) {
+  return std::none_of(settings.begin(), settings.end(),
+                      [&](const auto& setting) { return setting.first == key; });
+}
+
 // What the plan's own schedule is called here, where a file has it.
 constexpr const char* kOwnFile = "the plan's own.csv";
 
-// The plan with keys of its short form set. Chunks and schedule follow each other where only one of
-// the two is given, as in a plan that is written anew.
+// Whether the plan's stages a rank are a choice, and not all that its schedule takes.
+bool chooses_chunks(const compile::Plan& plan) {
+  const pipeline::ChunkRange& chunks = pipeline::kind_of(plan.schedule).chunks;
+  return plan.written ? plan.chunks > 1 : chunks.least != chunks.most;
+}
+
+// The kind that the plan has with these settings: its own, or the one that this comes to with as
+// many stages a rank, where it is not named.
+const pipeline::ScheduleKind& kind_under(const compile::Plan& plan,
+                                         const std::map<std::string, std::string>& given) {
+  const pipeline::ScheduleKind& own = pipeline::kind_of(plan.schedule);
+  if (const auto named = given.find("schedule"); named != given.end())
+    return pipeline::kind_of(named->second);
+  const auto chunks = given.find("chunks");
+  const int64_t count =
+      chunks == given.end() ? plan.chunks : parse_int64(chunks->second).value_or(plan.chunks);
+  return own.chunks.holds(count) ? own : pipeline::kind_with_chunks(own, count);
+}
+
+// The plan with keys of its short form set. Under another schedule chunks that were chosen stay
+// where it takes as many, and options that it does not have are left out.
 compile::Plan with_keys(const compile::Plan& plan, const Settings& settings) {
   std::map<std::string, std::string> given;
   for (const auto& [key, value] : settings) {
     if (is_in(kPlanKeys, key)) given[key] = value;
   }
   if (given.empty()) return plan;
-  std::vector<std::string> parts;
-  compile::Plan named = plan;  // a file's name may have a comma
-  if (plan.written) named.schedule = kOwnFile;
-  const std::string form = compile::short_form(named);
-  const pipeline::ScheduleKind& kind = pipeline::kind_of(plan.schedule);
-  const bool usual = !plan.written && pipeline::is_usual(kind);
-  if (const auto chunks = given.find("chunks");
-      chunks != given.end() && given.count("schedule") == 0 && !usual && !plan.written) {
-    given["schedule"] =
-        pipeline::kind_with_chunks(kind, parse_int64(chunks->second).value_or(plan.chunks)).name;
+  compile::Plan named = plan;
+  bool has_chunks = true;
+  if (plan.written && given.count("schedule") == 0) {
+    named.schedule = kOwnFile;  // whose name may have a comma
+  } else if (const pipeline::ScheduleKind& kind = kind_under(plan, given);
+             plan.written || kind.name != plan.schedule) {
+    named.schedule = kind.name;
+    has_chunks = chooses_chunks(plan) && kind.chunks.holds(plan.chunks);
+    compile::drop_options(named, kind);
   }
+  std::vector<std::string> parts;
+  const std::string form = compile::short_form(named);
   for (const std::string_view part : split(form, ',')) {
     const std::string name(part.substr(0, part.find('=')));
-    // A file's stages a rank are of its own order.
-    const bool follows =
-        (usual && name == "schedule" && given.count("chunks") > 0) ||
-        ((usual || plan.written) && name == "chunks" && given.count("schedule") > 0);
-    if (given.count(name) == 0 && !follows) parts.emplace_back(part);
+    if (given.count(name) == 0 && (has_chunks || name != "chunks")) parts.emplace_back(part);
   }
   for (const auto& [key, value] : given) parts.push_back(key + "=" + value);
   const auto own_file = [&](const std::string& path) {
@@ -282,10 +303,7 @@ Variation parse_variation(const std::string& text) {
 }
 
 Request changed(Request request, const Settings& settings, int64_t devices) {
-  const auto sets = [&](const char* name) {
-    return std::any_of(settings.begin(), settings.end(),
-                       [&](const auto& setting) { return setting.first == name; });
-  };
+  const auto sets = [&](const char* name) { return !is_unset(settings, name); };
   for (const auto& [key, value] : settings) {
     if (is_in(kPlanKeys, key)) continue;
     if (key == kPrecision) {
@@ -320,6 +338,23 @@ Request changed(Request request, const Settings& settings, int64_t devices) {
   return request;
 }
 
+std::string followers(const compile::Plan& before, const compile::Plan& after,
+                      const Settings& settings) {
+  std::vector<std::string> texts;
+  if (after.chunks != before.chunks && is_unset(settings, "chunks"))
+    texts.push_back(fmt::format("with chunks={}", after.chunks));
+  if (after.schedule != before.schedule && is_unset(settings, "schedule"))
+    texts.push_back("with schedule=" + after.schedule);
+  compile::Plan dropping = before;
+  std::vector<std::string> dropped;
+  for (const std::string& key :
+       compile::drop_options(dropping, pipeline::kind_of(after.schedule))) {
+    if (is_unset(settings, key)) dropped.push_back(key);
+  }
+  if (!dropped.empty()) texts.push_back("without " + join(dropped, ", "));
+  return join(texts, ", ");
+}
+
 std::vector<WhatIf> what_if(const Request& request, const std::vector<Variation>& variations,
                             int64_t devices) {
   Diagnostics diagnostics;
@@ -347,6 +382,7 @@ std::vector<WhatIf> what_if(const Request& request, const std::vector<Variation>
     try {
       row.request = changed(request, settings, devices);
       row.has_request = true;
+      row.followers = followers(request.plan, row.request.plan, settings);
       Known& known = steps[step_key(row.request)];
       if (known.step == nullptr) known.step = std::make_unique<Step>(compile_step(row.request));
       row.prediction = known.row ? predict(row.request, *known.step, *rows[*known.row].prediction)

@@ -33,10 +33,16 @@ using Settings = std::vector<std::pair<std::string, std::string>>;  // key, valu
 // `devices`: that the plan must have, so that dp follows where it is not set; 0: any.
 Request changed(Request request, const Settings& settings, int64_t devices = 0);
 
+// What of the schedule follows settings that do not name it: "with chunks=2, without group". "":
+// nothing. REQUIRES: `after` is the plan of a request that was changed so.
+std::string followers(const compile::Plan& before, const compile::Plan& after,
+                      const Settings& settings);
+
 struct WhatIf {
   std::vector<std::string> values;  // one a variation, in order
   Request request;                  // with these values, if such a plan can be written
   bool has_request = false;
+  std::string followers;                 // what else of the plan is another
   std::optional<Prediction> prediction;  // none where the step cannot be
   std::string reason;                    // why not
 };

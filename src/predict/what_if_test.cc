@@ -219,16 +219,47 @@ TEST_CASE("rows as JSON have simulate's keys, and the plan of the base and of wh
   CHECK(at(list[3], "plan") == "null");
 }
 
-TEST_CASE("chunks bring their schedule along") {
+TEST_CASE("chunks bring their schedule along where the plan's own does not take as many") {
   const Request request = small("pp=2,microbatches=4");
   const std::vector<WhatIf> rows = rows_of(request, {"chunks=1,2"});
   REQUIRE(rows[1].prediction.has_value());
   CHECK(rows[1].request.plan.schedule == "interleaved-1f1b");
+  CHECK(rows[1].followers == "with schedule=interleaved-1f1b");
   CHECK(rows[0].request.plan == request.plan);
+  CHECK(rows[0].followers == "");
   const Request whole = small("pp=2,microbatches=4,schedule=gpipe");
   CHECK(rows_of(whole, {"chunks=2"})[0].request.plan.schedule == "looped-bfs");
-  const Request split = small("pp=2,microbatches=4,schedule=interleaved-zb,chunks=2");
-  CHECK(rows_of(split, {"chunks=1"})[0].request.plan.schedule == "interleaved-zb");
+  for (const std::string kind : {"interleaved-zb", "interleaved-1f1b", "looped-bfs"}) {
+    const Request several = small(("pp=2,microbatches=4,chunks=2,schedule=" + kind).c_str());
+    CHECK(rows_of(several, {"chunks=1"})[0].request.plan.schedule == kind);
+  }
+}
+
+TEST_CASE("chunks stay under another schedule that takes as many, options where it has them") {
+  const Request request = small(
+      "pp=2,microbatches=8,chunks=4,schedule=interleaved-1f1b,group=4,layers=1:0:1:0:1:0:0:1");
+  const std::vector<WhatIf> same =
+      rows_of(request, {"schedule=interleaved-1f1b,interleaved-zb,looped-bfs"});
+  const double base = predict::predict(request).step.value;
+  CHECK(same[0].request.plan == request.plan);
+  CHECK(same[0].prediction->step.value == base);
+  CHECK(same[0].followers == "");
+  CHECK(same[1].request.plan.chunks == 4);
+  CHECK(same[1].request.plan.group == 4);
+  CHECK(same[1].followers == "");
+  CHECK(same[2].request.plan.chunks == 4);
+  CHECK(same[2].followers == "without group");
+  const Request even = small("pp=2,microbatches=8,chunks=2,schedule=interleaved-1f1b,group=4");
+  const std::vector<WhatIf> others = rows_of(even, {"schedule=1f1b,zb-v,zb-auto"});
+  CHECK(others[0].followers == "with chunks=1, without group");
+  CHECK(others[1].request.plan.chunks == 2);
+  CHECK(others[1].followers == "without group");
+  CHECK(others[2].request.plan.schedule == "zb-auto");
+  const Request limited = small("pp=2,microbatches=8,schedule=zb-auto,memory_limit=3,costs=1:1:1");
+  CHECK(rows_of(limited, {"schedule=1f1b"})[0].followers == "without memory_limit, costs");
+  // Nobody chose them where a schedule takes only one number of stages.
+  CHECK(rows_of(small("pp=2,microbatches=8"), {"schedule=interleaved-1f1b"})[0].followers ==
+        "with chunks=2");
 }
 
 TEST_CASE("wrong keys and values are told together") {

@@ -19,21 +19,25 @@ double exposed(const Prediction& p) {
 
 using Row = std::vector<std::string>;
 
-// What keeps a row from being taken at its word: "does not fit; outside of the profile: tp 16
-// (measured 1 to 8)". What the first row has too stands once, below the table or above it.
-std::string remarks(const Prediction& base, const Prediction& p) {
-  const std::string text = p.too_full().empty() ? "" : "does not fit";
+// What keeps a row from being taken at its word: "with chunks=2; does not fit; outside of the
+// profile: tp 16 (measured 1 to 8)". What the first row has too stands once, below the table or
+// above it.
+std::string remarks(const Prediction& base, const Prediction& p, const std::string& followers) {
+  std::vector<std::string> texts;
+  if (!followers.empty()) texts.push_back(followers);
+  if (!p.too_full().empty()) texts.emplace_back("does not fit");
   std::vector<std::string> outside;
   for (const std::string& one : p.outside) {
     if (std::find(base.outside.begin(), base.outside.end(), one) == base.outside.end())
       outside.push_back(one);
   }
-  if (outside.empty()) return text;
-  return text + (text.empty() ? "" : "; ") + "outside of the profile: " + join(outside, ", ");
+  if (!outside.empty()) texts.push_back("outside of the profile: " + join(outside, ", "));
+  return join(texts, "; ");
 }
 
 // `devices`: with their number.
-Row figures(const Prediction& base, const Prediction& p, bool is_base, bool devices) {
+Row figures(const Prediction& base, const Prediction& p, bool is_base, bool devices,
+            const std::string& followers = "") {
   Row row;
   if (devices) row.push_back(std::to_string(p.devices));
   const Row more{format_seconds(p.step.value),
@@ -43,7 +47,7 @@ Row figures(const Prediction& base, const Prediction& p, bool is_base, bool devi
                  format_percent(p.bubble),
                  format_seconds(exposed(p)),
                  format_bytes(p.needed().value),
-                 remarks(base, p)};
+                 remarks(base, p, followers)};
   row.insert(row.end(), more.begin(), more.end());
   return row;
 }
@@ -135,7 +139,7 @@ std::string to_text(const Prediction& base, const std::vector<Variation>& variat
   for (const WhatIf& what : rows) {
     Row row = what.values;
     if (what.prediction) {
-      for (std::string& cell : figures(base, *what.prediction, false, devices))
+      for (std::string& cell : figures(base, *what.prediction, false, devices, what.followers))
         row.push_back(std::move(cell));
     } else {
       row.resize(table[0].size() - 1);
@@ -166,6 +170,7 @@ Json to_json(const Request& request, const Prediction& base,
       }
     }
     row["values"] = std::move(values);
+    if (!what.followers.empty()) row["follows"] = what.followers;
     if (what.prediction) {
       const Json numbers = figures_json(what.request, base, *what.prediction);
       for (const auto& [key, value] : numbers.as_object("what-if")) row[key] = value;

@@ -1,5 +1,7 @@
 #include "predict/without_effect.h"
 
+#include <cmath>
+
 #include <fmt/core.h>
 
 #include "compile/schedule.h"
@@ -10,6 +12,9 @@ namespace {
 using simulate::Beside;
 using simulate::Options;
 using simulate::Overlap;
+
+// Two ways to add up one time.
+constexpr double kSameStep = 1e-9;
 
 // What a step has that settings are about.
 struct Facts {
@@ -28,7 +33,7 @@ struct Facts {
       weights, experts;
 };
 
-// One kind of communication, and why there is none.
+// One kind of communication, and why nothing computes beside it.
 struct Kind {
   Beside beside;
   bool Facts::* there;
@@ -38,7 +43,9 @@ constexpr Kind kKinds[] = {
     {Beside::kMessages, &Facts::messages, "one pipeline rank sends no messages"},
     {Beside::kTensor, &Facts::tensor, "tp is 1"},
     {Beside::kGradReduce, &Facts::reduces, "every gradient is on one rank"},
+    {Beside::kParamGather, &Facts::replicas, "dp and cp are 1"},
     {Beside::kRing, &Facts::ring, "cp is 1"},
+    {Beside::kOther, &Facts::experts, "ep is 1"},
 };
 
 void add_plan(const compile::Plan& plan, const Facts& facts, std::vector<std::string>& found) {
@@ -46,6 +53,8 @@ void add_plan(const compile::Plan& plan, const Facts& facts, std::vector<std::st
   constexpr const char* kNothingDivides = "dp and cp are 1";
   if (plan.zero > 0 && !facts.replicas)
     found.push_back(fmt::format("zero={} ({})", plan.zero, kNothingDivides));
+  if (plan.zero == 2 && facts.replicas && !facts.weights)
+    found.emplace_back("zero=2 (grad_reduce=step keeps gradients whole: it is zero=1)");
   if (plan.prefetch_mb != usual.prefetch_mb && !facts.gathers_ahead) {
     found.push_back(fmt::format("prefetch_mb={} ({})", plan.prefetch_mb,
                                 plan.zero == 3 ? kNothingDivides : "it is of zero=3"));
@@ -54,34 +63,74 @@ void add_plan(const compile::Plan& plan, const Facts& facts, std::vector<std::st
     found.push_back(fmt::format("bucket_mb={} (every gradient is on one rank)", plan.bucket_mb));
 }
 
-void add_overlap(const compile::Plan& plan, const Overlap& own, const Overlap& profile,
-                 const Facts& facts, std::vector<std::string>& found) {
-  if (own.messages != profile.messages && !facts.messages)
-    found.emplace_back("overlap of messages (one pipeline rank sends none)");
-  if (own.async_tp != profile.async_tp && !facts.gathers_tensors)
-    found.emplace_back("overlap async-tp (it is of sp's gathers and scatters)");
-  if (own.grad_reduce != profile.grad_reduce && !facts.reduces)
-    found.emplace_back("overlap grad_reduce (every gradient is on one rank)");
-  if (own.param_gather != profile.param_gather && !facts.gathers_updated)
-    found.emplace_back("overlap param_gather (the update gathers none; it does with zero=1 or 2)");
-  if (own.ring != profile.ring && !facts.ring) found.emplace_back("overlap of the ring (cp is 1)");
-  if (own.weights != profile.weights && !facts.weights)
-    found.emplace_back("overlap of weights (no microbatch gathers or reduces any)");
-  if (own.pairs != profile.pairs) {
-    if (!facts.experts) {
-      found.emplace_back("overlap of pairs (ep is 1)");
-    } else if (!pipeline::needs(compile::schedule_of(plan)).pairs) {
-      found.emplace_back("overlap of pairs (the schedule lays no forward and backward together)");
-    }
+// What differs between two overlaps, each with the reason why that is without effect; null: it has
+// one.
+std::vector<const char*> reasons(const compile::Plan& plan, const Overlap& own,
+                                 const Overlap& other, const Facts& facts) {
+  std::vector<const char*> found;
+  const auto differ = [&](bool differs, bool there, const char* reason) {
+    if (differs) found.push_back(there ? nullptr : reason);
+  };
+  differ(own.messages != other.messages, facts.messages, "one pipeline rank sends none");
+  const bool inside = facts.tensor || facts.ring || facts.weights || facts.experts;
+  differ(own.collectives != other.collectives || own.serial != other.serial, inside,
+         "no microbatch has collectives");
+  differ(own.tensor != other.tensor, facts.tensor, "tp is 1");
+  differ(own.async_tp != other.async_tp, facts.gathers_tensors,
+         "it is of sp's gathers and scatters");
+  differ(own.grad_reduce != other.grad_reduce || own.grad_reduce_idle != other.grad_reduce_idle,
+         facts.reduces, "every gradient is on one rank");
+  differ(own.param_gather != other.param_gather, facts.gathers_updated,
+         "the update gathers none; it does with zero=1 or 2");
+  differ(own.ring != other.ring, facts.ring, "cp is 1");
+  differ(own.weights != other.weights, facts.weights, "no microbatch gathers or reduces any");
+  if (own.pairs != other.pairs) {
+    const bool laid = pipeline::needs(compile::schedule_of(plan)).pairs;
+    differ(true, facts.experts && laid,
+           facts.experts ? "the schedule lays no forward and backward together" : "ep is 1");
   }
+  // A number for all kinds is about those that there are.
   for (const Kind& kind : kKinds) {
     const auto b = static_cast<size_t>(kind.beside);
-    if (own.slowdown[b] == profile.slowdown[b] || facts.*kind.there) continue;
-    // A number for all kinds is about those that there are.
-    if (own.slowdown[b] == own.slowdown[static_cast<size_t>(Beside::kOther)]) continue;
-    found.push_back(fmt::format("slowdown {}={:g} ({})", simulate::beside_name(kind.beside),
-                                own.slowdown[b], kind.reason));
+    differ(own.slowdown[b] != other.slowdown[b], facts.*kind.there, kind.reason);
   }
+  return found;
+}
+
+// What is asked for of overlaps but for one word, of --overlap or, behind these, of --slowdown.
+Overlap without_word(const Request& request, size_t left_out) {
+  Overlap overlap = simulate::options_of(request.cluster.stack).overlap;
+  const Asked& asked = request.asked;
+  for (size_t i = 0; i < asked.overlap.size(); ++i) {
+    if (i != left_out) simulate::set_overlap(overlap, asked.overlap[i]);
+  }
+  for (size_t i = 0; i < asked.slowdown.size(); ++i) {
+    if (asked.overlap.size() + i != left_out) simulate::set_slowdown(overlap, asked.slowdown[i]);
+  }
+  return overlap;
+}
+
+size_t words(const Request& request) {
+  return request.asked.overlap.size() + request.asked.slowdown.size();
+}
+
+std::string word_text(const Asked& asked, size_t word) {
+  return word < asked.overlap.size() ? "overlap " + asked.overlap[word]
+                                     : "slowdown " + asked.slowdown[word - asked.overlap.size()];
+}
+
+// Why the word is without effect; "": it may have one.
+std::string reason_of(const Request& request, size_t word, const Facts& facts) {
+  const Overlap other = without_word(request, word);
+  std::string reason;
+  for (const char* one : reasons(request.plan, request.options.overlap, other, facts)) {
+    if (one == nullptr) return "";
+    if (reason.empty()) reason = one;
+  }
+  if (reason.empty()) return "that holds without it";
+  const bool of_all = word >= request.asked.overlap.size() &&
+                      word_text(request.asked, word).find('=') == std::string::npos;
+  return of_all ? "one rank communicates with none" : reason;
 }
 
 }  // namespace
@@ -90,8 +139,11 @@ std::vector<std::string> without_effect(const Request& request) {
   std::vector<std::string> found;
   const Facts facts(request.plan);
   add_plan(request.plan, facts, found);
+  for (size_t word = 0; word < words(request); ++word) {
+    if (const std::string reason = reason_of(request, word, facts); !reason.empty())
+      found.push_back(fmt::format("{} ({})", word_text(request.asked, word), reason));
+  }
   const Options profile = simulate::options_of(request.cluster.stack);
-  add_overlap(request.plan, request.options.overlap, profile.overlap, facts, found);
   if (request.options.scatter_gather != profile.scatter_gather &&
       (!facts.tensor || !facts.messages || request.plan.sp)) {
     found.push_back(
@@ -100,6 +152,21 @@ std::vector<std::string> without_effect(const Request& request) {
                                                            : "with sp messages are parts already"));
   }
   return found;
+}
+
+void add_without_effect(const Request& request, const Step& step, Prediction& prediction) {
+  const Facts facts(request.plan);
+  for (size_t word = 0; word < words(request); ++word) {
+    if (!reason_of(request, word, facts).empty()) continue;
+    Request other = request;
+    other.options.trace = other.options.figures = false;
+    other.options.overlap = without_word(request, word);
+    const double step_s = prediction.step.value;
+    const double without = predict(other, step, prediction).step.value;
+    if (std::abs(without - step_s) > kSameStep * step_s) continue;
+    prediction.without_effect.push_back(word_text(request.asked, word) +
+                                        " (the step is as long without it)");
+  }
 }
 
 }  // namespace mw::predict

@@ -25,6 +25,7 @@ Request request_of(const char* plan, const std::vector<const char*>& overlap,
   for (const char* word : overlap) REQUIRE(simulate::set_overlap(request.options.overlap, word));
   for (const char* text : slowdown)
     REQUIRE(simulate::set_slowdown(request.options.overlap, text).empty());
+  request.asked = {{overlap.begin(), overlap.end()}, {slowdown.begin(), slowdown.end()}};
   return request;
 }
 
@@ -43,9 +44,20 @@ TEST_CASE("settings about what a step does not have are told, and change nothing
       {"dp=2,tp=2",
        {"no-messages"},
        {"messages=2"},
-       {"overlap of messages (one pipeline rank sends none)",
+       {"overlap no-messages (one pipeline rank sends none)",
         "slowdown messages=2 (one pipeline rank sends no messages)"}},
-      {"tp=2", {"async-tp"}, {}, {"overlap async-tp (it is of sp's gathers and scatters)"}},
+      {"dp=2",
+       {"async-tp", "serial"},
+       {},
+       {"overlap async-tp (no microbatch has collectives)",
+        "overlap serial (no microbatch has collectives)"}},
+      {"tp=2", {"messages"}, {}, {"overlap messages (that holds without it)"}},
+      {"dp=2,zero=2,grad_reduce=step",
+       {},
+       {"other=3"},
+       {"zero=2 (grad_reduce=step keeps gradients whole: it is zero=1)",
+        "slowdown other=3 (ep is 1)"}},
+      {"microbatches=2", {}, {"1.5"}, {"slowdown 1.5 (one rank communicates with none)"}},
       {"dp=2", {}, {"tensor=1.5"}, {"slowdown tensor=1.5 (tp is 1)"}},
       {"tp=2",
        {"grad_reduce"},
@@ -63,24 +75,24 @@ TEST_CASE("settings about what a step does not have are told, and change nothing
       {"dp=2",
        {"no-ring"},
        {"ring=1.5"},
-       {"overlap of the ring (cp is 1)", "slowdown ring=1.5 (cp is 1)"}},
+       {"overlap no-ring (cp is 1)", "slowdown ring=1.5 (cp is 1)"}},
       {"dp=2,zero=1",
        {"no-weights"},
        {},
-       {"overlap of weights (no microbatch gathers or reduces any)"}},
-      {"pp=2,microbatches=4,schedule=dualpipe", {"no-pairs"}, {}, {"overlap of pairs (ep is 1)"}}};
+       {"overlap no-weights (no microbatch gathers or reduces any)"}},
+      {"pp=2,microbatches=4,schedule=dualpipe", {"no-pairs"}, {}, {"overlap no-pairs (ep is 1)"}}};
   for (const Said& c : cases) {
     CAPTURE(std::string(c.plan));
     const Request request = request_of(c.plan, c.overlap, c.slowdown);
     CHECK(without_effect(request) == c.without);
     Request usual = request;
     usual.options = {};
-    // async-tp is collectives too.
-    usual.options.overlap.collectives = request.options.overlap.collectives;
+    usual.asked = {};
     const compile::Plan plain;
     usual.plan.bucket_mb = plain.bucket_mb;
     if (usual.plan.zero != 3 || usual.plan.dp == 1) usual.plan.prefetch_mb = plain.prefetch_mb;
     if (usual.plan.dp == 1) usual.plan.zero = 0;
+    if (usual.plan.zero == 2) usual.plan.zero = 1;
     const Prediction with = mw::predict::predict(request), without = mw::predict::predict(usual);
     CHECK(with.without_effect == c.without);
     CHECK(with.step.value == mw::test::close_to(without.step.value));
@@ -100,14 +112,58 @@ TEST_CASE("settings about what a step has are not told") {
       {"dp=2,ep=2,pp=2,microbatches=4,schedule=dualpipe", {"no-pairs"}, {}, {}},
       {"dp=2,zero=2", {"no-weights"}, {}, {}},
       // Of all kinds: about those that there are.
-      {"microbatches=2", {}, {"1.5"}, {}}};
+      {"pp=2,microbatches=2", {}, {"1.5"}, {}}};
   for (const Said& c : cases) {
     CAPTURE(std::string(c.plan));
     CHECK(without_effect(request_of(c.plan, c.overlap, c.slowdown)).empty());
   }
+  // async-tp puts collectives beside computation, too.
+  CHECK(without_effect(request_of("tp=2", {"async-tp"}, {})).empty());
   CHECK(without_effect(request_of("dp=2,ep=2,pp=2,microbatches=4", {"no-pairs"}, {})) ==
         std::vector<std::string>{
-            "overlap of pairs (the schedule lays no forward and backward together)"});
+            "overlap no-pairs (the schedule lays no forward and backward together)"});
+}
+
+TEST_CASE("words without which a step is as long are found by simulation") {
+  struct Found {
+    const char* plan;
+    std::vector<const char*> overlap, slowdown;
+    std::vector<std::string> without;
+  };
+  const std::vector<Found> cases = {
+      // Senders wait: nothing is computed beside a message.
+      {"pp=2,microbatches=4", {"no-messages"}, {"messages=3"}, {"slowdown messages=3"}},
+      // Nothing is on the way while gradients are summed behind all computation.
+      {"dp=2", {}, {"grad_reduce=3"}, {"slowdown grad_reduce=3"}},
+      {"dp=2,bucket_mb=0", {"grad_reduce"}, {"grad_reduce=3"}, {}}};
+  for (const Found& c : cases) {
+    CAPTURE(std::string(c.plan));
+    const Request request = request_of(c.plan, c.overlap, c.slowdown);
+    const Step step = compile_step(request);
+    Prediction prediction = mw::predict::predict(request, step);
+    CHECK(prediction.without_effect.empty());
+    add_without_effect(request, step, prediction);
+    std::vector<std::string> expected;
+    for (const std::string& word : c.without)
+      expected.push_back(word + " (the step is as long without it)");
+    CHECK(prediction.without_effect == expected);
+  }
+}
+
+TEST_CASE("words that a profile has on are told, and 'none' is about what there is") {
+  Request request = mw::predict::test::small();
+  request.cluster.stack.overlap = {"async-tp"};
+  request.plan = compile::parse_plan("dp=2,zero=2");
+  const auto said = [&](const char* word) {
+    request.options = simulate::options_of(request.cluster.stack);
+    REQUIRE(simulate::set_overlap(request.options.overlap, word));
+    request.asked.overlap = {word};
+    return without_effect(request);
+  };
+  CHECK(said("async-tp") == std::vector<std::string>{"overlap async-tp (that holds without it)"});
+  CHECK(said("none").empty());
+  CHECK(said("no-messages") ==
+        std::vector<std::string>{"overlap no-messages (one pipeline rank sends none)"});
 }
 
 TEST_CASE(

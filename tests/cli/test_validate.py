@@ -515,3 +515,20 @@ def test_every_published_device_has_a_cluster(tmp_path):
     assert call("calibrate", written(tmp_path / "fit.csv", {"gpu": "TPU v4", "precision": "bf16"}), "--cluster", "tpu-v4",
                 "--constants", "matrix_fraction").stderr.endswith(
                     "--constants: 1 row cannot determine 1 constants and say how sure they are; name fewer, or give more rows\n")
+
+
+def test_where_no_row_can_be_simulated_the_rows_are_told_and_the_exit_code_is_that_of_wrong_input(tmp_path):
+    path = tmp_path / "unknown.csv"
+    path.write_text(f"{RUNS[0]}\n{FIRST.replace('A100', 'Z9')}\n")
+    done = call("validate", "--runs", path)
+    assert done.returncode == 2
+    assert "not simulated: no file of clusters/ has the device Z9" in done.stdout
+    assert done.stderr == f"meshwright: {path}:2: no row can be simulated, this one as no file of clusters/ has the device Z9-SXM-80GB\n"
+
+
+def test_a_fit_says_what_is_wrong_with_a_row_and_not_what_the_others_have_not(tmp_path):
+    path = tmp_path / "slip.csv"
+    path.write_text(f"{RUNS[0]}\n{FIRST.replace('full', 'fulll').replace('none', 'nnone')}\n")
+    done = call("calibrate", path)
+    assert done.returncode == 2
+    assert done.stderr.startswith(f"meshwright: {path}:2: recompute: must be one of") and done.stderr.count("\n") == 1

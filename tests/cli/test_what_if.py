@@ -109,3 +109,31 @@ def test_where_no_row_can_be_simulated_the_reasons_are_the_error():
 def test_small_shares_of_the_peak_have_their_digits():
     line = call("what-if", f"{BASE} --vary microbatches=4").stdout.splitlines()[2]
     assert re.search(r" 0\.0*[1-9]\d? % ", line), line
+
+
+def test_a_plan_file_is_varied_as_its_short_form_is(tmp_path):
+    """What follows from `zero` in the short form follows it in the file that `plan -o` writes."""
+    step = "--model gpt-1.7b --cluster dgx-h100 --global-batch 64"
+    file = tmp_path / "plan.json"
+    done = call("plan", f"{step} --gpus 8 --only zero=1 --only tp=2 -o {file}")
+    assert done.returncode == 0, done.stderr
+    short = json.loads(call("simulate", f"{file} --json --advice none").stdout)["plan"]
+    assert short["zero"] == 1 and "grad_reduce" not in short
+    written = rows_of(f"{file} --vary zero=0,1,2,3")
+    by_hand = rows_of(f"{step} --plan {written['base']['plan']} --vary zero=0,1,2,3")
+    assert written["rows"] == by_hand["rows"]
+    needed = [row["memory_needed_bytes"] for row in written["rows"]]
+    assert needed[0] > needed[1] > needed[2] > needed[3]
+
+
+def test_the_plans_own_schedule_is_its_own_row_and_others_say_what_follows():
+    plan = "tp=8,pp=8,microbatches=32,schedule=interleaved-1f1b,chunks=4,group=16"
+    result = rows_of(f"--model gpt3-175b --cluster selene --global-batch 32 --plan {plan} "
+                     "--vary schedule=interleaved-1f1b,looped-bfs,1f1b,zb-v")
+    own, looped, flat, wave = result["rows"]
+    assert own["step_s"] == result["base"]["step_s"] and "follows" not in own
+    assert looped["follows"] == "without group" and "chunks=4" in looped["plan"]
+    assert flat["follows"] == "with chunks=1, without group"
+    assert wave["follows"] == "with chunks=2, without group"
+    text = call("what-if", f"--model gpt3-175b --cluster selene --global-batch 32 --plan {plan} --vary schedule=1f1b").stdout
+    assert "with chunks=1, without group" in text

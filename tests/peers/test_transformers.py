@@ -45,6 +45,15 @@ CONFIGS = {
         num_attention_heads=4, head_dim=24, attention_bias=True, mlp_bias=True, tie_word_embeddings=True,
         rms_norm_eps=1e-5, rope_parameters={"rope_type": "default", "rope_theta": 5000.0}, bos_token_id=0,
         eos_token_id=0),
+    "llama3": lambda: transformers.LlamaConfig(
+        vocab_size=257, max_position_embeddings=64, hidden_size=64, intermediate_size=150, num_hidden_layers=4,
+        num_attention_heads=2, num_key_value_heads=1, tie_word_embeddings=False, bos_token_id=0, eos_token_id=0,
+        rope_parameters={"rope_type": "llama3", "rope_theta": 50000.0, "factor": 8.0, "low_freq_factor": 1.0,
+                         "high_freq_factor": 4.0, "original_max_position_embeddings": 32}),
+    "llama-linear": lambda: transformers.LlamaConfig(
+        vocab_size=257, max_position_embeddings=64, hidden_size=64, intermediate_size=150, num_hidden_layers=4,
+        num_attention_heads=4, num_key_value_heads=2, tie_word_embeddings=False, bos_token_id=0, eos_token_id=0,
+        rope_parameters={"rope_type": "linear", "rope_theta": 50000.0, "factor": 4.0}),
 }
 
 EVERY_MODEL = [
@@ -71,6 +80,7 @@ CASES += [(model, plan) for model in ("gpt2", "llama") for plan in FOUR_RANKS]
 FEW = ["dp=1", "tp=4,sp", "dp=2,tp=2,pp=2,microbatches=2,sp,zero=1"]
 CASES += [(model, plan) for model in ("gpt2-untied", "llama-tied")
           for plan in (FEW + EVERY_MODEL if meshwright.EVERYTHING else FEW)]
+CASES += [("llama3", "dp=2,tp=2,pp=2,microbatches=2,sp"), ("llama-linear", "pp=2,microbatches=2")]
 
 
 def fill(model, seed: int) -> None:
