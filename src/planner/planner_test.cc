@@ -83,6 +83,20 @@ Request small_uneven(int64_t gpus) {
   return request;
 }
 
+// Nodes of four devices on a network a tenth as fast.
+Request small_nodes(int64_t gpus) {
+  Request request = small(gpus);
+  cluster::Cluster& cluster = request.base.cluster;
+  cluster.links.push_back(cluster.links[0]);
+  cluster.links[0].devices = 4;
+  cluster.links[1].name = "network";
+  cluster.links[1].kind = cluster::LinkKind::kNetwork;
+  cluster.links[1].bandwidth = cluster.links[1].bandwidth * 0.1;
+  cluster.links[1].bus_bandwidth = cluster.links[1].bus_bandwidth * 0.1;
+  request.base.global_batch = 12;
+  return request;
+}
+
 // Under PyTorch's allocator, with half the memory that its largest plans take.
 Request small_torch(int64_t gpus) {
   Request request = small(gpus, 0.5);
@@ -101,7 +115,8 @@ Request small_torch(int64_t gpus) {
 
 TEST_CASE("the exhaustive planner finds what simulating every plan finds") {
   for (const Request& request :
-       {small(1), small(2), small(4), small_uneven(2), small_mixture(2), small_torch(2)}) {
+       {small(1), small(2), small(4), small_uneven(2), small_mixture(2), small_torch(2),
+        small_nodes(6)}) {
     CAPTURE(request.base.model.source);
     CAPTURE(request.base.model.layers);
     CAPTURE(request.gpus);
@@ -439,15 +454,11 @@ TEST_CASE("everything that is wrong with a request is said at once") {
   CHECK(message_of(request) ==
         "--gpus: no plan has 1000000000 ranks: tp must divide the 4 heads, pp the 4 layers or up "
         "to a quarter more, and dp the global batch of 8; use 128 devices, or another batch");
-  request = small(11);
-  request.base.cluster.links.front().devices = 4;
-  CHECK(message_of(request) == "--gpus: is 11, not a multiple of the 4 devices that " +
-                                   request.base.cluster.links.front().name + " joins; use 8 or 12");
-  request.base.cluster.devices = 10;
+  request = small_nodes(11);  // whole nodes are proposed, others taken
   CHECK(message_of(request) ==
-        "--gpus: is 11, but box.toml has 10 devices; use at most 10\n"
-        "--gpus: is 11, not a multiple of the 4 devices that " +
-            request.base.cluster.links.front().name + " joins; use 8");
+        "--gpus: no plan has 11 ranks: tp must divide the 4 heads, pp the 4 layers or up to a "
+        "quarter more, and dp the global batch of 12; use 8 or 12 devices, or another batch");
+  CHECK(message_of(small_nodes(6)) == "no error");
 }
 
 TEST_CASE("ranks that share a memory fit together or not at all") {

@@ -239,15 +239,6 @@ std::vector<std::string> findings(const Request& request) {
     out.add("--gpus: is {}, but {} has {} {}; use at most {}", request.gpus, cluster.file,
             cluster.devices, cluster.devices == 1 ? "device" : "devices", cluster.devices);
   }
-  const cluster::Link* unit = cluster.node();
-  const bool whole = fills_nodes(cluster, request.gpus);
-  if (!whole && !(too_many && fills_nodes(cluster, cluster.devices))) {
-    const int64_t most = cluster.devices > 0 ? cluster.devices : 2 * request.gpus;
-    const int64_t below = std::min(request.gpus, most) / unit->devices * unit->devices;
-    const int64_t above = (request.gpus / unit->devices + 1) * unit->devices;
-    out.add("--gpus: is {}, not a multiple of the {} devices that {} joins; use {}{}", request.gpus,
-            unit->devices, unit->name, below, above <= most ? fmt::format(" or {}", above) : "");
-  }
   const bool has_model = base.model.layers > 0;
   const std::string too_long =
       has_model ? models::positions_finding(base.model, base.seq_len) : std::string();
@@ -259,7 +250,7 @@ std::vector<std::string> findings(const Request& request) {
         "expert; use a multiple of {}",
         base.seq_len, mixture.top_k, mixture.experts,
         mixture.experts / std::gcd(mixture.experts, mixture.top_k));
-  } else if (whole && request.gpus > 0 && base.global_batch > 0 &&
+  } else if (request.gpus > 0 && base.global_batch > 0 &&
              base.global_batch <= kMostSequences && has_model &&
              layouts(request, request.gpus).empty()) {
     out.add(

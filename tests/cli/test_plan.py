@@ -199,9 +199,17 @@ def test_all_that_is_missing_is_said_at_once():
 
 
 def test_devices_that_no_plan_has():
-    ran = run("plan --model gpt3-175b --cluster selene --gpus 12 --global-batch 7")
+    ran = run("plan --model gpt3-175b --cluster selene --gpus 101 --global-batch 7")
     assert ran.returncode == 2
-    assert "--gpus: is 12, not a multiple of the 8 devices that nvlink joins; use 8 or 16" in ran.stderr
+    assert "--gpus: no plan has 101 ranks: tp must divide the 96 heads, pp the 96 layers or up to a quarter more" in ran.stderr
+
+
+def test_devices_that_fill_no_whole_number_of_nodes():
+    """Three and a half nodes of eight."""
+    step = "--model gpt-1.7b --cluster selene --gpus 28 --global-batch 28"
+    best = json.loads(done(f"plan {step} --top 1 --json"))
+    again = json.loads(done(f"simulate {step} --plan {best['short']} --json --advice none"))
+    assert again["step_s"] == best["step_s"] and again["devices"] == 28
 
 
 def test_a_model_that_does_not_fit_is_told_how_many_devices_would_do():
@@ -218,9 +226,9 @@ def test_train_takes_auto(tmp_path):
 
 
 def test_findings_about_the_request_come_together():
-    ran = run("plan --model gpt3-175b --cluster selene --gpus 12 --seq-len 100000 --global-batch 7")
+    ran = run("plan --model gpt3-175b --cluster selene --gpus 101 --seq-len 100000 --global-batch 7")
     assert ran.returncode == 2
-    for finding in ("--gpus: is 12, not a multiple", "--seq-len: is 100000"):
+    for finding in ("--gpus: no plan has 101 ranks", "--seq-len: is 100000"):
         assert finding in ran.stderr, ran.stderr
 
 
