@@ -99,6 +99,11 @@ constexpr std::array<std::string_view, 34> kColumns = {
     "micro_batch", "global_batch", "recompute", "precision", "metric",     "value", "unit",
     "nic_GBps",    "schedule",     "overlap",   "software",  "memory_GiB", "use"};
 
+// Those whose cells are never empty; a file may leave the others out.
+constexpr std::array<std::string_view, 11> kNeeded = {"layers", "hidden", "heads", "seq",
+                                                      "vocab",  "gpu",    "gpus",  "global_batch",
+                                                      "metric", "value",  "unit"};
+
 constexpr std::array<std::string_view, 5> kAmendmentColumns = {"source", "column", "inferred",
                                                                "value", "reason"};
 
@@ -233,6 +238,22 @@ void read_row(const RowReader& row, Run& run) {
   if (row.empty("ffn") && run.hidden > 0) take_usual_ffn(row, run);
 }
 
+// A column that nothing is read of, but nearly the name of one that is not there.
+void add_slips(const CsvTable& table, const std::string& file, Diagnostics& diagnostics) {
+  const auto is_in = [](const auto& names, const std::string& name) {
+    return std::find(names.begin(), names.end(), name) != names.end();
+  };
+  std::vector<std::string> missing;
+  for (const std::string_view column : kColumns) {
+    if (!is_in(table.names, std::string(column))) missing.emplace_back(column);
+  }
+  for (const std::string& name : table.names) {
+    if (is_in(kColumns, name)) continue;
+    if (const std::string hint = did_you_mean(name, missing); !hint.empty())
+      diagnostics.add("{}:1: runs have no column '{}'{}", file, name, hint);
+  }
+}
+
 // A cell that the line does not have is empty.
 Run row_of(const CsvTable& table, const CsvTable::Line& line) {
   Run run;
@@ -270,7 +291,9 @@ std::vector<Run> parse_rows(std::string_view csv, const std::string& file,
                             const std::vector<Amendment>& amendments) {
   Diagnostics diagnostics;
   std::vector<CsvTable::Line> odd;
-  const CsvTable table = parse_csv(csv, file, kColumns, diagnostics, &odd);
+  const CsvTable table = parse_csv(csv, file, kNeeded, diagnostics, &odd);
+  add_slips(table, file, diagnostics);
+  diagnostics.throw_if_any();
   std::vector<Run> runs;
   for (const CsvTable::Line& line : table.lines) {
     Run run = row_of(table, line);
@@ -320,7 +343,8 @@ std::vector<Run> read_runs(FileSystem& fs, const std::string& file,
 
 std::string source_name(const std::string& source) {
   const size_t end = source.find_first_of(";,(");
-  return std::string(trim(std::string_view(source).substr(0, end)));
+  const std::string_view name = trim(std::string_view(source).substr(0, end));
+  return name.empty() ? "(no source)" : std::string(name);
 }
 
 std::string ending_of(const std::string& name, size_t letters) {

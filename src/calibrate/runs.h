@@ -67,7 +67,8 @@ std::vector<Run> parse_runs(std::string_view csv, const std::string& file,
 std::vector<Run> read_runs(FileSystem& fs, const std::string& file,
                            const std::vector<Amendment>& amendments = {});
 
-// Up to the first ',', ';' or bracket: what rows of one table have in common.
+// Up to the first ',', ';' or bracket: what rows of one table have in common; "(no source)" where
+// that is nothing.
 std::string source_name(const std::string& source);
 // Its last letters behind dots, where it has more: what tells sources apart stands at the end.
 std::string ending_of(const std::string& name, size_t letters);

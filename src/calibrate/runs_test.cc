@@ -43,6 +43,7 @@ TEST_CASE("a row keeps its cells; what is not said is 0") {
   const Run& run = runs[0];
   CHECK(run.source == "A paper; tables 1, 2");
   CHECK(source_name(run.source) == "A paper");
+  CHECK(source_name("") == "(no source)");
   CHECK(run.line == 2);
   CHECK(run.tp == 2);
   CHECK(run.sp);
@@ -306,10 +307,34 @@ TEST_CASE("a column that is missing is named, with the near miss") {
                        "runs.csv:1: there is no column 'hidden', did you mean 'hiden'?", Error);
 }
 
+TEST_CASE("columns whose cells may be empty may be left out, and then are") {
+  const std::string header =
+      "gpu,gpus,layers,hidden,heads,seq,vocab,global_batch,metric,value,unit,notes\n";
+  const std::string row = "chip,4,2,64,4,128,512,8,iteration_time,1.5,s,as it was\n";
+  const Run run = parse_rows(header + row, "runs.csv").front();
+  std::string empty = kRow;
+  for (const char* column :
+       {"model",   "params_b",    "kv_heads",   "ffn",       "moe",      "tp",
+        "sp",      "cp",          "pp",         "vpp",       "ep",       "dp",
+        "zero",    "micro_batch", "recompute",  "precision", "nic_GBps", "schedule",
+        "overlap", "software",    "memory_GiB", "use"})
+    empty = with(column, "", empty);
+  const Run same = parse_rows(kHeader + empty, "runs.csv").front();
+  CHECK(run.findings.empty());
+  CHECK(run.usual == same.usual);
+  CHECK(run.ffn == 256);
+  CHECK(run.value == same.value);
+  CHECK(run.recompute == "unknown");
+  CHECK_THROWS_WITH_AS(parse_rows("recomput," + header + "full," + row, "runs.csv"),
+                       "runs.csv:1: runs have no column 'recomput', did you mean 'recompute'?",
+                       Error);
+}
+
 TEST_CASE("a file without a line is empty, and nothing else is wrong with it") {
   CHECK_THROWS_WITH_AS(
       parse_runs("", "runs.csv"),
-      doctest::Contains("runs.csv: is empty; it must begin with the columns' names, source, model"),
+      doctest::Contains(
+          "runs.csv: is empty; it must begin with the columns' names, layers, hidden"),
       Error);
 }
 

@@ -105,8 +105,7 @@ void run_validate(const ValidateOptions& options, const Diagnostics& words) {
   print(options, machines, ablations, all);
   const auto can_be = [](const calibrate::Comparison& c) { return c.reason.empty(); };
   if (std::none_of(all.front().begin(), all.front().end(), can_be))
-    throw_error("{}:{}: no row can be simulated, this one as {}", file,
-                all.front().front().run.line, all.front().front().reason);
+    throw_error("{}: no row can be simulated; of the first: {}", file, all.front().front().reason);
 }
 
 }  // namespace

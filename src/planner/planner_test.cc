@@ -114,9 +114,8 @@ Request small_torch(int64_t gpus) {
 }  // namespace
 
 TEST_CASE("the exhaustive planner finds what simulating every plan finds") {
-  for (const Request& request :
-       {small(1), small(2), small(4), small_uneven(2), small_mixture(2), small_torch(2),
-        small_nodes(6)}) {
+  for (const Request& request : {small(1), small(2), small(4), small_uneven(2), small_mixture(2),
+                                 small_torch(2), small_nodes(6)}) {
     CAPTURE(request.base.model.source);
     CAPTURE(request.base.model.layers);
     CAPTURE(request.gpus);

@@ -250,9 +250,8 @@ std::vector<std::string> findings(const Request& request) {
         "expert; use a multiple of {}",
         base.seq_len, mixture.top_k, mixture.experts,
         mixture.experts / std::gcd(mixture.experts, mixture.top_k));
-  } else if (request.gpus > 0 && base.global_batch > 0 &&
-             base.global_batch <= kMostSequences && has_model &&
-             layouts(request, request.gpus).empty()) {
+  } else if (request.gpus > 0 && base.global_batch > 0 && base.global_batch <= kMostSequences &&
+             has_model && layouts(request, request.gpus).empty()) {
     out.add(
         "--gpus: no plan{} has {} ranks: tp must divide the {} heads, pp the {} layers or up to a "
         "quarter more, and dp the global batch of {}; {}",

@@ -523,7 +523,7 @@ def test_where_no_row_can_be_simulated_the_rows_are_told_and_the_exit_code_is_th
     done = call("validate", "--runs", path)
     assert done.returncode == 2
     assert "not simulated: no file of clusters/ has the device Z9" in done.stdout
-    assert done.stderr == f"meshwright: {path}:2: no row can be simulated, this one as no file of clusters/ has the device Z9-SXM-80GB\n"
+    assert done.stderr == f"meshwright: {path}: no row can be simulated; of the first: no file of clusters/ has the device Z9-SXM-80GB\n"
 
 
 def test_a_fit_says_what_is_wrong_with_a_row_and_not_what_the_others_have_not(tmp_path):
