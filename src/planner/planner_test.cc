@@ -9,30 +9,19 @@
 #include "base/error.h"
 #include "base/fs.h"
 #include "base/test_close_to.h"
-#include "base/test_thrown_by.h"
 #include "base/text.h"
 #include "pipeline/schedule.h"
 #include "planner/search.h"
 #include "planner/simulated.h"
 #include "planner/space.h"
+#include "planner/test_small.h"
 #include "predict/coarse.h"
-#include "predict/test_request.h"
 
 using namespace mw;
 using namespace mw::planner;
+using namespace mw::planner::test;
 
 namespace {
-
-Request small(int64_t gpus, double gigabytes = 1) {
-  Request request;
-  request.base = predict::test::small();
-  request.base.cluster.device.memory = Bytes(static_cast<int64_t>(gigabytes * 1e9));
-  request.base.cluster.links[0].name = "nvlink";
-  request.base.global_batch = 8;
-  request.gpus = gpus;
-  request.threads = 2;
-  return request;
-}
 
 struct Timed {
   Seconds step;
@@ -58,57 +47,6 @@ std::vector<Timed> time_all(const Request& request) {
     }
   }
   return all;
-}
-
-std::string message_of(const Request& request) {
-  return mw::test::thrown_by([&] { search(request); });
-}
-
-// Four experts, two a token, in every block.
-Request small_mixture(int64_t gpus) {
-  Request request = small(gpus);
-  request.base.model = models::parse_config(
-      R"({"model_type": "mixtral", "vocab_size": 256, "max_position_embeddings": 64,
-          "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2,
-          "num_attention_heads": 4, "num_key_value_heads": 4, "num_local_experts": 4,
-          "num_experts_per_tok": 2, "rms_norm_eps": 1e-5, "rope_theta": 1e4,
-          "tie_word_embeddings": false})",
-      "mixture.json");
-  return request;
-}
-
-Request small_uneven(int64_t gpus) {
-  Request request = small(gpus);
-  request.base.model.layers = 11;  // on 2 or 4 ranks as if they were 12
-  return request;
-}
-
-// Nodes of four devices on a network a tenth as fast.
-Request small_nodes(int64_t gpus) {
-  Request request = small(gpus);
-  cluster::Cluster& cluster = request.base.cluster;
-  cluster.links.push_back(cluster.links[0]);
-  cluster.links[0].devices = 4;
-  cluster.links[1].name = "network";
-  cluster.links[1].kind = cluster::LinkKind::kNetwork;
-  cluster.links[1].bandwidth = cluster.links[1].bandwidth * 0.1;
-  cluster.links[1].bus_bandwidth = cluster.links[1].bus_bandwidth * 0.1;
-  request.base.global_batch = 12;
-  return request;
-}
-
-// Under PyTorch's allocator, with half the memory that its largest plans take.
-Request small_torch(int64_t gpus) {
-  Request request = small(gpus, 0.5);
-  request.base.model = models::parse_config(
-      R"({"model_type": "gpt2", "vocab_size": 16384, "n_positions": 512, "n_embd": 512,
-          "n_layer": 2, "n_head": 4, "embd_pdrop": 0.0, "resid_pdrop": 0.0, "attn_pdrop": 0.0})",
-      "wider.json");
-  request.base.seq_len = 512;
-  request.base.global_batch = 4;
-  request.base.cluster.stack.allocator = cluster::Allocator::kExpandable;
-  request.base.cluster.stack.f32_loss = true;
-  return request;
 }
 
 }  // namespace
@@ -436,30 +374,6 @@ TEST_CASE("the rules of PTD-P take what heads and batch leave, and say so") {
         "parallelism for the other devices");
 }
 
-TEST_CASE("everything that is wrong with a request is said at once") {
-  Request request = small(17);
-  request.base.seq_len = 128;
-  CHECK(message_of(request) ==
-        "--gpus: is 17, but box.toml has 16 devices; use at most 16\n"
-        "--seq-len: is 128, but small.json has 64 positions; use at most 64\n"
-        "--gpus: no plan has 17 ranks: tp must divide the 4 heads, pp the 4 layers or up to a "
-        "quarter more, and dp the global batch of 8; use 16 devices, or another batch");
-  request = small(7);
-  CHECK(message_of(request) ==
-        "--gpus: no plan has 7 ranks: tp must divide the 4 heads, pp the 4 layers or up to a "
-        "quarter more, and dp the global batch of 8; use 4 or 8 devices, or another batch");
-  request = small(1'000'000'000);  // as quick as 7
-  request.base.cluster.devices = 0;
-  CHECK(message_of(request) ==
-        "--gpus: no plan has 1000000000 ranks: tp must divide the 4 heads, pp the 4 layers or up "
-        "to a quarter more, and dp the global batch of 8; use 128 devices, or another batch");
-  request = small_nodes(11);  // whole nodes are proposed, others taken
-  CHECK(message_of(request) ==
-        "--gpus: no plan has 11 ranks: tp must divide the 4 heads, pp the 4 layers or up to a "
-        "quarter more, and dp the global batch of 12; use 8 or 12 devices, or another batch");
-  CHECK(message_of(small_nodes(6)) == "no error");
-}
-
 TEST_CASE("ranks that share a memory fit together or not at all") {
   Request request = small(4);
   const Found apart = search(request);
@@ -486,26 +400,6 @@ TEST_CASE("ranks that share a memory fit together or not at all") {
   CHECK(message.find("does not fit on 4 devices of box: the ranks need at least ") !=
         std::string::npos);
   CHECK(message.find(" would do, with dp=") != std::string::npos);
-}
-
-TEST_CASE("of ranks that share a memory as many are proposed as fit") {
-  Request request = small(8);
-  request.base.cluster.cores = 4;
-  request.base.model.layers = 1;
-  const auto least = [&](int64_t ranks) {
-    Request of = request;
-    of.gpus = ranks;
-    of.simulated = 1000;  // all
-    Bytes bytes = request.base.cluster.device.memory;
-    for (const Candidate& here : search(of).plans) bytes = std::min(bytes, here.needed);
-    return bytes;
-  };
-  const Bytes four = least(4);
-  REQUIRE(least(8).value > four.value * 11 / 10);
-  request.base.cluster.device.memory = Bytes(four.value * 21 / 20);
-  const std::string message = message_of(request);
-  CAPTURE(message);
-  CHECK(message.find("; 4 would do, with ") != std::string::npos);
 }
 
 TEST_CASE("the rules of PTD-P interleave where that is faster and fits") {
@@ -542,63 +436,4 @@ TEST_CASE("the rules take no more units of work than a plan may have") {
   const Found found = search(request);
   CHECK(found.plans.front().plan.pp == 3);
   CHECK(found.candidates == 9);  // 2^16 microbatches to 2^8, of 2^12 sequences: too many
-}
-
-TEST_CASE("a model that does not fit is told the least number of devices that would do") {
-  const Request request = small(1, 0.0018);
-  const std::string message = message_of(request);
-  CAPTURE(message);
-  CHECK(message.find("small.json: does not fit on 1 device of box: the fullest rank needs at "
-                     "least ") == 0);
-  CHECK(message.find("; the least that would do is 4 devices, with ") != std::string::npos);
-  Request fewer = request;
-  fewer.base.cluster.devices = 2;
-  CAPTURE(message_of(fewer));
-  CHECK(message_of(fewer).find("; the least that would do is 4 devices (it has 2), with ") !=
-        std::string::npos);
-}
-
-TEST_CASE("the least number of devices is that of plans under any schedule, with divided experts") {
-  FileSystem& fs = posix_fs();
-  const std::string root = MW_SOURCE_DIR;
-  Request request;
-  const auto take = [&](const char* model, int64_t seq_len, int64_t batch) {
-    const std::string file = fmt::format("{}/models/{}.json", root, model);
-    request.base.model = models::parse_config(fs.read_file(file), file);
-    request.base.seq_len = seq_len;
-    request.base.global_batch = batch;
-  };
-  request.base.cluster = cluster::load_cluster(fs, "a100-40gb", {root + "/clusters"});
-  request.threads = 2;
-  request.gpus = 2;
-  take("mixtral-8x7b", 32768, 15);  // no microbatch of a whole sequence fits on 32
-  const std::string slices = message_of(request);
-  CAPTURE(slices);
-  CHECK(slices.find("; the least that would do is 32 devices, with dp=1,tp=1,pp=32,"
-                    "schedule=seq-1f1b,") != std::string::npos);
-  take("qwen3-30b-a3b", 4096, 16);
-  const std::string experts = message_of(request);
-  CAPTURE(experts);
-  CHECK(experts.find("; the least that would do is 16 devices, with dp=8,tp=1,pp=2,ep=8,") !=
-        std::string::npos);
-  request.gpus = 16;
-  request.method = Method::kPtdP;
-  CHECK(message_of(request).find(
-            ": no plan by the rules of ptdp fits on 16 devices of DGX A100 40 GB, but others do") !=
-        std::string::npos);
-}
-
-TEST_CASE("the least number of devices is looked for among all numbers that have a plan") {
-  // tp 1, 2 or 4, pp 1 or 3, dp 1 or 3: nothing has 2^k devices beyond 4.
-  Request request = small(1, 0.0018);
-  request.base.model.layers = 3;
-  request.base.global_batch = 3;
-  request.base.cluster.devices = 0;
-  const std::string message = message_of(request);
-  CAPTURE(message);
-  CHECK(message.find("; the least that would do is 3 devices, with ") != std::string::npos);
-  Request more = request;
-  more.base.cluster.device.memory = Bytes(700'000);
-  CHECK(message_of(more).find("; the least that would do is 12 devices, with ") !=
-        std::string::npos);
 }
