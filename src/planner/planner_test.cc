@@ -7,7 +7,6 @@
 
 #include "base/divisors.h"
 #include "base/error.h"
-#include "base/fs.h"
 #include "base/test_close_to.h"
 #include "base/text.h"
 #include "pipeline/schedule.h"
