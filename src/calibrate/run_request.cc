@@ -182,6 +182,13 @@ Machines read_machines(FileSystem& fs, const std::string& folder) {
   return machines;
 }
 
+void take_cluster(const cluster::Cluster& cluster, Machines& machines) {
+  std::erase_if(machines.clusters, [&](const cluster::Cluster& other) {
+    return other.device.name == cluster.device.name;
+  });
+  machines.clusters.push_back(cluster);
+}
+
 std::string reason(const Run& run, const Machines& machines) {
   std::vector<std::string> findings = run.findings;
   if (!run.is_odd) {

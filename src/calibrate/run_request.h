@@ -19,6 +19,8 @@ struct Machines {
   std::vector<cluster::Profile> profiles;
 };
 Machines read_machines(FileSystem& fs, const std::string& folder);
+// The cluster is then the one of its device.
+void take_cluster(const cluster::Cluster& cluster, Machines& machines);
 
 // Rows whose gpu is another name of a device get the device's own.
 void name_devices(std::vector<Run>& runs, const Machines& machines);

@@ -48,14 +48,19 @@ CheckpointReader CheckpointReader::latest(FileSystem& fs, const std::string& fol
   if (steps.empty()) {
     throw_error("{}: has no checkpoint (a folder such as {})", folder, step_name(20));
   }
+  std::string before;
+  if (steps.size() > 1) {
+    before = fmt::format("{}: the checkpoint before it, the newest without {}, is {}", folder,
+                         find_step(fs, folder, steps.back()),
+                         find_step(fs, folder, steps[steps.size() - 2]));
+  }
   try {
-    return at_step(fs, folder, steps.back());
+    CheckpointReader reader = at_step(fs, folder, steps.back());
+    reader.before_ = std::move(before);
+    return reader;
   } catch (const Error& error) {
     std::vector<std::string> findings = error.findings();
-    if (steps.size() > 1) {
-      findings.push_back(fmt::format("{}: the checkpoint before it is {}", folder,
-                                     find_step(fs, folder, steps[steps.size() - 2])));
-    }
+    if (!before.empty()) findings.push_back(before);
     throw Error(std::move(findings));
   }
 }
@@ -230,6 +235,7 @@ void CheckpointReader::verify() const {
       if (xxh3_128(shard.file_bytes()).hex() != record.hash) verify_shard(shard, out);
     }
   }
+  if (!out.empty() && !before_.empty()) out.add("{}", before_);
   out.throw_if_any();
 }
 

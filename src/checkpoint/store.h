@@ -150,6 +150,7 @@ class CheckpointReader {
 
   FileSystem* fs_ = nullptr;
   std::string path_;
+  std::string before_;  // what else there is, where it is the latest: a finding's text
   int64_t step_ = 0;
   Json run_state_;
   std::map<std::string, FileRecord> files_;

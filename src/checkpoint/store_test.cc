@@ -205,7 +205,7 @@ TEST_CASE("missing shards, missing tensors and wrong sizes are reported together
       "run/step-000020/model-00001-of-00002.safetensors: is missing; must have 208 bytes\n"
       "run/step-000020/model-00002-of-00002.safetensors: has 252 bytes, must have 253 (truncated)\n"
       "run/step-000020/optimizer.safetensors.index.json: is missing; must have 178 bytes\n"
-      "run: the checkpoint before it is run/step-000010");
+      "run: the checkpoint before it, the newest without run/step-000020, is run/step-000010");
   check_content(CheckpointReader::at_step(fs, "run", 10));
 }
 

@@ -107,14 +107,6 @@ std::string software_of(const Input& input, const CalibrateOptions& options,
   return stacks[0];
 }
 
-// A cluster by name or file is the one of its device.
-void take_cluster(const cluster::Cluster& cluster, calibrate::Machines& machines) {
-  std::erase_if(machines.clusters, [&](const cluster::Cluster& other) {
-    return other.device.name == cluster.device.name;
-  });
-  machines.clusters.push_back(cluster);
-}
-
 // The name by which --profile takes it.
 std::string name_of(const cluster::Profile& profile) {
   const std::string file = base_name(profile.file);
@@ -181,7 +173,7 @@ void read_profile(FileSystem& fs, const CalibrateOptions& options, bool all_runs
   if (!options.cluster.empty()) {
     attempt(diagnostics, [&] {
       cluster = cluster::load_cluster(fs, options.cluster, data_folders("clusters"), "none");
-      take_cluster(*cluster, input.machines);
+      calibrate::take_cluster(*cluster, input.machines);
     });
   }
   calibrate::name_devices(input.runs, input.machines);

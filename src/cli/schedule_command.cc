@@ -185,7 +185,7 @@ void print_text(const std::vector<report::ScheduleDrawing>& drawings) {
     const int32_t microbatches = drawing.schedule.microbatches / drawing.schedule.parts;
     fmt::print("{}: {} {}, {} {}\n{}{}\n", drawing.title, ranks, ranks == 1 ? "rank" : "ranks",
                microbatches, microbatches == 1 ? "microbatch" : "microbatches",
-               report::draw_text(drawing, style), report::figures_line(drawing.times));
+               report::draw_text(drawing, style), report::figures_line(drawing));
   }
 }
 

@@ -16,7 +16,7 @@ namespace mw::cli {
 namespace {
 
 struct ValidateOptions {
-  std::string runs;
+  std::string runs, cluster;
   int64_t threads = 0;
   bool json = false, ablate = false, summary = false, orderings = false;
 };
@@ -92,7 +92,12 @@ void run_validate(const ValidateOptions& options, const Diagnostics& words) {
   std::vector<calibrate::Run> runs;
   calibrate::Machines machines;
   attempt(diagnostics, [&] { runs = calibrate::read_rows(fs, file, published_amendments(fs)); });
-  attempt(diagnostics, [&] { machines = calibrate::read_machines(fs, data_folder("clusters")); });
+  attempt(diagnostics, [&] {
+    machines = calibrate::read_machines(fs, data_folder("clusters"));
+    if (options.cluster.empty()) return;
+    calibrate::take_cluster(
+        cluster::load_cluster(fs, options.cluster, data_folders("clusters"), "none"), machines);
+  });
   diagnostics.throw_if_any();
   calibrate::name_devices(runs, machines);
   const int threads = threads_or_cores(options.threads);
@@ -117,6 +122,10 @@ void add_validate(CLI::App& app, const Diagnostics& words) {
   command
       ->add_option("--runs", options->runs,
                    "A CSV file of runs; data/published/runs.csv if not given")
+      ->check(not_empty());
+  command
+      ->add_option("--cluster", options->cluster,
+                   "The cluster of its device's rows, in place of that of clusters/")
       ->check(not_empty());
   command->add_option("--threads", options->threads, "Rows at a time; as many as there are cores")
       ->check(whole(1, kMostWhole32));

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "base/count.h"
 #include "base/error.h"
 
 namespace mw::compile {
@@ -73,8 +74,9 @@ std::vector<std::string> schedule_findings(const pipeline::Schedule& schedule, c
   Diagnostics diagnostics;
   const auto& placement = schedule.placement;
   if (placement.stages() != plan.stages() || placement.ranks != plan.pp) {
-    diagnostics.add("schedule {}: has {} stages on {} pipeline ranks, the plan {} on {}",
-                    schedule.name, placement.stages(), placement.ranks, plan.stages(), plan.pp);
+    diagnostics.add("schedule {}: has {} on {}, the plan {} on {}", schedule.name,
+                    counted(placement.stages(), "stage"), counted(placement.ranks, "pipeline rank"),
+                    plan.stages(), plan.pp);
   }
   if (schedule.microbatches != plan.units()) {
     diagnostics.add("schedule {}: has {} microbatches, the plan {}", schedule.name,

@@ -32,6 +32,11 @@ TEST_CASE("everything that is wrong with a request is said at once") {
         "--gpus: no plan has 11 ranks: tp must divide the 4 heads, pp the 4 layers or up to a "
         "quarter more, and dp the global batch of 12; use 8 or 12 devices, or another batch");
   CHECK(message_of(small_nodes(6)) == "no error");
+  request = small_nodes(8);
+  request.base.model.heads = request.base.model.kv_heads = 5;
+  Diagnostics none;
+  request.only = parse_only({"tp=5"}, none);
+  CHECK(message_of(request).ends_with("; use 5 or 10 devices, or another batch or --only"));
 }
 
 TEST_CASE("of ranks that share a memory as many are proposed as fit") {
@@ -52,6 +57,29 @@ TEST_CASE("of ranks that share a memory as many are proposed as fit") {
   const std::string message = message_of(request);
   CAPTURE(message);
   CHECK(message.find("; 4 would do, with ") != std::string::npos);
+}
+
+TEST_CASE("a mixture that does not fit in a box is told how many devices of such would do") {
+  Request request = small_mixture(2);
+  request.base.cluster.devices = request.base.cluster.links.front().devices = 4;
+  request.base.cluster.device.memory = Bytes(700'000);
+  CHECK(message_of(request).find(" devices (it has 4), with dp=") != std::string::npos);
+}
+
+TEST_CASE("a device without links to others is told so") {
+  Request request = small(1, 0.0005);
+  request.base.cluster.links.clear();
+  request.base.cluster.devices = 1;
+  CHECK(message_of(request).ends_with("; it has no [[link]] to other devices"));
+}
+
+TEST_CASE("full recomputation holds less than a stack's selective one") {
+  Request request = small(1, 0.0018);
+  request.base.cluster.stack.selective_op = true;
+  const std::string all = message_of(request);
+  request.only.recompute = {compile::Recompute::kFull};
+  CHECK(all == message_of(request));
+  CHECK(all.find("recompute=full") != std::string::npos);
 }
 
 TEST_CASE("a model that does not fit is told the least number of devices that would do") {
@@ -84,13 +112,14 @@ TEST_CASE("the least number of devices is that of plans under any schedule, with
   take("mixtral-8x7b", 32768, 15);  // no microbatch of a whole sequence fits on 32
   const std::string slices = message_of(request);
   CAPTURE(slices);
-  CHECK(slices.find("; the least that would do is 32 devices, with dp=1,tp=1,pp=32,"
-                    "schedule=seq-1f1b,") != std::string::npos);
+  CHECK(slices.find(
+            "; the least that would do in whole nodes of 8 is 32 devices, with dp=1,tp=1,pp=32,"
+            "schedule=seq-1f1b,") != std::string::npos);
   take("qwen3-30b-a3b", 4096, 16);
   const std::string experts = message_of(request);
   CAPTURE(experts);
-  CHECK(experts.find("; the least that would do is 16 devices, with dp=8,tp=1,pp=2,ep=8,") !=
-        std::string::npos);
+  CHECK(experts.find("; the least that would do in whole nodes of 8 is 16 devices, with "
+                     "dp=8,tp=1,pp=2,ep=8,") != std::string::npos);
   request.gpus = 16;
   request.method = Method::kPtdP;
   CHECK(message_of(request).find(

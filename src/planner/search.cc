@@ -23,11 +23,22 @@ struct Least {
   Plan plan;
 };
 
+// How much of a block, in the order of what is then not kept.
+int made_again(compile::Recompute recompute) {
+  switch (recompute) {
+    case compile::Recompute::kNone: return 0;
+    case compile::Recompute::kSelective: return 1;
+    case compile::Recompute::kSelectiveOp: return 2;
+    case compile::Recompute::kFull: return 3;
+  }
+  return 0;
+}
+
 // Of a layout's plans the one with everything divided, recomputed and taken in the smallest
 // microbatches; empty: there is none.
 std::optional<Plan> divided(const Request& request, const Layout& layout) {
   const auto order = [](const Plan& plan) {
-    return std::tuple(plan.zero, plan.recompute, plan.ep, plan.sp, plan.microbatches);
+    return std::tuple(plan.zero, made_again(plan.recompute), plan.ep, plan.sp, plan.microbatches);
   };
   std::optional<Plan> most;
   for (Plan& plan : layout_plans(request, layout)) {
@@ -111,12 +122,19 @@ class LeastMemory {
 Needs least_devices(const Request& request, predict::Coarse& coarse) {
   const predict::Request& base = request.base;
   const Bytes limit = base.cluster.device.usable_memory();
-  LeastMemory least_memory(request, coarse);
-  Request unbounded = request;  // more devices than there are, too
+  // More devices than there are, too, on the outermost link; a torus has its sides.
+  Request unbounded = request;
   unbounded.base.cluster.devices = 0;
+  std::vector<cluster::Link>& links = unbounded.base.cluster.links;
+  const bool closed =
+      !links.empty() && links.back().kind != cluster::LinkKind::kTorus && links.back().devices > 0;
+  if (closed) links.back().devices = 0;
+  std::optional<predict::Coarse> open;
+  if (closed) open.emplace(unbounded.base);
+  LeastMemory least_memory(unbounded, open ? *open : coarse);
   Needs needs;
   if (const auto least = least_memory.on(request.gpus)) needs.least = least->peak;
-  if (base.cluster.links.empty()) return needs;  // nothing joins more devices than one
+  if (links.empty()) return needs;  // nothing joins more devices than one
   const auto fits = [&](int64_t devices) {
     const auto least = least_memory.on(devices);
     if (!least || least->peak > limit || !simulate_plans(unbounded, {least->plan})[0]) return false;
@@ -161,12 +179,16 @@ Needs least_devices(const Request& request, predict::Coarse& coarse) {
     out.add("{}; {} would do, with {}", what, needs.devices, short_form(needs.plan));
   } else if (found.shared) {
     out.add("{}; fewer would not do with this batch either", what);
+  } else if (request.base.cluster.links.empty()) {
+    out.add("{}; it has no [[link]] to other devices", what);
   } else if (needs.devices == 0) {
     out.add("{}; nor on sixty-four times as many with this batch of {}", what,
             request.base.global_batch);
   } else {
-    out.add("{}; the least that would do is {} devices{}, with {}", what, needs.devices,
-            has > 0 && needs.devices > has ? fmt::format(" (it has {})", has) : "",
+    const int64_t node = request.base.cluster.node_devices();
+    out.add("{}; the least that would do{} is {} devices{}, with {}", what,
+            needs.devices > node && node > 1 ? fmt::format(" in whole nodes of {}", node) : "",
+            needs.devices, has > 0 && needs.devices > has ? fmt::format(" (it has {})", has) : "",
             short_form(needs.plan));
   }
   for (const std::string& note : notes(request)) out.add("{}", note);

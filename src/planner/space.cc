@@ -72,7 +72,11 @@ std::vector<int64_t> pipelines(const Request& request) {
 std::string nearest_devices(const Request& request, int64_t devices) {
   const predict::Request& base = request.base;
   const int64_t most = base.cluster.devices > 0 ? base.cluster.devices : 2 * devices;
-  const std::vector<int64_t> counts = device_counts(request, 1, std::min(2 * devices, most));
+  std::vector<int64_t> counts;
+  for (const bool whole_nodes : {true, false}) {
+    if (counts.empty())
+      counts = device_counts(request, 1, std::min(2 * devices, most), whole_nodes);
+  }
   const auto above = std::upper_bound(counts.begin(), counts.end(), devices);
   std::vector<std::string> near;
   if (above != counts.begin()) near.push_back(std::to_string(*std::prev(above)));
@@ -103,7 +107,8 @@ std::vector<Layout> layouts(const Request& request, int64_t devices) {
   return found;
 }
 
-std::vector<int64_t> device_counts(const Request& request, int64_t least, int64_t most) {
+std::vector<int64_t> device_counts(const Request& request, int64_t least, int64_t most,
+                                   bool whole_nodes) {
   const predict::Request& base = request.base;
   std::set<int64_t> counts;
   const std::vector<int64_t> depths = pipelines(request), replicas = divisors(base.global_batch);
@@ -113,7 +118,7 @@ std::vector<int64_t> device_counts(const Request& request, int64_t least, int64_
       for (const int64_t dp : replicas) {
         const int64_t devices = tp * pp * dp;
         if (devices >= least && devices <= most && request.only.takes("dp", dp) &&
-            fills_nodes(base.cluster, devices))
+            (!whole_nodes || fills_nodes(base.cluster, devices)))
           counts.insert(devices);
       }
     }

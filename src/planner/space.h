@@ -17,8 +17,10 @@ struct Layout {
 // and their product is `devices`.
 std::vector<Layout> layouts(const Request& request, int64_t devices);
 
-// The numbers of devices from `least` to `most` that fill nodes and have a layout, ascending.
-std::vector<int64_t> device_counts(const Request& request, int64_t least, int64_t most);
+// The numbers of devices from `least` to `most` that have a layout, ascending; with whole_nodes
+// those that fill nodes.
+std::vector<int64_t> device_counts(const Request& request, int64_t least, int64_t most,
+                                   bool whole_nodes = true);
 
 // Parts of dp that a mixture's experts can be divided over; 1 alone without one.
 std::vector<int64_t> expert_ways(const Request& request, int64_t dp);

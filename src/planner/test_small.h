@@ -24,16 +24,9 @@ inline std::string message_of(const Request& request) {
   return mw::test::thrown_by([&] { search(request); });
 }
 
-// Four experts, two a token, in every block.
 inline Request small_mixture(int64_t gpus) {
   Request request = small(gpus);
-  request.base.model = models::parse_config(
-      R"({"model_type": "mixtral", "vocab_size": 256, "max_position_embeddings": 64,
-          "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2,
-          "num_attention_heads": 4, "num_key_value_heads": 4, "num_local_experts": 4,
-          "num_experts_per_tok": 2, "rms_norm_eps": 1e-5, "rope_theta": 1e4,
-          "tie_word_embeddings": false})",
-      "mixture.json");
+  request.base.model = predict::test::small_mixture();
   return request;
 }
 

@@ -37,6 +37,17 @@ inline Request small() {
   return request;
 }
 
+// Four experts, two a token, in each of two blocks.
+inline models::ModelConfig small_mixture() {
+  return models::parse_config(
+      R"({"model_type": "mixtral", "vocab_size": 256, "max_position_embeddings": 64,
+          "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2,
+          "num_attention_heads": 4, "num_key_value_heads": 4, "num_local_experts": 4,
+          "num_experts_per_tok": 2, "rms_norm_eps": 1e-5, "rope_theta": 1e4,
+          "tie_word_embeddings": false})",
+      "mixture.json");
+}
+
 // The step as the compiler makes it, in f32.
 inline pipeline::Program train_of(const Request& request,
                                   const std::set<std::string>& without = {}) {

@@ -328,6 +328,11 @@ Request changed(Request request, const Settings& settings, int64_t devices) {
     throw_error("{}: is {}, no multiple of the {} devices of a replica", option, devices, replica);
   plan.dp = devices / replica;
   if (!sets(kDevices) || sets("microbatches")) return request;
+  if (request.global_batch % plan.dp != 0) {
+    throw_error(
+        "gpus: {} give dp={}, which does not divide the batch of {}; vary global_batch, too",
+        devices, plan.dp, request.global_batch);
+  }
   if (pieces % plan.dp != 0) {
     throw_error(
         "gpus: {} give dp={}, which does not divide the batch's {} microbatches; vary "

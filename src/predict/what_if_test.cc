@@ -101,6 +101,10 @@ TEST_CASE("dp and microbatches of as many sequences follow the devices that are 
   CHECK(rows[1].prediction->step == predict::predict(request).step);
   CHECK(rows[2].prediction->step == as_plan("dp=4,tp=2,pp=2,microbatches=2"));
   CHECK(rows[3].reason ==
+        "gpus: 12 give dp=3, which does not divide the batch of 16; vary global_batch, too");
+  Request larger = request;
+  larger.global_batch = 24;
+  CHECK(rows_of(larger, {"gpus=4,12"})[1].reason ==
         "gpus: 12 give dp=3, which does not divide the batch's 8 microbatches; vary microbatches, "
         "too");
   const std::vector<WhatIf> both = rows_of(request, {"gpus=4,6", "microbatches=2", "zero=1"});

@@ -15,6 +15,7 @@ using simulate::Overlap;
 
 // Two ways to add up one time.
 constexpr double kSameStep = 1e-9;
+constexpr const char* kNoLonger = "the step is as long without it";
 
 // What a step has that settings are about.
 struct Facts {
@@ -59,12 +60,10 @@ void add_plan(const compile::Plan& plan, const Facts& facts, std::vector<std::st
     found.push_back(fmt::format("prefetch_mb={} ({})", plan.prefetch_mb,
                                 plan.zero == 3 ? kNothingDivides : "it is of zero=3"));
   }
-  if (plan.bucket_mb != usual.bucket_mb && !facts.reduces)
-    found.push_back(fmt::format("bucket_mb={} (every gradient is on one rank)", plan.bucket_mb));
 }
 
-// What differs between two overlaps, each with the reason why that is without effect; null: it has
-// one.
+// What differs between two overlaps, each with the reason why nothing in the plan is of it; null:
+// there is something.
 std::vector<const char*> reasons(const compile::Plan& plan, const Overlap& own,
                                  const Overlap& other, const Facts& facts) {
   std::vector<const char*> found;
@@ -119,7 +118,7 @@ std::string word_text(const Asked& asked, size_t word) {
                                      : "slowdown " + asked.slowdown[word - asked.overlap.size()];
 }
 
-// Why the word is without effect; "": it may have one.
+// Why the word has no effect, if it has none; "": nothing in the plan says so.
 std::string reason_of(const Request& request, size_t word, const Facts& facts) {
   const Overlap other = without_word(request, word);
   std::string reason;
@@ -139,10 +138,6 @@ std::vector<std::string> without_effect(const Request& request) {
   std::vector<std::string> found;
   const Facts facts(request.plan);
   add_plan(request.plan, facts, found);
-  for (size_t word = 0; word < words(request); ++word) {
-    if (const std::string reason = reason_of(request, word, facts); !reason.empty())
-      found.push_back(fmt::format("{} ({})", word_text(request.asked, word), reason));
-  }
   const Options profile = simulate::options_of(request.cluster.stack);
   if (request.options.scatter_gather != profile.scatter_gather &&
       (!facts.tensor || !facts.messages || request.plan.sp)) {
@@ -156,16 +151,27 @@ std::vector<std::string> without_effect(const Request& request) {
 
 void add_without_effect(const Request& request, const Step& step, Prediction& prediction) {
   const Facts facts(request.plan);
+  const auto is_same = [&](const Prediction& other) {
+    return std::abs(other.step.value - prediction.step.value) <=
+               kSameStep * prediction.step.value &&
+           other.needed() == prediction.needed();
+  };
+  Request other = request;
+  other.options.trace = other.options.figures = false;
+  if (const int64_t usual = compile::Plan().bucket_mb; request.plan.bucket_mb != usual) {
+    other.plan.bucket_mb = usual;
+    if (is_same(predict(other)))
+      prediction.without_effect.push_back(
+          fmt::format("bucket_mb={} ({})", request.plan.bucket_mb,
+                      facts.reduces ? kNoLonger : "every gradient is on one rank"));
+    other.plan = request.plan;
+  }
   for (size_t word = 0; word < words(request); ++word) {
-    if (!reason_of(request, word, facts).empty()) continue;
-    Request other = request;
-    other.options.trace = other.options.figures = false;
     other.options.overlap = without_word(request, word);
-    const double step_s = prediction.step.value;
-    const double without = predict(other, step, prediction).step.value;
-    if (std::abs(without - step_s) > kSameStep * step_s) continue;
-    prediction.without_effect.push_back(word_text(request.asked, word) +
-                                        " (the step is as long without it)");
+    if (!is_same(predict(other, step, prediction))) continue;
+    const std::string reason = reason_of(request, word, facts);
+    prediction.without_effect.push_back(fmt::format("{} ({})", word_text(request.asked, word),
+                                                    reason.empty() ? kNoLonger : reason));
   }
 }
 

@@ -47,6 +47,6 @@ TextStyle with_one_scale(TextStyle style, std::span<const ScheduleDrawing> drawi
 std::string draw_svg(std::span<const ScheduleDrawing> drawings);
 
 // "makespan 33, bubble 0.2727 (without a flush 0.2727), weight copies 1, peak activations 4 3 2 1"
-std::string figures_line(const pipeline::Timeline& times);
+std::string figures_line(const ScheduleDrawing& drawing);
 
 }  // namespace mw::report

@@ -96,8 +96,7 @@ struct Panel {
 Panel panel_of(const ScheduleDrawing& drawing, double top, double left, double scale) {
   std::string text;
   double head = kHead - kLine;
-  for (const std::string& line :
-       heading_lines(drawing.title + ": " + figures_line(drawing.times))) {
+  for (const std::string& line : heading_lines(drawing.title + ": " + figures_line(drawing))) {
     text += fmt::format("<text x=\"{:.0f}\" y=\"{:.0f}\" class=\"name\">{}</text>\n", kEdge,
                         top + head + 6, escaped(line));
     head += kLine;

@@ -159,7 +159,8 @@ std::string draw_text(const ScheduleDrawing& drawing, const TextStyle& style) {
   return text;
 }
 
-std::string figures_line(const pipeline::Timeline& times) {
+std::string figures_line(const ScheduleDrawing& drawing) {
+  const pipeline::Timeline& times = drawing.times;
   std::vector<std::string> peaks;
   for (const double peak : times.peak_activations) peaks.push_back(fmt::format("{:.6g}", peak));
   std::string text = fmt::format(
@@ -167,7 +168,7 @@ std::string figures_line(const pipeline::Timeline& times) {
       "{}",
       times.makespan, std::abs(times.bubble), std::abs(times.span_bubble), times.weight_copies,
       join(peaks, " "));
-  if (times.period < times.makespan) {
+  if (drawing.schedule.post_validation || times.period < times.makespan) {
     text += fmt::format(", a step every {:.6g} (bubble {:.4f})", times.period,
                         std::abs(times.period_bubble));
   }

@@ -44,7 +44,11 @@ class Joiner {
       last_ = which;
     }
     made_.cost.streams = static_cast<int32_t>(streams_.size());
-    for (size_t i = 0; i < 2; ++i) made_.place_of[i] = std::move(sides_[i].place);
+    for (size_t i = 0; i < 2; ++i) {
+      MW_CHECK(sides_[i].next == sides_[i].cost.ops.size(),
+               "an op never starts: a time is infinite");
+      made_.place_of[i] = std::move(sides_[i].place);
+    }
     add_uses();
     find_queues(made_.cost);
     return std::move(made_);

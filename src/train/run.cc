@@ -86,7 +86,8 @@ class Run {
   void start() {
     if (options_.resume) {
       trainer_.resume(*options_.resume);
-      progress_(fmt::format("resumed {} at step {}", *options_.resume, trainer_.state().step));
+      progress_(fmt::format("resumed {} at step {} under {}", *options_.resume,
+                            trainer_.state().step, compile::short_form(job_.plan)));
       return;
     }
     trainer_.initialize();

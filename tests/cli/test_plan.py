@@ -216,7 +216,7 @@ def test_a_model_that_does_not_fit_is_told_how_many_devices_would_do():
     ran = run("plan --model gpt3-175b --cluster selene --gpus 8 --global-batch 64")
     assert ran.returncode == 2
     assert "gpt3-175b.json: does not fit on 8 devices of Selene" in ran.stderr
-    assert "the least that would do is " in ran.stderr
+    assert "the least that would do in whole nodes of 8 is " in ran.stderr
 
 
 def test_train_takes_auto(tmp_path):

@@ -254,6 +254,15 @@ def test_rows_of_another_stack_and_rows_that_cannot_be_simulated_are_not_fitted_
         "meshwright: --profile: is missing, and the rows marked fit are of A100-SXM-80GB with megatron, A100-SXM-80GB with other; ")
 
 
+def test_rows_of_a_device_of_ones_own_are_validated_with_its_cluster(tmp_path):
+    mine, path = tmp_path / "mine.toml", tmp_path / "runs.csv"
+    mine.write_text((ROOT / "clusters/selene.toml").read_text().replace("A100-SXM-80GB", "Z9-SXM-80GB"))
+    path.write_text(f"{RUNS[0]}\n{FIRST.replace('A100', 'Z9')}\n")
+    row = json.loads(call("validate", "--runs", path, "--cluster", mine, "--json").stdout)[0]
+    assert row["reason"] == "" and abs(row["error"]) < 1
+    assert call("validate", "--runs", path, "--cluster", tmp_path / "none.toml").returncode == 2
+
+
 def test_a_cluster_of_ones_own_is_the_one_of_its_device(four, tmp_path):
     slow, foreign = tmp_path / "slow.toml", tmp_path / "foreign.toml"
     slow.write_text((ROOT / "clusters/selene.toml").read_text().replace("memory_GBps = 2039", "memory_GBps = 1039"))

@@ -1,7 +1,7 @@
 // Interleaved 1F1B [Narayanan 2021, Megatron-LM's PTD-P]: rank r of p hosts the stages r, p + r, 2p
 // + r, … (v chunks). Microbatches go through the chunks in rounds of g (p unless asked otherwise).
 // Rank r starts with (v - 1) g + 2 (p - 1 - r) forwards, then forward and backward in turn. With
-// g = p the bubble is (p - 1) / (v m + p - 1).
+// g = p the bubble is (p - 1) / (v m + p - 1). With one chunk it is 1F1B, as Megatron-LM then runs.
 #include <algorithm>
 
 #include "pipeline/schedules/rounds.h"
@@ -18,7 +18,9 @@ static std::vector<Action> order_of_interleaved(const ScheduleRequest& request, 
     const Rounds::Turn turn = rounds.forward[static_cast<size_t>(forwards++)];
     actions.push_back(forward_action(turn.chunk * p + rank, turn.microbatch));
   };
-  const int32_t first = (request.chunks - 1) * request.group + 2 * (p - 1 - rank);
+  const int32_t behind = p - 1 - rank;
+  const int32_t first =
+      request.chunks == 1 ? behind : (request.chunks - 1) * request.group + 2 * behind;
   while (forwards < std::min(total, first)) forward();
   for (const Rounds::Turn turn : rounds.backward) {
     if (forwards < total) forward();
