@@ -16,8 +16,8 @@
 namespace mw::models {
 namespace {
 
-constexpr std::array<std::string_view, 6> kModelTypes = {"gpt2",      "llama",       "mixtral",
-                                                         "qwen3_moe", "deepseek_v3", "gpt_oss"};
+constexpr std::array<std::string_view, 9> kModelTypes = {
+    "gpt2", "llama", "mistral", "qwen2", "qwen3", "mixtral", "qwen3_moe", "deepseek_v3", "gpt_oss"};
 // transformers' names; several are one function.
 constexpr std::array<std::string_view, 7> kActivations = {
     "gelu", "gelu_new", "gelu_pytorch_tanh", "gelu_fast", "relu", "silu", "swish"};
@@ -196,16 +196,42 @@ void divide_into_heads(JsonReader& reader, ModelConfig& config) {
               width, config.heads, nearest_text(divisors(width / 2), config.heads));
 }
 
-void read_head_dim(JsonReader& reader, ModelConfig& config) {
+// `usual`: of a head where the config does not say it; 0: its share of the width.
+void read_head_dim(JsonReader& reader, ModelConfig& config, int64_t usual = 0) {
   if (reader.has("head_dim")) {
     config.head_dim =
         bounded(reader, "head_dim", reader.integer("head_dim", {.min = 2}), kMostHeads);
     if (config.head_dim % 2 != 0)
       reader.fail("head_dim", "must be even for rotary embedding, is {}", config.head_dim);
+  } else if (usual > 0) {
+    config.head_dim = usual;
   } else {
     divide_into_heads(reader, config);
   }
   must_divide(reader, "num_key_value_heads", config.kv_heads, "num_attention_heads", config.heads);
+}
+
+// Keys of a dense Llama's config, and of those with its blocks.
+const std::vector<std::string>& llama_keys() {
+  static const std::vector<std::string> kKeys = {
+      "model_type",          "vocab_size",        "max_position_embeddings",
+      "hidden_size",         "num_hidden_layers", "num_attention_heads",
+      "num_key_value_heads", "intermediate_size", "hidden_act",
+      "rms_norm_eps",        "initializer_range", "tie_word_embeddings",
+      "attention_dropout",   "attention_bias",    "rope_theta",
+      "rope_parameters",     "rope_scaling",      "head_dim"};
+  return kKeys;
+}
+
+// Attention to the last positions alone is not there: a window has to hold them all.
+void check_window(JsonReader& reader, const ModelConfig& config) {
+  if (reader.has("sliding_window")) {
+    const int64_t positions = reader.integer_or("sliding_window", 0, {.min = 1});
+    if (positions < config.max_positions)
+      reader.fail("sliding_window", "must be null or all {} positions, is {}", config.max_positions,
+                  positions);
+  }
+  reader.ignore("sliding_window");
 }
 
 void read_llama(JsonReader& reader, ModelConfig& config) {
@@ -213,11 +239,29 @@ void read_llama(JsonReader& reader, ModelConfig& config) {
   config.mlp_bias = reader.boolean_or("mlp_bias", false);
   read_rope(reader, config);
   read_head_dim(reader, config);
-  report_slips(reader, {"model_type", "vocab_size", "max_position_embeddings", "hidden_size",
-                        "num_hidden_layers", "num_attention_heads", "num_key_value_heads",
-                        "intermediate_size", "hidden_act", "rms_norm_eps", "initializer_range",
-                        "tie_word_embeddings", "attention_dropout", "attention_bias", "mlp_bias",
-                        "rope_theta", "rope_parameters", "rope_scaling", "head_dim"});
+  std::vector<std::string> keys = llama_keys();
+  keys.emplace_back("mlp_bias");
+  report_slips(reader, keys);
+}
+
+void read_mistral(JsonReader& reader, ModelConfig& config) {
+  read_blocks(reader, config);
+  read_rope(reader, config);
+  read_head_dim(reader, config);
+  check_window(reader, config);
+  report_slips(reader, llama_keys());
+}
+
+// Qwen2 has biases of queries, keys and values, Qwen3 norms of queries and keys.
+void read_qwen(JsonReader& reader, bool second, ModelConfig& config) {
+  read_blocks(reader, config);
+  read_rope(reader, config);
+  config.qkv_bias = second;
+  config.normed_heads = !second;
+  constexpr int64_t kQwen3Head = 128;  // transformers' default
+  read_head_dim(reader, config, second ? 0 : kQwen3Head);
+  if (reader.boolean_or("use_sliding_window", false)) check_window(reader, config);
+  report_slips(reader, llama_keys());
 }
 
 void read_experts(JsonReader& reader, ModelConfig& config, std::string_view experts_key) {
@@ -236,13 +280,7 @@ void read_mixtral(JsonReader& reader, ModelConfig& config) {
   read_head_dim(reader, config);
   read_experts(reader, config, "num_local_experts");
   config.mixture.ffn_size = config.ffn_size;
-  if (reader.has("sliding_window")) {
-    const int64_t positions = reader.integer_or("sliding_window", 0, {.min = 1});
-    if (positions < config.max_positions)
-      reader.fail("sliding_window", "must be null or all {} positions, is {}", config.max_positions,
-                  positions);
-  }
-  reader.ignore("sliding_window");
+  check_window(reader, config);
 }
 
 void read_qwen3_moe(JsonReader& reader, ModelConfig& config) {
@@ -310,6 +348,10 @@ ModelConfig parse_config(std::string_view text, const std::string& file) {
     read_gpt2(reader, config);
   } else if (type == "llama") {
     read_llama(reader, config);
+  } else if (type == "mistral") {
+    read_mistral(reader, config);
+  } else if (type == "qwen2" || type == "qwen3") {
+    read_qwen(reader, type == "qwen2", config);
   } else if (type == "mixtral") {
     read_mixtral(reader, config);
   } else if (type == "qwen3_moe") {

@@ -59,6 +59,7 @@ struct ModelConfig {
   ir::RopeScaling rope_scaling;
   std::string rope_type;  // one that nothing is computed of: "yarn"; "" for those of rope_scaling
   bool attention_bias = false, mlp_bias = false;  // Llama; GPT-2 always has biases
+  bool qkv_bias = false;                          // of queries, keys and values alone (Qwen2)
   bool normed_heads = false;                      // queries and keys are normed by head (Qwen3)
   int64_t window = 0;  // every other layer from the first attends to so many keys; 0: none does
   Mixture mixture;     // of a Llama
@@ -72,9 +73,9 @@ struct ModelConfig {
   friend bool operator==(const ModelConfig&, const ModelConfig&) = default;
 };
 
-// Reads a config.json with model_type "gpt2", "llama", "mixtral", "qwen3_moe", "deepseek_v3" or
-// "gpt_oss" (of these without multi-token prediction, scaling of rotary positions and attention
-// sinks); keys that are not given have transformers'
+// Reads a config.json with model_type "gpt2", "llama", "mistral", "qwen2", "qwen3", or of a mixture
+// "mixtral", "qwen3_moe", "deepseek_v3" or "gpt_oss" (of these without multi-token prediction,
+// scaling of rotary positions and attention sinks); keys that are not given have transformers'
 // defaults, keys that do not concern training are ignored. Throws Error with every finding, each
 // "file: key: what must be, what is".
 ModelConfig parse_config(std::string_view json, const std::string& file);

@@ -107,13 +107,13 @@ TEST_CASE("keys that do not concern training are ignored") {
 TEST_CASE("an unsupported model type is answered with those that are supported") {
   CHECK(
       message_of(R"({"model_type": "bert", "n_head": "x"})") ==
-      R"(models/x.json: model_type: must be "gpt2", "llama", "mixtral", "qwen3_moe", "deepseek_v3" or "gpt_oss", is "bert")");
+      R"(models/x.json: model_type: must be "gpt2", "llama", "mistral", "qwen2", "qwen3", "mixtral", "qwen3_moe", "deepseek_v3" or "gpt_oss", is "bert")");
   CHECK(
       message_of(R"({"model_type": "lama"})") ==
-      R"(models/x.json: model_type: must be "gpt2", "llama", "mixtral", "qwen3_moe", "deepseek_v3" or "gpt_oss", is "lama", did you mean 'llama'?)");
+      R"(models/x.json: model_type: must be "gpt2", "llama", "mistral", "qwen2", "qwen3", "mixtral", "qwen3_moe", "deepseek_v3" or "gpt_oss", is "lama", did you mean 'llama'?)");
   CHECK(
       message_of("{}") ==
-      R"(models/x.json: model_type: is missing; must be "gpt2", "llama", "mixtral", "qwen3_moe", "deepseek_v3" or "gpt_oss")");
+      R"(models/x.json: model_type: is missing; must be "gpt2", "llama", "mistral", "qwen2", "qwen3", "mixtral", "qwen3_moe", "deepseek_v3" or "gpt_oss")");
 }
 
 TEST_CASE("missing keys are reported together") {
@@ -164,6 +164,30 @@ models/x.json: attn_pdrop: must be a number from 0 to 1, is -0.5
 models/x.json: add_cross_attention: must be false, is true; there is no encoder to attend to
 models/x.json: n_head: must divide n_embd=64, is 5; use 1, 2, 4, 8, 16, 32 or 64
 models/x.json: tie_word_embedding: is no key of a gpt2 config, did you mean 'tie_word_embeddings'?)");
+}
+
+TEST_CASE("models with a Llama's blocks differ in biases, norms and heads") {
+  const auto of = [](const char* type, const char* entry) {
+    std::string json = with(kLlama, entry);
+    json.replace(json.find("\"llama\""), 7, type);
+    return json;
+  };
+  const ModelConfig llama = parse_config(kLlama, "");
+  CHECK(parse_config(of("\"mistral\"", "\"sliding_window\": null"), "") == llama);
+  CHECK(message_of(of("\"mistral\"", "\"sliding_window\": 8"))
+            .find("sliding_window: must be null or all ") != std::string::npos);
+  ModelConfig qwen2 = llama;
+  qwen2.qkv_bias = true;
+  CHECK(parse_config(of("\"qwen2\"", "\"use_sliding_window\": false, \"sliding_window\": 8"), "") ==
+        qwen2);
+  CHECK(message_of(of("\"qwen2\"", "\"use_sliding_window\": true, \"sliding_window\": 8"))
+            .find("sliding_window: must be null or all ") != std::string::npos);
+  ModelConfig qwen3 = llama;
+  qwen3.normed_heads = true;
+  qwen3.head_dim = 128;
+  CHECK(parse_config(of("\"qwen3\"", "\"attention_bias\": false"), "") == qwen3);
+  qwen3.head_dim = 32;
+  CHECK(parse_config(of("\"qwen3\"", "\"head_dim\": 32"), "") == qwen3);
 }
 
 TEST_CASE("of heads that divide, those nearest to the number are told, of an even size") {

@@ -101,7 +101,7 @@ class Llama {
     const std::string axis = query ? "heads" : "kv_heads";
     const ValueId w_HKD = weight(state + ".weight", {heads, K(), D()}, {axis, "", "embed"});
     ValueId y_BSHK = net_.ops().dot(x_BSD, w_HKD, "bsd,hkd->bshk");
-    if (config_.attention_bias) {
+    if (config_.attention_bias || config_.qkv_bias) {
       y_BSHK =
           net_.ops().bias_add(y_BSHK, add_bias(net_, state + ".bias", {heads, K()}, {axis, ""}));
     }

@@ -288,7 +288,9 @@ CASES = {
     "resume no further": (JOB + "--resume {d}/run --steps 4", "--steps: 4 is not beyond step 4, where the run {d}/run stands"),
     "no checkpoint": (JOB + "--resume {d}/none", "{d}/none/checkpoint: has no checkpoint (a folder such as step-000020)"),
     "flipped bit": (JOB + "--resume {d}/flipped", "{d}/flipped/checkpoint/step-000004/model-00001-of-00001.safetensors: "
-                    "tensor 'transformer.ln_f.bias': checksum is {any}, must be {any}; its bytes were changed"),
+                    "tensor 'transformer.ln_f.bias': checksum is {any}, must be {any}; its bytes were changed\n"
+                    "{d}/flipped/checkpoint: the checkpoint before it, the newest without {d}/flipped/checkpoint/step-000004, is "
+                    "{d}/flipped/checkpoint/step-000002"),
     "missing shard": (JOB + "--resume {d}/missing", "{d}/missing/checkpoint/step-000004/optimizer-00001-of-00001.safetensors: "
                       "is missing; must have 1775232 bytes\n{any}step-000002{any}"),
     "cut shard": (JOB + "--resume {d}/cut-shard", "{d}/cut-shard/checkpoint/step-000004/model-00001-of-00001.safetensors: "
@@ -326,7 +328,7 @@ CASES = {
     "generate nothing": ("generate {d}/rum --prompt x", "{d}/rum/config.json: does not exist: there is no folder '{d}/rum'"),
     "generate flipped": ("generate {d}/flipped --prompt x", "{d}/flipped/checkpoint/step-000004/model-00001-of-00001"
                          ".safetensors: tensor 'transformer.ln_f.bias': checksum is {any}, must be {any}; its bytes were "
-                         "changed"),
+                         "changed\n{any}step-000002"),
     "data info": ("data info {d}/sat", "{d}/sat.idx: does not exist, did you mean 'set.idx'?\n"
                   "{d}/sat.bin: does not exist, did you mean 'set.bin'?"),
     "data build": ("data build {d}/test.txt -o {d}/out", "{d}/test.txt: does not exist, did you mean 'text.txt'?"),
@@ -337,7 +339,7 @@ CASES = {
     "data build of a folder": ("data build {d} -o {d}/out", "{d}: cannot read: Is a directory"),
     "checkpoint verify": ("checkpoint verify {d}/flipped", "{d}/flipped/checkpoint/step-000004/model-00001-of-00001"
                           ".safetensors: tensor 'transformer.ln_f.bias': checksum is {any}, must be {any}; its bytes were "
-                          "changed"),
+                          "changed\n{any}step-000002"),
 }
 
 

@@ -45,6 +45,16 @@ CONFIGS = {
         num_attention_heads=4, head_dim=24, attention_bias=True, mlp_bias=True, tie_word_embeddings=True,
         rms_norm_eps=1e-5, rope_parameters={"rope_type": "default", "rope_theta": 5000.0}, bos_token_id=0,
         eos_token_id=0),
+    "llama-mistral": lambda: transformers.MistralConfig(
+        vocab_size=257, max_position_embeddings=64, hidden_size=64, intermediate_size=150, num_hidden_layers=4,
+        num_attention_heads=4, num_key_value_heads=4, sliding_window=None, bos_token_id=0, eos_token_id=0),
+    "llama-qwen2": lambda: transformers.Qwen2Config(
+        vocab_size=257, max_position_embeddings=64, hidden_size=64, intermediate_size=150, num_hidden_layers=4,
+        num_attention_heads=4, num_key_value_heads=2, bos_token_id=0, eos_token_id=0),
+    "llama-qwen3": lambda: transformers.Qwen3Config(
+        vocab_size=257, max_position_embeddings=64, hidden_size=64, intermediate_size=150, num_hidden_layers=4,
+        num_attention_heads=4, num_key_value_heads=2, head_dim=24, tie_word_embeddings=True, bos_token_id=0,
+        eos_token_id=0),
     "llama3": lambda: transformers.LlamaConfig(
         vocab_size=257, max_position_embeddings=64, hidden_size=64, intermediate_size=150, num_hidden_layers=4,
         num_attention_heads=2, num_key_value_heads=1, tie_word_embeddings=False, bos_token_id=0, eos_token_id=0,
@@ -80,6 +90,7 @@ CASES += [(model, plan) for model in ("gpt2", "llama") for plan in FOUR_RANKS]
 FEW = ["dp=1", "tp=4,sp", "dp=2,tp=2,pp=2,microbatches=2,sp,zero=1"]
 CASES += [(model, plan) for model in ("gpt2-untied", "llama-tied")
           for plan in (FEW + EVERY_MODEL if meshwright.EVERYTHING else FEW)]
+CASES += [(model, plan) for model in ("llama-qwen2", "llama-qwen3", "llama-mistral") for plan in FEW[1:]]
 CASES += [("llama3", "dp=2,tp=2,pp=2,microbatches=2,sp"), ("llama-linear", "pp=2,microbatches=2")]
 
 
@@ -123,10 +134,9 @@ def peer(tmp_path_factory):
     def make(name: str) -> Peer:
         folder = tmp_path_factory.mktemp(name)
         torch.manual_seed(3)
-        kind = transformers.LlamaForCausalLM if name.startswith("llama") else transformers.GPT2LMHeadModel
         config = CONFIGS[name]()
         config._attn_implementation = "eager"
-        model = kind(config).float().eval()
+        model = transformers.AutoModelForCausalLM.from_config(config).float().eval()
         fill(model, seed=11)
         model.save_pretrained(folder)
         generator = torch.Generator().manual_seed(5)
