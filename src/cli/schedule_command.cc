@@ -5,6 +5,7 @@
 #include <cmath>
 #include <cstdlib>
 #include <memory>
+#include <numeric>
 #include <optional>
 
 #include <fmt/core.h>
@@ -126,9 +127,9 @@ ScheduleCosts parse_costs(const ScheduleOptions& options, Diagnostics& out) {
 
 // With --compare costs are those of a rank's whole share: a chunk has its part of them.
 ScheduleCosts per_chunk(ScheduleCosts costs, const pipeline::Placement& placement) {
-  double chunks = 0;
-  for (int32_t r = 0; r < placement.ranks; ++r) chunks += placement.share(r);
-  chunks /= placement.ranks;
+  const std::vector<int32_t> shares = placement.shares();
+  const double chunks =
+      std::accumulate(shares.begin(), shares.end(), 0.0) / static_cast<double>(shares.size());
   for (std::vector<double>* list : {&costs.f, &costs.b, &costs.w}) {
     for (double& value : *list) value /= chunks;
   }
@@ -154,9 +155,8 @@ Json json_of(const report::ScheduleDrawing& drawing) {
   json["schedule"] = drawing.title;
   json["stages"] = drawing.schedule.placement.ranks;
   const pipeline::Placement& placement = drawing.schedule.placement;
-  int32_t chunks = 1;
-  for (int32_t r = 0; r < placement.ranks; ++r) chunks = std::max(chunks, placement.share(r));
-  json["chunks"] = chunks;
+  const std::vector<int32_t> shares = placement.shares();
+  json["chunks"] = *std::max_element(shares.begin(), shares.end());
   json["microbatches"] = drawing.schedule.microbatches / drawing.schedule.parts;
   json["makespan"] = times.makespan;
   json["bubble"] = times.bubble;

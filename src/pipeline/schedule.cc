@@ -168,12 +168,17 @@ bool Placement::looped() const {
   return rank_of_replica.empty();
 }
 
-int32_t Placement::share(int32_t rank) const {
-  const auto hosted = [&](const std::vector<int32_t>& row) {
-    return static_cast<int32_t>(std::count(row.begin(), row.end(), rank));
+std::vector<int32_t> Placement::shares() const {
+  std::vector<int32_t> most(static_cast<size_t>(ranks), 1);
+  const auto count = [&](const std::vector<int32_t>& row) {
+    std::vector<int32_t> hosted(most.size(), 0);
+    for (const int32_t rank : row) {
+      if (rank >= 0) ++hosted[static_cast<size_t>(rank)];
+    }
+    for (size_t r = 0; r < most.size(); ++r) most[r] = std::max(most[r], hosted[r]);
   };
-  int32_t most = std::max(1, hosted(rank_of_stage));
-  for (const std::vector<int32_t>& row : rank_of_replica) most = std::max(most, hosted(row));
+  count(rank_of_stage);
+  for (const std::vector<int32_t>& row : rank_of_replica) count(row);
   return most;
 }
 

@@ -49,9 +49,9 @@ struct Placement {
   // REQUIRES: the stage and the replica are there.
   int32_t rank_of(int32_t stage, int32_t replica) const;
   bool looped() const;
-  // Stages of a rank that a microbatch goes through: what it hosts of the replica of which it hosts
-  // the most; at least 1.
-  int32_t share(int32_t rank) const;
+  // [rank] Stages that a microbatch goes through there: what the rank hosts of the replica of which
+  // it hosts the most; at least 1.
+  std::vector<int32_t> shares() const;
   friend bool operator==(const Placement&, const Placement&) = default;
 };
 

@@ -49,11 +49,14 @@ class Runner {
   std::vector<std::vector<ActionTime>> run() {
     std::vector<std::vector<ActionTime>> times(schedule_.ranks.size());
     for (size_t r = 0; r < times.size(); ++r) times[r].resize(schedule_.ranks[r].size());
+    // Forwards go up the ranks, backwards down.
     for (bool moved = true; moved;) {
       moved = false;
-      for (size_t r = 0; r < times.size(); ++r) {
+      const auto go_on = [&](size_t r) {
         while (at_[r] < times[r].size() && step(r, times[r])) moved = true;
-      }
+      };
+      for (size_t r = 0; r < times.size(); ++r) go_on(r);
+      for (size_t r = times.size(); r-- > 0;) go_on(r);
     }
     for (size_t r = 0; r < times.size(); ++r) {
       MW_CHECK(at_[r] == times[r].size(), "rank {} waits at action {} of {}", r, at_[r],
@@ -130,9 +133,8 @@ class Runner {
   std::vector<double> free_;
 };
 
-double peak_of(const Schedule& schedule, size_t rank, const ScheduleCosts& costs) {
+double peak_of(const Schedule& schedule, size_t rank, int32_t share, const ScheduleCosts& costs) {
   const std::vector<Action>& actions = schedule.ranks[rank];
-  const int32_t share = schedule.placement.share(static_cast<int32_t>(rank));
   double alive = 0, peak = 0;
   const auto change = [&](const Action& action) {
     const double part = portion(schedule, action);
@@ -260,6 +262,7 @@ Timeline timeline(const Schedule& schedule, const ScheduleCosts& costs) {
   Timeline result;
   result.times = Runner(schedule, costs).run();
   double work = 0, longest = 0;
+  const std::vector<int32_t> shares = schedule.placement.shares();
   for (size_t r = 0; r < schedule.ranks.size(); ++r) {
     for (size_t a = 0; a < schedule.ranks[r].size(); ++a) {
       const Action& action = schedule.ranks[r][a];
@@ -268,7 +271,7 @@ Timeline timeline(const Schedule& schedule, const ScheduleCosts& costs) {
       if (!paired) work += cost_of(schedule, costs, action);
       if (paired && !second) work += costs.pair * portion(schedule, action);
     }
-    result.peak_activations.push_back(peak_of(schedule, r, costs));
+    result.peak_activations.push_back(peak_of(schedule, r, shares[r], costs));
     if (schedule.ranks[r].empty()) continue;
     const double end = result.times[r].back().end;
     result.makespan = std::max(result.makespan, end);

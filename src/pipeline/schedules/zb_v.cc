@@ -12,11 +12,12 @@
 namespace mw::pipeline {
 namespace {
 
-// One rank's order; F0 is a forward of its first chunk, F1 of its second, and so on.
+// One rank's order, of the first `kept` microbatches of it; F0 is a forward of its first chunk, F1
+// of its second, and so on.
 class ZbVRank {
  public:
-  ZbVRank(int32_t ranks, int32_t microbatches, int32_t rank)
-      : p_(ranks), m_(microbatches), r_(rank), stage_{rank, 2 * ranks - 1 - rank} {}
+  ZbVRank(int32_t ranks, int32_t microbatches, int32_t kept, int32_t rank)
+      : p_(ranks), m_(microbatches), kept_(kept), r_(rank), stage_{rank, 2 * ranks - 1 - rank} {}
 
   std::vector<Action> order() {
     for (int32_t i = 0; i < 2 * (p_ - r_) - 1; ++i) f(0);
@@ -43,10 +44,11 @@ class ZbVRank {
   void add(ActionKind kind, int32_t chunk) {
     const size_t row = kind == ActionKind::kF ? 0 : kind == ActionKind::kI ? 1 : 2;
     const auto c = static_cast<size_t>(chunk);
-    actions_.push_back(action_of(kind, stage_[c], next_[row][c]++));
+    const int32_t microbatch = next_[row][c]++;
+    if (microbatch < kept_) actions_.push_back(action_of(kind, stage_[c], microbatch));
   }
 
-  int32_t p_, m_, r_;
+  int32_t p_, m_, kept_, r_;
   std::array<int32_t, 2> stage_;
   std::array<std::array<int32_t, 2>, 3> next_{};  // [F, I, W][chunk]: its next microbatch
   std::vector<Action> actions_;
@@ -55,9 +57,7 @@ class ZbVRank {
 Schedule make_zb_v(const ScheduleRequest& request) {
   const int32_t filling = std::max(request.microbatches, 2 * request.ranks - 1);
   return rank_by_rank(request, folded_placement(request.ranks, 2), [&](int32_t rank) {
-    std::vector<Action> actions = ZbVRank(request.ranks, filling, rank).order();
-    std::erase_if(actions, [&](const Action& a) { return a.first >= request.microbatches; });
-    return actions;
+    return ZbVRank(request.ranks, filling, request.microbatches, rank).order();
   });
 }
 
