@@ -157,7 +157,7 @@ void add_rope(std::vector<OpCase>& cases) {
     const at::Tensor angles = positions.to(at::kDouble).unsqueeze(-1) * frequencies;
     const at::Tensor cos = angles.cos().to(at::kFloat), sin = angles.sin().to(at::kFloat);
     cases.push_back({.kind = OpKind::kRopeTable,
-                     .attrs = ir::RopeAttrs{10000, D},
+                     .attrs = ir::RopeAttrs{10000, D, {}},
                      .operands = {positions},
                      .expected = [=](const Tensors&) { return Tensors{cos, sin}; },
                      .tolerance = 5e-4});  // fp32 angles
