@@ -72,11 +72,9 @@ std::vector<int64_t> pipelines(const Request& request) {
 std::string nearest_devices(const Request& request, int64_t devices) {
   const predict::Request& base = request.base;
   const int64_t most = base.cluster.devices > 0 ? base.cluster.devices : 2 * devices;
-  std::vector<int64_t> counts;
-  for (const bool whole_nodes : {true, false}) {
-    if (counts.empty())
-      counts = device_counts(request, 1, std::min(2 * devices, most), whole_nodes);
-  }
+  const int64_t up_to = std::min(2 * devices, most);
+  std::vector<int64_t> counts = device_counts(request, 1, up_to);
+  if (counts.empty()) counts = device_counts(request, 1, up_to, false);
   const auto above = std::upper_bound(counts.begin(), counts.end(), devices);
   std::vector<std::string> near;
   if (above != counts.begin()) near.push_back(std::to_string(*std::prev(above)));

@@ -161,6 +161,7 @@ TEST_CASE("what changes the step is not told, whatever the plan seems to have") 
   request.cluster.stack.name = "stack";
   // The sums of the update begin with the last microbatch's, and its gathers beside the zeros.
   request.plan = compile::parse_plan("dp=2,zero=1,microbatches=2,bucket_mb=0");
+  int changes = 0;
   for (const char* word : {"collectives", "async-tp", "param_gather", "grad_reduce"}) {
     CAPTURE(word);
     Request with = request;
@@ -173,7 +174,9 @@ TEST_CASE("what changes the step is not told, whatever the plan seems to have") 
       return text.starts_with("overlap");
     });
     CHECK(told == (std::abs(step - without) < 1e-9 * step));
+    changes += told ? 0 : 1;
   }
+  CHECK(changes == 4);
   // Buckets are of sums behind the step.
   request.plan = compile::parse_plan("dp=2,zero=3,bucket_mb=1");
   CHECK(said(request) == std::vector<std::string>{std::string("bucket_mb=1") + kAsLong});

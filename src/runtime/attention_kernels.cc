@@ -137,9 +137,8 @@ Prepared prepare_rope_table(const OpContext& c) {
   std::vector<float> frequencies(static_cast<size_t>(attrs.head_dim / 2));
   kernels::rope_inverse_frequencies(attrs.theta, attrs.head_dim, frequencies.data());
   const ir::RopeScaling& scaling = attrs.scaling;
-  if (!(scaling == ir::RopeScaling()))
-    kernels::scale_rope_frequencies(scaling.factor, scaling.low_turns, scaling.high_turns,
-                                    scaling.positions, attrs.head_dim, frequencies.data());
+  kernels::scale_rope_frequencies(scaling.factor, scaling.low_turns, scaling.high_turns,
+                                  scaling.positions, attrs.head_dim, frequencies.data());
   return make_kernel([frequencies, D = attrs.head_dim, R = c.operand(0).elements(),
                       threads = c.threads()](const Args& a) {
     parallel_for(threads, R, row_grain(4 * D), [&](int64_t begin, int64_t end) {
