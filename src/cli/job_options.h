@@ -28,9 +28,11 @@ inline train::JobOverrides overrides_of(FileSystem& fs, const JobOptions& option
 inline train::Job read_job(FileSystem& fs, const JobOptions& options, Diagnostics& diagnostics) {
   train::Job job;
   require(options.job, "job", "a TOML file such as examples/gpt-tiny.toml", diagnostics);
+  train::JobOverrides overrides = options.overrides;
+  const bool named = attempt(diagnostics, [&] { overrides = overrides_of(fs, options); });
+  if (!named) overrides.model.reset();
   attempt(diagnostics, [&] {
-    const train::JobOverrides overrides = overrides_of(fs, options);
-    if (options.job.empty()) return train::check_overrides(fs, overrides);
+    if (options.job.empty() || !named) return train::check_overrides(fs, overrides);
     job = train::read_job(fs, options.job, overrides);
   });
   return job;

@@ -1,9 +1,11 @@
 // meshwright: the one catch, the one place that chooses the exit code.
 
 #include <cerrno>
+#include <csignal>
 #include <cstdio>
 #include <cstring>
 #include <exception>
+#include <filesystem>
 #include <memory>
 #include <string>
 #include <system_error>
@@ -75,18 +77,22 @@ int refuse(const mw::cli::WrongLine& line) {
   return kWrongInput;
 }
 
+int not_written(const std::string& why) {
+  mw::cli::tell("meshwright: standard output: cannot be written: " + why);
+  return kRunFailed;
+}
+
 // What was printed may not have come out: a full disk, a closed output.
 int written() {
   errno = 0;
   if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return kDone;
-  mw::cli::tell(fmt::format("meshwright: standard output: cannot be written: {}",
-                            errno != 0 ? std::strerror(errno) : "an earlier write failed"));
-  return kRunFailed;
+  return not_written(errno != 0 ? std::strerror(errno) : "an earlier write failed");
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
+  std::signal(SIGXFSZ, SIG_IGN);  // a file that may not grow is an error like a full disk
   const mw::Diagnostics no_words;
   const std::unique_ptr<CLI::App> parser = make_parser(no_words);
   try {
@@ -94,7 +100,8 @@ int main(int argc, char** argv) {
       parser->parse(argc, argv);
       return written();
     } catch (const CLI::Success& help) {
-      return parser->exit(help);
+      const int code = parser->exit(help);
+      return code == kDone ? written() : code;
     } catch (const CLI::ParseError& error) {
       return refuse(mw::cli::explain(*parser, error, {argv + 1, argv + argc}));
     }
@@ -102,8 +109,10 @@ int main(int argc, char** argv) {
     return report("meshwright: ", error, kWrongInput);
   } catch (const mw::RunError& error) {
     return report("meshwright: ", error, kRunFailed);
-  } catch (const std::system_error& error) {  // such as a standard output that is full
+  } catch (const std::filesystem::filesystem_error& error) {
     return report("meshwright: ", error, kRunFailed);
+  } catch (const std::system_error& error) {  // fmt::print's
+    return not_written(error.code().message());
   } catch (const std::exception& error) {
     return report("meshwright: internal error: ", error, kRunFailed);
   }

@@ -1,12 +1,18 @@
 #include "cli/output_file.h"
 
 #include <algorithm>
+#include <cstdio>
 #include <filesystem>
+
+#include "base/text.h"
 
 namespace mw::cli {
 namespace {
 
 void check_output(FileSystem& fs, const std::string& path, Diagnostics& diagnostics) {
+  std::error_code none;
+  // Whoever reads a named pipe would take the closed end for the end of the text.
+  if (std::filesystem::is_fifo(path, none)) return;
   try {
     const bool is_new = !fs.exists(path);
     fs.append_file(path)->close();
@@ -14,6 +20,26 @@ void check_output(FileSystem& fs, const std::string& path, Diagnostics& diagnost
   } catch (const Error& error) {
     diagnostics.absorb(error);
   }
+}
+
+// Where a text is written until it is whole: what lies there is kept if the disk is full. In place
+// where a link leads there, the command's own output goes there or the folder is not writable.
+std::string written_first(FileSystem& fs, const std::string& path) {
+  std::error_code none;
+  const std::filesystem::file_status there = std::filesystem::symlink_status(path, none);
+  const bool is_plain = there.type() == std::filesystem::file_type::regular &&
+                        std::filesystem::hard_link_count(path, none) == 1 &&
+                        !std::filesystem::equivalent(path, "/dev/stdout", none) &&
+                        !std::filesystem::equivalent(path, "/dev/stderr", none);
+  const std::string part = path + ".part";
+  if (!is_plain || fs.exists(part)) return path;
+  try {
+    fs.create_file(part)->close();
+  } catch (const Error&) {
+    return path;
+  }
+  std::filesystem::permissions(part, there.permissions(), none);
+  return part;
 }
 
 }  // namespace
@@ -58,12 +84,17 @@ void write_output(FileSystem& fs, const std::string& path, std::string_view text
 
 void write_output(FileSystem& fs, const std::string& path,
                   const std::function<void(const TextSink&)>& write) {
+  std::fflush(stdout);  // `path` may be the same file
+  const bool is_new = !fs.exists(path);
+  const std::string first = written_first(fs, path);
   try {
-    const auto file = fs.create_file(path);
+    const auto file = fs.create_file(first);
     write([&](std::string_view part) { file->write(part); });
     file->close();
+    if (first != path) fs.rename(first, path);
   } catch (const RunError& error) {
-    throw Error(std::string(error.what()));
+    if ((is_new || first != path) && fs.exists(first)) fs.remove(first);
+    throw Error(replace_all(error.what(), first, path));
   }
 }
 

@@ -45,15 +45,12 @@ void read_overlap(const RequestOptions& options, predict::Request& request,
   }
 }
 
-// Whether a plan's text is JSON, not the short form.
-bool is_json(const std::string& plan) { return starts_with(trim(without_bom(plan)), "{"); }
-
 // Keys and values of a plan in short form or JSON. Those of a file or job, and of what is no plan,
 // are not looked at.
 std::optional<std::map<std::string, std::string>> words_of(const std::string& plan) {
   if (ends_with(plan, ".json") || ends_with(plan, ".toml")) return std::nullopt;
   std::map<std::string, std::string> words;
-  if (is_json(plan)) {
+  if (compile::is_plan_json(plan)) {
     Diagnostics later;
     const bool reads = attempt(later, [&] {
       const Json json = parse_json(plan, "--plan");
@@ -98,22 +95,10 @@ std::string with_dp(FileSystem& fs, int64_t gpus, const std::string& text) {
     replica = std::min(gpus + 1, replica * *value);
   }
   if (gpus % replica != 0) return text;
-  if (!is_json(text)) return fmt::format("{},dp={}", text, gpus / replica);
+  if (!compile::is_plan_json(text)) return fmt::format("{},dp={}", text, gpus / replica);
   Json json = parse_json(text, "--plan");
   json["dp"] = gpus / replica;
   return json.dump();
-}
-
-// "x.json" is read, everything else is a plan's short form. `where` names it in messages.
-compile::PlanReading read_plan(FileSystem& fs, const std::string& text, const std::string& where) {
-  if (ends_with(text, ".json")) {
-    const std::string plan = fs.read_file(text);
-    if (!is_json(plan)) throw_error("{}: must be a JSON object, a plan", text);
-    return compile::read_plan(plan, text, compile::files_beside(fs, text));
-  }
-  if (text.find('/') != std::string::npos && fs.is_directory(text))
-    throw_error("{}: is a folder; give a plan, x.json or x.toml", clipped(text));
-  return compile::read_plan(text, where, compile::files_beside(fs, ""));
 }
 
 // The options, and in place of those that are not given what the plan file says of its step. As
@@ -166,8 +151,8 @@ void read_job(FileSystem& fs, const RequestOptions& options, predict::Request& r
   known.model = known.batch = true;
 }
 
-// --gpus has to be the devices of a plan that with_dp() has had.
-void hold_against_gpus(int64_t gpus, const compile::PlanReading& reading,
+// --gpus has to be the devices of a plan that with_dp() has had. `has_dp`: of its own.
+void hold_against_gpus(int64_t gpus, const compile::PlanReading& reading, bool has_dp,
                        Diagnostics& diagnostics) {
   if (!reading.sound({"tp", "pp", "cp"})) return;
   const compile::Plan& plan = reading.plan;
@@ -175,10 +160,12 @@ void hold_against_gpus(int64_t gpus, const compile::PlanReading& reading,
   if (gpus == 0 || gpus == plan.ranks()) return;
   if (gpus % replica != 0) {
     const int64_t below = gpus / replica * replica;
-    diagnostics.add("--gpus: is {}, no multiple of the plan's {}={}*{}{}={}; use {}{}", gpus,
+    const std::string near =
+        fmt::format("{}{}", below > 0 ? fmt::format("{} or ", below) : "", below + replica);
+    diagnostics.add("--gpus: is {}, no multiple of the plan's {}={}*{}{}={}; use {}", gpus,
                     plan.cp == 1 ? "tp*pp" : "tp*pp*cp", plan.tp, plan.pp,
                     plan.cp == 1 ? "" : fmt::format("*{}", plan.cp), replica,
-                    below > 0 ? fmt::format("{} or ", below) : "", below + replica);
+                    has_dp && reading.sound({"dp"}) ? plan.rank_text() : near);
   } else if (reading.sound({"dp"})) {
     diagnostics.add("--gpus: is {}, but the plan has {} ranks; use dp={}", gpus, plan.rank_text(),
                     gpus / replica);
@@ -199,8 +186,8 @@ void read_parts(FileSystem& fs, const RequestOptions& options, bool unread,
     diagnostics.add("--plan: is missing; give a plan such as tp=8,pp=8,dp=16");
   } else {
     attempt(diagnostics, [&] {
-      known.plan = read_plan(fs, with_dp(fs, options.gpus, plan),
-                             options.what.empty() ? "--plan" : options.what);
+      known.plan = compile::read_plan_option(fs, with_dp(fs, options.gpus, plan),
+                                             options.what.empty() ? "--plan" : options.what);
       request.plan = known.plan->plan;
       for (const std::string& finding : known.plan->findings) diagnostics.add("{}", finding);
     });
@@ -289,7 +276,9 @@ predict::Request read_request(FileSystem& fs, const RequestOptions& given,
   if (options.scatter_gather) request.options.scatter_gather = *options.scatter_gather;
   request.options.program_hash = request.options.order_hash = false;
   read_overlap(options, request, diagnostics);
-  if (known.plan) hold_against_gpus(options.gpus, *known.plan, diagnostics);
+  if (known.plan)
+    hold_against_gpus(options.gpus, *known.plan,
+                      says_dp(options.what.empty() ? options.plan : options.what), diagnostics);
   if (known.plan && known.cluster) {
     for (const std::string& finding : predict::cluster_findings(request, *known.plan))
       diagnostics.add("{}", finding);
@@ -319,11 +308,12 @@ predict::Request with_plan(FileSystem& fs, const RequestOptions& options,
                            const std::string& where, Diagnostics& diagnostics) {
   predict::Request other = request;
   attempt(diagnostics, [&] {
-    const compile::PlanReading reading = read_plan(fs, with_dp(fs, options.gpus, plan), where);
+    const compile::PlanReading reading =
+        compile::read_plan_option(fs, with_dp(fs, options.gpus, plan), where);
     other.plan = reading.plan;
     for (const std::string& finding : reading.findings) diagnostics.add("{}", finding);
     Diagnostics found;
-    if (!says_dp(plan)) hold_against_gpus(options.gpus, reading, found);
+    if (!says_dp(plan)) hold_against_gpus(options.gpus, reading, false, found);
     if (is_known) {
       for (const std::string& finding : predict::findings(other, reading)) found.add("{}", finding);
     }

@@ -28,12 +28,14 @@ void run_what_if(const WhatIfOptions& options, const Diagnostics& words) {
   }
   if (options.vary.empty())
     diagnostics.add("--vary: is missing; give KEY=VALUE,VALUE… such as link_bandwidth=0.5,1,2");
-  const size_t before = diagnostics.findings().size();
   const predict::Request request = read_request(posix_fs(), options.request, diagnostics);
-  if (diagnostics.findings().size() == before) {
-    for (const std::string& finding : predict::findings(request, variations))
-      of_vary.add("{}", finding);
+  if (request.cluster.links.empty()) {  // it could not be read, or has one device
+    std::erase_if(variations, [&](const predict::Variation& variation) {
+      return !diagnostics.empty() && variation.key.find('.') != std::string::npos;
+    });
   }
+  for (const std::string& finding : predict::findings(request, variations))
+    of_vary.add("{}", finding);
   for (const std::string& finding : of_vary.findings()) diagnostics.add("{}", finding);
   diagnostics.throw_if_any();
   const std::vector<predict::WhatIf> rows =

@@ -138,6 +138,12 @@ struct PlanReading {
 PlanReading read_plan(const std::string& text, const std::string& where = "--plan",
                       const ReadFile& files = {});
 
+// Whether a plan's text is JSON, not the short form.
+bool is_plan_json(const std::string& text);
+// As an option names a plan: "x.json" is read, everything else is a short form or JSON text, which
+// `where` names in messages. Throws Error, of a file that holds no JSON object or a folder, too.
+PlanReading read_plan_option(FileSystem& fs, const std::string& text, const std::string& where);
+
 // What keeps a sound plan from being run, "" if nothing does: a schedule that is only simulated.
 std::string run_finding(const Plan& plan, const std::string& where = "--plan");
 

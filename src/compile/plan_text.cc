@@ -452,6 +452,19 @@ ReadFile files_beside(FileSystem& fs, const std::string& file) {
   };
 }
 
+bool is_plan_json(const std::string& text) { return starts_with(trim(without_bom(text)), "{"); }
+
+PlanReading read_plan_option(FileSystem& fs, const std::string& text, const std::string& where) {
+  if (ends_with(text, ".json")) {
+    const std::string plan = fs.read_file(text);
+    if (!is_plan_json(plan)) throw_error("{}: must be a JSON object, a plan", text);
+    return read_plan(plan, text, files_beside(fs, text));
+  }
+  if (text.find('/') != std::string::npos && fs.is_directory(text))
+    throw_error("{}: is a folder; give a plan, x.json or x.toml", clipped(text));
+  return read_plan(text, where, files_beside(fs, ""));
+}
+
 PlanReading read_plan(const std::string& text, const std::string& where, const ReadFile& files) {
   if (trim(text) == "auto") {
     throw_error(
@@ -461,7 +474,7 @@ PlanReading read_plan(const std::string& text, const std::string& where, const R
   }
   Diagnostics diagnostics;
   PlanReading reading;
-  if (starts_with(trim(without_bom(text)), "{")) {
+  if (is_plan_json(text)) {
     const Json json = parse_json(text, where);
     reading = PlanReader(json, where, files, diagnostics).read();
   } else {

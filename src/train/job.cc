@@ -61,10 +61,7 @@ void read_model(FileSystem& fs, Job& job, Diagnostics& diagnostics) {
 compile::PlanReading read_plan(FileSystem& fs, const std::optional<std::string>& asked,
                                const std::string& own, const std::string& path) {
   if (!asked) return compile::read_plan(own, path + ": plan", compile::files_beside(fs, path));
-  const bool is_file = ends_with(*asked, ".json");
-  const compile::ReadFile files = compile::files_beside(fs, is_file ? *asked : "");
-  return is_file ? compile::read_plan(fs.read_file(*asked), *asked, files)
-                 : compile::read_plan(*asked, "--plan", files);
+  return compile::read_plan_option(fs, *asked, "--plan");
 }
 
 // `runs`: the schedule is not only simulated.
@@ -176,6 +173,11 @@ void check_overrides(FileSystem& fs, const JobOverrides& overrides) {
     const compile::PlanReading reading = read_plan(fs, overrides.plan, "dp=1", "");
     constexpr bool kRuns = true;
     add_findings(reading, "--plan", kRuns, diagnostics);
+  } catch (const Error& error) {
+    diagnostics.absorb(error);
+  }
+  try {
+    if (overrides.data) data::open_corpus(fs, *overrides.data);
   } catch (const Error& error) {
     diagnostics.absorb(error);
   }

@@ -306,6 +306,29 @@ def test_the_legend_names_what_is_drawn(tmp_path):
 
 
 @in_browser
+def test_the_norm_that_all_stages_share_is_a_call_of_its_own(tmp_path):
+    done = simulate(*JOB, "--plan", "pp=4,microbatches=8,schedule=zb-h1,post_validation", "--report", tmp_path / "r.html")
+    assert done.returncode == 0, done.stderr
+    with browser.Browser(tmp_path / "profile") as page:
+        page.open(tmp_path / "r.html")
+        text = page.run("document.getElementById('timeline').innerText")
+        assert "a bar is a call for one microbatch" in text and "SHARE, VALIDATE: norm and loss of all stages" in text
+        assert not re.search(r"\bop\b", text)
+
+
+@in_browser
+def test_an_op_that_takes_no_time_has_no_rate(tmp_path):
+    done = simulate("--model", "gpt-22b", "--cluster", "selene", "--global-batch", 16, "--plan",
+                    "tp=8,pp=2,dp=2,microbatches=4,recompute=full", "--advice", "none", "--ops", "--report", tmp_path / "r.html")
+    assert done.returncode == 0, done.stderr
+    with browser.Browser(tmp_path / "profile") as page:
+        page.open(tmp_path / "r.html")
+        told = [bar["facts"]["FLOPs"] for bar in page.run("meshwright.bars(0, 0)")
+                if bar["flops"] > 0 and bar["start"] == bar["end"]]
+        assert told and all(re.fullmatch(r"[\d.]+ [kMGTPE]?FLOP", text) for text in told)
+
+
+@in_browser
 @pytest.mark.parametrize("width", [1360, 420, 340])
 def test_long_names_plans_and_figures_stay_inside_the_page(tmp_path, width):
     model = tmp_path / ("a_model_with_a_long_name_" * 6 + ".json")

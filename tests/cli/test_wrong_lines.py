@@ -117,6 +117,22 @@ def test_wrong_words_come_with_what_else_is_wrong(line, findings):
     assert not options, told  # an option that is there is not missing
 
 
+@pytest.mark.parametrize("line, findings", [
+    # A variation whose key is a level's, of a cluster that is not known.
+    ("what-if --model gpt-7.5b --cluster selena --plan tp=8 --global-batch 8 --overlap x --vary link_bandwidth.nvlink=2 --vary dp=0",
+     ["there is no cluster 'selena'", "--overlap: unknown word 'x'", "--vary dp: must be a whole number from 1 on, is '0'"]),
+    ("verify examples/gpt-micro.toml --model nope --plan dpp=2 --data nowhere.txt",
+     ["--model: there is no model 'nope'", "--plan: dpp: unknown key, did you mean 'dp'?", "nowhere.txt: "]),
+    ("simulate examples/gpt-micro.toml --cluster selene --plan dp=2,tp=2,pp=4,microbatches=8 --gpus 17",
+     ["--gpus: is 17, no multiple of the plan's tp*pp=2*4=8; use dp*tp*pp=2*2*4=16"]),
+])
+def test_what_is_wrong_of_sound_words_is_told_at_once(line, findings):
+    done = subprocess.run([BINARY, *line.split()], cwd=ROOT, capture_output=True, text=True)
+    told = done.stderr.removeprefix("meshwright: ").splitlines()
+    assert done.returncode == 2 and len(told) == len(findings), done.stderr
+    assert all(finding in one for finding, one in zip(findings, told)), told
+
+
 def test_several_wrong_values_of_one_option_are_told_each():
     told = refused("simulate --gpus 0 --gpus x --model gpt-7.5b --plan tp=8 --global-batch 8")
     assert told == ["--gpus: is there 2 times; give it once", "--gpus: must be at least 1, is 0",

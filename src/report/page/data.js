@@ -130,11 +130,11 @@ function percentText(part, whole) {
   return whole > 0 ? `${(100 * part / whole).toFixed(1)} %` : "–";
 }
 
+const CALL = /^(F|I|W|B|UPDATE|SHARE|VALIDATE)$/;  // kinds of bars that are no ops
 // "B of stage 3, microbatch 7".
 function barTitle(run, lane, i) {
   const name = run.names[lane.name[i]], kind = run.kinds[lane.name[i]];
-  const action = /^(F|I|W|B|UPDATE)$/.test(kind);
-  let text = action && lane.stage[i] >= 0 ? `${kind} of stage ${lane.stage[i]}` : name;
+  let text = CALL.test(kind) && lane.stage[i] >= 0 ? `${kind} of stage ${lane.stage[i]}` : name;
   if (lane.category[i] === COMPUTE || lane.category[i] === COMM)
     if (lane.microbatch[i] >= 0 && kind !== "UPDATE") text += `, microbatch ${lane.microbatch[i]}`;
   return text;
@@ -147,8 +147,9 @@ function barFacts(run, lane, i) {
     facts.push(["before", `stage ${lane.stage[i]}, microbatch ${lane.microbatch[i]}`]);
   if (lane.bytes[i] > 0) facts.push([lane.category[i] === COMPUTE ? "sends" : "bytes", bytesText(lane.bytes[i])]);
   if (lane.flops[i] > 0) {
-    const rate = lane.flops[i] / (lane.end[i] - lane.start[i]) * 1e9;
-    facts.push(["FLOPs", `${siText(lane.flops[i], "FLOP")}, ${siText(rate, "FLOP/s")}`]);
+    const takes = lane.end[i] - lane.start[i];  // 0: another op's kernel does it
+    const rate = takes > 0 ? `, ${siText(lane.flops[i] / takes * 1e9, "FLOP/s")}` : "";
+    facts.push(["FLOPs", siText(lane.flops[i], "FLOP") + rate]);
   }
   return facts;
 }

@@ -37,14 +37,14 @@ const state = {run: 0, timelines: [], redraw: []};
 const swatch = (c, line) => make("span", {class: line ? "swatch line" : "swatch", style: `background:${css(c)}`});
 const legend = (entries) => make("ul", {class: "legend"}, ...entries.map(([name, c, line]) =>
   make("li", {}, swatch(c, line), name)));
-const letter = (i) => String.fromCharCode(65 + i);
+const letter = (i) => (i < 26 ? "" : letter(Math.floor(i / 26) - 1)) + String.fromCharCode(65 + i % 26);
 const many = page.runs.length > 1;
 // Lines may end behind a comma.
 const planCode = (plan, kind = "") => make("code", {class: kind}, ...plan.split(/(?<=,)/).flatMap((part) => [part, make("wbr")]));
 // Whether a bar of any run is so: f(run, lane, index of the bar).
 const anyBar = (f) => page.runs.some((run) => run.ranks.some((rank) => rank.lanes.some((lane) =>
   [...Array(lane.n).keys()].some((i) => f(run, lane, i)))));
-const isCall = (run, lane, i) => /^(F|I|W|B|UPDATE)$/.test(run.kinds[lane.name[i]]);
+const isCall = (run, lane, i) => CALL.test(run.kinds[lane.name[i]]);
 const isOp = (run, lane, i) => lane.category[i] === COMPUTE && !isCall(run, lane, i);
 const isCollective = (run, lane, i) => lane.category[i] === COMM && !lane.messages;
 
@@ -97,6 +97,7 @@ function timelineLegend() {
   const words = {F: "F forward", B: "B backward", I: "I input gradient", W: "W weight gradient", UPDATE: "UPDATE"};
   for (const [kind, text] of Object.entries(words)) if (kinds.has(kind)) entries.push([text, colour(kind)]);
   if (ops) entries.push(["op", colour("other")]);
+  else if (kinds.has("VALIDATE")) entries.push(["SHARE, VALIDATE: norm and loss of all stages", colour("other")]);
   if (page.runs.some((run) => run.chunks > 1)) entries.push(["darker: odd chunk", mixed(colour(ops ? "other" : "F"), [20, 24, 34], 0.3)]);
   if (anyBar((run, lane, i) => lane.category[i] === WAIT)) entries.push(["waits for another rank", colour("wait")]);
   if (anyBar((run, lane) => lane.messages)) entries.push(["message on its way", colour("message")]);
@@ -250,7 +251,8 @@ window.meshwright = {
   bars: (run, rank) => page.runs[run].ranks[rank].lanes.flatMap((lane) => Array.from({length: lane.n}, (_, i) => ({
     stream: lane.stream, title: barTitle(page.runs[run], lane, i), name: page.runs[run].names[lane.name[i]],
     start: lane.start[i], end: lane.end[i], category: lane.category[i], microbatch: lane.microbatch[i],
-    stage: lane.stage[i], bytes: lane.bytes[i], flops: lane.flops[i]}))),
+    stage: lane.stage[i], bytes: lane.bytes[i], flops: lane.flops[i],
+    facts: Object.fromEntries(barFacts(page.runs[run], lane, i))}))),
   box: (run, rank, lane, index) => {
     const canvas = state.timelines[run].canvas.getBoundingClientRect(), box = state.timelines[run].box({rank, lane, index});
     return {left: canvas.left + box.left, right: canvas.left + box.right, top: canvas.top + box.top,
