@@ -138,6 +138,16 @@ TensorFiles TensorFiles::open(FileSystem& fs, const std::string& folder, std::st
   return files;
 }
 
+TensorFiles TensorFiles::open_path(FileSystem& fs, const std::string& path, Diagnostics& out) {
+  if (fs.is_directory(path)) return open(fs, path, "model", out);
+  const std::string name = base_name(path), ending = index_name("");
+  if (ends_with(name, ending))
+    return open(fs, parent_path(path), name.substr(0, name.size() - ending.size()), out);
+  TensorFiles files;
+  files.open_shard(fs, path, out);
+  return files;
+}
+
 const TensorSpec* TensorFiles::find(std::string_view tensor) const {
   const auto shard = shard_of_.find(std::string(tensor));
   return shard == shard_of_.end() ? nullptr : shards_[shard->second].find(tensor);

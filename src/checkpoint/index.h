@@ -38,6 +38,9 @@ class TensorFiles {
   static TensorFiles open(FileSystem& fs, const std::string& folder, std::string_view name,
                           Diagnostics& out, const std::set<std::string>& skip = {});
 
+  // What `path` names: a safetensors file, an index file, or a folder with "model" files.
+  static TensorFiles open_path(FileSystem& fs, const std::string& path, Diagnostics& out);
+
   const std::vector<SafetensorsFile>& shards() const { return shards_; }
   const TensorSpec* find(std::string_view tensor) const;
   // REQUIRES: find(tensor).

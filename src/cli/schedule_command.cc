@@ -142,7 +142,7 @@ report::ScheduleDrawing drawing_of(pipeline::Schedule schedule, ScheduleCosts co
   if (share) costs = per_chunk(costs, schedule.placement);
   Diagnostics out;
   for (const std::string& finding : pipeline::findings(costs, schedule.placement.stages()))
-    out.add("{}", finding);
+    out.add("{}{}", share ? schedule.name + ": " : "", finding);
   out.throw_if_any();
   pipeline::Timeline times = pipeline::timeline(schedule, costs);
   std::string title = schedule.name;

@@ -6,6 +6,7 @@
 #include <fmt/core.h>
 
 #include "base/json.h"
+#include "base/text.h"
 #include "cli/data_folders.h"
 #include "cli/job_options.h"
 #include "cli/standard_error.h"
@@ -24,8 +25,8 @@ struct TrainOptions {
   bool json = false, quiet = false;
 };
 
-// The fastest plan for as many ranks as this machine has cores, by its profile.
-compile::Plan plan_for_this_machine(FileSystem& fs, const train::Job& job) {
+// The step with the fastest plan for as many ranks as this machine has cores, by its profile.
+predict::Request step_for_this_machine(FileSystem& fs, const train::Job& job) {
   planner::Request request;
   predict::Request& base = request.base;
   base.model = job.model;
@@ -36,7 +37,8 @@ compile::Plan plan_for_this_machine(FileSystem& fs, const train::Job& job) {
   base.options.program_hash = base.options.order_hash = false;
   request.gpus = std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
   while (request.gpus > 1 && !planner::findings(request).empty()) --request.gpus;
-  return planner::search(request).plans.front().plan;
+  base.plan = planner::search(request).plans.front().plan;
+  return base;
 }
 
 void train_job(const JobOptions& job_options, const TrainOptions& options,
@@ -66,8 +68,11 @@ void train_job(const JobOptions& job_options, const TrainOptions& options,
   diagnostics.throw_if_any();
   if (automatic) {
     train::require_kernels(job);
-    job.plan = plan_for_this_machine(fs, job);
+    const predict::Request step = step_for_this_machine(fs, job);
+    job.plan = step.plan;
     say("plan " + short_form(job.plan));
+    const std::string outside = predict::outside_text("", predict::outside_profile(step));
+    if (!outside.empty()) say(std::string(trim(outside)));
   }
   train::RunOptions run = options.run;
   run.on_stall = [](const std::string& report) { tell("meshwright: " + report); };
@@ -112,8 +117,10 @@ void add_train(CLI::App& app, const Diagnostics& words) {
                    "Go on with a run, under this or any other plan")
       ->check(not_empty());
   command
-      ->add_option("--init", options->run.init,
-                   "Start from the weights of a safetensors file (Hugging Face names)")
+      ->add_option(
+          "--init", options->run.init,
+          "Start from the weights of a safetensors file, of its index, or of a folder with "
+          "model.safetensors (Hugging Face names)")
       ->check(not_empty());
   command
       ->add_option("--threads-per-rank", options->run.threads_per_rank,

@@ -62,8 +62,10 @@ class Sleep {
 // sequentially consistent operations, so that a sleeper that is not yet counted sees the change.
 class WaitPoint {
  public:
-  // Rounds of a pause instruction before a sleep; some ten microseconds.
-  static constexpr int kSpins = 500;
+  // How long a waiter looks again and again before it sleeps. To wake a sleeper takes 50 to 150 us
+  // on a virtual machine: with a shorter spin one rank's sleep makes the other sleep in the
+  // collective after. What waits for a message may wait for a whole pass.
+  static constexpr std::chrono::microseconds kCollectiveSpin{200}, kSpin{25};
 
   // REQUIRES: `abort` outlives it.
   explicit WaitPoint(AbortState& abort);
@@ -81,10 +83,14 @@ class WaitPoint {
   bool wait(Sleep& sleep, WaitKind kind, int64_t sequence, bool spin, bool abortable, Done done) {
     if (done()) return true;
     if (spin) {
-      for (int i = 0; i < kSpins; ++i) {
-        pause();
-        if (done()) return true;
-      }
+      const auto end = std::chrono::steady_clock::now() +
+                       (kind == WaitKind::kCollective ? kCollectiveSpin : kSpin);
+      do {
+        for (int i = 0; i < kPauses; ++i) {
+          pause();
+          if (done()) return true;
+        }
+      } while (std::chrono::steady_clock::now() < end);
     }
     sleep.begin(kind, sequence);
     {
@@ -99,6 +105,7 @@ class WaitPoint {
 
  private:
   friend class AbortState;
+  static constexpr int kPauses = 50;  // between looks at the clock; some microseconds
   static void pause();
   void wake();
 

@@ -162,15 +162,20 @@ void read_rope(JsonReader& reader, ModelConfig& config) {
   }
 }
 
-// What the configs of all models with Llama's blocks say.
-void read_blocks(JsonReader& reader, ModelConfig& config) {
+// What the configs of all models with Llama's blocks say. `usual_kv_heads`: transformers' where the
+// key is missing; 0: as many as there are heads, as null is.
+void read_blocks(JsonReader& reader, ModelConfig& config, int64_t usual_kv_heads = 0) {
   config.family = Family::kLlama;
   config.vocab_size = read_size(reader, "vocab_size", kMostWords);
   config.max_positions = read_size(reader, "max_position_embeddings", kMostPositions);
   config.hidden_size = read_size(reader, "hidden_size", kMostWidth);
   config.layers = read_size(reader, "num_hidden_layers", kMostLayers);
   config.heads = read_size(reader, "num_attention_heads", kMostHeads);
-  config.kv_heads = read_size_or(reader, "num_key_value_heads", config.heads, kMostHeads);
+  // transformers refuses its own default where it does not divide the heads.
+  const bool is_usual = reader.raw("num_key_value_heads") == nullptr && usual_kv_heads > 0 &&
+                        config.heads % usual_kv_heads == 0;
+  config.kv_heads = read_size_or(reader, "num_key_value_heads",
+                                 is_usual ? usual_kv_heads : config.heads, kMostHeads);
   config.ffn_size = read_size(reader, "intermediate_size", 4 * kMostWidth);
   config.activation = activation(reader, "hidden_act", "silu");
   config.norm_epsilon = reader.number_or("rms_norm_eps", 1e-6, {.min = 0});
@@ -223,8 +228,13 @@ const std::vector<std::string>& llama_keys() {
   return kKeys;
 }
 
-// Attention to the last positions alone is not there: a window has to hold them all.
-void check_window(JsonReader& reader, const ModelConfig& config) {
+// Attention to the last positions alone is not there: a window has to hold them all. `usual`:
+// transformers' where the key is missing; 0: none, as null is.
+void check_window(JsonReader& reader, const ModelConfig& config, int64_t usual = 0) {
+  if (reader.raw("sliding_window") == nullptr && usual > 0 && usual < config.max_positions) {
+    reader.fail("sliding_window", "must be null or all {} positions, is missing, which is {}",
+                config.max_positions, usual);
+  }
   if (reader.has("sliding_window")) {
     const int64_t positions = reader.integer_or("sliding_window", 0, {.min = 1});
     if (positions < config.max_positions)
@@ -245,16 +255,18 @@ void read_llama(JsonReader& reader, ModelConfig& config) {
 }
 
 void read_mistral(JsonReader& reader, ModelConfig& config) {
-  read_blocks(reader, config);
+  constexpr int64_t kKvHeads = 8, kWindow = 4096;
+  read_blocks(reader, config, kKvHeads);
   read_rope(reader, config);
   read_head_dim(reader, config);
-  check_window(reader, config);
+  check_window(reader, config, kWindow);
   report_slips(reader, llama_keys());
 }
 
 // Qwen2 has biases of queries, keys and values, Qwen3 norms of queries and keys.
 void read_qwen(JsonReader& reader, bool second, ModelConfig& config) {
-  read_blocks(reader, config);
+  constexpr int64_t kKvHeads = 32;
+  read_blocks(reader, config, kKvHeads);
   read_rope(reader, config);
   config.qkv_bias = second;
   config.normed_heads = !second;
@@ -276,7 +288,7 @@ void read_experts(JsonReader& reader, ModelConfig& config, std::string_view expe
 }
 
 void read_mixtral(JsonReader& reader, ModelConfig& config) {
-  read_blocks(reader, config);
+  read_blocks(reader, config, 8);
   read_head_dim(reader, config);
   read_experts(reader, config, "num_local_experts");
   config.mixture.ffn_size = config.ffn_size;
@@ -284,7 +296,7 @@ void read_mixtral(JsonReader& reader, ModelConfig& config) {
 }
 
 void read_qwen3_moe(JsonReader& reader, ModelConfig& config) {
-  read_blocks(reader, config);
+  read_blocks(reader, config, 4);
   read_head_dim(reader, config);
   read_experts(reader, config, "num_experts");
   config.mixture.ffn_size = read_size(reader, "moe_intermediate_size", 4 * kMostWidth);
@@ -299,7 +311,7 @@ void read_qwen3_moe(JsonReader& reader, ModelConfig& config) {
 }
 
 void read_gpt_oss(JsonReader& reader, ModelConfig& config) {
-  read_blocks(reader, config);
+  read_blocks(reader, config, 8);
   read_head_dim(reader, config);
   read_experts(reader, config, "num_local_experts");
   config.attention_bias = reader.boolean_or("attention_bias", true);

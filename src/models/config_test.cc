@@ -190,6 +190,33 @@ TEST_CASE("models with a Llama's blocks differ in biases, norms and heads") {
   CHECK(parse_config(of("\"qwen3\"", "\"head_dim\": 32"), "") == qwen3);
 }
 
+// transformers 5.23, MistralConfig() and so on.
+TEST_CASE("a key that a config leaves out is transformers' of its type") {
+  const auto text = [](const char* type, const char* more) {
+    return fmt::format(
+        R"({{"model_type": "{}", "vocab_size": 256, "max_position_embeddings": 8192, "hidden_size": 256,
+        "intermediate_size": 160, "num_hidden_layers": 2, "num_attention_heads": 64, "head_dim": 4,
+        "num_experts": 4, "num_local_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 64{}}})",
+        type, more);
+  };
+  struct Case {
+    const char* type;
+    int64_t kv_heads;
+  };
+  for (const Case& c :
+       {Case{"llama", 64}, Case{"mistral", 8}, Case{"mixtral", 8}, Case{"qwen2", 32},
+        Case{"qwen3", 32}, Case{"qwen3_moe", 4}, Case{"gpt_oss", 8}}) {
+    CAPTURE(c.type);
+    CHECK(parse_config(text(c.type, R"(, "sliding_window": null)"), "").kv_heads == c.kv_heads);
+    CHECK(parse_config(text(c.type, R"(, "sliding_window": null, "num_key_value_heads": null)"), "")
+              .kv_heads == 64);
+  }
+  CHECK(message_of(text("mistral", "")) ==
+        "models/x.json: sliding_window: must be null or all 8192 positions, is missing, which is "
+        "4096");
+  CHECK(message_of(text("mixtral", "")) == "no error");
+}
+
 TEST_CASE("of heads that divide, those nearest to the number are told, of an even size") {
   const auto said = [](int width, int heads) {
     return message_of(fmt::format(

@@ -147,6 +147,11 @@ std::vector<TensorMapping> hf_mapping(const ModelConfig& config, const ir::Modul
   return mappings;
 }
 
+bool is_hf_buffer(std::string_view name) {
+  return ends_with(name, ".attn.bias") || ends_with(name, ".attn.masked_bias") ||
+         ends_with(name, "rotary_emb.inv_freq");
+}
+
 void from_hf(const TensorMapping& mapping, std::span<const std::byte> hf,
              std::span<std::byte> state) {
   copy(mapping, hf, state,

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "ir/graph.h"
@@ -30,6 +31,10 @@ struct TensorMapping {
 
 // One entry for each weight, in the module's order. REQUIRES: module is build_model(config, …).
 std::vector<TensorMapping> hf_mapping(const ModelConfig& config, const ir::Module& module);
+
+// Whether files of a family hold a tensor of that name that is no weight: causal masks (GPT-2) and
+// rotary frequencies (Llama), which older ones have.
+bool is_hf_buffer(std::string_view name);
 
 // Whether file and state hold the elements in the same order.
 bool is_identity(const TensorMapping& mapping);

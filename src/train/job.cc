@@ -281,7 +281,8 @@ Job read_run(FileSystem& fs, const std::string& run_dir, const Job& asked,
   const int64_t global_batch = reader.integer("global_batch");
   reader.ignore_all();
   const std::string config = fs.read_file(config_path);
-  if (overrides.seed && *overrides.seed != seed) {
+  const bool is_read = diagnostics.empty();
+  if (is_read && overrides.seed && *overrides.seed != seed) {
     diagnostics.add("--seed: is {}, but the run {} has seed {}; leave --seed out to resume it",
                     *overrides.seed, run_dir, seed);
   }
@@ -289,11 +290,11 @@ Job read_run(FileSystem& fs, const std::string& run_dir, const Job& asked,
     diagnostics.add("--model: {} is not the model of the run {}; leave --model out to resume it",
                     *overrides.model, run_dir);
   }
-  if (asked.seq_len != seq_len) {
+  if (is_read && asked.seq_len != seq_len) {
     diagnostics.add("data.seq_len: is {}, but the run {} has {}; resume it with a job of {}",
                     asked.seq_len, run_dir, seq_len, seq_len);
   }
-  if (asked.global_batch != global_batch) {
+  if (is_read && asked.global_batch != global_batch) {
     diagnostics.add("train.global_batch: is {}, but the run {} has {}; resume it with a job of {}",
                     asked.global_batch, run_dir, global_batch, global_batch);
   }

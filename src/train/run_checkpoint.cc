@@ -2,9 +2,12 @@
 
 #include <algorithm>
 #include <cstring>
+#include <set>
 
 #include "base/error.h"
 #include "base/json_reader.h"
+#include "base/text.h"
+#include "checkpoint/index.h"
 #include "checkpoint/store.h"
 #include "models/hf_mapping.h"
 
@@ -57,6 +60,24 @@ std::vector<checkpoint::TensorGroup> groups_of(const std::vector<models::TensorM
     }
   }
   return {model, optimizer};
+}
+
+// A file of another model would else train a part of it.
+void add_unknown(const checkpoint::TensorFiles& files, const std::set<std::string>& known,
+                 const std::string& path, Diagnostics& diagnostics) {
+  constexpr size_t kShown = 3;
+  std::vector<std::string> unknown;
+  for (const checkpoint::SafetensorsFile& shard : files.shards()) {
+    for (const checkpoint::TensorSpec& tensor : shard.tensors()) {
+      if (!known.contains(tensor.name) && !models::is_hf_buffer(tensor.name))
+        unknown.push_back(tensor.name);
+    }
+  }
+  if (unknown.empty()) return;
+  const size_t more = unknown.size() - std::min(unknown.size(), kShown);
+  unknown.resize(unknown.size() - more);
+  diagnostics.add("{}: has {}{} that the model does not have", path, join(unknown, ", "),
+                  more > 0 ? fmt::format(" and {} more", more) : "");
 }
 
 }  // namespace
@@ -112,12 +133,15 @@ RunState load_run(FileSystem& fs, const std::string& run_dir, const Job& job,
 
 void load_weights(FileSystem& fs, const std::string& path, const Job& job,
                   const compile::CompiledPlan& plan, ParameterIo& io) {
-  const checkpoint::SafetensorsFile file = checkpoint::SafetensorsFile::open(fs, path);
   Diagnostics diagnostics;
+  const checkpoint::TensorFiles file = checkpoint::TensorFiles::open_path(fs, path, diagnostics);
+  diagnostics.throw_if_any();
   std::vector<std::pair<models::TensorMapping, std::string>> found;
+  std::set<std::string> known;
   for (const models::TensorMapping& m : models::hf_mapping(job.model, plan.module)) {
     std::vector<std::string> names{m.hf_name};
     names.insert(names.end(), m.aliases.begin(), m.aliases.end());
+    known.insert(names.begin(), names.end());
     const auto name = std::find_if(names.begin(), names.end(),
                                    [&](const std::string& n) { return file.find(n) != nullptr; });
     if (name == names.end()) {
@@ -131,7 +155,15 @@ void load_weights(FileSystem& fs, const std::string& path, const Job& job,
       continue;
     }
     found.emplace_back(m, *name);
+    for (const std::string& other : names) {
+      const bool same =
+          file.find(other) == nullptr || std::ranges::equal(file.bytes(other), file.bytes(*name));
+      if (!same)
+        diagnostics.add("{}: {} is another tensor than {}, but one weight of the model", path,
+                        other, *name);
+    }
   }
+  add_unknown(file, known, path, diagnostics);
   diagnostics.throw_if_any();
   for (const auto& [mapping, name] : found) write_hf(mapping, io, Part::kWeight, file.bytes(name));
 }

@@ -27,8 +27,8 @@ void save_run(FileSystem& fs, const std::string& run_dir, const Job& job,
 RunState load_run(FileSystem& fs, const std::string& run_dir, const Job& job,
                   const compile::CompiledPlan& plan, ParameterIo& io);
 
-// Reads weights alone from a safetensors file with Hugging Face names. Throws Error with every
-// tensor that is missing or has another shape.
+// Reads weights alone from safetensors files with Hugging Face names (TensorFiles::open_path).
+// Throws Error with every tensor that is missing, has another shape, or that the model has not.
 void load_weights(FileSystem& fs, const std::string& path, const Job& job,
                   const compile::CompiledPlan& plan, ParameterIo& io);
 

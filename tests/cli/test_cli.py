@@ -139,7 +139,21 @@ def test_a_llama_starts_from_its_own_weights(tmp_path):
     run(f"train {JOB} {options} --plan dp=1,microbatches=4 --steps 1 --run-dir {tmp_path}/R")
     weights = next((tmp_path / "R/checkpoint/step-000001").glob("model-*.safetensors"))
     out = run(f"train {JOB} {options} --init {weights} --plan dp=2,tp=2,microbatches=2 --steps 1 --run-dir {tmp_path}/R2 --json")
-    assert json.loads(out.splitlines()[-1])["final_loss"] < metrics(tmp_path / "R")[0]["loss"] + 0.5
+    loss = json.loads(out.splitlines()[-1])["final_loss"]
+    assert loss < metrics(tmp_path / "R")[0]["loss"] + 0.5
+    # A folder, and an index whose tensors lie in two files.
+    safetensors = pytest.importorskip("safetensors.numpy", reason="scripts/setup --test installs it")
+    tensors, parts = safetensors.load_file(weights), [{}, {}]
+    for i, (name, tensor) in enumerate(tensors.items()):
+        parts[i % 2][name] = tensor
+    (tmp_path / "two").mkdir()
+    for i, part in enumerate(parts):
+        safetensors.save_file(part, tmp_path / f"two/model-0000{i + 1}-of-00002.safetensors")
+    index = tmp_path / "two/model.safetensors.index.json"
+    index.write_text(json.dumps({"weight_map": {name: f"model-0000{i % 2 + 1}-of-00002.safetensors" for i, name in enumerate(tensors)}}))
+    for n, source in enumerate((weights.parent, index.parent, index)):
+        out = run(f"train {JOB} {options} --init {source} --plan dp=2,tp=2,microbatches=2 --steps 1 --run-dir {tmp_path}/S{n} --json")
+        assert json.loads(out.splitlines()[-1])["final_loss"] == loss
 
 
 def test_the_last_line_of_json_output_is_the_result(tmp_path):

@@ -221,7 +221,8 @@ def test_a_model_that_does_not_fit_is_told_how_many_devices_would_do():
 
 def test_train_takes_auto(tmp_path):
     text = done(f"train examples/gpt-micro.toml --plan auto --steps 2 --run-dir {tmp_path}/r")
-    assert text.startswith("plan dp=")
+    plan, outside = text.splitlines()[:2]
+    assert plan.startswith("plan dp=") and outside.startswith("outside of what was measured: hidden 64 (measured ")
     assert (tmp_path / "r" / "plan.json").exists()
 
 

@@ -281,6 +281,13 @@ def test_files_beyond_all_sizes_are_refused_in_a_line(tmp_path):
         assert len(refused.splitlines()) == 1 and "s.csv: rank 0" in refused
 
 
+def test_costs_that_do_not_fit_one_of_several_kinds_name_it():
+    done = subprocess.run([meshwright.BINARY, "schedule", "zb-h1", "--compare", "zb-v", "--stages", "4", "--microbatches", "8", "--costs",
+                           "f=1:1:2:1"], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (
+        2, "meshwright: zb-v: costs: f has 4 values; it must have one, or one for each of the 8 stages\n")
+
+
 def test_compared_kinds_take_the_options_that_they_have():
     step = ("--stages", 4, "--microbatches", 8, "--json")
     kinds = json.loads(schedule("interleaved-1f1b", "--compare", "looped-bfs,hanayo,1f1b", "--chunks", 4, *step))

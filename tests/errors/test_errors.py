@@ -97,7 +97,7 @@ def newest(run):
 
 def write_runs(d):
     """Copies of the run, each damaged in one way."""
-    for name in ("flipped", "missing", "cut-shard", "manifest", "shape", "none"):
+    for name in ("flipped", "missing", "cut-shard", "manifest", "shape", "none", "record"):
         shutil.copytree(d / "run", d / name)
     flip(newest(d / "flipped") / "model-00001-of-00001.safetensors", -5)
     (newest(d / "missing") / "optimizer-00001-of-00001.safetensors").unlink()
@@ -108,6 +108,7 @@ def write_runs(d):
     config = json.loads((d / "shape/config.json").read_text())
     (d / "shape/config.json").write_text(json.dumps({**config, "vocab_size": 300}))
     shutil.rmtree(d / "none/checkpoint")
+    (d / "record/job.json").write_text("{}")
 
 
 def flip(path, at):
@@ -122,6 +123,9 @@ def write_weights(d):
     safetensors.save_file({**weights, "transformer.wpe.weight": numpy.zeros((10, 64), numpy.float32)}
                           | {up: weights[up].astype(numpy.float16)}, d / "shapes.safetensors")
     safetensors.save_file({k: v for k, v in weights.items() if ".h.3.ln_" not in k}, d / "less.safetensors")
+    safetensors.save_file({**weights, "transformer.h.4.ln_1.weight": weights["transformer.h.3.ln_1.weight"],
+                           "transformer.h.0.attn.bias": numpy.tril(numpy.ones((1, 1, 64, 64), numpy.float32))}, d / "more.safetensors")
+    safetensors.save_file({**weights, "lm_head.weight": weights["transformer.wte.weight"] + 1}, d / "head.safetensors")
     weights[up][3, 5] = numpy.nan
     safetensors.save_file(weights, d / "nan.safetensors")
 
@@ -269,6 +273,10 @@ CASES = {
                         "{d}/less.safetensors: has no tensor transformer.h.3.ln_1.bias\n"
                         "{d}/less.safetensors: has no tensor transformer.h.3.ln_2.weight\n"
                         "{d}/less.safetensors: has no tensor transformer.h.3.ln_2.bias"),
+    "weights too many": (JOB + "--init {d}/more.safetensors",
+                         "{d}/more.safetensors: has transformer.h.4.ln_1.weight that the model does not have"),
+    "weights that are tied": (JOB + "--init {d}/head.safetensors", "{d}/head.safetensors: lm_head.weight is another tensor than "
+                              "transformer.wte.weight, but one weight of the model"),
     "foreign weights": (JOB + "--init {d}/text.txt", "{d}/text.txt: offset 0: header length is {any}, must be at most "
                         "67892, the rest of the file (truncated, or no safetensors file)"),
     # runs
@@ -277,6 +285,8 @@ CASES = {
     "resumed in place": (JOB + "--resume {d}/run --run-dir {d}/run", "--run-dir: {d}/run already holds a run; choose another "
                          "folder, or resume it with --resume {d}/run into a new one"),
     "resume nothing": (JOB + "--resume {d}/rum", "{d}/rum/job.json: does not exist: there is no folder '{d}/rum'"),
+    "resume an empty record": (JOB + "--resume {d}/record", "\n".join(
+        f"{{d}}/record/job.json: {key}: is missing; must be an integer" for key in ("seed", "seq_len", "global_batch"))),
     "resume seed and model": (JOB + "--resume {d}/run --seed 7 --model {d}/llama.json",
                               "--seed: is 7, but the run {d}/run has seed 1; leave --seed out to resume it\n"
                               "--model: {d}/llama.json is not the model of the run {d}/run; leave --model out to resume it"),
