@@ -24,13 +24,20 @@ inline train::JobOverrides overrides_of(FileSystem& fs, const JobOptions& option
   return overrides;
 }
 
+// As overrides_of(), without a model whose name is none. Whether it is one.
+inline bool name_model(FileSystem& fs, const JobOptions& options, train::JobOverrides& overrides,
+                       Diagnostics& diagnostics) {
+  if (attempt(diagnostics, [&] { overrides.model = overrides_of(fs, options).model; })) return true;
+  overrides.model.reset();
+  return false;
+}
+
 // What is wrong is added to `diagnostics`; where there is no job, what is with its overrides.
 inline train::Job read_job(FileSystem& fs, const JobOptions& options, Diagnostics& diagnostics) {
   train::Job job;
   require(options.job, "job", "a TOML file such as examples/gpt-tiny.toml", diagnostics);
   train::JobOverrides overrides = options.overrides;
-  const bool named = attempt(diagnostics, [&] { overrides = overrides_of(fs, options); });
-  if (!named) overrides.model.reset();
+  const bool named = name_model(fs, options, overrides, diagnostics);
   attempt(diagnostics, [&] {
     if (options.job.empty() || !named) return train::check_overrides(fs, overrides);
     job = train::read_job(fs, options.job, overrides);

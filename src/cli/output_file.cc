@@ -92,8 +92,9 @@ void write_output(FileSystem& fs, const std::string& path,
     write([&](std::string_view part) { file->write(part); });
     file->close();
     if (first != path) fs.rename(first, path);
-  } catch (const RunError& error) {
+  } catch (const std::exception& error) {
     if ((is_new || first != path) && fs.exists(first)) fs.remove(first);
+    if (dynamic_cast<const RunError*>(&error) == nullptr) throw;
     throw Error(replace_all(error.what(), first, path));
   }
 }

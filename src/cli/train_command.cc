@@ -59,9 +59,9 @@ void train_job(const JobOptions& job_options, const TrainOptions& options,
     diagnostics.add(
         "--init: a run that is resumed has its own weights; leave out --init or --resume");
   require(job_options.job, "job", "a TOML file such as examples/gpt-tiny.toml", diagnostics);
+  const bool named = name_model(fs, job_options, overrides, diagnostics);
   attempt(diagnostics, [&] {
-    overrides.model = overrides_of(fs, job_options).model;
-    if (job_options.job.empty()) return train::check_overrides(fs, overrides);
+    if (job_options.job.empty() || !named) return train::check_overrides(fs, overrides);
     job = train::read_job(fs, job_options.job, overrides, train::JobUse::kTrain);
     if (options.run.resume) job = train::read_run(fs, *options.run.resume, job, overrides);
   });

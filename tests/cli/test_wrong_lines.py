@@ -121,8 +121,9 @@ def test_wrong_words_come_with_what_else_is_wrong(line, findings):
     # A variation whose key is a level's, of a cluster that is not known.
     ("what-if --model gpt-7.5b --cluster selena --plan tp=8 --global-batch 8 --overlap x --vary link_bandwidth.nvlink=2 --vary dp=0",
      ["there is no cluster 'selena'", "--overlap: unknown word 'x'", "--vary dp: must be a whole number from 1 on, is '0'"]),
-    ("verify examples/gpt-micro.toml --model nope --plan dpp=2 --data nowhere.txt",
-     ["--model: there is no model 'nope'", "--plan: dpp: unknown key, did you mean 'dp'?", "nowhere.txt: "]),
+    *((f"{command} examples/gpt-micro.toml --model nope --plan dpp=2 --data nowhere.txt",
+       ["--model: there is no model 'nope'", "--plan: dpp: unknown key, did you mean 'dp'?", "nowhere.txt: "])
+      for command in ("verify", "train", "inspect memory")),
     ("simulate examples/gpt-micro.toml --cluster selene --plan dp=2,tp=2,pp=4,microbatches=8 --gpus 17",
      ["--gpus: is 17, no multiple of the plan's tp*pp=2*4=8; use dp*tp*pp=2*2*4=16"]),
 ])
