@@ -227,6 +227,15 @@ TEST_CASE("a fit finds the constants that made the kernels' times") {
   CHECK(profile.source.find("9 kernels of k.csv: matrix_fraction") != std::string::npos);
 }
 
+TEST_CASE("rows of other collectives are counted, of other devices not") {
+  const MeasuredKernels read = parse_kernels(
+      "device,collective,nodes,ranks,bytes,time_us\nA100-SXM,all_reduce,1,8,1024,5\n"
+      "A100-SXM,all_gather,1,8,1024,5\nA100-SXM,all_gather,1,4,1024,5\nH100-SXM,sendrecv,1,2,8,5\n",
+      "k.csv", "A100-SXM-80GB");
+  CHECK(read.size() == 1);
+  CHECK(read.others == std::map<std::string, int64_t>{{"all_gather", 2}});
+}
+
 TEST_CASE("a table of kernels is checked by line, whichever it is of") {
   CHECK_THROWS_WITH_AS(
       parse_kernels(kKernelHeader +

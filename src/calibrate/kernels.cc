@@ -69,11 +69,10 @@ class Cells {
   Diagnostics& diagnostics_;
 };
 
-std::vector<CollectiveRow> read_collectives(const CsvTable& table, const std::string& file,
-                                            const std::string& device, Diagnostics& diagnostics) {
+void read_collectives(const CsvTable& table, const std::string& file, const std::string& device,
+                      MeasuredKernels& read, Diagnostics& diagnostics) {
   static const std::vector<std::string> kCollectives = {
       "all_reduce", "all_gather", "reduce_scatter", "broadcast", "all_to_all", "sendrecv"};
-  std::vector<CollectiveRow> rows;
   for (const CsvTable::Line& line : table.lines) {
     Cells cells(table, line, file, diagnostics);
     const std::string& collective = cells.word("collective", kCollectives);
@@ -83,9 +82,13 @@ std::vector<CollectiveRow> read_collectives(const CsvTable& table, const std::st
     if (row.ranks % row.nodes != 0)
       cells.fail("ranks", fmt::format("a multiple of the {} nodes", row.nodes));
     row.time_us = cells.time_us();
-    if (starts_with(device, of) && collective == "all_reduce") rows.push_back(row);
+    if (!starts_with(device, of)) continue;
+    if (collective == "all_reduce") {
+      read.collectives.push_back(row);
+    } else {
+      ++read.others[collective];
+    }
   }
-  return rows;
 }
 
 // What a row of kernels says, but for its time.
@@ -243,7 +246,7 @@ MeasuredKernels parse_kernels(std::string_view csv, const std::string& file,
     lines = table.lines.size();
   } else {
     const CsvTable table = parse_csv(csv, file, kCollectiveColumns, diagnostics);
-    read.collectives = read_collectives(table, file, device, diagnostics);
+    read_collectives(table, file, device, read, diagnostics);
     lines = table.lines.size();
   }
   if (lines == 0 && diagnostics.empty()) diagnostics.add("{}: has no rows", file);

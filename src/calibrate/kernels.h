@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -34,6 +35,7 @@ Seconds kernel_time(const cluster::Device& device, const KernelRow& row);
 struct MeasuredKernels {
   std::vector<CollectiveRow> collectives;
   std::vector<KernelRow> kernels;
+  std::map<std::string, int64_t> others;  // rows of the device's other collectives, left out
 
   size_t size() const { return collectives.size() + kernels.size(); }
 };

@@ -6,6 +6,7 @@
 
 #include <fmt/core.h>
 
+#include "base/count.h"
 #include "base/error.h"
 #include "base/fs.h"
 #include "base/in_parallel.h"
@@ -274,8 +275,9 @@ void run_calibrate(const CalibrateOptions& options, const Diagnostics& words) {
   }
   if (fit_on.empty() && input.measured.size() == 0) {
     if (options.runs.empty()) {
-      throw_error("{}: no all_reduce and no kernel is of {}; nothing to fit on", options.kernels,
-                  input.profile.device);
+      throw_error(
+          "{}: no all_reduce (others are not fitted on) and no kernel is of {}; nothing to fit on",
+          options.kernels, input.profile.device);
     }
     throw_error("{}: no row is of {} with {} and marked fit{}; nothing to fit on",
                 join(options.runs, ", "), input.profile.device, input.profile.software,
@@ -288,6 +290,9 @@ void run_calibrate(const CalibrateOptions& options, const Diagnostics& words) {
     fmt::print("the rows marked fit are of {}: beginning with {}\n", input.profile.name,
                input.profile.file);
   fmt::print("{}", calibrate::to_text(fitter.skipped()));
+  for (const auto& [collective, rows] : input.measured.others)
+    fmt::print("not fitted on: {} of {} in {}, whose all-reduces are\n", counted(rows, "row"),
+               collective, options.kernels);
   if (fitter.sources().empty())
     throw_error("{}: no row can be fitted on", join(options.runs, ", "));
   if (const size_t rows = fitter.sources().size(), wanted = input.fit.constants.size();
