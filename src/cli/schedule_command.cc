@@ -125,13 +125,21 @@ ScheduleCosts parse_costs(const ScheduleOptions& options, Diagnostics& out) {
   return costs;
 }
 
-// With --compare costs are those of a rank's whole share: a chunk has its part of them.
+// With --compare costs are those of a rank's whole share: a chunk has its part of them. A list may
+// have a value a rank, too, as kinds differ in their stages.
 ScheduleCosts per_chunk(ScheduleCosts costs, const pipeline::Placement& placement) {
   const std::vector<int32_t> shares = placement.shares();
   const double chunks =
       std::accumulate(shares.begin(), shares.end(), 0.0) / static_cast<double>(shares.size());
   for (std::vector<double>* list : {&costs.f, &costs.b, &costs.w}) {
-    for (double& value : *list) value /= chunks;
+    if (list->size() == shares.size() && placement.stages() != placement.ranks) {
+      std::vector<double> of_stages;
+      for (const int32_t rank : placement.rank_of_stage)
+        of_stages.push_back((*list)[static_cast<size_t>(rank)] / shares[static_cast<size_t>(rank)]);
+      *list = std::move(of_stages);
+    } else {
+      for (double& value : *list) value /= chunks;
+    }
   }
   if (costs.pair >= 0) costs.pair /= chunks;
   costs.sync /= chunks;
@@ -471,7 +479,8 @@ void add_request_options(CLI::App* command, ScheduleOptions& options) {
           "--costs", options.costs,
           "Time of a microbatch on a stage: f=1,b=1,w=1,comm=0; f, b and w may have a "
           "value for each stage, f=1:1:2:1; pair=2.5 is F beside B, sync the sum of a stage's "
-          "gradients over its replicas. With --compare they are those of a rank's whole share")
+          "gradients over its replicas. With --compare they are those of a rank's whole share, and "
+          "several values may be one a rank")
       ->check(not_empty());
   command
       ->add_option("--memory", options.memory,

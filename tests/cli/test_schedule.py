@@ -283,9 +283,22 @@ def test_files_beyond_all_sizes_are_refused_in_a_line(tmp_path):
 
 def test_costs_that_do_not_fit_one_of_several_kinds_name_it():
     done = subprocess.run([meshwright.BINARY, "schedule", "zb-h1", "--compare", "zb-v", "--stages", "4", "--microbatches", "8", "--costs",
-                           "f=1:1:2:1"], capture_output=True, text=True)
+                           "f=1:1:2:1:1"], capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (
-        2, "meshwright: zb-v: costs: f has 4 values; it must have one, or one for each of the 8 stages\n")
+        2, "meshwright: zb-h1: costs: f has 5 values; it must have one, or one for each of the 4 stages\n")
+
+
+def test_compared_kinds_share_costs_of_ranks():
+    step = ["--stages", 4, "--microbatches", 8, "--costs", "f=1:1:2:1,b=1,w=1:3:1:1,comm=0.25", "--json"]
+    kinds = json.loads(schedule("--compare", "1f1b,zb-v,interleaved-1f1b,dualpipe", *step))
+    assert kinds[0] == json.loads(schedule("1f1b", *step))
+    # A stage of half its rank's share: zb-v is folded, interleaved-1f1b goes round.
+    for kind, stages in (("zb-v", [0, 1, 2, 3, 3, 2, 1, 0]), ("interleaved-1f1b", [0, 1, 2, 3] * 2)):
+        halves = [":".join(str(values[rank] / 2) for rank in stages) for values in ((1, 1, 2, 1), (1, 3, 1, 1))]
+        chunks = ["--chunks", 2] if kind == "interleaved-1f1b" else []
+        alone = json.loads(schedule(kind, *chunks, "--stages", 4, "--microbatches", 8, "--costs",
+                                    f"f={halves[0]},b=0.5,w={halves[1]},comm=0.25", "--json"))
+        assert next(one for one in kinds if one["schedule"] == kind)["makespan"] == alone["makespan"]
 
 
 def test_compared_kinds_take_the_options_that_they_have():
