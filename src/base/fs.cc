@@ -263,24 +263,9 @@ class PosixFileSystem : public FileSystem {
   }
 
   std::unique_ptr<WritableFile> open_for_writing(const std::string& path, int how) {
-    const int shared = descriptor_of(path);
-    const int fd = shared >= 0 ? ::fcntl(shared, F_DUPFD_CLOEXEC, 0)
-                               : ::open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | how, 0666);
+    const int fd = ::open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | how, 0666);
     if (fd < 0) fail(path, "write", errno);
     return std::make_unique<PosixWritableFile>(path, fd);
-  }
-
-  // Standard output or error where `path` is the file that it goes to (/dev/stdout, or by name):
-  // opened anew it would be emptied, and both would write over each other. -1: another file.
-  static int descriptor_of(const std::string& path) {
-    struct stat info, of;
-    if (::stat(path.c_str(), &info) != 0 || !S_ISREG(info.st_mode)) return -1;
-    for (const int fd : {STDOUT_FILENO, STDERR_FILENO}) {
-      const bool same =
-          ::fstat(fd, &of) == 0 && of.st_dev == info.st_dev && of.st_ino == info.st_ino;
-      if (same && (::fcntl(fd, F_GETFL) & O_ACCMODE) != O_RDONLY) return fd;
-    }
-    return -1;
   }
 
   // Throws for a directory, which can be opened but not read.

@@ -24,23 +24,20 @@ inline train::JobOverrides overrides_of(FileSystem& fs, const JobOptions& option
   return overrides;
 }
 
-// As overrides_of(), without a model whose name is none. Whether it is one.
-inline bool name_model(FileSystem& fs, const JobOptions& options, train::JobOverrides& overrides,
-                       Diagnostics& diagnostics) {
-  if (attempt(diagnostics, [&] { overrides.model = overrides_of(fs, options).model; })) return true;
-  overrides.model.reset();
-  return false;
-}
-
-// What is wrong is added to `diagnostics`; where there is no job, what is with its overrides.
-inline train::Job read_job(FileSystem& fs, const JobOptions& options, Diagnostics& diagnostics) {
+// What is wrong is added to `diagnostics`; where there is no job or no such model, what is with the
+// overrides. `resume`: the run that goes on with it.
+inline train::Job read_job(FileSystem& fs, const JobOptions& options, Diagnostics& diagnostics,
+                           train::JobUse use = train::JobUse::kCompile,
+                           const std::optional<std::string>& resume = std::nullopt) {
   train::Job job;
   require(options.job, "job", "a TOML file such as examples/gpt-tiny.toml", diagnostics);
   train::JobOverrides overrides = options.overrides;
-  const bool named = name_model(fs, options, overrides, diagnostics);
+  const bool named = attempt(diagnostics, [&] { overrides = overrides_of(fs, options); });
+  if (!named) overrides.model.reset();
   attempt(diagnostics, [&] {
     if (options.job.empty() || !named) return train::check_overrides(fs, overrides);
-    job = train::read_job(fs, options.job, overrides);
+    job = train::read_job(fs, options.job, overrides, use);
+    if (resume) job = train::read_run(fs, *resume, job, overrides);
   });
   return job;
 }

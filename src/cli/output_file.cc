@@ -22,15 +22,22 @@ void check_output(FileSystem& fs, const std::string& path, Diagnostics& diagnost
   }
 }
 
+// Standard output or error where that is what `path` names (/dev/stdout, or its file by name):
+// opened anew the file would be emptied, and both would write over each other.
+std::FILE* own_output(const std::string& path) {
+  std::error_code none;
+  if (std::filesystem::equivalent(path, "/dev/stdout", none)) return stdout;
+  if (std::filesystem::equivalent(path, "/dev/stderr", none)) return stderr;
+  return nullptr;
+}
+
 // Where a text is written until it is whole: what lies there is kept if the disk is full. In place
-// where a link leads there, the command's own output goes there or the folder is not writable.
+// where a link leads there or the folder is not writable.
 std::string written_first(FileSystem& fs, const std::string& path) {
   std::error_code none;
   const std::filesystem::file_status there = std::filesystem::symlink_status(path, none);
   const bool is_plain = there.type() == std::filesystem::file_type::regular &&
-                        std::filesystem::hard_link_count(path, none) == 1 &&
-                        !std::filesystem::equivalent(path, "/dev/stdout", none) &&
-                        !std::filesystem::equivalent(path, "/dev/stderr", none);
+                        std::filesystem::hard_link_count(path, none) == 1;
   const std::string part = path + ".part";
   if (!is_plain || fs.exists(part)) return path;
   try {
@@ -84,7 +91,10 @@ void write_output(FileSystem& fs, const std::string& path, std::string_view text
 
 void write_output(FileSystem& fs, const std::string& path,
                   const std::function<void(const TextSink&)>& write) {
-  std::fflush(stdout);  // `path` may be the same file
+  if (std::FILE* const own = own_output(path)) {  // whose errors are told at the end
+    write([&](std::string_view part) { std::fwrite(part.data(), 1, part.size(), own); });
+    return;
+  }
   const bool is_new = !fs.exists(path);
   const std::string first = written_first(fs, path);
   try {

@@ -23,7 +23,8 @@ bool same_file(const std::string& a, const std::string& b);
 // path.
 void check_outputs(FileSystem& fs, const std::vector<OutputFile>& outputs,
                    const std::vector<std::string>& inputs, Diagnostics& diagnostics);
-// Throws Error with the path, a full disk included; what lay there is then as it was.
+// Throws Error with the path, a full disk included; a plain file that lay there is then as it was,
+// and of a new one nothing is left. Standard output takes the text among what is printed.
 void write_output(FileSystem& fs, const std::string& path, std::string_view text);
 // Of what `write` hands on, part by part.
 void write_output(FileSystem& fs, const std::string& path,

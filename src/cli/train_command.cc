@@ -44,27 +44,20 @@ predict::Request step_for_this_machine(FileSystem& fs, const train::Job& job) {
 void train_job(const JobOptions& job_options, const TrainOptions& options,
                const Diagnostics& words) {
   FileSystem& fs = posix_fs();
-  train::JobOverrides overrides = job_options.overrides;
   const auto say = [&options](const std::string& line) {
     if (options.quiet) return;
     if (options.json) return tell(line);
     fmt::print("{}\n", line);
     std::fflush(stdout);
   };
-  const bool automatic = overrides.plan == "auto";
-  if (automatic) overrides.plan = "dp=1";
-  train::Job job;
+  const bool automatic = job_options.overrides.plan == "auto";
+  JobOptions asked = job_options;
+  if (automatic) asked.overrides.plan = "dp=1";
   Diagnostics diagnostics = words;
   if (options.run.init && options.run.resume)
     diagnostics.add(
         "--init: a run that is resumed has its own weights; leave out --init or --resume");
-  require(job_options.job, "job", "a TOML file such as examples/gpt-tiny.toml", diagnostics);
-  const bool named = name_model(fs, job_options, overrides, diagnostics);
-  attempt(diagnostics, [&] {
-    if (job_options.job.empty() || !named) return train::check_overrides(fs, overrides);
-    job = train::read_job(fs, job_options.job, overrides, train::JobUse::kTrain);
-    if (options.run.resume) job = train::read_run(fs, *options.run.resume, job, overrides);
-  });
+  train::Job job = read_job(fs, asked, diagnostics, train::JobUse::kTrain, options.run.resume);
   diagnostics.throw_if_any();
   if (automatic) {
     train::require_kernels(job);

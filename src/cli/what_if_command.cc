@@ -29,9 +29,9 @@ void run_what_if(const WhatIfOptions& options, const Diagnostics& words) {
   if (options.vary.empty())
     diagnostics.add("--vary: is missing; give KEY=VALUE,VALUE… such as link_bandwidth=0.5,1,2");
   const predict::Request request = read_request(posix_fs(), options.request, diagnostics);
-  if (request.cluster.links.empty()) {  // it could not be read, or has one device
-    std::erase_if(variations, [&](const predict::Variation& variation) {
-      return !diagnostics.empty() && variation.key.find('.') != std::string::npos;
+  if (!diagnostics.empty() && request.cluster.links.empty()) {  // perhaps it could not be read
+    std::erase_if(variations, [](const predict::Variation& variation) {
+      return variation.key.find('.') != std::string::npos;
     });
   }
   for (const std::string& finding : predict::findings(request, variations))

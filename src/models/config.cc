@@ -255,18 +255,16 @@ void read_llama(JsonReader& reader, ModelConfig& config) {
 }
 
 void read_mistral(JsonReader& reader, ModelConfig& config) {
-  constexpr int64_t kKvHeads = 8, kWindow = 4096;
-  read_blocks(reader, config, kKvHeads);
+  read_blocks(reader, config, /*usual_kv_heads=*/8);
   read_rope(reader, config);
   read_head_dim(reader, config);
-  check_window(reader, config, kWindow);
+  check_window(reader, config, /*usual=*/4096);
   report_slips(reader, llama_keys());
 }
 
 // Qwen2 has biases of queries, keys and values, Qwen3 norms of queries and keys.
 void read_qwen(JsonReader& reader, bool second, ModelConfig& config) {
-  constexpr int64_t kKvHeads = 32;
-  read_blocks(reader, config, kKvHeads);
+  read_blocks(reader, config, /*usual_kv_heads=*/32);
   read_rope(reader, config);
   config.qkv_bias = second;
   config.normed_heads = !second;
@@ -288,7 +286,7 @@ void read_experts(JsonReader& reader, ModelConfig& config, std::string_view expe
 }
 
 void read_mixtral(JsonReader& reader, ModelConfig& config) {
-  read_blocks(reader, config, 8);
+  read_blocks(reader, config, /*usual_kv_heads=*/8);
   read_head_dim(reader, config);
   read_experts(reader, config, "num_local_experts");
   config.mixture.ffn_size = config.ffn_size;
@@ -296,7 +294,7 @@ void read_mixtral(JsonReader& reader, ModelConfig& config) {
 }
 
 void read_qwen3_moe(JsonReader& reader, ModelConfig& config) {
-  read_blocks(reader, config, 4);
+  read_blocks(reader, config, /*usual_kv_heads=*/4);
   read_head_dim(reader, config);
   read_experts(reader, config, "num_experts");
   config.mixture.ffn_size = read_size(reader, "moe_intermediate_size", 4 * kMostWidth);
@@ -311,7 +309,7 @@ void read_qwen3_moe(JsonReader& reader, ModelConfig& config) {
 }
 
 void read_gpt_oss(JsonReader& reader, ModelConfig& config) {
-  read_blocks(reader, config, 8);
+  read_blocks(reader, config, /*usual_kv_heads=*/8);
   read_head_dim(reader, config);
   read_experts(reader, config, "num_local_experts");
   config.attention_bias = reader.boolean_or("attention_bias", true);

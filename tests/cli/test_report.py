@@ -294,26 +294,26 @@ def test_ops_and_collectives_have_lanes_of_their_own(tmp_path):
         assert page.troubles() == []
 
 
-@in_browser
-def test_the_legend_names_what_is_drawn(tmp_path):
-    done = simulate(*JOB, "--plan", "dp=1", "--report", tmp_path / "r.html")
+def timeline_words(tmp_path, plan):
+    done = simulate(*JOB, "--plan", plan, "--report", tmp_path / "r.html")
     assert done.returncode == 0, done.stderr
     with browser.Browser(tmp_path / "profile") as page:
         page.open(tmp_path / "r.html")
-        text = page.run("document.getElementById('timeline').innerText")
-        assert "a bar is a call for one microbatch." in text
-        assert "waits for another rank" not in text and "message" not in text
+        return page.run("document.getElementById('timeline').innerText")
+
+
+@in_browser
+def test_the_legend_names_what_is_drawn(tmp_path):
+    text = timeline_words(tmp_path, "dp=1")
+    assert "a bar is a call for one microbatch." in text
+    assert "waits for another rank" not in text and "message" not in text
 
 
 @in_browser
 def test_the_norm_that_all_stages_share_is_a_call_of_its_own(tmp_path):
-    done = simulate(*JOB, "--plan", "pp=4,microbatches=8,schedule=zb-h1,post_validation", "--report", tmp_path / "r.html")
-    assert done.returncode == 0, done.stderr
-    with browser.Browser(tmp_path / "profile") as page:
-        page.open(tmp_path / "r.html")
-        text = page.run("document.getElementById('timeline').innerText")
-        assert "a bar is a call for one microbatch" in text and "SHARE, VALIDATE: norm and loss of all stages" in text
-        assert not re.search(r"\bop\b", text)
+    text = timeline_words(tmp_path, "pp=4,microbatches=8,schedule=zb-h1,post_validation")
+    assert "a bar is a call for one microbatch" in text and "SHARE, VALIDATE: norm and loss of all stages" in text
+    assert not re.search(r"\bop\b", text)
 
 
 @in_browser
