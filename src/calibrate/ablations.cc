@@ -47,6 +47,8 @@ std::vector<Ablation> ablations() {
          link.switch_bus_bandwidth = link.bandwidth * 2.0;
        })},
       {"unfused attention's scores in memory", attained([](auto& a) { a.fused_attention = true; })},
+      {"softmax in f32 where no kernel takes it",
+       attained([](auto& a) { a.blocked_softmax = false; })},
       {"fitted traffic of the loss and the optimizer",
        attained([](auto& a) { a.loss_traffic = a.update_traffic = 1; })},
       {"slower computation beside communication",

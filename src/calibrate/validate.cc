@@ -44,16 +44,17 @@ void take_memory(const predict::Prediction& prediction, Comparison& c) {
 
 // What a row was compiled to: by ranks of both kinds, chunks, post-validation, microbatch and
 // recomputation; and by what a program depends on of what a change has: whether attention is fused
-// (predict/precision.h), and the costs that its order is made for.
+// and what its softmax keeps else (predict/precision.h), and the costs that its order is made for.
 using Steps = std::map<std::tuple<int64_t, int64_t, int64_t, bool, int64_t, compile::Recompute,
-                                  bool, std::vector<double>>,
+                                  std::pair<bool, bool>, std::vector<double>>,
                        predict::Step>;
 
 const predict::Step& step_of(const predict::Request& request, int64_t size, compile::Recompute way,
                              Steps& steps) {
-  const std::tuple key(request.plan.tp, request.plan.pp, request.plan.chunks,
-                       request.plan.post_validation, size, way,
-                       request.cluster.device.attained.fused_attention, request.plan.costs);
+  const cluster::Attained& attained = request.cluster.device.attained;
+  const std::tuple key(
+      request.plan.tp, request.plan.pp, request.plan.chunks, request.plan.post_validation, size,
+      way, std::pair(attained.fused_attention, attained.blocked_softmax), request.plan.costs);
   const auto it = steps.find(key);
   if (it != steps.end()) return it->second;
   return steps.emplace(key, predict::compile_step(request)).first->second;

@@ -92,7 +92,9 @@ struct Attained {
   // Keys that a query sees, at which fused attention and its gradient reach half of that: what they
   // do once a query weighs less the more keys it sees. 0: it weighs nothing.
   double attention_half_keys = 0, attention_grad_half_keys = 0;
-  bool fused_attention = true;    // else the scores go through memory, and none is left out
+  bool fused_attention = true;  // else the scores go through memory, and none is left out
+  bool blocked_softmax =
+      false;  // unfused attention's softmax kernel is Megatron-LM's (cost/op_time.h)
   bool fused_elementwise = true;  // else norms, rope and SwiGLU are several kernels each
   // Linear layers of one input (queries, keys and values; gate and up) are one product.
   bool fused_linears = false;

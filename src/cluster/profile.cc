@@ -250,6 +250,7 @@ Profile parse_profile(std::string_view text, const std::string& file) {
   profile.stack.gloo = reader.boolean_or("gloo", false);
   profile.stack.global_sums = reader.boolean_or("global_sums", true);
   profile.fused_attention = reader.boolean_or("fused_attention", true);
+  profile.blocked_softmax = reader.boolean_or("blocked_softmax", false);
   profile.fused_elementwise = reader.boolean_or("fused_elementwise", true);
   profile.fused_linears = reader.boolean_or("fused_linears", false);
   if (reader.has("lacks")) read_lacking(reader, profile.stack.lacking);
@@ -297,8 +298,9 @@ std::string to_toml(const Profile& profile) {
     text += fmt::format("runs_that_say = {}\n", list_text(profile.runs_that_say));
   text += fmt::format(
       "overlap = {}\nscatter_gather = {}\nfused_attention = {}\n"
-      "{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}gradient_bytes = {}\n",
+      "{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}gradient_bytes = {}\n",
       list_text(profile.stack.overlap), profile.stack.scatter_gather, profile.fused_attention,
+      profile.blocked_softmax ? "blocked_softmax = true\n" : "",
       profile.stack.gloo ? "gloo = true\n" : "",
       profile.stack.global_sums ? "" : "global_sums = false\n",
       profile.fused_elementwise ? "" : "fused_elementwise = false\n",
@@ -379,6 +381,7 @@ void apply(const Profile& profile, Cluster& cluster) {
                 cluster.device.name);
   }
   cluster.device.attained.fused_attention = profile.fused_attention;
+  cluster.device.attained.blocked_softmax = profile.blocked_softmax;
   cluster.device.attained.fused_elementwise = profile.fused_elementwise;
   cluster.device.attained.fused_linears = profile.fused_linears;
   cluster.device.attained.gradient_bytes = static_cast<double>(profile.gradient_bytes);

@@ -8,9 +8,10 @@
 //   runs_that_say = ["DeepSpeed"]     # optional; see Profile
 //   source = "…"
 //   overlap = ["grad_reduce"]         # as `simulate --overlap` takes them
-//   scatter_gather, gloo, global_sums, fused_attention, fused_elementwise, fused_linears,
-//   keeps_gathered, accumulation, gradient_bytes, bf16_gradient_bytes, … (docs/profiles.md: all)
-//   error = 0.06                      # standard deviation of log(predicted / measured)
+//   scatter_gather, gloo, global_sums, fused_attention, blocked_softmax, fused_elementwise,
+//   fused_linears, keeps_gathered, accumulation, gradient_bytes, bf16_gradient_bytes, …
+//   (docs/profiles.md: all) error = 0.06                      # standard deviation of log(predicted
+//   / measured)
 //   [[versions]]                      # optional; see Profile
 //   runs_that_say = ["a paper"]
 //   overlap = ["serial"]
@@ -81,6 +82,7 @@ struct Profile {
   };
   std::vector<Version> versions;
   bool fused_attention = true;
+  bool blocked_softmax = false;
   bool fused_elementwise = true;
   bool fused_linears = false;
   bool keeps_gathered = false;  // with full recomputation, until the gradients: no Plan::regather

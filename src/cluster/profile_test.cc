@@ -18,6 +18,7 @@ runs_that_say = ["Stack 2"]
 overlap = ["grad_reduce"]
 scatter_gather = true
 fused_attention = false
+blocked_softmax = true
 gloo = true
 global_sums = false
 fused_elementwise = false
@@ -89,6 +90,7 @@ TEST_CASE("a profile replaces what a cluster file says of device and links") {
   apply(parse_profile(kProfile, "p.toml"), c);
   CHECK(c.device.attained.host_op.value == mw::test::close_to(20e-6));
   CHECK(!c.device.attained.fused_attention);
+  CHECK(c.device.attained.blocked_softmax);
   CHECK(!c.device.attained.fused_elementwise);
   CHECK(c.device.attained.fused_linears);
   CHECK(c.device.attained.gradient_bytes_of(false) == 2);

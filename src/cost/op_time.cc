@@ -43,6 +43,20 @@ constexpr double kBlockScale = 1.0 / 32;
 // Kernels of unfused attention, as PyTorch issues them: products, scale and softmax, dropout, and
 // the transpositions around them.
 constexpr double kUnfusedOpsForward = 6, kUnfusedOpsBackward = 10;
+// What no softmax kernel takes (takes_softmax_kernel) PyTorch does in f32: scale, mask and softmax
+// are kernels of their own, and half precision is cast to f32 and back. Bytes a score less those of
+// the kernel, and kernels more than it. Forward: cast 2 + 4, scale 4 + 4, mask 4 + 1 + 4, softmax 4
+// + 4, cast 4 + 2, for 2 + 2; backward: cast 2 + 4, softmax 4 + 4 + 4, mask 4 + 1 + 4, scale 4 + 4,
+// cast 4 + 2, for 2 + 2 + 2. In f32 without the casts, for twice the kernel's bytes [counted from
+// NVIDIA/Megatron-LM megatron/model/fused_softmax.py, forward_torch_softmax, from memory].
+struct TorchSoftmax {
+  double forward, backward, kernels;
+};
+constexpr TorchSoftmax kHalfSoftmax = {.forward = 37 - 4, .backward = 41 - 6, .kernels = 4};
+constexpr TorchSoftmax kF32Softmax = {.forward = 25 - 8, .backward = 29 - 12, .kernels = 2};
+// Megatron-LM's kernel gives a warp a row, or two of at most so many keys, and a block four warps,
+// of heads that lie behind one another; it has half precision and more than so many keys.
+constexpr int64_t kTwoRowsAWarp = 128, kWarps = 4, kFewestKeys = 16;
 
 // Where elementwise ops are not fused, PyTorch runs them as several kernels, each of which reads
 // its operands and writes its result; norms and rope go through f32. Bytes an element of half
@@ -117,6 +131,19 @@ double attention_efficiency(const cluster::Attained& attained, const OpWork& wor
   return share * keys / (keys + half);
 }
 
+// What attention's softmax costs beside what a kernel of it does; zeros where there is one.
+TorchSoftmax torch_softmax(const cluster::Attained& attained, const OpWork& work) {
+  if (!attained.blocked_softmax || takes_softmax_kernel(work.shape, work.dtype)) return {0, 0, 0};
+  return work.dtype == DType::kF32 ? kF32Softmax : kHalfSoftmax;
+}
+
+// Heads lie behind one another in a row, and kernels for tensor cores want 16 bytes for each to
+// begin at; others multiply as fast as in f32, as BLOOM's trials with heads of 108 elements did
+// (docs/validation/deepspeed.md#heads-of-108-elements).
+bool takes_tensor_cores(int64_t head, DType dtype) {
+  return dtype == DType::kF32 || head * dtype_size(dtype) % 16 == 0;
+}
+
 // Every score and its gradient in memory, the whole square of them.
 double unfused_attention(const cluster::Device& device, const OpWork& work, double peak) {
   const ProductShape scores = work.shape;
@@ -125,12 +152,15 @@ double unfused_attention(const cluster::Device& device, const OpWork& work, doub
   const double square = static_cast<double>(scores.batch) * static_cast<double>(scores.m) *
                         static_cast<double>(scores.n);
   const double product = 2 * square * static_cast<double>(scores.k);
+  if (!takes_tensor_cores(scores.k, work.dtype)) peak = device.peak("f32").value;
   const double along = product / (peak * product_efficiency(device, scores)),
                across = product / (peak * product_efficiency(device, values));
   const double arithmetic = work.backward ? along + 3 * across : along + across;
   const double one = static_cast<double>(dtype_size(work.dtype));
-  const double bytes = square * (1 + one * (work.backward ? kScoresBackward : kScoresForward)) *
-                       device.attained.score_traffic;
+  const TorchSoftmax more = torch_softmax(device.attained, work);
+  const double a_score =
+      work.backward ? one * kScoresBackward + more.backward : one * kScoresForward + more.forward;
+  const double bytes = square * (1 + a_score) * device.attained.score_traffic;
   return arithmetic + memory_time(device, bytes, 2 * one * square) +
          memory_time(device, work.bytes, work.bytes);
 }
@@ -537,7 +567,8 @@ OpTime own_time(const cluster::Device& device, const OpWork& work, bool tf32, Fp
           peak * product_efficiency(device, work.shape) * (logits ? attained.logits_fraction : 1);
     if (work.kind == OpWork::Kind::kAttention && !attained.fused_attention &&
         work.shape.n <= kUnfusedKeys) {
-      const double kernels = work.backward ? kUnfusedOpsBackward : kUnfusedOpsForward;
+      const double kernels = (work.backward ? kUnfusedOpsBackward : kUnfusedOpsForward) +
+                             torch_softmax(attained, work).kernels;
       time.host = Seconds(kernels * attained.host_op.value);
       time.device =
           Seconds(kernels * attained.launch.value + unfused_attention(device, work, peak));
@@ -564,6 +595,12 @@ OpTime op_time(const cluster::Device& device, const OpWork& work, bool tf32, Fp8
   time.host += device.attained.host_op;
   time.device += device.attained.launch + Seconds(memory_time(device, work.adds, work.adds));
   return time;
+}
+
+bool takes_softmax_kernel(const ProductShape& scores, DType dtype) {
+  const int64_t heads = scores.n <= kTwoRowsAWarp ? 2 * kWarps : kWarps;
+  return dtype != DType::kF32 && scores.batch % heads == 0 && scores.n > kFewestKeys &&
+         scores.m % 4 == 0 && scores.n % 4 == 0;
 }
 
 bool is_matrix_kernel(std::string_view op_name) {

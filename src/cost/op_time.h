@@ -41,6 +41,10 @@ enum class Fp8 : uint8_t {
 // The unfused softmax kernels take at most as many keys [Megatron-LM,
 // megatron/fused_kernels/scaled_upper_triang_masked_softmax.h]; longer sequences have fused ones.
 inline constexpr int64_t kUnfusedKeys = 4096;
+// Whether Megatron-LM's kernel takes the softmax of these scores, [queries, keys] for each head of
+// each sample: half precision, and whole blocks of heads, 4 of them or 8 of at most 128 keys
+// [there, and megatron/model/fused_softmax.py, is_kernel_available].
+bool takes_softmax_kernel(const ProductShape& scores, DType dtype);
 
 struct OpTime {
   Seconds device;  // launch gap included

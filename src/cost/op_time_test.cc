@@ -397,6 +397,78 @@ TEST_CASE("unfused attention has its scores in memory, up to 4096 keys") {
   CHECK(op_time(d, work).host.value == mw::test::close_to(7e-6));
 }
 
+TEST_CASE("Megatron-LM's softmax kernel takes heads of all samples in whole blocks") {
+  struct {
+    int64_t heads, queries, keys;
+    DType dtype;
+    bool takes;
+  } const kCases[] = {
+      {4, 1024, 1024, DType::kF16, true},  {2, 1024, 1024, DType::kF16, false},
+      {6, 1024, 1024, DType::kF16, false}, {12, 2048, 2048, DType::kBF16, true},
+      {4, 1024, 1024, DType::kF32, false}, {4, 128, 128, DType::kF16, false},
+      {8, 128, 128, DType::kF16, true},    {4, 132, 132, DType::kF16, true},
+      {8, 16, 16, DType::kF16, false},     {8, 20, 20, DType::kF16, true},
+      {4, 1022, 1024, DType::kF16, false}, {4, 1024, 1022, DType::kF16, false},
+  };
+  for (const auto& c : kCases) {
+    CAPTURE(c.heads);
+    CAPTURE(c.queries);
+    CAPTURE(c.keys);
+    CHECK(takes_softmax_kernel({c.heads, c.queries, c.keys, 64}, c.dtype) == c.takes);
+  }
+}
+
+TEST_CASE("PyTorch makes in f32 the softmax that no kernel takes") {
+  cluster::Device d = device();
+  d.attained.fused_attention = false;
+  d.attained.launch = Seconds(2e-6);
+  d.attained.host_op = Seconds(7e-6);
+  d.attained.score_traffic = 1.5;
+  const auto time = [&](int64_t heads, DType dtype, bool backward, bool blocked) {
+    d.attained.blocked_softmax = blocked;
+    OpWork work = attention({heads, 1024, 1024, 64});
+    work.dtype = dtype;
+    work.backward = backward;
+    return op_time(d, work);
+  };
+  // A stack without that kernel has one that takes all.
+  CHECK(time(2, DType::kBF16, false, true).device > time(2, DType::kBF16, false, false).device);
+  CHECK(time(4, DType::kBF16, false, true).device == time(4, DType::kBF16, false, false).device);
+  struct {
+    DType dtype;
+    double forward, backward, kernels;
+  } const kCases[] = {{DType::kBF16, 33, 35, 4}, {DType::kF32, 17, 17, 2}};
+  for (const auto& c : kCases) {
+    for (const bool backward : {false, true}) {
+      CAPTURE(backward);
+      const OpTime usual = time(2, c.dtype, backward, false),
+                   f32 = time(2, c.dtype, backward, true);
+      const double bytes = (backward ? c.backward : c.forward) * 2 * 1024 * 1024 * 1.5;
+      CHECK((f32.device - usual.device).value ==
+            mw::test::close_to(c.kernels * 2e-6 + bytes / 1e12));
+      CHECK((f32.host - usual.host).value == mw::test::close_to(c.kernels * 7e-6));
+    }
+  }
+}
+
+TEST_CASE("unfused attention multiplies as in f32 where heads begin at no 16 bytes") {
+  cluster::Device d = device();
+  d.attained.fused_attention = false;
+  d.attained.product_half_k = 0;
+  REQUIRE(d.peak("f32").value < d.peak("bf16").value);
+  const auto time = [&](int64_t head, DType dtype) {
+    OpWork work = attention({16, 4096, 4096, head});
+    work.dtype = dtype;
+    return op_time(d, work).device.value;
+  };
+  // The scores' traffic is the same; of 104 and 112 elements the products take about as long.
+  const double of_head = (time(112, DType::kBF16) - time(104, DType::kBF16)) / 8;
+  CHECK(time(108, DType::kBF16) >
+        time(104, DType::kBF16) + 4 * of_head + 2.0 * 16 * 4096 * 4096 * 108 / d.peak("f32").value);
+  CHECK(time(108, DType::kF32) < time(112, DType::kF32) * 1.0001);
+  CHECK(time(2, DType::kF32) < time(4, DType::kF32) * 1.0001);
+}
+
 TEST_CASE("what fits the cache moves at its rate, of larger operands the part that fits") {
   cluster::Device d = device();
   const ir::TensorType x = ir::make_type(DType::kF32, {1000, 1000});

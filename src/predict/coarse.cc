@@ -169,9 +169,12 @@ Coarse::Scores Coarse::scores_of(const Plan& plan) const {
   scores.backward = cost::op_time(device, work, base_.options.tf32).device.value + again;
   if (!base_.cluster.stack.autograd || plan.recompute != compile::Recompute::kNone) return scores;
   // Softmax, its dropout and the mask.
+  const bool in_f32 =
+      device.attained.blocked_softmax && !cost::takes_softmax_kernel(work.shape, work.dtype);
+  const DType softmax = in_f32 ? DType::kF32 : work.dtype;
   scores.saved = static_cast<double>(work.shape.batch) *
                  static_cast<double>(base_.seq_len * base_.seq_len) *
-                 (2 * static_cast<double>(dtype_size(work.dtype)) + 1);
+                 static_cast<double>(dtype_size(softmax) + dtype_size(work.dtype) + 1);
   return scores;
 }
 

@@ -234,7 +234,8 @@ class Converter {
       if (op.kind != ir::OpKind::kAttentionGrad || score_bytes(graph, op, 1) == 0) continue;
       const ir::TensorType& out = graph.type(op.operands[0]);
       const int64_t pairs = out.dim(0) * out.dim(1) * out.dim(2) * keys(graph, op, 1);
-      hold(f, OpId(static_cast<int64_t>(o)), {dtype_, {2 * pairs}}, "gradients of the scores");
+      const DType dtype = softmax_in_f32(graph, op, 1) ? DType::kF32 : dtype_;
+      hold(f, OpId(static_cast<int64_t>(o)), {dtype, {2 * pairs}}, "gradients of the scores");
     }
   }
 
@@ -243,13 +244,25 @@ class Converter {
     return graph.type(op.operands[op.as<ir::AttentionAttrs>().packed ? q : q + 1]).dim(1);
   }
 
+  // PyTorch's, in place of a kernel that does not take these scores.
+  bool softmax_in_f32(const ir::Graph& graph, const ir::Op& op, size_t q) const {
+    if (!memory_.blocked_softmax) return false;
+    const ir::TensorType& out = graph.type(q == 0 ? op.results[0] : op.operands[0]);
+    const cost::ProductShape scores = {.batch = out.dim(0) * out.dim(2),
+                                       .m = out.dim(1),
+                                       .n = keys(graph, op, q),
+                                       .k = out.dim(3)};
+    return !cost::takes_softmax_kernel(scores, dtype_);
+  }
+
   // A row's scores, with the queries at operand `q`: softmax and its dropout, and a byte of mask.
   // And its part of the copies of keys and values.
   int64_t score_bytes(const ir::Graph& graph, const ir::Op& op, size_t q) const {
     if (!memory_.scores) return 0;
     const int64_t all = keys(graph, op, q);
     if (all > cost::kUnfusedKeys) return 0;
-    int64_t bytes = all * (2 * dtype_size(dtype_) + 1);
+    const DType softmax = softmax_in_f32(graph, op, q) ? DType::kF32 : dtype_;
+    int64_t bytes = all * (dtype_size(softmax) + dtype_size(dtype_) + 1);
     if (memory_.attention_copies) {
       const ir::TensorType& out = graph.type(q == 0 ? op.results[0] : op.operands[0]);
       bytes += 2 * dtype_size(dtype_) * out.dim(3) * all / out.dim(1);

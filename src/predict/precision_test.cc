@@ -385,6 +385,12 @@ TEST_CASE("what autograd saves of a layer are the bytes of Korthikanti et al. 20
   CHECK(layer("tp=4,recompute=selective") == near(10 + 24.0 / 4));
   CHECK(layer("tp=4,sp,regather,recompute=selective") == near(34.0 / 4));
   CHECK(layer("tp=4,recompute=full") == near(2));
+  // Where no softmax kernel takes two heads of one sample, softmax stays in f32.
+  request.cluster.device.attained.blocked_softmax = true;
+  CHECK(layer("tp=4") == near(10 + (24 + kScores) / 4));
+  CHECK(layer("tp=4,microbatches=4") == near((10 + (24 + kScores * 7 / 5) / 4) / 4));
+  CHECK(layer("tp=2,microbatches=4") == near((10 + (24 + kScores) / 2) / 4));
+  request.cluster.device.attained.blocked_softmax = false;
   request.cluster.stack.attention_copies = true;  // keys and values once more
   CHECK(layer("tp=4,sp,regather") == near((38 + kScores) / 4));
   CHECK(layer("tp=4,recompute=selective") == near(10 + 24.0 / 4));

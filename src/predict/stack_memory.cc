@@ -17,6 +17,7 @@ StackMemory stack_memory(const cluster::Cluster& cluster, const compile::Plan& p
   memory.kept_products =
       plan.recompute == compile::Recompute::kSelectiveOp && !attained.fused_elementwise;
   memory.scores = cluster.stack.autograd && !attained.fused_attention;
+  memory.blocked_softmax = memory.scores && attained.blocked_softmax;
   memory.attention_copies = memory.scores && cluster.stack.attention_copies;
   memory.masks = cluster.stack.dropout_masks;
   memory.wide_norms = !attained.fused_elementwise;

@@ -37,6 +37,9 @@ struct StackMemory {
   // Of unfused attention not the rows' logarithms but softmax, its dropout and the mask of that for
   // every pair of a query and a key [Korthikanti et al. 2022, section 4.1].
   bool scores = false;
+  // Softmax, which is then f32, and two gradients of the scores, where no kernel takes it
+  // (cost::takes_softmax_kernel).
+  bool blocked_softmax = false;
   // Of unfused attention also the keys and the values once more, while the queries, a view of the
   // product that made all three, keep that; and all of the time a buffer that the scores go
   // through. Megatron-LM of July to October 2023 repeated keys and values for grouped queries where

@@ -17,7 +17,7 @@ TEST_CASE("what a stack keeps follows from what it fuses and what its autograd s
     attained.fused_attention = (i & 4) != 0;
     attained.fused_elementwise = (i & 8) != 0;
     stack.dropout_masks = stack.f32_loss = (i & 16) != 0;
-    stack.f32_softmax = (i & 2) != 0;
+    stack.f32_softmax = attained.blocked_softmax = (i & 2) != 0;
     CAPTURE(i);
     const auto memory = [&](const char* plan) {
       return stack_memory(request.cluster, compile::parse_plan(plan), cost::Fp8::kOff);
@@ -25,6 +25,7 @@ TEST_CASE("what a stack keeps follows from what it fuses and what its autograd s
     const StackMemory usual = memory("dp=1");
     // Scores that go through memory are saved, and with them what is copied for them.
     CHECK(usual.scores == (stack.autograd && !attained.fused_attention));
+    CHECK(usual.blocked_softmax == (usual.scores && attained.blocked_softmax));
     CHECK(usual.attention_copies == (usual.scores && stack.attention_copies));
     CHECK(usual.wide_norms == !attained.fused_elementwise);
     CHECK(usual.f32_softmax == stack.f32_softmax);
