@@ -211,7 +211,7 @@ TEST_CASE("ends that share weights wait for each other, the others for neither")
                              "dp=16,tp=8,pp=4,schedule=zb-h1,microbatches=8"}) {
       request.plan = compile::parse_plan(text);
       CAPTURE(tied);
-      check_step(coarse, request, 0.003);
+      check_step(coarse, request, 0.005);
     }
   }
 }
@@ -319,7 +319,7 @@ TEST_CASE("pipeline ranks that lie differently on nodes are estimated by the slo
     const double step = predict::predict(request).step.value;
     const double estimate = coarse.estimate(request.plan).step.value;
     CHECK(estimate > 0.99 * step);
-    CHECK(estimate < 1.25 * step);
+    CHECK(estimate < 1.3 * step);
   }
 }
 

@@ -48,7 +48,7 @@ def test_json_has_the_plan_and_its_figures():
 
 def test_the_best_step_has_the_error_of_the_clusters_profile():
     text = done(f"{SMALL} --planner ptdp")
-    assert re.search(r"^step  .* \+- 9 % or more   ", text, re.MULTILINE) and "outside of what the profile 'megatron'" in text
+    assert re.search(r"^step  .* \+- 8 % or more   ", text, re.MULTILINE) and "outside of what the profile 'megatron'" in text
     text = done(f"{SMALL} --planner ptdp --profile none")
     assert "+-" not in text and "outside of what was measured: everything (no profile)" in text
 

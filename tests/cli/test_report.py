@@ -57,7 +57,7 @@ def test_the_page_has_the_error_bar_and_what_lies_outside_the_profile(made):
     figures = json.loads(re.search(r'<script type="application/json" id="figures">(.*?)</script>', text, re.DOTALL)[1])
     for run in figures["runs"]:
         step = next(figure for figure in run["figures"] if figure["name"] == "step")
-        assert step["value"].endswith("+- 9 % or more") and "'megatron'" in step["note"]
+        assert step["value"].endswith("+- 8 % or more") and "'megatron'" in step["note"]
         assert run["note"].startswith("outside of what the profile 'megatron' was measured on: hidden 64")
 
 
