@@ -47,12 +47,16 @@ std::vector<Run> layouts(const Run& run, const Machines& machines) {
   }
   for (const int64_t tp : tensor_ways(run, machines)) {
     const int64_t stage = tp * run.cp;  // devices
-    for (int64_t pp = 2; pp <= run.layers + 2 && stage * pp <= run.gpus; ++pp) {
+    // A schedule is one of several pipeline ranks.
+    for (int64_t pp = run.schedule.empty() ? 1 : 2; pp <= run.layers + 2 && stage * pp <= run.gpus;
+         ++pp) {
       Run one = run;
       one.tp = tp;
       one.pp = pp;
       one.dp = run.gpus / (stage * pp);
-      if (stage * pp * one.dp == run.gpus && deals_evenly(one)) all.push_back(one);
+      const bool divides = stage * pp * one.dp == run.gpus &&
+                           run.global_batch % (one.dp * std::max<int64_t>(1, run.micro_batch)) == 0;
+      if (divides && deals_evenly(one)) all.push_back(one);
     }
   }
   return all;

@@ -72,12 +72,26 @@ TEST_CASE("a layer is divided inside a node where its key heads can be, parts of
   };
   using Layouts = std::vector<std::string>;
   run.kv_heads = 2;
+  run.schedule = "1f1b";
   CHECK(open() == Layouts{"tp=1 pp=2 dp=4 mb=1 full", "tp=1 pp=4 dp=2 mb=1 full",
                           "tp=1 pp=8 dp=1 mb=1 full", "tp=2 pp=2 dp=2 mb=1 full",
                           "tp=2 pp=4 dp=1 mb=1 full"});
   run.cp = 2;
   CHECK(open() == Layouts{"tp=1 pp=2 dp=2 cp=2 mb=1 full", "tp=1 pp=4 dp=1 cp=2 mb=1 full",
                           "tp=2 pp=2 dp=1 cp=2 mb=1 full"});
+  // Without a schedule a layout may have no pipeline; replicas have as many sequences each.
+  run.schedule.clear();
+  CHECK(open() == Layouts{"tp=1 pp=1 dp=4 cp=2 mb=1 full", "tp=1 pp=2 dp=2 cp=2 mb=1 full",
+                          "tp=1 pp=4 dp=1 cp=2 mb=1 full", "tp=2 pp=1 dp=2 cp=2 mb=1 full",
+                          "tp=2 pp=2 dp=1 cp=2 mb=1 full"});
+  run.global_batch = 2;
+  CHECK(open() == Layouts{"tp=1 pp=2 dp=2 cp=2 mb=1 full", "tp=1 pp=4 dp=1 cp=2 mb=1 full",
+                          "tp=2 pp=1 dp=2 cp=2 mb=1 full", "tp=2 pp=2 dp=1 cp=2 mb=1 full"});
+  run.gpus = run.cp = 1;
+  CHECK(open() == Layouts{"tp=1 pp=1 dp=1 mb=1 full"});
+  run.schedule = "gpipe";
+  CHECK(reason(run, machines) ==
+        "no pipeline of two ranks or more under gpipe of 8 layers divides 1 devices");
 }
 
 TEST_CASE("what a row leaves open is the fastest of the rows that say it") {

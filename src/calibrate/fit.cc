@@ -22,6 +22,9 @@ constexpr double kPrior = 3.0;       // standard deviation of a constant's logar
 constexpr double kTypical = 0.05;    // a row's expected residual, before any is known
 constexpr double kLeast = 1e-5;      // of what a row is taken to be off by
 constexpr int kRounds = 3;           // the prior is weighed anew by how far rows are off
+constexpr int kBoundedRounds = 6;    // so are runs
+constexpr double kBound = 1.345;     // where Huber's estimate is 95 % as efficient as least squares
+constexpr double kOfMedian = 1.4826;  // the deviation of normal residuals over their median
 
 const std::string kKernels = "measured kernels";  // their source
 
@@ -275,7 +278,27 @@ double prior_weight(const std::vector<double>& w, double residual) {
   return off * off / (kPrior * kPrior) * weight / effective_rows(w);
 }
 
-// What the fit minimises: squares of residuals and of ways from the start.
+// The rows' weights, less of runs that are further off than most are: beyond kBound deviations of
+// normal residuals with their median, a run pulls as hard as one that is just there [Huber 1964].
+// Kernels behind the `runs` were measured for the table, and count as they are.
+std::vector<double> bounded_weights(size_t runs, const std::vector<double>& r,
+                                    const std::vector<double>& w) {
+  std::vector<std::pair<double, double>> sizes;
+  double all = 0;
+  for (size_t i = 0; i < runs; ++i) sizes.emplace_back(std::abs(r[i]), w[i]), all += w[i];
+  std::sort(sizes.begin(), sizes.end());
+  double below = 0, median = 0;
+  for (const auto& [size, weight] : sizes) {
+    if (below < all / 2) median = size;
+    below += weight;
+  }
+  const double bound = kBound * kOfMedian * std::max(kLeast, median);
+  std::vector<double> bounded = w;
+  for (size_t i = 0; i < runs; ++i) bounded[i] *= std::min(1.0, bound / std::abs(r[i]));
+  return bounded;
+}
+
+// What a round minimises: squares of residuals and of ways from the start.
 double cost(const std::vector<double>& r, const std::vector<double>& w,
             const std::vector<double>& x, const std::vector<double>& start, double prior) {
   double sum = 0;
@@ -350,8 +373,11 @@ Fit Fitter::fit(const std::vector<bool>& given) const {
   const Range range = range_of(parts.options.constants, parts.measured_on);
   Point at{range.start, parts.residuals(range.start, used)};
   double prior = prior_weight(w, kTypical);
-  for (int round = 0; round < kRounds; ++round) {
-    parts.descend(at, range, used, w, prior);
+  std::vector<double> bounded = w;
+  const bool bound = parts.options.bounded;
+  for (int round = 0; round < (bound ? kBoundedRounds : kRounds); ++round) {
+    parts.descend(at, range, used, bounded, prior);
+    if (bound) bounded = bounded_weights(parts.runs.size(), at.r, w);
     prior = prior_weight(w, parts.deviation(at.r, used, w));
   }
   return parts.fit_at(at, range, used, w, prior);

@@ -17,6 +17,7 @@ struct FitOptions {
   int threads = 1;
   // Of one source at most this many runs are fitted on, evenly spaced; 0: all.
   int runs_per_source = 120;
+  bool bounded = false;  // runs that are further off than most pull no harder
 };
 inline constexpr size_t kMostConstants = 12;
 
@@ -61,7 +62,9 @@ class Fitter {
   // damped Gauss-Newton steps in the constants' logarithms with numeric derivatives [Levenberg
   // 1944, Marquardt 1963]. A constant that the runs do not determine stays where it starts: its
   // logarithm has a prior of standard deviation 3 there, weighed against how far the rows are off
-  // in the end, so that rows without noise give the constants that made them. `used`: [row]
+  // in the end, so that rows without noise give the constants that made them. `bounded`: beyond
+  // 1.345 standard deviations, by the runs' median, |log| counts in place of its square [Huber
+  // 1964]; kernels count as they are. `used`: [row]
   // whether it counts, runs, then collectives, then kernels; empty: all. Intervals from the
   // covariance at the end.
   Fit fit(const std::vector<bool>& used = {}) const;

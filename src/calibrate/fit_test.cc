@@ -42,11 +42,12 @@ std::vector<Run> simulated_rows(double matrix_fraction) {
 }
 
 Fitter fitter(const std::vector<Run>& rows, const MeasuredKernels& measured = {},
-              std::vector<std::string> constants = {"matrix_fraction"}) {
+              std::vector<std::string> constants = {"matrix_fraction"}, bool bounded = false) {
   std::vector<const Run*> pointers;
   for (const Run& run : rows) pointers.push_back(&run);
   FitOptions options;
   options.constants = std::move(constants);
+  options.bounded = bounded;
   return {pointers, measured, a100(), stack(0.9), options};
 }
 
@@ -66,6 +67,25 @@ TEST_CASE("a fit finds the constant that made the times") {
   for (const Residual& residual : fit.residuals) CHECK(std::abs(residual.error) < 0.005);
   // What is left out is predicted as well; of one source, too.
   for (const cluster::LeftOut& out : left_out(of_rows)) CHECK(out.mean < 0.01);
+}
+
+TEST_CASE("a run that is far off pulls a bounded fit no harder than one that is just off") {
+  const std::vector<Run> once = simulated_rows(0.5);
+  std::vector<Run> rows = once;
+  for (int copies = 0; copies < 2; ++copies) rows.insert(rows.end(), once.begin(), once.end());
+  for (Run& run : rows) run.source = "one paper";
+  const std::vector<std::string> constants = {"matrix_fraction"};
+  const auto found = [&](double times, bool bounded) {
+    rows.back().value *= times;
+    const double value = fitter(rows, {}, constants, bounded).fit().constants[0].value;
+    rows.back().value /= times;
+    return value;
+  };
+  // Least squares: the mean of the logarithms, about a ninth of the way.
+  CHECK(found(4, false) < 0.45);
+  CHECK(found(4, true) == mw::test::close_to(0.5).epsilon(0.02));
+  CHECK(found(8, true) == mw::test::close_to(found(4, true)).epsilon(0.01));
+  CHECK(found(1, true) == mw::test::close_to(found(1, false)).epsilon(0.005));
 }
 
 TEST_CASE("a fit finds a constant that moves the times little, far from where it begins") {

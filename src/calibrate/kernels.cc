@@ -238,9 +238,12 @@ MeasuredKernels parse_kernels(std::string_view csv, const std::string& file,
                               const std::string& device) {
   Diagnostics diagnostics;
   MeasuredKernels read;
-  const std::string_view header = csv.substr(0, csv.find('\n'));
+  const std::vector<std::string_view> header = split(trim(csv.substr(0, csv.find('\n'))), ',');
+  const auto is_of_kernels = [](std::string_view name) {
+    return trim(name) == "kernel" || trim(name) == "\"kernel\"";
+  };
   size_t lines = 0;
-  if (header.find("kernel") != header.npos) {
+  if (std::any_of(header.begin(), header.end(), is_of_kernels)) {
     const CsvTable table = parse_csv(csv, file, kKernelColumns, diagnostics);
     read.kernels = read_kernels(table, file, device, diagnostics);
     lines = table.lines.size();

@@ -15,22 +15,33 @@ bool comparable(const Comparison& a, const Comparison& b) {
          (a.published > 0) == (b.published > 0);
 }
 
-// What the source counts: tokens or the model's FLOPs, of a device in a second. They differ between
-// rows whose sequences do.
-double rate(const Comparison& c, double seconds) {
-  if (c.run.metric == "tokens_per_s_per_gpu") return c.run.value * c.published / seconds;
-  return c.work / seconds;
+// Of a over b where steps take so many seconds, of what the source counts: tokens, if it counts
+// those of both, or the model's FLOPs, of a device in a second. They differ between rows whose
+// sequences do.
+double rates(const Comparison& a, double seconds_a, const Comparison& b, double seconds_b) {
+  constexpr const char* kTokens = "tokens_per_s_per_gpu";
+  if (a.run.metric == kTokens && b.run.metric == kTokens)
+    return a.run.value * a.published / seconds_a / (b.run.value * b.published / seconds_b);
+  return a.work / seconds_a / (b.work / seconds_b);
 }
 
 // Of a over b as published: a ratio of rates, or of places, of which the first is the fastest.
 double lead(const Comparison& a, const Comparison& b) {
-  if (a.published > 0) return rate(a, a.published) / rate(b, b.published);
+  if (a.published > 0) return rates(a, a.published, b, b.published);
   return b.run.value / a.run.value;
 }
+
+// Nearer than that, a lead is what is left of the digits of two units.
+constexpr double kNoLead = 1e-5;
 
 std::string what(const Comparison& c) {
   return fmt::format("{}{}{} batch {} on {}", layout(c.run), c.run.overlap.empty() ? "" : " ",
                      c.run.overlap, c.run.global_batch, c.run.gpus);
+}
+
+// One step that was run twice, which is no order of two.
+bool is_repeated(const Comparison& a, const Comparison& b) {
+  return a.predicted == b.predicted && a.work == b.work && what(a) == what(b);
 }
 
 std::string percent(double ratio) { return format_change(ratio - 1); }
@@ -74,13 +85,13 @@ std::vector<Ordering> orderings(const std::vector<Comparison>& comparisons) {
       const Comparison *a = &comparisons[i], *b = &comparisons[j];
       if (!a->reason.empty() || !b->reason.empty() || !comparable(*a, *b)) continue;
       const double published = lead(*a, *b);
-      if (published == 1) continue;
+      if (std::abs(published - 1) < kNoLead || is_repeated(*a, *b)) continue;
       if (published < 1) std::swap(a, b);
       Ordering made;
       made.faster = a;
       made.slower = b;
       made.published = a->published > 0 ? lead(*a, *b) : 0;
-      made.predicted = rate(*a, a->predicted) / rate(*b, b->predicted);
+      made.predicted = rates(*a, a->predicted, *b, b->predicted);
       all.push_back(made);
     }
   }

@@ -8,7 +8,6 @@
 #include "base/text.h"
 #include "calibrate/choices.h"
 #include "calibrate/run_model.h"
-#include "cost/op_time.h"
 #include "models/model.h"
 
 namespace mw::calibrate {
@@ -38,7 +37,7 @@ const cluster::Profile* profile_of(const Run& run, const Machines& machines) {
   for (const cluster::Profile& profile : machines.profiles) {
     if (profile.device != run.gpu) continue;
     if (says_one_of(run, profile.runs_that_say)) named = &profile;
-    if (profile.software == run.software) column = &profile;
+    if (to_lower(profile.software) == to_lower(run.software)) column = &profile;
     if (!own.empty() && ends_with(profile.file, "/" + own + ".toml")) usual = &profile;
   }
   if (named != nullptr) return named;
@@ -159,6 +158,13 @@ std::string_view precision_name(const Run& run) {
   return run.precision == "fp8" ? "fp8" : "";
 }
 
+double billion_parameters(const Run& run) {
+  if (run.params_b > 0) return run.params_b;
+  if (!run.findings.empty() || (!run.moe.empty() && !experts_of(run.moe))) return 0;
+  const ir::Module model = models::build_model(model_of(run), {1, run.seq});
+  return static_cast<double>(models::parameter_count(model)) / 1e9;
+}
+
 int64_t expert_count(const Run& run) {
   const auto experts = experts_of(run.moe);
   return experts ? experts->experts : 0;
@@ -167,7 +173,7 @@ int64_t expert_count(const Run& run) {
 std::string assumed_profile(const Run& run, const Machines& machines) {
   if (run.software.empty() || run.software == "other") return "";
   const cluster::Profile* profile = profile_of(run, machines);
-  if (profile == nullptr || profile->software == run.software) return "";
+  if (profile == nullptr || to_lower(profile->software) == to_lower(run.software)) return "";
   return says_one_of(run, profile->runs_that_say) ? "" : "software " + profile->software;
 }
 
@@ -189,6 +195,35 @@ void take_cluster(const cluster::Cluster& cluster, Machines& machines) {
   machines.clusters.push_back(cluster);
 }
 
+cluster::Cluster take_cluster(FileSystem& fs, const std::string& name,
+                              const std::vector<std::string>& folders, Machines& machines) {
+  const std::string file = cluster::load_cluster(fs, name, folders, "none").file;
+  const cluster::Cluster cluster = cluster::parse_cluster(fs.read_file(file), file);
+  if (!cluster.profile.empty()) {
+    std::vector<std::string> nearest = {parent_path(file)};
+    nearest.insert(nearest.end(), folders.begin(), folders.end());
+    const std::string path = cluster::find_profile(fs, cluster.profile, nearest);
+    take_profile(cluster::parse_profile(fs.read_file(path), path), machines);
+  }
+  take_cluster(cluster, machines);
+  return cluster;
+}
+
+void take_profile(const cluster::Profile& profile, Machines& machines) {
+  std::erase_if(machines.profiles, [&](const cluster::Profile& other) {
+    return other.device == profile.device && other.software == profile.software;
+  });
+  machines.profiles.push_back(profile);
+}
+
+bool is_of(const Run& run, const cluster::Profile& profile, const Machines& machines) {
+  if (run.gpu != profile.device) return false;
+  const cluster::Profile* taken = profile_of(run, machines);
+  if (taken == nullptr || taken->software != profile.software) return false;
+  return run.software.empty() || to_lower(run.software) == to_lower(profile.software) ||
+         says_one_of(run, profile.runs_that_say);
+}
+
 std::string reason(const Run& run, const Machines& machines) {
   std::vector<std::string> findings = run.findings;
   if (!run.is_odd) {
@@ -197,7 +232,9 @@ std::string reason(const Run& run, const Machines& machines) {
   }
   if (findings.empty() && run.pp == 0 && run.dp == 0 && layouts(run, machines).empty())
     findings.push_back(
-        fmt::format("no pipeline of {} layers divides {} devices", run.layers, run.gpus));
+        fmt::format("no pipeline{} of {} layers divides {} devices",
+                    run.schedule.empty() ? "" : " of two ranks or more under " + run.schedule,
+                    run.layers, run.gpus));
   return join(findings, "; ");
 }
 
@@ -288,8 +325,7 @@ double published_step(const Run& run, const predict::Request& request) {
   if (const double stated = stated_step(run); stated > 0) return stated;
   if (run.metric == "place" || run.value <= 0) return 0;
   if (run.metric == "mfu") {
-    const double peak = cost::matrix_peak(request.cluster.device, request.precision).value;
-    return flops(false) / devices / (run.value / 100 * peak);
+    return flops(false) / devices / (run.value / 100 * predict::dense_peak(request).value);
   }
   return flops(run.metric == "hw_tflops_per_gpu") / devices / (run.value * 1e12);
 }

@@ -21,6 +21,12 @@ struct Machines {
 Machines read_machines(FileSystem& fs, const std::string& folder);
 // The cluster is then the one of its device.
 void take_cluster(const cluster::Cluster& cluster, Machines& machines);
+// So, by its name or file (cluster::load_cluster), with the profile that the file names. Returns it
+// without that profile's figures. Throws Error.
+cluster::Cluster take_cluster(FileSystem& fs, const std::string& name,
+                              const std::vector<std::string>& folders, Machines& machines);
+// In place of the one of its device and software, if there is one.
+void take_profile(const cluster::Profile& profile, Machines& machines);
 
 // Rows whose gpu is another name of a device get the device's own.
 void name_devices(std::vector<Run>& runs, const Machines& machines);
@@ -36,6 +42,9 @@ std::string reason(const Run& run, const Machines& machines);
 // else the software column's, else the one that the cluster file names; nullptr: there is none.
 // REQUIRES: no reason.
 const cluster::Profile* profile_of(const Run& run, const Machines& machines);
+// Whether the row itself says that profile's stack, whatever its letters' case, or says none and
+// takes the profile as its cluster's. REQUIRES: the row's device has a cluster file.
+bool is_of(const Run& run, const cluster::Profile& profile, const Machines& machines);
 // With that profile. REQUIRES: no reason, one of layouts(run) (choices.h); the row's microbatch and
 // recompute must be stated, or given.
 predict::Request request_of(const Run& run, const Machines& machines, int64_t micro_batch,
@@ -44,6 +53,8 @@ predict::Request request_of(const Run& run, const Machines& machines, int64_t mi
 // zb-auto's costs, which its order hangs on, are the stages' own.
 void set_costs(predict::Request& request);
 
+// Of the model: params_b, else what the row's sizes make; 0 where some are wrong.
+double billion_parameters(const Run& run);
 // As predict::precision_names has it; "": the row's is unknown.
 std::string_view precision_name(const Run& run);
 int64_t expert_count(const Run& run);

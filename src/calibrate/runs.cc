@@ -265,11 +265,6 @@ Run row_of(const CsvTable& table, const CsvTable::Line& line) {
 
 }  // namespace
 
-double block_parameters(const Run& run) {
-  const auto hidden = static_cast<double>(run.hidden);
-  return static_cast<double>(run.layers) * hidden * (4 * hidden + 2 * static_cast<double>(run.ffn));
-}
-
 std::vector<Amendment> parse_amendments(std::string_view csv, const std::string& file) {
   Diagnostics diagnostics;
   const CsvTable table = parse_csv(csv, file, kAmendmentColumns, diagnostics);

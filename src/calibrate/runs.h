@@ -41,9 +41,6 @@ struct Run {
 inline constexpr const char* kNoScatterGather = "no-scatter-gather";
 inline constexpr const char* kPostValidation = "post-validation";
 
-// Of the blocks alone: 12 layers hidden^2 of a GPT; what sizes are compared by.
-double block_parameters(const Run& run);
-
 // A cell that a file of runs infers where its source does not say it, and that the source's own
 // times refute: in all rows of that source (source_name) it is read as `value` in place of
 // `inferred`.

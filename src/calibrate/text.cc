@@ -180,6 +180,7 @@ Json to_json(const std::vector<Comparison>& comparisons) {
       row["published"] = c.published > 0 ? Json(c.published) : Json();
       row["error"] = c.published > 0 ? Json(c.error) : Json();
       row["predicted_memory_GiB"] = c.predicted_GiB;
+      row["fits"] = c.fits;
       row["assumed"] = c.assumed.empty() ? Json() : Json(c.assumed);
       if (c.run.value <= 0) row["reason"] = "value: is empty; nothing is published to compare with";
     } else {

@@ -302,6 +302,7 @@ TEST_CASE("what a row leaves open of its layout is every depth, and every divisi
   Run run = gpt(8, 64, 4, 64, 128, 8);
   CHECK(layouts(run, machines).size() == 1);
   run.gpus = 4;
+  run.schedule = "1f1b";
   run.pp = run.dp = 0;
   REQUIRE(layouts(run, machines).size() == 2);
   CHECK(layouts(run, machines)[1].pp == 4);
@@ -316,6 +317,7 @@ TEST_CASE("what a row leaves open of its layout is every depth, and every divisi
                                          "tp=1 pp=8 dp=1 mb=1 full", "tp=2 pp=2 dp=2 mb=1 full",
                                          "tp=2 pp=4 dp=1 mb=1 full", "tp=4 pp=2 dp=1 mb=1 full"});
   CHECK(layout(run) == "any layout mb=1 full");
+  run.global_batch = 48;
   run.gpus = 12;  // 6 stages do not divide 8 blocks, nor 8 blocks with embedding and head
   run.tp = 1;
   CHECK(layouts(run, machines).size() == 2);

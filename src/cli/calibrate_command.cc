@@ -26,7 +26,7 @@ struct CalibrateOptions {
   std::string profile, cluster, kernels, output;
   int64_t threads = 0, runs_per_source = 120, iterations = 12;
   double split_at = 0;  // billion parameters
-  bool summary = false, no_left_out = false;
+  bool summary = false, no_left_out = false, bounded = false;
 };
 
 // What tables of collectives and of kernels say something of, and what runs of any stack do.
@@ -91,6 +91,14 @@ struct Input {
   calibrate::FitOptions fit;
 };
 
+// As the profile that the row is of has it, if there is one.
+std::string software_name(const calibrate::Run& run, const calibrate::Machines& machines) {
+  if (calibrate::cluster_of(run, machines) == nullptr) return run.software;
+  const cluster::Profile* taken = calibrate::profile_of(run, machines);
+  return taken != nullptr && calibrate::is_of(run, *taken, machines) ? taken->software
+                                                                     : run.software;
+}
+
 // The software of the runs on the device, which without a profile must be one.
 std::string software_of(const Input& input, const CalibrateOptions& options,
                         const std::string& device) {
@@ -119,12 +127,12 @@ std::string name_of(const cluster::Profile& profile) {
 const cluster::Profile* profile_of_rows(const Input& input, Diagnostics& diagnostics) {
   std::set<std::pair<std::string, std::string>> stacks;  // device and software
   for (const calibrate::Run& run : input.runs) {
-    if (run.fits()) stacks.emplace(run.gpu, run.software);
+    if (run.fits()) stacks.emplace(run.gpu, software_name(run, input.machines));
   }
   std::vector<std::string> names, known;
   const cluster::Profile* made = nullptr;
   for (const auto& [device, software] : stacks) {
-    names.push_back(fmt::format("{} with {}", device, software));
+    names.push_back(fmt::format("{} with {}", device, software.empty() ? "no software" : software));
     for (const cluster::Profile& profile : input.machines.profiles) {
       if (profile.device != device || profile.software != software) continue;
       known.push_back(name_of(profile));
@@ -140,9 +148,10 @@ const cluster::Profile* profile_of_rows(const Input& input, Diagnostics& diagnos
   return nullptr;
 }
 
-// By its name or file; or by its software, as other commands take it, of the device of rows marked
-// fit.
-cluster::Profile profile_named(FileSystem& fs, const std::string& name, const Input& input) {
+// By its name or file, also in profiles/ in the folder `beside`; or by its software, as other
+// commands take it, of the device of rows marked fit.
+cluster::Profile profile_named(FileSystem& fs, const std::string& name, const Input& input,
+                               const std::string& beside) {
   if (const cluster::ProfileName named = cluster::parse_profile_name(name);
       !named.version.empty()) {
     throw_error(
@@ -163,7 +172,9 @@ cluster::Profile profile_named(FileSystem& fs, const std::string& name, const In
   if (of_rows.size() == 1) return *of_rows.front();
   if (!names.empty())
     throw_error("--profile: '{}' is the software of {}; name one of them", name, join(names, ", "));
-  const std::string file = cluster::find_profile(fs, name, data_folders("clusters"));
+  std::vector<std::string> folders = data_folders("clusters");
+  if (!beside.empty()) folders.insert(folders.begin(), beside);
+  const std::string file = cluster::find_profile(fs, name, folders);
   return cluster::parse_profile(fs.read_file(file), file);
 }
 
@@ -173,8 +184,8 @@ void read_profile(FileSystem& fs, const CalibrateOptions& options, bool all_runs
   std::optional<cluster::Cluster> cluster;
   if (!options.cluster.empty()) {
     attempt(diagnostics, [&] {
-      cluster = cluster::load_cluster(fs, options.cluster, data_folders("clusters"), "none");
-      calibrate::take_cluster(*cluster, input.machines);
+      cluster =
+          calibrate::take_cluster(fs, options.cluster, data_folders("clusters"), input.machines);
     });
   }
   calibrate::name_devices(input.runs, input.machines);
@@ -183,7 +194,8 @@ void read_profile(FileSystem& fs, const CalibrateOptions& options, bool all_runs
   }
   attempt(diagnostics, [&] {
     if (!options.profile.empty()) {
-      input.profile = profile_named(fs, options.profile, input);
+      input.profile =
+          profile_named(fs, options.profile, input, cluster ? parent_path(cluster->file) : "");
     } else if (cluster && all_runs) {
       input.profile =
           calibrate::blank_profile(*cluster, software_of(input, options, cluster->device.name));
@@ -191,6 +203,7 @@ void read_profile(FileSystem& fs, const CalibrateOptions& options, bool all_runs
     }
   });
   const std::string& device = input.profile.device;
+  if (!device.empty()) calibrate::take_profile(input.profile, input.machines);
   if (cluster && !device.empty() && cluster->device.name != device) {
     diagnostics.add("--cluster: {} is of {}, and {} of {}; leave out --cluster or --profile",
                     cluster->name, cluster->device.name, input.profile.file, device);
@@ -211,14 +224,20 @@ Input read_input(FileSystem& fs, const CalibrateOptions& options, const Diagnost
     diagnostics.add("runs: are missing; give CSV files of runs, or --kernels alone");
   if (options.runs.empty() && options.split_at > 0)
     diagnostics.add("--split-at: divides runs, and there are none; leave it out");
-  std::set<std::string> seen;
+  if (options.runs.empty() && options.bounded)
+    diagnostics.add("--bounded: is of runs, and there are none; leave it out");
+  std::vector<std::string> seen;
   bool all_runs = true;
   for (const std::string& file : options.runs) {
-    if (!seen.insert(file).second) {
+    const bool twice = std::any_of(seen.begin(), seen.end(), [&](const std::string& other) {
+      return other == file || same_file(other, file);
+    });
+    if (twice) {
       diagnostics.add(
           "runs: {} is there twice, and its rows would count as many more; give it once", file);
       continue;
     }
+    seen.push_back(file);
     all_runs &= attempt(diagnostics, [&] {
       for (calibrate::Run& run : calibrate::read_runs(fs, file, published_amendments(fs)))
         input.runs.push_back(std::move(run));
@@ -244,15 +263,14 @@ Input read_input(FileSystem& fs, const CalibrateOptions& options, const Diagnost
   input.fit.threads = threads_or_cores(options.threads);
   input.fit.runs_per_source = static_cast<int>(options.runs_per_source);
   input.fit.iterations = static_cast<int>(options.iterations);
+  input.fit.bounded = options.bounded;
   return input;
 }
 
 void print_larger(const Input& input, const CalibrateOptions& options,
                   const std::vector<calibrate::Run>& larger, const cluster::Profile& fitted) {
   calibrate::Machines machines = input.machines;
-  for (cluster::Profile& known : machines.profiles) {
-    if (known.device == fitted.device && known.software == fitted.software) known = fitted;
-  }
+  calibrate::take_profile(fitted, machines);
   fmt::print("\nmodels above {:g} billion parameters, none of them fitted on:\n{}",
              options.split_at,
              calibrate::to_text(calibrate::validate(larger, machines, input.fit.threads),
@@ -265,8 +283,8 @@ void run_calibrate(const CalibrateOptions& options, const Diagnostics& words) {
   std::vector<const calibrate::Run*> fit_on;
   std::vector<calibrate::Run> larger;
   for (const calibrate::Run& run : input.runs) {
-    if (run.gpu != input.profile.device || run.software != input.profile.software) continue;
-    if (options.split_at > 0 && calibrate::block_parameters(run) > options.split_at * 1e9) {
+    if (!calibrate::is_of(run, input.profile, input.machines)) continue;
+    if (options.split_at > 0 && calibrate::billion_parameters(run) > options.split_at) {
       larger.push_back(run);
       larger.back().use = "check";  // whatever the row says
     } else if (run.fits()) {
@@ -353,6 +371,9 @@ void add_calibrate(CLI::App& app, const Diagnostics& words) {
       ->check(number_above(0));
   command->add_option("--threads", options->threads, "Runs at a time; as many as there are cores")
       ->check(whole(1, kMostWhole32));
+  command->add_flag("--bounded", options->bounded,
+                    "Runs that are further off than most pull no harder, as tables have them whose "
+                    "times scatter");
   command->add_flag("--summary", options->summary, "No list of residuals");
   command->add_flag("--no-left-out", options->no_left_out,
                     "Do not fit again without a part of the runs");

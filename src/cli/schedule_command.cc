@@ -127,8 +127,16 @@ ScheduleCosts parse_costs(const ScheduleOptions& options, Diagnostics& out) {
 
 // With --compare costs are those of a rank's whole share: a chunk has its part of them. A list may
 // have a value a rank, too, as kinds differ in their stages.
-ScheduleCosts per_chunk(ScheduleCosts costs, const pipeline::Placement& placement) {
+ScheduleCosts per_chunk(ScheduleCosts costs, const std::string& kind,
+                        const pipeline::Placement& placement) {
   const std::vector<int32_t> shares = placement.shares();
+  const bool uneven = std::max({costs.f.size(), costs.b.size(), costs.w.size()}) > 1;
+  if (uneven && placement.replicas() > 1) {
+    throw_error(
+        "--costs: {} has every stage on {} ranks, whose values would differ; give one of all ranks "
+        "with it",
+        kind, placement.replicas());
+  }
   const double chunks =
       std::accumulate(shares.begin(), shares.end(), 0.0) / static_cast<double>(shares.size());
   for (std::vector<double>* list : {&costs.f, &costs.b, &costs.w}) {
@@ -147,7 +155,7 @@ ScheduleCosts per_chunk(ScheduleCosts costs, const pipeline::Placement& placemen
 }
 
 report::ScheduleDrawing drawing_of(pipeline::Schedule schedule, ScheduleCosts costs, bool share) {
-  if (share) costs = per_chunk(costs, schedule.placement);
+  if (share) costs = per_chunk(costs, schedule.name, schedule.placement);
   Diagnostics out;
   for (const std::string& finding : pipeline::findings(costs, schedule.placement.stages()))
     out.add("{}{}", share ? schedule.name + ": " : "", finding);

@@ -94,9 +94,8 @@ void run_validate(const ValidateOptions& options, const Diagnostics& words) {
   attempt(diagnostics, [&] { runs = calibrate::read_rows(fs, file, published_amendments(fs)); });
   attempt(diagnostics, [&] {
     machines = calibrate::read_machines(fs, data_folder("clusters"));
-    if (options.cluster.empty()) return;
-    calibrate::take_cluster(
-        cluster::load_cluster(fs, options.cluster, data_folders("clusters"), "none"), machines);
+    if (!options.cluster.empty())
+      calibrate::take_cluster(fs, options.cluster, data_folders("clusters"), machines);
   });
   diagnostics.throw_if_any();
   calibrate::name_devices(runs, machines);

@@ -256,9 +256,7 @@ std::string profile_of_software(FileSystem& fs, const Cluster& cluster,
 // folders. What is asked for may be the software's name, as results tell it.
 std::string profile_file(FileSystem& fs, const Cluster& cluster, bool asked,
                          std::vector<std::string> folders) {
-  const size_t slash = cluster.file.rfind('/');
-  const std::string beside = slash == std::string::npos ? "." : cluster.file.substr(0, slash);
-  folders.insert(folders.begin(), beside);
+  folders.insert(folders.begin(), parent_path(cluster.file));
   if (asked && !ends_with(cluster.profile, ".toml")) {
     const std::string file = profile_of_software(fs, cluster, folders);
     if (!file.empty()) return file;

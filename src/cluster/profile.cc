@@ -109,7 +109,15 @@ void read_constants(JsonReader reader, std::vector<Constant>& constants) {
     constant.value = entry.number("value", {.min = info->least, .max = info->most});
     constant.low = entry.number_or("low", 0, {.min = 0});
     constant.high = entry.number_or("high", 0, {.min = 0});
-    if (constant.high < constant.low) entry.fail("high", "must be at least low");
+    // Each is written with fewer digits than the value.
+    constexpr double kDigits = 1e-3;
+    if (constant.high < constant.low) {
+      entry.fail("high", "must be at least low");
+    } else if (constant.fitted() && (constant.value < constant.low * (1 - kDigits) ||
+                                     constant.value > constant.high * (1 + kDigits))) {
+      entry.fail("value", "must be from low to high, {:g} to {:g}, is {:g}", constant.low,
+                 constant.high, constant.value);
+    }
     constant.source = entry.string("source");
     entry.finish();
     constants.push_back(std::move(constant));
@@ -142,10 +150,18 @@ void read_lacking(JsonReader& reader, std::vector<Lacking>& lacking) {
   }
 }
 
+// An empty text would be in every run's notes.
+std::vector<std::string> read_texts(JsonReader& reader) {
+  std::vector<std::string> texts = reader.strings("runs_that_say");
+  if (std::any_of(texts.begin(), texts.end(), [](const std::string& text) { return text.empty(); }))
+    reader.fail("runs_that_say", "has an empty text, which every run says");
+  return texts;
+}
+
 void read_versions(std::vector<JsonReader> readers, Profile& profile) {
   for (JsonReader& reader : readers) {
     Profile::Version& version = profile.versions.emplace_back();
-    version.runs_that_say = reader.strings("runs_that_say");
+    version.runs_that_say = read_texts(reader);
     version.overlap = reader.strings("overlap");
     version.source = reader.string("source");
     version.fused_attention = reader.boolean_or("fused_attention", profile.fused_attention);
@@ -242,7 +258,7 @@ Profile parse_profile(std::string_view text, const std::string& file) {
   profile.device = reader.string("device");
   profile.software = profile.stack.name = reader.string("software");
   profile.source = reader.string("source");
-  if (reader.has("runs_that_say")) profile.runs_that_say = reader.strings("runs_that_say");
+  if (reader.has("runs_that_say")) profile.runs_that_say = read_texts(reader);
   reader.ignore("runs_that_say");
   if (reader.has("overlap")) profile.stack.overlap = reader.strings("overlap");
   reader.ignore("overlap");

@@ -130,7 +130,7 @@ void check(PlanReading& reading, JsonReader& reader, const std::string& where,
   if (plan.dp % plan.ep != 0 && reading.sound({"dp", "ep"})) {
     reader.fail("ep", "divides the experts over a part of dp={}, which is no multiple of {}",
                 plan.dp, plan.ep);
-    reading.unsound.insert({"dp", "ep"});
+    reading.unsound.insert("ep");
   }
   // No product of three of the numbers overflows: each is bounded.
   if (plan.dp * plan.tp * plan.pp > kMostRanks || plan.ranks() > kMostRanks) {

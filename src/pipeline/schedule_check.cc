@@ -264,7 +264,8 @@ class Checker {
       if (is_enough()) return;
       // What comes without an F before it was told with its place.
       const Place last = work.w.valid() ? work.w : work.i.valid() ? work.i : work.f;
-      if (!work.i.valid() || !work.w.valid()) {
+      const bool told = work.w.valid() && !work.i.valid();  // at the W
+      if (!told && (!work.i.valid() || !work.w.valid())) {
         out_.add("rank {} action {} ({}) has no {} of its microbatch after it", last.rank,
                  last.index, to_string(action(last)), work.i.valid() ? "W" : "B");
       }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <optional>
 #include <set>
 #include <tuple>
 
@@ -352,24 +353,33 @@ class StepChecker {
     }
   }
 
-  // Sends do not wait; a receive waits until its message was sent.
+  // Where the message that a step waits for is sent, if ranks have come to `at` and that is not
+  // done: neither sends nor receives wait, but the work that needs what is received
+  // [torch.distributed.pipelining schedules.py, _PipelineScheduleRuntime].
+  std::optional<Place> awaited(const Step& step, const std::vector<size_t>& at) const {
+    if (step.kind != StepKind::kCompute || step.action.kind == ActionKind::kW) return std::nullopt;
+    const Neighbours::Peer from = neighbours_.producer(step.action);
+    for (int32_t k = 0; from.remote && k < step.action.count; ++k) {
+      Action one = step.action;
+      one.first += k;
+      const Place sent = sent_.at(message_of(is_forward(one.kind), from.stage, one));
+      if (at[sent.rank] <= sent.index) return sent;
+    }
+    return std::nullopt;
+  }
+
   void check_progress() {
+    if (!has_messages_) return;
     std::vector<size_t> at(steps_.size(), 0);
-    const auto waits = [&](size_t r) {
-      const Step& step = steps_[r][at[r]];
-      if (step.kind != StepKind::kRecvF && step.kind != StepKind::kRecvB) return false;
-      const Place from = sent_.at(message(step));
-      return at[from.rank] <= from.index;
-    };
     for (bool moved = true; moved;) {
       moved = false;
       for (size_t r = 0; r < steps_.size(); ++r) {
-        for (; at[r] < steps_[r].size() && !waits(r); ++at[r]) moved = true;
+        for (; at[r] < steps_[r].size() && !awaited(steps_[r][at[r]], at); ++at[r]) moved = true;
       }
     }
     for (size_t r = 0; r < steps_.size(); ++r) {
       if (at[r] == steps_[r].size()) continue;
-      const Place from = sent_.at(message(steps_[r][at[r]]));
+      const Place from = *awaited(steps_[r][at[r]], at);
       complain({r, at[r]}, fmt::format("waits forever for {} of rank {}",
                                        to_string(steps_[from.rank][from.index]), from.rank));
     }

@@ -271,12 +271,14 @@ void check_replicas(const Schedule& schedule, const std::string& file, Diagnosti
 }
 
 // Stages, replicas, slices and microbatches as the rows have them; a stage that no row has, or two
-// have, is for findings() to tell.
+// have, is for findings() to tell. It is on the rank that has most of its work, the first of those,
+// so that what slipped into another row is told there.
 void infer_placement(Schedule& schedule) {
   Placement& placement = schedule.placement;
   placement.ranks = static_cast<int32_t>(schedule.ranks.size());
   schedule.microbatches = 0;
-  std::map<std::pair<int32_t, int32_t>, int32_t> rank_of;  // (replica, stage)
+  std::map<std::pair<int32_t, int32_t>, std::map<int32_t, int64_t>>
+      actions_of;  // (replica, stage), by rank
   int32_t stages = 0, replicas = 1;
   for (size_t r = 0; r < schedule.ranks.size(); ++r) {
     for (const Action& action : schedule.ranks[r]) {
@@ -284,15 +286,19 @@ void infer_placement(Schedule& schedule) {
       schedule.slices = std::max(schedule.slices, action.slice + 1);
       stages = std::max(stages, action.stage.value + 1);
       replicas = std::max(replicas, action.replica + 1);
-      rank_of.emplace(std::pair(action.replica, action.stage.value), static_cast<int32_t>(r));
+      ++actions_of[{action.replica, action.stage.value}][static_cast<int32_t>(r)];
     }
   }
   replicas = std::min(replicas, std::max(placement.ranks, 1));
   for (int32_t j = 0; j < replicas; ++j) {
     std::vector<int32_t> row(static_cast<size_t>(stages), -1);
     for (int32_t s = 0; s < stages; ++s) {
-      if (const auto it = rank_of.find({j, s}); it != rank_of.end())
-        row[static_cast<size_t>(s)] = it->second;
+      const auto it = actions_of.find({j, s});
+      if (it == actions_of.end()) continue;
+      const auto most =
+          std::max_element(it->second.begin(), it->second.end(),
+                           [](const auto& a, const auto& b) { return a.second < b.second; });
+      row[static_cast<size_t>(s)] = most->first;
     }
     if (j == 0) {
       placement.rank_of_stage = std::move(row);

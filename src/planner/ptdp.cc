@@ -51,14 +51,12 @@ class Rules {
       std::optional<Plan> plan = fitting(layout, found);
       const bool least = std::exchange(first, false);
       if (!plan) continue;
-      explain(*plan, node, least, found);
       const std::vector<Plan> plans = with_chunks(*plan, found);
       add_fitting(simulate_plans(request_, plans), found);
-      if (!found.plans.empty()) {
-        explain_schedule(found.plans.front().plan, found);
-        return found;
-      }
-      found.choices.clear();
+      if (found.plans.empty()) continue;
+      explain(found.plans.front().plan, node, least, found);
+      explain_schedule(found.plans.front().plan, found);
+      return found;
     }
     return found;
   }
@@ -76,25 +74,31 @@ class Rules {
     for (const Recompute recompute : {Recompute::kNone, Recompute::kFull}) {
       plan.recompute = recompute;
       plan.regather = plan.sp && recompute != Recompute::kFull;
-      std::optional<Plan> best;
-      Seconds step;
-      std::vector<int64_t> microbatches = divisors(base_.global_batch / plan.dp);
-      std::reverse(microbatches.begin(), microbatches.end());  // the smallest microbatch first
-      for (const int64_t m : microbatches) {
-        if (m > compile::kMostUnits / plan.pp) continue;
-        plan.microbatches = m;
-        found.candidates += 1;
-        if (peak(plan) > limit_) break;
-        const Seconds here = coarse_.step(plan);
-        if (best && here >= step) continue;
-        best = plan;
-        step = here;
-      }
-      if (best) return best;
+      if (std::optional<Plan> best = fastest(plan, limit_, found)) return best;
     }
     return std::nullopt;
   }
 
+  // The plan with the microbatch that is the fastest of those that fit the limit.
+  std::optional<Plan> fastest(Plan plan, double limit, Found& found) {
+    std::optional<Plan> best;
+    Seconds step;
+    std::vector<int64_t> microbatches = divisors(base_.global_batch / plan.dp);
+    std::reverse(microbatches.begin(), microbatches.end());  // the smallest microbatch first
+    for (const int64_t m : microbatches) {
+      plan.microbatches = m;
+      if (m > compile::kMostUnits / plan.stages() || !coarse_.has_order(plan)) continue;
+      found.candidates += 1;
+      if (peak(plan) > limit) break;
+      const Seconds here = coarse_.step(plan);
+      if (best && here >= step) continue;
+      best = plan;
+      step = here;
+    }
+    return best;
+  }
+
+  // That plan, and for each number of chunks the one with the fastest microbatch.
   std::vector<Plan> with_chunks(const Plan& plan, Found& found) {
     std::vector<Plan> plans{plan};
     if (plan.pp == 1) return plans;
@@ -110,14 +114,18 @@ class Rules {
         not_interleaved_ = "the stack's engine has none";
         continue;
       }
-      if (!coarse_.has_order(interleaved)) {
-        not_interleaved_ = fmt::format("it takes multiples of {} microbatches, not {}", plan.pp,
-                                       plan.microbatches);
+      if (base_.global_batch / plan.dp % plan.pp != 0) {
+        not_interleaved_ = fmt::format(
+            "it takes multiples of {} microbatches, and a replica has "
+            "{} sequences",
+            plan.pp, base_.global_batch / plan.dp);
         continue;
       }
       not_interleaved_ = "more chunks do not fit";
-      found.candidates += 1;
-      if (peak(interleaved) <= limit_ * memory_slack(request_)) plans.push_back(interleaved);
+      // A smaller bubble leaves room for larger microbatches than 1F1B's.
+      if (const std::optional<Plan> best =
+              fastest(interleaved, limit_ * memory_slack(request_), found))
+        plans.push_back(*best);
     }
     return plans;
   }

@@ -67,9 +67,7 @@ void fill_rates(const Request& request, Prediction& p) {
   const models::ModelFlops flops = models::model_flops_per_token(request.model, request.seq_len);
   const double model_flops = flops.training.value * tokens;
   const double hardware_flops = hardware_flops_of(p, request.plan.recompute, flops, tokens);
-  p.peak = request.options.fp8 != cost::Fp8::kOff
-               ? request.cluster.device.peak("fp8")
-               : cost::matrix_peak(request.cluster.device, request.precision, request.options.tf32);
+  p.peak = dense_peak(request);
   for (const auto& [format, peak] : request.cluster.device.peaks) {
     if (peak == p.peak && p.peak_format.empty()) p.peak_format = format;
     if (peak == p.peak && format == dtype_name(request.precision)) p.peak_format = format;
@@ -110,6 +108,13 @@ std::vector<std::string> kernel_findings(const cluster::Cluster& cluster) {
 }
 
 }  // namespace
+
+cluster::FlopsPerSecond dense_peak(const Request& request) {
+  const cluster::Device& device = request.cluster.device;
+  return request.options.fp8 != cost::Fp8::kOff
+             ? device.peak("fp8")
+             : cost::matrix_peak(device, request.precision, request.options.tf32);
+}
 
 std::string precision_finding(const Request& request) {
   const cluster::Cluster& cluster = request.cluster;

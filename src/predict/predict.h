@@ -76,6 +76,9 @@ std::string precision_name(const Request& request);
 bool set_precision(Request& request, const std::string& name);
 // Why the cluster's devices do not have it; "" if they do.
 std::string precision_finding(const Request& request);
+// Dense, of the format that products run in: the denominator of MFU and HFU.
+cluster::FlopsPerSecond dense_peak(const Request& request);
+
 // The names that set_precision knows.
 const std::vector<std::string>& precision_names();
 

@@ -172,6 +172,12 @@ std::string figures_line(const ScheduleDrawing& drawing) {
     text += fmt::format(", a step every {:.6g} (bubble {:.4f})", times.period,
                         std::abs(times.period_bubble));
   }
+  // What the bars do not show.
+  if (drawing.schedule.weight_versions > 1) {
+    text += "; drawn with a flush, which it has not";
+  } else if (times.makespan > last_end(times) * (1 + 1e-9)) {
+    text += fmt::format("; behind what is drawn the sums of replicas, to {:.6g}", times.makespan);
+  }
   return text;
 }
 

@@ -339,7 +339,7 @@ REACHED = {
     ("runs.csv", "arXiv:2407.21783"): (0.061, 0.15),
     ("runs.csv", "arXiv:2201.11990"): (0.05, 0.10),
     ("runs.csv", "bigscience BLOOM"): (0.06, 0.15),
-    ("orderings.csv", "arXiv:2401.10241"): (0.04, 0.12),
+    ("orderings.csv", "arXiv:2401.10241"): (0.06, 0.15),
     ("orderings.csv", "arXiv:2107.06925 Fig. 15"): (0.05, 0.09),
     ("orderings.csv", "arXiv:2107.06925 Fig. 18"): (0.05, 0.09),
     ("orderings.csv", "arXiv:2107.06925 Fig. 13"): (0.03, 0.05),
@@ -378,7 +378,7 @@ def test_errors_that_were_reached_stay(file, source):
 
 def test_runs_that_no_profile_is_fitted_on_are_predicted_as_well():
     errors = [abs(row["error"]) for row in published("runs_vtrain.csv") if row["use"] == "check" and "single" in row["source"]]
-    assert len(errors) == 374 and sum(errors) / len(errors) < 0.078
+    assert len(errors) == 374 and sum(errors) / len(errors) < 0.072
 
 
 def test_heads_that_begin_at_no_16_bytes_take_as_long_as_published():
@@ -564,3 +564,63 @@ def test_a_fit_says_what_is_wrong_with_a_row_and_not_what_the_others_have_not(tm
     done = call("calibrate", path)
     assert done.returncode == 2
     assert done.stderr.startswith(f"meshwright: {path}:2: recompute: must be one of") and done.stderr.count("\n") == 1
+
+
+def test_a_fit_of_ones_own_profile_predicts_the_larger_models(tmp_path):
+    """`--split-at`, of a profile under another name that lies beside the cluster's file: as of the shipped one."""
+    shipped = (ROOT / "clusters" / "profiles" / "a100-80gb-megatron.toml").read_text()
+    (tmp_path / "profiles").mkdir()
+    (tmp_path / "profiles" / "mine.toml").write_text(shipped.replace('software = "megatron"', 'software = "mine"'))
+    selene = (ROOT / "clusters" / "selene.toml").read_text()
+    (tmp_path / "own.toml").write_text(selene.replace('profile = "a100-80gb-megatron"', 'profile = "mine"'))
+    changes = [{"tp": tp, "gpus": tp, "value": value, "params_b": params, "source": "arXiv:2205.05198"}
+               for tp, value, params in ((8, 1.4, 22), (4, 2.9, 22), (2, 5.8, 22), (8, 1.2, 175))]
+    runs = {software: written(tmp_path / f"{software}.csv", *({**change, "software": software} for change in changes))
+            for software in ("megatron", "mine")}
+    fit = ("--constants", "matrix_fraction", "--split-at", 100, "--iterations", 3, "--no-left-out")
+    asked = {"megatron": ("--profile", "a100-80gb-megatron"),
+             "mine": ("--profile", "mine", "--cluster", tmp_path / "own.toml")}
+    said = {software: call("calibrate", runs[software], *asked[software], *fit) for software in asked}
+    larger = {software: done.stdout.split("none of them fitted on:\n")[1] for software, done in said.items()}
+    assert "predicted" in larger["mine"] and larger["mine"] == larger["megatron"]
+    # Rows of the software `mine` take that profile where the cluster is named.
+    rows = {software: json.loads(call("validate", "--runs", runs[software], *cluster, "--json").stdout)
+            for software, cluster in (("megatron", ()), ("mine", ("--cluster", tmp_path / "own.toml")))}
+    assert [row["predicted"] for row in rows["mine"]] == [row["predicted"] for row in rows["megatron"]]
+    assert not any("software" in (row["assumed"] or "") for row in rows["mine"])
+    # No software, or other capitals, say as much as the cluster's.
+    for software in ("", "Megatron"):
+        again = written(tmp_path / "again.csv", *({**change, "software": software} for change in changes))
+        done = call("calibrate", again, *asked["megatron"], *fit)
+        fitted = [line for line in said["megatron"].stdout.splitlines() if line.startswith("matrix_fraction")]
+        assert fitted and fitted[0] in done.stdout.splitlines()
+    done = call("calibrate", runs["mine"], tmp_path / "." / "profiles" / ".." / "mine.csv", *asked["mine"])
+    assert done.returncode == 2 and "is there twice, and its rows would count as many more" in done.stderr
+
+
+def test_rates_are_of_what_both_rows_count_and_of_the_formats_peak(tmp_path):
+    mfu = {"metric": "mfu", "unit": "%", "value": 40, "gpu": "H100-SXM-80GB", "use": "check"}
+    rows = json.loads(call("validate", "--runs", written(tmp_path / "mfu.csv", {**mfu, "precision": "fp8"}, {**mfu, "precision": "bf16"}),
+                           "--json").stdout)
+    assert rows[1]["published"] / rows[0]["published"] == pytest.approx(2, rel=0.01)  # 1979 and 989.5 TFLOP/s
+    assert all(row["fits"] for row in rows)
+    # One of seconds beside one of tokens are compared by FLOPs; a run that is there again is no order.
+    path = written(tmp_path / "both.csv", {"value": 1.4}, {"metric": "tokens_per_s_per_gpu", "unit": "tok/s", "value": 900, "micro_batch": 2},
+                   {"value": 1.41})
+    orders = json.loads(call("validate", "--runs", path, "--orderings", "--json").stdout)
+    assert len(orders) == 2
+    for order in orders:
+        assert 0.5 < order["published"] < 2 and 0.5 < order["predicted"] < 2
+
+
+@pytest.mark.parametrize("change, error", [
+    (('value = 0.87, source', 'value = 0.87, low = 0.9, high = 0.95, source'), "value: must be from low to high, 0.9 to 0.95, is 0.87"),
+    (('runs_that_say = ["arXiv:2205.05198"]', 'runs_that_say = ["arXiv:2205.05198", ""]'), "runs_that_say: has an empty text, which every run says"),
+])
+def test_a_profile_that_contradicts_itself_is_refused(tmp_path, change, error):
+    text = (ROOT / "clusters" / "profiles" / "a100-80gb-megatron.toml").read_text()
+    assert change[0] in text
+    path = tmp_path / "odd.toml"
+    path.write_text(text.replace(*change))
+    done = call("simulate", "--model", "gpt-1.7b", "--cluster", "selene", "--plan", "dp=8", "--global-batch", 8, "--profile", path)
+    assert done.returncode == 2 and error in done.stderr
