@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <optional>
 
 #include <fmt/format.h>
 
@@ -177,19 +178,56 @@ Schedule repeated(const Schedule& schedule, int32_t steps) {
   return result;
 }
 
-// The time from one step to the next, when the pipeline is full.
-double flowing_period(const Schedule& schedule, const ScheduleCosts& costs) {
-  const auto end_of = [&](int32_t count) {
-    const Schedule many = repeated(schedule, count);
-    double end = 0;
-    for (const auto& times : Runner(many, costs).run()) {
-      if (!times.empty()) end = std::max(end, times.back().end);
+// [step][rank] when so many steps end, each rank for itself.
+std::vector<std::vector<double>> ends_of_steps(const Schedule& schedule, const ScheduleCosts& costs,
+                                               int32_t steps) {
+  const Schedule many = repeated(schedule, steps);
+  const std::vector<std::vector<ActionTime>> times = Runner(many, costs).run();
+  std::vector<std::vector<double>> ends(static_cast<size_t>(steps));
+  for (size_t s = 0; s < ends.size(); ++s) {
+    for (size_t r = 0; r < times.size(); ++r) {
+      const size_t once = schedule.ranks[r].size();
+      if (once > 0) ends[s].push_back(times[r][(s + 1) * once - 1].end);
     }
-    return end;
-  };
+  }
+  return ends;
+}
+
+// By how much all ranks end later in the last step than `before` steps earlier, if it is the same.
+std::optional<double> common_shift(const std::vector<std::vector<double>>& ends, size_t before) {
+  constexpr double kDigits = 1e-9;
+  const std::vector<double>&last = ends.back(), &earlier = ends[ends.size() - 1 - before];
+  const double shift = last.front() - earlier.front();
+  for (size_t r = 0; r < last.size(); ++r) {
+    if (std::abs(last[r] - earlier[r] - shift) > kDigits * last[r]) return std::nullopt;
+  }
+  return shift;
+}
+
+// The time from one step to the next, when the pipeline is full: where steps take turns in their
+// lengths, their mean [Baccelli 1992, Synchronization and Linearity, section 3.7: a max-plus system
+// repeats itself after some steps].
+double flowing_period(const Schedule& schedule, const ScheduleCosts& costs) {
   // The pipeline is full once as many microbatches have passed as it has stages.
   const int32_t filling = 1 + schedule.placement.stages() / schedule.microbatches;
-  return end_of(filling + 1) - end_of(filling);
+  std::vector<std::vector<double>> ends = ends_of_steps(schedule, costs, filling + 1);
+  if (const std::optional<double> shift = common_shift(ends, 1)) return *shift;
+  const auto latest = [](const std::vector<double>& ranks) {
+    return *std::max_element(ranks.begin(), ranks.end());
+  };
+  constexpr int32_t kMostTurns = 12, kMore = 3 * kMostTurns;
+  constexpr double kMostActions = 2e7;  // seconds of work
+  double actions = 0;
+  for (const std::vector<Action>& rank : schedule.ranks)
+    actions += static_cast<double>(rank.size());
+  if (actions * (filling + kMore) > kMostActions)
+    return latest(ends.back()) - latest(ends[ends.size() - 2]);
+  ends = ends_of_steps(schedule, costs, filling + kMore);
+  for (int32_t turns = 1; turns <= kMostTurns; ++turns) {
+    if (const std::optional<double> shift = common_shift(ends, static_cast<size_t>(turns)))
+      return *shift / turns;
+  }
+  return (latest(ends.back()) - latest(ends[ends.size() - 1 - kMostTurns])) / kMostTurns;
 }
 
 bool is_last(ActionKind kind) { return kind == ActionKind::kB || kind == ActionKind::kW; }

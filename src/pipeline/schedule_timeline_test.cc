@@ -155,6 +155,24 @@ TEST_CASE("steps that run into each other are as far apart as a rank's own time 
   }
 }
 
+TEST_CASE("where steps take turns in their lengths, the period is their mean") {
+  // As one order of many steps has it: two steps of 72.55 and 73.15, and one whose ranks are in
+  // step only after some.
+  const auto period = [](int32_t p, int32_t m, int32_t pairs, const ScheduleCosts& costs) {
+    const Schedule schedule = make_schedule({.kind = "chimera-doubling",
+                                             .ranks = p,
+                                             .microbatches = m,
+                                             .pairs = pairs,
+                                             .post_validation = true});
+    return timeline(schedule, costs).period;
+  };
+  CHECK(period(8, 11, 2,
+               {.b = {3, 0.5, 1, 0.5, 2, 2, 1.7, 1.7},
+                .w = {1, 1.25, 3, 1, 1, 1, 1.7, 1},
+                .comm = 1}) == close_to((72.55 + 73.15) / 2));
+  CHECK(period(4, 9, 1, {.b = {2, 2, 2, 3}, .w = {2, 1.7, 1, 1.3}, .comm = 3}) == close_to(83.4));
+}
+
 TEST_CASE("costs that are no times are said") {
   using List = std::vector<std::string>;
   CHECK(findings(ScheduleCosts{.f = {2e12}}, 4) ==
