@@ -152,7 +152,7 @@ double unfused_attention(const cluster::Device& device, const OpWork& work, doub
   const double square = static_cast<double>(scores.batch) * static_cast<double>(scores.m) *
                         static_cast<double>(scores.n);
   const double product = 2 * square * static_cast<double>(scores.k);
-  if (!takes_tensor_cores(scores.k, work.dtype)) peak = device.peak("f32").value;
+  if (!takes_tensor_cores(scores.k, work.dtype)) peak = matrix_peak(device, DType::kF32).value;
   const double along = product / (peak * product_efficiency(device, scores)),
                across = product / (peak * product_efficiency(device, values));
   const double arithmetic = work.backward ? along + 3 * across : along + across;

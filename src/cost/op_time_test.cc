@@ -467,6 +467,11 @@ TEST_CASE("unfused attention multiplies as in f32 where heads begin at no 16 byt
         time(104, DType::kBF16) + 4 * of_head + 2.0 * 16 * 4096 * 4096 * 108 / d.peak("f32").value);
   CHECK(time(108, DType::kF32) < time(112, DType::kF32) * 1.0001);
   CHECK(time(2, DType::kF32) < time(4, DType::kF32) * 1.0001);
+  // A device that lists no peak of f32 has one rate for both.
+  const double f32 = time(108, DType::kBF16);
+  d.peaks = {{"bf16", cluster::FlopsPerSecond(100e12)}};
+  CHECK(time(108, DType::kBF16) < f32);
+  CHECK(time(108, DType::kBF16) < time(112, DType::kBF16) * 1.01);
 }
 
 TEST_CASE("what fits the cache moves at its rate, of larger operands the part that fits") {
