@@ -50,9 +50,13 @@ std::unique_ptr<TokenSource> open_indexed(FileSystem& fs, const std::string& pat
 IndexedInfo indexed_info(FileSystem& fs, const std::string& path);
 
 // Writes both files; the .idx comes last and appears at once, so that a torn write is never opened.
+// Until finish() what lies at the prefix stays as it was; without it nothing is left.
 class IndexedWriter {
  public:
   IndexedWriter(FileSystem& fs, std::string prefix, TokenType type);
+  ~IndexedWriter();
+  IndexedWriter(const IndexedWriter&) = delete;
+  IndexedWriter& operator=(const IndexedWriter&) = delete;
   // One sequence of the current document. Throws Error for a token that the type cannot hold.
   void add_sequence(std::span<const int32_t> tokens);
   void end_document();
@@ -60,6 +64,8 @@ class IndexedWriter {
   void finish();
 
  private:
+  std::string part() const;  // the tokens, until they are whole
+
   FileSystem& fs_;
   std::string prefix_;
   TokenType type_;

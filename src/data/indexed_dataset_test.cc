@@ -261,14 +261,25 @@ TEST_CASE("a token that is no token is an Error where it is read or written") {
                        "c.bin: token 1 of sequence 0 is 256, must be from 0 to 255 for u8", Error);
 }
 
-TEST_CASE("an interrupted writer leaves no index behind") {
+TEST_CASE("an interrupted writer leaves what was there, and nothing of its own") {
   FakeFileSystem fs;
   write_sample(fs, TokenType::kU16);
+  const std::string bin = fs.read_file("d/corpus.bin"), idx = fs.read_file("d/corpus.idx");
   {
     IndexedWriter writer(fs, "d/corpus", TokenType::kU16);
     writer.add_sequence(kSequences[0]);
+    CHECK(fs.read_file("d/corpus.bin") == bin);
   }
-  CHECK(failure(fs) == "d/corpus.idx: does not exist, did you mean 'corpus.bin'?");
+  CHECK(failure(fs) == "no error");
+  CHECK(fs.read_file("d/corpus.bin") == bin);
+  CHECK(fs.read_file("d/corpus.idx") == idx);
+  CHECK(fs.list("d").size() == 2);
+  // Whole, it takes the place of both.
+  IndexedWriter writer(fs, "d/corpus", TokenType::kU16);
+  writer.add_sequence(kSequences[0]);
+  writer.finish();
+  CHECK(fs.list("d").size() == 2);
+  CHECK(all_tokens(*open_indexed(fs, "d/corpus")) == kSequences[0]);
 }
 
 TEST_CASE("no truncation and no flipped byte of an index crashes the reader") {

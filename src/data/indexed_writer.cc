@@ -45,10 +45,19 @@ size_t document_end(std::string_view text, size_t start, DocumentSplit split) {
 IndexedWriter::IndexedWriter(FileSystem& fs, std::string prefix, TokenType type)
     : fs_(fs), prefix_(std::move(prefix)), type_(type) {
   fs_.make_directories(parent_path(prefix_));
-  // The index of an older data set would not fit the new tokens.
-  if (fs_.exists(prefix_ + ".idx")) fs_.remove(prefix_ + ".idx");
-  bin_ = fs_.create_file(prefix_ + ".bin");
+  bin_ = fs_.create_file(part());
 }
+
+IndexedWriter::~IndexedWriter() {
+  if (!bin_) return;
+  bin_.reset();
+  try {
+    fs_.remove(part());
+  } catch (const Error&) {  // it stays beside what was there
+  }
+}
+
+std::string IndexedWriter::part() const { return prefix_ + ".bin.tmp"; }
 
 void IndexedWriter::add_sequence(std::span<const int32_t> tokens) {
   MW_CHECK(bin_, "{}: added after finish()", prefix_);
@@ -73,7 +82,6 @@ void IndexedWriter::finish() {
   if (documents_.back() != static_cast<int64_t>(lengths_.size())) end_document();
   bin_->sync();
   bin_->close();
-  bin_.reset();
   std::string idx(kIdxMagic);
   append_raw(idx, uint64_t{1});
   append_raw(idx, static_cast<uint8_t>(type_));
@@ -86,6 +94,11 @@ void IndexedWriter::finish() {
     pointer += token_size(type_) * length;
   }
   for (const int64_t index : documents_) append_raw(idx, index);
+  // The index of an older data set would not fit the new tokens. Who reads them now keeps the old
+  // file.
+  if (fs_.exists(prefix_ + ".idx")) fs_.remove(prefix_ + ".idx");
+  fs_.rename(part(), prefix_ + ".bin");
+  bin_.reset();
   fs_.write_file_atomically(prefix_ + ".idx", idx);
 }
 

@@ -265,6 +265,7 @@ Json run_record(const Job& job) {
   json["model_file"] = job.model_file;
   json["seq_len"] = job.seq_len;
   json["global_batch"] = job.global_batch;
+  json["valid_fraction"] = job.valid_fraction;
   return json;
 }
 
@@ -279,6 +280,8 @@ Job read_run(FileSystem& fs, const std::string& run_dir, const Job& asked,
   const int64_t seed = reader.integer("seed");
   const int64_t seq_len = reader.integer("seq_len");
   const int64_t global_batch = reader.integer("global_batch");
+  // Older runs do not say it.
+  const double valid_fraction = reader.number_or("valid_fraction", asked.valid_fraction, {});
   reader.ignore_all();
   const std::string config = fs.read_file(config_path);
   const bool is_read = diagnostics.empty();
@@ -297,6 +300,12 @@ Job read_run(FileSystem& fs, const std::string& run_dir, const Job& asked,
   if (is_read && asked.global_batch != global_batch) {
     diagnostics.add("train.global_batch: is {}, but the run {} has {}; resume it with a job of {}",
                     asked.global_batch, run_dir, global_batch, global_batch);
+  }
+  if (is_read && asked.valid_fraction != valid_fraction) {
+    diagnostics.add(
+        "data.valid_fraction: is {}, but the run {} has {}, and with another one other samples in "
+        "another order; resume it with a job of {}",
+        asked.valid_fraction, run_dir, valid_fraction, valid_fraction);
   }
   job.seed = seed;
   job.model_file = config_path;

@@ -56,6 +56,7 @@ def write_jobs(d):
     (d / "keys.toml").write_text(text.replace("warmup", "warm_up").replace("lr = 0.0003\n", 'lr = "fast"\n')
                                  .replace("[eval]", "[evel]").replace("seq_len = 64\n", ""))
     (d / "rising.toml").write_text(text.replace("min_lr = 3e-05", "min_lr = 1"))
+    meshwright.write_job(d / "held_out.toml", **{**job, "valid_fraction": 0.3})
     meshwright.write_job(d / "none_held_out.toml", **{**job, "valid_fraction": 0, "eval_every": 1})
     (d / "syntax.toml").write_text('model = "model.json\n[data]\n')
     (d / "twice.toml").write_text("seed = 1\nseed = 2\n")
@@ -292,6 +293,8 @@ CASES = {
                               "--model: {d}/llama.json is not the model of the run {d}/run; leave --model out to resume it"),
     "resume batch": ("train {d}/batch8.toml --resume {d}/run", "train.global_batch: is 8, but the run {d}/run has 16; "
                      "resume it with a job of 16"),
+    "resume held out": ("train {d}/held_out.toml --resume {d}/run", "data.valid_fraction: is 0.3, but the run {d}/run has 0.2, and with "
+                        "another one other samples in another order; resume it with a job of 0.2"),
     "resume another text": (JOB + "--resume {d}/run --data {d}/other.txt --steps 5 --run-dir {d}/no", "data.file: {d}/other.txt is not "
                             "what the run {d}/run was trained on; resume it with the same text, or begin anew from its weights with "
                             "--init"),
