@@ -11,6 +11,7 @@
 
 #include "base/error.h"
 #include "base/round.h"
+#include "cost/attention_time.h"
 #include "ops/op_def.h"
 
 namespace mw::cost {
@@ -31,33 +32,8 @@ constexpr std::array<Tile, 6> kTiles = {{{256, 128, 1.0},
                                          {128, 64, 0.85},
                                          {64, 128, 0.85},
                                          {64, 64, 0.70}}};
-// Of queries by keys, or of scores by values [Dao 2023, FlashAttention-2, section 4.1].
-constexpr double kAttentionProducts = 2, kAttentionGradProducts = 5;
-// Unfused attention with dropout moves its scores this often, and each time a byte of mask
-// [Korthikanti 2022, section 4.1 counts what is kept: softmax, its dropout and the mask]. Forward:
-// product out 1, softmax in and out 2, dropout in and out 2, product in 1. Backward: dropout's
-// output in 1, two products' gradients out and in 3, dropout 2, softmax 3.
-constexpr double kScoresForward = 6, kScoresBackward = 9;
 // Bytes of scale for a value of MXFP8: one for 32 [OCP Microscaling Formats v1.0].
 constexpr double kBlockScale = 1.0 / 32;
-// Kernels of unfused attention, as PyTorch issues them: products, scale and softmax, dropout, and
-// the transpositions around them.
-constexpr double kUnfusedOpsForward = 6, kUnfusedOpsBackward = 10;
-// What no softmax kernel takes (takes_softmax_kernel) PyTorch does in f32: scale, mask and softmax
-// are kernels of their own, and half precision is cast to f32 and back. Bytes a score less those of
-// the kernel, and kernels more than it. Forward: cast 2 + 4, scale 4 + 4, mask 4 + 1 + 4, softmax 4
-// + 4, cast 4 + 2, for 2 + 2; backward: cast 2 + 4, softmax 4 + 4 + 4, mask 4 + 1 + 4, scale 4 + 4,
-// cast 4 + 2, for 2 + 2 + 2. In f32 without the casts, for twice the kernel's bytes [counted from
-// NVIDIA/Megatron-LM megatron/model/fused_softmax.py, forward_torch_softmax, from memory].
-struct TorchSoftmax {
-  double forward, backward, kernels;
-};
-constexpr TorchSoftmax kHalfSoftmax = {.forward = 37 - 4, .backward = 41 - 6, .kernels = 4};
-constexpr TorchSoftmax kF32Softmax = {.forward = 25 - 8, .backward = 29 - 12, .kernels = 2};
-// Megatron-LM's kernel gives a warp a row, or two of at most so many keys, and a block four warps,
-// of heads that lie behind one another; it has half precision and more than so many keys.
-constexpr int64_t kTwoRowsAWarp = 128, kWarps = 4, kFewestKeys = 16;
-
 // Where elementwise ops are not fused, PyTorch runs them as several kernels, each of which reads
 // its operands and writes its result; norms and rope go through f32. Bytes an element of half
 // precision over those of one fused kernel, and kernels. RMSNorm: to f32 6, square 8, mean 4, scale
@@ -104,65 +80,6 @@ ProductShape attention_shape(const ir::Graph& graph, const ir::Op& op) {
   if (!op.as<ir::AttentionAttrs>().packed)
     shape.n = graph.type(op.operands[backward ? 2 : 1]).dim(1);
   return shape;
-}
-
-// Traffic of kernels that read and write `set` bytes each: what fits the cache was left there by
-// the kernel before.
-double memory_time(const cluster::Device& device, double bytes, double set) {
-  const double cache = static_cast<double>(device.cache.value);
-  const double hit = cache > 0 && set > 0 ? std::min(1.0, cache / set) : 0;
-  return bytes * (1 - hit + hit / device.attained.cache_rate) /
-         (device.memory_bandwidth.value * device.attained.memory_fraction);
-}
-
-// Fused attention's share of the largest products' rate. What it does once a query, whatever the
-// keys, are softmax's rescaling, reading and writing the query's rows, and the half of a causal
-// tile that is thrown away.
-double attention_efficiency(const cluster::Attained& attained, const OpWork& work) {
-  const double of_forward = work.backward ? attained.attention_grad_fraction : 1;
-  const double half =
-      work.backward ? attained.attention_grad_half_keys : attained.attention_half_keys;
-  const double share = attained.attention_fraction * of_forward;
-  if (half == 0) return share;
-  const double products = work.backward ? kAttentionGradProducts : kAttentionProducts;
-  const ProductShape& s = work.shape;
-  const double a_key = 2 * products * static_cast<double>(s.batch * s.m * s.k);
-  const double keys = work.flops / a_key;  // that a query sees, on average
-  return share * keys / (keys + half);
-}
-
-// What attention's softmax costs beside what a kernel of it does; zeros where there is one.
-TorchSoftmax torch_softmax(const cluster::Attained& attained, const OpWork& work) {
-  if (!attained.blocked_softmax || takes_softmax_kernel(work.shape, work.dtype)) return {0, 0, 0};
-  return work.dtype == DType::kF32 ? kF32Softmax : kHalfSoftmax;
-}
-
-// Heads lie behind one another in a row, and kernels for tensor cores want 16 bytes for each to
-// begin at; others multiply as fast as in f32, as BLOOM's trials with heads of 108 elements did
-// (docs/validation/deepspeed.md#heads-of-108-elements).
-bool takes_tensor_cores(int64_t head, DType dtype) {
-  return dtype == DType::kF32 || head * dtype_size(dtype) % 16 == 0;
-}
-
-// Every score and its gradient in memory, the whole square of them.
-double unfused_attention(const cluster::Device& device, const OpWork& work, double peak) {
-  const ProductShape scores = work.shape;
-  ProductShape values = scores;
-  std::swap(values.n, values.k);
-  const double square = static_cast<double>(scores.batch) * static_cast<double>(scores.m) *
-                        static_cast<double>(scores.n);
-  const double product = 2 * square * static_cast<double>(scores.k);
-  if (!takes_tensor_cores(scores.k, work.dtype)) peak = matrix_peak(device, DType::kF32).value;
-  const double along = product / (peak * product_efficiency(device, scores)),
-               across = product / (peak * product_efficiency(device, values));
-  const double arithmetic = work.backward ? along + 3 * across : along + across;
-  const double one = static_cast<double>(dtype_size(work.dtype));
-  const TorchSoftmax more = torch_softmax(device.attained, work);
-  const double a_score =
-      work.backward ? one * kScoresBackward + more.backward : one * kScoresForward + more.forward;
-  const double bytes = square * (1 + a_score) * device.attained.score_traffic;
-  return arithmetic + memory_time(device, bytes, 2 * one * square) +
-         memory_time(device, work.bytes, work.bytes);
 }
 
 // The product, and the casts of what no product before it has cast: two bytes are read and one
@@ -567,11 +484,9 @@ OpTime own_time(const cluster::Device& device, const OpWork& work, bool tf32, Fp
           peak * product_efficiency(device, work.shape) * (logits ? attained.logits_fraction : 1);
     if (work.kind == OpWork::Kind::kAttention && !attained.fused_attention &&
         work.shape.n <= kUnfusedKeys) {
-      const double kernels = (work.backward ? kUnfusedOpsBackward : kUnfusedOpsForward) +
-                             torch_softmax(attained, work).kernels;
-      time.host = Seconds(kernels * attained.host_op.value);
-      time.device =
-          Seconds(kernels * attained.launch.value + unfused_attention(device, work, peak));
+      const UnfusedTime unfused = unfused_attention(device, work, peak);
+      time.host = Seconds(unfused.kernels * attained.host_op.value);
+      time.device = Seconds(unfused.kernels * attained.launch.value + unfused.seconds);
       return time;
     }
     if (work.kind == OpWork::Kind::kAttention) rate *= attention_efficiency(attained, work);
@@ -589,18 +504,19 @@ OpTime own_time(const cluster::Device& device, const OpWork& work, bool tf32, Fp
 
 }  // namespace
 
+double memory_time(const cluster::Device& device, double bytes, double set) {
+  const double cache = static_cast<double>(device.cache.value);
+  const double hit = cache > 0 && set > 0 ? std::min(1.0, cache / set) : 0;
+  return bytes * (1 - hit + hit / device.attained.cache_rate) /
+         (device.memory_bandwidth.value * device.attained.memory_fraction);
+}
+
 OpTime op_time(const cluster::Device& device, const OpWork& work, bool tf32, Fp8 fp8) {
   OpTime time = own_time(device, work, tf32, fp8);
   if (work.kind == OpWork::Kind::kFused || work.adds == 0) return time;
   time.host += device.attained.host_op;
   time.device += device.attained.launch + Seconds(memory_time(device, work.adds, work.adds));
   return time;
-}
-
-bool takes_softmax_kernel(const ProductShape& scores, DType dtype) {
-  const int64_t heads = scores.n <= kTwoRowsAWarp ? 2 * kWarps : kWarps;
-  return dtype != DType::kF32 && scores.batch % heads == 0 && scores.n > kFewestKeys &&
-         scores.m % 4 == 0 && scores.n % 4 == 0;
 }
 
 bool is_matrix_kernel(std::string_view op_name) {

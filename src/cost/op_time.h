@@ -38,14 +38,6 @@ enum class Fp8 : uint8_t {
   kBlock    // MXFP8 [OCP Microscaling Formats v1.0]: a byte of scale for 32 values
 };
 
-// The unfused softmax kernels take at most as many keys [Megatron-LM,
-// megatron/fused_kernels/scaled_upper_triang_masked_softmax.h]; longer sequences have fused ones.
-inline constexpr int64_t kUnfusedKeys = 4096;
-// Whether Megatron-LM's kernel takes the softmax of these scores, [queries, keys] for each head of
-// each sample: half precision, and whole blocks of heads, 4 of them or 8 of at most 128 keys
-// [there, and megatron/model/fused_softmax.py, is_kernel_available].
-bool takes_softmax_kernel(const ProductShape& scores, DType dtype);
-
 struct OpTime {
   Seconds device;  // launch gap included
   Seconds host;
@@ -126,6 +118,9 @@ OpTime op_time(const cluster::Device& device, const OpWork& work, bool tf32 = fa
                Fp8 fp8 = Fp8::kOff);
 OpTime op_time(const cluster::Device& device, const ir::Graph& graph, const ir::Op& op,
                bool tf32 = false);
+// Traffic of kernels that read and write `set` bytes each: what fits the cache was left there by
+// the kernel before.
+double memory_time(const cluster::Device& device, double bytes, double set);
 // Whether a rate of Device::kernel_rates is of FLOPs, not of bytes.
 bool is_matrix_kernel(std::string_view op_name);
 

@@ -1,6 +1,7 @@
 #include <doctest/doctest.h>
 
 #include "base/test_close_to.h"
+#include "cost/attention_time.h"
 #include "cost/op_time.h"
 #include "ops/builder.h"
 #include "ops/op_def.h"

@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "cluster/group_shape.h"
 #include "cluster/slice.h"
+#include "cost/attention_time.h"
 #include "cost/collective.h"
 #include "cost/op_time.h"
 #include "predict/plan_groups.h"

@@ -11,6 +11,7 @@
 #include "base/error.h"
 #include "base/in_parallel.h"
 #include "base/round.h"
+#include "cost/attention_time.h"
 #include "cost/op_time.h"
 #include "pipeline/memory_plan.h"
 #include "predict/kept_products.h"

@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "base/test_close_to.h"
 #include "compile/passes.h"
+#include "cost/attention_time.h"
 #include "cost/op_time.h"
 #include "predict/test_request.h"
 

@@ -7,6 +7,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/text.h"
+#include "cost/attention_time.h"
 #include "cost/op_time.h"
 #include "models/model.h"
 #include "predict/endless.h"
