@@ -71,6 +71,7 @@ void FileSystem::remove_all(const std::string& path) {
 
 std::string FileSystem::missing_message(const std::string& path) {
   const std::string parent = parent_path(path);
+  if (is_link(path)) return fmt::format("{}: is a link to what does not exist", path);
   if (kind(parent) == PathKind::kDirectory) {
     const std::string hint = did_you_mean(base_name(path), list(parent));
     return fmt::format("{}: does not exist{}", path, hint);

@@ -5,11 +5,13 @@
 #include <map>
 #include <numeric>
 
+#include "base/count.h"
 #include "base/error.h"
 #include "base/in_parallel.h"
 #include "base/text.h"
 #include "calibrate/choices.h"
 #include "calibrate/linear.h"
+#include "cluster/group_shape.h"
 #include "cost/collective.h"
 #include "simulate/prepared.h"
 
@@ -21,9 +23,14 @@ constexpr double kLeastGain = 1e-6;  // of what is minimised, for another step
 constexpr double kPrior = 3.0;       // standard deviation of a constant's logarithm, from its start
 constexpr double kTypical = 0.05;    // a row's expected residual, before any is known
 constexpr double kLeast = 1e-5;      // of what a row is taken to be off by
-constexpr int kRounds = 3;           // the prior is weighed anew by how far rows are off
-constexpr int kBoundedRounds = 6;    // so are runs
-constexpr double kBound = 1.345;     // where Huber's estimate is 95 % as efficient as least squares
+// A step's damping [Marquardt 1963]: where it begins, what it grows by when a step does not gain,
+// at most so often, what it falls by when one does, and down to what.
+constexpr double kDamping = 1e-3, kDampingUp = 8, kDampingDown = 4, kLeastDamping = 1e-6;
+constexpr int kAttempts = 6;
+constexpr double kLongest = 0.7;   // of a step, in a constant's logarithm: a factor of two
+constexpr int kRounds = 3;         // the prior is weighed anew by how far rows are off
+constexpr int kBoundedRounds = 6;  // so are runs
+constexpr double kBound = 1.345;   // where Huber's estimate is 95 % as efficient as least squares
 constexpr double kOfMedian = 1.4826;  // the deviation of normal residuals over their median
 
 const std::string kKernels = "measured kernels";  // their source
@@ -127,13 +134,8 @@ struct Fitter::Parts {
     for (size_t i = 0; i < measured.collectives.size(); ++i) {
       if (!used[runs.size() + i]) continue;
       const CollectiveRow& row = measured.collectives[i];
-      cluster::GroupShape group;
-      group.size = row.ranks;
-      group.ways.assign(at.links.size(), 1);
-      group.ways[0] = row.ranks / row.nodes;
-      group.ways[std::min<size_t>(1, group.ways.size() - 1)] *= row.nodes;
       const double time =
-          cost::collective_time(at, ir::OpKind::kAllReduce, row.bytes, group).time.value +
+          cost::collective_time(at, ir::OpKind::kAllReduce, row.bytes, group_of(row)).time.value +
           at.device.attained.collective_latency.value;
       r[runs.size() + i] = std::log(time * 1e6 / row.time_us);
     }
@@ -144,6 +146,26 @@ struct Fitter::Parts {
         r[before + i] = std::log(kernel_time(at.device, row).value * 1e6 / row.time_us);
     }
     return r;
+  }
+  // The first devices of so many nodes.
+  cluster::GroupShape group_of(const CollectiveRow& row) const {
+    const int64_t here = row.ranks / row.nodes, node = std::max(here, measured_on.node_devices());
+    std::vector<RankId> members;
+    for (int64_t r = 0; r < row.ranks; ++r) members.emplace_back(r / here * node + r % here);
+    return cluster::group_shape(measured_on, members);
+  }
+  // Whether the device's cluster has groups as they were measured.
+  void check_collectives() const {
+    if (measured.collectives.empty()) return;
+    if (measured_on.links.empty())
+      throw_error("{}: has no [[link]], and all-reduces were measured", measured_on.file);
+    if (measured_on.node() == nullptr) return;
+    const int64_t node = measured_on.node_devices();
+    for (const CollectiveRow& row : measured.collectives) {
+      if (row.ranks / row.nodes <= node) continue;
+      throw_error("{}: an all-reduce was measured on {} ranks of {}, and a node has {}",
+                  measured_on.file, row.ranks, counted(row.nodes, "node"), counted(node, "device"));
+    }
   }
   void set(cluster::Cluster& at, const std::vector<double>& logs) const {
     for (size_t p = 0; p < logs.size(); ++p)
@@ -220,6 +242,7 @@ Fitter::Fitter(const std::vector<const Run*>& runs, const MeasuredKernels& measu
     parts.measured_on = cluster;
     cluster::apply(profile, parts.measured_on);
   }
+  parts.check_collectives();
   const std::vector<const Run*> all = chosen(runs, with, options.runs_per_source, parts.skipped);
   std::vector<Parts::Case> cases(all.size());
   std::vector<std::string> wrong(all.size());
@@ -330,7 +353,7 @@ NormalEquations normal_equations(const std::vector<std::vector<double>>& jacobia
   return made;
 }
 
-// A damped step from x, at most e^0.7 a constant and inside the range.
+// A damped step from x, inside the range.
 std::vector<double> damped_step(const NormalEquations& equations, double damping,
                                 const std::vector<double>& x, const Range& range) {
   Matrix damped = equations.matrix;
@@ -340,7 +363,8 @@ std::vector<double> damped_step(const NormalEquations& equations, double damping
   for (size_t p = 0; p < x.size(); ++p) {
     double change = 0;
     for (size_t q = 0; q < x.size(); ++q) change -= solve[p][q] * equations.gradient[q];
-    moved[p] = std::clamp(x[p] + std::clamp(change, -0.7, 0.7), range.least[p], range.most[p]);
+    moved[p] =
+        std::clamp(x[p] + std::clamp(change, -kLongest, kLongest), range.least[p], range.most[p]);
   }
   return moved;
 }
@@ -385,23 +409,23 @@ Fit Fitter::fit(const std::vector<bool>& given) const {
 
 void Fitter::Parts::descend(Point& at, const Range& range, const std::vector<bool>& used,
                             const std::vector<double>& w, double prior) const {
-  double best = cost(at.r, w, at.x, range.start, prior), damping = 1e-3, gain = 1;
+  double best = cost(at.r, w, at.x, range.start, prior), damping = kDamping, gain = 1;
   for (int iteration = 0; iteration < options.iterations && gain >= kLeastGain; ++iteration) {
     const NormalEquations equations =
         normal_equations(jacobian(at.x, range.most, used), at.r, w, at.x, range.start, prior);
     gain = 0;
-    for (int attempt = 0; attempt < 6 && gain == 0; ++attempt) {
+    for (int attempt = 0; attempt < kAttempts && gain == 0; ++attempt) {
       const std::vector<double> moved = damped_step(equations, damping, at.x, range);
       const std::vector<double> tried = residuals(moved, used);
       const double now = cost(tried, w, moved, range.start, prior);
       if (now >= best) {
-        damping *= 8;
+        damping *= kDampingUp;
         continue;
       }
       gain = (best - now) / best;
       at = {moved, tried};
       best = now;
-      damping = std::max(1e-6, damping / 4);
+      damping = std::max(kLeastDamping, damping / kDampingDown);
     }
   }
 }

@@ -1,9 +1,12 @@
 #include "calibrate/fit.h"
 
+#include <numeric>
+
 #include <doctest/doctest.h>
 
 #include "base/error.h"
 #include "base/test_close_to.h"
+#include "base/test_thrown_by.h"
 #include "calibrate/test_runs.h"
 #include "calibrate/validate.h"
 #include "cluster/group_shape.h"
@@ -406,16 +409,33 @@ TEST_CASE("a measured collective is one of the cluster's, its latency beside the
   inside.bandwidth = inside.bus_bandwidth = cluster::BytesPerSecond(300e9);
   outside.bandwidth = outside.bus_bandwidth = cluster::BytesPerSecond(10e9);
   nodes.clusters[0].links.insert(nodes.clusters[0].links.begin(), inside);
+  Machines pairs = nodes;  // bridges join two of a node's eight
+  cluster::Link bridge = inside;
+  bridge.name = "bridge";
+  bridge.devices = 2;
+  bridge.bandwidth = bridge.bus_bandwidth = cluster::BytesPerSecond(600e9);
+  pairs.clusters[0].links.insert(pairs.clusters[0].links.begin(), bridge);
   struct Case {
     const Machines& machines;
     int64_t nodes, ranks;
+    std::vector<int64_t> members;
   };
-  for (const Case& c : {Case{nodes, 1, 8}, {nodes, 2, 16}, {cards, 1, 8}, {cards, 4, 4}}) {
+  std::vector<int64_t> sixteen(16);
+  std::iota(sixteen.begin(), sixteen.end(), 0);
+  const std::vector<int64_t> eight(sixteen.begin(), sixteen.begin() + 8);
+  for (const Case& c : {Case{nodes, 1, 8, eight},
+                        {nodes, 2, 16, sixteen},
+                        {nodes, 2, 2, {0, 8}},
+                        {pairs, 1, 8, eight},
+                        {pairs, 2, 16, sixteen},
+                        {pairs, 2, 4, {0, 1, 8, 9}},
+                        {cards, 1, 8, eight},
+                        {cards, 4, 4, {0, 1, 2, 3}}}) {
     CAPTURE(c.nodes);
     CAPTURE(c.ranks);
     const cluster::Cluster& on = c.machines.clusters[0];
     std::vector<RankId> members;
-    for (int64_t r = 0; r < c.ranks; ++r) members.emplace_back(r);
+    for (const int64_t r : c.members) members.emplace_back(r);
     const Bytes bytes(1 << 24);
     const double seconds =
         cost::collective_time(on, ir::OpKind::kAllReduce, bytes, cluster::group_shape(on, members))
@@ -425,6 +445,16 @@ TEST_CASE("a measured collective is one of the cluster's, its latency beside the
     measured.collectives = {{c.nodes, c.ranks, bytes, 2 * seconds * 1e6}};
     CHECK(unfitted({}, measured, c.machines).fit().residuals[0].error == mw::test::close_to(-0.5));
   }
+  MeasuredKernels measured;
+  measured.collectives = {{1, 16, Bytes(1 << 24), 100}};
+  CHECK(mw::test::thrown_by([&] { unfitted({}, measured, nodes); })
+            .ends_with(": an all-reduce was measured on 16 ranks of 1 node, and a node has 8 "
+                       "devices"));
+  Machines alone = nodes;
+  alone.clusters[0].links.clear();
+  CHECK(mw::test::thrown_by([&] {
+          unfitted({}, measured, alone);
+        }).ends_with(": has no [[link]], and all-reduces were measured"));
 }
 
 TEST_CASE("what a fit says of rows left out is their mean error, and the worst with its sign") {

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <cstdio>
+#include <tuple>
 
 #include <fmt/format.h>
 
@@ -60,16 +60,36 @@ bool ties_embeddings(const Run& run) {
   return run.kv_heads == run.heads && !says_one_of(run, {"untied embeddings"});
 }
 
+// What the row's sizes say of a model of that family.
+models::ModelConfig sized(const Run& run, models::Family family) {
+  models::ModelConfig model;
+  model.source = run.model;
+  model.family = family;
+  model.vocab_size = run.vocab;
+  model.max_positions = run.seq;
+  model.hidden_size = run.hidden;
+  model.layers = run.layers;
+  model.heads = run.heads;
+  model.kv_heads = run.kv_heads;
+  model.head_dim = run.hidden / run.heads;
+  model.ffn_size = run.ffn;
+  model.tie_word_embeddings = family == models::Family::kGpt2 && ties_embeddings(run);
+  if (family == models::Family::kLlama) model.activation = models::Activation::kSilu;
+  return model;
+}
+
 // Matrices of the blocks and of the embeddings, in billions. A GPT's with a matrix of positions.
-double billions(const Run& run, models::Family family) {
-  const bool llama = family == models::Family::kLlama;
-  const auto layers = static_cast<double>(run.layers), hidden = static_cast<double>(run.hidden),
-             ffn = static_cast<double>(run.ffn), vocab = static_cast<double>(run.vocab);
-  const double shared = static_cast<double>(run.kv_heads) / static_cast<double>(run.heads);
-  const double block = 2 * hidden * hidden * (1 + shared) + (llama ? 3 : 2) * hidden * ffn;
-  const double rows = llama                  ? 2 * vocab
-                      : ties_embeddings(run) ? vocab + static_cast<double>(run.seq)
-                                             : 2 * vocab + static_cast<double>(run.seq);
+// For rows whose sizes need not make a model; of one that is built models::parameter_count.
+double billions(const models::ModelConfig& model) {
+  const bool llama = model.family == models::Family::kLlama;
+  const auto layers = static_cast<double>(model.layers),
+             hidden = static_cast<double>(model.hidden_size),
+             ffn = static_cast<double>(model.ffn_size),
+             vocab = static_cast<double>(model.vocab_size),
+             heads = static_cast<double>((model.heads + model.kv_heads) * model.head_dim);
+  const double block = 2 * hidden * heads + (llama ? 3 : 2) * hidden * ffn;
+  const double rows = (model.tie_word_embeddings ? 1 : 2) * vocab +
+                      (llama ? 0 : static_cast<double>(model.max_positions));
   return (layers * block + rows * hidden) / 1e9;
 }
 
@@ -77,7 +97,8 @@ double billions(const Run& run, models::Family family) {
 Blocks blocks_by_sizes(const Run& run) {
   using models::Family;
   if (run.params_b > 0) {
-    const double gpt = billions(run, Family::kGpt2), llama = billions(run, Family::kLlama);
+    const double gpt = billions(sized(run, Family::kGpt2)),
+                 llama = billions(sized(run, Family::kLlama));
     const double from_gpt = std::abs(std::log(gpt / run.params_b)),
                  from_llama = std::abs(std::log(llama / run.params_b));
     if (std::min(from_gpt, from_llama) < kNearSizes) {
@@ -131,6 +152,21 @@ void add_experts(const Experts& experts, models::ModelConfig& model) {
   model.head_dim = 128 + 64;
 }
 
+// Of "E256k8s1f2048" the numbers behind those letters; empty: it is not made so.
+std::optional<std::array<int64_t, 4>> counts_behind(std::string_view letters,
+                                                    std::string_view text) {
+  std::array<int64_t, 4> counts = {};
+  for (size_t i = 0; i < counts.size(); ++i) {
+    if (text.empty() || text[0] != letters[i]) return std::nullopt;
+    const size_t end = std::min(text.size(), text.find_first_not_of("0123456789", 1));
+    const std::optional<int64_t> count = parse_int64(text.substr(1, end - 1));
+    if (!count) return std::nullopt;
+    counts[i] = *count;
+    text.remove_prefix(end);
+  }
+  return text.empty() ? std::optional(counts) : std::nullopt;
+}
+
 }  // namespace
 
 bool says_one_of(const Run& run, const std::vector<std::string>& texts) {
@@ -148,13 +184,9 @@ std::optional<Experts> experts_of(const std::string& moe) {
     } else if (words.size() == 1 && words[0] == "MLA") {
       made.latent = true;
     } else {
-      const std::string text(part);
-      int used = 0;
-      long long e = 0, k = 0, s = 0, f = 0;
-      if (std::sscanf(text.c_str(), "E%lldk%llds%lldf%lld%n", &e, &k, &s, &f, &used) != 4 ||
-          used != static_cast<int>(text.size()))
-        return std::nullopt;
-      made.experts = e, made.top_k = k, made.shared = s, made.ffn = f;
+      const std::optional<std::array<int64_t, 4>> counts = counts_behind("Eksf", part);
+      if (!counts) return std::nullopt;
+      std::tie(made.experts, made.top_k, made.shared, made.ffn) = std::tuple_cat(*counts);
     }
   }
   // As in a model's config.json (models/config.cc).
@@ -167,8 +199,13 @@ std::optional<Experts> experts_of(const std::string& moe) {
 }
 
 Blocks blocks_of(const Run& run) {
-  if (!run.moe.empty()) return {models::Family::kLlama, ""};
   const std::string name = to_lower(run.model);
+  if (!run.moe.empty()) {
+    const std::optional<Experts> experts = experts_of(run.moe);
+    const bool known =
+        !experts || !experts->latent || name.find("deepseek-v3") != std::string::npos;
+    return {models::Family::kLlama, known ? "" : "latent attention of DeepSeek-V3's sizes"};
+  }
   for (const Known& known : kKnown) {
     if (holds(name, known)) return {known.family, ""};
   }
@@ -177,27 +214,14 @@ Blocks blocks_of(const Run& run) {
 
 std::string odd_sizes(const Run& run) {
   if (run.params_b <= 0 || !run.moe.empty()) return "";
-  const double have = billions(run, blocks_of(run).family);
+  const double have = billions(model_of(run));
   if (std::abs(std::log(have / run.params_b)) < kNearSizes) return "";
   return fmt::format("sizes of {:.3g} billion parameters, not {:g}", have, run.params_b);
 }
 
 models::ModelConfig model_of(const Run& run) {
-  models::ModelConfig model;
-  model.source = run.model;
-  model.family = blocks_of(run).family;
-  model.vocab_size = run.vocab;
-  model.max_positions = run.seq;
-  model.hidden_size = run.hidden;
-  model.layers = run.layers;
-  model.heads = run.heads;
-  model.kv_heads = run.kv_heads;
-  model.head_dim = run.hidden / run.heads;
-  model.ffn_size = run.ffn;
-  const bool llama = model.family == models::Family::kLlama;
-  model.tie_word_embeddings = !llama && ties_embeddings(run);
-  if (!llama) return model;
-  model.activation = models::Activation::kSilu;
+  models::ModelConfig model = sized(run, blocks_of(run).family);
+  if (model.family != models::Family::kLlama) return model;
   if (const auto experts = experts_of(run.moe)) add_experts(*experts, model);
   if (!model.latent.kv_rank) add_family(run, model);
   return model;

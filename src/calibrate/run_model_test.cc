@@ -94,6 +94,29 @@ TEST_CASE("a mixture's blocks are a Llama's, whatever its name and sizes say") {
   }
 }
 
+TEST_CASE("what a row says of its experts") {
+  const std::optional<Experts> experts = experts_of("E256k8s1f2048;3 dense;MLA");
+  REQUIRE(experts.has_value());
+  CHECK(experts->experts == 256);
+  CHECK(experts->top_k == 8);
+  CHECK(experts->shared == 1);
+  CHECK(experts->ffn == 2048);
+  CHECK(experts->dense == 3);
+  CHECK(experts->latent);
+  for (const char* text :
+       {"E +8k2s0f96", " E8k2s0f96", "E8k2s0", "E8k2s0f", "E8k2s0f96x", "Ek2s0f96", "E8 k2s0f96",
+        "E99999999999999999999k2s0f96", "E8k9s0f96", "E-8k2s0f96"}) {
+    CAPTURE(text);
+    CHECK(!experts_of(text).has_value());
+  }
+  Run run = gpt(4, 64, 4, 64, 128, 4);
+  run.moe = "E8k2s0f96;MLA";
+  run.model = "DeepSeek-V3";
+  CHECK(blocks_of(run).assumed.empty());
+  run.model = "Kimi-K2";
+  CHECK(blocks_of(run).assumed == "latent attention of DeepSeek-V3's sizes");
+}
+
 TEST_CASE("what a family has beside its sizes its models have under every spelling") {
   struct Case {
     const char *name, *moe;

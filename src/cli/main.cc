@@ -54,6 +54,8 @@ std::vector<std::string> other_findings(const mw::cli::WrongLine& line) {
   std::vector<std::string> rest(line.rest.rbegin(), line.rest.rend());  // as CLI11 wants it
   try {
     parser->parse(rest);
+  } catch (const CLI::Success&) {  // --help among the words
+    return {};
   } catch (const CLI::ParseError& error) {
     mw::cli::WrongLine more = mw::cli::explain(*parser, error, line.rest);
     more.findings.insert(more.findings.begin(), line.findings.begin(), line.findings.end());

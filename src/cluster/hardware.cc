@@ -20,7 +20,6 @@ constexpr std::array<std::string_view, 6> kFormats = {"f32", "tf32", "bf16", "f1
 constexpr double kTiny = 1e-9;  // a positive number
 constexpr double kHuge = 1e9;   // in the unit of its key; 1e9 GB still have a number of bytes
 constexpr int64_t kMostDevices = 1 << 30;
-constexpr size_t kMostDimensions = 8;  // of a torus
 
 void read_peaks(JsonReader peaks, Device& device) {
   for (const std::string_view format : kFormats) {
@@ -168,16 +167,24 @@ void read_link(JsonReader& link, Cluster& cluster) {
   cluster.links.push_back(std::move(made));
 }
 
-void check_levels(JsonReader& reader, Cluster& cluster) {
+// `readers`: [level].
+void check_levels(JsonReader& reader, std::vector<JsonReader>& readers, Cluster& cluster) {
+  if (cluster.links.size() > kMostLevels)
+    reader.fail("link", "is there {} times, must be at most {}", cluster.links.size(), kMostLevels);
   int64_t inner = 1;
   for (size_t i = 0; i < cluster.links.size(); ++i) {
     const Link& link = cluster.links[i];
     const bool last = i + 1 == cluster.links.size();
     if (link.devices == 0 && !last) {
-      reader.fail("link", "'{}' joins all devices, so it must be the last", link.name);
+      readers[i].fail("devices", "is missing: '{}' joins all devices, so it must be the last",
+                      link.name);
     } else if (link.devices != 0 && link.devices % inner != 0) {
-      reader.fail("link", "'{}' joins {} devices, must be a multiple of the level inside, {}",
-                  link.name, link.devices, inner);
+      readers[i].fail("devices", "is {}, must be a multiple of the level inside, {}", link.devices,
+                      inner);
+    } else if (link.kind == LinkKind::kTorus && inner > 1) {
+      readers[i].fail("kind",
+                      "is torus, and the level inside joins {} devices; a torus joins single ones",
+                      inner);
     }
     if (link.devices != 0) inner = link.devices;
   }
@@ -291,10 +298,22 @@ int64_t Cluster::node_devices() const {
 }
 
 size_t Cluster::level_between(int64_t a, int64_t b) const {
+  MW_CHECK(!links.empty(), "{}: devices {} and {} have no link", file, a, b);
   for (size_t i = 0; i + 1 < links.size(); ++i) {
     if (a / links[i].devices == b / links[i].devices) return i;
   }
   return links.size() - 1;
+}
+
+std::vector<size_t> Cluster::port_levels() const {
+  std::vector<size_t> ports;
+  size_t card = links.size();
+  for (size_t level = 0; level < links.size(); ++level) {
+    const bool network = links[level].kind == LinkKind::kNetwork;
+    if (network) card = std::min(card, level);
+    ports.push_back(network ? card : level);
+  }
+  return ports;
 }
 
 Cluster parse_cluster(std::string_view text, const std::string& file) {
@@ -309,12 +328,14 @@ Cluster parse_cluster(std::string_view text, const std::string& file) {
   cluster.devices = reader.integer_or("devices", 0, {.min = 1});
   cluster.cores = reader.integer_or("cores", 0, {.min = 1});
   read_device(reader.object("device"), cluster);
-  if (reader.has("link")) {  // one device has none
-    for (JsonReader& link : reader.objects("link")) read_link(link, cluster);
-  }
+  const size_t before = diagnostics.findings().size();
+  std::vector<JsonReader> links;
+  if (reader.has("link")) links = reader.objects("link");  // one device has none
+  reader.ignore("link");
+  for (JsonReader& link : links) read_link(link, cluster);
+  if (diagnostics.findings().size() == before) check_levels(reader, links, cluster);
   if (reader.has("measured")) read_measured(reader.object("measured"), cluster.stack);
   reader.ignore("measured");
-  if (diagnostics.empty()) check_levels(reader, cluster);
   reader.finish();
   diagnostics.throw_if_any();
   return cluster;

@@ -50,6 +50,8 @@ enum class LinkKind : uint8_t {
 };
 
 // Ranks [k * devices, (k + 1) * devices) are joined by one unit of this level.
+inline constexpr size_t kMostLevels = 16;     // links of a cluster
+inline constexpr size_t kMostDimensions = 8;  // of a torus
 struct Link {
   std::string name;
   LinkKind kind = LinkKind::kNetwork;
@@ -224,8 +226,11 @@ struct Cluster {
   // The node: the largest unit of devices that more than a network joins; null: there is none.
   const Link* node() const;
   int64_t node_devices() const;  // 1: there is no node
-  // Index of the innermost level that joins both ranks.
+  // Index of the innermost level that joins both ranks. REQUIRES: there is a link.
   size_t level_between(int64_t a, int64_t b) const;
+  // [level] the level whose port of a device it is reached by: a device has one network card,
+  // however many levels of switches lie behind it, and of other kinds a port a level.
+  std::vector<size_t> port_levels() const;
 };
 
 // Throws Error with everything that is wrong with the text.

@@ -264,11 +264,26 @@ TEST_CASE("one device needs no links, several do") {
 
 TEST_CASE("link levels must nest and join all") {
   CHECK(message_of(replace_all(kBox, "devices = 8\n", "")) ==
-        "box.toml:14: link: 'inside' joins all devices, so it must be the last");
+        "box.toml:14: link[0].devices: is missing: 'inside' joins all devices, so it must be the "
+        "last");
   const std::string text =
       replace_all(kBox, "kind = \"network\"", "kind = \"torus\"\ntorus = [3, 4]");
   CHECK(message_of(text) ==
-        "box.toml:14: link: 'net' joins 12 devices, must be a multiple of the level inside, 8");
+        "box.toml:21: link[1].devices: is 12, must be a multiple of the level inside, 8");
+  CHECK(message_of(replace_all(text, "[3, 4]", "[4, 4]")) ==
+        "box.toml:23: link[1].kind: is torus, and the level inside joins 8 devices; a torus joins "
+        "single ones");
+  std::string many = kBox;
+  for (int i = 0; i < 16; ++i) {
+    many += fmt::format(
+        "[[link]]\nname = \"n{}\"\nkind = \"network\"\nlink_GBps = 1\nlatency_us = 1\n{}", i,
+        i < 15 ? "devices = 8\n" : "");
+  }
+  CHECK(message_of(replace_all(many, "kind = \"network\"\nlink_GBps = 25",
+                               "kind = \"network\"\ndevices = 8\nlink_GBps = 25"))
+            .find("link: is there 18 times, must be at most 16") != std::string::npos);
+  CHECK(message_of(replace_all(kBox, "[[link]]", "[[links]]")).find("did you mean 'link'?") !=
+        std::string::npos);
   const auto pod = [](int devices) {
     const std::string all =
         replace_all(kBox, "[device]\n", fmt::format("devices = {}\n[device]\n", devices));

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 
 #include "base/text.h"
 #include "base/toml.h"
@@ -12,6 +13,8 @@ namespace {
 // What predict::outside_profile knows of a request.
 constexpr std::array<std::string_view, 10> kRanges = {
     "hidden", "sequence", "microbatch", "devices", "tp", "pp", "dp", "cp", "experts", "zero"};
+// As predict::precision_name tells them.
+constexpr std::array<std::string_view, 5> kPrecisions = {"bf16", "f16", "f32", "fp8", "mxfp8"};
 
 }  // namespace
 
@@ -19,14 +22,18 @@ void read_measured(JsonReader reader, Stack& stack) {
   for (const std::string& name : reader.keys()) {
     if (name == "precision") {
       stack.precisions = reader.strings(name);
+      for (const std::string& one : stack.precisions) {
+        if (std::find(kPrecisions.begin(), kPrecisions.end(), one) == kPrecisions.end())
+          reader.fail(name, "'{}' is not one of {}", one, join(kPrecisions, ", "));
+      }
       continue;
     }
     if (std::find(kRanges.begin(), kRanges.end(), name) == kRanges.end()) continue;
     const std::vector<double> ends = reader.numbers(name);
-    if (ends.size() == 2 && ends[0] <= ends[1]) {
+    if (ends.size() == 2 && 0 <= ends[0] && ends[0] <= ends[1] && std::isfinite(ends[1])) {
       stack.measured.push_back({name, ends[0], ends[1]});
     } else {
-      reader.fail(name, "must be [least, most]");
+      reader.fail(name, "must be [least, most], from 0 on");
     }
   }
   for (const std::string_view name : kRanges) reader.ignore(name);

@@ -143,7 +143,8 @@ void read_lacking(JsonReader& reader, std::vector<Lacking>& lacking) {
   for (const std::string& name : reader.strings("lacks")) {
     const auto known = std::find(kLacking.begin(), kLacking.end(), name);
     if (known == kLacking.end()) {
-      reader.fail("lacks", "'{}' is not one of {}", name, join(kLacking, ", "));
+      reader.fail("lacks", "'{}' is not one of {}{}", name, join(kLacking, ", "),
+                  did_you_mean(name, std::span<const std::string_view>(kLacking)));
     } else {
       lacking.push_back(static_cast<Lacking>(known - kLacking.begin()));
     }
@@ -403,7 +404,12 @@ void apply(const Profile& profile, Cluster& cluster) {
   cluster.device.attained.gradient_bytes = static_cast<double>(profile.gradient_bytes);
   cluster.device.attained.bf16_gradient_bytes = static_cast<double>(profile.bf16_gradient_bytes);
   for (const Constant& c : profile.constants) set_constant(cluster, c.name, c.value);
-  cluster.stack = profile.stack;
+  Stack stack = profile.stack;
+  if (stack.measured.empty() && stack.precisions.empty()) {  // the cluster file's hold
+    stack.measured = std::move(cluster.stack.measured);
+    stack.precisions = std::move(cluster.stack.precisions);
+  }
+  cluster.stack = std::move(stack);
 }
 
 void apply(const Profile::Version& version, Cluster& cluster) {

@@ -195,7 +195,7 @@ TEST_CASE("findings about a profile are told together; another device's is refus
       "interleaved, selective, split-backward, split-recompute, replicas, slices\n"
       "p.toml:8: constants.launch_us.high: must be at least low\n"
       "p.toml:7: constants.host_op: unknown key, did you mean 'host_op_us'?\n"
-      "p.toml:10: measured.sequence: must be [least, most]\n"
+      "p.toml:10: measured.sequence: must be [least, most], from 0 on\n"
       "p.toml:11: measured.hiden: unknown key, did you mean 'hidden'?",
       Error);
   Cluster c = chips();

@@ -257,8 +257,8 @@ class Model {
   }
 
   // Each member sends bytes/n to every other. What leaves a unit goes through the device's own port
-  // of the level outside; the levels work at the same time. Range: pairwise exchange of large
-  // parts.
+  // of the level outside, through its network card whatever goes beyond, too; the levels work at
+  // the same time. Range: pairwise exchange of large parts.
   void direct() {
     double latency = 0, slowest = 0;
     for (size_t l = 0; l < group_.ways.size(); ++l) {
@@ -270,7 +270,11 @@ class Model {
     consider(Algorithm::kDirect, Protocol::kSimple, latency, slowest);
   }
   double sent_out(size_t level) const {  // seconds
-    const double joined = std::min(group_.fullest_unit(level + 1), n_);
+    const auto is_network = [&](size_t l) {
+      return l < cluster_.links.size() && cluster_.links[l].kind == LinkKind::kNetwork;
+    };
+    const bool goes_on = is_network(level) && is_network(level + 1);
+    const double joined = goes_on ? n_ : std::min(group_.fullest_unit(level + 1), n_);
     const double share = std::max(joined - group_.emptiest_unit(level), 0.0) / n_;
     return share * bytes_ / cluster_.links[level].bus_bandwidth.value;
   }

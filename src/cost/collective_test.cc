@@ -116,6 +116,16 @@ TEST_CASE("all to all sends to peers inside and outside at the same time") {
       collective_time(plain(), OpKind::kAllToAll, Bytes(320'000'000), shape({8, 4}));
   CHECK(t.algorithm == Algorithm::kDirect);
   CHECK(t.time.value == mw::test::close_to(240e6 / 10e9 + 5e-6));
+  // A device's card has all that goes beyond the first switch, too.
+  cluster::Cluster switches = plain();
+  cluster::Link& leaf = switches.links[0];
+  leaf.kind = cluster::LinkKind::kNetwork;
+  const double rate = leaf.bus_bandwidth.value;
+  switches.links[1] = leaf;
+  switches.links[0].devices = 8;
+  const double there =
+      collective_time(switches, OpKind::kAllToAll, Bytes(320'000'000), shape({8, 4})).time.value;
+  CHECK(there == mw::test::close_to(320e6 * 31 / 32 / rate + leaf.latency.value));
   CHECK(time_of(plain(), OpKind::kAllToAll, 320'000'000, {8, 1}) ==
         mw::test::close_to(280e6 / 100e9 + 1e-6));
 }

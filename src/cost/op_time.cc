@@ -285,11 +285,7 @@ void fuse_elementwise(const ir::Graph& graph, std::vector<OpWork>& works) {
     const OpKind kind = graph.op(id).kind;
     return kind == OpKind::kBiasAdd || kind == OpKind::kDropout;
   };
-  std::vector<int32_t> readers(graph.values.size(), 0);
-  for (const ir::Op& op : graph.ops) {
-    for (const ValueId v : op.operands) ++readers[v.index()];
-  }
-  for (const ValueId v : graph.outputs) ++readers[v.index()];
+  const std::vector<int32_t> readers = graph.read_counts();
   for (size_t o = 0; o < works.size(); ++o) {
     const OpKind kind = graph.ops[o].kind;
     if (kind != OpKind::kDropout && kind != OpKind::kAdd) continue;
@@ -348,11 +344,7 @@ void fuse_along_operand(const ir::Graph& graph, ir::Work which, size_t shared,
 
 // Sums of input gradients that nothing else reads.
 void fuse_input_gradients(const ir::Graph& graph, std::vector<OpWork>& works) {
-  std::vector<int32_t> readers(graph.values.size(), 0);
-  for (const ir::Op& op : graph.ops) {
-    for (const ValueId v : op.operands) ++readers[v.index()];
-  }
-  for (const ValueId v : graph.outputs) ++readers[v.index()];
+  const std::vector<int32_t> readers = graph.read_counts();
   const auto product = [&](ValueId v) {
     const OpId made = graph.value(v).producer;
     const bool part = made.valid() && readers[v.index()] == 1 && is_linear(works[made.index()]) &&

@@ -66,6 +66,15 @@ std::vector<OpIds> Graph::users() const {
   return users;
 }
 
+std::vector<int32_t> Graph::read_counts() const {
+  std::vector<int32_t> counts(values.size(), 0);
+  for (const Op& op : ops) {
+    for (const ValueId operand : op.operands) ++counts[operand.index()];
+  }
+  for (const ValueId output : outputs) ++counts[output.index()];
+  return counts;
+}
+
 StateId Module::add_state(State state) {
   const StateId id(static_cast<int64_t>(states.size()));
   const bool is_new = state_ids_.emplace(state.name, id).second;

@@ -93,6 +93,8 @@ class Graph {
   OpId add_copy(Op op, const Graph& from);
   // For every value the ops that read it, in order.
   std::vector<OpIds> users() const;
+  // How often each is read, an op's operands and the graph's outputs each counting once more.
+  std::vector<int32_t> read_counts() const;
 };
 
 // clang-format off

@@ -66,19 +66,35 @@ Step stage_step(StepKind kind, const StageCopy& copy) {
   return {.kind = kind, .action = action};
 }
 
-// The next few stages that a rank uses from an action on.
-std::vector<StageCopy> next_stages(const std::vector<Action>& actions, size_t from) {
-  std::vector<StageCopy> next;
-  for (size_t a = from; a < actions.size() && next.size() < kPrefetched; ++a) {
-    if (std::find(next.begin(), next.end(), copy_of(actions[a])) == next.end())
-      next.push_back(copy_of(actions[a]));
+// The next few stages that a rank uses.
+class NextStages {
+ public:
+  explicit NextStages(const std::vector<Action>& actions) {
+    for (size_t a = actions.size(); a-- > 0;) uses_[copy_of(actions[a])].push_back(a);
   }
-  return next;
-}
+  // From an action on, in the order of their first use. REQUIRES: actions are asked for in order.
+  std::vector<StageCopy> from(size_t action) {
+    std::vector<std::pair<size_t, StageCopy>> first;
+    for (auto& [copy, uses] : uses_) {
+      while (!uses.empty() && uses.back() < action) uses.pop_back();
+      if (!uses.empty()) first.emplace_back(uses.back(), copy);
+    }
+    const size_t count = std::min(kPrefetched, first.size());
+    std::partial_sort(first.begin(), first.begin() + static_cast<std::ptrdiff_t>(count),
+                      first.end());
+    std::vector<StageCopy> next;
+    for (size_t i = 0; i < count; ++i) next.push_back(first[i].second);
+    return next;
+  }
+
+ private:
+  std::map<StageCopy, std::vector<size_t>> uses_;  // actions that are to come, the last first
+};
 
 // Compute with the gathers before and the reductions behind it.
 std::vector<Step> with_weights(const std::vector<Action>& actions) {
   std::vector<Step> steps;
+  NextStages next_stages(actions);
   std::vector<StageCopy> gathered;
   std::map<StageCopy, size_t> last_sum;  // the action after which a stage's gradients are whole
   for (size_t a = 0; a < actions.size(); ++a) {
@@ -93,7 +109,7 @@ std::vector<Step> with_weights(const std::vector<Action>& actions) {
   };
   for (size_t a = 0; a < actions.size(); ++a) {
     const size_t end = actions[a].paired_with == static_cast<int32_t>(a) + 1 ? a + 1 : a;
-    const std::vector<StageCopy> next = next_stages(actions, a);
+    const std::vector<StageCopy> next = next_stages.from(a);
     drop([&](const StageCopy& copy) {
       return std::find(next.begin(), next.end(), copy) == next.end();
     });

@@ -126,6 +126,12 @@ TEST_CASE("every kind has a sound lowering") {
   }
 }
 
+TEST_CASE("a lowering takes no longer an action where there are many") {
+  const Schedule schedule = make_schedule({.kind = "1f1b", .ranks = 2, .microbatches = 100'000});
+  const Steps steps = with_communication(schedule);  // minutes, were it quadratic
+  CHECK(steps[0].size() == 4 * 100'000 + 3);
+}
+
 TEST_CASE("a pair begins when both of its parts have their messages") {
   const Schedule schedule = parse_csv(
       "0F0,(0F1;0B0)OVERLAP_F_B,0B1\n"

@@ -25,10 +25,10 @@ class Front {
   std::vector<Estimated> told() const;
 
   static constexpr double kReach = 1.5;
+  static constexpr double kLess = 0.9;  // of the memory of the one before: what is told
 
  private:
   static constexpr double kDetail = 1.01;
-  static constexpr double kLess = 0.9;
   Seconds fastest_;              // of all that came
   std::vector<Estimated> kept_;  // none better than another in both
 };

@@ -143,6 +143,10 @@ TEST_CASE("a search looks at what --only takes, and finds the fastest of that") 
   CAPTURE(full);
   CHECK(full.find("the fullest rank needs at least ") != std::string::npos);
   CHECK(full.find("at least 0 B") == std::string::npos);
+  const std::string chunked = message_of(with(small(2, 0.0018), {"pp=2", "chunks=2"}));
+  CAPTURE(chunked);
+  CHECK(chunked.find("the fullest rank needs at least ") != std::string::npos);
+  CHECK(chunked.find("at least 0 B") == std::string::npos);
   // The least that would do has them too.
   CHECK(message_of(with(small(1, 0.0018), {"tp=1", "dp=1"}))
             .find("; the least that would do is 4 devices, with dp=1,tp=1,pp=4") !=

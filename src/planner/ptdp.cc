@@ -48,15 +48,15 @@ class Rules {
     bool first = true;
     for (const Layout& layout : all) {
       if (layout.tp > node || layout.tp < std::min(most_tp, layout.tp * layout.pp)) continue;
-      std::optional<Plan> plan = fitting(layout, found);
       const bool least = std::exchange(first, false);
-      if (!plan) continue;
-      const std::vector<Plan> plans = with_chunks(*plan, found);
-      add_fitting(simulate_plans(request_, plans), found);
-      if (found.plans.empty()) continue;
-      explain(found.plans.front().plan, node, least, found);
-      explain_schedule(found.plans.front().plan, found);
-      return found;
+      // Without recomputation if that fits.
+      for (const Recompute recompute : {Recompute::kNone, Recompute::kFull}) {
+        add_fitting(simulate_plans(request_, fitting(layout, recompute, found)), found);
+        if (found.plans.empty()) continue;
+        explain(found.plans.front().plan, node, least, found);
+        explain_schedule(found.plans.front().plan, found);
+        return found;
+      }
     }
     return found;
   }
@@ -64,44 +64,50 @@ class Rules {
  private:
   double peak(const Plan& plan) { return static_cast<double>(coarse_.memory(plan).peak.value); }
 
-  // The fastest microbatch under 1F1B, without recomputation if that fits.
-  std::optional<Plan> fitting(const Layout& layout, Found& found) {
+  // With the fastest microbatch, under 1F1B and with each number of chunks.
+  std::vector<Plan> fitting(const Layout& layout, Recompute recompute, Found& found) {
     Plan plan;
     plan.tp = layout.tp;
     plan.pp = layout.pp;
     plan.dp = layout.dp;
     plan.sp = layout.tp > 1 && base_.model.mixture.experts > 0;  // else tokens would go tp times
-    for (const Recompute recompute : {Recompute::kNone, Recompute::kFull}) {
-      plan.recompute = recompute;
-      plan.regather = plan.sp && recompute != Recompute::kFull;
-      if (std::optional<Plan> best = fastest(plan, limit_, found)) return best;
-    }
-    return std::nullopt;
+    plan.recompute = recompute;
+    plan.regather = plan.sp && recompute != Recompute::kFull;
+    std::vector<Plan> plans = fastest(plan, found);
+    if (!plans.empty() && plan.pp > 1) add_interleaved(plan, plans, found);
+    return plans;
   }
 
-  // The plan with the microbatch that is the fastest of those that fit the limit.
-  std::optional<Plan> fastest(Plan plan, double limit, Found& found) {
-    std::optional<Plan> best;
-    Seconds step;
+  // With the microbatch that is the fastest of those whose estimate fits, and of those that may fit
+  // though their estimate does not: which one does shows in the simulation.
+  std::vector<Plan> fastest(Plan plan, Found& found) {
+    std::optional<Plan> sure, likely;
+    Seconds of_sure, of_likely;
     std::vector<int64_t> microbatches = divisors(base_.global_batch / plan.dp);
     std::reverse(microbatches.begin(), microbatches.end());  // the smallest microbatch first
     for (const int64_t m : microbatches) {
       plan.microbatches = m;
       if (m > compile::kMostUnits / plan.stages() || !coarse_.has_order(plan)) continue;
       found.candidates += 1;
-      if (peak(plan) > limit) break;
-      const Seconds here = coarse_.step(plan);
-      if (best && here >= step) continue;
-      best = plan;
-      step = here;
+      const double needs = peak(plan);
+      if (needs > limit_ * memory_slack(request_)) break;
+      const Seconds step = coarse_.step(plan);
+      const auto take = [&](std::optional<Plan>& best, Seconds& of_best) {
+        if (best && step >= of_best) return;
+        best = plan;
+        of_best = step;
+      };
+      take(likely, of_likely);
+      if (needs <= limit_) take(sure, of_sure);
     }
-    return best;
+    std::vector<Plan> plans;
+    if (sure) plans.push_back(*sure);
+    if (likely && (!sure || likely->microbatches != sure->microbatches)) plans.push_back(*likely);
+    return plans;
   }
 
-  // That plan, and for each number of chunks the one with the fastest microbatch.
-  std::vector<Plan> with_chunks(const Plan& plan, Found& found) {
-    std::vector<Plan> plans{plan};
-    if (plan.pp == 1) return plans;
+  // A smaller bubble leaves room for larger microbatches than 1F1B's.
+  void add_interleaved(const Plan& plan, std::vector<Plan>& plans, Found& found) {
     not_interleaved_ =
         fmt::format("{} layers give no equal chunks on {} ranks", base_.model.layers, plan.pp);
     for (const int64_t chunks : chunk_counts(request_, plan.pp)) {
@@ -122,12 +128,8 @@ class Rules {
         continue;
       }
       not_interleaved_ = "more chunks do not fit";
-      // A smaller bubble leaves room for larger microbatches than 1F1B's.
-      if (const std::optional<Plan> best =
-              fastest(interleaved, limit_ * memory_slack(request_), found))
-        plans.push_back(*best);
+      for (Plan& best : fastest(interleaved, found)) plans.push_back(std::move(best));
     }
-    return plans;
   }
 
   // `least`: no layout under these rules has less model parallelism, whether it would fit or not.

@@ -70,7 +70,7 @@ class LeastMemory {
         if (plan.pp == 1 || request_.only.takes("chunks", 1)) usual.push_back(plan);
       }
       look_at(usual, least);
-      if (!least || least->peak <= limit_) return least;
+      if (least && least->peak <= limit_) return least;
     }
     look_at(under_others(std::move(all), least), least);
     return least;

@@ -7,6 +7,7 @@
 #include "base/count.h"
 #include "base/text.h"
 #include "cluster/slice.h"
+#include "planner/front.h"
 #include "planner/planner.h"
 #include "predict/lacking.h"
 #include "predict/page.h"
@@ -141,13 +142,12 @@ std::string to_text(const Request& request, const Found& found, int64_t top) {
   for (size_t i = 0; i < count && count > 1; ++i)
     text += row(request, found.plans[i], best, found.memory_limit);
   if (found.front.size() > 1) text += "\nless memory for more time:\n";
-  constexpr double kLess = 0.9;  // of the one before: what is told
   const Candidate* before = nullptr;
   for (const size_t i : found.front) {
     const Candidate& here = found.plans[i];
     if (found.front.size() == 1 ||
         (before != nullptr && static_cast<double>(here.needed.value) >
-                                  kLess * static_cast<double>(before->needed.value)))
+                                  Front::kLess * static_cast<double>(before->needed.value)))
       continue;
     text += row(request, here, best, found.memory_limit);
     before = &here;

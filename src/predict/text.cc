@@ -73,14 +73,22 @@ std::string largest_text(const Prediction& p) {
   return text + join(parts, ", ") + "\n";
 }
 
+bool same_memory(const Prediction& p, size_t a, size_t b) {
+  return p.memory[a].peak == p.memory[b].peak && p.memory[a].alive == p.memory[b].alive &&
+         p.result.ranks[a].peak.by_category == p.result.ranks[b].peak.by_category;
+}
+
 // Consecutive ranks with the same memory on one line.
 std::string memory_text(const Prediction& p, cluster::Allocator allocator) {
   std::string text;
   for (size_t r = 0; r < p.memory.size();) {
     size_t end = r + 1;
-    while (end < p.memory.size() && p.memory[end].peak == p.memory[r].peak &&
-           p.memory[end].alive == p.memory[r].alive)
-      ++end;
+    Seconds first = p.result.ranks[r].peak.time, last = first;
+    for (; end < p.memory.size() && same_memory(p, r, end); ++end) {
+      first = std::min(first, p.result.ranks[end].peak.time);
+      last = std::max(last, p.result.ranks[end].peak.time);
+    }
+    const std::string from = format_seconds(first.value), to = format_seconds(last.value);
     const std::string ranks =
         end - r == 1 ? fmt::format("rank {}", r) : fmt::format("ranks {}-{}", r, end - 1);
     std::vector<std::string> parts;
@@ -99,7 +107,7 @@ std::string memory_text(const Prediction& p, cluster::Allocator allocator) {
     text += fmt::format("  {:<12} {:<12} {:>9}  at {}: {}\n", ranks,
                         end - r == 1 ? stages_text(p.memory[r].stages) : "",
                         format_bytes(p.memory[r].peak.value),
-                        format_seconds(p.result.ranks[r].peak.time.value), join(parts, ", "));
+                        from == to ? from : from + " to " + to, join(parts, ", "));
     r = end;
   }
   return text;

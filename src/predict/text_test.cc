@@ -110,7 +110,7 @@ where the time goes, mean over pipeline ranks:
   idle at the end              250 ms  12.5 %
 memory of 1.00 GiB a device; what each rank needs, and what of it is alive at its fullest instant:
   rank 0       stages 0, 4    900 MiB  at 0 s: weights 500 MiB, communication buffers 100 MiB
-  ranks 1-2                   800 MiB  at 500 ms: communication buffers 400 MiB, weights 300 MiB
+  ranks 1-2                   800 MiB  at 500 ms to 1.00 s: communication buffers 400 MiB, weights 300 MiB
   rank 3       stage 3        800 MiB  at 1.50 s: weights 790 MiB
   rank 0 is fullest 0 s into the step, in B of stage 4, microbatch 1; largest then: a 1.00 MiB, b 1.00 MiB, c 1.00 MiB, d 1.00 MiB
 critical path:
@@ -123,7 +123,7 @@ compiled in 1.00 ms, simulated in 2.00 ms (42 events)
   CHECK(
       of_text(request, p, "  rank 0 ", "  rank 0 is") ==
       R"(  rank 0       stages 0, 4    900 MiB  at 0 s: weights 500 MiB, communication buffers 100 MiB, kept by the allocator 300 MiB
-  ranks 1-2                   800 MiB  at 500 ms: communication buffers 400 MiB, weights 300 MiB, kept by the allocator 100 MiB
+  ranks 1-2                   800 MiB  at 500 ms to 1.00 s: communication buffers 400 MiB, weights 300 MiB, kept by the allocator 100 MiB
   rank 3       stage 3        800 MiB  at 1.50 s: weights 790 MiB
 )");
   p.suggestions.clear();

@@ -394,7 +394,7 @@ std::vector<WhatIf> what_if(const Request& request, const std::vector<Variation>
                                  : predict(row.request, *known.step);
       if (!known.row) known.row = i;
     } catch (const Error& error) {
-      row.reason = join(error.findings(), "; ");
+      row.reason = replace_all(join(error.findings(), "; "), "--vary: ", "");
     }
   }
   for (const WhatIf& row : rows) {
@@ -404,7 +404,7 @@ std::vector<WhatIf> what_if(const Request& request, const std::vector<Variation>
     std::vector<std::string> values;
     for (size_t v = 0; v < variations.size(); ++v)
       values.push_back(variations[v].key + "=" + row.values[v]);
-    diagnostics.add("--vary {}: {}", join(values, " "), replace_all(row.reason, "--vary: ", ""));
+    diagnostics.add("--vary {}: {}", join(values, " "), row.reason);
   }
   throw Error(diagnostics.findings());
 }

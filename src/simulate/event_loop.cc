@@ -30,7 +30,7 @@ EventLoop::EventLoop(const LoopInput& input)
       slowdowns_(slowdowns_of(input.options.overlap, input.cluster.device)),
       bandwidths_(bandwidths(input.cluster)),
       latencies_(latencies(input.cluster)),
-      links_(input.flat.ranks.size(), bandwidths_, latencies_, queue_),
+      links_(input.flat.ranks.size(), input.cluster.port_levels(), bandwidths_, latencies_, queue_),
       states_(input.flat.ranks.size()),
       sums_(input.flat.ranks.size()),
       logs_(input.flat.ranks.size()),

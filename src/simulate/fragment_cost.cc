@@ -9,6 +9,7 @@
 #include "cost/collective.h"
 #include "cost/op_time.h"
 #include "ops/op_def.h"
+#include "pipeline/axes.h"
 #include "pipeline/groups.h"
 #include "pipeline/volume.h"
 
@@ -46,8 +47,11 @@ double square_flops(const ir::Graph& graph, const ir::Op& op, double flops) {
   return flops * 2 * T / (T + 1);
 }
 
-// Tensor parallelism's groups: "tp", or with fewer key heads than ranks "tp_kv" and "tp_rep".
-bool is_tensor_label(const std::string& label) { return starts_with(label, "tp"); }
+// "tp", or "tp_kv,tp_rep": a group along axes of tensor parallelism alone.
+bool is_tensor_label(const std::string& label) {
+  const std::vector<std::string_view> axes = split(label, ',');
+  return std::all_of(axes.begin(), axes.end(), pipeline::is_tensor_axis);
+}
 
 bool is_state(const Fragment& fragment, ValueId v) {
   return std::any_of(fragment.inputs.begin(), fragment.inputs.end(), [&](const auto& port) {
@@ -107,23 +111,15 @@ class Streams {
   std::vector<int32_t> taken_;  // [label] collectives
 };
 
-// Whether all levels that are crossed are of the innermost one's kind. There devices read each
-// other's memory, as products in parts do: within one NVLink domain [PyTorch's symmetric memory,
-// Transformer Engine's user buffers, from memory].
-bool reads_directly(const cluster::Cluster& cluster, uint32_t levels) {
-  for (size_t l = 0; l < cluster.links.size(); ++l) {
-    if ((levels >> l & 1) != 0 && cluster.links[l].kind != cluster.links[0].kind) return false;
-  }
-  return true;
-}
-
 void set_levels(const cluster::Cluster& cluster, const std::vector<cluster::GroupShape>& shapes,
                 OpCost& op) {
+  const std::vector<size_t> ports = cluster.port_levels();
   for (const cluster::GroupShape& shape : shapes) {
     for (size_t level = 0; level < shape.ways.size(); ++level) {
       if (shape.ways[level] <= 1) continue;
       op.levels |= uint32_t{1} << level;
-      if (cluster.links[level].kind != cluster::LinkKind::kTorus) op.links |= uint32_t{1} << level;
+      if (cluster.links[level].kind != cluster::LinkKind::kTorus)
+        op.links |= uint32_t{1} << ports[level];
     }
     for (const cluster::TorusSide& side : shape.torus)
       op.links |= uint32_t{1} << side_level(cluster, side);
@@ -133,8 +129,8 @@ void set_levels(const cluster::Cluster& cluster, const std::vector<cluster::Grou
 }  // namespace
 
 size_t side_level(const cluster::Cluster& cluster, const cluster::TorusSide& side) {
-  constexpr size_t kLast = 31;
-  return std::min(kLast, cluster.links.size() + static_cast<size_t>(side.dimension));
+  static_assert(cluster::kMostLevels + cluster::kMostDimensions <= 32, "levels are bits");
+  return cluster.links.size() + static_cast<size_t>(side.dimension);
 }
 
 int32_t Labels::id(const std::string& label) {
@@ -469,38 +465,6 @@ void FragmentCoster::find_copies(const Fragment& fragment, FragmentCost& cost) {
     } else if (collective.kind == OpKind::kReduceScatter) {
       collective.copied_at = maker(op.operands[0]);
     }
-  }
-}
-
-// Products along a dimension that they gather before, or scatter their result's sum after.
-void FragmentCoster::find_product_rings(const Fragment& fragment, FragmentCost& cost) const {
-  const ir::Graph& graph = fragment.graph;
-  const std::vector<ir::OpIds> users = graph.users();
-  for (const FragmentCost::Collective& collective : cost.collectives_of) {
-    const ir::Op& op = graph.ops[static_cast<size_t>(collective.op)];
-    const OpCost& moves = cost.ops[static_cast<size_t>(collective.op)];
-    if (!is_tensor_label(labels_.names()[static_cast<size_t>(moves.label)]) ||
-        !reads_directly(cluster_, moves.levels))
-      continue;
-    FragmentCost::Ring ring{false, collective.size, {}, {collective.op}, Bytes(0)};
-    if (op.kind == OpKind::kAllGather) {
-      const auto dim = static_cast<size_t>(op.as<ir::CollectiveAttrs>().dim);
-      for (const OpId id : users[op.results[0].index()]) {
-        const ir::Op& user = graph.op(id);
-        if (user.kind != OpKind::kDot) continue;
-        const auto& dot = user.as<ir::DotAttrs>();
-        const char letter = (user.operands[0] == op.results[0] ? dot.lhs : dot.rhs)[dim];
-        if (dot.out.find(letter) != std::string::npos) ring.computes.push_back(id.value);
-      }
-    } else if (op.kind == OpKind::kReduceScatter) {
-      const OpId made = graph.value(op.operands[0]).producer;
-      const bool product =
-          made.valid() && (graph.op(made).kind == OpKind::kDot ||
-                           cost.works[made.index()].kind == cost::OpWork::Kind::kProduct);
-      if (product) ring.computes = {made.value};
-      ring.summed = collective.bytes;
-    }
-    if (!ring.computes.empty()) cost.rings.push_back(std::move(ring));
   }
 }
 

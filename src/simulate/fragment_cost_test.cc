@@ -242,12 +242,14 @@ TEST_CASE("collectives along different sides of a torus share no links") {
   }
 }
 
-TEST_CASE("a torus's sides have levels behind all links', as many as there are bits") {
+TEST_CASE("a torus's sides have levels behind all links', and those of networks one port") {
   cluster::Cluster on = unit_cluster();
   on.links.resize(3);
   CHECK(side_level(on, {2, 1, 0}) == 3);
   CHECK(side_level(on, {2, 1, 2}) == 5);
-  CHECK(side_level(on, {2, 1, 40}) == 31);
+  for (cluster::Link& link : on.links) link.kind = cluster::LinkKind::kNetwork;
+  on.links[0].kind = cluster::LinkKind::kNvlink;
+  CHECK(on.port_levels() == std::vector<size_t>{0, 1, 1});
 }
 
 TEST_CASE("an update's outputs that are gathered last, through views too, are weights made whole") {

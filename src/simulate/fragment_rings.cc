@@ -1,4 +1,4 @@
-// Context parallelism's rings in a fragment's costs (fragment_cost.h).
+// Rings in a fragment's costs (fragment_cost.h): context parallelism's, and products in parts.
 #include <algorithm>
 
 #include "simulate/fragment_cost.h"
@@ -27,6 +27,16 @@ void keep_orders(FragmentCost& cost) {
     }
     before = static_cast<int32_t>(o);
   }
+}
+
+// Whether all levels that are crossed are of the innermost one's kind. There devices read each
+// other's memory, as products in parts do: within one NVLink domain [PyTorch's symmetric memory,
+// Transformer Engine's user buffers, from memory].
+bool reads_directly(const cluster::Cluster& cluster, uint32_t levels) {
+  for (size_t l = 0; l < cluster.links.size(); ++l) {
+    if ((levels >> l & 1) != 0 && cluster.links[l].kind != cluster.links[0].kind) return false;
+  }
+  return true;
 }
 
 }  // namespace
@@ -68,6 +78,36 @@ void FragmentCoster::hold_rings(FragmentCost& cost) const {
     for (const int32_t o : ring.collectives) cost.ops[static_cast<size_t>(o)].stream = 0;
   }
   keep_orders(cost);
+}
+
+// Products along a dimension that they gather before, or scatter their result's sum after.
+void FragmentCoster::find_product_rings(const Fragment& fragment, FragmentCost& cost) const {
+  const ir::Graph& graph = fragment.graph;
+  const std::vector<ir::OpIds> users = graph.users();
+  for (const FragmentCost::Collective& collective : cost.collectives_of) {
+    const ir::Op& op = graph.ops[static_cast<size_t>(collective.op)];
+    const OpCost& moves = cost.ops[static_cast<size_t>(collective.op)];
+    if (moves.beside != Beside::kTensor || !reads_directly(cluster_, moves.levels)) continue;
+    FragmentCost::Ring ring{false, collective.size, {}, {collective.op}, Bytes(0)};
+    if (op.kind == OpKind::kAllGather) {
+      const auto dim = static_cast<size_t>(op.as<ir::CollectiveAttrs>().dim);
+      for (const OpId id : users[op.results[0].index()]) {
+        const ir::Op& user = graph.op(id);
+        if (user.kind != OpKind::kDot) continue;
+        const auto& dot = user.as<ir::DotAttrs>();
+        const char letter = (user.operands[0] == op.results[0] ? dot.lhs : dot.rhs)[dim];
+        if (dot.out.find(letter) != std::string::npos) ring.computes.push_back(id.value);
+      }
+    } else if (op.kind == OpKind::kReduceScatter) {
+      const OpId made = graph.value(op.operands[0]).producer;
+      const bool product =
+          made.valid() && (graph.op(made).kind == OpKind::kDot ||
+                           cost.works[made.index()].kind == cost::OpWork::Kind::kProduct);
+      if (product) ring.computes = {made.value};
+      ring.summed = collective.bytes;
+    }
+    if (!ring.computes.empty()) cost.rings.push_back(std::move(ring));
+  }
 }
 
 }  // namespace mw::simulate

@@ -65,6 +65,7 @@ void set_uses(FragmentCost& cost, const FragmentCost::Collective& collective,
   const auto o = static_cast<size_t>(collective.op);
   if ((cost.ops[o].links & cost.shared_levels) == 0 || collective.kind == OpKind::kPermute) return;
   const Bytes bytes = sent_bytes(cost, collective, options);
+  const std::vector<size_t> ports = cluster.port_levels();
   std::vector<double> most(cost.uses.size(), 0);
   for (const cluster::GroupShape& shape : collective.shapes) {
     if (shape.size <= 1) continue;
@@ -73,7 +74,7 @@ void set_uses(FragmentCost& cost, const FragmentCost::Collective& collective,
       if (level < most.size()) most[level] = std::max(most[level], use);
     };
     for (size_t l = 0; l < uses.size(); ++l) {
-      add(l, uses[l]);
+      add(ports[l], uses[l]);
       if (cluster.links[l].kind != cluster::LinkKind::kTorus) continue;
       for (const cluster::TorusSide& side : shape.torus) add(side_level(cluster, side), uses[l]);
     }
@@ -90,13 +91,14 @@ void set_fills(FragmentCost& cost, const FragmentCost::Collective& collective,
   OpCost& op = cost.ops[static_cast<size_t>(collective.op)];
   op.fills = 0;
   if (collective.kind == OpKind::kPermute) return;
+  const std::vector<size_t> ports = cluster.port_levels();
   const Bytes bytes = sent_bytes(cost, collective, options);
   for (const cluster::GroupShape& shape : collective.shapes) {
     if (shape.size <= 1) continue;
     const std::vector<double> uses = cost::link_uses(cluster, collective.kind, bytes, shape);
     for (size_t l = 0; l < uses.size(); ++l) {
       if (uses[l] <= 0.5) continue;
-      op.fills |= uint32_t{1} << l;
+      op.fills |= uint32_t{1} << ports[l];
       if (cluster.links[l].kind != cluster::LinkKind::kTorus) continue;
       for (const cluster::TorusSide& side : shape.torus)
         op.fills |= uint32_t{1} << side_level(cluster, side);

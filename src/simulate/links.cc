@@ -94,10 +94,11 @@ Event EventQueue::pop() {
           static_cast<uint32_t>(first >> 32), (what & 1) != 0, static_cast<int32_t>(what / 2)};
 }
 
-Links::Links(size_t ranks, std::vector<double> bandwidth, std::vector<double> latency,
-             EventQueue& queue)
+Links::Links(size_t ranks, std::vector<size_t> ports, std::vector<double> bandwidth,
+             std::vector<double> latency, EventQueue& queue)
     : ranks_(ranks),
       levels_(bandwidth.size()),
+      port_of_(std::move(ports)),
       lines_(ranks * ranks),
       bandwidth_(std::move(bandwidth)),
       latency_(std::move(latency)),

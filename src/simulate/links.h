@@ -45,14 +45,15 @@ class EventQueue {
   uint32_t made_ = 0;
 };
 
-// Every device has a port out and a port in at every link level. Messages from one rank to another
-// go one after the other, as a stream's do; a port's bandwidth is divided evenly among the
-// transfers of several pairs of ranks, and a transfer goes at the slower of its two ports' shares,
-// and half as fast while a collective has one of its ports.
+// Every device has a port out and a port in at every link level, at all levels of the network one.
+// Messages from one rank to another go one after the other, as a stream's do; a port's bandwidth is
+// divided evenly among the transfers of several pairs of ranks, and a transfer goes at the slower
+// of its two ports' shares, and half as fast while a collective has one of its ports.
 class Links {
  public:
-  Links(size_t ranks, std::vector<double> bandwidth, std::vector<double> latency,
-        EventQueue& queue);
+  // `ports`: [level] Cluster::port_levels.
+  Links(size_t ranks, std::vector<size_t> ports, std::vector<double> bandwidth,
+        std::vector<double> latency, EventQueue& queue);
 
   void start(double now, int32_t message, int32_t from, int32_t to, size_t level, double bytes);
   // A collective has both ports of a device. REQUIRES: it begins no earlier than the one before,
@@ -79,7 +80,7 @@ class Links {
     double announced = 0;                  // when its event is, which is no later than its end
   };
   size_t port(int32_t rank, size_t level) const {
-    return static_cast<size_t>(rank) * levels_ + level;
+    return static_cast<size_t>(rank) * levels_ + port_of_[level];
   }
   // Most have one message, or transfer, at a time.
   using Line = absl::InlinedVector<Waiting, 2>;
@@ -98,6 +99,7 @@ class Links {
   void settle_ports(size_t out, size_t in, double now);
 
   size_t ranks_, levels_;
+  std::vector<size_t> port_of_;              // [level]
   std::vector<Line> lines_;                  // [from, to] the first of them is under way
   std::vector<double> bandwidth_, latency_;  // [level]
   EventQueue& queue_;

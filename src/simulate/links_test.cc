@@ -25,7 +25,7 @@ struct Taken {
 // [message] arrival, on one level of one byte a second without latency.
 std::map<int32_t, double> arrivals(const std::vector<Sent>& sent, const std::vector<Taken>& taken) {
   EventQueue queue;
-  Links links(4, {1}, {0}, queue);
+  Links links(4, {0}, {1}, {0}, queue);
   for (size_t m = 0; m < sent.size(); ++m) queue.push(sent[m].at, false, static_cast<int32_t>(m));
   size_t told = 0;
   std::map<int32_t, double> arrived;
@@ -46,6 +46,20 @@ std::map<int32_t, double> arrivals(const std::vector<Sent>& sent, const std::vec
 }
 
 using Arrivals = std::map<int32_t, double>;
+
+TEST_CASE("what goes through a network's first switch and beyond shares a device's card") {
+  const auto last = [](std::vector<size_t> ports) {  // of two messages over a level each
+    EventQueue queue;
+    Links links(3, std::move(ports), {1, 1}, {0, 0}, queue);
+    links.start(0, 0, 0, 1, 0, 4);
+    links.start(0, 1, 0, 2, 1, 4);
+    double arrival = 0;
+    while (!queue.empty()) links.finish(queue.pop(), arrival);
+    return arrival;
+  };
+  CHECK(last({0, 1}) == 4);
+  CHECK(last({0, 0}) == 8);
+}
 
 TEST_CASE("transfers share a port evenly, and go half as fast beside a collective") {
   // Alone; two out of one port; two into one port; one after the other.

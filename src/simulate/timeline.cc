@@ -59,6 +59,8 @@ class TraceMaker {
     for (const size_t r : order) add_rank(r);
     trace_.names = names_.names();
     trace::sort(trace_);
+    std::erase_if(trace_.streams,
+                  [&](const trace::StreamName& stream) { return !has_span(stream); });
     return std::move(trace_);
   }
 
@@ -70,6 +72,15 @@ class TraceMaker {
     int32_t message = 0;
     bool arrives = false;
   };
+
+  // Not every rank has collectives of every label. REQUIRES: the trace is sorted.
+  bool has_span(const trace::StreamName& stream) const {
+    const auto before = [](const Span& span, const trace::StreamName& than) {
+      return std::tie(span.rank, span.stream) < std::tie(than.rank, than.stream);
+    };
+    const auto at = std::lower_bound(trace_.spans.begin(), trace_.spans.end(), stream, before);
+    return at != trace_.spans.end() && at->rank == stream.rank && at->stream == stream.stream;
+  }
 
   // Messages with a peer have a stream of their own, on both ranks.
   void collect_peers() {

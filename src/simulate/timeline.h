@@ -5,8 +5,10 @@
 
 namespace mw::simulate {
 
-// One pipeline rank is one device of the trace. Stream 0: computation and waits; 1: messages out;
-// from 2 on: communication by label.
+// One pipeline rank is one device of the trace. Stream 0: computation and waits; from 1 on:
+// messages with each of its peers, both ways, of which any rank has P at most; from 1 + P on:
+// communication, one a label, and behind those one more a label of an update that goes ahead of the
+// calls before.
 trace::Trace make_trace(const LoopInput& input, EventLoop& loop, const Labels& labels,
                         const std::vector<RankId>& devices);
 

@@ -51,6 +51,11 @@ def test_an_option_of_one_word_leaves_the_next_to_the_job(line):
     assert (done.returncode, done.stderr) == (0, "")
 
 
+@pytest.mark.parametrize("line", ["simulate --gpus --help", "plan --help --gpus", "schedule 1f1b --stages --help"])
+def test_help_behind_a_missing_value_is_no_finding(line):
+    assert [finding.split(":")[0] for finding in refused(line)] == ["--stages" if "--stages" in line else "--gpus"]
+
+
 def test_help_says_several_words_only_where_there_may_be():
     words = {command: [line.split()[0] for line in subprocess.run([BINARY, command, "--help"], capture_output=True, text=True)
                        .stdout.splitlines() if " TEXT ... " in line] for command in ("simulate", "what-if", "calibrate", "schedule")}

@@ -102,7 +102,7 @@ class MemoryChart {
       const x = event.clientX - canvas.getBoundingClientRect().left;
       const time = view.begin + (x - LEFT) / (this.width - LEFT) * (view.end - view.begin);
       const i = lastAt(memory.time, time);
-      if (x < LEFT || i < 0) return showTip(null);
+      if (x < LEFT || i < 0 || time > this.run.length) return showTip(null);
       showTip(event, {title: `${bytesText(memory.total[i])} at ${timeText(time)}`, facts: MEMORY
         .map((name, c) => [name, memory.by[c][i]]).filter((fact) => fact[1] > 0)
         .map(([name, bytes]) => [name, bytesText(bytes)])});
@@ -133,7 +133,7 @@ class MemoryChart {
       context.beginPath();
       let last = first;
       for (let i = first; i < memory.n && memory.time[i] <= this.view.end; ++i) last = i;
-      const until = last + 1 < memory.n ? memory.time[last + 1] : this.view.length;
+      const until = last + 1 < memory.n ? memory.time[last + 1] : this.run.length;
       const upper = (i) => y(below[i] + memory.by[c][i]);
       context.moveTo(x(memory.time[first]), y(below[first]));
       for (let i = first; i <= last; ++i) {

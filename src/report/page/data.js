@@ -96,6 +96,16 @@ function lastAt(starts, time) {
   return low - 1;
 }
 
+// The first bar of a lane that may reach beyond a time: an earlier one may end behind later ones,
+// which are waits inside it.
+function firstShown(lane, time) {
+  if (!lane.reach) {
+    lane.reach = Float64Array.from(lane.end);
+    for (let i = 1; i < lane.n; ++i) lane.reach[i] = Math.max(lane.reach[i], lane.reach[i - 1]);
+  }
+  return lastAt(lane.reach, time) + 1;
+}
+
 // A number with three digits, as the command line prints it.
 function three(x) {
   return x >= 100 ? x.toFixed(0) : x >= 10 ? x.toFixed(1) : x.toFixed(2);

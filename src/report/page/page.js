@@ -32,7 +32,7 @@ for (const run of page.runs)
     for (const share of rank.shares) if (!page.shareNames.includes(share.name)) page.shareNames.push(share.name);
 page.shareNames.sort((a, b) => (a === "idle at the end") - (b === "idle at the end"));
 const view = new View(Math.max(1, ...page.runs.map((run) => run.length)));
-const state = {run: 0, timelines: [], redraw: []};
+const state = {run: 0, rank: new Map(), timelines: [], redraw: []};  // rank: of a run, chosen
 
 const swatch = (c, line) => make("span", {class: line ? "swatch line" : "swatch", style: `background:${css(c)}`});
 const legend = (entries) => make("ul", {class: "legend"}, ...entries.map(([name, c, line]) =>
@@ -149,8 +149,12 @@ function timelines() {
 function chooser() {
   if (!many) return null;
   return make("div", {class: "bar", role: "group", "aria-label": "plan"}, ...page.runs.map((run, i) =>
-    make("button", {"aria-pressed": String(i === state.run), title: run.plan, onclick: () => { state.run = i; sections(); }},
-      `Plan ${letter(i)}`)), planCode(page.runs[state.run].plan, "soft"));
+    make("button", {"aria-pressed": String(i === state.run), title: run.plan, onclick: (event) => {
+      const section = event.currentTarget.closest("section").id;
+      state.run = i;
+      sections();
+      document.querySelectorAll(`#${section} [role=group] button`)[i].focus();  // it was made anew
+    }}, `Plan ${letter(i)}`)), planCode(page.runs[state.run].plan, "soft"));
 }
 
 function shares() {
@@ -182,6 +186,7 @@ function memory() {
   const words = make("div", {"aria-live": "polite"}), chart = new MemoryChart(curve, run, view);
   const choose = (r) => {
     chart.rank = r;
+    state.rank.set(run, r);
     chart.draw();
     const rank = run.ranks[r], peak = rank.peak;
     words.replaceChildren(make("h3", {}, `Rank ${r}${rank.stages ? `, ${rank.stages}` : ""}`),
@@ -199,7 +204,7 @@ function memory() {
       make("p", {class: "soft small"}, "Each rank at its fullest instant. Choose one to see it over time."),
       make("div", {class: "panel"}, curve)), words));
   state.redraw.push(() => { ranks.draw(); chart.draw(); });
-  choose(run.ranks.reduce((best, rank, r) => rank.peak.bytes > run.ranks[best].peak.bytes ? r : best, 0));
+  choose(state.rank.get(run) ?? run.ranks.reduce((best, rank, r) => rank.peak.bytes > run.ranks[best].peak.bytes ? r : best, 0));
   ranks.chosen = chart.rank;
 }
 

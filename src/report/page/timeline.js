@@ -174,9 +174,7 @@ class Timeline {
     const {begin, end} = this.view, scale = pixels / (end - begin), colours = palette();
     const sum = this.sum?.length === 4 * pixels ? this.sum.fill(0) : (this.sum = new Float32Array(4 * pixels));
     const paint = lane.paint ||= this.paints(lane);
-    let i = Math.max(0, lastAt(lane.start, begin));
-    while (i > 0 && lane.end[i - 1] > begin) --i;
-    for (; i < lane.n && lane.start[i] < end; ++i) {
+    for (let i = firstShown(lane, begin); i < lane.n && lane.start[i] < end; ++i) {
       const c = colours[paint[i]], r = c[0], g = c[1], b = c[2], over = paint[i] === 0;
       const left = (lane.start[i] - begin) * scale, wide = (lane.end[i] - lane.start[i]) * scale;
       const inset = wide > 3 * ratio ? Math.min(ratio, wide * 0.15) : 0;
@@ -202,7 +200,7 @@ class Timeline {
   label(context, lane, place) {
     context.textAlign = "center";
     context.textBaseline = "middle";
-    for (let i = Math.max(0, lastAt(lane.start, this.view.begin)); i < lane.n; ++i) {
+    for (let i = firstShown(lane, this.view.begin); i < lane.n; ++i) {
       if (lane.start[i] >= this.view.end) break;
       const x0 = Math.max(LEFT, this.x(lane.start[i])), x1 = Math.min(this.width, this.x(lane.end[i]));
       const kind = this.run.kinds[lane.name[i]], room = x1 - x0;
@@ -324,6 +322,10 @@ class Timeline {
     });
     canvas.addEventListener("pointerup", (event) => {
       if (this.drag && !this.drag.moved) this.choose(this.at(...place(event)));
+      this.drag = null;
+      canvas.classList.remove("dragging");
+    });
+    canvas.addEventListener("pointercancel", () => {  // a touch that scrolls the page
       this.drag = null;
       canvas.classList.remove("dragging");
     });
