@@ -75,8 +75,6 @@ class FileSystem {
   void make_directories(const std::string& path);
   // A file or a directory with all in it, links unfollowed; nothing where there is none.
   void remove_all(const std::string& path);
-
- protected:
   // "runs/x.json: does not exist, did you mean 'runs/y.json'?", or the folder that is missing.
   std::string missing_message(const std::string& path);
 };

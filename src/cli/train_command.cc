@@ -58,9 +58,9 @@ void train_job(const JobOptions& job_options, const TrainOptions& options,
     diagnostics.add(
         "--init: a run that is resumed has its own weights; leave out --init or --resume");
   train::Job job = read_job(fs, asked, diagnostics, train::JobUse::kTrain, options.run.resume);
+  train::check(fs, job, options.run, diagnostics);
   diagnostics.throw_if_any();
   if (automatic) {
-    train::require_kernels(job);
     const predict::Request step = step_for_this_machine(fs, job);
     job.plan = step.plan;
     say("plan " + short_form(job.plan));

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "base/count.h"
 #include "base/divisors.h"
 #include "base/error.h"
 #include "base/text.h"
@@ -312,9 +313,10 @@ void add_layer_findings(const PlanReading& reading, int64_t blocks,
   if (!reading.sound({"pp", "chunks", "layers"})) return;
   if (plan.layers.empty()) {
     if (blocks < plan.stages()) {
-      found.push_back(
-          fmt::format("plan: pp*chunks={}*{}={} stages for {} layers; use at most {} stages",
-                      plan.pp, plan.chunks, plan.stages(), blocks, blocks));
+      found.push_back(fmt::format(
+          "plan: pp*chunks={}*{}={} stages for {}; use at most {}, or say with layers "
+          "which have 0",
+          plan.pp, plan.chunks, plan.stages(), counted(blocks, "layer"), counted(blocks, "stage")));
     }
     return;
   }

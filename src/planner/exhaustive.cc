@@ -24,6 +24,7 @@ constexpr double kTooSlow = 1.15;
 // Plans for the front that are compiled at a time.
 constexpr size_t kBatch = 32;
 // Layouts that are looked at side by side.
+constexpr double kBeyond = 1.5;  // of the limit of estimates: what may fit for all they say
 constexpr size_t kSideBySide = 32;
 
 // For the front.
@@ -228,7 +229,12 @@ class Search {
     std::vector<Estimated> layouts;
     for (Plan& plan : plans) {
       const predict::Estimate least = coarse_.least(plan);
-      if (fits(least.peak)) layouts.push_back({std::move(plan), least.step, least.peak});
+      if (fits(least.peak)) {
+        layouts.push_back({std::move(plan), least.step, least.peak});
+      } else if (may_fit(least.peak)) {
+        for (const Pipelining& pipelining : pipelinings(plan))
+          add_beyond(under({plan, least.step, least.peak}, pipelining));
+      }
     }
     return layouts;
   }
@@ -375,6 +381,10 @@ class Search {
   bool tells_memory() const {
     return request_.base.cluster.stack.allocator == cluster::Allocator::kPlan;
   }
+  // Whether its simulation may fit though its estimate does not.
+  bool may_fit(Bytes peak) const {
+    return !tells_memory() && static_cast<double>(peak.value) <= kBeyond * limit_;
+  }
   // Whether it can be one of the best, where it takes no less than that.
   bool may_be_best(const Estimated& least) const {
     return fits(least.peak) && may_be_among_best(least);
@@ -384,12 +394,27 @@ class Search {
   // Twice as many where only its simulation tells whether a plan fits.
   size_t wanted() const { return tells_memory() ? simulated() : 2 * simulated(); }
 
+  // Whether its estimate is too full; where it may fit all the same, it is looked at in the end.
+  bool leave_beyond(const Looked& here) {
+    if (fits(here.peak)) return false;
+    if (may_fit(here.peak)) add_beyond(here);
+    return true;
+  }
+  void add_beyond(Estimated here) {
+    beyond_.push_back(std::move(here));
+    if (beyond_.size() < 4 * simulated()) return;
+    const auto most = beyond_.begin() + static_cast<std::ptrdiff_t>(2 * simulated());
+    std::nth_element(beyond_.begin(), most, beyond_.end(), less_full);
+    beyond_.erase(most, beyond_.end());
+  }
+  static bool less_full(const Estimated& a, const Estimated& b) { return a.peak < b.peak; }
+
   void take(Looked here) {
-    if (!fits(here.peak)) return;
+    if (leave_beyond(here)) return;
     if (here.dear) {
       if (!may_be_best(here)) return;
       here.peak = coarse_.memory(here.plan).peak;
-      if (!fits(here.peak)) return;
+      if (leave_beyond(here)) return;
       here.step = coarse_.step(here.plan);
     }
     front_.keep(here);
@@ -415,6 +440,19 @@ class Search {
       simulate(std::vector<Estimated>(next, end), {});
       next = end;
     }
+    simulate_beyond();
+  }
+  // Where fewer fit than may be told, those whose estimates are too full, the least full first.
+  void simulate_beyond() {
+    std::stable_sort(beyond_.begin(), beyond_.end(), less_full);
+    std::vector<Estimated> next;
+    for (Estimated& here : beyond_) {
+      if (next.size() + found_.plans.size() >= simulated()) break;
+      const auto is_same = [&](const Estimated& other) { return other.plan == here.plan; };
+      if (std::none_of(next.begin(), next.end(), is_same) && coarse_.takes_order(here.plan))
+        next.push_back(std::move(here));
+    }
+    if (!next.empty()) simulate(std::move(next), {});
   }
   void simulate(std::vector<Estimated> all, std::vector<Estimated> front) {
     for (Estimated& of_front : front) {
@@ -443,8 +481,9 @@ class Search {
   // [pp, dp, microbatches, recompute]
   std::map<std::tuple<int64_t, int64_t, int64_t, compile::Recompute>, int64_t> taken_;
   std::set<Group> given_up_;
-  std::vector<Estimated> best_;  // a heap
-  Front front_;                  // of all looked at
+  std::vector<Estimated> best_;    // a heap
+  Front front_;                    // of all looked at
+  std::vector<Estimated> beyond_;  // some of those whose estimates are too full
   Found found_;
 };
 

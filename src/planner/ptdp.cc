@@ -122,8 +122,8 @@ class Rules {
       }
       if (base_.global_batch / plan.dp % plan.pp != 0) {
         not_interleaved_ = fmt::format(
-            "it takes multiples of {} microbatches, and a replica has "
-            "{} sequences",
+            "the paper's takes multiples of {} microbatches, and a replica has {} sequences (in "
+            "rounds of another length: --planner exhaustive)",
             plan.pp, base_.global_batch / plan.dp);
         continue;
       }
@@ -157,9 +157,10 @@ class Rules {
         forced ? fmt::format("takeaway 2: {} is the least tp*pp that {} devices and a global batch "
                              "of {} leave; data parallelism for the other devices",
                              plan.tp * plan.pp, request_.gpus, base_.global_batch)
-               : fmt::format("takeaway 2: {} is the least tp*pp that fits; data parallelism for "
+               : fmt::format("takeaway 2: {} is the least tp*pp that fits{}; data parallelism for "
                              "the other devices",
-                             plan.tp * plan.pp));
+                             plan.tp * plan.pp,
+                             plan.tp * plan.pp > 1 ? " with tensor parallelism first" : ""));
     add(fmt::format("microbatches={}", plan.microbatches),
         fmt::format("takeaway 3: a microbatch of {} is the fastest that fits, given its effect on "
                     "products, bubble and memory",

@@ -54,8 +54,8 @@ TEST_CASE("why the rules of PTD-P do not interleave is what kept them from it") 
         "section 2.2: not the interleaved schedule: more chunks cost more in messages than they "
         "save in bubble");
   CHECK(schedule_rule(in_two_stages(3)) ==
-        "section 2.2: not the interleaved schedule: it takes multiples of 2 microbatches, and a "
-        "replica has 3 sequences");
+        "section 2.2: not the interleaved schedule: the paper's takes multiples of 2 microbatches, "
+        "and a replica has 3 sequences (in rounds of another length: --planner exhaustive)");
   request = in_two_stages(4);
   request.base.model.layers = 2;
   request.base.cluster.device.memory = Bytes(25'000'000);

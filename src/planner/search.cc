@@ -6,6 +6,7 @@
 #include <tuple>
 
 #include "base/clock.h"
+#include "base/count.h"
 #include "base/error.h"
 #include "base/text.h"
 #include "pipeline/schedule.h"
@@ -54,7 +55,8 @@ class LeastMemory {
       : request_(request),
         coarse_(coarse),
         workers_(coarse, thread_count(request)),
-        limit_(request.base.cluster.device.usable_memory()) {}
+        limit_(request.base.cluster.device.usable_memory()),
+        bound_(static_cast<int64_t>(static_cast<double>(limit_.value) * memory_slack(request))) {}
 
   // The plan that needs the least on so many devices, under the usual schedule or, where none fits
   // so, under any that may. Empty: no layout.
@@ -83,7 +85,7 @@ class LeastMemory {
     std::vector<Plan> plans;
     for (Plan& plan : all) {
       const Bytes bound = coarse_.least(plan).peak;  // whatever the schedule
-      if (bound > limit_) {
+      if (bound > bound_) {
         if (!least || bound < least->peak) least = Least{bound, plan};
         continue;
       }
@@ -114,8 +116,33 @@ class LeastMemory {
   const Request& request_;
   predict::Coarse& coarse_;
   Workers workers_;
-  Bytes limit_;
+  Bytes limit_, bound_;  // of memory, and of estimates
 };
+
+// What the plan needs, simulated.
+Bytes needed_by(const Request& request, const Plan& plan) {
+  predict::Request one = request.base;
+  one.options.trace = one.options.figures = false;
+  one.plan = plan;
+  return predict::predict(one, predict::compile_step(one)).needed();
+}
+
+// A plan that fits on so many devices. The one that needs the least by its estimate; where a
+// stack's own allocator makes more or less of it, any that the search finds.
+std::optional<Plan> fitting(const Request& request, int64_t devices, LeastMemory& least_memory,
+                            predict::Coarse& coarse) {
+  const double bound = static_cast<double>(request.base.cluster.device.usable_memory().value) *
+                       memory_slack(request);
+  const std::optional<Least> least = least_memory.on(devices);
+  if (!least || static_cast<double>(least->peak.value) > bound) return std::nullopt;
+  if (simulate_plans(request, {least->plan})[0]) return least->plan;
+  if (request.base.cluster.stack.allocator == cluster::Allocator::kPlan) return std::nullopt;
+  Request there = request;
+  there.gpus = devices;
+  const Found found = exhaustive(there, coarse);
+  if (found.plans.empty()) return std::nullopt;
+  return found.plans.front().plan;
+}
 
 }  // namespace
 
@@ -131,15 +158,21 @@ Needs least_devices(const Request& request, predict::Coarse& coarse) {
   if (closed) links.back().devices = 0;
   std::optional<predict::Coarse> open;
   if (closed) open.emplace(unbounded.base);
-  LeastMemory least_memory(unbounded, open ? *open : coarse);
+  predict::Coarse& coarse_there = open ? *open : coarse;
+  LeastMemory least_memory(unbounded, coarse_there);
   Needs needs;
-  if (const auto least = least_memory.on(request.gpus)) needs.least = least->peak;
-  if (links.empty()) return needs;  // nothing joins more devices than one
+  if (const auto least = least_memory.on(request.gpus)) {
+    needs.least = needed_by(unbounded, least->plan);
+    needs.here = needs.least <= limit;
+  }
+  if (request.method == Method::kPtdP && !needs.here)
+    needs.here = fitting(unbounded, request.gpus, least_memory, coarse_there).has_value();
+  if (needs.here || links.empty()) return needs;  // nothing joins more devices than one
   const auto fits = [&](int64_t devices) {
-    const auto least = least_memory.on(devices);
-    if (!least || least->peak > limit || !simulate_plans(unbounded, {least->plan})[0]) return false;
+    const std::optional<Plan> plan = fitting(unbounded, devices, least_memory, coarse_there);
+    if (!plan) return false;
     needs.devices = devices;
-    needs.plan = least->plan;
+    needs.plan = *plan;
     return true;
   };
   if (base.cluster.shares_memory()) {  // the fewer ranks, the less they need together
@@ -161,16 +194,17 @@ Needs least_devices(const Request& request, predict::Coarse& coarse) {
 [[noreturn]] static void throw_too_large(const Request& request, const Found& found,
                                          predict::Coarse& coarse) {
   const Needs needs = least_devices(request, coarse);
-  if (needs.least <= found.memory_limit && request.method == Method::kPtdP) {
+  const std::string devices = counted(request.gpus, "device");
+  if (needs.here && request.method == Method::kPtdP) {
     throw_error(
-        "{}: no plan by the rules of ptdp fits on {} devices of {}, but others do; use --planner "
+        "{}: no plan by the rules of ptdp fits on {} of {}, but others do; use --planner "
         "exhaustive",
-        request.base.model.source, request.gpus, request.base.cluster.name);
+        request.base.model.source, devices, request.base.cluster.name);
   }
   const std::string what = fmt::format(
-      "{}: does not fit on {} {} of {}: {} at least {}, {} {}", request.base.model.source,
-      request.gpus, request.gpus == 1 ? "device" : "devices", request.base.cluster.name,
-      found.shared ? "the ranks need" : "the fullest rank needs", format_bytes(needs.least.value),
+      "{}: does not fit on {} of {}: {} at least {}, {} {}", request.base.model.source, devices,
+      request.base.cluster.name, found.shared ? "the ranks need" : "the fullest rank needs",
+      format_bytes(needs.least.value),
       found.shared ? "and share" : request.base.cluster.device.name + " has",
       predict::limit_text(request.base.cluster.device));
   Diagnostics out;

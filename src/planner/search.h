@@ -18,7 +18,10 @@ inline double memory_slack(const Request& request) {
 
 // What fills the devices at the least, and how many would do.
 struct Needs {
-  Bytes least;  // of the fullest rank, or of all that share a memory, under the plan for least
+  // Of the fullest rank, or of all that share a memory, under the plan that needs the least as far
+  // as estimates tell: what its simulation needs.
+  Bytes least;
+  bool here = false;  // some plan fits on the devices that were asked for
   // The least number of devices on which some plan fits; the most, where they share a memory; 0:
   // none was found.
   int64_t devices = 0;

@@ -249,7 +249,8 @@ Coarse::Sent Coarse::sent_of(const Setting& setting) {
   const std::vector<cluster::GroupShape>& groups = places(plan).along_tp;
   const Seconds gather = cost::collective_time(base_.cluster, ir::OpKind::kAllGather,
                                                Bytes(static_cast<int64_t>(bytes)), groups)
-                             .time;
+                             .time +
+                         base_.cluster.device.attained.collective_latency;
   return {bytes / static_cast<double>(plan.tp), gather.value};
 }
 

@@ -154,8 +154,10 @@ class Simulation {
           cluster_, program_.mesh.members(devices_[static_cast<size_t>(channel.to)], axes),
           coster_.replicas_beside(axes));
       channel.gather =
-          cost::collective_time(cluster_, ir::OpKind::kAllGather, Bytes(channel.bytes), groups)
-              .time.value;
+          (cost::collective_time(cluster_, ir::OpKind::kAllGather, Bytes(channel.bytes), groups)
+               .time +
+           cluster_.device.attained.collective_latency)
+              .value;
     }
   }
   // [channel] whether every tp rank holds all of the value. A channel's slots are alike.

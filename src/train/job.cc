@@ -96,6 +96,8 @@ void read_training(JsonReader reader, Job& job) {
   job.optimizer.beta2 =
       reader.number_or("beta2", job.optimizer.beta2, {.min = 0, .max = 0.9999999});
   job.optimizer.epsilon = reader.number_or("epsilon", job.optimizer.epsilon, {.min = 0});
+  if (job.optimizer.epsilon == 0)
+    reader.fail("epsilon", "must be above 0: a weight without gradients would become 0/0");
   job.optimizer.max_norm = reader.number_or("clip", job.optimizer.max_norm, {.min = 0});
   reader.finish();
 }

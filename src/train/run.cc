@@ -13,28 +13,37 @@ namespace mw::train {
 namespace {
 
 constexpr const char* kMetrics = "metrics.jsonl";
-[[noreturn]] void throw_taken(const std::string& folder) {
-  throw_error(
+std::string taken_text(const std::string& folder) {
+  return fmt::format(
       "--run-dir: {} already holds a run; choose another folder, or resume it with --resume {} "
       "into a new one",
       folder, folder);
 }
 
-void refuse_taken(FileSystem& fs, const RunOptions& options) {
-  if (!options.run_dir) return;
+// Why a run cannot have that folder; "" if it can.
+std::string folder_finding(FileSystem& fs, const std::string& folder) {
+  if (fs.exists(folder) && !fs.is_directory(folder))
+    return fmt::format("--run-dir: {} is a file, must be a folder", folder);
   for (const char* name : {kMetrics, kCheckpoints}) {
-    if (fs.exists(join_path(*options.run_dir, name))) throw_taken(*options.run_dir);
+    if (fs.exists(join_path(folder, name))) return taken_text(folder);
   }
+  return "";
+}
+
+// "" for a step of the run.
+std::string trace_finding(int64_t traced, int64_t begun, int64_t last) {
+  if (begun < traced && traced <= last) return "";
+  return fmt::format("--trace-step: {} is none of this run's steps, {} to {}", traced, begun + 1,
+                     last);
 }
 
 // The folder that is asked for, which of runs that begin at once belongs to the one that makes the
 // checkpoints' folder in it; or the first of runs/<job>, runs/<job>-2, … that is not there.
 std::string make_folder(FileSystem& fs, const Job& job, const RunOptions& options) {
-  refuse_taken(fs, options);
   if (options.run_dir) {
     fs.make_directories(*options.run_dir);
     if (!fs.make_directory(join_path(*options.run_dir, kCheckpoints)))
-      throw_taken(*options.run_dir);
+      throw Error(taken_text(*options.run_dir));
     return *options.run_dir;
   }
   fs.make_directories("runs");
@@ -55,15 +64,17 @@ class Run {
 
   RunSummary go() {
     start();
-    if (trainer_.state().step >= last_) {
-      throw_error("--steps: {} is not beyond step {}, where the run {} stands", last_,
-                  trainer_.state().step, options_.resume.value_or(job_.name));
-    }
     begun_ = trainer_.state().step;
     traced_ = options_.trace_step.value_or(std::min(begun_ + 2, last_));
-    if (traced_ <= begun_ || traced_ > last_) {
-      throw_error("--trace-step: {} is none of this run's steps, {} to {}", traced_, begun_ + 1,
-                  last_);
+    if (begun_ >= last_) {
+      throw_error("--steps: {} is not beyond step {}, where the run {} stands", last_, begun_,
+                  options_.resume.value_or(job_.name));
+    }
+    if (const std::string finding = trace_finding(traced_, begun_, last_); !finding.empty())
+      throw Error(finding);
+    if (options_.resume) {
+      progress_(fmt::format("resumed {} at step {} under {}", *options_.resume, begun_,
+                            compile::short_form(job_.plan)));
     }
     open_folder();
     try {
@@ -86,8 +97,6 @@ class Run {
   void start() {
     if (options_.resume) {
       trainer_.resume(*options_.resume);
-      progress_(fmt::format("resumed {} at step {} under {}", *options_.resume,
-                            trainer_.state().step, compile::short_form(job_.plan)));
       return;
     }
     trainer_.initialize();
@@ -191,9 +200,23 @@ class Run {
 
 }  // namespace
 
+void check(FileSystem& fs, const Job& job, const RunOptions& options, Diagnostics& diagnostics) {
+  const auto add = [&](const std::string& finding) {
+    if (!finding.empty()) diagnostics.add("{}", finding);
+  };
+  add(kernels_finding(job));
+  if (options.run_dir) add(folder_finding(fs, *options.run_dir));
+  if (options.init && !options.resume && !fs.exists(*options.init))
+    add(fs.missing_message(*options.init));
+  if (options.trace_step)
+    add(trace_finding(*options.trace_step, 0, options.steps.value_or(job.horizon)));
+}
+
 RunSummary run(FileSystem& fs, const Job& job, const RunOptions& options,
                const Progress& progress) {
-  refuse_taken(fs, options);
+  Diagnostics diagnostics;
+  check(fs, job, options, diagnostics);
+  diagnostics.throw_if_any();
   return Run(fs, job, options, progress).go();
 }
 

@@ -34,6 +34,10 @@ struct RunSummary {
 // Called with one line of progress at a time.
 using Progress = std::function<void(const std::string& line)>;
 
+// What is wrong with a run before anything is compiled: a model without kernels, a folder that
+// holds a run, weights that are not there, a step to trace that it does not have.
+void check(FileSystem& fs, const Job& job, const RunOptions& options, Diagnostics& diagnostics);
+
 // Writes plan.json, job.json, config.json, metrics.jsonl, trace.json (of one step) and
 // checkpoint/ into the run folder. Nothing is written before the job has compiled and its programs
 // are verified. Throws Error where the run folder that is asked for holds a run, even one that

@@ -52,17 +52,17 @@ execute::ExecutorOptions executor_options(int threads, int64_t ranks,
 
 }  // namespace
 
-void require_kernels(const Job& job) {
-  if (const std::string what = job.model.only_simulated(); !what.empty()) {
-    throw_error(
-        "{}: has {}, which has no kernels yet; use meshwright simulate to predict its steps, or "
-        "train a model without",
-        job.model_file, what);
-  }
+std::string kernels_finding(const Job& job) {
+  const std::string what = job.model.only_simulated();
+  if (what.empty()) return "";
+  return fmt::format(
+      "{}: has {}, which has no kernels yet; use meshwright simulate to predict its steps, or "
+      "train a model without",
+      job.model_file, what);
 }
 
 Prepared prepare(const Job& job) {
-  require_kernels(job);
+  if (const std::string finding = kernels_finding(job); !finding.empty()) throw Error(finding);
   const models::BatchShape batch{job.global_batch / job.plan.units(), job.seq_len,
                                  job.plan.sequence_slices(), job.plan.cp > 1};
   const ir::Module model = models::build_model(job.model, batch);

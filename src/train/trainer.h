@@ -26,8 +26,8 @@ struct Prepared {
   // What is proved of executor_programs()[i].
   const pipeline::Verification& proved(size_t i) const;
 };
-// Throws Error where the job's model can only be simulated.
-void require_kernels(const Job& job);
+// Why the job's model can only be simulated; "" if it trains.
+std::string kernels_finding(const Job& job);
 // Compiles and verifies a job. Throws CheckFailure with the verifier's findings: a plan that parses
 // must compile to sound programs.
 Prepared prepare(const Job& job);

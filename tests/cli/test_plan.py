@@ -173,6 +173,28 @@ def test_where_no_plan_by_the_rules_fits_the_exhaustive_planner_is_named():
                           "use --planner exhaustive\n")
 
 
+TORCH = "plan --cluster dgx-h100 --profile h100-80gb-torch"
+
+
+def test_what_an_allocator_of_its_own_makes_of_estimates_is_simulated():
+    fuller = json.loads(done(f"{TORCH} --model gpt-3.6b --gpus 1 --global-batch 64 --seq-len 128 --json"))
+    assert (fuller["plan"]["microbatches"], fuller["plan"]["recompute"]) == (1, "none")  # whose estimate is too full
+    large = f"{TORCH} --model gpt-18b --global-batch 16 --seq-len 256 --gpus"
+    refused = run(f"{large} 1")
+    assert refused.returncode == 2 and "the least that would do is 4 devices, with dp=1,tp=2,pp=2," in refused.stderr
+    assert run(f"{large} 4").returncode == 0 and run(f"{large} 3").returncode == 2
+    assert run(f"{large} 4 --planner ptdp").stderr == ("meshwright: models/gpt-18b.json: no plan by the rules of ptdp fits on 4 "
+                                                       "devices of DGX H100, but others do; use --planner exhaustive\n")
+
+
+@pytest.mark.parametrize("planner", ["exhaustive", "ptdp"])
+def test_what_is_needed_at_the_least_is_more_than_there_is(planner):
+    refused = run("plan --model llama3-8b --cluster h200 --gpus 1 --profile h200-141gb-torch --seq-len 256 --global-batch 8 "
+                  f"--planner {planner}")
+    needs, has = re.search(r"the fullest rank needs at least (\d+) GiB, H200-SXM has (\d+) GiB", refused.stderr).groups()
+    assert refused.returncode == 2 and int(needs) > int(has) and "does not fit on 1 device of" in refused.stderr
+
+
 def test_a_mixtures_sequence_gives_each_expert_whole_rows():
     ran = run("plan --model mixtral-8x7b --cluster dgx-h100 --gpus 8 --global-batch 64 --seq-len 4095")
     assert ran.returncode == 2

@@ -141,9 +141,9 @@ CASES = {
     "kv heads": (JOB + "--model {d}/grouped.json --plan tp=3",
                  "{d}/grouped.json: num_attention_heads=4 is not divisible by tp=3; use tp=1, 2 or 4\n"
                  "{d}/grouped.json: num_key_value_heads=2 and tp=3 do not divide one another; use tp=1, 2 or 4"),
-    "stages": (JOB + "--plan pp=8,microbatches=8", "plan: pp*chunks=8*1=8 stages for 4 layers; use at most 4 stages"),
+    "stages": (JOB + "--plan pp=8,microbatches=8", "plan: pp*chunks=8*1=8 stages for 4 layers; use at most 4 stages, or say with layers which have 0"),
     "chunks": (JOB + "--plan pp=2,chunks=4,microbatches=2",
-               "plan: pp*chunks=2*4=8 stages for 4 layers; use at most 4 stages"),
+               "plan: pp*chunks=2*4=8 stages for 4 layers; use at most 4 stages, or say with layers which have 0"),
     "schedule": (JOB + "--plan pp=2,schedule=1f2b", "--plan: schedule: unknown schedule '1f2b', did you mean '1f1b'?; "
                  "known are 1f1b, gpipe, pipedream-2bw, interleaved-1f1b, {any}"),
     "drawn schedule": (JOB + "--plan pp=2,schedule=pipedream-2bw,microbatches=2", "--plan: schedule: 'pipedream-2bw' can be drawn "
@@ -258,7 +258,7 @@ CASES = {
                     "{d}/model.json: n_head=4 is not divisible by tp=3; use tp=1, 2 or 4\n"
                     "plan: global_batch=16 is not divisible by dp*microbatches=1*5=5; every microbatch needs a whole number "
                     "of sequences\n"
-                    "plan: pp*chunks=8*1=8 stages for 4 layers; use at most 4 stages\n"
+                    "plan: pp*chunks=8*1=8 stages for 4 layers; use at most 4 stages, or say with layers which have 0\n"
                     "{d}/test.txt: does not exist, did you mean 'text.txt'?"),
     "files at once": (JOB + "--model {d}/modell.json --data {d}/test.txt --plan tq=2",
                       "{d}/modell.json: does not exist, did you mean 'model.json'?\n"
@@ -283,6 +283,11 @@ CASES = {
     # runs
     "run folder taken": (JOB + "--run-dir {d}/run", "--run-dir: {d}/run already holds a run; choose another folder, or "
                          "resume it with --resume {d}/run into a new one"),
+    "all of a run": (JOB + "--run-dir {d}/run --init {d}/more.safetensor --steps 3 --trace-step 9",
+                     "--run-dir: {d}/run already holds a run; choose another folder, or resume it with --resume {d}/run into a new one\n"
+                     "{d}/more.safetensor: does not exist, did you mean 'more.safetensors'?\n"
+                     "--trace-step: 9 is none of this run's steps, 1 to 3"),
+    "run folder a file": (JOB + "--run-dir {d}/text.txt", "--run-dir: {d}/text.txt is a file, must be a folder"),
     "resumed in place": (JOB + "--resume {d}/run --run-dir {d}/run", "--run-dir: {d}/run already holds a run; choose another "
                          "folder, or resume it with --resume {d}/run into a new one"),
     "resume nothing": (JOB + "--resume {d}/rum", "{d}/rum/job.json: does not exist: there is no folder '{d}/rum'"),
