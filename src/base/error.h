@@ -57,6 +57,18 @@ class Diagnostics {
   std::vector<std::string> findings_;
 };
 
+// Runs it, and takes the Error that it throws as findings. Whether it threw none.
+template <typename F>
+bool attempt(Diagnostics& diagnostics, F&& f) {
+  try {
+    f();
+    return true;
+  } catch (const Error& error) {
+    diagnostics.absorb(error);
+    return false;
+  }
+}
+
 namespace detail {
 [[noreturn]] void check_failed(const char* file, int line, const char* condition,
                                const std::string& values);

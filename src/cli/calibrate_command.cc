@@ -1,8 +1,5 @@
 #include <algorithm>
 #include <memory>
-#include <optional>
-#include <set>
-#include <utility>
 
 #include <fmt/core.h>
 
@@ -12,6 +9,7 @@
 #include "base/in_parallel.h"
 #include "base/text.h"
 #include "calibrate/fit.h"
+#include "calibrate/fit_input.h"
 #include "calibrate/validate.h"
 #include "cli/command.h"
 #include "cli/data_folders.h"
@@ -29,269 +27,77 @@ struct CalibrateOptions {
   bool summary = false, no_left_out = false, bounded = false;
 };
 
-// What tables of collectives and of kernels say something of, and what runs of any stack do.
-const std::vector<std::string> kOfCollectives = {"collective_latency_us", "node_bus_fraction",
-                                                 "network_bus_fraction"};
-const std::vector<std::string> kOfKernels = {
-    "matrix_fraction",          "product_half_k",        "fp8_fraction",
-    "attention_fraction",       "attention_half_keys",   "attention_grad_fraction",
-    "attention_grad_half_keys", "memory_fraction",       "loss_traffic",
-    "update_traffic",           "gradient_copy_traffic", "host_op_us"};
-const std::vector<std::string> kOfRuns = {"matrix_fraction", "memory_fraction", "launch_us",
-                                          "host_op_us"};
-
-// --constants; else those that the profile marks as fitted; else, without a profile, the usual
-// ones. Without runs those of kernels among them.
-std::vector<std::string> constants_of(const CalibrateOptions& options,
-                                      const cluster::Profile& profile,
-                                      const calibrate::MeasuredKernels& measured) {
-  const std::vector<std::string>& of_table = measured.kernels.empty() ? kOfCollectives : kOfKernels;
-  std::vector<std::string> names = options.constants, known;
-  for (const cluster::ConstantInfo& info : cluster::constant_infos()) known.emplace_back(info.name);
-  if (names.empty()) {
-    const bool blank = profile.file.empty();
-    const auto is_of_table = [&](const std::string& name) {
-      return std::find(of_table.begin(), of_table.end(), name) != of_table.end();
-    };
-    if (blank) names = of_table;
-    for (const std::string& name : kOfRuns) {
-      if (blank && !options.runs.empty() && !is_of_table(name)) names.push_back(name);
-    }
-    for (const cluster::Constant& c : profile.constants) {
-      if (c.source == "fit" && (is_of_table(c.name) || !options.runs.empty()))
-        names.push_back(c.name);
-    }
-  }
-  Diagnostics diagnostics;
-  std::set<std::string> seen;
-  for (const std::string& name : names) {
-    if (std::find(known.begin(), known.end(), name) == known.end()) {
-      diagnostics.add("--constants: unknown constant '{}'{}; known are {}", name,
-                      did_you_mean(name, known), join(known, ", "));
-    } else if (!seen.insert(name).second) {
-      diagnostics.add("--constants: {} is there twice; name it once", name);
-    }
-  }
-  if (names.empty() && !profile.file.empty())
-    diagnostics.add("{}: marks no constant with source = \"fit\"; name some with --constants",
-                    profile.file);
-  if (names.size() > calibrate::kMostConstants)
-    diagnostics.add("{} constants are too many to fit; at most {}", names.size(),
-                    calibrate::kMostConstants);
-  diagnostics.throw_if_any();
-  return names;
-}
-
-// All that a fit needs, read.
-struct Input {
-  std::vector<calibrate::Run> runs;  // of all files
-  calibrate::Machines machines;
-  cluster::Profile profile;  // to begin with
-  calibrate::MeasuredKernels measured;
-  calibrate::FitOptions fit;
-};
-
-// As the profile that the row is of has it, if there is one.
-std::string software_name(const calibrate::Run& run, const calibrate::Machines& machines) {
-  if (calibrate::cluster_of(run, machines) == nullptr) return run.software;
-  const cluster::Profile* taken = calibrate::profile_of(run, machines);
-  return taken != nullptr && calibrate::is_of(run, *taken, machines) ? taken->software
-                                                                     : run.software;
-}
-
-// The software of the runs on the device, which without a profile must be one.
-std::string software_of(const Input& input, const CalibrateOptions& options,
-                        const std::string& device) {
-  if (options.runs.empty()) return "kernels";
-  std::vector<std::string> stacks;
-  for (const calibrate::Run& run : input.runs) {
-    if (run.gpu == device && std::find(stacks.begin(), stacks.end(), run.software) == stacks.end())
-      stacks.push_back(run.software);
-  }
-  if (stacks.empty()) throw_error("{}: no row is of {}", join(options.runs, ", "), device);
-  if (stacks.size() != 1) {
-    throw_error("{}: the rows of {} are of {} software stacks ({}); name one with --profile",
-                join(options.runs, ", "), device, stacks.size(), join(stacks, ", "));
-  }
-  return stacks[0];
-}
-
-// The name by which --profile takes it.
-std::string name_of(const cluster::Profile& profile) {
-  const std::string file = base_name(profile.file);
-  return file.substr(0, file.rfind(".toml"));
-}
-
-// Without --profile and --cluster: the profile of the one stack that the rows marked fit are of;
-// nullptr with a finding where they are of several, or of one that has none.
-const cluster::Profile* profile_of_rows(const Input& input, Diagnostics& diagnostics) {
-  std::set<std::pair<std::string, std::string>> stacks;  // device and software
-  for (const calibrate::Run& run : input.runs) {
-    if (run.fits()) stacks.emplace(run.gpu, software_name(run, input.machines));
-  }
-  std::vector<std::string> names, known;
-  const cluster::Profile* made = nullptr;
-  for (const auto& [device, software] : stacks) {
-    names.push_back(fmt::format("{} with {}", device, software.empty() ? "no software" : software));
-    for (const cluster::Profile& profile : input.machines.profiles) {
-      if (profile.device != device || profile.software != software) continue;
-      known.push_back(name_of(profile));
-      made = &profile;
-    }
-  }
-  if (stacks.size() == 1 && known.size() == 1) return made;
-  diagnostics.add(
-      "--profile: is missing, and {}; give a profile to begin with{}, or with --cluster a device",
-      stacks.empty() ? "no row is marked fit"
-                     : fmt::format("the rows marked fit are of {}", join(names, ", ")),
-      known.empty() ? "" : fmt::format(" ({})", join(known, ", ")));
-  return nullptr;
-}
-
-// By its name or file, also in profiles/ in the folder `beside`; or by its software, as other
-// commands take it, of the device of rows marked fit.
-cluster::Profile profile_named(FileSystem& fs, const std::string& name, const Input& input,
-                               const std::string& beside) {
-  if (const cluster::ProfileName named = cluster::parse_profile_name(name);
-      !named.version.empty()) {
-    throw_error(
-        "--profile: '{}' is a version; a profile is fitted, its versions take over what they "
-        "do not say; use {}",
-        clipped(name), named.name.empty() ? "a profile's name" : clipped(named.name));
-  }
-  std::vector<std::string> names;
-  std::vector<const cluster::Profile*> of_rows;
-  for (const cluster::Profile& profile : input.machines.profiles) {
-    if (profile.software != name) continue;
-    names.push_back(name_of(profile));
-    const auto is_of = [&](const calibrate::Run& run) {
-      return run.fits() && run.gpu == profile.device;
-    };
-    if (std::any_of(input.runs.begin(), input.runs.end(), is_of)) of_rows.push_back(&profile);
-  }
-  if (of_rows.size() == 1) return *of_rows.front();
-  if (!names.empty())
-    throw_error("--profile: '{}' is the software of {}; name one of them", name, join(names, ", "));
-  std::vector<std::string> folders = data_folders("clusters");
-  if (!beside.empty()) folders.insert(folders.begin(), beside);
-  const std::string file = cluster::find_profile(fs, name, folders);
-  return cluster::parse_profile(fs.read_file(file), file);
-}
-
-// `all_runs`: every row was read, so that what they have not is known.
-void read_profile(FileSystem& fs, const CalibrateOptions& options, bool all_runs, Input& input,
-                  Diagnostics& diagnostics) {
-  std::optional<cluster::Cluster> cluster;
-  if (!options.cluster.empty()) {
-    attempt(diagnostics, [&] {
-      cluster =
-          calibrate::take_cluster(fs, options.cluster, data_folders("clusters"), input.machines);
-    });
-  }
-  calibrate::name_devices(input.runs, input.machines);
-  if (options.profile.empty() && options.cluster.empty() && all_runs) {
-    if (const cluster::Profile* own = profile_of_rows(input, diagnostics)) input.profile = *own;
-  }
-  attempt(diagnostics, [&] {
-    if (!options.profile.empty()) {
-      input.profile =
-          profile_named(fs, options.profile, input, cluster ? parent_path(cluster->file) : "");
-    } else if (cluster && all_runs) {
-      input.profile =
-          calibrate::blank_profile(*cluster, software_of(input, options, cluster->device.name));
-      input.machines.profiles = {input.profile};
-    }
-  });
-  const std::string& device = input.profile.device;
-  if (!device.empty()) calibrate::take_profile(input.profile, input.machines);
-  if (cluster && !device.empty() && cluster->device.name != device) {
-    diagnostics.add("--cluster: {} is of {}, and {} of {}; leave out --cluster or --profile",
-                    cluster->name, cluster->device.name, input.profile.file, device);
-  }
-  const bool known =
-      std::any_of(input.machines.clusters.begin(), input.machines.clusters.end(),
-                  [&](const cluster::Cluster& c) { return c.device.name == device; });
-  if (!device.empty() && !known) {
-    diagnostics.add("{}: no cluster has its device {}; name one with --cluster", input.profile.file,
-                    device);
-  }
-}
-
-Input read_input(FileSystem& fs, const CalibrateOptions& options, const Diagnostics& words) {
-  Diagnostics diagnostics = words;
-  Input input;
-  if (options.runs.empty() && options.kernels.empty())
-    diagnostics.add("runs: are missing; give CSV files of runs, or --kernels alone");
-  if (options.runs.empty() && options.split_at > 0)
-    diagnostics.add("--split-at: divides runs, and there are none; leave it out");
-  if (options.runs.empty() && options.bounded)
-    diagnostics.add("--bounded: is of runs, and there are none; leave it out");
+// Files that were named twice are told.
+std::vector<std::string> distinct(const std::vector<std::string>& files, Diagnostics& diagnostics) {
   std::vector<std::string> seen;
-  bool all_runs = true;
-  for (const std::string& file : options.runs) {
+  for (const std::string& file : files) {
     const bool twice = std::any_of(seen.begin(), seen.end(), [&](const std::string& other) {
       return other == file || same_file(other, file);
     });
     if (twice) {
       diagnostics.add(
           "runs: {} is there twice, and its rows would count as many more; give it once", file);
-      continue;
+    } else {
+      seen.push_back(file);
     }
-    seen.push_back(file);
-    all_runs &= attempt(diagnostics, [&] {
-      for (calibrate::Run& run : calibrate::read_runs(fs, file, published_amendments(fs)))
-        input.runs.push_back(std::move(run));
-    });
   }
+  return seen;
+}
+
+calibrate::FitInput read_input(FileSystem& fs, const CalibrateOptions& options,
+                               const Diagnostics& words) {
+  Diagnostics diagnostics = words;
+  if (options.runs.empty() && options.split_at > 0)
+    diagnostics.add("--split-at: divides runs, and there are none; leave it out");
+  if (options.runs.empty() && options.bounded)
+    diagnostics.add("--bounded: is of runs, and there are none; leave it out");
+  calibrate::FitRequest asked;
+  asked.runs = distinct(options.runs, diagnostics);
+  asked.kernels = options.kernels;
+  asked.profile = options.profile;
+  asked.cluster = options.cluster;
+  asked.constants = options.constants;
+  calibrate::FitInput input;
   attempt(diagnostics, [&] {
-    input.machines = calibrate::read_machines(fs, data_folder("clusters"));
-    read_profile(fs, options, all_runs, input, diagnostics);
+    asked.cluster_folders = data_folders("clusters");
+    asked.machines = data_folder("clusters");
+    asked.amendments = published_amendments(fs);
+    input = calibrate::read_fit_input(fs, asked, diagnostics);
   });
-  if (!options.kernels.empty()) {
-    attempt(diagnostics, [&] {
-      input.measured = calibrate::parse_kernels(fs.read_file(options.kernels), options.kernels,
-                                                input.profile.device);
-    });
-  }
-  attempt(diagnostics,
-          [&] { input.fit.constants = constants_of(options, input.profile, input.measured); });
   std::vector<std::string> inputs = named_files(fs, "", options.cluster, options.profile);
   inputs.insert(inputs.end(), options.runs.begin(), options.runs.end());
   inputs.push_back(options.kernels);
   check_outputs(fs, {{"--output", options.output}}, inputs, diagnostics);
   diagnostics.throw_if_any();
-  input.fit.threads = threads_or_cores(options.threads);
-  input.fit.runs_per_source = static_cast<int>(options.runs_per_source);
-  input.fit.iterations = static_cast<int>(options.iterations);
-  input.fit.bounded = options.bounded;
   return input;
 }
 
-void print_larger(const Input& input, const CalibrateOptions& options,
+calibrate::FitOptions fit_options(const CalibrateOptions& options,
+                                  const std::vector<std::string>& constants) {
+  calibrate::FitOptions fit;
+  fit.constants = constants;
+  fit.threads = threads_or_cores(options.threads);
+  fit.runs_per_source = static_cast<int>(options.runs_per_source);
+  fit.iterations = static_cast<int>(options.iterations);
+  fit.bounded = options.bounded;
+  return fit;
+}
+
+void print_larger(const calibrate::FitInput& input, const CalibrateOptions& options,
                   const std::vector<calibrate::Run>& larger, const cluster::Profile& fitted) {
   calibrate::Machines machines = input.machines;
   calibrate::take_profile(fitted, machines);
-  fmt::print("\nmodels above {:g} billion parameters, none of them fitted on:\n{}",
-             options.split_at,
-             calibrate::to_text(calibrate::validate(larger, machines, input.fit.threads),
-                                !options.summary));
+  fmt::print(
+      "\nmodels above {:g} billion parameters, none of them fitted on:\n{}", options.split_at,
+      calibrate::to_text(calibrate::validate(larger, machines, threads_or_cores(options.threads)),
+                         !options.summary));
 }
 
 void run_calibrate(const CalibrateOptions& options, const Diagnostics& words) {
   FileSystem& fs = posix_fs();
-  const Input input = read_input(fs, options, words);
-  std::vector<const calibrate::Run*> fit_on;
-  std::vector<calibrate::Run> larger;
-  for (const calibrate::Run& run : input.runs) {
-    if (!calibrate::is_of(run, input.profile, input.machines)) continue;
-    if (options.split_at > 0 && calibrate::billion_parameters(run) > options.split_at) {
-      larger.push_back(run);
-      larger.back().use = "check";  // whatever the row says
-    } else if (run.fits()) {
-      fit_on.push_back(&run);
-    }
-  }
-  if (fit_on.empty() && input.measured.size() == 0) {
+  const calibrate::FitInput input = read_input(fs, options, words);
+  const calibrate::FitRows rows = calibrate::fit_rows(input, options.split_at);
+  if (rows.fitted.empty() && input.measured.size() == 0) {
     if (options.runs.empty()) {
       throw_error(
           "{}: no all_reduce (others are not fitted on) and no kernel is of {}; nothing to fit on",
@@ -299,26 +105,27 @@ void run_calibrate(const CalibrateOptions& options, const Diagnostics& words) {
     }
     throw_error("{}: no row is of {} with {} and marked fit{}; nothing to fit on",
                 join(options.runs, ", "), input.profile.device, input.profile.software,
-                options.split_at > 0 && !larger.empty()
+                options.split_at > 0 && !rows.larger.empty()
                     ? fmt::format(", of at most {:g} billion parameters", options.split_at)
                     : "");
   }
-  const calibrate::Fitter fitter(fit_on, input.measured, input.machines, input.profile, input.fit);
+  const calibrate::Fitter fitter(rows.fitted, input.measured, input.machines, input.profile,
+                                 fit_options(options, input.constants));
   if (options.profile.empty() && options.cluster.empty())
     fmt::print("the rows marked fit are of {}: beginning with {}\n", input.profile.name,
                input.profile.file);
   fmt::print("{}", calibrate::to_text(fitter.skipped()));
-  for (const auto& [collective, rows] : input.measured.others)
-    fmt::print("not fitted on: {} of {} in {}, whose all-reduces are\n", counted(rows, "row"),
+  for (const auto& [collective, count] : input.measured.others)
+    fmt::print("not fitted on: {} of {} in {}, whose all-reduces are\n", counted(count, "row"),
                collective, options.kernels);
   if (fitter.sources().empty())
     throw_error("{}: no row can be fitted on", join(options.runs, ", "));
-  if (const size_t rows = fitter.sources().size(), wanted = input.fit.constants.size();
-      rows <= wanted) {
+  if (const size_t given = fitter.sources().size(), wanted = input.constants.size();
+      given <= wanted) {
     throw_error(
         "--constants: {} {} cannot determine {} constants and say how sure they are; name "
         "fewer, or give more rows",
-        rows, rows == 1 ? "row" : "rows", wanted);
+        given, given == 1 ? "row" : "rows", wanted);
   }
   const calibrate::Fit fit = fitter.fit();
   std::vector<cluster::LeftOut> left_out;
@@ -326,7 +133,7 @@ void run_calibrate(const CalibrateOptions& options, const Diagnostics& words) {
   fmt::print("{}", calibrate::to_text(fit, left_out, !options.summary));
   const cluster::Profile fitted = calibrate::fitted_profile(
       input.profile, fit, left_out, {.runs = options.runs, .kernels = options.kernels});
-  if (!larger.empty()) print_larger(input, options, larger, fitted);
+  if (!rows.larger.empty()) print_larger(input, options, rows.larger, fitted);
   if (!options.output.empty()) write_output(fs, options.output, cluster::to_toml(fitted));
 }
 

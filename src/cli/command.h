@@ -29,18 +29,6 @@ CLI::Option* one_word(CLI::Option* option, const char* many = "TEXT, again for m
 inline constexpr const char* kCommas = "TEXT,TEXT...";
 inline constexpr int64_t kMostWhole32 = std::numeric_limits<int32_t>::max();
 
-// Runs it, and takes the Error that it throws as findings. Whether it threw none.
-template <typename F>
-bool attempt(Diagnostics& diagnostics, F&& f) {
-  try {
-    f();
-    return true;
-  } catch (const Error& error) {
-    diagnostics.absorb(error);
-    return false;
-  }
-}
-
 // What has to be there and is empty is a finding: "run: is missing; give a run folder". Options
 // that the parser requires hide all other findings.
 inline void require(const std::string& value, const char* name, const char* give,

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <variant>
 
 #include "base/error.h"
 #include "base/json_reader.h"
@@ -18,91 +19,49 @@ constexpr std::array<std::string_view, 9> kLacking = {
     "tensor-parallelism", "pipelines",       "divided-pipelines", "interleaved", "selective",
     "split-backward",     "split-recompute", "replicas",          "slices"};
 
-constexpr std::array<ConstantInfo, 31> kConstants = {{
-    {"matrix_fraction", 0.05, 1, "of the dense peak, by the largest matrix products"},
-    {"product_half_k", 1, 4096, "elements: a product whose k is this long reaches half"},
-    {"fp8_fraction", 0.2, 2, "of the share of the peak that half-precision products reach, by fp8"},
-    {"attention_fraction", 0.05, 1, "fused attention's share of the largest products' rate"},
-    {"attention_grad_fraction", 0.05, 2, "of what fused attention reaches, by its gradient"},
-    {"attention_half_keys", 1, 8192, "that a query sees where fused attention reaches half of it"},
-    {"attention_grad_half_keys", 1, 8192, "the same of its gradient"},
-    {"memory_fraction", 0.05, 1, "of the memory bandwidth, by kernels that read and write"},
-    {"cache_rate", 1, 10, "of kernels whose operands and results fit the cache, over memory's"},
-    {"score_traffic", 0.05, 5, "bytes of unfused attention's kernels over those counted"},
-    {"activation_traffic", 0.5, 30, "bytes of GELU's kernels over those of one that is fused"},
-    {"logits_fraction", 0.1, 1, "of what their shape says, by products with the vocabulary"},
-    {"loss_traffic", 0.2, 50, "bytes of the loss's kernels over the fewest possible"},
-    {"update_traffic", 0.05, 20, "bytes of the optimizer's kernels over the fewest possible"},
-    {"gradient_copy_traffic", 0.2, 20,
-     "bytes of the kernels that put gradients together for a collective over the fewest possible"},
-    {"reduce_bucket_MiB", 0.1, 1e4, "of gradients that one all-reduce of the step sums at most"},
-    {"overlap_slowdown", 1, 4, "time of computation beside communication, over that alone"},
-    {"launch_us", 0.1, 1000, "from the end of a kernel to the start of the next"},
-    {"host_op_us", 0.1, 1000, "the host's work to issue one op"},
-    {"host_collective_us", 0.1, 5000, "the host's work to issue a collective, beside host_op_us"},
-    {"collective_latency_us", 0.1, 5000, "of a collective, beside what its algorithm says"},
-    {"collective_member_us", 0.1, 1000,
-     "of data parallelism's all-gathers and reduce-scatters, for each member's part"},
-    {"collective_copies", 0, 20,
-     "times that data parallelism's all-gathers and reduce-scatters read or write the whole tensor "
-     "to put it together or to part it"},
-    {"collective_cards", 1, 1024, "network cards of a node that one collective uses at most"},
-    {"message_latency_us", 0.1, 5000, "of a message, beside the link's"},
-    {"message_GBps", 0.1, 1e4, "that one message reaches at most, whatever its link"},
-    {"message_network_fraction", 0.05, 1, "of a network card, by one message"},
-    {"step_overhead_us", 1, 1e6, "the host's work once a step"},
-    {"node_bus_fraction", 0.05, 1, "of a link inside a node, by collectives"},
-    {"network_bus_fraction", 0.05, 1, "of a network card, by collectives"},
-    {"network_latency_us", 0.1, 1e4, "of a message over the network, in place of its link's"},
+// What a profile says with true or false. `usual`: where it does not; the first two are written all
+// the same.
+struct Flag {
+  std::string_view key;
+  bool usual;
+  std::variant<bool Profile::*, bool Stack::*> place;
+};
+constexpr size_t kAlwaysWritten = 2;
+constexpr std::array<Flag, 21> kFlags = {{
+    {"scatter_gather", false, &Stack::scatter_gather},
+    {"fused_attention", true, &Profile::fused_attention},
+    {"blocked_softmax", false, &Profile::blocked_softmax},
+    {"gloo", false, &Stack::gloo},
+    {"global_sums", true, &Stack::global_sums},
+    {"fused_elementwise", true, &Profile::fused_elementwise},
+    {"fused_linears", false, &Profile::fused_linears},
+    {"selective_op", false, &Stack::selective_op},
+    {"keeps_gathered", false, &Profile::keeps_gathered},
+    {"f32_loss", false, &Stack::f32_loss},
+    {"f32_softmax", false, &Stack::f32_softmax},
+    {"gathered_ends", false, &Stack::gathered_ends},
+    {"whole_recompute", false, &Stack::whole_recompute},
+    {"autograd", false, &Stack::autograd},
+    {"dropout_masks", false, &Stack::dropout_masks},
+    {"narrow_saved", false, &Stack::narrow_saved},
+    {"attention_copies", false, &Stack::attention_copies},
+    {"f16_gradients", false, &Stack::f16_gradients},
+    {"gathers_late", false, &Stack::gathers_late},
+    {"copies_shards", false, &Stack::copies_shards},
+    {"torch_2_6", false, &Stack::torch_2_6},
 }};
-
-const Link* first_link(const Cluster& cluster, bool network) {
-  for (const Link& link : cluster.links) {
-    if ((link.kind == LinkKind::kNetwork) == network) return &link;
-  }
-  return nullptr;
-}
-
-// The value of an attained constant, and a second's share of its unit.
-double* attained(Attained& a, std::string_view name) {
-  if (name == "matrix_fraction") return &a.matrix_fraction;
-  if (name == "fp8_fraction") return &a.fp8_fraction;
-  if (name == "collective_copies") return &a.collective_copies;
-  if (name == "collective_cards") return &a.collective_cards;
-  if (name == "product_half_k") return &a.product_half_k;
-  if (name == "attention_fraction") return &a.attention_fraction;
-  if (name == "attention_grad_fraction") return &a.attention_grad_fraction;
-  if (name == "attention_half_keys") return &a.attention_half_keys;
-  if (name == "attention_grad_half_keys") return &a.attention_grad_half_keys;
-  if (name == "memory_fraction") return &a.memory_fraction;
-  if (name == "cache_rate") return &a.cache_rate;
-  if (name == "message_network_fraction") return &a.message_network_fraction;
-  if (name == "score_traffic") return &a.score_traffic;
-  if (name == "activation_traffic") return &a.activation_traffic;
-  if (name == "logits_fraction") return &a.logits_fraction;
-  if (name == "loss_traffic") return &a.loss_traffic;
-  if (name == "update_traffic") return &a.update_traffic;
-  if (name == "gradient_copy_traffic") return &a.gradient_copy_traffic;
-  if (name == "reduce_bucket_MiB") return &a.reduce_bucket;
-  if (name == "overlap_slowdown") return &a.overlap_slowdown;
-  return nullptr;
-}
-Seconds* attained_time(Attained& a, std::string_view name) {
-  if (name == "launch_us") return &a.launch;
-  if (name == "host_op_us") return &a.host_op;
-  if (name == "host_collective_us") return &a.host_collective;
-  if (name == "collective_latency_us") return &a.collective_latency;
-  if (name == "collective_member_us") return &a.collective_member;
-  if (name == "message_latency_us") return &a.message_latency;
-  if (name == "step_overhead_us") return &a.step_overhead;
-  return nullptr;
+// Of a Profile or a const one.
+auto& value_of(auto& profile, const Flag& flag) {
+  const auto* own = std::get_if<bool Profile::*>(&flag.place);
+  return own != nullptr ? profile.**own : profile.stack.*std::get<bool Stack::*>(flag.place);
 }
 
 void read_constants(JsonReader reader, std::vector<Constant>& constants) {
+  const std::span<const ConstantInfo> infos = constant_infos();
   for (const std::string& name : reader.keys()) {
-    const auto info = std::find_if(kConstants.begin(), kConstants.end(),
+    const auto info = std::find_if(infos.begin(), infos.end(),
                                    [&](const ConstantInfo& known) { return known.name == name; });
-    if (info == kConstants.end()) continue;
+    if (info == infos.end()) continue;
     JsonReader entry = reader.object(name);
     Constant constant;
     constant.name = name;
@@ -122,7 +81,7 @@ void read_constants(JsonReader reader, std::vector<Constant>& constants) {
     entry.finish();
     constants.push_back(std::move(constant));
   }
-  for (const ConstantInfo& info : kConstants) reader.ignore(info.name);
+  for (const ConstantInfo& info : infos) reader.ignore(info.name);
   reader.finish();
 }
 
@@ -216,39 +175,6 @@ std::string entry_text(const Constant& c) {
 
 }  // namespace
 
-std::span<const ConstantInfo> constant_infos() { return kConstants; }
-
-double constant(const Cluster& cluster, std::string_view name) {
-  Attained a = cluster.device.attained;
-  if (const double* value = attained(a, name)) return *value;
-  if (const Seconds* time = attained_time(a, name)) return time->value / kMicro;
-  if (name == "message_GBps") return a.message_bandwidth.value / kGiga;
-  const Link* link = first_link(cluster, starts_with(name, "network_"));
-  if (name == "network_latency_us") return link == nullptr ? 1 : link->latency.value / kMicro;
-  return link == nullptr ? 1 : link->bus_bandwidth.value / link->bandwidth.value;
-}
-
-void set_constant(Cluster& cluster, std::string_view name, double value) {
-  Attained& a = cluster.device.attained;
-  if (double* ratio = attained(a, name)) {
-    *ratio = value;
-  } else if (Seconds* time = attained_time(a, name)) {
-    *time = Seconds(value * kMicro);
-  } else if (name == "message_GBps") {
-    cluster.device.attained.message_bandwidth = BytesPerSecond(value * kGiga);
-  } else if (name == "network_latency_us") {
-    for (Link& link : cluster.links) {
-      if (link.kind == LinkKind::kNetwork) link.latency = Seconds(value * kMicro);
-    }
-  } else {
-    MW_CHECK(name == "node_bus_fraction" || name == "network_bus_fraction", "constant {}", name);
-    for (Link& link : cluster.links) {
-      if ((link.kind == LinkKind::kNetwork) == (name == "network_bus_fraction"))
-        link.bus_bandwidth = BytesPerSecond(link.bandwidth.value * value);
-    }
-  }
-}
-
 Profile parse_profile(std::string_view text, const std::string& file) {
   const Toml toml = parse_toml(text, file);
   Diagnostics diagnostics;
@@ -263,31 +189,11 @@ Profile parse_profile(std::string_view text, const std::string& file) {
   reader.ignore("runs_that_say");
   if (reader.has("overlap")) profile.stack.overlap = reader.strings("overlap");
   reader.ignore("overlap");
-  profile.stack.scatter_gather = reader.boolean_or("scatter_gather", false);
-  profile.stack.gloo = reader.boolean_or("gloo", false);
-  profile.stack.global_sums = reader.boolean_or("global_sums", true);
-  profile.fused_attention = reader.boolean_or("fused_attention", true);
-  profile.blocked_softmax = reader.boolean_or("blocked_softmax", false);
-  profile.fused_elementwise = reader.boolean_or("fused_elementwise", true);
-  profile.fused_linears = reader.boolean_or("fused_linears", false);
+  for (const Flag& flag : kFlags) value_of(profile, flag) = reader.boolean_or(flag.key, flag.usual);
   if (reader.has("lacks")) read_lacking(reader, profile.stack.lacking);
   reader.ignore("lacks");
-  profile.stack.selective_op = reader.boolean_or("selective_op", false);
-  profile.keeps_gathered = reader.boolean_or("keeps_gathered", false);
-  profile.stack.f32_loss = reader.boolean_or("f32_loss", false);
-  profile.stack.f32_softmax = reader.boolean_or("f32_softmax", false);
-  profile.stack.gathered_ends = reader.boolean_or("gathered_ends", false);
-  profile.stack.whole_recompute = reader.boolean_or("whole_recompute", false);
-  profile.stack.autograd = reader.boolean_or("autograd", false);
-  profile.stack.dropout_masks = reader.boolean_or("dropout_masks", false);
-  profile.stack.narrow_saved = reader.boolean_or("narrow_saved", false);
-  profile.stack.attention_copies = reader.boolean_or("attention_copies", false);
-  profile.stack.f16_gradients = reader.boolean_or("f16_gradients", false);
-  profile.stack.gathers_late = reader.boolean_or("gathers_late", false);
-  profile.stack.copies_shards = reader.boolean_or("copies_shards", false);
   profile.stack.prefetch_mb = reader.integer_or("prefetch_mb", 0, {.min = 0});
   profile.stack.allocator = choice(reader, "allocator", Allocator::kPlan, kAllocators);
-  profile.stack.torch_2_6 = reader.boolean_or("torch_2_6", false);
   profile.stack.accumulation =
       choice(reader, "accumulation", Accumulation::kProducts, kAccumulations);
   profile.stack.gathered_again = reader.number_or("gathered_again", 0, {.min = 0, .max = 1});
@@ -313,35 +219,20 @@ std::string to_toml(const Profile& profile) {
                   quoted(profile.device), quoted(profile.software), quoted(profile.source));
   if (!profile.runs_that_say.empty())
     text += fmt::format("runs_that_say = {}\n", list_text(profile.runs_that_say));
-  text += fmt::format(
-      "overlap = {}\nscatter_gather = {}\nfused_attention = {}\n"
-      "{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}{}gradient_bytes = {}\n",
-      list_text(profile.stack.overlap), profile.stack.scatter_gather, profile.fused_attention,
-      profile.blocked_softmax ? "blocked_softmax = true\n" : "",
-      profile.stack.gloo ? "gloo = true\n" : "",
-      profile.stack.global_sums ? "" : "global_sums = false\n",
-      profile.fused_elementwise ? "" : "fused_elementwise = false\n",
-      profile.fused_linears ? "fused_linears = true\n" : "", lacking_text(profile.stack.lacking),
-      profile.stack.selective_op ? "selective_op = true\n" : "",
-      profile.keeps_gathered ? "keeps_gathered = true\n" : "",
-      profile.stack.f32_loss ? "f32_loss = true\n" : "",
-      profile.stack.f32_softmax ? "f32_softmax = true\n" : "",
-      profile.stack.gathered_ends ? "gathered_ends = true\n" : "",
-      profile.stack.whole_recompute ? "whole_recompute = true\n" : "",
-      profile.stack.autograd ? "autograd = true\n" : "",
-      profile.stack.dropout_masks ? "dropout_masks = true\n" : "",
-      profile.stack.narrow_saved ? "narrow_saved = true\n" : "",
-      profile.stack.attention_copies ? "attention_copies = true\n" : "",
-      profile.stack.f16_gradients ? "f16_gradients = true\n" : "",
-      profile.stack.gathers_late ? "gathers_late = true\n" : "",
-      profile.stack.copies_shards ? "copies_shards = true\n" : "", profile.gradient_bytes);
+  text += fmt::format("overlap = {}\n", list_text(profile.stack.overlap));
+  for (size_t f = 0; f < kFlags.size(); ++f) {
+    const bool value = value_of(profile, kFlags[f]);
+    if (f < kAlwaysWritten || value != kFlags[f].usual)
+      text += fmt::format("{} = {}\n", kFlags[f].key, value);
+  }
+  text += lacking_text(profile.stack.lacking);
+  text += fmt::format("gradient_bytes = {}\n", profile.gradient_bytes);
   if (profile.bf16_gradient_bytes > 0)
     text += fmt::format("bf16_gradient_bytes = {}\n", profile.bf16_gradient_bytes);
   if (profile.stack.allocator != Allocator::kPlan) {
     text += fmt::format("allocator = {}\n",
                         quoted(kAllocators[static_cast<size_t>(profile.stack.allocator)]));
   }
-  if (profile.stack.torch_2_6) text += "torch_2_6 = true\n";
   if (profile.stack.accumulation != Accumulation::kProducts)
     text += accumulation_text(profile.stack.accumulation);
   if (profile.stack.prefetch_mb > 0)

@@ -26,27 +26,14 @@
 //   runs, mean, worst
 #pragma once
 
-#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "cluster/constants.h"
 #include "cluster/hardware.h"
 
 namespace mw::cluster {
-
-// A constant that a profile may give. All are positive.
-struct ConstantInfo {
-  std::string_view name;  // with its unit, as in host_op_us; without one it is a ratio
-  double least, most;     // beyond which it means nothing
-  std::string_view what;
-};
-std::span<const ConstantInfo> constant_infos();
-
-// REQUIRES: a name of constant_infos(). The bus fractions are those of the first link that is no
-// network, and of the first that is; setting changes all such links.
-double constant(const Cluster& cluster, std::string_view name);
-void set_constant(Cluster& cluster, std::string_view name, double value);
 
 struct Constant {
   std::string name;

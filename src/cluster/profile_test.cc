@@ -122,6 +122,28 @@ TEST_CASE("a profile replaces what a cluster file says of device and links") {
   CHECK(c.stack.precisions == std::vector<std::string>{"bf16", "fp8"});
 }
 
+TEST_CASE("a constant that is set is read back in its unit, and changes no other") {
+  const std::span<const ConstantInfo> infos = constant_infos();
+  for (const ConstantInfo& info : infos) {
+    CAPTURE(info.name);
+    const double value = std::sqrt(std::max(info.least, 1e-3) * info.most);
+    Cluster c = chips();
+    set_constant(c, info.name, value);
+    CHECK(constant(c, info.name) == mw::test::close_to(value));
+    for (const ConstantInfo& other : infos) {
+      CAPTURE(other.name);
+      if (other.name != info.name) CHECK(constant(c, other.name) == constant(chips(), other.name));
+    }
+  }
+  Cluster c = chips();
+  set_constant(c, "host_op_us", 20);
+  set_constant(c, "message_GBps", 3);
+  set_constant(c, "network_latency_us", 7);
+  CHECK(c.device.attained.host_op.value == mw::test::close_to(20e-6));
+  CHECK(c.device.attained.message_bandwidth.value == mw::test::close_to(3e9));
+  CHECK(c.links[1].latency.value == mw::test::close_to(7e-6));
+}
+
 TEST_CASE("a version replaces what its profile says") {
   const Profile profile = parse_profile(kProfile, "p.toml");
   REQUIRE(profile.versions.size() == 1);

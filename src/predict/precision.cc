@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <map>
 #include <optional>
 #include <set>
 #include <utility>
@@ -14,6 +13,7 @@
 #include "cost/attention_time.h"
 #include "cost/op_time.h"
 #include "pipeline/memory_plan.h"
+#include "predict/gathered_weights.h"
 #include "predict/kept_products.h"
 #include "predict/narrow_saved.h"
 
@@ -330,8 +330,9 @@ class Converter {
       // [NVIDIA/Megatron-LM megatron/core/tensor_parallel/cross_entropy.py].
       if (memory_.f32_softmax && dtype_ != DType::kF32)
         hold(f, at, {DType::kF32, logits.dims}, "softmax in f32");
-      const int64_t gathered =
-          memory_.gathered_ends ? gathered_ends() - gathered_at(program_.fragments[f], o) : 0;
+      const int64_t gathered = memory_.gathered_ends
+                                   ? gathered_ends(program_) - gathered_at(program_.fragments[f], o)
+                                   : 0;
       if (gathered > 0) hold(f, at, {dtype_, {gathered}}, "weights that stay gathered");
       const int64_t kept = memory_.kept_products ? kept_elements() : 0;
       if (kept > 0) hold(f, at, {dtype_, {kept}}, "products that nobody reads again");
@@ -353,91 +354,14 @@ class Converter {
       program_.names[static_cast<size_t>(list)].emplace_back(name);
   }
 
-  const Fragment* forward_with_loss() const {
-    for (const Fragment& fragment : program_.fragments) {
-      const std::vector<ir::Op>& ops = fragment.graph.ops;
-      if (fragment.kind == pipeline::ActionKind::kF &&
-          std::any_of(ops.begin(), ops.end(),
-                      [](const ir::Op& op) { return op.kind == ir::OpKind::kCrossEntropyLoss; }))
-        return &fragment;
-    }
-    return nullptr;
-  }
-
   // Elements of the products that the forward pass with the loss keeps beside its outputs.
   int64_t kept_elements() const {
-    const Fragment* forward = forward_with_loss();
+    const Fragment* forward = forward_with_loss(program_);
     if (forward == nullptr) return 0;
     int64_t sum = 0;
     for (const OpId op : kept_products(*forward))
       sum += forward->graph.type(forward->graph.op(op).results[0]).elements();
     return sum;
-  }
-
-  // Elements of weights that a graph gathers, by layer; one of both ends once, in the first.
-  static std::map<LayerId, int64_t> gathers(const Fragment& fragment) {
-    const ir::Graph& graph = fragment.graph;
-    std::map<LayerId, int64_t> elements;
-    std::set<ValueId> seen;
-    for (const ir::Op& op : graph.ops) {
-      if (gathers_weight(fragment, op) && op.layer.valid() && seen.insert(op.operands[0]).second)
-        elements[op.layer] += graph.type(op.results[0]).elements();
-    }
-    return elements;
-  }
-  static bool gathers_weight(const Fragment& fragment, const ir::Op& op) {
-    if (op.kind != ir::OpKind::kAllGather) return false;
-    return std::any_of(
-        fragment.inputs.begin(), fragment.inputs.end(), [&](const pipeline::Port& port) {
-          return port.kind == pipeline::PortKind::kState && port.value == op.operands[0];
-        });
-  }
-
-  // Elements that the forward pass with the loss gathers of the first layer and the last, which are
-  // no blocks, and of the last block.
-  int64_t gathered_ends() const {
-    const Fragment* forward = forward_with_loss();
-    if (forward == nullptr) return 0;
-    const std::map<LayerId, int64_t> elements = gathers(*forward);
-    int64_t sum = 0;
-    for (const auto& [layer, count] : elements) {
-      const int64_t last = elements.rbegin()->first.value;
-      const bool last_block = layer.value > 0 && layer.value + 1 == last;
-      if (layer.value == 0 || layer.value == last || last_block) sum += count;
-    }
-    return sum;
-  }
-
-  // Of those, what the backward pass has gathered itself when it comes to op `o`.
-  static int64_t gathered_at(const Fragment& fragment, size_t o) {
-    const ir::Graph& graph = fragment.graph;
-    std::set<ValueId> read;
-    for (size_t later = o; later < graph.ops.size(); ++later)
-      read.insert(graph.ops[later].operands.begin(), graph.ops[later].operands.end());
-    int64_t sum = 0;
-    for (size_t earlier = 0; earlier < o; ++earlier) {
-      const ir::Op& op = graph.ops[earlier];
-      if (gathers_weight(fragment, op) && read.count(op.results[0]) > 0)
-        sum += graph.type(op.results[0]).elements();
-    }
-    return sum;
-  }
-
-  // Elements of the two buffers, one behind the other, into which a rank's forward passes gather
-  // two layers, where they are largest.
-  int64_t gather_buffers(const RankProgram& rank) const {
-    int64_t most = 0;
-    for (const Command& command : rank.commands) {
-      if (command.kind != Command::Kind::kCall) continue;
-      const Fragment& fragment = program_.fragments[command.fragment.index()];
-      if (fragment.kind != pipeline::ActionKind::kF) continue;
-      int64_t before = 0;
-      for (const auto& [layer, count] : gathers(fragment)) {
-        most = std::max(most, before + count);
-        before = count;
-      }
-    }
-    return most;
   }
 
   // Channels by whose slots a rank's calls write or read, and in which type.
@@ -523,26 +447,30 @@ class Converter {
     layout.global_type = port->global_type;
   }
 
+  static constexpr int64_t kF32 = 4;  // bytes of an element in the program
+
   // States one behind the other, and the master copy: as many bytes as one of the two moments.
   void place_states(RankProgram& rank) const {
     int64_t end = 0;
     const int64_t optimizer = moment_bytes(program_, rank);
     for (Buffer& buffer : rank.buffers) {
       if (is_narrow(buffer.category) && buffer.storage.kind == Storage::Kind::kView) {
-        buffer.storage.offset = buffer.storage.offset / 4 * dtype_size(dtype_);
+        buffer.storage.offset = buffer.storage.offset / kF32 * dtype_size(dtype_);
         if (buffer.storage.part->stride > 0)
-          buffer.storage.part.edit().stride = buffer.storage.part->stride / 4 * dtype_size(dtype_);
+          buffer.storage.part.edit().stride =
+              buffer.storage.part->stride / kF32 * dtype_size(dtype_);
       }
       if (buffer.storage.kind != Storage::Kind::kState) continue;
       buffer.storage.offset = end;
       end += aligned(buffer.bytes().value);
     }
     if (optimizer > 0 && dtype_ != DType::kF32) {
-      add_state(rank, "master weights", {DType::kF32, {optimizer / 2 / 4}}, Category::kOptimizer,
+      add_state(rank, "master weights", {DType::kF32, {optimizer / 2 / kF32}}, Category::kOptimizer,
                 end);
       end += aligned(optimizer / 2);
     }
-    if (const int64_t buffers = memory_.gathered_ends ? gather_buffers(rank) : 0; buffers > 0) {
+    if (const int64_t buffers = memory_.gathered_ends ? gather_buffers(program_, rank) : 0;
+        buffers > 0) {
       add_state(rank, "buffers of weight gathers", {dtype_, {buffers}}, Category::kWorkspace, end);
       end += aligned(rank.buffers.back().bytes().value);
     }
