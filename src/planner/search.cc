@@ -163,10 +163,10 @@ Needs least_devices(const Request& request, predict::Coarse& coarse) {
   Needs needs;
   if (const auto least = least_memory.on(request.gpus)) {
     needs.least = needed_by(unbounded, least->plan);
-    needs.here = needs.least <= limit;
+    if (needs.least <= limit) needs.here = least->plan;
   }
   if (request.method == Method::kPtdP && !needs.here)
-    needs.here = fitting(unbounded, request.gpus, least_memory, coarse_there).has_value();
+    needs.here = fitting(unbounded, request.gpus, least_memory, coarse_there);
   if (needs.here || links.empty()) return needs;  // nothing joins more devices than one
   const auto fits = [&](int64_t devices) {
     const std::optional<Plan> plan = fitting(unbounded, devices, least_memory, coarse_there);
@@ -192,8 +192,7 @@ Needs least_devices(const Request& request, predict::Coarse& coarse) {
 
 // Throws what is wrong: the model does not fit, or only by the rules.
 [[noreturn]] static void throw_too_large(const Request& request, const Found& found,
-                                         predict::Coarse& coarse) {
-  const Needs needs = least_devices(request, coarse);
+                                         const Needs& needs) {
   const std::string devices = counted(request.gpus, "device");
   if (needs.here && request.method == Method::kPtdP) {
     throw_error(
@@ -245,7 +244,11 @@ Found search(const Request& request) {
         "microbatches",
         request.gpus, to_string(request.only));
   }
-  if (found.plans.empty()) throw_too_large(request, found, coarse);
+  if (found.plans.empty()) {
+    const Needs needs = least_devices(request, coarse);
+    if (!needs.here || request.method == Method::kPtdP) throw_too_large(request, found, needs);
+    add_fitting(simulate_plans(request, {*needs.here}), found);  // its estimate was too full
+  }
   found.search = steady_clock().now() - begin;
   return found;
 }

@@ -1,6 +1,8 @@
 // The planners. Private to room planner.
 #pragma once
 
+#include <optional>
+
 #include "planner/planner.h"
 #include "predict/coarse.h"
 
@@ -21,7 +23,7 @@ struct Needs {
   // Of the fullest rank, or of all that share a memory, under the plan that needs the least as far
   // as estimates tell: what its simulation needs.
   Bytes least;
-  bool here = false;  // some plan fits on the devices that were asked for
+  std::optional<compile::Plan> here;  // one that fits on the devices that were asked for
   // The least number of devices on which some plan fits; the most, where they share a memory; 0:
   // none was found.
   int64_t devices = 0;

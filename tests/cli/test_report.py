@@ -183,6 +183,36 @@ def test_wheel_drag_buttons_and_keys_move_the_view(page):
 
 
 @in_browser
+def test_a_bar_with_waits_inside_is_drawn_behind_them(tmp_path):
+    plan = "tp=4,pp=4,microbatches=16,sp,zero=1,recompute=selective"
+    done = simulate("--model", "gpt-7.5b", "--cluster", "selene", "--gpus", 64, "--global-batch", 512, "--plan", plan, "--advice", "none",
+                    "--report", tmp_path / "r.html")
+    assert done.returncode == 0, done.stderr
+    with browser.Browser(tmp_path / "profile") as opened:
+        opened.open(tmp_path / "r.html")
+        # [rank, begin, end] of what is left of a bar behind the last of several that lie in it.
+        ends = opened.run("""meshwright.timelines[0].run.ranks.flatMap((rank, r) => {
+          const lane = rank.lanes[0], all = [...Array(lane.n).keys()];
+          return all.flatMap((i) => {
+            const inner = all.filter((k) => k !== i && lane.start[k] >= lane.start[i] && lane.end[k] < lane.end[i]);
+            return inner.length > 1 ? [[r, i, Math.max(...inner.map((k) => lane.end[k])), lane.end[i]]] : [];
+          });
+        })""")
+        assert ends
+        for rank, bar, begin, end in ends:
+            opened.run(f"meshwright.view.set({begin + (end - begin) / 4}, {end - (end - begin) / 4})")
+            opened.frame()
+            drawn, colour = opened.run(f"""(() => {{
+              const timeline = meshwright.timelines[0], box = timeline.box({{rank: {rank}, lane: 0, index: {bar}}});
+              const at = [Math.round(timeline.width / 2), Math.round(box.top + 3)];
+              return [[...timeline.canvas.getContext('2d').getImageData(...at, 1, 1).data].slice(0, 3),
+                      timeline.fill(timeline.run.ranks[{rank}].lanes[0], {bar})];
+            }})()""")
+            assert max(abs(a - b) for a, b in zip(drawn, colour)) < 12, (rank, bar, drawn, colour)
+        assert opened.troubles() == []
+
+
+@in_browser
 def test_the_memory_curve_has_the_peak_that_the_numbers_name(made, page):
     for run in (0, 1):
         for rank in page.run(f"meshwright.page.runs[{run}].ranks.map((rank) => ({{peak: rank.peak, most: Math.max(...rank.memory.total), "
@@ -219,6 +249,16 @@ def test_all_plans_are_compared(made, page):
     page.run("[...document.querySelectorAll('#memory button')].find((b) => b.innerText === 'Plan B').click()")
     assert page.run("meshwright.page.runs[1].ranks.length") == 4
     assert "Rank" in page.run("document.querySelector('#memory h3').innerText")
+    # The button, made anew, has the focus; a chosen rank stays chosen in other colours.
+    assert page.run("[document.activeElement.innerText, document.activeElement.closest('section').id]") == ["Plan B", "memory"]
+    page.run("document.getElementById('memory-ranks').focus()")
+    first = page.run("document.querySelector('#memory h3').innerText")
+    page.key("ArrowLeft" if first.startswith("Rank 3") else "ArrowRight")
+    chosen = page.run("document.querySelector('#memory h3').innerText")
+    page.run("document.getElementById('theme').click()")
+    assert page.run("document.querySelector('#memory h3').innerText") == chosen != first
+    page.run("document.getElementById('theme').click()")
+    page.run("[...document.querySelectorAll('#memory button')].find((b) => b.innerText === 'Plan A').click()")
 
 
 @in_browser
