@@ -1,6 +1,7 @@
 #include "compile/plan.h"
 
 #include <algorithm>
+#include <array>
 #include <numeric>
 
 #include "base/count.h"
@@ -349,6 +350,42 @@ std::vector<std::string> plan_findings(const PlanReading& reading, int64_t block
 std::vector<std::string> plan_findings(const Plan& plan, int64_t blocks, const ModelShape& shape) {
   return plan_findings(PlanReading{.plan = plan, .unsound = {}, .findings = {}, .step = {}}, blocks,
                        shape);
+}
+
+namespace {
+
+constexpr std::array<PlanKey, 23> kPlanKeys = {{{"dp", PlanKey::Value::kCount},
+                                                {"tp", PlanKey::Value::kCount},
+                                                {"pp", PlanKey::Value::kCount},
+                                                {"cp", PlanKey::Value::kCount},
+                                                {"ep", PlanKey::Value::kCount},
+                                                {"order", PlanKey::Value::kList},
+                                                {"sp", PlanKey::Value::kSwitch},
+                                                {"regather", PlanKey::Value::kSwitch},
+                                                {"schedule", PlanKey::Value::kOther},
+                                                {"chunks", PlanKey::Value::kCount},
+                                                {"microbatches", PlanKey::Value::kCount},
+                                                {"zero", PlanKey::Value::kOther},
+                                                {"recompute", PlanKey::Value::kOther},
+                                                {"grad_reduce", PlanKey::Value::kOther},
+                                                {"bucket_mb", PlanKey::Value::kOther},
+                                                {"prefetch_mb", PlanKey::Value::kOther},
+                                                {"layers", PlanKey::Value::kList},
+                                                {"group", PlanKey::Value::kCount},
+                                                {"pairs", PlanKey::Value::kCount},
+                                                {"slices", PlanKey::Value::kCount},
+                                                {"memory_limit", PlanKey::Value::kOther},
+                                                {"costs", PlanKey::Value::kList},
+                                                {"post_validation", PlanKey::Value::kSwitch}}};
+
+}  // namespace
+
+std::span<const PlanKey> plan_keys() { return kPlanKeys; }
+
+const PlanKey* find_plan_key(std::string_view name) {
+  const auto found = std::find_if(kPlanKeys.begin(), kPlanKeys.end(),
+                                  [&](const PlanKey& key) { return key.name == name; });
+  return found == kPlanKeys.end() ? nullptr : &*found;
 }
 
 std::string run_finding(const Plan& plan, const std::string& where) {

@@ -10,6 +10,7 @@
 #include <memory>
 #include <optional>
 #include <set>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -146,6 +147,16 @@ PlanReading read_plan_option(FileSystem& fs, const std::string& text, const std:
 
 // What keeps a sound plan from being run, "" if nothing does: a schedule that is only simulated.
 std::string run_finding(const Plan& plan, const std::string& where = "--plan");
+
+// The keys of a plan, short form and JSON, besides what JSON alone has of a schedule from a file
+// and of the step that it is for.
+struct PlanKey {
+  enum class Value : uint8_t { kCount, kSwitch, kList, kOther };
+  std::string_view name;
+  Value value;  // kCount: a whole number from 1 on
+};
+std::span<const PlanKey> plan_keys();
+const PlanKey* find_plan_key(std::string_view name);  // nullptr: there is none
 
 // From the short form, or from JSON text if it starts with '{'. `where` names the source in
 // messages. Throws Error with all findings: unknown keys (did you mean), values that are no

@@ -47,6 +47,29 @@ TEST_CASE("a plan reads the same from its short form and from JSON, and prints a
   }
 }
 
+TEST_CASE("a plan's keys are those that are read and written") {
+  for (const PlanKey& key : plan_keys()) {
+    CAPTURE(key.name);
+    CHECK(find_plan_key(key.name) == &key);
+    // Without a value it stands at its usual one; an unknown key would be told.
+    CHECK(read_plan(fmt::format("{{\"{}\": null}}", key.name)).findings.empty());
+    if (key.value == PlanKey::Value::kCount)
+      CHECK(mw::test::thrown_by([&] {
+              parse_plan(fmt::format("{}=0", key.name));
+            }).starts_with(fmt::format("--plan: {}: must be", key.name)));
+  }
+  CHECK(find_plan_key("actions") == nullptr);
+  const Plan full = parse_plan(
+      "dp=4,tp=2,pp=2,cp=2,ep=2,order=tp-cp-dp-pp,sp,regather,schedule=interleaved-zb,chunks=2,"
+      "microbatches=4,zero=1,recompute=selective,grad_reduce=step,bucket_mb=1,prefetch_mb=2,"
+      "layers=1:1:1:1,group=2,post_validation");
+  const Json json = to_json(full);
+  for (const auto& [name, value] : json.as_object("plan")) {
+    CAPTURE(name);
+    CHECK(find_plan_key(name) != nullptr);
+  }
+}
+
 TEST_CASE("what a plan leaves out has its usual value") {
   CHECK(parse_plan("") == Plan());
   CHECK(parse_plan(" dp = 2 , sp , tp=2 ") == parse_plan("dp=2,tp=2,sp=true"));

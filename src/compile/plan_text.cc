@@ -420,8 +420,9 @@ Json short_to_json(const std::string& text, const std::string& where, Diagnostic
       continue;
     }
     const std::string value(trim(item.substr(equals + 1)));
-    const bool is_switch = key == "sp" || key == "regather" || key == "post_validation";
-    if (key == "layers" || key == "order" || key == "costs") {
+    const PlanKey* known = find_plan_key(key);
+    const bool is_switch = known != nullptr && known->value == PlanKey::Value::kSwitch;
+    if (known != nullptr && known->value == PlanKey::Value::kList) {
       json[key] = short_list(key, value);
     } else if (const auto number = parse_int64(value)) {
       json[key] = is_switch && (*number == 0 || *number == 1) ? Json(*number == 1) : Json(*number);

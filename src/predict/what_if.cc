@@ -18,29 +18,6 @@ namespace {
 
 const std::vector<std::string> kFactors = {"link_bandwidth",   "link_latency", "matrix_peak",
                                            "memory_bandwidth", "memory_size",  "host_time"};
-const std::vector<std::string> kPlanKeys = {"dp",
-                                            "tp",
-                                            "pp",
-                                            "cp",
-                                            "ep",
-                                            "order",
-                                            "sp",
-                                            "regather",
-                                            "schedule",
-                                            "chunks",
-                                            "microbatches",
-                                            "zero",
-                                            "recompute",
-                                            "grad_reduce",
-                                            "bucket_mb",
-                                            "prefetch_mb",
-                                            "layers",
-                                            "group",
-                                            "pairs",
-                                            "slices",
-                                            "memory_limit",
-                                            "costs",
-                                            "post_validation"};
 const std::vector<std::string> kSizes = {"global_batch", "seq_len"};
 constexpr const char* kPrecision = "precision";
 constexpr const char* kDevices = "gpus";
@@ -56,7 +33,7 @@ std::vector<std::string> known_keys(const cluster::Cluster& cluster) {
     all.push_back("link_bandwidth." + link.name);
     all.push_back("link_latency." + link.name);
   }
-  all.insert(all.end(), kPlanKeys.begin(), kPlanKeys.end());
+  for (const compile::PlanKey& key : compile::plan_keys()) all.emplace_back(key.name);
   all.insert(all.end(), kSizes.begin(), kSizes.end());
   all.emplace_back(kPrecision);
   all.emplace_back(kDevices);
@@ -150,7 +127,7 @@ const pipeline::ScheduleKind& kind_under(const compile::Plan& plan,
 compile::Plan with_keys(const compile::Plan& plan, const Settings& settings) {
   std::map<std::string, std::string> given;
   for (const auto& [key, value] : settings) {
-    if (is_in(kPlanKeys, key)) given[key] = value;
+    if (compile::find_plan_key(key) != nullptr) given[key] = value;
   }
   if (given.empty()) return plan;
   compile::Plan named = plan;
@@ -197,11 +174,9 @@ int64_t count_of(const std::string& key, const std::string& value) {
   return *number;
 }
 
-// A value of a key of the plan that no plan could have.
+// A value of a key of the plan that no plan could have. REQUIRES: it is one.
 void check_plan_value(const std::string& key, const std::string& value) {
-  static const std::vector<std::string> kCounts = {
-      "dp", "tp", "pp", "cp", "ep", "chunks", "microbatches", "group", "pairs", "slices"};
-  if (is_in(kCounts, key)) {
+  if (compile::find_plan_key(key)->value == compile::PlanKey::Value::kCount) {
     count_of(key, value);
   } else if (key == "schedule") {
     if (ends_with(to_lower(value), ".csv")) {
@@ -248,7 +223,7 @@ size_t combinations(const std::vector<Variation>& variations) {
 
 // One value of one key, by itself.
 void check_value(const Request& request, const std::string& key, const std::string& value) {
-  if (is_in(kPlanKeys, key)) {
+  if (compile::find_plan_key(key) != nullptr) {
     check_plan_value(key, value);
   } else if (key == kDevices) {
     count_of(key, value);
@@ -305,7 +280,7 @@ Variation parse_variation(const std::string& text) {
 Request changed(Request request, const Settings& settings, int64_t devices) {
   const auto sets = [&](const char* name) { return !is_unset(settings, name); };
   for (const auto& [key, value] : settings) {
-    if (is_in(kPlanKeys, key)) continue;
+    if (compile::find_plan_key(key) != nullptr) continue;
     if (key == kPrecision) {
       vary_precision(request, value);
     } else if (key == kDevices) {

@@ -318,7 +318,7 @@ def test_errors_name_the_file_and_what_would_be_right(tmp_path):
     done = call("calibrate", good, good, "--cluster", "tpu-v4")
     assert done.returncode == 2
     assert done.stderr == (f"meshwright: runs: {good} is there twice, and its rows would count as many more; give it once\n"
-                           f"{good}, {good}: no row is of TPU v4 chip\n")
+                           f"{good}: no row is of TPU v4 chip\n")
     done = call("calibrate", good, "--profile", "a100-80gb-megatron", "--constants", "launch_us", "--split-at", 0.001)
     assert done.returncode == 2
     assert "with megatron and marked fit, of at most 0.001 billion parameters; nothing to fit on" in done.stderr
