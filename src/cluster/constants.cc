@@ -151,8 +151,7 @@ constexpr std::array<Entry, 31> kEntries = {{
       .least = 0,
       .most = 20,
       .what = "times that data parallelism's all-gathers and reduce-scatters read or write the "
-              "whole tensor "
-              "to put it together or to part it"},
+              "whole tensor to put it together or to part it"},
      &Attained::collective_copies},
     {{.name = "collective_cards",
       .least = 1,
