@@ -119,6 +119,13 @@ class LeastMemory {
   Bytes limit_, bound_;  // of memory, and of estimates
 };
 
+// Whether a plan may fit that is estimated to need so much.
+bool may_fit(const Request& request, Bytes estimate) {
+  return static_cast<double>(estimate.value) <=
+         static_cast<double>(request.base.cluster.device.usable_memory().value) *
+             memory_slack(request);
+}
+
 // What the plan needs, simulated.
 Bytes needed_by(const Request& request, const Plan& plan) {
   predict::Request one = request.base;
@@ -131,10 +138,8 @@ Bytes needed_by(const Request& request, const Plan& plan) {
 // stack's own allocator makes more or less of it, any that the search finds.
 std::optional<Plan> fitting(const Request& request, int64_t devices, LeastMemory& least_memory,
                             predict::Coarse& coarse) {
-  const double bound = static_cast<double>(request.base.cluster.device.usable_memory().value) *
-                       memory_slack(request);
   const std::optional<Least> least = least_memory.on(devices);
-  if (!least || static_cast<double>(least->peak.value) > bound) return std::nullopt;
+  if (!least || !may_fit(request, least->peak)) return std::nullopt;
   if (simulate_plans(request, {least->plan})[0]) return least->plan;
   if (request.base.cluster.stack.allocator == cluster::Allocator::kPlan) return std::nullopt;
   Request there = request;
@@ -162,8 +167,9 @@ Needs least_devices(const Request& request, predict::Coarse& coarse) {
   LeastMemory least_memory(unbounded, coarse_there);
   Needs needs;
   if (const auto least = least_memory.on(request.gpus)) {
-    needs.least = needed_by(unbounded, least->plan);
-    if (needs.least <= limit) needs.here = least->plan;
+    const bool near = may_fit(request, least->peak);
+    needs.least = near ? needed_by(unbounded, least->plan) : least->peak;
+    if (near && needs.least <= limit) needs.here = least->plan;
   }
   if (request.method == Method::kPtdP && !needs.here)
     needs.here = fitting(unbounded, request.gpus, least_memory, coarse_there);

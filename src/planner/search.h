@@ -21,7 +21,7 @@ inline double memory_slack(const Request& request) {
 // What fills the devices at the least, and how many would do.
 struct Needs {
   // Of the fullest rank, or of all that share a memory, under the plan that needs the least as far
-  // as estimates tell: what its simulation needs.
+  // as estimates tell: simulated, where it is near what there is.
   Bytes least;
   std::optional<compile::Plan> here;  // one that fits on the devices that were asked for
   // The least number of devices on which some plan fits; the most, where they share a memory; 0:
