@@ -48,6 +48,13 @@ std::optional<Plan> divided(const Request& request, const Layout& layout) {
   return most;
 }
 
+// Whether a plan may fit that is estimated to need so much.
+bool may_fit(const Request& request, Bytes estimate) {
+  return static_cast<double>(estimate.value) <=
+         static_cast<double>(request.base.cluster.device.usable_memory().value) *
+             memory_slack(request);
+}
+
 // Looks for it on several threads.
 class LeastMemory {
  public:
@@ -55,8 +62,7 @@ class LeastMemory {
       : request_(request),
         coarse_(coarse),
         workers_(coarse, thread_count(request)),
-        limit_(request.base.cluster.device.usable_memory()),
-        bound_(static_cast<int64_t>(static_cast<double>(limit_.value) * memory_slack(request))) {}
+        limit_(request.base.cluster.device.usable_memory()) {}
 
   // The plan that needs the least on so many devices, under the usual schedule or, where none fits
   // so, under any that may. Empty: no layout.
@@ -85,7 +91,7 @@ class LeastMemory {
     std::vector<Plan> plans;
     for (Plan& plan : all) {
       const Bytes bound = coarse_.least(plan).peak;  // whatever the schedule
-      if (bound > bound_) {
+      if (!may_fit(request_, bound)) {
         if (!least || bound < least->peak) least = Least{bound, plan};
         continue;
       }
@@ -116,15 +122,8 @@ class LeastMemory {
   const Request& request_;
   predict::Coarse& coarse_;
   Workers workers_;
-  Bytes limit_, bound_;  // of memory, and of estimates
+  Bytes limit_;
 };
-
-// Whether a plan may fit that is estimated to need so much.
-bool may_fit(const Request& request, Bytes estimate) {
-  return static_cast<double>(estimate.value) <=
-         static_cast<double>(request.base.cluster.device.usable_memory().value) *
-             memory_slack(request);
-}
 
 // What the plan needs, simulated.
 Bytes needed_by(const Request& request, const Plan& plan) {
