@@ -240,46 +240,47 @@ void check_options(const ScheduleOptions& options, Diagnostics& out) {
     out.add("--from: stages, microbatches and chunks are those of the file; leave the options out");
 }
 
-// The request less what one of the kinds has an option for.
-ScheduleRequest without_options_of(ScheduleRequest request, const std::vector<std::string>& kinds) {
+// Whether the schedule of a file takes the option: when its stages' replicas are summed.
+bool file_takes(const pipeline::RequestOption& option,
+                const std::vector<pipeline::Schedule>& of_file) {
+  return option.has == &pipeline::KindOptions::sync && !of_file.empty() &&
+         of_file.front().placement.replicas() > 1;
+}
+
+// What each of the kinds is asked for: what it has options for. What neither they nor the file have
+// is the first one's to refuse.
+std::vector<ScheduleRequest> requests_of(const ScheduleRequest& request,
+                                         const std::vector<std::string>& kinds,
+                                         const std::vector<pipeline::Schedule>& of_file) {
+  std::vector<ScheduleRequest> requests;
   for (const std::string& kind : kinds) {
     ScheduleRequest own = request;
     own.kind = kind;
-    own = pipeline::own_options(own);
-    if (own.chunks != 0) request.chunks = 0;
-    if (own.group != 0) request.group = 0;
-    if (own.slices != 0) request.slices = 0;
-    if (own.pairs != 0) request.pairs = 0;
-    if (own.memory_limit != 0) request.memory_limit = 0;
-    if (own.exact) request.exact = false;
-    if (own.sync != pipeline::GradientSync::kEnd) request.sync = pipeline::GradientSync::kEnd;
+    requests.push_back(pipeline::own_options(own));
   }
-  return request;
-}
-ScheduleRequest with_options_of(ScheduleRequest request, const ScheduleRequest& more) {
-  if (more.chunks != 0) request.chunks = more.chunks;
-  if (more.group != 0) request.group = more.group;
-  if (more.slices != 0) request.slices = more.slices;
-  if (more.pairs != 0) request.pairs = more.pairs;
-  if (more.memory_limit != 0) request.memory_limit = more.memory_limit;
-  if (more.exact) request.exact = true;
-  if (more.sync != pipeline::GradientSync::kEnd) request.sync = more.sync;
-  return request;
+  const auto none = [&](auto given) {
+    return std::none_of(requests.begin(), requests.end(), given);
+  };
+  for (const pipeline::RequestOption& option : pipeline::request_options()) {
+    if (none(option.given) && !file_takes(option, of_file)) option.copy(requests.front(), request);
+  }
+  if (none([](const ScheduleRequest& own) { return own.chunks != 0; }))
+    requests.front().chunks = request.chunks;
+  return requests;
 }
 
-void refuse_beside_file(const ScheduleRequest& given, Diagnostics& out) {
-  const auto refuse = [&](bool is_given, const char* option) {
-    if (is_given) out.add("{}: the order is that of the file; leave it out", option);
-  };
-  refuse(given.group != 0, "--group");
-  refuse(given.slices != 0, "--slices");
-  refuse(given.pairs != 0, "--pairs");
-  refuse(given.memory_limit != 0, "--memory-limit");
-  refuse(given.exact, "--exact");
-  if (given.sync != pipeline::GradientSync::kEnd) {
-    out.add(
-        "--sync: the file has no gradient synchronisation to choose, as every stage is on one "
-        "rank; leave it out");
+// Options of kinds where there is the file alone.
+void refuse_beside_file(const ScheduleRequest& given,
+                        const std::vector<pipeline::Schedule>& of_file, Diagnostics& out) {
+  for (const pipeline::RequestOption& option : pipeline::request_options()) {
+    if (!option.given(given) || file_takes(option, of_file)) continue;
+    std::string name = option.key;
+    std::replace(name.begin(), name.end(), '_', '-');
+    out.add("--{}: {}; leave it out", name,
+            option.has == &pipeline::KindOptions::sync
+                ? "the file has no gradient synchronisation to choose, as every stage is on one "
+                  "rank"
+                : "the order is that of the file");
   }
 }
 
@@ -336,18 +337,12 @@ std::vector<pipeline::Schedule> schedules_of(const ScheduleOptions& options,
     request.ranks = schedules.front().placement.ranks;
     request.microbatches = schedules.front().microbatches;
   }
-  // Every kind takes the options that it has; those that none has are the first one's to refuse.
-  ScheduleRequest nobodys = without_options_of(request, kinds);
-  if (!schedules.empty() && schedules.front().placement.replicas() > 1)
-    nobodys.sync = pipeline::GradientSync::kEnd;  // the file's
-  for (const std::string& kind : kinds) {
-    ScheduleRequest own = request;
-    own.kind = kind;
-    own = pipeline::own_options(own);
-    if (&kind == &kinds.front()) own = with_options_of(own, nobodys);
-    attempt([&] { return pipeline::make_schedule(own); });
+  if (kinds.empty()) {
+    refuse_beside_file(request, schedules, out);
+  } else {
+    for (const ScheduleRequest& own : requests_of(request, kinds, schedules))
+      attempt([&] { return pipeline::make_schedule(own); });
   }
-  if (kinds.empty()) refuse_beside_file(nobodys, out);
   refuse_idle_costs(costs, schedules, out);
   return schedules;
 }

@@ -12,6 +12,26 @@ namespace mw::pipeline {
 
 constexpr double kMostWork = 5e7;  // forwards of a schedule: some gigabytes of actions
 
+template <auto kMember>
+static constexpr RequestOption option(const char* key, const char* words, bool KindOptions::* has) {
+  return {
+      key, words, has,
+      [](const ScheduleRequest& request) { return request.*kMember != ScheduleRequest().*kMember; },
+      [](ScheduleRequest& to, const ScheduleRequest& from) { to.*kMember = from.*kMember; }};
+}
+
+std::span<const RequestOption> request_options() {
+  using Request = ScheduleRequest;
+  static constexpr RequestOption kOptions[] = {
+      option<&Request::group>("group", "group", &KindOptions::group),
+      option<&Request::slices>("slices", "slices", &KindOptions::slices),
+      option<&Request::pairs>("pairs", "pairs", &KindOptions::pairs),
+      option<&Request::memory_limit>("memory_limit", "memory limit", &KindOptions::memory_limit),
+      option<&Request::sync>("sync", "gradient synchronisation to choose", &KindOptions::sync),
+      option<&Request::exact>("exact", "exact order", &KindOptions::exact)};
+  return kOptions;
+}
+
 // What was not asked for gets the kind's usual value.
 static ScheduleRequest filled_in(ScheduleRequest request, const ScheduleKind& kind) {
   if (request.chunks == 0) request.chunks = kind.chunks.usual;
@@ -42,29 +62,20 @@ static void check_chunks(const ScheduleRequest& request, const ScheduleKind& kin
 
 static void check_options(const ScheduleRequest& asked, const ScheduleKind& kind,
                           Diagnostics& out) {
-  const auto only = [&](const char* option, bool given, bool KindOptions::* has) {
-    if (!given || kind.options.*has) return;
-    out.add("schedule {}: has no {}, an option of {}", kind.name, option,
-            join(kinds_with(has), ", "));
-  };
-  only("group", asked.group != 0, &KindOptions::group);
-  only("slices", asked.slices != 0, &KindOptions::slices);
-  only("pairs", asked.pairs != 0, &KindOptions::pairs);
-  only("memory limit", asked.memory_limit != 0, &KindOptions::memory_limit);
-  only("gradient synchronisation to choose", asked.sync != GradientSync::kEnd, &KindOptions::sync);
-  only("exact order", asked.exact, &KindOptions::exact);
+  for (const RequestOption& option : request_options()) {
+    if (!option.given(asked) || kind.options.*option.has) continue;
+    out.add("schedule {}: has no {}, an option of {}", kind.name, option.words,
+            join(kinds_with(option.has), ", "));
+  }
 }
 
 ScheduleRequest own_options(ScheduleRequest request) {
   const ScheduleKind* kind = find_kind(request.kind);
   if (kind == nullptr) return request;
   if (kind->chunks.most == kind->chunks.least) request.chunks = 0;
-  if (!kind->options.group) request.group = 0;
-  if (!kind->options.slices) request.slices = 0;
-  if (!kind->options.pairs) request.pairs = 0;
-  if (!kind->options.memory_limit) request.memory_limit = 0;
-  if (!kind->options.exact) request.exact = false;
-  if (!kind->options.sync) request.sync = GradientSync::kEnd;
+  for (const RequestOption& option : request_options()) {
+    if (!(kind->options.*option.has)) option.copy(request, {});
+  }
   return request;
 }
 

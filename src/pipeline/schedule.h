@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -112,6 +113,15 @@ struct ScheduleRequest {
   GradientSync sync = GradientSync::kEnd;  // kinds with replicas
 };
 
+// An option of a request that only some kinds have (chunks are every kind's, in a range).
+struct RequestOption {
+  const char* key;  // as plans have it, "memory_limit"
+  const char* words;
+  bool KindOptions::* has;
+  bool (*given)(const ScheduleRequest& request);
+  void (*copy)(ScheduleRequest& to, const ScheduleRequest& from);
+};
+std::span<const RequestOption> request_options();
 // The request without the options and chunks that its kind does not have.
 ScheduleRequest own_options(ScheduleRequest request);
 // Throws Error with all findings: unknown kind (did you mean), chunks that the kind does not have,
