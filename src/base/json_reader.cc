@@ -257,17 +257,20 @@ std::string JsonReader::choice_or(std::string_view key, std::string_view fallbac
   return has(key) ? choice(key, names) : std::string(fallback);
 }
 
-void JsonReader::finish() {
+std::vector<JsonReader::UnknownKey> JsonReader::finish() {
+  std::vector<UnknownKey> unknown;
   for (const std::string& key : keys()) {
     if (std::find(asked_.begin(), asked_.end(), key) != asked_.end()) continue;
     // What was asked for and is missing is the likelier meaning.
     std::vector<std::string> missing;
     std::copy_if(asked_.begin(), asked_.end(), std::back_inserter(missing),
                  [&](const std::string& asked) { return !object_->find(asked); });
-    std::string hint = did_you_mean(key, missing);
-    if (hint.empty()) hint = did_you_mean(key, asked_);
-    report(key, "unknown key" + hint);
+    std::vector<std::string> near = near_misses(key, missing);
+    if (near.empty()) near = near_misses(key, asked_);
+    report(key, "unknown key" + did_you_mean(near));
+    unknown.push_back({key, std::move(near)});
   }
+  return unknown;
 }
 
 }  // namespace mw

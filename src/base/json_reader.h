@@ -89,8 +89,12 @@ class JsonReader {
   // "models/x.json: n_head", the prefix of a finding.
   std::string where(std::string_view key) const;
 
+  struct UnknownKey {
+    std::string key;
+    std::vector<std::string> near;  // for which it may have been meant
+  };
   // Reports every key that was never asked for: "unknown key, did you mean 'n_head'?".
-  void finish();
+  std::vector<UnknownKey> finish();
 
  private:
   static constexpr IntegerRange no_limits() { return {}; }

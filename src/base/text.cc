@@ -24,7 +24,7 @@ std::string join_parts(std::span<const Part> parts, std::string_view separator) 
 }
 
 template <typename Candidate>
-std::string nearest(std::string_view word, std::span<const Candidate> candidates) {
+std::vector<std::string> nearest(std::string_view word, std::span<const Candidate> candidates) {
   const std::string lower = to_lower(word);
   const int allowed = std::max<int>(1, static_cast<int>(word.size()) / 3);
   int best = allowed + 1;
@@ -37,20 +37,16 @@ std::string nearest(std::string_view word, std::span<const Candidate> candidates
       best_candidate = candidate;
     }
   }
-  if (best <= allowed) return fmt::format(", did you mean '{}'?", best_candidate);
+  if (best <= allowed) return {std::string(best_candidate)};
   // An abbreviation, or one of the words of a name such as "a100-80gb-megatron".
   constexpr size_t kFewestLetters = 3, kMostNames = 4;
   std::vector<std::string> longer;
   for (const Candidate& candidate : candidates) {
     const bool begins_one = ("-" + to_lower(candidate)).find("-" + lower) != std::string::npos;
     if (lower.size() < kFewestLetters || longer.size() == kMostNames || !begins_one) continue;
-    longer.push_back(fmt::format("'{}'", candidate));
+    longer.emplace_back(candidate);
   }
-  if (longer.empty()) return "";
-  const std::string last = longer.back();
-  longer.pop_back();
-  return fmt::format(", did you mean {}{}{}?", join(longer, ", "), longer.empty() ? "" : " or ",
-                     last);
+  return longer;
 }
 
 template <typename Number>
@@ -184,12 +180,24 @@ int edit_distance(std::string_view a, std::string_view b) {
   return row[b.size()];
 }
 
-std::string did_you_mean(std::string_view word, std::span<const std::string> candidates) {
+std::vector<std::string> near_misses(std::string_view word,
+                                     std::span<const std::string> candidates) {
   return nearest(word, candidates);
 }
 
+std::string did_you_mean(const std::vector<std::string>& near) {
+  std::string text;
+  for (size_t i = 0; i < near.size(); ++i)
+    text += fmt::format("{}'{}'", i == 0 ? "" : i + 1 == near.size() ? " or " : ", ", near[i]);
+  return text.empty() ? "" : fmt::format(", did you mean {}?", text);
+}
+
+std::string did_you_mean(std::string_view word, std::span<const std::string> candidates) {
+  return did_you_mean(nearest(word, candidates));
+}
+
 std::string did_you_mean(std::string_view word, std::span<const std::string_view> candidates) {
-  return nearest(word, candidates);
+  return did_you_mean(nearest(word, candidates));
 }
 
 std::string format_bytes(int64_t bytes) {

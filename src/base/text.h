@@ -43,9 +43,12 @@ std::optional<double> parse_double(std::string_view text);
 // Levenshtein distance where a swap of two neighbours counts as one edit.
 int edit_distance(std::string_view a, std::string_view b);
 
-// ", did you mean 'x'?" for the nearest candidate, the earlier of two; where none is near (more
-// than a third of the word's letters wrong, case aside) ", did you mean 'x-y' or 'y-z'?" for up to
-// four of which the word begins a part; "" where there are none of these either.
+// The nearest candidate, the earlier of two; where none is near (more than a third of the word's
+// letters wrong, case aside) up to four of which the word begins a part.
+std::vector<std::string> near_misses(std::string_view word,
+                                     std::span<const std::string> candidates);
+// ", did you mean 'x-y' or 'y-z'?" of them; "" where there are none.
+std::string did_you_mean(const std::vector<std::string>& near);
 std::string did_you_mean(std::string_view word, std::span<const std::string> candidates);
 std::string did_you_mean(std::string_view word, std::span<const std::string_view> candidates);
 

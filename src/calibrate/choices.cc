@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "predict/lacking.h"
+
 namespace mw::calibrate {
 namespace {
 
@@ -73,16 +75,11 @@ std::vector<int64_t> micro_batches(const Run& run) {
 
 std::vector<compile::Recompute> recomputes(const Run& run, const Machines& machines) {
   if (run.recompute == "none") return {compile::Recompute::kNone};
-  if (run.recompute == "selective") {
-    const cluster::Profile* profile = profile_of(run, machines);
-    return {profile != nullptr && profile->stack.selective_op ? compile::Recompute::kSelectiveOp
-                                                              : compile::Recompute::kSelective};
-  }
   if (run.recompute == "full") return {compile::Recompute::kFull};
   const cluster::Profile* profile = profile_of(run, machines);
-  if (profile != nullptr && profile->stack.lacks(cluster::Lacking::kSelective))
-    return {compile::Recompute::kNone, compile::Recompute::kFull};
-  return {compile::Recompute::kNone, compile::Recompute::kSelective, compile::Recompute::kFull};
+  const cluster::Stack stack = profile == nullptr ? cluster::Stack() : profile->stack;
+  if (run.recompute == "selective") return {predict::selective_of(stack)};
+  return predict::recomputes_of(stack);
 }
 
 void for_each_choice(const Run& run, const Machines& machines, const Visit& visit) {

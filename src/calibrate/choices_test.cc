@@ -56,6 +56,9 @@ TEST_CASE("selective recomputation is what a row's stack calls so") {
   profile.stack.selective_op = true;
   machines.profiles = {profile};
   CHECK(recomputes(run, machines) == std::vector<Recompute>{Recompute::kSelectiveOp});
+  run.recompute = "unknown";
+  CHECK(recomputes(run, machines) ==
+        std::vector<Recompute>{Recompute::kNone, Recompute::kSelectiveOp, Recompute::kFull});
 }
 
 TEST_CASE("a layer is divided inside a node where its key heads can be, parts of a sequence too") {

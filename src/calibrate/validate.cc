@@ -17,16 +17,6 @@ namespace {
 
 constexpr double kGiB = 1024.0 * 1024.0 * 1024.0;
 
-std::string recompute_name(compile::Recompute recompute) {
-  switch (recompute) {
-    case compile::Recompute::kNone: return "none";
-    case compile::Recompute::kSelective: return "selective";
-    case compile::Recompute::kFull: return "full";
-    case compile::Recompute::kSelectiveOp: return "selective-op";
-  }
-  return "?";
-}
-
 void take(const predict::Request& request, const predict::Prediction& prediction, Comparison& c) {
   c.predicted = prediction.step.value;
   c.published = published_step(c.run, request);
@@ -67,7 +57,7 @@ std::string assumed(const Run& run, const Run& laid, const Machines& machines, i
   if (run.pp == 0) parts.push_back(fmt::format("{} stages", laid.pp));
   if (chunks_open(run, machines)) parts.push_back(fmt::format("{} chunks", laid.vpp));
   if (run.micro_batch == 0) parts.push_back(fmt::format("microbatch {}", size));
-  if (run.recompute == "unknown") parts.push_back("recompute " + recompute_name(way));
+  if (run.recompute == "unknown") parts.push_back("recompute " + name_of(way));
   parts.insert(parts.end(), run.usual.begin(), run.usual.end());
   if (const std::string blocks = blocks_of(run).assumed; !blocks.empty()) parts.push_back(blocks);
   if (const std::string sizes = odd_sizes(run); !sizes.empty()) parts.push_back(sizes);

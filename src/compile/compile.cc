@@ -19,16 +19,6 @@ namespace {
 
 using pipeline::ActionKind;
 
-transform::RecomputeMode mode_of(Recompute recompute) {
-  switch (recompute) {
-    case Recompute::kNone: return transform::RecomputeMode::kNone;
-    case Recompute::kSelective: return transform::RecomputeMode::kSelective;
-    case Recompute::kFull: return transform::RecomputeMode::kFull;
-    case Recompute::kSelectiveOp: return transform::RecomputeMode::kSelectiveOp;
-  }
-  MW_CHECK(false, "recompute {}", static_cast<int>(recompute));
-}
-
 // Logical axes that some layer of the plan holds on more than one device.
 std::set<std::string> divided_axes(const ResolvedPlan& plan) {
   std::set<std::string> divided;
@@ -46,11 +36,11 @@ std::set<std::string> divided_axes(const ResolvedPlan& plan) {
 void differentiate(ir::Module& module, const ResolvedPlan& plan, const PassSet& passes,
                    bool whole_recompute) {
   transform::PassOptions options;
-  options.recompute = transform::recompute_all(module, mode_of(plan.plan.recompute));
+  options.recompute = transform::recompute_all(module, plan.plan.recompute);
   options.recompute.divided = divided_axes(plan);
   options.recompute.whole = whole_recompute;
   for (size_t i = 0; i < module.layers.size(); ++i) {
-    if (!module.layers[i].block) options.recompute.layers[i] = transform::RecomputeMode::kNone;
+    if (!module.layers[i].block) options.recompute.layers[i] = Recompute::kNone;
   }
   transform::RunOptions run;
   run.verify = false;

@@ -24,10 +24,11 @@
 #include "ir/graph.h"
 #include "pipeline/schedule.h"
 #include "sharding/strategy.h"
+#include "transform/recompute.h"
 
 namespace mw::compile {
 
-enum class Recompute : uint8_t { kNone, kSelective, kFull, kSelectiveOp };
+using transform::Recompute;
 // When gradients are summed over data-parallel ranks: once a step, or after every microbatch.
 enum class GradReduce : uint8_t { kStep, kMicrobatch };
 

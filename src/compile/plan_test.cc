@@ -104,7 +104,13 @@ TEST_CASE("everything wrong with a plan is said at once") {
         "tp=2 or leave sp out\n"
         "--plan: schedule interleaved-1f1b: microbatches=6 is not a multiple of ranks=4; use "
         "microbatches=4 or 8, or rounds of group=6");
-  // tpp may have been meant for tp, so nothing is said of sp.
+  // tpp may have been meant for tp, so nothing is said of sp; slice for slices, so that nobody
+  // knows how many there are.
+  const PlanReading sliced = read_plan("pp=2,schedule=seq-1f1b,microbatches=4,slice=3");
+  CHECK(sliced.findings == std::vector<std::string>{
+                               "--plan: slice: unknown key, did you mean 'slices'?"});
+  CHECK(!sliced.sound({"slices"}));
+  CHECK(sliced.sound({"group"}));
   CHECK(message_of("sp,tpp=2") == "--plan: tpp: unknown key, did you mean 'tp'?");
 }
 
@@ -161,7 +167,7 @@ TEST_CASE("a key, schedule or choice that is nearly right gets the right one") {
   CHECK(run_finding(parse_plan("pp=2,schedule=zb-v,chunks=2,microbatches=2")) == "");
   CHECK(
       message_of("recompute=ful") ==
-      R"(--plan: recompute: must be "none", "selective", "full" or "selective-op", is "ful", did you mean 'full'?)");
+      R"(--plan: recompute: must be "none", "selective", "selective-op" or "full", is "ful", did you mean 'full'?)");
   CHECK(message_of("grad_reduce=steps") ==
         R"(--plan: grad_reduce: must be "step" or "microbatch", is "steps", did you mean 'step'?)");
   CHECK(message_of(R"({"dp": 2, "tpp": 2})") == "--plan: tpp: unknown key, did you mean 'tp'?");

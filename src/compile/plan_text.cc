@@ -27,8 +27,6 @@ constexpr int64_t kMostMebibytes = int64_t{1} << 30;
 constexpr std::string_view kFileEnd = ".csv";
 bool names_file(std::string_view schedule) { return ends_with(to_lower(schedule), kFileEnd); }
 
-constexpr std::array<std::string_view, 4> kRecompute = {"none", "selective", "full",
-                                                        "selective-op"};
 constexpr std::array<std::string_view, 2> kGradReduce = {"step", "microbatch"};
 
 template <typename Enum, size_t N>
@@ -297,7 +295,7 @@ class PlanReader {
   void read_memory() {
     plan_.zero = reader_.integer_or("zero", 0, {.min = 0, .max = 3});
     plan_.recompute =
-        enum_of<Recompute>(kRecompute, reader_.choice_or("recompute", "none", kRecompute));
+        enum_of<Recompute>(transform::kRecomputeNames, reader_.choice_or("recompute", "none", transform::kRecomputeNames));
     take_if_there("grad_reduce", [&](const char* key) {
       plan_.grad_reduce = enum_of<GradReduce>(kGradReduce, reader_.choice(key, kGradReduce));
     });
@@ -348,21 +346,14 @@ class PlanReader {
     step.finish();
   }
 
-  // An unknown key was meant for the one that its finding names; where it names none, for any of
+  // An unknown key was meant for those that it is near to; where it is near to none, for any of
   // those that most plans have and this one has not.
   void read_the_end() {
-    const size_t before = diagnostics_.findings().size();
-    reader_.finish();
-    const std::vector<std::string>& findings = diagnostics_.findings();
-    for (size_t i = before; i < findings.size(); ++i) {
-      const bool named = findings[i].find("did you mean '") != std::string::npos;
+    for (const JsonReader::UnknownKey& unknown : reader_.finish()) {
+      reading_.unsound.insert(unknown.near.begin(), unknown.near.end());
+      if (!unknown.near.empty()) continue;
       for (const char* key : {"dp", "tp", "pp", "chunks", "schedule", "microbatches", "layers"}) {
-        if (!named && !reader_.has(key)) reading_.unsound.insert(key);
-      }
-      for (const char* key : {"dp", "tp", "pp", "cp", "ep", "order", "sp", "regather", "chunks",
-                              "schedule", "microbatches", "layers"}) {
-        if (findings[i].find(fmt::format("did you mean '{}'", key)) != std::string::npos)
-          reading_.unsound.insert(key);
+        if (!reader_.has(key)) reading_.unsound.insert(key);
       }
     }
   }
@@ -523,7 +514,7 @@ Json to_json(const Plan& plan) {
   json["chunks"] = plan.chunks;
   json["microbatches"] = plan.microbatches;
   json["zero"] = plan.zero;
-  json["recompute"] = name_of(kRecompute, plan.recompute);
+  json["recompute"] = transform::name_of(plan.recompute);
   if (plan.grad_reduce) json["grad_reduce"] = name_of(kGradReduce, *plan.grad_reduce);
   if (plan.bucket_mb != Plan().bucket_mb) json["bucket_mb"] = plan.bucket_mb;
   if (plan.prefetch_mb != Plan().prefetch_mb) json["prefetch_mb"] = plan.prefetch_mb;
@@ -566,7 +557,7 @@ std::string short_form(const Plan& plan) {
   if (plan.regather) text += ",regather";
   if (plan.zero > 0) text += fmt::format(",zero={}", plan.zero);
   if (plan.recompute != Recompute::kNone)
-    text += fmt::format(",recompute={}", name_of(kRecompute, plan.recompute));
+    text += fmt::format(",recompute={}", transform::name_of(plan.recompute));
   if (plan.grad_reduce)
     text += fmt::format(",grad_reduce={}", name_of(kGradReduce, *plan.grad_reduce));
   if (plan.bucket_mb != standard.bucket_mb) text += fmt::format(",bucket_mb={}", plan.bucket_mb);

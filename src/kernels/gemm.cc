@@ -26,12 +26,15 @@ int64_t tiles(int64_t n, int64_t size) { return (n + size - 1) / size; }
 // How a part of C is cut: for each block of columns and rows all chunks of K, one after another.
 struct Cut {
   int64_t columns, rows;
-  bool waits;  // the sums of all chunks but the last are kept beside C
+  bool waits;       // the sums of all chunks but the last are kept beside C
+  int64_t waiting;  // room for them: at least rows * columns, and no less than a smaller part has
 };
 
 Cut cut_of(int64_t M, int64_t N, int64_t K, bool accumulates) {
-  Cut cut = {std::min(N, kColumnBlock), M, accumulates && K > kGemmChunk};
-  if (cut.waits) cut.rows = std::min(M, round_up(kWaitingSums / cut.columns, kRowBlock));
+  Cut cut = {std::min(N, kColumnBlock), M, accumulates && K > kGemmChunk, 0};
+  if (!cut.waits) return cut;
+  cut.rows = std::min(M, round_up(kWaitingSums / cut.columns, kRowBlock));
+  cut.waiting = cut.columns * std::min(M, kWaitingSums / cut.columns + kRowBlock);
   return cut;
 }
 
@@ -47,7 +50,7 @@ Buffers take_buffers(Scratch& scratch, const Cut& cut, int64_t K) {
   buffers.b = scratch.take<float>(round_up(cut.columns, kGemmColumns) * depth);
   buffers.a = scratch.take<float>(round_up(std::min(cut.rows, kRowBlock), kGemmRows) * depth +
                                   kGemmPackSlack);
-  buffers.waiting = scratch.take<float>(cut.waits ? cut.rows * cut.columns : 0);
+  buffers.waiting = scratch.take<float>(cut.waiting);
   return buffers;
 }
 

@@ -17,11 +17,6 @@ using compile::Recompute;
 constexpr std::array<std::string_view, 10> kKeys = {
     "tp", "pp", "dp", "ep", "chunks", "microbatches", "zero", "sp", "recompute", "schedule"};
 // What a search looks at.
-constexpr std::array<std::pair<std::string_view, Recompute>, 4> kRecompute = {
-    {{"none", Recompute::kNone},
-     {"selective", Recompute::kSelective},
-     {"selective-op", Recompute::kSelectiveOp},
-     {"full", Recompute::kFull}}};
 
 template <typename T>
 bool is_in(const std::vector<T>& list, const T& one) {
@@ -54,8 +49,8 @@ void add_count(const std::string& key, std::string_view value, Only& only,
 }
 
 void add_recompute(std::string_view value, Only& only, Diagnostics& diagnostics) {
-  for (const auto& [name, recompute] : kRecompute) {
-    if (name == value) return only.recompute.push_back(recompute);
+  for (const Recompute recompute : transform::kRecomputes) {
+    if (name_of(recompute) == value) return only.recompute.push_back(recompute);
   }
   diagnostics.add("--only recompute: must be none, selective, selective-op or full, is '{}'",
                   clipped(value));
@@ -120,8 +115,8 @@ std::string to_string(const Only& only) {
     parts.push_back(fmt::format("{}={}", key, join(values, ",")));
   }
   std::vector<std::string> recompute;
-  for (const auto& [name, kind] : kRecompute) {
-    if (!only.recompute.empty() && only.takes(kind)) recompute.emplace_back(name);
+  for (const Recompute one : transform::kRecomputes) {
+    if (!only.recompute.empty() && only.takes(one)) recompute.emplace_back(name_of(one));
   }
   if (!recompute.empty()) parts.push_back("recompute=" + join(recompute, ","));
   if (!only.schedules.empty()) parts.push_back("schedule=" + join(only.schedules, ","));

@@ -24,22 +24,11 @@ struct Least {
   Plan plan;
 };
 
-// How much of a block, in the order of what is then not kept.
-int made_again(compile::Recompute recompute) {
-  switch (recompute) {
-    case compile::Recompute::kNone: return 0;
-    case compile::Recompute::kSelective: return 1;
-    case compile::Recompute::kSelectiveOp: return 2;
-    case compile::Recompute::kFull: return 3;
-  }
-  return 0;
-}
-
 // Of a layout's plans the one with everything divided, recomputed and taken in the smallest
 // microbatches; empty: there is none.
 std::optional<Plan> divided(const Request& request, const Layout& layout) {
   const auto order = [](const Plan& plan) {
-    return std::tuple(plan.zero, made_again(plan.recompute), plan.ep, plan.sp, plan.microbatches);
+    return std::tuple(plan.zero, plan.recompute, plan.ep, plan.sp, plan.microbatches);
   };
   std::optional<Plan> most;
   for (Plan& plan : layout_plans(request, layout)) {

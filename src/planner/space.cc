@@ -30,12 +30,8 @@ bool takes(const Request& request, const char* key, int64_t Plan::* member, int6
 
 bool takes(const Request& request, Recompute recompute) {
   if (!request.only.recompute.empty()) return request.only.takes(recompute);
-  const cluster::Stack& stack = request.base.cluster.stack;
-  if (recompute == (stack.selective_op ? Recompute::kSelective : Recompute::kSelectiveOp))
-    return false;  // what the stack does not call so
-  Plan plan;
-  plan.recompute = recompute;
-  return predict::lacks_no_more(stack, plan, Plan());
+  const std::vector<Recompute> ways = predict::recomputes_of(request.base.cluster.stack);
+  return std::find(ways.begin(), ways.end(), recompute) != ways.end();
 }
 
 bool takes_tp(const Request& request, int64_t tp) {
@@ -154,8 +150,7 @@ std::vector<Plan> layout_plans(const Request& request, const Layout& layout) {
     plan.sp = sp;
     for (plan.zero = 0; plan.zero <= (layout.dp > 1 ? 3 : 0); ++plan.zero) {
       if (layout.dp > 1 && !takes(request, "zero", &Plan::zero, plan.zero, whole)) continue;
-      for (const Recompute recompute :
-           {Recompute::kNone, Recompute::kSelective, Recompute::kSelectiveOp, Recompute::kFull}) {
+      for (const Recompute recompute : transform::kRecomputes) {
         if (!takes(request, recompute)) continue;
         plan.recompute = recompute;
         plan.regather = sp && recompute != Recompute::kFull;

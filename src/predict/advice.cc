@@ -104,8 +104,8 @@ std::vector<Settings> plan_changes(const Request& request) {
   if (p.dp * p.cp > 1 && p.zero != 1) changes.push_back({{"zero", "1"}});
   add_experts(request, changes);
   if (p.recompute == compile::Recompute::kFull) {
-    const bool by_op = request.cluster.stack.selective_op;  // what the stack has
-    changes.push_back({{"recompute", by_op ? "selective-op" : "selective"}});
+    const compile::Recompute selective = selective_of(request.cluster.stack);
+    changes.push_back({{"recompute", std::string(name_of(selective))}});
   }
   if (p.recompute != compile::Recompute::kNone) changes.push_back({{"recompute", "none"}});
   const auto shift = [&](const char* from, int64_t less, const char* to, int64_t more) {

@@ -81,4 +81,13 @@ std::vector<std::string> all_lacking(const cluster::Stack& stack) {
   return all;
 }
 
+Recompute selective_of(const cluster::Stack& stack) {
+  return stack.selective_op ? Recompute::kSelectiveOp : Recompute::kSelective;
+}
+
+std::vector<Recompute> recomputes_of(const cluster::Stack& stack) {
+  if (stack.lacks(Lacking::kSelective)) return {Recompute::kNone, Recompute::kFull};
+  return {Recompute::kNone, selective_of(stack), Recompute::kFull};
+}
+
 }  // namespace mw::predict

@@ -17,4 +17,9 @@ bool lacks_no_more(const cluster::Stack& stack, const compile::Plan& plan,
 // What it lacks, whatever the plan, in the same words.
 std::vector<std::string> all_lacking(const cluster::Stack& stack);
 
+// What the stack calls selective recomputation, and all that its engine recomputes, the most kept
+// first.
+compile::Recompute selective_of(const cluster::Stack& stack);
+std::vector<compile::Recompute> recomputes_of(const cluster::Stack& stack);
+
 }  // namespace mw::predict

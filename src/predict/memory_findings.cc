@@ -37,11 +37,8 @@ std::string text_of(const Plan& now, const Change& change) {
   if (plan.regather != now.regather) parts.emplace_back("regather");
   if (plan.zero != now.zero) parts.push_back(fmt::format("zero={}", plan.zero));
   if (plan.ep != now.ep) parts.push_back(fmt::format("ep={}", plan.ep));
-  if (plan.recompute != now.recompute) {
-    parts.emplace_back(plan.recompute == Recompute::kFull          ? "recompute=full"
-                       : plan.recompute == Recompute::kSelectiveOp ? "recompute=selective-op"
-                                                                   : "recompute=selective");
-  }
+  if (plan.recompute != now.recompute)
+    parts.push_back(fmt::format("recompute={}", name_of(plan.recompute)));
   if (plan.microbatches != now.microbatches)
     parts.push_back(fmt::format("microbatches={}", plan.microbatches));
   if (plan.prefetch_mb != now.prefetch_mb) parts.emplace_back("prefetch_mb=0");
@@ -89,11 +86,6 @@ std::vector<int64_t> more_microbatches(const Request& request, const Plan& plan)
   return counts;
 }
 
-// What the stack has.
-Recompute selective_of(const Request& request) {
-  return request.cluster.stack.selective_op ? Recompute::kSelectiveOp : Recompute::kSelective;
-}
-
 bool divides(const Plan& plan) { return plan.dp * plan.cp > 1; }  // what ZeRO does
 
 // The values of one key, or of two that go together: the plan's own first, then those that take
@@ -129,7 +121,7 @@ std::vector<Values> keys_of(const Request& request) {
   std::erase_if(ways, [&](int64_t ep) { return ep <= now.ep; });
   add(&Plan::ep, ways);
   std::vector<Recompute> recomputes;
-  if (now.recompute == Recompute::kNone) recomputes.push_back(selective_of(request));
+  if (now.recompute == Recompute::kNone) recomputes.push_back(selective_of(request.cluster.stack));
   if (!whole) recomputes.push_back(Recompute::kFull);
   add(&Plan::recompute, recomputes);
   add(&Plan::microbatches, more_microbatches(request, now));
@@ -265,7 +257,7 @@ std::vector<Change> joint_changes(const Request& request, Change made, bool shar
   if (parts && sharded) add([](Plan& plan) { plan.zero = 3; });
   const Change shared = made;
   if (made.plan.recompute == Recompute::kNone)
-    add([&](Plan& plan) { plan.recompute = selective_of(request); });
+    add([&](Plan& plan) { plan.recompute = selective_of(request.cluster.stack); });
   add(smallest);
   if (!whole) {
     made = shared;

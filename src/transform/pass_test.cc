@@ -40,7 +40,7 @@ TEST_CASE("passes run in order, timed and dumped, but for those switched off") {
   ir::Module module = test::gpt(0);
   FakeClock clock;
   PassOptions options;
-  options.recompute = recompute_all(module, RecomputeMode::kFull);
+  options.recompute = recompute_all(module, Recompute::kFull);
   RunOptions run;
   run.disabled = {"cse"};
   run.clock = &clock;
@@ -100,7 +100,7 @@ TEST_CASE("all passes together give the gradients that autodiff alone gives") {
   const std::vector<ops::Tensor> inputs = test::inputs_of(microbatch(plain));
   const auto expected = test::outcome(plain, microbatch(plain), inputs);
   PassOptions options;
-  options.recompute = recompute_all(all, RecomputeMode::kFull);
+  options.recompute = recompute_all(all, Recompute::kFull);
   std::vector<std::string> names = default_passes();
   names.emplace_back("fold_accumulate");
   run_passes(all, names, options);

@@ -61,10 +61,10 @@ std::set<size_t> kept_ops(const ir::Graph& graph, const std::vector<size_t>& ops
 }
 
 // An op that writes an operand's memory does not give the same result twice.
-bool can_clone(const ir::Op& op, RecomputeMode mode) {
+bool can_clone(const ir::Op& op, Recompute mode) {
   if (op.work != Work::kForward || op.accumulates || ir::is_collective(op.kind)) return false;
   if (!ops::op_def(op.kind).aliases.empty()) return false;
-  return mode != RecomputeMode::kSelective || op.kind == OpKind::kAttention;
+  return mode != Recompute::kSelective || op.kind == OpKind::kAttention;
 }
 
 // [layer] its ops, in order.
@@ -81,8 +81,8 @@ std::vector<std::vector<size_t>> ops_by_layer(const ir::Graph& graph, size_t lay
 // layer whose backward ops read it.
 Region find_region(const ir::Graph& graph, LayerId layer, const std::vector<size_t>& ops,
                    const RecomputeOptions& options, std::vector<LayerId>& wanted) {
-  const RecomputeMode mode = options.layers[layer.index()];
-  const std::set<size_t> kept = mode == RecomputeMode::kSelectiveOp
+  const Recompute mode = options.layers[layer.index()];
+  const std::set<size_t> kept = mode == Recompute::kSelectiveOp
                                     ? kept_ops(graph, ops, options.divided)
                                     : std::set<size_t>();
   Region region{layer, graph.ops.size(), {}, {}, {}};
@@ -94,7 +94,7 @@ Region find_region(const ir::Graph& graph, LayerId layer, const std::vector<size
     } else {
       const bool any = std::any_of(op.results.begin(), op.results.end(),
                                    [&](ValueId v) { return wanted[v.index()] == layer; });
-      const bool again = options.whole && mode == RecomputeMode::kFull;
+      const bool again = options.whole && mode == Recompute::kFull;
       if ((!any && !again) || !can_clone(op, mode) || kept.contains(*i)) continue;
       region.ops.push_back(*i);
       if (!any) region.unread.insert(*i);
@@ -136,7 +136,7 @@ void insert(ir::Graph& graph, std::vector<Region>& regions, const std::vector<Cl
     if (!is_backward(op) || op.recompute.valid()) return false;
     const bool keeps_result = options.whole && op.layer.valid() &&
                               op.layer.index() < options.layers.size() &&
-                              options.layers[op.layer.index()] == RecomputeMode::kSelective;
+                              options.layers[op.layer.index()] == Recompute::kSelective;
     return !keeps_result || op.kind == OpKind::kAttentionGrad;
   };
   std::vector<Region*> at(graph.ops.size(), nullptr);
@@ -159,18 +159,8 @@ void insert(ir::Graph& graph, std::vector<Region>& regions, const std::vector<Cl
 
 }  // namespace
 
-const char* to_string(RecomputeMode mode) {
-  switch (mode) {
-    case RecomputeMode::kNone: return "none";
-    case RecomputeMode::kSelective: return "selective";
-    case RecomputeMode::kFull: return "full";
-    case RecomputeMode::kSelectiveOp: return "selective-op";
-  }
-  return "?";
-}
-
-RecomputeOptions recompute_all(const ir::Module& module, RecomputeMode mode) {
-  return {std::vector<RecomputeMode>(module.layers.size(), mode), {}, false};
+RecomputeOptions recompute_all(const ir::Module& module, Recompute mode) {
+  return {std::vector<Recompute>(module.layers.size(), mode), {}, false};
 }
 
 ValueIds recompute(ir::Graph& graph, const RecomputeOptions& options) {
@@ -181,7 +171,7 @@ ValueIds recompute(ir::Graph& graph, const RecomputeOptions& options) {
   std::vector<Region> regions;
   for (size_t l = 0; l < options.layers.size(); ++l) {
     const LayerId layer(static_cast<int64_t>(l));
-    if (options.layers[l] == RecomputeMode::kNone) continue;
+    if (options.layers[l] == Recompute::kNone) continue;
     Region region = find_region(graph, layer, ops[l], options, wanted);
     // Without a backward pass nothing reads it again (a layer whose gradients nobody asked for).
     if (region.first_backward == graph.ops.size()) continue;

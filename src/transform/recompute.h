@@ -1,26 +1,35 @@
 // Recomputation of activations in the backward pass, layer by layer.
 #pragma once
 
+#include <array>
 #include <set>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "ir/graph.h"
 
 namespace mw::transform {
 
-enum class RecomputeMode : uint8_t {
+// Each keeps less of a layer than the one before.
+enum class Recompute : uint8_t {
   kNone,
   kSelective,  // attention alone: its result and lse are not kept [Korthikanti et al. 2022]
-  kFull,       // only what enters the layer is kept [Chen et al. 2016]
-  // Attention and every second product of the layer's, from the first on, are kept as well
+  // What enters the layer, attention and every second product, from the first on, are kept
   // [torchtitan's selective activation checkpointing, option "op"].
   kSelectiveOp,
+  kFull,  // only what enters the layer is kept [Chen et al. 2016]
 };
-const char* to_string(RecomputeMode mode);
+inline constexpr std::array kRecomputes = {Recompute::kNone, Recompute::kSelective,
+                                           Recompute::kSelectiveOp, Recompute::kFull};
+inline constexpr std::array<std::string_view, kRecomputes.size()> kRecomputeNames = {
+    "none", "selective", "selective-op", "full"};
+constexpr std::string_view name_of(Recompute recompute) {
+  return kRecomputeNames[static_cast<size_t>(recompute)];
+}
 
 struct RecomputeOptions {
-  std::vector<RecomputeMode> layers;  // by LayerId; a layer beyond the end is kNone
+  std::vector<Recompute> layers;  // by LayerId; a layer beyond the end is kNone
   // Logical axes that lie on several devices: a product that sums over one of them is kept by
   // kSelectiveOp, so that the devices' sum is not taken again.
   std::set<std::string> divided = {};
@@ -31,7 +40,7 @@ struct RecomputeOptions {
   bool whole = false;
 };
 // The same mode for every layer of the module.
-RecomputeOptions recompute_all(const ir::Module& module, RecomputeMode mode);
+RecomputeOptions recompute_all(const ir::Module& module, Recompute mode);
 
 // Clones the layer's forward ops that its backward ops need, before the first of them, and lets
 // those read the clones. A clone has work kInputGrad and the region of its layer, RegionId(layer);

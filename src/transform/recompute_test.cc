@@ -36,9 +36,9 @@ TEST_CASE("recomputing changes no bit of the gradients, with dropout too") {
   differentiate(module);
   const std::vector<ops::Tensor> inputs = test::inputs_of(microbatch(module));
   const auto expected = test::outcome(module, microbatch(module), inputs);
-  for (const RecomputeMode mode :
-       {RecomputeMode::kSelective, RecomputeMode::kFull, RecomputeMode::kSelectiveOp}) {
-    CAPTURE(to_string(mode));
+  for (const Recompute mode :
+       {Recompute::kSelective, Recompute::kFull, Recompute::kSelectiveOp}) {
+    CAPTURE(name_of(mode));
     ir::Module copy = recomputed(module, recompute_all(module, mode));
     check_same(test::outcome(copy, microbatch(copy), inputs), expected);
     merge_common(microbatch(copy));
@@ -52,7 +52,7 @@ TEST_CASE("whole layers are recomputed to their ends, and stay") {
   differentiate(module);
   const std::vector<ops::Tensor> inputs = test::inputs_of(microbatch(module));
   const auto expected = test::outcome(module, microbatch(module), inputs);
-  RecomputeOptions options = recompute_all(module, RecomputeMode::kFull);
+  RecomputeOptions options = recompute_all(module, Recompute::kFull);
   const auto counts = [](const ir::Graph& graph) {
     int forward = 0, again = 0, kept = 0;
     for (const ir::Op& op : graph.ops) {
@@ -85,7 +85,7 @@ TEST_CASE("whole layers are recomputed to their ends, and stay") {
     }
   }
   // Of the other modes nothing that is not read.
-  options = recompute_all(module, RecomputeMode::kSelectiveOp);
+  options = recompute_all(module, Recompute::kSelectiveOp);
   options.whole = true;
   CHECK(counts(microbatch(module = recomputed(module, options)))[2] == 0);
 }
@@ -94,7 +94,7 @@ TEST_CASE("whole layers are recomputed to their ends, and stay") {
 TEST_CASE("without a backward pass nothing is recomputed") {
   ir::Module module = test::gpt(0);
   for (const bool whole : {false, true}) {
-    RecomputeOptions options = recompute_all(module, RecomputeMode::kFull);
+    RecomputeOptions options = recompute_all(module, Recompute::kFull);
     options.whole = whole;
     ir::Module same = recomputed(module, options);
     CHECK(ir::to_text(microbatch(same)) == ir::to_text(microbatch(module)));
@@ -106,7 +106,7 @@ TEST_CASE("a checkpointed attention's result stays, for the product behind it") 
   differentiate(module);
   const std::vector<ops::Tensor> inputs = test::inputs_of(microbatch(module));
   const auto expected = test::outcome(module, microbatch(module), inputs);
-  RecomputeOptions options = recompute_all(module, RecomputeMode::kSelective);
+  RecomputeOptions options = recompute_all(module, Recompute::kSelective);
   options.whole = true;
   ir::Module copy = recomputed(module, options);
   check_same(test::outcome(copy, microbatch(copy), inputs), expected);
@@ -131,7 +131,7 @@ TEST_CASE("a checkpointed attention's result stays, for the product behind it") 
 TEST_CASE("selective recomputes attention alone, and nothing of the backward reads the forward's") {
   ir::Module module = test::gpt(0);
   differentiate(module);
-  const ir::Module copy = recomputed(module, recompute_all(module, RecomputeMode::kSelective));
+  const ir::Module copy = recomputed(module, recompute_all(module, Recompute::kSelective));
   const ir::Graph& graph = *copy.find_graph("microbatch");
   int cloned = 0;
   for (const ir::Op& op : graph.ops) {
@@ -160,8 +160,8 @@ TEST_CASE("selective-op keeps attention and every second product, and what devic
       graph.value(op.results[0]).logical = {"batch", "seq", "heads", ""};
   }
   const auto products = [&](const std::set<std::string>& divided) {
-    RecomputeOptions options = recompute_all(module, RecomputeMode::kSelectiveOp);
-    options.layers[0] = options.layers[3] = RecomputeMode::kNone;
+    RecomputeOptions options = recompute_all(module, Recompute::kSelectiveOp);
+    options.layers[0] = options.layers[3] = Recompute::kNone;
     options.divided = divided;
     const ir::Module copy = recomputed(module, options);
     std::vector<std::string> einsums;
@@ -184,7 +184,7 @@ TEST_CASE(
     "after full recomputation a layer's backward reads only what enters the layer, and clones") {
   ir::Module module = test::gpt(0.1);
   differentiate(module);
-  const ir::Module copy = recomputed(module, recompute_all(module, RecomputeMode::kFull));
+  const ir::Module copy = recomputed(module, recompute_all(module, Recompute::kFull));
   const ir::Graph& graph = *copy.find_graph("microbatch");
   for (const ir::Op& op : graph.ops) {
     if (op.work == Work::kForward) continue;
@@ -199,7 +199,7 @@ TEST_CASE(
 TEST_CASE("the mode is the layer's own, and clones stand before the layer's first backward op") {
   ir::Module module = test::mlp(2);
   differentiate(module);
-  const std::vector<RecomputeMode> first_two{RecomputeMode::kNone, RecomputeMode::kFull};
+  const std::vector<Recompute> first_two{Recompute::kNone, Recompute::kFull};
   const ir::Module copy = recomputed(module, {first_two});
   const ir::Graph& graph = *copy.find_graph("microbatch");
   bool backward_begun = false;
@@ -226,7 +226,7 @@ TEST_CASE("what is recomputed already stays as it is, and ops without a layer ar
       if (op.layer == LayerId(2)) op.layer = LayerId();
     }
     differentiate(module);
-    const RecomputeOptions options = recompute_all(module, RecomputeMode::kFull);
+    const RecomputeOptions options = recompute_all(module, Recompute::kFull);
     const std::vector<ops::Tensor> inputs = test::inputs_of(microbatch(module));
     const auto expected = test::outcome(module, microbatch(module), inputs);
     module = recomputed(module, options);
@@ -240,7 +240,7 @@ TEST_CASE("a clone has its value's axes; what sums into memory or over devices h
   const auto clones = [](const std::string& made) {
     ir::Graph graph = ir::parse_graph("graph one {\n  in %x : f32[4]\n  in %dy : f32[4]\n" + made +
                                       "  %dx = mul(%y, %dy) : f32[4] @0 I\n  out %dx\n}");
-    recompute(graph, {{RecomputeMode::kFull}});
+    recompute(graph, {{Recompute::kFull}});
     const ir::Op& last = graph.ops.back();
     const ir::Op& maker = graph.op(graph.value(last.operands[0]).producer);
     if (maker.recompute.valid())
@@ -258,7 +258,7 @@ TEST_CASE("with mode none nothing changes") {
   ir::Module module = test::mlp(1);
   differentiate(module);
   const std::string before = ir::to_text(microbatch(module));
-  recompute(microbatch(module), recompute_all(module, RecomputeMode::kNone));
+  recompute(microbatch(module), recompute_all(module, Recompute::kNone));
   CHECK(ir::to_text(microbatch(module)) == before);
 }
 
