@@ -57,7 +57,7 @@ std::string assumed(const Run& run, const Run& laid, const Machines& machines, i
   if (run.pp == 0) parts.push_back(fmt::format("{} stages", laid.pp));
   if (chunks_open(run, machines)) parts.push_back(fmt::format("{} chunks", laid.vpp));
   if (run.micro_batch == 0) parts.push_back(fmt::format("microbatch {}", size));
-  if (run.recompute == "unknown") parts.push_back("recompute " + name_of(way));
+  if (run.recompute == "unknown") parts.push_back("recompute " + std::string(name_of(way)));
   parts.insert(parts.end(), run.usual.begin(), run.usual.end());
   if (const std::string blocks = blocks_of(run).assumed; !blocks.empty()) parts.push_back(blocks);
   if (const std::string sizes = odd_sizes(run); !sizes.empty()) parts.push_back(sizes);

@@ -79,7 +79,9 @@ struct Executor::Impl {
   std::string place_of_run(int rank) const;
   // The ranks' progress for the watchdog.
   std::vector<uint64_t> progress() const;
-  void report_stall(Seconds stalled);
+  // What the rank is about, for a report; `works` where it waits for nobody.
+  std::string state_of_run(int rank, const std::vector<comm::Waiting>& waiting, bool& works) const;
+  bool report_stall(Seconds stalled);  // whether it ends the run
   // Adds the spans of the run that has just ended.
   void add_to(trace::Trace& trace) const;
 
@@ -137,7 +139,7 @@ Executor::Impl::Impl(std::vector<const pipeline::Program*> programs_in, Backend&
   }
   watchdog.emplace(
       Seconds(options.stall_seconds), [this] { return progress(); },
-      [this](Seconds stalled) { report_stall(stalled); });
+      [this](Seconds stalled) { return report_stall(stalled); });
 }
 
 void Executor::Impl::on_all_ranks(const std::function<void(int)>& job,
@@ -192,36 +194,43 @@ void Executor::Impl::end_rank() {
   --unfinished;
 }
 
-void Executor::Impl::report_stall(Seconds stalled) {
+std::string Executor::Impl::state_of_run(int rank, const std::vector<comm::Waiting>& waiting,
+                                         bool& works) const {
+  std::string line = "  " + place_of_run(rank);
+  bool waits = false;
+  for (const comm::Waiting& wait : waiting) {
+    if (wait.rank != RankId(rank)) continue;
+    line += ": " + comm::describe(wait);
+    waits = true;
+  }
+  if (waits) return line;
+  switch (RankStatus::instruction(statuses[static_cast<size_t>(rank)].progress.load())) {
+    case 0: works = true; return line + ": has not begun its program";
+    case RankStatus::kEnded: return line + ": has ended its program";
+    default: works = true; return line + ": works, and waits for no other rank";
+  }
+}
+
+bool Executor::Impl::report_stall(Seconds stalled) {
   const std::vector<comm::Waiting> waiting = world.waiting();
   Failure failure;
   failure.findings.push_back(fmt::format("no rank has made progress for {:.3g} s:", stalled.value));
-  for (int rank = 0; rank < ranks; ++rank) {
-    std::string line = "  " + place_of_run(rank);
-    bool waits = false;
-    for (const comm::Waiting& wait : waiting) {
-      if (wait.rank != RankId(rank)) continue;
-      line += ": " + comm::describe(wait);
-      waits = true;
-    }
-    if (!waits) {
-      switch (RankStatus::instruction(statuses[static_cast<size_t>(rank)].progress.load())) {
-        case 0: line += ": has not begun its program"; break;
-        case RankStatus::kEnded: line += ": has ended its program"; break;
-        default: line += ": works, and waits for no other rank";
-      }
-    }
-    failure.findings.push_back(std::move(line));
+  bool works = false;
+  for (int rank = 0; rank < ranks; ++rank)
+    failure.findings.push_back(state_of_run(rank, waiting, works));
+  if (works) {
+    if (options.on_slow) options.on_slow(failure.text());
+    return false;
   }
   {
     // The last rank may have ended since the watchdog looked.
     std::lock_guard lock(failure_mutex);
-    if (unfinished == 0) return;
+    if (unfinished == 0) return false;
     if (!first_failure) first_failure = failure;
     stop.store(true);
   }
-  if (options.on_stall) options.on_stall(failure.text());
   world.abort(failure.text());
+  return true;
 }
 
 void Executor::Impl::add_to(trace::Trace& trace) const {

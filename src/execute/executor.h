@@ -49,11 +49,12 @@ struct Flow {
 
 struct ExecutorOptions {
   int threads_per_rank = 1;
-  double stall_seconds =
-      60;  // no rank makes progress for so long: the run is aborted with a report
-  // Called with that report, from the watchdog's thread, before the ranks are stopped: a kernel
-  // that never returns cannot be stopped, and then run() does not return either.
-  std::function<void(const std::string& report)> on_stall;
+  // No rank makes progress for so long: where all that have not ended wait, the run is aborted with
+  // a report.
+  double stall_seconds = 60;
+  // Called with the report, from the watchdog's thread, where a rank works, as in an op that takes
+  // longer; and again whenever that time has doubled. The run goes on.
+  std::function<void(const std::string& report)> on_slow;
   bool check_finite =
       false;  // after every load and op look for NaN and infinities; names op and rank of the first
   comm::ThreadWorldOptions world;

@@ -8,6 +8,17 @@
 
 namespace mw::execute {
 
+Seconds StillTime::look(Seconds now, std::vector<uint64_t> progress) {
+  if (progress.empty() || progress != last_) {
+    still_ = Seconds();
+    last_ = std::move(progress);
+  } else {
+    still_ += std::min(now - seen_, longest_gap_);
+  }
+  seen_ = now;
+  return still_;
+}
+
 Watchdog::Watchdog(Seconds stall, Progress progress, OnStall on_stall)
     : stall_(stall),
       progress_(std::move(progress)),
@@ -47,20 +58,21 @@ void Watchdog::work() {
 
 void Watchdog::watch(std::unique_lock<std::mutex>& lock) {
   // The mutex is held while a function is called, which is what stop() waits for.
-  const auto period = std::chrono::duration<double>(std::clamp(stall_.value / 8, 0.005, 1.0));
-  std::vector<uint64_t> last = progress_();
-  Seconds since = steady_clock().now();
+  const Seconds period(std::clamp(stall_.value / 8, 0.005, 1.0));
+  StillTime still(period * 2);
+  still.look(steady_clock().now(), progress_());
+  Seconds patience = stall_;
   while (running_) {
-    changed_.wait_for(lock, period, [this] { return !running_; });
+    changed_.wait_for(lock, std::chrono::duration<double>(period.value),
+                      [this] { return !running_; });
     if (!running_) return;
-    const Seconds now = steady_clock().now();
-    std::vector<uint64_t> current = progress_();
-    if (current != last || current.empty()) {
-      last = std::move(current);
-      since = now;
-    } else if (now - since >= stall_) {
-      on_stall_(now - since);
+    const Seconds stalled = still.look(steady_clock().now(), progress_());
+    if (stalled.value == 0) patience = stall_;
+    if (stalled < patience) continue;
+    if (on_stall_(stalled)) {
       changed_.wait(lock, [this] { return !running_; });
+    } else {
+      patience = patience * 2;
     }
   }
 }

@@ -11,17 +11,31 @@
 
 namespace mw::execute {
 
+// For how long no rank has moved, as far as somebody looked: while the process is stopped nobody
+// does.
+class StillTime {
+ public:
+  explicit StillTime(Seconds longest_gap) : longest_gap_(longest_gap) {}
+  // `progress` as in Watchdog. 0 where it has changed, or is empty.
+  Seconds look(Seconds now, std::vector<uint64_t> progress);
+
+ private:
+  Seconds longest_gap_, still_, seen_;
+  std::vector<uint64_t> last_;
+};
+
 class Watchdog {
  public:
   // One number a rank, another one after every instruction that it starts; empty while no rank is
   // in its program.
   using Progress = std::function<std::vector<uint64_t>()>;
-  using OnStall = std::function<void(Seconds stalled)>;
+  using OnStall = std::function<bool(Seconds stalled)>;  // whether the run ends with it
 
-  // Calls on_stall once in a run, from its own thread, when no rank made progress for `stall`. A
-  // rank alone that waits is no stall: if its peers never come, they stop as well. Nor is it one
-  // that no rank is in its program: threads that have not begun yet, or that the caller has not
-  // seen the end of. Both functions are called only between start() and stop().
+  // Calls on_stall, from its own thread, when no rank made progress for `stall`; where that does
+  // not end the run, again after twice the time, and so on. A rank alone that waits is no stall: if
+  // its peers never come, they stop as well. Nor is it one that no rank is in its program: threads
+  // that have not begun yet, or that the caller has not seen the end of. Both functions are called
+  // only between start() and stop().
   Watchdog(Seconds stall, Progress progress, OnStall on_stall);
   ~Watchdog();
   Watchdog(const Watchdog&) = delete;

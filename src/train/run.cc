@@ -59,7 +59,7 @@ class Run {
         job_(job),
         options_(options),
         progress_(progress),
-        trainer_(fs, job, options.threads_per_rank, options.on_stall),
+        trainer_(fs, job, options.threads_per_rank, options.on_slow),
         last_(options.steps.value_or(job.horizon)) {}
 
   RunSummary go() {

@@ -18,8 +18,8 @@ struct RunOptions {
   std::optional<int64_t> steps;       // the last step's number; default: the job's horizon
   std::optional<int64_t> trace_step;  // that trace.json shows; default: the run's second
   int threads_per_rank = 0;           // 0: cores / ranks, at least 1
-  // Called where no rank makes progress any more, with who waits for whom; then the run is stopped.
-  std::function<void(const std::string& report)> on_stall;
+  // ExecutorOptions::on_slow.
+  std::function<void(const std::string& report)> on_slow;
 };
 
 struct RunSummary {

@@ -43,10 +43,10 @@ int default_threads(int asked, int64_t ranks) {
 }
 
 execute::ExecutorOptions executor_options(int threads, int64_t ranks,
-                                          std::function<void(const std::string& report)> on_stall) {
+                                          std::function<void(const std::string& report)> on_slow) {
   execute::ExecutorOptions options;
   options.threads_per_rank = default_threads(threads, ranks);
-  options.on_stall = std::move(on_stall);
+  options.on_slow = std::move(on_slow);
   return options;
 }
 
@@ -107,12 +107,12 @@ Bytes peak_bytes(const pipeline::Program& program, const pipeline::Verification&
 }
 
 Trainer::Trainer(FileSystem& fs, const Job& job, int threads_per_rank,
-                 std::function<void(const std::string& report)> on_stall)
+                 std::function<void(const std::string& report)> on_slow)
     : fs_(fs),
       job_(job),
       prepared_(prepare(job_)),
       batches_(fs, job_),
-      options_(executor_options(threads_per_rank, job.plan.ranks(), std::move(on_stall))) {
+      options_(executor_options(threads_per_rank, job.plan.ranks(), std::move(on_slow))) {
   executor_ =
       std::make_unique<execute::Executor>(executor_programs(prepared_.plan), backend_, options_);
   io_ = std::make_unique<ParameterIo>(prepared_.plan, *executor_);

@@ -45,9 +45,9 @@ Bytes peak_bytes(const pipeline::Program& program, const pipeline::Verification&
 
 class Trainer {
  public:
-  // `threads_per_rank` 0: cores / ranks, at least 1. `on_stall` as in ExecutorOptions.
+  // `threads_per_rank` 0: cores / ranks, at least 1. `on_slow` as in ExecutorOptions.
   Trainer(FileSystem& fs, const Job& job, int threads_per_rank = 0,
-          std::function<void(const std::string& report)> on_stall = nullptr);
+          std::function<void(const std::string& report)> on_slow = nullptr);
 
   // One of the three before the first step.
   void initialize();                               // draws the weights

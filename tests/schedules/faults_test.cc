@@ -101,7 +101,8 @@ TEST_CASE("a rank that throws at any op ends all ranks within a second, with its
 }
 
 TEST_CASE(
-    "a rank that hangs in an op is named by the watchdog, with its instruction, as the others") {
+    "a rank that hangs in an op is named by the watchdog, with its instruction, as the others, and "
+    "the run goes on with it") {
   for (const std::string& plan : kPlans) {
     CAPTURE(plan);
     Fault fault;
@@ -109,24 +110,22 @@ TEST_CASE(
     fault.at = 3;
     std::atomic<bool> reported = false;
     std::string report;
-    // Nothing can end a kernel that hangs: the report must come before the rank does.
     fault.act = [&] {
       const auto end = steady_clock::now() + std::chrono::seconds(30);
       while (!reported && steady_clock::now() < end)
         std::this_thread::sleep_for(std::chrono::milliseconds(5));
     };
     execute::ExecutorOptions options = options_of(false, 0.5);
-    options.on_stall = [&](const std::string& text) {
-      report = text;
+    options.on_slow = [&](const std::string& text) {
+      if (!reported) report = text;
       reported = true;
     };
     SmallTraining training(plan, options, fault.hook());
     training.initialize();
     fault.ops = 0;
     fault.armed = true;
-    const std::string error = error_of(training);
+    CHECK_NOTHROW(training.step());
     CHECK(reported);
-    CHECK(error == report);
     CHECK(report.starts_with("no rank has made progress for 0.5"));
     const auto line = report.find("  rank 1 (");
     REQUIRE(line != std::string::npos);
