@@ -25,6 +25,14 @@ void Diagnostics::absorb(const Error& error) {
   findings_.insert(findings_.end(), error.findings().begin(), error.findings().end());
 }
 
+std::vector<std::string> Diagnostics::first(size_t most) const {
+  if (findings_.size() <= most) return findings_;
+  std::vector<std::string> found(findings_.begin(),
+                                 findings_.begin() + static_cast<std::ptrdiff_t>(most));
+  found.emplace_back("and more like these");
+  return found;
+}
+
 void Diagnostics::throw_if_any() const {
   if (!findings_.empty()) throw Error(findings_);
 }

@@ -51,6 +51,8 @@ class Diagnostics {
   void absorb(const Error& error);
   bool empty() const { return findings_.empty(); }
   const std::vector<std::string>& findings() const { return findings_; }
+  // The first so many; where there are more, a last one says so.
+  std::vector<std::string> first(size_t most) const;
   void throw_if_any() const;
 
  private:

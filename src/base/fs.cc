@@ -43,11 +43,19 @@ void FileSystem::write_file(const std::string& path, std::string_view text) {
 
 void FileSystem::write_file_atomically(const std::string& path, std::string_view text) {
   const std::string temporary = path + ".tmp";
-  const auto file = create_file(temporary);
-  file->write(text);
-  file->sync();
-  file->close();
-  rename(temporary, path);
+  try {
+    const auto file = create_file(temporary);
+    file->write(text);
+    file->sync();
+    file->close();
+    rename(temporary, path);
+  } catch (...) {
+    try {
+      remove(temporary);
+    } catch (const std::exception&) {  // it is not there
+    }
+    throw;
+  }
   sync_directory(parent_path(path));
 }
 

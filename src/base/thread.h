@@ -10,10 +10,10 @@
 namespace mw {
 
 // Throws RunError where the system starts no more threads: its limit, or no memory for a stack.
-template <typename Work>
-std::thread start_thread(Work&& work) {
+template <typename Thread = std::thread, typename Work>
+Thread start_thread(Work&& work) {
   try {
-    return std::thread(std::forward<Work>(work));
+    return Thread(std::forward<Work>(work));
   } catch (const std::system_error& error) {
     throw RunError(fmt::format("no further thread can be started: {}", error.code().message()));
   }

@@ -59,6 +59,10 @@ CheckpointReader CheckpointReader::latest(FileSystem& fs, const std::string& fol
     reader.before_ = std::move(before);
     return reader;
   } catch (const Error& error) {
+    // A writer may have put a newer one in its place meanwhile.
+    if (const std::vector<int64_t> now = list_steps(fs, folder);
+        !now.empty() && now.back() > steps.back())
+      return latest(fs, folder);
     std::vector<std::string> findings = error.findings();
     if (!before.empty()) findings.push_back(before);
     throw Error(std::move(findings));

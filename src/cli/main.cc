@@ -1,5 +1,7 @@
 // meshwright: the one catch, the one place that chooses the exit code.
 
+#include <unistd.h>
+
 #include <cerrno>
 #include <csignal>
 #include <cstdio>
@@ -7,7 +9,9 @@
 #include <exception>
 #include <filesystem>
 #include <memory>
+#include <new>
 #include <string>
+#include <string_view>
 #include <system_error>
 #include <vector>
 
@@ -93,8 +97,32 @@ int written() {
 
 }  // namespace
 
+// From where nothing can be allocated or thrown.
+[[noreturn]] static void end_with(std::string_view text) {
+  [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, text.data(), text.size());
+  ::_exit(kRunFailed);
+}
+
+// Data and checkpoints are read in place: what is behind a file's new end is no memory.
+extern "C" void end_cut_short(int) {
+  end_with("meshwright: a file was cut short, or could not be read, while it was in use\n");
+}
+
+// In a thread, or while an error is told, there may be no memory either.
+static void end_uncaught() {
+  try {
+    if (const std::exception_ptr thrown = std::current_exception()) std::rethrow_exception(thrown);
+  } catch (const std::bad_alloc&) {
+    end_with("meshwright: out of memory\n");
+  } catch (...) {  // is told below
+  }
+  __gnu_cxx::__verbose_terminate_handler();
+}
+
 int main(int argc, char** argv) {
   std::signal(SIGXFSZ, SIG_IGN);  // a file that may not grow is an error like a full disk
+  std::signal(SIGBUS, end_cut_short);
+  std::set_terminate(end_uncaught);
   const mw::Diagnostics no_words;
   const std::unique_ptr<CLI::App> parser = make_parser(no_words);
   try {
@@ -115,6 +143,9 @@ int main(int argc, char** argv) {
     return report("meshwright: ", error, kRunFailed);
   } catch (const std::system_error& error) {  // fmt::print's
     return not_written(error.code().message());
+  } catch (const std::bad_alloc&) {
+    mw::cli::tell("meshwright: out of memory");
+    return kRunFailed;
   } catch (const std::exception& error) {
     return report("meshwright: internal error: ", error, kRunFailed);
   }

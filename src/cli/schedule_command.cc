@@ -125,28 +125,36 @@ ScheduleCosts parse_costs(const ScheduleOptions& options, Diagnostics& out) {
   return costs;
 }
 
-// With --compare costs are those of a rank's whole share: a chunk has its part of them. A list may
-// have a value a rank, too, as kinds differ in their stages.
+// With --compare costs are those of a rank's whole share: a chunk has its part of them. A list has
+// a value a rank, as kinds differ in their stages.
 ScheduleCosts per_chunk(ScheduleCosts costs, const std::string& kind,
-                        const pipeline::Placement& placement) {
+                        const pipeline::Placement& placement, Diagnostics& out) {
   const std::vector<int32_t> shares = placement.shares();
   const bool uneven = std::max({costs.f.size(), costs.b.size(), costs.w.size()}) > 1;
   if (uneven && placement.replicas() > 1) {
-    throw_error(
+    out.add(
         "--costs: {} has every stage on {} ranks, whose values would differ; give one of all ranks "
         "with it",
         kind, placement.replicas());
+    return costs;
   }
   const double chunks =
       std::accumulate(shares.begin(), shares.end(), 0.0) / static_cast<double>(shares.size());
-  for (std::vector<double>* list : {&costs.f, &costs.b, &costs.w}) {
-    if (list->size() == shares.size() && placement.stages() != placement.ranks) {
+  for (const auto& [name, list] :
+       {std::pair("f", &costs.f), std::pair("b", &costs.b), std::pair("w", &costs.w)}) {
+    if (list->size() == 1) {
+      list->front() /= chunks;
+    } else if (list->size() != shares.size()) {
+      out.add(
+          "{}: costs: {} has {} values; with --compare it must have one, or one for each of "
+          "the {} ranks",
+          kind, name, list->size(), shares.size());
+      *list = {1};
+    } else {
       std::vector<double> of_stages;
       for (const int32_t rank : placement.rank_of_stage)
         of_stages.push_back((*list)[static_cast<size_t>(rank)] / shares[static_cast<size_t>(rank)]);
       *list = std::move(of_stages);
-    } else {
-      for (double& value : *list) value /= chunks;
     }
   }
   if (costs.pair >= 0) costs.pair /= chunks;
@@ -155,8 +163,9 @@ ScheduleCosts per_chunk(ScheduleCosts costs, const std::string& kind,
 }
 
 report::ScheduleDrawing drawing_of(pipeline::Schedule schedule, ScheduleCosts costs, bool share) {
-  if (share) costs = per_chunk(costs, schedule.name, schedule.placement);
   Diagnostics out;
+  if (share) costs = per_chunk(costs, schedule.name, schedule.placement, out);
+  out.throw_if_any();
   for (const std::string& finding : pipeline::findings(costs, schedule.placement.stages()))
     out.add("{}{}", share ? schedule.name + ": " : "", finding);
   out.throw_if_any();
@@ -205,11 +214,22 @@ void print_text(const std::vector<report::ScheduleDrawing>& drawings) {
   }
 }
 
+// Of one of the kinds that are drawn at the most.
+int32_t most_chunks(const ScheduleOptions& options) {
+  int32_t most = std::max(1, options.request.chunks);
+  std::vector<std::string> kinds = options.compare;
+  kinds.push_back(options.kind);
+  for (const std::string& name : kinds) {
+    const pipeline::ScheduleKind* kind = pipeline::find_kind(name);
+    if (kind != nullptr && options.request.chunks == 0) most = std::max(most, kind->chunks.usual);
+  }
+  return most;
+}
+
 // Pieces of work, where stages and microbatches are given.
 double drawn(const ScheduleOptions& options) {
-  const auto times = [](int32_t n) { return static_cast<double>(std::max(1, n)); };
   return static_cast<double>(*options.stages) * static_cast<double>(*options.microbatches) *
-         times(options.request.chunks) * times(options.request.slices);
+         most_chunks(options) * std::max(1, options.request.slices);
 }
 
 void check_options(const ScheduleOptions& options, Diagnostics& out) {
@@ -227,7 +247,7 @@ void check_options(const ScheduleOptions& options, Diagnostics& out) {
         names.emplace_back(name);
         factors += fmt::format(" x {}", factor);
       };
-      add("--chunks", options.request.chunks);
+      add("--chunks", most_chunks(options));
       add("--slices", options.request.slices);
       out.add("{}: {} is more than the {} that are drawn", join(names, ", "), factors, kMost);
     }

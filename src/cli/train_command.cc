@@ -68,7 +68,9 @@ void train_job(const JobOptions& job_options, const TrainOptions& options,
     if (!outside.empty()) say(std::string(trim(outside)));
   }
   train::RunOptions run = options.run;
-  run.on_slow = [](const std::string& report) { tell("meshwright: " + report + "\n  the run goes on"); };
+  run.on_slow = [](const std::string& report) {
+    tell("meshwright: " + report + "\n  the run goes on");
+  };
   const train::RunSummary summary = train::run(fs, job, run, say);
   if (!options.json) {
     fmt::print("run folder {}\n", summary.run_dir);

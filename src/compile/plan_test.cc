@@ -107,8 +107,8 @@ TEST_CASE("everything wrong with a plan is said at once") {
   // tpp may have been meant for tp, so nothing is said of sp; slice for slices, so that nobody
   // knows how many there are.
   const PlanReading sliced = read_plan("pp=2,schedule=seq-1f1b,microbatches=4,slice=3");
-  CHECK(sliced.findings == std::vector<std::string>{
-                               "--plan: slice: unknown key, did you mean 'slices'?"});
+  CHECK(sliced.findings ==
+        std::vector<std::string>{"--plan: slice: unknown key, did you mean 'slices'?"});
   CHECK(!sliced.sound({"slices"}));
   CHECK(sliced.sound({"group"}));
   CHECK(message_of("sp,tpp=2") == "--plan: tpp: unknown key, did you mean 'tp'?");

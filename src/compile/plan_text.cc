@@ -295,7 +295,8 @@ class PlanReader {
   void read_memory() {
     plan_.zero = reader_.integer_or("zero", 0, {.min = 0, .max = 3});
     plan_.recompute =
-        enum_of<Recompute>(transform::kRecomputeNames, reader_.choice_or("recompute", "none", transform::kRecomputeNames));
+        enum_of<Recompute>(transform::kRecomputeNames,
+                           reader_.choice_or("recompute", "none", transform::kRecomputeNames));
     take_if_there("grad_reduce", [&](const char* key) {
       plan_.grad_reduce = enum_of<GradReduce>(kGradReduce, reader_.choice(key, kGradReduce));
     });

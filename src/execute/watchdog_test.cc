@@ -47,7 +47,8 @@ TEST_CASE("a stall that does not end the run is reported again after twice the t
   CHECK(stalls[3] < stalls[2]);
 }
 
-TEST_CASE("no progress of ranks in their programs is a stall, reported once where it ends the run") {
+TEST_CASE(
+    "no progress of ranks in their programs is a stall, reported once where it ends the run") {
   std::atomic<int> stalls = 0;
   Watchdog watchdog(
       Seconds(0.02), [] { return std::vector<uint64_t>{7, 9}; },

@@ -157,6 +157,7 @@ std::vector<std::string> describe(const ScheduleNeeds& needs);
 // neighbours; ranks that wait for each other. Empty: it can. F of a stage needs F of the stage
 // before, B or I needs that of the stage behind, of the same microbatch and slice.
 std::vector<std::string> findings(const Schedule& schedule);
+inline constexpr size_t kMostFindings = 100;  // that are told; more of them nobody reads
 // [rank] the most units of work (stage, microbatch, slice) at any time whose F has begun and whose
 // W or B has not ended.
 std::vector<int32_t> peak_in_flight(const Schedule& schedule);

@@ -106,17 +106,10 @@ class Checker {
     for (size_t r = 0; r < schedule_.ranks.size(); ++r) collect(static_cast<int32_t>(r));
     check_complete();
     if (out_.empty()) check_progress();
-    std::vector<std::string> found = out_.findings();
-    if (found.size() > kMostFindings) {
-      found.resize(kMostFindings);
-      found.emplace_back("and more like these");
-    }
-    return found;
+    return out_.first(kMostFindings);
   }
 
  private:
-  // More of them nobody reads.
-  static constexpr size_t kMostFindings = 100;
   bool is_enough() const { return out_.findings().size() > kMostFindings; }
 
   const Action& action(Place place) const {
@@ -180,7 +173,8 @@ class Checker {
   void check_pair(Place first, Place second) {
     const Action &a = action(first), &b = action(second);
     const bool one_forward = (a.kind == ActionKind::kF) != (b.kind == ActionKind::kF);
-    if (one_forward && (a.stage != b.stage || a.first != b.first)) return;
+    const bool apart = a.first + a.count <= b.first || b.first + b.count <= a.first;
+    if (one_forward && (a.stage != b.stage || apart)) return;
     out_.add(
         "rank {} action {} ({}) cannot overlap with {}; a pair is a forward and a backward of "
         "different work",
@@ -195,6 +189,13 @@ class Checker {
     out_.add(
         "rank {} action {} is {}, but the slices are {}", here.rank, here.index, to_string(a),
         schedule_.slices == 1 ? "whole sequences" : fmt::format("0 to {}", schedule_.slices - 1));
+  }
+
+  // Once of an action of several microbatches, of which the same is wrong.
+  template <typename... Args>
+  void tell_once(fmt::format_string<Args...> format, Args&&... args) {
+    const std::string text = fmt::format(format, std::forward<Args>(args)...);
+    if (out_.empty() || out_.findings().back() != text) out_.add("{}", text);
   }
 
   // Slices go forward in order and backward in reverse, for a later slice reads the keys and values
@@ -213,22 +214,22 @@ class Checker {
     }
     const Work* work = work_.find(before);
     if (work != nullptr && (forward ? work->f : work->i).valid()) return;
-    out_.add("rank {} action {} ({}) comes before slice {} of its microbatch", here.rank,
-             here.index, to_string(action(here)), before.slice);
+    tell_once("rank {} action {} ({}) comes before slice {} of its microbatch", here.rank,
+              here.index, to_string(action(here)), before.slice);
   }
 
   void set(Place& place, Place here) {
     if (place.valid()) {
-      out_.add("rank {} action {} ({}) is there twice: rank {} action {} is {}", here.rank,
-               here.index, to_string(action(here)), place.rank, place.index,
-               to_string(action(place)));
+      tell_once("rank {} action {} ({}) is there twice: rank {} action {} is {}", here.rank,
+                here.index, to_string(action(here)), place.rank, place.index,
+                to_string(action(place)));
     }
     place = here;
   }
   void need_before(Place place, const char* what, Place here) {
     if (place.valid() && place.rank == here.rank) return;
-    out_.add("rank {} action {} ({}) has no {} before it on this rank", here.rank, here.index,
-             to_string(action(here)), what);
+    tell_once("rank {} action {} ({}) has no {} before it on this rank", here.rank, here.index,
+              to_string(action(here)), what);
   }
 
   void collect_unit(const Unit& unit, Place here) {
@@ -250,7 +251,7 @@ class Checker {
         need_before(work.f, "F", here);
         break;
       default:
-        out_.add(
+        tell_once(
             "rank {} action {} is {}; a schedule holds F, I, W and B, the lowering adds the rest",
             here.rank, here.index, to_string(action(here)));
     }
@@ -266,8 +267,8 @@ class Checker {
       const Place last = work.w.valid() ? work.w : work.i.valid() ? work.i : work.f;
       const bool told = work.w.valid() && !work.i.valid();  // at the W
       if (!told && (!work.i.valid() || !work.w.valid())) {
-        out_.add("rank {} action {} ({}) has no {} of its microbatch after it", last.rank,
-                 last.index, to_string(action(last)), work.i.valid() ? "W" : "B");
+        tell_once("rank {} action {} ({}) has no {} of its microbatch after it", last.rank,
+                  last.index, to_string(action(last)), work.i.valid() ? "W" : "B");
       }
       auto& counts = slices[{unit.stage, unit.replica}];
       counts.resize(static_cast<size_t>(std::max(schedule_.microbatches, unit.microbatch + 1)));

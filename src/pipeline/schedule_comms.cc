@@ -230,7 +230,7 @@ class StepChecker {
     }
     if (out_.empty()) check_order();
     if (out_.empty()) check_progress();
-    return out_.findings();
+    return out_.first(kMostFindings);
   }
 
  private:
@@ -345,6 +345,10 @@ class StepChecker {
   void check_order() {
     for (const auto& [message, place] : needed_) {
       if (!sent_.contains(message)) complain(place, "makes what is sent nowhere");
+    }
+    for (const auto& [message, place] : sent_) {
+      if (!needed_.contains(message))
+        complain(place, "is between stages of one rank, which need no message");
     }
     std::map<std::pair<size_t, size_t>, std::vector<Message>> sent;
     std::map<std::pair<size_t, size_t>, size_t> next;

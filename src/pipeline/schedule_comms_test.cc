@@ -168,6 +168,29 @@ TEST_CASE("a broken file with messages is refused with rank, step and reason") {
         "s.csv: rank 1 step 1 (1F0) waits forever for 0SEND_F0 of rank 0");
 }
 
+TEST_CASE("a message between two stages of one rank is refused, as torch sends none") {
+  const Schedule schedule = make_schedule({.kind = "hanayo", .ranks = 2, .microbatches = 1});
+  std::string text = to_csv(schedule, with_communication(schedule));
+  CHECK(parse_csv(text, "s.csv").ranks == schedule.ranks);
+  const size_t at = text.find("1F0,") + 4;
+  REQUIRE(text.substr(at).starts_with("2F0"));  // on the same rank
+  text.insert(at, "1SEND_F0,2RECV_F0,");
+  CHECK(mw::test::thrown_by([&] {
+          parse_csv(text, "s.csv");
+        }).ends_with("(1SEND_F0) is between stages of one rank, which need no message"));
+}
+
+TEST_CASE("a file with more that is wrong than anybody reads ends with a word that there is more") {
+  const Schedule schedule = make_schedule({.ranks = 2, .microbatches = 300});
+  std::string text = to_csv(schedule, with_communication(schedule));
+  for (int k = 0; k < 300; ++k) text = replace_all(text, fmt::format(",1RECV_F{},", k), ",");
+  text = replace_all(text, "1UNSHARD,1RECV_F0", "1UNSHARD");
+  const std::string error = mw::test::thrown_by([&] { parse_csv(text, "s.csv"); });
+  const std::vector<std::string_view> told = split(error, '\n');
+  CHECK(told.size() == kMostFindings + 1);
+  CHECK(told.back() == "s.csv: and more like these");
+}
+
 TEST_CASE("tags carry what torch lacks: replicas, slices, joined microbatches") {
   const auto round_trip = [](const ScheduleRequest& request) {
     const Schedule schedule = make_schedule(request);

@@ -441,10 +441,18 @@ TEST_CASE("replicas and ranges beyond the rows are said before anything is made 
   for (int i = 0; i < 5; ++i) row += ",0F0-1000000";
   CHECK(mw::test::thrown_by([&] { parse_csv(row + "\n", "s.csv"); }) ==
         "s.csv: rank 0 action 4 (0F0-1000000) makes it more than 4194304 pieces of work");
-  const std::string twice =
-      mw::test::thrown_by([] { parse_csv("0F0-999,0F0-999,0B0-999\n", "s.csv"); });
-  CHECK(split(twice, '\n').size() == 101);
-  CHECK(twice.ends_with("\ns.csv: and more like these"));
+  // Of an action of several microbatches once, of several actions up to a hundred times.
+  CHECK(mw::test::thrown_by([] { parse_csv("0F0-999,0F0-999,0B0-999\n", "s.csv"); }) ==
+        "s.csv: rank 0 action 1 (0F0-999) is there twice: rank 0 action 0 is 0F0-999");
+  std::vector<std::string> twice, backward;
+  for (int k = 0; k < 150; ++k) {
+    twice.insert(twice.end(), 2, fmt::format("0F{}", k));
+    backward.push_back(fmt::format("0B{}", k));
+  }
+  const std::string told = mw::test::thrown_by(
+      [&] { parse_csv(join(twice, ",") + "," + join(backward, ",") + "\n", "s.csv"); });
+  CHECK(split(told, '\n').size() == 101);
+  CHECK(told.ends_with("\ns.csv: and more like these"));
 }
 
 TEST_CASE("weights are gathered where they are used, once") {
@@ -512,6 +520,19 @@ TEST_CASE("work that is missing, doubled or on another rank is found") {
   CHECK(findings(schedule) ==
         std::vector<std::string>{
             "rank 1 action 0 (1F0) is paired with action 1, which is not paired with it"});
+}
+
+TEST_CASE("a pair of one microbatch's forward and backward is found in joined actions, too") {
+  for (const char* second : {"0B0", "0B1"}) {
+    CAPTURE(second);
+    const char* other = std::string_view(second) == "0B0" ? "0B1" : "0B0";
+    CHECK(mw::test::thrown_by([&] {
+            parse_csv(fmt::format("(0F0-1;{})OVERLAP_F_B,{}\n", second, other), "s.csv");
+          }) == fmt::format("s.csv: rank 0 action 0 (0F0-1) cannot overlap with {}; a pair is a "
+                            "forward and a backward of different work",
+                            second));
+  }
+  CHECK(parse_csv("0F0-1,(0F2-3;0B0)OVERLAP_F_B,0B1,0B2,0B3\n", "s.csv").microbatches == 4);
 }
 
 TEST_CASE("slices that are missing or out of order are found, of any microbatch") {

@@ -16,6 +16,7 @@
 #include "base/error.h"
 #include "base/median.h"
 #include "base/text.h"
+#include "base/thread.h"
 #include "comm/run_ranks.h"
 #include "ops/op_def.h"
 #include "runtime/cpu_backend.h"
@@ -179,11 +180,11 @@ std::vector<OpTiming> time_ops(const Fragment& fragment, const cluster::Mesh& me
   std::atomic<int> at_work = 0;
   std::vector<std::jthread> others;  // the first pass of each touches its memory
   for (int i = 1; i <= beside; ++i) {
-    others.emplace_back(
+    others.push_back(start_thread<std::jthread>(
         [&at_work, &same = *ops[static_cast<size_t>(i)]](const std::stop_token& stop) {
           same.run(false);
           for (++at_work; !stop.stop_requested();) same.run(true);
-        });
+        }));
   }
   ops.front()->run(false);
   while (at_work < beside) std::this_thread::yield();

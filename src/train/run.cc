@@ -164,9 +164,16 @@ class Run {
     report(result, rate);
   }
 
+  // The usual tokens/s of late.
+  double recent_rate() const {
+    constexpr size_t kRecent = 100;  // steps
+    const size_t count = std::min(kRecent, rates_.size());
+    return median({rates_.end() - static_cast<std::ptrdiff_t>(count), rates_.end()});
+  }
+
   void report(const StepResult& result, double rate) const {
     const double left = static_cast<double>(last_ - result.step) *
-                        static_cast<double>(job_.global_batch * job_.seq_len) / median(rates_);
+                        static_cast<double>(job_.global_batch * job_.seq_len) / recent_rate();
     std::string line = fmt::format(
         "step {:>6}/{}  loss {:.4f}  grad norm {:.3f}  lr {:.2e}  {:.0f} tokens/s  ETA {}",
         result.step, last_, result.loss, result.grad_norm, result.lr, rate, format_seconds(left));

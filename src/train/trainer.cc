@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <mutex>
 #include <thread>
 
@@ -162,7 +163,7 @@ void Trainer::one_step(const std::function<void(const StepResult&)>& on_step, tr
   result.loss = metric(compile::kLossValue);
   result.grad_norm = metric(compile::kGradNorm);
   if (!std::isfinite(result.loss) || !std::isfinite(result.grad_norm))
-    explain_non_finite(result.step);
+    explain_non_finite_step(result.step);
   done(result);
   on_step(result);
 }
@@ -184,18 +185,19 @@ void Trainer::flow(int64_t count, const std::function<void(const StepResult&)>& 
   flow.loader = [&](size_t call) {
     return batches_.training(mesh, first + static_cast<int64_t>(call));
   };
-  // [call] when its last rank ended it: of those whose norms rank 0 has then, all have.
-  std::vector<Seconds> ends(static_cast<size_t>(count), steady_clock().now());
+  // By call that rank 0 has not validated, when its last rank ended it: of those whose norms rank 0
+  // has then, all have.
+  std::map<size_t, Seconds> ends;
   std::vector<size_t> calls(static_cast<size_t>(mesh.size()), 0);  // [rank] that have ended
   std::mutex mutex;                                                // of `ends`
-  const Seconds begin = ends.front();
+  Seconds before = steady_clock().now();                           // the end of the call before
   flow.ended = [&](RankId rank, int program, const execute::Measured& measured) {
     const pipeline::Verification& proved = prepared_.proved(static_cast<size_t>(program));
     check_equal(measured, proved.ranks[static_cast<size_t>(mesh.index(rank, {"pp"}))], rank.value);
     if (program != kTrain) return;
     const size_t call = calls[rank.index()]++;
     const std::lock_guard lock(mutex);
-    ends[call] = std::max(ends[call], steady_clock().now());
+    ends[call] = steady_clock().now();
   };
   flow.validated = [&](RankId rank, size_t call) {
     StepResult result;
@@ -207,35 +209,43 @@ void Trainer::flow(int64_t count, const std::function<void(const StepResult&)>& 
     result.lr = learning_rate(job_, result.step);
     {
       const std::lock_guard lock(mutex);
-      result.seconds = (ends[call] - (call == 0 ? begin : ends[call - 1])).value;
+      const Seconds end = ends.at(call);
+      result.seconds = (end - before).value;
+      before = end;
+      ends.erase(call);
     }
     done(result);
     on_step(result);
     return true;
   };
   executor_->run(flow, trace);
-  if (state_.step < first + count - 1) explain_non_finite(state_.step + 1);
+  if (state_.step < first + count - 1) explain_non_finite_step(state_.step + 1);
 }
 
-// The update leaves the weights alone when the norm is not finite, so the step can be run again,
-// looking at every value.
-void Trainer::explain_non_finite(int64_t step) {
+// The update leaves the weights alone when the norm is not finite, so the step can be run again.
+void Trainer::explain_non_finite_step(int64_t step) {
+  explain_non_finite(step, "loss or the gradient norm", kTrain,
+                     batches_.training(prepared_.plan.plan.mesh, step), step - 1);
+}
+
+// Runs the program again, looking at every value.
+void Trainer::explain_non_finite(int64_t step, std::string_view what, int program,
+                                 const execute::Loader& loader, int64_t weights) {
   execute::ExecutorOptions options = options_;
   options.check_finite = true;
-  execute::Executor searching(executor_programs(prepared_.plan), backend_, options);
-  ParameterIo there(prepared_.plan, searching);
-  for (const StateId parameter : prepared_.plan.module.parameters()) {
-    there.write(parameter, Part::kWeight, io_->read(parameter, Part::kWeight));
-  }
   std::string origin = "no single op was found";
   try {
-    searching.run(kTrain, batches_.training(prepared_.plan.plan.mesh, step));
+    execute::Executor searching(executor_programs(prepared_.plan), backend_, options);
+    ParameterIo there(prepared_.plan, searching);
+    for (const StateId parameter : prepared_.plan.module.parameters()) {
+      there.write(parameter, Part::kWeight, io_->read(parameter, Part::kWeight));
+    }
+    searching.run(program, loader);
   } catch (const std::exception& error) {
     origin = error.what();
   }
-  throw RunError(fmt::format(
-      "step {}: the loss or the gradient norm is not finite; {}; the weights are those of step {}",
-      step, origin, step - 1));
+  throw RunError(fmt::format("step {}: the {} is not finite; {}; the weights are those of step {}",
+                             step, what, origin, weights));
 }
 
 float Trainer::evaluate() {
@@ -245,7 +255,12 @@ float Trainer::evaluate() {
   for (int64_t b = 0; b < batches; ++b) {
     executor_->run(kEval, batches_.evaluation(prepared_.plan.plan.mesh, b));
     check_measured(prepared_.eval);
-    sum += metric(compile::kLossValue);
+    const float loss = metric(compile::kLossValue);
+    if (!std::isfinite(loss)) {
+      explain_non_finite(state_.step, "held-out loss", kEval,
+                         batches_.evaluation(prepared_.plan.plan.mesh, b), state_.step);
+    }
+    sum += loss;
   }
   return static_cast<float>(sum / static_cast<double>(batches));
 }

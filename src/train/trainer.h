@@ -60,7 +60,7 @@ class Trainer {
   // a non-finite value; the weights are then those before the step. The trace is of the first step.
   void steps(int64_t count, const std::function<void(const StepResult&)>& on_step,
              trace::Trace* trace = nullptr);
-  // Mean loss over the first eval_batches held-out batches.
+  // Mean loss over the first eval_batches held-out batches. Throws RunError where it is not finite.
   float evaluate();
   void save(const std::string& run_dir);
 
@@ -80,7 +80,10 @@ class Trainer {
   void flow(int64_t count, const std::function<void(const StepResult&)>& on_step,
             trace::Trace* trace);
   void done(const StepResult& result);
-  void explain_non_finite(int64_t step);
+  // Throw RunError, which names the first value that is not finite.
+  [[noreturn]] void explain_non_finite_step(int64_t step);
+  [[noreturn]] void explain_non_finite(int64_t step, std::string_view what, int program,
+                                       const execute::Loader& loader, int64_t weights);
 
   FileSystem& fs_;
   Job job_;

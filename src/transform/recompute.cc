@@ -82,9 +82,8 @@ std::vector<std::vector<size_t>> ops_by_layer(const ir::Graph& graph, size_t lay
 Region find_region(const ir::Graph& graph, LayerId layer, const std::vector<size_t>& ops,
                    const RecomputeOptions& options, std::vector<LayerId>& wanted) {
   const Recompute mode = options.layers[layer.index()];
-  const std::set<size_t> kept = mode == Recompute::kSelectiveOp
-                                    ? kept_ops(graph, ops, options.divided)
-                                    : std::set<size_t>();
+  const std::set<size_t> kept =
+      mode == Recompute::kSelectiveOp ? kept_ops(graph, ops, options.divided) : std::set<size_t>();
   Region region{layer, graph.ops.size(), {}, {}, {}};
   for (auto i = ops.rbegin(); i != ops.rend(); ++i) {
     const ir::Op& op = graph.ops[*i];

@@ -36,8 +36,7 @@ TEST_CASE("recomputing changes no bit of the gradients, with dropout too") {
   differentiate(module);
   const std::vector<ops::Tensor> inputs = test::inputs_of(microbatch(module));
   const auto expected = test::outcome(module, microbatch(module), inputs);
-  for (const Recompute mode :
-       {Recompute::kSelective, Recompute::kFull, Recompute::kSelectiveOp}) {
+  for (const Recompute mode : {Recompute::kSelective, Recompute::kFull, Recompute::kSelectiveOp}) {
     CAPTURE(name_of(mode));
     ir::Module copy = recomputed(module, recompute_all(module, mode));
     check_same(test::outcome(copy, microbatch(copy), inputs), expected);

@@ -285,7 +285,22 @@ def test_costs_that_do_not_fit_one_of_several_kinds_name_it():
     done = subprocess.run([meshwright.BINARY, "schedule", "zb-h1", "--compare", "zb-v", "--stages", "4", "--microbatches", "8", "--costs",
                            "f=1:1:2:1:1"], capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (
-        2, "meshwright: zb-h1: costs: f has 5 values; it must have one, or one for each of the 4 stages\n")
+        2, "meshwright: zb-h1: costs: f has 5 values; with --compare it must have one, or one for each of the 4 ranks\n")
+
+
+def test_compared_costs_are_none_of_stages():
+    """Those would not be the other kinds' stages, nor parts of a rank's share."""
+    step = ("zb-v", "--stages", 2, "--microbatches", 4, "--costs", "f=1:2:3:4")
+    assert json.loads(schedule(*step, "--json"))["makespan"] == 39
+    assert schedule(*step, "--compare", "v-half", expect=2) == (
+        "meshwright: zb-v: costs: f has 4 values; with --compare it must have one, or one for each of the 2 ranks\n")
+
+
+def test_usual_chunks_count_for_what_is_drawn(tmp_path):
+    for more in ((), ("--chunks", 2), ("--csv", tmp_path / "order.csv")):
+        told = schedule("zb-v", "--stages", 1024, "--microbatches", 1024, *more, expect=2)
+        assert told == "meshwright: --stages, --microbatches, --chunks: 1024 x 1024 x 2 is more than the 1048576 that are drawn\n"
+    assert not (tmp_path / "order.csv").exists()
 
 
 def test_compared_kinds_share_costs_of_ranks():

@@ -8,6 +8,7 @@ import json
 import os
 import pathlib
 import random
+import resource
 import shutil
 import subprocess
 import sys
@@ -185,7 +186,7 @@ CASES = {
                     "--plan: dp: must be an integer of at least 1, is 0\n"
                     '--plan: tp: must be an integer of at least 1, is "two"\n'
                     "--plan: zero: must be an integer from 0 to 3, is 7\n"
-                    '--plan: recompute: must be "none", "selective", "full" or "selective-op", is "some"'),
+                    '--plan: recompute: must be "none", "selective", "selective-op" or "full", is "some"'),
     "plan and model": (JOB + "--plan zero=7,micro=3,schedule=1f2b,tp=64",
                        "--plan: zero: must be an integer from 0 to 3, is 7\n"
                        "--plan: micro: unknown key, did you mean 'microbatches'?\n"
@@ -431,6 +432,16 @@ def test_a_nan_in_a_fragment_of_two_stages_is_named_as_in_its_own_stage(place, t
     assert matches(done.stderr[len(begin):].split(" ", 1)[1], place_text + "{any}\n"), done.stderr
 
 
+def test_a_held_out_loss_that_is_not_finite_stops_the_run_and_names_the_op(place, tmp_path):
+    """The step itself is fine: its weights are what the next pass overflows with."""
+    job = meshwright.write_job(tmp_path / "hot.toml", model=place / "model.json", data=place / "text.txt", seq_len=64,
+                               global_batch=16, valid_fraction=0.2, eval_every=1, lr=1e30, warmup=0)
+    done = meshwright.execute(["train", job, "--plan", "pp=2,microbatches=2", "--steps", 9, "--run-dir", tmp_path / "out", "--quiet"])
+    assert done.returncode == 1
+    assert matches(done.stderr, "meshwright: step 1: the held-out loss is not finite; rank {any}, eval run 0, command {any}, the first "
+                                "number of this rank that is not finite; the weights are those of step 1\n"), done.stderr
+
+
 @pytest.mark.parametrize("plan", ["dp=1,microbatches=2", "dp=2,tp=2,pp=2,microbatches=2,sp,zero=1",
                                   "dp=2,pp=2,microbatches=4,schedule=zb-h1,zero=1,post_validation"])
 def test_a_run_that_diverges_keeps_its_last_good_checkpoint(place, tmp_path, plan):
@@ -505,6 +516,38 @@ def test_a_run_killed_at_any_moment_leaves_its_last_checkpoint_whole(place, tmp_
     last = meshwright.execute(["train", job, *map(str, resume), "--plan", "tp=2,microbatches=2", "--steps", reached + 1,
                                "--run-dir", tmp_path / "last", "--quiet"])
     assert last.returncode == 0, last.stderr
+
+
+@pytest.mark.parametrize("mebibytes", range(80, 180, 20))
+def test_a_run_without_memory_says_so(place, tmp_path, mebibytes):
+    """Wherever the memory ends: in the compiler, in a rank's arenas, in a thread's stack."""
+    done = subprocess.run(
+        [meshwright.BINARY, "train", place / "job.toml", "--plan", "dp=1,microbatches=4", "--steps", "1", "--run-dir", tmp_path / "r",
+         "--threads-per-rank", "1", "--quiet"], cwd=ROOT, capture_output=True, text=True,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (mebibytes << 20, mebibytes << 20)))
+    told = any(words in done.stderr for words in ("out of memory", "cannot allocate", "no further thread"))
+    assert (done.returncode == 0 and not done.stderr) or (done.returncode in (1, 2) and told), (done.returncode, done.stderr)
+
+
+def test_a_step_without_memory_says_so():
+    done = subprocess.run([meshwright.BINARY, "schedule", "1f1b", "--stages", "256", "--microbatches", "4096", "--json"], cwd=ROOT,
+                          capture_output=True, text=True, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (96 << 20, 96 << 20)))
+    assert (done.returncode, done.stderr) == (1, "meshwright: out of memory\n")
+
+
+def test_a_text_that_is_cut_short_ends_the_run_with_a_word(place, tmp_path):
+    text = tmp_path / "text.txt"
+    text.write_bytes((place / "text.txt").read_bytes())
+    job = meshwright.write_job(tmp_path / "job.toml", model=place / "model.json", data=text, seq_len=64, global_batch=16,
+                               checkpoint_every=1)
+    run = tmp_path / "run"
+    process = subprocess.Popen([meshwright.BINARY, "train", job, "--plan", "dp=1", "--steps", "100000", "--run-dir", run, "--quiet"],
+                               cwd=ROOT, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    wait_for(run, process, "step-??????")
+    os.truncate(text, 10)
+    _, told = process.communicate(timeout=60)
+    assert (process.returncode, told) == (1, "meshwright: a file was cut short, or could not be read, while it was in use\n")
+    assert verified_step(run) >= 1
 
 
 def wait_for(run, process, pattern):
