@@ -350,13 +350,7 @@ class Partitioner {
     problem.result_cost = [&](int i, const Sharding& made) {
       const ValueId v = op.results[static_cast<size_t>(i)];
       Sharding wanted = given(v) ? *given(v) : made.without_partial();
-      if (may_pend_[v.index()]) {
-        wanted.partial = made.partial;
-        wanted.reduction = made.reduction;
-        for (const ir::Axes& axes : wanted.dims) {
-          for (const Name axis : axes) erase(wanted.partial, axis);
-        }
-      }
+      if (may_pend_[v.index()]) wanted = sharding::pending_as(std::move(wanted), made);
       const int number = memo_.number(made);
       const double bytes = plan(v, number, memo_.number(wanted)).bytes;
       if (given(v) || may_pend_[v.index()]) return bytes;
@@ -502,14 +496,7 @@ class Partitioner {
     if (!given(v)) return;
     Sharding wanted = *given(v);
     const Version& made = main_version(v);
-    if (may_pend_[v.index()]) {
-      wanted.partial = made.sharding.partial;
-      wanted.reduction = made.sharding.reduction;
-      for (const ir::Axes& axes : wanted.dims) {
-        for (const Name axis : axes) erase(wanted.partial, axis);
-      }
-      if (wanted.partial.empty()) wanted.reduction = ir::Reduction::kSum;
-    }
+    if (may_pend_[v.index()]) wanted = sharding::pending_as(std::move(wanted), made.sharding);
     if (made.sharding == wanted) return;
     version_in(v, wanted, op.work, op.layer);
     main_[v.index()] = versions_[v.index()].size() - 1;
@@ -521,14 +508,9 @@ class Partitioner {
     const ValueId acc = op.operands[0], g = op.operands[1];
     const ir::Input* input = input_[acc.index()];
     MW_CHECK(input != nullptr, "accumulator {} is no state", r_.graph.label(acc));
-    Sharding wanted =
-        given(acc) ? given(acc)->without_partial() : sharding::replicated(type(acc).rank());
-    wanted.partial = main_version(g).sharding.partial;
-    wanted.reduction = main_version(g).sharding.reduction;
-    for (const ir::Axes& axes : wanted.dims) {
-      for (const Name axis : axes) erase(wanted.partial, axis);
-    }
-    if (wanted.partial.empty()) wanted.reduction = ir::Reduction::kSum;
+    const Sharding wanted =
+        sharding::pending_as(given(acc) ? *given(acc) : sharding::replicated(type(acc).rank()),
+                             main_version(g).sharding);
     const Version gradient = with_zero_tails(g, version_in(g, wanted, op.work, op.layer), op);
     const ValueId local_acc = add_input(*input, wanted);
     ir::Op local = op;
