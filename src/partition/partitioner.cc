@@ -9,6 +9,7 @@
 #include "partition/assignment.h"
 #include "partition/memo.h"
 #include "partition/reshard.h"
+#include "sharding/padding.h"
 #include "sharding/pending.h"
 
 namespace mw::partition {
@@ -29,12 +30,6 @@ struct Version {
   ValueId local;
   std::vector<bool> tail_zero;  // [dimension] the padded tail of the shard holds zeros
 };
-
-// Ops whose kernels leave the padded columns or rows out by themselves.
-bool handles_padding(OpKind kind) {
-  return kind == OpKind::kCrossEntropyMax || kind == OpKind::kCrossEntropySum ||
-         kind == OpKind::kEmbedding;
-}
 
 class Partitioner {
  public:
@@ -318,10 +313,7 @@ class Partitioner {
   Assignment choose(const ir::Op& op, const ops::ShardingRule& rule) {
     const ops::OpCost cost = ops::cost_of(r_.graph, op);
     AssignmentProblem problem{rule, r_.mesh, {}, {}, {}, {}, {}, cost.flops, 0};
-    // Rows of experts are top_k times as many as tokens: dealt out by every rank that could have
-    // them, they take longer than the tokens that are not moved then.
-    if (op.kind == ir::OpKind::kMoeDispatch || op.kind == ir::OpKind::kMoeCombine)
-      problem.streamed = cost.bytes;
+    if (rule.streams) problem.streamed = cost.bytes;
     for (const ValueId v : op.operands) {
       std::vector<Sharding> have;
       main_version(v);
@@ -377,7 +369,7 @@ class Partitioner {
       }
       operands.push_back(version_in(op.operands[i], needed, op.work, op.layer));
     }
-    if (!handles_padding(op.kind)) mask_contracted(op, rule, assignment, operands);
+    mask_contracted(op, rule, assignment, operands);
     return operands;
   }
 
@@ -387,10 +379,8 @@ class Partitioner {
   void mask_contracted(const ir::Op& op, const ops::ShardingRule& rule,
                        const Assignment& assignment, std::vector<Version>& operands) {
     for (size_t f = 0; f < rule.factors.size(); ++f) {
+      if (!sharding::reduces_tail(rule, f, assignment.factors[f], r_.mesh)) continue;
       const ops::Factor& factor = rule.factors[f];
-      if (!sharding::reduced_in_any(rule, f) ||
-          factor.size % sharding::shards(assignment.factors[f], r_.mesh) == 0)
-        continue;
       int at_operand = -1, at_dim = -1;
       bool safe = false;
       for (size_t i = 0; i < operands.size(); ++i) {
@@ -417,32 +407,6 @@ class Partitioner {
     }
   }
 
-  std::vector<bool> tails(const ir::Op& op, const ops::ShardingRule& rule, size_t result,
-                          const std::vector<Version>& operands) const {
-    std::vector<bool> zero;
-    const bool each =
-        rule.linearity == ops::ShardingRule::Linearity::kEach && rule.finite_preserving;
-    for (const std::vector<int>& dim : rule.results[result]) {
-      bool any = false, all = rule.zero_preserving, seen = false;
-      for (size_t i = 0; i < operands.size(); ++i) {
-        const bool linear = std::find(rule.linear.begin(), rule.linear.end(),
-                                      static_cast<int>(i)) != rule.linear.end();
-        for (size_t d = 0; d < rule.operands[i].size(); ++d) {
-          if (dim.empty() || rule.operands[i][d] != dim) continue;
-          seen = true;
-          all = all && operands[i].tail_zero[d];
-          any = any || (each && linear && operands[i].tail_zero[d]);
-        }
-      }
-      // The gradients of logits and of a table have zeros where there is no word of the vocabulary.
-      const bool word = (op.kind == OpKind::kCrossEntropyGrad &&
-                         zero.size() + 1 == rule.results[result].size()) ||
-                        (op.kind == OpKind::kEmbeddingGrad && zero.empty());
-      zero.push_back(any || (all && seen) || word);
-    }
-    return zero;
-  }
-
   void emit(const ir::Op& op, const ops::ShardingRule& rule, const Assignment& assignment,
             const std::vector<Version>& operands) {
     ir::Op local = op;
@@ -465,7 +429,9 @@ class Partitioner {
       result_.graph.value(locals[i]).name = r_.graph.value(v).name;
       result_.graph.value(locals[i]).logical = r_.graph.value(v).logical;
       Version made{shardings[i], memo_.number(shardings[i]), locals[i],
-                   tails(op, rule, i, operands)};
+                   sharding::zero_tails(rule, i, [&](size_t operand, size_t dim) {
+                     return operands[operand].tail_zero[dim];
+                   })};
       // Readers take what lies beside zeros for zero: it must not be infinite.
       if (!rule.finite_preserving) made = with_zero_tails(v, made, op);
       add_version(v, made);
