@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "ops/op_def.h"
 #include "partition/assignment.h"
+#include "partition/choose.h"
 #include "partition/memo.h"
 #include "partition/reshard.h"
 #include "sharding/padding.h"
@@ -18,10 +19,6 @@ namespace {
 using ir::OpKind;
 using ir::Work;
 using sharding::Sharding;
-
-// A weight that moves would move in every microbatch, and a carried sum that is taken early is
-// taken twice: a byte of it counts for a million others.
-constexpr double kDearFactor = 1e6;
 
 // A global value in one layout.
 struct Version {
@@ -140,10 +137,6 @@ class Partitioner {
     for (size_t v = 0; v < carried_.size(); ++v) may_pend_[v] = may_pend_[v] || carried_[v];
   }
 
-  bool stops_carried(ValueId v, const Sharding& needed) const {
-    return carried_[v.index()] && main_version(v).sharding.partial != needed.partial;
-  }
-
   // Where an op was laid out unlike the propagation's advice, its results say so.
   void take_origins() {
     result_.origins = std::move(advice_.origins);
@@ -192,41 +185,26 @@ class Partitioner {
     return local;
   }
 
-  const ReshardPlan& plan(ValueId v, int from, int to) {
-    return memo_.reshard(type_[v.index()], from, to);
-  }
-
-  static bool reachable(const Sharding& from, const Sharding& to) {
-    if (to.is_partial() && to.reduction != from.reduction) return false;
-    return std::includes(from.partial.begin(), from.partial.end(), to.partial.begin(),
-                         to.partial.end());
+  Memo::Numbers numbers(ValueId v) const {
+    Memo::Numbers numbers;
+    for (const Version& version : versions_[v.index()]) numbers.push_back(version.number);
+    return numbers;
   }
 
   // The version from which `to` is cheapest; null if none can become it.
-  const Version* cheapest(ValueId v, const Sharding& to, double& bytes) {
-    const Version* best = nullptr;
-    bytes = std::numeric_limits<double>::infinity();
-    const int wanted = memo_.number(to);
-    for (const Version& version : versions_[v.index()]) {
-      if (!reachable(version.sharding, to)) continue;
-      const double cost = plan(v, version.number, wanted).bytes;
-      if (cost < bytes) {
-        bytes = cost;
-        best = &version;
-      }
-    }
-    return best;
+  const Version* cheapest(ValueId v, const Sharding& to) {
+    const int nearest = memo_.nearest(type_[v.index()], numbers(v), memo_.number(to)).version;
+    return nearest < 0 ? nullptr : &versions_[v.index()][static_cast<size_t>(nearest)];
   }
 
   Version version_in(ValueId v, const Sharding& to, Work work, LayerId layer) {
     for (const Version& version : versions_[v.index()]) {
       if (version.sharding == to) return version;
     }
-    double bytes = 0;
-    const Version* from = cheapest(v, to, bytes);
+    const Version* from = cheapest(v, to);
     MW_CHECK(from != nullptr, "{} cannot become {}", r_.graph.label(v), to_string(to));
     const int number = memo_.number(to);
-    const ReshardPlan steps = plan(v, from->number, number);
+    const ReshardPlan& steps = memo_.reshard(type_[v.index()], from->number, number);
     Version made = *from;
     made.sharding = to;
     made.number = number;
@@ -278,79 +256,30 @@ class Partitioner {
   void partition_op(const ir::Op& op, const ops::ShardingRule& rule) {
     if (op.kind == OpKind::kAccumulate) return partition_accumulate(op);
     MW_CHECK(ops::op_def(op.kind).rule != nullptr, "{} in a global graph", ir::op_name(op.kind));
-    Memo::Problem problem = problem_of(op);
-    const Assignment* known = memo_.chosen(problem);
-    const Assignment assignment =
-        known != nullptr ? *known : memo_.choose(std::move(problem), choose(op, rule));
+    const Assignment& assignment = choose(problem_of(op), rule, memo_);
     std::vector<Version> operands = materialize(op, rule, assignment);
     emit(op, rule, assignment, operands);
   }
 
-  // All that `choose` looks at.
   Memo::Problem problem_of(const ir::Op& op) {
-    Memo::Problem problem = {static_cast<int>(op.kind), memo_.number(op.attrs),
-                             op.accumulates ? 1 : 0};
+    Memo::Problem problem{op.kind, memo_.number(op.attrs), op.accumulates, {}, {}};
     for (const ValueId v : op.operands) {
-      main_version(v);
-      problem.insert(problem.end(), {type_[v.index()], is_weight(v) ? 1 : 0,
-                                     carried_[v.index()] ? static_cast<int>(main_[v.index()]) : -1,
-                                     static_cast<int>(versions_[v.index()].size())});
-      for (const Version& version : versions_[v.index()]) problem.push_back(version.number);
-      if (const ValueId original = original_[v.index()]; original != v) {
-        problem.push_back(-2);
-        for (const Version& version : versions_[original.index()])
-          problem.push_back(version.number);
-      }
+      const Version& main = main_version(v);
+      Memo::Operand& operand = problem.operands.emplace_back();
+      operand.type = type_[v.index()];
+      operand.is_weight = is_weight(v);
+      if (carried_[v.index()]) operand.carried_as = main.number;
+      operand.versions = numbers(v);
+      if (original_[v.index()] != v) operand.kept = numbers(original_[v.index()]);
     }
     for (const ValueId v : op.results) {
-      problem.insert(problem.end(),
-                     {type_[v.index()], given(v) ? memo_.number(*given(v)) : -1,
-                      memo_.number(advice_.shardings[v.index()]), may_pend_[v.index()] ? 1 : 0});
+      Memo::Result& result = problem.results.emplace_back();
+      result.type = type_[v.index()];
+      if (given(v)) result.given = memo_.number(*given(v));
+      result.advice = memo_.number(advice_.shardings[v.index()]);
+      result.may_pend = may_pend_[v.index()];
     }
     return problem;
-  }
-
-  Assignment choose(const ir::Op& op, const ops::ShardingRule& rule) {
-    const ops::OpCost cost = ops::cost_of(r_.graph, op);
-    AssignmentProblem problem{rule, r_.mesh, {}, {}, {}, {}, {}, cost.flops, 0};
-    if (rule.streams) problem.streamed = cost.bytes;
-    for (const ValueId v : op.operands) {
-      std::vector<Sharding> have;
-      main_version(v);
-      for (const Version& version : versions_[v.index()]) have.push_back(version.sharding);
-      if (original_[v.index()] != v) {
-        for (const Version& version : versions_[original_[v.index()].index()])
-          have.push_back(version.sharding);
-      }
-      problem.operands.push_back(std::move(have));
-    }
-    for (const ValueId v : op.results) {
-      problem.results.push_back(given(v));
-      problem.advice.push_back(advice_.shardings[v.index()]);
-    }
-    problem.operand_cost = [&](int i, const Sharding& needed) {
-      const ValueId v = op.operands[static_cast<size_t>(i)];
-      double bytes = 0;
-      if (cheapest(v, needed, bytes) == nullptr) return -1.0;
-      // As if it had been kept: whatever is recomputed, sums are made in the same order.
-      if (const ValueId original = original_[v.index()]; original != v) {
-        double kept = 0;
-        if (cheapest(original, needed, kept) != nullptr) bytes = std::min(bytes, kept);
-      }
-      return is_weight(v) || stops_carried(v, needed) ? bytes * kDearFactor : bytes;
-    };
-    problem.result_cost = [&](int i, const Sharding& made) {
-      const ValueId v = op.results[static_cast<size_t>(i)];
-      Sharding wanted = given(v) ? *given(v) : made.without_partial();
-      if (may_pend_[v.index()]) wanted = sharding::pending_as(std::move(wanted), made);
-      const int number = memo_.number(made);
-      const double bytes = plan(v, number, memo_.number(wanted)).bytes;
-      if (given(v) || may_pend_[v.index()]) return bytes;
-      // Whoever reads the value will want it as propagated, if that is cheaper than as it is made.
-      const Sharding advised = advice_.shardings[v.index()].without_partial();
-      return std::min(bytes, plan(v, number, memo_.number(advised)).bytes);
-    };
-    return choose_assignment(problem);
   }
 
   std::vector<Version> materialize(const ir::Op& op, const ops::ShardingRule& rule,
@@ -359,9 +288,8 @@ class Partitioner {
     bool some_partial = false;
     for (size_t i = 0; i < op.operands.size(); ++i) {
       Sharding needed = operand_sharding(rule, static_cast<int>(i), assignment);
-      double bytes = 0;
       if (needed.is_partial() && rule.linearity == ops::ShardingRule::Linearity::kEach) {
-        if (some_partial || cheapest(op.operands[i], needed, bytes) == nullptr) {
+        if (some_partial || cheapest(op.operands[i], needed) == nullptr) {
           needed = needed.without_partial();
         } else {
           some_partial = true;
