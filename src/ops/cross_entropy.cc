@@ -85,6 +85,7 @@ ShardingRule rule_cross_entropy(const ir::Op& op, Types operands, Types results)
   }
   ShardingRule rule = make_rule(text, operands, results);
   if (op.kind == OpKind::kCrossEntropyMax) set_reduction(rule, Reduction::kMax);
+  if (!loss) set_masked(rule, 'v');
   rule.zero_preserving =
       op.kind == OpKind::kCrossEntropyMax || op.kind == OpKind::kCrossEntropyGrad;
   if (op.kind == OpKind::kCrossEntropyGrad) rule.linear = {3};

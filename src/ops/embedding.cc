@@ -48,6 +48,7 @@ ShardingRule rule_embedding(const ir::Op&, Types operands, Types results) {
   const std::string leading = factor_names(operands[0].rank());
   ShardingRule rule = make_rule(leading + ", v e -> " + joined({leading, "e"}), operands, results);
   rule.linear = {1};
+  set_masked(rule, 'v');
   rule.zero_preserving = false;  // Token 0 is a row like any other.
   return rule;
 }
@@ -57,6 +58,7 @@ ShardingRule rule_embedding_grad(const ir::Op&, Types operands, Types results) {
   ShardingRule rule =
       make_rule(leading + ", " + joined({leading, "e"}) + " -> v e", operands, results);
   rule.linear = {1};
+  set_masked(rule, 'v');
   return rule;
 }
 

@@ -121,6 +121,9 @@ ShardingRule rule_rows(const ir::Op& op, Types operands, Types results) {
   text += op.kind == OpKind::kMoeDispatch ? rows : op.kind == OpKind::kMoeCombine ? tokens : chosen;
   ShardingRule rule = make_rule(text, operands, results, {{'q', q}, {'r', attrs.experts / common}});
   rule.linear = op.kind == OpKind::kMoeGateGrad ? std::vector<int>{0, 1} : std::vector<int>{0};
+  // Rows of experts are top_k times as many as tokens: dealt out by every rank that could have
+  // them, they take longer than the tokens that are not moved then.
+  rule.streams = op.kind != OpKind::kMoeGateGrad;
   return rule;
 }
 

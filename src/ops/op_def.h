@@ -27,6 +27,9 @@ struct Factor {
   // The kernel does not read it (cross_entropy_loss's logits): it may be sharded and leaves the
   // results whole.
   bool ignored = false;
+  // The kernel knows where it ends and leaves a padded tail out: nothing is reduced from there, and
+  // a result has zeros there.
+  bool masked = false;
 };
 
 // "b m k, k n -> b m n": for every dimension of every operand and result its factors, major first
@@ -52,6 +55,8 @@ struct ShardingRule {
   // in the result's (false for div, log, sqrt, rsqrt, exp). What is false is masked at once, so
   // that a padded tail beside one of zeros adds nothing to a product: 0 * inf is not 0.
   bool finite_preserving = true;
+  // It reads and writes so much that dividing those bytes counts beside what is moved for it.
+  bool streams = false;
 
   // "b s k, n k -> b s n"; factor names in order of appearance.
   std::string to_string() const;
@@ -67,6 +72,7 @@ ShardingRule make_rule(const std::string& text, std::span<const ir::TensorType> 
                        std::span<const ir::TensorType> results,
                        std::initializer_list<std::pair<char, int64_t>> sizes = {});
 void set_reduction(ShardingRule& rule, ir::Reduction reduction);  // of every contracted factor
+void set_masked(ShardingRule& rule, char factor);
 // All dimensions of equal position move together; operands of rank 0 broadcast. REQUIRES: the
 // others have the dimensions of result 0.
 ShardingRule elementwise_rule(std::span<const ir::TensorType> operands,

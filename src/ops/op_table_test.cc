@@ -40,6 +40,9 @@ std::string rule_text(const ShardingRule& rule) {
                                                                         : "min");
   }
   if (!reductions.empty()) text += "; contracts" + reductions;
+  for (const Factor& factor : rule.factors) {
+    if (factor.masked) text += fmt::format("; masks {}", factor.name);
+  }
   if (!rule.linear.empty()) {
     text += fmt::format("; linear {} {{{}}}",
                         rule.linearity == ShardingRule::Linearity::kEach ? "each" : "joint",
@@ -47,6 +50,7 @@ std::string rule_text(const ShardingRule& rule) {
   }
   if (!rule.zero_preserving) text += "; not zero preserving";
   if (!rule.finite_preserving) text += "; not finite preserving";
+  if (rule.streams) text += "; streams";
   return text;
 }
 

@@ -1,4 +1,5 @@
 // Text form of sharding rules.
+#include <algorithm>
 #include <array>
 #include <optional>
 
@@ -182,6 +183,13 @@ void set_reduction(ShardingRule& rule, ir::Reduction reduction) {
   for (Factor& factor : rule.factors) {
     if (factor.contracted) factor.reduction = reduction;
   }
+}
+
+void set_masked(ShardingRule& rule, char factor) {
+  const auto named = std::find_if(rule.factors.begin(), rule.factors.end(),
+                                  [&](const Factor& f) { return f.name == factor; });
+  MW_CHECK(named != rule.factors.end(), "rule '{}' has no factor {}", rule.to_string(), factor);
+  named->masked = true;
 }
 
 ShardingRule elementwise_rule(std::span<const ir::TensorType> operands,

@@ -7,8 +7,10 @@
 #include "base/error.h"
 #include "ops/op_def.h"
 #include "partition/assignment.h"
+#include "partition/choose.h"
 #include "partition/memo.h"
 #include "partition/reshard.h"
+#include "sharding/padding.h"
 #include "sharding/pending.h"
 
 namespace mw::partition {
@@ -18,10 +20,6 @@ using ir::OpKind;
 using ir::Work;
 using sharding::Sharding;
 
-// A weight that moves would move in every microbatch, and a carried sum that is taken early is
-// taken twice: a byte of it counts for a million others.
-constexpr double kDearFactor = 1e6;
-
 // A global value in one layout.
 struct Version {
   Sharding sharding;
@@ -29,12 +27,6 @@ struct Version {
   ValueId local;
   std::vector<bool> tail_zero;  // [dimension] the padded tail of the shard holds zeros
 };
-
-// Ops whose kernels leave the padded columns or rows out by themselves.
-bool handles_padding(OpKind kind) {
-  return kind == OpKind::kCrossEntropyMax || kind == OpKind::kCrossEntropySum ||
-         kind == OpKind::kEmbedding;
-}
 
 class Partitioner {
  public:
@@ -145,10 +137,6 @@ class Partitioner {
     for (size_t v = 0; v < carried_.size(); ++v) may_pend_[v] = may_pend_[v] || carried_[v];
   }
 
-  bool stops_carried(ValueId v, const Sharding& needed) const {
-    return carried_[v.index()] && main_version(v).sharding.partial != needed.partial;
-  }
-
   // Where an op was laid out unlike the propagation's advice, its results say so.
   void take_origins() {
     result_.origins = std::move(advice_.origins);
@@ -197,41 +185,26 @@ class Partitioner {
     return local;
   }
 
-  const ReshardPlan& plan(ValueId v, int from, int to) {
-    return memo_.reshard(type_[v.index()], from, to);
-  }
-
-  static bool reachable(const Sharding& from, const Sharding& to) {
-    if (to.is_partial() && to.reduction != from.reduction) return false;
-    return std::includes(from.partial.begin(), from.partial.end(), to.partial.begin(),
-                         to.partial.end());
+  Memo::Numbers numbers(ValueId v) const {
+    Memo::Numbers numbers;
+    for (const Version& version : versions_[v.index()]) numbers.push_back(version.number);
+    return numbers;
   }
 
   // The version from which `to` is cheapest; null if none can become it.
-  const Version* cheapest(ValueId v, const Sharding& to, double& bytes) {
-    const Version* best = nullptr;
-    bytes = std::numeric_limits<double>::infinity();
-    const int wanted = memo_.number(to);
-    for (const Version& version : versions_[v.index()]) {
-      if (!reachable(version.sharding, to)) continue;
-      const double cost = plan(v, version.number, wanted).bytes;
-      if (cost < bytes) {
-        bytes = cost;
-        best = &version;
-      }
-    }
-    return best;
+  const Version* cheapest(ValueId v, const Sharding& to) {
+    const int nearest = memo_.nearest(type_[v.index()], numbers(v), memo_.number(to)).version;
+    return nearest < 0 ? nullptr : &versions_[v.index()][static_cast<size_t>(nearest)];
   }
 
   Version version_in(ValueId v, const Sharding& to, Work work, LayerId layer) {
     for (const Version& version : versions_[v.index()]) {
       if (version.sharding == to) return version;
     }
-    double bytes = 0;
-    const Version* from = cheapest(v, to, bytes);
+    const Version* from = cheapest(v, to);
     MW_CHECK(from != nullptr, "{} cannot become {}", r_.graph.label(v), to_string(to));
     const int number = memo_.number(to);
-    const ReshardPlan steps = plan(v, from->number, number);
+    const ReshardPlan& steps = memo_.reshard(type_[v.index()], from->number, number);
     Version made = *from;
     made.sharding = to;
     made.number = number;
@@ -283,88 +256,30 @@ class Partitioner {
   void partition_op(const ir::Op& op, const ops::ShardingRule& rule) {
     if (op.kind == OpKind::kAccumulate) return partition_accumulate(op);
     MW_CHECK(ops::op_def(op.kind).rule != nullptr, "{} in a global graph", ir::op_name(op.kind));
-    Memo::Problem problem = problem_of(op);
-    const Assignment* known = memo_.chosen(problem);
-    const Assignment assignment =
-        known != nullptr ? *known : memo_.choose(std::move(problem), choose(op, rule));
+    const Assignment& assignment = choose(problem_of(op), rule, memo_);
     std::vector<Version> operands = materialize(op, rule, assignment);
     emit(op, rule, assignment, operands);
   }
 
-  // All that `choose` looks at.
   Memo::Problem problem_of(const ir::Op& op) {
-    Memo::Problem problem = {static_cast<int>(op.kind), memo_.number(op.attrs),
-                             op.accumulates ? 1 : 0};
+    Memo::Problem problem{op.kind, memo_.number(op.attrs), op.accumulates, {}, {}};
     for (const ValueId v : op.operands) {
-      main_version(v);
-      problem.insert(problem.end(), {type_[v.index()], is_weight(v) ? 1 : 0,
-                                     carried_[v.index()] ? static_cast<int>(main_[v.index()]) : -1,
-                                     static_cast<int>(versions_[v.index()].size())});
-      for (const Version& version : versions_[v.index()]) problem.push_back(version.number);
-      if (const ValueId original = original_[v.index()]; original != v) {
-        problem.push_back(-2);
-        for (const Version& version : versions_[original.index()])
-          problem.push_back(version.number);
-      }
+      const Version& main = main_version(v);
+      Memo::Operand& operand = problem.operands.emplace_back();
+      operand.type = type_[v.index()];
+      operand.is_weight = is_weight(v);
+      if (carried_[v.index()]) operand.carried_as = main.number;
+      operand.versions = numbers(v);
+      if (original_[v.index()] != v) operand.kept = numbers(original_[v.index()]);
     }
     for (const ValueId v : op.results) {
-      problem.insert(problem.end(),
-                     {type_[v.index()], given(v) ? memo_.number(*given(v)) : -1,
-                      memo_.number(advice_.shardings[v.index()]), may_pend_[v.index()] ? 1 : 0});
+      Memo::Result& result = problem.results.emplace_back();
+      result.type = type_[v.index()];
+      if (given(v)) result.given = memo_.number(*given(v));
+      result.advice = memo_.number(advice_.shardings[v.index()]);
+      result.may_pend = may_pend_[v.index()];
     }
     return problem;
-  }
-
-  Assignment choose(const ir::Op& op, const ops::ShardingRule& rule) {
-    const ops::OpCost cost = ops::cost_of(r_.graph, op);
-    AssignmentProblem problem{rule, r_.mesh, {}, {}, {}, {}, {}, cost.flops, 0};
-    // Rows of experts are top_k times as many as tokens: dealt out by every rank that could have
-    // them, they take longer than the tokens that are not moved then.
-    if (op.kind == ir::OpKind::kMoeDispatch || op.kind == ir::OpKind::kMoeCombine)
-      problem.streamed = cost.bytes;
-    for (const ValueId v : op.operands) {
-      std::vector<Sharding> have;
-      main_version(v);
-      for (const Version& version : versions_[v.index()]) have.push_back(version.sharding);
-      if (original_[v.index()] != v) {
-        for (const Version& version : versions_[original_[v.index()].index()])
-          have.push_back(version.sharding);
-      }
-      problem.operands.push_back(std::move(have));
-    }
-    for (const ValueId v : op.results) {
-      problem.results.push_back(given(v));
-      problem.advice.push_back(advice_.shardings[v.index()]);
-    }
-    problem.operand_cost = [&](int i, const Sharding& needed) {
-      const ValueId v = op.operands[static_cast<size_t>(i)];
-      double bytes = 0;
-      if (cheapest(v, needed, bytes) == nullptr) return -1.0;
-      // As if it had been kept: whatever is recomputed, sums are made in the same order.
-      if (const ValueId original = original_[v.index()]; original != v) {
-        double kept = 0;
-        if (cheapest(original, needed, kept) != nullptr) bytes = std::min(bytes, kept);
-      }
-      return is_weight(v) || stops_carried(v, needed) ? bytes * kDearFactor : bytes;
-    };
-    problem.result_cost = [&](int i, const Sharding& made) {
-      const ValueId v = op.results[static_cast<size_t>(i)];
-      Sharding wanted = given(v) ? *given(v) : made.without_partial();
-      if (may_pend_[v.index()]) {
-        wanted.partial = made.partial;
-        wanted.reduction = made.reduction;
-        for (const ir::Axes& axes : wanted.dims) {
-          for (const Name axis : axes) erase(wanted.partial, axis);
-        }
-      }
-      const int number = memo_.number(made);
-      const double bytes = plan(v, number, memo_.number(wanted)).bytes;
-      if (given(v) || may_pend_[v.index()]) return bytes;
-      // Whoever reads the value will want it as propagated, if that is cheaper than as it is made.
-      const Sharding advised = advice_.shardings[v.index()].without_partial();
-      return std::min(bytes, plan(v, number, memo_.number(advised)).bytes);
-    };
-    return choose_assignment(problem);
   }
 
   std::vector<Version> materialize(const ir::Op& op, const ops::ShardingRule& rule,
@@ -373,9 +288,8 @@ class Partitioner {
     bool some_partial = false;
     for (size_t i = 0; i < op.operands.size(); ++i) {
       Sharding needed = operand_sharding(rule, static_cast<int>(i), assignment);
-      double bytes = 0;
       if (needed.is_partial() && rule.linearity == ops::ShardingRule::Linearity::kEach) {
-        if (some_partial || cheapest(op.operands[i], needed, bytes) == nullptr) {
+        if (some_partial || cheapest(op.operands[i], needed) == nullptr) {
           needed = needed.without_partial();
         } else {
           some_partial = true;
@@ -383,7 +297,7 @@ class Partitioner {
       }
       operands.push_back(version_in(op.operands[i], needed, op.work, op.layer));
     }
-    if (!handles_padding(op.kind)) mask_contracted(op, rule, assignment, operands);
+    mask_contracted(op, rule, assignment, operands);
     return operands;
   }
 
@@ -393,10 +307,8 @@ class Partitioner {
   void mask_contracted(const ir::Op& op, const ops::ShardingRule& rule,
                        const Assignment& assignment, std::vector<Version>& operands) {
     for (size_t f = 0; f < rule.factors.size(); ++f) {
+      if (!sharding::reduces_tail(rule, f, assignment.factors[f], r_.mesh)) continue;
       const ops::Factor& factor = rule.factors[f];
-      if (!sharding::reduced_in_any(rule, f) ||
-          factor.size % sharding::shards(assignment.factors[f], r_.mesh) == 0)
-        continue;
       int at_operand = -1, at_dim = -1;
       bool safe = false;
       for (size_t i = 0; i < operands.size(); ++i) {
@@ -423,32 +335,6 @@ class Partitioner {
     }
   }
 
-  std::vector<bool> tails(const ir::Op& op, const ops::ShardingRule& rule, size_t result,
-                          const std::vector<Version>& operands) const {
-    std::vector<bool> zero;
-    const bool each =
-        rule.linearity == ops::ShardingRule::Linearity::kEach && rule.finite_preserving;
-    for (const std::vector<int>& dim : rule.results[result]) {
-      bool any = false, all = rule.zero_preserving, seen = false;
-      for (size_t i = 0; i < operands.size(); ++i) {
-        const bool linear = std::find(rule.linear.begin(), rule.linear.end(),
-                                      static_cast<int>(i)) != rule.linear.end();
-        for (size_t d = 0; d < rule.operands[i].size(); ++d) {
-          if (dim.empty() || rule.operands[i][d] != dim) continue;
-          seen = true;
-          all = all && operands[i].tail_zero[d];
-          any = any || (each && linear && operands[i].tail_zero[d]);
-        }
-      }
-      // The gradients of logits and of a table have zeros where there is no word of the vocabulary.
-      const bool word = (op.kind == OpKind::kCrossEntropyGrad &&
-                         zero.size() + 1 == rule.results[result].size()) ||
-                        (op.kind == OpKind::kEmbeddingGrad && zero.empty());
-      zero.push_back(any || (all && seen) || word);
-    }
-    return zero;
-  }
-
   void emit(const ir::Op& op, const ops::ShardingRule& rule, const Assignment& assignment,
             const std::vector<Version>& operands) {
     ir::Op local = op;
@@ -471,7 +357,9 @@ class Partitioner {
       result_.graph.value(locals[i]).name = r_.graph.value(v).name;
       result_.graph.value(locals[i]).logical = r_.graph.value(v).logical;
       Version made{shardings[i], memo_.number(shardings[i]), locals[i],
-                   tails(op, rule, i, operands)};
+                   sharding::zero_tails(rule, i, [&](size_t operand, size_t dim) {
+                     return operands[operand].tail_zero[dim];
+                   })};
       // Readers take what lies beside zeros for zero: it must not be infinite.
       if (!rule.finite_preserving) made = with_zero_tails(v, made, op);
       add_version(v, made);
@@ -502,14 +390,7 @@ class Partitioner {
     if (!given(v)) return;
     Sharding wanted = *given(v);
     const Version& made = main_version(v);
-    if (may_pend_[v.index()]) {
-      wanted.partial = made.sharding.partial;
-      wanted.reduction = made.sharding.reduction;
-      for (const ir::Axes& axes : wanted.dims) {
-        for (const Name axis : axes) erase(wanted.partial, axis);
-      }
-      if (wanted.partial.empty()) wanted.reduction = ir::Reduction::kSum;
-    }
+    if (may_pend_[v.index()]) wanted = sharding::pending_as(std::move(wanted), made.sharding);
     if (made.sharding == wanted) return;
     version_in(v, wanted, op.work, op.layer);
     main_[v.index()] = versions_[v.index()].size() - 1;
@@ -521,14 +402,9 @@ class Partitioner {
     const ValueId acc = op.operands[0], g = op.operands[1];
     const ir::Input* input = input_[acc.index()];
     MW_CHECK(input != nullptr, "accumulator {} is no state", r_.graph.label(acc));
-    Sharding wanted =
-        given(acc) ? given(acc)->without_partial() : sharding::replicated(type(acc).rank());
-    wanted.partial = main_version(g).sharding.partial;
-    wanted.reduction = main_version(g).sharding.reduction;
-    for (const ir::Axes& axes : wanted.dims) {
-      for (const Name axis : axes) erase(wanted.partial, axis);
-    }
-    if (wanted.partial.empty()) wanted.reduction = ir::Reduction::kSum;
+    const Sharding wanted =
+        sharding::pending_as(given(acc) ? *given(acc) : sharding::replicated(type(acc).rank()),
+                             main_version(g).sharding);
     const Version gradient = with_zero_tails(g, version_in(g, wanted, op.work, op.layer), op);
     const ValueId local_acc = add_input(*input, wanted);
     ir::Op local = op;

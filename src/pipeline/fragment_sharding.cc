@@ -7,6 +7,7 @@
 #include "ops/op_def.h"
 #include "pipeline/sharding_steps.h"
 #include "sharding/factors.h"
+#include "sharding/padding.h"
 
 namespace mw::pipeline {
 namespace {
@@ -21,12 +22,6 @@ bool contains(const std::vector<int>& list, size_t i) {
 }
 
 std::string axes_text(const Axes& axes) { return "{" + join(axes, ", ") + "}"; }
-
-// Ops whose kernels leave padded rows and columns out by themselves.
-bool handles_padding(OpKind kind) {
-  return kind == OpKind::kCrossEntropyMax || kind == OpKind::kCrossEntropySum ||
-         kind == OpKind::kEmbedding;
-}
 
 class Checker {
  public:
@@ -330,23 +325,21 @@ class Checker {
   // is linear; the other reductions need the tail masked.
   void check_tails(const ShardingRule& rule) {
     for (size_t f = 0; f < rule.factors.size(); ++f) {
-      const ops::Factor& factor = rule.factors[f];
-      if (!sharding::reduced_in_any(rule, f) || !factor_axes_[f] || handles_padding(op().kind))
+      if (!factor_axes_[f] || !sharding::reduces_tail(rule, f, *factor_axes_[f], mesh_) ||
+          has_safe_tail(rule, f))
         continue;
-      if (factor.size % sharding::shards(*factor_axes_[f], mesh_) == 0) continue;
-      if (!has_safe_tail(rule, f)) {
-        add("reduces over factor {} of its rule \"{}\", whose last shard is padded, and no operand "
-            "has that tail masked",
-            factor.name, rule.to_string());
-      }
+      add("reduces over factor {} of its rule \"{}\", whose last shard is padded, and no operand "
+          "has that tail masked",
+          rule.factors[f].name, rule.to_string());
     }
     for (size_t r = 0; r < rule.results.size(); ++r) {
       const ValueId v = op().results[r];
-      for (size_t d = 0; d < rule.results[r].size(); ++d) {
-        const bool zero = tail_of_result(rule, rule.results[r][d]);
-        tails_[v.index()][d] = zero;
+      const std::vector<bool> zero = sharding::zero_tails(
+          rule, r, [&](size_t i, size_t d) { return tails_[op().operands[i].index()][d]; });
+      tails_[v.index()] = zero;
+      for (size_t d = 0; d < zero.size(); ++d) {
         boundless_[v.index()][d] =
-            !zero && !rule.finite_preserving &&
+            !zero[d] && !rule.finite_preserving &&
             sharding::is_padded(global(v), of(v), static_cast<int>(d), mesh_);
       }
     }
@@ -382,21 +375,6 @@ class Checker {
       }
     }
     return false;
-  }
-  bool tail_of_result(const ShardingRule& rule, const std::vector<int>& dim) const {
-    if (op().kind == OpKind::kCrossEntropyGrad || op().kind == OpKind::kEmbeddingGrad) return true;
-    const bool each = rule.linearity == ShardingRule::Linearity::kEach && rule.finite_preserving;
-    bool any = false, all = rule.zero_preserving, seen = false;
-    for (size_t i = 0; i < rule.operands.size(); ++i) {
-      for (size_t d = 0; d < rule.operands[i].size(); ++d) {
-        if (dim.empty() || rule.operands[i][d] != dim) continue;
-        const bool zero = tails_[op().operands[i].index()][d];
-        seen = true;
-        all = all && zero;
-        any = any || (each && contains(rule.linear, i) && zero);
-      }
-    }
-    return any || (all && seen);
   }
 
   // The offsets of shards in the attributes are those that the operands' layout gives.

@@ -2,6 +2,7 @@
 #include "pipeline/fragment_sharding.h"
 
 #include <doctest/doctest.h>
+#include <fmt/core.h>
 
 #include "base/text.h"
 #include "ops/builder.h"
@@ -34,6 +35,13 @@ struct Halves {
     attrs.offset = {fragment.shardings[v.index()].dims[static_cast<size_t>(dim)],
                     fragment.global_types[v.index()].dim(dim)};
     return add(b.emit1(OpKind::kPadMask, attrs, {v}), fragment.global_types[v.index()],
+               to_string(fragment.shardings[v.index()]));
+  }
+  // A mask whose value is no zero stands for garbage: of inputs zeros are taken for granted.
+  ValueId with_garbage(ValueId v, int dim) {
+    v = masked(v, dim);
+    std::get<ir::PadMaskAttrs>(fragment.graph.ops.back().attrs).value = 1;
+    return add(b.scale(v, 1), fragment.global_types[v.index()],
                to_string(fragment.shardings[v.index()]));
   }
   std::string findings() const { return join(fragment_sharding_findings(fragment, mesh), "\n"); }
@@ -83,13 +91,8 @@ TEST_CASE("queries behind the end of the sequence are masked in attention's grad
                     sum = R"([{}, {}, {}, {}] partial{"cp"})";
   for (const bool masks : {true, false}) {
     Halves h;
-    // A mask whose value is no zero stands for garbage: of inputs zeros are taken for granted.
     ValueId dout = h.input("dout", whole, split);
-    if (!masks) {
-      dout = h.masked(dout, 1);
-      std::get<ir::PadMaskAttrs>(h.fragment.graph.ops.back().attrs).value = 1;
-      dout = h.add(h.b.scale(dout, 1), whole, split);
-    }
+    if (!masks) dout = h.with_garbage(dout, 1);
     const ValueId q = h.input("q", whole, split), k = h.input("k", whole, all),
                   v = h.input("v", whole, all), out = h.input("out", whole, split),
                   lse =
@@ -109,6 +112,64 @@ TEST_CASE("queries behind the end of the sequence are masked in attention's grad
                  "[d], b [t] h [d]\", whose last shard is padded, and no operand has that tail "
                  "masked"));
   }
+}
+
+std::string unmasked(int op, const char* result, const char* factor, const char* rule) {
+  return fmt::format(
+      "op {} (reduce -> {}) reduces over factor {} of its rule \"{}\", whose last shard is padded, "
+      "and no operand has that tail masked",
+      op, result, factor, rule);
+}
+
+// There are no words there, so their gradients are zeros; tokens behind the end have any gradient.
+TEST_CASE("the gradient of logits has zeros behind the last word, not behind the last token") {
+  const ir::TensorType logits = ir::make_type(DType::kF32, {7, 7});
+  const auto findings = [&](bool words, bool garbage) {
+    Halves h;
+    const std::string tokens_lie = words ? "[{}]" : R"([{"cp"}])",
+                      logits_lie = words ? R"([{}, {"cp"}])" : R"([{"cp"}, {}])";
+    ValueId x = h.input("x", logits, logits_lie), dloss = h.input("dloss", kSeven, tokens_lie);
+    const ValueId lse = h.input("lse", kSeven, tokens_lie),
+                  targets = h.input("targets", ir::make_type(DType::kI32, {7}), tokens_lie);
+    ValueId& split = words ? x : dloss;
+    if (garbage) split = h.with_garbage(split, words ? 1 : 0);
+    ir::CrossEntropyAttrs attrs;
+    attrs.vocab = 7;
+    if (words) attrs.columns = {{"cp"}, 7};
+    const ValueId dx = h.add(h.b.emit1(OpKind::kCrossEntropyGrad, attrs, {x, lse, targets, dloss}),
+                             logits, logits_lie);
+    h.fragment.graph.outputs = {h.add(h.b.reduce(dx, ir::Reduction::kSum, {words ? 1 : 0}), kSeven,
+                                      R"([{}] partial{"cp"})")};
+    return h.findings();
+  };
+  CHECK(findings(true, true) == "");
+  CHECK(findings(false, false) == "");
+  CHECK(findings(false, true) == unmasked(3, "%7", "a", "a b -> b"));
+}
+
+TEST_CASE("the gradient of a table has zeros behind the last word, not behind the last column") {
+  const ir::TensorType table = ir::make_type(DType::kF32, {7, 7});
+  const auto findings = [&](bool words, bool garbage) {
+    Halves h;
+    const std::string dy_lies = words ? "[{}, {}]" : R"([{}, {"cp"}])",
+                      table_lies = words ? R"([{"cp"}, {}])" : R"([{}, {"cp"}])";
+    const ValueId tokens = h.input("tokens", ir::make_type(DType::kI32, {7}), "[{}]");
+    ValueId dy = h.input("dy", table, dy_lies);
+    if (garbage) dy = h.with_garbage(dy, 1);
+    ir::EmbeddingAttrs attrs;
+    attrs.vocab = 7;
+    if (words) attrs.rows = {{"cp"}, 7};
+    const sharding::Sharding lies = sharding::parse_sharding(table_lies);
+    const ValueId dtable = h.add(h.b.emit1(OpKind::kEmbeddingGrad, attrs, {tokens, dy},
+                                           {sharding::local_type(table, lies, h.mesh)}),
+                                 table, table_lies);
+    h.fragment.graph.outputs = {h.add(h.b.reduce(dtable, ir::Reduction::kSum, {words ? 0 : 1}),
+                                      kSeven, R"([{}] partial{"cp"})")};
+    return h.findings();
+  };
+  CHECK(findings(true, false) == "");
+  CHECK(findings(false, false) == "");
+  CHECK(findings(false, true) == unmasked(3, "%5", "b", "a b -> a"));
 }
 
 }  // namespace

@@ -86,4 +86,13 @@ std::vector<bool> carried(const ir::Graph& graph, const std::vector<std::optiona
   return result;
 }
 
+Sharding pending_as(Sharding wanted, const Sharding& made) {
+  wanted.partial = made.partial;
+  for (const Axes& axes : wanted.dims) {
+    for (const Name axis : axes) erase(wanted.partial, axis);
+  }
+  wanted.reduction = wanted.is_partial() ? made.reduction : ir::Reduction::kSum;
+  return wanted;
+}
+
 }  // namespace mw::sharding

@@ -1,4 +1,5 @@
-// Which values may keep a pending sum though an annotation or their readers would have it whole.
+// Which values may keep a pending sum though an annotation or their readers would have it whole,
+// and how they lie then.
 #pragma once
 
 #include <optional>
@@ -19,5 +20,8 @@ std::vector<bool> accumulated_only(const ir::Graph& graph);
 // between. Example: the gradients of keys whose heads are replicated over a sub-axis.
 std::vector<bool> carried(const ir::Graph& graph, const std::vector<std::optional<Sharding>>& given,
                           const std::vector<bool>& accumulated);
+
+// The dimensions of `wanted` with what pends of `made`, but for the axes that split one of them.
+Sharding pending_as(Sharding wanted, const Sharding& made);
 
 }  // namespace mw::sharding

@@ -143,5 +143,26 @@ TEST_CASE("a gradient may pend where a product of it pends in any case, and all 
   }
 }
 
+TEST_CASE("what is wanted pends as what is made, but for the axes that split it") {
+  struct Case {
+    const char *wanted, *made, *pending;
+  };
+  for (const Case& c : std::vector<Case>{
+           {"[{}, {}]", R"([{}, {}] partial{"cp", "tp"})", R"([{}, {}] partial{"cp", "tp"})"},
+           {R"([{"dp"}, {}])", R"([{}, {}] partial{"tp"})", R"([{"dp"}, {}] partial{"tp"})"},
+           {R"([{}, {"dp", "tp"}])", R"([{}, {}] partial{"cp", "tp"})",
+            R"([{}, {"dp", "tp"}] partial{"cp"})"},
+           {R"([{"tp"}, {}])", R"([{}, {}] partial{"tp"})", R"([{"tp"}, {}])"},
+           {"[{}, {}]", R"([{}, {}] partial<max>{"tp"})", R"([{}, {}] partial<max>{"tp"})"},
+           {R"([{"dp"}, {}] partial{"cp"})", R"([{"dp"}, {"tp"}])", R"([{"dp"}, {}])"},
+           // What is whole has no reduction: it equals what was never pending.
+           {R"([{"tp"}, {}])", R"([{}, {}] partial<max>{"tp"})", R"([{"tp"}, {}])"}}) {
+    CAPTURE(c.wanted);
+    CAPTURE(c.made);
+    CHECK(pending_as(parse_sharding(c.wanted), parse_sharding(c.made)) ==
+          parse_sharding(c.pending));
+  }
+}
+
 }  // namespace
 }  // namespace mw::sharding

@@ -14,7 +14,7 @@ struct Claim {
   double bytes = 0;
 };
 
-bool contains(const Axes& axes, Name axis) {
+bool has_axis(const Axes& axes, Name axis) {
   return std::find(axes.begin(), axes.end(), axis) != axes.end();
 }
 
@@ -47,7 +47,7 @@ Proposals propose_resolve(const OpView& op) {
   result.list.reserve(op.rule.factors.size());
   const auto taken_by = [&](Name axis) -> const Proposal* {
     for (const Proposal& proposal : result.list) {
-      if (contains(proposal.axes, axis)) return &proposal;
+      if (has_axis(proposal.axes, axis)) return &proposal;
     }
     return nullptr;
   };
