@@ -186,10 +186,12 @@ void take_usual_ffn(const RowReader& row, Run& run) {
 
 constexpr const char* kUsualUse = "use check";
 
-void read_row(const RowReader& row, Run& run) {
+void read_row(const RowReader& row, const std::vector<ModelFamily>& families, Run& run) {
   row.text("source", run.source);
   row.text("model", run.model);
   row.text("moe", run.moe);
+  if (const ModelFamily* family = family_of(run.model, says_latent(run.moe), families))
+    run.family = *family;
   row.text("gpu", run.gpu);
   row.one_of("recompute", run.recompute, {"none", "selective", "full", "unknown", ""});
   if (run.recompute.empty()) run.recompute = "unknown";  // an empty cell was not published
@@ -282,8 +284,7 @@ std::vector<Amendment> parse_amendments(std::string_view csv, const std::string&
   return amendments;
 }
 
-std::vector<Run> parse_rows(std::string_view csv, const std::string& file,
-                            const std::vector<Amendment>& amendments) {
+std::vector<Run> parse_rows(std::string_view csv, const std::string& file, const RunFacts& facts) {
   Diagnostics diagnostics;
   std::vector<CsvTable::Line> odd;
   const CsvTable table = parse_csv(csv, file, kNeeded, diagnostics, &odd);
@@ -292,12 +293,12 @@ std::vector<Run> parse_rows(std::string_view csv, const std::string& file,
   std::vector<Run> runs;
   for (const CsvTable::Line& line : table.lines) {
     Run run = row_of(table, line);
-    read_row(RowReader(run, amendments), run);
+    read_row(RowReader(run, facts.amendments), facts.families, run);
     runs.push_back(std::move(run));
   }
   for (const CsvTable::Line& line : odd) {
     Run run = row_of(table, line);
-    RowReader(run, amendments).text("source", run.source);
+    RowReader(run, facts.amendments).text("source", run.source);
     run.is_odd = true;
     run.findings.push_back(odd_length(table, line));
     const auto later = std::find_if(runs.begin(), runs.end(),
@@ -309,9 +310,8 @@ std::vector<Run> parse_rows(std::string_view csv, const std::string& file,
   return runs;
 }
 
-std::vector<Run> parse_runs(std::string_view csv, const std::string& file,
-                            const std::vector<Amendment>& amendments) {
-  std::vector<Run> runs = parse_rows(csv, file, amendments);
+std::vector<Run> parse_runs(std::string_view csv, const std::string& file, const RunFacts& facts) {
+  std::vector<Run> runs = parse_rows(csv, file, facts);
   Diagnostics diagnostics;
   for (const Run& run : runs) {
     for (const std::string& finding : run.findings)
@@ -326,14 +326,12 @@ std::vector<Run> parse_runs(std::string_view csv, const std::string& file,
   return runs;
 }
 
-std::vector<Run> read_rows(FileSystem& fs, const std::string& file,
-                           const std::vector<Amendment>& amendments) {
-  return parse_rows(fs.read_file(file), file, amendments);
+std::vector<Run> read_rows(FileSystem& fs, const std::string& file, const RunFacts& facts) {
+  return parse_rows(fs.read_file(file), file, facts);
 }
 
-std::vector<Run> read_runs(FileSystem& fs, const std::string& file,
-                           const std::vector<Amendment>& amendments) {
-  return parse_runs(fs.read_file(file), file, amendments);
+std::vector<Run> read_runs(FileSystem& fs, const std::string& file, const RunFacts& facts) {
+  return parse_runs(fs.read_file(file), file, facts);
 }
 
 std::string source_name(const std::string& source) {

@@ -100,6 +100,8 @@ TEST_CASE("a row that cannot be simulated says why") {
   }
   run.moe = "E8k2s0f128;3 dense";
   CHECK(reason(run, a100()) == "moe: 3 dense layers of 2");
+  run.moe = "E8k2s0f96;MLA";
+  CHECK(reason(run, a100()) == "moe: MLA is of no known family of models");
   run.moe.clear();
   run.precision = "int4";
   CHECK(reason(run, a100()) == "precision: unknown 'int4', known: bf16, fp16, fp32, fp8, fp8-mx");
