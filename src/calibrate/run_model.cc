@@ -16,10 +16,6 @@ namespace {
 // Of params_b, as a logarithm: a quarter.
 const double kNearSizes = std::log(1.25);
 
-bool ties_embeddings(const Run& run) {
-  return run.kv_heads == run.heads && !says_one_of(run, {"untied embeddings"});
-}
-
 // What the row's sizes say of a model of that family.
 models::ModelConfig sized(const Run& run, models::Family family) {
   models::ModelConfig model;
@@ -33,7 +29,8 @@ models::ModelConfig sized(const Run& run, models::Family family) {
   model.kv_heads = run.kv_heads;
   model.head_dim = run.hidden / run.heads;
   model.ffn_size = run.ffn;
-  model.tie_word_embeddings = family == models::Family::kGpt2 && ties_embeddings(run);
+  model.tie_word_embeddings =
+      run.tied.value_or(family == models::Family::kGpt2 && run.kv_heads == run.heads);
   if (family == models::Family::kLlama) model.activation = models::Activation::kSilu;
   return model;
 }

@@ -35,8 +35,9 @@ Blocks blocks_of(const Run& run);
 // more or less than params_b; "": they have not, or a mixture's are not held against it.
 std::string odd_sizes(const Run& run);
 
-// REQUIRES: the row's sizes are there. A GPT's output weights are its own where its queries share
-// keys (Megatron-LM's functional tests untie them) or its notes say "untied embeddings".
+// REQUIRES: the row's sizes are there. Where the row does not say whether they are tied, a GPT's
+// output weights are the embedding's unless its queries share keys (Megatron-LM's functional tests
+// untie them).
 models::ModelConfig model_of(const Run& run);
 
 }  // namespace mw::calibrate

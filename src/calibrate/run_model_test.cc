@@ -115,6 +115,20 @@ TEST_CASE("what a row says of its experts") {
   CHECK(blocks_of(run).assumed == "latent attention of DeepSeek-V3's sizes");
 }
 
+TEST_CASE("a row's own word on tied embeddings goes before what its blocks usually have") {
+  Run run = gpt(2, 64, 4, 64, 128, 4);
+  for (const char* name : {"GPT", "Llama"}) {
+    CAPTURE(name);
+    name_model(run, name);
+    run.tied.reset();
+    CHECK(model_of(run).tie_word_embeddings == (name == std::string("GPT")));
+    for (const bool tied : {false, true}) {
+      run.tied = tied;
+      CHECK(model_of(run).tie_word_embeddings == tied);
+    }
+  }
+}
+
 TEST_CASE("what a family has beside its sizes its models have under every spelling") {
   struct Case {
     const char *name, *moe;

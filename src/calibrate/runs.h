@@ -27,6 +27,8 @@ struct Run {
   int64_t gpus = 0, tp = 1, cp = 1, pp = 1, vpp = 1, ep = 1, dp = 1, zero = 0;
   int64_t micro_batch = 0, global_batch = 0;
   bool sp = false;
+  bool vpp_unknown = false;  // vpp, or any other number of chunks
+  std::optional<bool> tied;  // whether the output's weights are the embedding's
   // s, TFLOP/s, %, tokens/s, sequences/s or a place, whatever the row's unit; 0: none is published
   double value = 0;
   double params_b = 0, nic_GBps = 0, memory_GiB = 0;

@@ -371,6 +371,36 @@ TEST_CASE("amendments without a reason or a column are told") {
       "a.csv:2: column: runs have no column 'recomputes'\na.csv:2: reason: must be given", Error);
 }
 
+TEST_CASE("chunks that are unknown and tied embeddings have cells, or words of the notes") {
+  const std::string header =
+      "gpu,gpus,layers,hidden,heads,seq,vocab,global_batch,metric,value,unit,vpp,tied,notes\n";
+  const std::string row = "chip,4,2,64,4,128,512,8,iteration_time,1.5,s,";
+  struct Case {
+    const char* cells;
+    bool vpp_unknown;
+    std::optional<bool> tied;
+  };
+  for (const Case& c : std::vector<Case>{{"1,,as it was", false, std::nullopt},
+                                         {"unknown,,", true, std::nullopt},
+                                         {",0,", false, false},
+                                         {"1,1,", false, true},
+                                         {"1,,t inferred; vpp not stated", true, std::nullopt},
+                                         {"1,,MBS and VPP not published", true, std::nullopt},
+                                         {"1,,untied embeddings: its script", false, false},
+                                         {"1,1,untied embeddings: not these", false, true}}) {
+    CAPTURE(c.cells);
+    const Run run = parse_rows(header + row + c.cells + "\n", "runs.csv").front();
+    CHECK(run.findings.empty());
+    CHECK(run.vpp == 1);
+    CHECK(run.vpp_unknown == c.vpp_unknown);
+    CHECK(run.tied == c.tied);
+  }
+  const Run bad = parse_rows(header + row + "?,2,\n", "runs.csv").front();
+  CHECK(bad.findings ==
+        std::vector<std::string>{"tied: must be at most 1, is \"2\"",
+                                 "vpp: must be an integer of at least 1, is \"?\""});
+}
+
 TEST_CASE("a row has its family by its model's name, or of its latent attention") {
   const RunFacts facts{{}, published_families()};
   const auto family = [&](const char* name, const char* moe) {
