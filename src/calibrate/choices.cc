@@ -30,8 +30,7 @@ bool deals_evenly(const Run& run) {
 }  // namespace
 
 bool chunks_open(const Run& run, const Machines& machines) {
-  const auto says = [&](const char* words) { return run.notes.find(words) != std::string::npos; };
-  if (run.pp <= 1 || !(says("vpp not stated") || says("VPP not published"))) return false;
+  if (run.pp <= 1 || !run.vpp_unknown) return false;
   const cluster::Profile* profile = profile_of(run, machines);
   return profile == nullptr || !profile->stack.lacks(cluster::Lacking::kInterleaved);
 }

@@ -9,8 +9,8 @@
 namespace mw::calibrate {
 
 // The row; where it leaves pipeline and replicas open, with each number of stages that deals the
-// blocks evenly; where its notes say "vpp not stated" or "VPP not published" and its stack has
-// interleaved schedules, with each such number of chunks.
+// blocks evenly; where its chunks are unknown and its stack has interleaved schedules, with
+// each such number of them.
 std::vector<Run> layouts(const Run& run, const Machines& machines);
 bool chunks_open(const Run& run, const Machines& machines);
 // What a row may be, where it does not say: microbatches of 1, 2, 4 and 8 sequences, no, selective

@@ -111,7 +111,7 @@ TEST_CASE("what a row leaves open is the fastest of the rows that say it") {
   SUBCASE("of depths") { run.pp = run.dp = 0; }
   SUBCASE("of chunks") {
     run.pp = run.dp = 2;
-    run.notes = "vpp not stated";
+    run.vpp_unknown = true;
   }
   run.gpus = 4;
   run.recompute = "none";
@@ -120,7 +120,7 @@ TEST_CASE("what a row leaves open is the fastest of the rows that say it") {
   double least = 0, most = 0;
   int64_t ways = 0;
   for (Run one : all) {
-    one.notes.clear();
+    one.vpp_unknown = false;
     const Comparison made = validate({one}, machines, 1)[0];
     REQUIRE(made.reason == "");
     if (least == 0 || made.predicted < least) least = made.predicted, ways = one.tp;

@@ -182,7 +182,7 @@ FitInput read_fit_input(FileSystem& fs, const FitRequest& asked, Diagnostics& di
   bool all_runs = true;
   for (const std::string& file : asked.runs) {
     all_runs &= attempt(diagnostics, [&] {
-      for (Run& run : read_runs(fs, file, asked.amendments)) input.runs.push_back(std::move(run));
+      for (Run& run : read_runs(fs, file, asked.facts)) input.runs.push_back(std::move(run));
     });
   }
   attempt(diagnostics, [&] {

@@ -19,7 +19,7 @@ struct FitRequest {
   std::string profile;
   std::string cluster;                 // its name or file, whose device's rows are fitted
   std::vector<std::string> constants;  // empty: those that the profile fits, or the usual ones
-  std::vector<Amendment> amendments;
+  RunFacts facts;
   // Where clusters and profiles are looked for by name, and whose all are known.
   std::vector<std::string> cluster_folders;
   std::string machines;

@@ -13,52 +13,8 @@
 namespace mw::calibrate {
 namespace {
 
-// Families of models and whose blocks they have. `whole`: no letter may stand on either side of
-// the name. A GPT's: layer norms, biases, an MLP of two products. A Llama's: RMS norms, one of
-// three.
-struct Known {
-  std::string_view name;
-  models::Family family;
-  bool whole = false;
-};
-constexpr std::array<Known, 18> kKnown = {{{"llama", models::Family::kLlama},
-                                           {"mistral", models::Family::kLlama},
-                                           {"mixtral", models::Family::kLlama},
-                                           {"qwen", models::Family::kLlama},
-                                           {"yi", models::Family::kLlama, true},
-                                           {"deepseek", models::Family::kLlama},
-                                           {"moonlight", models::Family::kLlama},
-                                           {"internlm", models::Family::kLlama},
-                                           {"vicuna", models::Family::kLlama},
-                                           {"gpt-oss", models::Family::kLlama},
-                                           {"gpt", models::Family::kGpt2},
-                                           {"mt-nlg", models::Family::kGpt2},
-                                           {"turing-nlg", models::Family::kGpt2},
-                                           {"bloom", models::Family::kGpt2},
-                                           {"mpt", models::Family::kGpt2, true},
-                                           {"opt", models::Family::kGpt2, true},
-                                           {"pythia", models::Family::kGpt2},
-                                           {"bert", models::Family::kGpt2}}};
-
 // Of params_b, as a logarithm: a quarter.
 const double kNearSizes = std::log(1.25);
-
-bool is_letter(char c) { return c >= 'a' && c <= 'z'; }
-
-bool holds(const std::string& lower, const Known& known) {
-  for (size_t at = lower.find(known.name); at != std::string::npos;
-       at = lower.find(known.name, at + 1)) {
-    const size_t end = at + known.name.size();
-    if (!known.whole ||
-        ((at == 0 || !is_letter(lower[at - 1])) && (end == lower.size() || !is_letter(lower[end]))))
-      return true;
-  }
-  return false;
-}
-
-bool ties_embeddings(const Run& run) {
-  return run.kv_heads == run.heads && !says_one_of(run, {"untied embeddings"});
-}
 
 // What the row's sizes say of a model of that family.
 models::ModelConfig sized(const Run& run, models::Family family) {
@@ -73,7 +29,8 @@ models::ModelConfig sized(const Run& run, models::Family family) {
   model.kv_heads = run.kv_heads;
   model.head_dim = run.hidden / run.heads;
   model.ffn_size = run.ffn;
-  model.tie_word_embeddings = family == models::Family::kGpt2 && ties_embeddings(run);
+  model.tie_word_embeddings =
+      run.tied.value_or(family == models::Family::kGpt2 && run.kv_heads == run.heads);
   if (family == models::Family::kLlama) model.activation = models::Activation::kSilu;
   return model;
 }
@@ -118,26 +75,6 @@ Blocks blocks_by_sizes(const Run& run) {
   return {Family::kGpt2, "GPT blocks (kv_heads = heads, ffn = 4*hidden)"};
 }
 
-// What a row does not say stands in the models' public config.json: Qwen3 has heads of 128 and
-// norms them, Qwen before it has biases of queries, keys and values; GPT-OSS has heads of 64,
-// biases and a window of 128 in every other layer.
-void add_family(const Run& run, models::ModelConfig& model) {
-  const std::string name = to_lower(run.model);
-  const auto says = [&](const char* family) { return name.find(family) != std::string::npos; };
-  if (says("qwen3")) {
-    model.head_dim = 128;
-    model.normed_heads = true;
-  } else if (says("qwen")) {
-    model.attention_bias = true;
-  } else if (says("gpt-oss")) {
-    model.head_dim = 64;
-    model.attention_bias = true;
-    model.mixture.bias = model.mixture.experts > 0;
-    model.window = 128;
-  }
-}
-
-// DeepSeek-V3's latent attention has ranks 1536 and 512, heads of 128 + 64 and values of 128.
 void add_experts(const Experts& experts, models::ModelConfig& model) {
   models::Mixture& mixture = model.mixture;
   mixture.experts = experts.experts;
@@ -145,11 +82,23 @@ void add_experts(const Experts& experts, models::ModelConfig& model) {
   mixture.ffn_size = experts.ffn;
   mixture.shared_ffn_size = experts.shared * experts.ffn;
   mixture.dense_layers = experts.dense;
-  if (!experts.latent) return;
-  mixture.sigmoid = true;
-  mixture.scale = 2.5;
-  model.latent = {1536, 512, 64, 128};
-  model.head_dim = 128 + 64;
+}
+
+// What a row has no column for is as in a public model of its family.
+void add_latent(const models::ModelConfig& known, models::ModelConfig& model) {
+  model.latent = known.latent;
+  model.head_dim = known.head_dim;
+  model.mixture.sigmoid = known.mixture.sigmoid;
+  model.mixture.scale = known.mixture.scale;
+}
+void add_plain(const models::ModelConfig& known, models::ModelConfig& model) {
+  if (known.head_dim > 0) model.head_dim = known.head_dim;
+  model.normed_heads = known.normed_heads;
+  model.attention_bias = known.attention_bias;
+  model.qkv_bias = known.qkv_bias;
+  model.mlp_bias = known.mlp_bias;
+  model.mixture.bias = model.mixture.experts > 0 && known.mixture.bias;
+  model.window = known.window;
 }
 
 // Of "E256k8s1f2048" the numbers behind those letters; empty: it is not made so.
@@ -198,18 +147,18 @@ std::optional<Experts> experts_of(const std::string& moe) {
   return made;
 }
 
+bool says_latent(const std::string& moe) {
+  const std::optional<Experts> experts = experts_of(moe);
+  return experts && experts->latent;
+}
+
 Blocks blocks_of(const Run& run) {
-  const std::string name = to_lower(run.model);
-  if (!run.moe.empty()) {
-    const std::optional<Experts> experts = experts_of(run.moe);
-    const bool known =
-        !experts || !experts->latent || name.find("deepseek-v3") != std::string::npos;
-    return {models::Family::kLlama, known ? "" : "latent attention of DeepSeek-V3's sizes"};
-  }
-  for (const Known& known : kKnown) {
-    if (holds(name, known)) return {known.family, ""};
-  }
-  return blocks_by_sizes(run);
+  if (run.moe.empty())
+    return run.family ? Blocks{run.family->model.family, ""} : blocks_by_sizes(run);
+  Blocks made{models::Family::kLlama, ""};
+  if (says_latent(run.moe) && run.family && !is_of_family(run.model, *run.family))
+    made.assumed = fmt::format("latent attention of {}'s sizes", run.family->name);
+  return made;
 }
 
 std::string odd_sizes(const Run& run) {
@@ -223,7 +172,9 @@ models::ModelConfig model_of(const Run& run) {
   models::ModelConfig model = sized(run, blocks_of(run).family);
   if (model.family != models::Family::kLlama) return model;
   if (const auto experts = experts_of(run.moe)) add_experts(*experts, model);
-  if (!model.latent.kv_rank) add_family(run, model);
+  const bool latent = says_latent(run.moe);
+  if (run.family && run.family->has_latent_attention() == latent)
+    (latent ? add_latent : add_plain)(run.family->model, model);
   return model;
 }
 

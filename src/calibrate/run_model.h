@@ -20,11 +20,11 @@ struct Experts {
   bool latent = false;
 };
 std::optional<Experts> experts_of(const std::string& moe);
+bool says_latent(const std::string& moe);
 
-// Whose blocks a row's are: by a family that its model's name holds, in whatever case; a mixture's
-// are a Llama's. Where the name holds none, those whose parameters are the nearer to params_b, if
-// either's are within a quarter of it; else a Llama's where queries share keys or ffn is not 4
-// hidden.
+// Whose blocks a row's are: those of its family (families.h); a mixture's are a Llama's. Where the
+// name holds none, those whose parameters are the nearer to params_b, if either's are within a
+// quarter of it; else a Llama's where queries share keys or ffn is not 4 hidden.
 struct Blocks {
   models::Family family = models::Family::kGpt2;
   std::string assumed;  // "Llama blocks (kv_heads 8 of 32)", where the name does not say it
@@ -35,8 +35,9 @@ Blocks blocks_of(const Run& run);
 // more or less than params_b; "": they have not, or a mixture's are not held against it.
 std::string odd_sizes(const Run& run);
 
-// REQUIRES: the row's sizes are there. A GPT's output weights are its own where its queries share
-// keys (Megatron-LM's functional tests untie them) or its notes say "untied embeddings".
+// REQUIRES: the row's sizes are there. Where the row does not say whether they are tied, a GPT's
+// output weights are the embedding's unless its queries share keys (Megatron-LM's functional tests
+// untie them).
 models::ModelConfig model_of(const Run& run);
 
 }  // namespace mw::calibrate

@@ -14,7 +14,7 @@ namespace {
 // Llama 3.1 8B's sizes.
 Run llama_8b(const std::string& name) {
   Run run = gpt(32, 4096, 32, 8192, 128256, 8);
-  run.model = name;
+  name_model(run, name);
   run.kv_heads = 8;
   run.ffn = 14336;
   return run;
@@ -29,7 +29,7 @@ TEST_CASE("a family anywhere in the model's name, in whatever case, says whose b
         "Moonlight", "InternLM2-7B", "vicuna-13b", "gpt-oss-20b", "Megatron-LLaMA"}) {
     CAPTURE(name);
     Run run = gpt(2, 64, 4, 64, 128, 4);  // a GPT's sizes
-    run.model = name;
+    name_model(run, name);
     CHECK(blocks_of(run).family == Family::kLlama);
     CHECK(blocks_of(run).assumed.empty());
     const models::ModelConfig model = model_of(run);
@@ -86,8 +86,7 @@ TEST_CASE("a mixture's blocks are a Llama's, whatever its name and sizes say") {
   for (const char* name : {"GPT-MoE", "Mixtral", "", "model-a"}) {
     CAPTURE(name);
     Run run = gpt(4, 64, 4, 64, 128, 4);
-    run.model = name;
-    run.moe = "E8k2s0f96";
+    name_model(run, name, "E8k2s0f96");
     CHECK(blocks_of(run).family == Family::kLlama);
     CHECK(blocks_of(run).assumed.empty());
     CHECK(model_of(run).mixture.experts == 8);
@@ -110,11 +109,24 @@ TEST_CASE("what a row says of its experts") {
     CHECK(!experts_of(text).has_value());
   }
   Run run = gpt(4, 64, 4, 64, 128, 4);
-  run.moe = "E8k2s0f96;MLA";
-  run.model = "DeepSeek-V3";
+  name_model(run, "DeepSeek-V3", "E8k2s0f96;MLA");
   CHECK(blocks_of(run).assumed.empty());
-  run.model = "Kimi-K2";
+  name_model(run, "Kimi-K2", "E8k2s0f96;MLA");
   CHECK(blocks_of(run).assumed == "latent attention of DeepSeek-V3's sizes");
+}
+
+TEST_CASE("a row's own word on tied embeddings goes before what its blocks usually have") {
+  Run run = gpt(2, 64, 4, 64, 128, 4);
+  for (const char* name : {"GPT", "Llama"}) {
+    CAPTURE(name);
+    name_model(run, name);
+    run.tied.reset();
+    CHECK(model_of(run).tie_word_embeddings == (name == std::string("GPT")));
+    for (const bool tied : {false, true}) {
+      run.tied = tied;
+      CHECK(model_of(run).tie_word_embeddings == tied);
+    }
+  }
 }
 
 TEST_CASE("what a family has beside its sizes its models have under every spelling") {
@@ -130,8 +142,7 @@ TEST_CASE("what a family has beside its sizes its models have under every spelli
                                          {"Llama", "", 16, 0, false, false, false}}) {
     CAPTURE(c.name);
     Run run = gpt(4, 64, 4, 64, 128, 4);
-    run.model = c.name;
-    run.moe = c.moe;
+    name_model(run, c.name, c.moe);
     const models::ModelConfig model = model_of(run);
     CHECK(model.head_dim == c.head_dim);
     CHECK(model.window == c.window);
@@ -147,7 +158,7 @@ TEST_CASE(
     Run run = gpt(2, 64, 4, 64, 128, 4);
     run.kv_heads = 2;
     run.ffn = 224;
-    run.model = name;
+    name_model(run, name);
     run.params_b = params_b;
     return validate({run}, a100(), 1)[0];
   };
@@ -163,7 +174,6 @@ TEST_CASE(
 
 TEST_CASE("params_b of other sizes is told beside what a row leaves open") {
   Run run = gpt(96, 12288, 96, 2048, 51200, 8);
-  run.model = "GPT";
   for (const double near : {0.0, 145.0, 175.0, 215.0}) {
     run.params_b = near;
     CHECK(odd_sizes(run).empty());
@@ -175,7 +185,6 @@ TEST_CASE("params_b of other sizes is told beside what a row leaves open") {
   run.moe = "E8k2s0f14336";
   CHECK(odd_sizes(run).empty());
   Run small = gpt(2, 64, 4, 64, 128, 4);
-  small.model = "GPT";
   small.params_b = 1;
   CHECK(validate({small}, a100(), 1)[0].assumed == "sizes of 0.000111 billion parameters, not 1");
 }

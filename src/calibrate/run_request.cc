@@ -104,6 +104,8 @@ void add_findings_of_words(const Run& run, const Machines& machines,
   }
   if (experts && run.layers > 0 && experts->dense > run.layers)
     findings.push_back(fmt::format("moe: {} dense layers of {}", experts->dense, run.layers));
+  if (experts && experts->latent && !(run.family && run.family->has_latent_attention()))
+    findings.emplace_back("moe: MLA is of no known family of models");
   if (precision_name(run).empty()) {
     findings.push_back(fmt::format("precision: unknown '{}', known: bf16, fp16, fp32, fp8, fp8-mx",
                                    run.precision));

@@ -114,8 +114,7 @@ TEST_CASE("another network than the device usually has keeps its share of the ca
 TEST_CASE("a mixture is the row's, and what its model's config.json says beside it") {
   Run run = gpt(4, 64, 4, 64, 128, 4);
   const auto model_for = [&](const char* name, const char* moe) {
-    run.model = name;
-    run.moe = moe;
+    name_model(run, name, moe);
     return request_for(run).model;
   };
   const models::ModelConfig plain = model_for("Mixtral", "E8k2s0f96");

@@ -30,6 +30,7 @@ class RowReader {
   }
 
   bool empty(std::string_view name) const { return cell(name).empty(); }
+  bool is(std::string_view name, std::string_view word) const { return cell(name) == word; }
   void text(std::string_view name, std::string& to) const { to = cell(name); }
   void count(std::string_view name, int64_t& to, int64_t least, bool optional = false,
              int64_t most = int64_t{1} << 32) const {
@@ -92,12 +93,12 @@ class RowReader {
   std::vector<std::pair<std::string, std::string>> cells_;
 };
 
-constexpr std::array<std::string_view, 34> kColumns = {
+constexpr std::array<std::string_view, 35> kColumns = {
     "source",      "model",        "params_b",  "layers",    "hidden",     "heads", "kv_heads",
     "ffn",         "seq",          "vocab",     "moe",       "gpu",        "gpus",  "tp",
     "sp",          "cp",           "pp",        "vpp",       "ep",         "dp",    "zero",
     "micro_batch", "global_batch", "recompute", "precision", "metric",     "value", "unit",
-    "nic_GBps",    "schedule",     "overlap",   "software",  "memory_GiB", "use"};
+    "nic_GBps",    "schedule",     "overlap",   "software",  "memory_GiB", "use",   "tied"};
 
 // Those whose cells are never empty; a file may leave the others out.
 constexpr std::array<std::string_view, 11> kNeeded = {"layers", "hidden", "heads", "seq",
@@ -185,11 +186,38 @@ void take_usual_ffn(const RowReader& row, Run& run) {
 }
 
 constexpr const char* kUsualUse = "use check";
+constexpr std::string_view kUnknown = "unknown";
 
-void read_row(const RowReader& row, Run& run) {
+// Words of the notes that published files have in place of a cell
+// (docs/validation/rows.md#how-a-rows-cells-are-read).
+struct Phrase {
+  std::string_view words;
+  void (*take)(Run& run);
+};
+constexpr std::array<Phrase, 3> kPhrases = {{
+    {"vpp not stated", [](Run& run) { run.vpp_unknown = true; }},
+    {"VPP not published", [](Run& run) { run.vpp_unknown = true; }},
+    {"untied embeddings", [](Run& run) { run.tied = false; }},
+}};
+
+// What cells say in words, or the notes for them; a cell of `tied` goes before the notes.
+void read_words(const RowReader& row, Run& run) {
+  run.vpp_unknown = row.is("vpp", kUnknown);
+  for (const Phrase& phrase : kPhrases) {
+    if (run.notes.find(phrase.words) != std::string::npos) phrase.take(run);
+  }
+  if (row.empty("tied")) return;
+  int64_t tied = 0;
+  row.count("tied", tied, 0, false, 1);
+  run.tied = tied != 0;
+}
+
+void read_row(const RowReader& row, const std::vector<ModelFamily>& families, Run& run) {
   row.text("source", run.source);
   row.text("model", run.model);
   row.text("moe", run.moe);
+  if (const ModelFamily* family = family_of(run.model, says_latent(run.moe), families))
+    run.family = *family;
   row.text("gpu", run.gpu);
   row.one_of("recompute", run.recompute, {"none", "selective", "full", "unknown", ""});
   if (run.recompute.empty()) run.recompute = "unknown";  // an empty cell was not published
@@ -198,6 +226,7 @@ void read_row(const RowReader& row, Run& run) {
   row.one_of("overlap", run.overlap, overlaps());
   row.text("software", run.software);
   row.text("notes", run.notes);
+  read_words(row, run);
   if (row.empty("use")) {
     run.use = "check";
     run.usual.emplace_back(kUsualUse);
@@ -221,7 +250,7 @@ void read_row(const RowReader& row, Run& run) {
   run.tp = run.pp = run.dp = 0;
   row.count("tp", run.tp, 1, true, kMostWays);
   row.count("pp", run.pp, 1, true, kMostWays);
-  row.usual("vpp", run.vpp, 1, kMostWays);
+  if (!row.is("vpp", kUnknown)) row.usual("vpp", run.vpp, 1, kMostWays);
   row.usual("ep", run.ep, 1, kMostWays);
   row.count("dp", run.dp, 1, true, kMostWays);
   row.usual("zero", run.zero, 0);
@@ -282,8 +311,7 @@ std::vector<Amendment> parse_amendments(std::string_view csv, const std::string&
   return amendments;
 }
 
-std::vector<Run> parse_rows(std::string_view csv, const std::string& file,
-                            const std::vector<Amendment>& amendments) {
+std::vector<Run> parse_rows(std::string_view csv, const std::string& file, const RunFacts& facts) {
   Diagnostics diagnostics;
   std::vector<CsvTable::Line> odd;
   const CsvTable table = parse_csv(csv, file, kNeeded, diagnostics, &odd);
@@ -292,12 +320,12 @@ std::vector<Run> parse_rows(std::string_view csv, const std::string& file,
   std::vector<Run> runs;
   for (const CsvTable::Line& line : table.lines) {
     Run run = row_of(table, line);
-    read_row(RowReader(run, amendments), run);
+    read_row(RowReader(run, facts.amendments), facts.families, run);
     runs.push_back(std::move(run));
   }
   for (const CsvTable::Line& line : odd) {
     Run run = row_of(table, line);
-    RowReader(run, amendments).text("source", run.source);
+    RowReader(run, facts.amendments).text("source", run.source);
     run.is_odd = true;
     run.findings.push_back(odd_length(table, line));
     const auto later = std::find_if(runs.begin(), runs.end(),
@@ -309,9 +337,8 @@ std::vector<Run> parse_rows(std::string_view csv, const std::string& file,
   return runs;
 }
 
-std::vector<Run> parse_runs(std::string_view csv, const std::string& file,
-                            const std::vector<Amendment>& amendments) {
-  std::vector<Run> runs = parse_rows(csv, file, amendments);
+std::vector<Run> parse_runs(std::string_view csv, const std::string& file, const RunFacts& facts) {
+  std::vector<Run> runs = parse_rows(csv, file, facts);
   Diagnostics diagnostics;
   for (const Run& run : runs) {
     for (const std::string& finding : run.findings)
@@ -326,14 +353,12 @@ std::vector<Run> parse_runs(std::string_view csv, const std::string& file,
   return runs;
 }
 
-std::vector<Run> read_rows(FileSystem& fs, const std::string& file,
-                           const std::vector<Amendment>& amendments) {
-  return parse_rows(fs.read_file(file), file, amendments);
+std::vector<Run> read_rows(FileSystem& fs, const std::string& file, const RunFacts& facts) {
+  return parse_rows(fs.read_file(file), file, facts);
 }
 
-std::vector<Run> read_runs(FileSystem& fs, const std::string& file,
-                           const std::vector<Amendment>& amendments) {
-  return parse_runs(fs.read_file(file), file, amendments);
+std::vector<Run> read_runs(FileSystem& fs, const std::string& file, const RunFacts& facts) {
+  return parse_runs(fs.read_file(file), file, facts);
 }
 
 std::string source_name(const std::string& source) {

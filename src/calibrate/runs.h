@@ -3,12 +3,14 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
 #include "base/fs.h"
+#include "calibrate/families.h"
 
 namespace mw::calibrate {
 
@@ -25,9 +27,13 @@ struct Run {
   int64_t gpus = 0, tp = 1, cp = 1, pp = 1, vpp = 1, ep = 1, dp = 1, zero = 0;
   int64_t micro_batch = 0, global_batch = 0;
   bool sp = false;
+  bool vpp_unknown = false;  // vpp, or any other number of chunks
+  std::optional<bool> tied;  // whether the output's weights are the embedding's
   // s, TFLOP/s, %, tokens/s, sequences/s or a place, whatever the row's unit; 0: none is published
   double value = 0;
   double params_b = 0, nic_GBps = 0, memory_GiB = 0;
+  // That of its model's name, or whose latent attention it has (family_of).
+  std::optional<ModelFamily> family;
   // "zero 0": what is taken where sp, cp, vpp, ep, zero, kv_heads, ffn or use are empty.
   std::vector<std::string> usual;
   std::string amended;                // what is not taken from the row, and why; see Amendment
@@ -50,19 +56,23 @@ struct Amendment {
 // A CSV with these columns. Throws Error with all findings.
 std::vector<Amendment> parse_amendments(std::string_view csv, const std::string& file);
 
+// What is known beside a file of runs.
+struct RunFacts {
+  std::vector<Amendment> amendments;
+  std::vector<ModelFamily> families;
+};
+
 // What is wrong with a row stays with it, in Run::findings: cells that are no numbers or unknown
 // words, too many or too few of them. Throws Error with what is wrong with the file: columns that
 // are missing, quotes, no rows. Run::columns stay as they stand in the file.
 std::vector<Run> parse_rows(std::string_view csv, const std::string& file,
-                            const std::vector<Amendment>& amendments = {});
-std::vector<Run> read_rows(FileSystem& fs, const std::string& file,
-                           const std::vector<Amendment>& amendments = {});
+                            const RunFacts& facts = {});
+std::vector<Run> read_rows(FileSystem& fs, const std::string& file, const RunFacts& facts = {});
 // Rows to fit on: throws Error with all rows' findings, too, by line, and where nothing is
 // published or a row does not say its use.
 std::vector<Run> parse_runs(std::string_view csv, const std::string& file,
-                            const std::vector<Amendment>& amendments = {});
-std::vector<Run> read_runs(FileSystem& fs, const std::string& file,
-                           const std::vector<Amendment>& amendments = {});
+                            const RunFacts& facts = {});
+std::vector<Run> read_runs(FileSystem& fs, const std::string& file, const RunFacts& facts = {});
 
 // Up to the first ',', ';' or bracket: what rows of one table have in common; "(no source)" where
 // that is nothing.

@@ -8,7 +8,7 @@
 #include "base/test_close_to.h"
 #include "base/test_thrown_by.h"
 #include "base/text.h"
-#include "calibrate/run_request.h"
+#include "calibrate/test_runs.h"
 
 using namespace mw;
 using namespace mw::calibrate;
@@ -164,7 +164,7 @@ TEST_CASE("a cell that is empty has its usual value where there is one, and the 
     std::string row = kRow;
     for (const auto& [column, cell] : c.cells) row = with(column, cell, row);
     CAPTURE(row);
-    const Run run = parse_rows(kHeader + row, "runs.csv")[0];
+    const Run run = parse_rows(kHeader + row, "runs.csv", {{}, published_families()})[0];
     CHECK(run.usual == c.usual);
     CHECK(run.findings == c.findings);
     CHECK(run.kv_heads == c.kv_heads);
@@ -353,7 +353,8 @@ TEST_CASE("an amendment is read in place of the cell of its source's rows; the c
   stated.replace(stated.find(",full,"), 6, ",selective,");
   std::string other = kRow;
   other.replace(0, 8, "\"A letter");
-  const std::vector<Run> runs = parse_runs(kHeader + kRow + stated + other, "runs.csv", amendments);
+  const std::vector<Run> runs =
+      parse_runs(kHeader + kRow + stated + other, "runs.csv", {amendments, {}});
   REQUIRE(runs.size() == 3);
   CHECK(runs[0].recompute == "unknown");
   CHECK(runs[0].amended == "recompute unknown: too fast, for that");
@@ -368,4 +369,51 @@ TEST_CASE("amendments without a reason or a column are told") {
       parse_amendments("source,column,inferred,value,reason\nA paper,recomputes,full,none,\n",
                        "a.csv"),
       "a.csv:2: column: runs have no column 'recomputes'\na.csv:2: reason: must be given", Error);
+}
+
+TEST_CASE("chunks that are unknown and tied embeddings have cells, or words of the notes") {
+  const std::string header =
+      "gpu,gpus,layers,hidden,heads,seq,vocab,global_batch,metric,value,unit,vpp,tied,notes\n";
+  const std::string row = "chip,4,2,64,4,128,512,8,iteration_time,1.5,s,";
+  struct Case {
+    const char* cells;
+    bool vpp_unknown;
+    std::optional<bool> tied;
+  };
+  for (const Case& c : std::vector<Case>{{"1,,as it was", false, std::nullopt},
+                                         {"unknown,,", true, std::nullopt},
+                                         {",0,", false, false},
+                                         {"1,1,", false, true},
+                                         {"1,,t inferred; vpp not stated", true, std::nullopt},
+                                         {"1,,MBS and VPP not published", true, std::nullopt},
+                                         {"1,,untied embeddings: its script", false, false},
+                                         {"1,1,untied embeddings: not these", false, true}}) {
+    CAPTURE(c.cells);
+    const Run run = parse_rows(header + row + c.cells + "\n", "runs.csv").front();
+    CHECK(run.findings.empty());
+    CHECK(run.vpp == 1);
+    CHECK(run.vpp_unknown == c.vpp_unknown);
+    CHECK(run.tied == c.tied);
+  }
+  const Run bad = parse_rows(header + row + "?,2,\n", "runs.csv").front();
+  CHECK(bad.findings ==
+        std::vector<std::string>{"tied: must be at most 1, is \"2\"",
+                                 "vpp: must be an integer of at least 1, is \"?\""});
+}
+
+TEST_CASE("a row has its family by its model's name, or of its latent attention") {
+  const RunFacts facts{{}, published_families()};
+  const auto family = [&](const char* name, const char* moe) {
+    const std::string row = with("moe", moe, with("model", name));
+    const std::optional<ModelFamily> made =
+        parse_rows(kHeader + row, "runs.csv", facts).front().family;
+    return made ? made->name : "";
+  };
+  CHECK(family("gpt-oss-20b", "") == "GPT-OSS");
+  CHECK(family("Megatron", "") == "");
+  CHECK(family("DeepSeek-V2", "E8k2s0f96") == "DeepSeek");
+  CHECK(family("DeepSeek-V3", "E8k2s0f96;MLA") == "DeepSeek-V3");
+  CHECK(family("Kimi-K2", "E8k2s0f96;MLA") == "DeepSeek-V3");
+  const Run run = parse_rows(kHeader + with("moe", "E8k2s0f96;MLA"), "runs.csv").front();
+  CHECK(!run.family.has_value());
 }

@@ -100,6 +100,8 @@ TEST_CASE("a row that cannot be simulated says why") {
   }
   run.moe = "E8k2s0f128;3 dense";
   CHECK(reason(run, a100()) == "moe: 3 dense layers of 2");
+  run.moe = "E8k2s0f96;MLA";
+  CHECK(reason(run, a100()) == "moe: MLA is of no known family of models");
   run.moe.clear();
   run.precision = "int4";
   CHECK(reason(run, a100()) == "precision: unknown 'int4', known: bf16, fp16, fp32, fp8, fp8-mx");
@@ -328,11 +330,9 @@ TEST_CASE("what a row leaves open of its layout is every depth, and every divisi
   run.layers = 8;
   run.pp = 4;
   run.dp = 1;
-  for (const char* notes : {"vpp not stated", "MBS and VPP not published"}) {
-    run.notes = notes;
-    REQUIRE(layouts(run, machines).size() == 2);
-    CHECK(layouts(run, machines)[1].vpp == 2);
-  }
+  run.vpp_unknown = true;
+  REQUIRE(layouts(run, machines).size() == 2);
+  CHECK(layouts(run, machines)[1].vpp == 2);
   run.layers = 22;  // 24 with embedding and head
   REQUIRE(layouts(run, machines).size() == 4);
   CHECK(layouts(run, machines)[2].vpp == 3);

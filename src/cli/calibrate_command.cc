@@ -61,7 +61,7 @@ calibrate::FitInput read_input(FileSystem& fs, const CalibrateOptions& options,
   attempt(diagnostics, [&] {
     asked.cluster_folders = data_folders("clusters");
     asked.machines = data_folder("clusters");
-    asked.amendments = published_amendments(fs);
+    asked.facts = published_facts(fs);
     input = calibrate::read_fit_input(fs, asked, diagnostics);
   });
   std::vector<std::string> inputs = named_files(fs, "", options.cluster, options.profile);

@@ -66,9 +66,14 @@ std::vector<std::string> named_files(FileSystem& fs, const std::string& model,
   return files;
 }
 
-std::vector<calibrate::Amendment> published_amendments(FileSystem& fs) {
-  const std::string file = join_path(data_folder("data/published"), "amendments.csv");
-  return calibrate::parse_amendments(fs.read_file(file), file);
+calibrate::RunFacts published_facts(FileSystem& fs) {
+  const std::string folder = data_folder("data/published");
+  const std::string amendments = join_path(folder, "amendments.csv");
+  calibrate::RunFacts facts;
+  facts.amendments = calibrate::parse_amendments(fs.read_file(amendments), amendments);
+  facts.families =
+      calibrate::read_families(fs, join_path(folder, "families.toml"), data_folders("models"));
+  return facts;
 }
 
 }  // namespace mw::cli

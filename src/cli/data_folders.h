@@ -19,7 +19,7 @@ std::string model_file(FileSystem& fs, const std::string& name);
 // The files of a model, a cluster and a profile as the options name them, of those that there are.
 std::vector<std::string> named_files(FileSystem& fs, const std::string& model,
                                      const std::string& cluster, const std::string& profile);
-// data/published/amendments.csv.
-std::vector<calibrate::Amendment> published_amendments(FileSystem& fs);
+// data/published/amendments.csv and families.toml.
+calibrate::RunFacts published_facts(FileSystem& fs);
 
 }  // namespace mw::cli

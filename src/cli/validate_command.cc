@@ -91,7 +91,7 @@ void run_validate(const ValidateOptions& options, const Diagnostics& words) {
       options.runs.empty() ? join_path(data_folder("data/published"), "runs.csv") : options.runs;
   std::vector<calibrate::Run> runs;
   calibrate::Machines machines;
-  attempt(diagnostics, [&] { runs = calibrate::read_rows(fs, file, published_amendments(fs)); });
+  attempt(diagnostics, [&] { runs = calibrate::read_rows(fs, file, published_facts(fs)); });
   attempt(diagnostics, [&] {
     machines = calibrate::read_machines(fs, data_folder("clusters"));
     if (!options.cluster.empty())

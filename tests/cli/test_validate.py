@@ -4,6 +4,7 @@ import csv
 import functools
 import json
 import pathlib
+import subprocess
 import sys
 import tempfile
 
@@ -351,6 +352,14 @@ def test_the_blocks_do_not_hang_on_how_the_models_name_is_written(tmp_path):
     assert all(row["predicted"] == said["predicted"] for row in others)
     assert all(row["assumed"] == said["assumed"] for row in others[:-1])
     assert others[-1]["assumed"].endswith("Llama blocks (params_b 8: a Llama has 8.03, a GPT 6.18)")
+
+
+def test_a_folder_of_ones_own_models_hides_no_public_one(tmp_path):
+    """Families of models take from models/, which is looked for here first."""
+    path = written(tmp_path / "runs.csv", {"model": "Qwen3-22B"})
+    (tmp_path / "models").mkdir()
+    there = subprocess.run([meshwright.BINARY, "validate", "--runs", path, "--json"], cwd=tmp_path, capture_output=True, text=True)
+    assert there.stdout == call("validate", "--runs", path, "--json").stdout and "predicted" in there.stdout, there.stderr
 
 
 # Every device of the published figures, under the name that they have there; the format of its products.

@@ -251,11 +251,25 @@ TEST_CASE("graphs") {
 }
 
 TEST_CASE("published runs") {
+  const auto families = [](const std::string& text) {
+    FakeFileSystem fs;
+    fs.make_directory("models");
+    for (const char* model : {"qwen3-30b-a3b", "gpt-oss-120b", "deepseek-v3"}) {
+      const std::string path = fmt::format("models/{}.json", model);
+      fs.write_file(path, file(path));
+    }
+    fs.write_file("f", text);
+    return calibrate::read_families(fs, "f", {"models"});
+  };
+  const calibrate::RunFacts facts{{}, families(file("data/published/families.toml"))};
+  fuzz({"families", {file("data/published/families.toml")}, [&](const std::string& text) {
+          return families(text), std::string();
+        }});
   fuzz({"runs", {head(file("data/published/runs.csv"), 6)}, [](const std::string& text) {
           return calibrate::parse_runs(text, "f"), std::string();
         }});
-  fuzz({"rows", {head(file("data/published/runs.csv"), 6)}, [](const std::string& text) {
-          const auto compared = calibrate::validate(calibrate::parse_rows(text, "f"), {}, 1);
+  fuzz({"rows", {head(file("data/published/runs.csv"), 6)}, [&](const std::string& text) {
+          const auto compared = calibrate::validate(calibrate::parse_rows(text, "f", facts), {}, 1);
           return calibrate::to_json(compared), calibrate::to_text(compared), std::string();
         }});
   fuzz({"amendments", {file("data/published/amendments.csv")}, [](const std::string& text) {
