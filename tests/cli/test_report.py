@@ -257,6 +257,7 @@ def test_all_plans_are_compared(made, page):
     chosen = page.run("document.querySelector('#memory h3').innerText")
     page.run("document.getElementById('theme').click()")
     assert page.run("document.querySelector('#memory h3').innerText") == chosen != first
+    assert page.run("document.activeElement.id") == "memory-ranks"
     page.run("document.getElementById('theme').click()")
     page.run("[...document.querySelectorAll('#memory button')].find((b) => b.innerText === 'Plan A').click()")
 

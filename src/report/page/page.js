@@ -226,10 +226,19 @@ function sections() {
   for (const draw of state.redraw) draw();
 }
 
+// Makes the sections anew; what has the focus in one of them has it afterwards.
+function renew() {
+  const holder = document.activeElement, section = holder && holder.closest("section");
+  const all = () => [...document.querySelectorAll(`#${section.id} button, #${section.id} canvas`)];
+  const place = section && section.id ? all().indexOf(holder) : -1;
+  sections();
+  if (place >= 0) all()[place].focus();
+}
+
 function setTheme(theme) {
   document.documentElement.dataset.theme = theme;
   for (const timeline of state.timelines) timeline.later();
-  sections();
+  renew();
   const old = document.querySelector("#timeline .legend");
   if (old) old.replaceWith(timelineLegend());
 }
