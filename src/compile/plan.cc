@@ -68,12 +68,7 @@ sharding::Strategy strategy_of(const Plan& plan, const std::vector<cluster::Axis
 // The stage of every layer. A layer that is no block goes with the block before it, leading ones
 // with the first.
 std::vector<int32_t> stages_of_layers(const Plan& plan, const ir::Module& module, int64_t blocks) {
-  std::vector<int64_t> counts = plan.layers;
-  if (counts.empty()) {
-    for (int64_t s = 0; s < plan.stages(); ++s) {
-      counts.push_back(blocks / plan.stages() + (s < blocks % plan.stages() ? 1 : 0));
-    }
-  }
+  const std::vector<int64_t> counts = plan.blocks_of_stages(blocks);
   std::vector<int32_t> stages;
   int32_t stage = 0;
   int64_t taken = 0;
@@ -95,6 +90,14 @@ std::vector<int32_t> stages_of_layers(const Plan& plan, const ir::Module& module
 }
 
 }  // namespace
+
+std::vector<int64_t> Plan::blocks_of_stages(int64_t blocks) const {
+  if (!layers.empty()) return layers;
+  std::vector<int64_t> counts;
+  for (int64_t s = 0; s < stages(); ++s)
+    counts.push_back(blocks / stages() + (s < blocks % stages() ? 1 : 0));
+  return counts;
+}
 
 const AxisOrder& usual_axis_order() {
   static const AxisOrder usual = {"pp", "dp", "tp"};

@@ -101,6 +101,8 @@ struct Plan {
   // shards over.
   sharding::Axes data_axes() const;
   int64_t stages() const { return pp * chunks; }
+  // [stage] its blocks of so many: `layers`, or an even deal whose first stages have one more.
+  std::vector<int64_t> blocks_of_stages(int64_t blocks) const;
   // Microbatches of the program: twice as many with backward halving, whose forwards run two.
   int64_t units() const;
   // Parts that a sequence is cut into; 1: whole sequences.

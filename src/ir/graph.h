@@ -98,7 +98,7 @@ class Graph {
 };
 
 // clang-format off
-enum class StateKind : uint8_t { kWeight, kGradient, kMoment, kMaster, kRng, kDataPosition, kMetric };
+enum class StateKind : uint8_t { kWeight, kGradient, kMoment, kMaster, kMetric };
 // clang-format on
 
 // Initial value of a parameter; drawn by global index from the RNG site of the parameter's name.

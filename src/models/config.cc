@@ -375,6 +375,13 @@ ModelConfig parse_config(std::string_view text, const std::string& file) {
   return config;
 }
 
+std::vector<DividedSize> ModelConfig::divided_sizes() const {
+  std::vector<DividedSize> sizes = {
+      {"heads", heads, family == Family::kGpt2 ? "n_head" : "num_attention_heads"}};
+  if (kv_heads != heads) sizes.push_back({"kv_heads", kv_heads, "num_key_value_heads"});
+  return sizes;
+}
+
 std::string ModelConfig::only_simulated() const {
   if (mixture.experts > 0) return "a mixture of experts";
   if (latent.kv_rank > 0) return "latent attention";

@@ -36,6 +36,12 @@ struct LatentAttention {
   friend bool operator==(const LatentAttention&, const LatentAttention&) = default;
 };
 
+struct DividedSize {
+  std::string axis;  // logical, "heads"
+  int64_t size = 0;
+  std::string key;  // of the config, "n_head"
+};
+
 struct ModelConfig {
   std::string source;  // the file, for messages
   Family family = Family::kGpt2;
@@ -68,6 +74,8 @@ struct ModelConfig {
   bool has_dropout() const {
     return embedding_dropout > 0 || residual_dropout > 0 || attention_dropout > 0;
   }
+  // What tensor parallelism divides as it is: heads, and of fewer keys and values theirs.
+  std::vector<DividedSize> divided_sizes() const;
   // What no kernel exists for yet: "a mixture of experts"; "" for a model that can run.
   std::string only_simulated() const;
   friend bool operator==(const ModelConfig&, const ModelConfig&) = default;

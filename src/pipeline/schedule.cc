@@ -233,9 +233,6 @@ std::string to_string(ActionKind kind) {
     case ActionKind::kI: return "I";
     case ActionKind::kW: return "W";
     case ActionKind::kB: return "B";
-    case ActionKind::kUnshard: return "UNSHARD";
-    case ActionKind::kReshard: return "RESHARD";
-    case ActionKind::kReduceGrad: return "REDUCE_GRAD";
     case ActionKind::kUpdate: return "UPDATE";
     case ActionKind::kValidate: return "VALIDATE";
     case ActionKind::kRollback: return "ROLLBACK";

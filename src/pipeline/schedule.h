@@ -13,18 +13,7 @@
 
 namespace mw::pipeline {
 
-enum class ActionKind : uint8_t {
-  kF,
-  kI,
-  kW,
-  kB,
-  kUnshard,
-  kReshard,
-  kReduceGrad,
-  kUpdate,
-  kValidate,
-  kRollback
-};
+enum class ActionKind : uint8_t { kF, kI, kW, kB, kUpdate, kValidate, kRollback };
 
 struct Action {
   ActionKind kind = ActionKind::kF;
@@ -171,9 +160,9 @@ std::string to_csv(const Schedule& schedule);
 // microbatches that take the same way through the ranks are one replica. Throws Error with
 // everything that is wrong with the text, or with all findings of the schedule.
 Schedule parse_csv(const std::string& text, const std::string& file);
-// "F", "REDUCE_GRAD", …
+// "F", "UPDATE", …
 std::string to_string(ActionKind kind);
-// "3F7", "3REDUCE_GRAD", "UPDATE"; beyond torch's grammar "3F4-5" (two microbatches), "3F7/1"
+// "3F7", "UPDATE"; beyond torch's grammar "3F4-5" (two microbatches), "3F7/1"
 // (slice), "3F7^1" (replica).
 std::string to_string(const Action& action);
 

@@ -565,7 +565,6 @@ TEST_CASE("a microbatch that goes from one replica to another is found") {
 TEST_CASE("actions print in torch's letters, and what torch lacks is marked") {
   CHECK(to_string(Action{.kind = ActionKind::kB, .stage = StageId(3), .first = 7}) == "3B7");
   CHECK(to_string(Action{.kind = ActionKind::kUpdate, .stage = StageId()}) == "UPDATE");
-  CHECK(to_string(Action{.kind = ActionKind::kReduceGrad, .stage = StageId(2)}) == "2REDUCE_GRAD");
   const Action superset{.stage = StageId(1), .replica = 1, .first = 4, .count = 2, .slice = 3};
   CHECK(to_string(superset) == "1F4-5/3^1");
 }

@@ -26,14 +26,6 @@ double most_parts() {
   return most;
 }
 
-std::vector<int64_t> blocks_of(const Plan& plan, int64_t blocks) {
-  if (!plan.layers.empty()) return plan.layers;
-  std::vector<int64_t> counts;
-  for (int64_t s = 0; s < plan.stages(); ++s)
-    counts.push_back(blocks / plan.stages() + (s < blocks % plan.stages() ? 1 : 0));
-  return counts;
-}
-
 // Of a forward's first gather at least this part is beside nothing: a norm of activations, which
 // reads none of a block's matrices, may go beside the rest.
 constexpr double kApart = 0.9;
@@ -107,7 +99,7 @@ const Coarse::Setting& Coarse::setting(const Plan& plan, bool bare) {
   setting_.reset();  // where a plan cannot be compiled there is none
   pieces_.clear();
   Setting made{plan, bare, &facts_->work(bare ? bare_of(plan) : plan), {}, facts_->orders(plan)};
-  blocks_ = blocks_of(plan, base_.model.layers);
+  blocks_ = plan.blocks_of_stages(base_.model.layers);
   starts_.assign(blocks_.size(), 0);
   std::partial_sum(blocks_.begin(), blocks_.end() - 1, starts_.begin() + 1);
   MW_CHECK(made.orders.longer != nullptr, "plan {} has no order", short_form(plan));

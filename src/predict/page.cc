@@ -11,13 +11,6 @@
 namespace mw::predict {
 namespace {
 
-std::string stages_text(const std::vector<int32_t>& stages) {
-  std::vector<std::string> numbers;
-  for (const int32_t s : stages) numbers.push_back(std::to_string(s));
-  if (numbers.empty()) return "";
-  return (stages.size() == 1 ? "stage " : "stages ") + join(numbers, ", ");
-}
-
 report::PageRank page_rank(const simulate::RankResult& rank, const StageMemory& memory) {
   report::PageRank made;
   made.device = rank.rank;
@@ -82,6 +75,13 @@ report::PageRun page_run(const Request& request, const Prediction& p) {
 }
 
 }  // namespace
+
+std::string stages_text(const std::vector<int32_t>& stages) {
+  std::vector<std::string> numbers;
+  for (const int32_t s : stages) numbers.push_back(std::to_string(s));
+  if (numbers.empty()) return "";
+  return (stages.size() == 1 ? "stage " : "stages ") + join(numbers, ", ");
+}
 
 std::vector<report::Share> shares_of(const simulate::RankResult& rank) {
   std::vector<report::Share> shares = {{"computation", rank.compute}};

@@ -15,6 +15,7 @@ inline constexpr const char* kIdleShare = "idle at the end";  // the last share
 // digits.
 std::string tflops_text(double tflops);
 std::string percent_text(double part);
+std::string stages_text(const std::vector<int32_t>& stages);  // "stages 0, 3"; "" of none
 
 // Where a rank's step goes: computation, exposed communication by group, gaps, waits by reason,
 // idle time; those that take no nanosecond are left out. They add up to the step.

@@ -239,13 +239,10 @@ bool set_precision(Request& request, const std::string& name) {
 compile::ModelShape model_shape(const Request& request) {
   compile::ModelShape shape;
   const models::ModelConfig& model = request.model;
-  const bool gpt2 = model.family == models::Family::kGpt2;
   shape.name = model.source;
-  shape.must_divide["heads"] = model.heads;
-  shape.key["heads"] = gpt2 ? "n_head" : "num_attention_heads";
-  if (model.kv_heads != model.heads) {
-    shape.must_divide["kv_heads"] = model.kv_heads;
-    shape.key["kv_heads"] = "num_key_value_heads";
+  for (const models::DividedSize& one : model.divided_sizes()) {
+    shape.must_divide[one.axis] = one.size;
+    shape.key[one.axis] = one.key;
   }
   shape.global_batch = request.global_batch;
   shape.seq_len = request.seq_len;

@@ -15,12 +15,6 @@ namespace {
 
 double part_of(double part, double whole) { return whole > 0 ? part / whole : 0; }
 
-std::string stages_text(const std::vector<int32_t>& stages) {
-  std::vector<std::string> numbers;
-  for (const int32_t s : stages) numbers.push_back(std::to_string(s));
-  return (stages.size() == 1 ? "stage " : "stages ") + join(numbers, ", ");
-}
-
 // Mean over pipeline ranks.
 template <typename F>
 double mean(const simulate::Result& result, F value) {

@@ -239,12 +239,9 @@ Job read_job(FileSystem& fs, const std::string& path, const JobOverrides& overri
 compile::ModelShape model_shape(const Job& job) {
   compile::ModelShape shape;
   shape.name = job.model_file;
-  const bool gpt2 = job.model.family == models::Family::kGpt2;
-  shape.must_divide["heads"] = job.model.heads;
-  shape.key["heads"] = gpt2 ? "n_head" : "num_attention_heads";
-  if (job.model.kv_heads != job.model.heads) {
-    shape.must_divide["kv_heads"] = job.model.kv_heads;
-    shape.key["kv_heads"] = "num_key_value_heads";
+  for (const models::DividedSize& one : job.model.divided_sizes()) {
+    shape.must_divide[one.axis] = one.size;
+    shape.key[one.axis] = one.key;
   }
   shape.global_batch = job.global_batch;
   shape.seq_len = job.seq_len;
