@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/text.h"
+#include "pipeline/axes.h"
 
 namespace mw::pipeline {
 
@@ -21,6 +22,22 @@ std::string group_label(const ir::DeviceGroup& group) {
   const auto* holders = std::get_if<ir::Holders>(&group);
   if (holders == nullptr) return axes;
   return "holders " + holders->state + (axes.empty() ? "" : "," + axes);
+}
+
+std::string group_entry(const ir::DeviceGroup& group) {
+  const std::string axes = join(named_axes(group), ",");
+  return axes.empty() && std::holds_alternative<ir::Holders>(group) ? "shared weights" : axes;
+}
+
+Divides divided_by(const ir::DeviceGroup& group) {
+  const ir::Axes& axes = named_axes(group);
+  if (std::holds_alternative<ir::Holders>(group) || axes.empty()) return Divides::kReplicas;
+  if (std::all_of(axes.begin(), axes.end(), [](Name axis) { return is_tensor_axis(axis); }))
+    return Divides::kTensor;
+  if (axes.size() > 1) return Divides::kReplicas;
+  return axes.front() == "cp"   ? Divides::kSequence
+         : axes.front() == "ep" ? Divides::kExperts
+                                : Divides::kReplicas;
 }
 
 int64_t group_size(const Program& program, const ir::DeviceGroup& group) {

@@ -134,13 +134,13 @@ std::vector<CallTime> call_times(const pipeline::Program& program, const cluster
       for (const CrossGroup& group : coster.cross_groups())
         of_all.push_back(group.ranks.size() == program.ranks.size());
       CallTime time = time_of(
-          cost, slowdowns, labels.names().size(),
+          cost, slowdowns, labels.size(),
           update && options.overlap.grad_reduce && !options.overlap.grad_reduce_idle, of_all);
       time.gathers = gathers;
       if (beside[f] >= 0 && options.overlap.pairs && has_exchanges(cost) && !cost.crosses) {
         const FragmentCost forward =
             coster.cost(program.fragments[static_cast<size_t>(beside[f])], of[i]);
-        time.paired = saved(forward, cost, time.whole, slowdowns, labels.names().size());
+        time.paired = saved(forward, cost, time.whole, slowdowns, labels.size());
       }
       if (i == 0 || time.whole > times[f].whole) times[f] = std::move(time);
     }

@@ -9,14 +9,13 @@
 #include "cost/collective.h"
 #include "cost/op_time.h"
 #include "ops/op_def.h"
-#include "pipeline/axes.h"
-#include "pipeline/groups.h"
 #include "pipeline/volume.h"
 
 namespace mw::simulate {
 namespace {
 
 using ir::OpKind;
+using pipeline::Divides;
 using pipeline::Fragment;
 
 ValueId root_of(const Fragment& fragment, ValueId v) {
@@ -47,12 +46,6 @@ double square_flops(const ir::Graph& graph, const ir::Op& op, double flops) {
   return flops * 2 * T / (T + 1);
 }
 
-// "tp", or "tp_kv,tp_rep": a group along axes of tensor parallelism alone.
-bool is_tensor_label(const std::string& label) {
-  const std::vector<std::string_view> axes = split(label, ',');
-  return std::all_of(axes.begin(), axes.end(), pipeline::is_tensor_axis);
-}
-
 bool is_state(const Fragment& fragment, ValueId v) {
   return std::any_of(fragment.inputs.begin(), fragment.inputs.end(), [&](const auto& port) {
     return port.kind == pipeline::PortKind::kState && port.value == v;
@@ -66,11 +59,12 @@ bool is_of_weights(const Fragment& fragment, const ir::Op& op) {
   return op.kind == OpKind::kAllGather && is_state(fragment, op.operands[0]);
 }
 
-Beside beside_of(OpKind kind, const std::string& label, bool of_weights) {
+Beside beside_of(OpKind kind, Divides divides, bool of_weights) {
   if (kind == OpKind::kAllToAll || kind == OpKind::kPermute) return Beside::kOther;
-  if (is_tensor_label(label)) return Beside::kTensor;
-  if (!of_weights && label == "cp") return Beside::kRing;
-  if (!of_weights && label == "ep") return Beside::kOther;  // tokens, gathered for few experts
+  if (divides == Divides::kTensor) return Beside::kTensor;
+  if (!of_weights && divides == Divides::kSequence) return Beside::kRing;
+  if (!of_weights && divides == Divides::kExperts)
+    return Beside::kOther;  // tokens, gathered for few experts
   return kind == OpKind::kAllGather ? Beside::kParamGather : Beside::kGradReduce;
 }
 
@@ -133,13 +127,14 @@ size_t side_level(const cluster::Cluster& cluster, const cluster::TorusSide& sid
   return cluster.links.size() + static_cast<size_t>(side.dimension);
 }
 
-int32_t Labels::id(const std::string& label) {
-  const auto it = std::find(names_.begin(), names_.end(), label);
-  if (it == names_.end()) {
-    names_.push_back(label);
-    return static_cast<int32_t>(names_.size()) - 1;
-  }
-  return static_cast<int32_t>(it - names_.begin());
+int32_t Labels::id(const ir::DeviceGroup& group) {
+  const std::string name = pipeline::group_label(group);
+  const auto it = std::find_if(labels_.begin(), labels_.end(),
+                               [&](const Label& label) { return label.name == name; });
+  const auto id = static_cast<int32_t>(it - labels_.begin());
+  if (it == labels_.end())
+    labels_.push_back({name, pipeline::group_entry(group), pipeline::divided_by(group)});
+  return id;
 }
 
 FragmentCoster::FragmentCoster(const pipeline::Program& program, const cluster::Cluster& cluster,
@@ -261,15 +256,14 @@ void FragmentCoster::add_collective(const Fragment& fragment, const ir::Op& op, 
   Bytes whole;
   for (const ValueId v : op.kind == OpKind::kAllGather ? op.results : op.operands)
     whole += fragment.graph.type(v).bytes();
-  const std::string label = pipeline::group_label(attrs.group);
-  made.label = labels_.id(label);
+  made.label = labels_.id(attrs.group);
   const auto l = static_cast<size_t>(made.label);
   cost.sent.resize(std::max(cost.sent.size(), l + 1), 0);
   cost.collectives.resize(cost.sent.size(), 0);
   set_levels(cluster_, group.shapes, made);
   const bool reduces = op.kind == OpKind::kAllReduce || op.kind == OpKind::kReduceScatter;
   const bool of_weights = is_of_weights(fragment, op);
-  made.beside = beside_of(op.kind, label, cost.update || of_weights);
+  made.beside = beside_of(op.kind, labels_[l].divides, cost.update || of_weights);
   FragmentCost::Collective collective;
   collective.op = static_cast<int32_t>(cost.ops.size());
   collective.kind = op.kind;
@@ -293,12 +287,16 @@ void FragmentCoster::add_collective(const Fragment& fragment, const ir::Op& op, 
   cost.collectives_of.push_back(std::move(collective));
   if (group.ranks.size() <= 1) return;
   cost.crosses = true;
-  const auto it = std::find(cross_names_.begin(), cross_names_.end(), label);
-  made.cross = static_cast<int32_t>(it - cross_names_.begin());
-  if (it == cross_names_.end()) {
-    cross_names_.push_back(label);
+  const auto it = std::find(cross_labels_.begin(), cross_labels_.end(), made.label);
+  made.cross = static_cast<int32_t>(it - cross_labels_.begin());
+  if (it == cross_labels_.end()) {
+    cross_labels_.push_back(made.label);
     cross_groups_.push_back({group.ranks});
   }
+}
+
+bool FragmentCoster::is_tensor(const OpCost& collective) const {
+  return labels_[static_cast<size_t>(collective.label)].divides == Divides::kTensor;
 }
 
 // Whether it gathers or reduces weights of a microbatch, which go beside nothing.
@@ -328,7 +326,7 @@ void FragmentCoster::add_launch_deps(const Fragment& fragment, FragmentCost& cos
 // so is a collective that holds up all that comes after it.
 void FragmentCoster::add_data_deps(const Fragment& fragment, FragmentCost& cost) const {
   const ir::Graph& graph = fragment.graph;
-  Streams streams(cluster_.stack.gloo, labels_.names().size());
+  Streams streams(cluster_.stack.gloo, labels_.size());
   std::vector<int32_t> port_of(graph.values.size(), -1);
   for (size_t i = 0; i < fragment.inputs.size(); ++i) {
     if (fragment.inputs[i].kind == pipeline::PortKind::kState)
@@ -337,9 +335,7 @@ void FragmentCoster::add_data_deps(const Fragment& fragment, FragmentCost& cost)
   for (size_t o = 0; o < cost.ops.size(); ++o) {
     OpCost& op = cost.ops[o];
     const bool holds = op.label >= 0 && !cost.update &&
-                       (options_.overlap.serial ||
-                        (!options_.overlap.tensor &&
-                         is_tensor_label(labels_.names()[static_cast<size_t>(op.label)])));
+                       (options_.overlap.serial || (!options_.overlap.tensor && is_tensor(op)));
     op.stream = op.label < 0 || holds || holds_up(op, cost) ? 0 : streams.of(op.label);
     cost.streams = std::max(cost.streams, op.stream + 1);
     op.first_dep = static_cast<uint32_t>(cost.deps.size());
@@ -514,8 +510,7 @@ FragmentCost FragmentCoster::cost(const Fragment& fragment, int32_t rank) {
       add_collective(fragment, op, rank, cost, made);
       cost::OpWork& work = cost.works[cost.ops.size()];
       work.op = op.kind;
-      work.narrows = made.label >= 0 && !cost.update &&
-                     is_tensor_label(labels_.names()[static_cast<size_t>(made.label)]);
+      work.narrows = made.label >= 0 && !cost.update && is_tensor(made);
     } else if (is_alias(fragment, op)) {
       made.alias = true;
     } else {

@@ -11,19 +11,25 @@
 #include "cluster/group_shape.h"
 #include "cluster/hardware.h"
 #include "cost/op_time.h"
+#include "pipeline/groups.h"
 #include "pipeline/program.h"
 #include "simulate/simulate.h"
 
 namespace mw::simulate {
 
-// Labels of device groups ("tp", "dp", "holders tbl", "pp") as small numbers.
+// Device groups by their labels ("tp", "dp", "holders tbl", "pp"), as small numbers.
 class Labels {
  public:
-  int32_t id(const std::string& label);
-  const std::vector<std::string>& names() const { return names_; }
+  struct Label {
+    std::string name, entry;  // pipeline::group_label, group_entry
+    pipeline::Divides divides = pipeline::Divides::kReplicas;
+  };
+  int32_t id(const ir::DeviceGroup& group);
+  size_t size() const { return labels_.size(); }
+  const Label& operator[](size_t id) const { return labels_[id]; }
 
  private:
-  std::vector<std::string> names_;
+  std::vector<Label> labels_;
 };
 
 // Pipeline ranks that meet in a collective.
@@ -150,6 +156,7 @@ class FragmentCoster {
   const Group& group_holding(const ir::Holders& holders);
   void add_collective(const pipeline::Fragment& fragment, const ir::Op& op, int32_t rank,
                       FragmentCost& cost, OpCost& made);
+  bool is_tensor(const OpCost& collective) const;  // of a group that divides layers
   bool holds_up(const OpCost& op, const FragmentCost& cost) const;
   void add_launch_deps(const pipeline::Fragment& fragment, FragmentCost& cost) const;
   void add_data_deps(const pipeline::Fragment& fragment, FragmentCost& cost) const;
@@ -170,7 +177,7 @@ class FragmentCoster {
   bool half_weights_ = false, bf16_weights_ = false;
   double runs_ = 1;  // of a stage's pass on a rank, in a step
   std::vector<CrossGroup> cross_groups_;
-  std::vector<std::string> cross_names_;
+  std::vector<int32_t> cross_labels_;
   std::map<std::pair<int32_t, Names>, Group> groups_;  // by pipeline rank, -1: all, and the axes
   std::map<std::string, Group> holders_;               // by their label
 };

@@ -22,14 +22,6 @@ namespace {
 using pipeline::Category;
 using pipeline::Program;
 
-// Under which exposed communication is told: shared weights are one entry, whatever they are
-// called; replicas that are summed with the ranks along axes are theirs.
-std::string entry_of(const std::string& label) {
-  if (!label.starts_with("holders ")) return label;
-  const size_t axes = label.find(',');
-  return axes == std::string::npos ? "shared weights" : label.substr(axes + 1);
-}
-
 class Simulation {
  public:
   Simulation(const Program& program, const cluster::Cluster& cluster, const Options& options,
@@ -123,7 +115,7 @@ class Simulation {
             coster_.cross_groups(),
             cluster_,
             options,
-            labels_.names().size(),
+            labels_.size(),
             gather_label_,
             update_levels_,
             last_early};
@@ -148,7 +140,7 @@ class Simulation {
       channel.level = cluster::level_between(cluster_, devices_[static_cast<size_t>(channel.from)],
                                              devices_[static_cast<size_t>(channel.to)], replicas);
       if (!options_.scatter_gather || tp == 1 || !whole[c]) continue;
-      gather_label_ = labels_.id(join(axes, ","));
+      gather_label_ = labels_.id(ir::AxisGroup{{axes.begin(), axes.end()}});
       channel.sent = (channel.bytes + tp - 1) / tp;
       const std::vector<cluster::GroupShape> groups = cluster::group_shapes(
           cluster_, program_.mesh.members(devices_[static_cast<size_t>(channel.to)], axes),
@@ -236,7 +228,7 @@ class Simulation {
       MW_CHECK(!advance(fragment.cost, walk,
                         {.slowdowns = slowdowns_of(options_.overlap, cluster_.device)}, meet),
                "a fragment of its own meets others at {}", meet);
-      fragment.time = divide(fragment.cost, walk, 0, walk.end, labels_.names().size());
+      fragment.time = divide(fragment.cost, walk, 0, walk.end, labels_.size());
       fragment.links = fragment.cost.update ? std::vector<std::vector<Interval>>{}
                                             : link_use(fragment.cost, walk.spans, levels);
       fragment.taken = fragment.cost.update
@@ -267,7 +259,7 @@ class Simulation {
     if (!has_exchanges(first.cost) && !has_exchanges(second.cost)) return -1;
     TimedPair pair =
         time_pair(first.cost, second.cost, slowdowns_of(options_.overlap, cluster_.device), levels,
-                  labels_.names().size());
+                  labels_.size());
     if (pair.time.duration >= first.time.duration + second.time.duration) return -1;
     pairs_.push_back(std::move(pair));
     return static_cast<int32_t>(pairs_.size()) - 1;
@@ -322,10 +314,10 @@ class Simulation {
     made.recomputed_flops = Flops(sums.recomputed_flops);
     made.instructions = sums.instructions;
     made.order_hash = sums.order.value();
-    for (size_t l = 0; l < labels_.names().size(); ++l) {
-      const std::string& label = labels_.names()[l];
+    for (size_t l = 0; l < labels_.size(); ++l) {
+      const std::string& label = labels_[l].name;
       if (sums.comm[l] > 0) made.comm[label] = Seconds(sums.comm[l]);
-      if (sums.exposed[l] > 0) made.exposed_comm[entry_of(label)] += Seconds(sums.exposed[l]);
+      if (sums.exposed[l] > 0) made.exposed_comm[labels_[l].entry] += Seconds(sums.exposed[l]);
       if (sums.collectives[l] > 0) {
         made.bytes_by_group[label] += Bytes(sums.sent[l]);
         made.collectives_by_group[label] += sums.collectives[l];

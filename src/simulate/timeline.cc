@@ -246,7 +246,7 @@ class TraceMaker {
     return in_.options.overlap.grad_reduce || in_.options.overlap.param_gather;
   }
   StreamId comm_stream(int32_t label, bool update) const {
-    const auto labels = static_cast<int32_t>(labels_.names().size());
+    const auto labels = static_cast<int32_t>(labels_.size());
     return StreamId(kFirstMessageStream + most_peers_ + label +
                     (update && update_goes_ahead() ? labels : 0));
   }
@@ -330,12 +330,12 @@ class TraceMaker {
            fmt::format("messages, rank {}", devices_[static_cast<size_t>(peer)].value)});
     }
     if (!in_.options.op_spans) return;
-    for (size_t l = 0; l < labels_.names().size(); ++l) {
+    for (size_t l = 0; l < labels_.size(); ++l) {
       const auto label = static_cast<int32_t>(l);
-      trace_.streams.push_back({devices_[r], comm_stream(label, false), labels_.names()[l]});
+      trace_.streams.push_back({devices_[r], comm_stream(label, false), labels_[l].name});
       if (update_goes_ahead())
         trace_.streams.push_back(
-            {devices_[r], comm_stream(label, true), labels_.names()[l] + " of the update"});
+            {devices_[r], comm_stream(label, true), labels_[l].name + " of the update"});
     }
   }
 
