@@ -173,6 +173,16 @@ const std::vector<Case> kCases = {
        ++rank.repeatable;
      },
      "may be repeated, but pipeline rank 1 may go back before it sends"},
+    {"a slot is acquired twice for one message",
+     [](CompiledPlan& p) {
+       pipeline::RankProgram& rank = p.train.ranks[0];
+       const auto acquire =
+           std::find_if(rank.commands.begin() + rank.repeatable, rank.commands.end(),
+                        [](const Command& c) { return c.kind == Command::Kind::kAcquire; });
+       std::rotate(rank.commands.begin() + 1, acquire, acquire + 1);
+       ++rank.repeatable;
+     },
+     "may be repeated, but its slot is published behind what may"},
     {"another weight decay",
      [](CompiledPlan& p) {
        for (Fragment& fragment : p.amend->fragments) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "pipeline/axes.h"
 #include "pipeline/memory_plan.h"
 #include "pipeline/metric_names.h"
 #include "pipeline/overlap.h"
@@ -32,7 +33,8 @@ StepBuilder::StepBuilder(const UpdateContext& context)
     if (axis.size == 1) continue;
     const bool is_data = std::find(data.begin(), data.end(), axis.name) != data.end();
     (is_data ? data_axes_ : model_axes_).push_back(axis.name);
-    if (axis.name == "ep") model_axes_.push_back(axis.name);  // experts' norms are pending over it
+    // The norms of what it divides are pending over it, experts' over one of data, too.
+    if (is_data && pipeline::is_parameter_axis(axis.name)) model_axes_.push_back(axis.name);
   }
   std::sort(data_axes_.begin(), data_axes_.end());
 }

@@ -8,6 +8,7 @@
 
 #include <fmt/core.h>
 
+#include "base/round.h"
 #include "base/text.h"
 #include "compile/compile.h"
 #include "partition/test_nets.h"
@@ -321,6 +322,141 @@ TEST_CASE("weights and moments that are not what adamw made of them are found") 
     CAPTURE(found);
     CHECK(found.find(c.finding) != std::string::npos);
   }
+}
+
+// A value like another one, in memory of its own.
+static ValueId add_like(pipeline::Fragment& fragment, ValueId v, const sharding::Axes& partial) {
+  const ValueId made = fragment.graph.add_value(fragment.graph.type(v));
+  fragment.shardings.push_back(fragment.shardings[v.index()]);
+  fragment.shardings.back().partial = partial;
+  fragment.global_types.push_back(fragment.global_types[v.index()]);
+  fragment.alias_of.emplace_back();
+  fragment.alias_offset.push_back(0);
+  const int64_t place = round_up(fragment.workspace.value, 64);
+  fragment.workspace_offset.push_back(place);
+  fragment.workspace = Bytes(place) + fragment.graph.type(v).bytes();
+  return made;
+}
+
+static void sum_again(pipeline::Fragment& fragment) {
+  ir::Graph& graph = fragment.graph;
+  const auto sum = std::find_if(graph.ops.begin(), graph.ops.end(), [&](const ir::Op& op) {
+    if (op.kind != ir::OpKind::kAllReduce || graph.type(op.results[0]).rank() != 1) return false;
+    const auto* group = std::get_if<ir::AxisGroup>(&op.as<ir::CollectiveAttrs>().group);
+    return group != nullptr &&
+           std::find(group->axes.begin(), group->axes.end(), "pp") != group->axes.end();
+  });
+  REQUIRE(sum != graph.ops.end());
+  const auto at = static_cast<size_t>(sum - graph.ops.begin()) + 1;
+  const ValueId once = sum->results[0];
+  const ValueId term = add_like(fragment, once, {"pp"}), again = add_like(fragment, once, {});
+  for (size_t o = at; o < graph.ops.size(); ++o)
+    std::replace(graph.ops[o].operands.begin(), graph.ops[o].operands.end(), once, again);
+  ir::Op copy = graph.ops[at - 1], reduce = copy;
+  copy.kind = ir::OpKind::kCopy;
+  copy.attrs = ir::NoAttrs{};
+  copy.operands = {once};
+  copy.results = {term};
+  std::get<ir::CollectiveAttrs>(reduce.attrs).group = ir::AxisGroup{{"pp"}};
+  reduce.operands = {term};
+  reduce.results = {again};
+  graph.ops.insert(graph.ops.begin() + static_cast<std::ptrdiff_t>(at), {copy, reduce});
+  fragment.launches.assign(graph.ops.size(), pipeline::Launch());  // one after the other
+  for (size_t o = 0; o < graph.ops.size(); ++o) {
+    for (const ValueId v : graph.ops[o].results)
+      graph.value(v).producer = OpId(static_cast<int32_t>(o));
+  }
+}
+
+TEST_CASE("a norm that counts on too few or too many ranks is found") {
+  const ir::Module model = partition::test::gpt_net({.blocks = 3});
+  ModelShape shape;
+  shape.global_batch = 64;
+  const CompiledPlan sound =
+      compile({model, nullptr, parse_plan("dp=2,tp=2,pp=2,microbatches=2"), shape, {}});
+  REQUIRE(pipeline::verify(sound.train, {.module = &sound.module}).sound());
+  // The segments of what tp does not divide, or of what it divides, count anew along it.
+  const auto recount = [](pipeline::Program& program, bool divided, bool in_adamw) {
+    int edits = 0;
+    for (pipeline::Fragment& fragment : program.fragments) {
+      for (ir::Op& op : fragment.graph.ops) {
+        const bool is_step = op.kind == ir::OpKind::kAdamW;
+        if (!is_step && op.kind != ir::OpKind::kNormBlocks && op.kind != ir::OpKind::kNormParameters)
+          continue;
+        if (is_step && !in_adamw) continue;
+        for (auto& group : std::get<ir::FlatAttrs>(op.attrs).groups) {
+          for (ir::Segment& segment : group) {
+            if (segment.counted_at_origin_of.empty() != divided) continue;
+            segment.counted_at_origin_of = divided ? ir::Axes{"tp"} : ir::Axes{};
+            ++edits;
+          }
+        }
+      }
+    }
+    REQUIRE(edits > 0);
+  };
+  // The norms' sum over pipeline ranks is a term of one more such sum.
+  const auto twice = [](pipeline::Program& program) {
+    for (pipeline::Fragment& fragment : program.fragments) {
+      if (fragment.kind == pipeline::ActionKind::kUpdate) sum_again(fragment);
+    }
+    for (pipeline::RankProgram& rank : program.ranks) {  // the workspace behind all else
+      pipeline::Command& update = rank.commands.back();
+      REQUIRE(update.action.kind == pipeline::ActionKind::kUpdate);
+      update.workspace_offset = round_up(rank.arena.value, 64);
+      rank.arena = Bytes(update.workspace_offset) +
+                   program.fragments[update.fragment.index()].workspace;
+    }
+  };
+  struct Case {
+    const char *name, *finding;
+    std::function<void(pipeline::Program&)> edit;
+  };
+  for (const Case& c : std::vector<Case>{
+           {"what tp does not divide, on every rank",
+            "on the first rank alone along {}, must along {tp}",
+            [&](pipeline::Program& program) { recount(program, false, true); }},
+           {"what tp divides, on the first rank alone",
+            "on the first rank alone along {tp}, must along {}",
+            [&](pipeline::Program& program) { recount(program, true, true); }},
+           {"otherwise than the optimizer knows",
+            "takes a gradient for other parameters than the norm counts in it",
+            [&](pipeline::Program& program) { recount(program, true, false); }},
+           {"every pipeline rank's twice", "which is no sum of norms", twice}}) {
+    CAPTURE(std::string(c.name));
+    pipeline::Program program = sound.train;
+    c.edit(program);
+    const std::string found =
+        join(pipeline::verify(program, {.module = &sound.module}).findings, "\n");
+    CAPTURE(found);
+    CHECK(found.find(c.finding) != std::string::npos);
+  }
+}
+
+TEST_CASE("a scattered sum that is laid over what other ranks still read is found") {
+  const ir::Module model = partition::test::gpt_net({.blocks = 3});
+  ModelShape shape;
+  shape.global_batch = 64;
+  pipeline::Program program =
+      compile({model, nullptr, parse_plan("pp=3,microbatches=4,dp=2,zero=3,schedule=zb-h1"), shape,
+               {}})
+          .train;
+  int edits = 0;
+  for (pipeline::Fragment& fragment : program.fragments) {
+    for (const ir::Op& op : fragment.graph.ops) {
+      if (op.kind != ir::OpKind::kReduceScatter || edits > 0) continue;
+      const size_t from = op.operands[0].index(), to = op.results[0].index();
+      if (fragment.alias_of[from].valid() || fragment.alias_of[to].valid() ||
+          fragment.workspace_offset[from] < 0 || fragment.workspace_offset[to] < 0)
+        continue;
+      fragment.workspace_offset[to] = fragment.workspace_offset[from];
+      ++edits;
+    }
+  }
+  REQUIRE(edits == 1);
+  const std::string found = join(pipeline::verify(program).findings, "\n");
+  CAPTURE(found);
+  CHECK(found.find("which it cannot do in place") != std::string::npos);
 }
 
 }  // namespace

@@ -49,7 +49,7 @@ struct GeluTanh {
   static MW_ALWAYS_INLINE vf slope(vf x) {
     const Sigmoid s = sigmoid_of(argument(x));
     const vf inner = fma(x * x, 3.0f * kTwoSqrtTwoOverPi * kCubic, splat(kTwoSqrtTwoOverPi));
-    return fma(x * inner, s.value * s.complement, s.value);
+    return fma(x * (s.value * s.complement), inner, s.value);
   }
 };
 

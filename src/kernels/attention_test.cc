@@ -177,6 +177,12 @@ TEST_CASE("grouped-query and multi-query attention agree with double precision")
   check(Example(1, 101, 101, 4, 1, 32));
 }
 
+TEST_CASE("the error of attention does not grow with the sequence") {
+  Example e(1, 48, 12000, 1, 1, 8);  // a slice, and the gradients of its keys
+  check(e);
+  check(Example(1, 3000, 3000, 1, 1, 8));
+}
+
 TEST_CASE("attention without a causal mask sees every key, with positions or without") {
   Example e(2, 70, 110, 2, 1, 16);
   e.a.causal = false;

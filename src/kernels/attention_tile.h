@@ -1,8 +1,9 @@
 // The small matrix products of attention: a tile of kTileRows x kTileColumns of C is held in
 // registers while A is broadcast and B is read in panels.
 //
-// Every element of C is one chain of fused multiply-adds in ascending order of the summed index, so
-// that its bits do not depend on how the work is cut into tiles and blocks.
+// Every element of C is a sum of chains of fused multiply-adds, a chain a block of the summed index,
+// both in ascending order: its bits do not depend on how rows and columns are cut into tiles, and
+// its error grows with the number of blocks, not of products, as gemm.h has it.
 #pragma once
 
 #include <algorithm>
@@ -24,7 +25,7 @@ inline constexpr int64_t kKeyBlock = 96;
 static_assert(kQueryBlock % kTileRows == 0 && kKeyBlock % kTileRows == 0);
 static_assert(kQueryBlock % kTileColumns == 0 && kKeyBlock % kTileColumns == 0);
 
-// What a tile's running sums start from.
+// What a tile's sums are added to.
 enum class Start { kZero, kOld, kOldScaled };
 
 // C[kTileRows, kTileColumns] (rows every c_stride) = start + A B over `depth`. A(i, k) is
@@ -34,20 +35,7 @@ template <Start kStart, bool kTransposed>
 [[gnu::noinline]] static void tile_product(int64_t depth, const float* a, int64_t a_stride,
                                            const float* b, float* c, int64_t c_stride,
                                            const float* factor = nullptr) {
-  vf acc[kTileRows][2];
-#pragma GCC unroll 12
-  for (int64_t i = 0; i < kTileRows; ++i) {
-    if constexpr (kStart == Start::kZero) {
-      acc[i][0] = acc[i][1] = vf{};
-    } else {
-      acc[i][0] = load(c + i * c_stride);
-      acc[i][1] = load(c + i * c_stride + kLanes);
-      if constexpr (kStart == Start::kOldScaled) {
-        acc[i][0] *= factor[i];
-        acc[i][1] *= factor[i];
-      }
-    }
-  }
+  vf acc[kTileRows][2] = {};
   for (int64_t k = 0; k < depth; ++k) {
     const vf b0 = load(b + k * kTileColumns);
     const vf b1 = load(b + k * kTileColumns + kLanes);
@@ -60,8 +48,13 @@ template <Start kStart, bool kTransposed>
   }
 #pragma GCC unroll 12
   for (int64_t i = 0; i < kTileRows; ++i) {
-    store(c + i * c_stride, acc[i][0]);
-    store(c + i * c_stride + kLanes, acc[i][1]);
+    for (int64_t half = 0; half < 2; ++half) {
+      float* at = c + i * c_stride + half * kLanes;
+      if constexpr (kStart == Start::kOld) acc[i][half] += load(at);
+      if constexpr (kStart == Start::kOldScaled)
+        acc[i][half] = fma(splat(factor[i]), load(at), acc[i][half]);
+      store(at, acc[i][half]);
+    }
   }
 }
 

@@ -9,21 +9,18 @@ namespace mw::kernels {
 
 namespace detail {
 
-// Like column_sums without `accumulate`; the sum of column c is at sums[s][c - first_column].
+// Of rows [begin_row, end_row), of which there is one at least; the sum of column c is at
+// sums[s][c - begin].
 template <int kSums, typename Term>
-MW_INLINE void new_column_sums(int64_t rows, float* const (&sums)[kSums], int64_t first_column,
-                               int64_t begin, int64_t end, Term&& term) {
+MW_INLINE void run_of_column_sums(int64_t begin_row, int64_t end_row, float* const (&sums)[kSums],
+                                  int64_t begin, int64_t end, Term&& term) {
   constexpr int64_t kRowsAtOnce = 8;
-  if (rows == 0) {
-    for (float* sum : sums)
-      std::fill(sum + (begin - first_column), sum + (std::max(begin, end) - first_column), 0.0f);
-  }
-  for (int64_t first = 0; first < rows; first += kRowsAtOnce) {
-    const int64_t last = std::min(rows, first + kRowsAtOnce);
+  for (int64_t first = begin_row; first < end_row; first += kRowsAtOnce) {
+    const int64_t last = std::min(end_row, first + kRowsAtOnce);
     for_each_vec(begin, end, [&](auto span, int64_t c) {
       vf acc[kSums];
       for (int s = 0; s < kSums; ++s)
-        acc[s] = first > 0 ? span.load(sums[s] + (c - first_column)) : vf{};
+        acc[s] = first > begin_row ? span.load(sums[s] + (c - begin)) : vf{};
       const auto add_row = [&](int64_t row) MW_LAMBDA_INLINE {
         vf out[kSums];
         term(span, row, c, out);
@@ -35,31 +32,45 @@ MW_INLINE void new_column_sums(int64_t rows, float* const (&sums)[kSums], int64_
       } else {
         for (int64_t row = first; row < last; ++row) add_row(row);
       }
-      for (int s = 0; s < kSums; ++s) span.store(sums[s] + (c - first_column), acc[s]);
+      for (int s = 0; s < kSums; ++s) span.store(sums[s] + (c - begin), acc[s]);
     });
   }
 }
 
 }  // namespace detail
 
-// For every column c of [begin, end): sums of the rows 0 .. rows-1 from +0, in ascending order,
-// where term(span, row, c, out) writes what is added to each. They replace sums[..][c] or, with
-// `accumulate`, are added to them as a whole, so that an element has the bits of a call without and
-// an addition. A few rows are taken at a time, so that memory is read in streams.
+// Rows of which a column's sum is one chain; longer sums are sums of such runs' (see gemm.h).
+inline constexpr int64_t kSumRun = 256;
+
+// For every column c of [begin, end): sums of the rows 0 .. rows-1, run by run and each from +0, in
+// ascending order, where term(span, row, c, out) writes what is added to each. They replace
+// sums[..][c] or, with `accumulate`, are added to them as a whole, so that an element has the bits
+// of a call without and an addition. A few rows are taken at a time, so that memory is read in
+// streams.
 template <int kSums, typename Term>
 MW_INLINE void column_sums(int64_t rows, bool accumulate, float* const (&sums)[kSums],
                            int64_t begin, int64_t end, Term&& term) {
-  if (!accumulate) return detail::new_column_sums<kSums>(rows, sums, 0, begin, end, term);
   constexpr int64_t kColumnsAtOnce = 512;
-  float fresh[kSums][kColumnsAtOnce];
+  float total[kSums][kColumnsAtOnce], fresh[kSums][kColumnsAtOnce];
   float* parts[kSums];
   for (int s = 0; s < kSums; ++s) parts[s] = fresh[s];
   for (int64_t first = begin; first < end; first += kColumnsAtOnce) {
     const int64_t last = std::min(end, first + kColumnsAtOnce);
-    detail::new_column_sums<kSums>(rows, parts, first, first, last, term);
+    for (int s = 0; s < kSums; ++s) std::fill_n(total[s], last - first, 0.0f);
+    for (int64_t row = 0; row < rows; row += kSumRun) {
+      detail::run_of_column_sums<kSums>(row, std::min(rows, row + kSumRun), parts, first, last,
+                                        term);
+      for (int s = 0; s < kSums; ++s) {
+        for_each_vec(0, last - first, [&](auto span, int64_t c) {
+          span.store(total[s] + c, span.load(total[s] + c) + span.load(fresh[s] + c));
+        });
+      }
+    }
     for_each_vec(first, last, [&](auto span, int64_t c) {
-      for (int s = 0; s < kSums; ++s)
-        span.store(sums[s] + c, span.load(sums[s] + c) + span.load(fresh[s] + (c - first)));
+      for (int s = 0; s < kSums; ++s) {
+        const vf sum = span.load(total[s] + (c - first));
+        span.store(sums[s] + c, accumulate ? span.load(sums[s] + c) + sum : sum);
+      }
     });
   }
 }

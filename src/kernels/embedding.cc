@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "kernels/column_sum.h"
 #include "kernels/vec.h"
 
 namespace mw::kernels {
@@ -36,6 +37,11 @@ int64_t sort(const Token* token_T, int64_t T, int64_t vocab_begin, int64_t V, To
 int64_t row_of(TokenPlace place) { return static_cast<int64_t>(place >> 32); }
 int64_t token_of(TokenPlace place) { return static_cast<int64_t>(place & 0xffffffff); }
 
+// Long sums are sums of runs, as those of columns are (column_sum.h).
+const TokenPlace* end_of_run(const TokenPlace* run, const TokenPlace* end) {
+  return end - run > kSumRun ? run + kSumRun : end;
+}
+
 // Sums dy's rows at the places into w, whole cache lines at a time.
 void sum_rows(const TokenPlace* begin, const TokenPlace* end, const float* dy_TD, int64_t D,
               bool accumulate, float* w, int64_t column_begin, int64_t column_end) {
@@ -43,9 +49,13 @@ void sum_rows(const TokenPlace* begin, const TokenPlace* end, const float* dy_TD
   int64_t c = column_begin;
   for (; c + kVectors * kLanes <= column_end; c += kVectors * kLanes) {
     vf sum[kVectors] = {};
-    for (const TokenPlace* place = begin; place != end; ++place) {
-      const float* dy = dy_TD + token_of(*place) * D + c;
-      for (int v = 0; v < kVectors; ++v) sum[v] += load(dy + v * kLanes);
+    for (const TokenPlace* run = begin; run != end;) {
+      vf of_run[kVectors] = {};
+      for (const TokenPlace* run_end = end_of_run(run, end); run != run_end; ++run) {
+        const float* dy = dy_TD + token_of(*run) * D + c;
+        for (int v = 0; v < kVectors; ++v) of_run[v] += load(dy + v * kLanes);
+      }
+      for (int v = 0; v < kVectors; ++v) sum[v] += of_run[v];
     }
     for (int v = 0; v < kVectors; ++v) {
       float* at = w + c + v * kLanes;
@@ -54,8 +64,12 @@ void sum_rows(const TokenPlace* begin, const TokenPlace* end, const float* dy_TD
   }
   for_each_vec(c, column_end, [&](auto span, int64_t i) {
     vf sum{};
-    for (const TokenPlace* place = begin; place != end; ++place)
-      sum += span.load(dy_TD + token_of(*place) * D + i);
+    for (const TokenPlace* run = begin; run != end;) {
+      vf of_run{};
+      for (const TokenPlace* run_end = end_of_run(run, end); run != run_end; ++run)
+        of_run += span.load(dy_TD + token_of(*run) * D + i);
+      sum += of_run;
+    }
     span.store(w + i, accumulate ? span.load(w + i) + sum : sum);
   });
 }

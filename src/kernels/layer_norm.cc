@@ -24,7 +24,8 @@ MW_INLINE void norm_row(const float* x, const float* residual, const float* gamm
   });
   const double count = static_cast<double>(D);
   const double center = sum_x.total() / count;
-  const double variance = std::fmax(0.0, sum_xx.total() / count - center * center);
+  const double difference = sum_xx.total() / count - center * center;
+  const double variance = difference < 0 ? 0 : difference;  // of NaN it is NaN
   *mean = static_cast<float>(center);
   *rstd = static_cast<float>(1.0 / std::sqrt(variance + static_cast<double>(eps)));
   const vf m = splat(*mean);

@@ -80,6 +80,17 @@ TEST_CASE("layer_norm and its gradients agree with double precision at every spl
   }
 }
 
+TEST_CASE("a row that is not finite has no deviation") {
+  const int64_t D = 40;
+  Floats x = normal(D, 1), y(D), mean(1), rstd(1);
+  x[7] = INFINITY;
+  const Floats gamma(D, 1.0f), beta(D, 0.0f);
+  layer_norm(x.data(), gamma.data(), beta.data(), kEps, D, y.data(), mean.data(), rstd.data(), 0,
+             1);
+  CHECK(std::isnan(rstd[0]));
+  CHECK(std::all_of(y.begin(), y.end(), [](float v) { return std::isnan(v); }));
+}
+
 TEST_CASE("rms_norm and its gradients agree with double precision at every split") {
   for (const auto& [R, D] : {std::pair<int64_t, int64_t>{11, 64}, {19, 77}, {5, 3}, {9, 768}}) {
     const Inputs in(R, D);

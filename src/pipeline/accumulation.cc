@@ -227,6 +227,7 @@ class Tracker {
       for (const ir::Segment& segment : group) {
         optimized.ranges.push_back({segment.begin, segment.end});
         optimized.parameters.push_back(segment.parameter);
+        optimized.at_origin.push_back(segment.counted_at_origin_of);
       }
     }
     optimized.all_parameters = attrs.parameters;

@@ -56,6 +56,7 @@ struct Optimized {
   std::vector<size_t> sums;          // of AccumulationInfo::holder_sums, that it takes directly
   std::vector<ElementRange> ranges;  // of the parameters in the group
   std::vector<int32_t> parameters;
+  std::vector<ir::Axes> at_origin;  // [parameter] over which the norm counts it on one rank alone
   int32_t all_parameters = 0;
 };
 

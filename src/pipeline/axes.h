@@ -13,5 +13,9 @@ constexpr bool is_tensor_axis(std::string_view axis) {
 constexpr bool is_data_axis(std::string_view axis) {
   return axis == "dp" || axis == "ep" || axis == "cp";
 }
+// Divides parameters: experts' along "ep".
+constexpr bool is_parameter_axis(std::string_view axis) {
+  return is_tensor_axis(axis) || axis == "ep";
+}
 
 }  // namespace mw::pipeline

@@ -285,7 +285,9 @@ class Checker {
       if (lies_at(v, operand, 0) && bytes(v) == bytes(operand) &&
           may_overwrite(op, i, static_cast<int>(x)))
         continue;
-      if (lies_at(v, operand, 0) && may_keep_own_part(op, i, static_cast<int>(x))) continue;
+      if (lies_at(v, operand, 0) && may_keep_own_part(op, i, static_cast<int>(x)) &&
+          lies_in_own_part(fragment_, v))
+        continue;
       out_.add("{} writes {} over its operand {}, which it cannot do in place", here(),
                graph_.label(v), graph_.label(operand));
     }

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "pipeline/axes.h"
 #include "pipeline/groups.h"
 
 namespace mw::pipeline {
@@ -254,6 +255,11 @@ class StepChecker {
         out_.add("makes sums of parameters that must be pending over {}, but they are held as {}",
                  axis, to_string(result(0)));
       }
+    }
+    for (const Name axis : result(0).partial) {
+      if (axis != "pp" && !is_parameter_axis(axis))
+        out_.add("makes sums of parameters that all ranks along {} have, but they are held as {}",
+                 axis, to_string(result(0)));
     }
   }
   // A scale that only holds until the norm of all pipeline ranks is known comes of sums that are

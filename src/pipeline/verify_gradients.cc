@@ -7,6 +7,7 @@
 #include <tuple>
 
 #include "pipeline/accumulation.h"
+#include "pipeline/axes.h"
 #include "pipeline/groups.h"
 #include "pipeline/holder_sums.h"
 #include "pipeline/verify.h"
@@ -293,14 +294,37 @@ class GradientChecker {
             optimized.op, begin, end, buffer(root).name(), view.name());
         continue;
       }
-      const int32_t parameter =
-          optimized.parameters[static_cast<size_t>(range - optimized.ranges.begin())];
+      const auto place = static_cast<size_t>(range - optimized.ranges.begin());
+      const int32_t parameter = optimized.parameters[place];
+      check_origin(optimized, place, view);
       const std::string name = parameter_name(parameter);
       if (name.empty() || parameter_of(view.name()) == name) continue;
       add("op {} (adamw) takes the elements {} to {} of '{}', which are '{}', for parameter {} "
           "'{}'",
           optimized.op, begin, end, buffer(root).name(), view.name(), parameter, name);
     }
+  }
+
+  // Ranks along an axis that does not split the parameter hold the same of it: the norm counts it
+  // on the first of them alone.
+  void check_origin(const Optimized& optimized, size_t place, const Buffer& view) {
+    ir::Axes wanted;
+    for (const cluster::Axis& axis : program_.mesh.axes()) {
+      const bool splits = std::any_of(
+          view.sharding().dims.begin(), view.sharding().dims.end(), [&](const ir::Axes& axes) {
+            return std::find(axes.begin(), axes.end(), axis.name) != axes.end();
+          });
+      if (is_parameter_axis(axis.name) && axis.size > 1 && !splits) wanted.push_back(axis.name);
+    }
+    ir::Axes made;
+    for (const Name axis : optimized.at_origin[place]) {
+      if (program_.mesh.axis_size(axis) > 1) made.push_back(axis);
+    }
+    std::sort(wanted.begin(), wanted.end());
+    std::sort(made.begin(), made.end());
+    if (wanted == made) return;
+    add("op {} (adamw) counts '{}' on the first rank alone along {{{}}}, must along {{{}}}",
+        optimized.op, view.name(), join(made, ", "), join(wanted, ", "));
   }
 
   // The module's parameter of this number; empty where there is no module.

@@ -22,7 +22,8 @@ using Groups = std::vector<ir::Segment>;
 bool alike(const Groups& a, const Groups& b) {
   return std::equal(a.begin(), a.end(), b.begin(), b.end(),
                     [](const ir::Segment& x, const ir::Segment& y) {
-                      return x.begin == y.begin && x.end == y.end && x.parameter == y.parameter;
+                      return x.begin == y.begin && x.end == y.end && x.parameter == y.parameter &&
+                             x.counted_at_origin_of == y.counted_at_origin_of;
                     });
 }
 

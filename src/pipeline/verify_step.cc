@@ -92,18 +92,31 @@ class StepCall {
     }
   }
 
-  // Adds the norm_parameters that a value is the sum of; false: it is of something else, too.
-  bool count_norms(ValueId v, std::map<const ir::Op*, int>& counts) const {
+  static bool sums_over_pipeline(const ir::Op& op) {
+    if (op.kind != OpKind::kAllReduce) return false;
+    const auto* group = std::get_if<ir::AxisGroup>(&op.as<ir::CollectiveAttrs>().group);
+    return group != nullptr &&
+           std::find(group->axes.begin(), group->axes.end(), "pp") != group->axes.end();
+  }
+
+  // Adds the norm_parameters that a value is the sum of; false: it is of something else, too, or
+  // summed over pipeline ranks more than once (`summed`: by who reads it).
+  bool count_norms(ValueId v, std::map<const ir::Op*, int>& counts, bool summed = false) const {
     const ir::Op* op = producer(v);
     if (op == nullptr) return false;
     switch (op->kind) {
       case OpKind::kNormParameters: ++counts[op]; return true;
       case OpKind::kConstant: return op->as<ir::ConstantAttrs>().value == 0;
       case OpKind::kAllReduce:
-      case OpKind::kCopy: return count_norms(op->operands[index_of(*op, v)], counts);
+      case OpKind::kCopy: {
+        const bool sums = sums_over_pipeline(*op);
+        if (sums && summed) return false;
+        return count_norms(op->operands[index_of(*op, v)], counts, summed || sums);
+      }
       case OpKind::kAdd:
       case OpKind::kAccumulate:
-        return count_norms(op->operands[0], counts) && count_norms(op->operands[1], counts);
+        return count_norms(op->operands[0], counts, summed) &&
+               count_norms(op->operands[1], counts, summed);
       default: return false;
     }
   }
@@ -143,8 +156,9 @@ class StepCall {
     if (!fits) add("reports {} as '{}'", graph_.label(v), to.name());
   }
 
-  // Whether a value is the sum of what ranks hold of the loss; `scaled`: times the scale, once.
-  bool is_loss(ValueId v, bool scaled) {
+  // Whether a value is the sum of what ranks hold of the loss; `scaled`: times the scale, once;
+  // `summed`: over pipeline ranks by who reads it, which is once, too.
+  bool is_loss(ValueId v, bool scaled, bool summed = false) {
     if (const std::optional<size_t> p = input(v)) {
       const bool is_accumulator = !scaled && is_loss_state(*p);
       if (is_accumulator) losses_.insert(*p);
@@ -155,18 +169,19 @@ class StepCall {
       case OpKind::kConstant: return op.as<ir::ConstantAttrs>().value == 0;
       case OpKind::kValidate: summed_ = true; return !scaled && op.results[3] == v;
       case OpKind::kAllReduce: {
-        const auto* group = std::get_if<ir::AxisGroup>(&op.as<ir::CollectiveAttrs>().group);
-        summed_ = summed_ || (group != nullptr && std::find(group->axes.begin(), group->axes.end(),
-                                                            "pp") != group->axes.end());
-        return is_loss(op.operands[index_of(op, v)], scaled);
+        const bool sums = sums_over_pipeline(op);
+        if (sums && summed) return false;
+        summed_ = summed_ || sums;
+        return is_loss(op.operands[index_of(op, v)], scaled, summed || sums);
       }
-      case OpKind::kCopy: return is_loss(op.operands[index_of(op, v)], scaled);
-      case OpKind::kScale: return scaled && is_loss(op.operands[0], false);
+      case OpKind::kCopy: return is_loss(op.operands[index_of(op, v)], scaled, summed);
+      case OpKind::kScale: return scaled && is_loss(op.operands[0], false, summed);
       case OpKind::kAdd:
       case OpKind::kAccumulate:
-        return is_loss(op.operands[0], scaled) && is_loss(op.operands[1], scaled);
+        return is_loss(op.operands[0], scaled, summed) && is_loss(op.operands[1], scaled, summed);
       case OpKind::kMul:
-        return scaled && is_data(op.operands[1], kLossScale) && is_loss(op.operands[0], false);
+        return scaled && is_data(op.operands[1], kLossScale) &&
+               is_loss(op.operands[0], false, summed);
       default: return false;
     }
   }

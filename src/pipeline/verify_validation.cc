@@ -66,6 +66,7 @@ class ValidationChecker {
     for (int32_t r = 0; r < ranks; ++r) {
       if (repeating > 0) {
         check_repeatable(r);
+        check_acquired(r);
         check_received(r);
         check_validate(r);
       } else {
@@ -109,6 +110,22 @@ class ValidationChecker {
       for (size_t i = 0; i < fragment.graph.outputs.size(); ++i)
         writes = writes || is_state(r, output_buffer(command, fragment, i));
       if (writes) add(r, c, "may be repeated, but writes a state");
+    }
+  }
+
+  // A slot that is acquired among the commands that may be repeated is published among them, or it
+  // would be acquired twice for one message.
+  void check_acquired(int32_t r) {
+    const RankProgram& rank = checked_.rank(r);
+    const auto end = rank.commands.begin() + rank.repeatable;
+    for (size_t c = 0; c < static_cast<size_t>(rank.repeatable); ++c) {
+      const Command& acquire = rank.commands[c];
+      if (acquire.kind != Command::Kind::kAcquire) continue;
+      const bool published = std::any_of(rank.commands.begin(), end, [&](const Command& command) {
+        return command.kind == Command::Kind::kPublish && command.channel == acquire.channel &&
+               command.sequence == acquire.sequence;
+      });
+      if (!published) add(r, c, "may be repeated, but its slot is published behind what may");
     }
   }
 

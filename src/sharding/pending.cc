@@ -87,11 +87,11 @@ std::vector<bool> carried(const ir::Graph& graph, const std::vector<std::optiona
 }
 
 Sharding pending_as(Sharding wanted, const Sharding& made) {
-  wanted.partial = made.partial;
+  wanted.partial = made.reduction == ir::Reduction::kSum ? made.partial : Axes();
   for (const Axes& axes : wanted.dims) {
     for (const Name axis : axes) erase(wanted.partial, axis);
   }
-  wanted.reduction = wanted.is_partial() ? made.reduction : ir::Reduction::kSum;
+  wanted.reduction = ir::Reduction::kSum;
   return wanted;
 }
 
