@@ -381,7 +381,8 @@ TEST_CASE("a norm that counts on too few or too many ranks is found") {
     for (pipeline::Fragment& fragment : program.fragments) {
       for (ir::Op& op : fragment.graph.ops) {
         const bool is_step = op.kind == ir::OpKind::kAdamW;
-        if (!is_step && op.kind != ir::OpKind::kNormBlocks && op.kind != ir::OpKind::kNormParameters)
+        if (!is_step && op.kind != ir::OpKind::kNormBlocks &&
+            op.kind != ir::OpKind::kNormParameters)
           continue;
         if (is_step && !in_adamw) continue;
         for (auto& group : std::get<ir::FlatAttrs>(op.attrs).groups) {
@@ -404,25 +405,25 @@ TEST_CASE("a norm that counts on too few or too many ranks is found") {
       pipeline::Command& update = rank.commands.back();
       REQUIRE(update.action.kind == pipeline::ActionKind::kUpdate);
       update.workspace_offset = round_up(rank.arena.value, 64);
-      rank.arena = Bytes(update.workspace_offset) +
-                   program.fragments[update.fragment.index()].workspace;
+      rank.arena =
+          Bytes(update.workspace_offset) + program.fragments[update.fragment.index()].workspace;
     }
   };
   struct Case {
     const char *name, *finding;
     std::function<void(pipeline::Program&)> edit;
   };
-  for (const Case& c : std::vector<Case>{
-           {"what tp does not divide, on every rank",
-            "on the first rank alone along {}, must along {tp}",
-            [&](pipeline::Program& program) { recount(program, false, true); }},
-           {"what tp divides, on the first rank alone",
-            "on the first rank alone along {tp}, must along {}",
-            [&](pipeline::Program& program) { recount(program, true, true); }},
-           {"otherwise than the optimizer knows",
-            "takes a gradient for other parameters than the norm counts in it",
-            [&](pipeline::Program& program) { recount(program, true, false); }},
-           {"every pipeline rank's twice", "which is no sum of norms", twice}}) {
+  for (const Case& c :
+       std::vector<Case>{{"what tp does not divide, on every rank",
+                          "on the first rank alone along {}, must along {tp}",
+                          [&](pipeline::Program& program) { recount(program, false, true); }},
+                         {"what tp divides, on the first rank alone",
+                          "on the first rank alone along {tp}, must along {}",
+                          [&](pipeline::Program& program) { recount(program, true, true); }},
+                         {"otherwise than the optimizer knows",
+                          "takes a gradient for other parameters than the norm counts in it",
+                          [&](pipeline::Program& program) { recount(program, true, false); }},
+                         {"every pipeline rank's twice", "which is no sum of norms", twice}}) {
     CAPTURE(std::string(c.name));
     pipeline::Program program = sound.train;
     c.edit(program);
@@ -438,18 +439,20 @@ TEST_CASE("a scattered sum that is laid over what other ranks still read is foun
   ModelShape shape;
   shape.global_batch = 64;
   pipeline::Program program =
-      compile({model, nullptr, parse_plan("pp=3,microbatches=4,dp=2,zero=3,schedule=zb-h1"), shape,
-               {}})
+      compile(
+          {model, nullptr, parse_plan("pp=3,microbatches=4,dp=2,zero=3,schedule=zb-h1"), shape, {}})
           .train;
   int edits = 0;
   for (pipeline::Fragment& fragment : program.fragments) {
     for (const ir::Op& op : fragment.graph.ops) {
       if (op.kind != ir::OpKind::kReduceScatter || edits > 0) continue;
       const size_t from = op.operands[0].index(), to = op.results[0].index();
-      if (fragment.alias_of[from].valid() || fragment.alias_of[to].valid() ||
-          fragment.workspace_offset[from] < 0 || fragment.workspace_offset[to] < 0)
-        continue;
-      fragment.workspace_offset[to] = fragment.workspace_offset[from];
+      const ValueId root = fragment.alias_of[from];
+      const size_t whole = root.valid() ? root.index() : from;
+      if (fragment.workspace_offset[whole] < 0) continue;
+      fragment.alias_of[to] = ValueId();
+      fragment.workspace_offset[to] =
+          fragment.workspace_offset[whole] + (root.valid() ? fragment.alias_offset[from] : 0);
       ++edits;
     }
   }

@@ -1,9 +1,9 @@
 // The small matrix products of attention: a tile of kTileRows x kTileColumns of C is held in
 // registers while A is broadcast and B is read in panels.
 //
-// Every element of C is a sum of chains of fused multiply-adds, a chain a block of the summed index,
-// both in ascending order: its bits do not depend on how rows and columns are cut into tiles, and
-// its error grows with the number of blocks, not of products, as gemm.h has it.
+// Every element of C is a sum of chains of fused multiply-adds, a chain a block of the summed
+// index, both in ascending order: its bits do not depend on how rows and columns are cut into
+// tiles, and its error grows with the number of blocks, not of products, as gemm.h has it.
 #pragma once
 
 #include <algorithm>

@@ -20,8 +20,8 @@ inline constexpr int64_t kPiecesPerThread = 4;
 
 // Calls body(begin, end), or body(thread, begin, end) with thread < threads, for ranges that cover
 // [0, n) once; a thread may get several of them. A range has about `grain` indices or more, so that
-// small loops stay on the calling thread. Those of long loops begin at multiples of 16, so that no two
-// threads write into one cache line of floats. Allocates nothing once the threads are there.
+// small loops stay on the calling thread. Those of long loops begin at multiples of 16, so that no
+// two threads write into one cache line of floats. Allocates nothing once the threads are there.
 template <typename Body>
 void parallel_for(int threads, int64_t n, int64_t grain, Body&& body) {
   const auto call = [&body](int thread, int64_t begin, int64_t end) {

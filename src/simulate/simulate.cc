@@ -108,16 +108,8 @@ class Simulation {
   }
   LoopInput loop_input() const { return loop_input(paired_, early()); }
   LoopInput loop_input(const Options& options, const std::vector<int32_t>* last_early) const {
-    return {program_,
-            flat_,
-            fragments_,
-            pairs_,
-            coster_.cross_groups(),
-            cluster_,
-            options,
-            labels_.size(),
-            gather_label_,
-            update_levels_,
+    return {program_,  flat_,   fragments_,     pairs_,        coster_.cross_groups(),
+            cluster_,  options, labels_.size(), gather_label_, update_levels_,
             last_early};
   }
 
