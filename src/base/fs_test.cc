@@ -174,6 +174,15 @@ TEST_CASE("a crash takes what was not synced") {
   CHECK(fs.read_file("renamed") == "new");
 }
 
+TEST_CASE("a file that cannot be written whole leaves the old one and nothing beside it") {
+  FakeFileSystem fs;
+  fs.write_file_atomically("f", "old");
+  fs.set_capacity(Bytes(8));
+  CHECK_THROWS_AS(fs.write_file_atomically("f", "much longer than that"), RunError);
+  CHECK(fs.read_file("f") == "old");
+  CHECK_FALSE(fs.exists("f.tmp"));
+}
+
 TEST_CASE("after a crash nothing works until the restart") {
   FakeFileSystem fs;
   fs.write_file("a", "x");

@@ -61,6 +61,24 @@ void check_content(const CheckpointReader& reader) {
   reader.verify();
 }
 
+// Where a writer puts step 2 in the place of step 1 between somebody's look and his reading.
+class BesideWriter : public FakeFileSystem {
+ public:
+  void begin() { looks_ = 0; }
+  int looks() const { return looks_; }
+  std::vector<std::string> list(const std::string& path) override {
+    std::vector<std::string> names = FakeFileSystem::list(path);
+    if (path == "run" && looks_ >= 0 && looks_++ == 0) {
+      std::erase(names, "step-000002");
+      remove_all("run/step-000001");
+    }
+    return names;
+  }
+
+ private:
+  int looks_ = -1;
+};
+
 std::string open_failure(FileSystem& fs) {
   return mw::test::thrown_by([&] { CheckpointReader::latest(fs, "run"); });
 }
@@ -73,6 +91,17 @@ void cut(FileSystem& fs, const std::string& path, size_t at, size_t count) {
 }
 
 }  // namespace
+
+TEST_CASE("a reader beside a writer that keeps one checkpoint takes the one that took its place") {
+  BesideWriter fs;
+  save(fs, 1);
+  save(fs, 2);
+  fs.begin();
+  const CheckpointReader reader = CheckpointReader::latest(fs, "run");
+  CHECK(fs.looks() > 1);
+  CHECK(reader.step() == 2);
+  check_content(reader);
+}
 
 TEST_CASE("a checkpoint reads back") {
   FakeFileSystem fs;
