@@ -257,7 +257,7 @@ void FakeFileSystem::remove(const std::string& path) {
 bool FakeFileSystem::make_directory(const std::string& path) {
   if (const auto old = find(path)) {
     if (nodes_[*old].directory) return false;
-    throw_error("{}: cannot make the directory: File exists", path);
+    throw_error("{}: is a file, must be a folder", path);
   }
   const Place at = place(path);
   begin_operation(path);

@@ -51,6 +51,9 @@ class FakeFileSystem : public FileSystem {
   std::string read_file(const std::string& path) override;
   MappedFile map_file(const std::string& path) override;
   std::unique_ptr<WritableFile> create_file(const std::string& path) override;
+  std::unique_ptr<WritableFile> create_file_alone(const std::string& path) override {
+    return create_file(path);
+  }
   std::unique_ptr<WritableFile> append_file(const std::string& path) override;
   void sync_directory(const std::string& path) override;
   void rename(const std::string& from, const std::string& to) override;

@@ -7,6 +7,7 @@
 
 #include <dirent.h>
 #include <fcntl.h>
+#include <sys/file.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
@@ -42,7 +43,7 @@ void FileSystem::write_file(const std::string& path, std::string_view text) {
 }
 
 void FileSystem::write_file_atomically(const std::string& path, std::string_view text) {
-  const std::string temporary = path + ".tmp";
+  const std::string temporary = fmt::format("{}.{}.tmp", path, ::getpid());
   try {
     const auto file = create_file(temporary);
     file->write(text);
@@ -150,6 +151,18 @@ class PosixWritableFile : public WritableFile {
     if (fd >= 0 && ::close(fd) != 0 && errno != EINTR) throw_errno(path_, "close", errno);
   }
 
+  // False where somebody else has locked it; a file system without locks has none.
+  bool lock() { return ::flock(fd_.get(), LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK; }
+  // False where it has been given another name meanwhile.
+  bool is_at(const std::string& path) {
+    struct stat mine, there;
+    return ::fstat(fd_.get(), &mine) == 0 && ::stat(path.c_str(), &there) == 0 &&
+           mine.st_dev == there.st_dev && mine.st_ino == there.st_ino;
+  }
+  void truncate() {
+    if (::ftruncate(fd_.get(), 0) != 0) throw_errno(path_, "empty", errno);
+  }
+
  private:
   std::string path_;
   FileDescriptor fd_;
@@ -193,6 +206,15 @@ class PosixFileSystem : public FileSystem {
     return open_for_writing(path, O_TRUNC);
   }
 
+  // A lock, which no process leaves behind.
+  std::unique_ptr<WritableFile> create_file_alone(const std::string& path) override {
+    std::unique_ptr<PosixWritableFile> file = open_for_writing(path, 0);
+    if (!file->lock() || !file->is_at(path))
+      throw_error("{}: another process writes it; wait until it has ended", path);
+    file->truncate();
+    return file;
+  }
+
   std::unique_ptr<WritableFile> append_file(const std::string& path) override {
     return open_for_writing(path, O_APPEND);
   }
@@ -218,6 +240,7 @@ class PosixFileSystem : public FileSystem {
     if (::mkdir(path.c_str(), 0777) == 0) return true;
     const int error = errno;
     if (error == EEXIST && is_directory(path)) return false;
+    if (error == EEXIST) throw_error("{}: is a file, must be a folder", path);
     fail(path, "make the directory", error);
   }
 
@@ -271,7 +294,7 @@ class PosixFileSystem : public FileSystem {
     return fd;
   }
 
-  std::unique_ptr<WritableFile> open_for_writing(const std::string& path, int how) {
+  std::unique_ptr<PosixWritableFile> open_for_writing(const std::string& path, int how) {
     const int fd = ::open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | how, 0666);
     if (fd < 0) fail(path, "write", errno);
     return std::make_unique<PosixWritableFile>(path, fd);

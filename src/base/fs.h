@@ -45,6 +45,8 @@ class FileSystem {
   virtual MappedFile map_file(const std::string& path) = 0;
   // A new file, or the old one emptied.
   virtual std::unique_ptr<WritableFile> create_file(const std::string& path) = 0;
+  // The same, and nobody else has it so until it is closed: Error where somebody has.
+  virtual std::unique_ptr<WritableFile> create_file_alone(const std::string& path) = 0;
   // The old file at its end, or a new one.
   virtual std::unique_ptr<WritableFile> append_file(const std::string& path) = 0;
   // Makes the names in the directory (files created, renamed, removed) outlive a crash.
@@ -69,8 +71,8 @@ class FileSystem {
   bool is_directory(const std::string& path) { return kind(path) == PathKind::kDirectory; }
   // Create, write, close; no sync.
   void write_file(const std::string& path, std::string_view text);
-  // Write under path + ".tmp", sync, rename, sync the directory: after a crash the old text or the
-  // new.
+  // Write under path + ".PID.tmp", sync, rename, sync the directory: after a crash the old text or
+  // the new; of several processes that do so the whole text of one.
   void write_file_atomically(const std::string& path, std::string_view text);
   void make_directories(const std::string& path);
   // A file or a directory with all in it, links unfollowed; nothing where there is none.

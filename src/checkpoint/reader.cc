@@ -33,6 +33,15 @@ std::vector<int64_t> list_steps(FileSystem& fs, const std::string& folder) {
   return steps;
 }
 
+std::string newest_step(FileSystem& fs, const std::string& folder) {
+  const std::vector<int64_t> steps = list_steps(fs, folder);
+  return steps.empty() ? "" : join_path(folder, step_name(steps.back()));
+}
+
+bool is_checkpoint(FileSystem& fs, const std::string& folder) {
+  return fs.exists(join_path(folder, kManifest));
+}
+
 CheckpointReader CheckpointReader::at_step(FileSystem& fs, const std::string& folder,
                                            int64_t step) {
   const std::string path = find_step(fs, folder, step);
@@ -86,12 +95,11 @@ CheckpointReader CheckpointReader::open(FileSystem& fs, const std::string& path)
 
 void CheckpointReader::read_manifest() {
   const std::string path = join_path(path_, kManifest);
-  if (fs_->is_directory(path_) && !fs_->exists(path)) {
-    const bool run = !list_steps(*fs_, path_).empty();
-    throw_error("{}: is no checkpoint, for it has no {}{}", path_, kManifest,
-                run ? fmt::format("; its checkpoints are folders such as {}",
-                                  join_path(path_, step_name(list_steps(*fs_, path_).back())))
-                    : "");
+  if (fs_->is_directory(path_) && !is_checkpoint(*fs_, path_)) {
+    const std::string newest = newest_step(*fs_, path_);
+    throw_error(
+        "{}: is no checkpoint, for it has no {}{}", path_, kManifest,
+        newest.empty() ? "" : fmt::format("; its checkpoints are folders such as {}", newest));
   }
   const std::string text = fs_->read_file(path);
   // The version first: a newer manifest may be sealed in another way.
@@ -112,7 +120,7 @@ void CheckpointReader::read_manifest() {
   JsonReader files = reader.object("files");
   for (const std::string& file : files.keys()) {
     JsonReader record = files.object(file);
-    files_[file] = {Bytes(record.integer("bytes", {.min = 0})), record.string("xxh3")};
+    files_[file] = {Bytes(record.integer("bytes", {.min = 0})), record.string("xxh3"), {}};
   }
   const std::string where = path + ": tensors";
   for (const auto& [name, hash] : manifest.at("tensors", path).as_object(where)) {
@@ -122,24 +130,26 @@ void CheckpointReader::read_manifest() {
 
 bool CheckpointReader::check_hash(const std::string& name, const FileRecord& record,
                                   Diagnostics& out) const {
-  const std::string path = join_path(path_, name);
-  const std::string is = xxh3_128(fs_->map_file(path).bytes).hex();
+  const std::string is = xxh3_128(record.content.bytes).hex();
   if (is == record.hash) return true;
-  out.add("{}: checksum is {}, must be {}; the file was changed", path, is, record.hash);
+  out.add("{}: checksum is {}, must be {}; the file was changed", join_path(path_, name), is,
+          record.hash);
   return false;
 }
 
-std::set<std::string> CheckpointReader::check_files(Diagnostics& out) const {
+std::set<std::string> CheckpointReader::check_files(Diagnostics& out) {
   std::set<std::string> bad;
-  for (const auto& [name, record] : files_) {
+  for (auto& [name, record] : files_) {
     const std::string path = join_path(path_, name);
     if (!fs_->exists(path)) {
       out.add("{}: is missing; must have {} bytes", path, record.size.value);
     } else if (const Bytes size = fs_->file_size(path); size != record.size) {
       out.add("{}: has {} bytes, must have {}{}", path, size.value, record.size.value,
               size < record.size ? " (truncated)" : "");
-    } else if (ends_with(name, ".safetensors") || check_hash(name, record, out)) {
-      continue;
+    } else {
+      if (ends_with(name, ".safetensors")) continue;
+      record.content = fs_->map_file(path);
+      if (check_hash(name, record, out)) continue;
     }
     bad.insert(name);
   }
@@ -171,6 +181,12 @@ std::vector<std::string> CheckpointReader::groups() const {
   std::vector<std::string> names;
   for (const auto& group : groups_) names.push_back(group.first);
   return names;
+}
+
+std::optional<std::string_view> CheckpointReader::text(std::string_view file) const {
+  const auto it = files_.find(file);
+  if (it == files_.end() || ends_with(file, ".safetensors")) return std::nullopt;
+  return it->second.content.text();
 }
 
 std::vector<TensorSpec> CheckpointReader::tensors(std::string_view group) const {

@@ -105,6 +105,10 @@ std::string save_checkpoint(FileSystem& fs, const std::string& folder, int64_t s
 
 // The steps that have a checkpoint, ascending. A folder that is not there has none.
 std::vector<int64_t> list_steps(FileSystem& fs, const std::string& folder);
+// The folder of the highest of them; "" where there is none.
+std::string newest_step(FileSystem& fs, const std::string& folder);
+// Whether a folder is a checkpoint, as far as its names say.
+bool is_checkpoint(FileSystem& fs, const std::string& folder);
 
 class CheckpointReader {
  public:
@@ -123,6 +127,8 @@ class CheckpointReader {
   std::vector<std::string> groups() const;
   std::vector<TensorSpec> tensors(std::string_view group) const;
 
+  // A file beside the tensors, such as config.json; nullopt where there is none.
+  std::optional<std::string_view> text(std::string_view file) const;
   // nullptr where there is none.
   const TensorSpec* find(std::string_view tensor) const;
   // The whole global tensor, mapped: a rank reads the spans that are its own. REQUIRES:
@@ -139,11 +145,12 @@ class CheckpointReader {
   struct FileRecord {
     Bytes size;
     std::string hash;
+    MappedFile content;  // of what is no shard, as it was when the checkpoint was opened
   };
 
   void read_manifest();
   // The files that are missing, have the wrong size, or are small and have the wrong checksum.
-  std::set<std::string> check_files(Diagnostics& out) const;
+  std::set<std::string> check_files(Diagnostics& out);
   bool check_hash(const std::string& name, const FileRecord& record, Diagnostics& out) const;
   void check_tensors(Diagnostics& out) const;
   void verify_shard(const SafetensorsFile& shard, Diagnostics& out) const;
@@ -153,7 +160,7 @@ class CheckpointReader {
   std::string before_;  // what else there is, where it is the latest: a finding's text
   int64_t step_ = 0;
   Json run_state_;
-  std::map<std::string, FileRecord> files_;
+  std::map<std::string, FileRecord, std::less<>> files_;
   std::map<std::string, std::string, std::less<>> tensor_hashes_;
   std::vector<std::pair<std::string, TensorFiles>> groups_;
 };

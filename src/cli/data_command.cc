@@ -41,7 +41,7 @@ void add_data(CLI::App& app, const Diagnostics& words) {
     Diagnostics diagnostics = words;
     require(options->file, "file", "a text", diagnostics);
     require(options->prefix, "--output", "a PREFIX of PREFIX.bin and PREFIX.idx", diagnostics);
-    for (const char* end : {".bin", ".idx"}) {
+    for (const char* end : data::kWrittenEnds) {
       if (!options->prefix.empty() && same_file(options->file, options->prefix + end)) {
         diagnostics.add("--output: {} would write over the text {}; choose another prefix",
                         options->prefix, options->file);

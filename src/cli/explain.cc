@@ -178,8 +178,9 @@ CLI::Validator number(double least, bool equal, std::string must) {
   return CLI::Validator(
       [=](std::string& text) {
         const auto value = parse_double(text);
-        if (value && std::isfinite(*value) && (equal ? *value >= least : *value > least))
-          return std::string();
+        if (value && !std::isfinite(*value))
+          return fmt::format("must be a finite number {}, is {}", must, text);
+        if (value && (equal ? *value >= least : *value > least)) return std::string();
         return fmt::format("must be {}, is {}", must, value ? text : "'" + clipped(text) + "'");
       },
       "");

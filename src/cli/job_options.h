@@ -36,8 +36,11 @@ inline train::Job read_job(FileSystem& fs, const JobOptions& options, Diagnostic
   if (!named) overrides.model.reset();
   attempt(diagnostics, [&] {
     if (options.job.empty() || !named) return train::check_overrides(fs, overrides);
-    job = train::read_job(fs, options.job, overrides, use);
-    if (resume) job = train::read_run(fs, *resume, job, overrides);
+    if (!resume) {
+      job = train::read_job(fs, options.job, overrides, use);
+    } else {
+      job = train::read_resumed_job(fs, options.job, *resume, overrides, use);
+    }
   });
   return job;
 }

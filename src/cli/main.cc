@@ -1,5 +1,6 @@
 // meshwright: the one catch, the one place that chooses the exit code.
 
+#include <fcntl.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -119,7 +120,18 @@ static void end_uncaught() {
   __gnu_cxx::__verbose_terminate_handler();
 }
 
+// Where one of the three is closed, the next file that is opened would be in its place, and what is
+// printed would go there.
+static void hold_standard_files() {
+  for (const int fd : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
+    const bool closed = ::fcntl(fd, F_GETFD) < 0 && errno == EBADF;
+    // It is the lowest that is free; who writes there is told that it cannot be.
+    if (closed && ::open("/dev/null", O_RDONLY) < 0) ::_exit(kRunFailed);
+  }
+}
+
 int main(int argc, char** argv) {
+  hold_standard_files();
   std::signal(SIGXFSZ, SIG_IGN);  // a file that may not grow is an error like a full disk
   std::signal(SIGBUS, end_cut_short);
   std::set_terminate(end_uncaught);

@@ -1,6 +1,7 @@
 #include "cli/standard_error.h"
 
 #include <cstdio>
+#include <string>
 
 #include <fmt/core.h>
 
@@ -8,7 +9,9 @@ namespace mw::cli {
 
 void tell(std::string_view line) {
   std::fflush(stdout);
-  fmt::print(stderr, "{}\n", line);
+  // Where it cannot be told, the work goes on.
+  const std::string text = fmt::format("{}\n", line);
+  std::fwrite(text.data(), 1, text.size(), stderr);
 }
 
 }  // namespace mw::cli

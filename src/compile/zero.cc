@@ -37,13 +37,12 @@ class Rewriter {
       const auto it = weights_.find(input.state);
       return it != weights_.end() && weight_shards(plan_, groups_[it->second.group]) > 1;
     };
-    const bool reduce = plan_.effective_grad_reduce() == GradReduce::kMicrobatch;
     // ZeRO adds a few for every weight.
     to_.reserve(from_.graph.values.size() + 8 * from_.graph.inputs.size(),
                 from_.graph.ops.size() + 8 * from_.graph.inputs.size());
     for (const ir::Input& input : from_.graph.inputs) {
       const bool weight = input.state.valid() && sharded(input);
-      const bool gradient = reduce && input.state.valid() && gradients_.count(input.state) > 0;
+      const bool gradient = input.state.valid() && is_reduced(input.state);
       if (weight) gathered_[input.value] = weights_.at(input.state);
       if (gradient) accumulators_[input.value] = gradients_.at(input.state);
       if (!weight && !gradient) {
@@ -55,14 +54,22 @@ class Rewriter {
     for (const ir::Op& op : from_.graph.ops) copy(op);
     for (const ValueId output : from_.graph.outputs) to_.graph.outputs.push_back(moved(output));
     for (const ir::StateUpdate& update : from_.graph.updates) {
-      if (reduce && gradients_.count(update.state) > 0)
-        continue;  // reduced() updates the flat state
+      if (is_reduced(update.state)) continue;  // reduced() updates the flat state
       to_.graph.updates.push_back({update.state, moved(update.value)});
     }
     return {std::move(to_), std::move(moved_)};
   }
 
  private:
+  // Whether the state accumulates gradients that every microbatch sums over ranks.
+  bool is_reduced(StateId state) const {
+    const auto it = gradients_.find(state);
+    if (it == gradients_.end() || plan_.effective_grad_reduce() != GradReduce::kMicrobatch)
+      return false;
+    const FlatGroup& group = groups_[it->second.group];
+    return group.data_size > 1 || !group.model_partial.empty();
+  }
+
   ValueId moved(ValueId v) const {
     MW_CHECK(moved_[v.index()].valid(), "{} was not copied", from_.graph.label(v));
     return moved_[v.index()];

@@ -49,8 +49,12 @@ std::unique_ptr<TokenSource> open_indexed(FileSystem& fs, const std::string& pat
 // Reads all of both files.
 IndexedInfo indexed_info(FileSystem& fs, const std::string& path);
 
+// What follows the prefix in the names of the files that a writer makes, also for a while.
+constexpr const char* kWrittenEnds[] = {".bin", ".idx", ".bin.tmp", ".idx.tmp"};
+
 // Writes both files; the .idx comes last and appears at once, so that a torn write is never opened.
-// Until finish() what lies at the prefix stays as it was; without it nothing is left.
+// Until both are written what lies at the prefix stays as it was; without finish() nothing is left.
+// Throws Error where another writer is at the prefix.
 class IndexedWriter {
  public:
   IndexedWriter(FileSystem& fs, std::string prefix, TokenType type);
@@ -64,7 +68,9 @@ class IndexedWriter {
   void finish();
 
  private:
-  std::string part() const;  // the tokens, until they are whole
+  std::string part() const;        // the tokens, until they are whole
+  std::string index_part() const;  // the index, until it takes the old one's place
+  void write_index(std::string_view text);
 
   FileSystem& fs_;
   std::string prefix_;

@@ -45,19 +45,22 @@ size_t document_end(std::string_view text, size_t start, DocumentSplit split) {
 IndexedWriter::IndexedWriter(FileSystem& fs, std::string prefix, TokenType type)
     : fs_(fs), prefix_(std::move(prefix)), type_(type) {
   fs_.make_directories(parent_path(prefix_));
-  bin_ = fs_.create_file(part());
+  bin_ = fs_.create_file_alone(part());
 }
 
 IndexedWriter::~IndexedWriter() {
   if (!bin_) return;
-  bin_.reset();
-  try {
-    fs_.remove(part());
-  } catch (const Error&) {  // it stays beside what was there
+  // Before another writer may have them.
+  for (const std::string& left : {part(), index_part()}) {
+    try {
+      if (fs_.exists(left)) fs_.remove(left);
+    } catch (const std::exception&) {  // it stays beside what was there
+    }
   }
 }
 
 std::string IndexedWriter::part() const { return prefix_ + ".bin.tmp"; }
+std::string IndexedWriter::index_part() const { return prefix_ + ".idx.tmp"; }
 
 void IndexedWriter::add_sequence(std::span<const int32_t> tokens) {
   MW_CHECK(bin_, "{}: added after finish()", prefix_);
@@ -81,7 +84,6 @@ void IndexedWriter::finish() {
   MW_CHECK(bin_, "{}: finished twice", prefix_);
   if (documents_.back() != static_cast<int64_t>(lengths_.size())) end_document();
   bin_->sync();
-  bin_->close();
   std::string idx(kIdxMagic);
   append_raw(idx, uint64_t{1});
   append_raw(idx, static_cast<uint8_t>(type_));
@@ -94,12 +96,23 @@ void IndexedWriter::finish() {
     pointer += token_size(type_) * length;
   }
   for (const int64_t index : documents_) append_raw(idx, index);
+  const std::string index = prefix_ + ".idx";
+  write_index(idx);
   // The index of an older data set would not fit the new tokens. Who reads them now keeps the old
-  // file.
-  if (fs_.exists(prefix_ + ".idx")) fs_.remove(prefix_ + ".idx");
+  // file. Another writer begins when both are there.
+  if (fs_.exists(index)) fs_.remove(index);
   fs_.rename(part(), prefix_ + ".bin");
+  fs_.rename(index_part(), index);
+  bin_->close();
   bin_.reset();
-  fs_.write_file_atomically(prefix_ + ".idx", idx);
+  fs_.sync_directory(parent_path(prefix_));
+}
+
+void IndexedWriter::write_index(std::string_view text) {
+  const auto file = fs_.create_file(index_part());
+  file->write(text);
+  file->sync();
+  file->close();
 }
 
 void write_indexed_text(FileSystem& fs, const std::string& text_path, const std::string& prefix,
@@ -113,7 +126,8 @@ void write_indexed_text(FileSystem& fs, const std::string& text_path, const std:
         "--output: must be a prefix such as data/kjv, for data/kjv.bin and data/kjv.idx, is '{}'",
         prefix);
   }
-  if (text_path == prefix + ".bin" || text_path == prefix + ".idx") {
+  for (const char* end : kWrittenEnds) {
+    if (text_path != prefix + end) continue;
     diagnostics.add("--output: {} would write over the text {}; choose another prefix", prefix,
                     text_path);
   }

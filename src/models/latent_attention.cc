@@ -40,8 +40,10 @@ class Latent {
     const ValueId k_BS1R = net_.annotate(ops_.rope(ops_.dot(x_BSD, w_1RD, "bsd,hrd->bshr"), rope),
                                          name_ + ".k_rope", {"batch", "attn_seq", "", ""});
     const ir::TensorType type = ops_.type(q_BSHK);
-    const ValueId k_BSR = ops_.reshape(k_BS1R, {type.dim(0), type.dim(1), R});
-    const ValueId turned = ops_.broadcast(k_BSR, {type.dim(0), type.dim(1), H, R}, {0, 1, 3});
+    const ValueId k_BSR = net_.annotate(ops_.reshape(k_BS1R, {type.dim(0), type.dim(1), R}),
+                                        name_ + ".k_turned", {"batch", "attn_seq", ""});
+    const ValueId turned =
+        heads(ops_.broadcast(k_BSR, {type.dim(0), type.dim(1), H, R}, {0, 1, 3}), "k_of_heads");
     const ValueId k = heads(ops_.concat({part(kv_BSHX, 0, N), turned}, 3), "k");
     const ValueId v = heads(part(kv_BSHX, N, N + V), "v");
     const ValueId a_BSHV = heads(

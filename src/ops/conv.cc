@@ -104,8 +104,9 @@ ShardingRule rule_conv(const ir::Op&, Types operands, Types results) {
 // how many.
 OpCost cost_of_product(const ir::TensorType& y, const ir::TensorType& w, Types operands,
                        Types results) {
-  return {.flops = 2.0 * static_cast<double>(y.elements()) *
-                   static_cast<double>(w.elements() / w.dim(0)),
+  double taps = 1;  // of one element of y
+  for (int d = 1; d < w.rank(); ++d) taps *= static_cast<double>(w.dim(d));
+  return {.flops = 2.0 * static_cast<double>(y.elements()) * taps,
           .bytes = tensor_bytes(operands) + tensor_bytes(results),
           .matrix_product = true};
 }

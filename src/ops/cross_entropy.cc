@@ -88,6 +88,7 @@ ShardingRule rule_cross_entropy(const ir::Op& op, Types operands, Types results)
   if (!loss) set_masked(rule, 'v');
   rule.zero_preserving =
       op.kind == OpKind::kCrossEntropyMax || op.kind == OpKind::kCrossEntropyGrad;
+  rule.finite_preserving = op.kind == OpKind::kCrossEntropyMax;  // others have exp and log
   if (op.kind == OpKind::kCrossEntropyGrad) rule.linear = {3};
   return rule;
 }

@@ -90,7 +90,7 @@ bool gelu_grad(const Call& call) {
 
 bool activation(const Call& call) {
   switch (call.op.kind) {
-    case OpKind::kRelu: return map1(call, [](double x) { return x > 0 ? x : 0; });
+    case OpKind::kRelu: return map1(call, [](double x) { return x <= 0 ? 0 : x; });
     case OpKind::kReluGrad: return map2(call, [](double dy, double x) { return x > 0 ? dy : 0; });
     case OpKind::kGelu: {
       const bool tanh_approximation = call.op.as<ir::GeluAttrs>().tanh_approximation;
@@ -110,6 +110,9 @@ bool activation(const Call& call) {
 }
 
 }  // namespace
+
+double greater(double a, double b) { return std::isnan(a) || a >= b ? a : b; }
+double lesser(double a, double b) { return std::isnan(a) || a <= b ? a : b; }
 
 double gelu(double x, bool tanh_approximation) {
   if (!tanh_approximation) return x / 2 * (1 + std::erf(x / std::numbers::sqrt2));
@@ -132,8 +135,8 @@ bool interpret_elementwise(const Call& call) {
     case OpKind::kSub: return map2(call, [](double a, double b) { return a - b; });
     case OpKind::kMul: return map2(call, [](double a, double b) { return a * b; });
     case OpKind::kDiv: return map2(call, [](double a, double b) { return a / b; });
-    case OpKind::kMax: return map2(call, [](double a, double b) { return a >= b ? a : b; });
-    case OpKind::kMin: return map2(call, [](double a, double b) { return a <= b ? a : b; });
+    case OpKind::kMax: return map2(call, greater);
+    case OpKind::kMin: return map2(call, lesser);
     case OpKind::kNeg: return map1(call, [](double x) { return -x; });
     case OpKind::kExp: return map1(call, [](double x) { return std::exp(x); });
     case OpKind::kLog: return map1(call, [](double x) { return std::log(x); });

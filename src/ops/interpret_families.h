@@ -51,6 +51,9 @@ void for_each(const ir::TensorType& type, Visit visit) {
   }
 }
 
+// Of two; NaN where one is.
+double greater(double a, double b);
+double lesser(double a, double b);
 double gelu(double x, bool tanh_approximation);
 double gelu_derivative(double x, bool tanh_approximation);
 // 1 / (1 - rate), or 0 where dropout at this index drops.

@@ -112,7 +112,7 @@ bool cross_entropy_max(const Call& call) {
   return for_rows(call.in_type(0), [&](size_t r, size_t at) {
     call.out()[r] = -std::numeric_limits<double>::infinity();
     for (size_t i = 0; i < static_cast<size_t>(words.count); ++i) {
-      call.out()[r] = std::max(call.out()[r], call.in(0)[at + i]);
+      call.out()[r] = greater(call.out()[r], call.in(0)[at + i]);
     }
   });
 }

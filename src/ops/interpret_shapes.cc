@@ -82,8 +82,8 @@ bool reduce(const Call& call) {
     double& y = call.out()[static_cast<size_t>(place(call.out_type(), to))];
     const double x = call.in(0)[at];
     y = attrs.op == ir::Reduction::kSum   ? y + x
-        : attrs.op == ir::Reduction::kMax ? std::max(y, x)
-                                          : std::min(y, x);
+        : attrs.op == ir::Reduction::kMax ? greater(y, x)
+                                          : lesser(y, x);
   });
   return true;
 }

@@ -89,8 +89,8 @@ bool norm_parameters(const Call& call) {
   return true;
 }
 
-// As torch.nn.utils.clip_grad_norm_; a norm that is not finite gives the scale NaN, and with that
-// adamw leaves weights and moments as they are.
+// As torch.nn.utils.clip_grad_norm_ where the norm is more than max_norm, else 1; a norm that is
+// not finite gives the scale NaN, and with that adamw leaves weights and moments as they are.
 double clip_scale(double norm, double max_norm) {
   if (!std::isfinite(norm)) return std::nan("");
   return max_norm > 0 && norm > max_norm ? max_norm / (norm + 1e-6) : 1;

@@ -232,7 +232,8 @@ OpCost cost_norm(const ir::Op& op, Types operands, Types results) {
   }
   const ir::TensorType& x = operands[0];
   const double elements = static_cast<double>(x.elements());
-  const double rows = elements / static_cast<double>(x.dim(x.rank() - 1));
+  double rows = 1;
+  for (int d = 0; d + 1 < x.rank(); ++d) rows *= static_cast<double>(x.dim(d));
   return {.flops = elements * kFlopsPerElement,
           .bytes = tensor_bytes(operands) + tensor_bytes(results) +
                    4 * rows * static_cast<double>(statistics)};

@@ -92,21 +92,40 @@ class Chooser {
   // With and without letting pending sums pass.
   void consider(Assignment& assignment) {
     price(assignment);
-    Axes pending;
+    for (Axes& pending : passing_sums(assignment)) {
+      assignment.kept_partial = std::move(pending);
+      price(assignment);
+    }
+    assignment.kept_partial.clear();
+  }
+
+  // Over which axes sums may pass: those of all versions together, those of each; without the axes
+  // that the assignment itself uses.
+  std::vector<Axes> passing_sums(const Assignment& assignment) const {
+    std::vector<Axes> sums(1);
     for (const int i : p_.rule.linear) {
       for (const Sharding& s : p_.operands[static_cast<size_t>(i)]) {
-        if (s.is_partial() && s.reduction == ir::Reduction::kSum) add_axes(pending, s.partial);
+        if (!s.is_partial() || s.reduction != ir::Reduction::kSum) continue;
+        add_axes(sums.front(), s.partial);
+        sums.push_back(s.partial);
       }
     }
-    if (pending.empty()) return;
-    for (const Axes& axes : assignment.factors) {
-      for (const Name axis : axes) {
-        if (contains(pending, axis)) return;
-      }
+    for (Axes& pending : sums) {
+      for (const Axes& used : assignment.factors)
+        pending.erase(std::remove_if(pending.begin(), pending.end(),
+                                     [&](Name axis) { return contains(used, axis); }),
+                      pending.end());
+      std::sort(pending.begin(), pending.end());
     }
-    assignment.kept_partial = pending;
-    price(assignment);
-    assignment.kept_partial.clear();
+    size_t kept = 0;
+    for (size_t i = 0; i < sums.size(); ++i) {
+      const auto end = sums.begin() + static_cast<std::ptrdiff_t>(kept);
+      if (sums[i].empty() || std::find(sums.begin(), end, sums[i]) != end) continue;
+      if (kept != i) sums[kept] = std::move(sums[i]);
+      ++kept;
+    }
+    sums.resize(kept);
+    return sums;
   }
 
   void price(const Assignment& assignment) {

@@ -77,9 +77,12 @@ struct Net {
 };
 
 Partitioned partitioned(const Net& net, const cluster::Mesh& mesh) {
+  const bool grouped = mesh.axis_size("tp_rep") > 1;
   sharding::Strategy strategy;
-  strategy.axes = {
-      {"batch", {"dp"}}, {"attn_seq", {"cp"}}, {"heads", {"tp"}}, {"kv_heads", {"tp"}}};
+  strategy.axes = {{"batch", {"dp"}},
+                   {"attn_seq", {"cp"}},
+                   {"heads", grouped ? ir::Axes{"tp_kv", "tp_rep"} : ir::Axes{"tp"}},
+                   {"kv_heads", {grouped ? "tp_kv" : "tp"}}};
   const auto of = [&](LayerId) -> const sharding::Strategy& { return strategy; };
   Partitioned result =
       partition({net.graph, net.module, mesh, given_shardings(net.graph, net.module, mesh, of)});
@@ -111,6 +114,20 @@ TEST_CASE("attention gathers keys and values over cp, and their gradients are sc
   CHECK(elements == 2 * kB * kS * kN * kK / (2 * 2 * 2));
 }
 
+TEST_CASE("gradients of key heads that several ranks have are scattered over cp, too") {
+  const Net net;
+  const Partitioned result =
+      partitioned(net, cluster::Mesh({{"cp", 2}, {"tp_kv", 2}, {"tp_rep", 2}}));
+  const auto layout = [&](ValueId global) {
+    return to_string(result.shardings[result.main_version[global.index()].index()]);
+  };
+  CHECK(layout(net.sum) == R"([{"tp_kv"}, {}, {}] partial{"cp"})");
+  CHECK(join(test::communication(result.graph), "; ") ==
+        "all_gather{cp} dim 1; all_gather{cp} dim 1; all_gather{cp} dim 1; "
+        "reduce_scatter{cp} dim 1; all_reduce{tp_rep}; reduce_scatter{cp} dim 1; "
+        "all_reduce{tp_rep}");
+}
+
 TEST_CASE("a device's attention is its share of the causal pairs") {
   const Net net;
   double whole = 0;
@@ -137,8 +154,11 @@ TEST_CASE("with context parallelism every value is what the global graph compute
     for (size_t i = 0; name == "positions" && i < inputs.back().values.size(); ++i)
       inputs.back().values[i] = std::array<double, kS>{0, 1, 6, 7, 2, 3, 4, 5}[i % kS];
   }
-  for (const auto& axes : std::vector<std::vector<cluster::Axis>>{
-           {{"cp", 2}}, {{"cp", 4}}, {{"dp", 2}, {"cp", 2}, {"tp", 2}}}) {
+  for (const auto& axes :
+       std::vector<std::vector<cluster::Axis>>{{{"cp", 2}},
+                                               {{"cp", 4}},
+                                               {{"dp", 2}, {"cp", 2}, {"tp", 2}},
+                                               {{"cp", 2}, {"tp_kv", 2}, {"tp_rep", 2}}}) {
     const cluster::Mesh mesh(axes);
     CAPTURE(cluster::to_string(mesh));
     CHECK(test::difference(net.graph, inputs, partitioned(net, mesh), mesh) == "");

@@ -24,17 +24,35 @@ std::string group_label(const ir::DeviceGroup& group) {
   return "holders " + holders->state + (axes.empty() ? "" : "," + axes);
 }
 
-std::string group_entry(const ir::DeviceGroup& group) {
-  const std::string axes = join(named_axes(group), ",");
-  return axes.empty() && std::holds_alternative<ir::Holders>(group) ? "shared weights" : axes;
+std::string group_entry(const ir::DeviceGroup& group, Divides divides, const cluster::Mesh& mesh) {
+  switch (divides) {
+    case Divides::kTensor: return "tp";
+    case Divides::kSequence: return "cp";
+    case Divides::kExperts: return "ep";
+    case Divides::kReplicas: break;
+  }
+  const ir::Axes& axes = named_axes(group);
+  if (axes.empty() && std::holds_alternative<ir::Holders>(group)) return "shared weights";
+  const bool of_data =
+      std::all_of(axes.begin(), axes.end(), [](Name a) { return is_data_axis(a); });
+  if (!of_data) return join(axes, ",");
+  const bool all =
+      mesh.axis_size("ep") == 1 || std::find(axes.begin(), axes.end(), "ep") != axes.end();
+  return all ? "dp" : "dp of experts";
 }
 
-Divides divided_by(const ir::DeviceGroup& group) {
+bool is_of_weights(const ir::Op& op, bool of_state) {
+  if (op.kind == ir::OpKind::kAllReduce || op.kind == ir::OpKind::kReduceScatter)
+    return op.work == ir::Work::kWeightGrad;
+  return op.kind == ir::OpKind::kAllGather && of_state;
+}
+
+Divides divided_by(const ir::DeviceGroup& group, bool of_weights) {
   const ir::Axes& axes = named_axes(group);
   if (std::holds_alternative<ir::Holders>(group) || axes.empty()) return Divides::kReplicas;
   if (std::all_of(axes.begin(), axes.end(), [](Name axis) { return is_tensor_axis(axis); }))
     return Divides::kTensor;
-  if (axes.size() > 1) return Divides::kReplicas;
+  if (of_weights || axes.size() > 1) return Divides::kReplicas;
   return axes.front() == "cp"   ? Divides::kSequence
          : axes.front() == "ep" ? Divides::kExperts
                                 : Divides::kReplicas;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <span>
 
+#include "pipeline/groups.h"
 #include "pipeline/sharing.h"
 
 namespace mw::pipeline {
@@ -15,7 +16,8 @@ int32_t stream_of(const ir::Op& op, const cluster::Mesh& mesh) {
   const auto* group = std::get_if<ir::AxisGroup>(&op.as<ir::CollectiveAttrs>().group);
   if (group == nullptr) return several;
   if (mesh.group_size(group->axes) == 1) return 0;
-  if (group->axes.size() > 1) return several;
+  // A layer's sums wait for no sums of weights.
+  if (group->axes.size() > 1) return several + (divided_by(*group, false) == Divides::kTensor);
   for (size_t i = 0; i < mesh.axes().size(); ++i) {
     if (mesh.axes()[i].name == group->axes[0]) return static_cast<int32_t>(i) + 1;
   }
@@ -188,7 +190,7 @@ class Launcher {
       : fragment_(fragment),
         graph_(fragment.graph),
         mesh_(mesh),
-        streams_(mesh.axes().size() + 2),
+        streams_(mesh.axes().size() + 3),
         known_(streams_ * streams_, -1),
         ended_(graph_.ops.size() * streams_, -1),
         root_(graph_.values.size()),

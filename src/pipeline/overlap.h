@@ -10,8 +10,9 @@ namespace mw::pipeline {
 
 // Reorders the ops and fills the launches. Values and their bits stay: only ops that do not depend
 // on each other change places. Stream 0 computes; a collective over mesh axis i runs on stream
-// 1 + i, one over several axes or over holders on the stream behind them; one whose group has one
-// member stays on stream 0.
+// 1 + i, one over several axes or over holders on the stream behind them, one over several axes of
+// tensor parallelism on the next; one whose group has one member stays on stream 0. Collectives of
+// one group have one stream, which keeps them in order.
 //
 // Weight gradients wait for the next collective, but not beyond their layer's last input gradient;
 // sums of gradients that a collective reduced wait until one of another layer reduces, and products

@@ -37,6 +37,19 @@ inline Request small() {
   return request;
 }
 
+inline Request mixture() {
+  Request request = small();
+  request.model = models::parse_config(
+      R"({"model_type": "deepseek_v3", "vocab_size": 256, "max_position_embeddings": 64,
+          "hidden_size": 64, "intermediate_size": 128, "moe_intermediate_size": 32,
+          "num_hidden_layers": 4, "num_attention_heads": 4, "num_key_value_heads": 4,
+          "q_lora_rank": 24, "kv_lora_rank": 16, "qk_nope_head_dim": 8, "qk_rope_head_dim": 4,
+          "v_head_dim": 8, "n_routed_experts": 8, "num_experts_per_tok": 2, "n_shared_experts": 1,
+          "first_k_dense_replace": 1})",
+      "mixture.json");
+  return request;
+}
+
 // Four experts, two a token, in each of two blocks.
 inline models::ModelConfig small_mixture() {
   return models::parse_config(

@@ -52,19 +52,14 @@ bool is_state(const Fragment& fragment, ValueId v) {
   });
 }
 
-// Gathers a state, weights that ranks divide, or reduces weights' gradients.
-bool is_of_weights(const Fragment& fragment, const ir::Op& op) {
-  if (op.kind == OpKind::kAllReduce || op.kind == OpKind::kReduceScatter)
-    return op.work == ir::Work::kWeightGrad;
-  return op.kind == OpKind::kAllGather && is_state(fragment, op.operands[0]);
-}
-
-Beside beside_of(OpKind kind, Divides divides, bool of_weights) {
+Beside beside_of(OpKind kind, Divides divides) {
   if (kind == OpKind::kAllToAll || kind == OpKind::kPermute) return Beside::kOther;
-  if (divides == Divides::kTensor) return Beside::kTensor;
-  if (!of_weights && divides == Divides::kSequence) return Beside::kRing;
-  if (!of_weights && divides == Divides::kExperts)
-    return Beside::kOther;  // tokens, gathered for few experts
+  switch (divides) {
+    case Divides::kTensor: return Beside::kTensor;
+    case Divides::kSequence: return Beside::kRing;
+    case Divides::kExperts: return Beside::kOther;  // tokens, gathered for few experts
+    case Divides::kReplicas: break;
+  }
   return kind == OpKind::kAllGather ? Beside::kParamGather : Beside::kGradReduce;
 }
 
@@ -127,13 +122,15 @@ size_t side_level(const cluster::Cluster& cluster, const cluster::TorusSide& sid
   return cluster.links.size() + static_cast<size_t>(side.dimension);
 }
 
-int32_t Labels::id(const ir::DeviceGroup& group) {
+int32_t Labels::id(const ir::DeviceGroup& group, bool of_weights, const cluster::Mesh& mesh) {
   const std::string name = pipeline::group_label(group);
-  const auto it = std::find_if(labels_.begin(), labels_.end(),
-                               [&](const Label& label) { return label.name == name; });
+  const Divides divides = pipeline::divided_by(group, of_weights);
+  const auto it = std::find_if(labels_.begin(), labels_.end(), [&](const Label& label) {
+    return label.name == name && label.divides == divides;
+  });
   const auto id = static_cast<int32_t>(it - labels_.begin());
   if (it == labels_.end())
-    labels_.push_back({name, pipeline::group_entry(group), pipeline::divided_by(group)});
+    labels_.push_back({name, pipeline::group_entry(group, divides, mesh), divides});
   return id;
 }
 
@@ -256,14 +253,14 @@ void FragmentCoster::add_collective(const Fragment& fragment, const ir::Op& op, 
   Bytes whole;
   for (const ValueId v : op.kind == OpKind::kAllGather ? op.results : op.operands)
     whole += fragment.graph.type(v).bytes();
-  made.label = labels_.id(attrs.group);
+  const bool of_weights = pipeline::is_of_weights(op, is_state(fragment, op.operands[0]));
+  made.label = labels_.id(attrs.group, cost.update || of_weights, program_.mesh);
   const auto l = static_cast<size_t>(made.label);
   cost.sent.resize(std::max(cost.sent.size(), l + 1), 0);
   cost.collectives.resize(cost.sent.size(), 0);
   set_levels(cluster_, group.shapes, made);
   const bool reduces = op.kind == OpKind::kAllReduce || op.kind == OpKind::kReduceScatter;
-  const bool of_weights = is_of_weights(fragment, op);
-  made.beside = beside_of(op.kind, labels_[l].divides, cost.update || of_weights);
+  made.beside = beside_of(op.kind, labels_[l].divides);
   FragmentCost::Collective collective;
   collective.op = static_cast<int32_t>(cost.ops.size());
   collective.kind = op.kind;

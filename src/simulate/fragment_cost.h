@@ -17,14 +17,15 @@
 
 namespace mw::simulate {
 
-// Device groups by their labels ("tp", "dp", "holders tbl", "pp"), as small numbers.
+// Device groups by their labels ("tp", "dp", "holders tbl", "pp") and what they divide, as small
+// numbers: what has a process group of its own.
 class Labels {
  public:
   struct Label {
     std::string name, entry;  // pipeline::group_label, group_entry
     pipeline::Divides divides = pipeline::Divides::kReplicas;
   };
-  int32_t id(const ir::DeviceGroup& group);
+  int32_t id(const ir::DeviceGroup& group, bool of_weights, const cluster::Mesh& mesh);
   size_t size() const { return labels_.size(); }
   const Label& operator[](size_t id) const { return labels_[id]; }
 

@@ -3,6 +3,7 @@
 #include <bit>
 #include <cmath>
 #include <map>
+#include <set>
 
 #include "cost/collective.h"
 #include "simulate/fragment_cost.h"
@@ -121,9 +122,11 @@ void add_copy(FragmentCost& cost, const FragmentCost::Collective& collective,
 
 // Keys and values, and their gradients, go from each device to the next one, a part at a time: of
 // a unit's devices one sends to another unit, over its own port alone, and the others wait for it.
+// Keys and values are one message [PyTorch's context parallelism, Transformer Engine, from memory].
 // A torus has a link to both neighbours along the ring, as its collectives use it.
 void pass_around(FragmentCost& cost, const FragmentCost::Ring& ring,
                  const cluster::Cluster& cluster, const Options& options) {
+  std::set<OpKind> begun;
   for (const FragmentCost::Collective& collective : cost.collectives_of) {
     if (std::find(ring.collectives.begin(), ring.collectives.end(), collective.op) ==
         ring.collectives.end())
@@ -136,7 +139,7 @@ void pass_around(FragmentCost& cost, const FragmentCost::Ring& ring,
                         static_cast<double>(collective.size);
     const double latency =
         (cluster.links[outermost].latency + cluster.device.attained.collective_latency).value;
-    op.latency = steps * latency;
+    op.latency = begun.insert(collective.kind).second ? steps * latency : 0;
     op.device = op.latency + steps * part / cost::message_bandwidth(cluster, outermost).value;
   }
 }

@@ -223,6 +223,31 @@ TEST_CASE("a ring of attention is slowed down as beside keys and values, if it i
   CHECK(cost.ops[0].device == close_to(4.5));
 }
 
+TEST_CASE("keys and values are one message of a ring, their gradients another") {
+  FragmentCost cost = made(OpKind::kAllGather);
+  cost.ops[0].levels = 0b1;
+  cost.ops.insert(cost.ops.end(), 3, cost.ops[0]);
+  cost.works.resize(cost.ops.size());
+  for (const int32_t op : {2, 3, 4}) {
+    FragmentCost::Collective collective = cost.collectives_of[0];
+    collective.op = op;
+    if (op > 2) collective.kind = OpKind::kReduceScatter;
+    cost.collectives_of.push_back(collective);
+  }
+  cost.rings = {{.attention = true, .size = 4, .computes = {1}, .collectives = {0, 2, 3, 4}}};
+  set_times(cost, seconds(), {});
+  // Three steps of half a second for each message, beside three quarters of what is computed.
+  const double shown = 1 - 0.75 * cost.ops[1].device / (2 * 3 * 0.5 + 4 * 3);
+  for (const size_t op : {0, 3}) {
+    CHECK(cost.ops[op].latency == close_to(shown * 3 * 0.5));
+    CHECK(cost.ops[op].device == close_to(shown * (3 * 0.5 + 3)));
+  }
+  for (const size_t op : {2, 4}) {
+    CHECK(cost.ops[op].latency == 0);
+    CHECK(cost.ops[op].device == close_to(shown * 3));
+  }
+}
+
 TEST_CASE("a ring of attention goes over one port of a node, a gather over all that are in it") {
   // Nodes of two at 4 GB/s, 1 GB/s a device between them; 2 us of latency.
   cluster::Cluster c = seconds();

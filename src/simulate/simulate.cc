@@ -132,7 +132,7 @@ class Simulation {
       channel.level = cluster::level_between(cluster_, devices_[static_cast<size_t>(channel.from)],
                                              devices_[static_cast<size_t>(channel.to)], replicas);
       if (!options_.scatter_gather || tp == 1 || !whole[c]) continue;
-      gather_label_ = labels_.id(ir::AxisGroup{{axes.begin(), axes.end()}});
+      gather_label_ = labels_.id(ir::AxisGroup{{axes.begin(), axes.end()}}, false, program_.mesh);
       channel.sent = (channel.bytes + tp - 1) / tp;
       const std::vector<cluster::GroupShape> groups = cluster::group_shapes(
           cluster_, program_.mesh.members(devices_[static_cast<size_t>(channel.to)], axes),
@@ -308,7 +308,7 @@ class Simulation {
     made.order_hash = sums.order.value();
     for (size_t l = 0; l < labels_.size(); ++l) {
       const std::string& label = labels_[l].name;
-      if (sums.comm[l] > 0) made.comm[label] = Seconds(sums.comm[l]);
+      if (sums.comm[l] > 0) made.comm[label] += Seconds(sums.comm[l]);
       if (sums.exposed[l] > 0) made.exposed_comm[labels_[l].entry] += Seconds(sums.exposed[l]);
       if (sums.collectives[l] > 0) {
         made.bytes_by_group[label] += Bytes(sums.sent[l]);

@@ -79,14 +79,14 @@ struct RankResult {
   // gaps in which the device waits for the host or for another stream, waits for others, what is
   // left behind the rank's last command, and waits for a core.
   Seconds compute;
-  // By group: "tp", "dp,tp", "pp"; "shared weights": sums over the ranks that hold one.
+  // By what it is for (pipeline::group_entry): "tp", "cp", "ep", "dp", "dp of experts", "pp".
   std::map<std::string, Seconds> exposed_comm;
   Seconds gaps;
   std::array<Seconds, kWaitReasons> waits;
   Seconds idle;
   Seconds core_wait;  // while other ranks have all cores: of ranks that are threads of one machine
 
-  std::map<std::string, Seconds> comm;  // all of it, hidden or not
+  std::map<std::string, Seconds> comm;  // all of it, hidden or not, by group: "tp", "dp,ep"
   Flops flops;                          // executed by one device
   Flops recomputed_flops;  // of products that are made again, causal attention as the whole square
   MemoryPeak peak;

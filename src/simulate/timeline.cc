@@ -332,10 +332,11 @@ class TraceMaker {
     if (!in_.options.op_spans) return;
     for (size_t l = 0; l < labels_.size(); ++l) {
       const auto label = static_cast<int32_t>(l);
-      trace_.streams.push_back({devices_[r], comm_stream(label, false), labels_[l].name});
+      const auto& [axes, entry, divides] = labels_[l];
+      const std::string name = entry == axes ? axes : fmt::format("{} over {}", entry, axes);
+      trace_.streams.push_back({devices_[r], comm_stream(label, false), name});
       if (update_goes_ahead())
-        trace_.streams.push_back(
-            {devices_[r], comm_stream(label, true), labels_[l].name + " of the update"});
+        trace_.streams.push_back({devices_[r], comm_stream(label, true), name + " of the update"});
     }
   }
 

@@ -127,6 +127,7 @@ Trace merge(std::span<const Trace> traces) {
   Trace all;
   all.program_hash = traces[0].program_hash;
   all.producer = traces[0].producer;
+  all.step = traces[0].step;
   NameTable names;
   for (const Trace& trace : traces) {
     if (trace.program_hash != all.program_hash || trace.producer != all.producer) {

@@ -8,6 +8,7 @@
 #include "base/json_reader.h"
 #include "base/text.h"
 #include "base/toml.h"
+#include "checkpoint/store.h"
 #include "data/batch.h"
 #include "data/token_source.h"
 #include "models/model.h"
@@ -96,7 +97,7 @@ void read_training(JsonReader reader, Job& job) {
   job.optimizer.beta2 =
       reader.number_or("beta2", job.optimizer.beta2, {.min = 0, .max = 0.9999999});
   job.optimizer.epsilon = reader.number_or("epsilon", job.optimizer.epsilon, {.min = 0});
-  if (job.optimizer.epsilon == 0)
+  if (static_cast<float>(job.optimizer.epsilon) == 0)  // as the update has it
     reader.fail("epsilon", "must be above 0: a weight without gradients would become 0/0");
   job.optimizer.max_norm = reader.number_or("clip", job.optimizer.max_norm, {.min = 0});
   reader.finish();
@@ -250,12 +251,6 @@ compile::ModelShape model_shape(const Job& job) {
   return shape;
 }
 
-void check_plan(const Job& job) {
-  const std::vector<std::string> findings =
-      compile::plan_findings(job.plan, job.model.layers, model_shape(job));
-  if (!findings.empty()) throw Error(findings);
-}
-
 Json run_record(const Job& job) {
   Json json{JsonObject{}};
   json["name"] = job.name;
@@ -268,11 +263,36 @@ Json run_record(const Job& job) {
   return json;
 }
 
-Job read_run(FileSystem& fs, const std::string& run_dir, const Job& asked,
-             const JobOverrides& overrides) {
-  Job job = asked;
+// Why there is no run in the folder; "" where there is one.
+static std::string no_run_finding(FileSystem& fs, const std::string& run_dir,
+                                  const std::vector<std::string>& files) {
+  if (!fs.exists(run_dir)) return fs.missing_message(run_dir);
+  if (checkpoint::is_checkpoint(fs, run_dir)) {
+    return fmt::format("--resume: {} is a checkpoint; give its run, {}", run_dir,
+                       parent_path(parent_path(run_dir)));
+  }
+  for (const std::string& file : files) {
+    if (!fs.exists(file)) return fs.missing_message(file);
+  }
+  return "";
+}
+
+Job read_resumed_job(FileSystem& fs, const std::string& path, const std::string& run_dir,
+                     const JobOverrides& overrides, JobUse use) {
   const std::string record_path = join_path(run_dir, "job.json");
   const std::string config_path = join_path(run_dir, "config.json");
+  const std::string no_run = no_run_finding(fs, run_dir, {record_path, config_path});
+  JobOverrides taken = overrides;
+  if (!taken.model && no_run.empty()) taken.model = config_path;
+  Job asked;
+  try {
+    asked = read_job(fs, path, taken, use);
+  } catch (const Error& error) {
+    std::vector<std::string> findings = error.findings();
+    if (!no_run.empty()) findings.push_back(no_run);
+    throw Error(std::move(findings));
+  }
+  if (!no_run.empty()) throw Error(no_run);
   const Json record = parse_json(fs.read_file(record_path), record_path);
   Diagnostics diagnostics;
   JsonReader reader(record, record_path, &diagnostics);
@@ -306,11 +326,10 @@ Job read_run(FileSystem& fs, const std::string& run_dir, const Job& asked,
         "another order; resume it with a job of {}",
         asked.valid_fraction, run_dir, valid_fraction, valid_fraction);
   }
+  diagnostics.throw_if_any();
+  Job job = asked;
   job.seed = seed;
   job.model_file = config_path;
-  read_model(fs, job, diagnostics);
-  diagnostics.throw_if_any();
-  check_plan(job);
   return job;
 }
 

@@ -49,17 +49,15 @@ Job read_job(FileSystem& fs, const std::string& path, const JobOverrides& overri
 // Throws Error with what is wrong with a plan and a model of the command line by themselves.
 void check_overrides(FileSystem& fs, const JobOverrides& overrides);
 
-// The job of a run folder, to resume it: model and seed are the run's. Throws Error where an
-// override conflicts.
-Job read_run(FileSystem& fs, const std::string& run_dir, const Job& asked,
-             const JobOverrides& overrides);
-// What read_run needs, for the run folder.
+// The same to resume the run of a folder: model and seed are the run's. Throws Error also where an
+// override, or what the job says of its samples, conflicts with the run.
+Job read_resumed_job(FileSystem& fs, const std::string& path, const std::string& run_dir,
+                     const JobOverrides& overrides, JobUse use = JobUse::kCompile);
+// What that needs of a run, for its folder.
 Json run_record(const Job& job);
 
 // Heads and batch, for the plan's checks.
 compile::ModelShape model_shape(const Job& job);
-// Everything that the plan has against the model and the batch; without building anything.
-void check_plan(const Job& job);
 
 // Linear warm-up, then cosine to min_lr at the horizon. Steps count from 1.
 double learning_rate(const Job& job, int64_t step);

@@ -5,6 +5,7 @@
 #include "base/error.h"
 #include "base/median.h"
 #include "base/text.h"
+#include "checkpoint/store.h"
 #include "trace/chrome_trace.h"
 #include "train/run_checkpoint.h"
 #include "train/trainer.h"
@@ -13,21 +14,42 @@ namespace mw::train {
 namespace {
 
 constexpr const char* kMetrics = "metrics.jsonl";
-std::string taken_text(const std::string& folder) {
+constexpr const char* kPlan = "plan.json";
+constexpr const char* kJob = "job.json";
+constexpr const char* kConfig = "config.json";
+constexpr const char* kTrace = "trace.json";
+
+std::string taken_text(FileSystem& fs, const std::string& folder) {
+  const bool resumes = !checkpoint::list_steps(fs, join_path(folder, kCheckpoints)).empty();
   return fmt::format(
-      "--run-dir: {} already holds a run; choose another folder, or resume it with --resume {} "
-      "into a new one",
-      folder, folder);
+      "--run-dir: {} already holds a run; choose another folder{}", folder,
+      resumes ? fmt::format(", or resume it with --resume {} into a new one", folder) : "");
 }
 
 // Why a run cannot have that folder; "" if it can.
 std::string folder_finding(FileSystem& fs, const std::string& folder) {
-  if (fs.exists(folder) && !fs.is_directory(folder))
-    return fmt::format("--run-dir: {} is a file, must be a folder", folder);
+  std::string there = folder;  // as far as it is there
+  while (!fs.exists(there) && parent_path(there) != there) there = parent_path(there);
+  if (fs.exists(there) && !fs.is_directory(there))
+    return fmt::format("--run-dir: {} is a file, must be a folder", there);
   for (const char* name : {kMetrics, kCheckpoints}) {
-    if (fs.exists(join_path(folder, name))) return taken_text(folder);
+    if (fs.exists(join_path(folder, name))) return taken_text(fs, folder);
   }
-  return "";
+  std::vector<std::string> lost;
+  for (const char* name : {kPlan, kJob, kConfig, kTrace}) {
+    if (fs.exists(join_path(folder, name))) lost.emplace_back(name);
+  }
+  if (lost.empty()) return "";
+  return fmt::format("--run-dir: {} holds {}, which a run writes; choose another folder", folder,
+                     join(lost, ", "));
+}
+
+// Whether there is nothing to start from; "" if there may be.
+std::string init_finding(FileSystem& fs, const std::string& path) {
+  if (!fs.exists(path)) return fs.missing_message(path);
+  const std::string newest = checkpoint::newest_step(fs, join_path(path, kCheckpoints));
+  if (newest.empty()) return "";
+  return fmt::format("--init: {} is a run; its checkpoints are folders such as {}", path, newest);
 }
 
 // "" for a step of the run.
@@ -43,7 +65,7 @@ std::string make_folder(FileSystem& fs, const Job& job, const RunOptions& option
   if (options.run_dir) {
     fs.make_directories(*options.run_dir);
     if (!fs.make_directory(join_path(*options.run_dir, kCheckpoints)))
-      throw Error(taken_text(*options.run_dir));
+      throw Error(taken_text(fs, *options.run_dir));
     return *options.run_dir;
   }
   fs.make_directories("runs");
@@ -105,13 +127,14 @@ class Run {
 
   void open_folder() {
     folder_ = summary_.run_dir = make_folder(fs_, job_, options_);
-    write("plan.json", compile::to_json(job_.plan).dump_pretty());
-    write("job.json", run_record(job_).dump_pretty());
-    write("config.json", job_.model_json);
+    write(kPlan, compile::to_json(job_.plan).dump_pretty());
+    write(kJob, run_record(job_).dump_pretty());
+    write(kConfig, job_.model_json);
     metrics_ = fs_.create_file(join_path(folder_, kMetrics));
   }
 
   void write(const std::string& name, const std::string& text) {
+    require_run_folder(fs_, folder_);
     fs_.write_file_atomically(join_path(folder_, name), text);
   }
 
@@ -137,7 +160,7 @@ class Run {
         traced ? &trace : nullptr);
     if (traced) {
       trace.step = traced_;
-      write("trace.json", trace::to_chrome_json(trace));
+      write(kTrace, trace::to_chrome_json(trace));
     }
     if (job_.eval_every > 0 && (last % job_.eval_every == 0 || last == last_)) evaluate();
     record(newest);
@@ -213,8 +236,7 @@ void check(FileSystem& fs, const Job& job, const RunOptions& options, Diagnostic
   };
   add(kernels_finding(job));
   if (options.run_dir) add(folder_finding(fs, *options.run_dir));
-  if (options.init && !options.resume && !fs.exists(*options.init))
-    add(fs.missing_message(*options.init));
+  if (options.init && !options.resume) add(init_finding(fs, *options.init));
   if (options.trace_step)
     add(trace_finding(*options.trace_step, 0, options.steps.value_or(job.horizon)));
 }

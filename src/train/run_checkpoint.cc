@@ -82,8 +82,14 @@ void add_unknown(const checkpoint::TensorFiles& files, const std::set<std::strin
 
 }  // namespace
 
+void require_run_folder(FileSystem& fs, const std::string& run_dir) {
+  if (!fs.is_directory(run_dir))
+    throw RunError(fmt::format("{}: is gone; was the run folder moved or removed?", run_dir));
+}
+
 void save_run(FileSystem& fs, const std::string& run_dir, const Job& job,
               const compile::CompiledPlan& plan, const ParameterIo& io, const RunState& state) {
+  require_run_folder(fs, run_dir);
   const std::vector<models::TensorMapping> mappings = models::hf_mapping(job.model, plan.module);
   checkpoint::SaveOptions options;
   options.keep = job.keep;
@@ -117,17 +123,27 @@ RunState load_run(FileSystem& fs, const std::string& run_dir, const Job& job,
   }
   reader.require(wanted);
   reader.verify();
+  Diagnostics diagnostics;
+  JsonReader state(reader.run_state(), reader.path(), &diagnostics);
+  RunState result{state.integer("step"), state.integer("samples"), state.string_or("data", "")};
+  const int64_t seed = state.integer_or("seed", job.seed);
+  state.ignore_all();
+  if (seed != job.seed) {
+    diagnostics.add("{}: is of a run with seed {}, but {} has seed {}", reader.path(), seed,
+                    run_dir, job.seed);
+  }
+  const std::optional<std::string_view> config = reader.text("config.json");
+  if (config && parse_json(*config, reader.path()) != parse_json(job.model_json, job.model_file)) {
+    diagnostics.add("{}: is of another model than {}: their config.json differ", reader.path(),
+                    run_dir);
+  }
+  diagnostics.throw_if_any();
   for (const models::TensorMapping& m : mappings) {
     write_hf(m, io, Part::kWeight, reader.bytes(m.hf_name));
     for (const Part part : {Part::kMoment, Part::kVariance}) {
       write_hf(m, io, part, reader.bytes(moment_name(m.hf_name, part)));
     }
   }
-  Diagnostics diagnostics;
-  JsonReader state(reader.run_state(), reader.path(), &diagnostics);
-  RunState result{state.integer("step"), state.integer("samples"), state.string_or("data", "")};
-  state.ignore_all();
-  diagnostics.throw_if_any();
   return result;
 }
 

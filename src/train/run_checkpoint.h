@@ -18,12 +18,16 @@ struct RunState {
   std::string data;     // fingerprint of what they are drawn from; "" in older checkpoints
 };
 
+// A folder that is moved or removed while its run goes on must not be made anew: it would lack the
+// run's other files. RunError where it is gone.
+void require_run_folder(FileSystem& fs, const std::string& run_dir);
+
 // Writes <run_dir>/checkpoint/step-NNNNNN, complete or not at all, and keeps the last job.keep.
 void save_run(FileSystem& fs, const std::string& run_dir, const Job& job,
               const compile::CompiledPlan& plan, const ParameterIo& io, const RunState& state);
 
 // Reads the newest checkpoint of a run under any plan. Throws Error that names every damaged or
-// missing file.
+// missing file, and where it is of another run's seed or model.
 RunState load_run(FileSystem& fs, const std::string& run_dir, const Job& job,
                   const compile::CompiledPlan& plan, ParameterIo& io);
 
