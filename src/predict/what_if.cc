@@ -100,71 +100,13 @@ bool is_unset(const Settings& settings, const std::string& key) {
                       [&](const auto& setting) { return setting.first == key; });
 }
 
-// What the plan's own schedule is called here, where a file has it.
-constexpr const char* kOwnFile = "the plan's own.csv";
-
-// Whether the plan's stages a rank are a choice, and not all that its schedule takes.
-bool chooses_chunks(const compile::Plan& plan) {
-  const pipeline::ChunkRange& chunks = pipeline::kind_of(plan.schedule).chunks;
-  return plan.written ? plan.chunks > 1 : chunks.least != chunks.most;
-}
-
-// The kind that the plan has with these settings: its own, or the one that this comes to with as
-// many stages a rank, where it is not named.
-const pipeline::ScheduleKind& kind_under(const compile::Plan& plan,
-                                         const std::map<std::string, std::string>& given) {
-  const pipeline::ScheduleKind& own = pipeline::kind_of(plan.schedule);
-  if (const auto named = given.find("schedule"); named != given.end())
-    return pipeline::kind_of(named->second);
-  const auto chunks = given.find("chunks");
-  const int64_t count =
-      chunks == given.end() ? plan.chunks : parse_int64(chunks->second).value_or(plan.chunks);
-  return own.chunks.holds(count) ? own : pipeline::kind_with_chunks(own, count);
-}
-
-// The plan with keys of its short form set. Under another schedule chunks that were chosen stay
-// where it takes as many, and options that it does not have are left out.
+// The plan with those of the settings that are keys of it.
 compile::Plan with_keys(const compile::Plan& plan, const Settings& settings) {
-  std::map<std::string, std::string> given;
+  compile::PlanEdits edits;
   for (const auto& [key, value] : settings) {
-    if (compile::find_plan_key(key) != nullptr) given[key] = value;
+    if (compile::find_plan_key(key) != nullptr) edits[key] = value;
   }
-  if (given.empty()) return plan;
-  compile::Plan named = plan;
-  bool has_chunks = true;
-  if (plan.written && given.count("schedule") == 0) {
-    named.schedule = kOwnFile;  // whose name may have a comma
-  } else if (const pipeline::ScheduleKind& kind = kind_under(plan, given);
-             plan.written || kind.name != plan.schedule) {
-    named.schedule = kind.name;
-    has_chunks = chooses_chunks(plan) && kind.chunks.holds(plan.chunks);
-    compile::drop_options(named, kind);
-  }
-  std::vector<std::string> parts;
-  const std::string form = compile::short_form(named);
-  for (const std::string_view part : split(form, ',')) {
-    const std::string name(part.substr(0, part.find('=')));
-    if (given.count(name) == 0 && (has_chunks || name != "chunks")) parts.emplace_back(part);
-  }
-  for (const auto& [key, value] : given) parts.push_back(key + "=" + value);
-  const auto own_file = [&](const std::string& path) {
-    MW_CHECK(path == kOwnFile, "{} is varied", path);
-    return to_csv(*plan.written.schedule);
-  };
-  compile::Plan made;
-  try {
-    made = compile::parse_plan(join(parts, ","), "--vary", own_file);
-  } catch (const Error& error) {
-    std::vector<std::string> found;
-    for (const std::string& finding : error.findings())
-      found.push_back(replace_all(finding, kOwnFile, plan.schedule));
-    throw Error(found);
-  }
-  if (made.written) {
-    made.schedule = plan.schedule;
-    made.written = plan.written;
-  }
-  return made;
+  return edits.empty() ? plan : compile::edited(plan, edits, "--vary");
 }
 
 int64_t count_of(const std::string& key, const std::string& value) {
@@ -185,14 +127,16 @@ void check_plan_value(const std::string& key, const std::string& value) {
           "schedule={}' puts it beside another plan",
           value, value);
     }
-    if (pipeline::find_kind(value) == nullptr) compile::parse_plan("schedule=" + value, "--vary");
+    if (pipeline::find_kind(value) == nullptr)
+      compile::edited(compile::Plan(), {{key, value}}, "--vary");
   } else {
-    // Beside what makes a value of the key possible.
-    std::string others = "tp=2,pp=2,microbatches=2";
-    if (key == "regather") others += ",sp";
-    if (key == "costs" || key == "memory_limit") others += ",schedule=zb-auto";
-    if (key == "layers") others = fmt::format("pp={}", split(value, ':').size());
-    compile::parse_plan(fmt::format("{},{}={}", others, key, value), "--vary");
+    compile::Plan beside;  // what makes a value of the key possible
+    beside.tp = beside.pp = beside.microbatches = 2;
+    beside.sp = key == "regather";
+    if (key == "costs" || key == "memory_limit")
+      beside.schedule = pipeline::kinds_with(&pipeline::KindOptions::costs).front();
+    if (key == "layers") beside.pp = static_cast<int64_t>(split(value, ':').size());
+    compile::edited(beside, {{key, value}}, "--vary");
   }
 }
 
