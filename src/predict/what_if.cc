@@ -1,6 +1,7 @@
 #include "predict/what_if.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <map>
 #include <memory>
@@ -16,8 +17,57 @@
 namespace mw::predict {
 namespace {
 
-const std::vector<std::string> kFactors = {"link_bandwidth",   "link_latency", "matrix_peak",
-                                           "memory_bandwidth", "memory_size",  "host_time"};
+// Rates that were measured stand in for peaks and bandwidth.
+void scale_kernels(cluster::Device& device, bool products, double factor) {
+  for (auto& [op, rate] : device.kernel_rates) {
+    if (cost::is_matrix_kernel(op) == products) rate *= factor;
+  }
+}
+
+using cluster::Device, cluster::Link;
+// A figure that is multiplied: of every link, or of one that the key names behind a dot; or of the
+// device.
+struct Factor {
+  std::string_view key;
+  void (*of_link)(Link&, double factor);
+  void (*of_device)(Device&, double factor) = nullptr;
+};
+constexpr std::array<Factor, 6> kFactors = {{
+    {"link_bandwidth",
+     [](Link& link, double factor) {
+       for (cluster::BytesPerSecond* rate :
+            {&link.bandwidth, &link.bus_bandwidth, &link.switch_bus_bandwidth,
+             &link.switch_port_bandwidth})
+         *rate = *rate * factor;
+     }},
+    {"link_latency",
+     [](Link& link, double factor) {
+       link.latency = link.latency * factor;
+       link.hop_factor *= factor;
+     }},
+    {"matrix_peak", nullptr,
+     [](Device& device, double factor) {
+       for (auto& [format, peak] : device.peaks) peak = peak * factor;
+       scale_kernels(device, true, factor);
+     }},
+    {"memory_bandwidth", nullptr,
+     [](Device& device, double factor) {
+       device.memory_bandwidth = device.memory_bandwidth * factor;
+       scale_kernels(device, false, factor);
+     }},
+    {"memory_size", nullptr,
+     [](Device& device, double factor) {
+       const double bytes = static_cast<double>(device.memory.value) * factor;
+       device.memory = Bytes(static_cast<int64_t>(bytes));
+     }},
+    {"host_time", nullptr,
+     [](Device& device, double factor) {
+       cluster::Attained& attained = device.attained;
+       for (Seconds* time : {&attained.launch, &attained.host_op, &attained.host_collective,
+                             &attained.step_overhead})
+         *time = *time * factor;
+     }},
+}};
 const std::vector<std::string> kSizes = {"global_batch", "seq_len"};
 constexpr const char* kPrecision = "precision";
 constexpr const char* kDevices = "gpus";
@@ -28,10 +78,12 @@ bool is_in(const std::vector<std::string>& names, const std::string& name) {
 
 // All keys for this cluster.
 std::vector<std::string> known_keys(const cluster::Cluster& cluster) {
-  std::vector<std::string> all = kFactors;
+  std::vector<std::string> all;
+  for (const Factor& factor : kFactors) all.emplace_back(factor.key);
   for (const cluster::Link& link : cluster.links) {
-    all.push_back("link_bandwidth." + link.name);
-    all.push_back("link_latency." + link.name);
+    for (const Factor& factor : kFactors) {
+      if (factor.of_link != nullptr) all.push_back(fmt::format("{}.{}", factor.key, link.name));
+    }
   }
   for (const compile::PlanKey& key : compile::plan_keys()) all.emplace_back(key.name);
   all.insert(all.end(), kSizes.begin(), kSizes.end());
@@ -50,48 +102,15 @@ double factor_of(const std::string& key, const std::string& value) {
   return *number;
 }
 
-void scale_links(cluster::Cluster& cluster, const std::string& figure, const std::string& level,
-                 double factor) {
-  for (cluster::Link& link : cluster.links) {
-    if (!level.empty() && link.name != level) continue;
-    if (figure == "link_latency") {
-      link.latency = link.latency * factor;
-      link.hop_factor *= factor;
-      continue;
-    }
-    link.bandwidth = link.bandwidth * factor;
-    link.bus_bandwidth = link.bus_bandwidth * factor;
-    link.switch_bus_bandwidth = link.switch_bus_bandwidth * factor;
-    link.switch_port_bandwidth = link.switch_port_bandwidth * factor;
-  }
-}
-
-// Rates that were measured stand in for peaks and bandwidth.
-void scale_kernels(cluster::Device& device, bool products, double factor) {
-  for (auto& [op, rate] : device.kernel_rates) {
-    if (cost::is_matrix_kernel(op) == products) rate *= factor;
-  }
-}
-
 void scale(cluster::Cluster& cluster, const std::string& key, double factor) {
   const size_t dot = key.find('.');
-  const std::string figure = key.substr(0, dot);
-  cluster::Device& device = cluster.device;
-  if (figure == "link_bandwidth" || figure == "link_latency") {
-    scale_links(cluster, figure, dot == std::string::npos ? "" : key.substr(dot + 1), factor);
-  } else if (figure == "matrix_peak") {
-    for (auto& [format, peak] : device.peaks) peak = peak * factor;
-    scale_kernels(device, true, factor);
-  } else if (figure == "memory_bandwidth") {
-    device.memory_bandwidth = device.memory_bandwidth * factor;
-    scale_kernels(device, false, factor);
-  } else if (figure == "memory_size") {
-    device.memory = Bytes(static_cast<int64_t>(static_cast<double>(device.memory.value) * factor));
-  } else {
-    cluster::Attained& attained = device.attained;
-    for (Seconds* time :
-         {&attained.launch, &attained.host_op, &attained.host_collective, &attained.step_overhead})
-      *time = *time * factor;
+  for (const Factor& figure : kFactors) {
+    if (figure.key != key.substr(0, dot)) continue;
+    if (figure.of_device != nullptr) return figure.of_device(cluster.device, factor);
+    for (cluster::Link& link : cluster.links) {
+      if (dot == std::string::npos || link.name == key.substr(dot + 1))
+        figure.of_link(link, factor);
+    }
   }
 }
 
