@@ -12,12 +12,18 @@ namespace mw::calibrate {
 namespace {
 
 using cost::OpWork;
+using Kind = OpWork::Kind;
+using Works = std::vector<OpWork>;
 using ir::OpKind;
 
 constexpr std::array<std::string_view, 6> kCollectiveColumns = {"device", "collective", "nodes",
                                                                 "ranks",  "bytes",      "time_us"};
 constexpr std::array<std::string_view, 9> kKernelColumns = {
     "device", "kernel", "dtype", "batch", "m", "n", "k", "causal", "time_us"};
+
+constexpr std::array<std::string_view, 6> kCollectives = {
+    "all_reduce", "all_gather", "reduce_scatter", "broadcast", "all_to_all", "sendrecv"};
+constexpr std::array<std::string_view, 4> kTypes = {"bf16", "f16", "f32", "fp8"};
 
 // Beyond these nothing was measured.
 constexpr int64_t kMostRanks = 1 << 20, kMostBytes = int64_t{1} << 50;
@@ -38,7 +44,7 @@ class Cells {
                                       : fmt::format("an integer of at least {}", least));
     return least;
   }
-  const std::string& word(std::string_view name, const std::vector<std::string>& known) {
+  const std::string& word(std::string_view name, std::span<const std::string_view> known) {
     const std::string& cell = table_.cell(line_, name);
     if (std::find(known.begin(), known.end(), cell) == known.end())
       fail(name, "one of " + join(known, ", "));
@@ -71,8 +77,6 @@ class Cells {
 
 void read_collectives(const CsvTable& table, const std::string& file, const std::string& device,
                       MeasuredKernels& read, Diagnostics& diagnostics) {
-  static const std::vector<std::string> kCollectives = {
-      "all_reduce", "all_gather", "reduce_scatter", "broadcast", "all_to_all", "sendrecv"};
   for (const CsvTable::Line& line : table.lines) {
     Cells cells(table, line, file, diagnostics);
     const std::string& collective = cells.word("collective", kCollectives);
@@ -104,7 +108,7 @@ struct Sizes {
   double depth() const { return static_cast<double>(k); }
 };
 
-OpWork work_of_kind(OpWork::Kind kind, OpKind op, const Sizes& s) {
+OpWork work_of_kind(Kind kind, OpKind op, const Sizes& s) {
   OpWork work;
   work.kind = kind;
   work.op = op;
@@ -112,26 +116,27 @@ OpWork work_of_kind(OpWork::Kind kind, OpKind op, const Sizes& s) {
   work.shape = {.batch = s.batch, .m = s.m, .n = s.n, .k = s.k};
   return work;
 }
-OpWork of_bytes(OpWork::Kind kind, OpKind op, const Sizes& s, double bytes) {
+OpWork of_bytes(Kind kind, OpKind op, const Sizes& s, double bytes) {
   OpWork work = work_of_kind(kind, op, s);
   work.bytes = bytes;
   return work;
 }
 
 // batch products: operands read, results written, in two bytes where the operands are fp8.
-OpWork product(const Sizes& s) {
-  OpWork work = work_of_kind(OpWork::Kind::kProduct, OpKind::kDot, s);
+Works product(const Sizes& s) {
+  OpWork work = work_of_kind(Kind::kProduct, OpKind::kDot, s);
   work.matrix_product = true;
   work.flops = 2 * s.b() * s.rows() * s.columns() * s.depth();
   const double operands = s.b() * s.depth() * (s.rows() + s.columns());
   work.bytes = operands * s.one + s.b() * s.rows() * s.columns() * std::max(s.one, 2.0);
-  return work;
+  return {work};
 }
 
 // As ops count them: two products forward and five backward, of half of the scores if causal.
-OpWork fused_attention(const Sizes& s, bool backward) {
-  OpWork work = work_of_kind(OpWork::Kind::kAttention,
-                             backward ? OpKind::kAttentionGrad : OpKind::kAttention, s);
+template <bool backward>
+Works fused_attention(const Sizes& s) {
+  OpWork work =
+      work_of_kind(Kind::kAttention, backward ? OpKind::kAttentionGrad : OpKind::kAttention, s);
   work.matrix_product = true;
   work.backward = backward;
   const double keys = s.causal ? s.columns() - (s.rows() - 1) / 2 : s.columns();
@@ -139,83 +144,93 @@ OpWork fused_attention(const Sizes& s, bool backward) {
   // Forward: queries and result, keys and values. Backward: those, and the gradients of all.
   const double values = 2 * s.b() * (s.rows() + s.columns()) * s.depth();
   work.bytes = s.one * values * (backward ? 2 : 1);
-  return work;
+  return {work};
 }
 
-std::vector<OpWork> works_of(const std::string& kernel, const Sizes& s) {
-  if (kernel == "product") return {product(s)};
-  if (kernel == "attention" || kernel == "attention_grad")
-    return {fused_attention(s, kernel == "attention_grad")};
-  if (kernel == "stream") return {of_bytes(OpWork::Kind::kStream, OpKind::kCopy, s, s.rows())};
-  if (kernel == "gradient_copy") {
-    constexpr double kSummed = 4;  // bytes
-    return {of_bytes(OpWork::Kind::kGradientCopy, OpKind::kCopy, s, (s.one + kSummed) * s.rows())};
-  }
-  if (kernel == "host") return {work_of_kind(OpWork::Kind::kNothing, OpKind::kCopy, s)};
-  if (kernel == "update") {
-    // Weight, gradient and both moments read, all but the gradient written.
-    return {of_bytes(OpWork::Kind::kUpdate, OpKind::kAdamW, s, 7 * s.one * s.rows())};
-  }
-  const double logits = s.one * s.rows() * s.columns();
-  return {of_bytes(OpWork::Kind::kLoss, OpKind::kCrossEntropyMax, s, logits),
-          of_bytes(OpWork::Kind::kLoss, OpKind::kCrossEntropySum, s, logits),
-          of_bytes(OpWork::Kind::kLoss, OpKind::kCrossEntropyGrad, s, 2 * logits)};
+struct KernelKind {
+  std::string_view name;
+  std::span<const std::string_view> types;
+  int64_t most_m;
+  Works (*works)(const Sizes&);
+  std::string (*text)(const Sizes&);
+  bool attends = false;
+};
+
+std::string product_text(const Sizes& s) {
+  const std::string of = s.batch > 1 ? fmt::format("{} of ", s.batch) : "";
+  return fmt::format("{}{} x {} x {}, {}", of, s.m, s.n, s.k, s.dtype);
+}
+std::string heads_text(const Sizes& s) {
+  return fmt::format("{} heads of {}, {} queries, {} keys{}, {}", s.batch, s.k, s.m, s.n,
+                     s.causal ? ", causal" : "", s.dtype);
 }
 
-std::string text_of(const std::string& kernel, const Sizes& s) {
-  std::string text;
-  if (kernel == "host") return "to issue an op";
-  if (kernel == "product") {
-    text = fmt::format("{} x {} x {}", s.m, s.n, s.k);
-    if (s.batch > 1) text = fmt::format("{} of {}", s.batch, text);
-  } else if (kernel == "stream") {
-    text = format_bytes(s.m);
-  } else if (kernel == "gradient_copy") {
-    text = fmt::format("{} gradients for {} ranks", s.m, s.n);
-  } else if (kernel == "update") {
-    text = fmt::format("{} parameters", s.m);
-  } else if (kernel == "loss") {
-    text = fmt::format("{} tokens, {} words", s.m, s.n);
-  } else {
-    text = fmt::format("{} heads of {}, {} queries, {} keys{}", s.batch, s.k, s.m, s.n,
-                       s.causal ? ", causal" : "");
-  }
-  return fmt::format("{}, {}", text, s.dtype);
-}
+constexpr std::span<const std::string_view> kAll = kTypes, kWide = kAll.first(3),
+                                            kHalf = kAll.first(2), kFull = kAll.subspan(2, 1);
+constexpr std::array<KernelKind, 8> kKernels = {{
+    {"product", kAll, kMostSize, product, product_text},
+    {"attention", kHalf, kMostSize, fused_attention<false>, heads_text, true},
+    {"attention_grad", kHalf, kMostSize, fused_attention<true>, heads_text, true},
+    {"stream", kWide, kMostBytes,
+     [](const Sizes& s) { return Works{of_bytes(Kind::kStream, OpKind::kCopy, s, s.rows())}; },
+     [](const Sizes& s) { return fmt::format("{}, {}", format_bytes(s.m), s.dtype); }},
+    {"loss", kWide, kMostSize,
+     [](const Sizes& s) {
+       const double logits = s.one * s.rows() * s.columns();
+       return Works{of_bytes(Kind::kLoss, OpKind::kCrossEntropyMax, s, logits),
+                    of_bytes(Kind::kLoss, OpKind::kCrossEntropySum, s, logits),
+                    of_bytes(Kind::kLoss, OpKind::kCrossEntropyGrad, s, 2 * logits)};
+     },
+     [](const Sizes& s) { return fmt::format("{} tokens, {} words, {}", s.m, s.n, s.dtype); }},
+    {"update", kFull, kMostBytes,
+     [](const Sizes& s) {  // weight, gradient and moments read, all but the gradient written
+       return Works{of_bytes(Kind::kUpdate, OpKind::kAdamW, s, 7 * s.one * s.rows())};
+     },
+     [](const Sizes& s) { return fmt::format("{} parameters, {}", s.m, s.dtype); }},
+    {"host", kWide, kMostSize,
+     [](const Sizes& s) { return Works{work_of_kind(Kind::kNothing, OpKind::kCopy, s)}; },
+     [](const Sizes&) -> std::string { return "to issue an op"; }},
+    {"gradient_copy", kHalf, kMostBytes,
+     [](const Sizes& s) {
+       constexpr double kSummed = 4;  // bytes
+       return Works{of_bytes(Kind::kGradientCopy, OpKind::kCopy, s, (s.one + kSummed) * s.rows())};
+     },
+     [](const Sizes& s) {
+       return fmt::format("{} gradients for {} ranks, {}", s.m, s.n, s.dtype);
+     }},
+}};
+constexpr auto kKernelNames = [] {
+  std::array<std::string_view, kKernels.size()> names;
+  for (size_t i = 0; i < names.size(); ++i) names[i] = kKernels[i].name;
+  return names;
+}();
 
 std::vector<KernelRow> read_kernels(const CsvTable& table, const std::string& file,
                                     const std::string& device, Diagnostics& diagnostics) {
-  static const std::vector<std::string> kKernels = {"product", "attention",    "attention_grad",
-                                                    "stream",  "loss",         "update",
-                                                    "host",    "gradient_copy"},
-                                        kTypes = {"bf16", "f16", "f32", "fp8"},
-                                        kHalf = {"bf16", "f16"}, kFull = {"f32"},
-                                        kWide = {"bf16", "f16", "f32"};
   std::vector<KernelRow> rows;
   for (const CsvTable::Line& line : table.lines) {
     Cells cells(table, line, file, diagnostics);
     KernelRow row;
-    row.kernel = cells.word("kernel", kKernels);
+    row.kernel = cells.word("kernel", kKernelNames);
+    const auto known = std::find_if(kKernels.begin(), kKernels.end(),
+                                    [&](const auto& one) { return one.name == row.kernel; });
+    const KernelKind& kind = known == kKernels.end() ? kKernels.front() : *known;
     Sizes s;
-    const bool product = row.kernel == "product", stream = row.kernel == "stream";
-    const bool attention = row.kernel.starts_with("attention");
-    const bool update = row.kernel == "update", copies = row.kernel == "gradient_copy";
-    s.dtype = cells.word("dtype", product               ? kTypes
-                                  : attention || copies ? kHalf
-                                  : update              ? kFull
-                                                        : kWide);
+    s.dtype = cells.word("dtype", kind.types);
     s.one = s.dtype == "f32" ? 4 : s.dtype == "fp8" ? 1 : 2;
     s.batch = cells.count("batch", 1, kMostBatch);
-    s.m = cells.count("m", 1, stream || update || copies ? kMostBytes : kMostSize);
+    s.m = cells.count("m", 1, kind.most_m);
     s.n = cells.count("n", 1, kMostSize);
     s.k = cells.count("k", 1, kMostSize);
     s.causal = cells.count("causal", 0, 1) == 1;
-    if (s.causal && (!attention || s.m > s.n))
-      cells.fail("causal", attention ? "0, as not every query has a key" : "0 but for attention");
+    if (s.causal && (!kind.attends || s.m > s.n)) {
+      cells.fail("causal",
+                 kind.attends ? "0, as not every query has a key" : "0 but for attention");
+    }
     row.time_us = cells.time_us();
     if (!starts_with(device, cells.device())) continue;
-    row.works = works_of(row.kernel, s);
-    row.sizes = text_of(row.kernel, s);
+    row.works = kind.works(s);
+    row.sizes = kind.text(s);
     row.fp8 = s.dtype == "fp8" ? cost::Fp8::kTensor : cost::Fp8::kOff;
     rows.push_back(std::move(row));
   }

@@ -248,8 +248,8 @@ predict::Request request_of(const Run& run, const Machines& machines, int64_t mi
   const cluster::Profile* profile = profile_of(run, machines);
   if (profile != nullptr) {
     cluster::apply(*profile, request.cluster);
-    for (const cluster::Profile::Version& version : profile->versions) {
-      if (says_one_of(run, version.runs_that_say)) cluster::apply(version, request.cluster);
+    for (const cluster::ProfileSettings& version : profile->versions) {
+      if (says_one_of(run, version.runs_that_say)) cluster::apply_version(version, request.cluster);
     }
   }
   request.options = simulate::options_of(request.cluster.stack);
@@ -265,7 +265,7 @@ predict::Request request_of(const Run& run, const Machines& machines, int64_t mi
   plan.sp = run.sp && run.tp > 1;
   // As Megatron-LM does (megatron/core/tensor_parallel/layers.py), and torchtitan's selective
   // recomputation.
-  const bool keeps = profile != nullptr && profile->keeps_gathered;
+  const bool keeps = profile != nullptr && profile->stack.keeps_gathered;
   plan.regather = plan.sp && !(keeps && recompute == compile::Recompute::kFull);
   plan.zero = run.zero;
   const double bucket = request.cluster.device.attained.reduce_bucket;

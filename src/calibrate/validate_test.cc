@@ -251,7 +251,7 @@ TEST_CASE("full recomputation gathers once where the stack keeps what it gathere
   run.sp = 1;
   for (const bool keeps : {false, true}) {
     CAPTURE(keeps);
-    profile.keeps_gathered = keeps;
+    profile.stack.keeps_gathered = keeps;
     machines.profiles = {profile};
     CHECK(request_of(run, machines, 1, compile::Recompute::kFull).plan.regather == !keeps);
     CHECK(request_of(run, machines, 1, compile::Recompute::kSelective).plan.regather);
@@ -275,11 +275,10 @@ TEST_CASE("a row of another version of its stack hides what that version does") 
   profile.device = "A100";
   profile.software = profile.stack.name = "stack";
   profile.stack.overlap = {"collectives"};
-  profile.versions = {{.runs_that_say = {"arXiv:1"},
-                       .overlap = {"serial"},
-                       .source = "its code",
-                       .fused_attention = false,
-                       .constants = {}}};
+  cluster::ProfileSettings& version = profile.versions.emplace_back();
+  version.runs_that_say = {"arXiv:1"};
+  version.kernels.fused_attention = false;
+  version.stack.overlap = {"serial"};
   machines.profiles = {profile};
   Run run = gpt(2, 64, 4, 64, 128, 4);
   run.software = "stack";
@@ -456,7 +455,7 @@ TEST_CASE("each mechanism that is switched off is so in what is held, too") {
   profile.device = "A100";
   profile.software = profile.stack.name = "stack";
   profile.stack.autograd = true;
-  profile.fused_attention = false;
+  profile.kernels.fused_attention = false;
   machines.profiles = {profile};
   Run run = gpt(2, 64, 4, 1024, 128, 4);
   run.software = "stack";

@@ -1,13 +1,11 @@
 #include "cli/request_options.h"
 
 #include <algorithm>
-#include <map>
 #include <set>
 
 #include <fmt/core.h>
 
 #include "base/error.h"
-#include "base/json.h"
 #include "base/text.h"
 #include "cli/data_folders.h"
 #include "cli/plan_file.h"
@@ -43,62 +41,6 @@ void read_overlap(const RequestOptions& options, predict::Request& request,
     if (const std::string wrong = simulate::set_slowdown(overlap, text); !wrong.empty())
       diagnostics.add("--slowdown: {}", wrong);
   }
-}
-
-// Keys and values of a plan in short form or JSON. Those of a file or job, and of what is no plan,
-// are not looked at.
-std::optional<std::map<std::string, std::string>> words_of(const std::string& plan) {
-  if (ends_with(plan, ".json") || ends_with(plan, ".toml")) return std::nullopt;
-  std::map<std::string, std::string> words;
-  if (compile::is_plan_json(plan)) {
-    Diagnostics later;
-    const bool reads = attempt(later, [&] {
-      const Json json = parse_json(plan, "--plan");
-      for (const auto& [key, value] : json.as_object("--plan")) words[key] = value.dump();
-    });
-    if (!reads) return std::nullopt;
-    return words;
-  }
-  for (const std::string_view entry : split(plan, ',')) {
-    const size_t equals = entry.find('=');
-    if (equals == std::string_view::npos) continue;
-    words[std::string(trim(entry.substr(0, equals)))] = trim(entry.substr(equals + 1));
-  }
-  return words;
-}
-
-// A plan in short form or JSON, or the file or job that holds one, says itself how often it is
-// replicated.
-bool says_dp(const std::string& text) {
-  const auto words = words_of(text);
-  return !words || words->contains("dp");
-}
-
-// The plan in `text` with the dp that --gpus leaves it, before anything is held against its dp. As
-// it is where it says its own, or where no dp would do: messages come later.
-std::string with_dp(FileSystem& fs, int64_t gpus, const std::string& text) {
-  if (gpus == 0 || says_dp(text)) return text;
-  int64_t replica = 1;
-  auto words = words_of(text);
-  if (words->contains("schedule") && !words->contains("pp")) {  // a file's has its own
-    Diagnostics later;
-    attempt(later, [&] {
-      const auto files = compile::files_beside(fs, "");
-      (*words)["pp"] = std::to_string(compile::read_plan(text, "--plan", files).plan.pp);
-    });
-  }
-  for (const char* key : {"tp", "pp", "cp"}) {
-    const auto word = words->find(key);
-    if (word == words->end()) continue;
-    const std::optional<int64_t> value = parse_int64(word->second);
-    if (!value || *value < 1 || gpus % *value != 0) return text;
-    replica = std::min(gpus + 1, replica * *value);
-  }
-  if (gpus % replica != 0) return text;
-  if (!compile::is_plan_json(text)) return fmt::format("{},dp={}", text, gpus / replica);
-  Json json = parse_json(text, "--plan");
-  json["dp"] = gpus / replica;
-  return json.dump();
 }
 
 // The options, and in place of those that are not given what the plan file says of its step. As
@@ -140,7 +82,8 @@ struct Known {
 void read_job(FileSystem& fs, const RequestOptions& options, predict::Request& request,
               Known& known) {
   train::JobOverrides overrides;
-  if (!options.plan.empty()) overrides.plan = with_dp(fs, options.gpus, options.plan);
+  if (!options.plan.empty()) overrides.plan = options.plan;
+  overrides.devices = options.gpus;
   if (!options.model.empty()) overrides.model = model_file(fs, options.model);
   const train::Job job = train::read_job(fs, options.what, overrides, train::JobUse::kSimulate);
   request.model = job.model;
@@ -151,8 +94,8 @@ void read_job(FileSystem& fs, const RequestOptions& options, predict::Request& r
   known.model = known.batch = true;
 }
 
-// --gpus has to be the devices of a plan that with_dp() has had. `has_dp`: of its own.
-void hold_against_gpus(int64_t gpus, const compile::PlanReading& reading, bool has_dp,
+// --gpus has to be the devices of a plan that was read with them.
+void hold_against_gpus(int64_t gpus, const compile::PlanReading& reading,
                        Diagnostics& diagnostics) {
   if (!reading.sound({"tp", "pp", "cp"})) return;
   const compile::Plan& plan = reading.plan;
@@ -165,7 +108,7 @@ void hold_against_gpus(int64_t gpus, const compile::PlanReading& reading, bool h
     diagnostics.add("--gpus: is {}, no multiple of the plan's {}={}*{}{}={}; use {}", gpus,
                     plan.cp == 1 ? "tp*pp" : "tp*pp*cp", plan.tp, plan.pp,
                     plan.cp == 1 ? "" : fmt::format("*{}", plan.cp), replica,
-                    has_dp && reading.sound({"dp"}) ? plan.rank_text() : near);
+                    reading.says_dp && reading.sound({"dp"}) ? plan.rank_text() : near);
   } else if (reading.sound({"dp"})) {
     diagnostics.add("--gpus: is {}, but the plan has {} ranks; use dp={}", gpus, plan.rank_text(),
                     gpus / replica);
@@ -186,8 +129,8 @@ void read_parts(FileSystem& fs, const RequestOptions& options, bool unread,
     diagnostics.add("--plan: is missing; give a plan such as tp=8,pp=8,dp=16");
   } else {
     attempt(diagnostics, [&] {
-      known.plan = compile::read_plan_option(fs, with_dp(fs, options.gpus, plan),
-                                             options.what.empty() ? "--plan" : options.what);
+      known.plan = compile::read_plan_option(
+          fs, plan, options.what.empty() ? "--plan" : options.what, options.gpus);
       request.plan = known.plan->plan;
       for (const std::string& finding : known.plan->findings) diagnostics.add("{}", finding);
     });
@@ -276,9 +219,7 @@ predict::Request read_request(FileSystem& fs, const RequestOptions& given,
   if (options.scatter_gather) request.options.scatter_gather = *options.scatter_gather;
   request.options.program_hash = request.options.order_hash = false;
   read_overlap(options, request, diagnostics);
-  if (known.plan)
-    hold_against_gpus(options.gpus, *known.plan,
-                      says_dp(options.what.empty() ? options.plan : options.what), diagnostics);
+  if (known.plan) hold_against_gpus(options.gpus, *known.plan, diagnostics);
   if (known.plan && known.cluster) {
     for (const std::string& finding : predict::cluster_findings(request, *known.plan))
       diagnostics.add("{}", finding);
@@ -308,12 +249,11 @@ predict::Request with_plan(FileSystem& fs, const RequestOptions& options,
                            const std::string& where, Diagnostics& diagnostics) {
   predict::Request other = request;
   attempt(diagnostics, [&] {
-    const compile::PlanReading reading =
-        compile::read_plan_option(fs, with_dp(fs, options.gpus, plan), where);
+    const compile::PlanReading reading = compile::read_plan_option(fs, plan, where, options.gpus);
     other.plan = reading.plan;
     for (const std::string& finding : reading.findings) diagnostics.add("{}", finding);
     Diagnostics found;
-    if (!says_dp(plan)) hold_against_gpus(options.gpus, reading, false, found);
+    if (!reading.says_dp) hold_against_gpus(options.gpus, reading, found);
     if (is_known) {
       for (const std::string& finding : predict::findings(other, reading)) found.add("{}", finding);
     }

@@ -70,8 +70,24 @@ struct Link {
   std::string source;
 };
 
+// What kernels a software stack has, and in what it reduces gradients.
+struct Kernels {
+  bool fused_attention = true;  // else the scores go through memory, and none is left out
+  bool blocked_softmax =
+      false;  // unfused attention's softmax kernel is Megatron-LM's (cost/op_time.h)
+  bool fused_elementwise = true;  // else norms, rope and SwiGLU are several kernels each
+  // Linear layers of one input (queries, keys and values; gate and up) are one product.
+  bool fused_linears = false;
+  int64_t gradient_bytes = 4;       // an element in which gradients are reduced
+  int64_t bf16_gradient_bytes = 0;  // those of bf16 weights; 0: as gradient_bytes
+  double gradient_bytes_of(bool bf16) const {
+    return static_cast<double>(bf16 && bf16_gradient_bytes > 0 ? bf16_gradient_bytes
+                                                               : gradient_bytes);
+  }
+};
+
 // What a software stack makes of a device.
-struct Attained {
+struct Attained : Kernels {
   double matrix_fraction = 1;  // of the dense peak, by the largest matrix products
   double memory_fraction = 1;  // of the memory bandwidth, by streaming kernels
   Seconds launch;              // from the end of a kernel to the start of the next
@@ -94,12 +110,6 @@ struct Attained {
   // Keys that a query sees, at which fused attention and its gradient reach half of that: what they
   // do once a query weighs less the more keys it sees. 0: it weighs nothing.
   double attention_half_keys = 0, attention_grad_half_keys = 0;
-  bool fused_attention = true;  // else the scores go through memory, and none is left out
-  bool blocked_softmax =
-      false;  // unfused attention's softmax kernel is Megatron-LM's (cost/op_time.h)
-  bool fused_elementwise = true;  // else norms, rope and SwiGLU are several kernels each
-  // Linear layers of one input (queries, keys and values; gate and up) are one product.
-  bool fused_linears = false;
   double cache_rate = 1;             // of traffic within the cache, over that of memory
   double score_traffic = 1;          // of unfused attention's kernels: bytes over those counted
   double activation_traffic = 1;     // of GELU's kernels: bytes over those of one that is fused
@@ -110,12 +120,7 @@ struct Attained {
   // MiB of gradients that one all-reduce of the step sums at most; 0: all that the plan's buckets
   // hold.
   double reduce_bucket = 0;
-  double gradient_bytes = 4;       // an element in which gradients are reduced
-  double bf16_gradient_bytes = 0;  // those of bf16 weights; 0: as gradient_bytes
-  double overlap_slowdown = 1;     // how much longer computation beside communication takes
-  double gradient_bytes_of(bool bf16) const {
-    return bf16 && bf16_gradient_bytes > 0 ? bf16_gradient_bytes : gradient_bytes;
-  }
+  double overlap_slowdown = 1;  // how much longer computation beside communication takes
 };
 
 struct Device {
@@ -175,6 +180,7 @@ struct Stack {
   bool global_sums = true;
   // What it holds while it takes the gradient of the loss (predict/stack_memory.h).
   bool f32_loss = false, f32_softmax = false, gathered_ends = false;
+  bool keeps_gathered = false;   // with full recomputation, until the gradients: no Plan::regather
   bool whole_recompute = false;  // full recomputation runs blocks again to their ends
   bool selective_op = false;     // what it calls selective recomputation is plan.h's kSelectiveOp
   // Its backward pass finds what autograd saves, and of every dropout a mask

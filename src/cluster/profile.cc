@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <array>
+#include <concepts>
+#include <limits>
 #include <variant>
 
 #include "base/error.h"
@@ -19,41 +21,75 @@ constexpr std::array<std::string_view, 9> kLacking = {
     "tensor-parallelism", "pipelines",       "divided-pipelines", "interleaved", "selective",
     "split-backward",     "split-recompute", "replicas",          "slices"};
 
-// What a profile says with true or false. `usual`: where it does not; the first two are written all
-// the same.
-struct Flag {
+constexpr int64_t kNoEnd = std::numeric_limits<int64_t>::max();
+enum class Written : uint8_t { kWhereUnusual, kOfProfiles, kAlways };
+
+// What a profile says of kernels and engine, in the order in which it is written; what it leaves
+// out is as Kernels and Stack begin.
+struct Setting {
+  using Texts = std::vector<std::string>;
   std::string_view key;
-  bool usual;
-  std::variant<bool Profile::*, bool Stack::*> place;
+  std::variant<bool Kernels::*, int64_t Kernels::*, bool Stack::*, int64_t Stack::*,
+               double Stack::*, Allocator Stack::*, Accumulation Stack::*, Texts Stack::*,
+               std::vector<Lacking> Stack::*>
+      place;
+  bool of_versions = false;
+  Written written = Written::kWhereUnusual;
+  int64_t least = 0, most = kNoEnd;  // of numbers
 };
-constexpr size_t kAlwaysWritten = 2;
-constexpr std::array<Flag, 21> kFlags = {{
-    {"scatter_gather", false, &Stack::scatter_gather},
-    {"fused_attention", true, &Profile::fused_attention},
-    {"blocked_softmax", false, &Profile::blocked_softmax},
-    {"gloo", false, &Stack::gloo},
-    {"global_sums", true, &Stack::global_sums},
-    {"fused_elementwise", true, &Profile::fused_elementwise},
-    {"fused_linears", false, &Profile::fused_linears},
-    {"selective_op", false, &Stack::selective_op},
-    {"keeps_gathered", false, &Profile::keeps_gathered},
-    {"f32_loss", false, &Stack::f32_loss},
-    {"f32_softmax", false, &Stack::f32_softmax},
-    {"gathered_ends", false, &Stack::gathered_ends},
-    {"whole_recompute", false, &Stack::whole_recompute},
-    {"autograd", false, &Stack::autograd},
-    {"dropout_masks", false, &Stack::dropout_masks},
-    {"narrow_saved", false, &Stack::narrow_saved},
-    {"attention_copies", false, &Stack::attention_copies},
-    {"f16_gradients", false, &Stack::f16_gradients},
-    {"gathers_late", false, &Stack::gathers_late},
-    {"copies_shards", false, &Stack::copies_shards},
-    {"torch_2_6", false, &Stack::torch_2_6},
+constexpr std::array<Setting, 30> kSettings = {{
+    {"overlap", &Stack::overlap, true, Written::kAlways},
+    {"scatter_gather", &Stack::scatter_gather, false, Written::kOfProfiles},
+    {"fused_attention", &Kernels::fused_attention, true, Written::kOfProfiles},
+    {"blocked_softmax", &Kernels::blocked_softmax},
+    {"gloo", &Stack::gloo},
+    {"global_sums", &Stack::global_sums},
+    {"fused_elementwise", &Kernels::fused_elementwise},
+    {"fused_linears", &Kernels::fused_linears},
+    {"selective_op", &Stack::selective_op},
+    {"keeps_gathered", &Stack::keeps_gathered},
+    {"f32_loss", &Stack::f32_loss},
+    {"f32_softmax", &Stack::f32_softmax},
+    {"gathered_ends", &Stack::gathered_ends},
+    {"whole_recompute", &Stack::whole_recompute},
+    {"autograd", &Stack::autograd},
+    {"dropout_masks", &Stack::dropout_masks},
+    {"narrow_saved", &Stack::narrow_saved},
+    {"attention_copies", &Stack::attention_copies, true},
+    {"f16_gradients", &Stack::f16_gradients, true},
+    {"gathers_late", &Stack::gathers_late},
+    {"copies_shards", &Stack::copies_shards},
+    {"torch_2_6", &Stack::torch_2_6},
+    {"lacks", &Stack::lacking},
+    {"gradient_bytes", &Kernels::gradient_bytes, true, Written::kOfProfiles, 1, 8},
+    {"bf16_gradient_bytes", &Kernels::bf16_gradient_bytes, true, Written::kWhereUnusual, 1, 8},
+    {"allocator", &Stack::allocator},
+    {"accumulation", &Stack::accumulation, true},
+    {"prefetch_mb", &Stack::prefetch_mb},
+    {"gathered_again", &Stack::gathered_again, false, Written::kWhereUnusual, 0, 1},
+    {"error", &Stack::error},
 }};
-// Of a Profile or a const one.
-auto& value_of(auto& profile, const Flag& flag) {
-  const auto* own = std::get_if<bool Profile::*>(&flag.place);
-  return own != nullptr ? profile.**own : profile.stack.*std::get<bool Stack::*>(flag.place);
+
+// `use` is called with the setting and its place.
+void for_settings(bool of_version, const auto& use) {
+  for (const Setting& setting : kSettings) {
+    if (setting.of_versions || !of_version)
+      std::visit([&](auto place) { use(setting, place); }, setting.place);
+  }
+}
+
+// Of ProfileSettings, or of the Cluster that they are of, const or not.
+template <typename T>
+auto& value_at(auto& settings, T Stack::* place) {
+  return settings.stack.*place;
+}
+template <typename T>
+auto& value_at(auto& settings, T Kernels::* place) {
+  return settings.kernels.*place;
+}
+template <typename T>
+T& value_at(Cluster& cluster, T Kernels::* place) {
+  return cluster.device.attained.*place;
 }
 
 void read_constants(JsonReader reader, std::vector<Constant>& constants) {
@@ -85,24 +121,40 @@ void read_constants(JsonReader reader, std::vector<Constant>& constants) {
   reader.finish();
 }
 
-// By number of the names.
-template <typename Choice, size_t kNames>
-Choice choice(JsonReader& reader, std::string_view key, Choice fallback,
-              const std::array<std::string_view, kNames>& names) {
-  const std::string name = reader.choice_or(key, names[static_cast<size_t>(fallback)], names);
-  return static_cast<Choice>(std::find(names.begin(), names.end(), name) - names.begin());
-}
+template <typename T>
+concept Enum = std::is_enum_v<T>;
+std::span<const std::string_view> names_of(Allocator) { return kAllocators; }
+std::span<const std::string_view> names_of(Accumulation) { return kAccumulations; }
 
-std::string accumulation_text(Accumulation accumulation) {
-  return fmt::format("accumulation = {}\n",
-                     quoted(kAccumulations[static_cast<size_t>(accumulation)]));
+// What the setting has is what it is where the key is not there.
+void read(JsonReader& reader, const Setting& setting, bool& value) {
+  value = reader.boolean_or(setting.key, value);
 }
-
-void read_lacking(JsonReader& reader, std::vector<Lacking>& lacking) {
-  for (const std::string& name : reader.strings("lacks")) {
+void read(JsonReader& reader, const Setting& setting, int64_t& value) {
+  value = reader.integer_or(setting.key, value, {.min = setting.least, .max = setting.most});
+}
+void read(JsonReader& reader, const Setting& setting, double& value) {
+  JsonReader::NumberRange range{.min = static_cast<double>(setting.least)};
+  if (setting.most < kNoEnd) range.max = static_cast<double>(setting.most);
+  value = reader.number_or(setting.key, value, range);
+}
+void read(JsonReader& reader, const Setting& setting, Enum auto& value) {
+  const auto names = names_of(value);
+  const std::string name = reader.choice_or(setting.key, names[static_cast<size_t>(value)], names);
+  value = static_cast<std::decay_t<decltype(value)>>(std::find(names.begin(), names.end(), name) -
+                                                     names.begin());
+}
+void read(JsonReader& reader, const Setting& setting, std::vector<std::string>& texts) {
+  if (reader.has(setting.key)) texts = reader.strings(setting.key);
+  reader.ignore(setting.key);
+}
+void read(JsonReader& reader, const Setting& setting, std::vector<Lacking>& lacking) {
+  std::vector<std::string> names;
+  read(reader, setting, names);
+  for (const std::string& name : names) {
     const auto known = std::find(kLacking.begin(), kLacking.end(), name);
     if (known == kLacking.end()) {
-      reader.fail("lacks", "'{}' is not one of {}{}", name, join(kLacking, ", "),
+      reader.fail(setting.key, "'{}' is not one of {}{}", name, join(kLacking, ", "),
                   did_you_mean(name, std::span<const std::string_view>(kLacking)));
     } else {
       lacking.push_back(static_cast<Lacking>(known - kLacking.begin()));
@@ -118,24 +170,25 @@ std::vector<std::string> read_texts(JsonReader& reader) {
   return texts;
 }
 
+void read_settings(JsonReader& reader, bool of_version, ProfileSettings& settings) {
+  for_settings(of_version, [&](const Setting& setting, auto place) {
+    read(reader, setting, value_at(settings, place));
+  });
+}
+
 void read_versions(std::vector<JsonReader> readers, Profile& profile) {
   for (JsonReader& reader : readers) {
-    Profile::Version& version = profile.versions.emplace_back();
+    ProfileSettings& version = profile.versions.emplace_back();
+    version.kernels = profile.kernels;
+    version.stack = profile.stack;
     version.runs_that_say = read_texts(reader);
-    version.overlap = reader.strings("overlap");
+    if (!reader.has("overlap")) reader.strings("overlap");  // which it must say
     version.source = reader.string("source");
-    version.fused_attention = reader.boolean_or("fused_attention", profile.fused_attention);
-    version.attention_copies =
-        reader.boolean_or("attention_copies", profile.stack.attention_copies);
-    version.f16_gradients = reader.boolean_or("f16_gradients", profile.stack.f16_gradients);
-    version.accumulation =
-        choice(reader, "accumulation", profile.stack.accumulation, kAccumulations);
-    version.gradient_bytes =
-        reader.integer_or("gradient_bytes", profile.gradient_bytes, {.min = 1, .max = 8});
+    read_settings(reader, true, version);
     // A version's own format is that of both kinds of halves.
-    version.bf16_gradient_bytes = reader.integer_or(
-        "bf16_gradient_bytes", reader.has("gradient_bytes") ? 0 : profile.bf16_gradient_bytes,
-        {.min = 1, .max = 8});
+    if (int64_t& bf16_bytes = version.kernels.bf16_gradient_bytes;
+        bf16_bytes > 0 && reader.has("gradient_bytes") && !reader.has("bf16_gradient_bytes"))
+      bf16_bytes = version.kernels.gradient_bytes;
     if (reader.has("constants")) read_constants(reader.object("constants"), version.constants);
     reader.ignore("constants");
     reader.finish();
@@ -153,17 +206,31 @@ void read_left_out(std::vector<JsonReader> readers, std::vector<LeftOut>& all) {
   }
 }
 
-// ["a", "b"]
-std::string list_text(std::vector<std::string> words) {
-  for (std::string& word : words) word = quoted(word);
-  return "[" + join(words, ", ") + "]";
+std::string text_of(std::integral auto value) { return fmt::format("{}", value); }
+std::string text_of(double value) { return fmt::format("{:.4g}", value); }
+std::string text_of(Enum auto value) { return quoted(names_of(value)[static_cast<size_t>(value)]); }
+std::string text_of(std::vector<std::string> texts) {
+  for (std::string& text : texts) text = quoted(text);
+  return "[" + join(texts, ", ") + "]";
 }
-
-std::string lacking_text(const std::vector<Lacking>& lacking) {
-  if (lacking.empty()) return "";
+std::string text_of(const std::vector<Lacking>& lacking) {
   std::vector<std::string> names;
   for (const Lacking what : lacking) names.emplace_back(kLacking[static_cast<size_t>(what)]);
-  return fmt::format("lacks = {}\n", list_text(names));
+  return text_of(names);
+}
+
+// `usual`: what it is where it is not written.
+std::string settings_text(const ProfileSettings& settings, const ProfileSettings& usual,
+                          bool of_version) {
+  std::string text;
+  for_settings(of_version, [&](const Setting& setting, auto place) {
+    const bool always = setting.written == Written::kAlways ||
+                        (setting.written == Written::kOfProfiles && !of_version);
+    const auto& value = value_at(settings, place);
+    if (always || value != value_at(usual, place))
+      text += fmt::format("{} = {}\n", setting.key, text_of(value));
+  });
+  return text;
 }
 
 // { value = 0.5, source = "..." }
@@ -171,6 +238,13 @@ std::string entry_text(const Constant& c) {
   std::string text = fmt::format("{} = {{ value = {:.5g}, ", c.name, c.value);
   if (c.fitted()) text += fmt::format("low = {:.4g}, high = {:.4g}, ", c.low, c.high);
   return text + fmt::format("source = {} }}", quoted(c.source));
+}
+
+void take(const ProfileSettings& settings, bool of_version, Cluster& cluster) {
+  for_settings(of_version, [&](const Setting&, auto place) {
+    value_at(cluster, place) = value_at(settings, place);
+  });
+  for (const Constant& c : settings.constants) set_constant(cluster, c.name, c.value);
 }
 
 }  // namespace
@@ -187,19 +261,7 @@ Profile parse_profile(std::string_view text, const std::string& file) {
   profile.source = reader.string("source");
   if (reader.has("runs_that_say")) profile.runs_that_say = read_texts(reader);
   reader.ignore("runs_that_say");
-  if (reader.has("overlap")) profile.stack.overlap = reader.strings("overlap");
-  reader.ignore("overlap");
-  for (const Flag& flag : kFlags) value_of(profile, flag) = reader.boolean_or(flag.key, flag.usual);
-  if (reader.has("lacks")) read_lacking(reader, profile.stack.lacking);
-  reader.ignore("lacks");
-  profile.stack.prefetch_mb = reader.integer_or("prefetch_mb", 0, {.min = 0});
-  profile.stack.allocator = choice(reader, "allocator", Allocator::kPlan, kAllocators);
-  profile.stack.accumulation =
-      choice(reader, "accumulation", Accumulation::kProducts, kAccumulations);
-  profile.stack.gathered_again = reader.number_or("gathered_again", 0, {.min = 0, .max = 1});
-  profile.gradient_bytes = reader.integer_or("gradient_bytes", 4, {.min = 1, .max = 8});
-  profile.bf16_gradient_bytes = reader.integer_or("bf16_gradient_bytes", 0, {.min = 1, .max = 8});
-  profile.stack.error = reader.number_or("error", 0, {.min = 0});
+  read_settings(reader, false, profile);
   if (reader.has("versions")) read_versions(reader.objects("versions"), profile);
   reader.ignore("versions");
   if (reader.has("constants")) read_constants(reader.object("constants"), profile.constants);
@@ -218,46 +280,11 @@ std::string to_toml(const Profile& profile) {
       fmt::format("name = {}\ndevice = {}\nsoftware = {}\nsource = {}\n", quoted(profile.name),
                   quoted(profile.device), quoted(profile.software), quoted(profile.source));
   if (!profile.runs_that_say.empty())
-    text += fmt::format("runs_that_say = {}\n", list_text(profile.runs_that_say));
-  text += fmt::format("overlap = {}\n", list_text(profile.stack.overlap));
-  for (size_t f = 0; f < kFlags.size(); ++f) {
-    const bool value = value_of(profile, kFlags[f]);
-    if (f < kAlwaysWritten || value != kFlags[f].usual)
-      text += fmt::format("{} = {}\n", kFlags[f].key, value);
-  }
-  text += lacking_text(profile.stack.lacking);
-  text += fmt::format("gradient_bytes = {}\n", profile.gradient_bytes);
-  if (profile.bf16_gradient_bytes > 0)
-    text += fmt::format("bf16_gradient_bytes = {}\n", profile.bf16_gradient_bytes);
-  if (profile.stack.allocator != Allocator::kPlan) {
-    text += fmt::format("allocator = {}\n",
-                        quoted(kAllocators[static_cast<size_t>(profile.stack.allocator)]));
-  }
-  if (profile.stack.accumulation != Accumulation::kProducts)
-    text += accumulation_text(profile.stack.accumulation);
-  if (profile.stack.prefetch_mb > 0)
-    text += fmt::format("prefetch_mb = {}\n", profile.stack.prefetch_mb);
-  if (profile.stack.gathered_again > 0)
-    text += fmt::format("gathered_again = {:.4g}\n", profile.stack.gathered_again);
-  if (profile.stack.error > 0) text += fmt::format("error = {:.4g}\n", profile.stack.error);
-  for (const Profile::Version& version : profile.versions) {
-    text += fmt::format("\n[[versions]]\nruns_that_say = {}\noverlap = {}\n",
-                        list_text(version.runs_that_say), list_text(version.overlap));
-    if (version.fused_attention != profile.fused_attention)
-      text += fmt::format("fused_attention = {}\n", version.fused_attention);
-    if (version.attention_copies != profile.stack.attention_copies)
-      text += fmt::format("attention_copies = {}\n", version.attention_copies);
-    if (version.f16_gradients != profile.stack.f16_gradients)
-      text += fmt::format("f16_gradients = {}\n", version.f16_gradients);
-    if (version.accumulation != profile.stack.accumulation)
-      text += accumulation_text(version.accumulation);
-    if (version.gradient_bytes != profile.gradient_bytes)
-      text += fmt::format("gradient_bytes = {}\n", version.gradient_bytes);
-    if (version.bf16_gradient_bytes != profile.bf16_gradient_bytes) {
-      text += fmt::format("bf16_gradient_bytes = {}\n", version.bf16_gradient_bytes > 0
-                                                            ? version.bf16_gradient_bytes
-                                                            : version.gradient_bytes);
-    }
+    text += fmt::format("runs_that_say = {}\n", text_of(profile.runs_that_say));
+  text += settings_text(profile, {}, false);
+  for (const ProfileSettings& version : profile.versions) {
+    text += fmt::format("\n[[versions]]\nruns_that_say = {}\n", text_of(version.runs_that_say));
+    text += settings_text(version, profile, true);
     text += fmt::format("source = {}\n", quoted(version.source));
     for (const Constant& c : version.constants)
       text += fmt::format("constants.{}\n", entry_text(c));
@@ -288,30 +315,16 @@ void apply(const Profile& profile, Cluster& cluster) {
     throw_error("{}: is of {}, but {} has {}", profile.file, profile.device, cluster.file,
                 cluster.device.name);
   }
-  cluster.device.attained.fused_attention = profile.fused_attention;
-  cluster.device.attained.blocked_softmax = profile.blocked_softmax;
-  cluster.device.attained.fused_elementwise = profile.fused_elementwise;
-  cluster.device.attained.fused_linears = profile.fused_linears;
-  cluster.device.attained.gradient_bytes = static_cast<double>(profile.gradient_bytes);
-  cluster.device.attained.bf16_gradient_bytes = static_cast<double>(profile.bf16_gradient_bytes);
-  for (const Constant& c : profile.constants) set_constant(cluster, c.name, c.value);
-  Stack stack = profile.stack;
-  if (stack.measured.empty() && stack.precisions.empty()) {  // the cluster file's hold
-    stack.measured = std::move(cluster.stack.measured);
-    stack.precisions = std::move(cluster.stack.precisions);
-  }
-  cluster.stack = std::move(stack);
+  take(profile, false, cluster);
+  cluster.stack.name = profile.software;
+  const Stack& stack = profile.stack;
+  if (stack.measured.empty() && stack.precisions.empty()) return;  // the cluster file's hold
+  cluster.stack.measured = stack.measured;
+  cluster.stack.precisions = stack.precisions;
 }
 
-void apply(const Profile::Version& version, Cluster& cluster) {
-  cluster.stack.overlap = version.overlap;
-  cluster.stack.attention_copies = version.attention_copies;
-  cluster.stack.f16_gradients = version.f16_gradients;
-  cluster.stack.accumulation = version.accumulation;
-  cluster.device.attained.fused_attention = version.fused_attention;
-  cluster.device.attained.gradient_bytes = static_cast<double>(version.gradient_bytes);
-  cluster.device.attained.bf16_gradient_bytes = static_cast<double>(version.bf16_gradient_bytes);
-  for (const Constant& c : version.constants) set_constant(cluster, c.name, c.value);
+void apply_version(const ProfileSettings& version, Cluster& cluster) {
+  take(version, true, cluster);
 }
 
 ProfileName parse_profile_name(std::string_view text) {
@@ -324,9 +337,9 @@ ProfileName parse_profile_name(std::string_view text) {
 
 void apply_version(const Profile& profile, const std::string& says, Cluster& cluster) {
   std::vector<std::string> known;
-  const Profile::Version* found = nullptr;
+  const ProfileSettings* found = nullptr;
   bool several = false;
-  for (const Profile::Version& version : profile.versions) {
+  for (const ProfileSettings& version : profile.versions) {
     known.insert(known.end(), version.runs_that_say.begin(), version.runs_that_say.end());
     const auto& words = version.runs_that_say;
     if (std::find(words.begin(), words.end(), says) == words.end()) continue;
@@ -339,7 +352,7 @@ void apply_version(const Profile& profile, const std::string& says, Cluster& clu
                 several ? "" : did_you_mean(says, known),
                 known.empty() ? "none" : join(known, ", "));
   }
-  apply(*found, cluster);
+  apply_version(*found, cluster);
   cluster.stack.name += ":" + says;
 }
 

@@ -5,14 +5,12 @@
 //   name = "Megatron-LM on A100 80 GB"
 //   device = "A100-SXM-80GB"          # a cluster's device.name
 //   software = "megatron"
-//   runs_that_say = ["DeepSpeed"]     # optional; see Profile
+//   runs_that_say = ["DeepSpeed"]     # optional; see ProfileSettings
 //   source = "…"
 //   overlap = ["grad_reduce"]         # as `simulate --overlap` takes them
-//   scatter_gather, gloo, global_sums, fused_attention, blocked_softmax, fused_elementwise,
-//   fused_linears, keeps_gathered, accumulation, gradient_bytes, bf16_gradient_bytes, …
-//   (docs/profiles.md: all) error = 0.06                      # standard deviation of log(predicted
-//   / measured)
-//   [[versions]]                      # optional; see Profile
+//   scatter_gather = true             # and other members of Kernels and Stack: docs/profiles.md
+//   error = 0.06                      # standard deviation of log(predicted / measured)
+//   [[versions]]                      # optional; see ProfileSettings
 //   runs_that_say = ["a paper"]
 //   overlap = ["serial"]
 //   source = "…"
@@ -50,33 +48,23 @@ struct LeftOut {
   double mean = 0, worst = 0;  // of |predicted / measured - 1|; the error that is largest in size
 };
 
-struct Profile {
-  std::string file;  // for messages
-  std::string name, device, software, source;
-  // Texts in the source or the notes of a published run that name this stack, where the run's
-  // software column names another one (whose layers ran under this stack's engine).
+// What a profile says, and a version of it: runs of the stack, which it is told by, that hide other
+// work, have another attention, add gradients up otherwise or reduce them in another format. What a
+// version leaves out is the profile's.
+struct ProfileSettings {
+  // Texts in the source or the notes of a published run that is of this version, or that names this
+  // stack where its software column names another one (whose layers ran under this stack's engine).
   std::vector<std::string> runs_that_say;
-  // Versions of the stack that hide other work, have another attention, add gradients up otherwise
-  // or reduce them in another format: of published runs with such texts in source or notes. What a
-  // version leaves out is the profile's.
-  struct Version {
-    std::vector<std::string> runs_that_say, overlap;
-    std::string source;
-    bool fused_attention = true, attention_copies = false, f16_gradients = false;
-    Accumulation accumulation = Accumulation::kProducts;
-    int64_t gradient_bytes = 4, bf16_gradient_bytes = 0;
-    std::vector<Constant> constants;
-  };
-  std::vector<Version> versions;
-  bool fused_attention = true;
-  bool blocked_softmax = false;
-  bool fused_elementwise = true;
-  bool fused_linears = false;
-  bool keeps_gathered = false;  // with full recomputation, until the gradients: no Plan::regather
-  int64_t gradient_bytes = 4;   // an element in which gradients are reduced
-  int64_t bf16_gradient_bytes = 0;  // those of bf16 weights; 0: as gradient_bytes
-  std::vector<Constant> constants;
+  std::string source;
+  Kernels kernels;
   Stack stack;
+  std::vector<Constant> constants;
+};
+
+struct Profile : ProfileSettings {
+  std::string file;  // for messages
+  std::string name, device, software;
+  std::vector<ProfileSettings> versions;
   std::vector<LeftOut> left_out;  // empty: it is not known
 };
 
@@ -96,7 +84,7 @@ std::vector<Profile> read_profiles(FileSystem& fs, const std::string& folder);
 // Throws Error where the profile is of another device.
 void apply(const Profile& profile, Cluster& cluster);
 // After its profile.
-void apply(const Profile::Version& version, Cluster& cluster);
+void apply_version(const ProfileSettings& version, Cluster& cluster);
 // The version that says so, which results then name with the stack. Throws Error with those that
 // there are where none or several do.
 void apply_version(const Profile& profile, const std::string& says, Cluster& cluster);

@@ -149,7 +149,7 @@ TEST_CASE("a version replaces what its profile says") {
   REQUIRE(profile.versions.size() == 1);
   Cluster c = chips();
   apply(profile, c);
-  apply(profile.versions[0], c);
+  apply_version(profile.versions[0], c);
   CHECK(c.stack.overlap == std::vector<std::string>{"serial"});
   CHECK(c.device.attained.fused_attention);
   CHECK(!c.stack.attention_copies);
@@ -168,24 +168,15 @@ TEST_CASE("a profile that is written and read again is the same text") {
   CHECK(profile.stack.lacks(Lacking::kSlices));
   CHECK_FALSE(profile.stack.lacks(Lacking::kReplicas));
   CHECK(profile.stack.selective_op);
-  CHECK(profile.keeps_gathered);
+  CHECK(profile.stack.keeps_gathered);
   REQUIRE(profile.versions.size() == 1);
   CHECK(profile.versions[0].runs_that_say == std::vector<std::string>{"an old paper"});
-  CHECK(profile.versions[0].overlap == std::vector<std::string>{"serial"});
+  CHECK(profile.versions[0].stack.overlap == std::vector<std::string>{"serial"});
   CHECK(to_toml(parse_profile(to_toml(profile), "p.toml")) == to_toml(profile));
   const Profile again = parse_profile(to_toml(profile), "p.toml");
   CHECK(again.stack.accumulation == Accumulation::kAutograd);
   REQUIRE(again.versions.size() == 1);
-  CHECK(again.versions[0].accumulation == Accumulation::kBuffers);
-}
-
-TEST_CASE("every constant can be set and read") {
-  for (const ConstantInfo& info : constant_infos()) {
-    Cluster c = chips();
-    const double value = (info.least + std::min(info.most, 1.0)) / 2;
-    set_constant(c, info.name, value);
-    CHECK(constant(c, info.name) == mw::test::close_to(value));
-  }
+  CHECK(again.versions[0].stack.accumulation == Accumulation::kBuffers);
 }
 
 TEST_CASE("a link's constants are of its own kind, as shares of what its port carries") {

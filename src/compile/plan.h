@@ -3,6 +3,7 @@
 // ("dp=2,tp=2,pp=2,schedule=interleaved-1f1b,chunks=2").
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <initializer_list>
@@ -31,6 +32,7 @@ namespace mw::compile {
 using transform::Recompute;
 // When gradients are summed over data-parallel ranks: once a step, or after every microbatch.
 enum class GradReduce : uint8_t { kStep, kMicrobatch };
+inline constexpr std::array<std::string_view, 2> kGradReduceNames = {"step", "microbatch"};
 
 // Stages times microbatches of a plan are at most as many.
 inline constexpr int64_t kMostUnits = int64_t{1} << 18;
@@ -39,6 +41,7 @@ inline constexpr int64_t kMostUnits = int64_t{1} << 18;
 // plans by the million.
 using AxisOrder = absl::InlinedVector<Name, 5>;
 const AxisOrder& usual_axis_order();  // pp, dp, tp
+std::vector<std::string> texts_of(const AxisOrder& order);
 
 // The schedule of a file, in place of one that a kind makes. Equal where they say the same.
 struct WrittenSchedule {
@@ -135,18 +138,21 @@ struct PlanReading {
   std::set<std::string> unsound;
   std::vector<std::string> findings;
   std::optional<PlannedStep> step;
+  bool says_dp = true;  // itself; a file always does
   bool sound(std::initializer_list<const char*> keys) const;
 };
 // As parse_plan, with the findings in the result. Throws Error where the text is no JSON. Without
-// `files` a schedule's file is a finding, unless the JSON has its actions.
+// `files` a schedule's file is a finding, unless the JSON has its actions. `devices`: where no dp
+// is said it is what so many leave, if any would do; 0: it is 1.
 PlanReading read_plan(const std::string& text, const std::string& where = "--plan",
-                      const ReadFile& files = {});
+                      const ReadFile& files = {}, int64_t devices = 0);
 
 // Whether a plan's text is JSON, not the short form.
 bool is_plan_json(const std::string& text);
 // As an option names a plan: "x.json" is read, everything else is a short form or JSON text, which
 // `where` names in messages. Throws Error, of a file that holds no JSON object or a folder, too.
-PlanReading read_plan_option(FileSystem& fs, const std::string& text, const std::string& where);
+PlanReading read_plan_option(FileSystem& fs, const std::string& text, const std::string& where,
+                             int64_t devices = 0);
 
 // What keeps a sound plan from being run, "" if nothing does: a schedule that is only simulated.
 std::string run_finding(const Plan& plan, const std::string& where = "--plan");
@@ -167,11 +173,19 @@ const PlanKey* find_plan_key(std::string_view name);  // nullptr: there is none
 Plan parse_plan(const std::string& text, const std::string& where = "--plan",
                 const ReadFile& files = {});
 Plan plan_from_json(const Json& json, const std::string& where);
+// The plan with these keys, whose values are as in a short form. Under another schedule stages a
+// rank that were chosen stay where it takes as many, and options that it does not have are left
+// out. Throws Error with all findings.
+using PlanEdits = std::map<std::string, std::string>;
+Plan edited(const Plan& plan, const PlanEdits& edits, const std::string& where);
 Json to_json(const Plan& plan);
 // With "for".
 Json to_json(const Plan& plan, const PlannedStep& step);
 std::string short_form(const Plan& plan);
 
+// Stages a rank of a plan that does not say them. One pipeline rank has no use for several that
+// none needs.
+int64_t chunks_unsaid(const std::string& schedule, int64_t pp);
 // What the plan asks of its schedule.
 pipeline::ScheduleRequest schedule_request(const Plan& plan);
 // Takes out of the plan what only other kinds have an option for; the keys of what was set.

@@ -19,6 +19,40 @@ ReadFile order(const std::string& text) {
 // Two stages on two ranks.
 constexpr const char* kOrder = "0F0,0B0\n1F0,1B0\n";
 
+TEST_CASE("a plan that is edited is the one whose text says so") {
+  const std::string looped = "pp=2,microbatches=4,chunks=4,schedule=";
+  const auto check = [](const std::string& plan, const PlanEdits& edits, const std::string& made) {
+    CAPTURE(made);
+    CHECK(edited(parse_plan(plan), edits, "--vary") == parse_plan(made));
+  };
+  check("tp=2,sp,zero=1", {{"microbatches", "8"}, {"sp", "off"}}, "tp=2,microbatches=8,zero=1");
+  check("pp=2,microbatches=4", {{"chunks", "4"}}, looped + "interleaved-1f1b");
+  check(looped + "interleaved-1f1b,group=4", {{"schedule", "looped-bfs"}}, looped + "looped-bfs");
+  check(looped + "interleaved-1f1b,group=4", {{"schedule", "1f1b"}}, "pp=2,microbatches=4");
+  check("schedule=interleaved-1f1b,microbatches=2", {{"pp", "2"}},
+        "pp=2,microbatches=2,schedule=interleaved-1f1b");
+  check("pp=2,layers=1:2,order=tp-pp-dp", {{"layers", "2:1"}, {"order", "pp-dp-tp"}},
+        "pp=2,layers=2:1");
+  const Plan written = parse_plan("schedule=order.csv", "--plan", order(kOrder));
+  Plan twice = written;
+  twice.dp = 2;
+  CHECK(edited(written, {{"dp", "2"}}, "--vary") == twice);
+  CHECK(edited(written, {{"schedule", "gpipe"}}, "--vary") == parse_plan("pp=2,schedule=gpipe"));
+  CHECK_THROWS_WITH_AS(edited(Plan(), {{"dp", "0"}, {"zero", "4"}}, "--vary"),
+                       "--vary: dp: must be an integer of at least 1, is 0\n"
+                       "--vary: zero: must be an integer from 0 to 3, is 4",
+                       Error);
+}
+
+TEST_CASE("devices give the dp that a plan does not say, where one would do") {
+  const auto dp_of = [](const char* text) { return read_plan(text, "--plan", {}, 16).plan.dp; };
+  CHECK(dp_of("tp=2,pp=2,cp=2,microbatches=2") == 2);
+  CHECK(dp_of(R"({"tp": 4, "ep": 2})") == 4);
+  for (const char* text : {"tp=2,dp=1", "tp=3", "tp=x"}) CHECK(dp_of(text) == 1);
+  CHECK_FALSE(read_plan("tp=2").says_dp);
+  CHECK(read_plan("dp=2").says_dp);
+}
+
 TEST_CASE("sizes are taken up to their bound and refused behind it") {
   const std::string ranks = " is more than 1048576 ranks; use fewer";
   CHECK(parse_plan("dp=1048576").ranks() == 1048576);

@@ -1,6 +1,7 @@
 #include "predict/what_if.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <map>
 #include <memory>
@@ -16,8 +17,57 @@
 namespace mw::predict {
 namespace {
 
-const std::vector<std::string> kFactors = {"link_bandwidth",   "link_latency", "matrix_peak",
-                                           "memory_bandwidth", "memory_size",  "host_time"};
+// Rates that were measured stand in for peaks and bandwidth.
+void scale_kernels(cluster::Device& device, bool products, double factor) {
+  for (auto& [op, rate] : device.kernel_rates) {
+    if (cost::is_matrix_kernel(op) == products) rate *= factor;
+  }
+}
+
+using cluster::Device, cluster::Link;
+// A figure that is multiplied: of every link, or of one that the key names behind a dot; or of the
+// device.
+struct Factor {
+  std::string_view key;
+  void (*of_link)(Link&, double factor);
+  void (*of_device)(Device&, double factor) = nullptr;
+};
+constexpr std::array<Factor, 6> kFactors = {{
+    {"link_bandwidth",
+     [](Link& link, double factor) {
+       for (cluster::BytesPerSecond* rate :
+            {&link.bandwidth, &link.bus_bandwidth, &link.switch_bus_bandwidth,
+             &link.switch_port_bandwidth})
+         *rate = *rate * factor;
+     }},
+    {"link_latency",
+     [](Link& link, double factor) {
+       link.latency = link.latency * factor;
+       link.hop_factor *= factor;
+     }},
+    {"matrix_peak", nullptr,
+     [](Device& device, double factor) {
+       for (auto& [format, peak] : device.peaks) peak = peak * factor;
+       scale_kernels(device, true, factor);
+     }},
+    {"memory_bandwidth", nullptr,
+     [](Device& device, double factor) {
+       device.memory_bandwidth = device.memory_bandwidth * factor;
+       scale_kernels(device, false, factor);
+     }},
+    {"memory_size", nullptr,
+     [](Device& device, double factor) {
+       const double bytes = static_cast<double>(device.memory.value) * factor;
+       device.memory = Bytes(static_cast<int64_t>(bytes));
+     }},
+    {"host_time", nullptr,
+     [](Device& device, double factor) {
+       cluster::Attained& attained = device.attained;
+       for (Seconds* time : {&attained.launch, &attained.host_op, &attained.host_collective,
+                             &attained.step_overhead})
+         *time = *time * factor;
+     }},
+}};
 const std::vector<std::string> kSizes = {"global_batch", "seq_len"};
 constexpr const char* kPrecision = "precision";
 constexpr const char* kDevices = "gpus";
@@ -28,10 +78,12 @@ bool is_in(const std::vector<std::string>& names, const std::string& name) {
 
 // All keys for this cluster.
 std::vector<std::string> known_keys(const cluster::Cluster& cluster) {
-  std::vector<std::string> all = kFactors;
+  std::vector<std::string> all;
+  for (const Factor& factor : kFactors) all.emplace_back(factor.key);
   for (const cluster::Link& link : cluster.links) {
-    all.push_back("link_bandwidth." + link.name);
-    all.push_back("link_latency." + link.name);
+    for (const Factor& factor : kFactors) {
+      if (factor.of_link != nullptr) all.push_back(fmt::format("{}.{}", factor.key, link.name));
+    }
   }
   for (const compile::PlanKey& key : compile::plan_keys()) all.emplace_back(key.name);
   all.insert(all.end(), kSizes.begin(), kSizes.end());
@@ -50,48 +102,15 @@ double factor_of(const std::string& key, const std::string& value) {
   return *number;
 }
 
-void scale_links(cluster::Cluster& cluster, const std::string& figure, const std::string& level,
-                 double factor) {
-  for (cluster::Link& link : cluster.links) {
-    if (!level.empty() && link.name != level) continue;
-    if (figure == "link_latency") {
-      link.latency = link.latency * factor;
-      link.hop_factor *= factor;
-      continue;
-    }
-    link.bandwidth = link.bandwidth * factor;
-    link.bus_bandwidth = link.bus_bandwidth * factor;
-    link.switch_bus_bandwidth = link.switch_bus_bandwidth * factor;
-    link.switch_port_bandwidth = link.switch_port_bandwidth * factor;
-  }
-}
-
-// Rates that were measured stand in for peaks and bandwidth.
-void scale_kernels(cluster::Device& device, bool products, double factor) {
-  for (auto& [op, rate] : device.kernel_rates) {
-    if (cost::is_matrix_kernel(op) == products) rate *= factor;
-  }
-}
-
 void scale(cluster::Cluster& cluster, const std::string& key, double factor) {
   const size_t dot = key.find('.');
-  const std::string figure = key.substr(0, dot);
-  cluster::Device& device = cluster.device;
-  if (figure == "link_bandwidth" || figure == "link_latency") {
-    scale_links(cluster, figure, dot == std::string::npos ? "" : key.substr(dot + 1), factor);
-  } else if (figure == "matrix_peak") {
-    for (auto& [format, peak] : device.peaks) peak = peak * factor;
-    scale_kernels(device, true, factor);
-  } else if (figure == "memory_bandwidth") {
-    device.memory_bandwidth = device.memory_bandwidth * factor;
-    scale_kernels(device, false, factor);
-  } else if (figure == "memory_size") {
-    device.memory = Bytes(static_cast<int64_t>(static_cast<double>(device.memory.value) * factor));
-  } else {
-    cluster::Attained& attained = device.attained;
-    for (Seconds* time :
-         {&attained.launch, &attained.host_op, &attained.host_collective, &attained.step_overhead})
-      *time = *time * factor;
+  for (const Factor& figure : kFactors) {
+    if (figure.key != key.substr(0, dot)) continue;
+    if (figure.of_device != nullptr) return figure.of_device(cluster.device, factor);
+    for (cluster::Link& link : cluster.links) {
+      if (dot == std::string::npos || link.name == key.substr(dot + 1))
+        figure.of_link(link, factor);
+    }
   }
 }
 
@@ -100,71 +119,13 @@ bool is_unset(const Settings& settings, const std::string& key) {
                       [&](const auto& setting) { return setting.first == key; });
 }
 
-// What the plan's own schedule is called here, where a file has it.
-constexpr const char* kOwnFile = "the plan's own.csv";
-
-// Whether the plan's stages a rank are a choice, and not all that its schedule takes.
-bool chooses_chunks(const compile::Plan& plan) {
-  const pipeline::ChunkRange& chunks = pipeline::kind_of(plan.schedule).chunks;
-  return plan.written ? plan.chunks > 1 : chunks.least != chunks.most;
-}
-
-// The kind that the plan has with these settings: its own, or the one that this comes to with as
-// many stages a rank, where it is not named.
-const pipeline::ScheduleKind& kind_under(const compile::Plan& plan,
-                                         const std::map<std::string, std::string>& given) {
-  const pipeline::ScheduleKind& own = pipeline::kind_of(plan.schedule);
-  if (const auto named = given.find("schedule"); named != given.end())
-    return pipeline::kind_of(named->second);
-  const auto chunks = given.find("chunks");
-  const int64_t count =
-      chunks == given.end() ? plan.chunks : parse_int64(chunks->second).value_or(plan.chunks);
-  return own.chunks.holds(count) ? own : pipeline::kind_with_chunks(own, count);
-}
-
-// The plan with keys of its short form set. Under another schedule chunks that were chosen stay
-// where it takes as many, and options that it does not have are left out.
+// The plan with those of the settings that are keys of it.
 compile::Plan with_keys(const compile::Plan& plan, const Settings& settings) {
-  std::map<std::string, std::string> given;
+  compile::PlanEdits edits;
   for (const auto& [key, value] : settings) {
-    if (compile::find_plan_key(key) != nullptr) given[key] = value;
+    if (compile::find_plan_key(key) != nullptr) edits[key] = value;
   }
-  if (given.empty()) return plan;
-  compile::Plan named = plan;
-  bool has_chunks = true;
-  if (plan.written && given.count("schedule") == 0) {
-    named.schedule = kOwnFile;  // whose name may have a comma
-  } else if (const pipeline::ScheduleKind& kind = kind_under(plan, given);
-             plan.written || kind.name != plan.schedule) {
-    named.schedule = kind.name;
-    has_chunks = chooses_chunks(plan) && kind.chunks.holds(plan.chunks);
-    compile::drop_options(named, kind);
-  }
-  std::vector<std::string> parts;
-  const std::string form = compile::short_form(named);
-  for (const std::string_view part : split(form, ',')) {
-    const std::string name(part.substr(0, part.find('=')));
-    if (given.count(name) == 0 && (has_chunks || name != "chunks")) parts.emplace_back(part);
-  }
-  for (const auto& [key, value] : given) parts.push_back(key + "=" + value);
-  const auto own_file = [&](const std::string& path) {
-    MW_CHECK(path == kOwnFile, "{} is varied", path);
-    return to_csv(*plan.written.schedule);
-  };
-  compile::Plan made;
-  try {
-    made = compile::parse_plan(join(parts, ","), "--vary", own_file);
-  } catch (const Error& error) {
-    std::vector<std::string> found;
-    for (const std::string& finding : error.findings())
-      found.push_back(replace_all(finding, kOwnFile, plan.schedule));
-    throw Error(found);
-  }
-  if (made.written) {
-    made.schedule = plan.schedule;
-    made.written = plan.written;
-  }
-  return made;
+  return edits.empty() ? plan : compile::edited(plan, edits, "--vary");
 }
 
 int64_t count_of(const std::string& key, const std::string& value) {
@@ -185,14 +146,16 @@ void check_plan_value(const std::string& key, const std::string& value) {
           "schedule={}' puts it beside another plan",
           value, value);
     }
-    if (pipeline::find_kind(value) == nullptr) compile::parse_plan("schedule=" + value, "--vary");
+    if (pipeline::find_kind(value) == nullptr)
+      compile::edited(compile::Plan(), {{key, value}}, "--vary");
   } else {
-    // Beside what makes a value of the key possible.
-    std::string others = "tp=2,pp=2,microbatches=2";
-    if (key == "regather") others += ",sp";
-    if (key == "costs" || key == "memory_limit") others += ",schedule=zb-auto";
-    if (key == "layers") others = fmt::format("pp={}", split(value, ':').size());
-    compile::parse_plan(fmt::format("{},{}={}", others, key, value), "--vary");
+    compile::Plan beside;  // what makes a value of the key possible
+    beside.tp = beside.pp = beside.microbatches = 2;
+    beside.sp = key == "regather";
+    if (key == "costs" || key == "memory_limit")
+      beside.schedule = pipeline::kinds_with(&pipeline::KindOptions::costs).front();
+    if (key == "layers") beside.pp = static_cast<int64_t>(split(value, ':').size());
+    compile::edited(beside, {{key, value}}, "--vary");
   }
 }
 

@@ -134,7 +134,7 @@ TEST_CASE("weights are gathered in their own precision, gradients summed in the 
   Request request = small();
   request.options.host = false;
   request.options.overlap.grad_reduce = request.options.overlap.param_gather = false;
-  const auto run = [&](const char* plan, DType precision, double gradient_bytes) {
+  const auto run = [&](const char* plan, DType precision, int64_t gradient_bytes) {
     request.plan = compile::parse_plan(plan);
     request.precision = precision;
     request.cluster.device.attained.gradient_bytes = gradient_bytes;
@@ -147,7 +147,7 @@ TEST_CASE("weights are gathered in their own precision, gradients summed in the 
   CHECK(sent(DType::kBF16) == mw::test::close_to(0.75 * sent(DType::kF32)).epsilon(0.01));
   // What is told as sent is what is timed.
   for (const char* plan : {"dp=4,zero=1", "dp=4,zero=2"}) {
-    const auto bytes = [&](double gradient_bytes) {
+    const auto bytes = [&](int64_t gradient_bytes) {
       return static_cast<double>(
           run(plan, DType::kBF16, gradient_bytes).bytes_by_group.at("dp").value);
     };
@@ -155,7 +155,7 @@ TEST_CASE("weights are gathered in their own precision, gradients summed in the 
   }
   for (const char* plan : {"dp=4,zero=1", "dp=4,zero=2,microbatches=4", "dp=4,zero=3"}) {
     CAPTURE(std::string(plan));
-    const auto all = [&](DType precision, double bytes) {
+    const auto all = [&](DType precision, int64_t bytes) {
       return run(plan, precision, bytes).comm.at("dp").value;
     };
     CHECK(all(DType::kBF16, 2) < all(DType::kBF16, 4));
@@ -167,7 +167,7 @@ TEST_CASE("gradients of bf16 weights are summed in a format of their own") {
   Request request = small();
   request.plan = compile::parse_plan("dp=4");
   request.cluster.device.attained.gradient_bytes = 2;
-  const auto sent = [&](DType precision, double bf16) {
+  const auto sent = [&](DType precision, int64_t bf16) {
     request.precision = precision;
     request.cluster.device.attained.bf16_gradient_bytes = bf16;
     return mw::predict::predict(request).result.ranks[0].bytes_by_group.at("dp");

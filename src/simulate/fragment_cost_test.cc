@@ -375,7 +375,7 @@ TEST_CASE("products add gradients up, or kernels behind them, which autograd's f
   struct Case {
     Accumulation by;
     DType weights;
-    double kept;  // bytes of an element in which gradients are summed
+    int64_t kept;  // bytes of an element in which gradients are summed
     int32_t microbatches;
     PortKind into;       // ZeRO's temporary buffer of a microbatch is no state
     double adds, bytes;  // an element of the gradient

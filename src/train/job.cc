@@ -59,10 +59,11 @@ void read_model(FileSystem& fs, Job& job, Diagnostics& diagnostics) {
 }
 
 // The plan of the command line, its file, or the job's own.
-compile::PlanReading read_plan(FileSystem& fs, const std::optional<std::string>& asked,
+compile::PlanReading read_plan(FileSystem& fs, const JobOverrides& overrides,
                                const std::string& own, const std::string& path) {
-  if (!asked) return compile::read_plan(own, path + ": plan", compile::files_beside(fs, path));
-  return compile::read_plan_option(fs, *asked, "--plan");
+  if (!overrides.plan)
+    return compile::read_plan(own, path + ": plan", compile::files_beside(fs, path));
+  return compile::read_plan_option(fs, *overrides.plan, "--plan", overrides.devices);
 }
 
 // `runs`: the schedule is not only simulated.
@@ -173,7 +174,7 @@ void check_overrides(FileSystem& fs, const JobOverrides& overrides) {
   if (overrides.model) job.model_file = *overrides.model;
   read_model(fs, job, diagnostics);
   try {
-    const compile::PlanReading reading = read_plan(fs, overrides.plan, "dp=1", "");
+    const compile::PlanReading reading = read_plan(fs, overrides, "dp=1", "");
     constexpr bool kRuns = true;
     add_findings(reading, "--plan", kRuns, diagnostics);
   } catch (const Error& error) {
@@ -215,7 +216,7 @@ Job read_job(FileSystem& fs, const std::string& path, const JobOverrides& overri
   read_model(fs, job, diagnostics);
   const bool model_is_sound = file_is_sound == diagnostics.empty();
   try {
-    const compile::PlanReading reading = read_plan(fs, overrides.plan, plan, path);
+    const compile::PlanReading reading = read_plan(fs, overrides, plan, path);
     job.plan = reading.plan;
     add_findings(reading, overrides.plan ? "--plan" : path + ": plan", use != JobUse::kSimulate,
                  diagnostics);

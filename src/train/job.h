@@ -35,6 +35,7 @@ struct Job {
 struct JobOverrides {
   std::optional<std::string> model, data, plan;
   std::optional<int64_t> seed;
+  int64_t devices = 0;  // which give the dp that `plan` leaves out
 };
 
 // What a job is read for: only what trains opens its data too, only what simulates takes a schedule
