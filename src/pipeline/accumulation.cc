@@ -177,7 +177,12 @@ class Tracker {
     Origin part = origin(op.operands[0]);
     const int64_t at = op.as<ir::ViewAttrs>().offset;
     part.added = cut(part.added, at, at + graph_.type(op.results[0]).elements(), -at);
-    for (Base& base : part.bases) base.offset += at;
+    for (Base& base : part.bases) {
+      base.offset += at;
+      const int64_t end = base.offset + graph_.type(op.results[0]).elements();
+      result_.parts.push_back(
+          {graph_.value(op.results[0]).producer.value, base.port, {base.offset, end}});
+    }
     origin(op.results[0]) = std::move(part);
   }
 
@@ -288,6 +293,8 @@ class Tracker {
       } else {
         effect.kind = StateEffect::Kind::kAdded;
         effect.added = merged(made.added);
+        for (const Added& added : made.added)
+          result_.parts.push_back({added.by, i, {added.begin, added.end}});
       }
     }
   }

@@ -33,6 +33,13 @@ struct StateEffect {
   std::vector<ElementRange> added;  // kAdded, disjoint; empty: the value stays or is reduced
 };
 
+// What an op reads of a state, or adds to it, as one value.
+struct StatePart {
+  int32_t op = 0;
+  size_t port = 0;  // input
+  ElementRange range;
+};
+
 // One sum over the holders of a state, and what this rank adds to it.
 struct HolderSum {
   int32_t op = 0;
@@ -62,6 +69,7 @@ struct Optimized {
 
 struct AccumulationInfo {
   std::vector<StateEffect> effects;  // [input port]
+  std::vector<StatePart> parts;
   std::vector<Optimized> optimized;
   std::vector<HolderSum> holder_sums;  // in order
   std::vector<std::string> findings;   // one contribution that is added twice

@@ -126,6 +126,7 @@ class GradientChecker {
     rank_ = r;
     ledgers_.clear();
     taken_.clear();
+    parts_.clear();
     cleared_.clear();
     const RankProgram& rank = checked_.rank(r);
     for (command_ = 0; command_ < rank.commands.size(); ++command_) {
@@ -176,6 +177,35 @@ class GradientChecker {
     for (size_t p = 0; p < info.inputs; ++p) {
       if (is_accumulator(command.buffers[p]))
         apply(command, accumulation.effects[p], command.buffers[p], computes);
+    }
+    if (computes) see_parts(command, accumulation.parts);
+  }
+
+  // Flat weights that are gathered have no views as buffers: what is read of them is one here.
+  void see_parts(const Command& command, const std::vector<StatePart>& parts) {
+    for (const StatePart& part : parts) {
+      const BufferId id = command.buffers[part.port];
+      if (buffer(id).storage.kind == Storage::Kind::kView) continue;
+      const std::pair<int64_t, int64_t> range{part.range.begin, part.range.end};
+      parts_[id].try_emplace(range, std::pair(command_, part.op));
+    }
+  }
+
+  // What the fragments read of flat weights, or add to flat gradients, as one value is what the
+  // optimizer takes for one parameter.
+  void check_parts(const Optimized& optimized, BufferId root) {
+    const auto it = parts_.find(root);
+    if (it == parts_.end()) return;
+    for (const auto& [range, by] : it->second) {
+      const auto [begin, end] = range;
+      const bool is_parameter = std::any_of(
+          optimized.ranges.begin(), optimized.ranges.end(),
+          [&](const ElementRange& r) { return r.begin == range.first && r.end == range.second; });
+      if (is_parameter) continue;
+      add("op {} (adamw) knows no parameter in the elements {} to {} of '{}', which op {} of {} "
+          "takes for one",
+          optimized.op, begin, end, buffer(root).name(), by.second,
+          place_text(program_, rank_, by.first));
     }
   }
 
@@ -265,10 +295,12 @@ class GradientChecker {
         if (!optimized.sums.empty() || !check_cells(id, range.begin, range.end, who)) break;
       }
       check_views(optimized, target(id).root);
+      check_parts(optimized, target(id).root);
       taken_.insert(target(id).root);
     }
     for (const size_t p : optimized.weights) {
       check_views(optimized, target(command.buffers[p]).root);
+      check_parts(optimized, target(command.buffers[p]).root);
       check_holders(command, optimized, target(command.buffers[p]).root, all);
     }
     for (const int32_t parameter : optimized.parameters) updated_.insert(parameter);
@@ -555,8 +587,10 @@ class GradientChecker {
   int32_t slices_ = 1;               // of a sequence
   int32_t rank_ = 0;
   size_t command_ = 0;
-  std::map<BufferId, Ledger> ledgers_;                  // [root]
-  std::set<BufferId> taken_;                            // gradients, roots
+  std::map<BufferId, Ledger> ledgers_;  // [root]
+  std::set<BufferId> taken_;            // gradients, roots
+  // [flat state] elements that are read or added to as one value, by the first command and op.
+  std::map<BufferId, std::map<std::pair<int64_t, int64_t>, std::pair<size_t, int32_t>>> parts_;
   std::map<BufferId, size_t> cleared_;                  // gradients, roots; the command
   std::map<std::string, std::vector<Taker>> held_;      // [weight]
   std::map<std::string, std::vector<Reader>> metrics_;  // [name]

@@ -81,6 +81,48 @@ TEST_CASE("a random edit of a compiled program is rejected, or changes nothing")
   CHECK(tally.rejected > 3 * tally.harmless);
 }
 
+// Moves what a fragment reads of gathered weights, and what the optimizer takes for a parameter.
+TEST_CASE("parts of flat weights and gradients are the optimizer's parameters") {
+  using namespace pipeline;
+  const Net net = equivalence::small_gpt();
+  for (const char* text : {"dp=2,pp=2,microbatches=2,zero=3", "dp=2,microbatches=2,zero=2"}) {
+    CAPTURE(std::string(text));
+    const compile::Plan plan = compile::parse_plan(text);
+    const ir::Module model = net.build(equivalence::kBatch / plan.units());
+    const compile::CompiledPlan compiled = equivalence::compiled(net, model, plan);
+    VerifyOptions options;
+    options.module = &compiled.module;
+    REQUIRE(verify(compiled.train, options).sound());
+    int edits = 0;
+    const auto refused = [&](const Program& edited) {
+      ++edits;
+      const Verification made = verify(edited, options);
+      return std::any_of(made.findings.begin(), made.findings.end(), [](const std::string& f) {
+        return f.find("knows no parameter in the elements") != std::string::npos;
+      });
+    };
+    for (size_t f = 0; f < compiled.train.fragments.size(); ++f) {
+      const Fragment& fragment = compiled.train.fragments[f];
+      for (size_t o = 0; o < fragment.graph.ops.size(); ++o) {
+        const ir::Op& op = fragment.graph.ops[o];
+        Program edited = compiled.train;
+        ir::Op& changed = edited.fragments[f].graph.ops[o];
+        if (op.kind == ir::OpKind::kAdamW) {
+          ir::FlatAttrs attrs = op.as<ir::FlatAttrs>();
+          for (auto& group : attrs.groups) group.back().end -= 1;
+          changed.attrs = attrs;
+        } else if (op.kind == ir::OpKind::kView && fragment.kind == ActionKind::kF) {
+          changed.attrs = ir::ViewAttrs{op.as<ir::ViewAttrs>().offset + 1};
+        } else {
+          continue;
+        }
+        CHECK(refused(edited));
+      }
+    }
+    CHECK(edits > 0);
+  }
+}
+
 // Gives every call of a microbatch, for what it gets from another stage, nameless values of the
 // same type and microbatch.
 TEST_CASE("a value without a name is known by the stage that it came from before") {
