@@ -240,6 +240,7 @@ class PosixFileSystem : public FileSystem {
     if (::mkdir(path.c_str(), 0777) == 0) return true;
     const int error = errno;
     if (error == EEXIST && is_directory(path)) return false;
+    if (error == EEXIST && is_link(path) && !exists(path)) throw Error(missing_message(path));
     if (error == EEXIST) throw_error("{}: is a file, must be a folder", path);
     fail(path, "make the directory", error);
   }

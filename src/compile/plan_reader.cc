@@ -169,8 +169,9 @@ class PlanReader {
   }
 
   // `steps`: it may name the step that it is for, which a short form cannot. `devices`: see
-  // read_plan.
-  PlanReading read(bool steps, int64_t devices = 0) {
+  // read_plan. `doubled`: keys that are there twice.
+  PlanReading read(bool steps, int64_t devices = 0, std::set<std::string> doubled = {}) {
+    reading_.unsound = std::move(doubled);
     read_mesh();
     read_pipeline();
     read_memory();
@@ -496,8 +497,7 @@ PlanReading read_plan(const std::string& text, const std::string& where, const R
   } else {
     std::set<std::string> doubled;
     const Json json = short_to_json(text, where, diagnostics, &doubled);
-    reading = PlanReader(json, where, files, diagnostics).read(false, devices);
-    reading.unsound.merge(doubled);
+    reading = PlanReader(json, where, files, diagnostics).read(false, devices, std::move(doubled));
   }
   reading.findings = diagnostics.findings();
   return reading;

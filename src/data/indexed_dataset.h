@@ -70,12 +70,11 @@ class IndexedWriter {
  private:
   std::string part() const;        // the tokens, until they are whole
   std::string index_part() const;  // the index, until it takes the old one's place
-  void write_index(std::string_view text);
 
   FileSystem& fs_;
   std::string prefix_;
   TokenType type_;
-  std::unique_ptr<WritableFile> bin_;
+  std::unique_ptr<WritableFile> bin_, idx_;  // nobody else has them
   std::vector<int32_t> lengths_;
   std::vector<int64_t> documents_{0};
 };

@@ -46,6 +46,12 @@ IndexedWriter::IndexedWriter(FileSystem& fs, std::string prefix, TokenType type)
     : fs_(fs), prefix_(std::move(prefix)), type_(type) {
   fs_.make_directories(parent_path(prefix_));
   bin_ = fs_.create_file_alone(part());
+  try {
+    idx_ = fs_.create_file_alone(index_part());  // another writer may be between its two renames
+  } catch (...) {
+    fs_.remove(part());
+    throw;
+  }
 }
 
 IndexedWriter::~IndexedWriter() {
@@ -97,22 +103,17 @@ void IndexedWriter::finish() {
   }
   for (const int64_t index : documents_) append_raw(idx, index);
   const std::string index = prefix_ + ".idx";
-  write_index(idx);
+  idx_->write(idx);
+  idx_->sync();
   // The index of an older data set would not fit the new tokens. Who reads them now keeps the old
   // file. Another writer begins when both are there.
   if (fs_.exists(index)) fs_.remove(index);
   fs_.rename(part(), prefix_ + ".bin");
   fs_.rename(index_part(), index);
   bin_->close();
+  idx_->close();
   bin_.reset();
   fs_.sync_directory(parent_path(prefix_));
-}
-
-void IndexedWriter::write_index(std::string_view text) {
-  const auto file = fs_.create_file(index_part());
-  file->write(text);
-  file->sync();
-  file->close();
 }
 
 void write_indexed_text(FileSystem& fs, const std::string& text_path, const std::string& prefix,

@@ -103,11 +103,13 @@ std::vector<Settings> plan_changes(const Request& request) {
   }
   if (p.dp * p.cp > 1 && p.zero != 1) changes.push_back({{"zero", "1"}});
   add_experts(request, changes);
-  if (p.recompute == compile::Recompute::kFull) {
-    const compile::Recompute selective = selective_of(request.cluster.stack);
-    changes.push_back({{"recompute", std::string(name_of(selective))}});
-  }
-  if (p.recompute != compile::Recompute::kNone) changes.push_back({{"recompute", "none"}});
+  const auto recompute = [&](compile::Recompute less) {
+    changes.push_back({{"recompute", std::string(name_of(less))}});
+    // What no longer fits may, where less of it is kept.
+    if (p.sp && !p.regather) changes.push_back({changes.back().front(), {"regather", "true"}});
+  };
+  if (p.recompute == compile::Recompute::kFull) recompute(selective_of(request.cluster.stack));
+  if (p.recompute != compile::Recompute::kNone) recompute(compile::Recompute::kNone);
   const auto shift = [&](const char* from, int64_t less, const char* to, int64_t more) {
     if (less % 2 == 0) changes.push_back({{from, text(less / 2)}, {to, text(2 * more)}});
   };
@@ -235,8 +237,11 @@ std::vector<std::string> sentences(const AdviceReport& report) {
       parts.push_back(fmt::format("{} {:.1f} %", bound.figure, 100 * bound.gain));
   }
   if (!parts.empty()) lines.push_back("twice as good a cluster would save: " + join(parts, ", "));
-  if (report.trials == Trials::kOptions)
-    lines.emplace_back("these are options; --advice plans tries neighbours of the plan too");
+  if (report.trials == Trials::kOptions) {
+    lines.push_back(fmt::format("{}--advice plans tries neighbours of the plan{}",
+                                report.tried > 0 ? "these are options; " : "",
+                                report.tried > 0 ? " too" : ""));
+  }
   return lines;
 }
 

@@ -274,7 +274,7 @@ std::string to_text(const Failures& failures, const Goodput& g, const Prediction
       : g.goodput < kNoProgress ? ": the job makes no progress, its devices fail too often"
                                 : " (the best one)";
   return fmt::format(
-      "with failures: a device every {:.4g} h, so one of {} every {}; a checkpoint takes {}, a "
+      "with failures: a device every {:.6g} h, so one of {} every {}; a checkpoint takes {}, a "
       "restart "
       "{}\n"
       "  goodput {} with a checkpoint every {}, {} {}, {} tokens/s{}\n"

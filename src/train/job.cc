@@ -269,8 +269,10 @@ static std::string no_run_finding(FileSystem& fs, const std::string& run_dir,
                                   const std::vector<std::string>& files) {
   if (!fs.exists(run_dir)) return fs.missing_message(run_dir);
   if (checkpoint::is_checkpoint(fs, run_dir)) {
-    return fmt::format("--resume: {} is a checkpoint; give its run, {}", run_dir,
-                       parent_path(parent_path(run_dir)));
+    const std::string run = parent_path(parent_path(run_dir));
+    const bool is_run = fs.exists(join_path(run, "job.json"));
+    return fmt::format("--resume: {} is a checkpoint; give its run{}", run_dir,
+                       is_run ? ", " + run : "");
   }
   for (const std::string& file : files) {
     if (!fs.exists(file)) return fs.missing_message(file);

@@ -77,8 +77,9 @@ def test_of_two_datasets_built_at_once_one_is_there(tmp_path):
         assert 0 in ends and set(ends) <= {0, 2}, (ends, told)
         if 2 in ends:
             met += 1
-            part = f"{prefix}.bin.tmp"
-            assert told[ends.index(2)] == f"meshwright: {part}: another process writes it; wait until it has ended\n"
+            says = [f"meshwright: {prefix}{end}: another process writes it; wait until it has ended\n"
+                    for end in (".bin.tmp", ".idx.tmp")]
+            assert told[ends.index(2)] in says
             assert prefix.with_suffix(".bin").read_bytes() == tokens[ends.index(0)]
         assert prefix.with_suffix(".bin").read_bytes() in tokens
         assert meshwright.execute(["data", "info", prefix]).returncode == 0
@@ -107,6 +108,12 @@ def test_a_run_writes_over_nobodys_file(job, tmp_path, name):
 def test_a_folder_in_a_file_is_none(job, tmp_path):
     told = refused("train", job, "--steps", 1, "--run-dir", tmp_path / "text.txt/run")
     assert told == f"meshwright: --run-dir: {tmp_path}/text.txt is a file, must be a folder\n"
+
+
+def test_a_link_to_nothing_is_no_folder(job, tmp_path):
+    (tmp_path / "link").symlink_to(tmp_path / "nowhere")
+    told = refused("train", job, "--steps", 1, "--run-dir", tmp_path / "link")
+    assert told == f"meshwright: {tmp_path}/link: is a link to what does not exist\n"
 
 
 def test_a_run_whose_folder_is_moved_ends(job, tmp_path):
@@ -171,6 +178,9 @@ def test_where_a_run_is_meant_or_a_checkpoint(job, run, tmp_path):
             f"meshwright: --resume: {step} is a checkpoint; give its run, {run}\n")
     assert (refused("train", job, "--init", run, "--steps", 6, "--run-dir", tmp_path / "on") ==
             f"meshwright: --init: {run} is a run; its checkpoints are folders such as {step}\n")
+    shutil.copytree(step, tmp_path / "alone")
+    assert (refused("train", job, "--resume", tmp_path / "alone", "--steps", 6, "--run-dir", tmp_path / "on") ==
+            f"meshwright: --resume: {tmp_path}/alone is a checkpoint; give its run\n")
     shutil.rmtree(run / "checkpoint")
     (run / "checkpoint").mkdir()
     assert (refused("train", job, "--steps", 6, "--run-dir", run) ==
