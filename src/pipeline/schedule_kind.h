@@ -47,6 +47,7 @@ struct Variant {
   const char* flushed = nullptr;         // its order within a step, with a flush behind it
   const char* less_memory = nullptr;     // takes as long and has fewer microbatches alive
   const char* same_memory = nullptr;     // takes longer and has as many microbatches alive
+  bool for_memory = false;               // made to hold less than the usual kind
 };
 
 // What a kind is called under a memory limit of so many times its ranks.

@@ -47,10 +47,13 @@ std::string text_of(const Plan& now, const Change& change) {
 
 // Without the options that the kind does not have.
 Change with_kind(const Plan& plan, const char* kind) {
-  Change made{plan, fmt::format("schedule={}{}", kind, plan.chunks > 1 ? ",chunks=1" : "")};
+  const int64_t chunks = pipeline::kind_of(kind).chunks.usual;
+  const bool says = plan.chunks > 1 && plan.chunks != chunks;
+  Change made{plan,
+              fmt::format("schedule={}{}", kind, says ? fmt::format(",chunks={}", chunks) : "")};
   made.plan.schedule = kind;
   made.plan.written = {};
-  made.plan.chunks = 1;
+  made.plan.chunks = chunks;
   const std::vector<std::string> dropped =
       compile::drop_options(made.plan, pipeline::kind_of(kind));
   if (!dropped.empty()) made.kind += fmt::format(" (without {})", join(dropped, ", "));
@@ -220,8 +223,13 @@ std::optional<Change> single_change(const Request& request, Steps& steps) {
   const Plan& now = request.plan;
   Shortest shortest(steps);
   const char* leaner = pipeline::kind_of(now.schedule).variant.less_memory;
-  for (const char* kind : {leaner, pipeline::kUsualKind}) {
-    if (kind == nullptr || !takes_kind(now, kind)) continue;
+  std::vector<const char*> kinds = {pipeline::kUsualKind};
+  if (leaner != nullptr) kinds.insert(kinds.begin(), leaner);
+  for (const pipeline::ScheduleKind* kind : pipeline::listed_kinds()) {
+    if (kind->variant.for_memory) kinds.push_back(kind->name);
+  }
+  for (const char* kind : kinds) {
+    if (!takes_kind(now, kind)) continue;
     if (const Change made = with_kind(now, kind); !(made.plan == now)) shortest.add(made);
   }
   for (const Values& values : keys_of(request)) {
@@ -312,8 +320,7 @@ std::optional<Change> joint_change(const Request& request, const Change& made, S
 
 // One change if that takes no time, or less than several do; several with the plan's schedule
 // before those with another one.
-std::optional<Change> nearest_change(const Request& request, Seconds step) {
-  Steps steps(request);
+std::optional<Change> nearest_change(const Request& request, Seconds step, Steps& steps) {
   Shortest shortest(steps);
   const Plan& now = request.plan;
   if (const std::optional<Change> one = single_change(request, steps)) {
@@ -356,8 +363,12 @@ std::string memory_findings(const Request& request, const Prediction& prediction
   if (full.size() > 1 && prediction.sharing == 1) {
     text += fmt::format("; {} more {} too full", full.size() - 1, full.size() == 2 ? "is" : "are");
   }
-  if (const std::optional<Change> change = nearest_change(request, prediction.step))
-    return text + "; the nearest change that fits: " + text_of(request.plan, *change);
+  Steps steps(request);
+  if (const std::optional<Change> change = nearest_change(request, prediction.step, steps)) {
+    return fmt::format("{}; the nearest change that fits, with a step of {}: {}", text,
+                       format_seconds(steps.of(change->plan).value_or(Seconds(0)).value),
+                       text_of(request.plan, *change));
+  }
   const char* left = !request.cluster.shares_memory()
                          ? "more stages (pp) or tensor parallelism (tp)"
                      : request.plan.dp > 1 ? "fewer ranks (dp)"

@@ -416,7 +416,7 @@ def test_memory_and_a_path_that_cannot_be_written_are_said_at_once():
     trace, report, first, second = done.stderr.splitlines()
     assert trace == "meshwright: nowhere/t.json: does not exist: there is no folder 'nowhere'"
     assert report == "nowhere/r.html: does not exist: there is no folder 'nowhere'"
-    assert first.startswith("memory: pipeline rank 0 needs ") and "the nearest change that fits: " in first
+    assert first.startswith("memory: pipeline rank 0 needs ") and "the nearest change that fits, with a step of " in first
     assert second.startswith("dp=2,tp=1,pp=1,microbatches=1: memory: pipeline rank 0 needs ")
     assert call(common).stderr == f"meshwright: {first}\n"
     done = call(f"{common} --trace nowhere/t.json --ignore-memory")

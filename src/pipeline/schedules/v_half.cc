@@ -27,6 +27,7 @@ extern const ScheduleKind kVHalf = {.name = "v-half",
                                     .options = {},
                                     .check = nullptr,
                                     .make = make_v_half,
-                                    .split_backward = true};
+                                    .split_backward = true,
+                                    .variant = {.for_memory = true}};
 
 }  // namespace mw::pipeline

@@ -22,6 +22,7 @@ extern const ScheduleKind kVMin = {
     .options = {},
     .check = nullptr,
     .make = make_v_min,
-    .split_backward = true};
+    .split_backward = true,
+    .variant = {.for_memory = true}};
 
 }  // namespace mw::pipeline
