@@ -44,9 +44,9 @@ def test_memory_that_another_schedule_saves_is_told():
 
 
 @pytest.mark.parametrize("model, plan, change", [
-    # The schedule's change takes 10 % more, that of the microbatches nothing.
+    # The usual schedule takes 10 % more, smaller microbatches 3, one that is made for memory 2.
     ("gpt-7.5b --cluster a100-40gb --global-batch 64", "pp=4,dp=2,microbatches=16,schedule=zb-h1,zero=1,recompute=selective",
-     "microbatches=32"),
+     "schedule=v-half"),
     # zero=3 alone fits, and takes three times as long.
     ("mixtral-8x7b --cluster dgx-h100 --global-batch 64 --seq-len 4096", "dp=16,tp=2,sp,microbatches=4,zero=1",
      "zero=2,ep=8"),
