@@ -44,7 +44,7 @@ def test_memory_that_another_schedule_saves_is_told():
 
 
 @pytest.mark.parametrize("model, plan, change", [
-    # The usual schedule takes 10 % more, smaller microbatches 3, one that is made for memory 2.
+    # The usual schedule takes 10 % more; smaller microbatches, and the schedule that is made for memory, nothing.
     ("gpt-7.5b --cluster a100-40gb --global-batch 64", "pp=4,dp=2,microbatches=16,schedule=zb-h1,zero=1,recompute=selective",
      "schedule=v-half"),
     # zero=3 alone fits, and takes three times as long.
