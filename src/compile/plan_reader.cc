@@ -354,6 +354,12 @@ class PlanReader {
       plan_.dp = devices / replica;
   }
 
+  static std::vector<std::string> key_names() {
+    std::vector<std::string> names;
+    for (const PlanKey& key : plan_keys()) names.emplace_back(key.name);
+    return names;
+  }
+
   void read_step(JsonReader step) {
     PlannedStep& made = reading_.step.emplace();
     made.model = step.string_or("model", "");
@@ -371,9 +377,12 @@ class PlanReader {
   // An unknown key was meant for those that it is near to; where it is near to none, for any of
   // those that most plans have and this one has not.
   void read_the_end() {
+    bool told = false;
     for (const JsonReader::UnknownKey& unknown : reader_.finish()) {
       reading_.unsound.insert(unknown.near.begin(), unknown.near.end());
       if (!unknown.near.empty()) continue;
+      if (!told) diagnostics_.add("{}: a plan's keys are {}", where_, join(key_names(), ", "));
+      told = true;
       for (const char* key : {"dp", "tp", "pp", "chunks", "schedule", "microbatches", "layers"}) {
         if (!reader_.has(key)) reading_.unsound.insert(key);
       }

@@ -207,7 +207,8 @@ CASES = {
                     "plan: layers add up to 3, must add up to the model's 4 layers"),
     "layers' count": (JOB + "--plan pp=2,layers=4,microbatches=2",
                       "plan: layers has 1 entries, must have one a stage: pp*chunks=2*1=2"),
-    "plan's JSON": (JOB + '--plan {{"tp":2,"pipe":3}}', "--plan: pipe: unknown key"),
+    "plan's JSON": (JOB + '--plan {{"tp":2,"pipe":3}}', "--plan: pipe: unknown key\n"
+                    "--plan: a plan's keys are dp, tp, pp, {any}"),
     "plan's syntax": (JOB + '--plan {{"tp":2', "--plan:1:8: must be ',' or '}}', is the end of the file"),
     "plan's file": (JOB + "--plan {d}/plan.json", "{d}/plan.json: tq: unknown key, did you mean 'tp'?"),
     "no plan file": (JOB + "--plan {d}/plam.json", "{d}/plam.json: does not exist, did you mean 'plan.json'?"),
