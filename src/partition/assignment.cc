@@ -102,29 +102,27 @@ class Chooser {
   // Over which axes sums may pass: those of all versions together, those of each; without the axes
   // that the assignment itself uses.
   std::vector<Axes> passing_sums(const Assignment& assignment) const {
-    std::vector<Axes> sums(1);
+    Axes all;
+    std::vector<Axes> each;
     for (const int i : p_.rule.linear) {
       for (const Sharding& s : p_.operands[static_cast<size_t>(i)]) {
         if (!s.is_partial() || s.reduction != ir::Reduction::kSum) continue;
-        add_axes(sums.front(), s.partial);
-        sums.push_back(s.partial);
+        add_axes(all, s.partial);
+        each.push_back(s.partial);
       }
     }
-    for (Axes& pending : sums) {
+    std::vector<Axes> sums;
+    const auto add = [&](Axes pending) {
       for (const Axes& used : assignment.factors)
         pending.erase(std::remove_if(pending.begin(), pending.end(),
                                      [&](Name axis) { return contains(used, axis); }),
                       pending.end());
       std::sort(pending.begin(), pending.end());
-    }
-    size_t kept = 0;
-    for (size_t i = 0; i < sums.size(); ++i) {
-      const auto end = sums.begin() + static_cast<std::ptrdiff_t>(kept);
-      if (sums[i].empty() || std::find(sums.begin(), end, sums[i]) != end) continue;
-      if (kept != i) sums[kept] = std::move(sums[i]);
-      ++kept;
-    }
-    sums.resize(kept);
+      if (!pending.empty() && std::find(sums.begin(), sums.end(), pending) == sums.end())
+        sums.push_back(std::move(pending));
+    };
+    add(std::move(all));
+    for (Axes& pending : each) add(std::move(pending));
     return sums;
   }
 

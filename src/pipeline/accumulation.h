@@ -3,6 +3,7 @@
 #pragma once
 
 #include <algorithm>
+#include <compare>
 #include <optional>
 #include <string>
 #include <vector>
@@ -25,6 +26,7 @@ inline int64_t flat_elements(const ir::TensorType& local, const ir::TensorType& 
 // Elements [begin, end) of a state: of the flat buffer of all shards together if it is split.
 struct ElementRange {
   int64_t begin = 0, end = 0;
+  friend auto operator<=>(const ElementRange&, const ElementRange&) = default;
 };
 
 // What an input port that is an updated state goes through in one call.

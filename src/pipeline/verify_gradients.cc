@@ -186,9 +186,13 @@ class GradientChecker {
     for (const StatePart& part : parts) {
       const BufferId id = command.buffers[part.port];
       if (buffer(id).storage.kind == Storage::Kind::kView) continue;
-      const std::pair<int64_t, int64_t> range{part.range.begin, part.range.end};
-      parts_[id].try_emplace(range, std::pair(command_, part.op));
+      parts_[id].try_emplace(part.range, std::pair(command_, part.op));
     }
+  }
+
+  static std::vector<ElementRange>::const_iterator range_in(const Optimized& optimized,
+                                                            const ElementRange& range) {
+    return std::find(optimized.ranges.begin(), optimized.ranges.end(), range);
   }
 
   // What the fragments read of flat weights, or add to flat gradients, as one value is what the
@@ -197,14 +201,10 @@ class GradientChecker {
     const auto it = parts_.find(root);
     if (it == parts_.end()) return;
     for (const auto& [range, by] : it->second) {
-      const auto [begin, end] = range;
-      const bool is_parameter = std::any_of(
-          optimized.ranges.begin(), optimized.ranges.end(),
-          [&](const ElementRange& r) { return r.begin == range.first && r.end == range.second; });
-      if (is_parameter) continue;
+      if (range_in(optimized, range) != optimized.ranges.end()) continue;
       add("op {} (adamw) knows no parameter in the elements {} to {} of '{}', which op {} of {} "
           "takes for one",
-          optimized.op, begin, end, buffer(root).name(), by.second,
+          optimized.op, range.begin, range.end, buffer(root).name(), by.second,
           place_text(program_, rank_, by.first));
     }
   }
@@ -318,9 +318,7 @@ class GradientChecker {
         continue;
       const int64_t begin = view.storage.offset / dtype_size(view.type().dtype),
                     end = begin + view.type().elements();
-      const auto range =
-          std::find_if(optimized.ranges.begin(), optimized.ranges.end(),
-                       [&](const ElementRange& r) { return r.begin == begin && r.end == end; });
+      const auto range = range_in(optimized, {begin, end});
       if (range == optimized.ranges.end()) {
         add("op {} (adamw) knows no parameter in the elements {} to {} of '{}', which are '{}'",
             optimized.op, begin, end, buffer(root).name(), view.name());
@@ -590,7 +588,7 @@ class GradientChecker {
   std::map<BufferId, Ledger> ledgers_;  // [root]
   std::set<BufferId> taken_;            // gradients, roots
   // [flat state] elements that are read or added to as one value, by the first command and op.
-  std::map<BufferId, std::map<std::pair<int64_t, int64_t>, std::pair<size_t, int32_t>>> parts_;
+  std::map<BufferId, std::map<ElementRange, std::pair<size_t, int32_t>>> parts_;
   std::map<BufferId, size_t> cleared_;                  // gradients, roots; the command
   std::map<std::string, std::vector<Taker>> held_;      // [weight]
   std::map<std::string, std::vector<Reader>> metrics_;  // [name]

@@ -105,16 +105,16 @@ TEST_CASE("parts of flat weights and gradients are the optimizer's parameters") 
       const Fragment& fragment = compiled.train.fragments[f];
       for (size_t o = 0; o < fragment.graph.ops.size(); ++o) {
         const ir::Op& op = fragment.graph.ops[o];
+        const bool updates = op.kind == ir::OpKind::kAdamW;
+        if (!updates && (op.kind != ir::OpKind::kView || fragment.kind != ActionKind::kF)) continue;
         Program edited = compiled.train;
         ir::Op& changed = edited.fragments[f].graph.ops[o];
-        if (op.kind == ir::OpKind::kAdamW) {
+        if (updates) {
           ir::FlatAttrs attrs = op.as<ir::FlatAttrs>();
           for (auto& group : attrs.groups) group.back().end -= 1;
           changed.attrs = attrs;
-        } else if (op.kind == ir::OpKind::kView && fragment.kind == ActionKind::kF) {
-          changed.attrs = ir::ViewAttrs{op.as<ir::ViewAttrs>().offset + 1};
         } else {
-          continue;
+          changed.attrs = ir::ViewAttrs{op.as<ir::ViewAttrs>().offset + 1};
         }
         CHECK(refused(edited));
       }
