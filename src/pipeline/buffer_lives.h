@@ -19,9 +19,11 @@ struct LiveBytes {
   int64_t bytes = 0;
 };
 
+using BytesByCategory = std::array<int64_t, kCategories>;
+
 struct BufferLives {
-  std::array<int64_t, kCategories> fixed = {};  // by category: states, and the slots it receives in
-  std::vector<LiveBytes> born, died;            // step buffers, one a command and category
+  BytesByCategory fixed = {};         // states, and the slots it receives in
+  std::vector<LiveBytes> born, died;  // step buffers, one a command and category
 };
 
 // The first and the last command that name a buffer or a view of it; -1: none does.
@@ -51,6 +53,14 @@ class BufferUses {
 // its last use.
 BufferLives buffer_lives(const Program& program, size_t rank);
 BufferLives buffer_lives(const Program& program, size_t rank, const std::vector<BufferUse>& uses);
+// [command] Bytes that are alive at it; without lists, which is faster where nobody else wants
+// them.
+std::vector<int64_t> alive_bytes(const Program& program, size_t rank,
+                                 const std::vector<BufferUse>& uses);
+std::vector<int64_t> alive_bytes(const BufferLives& lives, size_t commands);
+// What is alive at one command.
+BytesByCategory alive_at(const Program& program, size_t rank, const std::vector<BufferUse>& uses,
+                         int32_t command);
 
 // The storage that a buffer is part of.
 BufferId root_buffer(const RankProgram& rank, BufferId id);

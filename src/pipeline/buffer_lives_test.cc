@@ -1,5 +1,6 @@
 #include "pipeline/buffer_lives.h"
 
+#include <numeric>
 #include <random>
 
 #include <doctest/doctest.h>
@@ -48,6 +49,44 @@ TEST_CASE("a buffer's uses are the first and the last command that name it or a 
       CAPTURE(b);
       CHECK(uses[b].first == wanted[b].first);
       CHECK(uses[b].last == wanted[b].last);
+    }
+  }
+}
+
+TEST_CASE("what is alive at a command is the same of uses, of lists, and counted one by one") {
+  std::mt19937 engine(11);
+  const auto below = [&](size_t count) { return static_cast<size_t>(engine()) % count; };
+  for (int turn = 0; turn < 50; ++turn) {
+    Program program;
+    program.channels = {
+        {.name = "there", .from = 0, .to = 1, .type = {DType::kF32, {3}}, .slots = 2},
+        {.name = "back", .from = 1, .to = 0, .type = {DType::kF32, {5}}, .slots = 1}};
+    RankProgram& rank = program.ranks.emplace_back();
+    for (int b = 0; b < 10; ++b) {
+      Buffer& buffer = rank.buffers.emplace_back();
+      buffer.layout = Shared<Layout>({{DType::kF32, {static_cast<int64_t>(1 + below(9))}}, {}, {}});
+      buffer.storage.kind = b < 2 ? Storage::Kind::kState : Storage::Kind::kArena;
+      buffer.category = static_cast<Category>(below(kCategories));
+    }
+    for (int c = 0; c < 12; ++c)
+      rank.commands.emplace_back().buffers = {BufferId(static_cast<int64_t>(below(9)))};
+    const std::vector<BufferUse> uses = buffer_uses(rank);  // nobody uses the last buffer
+    const std::vector<int64_t> alive = alive_bytes(program, 0, uses);
+    CHECK(alive == alive_bytes(buffer_lives(program, 0, uses), rank.commands.size()));
+    REQUIRE(alive.size() == rank.commands.size());
+    for (int32_t c = 0; c < 12; ++c) {
+      BytesByCategory wanted = {};
+      wanted[static_cast<size_t>(Category::kBoundary)] = 5 * 4;  // the slot that it receives in
+      for (size_t b = 0; b < rank.buffers.size(); ++b) {
+        const Buffer& buffer = rank.buffers[b];
+        if (b < 2 || (uses[b].first <= c && c <= uses[b].last))
+          wanted[static_cast<size_t>(buffer.category)] += buffer.bytes().value;
+      }
+      CAPTURE(turn);
+      CAPTURE(c);
+      CHECK(alive_at(program, 0, uses, c) == wanted);
+      CHECK(alive[static_cast<size_t>(c)] ==
+            std::accumulate(wanted.begin(), wanted.end(), int64_t{0}));
     }
   }
 }

@@ -11,8 +11,7 @@ void EventLoop::call_timed(int32_t r, const FlatCall& flat, const TimedFragment&
     wait_for_gathers(r, flat, fragment.cost, fragment.spans, fragment.time.duration,
                      fragment.taken);
   }
-  see_peak(r, in_.flat.ranks[static_cast<size_t>(r)].workspace_of(static_cast<int32_t>(state.next),
-                                                                  fragment.cost.workspace_end));
+  see_fullest(r);
   const double begin = state.now;
   take(r, fragment.time, fragment.links, fragment.taken);
   if (logs_calls()) {
@@ -85,7 +84,7 @@ bool EventLoop::call_first(int32_t r, const FlatCall& flat, const TimedFragment&
   const TimedPair& pair = in_.pairs[static_cast<size_t>(flat.pair)];
   if (state.now < state.gather_end)
     wait_for_gathers(r, flat, fragment.cost, pair.spans[0], pair.time.duration, pair.taken);
-  see_peak(r, rank.workspace_of(static_cast<int32_t>(state.next), fragment.cost.workspace_end));
+  see_fullest(r);
   state.pair = flat.pair;
   state.pair_begin = state.now;
   take(r, pair.time, pair.links, pair.taken);
@@ -104,8 +103,7 @@ bool EventLoop::call_first(int32_t r, const FlatCall& flat, const TimedFragment&
 // Its time is the first's.
 void EventLoop::call_second(int32_t r, const FlatCall& flat, const TimedFragment& fragment) {
   RankState& state = states_[static_cast<size_t>(r)];
-  see_peak(r, in_.flat.ranks[static_cast<size_t>(r)].workspace_of(static_cast<int32_t>(state.next),
-                                                                  fragment.cost.workspace_end));
+  see_fullest(r);
   const TimedPair& pair = in_.pairs[static_cast<size_t>(state.pair)];
   if (logs_calls()) {
     std::vector<CallRecord>& calls = logs_[static_cast<size_t>(r)].calls;

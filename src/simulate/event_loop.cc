@@ -35,9 +35,9 @@ EventLoop::EventLoop(const LoopInput& input)
       sums_(input.flat.ranks.size()),
       logs_(input.flat.ranks.size()),
       cross_(input.cross_groups.size()) {
-  messages_.reserve(in_.flat.messages.size());
-  for (const Message& message : in_.flat.messages)
-    messages_.push_back({kNever, kNever, kNever, -1, -1, message.channel, message.slot_before});
+  messages_.reserve(in_.flat.channel_of.size());
+  for (const int32_t channel : in_.flat.channel_of)
+    messages_.push_back({kNever, kNever, kNever, -1, -1, channel});
   for (const FlatChannel& channel : in_.flat.channels)
     on_link_.push_back(static_cast<double>(channel.sent) / bandwidths_[channel.level]);
   for (size_t r = 0; r < states_.size(); ++r) {
@@ -48,17 +48,8 @@ EventLoop::EventLoop(const LoopInput& input)
     sums.collectives.assign(in_.labels, 0);
     RankState& state = states_[r];
     const FlatRank& rank = in_.flat.ranks[r];
-    state.born.move_to(rank.memory.born, 0);
-    state.died.move_to(rank.memory.died, 0);
     logs_[r].waits.reserve(rank.may_wait);
-    for (size_t c = 0; c < pipeline::kCategories; ++c) {
-      state.alive_by_category[c] = rank.memory.fixed[c];
-      state.alive += rank.memory.fixed[c];
-      if (logs_calls() && state.alive_by_category[c] > 0) {
-        logs_[r].memory.push_back(
-            {0, static_cast<pipeline::Category>(c), state.alive_by_category[c]});
-      }
-    }
+    if (logs_calls()) begin_memory(rank.memory, state, logs_[r]);
     if (in_.options.overlap.grad_reduce)
       state.state_ready.assign(in_.program.ranks[r].buffers.size(), 0);
     if (in_.options.overlap.param_gather) prepare_gathers(static_cast<int32_t>(r));
@@ -89,10 +80,10 @@ void EventLoop::run() {
     MessageRecord& message = messages_[static_cast<size_t>(number)];
     message.arrival = arrival;
     const FlatChannel& channel = channel_of(message);
-    for (const int32_t r : {channel.to, channel.from}) {
-      const RankState& state = states_[static_cast<size_t>(r)];
-      if (state.blocked && state.message == number) wake(r);
-    }
+    const RankState& receiver = states_[static_cast<size_t>(channel.to)];
+    if (receiver.blocked && receiver.message == number) wake(channel.to);
+    const RankState& sender = states_[static_cast<size_t>(channel.from)];
+    if (sender.sending && sender.message == number) wake(channel.from);
   }
   for (size_t r = 0; r < states_.size(); ++r) {
     MW_CHECK(states_[r].next == in_.flat.ranks[r].commands.size(),
@@ -137,17 +128,13 @@ void EventLoop::go(int32_t r) {
   state.blocked = false;
   for (; state.next < rank.commands.size(); ++state.next) {
     const auto here = static_cast<int32_t>(state.next);
-    if (state.born.command == here) {
-      change_memory(state, rank.memory.born, state.born, 1, log);
-      state.grew = true;
-    }
+    if (state.born.command == here) change_memory(state, rank.memory.born, state.born, 1, log);
     if (!step(r, rank.commands[state.next])) {
       state.blocked = true;
       prefetch(r);
       return;
     }
-    if (state.grew) see_peak(r, 0);
-    state.grew = false;
+    if (rank.commands[state.next].kind != Command::Kind::kCall) see_fullest(r);
     if (state.died.command == here) change_memory(state, rank.memory.died, state.died, -1, log);
     ++events_;
   }
@@ -161,8 +148,6 @@ void EventLoop::prefetch(int32_t r) const {
   const std::vector<Wait>& waits = logs_[static_cast<size_t>(r)].waits;
   const size_t ahead = std::min(state.next + kLine / sizeof(FlatCommand), rank.commands.size());
   __builtin_prefetch(rank.commands.data() + ahead);
-  __builtin_prefetch(rank.memory.born.data() + state.born.next);
-  __builtin_prefetch(rank.memory.died.data() + state.died.next);
   __builtin_prefetch(waits.data() + waits.size(), 1);
 }
 
@@ -178,10 +163,9 @@ bool EventLoop::step(int32_t r, const FlatCommand& command) {
   return true;
 }
 
-bool EventLoop::acquire(int32_t r, int32_t number) {
-  const int32_t before = messages_[static_cast<size_t>(number)].slot_before;
+bool EventLoop::acquire(int32_t r, int32_t before) {
   if (before < 0) return true;
-  states_[static_cast<size_t>(r)].message = number;
+  states_[static_cast<size_t>(r)].message = before;
   const MessageRecord& message = messages_[static_cast<size_t>(before)];
   if (message.freed == kNever) return false;
   wait(r, WaitReason::kSlot, message.freed, channel_of(message).to, message.freed_by,
@@ -192,7 +176,7 @@ bool EventLoop::acquire(int32_t r, int32_t number) {
 bool EventLoop::publish(int32_t r, int32_t number) {
   RankState& state = states_[static_cast<size_t>(r)];
   MessageRecord& message = messages_[static_cast<size_t>(number)];
-  if (message.begin == kNever) {
+  if (!state.sending) {
     message.command = static_cast<int32_t>(state.next);
     message.begin = state.now;
     const FlatChannel& channel = channel_of(message);
@@ -204,7 +188,8 @@ bool EventLoop::publish(int32_t r, int32_t number) {
   }
   if (in_.options.overlap.messages) return true;
   state.message = number;
-  if (message.arrival == kNever) return false;
+  state.sending = message.arrival == kNever;
+  if (state.sending) return false;
   wait(r, WaitReason::kSend, message.arrival, r, message.command, message.begin);
   return true;
 }
@@ -253,8 +238,7 @@ void EventLoop::release(int32_t r, int32_t number) {
   message.freed_by = static_cast<int32_t>(state.next);
   const int32_t producer = channel_of(message).from;
   const RankState& other = states_[static_cast<size_t>(producer)];
-  if (other.blocked && other.message >= 0 &&
-      messages_[static_cast<size_t>(other.message)].slot_before == number &&
+  if (other.blocked && other.message == number &&
       in_.flat.ranks[static_cast<size_t>(producer)].commands[other.next].kind ==
           Command::Kind::kAcquire) {
     wake(producer);
@@ -306,8 +290,7 @@ bool EventLoop::walk_call(int32_t r, const FlatCall& flat, const TimedFragment& 
 
 void EventLoop::begin_walk(int32_t r, const FlatCall& flat, const TimedFragment& fragment) {
   RankState& state = states_[static_cast<size_t>(r)];
-  see_peak(r, in_.flat.ranks[static_cast<size_t>(r)].workspace_of(static_cast<int32_t>(state.next),
-                                                                  fragment.cost.workspace_end));
+  see_fullest(r);
   state.walking = true;
   state.call_begin = state.now;
   state.call_waits.clear();
@@ -516,29 +499,26 @@ void EventLoop::count_call(int32_t r, size_t command, const FragmentCost& cost) 
   }
 }
 
+void EventLoop::begin_memory(const pipeline::BufferLives& memory, RankState& state, RankLog& log) {
+  state.born.move_to(memory.born, 0);
+  state.died.move_to(memory.died, 0);
+  state.alive = memory.fixed;
+  for (size_t c = 0; c < pipeline::kCategories; ++c) {
+    if (state.alive[c] > 0)
+      log.memory.push_back({0, static_cast<pipeline::Category>(c), state.alive[c]});
+  }
+}
+
 void EventLoop::change_memory(RankState& state, const std::vector<pipeline::LiveBytes>& changes,
                               Cursor& at, int64_t sign, RankLog& log) const {
   size_t next = at.next;
   for (; next < changes.size() && changes[next].command == at.command; ++next) {
     const pipeline::LiveBytes& change = changes[next];
-    int64_t& here = state.alive_by_category[static_cast<size_t>(change.category)];
+    int64_t& here = state.alive[static_cast<size_t>(change.category)];
     here += sign * change.bytes;
-    state.alive += sign * change.bytes;
-    if (logs_calls()) log.memory.push_back({state.now, change.category, here});
+    log.memory.push_back({state.now, change.category, here});
   }
   at.move_to(changes, next);
-}
-
-void EventLoop::see_peak(int32_t r, int64_t workspace) {
-  const RankState& state = states_[static_cast<size_t>(r)];
-  RankSums& sums = sums_[static_cast<size_t>(r)];
-  if (state.alive + workspace <= sums.peak) return;
-  sums.peak = state.alive + workspace;
-  std::copy(std::begin(state.alive_by_category), std::end(state.alive_by_category),
-            std::begin(sums.peak_categories));
-  sums.peak_categories[static_cast<size_t>(pipeline::Category::kWorkspace)] += workspace;
-  sums.peak_time = state.now;
-  sums.peak_command = static_cast<int32_t>(state.next);
 }
 
 }  // namespace mw::simulate

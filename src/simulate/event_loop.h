@@ -41,7 +41,7 @@ struct CallRecord {
 struct MessageRecord {
   double begin = 0, arrival = 0, freed = 0;  // published; there; its slot is free again
   int32_t command = -1, freed_by = -1;       // that published; of the consumer that freed it
-  int32_t channel = 0, slot_before = -1;     // as in Message
+  int32_t channel = 0;
 };
 struct MemoryRecord {
   double time = 0;
@@ -59,11 +59,8 @@ struct RankLog {
 struct RankSums {
   double waits[kWaitReasons] = {};
   int64_t messages_sent = 0;  // bytes
-  int64_t peak = 0;
   double compute = 0, gaps = 0, end = 0, flops = 0, recomputed_flops = 0;
   double peak_time = 0;
-  int32_t peak_command = -1;
-  int64_t peak_categories[pipeline::kCategories] = {};
   std::vector<double> comm, exposed;       // [label]
   std::vector<int64_t> sent, collectives;  // [label]
   int64_t instructions = 0;
@@ -121,14 +118,13 @@ class EventLoop {
     double sending_end = 0;  // its messages on their way, as if nobody shared their links
     double gather_end = 0;
     uint32_t gather_fills = 0;  // OpCost::fills of its gathers
-    int32_t message = -1;       // that it waits for: its arrival or its slot
+    int32_t message = -1;       // that it waits for: its arrival or its release
     int32_t pair = -1;          // whose second call comes next
     bool blocked = false;
-    bool grew = true;      // something came alive since its peak was looked at
+    bool sending = false;  // inside a publish that waits for its message
     bool walking = false;  // inside a call that meets other ranks
-    int64_t alive = 0;     // bytes
     Cursor born, died;     // in FlatRank::memory
-    int64_t alive_by_category[pipeline::kCategories] = {};
+    pipeline::BytesByCategory alive = {};
     // [level] when messages have the ports, as far as an update's collectives go there too.
     std::vector<std::vector<Interval>> messages;
     // Calls since the last update whose collectives have links, and when they began.
@@ -153,7 +149,8 @@ class EventLoop {
   void go(int32_t r);
   bool step(int32_t r, const FlatCommand& command);  // whether the rank can go on
   void prefetch(int32_t r) const;
-  bool acquire(int32_t r, int32_t number);  // of a message
+  // Of messages, as FlatCommand::index has them.
+  bool acquire(int32_t r, int32_t before);
   bool publish(int32_t r, int32_t number);
   bool receive(int32_t r, int32_t number);
   void release(int32_t r, int32_t number);
@@ -198,10 +195,18 @@ class EventLoop {
   void wait(int32_t r, WaitReason reason, double until, int32_t peer, int32_t peer_command,
             double peer_time);
   void count_call(int32_t r, size_t command, const FragmentCost& cost);
-  // What comes alive before, or dies behind, a command.
+  // The memory curve: what is always there, then what comes alive before, or dies behind, a
+  // command.
+  static void begin_memory(const pipeline::BufferLives& memory, RankState& state, RankLog& log);
   void change_memory(RankState& state, const std::vector<pipeline::LiveBytes>& changes, Cursor& at,
                      int64_t sign, RankLog& log) const;
-  void see_peak(int32_t r, int64_t workspace);
+  // Whether the rank holds the most now that its next command is at work.
+  void see_fullest(int32_t r) {
+    const auto rank = static_cast<size_t>(r);
+    const RankState& state = states_[rank];
+    if (static_cast<int32_t>(state.next) == in_.flat.ranks[rank].fullest.command)
+      sums_[rank].peak_time = state.now;
+  }
   void wake(int32_t r) {
     states_[static_cast<size_t>(r)].blocked = false;
     ready_.push_back(r);

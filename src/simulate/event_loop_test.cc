@@ -407,9 +407,8 @@ TEST_CASE("a sender that its message holds up waits from its end on for its arri
 TEST_CASE("who waits for a slot waits for the command that gives it back, when it does") {
   Hand hand(2);
   const int32_t first = hand.message(0, 1, 4), second = hand.message(0, 1, 4);
-  hand.flat.messages[static_cast<size_t>(second)].slot_before = first;
   hand.publish(0, first);
-  hand.acquire(0, second);
+  hand.acquire(0, first);
   hand.publish(0, second);
   hand.receive(1, first);
   hand.call(1, hand.fragment(ActionKind::kF, made_of({computes(3)})));
@@ -540,19 +539,29 @@ TEST_CASE("what is alive only beside a message or a load counts in the peak") {
   Hand hand(1);
   hand.load(0);
   hand.call(0, hand.fragment(ActionKind::kF, made_of({computes(1)})));
-  pipeline::BufferLives& lives = hand.flat.ranks[0].memory;
+  hand.call(0, hand.fragment(ActionKind::kF, made_of({computes(2)})));
+  pipeline::BufferLives lives;
   lives.fixed[static_cast<size_t>(pipeline::Category::kWeights)] = 100;
   lives.born = {{0, pipeline::Category::kData, 40}, {1, pipeline::Category::kActivations, 10}};
-  lives.died = {{0, pipeline::Category::kData, 40}};
-  hand.fragments[0].cost.workspace_end = 20;
-  const auto ran = hand.run();
-  CHECK(ran.sums[0].peak == 140);
-  CHECK(ran.sums[0].peak_command == 0);
-  hand.fragments[0].cost.workspace_end = 31;
-  const auto wider = hand.run();
-  CHECK(wider.sums[0].peak == 141);
-  CHECK(wider.sums[0].peak_command == 1);
-  CHECK(wider.sums[0].peak_categories[static_cast<size_t>(pipeline::Category::kWorkspace)] == 31);
+  lives.died = {{0, pipeline::Category::kData, 40}, {1, pipeline::Category::kActivations, 10}};
+  const std::vector<int64_t> alive = pipeline::alive_bytes(lives, 3);
+  CHECK(alive == std::vector<int64_t>{140, 110, 100});
+  struct Case {
+    std::vector<int64_t> workspace;  // of the two calls
+    int32_t command;
+    int64_t bytes;
+    double time;
+  };
+  for (const Case& c : {Case{{20, 40}, 0, 140, 0}, Case{{30, 40}, 0, 140, 0},
+                        Case{{31, 41}, 1, 141, 0}, Case{{31, 42}, 2, 142, 1}}) {
+    FlatRank& rank = hand.flat.ranks[0];
+    rank.fullest = fullest_of(rank, alive, c.workspace);
+    CHECK(rank.fullest.command == c.command);
+    CHECK(rank.fullest.bytes == c.bytes);
+    CHECK(rank.fullest.workspace ==
+          (c.command == 0 ? 0 : c.bytes - alive[static_cast<size_t>(c.command)]));
+    CHECK(hand.run().sums[0].peak_time == c.time);
+  }
 }
 
 }  // namespace mw::simulate

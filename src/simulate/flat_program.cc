@@ -17,8 +17,7 @@ using pipeline::RankProgram;
 
 class Flattener {
  public:
-  Flattener(const Program& program, bool bindings, bool memory)
-      : program_(program), bindings_(bindings), memory_(memory) {}
+  Flattener(const Program& program, const FlatParts& parts) : program_(program), parts_(parts) {}
 
   FlatProgram make() {
     size_t commands = 0;
@@ -33,7 +32,9 @@ class Flattener {
     in_parallel(ranks, threads, [&](size_t r) {
       for (size_t c = 0; c < channels_[r].size(); ++c) {
         const int32_t channel = channels_[r][c];
-        if (channel >= 0) flat_.ranks[r].commands[c].index += first[static_cast<size_t>(channel)];
+        if (channel < 0) continue;
+        FlatCommand& command = flat_.ranks[r].commands[c];
+        if (command.index >= 0) command.index += first[static_cast<size_t>(channel)];
       }
     });
     return std::move(flat_);
@@ -42,18 +43,15 @@ class Flattener {
  private:
   // Messages of a channel are consecutive, by sequence: the number of each channel's first.
   std::vector<int32_t> number_messages() {
-    flat_.messages.reserve(std::accumulate(sequences_.begin(), sequences_.end(), size_t{0}));
+    flat_.channel_of.reserve(std::accumulate(sequences_.begin(), sequences_.end(), size_t{0}));
     std::vector<int32_t> firsts;
     for (size_t c = 0; c < sequences_.size(); ++c) {
       const pipeline::Channel& channel = program_.channels[c];
       const int64_t bytes = channel.type.bytes().value;
       flat_.channels.push_back({channel.from, channel.to, bytes, bytes, 0, 0});
-      const auto first = static_cast<int32_t>(flat_.messages.size());
-      for (int32_t s = 0; s < sequences_[c]; ++s) {
-        flat_.messages.push_back(
-            {static_cast<int32_t>(c), s < channel.slots ? -1 : first + s - channel.slots});
-      }
-      firsts.push_back(first);
+      firsts.push_back(static_cast<int32_t>(flat_.channel_of.size()));
+      flat_.channel_of.insert(flat_.channel_of.end(), static_cast<size_t>(sequences_[c]),
+                              static_cast<int32_t>(c));
     }
     return firsts;
   }
@@ -65,7 +63,7 @@ class Flattener {
     std::vector<int32_t> sequences(sequences_.size(), 0);  // that it publishes
     int32_t paired_with = -1;                              // of the call before
     std::optional<pipeline::BufferUses> uses;
-    if (memory_) uses.emplace(from);
+    if (parts_.uses) uses.emplace(from);
     to.commands.reserve(from.commands.size());
     channels_[r].reserve(from.commands.size());
     for (const Command& command : from.commands) {
@@ -74,16 +72,19 @@ class Flattener {
       if (uses) uses->see(static_cast<int32_t>(to.commands.size()), command);
       if (command.kind == Command::Kind::kCall) {
         index = static_cast<int32_t>(to.calls.size());
-        const int32_t bindings = bindings_ ? bind(from, command, to) : -1;
+        const int32_t bindings = parts_.bindings ? bind(from, command, to) : -1;
         // A pair has each other's places among the rank's actions.
         if (paired_with >= 0 && paired_with == command.action.paired_with + 1)
           to.calls.back().paired = static_cast<int32_t>(to.commands.size());
         paired_with = command.action.paired_with;
         to.calls.push_back({command.fragment.value, command.fragment.value, bindings});
       } else if (command.channel >= 0) {
+        const auto channel = static_cast<size_t>(command.channel);
         index = command.sequence;
-        int32_t& count = sequences[static_cast<size_t>(command.channel)];
-        if (command.kind == Command::Kind::kPublish) count = std::max(count, index + 1);
+        if (command.kind == Command::Kind::kPublish)
+          sequences[channel] = std::max(sequences[channel], index + 1);
+        if (command.kind == Command::Kind::kAcquire)
+          index = std::max(-1, index - program_.channels[channel].slots);
         if (command.kind != Command::Kind::kRelease) ++to.may_wait;
       }
       to.commands.push_back({command.kind, index});
@@ -91,10 +92,8 @@ class Flattener {
     for (size_t c = 0; c < sequences.size(); ++c) {
       if (program_.channels[c].from == static_cast<int32_t>(r)) sequences_[c] = sequences[c];
     }
-    if (memory_) {
-      to.uses = uses->take();
-      to.memory = pipeline::buffer_lives(program_, r, to.uses);
-    }
+    if (uses) to.uses = uses->take();
+    if (parts_.memory) to.memory = pipeline::buffer_lives(program_, r, to.uses);
     to.reserved = from.state_arena.value + from.arena.value;
     for (const pipeline::Channel& channel : program_.channels) {
       if (channel.to == static_cast<int32_t>(r))
@@ -119,7 +118,7 @@ class Flattener {
   }
 
   const Program& program_;
-  bool bindings_, memory_;
+  const FlatParts parts_;
   std::vector<std::vector<int32_t>> channels_;  // [rank][command] -1: none
   std::vector<int32_t> sequences_;              // [channel] its messages
   FlatProgram flat_;
@@ -127,8 +126,23 @@ class Flattener {
 
 }  // namespace
 
-FlatProgram flatten(const Program& program, bool bindings, bool memory) {
-  return Flattener(program, bindings, memory).make();
+FlatProgram flatten(const Program& program, const FlatParts& parts) {
+  return Flattener(program, parts).make();
+}
+
+Fullest fullest_of(const FlatRank& rank, const std::vector<int64_t>& alive,
+                   const std::vector<int64_t>& workspace) {
+  Fullest fullest;
+  for (size_t c = 0; c < rank.commands.size(); ++c) {
+    const auto command = static_cast<int32_t>(c);
+    int64_t inside = 0;
+    if (rank.commands[c].kind == Command::Kind::kCall) {
+      const FlatCall& call = rank.calls[static_cast<size_t>(rank.commands[c].index)];
+      inside = rank.workspace_of(command, workspace[static_cast<size_t>(call.timed)]);
+    }
+    if (alive[c] + inside > fullest.bytes) fullest = {command, alive[c] + inside, inside};
+  }
+  return fullest;
 }
 
 }  // namespace mw::simulate

@@ -11,7 +11,10 @@ namespace mw::simulate {
 
 struct FlatCommand {
   pipeline::Command::Kind kind = pipeline::Command::Kind::kCall;
-  int32_t index = -1;  // of a call: its number on the rank; of others: their message
+  // Of a call: its number on the rank; of acquire: the message whose release frees its slot, -1:
+  // free from the start; of the other three: their message. A message is a value of one channel on
+  // its way.
+  int32_t index = -1;
 };
 
 struct FlatCall {
@@ -24,11 +27,12 @@ struct FlatCall {
   int32_t pair = -1;    // with `paired`: the two as one (TimedPair), where that is shorter
 };
 
-// A value of one channel on its way: what acquire, publish, receive and release are about.
-struct Message {
-  int32_t channel = 0;
-  int32_t slot_before =
-      -1;  // the message whose release frees this one's slot; -1: free from the start
+// When a rank holds the most, inside the call or behind a command that is none: the order of its
+// commands says so, whatever the clock.
+struct Fullest {
+  int32_t command = -1;  // -1: it has none
+  int64_t bytes = 0;     // the call's workspace is part of them
+  int64_t workspace = 0;
 };
 
 struct FlatChannel {
@@ -45,7 +49,8 @@ struct FlatRank {
   size_t may_wait = 0;            // commands that are no calls and may wait for another rank
   std::vector<int32_t> bindings;  // root buffers of what calls are bound to
   std::vector<pipeline::BufferUse> uses;  // [buffer]
-  pipeline::BufferLives memory;
+  pipeline::BufferLives memory;           // of the curve
+  Fullest fullest;
   int64_t reserved = 0;
   std::vector<int64_t> workspace;  // [command] bytes; empty: a call's is its fragment's
   int64_t workspace_of(int32_t command, int64_t of_fragment) const {
@@ -56,12 +61,19 @@ struct FlatRank {
 struct FlatProgram {
   std::vector<FlatRank> ranks;
   std::vector<FlatChannel> channels;
-  std::vector<Message> messages;
+  std::vector<int32_t> channel_of;  // [message]
 };
 
-// With `bindings`, calls know the buffers of their fragment's state ports (inputs of kind state),
-// updates those of their outputs, too;
-// with `memory`, ranks what they hold when.
-FlatProgram flatten(const pipeline::Program& program, bool bindings, bool memory);
+struct FlatParts {
+  // Calls know the buffers of their fragment's state ports (inputs of kind state), updates those of
+  // their outputs, too.
+  bool bindings = false;
+  bool uses = false, memory = false;  // FlatRank
+};
+FlatProgram flatten(const pipeline::Program& program, const FlatParts& parts);
+
+// `alive`: [command] bytes beside calls; `workspace`: [timed] of a call's fragment.
+Fullest fullest_of(const FlatRank& rank, const std::vector<int64_t>& alive,
+                   const std::vector<int64_t>& workspace);
 
 }  // namespace mw::simulate

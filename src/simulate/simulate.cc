@@ -52,7 +52,9 @@ class Simulation {
   // Everything but the clock.
   void prepare() {
     const bool bindings = options_.overlap.grad_reduce || options_.overlap.param_gather;
-    flat_ = flatten(program_, bindings, held_.empty());
+    flat_ = flatten(
+        program_,
+        {.bindings = bindings, .uses = held_.empty(), .memory = held_.empty() && options_.trace});
     for (size_t r = 0; r < held_.size(); ++r) {
       flat_.ranks[r].memory = held_[r].lives;
       flat_.ranks[r].workspace = held_[r].workspace;
@@ -62,6 +64,7 @@ class Simulation {
       devices_.push_back(coster_.representative(static_cast<int32_t>(r)));
     place_channels();
     cost_fragments();
+    find_fullest();
     walk_fragments();
   }
   // The step alone, with the cluster's speeds as they are now. REQUIRES: prepare().
@@ -200,6 +203,20 @@ class Simulation {
       return;
     for (const int32_t o : cost.gathers) cost.ops[static_cast<size_t>(o)].alias = true;
   }
+  void find_fullest() {
+    std::vector<int64_t> workspace;  // [timed]
+    size_t commands = 0;
+    for (const TimedFragment& fragment : fragments_)
+      workspace.push_back(fragment.cost.workspace_end);
+    for (const FlatRank& rank : flat_.ranks) commands += rank.commands.size();
+    in_parallel(flat_.ranks.size(), threads_for(commands), [&](size_t r) {
+      FlatRank& rank = flat_.ranks[r];
+      const std::vector<int64_t> alive =
+          held_.empty() ? pipeline::alive_bytes(program_, r, rank.uses)
+                        : pipeline::alive_bytes(rank.memory, rank.commands.size());
+      rank.fullest = fullest_of(rank, alive, workspace);
+    });
+  }
   void walk_fragments() {
     uint32_t levels = 0;  // of messages
     for (const FlatChannel& channel : flat_.channels) levels |= uint32_t{1} << channel.level;
@@ -325,21 +342,23 @@ class Simulation {
 
   MemoryPeak peak(size_t r, const RankSums& sums) const {
     MemoryPeak peak;
-    peak.bytes = Bytes(sums.peak);
+    const Fullest& fullest = flat_.ranks[r].fullest;
+    peak.bytes = Bytes(fullest.bytes);
     peak.time = Seconds(sums.peak_time);
-    peak.command = sums.peak_command;
-    if (peak.command >= 0)
-      peak.at = command_name(program_, static_cast<int32_t>(r), sums.peak_command);
+    peak.command = fullest.command;
+    if (peak.command >= 0) peak.at = command_name(program_, static_cast<int32_t>(r), peak.command);
     if (!held_.empty()) {
       peak.by_category = held_[r].by_category;
       peak.largest = held_[r].largest;
       return peak;
     }
+    pipeline::BytesByCategory alive =
+        pipeline::alive_at(program_, r, flat_.ranks[r].uses, fullest.command);
+    alive[static_cast<size_t>(Category::kWorkspace)] += fullest.workspace;
     for (size_t c = 0; c < pipeline::kCategories; ++c) {
-      if (sums.peak_categories[c] > 0)
-        peak.by_category[static_cast<Category>(c)] = Bytes(sums.peak_categories[c]);
+      if (alive[c] > 0) peak.by_category[static_cast<Category>(c)] = Bytes(alive[c]);
     }
-    peak.largest = largest(r, sums.peak_command);
+    peak.largest = largest(r, fullest.command);
     return peak;
   }
 

@@ -398,7 +398,7 @@ TEST_CASE("calls know the buffers of their states, and updates behind those thei
     pipeline::Command call = call_of(0);
     call.buffers = {BufferId(0), BufferId(1), BufferId(4), BufferId(3)};
     rank.commands = {call, call};
-    const FlatRank flat = flatten(program, true, false).ranks[0];
+    const FlatRank flat = flatten(program, {.bindings = true}).ranks[0];
     const bool updates = kind == ActionKind::kUpdate;
     CHECK(flat.bindings ==
           (updates ? std::vector<int32_t>{1, 2, 3, 1, 2, 3} : std::vector<int32_t>{1, 1}));

@@ -86,8 +86,8 @@ class Hand {
     channel.to = to;
     channel.bytes = channel.sent = bytes;
     flat.channels.push_back(channel);
-    flat.messages.push_back({static_cast<int32_t>(flat.channels.size()) - 1, -1});
-    return static_cast<int32_t>(flat.messages.size()) - 1;
+    flat.channel_of.push_back(static_cast<int32_t>(flat.channels.size()) - 1);
+    return static_cast<int32_t>(flat.channel_of.size()) - 1;
   }
   // A call's state ports have these buffers.
   void call(size_t rank, int32_t fragment, const std::vector<int32_t>& buffers = {}) {
@@ -111,7 +111,7 @@ class Hand {
       pair.spans[i].resize(fragments[static_cast<size_t>(timed)].cost.ops.size());
     }
   }
-  void acquire(size_t rank, int32_t message) { add(rank, {Kind::kAcquire, message}); }
+  void acquire(size_t rank, int32_t before) { add(rank, {Kind::kAcquire, before}); }
   void release(size_t rank, int32_t message) { add(rank, {Kind::kRelease, message}); }
   void publish(size_t rank, int32_t message) { add(rank, {Kind::kPublish, message}); }
   void receive(size_t rank, int32_t message) { add(rank, {Kind::kReceive, message}); }

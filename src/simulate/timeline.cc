@@ -144,7 +144,7 @@ class TraceMaker {
     return waited;
   }
   const FlatChannel& channel_of(size_t message) const {
-    return in_.flat.channels[static_cast<size_t>(in_.flat.messages[message].channel)];
+    return in_.flat.channels[static_cast<size_t>(in_.flat.channel_of[message])];
   }
 
   void reserve() {
@@ -342,7 +342,7 @@ class TraceMaker {
 
   void add_message(const End& end) {
     const MessageRecord& record = loop_.messages()[static_cast<size_t>(end.message)];
-    const auto c = static_cast<size_t>(in_.flat.messages[static_cast<size_t>(end.message)].channel);
+    const auto c = static_cast<size_t>(record.channel);
     const FlatChannel& channel = in_.flat.channels[c];
     Span& made =
         trace_.spans.emplace_back(span(static_cast<size_t>(channel.from), trace::Category::kComm,
