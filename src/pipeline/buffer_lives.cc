@@ -42,7 +42,7 @@ class Changes {
 };
 
 // The states and slots of a rank to fixed(category, bytes), what its step makes to
-// made(use, buffer).
+// made(use, category, bytes).
 template <typename Fixed, typename Made>
 void each_held(const Program& program, size_t rank, const std::vector<BufferUse>& uses,
                const Fixed& fixed, const Made& made) {
@@ -52,7 +52,7 @@ void each_held(const Program& program, size_t rank, const std::vector<BufferUse>
     if (buffer.storage.kind == Storage::Kind::kState) {
       fixed(buffer.category, buffer.bytes().value);
     } else if (buffer.storage.kind == Storage::Kind::kArena && uses[b].first >= 0) {
-      made(uses[b], buffer);
+      made(uses[b], buffer.category, buffer.bytes().value);
     }
   }
   for (const Channel& channel : program.channels) {
@@ -93,10 +93,9 @@ BufferLives buffer_lives(const Program& program, size_t rank, const std::vector<
       [&](Category category, int64_t bytes) {
         lives.fixed[static_cast<size_t>(category)] += bytes;
       },
-      [&](const BufferUse& use, const Buffer& buffer) {
-        const int64_t bytes = buffer.bytes().value;
-        lives.born.push_back({use.first, buffer.category, bytes});
-        lives.died.push_back({use.last, buffer.category, bytes});
+      [&](const BufferUse& use, Category category, int64_t bytes) {
+        lives.born.push_back({use.first, category, bytes});
+        lives.died.push_back({use.last, category, bytes});
       });
   merge(lives.born);
   merge(lives.died);
@@ -108,8 +107,7 @@ std::vector<int64_t> alive_bytes(const Program& program, size_t rank,
   Changes changes(program.ranks[rank].commands.size());
   each_held(
       program, rank, uses, [&](Category, int64_t bytes) { changes.always(bytes); },
-      [&](const BufferUse& use, const Buffer& buffer) {
-        const int64_t bytes = buffer.bytes().value;
+      [&](const BufferUse& use, Category, int64_t bytes) {
         changes.begin(use.first, bytes);
         changes.end(use.last, bytes);
       });
@@ -122,18 +120,6 @@ std::vector<int64_t> alive_bytes(const BufferLives& lives, size_t commands) {
   for (const LiveBytes& born : lives.born) changes.begin(born.command, born.bytes);
   for (const LiveBytes& died : lives.died) changes.end(died.command, died.bytes);
   return std::move(changes).sums();
-}
-
-BytesByCategory alive_at(const Program& program, size_t rank, const std::vector<BufferUse>& uses,
-                         int32_t command) {
-  BytesByCategory alive = {};
-  const auto add = [&](Category category, int64_t bytes) {
-    alive[static_cast<size_t>(category)] += bytes;
-  };
-  each_held(program, rank, uses, add, [&](const BufferUse& use, const Buffer& buffer) {
-    if (use.first <= command && command <= use.last) add(buffer.category, buffer.bytes().value);
-  });
-  return alive;
 }
 
 BufferId root_buffer(const RankProgram& rank, BufferId id) {

@@ -58,9 +58,6 @@ BufferLives buffer_lives(const Program& program, size_t rank, const std::vector<
 std::vector<int64_t> alive_bytes(const Program& program, size_t rank,
                                  const std::vector<BufferUse>& uses);
 std::vector<int64_t> alive_bytes(const BufferLives& lives, size_t commands);
-// What is alive at one command.
-BytesByCategory alive_at(const Program& program, size_t rank, const std::vector<BufferUse>& uses,
-                         int32_t command);
 
 // The storage that a buffer is part of.
 BufferId root_buffer(const RankProgram& rank, BufferId id);

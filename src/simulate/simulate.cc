@@ -352,14 +352,46 @@ class Simulation {
       peak.largest = held_[r].largest;
       return peak;
     }
-    pipeline::BytesByCategory alive =
-        pipeline::alive_at(program_, r, flat_.ranks[r].uses, fullest.command);
-    alive[static_cast<size_t>(Category::kWorkspace)] += fullest.workspace;
-    for (size_t c = 0; c < pipeline::kCategories; ++c) {
-      if (alive[c] > 0) peak.by_category[static_cast<Category>(c)] = Bytes(alive[c]);
-    }
-    peak.largest = largest(r, fullest.command);
+    std::vector<size_t> buffers = buffers_alive(r, fullest.command);
+    peak.by_category = by_category(r, buffers, fullest.workspace);
+    peak.largest = largest(r, fullest.command, std::move(buffers));
     return peak;
+  }
+
+  // States, and the step's buffers that a command of the rank finds alive.
+  std::vector<size_t> buffers_alive(size_t r, int32_t command) const {
+    using pipeline::Storage;
+    const pipeline::RankProgram& rank = program_.ranks[r];
+    const std::vector<pipeline::BufferUse>& uses = flat_.ranks[r].uses;
+    std::vector<size_t> alive;
+    for (size_t b = 0; b < rank.buffers.size(); ++b) {
+      const bool named = uses[b].first >= 0,
+                 used = named && uses[b].first <= command && command <= uses[b].last;
+      // Most are of other microbatches: those are not looked at.
+      if (named && !used && b >= static_cast<size_t>(rank.states)) continue;
+      const Storage::Kind kind = rank.buffers[b].storage.kind;
+      if (kind == Storage::Kind::kState || (used && kind == Storage::Kind::kArena))
+        alive.push_back(b);
+    }
+    return alive;
+  }
+
+  std::map<Category, Bytes> by_category(size_t r, const std::vector<size_t>& buffers,
+                                        int64_t workspace) const {
+    std::map<Category, Bytes> sums;
+    const auto add = [&](Category category, int64_t bytes) {
+      if (bytes > 0) sums[category] += Bytes(bytes);
+    };
+    add(Category::kWorkspace, workspace);
+    for (const size_t b : buffers) {
+      const pipeline::Buffer& buffer = program_.ranks[r].buffers[b];
+      add(buffer.category, buffer.bytes().value);
+    }
+    for (const pipeline::Channel& channel : program_.channels) {
+      if (channel.to == static_cast<int32_t>(r))
+        add(Category::kBoundary, channel.type.bytes().value * channel.slots);
+    }
+    return sums;
   }
 
   // What is alive at a command of the rank besides buffers: slots of the channels it receives by,
@@ -414,20 +446,9 @@ class Simulation {
     return name;
   }
 
-  std::vector<LiveTensor> largest(size_t r, int32_t command) const {
+  std::vector<LiveTensor> largest(size_t r, int32_t command, std::vector<size_t> alive) const {
     const pipeline::RankProgram& rank = program_.ranks[r];
     const std::vector<pipeline::BufferUse>& uses = flat_.ranks[r].uses;
-    std::vector<size_t> alive;
-    for (size_t b = 0; b < rank.buffers.size(); ++b) {
-      const bool named = uses[b].first >= 0,
-                 used = named && uses[b].first <= command && command <= uses[b].last;
-      // Most are of other microbatches: those are not looked at.
-      if (named && !used && b >= static_cast<size_t>(rank.states)) continue;
-      const auto kind = rank.buffers[b].storage.kind;
-      if (kind == pipeline::Storage::Kind::kState ||
-          (used && kind == pipeline::Storage::Kind::kArena))
-        alive.push_back(b);
-    }
     const size_t count = std::min(kLargest, alive.size());
     std::partial_sort(alive.begin(), alive.begin() + static_cast<std::ptrdiff_t>(count),
                       alive.end(), [&](size_t a, size_t b) {
