@@ -152,6 +152,18 @@ const std::vector<Case> kCases = {
        std::swap(op.operands[4], op.operands[7]);
      },
      "amends a step that is not made"},
+    {"the factor of all for the rank's own",
+     [](CompiledPlan& p) {
+       ir::Op& op = op_of(*p.amend, ir::OpKind::kAdamW);
+       op.operands[7] = op.operands[4];
+     },
+     "is amended by no op of 'amend'"},
+    {"the rank's own factor for that of all",
+     [](CompiledPlan& p) {
+       ir::Op& op = op_of(*p.amend, ir::OpKind::kAdamW);
+       op.operands[4] = op.operands[7];
+     },
+     "is amended by no op of 'amend'"},
     {"the weights for the gradient",
      [](CompiledPlan& p) {
        ir::Op& op = op_of(*p.amend, ir::OpKind::kAdamW);

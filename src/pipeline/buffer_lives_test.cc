@@ -85,4 +85,26 @@ TEST_CASE("what is alive at a command is the same of uses, of lists, and counted
   }
 }
 
+TEST_CASE("what is alive is told by category, slots where they are received") {
+  Program program;
+  program.ranks.resize(2);
+  program.channels = {{"y0", 0, 1, ir::make_type(DType::kF32, {4}), 3}};
+  RankProgram& rank = program.ranks[0];
+  for (const Category category : {Category::kActivations, Category::kBoundary, Category::kActivations}) {
+    Buffer& buffer = rank.buffers.emplace_back();
+    buffer.layout.edit().type = ir::make_type(DType::kF32, {2});
+    buffer.category = category;
+  }
+  rank.commands.emplace_back().buffers = {BufferId(0), BufferId(1), BufferId(2)};
+  const BufferLives lives = buffer_lives(program, 0);
+  for (const std::vector<LiveBytes>& changes : {lives.born, lives.died}) {
+    REQUIRE(changes.size() == 2);
+    for (const LiveBytes& change : changes)
+      CHECK(change.bytes == (change.category == Category::kActivations ? 16 : 8));
+  }
+  const auto slots = static_cast<size_t>(Category::kBoundary);
+  CHECK(lives.fixed[slots] == 0);
+  CHECK(buffer_lives(program, 1).fixed[slots] == 3 * 16);
+}
+
 }  // namespace mw::pipeline

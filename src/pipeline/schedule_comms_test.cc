@@ -37,6 +37,13 @@ TEST_CASE("our lowering puts messages, gathers and reductions where torch puts t
   }
 }
 
+// max_active_stages of torch's _add_unshard_reshard.
+TEST_CASE("three stages are gathered at a time, of as many as a rank has") {
+  const Schedule schedule = make_schedule({"looped-bfs", 1, 4, 1});
+  const std::string written = to_csv(schedule, with_communication(schedule));
+  CHECK(written.starts_with("0UNSHARD,1UNSHARD,2UNSHARD,0F0,0RESHARD,3UNSHARD,1F0,2F0,3F0,3B0,"));
+}
+
 // The text without the cells that have one of the words.
 static std::string without(const std::string& text, const std::vector<std::string>& words) {
   std::string kept;

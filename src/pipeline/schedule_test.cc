@@ -520,6 +520,22 @@ TEST_CASE("work that is missing, doubled or on another rank is found") {
   CHECK(findings(schedule) ==
         std::vector<std::string>{
             "rank 1 action 0 (1F0) is paired with action 1, which is not paired with it"});
+  schedule.ranks[1][0].paired_with = 3;
+  schedule.ranks[1][3].paired_with = 0;
+  CHECK(findings(schedule) ==
+        std::vector<std::string>{
+            "rank 1 action 0 (1F0) is paired with action 3, which is not its neighbour",
+            "rank 1 action 3 (1B1) is paired with action 0, which is not its neighbour"});
+}
+
+TEST_CASE("a stage that two ranks share is on the first of them, and no replica") {
+  CHECK(mw::test::thrown_by([] { parse_csv("0F0\n0B0\n", "s.csv"); }) ==
+        "s.csv: rank 1 action 0 is 0B0, but stage 0 is on rank 0\n"
+        "s.csv: rank 1 action 0 (0B0) has no F before it on this rank");
+  // Both microbatches go through rank 0: a replica would have a rank of its own.
+  CHECK(mw::test::thrown_by([] { parse_csv("0F0,0F1,0B0,0B1\n1F0,1B0\n1F1,1B1\n", "s.csv"); }) ==
+        "s.csv: rank 2 action 0 is 1F1, but stage 1 is on rank 1\n"
+        "s.csv: rank 2 action 1 is 1B1, but stage 1 is on rank 1");
 }
 
 TEST_CASE("a pair of one microbatch's forward and backward is found in joined actions, too") {

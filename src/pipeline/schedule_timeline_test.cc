@@ -56,11 +56,25 @@ TEST_CASE("a pair takes its own time, once") {
   for (const Case& c : {Case{-1, 6}, Case{2, 5}, Case{0, 3}}) {
     // The second rank's work takes no time, so that the first is the makespan.
     const ScheduleCosts costs{.f = {1, 0}, .b = {1, 0}, .w = {1, 0}, .pair = c.pair};
-    const Timeline times = timeline(schedule, costs);
-    CHECK(times.makespan == c.makespan);
-    CHECK(times.bubble == close_to(0.5));
-    CHECK(times.times[0][1].end == times.times[0][2].end);
+    for (const int32_t parts : {1, 2}) {  // of a microbatch that an action is one of
+      schedule.parts = parts;
+      const Timeline times = timeline(schedule, costs);
+      CHECK(times.makespan == c.makespan / parts);
+      CHECK(times.bubble == close_to(0.5));
+      CHECK(times.times[0][1].end == times.times[0][2].end);
+    }
   }
+}
+
+TEST_CASE("a pair is one in every step, where steps run into each other") {
+  Schedule schedule;
+  schedule.placement = {.ranks = 1, .rank_of_stage = {0}};
+  schedule.microbatches = 2;
+  schedule.post_validation = true;
+  schedule.ranks = {
+      {action(kF, 0, 0), action(kF, 0, 1, 2), action(kB, 0, 0, 1), action(kB, 0, 1)}};
+  REQUIRE(findings(schedule).empty());
+  CHECK(timeline(schedule, {.pair = 2}).period == 1 + 2 + 2);
 }
 
 TEST_CASE("of a pair the forward holds its activations before the backward gives up its own") {

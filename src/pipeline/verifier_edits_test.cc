@@ -207,6 +207,69 @@ const std::vector<Case> kCases = {
        f.global_types[f.outputs.back().value.index()] = ir::make_type(DType::kF32, {1, 2});
      },
      ", a shard of f32[1,2]"},
+    {"a message at another byte of its slot",
+     [](Program& p) {
+       for (Buffer& buffer : p.ranks[0].buffers)
+         if (buffer.storage.kind == Storage::Kind::kSlot) buffer.storage.offset = 64;
+     },
+     "at byte 64 of a slot of channel 'y0'"},
+    {"a message that comes too early",
+     [](Program& p) { command(p, 1, Kind::kReceive, 1).sequence += 3; },
+     " comes where message 1 must come"},
+    {"a message that was not acquired",
+     [](Program& p) {
+       auto& commands = p.ranks[0].commands;
+       commands.erase(commands.begin() + static_cast<int64_t>(index_of(p, 0, Kind::kAcquire, 2)));
+     },
+     "channel 'y0' from pipeline rank 0 to 1: 2 slots are acquired, but 3 messages published"},
+    {"as many released, but not the same",
+     [](Program& p) { command(p, 1, Kind::kRelease, 1).sequence += 3; },
+     "3 messages are received, but 3 released, each must be once"},
+    {"a slot that is not given back",
+     [](Program& p) {
+       auto& commands = p.ranks[1].commands;
+       commands.erase(commands.begin() + static_cast<int64_t>(index_of(p, 1, Kind::kRelease, 0)));
+     },
+     "gets slot 0, which it still has for message 0"},
+    {"a message named as an earlier one in its slot",
+     [](Program& p) {
+       command(p, 0, Kind::kPublish, 2).buffers = command(p, 0, Kind::kPublish, 0).buffers;
+     },
+     "names 'y0#0', which is of message 0"},
+    {"a channel to its own rank", [](Program& p) { p.channels[0].to = 0; },
+     "channel 0 'y0' leads from pipeline rank 0 to 0, of 2"},
+    {"a channel without a slot", [](Program& p) { p.channels[0].slots = 0; },
+     "channel 0 'y0' has 0 slots"},
+    {"a buffer before its arena", [](Program& p) { p.ranks[0].buffers[0].storage.offset = -64; },
+     " lies at byte -64"},
+    {"a state that is none", [](Program& p) { --p.ranks[0].states; },
+     " is a state behind the states"},
+    {"data that is loaded into a state",
+     [](Program& p) { command(p, 0, Kind::kLoad, 2).buffers[0] = BufferId(0); },
+     ", which is not in the step arena"},
+    {"a parameter that two ranks count",
+     [](Program& p) {
+       for (const auto kind : {ir::OpKind::kNormBlocks, ir::OpKind::kNormParameters})
+         segments(update(p, 0), kind, 0).front().parameter = 2;
+     },
+     "the norm counts parameter 2 2 times: on pipeline ranks 0, 1"},
+    {"a step that is scaled by the norm itself",
+     [](Program& p) {
+       op_of(update(p, 0), ir::OpKind::kAdamW).operands[4] =
+           op_of(update(p, 0), ir::OpKind::kClip).results[0];
+     },
+     ", which is no clipping factor"},
+    {"an event that two ops record",
+     [](Program& p) {
+       for (size_t o : {0, 1}) p.fragments[0].launches[o].records = EventId(0);
+     },
+     "op 1 records event 0 a second time"},
+    {"a workspace that ends before its last value",
+     [](Program& p) {
+       Fragment& f = p.fragments[working(p).fragment.index()];
+       f.workspace = f.workspace - Bytes(64);
+     },
+     " of the workspace of "},
 };
 
 }  // namespace
@@ -308,6 +371,13 @@ TEST_CASE("gradients lie where the optimizer takes them for the parameter's") {
   CAPTURE(all);
   CHECK(all.find("op 3 (adamw) takes the elements 0 to 128 of 'grad/0', which are 'g2.0', for "
                  "parameter 0 'w1.0'") != std::string::npos);
+}
+
+TEST_CASE("a rank may take all of its memory, and not a byte more") {
+  const Program program = make_pipeline({.ranks = 1, .microbatches = 2});
+  const Bytes needs = memory_of(program, verify(program).ranks[0], 0);
+  CHECK(verify(program, {.memory_limit = needs}).sound());
+  CHECK_FALSE(verify(program, {.memory_limit = needs - Bytes(1)}).sound());
 }
 
 TEST_CASE("a rank's memory has all slots of what it receives, and none of what it sends") {

@@ -263,6 +263,13 @@ TEST_CASE("ports that share bytes take turns") {
       {"read behind before it is written", share(writing(6, 6, reading(5, 6))), used},
       {"written by the last op, which is no gather", share(writing(4, 6)), used},
       {"gathered by it", share(writing(4, 6), gather), ""},
+      {"written where what is read has begun before",
+       [](OneRank& r) {
+         const BufferId early = r.arena(0, 128), late = r.arena(64, 64);
+         r.write(early);
+         r.call({{early, reading(0, 7)}, {late, writing(2, 4), false}});
+       },
+       "over 'b0', which port 'p0' still uses"},
   });
 }
 
