@@ -3,6 +3,7 @@
 #include <doctest/doctest.h>
 
 #include "base/fake_fs.h"
+#include "base/text.h"
 #include "calibrate/fit.h"
 #include "calibrate/test_runs.h"
 
@@ -43,8 +44,7 @@ FitRequest asked() {
   made.machines = "c";
   return made;
 }
-std::vector<std::string> findings(const FitRequest& request) {
-  FakeFileSystem fs = files();
+std::vector<std::string> findings(const FitRequest& request, FakeFileSystem fs = files()) {
   Diagnostics diagnostics;
   read_fit_input(fs, request, diagnostics);
   return diagnostics.findings();
@@ -98,6 +98,36 @@ TEST_CASE("all that is wrong with what is asked for is told together") {
   CHECK(wrong[0].starts_with("kernel.csv: does not exist"));
   CHECK(wrong[1].starts_with("--constants: unknown constant 'launch', did you mean 'launch_us'?"));
   CHECK(wrong[2] == "--constants: launch_us is there twice; name it once");
+  // A software without rows that are of its device, a cluster of another one.
+  FakeFileSystem fs = files();
+  fs.write_file_atomically("c/profiles/b100-stack.toml", replace_all(kProfile, "A100", "B100"));
+  fs.write_file_atomically(
+      "c/other.toml", replace_all(replace_all(kCluster, "\"box\"", "\"other\""), "A100", "B100"));
+  request = asked();
+  request.kernels = "kernels.csv";
+  request.profile = "stack";
+  CHECK(findings(request, fs) ==
+        std::vector<std::string>{
+            "--profile: 'stack' is the software of a100-stack, b100-stack; name one of them"});
+  request.profile = "a100-stack";
+  CHECK(findings(request, fs) == std::vector<std::string>{});
+  request.cluster = "other";
+  CHECK(
+      findings(request, fs).front() ==
+      "--cluster: other is of B100, and c/profiles/a100-stack.toml of A100; leave out --cluster or "
+      "--profile");
+}
+
+TEST_CASE("so many constants are fitted at most") {
+  FitRequest request = asked();
+  request.kernels = "kernels.csv";
+  request.profile = "a100-stack";
+  for (const cluster::ConstantInfo& info : cluster::constant_infos().first(kMostConstants))
+    request.constants.emplace_back(info.name);
+  CHECK(findings(request) == std::vector<std::string>{});
+  request.constants.emplace_back(cluster::constant_infos()[kMostConstants].name);
+  CHECK(findings(request) ==
+        std::vector<std::string>{"13 constants are too many to fit; at most 12"});
 }
 
 TEST_CASE("rows of large models may be left out of a fit, and are only compared then") {

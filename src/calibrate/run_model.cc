@@ -141,7 +141,7 @@ std::optional<Experts> experts_of(const std::string& moe) {
   // As in a model's config.json (models/config.cc).
   constexpr int64_t kMostExperts = 1 << 14, kMostWidth = int64_t{4} << 20;
   if (made.experts < 1 || made.experts > kMostExperts || made.top_k < 1 ||
-      made.top_k > made.experts || made.shared < 0 || made.shared > kMostExperts || made.ffn < 1 ||
+      made.top_k > made.experts || made.shared > kMostExperts || made.ffn < 1 ||
       made.ffn > kMostWidth || made.dense < 0)
     return std::nullopt;
   return made;

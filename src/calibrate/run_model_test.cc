@@ -104,9 +104,14 @@ TEST_CASE("what a row says of its experts") {
   CHECK(experts->latent);
   for (const char* text :
        {"E +8k2s0f96", " E8k2s0f96", "E8k2s0", "E8k2s0f", "E8k2s0f96x", "Ek2s0f96", "E8 k2s0f96",
-        "E99999999999999999999k2s0f96", "E8k9s0f96", "E-8k2s0f96"}) {
+        "E99999999999999999999k2s0f96", "E8k9s0f96", "E-8k2s0f96", "E0k0s0f96", "E8k0s0f96",
+        "E16385k2s0f96", "E8k2s16385f96", "E8k2s0f0", "E8k2s0f4194305", "E8k2s0f96;-1 dense"}) {
     CAPTURE(text);
     CHECK(!experts_of(text).has_value());
+  }
+  for (const char* text : {"E1k1s0f1", "E16384k16384s16384f4194304", "E8k2s0f96;0 dense"}) {
+    CAPTURE(text);
+    CHECK(experts_of(text).has_value());
   }
   Run run = gpt(4, 64, 4, 64, 128, 4);
   name_model(run, "DeepSeek-V3", "E8k2s0f96;MLA");

@@ -233,6 +233,26 @@ TEST_CASE("everything wrong with a cluster file is said at once") {
         "box.toml:25: link[1].latency: unknown key, did you mean 'latency_us'?");
 }
 
+TEST_CASE("an unknown key is refused wherever a cluster file has it, and a near miss is told") {
+  struct Case {
+    const char *was, *is, *where, *near;
+  };
+  for (const Case& one :
+       std::vector<Case>{{"[device]\n", "[measure]\n[device]\n", "measure", "measured"},
+                         {"[device]\n", "[device]\nals = 1\n", "device.als", "also"},
+                         {"[device]\n", "[device]\nkernel_G_per_ = 1\n", "device.kernel_G_per_",
+                          "kernel_G_per_s"},
+                         {"bf16 = 300", "bf61 = 300", "device.peak_TFLOPs.bf61", "bf16"},
+                         {"[device.attained]\n", "[device.attained]\nsorce = 1\n",
+                          "device.attained.sorce", "source"},
+                         {"bus_GBps = 235", "bus_GBs = 235", "link[0].bus_GBs", "bus_GBps"}}) {
+    CAPTURE(one.where);
+    CHECK(
+        message_of(replace_all(kBox, one.was, one.is))
+            .ends_with(fmt::format(": {}: unknown key, did you mean '{}'?", one.where, one.near)));
+  }
+}
+
 TEST_CASE("figures beyond what can be counted are refused") {
   std::string text = replace_all(kBox, "memory_GB = 80", "memory_GB = inf");
   text = replace_all(text, "latency_us = 10", "latency_us = 1e300");
@@ -251,6 +271,13 @@ TEST_CASE("figures beyond what can be counted are refused") {
         "box.toml:24: link[1].torus: must be an array of integers, is 4");
   CHECK(message_of(replace_all(kBox, "kind = \"network\"", "kind = \"torus\""))
             .ends_with("link[1].torus: is missing; must be an array of integers"));
+}
+
+TEST_CASE("a device has a peak") {
+  CHECK(message_of(replace_all(kBox, "f32 = 20, bf16 = 300", "")) ==
+        "box.toml:8: device.peak_TFLOPs: must have the dense peak of a format: f32, tf32, bf16, "
+        "f16, fp8, "
+        "fp4");
 }
 
 TEST_CASE("one device needs no links, several do") {
@@ -290,6 +317,10 @@ TEST_CASE("link levels must nest and join all") {
     return replace_all(all, "kind = \"network\"", "kind = \"network\"\ndevices = 64");
   };
   CHECK(parse_cluster(pod(64), "box.toml").devices == 64);
+  CHECK(parse_cluster(replace_all(kBox, "[device]\n", "devices = 64\n[device]\n"), "b").devices ==
+        64);
+  CHECK(message_of(replace_all(text, "[3, 4]", "[4, 4]\ndevices = 8"))
+            .starts_with("box.toml:24: link[1].torus: has 16 devices, must have the level's 8"));
   CHECK(message_of(pod(65)) ==
         "box.toml:3: devices: is 65, but the outermost link, 'net', joins 64");
 }
@@ -302,8 +333,9 @@ TEST_CASE("collectives reach no more of a link than its port carries") {
         "box.toml:20: link[0].switch_bus_GBps: is 467, must be at most 466.667 beside "
         "link_GBps=300: a port carries what a device gives and its part of the sum");
   parse_cluster(with("bus_GBps = 235", "bus_GBps = 300\nswitch_bus_GBps = 466"), "box.toml");
-  CHECK(message_of(with("bus_GBps = 235", "switch_bus_GBps = 400\nswitch_port_GBps = 301"))
-            .find("link[0].switch_port_GBps: is 301, must be at most 300") != std::string::npos);
+  CHECK(message_of(with("bus_GBps = 235", "switch_bus_GBps = 400\nswitch_port_GBps = 301")) ==
+        "box.toml:20: link[0].switch_port_GBps: is 301, must be at most 300 beside link_GBps=300: "
+        "it is that port's");
   CHECK(message_of(with("bus_GBps = 235", "switch_port_GBps = 200")) ==
         "box.toml:19: link[0].switch_port_GBps: is of sums in the switch, and switch_bus_GBps says "
         "none");
@@ -362,6 +394,15 @@ TEST_CASE("a cluster has the profile that its file names, or the one that is ask
   CHECK(own.device.attained.host_op.value == mw::test::close_to(20e-6));
   CHECK(load_cluster(fs, "box", {"clusters"}, "box-other").stack.name == "other");
   CHECK(load_cluster(fs, "box", {"clusters"}, "other").stack.name == "other");
+  // Another device's profile is no profile of the software; a file names files alone.
+  fs.write_file("clusters/profiles/a-chip.toml",
+                replace_all(profile("other", 40), "\"Chip\"", "\"Another\""));
+  CHECK(load_cluster(fs, "box", {"clusters"}, "other").stack.name == "other");
+  fs.remove("clusters/profiles/a-chip.toml");
+  fs.write_file("clusters/soft.toml",
+                replace_all(kBox, "[device]\n", "profile = \"other\"\n[device]\n"));
+  CHECK_THROWS_AS(load_cluster(fs, "soft", {"clusters"}), Error);
+  fs.remove("clusters/soft.toml");
   // A file's name goes before a software's; a software of two files is none; other files do not
   // matter.
   fs.write_file("clusters/profiles/a-broken.toml", "hello = 1");
@@ -375,6 +416,11 @@ TEST_CASE("a cluster has the profile that its file names, or the one that is ask
   CHECK(find_profile(fs, "box-other", {"nowhere", "clusters"}) ==
         "clusters/profiles/box-other.toml");
   CHECK(find_profile(fs, "mine/x.toml", {}) == "mine/x.toml");
+  // A profile that lies beside the cluster file goes before that of the folders.
+  fs.make_directories("ours/profiles");
+  fs.write_file("ours/box.toml", fs.read_file("clusters/box.toml"));
+  fs.write_file("ours/profiles/box-own.toml", profile("ours", 60));
+  CHECK(load_cluster(fs, "ours/box.toml", {"clusters"}).stack.name == "ours");
   // A copy of the cluster file keeps its profile.
   fs.make_directories("mine");
   fs.write_file("mine/box.toml", fs.read_file("clusters/box.toml"));
@@ -429,6 +475,12 @@ TEST_CASE("a cluster has the profile that its file names, or the one that is ask
                        "--profile: there is no profile 'box-othr', did you mean 'box-other'?; "
                        "known are box-other, box-own; or none",
                        Error);
+  for (const char* const known : {"none", "x.toml", "box-own"}) {
+    CHECK_THROWS_WITH_AS(load_cluster(fs, "bax", {"clusters"}, known),
+                         "--cluster: there is no cluster 'bax', did you mean 'box'?; known are "
+                         "box; or give a file, x.toml",
+                         Error);
+  }
   fs.write_file("clusters/bad.toml",
                 replace_all(kBox, "[device]\n", "profile = \"x\"\n[device]\n"));
   CHECK_THROWS_WITH_AS(

@@ -4,6 +4,8 @@
 
 #include "base/error.h"
 #include "base/test_close_to.h"
+#include "base/test_thrown_by.h"
+#include "base/text.h"
 
 using namespace mw;
 using namespace mw::cluster;
@@ -23,7 +25,6 @@ gloo = true
 global_sums = false
 fused_elementwise = false
 fused_linears = true
-lacks = ["interleaved", "slices"]
 selective_op = true
 keeps_gathered = true
 f32_loss = true
@@ -37,13 +38,14 @@ attention_copies = true
 f16_gradients = true
 gathers_late = true
 copies_shards = true
-allocator = "segments"
 torch_2_6 = true
-accumulation = "autograd"
+lacks = ["interleaved", "slices"]
 gradient_bytes = 2
 bf16_gradient_bytes = 4
-gathered_again = 0.6667
+allocator = "segments"
+accumulation = "autograd"
 prefetch_mb = 4096
+gathered_again = 0.6667
 error = 0.05
 
 [[versions]]
@@ -52,8 +54,8 @@ overlap = ["serial"]
 fused_attention = true
 attention_copies = false
 f16_gradients = false
-accumulation = "buffers"
 gradient_bytes = 8
+accumulation = "buffers"
 source = "its code"
 constants.launch_us = { value = 3, source = "its paper" }
 
@@ -81,6 +83,10 @@ Cluster chips() {
   c.links[1].kind = LinkKind::kNetwork;
   for (Link& link : c.links) link.bandwidth = link.bus_bandwidth = BytesPerSecond(100e9);
   return c;
+}
+
+std::string profile_message(const std::string& text) {
+  return mw::test::thrown_by([&] { parse_profile(text, "p.toml"); });
 }
 
 }  // namespace
@@ -172,7 +178,8 @@ TEST_CASE("a profile that is written and read again is the same text") {
   REQUIRE(profile.versions.size() == 1);
   CHECK(profile.versions[0].runs_that_say == std::vector<std::string>{"an old paper"});
   CHECK(profile.versions[0].stack.overlap == std::vector<std::string>{"serial"});
-  CHECK(to_toml(parse_profile(to_toml(profile), "p.toml")) == to_toml(profile));
+  CHECK(to_toml(profile) == replace_all(kProfile, "gradient_bytes = 8\n",
+                                        "gradient_bytes = 8\nbf16_gradient_bytes = 8\n"));
   const Profile again = parse_profile(to_toml(profile), "p.toml");
   CHECK(again.stack.accumulation == Accumulation::kAutograd);
   REQUIRE(again.versions.size() == 1);
@@ -215,4 +222,62 @@ TEST_CASE("findings about a profile are told together; another device's is refus
   c.device.name = "another";
   CHECK_THROWS_WITH_AS(apply(parse_profile(kProfile, "p.toml"), c),
                        "p.toml: is of chip, but chips.toml has another", Error);
+}
+
+TEST_CASE("an unknown key is refused wherever a profile has it, and a near miss is told") {
+  const std::string start = "name = \"x\"\ndevice = \"chip\"\nsoftware = \"s\"\nsource = \"y\"\n";
+  const std::string version =
+      "[[versions]]\nruns_that_say = [\"a\"]\noverlap = []\nsource = \"y\"\n";
+  struct Case {
+    std::string more, where, near;
+  };
+  for (const Case& one :
+       std::vector<Case>{{"runs_that_sai = []", "runs_that_sai", "runs_that_say"},
+                         {"overlp = []", "overlp", "overlap"},
+                         {"lack = []", "lack", "lacks"},
+                         {"version = 1", "version", "versions"},
+                         {"constant = 1", "constant", "constants"},
+                         {"measure = 1", "measure", "measured"},
+                         {"left_ou = 1", "left_ou", "left_out"},
+                         {version + "constant = 1", "versions[0].constant", "constants"},
+                         {"[constants]\nlaunch_us = { value = 1, source = \"a\", hih = 2 }",
+                          "constants.launch_us.hih", "high"},
+                         {"[measured]\nprecison = []", "measured.precison", "precision"},
+                         {"[[left_out]]\nname = \"a\"\nruns = 1\nmean = 0\nworst = 0\nworse = 0",
+                          "left_out[0].worse", "worst"}}) {
+    CAPTURE(one.where);
+    CHECK(profile_message(start + one.more)
+              .ends_with(": " + one.where + ": unknown key, did you mean '" + one.near + "'?"));
+  }
+}
+
+TEST_CASE("what a profile says must be what it can be") {
+  const std::string start = "name = \"x\"\ndevice = \"chip\"\nsoftware = \"s\"\nsource = \"y\"\n";
+  const std::string launch =
+      "[constants]\nlaunch_us = { source = \"a\", low = 2, high = 3, value = ";
+  const std::string hidden = "[measured]\nhidden = ";
+  const std::string outside =
+      "p.toml:6: constants.launch_us.value: must be from low to high, 2 to 3, is ";
+  const std::string ends = "p.toml:6: measured.hidden: must be [least, most], from 0 on";
+  struct Case {
+    std::string more, message;
+  };
+  for (const Case& one : std::vector<Case>{
+           {launch + "2 }", "no error"},
+           {launch + "1.99 }", outside + "1.99"},
+           {launch + "3.01 }", outside + "3.01"},
+           {hidden + "[0, 0]", "no error"},
+           {hidden + "[1]", ends},
+           {hidden + "[1, 2, 3]", ends},
+           {hidden + "[-1, 2]", ends},
+           {hidden + "[1, inf]", ends},
+           {"[measured]\nprecision = [\"bf16\", \"int8\"]",
+            "p.toml:6: measured.precision: 'int8' is not one of bf16, f16, f32, fp8, mxfp8"},
+           {"runs_that_say = [\"\"]",
+            "p.toml:5: runs_that_say: has an empty text, which every run says"},
+           {"[[versions]]\nruns_that_say = [\"a\"]\nsource = \"y\"",
+            "p.toml:5: versions[0].overlap: is missing; must be an array of strings"}}) {
+    CAPTURE(one.more);
+    CHECK(profile_message(start + one.more) == one.message);
+  }
 }

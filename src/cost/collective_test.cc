@@ -128,6 +128,11 @@ TEST_CASE("all to all sends to peers inside and outside at the same time") {
   CHECK(there == mw::test::close_to(320e6 * 31 / 32 / rate + leaf.latency.value));
   CHECK(time_of(plain(), OpKind::kAllToAll, 320'000'000, {8, 1}) ==
         mw::test::close_to(280e6 / 100e9 + 1e-6));
+  // What leaves the node goes through no link inside.
+  Cluster fast = plain(cluster::LinkKind::kNvlink);
+  fast.links[1].bus_bandwidth = cluster::BytesPerSecond(400e9);
+  CHECK(time_of(fast, OpKind::kAllToAll, 320'000'000, {8, 4}) ==
+        mw::test::close_to(70e6 / 100e9 + 5e-6));
 }
 
 TEST_CASE("a collective takes all of its narrowest links, and of the others a part") {
@@ -415,6 +420,16 @@ TEST_CASE("a switch that adds takes (n + 1)/n of the bytes through every port") 
         mw::test::close_to(2 * 7.0 / 8 * whole / 400e9 + latency));
   CHECK(time_of(box, OpKind::kAllReduce, bytes, {4, 1}) ==
         mw::test::close_to(1.25 * whole / port + latency));
+  // It only adds, and for NCCL.
+  const auto algorithm = [&](const Cluster& c, OpKind kind) {
+    return collective_time(c, kind, Bytes(bytes), shape({8, 1})).algorithm;
+  };
+  Cluster gloo = box;
+  gloo.stack.gloo = true;
+  CHECK(algorithm(box, OpKind::kAllReduce) == Algorithm::kSwitch);
+  CHECK(algorithm(box, OpKind::kReduceScatter) == Algorithm::kRing);
+  CHECK(algorithm(box, OpKind::kAllGather) == Algorithm::kRing);
+  CHECK(algorithm(gloo, OpKind::kAllReduce) == Algorithm::kRing);
   // Where a port does more than that, four devices reach as much of the bus as eight, two do not.
   Cluster told = box;
   told.links[0].switch_port_bandwidth = cluster::BytesPerSecond(270e9);
@@ -445,9 +460,11 @@ TEST_CASE("the emptiest node's ports bound a ring, and the slowest group is wait
   const double ring = 5.0 / 6 * static_cast<double>(bytes) / 20e9;
   CHECK(collective_time(box, OpKind::kAllGather, Bytes(bytes), straddling).time.value ==
         mw::test::close_to(ring).epsilon(1e-4));
-  const std::vector<GroupShape> both = {shape({6, 1}), straddling};
-  CHECK(collective_time(box, OpKind::kAllGather, Bytes(bytes), both).time.value ==
-        mw::test::close_to(ring).epsilon(1e-4));
+  for (const std::vector<GroupShape>& both :
+       {std::vector{shape({6, 1}), straddling}, std::vector{straddling, shape({6, 1})}}) {
+    CHECK(collective_time(box, OpKind::kAllGather, Bytes(bytes), both).time.value ==
+          mw::test::close_to(ring).epsilon(1e-4));
+  }
   // All to all: from the two of one node 4 of 6 parts leave it.
   CHECK(collective_time(box, OpKind::kAllToAll, Bytes(bytes), straddling).time.value ==
         mw::test::close_to(4.0 / 6 * static_cast<double>(bytes) / 10e9).epsilon(1e-4));

@@ -120,7 +120,6 @@ RowWork row_work(const OpWork& work) {
 }
 
 double kernel_rate(const cluster::Device& device, OpKind kind) {
-  if (device.kernel_rates.empty()) return 0;
   for (const auto& [name, rate] : device.kernel_rates) {
     if (name == ir::op_name(kind)) return rate;
   }
@@ -355,7 +354,7 @@ void fuse_input_gradients(const ir::Graph& graph, std::vector<OpWork>& works) {
     const ir::Op& op = graph.ops[o];
     if (op.kind != OpKind::kAdd || op.work != ir::Work::kInputGrad) continue;
     OpWork *const a = product(op.operands[0]), *const b = product(op.operands[1]);
-    if (a == nullptr || b == nullptr || a == b || a->dtype != b->dtype) continue;
+    if (a == nullptr || b == nullptr || a->dtype != b->dtype) continue;
     ProductShape alike = a->shape;
     alike.k = b->shape.k;
     if (alike != b->shape) continue;

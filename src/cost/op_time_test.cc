@@ -105,6 +105,10 @@ TEST_CASE("what is not fused is several kernels, each of which reads and writes"
   d.attained.fused_elementwise = false;
   CHECK(op_time(d, op.graph, op.op).device.value == mw::test::close_to(3 * 2e-6 + 5 * own / 1e12));
   CHECK(op_time(d, op.graph, op.op).host.value == mw::test::close_to(3 * 7e-6));
+  // A product is one kernel whatever attention is.
+  d.attained.fused_attention = false;
+  const Made made = product(DType::kBF16, 256, 256, 256);
+  CHECK(op_time(d, made.graph, made.op).host.value == 7e-6);
   const Made add = make(ir::OpKind::kAdd, ir::NoAttrs{}, {x, x}, x);
   CHECK(op_time(d, add.graph, add.op).device.value == mw::test::close_to(2e-6 + 6e6 / 1e12));
 }
@@ -250,11 +254,18 @@ TEST_CASE("products run at the peak of their format") {
   CHECK(matrix_peak(d, DType::kF16).value == 100e12);
   CHECK(matrix_peak(d, DType::kF32).value == 10e12);
   CHECK(matrix_peak(d, DType::kF32, true).value == 50e12);
+  CHECK(matrix_peak(d, DType::kBF16, true).value == 100e12);
   // The other half precision's where one is not listed, never a wider one.
   cluster::Device older = d;
   older.peaks = {{"f32", cluster::FlopsPerSecond(10e12)}, {"f16", cluster::FlopsPerSecond(80e12)}};
   CHECK(matrix_peak(older, DType::kBF16).value == 80e12);
   CHECK(matrix_peak(older, DType::kF32, true).value == 10e12);
+  // Of other types it is the first format's.
+  for (const cluster::Device& each : {d, older})
+    CHECK(matrix_peak(each, DType::kF64).value == 10e12);
+  older.peaks.emplace_back("bf16", cluster::FlopsPerSecond(60e12));
+  CHECK(matrix_peak(older, DType::kBF16).value == 60e12);
+  CHECK(matrix_peak(older, DType::kF16).value == 80e12);
 }
 
 TEST_CASE("products of linear layers in fp8 take the fp8 peak and the casts of their operands") {

@@ -37,6 +37,11 @@ TEST_CASE("everything that is wrong with a request is said at once") {
   Diagnostics none;
   request.only = parse_only({"tp=5"}, none);
   CHECK(message_of(request).ends_with("; use 5 or 10 devices, or another batch or --only"));
+  request = small(8);
+  request.method = Method::kPtdP;
+  request.only = parse_only({"tp=2"}, none);
+  CHECK(message_of(request) ==
+        "--only: the rules of ptdp choose themselves; use --planner exhaustive");
 }
 
 TEST_CASE("of ranks that share a memory as many are proposed as fit") {
@@ -57,6 +62,8 @@ TEST_CASE("of ranks that share a memory as many are proposed as fit") {
   const std::string message = message_of(request);
   CAPTURE(message);
   CHECK(message.find("; 4 would do, with ") != std::string::npos);
+  request.base.cluster.device.memory = Bytes(1000);
+  CHECK(message_of(request).ends_with("; fewer would not do with this batch either"));
 }
 
 TEST_CASE("a mixture that does not fit in a box is told how many devices of such would do") {
@@ -80,6 +87,12 @@ TEST_CASE("full recomputation holds less than a stack's selective one") {
   request.only.recompute = {compile::Recompute::kFull};
   CHECK(all == message_of(request));
   CHECK(all.find("recompute=full") != std::string::npos);
+}
+
+TEST_CASE("a model that fits on no number of devices is told so") {
+  Request request = small(1);
+  request.base.cluster.device.memory = Bytes(1000);
+  CHECK(message_of(request).ends_with("; nor on sixty-four times as many with this batch of 8"));
 }
 
 TEST_CASE("a model that does not fit is told the least number of devices that would do") {

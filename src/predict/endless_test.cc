@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <cmath>
 
 #include <doctest/doctest.h>
@@ -10,8 +11,19 @@ using namespace mw;
 using namespace mw::predict;
 using mw::predict::test::small;
 
+// The most that a traced rank has of a category.
+static Bytes most_of(const Prediction& p, size_t r, trace::MemoryCategory category) {
+  Bytes most;
+  for (const trace::MemorySample& sample : p.result.trace.memory) {
+    if (sample.rank == p.result.ranks[r].rank && sample.category == category)
+      most = std::max(most, sample.bytes);
+  }
+  return most;
+}
+
 TEST_CASE("PipeDream-2BW is 1F1B without its flush, with a second version of the weights") {
   Request request = small();
+  request.options.trace = true;
   request.plan = compile::parse_plan("pp=4,dp=2,microbatches=8");
   const Prediction flushed = mw::predict::predict(request);
   request.plan.schedule = "pipedream-2bw";
@@ -31,7 +43,13 @@ TEST_CASE("PipeDream-2BW is 1F1B without its flush, with a second version of the
     CHECK(endless.memory[r].alive - flushed.memory[r].alive == more);
     CHECK(rank.reserved - flushed.result.ranks[r].reserved == more);
     CHECK(rank.peak.time < endless.step);
+    for (const auto category : {trace::MemoryCategory::kWeight, trace::MemoryCategory::kSaved,
+                                trace::MemoryCategory::kOptimizer}) {
+      const int64_t versions = category == trace::MemoryCategory::kWeight ? 2 : 1;
+      CHECK(most_of(endless, r, category).value == versions * most_of(flushed, r, category).value);
+    }
   }
+  request.options.trace = false;
   // As few microbatches as ranks: those of two steps are under way, as many as 1F1B has.
   request.plan = compile::parse_plan("pp=4,microbatches=8");
   const std::vector<StageMemory> many = mw::predict::predict(request).memory;

@@ -400,6 +400,17 @@ TEST_CASE("what lies outside the runs behind a profile is told") {
   CHECK(outside_profile(request) ==
         std::vector<std::string>{"cp 2 (measured 1)", "experts 8 (measured 0)",
                                  "f16 products, which chip has not (taken at 100 TFLOP/s)"});
+  // Attention of several kernels was measured up to so many keys.
+  request.plan = compile::parse_plan("microbatches=2");
+  request.model.mixture.experts = 0;
+  REQUIRE(set_precision(request, "bf16"));
+  request.seq_len = 4097;
+  CHECK(outside_profile(request).empty());
+  request.cluster.device.attained.fused_attention = false;
+  CHECK(outside_profile(request) ==
+        std::vector<std::string>{"attention of 4097 keys, taken as fused (measured unfused)"});
+  request.seq_len = 4096;
+  CHECK(outside_profile(request).empty());
 }
 
 TEST_CASE("what does not fit is said with what holds it") {

@@ -467,6 +467,17 @@ TEST_CASE("who receives a scattered value waits for its parts and gathers them")
   CHECK(ran.sums[1].end == 4.5);
 }
 
+TEST_CASE("a call that meets no other rank has its collectives' time, and what of it shows") {
+  Hand hand(1);
+  const int32_t call = hand.fragment(ActionKind::kF, made_of({computes(1), reduces(3, 1)}));
+  for (int i = 0; i < 2; ++i) hand.call(0, call);
+  const auto ran = hand.run();
+  CHECK(ran.sums[0].compute == 2);
+  CHECK(ran.sums[0].comm[0] == 6);
+  CHECK(ran.sums[0].exposed[0] == 4);
+  CHECK(ran.sums[0].end == 6);
+}
+
 TEST_CASE("ranks that meet wait for the last of them") {
   Hand hand(3);
   hand.cross_groups = {{{0, 1, 2}}};

@@ -47,6 +47,29 @@ TEST_CASE("a pair begins when both inputs are there, and sends behind both") {
   }
 }
 
+TEST_CASE("of several messages for a pair's second call the last is waited for") {
+  for (const int32_t late : {1, 2}) {
+    CAPTURE(late);
+    Hand hand(3);
+    const int32_t forward = hand.fragment(ActionKind::kF, made_of({computes(3)}));
+    const int32_t backward = hand.fragment(ActionKind::kB, made_of({computes(6)}));
+    hand.call(0, forward);
+    for (const int32_t peer : {1, 2}) {
+      const int32_t message = hand.message(peer, 0, 1);
+      hand.call(static_cast<size_t>(peer),
+                hand.fragment(ActionKind::kB, made_of({computes(peer == late ? 9 : 1)})));
+      hand.publish(static_cast<size_t>(peer), message);
+      hand.receive(0, message);
+    }
+    hand.call(0, backward);
+    hand.pair_last(0, 8);
+    const Hand::Ran ran = hand.run();
+    CHECK(ran.sums[0].end == 10 + 8);
+    REQUIRE(ran.logs[0].waits.size() == 1);
+    CHECK(ran.logs[0].waits[0].peer == late);
+  }
+}
+
 TEST_CASE("a gradient that a pair's backward writes is there at its own op's end") {
   Hand hand(1);
   hand.options.overlap.grad_reduce = true;

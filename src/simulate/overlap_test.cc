@@ -2,6 +2,9 @@
 
 #include <doctest/doctest.h>
 
+#include "base/error.h"
+#include "simulate/simulate.h"
+
 using namespace mw::simulate;
 
 TEST_CASE("a slowdown is of all communication, or of one kind") {
@@ -44,6 +47,16 @@ TEST_CASE("of two ways to reduce gradients early the last word holds") {
   REQUIRE(set_overlap(overlap, "none"));
   CHECK_FALSE(overlap.grad_reduce);
   CHECK_FALSE(overlap.grad_reduce_idle);
+}
+
+TEST_CASE("an unknown word in a profile is told with the software that says it") {
+  mw::cluster::Stack stack;
+  stack.name = "own";
+  stack.overlap = {"messages", "grad_redcue"};
+  CHECK_THROWS_WITH_AS(
+      options_of(stack),
+      "profile of own: overlap: unknown word 'grad_redcue', did you mean 'grad_reduce'?",
+      mw::Error);
 }
 
 TEST_CASE("words that undo each other contradict, in either order") {
