@@ -90,7 +90,8 @@ TEST_CASE("what is alive is told by category, slots where they are received") {
   program.ranks.resize(2);
   program.channels = {{"y0", 0, 1, ir::make_type(DType::kF32, {4}), 3}};
   RankProgram& rank = program.ranks[0];
-  for (const Category category : {Category::kActivations, Category::kBoundary, Category::kActivations}) {
+  for (const Category category :
+       {Category::kActivations, Category::kBoundary, Category::kActivations}) {
     Buffer& buffer = rank.buffers.emplace_back();
     buffer.layout.edit().type = ir::make_type(DType::kF32, {2});
     buffer.category = category;

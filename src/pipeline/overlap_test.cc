@@ -58,8 +58,9 @@ std::string sum_of(const std::string& made, const std::string& from, const std::
                      from, place);
 }
 std::string gather(const std::string& made, const std::string& from, const std::string& place) {
-  return fmt::format("  %{} = all_gather{{group=axes[dp], dim=0, global_size=4}}(%{}) : f32[4] {}\n",
-                     made, from, place);
+  return fmt::format(
+      "  %{} = all_gather{{group=axes[dp], dim=0, global_size=4}}(%{}) : f32[4] {}\n", made, from,
+      place);
 }
 
 TEST_CASE("an op waits for what it needs on another stream, by the fewest events") {
@@ -67,8 +68,7 @@ TEST_CASE("an op waits for what it needs on another stream, by the fewest events
       {"nothing communicates", exp_of("a", "x", "@0 F"), ""},
       {"a collective starts no earlier than the op before it",
        exp_of("a", "x", "@0 F") + sum_of("r", "x", "@0 F"), "a r|1<a"},
-      {"who reads it waits for it", sum_of("r", "x", "@0 F") + exp_of("b", "r", "@0 F"),
-       "r|1 b<r"},
+      {"who reads it waits for it", sum_of("r", "x", "@0 F") + exp_of("b", "r", "@0 F"), "r|1 b<r"},
       {"once", sum_of("r", "x", "@0 F") + exp_of("b", "r", "@0 F") + exp_of("c", "r", "@0 F"),
        "r|1 b<r c"},
       {"what the last of them waited for has ended",

@@ -71,8 +71,7 @@ TEST_CASE("a pair is one in every step, where steps run into each other") {
   schedule.placement = {.ranks = 1, .rank_of_stage = {0}};
   schedule.microbatches = 2;
   schedule.post_validation = true;
-  schedule.ranks = {
-      {action(kF, 0, 0), action(kF, 0, 1, 2), action(kB, 0, 0, 1), action(kB, 0, 1)}};
+  schedule.ranks = {{action(kF, 0, 0), action(kF, 0, 1, 2), action(kB, 0, 0, 1), action(kB, 0, 1)}};
   REQUIRE(findings(schedule).empty());
   CHECK(timeline(schedule, {.pair = 2}).period == 1 + 2 + 2);
 }
