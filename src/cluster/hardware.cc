@@ -239,33 +239,50 @@ std::string named_profile(FileSystem& fs, const std::string& where, const std::s
   throw Error({no_profile(fs, where, name, searched, otherwise)});
 }
 
-// The profile of the cluster's device whose software is called so; "": there is none, or several.
-std::string profile_of_software(FileSystem& fs, const Cluster& cluster,
-                                const std::vector<std::string>& folders) {
-  std::map<std::string, std::string> found;  // the first file of a name
+// Those of the cluster's device, by name, of a name the first; what cannot be read is left out.
+std::map<std::string, Profile> profiles_of_device(FileSystem& fs, const Cluster& cluster,
+                                                  const std::vector<std::string>& folders) {
+  std::map<std::string, Profile> found;
   for (const std::string& folder : folders) {
     const std::string profiles = join_path(folder, "profiles");
     for (const std::string& name : names_in(fs, {profiles})) {
       const std::string file = join_path(profiles, name + ".toml");
-      if (name == cluster.profile) return file;
       try {
-        const Profile profile = parse_profile(fs.read_file(file), file);
-        if (profile.device == cluster.device.name && profile.software == cluster.profile)
-          found.emplace(name, file);
+        Profile profile = parse_profile(fs.read_file(file), file);
+        if (profile.device == cluster.device.name) found.emplace(name, std::move(profile));
       } catch (const Error&) {  // not asked for
       }
     }
   }
-  return found.size() == 1 ? found.begin()->second : "";
+  return found;
+}
+std::vector<std::string> profile_names(FileSystem& fs, const Cluster& cluster,
+                                       const std::vector<std::string>& folders) {
+  std::vector<std::string> names;
+  for (const auto& [name, profile] : profiles_of_device(fs, cluster, folders))
+    names.push_back(name);
+  return names;
 }
 
-// A name's file lies beside the cluster file or, as a copy elsewhere has none, in one of the
-// folders. What is asked for may be the software's name, as results tell it.
+// The profile of the cluster's device whose software is called so; "": there is none, or several.
+std::string profile_of_software(FileSystem& fs, const Cluster& cluster,
+                                const std::vector<std::string>& folders) {
+  std::vector<std::string> files;
+  for (const auto& [name, profile] : profiles_of_device(fs, cluster, folders)) {
+    if (profile.software == cluster.profile) files.push_back(profile.file);
+  }
+  return files.size() == 1 ? files[0] : "";
+}
+
+// A name's file lies in one of the folders, of which the cluster file's is the first: a copy
+// elsewhere has none beside it. What is asked for may be the software's name, as results tell it.
 std::string profile_file(FileSystem& fs, const Cluster& cluster, bool asked,
-                         std::vector<std::string> folders) {
-  folders.insert(folders.begin(), parent_path(cluster.file));
+                         const std::vector<std::string>& folders) {
   if (asked && !ends_with(cluster.profile, ".toml")) {
-    const std::string file = profile_of_software(fs, cluster, folders);
+    const bool is_file = std::any_of(folders.begin(), folders.end(), [&](const auto& folder) {
+      return fs.exists(join_path(folder, "profiles/" + cluster.profile + ".toml"));
+    });
+    const std::string file = is_file ? "" : profile_of_software(fs, cluster, folders);
     if (!file.empty()) return file;
   }
   return named_profile(fs, asked ? "--profile" : cluster.file, cluster.profile, folders);
@@ -356,9 +373,19 @@ Cluster load_cluster(FileSystem& fs, const std::string& name,
     if (!named.name.empty()) cluster.profile = named.name == "none" ? "" : named.name;
     if (cluster.profile.empty() && !named.version.empty())
       throw_error("--profile: '{}' is a version of no profile", clipped(profile));
-    if (cluster.profile.empty()) return cluster;
-    const std::string file = profile_file(fs, cluster, !named.name.empty(), folders);
+    std::vector<std::string> beside = folders;
+    beside.insert(beside.begin(), parent_path(cluster.file));
+    if (cluster.profile.empty()) {
+      if (named.name.empty()) cluster.profiles = profile_names(fs, cluster, beside);
+      return cluster;
+    }
+    const std::string file = profile_file(fs, cluster, !named.name.empty(), beside);
     const Profile read = parse_profile(fs.read_file(file), file);
+    if (read.device != cluster.device.name) {
+      const std::vector<std::string> names = profile_names(fs, cluster, beside);
+      throw_error("{}: is of {}, but {} has {}; of that are {}", read.file, read.device,
+                  cluster.file, cluster.device.name, names.empty() ? "none" : join(names, ", "));
+    }
     apply(read, cluster);
     if (!named.version.empty()) apply_version(read, named.version, cluster);
     return cluster;

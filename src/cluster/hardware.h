@@ -223,8 +223,9 @@ struct Cluster {
   int64_t devices = 0;  // how many there are; 0: as many as one likes
   int64_t cores = 0;    // that devices which are threads share; 0: each has its own
   Device device;
-  std::vector<Link> links;  // innermost first; the last one joins all
-  std::string profile;      // a file of profiles/ beside it, without .toml; empty: none
+  std::vector<Link> links;            // innermost first; the last one joins all
+  std::string profile;                // a file of profiles/ beside it, without .toml; empty: none
+  std::vector<std::string> profiles;  // of its device, where it has none and none was asked for
   Stack stack;
 
   // Threads of one process have one memory, the device's.

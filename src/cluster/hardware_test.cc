@@ -481,6 +481,20 @@ TEST_CASE("a cluster has the profile that its file names, or the one that is ask
                          "box; or give a file, x.toml",
                          Error);
   }
+  // What else there is of the device is told where there is no profile, or one of another.
+  fs.write_file("clusters/bare.toml", kBox);
+  const std::vector<std::string> both = {"box-other", "box-own"};
+  CHECK(load_cluster(fs, "bare", {"clusters"}).profiles == both);
+  CHECK(load_cluster(fs, "bare", {"clusters"}, "none").profiles.empty());
+  CHECK(own.profiles.empty());
+  fs.write_file("clusters/profiles/a-chip.toml",
+                replace_all(profile("other", 40), "\"Chip\"", "\"Another\""));
+  CHECK_THROWS_WITH_AS(load_cluster(fs, "bare", {"clusters"}, "a-chip"),
+                       "clusters/profiles/a-chip.toml: is of Another, but clusters/bare.toml has "
+                       "Chip; of that are box-other, box-own",
+                       Error);
+  fs.remove("clusters/profiles/a-chip.toml");
+  fs.remove("clusters/bare.toml");
   fs.write_file("clusters/bad.toml",
                 replace_all(kBox, "[device]\n", "profile = \"x\"\n[device]\n"));
   CHECK_THROWS_WITH_AS(

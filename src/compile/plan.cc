@@ -274,12 +274,16 @@ void add_batch_findings(const PlanReading& reading, const ModelShape& shape,
   if (shape.global_batch % (plan.dp * plan.units()) != 0) {
     const int64_t parts = plan.units() / plan.microbatches;
     const std::string factor = parts == 1 ? "" : fmt::format("*{}", parts);
+    const int64_t least = plan.dp * parts;  // sequences of a step with one microbatch
+    const std::string use =
+        shape.global_batch % least == 0
+            ? "microbatches=" + alternatives(divisors(shape.global_batch / least))
+            : fmt::format("a multiple of {}, or another dp", least);
     found.push_back(
         fmt::format("plan: global_batch={} is not divisible by dp*microbatches{}={}*{}{}={}; every "
-                    "{}microbatch needs a whole number of "
-                    "sequences",
+                    "{}microbatch needs a whole number of sequences: use {}",
                     shape.global_batch, factor, plan.dp, plan.microbatches, factor,
-                    plan.dp * plan.units(), parts == 1 ? "" : "part of a "));
+                    plan.dp * plan.units(), parts == 1 ? "" : "part of a ", use));
   } else if (const int64_t sequences = shape.global_batch / (plan.dp * plan.units());
              !shape.is_sample && sequences > kMostTokens / shape.seq_len) {
     found.push_back(
@@ -300,8 +304,10 @@ void add_sequence_findings(const PlanReading& reading, const ModelShape& shape,
   // Every rank has a part from the front of the sequence and one from its end, so that all have as
   // many pairs under the causal mask.
   if (reading.sound({"cp"}) && plan.cp > 1 && shape.seq_len % (2 * plan.cp) != 0) {
-    found.push_back(
-        fmt::format("plan: seq_len={} is not divisible by 2*cp={}", shape.seq_len, 2 * plan.cp));
+    found.push_back(fmt::format(
+        "plan: seq_len={} is not divisible by 2*cp={}; use {}", shape.seq_len, 2 * plan.cp,
+        shape.seq_len % 2 == 0 ? "cp=" + alternatives(divisors(shape.seq_len / 2))
+                               : "an even one, or leave cp out"));
   } else if (reading.sound({"cp", "tp", "sp"}) && plan.cp > 1 && plan.sp &&
              shape.seq_len / plan.cp < plan.tp) {
     found.push_back(fmt::format(

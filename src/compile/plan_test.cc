@@ -151,7 +151,7 @@ TEST_CASE("what a model says of a plan is judged by the plan's sound keys") {
       std::vector<std::string>{
           "models/x.json: n_head=12 is not divisible by tp=8; use tp=1, 2, 3, 4, 6 or 12",
           "plan: global_batch=8 is not divisible by dp*microbatches=1*3=3; every microbatch needs "
-          "a whole number of sequences"});
+          "a whole number of sequences: use microbatches=1, 2, 4 or 8"});
 }
 
 TEST_CASE("a key, schedule or choice that is nearly right gets the right one") {
@@ -342,8 +342,8 @@ TEST_CASE("a plan that does not fit the model says what would") {
             much.global_batch / 8, much.seq_len)});
   CHECK(plan_findings(parse_plan("dp=2,microbatches=3"), 4, shape()) ==
         std::vector<std::string>{"plan: global_batch=8 is not divisible by dp*microbatches=2*3=6; "
-                                 "every microbatch needs a "
-                                 "whole number of sequences"});
+                                 "every microbatch needs a whole number of sequences: use "
+                                 "microbatches=1, 2 or 4"});
   CHECK(plan_findings(parse_plan("pp=4,chunks=2,microbatches=4"), 6, shape()) ==
         std::vector<std::string>{"plan: pp*chunks=4*2=8 stages for 6 layers; use at most 6 stages, "
                                  "or say with layers which "
@@ -392,8 +392,13 @@ TEST_CASE("what divides a large number is found at once") {
 TEST_CASE("context and expert parallelism say what they ask of a model") {
   ModelShape dense = shape();
   dense.seq_len = 12;
+  CHECK(
+      plan_findings(parse_plan("cp=4,microbatches=8"), 4, dense) ==
+      std::vector<std::string>{"plan: seq_len=12 is not divisible by 2*cp=8; use cp=1, 2, 3 or 6"});
+  dense.seq_len = 13;
   CHECK(plan_findings(parse_plan("cp=4,microbatches=8"), 4, dense) ==
-        std::vector<std::string>{"plan: seq_len=12 is not divisible by 2*cp=8"});
+        std::vector<std::string>{
+            "plan: seq_len=13 is not divisible by 2*cp=8; use an even one, or leave cp out"});
   dense.seq_len = 4;
   CHECK(plan_findings(parse_plan("dp=2,cp=2,tp=4,sp,microbatches=4"), 4, dense) ==
         std::vector<std::string>{"plan: sp divides the 2 positions that cp=2 leaves of seq_len=4 "
@@ -410,7 +415,7 @@ TEST_CASE("context and expert parallelism say what they ask of a model") {
   mixture.seq_len = 16;
   CHECK(plan_findings(parse_plan("dp=6,ep=3,microbatches=1"), 4, mixture).front() ==
         "plan: global_batch=8 is not divisible by dp*microbatches=6*1=6; every microbatch needs a "
-        "whole number of sequences");
+        "whole number of sequences: use a multiple of 6, or another dp");
   CHECK(plan_findings(parse_plan("dp=6,ep=3,microbatches=1"), 4, mixture).back() ==
         "models/x.json: 8 experts are not divisible by ep=3; use ep=1, 2, 4 or 8");
   Plan apart;  // which no text makes

@@ -204,8 +204,11 @@ std::vector<std::string> outside_profile(const Request& request) {
         fmt::format("attention of {} keys, taken as fused (measured unfused)", request.seq_len));
   }
   if (stack.measured.empty() && known.empty()) {
-    outside.emplace_back(stack.name.empty() ? "everything (no profile)"
-                                            : "everything (no run is behind its constants)");
+    const std::vector<std::string>& others = request.cluster.profiles;
+    outside.push_back(!stack.name.empty() ? "everything (no run is behind its constants)"
+                      : others.empty() ? "everything (no profile)"
+                                       : fmt::format("everything (no profile; --profile takes {})",
+                                                     join(others, ", ")));
   }
   for (const std::string& what : lacking(stack, plan))
     outside.push_back(what + " (its engine has none)");

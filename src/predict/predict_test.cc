@@ -382,6 +382,9 @@ TEST_CASE("what lies outside the runs behind a profile is told") {
   Request request = small();
   request.plan = compile::parse_plan("dp=2,tp=2,zero=1,microbatches=2");
   CHECK(outside_profile(request) == std::vector<std::string>{"everything (no profile)"});
+  request.cluster.profiles = {"a", "b"};
+  CHECK(outside_profile(request) ==
+        std::vector<std::string>{"everything (no profile; --profile takes a, b)"});
   cluster::Stack& stack = request.cluster.stack;
   stack.name = "stack";
   CHECK(outside_profile(request) ==

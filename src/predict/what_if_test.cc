@@ -190,9 +190,11 @@ TEST_CASE("where no combination can be, all reasons are told") {
   const Request request = small("dp=2,pp=2,microbatches=4");
   CHECK(message_of(request, {"microbatches=3,5", "link_bandwidth=2"}) ==
         "--vary microbatches=3 link_bandwidth=2: plan: global_batch=16 is not divisible by "
-        "dp*microbatches=2*3=6; every microbatch needs a whole number of sequences\n"
+        "dp*microbatches=2*3=6; every microbatch needs a whole number of sequences: use "
+        "microbatches=1, 2, 4 or 8\n"
         "--vary microbatches=5 link_bandwidth=2: plan: global_batch=16 is not divisible by "
-        "dp*microbatches=2*5=10; every microbatch needs a whole number of sequences");
+        "dp*microbatches=2*5=10; every microbatch needs a whole number of sequences: use "
+        "microbatches=1, 2, 4 or 8");
   CHECK(message_of(request, {"costs=1:1:1"}) ==
         "--vary costs=1:1:1: costs: are what zb-auto minimises, and the schedule is 1f1b");
 }

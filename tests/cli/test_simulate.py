@@ -394,6 +394,9 @@ def test_a_step_without_a_profile_or_with_another():
     assert "--profile: there is no profile 'a100-80gb-megatrn', did you mean 'a100-80gb-megatron'?" in done.stderr
     done = call(f"{common} --profile h100-80gb-megatron")
     assert done.returncode == 2 and "is of H100-SXM-80GB, but" in done.stderr
+    assert done.stderr.endswith("has A100-SXM-80GB; of that are a100-80gb-deepspeed, a100-80gb-llm-foundry, a100-80gb-megatron\n")
+    known = simulated(common.replace("--cluster selene", "--cluster h200"))
+    assert "everything (no profile; --profile takes h200-141gb-torch, h200-141gb-torch-compiled)" in known
 
 
 def test_plan_cluster_and_paths_that_are_wrong_are_said_at_once(tmp_path):

@@ -154,7 +154,7 @@ CASES = {
                                 "least 2"),
     "halved microbatches": (JOB + "--plan pp=2,schedule=chimera-halving,microbatches=16",
                             "plan: global_batch=16 is not divisible by dp*microbatches*2=1*16*2=32; every part of a "
-                            "microbatch needs a whole number of sequences"),
+                            "microbatch needs a whole number of sequences: use microbatches=1, 2, 4 or 8"),
     "slices": (JOB + "--plan pp=2,schedule=seq-1f1b,slices=3",
                "plan: seq_len=64 is not divisible by slices=3; use slices=1, 2, 4, 8, 16, 32 or 64"),
     "regather": (JOB + "--plan tp=2,regather", "--plan: regather: is of what sp gathers, and the plan has none (what cp "
@@ -197,12 +197,12 @@ CASES = {
                                        "--plan: dp*tp*pp=1048576*1048576*1 is more than 1048576 ranks; use fewer"),
     "an overflowing batch": (JOB + "--plan dp=1048576,microbatches=262144",
                              "plan: global_batch=16 is not divisible by dp*microbatches=1048576*262144=274877906944; "
-                             "every microbatch needs a whole number of sequences"),
+                             "every microbatch needs a whole number of sequences: use a multiple of 1048576, or another dp"),
     "order": (JOB + "--plan order=dp-tp", "--plan: order: must name pp, dp and tp once each, is dp-tp"),
     "sp": (JOB + "--plan sp", "--plan: sp: sequence parallelism shards over the tensor-parallel ranks, and tp is 1; "
            "use tp=2 or leave sp out"),
     "batch": (JOB + "--plan dp=3,microbatches=4", "plan: global_batch=16 is not divisible by dp*microbatches=3*4=12; "
-              "every microbatch needs a whole number of sequences"),
+              "every microbatch needs a whole number of sequences: use a multiple of 3, or another dp"),
     "layers' sum": (JOB + "--plan pp=2,layers=1:2,microbatches=2",
                     "plan: layers add up to 3, must add up to the model's 4 layers"),
     "layers' count": (JOB + "--plan pp=2,layers=4,microbatches=2",
@@ -258,7 +258,7 @@ CASES = {
     "all at once": (JOB + "--data {d}/test.txt --plan tp=3,pp=8,microbatches=5",
                     "{d}/model.json: n_head=4 is not divisible by tp=3; use tp=1, 2 or 4\n"
                     "plan: global_batch=16 is not divisible by dp*microbatches=1*5=5; every microbatch needs a whole number "
-                    "of sequences\n"
+                    "of sequences: use microbatches=1, 2, 4, 8 or 16\n"
                     "plan: pp*chunks=8*1=8 stages for 4 layers; use at most 4 stages, or say with layers which have 0\n"
                     "{d}/test.txt: does not exist, did you mean 'text.txt'?"),
     "files at once": (JOB + "--model {d}/modell.json --data {d}/test.txt --plan tq=2",
