@@ -212,6 +212,7 @@ void print_text(const std::vector<report::ScheduleDrawing>& drawings) {
                microbatches, microbatches == 1 ? "microbatch" : "microbatches",
                report::draw_text(drawing, style), report::figures_line(drawing));
   }
+  fmt::print("{}\n", report::legend_line(drawings, style.color));
 }
 
 // Of one of the kinds that are drawn at the most.

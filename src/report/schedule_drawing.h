@@ -30,10 +30,11 @@ class Shades {
   int32_t index(const pipeline::Action& action) const;  // from 0
   // From 0 for the first to 1 for the last of the rank that hosts the most.
   double darkness(const pipeline::Action& action) const;
+  int32_t most() const { return most_; }  // stages of a rank
 
  private:
   std::vector<std::vector<int32_t>> index_;  // [replica][stage]
-  int32_t most_ = 1;                         // stages of a rank
+  int32_t most_ = 1;
 };
 
 // "rank 0 |0 1 2 3 …|": every row as wide as the others; idle time is dots. A box is numbered where
@@ -45,6 +46,9 @@ TextStyle with_one_scale(TextStyle style, std::span<const ScheduleDrawing> drawi
 // All drawings at one time scale, one above the other, in the order given; no label leaves the
 // picture.
 std::string draw_svg(std::span<const ScheduleDrawing> drawings);
+
+// What the boxes of all drawings together are: "F forward, B backward; numbered by microbatch".
+std::string legend_line(std::span<const ScheduleDrawing> drawings, bool color);
 
 // "makespan 33, bubble 0.2727 (without a flush 0.2727), weight copies 1, peak activations 4 3 2 1"
 std::string figures_line(const ScheduleDrawing& drawing);

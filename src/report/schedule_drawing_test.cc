@@ -28,6 +28,25 @@ TEST_CASE("1f1b on two ranks is drawn with letters, numbers and dots") {
         "rank 1 |..F0B0--F1B1--....|\n");
 }
 
+TEST_CASE("the legend tells of what is drawn") {
+  const auto legend = [](const std::vector<const char*>& kinds, bool color = false) {
+    std::vector<ScheduleDrawing> drawings;
+    for (const char* kind : kinds) drawings.push_back(drawing_of(kind, 4, 8));
+    return legend_line(drawings, color);
+  };
+  CHECK(legend({"1f1b"}) == "F forward, B backward; numbered by microbatch");
+  CHECK(legend({"zb-h1"}) ==
+        "F forward, I backward of inputs, W backward of weights; numbered by microbatch");
+  CHECK(legend({"1f1b", "zb-v"}, true) ==
+        "blue forward, brown backward, orange backward of inputs, green backward of weights; "
+        "numbered by microbatch; darker: a later stage of the rank");
+  CHECK(legend({"1f1b", "chimera-halving"}) ==
+        "F forward, B backward; numbered by microbatch, chimera-halving by part of one; small: "
+        "every other stage of a rank");
+  CHECK(legend({"seq-1f1b"}) ==
+        "F forward, B backward; numbered by microbatch, one box a slice of its sequences");
+}
+
 TEST_CASE("every row has the same width and no escape without colours") {
   for (const char* kind : {"1f1b", "zb-v", "dualpipe", "chimera-doubling", "hanayo"}) {
     const std::string text = draw_text(drawing_of(kind, 4, 8), {.columns = 120});

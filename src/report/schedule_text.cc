@@ -1,6 +1,8 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <set>
+#include <tuple>
 
 #include <fmt/format.h>
 
@@ -156,6 +158,36 @@ std::string draw_text(const ScheduleDrawing& drawing, const TextStyle& style) {
     }
     text += fmt::format("rank {:>{}} |{}|\n", r, digits, row.finish());
   }
+  return text;
+}
+
+std::string legend_line(std::span<const ScheduleDrawing> drawings, bool color) {
+  bool small = false, sliced = false;
+  std::string parted;
+  std::set<ActionKind> kinds;
+  for (const ScheduleDrawing& drawing : drawings) {
+    small = small || Shades(drawing.schedule.placement).most() > 1;
+    if (drawing.schedule.parts > 1) parted += fmt::format(", {} by part of one", drawing.title);
+    for (const std::vector<Action>& rank : drawing.schedule.ranks) {
+      for (const Action& action : rank) {
+        kinds.insert(action.kind);
+        sliced = sliced || action.slice >= 0;
+      }
+    }
+  }
+  std::vector<std::string> boxes;
+  for (const auto& [kind, letter, shade, what] :
+       {std::tuple(ActionKind::kF, "F", "blue", "forward"),
+        std::tuple(ActionKind::kB, "B", "brown", "backward"),
+        std::tuple(ActionKind::kI, "I", "orange", "backward of inputs"),
+        std::tuple(ActionKind::kW, "W", "green", "backward of weights")}) {
+    if (kinds.contains(kind)) boxes.push_back(fmt::format("{} {}", color ? shade : letter, what));
+  }
+  std::string text = join(boxes, ", ");
+  text += "; numbered by microbatch" + parted;
+  if (sliced) text += ", one box a slice of its sequences";
+  if (small)
+    text += color ? "; darker: a later stage of the rank" : "; small: every other stage of a rank";
   return text;
 }
 
