@@ -134,6 +134,7 @@ ModelFlops model_flops_per_token(const ModelConfig& config, int64_t seq_len) {
   const double everything = 4 * forward - head;
   return {.forward = Flops(forward),
           .training = Flops(3 * forward),
+          .masked = Flops(1.5 * keys * of_key),
           .full_recompute = Flops(everything),
           .selective_recompute = Flops(std::min(3 * (forward + keys * of_key), everything))};
 }

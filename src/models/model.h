@@ -40,6 +40,7 @@ int64_t parameter_count(const ir::Module& module);
 
 struct ModelFlops {
   Flops forward, training;
+  Flops masked;  // of training, what lies behind the causal mask: half of attention
   // Hardware FLOPs, which count recomputation: of whole layers once more forward [Narayanan et al.
   // 2021, section 5.1, 96 B s l h^2 (1 + s/6h + V/16lh)]; of attention's core, as published HFU
   // counts it, with its products twice [Korthikanti et al. 2022, appendix A, 72 B s l h^2 (1 + s/3h

@@ -314,6 +314,7 @@ TEST_CASE("FLOPs per token are those of Megatron's formula") {
   CHECK(flops.training.value ==
         mw::test::close_to(72 * l * h * h * (1 + s / (6 * h) + v / (12 * l * h))).epsilon(1e-12));
   CHECK(flops.training.value == 3 * flops.forward.value);
+  CHECK(flops.masked.value == mw::test::close_to(6 * l * h * s));  // half of 12 L H Q T
 }
 
 TEST_CASE("FLOPs per token are those of the graph's products and attention") {

@@ -77,6 +77,7 @@ void fill_rates(const Request& request, Prediction& p) {
   p.tflops_per_device = model_flops / step / devices / 1e12;
   p.mfu = model_flops / step / devices / p.peak.value;
   p.hfu = hardware_flops / step / devices / p.peak.value;
+  p.causal_mfu = p.mfu * (1 - flops.masked.value / flops.training.value);
 }
 
 void fill_memory(const pipeline::Program& program, Prediction& p) {

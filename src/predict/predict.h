@@ -44,6 +44,7 @@ struct Prediction {
   double tokens_per_s = 0;
   double tflops_per_device = 0;  // of the model: the numerator of MFU
   double mfu = 0, hfu = 0;
+  double causal_mfu = 0;         // without what lies behind the causal mask
   cluster::FlopsPerSecond peak;  // dense, that both are told against
   std::string peak_format;       // "bf16"
   double bubble = 0;

@@ -352,11 +352,19 @@ TEST_CASE("MFU is the model's FLOPs over step, devices and the dense peak that i
   const Prediction selective = mw::predict::predict(request);
   CHECK(selective.hfu / selective.mfu ==
         mw::test::close_to(token.selective_recompute.value / token.training.value));
-  Prediction above = full;
-  CHECK(remarks_text(above).find("HFU above 100 %") == std::string::npos);
-  above.hfu = 1.1;
-  CHECK(remarks_text(above).find("HFU above 100 %: it counts the whole square") !=
-        std::string::npos);
+  CHECK(full.causal_mfu / full.mfu ==
+        mw::test::close_to(1 - token.masked.value / token.training.value));
+  // Told where it makes a difference, or leads to more than there is.
+  for (const auto& [hfu, causal_mfu, is_told] :
+       {std::tuple(0.6, 0.46, false), {0.6, 0.44, true}, {1.1, 0.46, true}}) {
+    Prediction told = full;
+    told.mfu = 0.5;
+    told.hfu = hfu;
+    told.causal_mfu = causal_mfu;
+    const std::string text = remarks_text(told);
+    const std::string remark = fmt::format("; with that half MFU is {:.1f} %\n", 100 * causal_mfu);
+    CHECK((text.find(remark) != std::string::npos) == is_told);
+  }
 }
 
 // With tp none of these: what is summed over tp is saved.

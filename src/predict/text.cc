@@ -162,9 +162,12 @@ std::string remarks_text(const Prediction& p) {
   std::string text = outside_text(p.profile, p.outside);
   if (!p.without_effect.empty())
     text += fmt::format("without effect here: {}\n", join(p.without_effect, ", "));
-  if (p.hfu > 1) {
-    text +=
-        "HFU above 100 %: it counts the whole square of a causal mask, of which half is computed\n";
+  constexpr double kMuch = 0.1;
+  if (p.hfu > 1 || p.causal_mfu < (1 - kMuch) * p.mfu) {
+    text += fmt::format(
+        "MFU and HFU count the whole square of a causal mask, of which half is computed; with that "
+        "half MFU is {} %\n",
+        percent_text(p.causal_mfu));
   }
   return text;
 }
@@ -229,6 +232,7 @@ Json to_json(const Request& request, const Prediction& p) {
   json["tflops_per_gpu"] = p.tflops_per_device;
   json["mfu"] = p.mfu;
   json["hfu"] = p.hfu;
+  json["causal_mfu"] = p.causal_mfu;
   json["peak_format"] = p.peak_format;
   json["peak_tflops"] = p.peak.value / 1e12;
   json["bubble"] = p.bubble;

@@ -36,7 +36,7 @@ Prediction by_hand() {
   p.step = Seconds(2);
   p.tokens_per_s = 12345;
   p.tflops_per_device = 0.1234;
-  p.mfu = 0.25;
+  p.mfu = p.causal_mfu = 0.25;
   p.hfu = 0.5;
   p.peak = cluster::FlopsPerSecond(2e12);
   p.peak_format = "bf16";
