@@ -116,15 +116,15 @@ std::vector<std::string> notes(const Request& request) {
 std::string to_text(const Request& request, const Found& found, int64_t top) {
   const Candidate& best = found.plans.front();
   std::string text = fmt::format(
-      "{} on {} of {}, global batch {}\nbest plan     {}\nstep          {}{}   {:.0f} tokens/s   "
+      "{} on {} of {}, global batch {}\nbest plan     {}\nstep          {}{}   {} tokens/s   "
       "MFU {} %\nmemory        {} of {} {}\nsearched      {}, {} "
       "simulated, {}\n",
       request.base.model.source, request.gpus,
       cluster::slice_name(request.base.cluster, request.gpus), request.base.global_batch,
       short_form(best.plan), format_seconds(best.step.value),
       predict::error_text(request.base.cluster.stack.error, !outside(request, best).empty()),
-      best.tokens_per_s, predict::percent_text(best.mfu), format_bytes(best.needed.value),
-      predict::limit_text(request.base.cluster.device),
+      format_si(best.tokens_per_s), predict::percent_text(best.mfu),
+      format_bytes(best.needed.value), predict::limit_text(request.base.cluster.device),
       found.shared ? "that all ranks share" : "on the fullest rank",
       counted(found.candidates, "plan") +
           (request.only.empty() ? "" : fmt::format(" with {}", to_string(request.only))),

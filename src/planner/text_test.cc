@@ -55,7 +55,7 @@ TEST_CASE("plans in words: the best, the next ones, and the front as far as it s
   Found found = four();
   CHECK(to_text(request, found, 2) == R"(small.json on 8 of box, global batch 16
 best plan     dp=8,tp=1,pp=1,microbatches=1
-step          1.00 s +- 9 % or more   1000 tokens/s   MFU 50.0 %
+step          1.00 s +- 9 % or more   1.00 k tokens/s   MFU 50.0 %
 memory        800 MiB of 954 MiB on the fullest rank
 searched      17 plans, 5 simulated, 250 ms
 outside of what the profile 'stack' was measured on: dp 8 (measured 1 to 2), hidden 64 (measured 128 to 256)
@@ -79,7 +79,7 @@ less memory for more time:
   found.choices = {{"tensor parallelism", "takeaway 1"}};
   CHECK(to_text(request, found, 1) == R"(small.json on 8 of box, global batch 16
 best plan     dp=8,tp=1,pp=1,microbatches=1
-step          1.00 s +- 9 % or more   1000 tokens/s   MFU 50.0 %
+step          1.00 s +- 9 % or more   1.00 k tokens/s   MFU 50.0 %
 memory        800 MiB of 954 MiB that all ranks share
 searched      17 plans with tp=1,2, 5 simulated, 250 ms
 not simulated 3 of the best by estimates, as their programs are long
