@@ -118,9 +118,7 @@ class Tracker {
     const Origin& g = origin(op.operands[1]);
     if (g.plain) {
       add(sum, {0, elements(op.results[0]), o});
-    } else if (sum.plain) {
-      sum = Origin();
-    } else {
+    } else if (!sum.plain) {
       for (const Base& base : g.bases) {
         if (std::find(sum.bases.begin(), sum.bases.end(), base) != sum.bases.end()) {
           report(o, fmt::format("adds {} to itself", fragment_.inputs[base.port].name));
