@@ -158,8 +158,8 @@ TEST_CASE("a step's buffers take at most a tenth more than is alive, under every
   }
 }
 
-// Each row takes more without one of the tries: the tightest gap, like sizes, pages, an order, or
-// intervals one by one.
+// Some row takes more without like sizes, pages, either further order, or intervals one by one; the
+// first gap in place of the tightest takes another total.
 TEST_CASE("the step buffers of all ranks take exactly so much") {
   struct Row {
     const char* kind;
