@@ -85,7 +85,44 @@ struct Case {
   const char* finding;
 };
 
+// What rank 1 sends of its squares is another of its states.
+void send_of_other(CompiledPlan& p) {
+  pipeline::RankProgram& rank = p.train.ranks[1];
+  for (Command& command : rank.commands) {
+    if (command.kind != Command::Kind::kCall) continue;
+    for (BufferId& id : command.buffers) {
+      if (rank.buffers[id.index()].value != "own_norms" ||
+          command.action.kind == pipeline::ActionKind::kUpdate)
+        continue;
+      id = BufferId(0);
+    }
+  }
+}
+// The buffer of rank 0's update that holds an output of its fragment.
+BufferId& output_of(CompiledPlan& p, size_t rank, const std::string& name) {
+  for (Command& command : p.train.ranks[rank].commands) {
+    if (command.kind != Command::Kind::kCall ||
+        command.action.kind != pipeline::ActionKind::kUpdate)
+      continue;
+    for (BufferId& id : command.buffers)
+      if (p.train.ranks[rank].buffers[id.index()].value == name) return id;
+  }
+  throw CheckFailure("no such output");
+}
+
 const std::vector<Case> kCases = {
+    {"the squares of some ranks",
+     [](CompiledPlan& p) { op_of(p.train, ir::OpKind::kValidate).operands.erase(
+         op_of(p.train, ir::OpKind::kValidate).operands.begin() + 1); },
+     "validates the squares of 1 pipeline ranks of 2"},
+    {"squares that are left elsewhere",
+     [](CompiledPlan& p) {
+       output_of(p, 0, "own_norms") = BufferId(0);
+     },
+     "where nothing validates them"},
+    {"squares that are sent of another state",
+     [](CompiledPlan& p) { send_of_other(p); },
+     "which no pipeline rank sent"},
     {"a copy of something else is kept",
      [](CompiledPlan& p) {
        for (Fragment& fragment : p.train.fragments) {
@@ -216,6 +253,20 @@ TEST_CASE("one edit of a program with post-validation is found") {
     CAPTURE(found);
     CHECK(found.find(edit.finding) != std::string::npos);
   }
+}
+
+TEST_CASE("every rank adds the losses of all, in one order") {
+  const CompiledPlan sound = compiled("pp=2,schedule=chimera,microbatches=4,post_validation");
+  REQUIRE(findings(sound) == "");
+  CompiledPlan plan = sound;
+  ir::Op& first = op_of(plan.train, ir::OpKind::kValidate);
+  std::swap(first.operands[2], first.operands[3]);
+  CHECK(findings(plan).find("adds losses of pipeline ranks that are not in order") !=
+        std::string::npos);
+  plan = sound;
+  op_of(plan.train, ir::OpKind::kValidate).operands.pop_back();
+  CHECK(findings(plan).find("pipeline ranks report the losses of other ranks") !=
+        std::string::npos);
 }
 
 }  // namespace

@@ -434,6 +434,52 @@ TEST_CASE("a norm that counts on too few or too many ranks is found") {
   }
 }
 
+TEST_CASE("what stages take for one parameter is one for the optimizer") {
+  const ir::Module model = partition::test::gpt_net({.blocks = 2});
+  ModelShape shape;
+  shape.global_batch = 64;
+  pipeline::Program program =
+      compile({model, nullptr, parse_plan("dp=2,zero=3,microbatches=2"), shape, {}}).train;
+  REQUIRE(pipeline::verify(program).sound());
+  for (pipeline::Fragment& fragment : program.fragments) {
+    for (ir::Op& op : fragment.graph.ops) {
+      auto* attrs = std::get_if<ir::FlatAttrs>(&op.attrs);
+      if (attrs == nullptr) continue;
+      for (auto& group : attrs->groups)
+        for (ir::Segment& segment : group) --segment.end;
+    }
+  }
+  const std::string found = join(pipeline::verify(program).findings, "\n");
+  CAPTURE(found);
+  CHECK(found.find("(adamw) knows no parameter in the elements ") != std::string::npos);
+  CHECK(found.find(" takes for one") != std::string::npos);
+}
+
+TEST_CASE("a loss that several pipeline ranks add to is summed over them") {
+  const ir::Module model = partition::test::gpt_net({.blocks = 4});
+  ModelShape shape;
+  shape.global_batch = 64;
+  pipeline::Program program =
+      compile({model, nullptr, parse_plan("pp=2,schedule=chimera,microbatches=4"), shape, {}})
+          .train;
+  REQUIRE(pipeline::verify(program).sound());
+  int edits = 0;
+  for (pipeline::Fragment& fragment : program.fragments) {
+    for (ir::Op& op : fragment.graph.ops) {
+      if (op.kind != ir::OpKind::kAllReduce || fragment.graph.type(op.results[0]).rank() > 0)
+        continue;
+      op.kind = ir::OpKind::kCopy;
+      op.attrs = ir::NoAttrs{};
+      ++edits;
+    }
+  }
+  REQUIRE(edits > 0);
+  const std::string found = join(pipeline::verify(program).findings, "\n");
+  CAPTURE(found);
+  CHECK(found.find("', to which 2 pipeline ranks add, without the sum over them") !=
+        std::string::npos);
+}
+
 TEST_CASE("a scattered sum that is laid over what other ranks still read is found") {
   const ir::Module model = partition::test::gpt_net({.blocks = 3});
   ModelShape shape;

@@ -35,6 +35,16 @@ std::map<int64_t, int> again(const std::string& plan, bool whole = false) {
   return products;
 }
 
+TEST_CASE("the step arenas of all ranks take exactly so much") {
+  // Of unlike chunks, whose columns are as wide as the widest.
+  const ir::Module model = partition::test::gpt_net({.blocks = 19});
+  CompileRequest request = request_for(model, "pp=2,schedule=zb-v,microbatches=32");
+  request.shape.global_batch = 128;
+  Bytes total;
+  for (const pipeline::RankProgram& rank : compile(request).train.ranks) total += rank.arena;
+  CHECK(total == Bytes(478080));
+}
+
 TEST_CASE("blocks are computed again, embedding and head are not") {
   using Products = std::map<int64_t, int>;
   // The last product of a block is read by no backward.

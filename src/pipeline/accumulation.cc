@@ -90,10 +90,8 @@ class Tracker {
   }
 
   void zero(ValueId v) {
-    Origin& made = origin(v);
-    made = Origin();
-    made.plain = false;
-    made.zero = true;
+    origin(v).plain = false;
+    origin(v).zero = true;
   }
 
   void carry(const ir::Op& op) {
@@ -120,7 +118,7 @@ class Tracker {
     const Origin& g = origin(op.operands[1]);
     if (g.plain) {
       add(sum, {0, elements(op.results[0]), o});
-    } else {
+    } else if (!sum.plain) {
       for (const Base& base : g.bases) {
         if (std::find(sum.bases.begin(), sum.bases.end(), base) != sum.bases.end()) {
           report(o, fmt::format("adds {} to itself", fragment_.inputs[base.port].name));
@@ -130,7 +128,6 @@ class Tracker {
       for (const Added& added : g.added) add(sum, added);
       sum.sums.insert(sum.sums.end(), g.sums.begin(), g.sums.end());
       sum.zero = sum.zero && g.zero;
-      sum.plain = false;
     }
     origin(op.results[0]) = std::move(sum);
   }
@@ -209,6 +206,7 @@ class Tracker {
       append(cut(all.added, end, part.at, 0));
       append(cut(of_part.added, 0, part.end - part.at, part.at));
       // A part that is not grown from the flat buffer replaces what was there.
+      all.plain = all.plain || of_part.plain;
       for (const Base& base : all.bases) {
         const Base wanted{base.port, base.offset + part.at};
         if (std::find(of_part.bases.begin(), of_part.bases.end(), wanted) == of_part.bases.end())
@@ -218,6 +216,7 @@ class Tracker {
       end = part.end;
     }
     append(cut(all.added, end, elements(op.operands[0]), 0));
+    if (all.plain) return;
     all.added = std::move(added);
     origin(op.results[0]) = std::move(all);
   }
@@ -237,6 +236,8 @@ class Tracker {
     }
     optimized.all_parameters = attrs.parameters;
     optimized.sums = origin(op.operands[1]).sums;
+    for (const Added& added : origin(op.operands[1]).added)
+      report(o, fmt::format("takes a gradient to which op {} of this call adds", added.by));
     if (!is_final(op)) {
       optimized.kept = kept(op);
       if (!optimized.kept) {

@@ -112,8 +112,7 @@ int64_t most_alive(const std::vector<Interval>& intervals) {
   return most;
 }
 
-// Intervals of like sizes, which are at most 1 / `slack` below the largest of them (0: equal), in
-// columns: each takes the lowest column that is free when it begins. With equal sizes the least
+// Intervals of like sizes, which are at most 1 / `slack` below the largest of them, in columns: each takes the lowest column that is free when it begins. With equal sizes the least
 // total if all of them are fullest at one time, as a schedule's steady state makes them; where
 // chunks that differ a little take turns, like sizes are less. Empty: it takes no less than
 // `less_than`.
@@ -125,7 +124,7 @@ std::optional<Packing> columns(const std::vector<Interval>& intervals, std::vect
   std::vector<int64_t> free;                      // columns, the lowest on top
   for (size_t begin = 0; begin < order.size();) {
     const int64_t bytes = intervals[order[begin]].bytes;
-    const int64_t least = slack == 0 ? bytes : bytes - bytes / slack;
+    const int64_t least = bytes - bytes / slack;
     size_t behind = begin;
     while (behind < order.size() && intervals[order[behind]].bytes >= least) ++behind;
     if (intervals[order[behind - 1]].bytes < bytes) {
@@ -169,9 +168,9 @@ std::optional<Packing> columns(const std::vector<Interval>& intervals, std::vect
 constexpr size_t kTryColumns = 20, kTryAllOrders = 2000;
 // Columns are taken where they are less than this part above the least total.
 constexpr int64_t kGoodEnough = 500;
-constexpr int64_t kSlacks[] = {0, 100, 16, 4};
+constexpr int64_t kSlacks[] = {16, 4};
 // In largest intervals.
-constexpr int64_t kLargestPage = 4;
+constexpr int64_t kLargestPage = 2;
 
 bool good_enough(int64_t total, int64_t bound) { return total - bound <= bound / kGoodEnough; }
 

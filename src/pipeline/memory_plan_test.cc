@@ -158,6 +158,30 @@ TEST_CASE("a step's buffers take at most a tenth more than is alive, under every
   }
 }
 
+// Some row takes more without like sizes, pages, either further order, or intervals one by one; the
+// first gap in place of the tightest takes another total.
+TEST_CASE("the step buffers of all ranks take exactly so much") {
+  struct Row {
+    const char* kind;
+    int32_t ranks, chunks, microbatches;
+    int64_t total;
+  };
+  for (const auto& [kind, ranks, chunks, microbatches, wanted] :
+       std::vector<Row>{{"v-half", 4, 2, 8, 7465600},
+                        {"v-half", 4, 2, 32, 7528000},
+                        {"v-min", 4, 2, 32, 5243200},
+                        {"interleaved-1f1b", 2, 2, 16, 2232000},
+                        {"interleaved-zb", 2, 3, 32, 3681600}}) {
+    const std::string name = kind;
+    CAPTURE(name);
+    const Schedule schedule = make_schedule({kind, ranks, chunks, microbatches});
+    int64_t total = 0;
+    for (const auto& actions : schedule.ranks)
+      total += pack(step_buffers(actions, ranks, schedule.placement.stages())).total;
+    CHECK(total == wanted);
+  }
+}
+
 TEST_CASE(
     "a single interval starts at 0, none takes nothing, one that ends before it starts is a bug") {
   CHECK(pack({}).total == 0);

@@ -60,6 +60,7 @@ Verification verify(const Program& program, const VerifyOptions& options) {
     check_channels(checked, out);
     check_deadlock(checked, out);
     check_gradients(checked, out);
+    check_parameters(checked, out);
     check_norm(checked, out);
     check_step(checked, out);
     check_memory(checked, out);

@@ -1,10 +1,14 @@
 #include "pipeline/verifier.h"
 
+#include <functional>
+#include <vector>
+
 #include <doctest/doctest.h>
 
 #include "base/text.h"
 #include "pipeline/test_interpreter.h"
 #include "pipeline/test_pipeline.h"
+#include "pipeline/verify.h"
 #include "pipeline/volume.h"
 
 using namespace mw;
@@ -304,4 +308,57 @@ TEST_CASE("a program prints what it does") {
     CAPTURE(line);
     CHECK(text.find(line) != std::string::npos);
   }
+}
+
+TEST_CASE("own parts lie side by side and fill what they are of") {
+  struct Edit {
+    const char* name;
+    std::function<void(Buffer&)> edit;
+    const char* finding;
+  };
+  const std::vector<Edit> edits = {
+      {"parts over each other", [](Buffer& b) { b.storage.part.edit().stride -= 64; },
+       "has 2 parts of 1024 bytes, 960 apart, that do not fill the 2048 bytes of 'weight/0'"},
+      {"parts behind the first bytes", [](Buffer& b) { b.storage.offset = 64; },
+       "has 2 parts of 1024 bytes, 1024 apart, that do not fill the 2048 bytes of 'weight/0'"},
+      {"one part", [](Buffer& b) { b.storage.part.edit().axes = {"tp"}; },
+       "has 1 parts of 1024 bytes, 1024 apart, that do not fill the 2048 bytes of 'weight/0'"},
+      {"smaller parts",
+       [](Buffer& b) {
+         b.layout.edit().type = ir::make_type(DType::kF32, {64});
+         b.layout.edit().global_type = ir::make_type(DType::kF32, {128});
+       },
+       "has 2 parts of 256 bytes, 1024 apart, that do not fill the 2048 bytes of 'weight/0'"},
+      {"a part that is held as the whole",
+       [](Buffer& b) { b.layout.edit().sharding = sharding::parse_sharding("[{}]"); },
+       R"(is a part of 'weight/0', must be held as [{"dp"}], but is as [{}])"},
+  };
+  for (const Edit& edit : edits) {
+    CAPTURE(edit.name);
+    Program program = make_pipeline({.ranks = 1, .microbatches = 2, .dp = 2, .zero = true});
+    REQUIRE(verify(program).sound());
+    for (Buffer& buffer : program.ranks[0].buffers)
+      if (!buffer.storage.part->axes.empty()) edit.edit(buffer);
+    const std::string all = join(verify(program).findings, "\n");
+    CAPTURE(all);
+    CHECK(all.find(edit.finding) != std::string::npos);
+  }
+}
+
+TEST_CASE("a rank may take all of its memory, and not a byte more") {
+  const Program program = make_pipeline({.ranks = 1, .microbatches = 2});
+  const Bytes needs = memory_of(program, verify(program).ranks[0], 0);
+  CHECK(verify(program, {.memory_limit = needs}).sound());
+  CHECK_FALSE(verify(program, {.memory_limit = needs - Bytes(1)}).sound());
+}
+
+TEST_CASE("a rank's memory has all slots of what it receives, and none of what it sends") {
+  Program program;
+  program.channels = {{"y0", 0, 1, ir::make_type(DType::kF32, {4, 8}), 3},
+                      {"dy0", 1, 0, ir::make_type(DType::kF32, {2}), 2}};
+  RankFigures figures;
+  figures.state_bytes = Bytes(1000);
+  figures.arena_peak = Bytes(10000);
+  CHECK(memory_of(program, figures, 0).value == 11000 + 2 * 8);
+  CHECK(memory_of(program, figures, 1).value == 11000 + 3 * 128);
 }

@@ -27,6 +27,16 @@ struct Checked {
   const RankProgram& rank(int32_t r) const { return program.ranks[static_cast<size_t>(r)]; }
 };
 
+// Microbatches add to it: a gradient or a metric.
+inline bool is_accumulator(const Buffer& buffer) {
+  return buffer.category == Category::kGradients || buffer.category == Category::kMetrics;
+}
+// Of a microbatch.
+inline bool is_work(ActionKind kind) {
+  return kind == ActionKind::kF || kind == ActionKind::kI || kind == ActionKind::kW ||
+         kind == ActionKind::kB;
+}
+
 // "pipeline rank 2, command 17 (call 'F stage 1', 1F7)"; of a message also the channel, its number
 // and the peer.
 std::string place_text(const Program& program, int32_t rank, size_t command);
@@ -38,6 +48,7 @@ void check_flow(const Checked& checked, Diagnostics& out);
 void check_channels(const Checked& checked, Diagnostics& out);
 void check_deadlock(const Checked& checked, Diagnostics& out);
 void check_gradients(const Checked& checked, Diagnostics& out);
+void check_parameters(const Checked& checked, Diagnostics& out);
 void check_norm(const Checked& checked, Diagnostics& out);
 void check_step(const Checked& checked, Diagnostics& out);
 void check_memory(const Checked& checked, Diagnostics& out);

@@ -2,12 +2,10 @@
 // the next call.
 #include <algorithm>
 #include <map>
-#include <optional>
 #include <set>
 #include <tuple>
 
 #include "pipeline/accumulation.h"
-#include "pipeline/axes.h"
 #include "pipeline/groups.h"
 #include "pipeline/holder_sums.h"
 #include "pipeline/verify.h"
@@ -62,7 +60,6 @@ class GradientChecker {
  public:
   GradientChecker(const Checked& checked, Diagnostics& out)
       : checked_(checked), program_(checked.program), out_(out), holder_sums_(checked) {
-    if (checked.options.module != nullptr) parameters_ = checked.options.module->parameters();
     for (const RankProgram& rank : program_.ranks) {
       for (const Command& command : rank.commands)
         slices_ = std::max(slices_, command.action.slice + 1);
@@ -74,7 +71,6 @@ class GradientChecker {
     check_holders_agree();
     for (const auto& [name, takers] : held_) check_held(name, takers);
     for (const auto& [name, readers] : metrics_) check_metric(name, readers);
-    check_all_parameters();
   }
 
  private:
@@ -94,9 +90,6 @@ class GradientChecker {
   };
 
   const Buffer& buffer(BufferId id) const { return checked_.rank(rank_).buffers[id.index()]; }
-  bool is_accumulator(BufferId id) const {
-    return buffer(id).category == Category::kGradients || buffer(id).category == Category::kMetrics;
-  }
   Target target(BufferId id) const {
     Target at{id, 0};
     const int64_t element = std::max<int64_t>(1, dtype_size(buffer(id).type().dtype));
@@ -126,7 +119,6 @@ class GradientChecker {
     rank_ = r;
     ledgers_.clear();
     taken_.clear();
-    parts_.clear();
     cleared_.clear();
     const RankProgram& rank = checked_.rank(r);
     for (command_ = 0; command_ < rank.commands.size(); ++command_) {
@@ -155,8 +147,7 @@ class GradientChecker {
     const FragmentInfo& info = checked_.info_of(command);
     const AccumulationInfo& accumulation = checked_.accumulation[command.fragment.index()];
     const ActionKind kind = command.action.kind;
-    const bool computes = kind == ActionKind::kF || kind == ActionKind::kI ||
-                          kind == ActionKind::kW || kind == ActionKind::kB;
+    const bool computes = is_work(kind);
     if (!computes) {
       // A step that is made again takes what was kept of the first (verify_validation.cc).
       for (const Optimized& optimized : accumulation.optimized) {
@@ -170,42 +161,13 @@ class GradientChecker {
         for (const size_t p : sum.ports) taken[p] = true;
       }
       for (size_t p = 0; p < info.inputs; ++p) {
-        const bool reads = info.uses[p].reads() && !taken[p] && is_accumulator(command.buffers[p]);
+        const bool reads = info.uses[p].reads() && !taken[p] && is_accumulator(buffer(command.buffers[p]));
         if (kind == ActionKind::kUpdate && reads) check_read(command, p);
       }
     }
     for (size_t p = 0; p < info.inputs; ++p) {
-      if (is_accumulator(command.buffers[p]))
+      if (is_accumulator(buffer(command.buffers[p])))
         apply(command, accumulation.effects[p], command.buffers[p], computes);
-    }
-    if (computes) see_parts(command, accumulation.parts);
-  }
-
-  // Flat weights that are gathered have no views as buffers: what is read of them is one here.
-  void see_parts(const Command& command, const std::vector<StatePart>& parts) {
-    for (const StatePart& part : parts) {
-      const BufferId id = command.buffers[part.port];
-      if (buffer(id).storage.kind == Storage::Kind::kView) continue;
-      parts_[id].try_emplace(part.range, std::pair(command_, part.op));
-    }
-  }
-
-  static std::vector<ElementRange>::const_iterator range_in(const Optimized& optimized,
-                                                            const ElementRange& range) {
-    return std::find(optimized.ranges.begin(), optimized.ranges.end(), range);
-  }
-
-  // What the fragments read of flat weights, or add to flat gradients, as one value is what the
-  // optimizer takes for one parameter.
-  void check_parts(const Optimized& optimized, BufferId root) {
-    const auto it = parts_.find(root);
-    if (it == parts_.end()) return;
-    for (const auto& [range, by] : it->second) {
-      if (range_in(optimized, range) != optimized.ranges.end()) continue;
-      add("op {} (adamw) knows no parameter in the elements {} to {} of '{}', which op {} of {} "
-          "takes for one",
-          optimized.op, range.begin, range.end, buffer(root).name(), by.second,
-          place_text(program_, rank_, by.first));
     }
   }
 
@@ -286,7 +248,7 @@ class GradientChecker {
             checked_.rank(r).buffers[id.index()].name(), r, times);
       }
       if (r != rank_) continue;
-      if (!is_accumulator(id)) {
+      if (!is_accumulator(buffer(id))) {
         add("{} '{}' as a gradient", who, buffer(id).name());
         continue;
       }
@@ -294,82 +256,10 @@ class GradientChecker {
       for (const ElementRange& range : optimized.ranges) {
         if (!optimized.sums.empty() || !check_cells(id, range.begin, range.end, who)) break;
       }
-      check_views(optimized, target(id).root);
-      check_parts(optimized, target(id).root);
       taken_.insert(target(id).root);
     }
-    for (const size_t p : optimized.weights) {
-      check_views(optimized, target(command.buffers[p]).root);
-      check_parts(optimized, target(command.buffers[p]).root);
+    for (const size_t p : optimized.weights)
       check_holders(command, optimized, target(command.buffers[p]).root, all);
-    }
-    for (const int32_t parameter : optimized.parameters) updated_.insert(parameter);
-    all_parameters_ = std::max(all_parameters_, optimized.all_parameters);
-  }
-
-  // What the fragments see as one parameter or its gradient is what the optimizer takes for one
-  // parameter.
-  void check_views(const Optimized& optimized, BufferId root) {
-    const RankProgram& rank = checked_.rank(rank_);
-    for (int32_t b = 0; b < rank.states; ++b) {
-      const Buffer& view = rank.buffers[static_cast<size_t>(b)];
-      if (view.storage.kind != Storage::Kind::kView || view.storage.parent != root ||
-          !view.storage.part->axes.empty())
-        continue;
-      const int64_t begin = view.storage.offset / dtype_size(view.type().dtype),
-                    end = begin + view.type().elements();
-      const auto range = range_in(optimized, {begin, end});
-      if (range == optimized.ranges.end()) {
-        add("op {} (adamw) knows no parameter in the elements {} to {} of '{}', which are '{}'",
-            optimized.op, begin, end, buffer(root).name(), view.name());
-        continue;
-      }
-      const auto place = static_cast<size_t>(range - optimized.ranges.begin());
-      const int32_t parameter = optimized.parameters[place];
-      check_origin(optimized, place, view);
-      const std::string name = parameter_name(parameter);
-      if (name.empty() || parameter_of(view.name()) == name) continue;
-      add("op {} (adamw) takes the elements {} to {} of '{}', which are '{}', for parameter {} "
-          "'{}'",
-          optimized.op, begin, end, buffer(root).name(), view.name(), parameter, name);
-    }
-  }
-
-  // Ranks along an axis that does not split the parameter hold the same of it: the norm counts it
-  // on the first of them alone.
-  void check_origin(const Optimized& optimized, size_t place, const Buffer& view) {
-    ir::Axes wanted;
-    for (const cluster::Axis& axis : program_.mesh.axes()) {
-      const bool splits = std::any_of(
-          view.sharding().dims.begin(), view.sharding().dims.end(), [&](const ir::Axes& axes) {
-            return std::find(axes.begin(), axes.end(), axis.name) != axes.end();
-          });
-      if (is_parameter_axis(axis.name) && axis.size > 1 && !splits) wanted.push_back(axis.name);
-    }
-    ir::Axes made;
-    for (const Name axis : optimized.at_origin[place]) {
-      if (program_.mesh.axis_size(axis) > 1) made.push_back(axis);
-    }
-    std::sort(wanted.begin(), wanted.end());
-    std::sort(made.begin(), made.end());
-    if (wanted == made) return;
-    add("op {} (adamw) counts '{}' on the first rank alone along {{{}}}, must along {{{}}}",
-        optimized.op, view.name(), join(made, ", "), join(wanted, ", "));
-  }
-
-  // The module's parameter of this number; empty where there is no module.
-  std::string parameter_name(int32_t parameter) const {
-    const auto index = static_cast<size_t>(parameter);
-    return index < parameters_.size() ? checked_.options.module->state(parameters_[index]).name
-                                      : "";
-  }
-  // The parameter that a state of the module is, or is the gradient of. REQUIRES: a module.
-  std::string parameter_of(const std::string& state) const {
-    const ir::Module& module = *checked_.options.module;
-    const std::optional<StateId> id = module.find_state(state);
-    if (!id) return "";
-    const StateId parameter = module.state(*id).parameter;
-    return parameter.valid() ? module.state(parameter).name : state;
   }
 
   // A weight that several pipeline ranks hold takes the sum of all their gradients, the same sum on
@@ -401,7 +291,7 @@ class GradientChecker {
   std::map<BufferId, Ledger> own_cells(const HolderSums::Contributions& all) {
     std::map<BufferId, Ledger> cells;
     for (const auto& [key, times] : all) {
-      if (key.first == rank_ && is_accumulator(key.second))
+      if (key.first == rank_ && is_accumulator(buffer(key.second)))
         cells[key.second] = ledger(target(key.second).root);
     }
     return cells;
@@ -568,33 +458,19 @@ class GradientChecker {
     }
   }
 
-  void check_all_parameters() {
-    for (int32_t p = 0; p < all_parameters_; ++p) {
-      if (updated_.contains(p)) continue;
-      const std::string name = parameter_name(p);
-      out_.add("parameter {}{} is updated on no pipeline rank", p,
-               name.empty() ? "" : " '" + name + "'");
-    }
-  }
-
   const Checked& checked_;
   const Program& program_;
   Diagnostics& out_;
   HolderSums holder_sums_;
-  std::vector<StateId> parameters_;  // of the module, if there is one
   int32_t slices_ = 1;               // of a sequence
   int32_t rank_ = 0;
   size_t command_ = 0;
   std::map<BufferId, Ledger> ledgers_;  // [root]
   std::set<BufferId> taken_;            // gradients, roots
-  // [flat state] elements that are read or added to as one value, by the first command and op.
-  std::map<BufferId, std::map<ElementRange, std::pair<size_t, int32_t>>> parts_;
   std::map<BufferId, size_t> cleared_;                  // gradients, roots; the command
   std::map<std::string, std::vector<Taker>> held_;      // [weight]
   std::map<std::string, std::vector<Reader>> metrics_;  // [name]
   std::set<std::tuple<int32_t, size_t, BufferId>> checked_gradients_;
-  std::set<int32_t> updated_;
-  int32_t all_parameters_ = 0;
 };
 
 }  // namespace

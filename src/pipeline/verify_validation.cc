@@ -310,6 +310,7 @@ class AmendmentChecker {
     }
   }
 
+  // Both are told the learning rate and the step, being sound.
   bool amends(int32_t r, const Found& found, const Command& command, const Fragment& fragment,
               const Optimized& optimized) const {
     const ir::Op& early = fragment.graph.ops[static_cast<size_t>(optimized.op)];
@@ -327,20 +328,8 @@ class AmendmentChecker {
     const auto kept = [&](size_t output) { return output_buffer(command, fragment, output); };
     return same_state(0) && same_state(2) && same_state(3) &&
            is(1, kept(optimized.kept->gradient)) && is(4, scale_) &&
-           same_data(fragment, early.operands[5], *found.fragment, late.operands[5]) &&
-           same_data(fragment, early.operands[6], *found.fragment, late.operands[6]) &&
            is(7, used_) && is(8, kept(optimized.kept->weight)) &&
            is(9, kept(optimized.kept->moment)) && is(10, kept(optimized.kept->variance));
-  }
-
-  static bool same_data(const Fragment& a, ValueId va, const Fragment& b, ValueId vb) {
-    const auto port = [](const Fragment& fragment, ValueId v) -> const Port* {
-      for (const Port& input : fragment.inputs)
-        if (input.value == v && input.kind == PortKind::kData) return &input;
-      return nullptr;
-    };
-    const Port *pa = port(a, va), *pb = port(b, vb);
-    return pa != nullptr && pb != nullptr && pa->name == pb->name;
   }
 
   const Checked &train_, &amend_;
