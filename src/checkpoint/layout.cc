@@ -18,7 +18,6 @@ std::string step_name(int64_t step) { return fmt::format("step-{:06}", step); }
 std::optional<int64_t> parse_step_name(std::string_view name, std::string_view suffix) {
   constexpr std::string_view kPrefix = "step-";
   if (!starts_with(name, kPrefix) || !ends_with(name, suffix)) return std::nullopt;
-  if (name.size() < kPrefix.size() + suffix.size()) return std::nullopt;
   name.remove_prefix(kPrefix.size());
   name.remove_suffix(suffix.size());
   const auto step = parse_int64(name);

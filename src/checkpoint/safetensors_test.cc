@@ -85,10 +85,11 @@ TEST_CASE("the bytes are those of the format") {
 TEST_CASE("tensors may stand in the header in any order") {
   FakeFileSystem fs;
   fs.write_file("m", file_of(R"({"b":{"dtype":"U8","shape":[1],"data_offsets":[2,3]},)"
-                             R"("a":{"dtype":"U8","shape":[2],"data_offsets":[0,2]}})",
+                             R"("a":{"dtype":"U8","shape":[2],"data_offsets":[0,2]},)"
+                             R"("none":{"dtype":"U8","shape":[0],"data_offsets":[0,0]}})",
                              "aab"));
   const SafetensorsFile file = SafetensorsFile::open(fs, "m");
-  CHECK(file.tensors()[0].name == "a");
+  CHECK(file.tensors()[1].name == "a");
   CHECK(text_of(file.bytes("b")) == "b");
 }
 
@@ -98,6 +99,7 @@ TEST_CASE("too many or too few bytes are our bug") {
   SafetensorsWriter writer(fs, "m", tensors, {});
   CHECK_THROWS_AS(writer.append(bytes_of("xyz")), CheckFailure);
   CHECK_THROWS_AS(writer.finish(), CheckFailure);
+  CHECK_THROWS_AS((TensorSpec{"a", DType::kU8, {-1}}.bytes()), CheckFailure);
 }
 
 TEST_CASE("everything wrong with a header is reported") {
@@ -141,6 +143,12 @@ TEST_CASE("tensors that overlap, leave a hole or reach past the end are reported
         "ends (a "
         "hole)\n"
         "m: has 8 bytes of data, must have 9 (truncated)");
+  CHECK(failure(file_of(R"({"a":{"dtype":"U8","shape":[4],"data_offsets":[0,4]},)"
+                        R"("b":{"dtype":"U8","shape":[1],"data_offsets":[1,2]},)"
+                        R"("c":{"dtype":"U8","shape":[1],"data_offsets":[4,5]}})",
+                        "12345")) ==
+        "m: tensor 'b': begins at byte 1 of the data, must begin at 4, where the tensor before it "
+        "ends (they overlap)");
   CHECK(failure(file_of("{}", "x")) == "m: has 1 bytes of data, must have 0");
   CHECK(failure(file_of("{}", "")) == "no error");
 }

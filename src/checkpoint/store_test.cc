@@ -261,6 +261,18 @@ TEST_CASE("an index and shards that disagree are reported") {
         "'c' the first of 1");
 }
 
+TEST_CASE("an index that leads out of its folder is refused") {
+  FakeFileSystem fs;
+  fs.make_directory("m");
+  fs.write_file("m/model.safetensors.index.json",
+                R"({"weight_map": {"a": "../secret.safetensors"}})");
+  Diagnostics out;
+  TensorFiles::open(fs, "m", "model", out);
+  CHECK(mw::test::thrown_by([&] { out.throw_if_any(); }) ==
+        "m/model.safetensors.index.json: weight_map.a: must be a file of the same folder, is "
+        "\"../secret.safetensors\"");
+}
+
 TEST_CASE("a single file without an index is opened too") {
   FakeFileSystem fs;
   const std::vector<TensorSpec> a = {{"a", DType::kU8, {2}}};
@@ -489,6 +501,19 @@ TEST_CASE("a manifest and shards that name other tensors are reported") {
   fs.write_file(path, seal_manifest(Json(manifest)));
   CHECK(open_failure(fs) == path + ": tensor 'lm_head.weight' is in no shard\n" + path +
                                 ": tensor 'step' of a shard is not listed");
+}
+
+TEST_CASE("a manifest that leaves out a shard is reported, however the folder is named") {
+  FakeFileSystem fs;
+  save(fs, 20);
+  const std::string path = "run/step-000020/meshwright.json";
+  JsonObject manifest = unseal_manifest(fs.read_file(path), path).as_object(path);
+  JsonObject files = manifest["files"].as_object(path);
+  files.erase("optimizer-00002-of-00002.safetensors");
+  manifest["files"] = Json(files);
+  fs.write_file(path, seal_manifest(Json(manifest)));
+  CHECK(mw::test::thrown_by([&] { CheckpointReader::open(fs, "run/step-000020//"); }) ==
+        path + ": run/step-000020/optimizer-00002-of-00002.safetensors is not listed");
 }
 
 TEST_CASE("a checkpoint that is deleted behind its opening is read and verified as it was") {

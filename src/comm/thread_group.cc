@@ -328,7 +328,7 @@ std::shared_ptr<GroupState> find_or_make(std::vector<std::shared_ptr<GroupState>
     const size_t joined = std::find_if(group->table.begin(), group->table.end(),
                                        [](const auto& m) { return m.joined.load(); }) -
                           group->table.begin();
-    const RankId other = group->members[std::min(joined, members.size() - 1)];
+    const RankId other = group->members[std::min(joined, group->members.size() - 1)];
     group->fail(fmt::format(
         "group '{}': rank {} creates it of ranks {}, rank {} of ranks {}; give one of them another "
         "name",

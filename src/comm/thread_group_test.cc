@@ -255,7 +255,10 @@ TEST_CASE("who waits for a started all-reduce is ended when another rank fails")
       const auto group = endpoint.group(all_ranks(2), "tp");
       float x = 1;
       const Buffer buffers[] = {{&x, 1}};
-      if (endpoint.rank() == RankId(1)) throw RunError("out of luck");
+      if (endpoint.rank() == RankId(1)) {
+        while (world.waiting().empty()) std::this_thread::yield();
+        throw RunError("out of luck");
+      }
       group->start_all_reduce(buffers, DType::kF32, ReduceOp::kSum);
       group->finish();
     });
@@ -404,6 +407,20 @@ TEST_CASE("a group whose members disagree about it is an error that names both")
   const std::string rest = text.substr(text.find("group"));
   const std::string tail = "; give one of them another name";
   CHECK((rest == "group 'tp': " + a + tail || rest == "group 'tp': " + b + tail));
+}
+
+TEST_CASE("of a group that others disagree about, a rank that has created it is named") {
+  ThreadWorld world(4);
+  std::thread creates([&] {
+    CHECK_THROWS_AS(world.endpoint(RankId(2)).group({RankId(0), RankId(1), RankId(2)}, "tp"),
+                    RunError);
+  });
+  while (world.waiting().empty()) std::this_thread::yield();
+  CHECK_THROWS_WITH_AS(world.endpoint(RankId(3)).group({RankId(0), RankId(3)}, "tp"),
+                       "group 'tp': rank 2 creates it of ranks 0, 1, 2, rank 3 of ranks 0, 3; give "
+                       "one of them another name",
+                       RunError);
+  creates.join();
 }
 
 // Run with --no-skip; the ratio is what docs and the room's README state.

@@ -1,6 +1,5 @@
 #include "comm/thread_world.h"
 
-#include <algorithm>
 #include <chrono>
 #include <thread>
 #include <utility>
@@ -40,16 +39,6 @@ std::vector<Waiting> ThreadWorld::waiting() const {
     for (Waiting& waiting : endpoint->waiting()) all.push_back(std::move(waiting));
   }
   return all;
-}
-
-std::string ThreadWorld::stall_report(Seconds waited) const {
-  std::vector<Waiting> all = waiting();
-  std::erase_if(all, [&](const Waiting& w) { return w.waited < waited; });
-  std::stable_sort(all.begin(), all.end(),
-                   [](const Waiting& a, const Waiting& b) { return a.waited > b.waited; });
-  std::string text;
-  for (const Waiting& w : all) text += describe(w) + '\n';
-  return text;
 }
 
 std::vector<Waiting> ThreadEndpoint::waiting() const {

@@ -58,8 +58,6 @@ class ThreadWorld {
 
   // What all ranks are blocked on, by rank.
   std::vector<Waiting> waiting() const;
-  // One line for each wait of at least `waited`, longest first; empty if there is none.
-  std::string stall_report(Seconds waited) const;
 
  private:
   std::unique_ptr<ThreadWorldState> state_;

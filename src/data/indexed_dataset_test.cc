@@ -135,6 +135,7 @@ TEST_CASE("lines that end in CR LF are lines, and blank ones part documents") {
   fs.write_file("t.txt", "a\r\nb\r\n\r\nc\r\n");
   write_indexed_text(fs, "t.txt", "t", DocumentSplit::kBlankLines);
   CHECK(open_indexed(fs, "t")->num_documents() == 2);
+  CHECK(open_indexed(fs, "t")->document_end(0) == 8);
   write_indexed_text(fs, "t.txt", "t", DocumentSplit::kLines);
   CHECK(open_indexed(fs, "t")->num_documents() == 4);
   CHECK(open_indexed(fs, "t")->num_tokens() == 11);
@@ -154,6 +155,24 @@ TEST_CASE("nothing is written for an empty text, without a name, or over the tex
         "--output: u would write over the text u.bin; choose another prefix");
   CHECK_FALSE(fs.exists("t.bin"));
   CHECK(fs.read_file("u.bin") == "text");
+}
+
+TEST_CASE("a document of more than a million tokens is several sequences") {
+  FakeFileSystem fs;
+  fs.write_file("t.txt", std::string((1 << 20) + 1, 'a'));
+  write_indexed_text(fs, "t.txt", "t", DocumentSplit::kNone);
+  const IndexedInfo info = indexed_info(fs, "t");
+  CHECK(info.sequences == 2);
+  CHECK(info.documents == 1);
+  CHECK(info.longest_document == (1 << 20) + 1);
+}
+
+TEST_CASE("a text is itself, though a dataset of its name lies beside it") {
+  FakeFileSystem fs;
+  write_sample(fs, TokenType::kU16);
+  CHECK(open_corpus(fs, "d/corpus")->num_tokens() == 8);
+  fs.write_file("d/corpus", "text");
+  CHECK(open_corpus(fs, "d/corpus")->num_tokens() == 4);
 }
 
 TEST_CASE("a text file is its bytes") {
@@ -280,6 +299,35 @@ TEST_CASE("an interrupted writer leaves what was there, and nothing of its own")
   writer.finish();
   CHECK(fs.list("d").size() == 2);
   CHECK(all_tokens(*open_indexed(fs, "d/corpus")) == kSequences[0]);
+}
+
+TEST_CASE("new tokens are never read by the index of older ones, wherever a disk fails") {
+  using Tokens = std::vector<int32_t>;
+  const auto write = [](FileSystem& fs, const Tokens& first, const Tokens& second) {
+    IndexedWriter writer(fs, "c", TokenType::kU8);
+    for (const Tokens& document : {first, second}) {
+      writer.add_sequence(document);
+      writer.end_document();
+    }
+    writer.finish();
+  };
+  bool failed = true;
+  for (int64_t n = 0; failed; ++n) {
+    CAPTURE(n);
+    FakeFileSystem fs;
+    write(fs, {1, 2}, {3});
+    fs.fail_at(fs.operations() + n);
+    failed = false;
+    try {
+      write(fs, {4}, {5, 6});
+    } catch (const RunError&) {
+      failed = true;
+    }
+    fs.fail_at(-1);
+    if (failure(fs, "c") != "no error") continue;
+    const auto source = open_indexed(fs, "c");
+    CHECK(source->document_end(0) == (all_tokens(*source)[0] == 1 ? 2 : 1));
+  }
 }
 
 TEST_CASE("no truncation and no flipped byte of an index crashes the reader") {

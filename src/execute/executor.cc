@@ -18,7 +18,7 @@ namespace {
 
 // Why a run failed. Keeps what kind of error it was, with the place before its text.
 struct Failure {
-  enum class Kind { kError, kCheck, kRun, kAborted } kind = Kind::kRun;
+  enum class Kind { kError, kCheck, kRun } kind = Kind::kRun;
   std::vector<std::string> findings;  // kError: each with the place; otherwise one text
 
   std::string text() const { return join(findings, "\n"); }
@@ -26,8 +26,7 @@ struct Failure {
     switch (kind) {
       case Kind::kError: throw Error(findings);
       case Kind::kCheck: throw CheckFailure(text());
-      case Kind::kRun:
-      case Kind::kAborted: break;
+      case Kind::kRun: break;
     }
     throw RunError(text());
   }
@@ -41,9 +40,6 @@ Failure current_failure(const std::string& place) {
   };
   try {
     throw;
-  } catch (const comm::Aborted& error) {
-    failure.kind = Failure::Kind::kAborted;
-    add(error.what());
   } catch (const Error& error) {
     failure.kind = Failure::Kind::kError;
     for (const std::string& finding : error.findings()) add(finding);
@@ -96,7 +92,7 @@ struct Executor::Impl {
   std::vector<Measured> measured;
   std::atomic<bool> stop{false};
   std::mutex failure_mutex;              // also of `unfinished`, and of setting `stop`
-  std::optional<Failure> first_failure;  // the first in time that is no consequence of another
+  std::optional<Failure> first_failure;  // who fails as a consequence comes behind it
   int unfinished = 0;                    // ranks whose job has not ended
   int64_t runs = 0;
   int running = 0;  // the program of the run in progress
@@ -163,10 +159,7 @@ void Executor::Impl::on_all_ranks(const std::function<void(int)>& job,
 void Executor::Impl::fail(Failure failure) {
   {
     std::lock_guard lock(failure_mutex);
-    const bool is_cause = failure.kind != Failure::Kind::kAborted;
-    const bool replaces =
-        !first_failure || (is_cause && first_failure->kind == Failure::Kind::kAborted);
-    if (replaces) first_failure = failure;
+    if (!first_failure) first_failure = failure;
     stop.store(true);
     --unfinished;
   }

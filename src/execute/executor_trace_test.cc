@@ -25,22 +25,42 @@ TEST_CASE("a traced run has a span for every instruction and call and an arrow f
   CHECK(trace.producer == "execute");
   CHECK(trace.program_hash == pipeline::program_hash(program));
   CHECK(trace.spans.size() == 2 * (3 * (5 + 1) + 3 * (3 + 1) + 2));
-  std::multiset<int64_t> out, in, loads;
+  std::multiset<int64_t> out, in, loads, calls;
+  std::vector<trace::Span> steps;  // of rank 0
   Bytes sent;
   for (const trace::Span& span : trace.spans) {
     CHECK(span.start.value >= 0);
     if (span.flow_out >= 0) out.insert(span.flow_out);
     if (span.flow_in >= 0) in.insert(span.flow_in);
     if (span.category == trace::Category::kStep) sent += span.bytes;
+    if (span.category == trace::Category::kStep && span.rank == RankId(0)) steps.push_back(span);
+    if (span.category == trace::Category::kCall) calls.insert(span.microbatch.value);
     CHECK(!trace.name(span).empty());
     if (trace.name(span) == "scale") CHECK(span.category == trace::Category::kCompute);
     if (trace.name(span) == "scale") CHECK(span.flops == Flops(4));
     if (trace.name(span) == "load x") loads.insert(span.microbatch.value);
   }
   CHECK(loads == std::multiset<int64_t>{0, 0, 1, 1, 2, 2});
+  CHECK(calls == std::multiset<int64_t>{0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2});
+  REQUIRE(steps.size() == 2);
+  CHECK(steps[1].start >= steps[0].end());
   CHECK(out == in);
   CHECK(std::set<int64_t>(out.begin(), out.end()).size() == 6);
   CHECK(sent == Bytes(2 * 48));
+}
+
+TEST_CASE("messages of replicas beside one another have an arrow each") {
+  Program program = two_stages();
+  program.mesh = cluster::Mesh({{"pp", 2}, {"dp", 2}});
+  FakeBackend backend;
+  Executor executor({&program}, backend, {});
+  trace::Trace trace;
+  executor.run(0, load_ramp, &trace);
+  std::set<int64_t> out;
+  for (const trace::Span& span : trace.spans) {
+    if (span.flow_out >= 0) out.insert(span.flow_out);
+  }
+  CHECK(out.size() == 2 * 3);
 }
 
 TEST_CASE("a call's span encloses its ops, and the memory curve is the buffers' lives") {

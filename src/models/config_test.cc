@@ -70,6 +70,10 @@ TEST_CASE("rope_theta is read from where transformers 4 and 5 write it") {
             with(kLlama, R"("rope_parameters": {"rope_theta": 500000.0, "rope_type": "default"})"),
             "")
             .rope_theta == 500000);
+  CHECK(parse_config(with(kLlama, R"("rope_theta": 500000,
+                                    "rope_parameters": {"rope_type": "default"})"),
+                     "")
+            .rope_theta == 500000);
 }
 
 TEST_CASE("scaling of rotary positions is read, or named where nothing is computed of it") {
@@ -92,6 +96,10 @@ TEST_CASE("scaling of rotary positions is read, or named where nothing is comput
         "models/x.json: rope_scaling.original_max_position_embeddings: is missing; must be an "
         "integer of at least 1\n"
         "models/x.json: rope_scaling.low_freq_factor: must be below high_freq_factor=1, is 4");
+  CHECK(message_of(with(kLlama, R"("rope_scaling": {"rope_type": "llama3", "factor": 2,
+                                    "low_freq_factor": 4, "high_freq_factor": 4,
+                                    "original_max_position_embeddings": 64})")) ==
+        "models/x.json: rope_scaling.low_freq_factor: must be below high_freq_factor=4, is 4");
   CHECK(
       message_of(with(kLlama, R"("rope_parameters": {"rope_type": "lama3"})")) ==
       R"(models/x.json: rope_parameters.rope_type: must be "default", "linear", "llama3", "dynamic", "yarn" or "longrope", is "lama3", did you mean 'llama3'?)");
@@ -250,8 +258,8 @@ TEST_CASE("heads that do not fit a Llama config are reported with those that do"
 
 TEST_CASE("keys of mixtures that would change the model are refused, not left out") {
   const auto finding = [](const char* model, const char* key, const Json& value) {
-    Json config =
-        parse_json(posix_fs().read_file(std::string(MW_SOURCE_DIR) + "/models/" + model), "x.json");
+    const std::string path = fmt::format("{}/models/{}", MW_SOURCE_DIR, model);
+    Json config = parse_json(posix_fs().read_file(path), "x.json");
     config[key] = value;
     return mw::test::thrown_by([&] { parse_config(config.dump(), "x.json"); });
   };

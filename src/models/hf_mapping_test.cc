@@ -101,6 +101,14 @@ TEST_CASE("files may hold a tensor without the base model's prefix, and a tied h
   CHECK(find(untied, "lm_head.weight").aliases.empty());
 }
 
+TEST_CASE("buffers that transformers may write are told from weights") {
+  for (const char* name :
+       {"h.0.attn.bias", "h.0.attn.masked_bias", "layers.0.self_attn.rotary_emb.inv_freq"})
+    CHECK(is_hf_buffer(name));
+  for (const char* name : {"h.0.attn.c_attn.bias", "h.0.ln_1.bias"})
+    CHECK_FALSE(is_hf_buffer(name));
+}
+
 TEST_CASE("every tensor comes back from Hugging Face's order as it was") {
   for (const std::string name : {"gpt-micro", "llama-micro"}) {
     ModelConfig config = model_config(name);

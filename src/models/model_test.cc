@@ -2,6 +2,7 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "base/error.h"
@@ -318,16 +319,38 @@ TEST_CASE("FLOPs per token are those of Megatron's formula") {
 }
 
 TEST_CASE("FLOPs per token are those of the graph's products and attention") {
-  for (const std::string name : {"gpt-micro", "llama-micro"}) {
-    CAPTURE(name);
-    const ModelConfig config = model_config(name);
-    const ir::Module module = build_model(config, {1, 32});
+  struct Case {
+    const char* model;
+    int64_t S;  // the rows of every expert come out even
+  };
+  for (const auto& [model, S] :
+       {Case{"gpt-micro", 32}, Case{"llama-micro", 32}, Case{"mixtral-8x7b", 32},
+        Case{"qwen3-30b-a3b", 32}, Case{"moonlight-16b-a3b", 32}, Case{"deepseek-v3", 32},
+        Case{"gpt-oss-120b", 512}}) {
+    CAPTURE(model);
+    ModelConfig config = model_config(model);
+    if (config.window > 0) config.layers = 5;  // of which three have the window
+    const ir::Module module = build_model(config, {1, S});
+    const ir::Graph& graph = module.graphs[0];
     double flops = 0;
-    for (const ir::Op& op : module.graphs[0].ops) {
-      if (op.kind == ir::OpKind::kDot) flops += ops::cost_of(module.graphs[0], op).flops;
+    for (const ir::Op& op : graph.ops) {
+      if (op.kind == ir::OpKind::kDot) flops += ops::cost_of(graph, op).flops;
+      if (op.kind != ir::OpKind::kAttention) continue;
+      const ir::TensorType& out = graph.type(op.results[0]);
+      const int64_t window = op.as<ir::AttentionAttrs>().window;
+      const int64_t keys = window > 0 ? std::min(S, 2 * window) : S;
+      const int64_t sizes = graph.type(op.operands[0]).dims.back().size + out.dim(3);
+      flops += static_cast<double>(2 * S * keys * out.dim(2) * sizes);
     }
-    const double attention =
-        static_cast<double>(config.layers * 4 * 32 * config.heads * config.head_dim);
-    CHECK(flops / 32 + attention == model_flops_per_token(config, 32).forward.value);
+    CHECK(flops / static_cast<double>(S) ==
+          mw::test::close_to(model_flops_per_token(config, S).forward.value).epsilon(1e-12));
   }
+}
+
+TEST_CASE("recomputing attention is never counted as more than recomputing everything") {
+  const ModelConfig config = gpt2(2, 64, 4);
+  const ModelFlops few = model_flops_per_token(config, 128);
+  CHECK(few.selective_recompute < few.full_recompute);
+  const ModelFlops many = model_flops_per_token(config, int64_t{1} << 24);
+  CHECK(many.selective_recompute == many.full_recompute);
 }

@@ -94,6 +94,14 @@ TEST_CASE("what began before the trace's zero is read back, and memory is told w
   CHECK(to_chrome_json(trace) == text);
 }
 
+TEST_CASE("an arrow to a span of no length arrives where the span begins") {
+  Trace trace = small_trace();
+  trace.spans[2].duration = Seconds(0);
+  CHECK(to_chrome_json(trace).find(
+            "{\"ph\":\"f\",\"pid\":2,\"tid\":2,\"ts\":1.000,\"cat\":\"message\"") !=
+        std::string::npos);
+}
+
 TEST_CASE("random traces are read back, and written again they have the same bytes") {
   for (uint64_t seed = 0; seed < 20; ++seed) {
     CAPTURE(seed);

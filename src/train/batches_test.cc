@@ -126,6 +126,28 @@ TEST_CASE("a corpus with a token beyond the vocabulary is refused before the fir
                        "corpus.txt: holds token 241, but m.json has vocab_size=241; use a model "
                        "with a vocabulary of at least 242",
                        Error);
+  job.model.vocab_size = 255;  // one less than bytes there are
+  FakeFileSystem whole;
+  std::string text(242, 'a');
+  text[100] = '\xff';
+  whole.write_file(job.data_file, text);
+  CHECK_THROWS_WITH_AS(Batches(whole, job),
+                       "corpus.txt: holds token 255, but m.json has vocab_size=255; use a model "
+                       "with a vocabulary of at least 256",
+                       Error);
+}
+
+TEST_CASE("held-out samples that are no batch are refused where a loss of them is asked for") {
+  FakeFileSystem fs;
+  Job job = job_of();
+  job.global_batch = 16;
+  CHECK_THROWS_WITH_AS(batches_of(fs, job),
+                       "corpus.txt: 15 held-out samples of 8 tokens are fewer than "
+                       "global_batch=16; use a longer text, a larger data.valid_fraction or "
+                       "eval.every=0",
+                       Error);
+  job.eval_every = 0;
+  CHECK_NOTHROW(batches_of(fs, job));
 }
 
 }  // namespace

@@ -106,7 +106,6 @@ class Run {
       throw;
     }
     if (saved_ != last_) save();
-    if (job_.eval_every > 0 && evaluated_ != last_) evaluate();
     metrics_->close();
     summary_.steps = last_;
     summary_.tokens_per_s = median(rates_);
