@@ -112,16 +112,15 @@ BufferId& output_of(CompiledPlan& p, size_t rank, const std::string& name) {
 
 const std::vector<Case> kCases = {
     {"the squares of some ranks",
-     [](CompiledPlan& p) { op_of(p.train, ir::OpKind::kValidate).operands.erase(
-         op_of(p.train, ir::OpKind::kValidate).operands.begin() + 1); },
+     [](CompiledPlan& p) {
+       op_of(p.train, ir::OpKind::kValidate)
+           .operands.erase(op_of(p.train, ir::OpKind::kValidate).operands.begin() + 1);
+     },
      "validates the squares of 1 pipeline ranks of 2"},
     {"squares that are left elsewhere",
-     [](CompiledPlan& p) {
-       output_of(p, 0, "own_norms") = BufferId(0);
-     },
+     [](CompiledPlan& p) { output_of(p, 0, "own_norms") = BufferId(0); },
      "where nothing validates them"},
-    {"squares that are sent of another state",
-     [](CompiledPlan& p) { send_of_other(p); },
+    {"squares that are sent of another state", [](CompiledPlan& p) { send_of_other(p); },
      "which no pipeline rank sent"},
     {"a copy of something else is kept",
      [](CompiledPlan& p) {

@@ -29,8 +29,8 @@ struct SmallSums {
   }
   ValueId input(const std::string& name, int64_t elements, StateId state,
                 const std::string& sharding = "[{}]") {
-    const ir::TensorType local = sharding::local_type(
-        ir::make_type(DType::kF32, {elements}), sharding::parse_sharding(sharding), mesh);
+    const ir::TensorType local = sharding::local_type(ir::make_type(DType::kF32, {elements}),
+                                                      sharding::parse_sharding(sharding), mesh);
     fragment.inputs.push_back({PortKind::kState, ValueId(), name});
     fragment.inputs.back().value =
         keep(fragment.graph.add_input(local, name, state), elements, sharding);
@@ -51,8 +51,8 @@ struct SmallSums {
     op.attrs = std::move(attrs);
     op.operands = std::move(operands);
     op.accumulates = accumulates;
-    const ir::TensorType local = sharding::local_type(
-        ir::make_type(DType::kF32, {elements}), sharding::parse_sharding(sharding), mesh);
+    const ir::TensorType local = sharding::local_type(ir::make_type(DType::kF32, {elements}),
+                                                      sharding::parse_sharding(sharding), mesh);
     const OpId id =
         fragment.graph.add_op(std::move(op), std::vector<ir::TensorType>(results, local));
     for (const ValueId v : fragment.graph.op(id).results) keep(v, elements, sharding);
@@ -287,9 +287,15 @@ TEST_CASE("one contribution is added once to every element") {
       s.update(0, second(s, first(s, sum, x, y), x, y));
     };
   };
-  const auto accumulate_x = [](SmallSums& s, ValueId sum, ValueId x, ValueId) { return s.add(sum, x); };
-  const auto accumulate_y = [](SmallSums& s, ValueId sum, ValueId, ValueId y) { return s.add(sum, y); };
-  const auto relu_x = [](SmallSums& s, ValueId sum, ValueId x, ValueId) { return s.add_relu(sum, x); };
+  const auto accumulate_x = [](SmallSums& s, ValueId sum, ValueId x, ValueId) {
+    return s.add(sum, x);
+  };
+  const auto accumulate_y = [](SmallSums& s, ValueId sum, ValueId, ValueId y) {
+    return s.add(sum, y);
+  };
+  const auto relu_x = [](SmallSums& s, ValueId sum, ValueId x, ValueId) {
+    return s.add_relu(sum, x);
+  };
   const auto twice_x = [](SmallSums& s, ValueId sum, ValueId x, ValueId) {
     return s.add_scaled(sum, x, 2);
   };
@@ -366,8 +372,7 @@ TEST_CASE("a flat sum is put together from its parts") {
       {"of a view of a view",
        [](SmallSums& s) {
          const ValueId sum = s.state(16);
-         s.update(0, s.assemble(sum, {6},
-                                {s.add(s.view(s.view(sum, 4, 8), 2, 4), s.data(4))}));
+         s.update(0, s.assemble(sum, {6}, {s.add(s.view(s.view(sum, 4, 8), 2, 4), s.data(4))}));
        },
        "s0 added 6-10; op 0: s0 4-12; op 1: s0 6-10; op 2: s0 6-10"},
       {"of a part that is put together itself",
@@ -477,16 +482,15 @@ TEST_CASE("what all shards of a split flat sum have is counted together") {
 
 TEST_CASE("a sum over holders tells what this rank adds to it") {
   check_sums({
-      {"a state",
-       [](SmallSums& s) { s.holders_sum(s.state(16)); }, "op 0 sums w of [0] and sums []"},
+      {"a state", [](SmallSums& s) { s.holders_sum(s.state(16)); },
+       "op 0 sums w of [0] and sums []"},
       {"two states",
        [](SmallSums& s) {
          const ValueId a = s.state(16), b = s.state(16);
          s.holders_sum(s.add(a, b));
        },
        "op 1 sums w of [0,1] and sums []"},
-      {"what is no sum",
-       [](SmallSums& s) { s.holders_sum(s.plain(s.state(16))); },
+      {"what is no sum", [](SmallSums& s) { s.holders_sum(s.plain(s.state(16))); },
        "op 1 sums w of [] and sums [] and other"},
       {"zeros", [](SmallSums& s) { s.holders_sum(s.zero(s.state(16))); },
        "op 1 sums w of [] and sums []"},
@@ -502,8 +506,7 @@ TEST_CASE("a sum over holders tells what this rank adds to it") {
          s.holders_sum(s.add(b, s.holders_sum(a)));
        },
        "op 0 sums w of [0] and sums []; op 2 sums w of [1] and sums [0]"},
-      {"that becomes the state",
-       [](SmallSums& s) { s.update(0, s.holders_sum(s.state(16))); },
+      {"that becomes the state", [](SmallSums& s) { s.update(0, s.holders_sum(s.state(16))); },
        "s0 replaced; op 0 sums w of [0] and sums []"},
   });
 }
@@ -513,7 +516,8 @@ struct SumStep {
   ValueIds operands;
   ValueId squares;
 };
-SumStep add_step(SmallSums& s, ValueId weight, ValueId gradient, const std::string& squares_sharding) {
+SumStep add_step(SmallSums& s, ValueId weight, ValueId gradient,
+                 const std::string& squares_sharding) {
   ir::FlatAttrs attrs;
   ir::Segment low, high;
   low.end = 4;
@@ -589,8 +593,7 @@ TEST_CASE("a step whose scale is no clipping factor of this rank is final") {
     attrs.groups = {{}};
     s.ops(OpKind::kAdamW, attrs,
           {weight, gradient, s.data(16), s.data(16), scale, s.data(1), s.data(1)}, 3, 16);
-    CHECK(told(s) ==
-          fmt::format("op {} steps [0] by [1] and sums [], final", is_data ? 0 : 1));
+    CHECK(told(s) == fmt::format("op {} steps [0] by [1] and sums [], final", is_data ? 0 : 1));
   }
 }
 

@@ -112,10 +112,10 @@ int64_t most_alive(const std::vector<Interval>& intervals) {
   return most;
 }
 
-// Intervals of like sizes, which are at most 1 / `slack` below the largest of them, in columns: each takes the lowest column that is free when it begins. With equal sizes the least
-// total if all of them are fullest at one time, as a schedule's steady state makes them; where
-// chunks that differ a little take turns, like sizes are less. Empty: it takes no less than
-// `less_than`.
+// Intervals of like sizes, which are at most 1 / `slack` below the largest of them, in columns:
+// each takes the lowest column that is free when it begins. With equal sizes the least total if all
+// of them are fullest at one time, as a schedule's steady state makes them; where chunks that
+// differ a little take turns, like sizes are less. Empty: it takes no less than `less_than`.
 // `order`: by size, the largest first, those of one size as they begin.
 std::optional<Packing> columns(const std::vector<Interval>& intervals, std::vector<size_t> order,
                                int64_t slack, int64_t less_than) {

@@ -332,10 +332,9 @@ const std::vector<Case> kCases = {
        call_another(p, 0, 1, ActionKind::kB, [](Fragment& f) { clear(f, f.graph.ops.size() - 1); });
      },
      "clears 'g1.0', which holds sums of microbatches"},
-    {"a step by the weight itself",
-     [](Program& p) { step_by_weight(p); }, "op 5 (adamw) takes 'weight/0' as a gradient"},
-    {"a gradient that is cleared for nothing",
-     [](Program& p) { step_by_weight(p); },
+    {"a step by the weight itself", [](Program& p) { step_by_weight(p); },
+     "op 5 (adamw) takes 'weight/0' as a gradient"},
+    {"a gradient that is cleared for nothing", [](Program& p) { step_by_weight(p); },
      "clears the gradient 'grad/0', which no optimizer took"},
     {"a gradient that is read before it is complete",
      [](Program& p) {
@@ -374,8 +373,8 @@ const std::vector<Case> kCases = {
     {"data of one microbatch for work on two",
      [](Program& p) { command(p, 0, Kind::kCall, 1).action.count = 2; },
      "gives data 'x' of microbatch 1 to work on microbatches 1 to 2"},
-    {"what is carried within one slice",
-     [](Program& p) { carry(p); }, "carries 'h0#1' of microbatch 1 to microbatch 1"},
+    {"what is carried within one slice", [](Program& p) { carry(p); },
+     "carries 'h0#1' of microbatch 1 to microbatch 1"},
     {"what is carried to a slice of another microbatch",
      [](Program& p) {
        carry(p);
@@ -410,14 +409,10 @@ const std::vector<Case> kCases = {
      "gives 'y0#1', written as '%7' by stage 0, channel 'y0', to port 'y0', which before got 'y0' "
      "by stage 0, channel 'y0'"},
     {"a message that is read as pending",
-     [](Program& p) {
-       received(p).layout.edit().sharding.partial = {"dp"};
-     },
+     [](Program& p) { received(p).layout.edit().sharding.partial = {"dp"}; },
      R"(reads 'y0#1' as [{"dp"}, {}] partial{"dp"} of f32[8,8], but it was sent as [{"dp"}, {}] of)"},
     {"a message that is read as of another whole",
-     [](Program& p) {
-       received(p).layout.edit().global_type = ir::make_type(DType::kF32, {7, 8});
-     },
+     [](Program& p) { received(p).layout.edit().global_type = ir::make_type(DType::kF32, {7, 8}); },
      R"(reads 'y0#1' as [{"dp"}, {}] of f32[7,8], but it was sent as [{"dp"}, {}] of f32[8,8])"},
     {"a norm of a constant",
      [](Program& p) { make_constant(op_of(update(p, 0), ir::OpKind::kNormParameters), 1); },
@@ -473,8 +468,8 @@ const std::vector<Case> kCases = {
        p.ranks.push_back(p.ranks[1]);
      },
      "lies in channel 'y0' between pipeline ranks 1 and 2"},
-    {"names that there are not",
-     [](Program& p) { command(p, 0, Kind::kCall, 0).names = 0; }, "has names 0, there are 0"},
+    {"names that there are not", [](Program& p) { command(p, 0, Kind::kCall, 0).names = 0; },
+     "has names 0, there are 0"},
 };
 
 }  // namespace

@@ -161,7 +161,8 @@ class GradientChecker {
         for (const size_t p : sum.ports) taken[p] = true;
       }
       for (size_t p = 0; p < info.inputs; ++p) {
-        const bool reads = info.uses[p].reads() && !taken[p] && is_accumulator(buffer(command.buffers[p]));
+        const bool reads =
+            info.uses[p].reads() && !taken[p] && is_accumulator(buffer(command.buffers[p]));
         if (kind == ActionKind::kUpdate && reads) check_read(command, p);
       }
     }
@@ -462,11 +463,11 @@ class GradientChecker {
   const Program& program_;
   Diagnostics& out_;
   HolderSums holder_sums_;
-  int32_t slices_ = 1;               // of a sequence
+  int32_t slices_ = 1;  // of a sequence
   int32_t rank_ = 0;
   size_t command_ = 0;
-  std::map<BufferId, Ledger> ledgers_;  // [root]
-  std::set<BufferId> taken_;            // gradients, roots
+  std::map<BufferId, Ledger> ledgers_;                  // [root]
+  std::set<BufferId> taken_;                            // gradients, roots
   std::map<BufferId, size_t> cleared_;                  // gradients, roots; the command
   std::map<std::string, std::vector<Taker>> held_;      // [weight]
   std::map<std::string, std::vector<Reader>> metrics_;  // [name]

@@ -65,8 +65,7 @@ class ParameterChecker {
   void check_optimized(const Command& command, const Optimized& optimized) {
     std::set<BufferId> flat;
     for (const size_t p : optimized.weights) flat.insert(root(command.buffers[p]));
-    HolderSums::Contributions gradients =
-        holder_sums_.resolve(rank_, command_, optimized.sums);
+    HolderSums::Contributions gradients = holder_sums_.resolve(rank_, command_, optimized.sums);
     for (const size_t p : optimized.gradients) ++gradients[{rank_, command.buffers[p]}];
     for (const auto& [key, times] : gradients) {
       if (key.first == rank_ && is_accumulator(buffer(key.second))) flat.insert(root(key.second));

@@ -327,9 +327,9 @@ class AmendmentChecker {
     const auto is = [&](size_t i, BufferId id) { return id.valid() && id == late_buffer(i); };
     const auto kept = [&](size_t output) { return output_buffer(command, fragment, output); };
     return same_state(0) && same_state(2) && same_state(3) &&
-           is(1, kept(optimized.kept->gradient)) && is(4, scale_) &&
-           is(7, used_) && is(8, kept(optimized.kept->weight)) &&
-           is(9, kept(optimized.kept->moment)) && is(10, kept(optimized.kept->variance));
+           is(1, kept(optimized.kept->gradient)) && is(4, scale_) && is(7, used_) &&
+           is(8, kept(optimized.kept->weight)) && is(9, kept(optimized.kept->moment)) &&
+           is(10, kept(optimized.kept->variance));
   }
 
   const Checked &train_, &amend_;
